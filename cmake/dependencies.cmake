@@ -1,0 +1,24 @@
+# Every library we take, found here and nowhere else. Another prefix serves through CMAKE_PREFIX_PATH.
+find_package(Threads REQUIRED)
+find_package(GTest REQUIRED)
+find_package(dnnl REQUIRED)            # oneDNN: convolution and dense products where it is fastest
+find_package(Boost 1.74 REQUIRED)      # Beast and Asio, headers only: HTTP
+find_package(OpenSSL REQUIRED)
+find_package(ZLIB REQUIRED)
+find_package(JPEG REQUIRED)
+
+find_path(RAPIDJSON_INCLUDE rapidjson/reader.h REQUIRED)
+find_path(PROTOZERO_INCLUDE protozero/pbf_reader.hpp REQUIRED)
+find_path(UTF8PROC_INCLUDE utf8proc.h REQUIRED)
+find_library(UTF8PROC_LIBRARY utf8proc REQUIRED)
+find_path(HIGHWAY_INCLUDE hwy/highway.h REQUIRED)
+find_library(HIGHWAY_LIBRARY hwy REQUIRED)
+
+find_program(CCACHE ccache)
+if(CCACHE)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE})
+endif()
+find_program(MOLD mold)
+if(MOLD)
+  add_link_options(-fuse-ld=mold)
+endif()

@@ -1,0 +1,115 @@
+// A fork-join team of threads: epoch counter to start, task counter to share out, spin-then-futex to wait.
+#include "base/thread_pool.h"
+
+#include <pthread.h>
+#include <sched.h>
+
+#include <algorithm>
+
+namespace trireme::base {
+namespace {
+
+// Long enough to bridge the gap between two steps of a program, short enough not to starve a neighbour's core.
+constexpr int kSpins = 4000;
+
+inline void pause_cpu() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+void pin(pthread_t thread, int cpu) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CPU_SET(cpu, &set);
+  // A machine that refuses (a container's cpu mask) still computes the same result, only slower.
+  (void)pthread_setaffinity_np(thread, sizeof set, &set);
+}
+
+}  // namespace
+
+// Invariant: between two calls of run_erased no worker is inside the task loop (`inside` is 0), so the caller may
+// rewrite call/body/tasks. A worker registers in `inside` before it reads them and checks the epoch again after.
+struct ThreadPool::Shared {
+  alignas(64) std::atomic<uint32_t> epoch{0};
+  alignas(64) std::atomic<int64_t> next{0};
+  alignas(64) std::atomic<int64_t> done{0};
+  alignas(64) std::atomic<int> inside{0};
+  alignas(64) std::atomic<int> sleeping{0};
+  std::atomic<bool> open{false};
+  std::atomic<bool> stop{false};
+  int64_t tasks = 0;
+  Call call = nullptr;
+  const void* body = nullptr;
+};
+
+ThreadPool::ThreadPool(int threads, std::span<const int> cpus)
+    : size_(std::max(1, threads)), shared_(std::make_unique<Shared>()) {
+  for (int member = 1; member < size_; ++member) {
+    workers_.emplace_back([this, member] { work(member); });
+    if (!cpus.empty()) pin(workers_.back().native_handle(), cpus[static_cast<size_t>(member) % cpus.size()]);
+  }
+  if (!cpus.empty()) pin(pthread_self(), cpus[0]);
+}
+
+ThreadPool::~ThreadPool() {
+  shared_->stop = true;
+  shared_->epoch.fetch_add(1);
+  shared_->epoch.notify_all();
+  for (std::thread& t : workers_) t.join();
+}
+
+bool ThreadPool::take_tasks(uint32_t epoch) {
+  Shared& s = *shared_;
+  s.inside.fetch_add(1);
+  // `open` falls before the caller leaves run_erased, so a late worker never reads a dead body.
+  const bool valid = s.open.load() && s.epoch.load() == epoch;
+  if (valid) {
+    int64_t mine = 0;
+    for (int64_t i; (i = s.next.fetch_add(1, std::memory_order_relaxed)) < s.tasks; ++mine) s.call(s.body, i);
+    if (mine > 0) s.done.fetch_add(mine, std::memory_order_release);
+  }
+  s.inside.fetch_sub(1);
+  return valid;
+}
+
+void ThreadPool::work(int) {
+  Shared& s = *shared_;
+  uint32_t seen = 0;
+  while (true) {
+    uint32_t now = s.epoch.load(std::memory_order_acquire);
+    for (int spin = 0; now == seen && spin < kSpins; ++spin) {
+      pause_cpu();
+      now = s.epoch.load(std::memory_order_acquire);
+    }
+    if (now == seen) {
+      s.sleeping.fetch_add(1);
+      s.epoch.wait(seen);
+      s.sleeping.fetch_sub(1);
+      continue;
+    }
+    seen = now;
+    if (s.stop) return;
+    take_tasks(now);
+  }
+}
+
+void ThreadPool::run_erased(int64_t tasks, Call call, const void* body) {
+  Shared& s = *shared_;
+  while (s.inside.load(std::memory_order_acquire) != 0) pause_cpu();
+  s.tasks = tasks;
+  s.call = call;
+  s.body = body;
+  s.next.store(0, std::memory_order_relaxed);
+  s.done.store(0, std::memory_order_relaxed);
+  s.open.store(true);
+  s.epoch.fetch_add(1);
+  if (s.sleeping.load() > 0) s.epoch.notify_all();
+  int64_t mine = 0;
+  for (int64_t i; (i = s.next.fetch_add(1, std::memory_order_relaxed)) < tasks; ++mine) call(body, i);
+  if (mine > 0) s.done.fetch_add(mine, std::memory_order_release);
+  while (s.done.load(std::memory_order_acquire) != tasks) pause_cpu();
+  s.open.store(false);
+}
+
+}  // namespace trireme::base

@@ -1,0 +1,36 @@
+// Tests the thread pool: every task runs exactly once, over many rounds and after sleeping.
+#include "base/thread_pool.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+
+namespace trireme::base {
+namespace {
+
+TEST(ThreadPool, EveryTaskRunsExactlyOnce) {
+  for (int threads : {1, 2, 4, 7}) {
+    ThreadPool pool(threads);
+    for (int round = 0; round < 2000; ++round) {
+      const int64_t tasks = 1 + round % 37;
+      std::vector<std::atomic<int>> hits(static_cast<size_t>(tasks));
+      pool.run(tasks, [&](int64_t i) { hits[static_cast<size_t>(i)].fetch_add(1); });
+      for (const auto& h : hits) ASSERT_EQ(h.load(), 1);
+      if (round % 500 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+  }
+}
+
+TEST(ThreadPool, RangePiecesDoNotDependOnThreads) {
+  for (int64_t count : {1, 7, 1000, 100000}) {
+    std::vector<int> covered(static_cast<size_t>(count));
+    ThreadPool pool(3);
+    pool.for_range(count, 16, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) ++covered[static_cast<size_t>(i)];
+    });
+    for (int c : covered) ASSERT_EQ(c, 1);
+  }
+}
+
+}  // namespace
+}  // namespace trireme::base
