@@ -1,6 +1,6 @@
-# Every library we take, found here and nowhere else. Another prefix serves through CMAKE_PREFIX_PATH.
+# Every library we take, found here and nowhere else. Another prefix serves through CMAKE_PREFIX_PATH or the cache
+# variable named in the find call. docs/dependencies.md says what each is for.
 find_package(Threads REQUIRED)
-find_package(GTest REQUIRED)
 find_package(dnnl REQUIRED)            # oneDNN: convolution and dense products where it is fastest
 find_package(Boost 1.74 REQUIRED)      # Beast and Asio, headers only: HTTP
 find_package(OpenSSL REQUIRED)
@@ -14,11 +14,7 @@ find_library(UTF8PROC_LIBRARY utf8proc REQUIRED)
 find_path(HIGHWAY_INCLUDE hwy/highway.h REQUIRED)
 find_library(HIGHWAY_LIBRARY hwy REQUIRED)
 
-find_program(CCACHE ccache)
-if(CCACHE)
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE})
-endif()
-find_program(MOLD mold)
-if(MOLD)
-  add_link_options(-fuse-ld=mold)
+if(NOT TRIREME_FUZZ)
+  find_package(GTest REQUIRED)
+  find_package(benchmark REQUIRED)
 endif()
