@@ -9,7 +9,7 @@ set(TRIREME_FOLDERS base tensor data ir backend/cpu comm ops passes model compil
 # Flags and libraries that every file of ours gets; third-party headers are system headers, so our warnings stay ours.
 add_library(trireme_flags INTERFACE)
 target_compile_options(trireme_flags INTERFACE
-  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wshadow -Wno-missing-field-initializers -fno-math-errno -ffp-contract=off>)
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wshadow -Wno-missing-field-initializers -Wno-restrict -fno-math-errno -ffp-contract=off>)
 if(TRIREME_WERROR)
   target_compile_options(trireme_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Werror>)
 endif()

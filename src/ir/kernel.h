@@ -1,0 +1,73 @@
+// How a kernel offers itself to the compiler: says yes or why not, then binds itself to one node with fixed shapes.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "base/shared_cache.h"
+#include "ir/schema.h"
+#include "tensor/device.h"
+
+namespace trireme::ir {
+
+/// Why a kernel cannot run a node, in words; nullopt means it can.
+using Refusal = std::optional<std::string>;
+
+/// Operand and result addresses of one launch, in schema order; an absent optional operand or result is null.
+struct RunArgs {
+  const void* const* in;
+  void* const* out;
+  void* workspace;
+  tensor::Stream& stream;
+};
+
+/// What `prepare` may use. `packs` shares packed weights between programs and instances of one model.
+struct KernelInit {
+  const NodeView& node;  ///< shapes static; valid only during prepare
+  base::SharedCache& packs;
+  int threads;           ///< team size of the stream that will run it; results must not depend on it
+};
+
+/// A kernel bound to one node. `run` must not allocate, lock or throw; all decisions were made in prepare.
+struct BoundKernel {
+  std::function<void(const RunArgs&)> run;
+  int64_t workspace_bytes = 0;
+  /// Bit i: operand i is not read by run (its packed copy is), so the program need not keep it in memory.
+  uint32_t unread_inputs = 0;
+};
+
+/// One implementation of an op on one kind of device. The compiler tries an op's kernels in list order.
+struct Kernel {
+  tensor::DeviceKind on = tensor::DeviceKind::cpu;
+  std::string name;  ///< unique within the op: "packed_gemm", "reference"
+  std::function<Refusal(const NodeView&)> refuse;
+  std::function<BoundKernel(const KernelInit&)> prepare;
+  /// Bit i: result 0 may overwrite operand i (same byte size, read at an index before it is written there).
+  uint32_t may_overwrite = 0;
+};
+
+/// Key of a packed weight in KernelInit::packs: the address of the constant plus the packing's name and parameters.
+std::string pack_key(const tensor::Tensor& weight, std::string_view format);
+
+/// An operator: its schema, and its kernels in the order they are tried.
+struct OpDef {
+  OpSchema schema;
+  std::vector<Kernel> kernels;
+};
+
+/// All operators by name; built once from an explicit list, immutable afterwards.
+class OpTable {
+ public:
+  explicit OpTable(std::vector<OpDef> ops);
+  const OpDef* find(std::string_view name) const;
+  /// Throws not_found naming the nearest known op.
+  const OpDef& need(std::string_view name) const;
+  const std::vector<OpDef>& all() const { return ops_; }
+
+ private:
+  std::vector<OpDef> ops_;  // sorted by name; addresses are stable because the table never changes
+};
+
+}  // namespace trireme::ir

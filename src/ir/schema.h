@@ -1,0 +1,97 @@
+// What the system knows about an operator: one record per op, read by the graph, the passes, the compiler, the planner.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ir/attrs.h"
+
+namespace trireme::ir {
+
+class Graph;
+struct Node;
+enum class ValueId : uint32_t;
+
+/// A node with the types of its operands and what is known of their values, as infer, cost and kernels see it.
+struct NodeView {
+  const Attrs& attrs;
+  std::vector<tensor::TensorType> in;          ///< an absent optional operand has rank 0 and present(i) == false
+  std::vector<tensor::TensorType> out;         ///< empty while inferring
+  std::vector<const tensor::Tensor*> known;    ///< known[i]: the value of operand i if it is constant, else null
+  std::vector<bool> is_present;
+  size_t out_count = 1;                        ///< results asked for
+  std::string_view name = {};                  ///< for messages
+
+  bool present(size_t i) const { return i < is_present.size() && is_present[i]; }
+  /// The constant value of operand i, or null.
+  const tensor::Tensor* value(size_t i) const { return i < known.size() ? known[i] : nullptr; }
+  /// Extents of operand/result i. Throw internal unless static.
+  tensor::Dims in_dims(size_t i) const { return in[i].shape.to_dims(); }
+  tensor::Dims out_dims(size_t i) const { return out[i].shape.to_dims(); }
+};
+
+/// Work of one execution: floating point (or integer multiply-add) operations and bytes moved at least.
+struct Cost {
+  double flop = 0;
+  double bytes = 0;
+};
+
+/// What an attribute is called, whether it must be there; the text documents it.
+struct AttrSpec {
+  std::string name;
+  std::string kind;  ///< int, float, string, ints, floats, strings, tensor, graph
+  std::string doc;
+};
+
+/// Types of the results from the types (and known values) of the operands. A dimension that depends on data that is
+/// not known is Dim::unknown(); when every operand's value is known, every dimension must come out static.
+/// Throws invalid_argument for operands the op does not take.
+using InferFn = std::function<std::vector<tensor::TensorType>(const NodeView&)>;
+/// Adds simpler nodes to the graph that compute the same results; returns them in order.
+using ExpandFn = std::function<std::vector<ValueId>(Graph&, const Node&)>;
+/// Adds the nodes that compute the gradients of the operands from those of the results; one entry per operand.
+using GradFn = std::function<std::vector<std::optional<ValueId>>(Graph&, const Node&, std::span<const ValueId>)>;
+using CostFn = std::function<Cost(const NodeView&)>;
+
+struct OpSchema {
+  std::string name;                ///< snake_case, unique
+  std::string doc;                 ///< one sentence with the formula
+  /// Index notation "...mk,kn->...mn": upper part checks shapes, counts FLOPs and says what may be split. Empty where
+  /// shapes do not follow from it.
+  std::string dims = {};
+  std::string sums = {};           ///< indices that are summed over: splitting one leaves partial results
+  std::string whole = {};          ///< indices that never split
+  size_t min_in = 1, max_in = 1;   ///< max_in = kVariadic: any number
+  size_t min_out = 1, max_out = 1;
+  std::vector<AttrSpec> attrs = {};
+  InferFn infer = {};              ///< if empty, inferred from `dims`
+  ExpandFn expand = {};
+  CostFn cost = {};                ///< if empty: from `dims`, else bytes of the operands and one flop per result element
+  GradFn grad = {};
+  std::string why_no_grad = {};    ///< must be set where grad is empty
+  std::string onnx = {};           ///< ONNX operator of the same operands, attributes and meaning (newest opset), or ""
+  bool is_view = false;            ///< result 0 has the bytes of operand 0: costs nothing
+  bool is_random = false;          ///< never folded, never merged with an equal node
+  bool is_control = false;         ///< runs subgraphs; the engine executes it
+  bool updates_state = false;
+};
+inline constexpr size_t kVariadic = 1u << 30;
+
+/// Results by the rule of the op: `infer` if given, else its index notation. Checks the operand count first.
+std::vector<tensor::TensorType> infer_types(const OpSchema& op, const NodeView& node);
+Cost cost_of(const OpSchema& op, const NodeView& node);
+
+/// Applies index notation to operand types; repeated letters must agree, "..." broadcasts (NumPy rules).
+std::vector<tensor::TensorType> infer_from_notation(const std::string& notation, const NodeView& node);
+
+/// NumPy broadcast of shapes. Throws invalid_argument naming both when they do not match.
+tensor::Shape broadcast(const tensor::Shape& a, const tensor::Shape& b);
+
+/// Axis in [-rank, rank) -> [0, rank). Throws invalid_argument otherwise.
+size_t normal_axis(int64_t axis, size_t rank);
+
+}  // namespace trireme::ir

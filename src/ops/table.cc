@@ -1,0 +1,91 @@
+// The table of all operators, and direct evaluation of one node outside a program.
+#include "ops/table.h"
+
+#include <cstring>
+
+#include "backend/cpu/cpu_stream.h"
+
+namespace trireme::ops {
+
+#define OP(name)               \
+  ir::OpSchema name##_schema(); \
+  std::vector<ir::Kernel> name##_cpu_kernels();
+#define OPS(name) std::vector<ir::OpDef> name##_ops();
+#include "ops/op_list.inc"
+#undef OP
+#undef OPS
+
+const ir::OpTable& table() {
+  static const ir::OpTable all = [] {
+    std::vector<ir::OpDef> ops;
+#define OP(name) ops.push_back({name##_schema(), name##_cpu_kernels()});
+#define OPS(name) \
+  for (ir::OpDef & op : name##_ops()) ops.push_back(std::move(op));
+#include "ops/op_list.inc"
+#undef OP
+#undef OPS
+    return ir::OpTable(std::move(ops));
+  }();
+  return all;
+}
+
+const ir::Kernel* choose_kernel(const ir::OpDef& op, const ir::NodeView& node, tensor::DeviceKind on,
+                                std::vector<std::string>* reasons) {
+  for (const ir::Kernel& kernel : op.kernels) {
+    if (kernel.on != on) continue;
+    const ir::Refusal refusal = kernel.refuse ? kernel.refuse(node) : std::nullopt;
+    if (!refusal) return &kernel;
+    if (reasons != nullptr) reasons->push_back(kernel.name + ": " + *refusal);
+  }
+  return nullptr;
+}
+
+namespace {
+
+ir::NodeView view_of(const ir::Attrs& attrs, const std::vector<tensor::Tensor>& in, size_t out_count) {
+  ir::NodeView node{.attrs = attrs, .in = {}, .out = {}, .known = {}, .is_present = {}, .out_count = out_count};
+  for (const tensor::Tensor& t : in) {
+    node.is_present.push_back(t.defined());
+    node.in.push_back(t.defined() ? t.type() : tensor::TensorType{});
+    node.known.push_back(t.defined() ? &t : nullptr);
+  }
+  return node;
+}
+
+}  // namespace
+
+std::vector<tensor::Tensor> evaluate(const ir::OpDef& op, const ir::Attrs& attrs,
+                                     const std::vector<tensor::Tensor>& in, size_t out_count,
+                                     base::ThreadPool& pool) {
+  ir::NodeView node = view_of(attrs, in, out_count);
+  node.name = op.schema.name;
+  node.out = ir::infer_types(op.schema, node);
+  std::vector<tensor::Tensor> out;
+  for (const tensor::TensorType& t : node.out) {
+    out.push_back(tensor::Tensor::empty(t.dtype, t.shape.to_dims()));
+  }
+  if (op.schema.is_view) {
+    if (out[0].bytes() > 0) std::memcpy(out[0].mutable_raw(), in[0].raw(), static_cast<size_t>(out[0].bytes()));
+    return out;
+  }
+  std::vector<std::string> reasons;
+  const ir::Kernel* kernel = choose_kernel(op, node, tensor::DeviceKind::cpu, &reasons);
+  if (kernel == nullptr) {
+    std::string all;
+    for (const std::string& r : reasons) all += "; " + r;
+    base::fail_unsupported("no CPU kernel runs op '", op.schema.name, "'", all);
+  }
+  base::SharedCache packs;
+  const ir::BoundKernel bound = kernel->prepare({node, packs, pool.size()});
+  const tensor::Tensor workspace = tensor::Tensor::empty(tensor::DType::u8, {bound.workspace_bytes});
+  std::vector<const void*> in_pointers;
+  std::vector<void*> out_pointers;
+  for (const tensor::Tensor& t : in) in_pointers.push_back(t.defined() ? t.raw() : nullptr);
+  for (tensor::Tensor& t : out) out_pointers.push_back(t.mutable_raw());
+  cpu::CpuStream stream(pool);
+  tensor::Tensor scratch = workspace;
+  bound.run({in_pointers.data(), out_pointers.data(), scratch.mutable_raw(), stream});
+  return out;
+}
+
+}  // namespace trireme::ops

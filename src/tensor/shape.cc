@@ -1,0 +1,110 @@
+// Shapes with named symbolic dimensions, mesh placements, tensor types: checks and text forms.
+#include "tensor/shape.h"
+
+#include <algorithm>
+
+namespace trireme::tensor {
+
+int64_t element_count(const Dims& dims) {
+  constexpr int64_t kLimit = int64_t{1} << 62;
+  int64_t count = 1;
+  bool empty = false;
+  for (int64_t d : dims) {
+    base::require(d >= 0, "negative dimension in shape ", to_string(dims));
+    if (d == 0) empty = true;
+    if (d != 0 && count > kLimit / d) base::fail_invalid("element count overflows in shape ", to_string(dims));
+    if (d != 0) count *= d;
+  }
+  return empty ? 0 : count;
+}
+
+std::string to_string(const Dims& dims) { return Shape::of(dims).to_string(); }
+
+Dim Dim::symbol(std::string name) {
+  Dim dim(-1);
+  dim.name_ = std::move(name);
+  return dim;
+}
+
+int64_t Dim::value() const {
+  base::check(is_static(), "dimension '", name_, "' has no number yet");
+  return value_;
+}
+
+std::string Dim::to_string() const { return is_static() ? std::to_string(value_) : name_; }
+
+bool Dim::operator==(const Dim& other) const {
+  if (is_unknown() || other.is_unknown()) return false;
+  return value_ == other.value_ && name_ == other.name_;
+}
+
+Shape Shape::of(const Dims& dims) {
+  Shape shape;
+  shape.dims_.assign(dims.begin(), dims.end());
+  return shape;
+}
+
+Shape Shape::unknown_rank() {
+  Shape shape;
+  shape.has_rank_ = false;
+  return shape;
+}
+
+Shape Shape::unknown(size_t rank) { return Shape(std::vector<Dim>(rank, Dim::unknown())); }
+
+size_t Shape::rank() const {
+  if (!has_rank_) base::fail_unsupported("the rank of this value is not known before it is computed");
+  return dims_.size();
+}
+
+bool Shape::is_static() const {
+  return has_rank_ && std::all_of(dims_.begin(), dims_.end(), [](const Dim& d) { return d.is_static(); });
+}
+
+Dims Shape::to_dims() const {
+  base::check(is_static(), "shape ", to_string(), " is not static");
+  Dims dims;
+  for (const Dim& d : dims_) dims.push_back(d.value());
+  return dims;
+}
+
+std::optional<int64_t> Shape::elements() const {
+  if (!is_static()) return std::nullopt;
+  return element_count(to_dims());
+}
+
+std::string Shape::to_string() const {
+  if (!has_rank_) return "[*]";
+  std::string text = "[";
+  for (size_t i = 0; i < dims_.size(); ++i) text += (i ? "," : "") + dims_[i].to_string();
+  return text + "]";
+}
+
+namespace {
+
+std::string placement_text(const Placement& p) {
+  switch (p.kind) {
+    case Placement::Kind::replicated: return "R";
+    case Placement::Kind::split: return "S" + std::to_string(p.dim);
+    case Placement::Kind::partial: return "P";
+  }
+  return "R";
+}
+
+}  // namespace
+
+std::string Shard::to_string() const {
+  std::string text;
+  for (const AxisShard& a : axes) {
+    text += "@" + a.axis + ":" + placement_text(a.value) + "/" + placement_text(a.gradient);
+  }
+  return text;
+}
+
+std::string TensorType::to_string() const {
+  return std::string(name_of(dtype)) + shape.to_string() + shard.to_string();
+}
+
+int64_t bytes_of(const TensorType& type) { return bytes_of(type.dtype, element_count(type.shape.to_dims())); }
+
+}  // namespace trireme::tensor

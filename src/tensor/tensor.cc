@@ -1,0 +1,108 @@
+// A dense row-major tensor on the host: allocation, views, conversions of small tensors.
+#include "tensor/tensor.h"
+
+#include <cstdlib>
+#include <cstring>
+
+namespace trireme::tensor {
+namespace {
+
+constexpr size_t kAlignment = 64;  // one cache line, one AVX-512 register
+
+}  // namespace
+
+Tensor Tensor::empty(DType dtype, Dims dims) {
+  Tensor t;
+  t.dtype_ = dtype;
+  t.elements_ = element_count(dims);
+  t.dims_ = std::move(dims);
+  const size_t bytes = static_cast<size_t>(t.bytes());
+  const size_t padded = (std::max<size_t>(bytes, 1) + kAlignment - 1) / kAlignment * kAlignment;
+  void* memory = std::aligned_alloc(kAlignment, padded);
+  if (memory == nullptr) {
+    base::fail(base::ErrorCode::exhausted, "no memory for a tensor of ", bytes, " bytes, shape ", to_string(t.dims_));
+  }
+  t.data_ = std::shared_ptr<const std::byte>(static_cast<std::byte*>(memory),
+                                             [](const std::byte* p) { std::free(const_cast<std::byte*>(p)); });
+  return t;
+}
+
+Tensor Tensor::zeros(DType dtype, Dims dims) {
+  Tensor t = empty(dtype, std::move(dims));
+  std::memset(t.mutable_raw(), 0, static_cast<size_t>(t.bytes()));
+  return t;
+}
+
+Tensor Tensor::view(DType dtype, Dims dims, std::span<const std::byte> bytes, std::shared_ptr<const void> owner) {
+  Tensor t;
+  t.dtype_ = dtype;
+  t.elements_ = element_count(dims);
+  t.dims_ = std::move(dims);
+  base::require(t.bytes() == static_cast<int64_t>(bytes.size()), "tensor of type ", name_of(dtype),
+                to_string(t.dims_), " needs ", t.bytes(), " bytes, got ", bytes.size());
+  // An empty view still has to count as defined, so it points at something that lives for ever.
+  static const std::byte kNothing{};
+  const std::byte* data = bytes.data() == nullptr ? &kNothing : bytes.data();
+  t.data_ = std::shared_ptr<const std::byte>(std::move(owner), data);
+  return t;
+}
+
+Tensor Tensor::reshaped(Dims dims) const {
+  base::require(element_count(dims) == elements_, "cannot view ", to_string(dims_), " as ", to_string(dims));
+  Tensor t = *this;
+  t.dims_ = std::move(dims);
+  return t;
+}
+
+Tensor Tensor::rows(int64_t begin, int64_t end) const {
+  base::require(rank() >= 1 && 0 <= begin && begin <= end && end <= dims_[0], "rows [", begin, ",", end,
+                ") are not inside ", to_string(dims_));
+  base::check(bits_of(dtype_) % 8 == 0, "rows of a sub-byte tensor");
+  Tensor t = *this;
+  const int64_t row = dims_[0] == 0 ? 0 : elements_ / dims_[0];
+  t.dims_[0] = end - begin;
+  t.elements_ = row * (end - begin);
+  t.data_ = std::shared_ptr<const std::byte>(data_, data_.get() + bytes_of(dtype_, row * begin));
+  return t;
+}
+
+Tensor Tensor::clone() const {
+  Tensor t = empty(dtype_, dims_);
+  std::memcpy(t.mutable_raw(), raw(), static_cast<size_t>(bytes()));
+  return t;
+}
+
+std::vector<double> Tensor::to_doubles() const {
+  std::vector<double> out;
+  out.reserve(static_cast<size_t>(elements_));
+  visit_dtype(dtype_, [&](auto zero) {
+    for (auto v : data<decltype(zero)>()) out.push_back(static_cast<double>(v));
+  });
+  return out;
+}
+
+std::vector<int64_t> Tensor::to_ints() const {
+  std::vector<int64_t> out;
+  out.reserve(static_cast<size_t>(elements_));
+  visit_dtype(dtype_, [&](auto zero) {
+    for (auto v : data<decltype(zero)>()) out.push_back(static_cast<int64_t>(v));
+  });
+  return out;
+}
+
+uint64_t content_hash(const Tensor& t) {
+  uint64_t hash = 0xcbf29ce484222325ull;
+  const auto mix = [&hash](uint64_t v) { hash = (hash ^ v) * 0x100000001b3ull; };
+  mix(static_cast<uint64_t>(t.dtype()));
+  for (int64_t d : t.dims()) mix(static_cast<uint64_t>(d));
+  for (int64_t i = 0; i < t.bytes(); ++i) mix(static_cast<uint64_t>(t.raw()[i]));
+  return hash;
+}
+
+bool Tensor::same_as(const Tensor& other) const {
+  if (!defined() || !other.defined()) return defined() == other.defined();
+  return dtype_ == other.dtype_ && dims_ == other.dims_ &&
+         (data_ == other.data_ || std::memcmp(raw(), other.raw(), static_cast<size_t>(bytes())) == 0);
+}
+
+}  // namespace trireme::tensor
