@@ -1,0 +1,45 @@
+// Tests what we read about the machine: plausible, and memory figures that follow what we do.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <memory>
+#include <thread>
+
+#include "base/cpu_info.h"
+#include "base/memory.h"
+
+namespace trireme::base {
+namespace {
+
+TEST(Machine, ProcessorIsPlausible) {
+  const CpuInfo info = read_cpu_info();
+  EXPECT_GE(info.threads(), 1);
+  EXPECT_LE(info.threads(), static_cast<int>(info.allowed.size()));
+#if defined(__x86_64__)
+  EXPECT_EQ(info.has("avx2"), __builtin_cpu_supports("avx2") != 0);
+#endif
+  EXPECT_EQ(info.to_json().at("processors").as_int(), static_cast<int64_t>(info.allowed.size()));
+}
+
+TEST(Machine, MemoryFiguresFollowUse) {
+  const int64_t before = resident_bytes();
+  ASSERT_GT(before, 0);
+  constexpr size_t kSize = 64 << 20;
+  const bool reset = reset_peak_resident();
+  {
+    auto block = std::make_unique<char[]>(kSize);
+    std::memset(block.get(), 1, kSize);
+    // A compiler may drop a block that nobody reads.
+    ASSERT_EQ(block[kSize / 2] + block[kSize - 1], 2);
+    EXPECT_GE(resident_bytes(), before + int64_t{kSize} / 2);
+  }
+  EXPECT_GE(peak_resident_bytes(), before + int64_t{kSize} / 2);
+  if (reset) {
+    reset_peak_resident();
+    EXPECT_LT(peak_resident_bytes(), before + int64_t{kSize} / 2);
+  }
+  EXPECT_GT(memory_limit_bytes(), peak_resident_bytes());
+}
+
+}  // namespace
+}  // namespace trireme::base
