@@ -1,0 +1,31 @@
+// The dense kernels compiled for AVX2; reached only through the table, after a run-time check of the
+// processor.
+#include "backend/cpu/dense_kernels.h"
+#include "backend/cpu/dense_simd.h"
+
+#if defined(__x86_64__)
+
+TRIREME_TARGET_AVX2_BEGIN
+namespace trireme::cpu {
+namespace {
+
+#include "backend/cpu/dense_activation.inc"
+#include "backend/cpu/dense_simd_avx2.inc"
+#include "backend/cpu/dense_table.inc"
+#include "backend/cpu/depthwise_kernel.inc"
+#include "backend/cpu/gemm_kernel.inc"
+#include "backend/cpu/pool_kernel.inc"
+
+constexpr DenseKernels kTable = make_dense_kernels(Isa::avx2);
+
+}  // namespace
+}  // namespace trireme::cpu
+TRIREME_TARGET_END
+
+namespace trireme::cpu {
+
+const DenseKernels& dense_kernels_avx2() { return kTable; }
+
+}  // namespace trireme::cpu
+
+#endif

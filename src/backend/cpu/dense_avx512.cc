@@ -1,0 +1,35 @@
+// The dense kernels compiled for AVX-512; reached only through the table, after a run-time check of the
+// processor.
+#include "backend/cpu/dense_kernels.h"
+#include "backend/cpu/dense_simd.h"
+
+#if defined(__x86_64__)
+
+// GCC 12 takes the deliberate "undefined" operand inside its own AVX-512 intrinsics for a mistake of ours.
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC diagnostic ignored "-Wuninitialized"
+
+TRIREME_TARGET_AVX512_BEGIN
+namespace trireme::cpu {
+namespace {
+
+#include "backend/cpu/dense_activation.inc"
+#include "backend/cpu/dense_simd_avx512.inc"
+#include "backend/cpu/dense_table.inc"
+#include "backend/cpu/depthwise_kernel.inc"
+#include "backend/cpu/gemm_kernel.inc"
+#include "backend/cpu/pool_kernel.inc"
+
+constexpr DenseKernels kTable = make_dense_kernels(Isa::avx512);
+
+}  // namespace
+}  // namespace trireme::cpu
+TRIREME_TARGET_END
+
+namespace trireme::cpu {
+
+const DenseKernels& dense_kernels_avx512() { return kTable; }
+
+}  // namespace trireme::cpu
+
+#endif

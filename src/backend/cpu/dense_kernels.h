@@ -1,0 +1,93 @@
+// Internal: the table of vector kernels that each instruction-set level provides, and their arguments.
+#pragma once
+
+#include <cstdint>
+
+#include "backend/cpu/dense_epilogue.h"
+#include "backend/cpu/dense_isa.h"
+
+namespace trireme::cpu {
+
+inline constexpr int kMaxTileRows = 14;
+
+/// Rows of a packed activation panel and of a row-pointer table are padded to this many entries.
+inline constexpr int kRowSlots = 16;
+
+/// One register tile: c[rows, n] (+)= a[rows, k] * b[k, panel]. Activations come either packed (`a`) or by
+/// `rows`. Every output element is one chain of fused multiply-adds in rising k, so no tiling choice changes
+/// a bit of it.
+struct GemmTile {
+  const float* a = nullptr;            // packed [k, kRowSlots], or null
+  const float* const* rows = nullptr;  // [segments, kRowSlots] pointers, used when a is null
+  const int32_t* lengths = nullptr;    // [segments]; their sum is k
+  int segments = 0;
+  int64_t k = 0;
+  const float* b = nullptr;  // packed [k, panel width]
+  float* c = nullptr;
+  int64_t ldc = 0;
+  int n = 0;                // valid columns, at most the panel width
+  bool accumulate = false;  // start from c instead of zero
+  bool finish = false;      // apply bias, residual and clamp
+  bool act_before_residual = false;
+  const float* bias = nullptr;      // [n]
+  const float* residual = nullptr;  // like c
+  float lo = 0, hi = 0;
+};
+using GemmTileFn = void (*)(const GemmTile&);
+
+/// c[rows, n] = act(c) + residual, for the activations that are not clamps.
+struct ActivateTile {
+  float* c;
+  int64_t ldc;
+  int64_t rows;
+  int64_t n;
+  const float* residual;  // like c, added after the activation; or null
+};
+
+/// One output row of a depthwise convolution: y[ow, c] from `taps_h` input rows.
+struct DepthwiseRow {
+  const float* const* in;  // [taps_h] pointers to input rows [w, c]; null = row of zeros
+  int taps_h, taps_w;
+  int64_t w, c, ow;
+  int stride_w, dilation_w, pad_left;
+  const float* weights;   // [taps_h, taps_w, c]
+  const float* bias;      // [c] or null
+  const float* residual;  // [ow, c] or null
+  float* y;               // [ow, c]
+  float lo, hi;
+  bool act_before_residual;
+};
+
+/// One output row of a pooling window walk; `scale` null = maximum, else y = sum * scale[ow].
+struct PoolRow {
+  const float* const* in;  // [taps_h] valid input rows only, [w, c]
+  int taps_h, taps_w;
+  int64_t w, c, ow;
+  int stride_w, dilation_w, pad_left;
+  const float* scale;  // [ow] or null
+  float* y;
+};
+
+struct DenseKernels {
+  Isa isa;
+  int tile_rows;                            // largest tile height
+  int width;                                // floats per vector
+  int panel;                                // columns of a packed weight panel = 2 * width
+  GemmTileFn gemm_packed[2][kMaxTileRows];  // [vectors - 1][rows - 1]
+  GemmTileFn gemm_rows[2][kMaxTileRows];
+  /// Transposes: dst[i * dst_stride + r] = rows[r][i] for r < `width` row pointers, i < len. All pointers
+  /// must be valid.
+  void (*transpose)(const float* const* rows, int64_t len, float* dst, int64_t dst_stride);
+  void (*activate)(const ActivateTile&, const Epilogue&);
+  void (*depthwise_row)(const DepthwiseRow&);
+  void (*pool_row)(const PoolRow&);
+};
+
+const DenseKernels& dense_kernels_portable();
+const DenseKernels& dense_kernels_avx2();
+const DenseKernels& dense_kernels_avx512();
+
+/// The table for a level; levels this build lacks (other processors) fall back to portable.
+const DenseKernels& dense_kernels(Isa isa);
+
+}  // namespace trireme::cpu

@@ -1,0 +1,248 @@
+// Cuts a product into tasks and register tiles, gathers the activations of each block, and calls the tile
+// kernels.
+#include "backend/cpu/gemm_driver.h"
+
+#include <algorithm>
+#include <atomic>
+
+#include "backend/cpu/gemm_rows.h"
+
+namespace trireme::cpu {
+namespace {
+
+// The activation block of a task should stay in half of a 1 MiB second-level cache beside the streaming
+// weights.
+constexpr int64_t kBlockBytes = 384 * 1024;
+constexpr int64_t kMaxChunk = 512;
+
+int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+size_t align64(size_t bytes) { return (bytes + 63) & ~size_t{63}; }
+
+/// Chooses the grid of tasks: least of (rounds over the team) x (work of a task) plus what re-reading
+/// operands costs.
+void choose_grid(GemmPlan& plan, int64_t max_block_tiles, int64_t m, int64_t n, int threads) {
+  const int64_t least_m_blocks = divide_up(plan.tiles, max_block_tiles);
+  double best = 0;
+  for (int64_t n_blocks = 1; n_blocks <= plan.panels; n_blocks = n_blocks < 8 ? n_blocks + 1 : n_blocks * 2) {
+    const int64_t block_panels = divide_up(plan.panels, n_blocks);
+    for (int64_t m_blocks = least_m_blocks; m_blocks <= plan.tiles;
+         m_blocks = m_blocks < 16 ? m_blocks + 1 : m_blocks + m_blocks / 4) {
+      const int64_t block_tiles = divide_up(plan.tiles, m_blocks);
+      const double rounds = static_cast<double>(divide_up(m_blocks * n_blocks, threads));
+      // The last round is rarely shared evenly: 0.3 of a task is lost on average, which favours smaller
+      // tasks.
+      const double work = (rounds + (threads > 1 ? 0.3 : 0.0)) *
+                          static_cast<double>(block_tiles * block_panels) *
+                          static_cast<double>(plan.tile_rows * 32);
+      // Packing a row element or fetching a weight again costs about as much as 2 and 4 multiply-adds on one
+      // core.
+      const double reread =
+          (4.0 * static_cast<double>(m * n_blocks) + 2.0 * static_cast<double>(n * m_blocks)) / threads;
+      const double overhead = 300.0 * rounds;
+      const double cost = work + reread + overhead;
+      if (best == 0 || cost < best) {
+        best = cost;
+        plan.n_blocks = divide_up(plan.panels, block_panels);
+        plan.block_panels = block_panels;
+        plan.m_blocks = m_blocks;
+        plan.block_tiles = block_tiles;
+      }
+      if (threads == 1 || m_blocks * n_blocks >= 16 * threads) break;
+    }
+    if (threads == 1) break;
+  }
+}
+
+int64_t most_block_tiles(int64_t chunk) {
+  return std::clamp<int64_t>(kBlockBytes / (chunk * kRowSlots * static_cast<int64_t>(sizeof(float))), 1, 64);
+}
+
+/// One pass of one task: these tiles x these panels over depth [k0, k1).
+struct Pass {
+  int64_t first_tile, last_tile;
+  int64_t first_panel, last_panel;
+  int64_t k0, k1;
+};
+
+class Runner {
+ public:
+  Runner(const GemmJob& job, const GemmPlan& plan)
+      : job_(job), plan_(plan), kernels_(dense_kernels(job.b.isa)), depth_(job.source.depth()) {
+    clamps_ = clamp_bounds(job.epilogue, lo_, hi_);
+  }
+
+  void task(int64_t index, char* lane) const {
+    const int64_t mb = index / plan_.n_blocks;
+    const int64_t nb = index % plan_.n_blocks;
+    Pass pass;
+    pass.first_tile = plan_.tiles * mb / plan_.m_blocks;
+    pass.last_tile = plan_.tiles * (mb + 1) / plan_.m_blocks;
+    pass.first_panel = nb * plan_.block_panels;
+    pass.last_panel = std::min(plan_.panels, pass.first_panel + plan_.block_panels);
+    for (pass.k0 = 0; pass.k0 < depth_ || depth_ == 0; pass.k0 = pass.k1) {
+      pass.k1 = std::min(depth_, pass.k0 + plan_.chunk);
+      if (plan_.packed) {
+        pack(pass, reinterpret_cast<float*>(lane));
+      } else {
+        point(pass, lane);
+      }
+      multiply(pass, lane);
+      if (pass.k1 == depth_) break;
+    }
+  }
+
+ private:
+  int64_t tile_begin(int64_t tile) const { return job_.m * tile / plan_.tiles; }
+
+  /// Calls piece(tap, offset, length) for each run that depth [k0, k1) touches.
+  template <class Piece>
+  void for_pieces(const Pass& pass, const Piece& piece) const {
+    const int64_t run = job_.source.run;
+    for (int64_t k = pass.k0; k < pass.k1;) {
+      const int64_t offset = k % run;
+      const int64_t length = std::min(run - offset, pass.k1 - k);
+      piece(k / run, offset, length);
+      k += length;
+    }
+  }
+
+  /// Transposes the activations of the pass to [tile][k][kRowSlots].
+  void pack(const Pass& pass, float* out) const {
+    for (int64_t t = pass.first_tile; t < pass.last_tile; ++t) {
+      const int64_t begin = tile_begin(t);
+      const TileRows rows(job_.source, begin, static_cast<int>(tile_begin(t + 1) - begin));
+      for_pieces(pass, [&](int64_t tap, int64_t offset, int64_t length) {
+        const float* start[kRowSlots];
+        rows.tap(tap, offset * static_cast<int64_t>(sizeof(float)), start);
+        kernels_.transpose(start, length, out, kRowSlots);
+        out += length * kRowSlots;
+      });
+    }
+  }
+
+  /// Writes the lengths of the pieces and, per tile, the row pointers [tile][segment][kRowSlots].
+  void point(const Pass& pass, char* lane) const {
+    int32_t* lengths = reinterpret_cast<int32_t*>(lane);
+    int64_t count = 0;
+    for_pieces(pass,
+               [&](int64_t, int64_t, int64_t length) { lengths[count++] = static_cast<int32_t>(length); });
+    const float** out = pointers(lane);
+    for (int64_t t = pass.first_tile; t < pass.last_tile; ++t) {
+      const int64_t begin = tile_begin(t);
+      const TileRows rows(job_.source, begin, static_cast<int>(tile_begin(t + 1) - begin));
+      int64_t s = 0;
+      for_pieces(pass, [&](int64_t tap, int64_t offset, int64_t) {
+        rows.tap(tap, offset * static_cast<int64_t>(sizeof(float)), out + s++ * kRowSlots);
+      });
+      out += plan_.segments * kRowSlots;
+    }
+  }
+
+  const float** pointers(char* lane) const {
+    return reinterpret_cast<const float**>(lane +
+                                           align64(static_cast<size_t>(plan_.segments) * sizeof(int32_t)));
+  }
+
+  void multiply(const Pass& pass, char* lane) const {
+    GemmTile tile;
+    tile.k = pass.k1 - pass.k0;
+    tile.ldc = job_.ldc;
+    tile.accumulate = pass.k0 > 0;
+    tile.finish = pass.k1 == depth_;
+    tile.act_before_residual = job_.epilogue.act_before_residual;
+    tile.lo = lo_;
+    tile.hi = hi_;
+    tile.lengths = reinterpret_cast<const int32_t*>(lane);
+    if (!plan_.packed) for_pieces(pass, [&](int64_t, int64_t, int64_t) { ++tile.segments; });
+    for (int64_t p = pass.first_panel; p < pass.last_panel; ++p) {
+      const int64_t column = p * kernels_.panel;
+      const int64_t left = job_.b.n - column;
+      tile.n = static_cast<int>(std::min<int64_t>(left, kernels_.panel));
+      const int vectors = left > kernels_.width ? 2 : 1;
+      tile.b = job_.b.data + column * depth_ + pass.k0 * vectors * kernels_.width;
+      tile.bias = job_.epilogue.bias ? job_.epilogue.bias + column : nullptr;
+      for (int64_t t = pass.first_tile; t < pass.last_tile; ++t) {
+        const int64_t begin = tile_begin(t);
+        const int rows = static_cast<int>(tile_begin(t + 1) - begin);
+        const int64_t slot = t - pass.first_tile;
+        if (plan_.packed) {
+          tile.a = reinterpret_cast<const float*>(lane) + slot * tile.k * kRowSlots;
+        } else {
+          tile.rows = pointers(lane) + slot * plan_.segments * kRowSlots;
+        }
+        finish_tile(tile, begin, rows, column, vectors);
+      }
+    }
+  }
+
+  void finish_tile(GemmTile& tile, int64_t begin, int rows, int64_t column, int vectors) const {
+    const Epilogue& e = job_.epilogue;
+    tile.c = job_.c + begin * job_.ldc + column;
+    const float* residual = e.residual ? e.residual + begin * job_.ldc + column : nullptr;
+    // A curved activation runs over the finished tile while it is in the first-level cache.
+    const bool later = !clamps_ && tile.finish;
+    tile.residual = later && e.act_before_residual ? nullptr : residual;
+    const auto& table = plan_.packed ? kernels_.gemm_packed : kernels_.gemm_rows;
+    table[vectors - 1][rows - 1](tile);
+    if (later)
+      kernels_.activate({tile.c, job_.ldc, rows, tile.n, e.act_before_residual ? residual : nullptr}, e);
+  }
+
+  const GemmJob& job_;
+  const GemmPlan& plan_;
+  const DenseKernels& kernels_;
+  int64_t depth_;
+  float lo_ = 0, hi_ = 0;
+  bool clamps_ = true;
+};
+
+}  // namespace
+
+GemmPlan plan_gemm(int64_t m, int64_t n, const RowSource& source, const DenseKernels& kernels, int threads) {
+  GemmPlan plan;
+  const int64_t depth = source.depth();
+  plan.tiles = divide_up(m, kernels.tile_rows);
+  plan.tile_rows = divide_up(m, std::max<int64_t>(1, plan.tiles));
+  plan.panels = divide_up(n, kernels.panel);
+  plan.chunk = std::max<int64_t>(1, divide_up(depth, divide_up(std::max<int64_t>(depth, 1), kMaxChunk)));
+  // Transposing pays once a row is read for several panels. Row strides that are multiples of 4 KiB would
+  // make the rows of a tile fight for one set of the first-level cache; runs too short leave the pointer loop
+  // no work.
+  const int64_t stride = source.spatial ? source.pixel_stride * source.stride_w : source.row_stride;
+  plan.packed = plan.panels >= 4 || (stride % 4096 == 0 && m > 8) || source.run < 8;
+  plan.segments =
+      plan.packed ? 1 : std::min(source.taps(), plan.chunk / std::max<int64_t>(source.run, 1) + 2);
+  const int64_t most = most_block_tiles(plan.chunk);
+  choose_grid(plan, most, m, n, threads);
+  plan.lanes = static_cast<int>(std::clamp<int64_t>(plan.m_blocks * plan.n_blocks, 1, threads));
+  // The larger of both gathering modes and of every grid, so that the size does not hang on the cost model.
+  const size_t block = static_cast<size_t>(std::min(most, plan.tiles));
+  const size_t segments = static_cast<size_t>(plan.segments);
+  const size_t pointed =
+      align64(segments * sizeof(int32_t)) + align64(block * segments * kRowSlots * sizeof(float*));
+  const size_t packed = align64(block * static_cast<size_t>(plan.chunk) * kRowSlots * sizeof(float));
+  plan.lane_bytes = std::max(packed, pointed);
+  return plan;
+}
+
+void run_gemm_alone(const GemmJob& job, const GemmPlan& plan, char* memory) {
+  const Runner runner(job, plan);
+  const int64_t tasks = plan.m_blocks * plan.n_blocks;
+  for (int64_t i = 0; i < tasks; ++i) runner.task(i, memory);
+}
+
+void run_gemm(const GemmJob& job, const GemmPlan& plan, void* workspace, base::ThreadPool& pool) {
+  if (job.m == 0 || job.b.n == 0) return;
+  const Runner runner(job, plan);
+  char* lanes = reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(workspace) + 63) & ~uintptr_t{63});
+  const int64_t tasks = plan.m_blocks * plan.n_blocks;
+  std::atomic<int64_t> next{0};
+  // A lane owns one piece of workspace and takes tasks until none is left.
+  pool.run(plan.lanes, [&](int64_t lane) {
+    char* memory = lanes + static_cast<size_t>(lane) * plan.lane_bytes;
+    for (int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < tasks;) runner.task(i, memory);
+  });
+}
+
+}  // namespace trireme::cpu
