@@ -1,4 +1,5 @@
-// Looks for shared data, encoder and checkout; the one file that knows the checkout's path, so others stay cacheable.
+// Looks for shared data, encoder and checkout; the one file that knows the checkout's path, so others stay
+// cacheable.
 #include "tests/test_data.h"
 
 #include <cstdlib>

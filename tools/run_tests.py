@@ -1,0 +1,161 @@
+# Runs the GoogleTest binaries of a build and the Python journeys of tests/, and totals them in its last line.
+#
+# A journey is tests/<name>.py: exit code 0, and a last line `N passed, N failed, N skipped`. A comment `# tier: all`,
+# `# tier: onnx` or `# tier: oracles` among its first five lines keeps it for ./dev test --all, --onnx, --oracles;
+# `# timeout: SECONDS` there lifts its time limit. Files that start with an underscore are modules, not journeys.
+import argparse
+import concurrent.futures
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+BINARY_LIMIT_S = 280
+JOURNEY_LIMIT_S = 120
+TOTALS = re.compile(r"^(\d+) passed, (\d+) failed, (\d+) skipped")
+
+
+@dataclass
+class Result:
+    name: str
+    passed: int = 0
+    failed: int = 0
+    skipped: int = 0
+    seconds: float = 0.0
+    reasons: list = field(default_factory=list)  # why tests were skipped
+    output: str = ""  # printed when something failed
+
+
+def run(command, limit_s, env):
+    """Runs a command, killing it and its children at the limit. Gives exit code (None: killed), output, seconds."""
+    start = time.monotonic()
+    process = subprocess.Popen(command, cwd=ROOT, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                               stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True)
+    try:
+        output, _ = process.communicate(timeout=limit_s)
+        code = process.returncode
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, 9)
+        output, _ = process.communicate()
+        output += f"\nkilled after {limit_s} s\n"
+        code = None
+    return code, output, time.monotonic() - start
+
+
+def gtest_cases(report):
+    for suite in json.loads(report.read_text()).get("testsuites", []):
+        yield from suite.get("testsuite", [])
+
+
+def run_binary(binary, limit_s):
+    """One GoogleTest binary in its own temporary directory. A crash counts as one failure and names the test."""
+    result = Result(binary.name)
+    with tempfile.TemporaryDirectory(prefix=binary.name) as scratch:
+        report = Path(scratch) / "report.json"
+        env = dict(os.environ, TMPDIR=scratch, TEST_TMPDIR=scratch, GTEST_COLOR="no")
+        code, output, result.seconds = run([binary, f"--gtest_output=json:{report}"], limit_s, env)
+        if report.exists():
+            for case in gtest_cases(report):
+                if case.get("failures"):
+                    result.failed += 1
+                elif case.get("result") == "SKIPPED":
+                    result.skipped += 1
+                elif case.get("status") == "RUN":
+                    result.passed += 1
+            result.reasons = skip_reasons(output)
+        elif code == 0:
+            result.output = "no report written"
+    if code != 0 and not result.failed:
+        last = re.findall(r"^\[ RUN      \] (\S+)", output, re.M)
+        result.passed = len(re.findall(r"^\[       OK \]", output, re.M))
+        result.failed = 1
+        output += f"\n{binary.name} ended with {code} in {last[-1] if last else 'no test'}\n"
+    if result.failed:
+        result.output = output
+    return result
+
+
+def skip_reasons(output):
+    """GoogleTest prints `file:line: Skipped`, the reason, then the test's name."""
+    return [reason.strip() for reason in re.findall(r": Skipped\n(.*)\n", output)]
+
+
+def header(script):
+    lines = script.read_text(errors="replace").splitlines()[:5]
+    pairs = (re.match(r"#\s*(tier|timeout):\s*(\w+)", line) for line in lines)
+    return {match[1]: match[2] for match in pairs if match}
+
+
+def run_journey(script):
+    result = Result(f"tests/{script.name}")
+    limit_s = int(header(script).get("timeout", JOURNEY_LIMIT_S))
+    env = dict(os.environ, PYTHONPATH=str(ROOT / "tests"), PYTHONDONTWRITEBYTECODE="1")
+    code, output, result.seconds = run([sys.executable, script], limit_s, env)
+    lines = output.strip().splitlines()
+    totals = TOTALS.match(lines[-1]) if lines else None
+    if totals:
+        result.passed, result.failed, result.skipped = map(int, totals.groups())
+    if code != 0 or not totals:
+        result.failed = max(result.failed, 1)
+        output += f"\n{result.name} ended with {code}\n"
+    result.reasons = re.findall(r"^skip(?:ped)?:? (.*)$", output, re.M | re.I) if result.skipped else []
+    if result.failed:
+        result.output = output
+    return result
+
+
+def show(result):
+    print(f"{result.name:32} {result.passed:5} passed, {result.failed} failed, {result.skipped} skipped"
+          f" {result.seconds:7.1f} s", flush=True)
+    if result.failed:
+        print(result.output[-20000:], flush=True)
+    for reason in sorted(set(result.reasons)):
+        print(f"{'':34}skipped {result.reasons.count(reason)}: {reason}", flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--build", type=Path, required=True)
+    parser.add_argument("--tiers", default="quick")
+    parser.add_argument("--only", default="")
+    args = parser.parse_args()
+    tiers = args.tiers.split(",")
+
+    binaries, journeys = [], []
+    if "quick" in tiers:
+        binaries = sorted(path for path in (ROOT / args.build).glob("test_*") if os.access(path, os.X_OK))
+    for script in sorted((ROOT / "tests").glob("*.py")):
+        if not script.name.startswith("_") and header(script).get("tier", "quick") in tiers:
+            journeys.append(script)
+    binaries = [path for path in binaries if args.only in path.name]
+    journeys = [path for path in journeys if args.only in path.name]
+
+    # Tests start threads of their own and some watch a clock, so binaries take half the cores and journeys go alone.
+    start = time.monotonic()
+    slower = 4 if re.search(r"asan|tsan|debug", args.build.name) else 1
+    results = []
+    with concurrent.futures.ThreadPoolExecutor(max(1, (os.cpu_count() or 1) // 2)) as pool:
+        for done in concurrent.futures.as_completed(
+                [pool.submit(run_binary, binary, BINARY_LIMIT_S * slower) for binary in binaries]):
+            results.append(done.result())
+            show(results[-1])
+    for script in journeys:
+        results.append(run_journey(script))
+        show(results[-1])
+
+    passed, failed, skipped = (sum(getattr(r, key) for r in results) for key in ("passed", "failed", "skipped"))
+    names = [r.name for r in results if r.failed]
+    if names:
+        print(f"failed: {' '.join(names)}")
+    print(f"tests took {time.monotonic() - start:.1f} s")
+    print(f"{passed} passed, {failed} failed, {skipped} skipped")
+    sys.exit(1 if failed or not results else 0)
+
+
+main()
