@@ -228,19 +228,23 @@ void Graph::sort() {
   nodes_ = std::move(nodes);
 }
 
-void Graph::infer_all() {
-  for (Node& node : nodes_) {
-    if (node.op == nullptr) continue;
-    NodeView v = view(node);
-    v.out.clear();
-    try {
-      std::vector<tensor::TensorType> types = infer_types(node.op->schema, v);
-      for (size_t i = 0; i < node.out.size(); ++i) {
-        if (node.out[i] != kNoValue) value(node.out[i]).type = std::move(types[i]);
-      }
-    } catch (const base::Error& e) {
-      throw e.with(base::concat("node '", node.from, "' (", node.op_name(), ")"));
+void Graph::infer_node(NodeId id) {
+  Node& n = node(id);
+  NodeView v = view(n);
+  v.out.clear();
+  try {
+    std::vector<tensor::TensorType> types = infer_types(n.op->schema, v);
+    for (size_t i = 0; i < n.out.size(); ++i) {
+      if (n.out[i] != kNoValue) value(n.out[i]).type = std::move(types[i]);
     }
+  } catch (const base::Error& e) {
+    throw e.with(base::concat("node '", n.from, "' (", n.op_name(), ")"));
+  }
+}
+
+void Graph::infer_all() {
+  for (size_t i = 0; i < nodes_.size(); ++i) {
+    if (nodes_[i].op != nullptr) infer_node(NodeId(static_cast<uint32_t>(i)));
   }
 }
 

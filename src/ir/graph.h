@@ -84,7 +84,9 @@ class Graph {
   void sort();
   /// A view of a node for infer, cost and kernels. Valid while the graph is not changed.
   NodeView view(const Node& node) const;
-  /// Re-infers the results of every node in order (after input types changed).
+  /// Types the results of one node anew (after its operands' types or values changed).
+  void infer_node(NodeId id);
+  /// infer_node for every node in order.
   void infer_all();
 
  private:

@@ -9,6 +9,7 @@ namespace trireme::cpu {
 /// Runs launches immediately; the pool is the team kernels share their loops with.
 class CpuStream final : public tensor::Stream {
  public:
+  /// Borrows a pool that must outlive the stream.
   explicit CpuStream(base::ThreadPool& pool) : pool_(pool) {}
   tensor::DeviceKind kind() const override { return tensor::DeviceKind::cpu; }
   void synchronize() override {}

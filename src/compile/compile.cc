@@ -1,0 +1,259 @@
+// Graph -> Program: chooses kernels, aliases views and in-place results, plans memory.
+#include <algorithm>
+#include <cstring>
+
+#include "compile/program.h"
+
+namespace trireme::compile {
+namespace {
+
+using ir::Graph;
+using ir::Node;
+using ir::ValueId;
+
+const ir::Kernel* choose(const Node& node, const ir::NodeView& view, const CompileOptions& options,
+                         std::vector<std::string>& refusals) {
+  if (!options.only_kernel.empty()) {
+    for (const ir::Kernel& k : node.op->kernels) {
+      if (k.on == options.on && k.name == options.only_kernel && !(k.refuse && k.refuse(view))) return &k;
+    }
+  }
+  for (const ir::Kernel& k : node.op->kernels) {
+    if (k.on != options.on) continue;
+    const ir::Refusal refusal = k.refuse ? k.refuse(view) : std::nullopt;
+    if (!refusal) return &k;
+    refusals.push_back(k.name + ": " + *refusal);
+  }
+  return nullptr;
+}
+
+/// Rewrites nodes that no kernel runs by their `expand`, until every node has a kernel.
+Graph with_kernels(Graph graph, const CompileOptions& options) {
+  for (bool changed = true; changed;) {
+    changed = false;
+    for (size_t n = 0; n < graph.nodes().size(); ++n) {
+      const auto id = ir::NodeId(static_cast<uint32_t>(n));
+      const Node node = graph.node(id);
+      if (node.op == nullptr || node.op->schema.is_view) continue;
+      std::vector<std::string> refusals;
+      if (choose(node, graph.view(node), options, refusals) != nullptr) continue;
+      if (!node.op->schema.expand) {
+        std::string all;
+        for (const std::string& r : refusals) all += "; " + r;
+        base::fail_unsupported("no ", tensor::name_of(options.on), " kernel runs node '", node.from, "' (",
+                               node.op_name(), ")", all);
+      }
+      const std::vector<ValueId> results = node.op->schema.expand(graph, node);
+      for (size_t i = 0; i < results.size() && i < node.out.size(); ++i) {
+        if (node.out[i] != ir::kNoValue) graph.replace_uses(node.out[i], results[i]);
+      }
+      graph.erase(id);
+      changed = true;
+    }
+    if (changed) graph.sort();
+  }
+  return graph;
+}
+
+ir::BoundKernel copy_kernel(int64_t bytes) {
+  return {.run = [bytes](const ir::RunArgs& a) { std::memcpy(a.out[0], a.in[0], static_cast<size_t>(bytes)); }};
+}
+
+class Compiler {
+ public:
+  Compiler(const Graph& graph, const CompileOptions& options, base::SharedCache& packs)
+      : graph_(graph), options_(options), packs_(packs) {}
+
+  Program run() {
+    program_.name = graph_.name;
+    add_slots();
+    for (const Node& node : graph_.nodes()) {
+      if (!node.op->schema.is_view) add_step(node);
+    }
+    claim_outputs();
+    share_in_place();
+    plan_memory();
+    return std::move(program_);
+  }
+
+ private:
+  Slot& slot(SlotId id) { return program_.slots[index(id)]; }
+  SlotId slot_of(ValueId id) const {
+    return id == ir::kNoValue ? kNoSlot : SlotId(static_cast<uint32_t>(ir::index(id)));
+  }
+  SlotId root_of(SlotId id) { return slot(id).root; }
+
+  /// One slot per value, same index; views take the root of their operand.
+  void add_slots() {
+    for (const ir::Value& v : graph_.values()) {
+      Slot s;
+      s.dtype = v.type.dtype;
+      s.dims = v.type.shape.to_dims();
+      s.bytes = tensor::bytes_of(v.type);
+      s.name = v.name;
+      s.root = SlotId(static_cast<uint32_t>(program_.slots.size()));
+      if (v.kind == ir::ValueKind::input) s.kind = SlotKind::input;
+      if (v.data.defined()) {
+        s.kind = SlotKind::constant;
+        s.constant = v.data;
+        s.unread = true;
+        program_.memory.constant_bytes += s.bytes;
+      }
+      program_.slots.push_back(std::move(s));
+    }
+    for (const Node& node : graph_.nodes()) {
+      if (node.op->schema.is_view) slot(slot_of(node.out[0])).root = root_of(slot_of(node.in[0]));
+    }
+    for (ValueId id : graph_.inputs()) {
+      program_.inputs.push_back(slot_of(id));
+      program_.input_names.push_back(graph_.value(id).name);
+    }
+  }
+
+  void add_step(const Node& node) {
+    const ir::NodeView view = graph_.view(node);
+    Step step;
+    const ir::Kernel* kernel = choose(node, view, options_, step.refusals);
+    step.op = node.op;
+    step.kernel = kernel->name;
+    step.attrs = node.attrs.to_string();
+    step.from = node.from;
+    step.cost = ir::cost_of(node.op->schema, view);
+    try {
+      step.bound = kernel->prepare({view, packs_, options_.threads});
+    } catch (const base::Error& e) {
+      throw e.with(base::concat("node '", node.from, "' (", node.op_name(), ", kernel ", kernel->name, ")"));
+    }
+    for (size_t i = 0; i < node.in.size(); ++i) {
+      const bool unread = i < 32 && (step.bound.unread_inputs >> i & 1u);
+      step.in.push_back(slot_of(node.in[i]));
+      if (node.in[i] != ir::kNoValue && !unread) slot(root_of(step.in.back())).unread = false;
+    }
+    for (ValueId id : node.out) step.out.push_back(slot_of(id));
+    overwrites_.push_back(kernel->may_overwrite);
+    program_.steps.push_back(std::move(step));
+  }
+
+  /// Graph outputs get memory of the caller: their roots become output slots, or a copy step fills a fresh one.
+  void claim_outputs() {
+    for (size_t i = 0; i < graph_.outputs().size(); ++i) {
+      const SlotId id = slot_of(graph_.outputs()[i]);
+      Slot& root = slot(root_of(id));
+      SlotId out = id;
+      if (root.kind == SlotKind::arena) {
+        root.kind = SlotKind::output;
+        out = root_of(id);
+        // The caller sees the output's own extents, not those of the value it views.
+        output_dims_.emplace_back(out, slot(id).dims);
+      } else {
+        root.unread = false;
+        Slot copy = slot(id);
+        copy.kind = SlotKind::output;
+        copy.constant = {};
+        copy.root = SlotId(static_cast<uint32_t>(program_.slots.size()));
+        out = copy.root;
+        program_.slots.push_back(copy);
+        program_.steps.push_back({.op = nullptr, .kernel = "copy", .attrs = {}, .bound = copy_kernel(copy.bytes),
+                                  .in = {id}, .out = {out}, .cost = {0, 2.0 * static_cast<double>(copy.bytes)},
+                                  .from = graph_.output_names()[i]});
+        overwrites_.push_back(0);
+      }
+      program_.outputs.push_back(out);
+      program_.output_names.push_back(graph_.output_names()[i]);
+    }
+    for (auto& [id, dims] : output_dims_) slot(id).dims = dims;
+  }
+
+  /// Last step that reads each root.
+  std::vector<int> last_reads() {
+    std::vector<int> last(program_.slots.size(), -1);
+    for (size_t s = 0; s < program_.steps.size(); ++s) {
+      for (SlotId id : program_.steps[s].in) {
+        if (id != kNoSlot) last[index(root_of(id))] = static_cast<int>(s);
+      }
+    }
+    return last;
+  }
+
+  /// Lets result 0 take the bytes of an operand that dies at this step, where the kernel allows it.
+  void share_in_place() {
+    std::vector<int> last = last_reads();
+    for (size_t s = 0; s < program_.steps.size(); ++s) {
+      Step& step = program_.steps[s];
+      if (step.out.empty() || step.out[0] == kNoSlot || slot(step.out[0]).kind != SlotKind::arena) continue;
+      for (size_t i = 0; i < step.in.size() && i < 32; ++i) {
+        if (!(overwrites_[s] >> i & 1u) || step.in[i] == kNoSlot) continue;
+        const SlotId victim = root_of(step.in[i]);
+        const bool dies = last[index(victim)] == static_cast<int>(s);
+        const bool read_twice = std::count_if(step.in.begin(), step.in.end(), [&](SlotId id) {
+                                  return id != kNoSlot && root_of(id) == victim;
+                                }) > 1;
+        if (slot(victim).kind != SlotKind::arena || !dies || read_twice ||
+            slot(victim).bytes != slot(step.out[0]).bytes) {
+          continue;
+        }
+        const SlotId old_root = step.out[0];
+        for (Slot& other : program_.slots) {
+          if (other.root == old_root) other.root = victim;
+        }
+        last[index(victim)] = std::max(last[index(victim)], last[index(old_root)]);
+        break;
+      }
+    }
+  }
+
+  void plan_memory() {
+    std::vector<Interval> intervals;
+    std::vector<int64_t*> offsets;
+    const auto touch = [&](SlotId id, int step) {
+      if (id == kNoSlot) return;
+      Slot& root = slot(root_of(id));
+      if (root.first_step < 0) root.first_step = step;
+      root.last_step = step;
+    };
+    for (size_t s = 0; s < program_.steps.size(); ++s) {
+      for (SlotId id : program_.steps[s].in) touch(id, static_cast<int>(s));
+      for (SlotId id : program_.steps[s].out) touch(id, static_cast<int>(s));
+    }
+    for (size_t i = 0; i < program_.slots.size(); ++i) {
+      Slot& s = program_.slots[i];
+      if (s.kind != SlotKind::arena) continue;
+      program_.memory.sum_bytes += s.bytes;
+      if (index(s.root) != i || s.first_step < 0) continue;
+      intervals.push_back({s.bytes, s.first_step, s.last_step});
+      offsets.push_back(&s.offset);
+    }
+    for (size_t s = 0; s < program_.steps.size(); ++s) {
+      const int64_t bytes = program_.steps[s].bound.workspace_bytes;
+      if (bytes == 0) continue;
+      program_.memory.sum_bytes += bytes;
+      intervals.push_back({bytes, static_cast<int>(s), static_cast<int>(s)});
+      offsets.push_back(&program_.steps[s].workspace_offset);
+    }
+    program_.memory.arena_bytes = place(intervals);
+    for (size_t i = 0; i < intervals.size(); ++i) *offsets[i] = intervals[i].offset;
+  }
+
+  const Graph& graph_;
+  const CompileOptions& options_;
+  base::SharedCache& packs_;
+  Program program_;
+  std::vector<uint32_t> overwrites_;
+  std::vector<std::pair<SlotId, tensor::Dims>> output_dims_;
+};
+
+}  // namespace
+
+ir::Cost Program::cost() const {
+  ir::Cost total;
+  for (const Step& s : steps) total.flop += s.cost.flop, total.bytes += s.cost.bytes;
+  return total;
+}
+
+Program compile(const Graph& graph, const CompileOptions& options, base::SharedCache& packs) {
+  Graph ready = with_kernels(graph, options);
+  ready.sort();
+  return Compiler(ready, options, packs).run();
+}
+
+}  // namespace trireme::compile

@@ -1,0 +1,91 @@
+// A program: kernels chosen, every byte placed, order fixed. Flat and printable; what the runtime runs, the planner prices.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "ir/graph.h"
+
+namespace trireme::compile {
+
+enum class SlotId : uint32_t {};
+inline constexpr SlotId kNoSlot{0xffffffffu};
+constexpr size_t index(SlotId id) { return static_cast<size_t>(id); }
+
+/// input/output: memory of the caller, bound per run; constant: weights; arena: planned scratch memory.
+enum class SlotKind : uint8_t { input, output, constant, arena };
+std::string_view to_string(SlotKind kind);
+
+/// The place of one value. A slot whose `root` is another slot shares that slot's bytes (views, in-place results).
+struct Slot {
+  SlotKind kind = SlotKind::arena;
+  tensor::DType dtype = tensor::DType::f32;
+  tensor::Dims dims;
+  int64_t bytes = 0;
+  SlotId root = kNoSlot;
+  int64_t offset = 0;           ///< in the arena, for arena roots
+  int first_step = -1;          ///< steps [first, last] during which an arena root's bytes are live
+  int last_step = -1;
+  std::string name;
+  tensor::Tensor constant;      ///< content of a constant slot
+  bool unread = false;          ///< a constant that only packed copies read
+};
+
+struct Step {
+  const ir::OpDef* op = nullptr;  ///< null for a copy the compiler inserted
+  std::string kernel;
+  std::string attrs;              ///< text, for listings
+  ir::BoundKernel bound;
+  std::vector<SlotId> in, out;    ///< kNoSlot for absent operands and unread results
+  int64_t workspace_offset = 0;   ///< in the arena
+  ir::Cost cost;
+  std::string from;               ///< source layer
+  std::vector<std::string> refusals;  ///< "kernel: reason" of those tried before
+};
+
+/// Bytes a program needs, for reports.
+struct MemoryPlan {
+  int64_t arena_bytes = 0;      ///< planned peak of activations and workspaces
+  int64_t sum_bytes = 0;        ///< what the same values would take without sharing
+  int64_t constant_bytes = 0;   ///< weights as they stand in the model
+};
+
+struct Program {
+  std::string name;
+  std::vector<Slot> slots;
+  std::vector<Step> steps;
+  std::vector<SlotId> inputs, outputs;
+  std::vector<std::string> input_names, output_names;
+  MemoryPlan memory;
+
+  const Slot& slot(SlotId id) const { return slots[index(id)]; }
+  const Slot& root(SlotId id) const { return slots[index(slots[index(id)].root)]; }
+  ir::Cost cost() const;
+};
+
+struct CompileOptions {
+  tensor::DeviceKind on = tensor::DeviceKind::cpu;
+  int threads = 1;
+  std::string only_kernel = {};  ///< prefer kernels of this name ("reference"), for oracles and experiments
+};
+
+/// Compiles a graph whose shapes are all static. Nodes without a kernel are rewritten by their `expand`.
+/// Throws unsupported naming the node and every kernel's reason when nothing runs it.
+Program compile(const ir::Graph& graph, const CompileOptions& options, base::SharedCache& packs);
+
+/// Listings for `trireme inspect`: steps, memory map with the largest values, kernels that refused.
+std::string print_steps(const Program& program);
+std::string print_memory(const Program& program);
+std::string print_refusals(const Program& program);
+
+/// Places buffers of given sizes and live intervals so that no two that live together overlap; returns offsets.
+/// Greedy by size: within a few percent of the lower bound on the networks we serve (Pisarchyk & Lee 2020).
+struct Interval {
+  int64_t bytes = 0;
+  int first = 0, last = 0;
+  int64_t offset = 0;
+};
+/// Fills the offsets, aligned to 64 bytes; returns the arena size.
+int64_t place(std::vector<Interval>& intervals);
+
+}  // namespace trireme::compile

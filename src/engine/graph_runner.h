@@ -1,0 +1,83 @@
+// Runs a graph for any input shapes: compiles one program per shape, cuts it where a shape depends on data.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "base/thread_pool.h"
+#include "compile/program.h"
+#include "passes/pass.h"
+#include "runtime/executor.h"
+
+namespace trireme::engine {
+
+/// Scratch memory shared by all programs of one session (they run one at a time). Grows, never shrinks.
+class Arena {
+ public:
+  explicit Arena(tensor::Device& device) : device_(device) {}
+  void* reserve(int64_t bytes);
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  tensor::Device& device_;
+  std::shared_ptr<void> memory_;
+  int64_t bytes_ = 0;
+};
+
+/// What a runner needs from its session. All references outlive it.
+struct RunnerContext {
+  tensor::Device& device;
+  tensor::Stream& stream;
+  base::ThreadPool& pool;       ///< host threads for nodes evaluated outside programs
+  base::SharedCache& packs;
+  Arena& arena;
+  compile::CompileOptions compile;
+  passes::PassOptions passes;
+  size_t max_programs = 64;     ///< programs kept; the least recently used goes first
+};
+
+/// One compiled shape of a graph: a program for all nodes whose shapes are known, then (if any are left) nodes run
+/// one by one because their shapes need data, then a runner for the rest of the graph.
+struct CompiledShape;
+
+class GraphRunner {
+ public:
+  /// `graph` has gone through prepare_passes.
+  GraphRunner(ir::Graph graph, RunnerContext& context);
+  ~GraphRunner();
+
+  /// Results in output order. Throws invalid_argument for inputs the graph does not take.
+  std::vector<tensor::Tensor> run(const std::vector<tensor::Tensor>& inputs, runtime::Trace* trace = nullptr);
+  /// run() into tensors of the caller, which must have the results' types. Allocates nothing once the shape is
+  /// compiled. Throws unsupported if the graph is not one static segment for these shapes.
+  void run_into(const std::vector<tensor::Tensor>& inputs, std::vector<tensor::Tensor>& outputs,
+                runtime::Trace* trace = nullptr);
+
+  /// Compiles (or finds) the program for these shapes.
+  const compile::Program& program_for(const std::vector<tensor::Dims>& shapes);
+  /// True if one program covers the whole graph for these shapes.
+  bool is_static(const std::vector<tensor::Dims>& shapes);
+  const ir::Graph& graph() const { return graph_; }
+  size_t programs() const { return compiled_.size(); }
+
+ private:
+  CompiledShape& compiled_for(const std::vector<tensor::Tensor>& inputs);
+  CompiledShape& compiled_for(std::vector<tensor::Dims> shapes);
+  std::unique_ptr<CompiledShape> compile_shape(const std::vector<tensor::Dims>& shapes);
+  void check_types(const std::vector<tensor::Tensor>& inputs) const;
+  void launch(CompiledShape& shape, const std::vector<tensor::Tensor>& inputs, std::vector<tensor::Tensor>& outputs,
+              runtime::Trace* trace);
+  std::vector<tensor::Tensor> finish(CompiledShape& shape, const std::vector<tensor::Tensor>& inputs,
+                                     std::vector<tensor::Tensor> computed);
+  std::vector<tensor::Tensor> run_node(CompiledShape& shape, const ir::Node& node, std::vector<tensor::Tensor> in);
+
+  ir::Graph graph_;
+  RunnerContext& context_;
+  std::map<std::vector<tensor::Dims>, std::unique_ptr<CompiledShape>> compiled_;
+  CompiledShape* last_ = nullptr;  ///< the shape of the previous run, found without a search
+  uint64_t clock_ = 0;             ///< for least recently used
+};
+
+}  // namespace trireme::engine

@@ -1,0 +1,128 @@
+// Splits a bound graph at the nodes whose shapes depend on data.
+#include "engine/segments.h"
+
+#include <algorithm>
+#include <unordered_map>
+
+namespace trireme::engine {
+namespace {
+
+using ir::Graph;
+using ir::Node;
+using ir::NodeId;
+using ir::ValueId;
+
+bool has_static_results(const Graph& graph, const Node& node) {
+  return std::all_of(node.out.begin(), node.out.end(), [&](ValueId id) {
+    return id == ir::kNoValue || graph.type(id).shape.is_static();
+  });
+}
+
+/// Copies chosen nodes of `source` into a graph of their own; values from outside become inputs or constants.
+class Extractor {
+ public:
+  explicit Extractor(const Graph& source) : source_(source) { part_.name = source.name; }
+
+  /// Declares `id` an input of the part under its present type.
+  void add_input(ValueId id) {
+    const ir::Value& v = source_.value(id);
+    const std::string name = v.name.empty() ? "v" + std::to_string(ir::index(id)) : v.name;
+    copied_[id] = part_.add_input(name, v.type);
+    inputs_.push_back(id);
+  }
+
+  void add_node(const Node& node) {
+    std::vector<ValueId> in;
+    for (ValueId id : node.in) in.push_back(import(id));
+    const std::vector<ValueId> out = part_.add(*node.op, in, node.attrs, node.out.size(), node.from);
+    for (size_t i = 0; i < out.size(); ++i) {
+      if (node.out[i] == ir::kNoValue) continue;
+      copied_[node.out[i]] = out[i];
+      part_.value(out[i]).name = source_.value(node.out[i]).name;
+    }
+  }
+
+  void add_output(ValueId id, const std::string& name) { part_.add_output(import(id), name); }
+  bool has(ValueId id) const { return copied_.count(id) != 0; }
+  std::vector<ValueId> inputs() const { return inputs_; }
+  Graph take() { return std::move(part_); }
+
+ private:
+  ValueId import(ValueId id) {
+    if (id == ir::kNoValue) return id;
+    if (const auto at = copied_.find(id); at != copied_.end()) return at->second;
+    const ir::Value& v = source_.value(id);
+    if (v.data.defined()) return copied_[id] = part_.add_constant(v.data, v.name);
+    add_input(id);
+    return copied_[id];
+  }
+
+  const Graph& source_;
+  Graph part_;
+  std::unordered_map<ValueId, ValueId> copied_;
+  std::vector<ValueId> inputs_;
+};
+
+enum class Place : uint8_t { ready, frontier, rest };
+
+std::vector<Place> place_nodes(const Graph& bound) {
+  std::vector<Place> places;
+  for (const Node& node : bound.nodes()) {
+    Place place = Place::ready;
+    for (ValueId id : node.in) {
+      if (bound.producer(id) == nullptr) continue;
+      if (places[ir::index(bound.value(id).producer)] != Place::ready) place = Place::rest;
+    }
+    if (place == Place::ready && (node.op->schema.is_control || !has_static_results(bound, node))) {
+      place = Place::frontier;
+    }
+    places.push_back(place);
+  }
+  return places;
+}
+
+/// Values the first part must hand out: graph outputs it computes, and operands of later nodes.
+std::vector<ValueId> handed_out(const Graph& bound, const std::vector<Place>& places) {
+  std::vector<ValueId> wanted;
+  std::vector<char> seen(bound.values().size());
+  const auto want = [&](ValueId id) {
+    if (bound.producer(id) == nullptr || places[ir::index(bound.value(id).producer)] != Place::ready) return;
+    if (!seen[ir::index(id)]) wanted.push_back(id);
+    seen[ir::index(id)] = 1;
+  };
+  for (size_t n = 0; n < places.size(); ++n) {
+    if (places[n] == Place::ready) continue;
+    for (ValueId id : bound.nodes()[n].in) want(id);
+  }
+  for (ValueId id : bound.outputs()) want(id);
+  return wanted;
+}
+
+}  // namespace
+
+Segments cut_segments(const Graph& bound) {
+  Segments cut;
+  const std::vector<Place> places = place_nodes(bound);
+  cut.complete = std::all_of(places.begin(), places.end(), [](Place p) { return p == Place::ready; });
+  if (cut.complete) {
+    cut.ready = bound;
+    cut.ready_outputs = bound.outputs();
+    return cut;
+  }
+  Extractor ready(bound), rest(bound);
+  for (ValueId id : bound.inputs()) ready.add_input(id);
+  for (size_t n = 0; n < places.size(); ++n) {
+    if (places[n] == Place::ready) ready.add_node(bound.nodes()[n]);
+    if (places[n] == Place::frontier) cut.frontier.push_back(NodeId(static_cast<uint32_t>(n)));
+    if (places[n] == Place::rest) rest.add_node(bound.nodes()[n]);
+  }
+  cut.ready_outputs = handed_out(bound, places);
+  for (ValueId id : cut.ready_outputs) ready.add_output(id, bound.value(id).name);
+  for (size_t i = 0; i < bound.outputs().size(); ++i) rest.add_output(bound.outputs()[i], bound.output_names()[i]);
+  cut.rest_inputs = rest.inputs();
+  cut.ready = ready.take();
+  cut.rest = rest.take();
+  return cut;
+}
+
+}  // namespace trireme::engine

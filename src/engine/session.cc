@@ -1,0 +1,58 @@
+// A session: a model made runnable.
+#include "engine/session.h"
+
+#include <sched.h>
+
+#include "runtime/open_device.h"
+
+namespace trireme::engine {
+namespace {
+
+/// Cores this process may run on; fewer than the machine has under taskset or a container's limit.
+int allowed_cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+}
+
+}  // namespace
+
+PreparedModel::PreparedModel(ir::Graph graph, const passes::PassOptions& options) : graph_(std::move(graph)) {
+  graph_.sort();
+  records_ = passes::run_passes(passes::prepare_passes(), graph_, options);
+}
+
+Session::Session(std::shared_ptr<const PreparedModel> model, const SessionOptions& options)
+    : model_(std::move(model)),
+      pool_(options.threads > 0 ? options.threads : allowed_cores(), options.cpus),
+      device_(runtime::open_device(options.device)),
+      stream_(device_->open_stream(pool_)),
+      arena_(*device_),
+      context_{.device = *device_,
+               .stream = *stream_,
+               .pool = pool_,
+               .packs = model_->packs(),
+               .arena = arena_,
+               .compile = {.on = device_->kind(), .threads = pool_.size(), .only_kernel = options.only_kernel},
+               .passes = options.passes,
+               .max_programs = options.max_programs},
+      runner_(model_->graph(), context_) {}
+
+Session::~Session() = default;
+
+std::vector<tensor::Tensor> Session::run(const std::vector<tensor::Tensor>& inputs, runtime::Trace* trace) {
+  return runner_.run(inputs, trace);
+}
+
+void Session::run_into(const std::vector<tensor::Tensor>& inputs, std::vector<tensor::Tensor>& outputs,
+                       runtime::Trace* trace) {
+  runner_.run_into(inputs, outputs, trace);
+}
+
+const compile::Program& Session::prepare(const std::vector<tensor::Dims>& shapes) {
+  return runner_.program_for(shapes);
+}
+
+bool Session::is_static(const std::vector<tensor::Dims>& shapes) { return runner_.is_static(shapes); }
+
+}  // namespace trireme::engine

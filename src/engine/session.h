@@ -1,0 +1,67 @@
+// A session: a model made runnable. It owns threads, a stream, scratch memory and the programs of every bucket.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/graph_runner.h"
+
+namespace trireme::engine {
+
+struct SessionOptions {
+  std::string device = "cpu";
+  int threads = 0;                 ///< 0: all cores this process may use
+  std::vector<int> cpus = {};      ///< pins thread i to cpus[i]; empty: not pinned
+  size_t max_programs = 64;        ///< compiled shapes kept
+  std::string only_kernel = {};    ///< "reference": run plain kernels where they exist
+  passes::PassOptions passes = {};
+};
+
+/// A model after the passes that do not depend on shapes, with the packed weights all sessions share.
+/// Immutable but for the cache, which locks itself; make one per model and share it.
+class PreparedModel {
+ public:
+  explicit PreparedModel(ir::Graph graph, const passes::PassOptions& options = {});
+  const ir::Graph& graph() const { return graph_; }
+  base::SharedCache& packs() const { return packs_; }
+  const std::vector<passes::PassRecord>& records() const { return records_; }
+
+ private:
+  ir::Graph graph_;
+  std::vector<passes::PassRecord> records_;
+  mutable base::SharedCache packs_;
+};
+
+/// Runs a prepared model; one owner thread at a time. Several sessions of one model are instances: they share weights.
+class Session {
+ public:
+  Session(std::shared_ptr<const PreparedModel> model, const SessionOptions& options = {});
+  ~Session();
+
+  /// Inputs in the graph's order -> results in the graph's order. Compiles on the first call with new shapes.
+  /// Throws invalid_argument for wrong types or shapes.
+  std::vector<tensor::Tensor> run(const std::vector<tensor::Tensor>& inputs, runtime::Trace* trace = nullptr);
+  /// Results into tensors of the caller; allocates nothing once these shapes are compiled.
+  void run_into(const std::vector<tensor::Tensor>& inputs, std::vector<tensor::Tensor>& outputs,
+                runtime::Trace* trace = nullptr);
+  /// Compiles these input shapes now, so that the first request does not wait.
+  const compile::Program& prepare(const std::vector<tensor::Dims>& shapes);
+  bool is_static(const std::vector<tensor::Dims>& shapes);
+
+  const ir::Graph& graph() const { return model_->graph(); }
+  int threads() const { return pool_.size(); }
+  int64_t arena_bytes() const { return arena_.bytes(); }
+  base::ThreadPool& pool() { return pool_; }
+
+ private:
+  std::shared_ptr<const PreparedModel> model_;
+  base::ThreadPool pool_;
+  std::unique_ptr<tensor::Device> device_;
+  std::unique_ptr<tensor::Stream> stream_;
+  Arena arena_;
+  RunnerContext context_;
+  GraphRunner runner_;
+};
+
+}  // namespace trireme::engine

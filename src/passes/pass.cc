@@ -1,0 +1,59 @@
+// The ordered lists of passes, and the loop that runs, times and verifies them.
+#include "passes/pass.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "passes/fold.h"
+
+namespace trireme::passes {
+
+const std::vector<Pass>& prepare_passes() {
+  static const std::vector<Pass> list{
+      {"fold", "computes nodes whose operands are constant", fold_constants},
+  };
+  return list;
+}
+
+const std::vector<Pass>& bucket_passes() {
+  static const std::vector<Pass> list{};
+  return list;
+}
+
+namespace {
+
+bool contains(const std::vector<Pass>& list, std::string_view name) {
+  return std::any_of(list.begin(), list.end(), [&](const Pass& p) { return p.name == name; });
+}
+
+void check_known(std::string_view name) {
+  if (name.empty() || contains(prepare_passes(), name) || contains(bucket_passes(), name)) return;
+  std::string known;
+  for (const auto* list : {&prepare_passes(), &bucket_passes()}) {
+    for (const Pass& p : *list) known += " " + p.name;
+  }
+  base::fail(base::ErrorCode::not_found, "no pass '", name, "'; known:", known);
+}
+
+}  // namespace
+
+std::vector<PassRecord> run_passes(const std::vector<Pass>& list, ir::Graph& graph, const PassOptions& options) {
+  for (const std::string& name : options.off) check_known(name);
+  check_known(options.stop_after);
+  std::vector<PassRecord> records;
+  for (const Pass& pass : list) {
+    if (std::find(options.off.begin(), options.off.end(), pass.name) != options.off.end()) continue;
+    const auto start = std::chrono::steady_clock::now();
+    PassRecord record{.name = pass.name, .changes = pass.run(graph)};
+    graph.sort();
+    record.ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+    record.nodes_after = graph.nodes().size();
+    if (options.verify) ir::verify(graph);
+    if (options.after) options.after(record, graph);
+    records.push_back(record);
+    if (pass.name == options.stop_after) break;
+  }
+  return records;
+}
+
+}  // namespace trireme::passes

@@ -1,0 +1,80 @@
+// Runs a program on a stream: addresses are resolved once, callers' buffers are patched in per run.
+#include "runtime/executor.h"
+
+#include <chrono>
+
+namespace trireme::runtime {
+
+using compile::SlotId;
+using compile::SlotKind;
+
+Executor::Executor(std::shared_ptr<const compile::Program> program) : program_(std::move(program)) {
+  for (const compile::Step& step : program_->steps) {
+    first_in_.push_back(addresses_.size());
+    addresses_.resize(addresses_.size() + step.in.size());
+    first_out_.push_back(addresses_.size());
+    addresses_.resize(addresses_.size() + step.out.size());
+  }
+  workspaces_.resize(program_->steps.size());
+  bind_arena(nullptr);
+}
+
+void Executor::bind_arena(void* arena) {
+  const compile::Program& p = *program_;
+  input_patches_.clear();
+  output_patches_.clear();
+  std::vector<size_t> binding(p.slots.size(), 0);
+  for (size_t i = 0; i < p.inputs.size(); ++i) binding[compile::index(p.inputs[i])] = i;
+  for (size_t i = 0; i < p.outputs.size(); ++i) binding[compile::index(p.outputs[i])] = i;
+  std::byte* base = static_cast<std::byte*>(arena);
+  const auto resolve = [&](SlotId id, size_t argument) {
+    if (id == compile::kNoSlot) return;
+    const compile::Slot& root = p.root(id);
+    const size_t bound = binding[compile::index(p.slot(id).root)];
+    switch (root.kind) {
+      case SlotKind::arena: addresses_[argument] = base + root.offset; break;
+      case SlotKind::constant: addresses_[argument] = const_cast<std::byte*>(root.constant.raw()); break;
+      case SlotKind::input: input_patches_.push_back({argument, bound}); break;
+      case SlotKind::output: output_patches_.push_back({argument, bound}); break;
+    }
+  };
+  for (size_t s = 0; s < p.steps.size(); ++s) {
+    const compile::Step& step = p.steps[s];
+    for (size_t i = 0; i < step.in.size(); ++i) resolve(step.in[i], first_in_[s] + i);
+    for (size_t i = 0; i < step.out.size(); ++i) resolve(step.out[i], first_out_[s] + i);
+    workspaces_[s] = base + step.workspace_offset;
+  }
+}
+
+void Executor::run(std::span<const void* const> inputs, std::span<void* const> outputs, tensor::Stream& stream,
+                   Trace* trace) {
+  for (const Patch& p : input_patches_) addresses_[p.argument] = const_cast<void*>(inputs[p.binding]);
+  for (const Patch& p : output_patches_) addresses_[p.argument] = outputs[p.binding];
+  if (trace == nullptr) {
+    launch_all(stream);
+  } else {
+    launch_timed(stream, *trace);
+  }
+  stream.synchronize();
+}
+
+void Executor::launch_all(tensor::Stream& stream) {
+  const std::vector<compile::Step>& steps = program_->steps;
+  for (size_t s = 0; s < steps.size(); ++s) {
+    steps[s].bound.run({addresses_.data() + first_in_[s], addresses_.data() + first_out_[s], workspaces_[s], stream});
+  }
+}
+
+void Executor::launch_timed(tensor::Stream& stream, Trace& trace) {
+  using clock = std::chrono::steady_clock;
+  const std::vector<compile::Step>& steps = program_->steps;
+  trace.step_ns.resize(steps.size());
+  for (size_t s = 0; s < steps.size(); ++s) {
+    const auto start = clock::now();
+    steps[s].bound.run({addresses_.data() + first_in_[s], addresses_.data() + first_out_[s], workspaces_[s], stream});
+    stream.synchronize();
+    trace.step_ns[s] = std::chrono::duration_cast<std::chrono::nanoseconds>(clock::now() - start).count();
+  }
+}
+
+}  // namespace trireme::runtime

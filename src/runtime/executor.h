@@ -1,0 +1,49 @@
+// Runs a program on a stream: walks the steps over prepared addresses; no allocation, no lock, no decision.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "compile/program.h"
+#include "tensor/device.h"
+
+namespace trireme::runtime {
+
+/// Measured times of one run; filled only when a trace is passed.
+struct Trace {
+  std::vector<int64_t> step_ns;  ///< [steps]
+};
+
+/// One program bound to one arena and one stream. Not thread-safe: one owner runs it.
+class Executor {
+ public:
+  /// `program` is shared with other executors. Call bind_arena before the first run.
+  explicit Executor(std::shared_ptr<const compile::Program> program);
+
+  const compile::Program& program() const { return *program_; }
+  /// Points every planned slot into `arena`, which holds at least program().memory.arena_bytes bytes.
+  void bind_arena(void* arena);
+
+  /// Runs all steps. `inputs`/`outputs`: addresses in the program's order, sized as its slots say; outputs must not
+  /// overlap anything else. Throws invalid_argument when a kernel reports bad data (an index out of range).
+  void run(std::span<const void* const> inputs, std::span<void* const> outputs, tensor::Stream& stream,
+           Trace* trace = nullptr);
+
+ private:
+  /// Where the address of a caller's buffer has to be written before a run.
+  struct Patch {
+    size_t argument;  ///< index into addresses_
+    size_t binding;   ///< index into inputs or outputs
+  };
+  void launch_all(tensor::Stream& stream);
+  void launch_timed(tensor::Stream& stream, Trace& trace);
+
+  std::shared_ptr<const compile::Program> program_;
+  std::vector<void*> addresses_;           ///< operands and results of all steps, step after step
+  std::vector<size_t> first_in_, first_out_;  ///< per step: where its operands and results begin
+  std::vector<void*> workspaces_;          ///< per step
+  std::vector<Patch> input_patches_, output_patches_;
+};
+
+}  // namespace trireme::runtime
