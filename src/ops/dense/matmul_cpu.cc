@@ -1,0 +1,165 @@
+// Reference kernels of matmul, gemm and matmul_integer on CPU.
+#include "backend/cpu/cpu_stream.h"
+#include "ops/dense/matmul_reference.h"
+#include "ops/kernel_forms.h"
+#include "ops/table.h"
+
+namespace trireme::ops {
+namespace {
+
+using tensor::Dims;
+using tensor::DType;
+
+template <class F>
+decltype(auto) visit_arithmetic(DType type, F&& f) {
+  switch (type) {
+    case DType::i32: return f(int32_t{});
+    case DType::i64: return f(int64_t{});
+    case DType::u32: return f(uint32_t{});
+    case DType::u64: return f(uint64_t{});
+    default: return visit_float(type, std::forward<F>(f));
+  }
+}
+
+ir::Refusal refuse_non_arithmetic(const ir::NodeView& node) {
+  return refuse_dtype(node, 0, {DType::f32, DType::f64, DType::i32, DType::i64, DType::u32, DType::u64});
+}
+
+ir::BoundKernel prepare_matmul(const ir::KernelInit& init) {
+  const MatmulShape shape = matmul_shape(init.node.in_dims(0), init.node.in_dims(1));
+  return visit_arithmetic(init.node.in[0].dtype, [&](auto t) {
+    using T = decltype(t);
+    return ir::BoundKernel{[shape](const ir::RunArgs& args) {
+      matmul_reference(in_ptr<T>(args, 0), in_ptr<T>(args, 1), out_ptr<T>(args, 0), shape, cpu::pool_of(args.stream));
+    }};
+  });
+}
+
+struct GemmPlan {
+  int64_t m, n, k;
+  int64_t a_row, a_k, b_k, b_col;  // strides of a and b after transposition
+  int64_t c_row, c_col;            // 0 where c is broadcast
+  double alpha, beta;
+};
+
+GemmPlan plan_gemm(const ir::NodeView& node) {
+  const bool ta = node.attrs.get_int("transA", 0) != 0, tb = node.attrs.get_int("transB", 0) != 0;
+  const Dims a = node.in_dims(0), b = node.in_dims(1);
+  GemmPlan p{.m = ta ? a[1] : a[0], .n = tb ? b[0] : b[1], .k = ta ? a[0] : a[1]};
+  p.a_row = ta ? 1 : a[1];
+  p.a_k = ta ? a[1] : 1;
+  p.b_k = tb ? 1 : b[1];
+  p.b_col = tb ? b[1] : 1;
+  if (node.present(2)) {
+    const auto strides = broadcast_strides(node.in_dims(2), 2);
+    p.c_row = strides[0];
+    p.c_col = strides[1];
+  }
+  p.alpha = node.attrs.get_float("alpha", 1);
+  p.beta = node.attrs.get_float("beta", 1);
+  return p;
+}
+
+template <class T>
+void run_gemm(const GemmPlan& p, const ir::RunArgs& args) {
+  const T *a = in_ptr<T>(args, 0), *b = in_ptr<T>(args, 1), *c = in_ptr<T>(args, 2);
+  T* y = out_ptr<T>(args, 0);
+  cpu::pool_of(args.stream).for_range(p.m, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      T* row = y + i * p.n;
+      for (int64_t j = 0; j < p.n; ++j) row[j] = T(0);
+      for (int64_t l = 0; l < p.k; ++l) {
+        const T factor = a[i * p.a_row + l * p.a_k];
+        for (int64_t j = 0; j < p.n; ++j) row[j] += factor * b[l * p.b_k + j * p.b_col];
+      }
+      for (int64_t j = 0; j < p.n; ++j) {
+        row[j] = static_cast<T>(p.alpha) * row[j];
+        if (c != nullptr) row[j] += static_cast<T>(p.beta) * c[i * p.c_row + j * p.c_col];
+      }
+    }
+  });
+}
+
+ir::BoundKernel prepare_gemm(const ir::KernelInit& init) {
+  const GemmPlan plan = plan_gemm(init.node);
+  const bool has_c = init.node.present(2);
+  return visit_arithmetic(init.node.in[0].dtype, [&](auto t) {
+    return ir::BoundKernel{[plan, has_c](const ir::RunArgs& args) {
+      const void* in[3] = {args.in[0], args.in[1], has_c ? args.in[2] : nullptr};
+      run_gemm<decltype(t)>(plan, {in, args.out, args.workspace, args.stream});
+    }};
+  });
+}
+
+/// Zero point of an operand: absent (0), one value, or one per row of `a` / column of `b`.
+struct ZeroPoints {
+  bool per_row = false;
+  bool given = false;
+};
+
+ZeroPoints zero_points_of(const ir::NodeView& node, size_t i) {
+  return {.per_row = node.present(i) && node.in[i].shape.elements().value_or(1) > 1, .given = node.present(i)};
+}
+
+template <class A, class B>
+void run_integer(const MatmulShape& s, ZeroPoints za, ZeroPoints zb, const ir::RunArgs& args) {
+  const A* a = in_ptr<A>(args, 0);
+  const B* b = in_ptr<B>(args, 1);
+  const A* zero_a = za.given ? in_ptr<A>(args, 2) : nullptr;
+  const B* zero_b = zb.given ? in_ptr<B>(args, 3) : nullptr;
+  int32_t* y = out_ptr<int32_t>(args, 0);
+  cpu::pool_of(args.stream).for_range(s.batches() * s.m, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      const size_t batch = static_cast<size_t>(row / s.m);
+      const A* x = a + s.a_offset[batch] + row % s.m * s.k;
+      const B* w = b + s.b_offset[batch];
+      const int32_t az = zero_a == nullptr ? 0 : zero_a[za.per_row ? row % s.m : 0];
+      int32_t* out = y + row * s.n;
+      for (int64_t j = 0; j < s.n; ++j) out[j] = 0;
+      for (int64_t l = 0; l < s.k; ++l) {
+        const int32_t factor = x[l] - az;
+        for (int64_t j = 0; j < s.n; ++j) {
+          const int32_t bz = zero_b == nullptr ? 0 : zero_b[zb.per_row ? j : 0];
+          out[j] += factor * (w[l * s.n + j] - bz);
+        }
+      }
+    }
+  });
+}
+
+ir::BoundKernel prepare_integer(const ir::KernelInit& init) {
+  const ir::NodeView& node = init.node;
+  const MatmulShape shape = matmul_shape(node.in_dims(0), node.in_dims(1));
+  const ZeroPoints za = zero_points_of(node, 2), zb = zero_points_of(node, 3);
+  auto bind = [&](auto run) {
+    return ir::BoundKernel{[shape, za, zb, run](const ir::RunArgs& args) { run(shape, za, zb, args); }};
+  };
+  const bool a_signed = node.in[0].dtype == DType::i8, b_signed = node.in[1].dtype == DType::i8;
+  if (a_signed) return b_signed ? bind(run_integer<int8_t, int8_t>) : bind(run_integer<int8_t, uint8_t>);
+  return b_signed ? bind(run_integer<uint8_t, int8_t>) : bind(run_integer<uint8_t, uint8_t>);
+}
+
+ir::Refusal refuse_not_8_bit(const ir::NodeView& node) {
+  for (size_t i : {0, 1}) {
+    if (auto why = refuse_dtype(node, i, {DType::i8, DType::u8})) return why;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::vector<ir::Kernel> matmul_cpu_kernels() {
+  const ir::Kernel plain{.name = "reference", .refuse = refuse_non_arithmetic, .prepare = prepare_matmul};
+  return {plain, via_f32(plain)};
+}
+
+std::vector<ir::Kernel> gemm_cpu_kernels() {
+  const ir::Kernel plain{.name = "reference", .refuse = refuse_non_arithmetic, .prepare = prepare_gemm};
+  return {plain, via_f32(plain)};
+}
+
+std::vector<ir::Kernel> matmul_integer_cpu_kernels() {
+  return {{.name = "reference", .refuse = refuse_not_8_bit, .prepare = prepare_integer}};
+}
+
+}  // namespace trireme::ops
