@@ -1,0 +1,502 @@
+// One HTTP connection: parse ahead, dispatch, write answers in order, keep deadlines, close without losing
+// bytes.
+#include "serve/http_connection.h"
+
+#include <sys/epoll.h>
+
+#include <algorithm>
+#include <charconv>
+#include <exception>
+#include <limits>
+#include <new>
+
+#include "serve/http_coding.h"
+#include "serve/http_loop.h"
+
+namespace trireme::serve {
+namespace {
+
+constexpr size_t kReadBytes = size_t{16} << 10;
+constexpr size_t kGatherBytes = size_t{32} << 10;    // bodies up to this size are copied behind their head
+constexpr size_t kOutputWindow = size_t{1} << 20;    // unsent bytes that stop the taking of further requests
+constexpr size_t kStreamWindow = size_t{256} << 10;  // unsent bytes that hold back stream pieces
+constexpr size_t kLingerBytes = size_t{64} << 20;
+constexpr int64_t kLingerNs = 2'000'000'000;
+constexpr int kReadsPerTurn = 32;  // then other connections have their turn
+
+int64_t to_ns(std::chrono::milliseconds t) { return t.count() * 1'000'000; }
+
+void append_number(std::string& out, size_t value, int base = 10) {
+  char digits[24];
+  const auto end = std::to_chars(digits, digits + sizeof digits, value, base).ptr;
+  out.append(digits, end);
+}
+
+// A line break in a header value would let a handler's data forge headers.
+bool is_header_safe(std::string_view text) {
+  return text.find_first_of(std::string_view("\r\n\0", 3)) == text.npos;
+}
+
+bool is_framing_header(std::string_view name) {
+  return http_iequals(name, "Content-Length") || http_iequals(name, "Transfer-Encoding") ||
+         http_iequals(name, "Connection") || http_iequals(name, "Date");
+}
+
+}  // namespace
+
+HttpConnection::HttpConnection(HttpLoop& loop, int fd)
+    : loop_(loop),
+      socket_(fd, loop.shared().tls.get()),
+      parser_(loop.shared().options.limits),
+      phase_began_ns_(loop.now_ns()),
+      write_progress_ns_(loop.now_ns()) {}
+
+HttpConnection::~HttpConnection() { close(); }
+
+void HttpConnection::on_events(uint32_t events) {
+  if (closed_) return;
+  if ((events & (EPOLLERR | EPOLLHUP)) != 0) {
+    close();
+    return;
+  }
+  const bool any = socket_.is_tls();  // a TLS read may wait for a write and the reverse
+  if (any || (events & (EPOLLIN | EPOLLRDHUP)) != 0) readable_ = true;
+  if (any || (events & EPOLLOUT) != 0) writable_ = true;
+  if ((events & EPOLLRDHUP) != 0) hung_up_ = true;
+  advance();
+}
+
+void HttpConnection::advance() {
+  if (closed_ || advancing_) return;
+  advancing_ = true;
+  for (int reads = 0; !closed_;) {
+    if (lingering_) {
+      discard_input();
+      break;
+    }
+    emit_ready();
+    if (out_.bytes() > kOutputWindow) flush();
+    if (closed_) break;
+    if (parse_buffered()) continue;
+    const bool room = parser_.state() == HttpRequestParser::State::body || in_.size() < kReadBytes;
+    if (!readable_ || eof_ || input_suspect_ || !room) break;
+    if (!accepts_requests() && !hung_up_) break;
+    if (reads++ == kReadsPerTurn) {
+      loop_.revisit(*this);
+      break;
+    }
+    if (!read_some()) break;
+  }
+  // A peer that hung up behind more input than is read ahead has gone all the same.
+  if (!closed_ && hung_up_) tell_gone();
+  if (!closed_) finish_turn();
+  advancing_ = false;
+}
+
+bool HttpConnection::accepts_requests() const {
+  return !no_more_requests_ && in_flight_ < loop_.shared().options.max_pipelined &&
+         out_.bytes() <= kOutputWindow;
+}
+
+// Feeds what has been received to the parser; true if anything moved.
+bool HttpConnection::parse_buffered() {
+  bool moved = false;
+  size_t used = 0;
+  using State = HttpRequestParser::State;
+  while (!closed_ && accepts_requests()) {
+    const State before = parser_.state();
+    const size_t step = parser_.feed(in_.view().substr(used));
+    used += step;
+    if (before == State::head && parser_.state() == State::body && parser_.expects_continue())
+      continue_due_ = true;
+    if (parser_.state() == State::failed) {
+      answer_malformed(parser_.error().status, parser_.error().message);
+      moved = true;
+      break;
+    }
+    if (parser_.state() == State::done) {
+      dispatch();
+      emit_ready();
+      moved = true;
+      continue;
+    }
+    if (step == 0 && parser_.state() == before) break;
+    moved = true;
+  }
+  if (used > 0) in_.erase_front(used);
+  if (continue_due_ && first_ == nullptr && !no_more_requests_) {
+    continue_due_ = false;
+    if (parser_.state() == State::body && in_.empty()) out_.text() += "HTTP/1.1 100 Continue\r\n\r\n";
+  }
+  return moved;
+}
+
+HttpExchange* HttpConnection::new_exchange() {
+  auto* exchange = new HttpExchange;
+  exchange->mailbox = loop_.mailbox();
+  exchange->connection = this;
+  exchange->compress_min_bytes = loop_.shared().options.compress_min_bytes;
+  (last_ != nullptr ? last_->next : first_) = exchange;
+  last_ = exchange;
+  ++in_flight_;
+  return exchange;
+}
+
+void HttpConnection::dispatch() {
+  HttpShared& shared = loop_.shared();
+  HttpExchange* exchange = new_exchange();
+  exchange->http10 = parser_.is_http10();
+  exchange->keep_alive = parser_.keep_alive() && !loop_.draining();
+  request_finished_ = true;
+  continue_due_ = false;
+  HttpRequest request = parser_.take();
+  request.received_ns = http_steady_ns();
+  exchange->head_request = request.method == "HEAD";
+  exchange->accepts = http_accepted_coding(request.header("Accept-Encoding"));
+  if (!exchange->keep_alive) no_more_requests_ = true;
+  HttpReply reply{HttpExchangeRef(exchange)};
+  try {
+    if (!decode_body(request, reply)) return;
+    shared.counts.requests.fetch_add(1, std::memory_order_relaxed);
+    shared.handler(std::move(request), std::move(reply));
+  } catch (const base::Error& error) {
+    answer_thrown(*exchange, reply, http_error(error));
+  } catch (const std::bad_alloc&) {
+    answer_thrown(*exchange, reply, http_error(503, "out of memory while reading the request"));
+  } catch (const std::exception& error) {
+    answer_thrown(*exchange, reply, http_error(500, error.what()));
+  }
+}
+
+// A handler that throws has dropped its reply while unwinding (or never got it); if it had handed it on, the
+// answer comes from there.
+void HttpConnection::answer_thrown(HttpExchange& exchange, HttpReply& reply, HttpResponse response) {
+  if (reply) {
+    reply.send(std::move(response));
+  } else if (exchange.dropped) {
+    exchange.response = std::move(response);
+  }
+}
+
+// Undoes the content coding in place. False if it answered instead.
+bool HttpConnection::decode_body(HttpRequest& request, HttpReply& reply) {
+  const std::string_view coding = request.header("Content-Encoding");
+  if (coding.empty() || http_iequals(coding, "identity")) return true;
+  if (!http_iequals(coding, "gzip") && !http_iequals(coding, "deflate") && !http_iequals(coding, "x-gzip")) {
+    HttpResponse refusal = http_error(501, base::concat("content coding is not supported: ", coding));
+    refusal.headers.emplace_back("Accept-Encoding", "gzip, deflate");
+    reply.send(std::move(refusal));
+    return false;
+  }
+  try {
+    request.body = http_inflate(request.body.view(), loop_.shared().options.limits.max_body_bytes);
+  } catch (const base::Error& error) {
+    if (error.code() != base::ErrorCode::exhausted) throw;
+    reply.send(http_error(413, error.message()));
+    return false;
+  }
+  return true;
+}
+
+// The bytes after a malformed request mean nothing: this is the connection's last answer.
+void HttpConnection::answer_malformed(int status, std::string message) {
+  loop_.shared().counts.malformed.fetch_add(1, std::memory_order_relaxed);
+  HttpExchange* exchange = new_exchange();
+  exchange->release();  // no sink
+  exchange->keep_alive = false;
+  exchange->response = http_error(status, message);
+  exchange->ready = true;
+  no_more_requests_ = true;
+  input_suspect_ = true;
+  continue_due_ = false;
+}
+
+void HttpConnection::apply(HttpExchange& exchange, HttpStep step, std::string&& piece) {
+  switch (step) {
+    case HttpStep::drop:
+      exchange.dropped = true;
+      exchange.response = http_error(500, "request was dropped without an answer");
+      exchange.ready = true;
+      break;
+    case HttpStep::respond: exchange.ready = true; break;
+    case HttpStep::start_stream: exchange.ready = exchange.streaming = true; break;
+    case HttpStep::piece:
+      if (exchange.pieces.empty()) {
+        exchange.pieces = std::move(piece);
+      } else {
+        exchange.pieces += piece;
+      }
+      break;
+    case HttpStep::finish: exchange.finished = true; break;
+    case HttpStep::abort: exchange.aborted = true; break;
+  }
+  if (!advancing_) loop_.revisit(*this);
+}
+
+void http_apply_step(HttpExchange* exchange, HttpStep step, std::string&& piece) {
+  if (exchange->connection != nullptr) exchange->connection->apply(*exchange, step, std::move(piece));
+}
+
+// Moves every answer whose turn has come to the output.
+void HttpConnection::emit_ready() {
+  while (first_ != nullptr && first_->ready && !closed_) {
+    HttpExchange& exchange = *first_;
+    if (loop_.draining() && exchange.keep_alive && last_ == first_ && !exchange.head_written) {
+      exchange.keep_alive = false;
+      no_more_requests_ = true;
+      input_suspect_ = true;
+    }
+    if (exchange.streaming) {
+      if (!emit_stream(exchange)) return;
+    } else {
+      const size_t bytes = exchange.response.body_bytes();
+      write_head(exchange, bytes);
+      if (!exchange.head_request) {
+        for (HttpBodyPart& part : exchange.response.body) {
+          if (bytes <= kGatherBytes) {
+            out_.text() += part.bytes();
+          } else {
+            out_.append(std::move(part));
+          }
+        }
+      }
+    }
+    if (!exchange.keep_alive) close_when_flushed_ = true;
+    pop_exchange();
+  }
+}
+
+void HttpConnection::write_head(HttpExchange& exchange, size_t body_bytes) {
+  const HttpResponse& response = exchange.response;
+  std::string& out = out_.text();
+  out += "HTTP/1.1 ";
+  append_number(out, static_cast<size_t>(std::clamp(response.status, 100, 999)));
+  out += ' ';
+  out += http_reason(response.status);
+  out += "\r\n";
+  out += loop_.date_line();
+  for (const auto& [name, value] : response.headers) {
+    if (is_framing_header(name) || !is_header_safe(name) || !is_header_safe(value)) continue;
+    out += name;
+    out += ": ";
+    out += value;
+    out += "\r\n";
+  }
+  if (exchange.streaming) {
+    if (exchange.http10)
+      exchange.keep_alive = false;  // no chunks there: the end of the connection ends the body
+    if (!exchange.http10) out += "Transfer-Encoding: chunked\r\n";
+  } else if (response.status != 204 && response.status != 304) {
+    out += "Content-Length: ";
+    append_number(out, body_bytes);
+    out += "\r\n";
+  }
+  if (!exchange.keep_alive) {
+    out += "Connection: close\r\n";
+  } else if (exchange.http10) {
+    out += "Connection: keep-alive\r\n";
+  }
+  out += "\r\n";
+  exchange.head_written = true;
+}
+
+// True when the stream has ended and all of it is in the output.
+bool HttpConnection::emit_stream(HttpExchange& exchange) {
+  const auto emit = [&](std::string_view bytes) {
+    if (bytes.empty() || exchange.head_request) return;
+    std::string& out = out_.text();
+    if (!exchange.http10) {
+      append_number(out, bytes.size(), 16);
+      out += "\r\n";
+    }
+    out += bytes;
+    if (!exchange.http10) out += "\r\n";
+  };
+  if (!exchange.head_written) {
+    write_head(exchange, 0);
+    for (const HttpBodyPart& part : exchange.response.body) emit(part.bytes());
+  }
+  if (out_.bytes() > kStreamWindow) return false;  // a slow reader: keep the rest where its size is visible
+  emit(exchange.pieces);
+  exchange.backlog_bytes.fetch_sub(exchange.pieces.size(), std::memory_order_relaxed);
+  exchange.pieces.clear();
+  if (exchange.aborted) {
+    exchange.keep_alive = false;  // without the last chunk: the client knows that something is missing
+    return true;
+  }
+  if (!exchange.finished) return false;
+  if (!exchange.http10 && !exchange.head_request) out_.text() += "0\r\n\r\n";
+  return true;
+}
+
+void HttpConnection::pop_exchange() {
+  HttpExchange* done = first_;
+  first_ = done->next;
+  if (first_ == nullptr) last_ = nullptr;
+  --in_flight_;
+  done->connection = nullptr;
+  done->release();
+  request_finished_ = true;
+}
+
+// One read, into the body itself when its length is known. False when there is nothing to read now.
+bool HttpConnection::read_some() {
+  size_t room = 0;
+  char* to = in_.empty() && accepts_requests() ? parser_.body_tail(room) : nullptr;
+  const bool direct = to != nullptr;
+  if (!direct) {
+    in_.reserve(in_.size() + kReadBytes);
+    to = in_.data() + in_.size();
+    room = in_.capacity() - in_.size();
+  }
+  const ssize_t got = socket_.read(to, room);
+  if (got == HttpSocket::kBroken) {
+    close();
+    return false;
+  }
+  if (got == HttpSocket::kEof) {
+    on_eof();
+    return false;
+  }
+  if (got == HttpSocket::kAgain) {
+    readable_ = false;
+    return false;
+  }
+  // A short read has emptied the socket; if the peer hung up meanwhile, its end is still to be read.
+  if (static_cast<size_t>(got) < room && !hung_up_ && !socket_.is_tls()) readable_ = false;
+  if (!direct) {
+    in_.set_size(in_.size() + static_cast<size_t>(got));
+  } else {
+    parser_.body_filled(static_cast<size_t>(got));
+  }
+  return true;
+}
+
+// The client has left (or will at least send no more): requests being worked on are told, answers are still
+// tried.
+void HttpConnection::on_eof() {
+  if (eof_) return;
+  eof_ = true;
+  readable_ = false;
+  tell_gone();
+}
+
+void HttpConnection::tell_gone() {
+  for (HttpExchange* e = first_; e != nullptr; e = e->next) {
+    if (!e->gone.load() && (!e->ready || e->streaming)) {
+      loop_.shared().counts.gone.fetch_add(1, std::memory_order_relaxed);
+      e->mark_gone();
+    }
+  }
+}
+
+void HttpConnection::flush() {
+  if (closed_ || !writable_ || out_.empty()) return;
+  const size_t before = out_.bytes();
+  const HttpOutput::Flush result = out_.flush(socket_);
+  if (result == HttpOutput::Flush::broken) {
+    close();
+    return;
+  }
+  if (result == HttpOutput::Flush::blocked) writable_ = false;
+  if (out_.bytes() < before) write_progress_ns_ = loop_.now_ns();
+}
+
+// Writes what there is and decides whether the connection ends here.
+void HttpConnection::finish_turn() {
+  if (out_.empty()) write_progress_ns_ = loop_.now_ns();
+  flush();
+  if (closed_) return;
+  if (out_.empty()) {
+    if (first_ != nullptr && first_->streaming && !first_->pieces.empty()) loop_.revisit(*this);
+    const bool last_answer_left = close_when_flushed_ && first_ == nullptr;
+    if (last_answer_left && !lingering_) {
+      if (eof_ || (!input_suspect_ && in_.empty())) {
+        close();
+        return;
+      }
+      socket_.shutdown_write();
+      lingering_ = true;
+      loop_.revisit(*this);
+    }
+    if (eof_ && first_ == nullptr) {
+      close();
+      return;
+    }
+  }
+  const Phase now = phase();
+  if (now != last_phase_ || request_finished_) phase_began_ns_ = loop_.now_ns();
+  last_phase_ = now;
+  request_finished_ = false;
+}
+
+// Closing with unread input resets the connection and may destroy the answer on its way: read until the peer
+// ends.
+void HttpConnection::discard_input() {
+  in_.clear();
+  in_.reserve(kReadBytes);
+  for (int reads = 0; readable_ && reads < kReadsPerTurn; ++reads) {
+    const ssize_t got = socket_.read(in_.data(), in_.capacity());
+    if (got == HttpSocket::kAgain) {
+      readable_ = false;
+      return;
+    }
+    if (got > 0) lingered_bytes_ += static_cast<size_t>(got);
+    if (got <= 0 || lingered_bytes_ > kLingerBytes) {
+      close();
+      return;
+    }
+  }
+  if (readable_) loop_.revisit(*this);
+}
+
+HttpConnection::Phase HttpConnection::phase() const {
+  if (lingering_) return Phase::linger;
+  if (parser_.state() == HttpRequestParser::State::body) return Phase::body;
+  return in_.empty() ? Phase::idle : Phase::head;
+}
+
+int64_t HttpConnection::deadline_ns() const {
+  const HttpServerOptions& options = loop_.shared().options;
+  constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+  if (!out_.empty() && !writable_) return write_progress_ns_ + to_ns(options.write_timeout);
+  if (last_phase_ == Phase::linger) return phase_began_ns_ + kLingerNs;
+  if (first_ != nullptr) return kNever;  // the handler's time is the handler's business
+  switch (last_phase_) {
+    case Phase::head: return phase_began_ns_ + to_ns(options.header_timeout);
+    case Phase::body: {
+      const double earned_s =
+          static_cast<double>(parser_.body_received()) / static_cast<double>(options.min_body_rate);
+      return phase_began_ns_ + to_ns(options.body_timeout) + static_cast<int64_t>(earned_s * 1e9);
+    }
+    default: break;
+  }
+  const int64_t idle = phase_began_ns_ + to_ns(options.idle_timeout);
+  if (!loop_.draining()) return idle;
+  return std::min(idle, std::max(loop_.drain_began_ns(), phase_began_ns_) + to_ns(options.drain_grace));
+}
+
+void HttpConnection::check_deadline() {
+  if (closed_ || loop_.now_ns() < deadline_ns()) return;
+  const bool mid_request =
+      first_ == nullptr && out_.empty() && (last_phase_ == Phase::head || last_phase_ == Phase::body);
+  if (!loop_.draining() || last_phase_ != Phase::idle) {
+    loop_.shared().counts.timeouts.fetch_add(1, std::memory_order_relaxed);
+  }
+  if (!mid_request || no_more_requests_) {
+    close();
+    return;
+  }
+  answer_malformed(408, "request did not arrive in time");
+  advance();
+}
+
+void HttpConnection::close() {
+  if (closed_) return;
+  on_eof();
+  closed_ = true;
+  while (first_ != nullptr) pop_exchange();
+  loop_.retire(*this);
+}
+
+}  // namespace trireme::serve

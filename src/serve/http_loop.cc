@@ -1,0 +1,249 @@
+// Event loop of the HTTP server: edge-triggered epoll, accepting and placing connections, timers, drain.
+#include "serve/http_loop.h"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <ctime>
+
+namespace trireme::serve {
+namespace {
+
+constexpr int64_t kMs = 1'000'000;  // ns
+
+// A connection for another loop, on its way there.
+struct AdoptMail final : HttpMail {
+  HttpLoop* loop;
+  int fd;
+  void deliver() override {
+    loop->adopt(fd);
+    delete this;
+  }
+  void discard() override {
+    ::close(fd);
+    delete this;
+  }
+};
+
+struct CloseListenerMail final : HttpMail {
+  HttpLoop* loop;
+  void deliver() override {
+    loop->close_listener();
+    delete this;
+  }
+  void discard() override { delete this; }
+};
+
+// How often deadlines are looked at: an eighth of the shortest, between 5 and 250 ms.
+int64_t tick_of(const HttpServerOptions& o) {
+  const auto shortest =
+      std::min({o.header_timeout, o.body_timeout, o.idle_timeout, o.write_timeout, o.drain_grace}).count();
+  return std::clamp<int64_t>(shortest / 8, 5, 250) * kMs;
+}
+
+}  // namespace
+
+int64_t http_steady_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+HttpLoop::HttpLoop(HttpShared& shared)
+    : shared_(shared), mailbox_(std::make_shared<HttpMailbox>()), tick_ns_(tick_of(shared.options)) {
+  epoll_fd_ = epoll_create1(EPOLL_CLOEXEC);
+  if (epoll_fd_ < 0)
+    base::fail(base::ErrorCode::exhausted, "cannot create an epoll descriptor: errno ", errno);
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.ptr = mailbox_.get();
+  epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, mailbox_->wake_fd(), &event);
+}
+
+HttpLoop::~HttpLoop() {
+  if (listen_fd_ >= 0) ::close(listen_fd_);
+  ::close(epoll_fd_);
+}
+
+void HttpLoop::listen_on(int fd) {
+  listen_fd_ = fd;
+  listening_.store(true);
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.ptr = this;
+  epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, fd, &event);
+}
+
+void HttpLoop::run() {
+  mailbox_->owner.store(std::this_thread::get_id());
+  std::array<epoll_event, 256> events;
+  while (!shared_.stopping.load(std::memory_order_relaxed)) {
+    int timeout = sleep_ms();
+    if (timeout != 0 && !mailbox_->about_to_sleep()) timeout = 0;
+    const int count = epoll_wait(epoll_fd_, events.data(), static_cast<int>(events.size()), timeout);
+    mailbox_->woke_up();
+    now_ns_ = http_steady_ns();
+    for (int i = 0; i < count; ++i) {
+      void* who = events[static_cast<size_t>(i)].data.ptr;
+      if (who == mailbox_.get()) {
+        mailbox_->drain_wake_fd();
+      } else if (who == this) {
+        accept_all();
+      } else {
+        static_cast<HttpConnection*>(who)->on_events(events[static_cast<size_t>(i)].events);
+      }
+    }
+    mailbox_->deliver_all();
+    handle_revisits();
+    if (shared_.draining.load(std::memory_order_relaxed) && !draining_) begin_drain();
+    if (now_ns_ >= next_timer_check_ns_) check_timers();
+    bury();
+  }
+  for (const auto& connection : connections_) connection->close();
+  bury();
+  close_listener();
+  mailbox_->owner.store(std::thread::id());
+  mailbox_->close();
+}
+
+int HttpLoop::sleep_ms() const {
+  if (!revisits_.empty()) return 0;
+  if (connections_.empty()) return draining_ ? 50 : 1000;
+  return static_cast<int>(std::max<int64_t>(tick_ns_ / kMs, 1));
+}
+
+void HttpLoop::accept_all() {
+  while (listen_fd_ >= 0) {
+    const int fd = accept4(listen_fd_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    if (fd < 0) {
+      // Out of descriptors: level-triggered epoll will call again; existing connections go on.
+      if (errno == EINTR || errno == ECONNABORTED) continue;
+      return;
+    }
+    if (shared_.counts.open.load() >= shared_.options.max_connections) {
+      refuse(fd);
+      continue;
+    }
+    shared_.counts.open.fetch_add(1);
+    shared_.counts.accepted.fetch_add(1, std::memory_order_relaxed);
+    // Balanced placement: each new connection goes to the loop that holds fewest.
+    HttpLoop* target = shared_.loops.front().get();
+    for (const auto& loop : shared_.loops) {
+      if (loop->load() < target->load()) target = loop.get();
+    }
+    target->load_.fetch_add(1, std::memory_order_relaxed);
+    if (target == this) {
+      adopt(fd);
+    } else {
+      target->adopt_from_anywhere(fd);
+    }
+  }
+}
+
+void HttpLoop::refuse(int fd) {
+  static constexpr std::string_view kFull =
+      "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: 1\r\n"
+      "Content-Length: 33\r\nConnection: close\r\n\r\n{\"error\":\"too many connections\"}\n";
+  shared_.counts.refused.fetch_add(1, std::memory_order_relaxed);
+  [[maybe_unused]] const ssize_t sent = ::send(fd, kFull.data(), kFull.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+  ::close(fd);
+}
+
+void HttpLoop::adopt_from_anywhere(int fd) {
+  auto* mail = new AdoptMail;
+  mail->loop = this;
+  mail->fd = fd;
+  mailbox_->post(mail);
+}
+
+void HttpLoop::adopt(int fd) {
+  const int on = 1;
+  setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+  auto connection = std::make_unique<HttpConnection>(*this, fd);
+  connection->index = connections_.size();
+  epoll_event event{};
+  event.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET;
+  event.data.ptr = connection.get();
+  epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, fd, &event);
+  connections_.push_back(std::move(connection));
+}
+
+void HttpLoop::close_listener_from_anywhere() {
+  auto* mail = new CloseListenerMail;
+  mail->loop = this;
+  mailbox_->post(mail);
+}
+
+// What completed its handshake before is served; later clients are refused by the kernel.
+void HttpLoop::close_listener() {
+  if (listen_fd_ < 0) return;
+  if (!shared_.stopping.load()) accept_all();
+  ::close(listen_fd_);
+  listen_fd_ = -1;
+  listening_.store(false);
+}
+
+const std::string& HttpLoop::date_line() {
+  const int64_t second = now_ns_ / 1'000'000'000;
+  if (second != date_second_) {
+    date_second_ = second;
+    const std::time_t wall = std::time(nullptr);
+    std::tm utc{};
+    gmtime_r(&wall, &utc);
+    std::array<char, 64> text;
+    const size_t bytes = std::strftime(text.data(), text.size(), "Date: %a, %d %b %Y %H:%M:%S GMT\r\n", &utc);
+    date_line_.assign(text.data(), bytes);
+  }
+  return date_line_;
+}
+
+void HttpLoop::revisit(HttpConnection& connection) {
+  if (connection.revisit_queued || connection.closed()) return;
+  connection.revisit_queued = true;
+  revisits_.push_back(&connection);
+}
+
+// One round: what is queued during it waits for the next turn, so that sockets are looked at in between.
+void HttpLoop::handle_revisits() {
+  revisiting_.swap(revisits_);
+  for (HttpConnection* connection : revisiting_) {
+    connection->revisit_queued = false;
+    if (!connection->closed()) connection->advance();
+  }
+  revisiting_.clear();
+}
+
+void HttpLoop::check_timers() {
+  for (const auto& connection : connections_) connection->check_deadline();
+  next_timer_check_ns_ = now_ns_ + tick_ns_;
+}
+
+void HttpLoop::begin_drain() {
+  draining_ = true;
+  drain_began_ns_ = now_ns_;
+}
+
+void HttpLoop::retire(HttpConnection& connection) { retired_.push_back(&connection); }
+
+// Deletion waits for the end of the turn: later events of this turn may still name the connection.
+void HttpLoop::bury() {
+  for (HttpConnection* dead : retired_) {
+    if (dead->revisit_queued) std::erase(revisits_, dead);
+    const size_t at = dead->index;
+    std::swap(connections_[at], connections_.back());
+    connections_[at]->index = at;
+    connections_.pop_back();
+    load_.fetch_sub(1, std::memory_order_relaxed);
+    shared_.counts.open.fetch_sub(1);
+  }
+  retired_.clear();
+}
+
+}  // namespace trireme::serve

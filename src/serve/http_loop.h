@@ -1,0 +1,99 @@
+// Internal to the HTTP server: one event loop, its connections and their timers; everything here runs on its
+// thread.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "serve/http_connection.h"
+#include "serve/http_exchange.h"
+#include "serve/http_server.h"
+#include "serve/http_socket.h"
+
+namespace trireme::serve {
+
+/// Counters shared by the loops of a server.
+struct HttpSharedCounts {
+  std::atomic<int64_t> open{0};
+  std::atomic<uint64_t> accepted{0}, refused{0}, requests{0}, malformed{0}, timeouts{0}, gone{0};
+};
+
+/// What all loops of a server share, unchanging but for the counters and the two requests to end.
+struct HttpShared {
+  HttpServerOptions options;
+  HttpHandler handler;
+  std::unique_ptr<HttpTlsContext> tls;
+  HttpSharedCounts counts;
+  std::atomic<bool> draining{false};
+  std::atomic<bool> stopping{false};
+  std::vector<std::unique_ptr<class HttpLoop>> loops;
+};
+
+class HttpLoop {
+ public:
+  explicit HttpLoop(HttpShared& shared);
+  ~HttpLoop();
+  HttpLoop(const HttpLoop&) = delete;
+  HttpLoop& operator=(const HttpLoop&) = delete;
+
+  /// Runs until HttpShared::stopping; call from one thread.
+  void run();
+  /// Makes this loop the one that accepts. Before run().
+  void listen_on(int fd);
+
+  // For connections, on this thread.
+  HttpShared& shared() { return shared_; }
+  const std::shared_ptr<HttpMailbox>& mailbox() const { return mailbox_; }
+  int64_t now_ns() const { return now_ns_; }
+  bool draining() const { return draining_; }
+  int64_t drain_began_ns() const { return drain_began_ns_; }
+  /// `Date: ...\r\n`, renewed once a second.
+  const std::string& date_line();
+  /// Calls connection.advance() before the loop sleeps again.
+  void revisit(HttpConnection& connection);
+  /// Deletes the connection at the end of this turn.
+  void retire(HttpConnection& connection);
+
+  // From any thread.
+  void adopt_from_anywhere(int fd);
+  void close_listener_from_anywhere();
+  bool listening() const { return listening_.load(); }
+  int64_t load() const { return load_.load(std::memory_order_relaxed); }
+
+  // Mail bodies.
+  void adopt(int fd);
+  void close_listener();
+
+ private:
+  void accept_all();
+  void refuse(int fd);
+  void handle_revisits();
+  void check_timers();
+  void begin_drain();
+  int sleep_ms() const;
+  void bury();
+
+  HttpShared& shared_;
+  std::shared_ptr<HttpMailbox> mailbox_;
+  int epoll_fd_ = -1;
+  int listen_fd_ = -1;
+  std::atomic<bool> listening_{false};
+  std::atomic<int64_t> load_{0};  // open connections, for placement
+  int64_t now_ns_ = 0;
+  int64_t next_timer_check_ns_ = 0;
+  int64_t tick_ns_ = 0;
+  bool draining_ = false;
+  int64_t drain_began_ns_ = 0;
+  int64_t date_second_ = -1;
+  std::string date_line_;
+  std::vector<std::unique_ptr<HttpConnection>> connections_;
+  std::vector<HttpConnection*> revisits_, revisiting_;
+  std::vector<HttpConnection*> retired_;
+};
+
+int64_t http_steady_ns();
+
+}  // namespace trireme::serve

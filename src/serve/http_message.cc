@@ -1,0 +1,184 @@
+// HTTP values: buffer growth, header lookup, error bodies and the table from error codes to statuses.
+#include "serve/http_message.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+namespace trireme::serve {
+
+void HttpBytes::reserve(size_t bytes) {
+  if (bytes <= capacity_) return;
+  auto grown = std::make_unique_for_overwrite<char[]>(bytes);
+  if (size_ > 0) std::memcpy(grown.get(), data_.get(), size_);
+  data_ = std::move(grown);
+  capacity_ = bytes;
+}
+
+void HttpBytes::append(std::string_view bytes) {
+  if (bytes.empty()) return;
+  if (size_ + bytes.size() > capacity_) reserve(std::max(size_ + bytes.size(), capacity_ * 2));
+  std::memcpy(data_.get() + size_, bytes.data(), bytes.size());
+  size_ += bytes.size();
+}
+
+void HttpBytes::erase_front(size_t bytes) {
+  if (bytes < size_) std::memmove(data_.get(), data_.get() + bytes, size_ - bytes);
+  size_ -= bytes;
+}
+
+bool http_iequals(std::string_view a, std::string_view b) {
+  const auto lower = [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; };
+  return a.size() == b.size() &&
+         std::equal(a.begin(), a.end(), b.begin(), [&](char x, char y) { return lower(x) == lower(y); });
+}
+
+std::string_view HttpRequest::header(std::string_view name) const {
+  for (const HttpHeader& h : headers) {
+    if (http_iequals(h.name, name)) return h.value;
+  }
+  return {};
+}
+
+bool HttpRequest::has_header(std::string_view name) const {
+  return std::any_of(headers.begin(), headers.end(),
+                     [&](const HttpHeader& h) { return http_iequals(h.name, name); });
+}
+
+namespace {
+
+int hex_digit(char c) {
+  if (c >= '0' && c <= '9') return c - '0';
+  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
+  return -1;
+}
+
+}  // namespace
+
+std::string http_percent_decode(std::string_view text) {
+  std::string out;
+  out.reserve(text.size());
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] != '%') {
+      out.push_back(text[i]);
+      continue;
+    }
+    const int high = i + 2 < text.size() ? hex_digit(text[i + 1]) : -1;
+    const int low = i + 2 < text.size() ? hex_digit(text[i + 2]) : -1;
+    base::require(high >= 0 && low >= 0, "broken percent escape in URL: ", text);
+    base::require(high + low > 0, "NUL byte in URL: ", text);
+    out.push_back(static_cast<char>(high * 16 + low));
+    i += 2;
+  }
+  return out;
+}
+
+size_t HttpResponse::body_bytes() const {
+  size_t total = 0;
+  for (const HttpBodyPart& part : body) total += part.bytes().size();
+  return total;
+}
+
+HttpResponse http_text(int status, std::string body, std::string_view content_type) {
+  HttpResponse response;
+  response.status = status;
+  response.headers.emplace_back("Content-Type", content_type);
+  response.body.emplace_back(std::move(body));
+  return response;
+}
+
+HttpResponse http_json(int status, std::string body) {
+  return http_text(status, std::move(body), "application/json");
+}
+
+HttpResponse http_error(int status, std::string_view message) {
+  return http_json(status, "{\"error\":" + http_json_quote(message) + "}");
+}
+
+HttpResponse http_error(const base::Error& error) {
+  HttpResponse response = http_error(http_status(error.code()), error.message());
+  const bool retry =
+      error.code() == base::ErrorCode::exhausted || error.code() == base::ErrorCode::unavailable;
+  if (retry) response.headers.emplace_back("Retry-After", "1");
+  return response;
+}
+
+int http_status(base::ErrorCode code) {
+  switch (code) {
+    case base::ErrorCode::invalid_argument: return 400;
+    case base::ErrorCode::not_found: return 404;
+    case base::ErrorCode::unsupported: return 501;
+    case base::ErrorCode::exhausted: return 429;
+    case base::ErrorCode::unavailable: return 503;
+    case base::ErrorCode::internal: return 500;
+  }
+  return 500;
+}
+
+std::string_view http_reason(int status) {
+  struct Row {
+    int status;
+    std::string_view reason;
+  };
+  static constexpr std::array<Row, 31> kReasons = {{
+      {100, "Continue"},
+      {101, "Switching Protocols"},
+      {200, "OK"},
+      {201, "Created"},
+      {202, "Accepted"},
+      {204, "No Content"},
+      {206, "Partial Content"},
+      {301, "Moved Permanently"},
+      {302, "Found"},
+      {304, "Not Modified"},
+      {307, "Temporary Redirect"},
+      {308, "Permanent Redirect"},
+      {400, "Bad Request"},
+      {401, "Unauthorized"},
+      {403, "Forbidden"},
+      {404, "Not Found"},
+      {405, "Method Not Allowed"},
+      {406, "Not Acceptable"},
+      {408, "Request Timeout"},
+      {409, "Conflict"},
+      {411, "Length Required"},
+      {413, "Content Too Large"},
+      {415, "Unsupported Media Type"},
+      {417, "Expectation Failed"},
+      {422, "Unprocessable Content"},
+      {429, "Too Many Requests"},
+      {431, "Request Header Fields Too Large"},
+      {500, "Internal Server Error"},
+      {501, "Not Implemented"},
+      {503, "Service Unavailable"},
+      {505, "HTTP Version Not Supported"},
+  }};
+  for (const Row& row : kReasons) {
+    if (row.status == status) return row.reason;
+  }
+  return "Unknown";
+}
+
+std::string http_json_quote(std::string_view text) {
+  static constexpr char kHex[] = "0123456789abcdef";
+  std::string out = "\"";
+  for (const char c : text) {
+    const auto code = static_cast<unsigned char>(c);
+    if (c == '"' || c == '\\') {
+      out += '\\';
+      out += c;
+    } else if (c == '\n') {
+      out += "\\n";
+    } else if (code < 0x20 || code == 0x7f) {
+      out += "\\u00";
+      out += kHex[code >> 4];
+      out += kHex[code & 15];
+    } else {
+      out += c;
+    }
+  }
+  return out + "\"";
+}
+
+}  // namespace trireme::serve

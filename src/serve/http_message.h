@@ -1,0 +1,117 @@
+// HTTP values that handlers see: a request that owns its bytes, and a response whose body is a list of owned
+// buffers.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+
+namespace trireme::serve {
+
+/// A growable byte buffer that does not clear what it allocates; moving it keeps the address of its bytes.
+class HttpBytes {
+ public:
+  char* data() { return data_.get(); }
+  const char* data() const { return data_.get(); }
+  size_t size() const { return size_; }
+  size_t capacity() const { return capacity_; }
+  bool empty() const { return size_ == 0; }
+  std::string_view view() const { return {data_.get(), size_}; }
+
+  /// Makes room for `bytes` in all; keeps the contents.
+  void reserve(size_t bytes);
+  void append(std::string_view bytes);
+  /// Sets the size to at most capacity(); bytes beyond the old size are whatever was written there.
+  void set_size(size_t bytes) { size_ = bytes; }
+  /// Removes the first `bytes`, moving the rest to the front.
+  void erase_front(size_t bytes);
+  void clear() { size_ = 0; }
+
+ private:
+  std::unique_ptr<char[]> data_;
+  size_t size_ = 0;
+  size_t capacity_ = 0;
+};
+
+struct HttpHeader {
+  std::string_view name;
+  std::string_view value;
+};
+
+/// Compares header names and tokens as HTTP does: ASCII letters without case.
+bool http_iequals(std::string_view a, std::string_view b);
+
+/// One received request. Views point into memory that the request owns; moving it keeps them valid.
+struct HttpRequest {
+  std::string_view method;  // as sent: "GET"
+  std::string_view target;  // as sent, still percent-encoded: "/v2/models/m?x=1"
+  std::string_view path;    // target up to '?'
+  std::string_view query;   // after '?', or empty
+  std::vector<HttpHeader> headers;
+  HttpBytes body;           // after transfer and content decoding
+  int64_t received_ns = 0;  // steady clock, when the last byte was parsed
+
+  /// Value of the first header with this name (any case), or empty.
+  std::string_view header(std::string_view name) const;
+  bool has_header(std::string_view name) const;
+
+  std::unique_ptr<char[]> head;  // the bytes behind method, target and headers
+};
+
+/// Undoes percent-encoding; '+' stays. Throws invalid_argument on a broken escape or an encoded NUL.
+std::string http_percent_decode(std::string_view text);
+
+/// One piece of a response body: bytes of its own, or a view kept alive by an owner (a tensor's buffer,
+/// uncopied).
+class HttpBodyPart {
+ public:
+  HttpBodyPart(std::string text) : text_(std::move(text)) {}
+  HttpBodyPart(std::string_view bytes, std::shared_ptr<const void> owner)
+      : shared_(bytes), owner_(std::move(owner)) {}
+
+  std::string_view bytes() const { return owner_ ? shared_ : std::string_view(text_); }
+
+ private:
+  std::string text_;
+  std::string_view shared_;
+  std::shared_ptr<const void> owner_;
+};
+
+/// A response. Content-Length, Connection, Date and Transfer-Encoding are the server's business, not the
+/// handler's.
+struct HttpResponse {
+  int status = 200;
+  std::vector<std::pair<std::string, std::string>> headers;
+  std::vector<HttpBodyPart> body;
+  bool compressible = true;  // false keeps the server from honouring Accept-Encoding
+
+  size_t body_bytes() const;
+};
+
+/// A response with one body and its type.
+HttpResponse http_text(int status, std::string body,
+                       std::string_view content_type = "text/plain; charset=utf-8");
+HttpResponse http_json(int status, std::string body);
+
+/// `{"error": message}`, the error form of every KServe route.
+HttpResponse http_error(int status, std::string_view message);
+/// The same for one of our errors; status by http_status, Retry-After on 429 and 503.
+HttpResponse http_error(const base::Error& error);
+
+/// The one table from error code to HTTP status: 400, 404, 501, 429, 503, 500.
+int http_status(base::ErrorCode code);
+
+/// Reason phrase of a status, "Unknown" if there is none.
+std::string_view http_reason(int status);
+
+/// `text` between quotes with the escapes JSON needs; bytes that are not UTF-8 pass through.
+std::string http_json_quote(std::string_view text);
+
+}  // namespace trireme::serve

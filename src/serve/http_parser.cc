@@ -1,0 +1,393 @@
+// HTTP/1.1 parsing: adapters that receive Beast's parser callbacks without its header containers.
+#include "serve/http_parser.h"
+
+#include <algorithm>
+#include <boost/asio/buffer.hpp>
+#include <boost/beast/http/basic_parser.hpp>
+#include <cstring>
+#include <optional>
+
+namespace trireme::serve {
+namespace {
+
+namespace bhttp = boost::beast::http;
+using boost::beast::error_code;
+using BeastView = boost::beast::string_view;
+
+std::string_view std_view(BeastView v) { return {v.data(), v.size()}; }
+
+// Reads one head at a time; field views are recorded while Beast walks the caller's buffer.
+class RequestReader final : public bhttp::basic_parser<true> {
+ public:
+  std::string_view method, target;
+  std::vector<HttpHeader> headers;
+  HttpBytes* body = nullptr;
+  int version = 11;
+  size_t body_limit_bytes = 0;
+
+ private:
+  void on_request_impl(bhttp::verb, BeastView m, BeastView t, int v, error_code& ec) override {
+    ec = {};
+    method = std_view(m);
+    target = std_view(t);
+    version = v;
+  }
+  void on_response_impl(int, BeastView, int, error_code& ec) override { ec = bhttp::error::bad_version; }
+  void on_field_impl(bhttp::field, BeastView name, BeastView value, error_code& ec) override {
+    ec = {};
+    if (body == nullptr)
+      headers.push_back({std_view(name), std_view(value)});  // afterwards: trailers, dropped
+  }
+  void on_header_impl(error_code& ec) override { ec = {}; }
+  void on_body_init_impl(const boost::optional<std::uint64_t>&, error_code& ec) override { ec = {}; }
+  std::size_t on_body_impl(BeastView, error_code& ec) override {
+    ec = bhttp::error::unexpected_body;  // bodies of known length never pass through the parser
+    return 0;
+  }
+  void on_chunk_header_impl(std::uint64_t size, BeastView, error_code& ec) override {
+    ec = {};
+    if (size > body_limit_bytes - body->size()) ec = bhttp::error::body_limit;
+  }
+  std::size_t on_chunk_body_impl(std::uint64_t, BeastView bytes, error_code& ec) override {
+    ec = {};
+    body->append(std_view(bytes));
+    return bytes.size();
+  }
+  void on_finish_impl(error_code& ec) override { ec = {}; }
+};
+
+HttpParseError describe(const error_code& ec) {
+  if (ec == bhttp::error::body_limit) return {413, "request body exceeds the limit"};
+  if (ec == bhttp::error::header_limit) return {431, "request header exceeds the limit"};
+  if (ec == bhttp::error::bad_version) return {505, "HTTP version is not 1.0 or 1.1"};
+  return {400, "malformed HTTP request: " + ec.message()};
+}
+
+}  // namespace
+
+struct HttpRequestParser::Impl {
+  HttpLimits limits;
+  State state = State::head;
+  std::optional<RequestReader> reader;
+  HttpRequest request;
+  HttpParseError error;
+  size_t scanned = 0;    // bytes of the unfinished head already searched for its end
+  size_t body_left = 0;  // of a body with Content-Length
+  bool chunked = false;
+  bool keep_alive = true;
+  bool expects_continue = false;
+
+  size_t fail(int status, std::string message) {
+    error = {status, std::move(message)};
+    state = State::failed;
+    return 0;
+  }
+  size_t feed_head(std::string_view input);
+  size_t feed_chunks(std::string_view input);
+  size_t feed_counted(std::string_view input);
+  void make_room(size_t bytes);
+  bool adopt_head(std::string_view head);
+  bool check_framing();
+};
+
+HttpRequestParser::HttpRequestParser(const HttpLimits& limits) : impl_(std::make_unique<Impl>()) {
+  impl_->limits = limits;
+}
+HttpRequestParser::~HttpRequestParser() = default;
+
+HttpRequestParser::State HttpRequestParser::state() const { return impl_->state; }
+bool HttpRequestParser::expects_continue() const { return impl_->expects_continue; }
+bool HttpRequestParser::keep_alive() const { return impl_->keep_alive; }
+bool HttpRequestParser::is_http10() const { return impl_->reader && impl_->reader->version == 10; }
+const HttpParseError& HttpRequestParser::error() const { return impl_->error; }
+size_t HttpRequestParser::body_received() const { return impl_->request.body.size(); }
+
+size_t HttpRequestParser::feed(std::string_view input) {
+  switch (impl_->state) {
+    case State::head: return impl_->feed_head(input);
+    case State::body: return impl_->chunked ? impl_->feed_chunks(input) : impl_->feed_counted(input);
+    default: return 0;
+  }
+}
+
+// The whole head is parsed in one go, so that every view lies in one buffer; until its end has arrived
+// nothing is consumed (but blank lines before the request line, which RFC 9112 section 2.2 tells servers to
+// skip).
+size_t HttpRequestParser::Impl::feed_head(std::string_view input) {
+  size_t skipped = 0;
+  while (scanned == 0 && input.substr(skipped, 2) == "\r\n") skipped += 2;
+  input.remove_prefix(skipped);
+  if (skipped > 0) return skipped;
+  const size_t end = input.find("\r\n\r\n", scanned);
+  const size_t head_bytes = end == std::string_view::npos ? input.size() : end + 4;
+  if (head_bytes > limits.max_header_bytes) {
+    return fail(431, base::concat("request header exceeds the limit of ", limits.max_header_bytes, " bytes"));
+  }
+  if (end == std::string_view::npos) {
+    scanned = input.size() < 3 ? 0 : input.size() - 3;
+    return 0;
+  }
+  reader.emplace();
+  reader->header_limit(static_cast<std::uint32_t>(limits.max_header_bytes));
+  reader->body_limit(boost::none);  // ours gives a better message
+  reader->body_limit_bytes = limits.max_body_bytes;
+  reader->headers.reserve(16);
+  error_code ec;
+  const size_t used = reader->put(boost::asio::const_buffer(input.data(), head_bytes), ec);
+  if (ec) {
+    error = describe(ec);
+    state = State::failed;
+    return 0;
+  }
+  if (used != head_bytes || !reader->is_header_done()) return fail(400, "malformed HTTP request: header");
+  if (!adopt_head(input.substr(0, head_bytes))) return 0;
+  return head_bytes;
+}
+
+// Copies the head's bytes into the request and moves every view onto the copy.
+bool HttpRequestParser::Impl::adopt_head(std::string_view head) {
+  if (reader->headers.size() > limits.max_headers) {
+    return fail(431, base::concat("request has too many headers: ", reader->headers.size())) != 0;
+  }
+  request.head = std::make_unique_for_overwrite<char[]>(head.size());
+  std::memcpy(request.head.get(), head.data(), head.size());
+  bool inside = true;  // a folded header value lies in a scratch buffer of Beast's: obsolete, refused
+  const auto rebase = [&](std::string_view v) -> std::string_view {
+    if (v.empty()) return {};
+    const bool within = v.data() >= head.data() && v.data() + v.size() <= head.data() + head.size();
+    inside = inside && within;
+    return within ? std::string_view(request.head.get() + (v.data() - head.data()), v.size())
+                  : std::string_view();
+  };
+  request.method = rebase(reader->method);
+  request.target = rebase(reader->target);
+  request.headers = std::move(reader->headers);
+  for (HttpHeader& h : request.headers) h = {rebase(h.name), rebase(h.value)};
+  if (!inside) return fail(400, "malformed HTTP request: folded header line") != 0;
+  const size_t mark = request.target.find('?');
+  request.path = request.target.substr(0, mark);
+  request.query = mark == std::string_view::npos ? std::string_view() : request.target.substr(mark + 1);
+  return check_framing();
+}
+
+// Decides how long the body is, and refuses what two implementations could read differently.
+bool HttpRequestParser::Impl::check_framing() {
+  keep_alive = reader->keep_alive();
+  chunked = reader->chunked();
+  size_t hosts = 0, encodings = 0;
+  for (const HttpHeader& h : request.headers) {
+    if (http_iequals(h.name, "host")) ++hosts;
+    if (http_iequals(h.name, "transfer-encoding")) {
+      ++encodings;
+      if (!http_iequals(h.value, "chunked")) {
+        return fail(501, base::concat("transfer coding is not supported: ", h.value)) != 0;
+      }
+    }
+    if (http_iequals(h.name, "expect")) {
+      if (!http_iequals(h.value, "100-continue")) {
+        return fail(417, base::concat("expectation is not supported: ", h.value)) != 0;
+      }
+      expects_continue = reader->version == 11;
+    }
+  }
+  if (encodings > 1 || (encodings == 1 && reader->version == 10)) {
+    return fail(400, "malformed HTTP request: transfer-encoding") != 0;
+  }
+  if (hosts > 1 || (hosts == 0 && reader->version == 11)) {
+    return fail(400, "malformed HTTP request: exactly one Host header is needed") != 0;
+  }
+  if (request.method == "CONNECT") return fail(501, "method is not supported: CONNECT") != 0;
+  const boost::optional<std::uint64_t> length = reader->content_length();
+  if (length && *length > limits.max_body_bytes) {
+    const std::string size = base::concat("request body exceeds the limit of ", limits.max_body_bytes);
+    return fail(413, base::concat(size, " bytes: ", *length)) != 0;
+  }
+  body_left = length ? static_cast<size_t>(*length) : 0;
+  reader->body = &request.body;
+  state = chunked || body_left > 0 ? State::body : State::done;
+  return true;
+}
+
+size_t HttpRequestParser::Impl::feed_chunks(std::string_view input) {
+  if (input.empty()) return 0;
+  reader->eager(true);
+  error_code ec;
+  const size_t used = reader->put(boost::asio::const_buffer(input.data(), input.size()), ec);
+  if (ec && ec != bhttp::error::need_more) {
+    error = describe(ec);
+    if (ec == bhttp::error::body_limit) {
+      error.message = base::concat("request body exceeds the limit of ", limits.max_body_bytes, " bytes");
+    }
+    state = State::failed;
+    return used;
+  }
+  if (reader->is_done()) state = State::done;
+  // What is left is one unfinished chunk line or trailer; it may not grow without end.
+  if (state == State::body && input.size() - used > limits.max_header_bytes) {
+    fail(400, "malformed HTTP request: chunk header is too long");
+  }
+  return used;
+}
+
+// Large claims are not believed at once: beyond this, memory follows the bytes that really arrive.
+constexpr size_t kTrustedBytes = size_t{16} << 20;
+
+// Makes room for at least `bytes` more of a body whose end is `body_left` away.
+void HttpRequestParser::Impl::make_room(size_t bytes) {
+  HttpBytes& body = request.body;
+  if (body.size() + bytes <= body.capacity()) return;
+  const size_t whole = body.size() + body_left;
+  body.reserve(std::max(body.size() + bytes, std::min(whole, std::max(kTrustedBytes, body.size() * 2))));
+}
+
+size_t HttpRequestParser::Impl::feed_counted(std::string_view input) {
+  const size_t used = std::min(input.size(), body_left);
+  make_room(used);
+  request.body.append(input.substr(0, used));
+  body_left -= used;
+  if (body_left == 0) state = State::done;
+  return used;
+}
+
+char* HttpRequestParser::body_tail(size_t& missing) {
+  missing = 0;
+  if (impl_->state != State::body || impl_->chunked) return nullptr;
+  HttpBytes& body = impl_->request.body;
+  impl_->make_room(1);
+  missing = std::min(impl_->body_left, body.capacity() - body.size());
+  return body.data() + body.size();
+}
+
+void HttpRequestParser::body_filled(size_t bytes) {
+  HttpBytes& body = impl_->request.body;
+  body.set_size(body.size() + bytes);
+  impl_->body_left -= bytes;
+  if (impl_->body_left == 0) impl_->state = State::done;
+}
+
+HttpRequest HttpRequestParser::take() {
+  HttpRequest out = std::move(impl_->request);
+  impl_->request = HttpRequest();
+  impl_->state = State::head;
+  impl_->scanned = 0;
+  impl_->expects_continue = false;
+  return out;
+}
+
+namespace {
+
+class ResponseReader final : public bhttp::basic_parser<false> {
+ public:
+  HttpReceived* message = nullptr;
+  size_t body_bytes = 0;
+  bool keep_body = true;
+
+ private:
+  void on_request_impl(bhttp::verb, BeastView, BeastView, int, error_code& ec) override {
+    ec = bhttp::error::bad_method;
+  }
+  void on_response_impl(int status, BeastView, int, error_code& ec) override {
+    ec = {};
+    message->status = status;
+  }
+  void on_field_impl(bhttp::field, BeastView name, BeastView value, error_code& ec) override {
+    ec = {};
+    message->headers.emplace_back(std_view(name), std_view(value));
+  }
+  void on_header_impl(error_code& ec) override { ec = {}; }
+  void on_body_init_impl(const boost::optional<std::uint64_t>& length, error_code& ec) override {
+    ec = {};
+    if (keep_body && length) message->body.reserve(std::min<size_t>(*length, size_t{16} << 20));
+  }
+  std::size_t keep(BeastView bytes) {
+    body_bytes += bytes.size();
+    if (keep_body) message->body.append(bytes.data(), bytes.size());
+    return bytes.size();
+  }
+  std::size_t on_body_impl(BeastView bytes, error_code& ec) override {
+    ec = {};
+    return keep(bytes);
+  }
+  void on_chunk_header_impl(std::uint64_t, BeastView, error_code& ec) override { ec = {}; }
+  std::size_t on_chunk_body_impl(std::uint64_t, BeastView bytes, error_code& ec) override {
+    ec = {};
+    return keep(bytes);
+  }
+  void on_finish_impl(error_code& ec) override { ec = {}; }
+};
+
+}  // namespace
+
+struct HttpResponseParser::Impl {
+  size_t max_body_bytes;
+  std::optional<ResponseReader> reader;
+  HttpReceived message;
+  bool head_request = false;
+  bool keep_body = true;
+
+  void start() {
+    message.status = 0;
+    message.headers.clear();
+    message.body.clear();
+    reader.emplace();
+    reader->eager(true);
+    reader->skip(head_request);
+    reader->header_limit(1 << 20);
+    reader->body_limit(max_body_bytes);
+    reader->message = &message;
+    reader->keep_body = keep_body;
+  }
+};
+
+std::string_view HttpReceived::header(std::string_view name) const {
+  for (const auto& [key, value] : headers) {
+    if (http_iequals(key, name)) return value;
+  }
+  return {};
+}
+
+HttpResponseParser::HttpResponseParser(size_t max_body_bytes) : impl_(std::make_unique<Impl>()) {
+  impl_->max_body_bytes = max_body_bytes;
+  impl_->start();
+}
+HttpResponseParser::~HttpResponseParser() = default;
+
+void HttpResponseParser::reset(bool head_request) {
+  impl_->head_request = head_request;
+  impl_->start();
+}
+
+size_t HttpResponseParser::feed(std::string_view input) {
+  size_t used = 0;
+  while (used < input.size() && !done()) {
+    error_code ec;
+    const size_t step =
+        impl_->reader->put(boost::asio::const_buffer(input.data() + used, input.size() - used), ec);
+    used += step;
+    if (ec == bhttp::error::need_more) break;
+    if (ec) base::fail(base::ErrorCode::unavailable, "malformed HTTP response: ", ec.message());
+    const bool interim = impl_->message.status / 100 == 1 && impl_->message.status != 101;
+    if (impl_->reader->is_done() && interim) impl_->start();
+  }
+  if (done()) impl_->message.keep_alive = impl_->reader->keep_alive();
+  return used;
+}
+
+void HttpResponseParser::feed_eof() {
+  error_code ec = bhttp::error::partial_message;
+  if (impl_->reader->got_some()) impl_->reader->put_eof(ec);
+  if (ec)
+    base::fail(base::ErrorCode::unavailable, "server closed the connection before the response was complete");
+  impl_->message.keep_alive = false;
+}
+
+bool HttpResponseParser::done() const { return impl_->reader->is_done(); }
+bool HttpResponseParser::head_done() const { return impl_->reader->is_header_done(); }
+void HttpResponseParser::discard_body(bool on) {
+  impl_->keep_body = !on;
+  impl_->reader->keep_body = !on;
+}
+size_t HttpResponseParser::body_bytes() const { return impl_->reader->body_bytes; }
+HttpReceived& HttpResponseParser::message() { return impl_->message; }
+
+}  // namespace trireme::serve

@@ -1,0 +1,135 @@
+// HTTP server: binds the socket, runs the loops' threads, carries out stop and drain.
+#include "serve/http_server.h"
+
+#include <netdb.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+#include "base/error.h"
+#include "serve/http_loop.h"
+
+namespace trireme::serve {
+namespace {
+
+struct AddressList {
+  addrinfo* first = nullptr;
+  ~AddressList() {
+    if (first != nullptr) freeaddrinfo(first);
+  }
+};
+
+int bind_and_listen(const std::string& host, uint16_t port) {
+  addrinfo hints{};
+  hints.ai_flags = AI_PASSIVE | AI_NUMERICSERV;
+  hints.ai_socktype = SOCK_STREAM;
+  AddressList list;
+  const int rc =
+      getaddrinfo(host.empty() ? nullptr : host.c_str(), std::to_string(port).c_str(), &hints, &list.first);
+  base::require(rc == 0, "HTTP address cannot be resolved: ", host, ": ", rc == 0 ? "" : gai_strerror(rc));
+  int error = 0;
+  for (const addrinfo* a = list.first; a != nullptr; a = a->ai_next) {
+    const int fd = socket(a->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    const int on = 1;
+    const int off = 0;
+    if (fd >= 0) {
+      setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+      if (a->ai_family == AF_INET6) setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
+      if (bind(fd, a->ai_addr, a->ai_addrlen) == 0 && listen(fd, 4096) == 0) return fd;
+    }
+    error = errno;
+    if (fd >= 0) ::close(fd);
+  }
+  base::fail(base::ErrorCode::unavailable, "cannot listen on ", host, " port ", port, ": ",
+             std::strerror(error));
+}
+
+uint16_t bound_port(int fd) {
+  sockaddr_storage address{};
+  socklen_t bytes = sizeof address;
+  getsockname(fd, reinterpret_cast<sockaddr*>(&address), &bytes);
+  const auto* v4 = reinterpret_cast<const sockaddr_in*>(&address);
+  const auto* v6 = reinterpret_cast<const sockaddr_in6*>(&address);
+  return ntohs(address.ss_family == AF_INET6 ? v6->sin6_port : v4->sin_port);
+}
+
+}  // namespace
+
+struct HttpServer::Impl {
+  HttpShared shared;
+  std::vector<std::thread> threads;
+  uint16_t port = 0;
+
+  HttpLoop& acceptor() { return *shared.loops.front(); }
+};
+
+HttpServer::HttpServer(const HttpServerOptions& options, HttpHandler handler)
+    : impl_(std::make_unique<Impl>()) {
+  base::require(options.threads >= 1 && options.threads <= 256,
+                "HTTP server needs 1 to 256 threads: ", options.threads);
+  base::require(options.max_connections >= 1,
+                "HTTP server needs room for a connection: ", options.max_connections);
+  base::require(options.max_pipelined >= 1, "HTTP pipeline depth must be positive: ", options.max_pipelined);
+  base::require(options.min_body_rate >= 1, "HTTP body rate must be positive: ", options.min_body_rate);
+  base::require(options.tls_certificate_file.empty() == options.tls_key_file.empty(),
+                "TLS needs both a certificate file and a key file");
+  HttpShared& shared = impl_->shared;
+  shared.options = options;
+  shared.handler = std::move(handler);
+  if (!options.tls_certificate_file.empty()) {
+    shared.tls = std::make_unique<HttpTlsContext>(options.tls_certificate_file, options.tls_key_file);
+  }
+  for (int i = 0; i < options.threads; ++i) shared.loops.push_back(std::make_unique<HttpLoop>(shared));
+  const int fd = bind_and_listen(options.host, options.port);
+  impl_->port = bound_port(fd);
+  impl_->acceptor().listen_on(fd);
+  for (const auto& loop : shared.loops) impl_->threads.emplace_back([&l = *loop] { l.run(); });
+}
+
+HttpServer::~HttpServer() { stop(); }
+
+uint16_t HttpServer::port() const { return impl_->port; }
+
+HttpServerCounts HttpServer::counts() const {
+  const HttpSharedCounts& c = impl_->shared.counts;
+  HttpServerCounts out;
+  out.connections_open = static_cast<uint64_t>(c.open.load());
+  out.connections_accepted = c.accepted.load();
+  out.connections_refused = c.refused.load();
+  out.requests = c.requests.load();
+  out.requests_malformed = c.malformed.load();
+  out.timeouts = c.timeouts.load();
+  out.clients_gone = c.gone.load();
+  return out;
+}
+
+void HttpServer::stop_accepting() {
+  if (impl_->threads.empty()) return;
+  impl_->acceptor().close_listener_from_anywhere();
+  while (impl_->acceptor().listening()) std::this_thread::sleep_for(std::chrono::microseconds(200));
+}
+
+bool HttpServer::drain(std::chrono::milliseconds timeout) {
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  stop_accepting();
+  impl_->shared.draining.store(true);
+  for (const auto& loop : impl_->shared.loops) loop->mailbox()->wake();
+  while (impl_->shared.counts.open.load() > 0) {
+    if (std::chrono::steady_clock::now() >= deadline) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return true;
+}
+
+void HttpServer::stop() {
+  impl_->shared.stopping.store(true);
+  for (const auto& loop : impl_->shared.loops) loop->mailbox()->wake();
+  for (std::thread& thread : impl_->threads) thread.join();
+  impl_->threads.clear();
+}
+
+}  // namespace trireme::serve

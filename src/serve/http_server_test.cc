@@ -1,0 +1,463 @@
+// The HTTP server against its own client and raw bytes: framing, order, limits, timeouts, leaving clients,
+// drain.
+#include "serve/http_server.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <latch>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "serve/http_client.h"
+#include "serve/http_coding.h"
+
+namespace trireme::serve {
+namespace {
+
+using namespace std::chrono_literals;
+
+HttpServerOptions local_options() {
+  HttpServerOptions o;
+  o.host = "127.0.0.1";
+  return o;
+}
+
+// Answers "method path body-length" and echoes the body.
+void echo(HttpRequest&& request, HttpReply reply) {
+  HttpResponse response = http_text(200, std::string(request.method) + " " + std::string(request.path) + " ");
+  response.body.emplace_back(std::string(request.body.view()));
+  reply.send(std::move(response));
+}
+
+HttpClient client_of(const HttpServer& server, std::chrono::milliseconds timeout = 10s) {
+  return HttpClient("127.0.0.1", server.port(), timeout);
+}
+
+bool eventually(const std::function<bool()>& condition) {
+  for (int i = 0; i < 1000; ++i) {
+    if (condition()) return true;
+    std::this_thread::sleep_for(5ms);
+  }
+  return false;
+}
+
+std::string post_head(size_t length) {
+  return "POST /x HTTP/1.1\r\nHost: h\r\nContent-Length: " + std::to_string(length) + "\r\n\r\n";
+}
+
+TEST(HttpServer, AnswersAndKeepsTheConnection) {
+  HttpServer server(local_options(), echo);
+  HttpClient client = client_of(server);
+  for (int i = 0; i < 3; ++i) {
+    const HttpReceived got = client.post("/a/b?q=1", "body");
+    EXPECT_EQ(got.status, 200);
+    EXPECT_EQ(got.body, "POST /a/b body");
+    EXPECT_TRUE(got.keep_alive);
+  }
+  EXPECT_EQ(server.counts().connections_accepted, 1u);
+  EXPECT_EQ(server.counts().requests, 3u);
+}
+
+TEST(HttpServer, HeadHasNoBodyButItsLength) {
+  HttpServer server(local_options(), echo);
+  HttpClient client = client_of(server);
+  const HttpReceived got = client.request("HEAD", "/h");
+  EXPECT_EQ(got.header("content-length"), "8");
+  EXPECT_TRUE(got.body.empty());
+  EXPECT_EQ(client.get("/").status, 200);
+}
+
+TEST(HttpServer, BodiesOfEverySizeComeBack) {
+  HttpServer server(local_options(), echo);
+  HttpClient client = client_of(server);
+  for (const size_t bytes : {0, 1, 4095, 16384, 16385, 100'000, 3'000'000, 20'000'000}) {
+    std::string body(bytes, 'x');
+    for (size_t i = 0; i < bytes; i += 97) body[i] = static_cast<char>(i);
+    EXPECT_EQ(client.post("/", body).body, "POST / " + body) << bytes;
+  }
+}
+
+TEST(HttpServer, ChunkedBodyInTinyPieces) {
+  HttpServer server(local_options(), echo);
+  HttpClient client = client_of(server);
+  const std::string bytes =
+      "POST /c HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n"
+      "5\r\nhello\r\n6;ext=1\r\n world\r\n0\r\nTrailer: t\r\n\r\n";
+  for (const char c : bytes) client.send_raw({&c, 1});
+  EXPECT_EQ(client.receive().body, "POST /c hello world");
+  client.send_raw(bytes + bytes);
+  EXPECT_EQ(client.receive().body, "POST /c hello world");
+  EXPECT_EQ(client.receive().body, "POST /c hello world");
+}
+
+TEST(HttpServer, ExpectContinueIsAnswered) {
+  HttpServer server(local_options(), echo);
+  HttpClient client = client_of(server);
+  client.send_raw("POST /e HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n");
+  std::this_thread::sleep_for(20ms);
+  client.send_raw("ok");
+  EXPECT_EQ(client.receive().body, "POST /e ok");  // the parser skips the interim response
+}
+
+TEST(HttpServer, TenThousandPipelinedRequestsInOrder) {
+  HttpServer server(local_options(), echo);
+  HttpClient client = client_of(server);
+  client.connect();
+  constexpr int kRequests = 10'000;
+  std::thread sender([&] {
+    std::string bytes;
+    for (int i = 0; i < kRequests; ++i) bytes += "GET /" + std::to_string(i) + " HTTP/1.1\r\nHost: h\r\n\r\n";
+    client.send_raw(bytes);
+  });
+  int in_order = 0;
+  for (int i = 0; i < kRequests; ++i) {
+    HttpReceived got = client.receive();
+    in_order += got.body == "GET /" + std::to_string(i) + " ";
+  }
+  sender.join();
+  EXPECT_EQ(in_order, kRequests);
+}
+
+TEST(HttpServer, PipelinedAnswersKeepOrderWhenTheyFinishOutOfOrder) {
+  std::vector<std::thread> threads;
+  HttpServer server(local_options(), [&](HttpRequest&& request, HttpReply reply) {
+    const int delay_ms = request.path == "/slow" ? 60 : 1;
+    threads.emplace_back([delay_ms, r = std::move(request), reply = std::move(reply)]() mutable {
+      std::this_thread::sleep_for(std::chrono::milliseconds(delay_ms));
+      reply.send(http_text(200, std::string(r.path)));
+    });
+  });
+  HttpClient client = client_of(server);
+  client.send_raw("GET /slow HTTP/1.1\r\nHost: h\r\n\r\nGET /fast HTTP/1.1\r\nHost: h\r\n\r\n");
+  EXPECT_EQ(client.receive().body, "/slow");
+  EXPECT_EQ(client.receive().body, "/fast");
+  server.stop();
+  for (std::thread& t : threads) t.join();
+}
+
+struct BadCase {
+  const char* name;
+  std::string bytes;
+  int status;
+};
+
+TEST(HttpServer, RefusesMalformedRequestsAndCloses) {
+  HttpServerOptions options = local_options();
+  options.limits.max_header_bytes = 4096;
+  options.limits.max_body_bytes = 1000;
+  HttpServer server(options, echo);
+  const std::string chunked = "POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n";
+  const std::vector<BadCase> cases = {
+      {"no request line", "hello\r\n\r\n", 400},
+      {"bad version", "GET / HTTP/2.0\r\nHost: h\r\n\r\n", 505},
+      {"header without colon", "GET / HTTP/1.1\r\nHost: h\r\nnocolon\r\n\r\n", 400},
+      {"space before colon", "GET / HTTP/1.1\r\nHost: h\r\nA : b\r\n\r\n", 400},
+      {"folded header", "GET / HTTP/1.1\r\nHost: h\r\nA: b\r\n c\r\n\r\n", 400},
+      {"bare line feed", "GET / HTTP/1.1\r\nHost: h\nA: b\r\n\r\n", 400},
+      {"no host", "GET / HTTP/1.1\r\n\r\n", 400},
+      {"two hosts", "GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", 400},
+      {"length and chunked",
+       "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n", 400},
+      {"chunked and length",
+       "POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n", 400},
+      {"two lengths", "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n", 400},
+      {"negative length", "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: -5\r\n\r\n", 400},
+      {"signed length", "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: +5\r\n\r\n", 400},
+      {"overflowing length", "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 99999999999999999999\r\n\r\n",
+       400},
+      {"unknown coding", "POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: gzip, chunked\r\n\r\n", 501},
+      {"coding trick", "POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: xchunked\r\n\r\n", 501},
+      {"chunked in 1.0", "POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n", 400},
+      {"bad chunk size", chunked + "zz\r\nhello\r\n", 400},
+      {"chunk size overflow", chunked + "fffffffffffffffff\r\nhello\r\n", 400},
+      {"chunk longer than its size", chunked + "2\r\nhello\r\n0\r\n\r\n", 400},
+      {"chunk over the limit", chunked + "fff\r\n", 413},
+      {"body over the limit", post_head(1001), 413},
+      {"header over the limit", "GET / HTTP/1.1\r\nHost: h\r\nA: " + std::string(5000, 'a') + "\r\n\r\n",
+       431},
+      {"endless header", "GET / HTTP/1.1\r\nHost: h\r\nA: " + std::string(9000, 'a'), 431},
+      {"endless chunk extension", chunked + "1;" + std::string(9000, 'a'), 400},
+      {"unknown expectation", "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\nExpect: magic\r\n\r\na",
+       417},
+      {"connect", "CONNECT a:1 HTTP/1.1\r\nHost: h\r\n\r\n", 501},
+  };
+  for (const BadCase& c : cases) {
+    HttpClient client = client_of(server, 3s);
+    client.send_raw(c.bytes);
+    const HttpReceived got = client.receive();
+    EXPECT_EQ(got.status, c.status) << c.name << ": " << got.body;
+    EXPECT_EQ(got.body.rfind("{\"error\":\"", 0), 0u) << c.name << ": " << got.body;
+    EXPECT_FALSE(got.keep_alive) << c.name;
+    EXPECT_TRUE(client.wait_closed()) << c.name;
+  }
+  EXPECT_EQ(server.counts().requests, 0u);
+  EXPECT_EQ(server.counts().requests_malformed, cases.size());
+}
+
+TEST(HttpServer, TruncatedRequestsAreForgotten) {
+  HttpServer server(local_options(), echo);
+  for (const std::string& bytes : {std::string("GET / HT"), std::string("\r\n"), post_head(10) + "abc"}) {
+    HttpClient client = client_of(server);
+    client.send_raw(bytes);
+    client.shutdown_send();
+    EXPECT_TRUE(client.wait_closed());
+  }
+  EXPECT_EQ(server.counts().requests, 0u);
+  EXPECT_TRUE(eventually([&] { return server.counts().connections_open == 0; }));
+}
+
+TEST(HttpServer, SlowClientsAreTimedOut) {
+  HttpServerOptions options = local_options();
+  options.header_timeout = 100ms;
+  options.body_timeout = 100ms;
+  options.idle_timeout = 150ms;
+  HttpServer server(options, echo);
+  HttpClient head = client_of(server), body = client_of(server), idle = client_of(server);
+  idle.connect();
+  body.send_raw(post_head(100));
+  head.send_raw("GET / HTTP/1.1\r\n");
+  std::atomic<bool> over{false};
+  std::thread trickle([&] {  // a byte now and then does not buy time
+    try {
+      while (!over.load()) {
+        head.send_raw("A");
+        std::this_thread::sleep_for(20ms);
+      }
+    } catch (const base::Error&) {
+    }
+  });
+  EXPECT_EQ(body.receive().status, 408);
+  EXPECT_TRUE(idle.wait_closed());
+  EXPECT_TRUE(eventually([&] { return server.counts().timeouts == 3; }));
+  over.store(true);
+  trickle.join();
+  EXPECT_EQ(head.receive().status, 408);
+}
+
+TEST(HttpServer, TellsTheHandlerThatTheClientLeft) {
+  std::atomic<bool> called{false}, seen{false};
+  std::latch taken(1);
+  HttpReply held;
+  HttpServer server(local_options(), [&](HttpRequest&&, HttpReply reply) {
+    reply.on_client_gone([&] { called.store(true); });
+    held = std::move(reply);
+    taken.count_down();
+  });
+  {
+    HttpClient client = client_of(server);
+    client.send_raw("GET / HTTP/1.1\r\nHost: h\r\n\r\n");
+    taken.wait();
+    EXPECT_FALSE(held.client_gone());
+  }
+  EXPECT_TRUE(eventually([&] { return called.load(); }));
+  EXPECT_TRUE(held.client_gone());
+  bool at_once = false;
+  held.on_client_gone([&] { at_once = true; });
+  EXPECT_TRUE(at_once);
+  held.send(http_text(200, "too late"));
+  EXPECT_EQ(server.counts().clients_gone, 1u);
+}
+
+TEST(HttpServer, DroppedAndThrowingHandlersAnswer) {
+  HttpServer server(local_options(), [](HttpRequest&& request, HttpReply) {
+    if (request.path == "/missing") base::fail(base::ErrorCode::not_found, "no \"model\"");
+    if (request.path == "/full") base::fail(base::ErrorCode::unavailable, "queue is full");
+    if (request.path == "/std") throw std::runtime_error("broken");
+  });
+  HttpClient client = client_of(server);
+  EXPECT_EQ(client.get("/dropped").status, 500);
+  const HttpReceived missing = client.get("/missing");
+  EXPECT_EQ(missing.status, 404);
+  EXPECT_EQ(missing.body, "{\"error\":\"no \\\"model\\\"\"}");
+  const HttpReceived full = client.get("/full");
+  EXPECT_EQ(full.status, 503);
+  EXPECT_EQ(full.header("retry-after"), "1");
+  EXPECT_EQ(client.get("/std").body, "{\"error\":\"broken\"}");
+}
+
+TEST(HttpServer, StreamsPiecesFromAnotherThread) {
+  std::vector<std::thread> threads;
+  HttpServer server(local_options(), [&](HttpRequest&& request, HttpReply reply) {
+    const bool abort = request.path == "/abort";
+    threads.emplace_back([abort, reply = std::move(reply)]() mutable {
+      HttpStream stream = reply.stream(http_text(200, "", "text/event-stream"));
+      for (int i = 0; i < 100; ++i) stream.write("data: " + std::to_string(i) + "\n\n");
+      if (!abort) stream.finish();
+    });
+  });
+  std::string expected;
+  for (int i = 0; i < 100; ++i) expected += "data: " + std::to_string(i) + "\n\n";
+  HttpClient client = client_of(server);
+  for (int i = 0; i < 3; ++i) {
+    const HttpReceived got = client.get("/");
+    EXPECT_EQ(got.header("transfer-encoding"), "chunked");
+    EXPECT_EQ(got.body, expected);
+  }
+  EXPECT_THROW(client.get("/abort"), base::Error);
+  client.send_raw("GET / HTTP/1.0\r\n\r\n");
+  EXPECT_EQ(client.receive().body, expected);
+  server.stop();
+  for (std::thread& t : threads) t.join();
+}
+
+TEST(HttpServer, LargeStreamWaitsForASlowReader) {
+  std::thread writer;
+  std::atomic<size_t> most{0};
+  constexpr int kPieces = 2000;
+  HttpServer server(local_options(), [&](HttpRequest&&, HttpReply reply) {
+    writer = std::thread([&, reply = std::move(reply)]() mutable {
+      HttpStream stream = reply.stream(http_text(200, ""));
+      for (int i = 0; i < kPieces; ++i) {
+        while (stream.backlog_bytes() > 200'000) std::this_thread::sleep_for(1ms);
+        stream.write(std::string(10'000, static_cast<char>('a' + i % 26)));
+        most.store(std::max(most.load(), stream.backlog_bytes()));
+      }
+      stream.finish();
+    });
+  });
+  HttpClient client = client_of(server);
+  client.send_raw("GET / HTTP/1.1\r\nHost: h\r\n\r\n");
+  std::this_thread::sleep_for(100ms);
+  const HttpReceived got = client.receive();
+  EXPECT_EQ(got.body.size(), size_t{kPieces} * 10'000);
+  EXPECT_LE(most.load(), 220'000u);
+  server.stop();
+  writer.join();
+}
+
+TEST(HttpServer, CodesBodiesBothWays) {
+  HttpServerOptions options = local_options();
+  options.limits.max_body_bytes = 200'000;
+  HttpServer server(options, echo);
+  HttpClient client = client_of(server);
+  const std::string plain(150'000, 'z');
+  for (const HttpCoding coding : {HttpCoding::gzip, HttpCoding::deflate}) {
+    const std::string name = coding == HttpCoding::gzip ? "gzip" : "deflate";
+    const HttpReceived got =
+        client.post("/", http_deflate(plain, coding),
+                    {{"Content-Encoding", name}, {"Accept-Encoding", name + ";q=0.5, br"}});
+    EXPECT_EQ(got.header("content-encoding"), name);
+    EXPECT_LT(got.body.size(), 5000u);
+    EXPECT_EQ(http_inflate(got.body, 1 << 20).view(), "POST / " + plain);
+  }
+  const std::string bomb = http_deflate(std::string(10'000'000, '0'), HttpCoding::gzip);
+  EXPECT_EQ(client.post("/", bomb, {{"Content-Encoding", "gzip"}}).status, 413);
+  EXPECT_EQ(client.post("/", "not gzip", {{"Content-Encoding", "gzip"}}).status, 400);
+  const std::string cut = http_deflate(plain, HttpCoding::gzip);
+  EXPECT_EQ(client.post("/", cut.substr(0, cut.size() / 2), {{"Content-Encoding", "gzip"}}).status, 400);
+  const HttpReceived unknown = client.post("/", "x", {{"Content-Encoding", "br"}});
+  EXPECT_EQ(unknown.status, 501);
+  EXPECT_EQ(unknown.header("accept-encoding"), "gzip, deflate");
+  const HttpReceived refused = client.post("/", plain, {{"Accept-Encoding", "gzip;q=0, identity"}});
+  EXPECT_TRUE(refused.header("content-encoding").empty());
+}
+
+TEST(HttpServer, SixtyFourConnectionsOfAThousandRequests) {
+  HttpServer server(local_options(), echo);
+  std::atomic<int> good{0};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 8; ++t) {
+    threads.emplace_back([&, t] {
+      std::vector<HttpClient> clients;
+      for (int c = 0; c < 8; ++c) clients.push_back(client_of(server));
+      for (int i = 0; i < 1000; ++i) {
+        const std::string body = std::to_string(t * 1000 + i);
+        const std::string head = post_head(body.size());
+        for (HttpClient& c : clients) c.send_raw(head + body);
+        for (HttpClient& c : clients) good += c.receive().body == "POST /x " + body;
+      }
+    });
+  }
+  for (std::thread& t : threads) t.join();
+  EXPECT_EQ(good.load(), 64'000);
+  EXPECT_EQ(server.counts().connections_accepted, 64u);
+}
+
+TEST(HttpServer, ConnectionsBeyondTheLimitGet503) {
+  HttpServerOptions options = local_options();
+  options.max_connections = 2;
+  HttpServer server(options, echo);
+  HttpClient a = client_of(server), b = client_of(server), c = client_of(server);
+  EXPECT_EQ(a.get("/").status, 200);
+  EXPECT_EQ(b.get("/").status, 200);
+  c.connect();
+  EXPECT_EQ(c.receive().status, 503);
+  EXPECT_TRUE(c.wait_closed());
+  a.close();
+  EXPECT_TRUE(eventually([&] { return server.counts().connections_open == 1; }));
+  c.close();
+  EXPECT_EQ(c.get("/").status, 200);
+}
+
+TEST(HttpServer, DrainsUnderLoadWithoutAFailedRequest) {
+  std::vector<std::thread> workers;
+  HttpServer server(local_options(), [](HttpRequest&& request, HttpReply reply) {
+    std::thread([r = std::move(request), reply = std::move(reply)]() mutable {
+      std::this_thread::sleep_for(2ms);
+      reply.send(http_text(200, std::string(r.body.view())));
+    }).detach();
+  });
+  std::atomic<int> good{0}, bad{0}, turned_away{0};
+  std::latch started(8);
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 8; ++t) {
+    threads.emplace_back([&] {
+      HttpClient client = client_of(server);
+      for (int i = 0;; ++i) {
+        if (i == 5) started.count_down();
+        try {
+          const HttpReceived got = client.post("/", "body");
+          (got.status == 200 && got.body == "body" ? good : bad)++;
+        } catch (const base::Error& error) {
+          const bool refused = error.message().find("cannot connect") != std::string::npos;
+          (refused ? turned_away : bad)++;
+          return;
+        }
+      }
+    });
+  }
+  started.wait();
+  EXPECT_TRUE(server.drain(5s));
+  for (std::thread& t : threads) t.join();
+  EXPECT_EQ(bad.load(), 0);
+  EXPECT_EQ(turned_away.load(), 8);  // each after its last answer, by a closed listener
+  EXPECT_GE(good.load(), 40);
+  EXPECT_EQ(server.counts().connections_open, 0u);
+}
+
+TEST(HttpServer, RepliesThatOutliveTheServerAreHarmless) {
+  HttpReply held;
+  std::latch taken(1);
+  {
+    HttpServer server(local_options(), [&](HttpRequest&&, HttpReply reply) {
+      held = std::move(reply);
+      taken.count_down();
+    });
+    HttpClient client = client_of(server);
+    client.send_raw("GET / HTTP/1.1\r\nHost: h\r\n\r\n");
+    taken.wait();
+    server.stop();
+  }
+  EXPECT_TRUE(held.client_gone());
+  held.send(http_text(200, "nobody listens"));
+}
+
+TEST(HttpServer, BadOptionsAndTakenPortsAreRefused) {
+  HttpServer server(local_options(), echo);
+  HttpServerOptions options = local_options();
+  options.port = server.port();
+  EXPECT_THROW(HttpServer(options, echo), base::Error);
+  options = local_options();
+  options.threads = 0;
+  EXPECT_THROW(HttpServer(options, echo), base::Error);
+  options = local_options();
+  options.tls_certificate_file = "missing.pem";
+  options.tls_key_file = "missing.key";
+  EXPECT_THROW(HttpServer(options, echo), base::Error);
+}
+
+}  // namespace
+}  // namespace trireme::serve

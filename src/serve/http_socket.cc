@@ -1,0 +1,175 @@
+// Socket input and output: readv-style gathering on plain sockets, OpenSSL on secured ones.
+#include "serve/http_socket.h"
+
+#include <openssl/err.h>
+#include <openssl/ssl.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <climits>
+
+#include "base/error.h"
+
+namespace trireme::serve {
+
+struct HttpTlsContext::Impl {
+  SSL_CTX* context = nullptr;
+};
+
+HttpTlsContext::HttpTlsContext(const std::string& certificate_file, const std::string& key_file)
+    : impl_(std::make_unique<Impl>()) {
+  impl_->context = SSL_CTX_new(TLS_server_method());
+  base::check(impl_->context != nullptr, "OpenSSL cannot start");
+  SSL_CTX* context = impl_->context;
+  SSL_CTX_set_min_proto_version(context, TLS1_2_VERSION);
+  SSL_CTX_set_mode(context, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER |
+                                SSL_MODE_RELEASE_BUFFERS);
+  SSL_CTX_set_options(context, SSL_OP_NO_RENEGOTIATION | SSL_OP_CIPHER_SERVER_PREFERENCE);
+  const bool usable = SSL_CTX_use_certificate_chain_file(context, certificate_file.c_str()) == 1 &&
+                      SSL_CTX_use_PrivateKey_file(context, key_file.c_str(), SSL_FILETYPE_PEM) == 1 &&
+                      SSL_CTX_check_private_key(context) == 1;
+  if (!usable) {
+    std::array<char, 256> reason{};
+    ERR_error_string_n(ERR_get_error(), reason.data(), reason.size());
+    ERR_clear_error();
+    SSL_CTX_free(context);
+    impl_->context = nullptr;
+    base::fail_invalid("TLS certificate or key cannot be used: ", certificate_file, ", ", key_file, ": ",
+                       reason.data());
+  }
+}
+
+HttpTlsContext::~HttpTlsContext() {
+  if (impl_->context != nullptr) SSL_CTX_free(impl_->context);
+}
+
+struct HttpSocket::Tls {
+  SSL* ssl;
+  explicit Tls(SSL* s) : ssl(s) {}
+  ~Tls() { SSL_free(ssl); }
+  Tls(const Tls&) = delete;
+  Tls& operator=(const Tls&) = delete;
+};
+
+HttpSocket::HttpSocket(int fd, const HttpTlsContext* tls) : fd_(fd) {
+  if (tls == nullptr) return;
+  SSL* ssl = SSL_new(tls->impl_->context);
+  base::check(ssl != nullptr && SSL_set_fd(ssl, fd) == 1, "OpenSSL cannot open a connection");
+  SSL_set_accept_state(ssl);  // the handshake runs inside the first reads
+  tls_ = std::make_unique<Tls>(ssl);
+}
+
+HttpSocket::~HttpSocket() {
+  tls_.reset();
+  if (fd_ >= 0) ::close(fd_);
+}
+
+ssize_t HttpSocket::tls_result(int rc) const {
+  if (rc > 0) return rc;
+  const int error = SSL_get_error(tls_->ssl, rc);
+  ERR_clear_error();
+  if (error == SSL_ERROR_WANT_READ || error == SSL_ERROR_WANT_WRITE) return kAgain;
+  return error == SSL_ERROR_ZERO_RETURN ? kEof : kBroken;
+}
+
+ssize_t HttpSocket::read(char* to, size_t bytes) {
+  if (tls_ != nullptr) {
+    return tls_result(SSL_read(tls_->ssl, to, static_cast<int>(std::min<size_t>(bytes, INT_MAX))));
+  }
+  for (;;) {
+    const ssize_t got = ::recv(fd_, to, bytes, 0);
+    if (got >= 0) return got;
+    if (errno == EINTR) continue;
+    return errno == EAGAIN || errno == EWOULDBLOCK ? kAgain : kBroken;
+  }
+}
+
+ssize_t HttpSocket::write(const std::string_view* views, size_t count) {
+  if (tls_ != nullptr) {
+    const size_t bytes = std::min<size_t>(views[0].size(), INT_MAX);
+    const ssize_t wrote = tls_result(SSL_write(tls_->ssl, views[0].data(), static_cast<int>(bytes)));
+    return wrote == kEof ? kBroken : wrote;
+  }
+  constexpr size_t kMaxViews = 64;
+  std::array<iovec, kMaxViews> io;
+  count = std::min(count, kMaxViews);
+  for (size_t i = 0; i < count; ++i) io[i] = {const_cast<char*>(views[i].data()), views[i].size()};
+  msghdr message{};
+  message.msg_iov = io.data();
+  message.msg_iovlen = count;
+  for (;;) {
+    const ssize_t wrote = ::sendmsg(fd_, &message, MSG_NOSIGNAL);
+    if (wrote >= 0) return wrote;
+    if (errno == EINTR) continue;
+    return errno == EAGAIN || errno == EWOULDBLOCK ? kAgain : kBroken;
+  }
+}
+
+void HttpSocket::shutdown_write() {
+  if (tls_ != nullptr) {
+    SSL_shutdown(tls_->ssl);
+    ERR_clear_error();
+  }
+  ::shutdown(fd_, SHUT_WR);
+}
+
+std::string& HttpOutput::text() {
+  if (segments_.empty() || segments_.back().part) segments_.emplace_back();
+  return segments_.back().text;
+}
+
+void HttpOutput::append(HttpBodyPart part) {
+  if (part.bytes().empty()) return;
+  segments_.emplace_back();
+  segments_.back().part.emplace(std::move(part));
+}
+
+size_t HttpOutput::bytes() const {
+  size_t total = 0;
+  for (size_t i = first_; i < segments_.size(); ++i) total += segments_[i].view().size();
+  return total - offset_;
+}
+
+HttpOutput::Flush HttpOutput::flush(HttpSocket& socket) {
+  constexpr size_t kViews = 16;
+  for (;;) {
+    std::array<std::string_view, kViews> views;
+    size_t count = 0;
+    for (size_t i = first_; i < segments_.size() && count < kViews; ++i) {
+      std::string_view view = segments_[i].view();
+      if (i == first_) view.remove_prefix(offset_);
+      if (!view.empty()) views[count++] = view;
+    }
+    if (count == 0) {
+      consumed(0);
+      return Flush::done;
+    }
+    const ssize_t wrote = socket.write(views.data(), count);
+    if (wrote == HttpSocket::kAgain) return Flush::blocked;
+    if (wrote < 0) return Flush::broken;
+    consumed(static_cast<size_t>(wrote));
+  }
+}
+
+void HttpOutput::consumed(size_t bytes) {
+  constexpr size_t kKeptCapacity = size_t{64} << 10;
+  offset_ += bytes;
+  while (first_ < segments_.size() && offset_ >= segments_[first_].view().size()) {
+    offset_ -= segments_[first_].view().size();
+    Segment& gone = segments_[first_++];
+    gone.part.reset();
+    gone.text.clear();  // keeps its capacity: the next answer goes there
+    if (gone.text.capacity() > kKeptCapacity) gone.text.shrink_to_fit();
+  }
+  if (first_ == segments_.size()) {
+    segments_.resize(std::min<size_t>(segments_.size(), 1));
+    first_ = 0;
+    offset_ = 0;
+  }
+}
+
+}  // namespace trireme::serve

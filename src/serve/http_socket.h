@@ -1,0 +1,83 @@
+// Internal to the HTTP server: one accepted socket, plain or TLS, and the queue of bytes that wait to leave
+// through it.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "serve/http_message.h"
+
+namespace trireme::serve {
+
+/// Certificate and key that connections of one server share.
+class HttpTlsContext {
+ public:
+  /// PEM files. Throws invalid_argument if they cannot be used.
+  HttpTlsContext(const std::string& certificate_file, const std::string& key_file);
+  ~HttpTlsContext();
+
+ private:
+  friend class HttpSocket;
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+/// A non-blocking stream socket. Results: bytes moved, or one of the three marks.
+class HttpSocket {
+ public:
+  static constexpr ssize_t kEof = 0;
+  static constexpr ssize_t kAgain = -1;
+  static constexpr ssize_t kBroken = -2;
+
+  HttpSocket(int fd, const HttpTlsContext* tls);
+  ~HttpSocket();
+  HttpSocket(const HttpSocket&) = delete;
+  HttpSocket& operator=(const HttpSocket&) = delete;
+
+  int fd() const { return fd_; }
+  bool is_tls() const { return tls_ != nullptr; }
+  ssize_t read(char* to, size_t bytes);
+  /// Writes views in order, as many as one call takes.
+  ssize_t write(const std::string_view* views, size_t count);
+  void shutdown_write();
+
+ private:
+  struct Tls;
+  ssize_t tls_result(int rc) const;
+  int fd_;
+  std::unique_ptr<Tls> tls_;
+};
+
+/// Bytes on their way out. Small ones are gathered in one run, so that many pipelined answers leave in one
+/// call; large body parts are queued as they are and never copied.
+class HttpOutput {
+ public:
+  /// The run to append text to.
+  std::string& text();
+  void append(HttpBodyPart part);
+  size_t bytes() const;
+  bool empty() const { return bytes() == 0; }
+
+  enum class Flush { done, blocked, broken };
+  Flush flush(HttpSocket& socket);
+
+ private:
+  struct Segment {
+    std::string text;
+    std::optional<HttpBodyPart> part;
+    std::string_view view() const { return part ? part->bytes() : std::string_view(text); }
+  };
+  void consumed(size_t bytes);
+
+  std::vector<Segment> segments_;
+  size_t first_ = 0;   // segments before it have left
+  size_t offset_ = 0;  // bytes of segment first_ that have left
+};
+
+}  // namespace trireme::serve
