@@ -32,6 +32,7 @@ HttpUrl HttpUrl::parse(std::string_view url) {
     out.target = out.target.substr(0, out.target.find('#'));
     url = url.substr(0, slash);
   }
+  // An IPv6 host stands in brackets and holds colons of its own.
   const size_t bracket = url.find(']');
   const size_t colon = url.find(':', bracket == std::string_view::npos ? 0 : bracket);
   if (colon != std::string_view::npos) {
@@ -60,6 +61,8 @@ int http_connect(const std::string& host, uint16_t port, bool nonblocking) {
   const int rc = getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &list);
   if (rc != 0) base::fail(base::ErrorCode::unavailable, "host is unknown: ", host, ": ", gai_strerror(rc));
   int error = 0;
+  // A name may stand for several addresses (both families, several machines): the first that answers is
+  // taken.
   for (const addrinfo* a = list; a != nullptr; a = a->ai_next) {
     const int fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | (nonblocking ? SOCK_NONBLOCK : 0), 0);
     if (fd >= 0) {
@@ -108,6 +111,7 @@ struct HttpClient::Impl {
     if (fd >= 0) ::close(fd);
   }
 
+  // The timeout counts from the last progress, not from the start of the request.
   void wait_for(short events) {
     pollfd p{fd, events, 0};
     int rc = 0;
@@ -195,6 +199,9 @@ HttpReceived HttpClient::request(std::string_view method, std::string_view targe
                                  const HttpHeaderList& headers) {
   std::string bytes = http_request_head(method, target, impl_->authority, body.size(), headers);
   bytes.append(body);
+  // A kept connection may have been closed by the server just now. Nothing of an answer has come then, so the
+  // request is sent once more; on a fresh connection, or after the first bytes of an answer, the error is the
+  // answer.
   for (bool fresh = !connected();; fresh = true) {
     if (!connected()) connect();
     try {

@@ -9,6 +9,8 @@ namespace trireme::serve {
 
 void HttpBytes::reserve(size_t bytes) {
   if (bytes <= capacity_) return;
+  // No value-initialisation: clearing 600 KB of tensor bytes that recv() overwrites costs more than parsing
+  // them.
   auto grown = std::make_unique_for_overwrite<char[]>(bytes);
   if (size_ > 0) std::memcpy(grown.get(), data_.get(), size_);
   data_ = std::move(grown);
@@ -59,6 +61,8 @@ int hex_digit(char c) {
 std::string http_percent_decode(std::string_view text) {
   std::string out;
   out.reserve(text.size());
+  // A NUL would end a file name early when a decoded path reaches the file system: refused with the broken
+  // escapes.
   for (size_t i = 0; i < text.size(); ++i) {
     if (text[i] != '%') {
       out.push_back(text[i]);
@@ -98,6 +102,7 @@ HttpResponse http_error(int status, std::string_view message) {
 
 HttpResponse http_error(const base::Error& error) {
   HttpResponse response = http_error(http_status(error.code()), error.message());
+  // 429 and 503 mean "later": clients that honour the header back off instead of hammering a full queue.
   const bool retry =
       error.code() == base::ErrorCode::exhausted || error.code() == base::ErrorCode::unavailable;
   if (retry) response.headers.emplace_back("Retry-After", "1");
@@ -117,6 +122,7 @@ int http_status(base::ErrorCode code) {
 }
 
 std::string_view http_reason(int status) {
+  // RFC 9110 section 15; clients ignore the phrase, people who read a trace do not.
   struct Row {
     int status;
     std::string_view reason;
@@ -162,6 +168,7 @@ std::string_view http_reason(int status) {
 
 std::string http_json_quote(std::string_view text) {
   static constexpr char kHex[] = "0123456789abcdef";
+  // RFC 8259 section 7: quote, backslash and everything below 0x20 must be escaped.
   std::string out = "\"";
   for (const char c : text) {
     const auto code = static_cast<unsigned char>(c);

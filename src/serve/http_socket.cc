@@ -25,6 +25,8 @@ HttpTlsContext::HttpTlsContext(const std::string& certificate_file, const std::s
   impl_->context = SSL_CTX_new(TLS_server_method());
   base::check(impl_->context != nullptr, "OpenSSL cannot start");
   SSL_CTX* context = impl_->context;
+  // Partial writes and moving buffers: the output queue may have grown (and moved) between two tries of one
+  // write.
   SSL_CTX_set_min_proto_version(context, TLS1_2_VERSION);
   SSL_CTX_set_mode(context, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER |
                                 SSL_MODE_RELEASE_BUFFERS);
@@ -70,6 +72,7 @@ HttpSocket::~HttpSocket() {
 
 ssize_t HttpSocket::tls_result(int rc) const {
   if (rc > 0) return rc;
+  // OpenSSL keeps errors in a queue of the thread; a stale one would blame the next connection.
   const int error = SSL_get_error(tls_->ssl, rc);
   ERR_clear_error();
   if (error == SSL_ERROR_WANT_READ || error == SSL_ERROR_WANT_WRITE) return kAgain;
@@ -90,6 +93,7 @@ ssize_t HttpSocket::read(char* to, size_t bytes) {
 
 ssize_t HttpSocket::write(const std::string_view* views, size_t count) {
   if (tls_ != nullptr) {
+    // OpenSSL takes one buffer a call and cuts it into 16 KiB records itself.
     const size_t bytes = std::min<size_t>(views[0].size(), INT_MAX);
     const ssize_t wrote = tls_result(SSL_write(tls_->ssl, views[0].data(), static_cast<int>(bytes)));
     return wrote == kEof ? kBroken : wrote;
@@ -99,6 +103,7 @@ ssize_t HttpSocket::write(const std::string_view* views, size_t count) {
   count = std::min(count, kMaxViews);
   for (size_t i = 0; i < count; ++i) io[i] = {const_cast<char*>(views[i].data()), views[i].size()};
   msghdr message{};
+  // sendmsg, not writev: only it can say MSG_NOSIGNAL, and a vanished client must not raise SIGPIPE.
   message.msg_iov = io.data();
   message.msg_iovlen = count;
   for (;;) {
@@ -136,6 +141,7 @@ size_t HttpOutput::bytes() const {
 
 HttpOutput::Flush HttpOutput::flush(HttpSocket& socket) {
   constexpr size_t kViews = 16;
+  // Until the kernel takes no more: with edge-triggered readiness there is no other call to continue from.
   for (;;) {
     std::array<std::string_view, kViews> views;
     size_t count = 0;
@@ -158,6 +164,7 @@ HttpOutput::Flush HttpOutput::flush(HttpSocket& socket) {
 void HttpOutput::consumed(size_t bytes) {
   constexpr size_t kKeptCapacity = size_t{64} << 10;
   offset_ += bytes;
+  // Empty segments (a reused text run) count as sent.
   while (first_ < segments_.size() && offset_ >= segments_[first_].view().size()) {
     offset_ -= segments_[first_].view().size();
     Segment& gone = segments_[first_++];
