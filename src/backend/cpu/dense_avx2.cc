@@ -9,11 +9,14 @@ TRIREME_TARGET_AVX2_BEGIN
 namespace trireme::cpu {
 namespace {
 
+// Vocabulary, templates, table: in this order.
 #include "backend/cpu/dense_simd_avx2.inc"
+
 #include "backend/cpu/dense_activation.inc"
 #include "backend/cpu/depthwise_kernel.inc"
 #include "backend/cpu/gemm_kernel.inc"
 #include "backend/cpu/pool_kernel.inc"
+
 #include "backend/cpu/dense_table.inc"
 
 constexpr DenseKernels kTable = make_dense_kernels(Isa::avx2);

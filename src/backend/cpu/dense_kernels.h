@@ -68,6 +68,14 @@ struct PoolRow {
   float* y;
 };
 
+/// y[c] = scale * sum of x[lines, line, c].
+struct GlobalAverage {
+  const float* x;
+  int64_t lines, line, c;
+  float scale;
+  float* y;
+};
+
 struct DenseKernels {
   Isa isa;
   int tile_rows;                            // largest tile height
@@ -81,6 +89,7 @@ struct DenseKernels {
   void (*activate)(const ActivateTile&, const Epilogue&);
   void (*depthwise_row)(const DepthwiseRow&);
   void (*pool_row)(const PoolRow&);
+  void (*global_average)(const GlobalAverage&);
 };
 
 const DenseKernels& dense_kernels_portable();

@@ -5,11 +5,14 @@
 namespace trireme::cpu {
 namespace {
 
+// Vocabulary, templates, table: in this order.
 #include "backend/cpu/dense_simd_portable.inc"
+
 #include "backend/cpu/dense_activation.inc"
 #include "backend/cpu/depthwise_kernel.inc"
 #include "backend/cpu/gemm_kernel.inc"
 #include "backend/cpu/pool_kernel.inc"
+
 #include "backend/cpu/dense_table.inc"
 
 constexpr DenseKernels kTable = make_dense_kernels(Isa::portable);
