@@ -114,32 +114,29 @@ size_t conv2d_workspace_bytes(const ConvShape& shape, ImageLayout x_layout, int 
 void conv2d_nhwc(const ConvArgs& args, void* workspace, base::ThreadPool& pool) {
   const ConvShape& s = args.shape;
   const bool copies = copies_input(s, args.x_layout);
-              "padded copies serve whole inputs");
-              float* front =
-                  reinterpret_cast<float*>(align_up(workspace));  // padded image, or one pixel of zeros
-              const int64_t front_floats = copies ? conv_padded_elements(s) : s.c / s.groups;
-              char* lanes = align_up(reinterpret_cast<char*>(front + front_floats));
-              if (copies) {
-                copy_padded(args, front, pool);
-              } else {
-                std::memset(front, 0, static_cast<size_t>(front_floats) * sizeof(float));
-              }
-              const int64_t og = s.oc / s.groups;
-              GemmJob job;
-              job.m = s.n * s.out_h() * s.out_w();
-              job.ldc = s.oc;
-              for (int64_t g = 0; g < s.groups; ++g) {
-                job.source = copies ? conv_padded_source(s, front, sizeof(float), g)
-                                    : conv_source(s, args.x, sizeof(float), g, front);
-                job.b = {args.weights.data + g * args.weights.group_floats, group_depth(s), og,
-                         args.weights.isa};
-                job.c = args.y + g * og;
-                job.epilogue = args.epilogue;
-                if (job.epilogue.bias) job.epilogue.bias += g * og;
-                if (job.epilogue.residual) job.epilogue.residual += g * og;
-                const GemmPlan plan = plan_gemm(job.m, og, job.source, dense_kernels(job.b.isa), pool.size());
-                run_gemm(job, plan, lanes, pool);
-              }
+  float* front = reinterpret_cast<float*>(align_up(workspace));  // padded image, or one pixel of zeros
+  const int64_t front_floats = copies ? conv_padded_elements(s) : s.c / s.groups;
+  char* lanes = align_up(reinterpret_cast<char*>(front + front_floats));
+  if (copies) {
+    copy_padded(args, front, pool);
+  } else {
+    std::memset(front, 0, static_cast<size_t>(front_floats) * sizeof(float));
+  }
+  const int64_t og = s.oc / s.groups;
+  GemmJob job;
+  job.m = s.n * s.out_h() * s.out_w();
+  job.ldc = s.oc;
+  for (int64_t g = 0; g < s.groups; ++g) {
+    job.source = copies ? conv_padded_source(s, front, sizeof(float), g)
+                        : conv_source(s, args.x, sizeof(float), g, front);
+    job.b = {args.weights.data + g * args.weights.group_floats, group_depth(s), og, args.weights.isa};
+    job.c = args.y + g * og;
+    job.epilogue = args.epilogue;
+    if (job.epilogue.bias) job.epilogue.bias += g * og;
+    if (job.epilogue.residual) job.epilogue.residual += g * og;
+    const GemmPlan plan = plan_gemm(job.m, og, job.source, dense_kernels(job.b.isa), pool.size());
+    run_gemm(job, plan, lanes, pool);
+  }
 }
 
 }  // namespace trireme::cpu
