@@ -1,0 +1,115 @@
+// conv, conv_integer, qlinear_conv, conv_transpose, deform_conv in ONNX layout [n, c, spatial...]: types and cost.
+#include "ops/conv/transpose_window.h"
+#include "ops/conv/window.h"
+#include "ops/table.h"
+
+namespace trireme::ops {
+
+using tensor::Dim;
+using tensor::Dims;
+using tensor::DType;
+using tensor::Shape;
+
+namespace {
+
+std::vector<ir::AttrSpec> conv_attrs() {
+  std::vector<ir::AttrSpec> attrs = window_attrs();
+  attrs.push_back({"group", "int", "channels fall into this many independent groups"});
+  return attrs;
+}
+
+}  // namespace
+
+ir::OpSchema conv_schema() {
+  return {.name = "conv",
+          .doc = "y[n, o, p] = b[o] + sum over c, k of x[n, c, p stride + k dilation - pad] w[o, c, k]",
+          .min_in = 2,
+          .max_in = 3,
+          .attrs = conv_attrs(),
+          .infer =
+              [](const ir::NodeView& n) {
+                return std::vector<tensor::TensorType>{
+                    {n.in[0].dtype, infer_conv_shape(n.attrs, n.in[0].shape, n.in[1].shape)}};
+              },
+          .cost = [](const ir::NodeView& n) { return conv_cost(n, 1); },
+          .onnx = "Conv"};
+}
+
+ir::OpSchema conv_integer_schema() {
+  return {.name = "conv_integer",
+          .doc = "convolution of x - x_zero with w - w_zero in i32; padding counts as x_zero",
+          .min_in = 2,
+          .max_in = 4,
+          .attrs = conv_attrs(),
+          .infer =
+              [](const ir::NodeView& n) {
+                return std::vector<tensor::TensorType>{
+                    {DType::i32, infer_conv_shape(n.attrs, n.in[0].shape, n.in[1].shape)}};
+              },
+          .cost = [](const ir::NodeView& n) { return conv_cost(n, 1); },
+          .why_no_grad = "integer convolution: its operands are quantized values",
+          .onnx = "ConvInteger"};
+}
+
+ir::OpSchema qlinear_conv_schema() {
+  return {.name = "qlinear_conv",
+          .doc = "operands x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, bias: "
+                 "y = saturate(round(conv_i32 x_scale w_scale / y_scale) + y_zero)",
+          .min_in = 8,
+          .max_in = 9,
+          .attrs = conv_attrs(),
+          .infer =
+              [](const ir::NodeView& n) {
+                return std::vector<tensor::TensorType>{
+                    {n.in[7].dtype, infer_conv_shape(n.attrs, n.in[0].shape, n.in[3].shape)}};
+              },
+          .cost = [](const ir::NodeView& n) { return conv_cost(n, 3); },
+          .why_no_grad = "integer convolution: its operands are quantized values",
+          .onnx = "QLinearConv"};
+}
+
+ir::OpSchema conv_transpose_schema() {
+  std::vector<ir::AttrSpec> attrs = conv_attrs();
+  attrs.push_back({"output_padding", "ints", "extra extent after each spatial axis of the result"});
+  attrs.push_back({"output_shape", "ints", "wanted spatial extents; padding follows from them"});
+  return {.name = "conv_transpose",
+          .doc = "the gradient of conv towards x: every input point adds its weighted window to the result",
+          .min_in = 2,
+          .max_in = 3,
+          .attrs = std::move(attrs),
+          .infer =
+              [](const ir::NodeView& n) {
+                return std::vector<tensor::TensorType>{
+                    {n.in[0].dtype, infer_conv_transpose_shape(n.attrs, n.in[0].shape, n.in[1].shape)}};
+              },
+          .cost =
+              [](const ir::NodeView& n) {
+                // Every input point meets each weight of its channel once.
+                ir::Cost cost = conv_cost(n, 1);
+                const Dims w = n.in_dims(1);
+                double taps = 1;
+                for (size_t i = 1; i < w.size(); ++i) taps *= static_cast<double>(w[i]);
+                cost.flop = 2 * taps * static_cast<double>(n.in[0].shape.elements().value_or(0));
+                return cost;
+              },
+          .onnx = "ConvTranspose"};
+}
+
+ir::OpSchema deform_conv_schema() {
+  std::vector<ir::AttrSpec> attrs = conv_attrs();
+  attrs.push_back({"offset_group", "int", "channels share offsets in this many groups"});
+  return {.name = "deform_conv",
+          .doc = "2-D convolution whose taps are moved by `offset` (bilinear samples) and scaled by `mask`",
+          .min_in = 3,
+          .max_in = 5,
+          .attrs = std::move(attrs),
+          .infer =
+              [](const ir::NodeView& n) {
+                return std::vector<tensor::TensorType>{
+                    {n.in[0].dtype, infer_conv_shape(n.attrs, n.in[0].shape, n.in[1].shape)}};
+              },
+          .cost = [](const ir::NodeView& n) { return conv_cost(n, 1); },
+          .onnx = "DeformConv"};
+}
+
+}  // namespace trireme::ops
