@@ -199,7 +199,7 @@ HWY_INLINE VF erf_v(VF x) {
 
 // Lanes are folded half onto half (i with i + n/2) down to one: the same order at every level.
 template <class Fold>
-HWY_INLINE float fold_lanes(VF v, const Fold& fold) {
+HWY_INLINE float fold_lanes(VF v, [[maybe_unused]] const Fold& fold) {
 #if HWY_TARGET == HWY_AVX3
   const hn::Half<F32> half;
   const hn::Half<hn::Half<F32>> quarter;
