@@ -1,0 +1,316 @@
+// Attention kernels. Lanes are queries: scores, running maximum, sum and output are vectors over a block of
+// queries, so there is no horizontal reduction, and keys and values are read as they lie, one broadcast float
+// at a time.
+#include "backend/cpu/attention_encoder.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "backend/cpu/simd_targets.h"
+#include "base/error.h"
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "backend/cpu/attention_encoder.cc"
+#include "hwy/foreach_target.h"
+// After foreach_target, which sets the level.
+#include "backend/cpu/simd_math_inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace trireme::cpu::HWY_NAMESPACE {
+namespace {
+
+// Register blocks: kRowTile x kQ accumulators (24 of 32 registers at AVX-512, 12 of 16 at AVX2).
+#if HWY_TARGET == HWY_AVX3
+constexpr size_t kQ = 4;
+#elif HWY_TARGET == HWY_AVX2
+constexpr size_t kQ = 2;
+#else
+constexpr size_t kQ = 4;
+#endif
+constexpr size_t kRowTile = 6;
+constexpr size_t kBlock = kQ * kLanes;  // queries of a full block
+constexpr size_t kKeys = 128;           // keys of a step of the online softmax
+constexpr float kLowest = -3.0e38f;     // finite start of the maximum: exp(-inf - kLowest) is 0, not NaN
+
+// Per-task memory, on the stack: at most 64 queries x (256 + 128 + 256) floats.
+struct Scratch {
+  alignas(64) float q[kAttentionMaxDim * kBlock];    // [head_dim, kBlock], scaled
+  alignas(64) float scores[kKeys * kBlock];          // [keys of the step, kBlock]
+  alignas(64) float out[kAttentionMaxDim * kBlock];  // [value_dim, kBlock]
+  VF max[kQ], sum[kQ];                               // per query
+};
+
+// c[r] (+)= sum_k a(r, k) * b[k] for kRows rows r and kV vectors of columns. a is read as a[r * step_r + k *
+// step_k], b [depth, kBlock]; c [rows, kBlock]. Depth order is fixed: one chain per element.
+struct Product {
+  const float* a;
+  int64_t step_row, step_depth;
+  const float* b;
+  float* c;
+  size_t depth;
+};
+
+template <size_t kRows, size_t kV, bool kAdd>
+HWY_INLINE void product_tile(const Product& p) {
+  VF acc[kRows][kV];
+  for (size_t r = 0; r < kRows; ++r) {
+    for (size_t v = 0; v < kV; ++v) {
+      acc[r][v] = kAdd ? hn::Load(kF, p.c + r * kBlock + v * kLanes) : hn::Zero(kF);
+    }
+  }
+  const float* HWY_RESTRICT a = p.a;
+  const float* HWY_RESTRICT b = p.b;
+  for (size_t k = 0; k < p.depth; ++k) {
+    VF bv[kV];
+    for (size_t v = 0; v < kV; ++v) bv[v] = hn::Load(kF, b + v * kLanes);
+    for (size_t r = 0; r < kRows; ++r) {
+      const VF av = set(a[static_cast<int64_t>(r) * p.step_row]);
+      for (size_t v = 0; v < kV; ++v) acc[r][v] = hn::MulAdd(av, bv[v], acc[r][v]);
+    }
+    a += p.step_depth;
+    b += kBlock;
+  }
+  for (size_t r = 0; r < kRows; ++r) {
+    for (size_t v = 0; v < kV; ++v) hn::Store(acc[r][v], kF, p.c + r * kBlock + v * kLanes);
+  }
+}
+
+template <size_t kV, bool kAdd>
+void product(Product p, size_t rows) {
+  for (; rows >= kRowTile; rows -= kRowTile) {
+    product_tile<kRowTile, kV, kAdd>(p);
+    p.a += static_cast<int64_t>(kRowTile) * p.step_row;
+    p.c += kRowTile * kBlock;
+  }
+  switch (rows) {
+    case 5: return product_tile<5, kV, kAdd>(p);
+    case 4: return product_tile<4, kV, kAdd>(p);
+    case 3: return product_tile<3, kV, kAdd>(p);
+    case 2: return product_tile<2, kV, kAdd>(p);
+    case 1: return product_tile<1, kV, kAdd>(p);
+    default: return;
+  }
+}
+
+// Where one block of queries lies.
+struct BlockAt {
+  int64_t batch, head, query;
+  size_t queries;  // valid ones, at most kBlock
+};
+
+#if HWY_TARGET != HWY_SCALAR
+using F128 = hn::FixedTag<float, 4>;
+
+// Transposes a 4 x 4 block: rows `from` apart, columns `to` apart.
+HWY_INLINE void transpose4(const float* x, int64_t from, float* y, size_t to, VF) {
+  const F128 d;
+  const auto r0 = hn::LoadU(d, x), r1 = hn::LoadU(d, x + from);
+  const auto r2 = hn::LoadU(d, x + 2 * from), r3 = hn::LoadU(d, x + 3 * from);
+  const auto a = hn::InterleaveLower(d, r0, r2), b = hn::InterleaveLower(d, r1, r3);
+  const auto c = hn::InterleaveUpper(d, r0, r2), e = hn::InterleaveUpper(d, r1, r3);
+  hn::StoreU(hn::InterleaveLower(d, a, b), d, y);
+  hn::StoreU(hn::InterleaveUpper(d, a, b), d, y + to);
+  hn::StoreU(hn::InterleaveLower(d, c, e), d, y + 2 * to);
+  hn::StoreU(hn::InterleaveUpper(d, c, e), d, y + 3 * to);
+}
+#endif
+
+// y[j * to + i] = x[i * from + j] for i < rows, j < cols.
+void transpose_small(const float* x, int64_t from, float* y, size_t to, size_t rows, size_t cols) {
+  size_t i = 0;
+#if HWY_TARGET != HWY_SCALAR
+  for (; i + 4 <= rows; i += 4) {
+    const float* xi = x + static_cast<int64_t>(i) * from;
+    size_t j = 0;
+    for (; j + 4 <= cols; j += 4) transpose4(xi + j, from, y + j * to + i, to, VF());
+    for (; j < cols; ++j) {
+      for (size_t t = 0; t < 4; ++t)
+        y[j * to + i + t] = xi[static_cast<int64_t>(t) * from + static_cast<int64_t>(j)];
+    }
+  }
+#endif
+  for (; i < rows; ++i) {
+    const float* xi = x + static_cast<int64_t>(i) * from;
+    for (size_t j = 0; j < cols; ++j) y[j * to + i] = xi[j];
+  }
+}
+
+// scratch.q [head_dim, kBlock] = scale * q^T; lanes without a query are 0.
+template <size_t kV>
+void load_queries(const Attention& g, const BlockAt& at, Scratch& s) {
+  const size_t dim = static_cast<size_t>(g.head_dim);
+  const float* q =
+      g.q.data + at.batch * g.q.stride_batch + at.query * g.q.stride_seq + at.head * g.q.stride_head;
+  if (at.queries < kV * kLanes) {
+    for (size_t j = 0; j < dim; ++j) {
+      for (size_t v = 0; v < kV; ++v) hn::Store(hn::Zero(kF), kF, s.q + j * kBlock + v * kLanes);
+    }
+  }
+  transpose_small(q, g.q.stride_seq, s.q, kBlock, at.queries, dim);
+  const VF scale = set(g.scale);
+  for (size_t j = 0; j < dim; ++j) {
+    for (size_t v = 0; v < kV; ++v) {
+      float* p = s.q + j * kBlock + v * kLanes;
+      hn::Store(hn::Mul(hn::Load(kF, p), scale), kF, p);
+    }
+  }
+}
+
+// Adds the mask to scores [n, kBlock] of keys first .. first + n.
+template <size_t kV>
+void add_mask(const Attention& g, const BlockAt& at, int64_t first, size_t n, Scratch& s) {
+  const AttentionMask& m = g.mask;
+  const float* row =
+      m.data + at.batch * m.stride_batch + at.head * m.stride_head + at.query * m.stride_query + first;
+  if (m.stride_query == 0) {
+    for (size_t k = 0; k < n; ++k) {
+      const VF add = set(row[k]);
+      for (size_t v = 0; v < kV; ++v) {
+        float* p = s.scores + k * kBlock + v * kLanes;
+        hn::Store(hn::Add(hn::Load(kF, p), add), kF, p);
+      }
+    }
+    return;
+  }
+  for (size_t i = 0; i < at.queries; ++i) {
+    const float* mi = row + static_cast<int64_t>(i) * m.stride_query;
+    for (size_t k = 0; k < n; ++k) s.scores[k * kBlock + i] += mi[k];
+  }
+}
+
+// Excludes key > query + offset; only the keys behind the block's first query need it.
+void apply_causal(const Attention& g, const BlockAt& at, int64_t first, size_t n, Scratch& s) {
+  const int64_t seen = at.query + g.causal_offset;  // last key of the block's first query
+  for (size_t k = 0; k < n; ++k) {
+    const int64_t hidden =
+        first + static_cast<int64_t>(k) - seen;  // queries before this one do not see key k
+    const size_t end = static_cast<size_t>(std::clamp<int64_t>(hidden, 0, static_cast<int64_t>(at.queries)));
+    std::fill_n(s.scores + k * kBlock, end, -std::numeric_limits<float>::infinity());
+  }
+}
+
+// One step of the online softmax over scores [n, kBlock]: new maximum, rescaled sum and output, scores ->
+// exp.
+template <size_t kV>
+void softmax_step(const Attention& g, size_t n, bool first, Scratch& s) {
+  for (size_t v = 0; v < kV; ++v) {
+    float* p = s.scores + v * kLanes;
+    // Four running maxima and four running sums hide the latency.
+    VF top[4] = {s.max[v], s.max[v], s.max[v], s.max[v]};
+    size_t k = 0;
+    for (; k + 4 <= n; k += 4) {
+      for (size_t t = 0; t < 4; ++t) top[t] = max_or_second(top[t], hn::Load(kF, p + (k + t) * kBlock));
+    }
+    for (; k < n; ++k) top[0] = max_or_second(top[0], hn::Load(kF, p + k * kBlock));
+    const VF max = max_or_second(max_or_second(top[0], top[1]), max_or_second(top[2], top[3]));
+    VF part[4] = {hn::Zero(kF), hn::Zero(kF), hn::Zero(kF), hn::Zero(kF)};
+    for (k = 0; k + 4 <= n; k += 4) {
+      for (size_t t = 0; t < 4; ++t) {
+        const VF e = exp_nonpositive(hn::Sub(hn::Load(kF, p + (k + t) * kBlock), max));
+        part[t] = hn::Add(part[t], e);
+        hn::Store(e, kF, p + (k + t) * kBlock);
+      }
+    }
+    for (; k < n; ++k) {
+      const VF e = exp_nonpositive(hn::Sub(hn::Load(kF, p + k * kBlock), max));
+      part[0] = hn::Add(part[0], e);
+      hn::Store(e, kF, p + k * kBlock);
+    }
+    const VF sum = hn::Add(hn::Add(part[0], part[1]), hn::Add(part[2], part[3]));
+    const VF keep = exp_nonpositive(hn::Sub(s.max[v], max));
+    s.sum[v] = first ? sum : hn::MulAdd(s.sum[v], keep, sum);
+    s.max[v] = max;
+    if (first) continue;
+    for (size_t j = 0; j < static_cast<size_t>(g.value_dim); ++j) {
+      float* o = s.out + j * kBlock + v * kLanes;
+      hn::Store(hn::Mul(hn::Load(kF, o), keep), kF, o);
+    }
+  }
+}
+
+// out = out^T / sum; a query that saw no key gives 0.
+template <size_t kV>
+void store_output(const Attention& g, const BlockAt& at, Scratch& s) {
+  const size_t dim = static_cast<size_t>(g.value_dim);
+  for (size_t v = 0; v < kV; ++v) {
+    const VF sum = s.sum[v];
+    const VF inverse = hn::IfThenZeroElse(hn::Eq(sum, hn::Zero(kF)), hn::Div(set(1.0f), sum));
+    for (size_t j = 0; j < dim; ++j) {
+      float* o = s.out + j * kBlock + v * kLanes;
+      hn::Store(hn::Mul(hn::Load(kF, o), inverse), kF, o);
+    }
+  }
+  float* out = g.out + ((at.batch * g.queries + at.query) * g.heads + at.head) * g.value_dim;
+  transpose_small(s.out, static_cast<int64_t>(kBlock), out, static_cast<size_t>(g.heads * g.value_dim), dim,
+                  at.queries);
+}
+
+template <size_t kV>
+void run_block(const Attention& g, const BlockAt& at, Scratch& s) {
+  load_queries<kV>(g, at, s);
+  for (size_t v = 0; v < kV; ++v) s.max[v] = set(kLowest), s.sum[v] = hn::Zero(kF);
+  const int64_t kv_head = at.head / (g.heads / g.kv_heads);
+  const float* k = g.k.data + at.batch * g.k.stride_batch + kv_head * g.k.stride_head;
+  const float* v = g.v.data + at.batch * g.v.stride_batch + kv_head * g.v.stride_head;
+  const int64_t last_query = at.query + static_cast<int64_t>(at.queries) - 1;
+  const int64_t keys = g.causal ? std::clamp<int64_t>(last_query + g.causal_offset + 1, 0, g.keys) : g.keys;
+  for (int64_t first = 0; first < keys; first += static_cast<int64_t>(kKeys)) {
+    const size_t n = static_cast<size_t>(std::min<int64_t>(static_cast<int64_t>(kKeys), keys - first));
+    product<kV, false>(
+        {k + first * g.k.stride_seq, g.k.stride_seq, 1, s.q, s.scores, static_cast<size_t>(g.head_dim)}, n);
+    if (g.mask.data != nullptr) add_mask<kV>(g, at, first, n, s);
+    if (g.causal && first + static_cast<int64_t>(n) > at.query + g.causal_offset + 1)
+      apply_causal(g, at, first, n, s);
+    softmax_step<kV>(g, n, first == 0, s);
+    const Product pv = {v + first * g.v.stride_seq, 1, g.v.stride_seq, s.scores, s.out, n};
+    if (first == 0)
+      product<kV, false>(pv, static_cast<size_t>(g.value_dim));
+    else
+      product<kV, true>(pv, static_cast<size_t>(g.value_dim));
+  }
+  if (keys <= 0) std::fill_n(s.out, static_cast<size_t>(g.value_dim) * kBlock, 0.0f);
+  store_output<kV>(g, at, s);
+}
+
+int64_t block_queries() { return static_cast<int64_t>(kBlock); }
+
+// Task `index` counts over [batch, heads, blocks of queries].
+void attention_task(const Attention& g, int64_t index) {
+  Scratch s;
+  const int64_t size = block_queries();
+  const int64_t blocks = (g.queries + size - 1) / size;
+  BlockAt at{index / blocks / g.heads, index / blocks % g.heads, index % blocks * size, 0};
+  at.queries = static_cast<size_t>(std::min(size, g.queries - at.query));
+  switch ((at.queries + kLanes - 1) / kLanes) {
+    case 1: return run_block<1>(g, at, s);
+    case 2: return run_block<2>(g, at, s);
+#if HWY_TARGET != HWY_AVX2
+    case 3: return run_block<3>(g, at, s);
+    default: return run_block<4>(g, at, s);
+#endif
+  }
+}
+
+}  // namespace
+}  // namespace trireme::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace trireme::cpu {
+
+HWY_EXPORT(attention_task);
+HWY_EXPORT(block_queries);
+
+void attention(const Attention& args, base::ThreadPool& pool) {
+  base::require(args.head_dim <= kAttentionMaxDim && args.value_dim <= kAttentionMaxDim,
+                "attention supports head dims up to ", kAttentionMaxDim, ", got ", args.head_dim, " and ",
+                args.value_dim);
+  base::require(args.kv_heads > 0 && args.heads % args.kv_heads == 0,
+                "attention needs kv heads that divide heads: ", args.kv_heads, " of ", args.heads);
+  const int64_t size = HWY_DYNAMIC_DISPATCH(block_queries)();
+  const auto task = HWY_DYNAMIC_DISPATCH(attention_task);
+  const int64_t tasks = args.batch * args.heads * ((args.queries + size - 1) / size);
+  pool.run(tasks, [&](int64_t i) { task(args, i); });
+}
+
+}  // namespace trireme::cpu
+#endif
