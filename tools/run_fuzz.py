@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def fuzz(binary, seconds):
-    """Gives (name, executions, failed, tail of the output). New inputs stay in build/fuzz/corpus, not in the checkout."""
+    """Gives (name, executions, failed, tail of the output). New inputs stay in build/fuzz/corpus."""
     name = binary.name.removeprefix("fuzz_")
     grown = ROOT / "build/fuzz/corpus" / name
     crashes = ROOT / "build/fuzz/crashes" / name
@@ -23,8 +23,8 @@ def fuzz(binary, seconds):
     dictionary = ROOT / "tests/fuzz" / f"{name}.dict"
     if dictionary.exists():
         command.insert(1, f"-dict={dictionary}")
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                          errors="replace", cwd=ROOT)
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                          text=True, errors="replace", cwd=ROOT)
     count = re.search(r"stat::number_of_executed_units:\s*(\d+)", done.stdout)
     return name, int(count[1]) if count else 0, done.returncode != 0, done.stdout[-4000:]
 

@@ -140,7 +140,7 @@ def main():
     start = time.monotonic()
     slower = 4 if re.search(r"asan|tsan|debug", args.build.name) else 1
     results = []
-    with concurrent.futures.ThreadPoolExecutor(max(1, (os.cpu_count() or 1) // 2)) as pool:
+    with concurrent.futures.ThreadPoolExecutor(max(1, len(os.sched_getaffinity(0)) // 2)) as pool:
         for done in concurrent.futures.as_completed(
                 [pool.submit(run_binary, binary, BINARY_LIMIT_S * slower) for binary in binaries]):
             results.append(done.result())

@@ -16,5 +16,5 @@ def unformatted(names):
 def run():
     names = cxx()
     chunks = [names[start:start + 16] for start in range(0, len(names), 16)]
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         return [f"{place}: not formatted; run ./dev fmt" for found in pool.map(unformatted, chunks) for place in found]

@@ -44,8 +44,8 @@ def key(name, command):
 
 def compile_alone(name, command):
     """Gives the first error, or nothing. A main file may not say #pragma once, so a stand-in includes it."""
-    done = subprocess.run([*command, "-fsyntax-only", "-x", "c++", "-"], input=f'#include "{name}"\n', cwd=ROOT, text=True,
-                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    done = subprocess.run([*command, "-fsyntax-only", "-x", "c++", "-"], input=f'#include "{name}"\n', cwd=ROOT,
+                          text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     if done.returncode == 0:
         return None
     errors = [line for line in done.stdout.splitlines() if "error" in line]
@@ -60,7 +60,7 @@ def run():
     known = set(json.loads(CACHE.read_text())) if CACHE.exists() else set()
     keys = {name: key(name, command) for name in headers}
     due = [name for name in headers if keys[name] not in known]
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         errors = dict(zip(due, pool.map(lambda name: compile_alone(name, command), due)))
     CACHE.write_text(json.dumps(sorted(keys[name] for name in headers if not errors.get(name))))
     return [f"{name}:1: does not compile alone: {error}" for name, error in errors.items() if error]

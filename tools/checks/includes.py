@@ -32,6 +32,6 @@ def run():
             ours = (ROOT / "src" / target).exists() or (ROOT / target).exists()
             if not ours and not is_standard(target) and not permitted(name, target):
                 wrong.append(f"{name}:{line}: third-party header {target} in a header; move it to the .cc")
-        if "#pragma once" not in text(name) and not name.endswith("-inl.h"):
+        if "#pragma once" not in text(name) and not name.endswith("inl.h"):
             wrong.append(f"{name}:1: no #pragma once")
     return wrong
