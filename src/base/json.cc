@@ -186,11 +186,11 @@ double Json::as_double() const {
   return expect<double>(*this, "number");
 }
 
-const std::string& Json::as_string() const { return expect<std::string>(*this, "string"); }
-const JsonArray& Json::as_array() const { return expect<JsonArray>(*this, "array"); }
-const JsonObject& Json::as_object() const { return expect<JsonObject>(*this, "object"); }
-JsonArray& Json::as_array() { return const_cast<JsonArray&>(expect<JsonArray>(*this, "array")); }
-JsonObject& Json::as_object() { return const_cast<JsonObject&>(expect<JsonObject>(*this, "object")); }
+const std::string& Json::as_string() const& { return expect<std::string>(*this, "string"); }
+const JsonArray& Json::as_array() const& { return expect<JsonArray>(*this, "array"); }
+const JsonObject& Json::as_object() const& { return expect<JsonObject>(*this, "object"); }
+JsonArray& Json::as_array() & { return const_cast<JsonArray&>(expect<JsonArray>(*this, "array")); }
+JsonObject& Json::as_object() & { return const_cast<JsonObject&>(expect<JsonObject>(*this, "object")); }
 
 size_t Json::size() const {
   if (is_array()) return as_array().size();
@@ -207,14 +207,14 @@ const Json* Json::find(std::string_view key) const {
 
 Json* Json::find(std::string_view key) { return const_cast<Json*>(std::as_const(*this).find(key)); }
 
-const Json& Json::at(std::string_view key) const {
+const Json& Json::at(std::string_view key) const& {
   require(is_object(), "expected a JSON object with member '", key, "', found ", type_name());
   const Json* member = find(key);
   require(member != nullptr, "JSON object has no member '", key, "'");
   return *member;
 }
 
-const Json& Json::at(size_t index) const {
+const Json& Json::at(size_t index) const& {
   const JsonArray& items = as_array();
   require(index < items.size(), "JSON array index is out of range: ", index, " of ", items.size());
   return items[index];

@@ -62,11 +62,15 @@ class Json {
   int64_t as_int() const;    // integers only; out of range is an error
   uint64_t as_uint() const;  // integers only; negative is an error
   double as_double() const;  // any number
-  const std::string& as_string() const;
-  const JsonArray& as_array() const;
-  const JsonObject& as_object() const;
-  JsonArray& as_array();
-  JsonObject& as_object();
+  const std::string& as_string() const&;
+  const JsonArray& as_array() const&;
+  const JsonObject& as_object() const&;
+  JsonArray& as_array() &;
+  JsonObject& as_object() &;
+  // From a temporary the part is moved out, so that `for (x : parse_json(t).at("list").as_array())` is safe.
+  std::string as_string() && { return std::string(std::as_const(*this).as_string()); }
+  JsonArray as_array() && { return std::move(as_array()); }
+  JsonObject as_object() && { return std::move(as_object()); }
 
   /// Items of an array, members of an object; 0 for scalars.
   size_t size() const;
@@ -75,8 +79,10 @@ class Json {
   const Json* find(std::string_view key) const;
   Json* find(std::string_view key);
   /// The member; a missing one is an error that names it.
-  const Json& at(std::string_view key) const;
-  const Json& at(size_t index) const;
+  const Json& at(std::string_view key) const&;
+  const Json& at(size_t index) const&;
+  Json at(std::string_view key) && { return std::as_const(*this).at(key); }
+  Json at(size_t index) && { return std::as_const(*this).at(index); }
   /// The member as T (bool, integer, floating point, std::string), or `otherwise` if absent or null.
   template <class T>
   T get_or(std::string_view key, T otherwise) const {
