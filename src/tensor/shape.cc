@@ -6,7 +6,7 @@
 namespace trireme::tensor {
 
 int64_t element_count(const Dims& dims) {
-  constexpr int64_t kLimit = int64_t{1} << 62;
+  constexpr int64_t kLimit = int64_t{1} << 56;  // so that the bits of 64-bit elements still fit an int64_t
   int64_t count = 1;
   bool empty = false;
   for (int64_t d : dims) {

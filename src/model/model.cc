@@ -1,0 +1,26 @@
+// Chooses the reader of a model by what lies at its path.
+#include "model/model.h"
+
+#include <filesystem>
+
+#include "model/onnx/import.h"
+
+namespace trireme::model {
+
+namespace fs = std::filesystem;
+
+Model load_model(const std::string& path) {
+  std::error_code none;  // an unreadable path counts as absent
+  const fs::path at(path);
+  if (!fs::exists(at, none)) base::fail(base::ErrorCode::not_found, "no model at '", path, "'");
+  if (!fs::is_directory(at, none)) {
+    if (at.extension() == ".onnx") return onnx::load_onnx(path);
+    base::fail_unsupported("unknown model format '", at.extension().string(), "' of '", path,
+                           "', want *.onnx or a directory");
+  }
+  if (fs::exists(at / "model.onnx", none)) return onnx::load_onnx((at / "model.onnx").string());
+  base::fail(base::ErrorCode::not_found, "directory '", path,
+             "' holds neither model.onnx nor config.json with model.safetensors");
+}
+
+}  // namespace trireme::model

@@ -1,0 +1,128 @@
+// .npz files: the zip directory, stored and deflated members.
+#include <cstring>
+#include <zlib.h>
+
+#include "base/file.h"
+#include "model/npy.h"
+
+namespace trireme::model {
+namespace {
+
+constexpr uint32_t kEndSignature = 0x06054b50, kEntrySignature = 0x02014b50, kLocalSignature = 0x04034b50;
+constexpr size_t kEndSize = 22, kEntrySize = 46, kLocalSize = 30, kMaxComment = 65535;
+
+uint64_t field(std::string_view bytes, size_t at, size_t size) {
+  base::require(at <= bytes.size() && size <= bytes.size() - at, "zip file is truncated");
+  uint64_t value = 0;
+  for (size_t i = size; i-- > 0;) value = value << 8 | static_cast<uint8_t>(bytes[at + i]);
+  return value;
+}
+
+struct Entry {
+  std::string_view name;
+  uint64_t method = 0, crc = 0, packed_bytes = 0, bytes = 0, offset = 0;
+};
+
+/// Sizes and offset that did not fit 32 bits stand in the ZIP64 extra field, in this order.
+void read_zip64(std::string_view extra, Entry& entry) {
+  for (size_t at = 0; at + 4 <= extra.size();) {
+    const uint64_t id = field(extra, at, 2), size = field(extra, at + 2, 2);
+    at += 4;
+    if (id == 1) {
+      for (uint64_t* value : {&entry.bytes, &entry.packed_bytes, &entry.offset}) {
+        if (*value != 0xffffffff) continue;
+        *value = field(extra, at, 8);
+        at += 8;
+      }
+      return;
+    }
+    at += size;
+  }
+}
+
+size_t find_end(std::string_view file) {
+  base::require(file.size() >= kEndSize, "not a zip file");
+  const size_t first = file.size() - std::min(file.size(), kEndSize + kMaxComment);
+  for (size_t at = file.size() - kEndSize + 1; at-- > first;) {
+    if (field(file, at, 4) == kEndSignature) return at;
+  }
+  base::fail_invalid("not a zip file: it has no end record");
+}
+
+std::vector<Entry> read_directory(std::string_view file) {
+  const size_t end = find_end(file);
+  const uint64_t count = field(file, end + 10, 2);
+  uint64_t at = field(file, end + 16, 4);
+  std::vector<Entry> entries;
+  for (uint64_t i = 0; i < count; ++i) {
+    base::require(field(file, at, 4) == kEntrySignature, "zip directory is damaged");
+    Entry e{.method = field(file, at + 10, 2), .crc = field(file, at + 16, 4), .packed_bytes = field(file, at + 20, 4),
+            .bytes = field(file, at + 24, 4), .offset = field(file, at + 42, 4)};
+    const uint64_t name = field(file, at + 28, 2), extra = field(file, at + 30, 2), comment = field(file, at + 32, 2);
+    field(file, at + kEntrySize, 0);
+    base::require(name + extra <= file.size() - at - kEntrySize, "zip directory is truncated");
+    e.name = file.substr(at + kEntrySize, name);
+    read_zip64(file.substr(at + kEntrySize + name, extra), e);
+    entries.push_back(e);
+    at += kEntrySize + name + extra + comment;
+  }
+  return entries;
+}
+
+std::shared_ptr<std::string> inflate_raw(std::string_view packed, uint64_t bytes) {
+  // Deflate cannot shrink data more than 1032 times: a larger claim is a lie, refused before memory is asked for.
+  base::require(bytes <= packed.size() * 1032 + 64, "zip member claims an impossible size");
+  auto out = std::make_shared<std::string>(bytes, '\0');
+  z_stream z{};
+  base::check(inflateInit2(&z, -15) == Z_OK, "zlib does not start");
+  z.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(packed.data()));
+  z.next_out = reinterpret_cast<Bytef*>(out->data());
+  uint64_t in_left = packed.size(), out_left = bytes;
+  int status = Z_OK;
+  while (status == Z_OK) {
+    z.avail_in = static_cast<uInt>(std::min<uint64_t>(in_left, 1u << 30));
+    z.avail_out = static_cast<uInt>(std::min<uint64_t>(out_left, 1u << 30));
+    const uInt in_before = z.avail_in, out_before = z.avail_out;
+    status = inflate(&z, Z_NO_FLUSH);
+    in_left -= in_before - z.avail_in;
+    out_left -= out_before - z.avail_out;
+    if (in_before == z.avail_in && out_before == z.avail_out) break;  // no progress: input ended or output is full
+  }
+  inflateEnd(&z);
+  base::require(status == Z_STREAM_END && out_left == 0, "zip member is damaged");
+  return out;
+}
+
+tensor::Tensor read_member(std::string_view file, const Entry& entry, const std::shared_ptr<const void>& owner) {
+  base::require(field(file, entry.offset, 4) == kLocalSignature, "zip member is damaged");
+  const uint64_t start = entry.offset + kLocalSize + field(file, entry.offset + 26, 2) +
+                         field(file, entry.offset + 28, 2);
+  base::require(start <= file.size() && entry.packed_bytes <= file.size() - start, "zip member is truncated");
+  const std::string_view packed = file.substr(start, entry.packed_bytes);
+  if (entry.method == 0) return parse_npy(packed, owner);
+  if (entry.method != 8) base::fail_unsupported("zip compression method ", entry.method, " is not supported");
+  const auto data = inflate_raw(packed, entry.bytes);
+  const uLong crc = crc32_z(0, reinterpret_cast<const Bytef*>(data->data()), data->size());
+  base::require(crc == entry.crc, "zip member fails its checksum");
+  return parse_npy(*data, data);
+}
+
+}  // namespace
+
+std::vector<std::pair<std::string, tensor::Tensor>> read_npz(const std::string& path) {
+  const auto file = base::MappedFile::open(path);
+  std::vector<std::pair<std::string, tensor::Tensor>> arrays;
+  for (const Entry& entry : read_directory(file->text())) {
+    std::string name(entry.name.substr(0, 200));
+    if (!name.ends_with(".npy")) continue;
+    name.resize(name.size() - 4);
+    try {
+      arrays.emplace_back(name, read_member(file->text(), entry, file));
+    } catch (const base::Error& e) {
+      throw e.with(base::concat("array '", name, "' of '", path, "'"));
+    }
+  }
+  return arrays;
+}
+
+}  // namespace trireme::model

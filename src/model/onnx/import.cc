@@ -1,0 +1,46 @@
+// ONNX files as models: names resolved, functions inlined, subgraph captures explicit, old operator forms upgraded.
+#include "model/onnx/import.h"
+
+#include <filesystem>
+
+#include "base/file.h"
+#include "model/onnx/importer.h"
+
+namespace trireme::model::onnx {
+namespace {
+
+std::string producer_text(const ModelProto& proto) {
+  std::string text(proto.producer_name);
+  if (!proto.producer_version.empty()) text += " " + std::string(proto.producer_version);
+  return text;
+}
+
+}  // namespace
+
+Model import_onnx(std::string_view bytes, std::shared_ptr<const void> owner, const std::string& directory) {
+  const ModelProto proto = parse_model(bytes);
+  Importer importer(proto, TensorSource{.owner = std::move(owner), .directory = directory});
+  Model model;
+  model.format = "onnx";
+  model.graph = importer.run();
+  model.name = model.graph.name;
+  model.opset = importer.default_opset();
+  model.producer = producer_text(proto);
+  for (const StringPair& pair : proto.metadata) model.metadata.emplace_back(pair.key, pair.value);
+  return model;
+}
+
+Model load_onnx(const std::string& path) {
+  const auto file = base::MappedFile::open(path);
+  std::string directory = std::filesystem::path(path).parent_path().string();
+  if (directory.empty()) directory = ".";
+  try {
+    Model model = import_onnx(file->text(), file, directory);
+    model.directory = directory;
+    return model;
+  } catch (const base::Error& e) {
+    throw e.with(base::concat("model '", path, "'"));
+  }
+}
+
+}  // namespace trireme::model::onnx

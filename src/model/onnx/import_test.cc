@@ -1,0 +1,190 @@
+// ONNX import: real files keep their meaning, broken bytes become clear errors, functions and bodies are bounded.
+#include "model/onnx/import.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <protozero/pbf_writer.hpp>
+#include <random>
+
+namespace trireme::model::onnx {
+namespace {
+
+using protozero::pbf_writer;
+
+/// Encodes messages field by field; the importer's field numbers are checked against real files elsewhere.
+std::string message(const std::function<void(pbf_writer&)>& fill) {
+  std::string bytes;
+  pbf_writer w(bytes);
+  fill(w);
+  return bytes;
+}
+
+std::string value_info(const std::string& name, int32_t elem, std::vector<int64_t> dims) {
+  const std::string shape = message([&](pbf_writer& w) {
+    for (int64_t d : dims) w.add_message(1, message([&](pbf_writer& dim) { dim.add_int64(1, d); }));
+  });
+  const std::string tensor_type = message([&](pbf_writer& w) { w.add_int32(1, elem), w.add_message(2, shape); });
+  const std::string type = message([&](pbf_writer& w) { w.add_message(1, tensor_type); });
+  return message([&](pbf_writer& w) { w.add_string(1, name), w.add_message(2, type); });
+}
+
+std::string node(const std::string& op, const std::vector<std::string>& in, const std::vector<std::string>& out,
+                 const std::string& domain = "") {
+  return message([&](pbf_writer& w) {
+    for (const auto& name : in) w.add_string(1, name);
+    for (const auto& name : out) w.add_string(2, name);
+    w.add_string(4, op);
+    if (!domain.empty()) w.add_string(7, domain);
+  });
+}
+
+std::string float_tensor(const std::string& name, std::vector<float> values) {
+  return message([&](pbf_writer& w) {
+    const std::vector<int64_t> dims{static_cast<int64_t>(values.size())};
+    w.add_packed_int64(1, dims.begin(), dims.end());
+    w.add_int32(2, 1);
+    w.add_string(8, name);
+    w.add_packed_float(4, values.begin(), values.end());
+  });
+}
+
+struct Parts {
+  std::vector<std::string> nodes, initializers, functions;
+  std::string input = value_info("x", 1, {2}), output = value_info("y", 1, {2});
+  int64_t opset = 13;
+};
+
+std::string model(const Parts& parts) {
+  const std::string graph = message([&](pbf_writer& w) {
+    for (const auto& n : parts.nodes) w.add_message(1, n);
+    w.add_string(2, "g");
+    for (const auto& t : parts.initializers) w.add_message(5, t);
+    w.add_message(11, parts.input);
+    w.add_message(12, parts.output);
+  });
+  const auto opset = [](const std::string& domain, int64_t version) {
+    return message([&](pbf_writer& w) { w.add_string(1, domain), w.add_int64(2, version); });
+  };
+  return message([&](pbf_writer& w) {
+    w.add_int64(1, 8);
+    w.add_message(8, opset("", parts.opset));
+    w.add_message(8, opset("my", 1));
+    w.add_message(7, graph);
+    for (const auto& f : parts.functions) w.add_message(25, f);
+  });
+}
+
+Model import_parts(const Parts& parts) {
+  const auto owner = std::make_shared<std::string>(model(parts));
+  return import_onnx(*owner, owner, "");
+}
+
+std::string refusal(const Parts& parts, base::ErrorCode code) {
+  try {
+    import_parts(parts);
+  } catch (const base::Error& e) {
+    EXPECT_EQ(e.code(), code) << e.what();
+    return e.message();
+  }
+  ADD_FAILURE() << "was accepted";
+  return "";
+}
+
+TEST(OnnxImport, ReadsGraph) {
+  const Model m = import_parts({.nodes = {node("Identity", {"x"}, {"h"}), node("Identity", {"h"}, {"y"})}});
+  EXPECT_EQ(m.name, "g");
+  EXPECT_EQ(m.opset, 13);
+  EXPECT_EQ(m.graph.nodes().size(), 2u);
+  EXPECT_EQ(m.graph.type(m.graph.outputs()[0]).to_string(), "f32[2]");
+}
+
+TEST(OnnxImport, InitializersBecomeParams) {
+  const Model m = import_parts({.nodes = {node("Identity", {"w"}, {"y"})}, .initializers = {float_tensor("w", {3, 4})}});
+  const ir::Node& identity = m.graph.nodes()[0];
+  EXPECT_EQ(m.graph.value(identity.in[0]).kind, ir::ValueKind::param);
+  EXPECT_EQ(m.graph.known(identity.in[0])->to_doubles(), (std::vector<double>{3, 4}));
+}
+
+TEST(OnnxImport, NamesWhatItRefuses) {
+  using enum base::ErrorCode;
+  EXPECT_NE(refusal({.nodes = {node("Identitty", {"x"}, {"y"})}}, unsupported).find("nearest known: 'Identity'"),
+            std::string::npos);
+  EXPECT_NE(refusal({.nodes = {node("Foo", {"x"}, {"y"}, "com.example")}}, unsupported).find("com.example"),
+            std::string::npos);
+  EXPECT_NE(refusal({.nodes = {}, .input = value_info("x", 8, {2})}, unsupported).find("string"), std::string::npos);
+  EXPECT_NE(refusal({.nodes = {}, .opset = 1000}, unsupported).find("opset 1000"), std::string::npos);
+  const std::string sequence = message([](pbf_writer& w) {
+    w.add_string(1, "x");
+    w.add_message(2, message([](pbf_writer& type) { type.add_message(4, std::string()); }));
+  });
+  EXPECT_NE(refusal({.nodes = {}, .input = sequence}, unsupported).find("sequence"), std::string::npos);
+}
+
+TEST(OnnxImport, RefusesBrokenGraphs) {
+  using enum base::ErrorCode;
+  // A cycle is a node that reads what comes later.
+  EXPECT_NE(refusal({.nodes = {node("Identity", {"y"}, {"h"}), node("Identity", {"h"}, {"y"})}}, invalid_argument)
+                .find("'y' is read before"),
+            std::string::npos);
+  refusal({.nodes = {node("Identity", {"x"}, {"y"}), node("Identity", {"x"}, {"y"})}}, invalid_argument);
+  refusal({.nodes = {node("Identity", {"x"}, {"z"})}}, invalid_argument);
+  refusal({.nodes = {node("Identity", {}, {"y"})}}, invalid_argument);
+  refusal({.nodes = {}, .input = value_info("x", 1, {-5})}, invalid_argument);
+  refusal({.nodes = {}, .input = value_info("x", 1, {1ll << 40, 1ll << 40})}, invalid_argument);
+}
+
+std::string function(const std::string& name, const std::vector<std::string>& nodes) {
+  return message([&](pbf_writer& w) {
+    w.add_string(1, name);
+    w.add_string(4, "a");
+    w.add_string(5, "b");
+    for (const auto& n : nodes) w.add_message(7, n);
+    w.add_string(10, "my");
+  });
+}
+
+TEST(OnnxImport, InlinesFunctions) {
+  const Model m = import_parts({.nodes = {node("F", {"x"}, {"h"}, "my"), node("F", {"h"}, {"y"}, "my")},
+                                .functions = {function("F", {node("Identity", {"a"}, {"t"}),
+                                                             node("Identity", {"t"}, {"b"})})}});
+  EXPECT_EQ(m.graph.nodes().size(), 4u);
+}
+
+TEST(OnnxImport, BoundsFunctionGrowth) {
+  using enum base::ErrorCode;
+  refusal({.nodes = {node("F", {"x"}, {"y"}, "my")}, .functions = {function("F", {node("F", {"a"}, {"b"}, "my")})}},
+          invalid_argument);
+  Parts bomb{.nodes = {node("F0", {"x"}, {"y"}, "my")}};  // each function calls the next twice: 2^30 nodes
+  for (int i = 0; i < 30; ++i) {
+    const std::string next = "F" + std::to_string(i + 1);
+    bomb.functions.push_back(function("F" + std::to_string(i),
+                                      {node(next, {"a"}, {"t"}, "my"), node(next, {"t"}, {"b"}, "my")}));
+  }
+  bomb.functions.push_back(function("F30", {node("Identity", {"a"}, {"b"})}));
+  EXPECT_NE(refusal(bomb, invalid_argument).find("nodes"), std::string::npos);
+}
+
+TEST(OnnxImport, SurvivesMutation) {
+  const std::string good = model({.nodes = {node("F", {"x"}, {"h"}, "my"), node("Identity", {"w"}, {"y"})},
+                                  .initializers = {float_tensor("w", {3, 4})},
+                                  .functions = {function("F", {node("Identity", {"a"}, {"b"})})}});
+  std::mt19937 random(7);
+  int refused = 0;
+  for (int round = 0; round < 20000; ++round) {
+    auto bytes = std::make_shared<std::string>(good);
+    const size_t flips = 1 + random() % 3;
+    for (size_t i = 0; i < flips; ++i) (*bytes)[random() % bytes->size()] = static_cast<char>(random());
+    if (round % 4 == 0) bytes->resize(random() % bytes->size());
+    try {
+      import_onnx(*bytes, bytes, "");
+    } catch (const base::Error& e) {
+      EXPECT_NE(e.code(), base::ErrorCode::internal) << e.what();
+      ++refused;
+    }
+  }
+  EXPECT_GT(refused, 5000);
+}
+
+}  // namespace
+}  // namespace trireme::model::onnx

@@ -1,0 +1,246 @@
+// The main walk of an ONNX import: inputs, initializers, nodes, functions, outputs.
+#include "model/onnx/importer.h"
+
+#include <algorithm>
+#include <unordered_set>
+
+#include "model/onnx/import.h"
+
+namespace trireme::model::onnx {
+
+using ir::ValueId;
+using tensor::Dim;
+using tensor::Shape;
+using tensor::Tensor;
+
+namespace {
+
+constexpr int kMaxDepth = 32;               // functions that call functions, bodies in bodies
+constexpr int64_t kMaxNodes = 1 << 20;      // functions that call each other twice grow as 2^depth without a bound
+constexpr std::string_view kDefaultDomain = "ai.onnx";
+
+std::string_view normal_domain(std::string_view domain) { return domain == kDefaultDomain ? "" : domain; }
+
+std::string function_key(std::string_view domain, std::string_view name, std::string_view overload) {
+  return base::concat(normal_domain(domain), "\n", name, "\n", overload);
+}
+
+/// A name cut to a length that fits a message, whatever the file holds.
+std::string_view shown(std::string_view name) { return name.substr(0, 120); }
+
+std::string node_label(const NodeProto& node, const Scope& scope) {
+  std::string_view own = node.name;
+  if (own.empty()) {
+    for (std::string_view out : node.output) {
+      if (own.empty()) own = out;
+    }
+  }
+  return base::concat(scope.prefix, own.empty() ? shown(node.op_type) : shown(own));
+}
+
+}  // namespace
+
+tensor::TensorType type_from(const ValueInfoProto& info) {
+  const TypeProto& type = info.type;
+  if (type.kind != "tensor") {
+    base::require(!type.kind.empty(), "value '", shown(info.name), "' has no type");
+    base::fail_unsupported("value '", shown(info.name), "' is of type ", type.kind, ", only dense tensors are supported");
+  }
+  tensor::TensorType out;
+  try {
+    out.dtype = dtype_from_onnx(type.elem_type);
+  } catch (const base::Error& e) {
+    throw e.with(base::concat("value '", shown(info.name), "'"));
+  }
+  if (!type.has_shape) {
+    out.shape = Shape::unknown_rank();
+    return out;
+  }
+  std::vector<Dim> dims;
+  for (const DimProto& d : type.dims) {
+    if (d.value) {
+      base::require(*d.value >= 0, "value '", shown(info.name), "' has a negative dimension");
+      dims.emplace_back(*d.value);
+    } else {
+      dims.push_back(d.param.empty() ? Dim::unknown() : Dim::symbol(std::string(d.param)));
+    }
+  }
+  out.shape = Shape(std::move(dims));
+  if (out.shape.is_static()) tensor::element_count(out.shape.to_dims());  // refuses overflow
+  return out;
+}
+
+Importer::Importer(const ModelProto& proto, TensorSource source) : proto_(proto), source_(std::move(source)) {
+  opsets_ = read_opsets(proto.opset_import);
+  // Files older than IR version 3 have no opset list; they mean opset 1.
+  if (proto.ir_version < 3) opsets_.emplace("", 1);
+  for (const FunctionProto& f : proto.functions) {
+    functions_.emplace(function_key(f.domain, f.name, f.overload), &f);
+  }
+}
+
+int64_t Importer::default_opset() const {
+  const auto at = opsets_.find("");
+  return at == opsets_.end() ? 0 : at->second;
+}
+
+Opsets Importer::read_opsets(const std::vector<OpsetId>& imports) const {
+  Opsets opsets;
+  for (const OpsetId& id : imports) {
+    const std::string domain(normal_domain(id.domain));
+    base::require(id.version >= 1, "opset version ", id.version, " of domain '", shown(id.domain), "'");
+    if (domain.empty() && id.version > kNewestOpset) {
+      base::fail_unsupported("opset ", id.version, " is newer than ", kNewestOpset, ", the newest supported");
+    }
+    opsets[domain] = id.version;
+  }
+  return opsets;
+}
+
+ir::Graph Importer::run() {
+  ir::Graph graph = import_main();
+  graph.sort();
+  return graph;
+}
+
+ir::Graph Importer::import_main() {
+  ir::Graph graph;
+  graph.name = std::string(proto_.graph.name);
+  Scope scope{.graph = graph, .opsets = opsets_};
+  add_initializers(proto_.graph, scope);
+  add_inputs(proto_.graph, scope);
+  add_nodes(proto_.graph.node, scope);
+  for (const ValueInfoProto& info : proto_.graph.output) {
+    if (!info.type.kind.empty()) type_from(info);
+  }
+  add_outputs(proto_.graph, scope);
+  return graph;
+}
+
+void Importer::bind(Scope& scope, std::string_view name, ValueId value) {
+  base::require(scope.values.emplace(name, value).second, "value '", shown(name), "' is defined twice");
+}
+
+ValueId Importer::lookup(const Scope& scope, std::string_view name) const {
+  if (name.empty()) return ir::kNoValue;
+  const auto at = scope.values.find(name);
+  base::require(at != scope.values.end(), "value '", shown(name), "' is read before any node defines it");
+  return at->second;
+}
+
+void Importer::add_initializers(const GraphProto& graph, Scope& scope) {
+  for (const TensorProto& proto : graph.initializer) {
+    Tensor t = make_tensor(proto, source_);
+    const bool is_weight = tensor::is_float(t.dtype()) && t.rank() > 0;
+    std::string name(proto.name);
+    bind(scope, proto.name,
+         is_weight && scope.keeps_names ? scope.graph.add_param(std::move(name), std::move(t))
+                                        : scope.graph.add_constant(std::move(t), std::move(name)));
+  }
+  for (const SparseTensorProto& proto : graph.sparse_initializer) {
+    bind(scope, proto.values.name, scope.graph.add_param(std::string(proto.values.name), make_dense(proto, source_)));
+  }
+}
+
+void Importer::add_inputs(const GraphProto& graph, Scope& scope) {
+  for (const ValueInfoProto& info : graph.input) {
+    // Files before IR version 4 list every initializer among the inputs.
+    if (scope.values.contains(info.name)) continue;
+    bind(scope, info.name, scope.graph.add_input(std::string(info.name), type_from(info)));
+  }
+}
+
+void Importer::add_outputs(const GraphProto& graph, Scope& scope) {
+  for (const ValueInfoProto& info : graph.output) {
+    ValueId id = lookup(scope, info.name);
+    base::require(id != ir::kNoValue, "an output has no name");
+    const auto& taken = scope.graph.outputs();
+    const bool is_taken = std::find(taken.begin(), taken.end(), id) != taken.end();
+    // Outputs are computed values, each of its own.
+    if (scope.graph.value(id).kind != ir::ValueKind::computed || is_taken) {
+      id = Emitter(scope.graph, base::concat("output ", shown(info.name))).emit("Identity", {id});
+    }
+    scope.graph.add_output(id, std::string(info.name));
+  }
+}
+
+void Importer::add_nodes(const std::vector<NodeProto>& nodes, Scope& scope) {
+  for (const NodeProto& node : nodes) {
+    base::require(++node_count_ <= kMaxNodes, "the model has more than ", kMaxNodes, " nodes");
+    try {
+      add_node(node, scope);
+    } catch (const base::Error& e) {
+      if (e.message().starts_with("node '")) throw;
+      throw e.with(base::concat("node '", node_label(node, scope), "' (", shown(node.op_type), ")"));
+    }
+  }
+}
+
+const FunctionProto* Importer::find_function(const NodeProto& node) const {
+  if (functions_.empty()) return nullptr;
+  const auto at = functions_.find(function_key(node.domain, node.op_type, node.overload));
+  return at == functions_.end() ? nullptr : at->second;
+}
+
+void Importer::add_node(const NodeProto& node, Scope& scope) {
+  if (const FunctionProto* function = find_function(node)) return inline_call(*function, node, scope);
+  if (add_constant_node(node, scope)) return;
+  PendingNode pending{.op_type = std::string(node.op_type), .from = node_label(node, scope)};
+  for (std::string_view name : node.input) pending.in.push_back(lookup(scope, name));
+  while (!pending.in.empty() && pending.in.back() == ir::kNoValue) pending.in.pop_back();
+  pending.out_count = node.output.size();
+  while (pending.out_count > 1 && node.output[pending.out_count - 1].empty()) --pending.out_count;
+  base::require(pending.out_count > 0, "the node has no output");
+  pending.attrs = read_attrs(node, scope);
+  const std::vector<ValueId> results = add_operator(node, std::move(pending), scope);
+  for (size_t i = 0; i < results.size(); ++i) {
+    if (node.output[i].empty()) continue;
+    bind(scope, node.output[i], results[i]);
+    ir::Value& value = scope.graph.value(results[i]);
+    if (scope.keeps_names && value.name.empty()) value.name = std::string(node.output[i]);
+  }
+}
+
+std::vector<ValueId> Importer::add_operator(const NodeProto& node, PendingNode pending, Scope& scope) {
+  const std::string_view domain = normal_domain(node.domain);
+  if (!domain.empty()) need_onnx_op(node.op_type, domain);
+  const auto opset = scope.opsets.find(domain);
+  base::require(opset != scope.opsets.end(), "the model imports no opset of the default domain");
+  pending.opset = opset->second;
+  if (node.op_type == "If" || node.op_type == "Loop" || node.op_type == "Scan") add_bodies(node, pending, scope);
+  Emitter emitter(scope.graph, pending.from);
+  if (auto results = upgrade(emitter, pending)) {
+    base::check(results->size() >= pending.out_count, "rewriting ", node.op_type, " made too few results");
+    results->resize(pending.out_count);
+    return *results;
+  }
+  const ir::OpDef& op = need_onnx_op(pending.op_type);
+  return scope.graph.add(op, std::move(pending.in), std::move(pending.attrs), pending.out_count, pending.from);
+}
+
+void Importer::inline_call(const FunctionProto& function, const NodeProto& node, Scope& scope) {
+  base::require(++depth_ <= kMaxDepth, "functions call each other deeper than ", kMaxDepth);
+  const Opsets opsets = function.opset_import.empty() ? scope.opsets : read_opsets(function.opset_import);
+  CallAttrs attrs;
+  for (const AttributeProto& a : function.attribute_proto) attrs[a.name] = &a;
+  for (const AttributeProto& a : node.attribute) {
+    if (const AttributeProto* given = resolve(a, scope)) attrs[a.name] = given;
+  }
+  Scope inner{.graph = scope.graph, .opsets = opsets, .call_attrs = &attrs, .keeps_names = false,
+              .prefix = node_label(node, scope) + "/"};
+  if (inner.prefix.size() > 400) inner.prefix.resize(400);
+  base::require(node.input.size() <= function.input.size(), "function '", shown(function.name), "' takes ",
+                function.input.size(), " inputs, got ", node.input.size());
+  for (size_t i = 0; i < function.input.size(); ++i) {
+    bind(inner, function.input[i], i < node.input.size() ? lookup(scope, node.input[i]) : ir::kNoValue);
+  }
+  add_nodes(function.node, inner);
+  base::require(node.output.size() <= function.output.size(), "function '", shown(function.name), "' has ",
+                function.output.size(), " outputs, the call wants ", node.output.size());
+  for (size_t i = 0; i < node.output.size(); ++i) {
+    if (!node.output[i].empty()) bind(scope, node.output[i], lookup(inner, function.output[i]));
+  }
+  --depth_;
+}
+
+}  // namespace trireme::model::onnx

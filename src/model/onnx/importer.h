@@ -1,0 +1,82 @@
+// The state of one ONNX import: scopes of names, local functions, subgraphs.
+#pragma once
+
+#include <map>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "ir/graph.h"
+#include "model/onnx/emitter.h"
+#include "model/onnx/tensor_proto.h"
+
+namespace trireme::model::onnx {
+
+using Opsets = std::map<std::string, int64_t, std::less<>>;  // domain ("" = ai.onnx) -> version
+/// Attributes of the function call being inlined, by name.
+using CallAttrs = std::map<std::string_view, const AttributeProto*>;
+
+/// Names visible to the nodes being imported, and where those nodes go.
+struct Scope {
+  ir::Graph& graph;
+  const Opsets& opsets;
+  const CallAttrs* call_attrs = nullptr;  ///< inside a function body
+  bool keeps_names = true;                ///< computed values take their ONNX names
+  std::string prefix = {};                ///< names the call chain of a function body, for messages
+  std::unordered_map<std::string_view, ir::ValueId> values = {};
+};
+
+/// Turns a parsed model into a graph. Use once.
+class Importer {
+ public:
+  Importer(const ModelProto& proto, TensorSource source);
+  ir::Graph run();
+  int64_t default_opset() const;
+
+ private:
+  struct BodyInput {
+    const ValueInfoProto* info;
+    tensor::TensorType type;
+  };
+
+  ir::Graph import_main();
+  void add_inputs(const GraphProto& graph, Scope& scope);
+  void add_initializers(const GraphProto& graph, Scope& scope);
+  void add_outputs(const GraphProto& graph, Scope& scope);
+  void add_nodes(const std::vector<NodeProto>& nodes, Scope& scope);
+  void add_node(const NodeProto& node, Scope& scope);
+  bool add_constant_node(const NodeProto& node, Scope& scope);
+  std::vector<ir::ValueId> add_operator(const NodeProto& node, PendingNode pending, Scope& scope);
+  void inline_call(const FunctionProto& function, const NodeProto& node, Scope& scope);
+
+  /// Reads If, Loop and Scan: bodies become graph attributes, captured outer values extra operands.
+  void add_bodies(const NodeProto& node, PendingNode& pending, Scope& scope);
+  std::vector<BodyInput> body_inputs(const GraphProto& body, const PendingNode& pending, const ir::Graph& outer);
+  ir::GraphPtr import_body(const GraphProto& body, const std::vector<BodyInput>& inputs,
+                           const std::vector<std::string_view>& captures, const Scope& outer);
+
+  const AttributeProto* resolve(const AttributeProto& attribute, const Scope& scope) const;
+  ir::Attrs read_attrs(const NodeProto& node, const Scope& scope);
+  std::optional<ir::AttrValue> read_attr(const AttributeProto& attribute);
+  tensor::Tensor constant_value(const NodeProto& node, const Scope& scope);
+  const FunctionProto* find_function(const NodeProto& node) const;
+  Opsets read_opsets(const std::vector<OpsetId>& imports) const;
+  void bind(Scope& scope, std::string_view name, ir::ValueId value);
+  ir::ValueId lookup(const Scope& scope, std::string_view name) const;
+
+  const ModelProto& proto_;
+  TensorSource source_;
+  Opsets opsets_;
+  std::map<std::string, const FunctionProto*, std::less<>> functions_;
+  int depth_ = 0;          // function calls and bodies being imported
+  int64_t node_count_ = 0; // nodes made so far, over all inlined calls
+};
+
+/// Names that a graph reads but does not define, in the order of first use: what it captures from outside.
+std::vector<std::string_view> free_names(const GraphProto& graph);
+
+/// The type of a declared input. Throws unsupported for sequences, maps, optionals and strings, by that name.
+tensor::TensorType type_from(const ValueInfoProto& info);
+
+}  // namespace trireme::model::onnx

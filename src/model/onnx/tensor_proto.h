@@ -1,0 +1,37 @@
+// ONNX tensors as tensors: element type codes, zero-copy raw data, typed fields, external files.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "model/onnx/proto.h"
+#include "tensor/tensor.h"
+
+namespace trireme::model::onnx {
+
+/// TensorProto.DataType -> element type. Throws unsupported naming string, complex and unknown types.
+tensor::DType dtype_from_onnx(int64_t data_type);
+/// Element type -> TensorProto.DataType.
+int32_t dtype_to_onnx(tensor::DType dtype);
+
+/// Where the bytes of tensors come from: the model file, and the directory that external data may be in.
+struct TensorSource {
+  std::shared_ptr<const void> owner;  ///< keeps the model's bytes alive
+  std::string directory;              ///< root of external files; empty: external data is refused
+  /// External files by their name in the model; each is mapped once. Holds base::MappedFile.
+  std::map<std::string, std::shared_ptr<const void>, std::less<>> files = {};
+};
+
+/// Makes the tensor: looks into the file where the bytes are aligned to the element size, else copies.
+/// Throws invalid_argument if the data does not fit the type and extents, unsupported for types we do not have.
+tensor::Tensor make_tensor(const TensorProto& proto, TensorSource& source);
+
+/// A dense tensor from coordinate lists. Throws as make_tensor.
+tensor::Tensor make_dense(const SparseTensorProto& proto, TensorSource& source);
+
+/// Reads a file that holds one TensorProto.
+tensor::Tensor read_tensor_file(const std::string& path);
+
+}  // namespace trireme::model::onnx

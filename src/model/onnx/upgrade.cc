@@ -1,0 +1,275 @@
+// Old forms of ONNX operators rewritten to the newest: one table row for each operator and the opset that changed it.
+#include <algorithm>
+#include <array>
+
+#include "model/onnx/emitter.h"
+
+namespace trireme::model::onnx {
+namespace {
+
+using ir::ValueId;
+using tensor::DType;
+using Results = std::optional<std::vector<ValueId>>;
+
+/// Moves an integer-list attribute to operand `at`, where newer opsets expect it.
+void ints_to_operand(Emitter& e, PendingNode& n, std::string_view attr, size_t at) {
+  if (!n.attrs.has(attr)) return;
+  if (!n.has_input(at)) n.set_input(at, e.ints(n.attrs.get_ints(attr)));
+  n.attrs.erase(attr);
+}
+
+/// Moves a number attribute to a scalar operand of the element type of operand 0.
+void number_to_operand(Emitter& e, PendingNode& n, std::string_view attr, size_t at) {
+  if (!n.attrs.has(attr)) return;
+  if (!n.has_input(at)) n.set_input(at, e.scalar_of(e.type(n.in[0]).dtype, n.attrs.get_float(attr, 0)));
+  n.attrs.erase(attr);
+}
+
+Results axes_to_operand(Emitter& e, PendingNode& n) {
+  ints_to_operand(e, n, "axes", 1);
+  return std::nullopt;
+}
+
+Results slice_1(Emitter& e, PendingNode& n) {
+  ints_to_operand(e, n, "starts", 1);
+  ints_to_operand(e, n, "ends", 2);
+  ints_to_operand(e, n, "axes", 3);
+  return std::nullopt;
+}
+
+Results pad_1(Emitter& e, PendingNode& n) {
+  if (n.attrs.has("paddings")) n.attrs.set("pads", n.attrs.get_ints("paddings")).erase("paddings");
+  ints_to_operand(e, n, "pads", 1);
+  number_to_operand(e, n, "value", 2);
+  return std::nullopt;
+}
+
+Results clip_1(Emitter& e, PendingNode& n) {
+  number_to_operand(e, n, "min", 1);
+  number_to_operand(e, n, "max", 2);
+  return std::nullopt;
+}
+
+Results dropout_1(Emitter& e, PendingNode& n) {
+  if (n.attrs.has("ratio")) {
+    n.set_input(1, e.constant(tensor::Tensor::scalar<float>(static_cast<float>(n.attrs.get_float("ratio", 0.5)))));
+  }
+  n.attrs.erase("ratio");
+  n.attrs.erase("is_test");
+  n.attrs.erase("consumed_inputs");
+  if (n.opset >= 10 || n.out_count < 2) return std::nullopt;
+  // Before opset 10 the mask had the type of the data.
+  auto results = e.emit_many("Dropout", n.in, n.attrs, 2);
+  results[1] = e.emit("Cast", {results[1]}, {{"to", int64_t{1}}});
+  return results;
+}
+
+/// TensorProto.DataType of a value, for Cast.
+Results topk_1(Emitter& e, PendingNode& n) {
+  if (n.attrs.has("k")) n.set_input(1, e.ints({n.attrs.need_int("k")}));
+  n.attrs.erase("k");
+  return std::nullopt;
+}
+
+/// Before opset 13 the axes from `axis` (default 1) on counted as one: flatten, apply to rows, restore the shape.
+Results softmax_1(Emitter& e, PendingNode& n) {
+  const int64_t axis = n.attrs.get_int("axis", 1);
+  const auto& shape = e.type(n.in[0]).shape;
+  if (shape.has_rank() && shape.rank() > 0 && ir::normal_axis(axis, shape.rank()) + 1 == shape.rank()) {
+    n.attrs.set("axis", int64_t{-1});
+    return std::nullopt;
+  }
+  const ValueId rows = e.emit("Flatten", {n.in[0]}, {{"axis", axis}});
+  const ValueId result = e.emit(n.op_type, {rows}, {{"axis", int64_t{-1}}});
+  return std::vector{e.emit("Reshape", {result, e.emit("Shape", {n.in[0]})})};
+}
+
+Results batch_norm_1(Emitter&, PendingNode& n) {
+  if (n.out_count > 1) base::fail_unsupported("BatchNormalization with training outputs before opset 14");
+  if (n.attrs.get_int("spatial", 1) != 1) base::fail_unsupported("BatchNormalization with spatial=0");
+  for (std::string_view old : {"spatial", "is_test", "consumed_inputs"}) n.attrs.erase(old);
+  return std::nullopt;
+}
+
+Results split_1(Emitter& e, PendingNode& n) {
+  ints_to_operand(e, n, "split", 1);
+  if (!n.has_input(1)) n.attrs.set("num_outputs", static_cast<int64_t>(n.out_count));
+  return std::nullopt;
+}
+
+/// Upsample was Resize with fixed rules: asymmetric coordinates, rounding down.
+Results upsample(Emitter& e, PendingNode& n) {
+  if (n.attrs.has("scales")) {
+    const auto scales = n.attrs.get_floats("scales");
+    std::vector<float> values(scales.begin(), scales.end());
+    n.set_input(1, e.constant(tensor::Tensor::from<float>({static_cast<int64_t>(values.size())}, values)));
+  }
+  if (n.attrs.has("height_scale")) {
+    const auto height = static_cast<float>(n.attrs.get_float("height_scale", 1));
+    const auto width = static_cast<float>(n.attrs.get_float("width_scale", 1));
+    n.set_input(1, e.constant(tensor::Tensor::from<float>({4}, {1.0f, 1.0f, height, width})));
+  }
+  base::require(n.has_input(1), "Upsample has no scales");
+  std::string mode = n.attrs.get_string("mode", "nearest");
+  if (mode == "bilinear") mode = "linear";
+  ir::Attrs attrs{{"mode", mode},
+                  {"coordinate_transformation_mode", std::string("asymmetric")},
+                  {"nearest_mode", std::string("floor")}};
+  return std::vector{e.emit("Resize", {n.in[0], ir::kNoValue, n.in[1]}, attrs)};
+}
+
+Results resize_10(Emitter& e, PendingNode& n) { return upsample(e, n); }
+
+/// Empty roi and scales stood for absent ones while they were required operands.
+Results resize_11(Emitter& e, PendingNode& n) {
+  for (size_t i = 1; i < n.in.size(); ++i) {
+    const tensor::Tensor* known = e.graph().known(n.in[i]);
+    if (known != nullptr && known->elements() == 0) n.in[i] = ir::kNoValue;
+  }
+  if (n.attrs.get_string("coordinate_transformation_mode", "") == "tf_half_pixel_for_nn") {
+    n.attrs.set("coordinate_transformation_mode", std::string("half_pixel"));
+  }
+  return std::nullopt;
+}
+
+Results scatter(Emitter& e, PendingNode& n) {
+  return std::vector{e.emit("ScatterElements", n.in, n.attrs)};
+}
+
+Results roi_align_10(Emitter&, PendingNode& n) {
+  n.attrs.set("coordinate_transformation_mode", std::string("output_half_pixel"));
+  return std::nullopt;
+}
+
+Results grid_sample_16(Emitter&, PendingNode& n) {
+  const std::string mode = n.attrs.get_string("mode", "bilinear");
+  if (mode == "bilinear") n.attrs.set("mode", std::string("linear"));
+  if (mode == "bicubic") n.attrs.set("mode", std::string("cubic"));
+  return std::nullopt;
+}
+
+/// Scale and bias were per group; now they are per channel: repeat each for the channels of its group.
+Results group_norm_18(Emitter& e, PendingNode& n) {
+  const int64_t groups = n.attrs.need_int("num_groups");
+  const tensor::Shape& shape = e.type(n.in[0]).shape;
+  base::require(groups > 0 && shape.rank() > 1 && shape[1].is_static() && shape[1].value() % groups == 0,
+                "GroupNormalization needs a known channel count that num_groups divides");
+  const int64_t channels = shape[1].value();
+  for (size_t i = 1; i < 3 && i < n.in.size(); ++i) {
+    const ValueId column = e.emit("Reshape", {n.in[i], e.ints({groups, 1})});
+    const ValueId wide = e.emit("Expand", {column, e.ints({groups, channels / groups})});
+    n.in[i] = e.emit("Reshape", {wide, e.ints({channels})});
+  }
+  return std::nullopt;
+}
+
+Results dft_17(Emitter& e, PendingNode& n) {
+  n.set_input(2, e.int_scalar(n.attrs.get_int("axis", 1)));
+  n.attrs.erase("axis");
+  return std::nullopt;
+}
+
+/// Opsets below 7: operand 1 is aligned at `axis` of operand 0 if `broadcast` is set.
+Results broadcast_1(Emitter& e, PendingNode& n) {
+  const bool is_on = n.attrs.get_int("broadcast", 0) != 0;
+  const bool has_axis = n.attrs.has("axis");
+  const int64_t axis = n.attrs.get_int("axis", 0);
+  for (std::string_view old : {"broadcast", "axis", "consumed_inputs"}) n.attrs.erase(old);
+  if (!is_on || !has_axis) return std::nullopt;
+  const size_t wide = e.rank(n.in[0]), narrow = e.rank(n.in[1]);
+  const size_t first = ir::normal_axis(axis, wide);
+  base::require(first + narrow <= wide, "broadcast axis ", axis, " leaves no room for the operand");
+  std::vector<int64_t> axes;
+  for (size_t i = narrow; i < wide - first; ++i) axes.push_back(static_cast<int64_t>(i));
+  if (!axes.empty()) n.in[1] = e.emit("Unsqueeze", {n.in[1], e.ints(axes)});
+  return std::nullopt;
+}
+
+/// Before opset 7 the slope was one number per channel.
+Results prelu_1(Emitter& e, PendingNode& n) {
+  n.attrs.erase("consumed_inputs");
+  const size_t rank = e.rank(n.in[0]), slope = e.rank(n.in[1]);
+  if (slope != 1 || rank < 3) return std::nullopt;
+  std::vector<int64_t> axes;
+  for (size_t i = 1; i + 1 < rank; ++i) axes.push_back(static_cast<int64_t>(i));
+  n.in[1] = e.emit("Unsqueeze", {n.in[1], e.ints(axes)});
+  return std::nullopt;
+}
+
+Results reshape_1(Emitter& e, PendingNode& n) {
+  ints_to_operand(e, n, "shape", 1);
+  n.attrs.erase("consumed_inputs");
+  return std::nullopt;
+}
+
+Results concat_1(Emitter&, PendingNode& n) {
+  if (!n.attrs.has("axis")) n.attrs.set("axis", int64_t{1});
+  return std::nullopt;
+}
+
+Results drop_consumed(Emitter&, PendingNode& n) {
+  n.attrs.erase("consumed_inputs");
+  return std::nullopt;
+}
+
+Results gemm_1(Emitter&, PendingNode& n) {
+  n.attrs.erase("broadcast");
+  return std::nullopt;
+}
+
+/// Cast named its target type before opset 6.
+Results cast_1(Emitter&, PendingNode& n) {
+  static constexpr std::array<std::string_view, 17> kNames{
+      "UNDEFINED", "FLOAT", "UINT8",   "INT8",   "UINT16", "INT16",  "INT32",     "INT64",      "STRING",
+      "BOOL",      "FLOAT16", "DOUBLE", "UINT32", "UINT64", "COMPLEX64", "COMPLEX128", "BFLOAT16"};
+  const std::string to = n.attrs.get_string("to", "FLOAT");
+  const auto at = std::find(kNames.begin(), kNames.end(), to);
+  base::require(at != kNames.end(), "Cast to unknown type '", to, "'");
+  n.attrs.set("to", static_cast<int64_t>(at - kNames.begin()));
+  return std::nullopt;
+}
+
+struct Row {
+  std::string_view op;
+  int64_t below;  ///< applies to nodes of opsets before this one
+  Results (*rewrite)(Emitter&, PendingNode&);
+};
+
+// Oldest change first: a node passes through every row that applies to it.
+constexpr Row kRows[] = {
+    {"Add", 7, broadcast_1}, {"Sub", 7, broadcast_1}, {"Mul", 7, broadcast_1}, {"Div", 7, broadcast_1},
+    {"Pow", 7, broadcast_1}, {"And", 7, broadcast_1}, {"Or", 7, broadcast_1}, {"Xor", 7, broadcast_1},
+    {"Equal", 7, broadcast_1}, {"Less", 7, broadcast_1}, {"Greater", 7, broadcast_1},
+    {"PRelu", 7, prelu_1}, {"Gemm", 7, gemm_1}, {"Cast", 6, cast_1}, {"Reshape", 5, reshape_1},
+    {"Concat", 4, concat_1},
+    {"Abs", 6, drop_consumed}, {"Ceil", 6, drop_consumed}, {"Clip", 6, drop_consumed}, {"Elu", 6, drop_consumed},
+    {"Exp", 6, drop_consumed}, {"Floor", 6, drop_consumed}, {"HardSigmoid", 6, drop_consumed},
+    {"InstanceNormalization", 6, drop_consumed}, {"LeakyRelu", 6, drop_consumed}, {"Log", 6, drop_consumed},
+    {"Max", 6, drop_consumed}, {"Mean", 6, drop_consumed}, {"Min", 6, drop_consumed}, {"Neg", 6, drop_consumed},
+    {"Reciprocal", 6, drop_consumed}, {"Relu", 6, drop_consumed}, {"Selu", 6, drop_consumed},
+    {"Sigmoid", 6, drop_consumed}, {"Sqrt", 6, drop_consumed}, {"Sum", 6, drop_consumed}, {"Tanh", 6, drop_consumed},
+    {"Squeeze", 13, axes_to_operand}, {"Unsqueeze", 13, axes_to_operand},
+    {"ReduceSum", 13, axes_to_operand}, {"ReduceMean", 18, axes_to_operand}, {"ReduceMax", 18, axes_to_operand},
+    {"ReduceMin", 18, axes_to_operand}, {"ReduceProd", 18, axes_to_operand}, {"ReduceL1", 18, axes_to_operand},
+    {"ReduceL2", 18, axes_to_operand}, {"ReduceLogSum", 18, axes_to_operand},
+    {"ReduceLogSumExp", 18, axes_to_operand}, {"ReduceSumSquare", 18, axes_to_operand},
+    {"Slice", 10, slice_1}, {"Pad", 11, pad_1}, {"Clip", 11, clip_1}, {"Dropout", 12, dropout_1},
+    {"TopK", 10, topk_1}, {"Softmax", 13, softmax_1}, {"LogSoftmax", 13, softmax_1}, {"Hardmax", 13, softmax_1},
+    {"BatchNormalization", 14, batch_norm_1}, {"Split", 18, split_1}, {"Upsample", 100, upsample},
+    {"Resize", 11, resize_10}, {"Resize", 100, resize_11}, {"Scatter", 100, scatter},
+    {"RoiAlign", 16, roi_align_10}, {"GridSample", 20, grid_sample_16},
+    {"GroupNormalization", 21, group_norm_18}, {"DFT", 20, dft_17},
+};
+
+}  // namespace
+
+Results upgrade(Emitter& emitter, PendingNode& node) {
+  for (const Row& row : kRows) {
+    if (row.op != node.op_type || node.opset >= row.below) continue;
+    base::require(!node.in.empty(), "the node has no operands");
+    if (Results results = row.rewrite(emitter, node)) return results;
+  }
+  return std::nullopt;
+}
+
+}  // namespace trireme::model::onnx

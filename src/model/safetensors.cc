@@ -1,0 +1,128 @@
+// The safetensors format: 8 bytes of header length, a JSON header, then the tensors' bytes without gaps or overlap.
+#include "model/safetensors.h"
+
+#include <algorithm>
+#include <array>
+
+#include "base/file.h"
+#include "base/json.h"
+
+namespace trireme::model {
+namespace {
+
+using tensor::DType;
+using tensor::Tensor;
+
+constexpr uint64_t kMaxHeaderBytes = 100 << 20;  // the reference implementation's limit
+constexpr size_t kPrefix = 8;
+
+struct TypeRow {
+  std::string_view name;
+  DType dtype;
+};
+constexpr std::array<TypeRow, 16> kTypes{{
+    {"F32", DType::f32}, {"F64", DType::f64}, {"F16", DType::f16}, {"BF16", DType::bf16},
+    {"I8", DType::i8},   {"U8", DType::u8},   {"I16", DType::i16}, {"U16", DType::u16},
+    {"I32", DType::i32}, {"U32", DType::u32}, {"I64", DType::i64}, {"U64", DType::u64},
+    {"BOOL", DType::boolean}, {"F8_E4M3", DType::f8e4m3fn}, {"F8_E5M2", DType::f8e5m2}, {"F8_E8M0", DType::f8e8m0},
+}};
+
+DType dtype_from(const std::string& name) {
+  for (const TypeRow& row : kTypes) {
+    if (row.name == name) return row.dtype;
+  }
+  base::fail_unsupported("safetensors element type '", name.substr(0, 20), "' is not supported");
+}
+
+struct Range {
+  uint64_t begin, end;
+};
+
+/// The tensor of one header entry; its byte range is returned for the overlap check.
+Range read_entry(const base::Json& entry, std::string_view data, const std::shared_ptr<const void>& owner, Tensor& out) {
+  const DType dtype = dtype_from(entry.at("dtype").as_string());
+  tensor::Dims dims;
+  for (const base::Json& d : entry.at("shape").as_array()) dims.push_back(d.as_int());
+  const base::JsonArray& offsets = entry.at("data_offsets").as_array();
+  base::require(offsets.size() == 2, "data_offsets must be two numbers");
+  const Range range{offsets[0].as_uint(), offsets[1].as_uint()};
+  base::require(range.begin <= range.end && range.end <= data.size(), "data_offsets [", range.begin, ",", range.end,
+                "] are outside the ", data.size(), " bytes of data");
+  const std::string_view bytes = data.substr(range.begin, range.end - range.begin);
+  const int64_t wanted = bytes_of(dtype, tensor::element_count(dims));
+  base::require(wanted == static_cast<int64_t>(bytes.size()), "shape ", tensor::to_string(dims), " of ",
+                tensor::name_of(dtype), " needs ", wanted, " bytes, data_offsets give ", bytes.size());
+  out = Tensor::view(dtype, dims, std::as_bytes(std::span(bytes.data(), bytes.size())), owner);
+  const auto alignment = static_cast<size_t>(bytes_of(dtype, 1));
+  if (reinterpret_cast<uintptr_t>(bytes.data()) % alignment != 0) out = out.clone();
+  if (dtype == DType::boolean) {
+    const auto is_bad = [](std::byte b) { return b > std::byte{1}; };
+    base::require(std::none_of(out.raw(), out.raw() + out.bytes(), is_bad), "a boolean is neither 0 nor 1");
+  }
+  return range;
+}
+
+void check_disjoint(std::vector<Range> ranges) {
+  std::sort(ranges.begin(), ranges.end(), [](const Range& a, const Range& b) {
+    return a.begin != b.begin ? a.begin < b.begin : a.end < b.end;
+  });
+  for (size_t i = 1; i < ranges.size(); ++i) {
+    base::require(ranges[i].begin >= ranges[i - 1].end, "tensors overlap at byte ", ranges[i].begin);
+  }
+}
+
+}  // namespace
+
+Safetensors Safetensors::parse(std::string_view bytes, std::shared_ptr<const void> owner) {
+  base::require(bytes.size() >= kPrefix, "safetensors file is truncated");
+  uint64_t length = 0;
+  for (size_t i = kPrefix; i-- > 0;) length = length << 8 | static_cast<uint8_t>(bytes[i]);
+  base::require(length <= kMaxHeaderBytes && length <= bytes.size() - kPrefix, "safetensors header of ", length,
+                " bytes does not fit the file");
+  const base::Json header =
+      base::parse_json(bytes.substr(kPrefix, length), {.depth = 8, .size_bytes = kMaxHeaderBytes});
+  base::require(header.is_object(), "safetensors header is not an object");
+  const std::string_view data = bytes.substr(kPrefix + length);
+  Safetensors file;
+  std::vector<Range> ranges;
+  for (const base::JsonMember& member : header.as_object()) {
+    if (member.key == "__metadata__") {
+      for (const auto& [key, value] : member.value.as_object()) file.metadata_.emplace_back(key, value.as_string());
+      continue;
+    }
+    try {
+      Tensor t;
+      const Range range = read_entry(member.value, data, owner, t);
+      if (range.begin != range.end) ranges.push_back(range);
+      file.tensors_.emplace_back(member.key, std::move(t));
+    } catch (const base::Error& e) {
+      throw e.with(base::concat("tensor '", member.key.substr(0, 120), "'"));
+    }
+  }
+  check_disjoint(std::move(ranges));
+  std::sort(file.tensors_.begin(), file.tensors_.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  return file;
+}
+
+Safetensors Safetensors::open(const std::string& path) {
+  const auto file = base::MappedFile::open(path);
+  try {
+    return parse(file->text(), file);
+  } catch (const base::Error& e) {
+    throw e.with(base::concat("file '", path, "'"));
+  }
+}
+
+const Tensor* Safetensors::find(std::string_view name) const {
+  const auto at = std::lower_bound(tensors_.begin(), tensors_.end(), name,
+                                   [](const auto& item, std::string_view n) { return item.first < n; });
+  return at != tensors_.end() && at->first == name ? &at->second : nullptr;
+}
+
+const Tensor& Safetensors::need(std::string_view name) const {
+  const Tensor* t = find(name);
+  if (t == nullptr) base::fail(base::ErrorCode::not_found, "no tensor '", name, "' among ", tensors_.size());
+  return *t;
+}
+
+}  // namespace trireme::model
