@@ -14,17 +14,19 @@ namespace trireme::model {
 /// Weights are the params of the graph and look into the mapped file; a Model is cheap to copy.
 struct Model {
   std::string name;
-  std::string format;    ///< "onnx" or "huggingface"
-  std::string directory; ///< where tokenizer, labels and other companions of the model lie; "" if it has none
-  ir::Graph graph;       ///< role "infer": inputs to outputs, no loss
-  int64_t opset = 0;     ///< default-domain opset of an ONNX file, else 0
+  std::string format;  ///< "onnx" or "huggingface"
+  std::string
+      directory;      ///< where tokenizer, labels and other companions of the model lie; "" if it has none
+  ir::Graph graph;    ///< role "infer": inputs to outputs, no loss
+  int64_t opset = 0;  ///< default-domain opset of an ONNX file, else 0
   std::string producer;
-  base::Json config;     ///< config.json of a Hugging Face directory, else null
+  base::Json config;  ///< config.json of a Hugging Face directory, else null
   std::vector<std::pair<std::string, std::string>> metadata;
 };
 
-/// Loads a file *.onnx, a directory with model.onnx, or a Hugging Face directory (config.json and model.safetensors).
-/// Throws not_found, unsupported (unknown format, operator or architecture) or invalid_argument (broken file).
+/// Loads a file *.onnx, a directory with model.onnx, or a Hugging Face directory (config.json and
+/// model.safetensors). Throws not_found, unsupported (unknown format, operator or architecture) or
+/// invalid_argument (broken file).
 Model load_model(const std::string& path);
 
 }  // namespace trireme::model

@@ -23,9 +23,18 @@ struct TypeRow {
   DType dtype;
 };
 constexpr std::array<TypeRow, 12> kTypes{{
-    {"f4", DType::f32}, {"f8", DType::f64}, {"f2", DType::f16}, {"i1", DType::i8},
-    {"u1", DType::u8},  {"i2", DType::i16}, {"u2", DType::u16}, {"i4", DType::i32},
-    {"u4", DType::u32}, {"i8", DType::i64}, {"u8", DType::u64}, {"b1", DType::boolean},
+    {"f4", DType::f32},
+    {"f8", DType::f64},
+    {"f2", DType::f16},
+    {"i1", DType::i8},
+    {"u1", DType::u8},
+    {"i2", DType::i16},
+    {"u2", DType::u16},
+    {"i4", DType::i32},
+    {"u4", DType::u32},
+    {"i8", DType::i64},
+    {"u8", DType::u64},
+    {"b1", DType::boolean},
 }};
 
 struct Header {
@@ -53,7 +62,8 @@ void read_descr(std::string_view text, Header& header) {
   const size_t end = text.find(text[0], 1);
   base::require(end != std::string_view::npos && end >= 4, "npy header has a bad element type");
   const std::string_view code = text.substr(2, end - 2);
-  base::require(std::string_view("<>|=").find(text[1]) != std::string_view::npos, "npy header has a bad byte order");
+  base::require(std::string_view("<>|=").find(text[1]) != std::string_view::npos,
+                "npy header has a bad byte order");
   header.is_big_endian = text[1] == '>';
   for (const TypeRow& row : kTypes) {
     if (row.code == code) {
@@ -93,7 +103,8 @@ Header read_header(std::string_view dict) {
 Tensor swap_bytes(const Tensor& t) {
   Tensor out = t.clone();
   const int64_t size = bytes_of(t.dtype(), 1);
-  for (int64_t i = 0; i < t.bytes(); i += size) std::reverse(out.mutable_raw() + i, out.mutable_raw() + i + size);
+  for (int64_t i = 0; i < t.bytes(); i += size)
+    std::reverse(out.mutable_raw() + i, out.mutable_raw() + i + size);
   return out;
 }
 
@@ -137,16 +148,18 @@ Tensor parse_npy(std::string_view bytes, std::shared_ptr<const void> owner) {
   const Header header = read_header(bytes.substr(prefix, length));
   const std::string_view data = bytes.substr(prefix + length);
   const int64_t wanted = bytes_of(header.dtype, tensor::element_count(header.dims));
-  base::require(static_cast<int64_t>(data.size()) >= wanted, "npy file has ", data.size(), " bytes of data, shape ",
-                tensor::to_string(header.dims), " needs ", wanted);
+  base::require(static_cast<int64_t>(data.size()) >= wanted, "npy file has ", data.size(),
+                " bytes of data, shape ", tensor::to_string(header.dims), " needs ", wanted);
   const auto span = std::as_bytes(std::span(data.data(), static_cast<size_t>(wanted)));
   Tensor t = Tensor::view(header.dtype, header.dims, span, std::move(owner));
-  if (reinterpret_cast<uintptr_t>(data.data()) % static_cast<size_t>(bytes_of(header.dtype, 1)) != 0) t = t.clone();
+  if (reinterpret_cast<uintptr_t>(data.data()) % static_cast<size_t>(bytes_of(header.dtype, 1)) != 0)
+    t = t.clone();
   if (header.is_big_endian) t = swap_bytes(t);
   if (header.is_column_major && t.rank() > 1) t = to_row_major(t);
   if (t.dtype() == DType::boolean) {
     t = t.clone();
-    for (int64_t i = 0; i < t.bytes(); ++i) t.mutable_raw()[i] = t.raw()[i] == std::byte{0} ? std::byte{0} : std::byte{1};
+    for (int64_t i = 0; i < t.bytes(); ++i)
+      t.mutable_raw()[i] = t.raw()[i] == std::byte{0} ? std::byte{0} : std::byte{1};
   }
   return t;
 }

@@ -10,8 +10,9 @@
 
 namespace trireme::model {
 
-/// Reads a .npy file (format 1 to 3). Row-major data of the native byte order stays in the mapped file; other orders
-/// are converted. Throws unsupported for element types we do not have, invalid_argument for a broken file.
+/// Reads a .npy file (format 1 to 3). Row-major data of the native byte order stays in the mapped file; other
+/// orders are converted. Throws unsupported for element types we do not have, invalid_argument for a broken
+/// file.
 tensor::Tensor read_npy(const std::string& path);
 
 /// Reads .npy bytes that `owner` keeps alive.

@@ -34,8 +34,8 @@ class NpyTest : public ::testing::Test {
 };
 
 TEST_F(NpyTest, WritesAndReadsEveryType) {
-  for (DType dtype : {DType::f32, DType::f64, DType::f16, DType::i8, DType::u8, DType::i16, DType::u16, DType::i32,
-                      DType::u32, DType::i64, DType::u64, DType::boolean}) {
+  for (DType dtype : {DType::f32, DType::f64, DType::f16, DType::i8, DType::u8, DType::i16, DType::u16,
+                      DType::i32, DType::u32, DType::i64, DType::u64, DType::boolean}) {
     for (const tensor::Dims& dims : std::vector<tensor::Dims>{{}, {0}, {5}, {3, 1, 7}}) {
       Tensor t = Tensor::zeros(dtype, dims);
       for (int64_t i = 0; i < t.bytes(); ++i) t.mutable_raw()[i] = static_cast<std::byte>(i % 2);
@@ -57,9 +57,10 @@ TEST_F(NpyTest, RefusesBrokenFiles) {
   const std::string good = "{'descr': '<f4', 'fortran_order': False, 'shape': (2,), }";
   EXPECT_EQ(parse(good, std::string(8, '\0')).dims(), tensor::Dims{2});
   EXPECT_THROW(parse(good, std::string(7, '\0')), base::Error);
-  for (const char* bad : {"", "{}", "{'descr': '<f4', 'fortran_order': False, 'shape': (2", "{'descr': '<c8'}",
-                          "{'descr': '<f4', 'fortran_order': False, 'shape': (9223372036854775807,9223372036854775807)}",
-                          "{'descr': '<f4', 'fortran_order': False, 'shape': (-1,)}", "{'descr': '<"}) {
+  for (const char* bad :
+       {"", "{}", "{'descr': '<f4', 'fortran_order': False, 'shape': (2", "{'descr': '<c8'}",
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (9223372036854775807,9223372036854775807)}",
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (-1,)}", "{'descr': '<"}) {
     EXPECT_THROW(parse(bad, std::string(64, '\0')), base::Error) << bad;
   }
 }

@@ -56,9 +56,13 @@ std::vector<Entry> read_directory(std::string_view file) {
   std::vector<Entry> entries;
   for (uint64_t i = 0; i < count; ++i) {
     base::require(field(file, at, 4) == kEntrySignature, "zip directory is damaged");
-    Entry e{.method = field(file, at + 10, 2), .crc = field(file, at + 16, 4), .packed_bytes = field(file, at + 20, 4),
-            .bytes = field(file, at + 24, 4), .offset = field(file, at + 42, 4)};
-    const uint64_t name = field(file, at + 28, 2), extra = field(file, at + 30, 2), comment = field(file, at + 32, 2);
+    Entry e{.method = field(file, at + 10, 2),
+            .crc = field(file, at + 16, 4),
+            .packed_bytes = field(file, at + 20, 4),
+            .bytes = field(file, at + 24, 4),
+            .offset = field(file, at + 42, 4)};
+    const uint64_t name = field(file, at + 28, 2), extra = field(file, at + 30, 2),
+                   comment = field(file, at + 32, 2);
     field(file, at + kEntrySize, 0);
     base::require(name + extra <= file.size() - at - kEntrySize, "zip directory is truncated");
     e.name = file.substr(at + kEntrySize, name);
@@ -70,7 +74,8 @@ std::vector<Entry> read_directory(std::string_view file) {
 }
 
 std::shared_ptr<std::string> inflate_raw(std::string_view packed, uint64_t bytes) {
-  // Deflate cannot shrink data more than 1032 times: a larger claim is a lie, refused before memory is asked for.
+  // Deflate cannot shrink data more than 1032 times: a larger claim is a lie, refused before memory is asked
+  // for.
   base::require(bytes <= packed.size() * 1032 + 64, "zip member claims an impossible size");
   auto out = std::make_shared<std::string>(bytes, '\0');
   z_stream z{};
@@ -86,17 +91,19 @@ std::shared_ptr<std::string> inflate_raw(std::string_view packed, uint64_t bytes
     status = inflate(&z, Z_NO_FLUSH);
     in_left -= in_before - z.avail_in;
     out_left -= out_before - z.avail_out;
-    if (in_before == z.avail_in && out_before == z.avail_out) break;  // no progress: input ended or output is full
+    if (in_before == z.avail_in && out_before == z.avail_out)
+      break;  // no progress: input ended or output is full
   }
   inflateEnd(&z);
   base::require(status == Z_STREAM_END && out_left == 0, "zip member is damaged");
   return out;
 }
 
-tensor::Tensor read_member(std::string_view file, const Entry& entry, const std::shared_ptr<const void>& owner) {
+tensor::Tensor read_member(std::string_view file, const Entry& entry,
+                           const std::shared_ptr<const void>& owner) {
   base::require(field(file, entry.offset, 4) == kLocalSignature, "zip member is damaged");
-  const uint64_t start = entry.offset + kLocalSize + field(file, entry.offset + 26, 2) +
-                         field(file, entry.offset + 28, 2);
+  const uint64_t start =
+      entry.offset + kLocalSize + field(file, entry.offset + 26, 2) + field(file, entry.offset + 28, 2);
   base::require(start <= file.size() && entry.packed_bytes <= file.size() - start, "zip member is truncated");
   const std::string_view packed = file.substr(start, entry.packed_bytes);
   if (entry.method == 0) return parse_npy(packed, owner);

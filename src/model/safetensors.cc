@@ -1,4 +1,5 @@
-// The safetensors format: 8 bytes of header length, a JSON header, then the tensors' bytes without gaps or overlap.
+// The safetensors format: 8 bytes of header length, a JSON header, then the tensors' bytes without gaps or
+// overlap.
 #include "model/safetensors.h"
 
 #include <algorithm>
@@ -21,10 +22,22 @@ struct TypeRow {
   DType dtype;
 };
 constexpr std::array<TypeRow, 16> kTypes{{
-    {"F32", DType::f32}, {"F64", DType::f64}, {"F16", DType::f16}, {"BF16", DType::bf16},
-    {"I8", DType::i8},   {"U8", DType::u8},   {"I16", DType::i16}, {"U16", DType::u16},
-    {"I32", DType::i32}, {"U32", DType::u32}, {"I64", DType::i64}, {"U64", DType::u64},
-    {"BOOL", DType::boolean}, {"F8_E4M3", DType::f8e4m3fn}, {"F8_E5M2", DType::f8e5m2}, {"F8_E8M0", DType::f8e8m0},
+    {"F32", DType::f32},
+    {"F64", DType::f64},
+    {"F16", DType::f16},
+    {"BF16", DType::bf16},
+    {"I8", DType::i8},
+    {"U8", DType::u8},
+    {"I16", DType::i16},
+    {"U16", DType::u16},
+    {"I32", DType::i32},
+    {"U32", DType::u32},
+    {"I64", DType::i64},
+    {"U64", DType::u64},
+    {"BOOL", DType::boolean},
+    {"F8_E4M3", DType::f8e4m3fn},
+    {"F8_E5M2", DType::f8e5m2},
+    {"F8_E8M0", DType::f8e8m0},
 }};
 
 DType dtype_from(const std::string& name) {
@@ -39,15 +52,16 @@ struct Range {
 };
 
 /// The tensor of one header entry; its byte range is returned for the overlap check.
-Range read_entry(const base::Json& entry, std::string_view data, const std::shared_ptr<const void>& owner, Tensor& out) {
+Range read_entry(const base::Json& entry, std::string_view data, const std::shared_ptr<const void>& owner,
+                 Tensor& out) {
   const DType dtype = dtype_from(entry.at("dtype").as_string());
   tensor::Dims dims;
   for (const base::Json& d : entry.at("shape").as_array()) dims.push_back(d.as_int());
   const base::JsonArray& offsets = entry.at("data_offsets").as_array();
   base::require(offsets.size() == 2, "data_offsets must be two numbers");
   const Range range{offsets[0].as_uint(), offsets[1].as_uint()};
-  base::require(range.begin <= range.end && range.end <= data.size(), "data_offsets [", range.begin, ",", range.end,
-                "] are outside the ", data.size(), " bytes of data");
+  base::require(range.begin <= range.end && range.end <= data.size(), "data_offsets [", range.begin, ",",
+                range.end, "] are outside the ", data.size(), " bytes of data");
   const std::string_view bytes = data.substr(range.begin, range.end - range.begin);
   const int64_t wanted = bytes_of(dtype, tensor::element_count(dims));
   base::require(wanted == static_cast<int64_t>(bytes.size()), "shape ", tensor::to_string(dims), " of ",
@@ -77,8 +91,8 @@ Safetensors Safetensors::parse(std::string_view bytes, std::shared_ptr<const voi
   base::require(bytes.size() >= kPrefix, "safetensors file is truncated");
   uint64_t length = 0;
   for (size_t i = kPrefix; i-- > 0;) length = length << 8 | static_cast<uint8_t>(bytes[i]);
-  base::require(length <= kMaxHeaderBytes && length <= bytes.size() - kPrefix, "safetensors header of ", length,
-                " bytes does not fit the file");
+  base::require(length <= kMaxHeaderBytes && length <= bytes.size() - kPrefix, "safetensors header of ",
+                length, " bytes does not fit the file");
   const base::Json header =
       base::parse_json(bytes.substr(kPrefix, length), {.depth = 8, .size_bytes = kMaxHeaderBytes});
   base::require(header.is_object(), "safetensors header is not an object");
@@ -87,7 +101,8 @@ Safetensors Safetensors::parse(std::string_view bytes, std::shared_ptr<const voi
   std::vector<Range> ranges;
   for (const base::JsonMember& member : header.as_object()) {
     if (member.key == "__metadata__") {
-      for (const auto& [key, value] : member.value.as_object()) file.metadata_.emplace_back(key, value.as_string());
+      for (const auto& [key, value] : member.value.as_object())
+        file.metadata_.emplace_back(key, value.as_string());
       continue;
     }
     try {
@@ -100,7 +115,8 @@ Safetensors Safetensors::parse(std::string_view bytes, std::shared_ptr<const voi
     }
   }
   check_disjoint(std::move(ranges));
-  std::sort(file.tensors_.begin(), file.tensors_.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::sort(file.tensors_.begin(), file.tensors_.end(),
+            [](const auto& a, const auto& b) { return a.first < b.first; });
   return file;
 }
 

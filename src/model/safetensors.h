@@ -14,7 +14,8 @@ namespace trireme::model {
 /// The tensors of a file by name. They look into the mapped file; 16-bit floats keep their type.
 class Safetensors {
  public:
-  /// Maps the file. Throws not_found, invalid_argument (header, bounds, overlap) or unsupported (element type).
+  /// Maps the file. Throws not_found, invalid_argument (header, bounds, overlap) or unsupported (element
+  /// type).
   static Safetensors open(const std::string& path);
   /// Reads bytes that `owner` keeps alive.
   static Safetensors parse(std::string_view bytes, std::shared_ptr<const void> owner);

@@ -80,8 +80,9 @@ const ir::OpDef& need_onnx_op(std::string_view onnx_op, std::string_view domain)
     return difference(a.first, onnx_op) < difference(b.first, onnx_op);
   });
   const std::string_view shown = onnx_op.substr(0, 100);
-  base::fail_unsupported("no operator '", shown, "' in domain '", domain.empty() ? "ai.onnx" : domain.substr(0, 100),
-                         "'", nearest == ops.end() ? "" : "; nearest known: '" + nearest->first + "'");
+  base::fail_unsupported("no operator '", shown, "' in domain '",
+                         domain.empty() ? "ai.onnx" : domain.substr(0, 100), "'",
+                         nearest == ops.end() ? "" : "; nearest known: '" + nearest->first + "'");
 }
 
 }  // namespace trireme::model::onnx

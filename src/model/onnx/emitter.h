@@ -1,4 +1,5 @@
-// A node on its way from ONNX into a graph, and the small vocabulary that rewrites of old forms are written in.
+// A node on its way from ONNX into a graph, and the small vocabulary that rewrites of old forms are written
+// in.
 #pragma once
 
 #include <optional>

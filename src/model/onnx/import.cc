@@ -1,4 +1,5 @@
-// ONNX files as models: names resolved, functions inlined, subgraph captures explicit, old operator forms upgraded.
+// ONNX files as models: names resolved, functions inlined, subgraph captures explicit, old operator forms
+// upgraded.
 #include "model/onnx/import.h"
 
 #include <filesystem>

@@ -1,4 +1,5 @@
-// ONNX import: real files keep their meaning, broken bytes become clear errors, functions and bodies are bounded.
+// ONNX import: real files keep their meaning, broken bytes become clear errors, functions and bodies are
+// bounded.
 #include "model/onnx/import.h"
 
 #include <gtest/gtest.h>
@@ -24,13 +25,14 @@ std::string value_info(const std::string& name, int32_t elem, std::vector<int64_
   const std::string shape = message([&](pbf_writer& w) {
     for (int64_t d : dims) w.add_message(1, message([&](pbf_writer& dim) { dim.add_int64(1, d); }));
   });
-  const std::string tensor_type = message([&](pbf_writer& w) { w.add_int32(1, elem), w.add_message(2, shape); });
+  const std::string tensor_type =
+      message([&](pbf_writer& w) { w.add_int32(1, elem), w.add_message(2, shape); });
   const std::string type = message([&](pbf_writer& w) { w.add_message(1, tensor_type); });
   return message([&](pbf_writer& w) { w.add_string(1, name), w.add_message(2, type); });
 }
 
-std::string node(const std::string& op, const std::vector<std::string>& in, const std::vector<std::string>& out,
-                 const std::string& domain = "") {
+std::string node(const std::string& op, const std::vector<std::string>& in,
+                 const std::vector<std::string>& out, const std::string& domain = "") {
   return message([&](pbf_writer& w) {
     for (const auto& name : in) w.add_string(1, name);
     for (const auto& name : out) w.add_string(2, name);
@@ -100,7 +102,8 @@ TEST(OnnxImport, ReadsGraph) {
 }
 
 TEST(OnnxImport, InitializersBecomeParams) {
-  const Model m = import_parts({.nodes = {node("Identity", {"w"}, {"y"})}, .initializers = {float_tensor("w", {3, 4})}});
+  const Model m =
+      import_parts({.nodes = {node("Identity", {"w"}, {"y"})}, .initializers = {float_tensor("w", {3, 4})}});
   const ir::Node& identity = m.graph.nodes()[0];
   EXPECT_EQ(m.graph.value(identity.in[0]).kind, ir::ValueKind::param);
   EXPECT_EQ(m.graph.known(identity.in[0])->to_doubles(), (std::vector<double>{3, 4}));
@@ -108,11 +111,13 @@ TEST(OnnxImport, InitializersBecomeParams) {
 
 TEST(OnnxImport, NamesWhatItRefuses) {
   using enum base::ErrorCode;
-  EXPECT_NE(refusal({.nodes = {node("Identitty", {"x"}, {"y"})}}, unsupported).find("nearest known: 'Identity'"),
-            std::string::npos);
+  EXPECT_NE(
+      refusal({.nodes = {node("Identitty", {"x"}, {"y"})}}, unsupported).find("nearest known: 'Identity'"),
+      std::string::npos);
   EXPECT_NE(refusal({.nodes = {node("Foo", {"x"}, {"y"}, "com.example")}}, unsupported).find("com.example"),
             std::string::npos);
-  EXPECT_NE(refusal({.nodes = {}, .input = value_info("x", 8, {2})}, unsupported).find("string"), std::string::npos);
+  EXPECT_NE(refusal({.nodes = {}, .input = value_info("x", 8, {2})}, unsupported).find("string"),
+            std::string::npos);
   EXPECT_NE(refusal({.nodes = {}, .opset = 1000}, unsupported).find("opset 1000"), std::string::npos);
   const std::string sequence = message([](pbf_writer& w) {
     w.add_string(1, "x");
@@ -124,9 +129,10 @@ TEST(OnnxImport, NamesWhatItRefuses) {
 TEST(OnnxImport, RefusesBrokenGraphs) {
   using enum base::ErrorCode;
   // A cycle is a node that reads what comes later.
-  EXPECT_NE(refusal({.nodes = {node("Identity", {"y"}, {"h"}), node("Identity", {"h"}, {"y"})}}, invalid_argument)
-                .find("'y' is read before"),
-            std::string::npos);
+  EXPECT_NE(
+      refusal({.nodes = {node("Identity", {"y"}, {"h"}), node("Identity", {"h"}, {"y"})}}, invalid_argument)
+          .find("'y' is read before"),
+      std::string::npos);
   refusal({.nodes = {node("Identity", {"x"}, {"y"}), node("Identity", {"x"}, {"y"})}}, invalid_argument);
   refusal({.nodes = {node("Identity", {"x"}, {"z"})}}, invalid_argument);
   refusal({.nodes = {node("Identity", {}, {"y"})}}, invalid_argument);
@@ -145,21 +151,22 @@ std::string function(const std::string& name, const std::vector<std::string>& no
 }
 
 TEST(OnnxImport, InlinesFunctions) {
-  const Model m = import_parts({.nodes = {node("F", {"x"}, {"h"}, "my"), node("F", {"h"}, {"y"}, "my")},
-                                .functions = {function("F", {node("Identity", {"a"}, {"t"}),
-                                                             node("Identity", {"t"}, {"b"})})}});
+  const Model m = import_parts(
+      {.nodes = {node("F", {"x"}, {"h"}, "my"), node("F", {"h"}, {"y"}, "my")},
+       .functions = {function("F", {node("Identity", {"a"}, {"t"}), node("Identity", {"t"}, {"b"})})}});
   EXPECT_EQ(m.graph.nodes().size(), 4u);
 }
 
 TEST(OnnxImport, BoundsFunctionGrowth) {
   using enum base::ErrorCode;
-  refusal({.nodes = {node("F", {"x"}, {"y"}, "my")}, .functions = {function("F", {node("F", {"a"}, {"b"}, "my")})}},
+  refusal({.nodes = {node("F", {"x"}, {"y"}, "my")},
+           .functions = {function("F", {node("F", {"a"}, {"b"}, "my")})}},
           invalid_argument);
   Parts bomb{.nodes = {node("F0", {"x"}, {"y"}, "my")}};  // each function calls the next twice: 2^30 nodes
   for (int i = 0; i < 30; ++i) {
     const std::string next = "F" + std::to_string(i + 1);
-    bomb.functions.push_back(function("F" + std::to_string(i),
-                                      {node(next, {"a"}, {"t"}, "my"), node(next, {"t"}, {"b"}, "my")}));
+    bomb.functions.push_back(
+        function("F" + std::to_string(i), {node(next, {"a"}, {"t"}, "my"), node(next, {"t"}, {"b"}, "my")}));
   }
   bomb.functions.push_back(function("F30", {node("Identity", {"a"}, {"b"})}));
   EXPECT_NE(refusal(bomb, invalid_argument).find("nodes"), std::string::npos);

@@ -15,8 +15,9 @@ using tensor::Tensor;
 
 namespace {
 
-constexpr int kMaxDepth = 32;               // functions that call functions, bodies in bodies
-constexpr int64_t kMaxNodes = 1 << 20;      // functions that call each other twice grow as 2^depth without a bound
+constexpr int kMaxDepth = 32;  // functions that call functions, bodies in bodies
+constexpr int64_t kMaxNodes =
+    1 << 20;  // functions that call each other twice grow as 2^depth without a bound
 constexpr std::string_view kDefaultDomain = "ai.onnx";
 
 std::string_view normal_domain(std::string_view domain) { return domain == kDefaultDomain ? "" : domain; }
@@ -44,7 +45,8 @@ tensor::TensorType type_from(const ValueInfoProto& info) {
   const TypeProto& type = info.type;
   if (type.kind != "tensor") {
     base::require(!type.kind.empty(), "value '", shown(info.name), "' has no type");
-    base::fail_unsupported("value '", shown(info.name), "' is of type ", type.kind, ", only dense tensors are supported");
+    base::fail_unsupported("value '", shown(info.name), "' is of type ", type.kind,
+                           ", only dense tensors are supported");
   }
   tensor::TensorType out;
   try {
@@ -138,7 +140,8 @@ void Importer::add_initializers(const GraphProto& graph, Scope& scope) {
                                         : scope.graph.add_constant(std::move(t), std::move(name)));
   }
   for (const SparseTensorProto& proto : graph.sparse_initializer) {
-    bind(scope, proto.values.name, scope.graph.add_param(std::string(proto.values.name), make_dense(proto, source_)));
+    bind(scope, proto.values.name,
+         scope.graph.add_param(std::string(proto.values.name), make_dense(proto, source_)));
   }
 }
 
@@ -207,7 +210,8 @@ std::vector<ValueId> Importer::add_operator(const NodeProto& node, PendingNode p
   const auto opset = scope.opsets.find(domain);
   base::require(opset != scope.opsets.end(), "the model imports no opset of the default domain");
   pending.opset = opset->second;
-  if (node.op_type == "If" || node.op_type == "Loop" || node.op_type == "Scan") add_bodies(node, pending, scope);
+  if (node.op_type == "If" || node.op_type == "Loop" || node.op_type == "Scan")
+    add_bodies(node, pending, scope);
   Emitter emitter(scope.graph, pending.from);
   if (auto results = upgrade(emitter, pending)) {
     base::check(results->size() >= pending.out_count, "rewriting ", node.op_type, " made too few results");
@@ -215,7 +219,8 @@ std::vector<ValueId> Importer::add_operator(const NodeProto& node, PendingNode p
     return *results;
   }
   const ir::OpDef& op = need_onnx_op(pending.op_type);
-  return scope.graph.add(op, std::move(pending.in), std::move(pending.attrs), pending.out_count, pending.from);
+  return scope.graph.add(op, std::move(pending.in), std::move(pending.attrs), pending.out_count,
+                         pending.from);
 }
 
 void Importer::inline_call(const FunctionProto& function, const NodeProto& node, Scope& scope) {
@@ -226,7 +231,10 @@ void Importer::inline_call(const FunctionProto& function, const NodeProto& node,
   for (const AttributeProto& a : node.attribute) {
     if (const AttributeProto* given = resolve(a, scope)) attrs[a.name] = given;
   }
-  Scope inner{.graph = scope.graph, .opsets = opsets, .call_attrs = &attrs, .keeps_names = false,
+  Scope inner{.graph = scope.graph,
+              .opsets = opsets,
+              .call_attrs = &attrs,
+              .keeps_names = false,
               .prefix = node_label(node, scope) + "/"};
   if (inner.prefix.size() > 400) inner.prefix.resize(400);
   base::require(node.input.size() <= function.input.size(), "function '", shown(function.name), "' takes ",

@@ -52,7 +52,8 @@ class Importer {
 
   /// Reads If, Loop and Scan: bodies become graph attributes, captured outer values extra operands.
   void add_bodies(const NodeProto& node, PendingNode& pending, Scope& scope);
-  std::vector<BodyInput> body_inputs(const GraphProto& body, const PendingNode& pending, const ir::Graph& outer);
+  std::vector<BodyInput> body_inputs(const GraphProto& body, const PendingNode& pending,
+                                     const ir::Graph& outer);
   ir::GraphPtr import_body(const GraphProto& body, const std::vector<BodyInput>& inputs,
                            const std::vector<std::string_view>& captures, const Scope& outer);
 
@@ -69,8 +70,8 @@ class Importer {
   TensorSource source_;
   Opsets opsets_;
   std::map<std::string, const FunctionProto*, std::less<>> functions_;
-  int depth_ = 0;          // function calls and bodies being imported
-  int64_t node_count_ = 0; // nodes made so far, over all inlined calls
+  int depth_ = 0;           // function calls and bodies being imported
+  int64_t node_count_ = 0;  // nodes made so far, over all inlined calls
 };
 
 /// Names that a graph reads but does not define, in the order of first use: what it captures from outside.

@@ -10,8 +10,8 @@ using tensor::Tensor;
 /// The attribute itself, or what the function call gives for the name that it refers to; null: left out.
 const AttributeProto* Importer::resolve(const AttributeProto& attribute, const Scope& scope) const {
   if (attribute.ref_attr_name.empty()) return &attribute;
-  base::require(scope.call_attrs != nullptr, "attribute '", attribute.name, "' refers to '", attribute.ref_attr_name,
-                "' outside a function");
+  base::require(scope.call_attrs != nullptr, "attribute '", attribute.name, "' refers to '",
+                attribute.ref_attr_name, "' outside a function");
   const auto at = scope.call_attrs->find(attribute.ref_attr_name);
   return at == scope.call_attrs->end() ? nullptr : at->second;
 }
@@ -32,8 +32,9 @@ std::optional<ir::AttrValue> Importer::read_attr(const AttributeProto& a) {
       return make_dense(*a.sparse, source_);
     case AttrKind::graph: return std::nullopt;  // read with its captures, see add_bodies
     case AttrKind::undefined: return std::nullopt;
-    default: base::fail_unsupported("attribute '", a.name, "' has kind ", static_cast<int>(a.kind),
-                                    ", which no supported operator takes");
+    default:
+      base::fail_unsupported("attribute '", a.name, "' has kind ", static_cast<int>(a.kind),
+                             ", which no supported operator takes");
   }
 }
 

@@ -14,7 +14,8 @@ namespace {
 
 using Names = std::unordered_set<std::string_view>;
 
-/// Adds to `out` what `graph` reads from outside, in order of first use, without what `hidden` already defines.
+/// Adds to `out` what `graph` reads from outside, in order of first use, without what `hidden` already
+/// defines.
 void collect_free(const GraphProto& graph, std::vector<std::string_view>& out, Names& seen) {
   Names defined;
   for (const ValueInfoProto& info : graph.input) defined.insert(info.name);
@@ -57,8 +58,10 @@ std::vector<std::string_view> free_names(const GraphProto& graph) {
 std::vector<Importer::BodyInput> Importer::body_inputs(const GraphProto& body, const PendingNode& pending,
                                                        const ir::Graph& outer) {
   const bool is_scan = pending.op_type == "Scan", is_loop = pending.op_type == "Loop";
-  // Scan 8 has sequence_lens before its operands and a batch dimension; the rewrite of it is not worth its code.
-  if (is_scan && pending.opset < 9) base::fail_unsupported("Scan of opset 8 is not supported, export with opset 9");
+  // Scan 8 has sequence_lens before its operands and a batch dimension; the rewrite of it is not worth its
+  // code.
+  if (is_scan && pending.opset < 9)
+    base::fail_unsupported("Scan of opset 8 is not supported, export with opset 9");
   const int64_t scans = is_scan ? pending.attrs.need_int("num_scan_inputs") : 0;
   const auto axes = pending.attrs.get_ints("scan_input_axes");
   const int64_t states = static_cast<int64_t>(body.input.size()) - scans;
@@ -66,7 +69,8 @@ std::vector<Importer::BodyInput> Importer::body_inputs(const GraphProto& body, c
   std::vector<BodyInput> inputs;
   for (size_t i = 0; i < body.input.size(); ++i) {
     BodyInput input{&body.input[i], {}};
-    // Operands of the node stand in the order of the body's inputs; Loop's first two are trip count and condition.
+    // Operands of the node stand in the order of the body's inputs; Loop's first two are trip count and
+    // condition.
     const ValueId operand = pending.input(i);
     if (is_loop && i < 2) {
       input.type = {i == 0 ? DType::i64 : DType::boolean, Shape{}};
@@ -92,7 +96,10 @@ ir::GraphPtr Importer::import_body(const GraphProto& body, const std::vector<Bod
   base::require(++depth_ <= 32, "bodies and functions are nested deeper than 32");
   auto graph = std::make_shared<ir::Graph>();
   graph->name = std::string(body.name);
-  Scope scope{.graph = *graph, .opsets = outer.opsets, .call_attrs = outer.call_attrs, .keeps_names = false,
+  Scope scope{.graph = *graph,
+              .opsets = outer.opsets,
+              .call_attrs = outer.call_attrs,
+              .keeps_names = false,
               .prefix = outer.prefix};
   for (const BodyInput& input : inputs) {
     bind(scope, input.info->name, graph->add_input(std::string(input.info->name), input.type));
@@ -101,8 +108,9 @@ ir::GraphPtr Importer::import_body(const GraphProto& body, const std::vector<Bod
     const ValueId id = lookup(outer, name);
     const tensor::Tensor* known = outer.graph.known(id);
     // Weights and constants are shared with the body instead of being passed.
-    bind(scope, name, known != nullptr ? graph->add_constant(*known)
-                                       : graph->add_input(std::string(name), outer.graph.type(id)));
+    bind(scope, name,
+         known != nullptr ? graph->add_constant(*known)
+                          : graph->add_input(std::string(name), outer.graph.type(id)));
   }
   add_initializers(body, scope);
   add_nodes(body.node, scope);

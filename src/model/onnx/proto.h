@@ -16,7 +16,8 @@ struct StringPair {
   std::string_view key, value;
 };
 
-/// Header of a tensor. The typed fields (float_data …) stay in `message` and are read when the tensor is made.
+/// Header of a tensor. The typed fields (float_data …) stay in `message` and are read when the tensor is
+/// made.
 struct TensorProto {
   std::string_view message;  ///< the whole encoded TensorProto
   std::string_view name;
@@ -39,7 +40,8 @@ struct DimProto {
 
 /// What a TypeProto says: a dense tensor, or something that is refused by this name.
 struct TypeProto {
-  std::string_view kind;  ///< "tensor", "sequence", "map", "optional", "sparse tensor", "opaque", "" if not given
+  std::string_view
+      kind;  ///< "tensor", "sequence", "map", "optional", "sparse tensor", "opaque", "" if not given
   int32_t elem_type = 0;
   bool has_shape = false;
   std::vector<DimProto> dims;
@@ -52,9 +54,21 @@ struct ValueInfoProto {
 
 /// AttributeProto.AttributeType.
 enum class AttrKind : int32_t {
-  undefined = 0, real = 1, integer = 2, text = 3, tensor = 4, graph = 5,
-  reals = 6, integers = 7, texts = 8, tensors = 9, graphs = 10,
-  sparse_tensor = 11, sparse_tensors = 12, type = 13, types = 14,
+  undefined = 0,
+  real = 1,
+  integer = 2,
+  text = 3,
+  tensor = 4,
+  graph = 5,
+  reals = 6,
+  integers = 7,
+  texts = 8,
+  tensors = 9,
+  graphs = 10,
+  sparse_tensor = 11,
+  sparse_tensors = 12,
+  type = 13,
+  types = 14,
 };
 
 struct AttributeProto {
@@ -109,8 +123,8 @@ struct ModelProto {
   GraphProto graph;
 };
 
-/// Reads a model. The result looks into `bytes`, which must outlive it. Memory is bounded by a small multiple of the
-/// input. Throws invalid_argument for bytes that are not an ONNX model.
+/// Reads a model. The result looks into `bytes`, which must outlive it. Memory is bounded by a small multiple
+/// of the input. Throws invalid_argument for bytes that are not an ONNX model.
 ModelProto parse_model(std::string_view bytes);
 
 /// Reads one TensorProto, the content of the .pb files of test data.

@@ -32,7 +32,13 @@ constexpr std::array<TypeRow, tensor::kDTypeCount> kTypes{{
 }};
 
 /// Field of TensorProto that holds the values of an element type when raw_data does not.
-enum class Field : uint32_t { float_data = 4, int32_data = 5, int64_data = 7, double_data = 10, uint64_data = 11 };
+enum class Field : uint32_t {
+  float_data = 4,
+  int32_data = 5,
+  int64_data = 7,
+  double_data = 10,
+  uint64_data = 11
+};
 
 Field field_of(DType dtype) {
   switch (dtype) {
@@ -127,7 +133,8 @@ Tensor normal_bools(Tensor t) {
   return clean;
 }
 
-Tensor from_bytes(const TensorProto& proto, DType dtype, std::string_view bytes, std::shared_ptr<const void> owner) {
+Tensor from_bytes(const TensorProto& proto, DType dtype, std::string_view bytes,
+                  std::shared_ptr<const void> owner) {
   const auto span = std::as_bytes(std::span(bytes.data(), bytes.size()));
   const int64_t wanted = bytes_of(dtype, tensor::element_count(proto.dims));
   base::require(wanted == static_cast<int64_t>(bytes.size()), "tensor of type ", tensor::name_of(dtype),
@@ -142,8 +149,8 @@ Tensor from_bytes(const TensorProto& proto, DType dtype, std::string_view bytes,
 uint64_t parse_number(std::string_view text, std::string_view key) {
   uint64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  base::require(error == std::errc() && end == text.data() + text.size(), "external data has a bad ", key, " '",
-                text, "'");
+  base::require(error == std::errc() && end == text.data() + text.size(), "external data has a bad ", key,
+                " '", text, "'");
   return value;
 }
 
@@ -173,8 +180,8 @@ Tensor from_external(const TensorProto& proto, DType dtype, TensorSource& source
   const uint64_t rest = file.size() - offset;
   const int64_t needed = bytes_of(dtype, tensor::element_count(proto.dims));
   const uint64_t size = length.value_or(static_cast<uint64_t>(needed));
-  base::require(size <= rest, "external data '", location, "' has ", rest, " bytes from offset ", offset, ", wanted ",
-                size);
+  base::require(size <= rest, "external data '", location, "' has ", rest, " bytes from offset ", offset,
+                ", wanted ", size);
   return from_bytes(proto, dtype, file.substr(offset, size), source.files.find(location)->second);
 }
 
@@ -233,8 +240,8 @@ Tensor make_dense(const SparseTensorProto& proto, TensorSource& source) {
   const int64_t count = values.elements();
   const int64_t rank = static_cast<int64_t>(proto.dims.size());
   const bool is_linear = indices.rank() == 1;  // one flat index each, else one row of coordinates each
-  base::require(indices.elements() == (is_linear ? count : count * rank), "sparse tensor has ", count, " values and ",
-                indices.elements(), " indices");
+  base::require(indices.elements() == (is_linear ? count : count * rank), "sparse tensor has ", count,
+                " values and ", indices.elements(), " indices");
   Tensor dense = Tensor::zeros(values.dtype(), proto.dims);
   const auto ids = indices.data<int64_t>();
   for (int64_t i = 0; i < count; ++i) {

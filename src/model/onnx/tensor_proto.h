@@ -25,7 +25,8 @@ struct TensorSource {
 };
 
 /// Makes the tensor: looks into the file where the bytes are aligned to the element size, else copies.
-/// Throws invalid_argument if the data does not fit the type and extents, unsupported for types we do not have.
+/// Throws invalid_argument if the data does not fit the type and extents, unsupported for types we do not
+/// have.
 tensor::Tensor make_tensor(const TensorProto& proto, TensorSource& source);
 
 /// A dense tensor from coordinate lists. Throws as make_tensor.

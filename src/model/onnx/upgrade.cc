@@ -1,4 +1,5 @@
-// Old forms of ONNX operators rewritten to the newest: one table row for each operator and the opset that changed it.
+// Old forms of ONNX operators rewritten to the newest: one table row for each operator and the opset that
+// changed it.
 #include <algorithm>
 #include <array>
 
@@ -52,7 +53,8 @@ Results clip_1(Emitter& e, PendingNode& n) {
 
 Results dropout_1(Emitter& e, PendingNode& n) {
   if (n.attrs.has("ratio")) {
-    n.set_input(1, e.constant(tensor::Tensor::scalar<float>(static_cast<float>(n.attrs.get_float("ratio", 0.5)))));
+    n.set_input(
+        1, e.constant(tensor::Tensor::scalar<float>(static_cast<float>(n.attrs.get_float("ratio", 0.5)))));
   }
   n.attrs.erase("ratio");
   n.attrs.erase("is_test");
@@ -71,7 +73,8 @@ Results topk_1(Emitter& e, PendingNode& n) {
   return std::nullopt;
 }
 
-/// Before opset 13 the axes from `axis` (default 1) on counted as one: flatten, apply to rows, restore the shape.
+/// Before opset 13 the axes from `axis` (default 1) on counted as one: flatten, apply to rows, restore the
+/// shape.
 Results softmax_1(Emitter& e, PendingNode& n) {
   const int64_t axis = n.attrs.get_int("axis", 1);
   const auto& shape = e.type(n.in[0]).shape;
@@ -132,9 +135,7 @@ Results resize_11(Emitter& e, PendingNode& n) {
   return std::nullopt;
 }
 
-Results scatter(Emitter& e, PendingNode& n) {
-  return std::vector{e.emit("ScatterElements", n.in, n.attrs)};
-}
+Results scatter(Emitter& e, PendingNode& n) { return std::vector{e.emit("ScatterElements", n.in, n.attrs)}; }
 
 Results roi_align_10(Emitter&, PendingNode& n) {
   n.attrs.set("coordinate_transformation_mode", std::string("output_half_pixel"));
@@ -220,7 +221,7 @@ Results gemm_1(Emitter&, PendingNode& n) {
 /// Cast named its target type before opset 6.
 Results cast_1(Emitter&, PendingNode& n) {
   static constexpr std::array<std::string_view, 17> kNames{
-      "UNDEFINED", "FLOAT", "UINT8",   "INT8",   "UINT16", "INT16",  "INT32",     "INT64",      "STRING",
+      "UNDEFINED", "FLOAT",   "UINT8",  "INT8",   "UINT16", "INT16",     "INT32",      "INT64",   "STRING",
       "BOOL",      "FLOAT16", "DOUBLE", "UINT32", "UINT64", "COMPLEX64", "COMPLEX128", "BFLOAT16"};
   const std::string to = n.attrs.get_string("to", "FLOAT");
   const auto at = std::find(kNames.begin(), kNames.end(), to);
@@ -237,28 +238,73 @@ struct Row {
 
 // Oldest change first: a node passes through every row that applies to it.
 constexpr Row kRows[] = {
-    {"Add", 7, broadcast_1}, {"Sub", 7, broadcast_1}, {"Mul", 7, broadcast_1}, {"Div", 7, broadcast_1},
-    {"Pow", 7, broadcast_1}, {"And", 7, broadcast_1}, {"Or", 7, broadcast_1}, {"Xor", 7, broadcast_1},
-    {"Equal", 7, broadcast_1}, {"Less", 7, broadcast_1}, {"Greater", 7, broadcast_1},
-    {"PRelu", 7, prelu_1}, {"Gemm", 7, gemm_1}, {"Cast", 6, cast_1}, {"Reshape", 5, reshape_1},
+    {"Add", 7, broadcast_1},
+    {"Sub", 7, broadcast_1},
+    {"Mul", 7, broadcast_1},
+    {"Div", 7, broadcast_1},
+    {"Pow", 7, broadcast_1},
+    {"And", 7, broadcast_1},
+    {"Or", 7, broadcast_1},
+    {"Xor", 7, broadcast_1},
+    {"Equal", 7, broadcast_1},
+    {"Less", 7, broadcast_1},
+    {"Greater", 7, broadcast_1},
+    {"PRelu", 7, prelu_1},
+    {"Gemm", 7, gemm_1},
+    {"Cast", 6, cast_1},
+    {"Reshape", 5, reshape_1},
     {"Concat", 4, concat_1},
-    {"Abs", 6, drop_consumed}, {"Ceil", 6, drop_consumed}, {"Clip", 6, drop_consumed}, {"Elu", 6, drop_consumed},
-    {"Exp", 6, drop_consumed}, {"Floor", 6, drop_consumed}, {"HardSigmoid", 6, drop_consumed},
-    {"InstanceNormalization", 6, drop_consumed}, {"LeakyRelu", 6, drop_consumed}, {"Log", 6, drop_consumed},
-    {"Max", 6, drop_consumed}, {"Mean", 6, drop_consumed}, {"Min", 6, drop_consumed}, {"Neg", 6, drop_consumed},
-    {"Reciprocal", 6, drop_consumed}, {"Relu", 6, drop_consumed}, {"Selu", 6, drop_consumed},
-    {"Sigmoid", 6, drop_consumed}, {"Sqrt", 6, drop_consumed}, {"Sum", 6, drop_consumed}, {"Tanh", 6, drop_consumed},
-    {"Squeeze", 13, axes_to_operand}, {"Unsqueeze", 13, axes_to_operand},
-    {"ReduceSum", 13, axes_to_operand}, {"ReduceMean", 18, axes_to_operand}, {"ReduceMax", 18, axes_to_operand},
-    {"ReduceMin", 18, axes_to_operand}, {"ReduceProd", 18, axes_to_operand}, {"ReduceL1", 18, axes_to_operand},
-    {"ReduceL2", 18, axes_to_operand}, {"ReduceLogSum", 18, axes_to_operand},
-    {"ReduceLogSumExp", 18, axes_to_operand}, {"ReduceSumSquare", 18, axes_to_operand},
-    {"Slice", 10, slice_1}, {"Pad", 11, pad_1}, {"Clip", 11, clip_1}, {"Dropout", 12, dropout_1},
-    {"TopK", 10, topk_1}, {"Softmax", 13, softmax_1}, {"LogSoftmax", 13, softmax_1}, {"Hardmax", 13, softmax_1},
-    {"BatchNormalization", 14, batch_norm_1}, {"Split", 18, split_1}, {"Upsample", 100, upsample},
-    {"Resize", 11, resize_10}, {"Resize", 100, resize_11}, {"Scatter", 100, scatter},
-    {"RoiAlign", 16, roi_align_10}, {"GridSample", 20, grid_sample_16},
-    {"GroupNormalization", 21, group_norm_18}, {"DFT", 20, dft_17},
+    {"Abs", 6, drop_consumed},
+    {"Ceil", 6, drop_consumed},
+    {"Clip", 6, drop_consumed},
+    {"Elu", 6, drop_consumed},
+    {"Exp", 6, drop_consumed},
+    {"Floor", 6, drop_consumed},
+    {"HardSigmoid", 6, drop_consumed},
+    {"InstanceNormalization", 6, drop_consumed},
+    {"LeakyRelu", 6, drop_consumed},
+    {"Log", 6, drop_consumed},
+    {"Max", 6, drop_consumed},
+    {"Mean", 6, drop_consumed},
+    {"Min", 6, drop_consumed},
+    {"Neg", 6, drop_consumed},
+    {"Reciprocal", 6, drop_consumed},
+    {"Relu", 6, drop_consumed},
+    {"Selu", 6, drop_consumed},
+    {"Sigmoid", 6, drop_consumed},
+    {"Sqrt", 6, drop_consumed},
+    {"Sum", 6, drop_consumed},
+    {"Tanh", 6, drop_consumed},
+    {"Squeeze", 13, axes_to_operand},
+    {"Unsqueeze", 13, axes_to_operand},
+    {"ReduceSum", 13, axes_to_operand},
+    {"ReduceMean", 18, axes_to_operand},
+    {"ReduceMax", 18, axes_to_operand},
+    {"ReduceMin", 18, axes_to_operand},
+    {"ReduceProd", 18, axes_to_operand},
+    {"ReduceL1", 18, axes_to_operand},
+    {"ReduceL2", 18, axes_to_operand},
+    {"ReduceLogSum", 18, axes_to_operand},
+    {"ReduceLogSumExp", 18, axes_to_operand},
+    {"ReduceSumSquare", 18, axes_to_operand},
+    {"Slice", 10, slice_1},
+    {"Pad", 11, pad_1},
+    {"Clip", 11, clip_1},
+    {"Dropout", 12, dropout_1},
+    {"TopK", 10, topk_1},
+    {"Softmax", 13, softmax_1},
+    {"LogSoftmax", 13, softmax_1},
+    {"Hardmax", 13, softmax_1},
+    {"BatchNormalization", 14, batch_norm_1},
+    {"Split", 18, split_1},
+    {"Upsample", 100, upsample},
+    {"Resize", 11, resize_10},
+    {"Resize", 100, resize_11},
+    {"Scatter", 100, scatter},
+    {"RoiAlign", 16, roi_align_10},
+    {"GridSample", 20, grid_sample_16},
+    {"GroupNormalization", 21, group_norm_18},
+    {"DFT", 20, dft_17},
 };
 
 }  // namespace
