@@ -12,7 +12,7 @@
 #define HWY_TARGET_INCLUDE "backend/cpu/attention_encoder.cc"
 #include "hwy/foreach_target.h"
 // After foreach_target, which sets the level.
-#include "backend/cpu/simd_math_inl.h"
+#include "backend/cpu/simd_math.inc"
 
 HWY_BEFORE_NAMESPACE();
 namespace trireme::cpu::HWY_NAMESPACE {
@@ -101,7 +101,7 @@ struct BlockAt {
 using F128 = hn::FixedTag<float, 4>;
 
 // Transposes a 4 x 4 block: rows `from` apart, columns `to` apart.
-HWY_INLINE void transpose4(const float* x, int64_t from, float* y, size_t to, VF) {
+HWY_INLINE void transpose4(const float* x, int64_t from, float* y, size_t to) {
   const F128 d;
   const auto r0 = hn::LoadU(d, x), r1 = hn::LoadU(d, x + from);
   const auto r2 = hn::LoadU(d, x + 2 * from), r3 = hn::LoadU(d, x + 3 * from);
@@ -114,14 +114,23 @@ HWY_INLINE void transpose4(const float* x, int64_t from, float* y, size_t to, VF
 }
 #endif
 
+// A matrix to transpose: rows `from` floats apart in x become columns of rows `to` floats apart in y.
+struct SmallTranspose {
+  const float* x;
+  int64_t from;
+  float* y;
+  size_t to;
+};
+
 // y[j * to + i] = x[i * from + j] for i < rows, j < cols.
-void transpose_small(const float* x, int64_t from, float* y, size_t to, size_t rows, size_t cols) {
+void transpose_small(const SmallTranspose& m, size_t rows, size_t cols) {
+  const auto [x, from, y, to] = m;
   size_t i = 0;
 #if HWY_TARGET != HWY_SCALAR
   for (; i + 4 <= rows; i += 4) {
     const float* xi = x + static_cast<int64_t>(i) * from;
     size_t j = 0;
-    for (; j + 4 <= cols; j += 4) transpose4(xi + j, from, y + j * to + i, to, VF());
+    for (; j + 4 <= cols; j += 4) transpose4(xi + j, from, y + j * to + i, to);
     for (; j < cols; ++j) {
       for (size_t t = 0; t < 4; ++t)
         y[j * to + i + t] = xi[static_cast<int64_t>(t) * from + static_cast<int64_t>(j)];
@@ -145,7 +154,7 @@ void load_queries(const Attention& g, const BlockAt& at, Scratch& s) {
       for (size_t v = 0; v < kV; ++v) hn::Store(hn::Zero(kF), kF, s.q + j * kBlock + v * kLanes);
     }
   }
-  transpose_small(q, g.q.stride_seq, s.q, kBlock, at.queries, dim);
+  transpose_small({q, g.q.stride_seq, s.q, kBlock}, at.queries, dim);
   const VF scale = set(g.scale);
   for (size_t j = 0; j < dim; ++j) {
     for (size_t v = 0; v < kV; ++v) {
@@ -240,7 +249,7 @@ void store_output(const Attention& g, const BlockAt& at, Scratch& s) {
     }
   }
   float* out = g.out + ((at.batch * g.queries + at.query) * g.heads + at.head) * g.value_dim;
-  transpose_small(s.out, static_cast<int64_t>(kBlock), out, static_cast<size_t>(g.heads * g.value_dim), dim,
+  transpose_small({s.out, static_cast<int64_t>(kBlock), out, static_cast<size_t>(g.heads * g.value_dim)}, dim,
                   at.queries);
 }
 

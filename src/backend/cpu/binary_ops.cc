@@ -10,7 +10,7 @@
 #define HWY_TARGET_INCLUDE "backend/cpu/binary_ops.cc"
 #include "hwy/foreach_target.h"
 // After foreach_target, which sets the level.
-#include "backend/cpu/simd_math_inl.h"
+#include "backend/cpu/simd_reduce.inc"
 
 HWY_BEFORE_NAMESPACE();
 namespace trireme::cpu::HWY_NAMESPACE {

@@ -94,8 +94,7 @@ TEST(Fused, LongChainInPlaceEqualsStepByStep) {
     for (float& v : want) {
       if (i % 2 == 0) v *= 0.99f;
     }
-    if (i % 2 != 0)
-      unary(UnaryOp::tanh, want.data(), want.data(), static_cast<int64_t>(want.size()), {}, pool);
+    if (i % 2 != 0) unary({UnaryOp::tanh}, want.data(), want.data(), static_cast<int64_t>(want.size()), pool);
   }
   p.steps.back().dst = fused_output(0);
   verify_fused(p, 1);

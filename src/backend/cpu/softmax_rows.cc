@@ -10,7 +10,8 @@
 #define HWY_TARGET_INCLUDE "backend/cpu/softmax_rows.cc"
 #include "hwy/foreach_target.h"
 // After foreach_target, which sets the level.
-#include "backend/cpu/simd_math_inl.h"
+#include "backend/cpu/simd_math.inc"
+#include "backend/cpu/simd_reduce.inc"
 
 HWY_BEFORE_NAMESPACE();
 namespace trireme::cpu::HWY_NAMESPACE {

@@ -9,7 +9,7 @@
 #define HWY_TARGET_INCLUDE "backend/cpu/unary_ops.cc"
 #include "hwy/foreach_target.h"
 // After foreach_target, which sets the level.
-#include "backend/cpu/simd_math_inl.h"
+#include "backend/cpu/simd_math.inc"
 #include "hwy/contrib/math/math-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -229,13 +229,13 @@ bool is_costly(UnaryOp op) {
   }
 }
 
-void unary(UnaryOp op, const float* x, float* y, int64_t n, UnaryParams params, base::ThreadPool& pool) {
-  const UnaryTile tile = unary_tile(op);
+void unary(const UnaryFunction& f, const float* x, float* y, int64_t n, base::ThreadPool& pool) {
+  const UnaryTile tile = unary_tile(f.op);
   // Pieces are cut at multiples of 16 floats (one cache line) and cost a few microseconds each.
   const int64_t lines = (n + 15) / 16;
-  pool.for_range(lines, is_costly(op) ? 256 : 1024, [&](int64_t begin, int64_t end) {
+  pool.for_range(lines, is_costly(f.op) ? 256 : 1024, [&](int64_t begin, int64_t end) {
     const int64_t last = end * 16 < n ? end * 16 : n;
-    tile(x + begin * 16, y + begin * 16, static_cast<size_t>(last - begin * 16), params);
+    tile(x + begin * 16, y + begin * 16, static_cast<size_t>(last - begin * 16), f.params);
   });
 }
 

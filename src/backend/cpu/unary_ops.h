@@ -69,10 +69,16 @@ struct UnaryParams {
   float b = 0.0f;
 };
 
-/// y[i] = op(x[i]) for i in [0, n); y may be x. 8 bytes per element. NaN stays NaN except in the three
+/// A function with its parameters bound.
+struct UnaryFunction {
+  UnaryOp op;
+  UnaryParams params = {};
+};
+
+/// y[i] = f(x[i]) for i in [0, n); y may be x. 8 bytes per element. NaN stays NaN except in the three
 /// predicates and thresholded_relu; relative error at most 3 ulp (sin and cos: 4 ulp of the larger of result
 /// and 2^-24 |x|).
-void unary(UnaryOp op, const float* x, float* y, int64_t n, UnaryParams params, base::ThreadPool& pool);
+void unary(const UnaryFunction& f, const float* x, float* y, int64_t n, base::ThreadPool& pool);
 
 /// The same on the calling thread: the form the fused interpreter and other kernels use on tiles.
 using UnaryTile = void (*)(const float* x, float* y, size_t n, UnaryParams params);

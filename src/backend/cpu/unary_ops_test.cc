@@ -174,7 +174,7 @@ TEST_P(UnaryAtLevel, MatchesTheLibraryInDouble) {
   for (const Case& c : all_cases()) {
     const std::vector<float> x = inputs(c, 20011);
     std::vector<float> y(x.size());
-    unary(c.op, x.data(), y.data(), static_cast<int64_t>(x.size()), c.params, pool_);
+    unary({c.op, c.params}, x.data(), y.data(), static_cast<int64_t>(x.size()), pool_);
     double worst = 0;
     float at = 0;
     for (size_t i = 0; i < x.size(); ++i) {
@@ -191,11 +191,11 @@ TEST_P(UnaryAtLevel, SizesAndMisalignmentTouchNothingElse) {
   for (const Case& c : all_cases()) {
     const std::vector<float> x = inputs(c, 200);
     std::vector<float> whole(200);
-    unary(c.op, x.data(), whole.data(), 200, c.params, pool_);
+    unary({c.op, c.params}, x.data(), whole.data(), 200, pool_);
     for (int64_t offset : {0, 1, 3}) {
       for (int64_t n : {0, 1, 2, 7, 15, 16, 17, 31, 33, 65, 129}) {
         std::vector<float> y(200, -77.0f);
-        unary(c.op, x.data() + offset, y.data() + offset, n, c.params, pool_);
+        unary({c.op, c.params}, x.data() + offset, y.data() + offset, n, pool_);
         ASSERT_EQ(0, std::memcmp(y.data() + offset, whole.data() + offset, static_cast<size_t>(n) * 4))
             << c.name;
         for (int64_t i = 0; i < 200; ++i) {
@@ -210,7 +210,7 @@ TEST_P(UnaryAtLevel, SizesAndMisalignmentTouchNothingElse) {
 TEST_P(UnaryAtLevel, SpecialValues) {
   const float nan = std::nanf("");
   auto f = [&](UnaryOp op, float x, UnaryParams p = {}) {
-    unary(op, &x, &x, 1, p, pool_);
+    unary({op, p}, &x, &x, 1, pool_);
     return x;
   };
   EXPECT_EQ(f(UnaryOp::exp, -kInf), 0.0f);
@@ -251,8 +251,8 @@ TEST(Unary, CoversEveryFunctionAndEveryThreadCount) {
     seen[static_cast<size_t>(c.op)] = true;
     const std::vector<float> x = inputs(c, 100003);
     std::vector<float> a(x.size()), b(x.size());
-    unary(c.op, x.data(), a.data(), static_cast<int64_t>(x.size()), c.params, one);
-    unary(c.op, x.data(), b.data(), static_cast<int64_t>(x.size()), c.params, four);
+    unary({c.op, c.params}, x.data(), a.data(), static_cast<int64_t>(x.size()), one);
+    unary({c.op, c.params}, x.data(), b.data(), static_cast<int64_t>(x.size()), four);
     EXPECT_EQ(0, std::memcmp(a.data(), b.data(), a.size() * 4)) << c.name;
   }
   for (size_t i = 0; i < seen.size(); ++i) EXPECT_TRUE(seen[i]) << "function without a case: " << i;
