@@ -1,0 +1,230 @@
+// Reference kernels of batch, instance, group, Lp, mean-variance and local response normalisation on CPU.
+#include <algorithm>
+#include <cmath>
+
+#include "backend/cpu/cpu_stream.h"
+#include "ops/kernel_forms.h"
+#include "ops/norm/norm_kernels.h"
+
+namespace trireme::ops {
+namespace {
+
+using tensor::Dims;
+
+/// [batch, channels, points]
+struct Planes {
+  int64_t batch, channels, points;
+};
+
+Planes planes_of(const Dims& x) {
+  return {x[0], x.size() > 1 ? x[1] : 1, x.size() > 2 ? product(x, 2, x.size()) : 1};
+}
+
+struct BatchNormPlan {
+  Planes planes;
+  double epsilon, momentum;
+  bool training;
+};
+
+/// Mean and population variance of channel c over the batch, in double.
+template <class T>
+std::pair<double, double> channel_statistics(const T* x, const Planes& p, int64_t c) {
+  const double count = double(p.batch * p.points);
+  double sum = 0, squares = 0;
+  for (int64_t n = 0; n < p.batch; ++n) {
+    for (int64_t i = 0; i < p.points; ++i) sum += double(x[(n * p.channels + c) * p.points + i]);
+  }
+  const double mean = sum / count;
+  for (int64_t n = 0; n < p.batch; ++n) {
+    for (int64_t i = 0; i < p.points; ++i) {
+      const double d = double(x[(n * p.channels + c) * p.points + i]) - mean;
+      squares += d * d;
+    }
+  }
+  return {mean, squares / count};
+}
+
+template <class T>
+void batch_norm_channel(const BatchNormPlan& p, const ir::RunArgs& args, size_t out_count, int64_t c) {
+  const T* x = in_ptr<T>(args, 0);
+  double mean = double(in_ptr<T>(args, 3)[c]), var = double(in_ptr<T>(args, 4)[c]);
+  if (p.training) {
+    const double old_mean = mean, old_var = var;
+    std::tie(mean, var) = channel_statistics(x, p.planes, c);
+    const double keep = p.momentum;
+    if (out_count > 1 && args.out[1] != nullptr) out_ptr<T>(args, 1)[c] = T(old_mean * keep + mean * (1 - keep));
+    if (out_count > 2 && args.out[2] != nullptr) out_ptr<T>(args, 2)[c] = T(old_var * keep + var * (1 - keep));
+  }
+  const double factor = double(in_ptr<T>(args, 1)[c]) / std::sqrt(var + p.epsilon);
+  const T a = T(factor), b = T(double(in_ptr<T>(args, 2)[c]) - mean * factor);
+  for (int64_t n = 0; n < p.planes.batch; ++n) {
+    const int64_t at = (n * p.planes.channels + c) * p.planes.points;
+    for (int64_t i = 0; i < p.planes.points; ++i) out_ptr<T>(args, 0)[at + i] = x[at + i] * a + b;
+  }
+}
+
+ir::BoundKernel prepare_batch_norm(const ir::KernelInit& init) {
+  const ir::Attrs& a = init.node.attrs;
+  const BatchNormPlan plan{planes_of(init.node.in_dims(0)), a.get_float("epsilon", 1e-5), a.get_float("momentum", 0.9),
+                           a.get_int("training_mode", 0) != 0};
+  const size_t out_count = init.node.out.size();
+  return visit_float(init.node.in[0].dtype, [&](auto t) {
+    using T = decltype(t);
+    return ir::BoundKernel{[plan, out_count](const ir::RunArgs& args) {
+      const int64_t grain = grain_for(double(plan.planes.batch * plan.planes.points));
+      cpu::pool_of(args.stream).for_range(plan.planes.channels, grain, [&](int64_t begin, int64_t end) {
+        for (int64_t c = begin; c < end; ++c) batch_norm_channel<T>(plan, args, out_count, c);
+      });
+    }};
+  });
+}
+
+/// Normalises one block of `channels` planes of an image, then scales each plane by its own channel's factor.
+template <class T>
+void norm_block(const T* x, T* y, int64_t channels, int64_t points, const T* scale, const T* bias, double epsilon) {
+  const int64_t n = channels * points;
+  double sum = 0, squares = 0;
+  for (int64_t i = 0; i < n; ++i) sum += double(x[i]);
+  const double mean = sum / double(n);
+  for (int64_t i = 0; i < n; ++i) squares += (double(x[i]) - mean) * (double(x[i]) - mean);
+  const double inverse = 1 / std::sqrt(squares / double(n) + epsilon);
+  for (int64_t c = 0; c < channels; ++c) {
+    const T a = T(inverse * double(scale[c])), b = T(double(bias[c]) - mean * inverse * double(scale[c]));
+    for (int64_t i = c * points; i < (c + 1) * points; ++i) y[i] = x[i] * a + b;
+  }
+}
+
+/// Instance norm is group norm with one channel per group.
+PrepareFn prepare_groups(bool per_channel) {
+  return [per_channel](const ir::KernelInit& init) {
+    const Planes p = planes_of(init.node.in_dims(0));
+    const int64_t groups = per_channel ? p.channels : init.node.attrs.need_int("num_groups");
+    const double epsilon = init.node.attrs.get_float("epsilon", 1e-5);
+    return visit_float(init.node.in[0].dtype, [&](auto t) {
+      using T = decltype(t);
+      return ir::BoundKernel{[=](const ir::RunArgs& args) {
+        const int64_t each = p.channels / groups;
+        cpu::pool_of(args.stream).run(p.batch * groups, [&](int64_t i) {
+          const int64_t at = i * each * p.points, c = i % groups * each;
+          norm_block<T>(in_ptr<T>(args, 0) + at, out_ptr<T>(args, 0) + at, each, p.points, in_ptr<T>(args, 1) + c,
+                        in_ptr<T>(args, 2) + c, epsilon);
+        });
+      }};
+    });
+  };
+}
+
+ir::BoundKernel prepare_lp_norm(const ir::KernelInit& init) {
+  const Dims x = init.node.in_dims(0);
+  const AxisLoops loops = axis_loops(x, ir::normal_axis(init.node.attrs.get_int("axis", -1), x.size()));
+  const bool squares = init.node.attrs.get_int("p", 2) == 2;
+  return visit_float(init.node.in[0].dtype, [&](auto t) {
+    using T = decltype(t);
+    return ir::BoundKernel{[loops, squares](const ir::RunArgs& args) {
+      const int64_t grain = grain_for(3.0 * double(loops.n));
+      cpu::pool_of(args.stream).for_range(loops.outer * loops.inner, grain, [&](int64_t begin, int64_t end) {
+        for (int64_t line = begin; line < end; ++line) {
+          const int64_t at = line / loops.inner * loops.n * loops.inner + line % loops.inner;
+          const T* from = in_ptr<T>(args, 0) + at;
+          T* to = out_ptr<T>(args, 0) + at;
+          double sum = 0;
+          for (int64_t i = 0; i < loops.n; ++i) {
+            const double v = double(from[i * loops.inner]);
+            sum += squares ? v * v : std::abs(v);
+          }
+          const double norm = squares ? std::sqrt(sum) : sum;
+          for (int64_t i = 0; i < loops.n; ++i) {
+            to[i * loops.inner] = norm == 0 ? T(0) : T(double(from[i * loops.inner]) / norm);
+          }
+        }
+      });
+    }};
+  });
+}
+
+/// Offsets of the reduced and of the kept axes of a tensor: every element is kept[i] + reduced[j].
+struct SplitAxes {
+  std::vector<int64_t> kept{0}, reduced{0};
+};
+
+void extend(std::vector<int64_t>& offsets, int64_t extent, int64_t stride) {
+  std::vector<int64_t> longer;
+  for (int64_t offset : offsets) {
+    for (int64_t i = 0; i < extent; ++i) longer.push_back(offset + i * stride);
+  }
+  offsets = std::move(longer);
+}
+
+SplitAxes split_axes(const ir::NodeView& node) {
+  const Dims x = node.in_dims(0);
+  std::vector<bool> is_reduced(x.size(), false);
+  for (int64_t axis : node.attrs.get_ints("axes", {0, 2, 3})) is_reduced[ir::normal_axis(axis, x.size())] = true;
+  SplitAxes split;
+  for (size_t i = 0; i < x.size(); ++i) {
+    extend(is_reduced[i] ? split.reduced : split.kept, x[i], product(x, i + 1, x.size()));
+  }
+  return split;
+}
+
+ir::BoundKernel prepare_mean_variance(const ir::KernelInit& init) {
+  const auto split = std::make_shared<const SplitAxes>(split_axes(init.node));
+  return visit_float(init.node.in[0].dtype, [&](auto t) {
+    using T = decltype(t);
+    return ir::BoundKernel{[split](const ir::RunArgs& args) {
+      cpu::pool_of(args.stream).run(static_cast<int64_t>(split->kept.size()), [&](int64_t k) {
+        const T* x = in_ptr<T>(args, 0) + split->kept[static_cast<size_t>(k)];
+        T* y = out_ptr<T>(args, 0) + split->kept[static_cast<size_t>(k)];
+        double sum = 0, squares = 0;
+        for (int64_t at : split->reduced) sum += double(x[at]);
+        const double n = double(split->reduced.size()), mean = sum / n;
+        for (int64_t at : split->reduced) squares += (double(x[at]) - mean) * (double(x[at]) - mean);
+        const double inverse = 1 / (std::sqrt(squares / n) + 1e-9);
+        for (int64_t at : split->reduced) y[at] = T((double(x[at]) - mean) * inverse);
+      });
+    }};
+  });
+}
+
+struct LrnPlan {
+  Planes planes;
+  int64_t size;
+  double alpha, beta, bias;
+};
+
+template <class T>
+void lrn_plane(const LrnPlan& p, const T* x, T* y, int64_t plane) {
+  const int64_t c = plane % p.planes.channels, first = std::max<int64_t>(0, c - (p.size - 1) / 2);
+  const int64_t last = std::min(p.planes.channels, c + p.size / 2 + 1), points = p.planes.points;
+  const T* image = x + (plane - c) * points;
+  for (int64_t i = 0; i < points; ++i) {
+    double sum = 0;
+    for (int64_t j = first; j < last; ++j) sum += double(image[j * points + i]) * double(image[j * points + i]);
+    const double base = p.bias + p.alpha / double(p.size) * sum;
+    y[plane * points + i] = T(double(image[c * points + i]) / std::pow(base, p.beta));
+  }
+}
+
+ir::BoundKernel prepare_lrn(const ir::KernelInit& init) {
+  const ir::Attrs& a = init.node.attrs;
+  const LrnPlan plan{planes_of(init.node.in_dims(0)), a.need_int("size"), a.get_float("alpha", 1e-4),
+                     a.get_float("beta", 0.75), a.get_float("bias", 1)};
+  return visit_float(init.node.in[0].dtype, [&](auto t) {
+    using T = decltype(t);
+    return ir::BoundKernel{[plan](const ir::RunArgs& args) {
+      cpu::pool_of(args.stream).run(plan.planes.batch * plan.planes.channels, [&](int64_t i) {
+        lrn_plane<T>(plan, in_ptr<T>(args, 0), out_ptr<T>(args, 0), i);
+      });
+    }};
+  });
+}
+
+}  // namespace
+
+std::vector<ir::Kernel> batch_norm_cpu_kernels() { return float_reference(prepare_batch_norm); }
+std::vector<ir::Kernel> instance_norm_cpu_kernels() { return float_reference(prepare_groups(true)); }
+std::vector<ir::Kernel> group_norm_cpu_kernels() { return float_reference(prepare_groups(false)); }
+std::vector<ir::Kernel> lp_norm_cpu_kernels() { return float_reference(prepare_lp_norm); }
+std::vector<ir::Kernel> mean_variance_norm_cpu_kernels() { return float_reference(prepare_mean_variance); }
+std::vector<ir::Kernel> lrn_cpu_kernels() { return float_reference(prepare_lrn); }
+
+}  // namespace trireme::ops

@@ -1,0 +1,75 @@
+// Kernels of softmax, log_softmax and hardmax on CPU.
+#include <algorithm>
+#include <cmath>
+
+#include "backend/cpu/cpu_stream.h"
+#include "ops/kernel_forms.h"
+#include "ops/softmax/softmax_kernels.h"
+
+namespace trireme::ops {
+namespace {
+
+/// One line of n values, `step` apart.
+template <class T>
+void softmax_line(const T* x, T* y, int64_t n, int64_t step, bool logarithm) {
+  T top = x[0];
+  for (int64_t i = 1; i < n; ++i) top = std::max(top, x[i * step]);
+  T sum = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    const T e = std::exp(x[i * step] - top);
+    y[i * step] = e;
+    sum += e;
+  }
+  const T log_sum = std::log(sum);
+  for (int64_t i = 0; i < n; ++i) y[i * step] = logarithm ? x[i * step] - top - log_sum : y[i * step] / sum;
+}
+
+template <class T>
+void hardmax_line(const T* x, T* y, int64_t n, int64_t step) {
+  int64_t best = 0;
+  for (int64_t i = 1; i < n; ++i) best = x[i * step] > x[best * step] ? i : best;
+  for (int64_t i = 0; i < n; ++i) y[i * step] = T(i == best);
+}
+
+AxisLoops loops_of(const ir::NodeView& node) {
+  const tensor::Dims dims = node.in_dims(0);
+  if (dims.empty()) return {};
+  return axis_loops(dims, ir::normal_axis(node.attrs.get_int("axis", -1), dims.size()));
+}
+
+/// A prepare function that calls line(x, y, n, step) for every line along the axis.
+template <class LineFn>
+PrepareFn by_line(LineFn line) {
+  return [line](const ir::KernelInit& init) {
+    const AxisLoops loops = loops_of(init.node);
+    return visit_float(init.node.in[0].dtype, [&](auto t) {
+      using T = decltype(t);
+      return ir::BoundKernel{[loops, line](const ir::RunArgs& args) {
+        if (loops.n == 0) return;
+        const int64_t grain = grain_for(18.0 * double(loops.n));
+        cpu::pool_of(args.stream).for_range(loops.outer * loops.inner, grain, [&](int64_t begin, int64_t end) {
+          for (int64_t i = begin; i < end; ++i) {
+            const int64_t at = i / loops.inner * loops.n * loops.inner + i % loops.inner;
+            line(in_ptr<T>(args, 0) + at, out_ptr<T>(args, 0) + at, loops.n, loops.inner);
+          }
+        });
+      }};
+    });
+  };
+}
+
+}  // namespace
+
+std::vector<ir::Kernel> softmax_cpu_kernels() {
+  return float_reference(by_line([](const auto* x, auto* y, int64_t n, int64_t s) { softmax_line(x, y, n, s, false); }));
+}
+
+std::vector<ir::Kernel> log_softmax_cpu_kernels() {
+  return float_reference(by_line([](const auto* x, auto* y, int64_t n, int64_t s) { softmax_line(x, y, n, s, true); }));
+}
+
+std::vector<ir::Kernel> hardmax_cpu_kernels() {
+  return float_reference(by_line([](const auto* x, auto* y, int64_t n, int64_t s) { hardmax_line(x, y, n, s); }));
+}
+
+}  // namespace trireme::ops
