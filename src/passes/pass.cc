@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "passes/cleanup.h"
 #include "passes/fold.h"
 
 namespace trireme::passes {
@@ -11,12 +12,17 @@ namespace trireme::passes {
 const std::vector<Pass>& prepare_passes() {
   static const std::vector<Pass> list{
       {"fold", "computes nodes whose operands are constant", fold_constants},
+      {"noops", "removes nodes that change nothing", remove_noops},
+      {"batch_norm", "folds batch normalization into the convolution before it", fold_batch_norm},
   };
   return list;
 }
 
 const std::vector<Pass>& bucket_passes() {
-  static const std::vector<Pass> list{};
+  static const std::vector<Pass> list{
+      {"bucket_noops", "removes nodes that change nothing now that shapes are known", remove_noops},
+      {"cse", "computes equal nodes once", merge_equal_nodes},
+  };
   return list;
 }
 

@@ -1,0 +1,76 @@
+// Folds batch normalization after a convolution with constant weights into those weights.
+#include <cmath>
+
+#include "passes/cleanup.h"
+#include "passes/rewriter.h"
+
+namespace trireme::passes {
+namespace {
+
+using tensor::Tensor;
+
+/// The affine form of a batch norm: y = x * scale + shift per channel.
+struct Affine {
+  std::vector<double> scale, shift;
+};
+
+std::optional<Affine> affine_of(const Rewriter& rw, const ir::Node& bn) {
+  std::vector<std::vector<double>> p;  // scale, bias, mean, variance: [channels] each
+  for (size_t i = 1; i < 5; ++i) {
+    const Tensor* t = rw.known(bn.in[i]);
+    if (t == nullptr) return std::nullopt;
+    p.push_back(t->to_doubles());
+  }
+  const double eps = bn.attrs.get_float("epsilon", 1e-5);
+  Affine a;
+  for (size_t c = 0; c < p[0].size(); ++c) {
+    const double s = p[0][c] / std::sqrt(p[3][c] + eps);
+    a.scale.push_back(s);
+    a.shift.push_back(p[1][c] - p[2][c] * s);
+  }
+  return a;
+}
+
+/// Scales the leading dimension of an f32 weight.
+Tensor scaled_rows(const Tensor& w, const std::vector<double>& scale) {
+  Tensor out = Tensor::empty(tensor::DType::f32, w.dims());
+  const size_t row = static_cast<size_t>(w.elements()) / scale.size();
+  const std::span<const float> from = w.data<float>();
+  const std::span<float> to = out.mutable_data<float>();
+  for (size_t i = 0; i < to.size(); ++i) {
+    to[i] = static_cast<float>(static_cast<double>(from[i]) * scale[i / row]);
+  }
+  return out;
+}
+
+bool fold_one(Rewriter& rw, const ir::Node& bn) {
+  if (bn.attrs.get_int("training_mode", 0) != 0) return false;
+  for (size_t i = 1; i < bn.out.size(); ++i) {
+    if (bn.out[i] != ir::kNoValue && rw.uses(bn.out[i]) > 0) return false;
+  }
+  const auto conv = rw.producer(bn.in[0], "conv");
+  if (!conv || !rw.single_use(bn.in[0])) return false;
+  const Tensor* w = rw.known(conv->in[1]);
+  const bool has_bias = conv->in.size() > 2 && conv->in[2] != ir::kNoValue;
+  const Tensor* b = has_bias ? rw.known(conv->in[2]) : nullptr;
+  if (w == nullptr || w->dtype() != tensor::DType::f32 || (has_bias && b == nullptr)) return false;
+  const std::optional<Affine> a = affine_of(rw, bn);
+  if (!a || a->scale.size() != static_cast<size_t>(w->dims()[0])) return false;
+  std::vector<float> bias(a->scale.size());
+  const std::vector<double> old = b ? b->to_doubles() : std::vector<double>(bias.size(), 0.0);
+  for (size_t c = 0; c < bias.size(); ++c) bias[c] = static_cast<float>(old[c] * a->scale[c] + a->shift[c]);
+  const ir::ValueId weight = rw.graph().add_param(rw.graph().value(conv->in[1]).name, scaled_rows(*w, a->scale));
+  const ir::ValueId shift = rw.graph().add_param(
+      bn.from + ".bias", Tensor::from<float>({static_cast<int64_t>(bias.size())}, std::span<const float>(bias)));
+  rw.replace(bn.out[0], rw.add("conv", {conv->in[0], weight, shift}, conv->attrs, conv->from));
+  return true;
+}
+
+}  // namespace
+
+size_t fold_batch_norm(ir::Graph& graph) {
+  Rewriter rw(graph);
+  return rw.for_each("batch_normalization", [&](ir::NodeId, const ir::Node& bn) { return fold_one(rw, bn); });
+}
+
+}  // namespace trireme::passes

@@ -1,0 +1,18 @@
+// Passes that make graphs smaller without changing what they compute: no-ops, equal nodes, folded batch norms.
+#pragma once
+
+#include "ir/graph.h"
+
+namespace trireme::passes {
+
+/// Removes identities, casts to the same type, inference dropout, transposes and reshapes that undo or repeat.
+size_t remove_noops(ir::Graph& graph);
+
+/// Merges nodes of equal op, attributes and operands.
+size_t merge_equal_nodes(ir::Graph& graph);
+
+/// Folds batch normalization after a convolution or matrix product with constant weights into those weights:
+/// w' = w * scale / sqrt(var + eps) per output channel, b' = (b - mean) * scale / sqrt(var + eps) + bias.
+size_t fold_batch_norm(ir::Graph& graph);
+
+}  // namespace trireme::passes

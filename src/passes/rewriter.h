@@ -1,0 +1,77 @@
+// What pattern passes share: looking up producers, single uses and scalar constants; replacing values.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ir/graph.h"
+
+namespace trireme::passes {
+
+/// A graph under rewriting. Nodes found by for_each stay valid by id; new nodes are appended and sorted in later.
+class Rewriter {
+ public:
+  explicit Rewriter(ir::Graph& graph) : graph_(graph) { recount(); }
+
+  ir::Graph& graph() { return graph_; }
+  /// The producer of `id` if it is a live node of op `op`, as a copy (ids stay valid when nodes are added).
+  std::optional<ir::Node> producer(ir::ValueId id, std::string_view op) const;
+  /// True if exactly one node reads `id` and it is not a graph output: it may vanish into its reader.
+  bool single_use(ir::ValueId id) const { return id != ir::kNoValue && uses_[ir::index(id)] == 1; }
+  size_t uses(ir::ValueId id) const { return uses_[ir::index(id)]; }
+
+  const tensor::Tensor* known(ir::ValueId id) const { return graph_.known(id); }
+  /// The value of a constant with one element, or nullopt.
+  std::optional<double> scalar(ir::ValueId id) const;
+  bool is_scalar(ir::ValueId id, double value, double tolerance = 1e-6) const;
+  /// Integers of a small constant; nullopt if unknown.
+  std::optional<std::vector<int64_t>> ints(ir::ValueId id) const;
+  /// Static extents; nullopt if any is unknown.
+  std::optional<tensor::Dims> dims(ir::ValueId id) const;
+
+  /// Splits the operands of a commutative node into (match(a), other); nullopt if neither matches.
+  template <class F>
+  static std::optional<std::pair<ir::ValueId, ir::ValueId>> either(const ir::Node& node, F&& match) {
+    if (node.in.size() != 2) return std::nullopt;
+    if (match(node.in[0])) return std::pair{node.in[0], node.in[1]};
+    if (match(node.in[1])) return std::pair{node.in[1], node.in[0]};
+    return std::nullopt;
+  }
+  /// (scalar value, other operand) of a commutative node.
+  std::optional<std::pair<double, ir::ValueId>> scalar_operand(const ir::Node& node) const;
+
+  /// Adds a node of the named op with one result.
+  ir::ValueId add(std::string_view op, std::vector<ir::ValueId> in, ir::Attrs attrs, const std::string& from);
+  ir::ValueId constant(tensor::Tensor data) { return graph_.add_constant(std::move(data)); }
+  /// Makes readers of `from` read `to`, keeps the name of `from`, and counts uses again.
+  void replace(ir::ValueId from, ir::ValueId to);
+
+  /// Calls f(id, node copy) for every live node present at the start; f returns true if it rewrote something.
+  /// Returns how often it did.
+  template <class F>
+  size_t for_each(F&& f) {
+    size_t changes = 0;
+    const size_t count = graph_.nodes().size();
+    for (size_t n = 0; n < count; ++n) {
+      const auto id = ir::NodeId(static_cast<uint32_t>(n));
+      if (graph_.node(id).op == nullptr) continue;
+      const ir::Node node = graph_.node(id);
+      if (f(id, node)) ++changes;
+    }
+    return changes;
+  }
+  /// for_each over the nodes of one op.
+  template <class F>
+  size_t for_each(std::string_view op, F&& f) {
+    return for_each([&](ir::NodeId id, const ir::Node& node) { return node.op_name() == op && f(id, node); });
+  }
+
+ private:
+  void recount();
+  ir::Graph& graph_;
+  std::vector<size_t> uses_;  ///< readers of each value; a graph output counts as two
+};
+
+}  // namespace trireme::passes
