@@ -1,0 +1,89 @@
+// The metric registry: text form as Prometheus reads it, identity of series, concurrent use.
+#include "serve/metrics.h"
+
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "base/error.h"
+
+namespace trireme::serve {
+namespace {
+
+TEST(Metrics, ExposesEveryKind) {
+  MetricRegistry registry;
+  registry.counter("requests_total", "Requests \\ all\nof them", {{"model", "a\"b\\c\nd"}, {"version", "1"}})
+      .add(3);
+  registry.gauge("depth", "Queue depth").set(-1.5);
+  MetricHistogram& h = registry.histogram("latency_seconds", "Latency", {0.001, 0.01}, {{"m", "x"}});
+  for (const double v : {0.0005, 0.001, 0.002, 5.0}) h.observe(v);
+  registry.gauge_from("read", "Read when scraped", {}, [] { return 1e7; });
+  EXPECT_EQ(registry.expose(),
+            "# HELP requests_total Requests \\\\ all\\nof them\n"
+            "# TYPE requests_total counter\n"
+            "requests_total{model=\"a\\\"b\\\\c\\nd\",version=\"1\"} 3\n"
+            "# HELP depth Queue depth\n"
+            "# TYPE depth gauge\n"
+            "depth -1.5\n"
+            "# HELP latency_seconds Latency\n"
+            "# TYPE latency_seconds histogram\n"
+            "latency_seconds_bucket{m=\"x\",le=\"0.001\"} 2\n"
+            "latency_seconds_bucket{m=\"x\",le=\"0.01\"} 3\n"
+            "latency_seconds_bucket{m=\"x\",le=\"+Inf\"} 4\n"
+            "latency_seconds_sum{m=\"x\"} 5.0035\n"
+            "latency_seconds_count{m=\"x\"} 4\n"
+            "# HELP read Read when scraped\n"
+            "# TYPE read gauge\n"
+            "read 1e+07\n");
+}
+
+TEST(Metrics, SameNameAndLabelsAreOneSeries) {
+  MetricRegistry registry;
+  MetricCounter& a = registry.counter("c_total", "C", {{"m", "1"}});
+  EXPECT_EQ(&a, &registry.counter("c_total", "C", {{"m", "1"}}));
+  EXPECT_NE(&a, &registry.counter("c_total", "C", {{"m", "2"}}));
+  EXPECT_THROW(registry.gauge("c_total", "C"), base::Error);
+  EXPECT_THROW(registry.counter("1st", "bad name"), base::Error);
+  EXPECT_THROW(registry.counter("ok", "bad label", {{"a:b", ""}}), base::Error);
+  EXPECT_THROW(registry.histogram("h", "bounds", {2, 1}), base::Error);
+}
+
+TEST(Metrics, HiddenSeriesKeepTheirCounts) {
+  MetricRegistry registry;
+  registry.counter("c_total", "C", {{"model", "gone"}}).add(7);
+  registry.counter("c_total", "C", {{"model", "here"}}).add(1);
+  registry.set_hidden("model", "gone", true);
+  EXPECT_EQ(registry.expose().find("gone"), std::string::npos);
+  EXPECT_NE(registry.expose().find("here"), std::string::npos);
+  registry.set_hidden("model", "gone", false);
+  EXPECT_NE(registry.expose().find("c_total{model=\"gone\"} 7\n"), std::string::npos);
+}
+
+TEST(Metrics, ThreadsRegisterAndCountWhileOthersScrape) {
+  MetricRegistry registry;
+  constexpr int kThreads = 8, kRounds = 2000;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&] {
+      for (int i = 0; i < kRounds; ++i) {
+        registry.counter("c_total", "C", {{"i", std::to_string(i % 50)}}).add();
+        registry.histogram("h", "H", {1, 2}).observe(1);
+        if (i % 500 == 0) registry.expose();
+      }
+    });
+  }
+  for (std::thread& t : threads) t.join();
+  uint64_t total = 0;
+  for (int i = 0; i < 50; ++i) total += registry.counter("c_total", "C", {{"i", std::to_string(i)}}).value();
+  EXPECT_EQ(total, uint64_t{kThreads} * kRounds);
+  EXPECT_EQ(registry.histogram("h", "H", {1, 2}).count(), uint64_t{kThreads} * kRounds);
+  EXPECT_EQ(registry.histogram("h", "H", {1, 2}).sum(), double{kThreads} * kRounds);
+}
+
+TEST(Metrics, BucketsGrowAndReadWell) {
+  const std::vector<double> bounds = metric_buckets(0.0001, 2, 6);
+  EXPECT_EQ(bounds, (std::vector<double>{0.0001, 0.0002, 0.0004, 0.0008, 0.0016, 0.0032}));
+}
+
+}  // namespace
+}  // namespace trireme::serve
