@@ -80,7 +80,7 @@ function(trireme_cuda_sources)
   message(STATUS "CUDA ${CMAKE_CUDA_COMPILER_VERSION}: ${count} sources for sm_${CMAKE_CUDA_ARCHITECTURES}")
   target_sources(trireme_core PRIVATE ${cuda})
   target_compile_definitions(trireme_flags INTERFACE TRIREME_CUDA=1)
-  target_link_libraries(trireme_flags INTERFACE CUDA::cudart)
+  target_link_libraries(trireme_flags INTERFACE CUDA::cudart_static)
 endfunction()
 
 function(trireme_folders)

@@ -61,6 +61,15 @@ setup() {
   need_python requirements --no-deps
 }
 
+# need_cuda: the machine's nvcc, else the one of tools/requirements-cuda.txt
+need_cuda() {
+  if [[ -z ${CUDACXX:-} ]] && ! command -v nvcc >/dev/null && [[ ! -x ${CUDA_HOME:-/usr/local/cuda}/bin/nvcc ]]; then
+    need_python requirements-cuda --no-deps
+    CUDACXX=$(echo "$venv"/lib/python3*/site-packages/nvidia/cu13/bin/nvcc)
+    export CUDACXX
+  fi
+}
+
 # What tests, demo and benchmarks read from the environment. TRIREME_ENCODER is the demo's model.
 export_paths() {
   export TRIREME=$root/build/${1:-release}/trireme
