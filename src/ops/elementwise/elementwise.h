@@ -1,0 +1,57 @@
+// One row of the elementwise tables: name, formula, cost, ONNX name and element types; schema and kernels
+// follow from it.
+#pragma once
+
+#include <string_view>
+#include <vector>
+
+#include "ir/kernel.h"
+#include "ops/elementwise/row_kernels.h"
+
+namespace trireme::ops {
+
+struct ElementwiseAttr {
+  std::string_view name;
+  double fallback;
+  bool is_int = false;
+};
+
+struct ElementwiseRow {
+  std::string_view name;
+  std::string_view onnx;
+  std::string_view doc;
+  double flop;  ///< per result element, as counted for the vector kernels
+  RowFn (*row)(tensor::DType);
+  std::vector<ElementwiseAttr> attrs = {};
+  std::string_view why_no_grad = {};
+  size_t min_in = 1, max_in = 1;
+  bool is_predicate = false;  ///< the result is boolean
+};
+
+/// The rows of each arity; binary ops broadcast, variadic ops fold their operands.
+const std::vector<ElementwiseRow>& unary_rows();
+const std::vector<ElementwiseRow>& binary_rows();
+const std::vector<ElementwiseRow>& variadic_rows();
+
+/// Attributes of `node` as the numbers the row's functor reads.
+Params params_of(const ElementwiseRow& row, const ir::Attrs& attrs);
+
+/// Schema of a row: all operands of one type, broadcast against each other.
+ir::OpSchema elementwise_schema(const ElementwiseRow& row);
+
+/// CPU kernels of a row: the vector toolkit for f32 where it has the function, then the typed reference loop.
+std::vector<ir::Kernel> elementwise_cpu_kernels(const ElementwiseRow& row);
+
+/// Binds `row` to a node whose operands all broadcast to result 0.
+ir::BoundKernel broadcast_run(RowFn row, const ir::NodeView& node, Params params);
+
+/// Refusal text for an element type without kernel.
+std::string no_type(tensor::DType dtype);
+
+/// Extents of all operands.
+std::vector<tensor::Dims> all_in_dims(const ir::NodeView& node);
+
+/// Broadcast of all operands' shapes.
+tensor::Shape broadcast_all(const ir::NodeView& node);
+
+}  // namespace trireme::ops

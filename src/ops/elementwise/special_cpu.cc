@@ -1,0 +1,179 @@
+// CPU kernels of pow, bit_shift, gelu, where, clip and dropout.
+#include <cstring>
+
+#include "backend/cpu/cpu_stream.h"
+#include "ops/elementwise/element_math.h"
+#include "ops/elementwise/special.h"
+
+namespace trireme::ops {
+namespace {
+
+using tensor::DType;
+
+/// base^exponent with an exponent of another type: through double, or exactly where both are integers.
+template <class T, class E>
+void pow_mixed_row(const RowArgs& r) {
+  const T* a = static_cast<const T*>(r.in[0]) + r.offset[0];
+  const E* b = static_cast<const E*>(r.in[1]) + r.offset[1];
+  T* y = static_cast<T*>(r.out) + r.out_offset;
+  const math::Pow f(r.params);
+  using C = std::conditional_t<std::is_integral_v<T> && std::is_integral_v<E>, int64_t, double>;
+  for (int64_t i = 0; i < r.n; ++i) {
+    y[i] = static_cast<T>(f(static_cast<C>(a[i * r.step[0]]), static_cast<C>(b[i * r.step[1]])));
+  }
+}
+
+template <class Word>
+void select_row(const RowArgs& r) {
+  const bool* c = static_cast<const bool*>(r.in[0]) + r.offset[0];
+  const Word* a = static_cast<const Word*>(r.in[1]) + r.offset[1];
+  const Word* b = static_cast<const Word*>(r.in[2]) + r.offset[2];
+  Word* y = static_cast<Word*>(r.out) + r.out_offset;
+  const int64_t sc = r.step[0], sa = r.step[1], sb = r.step[2];
+  if (sc == 1 && sa == 1 && sb == 1) {
+    for (int64_t i = 0; i < r.n; ++i) y[i] = c[i] ? a[i] : b[i];
+  } else {
+    for (int64_t i = 0; i < r.n; ++i) y[i] = c[i * sc] ? a[i * sa] : b[i * sb];
+  }
+}
+
+/// Bounds may be absent (null); NaN passes through.
+template <class T>
+void clamp_row(const RowArgs& r) {
+  using C = Arithmetic<T>;
+  using Limits = std::numeric_limits<C>;
+  const T* x = static_cast<const T*>(r.in[0]) + r.offset[0];
+  T* y = static_cast<T*>(r.out) + r.out_offset;
+  const C lowest = std::is_integral_v<C> ? Limits::lowest() : -Limits::infinity();
+  const C highest = std::is_integral_v<C> ? Limits::max() : Limits::infinity();
+  const C low =
+      r.operands > 1 && r.in[1] != nullptr ? static_cast<C>(*static_cast<const T*>(r.in[1])) : lowest;
+  const C high =
+      r.operands > 2 && r.in[2] != nullptr ? static_cast<C>(*static_cast<const T*>(r.in[2])) : highest;
+  for (int64_t i = 0; i < r.n; ++i) {
+    const C v = static_cast<C>(x[i]);
+    const C raised = v < low ? low : v;
+    y[i] = static_cast<T>(raised > high ? high : raised);
+  }
+}
+
+struct ClampRow {
+  template <class T>
+  static constexpr RowFn row = &clamp_row<T>;
+};
+
+ir::Kernel kernel(std::string name, std::function<ir::BoundKernel(const ir::NodeView&)> bind) {
+  ir::Kernel k{.name = std::move(name)};
+  k.prepare = [bind = std::move(bind)](const ir::KernelInit& init) { return bind(init.node); };
+  k.may_overwrite = 0xffffffffu;
+  return k;
+}
+
+/// Runs a row function over x alone; the row reads other operands by itself.
+ir::BoundKernel run_over_x(RowFn row, const ir::NodeView& node) {
+  const tensor::Dims dims = node.in_dims(0);
+  const StridedLoop loop(dims, {dense_steps(dims)});
+  const size_t operands = node.in.size();
+  return {[loop, row, operands](const ir::RunArgs& args) {
+    const Params none{};
+    loop.run(cpu::pool_of(args.stream), [&](const int64_t* offset, int64_t out_offset, int64_t n) {
+      row({args.in, offset, loop.inner_steps(), args.out[0], out_offset, n, none.data(), operands});
+    });
+  }};
+}
+
+}  // namespace
+
+RowFn pow_row(DType base, DType exponent) {
+  if (!has_arithmetic(base) || !has_arithmetic(exponent)) return nullptr;
+  if (base == exponent) return row_for<BinaryRow<math::Pow>, Class::number>(base);
+  return tensor::visit_dtype(base, [&](auto b) -> RowFn {
+    return tensor::visit_dtype(exponent, [](auto e) -> RowFn {
+      using T = decltype(b);
+      using E = decltype(e);
+      if constexpr (belongs<T>(Class::number) && belongs<E>(Class::number))
+        return &pow_mixed_row<T, E>;
+      else
+        return nullptr;
+    });
+  });
+}
+RowFn bit_shift_row(DType dtype) {
+  return row_for<BinaryRow<math::BitShift>, Class::unsigned_integer>(dtype);
+}
+RowFn gelu_row(DType dtype, bool is_tanh) {
+  return is_tanh ? row_for<UnaryRow<math::GeluTanh>, Class::real>(dtype)
+                 : row_for<UnaryRow<math::GeluErf>, Class::real>(dtype);
+}
+RowFn clip_row(DType dtype) { return row_for<ClampRow, Class::number>(dtype); }
+RowFn where_row(DType dtype) {
+  switch (tensor::bits_of(dtype)) {
+    case 8: return &select_row<uint8_t>;
+    case 16: return &select_row<uint16_t>;
+    case 32: return &select_row<uint32_t>;
+    case 64: return &select_row<uint64_t>;
+    default: return nullptr;
+  }
+}
+
+std::vector<ir::Kernel> pow_cpu_kernels() {
+  return {kernel("reference", [](const ir::NodeView& n) {
+    return broadcast_run(pow_row(n.in[0].dtype, n.in[1].dtype), n, {});
+  })};
+}
+
+std::vector<ir::Kernel> bit_shift_cpu_kernels() {
+  return {kernel("reference", [](const ir::NodeView& n) {
+    return broadcast_run(bit_shift_row(n.in[0].dtype), n,
+                         {n.attrs.get_string("direction", "") == "LEFT" ? 1.0 : 0.0});
+  })};
+}
+
+std::vector<ir::Kernel> gelu_cpu_kernels() {
+  return {kernel("reference", [](const ir::NodeView& n) {
+    return broadcast_run(gelu_row(n.in[0].dtype, n.attrs.get_string("approximate", "none") == "tanh"), n, {});
+  })};
+}
+
+std::vector<ir::Kernel> where_cpu_kernels() {
+  ir::Kernel k = kernel("reference",
+                        [](const ir::NodeView& n) { return broadcast_run(where_row(n.in[1].dtype), n, {}); });
+  k.refuse = [](const ir::NodeView& n) -> ir::Refusal {
+    if (where_row(n.in[1].dtype) == nullptr) return no_type(n.in[1].dtype);
+    return std::nullopt;
+  };
+  return {k};
+}
+
+std::vector<ir::Kernel> clip_cpu_kernels() {
+  ir::Kernel k =
+      kernel("reference", [](const ir::NodeView& n) { return run_over_x(clip_row(n.in[0].dtype), n); });
+  k.may_overwrite = 1;  // a bound is read for every piece
+  return {k};
+}
+
+std::vector<ir::Kernel> dropout_cpu_kernels() {
+  ir::Kernel k{.name = "inference"};
+  k.refuse = [](const ir::NodeView& n) -> ir::Refusal {
+    if (!n.present(2)) return std::nullopt;
+    if (n.value(2) == nullptr) return "training_mode is not known before the run";
+    if (n.value(2)->to_ints()[0] != 0 && n.present(1) &&
+        (n.value(1) == nullptr || n.value(1)->to_doubles()[0] != 0)) {
+      return "training mode with a ratio needs a mask";
+    }
+    return std::nullopt;
+  };
+  k.prepare = [](const ir::KernelInit& init) -> ir::BoundKernel {
+    const size_t bytes = static_cast<size_t>(tensor::bytes_of(init.node.out[0]));
+    const size_t mask =
+        init.node.out.size() > 1 ? static_cast<size_t>(tensor::bytes_of(init.node.out[1])) : 0;
+    return {[bytes, mask](const ir::RunArgs& args) {
+      if (args.out[0] != args.in[0] && bytes != 0) std::memmove(args.out[0], args.in[0], bytes);
+      if (mask != 0 && args.out[1] != nullptr) std::memset(args.out[1], 1, mask);
+    }};
+  };
+  k.may_overwrite = 1;
+  return {k};
+}
+
+}  // namespace trireme::ops
