@@ -60,7 +60,7 @@ void run_library(const float* a, const float* b, float* y, size_t n) {
 }
 
 HWY_INLINE VF truth(MF m) { return hn::IfThenElseZero(m, set(1.0f)); }
-HWY_INLINE MF is_true(VF v) { return hn::Ne(v, hn::Zero(kF)); }
+HWY_INLINE MF is_true(VF v) { return not_equal(v, hn::Zero(kF)); }
 
 #define TRIREME_BINARY(Name, ...)                                      \
   struct Name {                                                        \
@@ -75,7 +75,7 @@ TRIREME_BINARY(MaxNan, MaxFold()(a, b))
 TRIREME_BINARY(Prelu, hn::IfThenElse(hn::Lt(a, hn::Zero(kF)), hn::Mul(a, b), a))
 TRIREME_BINARY(SquaredDiff, hn::Mul(hn::Sub(a, b), hn::Sub(a, b)))
 TRIREME_BINARY(Equal, truth(hn::Eq(a, b)))
-TRIREME_BINARY(NotEqual, truth(hn::Ne(a, b)))
+TRIREME_BINARY(NotEqual, truth(not_equal(a, b)))
 TRIREME_BINARY(Less, truth(hn::Lt(a, b)))
 TRIREME_BINARY(LessEqual, truth(hn::Le(a, b)))
 TRIREME_BINARY(Greater, truth(hn::Gt(a, b)))

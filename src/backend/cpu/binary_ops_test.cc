@@ -123,6 +123,16 @@ TEST_P(BinaryAtLevel, NanWinsInMinAndMax) {
   }
 }
 
+TEST_P(BinaryAtLevel, NanDiffersAndCountsAsTrue) {
+  base::ThreadPool pool(1);
+  const std::vector<float> a(20, NAN), b(20, 1.0f);
+  std::vector<float> y(20);
+  for (BinaryOp op : {BinaryOp::not_equal, BinaryOp::logical_and}) {
+    binary(op, BinaryForm::vector_vector, {a.data(), b.data(), y.data(), 1, 20}, pool);
+    for (float v : y) EXPECT_EQ(v, 1.0f);
+  }
+}
+
 TEST_P(BinaryAtLevel, SelectAndMuladd) {
   const std::vector<float> c = quarters(37, 3), a = quarters(37, 4), b = quarters(37, 5);
   for (int scalars = 0; scalars < 8; ++scalars) {
