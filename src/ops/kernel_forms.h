@@ -37,6 +37,9 @@ ir::Refusal refuse_dtype(const ir::NodeView& node, size_t i, std::initializer_li
 /// Refuses unless operand 0 is f32 or f64.
 ir::Refusal refuse_non_float(const ir::NodeView& node);
 
+/// Refuses nodes with an operand or result of no elements: toolkits expect some, reference kernels do not.
+ir::Refusal refuse_empty(const ir::NodeView& node);
+
 using PrepareFn = std::function<ir::BoundKernel(const ir::KernelInit&)>;
 
 /// The reference kernel for f32 and f64 operand 0, followed by one that runs f16 and bf16 through it.

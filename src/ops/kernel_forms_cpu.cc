@@ -124,6 +124,15 @@ ir::Refusal refuse_dtype(const ir::NodeView& node, size_t i, std::initializer_li
 
 ir::Refusal refuse_non_float(const ir::NodeView& node) { return refuse_dtype(node, 0, {DType::f32, DType::f64}); }
 
+ir::Refusal refuse_empty(const ir::NodeView& node) {
+  for (const auto* types : {&node.in, &node.out}) {
+    for (const tensor::TensorType& t : *types) {
+      if (t.shape.elements().value_or(0) == 0) return "an operand or the result has no elements";
+    }
+  }
+  return std::nullopt;
+}
+
 std::vector<ir::Kernel> float_reference(PrepareFn prepare) {
   ir::Kernel plain{.name = "reference", .refuse = refuse_non_float, .prepare = std::move(prepare)};
   return {plain, via_f32(plain)};

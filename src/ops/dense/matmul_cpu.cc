@@ -1,5 +1,6 @@
 // Reference kernels of matmul, gemm and matmul_integer on CPU.
 #include "backend/cpu/cpu_stream.h"
+#include "ops/dense/matmul_fast.h"
 #include "ops/dense/matmul_reference.h"
 #include "ops/kernel_forms.h"
 #include "ops/table.h"
@@ -146,16 +147,22 @@ ir::Refusal refuse_not_8_bit(const ir::NodeView& node) {
   return std::nullopt;
 }
 
+std::vector<ir::Kernel> preceded_by(std::vector<ir::Kernel> fast, const ir::Kernel& plain) {
+  fast.push_back(plain);
+  fast.push_back(via_f32(plain));
+  return fast;
+}
+
 }  // namespace
 
 std::vector<ir::Kernel> matmul_cpu_kernels() {
   const ir::Kernel plain{.name = "reference", .refuse = refuse_non_arithmetic, .prepare = prepare_matmul};
-  return {plain, via_f32(plain)};
+  return preceded_by(matmul_fast_kernels(), plain);
 }
 
 std::vector<ir::Kernel> gemm_cpu_kernels() {
   const ir::Kernel plain{.name = "reference", .refuse = refuse_non_arithmetic, .prepare = prepare_gemm};
-  return {plain, via_f32(plain)};
+  return preceded_by(gemm_fast_kernels(), plain);
 }
 
 std::vector<ir::Kernel> matmul_integer_cpu_kernels() {

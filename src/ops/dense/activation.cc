@@ -1,0 +1,96 @@
+// The activation that fused products apply to their results.
+#include "ops/dense/activation.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "ops/table.h"
+
+namespace trireme::ops {
+namespace {
+
+using K = ActivationKind;
+constexpr std::array<std::string_view, 11> kNames{"none",      "relu",        "clip",     "sigmoid",   "silu", "hardswish",
+                                                  "hardsigmoid", "gelu_erf", "gelu_tanh", "tanh", "leaky"};
+
+tensor::Tensor scalar_of(tensor::DType type, double value) {
+  return tensor::visit_dtype(type, [&](auto t) { return tensor::Tensor::scalar(static_cast<decltype(t)>(value)); });
+}
+
+ir::ValueId expand_activation(ir::Graph& g, ir::ValueId x, const ActivationSpec& s) {
+  auto add = [&](const char* op, ir::Attrs attrs = {}) { return g.add1(table().need(op), {x}, std::move(attrs)); };
+  switch (s.kind) {
+    case K::none: return x;
+    case K::relu: return add("relu");
+    case K::clip: {
+      const ir::ValueId lo = g.add_constant(scalar_of(g.type(x).dtype, double(s.lo)));
+      const ir::ValueId hi = g.add_constant(scalar_of(g.type(x).dtype, double(s.hi)));
+      return g.add1(table().need("clip"), {x, lo, hi});
+    }
+    case K::sigmoid: return add("sigmoid");
+    case K::silu: return add("swish", {{"alpha", 1.0}});
+    case K::hardswish: return add("hard_swish");
+    case K::hardsigmoid: return add("hard_sigmoid", {{"alpha", double(s.alpha)}, {"beta", double(s.beta)}});
+    case K::gelu_erf: return add("gelu", {{"approximate", std::string("none")}});
+    case K::gelu_tanh: return add("gelu", {{"approximate", std::string("tanh")}});
+    case K::tanh: return add("tanh");
+    case K::leaky: return add("leaky_relu", {{"alpha", double(s.alpha)}});
+  }
+  return x;
+}
+
+}  // namespace
+
+ActivationSpec activation_of(const ir::Attrs& attrs) {
+  const std::string name = attrs.get_string("activation", "none");
+  const auto at = std::find(kNames.begin(), kNames.end(), name);
+  base::require(at != kNames.end(), "unknown activation '", name, "'");
+  ActivationSpec s{.kind = static_cast<K>(at - kNames.begin())};
+  s.lo = static_cast<float>(attrs.get_float("lo", 0));
+  s.hi = static_cast<float>(attrs.get_float("hi", 6));
+  s.alpha = static_cast<float>(attrs.get_float("alpha", s.kind == K::leaky ? 0.01 : 0.2));
+  s.beta = static_cast<float>(attrs.get_float("beta", 0.5));
+  s.before_residual = attrs.get_int("act_before_residual", 0) != 0;
+  return s;
+}
+
+std::vector<ir::AttrSpec> activation_attrs() {
+  return {{"activation", "string",
+           "none, relu, clip, sigmoid, silu, hardswish, hardsigmoid, gelu_erf, gelu_tanh, tanh or leaky"},
+          {"lo", "float", "lower end of clip, default 0"},
+          {"hi", "float", "upper end of clip, default 6"},
+          {"alpha", "float", "slope of leaky (default 0.01) and hardsigmoid (default 0.2)"},
+          {"beta", "float", "offset of hardsigmoid, default 0.5"},
+          {"act_before_residual", "int", "act(x) + residual instead of act(x + residual)"}};
+}
+
+double activate(const ActivationSpec& s, double x) {
+  switch (s.kind) {
+    case K::none: return x;
+    case K::relu: return x < 0 ? 0 : x;
+    case K::clip: return x < double(s.lo) ? double(s.lo) : x > double(s.hi) ? double(s.hi) : x;
+    case K::sigmoid: return 1 / (1 + std::exp(-x));
+    case K::silu: return x / (1 + std::exp(-x));
+    case K::hardswish: return x * std::clamp(x / 6 + 0.5, 0.0, 1.0);
+    case K::hardsigmoid: return std::clamp(double(s.alpha) * x + double(s.beta), 0.0, 1.0);
+    case K::gelu_erf: return 0.5 * x * (1 + std::erf(x * 0.70710678118654752440));
+    case K::gelu_tanh: return 0.5 * x * (1 + std::tanh(0.79788456080286535588 * (x + 0.044715 * x * x * x)));
+    case K::tanh: return std::tanh(x);
+    case K::leaky: return x < 0 ? double(s.alpha) * x : x;
+  }
+  return x;
+}
+
+double finish(const ActivationSpec& spec, double sum, double residual) {
+  return spec.before_residual ? activate(spec, sum) + residual : activate(spec, sum + residual);
+}
+
+ir::ValueId expand_finish(ir::Graph& graph, ir::ValueId x, ir::ValueId residual, const ActivationSpec& spec) {
+  const ir::OpDef& add = table().need("add");
+  if (residual == ir::kNoValue) return expand_activation(graph, x, spec);
+  if (spec.before_residual) return graph.add1(add, {expand_activation(graph, x, spec), residual});
+  return expand_activation(graph, graph.add1(add, {x, residual}), spec);
+}
+
+}  // namespace trireme::ops

@@ -1,0 +1,35 @@
+// The activation that fused products apply to their results: its attributes, its value, its form in plain ops.
+#pragma once
+
+#include "ir/graph.h"
+
+namespace trireme::ops {
+
+enum class ActivationKind : uint8_t {
+  none, relu, clip, sigmoid, silu, hardswish, hardsigmoid, gelu_erf, gelu_tanh, tanh, leaky
+};
+
+/// clip: [lo, hi]; leaky: alpha x below 0; hardsigmoid: clamp(alpha x + beta, 0, 1).
+struct ActivationSpec {
+  ActivationKind kind = ActivationKind::none;
+  float lo = 0, hi = 6, alpha = 0.2f, beta = 0.5f;
+  bool before_residual = false;
+};
+
+/// Reads the attributes activation, lo, hi, alpha, beta and act_before_residual. Throws invalid_argument for an unknown
+/// name.
+ActivationSpec activation_of(const ir::Attrs& attrs);
+
+/// Those attributes, for schemas.
+std::vector<ir::AttrSpec> activation_attrs();
+
+/// The function at one point; what reference kernels use.
+double activate(const ActivationSpec& spec, double x);
+
+/// act(sum + residual), or act(sum) + residual with act_before_residual.
+double finish(const ActivationSpec& spec, double sum, double residual);
+
+/// Adds the plain nodes for the residual (kNoValue: none) and the activation of `x`.
+ir::ValueId expand_finish(ir::Graph& graph, ir::ValueId x, ir::ValueId residual, const ActivationSpec& spec);
+
+}  // namespace trireme::ops

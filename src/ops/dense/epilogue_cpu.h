@@ -1,0 +1,51 @@
+// From the attributes of fused ops to the epilogue of the CPU's dense kernels; memory for packed weights.
+#pragma once
+
+#include "backend/cpu/dense_epilogue.h"
+#include "backend/cpu/gemm_f32.h"
+#include "ops/dense/activation.h"
+
+namespace trireme::ops {
+
+/// The epilogue without its pointers.
+inline cpu::Epilogue epilogue_of(const ActivationSpec& s) {
+  // Both enumerations list the same functions in the same order.
+  static_assert(static_cast<int>(ActivationKind::leaky) == static_cast<int>(cpu::Activation::leaky));
+  static_assert(static_cast<int>(ActivationKind::gelu_erf) == static_cast<int>(cpu::Activation::gelu_erf));
+  static_assert(static_cast<int>(ActivationKind::hardswish) == static_cast<int>(cpu::Activation::hardswish));
+  cpu::Epilogue e;
+  e.act = static_cast<cpu::Activation>(s.kind);
+  e.lo = s.lo;
+  e.hi = s.hi;
+  e.alpha = s.alpha;
+  e.beta = s.beta;
+  e.act_before_residual = s.before_residual;
+  return e;
+}
+
+/// True if the activation is a clamp, which every dense kernel applies in registers.
+inline bool is_clamp(const ActivationSpec& s) {
+  return s.kind == ActivationKind::none || s.kind == ActivationKind::relu || s.kind == ActivationKind::clip;
+}
+
+/// A packed weight and the memory it looks at.
+struct PackedWeight {
+  tensor::Tensor memory;
+  cpu::PackedMatrix matrix;
+};
+
+/// Packs a constant [k, n] (or [n, k] if transposed) once per model and level.
+inline std::shared_ptr<const PackedWeight> pack_matrix(base::SharedCache& packs, const tensor::Tensor& weight,
+                                                       bool transposed) {
+  const std::string format = base::concat("gemm_f32 ", cpu::to_string(cpu::best_isa()), transposed ? " t" : " n");
+  return packs.get<PackedWeight>(ir::pack_key(weight, format), [&] {
+    const int64_t rows = weight.dims()[0], cols = weight.dims()[1];
+    const int64_t k = transposed ? cols : rows, n = transposed ? rows : cols;
+    auto packed = std::make_shared<PackedWeight>();
+    packed->memory = tensor::Tensor::empty(tensor::DType::u8, {static_cast<int64_t>(cpu::packed_b_bytes(k, n))});
+    packed->matrix = cpu::pack_b({weight.data<float>().data(), k, n, cols, transposed}, packed->memory.mutable_raw());
+    return packed;
+  });
+}
+
+}  // namespace trireme::ops

@@ -1,0 +1,80 @@
+// Kernels of linear on CPU: packed weights with the fused epilogue, and the plain loops.
+#include "backend/cpu/cpu_stream.h"
+#include "ops/dense/epilogue_cpu.h"
+#include "ops/kernel_forms.h"
+#include "ops/table.h"
+
+namespace trireme::ops {
+namespace {
+
+using tensor::Dims;
+using tensor::DType;
+
+struct LinearPlan {
+  int64_t m, k, n;
+  bool transposed;
+  size_t operands;
+  ActivationSpec activation;
+};
+
+LinearPlan plan_of(const ir::NodeView& node) {
+  const Dims x = node.in_dims(0), y = node.out_dims(0);
+  return {product(x, 0, x.size() - 1), x.back(), y.back(), node.attrs.get_int("transposed", 0) != 0, node.in.size(),
+          activation_of(node.attrs)};
+}
+
+ir::Refusal refuse_packed(const ir::NodeView& node) {
+  if (auto why = refuse_empty(node)) return why;
+  for (size_t i = 0; i < node.in.size(); ++i) {
+    if (!node.present(i)) continue;
+    if (auto why = refuse_dtype(node, i, {DType::f32})) return why;
+  }
+  if (node.value(1) == nullptr) return "weights are not constant, so they cannot be packed once";
+  return std::nullopt;
+}
+
+ir::BoundKernel prepare_packed(const ir::KernelInit& init) {
+  const LinearPlan p = plan_of(init.node);
+  const auto packed = pack_matrix(init.packs, *init.node.value(1), p.transposed);
+  cpu::GemmArgs gemm{.m = p.m, .lda = p.k, .b = packed->matrix, .ldc = p.n, .epilogue = epilogue_of(p.activation)};
+  auto run = [gemm, packed, count = p.operands](const ir::RunArgs& args) {
+    cpu::GemmArgs call = gemm;
+    call.a = in_ptr<float>(args, 0);
+    call.c = out_ptr<float>(args, 0);
+    call.epilogue.bias = opt_ptr<float>(args, 2, count);
+    call.epilogue.residual = opt_ptr<float>(args, 3, count);
+    cpu::gemm(call, args.workspace, cpu::pool_of(args.stream));
+  };
+  return {run, static_cast<int64_t>(cpu::gemm_workspace_bytes(p.m, p.k, p.n, init.threads)), 1u << 1};
+}
+
+template <class T>
+void reference_row(const LinearPlan& p, const ir::RunArgs& args, int64_t row) {
+  const T *x = in_ptr<T>(args, 0) + row * p.k, *w = in_ptr<T>(args, 1);
+  const T *bias = opt_ptr<T>(args, 2, p.operands), *residual = opt_ptr<T>(args, 3, p.operands);
+  T* y = out_ptr<T>(args, 0) + row * p.n;
+  for (int64_t j = 0; j < p.n; ++j) {
+    double sum = bias == nullptr ? 0.0 : double(bias[j]);
+    for (int64_t l = 0; l < p.k; ++l) sum += double(x[l]) * double(p.transposed ? w[j * p.k + l] : w[l * p.n + j]);
+    y[j] = T(finish(p.activation, sum, residual == nullptr ? 0.0 : double(residual[row * p.n + j])));
+  }
+}
+
+ir::BoundKernel prepare_reference(const ir::KernelInit& init) {
+  const LinearPlan plan = plan_of(init.node);
+  return visit_float(init.node.in[0].dtype, [&](auto t) {
+    return ir::BoundKernel{[plan](const ir::RunArgs& args) {
+      cpu::pool_of(args.stream).run(plan.m, [&](int64_t row) { reference_row<decltype(t)>(plan, args, row); });
+    }};
+  });
+}
+
+}  // namespace
+
+std::vector<ir::Kernel> linear_cpu_kernels() {
+  std::vector<ir::Kernel> kernels{{.name = "packed_gemm", .refuse = refuse_packed, .prepare = prepare_packed}};
+  for (ir::Kernel& k : float_reference(prepare_reference)) kernels.push_back(std::move(k));
+  return kernels;
+}
+
+}  // namespace trireme::ops

@@ -1,0 +1,99 @@
+// f32 kernels of matmul and gemm on packed or batched register tiles.
+#include "backend/cpu/cpu_stream.h"
+#include "ops/dense/batch_strides.h"
+#include "ops/dense/epilogue_cpu.h"
+#include "ops/dense/matmul_fast.h"
+#include "ops/kernel_forms.h"
+
+namespace trireme::ops {
+namespace {
+
+using tensor::Dims;
+using tensor::DType;
+
+ir::Refusal refuse_packed_matmul(const ir::NodeView& node) {
+  if (auto why = refuse_empty(node)) return why;
+  if (auto why = refuse_dtype(node, 0, {DType::f32})) return why;
+  if (node.value(1) == nullptr) return "operand 1 is not constant";
+  if (node.in[1].shape.rank() != 2) return "operand 1 is not a matrix";
+  return std::nullopt;
+}
+
+ir::BoundKernel bind_packed(const ir::KernelInit& init, cpu::GemmArgs gemm, bool transposed, bool biased) {
+  const auto packed = pack_matrix(init.packs, *init.node.value(1), transposed);
+  gemm.b = packed->matrix;
+  auto run = [gemm, packed, biased](const ir::RunArgs& args) {
+    cpu::GemmArgs call = gemm;
+    call.a = in_ptr<float>(args, 0);
+    call.c = out_ptr<float>(args, 0);
+    call.epilogue.bias = biased ? in_ptr<float>(args, 2) : nullptr;
+    cpu::gemm(call, args.workspace, cpu::pool_of(args.stream));
+  };
+  const size_t bytes = cpu::gemm_workspace_bytes(gemm.m, gemm.b.k, gemm.b.n, init.threads);
+  return {run, static_cast<int64_t>(bytes), 1u << 1};
+}
+
+ir::BoundKernel prepare_packed_matmul(const ir::KernelInit& init) {
+  const Dims x = init.node.in_dims(0), w = init.node.in_dims(1);
+  const cpu::GemmArgs gemm{.m = product(x, 0, x.size() - 1), .lda = w[0], .ldc = w[1]};
+  return bind_packed(init, gemm, false, false);
+}
+
+ir::Refusal refuse_batched_matmul(const ir::NodeView& node) {
+  if (auto why = refuse_empty(node)) return why;
+  if (auto why = refuse_dtype(node, 0, {DType::f32})) return why;
+  const MatmulShape shape = matmul_shape(node.in_dims(0), node.in_dims(1));
+  if (shape.batches() == 0) return "no batches";
+  if (!batch_strides(shape)) return "the batch broadcast does not reduce to two strides";
+  return std::nullopt;
+}
+
+ir::BoundKernel prepare_batched_matmul(const ir::KernelInit& init) {
+  const MatmulShape shape = matmul_shape(init.node.in_dims(0), init.node.in_dims(1));
+  const BatchStrides s = *batch_strides(shape);
+  const int64_t each = shape.m * shape.n;
+  const cpu::BatchedGemmArgs gemm{.outer = s.outer, .inner = s.inner, .m = shape.m, .k = shape.k, .n = shape.n,
+                                  .lda = shape.k, .a_outer = s.a_outer, .a_inner = s.a_inner,
+                                  .ldb = shape.n, .b_outer = s.b_outer, .b_inner = s.b_inner,
+                                  .ldc = shape.n, .c_outer = s.inner * each, .c_inner = each};
+  auto run = [gemm](const ir::RunArgs& args) {
+    cpu::BatchedGemmArgs call = gemm;
+    call.a = in_ptr<float>(args, 0);
+    call.b = in_ptr<float>(args, 1);
+    call.c = out_ptr<float>(args, 0);
+    cpu::gemm_batched(call, args.workspace, cpu::pool_of(args.stream));
+  };
+  return {run, static_cast<int64_t>(cpu::gemm_batched_workspace_bytes(shape.k, shape.n, init.threads))};
+}
+
+ir::Refusal refuse_packed_gemm(const ir::NodeView& node) {
+  if (auto why = refuse_empty(node)) return why;
+  if (auto why = refuse_dtype(node, 0, {DType::f32})) return why;
+  if (node.value(1) == nullptr) return "operand b is not constant";
+  if (node.attrs.get_int("transA", 0) != 0) return "operand a is transposed";
+  if (node.attrs.get_float("alpha", 1) != 1.0) return "alpha is not 1";
+  if (!node.present(2)) return std::nullopt;
+  if (node.attrs.get_float("beta", 1) != 1.0) return "beta is not 1";
+  const Dims c = node.in_dims(2), y = node.out_dims(0);
+  if (c != Dims{y[1]} && c != Dims{1, y[1]}) return "operand c is not one row";
+  return std::nullopt;
+}
+
+ir::BoundKernel prepare_packed_gemm(const ir::KernelInit& init) {
+  const Dims x = init.node.in_dims(0), y = init.node.out_dims(0);
+  const cpu::GemmArgs gemm{.m = x[0], .lda = x[1], .ldc = y[1]};
+  return bind_packed(init, gemm, init.node.attrs.get_int("transB", 0) != 0, init.node.present(2));
+}
+
+}  // namespace
+
+std::vector<ir::Kernel> matmul_fast_kernels() {
+  return {{.name = "packed_gemm", .refuse = refuse_packed_matmul, .prepare = prepare_packed_matmul},
+          {.name = "batched_gemm", .refuse = refuse_batched_matmul, .prepare = prepare_batched_matmul}};
+}
+
+std::vector<ir::Kernel> gemm_fast_kernels() {
+  return {{.name = "packed_gemm", .refuse = refuse_packed_gemm, .prepare = prepare_packed_gemm}};
+}
+
+}  // namespace trireme::ops
