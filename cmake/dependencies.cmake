@@ -6,6 +6,7 @@ find_package(Boost 1.74 REQUIRED)      # Beast and Asio, headers only: HTTP
 find_package(OpenSSL REQUIRED)
 find_package(ZLIB REQUIRED)
 find_package(JPEG REQUIRED)
+find_package(PNG REQUIRED)
 
 find_path(RAPIDJSON_INCLUDE rapidjson/reader.h REQUIRED)
 find_path(PROTOZERO_INCLUDE protozero/pbf_reader.hpp REQUIRED)

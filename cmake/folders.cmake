@@ -19,7 +19,7 @@ target_include_directories(trireme_flags INTERFACE ${CMAKE_SOURCE_DIR}/src)
 target_include_directories(trireme_flags SYSTEM INTERFACE ${RAPIDJSON_INCLUDE} ${PROTOZERO_INCLUDE}
                            ${UTF8PROC_INCLUDE} ${HIGHWAY_INCLUDE} ${Boost_INCLUDE_DIRS})
 target_link_libraries(trireme_flags INTERFACE Threads::Threads ${UTF8PROC_LIBRARY} ${HIGHWAY_LIBRARY} DNNL::dnnl
-                      OpenSSL::SSL OpenSSL::Crypto ZLIB::ZLIB JPEG::JPEG)
+                      OpenSSL::SSL OpenSSL::Crypto ZLIB::ZLIB JPEG::JPEG PNG::PNG)
 
 # Tests may also include from tests/ and ask it where the checkout, shared data and encoder are.
 function(trireme_test_support)
