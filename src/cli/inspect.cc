@@ -1,0 +1,79 @@
+// trireme inspect: the graph before and after any pass, the program, its memory, and why kernels were not taken.
+#include <cstdio>
+#include <iostream>
+
+#include "cli/model_input.h"
+#include "cli/verb.h"
+
+namespace trireme::cli {
+namespace {
+
+struct InspectOptions {
+  std::string model;
+  std::string after;
+  bool passes = false, program = false, why = false, memory = false;
+  std::vector<std::string> shape, dim, off;
+  int64_t batch = 1;
+  int threads = 0;
+
+  void fields(base::OptionList& f) {
+    f.add("model", &model, "ONNX file, or directory of a model").positional().required();
+    f.add("after", &after, "print the graph as it stands after this pass");
+    f.add("passes", &passes, "list the passes with their changes and times");
+    f.add("program", &program, "print the steps with their kernels, FLOPs and bytes");
+    f.add("why", &why, "print which kernels refused each node, and why");
+    f.add("memory", &memory, "print the memory plan: planned peak beside the sum of all values");
+    f.add("shape", &shape, "name:1,3,224,224: the shape of an input");
+    f.add("dim", &dim, "seq=128: the size of a symbolic dimension");
+    f.add("batch", &batch, "first dimension of inputs where it is symbolic").at_least(1);
+    f.add("threads", &threads, "threads of the session; 0: all cores").at_least(0);
+    f.add("off", &off, "names of passes to leave out");
+  }
+};
+
+/// Prints pass records and, at `after`, the graph.
+passes::PassOptions watching(const InspectOptions& options, bool& printed) {
+  passes::PassOptions watch{.off = options.off, .verify = true};
+  watch.after = [&options, &printed](const passes::PassRecord& r, const ir::Graph& graph) {
+    if (options.passes) {
+      std::printf("%-24s %5zu changes %6zu nodes %9.3f ms\n", r.name.c_str(), r.changes, r.nodes_after, r.ms);
+    }
+    if (r.name == options.after) {
+      std::cout << ir::print(graph);
+      printed = true;
+    }
+  };
+  return watch;
+}
+
+}  // namespace
+
+int inspect_main(std::span<const std::string> words, base::Env&) {
+  InspectOptions options;
+  if (!parse(options, words, "inspect")) return 0;
+  model::Model model = model::load_model(options.model);
+  model.graph.sort();
+  if (options.after.empty() && !options.passes && !options.program && !options.why && !options.memory) {
+    std::cout << ir::print(model.graph);
+    return 0;
+  }
+  bool printed = false;
+  engine::SessionOptions session_options{.threads = options.threads, .passes = watching(options, printed)};
+  const auto prepared = std::make_shared<engine::PreparedModel>(std::move(model.graph), session_options.passes);
+  engine::Session session(prepared, session_options);
+  const std::vector<tensor::Dims> shapes =
+      input_shapes(session.graph(), options.batch, options.shape, options.dim);
+  const compile::Program& program = session.prepare(shapes);
+  if (options.program) std::cout << compile::print_steps(program);
+  if (options.why) std::cout << compile::print_refusals(program);
+  if (options.memory) std::cout << compile::print_memory(program);
+  if (!session.is_static(shapes)) {
+    std::cout << "shapes depend on data: this is the first segment; the rest is compiled when its sizes are known\n";
+  }
+  base::require(options.after.empty() || printed, "no pass '", options.after, "' ran");
+  return 0;
+}
+
+std::string inspect_markdown() { return options_markdown<InspectOptions>(); }
+
+}  // namespace trireme::cli

@@ -1,0 +1,118 @@
+// What `run` and `inspect` share: input shapes and tensors, comparison of results.
+#include "cli/model_input.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <random>
+
+namespace trireme::cli {
+namespace {
+
+tensor::Dims parse_dims(const std::string& text) {
+  tensor::Dims dims;
+  size_t start = 0;
+  while (start < text.size()) {
+    const size_t end = std::min(text.find(',', start), text.size());
+    size_t used = 0;
+    const std::string word = text.substr(start, end - start);
+    int64_t value = -1;
+    try {
+      value = std::stoll(word, &used);
+    } catch (const std::exception&) {
+      used = 0;
+    }
+    base::require(used == word.size() && value >= 0, "bad dimension '", word, "' in '", text, "'");
+    dims.push_back(value);
+    start = end + 1;
+  }
+  return dims;
+}
+
+tensor::Dims default_shape(const ir::Value& input, int64_t batch, const std::map<std::string, int64_t>& named) {
+  base::require(input.type.shape.has_rank(), "input '", input.name, "' has no declared rank; give --shape");
+  tensor::Dims dims;
+  bool first = true;
+  for (const tensor::Dim& d : input.type.shape.dims()) {
+    if (d.is_static()) {
+      dims.push_back(d.value());
+    } else if (const auto at = named.find(d.name()); at != named.end()) {
+      dims.push_back(at->second);
+    } else {
+      dims.push_back(first ? batch : 1);
+    }
+    first = false;
+  }
+  return dims;
+}
+
+}  // namespace
+
+std::pair<std::string, std::string> split_assignment(const std::string& text) {
+  const size_t at = text.find('=');
+  base::require(at != std::string::npos && at > 0, "expected name=value, got '", text, "'");
+  return {text.substr(0, at), text.substr(at + 1)};
+}
+
+std::vector<tensor::Dims> input_shapes(const ir::Graph& graph, int64_t batch, const std::vector<std::string>& given,
+                                       const std::vector<std::string>& dims) {
+  std::map<std::string, int64_t> named;
+  for (const std::string& text : dims) {
+    const auto [name, value] = split_assignment(text);
+    const tensor::Dims one = parse_dims(value);
+    base::require(one.size() == 1, "--dim takes name=number, got '", text, "'");
+    named[name] = one[0];
+  }
+  std::map<std::string, tensor::Dims> shapes;
+  for (const std::string& text : given) {
+    const size_t at = text.rfind(':');
+    base::require(at != std::string::npos, "--shape takes name:1,3,224,224, got '", text, "'");
+    shapes[text.substr(0, at)] = parse_dims(text.substr(at + 1));
+  }
+  std::vector<tensor::Dims> result;
+  for (ir::ValueId id : graph.inputs()) {
+    const ir::Value& v = graph.value(id);
+    const auto at = shapes.find(v.name);
+    result.push_back(at != shapes.end() ? at->second : default_shape(v, batch, named));
+    if (at != shapes.end()) shapes.erase(at);
+  }
+  base::require(shapes.empty(), "the model has no input '", shapes.empty() ? "" : shapes.begin()->first, "'");
+  return result;
+}
+
+tensor::Tensor random_tensor(tensor::DType dtype, const tensor::Dims& dims, uint64_t seed) {
+  tensor::Tensor t = tensor::Tensor::zeros(dtype, dims);
+  std::mt19937_64 engine(seed);
+  std::normal_distribution<float> normal;
+  std::uniform_int_distribution<int> small(0, 100);
+  tensor::visit_dtype(dtype, [&](auto zero) {
+    using T = decltype(zero);
+    for (T& x : t.mutable_data<T>()) {
+      if (tensor::is_float(dtype)) {
+        x = static_cast<T>(normal(engine));
+      } else {
+        x = dtype == tensor::DType::boolean ? static_cast<T>(1) : static_cast<T>(small(engine));
+      }
+    }
+  });
+  return t;
+}
+
+double relative_error(const tensor::Tensor& actual, const tensor::Tensor& expected) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  if (actual.dims() != expected.dims() || actual.dtype() != expected.dtype()) return kInfinity;
+  const std::vector<double> a = actual.to_doubles(), b = expected.to_doubles();
+  double largest = 0;
+  for (double v : b) largest = std::isfinite(v) ? std::max(largest, std::abs(v)) : largest;
+  // Elements far below the tensor's scale are compared against 0.1 % of that scale: their own digits are noise.
+  const double floor = std::max(largest * 1e-3, 1e-30);
+  double worst = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    if (a[i] == b[i] || (std::isnan(a[i]) && std::isnan(b[i]))) continue;
+    const double error = std::abs(a[i] - b[i]) / std::max(std::abs(b[i]), floor);
+    worst = std::isnan(error) ? kInfinity : std::max(worst, error);
+  }
+  return worst;
+}
+
+}  // namespace trireme::cli

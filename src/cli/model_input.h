@@ -1,0 +1,28 @@
+// What `run` and `inspect` share: loading a model, choosing input shapes, making input tensors.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "engine/session.h"
+#include "model/model.h"
+
+namespace trireme::cli {
+
+/// Shapes for the graph's inputs: from `given` ("name:1,3,224,224"), else the declared ones with the first symbolic
+/// dimension = batch and the others = 1 unless `dims` ("seq=128") names them. Throws invalid_argument for an unknown name.
+std::vector<tensor::Dims> input_shapes(const ir::Graph& graph, int64_t batch, const std::vector<std::string>& given,
+                                       const std::vector<std::string>& dims);
+
+/// Seeded random content: floats standard normal, integers small and non-negative, booleans true.
+tensor::Tensor random_tensor(tensor::DType dtype, const tensor::Dims& dims, uint64_t seed);
+
+/// "name=value" -> pair. Throws invalid_argument without "=".
+std::pair<std::string, std::string> split_assignment(const std::string& text);
+
+/// Largest |a - b| / max(|b|, 1e-3 * max |b|) over all elements; 0 for equal bytes, infinity where one is NaN or the
+/// shapes differ.
+double relative_error(const tensor::Tensor& actual, const tensor::Tensor& expected);
+
+}  // namespace trireme::cli

@@ -1,0 +1,239 @@
+// trireme run: runs a model on test data, NumPy files or random inputs; checks, times, writes results.
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <iostream>
+
+#include "base/memory.h"
+#include "cli/model_input.h"
+#include "cli/verb.h"
+#include "model/npy.h"
+#include "model/onnx/tensor_proto.h"
+
+namespace trireme::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct RunOptions {
+  std::string model;
+  std::string test_data;
+  double tolerance = 1e-4;
+  std::vector<std::string> input, shape, dim;
+  std::string output;
+  int repeat = 0;
+  int warmup = 3;
+  int threads = 0;
+  int64_t batch = 1;
+  bool json = false;
+  bool profile = false;
+  std::string kernel;
+  std::vector<std::string> off;
+  int64_t seed = 0;
+  std::vector<int64_t> cpus;
+
+  void fields(base::OptionList& f) {
+    f.add("model", &model, "ONNX file, or directory of a model").positional().required();
+    f.add("test_data", &test_data, "directory with test_data_set_*, or one such set: compare with its outputs");
+    f.add("tolerance", &tolerance, "largest relative error that passes").at_least(0);
+    f.add("input", &input, "name=x.npy; inputs that are not given are random");
+    f.add("output", &output, "directory that gets every output as NAME.npy");
+    f.add("shape", &shape, "name:1,3,224,224: the shape of a random input");
+    f.add("dim", &dim, "seq=128: the size of a symbolic dimension of random inputs");
+    f.add("batch", &batch, "first dimension of random inputs where it is symbolic").at_least(1);
+    f.add("repeat", &repeat, "time this many runs").at_least(0);
+    f.add("warmup", &warmup, "runs before timing").at_least(0);
+    f.add("threads", &threads, "threads of the session; 0: all cores").at_least(0);
+    f.add("cpus", &cpus, "pin thread i to the i-th of these cores");
+    f.add("kernel", &kernel, "prefer kernels of this name, for example reference");
+    f.add("off", &off, "names of passes to leave out");
+    f.add("profile", &profile, "print the time of every step");
+    f.add("seed", &seed, "seed of random inputs");
+    f.add("json", &json, "print one JSON object");
+  }
+};
+
+/// Files test_data_set_*/input_0.pb … in index order; empty where there is none.
+std::vector<tensor::Tensor> read_set(const fs::path& set, const std::string& kind, size_t count) {
+  std::vector<tensor::Tensor> out;
+  for (size_t i = 0; i < count; ++i) {
+    const fs::path file = set / (kind + "_" + std::to_string(i) + ".pb");
+    if (!fs::exists(file)) break;
+    out.push_back(model::onnx::read_tensor_file(file.string()));
+  }
+  return out;
+}
+
+std::vector<fs::path> test_sets(const std::string& root) {
+  base::require(fs::is_directory(root), "no directory '", root, "'");
+  if (fs::path(root).filename().string().rfind("test_data_set_", 0) == 0) return {root};
+  std::vector<fs::path> sets;
+  for (const auto& entry : fs::directory_iterator(root)) {
+    if (entry.path().filename().string().rfind("test_data_set_", 0) == 0) sets.push_back(entry.path());
+  }
+  std::sort(sets.begin(), sets.end());
+  base::require(!sets.empty(), "no test_data_set_* in '", root, "'");
+  return sets;
+}
+
+/// Compares every set; returns the number of outputs past the tolerance.
+int check_test_data(engine::Session& session, const RunOptions& options, base::Json& report) {
+  const ir::Graph& graph = session.graph();
+  int failures = 0;
+  base::Json rows = base::Json::array();
+  for (const fs::path& set : test_sets(options.test_data)) {
+    const std::vector<tensor::Tensor> in = read_set(set, "input", graph.inputs().size());
+    const std::vector<tensor::Tensor> expected = read_set(set, "output", graph.outputs().size());
+    const std::vector<tensor::Tensor> actual = session.run(in);
+    for (size_t i = 0; i < expected.size(); ++i) {
+      const double error = relative_error(actual[i], expected[i]);
+      const bool ok = error <= options.tolerance;
+      failures += ok ? 0 : 1;
+      base::Json row = base::Json::object();
+      row.set("set", set.filename().string());
+      row.set("output", graph.output_names()[i]);
+      row.set("relative_error", error);
+      row.set("pass", ok);
+      rows.push_back(std::move(row));
+      if (!options.json) {
+        std::printf("%s  %-24s largest relative error %.3g  %s\n", set.filename().c_str(),
+                    graph.output_names()[i].c_str(), error, ok ? "ok" : "FAILED");
+      }
+    }
+  }
+  report.set("test_data", std::move(rows));
+  return failures;
+}
+
+std::vector<tensor::Tensor> make_inputs(const ir::Graph& graph, const RunOptions& options) {
+  std::map<std::string, std::string> files;
+  for (const std::string& text : options.input) files.insert(split_assignment(text));
+  std::vector<std::string> shapes = options.shape;
+  std::vector<tensor::Tensor> inputs(graph.inputs().size());
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const std::string& name = graph.value(graph.inputs()[i]).name;
+    const auto at = files.find(name);
+    if (at == files.end()) continue;
+    inputs[i] = model::read_npy(at->second);
+    std::string dims;
+    for (int64_t d : inputs[i].dims()) dims += (dims.empty() ? "" : ",") + std::to_string(d);
+    shapes.push_back(name + ":" + dims);
+    files.erase(at);
+  }
+  base::require(files.empty(), "the model has no input '", files.empty() ? "" : files.begin()->first, "'");
+  const std::vector<tensor::Dims> all = input_shapes(graph, options.batch, shapes, options.dim);
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (inputs[i].defined()) continue;
+    inputs[i] = random_tensor(graph.type(graph.inputs()[i]).dtype, all[i], static_cast<uint64_t>(options.seed) + i);
+  }
+  return inputs;
+}
+
+void print_profile(const compile::Program& program, const std::vector<double>& step_us) {
+  double total = 0;
+  for (double us : step_us) total += us;
+  for (size_t s = 0; s < step_us.size(); ++s) {
+    const compile::Step& step = program.steps[s];
+    std::string shape;
+    if (!step.out.empty() && step.out[0] != compile::kNoSlot) shape = tensor::to_string(program.slot(step.out[0]).dims);
+    std::printf("%5zu %9.1f us %5.1f %%  %8.1f GFLOP/s %7.1f GB/s  %-22s %-16s %s  %s\n", s, step_us[s],
+                100 * step_us[s] / total, step.cost.flop / step_us[s] / 1e3, step.cost.bytes / step_us[s] / 1e3,
+                step.op == nullptr ? "copy" : step.op->schema.name.c_str(), step.kernel.c_str(), shape.c_str(),
+                step.from.c_str());
+  }
+  std::printf("      %9.1f us in steps\n", total);
+}
+
+void profile(engine::Session& session, const std::vector<tensor::Tensor>& inputs, int repeat) {
+  std::vector<tensor::Dims> shapes;
+  for (const tensor::Tensor& t : inputs) shapes.push_back(t.dims());
+  const compile::Program& program = session.prepare(shapes);
+  std::vector<double> step_us(program.steps.size(), 0);
+  runtime::Trace trace;
+  for (int i = 0; i < repeat; ++i) {
+    session.run(inputs, &trace);
+    for (size_t s = 0; s < step_us.size(); ++s) step_us[s] += static_cast<double>(trace.step_ns[s]) / 1e3 / repeat;
+  }
+  print_profile(program, step_us);
+}
+
+void time_runs(engine::Session& session, const std::vector<tensor::Tensor>& inputs,
+               std::vector<tensor::Tensor>& outputs, const RunOptions& options, base::Json& report) {
+  std::vector<tensor::Dims> shapes;
+  for (const tensor::Tensor& t : inputs) shapes.push_back(t.dims());
+  const bool fixed = session.is_static(shapes);
+  const auto once = [&] {
+    if (fixed) {
+      session.run_into(inputs, outputs);
+    } else {
+      outputs = session.run(inputs);
+    }
+  };
+  for (int i = 0; i < options.warmup; ++i) once();
+  std::vector<double> us;
+  for (int i = 0; i < options.repeat; ++i) {
+    const auto start = std::chrono::steady_clock::now();
+    once();
+    us.push_back(std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count());
+  }
+  std::sort(us.begin(), us.end());
+  const auto quantile = [&](double q) { return us[static_cast<size_t>(q * static_cast<double>(us.size() - 1))]; };
+  const ir::Cost cost = session.prepare(shapes).cost();
+  report.set("runs", static_cast<int64_t>(us.size()));
+  report.set("min_us", us.front());
+  report.set("p50_us", quantile(0.5));
+  report.set("p99_us", quantile(0.99));
+  report.set("gflop", cost.flop / 1e9);
+  report.set("gflop_per_s", cost.flop / us.front() / 1e3);
+  report.set("threads", session.threads());
+  report.set("arena_bytes", session.arena_bytes());
+  report.set("peak_rss_bytes", base::peak_resident_bytes());
+  if (!options.json) {
+    std::printf("%zu runs, %d threads: min %.1f us, p50 %.1f us, p99 %.1f us, %.1f GFLOP/s at the best; peak RSS %.1f MiB\n",
+                us.size(), session.threads(), us.front(), quantile(0.5), quantile(0.99), cost.flop / us.front() / 1e3,
+                static_cast<double>(base::peak_resident_bytes()) / (1 << 20));
+  }
+}
+
+void write_outputs(const ir::Graph& graph, const std::vector<tensor::Tensor>& outputs, const std::string& directory) {
+  fs::create_directories(directory);
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    std::string name = graph.output_names()[i];
+    std::replace(name.begin(), name.end(), '/', '_');
+    model::write_npy((fs::path(directory) / (name + ".npy")).string(), outputs[i]);
+  }
+}
+
+}  // namespace
+
+int run_main(std::span<const std::string> words, base::Env&) {
+  RunOptions options;
+  if (!parse(options, words, "run")) return 0;
+  model::Model model = model::load_model(options.model);
+  engine::SessionOptions session_options{.threads = options.threads, .only_kernel = options.kernel};
+  for (int64_t cpu : options.cpus) session_options.cpus.push_back(static_cast<int>(cpu));
+  session_options.passes.off = options.off;
+  auto prepared = std::make_shared<engine::PreparedModel>(std::move(model.graph), session_options.passes);
+  engine::Session session(prepared, session_options);
+  base::Json report = base::Json::object();
+  report.set("model", model.name);
+  int failures = 0;
+  if (!options.test_data.empty()) failures = check_test_data(session, options, report);
+  if (options.test_data.empty() || options.repeat > 0 || !options.output.empty()) {
+    const std::vector<tensor::Tensor> inputs = make_inputs(session.graph(), options);
+    std::vector<tensor::Tensor> outputs = session.run(inputs);
+    if (options.repeat > 0) time_runs(session, inputs, outputs, options, report);
+    if (options.profile) profile(session, inputs, std::max(1, options.repeat));
+    if (!options.output.empty()) write_outputs(session.graph(), outputs, options.output);
+    for (size_t i = 0; i < outputs.size() && !options.json && options.repeat == 0; ++i) {
+      std::cout << session.graph().output_names()[i] << ": " << outputs[i].type().to_string() << "\n";
+    }
+  }
+  if (options.json) std::cout << report.dump() << "\n";
+  return failures == 0 ? 0 : 1;
+}
+
+std::string run_markdown() { return options_markdown<RunOptions>(); }
+
+}  // namespace trireme::cli

@@ -1,0 +1,52 @@
+// What a verb of the program is: a name, a line of help, its options as documentation, and its main function.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/env.h"
+#include "base/options.h"
+
+namespace trireme::cli {
+
+struct Verb {
+  std::string name;
+  std::string summary;
+  /// Runs the verb with the words after its name; returns the exit code. Throws base::Error.
+  int (*run)(std::span<const std::string> words, base::Env& env);
+  /// Writes its options as Markdown, for docs/cli.md.
+  std::string (*markdown)();
+};
+
+/// All verbs, in the order of the help text.
+const std::vector<Verb>& verbs();
+
+// One file per verb.
+int run_main(std::span<const std::string> words, base::Env& env);
+std::string run_markdown();
+int inspect_main(std::span<const std::string> words, base::Env& env);
+std::string inspect_markdown();
+int ops_main(std::span<const std::string> words, base::Env& env);
+std::string ops_markdown();
+
+/// Prints "usage: trireme VERB …" and the options on stdout.
+void print_usage(const std::string& verb, const base::OptionList& list);
+
+/// Parses flags into `options`. Returns false after printing help if the user asked for it.
+template <class Options>
+bool parse(Options& options, std::span<const std::string> words, const std::string& verb) {
+  base::OptionList list(options);
+  if (list.parse_flags(words)) return true;
+  print_usage(verb, list);
+  return false;
+}
+
+/// The Markdown table of an options struct with its defaults.
+template <class Options>
+std::string options_markdown() {
+  Options options;
+  return base::OptionList(options).markdown();
+}
+
+}  // namespace trireme::cli

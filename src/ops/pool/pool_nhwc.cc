@@ -1,0 +1,65 @@
+// max_pool_nhwc, average_pool_nhwc, global_average_pool_nhwc: 2-D pooling over channels-last activations.
+#include "ops/conv/window.h"
+#include "ops/table.h"
+
+namespace trireme::ops {
+namespace {
+
+using tensor::Dim;
+using tensor::Shape;
+
+std::vector<tensor::TensorType> infer_window(const ir::NodeView& n) {
+  const Shape& x = n.in[0].shape;
+  base::require(x.rank() == 4, "channels-last pooling takes rank 4, got ", x.to_string());
+  const std::vector<Dim> out = window_out(n.attrs, n.attrs.get_ints("kernel_shape"), {x[1], x[2]});
+  return {{n.in[0].dtype, Shape({x[0], out[0], out[1], x[3]})}};
+}
+
+std::vector<tensor::TensorType> infer_global(const ir::NodeView& n) {
+  const Shape& x = n.in[0].shape;
+  base::require(x.rank() == 4, "channels-last pooling takes rank 4, got ", x.to_string());
+  return {{n.in[0].dtype, Shape({x[0], 1, 1, x[3]})}};
+}
+
+/// As plain nodes: to channels-first, the ONNX op, back.
+ir::ExpandFn expand_to(std::string op) {
+  return [op](ir::Graph& graph, const ir::Node& node) {
+    const ir::OpDef& transpose = table().need("transpose");
+    const ir::ValueId x =
+        graph.add1(transpose, {node.in[0]}, {{"perm", std::vector<int64_t>{0, 3, 1, 2}}}, node.from);
+    const ir::ValueId y = graph.add1(table().need(op), {x}, node.attrs, node.from);
+    return std::vector{graph.add1(transpose, {y}, {{"perm", std::vector<int64_t>{0, 2, 3, 1}}}, node.from)};
+  };
+}
+
+ir::Cost window_cost(const ir::NodeView& n) {
+  double taps = 1;
+  for (int64_t k : n.attrs.get_ints("kernel_shape")) taps *= static_cast<double>(k);
+  return {.flop = taps * static_cast<double>(n.out[0].shape.elements().value_or(0)),
+          .bytes = static_cast<double>(tensor::bytes_of(n.in[0]) + tensor::bytes_of(n.out[0]))};
+}
+
+}  // namespace
+
+ir::OpSchema max_pool_nhwc_schema() {
+  return {.name = "max_pool_nhwc", .doc = "largest value of each window, x [n,h,w,c] -> [n,oh,ow,c]",
+          .attrs = window_attrs(), .infer = infer_window, .expand = expand_to("max_pool"), .cost = window_cost};
+}
+
+ir::OpSchema average_pool_nhwc_schema() {
+  std::vector<ir::AttrSpec> attrs = window_attrs();
+  attrs.push_back({"count_include_pad", "int", "padding counts in the divisor"});
+  return {.name = "average_pool_nhwc", .doc = "mean of each window, x [n,h,w,c] -> [n,oh,ow,c]",
+          .attrs = std::move(attrs), .infer = infer_window, .expand = expand_to("average_pool"), .cost = window_cost};
+}
+
+ir::OpSchema global_average_pool_nhwc_schema() {
+  return {.name = "global_average_pool_nhwc", .doc = "mean over height and width, x [n,h,w,c] -> [n,1,1,c]",
+          .infer = infer_global, .expand = expand_to("global_average_pool"),
+          .cost = [](const ir::NodeView& n) {
+            return ir::Cost{.flop = static_cast<double>(n.in[0].shape.elements().value_or(0)),
+                            .bytes = static_cast<double>(tensor::bytes_of(n.in[0]) + tensor::bytes_of(n.out[0]))};
+          }};
+}
+
+}  // namespace trireme::ops
