@@ -48,6 +48,9 @@ std::vector<ir::Kernel> float_reference(PrepareFn prepare);
 /// A kernel for f16 and bf16 operands: converts them to f32 in the workspace, runs `inner` there, rounds the results.
 ir::Kernel via_f32(ir::Kernel inner);
 
+/// `fast` (f32 only) before the reference kernels; half precision tries `fast` through f32 first.
+std::vector<ir::Kernel> faster(std::vector<ir::Kernel> fast, std::vector<ir::Kernel> reference);
+
 /// Bytes rounded up so that the next part of a workspace starts on its own cache line.
 constexpr int64_t align_up(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 

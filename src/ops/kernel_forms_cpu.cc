@@ -138,6 +138,13 @@ std::vector<ir::Kernel> float_reference(PrepareFn prepare) {
   return {plain, via_f32(plain)};
 }
 
+std::vector<ir::Kernel> faster(std::vector<ir::Kernel> fast, std::vector<ir::Kernel> reference) {
+  std::vector<ir::Kernel> all = fast;
+  for (const ir::Kernel& kernel : fast) all.push_back(via_f32(kernel));
+  all.insert(all.end(), reference.begin(), reference.end());
+  return all;
+}
+
 int64_t product(const tensor::Dims& dims, size_t begin, size_t end) {
   int64_t n = 1;
   for (size_t i = begin; i < end; ++i) n *= dims[i];

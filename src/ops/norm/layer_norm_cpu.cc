@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "backend/cpu/cpu_stream.h"
+#include "backend/cpu/norm_rows.h"
 #include "ops/kernel_forms.h"
 #include "ops/norm/norm_kernels.h"
 
@@ -102,9 +103,55 @@ ir::BoundKernel prepare_rms_norm(const ir::KernelInit& init) {
   });
 }
 
+/// Scale and bias must hold one value per normalised column.
+ir::Refusal refuse_vector(const ir::NodeView& node) {
+  if (auto why = refuse_empty(node)) return why;
+  const Dims x = node.in_dims(0);
+  const size_t axis = ir::normal_axis(node.attrs.get_int("axis", -1), x.size());
+  for (size_t i = 0; i < node.in.size(); ++i) {
+    if (!node.present(i)) continue;
+    if (auto why = refuse_dtype(node, i, {tensor::DType::f32})) return why;
+    if (i > 0 && tensor::element_count(node.in_dims(i)) != product(x, axis, x.size())) {
+      return base::concat("operand ", i, " broadcasts over the normalised axes");
+    }
+  }
+  return std::nullopt;
+}
+
+ir::BoundKernel prepare_vector(const ir::KernelInit& init, bool rms) {
+  const Dims x = init.node.in_dims(0);
+  const size_t axis = ir::normal_axis(init.node.attrs.get_int("axis", -1), x.size());
+  const cpu::LayerNorm norm{.x = nullptr, .y = nullptr, .rows = product(x, 0, axis), .cols = product(x, axis, x.size()),
+                            .eps = static_cast<float>(init.node.attrs.get_float("epsilon", 1e-5))};
+  const size_t in_count = init.node.in.size(), out_count = init.node.out.size();
+  return {[=](const ir::RunArgs& args) {
+    cpu::LayerNorm call = norm;
+    call.x = in_ptr<float>(args, 0);
+    call.y = out_ptr<float>(args, 0);
+    call.scale = in_ptr<float>(args, 1);
+    call.bias = opt_ptr<float>(args, 2, in_count);
+    if (out_count > 1) call.mean_out = out_ptr<float>(args, 1);
+    if (out_count > 2) call.inverse_out = out_ptr<float>(args, 2);
+    if (rms) {
+      cpu::rms_norm(call, cpu::pool_of(args.stream));
+    } else {
+      cpu::layer_norm(call, cpu::pool_of(args.stream));
+    }
+  }};
+}
+
+ir::Kernel vector_norm(bool rms) {
+  return {.name = "vector", .refuse = refuse_vector,
+          .prepare = [rms](const ir::KernelInit& init) { return prepare_vector(init, rms); }, .may_overwrite = 1};
+}
+
 }  // namespace
 
-std::vector<ir::Kernel> layer_norm_cpu_kernels() { return float_reference(prepare_layer_norm); }
-std::vector<ir::Kernel> rms_norm_cpu_kernels() { return float_reference(prepare_rms_norm); }
+std::vector<ir::Kernel> layer_norm_cpu_kernels() {
+  return faster({vector_norm(false)}, float_reference(prepare_layer_norm));
+}
+std::vector<ir::Kernel> rms_norm_cpu_kernels() {
+  return faster({vector_norm(true)}, float_reference(prepare_rms_norm));
+}
 
 }  // namespace trireme::ops

@@ -15,5 +15,8 @@ std::vector<ir::Kernel> rms_norm_cpu_kernels();
 std::vector<ir::Kernel> lp_norm_cpu_kernels();
 std::vector<ir::Kernel> mean_variance_norm_cpu_kernels();
 std::vector<ir::Kernel> lrn_cpu_kernels();
+std::vector<ir::Kernel> add_layer_norm_cpu_kernels();
+std::vector<ir::Kernel> masked_mean_pool_cpu_kernels();
+std::vector<ir::Kernel> l2_normalize_cpu_kernels();
 
 }  // namespace trireme::ops

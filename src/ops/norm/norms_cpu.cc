@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "backend/cpu/cpu_stream.h"
+#include "backend/cpu/norm_rows.h"
 #include "ops/kernel_forms.h"
 #include "ops/norm/norm_kernels.h"
 
@@ -114,6 +115,50 @@ PrepareFn prepare_groups(bool per_channel) {
   };
 }
 
+ir::Refusal refuse_vector(const ir::NodeView& node) {
+  if (auto why = refuse_empty(node)) return why;
+  return refuse_dtype(node, 0, {tensor::DType::f32});
+}
+
+ir::Kernel vector_groups(bool per_channel) {
+  auto prepare = [per_channel](const ir::KernelInit& init) {
+    const Planes p = planes_of(init.node.in_dims(0));
+    const cpu::GroupNorm norm{.x = nullptr, .y = nullptr, .batch = p.batch, .channels = p.channels, .inner = p.points,
+                              .groups = per_channel ? p.channels : init.node.attrs.need_int("num_groups"),
+                              .eps = static_cast<float>(init.node.attrs.get_float("epsilon", 1e-5))};
+    return ir::BoundKernel{[norm](const ir::RunArgs& args) {
+      cpu::GroupNorm call = norm;
+      call.x = in_ptr<float>(args, 0);
+      call.y = out_ptr<float>(args, 0);
+      call.scale = in_ptr<float>(args, 1);
+      call.bias = in_ptr<float>(args, 2);
+      cpu::group_norm(call, cpu::pool_of(args.stream));
+    }};
+  };
+  return {.name = "vector", .refuse = refuse_vector, .prepare = prepare, .may_overwrite = 1};
+}
+
+ir::Refusal refuse_folded(const ir::NodeView& node) {
+  if (node.attrs.get_int("training_mode", 0) != 0) return "training_mode takes the statistics of the batch";
+  return refuse_vector(node);
+}
+
+/// Inference: scale and shift per channel, folded anew in each run because statistics may be state.
+ir::BoundKernel prepare_folded(const ir::KernelInit& init) {
+  const Planes p = planes_of(init.node.in_dims(0));
+  const float epsilon = static_cast<float>(init.node.attrs.get_float("epsilon", 1e-5));
+  auto run = [p, epsilon](const ir::RunArgs& args) {
+    float* scale = static_cast<float*>(args.workspace);
+    float* bias = scale + p.channels;
+    cpu::fold_batch_norm({.gamma = in_ptr<float>(args, 1), .beta = in_ptr<float>(args, 2), .mean = in_ptr<float>(args, 3),
+                          .variance = in_ptr<float>(args, 4), .eps = epsilon}, p.channels, scale, bias);
+    const cpu::ChannelAffine call{.x = in_ptr<float>(args, 0), .y = out_ptr<float>(args, 0), .scale = scale,
+                                  .bias = bias, .outer = p.batch, .channels = p.channels, .inner = p.points};
+    cpu::channel_affine(call, cpu::pool_of(args.stream));
+  };
+  return {run, p.channels * 8};
+}
+
 ir::BoundKernel prepare_lp_norm(const ir::KernelInit& init) {
   const Dims x = init.node.in_dims(0);
   const AxisLoops loops = axis_loops(x, ir::normal_axis(init.node.attrs.get_int("axis", -1), x.size()));
@@ -220,9 +265,16 @@ ir::BoundKernel prepare_lrn(const ir::KernelInit& init) {
 
 }  // namespace
 
-std::vector<ir::Kernel> batch_norm_cpu_kernels() { return float_reference(prepare_batch_norm); }
-std::vector<ir::Kernel> instance_norm_cpu_kernels() { return float_reference(prepare_groups(true)); }
-std::vector<ir::Kernel> group_norm_cpu_kernels() { return float_reference(prepare_groups(false)); }
+std::vector<ir::Kernel> batch_norm_cpu_kernels() {
+  const ir::Kernel folded{.name = "folded", .refuse = refuse_folded, .prepare = prepare_folded, .may_overwrite = 1};
+  return faster({folded}, float_reference(prepare_batch_norm));
+}
+std::vector<ir::Kernel> instance_norm_cpu_kernels() {
+  return faster({vector_groups(true)}, float_reference(prepare_groups(true)));
+}
+std::vector<ir::Kernel> group_norm_cpu_kernels() {
+  return faster({vector_groups(false)}, float_reference(prepare_groups(false)));
+}
 std::vector<ir::Kernel> lp_norm_cpu_kernels() { return float_reference(prepare_lp_norm); }
 std::vector<ir::Kernel> mean_variance_norm_cpu_kernels() { return float_reference(prepare_mean_variance); }
 std::vector<ir::Kernel> lrn_cpu_kernels() { return float_reference(prepare_lrn); }

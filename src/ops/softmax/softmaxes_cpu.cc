@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "backend/cpu/cpu_stream.h"
+#include "backend/cpu/softmax_rows.h"
 #include "ops/kernel_forms.h"
 #include "ops/softmax/softmax_kernels.h"
 
@@ -58,14 +59,34 @@ PrepareFn by_line(LineFn line) {
   };
 }
 
+ir::Refusal refuse_vector(const ir::NodeView& node) {
+  if (auto why = refuse_empty(node)) return why;
+  return refuse_dtype(node, 0, {tensor::DType::f32});
+}
+
+/// The CPU's vector kernel: one pass in registers where a row fits.
+ir::Kernel vector_softmax(bool logarithm) {
+  auto prepare = [logarithm](const ir::KernelInit& init) {
+    const AxisLoops loops = loops_of(init.node);
+    return ir::BoundKernel{[loops, logarithm](const ir::RunArgs& args) {
+      const cpu::SoftmaxAxis call{.x = in_ptr<float>(args, 0), .y = out_ptr<float>(args, 0), .outer = loops.outer,
+                                  .axis = loops.n, .inner = loops.inner, .log = logarithm};
+      cpu::softmax_axis(call, cpu::pool_of(args.stream));
+    }};
+  };
+  return {.name = "vector", .refuse = refuse_vector, .prepare = prepare, .may_overwrite = 1};
+}
+
 }  // namespace
 
 std::vector<ir::Kernel> softmax_cpu_kernels() {
-  return float_reference(by_line([](const auto* x, auto* y, int64_t n, int64_t s) { softmax_line(x, y, n, s, false); }));
+  auto line = [](const auto* x, auto* y, int64_t n, int64_t s) { softmax_line(x, y, n, s, false); };
+  return faster({vector_softmax(false)}, float_reference(by_line(line)));
 }
 
 std::vector<ir::Kernel> log_softmax_cpu_kernels() {
-  return float_reference(by_line([](const auto* x, auto* y, int64_t n, int64_t s) { softmax_line(x, y, n, s, true); }));
+  auto line = [](const auto* x, auto* y, int64_t n, int64_t s) { softmax_line(x, y, n, s, true); };
+  return faster({vector_softmax(true)}, float_reference(by_line(line)));
 }
 
 std::vector<ir::Kernel> hardmax_cpu_kernels() {
