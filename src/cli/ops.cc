@@ -3,6 +3,7 @@
 
 #include "cli/verb.h"
 #include "ops/completeness.h"
+#include "ops/table.h"
 
 namespace trireme::cli {
 namespace {
