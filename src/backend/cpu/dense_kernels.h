@@ -44,16 +44,16 @@ struct ActivateTile {
   const float* residual;  // like c, added after the activation; or null
 };
 
-/// One output row of a depthwise convolution: y[ow, c] from `taps_h` input rows.
-struct DepthwiseRow {
-  const float* const* in;  // [taps_h] pointers to input rows [w, c]; null = row of zeros
-  int taps_h, taps_w;
-  int64_t w, c, ow;
-  int stride_w, dilation_w, pad_left;
-  const float* weights;   // [taps_h, taps_w, c]
+/// Output rows [begin, end) of a depthwise convolution of one image x[h, w, c] -> y[.., ow, c].
+struct DepthwiseBand {
+  const float* x;
+  int64_t h, w, c, ow;
+  int64_t begin, end;
+  int kh, kw, stride_h, stride_w, dilation_h, dilation_w, pad_top, pad_left;
+  const float* weights;   // [kh, kw, c]
   const float* bias;      // [c] or null
-  const float* residual;  // [ow, c] or null
-  float* y;               // [ow, c]
+  const float* residual;  // like y, or null
+  float* y;
   float lo, hi;
   bool act_before_residual;
 };
@@ -87,7 +87,7 @@ struct DenseKernels {
   /// must be valid.
   void (*transpose)(const float* const* rows, int64_t len, float* dst, int64_t dst_stride);
   void (*activate)(const ActivateTile&, const Epilogue&);
-  void (*depthwise_row)(const DepthwiseRow&);
+  void (*depthwise_band)(const DepthwiseBand&);
   void (*pool_row)(const PoolRow&);
   void (*global_average)(const GlobalAverage&);
 };

@@ -1,44 +1,45 @@
 // Walks the output rows of a depthwise convolution and hands each to the row kernel of the chosen level.
 #include "backend/cpu/depthwise_nhwc.h"
 
+#include <algorithm>
+
 #include "backend/cpu/dense_kernels.h"
 #include "base/error.h"
 
 namespace trireme::cpu {
 namespace {
 
-constexpr int kMaxTapRows = 32;
+// The input rows of a band should stay in half of a 1 MiB second-level cache while the channels walk over
+// them.
+constexpr int64_t kBandBytes = 384 * 1024;
 
-void run_row(const DepthwiseArgs& a, const DenseKernels& kernels, int64_t image, int64_t oh) {
+void run_band(const DepthwiseArgs& a, const DenseKernels& kernels, int64_t image, int64_t begin,
+              int64_t end) {
   const ConvShape& s = a.shape;
-  const float* rows[kMaxTapRows];
-  for (int t = 0; t < s.kh; ++t) {
-    const int64_t ih = oh * s.stride_h - s.pad_top + int64_t{t} * s.dilation_h;
-    rows[t] = ih >= 0 && ih < s.h ? a.x + (image * s.h + ih) * s.w * s.c : nullptr;
-  }
-  const int64_t out = (image * s.out_h() + oh) * s.out_w() * s.c;
+  const int64_t out = image * s.out_h() * s.out_w() * s.c;
   float lo, hi;
   const bool clamps = clamp_bounds(a.epilogue, lo, hi);
-  const float* residual = a.epilogue.residual ? a.epilogue.residual + out : nullptr;
   const bool after = a.epilogue.act_before_residual;
-  DepthwiseRow row = {rows,
-                      s.kh,
-                      s.kw,
-                      s.w,
-                      s.c,
-                      s.out_w(),
-                      s.stride_w,
-                      s.dilation_w,
-                      s.pad_left,
-                      a.weights,
-                      a.epilogue.bias,
-                      clamps || !after ? residual : nullptr,
-                      a.y + out,
-                      lo,
-                      hi,
-                      after};
-  kernels.depthwise_row(row);
-  if (!clamps) kernels.activate({row.y, s.c, row.ow, s.c, after ? residual : nullptr}, a.epilogue);
+  const float* residual = a.epilogue.residual ? a.epilogue.residual + out : nullptr;
+  DepthwiseBand band = {};
+  band.x = a.x + image * s.h * s.w * s.c;
+  band.h = s.h, band.w = s.w, band.c = s.c, band.ow = s.out_w();
+  band.begin = begin, band.end = end;
+  band.kh = s.kh, band.kw = s.kw;
+  band.stride_h = s.stride_h, band.stride_w = s.stride_w;
+  band.dilation_h = s.dilation_h, band.dilation_w = s.dilation_w;
+  band.pad_top = s.pad_top, band.pad_left = s.pad_left;
+  band.weights = a.weights, band.bias = a.epilogue.bias;
+  band.residual = clamps || !after ? residual : nullptr;
+  band.y = a.y + out;
+  band.lo = lo, band.hi = hi;
+  band.act_before_residual = after;
+  kernels.depthwise_band(band);
+  if (clamps) return;
+  const int64_t row = s.out_w() * s.c;
+  kernels.activate(
+      {band.y + begin * row, row, end - begin, row, after && residual ? residual + begin * row : nullptr},
+      a.epilogue);
 }
 
 }  // namespace
@@ -53,14 +54,19 @@ void pack_depthwise(const ConvShape& shape, const float* weights, float* out) {
 void depthwise_nhwc(const DepthwiseArgs& args, base::ThreadPool& pool) {
   const ConvShape& s = args.shape;
   base::check(s.groups == s.c && s.oc == s.c, "depthwise convolution needs one group per channel");
-  base::require(s.kh <= kMaxTapRows, "depthwise kernels are at most 32 rows high, not ", s.kh);
   const DenseKernels& kernels = dense_kernels(args.isa);
   const int64_t oh = s.out_h();
+  if (oh <= 0 || s.n == 0) return;
+  int64_t rows = std::clamp<int64_t>(kBandBytes / (s.w * s.c * 4 * s.stride_h), 1, oh);
+  // A piece should outweigh the microsecond that handing it out costs, and the team wants several pieces a
+  // member.
   const int64_t row_flop = 2 * s.out_w() * s.c * s.kh * s.kw;
-  // A piece should outweigh the microsecond that waking the team costs.
-  const int64_t grain = 1 + 60000 / (row_flop + 1);
-  pool.for_range(s.n * oh, grain, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) run_row(args, kernels, i / oh, i % oh);
+  const int64_t least = std::min(oh, 1 + 60000 / (row_flop + 1));
+  if (pool.size() > 1) rows = std::max(least, std::min(rows, s.n * oh / (4 * pool.size())));
+  const int64_t bands = (oh + rows - 1) / rows;
+  pool.run(s.n * bands, [&](int64_t i) {
+    const int64_t band = i % bands;
+    run_band(args, kernels, i / bands, oh * band / bands, oh * (band + 1) / bands);
   });
 }
 

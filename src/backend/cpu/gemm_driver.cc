@@ -82,17 +82,33 @@ class Runner {
     pass.last_panel = std::min(plan_.panels, pass.first_panel + plan_.block_panels);
     for (pass.k0 = 0; pass.k0 < depth_ || depth_ == 0; pass.k0 = pass.k1) {
       pass.k1 = std::min(depth_, pass.k0 + plan_.chunk);
-      if (plan_.packed) {
-        pack(pass, reinterpret_cast<float*>(lane));
+      if (plan_.tiles_outside) {
+        // The weights of the task stay in the second-level cache; each tile is gathered once and its output
+        // rows are written whole.
+        Pass one = pass;
+        for (int64_t t = pass.first_tile; t < pass.last_tile; ++t) {
+          one.first_tile = t;
+          one.last_tile = t + 1;
+          gather(one, lane);
+          multiply(one, lane);
+        }
       } else {
-        point(pass, lane);
+        gather(pass, lane);
+        multiply(pass, lane);
       }
-      multiply(pass, lane);
       if (pass.k1 == depth_) break;
     }
   }
 
  private:
+  void gather(const Pass& pass, char* lane) const {
+    if (plan_.packed) {
+      pack(pass, reinterpret_cast<float*>(lane));
+    } else {
+      point(pass, lane);
+    }
+  }
+
   int64_t tile_begin(int64_t tile) const { return job_.m * tile / plan_.tiles; }
 
   /// Calls piece(tap, offset, length) for each run that depth [k0, k1) touches.
@@ -214,7 +230,11 @@ GemmPlan plan_gemm(int64_t m, int64_t n, const RowSource& source, const DenseKer
   plan.segments =
       plan.packed ? 1 : std::min(source.taps(), plan.chunk / std::max<int64_t>(source.run, 1) + 2);
   const int64_t most = most_block_tiles(plan.chunk);
-  choose_grid(plan, most, m, n, threads);
+  // Weights of a whole row of panels that fit half of the second-level cache allow the order that writes c in
+  // sequence.
+  choose_grid(plan, plan.panels * kernels.panel * plan.chunk * 4 <= kBlockBytes ? plan.tiles : most, m, n,
+              threads);
+  plan.tiles_outside = plan.block_panels * kernels.panel * plan.chunk * 4 <= kBlockBytes;
   plan.lanes = static_cast<int>(std::clamp<int64_t>(plan.m_blocks * plan.n_blocks, 1, threads));
   // The larger of both gathering modes and of every grid, so that the size does not hang on the cost model.
   const size_t block = static_cast<size_t>(std::min(most, plan.tiles));

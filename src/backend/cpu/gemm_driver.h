@@ -35,9 +35,10 @@ struct GemmPlan {
   int64_t tiles = 0, tile_rows = 0;  // tile t covers rows [t * m / tiles, (t + 1) * m / tiles)
   int64_t block_tiles = 0, m_blocks = 0;
   int64_t panels = 0, block_panels = 0, n_blocks = 0;
-  int64_t chunk = 0;     // depth per pass
-  bool packed = false;   // transpose activations into the workspace first
-  int64_t segments = 0;  // most runs that one chunk touches
+  int64_t chunk = 0;           // depth per pass
+  bool tiles_outside = false;  // walk tiles outside panels
+  bool packed = false;         // transpose activations into the workspace first
+  int64_t segments = 0;        // most runs that one chunk touches
   int lanes = 1;
   size_t lane_bytes = 0;
 };

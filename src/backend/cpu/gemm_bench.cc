@@ -1,0 +1,346 @@
+// Measures our dense kernels beside oneDNN on the layers of real models, alternating, as shares of the
+// measured peak.
+//
+// bench_gemm [--set minilm|resnet|mobilenet|all] [--threads T] [--batch B] [--rounds R] [--isa NAME]
+// Run with OMP_NUM_THREADS=T OMP_PROC_BIND=true. One JSON line per layer: median GFLOP/s of each contender,
+// share of the multiply-add peak measured in the same rotation, and the median over rounds of (oneDNN time /
+// our time).
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <functional>
+#include <memory>
+#include <numeric>
+#include <random>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include <dnnl.hpp>
+
+#include "backend/cpu/conv_nhwc.h"
+#include "backend/cpu/dense_simd.h"
+#include "backend/cpu/depthwise_nhwc.h"
+#include "backend/cpu/gemm_f32.h"
+
+namespace trireme::cpu {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+struct Options {
+  std::string set = "all";
+  int threads = 1;
+  int64_t batch = 1;
+  int rounds = 7;
+  Isa isa = best_isa();
+};
+
+/// A layer as both contenders see it; a product of m rows is a 1 x 1 convolution over an m x 1 image.
+struct Layer {
+  std::string set, name;
+  ConvShape shape;
+};
+
+/// One contender on one layer: buffers it owns and a call that does the layer once.
+using Call = std::function<void()>;
+
+std::vector<float> random_floats(int64_t count) {
+  std::mt19937 generator(7);
+  std::uniform_real_distribution<float> uniform(-1.0f, 1.0f);
+  std::vector<float> out(static_cast<size_t>(count));
+  for (float& x : out) x = uniform(generator);
+  return out;
+}
+
+Layer product(const char* name, int64_t m, int64_t k, int64_t n) {
+  Layer l = {"minilm", name, {}};
+  l.shape.h = m;
+  l.shape.c = k;
+  l.shape.oc = n;
+  return l;
+}
+
+/// Square image, "same" padding.
+Layer conv(const char* set, int64_t hw, int64_t c, int64_t oc, int k, int stride = 1) {
+  Layer l = {set, {}, {}};
+  ConvShape& s = l.shape;
+  s.h = s.w = hw;
+  s.c = c;
+  s.oc = oc;
+  s.kh = s.kw = k;
+  s.stride_h = s.stride_w = stride;
+  s.pad_top = s.pad_left = s.pad_bottom = s.pad_right = k / 2;
+  l.name = std::to_string(hw) + "x" + std::to_string(c) + "->" + std::to_string(oc) + " k" +
+           std::to_string(k) + "s" + std::to_string(stride);
+  return l;
+}
+
+Layer depthwise(int64_t hw, int64_t c, int stride) {
+  Layer l = conv("mobilenet", hw, c, c, 3, stride);
+  l.shape.groups = c;
+  l.name = "dw " + l.name;
+  return l;
+}
+
+std::vector<Layer> layers() {
+  const char* r = "resnet";
+  const char* m = "mobilenet";
+  std::vector<Layer> all = {
+      product("proj 128x384x384", 128, 384, 384),
+      product("qkv 128x384x1152", 128, 384, 1152),
+      product("up 128x384x1536", 128, 384, 1536),
+      product("down 128x1536x384", 128, 1536, 384),
+      product("row 1x384x1536", 1, 384, 1536),
+      product("row 1x1280x1000", 1, 1280, 1000),
+      conv(r, 224, 3, 64, 7, 2),
+      conv(r, 56, 64, 64, 1),
+      conv(r, 56, 64, 64, 3),
+      conv(r, 56, 64, 256, 1),
+      conv(r, 56, 256, 64, 1),
+      conv(r, 56, 256, 128, 1),
+      conv(r, 56, 128, 128, 3, 2),
+      conv(r, 28, 128, 512, 1),
+      conv(r, 28, 512, 128, 1),
+      conv(r, 28, 128, 128, 3),
+      conv(r, 56, 256, 512, 1, 2),
+      conv(r, 14, 256, 1024, 1),
+      conv(r, 14, 1024, 256, 1),
+      conv(r, 14, 256, 256, 3),
+      conv(r, 28, 512, 1024, 1, 2),
+      conv(r, 7, 512, 2048, 1),
+      conv(r, 7, 2048, 512, 1),
+      conv(r, 7, 512, 512, 3),
+      conv(m, 224, 3, 32, 3, 2),
+      conv(m, 112, 32, 16, 1),
+      conv(m, 112, 16, 96, 1),
+      conv(m, 56, 96, 24, 1),
+      conv(m, 56, 24, 144, 1),
+      conv(m, 56, 144, 24, 1),
+      conv(m, 28, 32, 192, 1),
+      conv(m, 28, 192, 32, 1),
+      conv(m, 14, 64, 384, 1),
+      conv(m, 14, 384, 64, 1),
+      conv(m, 14, 384, 96, 1),
+      conv(m, 14, 96, 576, 1),
+      conv(m, 14, 576, 96, 1),
+      conv(m, 7, 160, 960, 1),
+      conv(m, 7, 960, 160, 1),
+      conv(m, 7, 960, 320, 1),
+      conv(m, 7, 320, 1280, 1),
+      depthwise(112, 32, 1),
+      depthwise(112, 96, 2),
+      depthwise(56, 144, 1),
+      depthwise(28, 192, 1),
+      depthwise(14, 384, 1),
+      depthwise(14, 576, 2),
+      depthwise(7, 960, 1),
+  };
+  return all;
+}
+
+Call ours(const Layer& l, const Options& o, base::ThreadPool& pool) {
+  struct State {
+    std::vector<float> x, w, bias, y;
+    std::vector<char> packed, workspace;
+    ConvArgs conv;
+    DepthwiseArgs depthwise;
+    GemmArgs gemm;
+  };
+  auto s = std::make_shared<State>();
+  const ConvShape& shape = l.shape;
+  s->x = random_floats(shape.n * shape.h * shape.w * shape.c);
+  s->w = random_floats(shape.oc * shape.c / shape.groups * shape.kh * shape.kw);
+  s->bias = random_floats(shape.oc);
+  s->y.resize(static_cast<size_t>(shape.n * shape.out_h() * shape.out_w() * shape.oc));
+  Epilogue e;
+  e.bias = s->bias.data();
+  e.act = Activation::relu;
+  if (shape.groups > 1) {
+    s->packed.resize(s->w.size() * sizeof(float));
+    float* packed = reinterpret_cast<float*>(s->packed.data());
+    pack_depthwise(shape, s->w.data(), packed);
+    s->depthwise = {shape, s->x.data(), packed, s->y.data(), e, o.isa};
+    return [s, &pool] { depthwise_nhwc(s->depthwise, pool); };
+  }
+  s->packed.resize(packed_conv_bytes(shape, o.isa));
+  const PackedConv weights = pack_conv(shape, s->w.data(), s->packed.data(), o.isa);
+  s->conv = {shape, s->x.data(), ImageLayout::nhwc, weights, s->y.data(), e};
+  s->workspace.resize(conv2d_workspace_bytes(shape, ImageLayout::nhwc, o.threads));
+  return [s, &pool] { conv2d_nhwc(s->conv, s->workspace.data(), pool); };
+}
+
+Call one_dnn(const Layer& l) {
+  using dnnl::memory;
+  static dnnl::engine engine(dnnl::engine::kind::cpu, 0);
+  static dnnl::stream stream(engine);
+  const ConvShape& s = l.shape;
+  const auto f32 = memory::data_type::f32;
+  const auto any = memory::format_tag::any;
+  const memory::dims strides = {s.stride_h, s.stride_w};
+  const memory::dims pad_l = {s.pad_top, s.pad_left}, pad_r = {s.pad_bottom, s.pad_right};
+  memory::dims weight_dims = {s.oc, s.c, s.kh, s.kw};
+  if (s.groups > 1) weight_dims = {s.groups, s.oc / s.groups, s.c / s.groups, s.kh, s.kw};
+  dnnl::post_ops relu;
+  relu.append_eltwise(1.0f, dnnl::algorithm::eltwise_relu, 0.0f, 0.0f);
+  dnnl::primitive_attr attr;
+  attr.set_post_ops(relu);
+  const auto forward = dnnl::prop_kind::forward_inference;
+  memory::desc src, weights, dst;
+  dnnl::primitive primitive;
+  const memory::desc bias({s.oc}, f32, memory::format_tag::x);
+  const bool dense = s.kh * s.kw == 1 && s.w == 1;
+  if (dense) {
+    const dnnl::inner_product_forward::desc d(forward, {{s.h * s.n, s.c}, f32, any}, {{s.oc, s.c}, f32, any},
+                                              bias, {{s.h * s.n, s.oc}, f32, any});
+    const dnnl::inner_product_forward::primitive_desc p(d, attr, engine);
+    src = p.src_desc(), weights = p.weights_desc(), dst = p.dst_desc();
+    primitive = dnnl::inner_product_forward(p);
+  } else {
+    const dnnl::convolution_forward::desc d(
+        forward, dnnl::algorithm::convolution_direct, {{s.n, s.c, s.h, s.w}, f32, any},
+        {weight_dims, f32, any}, bias, {{s.n, s.oc, s.out_h(), s.out_w()}, f32, any}, strides, pad_l, pad_r);
+    const dnnl::convolution_forward::primitive_desc p(d, attr, engine);
+    src = p.src_desc(), weights = p.weights_desc(), dst = p.dst_desc();
+    primitive = dnnl::convolution_forward(p);
+  }
+  std::unordered_map<int, memory> args;
+  for (const auto& [id, desc] :
+       {std::pair{DNNL_ARG_SRC, src}, {DNNL_ARG_WEIGHTS, weights}, {DNNL_ARG_BIAS, bias}}) {
+    args[id] = memory(desc, engine);
+    const std::vector<float> values = random_floats(static_cast<int64_t>(desc.get_size() / sizeof(float)));
+    std::copy(values.begin(), values.end(), static_cast<float*>(args[id].get_data_handle()));
+  }
+  args[DNNL_ARG_DST] = memory(dst, engine);
+  return [primitive, args] {
+    primitive.execute(stream, args);
+    stream.wait();
+  };
+}
+
+#if defined(__x86_64__)
+__attribute__((target("avx512f"))) float peak_loop_avx512(int64_t rounds) {
+  __m512 acc[24];
+  for (int i = 0; i < 24; ++i) acc[i] = _mm512_set1_ps(static_cast<float>(i));
+  const __m512 a = _mm512_set1_ps(0.999f), b = _mm512_set1_ps(1e-3f);
+  for (int64_t r = 0; r < rounds; ++r) {
+#pragma GCC unroll 24
+    for (int i = 0; i < 24; ++i) acc[i] = _mm512_fmadd_ps(acc[i], a, b);
+  }
+  for (int i = 1; i < 24; ++i) acc[0] = _mm512_add_ps(acc[0], acc[i]);
+  return _mm512_cvtss_f32(acc[0]);
+}
+
+__attribute__((target("avx2,fma"))) float peak_loop_avx2(int64_t rounds) {
+  __m256 acc[12];
+  for (int i = 0; i < 12; ++i) acc[i] = _mm256_set1_ps(static_cast<float>(i));
+  const __m256 a = _mm256_set1_ps(0.999f), b = _mm256_set1_ps(1e-3f);
+  for (int64_t r = 0; r < rounds; ++r) {
+#pragma GCC unroll 12
+    for (int i = 0; i < 12; ++i) acc[i] = _mm256_fmadd_ps(acc[i], a, b);
+  }
+  for (int i = 1; i < 12; ++i) acc[0] = _mm256_add_ps(acc[0], acc[i]);
+  return _mm256_cvtss_f32(acc[0]);
+}
+#endif
+
+/// Nanoseconds of one call, the mean over about a millisecond.
+double time_ns(const Call& call) {
+  call();
+  int64_t calls = 1;
+  while (true) {
+    const auto begin = Clock::now();
+    for (int64_t i = 0; i < calls; ++i) call();
+    const double ns = std::chrono::duration<double, std::nano>(Clock::now() - begin).count();
+    if (ns > 1e6) return ns / static_cast<double>(calls);
+    calls = ns < 1e5 ? calls * 8 : calls * 2;
+  }
+}
+
+/// GFLOP/s of independent multiply-adds on the whole team right now.
+double peak_gflops(const Options& o, base::ThreadPool& pool) {
+#if defined(__x86_64__)
+  const bool wide = o.isa >= Isa::avx512;
+  const int64_t rounds = 4000;
+  std::vector<float> keep(static_cast<size_t>(o.threads) * 16);
+  const Call call = [&] {
+    pool.run(o.threads, [&](int64_t i) {
+      keep[static_cast<size_t>(i * 16)] = wide ? peak_loop_avx512(rounds) : peak_loop_avx2(rounds);
+    });
+  };
+  return static_cast<double>(rounds * o.threads) * (wide ? 24 * 32 : 12 * 16) / time_ns(call);
+#else
+  (void)o, (void)pool;
+  return 0;
+#endif
+}
+
+double median(std::vector<double> values) {
+  std::nth_element(values.begin(), values.begin() + static_cast<int64_t>(values.size() / 2), values.end());
+  return values[values.size() / 2];
+}
+
+struct Result {
+  double ours, theirs, peak, ratio;
+};
+
+Result measure(const Layer& l, const Options& o, base::ThreadPool& pool) {
+  const Call a = ours(l, o, pool);
+  const Call b = one_dnn(l);
+  std::vector<double> mine, theirs, peaks, ratios;
+  for (int round = 0; round < o.rounds; ++round) {
+    peaks.push_back(peak_gflops(o, pool));
+    mine.push_back(time_ns(a));
+    // The other team's spinning threads must be asleep before the next contender starts.
+    if (o.threads > 1) std::this_thread::sleep_for(std::chrono::milliseconds(3));
+    theirs.push_back(time_ns(b));
+    if (o.threads > 1) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    ratios.push_back(theirs.back() / mine.back());
+  }
+  const double flop = static_cast<double>(l.shape.flop());
+  return {flop / median(mine), flop / median(theirs), median(peaks), median(ratios)};
+}
+
+void run(const Options& o) {
+  base::ThreadPool pool(o.threads);
+  std::vector<double> logs;
+  double ours_ns = 0, theirs_ns = 0;
+  for (Layer l : layers()) {
+    if (o.set != "all" && o.set != l.set) continue;
+    (l.shape.w == 1 ? l.shape.h : l.shape.n) *= o.batch;
+    const Result r = measure(l, o, pool);
+    logs.push_back(std::log(r.ratio));
+    ours_ns += static_cast<double>(l.shape.flop()) / r.ours;
+    theirs_ns += static_cast<double>(l.shape.flop()) / r.theirs;
+    std::printf(
+        "{\"set\":\"%s\",\"layer\":\"%s\",\"threads\":%d,\"batch\":%ld,\"isa\":\"%s\",\"gflops\":%.1f,"
+        "\"peak\":%.1f,\"share\":%.3f,\"onednn_gflops\":%.1f,\"ratio\":%.2f}\n",
+        l.set.c_str(), l.name.c_str(), o.threads, static_cast<long>(o.batch),
+        std::string(to_string(o.isa)).c_str(), r.ours, r.peak, r.ours / r.peak, r.theirs, r.ratio);
+    std::fflush(stdout);
+  }
+  const double mean =
+      std::accumulate(logs.begin(), logs.end(), 0.0) / static_cast<double>(std::max<size_t>(1, logs.size()));
+  std::printf("{\"set\":\"%s\",\"threads\":%d,\"batch\":%ld,\"geomean_ratio\":%.3f,\"total_ratio\":%.3f}\n",
+              o.set.c_str(), o.threads, static_cast<long>(o.batch), std::exp(mean), theirs_ns / ours_ns);
+}
+
+}  // namespace
+}  // namespace trireme::cpu
+
+int main(int argc, char** argv) {
+  trireme::cpu::Options o;
+  for (int i = 1; i + 1 < argc; i += 2) {
+    const std::string flag = argv[i], value = argv[i + 1];
+    if (flag == "--set") o.set = value;
+    if (flag == "--threads") o.threads = std::stoi(value);
+    if (flag == "--batch") o.batch = std::stoi(value);
+    if (flag == "--rounds") o.rounds = std::stoi(value);
+    for (const trireme::cpu::Isa isa : trireme::cpu::usable_isas()) {
+      if (flag == "--isa" && value == to_string(isa)) o.isa = isa;
+    }
+  }
+  trireme::cpu::run(o);
+}
