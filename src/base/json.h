@@ -13,7 +13,14 @@
 namespace trireme::base {
 
 class Json;
-struct JsonMember;
+/// A template only so that it may be named before Json is complete.
+template <class Value>
+struct BasicJsonMember {
+  std::string key;
+  Value value;
+  bool operator==(const BasicJsonMember& other) const = default;
+};
+using JsonMember = BasicJsonMember<Json>;
 using JsonArray = std::vector<Json>;
 using JsonObject = std::vector<JsonMember>;  // insertion order is kept
 
@@ -132,12 +139,6 @@ class Json {
 
   // A uint64_t is stored only above the int64_t range, so that equal integers compare equal.
   Value value_ = nullptr;
-};
-
-struct JsonMember {
-  std::string key;
-  Json value;
-  bool operator==(const JsonMember& other) const = default;
 };
 
 struct JsonLimits {
