@@ -1,0 +1,33 @@
+// Conversion between element types with ONNX's rounding: nearest even between floats, truncation to integers.
+#pragma once
+
+#include <cstdint>
+
+#include "base/thread_pool.h"
+#include "tensor/dtype.h"
+
+namespace trireme::cpu {
+
+struct Cast {
+  const void* x;
+  tensor::DType from = tensor::DType::f32;
+  void* y;
+  tensor::DType to = tensor::DType::f32;
+  int64_t n = 0;
+  bool saturate = true;  // only for 8-bit floats, see float8_encode
+};
+
+/// y[i] = x[i] in the type `to`. Float to narrower float: one rounding, nearest even, overflow to infinity.
+/// Float to integer: truncated, clamped to the type's range, NaN gives 0. Integer to integer: low bits.
+/// To bool: x != 0 (NaN is true). f32 <-> f16, bf16, i8, u8, i32 run at memory bandwidth; other pairs go
+/// through a double or 64-bit tile in L1. Bytes: the two element sizes. Throws unsupported for types below
+/// one byte and f8e8m0.
+void cast(const Cast& args, base::ThreadPool& pool);
+
+/// The two 16-bit forms on the calling thread, for kernels that convert as they read.
+void f16_to_f32(const uint16_t* x, float* y, size_t n);
+void f32_to_f16(const float* x, uint16_t* y, size_t n);
+void bf16_to_f32(const uint16_t* x, float* y, size_t n);
+void f32_to_bf16(const float* x, uint16_t* y, size_t n);
+
+}  // namespace trireme::cpu
