@@ -1,0 +1,63 @@
+// cast, cast_like, bit_cast: x in another element type.
+#include "ops/elementwise/cast.h"
+#include "ops/table.h"
+
+namespace trireme::ops {
+namespace {
+
+const std::vector<ir::AttrSpec> kRounding{
+    {"saturate", "int", "1 (default): 8-bit floats clamp to their largest value"},
+    {"round_mode", "string", "of f8e8m0: up (default), down, nearest"}};
+
+ir::OpSchema cast_schema() {
+  ir::OpSchema s{
+      .name = "cast",
+      .doc = "y = x as element type `to`; floats truncate and clamp to integers, integers wrap",
+      .dims = "...->...",
+      .attrs = kRounding,
+      .infer =
+          [](const ir::NodeView& n) {
+            return std::vector{tensor::TensorType{dtype_from_onnx(n.attrs.need_int("to")), n.in[0].shape}};
+          },
+      .onnx = "Cast"};
+  s.attrs.push_back({"to", "int", "element type by its ONNX number, required"});
+  return s;
+}
+
+ir::OpSchema cast_like_schema() {
+  return {.name = "cast_like",
+          .doc = "y = x in the element type of the second operand, which is not read",
+          .min_in = 2,
+          .max_in = 2,
+          .attrs = kRounding,
+          .infer =
+              [](const ir::NodeView& n) {
+                return std::vector{tensor::TensorType{n.in[1].dtype, n.in[0].shape}};
+              },
+          .onnx = "CastLike"};
+}
+
+ir::OpSchema bit_cast_schema() {
+  return {.name = "bit_cast",
+          .doc = "y = the bits of x read as element type `to` of the same width",
+          .attrs = {{"to", "int", "element type by its ONNX number, required"}},
+          .infer =
+              [](const ir::NodeView& n) {
+                const tensor::DType to = dtype_from_onnx(n.attrs.need_int("to"));
+                base::require(tensor::bits_of(to) == tensor::bits_of(n.in[0].dtype),
+                              "bit_cast: ", name_of(n.in[0].dtype), " and ", name_of(to), " differ in width");
+                return std::vector{tensor::TensorType{to, n.in[0].shape}};
+              },
+          .why_no_grad = "bits are not a differentiable quantity",
+          .onnx = "BitCast",
+          .is_view = true};
+}
+
+}  // namespace
+
+std::vector<ir::OpDef> cast_ops() {
+  return {
+      {cast_schema(), cast_cpu_kernels()}, {cast_like_schema(), cast_cpu_kernels()}, {bit_cast_schema(), {}}};
+}
+
+}  // namespace trireme::ops

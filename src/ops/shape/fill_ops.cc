@@ -1,0 +1,230 @@
+// shape, size, constant_of_shape, range, eye_like, trilu, one_hot: tensors made from shapes and numbers.
+#include "ops/shape/fill_ops.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "ops/elementwise/cast.h"
+
+namespace trireme::ops {
+namespace {
+
+using ir::NodeView;
+using tensor::Dim;
+using tensor::DType;
+using tensor::Shape;
+using Types = std::vector<tensor::TensorType>;
+
+constexpr const char* kNoGrad = "its result does not depend on the elements of floating point operands";
+
+Types infer_shape(const NodeView& n) {
+  if (!n.in[0].shape.has_rank()) return {{DType::i64, Shape::unknown(1)}};
+  const auto [from, to] = shape_range(n);
+  return {{DType::i64, {static_cast<int64_t>(to - from)}}};
+}
+
+Types infer_constant_of_shape(const NodeView& n) {
+  const tensor::Tensor value = n.attrs.get_tensor("value");
+  const DType dtype = value.defined() ? value.dtype() : DType::f32;
+  base::require(!value.defined() || value.elements() == 1, "constant_of_shape: value must hold one element");
+  if (const auto dims = known_ints(n, 0)) return {{dtype, Shape::of(*dims)}};
+  const auto rank = length_of(n, 0);
+  return {{dtype, rank ? Shape::unknown(static_cast<size_t>(*rank)) : Shape::unknown_rank()}};
+}
+
+Types infer_range(const NodeView& n) {
+  if (n.value(0) == nullptr || n.value(1) == nullptr || n.value(2) == nullptr) {
+    return {{n.in[0].dtype, Shape::unknown(1)}};
+  }
+  return {{n.in[0].dtype, {range_count(*n.value(0), *n.value(1), *n.value(2))}}};
+}
+
+Types infer_eye_like(const NodeView& n) {
+  base::require(!n.in[0].shape.has_rank() || n.in[0].shape.rank() == 2, "eye_like takes a matrix");
+  return {{n.attrs.has("dtype") ? dtype_from_onnx(n.attrs.need_int("dtype")) : n.in[0].dtype, n.in[0].shape}};
+}
+
+Types infer_one_hot(const NodeView& n) {
+  Dim depth = Dim::unknown();
+  if (n.value(1) != nullptr) {
+    const int64_t count = n.value(1)->to_ints().at(0);
+    base::require(count >= 0, "one_hot: depth is negative");
+    depth = count;
+  }
+  if (!n.in[0].shape.has_rank()) return {{n.in[2].dtype, Shape::unknown_rank()}};
+  DimList out = n.in[0].shape.dims();
+  const size_t axis = ir::normal_axis(n.attrs.get_int("axis", -1), out.size() + 1);
+  out.insert(out.begin() + static_cast<int64_t>(axis), depth);
+  return {{n.in[2].dtype, Shape(std::move(out))}};
+}
+
+Types infer_same(const NodeView& n) { return like(n.in[0], n.in[0].shape); }
+
+Types infer_pad(const NodeView& n) {
+  const std::string mode = n.attrs.get_string("mode", "constant");
+  base::require(mode == "constant" || mode == "reflect" || mode == "edge" || mode == "wrap",
+                "pad: unknown mode '", mode, "'");
+  const Shape& x = n.in[0].shape;
+  if (!x.has_rank()) return like(n.in[0], x);
+  if (n.value(1) == nullptr || (n.present(3) && n.value(3) == nullptr))
+    return like(n.in[0], Shape::unknown(x.rank()));
+  const Pads pads = pads_of(n);
+  DimList out;
+  for (size_t d = 0; d < x.rank(); ++d) {
+    out.push_back(plus(x[d], pads.before[d] + pads.after[d]));
+    base::require(
+        mode == "constant" || !x[d].is_static() || x[d].value() > 0 || pads.before[d] + pads.after[d] == 0,
+        "pad: mode ", mode, " has nothing to repeat in an extent of 0");
+  }
+  return like(n.in[0], Shape(std::move(out)));
+}
+
+Types infer_center_crop_pad(const NodeView& n) {
+  const Shape& x = n.in[0].shape;
+  if (!x.has_rank() || n.value(1) == nullptr)
+    return like(n.in[0], x.has_rank() ? Shape::unknown(x.rank()) : x);
+  const tensor::Dims mark(x.rank(), -1);  // -1: untouched
+  const std::vector<int64_t> wanted = crop_targets(n, mark);
+  DimList out = x.dims();
+  for (size_t d = 0; d < out.size(); ++d) {
+    if (wanted[d] >= 0) out[d] = wanted[d];
+  }
+  return like(n.in[0], Shape(std::move(out)));
+}
+
+Types infer_col2im(const NodeView& n) {
+  const auto image = known_ints(n, 1), block = known_ints(n, 2);
+  const Shape& x = n.in[0].shape;
+  if (!image || !block || !x.has_rank()) {
+    const auto rank = length_of(n, 1);
+    return like(n.in[0], rank ? Shape::unknown(static_cast<size_t>(*rank) + 2) : Shape::unknown_rank());
+  }
+  base::require(x.rank() == 3 && image->size() == block->size(), "col2im takes [n, c * block, positions]");
+  int64_t per_block = 1;
+  for (int64_t b : *block) per_block *= b;
+  base::require(per_block > 0 && (!x[1].is_static() || x[1].value() % per_block == 0),
+                "col2im: channels do not divide by the block");
+  DimList out{x[0], x[1].is_static() ? Dim(x[1].value() / per_block) : Dim::unknown()};
+  for (int64_t d : *image) out.push_back(d);
+  return like(n.in[0], Shape(std::move(out)));
+}
+
+ir::OpSchema schema(std::string name, std::string onnx, std::string doc, size_t operands, ir::InferFn infer) {
+  ir::OpSchema s{.name = std::move(name), .doc = std::move(doc), .min_in = operands, .max_in = operands};
+  s.infer = std::move(infer);
+  s.onnx = std::move(onnx);
+  return s;
+}
+
+ir::OpDef without_grad(ir::OpSchema s, std::vector<ir::AttrSpec> attrs, std::vector<ir::Kernel> kernels) {
+  s.attrs = std::move(attrs);
+  s.why_no_grad = kNoGrad;
+  return {std::move(s), std::move(kernels)};
+}
+
+}  // namespace
+
+std::pair<size_t, size_t> shape_range(const NodeView& node) {
+  const int64_t rank = static_cast<int64_t>(node.in[0].shape.rank());
+  const auto at = [rank](int64_t i) {
+    return static_cast<size_t>(std::clamp<int64_t>(i < 0 ? i + rank : i, 0, rank));
+  };
+  const size_t from = at(node.attrs.get_int("start", 0));
+  return {from, std::max(from, at(node.attrs.get_int("end", rank)))};
+}
+
+int64_t range_count(const tensor::Tensor& start, const tensor::Tensor& limit, const tensor::Tensor& delta) {
+  if (tensor::is_integer(start.dtype())) {
+    const int64_t a = start.to_ints().at(0), b = limit.to_ints().at(0), step = delta.to_ints().at(0);
+    base::require(step != 0, "range: delta is 0");
+    if (step > 0 ? a >= b : a <= b) return 0;
+    const uint64_t span = step > 0 ? static_cast<uint64_t>(b) - static_cast<uint64_t>(a)
+                                   : static_cast<uint64_t>(a) - static_cast<uint64_t>(b);
+    const uint64_t stride = step > 0 ? static_cast<uint64_t>(step) : 0 - static_cast<uint64_t>(step);
+    return static_cast<int64_t>((span - 1) / stride + 1);
+  }
+  const double count =
+      std::ceil((limit.to_doubles().at(0) - start.to_doubles().at(0)) / delta.to_doubles().at(0));
+  base::require(!std::isnan(count) && count < 0x1p62, "range: start, limit and delta give no finite count");
+  return std::max<int64_t>(0, static_cast<int64_t>(count));
+}
+
+Pads pads_of(const NodeView& node) {
+  const size_t rank = node.in[0].shape.rank();
+  const std::vector<int64_t> pads = *known_ints(node, 1);
+  std::vector<int64_t> axes;
+  if (node.present(3)) axes = *known_ints(node, 3);
+  for (int64_t d = 0; !node.present(3) && d < static_cast<int64_t>(rank); ++d) axes.push_back(d);
+  base::require(pads.size() == 2 * axes.size(), "pad: ", pads.size(), " pads for ", axes.size(), " axes");
+  normal_axes(axes, rank);
+  Pads out{std::vector<int64_t>(rank, 0), std::vector<int64_t>(rank, 0)};
+  for (size_t i = 0; i < axes.size(); ++i) {
+    const size_t d = ir::normal_axis(axes[i], rank);
+    out.before[d] = pads[i];
+    out.after[d] = pads[i + axes.size()];
+  }
+  return out;
+}
+
+std::vector<int64_t> crop_targets(const NodeView& node, const tensor::Dims& x) {
+  const std::vector<int64_t> wanted = *known_ints(node, 1);
+  const std::vector<int64_t> axes = node.attrs.get_ints("axes");
+  base::require(wanted.size() == (axes.empty() ? x.size() : axes.size()), "center_crop_pad: ", wanted.size(),
+                " extents do not fit the axes");
+  std::vector<int64_t> out = x;
+  for (size_t i = 0; i < wanted.size(); ++i)
+    out[axes.empty() ? i : ir::normal_axis(axes[i], x.size())] = wanted[i];
+  return out;
+}
+
+std::vector<ir::OpDef> fill_ops() {
+  std::vector<ir::OpDef> ops;
+  ops.push_back(
+      without_grad(schema("shape", "Shape", "the extents of x from `start` to `end` as i64", 1, infer_shape),
+                   {{"start", "int", "default 0"}, {"end", "int", "default rank"}}, shape_cpu_kernels()));
+  ops.push_back(without_grad(schema("size", "Size", "number of elements of x as i64", 1,
+                                    [](const NodeView&) {
+                                      return Types{{DType::i64, Shape{}}};
+                                    }),
+                             {}, size_cpu_kernels()));
+  ops.push_back(without_grad(schema("constant_of_shape", "ConstantOfShape",
+                                    "a tensor of `value` with the given extents", 1, infer_constant_of_shape),
+                             {{"value", "tensor", "one element, default 0.0 f32"}},
+                             constant_of_shape_cpu_kernels()));
+  ops.push_back(
+      without_grad(schema("range", "Range", "start, start + delta, ... before limit", 3, infer_range), {},
+                   range_cpu_kernels()));
+  ops.push_back(without_grad(
+      schema("eye_like", "EyeLike", "ones on diagonal k of a matrix shaped like x", 1, infer_eye_like),
+      {{"k", "int", "default 0"}, {"dtype", "int", "ONNX number, default x's"}}, eye_like_cpu_kernels()));
+  ops.push_back(
+      {schema("trilu", "Trilu", "the upper or lower triangle of each matrix, zero elsewhere", 1, infer_same),
+       trilu_cpu_kernels()});
+  ops.back().schema.max_in = 2;
+  ops.back().schema.attrs = {{"upper", "int", "default 1"}};
+  ops.push_back(
+      {schema("one_hot", "OneHot", "on-value where the new axis's index is indices, off-value elsewhere", 3,
+              infer_one_hot),
+       one_hot_cpu_kernels()});
+  ops.back().schema.attrs = {{"axis", "int", "default -1"}};
+  ops.back().schema.why_no_grad = "indices are integers";
+  ops.push_back(
+      {schema("pad", "Pad", "x with elements added (or cropped) at both ends of each axis", 2, infer_pad),
+       pad_cpu_kernels()});
+  ops.back().schema.max_in = 4;
+  ops.back().schema.attrs = {{"mode", "string", "constant (default), reflect, edge, wrap"}};
+  ops.push_back({schema("center_crop_pad", "CenterCropPad", "x cropped or zero padded around its centre", 2,
+                        infer_center_crop_pad),
+                 center_crop_pad_cpu_kernels()});
+  ops.back().schema.attrs = {{"axes", "ints", "default all"}};
+  ops.push_back({schema("reverse_sequence", "ReverseSequence",
+                        "the first lengths[b] steps of each batch reversed", 2, infer_same),
+                 reverse_sequence_cpu_kernels()});
+  ops.back().schema.attrs = {{"batch_axis", "int", "default 1"}, {"time_axis", "int", "default 0"}};
+  ops.push_back({schema("col2im", "Col2Im", "sums columns of blocks back into an image", 3, infer_col2im),
+                 col2im_cpu_kernels()});
+  ops.back().schema.attrs = {{"dilations", "ints", ""}, {"pads", "ints", ""}, {"strides", "ints", ""}};
+  return ops;
+}
+
+}  // namespace trireme::ops
