@@ -7,9 +7,12 @@ set(TRIREME_FOLDERS base tensor data ir backend/cpu comm ops passes model compil
     serve batch load)
 
 # Flags and libraries that every file of ours gets; third-party headers are system headers, so our warnings stay ours.
-# GCC 12 reports std::string's own operator+ under -Wrestrict.
-set(TRIREME_CXX_FLAGS -Wall -Wextra -Wshadow -Wno-missing-field-initializers -Wno-restrict
-    -fno-math-errno -ffp-contract=off)
+set(TRIREME_CXX_FLAGS -Wall -Wextra -Wshadow -Wno-missing-field-initializers -fno-math-errno -ffp-contract=off)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  list(APPEND TRIREME_CXX_FLAGS -Wno-restrict)  # GCC 12 reports std::string's own operator+
+else()
+  list(APPEND TRIREME_CXX_FLAGS -Wno-unknown-warning-option -Wno-unknown-pragmas)
+endif()
 add_library(trireme_flags INTERFACE)
 target_compile_options(trireme_flags INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:${TRIREME_CXX_FLAGS}>")
 if(TRIREME_WERROR)

@@ -35,7 +35,9 @@ std::string list(const Program& p, const std::vector<SlotId>& ids) {
   return text;
 }
 
-std::string_view op_name(const Step& step) { return step.op == nullptr ? "copy" : step.op->schema.name; }
+std::string_view op_name(const Step& step) {
+  return step.op == nullptr ? std::string_view("copy") : step.op->schema.name;
+}
 
 }  // namespace
 

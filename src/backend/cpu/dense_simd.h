@@ -13,17 +13,13 @@
 // that the linker never picks a wide copy of an inline function for a narrow machine. Standard headers are
 // included before the region.
 #if defined(__clang__)
-#define TRIREME_TARGET_AVX512_BEGIN                                                                     \
-  _Pragma(                                                                                              \
-      "clang attribute push(__attribute__((target(\"avx512f,avx512bw,avx512vl,avx512dq,avx2,fma\"))), " \
-      "apply_to=function)")
-#define TRIREME_TARGET_VNNI_BEGIN                                                                  \
-  _Pragma(                                                                                         \
-      "clang attribute "                                                                           \
-      "push(__attribute__((target(\"avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma\"))), " \
-      "apply_to=function)")
-#define TRIREME_TARGET_AVX2_BEGIN \
-  _Pragma("clang attribute push(__attribute__((target(\"avx2,fma\"))), apply_to=function)")
+#define TRIREME_PRAGMA(text) _Pragma(#text)
+#define TRIREME_CLANG_TARGET(list) \
+  TRIREME_PRAGMA(clang attribute push(__attribute__((target(list))), apply_to = function))
+#define TRIREME_TARGET_AVX512_BEGIN TRIREME_CLANG_TARGET("avx512f,avx512bw,avx512vl,avx512dq,avx2,fma")
+#define TRIREME_TARGET_VNNI_BEGIN \
+  TRIREME_CLANG_TARGET("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma")
+#define TRIREME_TARGET_AVX2_BEGIN TRIREME_CLANG_TARGET("avx2,fma")
 #define TRIREME_TARGET_END _Pragma("clang attribute pop")
 #else
 #define TRIREME_TARGET_AVX512_BEGIN \
