@@ -104,8 +104,8 @@ double relative_error(const tensor::Tensor& actual, const tensor::Tensor& expect
   const std::vector<double> a = actual.to_doubles(), b = expected.to_doubles();
   double largest = 0;
   for (double v : b) largest = std::isfinite(v) ? std::max(largest, std::abs(v)) : largest;
-  // Elements far below the tensor's scale are compared against 0.1 % of that scale: their own digits are noise.
-  const double floor = std::max(largest * 1e-3, 1e-30);
+  // Elements far below the tensor's scale are compared against 1 % of that scale: their own digits are noise.
+  const double floor = std::max(largest * 1e-2, 1e-30);
   double worst = 0;
   for (size_t i = 0; i < a.size(); ++i) {
     if (a[i] == b[i] || (std::isnan(a[i]) && std::isnan(b[i]))) continue;

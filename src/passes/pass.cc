@@ -5,7 +5,9 @@
 #include <chrono>
 
 #include "passes/cleanup.h"
+#include "passes/dense.h"
 #include "passes/fold.h"
+#include "passes/layout.h"
 
 namespace trireme::passes {
 
@@ -22,6 +24,11 @@ const std::vector<Pass>& bucket_passes() {
   static const std::vector<Pass> list{
       {"bucket_noops", "removes nodes that change nothing now that shapes are known", remove_noops},
       {"cse", "computes equal nodes once", merge_equal_nodes},
+      {"channels_last", "convolutions and pools in [n,h,w,c]", use_channels_last},
+      {"sink_transposes", "moves layout changes down until they cancel", sink_transposes},
+      {"input_layout", "first convolutions read channels-first inputs directly", absorb_input_layout},
+      {"linear", "products with constant weights", make_linear},
+      {"epilogue", "bias, activation and residual move into products and convolutions", fuse_epilogues},
   };
   return list;
 }

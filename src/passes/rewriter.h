@@ -16,6 +16,7 @@ class Rewriter {
   explicit Rewriter(ir::Graph& graph) : graph_(graph) { recount(); }
 
   ir::Graph& graph() { return graph_; }
+  const ir::Graph& graph() const { return graph_; }
   /// The producer of `id` if it is a live node of op `op`, as a copy (ids stay valid when nodes are added).
   std::optional<ir::Node> producer(ir::ValueId id, std::string_view op) const;
   /// True if exactly one node reads `id` and it is not a graph output: it may vanish into its reader.
