@@ -50,6 +50,6 @@ def run():
     for name in tracked():
         if name.endswith((".py", ".sh", ".cmake", "dev")) and not name.startswith("docs/"):
             for number, line in enumerate(text(name).splitlines(), 1):
-                if len(line) > 120:
+                if len(line) > 120 and not line.lstrip().startswith(('"', "'")):  # test strings may be long
                     wrong.append(f"{name}:{number}: line {len(line)}, limit 120")
     return wrong

@@ -1,0 +1,111 @@
+# The checks of tools/ catch what they are for: each is fed a small wrong source and must complain, then a right one.
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tools"))
+from checks import files, includes, layers, leaks, sizes  # noqa: E402
+from checks.source_scan import scan  # noqa: E402
+
+passed = 0
+failed = 0
+
+
+def expect(what, got, wanted):
+    global passed, failed
+    if got == wanted:
+        passed += 1
+    else:
+        failed += 1
+        print(f"{what}: got {got!r}, wanted {wanted!r}")
+
+
+def functions(source):
+    return [(one.name, one.line, one.lines, one.parameters) for one in scan(source)]
+
+
+SOURCE = '''// A file.
+#include <map>
+namespace a {
+struct S {
+  S(int a, std::map<int, int> b) : a_{a}, b_(b) {
+    use("}{ // not a comment");
+  }
+  int get() const { return a_; }
+  int a_ = 0;
+  std::array<int, 2> pair{1, 2};
+};
+const int kTable[] = {1, 2, 3};
+template <class T, class U = std::pair<T, T>>
+[[nodiscard]] auto both(const T& x, std::function<void(int, int)> f) -> U {
+  auto inner = [&](int q, int r, int s) {
+    if (q) { return r; }
+    return s;
+  };
+#if A
+  while (x) {
+#else
+  for (;;) {
+#endif
+    f(1, 2);
+  }
+}
+void declared(int a, int b, int c, int d, int e, int f);
+}  // namespace a
+'''
+
+
+def scanning():
+    expect("functions", functions(SOURCE), [("S", 5, 3, 2), ("get", 8, 1, 0), ("both", 13, 14, 2), ("declared", 27, 0, 6)])
+    expect("raw string", functions('auto k = R"x({{{)x";\nvoid f() {\n}\n'), [("f", 2, 2, 0)])
+    expect("digit separator", functions("int f() { return 1'000'000; }\nint g() { return 2; }\n"),
+           [("f", 1, 1, 0), ("g", 2, 1, 0)])
+    expect("operator", functions("bool operator()(int a) const { return a; }\n"), [("operator()", 1, 1, 1)])
+
+
+def with_text(name, source, check):
+    """Runs a check on one invented file."""
+    original_text, original_cxx, original_tracked = files.text, files.cxx, files.tracked
+    known = {name: source}
+    text = lambda path: known[path] if path in known else original_text(path)  # noqa: E731
+    for module in (files, includes, layers, leaks, sizes):
+        for attribute, value in (("text", text), ("cxx", lambda: [name]), ("tracked", lambda: [name])):
+            if hasattr(module, attribute):
+                setattr(module, attribute, value)
+    try:
+        return check()
+    finally:
+        for module in (files, includes, layers, leaks, sizes):
+            for attribute, value in (("text", original_text), ("cxx", original_cxx), ("tracked", original_tracked)):
+                if hasattr(module, attribute):
+                    setattr(module, attribute, value)
+
+
+def complaints(name, source, check):
+    return [message for message in with_text(name, source, check) if message.startswith(name)]
+
+
+def checking():
+    up = '#include "ops/table.h"\n'
+    expect("layer up", len(complaints("src/base/x.cc", up, layers.run)), 1)
+    expect("layer down", complaints("src/engine/x.cc", up, layers.run), [])
+    expect("kernel file", complaints("src/ops/new/x_cpu.cc", '#include "backend/cpu/cpu_stream.h"\n', layers.run), [])
+    expect("no kernel file", len(complaints("src/ops/new/x.cc", '#include "backend/cpu/cpu_stream.h"\n', layers.run)), 1)
+    expect("no row", len(complaints("src/newfolder/x.cc", up, layers.run)), 1)
+    once = "#pragma once\n"
+    expect("third party", len(complaints("src/base/x.h", once + "#include <openssl/ssl.h>\n", includes.run)), 1)
+    expect("standard", complaints("src/base/x.h", once + "#include <vector>\n", includes.run), [])
+    expect("pragma once", len(complaints("src/base/x.h", "// x\n", includes.run)), 1)
+    expect("long line", len(complaints("src/base/x.cc", "// " + "x" * 108 + "\n", sizes.run)), 1)
+    expect("long function", len(complaints("src/base/x.cc", "void f() {\n" + "g();\n" * 79 + "}\n", sizes.run)), 1)
+    expect("not too long", complaints("src/base/x.cc", "void f() {\n" + "g();\n" * 78 + "}\n", sizes.run), [])
+    expect("long header", len(complaints("src/base/x.h", "// x\n" * 201, sizes.run)), 1)
+    expect("parameters", len(complaints("src/base/x.h", "void f(int, int, int, int, int, int);\n", sizes.run)), 1)
+    private = "/" + "home/someone/model"
+    expect("private path", len(complaints("docs/x.md", f"see {private}\n", leaks.run)), 1)
+    expect("relative path", complaints("docs/x.md", "see ../shared/home/model\n", leaks.run), [])
+
+
+scanning()
+checking()
+print(f"{passed} passed, {failed} failed, 0 skipped")
+sys.exit(failed > 0)
