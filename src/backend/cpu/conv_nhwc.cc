@@ -104,7 +104,8 @@ size_t conv2d_workspace_bytes(const ConvShape& shape, ImageLayout x_layout, int 
                                   : conv_source(shape, nullptr, element, 0, nullptr);
   size_t lanes = 0;
   for (const Isa isa : usable_isas()) {
-    const GemmPlan plan = plan_gemm(m, shape.oc / shape.groups, source, dense_kernels(isa), threads);
+    const GemmPlan plan =
+        plan_gemm(m, shape.oc / shape.groups, source, dense_kernels(isa), {.threads = threads});
     lanes = std::max(lanes, static_cast<size_t>(plan.lanes) * plan.lane_bytes);
   }
   const int64_t front = copies ? conv_padded_elements(shape) : shape.c / shape.groups;
@@ -134,7 +135,8 @@ void conv2d_nhwc(const ConvArgs& args, void* workspace, base::ThreadPool& pool) 
     job.epilogue = args.epilogue;
     if (job.epilogue.bias) job.epilogue.bias += g * og;
     if (job.epilogue.residual) job.epilogue.residual += g * og;
-    const GemmPlan plan = plan_gemm(job.m, og, job.source, dense_kernels(job.b.isa), pool.size());
+    const GemmPlan plan =
+        plan_gemm(job.m, og, job.source, dense_kernels(job.b.isa), {.threads = pool.size()});
     run_gemm(job, plan, lanes, pool);
   }
 }

@@ -2,6 +2,7 @@
 // processor.
 #include "backend/cpu/dense_kernels.h"
 #include "backend/cpu/dense_simd.h"
+#include "backend/cpu/qgemm_kernels.h"
 
 #if defined(__x86_64__)
 
@@ -20,10 +21,12 @@ namespace {
 #include "backend/cpu/depthwise_kernel.inc"
 #include "backend/cpu/gemm_kernel.inc"
 #include "backend/cpu/pool_kernel.inc"
+#include "backend/cpu/qgemm_kernel.inc"
 
 #include "backend/cpu/dense_table.inc"
 
 constexpr DenseKernels kTable = make_dense_kernels(Isa::avx512);
+constexpr QuantKernels kQuantTable = make_quant_kernels<false>();
 
 }  // namespace
 }  // namespace trireme::cpu
@@ -32,6 +35,7 @@ TRIREME_TARGET_END
 namespace trireme::cpu {
 
 const DenseKernels& dense_kernels_avx512() { return kTable; }
+const QuantKernels& quant_kernels_avx512() { return kQuantTable; }
 
 }  // namespace trireme::cpu
 

@@ -13,7 +13,6 @@ namespace {
 // The activation block of a task should stay in half of a 1 MiB second-level cache beside the streaming
 // weights.
 constexpr int64_t kBlockBytes = 384 * 1024;
-constexpr int64_t kMaxChunk = 512;
 
 int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -215,13 +214,16 @@ class Runner {
 
 }  // namespace
 
-GemmPlan plan_gemm(int64_t m, int64_t n, const RowSource& source, const DenseKernels& kernels, int threads) {
+GemmPlan plan_gemm(int64_t m, int64_t n, const RowSource& source, const DenseKernels& kernels,
+                   PlanLimits limits) {
+  const int threads = limits.threads;
   GemmPlan plan;
   const int64_t depth = source.depth();
   plan.tiles = divide_up(m, kernels.tile_rows);
   plan.tile_rows = divide_up(m, std::max<int64_t>(1, plan.tiles));
   plan.panels = divide_up(n, kernels.panel);
-  plan.chunk = std::max<int64_t>(1, divide_up(depth, divide_up(std::max<int64_t>(depth, 1), kMaxChunk)));
+  plan.chunk =
+      std::max<int64_t>(1, divide_up(depth, divide_up(std::max<int64_t>(depth, 1), limits.max_chunk)));
   // Transposing pays once a row is read for several panels. Row strides that are multiples of 4 KiB would
   // make the rows of a tile fight for one set of the first-level cache; runs too short leave the pointer loop
   // no work.

@@ -43,7 +43,14 @@ struct GemmPlan {
   size_t lane_bytes = 0;
 };
 
-GemmPlan plan_gemm(int64_t m, int64_t n, const RowSource& source, const DenseKernels& kernels, int threads);
+/// What a plan must respect.
+struct PlanLimits {
+  int64_t max_chunk = 512;
+  int threads = 1;
+};
+
+GemmPlan plan_gemm(int64_t m, int64_t n, const RowSource& source, const DenseKernels& kernels,
+                   PlanLimits limits);
 
 /// One product: c[m, b.n] = epilogue(source * b).
 struct GemmJob {

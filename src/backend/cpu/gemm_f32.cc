@@ -76,7 +76,7 @@ void run_batched_piece(const BatchedPiece& p, char* memory) {
   job.b = packed;
   job.c = g.c + p.outer * g.c_outer + p.inner * g.c_inner + p.row_begin * g.ldc;
   job.ldc = g.ldc;
-  const GemmPlan plan = plan_gemm(job.m, g.n, job.source, p.kernels, 1);
+  const GemmPlan plan = plan_gemm(job.m, g.n, job.source, p.kernels, {.threads = 1});
   run_gemm_alone(job, plan, memory + align_up(packed_b_bytes(g.k, g.n, p.isa)));
   if (g.alpha == 1.0f) return;
   // Scaling the product, not an operand: the same rounding whether or not the caller folds alpha into
@@ -117,8 +117,8 @@ size_t gemm_workspace_bytes(int64_t m, int64_t k, int64_t n, int threads) {
   for (const Isa isa : usable_isas()) {
     // Any row stride: the plan may pack for one that is bad for the cache, so ask for both kinds.
     for (const int64_t lda : {k, int64_t{1024}}) {
-      const GemmPlan plan =
-          plan_gemm(std::max<int64_t>(m, 1), n, matrix_rows(nullptr, lda, k), dense_kernels(isa), threads);
+      const GemmPlan plan = plan_gemm(std::max<int64_t>(m, 1), n, matrix_rows(nullptr, lda, k),
+                                      dense_kernels(isa), {.threads = threads});
       bytes = std::max(bytes, static_cast<size_t>(plan.lanes) * plan.lane_bytes);
     }
   }
@@ -129,7 +129,8 @@ void gemm(const GemmArgs& args, void* workspace, base::ThreadPool& pool) {
   const RowSource source = matrix_rows(args.a, args.lda, args.b.k);
   const GemmJob job = {source, args.m, args.b, args.c, args.ldc, args.epilogue};
   if (args.m == 0 || args.b.n == 0) return;
-  run_gemm(job, plan_gemm(args.m, args.b.n, source, dense_kernels(args.b.isa), pool.size()), workspace, pool);
+  run_gemm(job, plan_gemm(args.m, args.b.n, source, dense_kernels(args.b.isa), {.threads = pool.size()}),
+           workspace, pool);
 }
 
 size_t gemm_batched_workspace_bytes(int64_t k, int64_t n, int threads) {
