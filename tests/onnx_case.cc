@@ -53,7 +53,7 @@ Json list(const std::set<std::string>& items) {
 
 Tolerance read_tolerance(const fs::path& model_path) {
   Tolerance t;
-  const fs::path file = model_path.parent_path() / "tolerance.json";
+  const fs::path file = model_path.parent_path() / "data.json";
   if (!fs::exists(file)) return t;
   const Json json = base::parse_json(base::read_file(file.string()));
   t.relative = json.get_or("rtol", t.relative);
@@ -92,8 +92,8 @@ DataSet light_data(const fs::path& model_path, const ir::Graph& graph) {
     const auto& type = graph.type(id);
     Tensor t = Tensor::empty(tensor::DType::f32, type.shape.to_dims());
     auto values = t.mutable_data<float>();
-    const auto count = static_cast<float>(values.size());
-    for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i) / count;
+    const auto count = static_cast<double>(values.size());
+    for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(static_cast<double>(i) / count);
     set.inputs.push_back(std::move(t));
   }
   return set;

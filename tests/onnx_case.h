@@ -12,7 +12,7 @@ namespace trireme::tests {
 base::Json describe_case(const std::string& model_path);
 
 /// describe_case and "status": pass, fail, refused (the importer or compiler says unsupported), with a
-/// "reason". Tolerances are those of the ONNX backend runner (rtol 1e-3, atol 1e-7) unless tolerance.json
+/// "reason". Tolerances are those of the ONNX backend runner (rtol 1e-3, atol 1e-7) unless data.json
 /// beside the model says others. Never throws.
 base::Json run_case(const std::string& model_path);
 

@@ -3,6 +3,7 @@
 
 #include <filesystem>
 
+#include "model/hf/bert.h"
 #include "model/onnx/import.h"
 
 namespace trireme::model {
@@ -19,6 +20,8 @@ Model load_model(const std::string& path) {
                            "', want *.onnx or a directory");
   }
   if (fs::exists(at / "model.onnx", none)) return onnx::load_onnx((at / "model.onnx").string());
+  if (fs::exists(at / "config.json", none) && fs::exists(at / "model.safetensors", none))
+    return hf::load_bert(path);
   base::fail(base::ErrorCode::not_found, "directory '", path,
              "' holds neither model.onnx nor config.json with model.safetensors");
 }

@@ -29,21 +29,21 @@ TEST(Safetensors, ReadsTensorsAndMetadata) {
 
 TEST(Safetensors, RefusesLies) {
   const std::string data(16, '\0');
-  for (
-      const char* bad : {
-          "",
-          "[]",
-          "{",
-          R"({"a":1})",
-          R"({"a":{"dtype":"F32","shape":[1]}})",
-          R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,8]}})",   // wrong size
-          R"({"a":{"dtype":"F32","shape":[4],"data_offsets":[4,20]}})",  // past the end
-          R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[4,0]}})",   // backwards
-          R"({"a":{"dtype":"F32","shape":[-1],"data_offsets":[0,4]}})",  // negative
-          R"({"a":{"dtype":"Q7","shape":[1],"data_offsets":[0,4]}})",    // unknown type
-          R"({"a":{"dtype":"BOOL","shape":[1],"data_offsets":[0,1]},"b":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})",
-          R"({"a":{"dtype":"F32","shape":[4294967296,4294967296,4294967296],"data_offsets":[0,0]}})",
-      }) {
+  for (const char* bad : {
+           "",
+           "[]",
+           "{",
+           R"({"a":1})",
+           R"({"a":{"dtype":"F32","shape":[1]}})",
+           R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,8]}})",   // wrong size
+           R"({"a":{"dtype":"F32","shape":[4],"data_offsets":[4,20]}})",  // past the end
+           R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[4,0]}})",   // backwards
+           R"({"a":{"dtype":"F32","shape":[-1],"data_offsets":[0,4]}})",  // negative
+           R"({"a":{"dtype":"Q7","shape":[1],"data_offsets":[0,4]}})",    // unknown type
+           R"({"a":{"dtype":"BOOL","shape":[1],"data_offsets":[0,1]},)"
+           R"("b":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})",
+           R"({"a":{"dtype":"F32","shape":[4294967296,4294967296,4294967296],"data_offsets":[0,0]}})",
+       }) {
     EXPECT_THROW(parse(bad, data), base::Error) << bad;
   }
   EXPECT_THROW(Safetensors::parse("1234567", nullptr), base::Error);

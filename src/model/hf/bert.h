@@ -1,0 +1,24 @@
+// BERT-family encoders from Hugging Face directories: config.json, model.safetensors, pooling modules.
+#pragma once
+
+#include <string>
+
+#include "model/model.h"
+
+namespace trireme::model::hf {
+
+struct BertOptions {
+  bool has_token_types = false;  ///< adds the input token_type_ids; else every token is of type 0
+  bool has_embedding = true;     ///< adds the output sentence_embedding
+};
+
+/// Loads a directory whose config.json says model_type "bert" (MiniLM checkpoints do). The graph:
+///   inputs   input_ids i64 [batch, seq], attention_mask i64 [batch, seq] (1 keeps, 0 is padding)
+///   outputs  last_hidden_state f32 [batch, seq, width], sentence_embedding f32 [batch, width]
+/// The embedding follows modules.json: mean, max or first-token pooling, then normalisation if it is listed;
+/// without modules.json it is the plain mean over the kept tokens. Weights view the file; 16-bit ones become
+/// f32. Throws unsupported for other architectures and options, invalid_argument for weights that do not fit
+/// the config.
+Model load_bert(const std::string& directory, const BertOptions& options = {});
+
+}  // namespace trireme::model::hf

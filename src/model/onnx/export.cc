@@ -1,0 +1,242 @@
+// Graphs as ONNX files: names, nodes, initializers and subgraphs written field by field.
+#include "model/onnx/export.h"
+
+#include <algorithm>
+#include <protozero/pbf_writer.hpp>
+#include <set>
+
+#include "base/file.h"
+#include "model/onnx/proto.h"
+#include "model/onnx/tensor_proto.h"
+
+namespace trireme::model::onnx {
+namespace {
+
+using ir::ValueId;
+using protozero::pbf_writer;
+
+constexpr int64_t kLimitBytes =
+    (int64_t{1} << 31) - (1 << 20);  // protobuf's limit, less room for the structure
+
+struct Introduced {
+  std::string_view op;
+  int64_t opset;
+};
+// Operators younger than the default opset.
+constexpr Introduced kYoung[] = {
+    {"Attention", 23},           {"RMSNormalization", 23}, {"RotaryEmbedding", 23}, {"Swish", 24},
+    {"TensorScatter", 24},       {"CumProd", 26},          {"BitCast", 26},         {"LinearAttention", 27},
+    {"CausalConvWithState", 27}, {"SwiGLU", 28},
+};
+
+/// Rewrites ops without an ONNX operator until none is left.
+void expand_all(ir::Graph& g) {
+  constexpr int kRounds = 8;  // an expansion may use ops that expand again
+  for (int round = 0; round < kRounds; ++round) {
+    bool is_done = true;
+    const size_t count = g.nodes().size();
+    for (size_t i = 0; i < count; ++i) {
+      const auto id = ir::NodeId(static_cast<uint32_t>(i));
+      if (g.node(id).op == nullptr || !g.node(id).op->schema.onnx.empty()) continue;
+      const ir::Node node = g.node(id);  // a copy: expanding appends to the vector it lives in
+      if (!node.op->schema.expand) base::fail_unsupported("op '", node.op_name(), "' has no ONNX operator");
+      const std::vector<ValueId> results = node.op->schema.expand(g, node);
+      for (size_t r = 0; r < node.out.size() && r < results.size(); ++r) {
+        if (node.out[r] != ir::kNoValue) g.replace_uses(node.out[r], results[r]);
+      }
+      g.erase(id);
+      is_done = false;
+    }
+    g.sort();
+    if (is_done) return;
+  }
+  base::fail_unsupported("an op expands without end");
+}
+
+int64_t opset_for(const ir::Graph& g, int64_t opset) {
+  for (const ir::Node& node : g.nodes()) {
+    for (const Introduced& young : kYoung) {
+      if (young.op == node.op->schema.onnx) opset = std::max(opset, young.opset);
+    }
+    for (const auto& [name, value] : node.attrs.items()) {
+      if (const auto* body = std::get_if<ir::GraphPtr>(&value)) opset = opset_for(**body, opset);
+    }
+  }
+  return opset;
+}
+
+void write_tensor(pbf_writer& w, const tensor::Tensor& t, const std::string& name) {
+  w.add_packed_int64(1, t.dims().begin(), t.dims().end());
+  w.add_int32(2, dtype_to_onnx(t.dtype()));
+  w.add_string(8, name);
+  w.add_bytes(9, reinterpret_cast<const char*>(t.raw()), static_cast<size_t>(t.bytes()));
+}
+
+void write_type(pbf_writer& w, const tensor::TensorType& type) {
+  pbf_writer tensor_type(w, 1);
+  tensor_type.add_int32(1, dtype_to_onnx(type.dtype));
+  if (!type.shape.has_rank()) return;
+  pbf_writer shape(tensor_type, 2);
+  for (const tensor::Dim& d : type.shape.dims()) {
+    pbf_writer dim(shape, 1);
+    if (d.is_static()) {
+      dim.add_int64(1, d.value());
+    } else if (!d.is_unknown()) {
+      dim.add_string(2, d.name());
+    }
+  }
+}
+
+void write_value_info(pbf_writer& w, const std::string& name, const tensor::TensorType& type) {
+  w.add_string(1, name);
+  pbf_writer type_writer(w, 2);
+  write_type(type_writer, type);
+}
+
+/// Names of one graph's values, unique among themselves and with those of the graphs around.
+class Names {
+ public:
+  Names(const ir::Graph& g, std::set<std::string>& taken) : names_(g.values().size()), taken_(taken) {
+    for (ValueId id : g.inputs()) claim(id, g.value(id).name);
+    for (size_t i = 0; i < g.outputs().size(); ++i) claim(g.outputs()[i], g.output_names()[i]);
+  }
+
+  /// Uses the name of a value of an outer graph, which is visible inside.
+  void borrow(ValueId id, const std::string& outer) { names_[index(id)] = outer; }
+
+  const std::string& of(const ir::Graph& g, ValueId id) {
+    if (id == ir::kNoValue) return empty_;
+    if (names_[index(id)].empty()) claim(id, g.value(id).name);
+    return names_[index(id)];
+  }
+
+ private:
+  void claim(ValueId id, const std::string& wanted) {
+    std::string name = wanted.empty() ? base::concat("v", index(id)) : wanted;
+    for (int i = 1; !taken_.insert(name).second; ++i)
+      name = base::concat(wanted.empty() ? "v" : wanted, ".", index(id), "_", i);
+    names_[index(id)] = name;
+  }
+
+  std::vector<std::string> names_;
+  std::set<std::string>& taken_;
+  const std::string empty_;
+};
+
+class Exporter {
+ public:
+  /// `borrowed`: outer names of the last inputs of a body, which are not declared but captured.
+  void write_graph(pbf_writer& w, const ir::Graph& g, const std::vector<std::string>& borrowed) {
+    Names names(g, taken_);
+    const size_t own_inputs = g.inputs().size() - borrowed.size();
+    for (size_t i = 0; i < borrowed.size(); ++i) names.borrow(g.inputs()[own_inputs + i], borrowed[i]);
+    for (const ir::Node& node : g.nodes()) {
+      pbf_writer node_writer(w, 1);
+      write_node(node_writer, g, node, names);
+    }
+    w.add_string(2, g.name.empty() ? "graph" : g.name);
+    for (size_t i = 0; i < g.values().size(); ++i) {
+      const ir::Value& value = g.values()[i];
+      if (value.kind == ir::ValueKind::state)
+        base::fail_unsupported("ONNX has no state, value '", value.name, "'");
+      if (!value.data.defined()) continue;
+      written_bytes_ += value.data.bytes();
+      if (written_bytes_ > kLimitBytes)
+        base::fail_unsupported("the weights exceed the 2 GiB of one ONNX file");
+      pbf_writer tensor_writer(w, 5);
+      write_tensor(tensor_writer, value.data, names.of(g, ValueId(static_cast<uint32_t>(i))));
+    }
+    for (size_t i = 0; i < own_inputs; ++i) {
+      pbf_writer info(w, 11);
+      write_value_info(info, names.of(g, g.inputs()[i]), g.type(g.inputs()[i]));
+    }
+    for (ValueId id : g.outputs()) {
+      pbf_writer info(w, 12);
+      write_value_info(info, names.of(g, id), g.type(id));
+    }
+  }
+
+ private:
+  void write_node(pbf_writer& w, const ir::Graph& g, const ir::Node& node, Names& names) {
+    const bool is_control = node.op->schema.is_control;
+    const auto captures = static_cast<size_t>(is_control ? node.attrs.get_int("captures", 0) : 0);
+    base::check(captures <= node.in.size(), "more captures than operands");
+    const size_t own = node.in.size() - captures;
+    std::vector<std::string> borrowed;
+    for (size_t i = own; i < node.in.size(); ++i) borrowed.push_back(names.of(g, node.in[i]));
+    for (size_t i = 0; i < own; ++i) w.add_string(1, names.of(g, node.in[i]));
+    for (ValueId id : node.out) w.add_string(2, names.of(g, id));
+    w.add_string(3, base::concat(node.op_name(), "_", ++node_count_));
+    w.add_string(4, node.op->schema.onnx);
+    for (const auto& [name, value] : node.attrs.items()) {
+      if (is_control && name == "captures") continue;
+      pbf_writer attr(w, 5);
+      attr.add_string(1, name);
+      write_attr(attr, value, borrowed);
+    }
+  }
+
+  void write_attr(pbf_writer& w, const ir::AttrValue& value, const std::vector<std::string>& borrowed) {
+    const auto kind = [&](AttrKind k) { w.add_int32(20, static_cast<int32_t>(k)); };
+    if (const auto* i = std::get_if<int64_t>(&value)) {
+      w.add_int64(3, *i), kind(AttrKind::integer);
+    } else if (const auto* f = std::get_if<double>(&value)) {
+      w.add_float(2, static_cast<float>(*f)), kind(AttrKind::real);
+    } else if (const auto* s = std::get_if<std::string>(&value)) {
+      w.add_string(4, *s), kind(AttrKind::text);
+    } else if (const auto* list = std::get_if<std::vector<int64_t>>(&value)) {
+      w.add_packed_int64(8, list->begin(), list->end()), kind(AttrKind::integers);
+    } else if (const auto* reals = std::get_if<std::vector<double>>(&value)) {
+      w.add_packed_float(7, reals->begin(), reals->end()), kind(AttrKind::reals);
+    } else if (const auto* texts = std::get_if<std::vector<std::string>>(&value)) {
+      for (const std::string& text : *texts) w.add_string(9, text);
+      kind(AttrKind::texts);
+    } else if (const auto* t = std::get_if<tensor::Tensor>(&value)) {
+      pbf_writer tensor_writer(w, 5);
+      write_tensor(tensor_writer, *t, "");
+      tensor_writer.commit();
+      kind(AttrKind::tensor);
+    } else {
+      pbf_writer body(w, 6);
+      ir::Graph graph = *std::get<ir::GraphPtr>(value);
+      expand_all(graph);
+      write_graph(body, graph, borrowed);
+      body.commit();
+      kind(AttrKind::graph);
+    }
+  }
+
+  std::set<std::string> taken_;
+  int64_t node_count_ = 0;
+  int64_t written_bytes_ = 0;
+};
+
+/// The IR version that came with an opset.
+int64_t ir_version_of(int64_t opset) { return opset <= 22 ? 10 : opset <= 24 ? 11 : opset == 25 ? 12 : 13; }
+
+}  // namespace
+
+std::string export_onnx(const ir::Graph& graph, const ExportOptions& options) {
+  ir::Graph g = graph;
+  expand_all(g);
+  const int64_t opset = opset_for(g, options.opset);
+  std::string bytes;
+  pbf_writer model(bytes);
+  model.add_int64(1, ir_version_of(opset));
+  model.add_string(2, options.producer);
+  {
+    pbf_writer graph_writer(model, 7);
+    Exporter().write_graph(graph_writer, g, {});
+  }
+  pbf_writer opset_writer(model, 8);
+  opset_writer.add_string(1, "");
+  opset_writer.add_int64(2, opset);
+  opset_writer.commit();
+  return bytes;
+}
+
+void save_onnx(const ir::Graph& graph, const std::string& path, const ExportOptions& options) {
+  base::write_file_atomic(path, export_onnx(graph, options));
+}
+
+}  // namespace trireme::model::onnx

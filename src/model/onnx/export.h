@@ -1,0 +1,24 @@
+// Graphs as ONNX files: for peers, viewers and round-trip tests.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "ir/graph.h"
+
+namespace trireme::model::onnx {
+
+struct ExportOptions {
+  int64_t opset = 21;  ///< raised where an operator is younger
+  std::string producer = "trireme";
+};
+
+/// The bytes of an ONNX model: params and constants as initializers, ops without an ONNX operator expanded
+/// into simpler ones. Throws unsupported for a graph that has state, an op that neither maps nor expands, or
+/// more than 2 GiB.
+std::string export_onnx(const ir::Graph& graph, const ExportOptions& options = {});
+
+/// Writes export_onnx to a file that appears whole or not at all.
+void save_onnx(const ir::Graph& graph, const std::string& path, const ExportOptions& options = {});
+
+}  // namespace trireme::model::onnx

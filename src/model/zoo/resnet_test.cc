@@ -1,0 +1,69 @@
+// ResNet from the builder: shapes, parameter counts of the paper, finite activations, the same net through
+// ONNX.
+#include "model/zoo/resnet.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "base/rng.h"
+#include "base/thread_pool.h"
+#include "model/onnx/export.h"
+#include "model/onnx/import.h"
+#include "ops/table.h"
+
+namespace trireme::model::zoo {
+namespace {
+
+using tensor::Tensor;
+
+/// Weights that are trained: all params but the running statistics.
+int64_t trained_weights(const ir::Graph& g) {
+  int64_t count = 0;
+  for (const ir::Value& v : g.values()) {
+    const bool is_statistic = v.name.ends_with(".mean") || v.name.ends_with(".var");
+    if (v.kind == ir::ValueKind::param && !is_statistic) count += v.data.elements();
+  }
+  return count;
+}
+
+TEST(Resnet, HasTheKnownParameterCounts) {
+  // As torchvision counts them.
+  EXPECT_EQ(trained_weights(resnet(18).graph), 11689512);
+  EXPECT_EQ(trained_weights(resnet(50).graph), 25557032);
+  EXPECT_THROW(resnet(51), base::Error);
+}
+
+Tensor run(const ir::Graph& g, const Tensor& image) {
+  base::ThreadPool pool(2);
+  std::vector<Tensor> values(g.values().size());
+  for (size_t i = 0; i < values.size(); ++i) values[i] = g.values()[i].data;
+  values[index(g.inputs()[0])] = image;
+  for (const ir::Node& node : g.nodes()) {
+    std::vector<Tensor> in;
+    for (ir::ValueId id : node.in) in.push_back(id == ir::kNoValue ? Tensor() : values[index(id)]);
+    const auto out = ops::evaluate(*node.op, node.attrs, in, node.out.size(), pool);
+    for (size_t i = 0; i < out.size(); ++i) values[index(node.out[i])] = out[i];
+  }
+  return values[index(g.outputs()[0])];
+}
+
+TEST(Resnet, RunsTheSameThroughOnnx) {
+  const Model model = resnet(18, 3, 32, 10);
+  const auto bytes = std::make_shared<std::string>(onnx::export_onnx(model.graph));
+  const Model again = onnx::import_onnx(*bytes, bytes, "");
+  Tensor image = Tensor::empty(tensor::DType::f32, {2, 3, 32, 32});
+  base::Rng rng(5);
+  for (float& v : image.mutable_data<float>()) v = static_cast<float>(rng.normal());
+  const Tensor logits = run(model.graph, image), twin = run(again.graph, image);
+  ASSERT_EQ(logits.dims(), (tensor::Dims{2, 10}));
+  EXPECT_TRUE(logits.same_as(twin));
+  double largest = 0;
+  for (float v : logits.data<float>()) largest = std::max(largest, std::abs(double{v}));
+  EXPECT_GT(largest, 1e-3);
+  EXPECT_LT(largest, 1e3);
+  EXPECT_EQ(again.graph.type(again.graph.outputs()[0]).to_string(), "f32[batch,10]");
+}
+
+}  // namespace
+}  // namespace trireme::model::zoo
