@@ -55,7 +55,8 @@ void declared(int a, int b, int c, int d, int e, int f);
 
 
 def scanning():
-    expect("functions", functions(SOURCE), [("S", 5, 3, 2), ("get", 8, 1, 0), ("both", 13, 14, 2), ("declared", 27, 0, 6)])
+    expect("functions", functions(SOURCE),
+           [("S", 5, 3, 2), ("get", 8, 1, 0), ("both", 13, 14, 2), ("declared", 27, 0, 6)])
     expect("raw string", functions('auto k = R"x({{{)x";\nvoid f() {\n}\n'), [("f", 2, 2, 0)])
     expect("digit separator", functions("int f() { return 1'000'000; }\nint g() { return 2; }\n"),
            [("f", 1, 1, 0), ("g", 2, 1, 0)])
@@ -88,8 +89,9 @@ def checking():
     up = '#include "ops/table.h"\n'
     expect("layer up", len(complaints("src/base/x.cc", up, layers.run)), 1)
     expect("layer down", complaints("src/engine/x.cc", up, layers.run), [])
-    expect("kernel file", complaints("src/ops/new/x_cpu.cc", '#include "backend/cpu/cpu_stream.h"\n', layers.run), [])
-    expect("no kernel file", len(complaints("src/ops/new/x.cc", '#include "backend/cpu/cpu_stream.h"\n', layers.run)), 1)
+    kernel = '#include "backend/cpu/cpu_stream.h"\n'
+    expect("kernel file", complaints("src/ops/new/x_cpu.cc", kernel, layers.run), [])
+    expect("no kernel file", len(complaints("src/ops/new/x.cc", kernel, layers.run)), 1)
     expect("no row", len(complaints("src/newfolder/x.cc", up, layers.run)), 1)
     once = "#pragma once\n"
     expect("third party", len(complaints("src/base/x.h", once + "#include <openssl/ssl.h>\n", includes.run)), 1)
