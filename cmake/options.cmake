@@ -3,6 +3,7 @@ if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "Release or Debug" FORCE)
 endif()
 set(TRIREME_SANITIZE "" CACHE STRING "sanitizers, comma separated: address,undefined or thread")
+# Off under sanitizers and clang: their instrumented code raises warnings that the release build does not have.
 option(TRIREME_WERROR "warnings are errors" ON)
 option(TRIREME_FUZZ "build the libFuzzer targets (*_fuzz.cc) instead of tests and program; needs clang" OFF)
 option(TRIREME_WANT_CUDA "compile the CUDA backend when a toolkit is found" OFF)
