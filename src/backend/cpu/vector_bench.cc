@@ -1,0 +1,295 @@
+// Memory-bound kernels beside a copy of the same bytes, attention beside an FMA loop: each runs in turn with
+// its limit. Counters: GB/s (or GFLOP/s) of the median run, and its percentage of the limit's median in the
+// same rotation.
+#include <benchmark/benchmark.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "backend/cpu/attention_encoder.h"
+#include "backend/cpu/cast_types.h"
+#include "backend/cpu/embedding_rows.h"
+#include "backend/cpu/fused_program.h"
+#include "backend/cpu/norm_rows.h"
+#include "backend/cpu/quantize_linear.h"
+#include "backend/cpu/reduce_axes.h"
+#include "backend/cpu/softmax_rows.h"
+#include "backend/cpu/transpose_copy.h"
+
+namespace trireme::cpu {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds(const std::function<void()>& f) {
+  const auto start = Clock::now();
+  f();
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+double median(std::vector<double>& v) {
+  std::nth_element(v.begin(), v.begin() + static_cast<int64_t>(v.size() / 2), v.end());
+  return v[v.size() / 2];
+}
+
+// Runs kernel and limit in turn; both are given their work (bytes or flop) and repeated to about 50 us.
+struct Rotation {
+  std::function<void()> kernel, limit;
+  double kernel_work, limit_work;
+};
+
+void rotate(benchmark::State& state, const Rotation& r, const char* unit) {
+  const auto repeats = [](const std::function<void()>& f) {
+    seconds(f);
+    return std::max(1, static_cast<int>(5e-5 / seconds(f)));
+  };
+  const int kernel_times = repeats(r.kernel), limit_times = repeats(r.limit);
+  const auto many = [](const std::function<void()>& f, int times) {
+    return seconds([&] {
+             for (int i = 0; i < times; ++i) f();
+           }) /
+           times;
+  };
+  std::vector<double> kernel, limit;
+  for (auto _ : state) {
+    limit.push_back(many(r.limit, limit_times));
+    kernel.push_back(many(r.kernel, kernel_times));
+    state.SetIterationTime(kernel.back());
+  }
+  const double speed = r.kernel_work / median(kernel), bound = r.limit_work / median(limit);
+  state.counters[unit] = speed / 1e9;
+  state.counters["limit"] = bound / 1e9;
+  state.counters["percent"] = 100 * speed / bound;
+}
+
+std::vector<float> values(int64_t n) {
+  std::vector<float> v(static_cast<size_t>(n));
+  uint32_t seed = 3;
+  for (float& x : v)
+    x = static_cast<float>(static_cast<int>((seed = seed * 1664525u + 1013904223u) >> 16) - 32768) / 8192;
+  return v;
+}
+
+// Names one kernel over `floats` input floats; `bytes` is what it must move.
+struct Job {
+  double bytes;
+  std::function<void(base::ThreadPool&)> run;
+};
+
+void run_job(benchmark::State& state, const Job& job, int threads) {
+  base::ThreadPool pool(threads);
+  // The limit: the library's memcpy of the same total of bytes, cut over the same team.
+  const int64_t half = static_cast<int64_t>(job.bytes / 2);
+  std::vector<char> from(static_cast<size_t>(half), 1), to(from.size());
+  rotate(state,
+         {[&] { job.run(pool); },
+          [&] {
+            pool.for_range(half, 65536, [&](int64_t b, int64_t e) {
+              std::memcpy(to.data() + b, from.data() + b, static_cast<size_t>(e - b));
+            });
+          },
+          job.bytes, static_cast<double>(half) * 2},
+         "GB/s");
+}
+
+void register_job(const std::string& name, const Job& job) {
+  for (int threads : {1, 4}) {
+    benchmark::RegisterBenchmark((name + "/threads:" + std::to_string(threads)).c_str(),
+                                 [job, threads](benchmark::State& s) { run_job(s, job, threads); })
+        ->UseManualTime()
+        ->MinTime(0.3);
+  }
+}
+
+// rows x cols is 64 Ki floats (L2) or 16 Mi floats (memory).
+struct Size {
+  const char* name;
+  int64_t rows, cols;
+};
+constexpr Size kSizes[] = {{"L2", 64, 1024}, {"DRAM", 16384, 1024}};
+
+void register_elementwise(const Size& s) {
+  const int64_t n = s.rows * s.cols;
+  auto x = std::make_shared<std::vector<float>>(values(n));
+  auto y = std::make_shared<std::vector<float>>(values(n));
+  const double bytes = 8.0 * static_cast<double>(n);
+  const auto name = [&](const char* kernel) { return std::string(kernel) + "/" + s.name; };
+  const std::pair<const char*, UnaryOp> functions[] = {
+      {"relu", UnaryOp::relu},         {"exp", UnaryOp::exp},   {"tanh", UnaryOp::tanh},
+      {"gelu_erf", UnaryOp::gelu_erf}, {"silu", UnaryOp::silu}, {"log", UnaryOp::log}};
+  for (const auto& [title, op] : functions) {
+    const UnaryOp f = op;
+    register_job(name(title), {bytes, [=](base::ThreadPool& p) {
+                                 unary({f, {1, 0}}, x->data(), y->data(), n, p);
+                               }});
+  }
+  register_job(
+      name("add"),
+      {bytes * 1.5, [=](base::ThreadPool& p) {
+         binary(BinaryOp::add, BinaryForm::vector_vector, {x->data(), y->data(), y->data(), 1, n}, p);
+       }});
+  const int64_t rows = s.rows, cols = s.cols;
+  register_job(name("softmax"), {bytes, [=](base::ThreadPool& p) {
+                                   softmax_rows({x->data(), y->data(), rows, cols}, p);
+                                 }});
+  register_job(name("layer_norm"), {bytes, [=](base::ThreadPool& p) {
+                                      layer_norm({x->data(), y->data(), rows, cols, x->data(), x->data()}, p);
+                                    }});
+  register_job(name("sum_rows"), {bytes / 2, [=](base::ThreadPool& p) {
+                                    reduce(ReduceOp::sum, {x->data(), y->data(), rows, cols, 1}, p);
+                                  }});
+  register_job(name("sum_columns"), {bytes / 2, [=](base::ThreadPool& p) {
+                                       reduce(ReduceOp::sum, {x->data(), y->data(), 1, rows, cols}, p);
+                                     }});
+  register_job(name("quantize_u8"),
+               {bytes * 5 / 8, [=](base::ThreadPool& p) {
+                  const float scale = 0.03f;
+                  quantize_linear({x->data(), y->data(), QuantType::u8, &scale, nullptr, 1, 1, n}, p);
+                }});
+  using tensor::DType;
+  register_job(name("cast_f16"), {bytes * 6 / 8, [=](base::ThreadPool& p) {
+                                    cast({x->data(), DType::f32, y->data(), DType::f16, n}, p);
+                                  }});
+  register_job(name("cast_bf16"), {bytes * 6 / 8, [=](base::ThreadPool& p) {
+                                     cast({x->data(), DType::f32, y->data(), DType::bf16, n}, p);
+                                   }});
+}
+
+void register_transpose(const Size& s) {
+  for (int element_bytes : {1, 2, 4, 8}) {
+    const int64_t channels = 256, inner = s.rows * s.cols / 256;
+    auto x = std::make_shared<std::vector<uint64_t>>(static_cast<size_t>(channels * inner));
+    auto y = std::make_shared<std::vector<uint64_t>>(x->size());
+    const double bytes = 2.0 * element_bytes * static_cast<double>(channels * inner);
+    for (bool to_nhwc : {true, false}) {
+      const int64_t rows = to_nhwc ? channels : inner, cols = to_nhwc ? inner : channels;
+      const std::string name =
+          std::string(to_nhwc ? "nchw_nhwc_" : "nhwc_nchw_") + std::to_string(element_bytes);
+      register_job(name + "/" + s.name, {bytes, [=](base::ThreadPool& p) {
+                                           const int64_t shape[] = {rows, cols};
+                                           const int order[] = {1, 0};
+                                           permute({x->data(), y->data(), shape, order, element_bytes}, p);
+                                         }});
+    }
+  }
+}
+
+// x * scale[row] + bias, gelu, + residual: three reads and a write however many steps.
+void register_fused(const Size& s) {
+  FusedProgram program;
+  program.steps = {fused_muladd(fused_reg(0), fused_input(0), fused_input(1), fused_input(2)),
+                   fused_unary(UnaryOp::relu, fused_reg(0), fused_reg(0)),
+                   fused_binary(BinaryOp::add, fused_output(0), fused_reg(0), fused_input(3))};
+  auto x = std::make_shared<std::vector<float>>(values(s.rows * s.cols));
+  auto y = std::make_shared<std::vector<float>>(values(s.rows * s.cols));
+  const int64_t rows = s.rows, cols = s.cols;
+  register_job(std::string("fused3/") + s.name,
+               {12.0 * static_cast<double>(rows * cols), [=](base::ThreadPool& p) {
+                  const FusedInput in[] = {{x->data(), FusedShape::full},
+                                           {x->data(), FusedShape::column},
+                                           {x->data(), FusedShape::row},
+                                           {y->data(), FusedShape::full}};
+                  float* const out[] = {y->data()};
+                  run_fused(program, {in, out, rows, cols}, p);
+                }});
+}
+
+// Time of programs on a tiny tensor: the interpreter's overhead.
+void BM_FusedTiny(benchmark::State& state) {
+  const int64_t steps = state.range(0), n = state.range(1);
+  FusedProgram program;
+  program.constants = {1.0f};
+  for (int64_t i = 0; i < steps; ++i) {
+    program.steps.push_back(
+        fused_binary(BinaryOp::add, fused_reg(0), i == 0 ? fused_input(0) : fused_reg(0), fused_constant(0)));
+  }
+  program.steps.back().dst = fused_output(0);
+  std::vector<float> x = values(n), y(x.size());
+  const FusedInput in[] = {{x.data(), FusedShape::full}};
+  float* const out[] = {y.data()};
+  base::ThreadPool pool(4);
+  for (auto _ : state) {
+    run_fused(program, {in, out, 1, n}, pool);
+    benchmark::ClobberMemory();
+  }
+}
+BENCHMARK(BM_FusedTiny)->Args({1, 1})->Args({1, 64})->Args({100, 1})->Args({100, 64});
+
+// 2^20 multiply-adds of 16 lanes in 16 chains: the peak of one core.
+template <class Vector>
+__attribute__((always_inline)) inline void fma_loop(float* sink) {
+  Vector acc[16];
+  const Vector a = Vector{} + 1.0001f, b = Vector{} + 0.0001f;
+  for (int i = 0; i < 16; ++i) acc[i] = Vector{} + static_cast<float>(i);
+  for (int k = 0; k < 4096; ++k) {
+    for (int i = 0; i < 16; ++i) acc[i] = acc[i] * a + b;
+  }
+  for (int i = 1; i < 16; ++i) acc[0] += acc[i];
+  std::memcpy(sink, &acc[0], sizeof acc[0]);
+}
+
+typedef float Float16 __attribute__((vector_size(64)));
+typedef float Float8Lanes __attribute__((vector_size(32)));
+constexpr double kFmaSteps = 4096.0 * 16 * 2;
+
+#pragma GCC push_options
+#pragma GCC optimize("fp-contract=fast")
+__attribute__((target("avx512f"))) void fma_512(float* sink) { fma_loop<Float16>(sink); }
+__attribute__((target("avx2,fma"))) void fma_256(float* sink) { fma_loop<Float8Lanes>(sink); }
+#pragma GCC pop_options
+
+void register_attention() {
+  struct Shape {
+    int64_t batch, seq, heads, dim;
+  };
+  for (const Shape& s : {Shape{1, 128, 12, 64}, Shape{8, 128, 12, 32}, Shape{8, 128, 12, 64},
+                         Shape{1, 512, 12, 64}, Shape{4, 16, 12, 64}, Shape{4, 128, 8, 128}}) {
+    const std::string name = "attention/b" + std::to_string(s.batch) + "_s" + std::to_string(s.seq) + "_h" +
+                             std::to_string(s.heads) + "_d" + std::to_string(s.dim);
+    for (int threads : {1, 4}) {
+      benchmark::RegisterBenchmark(
+          (name + "/threads:" + std::to_string(threads)).c_str(),
+          [=](benchmark::State& state) {
+            base::ThreadPool pool(threads);
+            const int64_t width = s.heads * s.dim;
+            // q, k and v side by side, as one projection leaves them.
+            const std::vector<float> qkv = values(s.batch * s.seq * 3 * width);
+            std::vector<float> out(static_cast<size_t>(s.batch * s.seq * width));
+            const auto view = [&](int64_t part) {
+              return AttentionView{qkv.data() + part * width, s.seq * 3 * width, 3 * width, s.dim};
+            };
+            const Attention g = {view(0), view(1), view(2), out.data(), s.batch, s.seq,
+                                 s.seq,   s.heads, s.heads, s.dim,      s.dim,   0.125f};
+            const bool wide = __builtin_cpu_supports("avx512f");
+            std::vector<float> sink(static_cast<size_t>(threads * 64));
+            rotate(state,
+                   {[&] { attention(g, pool); },
+                    [&] {
+                      pool.run(threads, [&](int64_t i) { (wide ? fma_512 : fma_256)(sink.data() + i * 64); });
+                    },
+                    4.0 * static_cast<double>(s.batch * s.heads * s.seq * s.seq * s.dim),
+                    kFmaSteps * (wide ? 16 : 8) * threads},
+                   "GFLOP/s");
+          })
+          ->UseManualTime()
+          ->MinTime(0.3);
+    }
+  }
+}
+
+const bool kRegistered = [] {
+  for (const Size& s : kSizes) {
+    register_elementwise(s);
+    register_fused(s);
+    register_transpose(s);
+  }
+  register_attention();
+  return true;
+}();
+
+}  // namespace
+}  // namespace trireme::cpu
