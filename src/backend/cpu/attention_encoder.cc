@@ -74,8 +74,9 @@ HWY_INLINE void product_tile(const Product& p) {
   }
 }
 
+// Stages are kept apart: inlined together they would fight over the 32 registers.
 template <size_t kV, bool kAdd>
-void product(Product p, size_t rows) {
+HWY_NOINLINE void product(Product p, size_t rows) {
   for (; rows >= kRowTile; rows -= kRowTile) {
     product_tile<kRowTile, kV, kAdd>(p);
     p.a += static_cast<int64_t>(kRowTile) * p.step_row;
@@ -122,30 +123,36 @@ struct SmallTranspose {
   size_t to;
 };
 
-// y[j * to + i] = x[i * from + j] for i < rows, j < cols.
-void transpose_small(const SmallTranspose& m, size_t rows, size_t cols) {
+// y[j * to + i] = x[i * from + j] for i < rows, j < cols. The side with the longer stride is walked once,
+// whole cache lines at a time: its rows often share a few cache sets.
+HWY_NOINLINE void transpose_small(const SmallTranspose& m, size_t rows, size_t cols) {
   const auto [x, from, y, to] = m;
-  size_t i = 0;
+  size_t whole_rows = 0, whole_cols = 0;
 #if HWY_TARGET != HWY_SCALAR
-  for (; i + 4 <= rows; i += 4) {
-    const float* xi = x + static_cast<int64_t>(i) * from;
-    size_t j = 0;
-    for (; j + 4 <= cols; j += 4) transpose4(xi + j, from, y + j * to + i, to);
-    for (; j < cols; ++j) {
-      for (size_t t = 0; t < 4; ++t)
-        y[j * to + i + t] = xi[static_cast<int64_t>(t) * from + static_cast<int64_t>(j)];
+  whole_rows = rows / 4 * 4;
+  whole_cols = cols / 4 * 4;
+  const auto block = [=](size_t i, size_t j) HWY_ATTR {
+    transpose4(x + static_cast<int64_t>(i) * from + j, from, y + j * to + i, to);
+  };
+  if (from > static_cast<int64_t>(to)) {
+    for (size_t i = 0; i < whole_rows; i += 4) {
+      for (size_t j = 0; j < whole_cols; j += 4) block(i, j);
+    }
+  } else {
+    for (size_t j = 0; j < whole_cols; j += 4) {
+      for (size_t i = 0; i < whole_rows; i += 4) block(i, j);
     }
   }
 #endif
-  for (; i < rows; ++i) {
+  for (size_t i = 0; i < rows; ++i) {
     const float* xi = x + static_cast<int64_t>(i) * from;
-    for (size_t j = 0; j < cols; ++j) y[j * to + i] = xi[j];
+    for (size_t j = i < whole_rows ? whole_cols : 0; j < cols; ++j) y[j * to + i] = xi[j];
   }
 }
 
 // scratch.q [head_dim, kBlock] = scale * q^T; lanes without a query are 0.
 template <size_t kV>
-void load_queries(const Attention& g, const BlockAt& at, Scratch& s) {
+HWY_NOINLINE void load_queries(const Attention& g, const BlockAt& at, Scratch& s) {
   const size_t dim = static_cast<size_t>(g.head_dim);
   const float* q =
       g.q.data + at.batch * g.q.stride_batch + at.query * g.q.stride_seq + at.head * g.q.stride_head;
@@ -166,7 +173,7 @@ void load_queries(const Attention& g, const BlockAt& at, Scratch& s) {
 
 // Adds the mask to scores [n, kBlock] of keys first .. first + n.
 template <size_t kV>
-void add_mask(const Attention& g, const BlockAt& at, int64_t first, size_t n, Scratch& s) {
+HWY_NOINLINE void add_mask(const Attention& g, const BlockAt& at, int64_t first, size_t n, Scratch& s) {
   const AttentionMask& m = g.mask;
   const float* row =
       m.data + at.batch * m.stride_batch + at.head * m.stride_head + at.query * m.stride_query + first;
@@ -200,7 +207,7 @@ void apply_causal(const Attention& g, const BlockAt& at, int64_t first, size_t n
 // One step of the online softmax over scores [n, kBlock]: new maximum, rescaled sum and output, scores ->
 // exp.
 template <size_t kV>
-void softmax_step(const Attention& g, size_t n, bool first, Scratch& s) {
+HWY_NOINLINE void softmax_step(const Attention& g, size_t n, bool first, Scratch& s) {
   for (size_t v = 0; v < kV; ++v) {
     float* p = s.scores + v * kLanes;
     // Four running maxima and four running sums hide the latency.
@@ -238,7 +245,7 @@ void softmax_step(const Attention& g, size_t n, bool first, Scratch& s) {
 
 // out = out^T / sum; a query that saw no key gives 0.
 template <size_t kV>
-void store_output(const Attention& g, const BlockAt& at, Scratch& s) {
+HWY_NOINLINE void store_output(const Attention& g, const BlockAt& at, Scratch& s) {
   const size_t dim = static_cast<size_t>(g.value_dim);
   for (size_t v = 0; v < kV; ++v) {
     const VF sum = s.sum[v];
