@@ -1,0 +1,155 @@
+// f32 attention on the CPU's fused block-wise kernel: scores never reach memory.
+#include <algorithm>
+#include <limits>
+
+#include "backend/cpu/attention_encoder.h"
+#include "backend/cpu/cpu_stream.h"
+#include "ops/attention/attention_kernels.h"
+#include "ops/attention/attention_plan.h"
+#include "ops/kernel_forms.h"
+
+namespace trireme::ops {
+namespace {
+
+using tensor::DType;
+
+ir::Refusal refuse_fused(const ir::NodeView& node) {
+  if (auto why = refuse_empty(node)) return why;
+  for (size_t i = 0; i < 3; ++i) {
+    if (auto why = refuse_dtype(node, i, {DType::f32})) return why;
+  }
+  const size_t channels = node.in[0].shape.rank() - 1;
+  if (node.in[0].shape.rank() == 4 && std::max(node.in_dims(0)[channels], node.in_dims(2)[channels]) > cpu::kAttentionMaxDim) {
+    return base::concat("a head has more than ", cpu::kAttentionMaxDim, " channels");
+  }
+  return std::nullopt;
+}
+
+ir::Refusal refuse_plan(const AttentionPlan& p, const ir::NodeView& node) {
+  if (std::max(p.head_dim, p.value_dim) > cpu::kAttentionMaxDim) {
+    return base::concat("a head has more than ", cpu::kAttentionMaxDim, " channels");
+  }
+  if (p.softcap > 0) return "scores are capped";
+  if (p.left >= 0 || p.right >= 0) return "attention has a sliding window";
+  if (p.has_lengths) return "keys have lengths per batch entry";
+  if (p.mask.given && p.mask.keys != p.keys()) return "the mask is shorter than the keys";
+  if (node.out.size() > 3) return "the scores are asked for";
+  if (p.past > 0) return "keys come from a cache";
+  return std::nullopt;
+}
+
+/// Float masks are read where they lie; others become 0 or -inf in the workspace.
+struct MaskPlan {
+  DType type = DType::f32;
+  int64_t elements = 0;
+  bool converts = false;
+};
+
+template <class M>
+void convert_mask(const void* mask, float* to, int64_t n) {
+  const M* from = static_cast<const M*>(mask);
+  const float excluded = -std::numeric_limits<float>::infinity();
+  for (int64_t i = 0; i < n; ++i) to[i] = from[i] != M(0) ? 0.0f : excluded;
+}
+
+MaskPlan plan_mask(const AttentionPlan& p, const ir::NodeView& node) {
+  if (!p.mask.given) return {};
+  return {node.in[3].dtype, tensor::element_count(node.in_dims(3)), p.mask.keeps};
+}
+
+ir::Refusal refuse_mask(const AttentionPlan& p, const ir::NodeView& node) {
+  if (!p.mask.given || p.mask.keeps) return std::nullopt;
+  return refuse_dtype(node, 3, {DType::f32});
+}
+
+cpu::Attention call_of(const AttentionPlan& p) {
+  auto view = [](const HeadStrides& s) { return cpu::AttentionView{nullptr, s.batch, s.seq, s.head}; };
+  cpu::Attention call{.q = view(p.q), .k = view(p.k), .v = view(p.v), .out = nullptr, .batch = p.batch,
+                      .queries = p.queries, .keys = p.keys(), .heads = p.heads, .kv_heads = p.kv_heads,
+                      .head_dim = p.head_dim, .value_dim = p.value_dim, .scale = static_cast<float>(p.scale)};
+  if (p.mask.given) call.mask = {nullptr, p.mask.batch, p.mask.head, p.mask.query};
+  call.causal = p.causal;
+  call.causal_offset = p.causal_offset;
+  return call;
+}
+
+/// Runs the call on the launch's addresses; the mask goes through the workspace if it must be converted.
+void launch(cpu::Attention call, const MaskPlan& mask, const ir::RunArgs& args, float* out) {
+  call.q.data = in_ptr<float>(args, 0);
+  call.k.data = in_ptr<float>(args, 1);
+  call.v.data = in_ptr<float>(args, 2);
+  call.out = out;
+  if (mask.elements > 0) call.mask.data = in_ptr<float>(args, 3);
+  if (mask.converts) {
+    float* converted = static_cast<float*>(args.workspace);
+    tensor::visit_dtype(mask.type, [&](auto t) { convert_mask<decltype(t)>(args.in[3], converted, mask.elements); });
+    call.mask.data = converted;
+  }
+  cpu::attention(call, cpu::pool_of(args.stream));
+}
+
+/// y [batch, heads, seq, channels] from the kernel's [batch, seq, heads, channels].
+void to_head_major(const AttentionPlan& p, const float* from, float* to, base::ThreadPool& pool) {
+  pool.run(p.batch * p.heads, [&](int64_t task) {
+    const int64_t b = task / p.heads, h = task % p.heads, d = p.value_dim;
+    for (int64_t i = 0; i < p.queries; ++i) {
+      std::copy_n(from + ((b * p.queries + i) * p.heads + h) * d, d, to + (task * p.queries + i) * d);
+    }
+  });
+}
+
+/// The new keys or values as [batch, kv_heads, seq, channels].
+void copy_present(const AttentionPlan& p, const float* from, const HeadStrides& at, int64_t d, float* to) {
+  if (to == nullptr) return;
+  for (int64_t b = 0; b < p.batch; ++b) {
+    for (int64_t h = 0; h < p.kv_heads; ++h) {
+      for (int64_t j = 0; j < p.fresh; ++j, to += d) std::copy_n(from + b * at.batch + j * at.seq + h * at.head, d, to);
+    }
+  }
+}
+
+ir::BoundKernel bind_fused(const AttentionPlan& p, const ir::NodeView& node) {
+  const cpu::Attention call = call_of(p);
+  const MaskPlan mask = plan_mask(p, node);
+  const size_t out_count = node.out.size();
+  const int64_t mask_bytes = mask.converts ? align_up(mask.elements * 4) : 0;
+  const bool head_major = p.y.head != p.value_dim && p.heads > 1;
+  const int64_t y_bytes = head_major ? p.batch * p.heads * p.queries * p.value_dim * 4 : 0;
+  auto run = [=](const ir::RunArgs& args) {
+    float* y = out_ptr<float>(args, 0);
+    float* staged = reinterpret_cast<float*>(static_cast<std::byte*>(args.workspace) + mask_bytes);
+    launch(call, mask, args, head_major ? staged : y);
+    if (head_major) to_head_major(p, staged, y, cpu::pool_of(args.stream));
+    if (out_count > 1) copy_present(p, in_ptr<float>(args, 1), p.k, p.head_dim, out_ptr<float>(args, 1));
+    if (out_count > 2) copy_present(p, in_ptr<float>(args, 2), p.v, p.value_dim, out_ptr<float>(args, 2));
+  };
+  return {run, mask_bytes + y_bytes};
+}
+
+}  // namespace
+
+ir::Kernel fused_attention_kernel() {
+  auto refuse = [](const ir::NodeView& node) -> ir::Refusal {
+    if (auto why = refuse_fused(node)) return why;
+    const AttentionPlan plan = plan_attention(node);
+    if (auto why = refuse_plan(plan, node)) return why;
+    return refuse_mask(plan, node);
+  };
+  return {.name = "fused", .refuse = refuse, .prepare = [](const ir::KernelInit& init) {
+            return bind_fused(plan_attention(init.node), init.node);
+          }};
+}
+
+ir::Kernel fused_attention_bsnd_kernel() {
+  auto refuse = [](const ir::NodeView& node) -> ir::Refusal {
+    if (auto why = refuse_fused(node)) return why;
+    const AttentionPlan plan = plan_attention_bsnd(node);
+    if (auto why = refuse_plan(plan, node)) return why;
+    return refuse_mask(plan, node);
+  };
+  return {.name = "fused", .refuse = refuse, .prepare = [](const ir::KernelInit& init) {
+            return bind_fused(plan_attention_bsnd(init.node), init.node);
+          }};
+}
+
+}  // namespace trireme::ops

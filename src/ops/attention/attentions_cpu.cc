@@ -1,0 +1,236 @@
+// Reference kernels of attention, attention_bsnd and rotary_embedding on CPU.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "backend/cpu/cpu_stream.h"
+#include "ops/attention/attention_kernels.h"
+#include "ops/attention/attention_plan.h"
+#include "ops/kernel_forms.h"
+
+namespace trireme::ops {
+namespace {
+
+using tensor::Dims;
+using tensor::DType;
+
+constexpr double kExcluded = -std::numeric_limits<double>::infinity();
+
+/// Addresses of one launch; optional ones may be null.
+struct AttentionArgs {
+  const void *q, *k, *v, *mask, *past_key, *past_value;
+  const int64_t* lengths;
+  void *y, *present_key, *present_value, *scores;
+};
+
+/// What the mask operand adds to the score of (batch, head, query, key).
+double mask_value(const AttentionPlan& p, DType type, const void* mask, int64_t b, int64_t h, int64_t i, int64_t j) {
+  if (!p.mask.given) return 0;
+  if (j >= p.mask.keys) return kExcluded;
+  const int64_t at = b * p.mask.batch + h * p.mask.head + i * p.mask.query + j;
+  const double v = tensor::visit_dtype(type, [&](auto t) { return double(static_cast<const decltype(t)*>(mask)[at]); });
+  if (p.mask.keeps) return v != 0 ? 0 : kExcluded;
+  return v;
+}
+
+/// True if causality, the window or the key count lets query i see key j.
+bool sees(const AttentionPlan& p, const int64_t* lengths, int64_t b, int64_t i, int64_t j) {
+  const bool by_length = lengths != nullptr && p.past == 0;
+  const int64_t position = i + (by_length ? lengths[b] - p.queries : p.causal_offset);
+  if (p.causal && j > position) return false;
+  if (p.left >= 0 && position - j > p.left) return false;
+  if (p.right >= 0 && j - position > p.right) return false;
+  return lengths == nullptr || j < lengths[b];
+}
+
+/// Channels of key or value `j`: from the cache, else from the new projection.
+template <class T>
+const T* cached_row(const AttentionPlan& p, const void* past, const void* fresh, const HeadStrides& at,
+                    std::array<int64_t, 4> place) {
+  const auto [b, h, j, channels] = place;
+  if (j < p.past) return static_cast<const T*>(past) + ((b * p.kv_heads + h) * p.past + j) * channels;
+  return static_cast<const T*>(fresh) + b * at.batch + (j - p.past) * at.seq + h * at.head;
+}
+
+/// Scores of one query into `row` [keys] and, if wanted, into the fourth result; returns false if it sees no key.
+template <class T>
+bool score_row(const AttentionPlan& p, DType mask_type, const AttentionArgs& a, std::array<int64_t, 3> at, double* row) {
+  const auto [b, h, i] = at;
+  const T* q = static_cast<const T*>(a.q) + b * p.q.batch + i * p.q.seq + h * p.q.head;
+  T* shown = a.scores == nullptr ? nullptr : static_cast<T*>(a.scores) + ((b * p.heads + h) * p.queries + i) * p.keys();
+  bool any = false;
+  for (int64_t j = 0; j < p.keys(); ++j) {
+    const T* k = cached_row<T>(p, a.past_key, a.k, p.k, {b, h / (p.heads / p.kv_heads), j, p.head_dim});
+    double sum = 0;
+    for (int64_t c = 0; c < p.head_dim; ++c) sum += double(q[c]) * double(k[c]);
+    double score = sum * p.scale;
+    if (shown != nullptr && p.qk_mode == 0) shown[j] = T(score);
+    if (p.softcap > 0) score = p.softcap * std::tanh(score / p.softcap);
+    if (shown != nullptr && p.qk_mode == 1) shown[j] = T(score);
+    const double bias = sees(p, a.lengths, b, i, j) ? mask_value(p, mask_type, a.mask, b, h, i, j) : kExcluded;
+    row[j] = score + bias;
+    if (shown != nullptr && p.qk_mode == 2) shown[j] = T(row[j]);
+    any = any || bias != kExcluded;
+  }
+  return any;
+}
+
+/// Probabilities in place; all zero if nothing is seen.
+void softmax_row(double* row, int64_t n, bool any) {
+  double top = kExcluded, sum = 0;
+  for (int64_t j = 0; j < n; ++j) top = std::max(top, row[j]);
+  if (!any || top == kExcluded) {
+    std::fill_n(row, n, 0.0);
+    return;
+  }
+  for (int64_t j = 0; j < n; ++j) sum += row[j] = std::exp(row[j] - top);
+  for (int64_t j = 0; j < n; ++j) row[j] /= sum;
+}
+
+template <class T>
+void attend(const AttentionPlan& p, DType mask_type, const AttentionArgs& a, std::array<int64_t, 3> at, double* row) {
+  const auto [b, h, i] = at;
+  softmax_row(row, p.keys(), score_row<T>(p, mask_type, a, at, row));
+  if (a.scores != nullptr && p.qk_mode == 3) {
+    T* shown = static_cast<T*>(a.scores) + ((b * p.heads + h) * p.queries + i) * p.keys();
+    for (int64_t j = 0; j < p.keys(); ++j) shown[j] = T(row[j]);
+  }
+  T* y = static_cast<T*>(a.y) + b * p.y.batch + i * p.y.seq + h * p.y.head;
+  for (int64_t c = 0; c < p.value_dim; ++c) {
+    double sum = 0;
+    for (int64_t j = 0; j < p.keys(); ++j) {
+      const T* v = cached_row<T>(p, a.past_value, a.v, p.v, {b, h / (p.heads / p.kv_heads), j, p.value_dim});
+      if (row[j] != 0) sum += row[j] * double(v[c]);
+    }
+    y[c] = T(sum);
+  }
+}
+
+/// present [batch, kv_heads, keys, channels] = cache followed by the new projection.
+template <class T>
+void copy_present(const AttentionPlan& p, const void* past, const void* fresh, const HeadStrides& at, int64_t channels,
+                  void* present) {
+  if (present == nullptr) return;
+  T* to = static_cast<T*>(present);
+  for (int64_t b = 0; b < p.batch; ++b) {
+    for (int64_t h = 0; h < p.kv_heads; ++h) {
+      for (int64_t j = 0; j < p.keys(); ++j, to += channels) {
+        std::copy_n(cached_row<T>(p, past, fresh, at, {b, h, j, channels}), channels, to);
+      }
+    }
+  }
+}
+
+AttentionArgs args_of(const ir::RunArgs& args, size_t in_count, size_t out_count) {
+  auto in = [&](size_t i) { return i < in_count ? args.in[i] : nullptr; };
+  auto out = [&](size_t i) { return i < out_count ? args.out[i] : nullptr; };
+  return {in(0),  in(1),  in(2),  in(3), in(4), in(5), static_cast<const int64_t*>(in(6)),
+          out(0), out(1), out(2), out(3)};
+}
+
+/// One head of one batch entry per task, with its own row of scores in the workspace.
+ir::BoundKernel bind_reference(const AttentionPlan& p, const ir::NodeView& node) {
+  const size_t in_count = node.in.size(), out_count = node.out.size();
+  const DType mask_type = node.present(3) ? node.in[3].dtype : DType::f32;
+  return visit_float(node.in[0].dtype, [&](auto t) {
+    using T = decltype(t);
+    auto run = [=](const ir::RunArgs& args) {
+      const AttentionArgs a = args_of(args, in_count, out_count);
+      cpu::pool_of(args.stream).run(p.batch * p.heads, [&](int64_t task) {
+        double* row = static_cast<double*>(args.workspace) + task * p.keys();
+        for (int64_t i = 0; i < p.queries; ++i) attend<T>(p, mask_type, a, {task / p.heads, task % p.heads, i}, row);
+      });
+      copy_present<T>(p, a.past_key, a.k, p.k, p.head_dim, a.present_key);
+      copy_present<T>(p, a.past_value, a.v, p.v, p.value_dim, a.present_value);
+    };
+    return ir::BoundKernel{run, p.batch * p.heads * p.keys() * 8};
+  });
+}
+
+ir::Refusal refuse_mixed(const ir::NodeView& node) {
+  for (size_t i : {1, 2}) {
+    if (node.in[i].dtype != node.in[0].dtype) return base::concat("operand ", i, " has another type than the queries");
+  }
+  return refuse_non_float(node);
+}
+
+struct RotaryPlan {
+  int64_t batch, seq, heads, head_dim, rotated;
+  HeadStrides at;
+  bool interleaved, by_position;
+  int64_t positions;  // rows of the caches when they are looked up
+};
+
+RotaryPlan plan_rotary(const ir::NodeView& node) {
+  const Dims x = node.in_dims(0);
+  const int64_t heads = x.size() == 4 ? x[1] : node.attrs.get_int("num_heads", 1);
+  RotaryPlan p{.batch = x[0], .seq = x.size() == 4 ? x[2] : x[1], .heads = heads};
+  p.head_dim = x.size() == 4 ? x[3] : x[2] / heads;
+  p.at = x.size() == 4 ? HeadStrides{x[1] * x[2] * x[3], x[3], x[2] * x[3]} : HeadStrides{x[1] * x[2], x[2], p.head_dim};
+  p.rotated = node.attrs.get_int("rotary_embedding_dim", 0);
+  if (p.rotated == 0) p.rotated = p.head_dim;
+  p.interleaved = node.attrs.get_int("interleaved", 0) != 0;
+  p.by_position = node.present(3);
+  const Dims cache = node.in_dims(1);
+  base::require(node.in_dims(2) == cache && !cache.empty() && p.rotated % 2 == 0 && p.rotated <= p.head_dim &&
+                    cache.back() == p.rotated / 2, "rotary caches of shape ", tensor::to_string(cache), " for ",
+                p.rotated, " rotating channels");
+  p.positions = cache[0];
+  base::require(p.by_position ? cache.size() == 2 : cache == Dims{p.batch, p.seq, p.rotated / 2},
+                "rotary caches of shape ", tensor::to_string(cache));
+  return p;
+}
+
+template <class T>
+void rotate(const RotaryPlan& p, const T* x, const T* cosine, const T* sine, T* y) {
+  const int64_t half = p.rotated / 2;
+  for (int64_t i = 0; i < half; ++i) {
+    const int64_t a = p.interleaved ? 2 * i : i, b = p.interleaved ? 2 * i + 1 : i + half;
+    const T xa = x[a], xb = x[b];
+    y[a] = cosine[i] * xa - sine[i] * xb;
+    y[b] = sine[i] * xa + cosine[i] * xb;
+  }
+  for (int64_t i = p.rotated; i < p.head_dim; ++i) y[i] = x[i];
+}
+
+ir::BoundKernel prepare_rotary(const ir::KernelInit& init) {
+  const RotaryPlan p = plan_rotary(init.node);
+  return visit_float(init.node.in[0].dtype, [&](auto t) {
+    using T = decltype(t);
+    return ir::BoundKernel{[p](const ir::RunArgs& args) {
+      cpu::pool_of(args.stream).for_range(p.batch * p.seq, 16, [&](int64_t begin, int64_t end) {
+        for (int64_t token = begin; token < end; ++token) {
+          // A position outside the caches reads their nearest row: run() must not fail.
+          const int64_t row = p.by_position ? std::clamp<int64_t>(in_ptr<int64_t>(args, 3)[token], 0, p.positions - 1) : token;
+          const T *c = in_ptr<T>(args, 1) + row * p.rotated / 2, *s = in_ptr<T>(args, 2) + row * p.rotated / 2;
+          for (int64_t h = 0; h < p.heads; ++h) {
+            const int64_t at = token / p.seq * p.at.batch + token % p.seq * p.at.seq + h * p.at.head;
+            rotate<T>(p, in_ptr<T>(args, 0) + at, c, s, out_ptr<T>(args, 0) + at);
+          }
+        }
+      });
+    }};
+  });
+}
+
+}  // namespace
+
+std::vector<ir::Kernel> attention_cpu_kernels() {
+  const ir::Kernel plain{
+      .name = "reference", .refuse = refuse_mixed, .prepare = [](const ir::KernelInit& init) {
+        return bind_reference(plan_attention(init.node), init.node);
+      }};
+  return faster({fused_attention_kernel()}, {plain, via_f32(plain)});
+}
+
+std::vector<ir::Kernel> attention_bsnd_cpu_kernels() {
+  const ir::Kernel plain{
+      .name = "reference", .refuse = refuse_mixed, .prepare = [](const ir::KernelInit& init) {
+        return bind_reference(plan_attention_bsnd(init.node), init.node);
+      }};
+  return faster({fused_attention_bsnd_kernel()}, {plain, via_f32(plain)});
+}
+
+std::vector<ir::Kernel> rotary_embedding_cpu_kernels() { return float_reference(prepare_rotary); }
+
+}  // namespace trireme::ops

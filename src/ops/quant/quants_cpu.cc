@@ -1,0 +1,278 @@
+// Reference kernels of quantize_linear, dequantize_linear, dynamic_quantize_linear and qlinear_matmul on CPU.
+#include <algorithm>
+#include <cmath>
+
+#include "backend/cpu/cpu_stream.h"
+#include "ops/dense/matmul_shape.h"
+#include "ops/elementwise/cast.h"
+#include "ops/elementwise/small_float.h"
+#include "ops/kernel_forms.h"
+#include "ops/quant/element_codec.h"
+#include "ops/quant/quant_kernels.h"
+#include "ops/quant/scale_map.h"
+
+namespace trireme::ops {
+namespace {
+
+using tensor::Dims;
+using tensor::DType;
+
+// A multiple of every packing, so that no two tasks share a byte.
+constexpr int64_t kChunk = 4096;
+
+/// Calls body(begin, end) over [0, n) in chunks that never split a byte.
+template <class Body>
+void for_chunks(base::ThreadPool& pool, int64_t n, const Body& body) {
+  pool.run((n + kChunk - 1) / kChunk, [&](int64_t i) { body(i * kChunk, std::min(n, (i + 1) * kChunk)); });
+}
+
+/// Rounds a quotient to the type it is computed in.
+double in_precision(DType type, double v) {
+  if (type == DType::f16) return static_cast<float>(tensor::Half(static_cast<float>(v)));
+  if (type == DType::bf16) return static_cast<float>(tensor::BFloat16(static_cast<float>(v)));
+  return type == DType::f64 ? v : static_cast<float>(v);
+}
+
+struct QuantizePlan {
+  ScaleMap map;
+  DType from, scale, to, precision;
+  int64_t n;
+  bool saturate, has_zero;
+};
+
+QuantizePlan plan_quantize(const ir::NodeView& node) {
+  const int64_t precision = node.attrs.get_int("precision", 0);
+  QuantizePlan p{.map = scale_map(node), .from = node.in[0].dtype, .scale = node.in[1].dtype, .to = node.out[0].dtype,
+                 .precision = DType::f32, .n = tensor::element_count(node.in_dims(0)),
+                 .saturate = node.attrs.get_int("saturate", 1) != 0, .has_zero = node.present(2)};
+  if (precision != 0) {
+    p.precision = dtype_from_onnx(precision);
+  } else if (p.scale == DType::f16 || p.scale == DType::bf16) {
+    p.precision = p.from == p.scale ? p.scale : DType::f32;
+  }
+  return p;
+}
+
+void quantize_range(const QuantizePlan& p, const ir::RunArgs& args, int64_t begin, int64_t end) {
+  const bool to_float = tensor::is_float(p.to);
+  const IntegerRange range = to_float ? IntegerRange{0, 0} : range_of(p.to);
+  for (int64_t i = begin; i < end; ++i) {
+    const int64_t s = p.map.scale_of(i);
+    const double quotient = in_precision(p.precision, read_element(p.from, args.in[0], i) / read_element(p.scale, args.in[1], s));
+    const double zero = p.has_zero ? read_element(p.to, args.in[2], s) : 0.0;
+    if (to_float) {
+      write_code(p.to, args.out[0], i, encode_small_float(p.to, static_cast<float>(quotient + zero), p.saturate));
+    } else {
+      // NaN fails both comparisons of clamp: give it the zero point.
+      const double v = std::isnan(quotient) ? zero : std::nearbyint(quotient) + zero;
+      write_integer(p.to, args.out[0], i, static_cast<int64_t>(std::clamp(v, double(range.lowest), double(range.highest))));
+    }
+  }
+}
+
+ir::BoundKernel prepare_quantize(const ir::KernelInit& init) {
+  const QuantizePlan plan = plan_quantize(init.node);
+  return {[plan](const ir::RunArgs& args) {
+    for_chunks(cpu::pool_of(args.stream), plan.n,
+               [&](int64_t begin, int64_t end) { quantize_range(plan, args, begin, end); });
+  }};
+}
+
+ir::BoundKernel prepare_dequantize(const ir::KernelInit& init) {
+  const ir::NodeView& node = init.node;
+  const ScaleMap map = scale_map(node);
+  const DType from = node.in[0].dtype, scale = node.in[1].dtype, to = node.out[0].dtype;
+  const int64_t n = tensor::element_count(node.in_dims(0));
+  const bool has_zero = node.present(2) && tensor::is_integer(from);
+  auto run = [=](const ir::RunArgs& args) {
+    for_chunks(cpu::pool_of(args.stream), n, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        const int64_t s = map.scale_of(i);
+        const double zero = has_zero ? read_element(from, args.in[2], s) : 0.0;
+        const double v = (read_element(from, args.in[0], i) - zero) * read_element(scale, args.in[1], s);
+        switch (to) {
+          case DType::f16: out_ptr<tensor::Half>(args, 0)[i] = tensor::Half(static_cast<float>(v)); break;
+          case DType::bf16: out_ptr<tensor::BFloat16>(args, 0)[i] = tensor::BFloat16(static_cast<float>(v)); break;
+          case DType::f64: out_ptr<double>(args, 0)[i] = v; break;
+          default: out_ptr<float>(args, 0)[i] = static_cast<float>(v); break;
+        }
+      }
+    });
+  };
+  return {run};
+}
+
+/// f32 to 8 bits with one scale, the case of almost every activation: multiplies are not used, so the result equals the
+/// division that the formula asks for.
+template <class Y>
+void quantize_plain(const float* x, float scale, Y zero, Y* y, int64_t n) {
+  const float lowest = std::numeric_limits<Y>::min(), highest = std::numeric_limits<Y>::max();
+  for (int64_t i = 0; i < n; ++i) {
+    // nearbyint of |v| < 2^22 by the carry of 1.5 * 2^23: vectorises on every target.
+    const float v = std::min(std::max(x[i] / scale, -65536.0f), 65536.0f);
+    const float rounded = (v + 12582912.0f) - 12582912.0f;
+    y[i] = static_cast<Y>(std::min(std::max(rounded + static_cast<float>(zero), lowest), highest));
+  }
+}
+
+ir::Refusal refuse_plain(const ir::NodeView& node) {
+  if (auto why = refuse_dtype(node, 0, {DType::f32})) return why;
+  if (auto why = refuse_dtype(node, 1, {DType::f32})) return why;
+  if (node.out[0].dtype != DType::u8 && node.out[0].dtype != DType::i8) return "the result is not an 8-bit integer";
+  if (node.attrs.get_int("precision", 0) > 1) return "another precision is asked for";
+  if (scale_map(node).kind == ScaleMap::Kind::blocked) return "scales are blocked";
+  return std::nullopt;
+}
+
+/// Per tensor or per axis: runs of elements that share a scale.
+template <class Y>
+ir::BoundKernel bind_plain(const ir::NodeView& node) {
+  const ScaleMap map = scale_map(node);
+  const int64_t n = tensor::element_count(node.in_dims(0));
+  const bool has_zero = node.present(2), whole = map.kind == ScaleMap::Kind::tensor;
+  const int64_t each = whole ? kChunk : std::max<int64_t>(map.inner, 1);
+  return {[=](const ir::RunArgs& args) {
+    const int64_t runs = n == 0 ? 0 : (n + each - 1) / each;
+    cpu::pool_of(args.stream).for_range(runs, std::max<int64_t>(1, kChunk / each), [&](int64_t first, int64_t last) {
+      for (int64_t r = first; r < last; ++r) {
+        const int64_t begin = r * each, end = std::min(n, begin + each), s = whole ? 0 : r % map.n;
+        quantize_plain<Y>(in_ptr<float>(args, 0) + begin, in_ptr<float>(args, 1)[s],
+                          has_zero ? in_ptr<Y>(args, 2)[s] : Y(0), out_ptr<Y>(args, 0) + begin, end - begin);
+      }
+    });
+  }};
+}
+
+ir::BoundKernel prepare_plain(const ir::KernelInit& init) {
+  return init.node.out[0].dtype == DType::i8 ? bind_plain<int8_t>(init.node) : bind_plain<uint8_t>(init.node);
+}
+
+template <class X>
+void dequantize_plain(const X* x, float scale, int32_t zero, float* y, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) y[i] = static_cast<float>(static_cast<int32_t>(x[i]) - zero) * scale;
+}
+
+ir::Refusal refuse_plain_dequantize(const ir::NodeView& node) {
+  if (auto why = refuse_dtype(node, 0, {DType::u8, DType::i8, DType::i32})) return why;
+  if (auto why = refuse_dtype(node, 1, {DType::f32})) return why;
+  if (node.out[0].dtype != DType::f32) return "the result is not f32";
+  if (scale_map(node).kind == ScaleMap::Kind::blocked) return "scales are blocked";
+  return std::nullopt;
+}
+
+template <class X>
+ir::BoundKernel bind_plain_dequantize(const ir::NodeView& node) {
+  const ScaleMap map = scale_map(node);
+  const int64_t n = tensor::element_count(node.in_dims(0));
+  const bool has_zero = node.present(2), whole = map.kind == ScaleMap::Kind::tensor;
+  const int64_t each = whole ? kChunk : std::max<int64_t>(map.inner, 1);
+  return {[=](const ir::RunArgs& args) {
+    const int64_t runs = n == 0 ? 0 : (n + each - 1) / each;
+    cpu::pool_of(args.stream).for_range(runs, std::max<int64_t>(1, kChunk / each), [&](int64_t first, int64_t last) {
+      for (int64_t r = first; r < last; ++r) {
+        const int64_t begin = r * each, end = std::min(n, begin + each), s = whole ? 0 : r % map.n;
+        dequantize_plain<X>(in_ptr<X>(args, 0) + begin, in_ptr<float>(args, 1)[s], has_zero ? in_ptr<X>(args, 2)[s] : 0,
+                            out_ptr<float>(args, 0) + begin, end - begin);
+      }
+    });
+  }};
+}
+
+ir::BoundKernel prepare_plain_dequantize(const ir::KernelInit& init) {
+  switch (init.node.in[0].dtype) {
+    case DType::u8: return bind_plain_dequantize<uint8_t>(init.node);
+    case DType::i8: return bind_plain_dequantize<int8_t>(init.node);
+    default: return bind_plain_dequantize<int32_t>(init.node);
+  }
+}
+
+void dynamic_quantize(const ir::RunArgs& args, int64_t n) {
+  const float* x = in_ptr<float>(args, 0);
+  float low = 0, high = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    low = std::min(low, x[i]);
+    high = std::max(high, x[i]);
+  }
+  const float range = (high - low) / 255.0f, scale = range == 0.0f ? 1.0f : range;
+  const float zero = std::nearbyint(std::clamp(0.0f - low / scale, 0.0f, 255.0f));
+  *out_ptr<float>(args, 1) = range;
+  *out_ptr<uint8_t>(args, 2) = static_cast<uint8_t>(zero);
+  cpu::pool_of(args.stream).for_range(n, kChunk, [&](int64_t begin, int64_t end) {
+    quantize_plain<uint8_t>(x + begin, scale, static_cast<uint8_t>(zero), out_ptr<uint8_t>(args, 0) + begin, end - begin);
+  });
+}
+
+struct QMatmulPlan {
+  MatmulShape shape;
+  DType a, b, y, scale;
+  int64_t a_scales, b_scales;  // 1, m or n values
+};
+
+/// Value of scale or zero operand `i` for index `at` of `count`; one value serves all.
+double parameter(DType type, const ir::RunArgs& args, size_t i, int64_t at, int64_t count) {
+  return read_element(type, args.in[i], count > 1 ? at : 0);
+}
+
+void qmatmul_row(const QMatmulPlan& p, const ir::RunArgs& args, int64_t row) {
+  const MatmulShape& s = p.shape;
+  const size_t batch = static_cast<size_t>(row / s.m);
+  const int64_t i = row % s.m, a0 = s.a_offset[batch] + i * s.k, b0 = s.b_offset[batch];
+  const double a_zero = parameter(p.a, args, 2, i, p.a_scales), a_scale = parameter(p.scale, args, 1, i, p.a_scales);
+  const double y_scale = read_element(p.scale, args.in[6], 0), y_zero = read_element(p.y, args.in[7], 0);
+  const IntegerRange range = range_of(p.y);
+  for (int64_t j = 0; j < s.n; ++j) {
+    const double b_zero = parameter(p.b, args, 5, j, p.b_scales);
+    double sum = 0;  // exact: products of 8-bit values
+    for (int64_t l = 0; l < s.k; ++l) {
+      sum += (read_element(p.a, args.in[0], a0 + l) - a_zero) * (read_element(p.b, args.in[3], b0 + l * s.n + j) - b_zero);
+    }
+    const double v = sum * a_scale * parameter(p.scale, args, 4, j, p.b_scales) / y_scale;
+    const double q = std::clamp(std::nearbyint(v) + y_zero, double(range.lowest), double(range.highest));
+    write_integer(p.y, args.out[0], row * s.n + j, static_cast<int64_t>(q));
+  }
+}
+
+ir::Refusal refuse_qmatmul(const ir::NodeView& node) {
+  for (size_t i : {0, 3, 7}) {
+    if (auto why = refuse_dtype(node, i, {DType::i8, DType::u8})) return why;
+  }
+  return std::nullopt;
+}
+
+ir::BoundKernel prepare_qmatmul(const ir::KernelInit& init) {
+  const ir::NodeView& node = init.node;
+  const QMatmulPlan plan{matmul_shape(node.in_dims(0), node.in_dims(3)), node.in[0].dtype, node.in[3].dtype,
+                         node.out[0].dtype, node.in[1].dtype, tensor::element_count(node.in_dims(1)),
+                         tensor::element_count(node.in_dims(4))};
+  return {[plan](const ir::RunArgs& args) {
+    cpu::pool_of(args.stream).run(plan.shape.batches() * plan.shape.m,
+                                  [&](int64_t row) { qmatmul_row(plan, args, row); });
+  }};
+}
+
+}  // namespace
+
+std::vector<ir::Kernel> quantize_linear_cpu_kernels() {
+  return {{.name = "plain_8_bit", .refuse = refuse_plain, .prepare = prepare_plain},
+          {.name = "reference", .prepare = prepare_quantize}};
+}
+
+std::vector<ir::Kernel> dequantize_linear_cpu_kernels() {
+  return {{.name = "plain", .refuse = refuse_plain_dequantize, .prepare = prepare_plain_dequantize},
+          {.name = "reference", .prepare = prepare_dequantize}};
+}
+
+std::vector<ir::Kernel> dynamic_quantize_linear_cpu_kernels() {
+  return {{.name = "reference",
+           .refuse = [](const ir::NodeView& n) { return refuse_dtype(n, 0, {DType::f32}); },
+           .prepare = [](const ir::KernelInit& init) {
+             const int64_t n = tensor::element_count(init.node.in_dims(0));
+             return ir::BoundKernel{[n](const ir::RunArgs& args) { dynamic_quantize(args, n); }};
+           }}};
+}
+
+std::vector<ir::Kernel> qlinear_matmul_cpu_kernels() {
+  return {{.name = "reference", .refuse = refuse_qmatmul, .prepare = prepare_qmatmul}};
+}
+
+}  // namespace trireme::ops
