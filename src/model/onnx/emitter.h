@@ -60,4 +60,7 @@ const ir::OpDef& need_onnx_op(std::string_view onnx_op, std::string_view domain 
 /// Rewrites a node of an older opset to the newest form, in place; or emits it whole and returns its results.
 std::optional<std::vector<ir::ValueId>> upgrade(Emitter& emitter, PendingNode& node);
 
+/// Spells a node out in other operators if it has no op of its own.
+std::optional<std::vector<ir::ValueId>> decompose(Emitter& emitter, PendingNode& node);
+
 }  // namespace trireme::model::onnx

@@ -206,6 +206,8 @@ void Importer::add_node(const NodeProto& node, Scope& scope) {
 
 std::vector<ValueId> Importer::add_operator(const NodeProto& node, PendingNode pending, Scope& scope) {
   const std::string_view domain = normal_domain(node.domain);
+  if (domain == "ai.onnx.preview" && node.op_type == "FlexAttention")
+    return add_flex_attention(node, pending, scope);
   if (!domain.empty()) need_onnx_op(node.op_type, domain);
   const auto opset = scope.opsets.find(domain);
   base::require(opset != scope.opsets.end(), "the model imports no opset of the default domain");
@@ -215,6 +217,12 @@ std::vector<ValueId> Importer::add_operator(const NodeProto& node, PendingNode p
   Emitter emitter(scope.graph, pending.from);
   if (auto results = upgrade(emitter, pending)) {
     base::check(results->size() >= pending.out_count, "rewriting ", node.op_type, " made too few results");
+    results->resize(pending.out_count);
+    return *results;
+  }
+  if (auto results = decompose(emitter, pending)) {
+    base::require(results->size() >= pending.out_count, node.op_type, " has only ", results->size(),
+                  " outputs");
     results->resize(pending.out_count);
     return *results;
   }

@@ -57,6 +57,9 @@ class Importer {
   ir::GraphPtr import_body(const GraphProto& body, const std::vector<BodyInput>& inputs,
                            const std::vector<std::string_view>& captures, const Scope& outer);
 
+  ir::ValueId inline_graph(const GraphProto& body, ir::ValueId argument, Scope& outer);
+  std::vector<ir::ValueId> add_flex_attention(const NodeProto& node, const PendingNode& n, Scope& scope);
+
   const AttributeProto* resolve(const AttributeProto& attribute, const Scope& scope) const;
   ir::Attrs read_attrs(const NodeProto& node, const Scope& scope);
   std::optional<ir::AttrValue> read_attr(const AttributeProto& attribute);

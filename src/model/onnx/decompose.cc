@@ -1,0 +1,152 @@
+// ONNX operators that have no op of their own, spelt out in others: one table row each.
+#include <cmath>
+
+#include "model/onnx/emitter.h"
+#include "model/onnx/tensor_proto.h"
+
+namespace trireme::model::onnx {
+namespace {
+
+using ir::ValueId;
+using tensor::DType;
+using tensor::Shape;
+using Results = std::vector<ValueId>;
+
+/// y = swish(a) b.
+Results swiglu(Emitter& e, PendingNode& n) {
+  const ValueId gate = e.emit("Swish", {n.input(0)}, {{"alpha", n.attrs.get_float("alpha", 1)}});
+  return {e.emit("Mul", {gate, n.input(1)})};
+}
+
+int64_t static_dim(Emitter& e, ValueId id, size_t axis, std::string_view what) {
+  const Shape& shape = e.type(id).shape;
+  base::require(shape.has_rank() && axis < shape.rank() && shape[axis].is_static(), what,
+                " must be known, shape is ", shape.to_string());
+  return shape[axis].value();
+}
+
+/// A depthwise convolution over the past k - 1 columns and the new ones: input [batch, channels, length].
+Results causal_conv(Emitter& e, PendingNode& n) {
+  const int64_t channels = static_dim(e, n.input(1), 0, "the channel count");
+  const int64_t k = static_dim(e, n.input(1), 2, "the kernel length");
+  const ValueId padded = n.has_input(3) ? e.emit("Concat", {n.input(3), n.input(0)}, {{"axis", int64_t{2}}})
+                                        : e.emit("Pad", {n.input(0), e.ints({0, 0, k - 1, 0, 0, 0})});
+  ValueId y = e.emit("Conv", {padded, n.input(1), n.input(2)}, {{"group", channels}});
+  const std::string activation = n.attrs.get_string("activation", "none");
+  if (activation == "silu" || activation == "swish") {
+    y = e.emit("Swish", {y});
+  } else if (activation != "none") {
+    base::fail_unsupported("activation '", activation, "'");
+  }
+  const ValueId first = k == 1 ? e.ints({INT64_MAX}) : e.ints({1 - k});
+  return {y, e.emit("Slice", {padded, first, e.ints({INT64_MAX}), e.ints({2})})};
+}
+
+ValueId cast(Emitter& e, ValueId x, DType to) {
+  if (e.type(x).dtype == to) return x;
+  return e.emit("Cast", {x}, {{"to", int64_t{dtype_to_onnx(to)}}});
+}
+
+/// x [batch, time, heads * d] -> [time, batch, groups..., d] in f32: a scan runs over axis 0.
+ValueId by_time(Emitter& e, ValueId x, const std::vector<int64_t>& split) {
+  const ValueId parts = e.emit("Reshape", {cast(e, x, DType::f32), e.ints(split)});
+  std::vector<int64_t> perm{1, 0};
+  for (size_t i = 2; i < split.size(); ++i) perm.push_back(static_cast<int64_t>(i));
+  return e.emit("Transpose", {parts}, {{"perm", perm}});
+}
+
+struct Recurrence {
+  bool has_decay, has_beta;
+  double scale;
+};
+
+/// One step: state [batch, heads, dk, dv]; q [batch, heads, group, dk], k [.., dk], v [.., dv], decay [.., dk
+/// or 1], beta [.., 1] -> new state and output [batch, heads, group, dv].
+ir::GraphPtr recurrence_body(const Recurrence& r, const std::string& from) {
+  auto g = std::make_shared<ir::Graph>();
+  g->name = "recurrence";
+  Emitter e(*g, from);
+  const auto input = [&](const char* name, size_t rank) {
+    return g->add_input(name, {DType::f32, Shape::unknown(rank)});
+  };
+  ValueId state = input("state", 4);
+  const ValueId q = input("q", 4), k = input("k", 3), v = input("v", 3);
+  if (r.has_decay) {
+    const ValueId decay = e.emit("Exp", {input("decay", 3)});
+    state = e.emit("Mul", {state, e.emit("Unsqueeze", {decay, e.ints({3})})});
+  }
+  const ValueId key_row = e.emit("Unsqueeze", {k, e.ints({2})}),
+                key_column = e.emit("Unsqueeze", {k, e.ints({3})});
+  ValueId value_row = e.emit("Unsqueeze", {v, e.ints({2})});  // [batch, heads, 1, dv]
+  if (r.has_beta) {
+    // The state already answers something for this key: only the difference is written.
+    const ValueId beta = e.emit("Unsqueeze", {input("beta", 3), e.ints({3})});
+    const ValueId known = e.emit("MatMul", {key_row, state});
+    value_row = e.emit("Mul", {beta, e.emit("Sub", {value_row, known})});
+  }
+  state = e.emit("Add", {state, e.emit("Mul", {key_column, value_row})});
+  const ValueId out = e.emit("Mul", {e.emit("MatMul", {q, state}), e.scalar_of(DType::f32, r.scale)});
+  g->add_output(state, "new_state");
+  g->add_output(out, "out");
+  g->sort();
+  return g;
+}
+
+/// Linear attention as the recurrence that defines it, one Scan over time.
+Results linear_attention(Emitter& e, PendingNode& n) {
+  const int64_t q_heads = n.attrs.need_int("q_num_heads"), heads = n.attrs.need_int("kv_num_heads");
+  base::require(heads > 0 && q_heads > 0 && q_heads % heads == 0, "q_num_heads ", q_heads,
+                " must be a multiple of kv_num_heads ", heads);
+  const std::string rule = n.attrs.get_string("update_rule", "gated_delta");
+  const int64_t dk = static_dim(e, n.input(0), 2, "the query width") / q_heads;
+  double scale = n.attrs.get_float("scale", 0);
+  if (scale == 0) scale = 1 / std::sqrt(static_cast<double>(dk));
+  const Recurrence r{rule == "gated" || rule == "gated_delta", rule == "delta" || rule == "gated_delta",
+                     scale};
+  base::require(r.has_decay == n.has_input(4) && r.has_beta == n.has_input(5), "update_rule '", rule,
+                "' does not fit the operands decay and beta");
+  const ValueId values = by_time(e, n.input(2), {0, 0, heads, -1});
+  ValueId state = n.input(3);
+  if (n.has_input(3)) {
+    state = cast(e, state, DType::f32);
+  } else {
+    const ValueId batch = e.emit("Shape", {n.input(0)}, {{"start", int64_t{0}}, {"end", int64_t{1}}});
+    const ValueId width = e.emit("Shape", {values}, {{"start", int64_t{3}}, {"end", int64_t{4}}});
+    const ValueId shape = e.emit("Concat", {batch, e.ints({heads, dk}), width}, {{"axis", int64_t{0}}});
+    state = e.emit("ConstantOfShape", {shape});
+  }
+  Results operands{state, by_time(e, n.input(0), {0, 0, heads, q_heads / heads, dk}),
+                   by_time(e, n.input(1), {0, 0, heads, dk}), values};
+  if (r.has_decay) operands.push_back(by_time(e, n.input(4), {0, 0, heads, -1}));
+  if (r.has_beta) operands.push_back(by_time(e, n.input(5), {0, 0, -1, 1}));
+  const auto scans = static_cast<int64_t>(operands.size()) - 1;
+  const auto out = e.emit_many(
+      "Scan", operands,
+      {{"body", recurrence_body(r, n.from)}, {"num_scan_inputs", scans}, {"captures", int64_t{0}}}, 2);
+  // [time, batch, heads, group, dv] -> [batch, time, q_heads * dv]
+  const ValueId by_batch = e.emit("Transpose", {out[1]}, {{"perm", std::vector<int64_t>{1, 0, 2, 3, 4}}});
+  const ValueId y = e.emit("Reshape", {by_batch, e.ints({0, 0, -1})});
+  const DType state_type = e.type(n.has_input(3) ? n.input(3) : n.input(0)).dtype;
+  return {cast(e, y, e.type(n.input(0)).dtype), cast(e, out[0], state_type)};
+}
+
+struct Row {
+  std::string_view op;
+  size_t operands;
+  Results (*build)(Emitter&, PendingNode&);
+};
+constexpr Row kRows[] = {
+    {"SwiGLU", 2, swiglu}, {"CausalConvWithState", 2, causal_conv}, {"LinearAttention", 3, linear_attention}};
+
+}  // namespace
+
+std::optional<Results> decompose(Emitter& emitter, PendingNode& node) {
+  for (const Row& row : kRows) {
+    if (row.op != node.op_type || find_onnx_op(row.op) != nullptr) continue;
+    for (size_t i = 0; i < row.operands; ++i) base::require(node.has_input(i), "the node needs operand ", i);
+    return row.build(emitter, node);
+  }
+  return std::nullopt;
+}
+
+}  // namespace trireme::model::onnx
