@@ -68,8 +68,8 @@ std::vector<ValueId> Importer::add_flex_attention(const NodeProto& node, const P
   };
   scores = modify("score_mod", scores);
   const ValueId chances = modify("prob_mod", e.emit("Softmax", {scores}, {{"axis", int64_t{-1}}}));
-  const ValueId weights = e.emit("Cast", {chances}, {{"to", int64_t{dtype_to_onnx(in_type)}}});
-  return {e.emit("MatMul", {weights, repeat(n.in[2])})};
+  const ValueId values = e.emit("Cast", {repeat(n.in[2])}, {{"to", precision}});
+  return {e.emit("Cast", {e.emit("MatMul", {chances, values})}, {{"to", int64_t{dtype_to_onnx(in_type)}}})};
 }
 
 }  // namespace trireme::model::onnx
