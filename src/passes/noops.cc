@@ -46,7 +46,10 @@ bool remove_transpose(Rewriter& rw, const Node& node) {
   return true;
 }
 
-bool is_view_op(const Node& node) { return node.op->schema.is_view && node.op_name() != "identity"; }
+/// Views that change the shape alone; bit_cast changes the element type.
+bool is_view_op(const Node& node) {
+  return node.op->schema.is_view && node.op_name() != "identity" && node.op_name() != "bit_cast";
+}
 
 /// A view of a view, or a view that keeps the shape.
 bool remove_view(Rewriter& rw, const Node& node) {
