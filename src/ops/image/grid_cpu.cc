@@ -1,0 +1,187 @@
+// Reference kernels of grid_sample and affine_grid on CPU, for one to three spatial axes.
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "backend/cpu/cpu_stream.h"
+#include "ops/image/image_kernels.h"
+#include "ops/kernel_forms.h"
+
+namespace trireme::ops {
+namespace {
+
+using tensor::Dims;
+
+enum class Padding : uint8_t { zeros, border, reflection };
+enum class Interpolation : uint8_t { nearest, linear, cubic };
+
+struct GridPlan {
+  int64_t batch, channels, in_points, out_points;
+  size_t axes;
+  std::array<int64_t, 3> in{1, 1, 1};  // spatial extents of x
+  Padding padding;
+  Interpolation mode;
+  bool align;
+};
+
+GridPlan plan_grid(const ir::NodeView& node) {
+  const Dims x = node.in_dims(0), y = node.out_dims(0);
+  if (x.size() > 5) base::fail_unsupported("grid_sample has at most 3 spatial axes, got ", x.size() - 2);
+  GridPlan p{.batch = x[0], .channels = x[1], .in_points = product(x, 2, x.size()),
+             .out_points = product(y, 2, y.size()), .axes = x.size() - 2};
+  std::copy(x.begin() + 2, x.end(), p.in.begin());
+  const std::string mode = node.attrs.get_string("mode", "linear"), pad = node.attrs.get_string("padding_mode", "zeros");
+  base::require(mode == "linear" || mode == "bilinear" || mode == "nearest" || mode == "cubic" || mode == "bicubic",
+                "unknown grid_sample mode '", mode, "'");
+  base::require(pad == "zeros" || pad == "border" || pad == "reflection", "unknown padding_mode '", pad, "'");
+  p.mode = mode == "nearest" ? Interpolation::nearest
+           : mode == "cubic" || mode == "bicubic" ? Interpolation::cubic : Interpolation::linear;
+  p.padding = pad == "zeros" ? Padding::zeros : pad == "border" ? Padding::border : Padding::reflection;
+  p.align = node.attrs.get_int("align_corners", 0) != 0;
+  return p;
+}
+
+/// Reflects x at the borders until it lies in [lo, hi].
+double reflect(double x, double lo, double hi) {
+  const double range = hi - lo;
+  if (range <= 0) return lo;
+  const double distance = x < lo ? lo - x : x > hi ? x - hi : -1;
+  if (distance < 0) return x;
+  const double turns = std::floor(distance / range), rest = distance - turns * range;
+  const bool even = std::fmod(turns, 2) == 0;
+  return (x < lo) == even ? lo + rest : hi - rest;
+}
+
+/// Up to four taps of one axis: input index (or -1: zero) and weight.
+struct AxisTaps {
+  int count = 0;
+  std::array<int64_t, 4> index{};
+  std::array<double, 4> weight{};
+};
+
+double cubic(double x) {
+  constexpr double a = -0.75;
+  x = std::abs(x);
+  if (x <= 1) return ((a + 2) * x - (a + 3)) * x * x + 1;
+  return ((a * x - 5 * a) * x + 8 * a) * x - 4 * a;
+}
+
+/// Index that padding gives for position i outside or inside [0, n).
+int64_t padded_index(const GridPlan& p, double i, int64_t n, double lo, double hi) {
+  if (p.padding == Padding::reflection) i = std::trunc(reflect(i, lo, hi));
+  if (p.padding == Padding::zeros && (i < 0 || i > double(n - 1))) return -1;
+  return static_cast<int64_t>(std::clamp(i, 0.0, double(n - 1)));
+}
+
+AxisTaps axis_taps(const GridPlan& p, double normal, int64_t n) {
+  const double extent = double(n), lo = p.align ? 0 : -0.5, hi = p.align ? extent - 1 : extent - 0.5;
+  double x = p.align ? (normal + 1) / 2 * (extent - 1) : ((normal + 1) * extent - 1) / 2;
+  if (!std::isfinite(x)) x = -1e9;  // reads padding
+  x = static_cast<float>(x);
+  if (p.mode == Interpolation::nearest) x = std::nearbyint(x);
+  if (x < lo || x > hi) {
+    if (p.padding == Padding::border) x = std::clamp(x, 0.0, extent - 1);
+    if (p.padding == Padding::reflection) x = reflect(x, lo, hi);
+  }
+  AxisTaps t;
+  const double base = p.mode == Interpolation::nearest ? x : std::floor(x) - (p.mode == Interpolation::cubic ? 1 : 0);
+  t.count = p.mode == Interpolation::nearest ? 1 : p.mode == Interpolation::linear ? 2 : 4;
+  for (int k = 0; k < t.count; ++k) {
+    const size_t at = static_cast<size_t>(k);
+    const double i = p.mode == Interpolation::nearest ? std::trunc(x) : base + k;
+    t.index[at] = padded_index(p, i, n, lo, hi);
+    t.weight[at] = t.count == 1 ? 1 : t.count == 2 ? 1 - std::abs(x - i) : cubic(x - i);
+  }
+  return t;
+}
+
+/// Sum over the taps of axes [axis, axes) of the element that starts at `at`.
+template <class T>
+double sample(const GridPlan& p, const std::array<AxisTaps, 3>& taps, const T* x, size_t axis, int64_t at) {
+  if (axis == p.axes) return double(x[at]);
+  double sum = 0;
+  for (int k = 0; k < taps[axis].count; ++k) {
+    const int64_t index = taps[axis].index[static_cast<size_t>(k)];
+    if (index >= 0) {
+      sum += taps[axis].weight[static_cast<size_t>(k)] * sample(p, taps, x, axis + 1, at * p.in[axis] + index);
+    }
+  }
+  return sum;
+}
+
+template <class T, class G>
+void sample_point(const GridPlan& p, const ir::RunArgs& args, int64_t point) {
+  const int64_t n = point / p.out_points, at = point % p.out_points;
+  const G* grid = in_ptr<G>(args, 1) + point * static_cast<int64_t>(p.axes);
+  std::array<AxisTaps, 3> taps;
+  for (size_t i = 0; i < p.axes; ++i) taps[i] = axis_taps(p, double(grid[p.axes - 1 - i]), p.in[i]);
+  for (int64_t c = 0; c < p.channels; ++c) {
+    const T* plane = in_ptr<T>(args, 0) + (n * p.channels + c) * p.in_points;
+    out_ptr<T>(args, 0)[(n * p.channels + c) * p.out_points + at] = static_cast<T>(sample(p, taps, plane, 0, 0));
+  }
+}
+
+ir::BoundKernel prepare_grid(const ir::KernelInit& init) {
+  const GridPlan plan = plan_grid(init.node);
+  return visit_float(init.node.in[0].dtype, [&](auto t) {
+    return visit_float(init.node.in[1].dtype, [&](auto g) {
+      return ir::BoundKernel{[plan](const ir::RunArgs& args) {
+        cpu::pool_of(args.stream).for_range(plan.batch * plan.out_points, 64, [&](int64_t begin, int64_t end) {
+          for (int64_t i = begin; i < end; ++i) sample_point<decltype(t), decltype(g)>(plan, args, i);
+        });
+      }};
+    });
+  });
+}
+
+/// Coordinate i of n in [-1, 1].
+double normal_coordinate(int64_t i, int64_t n, bool align) {
+  if (align) return n == 1 ? -1.0 : -1.0 + 2.0 * double(i) / double(n - 1);
+  return -1.0 + (2.0 * double(i) + 1) / double(n);
+}
+
+ir::BoundKernel prepare_affine(const ir::KernelInit& init) {
+  const Dims y = init.node.out_dims(0);
+  const size_t axes = y.size() - 2;
+  const bool align = init.node.attrs.get_int("align_corners", 0) != 0;
+  const int64_t points = product(y, 1, y.size() - 1);
+  return visit_float(init.node.in[0].dtype, [&](auto t) {
+    using T = decltype(t);
+    return ir::BoundKernel{[=](const ir::RunArgs& args) {
+      cpu::pool_of(args.stream).for_range(y[0] * points, 1024, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) {
+          std::array<double, 4> at{1, 1, 1, 1};  // x, y, z, 1: last axis first
+          int64_t rest = i % points;
+          for (size_t a = 0; a < axes; ++a) {
+            const int64_t n = y[axes - a];
+            at[a] = normal_coordinate(rest % n, n, align);
+            rest /= n;
+          }
+          at[axes] = 1;
+          const T* theta = in_ptr<T>(args, 0) + i / points * static_cast<int64_t>(axes * (axes + 1));
+          for (size_t r = 0; r < axes; ++r) {
+            double sum = 0;
+            for (size_t c = 0; c <= axes; ++c) sum += double(theta[r * (axes + 1) + c]) * at[c];
+            out_ptr<T>(args, 0)[i * static_cast<int64_t>(axes) + static_cast<int64_t>(r)] = static_cast<T>(sum);
+          }
+        }
+      });
+    }};
+  });
+}
+
+ir::Refusal refuse_grid(const ir::NodeView& node) {
+  if (auto why = refuse_dtype(node, 1, {tensor::DType::f32, tensor::DType::f64})) return why;
+  return refuse_non_float(node);
+}
+
+}  // namespace
+
+std::vector<ir::Kernel> grid_sample_cpu_kernels() {
+  const ir::Kernel plain{.name = "reference", .refuse = refuse_grid, .prepare = prepare_grid};
+  return {plain, via_f32(plain)};
+}
+
+std::vector<ir::Kernel> affine_grid_cpu_kernels() { return float_reference(prepare_affine); }
+
+}  // namespace trireme::ops
