@@ -1,0 +1,13 @@
+// The CPU kernels of the losses, listed op by op.
+#pragma once
+
+#include <vector>
+
+#include "ir/kernel.h"
+
+namespace trireme::ops {
+
+std::vector<ir::Kernel> nll_loss_cpu_kernels();
+std::vector<ir::Kernel> softmax_cross_entropy_loss_cpu_kernels();
+
+}  // namespace trireme::ops
