@@ -1,0 +1,111 @@
+// CPU kernels along one axis of [outer, axis, inner]: arg_max, arg_min, cum_sum, cum_prod.
+#include "backend/cpu/cpu_stream.h"
+#include "ops/elementwise/row_kernels.h"
+#include "ops/reduce/reduce.h"
+
+namespace trireme::ops {
+namespace {
+
+/// A tensor seen along one axis.
+struct AxisView {
+  int64_t outer = 1, axis = 1, inner = 1;
+  AxisView(const tensor::Dims& dims, size_t at) : axis(dims.empty() ? 1 : dims[at]) {
+    for (size_t d = 0; d < dims.size(); ++d)
+      (d < at ? outer : d > at ? inner : axis) *= d == at ? 1 : dims[d];
+  }
+};
+
+template <class T>
+void arg_lane(const T* x, const AxisView& v, bool is_max, bool takes_last, int64_t* y) {
+  using C = Arithmetic<T>;
+  C best = static_cast<C>(x[0]);
+  int64_t at = 0;
+  for (int64_t i = 1; i < v.axis; ++i) {
+    const C c = static_cast<C>(x[i * v.inner]);
+    // NaN wins over numbers, as in NumPy.
+    const bool is_better = (is_max ? c > best : c < best) || (c != c && best == best);
+    const bool is_equal = c == best || (c != c && best != best);
+    if (is_better || (takes_last && is_equal)) {
+      best = c;
+      at = i;
+    }
+  }
+  *y = at;
+}
+
+ir::BoundKernel prepare_arg(const ir::NodeView& n, bool is_max) {
+  const tensor::Dims dims = n.in_dims(0);
+  const size_t axis = ir::normal_axis(n.attrs.get_int("axis", 0), dims.size());
+  const AxisView v(dims, axis);
+  const bool takes_last = n.attrs.get_int("select_last_index", 0) != 0;
+  return tensor::visit_dtype(n.in[0].dtype, [&](auto zero) -> ir::BoundKernel {
+    using T = decltype(zero);
+    return {[=](const ir::RunArgs& args) {
+      const T* x = static_cast<const T*>(args.in[0]);
+      int64_t* y = static_cast<int64_t*>(args.out[0]);
+      const int64_t grain = std::max<int64_t>(1, 16384 / std::max<int64_t>(1, v.axis));
+      cpu::pool_of(args.stream).for_range(v.outer * v.inner, grain, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) {
+          arg_lane(x + i / v.inner * v.axis * v.inner + i % v.inner, v, is_max, takes_last, y + i);
+        }
+      });
+    }};
+  });
+}
+
+template <class T, bool kProduct>
+void scan_lane(const T* x, T* y, const AxisView& v, bool is_exclusive, bool is_reverse) {
+  using A = std::conditional_t<std::is_integral_v<T>, uint64_t, double>;
+  A total = kProduct ? A(1) : A(0);
+  for (int64_t k = 0; k < v.axis; ++k) {
+    const int64_t i = (is_reverse ? v.axis - 1 - k : k) * v.inner;
+    const A c = static_cast<A>(static_cast<Arithmetic<T>>(x[i]));
+    const A next = kProduct ? total * c : total + c;
+    y[i] = static_cast<T>(is_exclusive ? total : next);
+    total = next;
+  }
+}
+
+template <bool kProduct>
+ir::BoundKernel prepare_scan(const ir::NodeView& n) {
+  const tensor::Dims dims = n.in_dims(0);
+  const size_t axis = ir::normal_axis(n.value(1)->to_ints().at(0), dims.size());
+  const AxisView v(dims, axis);
+  const bool is_exclusive = n.attrs.get_int("exclusive", 0) != 0,
+             is_reverse = n.attrs.get_int("reverse", 0) != 0;
+  return tensor::visit_dtype(n.in[0].dtype, [&](auto zero) -> ir::BoundKernel {
+    using T = decltype(zero);
+    return {[=](const ir::RunArgs& args) {
+      const T* x = static_cast<const T*>(args.in[0]);
+      T* y = static_cast<T*>(args.out[0]);
+      cpu::pool_of(args.stream).for_range(v.outer * v.inner, 64, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) {
+          const int64_t first = i / v.inner * v.axis * v.inner + i % v.inner;
+          scan_lane<T, kProduct>(x + first, y + first, v, is_exclusive, is_reverse);
+        }
+      });
+    }};
+  });
+}
+
+}  // namespace
+
+std::vector<ir::Kernel> arg_cpu_kernels(bool is_max) {
+  ir::Kernel k{.name = "reference"};
+  k.prepare = [is_max](const ir::KernelInit& init) { return prepare_arg(init.node, is_max); };
+  return {k};
+}
+
+std::vector<ir::Kernel> scan_cpu_kernels(bool is_product) {
+  ir::Kernel k{.name = "reference"};
+  k.refuse = [](const ir::NodeView& n) -> ir::Refusal {
+    if (n.value(1) == nullptr) return "the axis is not known before the run";
+    return std::nullopt;
+  };
+  k.prepare = [is_product](const ir::KernelInit& init) {
+    return is_product ? prepare_scan<true>(init.node) : prepare_scan<false>(init.node);
+  };
+  return {k};
+}
+
+}  // namespace trireme::ops

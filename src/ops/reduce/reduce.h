@@ -1,0 +1,18 @@
+// Reductions over axes: the table of what is summed, and how the axes of a node are read.
+#pragma once
+
+#include "ir/kernel.h"
+
+namespace trireme::ops {
+
+enum class Reduction : uint8_t { sum, mean, max, min, prod, l1, l2, log_sum, log_sum_exp, sum_square };
+
+/// Axes of a reduce op: the operand or all; nothing when noop_with_empty_axes asks for the identity.
+/// reduced[d] says whether dimension d goes. Needs a known axes operand.
+std::vector<bool> reduced_axes(const ir::NodeView& node);
+
+std::vector<ir::Kernel> reduce_cpu_kernels(Reduction reduction);
+std::vector<ir::Kernel> arg_cpu_kernels(bool is_max);
+std::vector<ir::Kernel> scan_cpu_kernels(bool is_product);
+
+}  // namespace trireme::ops
