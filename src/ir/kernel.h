@@ -1,6 +1,7 @@
 // How a kernel offers itself to the compiler: says yes or why not, then binds itself to one node with fixed shapes.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <optional>
 #include <span>
@@ -15,12 +16,41 @@ namespace trireme::ir {
 /// Why a kernel cannot run a node, in words; nullopt means it can.
 using Refusal = std::optional<std::string>;
 
+/// What a kernel found wrong with the data it was given (an index out of range): kernels cannot throw, so the first
+/// one to fail records it here and goes on without touching memory outside its operands. Whoever runs kernels throws
+/// invalid_argument from it afterwards.
+class RunStatus {
+ public:
+  /// Records a failure unless there is one already; `message` must live for ever (a literal). Any thread.
+  void fail(const char* message, int64_t value) {
+    bool expected = false;
+    if (!taken_.compare_exchange_strong(expected, true)) return;
+    value_ = value;
+    message_.store(message, std::memory_order_release);
+  }
+  bool failed() const { return message_.load(std::memory_order_acquire) != nullptr; }
+  /// Throws invalid_argument if a kernel failed. Resets, so that the status can be used again.
+  void throw_if_failed(std::string_view op) {
+    const char* message = message_.load(std::memory_order_acquire);
+    if (message == nullptr) return;
+    message_.store(nullptr, std::memory_order_relaxed);
+    taken_.store(false, std::memory_order_relaxed);
+    base::fail_invalid(op, ": ", message, ": ", value_);
+  }
+
+ private:
+  std::atomic<bool> taken_{false};
+  std::atomic<const char*> message_{nullptr};
+  int64_t value_ = 0;
+};
+
 /// Operand and result addresses of one launch, in schema order; an absent optional operand or result is null.
 struct RunArgs {
   const void* const* in;
   void* const* out;
   void* workspace;
   tensor::Stream& stream;
+  RunStatus* status = nullptr;  ///< where kernels report bad data; null: nobody asks
 };
 
 /// What `prepare` may use. `packs` shares packed weights between programs and instances of one model.

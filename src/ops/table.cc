@@ -7,7 +7,7 @@
 
 namespace trireme::ops {
 
-#define OP(name)               \
+#define OP(name)                \
   ir::OpSchema name##_schema(); \
   std::vector<ir::Kernel> name##_cpu_kernels();
 #define OPS(name) std::vector<ir::OpDef> name##_ops();
@@ -43,7 +43,8 @@ const ir::Kernel* choose_kernel(const ir::OpDef& op, const ir::NodeView& node, t
 namespace {
 
 ir::NodeView view_of(const ir::Attrs& attrs, const std::vector<tensor::Tensor>& in, size_t out_count) {
-  ir::NodeView node{.attrs = attrs, .in = {}, .out = {}, .known = {}, .is_present = {}, .out_count = out_count};
+  ir::NodeView node{
+      .attrs = attrs, .in = {}, .out = {}, .known = {}, .is_present = {}, .out_count = out_count};
   for (const tensor::Tensor& t : in) {
     node.is_present.push_back(t.defined());
     node.in.push_back(t.defined() ? t.type() : tensor::TensorType{});
@@ -65,7 +66,8 @@ std::vector<tensor::Tensor> evaluate(const ir::OpDef& op, const ir::Attrs& attrs
     out.push_back(tensor::Tensor::empty(t.dtype, t.shape.to_dims()));
   }
   if (op.schema.is_view) {
-    if (out[0].bytes() > 0) std::memcpy(out[0].mutable_raw(), in[0].raw(), static_cast<size_t>(out[0].bytes()));
+    if (out[0].bytes() > 0)
+      std::memcpy(out[0].mutable_raw(), in[0].raw(), static_cast<size_t>(out[0].bytes()));
     return out;
   }
   std::vector<std::string> reasons;
@@ -84,7 +86,9 @@ std::vector<tensor::Tensor> evaluate(const ir::OpDef& op, const ir::Attrs& attrs
   for (tensor::Tensor& t : out) out_pointers.push_back(t.mutable_raw());
   cpu::CpuStream stream(pool);
   tensor::Tensor scratch = workspace;
-  bound.run({in_pointers.data(), out_pointers.data(), scratch.mutable_raw(), stream});
+  ir::RunStatus status;
+  bound.run({in_pointers.data(), out_pointers.data(), scratch.mutable_raw(), stream, &status});
+  status.throw_if_failed(op.schema.name);
   return out;
 }
 
