@@ -44,18 +44,27 @@ struct ActivateTile {
   const float* residual;  // like c, added after the activation; or null
 };
 
-/// Output rows [begin, end) of a depthwise convolution of one image x[h, w, c] -> y[.., ow, c].
+enum class DepthwiseType : uint8_t { f32, u8, s8 };
+
+/// Output rows [begin, end) of a depthwise convolution of one image x[h, w, c] -> y[.., ow, c]. 8-bit inputs
+/// give 8-bit outputs: clamp(round((dot + sums) * scale), lo, hi) + zero, the dot product exact in f32 while
+/// under 2^24.
 struct DepthwiseBand {
-  const float* x;
+  DepthwiseType type;
+  const void* x;
   int64_t h, w, c, ow;
   int64_t begin, end;
   int kh, kw, stride_h, stride_w, dilation_h, dilation_w, pad_top, pad_left;
-  const float* weights;   // [kh, kw, c]
-  const float* bias;      // [c] or null
-  const float* residual;  // like y, or null
-  float* y;
+  const float* weights;   // [kh, kw, c], zero points taken away
+  const float* bias;      // [c] or null; f32
+  const float* residual;  // like y, or null; f32
+  void* y;
   float lo, hi;
   bool act_before_residual;
+  float pad;            // 8 bit: the input's zero point, which stands outside the image
+  const int32_t* sums;  // 8 bit: [c] bias - zero point * sum of weights
+  const float* scale;   // 8 bit: [c]
+  int32_t zero;         // 8 bit: the output's zero point
 };
 
 /// One output row of a pooling window walk; `scale` null = maximum, else y = sum * scale[ow].

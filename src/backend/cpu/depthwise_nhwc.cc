@@ -13,33 +13,56 @@ namespace {
 // them.
 constexpr int64_t kBandBytes = 384 * 1024;
 
-void run_band(const DepthwiseArgs& a, const DenseKernels& kernels, int64_t image, int64_t begin,
-              int64_t end) {
-  const ConvShape& s = a.shape;
-  const int64_t out = image * s.out_h() * s.out_w() * s.c;
-  float lo, hi;
-  const bool clamps = clamp_bounds(a.epilogue, lo, hi);
-  const bool after = a.epilogue.act_before_residual;
-  const float* residual = a.epilogue.residual ? a.epilogue.residual + out : nullptr;
+/// The geometry of image `image`; elements of `element` bytes.
+DepthwiseBand band_of(const ConvShape& s, const void* x, void* y, int64_t image, int64_t element) {
   DepthwiseBand band = {};
-  band.x = a.x + image * s.h * s.w * s.c;
+  band.x = static_cast<const char*>(x) + image * s.h * s.w * s.c * element;
+  band.y = static_cast<char*>(y) + image * s.out_h() * s.out_w() * s.c * element;
   band.h = s.h, band.w = s.w, band.c = s.c, band.ow = s.out_w();
-  band.begin = begin, band.end = end;
   band.kh = s.kh, band.kw = s.kw;
   band.stride_h = s.stride_h, band.stride_w = s.stride_w;
   band.dilation_h = s.dilation_h, band.dilation_w = s.dilation_w;
   band.pad_top = s.pad_top, band.pad_left = s.pad_left;
+  return band;
+}
+
+void run_band(const DepthwiseArgs& a, const DenseKernels& kernels, int64_t image, int64_t begin,
+              int64_t end) {
+  const ConvShape& s = a.shape;
+  const int64_t row = s.out_w() * s.c;
+  DepthwiseBand band = band_of(s, a.x, a.y, image, sizeof(float));
+  band.type = DepthwiseType::f32;
+  band.begin = begin, band.end = end;
+  const bool clamps = clamp_bounds(a.epilogue, band.lo, band.hi);
+  const bool after = a.epilogue.act_before_residual;
+  const float* residual = a.epilogue.residual ? a.epilogue.residual + image * s.out_h() * row : nullptr;
   band.weights = a.weights, band.bias = a.epilogue.bias;
   band.residual = clamps || !after ? residual : nullptr;
-  band.y = a.y + out;
-  band.lo = lo, band.hi = hi;
   band.act_before_residual = after;
   kernels.depthwise_band(band);
   if (clamps) return;
-  const int64_t row = s.out_w() * s.c;
-  kernels.activate(
-      {band.y + begin * row, row, end - begin, row, after && residual ? residual + begin * row : nullptr},
-      a.epilogue);
+  kernels.activate({static_cast<float*>(band.y) + begin * row, row, end - begin, row,
+                    after && residual ? residual + begin * row : nullptr},
+                   a.epilogue);
+}
+
+/// Calls run(image, begin, end) over bands of output rows that keep their input in the second-level cache.
+template <class Run>
+void for_bands(const ConvShape& s, int64_t element, base::ThreadPool& pool, const Run& run) {
+  base::check(s.groups == s.c && s.oc == s.c, "depthwise convolution needs one group per channel");
+  const int64_t oh = s.out_h();
+  if (oh <= 0 || s.n == 0) return;
+  int64_t rows = std::clamp<int64_t>(kBandBytes / (s.w * s.c * element * s.stride_h), 1, oh);
+  // A piece should outweigh the microsecond that handing it out costs, and the team wants several pieces a
+  // member.
+  const int64_t row_flop = 2 * s.out_w() * s.c * s.kh * s.kw;
+  const int64_t least = std::min(oh, 1 + 60000 / (row_flop + 1));
+  if (pool.size() > 1) rows = std::max(least, std::min(rows, s.n * oh / (4 * pool.size())));
+  const int64_t bands = (oh + rows - 1) / rows;
+  pool.run(s.n * bands, [&](int64_t i) {
+    const int64_t band = i % bands;
+    run(i / bands, oh * band / bands, oh * (band + 1) / bands);
+  });
 }
 
 }  // namespace
@@ -52,21 +75,42 @@ void pack_depthwise(const ConvShape& shape, const float* weights, float* out) {
 }
 
 void depthwise_nhwc(const DepthwiseArgs& args, base::ThreadPool& pool) {
-  const ConvShape& s = args.shape;
-  base::check(s.groups == s.c && s.oc == s.c, "depthwise convolution needs one group per channel");
   const DenseKernels& kernels = dense_kernels(args.isa);
-  const int64_t oh = s.out_h();
-  if (oh <= 0 || s.n == 0) return;
-  int64_t rows = std::clamp<int64_t>(kBandBytes / (s.w * s.c * 4 * s.stride_h), 1, oh);
-  // A piece should outweigh the microsecond that handing it out costs, and the team wants several pieces a
-  // member.
-  const int64_t row_flop = 2 * s.out_w() * s.c * s.kh * s.kw;
-  const int64_t least = std::min(oh, 1 + 60000 / (row_flop + 1));
-  if (pool.size() > 1) rows = std::max(least, std::min(rows, s.n * oh / (4 * pool.size())));
-  const int64_t bands = (oh + rows - 1) / rows;
-  pool.run(s.n * bands, [&](int64_t i) {
-    const int64_t band = i % bands;
-    run_band(args, kernels, i / bands, oh * band / bands, oh * (band + 1) / bands);
+  for_bands(args.shape, sizeof(float), pool,
+            [&](int64_t image, int64_t begin, int64_t end) { run_band(args, kernels, image, begin, end); });
+}
+
+void pack_quant_depthwise(const QuantDepthwiseWeights& w, QuantInput input, QuantDepthwisePacked out) {
+  const int64_t taps = w.shape.kh * w.shape.kw;
+  base::require(taps <= 256, "8-bit depthwise kernels have at most 256 taps, not ", taps);
+  for (int64_t c = 0; c < w.shape.c; ++c) {
+    int32_t sum = 0;
+    for (int64_t t = 0; t < taps; ++t) {
+      const int64_t at = c * taps + t;
+      const int32_t byte =
+          w.is_signed ? static_cast<const int8_t*>(w.data)[at] : static_cast<const uint8_t*>(w.data)[at];
+      const int32_t value = byte - (w.zero ? w.zero[c] : 0);
+      out.weights[t * w.shape.c + c] = static_cast<float>(value);
+      sum += value;
+    }
+    out.sums[c] = (w.bias ? w.bias[c] : 0) - input.zero * sum;
+  }
+}
+
+void quant_depthwise_nhwc(const QuantDepthwiseArgs& args, base::ThreadPool& pool) {
+  const QuantEpilogue& e = args.epilogue;
+  base::check(e.output == QuantOutput::u8 || e.output == QuantOutput::s8,
+              "8-bit depthwise gives 8-bit outputs");
+  const DenseKernels& kernels = dense_kernels(args.isa);
+  for_bands(args.shape, 1, pool, [&](int64_t image, int64_t begin, int64_t end) {
+    DepthwiseBand band = band_of(args.shape, args.x, args.y, image, 1);
+    band.type = args.input.is_signed ? DepthwiseType::s8 : DepthwiseType::u8;
+    band.begin = begin, band.end = end;
+    band.weights = args.weights, band.sums = e.offsets, band.scale = e.scale;
+    band.pad = static_cast<float>(args.input.zero);
+    band.zero = e.zero;
+    band.lo = static_cast<float>(e.lo - e.zero), band.hi = static_cast<float>(e.hi - e.zero);
+    kernels.depthwise_band(band);
   });
 }
 

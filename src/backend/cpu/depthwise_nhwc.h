@@ -1,8 +1,8 @@
-// Depthwise f32 convolution over channels-last activations, vectorised over channels, clamps and residual
-// fused.
+// Depthwise convolution over channels-last activations, f32 and 8 bit, vectorised over channels, epilogue fused.
 #pragma once
 
 #include "backend/cpu/conv_nhwc.h"
+#include "backend/cpu/qgemm_s8.h"
 
 namespace trireme::cpu {
 
@@ -21,5 +21,35 @@ void pack_depthwise(const ConvShape& shape, const float* weights, float* out);
 
 /// No workspace. Each output is one multiply-add chain in (kh, kw) order.
 void depthwise_nhwc(const DepthwiseArgs& args, base::ThreadPool& pool);
+
+/// 8-bit weights in ONNX order [c, 1, kh, kw]; `zero` and `bias` are [c] or null. At most 256 taps.
+struct QuantDepthwiseWeights {
+  ConvShape shape;
+  const void* data = nullptr;
+  bool is_signed = true;
+  const int32_t* zero = nullptr;
+  const int32_t* bias = nullptr;
+};
+
+/// Receives f32 weights [kh, kw, c] (exact integers) and [c] sums: bias - input.zero * sum of weights.
+struct QuantDepthwisePacked {
+  float* weights = nullptr;
+  int32_t* sums = nullptr;
+};
+
+void pack_quant_depthwise(const QuantDepthwiseWeights& weights, QuantInput input, QuantDepthwisePacked out);
+
+/// Output u8 or s8; epilogue.offsets are the packed sums, row_factors unused. Sums are exact; no workspace.
+struct QuantDepthwiseArgs {
+  ConvShape shape;
+  const void* x = nullptr;
+  QuantInput input;
+  const float* weights = nullptr;
+  void* y = nullptr;
+  QuantEpilogue epilogue;
+  Isa isa = best_isa();
+};
+
+void quant_depthwise_nhwc(const QuantDepthwiseArgs& args, base::ThreadPool& pool);
 
 }  // namespace trireme::cpu

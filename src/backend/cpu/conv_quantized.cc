@@ -1,0 +1,117 @@
+// Turns an 8-bit convolution into products of row-pointer sources, one per group.
+#include "backend/cpu/conv_quantized.h"
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "backend/cpu/conv_source.h"
+#include "backend/cpu/qgemm_driver.h"
+
+namespace trireme::cpu {
+namespace {
+
+constexpr size_t kAlignment = 64;
+
+size_t align_up(size_t bytes) { return (bytes + kAlignment - 1) & ~(kAlignment - 1); }
+
+char* align_up(void* p) {
+  return reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(p) + kAlignment - 1) &
+                                 ~uintptr_t{kAlignment - 1});
+}
+
+int64_t taps(const ConvShape& s) { return s.kh * s.kw; }
+
+/// Few channels: kernel rows of the padded copy are the runs, so the weights are packed as kh runs of kw * c.
+bool merges(const ConvShape& s) { return conv_wants_padded_copy(s); }
+
+int64_t packed_taps(const ConvShape& s) { return merges(s) ? s.kh : taps(s); }
+int64_t packed_run(const ConvShape& s) { return merges(s) ? s.kw * s.c : s.c / s.groups; }
+
+size_t group_bytes(const ConvShape& s, Isa isa) {
+  return align_up(packed_quant_bytes(packed_taps(s), packed_run(s), s.oc / s.groups, isa));
+}
+
+void copy_padded(const QuantConvArgs& a, char* out, base::ThreadPool& pool) {
+  const ConvShape& s = a.shape;
+  const int64_t hp = s.h + s.pad_top + s.pad_bottom;
+  const int64_t line = (s.w + s.pad_left + s.pad_right) * s.c;
+  const int zero = a.input.zero & 0xff;
+  pool.for_range(s.n * hp, 16, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t ih = i % hp - s.pad_top;
+      std::memset(out + i * line, zero, static_cast<size_t>(line));
+      if (ih < 0 || ih >= s.h) continue;
+      const char* in = static_cast<const char*>(a.x) + (i / hp * s.h + ih) * s.w * s.c;
+      std::memcpy(out + i * line + s.pad_left * s.c, in, static_cast<size_t>(s.w * s.c));
+    }
+  });
+}
+
+}  // namespace
+
+size_t packed_quant_conv_bytes(const ConvShape& shape, Isa isa) {
+  return group_bytes(shape, isa) * static_cast<size_t>(shape.groups) + kAlignment;
+}
+
+PackedQuantMatrix pack_quant_conv(const ConvShape& s, QuantConvWeights weights, int64_t group, void* memory,
+                                  Isa isa) {
+  const int64_t cg = s.c / s.groups, og = s.oc / s.groups, depth = cg * taps(s);
+  const char* w = static_cast<const char*>(weights.data) + group * og * depth;
+  std::vector<char> rows(static_cast<size_t>(og * depth));  // [og, taps, cg]: the channels-last order
+  for (int64_t o = 0; o < og; ++o) {
+    for (int64_t c = 0; c < cg; ++c) {
+      for (int64_t t = 0; t < taps(s); ++t) {
+        rows[static_cast<size_t>((o * taps(s) + t) * cg + c)] = w[(o * cg + c) * taps(s) + t];
+      }
+    }
+  }
+  char* out = align_up(memory) + static_cast<size_t>(group) * group_bytes(s, isa);
+  return pack_quant_b({rows.data(), weights.is_signed, packed_taps(s), packed_run(s), og, depth, true}, out,
+                      isa);
+}
+
+size_t quant_conv2d_workspace_bytes(const ConvShape& s, int threads, Isa isa) {
+  const int64_t m = s.n * s.out_h() * s.out_w();
+  const RowSource source =
+      merges(s) ? conv_padded_source(s, nullptr, 1, 0) : conv_source(s, nullptr, 1, 0, nullptr);
+  const GemmPlan plan = plan_quant(source, m, s.oc / s.groups, isa, threads);
+  const int64_t front = merges(s) ? conv_padded_elements(s) : s.c / s.groups;
+  return align_up(static_cast<size_t>(front)) + static_cast<size_t>(plan.lanes) * plan.lane_bytes +
+         2 * kAlignment;
+}
+
+void quant_conv2d_nhwc(const QuantConvArgs& args, void* workspace, base::ThreadPool& pool) {
+  const ConvShape& s = args.shape;
+  char* front = align_up(workspace);  // padded image, or one pixel of zero points
+  const int64_t front_bytes = merges(s) ? conv_padded_elements(s) : s.c / s.groups;
+  char* lanes = align_up(front + front_bytes);
+  if (merges(s)) {
+    copy_padded(args, front, pool);
+  } else {
+    std::memset(front, args.input.zero & 0xff, static_cast<size_t>(front_bytes));
+  }
+  const int64_t og = s.oc / s.groups;
+  const int64_t element =
+      args.epilogue.output == QuantOutput::u8 || args.epilogue.output == QuantOutput::s8 ? 1 : 4;
+  QuantJob job;
+  job.m = s.n * s.out_h() * s.out_w();
+  job.input = args.input;
+  job.ldc = s.oc;
+  for (int64_t g = 0; g < s.groups; ++g) {
+    const int64_t first = g * og;
+    job.source = merges(s) ? conv_padded_source(s, front, 1, 0) : conv_source(s, args.x, 1, g, front);
+    job.b = args.groups[g];
+    job.c = static_cast<char*>(args.y) + first * element;
+    job.epilogue = args.epilogue;
+    QuantEpilogue& e = job.epilogue;
+    if (e.offsets) e.offsets += first;
+    if (e.row_factors) e.row_factors += first;
+    if (e.scale) e.scale += first;
+    if (e.real.bias) e.real.bias += first;
+    if (e.real.residual) e.real.residual += first;
+    run_quant(job, plan_quant(job.source, job.m, og, job.b.isa, pool.size()), lanes, pool);
+  }
+}
+
+}  // namespace trireme::cpu

@@ -1,0 +1,149 @@
+// Tests 8-bit convolutions, dense and depthwise, bit by bit against integer loops at every level.
+#include "backend/cpu/conv_quantized.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+#include <vector>
+
+#include "backend/cpu/depthwise_nhwc.h"
+
+namespace trireme::cpu {
+namespace {
+
+/// One random quantised convolution and its exact result.
+struct Problem {
+  Problem(const ConvShape& shape, QuantInput in, bool weights_signed, int32_t weight_zero)
+      : s(shape), input(in), w_signed(weights_signed) {
+    std::mt19937 generator(3);
+    x.resize(static_cast<size_t>(s.n * s.h * s.w * s.c));
+    w.resize(static_cast<size_t>(s.oc * s.c / s.groups * s.kh * s.kw));
+    for (uint8_t& v : x) v = generator() % 3 ? static_cast<uint8_t>(generator()) : 0xff;
+    for (uint8_t& v : w) v = generator() % 3 ? static_cast<uint8_t>(generator()) : 0x7f;
+    for (int64_t o = 0; o < s.oc; ++o) {
+      bias.push_back(static_cast<int32_t>(generator() % 4001) - 2000);
+      zero.push_back(weight_zero);
+      scale.push_back(0.0002f * static_cast<float>(1 + generator() % 40));
+    }
+  }
+
+  int64_t weight(size_t i) const { return (w_signed ? static_cast<int8_t>(w[i]) : w[i]) - int64_t{zero[0]}; }
+  int64_t pixel(size_t i) const {
+    return (input.is_signed ? static_cast<int8_t>(x[i]) : x[i]) - int64_t{input.zero};
+  }
+
+  int64_t exact(int64_t i) const {
+    const int64_t ow = s.out_w(), oh = s.out_h(), cg = s.c / s.groups, og = s.oc / s.groups;
+    const int64_t o = i % s.oc, q = i / s.oc % ow, p = i / s.oc / ow % oh, n = i / s.oc / ow / oh;
+    int64_t sum = bias[static_cast<size_t>(o)];
+    for (int64_t c = 0; c < cg; ++c) {
+      for (int64_t a = 0; a < s.kh; ++a) {
+        for (int64_t b = 0; b < s.kw; ++b) {
+          const int64_t ih = p * s.stride_h - s.pad_top + a * s.dilation_h;
+          const int64_t iw = q * s.stride_w - s.pad_left + b * s.dilation_w;
+          if (ih < 0 || ih >= s.h || iw < 0 || iw >= s.w) continue;
+          sum += pixel(static_cast<size_t>(((n * s.h + ih) * s.w + iw) * s.c + o / og * cg + c)) *
+                 weight(static_cast<size_t>(((o * cg + c) * s.kh + a) * s.kw + b));
+        }
+      }
+    }
+    return sum;
+  }
+
+  int64_t outputs() const { return s.n * s.out_h() * s.out_w() * s.oc; }
+
+  void expect(const std::vector<uint8_t>& y, const QuantEpilogue& e) const {
+    for (int64_t i = 0; i < outputs(); ++i) {
+      const float real = static_cast<float>(exact(i)) * scale[static_cast<size_t>(i % s.oc)];
+      const double want =
+          std::min<double>(e.hi, std::max<double>(e.lo, std::nearbyint(double{real}) + e.zero));
+      ASSERT_EQ(y[static_cast<size_t>(i)], static_cast<uint8_t>(static_cast<int>(want)))
+          << "c=" << s.c << " oc=" << s.oc << " k=" << s.kh << " stride " << s.stride_w << " at " << i;
+    }
+  }
+
+  ConvShape s;
+  QuantInput input;
+  bool w_signed;
+  std::vector<uint8_t> x, w;
+  std::vector<int32_t> bias, zero;
+  std::vector<float> scale;
+};
+
+ConvShape shape(int64_t hw, int64_t c, int64_t oc, int k, int stride) {
+  ConvShape s;
+  s.n = 2;
+  s.h = hw;
+  s.w = hw + 2;
+  s.c = c;
+  s.oc = oc;
+  s.kh = s.kw = k;
+  s.stride_h = s.stride_w = stride;
+  s.pad_top = s.pad_left = s.pad_bottom = s.pad_right = k / 2;
+  return s;
+}
+
+TEST(ConvQuantized, MatchesIntegerLoops) {
+  std::vector<ConvShape> shapes = {shape(9, 3, 32, 3, 2),  shape(7, 20, 70, 1, 1), shape(8, 24, 150, 1, 2),
+                                   shape(6, 17, 40, 3, 1), shape(7, 64, 40, 3, 1), shape(5, 4, 9, 5, 1)};
+  ConvShape grouped = shape(8, 24, 18, 3, 1);
+  grouped.groups = 3;
+  grouped.dilation_w = 2;
+  shapes.push_back(grouped);
+  for (const ConvShape& s : shapes) {
+    for (const int kind : {0, 1, 2}) {
+      const Problem p(s, kind == 1 ? QuantInput{true, -5} : QuantInput{false, 128}, kind != 2,
+                      kind == 2 ? 121 : 0);
+      for (const Isa isa : usable_isas()) {
+        std::vector<char> memory(packed_quant_conv_bytes(s, isa));
+        std::vector<PackedQuantMatrix> groups;
+        std::vector<int32_t> offsets(p.bias.size()), factors(p.bias.size());
+        bool needs = false;
+        for (int64_t g = 0; g < s.groups; ++g) {
+          groups.push_back(pack_quant_conv(s, {p.w.data(), p.w_signed}, g, memory.data(), isa));
+          const int64_t at = g * s.oc / s.groups;
+          needs |= quant_offsets(groups.back(), p.input, p.bias.data() + at, p.zero.data() + at,
+                                 {offsets.data() + at, factors.data() + at});
+        }
+        QuantEpilogue e = {
+            QuantOutput::u8, offsets.data(), needs ? factors.data() : nullptr, p.scale.data(), 90, 90, 255};
+        for (const int threads : {1, 3}) {
+          std::vector<uint8_t> y(static_cast<size_t>(p.outputs()));
+          std::vector<char> workspace(quant_conv2d_workspace_bytes(s, threads, isa));
+          base::ThreadPool pool(threads);
+          quant_conv2d_nhwc({s, p.x.data(), p.input, groups.data(), y.data(), e}, workspace.data(), pool);
+          p.expect(y, e);
+        }
+      }
+    }
+  }
+}
+
+TEST(DepthwiseQuantized, MatchesIntegerLoops) {
+  for (const int k : {3, 5, 2}) {
+    for (const int stride : {1, 2}) {
+      for (const int64_t c : {5, 16, 43}) {
+        ConvShape s = shape(9, c, c, k, stride);
+        s.groups = c;
+        for (const bool is_signed : {false, true}) {
+          const Problem p(s, {is_signed, is_signed ? -9 : 131}, true, 2);
+          std::vector<float> weights(p.w.size());
+          std::vector<int32_t> sums(p.bias.size());
+          pack_quant_depthwise({s, p.w.data(), true, p.zero.data(), p.bias.data()}, p.input,
+                               {weights.data(), sums.data()});
+          QuantEpilogue e = {QuantOutput::s8, sums.data(), nullptr, p.scale.data(), -20, -128, 100};
+          for (const Isa isa : usable_isas()) {
+            std::vector<uint8_t> y(static_cast<size_t>(p.outputs()));
+            base::ThreadPool pool(2);
+            quant_depthwise_nhwc({s, p.x.data(), p.input, weights.data(), y.data(), e, isa}, pool);
+            p.expect(y, e);
+          }
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace trireme::cpu
