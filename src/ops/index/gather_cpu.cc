@@ -1,0 +1,174 @@
+// CPU kernels of gather, gather_elements, gather_nd, compress and non_zero.
+#include <cstring>
+
+#include "backend/cpu/cpu_stream.h"
+#include "ops/elementwise/row_kernels.h"
+#include "ops/index/index_access.h"
+#include "ops/index/index_ops.h"
+#include "ops/shape/strided_copy.h"
+
+namespace trireme::ops {
+namespace {
+
+int64_t product(const tensor::Dims& dims, size_t from, size_t to) {
+  int64_t p = 1;
+  for (size_t d = from; d < to; ++d) p *= dims[d];
+  return p;
+}
+
+/// x [outer, extent, slice] at indices [count] -> y [outer, count, slice]; a slice is a run of bytes.
+ir::BoundKernel bind_gather(const ir::NodeView& n) {
+  const tensor::Dims x = n.in_dims(0);
+  const size_t axis = ir::normal_axis(n.attrs.get_int("axis", 0), x.size());
+  const int64_t outer = product(x, 0, axis), extent = x[axis];
+  const int64_t slice = product(x, axis + 1, x.size()) * element_bytes_of(n.in[0].dtype);
+  const int64_t count = tensor::element_count(n.in_dims(1));
+  const IndexReader at(n.in[1].dtype);
+  return {[=](const ir::RunArgs& args) {
+    const std::byte* in = static_cast<const std::byte*>(args.in[0]);
+    std::byte* out = static_cast<std::byte*>(args.out[0]);
+    const int64_t grain = std::max<int64_t>(1, 65536 / std::max<int64_t>(1, slice));
+    cpu::pool_of(args.stream).for_range(outer * count, grain, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        const int64_t k = at.checked(args.in[1], i % count, extent, args.status);
+        if (k < 0) continue;
+        std::memcpy(out + i * slice, in + (i / count * extent + k) * slice, static_cast<size_t>(slice));
+      }
+    });
+  }};
+}
+
+/// Steps that walk x with the axis left out, along the extents of the indices.
+StridedLoop elements_loop(const tensor::Dims& x, const tensor::Dims& indices, size_t axis) {
+  std::vector<int64_t> steps = dense_steps(x);
+  steps[axis] = 0;
+  return StridedLoop(indices, {steps});
+}
+
+ir::BoundKernel bind_gather_elements(const ir::NodeView& n) {
+  const tensor::Dims x = n.in_dims(0);
+  if (x.empty()) {
+    return bind_bytes(n, [](const ByteArgs& args) { std::memcpy(args.out[0], args.in[0], 1); });
+  }
+  const size_t axis = ir::normal_axis(n.attrs.get_int("axis", 0), x.size());
+  const StridedLoop loop = elements_loop(x, n.in_dims(1), axis);
+  const int64_t axis_step = dense_steps(x)[axis], extent = x[axis];
+  const size_t size = static_cast<size_t>(element_bytes_of(n.in[0].dtype));
+  const IndexReader at(n.in[1].dtype);
+  return {[=](const ir::RunArgs& args) {
+    const std::byte* in = static_cast<const std::byte*>(args.in[0]);
+    std::byte* out = static_cast<std::byte*>(args.out[0]);
+    loop.run(cpu::pool_of(args.stream), [&](const int64_t* offset, int64_t out_offset, int64_t count) {
+      for (int64_t i = 0; i < count; ++i) {
+        const int64_t k = at.checked(args.in[1], out_offset + i, extent, args.status);
+        if (k < 0) continue;
+        const int64_t from = offset[0] + i * loop.inner_steps()[0] + k * axis_step;
+        std::memcpy(out + static_cast<size_t>(out_offset + i) * size, in + static_cast<size_t>(from) * size,
+                    size);
+      }
+    });
+  }};
+}
+
+/// x [batch..., indexed..., slice] at tuples [batch..., tuples, depth] -> y [batch..., tuples, slice].
+ir::BoundKernel bind_gather_nd(const ir::NodeView& n) {
+  const tensor::Dims x = n.in_dims(0), at = n.in_dims(1);
+  const size_t batch_dims = static_cast<size_t>(n.attrs.get_int("batch_dims", 0));
+  const size_t depth = static_cast<size_t>(at.back());
+  const int64_t batches = product(at, 0, batch_dims), tuples = product(at, batch_dims, at.size() - 1);
+  const int64_t block = product(x, batch_dims, x.size());
+  const TupleReader reader(x, batch_dims, depth);
+  const int64_t size = element_bytes_of(n.in[0].dtype), slice = reader.slice() * size;
+  return {[=](const ir::RunArgs& args) {
+    const std::byte* in = static_cast<const std::byte*>(args.in[0]);
+    std::byte* out = static_cast<std::byte*>(args.out[0]);
+    cpu::pool_of(args.stream).for_range(batches * tuples, 256, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        const int64_t offset = reader.offset(
+            static_cast<const int64_t*>(args.in[1]) + i * static_cast<int64_t>(depth), args.status);
+        if (offset < 0) continue;
+        std::memcpy(out + i * slice, in + (i / tuples * block + offset) * size, static_cast<size_t>(slice));
+      }
+    });
+  }};
+}
+
+/// x [outer, extent, slice] -> the slices whose condition is true, in order.
+ir::BoundKernel bind_compress(const ir::NodeView& n) {
+  const tensor::Dims x = n.in_dims(0), out_dims = n.out_dims(0);
+  const bool has_axis = n.attrs.has("axis");
+  const size_t axis = has_axis ? ir::normal_axis(n.attrs.need_int("axis"), x.size()) : 0;
+  const int64_t outer = has_axis ? product(x, 0, axis) : 1;
+  const int64_t extent = has_axis ? x[axis] : tensor::element_count(x);
+  const int64_t slice = (has_axis ? product(x, axis + 1, x.size()) : 1) * element_bytes_of(n.in[0].dtype);
+  const int64_t flags = std::min(extent, tensor::element_count(n.in_dims(1)));
+  const int64_t kept = has_axis ? out_dims[axis] : out_dims[0];
+  return {[=](const ir::RunArgs& args) {
+    const bool* keeps = static_cast<const bool*>(args.in[1]);
+    const std::byte* in = static_cast<const std::byte*>(args.in[0]);
+    std::byte* out = static_cast<std::byte*>(args.out[0]);
+    for (int64_t o = 0; o < outer; ++o) {
+      int64_t to = 0;
+      for (int64_t i = 0; i < flags && to < kept; ++i) {
+        if (!keeps[i]) continue;
+        std::memcpy(out + (o * kept + to++) * slice, in + (o * extent + i) * slice,
+                    static_cast<size_t>(slice));
+      }
+    }
+  }};
+}
+
+ir::BoundKernel bind_non_zero(const ir::NodeView& n) {
+  const tensor::Dims x = n.in_dims(0);
+  const int64_t count = tensor::element_count(x), columns = n.out_dims(0)[1];
+  return tensor::visit_dtype(n.in[0].dtype, [&](auto zero) -> ir::BoundKernel {
+    using T = decltype(zero);
+    return {[=](const ir::RunArgs& args) {
+      const T* values = static_cast<const T*>(args.in[0]);
+      int64_t* y = static_cast<int64_t*>(args.out[0]);  // [rank, columns]
+      int64_t column = 0;
+      for (int64_t i = 0; i < count && column < columns; ++i) {
+        if (static_cast<Arithmetic<T>>(values[i]) == 0) continue;
+        int64_t rest = i;
+        for (size_t d = x.size(); d-- > 0;) {
+          y[static_cast<int64_t>(d) * columns + column] = rest % x[d];
+          rest /= x[d];
+        }
+        ++column;
+      }
+    }};
+  });
+}
+
+ir::Refusal needs_bytes(const ir::NodeView& n) {
+  if (tensor::bits_of(n.in[0].dtype) < 8)
+    return base::concat("no indexing into packed ", name_of(n.in[0].dtype));
+  return std::nullopt;
+}
+
+std::vector<ir::Kernel> reference(ir::BoundKernel (*bind)(const ir::NodeView&)) {
+  ir::Kernel k{.name = "reference"};
+  k.refuse = needs_bytes;
+  k.prepare = [bind](const ir::KernelInit& init) { return bind(init.node); };
+  return {k};
+}
+
+/// Ops whose result extent is found by counting run only where the operand that is counted is known.
+std::vector<ir::Kernel> counted(ir::BoundKernel (*bind)(const ir::NodeView&), size_t operand) {
+  std::vector<ir::Kernel> kernels = reference(bind);
+  kernels[0].refuse = [operand](const ir::NodeView& n) -> ir::Refusal {
+    if (n.value(operand) == nullptr) return "the result's size depends on data: runs outside programs";
+    return needs_bytes(n);
+  };
+  return kernels;
+}
+
+}  // namespace
+
+std::vector<ir::Kernel> gather_cpu_kernels() { return reference(bind_gather); }
+std::vector<ir::Kernel> gather_elements_cpu_kernels() { return reference(bind_gather_elements); }
+std::vector<ir::Kernel> gather_nd_cpu_kernels() { return reference(bind_gather_nd); }
+std::vector<ir::Kernel> compress_cpu_kernels() { return counted(bind_compress, 1); }
+std::vector<ir::Kernel> non_zero_cpu_kernels() { return counted(bind_non_zero, 0); }
+
+}  // namespace trireme::ops

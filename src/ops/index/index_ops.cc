@@ -1,0 +1,210 @@
+// gather*, scatter*, compress, non_zero: schemas.
+#include "ops/index/index_ops.h"
+
+#include <algorithm>
+
+#include "ops/shape/shape_rules.h"
+#include "ops/table.h"
+
+namespace trireme::ops {
+namespace {
+
+using ir::NodeView;
+using tensor::Dim;
+using tensor::DType;
+using tensor::Shape;
+using Types = std::vector<tensor::TensorType>;
+
+void require_index(const NodeView& n, size_t i) {
+  base::require(n.in[i].dtype == DType::i64 || n.in[i].dtype == DType::i32,
+                "indices must be i32 or i64, not ", name_of(n.in[i].dtype));
+}
+
+void append(DimList& out, const Shape& s, size_t from, size_t to) {
+  for (size_t d = from; d < to; ++d) out.push_back(s[d]);
+}
+
+Types infer_gather(const NodeView& n) {
+  require_index(n, 1);
+  const Shape &x = n.in[0].shape, &at = n.in[1].shape;
+  if (!x.has_rank() || !at.has_rank()) return like(n.in[0], Shape::unknown_rank());
+  const size_t axis = ir::normal_axis(n.attrs.get_int("axis", 0), x.rank());
+  DimList out;
+  append(out, x, 0, axis);
+  append(out, at, 0, at.rank());
+  append(out, x, axis + 1, x.rank());
+  return like(n.in[0], Shape(std::move(out)));
+}
+
+Types infer_gather_elements(const NodeView& n) {
+  require_index(n, 1);
+  const Shape &x = n.in[0].shape, &at = n.in[1].shape;
+  if (x.has_rank()) {
+    const size_t axis = ir::normal_axis(n.attrs.get_int("axis", 0), x.rank());
+    base::require(!at.has_rank() || at.rank() == x.rank(), "gather_elements: indices have rank ",
+                  at.to_string());
+    for (size_t d = 0; at.has_rank() && d < x.rank(); ++d) {
+      base::require(d == axis || !x[d].is_static() || !at[d].is_static() || at[d].value() <= x[d].value(),
+                    "gather_elements: indices ", at.to_string(), " reach outside ", x.to_string());
+    }
+  }
+  return like(n.in[0], at);
+}
+
+Types infer_gather_nd(const NodeView& n) {
+  base::require(n.in[1].dtype == DType::i64, "gather_nd: indices must be i64");
+  const Shape &x = n.in[0].shape, &at = n.in[1].shape;
+  if (!x.has_rank() || !at.has_rank() || at.rank() == 0 || !at[at.rank() - 1].is_static()) {
+    return like(n.in[0], Shape::unknown_rank());
+  }
+  const int64_t batch = n.attrs.get_int("batch_dims", 0), depth = at[at.rank() - 1].value();
+  base::require(batch >= 0 && batch < static_cast<int64_t>(std::min(x.rank(), at.rank())) &&
+                    batch + depth <= static_cast<int64_t>(x.rank()),
+                "gather_nd: batch_dims ", batch, " and index depth ", depth, " do not fit ", x.to_string());
+  DimList out;
+  append(out, at, 0, at.rank() - 1);
+  append(out, x, static_cast<size_t>(batch + depth), x.rank());
+  return like(n.in[0], Shape(std::move(out)));
+}
+
+Types infer_scatter_elements(const NodeView& n) {
+  require_index(n, 1);
+  base::require(n.in[2].dtype == n.in[0].dtype, "scatter_elements: updates have another type than x");
+  scatter_mode(n.attrs);
+  const Shape &x = n.in[0].shape, &at = n.in[1].shape, &updates = n.in[2].shape;
+  if (x.has_rank()) {
+    const size_t axis = ir::normal_axis(n.attrs.get_int("axis", 0), x.rank());
+    base::require(!at.has_rank() || at.rank() == x.rank(), "scatter_elements: indices ", at.to_string());
+    for (size_t d = 0; at.has_rank() && d < x.rank(); ++d) {
+      base::require(d == axis || !x[d].is_static() || !at[d].is_static() || at[d].value() <= x[d].value(),
+                    "scatter_elements: indices ", at.to_string(), " reach outside ", x.to_string());
+    }
+  }
+  const auto a = at.elements(), b = updates.elements();
+  base::require(!a || !b || *a == *b, "scatter_elements: ", at.to_string(), " indices for ",
+                updates.to_string(), " updates");
+  return like(n.in[0], x);
+}
+
+Types infer_scatter_nd(const NodeView& n) {
+  base::require(n.in[1].dtype == DType::i64, "scatter_nd: indices must be i64");
+  base::require(n.in[2].dtype == n.in[0].dtype, "scatter_nd: updates have another type than x");
+  scatter_mode(n.attrs);
+  const Shape &x = n.in[0].shape, &at = n.in[1].shape, &updates = n.in[2].shape;
+  if (!x.is_static() || !at.is_static() || !updates.is_static()) return like(n.in[0], x);
+  base::require(at.rank() >= 1 && at[at.rank() - 1].value() <= static_cast<int64_t>(x.rank()),
+                "scatter_nd: indices ", at.to_string(), " are deeper than ", x.to_string());
+  DimList wanted;
+  append(wanted, at, 0, at.rank() - 1);
+  append(wanted, x, static_cast<size_t>(at[at.rank() - 1].value()), x.rank());
+  base::require(updates == Shape(wanted), "scatter_nd: updates must be ", Shape(wanted).to_string(), ", got ",
+                updates.to_string());
+  return like(n.in[0], x);
+}
+
+Types infer_compress(const NodeView& n) {
+  base::require(n.in[1].dtype == DType::boolean, "compress: the condition must be boolean");
+  const Shape& x = n.in[0].shape;
+  const Dim count = n.value(1) != nullptr ? Dim(kept_count(*n.value(1))) : Dim::unknown();
+  const auto limit = [&](const Dim& extent) {
+    // Entries past the condition's end are dropped, those past the extent must be false.
+    base::require(!count.is_static() || !extent.is_static() || count.value() <= extent.value(),
+                  "compress: the condition keeps more than ", extent.to_string(), " elements");
+  };
+  if (!n.attrs.has("axis")) {
+    if (const auto all = x.elements()) limit(*all);
+    return like(n.in[0], {count});
+  }
+  if (!x.has_rank()) return like(n.in[0], x);
+  DimList out = x.dims();
+  const size_t axis = ir::normal_axis(n.attrs.need_int("axis"), x.rank());
+  limit(out[axis]);
+  out[axis] = count;
+  return like(n.in[0], Shape(std::move(out)));
+}
+
+Types infer_non_zero(const NodeView& n) {
+  const Dim count = n.value(0) != nullptr ? Dim(non_zero_count(*n.value(0))) : Dim::unknown();
+  const Shape& x = n.in[0].shape;
+  return {{DType::i64, {x.has_rank() ? Dim(static_cast<int64_t>(x.rank())) : Dim::unknown(), count}}};
+}
+
+ir::OpSchema schema(std::string name, std::string onnx, std::string doc, size_t operands, ir::InferFn infer) {
+  ir::OpSchema s{.name = std::move(name), .doc = std::move(doc), .min_in = operands, .max_in = operands};
+  s.infer = std::move(infer);
+  s.onnx = std::move(onnx);
+  // A lookup moves what it finds, not the whole table.
+  if (operands == 2) {
+    s.cost = [](const NodeView& n) {
+      return ir::Cost{0, 2.0 * static_cast<double>(tensor::bytes_of(n.out[0])) +
+                             static_cast<double>(tensor::bytes_of(n.in[1]))};
+    };
+  }
+  return s;
+}
+
+}  // namespace
+
+ScatterMode scatter_mode(const ir::Attrs& attrs) {
+  const std::string name = attrs.get_string("reduction", "none");
+  if (name == "none") return ScatterMode::none;
+  if (name == "add") return ScatterMode::add;
+  if (name == "mul") return ScatterMode::mul;
+  if (name == "max") return ScatterMode::max;
+  if (name == "min") return ScatterMode::min;
+  base::fail_invalid("scatter: unknown reduction '", name, "'");
+}
+
+int64_t kept_count(const tensor::Tensor& condition) {
+  const auto flags = condition.data<bool>();
+  return std::count(flags.begin(), flags.end(), true);
+}
+
+int64_t non_zero_count(const tensor::Tensor& x) {
+  return tensor::visit_dtype(x.dtype(), [&](auto zero) {
+    int64_t count = 0;
+    for (auto v : x.data<decltype(zero)>()) count += static_cast<double>(v) != 0 ? 1 : 0;
+    return count;
+  });
+}
+
+std::vector<ir::OpDef> index_ops() {
+  const std::vector<ir::AttrSpec> axis{{"axis", "int", "default 0"}};
+  const std::vector<ir::AttrSpec> axis_mode{{"axis", "int", "default 0"},
+                                            {"reduction", "string", "none (default), add, mul, max, min"}};
+  std::vector<ir::OpDef> ops;
+  ops.push_back({schema("gather", "Gather", "y = slices of x along axis at the indices", 2, infer_gather),
+                 gather_cpu_kernels()});
+  ops.back().schema.attrs = axis;
+  ops.push_back({schema("gather_elements", "GatherElements",
+                        "y[i] = x with i's axis entry replaced by indices[i]", 2, infer_gather_elements),
+                 gather_elements_cpu_kernels()});
+  ops.back().schema.attrs = axis;
+  ops.push_back({schema("gather_nd", "GatherND", "y = slices of x at index tuples", 2, infer_gather_nd),
+                 gather_nd_cpu_kernels()});
+  ops.back().schema.attrs = {{"batch_dims", "int", "default 0"}};
+  ops.push_back({schema("scatter_elements", "ScatterElements",
+                        "x with updates joined in at indices along axis", 3, infer_scatter_elements),
+                 scatter_elements_cpu_kernels()});
+  ops.back().schema.attrs = axis_mode;
+  // The form that opset 11 replaced: same meaning without a reduction.
+  ops.push_back({schema("scatter", "Scatter", "x with updates written at indices along axis", 3,
+                        infer_scatter_elements),
+                 scatter_elements_cpu_kernels()});
+  ops.back().schema.attrs = axis;
+  ops.push_back(
+      {schema("scatter_nd", "ScatterND", "x with slices joined in at index tuples", 3, infer_scatter_nd),
+       scatter_nd_cpu_kernels()});
+  ops.back().schema.attrs = {axis_mode[1]};
+  ops.push_back({schema("compress", "Compress", "the slices of x along axis whose condition is true", 2,
+                        infer_compress),
+                 compress_cpu_kernels()});
+  ops.back().schema.attrs = {{"axis", "int", "absent: x is flattened"}};
+  ops.push_back(
+      {schema("non_zero", "NonZero", "indices of the non-zero elements, one column each", 1, infer_non_zero),
+       non_zero_cpu_kernels()});
+  ops.back().schema.why_no_grad = "integer result";
+  return ops;
+}
+
+}  // namespace trireme::ops

@@ -1,0 +1,25 @@
+// Ops that read or write at computed positions: what schema and kernel files share.
+#pragma once
+
+#include "ir/kernel.h"
+
+namespace trireme::ops {
+
+/// How a scatter joins an update with what is there.
+enum class ScatterMode : uint8_t { none, add, mul, max, min };
+/// Reads the `reduction` attribute. Throws invalid_argument for an unknown one.
+ScatterMode scatter_mode(const ir::Attrs& attrs);
+
+std::vector<ir::Kernel> gather_cpu_kernels();
+std::vector<ir::Kernel> gather_elements_cpu_kernels();
+std::vector<ir::Kernel> gather_nd_cpu_kernels();
+std::vector<ir::Kernel> scatter_elements_cpu_kernels();
+std::vector<ir::Kernel> scatter_nd_cpu_kernels();
+std::vector<ir::Kernel> compress_cpu_kernels();
+std::vector<ir::Kernel> non_zero_cpu_kernels();
+
+/// Number of rows compress keeps, non-zeros of x. Need known values.
+int64_t kept_count(const tensor::Tensor& condition);
+int64_t non_zero_count(const tensor::Tensor& x);
+
+}  // namespace trireme::ops
