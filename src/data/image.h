@@ -34,8 +34,9 @@ Image decode_bmp(std::string_view file, const ImageLimits& limits);
 
 enum class Resample { bilinear, bicubic };
 
-/// Resizes with antialiasing: the filter widens when it shrinks. Bit for bit Pillow's result: two passes,
-/// rows first, 22-bit weights, 8 bits between the passes.
+/// Resizes with antialiasing: the filter widens when it shrinks. Bit for bit the result of Pillow up to 12:
+/// two passes, rows first, 22-bit weights, 8 bits between the passes. (Pillow 13 at times takes columns
+/// first, and levels differ.)
 Image resize(const Image& image, int64_t height, int64_t width, Resample filter = Resample::bilinear);
 
 /// Resizes so that the shorter side has `size`; the longer one is rounded down (torchvision's rule).

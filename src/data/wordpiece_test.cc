@@ -118,8 +118,8 @@ Json tokenizer_json() {
       {"id": 1, "content": "[PAD]", "special": true}, {"id": 0, "content": "[UNK]", "special": true},
       {"id": 2, "content": "[CLS]", "special": true}, {"id": 3, "content": "[SEP]", "special": true},
       {"id": 9, "content": "<x>", "lstrip": true, "rstrip": true, "single_word": true, "special": true}],
-    "normalizer": {"type": "BertNormalizer", "clean_text": true, "handle_chinese_chars": true, "strip_accents": null,
-                   "lowercase": false},
+    "normalizer": {"type": "BertNormalizer", "clean_text": true, "handle_chinese_chars": true,
+                   "strip_accents": null, "lowercase": false},
     "pre_tokenizer": {"type": "BertPreTokenizer"},
     "post_processor": {"type": "TemplateProcessing",
       "single": [{"SpecialToken": {"id": "[CLS]", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}},
@@ -128,7 +128,8 @@ Json tokenizer_json() {
                {"SpecialToken": {"id": "[SEP]", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}},
                {"SpecialToken": {"id": "[SEP]", "type_id": 1}}]},
     "model": {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "@@",
-              "max_input_chars_per_word": 4, "vocab": {"[UNK]": 0, "[PAD]": 1, "[CLS]": 2, "[SEP]": 3, "a": 4, "@@a": 5,
+              "max_input_chars_per_word": 4,
+              "vocab": {"[UNK]": 0, "[PAD]": 1, "[CLS]": 2, "[SEP]": 3, "a": 4, "@@a": 5,
               "B": 6}}})");
 }
 

@@ -3,7 +3,8 @@
 
 Usage: image_vectors.py > src/data/testdata/image_vectors.json   (Pillow 12.3.0, numpy 2.4.6)
 
-Not Pillow 13: it resizes columns first where the height shrinks most, so its bytes differ from what models were trained on.
+Not Pillow 13: it resizes columns first where the height shrinks most, so its bytes differ from what
+models were trained on.
 """
 import io
 import json
@@ -57,5 +58,6 @@ for name, data in files.items():
 for height, width in [(H, W), (17, 9), (5, 23), (40, 31), (7, 5), (1, 1), (33, 3), (3, 20)]:
     for name, filter in [("bilinear", Image.BILINEAR), ("bicubic", Image.BICUBIC)]:
         out = base.resize((width, height), filter)
-        result["resize"].append({"from": "png_rgb", "filter": name, "height": height, "width": width, "rgb": hexed(out)})
+        row = {"from": "png_rgb", "filter": name, "height": height, "width": width, "rgb": hexed(out)}
+        result["resize"].append(row)
 print(json.dumps(result, indent=0))
