@@ -42,6 +42,10 @@ ir::OpSchema elementwise_schema(const ElementwiseRow& row);
 /// CPU kernels of a row: the vector toolkit for f32 where it has the function, then the typed reference loop.
 std::vector<ir::Kernel> elementwise_cpu_kernels(const ElementwiseRow& row);
 
+/// The kernel (if any) that computes a row's f32 form with the vector toolkit; of unary ops by function name.
+std::vector<ir::Kernel> vector_kernels(const ElementwiseRow& row);
+ir::Kernel vector_unary_kernel(std::string_view name, std::function<Params(const ir::Attrs&)> params);
+
 /// Binds `row` to a node whose operands all broadcast to result 0.
 ir::BoundKernel broadcast_run(RowFn row, const ir::NodeView& node, Params params);
 

@@ -25,7 +25,9 @@ std::vector<ir::Kernel> elementwise_cpu_kernels(const ElementwiseRow& row) {
   };
   // An operand as large as the result has its order too: each index is read before it is written.
   reference.may_overwrite = 0xffffffffu;
-  return {reference};
+  std::vector<ir::Kernel> kernels = vector_kernels(row);
+  kernels.push_back(std::move(reference));
+  return kernels;
 }
 
 }  // namespace trireme::ops

@@ -117,9 +117,21 @@ RowFn where_row(DType dtype) {
 }
 
 std::vector<ir::Kernel> pow_cpu_kernels() {
-  return {kernel("reference", [](const ir::NodeView& n) {
-    return broadcast_run(pow_row(n.in[0].dtype, n.in[1].dtype), n, {});
-  })};
+  ir::Kernel fast{.name = "vector"};
+  fast.refuse = [](const ir::NodeView& n) -> ir::Refusal {
+    if (n.in[0].dtype != DType::f32) return "the vector toolkit computes f32";
+    if (n.value(1) == nullptr || n.value(1)->elements() != 1) return "the exponent is not one known number";
+    if (n.in[0].shape != n.out[0].shape) return "the base is broadcast";
+    return std::nullopt;
+  };
+  fast.prepare = [](const ir::KernelInit& init) {
+    const Params exponent{init.node.value(1)->to_doubles().at(0)};
+    return vector_unary_kernel("pow_scalar", [exponent](const ir::Attrs&) { return exponent; }).prepare(init);
+  };
+  fast.may_overwrite = 1;
+  return {fast, kernel("reference", [](const ir::NodeView& n) {
+            return broadcast_run(pow_row(n.in[0].dtype, n.in[1].dtype), n, {});
+          })};
 }
 
 std::vector<ir::Kernel> bit_shift_cpu_kernels() {
@@ -130,9 +142,22 @@ std::vector<ir::Kernel> bit_shift_cpu_kernels() {
 }
 
 std::vector<ir::Kernel> gelu_cpu_kernels() {
-  return {kernel("reference", [](const ir::NodeView& n) {
-    return broadcast_run(gelu_row(n.in[0].dtype, n.attrs.get_string("approximate", "none") == "tanh"), n, {});
-  })};
+  const auto vector_of = [](const char* function, bool is_tanh) {
+    ir::Kernel k = vector_unary_kernel(function, [](const ir::Attrs&) { return Params{}; });
+    k.name = function;
+    k.refuse = [is_tanh](const ir::NodeView& n) -> ir::Refusal {
+      if (n.in[0].dtype != DType::f32) return "the vector toolkit computes f32";
+      if (is_tanh != (n.attrs.get_string("approximate", "none") == "tanh"))
+        return "the other formula is asked for";
+      return std::nullopt;
+    };
+    return k;
+  };
+  return {vector_of("gelu", false), vector_of("gelu_tanh", true),
+          kernel("reference", [](const ir::NodeView& n) {
+            return broadcast_run(gelu_row(n.in[0].dtype, n.attrs.get_string("approximate", "none") == "tanh"),
+                                 n, {});
+          })};
 }
 
 std::vector<ir::Kernel> where_cpu_kernels() {
@@ -149,7 +174,23 @@ std::vector<ir::Kernel> clip_cpu_kernels() {
   ir::Kernel k =
       kernel("reference", [](const ir::NodeView& n) { return run_over_x(clip_row(n.in[0].dtype), n); });
   k.may_overwrite = 1;  // a bound is read for every piece
-  return {k};
+  ir::Kernel fast{.name = "vector"};
+  fast.refuse = [](const ir::NodeView& n) -> ir::Refusal {
+    if (n.in[0].dtype != DType::f32) return "the vector toolkit computes f32";
+    for (size_t i = 1; i < 3; ++i) {
+      if (n.present(i) && n.value(i) == nullptr) return "a bound is not known before the run";
+    }
+    return std::nullopt;
+  };
+  fast.prepare = [](const ir::KernelInit& init) {
+    const ir::NodeView& n = init.node;
+    constexpr double kInfinity = std::numeric_limits<double>::infinity();
+    const Params bounds{n.present(1) ? n.value(1)->to_doubles().at(0) : -kInfinity,
+                        n.present(2) ? n.value(2)->to_doubles().at(0) : kInfinity};
+    return vector_unary_kernel("clip", [bounds](const ir::Attrs&) { return bounds; }).prepare(init);
+  };
+  fast.may_overwrite = 1;
+  return {fast, k};
 }
 
 std::vector<ir::Kernel> dropout_cpu_kernels() {
