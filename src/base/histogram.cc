@@ -37,7 +37,7 @@ int64_t Histogram::quantile(double q) const {
   int64_t seen = 0;
   for (size_t i = 0; i < counts_.size(); ++i) {
     seen += counts_[i];
-    if (seen >= rank) return std::min(low(i + 1) - 1, max_);
+    if (seen >= rank) return std::min(high(i), max_);
   }
   return max_;
 }

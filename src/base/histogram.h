@@ -37,7 +37,7 @@ class Histogram {
   template <class Visit>
   void for_each_bucket(const Visit& visit) const {
     for (size_t i = 0; i < counts_.size(); ++i) {
-      if (counts_[i] > 0) visit(low(i), low(i + 1) - 1, counts_[i]);
+      if (counts_[i] > 0) visit(low(i), high(i), counts_[i]);
     }
   }
 
@@ -50,9 +50,13 @@ class Histogram {
     return (static_cast<size_t>(shift) << (kBits - 1)) + static_cast<size_t>(value >> shift);
   }
   static int64_t low(size_t bucket) {
-    if (bucket < size_t{1} << kBits) return static_cast<int64_t>(bucket);
-    const size_t shift = (bucket >> (kBits - 1)) - 1;
+    const size_t shift = bucket < size_t{1} << kBits ? 0 : (bucket >> (kBits - 1)) - 1;
     return static_cast<int64_t>((bucket - (shift << (kBits - 1))) << shift);
+  }
+  static int64_t high(size_t bucket) {
+    const size_t shift = bucket < size_t{1} << kBits ? 0 : (bucket >> (kBits - 1)) - 1;
+    // Unsigned: the last bucket ends at 2^63 - 1.
+    return static_cast<int64_t>(((bucket - (shift << (kBits - 1)) + 1) << shift) - 1);
   }
 
   std::vector<int64_t> counts_;
