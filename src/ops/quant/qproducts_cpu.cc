@@ -3,10 +3,10 @@
 #include <cmath>
 
 #include "backend/cpu/cpu_stream.h"
-#include "backend/cpu/qgemm_s8.h"
 #include "ops/conv/window.h"
 #include "ops/kernel_forms.h"
 #include "ops/quant/element_codec.h"
+#include "ops/quant/packed_product_cpu.h"
 #include "ops/quant/qproduct.h"
 #include "ops/quant/qproduct_kernels.h"
 
@@ -60,44 +60,6 @@ ir::BoundKernel prepare_qlinear_reference(const ir::KernelInit& init) {
   }};
 }
 
-/// Everything a packed product needs besides its operands' addresses.
-struct PackedProduct {
-  std::shared_ptr<const tensor::Tensor> memory;
-  cpu::PackedQuantMatrix matrix;
-  std::vector<int32_t> offsets, row_factors;
-  std::vector<float> scale;
-  cpu::QuantInput input;
-  cpu::QuantEpilogue epilogue;
-};
-
-ir::Refusal refuse_packed(const ir::NodeView& node) {
-  if (auto why = refuse_empty(node)) return why;
-  if (auto why = refuse_unknown_parameters(node)) return why;
-  const ActivationKind kind = activation_of(node.attrs).kind;
-  const bool clamps = kind == ActivationKind::none || kind == ActivationKind::relu || kind == ActivationKind::clip;
-  if (node.out[0].dtype != DType::f32 && !clamps) return "the activation is no clamp, which 8-bit results need";
-  return std::nullopt;
-}
-
-void fill_epilogue(const QProduct& q, PackedProduct& p) {
-  for (double s : q.product_scale) p.scale.push_back(static_cast<float>(q.to_float() ? s : s / q.y_scale));
-  p.epilogue.output = q.to_float()           ? cpu::QuantOutput::f32
-                      : q.out == DType::u8 ? cpu::QuantOutput::u8 : cpu::QuantOutput::s8;
-  p.epilogue.offsets = p.offsets.data();
-  p.epilogue.scale = p.scale.data();
-  if (q.to_float()) {
-    p.epilogue.real.act = static_cast<cpu::Activation>(q.activation.kind);
-    p.epilogue.real.lo = q.activation.lo;
-    p.epilogue.real.hi = q.activation.hi;
-    p.epilogue.real.alpha = q.activation.alpha;
-    p.epilogue.real.beta = q.activation.beta;
-  } else {
-    p.epilogue.zero = q.y_zero;
-    p.epilogue.lo = q.lowest();
-    p.epilogue.hi = q.highest();
-  }
-}
-
 /// Packs a weight matrix once per model; offsets follow from this node's bias and zero points.
 std::shared_ptr<const PackedProduct> pack(const ir::KernelInit& init, const MatrixPlan& m, bool transposed) {
   const tensor::Tensor& w = *init.node.value(Q::w);
@@ -116,26 +78,20 @@ std::shared_ptr<const PackedProduct> pack(const ir::KernelInit& init, const Matr
     made->matrix = cpu::pack_quant_b(b, made->memory.mutable_raw());
     return made;
   });
-  p->memory = std::shared_ptr<const tensor::Tensor>(packed, &packed->memory);
-  p->matrix = packed->matrix;
-  p->input = {.is_signed = init.node.in[Q::x].dtype == DType::i8, .zero = q.x_zero};
-  p->offsets.resize(static_cast<size_t>(m.n));
-  p->row_factors.resize(static_cast<size_t>(m.n));
-  const cpu::QuantOffsets offsets{p->offsets.data(), p->row_factors.data()};
-  const bool by_row = cpu::quant_offsets(p->matrix, p->input, q.bias.data(), q.w_zero.data(), offsets);
-  fill_epilogue(q, *p);
-  if (by_row) p->epilogue.row_factors = p->row_factors.data();
+  p->memory = packed;
+  p->groups = {packed->matrix};
+  finish_packed(init.node, q, *p);
   return p;
 }
 
 ir::BoundKernel bind_packed(const ir::KernelInit& init, const MatrixPlan& m, bool transposed) {
   const auto p = pack(init, m, transposed);
   auto run = [p, m](const ir::RunArgs& args) {
-    const cpu::QuantGemmArgs call{.m = m.m, .a = args.in[Q::x], .lda = m.k, .input = p->input, .b = p->matrix,
+    const cpu::QuantGemmArgs call{.m = m.m, .a = args.in[Q::x], .lda = m.k, .input = p->input, .b = p->groups[0],
                                   .c = args.out[0], .ldc = m.n, .epilogue = p->epilogue};
     cpu::qgemm(call, args.workspace, cpu::pool_of(args.stream));
   };
-  return {run, static_cast<int64_t>(cpu::qgemm_workspace_bytes(m.m, p->matrix, init.threads)), 1u << Q::w};
+  return {run, static_cast<int64_t>(cpu::qgemm_workspace_bytes(m.m, p->groups[0], init.threads)), 1u << Q::w};
 }
 
 struct QConvPlan {
@@ -149,7 +105,7 @@ QConvPlan conv_plan(const ir::NodeView& node) {
 }
 
 ir::Refusal refuse_pointwise(const ir::NodeView& node) {
-  if (auto why = refuse_packed(node)) return why;
+  if (auto why = refuse_packed_product(node)) return why;
   const QConvPlan p = conv_plan(node);
   const WindowAxis &h = p.window[1], &w = p.window[2];
   const bool plain = h.kernel == 1 && w.kernel == 1 && h.stride == 1 && w.stride == 1 && h.out == h.in && w.out == w.in;
@@ -274,13 +230,16 @@ std::vector<ir::Kernel> qlinear_cpu_kernels() {
     const MatrixPlan m = matrix_plan(init.node);
     return bind_packed(init, m, m.transposed);
   };
-  return {{.name = "packed_8_bit", .refuse = refuse_packed, .prepare = prepare},
+  return {{.name = "packed_8_bit", .refuse = refuse_packed_product, .prepare = prepare},
           {.name = "reference", .refuse = refuse_unknown_parameters, .prepare = prepare_qlinear_reference}};
 }
 
 std::vector<ir::Kernel> qconv_nhwc_cpu_kernels() {
-  return {{.name = "pointwise_8_bit", .refuse = refuse_pointwise, .prepare = prepare_pointwise},
-          {.name = "reference", .refuse = refuse_unknown_parameters, .prepare = prepare_conv_reference}};
+  std::vector<ir::Kernel> kernels{
+      {.name = "pointwise_8_bit", .refuse = refuse_pointwise, .prepare = prepare_pointwise}};
+  for (ir::Kernel& k : qconv_fast_kernels()) kernels.push_back(std::move(k));
+  kernels.push_back({.name = "reference", .refuse = refuse_unknown_parameters, .prepare = prepare_conv_reference});
+  return kernels;
 }
 
 std::vector<ir::Kernel> qadd_cpu_kernels() {
