@@ -1,0 +1,204 @@
+// fused_elementwise: schema, the text of its steps, and its expansion into single ops.
+#include "ops/elementwise/fused.h"
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <sstream>
+
+#include "ops/table.h"
+
+namespace trireme::ops {
+namespace {
+
+using ir::ValueId;
+
+constexpr std::string_view kUnaryFunctions[] = {
+    "abs",        "neg",      "sign", "floor",        "ceil",  "round", "exp",        "log",
+    "sqrt",       "sin",      "cos",  "reciprocal",   "tanh",  "erf",   "sigmoid",    "relu",
+    "leaky_relu", "elu",      "selu", "celu",         "mish",  "swish", "hard_swish", "thresholded_relu",
+    "softplus",   "softsign", "gelu", "hard_sigmoid", "shrink"};
+constexpr std::string_view kBinaryFunctions[] = {"add", "sub", "mul", "div", "min", "max", "prelu"};
+
+template <size_t N>
+bool contains(const std::string_view (&names)[N], std::string_view name) {
+  return std::find(std::begin(names), std::end(names), name) != std::end(names);
+}
+
+size_t operand_count(std::string_view function) {
+  if (function == "muladd") return 3;
+  if (contains(kBinaryFunctions, function)) return 2;
+  if (contains(kUnaryFunctions, function)) return 1;
+  if (function == "gelu_tanh" || function == "pow_scalar" || function == "clip") return 1;
+  base::fail_invalid("fused_elementwise: no function '", function, "'");
+}
+
+bool is_reference(const std::string& text, std::string_view kinds) {
+  return text.size() >= 2 && kinds.find(text[0]) != std::string_view::npos && text.size() <= 4 &&
+         std::all_of(text.begin() + 1, text.end(), [](char c) { return c >= '0' && c <= '9'; });
+}
+
+const ElementwiseRow* unary_row_of(std::string_view name) {
+  for (const ElementwiseRow& row : unary_rows()) {
+    if (row.name == name) return &row;
+  }
+  return nullptr;
+}
+
+ValueId scalar(ir::Graph& g, double v) {
+  return g.add_constant(tensor::Tensor::scalar(static_cast<float>(v)));
+}
+
+/// Adds the plain nodes of one step.
+ValueId expand_step(ir::Graph& g, const FusedStepText& step, const std::vector<ValueId>& in,
+                    const Params& p) {
+  const ir::OpTable& ops = table();
+  if (step.function == "muladd")
+    return g.add1(ops.need("add"), {g.add1(ops.need("mul"), {in[0], in[1]}), in[2]});
+  if (step.function == "gelu_tanh")
+    return g.add1(ops.need("gelu"), in, {{"approximate", std::string("tanh")}});
+  if (step.function == "pow_scalar") return g.add1(ops.need("pow"), {in[0], scalar(g, p[0])});
+  if (step.function == "clip") return g.add1(ops.need("clip"), {in[0], scalar(g, p[0]), scalar(g, p[1])});
+  ir::Attrs attrs;
+  if (const ElementwiseRow* row = unary_row_of(step.function)) {
+    for (size_t i = 0; i < row->attrs.size(); ++i) attrs.set(std::string(row->attrs[i].name), p[i]);
+  }
+  return g.add1(ops.need(step.function), in, std::move(attrs));
+}
+
+std::vector<ValueId> expand_fused(ir::Graph& g, const ir::Node& given) {
+  const ir::Node node = given;  // adding nodes moves the original
+  const std::vector<std::string> steps = node.attrs.get_strings("steps");
+  const std::vector<double> params = node.attrs.get_floats("params"),
+                            constants = node.attrs.get_floats("constants");
+  std::map<std::string, ValueId> values;
+  for (size_t i = 0; i < node.in.size(); ++i) values[base::concat("i", i)] = node.in[i];
+  for (size_t i = 0; i < constants.size(); ++i) values[base::concat("c", i)] = scalar(g, constants[i]);
+  for (size_t s = 0; s < steps.size(); ++s) {
+    const FusedStepText step = parse_fused_step(steps[s]);
+    std::vector<ValueId> in;
+    for (const std::string& o : step.operands) in.push_back(values.at(o));
+    const Params p = params.size() >= 2 * s + 2 ? Params{params[2 * s], params[2 * s + 1]} : Params{};
+    values[step.dst] = expand_step(g, step, in, p);
+  }
+  std::vector<ValueId> out;
+  for (size_t i = 0; i < node.out.size(); ++i) out.push_back(values.at(base::concat("o", i)));
+  return out;
+}
+
+/// Shape of every result by following the steps; checks every reference on the way.
+std::vector<tensor::TensorType> infer_fused(const ir::NodeView& n) {
+  std::map<std::string, tensor::Shape> shapes;
+  base::require(n.in.size() <= kMaxFusedInputs && n.out_count <= kMaxFusedOutputs,
+                "fused_elementwise: too many operands or results");
+  for (size_t i = 0; i < n.in.size(); ++i) {
+    base::require(n.in[i].dtype == tensor::DType::f32, "fused_elementwise computes f32, got ",
+                  name_of(n.in[i].dtype));
+    shapes[base::concat("i", i)] = n.in[i].shape;
+  }
+  const size_t constants = n.attrs.get_floats("constants").size();
+  for (size_t i = 0; i < constants; ++i) shapes[base::concat("c", i)] = tensor::Shape{};
+  for (const std::string& text : n.attrs.get_strings("steps")) {
+    const FusedStepText step = parse_fused_step(text);
+    tensor::Shape shape;
+    for (const std::string& o : step.operands) {
+      const auto at = shapes.find(o);
+      base::require(at != shapes.end(), "fused_elementwise: '", text, "' reads ", o, " before it is written");
+      shape = ir::broadcast(shape, at->second);
+    }
+    shapes[step.dst] = shape;
+  }
+  std::vector<tensor::TensorType> out;
+  for (size_t i = 0; i < n.out_count; ++i) {
+    const auto at = shapes.find(base::concat("o", i));
+    base::require(at != shapes.end(), "fused_elementwise: no step writes o", i);
+    out.push_back({tensor::DType::f32, at->second});
+  }
+  return out;
+}
+
+double flop_of(std::string_view function) {
+  if (const ElementwiseRow* row = unary_row_of(function)) return row->flop;
+  if (function == "gelu" || function == "gelu_tanh") return 29;
+  return function == "muladd" || function == "clip" ? 2 : function == "pow_scalar" ? 8 : 1;
+}
+
+ir::Cost cost_fused(const ir::NodeView& n) {
+  ir::Cost cost;
+  for (const auto* types : {&n.in, &n.out}) {
+    for (const tensor::TensorType& t : *types) cost.bytes += static_cast<double>(tensor::bytes_of(t));
+  }
+  double per_element = 0;
+  for (const std::string& text : n.attrs.get_strings("steps"))
+    per_element += flop_of(parse_fused_step(text).function);
+  cost.flop = per_element * static_cast<double>(n.out[0].shape.elements().value_or(0));
+  return cost;
+}
+
+}  // namespace
+
+std::string to_string(const FusedStepText& step) {
+  std::string text = step.dst + " " + step.function;
+  for (const std::string& o : step.operands) text += " " + o;
+  return text;
+}
+
+FusedStepText parse_fused_step(const std::string& text) {
+  std::istringstream words(text);
+  FusedStepText step;
+  words >> step.dst >> step.function;
+  for (std::string o; words >> o;) step.operands.push_back(o);
+  base::require(is_reference(step.dst, "ro"), "fused_elementwise: '", text,
+                "' does not write a register or result");
+  base::require(step.operands.size() == operand_count(step.function), "fused_elementwise: '", text, "' has ",
+                step.operands.size(), " operands");
+  for (const std::string& o : step.operands) {
+    base::require(is_reference(o, "iroc"), "fused_elementwise: '", o, "' in '", text, "' is no reference");
+  }
+  return step;
+}
+
+std::optional<FusedFunction> fused_function(std::string_view op, const ir::NodeView& n) {
+  const bool is_f32 =
+      std::all_of(n.in.begin(), n.in.end(), [](const auto& t) { return t.dtype == tensor::DType::f32; });
+  if (!is_f32 || n.out_count != 1) return std::nullopt;
+  const auto number = [&n](size_t i) -> std::optional<double> {
+    if (n.value(i) == nullptr || n.value(i)->elements() != 1) return std::nullopt;
+    return n.value(i)->to_doubles()[0];
+  };
+  if (op == "gelu") {
+    return FusedFunction{n.attrs.get_string("approximate", "none") == "tanh" ? "gelu_tanh" : "gelu"};
+  }
+  if (op == "pow") {
+    const auto exponent = number(1);
+    if (!exponent || n.in[1].shape.rank() > 1) return std::nullopt;
+    return FusedFunction{"pow_scalar", {*exponent, 0}};
+  }
+  if (op == "clip") {
+    constexpr double kInfinity = std::numeric_limits<double>::infinity();
+    if ((n.present(1) && !number(1)) || (n.present(2) && !number(2))) return std::nullopt;
+    return FusedFunction{"clip", {number(1).value_or(-kInfinity), number(2).value_or(kInfinity)}};
+  }
+  if (contains(kUnaryFunctions, op))
+    return FusedFunction{std::string(op), params_of(*unary_row_of(op), n.attrs)};
+  if (n.in.size() != 2) return std::nullopt;
+  if (op == "sum") return FusedFunction{"add", {}, 2};
+  if (contains(kBinaryFunctions, op)) return FusedFunction{std::string(op), {}, 2};
+  return std::nullopt;
+}
+
+ir::OpSchema fused_elementwise_schema() {
+  return {.name = "fused_elementwise",
+          .doc = "a chain of elementwise functions in one pass over memory; operands broadcast",
+          .min_in = 1,
+          .max_in = kMaxFusedInputs,
+          .max_out = kMaxFusedOutputs,
+          .attrs = {{"steps", "strings", "one step each: \"dst function operand...\""},
+                    {"params", "floats", "two per step: the function's parameters"},
+                    {"constants", "floats", "values of the references c0, c1, ..."}},
+          .infer = infer_fused,
+          .expand = expand_fused,
+          .cost = cost_fused};
+}
+
+}  // namespace trireme::ops
