@@ -86,6 +86,9 @@ Offset offset_of(const Plan& p, int inner, int64_t t) {
   return {at.x * p.bytes, at.y * p.bytes};
 }
 
+// Results beyond this leave the caches anyway before anyone reads them.
+constexpr int64_t kStreamBytes = 16 << 20;
+
 // About 64 KiB a piece.
 int64_t grain_of(int64_t bytes) { return std::max<int64_t>(1, 65536 / std::max<int64_t>(1, bytes)); }
 
@@ -106,18 +109,19 @@ void copy_runs(const Plan& p, base::ThreadPool& pool) {
 // The last axis is contiguous in y; the axis before it is contiguous in x: see `copy_strided`.
 void copy_transposed(const Plan& p, base::ThreadPool& pool) {
   const Axis cols = p.axes[static_cast<size_t>(p.rank - 2)], rows = p.axes[static_cast<size_t>(p.rank - 1)];
-  // Strips of two cache lines of rows and at most 32 KiB of x.
-  const int64_t strip = std::max<int64_t>(1, 128 / p.bytes);
-  const int64_t span = 256;
+  // Tiles of eight cache lines a side: long enough runs for the memory's pages, small enough for L2.
+  const int64_t strip = std::max<int64_t>(1, 512 / p.bytes);
+  const int64_t span = strip;
   const int64_t row_strips = (rows.n + strip - 1) / strip, col_spans = (cols.n + span - 1) / span;
   const int64_t tiles = p.outer_count(2) * row_strips * col_spans;
+  const bool stream = p.outer_count(0) * p.bytes > kStreamBytes;
   const int64_t tile_bytes = std::min(strip, rows.n) * std::min(span, cols.n) * p.bytes;
   pool.for_range(tiles, grain_of(tile_bytes), [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t) {
       const Offset at = offset_of(p, 2, t / (row_strips * col_spans));
       const int64_t r = t / col_spans % row_strips * strip, c = t % col_spans * span;
       const TransposeTile tile = {p.x + at.x + (r * rows.xs + c) * p.bytes, rows.xs,
-                                  p.y + at.y + (c * cols.ys + r) * p.bytes, cols.ys};
+                                  p.y + at.y + (c * cols.ys + r) * p.bytes, cols.ys, stream};
       transpose_tile(tile, std::min(strip, rows.n - r), std::min(span, cols.n - c), p.bytes);
     }
   });

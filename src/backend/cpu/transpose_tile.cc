@@ -6,6 +6,10 @@
 #include <cstddef>
 #include <cstring>
 
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
 namespace trireme::cpu {
 namespace {
 
@@ -51,6 +55,32 @@ inline void block(const T* x, int64_t x_stride, T* y, int64_t y_stride) {
   for (int i = 0; i < n; ++i) std::memcpy(y + i * y_stride, &a[i], 16);
 }
 
+// One cache line to y; `stream` goes past the cache (y is then 64-byte aligned).
+inline void put_line(const void* line, void* y, bool stream) {
+#if defined(__SSE2__)
+  if (stream) {
+    const __m128i* from = static_cast<const __m128i*>(line);
+    __m128i* to = static_cast<__m128i*>(y);
+    for (int i = 0; i < 4; ++i) _mm_stream_si128(to + i, _mm_load_si128(from + i));
+    return;
+  }
+#endif
+  (void)stream;
+  std::memcpy(y, line, 64);
+}
+
+// A line of rows by a line of columns. Each cache line of x and of y is touched once: rows a power of two
+// apart share few cache sets and would not survive until a second visit.
+template <class T>
+void line_block(const T* x, int64_t x_stride, T* y, int64_t y_stride, bool stream) {
+  constexpr int n = 16 / sizeof(T), line = 64 / sizeof(T);
+  alignas(64) T turned[line * line];
+  for (int r = 0; r < line; r += n) {
+    for (int c = 0; c < line; c += n) block(x + r * x_stride + c, x_stride, turned + c * line + r, line);
+  }
+  for (int c = 0; c < line; ++c) put_line(turned + c * line, y + c * y_stride, stream);
+}
+
 template <class T>
 void edge(const T* x, int64_t x_stride, T* y, int64_t y_stride, int64_t rows, int64_t cols) {
   for (int64_t c = 0; c < cols; ++c) {
@@ -58,24 +88,42 @@ void edge(const T* x, int64_t x_stride, T* y, int64_t y_stride, int64_t rows, in
   }
 }
 
+// What line blocks leave over: n x n blocks, then single elements.
+template <class T>
+void small(const T* x, int64_t x_stride, T* y, int64_t y_stride, int64_t rows, int64_t cols) {
+  constexpr int64_t n = 16 / static_cast<int64_t>(sizeof(T));
+  const int64_t whole_rows = rows / n * n, whole_cols = cols / n * n;
+  for (int64_t c = 0; c < whole_cols; c += n) {
+    for (int64_t r = 0; r < whole_rows; r += n)
+      block(x + r * x_stride + c, x_stride, y + c * y_stride + r, y_stride);
+  }
+  edge(x + whole_cols, x_stride, y + whole_cols * y_stride, y_stride, whole_rows, cols - whole_cols);
+  edge(x + whole_rows * x_stride, x_stride, y + whole_rows, y_stride, rows - whole_rows, cols);
+}
+
 template <class T>
 void transpose(const TransposeTile& t, int64_t rows, int64_t cols) {
   const T* x = static_cast<const T*>(t.x);
   T* y = static_cast<T*>(t.y);
-  constexpr int64_t n = 16 / static_cast<int64_t>(sizeof(T));
-  // A line of rows by a line of columns: each cache line of y is filled while it is in L1.
-  constexpr int64_t kLine = 64 / static_cast<int64_t>(sizeof(T));
-  const int64_t whole_rows = rows / n * n, whole_cols = cols / n * n;
-  for (int64_t r0 = 0; r0 < whole_rows; r0 += kLine) {
-    const int64_t r1 = std::min(whole_rows, r0 + kLine);
-    for (int64_t c = 0; c < whole_cols; c += n) {
-      for (int64_t r = r0; r < r1; r += n) {
-        block(x + r * t.x_stride + c, t.x_stride, y + c * t.y_stride + r, t.y_stride);
-      }
+  constexpr int64_t kSize = sizeof(T), kLine = 64 / kSize;
+  // Rows before the first whole line of y, where all lines of y are aligned alike.
+  const int64_t past = static_cast<int64_t>(reinterpret_cast<uintptr_t>(y) % 64);
+  const bool alike = t.y_stride * kSize % 64 == 0 && past % kSize == 0;
+  const int64_t head = alike ? std::min(rows, (64 - past) % 64 / kSize) : 0;
+  const int64_t body = (rows - head) / kLine * kLine, whole_cols = cols / kLine * kLine;
+  const T* xb = x + head * t.x_stride;
+  T* yb = y + head;
+  for (int64_t c = 0; c < whole_cols; c += kLine) {
+    for (int64_t r = 0; r < body; r += kLine) {
+      line_block(xb + r * t.x_stride + c, t.x_stride, yb + c * t.y_stride + r, t.y_stride, t.stream && alike);
     }
   }
-  edge(x + whole_cols, t.x_stride, y + whole_cols * t.y_stride, t.y_stride, whole_rows, cols - whole_cols);
-  edge(x + whole_rows * t.x_stride, t.x_stride, y + whole_rows, t.y_stride, rows - whole_rows, cols);
+  small(x, t.x_stride, y, t.y_stride, head, cols);
+  small(xb + whole_cols, t.x_stride, yb + whole_cols * t.y_stride, t.y_stride, body, cols - whole_cols);
+  small(xb + body * t.x_stride, t.x_stride, yb + body, t.y_stride, rows - head - body, cols);
+#if defined(__SSE2__)
+  if (t.stream) _mm_sfence();
+#endif
 }
 
 struct Wide {

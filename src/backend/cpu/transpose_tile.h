@@ -12,6 +12,7 @@ struct TransposeTile {
   int64_t x_stride;
   void* y;
   int64_t y_stride;
+  bool stream = false;  // y is too large to stay in cache: whole lines of it are written past the cache
 };
 
 /// Transposes on the calling thread. element_bytes is 1, 2, 4, 8 or 16. 2 element_bytes per element.
