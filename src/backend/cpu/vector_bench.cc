@@ -134,7 +134,7 @@ void register_job(const std::string& name, const Job& job) {
     benchmark::RegisterBenchmark((name + "/threads:" + std::to_string(threads)).c_str(),
                                  [job, threads](benchmark::State& s) { run_job(s, job, threads); })
         ->UseManualTime()
-        ->MinTime(0.3);
+        ->MinTime(0.1);
   }
 }
 
@@ -309,7 +309,7 @@ void register_attention() {
                    "GFLOP/s");
           })
           ->UseManualTime()
-          ->MinTime(0.3);
+          ->MinTime(0.1);
     }
   }
 }
