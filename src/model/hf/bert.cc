@@ -1,10 +1,8 @@
 // BERT-family encoders as one readable graph (Devlin et al. 2018; post-norm, absolute positions).
 #include "model/hf/bert.h"
 
-#include <cmath>
 #include <cstring>
 #include <filesystem>
-#include <functional>
 
 #include "base/file.h"
 #include "model/builder.h"
@@ -110,8 +108,7 @@ class BertBuilder {
   /// ids, types i64 [batch, seq] (types may be kNoValue), mask i64 [batch, seq] -> [batch, seq, width].
   ValueId run(ValueId ids, ValueId types, ValueId mask) {
     ValueId x = embed(ids, types);
-    const ValueId bias = mask_bias(mask);
-    for (int64_t i = 0; i < c_.layers; ++i) x = layer(x, bias, base::concat("encoder.layer.", i));
+    for (int64_t i = 0; i < c_.layers; ++i) x = layer(x, mask, base::concat("encoder.layer.", i));
     return x;
   }
 
@@ -139,14 +136,6 @@ class BertBuilder {
     return norm(b, b.op("add", {x, place}), at + "LayerNorm");
   }
 
-  /// 0 where a token is kept, -1e30 where it is padding: [batch, 1, 1, seq], added to the scores.
-  ValueId mask_bias(ValueId mask) {
-    Builder b = builder_.within("mask");
-    const ValueId kept = b.op("cast", {mask}, {{"to", int64_t{1}}});
-    const ValueId bias = b.op("mul", {b.op("sub", {kept, b.scalar(1)}), b.scalar(1e30f)});
-    return b.op("unsqueeze", {bias, b.ints({1, 2})});
-  }
-
   ValueId norm(Builder& b, ValueId x, const std::string& name) {
     const ValueId scale = param(b, name + ".weight", {c_.width}),
                   shift = param(b, name + ".bias", {c_.width});
@@ -157,15 +146,22 @@ class BertBuilder {
     return b.linear(x, param(b, name + ".weight", {out, in}), param(b, name + ".bias", {out}));
   }
 
-  ValueId layer(ValueId x, ValueId bias, const std::string& at) {
+  /// layer_norm(x + y): the end of both halves of a block.
+  ValueId add_norm(Builder& b, ValueId x, ValueId y, const std::string& name) {
+    const ValueId scale = param(b, name + ".weight", {c_.width}),
+                  shift = param(b, name + ".bias", {c_.width});
+    return b.op("add_layer_norm", {y, x, scale, shift}, {{"epsilon", c_.epsilon}});
+  }
+
+  ValueId layer(ValueId x, ValueId mask, const std::string& at) {
     Builder b = builder_.within(at);
-    const ValueId context = attention(x, bias, at + ".attention.self");
+    const ValueId context = attention(x, mask, at + ".attention.self");
     const ValueId attended = linear(b, context, at + ".attention.output.dense", c_.width, c_.width);
-    x = norm(b, b.op("add", {x, attended}), at + ".attention.output.LayerNorm");
+    x = add_norm(b, x, attended, at + ".attention.output.LayerNorm");
     ValueId y = linear(b, x, at + ".intermediate.dense", c_.inner, c_.width);
     y = activation(b, y);
     y = linear(b, y, at + ".output.dense", c_.width, c_.inner);
-    return norm(b, b.op("add", {x, y}), at + ".output.LayerNorm");
+    return add_norm(b, x, y, at + ".output.LayerNorm");
   }
 
   ValueId activation(Builder& b, ValueId x) {
@@ -177,30 +173,24 @@ class BertBuilder {
     base::fail_unsupported("config.json: hidden_act '", c_.activation, "'");
   }
 
-  /// Self-attention of all heads: x [batch, seq, width] -> [batch, seq, width]. Query, key and value are one
-  /// product.
-  ValueId attention(ValueId x, ValueId bias, const std::string& at) {
+  /// Self-attention: x [batch, seq, width] -> the same. Query, key and value are one product with stacked
+  /// weights.
+  ValueId attention(ValueId x, ValueId mask, const std::string& at) {
     Builder b = builder_.within(at);
     const int64_t h = c_.width, d = h / c_.heads;
-    std::vector<Tensor> weight, shift;
+    std::vector<Tensor> weights, biases;
     for (const char* part : {".query", ".key", ".value"}) {
-      weight.push_back(weights_.get(at + part + ".weight", {h, h}));
-      shift.push_back(weights_.get(at + part + ".bias", {h}));
+      weights.push_back(weights_.get(at + part + ".weight", {h, h}));
+      biases.push_back(weights_.get(at + part + ".bias", {h}));
     }
-    const ValueId w = b.param(at + ".qkv.weight", stack_rows(weight)),
-                  s = b.param(at + ".qkv.bias", stack_rows(shift));
+    const ValueId weight = b.param(at + ".qkv.weight", stack_rows(weights));  // [3 width, width]
+    const ValueId bias = b.param(at + ".qkv.bias", stack_rows(biases));
     const auto qkv =
-        b.ops("split", {b.linear(x, w, s)}, {{"axis", int64_t{-1}}, {"num_outputs", int64_t{3}}}, 3);
-    const auto heads = [&](ValueId v, const std::vector<int64_t>& perm) {
-      return b.transpose(b.reshape(v, {0, 0, c_.heads, d}), perm);
-    };
-    const ValueId q = heads(qkv[0], {0, 2, 1, 3}), k = heads(qkv[1], {0, 2, 3, 1}),
-                  v = heads(qkv[2], {0, 2, 1, 3});
-    const auto scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(d)));
-    const ValueId scores =
-        b.op("mul", {b.op("matmul", {q, k}), b.scalar(scale)});  // [batch, heads, seq, seq]
-    const ValueId weights = b.op("softmax", {b.op("add", {scores, bias})}, {{"axis", int64_t{-1}}});
-    return b.reshape(b.transpose(b.op("matmul", {weights, v}), {0, 2, 1, 3}), {0, 0, h});
+        b.ops("split", {b.linear(x, weight, bias)}, {{"axis", int64_t{-1}}, {"num_outputs", int64_t{3}}}, 3);
+    std::vector<ValueId> operands;  // each [batch, seq, heads, d]
+    for (ValueId part : qkv) operands.push_back(b.reshape(part, {0, 0, c_.heads, d}));
+    operands.push_back(mask);
+    return b.reshape(b.op("attention_bsnd", operands), {0, 0, h});
   }
 
   Builder builder_;

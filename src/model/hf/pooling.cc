@@ -36,13 +36,6 @@ PoolingKind read_kind(const base::Json& config) {
   return kind;
 }
 
-/// Kept tokens as f32 [batch, seq, 1].
-ValueId kept_tokens(Builder& b, ValueId mask) {
-  return b.op("unsqueeze", {b.op("cast", {mask}, {{"to", int64_t{1}}}), b.ints({2})});
-}
-
-ir::Attrs without_axis() { return {{"keepdims", int64_t{0}}}; }
-
 }  // namespace
 
 Pooling read_pooling(const std::string& directory) {
@@ -68,23 +61,19 @@ Pooling read_pooling(const std::string& directory) {
 
 ValueId pool(Builder& b, ValueId hidden, ValueId mask, const Pooling& pooling) {
   ValueId y = ir::kNoValue;
-  const ValueId seq_axis = b.ints({1});
-  if (pooling.kind == PoolingKind::first) {
-    y = b.op("gather", {hidden, b.graph().add_constant(tensor::Tensor::scalar<int64_t>(0))},
-             {{"axis", int64_t{1}}});
-  } else if (pooling.kind == PoolingKind::mean) {
-    const ValueId kept = kept_tokens(b, mask);
-    const ValueId sum = b.op("reduce_sum", {b.op("mul", {hidden, kept}), seq_axis}, without_axis());
-    const ValueId count = b.op("reduce_sum", {kept, seq_axis}, without_axis());  // [batch, 1]
-    y = b.op("div", {sum, b.op("max", {count, b.scalar(1e-9f)})});
+  if (pooling.kind == PoolingKind::mean) {
+    y = b.op("masked_mean_pool", {hidden, mask});
+  } else if (pooling.kind == PoolingKind::first) {
+    const ValueId zero = b.graph().add_constant(tensor::Tensor::scalar<int64_t>(0));
+    y = b.op("gather", {hidden, zero}, {{"axis", int64_t{1}}});
   } else {
-    // Padding may not win the maximum.
-    const ValueId low = b.op("mul", {b.op("sub", {kept_tokens(b, mask), b.scalar(1)}), b.scalar(1e30f)});
-    y = b.op("reduce_max", {b.op("add", {hidden, low}), seq_axis}, without_axis());
+    // Padding may not win the maximum: it gets a number below all others.
+    const ValueId kept =
+        b.op("cast", {b.op("unsqueeze", {mask, b.ints({2})})}, {{"to", int64_t{9}}});  // 9: boolean
+    const ValueId masked = b.op("where", {kept, hidden, b.scalar(-3.4e38f)});
+    y = b.op("reduce_max", {masked, b.ints({1})}, {{"keepdims", int64_t{0}}});
   }
-  if (!pooling.is_normalized) return y;
-  const ValueId length = b.op("reduce_l2", {y, b.ints({1})}, {{"keepdims", int64_t{1}}});  // [batch, 1]
-  return b.op("div", {y, b.op("max", {length, b.scalar(1e-12f)})});
+  return pooling.is_normalized ? b.op("l2_normalize", {y}) : y;
 }
 
 }  // namespace trireme::model::hf
