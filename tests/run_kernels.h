@@ -1,0 +1,113 @@
+// Runs every CPU kernel of an op that accepts a node, so that a test can hold each against its oracle.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "backend/cpu/cpu_stream.h"
+#include "ops/table.h"
+
+namespace trireme::tests {
+
+using tensor::Tensor;
+
+/// Standard normal values times `scale`; the same for the same seed.
+inline Tensor random_tensor(const tensor::Dims& dims, uint32_t seed, float scale = 1.0f) {
+  std::mt19937 engine(seed);
+  std::normal_distribution<float> normal;
+  Tensor t = Tensor::empty(tensor::DType::f32, dims);
+  for (float& v : t.mutable_data<float>()) v = normal(engine) * scale;
+  return t;
+}
+
+/// Uniform bytes of type T in [low, high].
+template <class T>
+Tensor random_bytes(const tensor::Dims& dims, uint32_t seed, int low, int high) {
+  std::mt19937 engine(seed);
+  std::uniform_int_distribution<int> uniform(low, high);
+  Tensor t = Tensor::empty(tensor::dtype_of<T>(), dims);
+  for (T& v : t.template mutable_data<T>()) v = static_cast<T>(uniform(engine));
+  return t;
+}
+
+/// Results of one kernel.
+struct KernelResult {
+  std::string kernel;
+  std::vector<Tensor> out;
+};
+
+/// Binds and runs every accepting CPU kernel of `op` with a team of `threads`; an undefined tensor is an absent operand.
+/// All operands count as constants unless listed in `fed`.
+inline std::vector<KernelResult> run_kernels(const std::string& op, const ir::Attrs& attrs, const std::vector<Tensor>& in,
+                                             size_t out_count = 1, const std::vector<size_t>& fed = {}, int threads = 3) {
+  const ir::OpDef& def = ops::table().need(op);
+  ir::NodeView node{.attrs = attrs, .in = {}, .out = {}, .known = {}, .is_present = {}, .out_count = out_count};
+  for (const Tensor& t : in) {
+    node.is_present.push_back(t.defined());
+    node.in.push_back(t.defined() ? t.type() : tensor::TensorType{});
+    node.known.push_back(t.defined() ? &t : nullptr);
+  }
+  node.out = ir::infer_types(def.schema, node);
+  for (size_t i : fed) node.known[i] = nullptr;
+  base::ThreadPool pool(threads);
+  std::vector<KernelResult> results;
+  for (const ir::Kernel& kernel : def.kernels) {
+    if (kernel.on != tensor::DeviceKind::cpu || (kernel.refuse && kernel.refuse(node))) continue;
+    base::SharedCache packs;
+    const ir::BoundKernel bound = kernel.prepare({node, packs, threads});
+    Tensor workspace = Tensor::empty(tensor::DType::u8, {bound.workspace_bytes});
+    KernelResult result{kernel.name, {}};
+    std::vector<const void*> in_at;
+    std::vector<void*> out_at;
+    for (size_t i = 0; i < in.size(); ++i) {
+      const bool is_read = in[i].defined() && (bound.unread_inputs >> i & 1u) == 0;
+      in_at.push_back(is_read ? in[i].raw() : nullptr);
+    }
+    for (const tensor::TensorType& t : node.out) result.out.push_back(Tensor::zeros(t.dtype, t.shape.to_dims()));
+    for (Tensor& t : result.out) out_at.push_back(t.mutable_raw());
+    cpu::CpuStream stream(pool);
+    bound.run({in_at.data(), out_at.data(), workspace.mutable_raw(), stream});
+    results.push_back(std::move(result));
+  }
+  return results;
+}
+
+/// |got - want| <= absolute + relative |want| for every element.
+inline void expect_close(const Tensor& got, const std::vector<double>& want, double relative, double absolute,
+                         const std::string& what) {
+  const std::vector<double> values = got.to_doubles();
+  ASSERT_EQ(values.size(), want.size()) << what;
+  for (size_t i = 0; i < want.size(); ++i) {
+    ASSERT_LE(std::abs(values[i] - want[i]), absolute + relative * std::abs(want[i]))
+        << what << " at " << i << ": got " << values[i] << ", want " << want[i];
+  }
+}
+
+/// Evaluates an op's expand() on constants with the ops' own evaluation; the second oracle of fused ops.
+inline std::vector<Tensor> run_expanded(const std::string& op, const ir::Attrs& attrs, const std::vector<Tensor>& in,
+                                        size_t out_count = 1) {
+  const ir::OpDef& def = ops::table().need(op);
+  ir::Graph g;
+  ir::Node node{.op = &def, .attrs = attrs, .in = {}, .out = std::vector<ir::ValueId>(out_count, ir::kNoValue), .from = {}};
+  for (const Tensor& t : in) node.in.push_back(t.defined() ? g.add_constant(t) : ir::kNoValue);
+  const std::vector<ir::ValueId> wanted = def.schema.expand(g, node);
+  base::ThreadPool pool(2);
+  std::vector<Tensor> value(g.values().size());
+  for (size_t i = 0; i < value.size(); ++i) value[i] = g.values()[i].data;
+  for (const ir::Node& step : g.nodes()) {
+    std::vector<Tensor> operands;
+    for (ir::ValueId id : step.in) operands.push_back(id == ir::kNoValue ? Tensor() : value[ir::index(id)]);
+    const std::vector<Tensor> out = ops::evaluate(*step.op, step.attrs, operands, step.out.size(), pool);
+    for (size_t i = 0; i < out.size(); ++i) value[ir::index(step.out[i])] = out[i];
+  }
+  std::vector<Tensor> results;
+  for (ir::ValueId id : wanted) results.push_back(value[ir::index(id)]);
+  return results;
+}
+
+}  // namespace trireme::tests
