@@ -8,6 +8,7 @@
 #include "passes/dense.h"
 #include "passes/fold.h"
 #include "passes/layout.h"
+#include "passes/transformer.h"
 
 namespace trireme::passes {
 
@@ -24,11 +25,16 @@ const std::vector<Pass>& bucket_passes() {
   static const std::vector<Pass> list{
       {"bucket_noops", "removes nodes that change nothing now that shapes are known", remove_noops},
       {"cse", "computes equal nodes once", merge_equal_nodes},
+      {"activations", "gathers GELU, SiLU and hard-swish", gather_activations},
+      {"norms", "gathers layer norm and RMS norm", gather_norms},
+      {"softmax", "gathers softmax", gather_softmax},
+      {"attention", "gathers attention", gather_attention},
       {"channels_last", "convolutions and pools in [n,h,w,c]", use_channels_last},
       {"sink_transposes", "moves layout changes down until they cancel", sink_transposes},
       {"input_layout", "first convolutions read channels-first inputs directly", absorb_input_layout},
       {"linear", "products with constant weights", make_linear},
       {"epilogue", "bias, activation and residual move into products and convolutions", fuse_epilogues},
+      {"final_noops", "removes what the passes above left", remove_noops},
   };
   return list;
 }
