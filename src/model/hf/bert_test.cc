@@ -1,0 +1,94 @@
+// The MiniLM encoder against Transformers (f64 reference of tools/oracles/minilm_embeddings.py), and broken
+// directories.
+#include "model/hf/bert.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "base/file.h"
+#include "base/rng.h"
+#include "base/thread_pool.h"
+#include "model/npy.h"
+#include "ops/table.h"
+#include "tests/test_data.h"
+
+namespace trireme::model::hf {
+namespace {
+
+using tensor::Tensor;
+
+/// Runs a graph node by node: slow and simple, independent of passes and programs.
+std::vector<Tensor> interpret(const ir::Graph& g, const std::vector<Tensor>& inputs) {
+  base::ThreadPool pool(2);
+  std::vector<Tensor> values(g.values().size());
+  for (size_t i = 0; i < values.size(); ++i) values[i] = g.values()[i].data;
+  for (size_t i = 0; i < inputs.size(); ++i) values[index(g.inputs()[i])] = inputs[i];
+  for (const ir::Node& node : g.nodes()) {
+    std::vector<Tensor> in;
+    for (ir::ValueId id : node.in) in.push_back(id == ir::kNoValue ? Tensor() : values[index(id)]);
+    const auto out = ops::evaluate(*node.op, node.attrs, in, node.out.size(), pool);
+    for (size_t i = 0; i < out.size(); ++i) values[index(node.out[i])] = out[i];
+  }
+  std::vector<Tensor> results;
+  for (ir::ValueId id : g.outputs()) results.push_back(values[index(id)]);
+  return results;
+}
+
+double largest_error(std::span<const float> got, std::span<const float> want) {
+  double error = 0;
+  for (size_t i = 0; i < want.size(); ++i)
+    error = std::max(error, std::abs(double{got[i]} - double{want[i]}));
+  return error;
+}
+
+TEST(Bert, MiniLmAgreesWithTransformers) {
+  const auto dir = tests::encoder_dir();
+  if (!dir) GTEST_SKIP() << tests::kNoEncoder;
+  const auto data = [](const char* name) {
+    return read_npy((tests::source_dir() / "src/model/hf/testdata" / name).string());
+  };
+  const Tensor ids = data("minilm_ids.npy"), mask = data("minilm_mask.npy");
+  const Tensor hidden = data("minilm_hidden_0.npy"), embedding = data("minilm_embedding.npy");
+  const Model model = load_bert(dir->string());
+  ASSERT_EQ(model.graph.inputs().size(), 2u);
+  const auto out = interpret(model.graph, {ids, mask});
+  ASSERT_EQ(out[0].dims(), (tensor::Dims{ids.dims()[0], ids.dims()[1], 384}));
+  ASSERT_EQ(out[1].dims(), embedding.dims());
+  // The first sentence stands first in [sentences, tokens, width].
+  const auto first = out[0].data<float>().first(static_cast<size_t>(hidden.elements()));
+  EXPECT_LT(largest_error(first, hidden.data<float>()), 1e-5);
+  EXPECT_LT(largest_error(out[1].data<float>(), embedding.data<float>()), 1e-6);
+}
+
+TEST(Bert, TokenTypesOfZeroChangeNothing) {
+  const auto dir = tests::encoder_dir();
+  if (!dir) GTEST_SKIP() << tests::kNoEncoder;
+  const Tensor ids = Tensor::from<int64_t>({1, 4}, {101, 2024, 7592, 102});
+  const Tensor ones = Tensor::from<int64_t>({1, 4}, {1, 1, 1, 1}),
+               zeros = Tensor::zeros(tensor::DType::i64, {1, 4});
+  const auto plain = interpret(load_bert(dir->string()).graph, {ids, ones});
+  const auto typed = interpret(load_bert(dir->string(), {.has_token_types = true}).graph, {ids, ones, zeros});
+  EXPECT_LT(largest_error(plain[1].data<float>(), typed[1].data<float>()), 1e-6);
+}
+
+TEST(Bert, RefusesOtherModels) {
+  const auto dir = std::filesystem::temp_directory_path() / "trireme_bert_test";
+  std::filesystem::create_directories(dir);
+  const auto error_of = [&](const std::string& config) {
+    base::write_file_atomic((dir / "config.json").string(), config);
+    try {
+      load_bert(dir.string());
+    } catch (const base::Error& e) {
+      return e.code();
+    }
+    return base::ErrorCode::internal;
+  };
+  EXPECT_EQ(error_of(R"({"model_type": "t5"})"), base::ErrorCode::unsupported);
+  EXPECT_EQ(error_of("{"), base::ErrorCode::invalid_argument);
+  EXPECT_EQ(error_of(R"({"model_type": "bert", "hidden_size": -1})"), base::ErrorCode::invalid_argument);
+  std::filesystem::remove_all(dir);
+}
+
+}  // namespace
+}  // namespace trireme::model::hf
