@@ -1,0 +1,135 @@
+// CPU kernels of top_k, unique and non_max_suppression.
+#include <algorithm>
+#include <cstring>
+
+#include "backend/cpu/cpu_stream.h"
+#include "ops/elementwise/row_kernels.h"
+#include "ops/sort/sort_ops.h"
+
+namespace trireme::ops {
+namespace {
+
+/// One lane of top_k: x[i * step], i in [0, count).
+struct Lane {
+  int64_t count, step, k;
+  bool is_largest;
+};
+
+/// The k first of a strict order in which equal values go by index; NaN counts as the largest value.
+template <class T>
+void select_lane(const Lane& lane, const T* x, T* y, int64_t* at, int64_t* scratch) {
+  using C = Arithmetic<T>;
+  const auto before = [&](int64_t a, int64_t b) {
+    const C p = static_cast<C>(x[a * lane.step]), q = static_cast<C>(x[b * lane.step]);
+    const bool p_nan = p != p, q_nan = q != q;
+    if (p_nan != q_nan) return lane.is_largest ? p_nan : q_nan;
+    if (!p_nan && p != q) return lane.is_largest ? p > q : p < q;
+    return a < b;
+  };
+  for (int64_t i = 0; i < lane.count; ++i) scratch[i] = i;
+  std::partial_sort(scratch, scratch + lane.k, scratch + lane.count, before);
+  for (int64_t i = 0; i < lane.k; ++i) {
+    y[i * lane.step] = x[scratch[i] * lane.step];
+    if (at != nullptr) at[i * lane.step] = scratch[i];
+  }
+}
+
+ir::BoundKernel prepare_top_k(const ir::KernelInit& init) {
+  const ir::NodeView& n = init.node;
+  const tensor::Dims x = n.in_dims(0), y = n.out_dims(0);
+  const size_t axis = ir::normal_axis(n.attrs.get_int("axis", -1), x.size());
+  int64_t outer = 1, inner = 1;
+  for (size_t d = 0; d < x.size(); ++d) {
+    if (d != axis) (d < axis ? outer : inner) *= x[d];
+  }
+  const Lane lane{x[axis], inner, y[axis], n.attrs.get_int("largest", 1) != 0};
+  const bool has_indices = n.out.size() > 1;
+  // Lanes run in fixed pieces; each piece has its own index scratch.
+  const int64_t lanes = outer * inner, pieces = std::min<int64_t>(lanes, 16);
+  return tensor::visit_dtype(n.in[0].dtype, [&](auto zero) -> ir::BoundKernel {
+    using T = decltype(zero);
+    return {[=](const ir::RunArgs& args) {
+              cpu::pool_of(args.stream).run(pieces, [&](int64_t piece) {
+                int64_t* scratch = static_cast<int64_t*>(args.workspace) + piece * lane.count;
+                for (int64_t i = lanes * piece / pieces; i < lanes * (piece + 1) / pieces; ++i) {
+                  const int64_t from = i / inner * lane.count * inner + i % inner;
+                  const int64_t to = i / inner * lane.k * inner + i % inner;
+                  int64_t* at = has_indices ? static_cast<int64_t*>(args.out[1]) : nullptr;
+                  select_lane(lane, static_cast<const T*>(args.in[0]) + from,
+                              static_cast<T*>(args.out[0]) + to, at == nullptr ? nullptr : at + to, scratch);
+                }
+              });
+            },
+            pieces * lane.count * static_cast<int64_t>(sizeof(int64_t))};
+  });
+}
+
+void copy_ints(const std::vector<int64_t>& values, const ir::RunArgs& args, size_t out, size_t results) {
+  if (out < results && args.out[out] != nullptr) {
+    std::copy(values.begin(), values.end(), static_cast<int64_t*>(args.out[out]));
+  }
+}
+
+/// The selection was made when the result's type was inferred; it is made again here, then only copied.
+ir::BoundKernel prepare_unique(const ir::KernelInit& init) {
+  const ir::NodeView& n = init.node;
+  const tensor::Dims x = n.in_dims(0);
+  const UniqueResult r = unique_of(*n.value(0), n.attrs);
+  const bool has_axis = n.attrs.has("axis");
+  const size_t axis = has_axis ? ir::normal_axis(n.attrs.need_int("axis"), x.size()) : 0;
+  int64_t outer = 1, count = has_axis ? x[axis] : tensor::element_count(x);
+  int64_t slice = tensor::bits_of(n.in[0].dtype) / 8;
+  for (size_t d = 0; has_axis && d < x.size(); ++d) {
+    if (d != axis) (d < axis ? outer : slice) *= x[d];
+  }
+  const size_t results = n.out.size();
+  return {[=](const ir::RunArgs& args) {
+    const int64_t kept = static_cast<int64_t>(r.first.size());
+    for (int64_t o = 0; o < outer; ++o) {
+      for (int64_t i = 0; i < kept; ++i) {
+        std::memcpy(
+            static_cast<std::byte*>(args.out[0]) + (o * kept + i) * slice,
+            static_cast<const std::byte*>(args.in[0]) + (o * count + r.first[static_cast<size_t>(i)]) * slice,
+            static_cast<size_t>(slice));
+      }
+    }
+    copy_ints(r.first, args, 1, results);
+    copy_ints(r.inverse, args, 2, results);
+    copy_ints(r.counts, args, 3, results);
+  }};
+}
+
+ir::BoundKernel prepare_non_max_suppression(const ir::KernelInit& init) {
+  return {[boxes = selected_boxes(init.node)](const ir::RunArgs& args) { copy_ints(boxes, args, 0, 1); }};
+}
+
+ir::Refusal needs_all_values(const ir::NodeView& n) {
+  for (size_t i = 0; i < n.in.size(); ++i) {
+    if (n.present(i) && n.value(i) == nullptr)
+      return "the result's size depends on data: runs outside programs";
+  }
+  return std::nullopt;
+}
+
+std::vector<ir::Kernel> reference(ir::BoundKernel (*prepare)(const ir::KernelInit&),
+                                  std::function<ir::Refusal(const ir::NodeView&)> refuse) {
+  ir::Kernel k{.name = "reference"};
+  k.refuse = std::move(refuse);
+  k.prepare = prepare;
+  return {k};
+}
+
+}  // namespace
+
+std::vector<ir::Kernel> top_k_cpu_kernels() {
+  return reference(prepare_top_k, [](const ir::NodeView& n) -> ir::Refusal {
+    if (n.value(1) == nullptr) return "k is not known before the run";
+    return std::nullopt;
+  });
+}
+std::vector<ir::Kernel> unique_cpu_kernels() { return reference(prepare_unique, needs_all_values); }
+std::vector<ir::Kernel> non_max_suppression_cpu_kernels() {
+  return reference(prepare_non_max_suppression, needs_all_values);
+}
+
+}  // namespace trireme::ops
