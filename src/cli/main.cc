@@ -10,6 +10,7 @@ const std::vector<Verb>& verbs() {
       {"run", "run a model on files or random data; check it, time it", run_main, run_markdown},
       {"inspect", "show a model's graph, passes, program, kernels and memory", inspect_main, inspect_markdown},
       {"ops", "list the operators and what each has", ops_main, ops_markdown},
+      {"load", "load a server on schedule; latency, throughput, goals", load_main, load_markdown},
   };
   return list;
 }

@@ -29,6 +29,8 @@ int inspect_main(std::span<const std::string> words, base::Env& env);
 std::string inspect_markdown();
 int ops_main(std::span<const std::string> words, base::Env& env);
 std::string ops_markdown();
+int load_main(std::span<const std::string> words, base::Env& env);
+std::string load_markdown();
 
 /// Prints "usage: trireme VERB …" and the options on stdout.
 void print_usage(const std::string& verb, const base::OptionList& list);

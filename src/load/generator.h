@@ -1,0 +1,52 @@
+// The load generator: sends prepared requests on schedule over many connections from few threads.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "load/load_options.h"
+#include "load/result.h"
+
+namespace trireme::load {
+
+/// One measurement. Exactly one of concurrency and rate is positive.
+struct LoadPlan {
+  std::string host;
+  uint16_t port = 80;
+  const std::vector<std::string>* requests = nullptr;  // whole messages, head and body, sent in turn
+  int64_t concurrency = 0;  // closed loop: connections, one request in flight on each
+  double rate = 0;          // open loop: requests a second
+  Arrivals arrivals = Arrivals::poisson;
+  int64_t think_ns = 0;
+  int64_t warmup_ns = 0;
+  int64_t duration_ns = 0;
+  int64_t max_requests = 0;  // counted ones; 0 = by time alone
+  int64_t timeout_ns = 0;    // from the scheduled time
+  int64_t connections = 1;   // open loop: most connections
+  int threads = 1;
+  uint64_t seed = 1;
+};
+
+/// Runs the plan and waits for its last answer. A request belongs to the measurement if its *scheduled* time
+/// does, so a stalled server is charged for every request that should have been sent meanwhile (no
+/// coordinated omission). Throws unavailable if the server cannot be reached at the start.
+LoadResult run_load(const LoadPlan& plan);
+
+/// Time of the k-th arrival of one thread's share, ns after the start. Poisson: exponential gaps from a
+/// stream of its own, so that the threads together are a Poisson process of the whole rate. Fixed: thread t
+/// of n has every n-th tick.
+class ArrivalTimes {
+ public:
+  ArrivalTimes(const LoadPlan& plan, int thread);
+  /// The next arrival; call it once for each.
+  int64_t next_ns();
+
+ private:
+  Arrivals arrivals_;
+  double gap_ns_;
+  double at_ns_;
+  uint64_t seed_, stream_, index_ = 0;
+};
+
+}  // namespace trireme::load

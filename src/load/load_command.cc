@@ -1,0 +1,134 @@
+// The `load` verb: from options to plans, the sweep, and the search for the highest sustainable rate.
+#include "load/load_command.h"
+
+#include <algorithm>
+#include <thread>
+
+#include "base/error.h"
+#include "load/generator.h"
+#include "load/payload.h"
+
+namespace trireme::load {
+namespace {
+
+using Progress = std::function<void(const std::string&)>;
+
+class Measurement {
+ public:
+  Measurement(const LoadOptions& options, const Payload& payload, const Progress& progress)
+      : progress_(progress) {
+    for (const std::string& text : options.slo) slos_.push_back(Slo::parse(text));
+    plan_.host = payload.url.host;
+    plan_.port = payload.url.port;
+    plan_.requests = &payload.requests;
+    plan_.arrivals = options.arrivals;
+    plan_.think_ns = options.think.ns;
+    plan_.warmup_ns = options.warmup.ns;
+    plan_.duration_ns = options.duration.ns;
+    plan_.max_requests = options.requests;
+    plan_.timeout_ns = options.timeout.ns;
+    plan_.connections = options.connections;
+    const auto processors = static_cast<int>(std::thread::hardware_concurrency());
+    plan_.threads = options.threads > 0 ? options.threads : std::clamp(processors / 4, 1, 8);
+    plan_.seed = static_cast<uint64_t>(options.seed);
+  }
+
+  const std::vector<Slo>& slos() const { return slos_; }
+
+  Measured closed(int64_t concurrency) {
+    plan_.concurrency = concurrency;
+    plan_.rate = 0;
+    return run();
+  }
+  Measured open(double rate) {
+    plan_.concurrency = 0;
+    plan_.rate = rate;
+    return run();
+  }
+
+ private:
+  Measured run() {
+    LoadResult shown;
+    shown.concurrency = plan_.concurrency;
+    shown.offered_rate = plan_.rate;
+    progress_(label_of(shown));
+    Measured m;
+    m.result = run_load(plan_);
+    m.slos = judge(slos_, m.result);
+    return m;
+  }
+
+  const Progress& progress_;
+  LoadPlan plan_;
+  std::vector<Slo> slos_;
+};
+
+// A rate is sustained if the goals are met and the server kept up: fewer answers than requests inside the
+// window means a queue that grows, however good the latencies of a short run look.
+bool sustained(const Measured& m) {
+  constexpr double kKeptUp = 0.95;
+  return all_met(m.slos) && m.result.throughput() >= kKeptUp * m.result.offered_rate &&
+         m.result.error_share() < 0.01;
+}
+
+// Doubles from the start rate until a rate fails (or halves until one holds), then bisects the gap to 5 %.
+void find_rate(Measurement& measurement, double rate, Report& report) {
+  constexpr double kPrecision = 1.05;
+  constexpr int kMostRuns = 24;
+  double good = 0, bad = 0;
+  while (static_cast<int>(report.runs.size()) < kMostRuns) {
+    report.runs.push_back(measurement.open(rate));
+    (sustained(report.runs.back()) ? good : bad) = rate;
+    if (good > 0 && bad > 0 && bad / good <= kPrecision) break;
+    rate = bad == 0 ? good * 2 : good == 0 ? bad / 2 : (good + bad) / 2;
+    if (rate < 0.01) break;
+  }
+  report.found_rate = good;
+  std::sort(report.runs.begin(), report.runs.end(), [](const Measured& a, const Measured& b) {
+    return a.result.offered_rate < b.result.offered_rate;
+  });
+}
+
+void check_options(const LoadOptions& o) {
+  base::require(!o.find_rate || !o.slo.empty(), "--find-rate needs at least one --slo");
+  base::require(o.sweep.empty() || (o.rate == 0 && !o.find_rate), "--sweep is a closed loop: without --rate");
+  base::require(o.duration.ns > 0, "--duration must be positive");
+  base::require(o.timeout.ns > 0, "--timeout must be positive");
+  base::require(o.warmup.ns >= 0 && o.think.ns >= 0, "--warmup and --think must not be negative");
+}
+
+}  // namespace
+
+Report measure(const LoadOptions& options, const Progress& progress) {
+  check_options(options);
+  const Payload payload = make_payload(options);
+  Measurement measurement(options, payload, progress);
+  Report report;
+  report.url = options.url;
+  report.title = options.title.empty() ? "trireme load " + options.url : options.title;
+  report.what = payload.description;
+  report.items_per_request = payload.items_per_request;
+  LoadOptions recorded = options;
+  report.options = base::OptionList(recorded).to_json();
+  if (options.find_rate) {
+    // Without a start rate: half of what one connection after the other gets through, measured.
+    double start = options.rate;
+    if (start <= 0) start = std::max(1.0, measurement.closed(options.concurrency).result.throughput() / 2);
+    find_rate(measurement, start, report);
+  } else if (options.rate > 0) {
+    report.runs.push_back(measurement.open(options.rate));
+  } else if (!options.sweep.empty()) {
+    for (const int64_t c : options.sweep) report.runs.push_back(measurement.closed(c));
+  } else {
+    report.runs.push_back(measurement.closed(options.concurrency));
+  }
+  return report;
+}
+
+bool goals_met(const Report& report) {
+  if (report.found_rate >= 0) return report.found_rate > 0;
+  return std::all_of(report.runs.begin(), report.runs.end(),
+                     [](const Measured& m) { return all_met(m.slos); });
+}
+
+}  // namespace trireme::load

@@ -1,0 +1,84 @@
+// Options of `trireme load`: what to send, how fast, for how long, and what must hold.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/options.h"
+
+namespace trireme::load {
+
+enum class Arrivals { poisson, fixed };
+enum class Format { binary, json };
+
+struct LoadOptions {
+  std::string url;
+  int concurrency = 1;
+  std::vector<int64_t> sweep;
+  double rate = 0;
+  Arrivals arrivals = Arrivals::poisson;
+  bool find_rate = false;
+  base::Duration think{0};
+  base::Duration duration{10 * base::kNsPerSecond};
+  base::Duration warmup{base::kNsPerSecond};
+  int64_t requests = 0;
+  base::Duration timeout{30 * base::kNsPerSecond};
+  int connections = 256;
+  int threads = 0;
+  int64_t seed = 1;
+  std::string method;
+  std::vector<std::string> header;
+  std::string body;
+  std::string text_file;
+  std::string model;
+  std::vector<std::string> shape;
+  std::vector<std::string> range;
+  int batch = 1;
+  Format format = Format::binary;
+  int variants = 16;
+  std::vector<std::string> slo;
+  std::string json;
+  std::string html;
+  std::string title;
+
+  void fields(base::OptionList& f) {
+    f.add("url", &url, "server, http://host:port[/path]; with --model the path is made")
+        .positional()
+        .required();
+    f.add("concurrency", &concurrency, "closed loop: requests kept in flight").at_least(1).at_most(65536);
+    f.add("sweep", &sweep, "closed loop at each of these concurrencies, one table")
+        .at_least(1)
+        .at_most(65536);
+    f.add("rate", &rate, "open loop: requests a second, sent on time whatever the server does").at_least(0);
+    f.add_choice("arrivals", &arrivals, {"poisson", "fixed"}, "open loop: gaps between requests");
+    f.add("find_rate", &find_rate, "search the highest rate that meets every --slo, starting at --rate");
+    f.add("think", &think, "closed loop: pause between an answer and the next request");
+    f.add("duration", &duration, "measured time, after the warm-up");
+    f.add("warmup", &warmup, "time before, sent but not counted");
+    f.add("requests", &requests, "end after this many counted requests; 0: by time alone").at_least(0);
+    f.add("timeout", &timeout, "a request is given up so long after its scheduled time");
+    f.add("connections", &connections, "open loop: most connections").at_least(1).at_most(65536);
+    f.add("threads", &threads, "generator threads; 0: one for four processors").at_least(0).at_most(64);
+    f.add("seed", &seed, "seed of arrival times and random inputs");
+    f.add("method", &method, "HTTP method; default GET, or POST with a body");
+    f.add("header", &header, "extra header, 'Name: value'; may be repeated");
+    f.add("body", &body, "file sent as request body");
+    f.add("text_file", &text_file, "one sentence a line, sent in turn to the text input of --model");
+    f.add("model", &model, "KServe v2 model: reads its metadata, makes random inputs");
+    f.add("shape", &shape, "input shape, name:1,3,224,224; may be repeated");
+    f.add("range", &range, "random values of an input, name:low,high; default 0 to 1; may be repeated");
+    f.add("batch", &batch, "items a request: the first dimension where the model leaves it open").at_least(1);
+    f.add_choice("format", &format, {"binary", "json"}, "tensor encoding of --model requests");
+    f.add("variants", &variants, "different random requests, sent in turn").at_least(1).at_most(10000);
+    f.add("slo", &slo,
+          "goal: p99=50ms, p99.9=1s, mean=5ms, max=1s, errors=0.1%, throughput=100; may be repeated; missed: "
+          "exit 1");
+    f.add("json", &json, "write the results to this file");
+    f.add("html", &html, "write a self-contained page with plots to this file");
+    f.add("title", &title, "title of the page");
+  }
+};
+
+}  // namespace trireme::load

@@ -1,0 +1,42 @@
+// Reports of load tests: a text table, JSON for machines, a self-contained page with plots for people.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+#include "load/result.h"
+#include "load/slo.h"
+
+namespace trireme::load {
+
+/// One measurement and how it was judged.
+struct Measured {
+  LoadResult result;
+  std::vector<SloOutcome> slos;
+};
+
+struct Report {
+  std::string title;
+  std::string url;
+  std::string what;  // Payload::description
+  int64_t items_per_request = 1;
+  base::Json options;          // the record of the run
+  std::vector<Measured> runs;  // one, or one for each concurrency or rate tried
+  double found_rate = -1;      // --find-rate: highest rate that met all goals; 0 = none did; -1 = not asked
+};
+
+/// "c=16" or "120.0/s".
+std::string label_of(const LoadResult& result);
+
+std::string text_report(const Report& report);
+base::Json json_report(const Report& report);
+/// One file, no scripts, no outside references; colours follow the reader's light or dark setting.
+std::string html_report(const Report& report);
+
+/// Fixed-point text with `digits` decimals.
+std::string format_number(double value, int digits);
+/// Nanoseconds as milliseconds with three significant digits or more.
+std::string format_ms(double ns);
+
+}  // namespace trireme::load

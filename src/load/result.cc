@@ -1,0 +1,118 @@
+// Statistics of a measurement: merging threads, failure-aware quantiles, confidence by batch means.
+#include "load/result.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+
+namespace trireme::load {
+
+int64_t LoadResult::error_count() const {
+  int64_t total = 0;
+  for (const auto& [name, count] : errors) total += count;
+  return total;
+}
+
+double LoadResult::error_share() const {
+  const int64_t all = succeeded + error_count();
+  return all == 0 ? 0 : static_cast<double>(error_count()) / static_cast<double>(all);
+}
+
+int64_t LoadResult::quantile_with_errors(double q) const {
+  const double all = static_cast<double>(latency.count() + error_count());
+  if (latency.count() == 0) return std::numeric_limits<int64_t>::max();
+  // Rank among all; the successes are the first latency.count() of them.
+  const double rank = q * all;
+  if (rank > static_cast<double>(latency.count())) return std::numeric_limits<int64_t>::max();
+  return latency.quantile(std::min(1.0, rank / static_cast<double>(latency.count())));
+}
+
+void LoadResult::merge(const LoadResult& other) {
+  latency.merge(other.latency);
+  service.merge(other.service);
+  scheduled += other.scheduled;
+  succeeded += other.succeeded;
+  completed_in_window += other.completed_in_window;
+  sent_bytes += other.sent_bytes;
+  received_bytes += other.received_bytes;
+  for (const auto& [name, count] : other.errors) errors[name] += count;
+  if (intervals.size() < other.intervals.size()) intervals.resize(other.intervals.size());
+  for (size_t i = 0; i < other.intervals.size(); ++i) {
+    intervals[i].latency.merge(other.intervals[i].latency);
+    intervals[i].completed += other.intervals[i].completed;
+    intervals[i].errors += other.intervals[i].errors;
+  }
+}
+
+namespace {
+
+double variance_of(const base::Histogram& h) {
+  if (h.count() < 2) return 0;
+  const double mean = h.mean();
+  double squares = 0;
+  h.for_each_bucket([&](int64_t low, int64_t high, int64_t count) {
+    const double middle = (static_cast<double>(low) + static_cast<double>(high)) / 2 - mean;
+    squares += middle * middle * static_cast<double>(count);
+  });
+  return squares / static_cast<double>(h.count() - 1);
+}
+
+// 97.5 % quantile of Student's t, by degrees of freedom; beyond the table the normal one.
+double student_t(size_t freedom) {
+  static constexpr std::array<double, 31> kTable = {0,     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365,
+                                                    2.306, 2.262,  2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
+                                                    2.120, 2.110,  2.101, 2.093, 2.086, 2.080, 2.074, 2.069,
+                                                    2.064, 2.060,  2.056, 2.052, 2.048, 2.045, 2.042};
+  return freedom < kTable.size() ? kTable[freedom] : 1.96 + 2.4 / static_cast<double>(freedom);
+}
+
+}  // namespace
+
+double effective_samples(const LoadResult& result) {
+  const auto n = static_cast<double>(result.latency.count());
+  constexpr size_t kFewest = 8;
+  // Variance of interval means around the overall mean, each weighted by its size: for independent samples
+  // E[sum m_i (mean_i - mean)^2] = (batches - 1) * variance.
+  double between = 0;
+  size_t batches = 0;
+  for (const Interval& i : result.intervals) {
+    if (i.latency.count() == 0) continue;
+    const double off = i.latency.mean() - result.latency.mean();
+    between += static_cast<double>(i.latency.count()) * off * off;
+    ++batches;
+  }
+  const double variance = variance_of(result.latency);
+  if (batches < kFewest || variance <= 0) return std::max(n, 1.0);
+  const double inflation = between / static_cast<double>(batches - 1) / variance;
+  return std::clamp(n / std::max(inflation, 1.0), 1.0, std::max(n, 1.0));
+}
+
+Bounds quantile_bounds(const LoadResult& result, double q) {
+  const double n = effective_samples(result);
+  const double spread = 1.96 * std::sqrt(n * q * (1 - q));
+  const double low = std::clamp((n * q - spread) / n, 0.0, 1.0);
+  const double high = std::clamp((n * q + spread + 1) / n, 0.0, 1.0);
+  return {static_cast<double>(result.latency.quantile(low)),
+          static_cast<double>(result.latency.quantile(high))};
+}
+
+Bounds throughput_bounds(const LoadResult& result) {
+  const double mean = result.throughput();
+  const size_t batches = result.intervals.size();
+  if (batches < 4 || result.interval_ns <= 0) return {mean, mean};
+  const double seconds = static_cast<double>(result.interval_ns) / 1e9;
+  double centre = 0;
+  for (const Interval& i : result.intervals) centre += static_cast<double>(i.completed) / seconds;
+  centre /= static_cast<double>(batches);
+  double squares = 0;
+  for (const Interval& i : result.intervals) {
+    const double off = static_cast<double>(i.completed) / seconds - centre;
+    squares += off * off;
+  }
+  const double deviation = std::sqrt(squares / static_cast<double>(batches - 1));
+  const double half = student_t(batches - 1) * deviation / std::sqrt(static_cast<double>(batches));
+  return {std::max(0.0, mean - half), mean + half};
+}
+
+}  // namespace trireme::load

@@ -1,0 +1,64 @@
+// What one measurement yields: latencies, counts, a time line, and the uncertainty of each figure.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/histogram.h"
+
+namespace trireme::load {
+
+/// One slice of the measured time, by scheduled time for latencies and by completion time for counts.
+struct Interval {
+  base::Histogram latency;
+  int64_t completed = 0;
+  int64_t errors = 0;
+};
+
+struct LoadResult {
+  int64_t concurrency = 0;  // closed loop; 0 = open loop
+  double offered_rate = 0;  // open loop, requests a second
+  double window_s = 0;      // measured time
+
+  base::Histogram latency;  // ns, successes, from the scheduled time
+  base::Histogram service;  // ns, successes, from the moment the request was sent
+  int64_t scheduled = 0;    // requests that belong to the window
+  int64_t succeeded = 0;
+  std::map<std::string, int64_t> errors;  // class -> count: "status 503", "timeout", "connect", "closed"
+  int64_t completed_in_window = 0;        // successes that ended inside the window: the throughput
+  int64_t sent_bytes = 0;
+  int64_t received_bytes = 0;  // bodies of successes
+  int64_t interval_ns = 0;
+  std::vector<Interval> intervals;
+
+  int64_t error_count() const;
+  double error_share() const;
+  /// Successful answers a second.
+  double throughput() const { return window_s > 0 ? static_cast<double>(completed_in_window) / window_s : 0; }
+  /// Latency quantile with every failed request counted as infinitely late; INT64_MAX if it falls on one.
+  int64_t quantile_with_errors(double q) const;
+  void merge(const LoadResult& other);
+};
+
+struct Bounds {
+  double low = 0;
+  double high = 0;
+};
+
+/// How many independent samples the n latencies are worth: neighbours in time are alike (a queue that is long
+/// stays long), so n is divided by the factor by which the variance of interval means exceeds that of
+/// independent samples (method of batch means). At least 1, at most n; n itself with fewer than 8 filled
+/// intervals.
+double effective_samples(const LoadResult& result);
+
+/// 95 % confidence interval of a latency quantile, ns: order statistics at the binomial bounds of the rank
+/// (n q -+ 1.96 sqrt(n q (1 - q))) for the effective number of samples.
+Bounds quantile_bounds(const LoadResult& result, double q);
+
+/// 95 % confidence interval of the throughput by batch means over the intervals (Student's t); without at
+/// least 4 intervals both bounds are the throughput.
+Bounds throughput_bounds(const LoadResult& result);
+
+}  // namespace trireme::load
