@@ -9,18 +9,25 @@ namespace trireme::load {
 namespace {
 
 constexpr const char* kStyle = R"(<style>
-:root{color-scheme:light dark;--bg:#fff;--fg:#1c2024;--dim:#60646c;--line:#d9d9e0;--bad:#c62a2f;--good:#18794e;
---c0:#0b68cb;--c1:#c4540a;--c2:#18794e;--c3:#7c3aad;--c4:#b3261e;--c5:#0c7a8a;--c6:#8a6d00;--c7:#5b5f66}
-@media(prefers-color-scheme:dark){:root{--bg:#111113;--fg:#edeef0;--dim:#b0b4ba;--line:#3a3f42;--bad:#ff9592;--good:#5fd0a0;
---c0:#70b8ff;--c1:#ffa057;--c2:#5fd0a0;--c3:#d19dff;--c4:#ff9592;--c5:#4ccce6;--c6:#f5e147;--c7:#b0b4ba}}
-body{background:var(--bg);color:var(--fg);font:15px/1.5 system-ui,sans-serif;max-width:1000px;margin:2rem auto;padding:0 1rem}
-h1{font-size:1.3rem}p.what{color:var(--dim)}table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}
-th,td{text-align:right;padding:.25rem .6rem;border-bottom:1px solid var(--line)}th:first-child,td:first-child{text-align:left}
-svg{width:100%;max-width:820px;display:block;margin:1.2rem 0}.grid{stroke:var(--line)}.axis{stroke:var(--dim)}
+:root{color-scheme:light dark;--bg:#fff;--fg:#1c2024;--dim:#60646c;--line:#d9d9e0;
+--bad:#c62a2f;--good:#18794e;--c0:#0b68cb;--c1:#c4540a;--c2:#18794e;--c3:#7c3aad;
+--c4:#b3261e;--c5:#0c7a8a;--c6:#8a6d00;--c7:#5b5f66}
+@media(prefers-color-scheme:dark){:root{--bg:#111113;--fg:#edeef0;--dim:#b0b4ba;--line:#3a3f42;
+--bad:#ff9592;--good:#5fd0a0;--c0:#70b8ff;--c1:#ffa057;--c2:#5fd0a0;--c3:#d19dff;
+--c4:#ff9592;--c5:#4ccce6;--c6:#f5e147;--c7:#b0b4ba}}
+body{background:var(--bg);color:var(--fg);font:15px/1.5 system-ui,sans-serif;
+max-width:1000px;margin:2rem auto;padding:0 1rem}
+h1{font-size:1.3rem}p.what{color:var(--dim)}
+table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}
+th,td{text-align:right;padding:.25rem .6rem;border-bottom:1px solid var(--line)}
+th:first-child,td:first-child{text-align:left}
+svg{width:100%;max-width:820px;display:block;margin:1.2rem 0}
+.grid{stroke:var(--line)}.axis{stroke:var(--dim)}
 .label{fill:var(--dim);font-size:11px}.title{fill:var(--fg);font-size:14px;font-weight:600}
 polyline{fill:none}.s0{stroke:var(--c0)}.s1{stroke:var(--c1)}.s2{stroke:var(--c2)}.s3{stroke:var(--c3)}
 .s4{stroke:var(--c4)}.s5{stroke:var(--c5)}.s6{stroke:var(--c6)}.s7{stroke:var(--c7)}
-polyline,line[class^=s]{stroke-width:2}.dot{fill:var(--bg);stroke-width:2}.bad{color:var(--bad)}.good{color:var(--good)}
+polyline,line[class^=s]{stroke-width:2}.dot{fill:var(--bg);stroke-width:2}
+.bad{color:var(--bad)}.good{color:var(--good)}
 </style>)";
 
 void cell(std::string& out, const std::string& text) { out += "<td>" + html_escape(text) + "</td>"; }

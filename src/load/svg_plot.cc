@@ -42,9 +42,13 @@ struct Extent {
   bool empty() const { return low > high; }
 };
 
-void line(std::string& out, const char* css, double x1, double y1, double x2, double y2) {
-  out += std::string("<line class=\"") + css + "\" x1=\"" + number(x1) + "\" y1=\"" + number(y1) +
-         "\" x2=\"" + number(x2) + "\" y2=\"" + number(y2) + "\"/>";
+struct Point {
+  double x, y;
+};
+
+void line(std::string& out, const char* css, Point from, Point to) {
+  out += std::string("<line class=\"") + css + "\" x1=\"" + number(from.x) + "\" y1=\"" + number(from.y) +
+         "\" x2=\"" + number(to.x) + "\" y2=\"" + number(to.y) + "\"/>";
 }
 
 void label(std::string& out, double x, double y, const char* anchor, const std::string& text) {
@@ -61,7 +65,7 @@ void draw_y_axis(std::string& out, const Plot& plot, const Scale& y) {
   }
   for (const double t : ticks) {
     if (y(t) > kBottom + 0.5 || y(t) < kTop - 0.5) continue;
-    line(out, "grid", kLeft, y(t), kRight, y(t));
+    line(out, "grid", {kLeft, y(t)}, {kRight, y(t)});
     label(out, kLeft - 6, y(t) + 4, "end", tick_text(t));
   }
   out += "<text class=\"label\" transform=\"translate(14," + number((kTop + kBottom) / 2) +
@@ -75,10 +79,10 @@ void draw_x_axis(std::string& out, const Plot& plot, const Scale& x) {
   }
   for (const auto& [at, text] : ticks) {
     if (x(at) > kRight + 0.5 || x(at) < kLeft - 0.5) continue;
-    line(out, "grid", x(at), kTop, x(at), kBottom);
+    line(out, "grid", {x(at), kTop}, {x(at), kBottom});
     label(out, x(at), kBottom + 16, "middle", text);
   }
-  line(out, "axis", kLeft, kBottom, kRight, kBottom);
+  line(out, "axis", {kLeft, kBottom}, {kRight, kBottom});
   label(out, (kLeft + kRight) / 2, kBottom + 34, "middle", plot.x_label);
 }
 
@@ -98,7 +102,7 @@ void draw_series(std::string& out, const Plot& plot, const Scale& x, const Scale
            html_escape(plot.series[i].name) + "</title></polyline>" + dots;
     if (plot.series.size() > 1) {  // one series needs no legend: the title names it
       const double at = kLeft + 8 + static_cast<double>(i) * 70;
-      line(out, css.c_str(), at, kTop - 8, at + 14, kTop - 8);
+      line(out, css.c_str(), {at, kTop - 8}, {at + 14, kTop - 8});
       label(out, at + 18, kTop - 4, "start", plot.series[i].name);
     }
   }
