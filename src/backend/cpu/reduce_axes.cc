@@ -16,7 +16,8 @@
 namespace trireme::cpu {
 namespace {
 
-constexpr int64_t kColumns = 64;  // columns of one task
+constexpr int64_t kGroup = 64;     // columns held in registers
+constexpr int64_t kColumns = 192;  // columns of one task
 
 // A run of at most kRun axis elements of at most kColumns columns, joined into totals[columns].
 struct ColumnRun {
@@ -84,16 +85,15 @@ double exp_piece(const float* x, size_t n, float max) {
       x, n, 0.0f, [=](VF v, size_t) HWY_ATTR { return exp_nonpositive(hn::Sub(v, m)); }, AddFold()));
 }
 
-// One vector of columns over axis elements [0, n), `step` floats apart.
+// One vector of columns: `acc` (one padded vector in memory) takes axis elements [0, n), `step` floats apart.
 template <class Map, class Join>
-HWY_INLINE VF column_run(const float* x, int64_t n, int64_t step, size_t lanes) {
-  VF acc = set(Join::kStart);
-  if (lanes == kLanes) {
-    for (int64_t a = 0; a < n; ++a) acc = typename Join::Fold()(acc, Map()(hn::LoadU(kF, x + a * step)));
-  } else {
-    for (int64_t a = 0; a < n; ++a) acc = typename Join::Fold()(acc, Map()(load_n(x + a * step, lanes)));
+HWY_INLINE void column_run(const float* x, int64_t n, int64_t step, size_t lanes, float* acc) {
+  VF sum = hn::Load(kF, acc);
+  for (int64_t a = 0; a < n; ++a) {
+    const float* p = x + a * step;
+    sum = typename Join::Fold()(sum, Map()(lanes == kLanes ? hn::LoadU(kF, p) : load_n(p, lanes)));
   }
-  return acc;
+  hn::Store(sum, kF, acc);
 }
 
 HWY_INLINE VF exp_column_run(const float* x, int64_t n, int64_t step, size_t lanes, const float* max) {
@@ -113,32 +113,38 @@ void join_lanes(VF acc, int64_t lanes, double* totals) {
   for (int64_t i = 0; i < lanes; ++i) totals[i] = Join::join(totals[i], static_cast<double>(values[i]));
 }
 
-// All kColumns columns at once: each axis element is four whole cache lines.
+// 64 columns at once: each axis element is four whole cache lines.
 template <class Map, class Join>
-void full_columns_of(const ColumnRun& r) {
-  constexpr size_t kVectors = static_cast<size_t>(kColumns) / kLanes;
-  VF acc[kVectors];
-  for (size_t v = 0; v < kVectors; ++v) acc[v] = set(Join::kStart);
-  for (int64_t a = 0; a < r.n; ++a) {
-    const float* p = r.x + a * r.step;
+HWY_INLINE void group_run(const float* x, int64_t n, int64_t step, float* acc) {
+  constexpr size_t kVectors = static_cast<size_t>(kGroup) / kLanes;
+  VF sum[kVectors];
+  for (size_t v = 0; v < kVectors; ++v) sum[v] = hn::Load(kF, acc + v * kLanes);
+  for (int64_t a = 0; a < n; ++a) {
+    const float* p = x + a * step;
     for (size_t v = 0; v < kVectors; ++v) {
-      acc[v] = typename Join::Fold()(acc[v], Map()(hn::LoadU(kF, p + v * kLanes)));
+      sum[v] = typename Join::Fold()(sum[v], Map()(hn::LoadU(kF, p + v * kLanes)));
     }
   }
-  for (size_t v = 0; v < kVectors; ++v) {
-    join_lanes<Join>(acc[v], static_cast<int64_t>(kLanes), r.totals + v * kLanes);
-  }
+  for (size_t v = 0; v < kVectors; ++v) hn::Store(sum[v], kF, acc + v * kLanes);
 }
 
+// Sixteen axis elements of all columns, then the next sixteen: memory is read in long runs, sums wait in L1.
+// Each column is still one chain in axis order.
 template <class Map, class Join>
 void columns_of(const ColumnRun& r) {
-  if (r.columns == kColumns) return full_columns_of<Map, Join>(r);
-  constexpr int64_t kStep = static_cast<int64_t>(kLanes);
-  for (int64_t c = 0; c < r.columns; c += kStep) {
-    const int64_t lanes = std::min(kStep, r.columns - c);
-    const VF acc = column_run<Map, Join>(r.x + c, r.n, r.step, static_cast<size_t>(lanes));
-    join_lanes<Join>(acc, lanes, r.totals + c);
+  constexpr int64_t kStep = static_cast<int64_t>(kLanes), kSub = 16;
+  HWY_ALIGN float acc[kColumns];
+  std::fill_n(acc, kColumns, Join::kStart);
+  for (int64_t a = 0; a < r.n; a += kSub) {
+    const float* x = r.x + a * r.step;
+    const int64_t n = std::min(kSub, r.n - a);
+    int64_t c = 0;
+    for (; c + kGroup <= r.columns; c += kGroup) group_run<Map, Join>(x + c, n, r.step, acc + c);
+    for (; c < r.columns; c += kStep) {
+      column_run<Map, Join>(x + c, n, r.step, static_cast<size_t>(std::min(kStep, r.columns - c)), acc + c);
+    }
   }
+  for (int64_t c = 0; c < r.columns; ++c) r.totals[c] = Join::join(r.totals[c], static_cast<double>(acc[c]));
 }
 
 void exp_columns(const ColumnRun& r) {

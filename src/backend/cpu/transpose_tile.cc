@@ -39,6 +39,19 @@ inline V<uint32_t> high(V<uint32_t> a, V<uint32_t> b) { return __builtin_shuffle
 inline V<uint64_t> low(V<uint64_t> a, V<uint64_t> b) { return __builtin_shufflevector(a, b, 0, 2); }
 inline V<uint64_t> high(V<uint64_t> a, V<uint64_t> b) { return __builtin_shufflevector(a, b, 1, 3); }
 
+// A typed TransposeTile.
+template <class T>
+struct Part {
+  const T* x;
+  int64_t x_stride;
+  T* y;
+  int64_t y_stride;
+
+  Part at(int64_t r, int64_t c) const {
+    return {x + r * x_stride + c, x_stride, y + c * y_stride + r, y_stride};
+  }
+};
+
 // One n x n block, n = 16 / sizeof(T). Each round interleaves vector i with vector i + n/2.
 template <class T>
 inline void block(const T* x, int64_t x_stride, T* y, int64_t y_stride) {
@@ -86,23 +99,25 @@ void line_block(const T* x, int64_t x_stride, T* y, int64_t y_stride, bool strea
 }
 
 template <class T>
-void edge(const T* x, int64_t x_stride, T* y, int64_t y_stride, int64_t rows, int64_t cols) {
+void edge(const Part<T>& p, int64_t rows, int64_t cols) {
   for (int64_t c = 0; c < cols; ++c) {
-    for (int64_t r = 0; r < rows; ++r) y[c * y_stride + r] = x[r * x_stride + c];
+    for (int64_t r = 0; r < rows; ++r) p.y[c * p.y_stride + r] = p.x[r * p.x_stride + c];
   }
 }
 
 // What line blocks leave over: n x n blocks, then single elements.
 template <class T>
-void small(const T* x, int64_t x_stride, T* y, int64_t y_stride, int64_t rows, int64_t cols) {
+void small(const Part<T>& p, int64_t rows, int64_t cols) {
   constexpr int64_t n = 16 / static_cast<int64_t>(sizeof(T));
   const int64_t whole_rows = rows / n * n, whole_cols = cols / n * n;
   for (int64_t c = 0; c < whole_cols; c += n) {
-    for (int64_t r = 0; r < whole_rows; r += n)
-      block(x + r * x_stride + c, x_stride, y + c * y_stride + r, y_stride);
+    for (int64_t r = 0; r < whole_rows; r += n) {
+      const Part<T> b = p.at(r, c);
+      block(b.x, b.x_stride, b.y, b.y_stride);
+    }
   }
-  edge(x + whole_cols, x_stride, y + whole_cols * y_stride, y_stride, whole_rows, cols - whole_cols);
-  edge(x + whole_rows * x_stride, x_stride, y + whole_rows, y_stride, rows - whole_rows, cols);
+  edge(p.at(0, whole_cols), whole_rows, cols - whole_cols);
+  edge(p.at(whole_rows, 0), rows - whole_rows, cols);
 }
 
 template <class T>
@@ -115,16 +130,16 @@ void transpose(const TransposeTile& t, int64_t rows, int64_t cols) {
   const bool alike = t.y_stride * kSize % 64 == 0 && past % kSize == 0;
   const int64_t head = alike ? std::min(rows, (64 - past) % 64 / kSize) : 0;
   const int64_t body = (rows - head) / kLine * kLine, whole_cols = cols / kLine * kLine;
-  const T* xb = x + head * t.x_stride;
-  T* yb = y + head;
+  const Part<T> all = {x, t.x_stride, y, t.y_stride};
   for (int64_t r = 0; r < body; r += kLine) {
     for (int64_t c = 0; c < whole_cols; c += kLine) {
-      line_block(xb + r * t.x_stride + c, t.x_stride, yb + c * t.y_stride + r, t.y_stride, t.stream && alike);
+      const Part<T> b = all.at(head + r, c);
+      line_block(b.x, b.x_stride, b.y, b.y_stride, t.stream && alike);
     }
   }
-  small(x, t.x_stride, y, t.y_stride, head, cols);
-  small(xb + whole_cols, t.x_stride, yb + whole_cols * t.y_stride, t.y_stride, body, cols - whole_cols);
-  small(xb + body * t.x_stride, t.x_stride, yb + body, t.y_stride, rows - head - body, cols);
+  small(all, head, cols);
+  small(all.at(head, whole_cols), body, cols - whole_cols);
+  small(all.at(head + body, 0), rows - head - body, cols);
 #if defined(__SSE2__)
   if (t.stream) _mm_sfence();
 #endif
@@ -143,7 +158,8 @@ void transpose_tile(const TransposeTile& t, int64_t rows, int64_t cols, int elem
     case 4: return transpose<uint32_t>(t, rows, cols);
     case 8: return transpose<uint64_t>(t, rows, cols);
     default:
-      return edge(static_cast<const Wide*>(t.x), t.x_stride, static_cast<Wide*>(t.y), t.y_stride, rows, cols);
+      return edge<Wide>({static_cast<const Wide*>(t.x), t.x_stride, static_cast<Wide*>(t.y), t.y_stride},
+                        rows, cols);
   }
 }
 
