@@ -1,8 +1,10 @@
-// Splits a bound graph at the nodes whose shapes depend on data.
+// Splits a bound graph at the nodes whose shapes, or choice of kernel, depend on data.
 #include "engine/segments.h"
 
 #include <algorithm>
 #include <unordered_map>
+
+#include "ops/table.h"
 
 namespace trireme::engine {
 namespace {
@@ -63,6 +65,15 @@ class Extractor {
   std::vector<ValueId> inputs_;
 };
 
+/// True when no kernel runs the node without knowing an operand's value (an axis, a mode) that is not known yet.
+bool needs_values(const Graph& bound, const Node& node) {
+  if (node.op->schema.is_view || node.op->schema.expand) return false;
+  const bool all_known = std::all_of(node.in.begin(), node.in.end(), [&](ValueId id) {
+    return id == ir::kNoValue || bound.known(id) != nullptr;
+  });
+  return !all_known && ops::choose_kernel(*node.op, bound.view(node), tensor::DeviceKind::cpu) == nullptr;
+}
+
 enum class Place : uint8_t { ready, frontier, rest };
 
 std::vector<Place> place_nodes(const Graph& bound) {
@@ -73,7 +84,8 @@ std::vector<Place> place_nodes(const Graph& bound) {
       if (bound.producer(id) == nullptr) continue;
       if (places[ir::index(bound.value(id).producer)] != Place::ready) place = Place::rest;
     }
-    if (place == Place::ready && (node.op->schema.is_control || !has_static_results(bound, node))) {
+    const bool is_open = node.op->schema.is_control || !has_static_results(bound, node);
+    if (place == Place::ready && (is_open || needs_values(bound, node))) {
       place = Place::frontier;
     }
     places.push_back(place);
