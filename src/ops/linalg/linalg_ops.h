@@ -1,0 +1,20 @@
+// det and einsum: what schema and kernel files share.
+#pragma once
+
+#include "ir/kernel.h"
+
+namespace trireme::ops {
+
+std::vector<ir::Kernel> det_cpu_kernels();
+std::vector<ir::Kernel> einsum_cpu_kernels();
+
+/// An einsum equation applied to shapes: every letter (and every dimension under "...") has a number.
+struct EinsumPlan {
+  std::vector<std::vector<size_t>> operands;  ///< letter of each dimension of each operand
+  std::vector<size_t> result;                 ///< letter of each dimension of the result
+  std::vector<tensor::Dim> extents;           ///< by letter
+};
+/// Throws invalid_argument for an equation that does not fit the operands.
+EinsumPlan parse_einsum(const std::string& equation, const std::vector<tensor::Shape>& operands);
+
+}  // namespace trireme::ops
