@@ -41,12 +41,14 @@ struct KernelResult {
   std::vector<Tensor> out;
 };
 
-/// Binds and runs every accepting CPU kernel of `op` with a team of `threads`; an undefined tensor is an absent operand.
-/// All operands count as constants unless listed in `fed`.
-inline std::vector<KernelResult> run_kernels(const std::string& op, const ir::Attrs& attrs, const std::vector<Tensor>& in,
-                                             size_t out_count = 1, const std::vector<size_t>& fed = {}, int threads = 3) {
+/// Binds and runs every accepting CPU kernel of `op` with a team of `threads`; an undefined tensor is an
+/// absent operand. All operands count as constants unless listed in `fed`.
+inline std::vector<KernelResult> run_kernels(const std::string& op, const ir::Attrs& attrs,
+                                             const std::vector<Tensor>& in, size_t out_count = 1,
+                                             const std::vector<size_t>& fed = {}, int threads = 3) {
   const ir::OpDef& def = ops::table().need(op);
-  ir::NodeView node{.attrs = attrs, .in = {}, .out = {}, .known = {}, .is_present = {}, .out_count = out_count};
+  ir::NodeView node{
+      .attrs = attrs, .in = {}, .out = {}, .known = {}, .is_present = {}, .out_count = out_count};
   for (const Tensor& t : in) {
     node.is_present.push_back(t.defined());
     node.in.push_back(t.defined() ? t.type() : tensor::TensorType{});
@@ -68,7 +70,8 @@ inline std::vector<KernelResult> run_kernels(const std::string& op, const ir::At
       const bool is_read = in[i].defined() && (bound.unread_inputs >> i & 1u) == 0;
       in_at.push_back(is_read ? in[i].raw() : nullptr);
     }
-    for (const tensor::TensorType& t : node.out) result.out.push_back(Tensor::zeros(t.dtype, t.shape.to_dims()));
+    for (const tensor::TensorType& t : node.out)
+      result.out.push_back(Tensor::zeros(t.dtype, t.shape.to_dims()));
     for (Tensor& t : result.out) out_at.push_back(t.mutable_raw());
     cpu::CpuStream stream(pool);
     bound.run({in_at.data(), out_at.data(), workspace.mutable_raw(), stream});
@@ -89,11 +92,15 @@ inline void expect_close(const Tensor& got, const std::vector<double>& want, dou
 }
 
 /// Evaluates an op's expand() on constants with the ops' own evaluation; the second oracle of fused ops.
-inline std::vector<Tensor> run_expanded(const std::string& op, const ir::Attrs& attrs, const std::vector<Tensor>& in,
-                                        size_t out_count = 1) {
+inline std::vector<Tensor> run_expanded(const std::string& op, const ir::Attrs& attrs,
+                                        const std::vector<Tensor>& in, size_t out_count = 1) {
   const ir::OpDef& def = ops::table().need(op);
   ir::Graph g;
-  ir::Node node{.op = &def, .attrs = attrs, .in = {}, .out = std::vector<ir::ValueId>(out_count, ir::kNoValue), .from = {}};
+  ir::Node node{.op = &def,
+                .attrs = attrs,
+                .in = {},
+                .out = std::vector<ir::ValueId>(out_count, ir::kNoValue),
+                .from = {}};
   for (const Tensor& t : in) node.in.push_back(t.defined() ? g.add_constant(t) : ir::kNoValue);
   const std::vector<ir::ValueId> wanted = def.schema.expand(g, node);
   base::ThreadPool pool(2);

@@ -1,4 +1,5 @@
-// Small pieces that most kernel files share: typed operand access, float dispatch, half precision through f32.
+// Small pieces that most kernel files share: typed operand access, float dispatch, half precision through
+// f32.
 #pragma once
 
 #include <functional>
@@ -27,7 +28,8 @@ T* out_ptr(const ir::RunArgs& args, size_t i) {
 /// Calls f(float{}) or f(double{}). Throws internal for other types: kernels refuse those before.
 template <class F>
 decltype(auto) visit_float(tensor::DType type, F&& f) {
-  base::check(type == tensor::DType::f32 || type == tensor::DType::f64, "kernel prepared for ", name_of(type));
+  base::check(type == tensor::DType::f32 || type == tensor::DType::f64, "kernel prepared for ",
+              name_of(type));
   return type == tensor::DType::f64 ? f(double{}) : f(float{});
 }
 
@@ -45,7 +47,8 @@ using PrepareFn = std::function<ir::BoundKernel(const ir::KernelInit&)>;
 /// The reference kernel for f32 and f64 operand 0, followed by one that runs f16 and bf16 through it.
 std::vector<ir::Kernel> float_reference(PrepareFn prepare);
 
-/// A kernel for f16 and bf16 operands: converts them to f32 in the workspace, runs `inner` there, rounds the results.
+/// A kernel for f16 and bf16 operands: converts them to f32 in the workspace, runs `inner` there, rounds the
+/// results.
 ir::Kernel via_f32(ir::Kernel inner);
 
 /// `fast` (f32 only) before the reference kernels; half precision tries `fast` through f32 first.
@@ -63,7 +66,8 @@ struct AxisLoops {
 };
 AxisLoops axis_loops(const tensor::Dims& dims, size_t axis);
 
-/// Row-major strides of `dims` aligned to the right of `rank` axes; 0 where an axis is missing or has extent 1.
+/// Row-major strides of `dims` aligned to the right of `rank` axes; 0 where an axis is missing or has
+/// extent 1.
 std::vector<int64_t> broadcast_strides(const tensor::Dims& dims, size_t rank);
 
 /// Tasks of about 16k elementary operations: the grain of parallel loops whose items cost `flop` each.

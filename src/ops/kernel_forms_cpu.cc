@@ -66,7 +66,8 @@ void run_halves(const HalfPlan& plan, const ir::RunArgs& args, size_t in_count, 
   for (const Converted& c : plan.in) {
     if (args.in[c.index] == nullptr) continue;
     float* to = reinterpret_cast<float*>(base + c.offset);
-    (c.type == DType::f16 ? widen<tensor::Half> : widen<tensor::BFloat16>)(args.in[c.index], to, c.elements, pool);
+    (c.type == DType::f16 ? widen<tensor::Half> : widen<tensor::BFloat16>)(args.in[c.index], to, c.elements,
+                                                                           pool);
     in[c.index] = to;
   }
   for (const Converted& c : plan.out) {
@@ -76,7 +77,8 @@ void run_halves(const HalfPlan& plan, const ir::RunArgs& args, size_t in_count, 
   for (const Converted& c : plan.out) {
     if (args.out[c.index] == nullptr) continue;
     const float* from = reinterpret_cast<const float*>(base + c.offset);
-    (c.type == DType::f16 ? narrow<tensor::Half> : narrow<tensor::BFloat16>)(from, args.out[c.index], c.elements, pool);
+    (c.type == DType::f16 ? narrow<tensor::Half> : narrow<tensor::BFloat16>)(from, args.out[c.index],
+                                                                             c.elements, pool);
   }
 }
 
@@ -108,10 +110,9 @@ ir::Kernel via_f32(ir::Kernel inner) {
     plan.in = place(in_types, offset);
     plan.out = place(out_types, offset);
     const size_t in_count = wide.in.size(), out_count = wide.out.size();
-    return ir::BoundKernel{[plan, in_count, out_count](const ir::RunArgs& args) {
-                             run_halves(plan, args, in_count, out_count);
-                           },
-                           offset};
+    return ir::BoundKernel{
+        [plan, in_count, out_count](const ir::RunArgs& args) { run_halves(plan, args, in_count, out_count); },
+        offset};
   };
   return {.name = inner.name + "_via_f32", .refuse = refuse, .prepare = prepare};
 }
@@ -122,7 +123,9 @@ ir::Refusal refuse_dtype(const ir::NodeView& node, size_t i, std::initializer_li
   return base::concat("operand ", i, " is ", name_of(given));
 }
 
-ir::Refusal refuse_non_float(const ir::NodeView& node) { return refuse_dtype(node, 0, {DType::f32, DType::f64}); }
+ir::Refusal refuse_non_float(const ir::NodeView& node) {
+  return refuse_dtype(node, 0, {DType::f32, DType::f64});
+}
 
 ir::Refusal refuse_empty(const ir::NodeView& node) {
   for (const auto* types : {&node.in, &node.out}) {
@@ -165,6 +168,8 @@ std::vector<int64_t> broadcast_strides(const tensor::Dims& dims, size_t rank) {
   return strides;
 }
 
-int64_t grain_for(double flop) { return std::max<int64_t>(1, static_cast<int64_t>(16384.0 / std::max(flop, 1.0))); }
+int64_t grain_for(double flop) {
+  return std::max<int64_t>(1, static_cast<int64_t>(16384.0 / std::max(flop, 1.0)));
+}
 
 }  // namespace trireme::ops

@@ -19,7 +19,8 @@ ir::Refusal refuse_fused(const ir::NodeView& node) {
     if (auto why = refuse_dtype(node, i, {DType::f32})) return why;
   }
   const size_t channels = node.in[0].shape.rank() - 1;
-  if (node.in[0].shape.rank() == 4 && std::max(node.in_dims(0)[channels], node.in_dims(2)[channels]) > cpu::kAttentionMaxDim) {
+  if (node.in[0].shape.rank() == 4 &&
+      std::max(node.in_dims(0)[channels], node.in_dims(2)[channels]) > cpu::kAttentionMaxDim) {
     return base::concat("a head has more than ", cpu::kAttentionMaxDim, " channels");
   }
   return std::nullopt;
@@ -64,9 +65,18 @@ ir::Refusal refuse_mask(const AttentionPlan& p, const ir::NodeView& node) {
 
 cpu::Attention call_of(const AttentionPlan& p) {
   auto view = [](const HeadStrides& s) { return cpu::AttentionView{nullptr, s.batch, s.seq, s.head}; };
-  cpu::Attention call{.q = view(p.q), .k = view(p.k), .v = view(p.v), .out = nullptr, .batch = p.batch,
-                      .queries = p.queries, .keys = p.keys(), .heads = p.heads, .kv_heads = p.kv_heads,
-                      .head_dim = p.head_dim, .value_dim = p.value_dim, .scale = static_cast<float>(p.scale)};
+  cpu::Attention call{.q = view(p.q),
+                      .k = view(p.k),
+                      .v = view(p.v),
+                      .out = nullptr,
+                      .batch = p.batch,
+                      .queries = p.queries,
+                      .keys = p.keys(),
+                      .heads = p.heads,
+                      .kv_heads = p.kv_heads,
+                      .head_dim = p.head_dim,
+                      .value_dim = p.value_dim,
+                      .scale = static_cast<float>(p.scale)};
   if (p.mask.given) call.mask = {nullptr, p.mask.batch, p.mask.head, p.mask.query};
   call.causal = p.causal;
   call.causal_offset = p.causal_offset;
@@ -82,7 +92,8 @@ void launch(cpu::Attention call, const MaskPlan& mask, const ir::RunArgs& args, 
   if (mask.elements > 0) call.mask.data = in_ptr<float>(args, 3);
   if (mask.converts) {
     float* converted = static_cast<float*>(args.workspace);
-    tensor::visit_dtype(mask.type, [&](auto t) { convert_mask<decltype(t)>(args.in[3], converted, mask.elements); });
+    tensor::visit_dtype(mask.type,
+                        [&](auto t) { convert_mask<decltype(t)>(args.in[3], converted, mask.elements); });
     call.mask.data = converted;
   }
   cpu::attention(call, cpu::pool_of(args.stream));
@@ -103,7 +114,8 @@ void copy_present(const AttentionPlan& p, const float* from, const HeadStrides& 
   if (to == nullptr) return;
   for (int64_t b = 0; b < p.batch; ++b) {
     for (int64_t h = 0; h < p.kv_heads; ++h) {
-      for (int64_t j = 0; j < p.fresh; ++j, to += d) std::copy_n(from + b * at.batch + j * at.seq + h * at.head, d, to);
+      for (int64_t j = 0; j < p.fresh; ++j, to += d)
+        std::copy_n(from + b * at.batch + j * at.seq + h * at.head, d, to);
     }
   }
 }

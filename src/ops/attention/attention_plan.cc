@@ -21,8 +21,8 @@ struct Projection {
 
 Projection projection(const Dims& x, int64_t heads, std::string_view what) {
   if (x.size() == 4) return {x[0], x[1], x[2], x[3], {x[1] * x[2] * x[3], x[3], x[2] * x[3]}};
-  base::require(x.size() == 3 && heads > 0 && x[2] % heads == 0, what, " of shape ", tensor::to_string(x), " with ",
-                heads, " heads");
+  base::require(x.size() == 3 && heads > 0 && x[2] % heads == 0, what, " of shape ", tensor::to_string(x),
+                " with ", heads, " heads");
   return {x[0], heads, x[1], x[2] / heads, {x[1] * x[2], x[2], x[2] / heads}};
 }
 
@@ -30,7 +30,11 @@ Projection projection(const Dims& x, int64_t heads, std::string_view what) {
 MaskStrides mask_strides(const Dims& mask, DType type) {
   base::require(mask.size() >= 1 && mask.size() <= 4, "attention mask of shape ", tensor::to_string(mask));
   const std::vector<int64_t> strides = broadcast_strides(mask, 4);
-  return {.given = true, .keeps = type == DType::boolean, .batch = strides[0], .head = strides[1], .query = strides[2],
+  return {.given = true,
+          .keeps = type == DType::boolean,
+          .batch = strides[0],
+          .head = strides[1],
+          .query = strides[2],
           .keys = mask.back()};
 }
 
@@ -38,17 +42,20 @@ void check_mask(const Dims& mask, const AttentionPlan& p) {
   const Dims full{p.batch, p.heads, p.queries, p.keys()};
   for (size_t i = 0; i + 1 < mask.size(); ++i) {
     const int64_t want = full[4 - mask.size() + i];
-    base::require(mask[i] == 1 || mask[i] == want, "attention mask of shape ", tensor::to_string(mask), " for scores ",
-                  tensor::to_string(full));
+    base::require(mask[i] == 1 || mask[i] == want, "attention mask of shape ", tensor::to_string(mask),
+                  " for scores ", tensor::to_string(full));
   }
   base::require(mask.back() <= p.keys(), "attention mask has ", mask.back(), " keys of ", p.keys());
 }
 
 void check_together(const AttentionPlan& p) {
-  base::require(p.kv_heads > 0 && p.heads % p.kv_heads == 0, p.heads, " query heads over ", p.kv_heads, " key heads");
+  base::require(p.kv_heads > 0 && p.heads % p.kv_heads == 0, p.heads, " query heads over ", p.kv_heads,
+                " key heads");
 }
 
-Dim product_of(const Dim& a, int64_t factor) { return a.is_static() ? Dim(a.value() * factor) : Dim::unknown(); }
+Dim product_of(const Dim& a, int64_t factor) {
+  return a.is_static() ? Dim(a.value() * factor) : Dim::unknown();
+}
 
 /// heads of a projection: its own axis in 4-D, the attribute in 3-D.
 Dim heads_of(const Shape& x, const ir::Attrs& attrs, std::string_view name) {
@@ -58,8 +65,8 @@ Dim heads_of(const Shape& x, const ir::Attrs& attrs, std::string_view name) {
 Dim channels_of(const Shape& x, const Dim& heads) {
   if (x.rank() == 4) return x[3];
   if (!x[2].is_static() || !heads.is_static()) return Dim::unknown();
-  base::require(heads.value() > 0 && x[2].value() % heads.value() == 0, "attention operand ", x.to_string(), " with ",
-                heads.value(), " heads");
+  base::require(heads.value() > 0 && x[2].value() % heads.value() == 0, "attention operand ", x.to_string(),
+                " with ", heads.value(), " heads");
   return Dim(x[2].value() / heads.value());
 }
 
@@ -79,8 +86,9 @@ AttentionPlan plan_attention(const ir::NodeView& node) {
   p.head_dim = q.channels;
   p.value_dim = v.channels;
   base::require(k.batch == q.batch && v.batch == q.batch && k.channels == q.channels && v.seq == k.seq &&
-                    v.heads == k.heads, "attention operands ", node.in[0].shape.to_string(), ", ",
-                node.in[1].shape.to_string(), ", ", node.in[2].shape.to_string(), " do not fit together");
+                    v.heads == k.heads,
+                "attention operands ", node.in[0].shape.to_string(), ", ", node.in[1].shape.to_string(), ", ",
+                node.in[2].shape.to_string(), " do not fit together");
   p.q = q.strides;
   p.k = k.strides;
   p.v = v.strides;
@@ -104,7 +112,8 @@ AttentionPlan plan_attention(const ir::NodeView& node) {
   p.right = a.get_int("right_window_size", -1);
   p.qk_mode = a.get_int("qk_matmul_output_mode", 0);
   p.has_lengths = node.present(6);
-  base::require(!p.has_lengths || node.in_dims(6) == Dims{p.batch}, "key lengths are not one per batch entry");
+  base::require(!p.has_lengths || node.in_dims(6) == Dims{p.batch},
+                "key lengths are not one per batch entry");
   check_together(p);
   return p;
 }
@@ -141,11 +150,13 @@ std::vector<tensor::TensorType> infer_attention(const ir::NodeView& n) {
   const Shape &q = n.in[0].shape, &k = n.in[1].shape, &v = n.in[2].shape;
   const DType type = n.in[0].dtype;
   if (!q.has_rank() || !k.has_rank() || !v.has_rank()) {
-    return {{type, Shape::unknown_rank()}, {n.in[1].dtype, Shape::unknown(4)}, {n.in[2].dtype, Shape::unknown(4)},
+    return {{type, Shape::unknown_rank()},
+            {n.in[1].dtype, Shape::unknown(4)},
+            {n.in[2].dtype, Shape::unknown(4)},
             {type, Shape::unknown(4)}};
   }
-  base::require((q.rank() == 3 || q.rank() == 4) && k.rank() == q.rank() && v.rank() == q.rank(), "attention operands ",
-                q.to_string(), ", ", k.to_string(), ", ", v.to_string());
+  base::require((q.rank() == 3 || q.rank() == 4) && k.rank() == q.rank() && v.rank() == q.rank(),
+                "attention operands ", q.to_string(), ", ", k.to_string(), ", ", v.to_string());
   const bool flat = q.rank() == 3;
   const Dim heads = heads_of(q, n.attrs, "q_num_heads"), kv_heads = heads_of(k, n.attrs, "kv_num_heads");
   const Dim d = channels_of(k, kv_heads), dv = channels_of(v, kv_heads);
@@ -156,12 +167,16 @@ std::vector<tensor::TensorType> infer_attention(const ir::NodeView& n) {
     base::require(!past.has_rank() || past.rank() == 4, "attention cache of shape ", past.to_string());
     keys = past.has_rank() ? sum_of(past[2], fresh) : Dim::unknown();
   }
-  const Shape y = flat ? Shape{q[0], queries, heads.is_static() ? product_of(dv, heads.value()) : Dim::unknown()}
-                       : Shape{q[0], heads, queries, dv};
+  const Shape y =
+      flat ? Shape{q[0], queries, heads.is_static() ? product_of(dv, heads.value()) : Dim::unknown()}
+           : Shape{q[0], heads, queries, dv};
   bool all_static = true;
-  for (size_t i = 0; i < n.in.size(); ++i) all_static = all_static && (!n.present(i) || n.in[i].shape.is_static());
+  for (size_t i = 0; i < n.in.size(); ++i)
+    all_static = all_static && (!n.present(i) || n.in[i].shape.is_static());
   if (all_static) plan_attention(n);  // for its checks
-  return {{type, y}, {n.in[1].dtype, Shape{q[0], kv_heads, keys, d}}, {n.in[2].dtype, Shape{q[0], kv_heads, keys, dv}},
+  return {{type, y},
+          {n.in[1].dtype, Shape{q[0], kv_heads, keys, d}},
+          {n.in[2].dtype, Shape{q[0], kv_heads, keys, dv}},
           {type, Shape{q[0], heads, queries, keys}}};
 }
 

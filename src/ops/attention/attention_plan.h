@@ -1,4 +1,5 @@
-// How an attention node lays out its operands: one description for ONNX Attention (3-D, 4-D, cached) and attention_bsnd.
+// How an attention node lays out its operands: one description for ONNX Attention (3-D, 4-D, cached) and
+// attention_bsnd.
 #pragma once
 
 #include "ir/schema.h"
@@ -10,7 +11,8 @@ struct HeadStrides {
   int64_t batch = 0, seq = 0, head = 0;
 };
 
-/// Strides of a mask over [batch, head, query, key]; key is contiguous up to `keys`, beyond that keys are excluded.
+/// Strides of a mask over [batch, head, query, key]; key is contiguous up to `keys`, beyond that keys are
+/// excluded.
 struct MaskStrides {
   bool given = false;
   bool keeps = false;  ///< boolean or key-padding mask: non-zero keeps; else added to the scores

@@ -25,14 +25,19 @@ ir::Cost cost_of_plan(const ir::NodeView& n, const AttentionPlan& p) {
 
 ir::OpSchema attention() {
   return {.name = "attention",
-          .doc = "y = softmax(scale q k^T + mask) v per head; operands q, k, v, mask, past_key, past_value, key lengths; "
-                 "results y, present_key, present_value, scores",
-          .min_in = 3, .max_in = 7, .max_out = 4,
+          .doc =
+              "y = softmax(scale q k^T + mask) v per head; operands q, k, v, mask, past_key, past_value, key "
+              "lengths; "
+              "results y, present_key, present_value, scores",
+          .min_in = 3,
+          .max_in = 7,
+          .max_out = 4,
           .attrs = {{"is_causal", "int", "a query sees the keys up to its own position"},
                     {"kv_num_heads", "int", "key heads of 3-D operands"},
                     {"left_window_size", "int", "keys before the query that it sees, -1: all"},
                     {"q_num_heads", "int", "query heads of 3-D operands"},
-                    {"qk_matmul_output_mode", "int", "fourth result: 0 scores, 1 capped, 2 masked, 3 probabilities"},
+                    {"qk_matmul_output_mode", "int",
+                     "fourth result: 0 scores, 1 capped, 2 masked, 3 probabilities"},
                     {"right_window_size", "int", "keys after the query that it sees, -1: all"},
                     {"scale", "float", "default 1 / sqrt(head_dim)"},
                     {"softcap", "float", "scores become cap tanh(score / cap); 0: off"},
@@ -45,11 +50,13 @@ ir::OpSchema attention() {
 std::vector<TensorType> infer_bsnd(const ir::NodeView& n) {
   const Shape &q = n.in[0].shape, &k = n.in[1].shape, &v = n.in[2].shape;
   if (!q.has_rank() || !v.has_rank()) return {{n.in[0].dtype, Shape::unknown(4)}};
-  base::require(q.rank() == 4 && v.rank() == 4 && (!k.has_rank() || k.rank() == 4), "attention_bsnd takes 4-D operands, got ",
-                q.to_string(), ", ", k.to_string(), ", ", v.to_string());
+  base::require(q.rank() == 4 && v.rank() == 4 && (!k.has_rank() || k.rank() == 4),
+                "attention_bsnd takes 4-D operands, got ", q.to_string(), ", ", k.to_string(), ", ",
+                v.to_string());
   if (q.is_static() && k.is_static() && v.is_static()) {
-    base::require(k[0] == q[0] && v[0] == q[0] && k[3] == q[3] && v[1] == k[1] && v[2] == k[2], "attention operands ",
-                  q.to_string(), ", ", k.to_string(), ", ", v.to_string(), " do not fit together");
+    base::require(k[0] == q[0] && v[0] == q[0] && k[3] == q[3] && v[1] == k[1] && v[2] == k[2],
+                  "attention operands ", q.to_string(), ", ", k.to_string(), ", ", v.to_string(),
+                  " do not fit together");
     if (!n.present(3) || n.in[3].shape.is_static()) plan_attention_bsnd(n);
   }
   return {{n.in[0].dtype, Shape{q[0], q[1], q[2], v[3]}}};
@@ -81,10 +88,14 @@ std::vector<ir::ValueId> expand_bsnd(ir::Graph& g, const ir::Node& node) {
 
 ir::OpSchema attention_bsnd() {
   return {.name = "attention_bsnd",
-          .doc = "y = softmax(scale q k^T + mask) v; q, k, v [batch, seq, heads, head_dim]; mask additive f32 broadcasting "
-                 "to [batch, heads, query, key], or boolean/integer [batch, key] (non-zero keeps)",
-          .min_in = 3, .max_in = 4,
-          .attrs = {{"causal", "int", "query i sees keys 0 .. i"}, {"scale", "float", "default 1 / sqrt(head_dim)"}},
+          .doc =
+              "y = softmax(scale q k^T + mask) v; q, k, v [batch, seq, heads, head_dim]; mask additive f32 "
+              "broadcasting "
+              "to [batch, heads, query, key], or boolean/integer [batch, key] (non-zero keeps)",
+          .min_in = 3,
+          .max_in = 4,
+          .attrs = {{"causal", "int", "query i sees keys 0 .. i"},
+                    {"scale", "float", "default 1 / sqrt(head_dim)"}},
           .infer = infer_bsnd,
           .expand = expand_bsnd,
           .cost = [](const ir::NodeView& n) { return cost_of_plan(n, plan_attention_bsnd(n)); }};
@@ -92,16 +103,20 @@ ir::OpSchema attention_bsnd() {
 
 ir::OpSchema rotary_embedding() {
   return {.name = "rotary_embedding",
-          .doc = "rotates pairs of channels of x by the angles of their position; operands x, cos, sin, position_ids",
-          .min_in = 3, .max_in = 4,
+          .doc =
+              "rotates pairs of channels of x by the angles of their position; operands x, cos, sin, "
+              "position_ids",
+          .min_in = 3,
+          .max_in = 4,
           .attrs = {{"interleaved", "int", "pairs are neighbours instead of halves"},
                     {"num_heads", "int", "heads of a 3-D operand"},
                     {"rotary_embedding_dim", "int", "channels that rotate, 0: all"}},
           .infer =
               [](const ir::NodeView& n) {
                 const Shape& x = n.in[0].shape;
-                base::require(!x.has_rank() || x.rank() == 4 || (x.rank() == 3 && n.attrs.get_int("num_heads", 0) > 0),
-                              "rotary_embedding of ", x.to_string());
+                base::require(
+                    !x.has_rank() || x.rank() == 4 || (x.rank() == 3 && n.attrs.get_int("num_heads", 0) > 0),
+                    "rotary_embedding of ", x.to_string());
                 return std::vector{n.in[0]};
               },
           .onnx = "RotaryEmbedding"};

@@ -24,11 +24,13 @@ struct AttentionArgs {
 };
 
 /// What the mask operand adds to the score of (batch, head, query, key).
-double mask_value(const AttentionPlan& p, DType type, const void* mask, int64_t b, int64_t h, int64_t i, int64_t j) {
+double mask_value(const AttentionPlan& p, DType type, const void* mask, std::array<int64_t, 4> place) {
+  const auto [b, h, i, j] = place;
   if (!p.mask.given) return 0;
   if (j >= p.mask.keys) return kExcluded;
   const int64_t at = b * p.mask.batch + h * p.mask.head + i * p.mask.query + j;
-  const double v = tensor::visit_dtype(type, [&](auto t) { return double(static_cast<const decltype(t)*>(mask)[at]); });
+  const double v =
+      tensor::visit_dtype(type, [&](auto t) { return double(static_cast<const decltype(t)*>(mask)[at]); });
   if (p.mask.keeps) return v != 0 ? 0 : kExcluded;
   return v;
 }
@@ -52,12 +54,15 @@ const T* cached_row(const AttentionPlan& p, const void* past, const void* fresh,
   return static_cast<const T*>(fresh) + b * at.batch + (j - p.past) * at.seq + h * at.head;
 }
 
-/// Scores of one query into `row` [keys] and, if wanted, into the fourth result; returns false if it sees no key.
+/// Scores of one query into `row` [keys] and, if wanted, into the fourth result; returns false if it sees no
+/// key.
 template <class T>
-bool score_row(const AttentionPlan& p, DType mask_type, const AttentionArgs& a, std::array<int64_t, 3> at, double* row) {
+bool score_row(const AttentionPlan& p, DType mask_type, const AttentionArgs& a, std::array<int64_t, 3> at,
+               double* row) {
   const auto [b, h, i] = at;
   const T* q = static_cast<const T*>(a.q) + b * p.q.batch + i * p.q.seq + h * p.q.head;
-  T* shown = a.scores == nullptr ? nullptr : static_cast<T*>(a.scores) + ((b * p.heads + h) * p.queries + i) * p.keys();
+  T* shown = a.scores == nullptr ? nullptr
+                                 : static_cast<T*>(a.scores) + ((b * p.heads + h) * p.queries + i) * p.keys();
   bool any = false;
   for (int64_t j = 0; j < p.keys(); ++j) {
     const T* k = cached_row<T>(p, a.past_key, a.k, p.k, {b, h / (p.heads / p.kv_heads), j, p.head_dim});
@@ -67,7 +72,8 @@ bool score_row(const AttentionPlan& p, DType mask_type, const AttentionArgs& a, 
     if (shown != nullptr && p.qk_mode == 0) shown[j] = T(score);
     if (p.softcap > 0) score = p.softcap * std::tanh(score / p.softcap);
     if (shown != nullptr && p.qk_mode == 1) shown[j] = T(score);
-    const double bias = sees(p, a.lengths, b, i, j) ? mask_value(p, mask_type, a.mask, b, h, i, j) : kExcluded;
+    const double bias =
+        sees(p, a.lengths, b, i, j) ? mask_value(p, mask_type, a.mask, {b, h, i, j}) : kExcluded;
     row[j] = score + bias;
     if (shown != nullptr && p.qk_mode == 2) shown[j] = T(row[j]);
     any = any || bias != kExcluded;
@@ -88,7 +94,8 @@ void softmax_row(double* row, int64_t n, bool any) {
 }
 
 template <class T>
-void attend(const AttentionPlan& p, DType mask_type, const AttentionArgs& a, std::array<int64_t, 3> at, double* row) {
+void attend(const AttentionPlan& p, DType mask_type, const AttentionArgs& a, std::array<int64_t, 3> at,
+            double* row) {
   const auto [b, h, i] = at;
   softmax_row(row, p.keys(), score_row<T>(p, mask_type, a, at, row));
   if (a.scores != nullptr && p.qk_mode == 3) {
@@ -106,16 +113,21 @@ void attend(const AttentionPlan& p, DType mask_type, const AttentionArgs& a, std
   }
 }
 
+/// Keys or values in two parts: the cache and the new projection.
+struct CachedOperand {
+  const void *past, *fresh;
+  HeadStrides at;
+};
+
 /// present [batch, kv_heads, keys, channels] = cache followed by the new projection.
 template <class T>
-void copy_present(const AttentionPlan& p, const void* past, const void* fresh, const HeadStrides& at, int64_t channels,
-                  void* present) {
+void copy_present(const AttentionPlan& p, const CachedOperand& from, int64_t channels, void* present) {
   if (present == nullptr) return;
   T* to = static_cast<T*>(present);
   for (int64_t b = 0; b < p.batch; ++b) {
     for (int64_t h = 0; h < p.kv_heads; ++h) {
       for (int64_t j = 0; j < p.keys(); ++j, to += channels) {
-        std::copy_n(cached_row<T>(p, past, fresh, at, {b, h, j, channels}), channels, to);
+        std::copy_n(cached_row<T>(p, from.past, from.fresh, from.at, {b, h, j, channels}), channels, to);
       }
     }
   }
@@ -138,10 +150,11 @@ ir::BoundKernel bind_reference(const AttentionPlan& p, const ir::NodeView& node)
       const AttentionArgs a = args_of(args, in_count, out_count);
       cpu::pool_of(args.stream).run(p.batch * p.heads, [&](int64_t task) {
         double* row = static_cast<double*>(args.workspace) + task * p.keys();
-        for (int64_t i = 0; i < p.queries; ++i) attend<T>(p, mask_type, a, {task / p.heads, task % p.heads, i}, row);
+        for (int64_t i = 0; i < p.queries; ++i)
+          attend<T>(p, mask_type, a, {task / p.heads, task % p.heads, i}, row);
       });
-      copy_present<T>(p, a.past_key, a.k, p.k, p.head_dim, a.present_key);
-      copy_present<T>(p, a.past_value, a.v, p.v, p.value_dim, a.present_value);
+      copy_present<T>(p, {a.past_key, a.k, p.k}, p.head_dim, a.present_key);
+      copy_present<T>(p, {a.past_value, a.v, p.v}, p.value_dim, a.present_value);
     };
     return ir::BoundKernel{run, p.batch * p.heads * p.keys() * 8};
   });
@@ -149,7 +162,8 @@ ir::BoundKernel bind_reference(const AttentionPlan& p, const ir::NodeView& node)
 
 ir::Refusal refuse_mixed(const ir::NodeView& node) {
   for (size_t i : {1, 2}) {
-    if (node.in[i].dtype != node.in[0].dtype) return base::concat("operand ", i, " has another type than the queries");
+    if (node.in[i].dtype != node.in[0].dtype)
+      return base::concat("operand ", i, " has another type than the queries");
   }
   return refuse_non_float(node);
 }
@@ -166,15 +180,17 @@ RotaryPlan plan_rotary(const ir::NodeView& node) {
   const int64_t heads = x.size() == 4 ? x[1] : node.attrs.get_int("num_heads", 1);
   RotaryPlan p{.batch = x[0], .seq = x.size() == 4 ? x[2] : x[1], .heads = heads};
   p.head_dim = x.size() == 4 ? x[3] : x[2] / heads;
-  p.at = x.size() == 4 ? HeadStrides{x[1] * x[2] * x[3], x[3], x[2] * x[3]} : HeadStrides{x[1] * x[2], x[2], p.head_dim};
+  p.at = x.size() == 4 ? HeadStrides{x[1] * x[2] * x[3], x[3], x[2] * x[3]}
+                       : HeadStrides{x[1] * x[2], x[2], p.head_dim};
   p.rotated = node.attrs.get_int("rotary_embedding_dim", 0);
   if (p.rotated == 0) p.rotated = p.head_dim;
   p.interleaved = node.attrs.get_int("interleaved", 0) != 0;
   p.by_position = node.present(3);
   const Dims cache = node.in_dims(1);
   base::require(node.in_dims(2) == cache && !cache.empty() && p.rotated % 2 == 0 && p.rotated <= p.head_dim &&
-                    cache.back() == p.rotated / 2, "rotary caches of shape ", tensor::to_string(cache), " for ",
-                p.rotated, " rotating channels");
+                    cache.back() == p.rotated / 2,
+                "rotary caches of shape ", tensor::to_string(cache), " for ", p.rotated,
+                " rotating channels");
   p.positions = cache[0];
   base::require(p.by_position ? cache.size() == 2 : cache == Dims{p.batch, p.seq, p.rotated / 2},
                 "rotary caches of shape ", tensor::to_string(cache));
@@ -201,8 +217,11 @@ ir::BoundKernel prepare_rotary(const ir::KernelInit& init) {
       cpu::pool_of(args.stream).for_range(p.batch * p.seq, 16, [&](int64_t begin, int64_t end) {
         for (int64_t token = begin; token < end; ++token) {
           // A position outside the caches reads their nearest row: run() must not fail.
-          const int64_t row = p.by_position ? std::clamp<int64_t>(in_ptr<int64_t>(args, 3)[token], 0, p.positions - 1) : token;
-          const T *c = in_ptr<T>(args, 1) + row * p.rotated / 2, *s = in_ptr<T>(args, 2) + row * p.rotated / 2;
+          const int64_t row = p.by_position
+                                  ? std::clamp<int64_t>(in_ptr<int64_t>(args, 3)[token], 0, p.positions - 1)
+                                  : token;
+          const T *c = in_ptr<T>(args, 1) + row * p.rotated / 2,
+                  *s = in_ptr<T>(args, 2) + row * p.rotated / 2;
           for (int64_t h = 0; h < p.heads; ++h) {
             const int64_t at = token / p.seq * p.at.batch + token % p.seq * p.at.seq + h * p.at.head;
             rotate<T>(p, in_ptr<T>(args, 0) + at, c, s, out_ptr<T>(args, 0) + at);

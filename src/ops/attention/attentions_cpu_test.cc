@@ -28,14 +28,17 @@ std::vector<double> naive(const Case& c, const Tensor& q, const Tensor& k, const
         for (int64_t j = 0; j < c.keys; ++j) {
           double s = 0;
           for (int64_t d = 0; d < c.dim; ++d) {
-            s += qv[size_t(((b * c.queries + i) * c.heads + h) * c.dim + d)] * kv[size_t(((b * c.keys + j) * c.kv_heads + g) * c.dim + d)];
+            s += qv[size_t(((b * c.queries + i) * c.heads + h) * c.dim + d)] *
+                 kv[size_t(((b * c.keys + j) * c.kv_heads + g) * c.dim + d)];
           }
-          p.push_back(std::exp(s / std::sqrt(double(c.dim)) + bias(b, h, i, j)) * (c.causal && j > i ? 0 : 1));
+          p.push_back(std::exp(s / std::sqrt(double(c.dim)) + bias(b, h, i, j)) *
+                      (c.causal && j > i ? 0 : 1));
           sum += p.back();
         }
         for (int64_t d = 0; d < c.dim; ++d) {
           double out = 0;
-          for (int64_t j = 0; j < c.keys; ++j) out += p[size_t(j)] / sum * vv[size_t(((b * c.keys + j) * c.kv_heads + g) * c.dim + d)];
+          for (int64_t j = 0; j < c.keys; ++j)
+            out += p[size_t(j)] / sum * vv[size_t(((b * c.keys + j) * c.kv_heads + g) * c.dim + d)];
           y[size_t(((b * c.queries + i) * c.heads + h) * c.dim + d)] = out;
         }
       }
@@ -45,35 +48,43 @@ std::vector<double> naive(const Case& c, const Tensor& q, const Tensor& k, const
 }
 
 TEST(AttentionBsnd, KernelsMatchNaiveLoops) {
-  for (const Case& c : {Case{2, 5, 5, 3, 3, 8, false}, Case{1, 33, 33, 4, 2, 32, true}, Case{3, 1, 70, 2, 1, 64, false}}) {
-    const Tensor q = random_tensor({c.batch, c.queries, c.heads, c.dim}, 1), k = random_tensor({c.batch, c.keys, c.kv_heads, c.dim}, 2);
+  for (const Case& c :
+       {Case{2, 5, 5, 3, 3, 8, false}, Case{1, 33, 33, 4, 2, 32, true}, Case{3, 1, 70, 2, 1, 64, false}}) {
+    const Tensor q = random_tensor({c.batch, c.queries, c.heads, c.dim}, 1),
+                 k = random_tensor({c.batch, c.keys, c.kv_heads, c.dim}, 2);
     const Tensor v = random_tensor({c.batch, c.keys, c.kv_heads, c.dim}, 3);
     const auto want = naive(c, q, k, v, [](auto...) { return 0.0; });
     const ir::Attrs attrs{{"causal", int64_t{c.causal}}};
     const auto results = tests::run_kernels("attention_bsnd", attrs, {q, k, v});
     ASSERT_EQ(results.size(), 2u);
     for (const auto& r : results) tests::expect_close(r.out[0], want, 1e-4, 1e-5, r.kernel);
-    tests::expect_close(tests::run_expanded("attention_bsnd", attrs, {q, k, v})[0], want, 1e-4, 1e-5, "expand");
+    tests::expect_close(tests::run_expanded("attention_bsnd", attrs, {q, k, v})[0], want, 1e-4, 1e-5,
+                        "expand");
   }
 }
 
 TEST(AttentionBsnd, KeyPaddingHidesKeys) {
   const Case c{2, 4, 6, 2, 2, 16, false};
-  const Tensor q = random_tensor({2, 4, 2, 16}, 1), k = random_tensor({2, 6, 2, 16}, 2), v = random_tensor({2, 6, 2, 16}, 3);
+  const Tensor q = random_tensor({2, 4, 2, 16}, 1), k = random_tensor({2, 6, 2, 16}, 2),
+               v = random_tensor({2, 6, 2, 16}, 3);
   const Tensor mask = Tensor::from<int64_t>({2, 6}, {1, 1, 1, 0, 0, 0, 1, 1, 1, 1, 1, 0});
   const auto want = naive(c, q, k, v, [](int64_t b, int64_t, int64_t, int64_t j) {
     return j < (b == 0 ? 3 : 5) ? 0.0 : -std::numeric_limits<double>::infinity();
   });
-  for (const auto& r : tests::run_kernels("attention_bsnd", {}, {q, k, v, mask})) tests::expect_close(r.out[0], want, 1e-4, 1e-5, r.kernel);
-  tests::expect_close(tests::run_expanded("attention_bsnd", {}, {q, k, v, mask})[0], want, 1e-4, 1e-5, "expand");
+  for (const auto& r : tests::run_kernels("attention_bsnd", {}, {q, k, v, mask}))
+    tests::expect_close(r.out[0], want, 1e-4, 1e-5, r.kernel);
+  tests::expect_close(tests::run_expanded("attention_bsnd", {}, {q, k, v, mask})[0], want, 1e-4, 1e-5,
+                      "expand");
 }
 
 TEST(AttentionBsnd, AdditiveMaskBroadcastsOverHeads) {
   const Case c{2, 4, 6, 3, 3, 16, false};
-  const Tensor q = random_tensor({2, 4, 3, 16}, 1), k = random_tensor({2, 6, 3, 16}, 2), v = random_tensor({2, 6, 3, 16}, 3);
+  const Tensor q = random_tensor({2, 4, 3, 16}, 1), k = random_tensor({2, 6, 3, 16}, 2),
+               v = random_tensor({2, 6, 3, 16}, 3);
   const Tensor mask = random_tensor({2, 1, 4, 6}, 4);
   const auto mv = mask.to_doubles();
-  const auto want = naive(c, q, k, v, [&](int64_t b, int64_t, int64_t i, int64_t j) { return mv[size_t((b * 4 + i) * 6 + j)]; });
+  const auto want = naive(
+      c, q, k, v, [&](int64_t b, int64_t, int64_t i, int64_t j) { return mv[size_t((b * 4 + i) * 6 + j)]; });
   const auto results = tests::run_kernels("attention_bsnd", {}, {q, k, v, mask});
   ASSERT_EQ(results.size(), 2u);
   for (const auto& r : results) tests::expect_close(r.out[0], want, 1e-4, 1e-5, r.kernel);
@@ -87,7 +98,8 @@ TEST(Attention, FusedAgreesWithReferenceInBothLayouts) {
     if (flat) attrs.set("q_num_heads", int64_t{3}).set("kv_num_heads", int64_t{3});
     const auto results = tests::run_kernels("attention", attrs, in, 3);
     ASSERT_EQ(results.size(), 2u);
-    for (size_t i = 0; i < 3; ++i) tests::expect_close(results[0].out[i], results[1].out[i].to_doubles(), 1e-4, 1e-5, results[0].kernel);
+    for (size_t i = 0; i < 3; ++i)
+      tests::expect_close(results[0].out[i], results[1].out[i].to_doubles(), 1e-4, 1e-5, results[0].kernel);
   }
 }
 

@@ -1,4 +1,5 @@
-// conv, conv_integer, qlinear_conv, conv_transpose, deform_conv in ONNX layout [n, c, spatial...]: types and cost.
+// conv, conv_integer, qlinear_conv, conv_transpose, deform_conv in ONNX layout [n, c, spatial...]: types and
+// cost.
 #include "ops/conv/transpose_window.h"
 #include "ops/conv/window.h"
 #include "ops/table.h"
@@ -53,8 +54,9 @@ ir::OpSchema conv_integer_schema() {
 
 ir::OpSchema qlinear_conv_schema() {
   return {.name = "qlinear_conv",
-          .doc = "operands x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, bias: "
-                 "y = saturate(round(conv_i32 x_scale w_scale / y_scale) + y_zero)",
+          .doc =
+              "operands x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, bias: "
+              "y = saturate(round(conv_i32 x_scale w_scale / y_scale) + y_zero)",
           .min_in = 8,
           .max_in = 9,
           .attrs = conv_attrs(),

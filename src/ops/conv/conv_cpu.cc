@@ -1,4 +1,5 @@
-// Reference kernels of conv, conv_integer and qlinear_conv: one plane of the result per task, taps in fixed order.
+// Reference kernels of conv, conv_integer and qlinear_conv: one plane of the result per task, taps in fixed
+// order.
 #include <algorithm>
 #include <cmath>
 
@@ -26,9 +27,24 @@ ConvPlan plan_conv(const ir::NodeView& node, size_t weight) {
           node.attrs.get_int("group", 1)};
 }
 
+/// What a tap does to an input value x: factor * (x - zero).
+template <class A>
+struct Affine {
+  A factor, zero;
+};
+
+/// Operands of one convolution; zeros are subtracted from x and from each weight.
+template <class X, class W, class A>
+struct ConvOperands {
+  const X* x;
+  const W* w;
+  A x_zero, w_zero;
+};
+
 /// Adds one tap of one input plane to a result plane: y[p] += factor * (x[p stride + k] - zero).
 template <class X, class A>
-void add_tap(const Window& w, const std::array<int64_t, 3>& k, const X* x, A factor, A zero, A* y) {
+void add_tap(const Window& w, const std::array<int64_t, 3>& k, const X* x, Affine<A> value, A* y) {
+  const auto [factor, zero] = value;
   const TapRange rd = tap_range(w[0], k[0]), rh = tap_range(w[1], k[1]), rw = tap_range(w[2], k[2]);
   const int64_t step = w[2].stride;
   for (int64_t d = rd.first; d < rd.last; ++d) {
@@ -42,19 +58,19 @@ void add_tap(const Window& w, const std::array<int64_t, 3>& k, const X* x, A fac
   }
 }
 
-/// One result plane (image n, channel o), added onto what `y` holds. w_zero is subtracted from each weight.
+/// One result plane (image n, channel o), added onto what `y` holds.
 template <class X, class W, class A>
-void conv_plane(const ConvPlan& p, const X* x, const W* w, A x_zero, A w_zero, int64_t n, int64_t o, A* y) {
+void conv_plane(const ConvPlan& p, const ConvOperands<X, W, A>& in, int64_t n, int64_t o, A* y) {
   const int64_t group = o / p.group_out();
   const std::array<int64_t, 3> size{p.window[0].kernel, p.window[1].kernel, p.window[2].kernel};
   for (int64_t c = 0; c < p.group_in(); ++c) {
-    const X* plane = x + (n * p.in_channels + group * p.group_in() + c) * p.window.in_points();
-    const W* taps = w + (o * p.group_in() + c) * p.window.kernel_points();
+    const X* plane = in.x + (n * p.in_channels + group * p.group_in() + c) * p.window.in_points();
+    const W* taps = in.w + (o * p.group_in() + c) * p.window.kernel_points();
     std::array<int64_t, 3> k{};
     for (k[0] = 0; k[0] < size[0]; ++k[0]) {
       for (k[1] = 0; k[1] < size[1]; ++k[1]) {
         for (k[2] = 0; k[2] < size[2]; ++k[2]) {
-          add_tap<X, A>(p.window, k, plane, static_cast<A>(*taps++) - w_zero, x_zero, y);
+          add_tap<X, A>(p.window, k, plane, {static_cast<A>(*taps++) - in.w_zero, in.x_zero}, y);
         }
       }
     }
@@ -71,7 +87,7 @@ ir::BoundKernel prepare_conv(const ir::KernelInit& init) {
         const int64_t n = task / plan.out_channels, o = task % plan.out_channels;
         T* y = out_ptr<T>(args, 0) + task * plan.window.out_points();
         std::fill_n(y, plan.window.out_points(), biased ? in_ptr<T>(args, 2)[o] : T(0));
-        conv_plane<T, T, T>(plan, in_ptr<T>(args, 0), in_ptr<T>(args, 1), T(0), T(0), n, o, y);
+        conv_plane<T, T, T>(plan, {in_ptr<T>(args, 0), in_ptr<T>(args, 1), T(0), T(0)}, n, o, y);
       });
     }};
   });
@@ -91,7 +107,7 @@ ir::BoundKernel bind_conv_integer(const ir::NodeView& node) {
       std::fill_n(y, plan.window.out_points(), 0);
       const int32_t xz = x_zero == nullptr ? 0 : *x_zero;
       const int32_t wz = w_zero == nullptr ? 0 : w_zero[per_channel ? o : 0];
-      conv_plane<X, W, int32_t>(plan, in_ptr<X>(args, 0), in_ptr<W>(args, 1), xz, wz, n, o, y);
+      conv_plane<X, W, int32_t>(plan, {in_ptr<X>(args, 0), in_ptr<W>(args, 1), xz, wz}, n, o, y);
     });
   }};
 }
@@ -113,7 +129,8 @@ template <class Y>
 void requantize(const int32_t* acc, int64_t n, double scale, Y zero, Y* y) {
   for (int64_t i = 0; i < n; ++i) {
     const double v = std::nearbyint(static_cast<double>(acc[i]) * scale) + zero;
-    y[i] = static_cast<Y>(std::clamp(v, double(std::numeric_limits<Y>::min()), double(std::numeric_limits<Y>::max())));
+    y[i] = static_cast<Y>(
+        std::clamp(v, double(std::numeric_limits<Y>::min()), double(std::numeric_limits<Y>::max())));
   }
 }
 
@@ -131,8 +148,8 @@ ir::BoundKernel bind_qlinear_conv(const ir::NodeView& node) {
       const int64_t n = task / plan.out_channels, o = task % plan.out_channels;
       int32_t* acc = static_cast<int32_t*>(args.workspace) + task * points;
       std::fill_n(acc, points, bias == nullptr ? 0 : bias[o]);
-      conv_plane<X, W, int32_t>(plan, in_ptr<X>(args, 0), in_ptr<W>(args, 3), *in_ptr<X>(args, 2),
-                                in_ptr<W>(args, 5)[zero_per_channel ? o : 0], n, o, acc);
+      const int32_t xz = *in_ptr<X>(args, 2), wz = in_ptr<W>(args, 5)[zero_per_channel ? o : 0];
+      conv_plane<X, W, int32_t>(plan, {in_ptr<X>(args, 0), in_ptr<W>(args, 3), xz, wz}, n, o, acc);
       const double scale = double(*in_ptr<float>(args, 1)) * w_scale[scale_per_channel ? o : 0] / y_scale;
       requantize<Y>(acc, points, scale, *in_ptr<Y>(args, 7), out_ptr<Y>(args, 0) + task * points);
     });
@@ -163,13 +180,19 @@ std::vector<ir::Kernel> conv_cpu_kernels() { return float_reference(prepare_conv
 
 std::vector<ir::Kernel> conv_integer_cpu_kernels() {
   return {{.name = "reference",
-           .refuse = [](const ir::NodeView& n) { return refuse_not_bytes(n, {0, 1}); },
+           .refuse =
+               [](const ir::NodeView& n) {
+                 return refuse_not_bytes(n, {0, 1});
+               },
            .prepare = prepare_conv_integer}};
 }
 
 std::vector<ir::Kernel> qlinear_conv_cpu_kernels() {
   return {{.name = "reference",
-           .refuse = [](const ir::NodeView& n) { return refuse_not_bytes(n, {0, 3, 7}); },
+           .refuse =
+               [](const ir::NodeView& n) {
+                 return refuse_not_bytes(n, {0, 3, 7});
+               },
            .prepare = prepare_qlinear_conv}};
 }
 

@@ -36,9 +36,10 @@ void scatter_tap(const Window& w, const std::array<int64_t, 3>& k, const T* x, T
   }
 }
 
-/// One result plane: image n, channel o. Weights are [c, oc / group, kernel].
+/// Result plane `task`: image by image, channel by channel. Weights are [c, oc / group, kernel].
 template <class T>
-void transpose_plane(const TransposePlan& p, const T* x, const T* w, int64_t n, int64_t o, T* y) {
+void transpose_plane(const TransposePlan& p, const T* x, const T* w, int64_t task, T* y) {
+  const int64_t n = task / p.out_channels, o = task % p.out_channels;
   const int64_t group_in = p.in_channels / p.group, group_out = p.out_channels / p.group;
   const int64_t group = o / group_out;
   for (int64_t c = group * group_in; c < (group + 1) * group_in; ++c) {
@@ -56,17 +57,18 @@ void transpose_plane(const TransposePlan& p, const T* x, const T* w, int64_t n, 
 ir::BoundKernel prepare_transpose(const ir::KernelInit& init) {
   const Dims x = init.node.in_dims(0), w = init.node.in_dims(1);
   const int64_t group = init.node.attrs.get_int("group", 1);
-  const TransposePlan plan{transpose_window(init.node.attrs, {w.begin() + 2, w.end()}, {x.begin() + 2, x.end()}), x[0],
-                           x[1], w[1] * group, group};
+  const TransposePlan plan{
+      transpose_window(init.node.attrs, {w.begin() + 2, w.end()}, {x.begin() + 2, x.end()}), x[0], x[1],
+      w[1] * group, group};
   const bool biased = init.node.present(2);
   return visit_float(init.node.in[0].dtype, [&](auto t) {
     using T = decltype(t);
     return ir::BoundKernel{[plan, biased](const ir::RunArgs& args) {
       cpu::pool_of(args.stream).run(plan.batch * plan.out_channels, [&](int64_t task) {
-        const int64_t n = task / plan.out_channels, o = task % plan.out_channels;
+        const int64_t o = task % plan.out_channels;
         T* y = out_ptr<T>(args, 0) + task * plan.window.out_points();
         std::fill_n(y, plan.window.out_points(), biased ? in_ptr<T>(args, 2)[o] : T(0));
-        transpose_plane<T>(plan, in_ptr<T>(args, 0), in_ptr<T>(args, 1), n, o, y);
+        transpose_plane<T>(plan, in_ptr<T>(args, 0), in_ptr<T>(args, 1), task, y);
       });
     }};
   });
@@ -84,7 +86,9 @@ T bilinear(const T* plane, int64_t height, int64_t width, T y, T x) {
   if (y <= -1 || y >= static_cast<T>(height) || x <= -1 || x >= static_cast<T>(width)) return 0;
   const int64_t y0 = static_cast<int64_t>(std::floor(y)), x0 = static_cast<int64_t>(std::floor(x));
   const T fy = y - static_cast<T>(y0), fx = x - static_cast<T>(x0);
-  auto at = [&](int64_t i, int64_t j) { return i < 0 || i >= height || j < 0 || j >= width ? T(0) : plane[i * width + j]; };
+  auto at = [&](int64_t i, int64_t j) {
+    return i < 0 || i >= height || j < 0 || j >= width ? T(0) : plane[i * width + j];
+  };
   return (1 - fy) * ((1 - fx) * at(y0, x0) + fx * at(y0, x0 + 1)) +
          fy * ((1 - fx) * at(y0 + 1, x0) + fx * at(y0 + 1, x0 + 1));
 }
@@ -103,7 +107,8 @@ void sample_row(const DeformPlan& p, const ir::RunArgs& args, const T* mask, int
       const int64_t y0 = oh * ah.stride - ah.pad_begin + tap / aw.kernel * ah.dilation;
       for (int64_t ow = 0; ow < aw.out; ++ow) {
         const int64_t x0 = ow * aw.stride - aw.pad_begin + tap % aw.kernel * aw.dilation;
-        const T v = bilinear(plane, ah.in, aw.in, static_cast<T>(y0) + offset[ow], static_cast<T>(x0) + offset[points + ow]);
+        const T v = bilinear(plane, ah.in, aw.in, static_cast<T>(y0) + offset[ow],
+                             static_cast<T>(x0) + offset[points + ow]);
         columns[(ow * p.channels + c) * p.taps() + tap] = scale == nullptr ? v : v * scale[ow];
       }
     }
@@ -134,14 +139,20 @@ ir::Refusal refuse_deform(const ir::NodeView& node) {
 ir::BoundKernel prepare_deform(const ir::KernelInit& init) {
   const ir::NodeView& node = init.node;
   const Dims x = node.in_dims(0), w = node.in_dims(1);
-  const DeformPlan plan{make_window(node.attrs, {w.begin() + 2, w.end()}, {x.begin() + 2, x.end()}), x[0], x[1], w[0],
-                        node.attrs.get_int("group", 1), node.attrs.get_int("offset_group", 1)};
+  const DeformPlan plan{make_window(node.attrs, {w.begin() + 2, w.end()}, {x.begin() + 2, x.end()}),
+                        x[0],
+                        x[1],
+                        w[0],
+                        node.attrs.get_int("group", 1),
+                        node.attrs.get_int("offset_group", 1)};
   const int64_t points = plan.window.out_points();
   base::require(plan.offset_group >= 1 && plan.channels % plan.offset_group == 0 &&
-                    node.in_dims(2) == Dims{x[0], plan.offset_group * 2 * plan.taps(), plan.window[1].out, plan.window[2].out},
+                    node.in_dims(2) == Dims{x[0], plan.offset_group * 2 * plan.taps(), plan.window[1].out,
+                                            plan.window[2].out},
                 "deform_conv offsets of shape ", node.in[2].shape.to_string(), " do not fit");
-  base::require(!node.present(4) || node.in[4].shape.elements() == x[0] * plan.offset_group * plan.taps() * points,
-                "deform_conv mask of shape does not fit the offsets");
+  base::require(
+      !node.present(4) || node.in[4].shape.elements() == x[0] * plan.offset_group * plan.taps() * points,
+      "deform_conv mask of shape does not fit the offsets");
   const size_t count = node.in.size();
   const int64_t row_values = plan.window[2].out * plan.channels * plan.taps();
   return visit_float(node.in[0].dtype, [&](auto t) {
@@ -153,7 +164,8 @@ ir::BoundKernel prepare_deform(const ir::KernelInit& init) {
         deform_row<T>(plan, args, opt_ptr<T>(args, 3, count), row, columns);
       });
     };
-    return ir::BoundKernel{run, plan.batch * plan.window[1].out * row_values * static_cast<int64_t>(sizeof(T))};
+    return ir::BoundKernel{run,
+                           plan.batch * plan.window[1].out * row_values * static_cast<int64_t>(sizeof(T))};
   });
 }
 

@@ -42,10 +42,11 @@ WindowAxis resolve(const ir::Attrs& attrs, size_t i, size_t rank, WindowAxis a) 
 
 }  // namespace
 
-tensor::Shape infer_conv_transpose_shape(const ir::Attrs& attrs, const tensor::Shape& x, const tensor::Shape& w) {
+tensor::Shape infer_conv_transpose_shape(const ir::Attrs& attrs, const tensor::Shape& x,
+                                         const tensor::Shape& w) {
   if (!x.has_rank() || !w.has_rank()) return tensor::Shape::unknown_rank();
-  base::require(x.rank() >= 3 && w.rank() == x.rank(), "transposed convolution of ", x.to_string(), " with weights ",
-                w.to_string());
+  base::require(x.rank() >= 3 && w.rank() == x.rank(), "transposed convolution of ", x.to_string(),
+                " with weights ", w.to_string());
   const int64_t group = attrs.get_int("group", 1);
   base::require(group >= 1 && group < (1 << 24), "group ", group, " is outside [1, 2^24)");
   if (x[1].is_static() && w[0].is_static()) {

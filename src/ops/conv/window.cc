@@ -25,7 +25,8 @@ std::vector<int64_t> filled(const ir::Attrs& attrs, std::string_view name, size_
 
 Spec spec_of(const ir::Attrs& attrs, std::vector<int64_t> kernel, size_t rank) {
   Spec s{.kernel = attrs.get_ints("kernel_shape", std::move(kernel))};
-  base::require(s.kernel.size() == rank, "kernel_shape has ", s.kernel.size(), " entries for ", rank, " axes");
+  base::require(s.kernel.size() == rank, "kernel_shape has ", s.kernel.size(), " entries for ", rank,
+                " axes");
   s.strides = filled(attrs, "strides", rank, 1);
   s.dilations = filled(attrs, "dilations", rank, 1);
   s.pads = filled(attrs, "pads", 2 * rank, 0);
@@ -62,7 +63,8 @@ WindowAxis resolve(const Spec& s, size_t i, int64_t in) {
     axis.pad_end = s.pads[s.kernel.size() + i];
   }
   const int64_t span = in + axis.pad_begin + axis.pad_end - axis.reach();
-  base::require(span >= 0, "a window of ", axis.reach(), " does not fit a padded extent of ", span + axis.reach());
+  base::require(span >= 0, "a window of ", axis.reach(), " does not fit a padded extent of ",
+                span + axis.reach());
   axis.out = (s.ceil ? ceil_div(span, axis.stride) : span / axis.stride) + 1;
   // A window that would start in the padding after the input does not count.
   if (s.ceil && (axis.out - 1) * axis.stride >= in + axis.pad_begin) --axis.out;
@@ -136,7 +138,8 @@ tensor::Shape infer_conv_shape(const ir::Attrs& attrs, const tensor::Shape& x, c
   base::require(group >= 1, "group ", group, " is below 1");
   if (x[1].is_static() && w[1].is_static()) {
     base::require(w[1].value() < (int64_t{1} << 40) / group && x[1].value() == w[1].value() * group,
-                  "convolution of ", x.to_string(), " with weights ", w.to_string(), " in ", group, " groups");
+                  "convolution of ", x.to_string(), " with weights ", w.to_string(), " in ", group,
+                  " groups");
   }
   if (w[0].is_static()) {
     base::require(w[0].value() % group == 0, w[0].value(), " output channels in ", group, " groups");

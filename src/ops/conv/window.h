@@ -1,4 +1,5 @@
-// The geometry of sliding windows (convolution, pooling): extents, strides, dilations, padding, result extents.
+// The geometry of sliding windows (convolution, pooling): extents, strides, dilations, padding, result
+// extents.
 #pragma once
 
 #include <array>
@@ -23,8 +24,9 @@ struct Window {
   int64_t kernel_points() const { return axes[0].kernel * axes[1].kernel * axes[2].kernel; }
 };
 
-/// Result extents of the spatial axes `in` under the attributes kernel_shape (or `kernel` if that is absent), strides,
-/// dilations, pads, auto_pad and ceil_mode. A symbolic extent stays when window and padding keep it, else is unknown.
+/// Result extents of the spatial axes `in` under the attributes kernel_shape (or `kernel` if that is absent),
+/// strides, dilations, pads, auto_pad and ceil_mode. A symbolic extent stays when window and padding keep it,
+/// else is unknown.
 std::vector<tensor::Dim> window_out(const ir::Attrs& attrs, std::vector<int64_t> kernel,
                                     const std::vector<tensor::Dim>& in);
 

@@ -11,15 +11,19 @@ namespace trireme::ops {
 namespace {
 
 using K = ActivationKind;
-constexpr std::array<std::string_view, 11> kNames{"none",      "relu",        "clip",     "sigmoid",   "silu", "hardswish",
-                                                  "hardsigmoid", "gelu_erf", "gelu_tanh", "tanh", "leaky"};
+constexpr std::array<std::string_view, 11> kNames{"none",      "relu",      "clip",        "sigmoid",
+                                                  "silu",      "hardswish", "hardsigmoid", "gelu_erf",
+                                                  "gelu_tanh", "tanh",      "leaky"};
 
 tensor::Tensor scalar_of(tensor::DType type, double value) {
-  return tensor::visit_dtype(type, [&](auto t) { return tensor::Tensor::scalar(static_cast<decltype(t)>(value)); });
+  return tensor::visit_dtype(type,
+                             [&](auto t) { return tensor::Tensor::scalar(static_cast<decltype(t)>(value)); });
 }
 
 ir::ValueId expand_activation(ir::Graph& g, ir::ValueId x, const ActivationSpec& s) {
-  auto add = [&](const char* op, ir::Attrs attrs = {}) { return g.add1(table().need(op), {x}, std::move(attrs)); };
+  auto add = [&](const char* op, ir::Attrs attrs = {}) {
+    return g.add1(table().need(op), {x}, std::move(attrs));
+  };
   switch (s.kind) {
     case K::none: return x;
     case K::relu: return add("relu");

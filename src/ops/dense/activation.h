@@ -1,4 +1,5 @@
-// The activation that fused products apply to their results: its attributes, its value, its form in plain ops.
+// The activation that fused products apply to their results: its attributes, its value, its form in plain
+// ops.
 #pragma once
 
 #include "ir/graph.h"
@@ -6,7 +7,17 @@
 namespace trireme::ops {
 
 enum class ActivationKind : uint8_t {
-  none, relu, clip, sigmoid, silu, hardswish, hardsigmoid, gelu_erf, gelu_tanh, tanh, leaky
+  none,
+  relu,
+  clip,
+  sigmoid,
+  silu,
+  hardswish,
+  hardsigmoid,
+  gelu_erf,
+  gelu_tanh,
+  tanh,
+  leaky
 };
 
 /// clip: [lo, hi]; leaky: alpha x below 0; hardsigmoid: clamp(alpha x + beta, 0, 1).
@@ -16,8 +27,8 @@ struct ActivationSpec {
   bool before_residual = false;
 };
 
-/// Reads the attributes activation, lo, hi, alpha, beta and act_before_residual. Throws invalid_argument for an unknown
-/// name.
+/// Reads the attributes activation, lo, hi, alpha, beta and act_before_residual. Throws invalid_argument for
+/// an unknown name.
 ActivationSpec activation_of(const ir::Attrs& attrs);
 
 /// Those attributes, for schemas.

@@ -22,7 +22,9 @@ std::optional<BatchStrides> batch_strides(const MatmulShape& shape) {
   for (int64_t inner = count; inner >= 1; --inner) {
     if (count % inner != 0) continue;
     BatchStrides s{.outer = count / inner, .inner = inner};
-    if (fits(shape.a_offset, inner, s.a_outer, s.a_inner) && fits(shape.b_offset, inner, s.b_outer, s.b_inner)) return s;
+    if (fits(shape.a_offset, inner, s.a_outer, s.a_inner) &&
+        fits(shape.b_offset, inner, s.b_outer, s.b_inner))
+      return s;
   }
   return std::nullopt;
 }

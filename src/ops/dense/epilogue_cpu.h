@@ -37,13 +37,16 @@ struct PackedWeight {
 /// Packs a constant [k, n] (or [n, k] if transposed) once per model and level.
 inline std::shared_ptr<const PackedWeight> pack_matrix(base::SharedCache& packs, const tensor::Tensor& weight,
                                                        bool transposed) {
-  const std::string format = base::concat("gemm_f32 ", cpu::to_string(cpu::best_isa()), transposed ? " t" : " n");
+  const std::string format =
+      base::concat("gemm_f32 ", cpu::to_string(cpu::best_isa()), transposed ? " t" : " n");
   return packs.get<PackedWeight>(ir::pack_key(weight, format), [&] {
     const int64_t rows = weight.dims()[0], cols = weight.dims()[1];
     const int64_t k = transposed ? cols : rows, n = transposed ? rows : cols;
     auto packed = std::make_shared<PackedWeight>();
-    packed->memory = tensor::Tensor::empty(tensor::DType::u8, {static_cast<int64_t>(cpu::packed_b_bytes(k, n))});
-    packed->matrix = cpu::pack_b({weight.data<float>().data(), k, n, cols, transposed}, packed->memory.mutable_raw());
+    packed->memory =
+        tensor::Tensor::empty(tensor::DType::u8, {static_cast<int64_t>(cpu::packed_b_bytes(k, n))});
+    packed->matrix =
+        cpu::pack_b({weight.data<float>().data(), k, n, cols, transposed}, packed->memory.mutable_raw());
     return packed;
   });
 }

@@ -12,21 +12,22 @@ std::vector<tensor::TensorType> infer(const ir::NodeView& n) {
   const Shape &x = n.in[0].shape, &w = n.in[1].shape;
   activation_of(n.attrs);
   if (!x.has_rank() || !w.has_rank()) return {{n.in[0].dtype, Shape::unknown_rank()}};
-  base::require(x.rank() >= 1 && w.rank() == 2, "linear takes [..., k] and a matrix, got ", x.to_string(), " and ",
-                w.to_string());
+  base::require(x.rank() >= 1 && w.rank() == 2, "linear takes [..., k] and a matrix, got ", x.to_string(),
+                " and ", w.to_string());
   const size_t t = n.attrs.get_int("transposed", 0) != 0;
   const Dim &k = x[x.rank() - 1], &wk = w[t], &wn = w[1 - t];
-  base::require(!k.is_static() || !wk.is_static() || k == wk, "inner extents differ: ", x.to_string(), " and ",
-                w.to_string());
+  base::require(!k.is_static() || !wk.is_static() || k == wk, "inner extents differ: ", x.to_string(),
+                " and ", w.to_string());
   std::vector<Dim> out = x.dims();
   out.back() = wn;
   if (n.present(2) && n.in[2].shape.is_static() && wn.is_static()) {
-    base::require(n.in[2].shape == Shape{wn}, "bias of shape ", n.in[2].shape.to_string(), " for ", wn.value(),
-                  " columns");
+    base::require(n.in[2].shape == Shape{wn}, "bias of shape ", n.in[2].shape.to_string(), " for ",
+                  wn.value(), " columns");
   }
   const Shape y(std::move(out));
   if (n.present(3) && n.in[3].shape.is_static() && y.is_static()) {
-    base::require(n.in[3].shape == y, "residual of shape ", n.in[3].shape.to_string(), " for a result ", y.to_string());
+    base::require(n.in[3].shape == y, "residual of shape ", n.in[3].shape.to_string(), " for a result ",
+                  y.to_string());
   }
   return {{n.in[0].dtype, y}};
 }
@@ -44,9 +45,11 @@ std::vector<ir::ValueId> expand(ir::Graph& g, const ir::Node& node) {
 
 ir::Cost cost(const ir::NodeView& n) {
   ir::Cost c;
-  for (size_t i = 0; i < n.in.size(); ++i) c.bytes += n.present(i) ? static_cast<double>(tensor::bytes_of(n.in[i])) : 0;
+  for (size_t i = 0; i < n.in.size(); ++i)
+    c.bytes += n.present(i) ? static_cast<double>(tensor::bytes_of(n.in[i])) : 0;
   c.bytes += static_cast<double>(tensor::bytes_of(n.out[0]));
-  c.flop = 2.0 * static_cast<double>(n.in_dims(0).back()) * static_cast<double>(n.out[0].shape.elements().value_or(0));
+  c.flop = 2.0 * static_cast<double>(n.in_dims(0).back()) *
+           static_cast<double>(n.out[0].shape.elements().value_or(0));
   return c;
 }
 

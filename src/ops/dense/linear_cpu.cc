@@ -19,7 +19,11 @@ struct LinearPlan {
 
 LinearPlan plan_of(const ir::NodeView& node) {
   const Dims x = node.in_dims(0), y = node.out_dims(0);
-  return {product(x, 0, x.size() - 1), x.back(), y.back(), node.attrs.get_int("transposed", 0) != 0, node.in.size(),
+  return {product(x, 0, x.size() - 1),
+          x.back(),
+          y.back(),
+          node.attrs.get_int("transposed", 0) != 0,
+          node.in.size(),
           activation_of(node.attrs)};
 }
 
@@ -36,7 +40,8 @@ ir::Refusal refuse_packed(const ir::NodeView& node) {
 ir::BoundKernel prepare_packed(const ir::KernelInit& init) {
   const LinearPlan p = plan_of(init.node);
   const auto packed = pack_matrix(init.packs, *init.node.value(1), p.transposed);
-  cpu::GemmArgs gemm{.m = p.m, .lda = p.k, .b = packed->matrix, .ldc = p.n, .epilogue = epilogue_of(p.activation)};
+  cpu::GemmArgs gemm{
+      .m = p.m, .lda = p.k, .b = packed->matrix, .ldc = p.n, .epilogue = epilogue_of(p.activation)};
   auto run = [gemm, packed, count = p.operands](const ir::RunArgs& args) {
     cpu::GemmArgs call = gemm;
     call.a = in_ptr<float>(args, 0);
@@ -55,7 +60,8 @@ void reference_row(const LinearPlan& p, const ir::RunArgs& args, int64_t row) {
   T* y = out_ptr<T>(args, 0) + row * p.n;
   for (int64_t j = 0; j < p.n; ++j) {
     double sum = bias == nullptr ? 0.0 : double(bias[j]);
-    for (int64_t l = 0; l < p.k; ++l) sum += double(x[l]) * double(p.transposed ? w[j * p.k + l] : w[l * p.n + j]);
+    for (int64_t l = 0; l < p.k; ++l)
+      sum += double(x[l]) * double(p.transposed ? w[j * p.k + l] : w[l * p.n + j]);
     y[j] = T(finish(p.activation, sum, residual == nullptr ? 0.0 : double(residual[row * p.n + j])));
   }
 }
@@ -64,7 +70,9 @@ ir::BoundKernel prepare_reference(const ir::KernelInit& init) {
   const LinearPlan plan = plan_of(init.node);
   return visit_float(init.node.in[0].dtype, [&](auto t) {
     return ir::BoundKernel{[plan](const ir::RunArgs& args) {
-      cpu::pool_of(args.stream).run(plan.m, [&](int64_t row) { reference_row<decltype(t)>(plan, args, row); });
+      cpu::pool_of(args.stream).run(plan.m, [&](int64_t row) {
+        reference_row<decltype(t)>(plan, args, row);
+      });
     }};
   });
 }
@@ -72,7 +80,8 @@ ir::BoundKernel prepare_reference(const ir::KernelInit& init) {
 }  // namespace
 
 std::vector<ir::Kernel> linear_cpu_kernels() {
-  std::vector<ir::Kernel> kernels{{.name = "packed_gemm", .refuse = refuse_packed, .prepare = prepare_packed}};
+  std::vector<ir::Kernel> kernels{
+      {.name = "packed_gemm", .refuse = refuse_packed, .prepare = prepare_packed}};
   for (ir::Kernel& k : float_reference(prepare_reference)) kernels.push_back(std::move(k));
   return kernels;
 }

@@ -12,11 +12,12 @@ using tensor::Shape;
 
 Shape infer_matmul(const Shape& a, const Shape& b) {
   if (!a.has_rank() || !b.has_rank()) return Shape::unknown_rank();
-  base::require(a.rank() >= 1 && b.rank() >= 1, "matrix product of a scalar: ", a.to_string(), " x ", b.to_string());
+  base::require(a.rank() >= 1 && b.rank() >= 1, "matrix product of a scalar: ", a.to_string(), " x ",
+                b.to_string());
   const Dim& inner_a = a[a.rank() - 1];
   const Dim& inner_b = b[b.rank() == 1 ? 0 : b.rank() - 2];
-  base::require(!inner_a.is_static() || !inner_b.is_static() || inner_a == inner_b, "inner extents differ: ",
-                a.to_string(), " x ", b.to_string());
+  base::require(!inner_a.is_static() || !inner_b.is_static() || inner_a == inner_b,
+                "inner extents differ: ", a.to_string(), " x ", b.to_string());
   auto lead = [](const Shape& s) {
     const auto end = s.dims().end() - static_cast<int64_t>(std::min<size_t>(2, s.rank()));
     return Shape(std::vector<Dim>(s.dims().begin(), end));
@@ -31,10 +32,12 @@ MatmulShape matmul_shape(Dims a, Dims b) {
   if (a.size() == 1) a.insert(a.begin(), 1);
   if (b.size() == 1) b.push_back(1);
   MatmulShape s{.m = a[a.size() - 2], .n = b.back(), .k = a.back(), .a_offset = {}, .b_offset = {}};
-  base::require(b[b.size() - 2] == s.k, "inner extents differ: ", tensor::to_string(a), " x ", tensor::to_string(b));
+  base::require(b[b.size() - 2] == s.k, "inner extents differ: ", tensor::to_string(a), " x ",
+                tensor::to_string(b));
   const Dims lead_a(a.begin(), a.end() - 2), lead_b(b.begin(), b.end() - 2);
   const Dims lead = ir::broadcast(Shape::of(lead_a), Shape::of(lead_b)).to_dims();
-  const auto strides_a = broadcast_strides(lead_a, lead.size()), strides_b = broadcast_strides(lead_b, lead.size());
+  const auto strides_a = broadcast_strides(lead_a, lead.size()),
+             strides_b = broadcast_strides(lead_b, lead.size());
   const int64_t batches = tensor::element_count(lead);
   for (int64_t i = 0; i < batches; ++i) {
     int64_t rest = i, at_a = 0, at_b = 0;
@@ -60,21 +63,24 @@ ir::Cost matmul_cost(const ir::NodeView& node, size_t a, size_t b) {
 }
 
 ir::OpSchema matmul_schema() {
-  return {.name = "matmul",
-          .doc = "y[..., i, j] = sum over l of a[..., i, l] b[..., l, j]; batches broadcast, vectors are promoted",
-          .dims = "...mk,...kn->...mn",
-          .sums = "k",
-          .min_in = 2,
-          .max_in = 2,
-          .infer =
-              [](const ir::NodeView& n) {
-                base::require(n.in[0].dtype == n.in[1].dtype, "operands of different types: ",
-                              name_of(n.in[0].dtype), " and ", name_of(n.in[1].dtype));
-                return std::vector<tensor::TensorType>{
-                    {n.in[0].dtype, infer_matmul(n.in[0].shape, n.in[1].shape)}};
-              },
-          .cost = [](const ir::NodeView& n) { return matmul_cost(n, 0, 1); },
-          .onnx = "MatMul"};
+  return {
+      .name = "matmul",
+      .doc =
+          "y[..., i, j] = sum over l of a[..., i, l] b[..., l, j]; batches broadcast, vectors are promoted",
+      .dims = "...mk,...kn->...mn",
+      .sums = "k",
+      .min_in = 2,
+      .max_in = 2,
+      .infer =
+          [](const ir::NodeView& n) {
+            base::require(n.in[0].dtype == n.in[1].dtype,
+                          "operands of different types: ", name_of(n.in[0].dtype), " and ",
+                          name_of(n.in[1].dtype));
+            return std::vector<tensor::TensorType>{
+                {n.in[0].dtype, infer_matmul(n.in[0].shape, n.in[1].shape)}};
+          },
+      .cost = [](const ir::NodeView& n) { return matmul_cost(n, 0, 1); },
+      .onnx = "MatMul"};
 }
 
 namespace {
@@ -82,11 +88,12 @@ namespace {
 std::vector<tensor::TensorType> infer_gemm(const ir::NodeView& n) {
   const Shape &a = n.in[0].shape, &b = n.in[1].shape;
   if (!a.has_rank() || !b.has_rank()) return {{n.in[0].dtype, Shape::unknown(2)}};
-  base::require(a.rank() == 2 && b.rank() == 2, "gemm takes matrices, got ", a.to_string(), " and ", b.to_string());
+  base::require(a.rank() == 2 && b.rank() == 2, "gemm takes matrices, got ", a.to_string(), " and ",
+                b.to_string());
   const size_t ta = n.attrs.get_int("transA", 0) != 0, tb = n.attrs.get_int("transB", 0) != 0;
   const Dim &ka = a[1 - ta], &kb = b[tb];
-  base::require(!ka.is_static() || !kb.is_static() || ka == kb, "inner extents differ: ", a.to_string(), " and ",
-                b.to_string());
+  base::require(!ka.is_static() || !kb.is_static() || ka == kb, "inner extents differ: ", a.to_string(),
+                " and ", b.to_string());
   const Shape out{a[ta], b[1 - tb]};
   if (n.present(2) && out.is_static() && n.in[2].shape.is_static()) {
     base::require(ir::broadcast(out, n.in[2].shape) == out, "C of shape ", n.in[2].shape.to_string(),
@@ -119,18 +126,18 @@ ir::OpSchema gemm_schema() {
 }
 
 ir::OpSchema matmul_integer_schema() {
-  return {.name = "matmul_integer",
-          .doc = "y = (a - a_zero)(b - b_zero) in i32; a_zero per tensor or row, b_zero per tensor or column",
-          .min_in = 2,
-          .max_in = 4,
-          .infer =
-              [](const ir::NodeView& n) {
-                return std::vector<tensor::TensorType>{
-                    {DType::i32, infer_matmul(n.in[0].shape, n.in[1].shape)}};
-              },
-          .cost = [](const ir::NodeView& n) { return matmul_cost(n, 0, 1); },
-          .why_no_grad = "integer product: its operands are quantized values",
-          .onnx = "MatMulInteger"};
+  return {
+      .name = "matmul_integer",
+      .doc = "y = (a - a_zero)(b - b_zero) in i32; a_zero per tensor or row, b_zero per tensor or column",
+      .min_in = 2,
+      .max_in = 4,
+      .infer =
+          [](const ir::NodeView& n) {
+            return std::vector<tensor::TensorType>{{DType::i32, infer_matmul(n.in[0].shape, n.in[1].shape)}};
+          },
+      .cost = [](const ir::NodeView& n) { return matmul_cost(n, 0, 1); },
+      .why_no_grad = "integer product: its operands are quantized values",
+      .onnx = "MatMulInteger"};
 }
 
 }  // namespace trireme::ops

@@ -31,7 +31,8 @@ ir::BoundKernel prepare_matmul(const ir::KernelInit& init) {
   return visit_arithmetic(init.node.in[0].dtype, [&](auto t) {
     using T = decltype(t);
     return ir::BoundKernel{[shape](const ir::RunArgs& args) {
-      matmul_reference(in_ptr<T>(args, 0), in_ptr<T>(args, 1), out_ptr<T>(args, 0), shape, cpu::pool_of(args.stream));
+      matmul_reference(in_ptr<T>(args, 0), in_ptr<T>(args, 1), out_ptr<T>(args, 0), shape,
+                       cpu::pool_of(args.stream));
     }};
   });
 }
@@ -99,7 +100,8 @@ struct ZeroPoints {
 };
 
 ZeroPoints zero_points_of(const ir::NodeView& node, size_t i) {
-  return {.per_row = node.present(i) && node.in[i].shape.elements().value_or(1) > 1, .given = node.present(i)};
+  return {.per_row = node.present(i) && node.in[i].shape.elements().value_or(1) > 1,
+          .given = node.present(i)};
 }
 
 template <class A, class B>

@@ -10,9 +10,10 @@ using tensor::Dims;
 using tensor::Tensor;
 using tests::random_tensor;
 
-/// a [m, k] at `a`, b [k, n] at `b`, appended to y.
-void naive(const std::vector<double>& a, size_t a_at, const std::vector<double>& b, size_t b_at,
+/// a [m, k] times b [k, n], each from its offset on, appended to y.
+void naive(const std::vector<double>& a, const std::vector<double>& b, std::array<size_t, 2> at,
            std::array<int64_t, 3> mkn, std::vector<double>& y) {
+  const auto [a_at, b_at] = at;
   const auto [m, k, n] = mkn;
   for (int64_t i = 0; i < m; ++i) {
     for (int64_t j = 0; j < n; ++j) {
@@ -24,11 +25,12 @@ void naive(const std::vector<double>& a, size_t a_at, const std::vector<double>&
 }
 
 TEST(Matmul, PackedBatchedAndReferenceAgreeWithNaiveLoops) {
-  for (const auto& mkn : std::vector<std::array<int64_t, 3>>{{1, 1, 1}, {7, 33, 65}, {64, 48, 16}, {3, 257, 5}}) {
+  for (const auto& mkn :
+       std::vector<std::array<int64_t, 3>>{{1, 1, 1}, {7, 33, 65}, {64, 48, 16}, {3, 257, 5}}) {
     const auto [m, k, n] = mkn;
     const Tensor a = random_tensor({m, k}, 1), b = random_tensor({k, n}, 2);
     std::vector<double> want;
-    naive(a.to_doubles(), 0, b.to_doubles(), 0, mkn, want);
+    naive(a.to_doubles(), b.to_doubles(), {0, 0}, mkn, want);
     const auto results = tests::run_kernels("matmul", {}, {a, b}, 1, {0});
     ASSERT_EQ(results.size(), 3u);
     for (const auto& r : results) tests::expect_close(r.out[0], want, 1e-5, 1e-4, r.kernel);
@@ -39,7 +41,7 @@ TEST(Matmul, BatchesBroadcastOnBothSides) {
   const Tensor a = random_tensor({2, 1, 3, 4, 5}, 1), b = random_tensor({3, 5, 6}, 2);
   const auto av = a.to_doubles(), bv = b.to_doubles();
   std::vector<double> want;
-  for (size_t i = 0; i < 6; ++i) naive(av, i * 20, bv, i % 3 * 30, {4, 5, 6}, want);
+  for (size_t i = 0; i < 6; ++i) naive(av, bv, {i * 20, i % 3 * 30}, {4, 5, 6}, want);
   const auto results = tests::run_kernels("matmul", {}, {a, b}, 1, {0, 1});
   ASSERT_GE(results.size(), 2u);
   for (const auto& r : results) tests::expect_close(r.out[0], want, 1e-5, 1e-5, r.kernel);
@@ -47,7 +49,8 @@ TEST(Matmul, BatchesBroadcastOnBothSides) {
 
 TEST(Matmul, ResultsDoNotDependOnTheTeam) {
   const Tensor a = random_tensor({65, 300}, 1), b = random_tensor({300, 130}, 2);
-  const auto one = tests::run_kernels("matmul", {}, {a, b}, 1, {0}, 1), four = tests::run_kernels("matmul", {}, {a, b}, 1, {0}, 4);
+  const auto one = tests::run_kernels("matmul", {}, {a, b}, 1, {0}, 1),
+             four = tests::run_kernels("matmul", {}, {a, b}, 1, {0}, 4);
   for (size_t i = 0; i < one.size(); ++i) EXPECT_TRUE(one[i].out[0].same_as(four[i].out[0])) << one[i].kernel;
 }
 
@@ -56,13 +59,19 @@ TEST(Matmul, RowsDoNotDependOnTheirBatchMates) {
   const auto all = tests::run_kernels("matmul", {}, {a, b}, 1, {0});
   for (int64_t row = 0; row < 9; ++row) {
     const auto single = tests::run_kernels("matmul", {}, {a.rows(row, row + 1).clone(), b}, 1, {0});
-    for (size_t i = 0; i < all.size(); ++i) EXPECT_TRUE(single[i].out[0].same_as(all[i].out[0].rows(row, row + 1))) << all[i].kernel;
+    for (size_t i = 0; i < all.size(); ++i)
+      EXPECT_TRUE(single[i].out[0].same_as(all[i].out[0].rows(row, row + 1))) << all[i].kernel;
   }
 }
 
 TEST(Matmul, EmptyExtentsGiveEmptyOrZeroResults) {
-  EXPECT_EQ(tests::run_kernels("matmul", {}, {Tensor::zeros(tensor::DType::f32, {0, 3}), random_tensor({3, 2}, 1)})[0].out[0].elements(), 0);
-  const auto r = tests::run_kernels("matmul", {}, {Tensor::zeros(tensor::DType::f32, {2, 0}), Tensor::zeros(tensor::DType::f32, {0, 2})});
+  EXPECT_EQ(tests::run_kernels("matmul", {},
+                               {Tensor::zeros(tensor::DType::f32, {0, 3}), random_tensor({3, 2}, 1)})[0]
+                .out[0]
+                .elements(),
+            0);
+  const auto r = tests::run_kernels(
+      "matmul", {}, {Tensor::zeros(tensor::DType::f32, {2, 0}), Tensor::zeros(tensor::DType::f32, {0, 2})});
   tests::expect_close(r.at(0).out[0], {0, 0, 0, 0}, 0, 0, "k = 0");
 }
 
@@ -78,7 +87,8 @@ TEST(Gemm, TransposesScalesAndBroadcastsC) {
     }
   }
   const ir::Attrs attrs{{"alpha", 0.5}, {"beta", 2.0}, {"transA", int64_t{1}}, {"transB", int64_t{1}}};
-  for (const auto& r : tests::run_kernels("gemm", attrs, {a, b, c})) tests::expect_close(r.out[0], want, 1e-5, 1e-6, r.kernel);
+  for (const auto& r : tests::run_kernels("gemm", attrs, {a, b, c}))
+    tests::expect_close(r.out[0], want, 1e-5, 1e-6, r.kernel);
 }
 
 double act(const std::string& name, double x) {
@@ -92,41 +102,50 @@ double act(const std::string& name, double x) {
 TEST(Linear, EveryKernelAndTheExpansionApplyTheEpilogue) {
   for (const std::string name : {"none", "relu", "clip", "gelu_erf", "silu", "tanh"}) {
     for (const bool before : {false, true}) {
-      const Tensor x = random_tensor({3, 5, 17}, 1), w = random_tensor({40, 17}, 2, 0.3f), bias = random_tensor({40}, 3);
+      const Tensor x = random_tensor({3, 5, 17}, 1), w = random_tensor({40, 17}, 2, 0.3f),
+                   bias = random_tensor({40}, 3);
       const Tensor residual = random_tensor({3, 5, 40}, 4);
       std::vector<double> want;
       for (size_t i = 0; i < 15; ++i) {
         for (size_t j = 0; j < 40; ++j) {
           double sum = bias.to_doubles()[j];
-          for (size_t l = 0; l < 17; ++l) sum += double(x.data<float>()[i * 17 + l]) * double(w.data<float>()[j * 17 + l]);
+          for (size_t l = 0; l < 17; ++l)
+            sum += double(x.data<float>()[i * 17 + l]) * double(w.data<float>()[j * 17 + l]);
           const double r = double(residual.data<float>()[i * 40 + j]);
           want.push_back(before ? act(name, sum) + r : act(name, sum + r));
         }
       }
-      const ir::Attrs attrs{{"activation", name}, {"lo", -0.5}, {"hi", 1.5}, {"transposed", int64_t{1}},
+      const ir::Attrs attrs{{"activation", name},
+                            {"lo", -0.5},
+                            {"hi", 1.5},
+                            {"transposed", int64_t{1}},
                             {"act_before_residual", int64_t{before}}};
       const auto results = tests::run_kernels("linear", attrs, {x, w, bias, residual}, 1, {0, 3});
       ASSERT_EQ(results.size(), 2u);
       for (const auto& r : results) tests::expect_close(r.out[0], want, 1e-5, 1e-5, r.kernel + " " + name);
-      tests::expect_close(tests::run_expanded("linear", attrs, {x, w, bias, residual})[0], want, 1e-5, 1e-5, "expand " + name);
+      tests::expect_close(tests::run_expanded("linear", attrs, {x, w, bias, residual})[0], want, 1e-5, 1e-5,
+                          "expand " + name);
     }
   }
 }
 
 TEST(MatmulInteger, SubtractsZeroPointsPerRowAndColumn) {
-  const Tensor a = Tensor::from<uint8_t>({2, 3}, {1, 2, 3, 250, 0, 7}), b = Tensor::from<int8_t>({3, 2}, {-1, 4, 5, -6, 7, 8});
+  const Tensor a = Tensor::from<uint8_t>({2, 3}, {1, 2, 3, 250, 0, 7}),
+               b = Tensor::from<int8_t>({3, 2}, {-1, 4, 5, -6, 7, 8});
   const Tensor az = Tensor::from<uint8_t>({2}, {1, 3}), bz = Tensor::from<int8_t>({2}, {2, -1});
   std::vector<double> want;
   for (size_t i = 0; i < 2; ++i) {
     for (size_t j = 0; j < 2; ++j) {
       double sum = 0;
       for (size_t l = 0; l < 3; ++l) {
-        sum += (a.to_doubles()[i * 3 + l] - az.to_doubles()[i]) * (b.to_doubles()[l * 2 + j] - bz.to_doubles()[j]);
+        sum += (a.to_doubles()[i * 3 + l] - az.to_doubles()[i]) *
+               (b.to_doubles()[l * 2 + j] - bz.to_doubles()[j]);
       }
       want.push_back(sum);
     }
   }
-  for (const auto& r : tests::run_kernels("matmul_integer", {}, {a, b, az, bz})) tests::expect_close(r.out[0], want, 0, 0, r.kernel);
+  for (const auto& r : tests::run_kernels("matmul_integer", {}, {a, b, az, bz}))
+    tests::expect_close(r.out[0], want, 0, 0, r.kernel);
 }
 
 }  // namespace

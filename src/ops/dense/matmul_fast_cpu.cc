@@ -52,10 +52,20 @@ ir::BoundKernel prepare_batched_matmul(const ir::KernelInit& init) {
   const MatmulShape shape = matmul_shape(init.node.in_dims(0), init.node.in_dims(1));
   const BatchStrides s = *batch_strides(shape);
   const int64_t each = shape.m * shape.n;
-  const cpu::BatchedGemmArgs gemm{.outer = s.outer, .inner = s.inner, .m = shape.m, .k = shape.k, .n = shape.n,
-                                  .lda = shape.k, .a_outer = s.a_outer, .a_inner = s.a_inner,
-                                  .ldb = shape.n, .b_outer = s.b_outer, .b_inner = s.b_inner,
-                                  .ldc = shape.n, .c_outer = s.inner * each, .c_inner = each};
+  const cpu::BatchedGemmArgs gemm{.outer = s.outer,
+                                  .inner = s.inner,
+                                  .m = shape.m,
+                                  .k = shape.k,
+                                  .n = shape.n,
+                                  .lda = shape.k,
+                                  .a_outer = s.a_outer,
+                                  .a_inner = s.a_inner,
+                                  .ldb = shape.n,
+                                  .b_outer = s.b_outer,
+                                  .b_inner = s.b_inner,
+                                  .ldc = shape.n,
+                                  .c_outer = s.inner * each,
+                                  .c_inner = each};
   auto run = [gemm](const ir::RunArgs& args) {
     cpu::BatchedGemmArgs call = gemm;
     call.a = in_ptr<float>(args, 0);

@@ -6,7 +6,6 @@
 
 namespace trireme::ops {
 
-
 /// y [m, n] = a [m, k] b [k, n] for every batch; sums run over rising k, so no thread count changes a bit.
 template <class T>
 void matmul_reference(const T* a, const T* b, T* y, const MatmulShape& s, base::ThreadPool& pool) {

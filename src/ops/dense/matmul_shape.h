@@ -1,4 +1,5 @@
-// How matrix products see their operands: batches by NumPy rules, one-dimensional operands promoted to matrices.
+// How matrix products see their operands: batches by NumPy rules, one-dimensional operands promoted to
+// matrices.
 #pragma once
 
 #include <vector>

@@ -27,15 +27,21 @@ struct GridPlan {
 GridPlan plan_grid(const ir::NodeView& node) {
   const Dims x = node.in_dims(0), y = node.out_dims(0);
   if (x.size() > 5) base::fail_unsupported("grid_sample has at most 3 spatial axes, got ", x.size() - 2);
-  GridPlan p{.batch = x[0], .channels = x[1], .in_points = product(x, 2, x.size()),
-             .out_points = product(y, 2, y.size()), .axes = x.size() - 2};
+  GridPlan p{.batch = x[0],
+             .channels = x[1],
+             .in_points = product(x, 2, x.size()),
+             .out_points = product(y, 2, y.size()),
+             .axes = x.size() - 2};
   std::copy(x.begin() + 2, x.end(), p.in.begin());
-  const std::string mode = node.attrs.get_string("mode", "linear"), pad = node.attrs.get_string("padding_mode", "zeros");
-  base::require(mode == "linear" || mode == "bilinear" || mode == "nearest" || mode == "cubic" || mode == "bicubic",
-                "unknown grid_sample mode '", mode, "'");
+  const std::string mode = node.attrs.get_string("mode", "linear"),
+                    pad = node.attrs.get_string("padding_mode", "zeros");
+  base::require(
+      mode == "linear" || mode == "bilinear" || mode == "nearest" || mode == "cubic" || mode == "bicubic",
+      "unknown grid_sample mode '", mode, "'");
   base::require(pad == "zeros" || pad == "border" || pad == "reflection", "unknown padding_mode '", pad, "'");
-  p.mode = mode == "nearest" ? Interpolation::nearest
-           : mode == "cubic" || mode == "bicubic" ? Interpolation::cubic : Interpolation::linear;
+  p.mode = mode == "nearest"                      ? Interpolation::nearest
+           : mode == "cubic" || mode == "bicubic" ? Interpolation::cubic
+                                                  : Interpolation::linear;
   p.padding = pad == "zeros" ? Padding::zeros : pad == "border" ? Padding::border : Padding::reflection;
   p.align = node.attrs.get_int("align_corners", 0) != 0;
   return p;
@@ -84,7 +90,8 @@ AxisTaps axis_taps(const GridPlan& p, double normal, int64_t n) {
     if (p.padding == Padding::reflection) x = reflect(x, lo, hi);
   }
   AxisTaps t;
-  const double base = p.mode == Interpolation::nearest ? x : std::floor(x) - (p.mode == Interpolation::cubic ? 1 : 0);
+  const double base =
+      p.mode == Interpolation::nearest ? x : std::floor(x) - (p.mode == Interpolation::cubic ? 1 : 0);
   t.count = p.mode == Interpolation::nearest ? 1 : p.mode == Interpolation::linear ? 2 : 4;
   for (int k = 0; k < t.count; ++k) {
     const size_t at = static_cast<size_t>(k);
@@ -103,7 +110,8 @@ double sample(const GridPlan& p, const std::array<AxisTaps, 3>& taps, const T* x
   for (int k = 0; k < taps[axis].count; ++k) {
     const int64_t index = taps[axis].index[static_cast<size_t>(k)];
     if (index >= 0) {
-      sum += taps[axis].weight[static_cast<size_t>(k)] * sample(p, taps, x, axis + 1, at * p.in[axis] + index);
+      sum +=
+          taps[axis].weight[static_cast<size_t>(k)] * sample(p, taps, x, axis + 1, at * p.in[axis] + index);
     }
   }
   return sum;
@@ -117,7 +125,8 @@ void sample_point(const GridPlan& p, const ir::RunArgs& args, int64_t point) {
   for (size_t i = 0; i < p.axes; ++i) taps[i] = axis_taps(p, double(grid[p.axes - 1 - i]), p.in[i]);
   for (int64_t c = 0; c < p.channels; ++c) {
     const T* plane = in_ptr<T>(args, 0) + (n * p.channels + c) * p.in_points;
-    out_ptr<T>(args, 0)[(n * p.channels + c) * p.out_points + at] = static_cast<T>(sample(p, taps, plane, 0, 0));
+    out_ptr<T>(args, 0)[(n * p.channels + c) * p.out_points + at] =
+        static_cast<T>(sample(p, taps, plane, 0, 0));
   }
 }
 
@@ -126,9 +135,10 @@ ir::BoundKernel prepare_grid(const ir::KernelInit& init) {
   return visit_float(init.node.in[0].dtype, [&](auto t) {
     return visit_float(init.node.in[1].dtype, [&](auto g) {
       return ir::BoundKernel{[plan](const ir::RunArgs& args) {
-        cpu::pool_of(args.stream).for_range(plan.batch * plan.out_points, 64, [&](int64_t begin, int64_t end) {
-          for (int64_t i = begin; i < end; ++i) sample_point<decltype(t), decltype(g)>(plan, args, i);
-        });
+        cpu::pool_of(args.stream)
+            .for_range(plan.batch * plan.out_points, 64, [&](int64_t begin, int64_t end) {
+              for (int64_t i = begin; i < end; ++i) sample_point<decltype(t), decltype(g)>(plan, args, i);
+            });
       }};
     });
   });
@@ -162,7 +172,8 @@ ir::BoundKernel prepare_affine(const ir::KernelInit& init) {
           for (size_t r = 0; r < axes; ++r) {
             double sum = 0;
             for (size_t c = 0; c <= axes; ++c) sum += double(theta[r * (axes + 1) + c]) * at[c];
-            out_ptr<T>(args, 0)[i * static_cast<int64_t>(axes) + static_cast<int64_t>(r)] = static_cast<T>(sum);
+            out_ptr<T>(args, 0)[i * static_cast<int64_t>(axes) + static_cast<int64_t>(r)] =
+                static_cast<T>(sum);
           }
         }
       });

@@ -47,31 +47,40 @@ ir::Cost resize_cost(const ir::NodeView& n) {
 ir::OpSchema resize() {
   return {.name = "resize",
           .doc = "samples x on a grid of other extents; operands x, roi, scales, sizes",
-          .min_in = 1, .max_in = 4,
+          .min_in = 1,
+          .max_in = 4,
           .attrs = {{"antialias", "int", "widen the kernel when shrinking"},
                     {"axes", "ints", "axes that scales, sizes and roi speak of, default all"},
                     {"coordinate_transformation_mode", "string",
-                     "half_pixel, half_pixel_symmetric, pytorch_half_pixel, align_corners, asymmetric, tf_crop_and_resize"},
+                     "half_pixel, half_pixel_symmetric, pytorch_half_pixel, align_corners, asymmetric, "
+                     "tf_crop_and_resize"},
                     {"cubic_coeff_a", "float", "default -0.75"},
                     {"exclude_outside", "int", "taps outside the image weigh nothing"},
                     {"extrapolation_value", "float", "result outside the image of tf_crop_and_resize"},
                     {"keep_aspect_ratio_policy", "string", "stretch, not_larger or not_smaller"},
                     {"mode", "string", "nearest, linear or cubic"},
                     {"nearest_mode", "string", "round_prefer_floor, round_prefer_ceil, floor or ceil"}},
-          .infer = infer_resize, .cost = resize_cost, .onnx = "Resize"};
+          .infer = infer_resize,
+          .cost = resize_cost,
+          .onnx = "Resize"};
 }
 
 ir::OpSchema upsample() {
   return {.name = "upsample",
           .doc = "resize by scales with asymmetric coordinates, nearest rounds down; operands x, scales",
-          .min_in = 2, .max_in = 2, .attrs = {{"mode", "string", "nearest or linear"}},
-          .infer = infer_resize, .cost = resize_cost, .onnx = "Upsample"};
+          .min_in = 2,
+          .max_in = 2,
+          .attrs = {{"mode", "string", "nearest or linear"}},
+          .infer = infer_resize,
+          .cost = resize_cost,
+          .onnx = "Upsample"};
 }
 
 std::vector<TensorType> infer_grid_sample(const ir::NodeView& n) {
   const Shape &x = n.in[0].shape, &grid = n.in[1].shape;
   if (!x.has_rank() || !grid.has_rank()) return {{n.in[0].dtype, Shape::unknown_rank()}};
-  base::require(x.rank() >= 3 && grid.rank() == x.rank(), "grid_sample of ", x.to_string(), " at ", grid.to_string());
+  base::require(x.rank() >= 3 && grid.rank() == x.rank(), "grid_sample of ", x.to_string(), " at ",
+                grid.to_string());
   const Dim& last = grid[grid.rank() - 1];
   base::require(!last.is_static() || last.value() == static_cast<int64_t>(x.rank()) - 2, "grid_sample grid ",
                 grid.to_string(), " for ", x.to_string());
@@ -81,19 +90,24 @@ std::vector<TensorType> infer_grid_sample(const ir::NodeView& n) {
 }
 
 ir::OpSchema grid_sample() {
-  return {.name = "grid_sample",
-          .doc = "samples x [n, c, spatial...] at grid [n, out..., axes] of coordinates in [-1, 1], last axis first",
-          .min_in = 2, .max_in = 2,
-          .attrs = {{"align_corners", "int", "-1 and 1 are the centres of the corner elements"},
-                    {"mode", "string", "linear, nearest or cubic"},
-                    {"padding_mode", "string", "zeros, border or reflection"}},
-          .infer = infer_grid_sample, .onnx = "GridSample"};
+  return {
+      .name = "grid_sample",
+      .doc =
+          "samples x [n, c, spatial...] at grid [n, out..., axes] of coordinates in [-1, 1], last axis first",
+      .min_in = 2,
+      .max_in = 2,
+      .attrs = {{"align_corners", "int", "-1 and 1 are the centres of the corner elements"},
+                {"mode", "string", "linear, nearest or cubic"},
+                {"padding_mode", "string", "zeros, border or reflection"}},
+      .infer = infer_grid_sample,
+      .onnx = "GridSample"};
 }
 
 ir::OpSchema affine_grid() {
   return {.name = "affine_grid",
           .doc = "sampling grid of the affine map theta [n, d, d + 1] for a result of shape `size`",
-          .min_in = 2, .max_in = 2,
+          .min_in = 2,
+          .max_in = 2,
           .attrs = {{"align_corners", "int", "-1 and 1 are the centres of the corner elements"}},
           .infer =
               [](const ir::NodeView& n) {
@@ -102,7 +116,8 @@ ir::OpSchema affine_grid() {
                 if (size == nullptr) {
                   const bool is_static = n.in[1].shape.is_static();
                   const int64_t rank = is_static ? n.in[1].shape.elements().value_or(0) : 0;
-                  const Shape y = rank > 0 ? Shape::unknown(static_cast<size_t>(rank)) : Shape::unknown_rank();
+                  const Shape y =
+                      rank > 0 ? Shape::unknown(static_cast<size_t>(rank)) : Shape::unknown_rank();
                   return std::vector<TensorType>{{n.in[0].dtype, y}};
                 }
                 const tensor::Dims dims = size->to_ints();

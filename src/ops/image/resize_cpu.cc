@@ -82,7 +82,8 @@ void extrapolate(const ResizeRun& run, T* y) {
     const ResizeAxis& a = *pass.axis;
     const int64_t inner = product(run.out, a.axis + 1, run.out.size()), outer = product(run.out, 0, a.axis);
     for (int64_t line = 0; line < outer * a.out && !a.outside.empty(); ++line) {
-      if (a.outside[static_cast<size_t>(line % a.out)]) std::fill_n(y + line * inner, inner, T(run.plan.extrapolation));
+      if (a.outside[static_cast<size_t>(line % a.out)])
+        std::fill_n(y + line * inner, inner, T(run.plan.extrapolation));
     }
   }
 }

@@ -25,7 +25,8 @@ Sampling sampling_of(const ir::Attrs& a, bool is_upsample) {
   s.antialias = a.get_int("antialias", 0) != 0;
   s.exclude_outside = a.get_int("exclude_outside", 0) != 0;
   if (s.mode == "bilinear") s.mode = "linear";  // an older opset's name
-  base::require(s.mode == "nearest" || s.mode == "linear" || s.mode == "cubic", "unknown resize mode '", s.mode, "'");
+  base::require(s.mode == "nearest" || s.mode == "linear" || s.mode == "cubic", "unknown resize mode '",
+                s.mode, "'");
   return s;
 }
 
@@ -48,7 +49,8 @@ double source_of(const Sampling& s, const AxisGeometry& g, double x) {
   if (s.coordinates == "half_pixel_symmetric") {
     return in / 2 * (1 - double(g.out) / width) + (x + 0.5) / g.scale - 0.5;
   }
-  base::require(s.coordinates == "half_pixel", "unknown coordinate_transformation_mode '", s.coordinates, "'");
+  base::require(s.coordinates == "half_pixel", "unknown coordinate_transformation_mode '", s.coordinates,
+                "'");
   return (x + 0.5) / g.scale - 0.5;
 }
 
@@ -68,7 +70,8 @@ double cubic(double x, double a) {
   return 0;
 }
 
-/// Taps around x relative to i0 = ceil(x) - 1: first offset and weights, spread by 1 / scale when antialiasing.
+/// Taps around x relative to i0 = ceil(x) - 1: first offset and weights, spread by 1 / scale when
+/// antialiasing.
 struct Taps {
   int64_t first;
   std::vector<double> weight;
@@ -131,19 +134,21 @@ bool has_values(const ir::NodeView& node, size_t i) {
   return node.present(i) && node.value(i) != nullptr && node.value(i)->elements() > 0;
 }
 
-/// sizes under keep_aspect_ratio_policy: one scale for all axes, the smallest or the largest that they ask for.
+/// sizes under keep_aspect_ratio_policy: one scale for all axes, the smallest or the largest that they ask
+/// for.
 void apply_sizes(const std::vector<int64_t>& sizes, const std::vector<size_t>& axes, const Dims& in,
                  const std::string& policy, ResizeTarget& target) {
   std::vector<double> wanted;
   for (size_t i = 0; i < axes.size(); ++i) wanted.push_back(double(sizes[i]) / double(in[axes[i]]));
   const bool stretch = policy.empty() || policy == "stretch";
-  base::require(stretch || policy == "not_larger" || policy == "not_smaller", "unknown keep_aspect_ratio_policy '",
-                policy, "'");
+  base::require(stretch || policy == "not_larger" || policy == "not_smaller",
+                "unknown keep_aspect_ratio_policy '", policy, "'");
   const double one = policy == "not_larger" ? *std::min_element(wanted.begin(), wanted.end())
                                             : *std::max_element(wanted.begin(), wanted.end());
   for (size_t i = 0; i < axes.size(); ++i) {
     target.scales[axes[i]] = stretch ? wanted[i] : one;
-    target.out[axes[i]] = stretch ? sizes[i] : static_cast<int64_t>(std::floor(one * double(in[axes[i]]) + 0.5));
+    target.out[axes[i]] =
+        stretch ? sizes[i] : static_cast<int64_t>(std::floor(one * double(in[axes[i]]) + 0.5));
   }
 }
 
@@ -164,12 +169,14 @@ std::optional<ResizeTarget> resize_target(const ir::NodeView& node) {
   for (size_t axis : axes) base::require(in[axis] > 0, "resize of an empty axis");
   if (by_sizes) {
     for (int64_t size : given.to_ints()) base::require(size > 0 && size < (1 << 30), "resize to ", size);
-    apply_sizes(given.to_ints(), axes, in, node.attrs.get_string("keep_aspect_ratio_policy", "stretch"), target);
+    apply_sizes(given.to_ints(), axes, in, node.attrs.get_string("keep_aspect_ratio_policy", "stretch"),
+                target);
     return target;
   }
   const std::vector<double> scales = given.to_doubles();
   for (size_t i = 0; i < axes.size(); ++i) {
-    base::require(scales[i] > 0 && scales[i] * double(in[axes[i]]) < double(1 << 30), "resize by ", scales[i]);
+    base::require(scales[i] > 0 && scales[i] * double(in[axes[i]]) < double(1 << 30), "resize by ",
+                  scales[i]);
     target.scales[axes[i]] = scales[i];
     target.out[axes[i]] = static_cast<int64_t>(std::floor(scales[i] * double(in[axes[i]])));
   }
@@ -187,9 +194,11 @@ ResizePlan plan_resize(const ir::NodeView& node, bool is_upsample) {
   if (crops) {
     base::require(has_values(node, 1), "tf_crop_and_resize needs a constant roi");
     roi = node.value(1)->to_doubles();
-    base::require(roi.size() == 2 * axes.size(), "resize roi has ", roi.size(), " values for ", axes.size(), " axes");
+    base::require(roi.size() == 2 * axes.size(), "resize roi has ", roi.size(), " values for ", axes.size(),
+                  " axes");
   }
-  ResizePlan plan{.axes = {}, .nearest = s.mode == "nearest",
+  ResizePlan plan{.axes = {},
+                  .nearest = s.mode == "nearest",
                   .extrapolation = static_cast<float>(node.attrs.get_float("extrapolation_value", 0))};
   for (size_t axis = 0; axis < in.size(); ++axis) {
     AxisGeometry g{in[axis], target->out[axis], target->scales[axis]};
@@ -200,7 +209,8 @@ ResizePlan plan_resize(const ir::NodeView& node, bool is_upsample) {
       g.roi_begin = roi[i];
       g.roi_end = roi[axes.size() + i];
     }
-    const bool is_identity = g.in == g.out && g.scale == 1 && (!crops || (g.roi_begin == 0 && g.roi_end == 1));
+    const bool is_identity =
+        g.in == g.out && g.scale == 1 && (!crops || (g.roi_begin == 0 && g.roi_end == 1));
     if (!is_identity) plan.axes.push_back(make_axis(s, axis, g));
   }
   return plan;

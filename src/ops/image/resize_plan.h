@@ -11,8 +11,8 @@ namespace trireme::ops {
 struct ResizeAxis {
   size_t axis = 0;
   int64_t in = 0, out = 0, taps = 1;
-  std::vector<int32_t> index;  // [out, taps], inside [0, in)
-  std::vector<float> weight;   // [out, taps]; rows sum to 1
+  std::vector<int32_t> index;    // [out, taps], inside [0, in)
+  std::vector<float> weight;     // [out, taps]; rows sum to 1
   std::vector<uint8_t> outside;  // [out]: tf_crop_and_resize reads outside the image; empty elsewhere
 };
 
@@ -29,7 +29,8 @@ struct ResizeTarget {
 };
 std::optional<ResizeTarget> resize_target(const ir::NodeView& node);
 
-/// The plan of resize (and of upsample, whose coordinates are asymmetric and round down). Needs known operands.
+/// The plan of resize (and of upsample, whose coordinates are asymmetric and round down). Needs known
+/// operands.
 ResizePlan plan_resize(const ir::NodeView& node, bool is_upsample);
 
 }  // namespace trireme::ops

@@ -27,7 +27,9 @@ LossPlan plan_loss(const ir::NodeView& node, bool takes_softmax) {
   const Dims x = node.in_dims(0);
   const std::string reduction = node.attrs.get_string("reduction", "mean");
   LossPlan p{x[0], x[1], product(x, 2, x.size()),
-             reduction == "none" ? Reduction::none : reduction == "sum" ? Reduction::sum : Reduction::mean};
+             reduction == "none"  ? Reduction::none
+             : reduction == "sum" ? Reduction::sum
+                                  : Reduction::mean};
   p.ignores = node.attrs.has("ignore_index");
   p.ignored = node.attrs.get_int("ignore_index", 0);
   p.takes_softmax = takes_softmax;
@@ -114,10 +116,12 @@ PrepareFn prepare(bool takes_softmax) {
 }
 
 std::vector<ir::Kernel> kernels(bool takes_softmax) {
-  const ir::Kernel plain{.name = "reference", .refuse = [](const ir::NodeView& n) -> ir::Refusal {
+  const ir::Kernel plain{.name = "reference",
+                         .refuse = [](const ir::NodeView& n) -> ir::Refusal {
                            if (auto why = refuse_dtype(n, 1, {DType::i32, DType::i64})) return why;
                            return refuse_non_float(n);
-                         }, .prepare = prepare(takes_softmax)};
+                         },
+                         .prepare = prepare(takes_softmax)};
   return {plain, via_f32(plain)};
 }
 

@@ -11,7 +11,8 @@ namespace {
 
 using tensor::Dims;
 
-/// Rows of `n` values; scale and bias repeat with their own period inside the tensor (they broadcast from the left).
+/// Rows of `n` values; scale and bias repeat with their own period inside the tensor (they broadcast from the
+/// left).
 struct RowNormPlan {
   int64_t rows, n;
   double epsilon;
@@ -72,9 +73,10 @@ ir::BoundKernel prepare_layer_norm(const ir::KernelInit& init) {
   return visit_float(init.node.in[0].dtype, [&](auto t) {
     using T = decltype(t);
     return ir::BoundKernel{[plan, out_count](const ir::RunArgs& args) {
-      cpu::pool_of(args.stream).for_range(plan->rows, grain_for(8.0 * double(plan->n)), [&](int64_t begin, int64_t end) {
-        for (int64_t row = begin; row < end; ++row) layer_norm_row<T>(*plan, args, out_count, row);
-      });
+      cpu::pool_of(args.stream)
+          .for_range(plan->rows, grain_for(8.0 * double(plan->n)), [&](int64_t begin, int64_t end) {
+            for (int64_t row = begin; row < end; ++row) layer_norm_row<T>(*plan, args, out_count, row);
+          });
     }};
   });
 }
@@ -96,9 +98,10 @@ ir::BoundKernel prepare_rms_norm(const ir::KernelInit& init) {
   return visit_float(init.node.in[0].dtype, [&](auto t) {
     using T = decltype(t);
     return ir::BoundKernel{[plan](const ir::RunArgs& args) {
-      cpu::pool_of(args.stream).for_range(plan->rows, grain_for(4.0 * double(plan->n)), [&](int64_t begin, int64_t end) {
-        for (int64_t row = begin; row < end; ++row) rms_norm_row<T>(*plan, args, row);
-      });
+      cpu::pool_of(args.stream)
+          .for_range(plan->rows, grain_for(4.0 * double(plan->n)), [&](int64_t begin, int64_t end) {
+            for (int64_t row = begin; row < end; ++row) rms_norm_row<T>(*plan, args, row);
+          });
     }};
   });
 }
@@ -121,7 +124,10 @@ ir::Refusal refuse_vector(const ir::NodeView& node) {
 ir::BoundKernel prepare_vector(const ir::KernelInit& init, bool rms) {
   const Dims x = init.node.in_dims(0);
   const size_t axis = ir::normal_axis(init.node.attrs.get_int("axis", -1), x.size());
-  const cpu::LayerNorm norm{.x = nullptr, .y = nullptr, .rows = product(x, 0, axis), .cols = product(x, axis, x.size()),
+  const cpu::LayerNorm norm{.x = nullptr,
+                            .y = nullptr,
+                            .rows = product(x, 0, axis),
+                            .cols = product(x, axis, x.size()),
                             .eps = static_cast<float>(init.node.attrs.get_float("epsilon", 1e-5))};
   const size_t in_count = init.node.in.size(), out_count = init.node.out.size();
   return {[=](const ir::RunArgs& args) {
@@ -141,8 +147,10 @@ ir::BoundKernel prepare_vector(const ir::KernelInit& init, bool rms) {
 }
 
 ir::Kernel vector_norm(bool rms) {
-  return {.name = "vector", .refuse = refuse_vector,
-          .prepare = [rms](const ir::KernelInit& init) { return prepare_vector(init, rms); }, .may_overwrite = 1};
+  return {.name = "vector",
+          .refuse = refuse_vector,
+          .prepare = [rms](const ir::KernelInit& init) { return prepare_vector(init, rms); },
+          .may_overwrite = 1};
 }
 
 }  // namespace

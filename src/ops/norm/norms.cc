@@ -1,4 +1,5 @@
-// The normalisation family: batch, instance, group, layer, RMS, Lp, mean-variance and local response normalisation.
+// The normalisation family: batch, instance, group, layer, RMS, Lp, mean-variance and local response
+// normalisation.
 #include "ops/norm/norm_kernels.h"
 #include "ops/table.h"
 
@@ -41,9 +42,13 @@ void require_channels(const ir::NodeView& n, size_t first, size_t last) {
 
 ir::OpSchema batch_norm() {
   return {.name = "batch_norm",
-          .doc = "y = scale (x - mean) / sqrt(var + epsilon) + bias per channel (axis 1); operands x, scale, bias, mean, "
-                 "var; with training_mode the batch's statistics, and running mean and variance as results",
-          .min_in = 5, .max_in = 5, .max_out = 3,
+          .doc =
+              "y = scale (x - mean) / sqrt(var + epsilon) + bias per channel (axis 1); operands x, scale, "
+              "bias, mean, "
+              "var; with training_mode the batch's statistics, and running mean and variance as results",
+          .min_in = 5,
+          .max_in = 5,
+          .max_out = 3,
           .attrs = {kEpsilon,
                     {"momentum", "float", "weight of the old running statistics, default 0.9"},
                     {"training_mode", "int", "statistics of this batch instead of the given ones"}},
@@ -52,38 +57,45 @@ ir::OpSchema batch_norm() {
                 require_channels(n, 1, 4);
                 return std::vector<TensorType>{n.in[0], n.in[3], n.in[4]};
               },
-          .cost = norm_cost(2), .onnx = "BatchNormalization"};
+          .cost = norm_cost(2),
+          .onnx = "BatchNormalization"};
 }
 
 ir::OpSchema instance_norm() {
   return {.name = "instance_norm",
           .doc = "y = scale (x - mean) / sqrt(var + epsilon) + bias, statistics per image and channel",
-          .min_in = 3, .max_in = 3, .attrs = {kEpsilon},
+          .min_in = 3,
+          .max_in = 3,
+          .attrs = {kEpsilon},
           .infer =
               [](const ir::NodeView& n) {
                 require_channels(n, 1, 2);
                 return like_x(n);
               },
-          .cost = norm_cost(6), .onnx = "InstanceNormalization"};
+          .cost = norm_cost(6),
+          .onnx = "InstanceNormalization"};
 }
 
 ir::OpSchema group_norm() {
-  return {.name = "group_norm",
-          .doc = "y = scale (x - mean) / sqrt(var + epsilon) + bias, statistics per image and group of channels",
-          .min_in = 3, .max_in = 3,
-          .attrs = {kEpsilon, kStash, {"num_groups", "int", "groups of equal size"}},
-          .infer =
-              [](const ir::NodeView& n) {
-                require_channels(n, 1, 2);
-                const Shape& x = n.in[0].shape;
-                const int64_t groups = n.attrs.need_int("num_groups");
-                base::require(groups >= 1, "num_groups ", groups, " is below 1");
-                if (x.has_rank() && x.rank() > 1 && x[1].is_static()) {
-                  base::require(x[1].value() % groups == 0, x[1].value(), " channels in ", groups, " groups");
-                }
-                return like_x(n);
-              },
-          .cost = norm_cost(6), .onnx = "GroupNormalization"};
+  return {
+      .name = "group_norm",
+      .doc = "y = scale (x - mean) / sqrt(var + epsilon) + bias, statistics per image and group of channels",
+      .min_in = 3,
+      .max_in = 3,
+      .attrs = {kEpsilon, kStash, {"num_groups", "int", "groups of equal size"}},
+      .infer =
+          [](const ir::NodeView& n) {
+            require_channels(n, 1, 2);
+            const Shape& x = n.in[0].shape;
+            const int64_t groups = n.attrs.need_int("num_groups");
+            base::require(groups >= 1, "num_groups ", groups, " is below 1");
+            if (x.has_rank() && x.rank() > 1 && x[1].is_static()) {
+              base::require(x[1].value() % groups == 0, x[1].value(), " channels in ", groups, " groups");
+            }
+            return like_x(n);
+          },
+      .cost = norm_cost(6),
+      .onnx = "GroupNormalization"};
 }
 
 /// Shape of the statistics: the axes from `axis` on have extent 1.
@@ -91,35 +103,46 @@ Shape statistics_shape(const ir::NodeView& n) {
   const Shape& x = n.in[0].shape;
   if (!x.has_rank()) return x;
   std::vector<Dim> dims = x.dims();
-  for (size_t i = ir::normal_axis(n.attrs.get_int("axis", -1), x.rank()); i < dims.size(); ++i) dims[i] = Dim(1);
+  for (size_t i = ir::normal_axis(n.attrs.get_int("axis", -1), x.rank()); i < dims.size(); ++i)
+    dims[i] = Dim(1);
   return Shape(std::move(dims));
 }
 
 ir::OpSchema layer_norm() {
   return {.name = "layer_norm",
-          .doc = "y = (x - mean) / sqrt(var + epsilon) scale + bias, statistics over the axes from `axis` on; further "
-                 "results: mean and 1 / deviation",
-          .min_in = 2, .max_in = 3, .max_out = 3,
+          .doc =
+              "y = (x - mean) / sqrt(var + epsilon) scale + bias, statistics over the axes from `axis` on; "
+              "further "
+              "results: mean and 1 / deviation",
+          .min_in = 2,
+          .max_in = 3,
+          .max_out = 3,
           .attrs = {kEpsilon, kStash, {"axis", "int", "first normalised axis, default -1"}},
           .infer =
               [](const ir::NodeView& n) {
                 const DType stash = n.in[0].dtype == DType::f64 ? DType::f64 : DType::f32;
-                return std::vector<TensorType>{n.in[0], {stash, statistics_shape(n)}, {stash, statistics_shape(n)}};
+                return std::vector<TensorType>{
+                    n.in[0], {stash, statistics_shape(n)}, {stash, statistics_shape(n)}};
               },
-          .cost = norm_cost(8), .onnx = "LayerNormalization"};
+          .cost = norm_cost(8),
+          .onnx = "LayerNormalization"};
 }
 
 ir::OpSchema rms_norm() {
   return {.name = "rms_norm",
-          .doc = "y = x / sqrt(mean(x^2) + epsilon) scale over the axes from `axis` on (Zhang & Sennrich 2019, eq. 4)",
-          .min_in = 2, .max_in = 2,
+          .doc =
+              "y = x / sqrt(mean(x^2) + epsilon) scale over the axes from `axis` on (Zhang & Sennrich 2019, "
+              "eq. 4)",
+          .min_in = 2,
+          .max_in = 2,
           .attrs = {kEpsilon, kStash, {"axis", "int", "first normalised axis, default -1"}},
           .infer =
               [](const ir::NodeView& n) {
                 statistics_shape(n);
                 return like_x(n);
               },
-          .cost = norm_cost(4), .onnx = "RMSNormalization"};
+          .cost = norm_cost(4),
+          .onnx = "RMSNormalization"};
 }
 
 ir::OpSchema lp_norm() {
@@ -128,33 +151,40 @@ ir::OpSchema lp_norm() {
           .attrs = {{"axis", "int", "default -1"}, {"p", "int", "1 or 2, default 2"}},
           .infer =
               [](const ir::NodeView& n) {
-                if (n.in[0].shape.has_rank()) ir::normal_axis(n.attrs.get_int("axis", -1), n.in[0].shape.rank());
+                if (n.in[0].shape.has_rank())
+                  ir::normal_axis(n.attrs.get_int("axis", -1), n.in[0].shape.rank());
                 const int64_t p = n.attrs.get_int("p", 2);
                 base::require(p == 1 || p == 2, "lp_norm has p ", p, ", takes 1 or 2");
                 return like_x(n);
               },
-          .cost = norm_cost(3), .onnx = "LpNormalization"};
+          .cost = norm_cost(3),
+          .onnx = "LpNormalization"};
 }
 
 ir::OpSchema mean_variance_norm() {
   return {.name = "mean_variance_norm",
           .doc = "y = (x - mean) / (deviation + 1e-9) with statistics over `axes`",
           .attrs = {{"axes", "ints", "default [0, 2, 3]"}},
-          .infer = like_x, .cost = norm_cost(6), .onnx = "MeanVarianceNormalization"};
+          .infer = like_x,
+          .cost = norm_cost(6),
+          .onnx = "MeanVarianceNormalization"};
 }
 
 ir::OpSchema lrn() {
   return {.name = "lrn",
           .doc = "y = x / (bias + alpha / size sum of x^2 over `size` neighbouring channels)^beta",
-          .attrs = {{"alpha", "float", "default 1e-4"}, {"beta", "float", "default 0.75"},
-                    {"bias", "float", "default 1"}, {"size", "int", "channels of the window"}},
+          .attrs = {{"alpha", "float", "default 1e-4"},
+                    {"beta", "float", "default 0.75"},
+                    {"bias", "float", "default 1"},
+                    {"size", "int", "channels of the window"}},
           .infer =
               [](const ir::NodeView& n) {
                 base::require(n.attrs.need_int("size") >= 1, "lrn has size ", n.attrs.need_int("size"));
                 base::require(!n.in[0].shape.has_rank() || n.in[0].shape.rank() >= 2, "lrn needs channels");
                 return like_x(n);
               },
-          .cost = norm_cost(20), .onnx = "LRN"};
+          .cost = norm_cost(20),
+          .onnx = "LRN"};
 }
 
 }  // namespace

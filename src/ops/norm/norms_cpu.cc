@@ -53,8 +53,10 @@ void batch_norm_channel(const BatchNormPlan& p, const ir::RunArgs& args, size_t 
     const double old_mean = mean, old_var = var;
     std::tie(mean, var) = channel_statistics(x, p.planes, c);
     const double keep = p.momentum;
-    if (out_count > 1 && args.out[1] != nullptr) out_ptr<T>(args, 1)[c] = T(old_mean * keep + mean * (1 - keep));
-    if (out_count > 2 && args.out[2] != nullptr) out_ptr<T>(args, 2)[c] = T(old_var * keep + var * (1 - keep));
+    if (out_count > 1 && args.out[1] != nullptr)
+      out_ptr<T>(args, 1)[c] = T(old_mean * keep + mean * (1 - keep));
+    if (out_count > 2 && args.out[2] != nullptr)
+      out_ptr<T>(args, 2)[c] = T(old_var * keep + var * (1 - keep));
   }
   const double factor = double(in_ptr<T>(args, 1)[c]) / std::sqrt(var + p.epsilon);
   const T a = T(factor), b = T(double(in_ptr<T>(args, 2)[c]) - mean * factor);
@@ -66,8 +68,8 @@ void batch_norm_channel(const BatchNormPlan& p, const ir::RunArgs& args, size_t 
 
 ir::BoundKernel prepare_batch_norm(const ir::KernelInit& init) {
   const ir::Attrs& a = init.node.attrs;
-  const BatchNormPlan plan{planes_of(init.node.in_dims(0)), a.get_float("epsilon", 1e-5), a.get_float("momentum", 0.9),
-                           a.get_int("training_mode", 0) != 0};
+  const BatchNormPlan plan{planes_of(init.node.in_dims(0)), a.get_float("epsilon", 1e-5),
+                           a.get_float("momentum", 0.9), a.get_int("training_mode", 0) != 0};
   const size_t out_count = init.node.out.size();
   return visit_float(init.node.in[0].dtype, [&](auto t) {
     using T = decltype(t);
@@ -80,9 +82,16 @@ ir::BoundKernel prepare_batch_norm(const ir::KernelInit& init) {
   });
 }
 
+/// `channels` planes of `points` values that share their statistics.
+struct GroupBlock {
+  int64_t channels, points;
+  double epsilon;
+};
+
 /// Normalises one block of `channels` planes of an image, then scales each plane by its own channel's factor.
 template <class T>
-void norm_block(const T* x, T* y, int64_t channels, int64_t points, const T* scale, const T* bias, double epsilon) {
+void norm_block(const T* x, T* y, const GroupBlock& block, const T* scale, const T* bias) {
+  const auto [channels, points, epsilon] = block;
   const int64_t n = channels * points;
   double sum = 0, squares = 0;
   for (int64_t i = 0; i < n; ++i) sum += double(x[i]);
@@ -107,8 +116,8 @@ PrepareFn prepare_groups(bool per_channel) {
         const int64_t each = p.channels / groups;
         cpu::pool_of(args.stream).run(p.batch * groups, [&](int64_t i) {
           const int64_t at = i * each * p.points, c = i % groups * each;
-          norm_block<T>(in_ptr<T>(args, 0) + at, out_ptr<T>(args, 0) + at, each, p.points, in_ptr<T>(args, 1) + c,
-                        in_ptr<T>(args, 2) + c, epsilon);
+          norm_block<T>(in_ptr<T>(args, 0) + at, out_ptr<T>(args, 0) + at, {each, p.points, epsilon},
+                        in_ptr<T>(args, 1) + c, in_ptr<T>(args, 2) + c);
         });
       }};
     });
@@ -123,7 +132,11 @@ ir::Refusal refuse_vector(const ir::NodeView& node) {
 ir::Kernel vector_groups(bool per_channel) {
   auto prepare = [per_channel](const ir::KernelInit& init) {
     const Planes p = planes_of(init.node.in_dims(0));
-    const cpu::GroupNorm norm{.x = nullptr, .y = nullptr, .batch = p.batch, .channels = p.channels, .inner = p.points,
+    const cpu::GroupNorm norm{.x = nullptr,
+                              .y = nullptr,
+                              .batch = p.batch,
+                              .channels = p.channels,
+                              .inner = p.points,
                               .groups = per_channel ? p.channels : init.node.attrs.need_int("num_groups"),
                               .eps = static_cast<float>(init.node.attrs.get_float("epsilon", 1e-5))};
     return ir::BoundKernel{[norm](const ir::RunArgs& args) {
@@ -150,10 +163,19 @@ ir::BoundKernel prepare_folded(const ir::KernelInit& init) {
   auto run = [p, epsilon](const ir::RunArgs& args) {
     float* scale = static_cast<float*>(args.workspace);
     float* bias = scale + p.channels;
-    cpu::fold_batch_norm({.gamma = in_ptr<float>(args, 1), .beta = in_ptr<float>(args, 2), .mean = in_ptr<float>(args, 3),
-                          .variance = in_ptr<float>(args, 4), .eps = epsilon}, p.channels, scale, bias);
-    const cpu::ChannelAffine call{.x = in_ptr<float>(args, 0), .y = out_ptr<float>(args, 0), .scale = scale,
-                                  .bias = bias, .outer = p.batch, .channels = p.channels, .inner = p.points};
+    cpu::fold_batch_norm({.gamma = in_ptr<float>(args, 1),
+                          .beta = in_ptr<float>(args, 2),
+                          .mean = in_ptr<float>(args, 3),
+                          .variance = in_ptr<float>(args, 4),
+                          .eps = epsilon},
+                         p.channels, scale, bias);
+    const cpu::ChannelAffine call{.x = in_ptr<float>(args, 0),
+                                  .y = out_ptr<float>(args, 0),
+                                  .scale = scale,
+                                  .bias = bias,
+                                  .outer = p.batch,
+                                  .channels = p.channels,
+                                  .inner = p.points};
     cpu::channel_affine(call, cpu::pool_of(args.stream));
   };
   return {run, p.channels * 8};
@@ -203,7 +225,8 @@ void extend(std::vector<int64_t>& offsets, int64_t extent, int64_t stride) {
 SplitAxes split_axes(const ir::NodeView& node) {
   const Dims x = node.in_dims(0);
   std::vector<bool> is_reduced(x.size(), false);
-  for (int64_t axis : node.attrs.get_ints("axes", {0, 2, 3})) is_reduced[ir::normal_axis(axis, x.size())] = true;
+  for (int64_t axis : node.attrs.get_ints("axes", {0, 2, 3}))
+    is_reduced[ir::normal_axis(axis, x.size())] = true;
   SplitAxes split;
   for (size_t i = 0; i < x.size(); ++i) {
     extend(is_reduced[i] ? split.reduced : split.kept, x[i], product(x, i + 1, x.size()));
@@ -243,7 +266,8 @@ void lrn_plane(const LrnPlan& p, const T* x, T* y, int64_t plane) {
   const T* image = x + (plane - c) * points;
   for (int64_t i = 0; i < points; ++i) {
     double sum = 0;
-    for (int64_t j = first; j < last; ++j) sum += double(image[j * points + i]) * double(image[j * points + i]);
+    for (int64_t j = first; j < last; ++j)
+      sum += double(image[j * points + i]) * double(image[j * points + i]);
     const double base = p.bias + p.alpha / double(p.size) * sum;
     y[plane * points + i] = T(double(image[c * points + i]) / std::pow(base, p.beta));
   }
@@ -266,7 +290,8 @@ ir::BoundKernel prepare_lrn(const ir::KernelInit& init) {
 }  // namespace
 
 std::vector<ir::Kernel> batch_norm_cpu_kernels() {
-  const ir::Kernel folded{.name = "folded", .refuse = refuse_folded, .prepare = prepare_folded, .may_overwrite = 1};
+  const ir::Kernel folded{
+      .name = "folded", .refuse = refuse_folded, .prepare = prepare_folded, .may_overwrite = 1};
   return faster({folded}, float_reference(prepare_batch_norm));
 }
 std::vector<ir::Kernel> instance_norm_cpu_kernels() {

@@ -1,4 +1,5 @@
-// Normalisations and softmax: every kernel against the formulas in double, and fused ops against their expansion.
+// Normalisations and softmax: every kernel against the formulas in double, and fused ops against their
+// expansion.
 #include "tests/run_kernels.h"
 
 namespace trireme::ops {
@@ -18,12 +19,14 @@ Moments moments(const std::vector<double>& x, size_t begin, size_t n) {
   return {sum / double(n), squares / double(n)};
 }
 
-std::vector<double> naive_layer_norm(const std::vector<double>& x, size_t n, const Tensor& scale, const Tensor& bias) {
+std::vector<double> naive_layer_norm(const std::vector<double>& x, size_t n, const Tensor& scale,
+                                     const Tensor& bias) {
   std::vector<double> y;
   for (size_t row = 0; row < x.size() / n; ++row) {
     const Moments m = moments(x, row * n, n);
     for (size_t i = 0; i < n; ++i) {
-      y.push_back((x[row * n + i] - m.mean) / std::sqrt(m.variance + 1e-5) * scale.to_doubles()[i] + bias.to_doubles()[i]);
+      y.push_back((x[row * n + i] - m.mean) / std::sqrt(m.variance + 1e-5) * scale.to_doubles()[i] +
+                  bias.to_doubles()[i]);
     }
   }
   return y;
@@ -47,7 +50,8 @@ TEST(LayerNorm, EveryKernelMatchesTheFormula) {
 }
 
 TEST(AddLayerNorm, KernelsAndExpansionAgree) {
-  const Tensor x = random_tensor({2, 3, 50}, 1), r = random_tensor({2, 3, 50}, 2), scale = random_tensor({50}, 3), bias = random_tensor({50}, 4);
+  const Tensor x = random_tensor({2, 3, 50}, 1), r = random_tensor({2, 3, 50}, 2),
+               scale = random_tensor({50}, 3), bias = random_tensor({50}, 4);
   std::vector<double> sum;
   for (size_t i = 0; i < 300; ++i) sum.push_back(x.to_doubles()[i] + r.to_doubles()[i]);
   const auto want = naive_layer_norm(sum, 50, scale, bias);
@@ -57,7 +61,8 @@ TEST(AddLayerNorm, KernelsAndExpansionAgree) {
     tests::expect_close(k.out[0], want, 1e-4, 1e-5, k.kernel);
     tests::expect_close(k.out[1], sum, 1e-6, 1e-6, k.kernel);
   }
-  tests::expect_close(tests::run_expanded("add_layer_norm", {}, {x, r, scale, bias}, 2)[0], want, 1e-4, 1e-5, "expand");
+  tests::expect_close(tests::run_expanded("add_layer_norm", {}, {x, r, scale, bias}, 2)[0], want, 1e-4, 1e-5,
+                      "expand");
 }
 
 TEST(RmsNorm, EveryKernelMatchesTheFormula) {
@@ -66,18 +71,22 @@ TEST(RmsNorm, EveryKernelMatchesTheFormula) {
   for (size_t row = 0; row < 5; ++row) {
     double squares = 0;
     for (size_t i = 0; i < 77; ++i) squares += std::pow(x.to_doubles()[row * 77 + i], 2);
-    for (size_t i = 0; i < 77; ++i) want.push_back(x.to_doubles()[row * 77 + i] / std::sqrt(squares / 77 + 1e-5) * scale.to_doubles()[i]);
+    for (size_t i = 0; i < 77; ++i)
+      want.push_back(x.to_doubles()[row * 77 + i] / std::sqrt(squares / 77 + 1e-5) * scale.to_doubles()[i]);
   }
-  for (const auto& r : tests::run_kernels("rms_norm", {}, {x, scale})) tests::expect_close(r.out[0], want, 1e-4, 1e-5, r.kernel);
+  for (const auto& r : tests::run_kernels("rms_norm", {}, {x, scale}))
+    tests::expect_close(r.out[0], want, 1e-4, 1e-5, r.kernel);
 }
 
 TEST(GroupNorm, EveryKernelMatchesTheFormula) {
-  const Tensor x = random_tensor({2, 6, 3, 5}, 1), scale = random_tensor({6}, 2), bias = random_tensor({6}, 3);
+  const Tensor x = random_tensor({2, 6, 3, 5}, 1), scale = random_tensor({6}, 2),
+               bias = random_tensor({6}, 3);
   std::vector<double> want;
   for (size_t i = 0; i < 180; ++i) {
     const Moments m = moments(x.to_doubles(), i / 45 * 45, 45);
     const size_t c = i / 15 % 6;
-    want.push_back((x.to_doubles()[i] - m.mean) / std::sqrt(m.variance + 1e-5) * scale.to_doubles()[c] + bias.to_doubles()[c]);
+    want.push_back((x.to_doubles()[i] - m.mean) / std::sqrt(m.variance + 1e-5) * scale.to_doubles()[c] +
+                   bias.to_doubles()[c]);
   }
   const auto results = tests::run_kernels("group_norm", {{"num_groups", int64_t{2}}}, {x, scale, bias});
   ASSERT_EQ(results.size(), 2u);
@@ -85,12 +94,15 @@ TEST(GroupNorm, EveryKernelMatchesTheFormula) {
 }
 
 TEST(BatchNorm, FoldedAndReferenceMatchTheFormula) {
-  const Tensor x = random_tensor({2, 3, 7}, 1), scale = random_tensor({3}, 2), bias = random_tensor({3}, 3), mean = random_tensor({3}, 4);
+  const Tensor x = random_tensor({2, 3, 7}, 1), scale = random_tensor({3}, 2), bias = random_tensor({3}, 3),
+               mean = random_tensor({3}, 4);
   const Tensor var = Tensor::from<float>({3}, {0.5f, 2.0f, 1.0f});
   std::vector<double> want;
   for (size_t i = 0; i < 42; ++i) {
     const size_t c = i / 7 % 3;
-    want.push_back((x.to_doubles()[i] - mean.to_doubles()[c]) / std::sqrt(var.to_doubles()[c] + 1e-5) * scale.to_doubles()[c] + bias.to_doubles()[c]);
+    want.push_back((x.to_doubles()[i] - mean.to_doubles()[c]) / std::sqrt(var.to_doubles()[c] + 1e-5) *
+                       scale.to_doubles()[c] +
+                   bias.to_doubles()[c]);
   }
   const auto results = tests::run_kernels("batch_norm", {}, {x, scale, bias, mean, var});
   ASSERT_EQ(results.size(), 2u);
@@ -113,12 +125,14 @@ TEST(Softmax, EveryAxisSumsToOneAndMatchesTheFormula) {
     for (const auto& r : results) tests::expect_close(r.out[0], want, 1e-5, 1e-7, r.kernel);
     std::vector<double> logs;
     for (double v : want) logs.push_back(std::log(v));
-    for (const auto& r : tests::run_kernels("log_softmax", {{"axis", axis}}, {x})) tests::expect_close(r.out[0], logs, 1e-5, 1e-5, r.kernel);
+    for (const auto& r : tests::run_kernels("log_softmax", {{"axis", axis}}, {x}))
+      tests::expect_close(r.out[0], logs, 1e-5, 1e-5, r.kernel);
   }
 }
 
 TEST(MaskedMeanPool, IgnoresMaskedTokens) {
-  const Tensor x = random_tensor({2, 4, 9}, 1), mask = Tensor::from<int64_t>({2, 4}, {1, 1, 0, 0, 1, 1, 1, 0});
+  const Tensor x = random_tensor({2, 4, 9}, 1),
+               mask = Tensor::from<int64_t>({2, 4}, {1, 1, 0, 0, 1, 1, 1, 0});
   std::vector<double> want;
   for (size_t b = 0; b < 2; ++b) {
     for (size_t j = 0; j < 9; ++j) {
@@ -141,7 +155,8 @@ TEST(L2Normalize, RowsHaveUnitLength) {
     for (size_t i = 0; i < 33; ++i) squares += std::pow(x.to_doubles()[row * 33 + i], 2);
     for (size_t i = 0; i < 33; ++i) want.push_back(x.to_doubles()[row * 33 + i] / std::sqrt(squares));
   }
-  for (const auto& r : tests::run_kernels("l2_normalize", {}, {x})) tests::expect_close(r.out[0], want, 1e-5, 1e-6, r.kernel);
+  for (const auto& r : tests::run_kernels("l2_normalize", {}, {x}))
+    tests::expect_close(r.out[0], want, 1e-5, 1e-6, r.kernel);
   tests::expect_close(tests::run_expanded("l2_normalize", {}, {x})[0], want, 1e-5, 1e-6, "expand");
 }
 

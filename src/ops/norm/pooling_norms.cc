@@ -1,4 +1,5 @@
-// add_layer_norm, masked_mean_pool, l2_normalize: what text encoders do around and after their blocks, in one pass each.
+// add_layer_norm, masked_mean_pool, l2_normalize: what text encoders do around and after their blocks, in one
+// pass each.
 #include "ops/norm/norm_kernels.h"
 #include "ops/table.h"
 
@@ -17,19 +18,24 @@ ir::ValueId axes_constant(ir::Graph& g, std::vector<int64_t> axes) {
 }
 
 ir::ValueId floor_constant(ir::Graph& g, DType type, double value) {
-  return g.add_constant(tensor::visit_dtype(type, [&](auto t) { return Tensor::scalar(static_cast<decltype(t)>(value)); }));
+  return g.add_constant(
+      tensor::visit_dtype(type, [&](auto t) { return Tensor::scalar(static_cast<decltype(t)>(value)); }));
 }
 
 ir::OpSchema add_layer_norm() {
   return {.name = "add_layer_norm",
-          .doc = "layer_norm(x + residual) over the last axis; operands x, residual, scale, bias; second result: the sum",
-          .min_in = 3, .max_in = 4, .max_out = 2,
+          .doc =
+              "layer_norm(x + residual) over the last axis; operands x, residual, scale, bias; second "
+              "result: the sum",
+          .min_in = 3,
+          .max_in = 4,
+          .max_out = 2,
           .attrs = {{"epsilon", "float", "added to the variance, default 1e-5"}},
           .infer =
               [](const ir::NodeView& n) {
                 const bool both = n.in[0].shape.is_static() && n.in[1].shape.is_static();
-                base::require(!both || n.in[0].shape == n.in[1].shape, "add_layer_norm of ", n.in[0].shape.to_string(),
-                              " and ", n.in[1].shape.to_string());
+                base::require(!both || n.in[0].shape == n.in[1].shape, "add_layer_norm of ",
+                              n.in[0].shape.to_string(), " and ", n.in[1].shape.to_string());
                 return std::vector<TensorType>{n.in[0], n.in[0]};
               },
           .expand =
@@ -53,14 +59,18 @@ ir::OpSchema add_layer_norm() {
 
 ir::OpSchema masked_mean_pool() {
   return {.name = "masked_mean_pool",
-          .doc = "y[b] = sum over t of mask[b, t] x[b, t] / max(sum over t of mask[b, t], 1e-9); x [b, t, d], mask [b, t]",
-          .min_in = 2, .max_in = 2,
+          .doc =
+              "y[b] = sum over t of mask[b, t] x[b, t] / max(sum over t of mask[b, t], 1e-9); x [b, t, d], "
+              "mask [b, t]",
+          .min_in = 2,
+          .max_in = 2,
           .infer =
               [](const ir::NodeView& n) {
                 const Shape& x = n.in[0].shape;
                 if (!x.has_rank()) return std::vector<TensorType>{{n.in[0].dtype, Shape::unknown(2)}};
                 base::require(x.rank() == 3 && (!n.in[1].shape.has_rank() || n.in[1].shape.rank() == 2),
-                              "masked_mean_pool of ", x.to_string(), " with mask ", n.in[1].shape.to_string());
+                              "masked_mean_pool of ", x.to_string(), " with mask ",
+                              n.in[1].shape.to_string());
                 return std::vector<TensorType>{{n.in[0].dtype, Shape{x[0], x[2]}}};
               },
           .expand =
@@ -79,8 +89,9 @@ ir::OpSchema masked_mean_pool() {
               },
           .cost =
               [](const ir::NodeView& n) {
-                return ir::Cost{.flop = 2.0 * static_cast<double>(n.in[0].shape.elements().value_or(0)),
-                                .bytes = static_cast<double>(tensor::bytes_of(n.in[0]) + tensor::bytes_of(n.out[0]))};
+                return ir::Cost{
+                    .flop = 2.0 * static_cast<double>(n.in[0].shape.elements().value_or(0)),
+                    .bytes = static_cast<double>(tensor::bytes_of(n.in[0]) + tensor::bytes_of(n.out[0]))};
               }};
 }
 
@@ -93,7 +104,8 @@ ir::OpSchema l2_normalize() {
               [](ir::Graph& g, const ir::Node& node) {
                 const ir::ValueId x = node.in[0], square = g.add1(table().need("mul"), {x, x});
                 const ir::ValueId axis = axes_constant(g, {-1});
-                const ir::ValueId sum = g.add1(table().need("reduce_sum"), {square, axis}, {{"keepdims", int64_t{1}}});
+                const ir::ValueId sum =
+                    g.add1(table().need("reduce_sum"), {square, axis}, {{"keepdims", int64_t{1}}});
                 const ir::ValueId norm = g.add1(table().need("sqrt"), {sum});
                 const double epsilon = node.attrs.get_float("epsilon", 1e-12);
                 const ir::ValueId floor = floor_constant(g, g.type(x).dtype, epsilon);

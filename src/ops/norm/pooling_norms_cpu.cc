@@ -20,7 +20,10 @@ ir::Refusal refuse_not_f32(const ir::NodeView& node) {
 
 ir::BoundKernel prepare_add_layer_norm(const ir::KernelInit& init) {
   const Dims x = init.node.in_dims(0);
-  const cpu::LayerNorm norm{.x = nullptr, .y = nullptr, .rows = product(x, 0, x.size() - 1), .cols = x.back(),
+  const cpu::LayerNorm norm{.x = nullptr,
+                            .y = nullptr,
+                            .rows = product(x, 0, x.size() - 1),
+                            .cols = x.back(),
                             .eps = static_cast<float>(init.node.attrs.get_float("epsilon", 1e-5))};
   const size_t in_count = init.node.in.size(), out_count = init.node.out.size();
   return {[=](const ir::RunArgs& args) {
@@ -37,7 +40,8 @@ ir::BoundKernel prepare_add_layer_norm(const ir::KernelInit& init) {
 
 template <class T>
 void add_layer_norm_row(const ir::RunArgs& args, size_t in_count, int64_t row, int64_t n, double epsilon) {
-  const T *x = in_ptr<T>(args, 0) + row * n, *r = in_ptr<T>(args, 1) + row * n, *bias = opt_ptr<T>(args, 3, in_count);
+  const T *x = in_ptr<T>(args, 0) + row * n, *r = in_ptr<T>(args, 1) + row * n,
+          *bias = opt_ptr<T>(args, 3, in_count);
   T* y = out_ptr<T>(args, 0) + row * n;
   double sum = 0, squares = 0;
   for (int64_t i = 0; i < n; ++i) sum += double(x[i]) + double(r[i]);
@@ -61,7 +65,8 @@ ir::BoundKernel prepare_add_layer_norm_reference(const ir::KernelInit& init) {
       T* sum = out_count > 1 ? out_ptr<T>(args, 1) : nullptr;
       cpu::pool_of(args.stream).run(rows, [&](int64_t row) {
         add_layer_norm_row<T>(args, in_count, row, n, epsilon);
-        for (int64_t i = row * n; sum != nullptr && i < (row + 1) * n; ++i) sum[i] = in_ptr<T>(args, 0)[i] + in_ptr<T>(args, 1)[i];
+        for (int64_t i = row * n; sum != nullptr && i < (row + 1) * n; ++i)
+          sum[i] = in_ptr<T>(args, 0)[i] + in_ptr<T>(args, 1)[i];
       });
     }};
   });
@@ -70,16 +75,20 @@ ir::BoundKernel prepare_add_layer_norm_reference(const ir::KernelInit& init) {
 /// The mask becomes f32 in the workspace whatever its type.
 ir::BoundKernel prepare_mean_pool(const ir::KernelInit& init) {
   const Dims x = init.node.in_dims(0);
-  base::require(init.node.in_dims(1) == Dims{x[0], x[1]}, "mask of shape ", init.node.in[1].shape.to_string(), " for ",
-                init.node.in[0].shape.to_string());
+  base::require(init.node.in_dims(1) == Dims{x[0], x[1]}, "mask of shape ", init.node.in[1].shape.to_string(),
+                " for ", init.node.in[0].shape.to_string());
   return tensor::visit_dtype(init.node.in[1].dtype, [&](auto t) {
     using M = decltype(t);
     auto run = [x](const ir::RunArgs& args) {
       float* weights = static_cast<float*>(args.workspace);
       const M* mask = in_ptr<M>(args, 1);
       std::transform(mask, mask + x[0] * x[1], weights, [](M m) { return static_cast<float>(m); });
-      const cpu::MeanPool call{.x = in_ptr<float>(args, 0), .mask = weights, .y = out_ptr<float>(args, 0),
-                               .batch = x[0], .tokens = x[1], .width = x[2]};
+      const cpu::MeanPool call{.x = in_ptr<float>(args, 0),
+                               .mask = weights,
+                               .y = out_ptr<float>(args, 0),
+                               .batch = x[0],
+                               .tokens = x[1],
+                               .width = x[2]};
       cpu::mean_pool(call, cpu::pool_of(args.stream));
     };
     return ir::BoundKernel{run, x[0] * x[1] * 4};
@@ -96,7 +105,8 @@ ir::BoundKernel bind_mean_pool_reference(const Dims& x) {
       for (int64_t j = 0; j < x[2]; ++j) {
         double sum = 0;
         for (int64_t t = 0; t < x[1]; ++t) {
-          if (double(mask[t]) != 0) sum += double(mask[t]) * double(in_ptr<T>(args, 0)[(b * x[1] + t) * x[2] + j]);
+          if (double(mask[t]) != 0)
+            sum += double(mask[t]) * double(in_ptr<T>(args, 0)[(b * x[1] + t) * x[2] + j]);
         }
         out_ptr<T>(args, 0)[b * x[2] + j] = T(sum / std::max(count, 1e-9));
       }
@@ -117,7 +127,10 @@ ir::BoundKernel prepare_l2(const ir::KernelInit& init) {
   const int64_t cols = x.empty() ? 1 : x.back(), rows = tensor::element_count(x) / cols;
   const float epsilon = static_cast<float>(init.node.attrs.get_float("epsilon", 1e-12));
   return {[rows, cols, epsilon](const ir::RunArgs& args) {
-    const cpu::L2Rows call{.x = in_ptr<float>(args, 0), .y = out_ptr<float>(args, 0), .rows = rows, .cols = cols,
+    const cpu::L2Rows call{.x = in_ptr<float>(args, 0),
+                           .y = out_ptr<float>(args, 0),
+                           .rows = rows,
+                           .cols = cols,
                            .eps = epsilon};
     cpu::l2_normalize_rows(call, cpu::pool_of(args.stream));
   }};
@@ -144,8 +157,8 @@ ir::BoundKernel prepare_l2_reference(const ir::KernelInit& init) {
 }  // namespace
 
 std::vector<ir::Kernel> add_layer_norm_cpu_kernels() {
-  const ir::Kernel fast{.name = "vector", .refuse = refuse_not_f32, .prepare = prepare_add_layer_norm,
-                        .may_overwrite = 3};
+  const ir::Kernel fast{
+      .name = "vector", .refuse = refuse_not_f32, .prepare = prepare_add_layer_norm, .may_overwrite = 3};
   return faster({fast}, float_reference(prepare_add_layer_norm_reference));
 }
 
@@ -155,7 +168,8 @@ std::vector<ir::Kernel> masked_mean_pool_cpu_kernels() {
 }
 
 std::vector<ir::Kernel> l2_normalize_cpu_kernels() {
-  const ir::Kernel fast{.name = "vector", .refuse = refuse_not_f32, .prepare = prepare_l2, .may_overwrite = 1};
+  const ir::Kernel fast{
+      .name = "vector", .refuse = refuse_not_f32, .prepare = prepare_l2, .may_overwrite = 1};
   return faster({fast}, float_reference(prepare_l2_reference));
 }
 

@@ -55,12 +55,19 @@ std::vector<ir::AttrSpec> with(std::vector<ir::AttrSpec> attrs, std::vector<ir::
 }
 
 ir::OpSchema windowed(std::string name, std::string doc, std::string onnx, std::vector<ir::AttrSpec> more) {
-  return {.name = std::move(name), .doc = std::move(doc), .attrs = with(window_attrs(), std::move(more)),
-          .infer = infer_pool, .cost = pool_cost, .onnx = std::move(onnx)};
+  return {.name = std::move(name),
+          .doc = std::move(doc),
+          .attrs = with(window_attrs(), std::move(more)),
+          .infer = infer_pool,
+          .cost = pool_cost,
+          .onnx = std::move(onnx)};
 }
 
 ir::OpSchema global(std::string name, std::string doc, std::string onnx) {
-  return {.name = std::move(name), .doc = std::move(doc), .infer = infer_global, .cost = global_cost,
+  return {.name = std::move(name),
+          .doc = std::move(doc),
+          .infer = infer_global,
+          .cost = global_cost,
           .onnx = std::move(onnx)};
 }
 
@@ -79,8 +86,10 @@ std::vector<TensorType> infer_unpool(const ir::NodeView& n) {
                 "max_unpool attributes do not fit ", x.to_string());
   std::vector<Dim> out{x[0], x[1]};
   for (size_t i = 0; i < rank; ++i) {
-    const int64_t pad = pads.empty() ? 0 : pads[i] + pads[rank + i], stride = strides.empty() ? 1 : strides[i];
-    out.push_back(x[i + 2].is_static() ? Dim((x[i + 2].value() - 1) * stride + kernel[i] - pad) : Dim::unknown());
+    const int64_t pad = pads.empty() ? 0 : pads[i] + pads[rank + i],
+                  stride = strides.empty() ? 1 : strides[i];
+    out.push_back(x[i + 2].is_static() ? Dim((x[i + 2].value() - 1) * stride + kernel[i] - pad)
+                                       : Dim::unknown());
   }
   return {{n.in[0].dtype, Shape(std::move(out))}};
 }
@@ -88,11 +97,13 @@ std::vector<TensorType> infer_unpool(const ir::NodeView& n) {
 ir::OpSchema max_unpool() {
   return {.name = "max_unpool",
           .doc = "zeros with x[i] at position indices[i] of the result; the inverse walk of max_pool",
-          .min_in = 2, .max_in = 3,
+          .min_in = 2,
+          .max_in = 3,
           .attrs = {{"kernel_shape", "ints", "window of the max_pool that is undone"},
                     {"strides", "ints", "its strides, default 1"},
                     {"pads", "ints", "its padding, default 0"}},
-          .infer = infer_unpool, .onnx = "MaxUnpool"};
+          .infer = infer_unpool,
+          .onnx = "MaxUnpool"};
 }
 
 std::vector<TensorType> infer_roi(const ir::NodeView& n, int64_t height, int64_t width) {
@@ -107,7 +118,8 @@ std::vector<TensorType> infer_roi(const ir::NodeView& n, int64_t height, int64_t
 ir::OpSchema max_roi_pool() {
   return {.name = "max_roi_pool",
           .doc = "maximum over each of the cells of every region [image, x1, y1, x2, y2]",
-          .min_in = 2, .max_in = 2,
+          .min_in = 2,
+          .max_in = 2,
           .attrs = {{"pooled_shape", "ints", "cells per region: height, width"},
                     {"spatial_scale", "float", "factor from region to feature coordinates, default 1"}},
           .infer =
@@ -122,7 +134,8 @@ ir::OpSchema max_roi_pool() {
 ir::OpSchema roi_align() {
   return {.name = "roi_align",
           .doc = "bilinear samples of every region [x1, y1, x2, y2], averaged or maximised per cell",
-          .min_in = 3, .max_in = 3,
+          .min_in = 3,
+          .max_in = 3,
           .attrs = {{"coordinate_transformation_mode", "string", "half_pixel or output_half_pixel"},
                     {"mode", "string", "avg or max"},
                     {"output_height", "int", "cells, default 1"},
@@ -139,8 +152,9 @@ ir::OpSchema roi_align() {
 }  // namespace
 
 std::vector<ir::OpDef> pools_ops() {
-  ir::OpSchema max = windowed("max_pool", "maximum over each window; optional second result: index of the maximum",
-                              "MaxPool", {{"storage_order", "int", "1: indices count down columns"}});
+  ir::OpSchema max =
+      windowed("max_pool", "maximum over each window; optional second result: index of the maximum",
+               "MaxPool", {{"storage_order", "int", "1: indices count down columns"}});
   max.max_out = 2;
   return {
       {std::move(max), max_pool_cpu_kernels()},
@@ -151,8 +165,10 @@ std::vector<ir::OpDef> pools_ops() {
        lp_pool_cpu_kernels()},
       {global("global_average_pool", "mean over all spatial axes", "GlobalAveragePool"),
        global_average_pool_cpu_kernels()},
-      {global("global_max_pool", "maximum over all spatial axes", "GlobalMaxPool"), global_max_pool_cpu_kernels()},
-      {global("global_lp_pool", "p-norm over all spatial axes", "GlobalLpPool"), global_lp_pool_cpu_kernels()},
+      {global("global_max_pool", "maximum over all spatial axes", "GlobalMaxPool"),
+       global_max_pool_cpu_kernels()},
+      {global("global_lp_pool", "p-norm over all spatial axes", "GlobalLpPool"),
+       global_lp_pool_cpu_kernels()},
       {max_unpool(), max_unpool_cpu_kernels()},
       {max_roi_pool(), max_roi_pool_cpu_kernels()},
       {roi_align(), roi_align_cpu_kernels()},

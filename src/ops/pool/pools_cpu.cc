@@ -48,7 +48,8 @@ int64_t padded_taps(const WindowAxis& a, int64_t o) {
 /// Calls visit(plane offset) for every input point of the window at result (d, h, w).
 template <class F>
 void for_window(const Window& win, const std::array<int64_t, 3>& o, F&& visit) {
-  const TapRange td = taps_inside(win[0], o[0]), th = taps_inside(win[1], o[1]), tw = taps_inside(win[2], o[2]);
+  const TapRange td = taps_inside(win[0], o[0]), th = taps_inside(win[1], o[1]),
+                 tw = taps_inside(win[2], o[2]);
   for (int64_t kd = td.first; kd < td.last; ++kd) {
     const int64_t d = o[0] * win[0].stride - win[0].pad_begin + kd * win[0].dilation;
     for (int64_t kh = th.first; kh < th.last; ++kh) {
@@ -76,14 +77,16 @@ void for_points(const Window& win, F&& point) {
 /// Flat index of the maximum as ONNX counts it: over all planes, by rows or (storage_order 1) by columns.
 int64_t stored_index(const Window& win, int64_t plane, int64_t offset, bool column_major) {
   if (!column_major) return plane * win.in_points() + offset;
-  const int64_t w = offset % win[2].in, h = offset / win[2].in % win[1].in, d = offset / (win[2].in * win[1].in);
+  const int64_t w = offset % win[2].in, h = offset / win[2].in % win[1].in,
+                d = offset / (win[2].in * win[1].in);
   return plane * win.in_points() + (w * win[1].in + h) * win[0].in + d;
 }
 
 template <class T>
 void max_plane(const PoolPlan& p, const T* x, T* y, int64_t* indices, int64_t plane) {
   for_points(p.window, [&](int64_t at, const std::array<int64_t, 3>& o) {
-    T best = std::numeric_limits<T>::has_infinity ? -std::numeric_limits<T>::infinity() : std::numeric_limits<T>::lowest();
+    T best = std::numeric_limits<T>::has_infinity ? -std::numeric_limits<T>::infinity()
+                                                  : std::numeric_limits<T>::lowest();
     int64_t where = -1;
     for_window(p.window, o, [&](int64_t i) {
       if (where < 0 || x[i] > best || x[i] != x[i]) {
@@ -92,7 +95,8 @@ void max_plane(const PoolPlan& p, const T* x, T* y, int64_t* indices, int64_t pl
       }
     });
     y[at] = best;
-    if (indices != nullptr) indices[at] = stored_index(p.window, plane, std::max<int64_t>(where, 0), p.column_major);
+    if (indices != nullptr)
+      indices[at] = stored_index(p.window, plane, std::max<int64_t>(where, 0), p.column_major);
   });
 }
 
@@ -106,7 +110,8 @@ void average_plane(const PoolPlan& p, const T* x, T* y) {
       ++count;
     });
     if (p.include_pad) {
-      count = padded_taps(p.window[0], o[0]) * padded_taps(p.window[1], o[1]) * padded_taps(p.window[2], o[2]);
+      count =
+          padded_taps(p.window[0], o[0]) * padded_taps(p.window[1], o[1]) * padded_taps(p.window[2], o[2]);
     }
     y[at] = count == 0 ? T(0) : sum / static_cast<T>(count);
   });
@@ -139,7 +144,8 @@ ir::BoundKernel bind_max(const ir::NodeView& node) {
     cpu::pool_of(args.stream).run(plan.planes, [&](int64_t i) {
       const int64_t out = i * plan.window.out_points();
       int64_t* indices = indexed && args.out[1] != nullptr ? out_ptr<int64_t>(args, 1) + out : nullptr;
-      max_plane<T>(plan, in_ptr<T>(args, 0) + i * plan.window.in_points(), out_ptr<T>(args, 0) + out, indices, i);
+      max_plane<T>(plan, in_ptr<T>(args, 0) + i * plan.window.in_points(), out_ptr<T>(args, 0) + out, indices,
+                   i);
     });
   }};
 }
@@ -156,8 +162,9 @@ ir::BoundKernel prepare_max(const ir::KernelInit& init) {
 }
 
 ir::Refusal refuse_max(const ir::NodeView& n) {
-  return refuse_dtype(n, 0, {DType::f32, DType::f64, DType::i8, DType::u8, DType::i16, DType::u16, DType::i32,
-                             DType::u32, DType::i64, DType::u64});
+  return refuse_dtype(n, 0,
+                      {DType::f32, DType::f64, DType::i8, DType::u8, DType::i16, DType::u16, DType::i32,
+                       DType::u32, DType::i64, DType::u64});
 }
 
 /// A prepare function that runs plane(plan, x, y) for every plane.
@@ -186,11 +193,12 @@ PrepareFn by_whole_plane(ReduceFn reduce) {
     return visit_float(init.node.in[0].dtype, [&](auto t) {
       using T = decltype(t);
       return ir::BoundKernel{[=](const ir::RunArgs& args) {
-        cpu::pool_of(args.stream).for_range(planes, grain_for(double(points)), [&](int64_t begin, int64_t end) {
-          for (int64_t i = begin; i < end; ++i) {
-            out_ptr<T>(args, 0)[i] = reduce(in_ptr<T>(args, 0) + i * points, points, p);
-          }
-        });
+        cpu::pool_of(args.stream)
+            .for_range(planes, grain_for(double(points)), [&](int64_t begin, int64_t end) {
+              for (int64_t i = begin; i < end; ++i) {
+                out_ptr<T>(args, 0)[i] = reduce(in_ptr<T>(args, 0) + i * points, points, p);
+              }
+            });
       }};
     });
   };

@@ -12,7 +12,8 @@ namespace {
 
 using tensor::Dims;
 
-/// Position of x[i] in the result: its index decoded with the extents it was counted in, encoded with those of the result.
+/// Position of x[i] in the result: its index decoded with the extents it was counted in, encoded with those
+/// of the result.
 struct UnpoolPlan {
   int64_t n, out_elements;
   std::array<int64_t, 8> counted{}, result{};
@@ -32,15 +33,18 @@ int64_t recode(const UnpoolPlan& p, int64_t index) {
 ir::BoundKernel prepare_unpool(const ir::KernelInit& init) {
   const Dims x = init.node.in_dims(0), y = init.node.out_dims(0);
   UnpoolPlan plan{.n = tensor::element_count(x), .out_elements = tensor::element_count(y), .rank = y.size()};
-  base::require(y.size() == x.size() && y.size() <= plan.result.size(), "max_unpool result rank does not fit");
+  base::require(y.size() == x.size() && y.size() <= plan.result.size(),
+                "max_unpool result rank does not fit");
   std::copy(y.begin(), y.end(), plan.result.begin());
   std::copy(y.begin(), y.end(), plan.counted.begin());
   if (init.node.present(2)) {
     // The indices were counted in the smaller tensor that the attributes describe.
     const std::vector<int64_t> kernel = init.node.attrs.get_ints("kernel_shape"),
-                               strides = init.node.attrs.get_ints("strides"), pads = init.node.attrs.get_ints("pads");
+                               strides = init.node.attrs.get_ints("strides"),
+                               pads = init.node.attrs.get_ints("pads");
     for (size_t i = 0; i + 2 < x.size(); ++i) {
-      const int64_t pad = pads.empty() ? 0 : pads[i] + pads[x.size() - 2 + i], stride = strides.empty() ? 1 : strides[i];
+      const int64_t pad = pads.empty() ? 0 : pads[i] + pads[x.size() - 2 + i],
+                    stride = strides.empty() ? 1 : strides[i];
       plan.counted[i + 2] = std::max<int64_t>(1, (x[i + 2] - 1) * stride + kernel[i] - pad);
     }
   }
@@ -178,10 +182,17 @@ void align_region(const RoiPlan& p, const T* x, const T* roi, int64_t image, T* 
 
 RoiPlan plan_roi(const ir::NodeView& node) {
   const Dims x = node.in_dims(0), y = node.out_dims(0);
-  RoiPlan p{.batch = x[0], .channels = x[1], .height = x[2], .width = x[3], .regions = y[0], .out_h = y[2],
-            .out_w = y[3], .scale = node.attrs.get_float("spatial_scale", 1)};
+  RoiPlan p{.batch = x[0],
+            .channels = x[1],
+            .height = x[2],
+            .width = x[3],
+            .regions = y[0],
+            .out_h = y[2],
+            .out_w = y[3],
+            .scale = node.attrs.get_float("spatial_scale", 1)};
   p.sampling = node.attrs.get_int("sampling_ratio", 0);
-  base::require(p.sampling >= 0 && p.sampling <= 4096, "sampling_ratio ", p.sampling, " is outside [0, 4096]");
+  base::require(p.sampling >= 0 && p.sampling <= 4096, "sampling_ratio ", p.sampling,
+                " is outside [0, 4096]");
   p.half_pixel = node.attrs.get_string("coordinate_transformation_mode", "half_pixel") == "half_pixel";
   p.maximum = node.attrs.get_string("mode", "avg") == "max";
   return p;
@@ -189,7 +200,8 @@ RoiPlan plan_roi(const ir::NodeView& node) {
 
 ir::BoundKernel prepare_max_roi(const ir::KernelInit& init) {
   const RoiPlan plan = plan_roi(init.node);
-  base::require(init.node.in_dims(1)[1] == 5, "max_roi_pool regions have 5 columns, got ", init.node.in_dims(1)[1]);
+  base::require(init.node.in_dims(1)[1] == 5, "max_roi_pool regions have 5 columns, got ",
+                init.node.in_dims(1)[1]);
   return visit_float(init.node.in[0].dtype, [&](auto t) {
     using T = decltype(t);
     return ir::BoundKernel{[plan](const ir::RunArgs& args) {
@@ -203,14 +215,16 @@ ir::BoundKernel prepare_max_roi(const ir::KernelInit& init) {
 
 ir::BoundKernel prepare_roi_align(const ir::KernelInit& init) {
   const RoiPlan plan = plan_roi(init.node);
-  base::require(init.node.in_dims(1)[1] == 4, "roi_align regions have 4 columns, got ", init.node.in_dims(1)[1]);
+  base::require(init.node.in_dims(1)[1] == 4, "roi_align regions have 4 columns, got ",
+                init.node.in_dims(1)[1]);
   return visit_float(init.node.in[0].dtype, [&](auto t) {
     using T = decltype(t);
     return ir::BoundKernel{[plan](const ir::RunArgs& args) {
       const int64_t size = plan.channels * plan.out_h * plan.out_w;
       cpu::pool_of(args.stream).run(plan.regions, [&](int64_t r) {
         const int64_t image = std::clamp<int64_t>(in_ptr<int64_t>(args, 2)[r], 0, plan.batch - 1);
-        align_region<T>(plan, in_ptr<T>(args, 0), in_ptr<T>(args, 1) + r * 4, image, out_ptr<T>(args, 0) + r * size);
+        align_region<T>(plan, in_ptr<T>(args, 0), in_ptr<T>(args, 1) + r * 4, image,
+                        out_ptr<T>(args, 0) + r * size);
       });
     }};
   });

@@ -25,12 +25,14 @@ double read_element(DType type, const void* base, int64_t i) {
     const bool is_negative = (type == DType::i4 || type == DType::i2) && (code >> (bits - 1)) != 0;
     return is_negative ? code - (1 << bits) : code;
   }
-  return tensor::visit_dtype(type, [&](auto t) { return static_cast<double>(static_cast<const decltype(t)*>(base)[i]); });
+  return tensor::visit_dtype(
+      type, [&](auto t) { return static_cast<double>(static_cast<const decltype(t)*>(base)[i]); });
 }
 
 IntegerRange range_of(DType type) {
   const int bits = tensor::bits_of(type);
-  const bool is_signed = type == DType::i2 || type == DType::i4 || type == DType::i8 || type == DType::i16 || type == DType::i32;
+  const bool is_signed =
+      type == DType::i2 || type == DType::i4 || type == DType::i8 || type == DType::i16 || type == DType::i32;
   if (is_signed) return {-(int64_t{1} << (bits - 1)), (int64_t{1} << (bits - 1)) - 1};
   return {0, (int64_t{1} << bits) - 1};
 }

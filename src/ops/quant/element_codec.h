@@ -1,4 +1,5 @@
-// Reading and writing single elements of any type, packed ones included, as wide values; for reference kernels.
+// Reading and writing single elements of any type, packed ones included, as wide values; for reference
+// kernels.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +17,8 @@ struct IntegerRange {
 };
 IntegerRange range_of(tensor::DType type);
 
-/// Writes integer `value` (already in range) as element i. Elements that share a byte must be written in rising order
-/// by one thread: the first of a byte clears it.
+/// Writes integer `value` (already in range) as element i. Elements that share a byte must be written in
+/// rising order by one thread: the first of a byte clears it.
 void write_integer(tensor::DType type, void* base, int64_t i, int64_t value);
 
 /// The same for the bit pattern of an 8- or 4-bit float.

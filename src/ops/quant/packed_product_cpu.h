@@ -1,4 +1,5 @@
-// What the packed 8-bit kernels of qlinear and qconv_nhwc share: packed weights with offsets and requantization.
+// What the packed 8-bit kernels of qlinear and qconv_nhwc share: packed weights with offsets and
+// requantization.
 #pragma once
 
 #include "backend/cpu/qgemm_s8.h"

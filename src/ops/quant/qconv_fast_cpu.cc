@@ -58,9 +58,11 @@ ir::BoundKernel prepare_conv(const ir::KernelInit& init) {
   const std::string format = base::concat("qconv ", cpu::to_string(cpu::best_isa()), " group ", shape.groups);
   const auto packed = init.packs.get<PackedGroups>(ir::pack_key(w, format), [&] {
     auto made = std::make_shared<PackedGroups>();
-    made->memory = tensor::Tensor::empty(DType::u8, {static_cast<int64_t>(cpu::packed_quant_conv_bytes(shape))});
+    made->memory =
+        tensor::Tensor::empty(DType::u8, {static_cast<int64_t>(cpu::packed_quant_conv_bytes(shape))});
     for (int64_t g = 0; g < shape.groups; ++g) {
-      made->groups.push_back(cpu::pack_quant_conv(shape, {w.raw(), w.dtype() == DType::i8}, g, made->memory.mutable_raw()));
+      made->groups.push_back(
+          cpu::pack_quant_conv(shape, {w.raw(), w.dtype() == DType::i8}, g, made->memory.mutable_raw()));
     }
     return made;
   });
@@ -69,8 +71,12 @@ ir::BoundKernel prepare_conv(const ir::KernelInit& init) {
   p->groups = packed->groups;
   finish_packed(init.node, read_product(init.node, shape.oc), *p);
   auto run = [shape, p](const ir::RunArgs& args) {
-    const cpu::QuantConvArgs call{.shape = shape, .x = args.in[Q::x], .input = p->input, .groups = p->groups.data(),
-                                  .y = args.out[0], .epilogue = p->epilogue};
+    const cpu::QuantConvArgs call{.shape = shape,
+                                  .x = args.in[Q::x],
+                                  .input = p->input,
+                                  .groups = p->groups.data(),
+                                  .y = args.out[0],
+                                  .epilogue = p->epilogue};
     cpu::quant_conv2d_nhwc(call, args.workspace, cpu::pool_of(args.stream));
   };
   return {run, static_cast<int64_t>(cpu::quant_conv2d_workspace_bytes(shape, init.threads)), 1u << Q::w};
@@ -80,8 +86,8 @@ ir::BoundKernel prepare_conv(const ir::KernelInit& init) {
 struct DepthwisePlan {
   cpu::ConvShape shape;
   std::vector<int16_t> weights;
-  std::vector<int32_t> bias;    // [c]
-  std::vector<float> scale;     // [c], product scale / y scale
+  std::vector<int32_t> bias;  // [c]
+  std::vector<float> scale;   // [c], product scale / y scale
   int32_t x_zero = 0;
   float zero = 0, lowest = 0, highest = 255;
 };
@@ -102,7 +108,8 @@ std::shared_ptr<const DepthwisePlan> depthwise_plan(const ir::NodeView& node) {
   const size_t taps = static_cast<size_t>(p->shape.kh * p->shape.kw), c = static_cast<size_t>(p->shape.c);
   p->weights.resize(taps * c);
   for (size_t i = 0; i < c; ++i) {
-    for (size_t t = 0; t < taps; ++t) p->weights[t * c + i] = static_cast<int16_t>(w[i * taps + t] - q.w_zero[i]);
+    for (size_t t = 0; t < taps; ++t)
+      p->weights[t * c + i] = static_cast<int16_t>(w[i * taps + t] - q.w_zero[i]);
     p->scale.push_back(static_cast<float>(q.product_scale[i] / q.y_scale));
   }
   p->bias = q.bias;
@@ -116,9 +123,11 @@ std::shared_ptr<const DepthwisePlan> depthwise_plan(const ir::NodeView& node) {
 // Channels of one pass: sums stay in registers or L1.
 constexpr int64_t kChannels = 64;
 
-/// Channels [first, first + count) of one output pixel.
+/// Up to kChannels channels, from `first` on, of the output pixel at (row, column).
 template <class X, class Y>
-void depthwise_pixel(const DepthwisePlan& p, const X* image, int64_t oh, int64_t ow, int64_t first, int64_t count, Y* y) {
+void depthwise_pixel(const DepthwisePlan& p, const X* image, std::array<int64_t, 2> at, int64_t first, Y* y) {
+  const auto [oh, ow] = at;
+  const int64_t count = std::min(kChannels, p.shape.c - first);
   const cpu::ConvShape& s = p.shape;
   int32_t sum[kChannels];
   std::copy_n(p.bias.data() + first, count, sum);
@@ -152,8 +161,7 @@ ir::BoundKernel bind_depthwise(std::shared_ptr<const DepthwisePlan> p) {
       Y* y = out_ptr<Y>(args, 0) + row * width * s.c;
       for (int64_t ow = 0; ow < width; ++ow) {
         for (int64_t c = 0; c < s.c; c += kChannels) {
-          const int64_t count = std::min(kChannels, s.c - c);
-          depthwise_pixel(*p, image, row % height, ow, c, count, y + ow * s.c + c);
+          depthwise_pixel(*p, image, {row % height, ow}, c, y + ow * s.c + c);
         }
       }
     });
@@ -174,8 +182,10 @@ ir::Refusal refuse_packed_product(const ir::NodeView& node) {
   if (auto why = refuse_empty(node)) return why;
   if (auto why = refuse_unknown_parameters(node)) return why;
   const ActivationKind kind = activation_of(node.attrs).kind;
-  const bool clamps = kind == ActivationKind::none || kind == ActivationKind::relu || kind == ActivationKind::clip;
-  if (node.out[0].dtype != DType::f32 && !clamps) return "the activation is no clamp, which 8-bit results need";
+  const bool clamps =
+      kind == ActivationKind::none || kind == ActivationKind::relu || kind == ActivationKind::clip;
+  if (node.out[0].dtype != DType::f32 && !clamps)
+    return "the activation is no clamp, which 8-bit results need";
   return std::nullopt;
 }
 
@@ -187,11 +197,14 @@ void finish_packed(const ir::NodeView& node, const QProduct& q, PackedProduct& p
   bool by_row = false;
   for (size_t g = 0; g < p.groups.size(); ++g) {
     const cpu::QuantOffsets out{p.offsets.data() + g * each, p.row_factors.data() + g * each};
-    by_row |= cpu::quant_offsets(p.groups[g], p.input, q.bias.data() + g * each, q.w_zero.data() + g * each, out);
+    by_row |=
+        cpu::quant_offsets(p.groups[g], p.input, q.bias.data() + g * each, q.w_zero.data() + g * each, out);
   }
   for (double s : q.product_scale) p.scale.push_back(static_cast<float>(q.to_float() ? s : s / q.y_scale));
   cpu::QuantEpilogue& e = p.epilogue;
-  e.output = q.to_float() ? cpu::QuantOutput::f32 : q.out == DType::u8 ? cpu::QuantOutput::u8 : cpu::QuantOutput::s8;
+  e.output = q.to_float()         ? cpu::QuantOutput::f32
+             : q.out == DType::u8 ? cpu::QuantOutput::u8
+                                  : cpu::QuantOutput::s8;
   e.offsets = p.offsets.data();
   e.row_factors = by_row ? p.row_factors.data() : nullptr;
   e.scale = p.scale.data();

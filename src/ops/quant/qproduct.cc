@@ -12,7 +12,8 @@ namespace {
 using tensor::DType;
 using Q = QOperand;
 
-/// One value per channel from a constant that has one value or one per channel; `fallback` where it is absent.
+/// One value per channel from a constant that has one value or one per channel; `fallback` where it is
+/// absent.
 std::vector<double> per_channel(const ir::NodeView& node, size_t i, int64_t channels, double fallback) {
   std::vector<double> values{fallback};
   if (node.present(i)) values = node.value(i)->to_doubles();
@@ -35,12 +36,14 @@ int32_t bound(const QProduct& p, float real, double fallback) {
 int32_t QProduct::lowest() const {
   const double lowest = double(range_of(out).lowest);
   if (activation.kind == ActivationKind::relu) return bound(*this, 0.0f, lowest);
-  return activation.kind == ActivationKind::clip ? bound(*this, activation.lo, lowest) : static_cast<int32_t>(lowest);
+  return activation.kind == ActivationKind::clip ? bound(*this, activation.lo, lowest)
+                                                 : static_cast<int32_t>(lowest);
 }
 
 int32_t QProduct::highest() const {
   const double highest = double(range_of(out).highest);
-  return activation.kind == ActivationKind::clip ? bound(*this, activation.hi, highest) : static_cast<int32_t>(highest);
+  return activation.kind == ActivationKind::clip ? bound(*this, activation.hi, highest)
+                                                 : static_cast<int32_t>(highest);
 }
 
 DType product_dtype(const ir::NodeView& node) {
@@ -58,7 +61,8 @@ ir::Refusal refuse_unknown_parameters(const ir::NodeView& node) {
     if (type != DType::u8 && type != DType::i8) return base::concat("operand ", i, " is ", name_of(type));
   }
   const DType out = node.out[0].dtype;
-  if (out != DType::u8 && out != DType::i8 && out != DType::f32) return base::concat("the result is ", name_of(out));
+  if (out != DType::u8 && out != DType::i8 && out != DType::f32)
+    return base::concat("the result is ", name_of(out));
   return std::nullopt;
 }
 
@@ -66,7 +70,8 @@ QProduct read_product(const ir::NodeView& node, int64_t channels) {
   QProduct p{.channels = channels};
   const double x_scale = node.value(Q::x_scale)->to_doubles().at(0);
   if (node.present(Q::x_zero)) p.x_zero = static_cast<int32_t>(node.value(Q::x_zero)->to_ints().at(0));
-  for (double w_scale : per_channel(node, Q::w_scale, channels, 1)) p.product_scale.push_back(x_scale * w_scale);
+  for (double w_scale : per_channel(node, Q::w_scale, channels, 1))
+    p.product_scale.push_back(x_scale * w_scale);
   p.w_zero = integers(per_channel(node, Q::w_zero, channels, 0));
   p.bias = integers(per_channel(node, Q::bias, channels, 0));
   if (node.present(Q::y_scale)) p.y_scale = node.value(Q::y_scale)->to_doubles().at(0);

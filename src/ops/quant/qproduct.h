@@ -7,11 +7,12 @@ namespace trireme::ops {
 
 /// Operand numbers shared by qlinear and qconv_nhwc (those of ONNX QLinearConv).
 struct QOperand {
-  static constexpr size_t x = 0, x_scale = 1, x_zero = 2, w = 3, w_scale = 4, w_zero = 5, y_scale = 6, y_zero = 7,
-                          bias = 8;
+  static constexpr size_t x = 0, x_scale = 1, x_zero = 2, w = 3, w_scale = 4, w_zero = 5, y_scale = 6,
+                          y_zero = 7, bias = 8;
 };
 
-/// y = saturate(round(act(acc * product_scale[o] ) / y_scale) + y_zero), or f32 act(acc * product_scale[o]) without y_scale.
+/// y = saturate(round(act(acc * product_scale[o] ) / y_scale) + y_zero), or f32 act(acc * product_scale[o])
+/// without y_scale.
 struct QProduct {
   int64_t channels = 0;
   double y_scale = 1;

@@ -1,4 +1,5 @@
-// qlinear, qconv_nhwc, qadd: 8-bit products and sums with requantization fused, made by passes from QDQ graphs.
+// qlinear, qconv_nhwc, qadd: 8-bit products and sums with requantization fused, made by passes from QDQ
+// graphs.
 #include "ops/conv/window.h"
 #include "ops/quant/qproduct.h"
 #include "ops/quant/qproduct_kernels.h"
@@ -36,7 +37,8 @@ ir::ValueId requantized(ir::Graph& g, const ir::Node& node, ir::ValueId y) {
 
 ir::Cost product_cost(const ir::NodeView& n, double sums) {
   ir::Cost c;
-  for (size_t i = 0; i < n.in.size(); ++i) c.bytes += n.present(i) ? static_cast<double>(tensor::bytes_of(n.in[i])) : 0;
+  for (size_t i = 0; i < n.in.size(); ++i)
+    c.bytes += n.present(i) ? static_cast<double>(tensor::bytes_of(n.in[i])) : 0;
   c.bytes += static_cast<double>(tensor::bytes_of(n.out[0]));
   c.flop = 2 * sums * static_cast<double>(n.out[0].shape.elements().value_or(0));
   return c;
@@ -49,8 +51,8 @@ std::vector<TensorType> infer_qlinear(const ir::NodeView& n) {
   const size_t t = n.attrs.get_int("transposed", 0) != 0;
   base::require(x.rank() >= 1, "qlinear of a scalar");
   const Dim &k = x[x.rank() - 1], &wk = w[t];
-  base::require(!k.is_static() || !wk.is_static() || k == wk, "inner extents differ: ", x.to_string(), " and ",
-                w.to_string());
+  base::require(!k.is_static() || !wk.is_static() || k == wk, "inner extents differ: ", x.to_string(),
+                " and ", w.to_string());
   std::vector<Dim> out = x.dims();
   out.back() = w[1 - t];
   return {{product_dtype(n), Shape(std::move(out))}};
@@ -88,45 +90,61 @@ std::vector<ir::ValueId> expand_qconv(ir::Graph& g, const ir::Node& node) {
 }
 
 const char* const kOperands =
-    "operands x, x_scale, x_zero, w, w_scale [1 or channels], w_zero, y_scale, y_zero, bias i32; without y_scale the "
+    "operands x, x_scale, x_zero, w, w_scale [1 or channels], w_zero, y_scale, y_zero, bias i32; without "
+    "y_scale the "
     "result is f32";
 
 ir::OpSchema qlinear() {
   std::vector<ir::AttrSpec> attrs = activation_attrs();
   attrs.push_back({"transposed", "int", "w is [n, k]"});
-  return {.name = "qlinear",
-          .doc = std::string("y = quantize(act(dequantize(x) dequantize(w) + bias)) in integers; ") + kOperands,
-          .min_in = 5, .max_in = 9, .attrs = std::move(attrs), .infer = infer_qlinear, .expand = expand_qlinear,
-          .cost = [](const ir::NodeView& n) { return product_cost(n, double(n.in_dims(Q::x).back())); },
-          .why_no_grad = "integer product: its operands are quantized values"};
+  return {
+      .name = "qlinear",
+      .doc = std::string("y = quantize(act(dequantize(x) dequantize(w) + bias)) in integers; ") + kOperands,
+      .min_in = 5,
+      .max_in = 9,
+      .attrs = std::move(attrs),
+      .infer = infer_qlinear,
+      .expand = expand_qlinear,
+      .cost = [](const ir::NodeView& n) { return product_cost(n, double(n.in_dims(Q::x).back())); },
+      .why_no_grad = "integer product: its operands are quantized values"};
 }
 
 ir::OpSchema qconv_nhwc() {
   std::vector<ir::AttrSpec> attrs = window_attrs();
   for (const ir::AttrSpec& a : activation_attrs()) attrs.push_back(a);
   attrs.push_back({"group", "int", "channels fall into this many independent groups"});
-  return {.name = "qconv_nhwc",
-          .doc = std::string("y = quantize(act(conv(dequantize(x), dequantize(w)) + bias)) in integers, x and y "
-                             "[n, h, w, c], w [oc, c/group, kh, kw]; ") + kOperands,
-          .min_in = 5, .max_in = 9, .attrs = std::move(attrs), .infer = infer_qconv, .expand = expand_qconv,
-          .cost =
-              [](const ir::NodeView& n) {
-                const tensor::Dims w = n.in_dims(Q::w);
-                return product_cost(n, double(w[1] * w[2] * w[3]));
-              },
-          .why_no_grad = "integer convolution: its operands are quantized values"};
+  return {
+      .name = "qconv_nhwc",
+      .doc = std::string("y = quantize(act(conv(dequantize(x), dequantize(w)) + bias)) in integers, x and y "
+                         "[n, h, w, c], w [oc, c/group, kh, kw]; ") +
+             kOperands,
+      .min_in = 5,
+      .max_in = 9,
+      .attrs = std::move(attrs),
+      .infer = infer_qconv,
+      .expand = expand_qconv,
+      .cost =
+          [](const ir::NodeView& n) {
+            const tensor::Dims w = n.in_dims(Q::w);
+            return product_cost(n, double(w[1] * w[2] * w[3]));
+          },
+      .why_no_grad = "integer convolution: its operands are quantized values"};
 }
 
 ir::OpSchema qadd() {
   return {.name = "qadd",
-          .doc = "y = quantize(act(dequantize(a) + dequantize(b))); operands a, a_scale, a_zero, b, b_scale, b_zero, "
-                 "y_scale, y_zero, all scales per tensor; a and b have one shape",
-          .min_in = 8, .max_in = 8, .attrs = activation_attrs(),
+          .doc =
+              "y = quantize(act(dequantize(a) + dequantize(b))); operands a, a_scale, a_zero, b, b_scale, "
+              "b_zero, "
+              "y_scale, y_zero, all scales per tensor; a and b have one shape",
+          .min_in = 8,
+          .max_in = 8,
+          .attrs = activation_attrs(),
           .infer =
               [](const ir::NodeView& n) {
                 const bool both = n.in[0].shape.is_static() && n.in[3].shape.is_static();
-                base::require(!both || n.in[0].shape == n.in[3].shape, "qadd of ", n.in[0].shape.to_string(), " and ",
-                              n.in[3].shape.to_string());
+                base::require(!both || n.in[0].shape == n.in[3].shape, "qadd of ", n.in[0].shape.to_string(),
+                              " and ", n.in[3].shape.to_string());
                 return std::vector<TensorType>{{product_dtype(n), n.in[0].shape}};
               },
           .expand =

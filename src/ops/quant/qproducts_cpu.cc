@@ -27,7 +27,8 @@ void store(const QProduct& p, int64_t channel, int64_t sum, void* y, int64_t at)
   }
   const IntegerRange range = range_of(p.out);
   const double q = std::nearbyint(real / p.y_scale) + p.y_zero;
-  write_integer(p.out, y, at, static_cast<int64_t>(std::clamp(q, double(range.lowest), double(range.highest))));
+  write_integer(p.out, y, at,
+                static_cast<int64_t>(std::clamp(q, double(range.lowest), double(range.highest))));
 }
 
 /// Extents of a quantized matrix product.
@@ -38,7 +39,8 @@ struct MatrixPlan {
 
 MatrixPlan matrix_plan(const ir::NodeView& node) {
   const Dims x = node.in_dims(Q::x);
-  return {product(x, 0, x.size() - 1), x.back(), node.out_dims(0).back(), node.attrs.get_int("transposed", 0) != 0};
+  return {product(x, 0, x.size() - 1), x.back(), node.out_dims(0).back(),
+          node.attrs.get_int("transposed", 0) != 0};
 }
 
 ir::BoundKernel prepare_qlinear_reference(const ir::KernelInit& init) {
@@ -51,8 +53,10 @@ ir::BoundKernel prepare_qlinear_reference(const ir::KernelInit& init) {
         int64_t sum = 0;
         const int64_t zero = p->w_zero[static_cast<size_t>(j)];
         for (int64_t l = 0; l < m.k; ++l) {
-          const int64_t w = static_cast<int64_t>(read_element(wt, args.in[Q::w], m.transposed ? j * m.k + l : l * m.n + j));
-          sum += (static_cast<int64_t>(read_element(xt, args.in[Q::x], row * m.k + l)) - p->x_zero) * (w - zero);
+          const int64_t w =
+              static_cast<int64_t>(read_element(wt, args.in[Q::w], m.transposed ? j * m.k + l : l * m.n + j));
+          sum +=
+              (static_cast<int64_t>(read_element(xt, args.in[Q::x], row * m.k + l)) - p->x_zero) * (w - zero);
         }
         store(*p, j, sum, args.out[0], row * m.n + j);
       }
@@ -65,16 +69,23 @@ std::shared_ptr<const PackedProduct> pack(const ir::KernelInit& init, const Matr
   const tensor::Tensor& w = *init.node.value(Q::w);
   auto p = std::make_shared<PackedProduct>();
   const QProduct q = read_product(init.node, m.n);
-  const cpu::QuantMatrixB b{.data = w.raw(), .is_signed = w.dtype() == DType::i8, .taps = 1, .run = m.k, .n = m.n,
-                            .ld = transposed ? m.k : m.n, .transposed = transposed};
+  const cpu::QuantMatrixB b{.data = w.raw(),
+                            .is_signed = w.dtype() == DType::i8,
+                            .taps = 1,
+                            .run = m.k,
+                            .n = m.n,
+                            .ld = transposed ? m.k : m.n,
+                            .transposed = transposed};
   struct Packed {
     tensor::Tensor memory;
     cpu::PackedQuantMatrix matrix;
   };
-  const std::string format = base::concat("qgemm ", cpu::to_string(cpu::best_isa()), transposed ? " t" : " n");
+  const std::string format =
+      base::concat("qgemm ", cpu::to_string(cpu::best_isa()), transposed ? " t" : " n");
   const auto packed = init.packs.get<Packed>(ir::pack_key(w, format), [&] {
     auto made = std::make_shared<Packed>();
-    made->memory = tensor::Tensor::empty(DType::u8, {static_cast<int64_t>(cpu::packed_quant_bytes(1, m.k, m.n))});
+    made->memory =
+        tensor::Tensor::empty(DType::u8, {static_cast<int64_t>(cpu::packed_quant_bytes(1, m.k, m.n))});
     made->matrix = cpu::pack_quant_b(b, made->memory.mutable_raw());
     return made;
   });
@@ -87,8 +98,14 @@ std::shared_ptr<const PackedProduct> pack(const ir::KernelInit& init, const Matr
 ir::BoundKernel bind_packed(const ir::KernelInit& init, const MatrixPlan& m, bool transposed) {
   const auto p = pack(init, m, transposed);
   auto run = [p, m](const ir::RunArgs& args) {
-    const cpu::QuantGemmArgs call{.m = m.m, .a = args.in[Q::x], .lda = m.k, .input = p->input, .b = p->groups[0],
-                                  .c = args.out[0], .ldc = m.n, .epilogue = p->epilogue};
+    const cpu::QuantGemmArgs call{.m = m.m,
+                                  .a = args.in[Q::x],
+                                  .lda = m.k,
+                                  .input = p->input,
+                                  .b = p->groups[0],
+                                  .c = args.out[0],
+                                  .ldc = m.n,
+                                  .epilogue = p->epilogue};
     cpu::qgemm(call, args.workspace, cpu::pool_of(args.stream));
   };
   return {run, static_cast<int64_t>(cpu::qgemm_workspace_bytes(m.m, p->groups[0], init.threads)), 1u << Q::w};
@@ -101,14 +118,16 @@ struct QConvPlan {
 
 QConvPlan conv_plan(const ir::NodeView& node) {
   const Dims x = node.in_dims(Q::x), w = node.in_dims(Q::w);
-  return {make_window(node.attrs, {w[2], w[3]}, {x[1], x[2]}), x[0], x[3], w[0], node.attrs.get_int("group", 1)};
+  return {make_window(node.attrs, {w[2], w[3]}, {x[1], x[2]}), x[0], x[3], w[0],
+          node.attrs.get_int("group", 1)};
 }
 
 ir::Refusal refuse_pointwise(const ir::NodeView& node) {
   if (auto why = refuse_packed_product(node)) return why;
   const QConvPlan p = conv_plan(node);
   const WindowAxis &h = p.window[1], &w = p.window[2];
-  const bool plain = h.kernel == 1 && w.kernel == 1 && h.stride == 1 && w.stride == 1 && h.out == h.in && w.out == w.in;
+  const bool plain =
+      h.kernel == 1 && w.kernel == 1 && h.stride == 1 && w.stride == 1 && h.out == h.in && w.out == w.in;
   if (!plain || h.pad_begin != 0 || w.pad_begin != 0) return "the window is not 1 x 1 with stride 1";
   if (p.group != 1) return "channels are grouped";
   return std::nullopt;
@@ -135,7 +154,8 @@ int64_t conv_sum(const QConvPlan& p, const QProduct& q, const X* x, const W* w, 
       if (iw < 0 || iw >= aw.in) continue;
       const X* pixel = x + ((n * ah.in + ih) * aw.in + iw) * p.channels + first;
       const W* tap = w + (o * each * ah.kernel + kh) * aw.kernel + kw;
-      for (int64_t c = 0; c < each; ++c) sum += (pixel[c] - q.x_zero) * (tap[c * ah.kernel * aw.kernel] - w_zero);
+      for (int64_t c = 0; c < each; ++c)
+        sum += (pixel[c] - q.x_zero) * (tap[c * ah.kernel * aw.kernel] - w_zero);
     }
   }
   return sum;
@@ -150,7 +170,8 @@ ir::BoundKernel bind_conv_reference(const ir::NodeView& node) {
     cpu::pool_of(args.stream).run(p.batch * height, [&](int64_t row) {
       for (int64_t ow = 0; ow < width; ++ow) {
         for (int64_t o = 0; o < p.out_channels; ++o) {
-          const int64_t sum = conv_sum(p, *q, in_ptr<X>(args, Q::x), in_ptr<W>(args, Q::w), {row / height, row % height, ow, o});
+          const int64_t sum = conv_sum(p, *q, in_ptr<X>(args, Q::x), in_ptr<W>(args, Q::w),
+                                       {row / height, row % height, ow, o});
           store(*q, o, sum, args.out[0], (row * width + ow) * p.out_channels + o);
         }
       }
@@ -160,8 +181,11 @@ ir::BoundKernel bind_conv_reference(const ir::NodeView& node) {
 
 ir::BoundKernel prepare_conv_reference(const ir::KernelInit& init) {
   const bool xs = init.node.in[Q::x].dtype == DType::i8, ws = init.node.in[Q::w].dtype == DType::i8;
-  if (xs) return ws ? bind_conv_reference<int8_t, int8_t>(init.node) : bind_conv_reference<int8_t, uint8_t>(init.node);
-  return ws ? bind_conv_reference<uint8_t, int8_t>(init.node) : bind_conv_reference<uint8_t, uint8_t>(init.node);
+  if (xs)
+    return ws ? bind_conv_reference<int8_t, int8_t>(init.node)
+              : bind_conv_reference<int8_t, uint8_t>(init.node);
+  return ws ? bind_conv_reference<uint8_t, int8_t>(init.node)
+            : bind_conv_reference<uint8_t, uint8_t>(init.node);
 }
 
 /// y = round(a * fa + b * fb + shift), clamped: two multiply-adds per element.
@@ -238,7 +262,8 @@ std::vector<ir::Kernel> qconv_nhwc_cpu_kernels() {
   std::vector<ir::Kernel> kernels{
       {.name = "pointwise_8_bit", .refuse = refuse_pointwise, .prepare = prepare_pointwise}};
   for (ir::Kernel& k : qconv_fast_kernels()) kernels.push_back(std::move(k));
-  kernels.push_back({.name = "reference", .refuse = refuse_unknown_parameters, .prepare = prepare_conv_reference});
+  kernels.push_back(
+      {.name = "reference", .refuse = refuse_unknown_parameters, .prepare = prepare_conv_reference});
   return kernels;
 }
 

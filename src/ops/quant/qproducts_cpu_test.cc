@@ -13,7 +13,9 @@ struct ConvCase {
   bool is_signed, relu;
 };
 
-Tensor floats(std::vector<float> v) { return Tensor::from<float>({static_cast<int64_t>(v.size())}, std::span<const float>(v)); }
+Tensor floats(std::vector<float> v) {
+  return Tensor::from<float>({static_cast<int64_t>(v.size())}, std::span<const float>(v));
+}
 
 /// x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, bias of one case.
 template <class X>
@@ -21,11 +23,18 @@ std::vector<Tensor> operands(const Dims& x, const Dims& w, int64_t channels, X x
   std::vector<float> scales;
   for (int64_t i = 0; i < channels; ++i) scales.push_back(0.01f + 0.001f * static_cast<float>(i % 7));
   Tensor bias = Tensor::empty(tensor::DType::i32, {channels});
-  for (int64_t i = 0; i < channels; ++i) bias.mutable_data<int32_t>()[static_cast<size_t>(i)] = static_cast<int32_t>(i * 37 % 200 - 100);
+  for (int64_t i = 0; i < channels; ++i)
+    bias.mutable_data<int32_t>()[static_cast<size_t>(i)] = static_cast<int32_t>(i * 37 % 200 - 100);
   const bool s = std::is_signed_v<X>;
-  return {random_bytes<X>(x, 1, s ? -128 : 0, s ? 127 : 255), Tensor::scalar(0.02f), Tensor::scalar(x_zero),
-          random_bytes<int8_t>(w, 2, -127, 127), floats(scales), Tensor::zeros(tensor::DType::i8, {channels}),
-          Tensor::scalar(0.05f), Tensor::scalar(y_zero), bias};
+  return {random_bytes<X>(x, 1, s ? -128 : 0, s ? 127 : 255),
+          Tensor::scalar(0.02f),
+          Tensor::scalar(x_zero),
+          random_bytes<int8_t>(w, 2, -127, 127),
+          floats(scales),
+          Tensor::zeros(tensor::DType::i8, {channels}),
+          Tensor::scalar(0.05f),
+          Tensor::scalar(y_zero),
+          bias};
 }
 
 double quantized(double real, const std::vector<Tensor>& in, bool relu) {
@@ -75,9 +84,12 @@ void check_conv(const ConvCase& c, X x_zero, X y_zero) {
 }
 
 TEST(QConv, EveryKernelMatchesNaiveLoops) {
-  for (const ConvCase& c : {ConvCase{2, 7, 9, 16, 24, 1, 1, 0, 1, false, true}, ConvCase{1, 8, 8, 32, 32, 3, 1, 1, 32, false, true},
-                            ConvCase{1, 9, 7, 5, 7, 3, 2, 1, 1, true, false}, ConvCase{2, 6, 6, 8, 12, 3, 1, 0, 4, false, false},
-                            ConvCase{1, 11, 5, 70, 70, 5, 2, 2, 70, true, false}, ConvCase{1, 1, 1, 3, 1, 1, 1, 0, 1, false, false}}) {
+  for (const ConvCase& c :
+       {ConvCase{2, 7, 9, 16, 24, 1, 1, 0, 1, false, true},
+        ConvCase{1, 8, 8, 32, 32, 3, 1, 1, 32, false, true}, ConvCase{1, 9, 7, 5, 7, 3, 2, 1, 1, true, false},
+        ConvCase{2, 6, 6, 8, 12, 3, 1, 0, 4, false, false},
+        ConvCase{1, 11, 5, 70, 70, 5, 2, 2, 70, true, false},
+        ConvCase{1, 1, 1, 3, 1, 1, 1, 0, 1, false, false}}) {
     if (c.is_signed) {
       check_conv<int8_t>(c, -3, 5);
     } else {
@@ -87,13 +99,15 @@ TEST(QConv, EveryKernelMatchesNaiveLoops) {
 }
 
 TEST(QLinear, EveryKernelMatchesNaiveLoops) {
-  for (const auto& [m, k, n] : std::vector<std::array<int64_t, 3>>{{1, 1, 1}, {5, 17, 33}, {32, 64, 48}, {3, 100, 7}}) {
+  for (const auto& [m, k, n] :
+       std::vector<std::array<int64_t, 3>>{{1, 1, 1}, {5, 17, 33}, {32, 64, 48}, {3, 100, 7}}) {
     const auto in = operands<uint8_t>({m, k}, {k, n}, n, 120, 30);
     const auto x = in[0].to_ints(), w = in[3].to_ints(), bias = in[8].to_ints();
     std::vector<double> want;
     for (int64_t i = 0; i < m * n; ++i) {
       double sum = double(bias[size_t(i % n)]);
-      for (int64_t l = 0; l < k; ++l) sum += double(x[size_t(i / n * k + l)] - 120) * double(w[size_t(l * n + i % n)]);
+      for (int64_t l = 0; l < k; ++l)
+        sum += double(x[size_t(i / n * k + l)] - 120) * double(w[size_t(l * n + i % n)]);
       want.push_back(quantized(sum * double(0.02f) * in[4].to_doubles()[size_t(i % n)], in, false));
     }
     const auto results = tests::run_kernels("qlinear", {}, in, 1, {0});
@@ -105,15 +119,22 @@ TEST(QLinear, EveryKernelMatchesNaiveLoops) {
 
 TEST(QAdd, MatchesTheFormula) {
   const Tensor a = random_bytes<uint8_t>({3, 77}, 5, 0, 255), b = random_bytes<int8_t>({3, 77}, 6, -128, 127);
-  const std::vector<Tensor> in{a, Tensor::scalar(0.03f), Tensor::scalar(uint8_t{100}), b, Tensor::scalar(0.07f),
-                               Tensor::scalar(int8_t{-4}), Tensor::scalar(0.05f), Tensor::scalar(uint8_t{60})};
+  const std::vector<Tensor> in{a,
+                               Tensor::scalar(0.03f),
+                               Tensor::scalar(uint8_t{100}),
+                               b,
+                               Tensor::scalar(0.07f),
+                               Tensor::scalar(int8_t{-4}),
+                               Tensor::scalar(0.05f),
+                               Tensor::scalar(uint8_t{60})};
   std::vector<double> want;
   for (size_t i = 0; i < 231; ++i) {
     const double real = (a.to_doubles()[i] - 100) * double(0.03f) + (b.to_doubles()[i] + 4) * double(0.07f);
     want.push_back(quantized(real, in, true));
   }
   const ir::Attrs attrs{{"activation", std::string("relu")}};
-  for (const auto& r : tests::run_kernels("qadd", attrs, in, 1, {0, 3})) tests::expect_close(r.out[0], want, 0, 1.0, r.kernel);
+  for (const auto& r : tests::run_kernels("qadd", attrs, in, 1, {0, 3}))
+    tests::expect_close(r.out[0], want, 0, 1.0, r.kernel);
   tests::expect_close(tests::run_expanded("qadd", attrs, in)[0], want, 0, 1.0, "expand");
 }
 

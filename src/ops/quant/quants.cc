@@ -14,7 +14,8 @@ using tensor::TensorType;
 
 std::vector<ir::AttrSpec> scale_attrs() {
   return {{"axis", "int", "axis that scales run along, default 1"},
-          {"block_size", "int", "elements along the axis that share a scale; 0: one scale per index or per tensor"},
+          {"block_size", "int",
+           "elements along the axis that share a scale; 0: one scale per index or per tensor"},
           {"output_dtype", "int", "ONNX number of the result type; 0: that of the zero point or scale"}};
 }
 
@@ -24,7 +25,8 @@ DType asked_type(const ir::NodeView& n, DType fallback) {
 }
 
 bool is_quantized(DType t) {
-  return (tensor::is_integer(t) && tensor::bits_of(t) <= 16) || (tensor::is_float(t) && tensor::bits_of(t) <= 8);
+  return (tensor::is_integer(t) && tensor::bits_of(t) <= 16) ||
+         (tensor::is_float(t) && tensor::bits_of(t) <= 8);
 }
 
 ir::OpSchema quantize_linear() {
@@ -33,26 +35,31 @@ ir::OpSchema quantize_linear() {
   attrs.push_back({"precision", "int", "ONNX number of the type of x / scale; 0: that of the scale"});
   return {.name = "quantize_linear",
           .doc = "y = saturate(round_half_even(x / scale) + zero); operands x, scale, zero",
-          .min_in = 2, .max_in = 3, .attrs = std::move(attrs),
+          .min_in = 2,
+          .max_in = 3,
+          .attrs = std::move(attrs),
           .infer =
               [](const ir::NodeView& n) {
                 const DType to = asked_type(n, n.present(2) ? n.in[2].dtype : DType::u8);
                 base::require(is_quantized(to), "quantize_linear to ", name_of(to));
                 if (n.present(2)) {
-                  base::require(n.in[2].dtype == to, "zero point is ", name_of(n.in[2].dtype), ", the result ",
-                                name_of(to));
+                  base::require(n.in[2].dtype == to, "zero point is ", name_of(n.in[2].dtype),
+                                ", the result ", name_of(to));
                 }
                 check_scale_shape(n);
                 return std::vector<TensorType>{{to, n.in[0].shape}};
               },
-          .why_no_grad = "rounding: piecewise constant; training with quantization uses a straight-through estimate",
+          .why_no_grad =
+              "rounding: piecewise constant; training with quantization uses a straight-through estimate",
           .onnx = "QuantizeLinear"};
 }
 
 ir::OpSchema dequantize_linear() {
   return {.name = "dequantize_linear",
           .doc = "y = (x - zero) scale; operands x, scale, zero",
-          .min_in = 2, .max_in = 3, .attrs = scale_attrs(),
+          .min_in = 2,
+          .max_in = 3,
+          .attrs = scale_attrs(),
           .infer =
               [](const ir::NodeView& n) {
                 const DType to = asked_type(n, n.in[1].dtype);
@@ -68,25 +75,32 @@ ir::OpSchema dequantize_linear() {
 ir::OpSchema dynamic_quantize_linear() {
   return {.name = "dynamic_quantize_linear",
           .doc = "u8 quantization over [min(x, 0), max(x, 0)]; results y, scale, zero",
-          .min_out = 3, .max_out = 3,
+          .min_out = 3,
+          .max_out = 3,
           .infer =
               [](const ir::NodeView& n) {
-                return std::vector<TensorType>{{DType::u8, n.in[0].shape}, {DType::f32, Shape{}}, {DType::u8, Shape{}}};
+                return std::vector<TensorType>{
+                    {DType::u8, n.in[0].shape}, {DType::f32, Shape{}}, {DType::u8, Shape{}}};
               },
-          .why_no_grad = "rounding: piecewise constant", .onnx = "DynamicQuantizeLinear"};
+          .why_no_grad = "rounding: piecewise constant",
+          .onnx = "DynamicQuantizeLinear"};
 }
 
 ir::OpSchema qlinear_matmul() {
-  return {.name = "qlinear_matmul",
-          .doc = "operands a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero: the product of the real values, "
-                 "quantized again",
-          .min_in = 8, .max_in = 8,
-          .infer =
-              [](const ir::NodeView& n) {
-                return std::vector<TensorType>{{n.in[7].dtype, infer_matmul(n.in[0].shape, n.in[3].shape)}};
-              },
-          .cost = [](const ir::NodeView& n) { return matmul_cost(n, 0, 3); },
-          .why_no_grad = "integer product: its operands are quantized values", .onnx = "QLinearMatMul"};
+  return {
+      .name = "qlinear_matmul",
+      .doc =
+          "operands a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero: the product of the real values, "
+          "quantized again",
+      .min_in = 8,
+      .max_in = 8,
+      .infer =
+          [](const ir::NodeView& n) {
+            return std::vector<TensorType>{{n.in[7].dtype, infer_matmul(n.in[0].shape, n.in[3].shape)}};
+          },
+      .cost = [](const ir::NodeView& n) { return matmul_cost(n, 0, 3); },
+      .why_no_grad = "integer product: its operands are quantized values",
+      .onnx = "QLinearMatMul"};
 }
 
 }  // namespace

@@ -42,9 +42,14 @@ struct QuantizePlan {
 
 QuantizePlan plan_quantize(const ir::NodeView& node) {
   const int64_t precision = node.attrs.get_int("precision", 0);
-  QuantizePlan p{.map = scale_map(node), .from = node.in[0].dtype, .scale = node.in[1].dtype, .to = node.out[0].dtype,
-                 .precision = DType::f32, .n = tensor::element_count(node.in_dims(0)),
-                 .saturate = node.attrs.get_int("saturate", 1) != 0, .has_zero = node.present(2)};
+  QuantizePlan p{.map = scale_map(node),
+                 .from = node.in[0].dtype,
+                 .scale = node.in[1].dtype,
+                 .to = node.out[0].dtype,
+                 .precision = DType::f32,
+                 .n = tensor::element_count(node.in_dims(0)),
+                 .saturate = node.attrs.get_int("saturate", 1) != 0,
+                 .has_zero = node.present(2)};
   if (precision != 0) {
     p.precision = dtype_from_onnx(precision);
   } else if (p.scale == DType::f16 || p.scale == DType::bf16) {
@@ -58,14 +63,17 @@ void quantize_range(const QuantizePlan& p, const ir::RunArgs& args, int64_t begi
   const IntegerRange range = to_float ? IntegerRange{0, 0} : range_of(p.to);
   for (int64_t i = begin; i < end; ++i) {
     const int64_t s = p.map.scale_of(i);
-    const double quotient = in_precision(p.precision, read_element(p.from, args.in[0], i) / read_element(p.scale, args.in[1], s));
+    const double quotient =
+        in_precision(p.precision, read_element(p.from, args.in[0], i) / read_element(p.scale, args.in[1], s));
     const double zero = p.has_zero ? read_element(p.to, args.in[2], s) : 0.0;
     if (to_float) {
-      write_code(p.to, args.out[0], i, encode_small_float(p.to, static_cast<float>(quotient + zero), p.saturate));
+      write_code(p.to, args.out[0], i,
+                 encode_small_float(p.to, static_cast<float>(quotient + zero), p.saturate));
     } else {
       // NaN fails both comparisons of clamp: give it the zero point.
       const double v = std::isnan(quotient) ? zero : std::nearbyint(quotient) + zero;
-      write_integer(p.to, args.out[0], i, static_cast<int64_t>(std::clamp(v, double(range.lowest), double(range.highest))));
+      write_integer(p.to, args.out[0], i,
+                    static_cast<int64_t>(std::clamp(v, double(range.lowest), double(range.highest))));
     }
   }
 }
@@ -92,7 +100,9 @@ ir::BoundKernel prepare_dequantize(const ir::KernelInit& init) {
         const double v = (read_element(from, args.in[0], i) - zero) * read_element(scale, args.in[1], s);
         switch (to) {
           case DType::f16: out_ptr<tensor::Half>(args, 0)[i] = tensor::Half(static_cast<float>(v)); break;
-          case DType::bf16: out_ptr<tensor::BFloat16>(args, 0)[i] = tensor::BFloat16(static_cast<float>(v)); break;
+          case DType::bf16:
+            out_ptr<tensor::BFloat16>(args, 0)[i] = tensor::BFloat16(static_cast<float>(v));
+            break;
           case DType::f64: out_ptr<double>(args, 0)[i] = v; break;
           default: out_ptr<float>(args, 0)[i] = static_cast<float>(v); break;
         }
@@ -102,8 +112,8 @@ ir::BoundKernel prepare_dequantize(const ir::KernelInit& init) {
   return {run};
 }
 
-/// f32 to 8 bits with one scale, the case of almost every activation: multiplies are not used, so the result equals the
-/// division that the formula asks for.
+/// f32 to 8 bits with one scale, the case of almost every activation: multiplies are not used, so the result
+/// equals the division that the formula asks for.
 template <class Y>
 void quantize_plain(const float* x, float scale, Y zero, Y* y, int64_t n) {
   const float lowest = std::numeric_limits<Y>::min(), highest = std::numeric_limits<Y>::max();
@@ -118,7 +128,8 @@ void quantize_plain(const float* x, float scale, Y zero, Y* y, int64_t n) {
 ir::Refusal refuse_plain(const ir::NodeView& node) {
   if (auto why = refuse_dtype(node, 0, {DType::f32})) return why;
   if (auto why = refuse_dtype(node, 1, {DType::f32})) return why;
-  if (node.out[0].dtype != DType::u8 && node.out[0].dtype != DType::i8) return "the result is not an 8-bit integer";
+  if (node.out[0].dtype != DType::u8 && node.out[0].dtype != DType::i8)
+    return "the result is not an 8-bit integer";
   if (node.attrs.get_int("precision", 0) > 1) return "another precision is asked for";
   if (scale_map(node).kind == ScaleMap::Kind::blocked) return "scales are blocked";
   return std::nullopt;
@@ -133,13 +144,15 @@ ir::BoundKernel bind_plain(const ir::NodeView& node) {
   const int64_t each = whole ? kChunk : std::max<int64_t>(map.inner, 1);
   return {[=](const ir::RunArgs& args) {
     const int64_t runs = n == 0 ? 0 : (n + each - 1) / each;
-    cpu::pool_of(args.stream).for_range(runs, std::max<int64_t>(1, kChunk / each), [&](int64_t first, int64_t last) {
-      for (int64_t r = first; r < last; ++r) {
-        const int64_t begin = r * each, end = std::min(n, begin + each), s = whole ? 0 : r % map.n;
-        quantize_plain<Y>(in_ptr<float>(args, 0) + begin, in_ptr<float>(args, 1)[s],
-                          has_zero ? in_ptr<Y>(args, 2)[s] : Y(0), out_ptr<Y>(args, 0) + begin, end - begin);
-      }
-    });
+    cpu::pool_of(args.stream)
+        .for_range(runs, std::max<int64_t>(1, kChunk / each), [&](int64_t first, int64_t last) {
+          for (int64_t r = first; r < last; ++r) {
+            const int64_t begin = r * each, end = std::min(n, begin + each), s = whole ? 0 : r % map.n;
+            quantize_plain<Y>(in_ptr<float>(args, 0) + begin, in_ptr<float>(args, 1)[s],
+                              has_zero ? in_ptr<Y>(args, 2)[s] : Y(0), out_ptr<Y>(args, 0) + begin,
+                              end - begin);
+          }
+        });
   }};
 }
 
@@ -168,13 +181,15 @@ ir::BoundKernel bind_plain_dequantize(const ir::NodeView& node) {
   const int64_t each = whole ? kChunk : std::max<int64_t>(map.inner, 1);
   return {[=](const ir::RunArgs& args) {
     const int64_t runs = n == 0 ? 0 : (n + each - 1) / each;
-    cpu::pool_of(args.stream).for_range(runs, std::max<int64_t>(1, kChunk / each), [&](int64_t first, int64_t last) {
-      for (int64_t r = first; r < last; ++r) {
-        const int64_t begin = r * each, end = std::min(n, begin + each), s = whole ? 0 : r % map.n;
-        dequantize_plain<X>(in_ptr<X>(args, 0) + begin, in_ptr<float>(args, 1)[s], has_zero ? in_ptr<X>(args, 2)[s] : 0,
-                            out_ptr<float>(args, 0) + begin, end - begin);
-      }
-    });
+    cpu::pool_of(args.stream)
+        .for_range(runs, std::max<int64_t>(1, kChunk / each), [&](int64_t first, int64_t last) {
+          for (int64_t r = first; r < last; ++r) {
+            const int64_t begin = r * each, end = std::min(n, begin + each), s = whole ? 0 : r % map.n;
+            dequantize_plain<X>(in_ptr<X>(args, 0) + begin, in_ptr<float>(args, 1)[s],
+                                has_zero ? in_ptr<X>(args, 2)[s] : 0, out_ptr<float>(args, 0) + begin,
+                                end - begin);
+          }
+        });
   }};
 }
 
@@ -198,7 +213,8 @@ void dynamic_quantize(const ir::RunArgs& args, int64_t n) {
   *out_ptr<float>(args, 1) = range;
   *out_ptr<uint8_t>(args, 2) = static_cast<uint8_t>(zero);
   cpu::pool_of(args.stream).for_range(n, kChunk, [&](int64_t begin, int64_t end) {
-    quantize_plain<uint8_t>(x + begin, scale, static_cast<uint8_t>(zero), out_ptr<uint8_t>(args, 0) + begin, end - begin);
+    quantize_plain<uint8_t>(x + begin, scale, static_cast<uint8_t>(zero), out_ptr<uint8_t>(args, 0) + begin,
+                            end - begin);
   });
 }
 
@@ -217,14 +233,16 @@ void qmatmul_row(const QMatmulPlan& p, const ir::RunArgs& args, int64_t row) {
   const MatmulShape& s = p.shape;
   const size_t batch = static_cast<size_t>(row / s.m);
   const int64_t i = row % s.m, a0 = s.a_offset[batch] + i * s.k, b0 = s.b_offset[batch];
-  const double a_zero = parameter(p.a, args, 2, i, p.a_scales), a_scale = parameter(p.scale, args, 1, i, p.a_scales);
+  const double a_zero = parameter(p.a, args, 2, i, p.a_scales),
+               a_scale = parameter(p.scale, args, 1, i, p.a_scales);
   const double y_scale = read_element(p.scale, args.in[6], 0), y_zero = read_element(p.y, args.in[7], 0);
   const IntegerRange range = range_of(p.y);
   for (int64_t j = 0; j < s.n; ++j) {
     const double b_zero = parameter(p.b, args, 5, j, p.b_scales);
     double sum = 0;  // exact: products of 8-bit values
     for (int64_t l = 0; l < s.k; ++l) {
-      sum += (read_element(p.a, args.in[0], a0 + l) - a_zero) * (read_element(p.b, args.in[3], b0 + l * s.n + j) - b_zero);
+      sum += (read_element(p.a, args.in[0], a0 + l) - a_zero) *
+             (read_element(p.b, args.in[3], b0 + l * s.n + j) - b_zero);
     }
     const double v = sum * a_scale * parameter(p.scale, args, 4, j, p.b_scales) / y_scale;
     const double q = std::clamp(std::nearbyint(v) + y_zero, double(range.lowest), double(range.highest));
@@ -241,12 +259,17 @@ ir::Refusal refuse_qmatmul(const ir::NodeView& node) {
 
 ir::BoundKernel prepare_qmatmul(const ir::KernelInit& init) {
   const ir::NodeView& node = init.node;
-  const QMatmulPlan plan{matmul_shape(node.in_dims(0), node.in_dims(3)), node.in[0].dtype, node.in[3].dtype,
-                         node.out[0].dtype, node.in[1].dtype, tensor::element_count(node.in_dims(1)),
+  const QMatmulPlan plan{matmul_shape(node.in_dims(0), node.in_dims(3)),
+                         node.in[0].dtype,
+                         node.in[3].dtype,
+                         node.out[0].dtype,
+                         node.in[1].dtype,
+                         tensor::element_count(node.in_dims(1)),
                          tensor::element_count(node.in_dims(4))};
   return {[plan](const ir::RunArgs& args) {
-    cpu::pool_of(args.stream).run(plan.shape.batches() * plan.shape.m,
-                                  [&](int64_t row) { qmatmul_row(plan, args, row); });
+    cpu::pool_of(args.stream).run(plan.shape.batches() * plan.shape.m, [&](int64_t row) {
+      qmatmul_row(plan, args, row);
+    });
   }};
 }
 
@@ -265,10 +288,11 @@ std::vector<ir::Kernel> dequantize_linear_cpu_kernels() {
 std::vector<ir::Kernel> dynamic_quantize_linear_cpu_kernels() {
   return {{.name = "reference",
            .refuse = [](const ir::NodeView& n) { return refuse_dtype(n, 0, {DType::f32}); },
-           .prepare = [](const ir::KernelInit& init) {
-             const int64_t n = tensor::element_count(init.node.in_dims(0));
-             return ir::BoundKernel{[n](const ir::RunArgs& args) { dynamic_quantize(args, n); }};
-           }}};
+           .prepare =
+               [](const ir::KernelInit& init) {
+                 const int64_t n = tensor::element_count(init.node.in_dims(0));
+                 return ir::BoundKernel{[n](const ir::RunArgs& args) { dynamic_quantize(args, n); }};
+               }}};
 }
 
 std::vector<ir::Kernel> qlinear_matmul_cpu_kernels() {

@@ -19,8 +19,8 @@ ScaleMap scale_map(const ir::NodeView& node) {
   map.n = loops.n;
   map.inner = loops.inner;
   if (block == 0) {
-    base::require(scale.size() == 1 && scale[0] == loops.n, "scales of shape ", tensor::to_string(scale), " for axis ",
-                  axis, " of ", tensor::to_string(x));
+    base::require(scale.size() == 1 && scale[0] == loops.n, "scales of shape ", tensor::to_string(scale),
+                  " for axis ", axis, " of ", tensor::to_string(x));
     map.kind = ScaleMap::Kind::axis;
     return map;
   }
@@ -29,9 +29,10 @@ ScaleMap scale_map(const ir::NodeView& node) {
   map.kind = ScaleMap::Kind::blocked;
   map.block = block;
   map.blocks = scale[axis];
-  base::require(map.blocks * (block - 1) < loops.n + block && loops.n <= map.blocks * block &&
-                    product(scale, 0, axis) == loops.outer && product(scale, axis + 1, scale.size()) == loops.inner,
-                "scales of shape ", tensor::to_string(scale), " in blocks of ", block, " for ", tensor::to_string(x));
+  base::require(
+      map.blocks * (block - 1) < loops.n + block && loops.n <= map.blocks * block &&
+          product(scale, 0, axis) == loops.outer && product(scale, axis + 1, scale.size()) == loops.inner,
+      "scales of shape ", tensor::to_string(scale), " in blocks of ", block, " for ", tensor::to_string(x));
   return map;
 }
 

@@ -46,7 +46,8 @@ ir::Refusal refuse(const ir::NodeView& node) {
 }
 
 /// Direction d of a constant [directions, rows, cols] as a packed right operand of [cols, rows].
-std::shared_ptr<const PackedWeight> pack_direction(base::SharedCache& packs, const tensor::Tensor& t, int64_t d) {
+std::shared_ptr<const PackedWeight> pack_direction(base::SharedCache& packs, const tensor::Tensor& t,
+                                                   int64_t d) {
   const tensor::Tensor rows = t.rows(d, d + 1).reshaped({t.dims()[1], t.dims()[2]});
   return pack_matrix(packs, rows, true);
 }
@@ -86,7 +87,8 @@ struct Scratch {
 /// Gates i, o, f, c of one batch row -> new c and h; `tmp` is the row of gates itself.
 void update_row(float* gates, float* c, float* h, int64_t n) {
   const size_t count = static_cast<size_t>(n);
-  const cpu::UnaryTile sigmoid = cpu::unary_tile(cpu::UnaryOp::sigmoid), tanh = cpu::unary_tile(cpu::UnaryOp::tanh);
+  const cpu::UnaryTile sigmoid = cpu::unary_tile(cpu::UnaryOp::sigmoid),
+                       tanh = cpu::unary_tile(cpu::UnaryOp::tanh);
   sigmoid(gates, gates, 3 * count, {});
   tanh(gates + 3 * n, gates + 3 * n, count, {});
   const float *i = gates, *o = gates + n, *f = gates + 2 * n;
@@ -101,8 +103,13 @@ void step(const LstmPlan& plan, int64_t d, int64_t t, const Scratch& s, const ir
   const RecurrentPlan& p = plan.shape;
   const int64_t n = p.hidden, rows = 4 * n;
   base::ThreadPool& pool = cpu::pool_of(args.stream);
-  cpu::GemmArgs call{.m = p.batch, .a = s.h, .lda = n, .b = plan.directions[static_cast<size_t>(d)].r->matrix,
-                     .c = s.step, .ldc = rows, .epilogue = {}};
+  cpu::GemmArgs call{.m = p.batch,
+                     .a = s.h,
+                     .lda = n,
+                     .b = plan.directions[static_cast<size_t>(d)].r->matrix,
+                     .c = s.step,
+                     .ldc = rows,
+                     .epilogue = {}};
   call.epilogue.residual = s.gates + t * p.batch * rows;
   cpu::gemm(call, s.gemm, pool);
   float* y = plan.out_count > 0 ? out_ptr<float>(args, 0) : nullptr;
@@ -126,8 +133,13 @@ void load(const RecurrentPlan& p, const float* initial, int64_t d, float* state)
 void run_direction(const LstmPlan& plan, int64_t d, const Scratch& s, const ir::RunArgs& args) {
   const RecurrentPlan& p = plan.shape;
   const LstmWeights& weights = plan.directions[static_cast<size_t>(d)];
-  cpu::GemmArgs inputs{.m = p.seq * p.batch, .a = in_ptr<float>(args, 0), .lda = p.input, .b = weights.w->matrix,
-                       .c = s.gates, .ldc = 4 * p.hidden, .epilogue = {}};
+  cpu::GemmArgs inputs{.m = p.seq * p.batch,
+                       .a = in_ptr<float>(args, 0),
+                       .lda = p.input,
+                       .b = weights.w->matrix,
+                       .c = s.gates,
+                       .ldc = 4 * p.hidden,
+                       .epilogue = {}};
   inputs.epilogue.bias = weights.bias.data();
   cpu::gemm(inputs, s.gemm, cpu::pool_of(args.stream));
   load(p, opt_ptr<float>(args, 5, plan.in_count), d, s.h);

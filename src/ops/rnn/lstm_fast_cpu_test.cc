@@ -33,7 +33,8 @@ std::vector<double> naive(const Tensor& x, const Tensor& w, const Tensor& r, con
 }
 
 TEST(Lstm, KernelsMatchTheRecurrence) {
-  const Tensor x = random_tensor({6, 3, 10}, 1), w = random_tensor({1, 64, 10}, 2, 0.3f), r = random_tensor({1, 64, 16}, 3, 0.3f), b = random_tensor({1, 128}, 4, 0.3f);
+  const Tensor x = random_tensor({6, 3, 10}, 1), w = random_tensor({1, 64, 10}, 2, 0.3f),
+               r = random_tensor({1, 64, 16}, 3, 0.3f), b = random_tensor({1, 128}, 4, 0.3f);
   const auto want = naive(x, w, r, b, 16);
   const auto results = tests::run_kernels("lstm", {{"hidden_size", int64_t{16}}}, {x, w, r, b}, 3, {0});
   ASSERT_EQ(results.size(), 2u);
@@ -44,16 +45,19 @@ TEST(Lstm, KernelsMatchTheRecurrence) {
 }
 
 TEST(Lstm, BothDirectionsAndInitialStatesAgreeBetweenKernels) {
-  const Tensor x = random_tensor({5, 2, 7}, 1), w = random_tensor({2, 36, 7}, 2), r = random_tensor({2, 36, 9}, 3, 0.3f), b = random_tensor({2, 72}, 4);
+  const Tensor x = random_tensor({5, 2, 7}, 1), w = random_tensor({2, 36, 7}, 2),
+               r = random_tensor({2, 36, 9}, 3, 0.3f), b = random_tensor({2, 72}, 4);
   const Tensor h = random_tensor({2, 2, 9}, 5), c = random_tensor({2, 2, 9}, 6);
   const ir::Attrs attrs{{"hidden_size", int64_t{9}}, {"direction", std::string("bidirectional")}};
   const auto results = tests::run_kernels("lstm", attrs, {x, w, r, b, Tensor(), h, c}, 3, {0, 5, 6});
   ASSERT_EQ(results.size(), 2u);
-  for (size_t i = 0; i < 3; ++i) tests::expect_close(results[0].out[i], results[1].out[i].to_doubles(), 1e-4, 1e-5, "packed");
+  for (size_t i = 0; i < 3; ++i)
+    tests::expect_close(results[0].out[i], results[1].out[i].to_doubles(), 1e-4, 1e-5, "packed");
 }
 
 TEST(Lstm, ShortSequencesEndInZerosAndKeepTheirLastState) {
-  const Tensor x = random_tensor({4, 2, 3}, 1), w = random_tensor({1, 20, 3}, 2), r = random_tensor({1, 20, 5}, 3), b = random_tensor({1, 40}, 4);
+  const Tensor x = random_tensor({4, 2, 3}, 1), w = random_tensor({1, 20, 3}, 2),
+               r = random_tensor({1, 20, 5}, 3), b = random_tensor({1, 40}, 4);
   const Tensor lengths = Tensor::from<int32_t>({2}, {4, 2});
   const auto results = tests::run_kernels("lstm", {{"hidden_size", int64_t{5}}}, {x, w, r, b, lengths}, 3);
   const auto want = naive(x, w, r, b, 5);

@@ -30,7 +30,8 @@ constexpr std::array<GateRow, 11> kGates{{{"sigmoid", {K::sigmoid, 0, 0}},
                                           {"softplus", {K::softplus, 0, 0}}}};
 
 bool takes_alpha(K kind) {
-  return kind != K::sigmoid && kind != K::tanh && kind != K::relu && kind != K::softsign && kind != K::softplus;
+  return kind != K::sigmoid && kind != K::tanh && kind != K::relu && kind != K::softsign &&
+         kind != K::softplus;
 }
 bool takes_beta(K kind) { return kind == K::affine || kind == K::scaled_tanh || kind == K::hard_sigmoid; }
 
@@ -42,18 +43,21 @@ Gate gate_named(std::string name) {
   base::fail_unsupported("recurrent layers have no activation '", name, "'");
 }
 
-/// Names from the attribute or the op's defaults; parameters are consumed in order by the functions that take them.
+/// Names from the attribute or the op's defaults; parameters are consumed in order by the functions that take
+/// them.
 std::vector<Gate> gates_of(const ir::Attrs& attrs, const RecurrentPlan& p) {
   std::vector<std::string> names = attrs.get_strings("activations");
   if (names.empty()) {
-    const std::vector<std::string> defaults = p.gates == 1   ? std::vector<std::string>{"Tanh"}
-                                              : p.gates == 3 ? std::vector<std::string>{"Sigmoid", "Tanh"}
-                                                             : std::vector<std::string>{"Sigmoid", "Tanh", "Tanh"};
+    const std::vector<std::string> defaults = p.gates == 1 ? std::vector<std::string>{"Tanh"}
+                                              : p.gates == 3
+                                                  ? std::vector<std::string>{"Sigmoid", "Tanh"}
+                                                  : std::vector<std::string>{"Sigmoid", "Tanh", "Tanh"};
     for (int64_t d = 0; d < p.directions; ++d) names.insert(names.end(), defaults.begin(), defaults.end());
   }
   base::require(static_cast<int64_t>(names.size()) >= p.directions * p.functions(), "recurrent layer has ",
                 names.size(), " activations, needs ", p.directions * p.functions());
-  const std::vector<double> alpha = attrs.get_floats("activation_alpha"), beta = attrs.get_floats("activation_beta");
+  const std::vector<double> alpha = attrs.get_floats("activation_alpha"),
+                            beta = attrs.get_floats("activation_beta");
   size_t next_alpha = 0, next_beta = 0;
   std::vector<Gate> gates;
   for (const std::string& name : names) {

@@ -6,7 +6,17 @@
 namespace trireme::ops {
 
 enum class GateKind : uint8_t {
-  sigmoid, tanh, relu, affine, leaky_relu, thresholded_relu, scaled_tanh, hard_sigmoid, elu, softsign, softplus
+  sigmoid,
+  tanh,
+  relu,
+  affine,
+  leaky_relu,
+  thresholded_relu,
+  scaled_tanh,
+  hard_sigmoid,
+  elu,
+  softsign,
+  softplus
 };
 
 /// One activation of a recurrent layer with its parameters.
@@ -33,11 +43,13 @@ struct RecurrentPlan {
     return (batch_first ? (b * seq + t) * directions + d : (t * directions + d) * batch + b) * hidden;
   }
   /// Offset of a state (initial or last).
-  int64_t state_at(int64_t d, int64_t b) const { return (batch_first ? b * directions + d : d * batch + b) * hidden; }
+  int64_t state_at(int64_t d, int64_t b) const {
+    return (batch_first ? b * directions + d : d * batch + b) * hidden;
+  }
 };
 
-/// Reads node with static shapes; `gates` is 1 (rnn), 3 (gru) or 4 (lstm). Throws invalid_argument for operands that
-/// do not fit and unsupported for unknown activations.
+/// Reads node with static shapes; `gates` is 1 (rnn), 3 (gru) or 4 (lstm). Throws invalid_argument for
+/// operands that do not fit and unsupported for unknown activations.
 RecurrentPlan plan_recurrent(const ir::NodeView& node, size_t gates);
 
 }  // namespace trireme::ops

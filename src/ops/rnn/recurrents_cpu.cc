@@ -1,4 +1,5 @@
-// Reference kernels of rnn, gru and lstm on CPU: every row of the batch walks its own sequence, all options honoured.
+// Reference kernels of rnn, gru and lstm on CPU: every row of the batch walks its own sequence, all options
+// honoured.
 #include <algorithm>
 #include <cmath>
 
@@ -16,7 +17,7 @@ template <class T>
 struct Cell {
   const T *w, *r, *bias, *peephole;  // bias [2, gates * hidden] and peephole [3, hidden] may be null
   const Gate* gate;
-  double *h, *c, *pre, *next;        // [hidden], [hidden], [gates * hidden], [hidden]
+  double *h, *c, *pre, *next;  // [hidden], [hidden], [gates * hidden], [hidden]
 };
 
 double clamped(const RecurrentPlan& p, double v) { return p.clip > 0 ? std::clamp(v, -p.clip, p.clip) : v; }
@@ -73,11 +74,14 @@ void lstm_step(const RecurrentPlan& p, const Cell<T>& c, const T* x) {
   for (int64_t j = 0; j < 4 * n; ++j) {
     c.pre[j] = dot(c.w, x, j, p.input) + dot(c.r, c.h, j, n) + bias_of(p, c, j, true, true);
   }
-  auto peep = [&](int64_t which, int64_t j) { return c.peephole == nullptr ? 0.0 : double(c.peephole[which * n + j]); };
+  auto peep = [&](int64_t which, int64_t j) {
+    return c.peephole == nullptr ? 0.0 : double(c.peephole[which * n + j]);
+  };
   for (int64_t j = 0; j < n; ++j) {
     const double old = c.c[j];
     const double i = apply(c.gate[0], clamped(p, c.pre[j] + peep(0, j) * old));
-    const double f = p.input_forget ? 1 - i : apply(c.gate[0], clamped(p, c.pre[2 * n + j] + peep(2, j) * old));
+    const double f =
+        p.input_forget ? 1 - i : apply(c.gate[0], clamped(p, c.pre[2 * n + j] + peep(2, j) * old));
     const double candidate = apply(c.gate[1], clamped(p, c.pre[3 * n + j]));
     const double state = f * old + i * candidate;
     const double o = apply(c.gate[0], clamped(p, c.pre[n + j] + peep(1, j) * state));
@@ -109,9 +113,15 @@ void walk(const RecurrentPlan& p, const ir::RunArgs& args, Counts counts, int64_
   auto in = [&](size_t i) { return opt_ptr<T>(args, i, counts.in); };
   auto out = [&](size_t i) { return i < counts.out ? out_ptr<T>(args, i) : nullptr; };
   const T *bias = in(3), *peephole = in(7);
-  const Cell<T> cell{in(1) + d * rows * p.input, in(2) + d * rows * n, bias == nullptr ? nullptr : bias + d * 2 * rows,
-                     peephole == nullptr ? nullptr : peephole + d * 3 * n, p.activations.data() + d * p.functions(),
-                     scratch, scratch + n, scratch + 2 * n, scratch + 2 * n + rows};
+  const Cell<T> cell{in(1) + d * rows * p.input,
+                     in(2) + d * rows * n,
+                     bias == nullptr ? nullptr : bias + d * 2 * rows,
+                     peephole == nullptr ? nullptr : peephole + d * 3 * n,
+                     p.activations.data() + d * p.functions(),
+                     scratch,
+                     scratch + n,
+                     scratch + 2 * n,
+                     scratch + 2 * n + rows};
   load_state(p, in(5), p.state_at(d, b), cell.h);
   load_state(p, p.gates == 4 ? in(6) : nullptr, p.state_at(d, b), cell.c);
   const int32_t* lengths = opt_ptr<int32_t>(args, 4, counts.in);
@@ -150,6 +160,8 @@ PrepareFn prepare(size_t gates) {
 
 std::vector<ir::Kernel> rnn_cpu_kernels() { return float_reference(prepare(1)); }
 std::vector<ir::Kernel> gru_cpu_kernels() { return float_reference(prepare(3)); }
-std::vector<ir::Kernel> lstm_cpu_kernels() { return faster({lstm_packed_kernel()}, float_reference(prepare(4))); }
+std::vector<ir::Kernel> lstm_cpu_kernels() {
+  return faster({lstm_packed_kernel()}, float_reference(prepare(4)));
+}
 
 }  // namespace trireme::ops

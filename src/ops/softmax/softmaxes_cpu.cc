@@ -48,12 +48,13 @@ PrepareFn by_line(LineFn line) {
       return ir::BoundKernel{[loops, line](const ir::RunArgs& args) {
         if (loops.n == 0) return;
         const int64_t grain = grain_for(18.0 * double(loops.n));
-        cpu::pool_of(args.stream).for_range(loops.outer * loops.inner, grain, [&](int64_t begin, int64_t end) {
-          for (int64_t i = begin; i < end; ++i) {
-            const int64_t at = i / loops.inner * loops.n * loops.inner + i % loops.inner;
-            line(in_ptr<T>(args, 0) + at, out_ptr<T>(args, 0) + at, loops.n, loops.inner);
-          }
-        });
+        cpu::pool_of(args.stream)
+            .for_range(loops.outer * loops.inner, grain, [&](int64_t begin, int64_t end) {
+              for (int64_t i = begin; i < end; ++i) {
+                const int64_t at = i / loops.inner * loops.n * loops.inner + i % loops.inner;
+                line(in_ptr<T>(args, 0) + at, out_ptr<T>(args, 0) + at, loops.n, loops.inner);
+              }
+            });
       }};
     });
   };
@@ -69,8 +70,12 @@ ir::Kernel vector_softmax(bool logarithm) {
   auto prepare = [logarithm](const ir::KernelInit& init) {
     const AxisLoops loops = loops_of(init.node);
     return ir::BoundKernel{[loops, logarithm](const ir::RunArgs& args) {
-      const cpu::SoftmaxAxis call{.x = in_ptr<float>(args, 0), .y = out_ptr<float>(args, 0), .outer = loops.outer,
-                                  .axis = loops.n, .inner = loops.inner, .log = logarithm};
+      const cpu::SoftmaxAxis call{.x = in_ptr<float>(args, 0),
+                                  .y = out_ptr<float>(args, 0),
+                                  .outer = loops.outer,
+                                  .axis = loops.n,
+                                  .inner = loops.inner,
+                                  .log = logarithm};
       cpu::softmax_axis(call, cpu::pool_of(args.stream));
     }};
   };
@@ -90,7 +95,8 @@ std::vector<ir::Kernel> log_softmax_cpu_kernels() {
 }
 
 std::vector<ir::Kernel> hardmax_cpu_kernels() {
-  return float_reference(by_line([](const auto* x, auto* y, int64_t n, int64_t s) { hardmax_line(x, y, n, s); }));
+  return float_reference(
+      by_line([](const auto* x, auto* y, int64_t n, int64_t s) { hardmax_line(x, y, n, s); }));
 }
 
 }  // namespace trireme::ops
