@@ -8,14 +8,16 @@
 #include "passes/dense.h"
 #include "passes/fold.h"
 #include "passes/layout.h"
+#include "passes/quantized.h"
 #include "passes/transformer.h"
 
 namespace trireme::passes {
 
 const std::vector<Pass>& prepare_passes() {
   static const std::vector<Pass> list{
-      {"fold", "computes nodes whose operands are constant", fold_constants},
       {"noops", "removes nodes that change nothing", remove_noops},
+      {"integer", "quantize/dequantize pairs become integer products and sums", use_integer_kernels},
+      {"fold", "computes nodes whose operands are constant", fold_constants},
       {"batch_norm", "folds batch normalization into the convolution before it", fold_batch_norm},
   };
   return list;

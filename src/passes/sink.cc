@@ -79,6 +79,23 @@ bool sink_unary_with_constants(Rewriter& rw, const Node& node) {
   return true;
 }
 
+/// Quantization with one scale for the whole tensor does not care about the order of the axes.
+bool has_one_scale(const Rewriter& rw, const Node& node) {
+  const tensor::Tensor* scale = rw.known(node.in[1]);
+  return scale != nullptr && scale->elements() == 1;
+}
+
+/// The quantized sum of two tensors under the same transpose.
+bool sink_quantized_add(Rewriter& rw, const Node& node) {
+  const Permutation perm = permutation_of(rw, node.in[0]);
+  if (perm.empty() || permutation_of(rw, node.in[3]) != perm) return false;
+  std::vector<ValueId> in = node.in;
+  for (size_t i : {size_t{0}, size_t{3}}) in[i] = rw.producer(node.in[i], "transpose")->in[0];
+  const ValueId y = rw.add("qadd", std::move(in), node.attrs, node.from);
+  rw.replace(node.out[0], rw.add("transpose", {y}, {{"perm", perm}}, node.from));
+  return true;
+}
+
 bool sink_concat(Rewriter& rw, const Node& node) {
   const Permutation perm = permutation_of(rw, node.in[0]);
   if (perm.empty()) return false;
@@ -160,6 +177,10 @@ bool sink_one(Rewriter& rw, const Node& node) {
   if (node.out.empty() || node.in.empty() || !rw.dims(node.out[0])) return false;
   if (op == "transpose") return cancel(rw, node) || make_view(rw, node);
   if (op == "clip" || op == "cast" || op == "gelu") return sink_unary_with_constants(rw, node);
+  if (op == "quantize_linear" || op == "dequantize_linear") {
+    return has_one_scale(rw, node) && sink_unary_with_constants(rw, node);
+  }
+  if (op == "qadd") return sink_quantized_add(rw, node);
   if (op == "concat") return sink_concat(rw, node);
   if (op == "pad") return sink_pad(rw, node);
   if (op == "reduce_mean") return sink_spatial_mean(rw, node);
