@@ -130,13 +130,56 @@ Results linear_attention(Emitter& e, PendingNode& n) {
   return {cast(e, y, e.type(n.input(0)).dtype), cast(e, out[0], state_type)};
 }
 
+/// Writes `update` into `cache` along `axis` from the batch's write index on: a scatter with counted indices.
+Results tensor_scatter(Emitter& e, PendingNode& n) {
+  const ValueId cache = n.input(0), update = n.input(1);
+  const size_t rank = e.rank(cache), axis = ir::normal_axis(n.attrs.get_int("axis", -2), rank);
+  base::require(axis > 0, "TensorScatter along the batch axis");
+  const auto at = static_cast<int64_t>(axis);
+  const ValueId scalar_axes = e.ints({0});
+  const auto extent = [&](ValueId x) {
+    const ValueId dim = e.emit("Shape", {x}, {{"start", at}, {"end", at + 1}});
+    return e.emit("Squeeze", {dim, scalar_axes});
+  };
+  // Places [1, …, length, …, 1], then one start per batch member in front.
+  ValueId places = e.emit("Range", {e.int_scalar(0), extent(update), e.int_scalar(1)});
+  std::vector<int64_t> around, behind;
+  for (size_t d = 0; d < rank; ++d) {
+    if (d != axis) around.push_back(static_cast<int64_t>(d));
+    if (d != 0) behind.push_back(static_cast<int64_t>(d));
+  }
+  places = e.emit("Unsqueeze", {places, e.ints(around)});
+  if (n.has_input(2)) places = e.emit("Add", {places, e.emit("Unsqueeze", {n.input(2), e.ints(behind)})});
+  const std::string mode = n.attrs.get_string("mode", "linear");
+  if (mode == "circular") {
+    places = e.emit("Mod", {places, extent(cache)});
+  } else if (mode != "linear") {
+    base::fail_unsupported("TensorScatter mode '", mode, "'");
+  }
+  places = e.emit("Expand", {places, e.emit("Shape", {update})});
+  return {e.emit("ScatterElements", {cache, places, update}, {{"axis", at}})};
+}
+
+/// A tensor always has an element; an absent operand has none.
+Results optional_has_element(Emitter& e, PendingNode& n) {
+  return {e.constant(tensor::Tensor::scalar<bool>(n.has_input(0)))};
+}
+
+Results optional_get_element(Emitter& e, PendingNode& n) { return {e.emit("Identity", {n.input(0)})}; }
+
 struct Row {
   std::string_view op;
   size_t operands;
   Results (*build)(Emitter&, PendingNode&);
 };
 constexpr Row kRows[] = {
-    {"SwiGLU", 2, swiglu}, {"CausalConvWithState", 2, causal_conv}, {"LinearAttention", 3, linear_attention}};
+    {"SwiGLU", 2, swiglu},
+    {"CausalConvWithState", 2, causal_conv},
+    {"LinearAttention", 3, linear_attention},
+    {"TensorScatter", 2, tensor_scatter},
+    {"OptionalHasElement", 0, optional_has_element},
+    {"OptionalGetElement", 1, optional_get_element},
+};
 
 }  // namespace
 

@@ -230,6 +230,24 @@ Results cast_1(Emitter&, PendingNode& n) {
   return std::nullopt;
 }
 
+/// The order column-row-depth of opset 28 is the other permutation of the same six-way split.
+Results space_to_depth(Emitter& e, PendingNode& n) {
+  if (n.attrs.get_string("mode", "DCR") != "CRD") {
+    n.attrs.erase("mode");
+    return std::nullopt;
+  }
+  const int64_t b = n.attrs.need_int("blocksize");
+  const tensor::Shape& shape = e.type(n.in[0]).shape;
+  base::require(
+      b > 0 && shape.rank() == 4 && shape[1].is_static() && shape[2].is_static() && shape[3].is_static(),
+      "SpaceToDepth of ", shape.to_string());
+  const int64_t c = shape[1].value(), h = shape[2].value(), w = shape[3].value();
+  base::require(h % b == 0 && w % b == 0, "block size ", b, " does not divide ", shape.to_string());
+  const ValueId split = e.emit("Reshape", {n.in[0], e.ints({0, c, h / b, b, w / b, b})});
+  const ValueId moved = e.emit("Transpose", {split}, {{"perm", std::vector<int64_t>{0, 1, 3, 5, 2, 4}}});
+  return std::vector{e.emit("Reshape", {moved, e.ints({0, c * b * b, h / b, w / b})})};
+}
+
 struct Row {
   std::string_view op;
   int64_t below;  ///< applies to nodes of opsets before this one
@@ -305,6 +323,7 @@ constexpr Row kRows[] = {
     {"GridSample", 20, grid_sample_16},
     {"GroupNormalization", 21, group_norm_18},
     {"DFT", 20, dft_17},
+    {"SpaceToDepth", 100, space_to_depth},
 };
 
 }  // namespace

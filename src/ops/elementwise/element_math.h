@@ -196,7 +196,9 @@ struct BitShift {
   TRIREME_HD explicit BitShift(const double* p) : left(p[0] != 0) {}
   template <class C>
   TRIREME_HD C operator()(C x, C y) const {
-    if (y >= static_cast<C>(8 * sizeof(C))) return 0;
+    // A distance outside the width leaves what sign extension alone gives.
+    if (static_cast<uint64_t>(y) >= 8 * sizeof(C)) return !left && x < C(0) ? static_cast<C>(-1) : C(0);
+    if (!left && kSigned<C>) return static_cast<C>(static_cast<int64_t>(x) >> y);
     return static_cast<C>(left ? static_cast<uint64_t>(x) << y : static_cast<uint64_t>(x) >> y);
   }
 };

@@ -99,7 +99,7 @@ RowFn pow_row(DType base, DType exponent) {
   });
 }
 RowFn bit_shift_row(DType dtype) {
-  return row_for<BinaryRow<math::BitShift>, Class::unsigned_integer>(dtype);
+  return row_for<BinaryRow<math::BitShift>, Class::integer>(dtype);
 }
 RowFn gelu_row(DType dtype, bool is_tanh) {
   return is_tanh ? row_for<UnaryRow<math::GeluTanh>, Class::real>(dtype)

@@ -25,7 +25,7 @@ ir::OpSchema pow_schema() {
 
 ir::OpSchema bit_shift_schema() {
   return {.name = "bit_shift",
-          .doc = "y = x << s or x >> s by `direction`",
+          .doc = "y = x << s or x >> s by `direction`; right shifts of signed types extend the sign",
           .dims = "...,...->...",
           .min_in = 2,
           .max_in = 2,
@@ -36,7 +36,7 @@ ir::OpSchema bit_shift_schema() {
                 base::require(d == "LEFT" || d == "RIGHT",
                               "op 'bit_shift' needs direction LEFT or RIGHT, got '", d, "'");
                 base::require(bit_shift_row(n.in[0].dtype) != nullptr && n.in[0].dtype == n.in[1].dtype,
-                              "op 'bit_shift' takes two unsigned operands of one type");
+                              "op 'bit_shift' takes two integer operands of one type");
                 return std::vector{TensorType{n.in[0].dtype, broadcast_all(n)}};
               },
           .why_no_grad = "integer operands",
