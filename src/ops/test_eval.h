@@ -1,0 +1,44 @@
+// What the tests of ops share: evaluation by name on a small team, and tensors of reproducible values.
+#pragma once
+
+#include "base/rng.h"
+#include "ops/table.h"
+
+namespace trireme::ops::testing {
+
+using tensor::DType;
+using tensor::Tensor;
+
+/// Evaluates the op `name`. The team has 3 members, so that splitting into pieces is exercised.
+inline std::vector<Tensor> run(std::string_view name, const std::vector<Tensor>& in,
+                               const ir::Attrs& attrs = {}, size_t results = 1) {
+  base::ThreadPool pool(3);
+  return evaluate(table().need(name), attrs, in, results, pool);
+}
+
+/// Evaluates with the kernel called `kernel` only, so that every kernel can be held against the oracle.
+inline Tensor run_kernel(std::string_view name, std::string_view kernel, const std::vector<Tensor>& in,
+                         const ir::Attrs& attrs = {}) {
+  ir::OpDef op = table().need(name);
+  std::erase_if(op.kernels, [&](const ir::Kernel& k) { return k.name != kernel; });
+  base::ThreadPool pool(3);
+  return evaluate(op, attrs, in, 1, pool)[0];
+}
+
+/// Uniform values in [low, high), cut to the element type.
+inline Tensor random_tensor(DType dtype, tensor::Dims dims, double low, double high, uint64_t seed = 1) {
+  Tensor t = Tensor::empty(dtype, std::move(dims));
+  base::Rng rng(seed);
+  tensor::visit_dtype(dtype, [&](auto zero) {
+    for (auto& v : t.mutable_data<decltype(zero)>())
+      v = static_cast<decltype(zero)>(low + (high - low) * rng.uniform());
+  });
+  return t;
+}
+
+inline Tensor ints(std::vector<int64_t> values) {
+  const int64_t n = static_cast<int64_t>(values.size());
+  return Tensor::from<int64_t>({n}, std::span<const int64_t>(values));
+}
+
+}  // namespace trireme::ops::testing
