@@ -24,7 +24,7 @@ void finish_packed(const ir::NodeView& node, const QProduct& q, PackedProduct& p
 /// Why no packed kernel runs the node, or nothing.
 ir::Refusal refuse_packed_product(const ir::NodeView& node);
 
-/// Packed convolution of any window and group; depthwise with one multiplication per channel and tap.
+/// Depthwise convolution, then packed convolution of any window and group.
 std::vector<ir::Kernel> qconv_fast_kernels();
 
 }  // namespace trireme::ops

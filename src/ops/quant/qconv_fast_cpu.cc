@@ -1,9 +1,9 @@
 // 8-bit convolution on packed weights, and depthwise convolution of 8-bit channels.
 #include <algorithm>
-#include <cmath>
 
 #include "backend/cpu/conv_quantized.h"
 #include "backend/cpu/cpu_stream.h"
+#include "backend/cpu/depthwise_nhwc.h"
 #include "ops/conv/window.h"
 #include "ops/dense/epilogue_cpu.h"
 #include "ops/kernel_forms.h"
@@ -82,98 +82,70 @@ ir::BoundKernel prepare_conv(const ir::KernelInit& init) {
   return {run, static_cast<int64_t>(cpu::quant_conv2d_workspace_bytes(shape, init.threads)), 1u << Q::w};
 }
 
-/// Depthwise: weights as 16-bit words [kh, kw, c] minus their zero points.
-struct DepthwisePlan {
-  cpu::ConvShape shape;
-  std::vector<int16_t> weights;
-  std::vector<int32_t> bias;  // [c]
-  std::vector<float> scale;   // [c], product scale / y scale
-  int32_t x_zero = 0;
-  float zero = 0, lowest = 0, highest = 255;
-};
+/// Scales, output type and clamp of a product whose offsets are in place.
+void set_epilogue(const QProduct& q, PackedProduct& p) {
+  for (double s : q.product_scale) p.scale.push_back(static_cast<float>(q.to_float() ? s : s / q.y_scale));
+  cpu::QuantEpilogue& e = p.epilogue;
+  e.output = q.to_float()         ? cpu::QuantOutput::f32
+             : q.out == DType::u8 ? cpu::QuantOutput::u8
+                                  : cpu::QuantOutput::s8;
+  e.offsets = p.offsets.data();
+  e.scale = p.scale.data();
+  if (q.to_float()) {
+    e.real = epilogue_of(q.activation);
+  } else {
+    e.zero = q.y_zero;
+    e.lo = q.lowest();
+    e.hi = q.highest();
+  }
+}
+
+constexpr int64_t kMaxDepthwiseTaps = 256;
 
 ir::Refusal refuse_depthwise(const ir::NodeView& node) {
   if (auto why = refuse_conv(node)) return why;
   const cpu::ConvShape s = conv_shape(node);
   if (s.groups != s.c || s.oc != s.c) return "groups are not single channels";
   if (node.out[0].dtype == DType::f32) return "the result is f32";
+  if (int64_t{s.kh} * s.kw > kMaxDepthwiseTaps)
+    return base::concat("the window has over ", kMaxDepthwiseTaps, " taps");
   return std::nullopt;
 }
 
-std::shared_ptr<const DepthwisePlan> depthwise_plan(const ir::NodeView& node) {
-  auto p = std::make_shared<DepthwisePlan>();
+/// Depthwise weights as exact integers in f32 [kh, kw, c]; epilogue.offsets of `product` are their sums.
+struct PackedDepthwise {
+  cpu::ConvShape shape;
+  std::vector<float> weights;
+  PackedProduct product;
+};
+
+std::shared_ptr<const PackedDepthwise> pack_depthwise(const ir::NodeView& node) {
+  auto p = std::make_shared<PackedDepthwise>();
   p->shape = conv_shape(node);
-  const QProduct q = read_product(node, p->shape.c);
-  const std::vector<int64_t> w = node.value(Q::w)->to_ints();
-  const size_t taps = static_cast<size_t>(p->shape.kh * p->shape.kw), c = static_cast<size_t>(p->shape.c);
-  p->weights.resize(taps * c);
-  for (size_t i = 0; i < c; ++i) {
-    for (size_t t = 0; t < taps; ++t)
-      p->weights[t * c + i] = static_cast<int16_t>(w[i * taps + t] - q.w_zero[i]);
-    p->scale.push_back(static_cast<float>(q.product_scale[i] / q.y_scale));
-  }
-  p->bias = q.bias;
-  p->x_zero = q.x_zero;
-  p->zero = static_cast<float>(q.y_zero);
-  p->lowest = static_cast<float>(q.lowest());
-  p->highest = static_cast<float>(q.highest());
+  const tensor::Tensor& w = *node.value(Q::w);
+  const QProduct q = read_product(node, p->shape.oc);
+  PackedProduct& product = p->product;
+  product.input = {.is_signed = node.in[Q::x].dtype == DType::i8, .zero = q.x_zero};
+  product.offsets.resize(static_cast<size_t>(q.channels));
+  p->weights.resize(static_cast<size_t>(w.elements()));
+  cpu::pack_quant_depthwise({p->shape, w.raw(), w.dtype() == DType::i8, q.w_zero.data(), q.bias.data()},
+                            product.input, {p->weights.data(), product.offsets.data()});
+  set_epilogue(q, product);
   return p;
 }
 
-// Channels of one pass: sums stay in registers or L1.
-constexpr int64_t kChannels = 64;
-
-/// Up to kChannels channels, from `first` on, of the output pixel at (row, column).
-template <class X, class Y>
-void depthwise_pixel(const DepthwisePlan& p, const X* image, std::array<int64_t, 2> at, int64_t first, Y* y) {
-  const auto [oh, ow] = at;
-  const int64_t count = std::min(kChannels, p.shape.c - first);
-  const cpu::ConvShape& s = p.shape;
-  int32_t sum[kChannels];
-  std::copy_n(p.bias.data() + first, count, sum);
-  for (int kh = 0; kh < s.kh; ++kh) {
-    const int64_t ih = oh * s.stride_h - s.pad_top + int64_t{kh} * s.dilation_h;
-    if (ih < 0 || ih >= s.h) continue;
-    for (int kw = 0; kw < s.kw; ++kw) {
-      const int64_t iw = ow * s.stride_w - s.pad_left + int64_t{kw} * s.dilation_w;
-      if (iw < 0 || iw >= s.w) continue;
-      const X* x = image + (ih * s.w + iw) * s.c + first;
-      const int16_t* w = p.weights.data() + (int64_t{kh} * s.kw + kw) * s.c + first;
-      const int32_t zero = p.x_zero;
-      for (int64_t i = 0; i < count; ++i) sum[i] += (static_cast<int32_t>(x[i]) - zero) * w[i];
-    }
-  }
-  for (int64_t i = 0; i < count; ++i) {
-    const float v = static_cast<float>(sum[i]) * p.scale[static_cast<size_t>(first + i)] + p.zero;
-    const float clamped = std::min(std::max(v, p.lowest), p.highest);
-    // Adding 1.5 * 2^23 rounds half to even.
-    y[i] = static_cast<Y>(static_cast<int32_t>((clamped + 12582912.0f) - 12582912.0f));
-  }
-}
-
-template <class X, class Y>
-ir::BoundKernel bind_depthwise(std::shared_ptr<const DepthwisePlan> p) {
+ir::BoundKernel prepare_depthwise(const ir::KernelInit& init) {
+  const auto p = pack_depthwise(init.node);
   auto run = [p](const ir::RunArgs& args) {
-    const cpu::ConvShape& s = p->shape;
-    const int64_t height = s.out_h(), width = s.out_w();
-    cpu::pool_of(args.stream).run(s.n * height, [&](int64_t row) {
-      const X* image = in_ptr<X>(args, Q::x) + row / height * s.h * s.w * s.c;
-      Y* y = out_ptr<Y>(args, 0) + row * width * s.c;
-      for (int64_t ow = 0; ow < width; ++ow) {
-        for (int64_t c = 0; c < s.c; c += kChannels) {
-          depthwise_pixel(*p, image, {row % height, ow}, c, y + ow * s.c + c);
-        }
-      }
-    });
+    const cpu::QuantDepthwiseArgs call{.shape = p->shape,
+                                       .x = args.in[Q::x],
+                                       .input = p->product.input,
+                                       .weights = p->weights.data(),
+                                       .y = args.out[0],
+                                       .epilogue = p->product.epilogue};
+    cpu::quant_depthwise_nhwc(call, cpu::pool_of(args.stream));
   };
   return {run, 0, 1u << Q::w};
-}
-
-ir::BoundKernel prepare_depthwise(const ir::KernelInit& init) {
-  auto p = depthwise_plan(init.node);
-  const bool xs = init.node.in[Q::x].dtype == DType::i8, ys = init.node.out[0].dtype == DType::i8;
-  if (xs) return ys ? bind_depthwise<int8_t, int8_t>(p) : bind_depthwise<int8_t, uint8_t>(p);
-  return ys ? bind_depthwise<uint8_t, int8_t>(p) : bind_depthwise<uint8_t, uint8_t>(p);
 }
 
 }  // namespace
@@ -200,21 +172,8 @@ void finish_packed(const ir::NodeView& node, const QProduct& q, PackedProduct& p
     by_row |=
         cpu::quant_offsets(p.groups[g], p.input, q.bias.data() + g * each, q.w_zero.data() + g * each, out);
   }
-  for (double s : q.product_scale) p.scale.push_back(static_cast<float>(q.to_float() ? s : s / q.y_scale));
-  cpu::QuantEpilogue& e = p.epilogue;
-  e.output = q.to_float()         ? cpu::QuantOutput::f32
-             : q.out == DType::u8 ? cpu::QuantOutput::u8
-                                  : cpu::QuantOutput::s8;
-  e.offsets = p.offsets.data();
-  e.row_factors = by_row ? p.row_factors.data() : nullptr;
-  e.scale = p.scale.data();
-  if (q.to_float()) {
-    e.real = epilogue_of(q.activation);
-  } else {
-    e.zero = q.y_zero;
-    e.lo = q.lowest();
-    e.hi = q.highest();
-  }
+  set_epilogue(q, p);
+  p.epilogue.row_factors = by_row ? p.row_factors.data() : nullptr;
 }
 
 std::vector<ir::Kernel> qconv_fast_kernels() {
