@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "backend/cpu/cpu_stream.h"
+#include "backend/cpu/quantize_linear.h"
 #include "ops/dense/matmul_shape.h"
 #include "ops/elementwise/cast.h"
 #include "ops/elementwise/small_float.h"
@@ -112,110 +113,79 @@ ir::BoundKernel prepare_dequantize(const ir::KernelInit& init) {
   return {run};
 }
 
-/// f32 to 8 bits with one scale, the case of almost every activation: multiplies are not used, so the result
-/// equals the division that the formula asks for.
-template <class Y>
-void quantize_plain(const float* x, float scale, Y zero, Y* y, int64_t n) {
-  const float lowest = std::numeric_limits<Y>::min(), highest = std::numeric_limits<Y>::max();
-  for (int64_t i = 0; i < n; ++i) {
-    // nearbyint of |v| < 2^22 by the carry of 1.5 * 2^23: vectorises on every target.
-    const float v = std::min(std::max(x[i] / scale, -65536.0f), 65536.0f);
-    const float rounded = (v + 12582912.0f) - 12582912.0f;
-    y[i] = static_cast<Y>(std::min(std::max(rounded + static_cast<float>(zero), lowest), highest));
-  }
+/// The tensor as the toolkit takes it: [outer, axis, inner] with one scale per index of the axis.
+struct VectorForm {
+  int64_t outer = 1, axis = 1, inner = 0;
+  bool has_zero = false;
+};
+
+VectorForm vector_form(const ir::NodeView& node) {
+  const ScaleMap map = scale_map(node);
+  if (map.kind == ScaleMap::Kind::tensor)
+    return {1, 1, tensor::element_count(node.in_dims(0)), node.present(2)};
+  return {map.outer, map.n, map.inner, node.present(2)};
 }
 
-ir::Refusal refuse_plain(const ir::NodeView& node) {
-  if (auto why = refuse_dtype(node, 0, {DType::f32})) return why;
+ir::Refusal refuse_vector(const ir::NodeView& node) {
+  if (auto why = refuse_empty(node)) return why;
   if (auto why = refuse_dtype(node, 1, {DType::f32})) return why;
+  if (scale_map(node).kind == ScaleMap::Kind::blocked) return "scales are blocked";
+  return std::nullopt;
+}
+
+ir::Refusal refuse_vector_quantize(const ir::NodeView& node) {
+  if (auto why = refuse_dtype(node, 0, {DType::f32})) return why;
   if (node.out[0].dtype != DType::u8 && node.out[0].dtype != DType::i8)
     return "the result is not an 8-bit integer";
   if (node.attrs.get_int("precision", 0) > 1) return "another precision is asked for";
-  if (scale_map(node).kind == ScaleMap::Kind::blocked) return "scales are blocked";
-  return std::nullopt;
+  return refuse_vector(node);
 }
 
-/// Per tensor or per axis: runs of elements that share a scale.
-template <class Y>
-ir::BoundKernel bind_plain(const ir::NodeView& node) {
-  const ScaleMap map = scale_map(node);
-  const int64_t n = tensor::element_count(node.in_dims(0));
-  const bool has_zero = node.present(2), whole = map.kind == ScaleMap::Kind::tensor;
-  const int64_t each = whole ? kChunk : std::max<int64_t>(map.inner, 1);
-  return {[=](const ir::RunArgs& args) {
-    const int64_t runs = n == 0 ? 0 : (n + each - 1) / each;
-    cpu::pool_of(args.stream)
-        .for_range(runs, std::max<int64_t>(1, kChunk / each), [&](int64_t first, int64_t last) {
-          for (int64_t r = first; r < last; ++r) {
-            const int64_t begin = r * each, end = std::min(n, begin + each), s = whole ? 0 : r % map.n;
-            quantize_plain<Y>(in_ptr<float>(args, 0) + begin, in_ptr<float>(args, 1)[s],
-                              has_zero ? in_ptr<Y>(args, 2)[s] : Y(0), out_ptr<Y>(args, 0) + begin,
-                              end - begin);
-          }
-        });
+ir::BoundKernel prepare_vector_quantize(const ir::KernelInit& init) {
+  const VectorForm form = vector_form(init.node);
+  const cpu::QuantType type = init.node.out[0].dtype == DType::i8 ? cpu::QuantType::i8 : cpu::QuantType::u8;
+  return {[form, type](const ir::RunArgs& args) {
+    const cpu::QuantizeLinear call{.x = in_ptr<float>(args, 0),
+                                   .y = args.out[0],
+                                   .type = type,
+                                   .scale = in_ptr<float>(args, 1),
+                                   .zero_point = form.has_zero ? args.in[2] : nullptr,
+                                   .outer = form.outer,
+                                   .axis = form.axis,
+                                   .inner = form.inner};
+    cpu::quantize_linear(call, cpu::pool_of(args.stream));
   }};
 }
 
-ir::BoundKernel prepare_plain(const ir::KernelInit& init) {
-  return init.node.out[0].dtype == DType::i8 ? bind_plain<int8_t>(init.node) : bind_plain<uint8_t>(init.node);
-}
-
-template <class X>
-void dequantize_plain(const X* x, float scale, int32_t zero, float* y, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) y[i] = static_cast<float>(static_cast<int32_t>(x[i]) - zero) * scale;
-}
-
-ir::Refusal refuse_plain_dequantize(const ir::NodeView& node) {
+ir::Refusal refuse_vector_dequantize(const ir::NodeView& node) {
   if (auto why = refuse_dtype(node, 0, {DType::u8, DType::i8, DType::i32})) return why;
-  if (auto why = refuse_dtype(node, 1, {DType::f32})) return why;
   if (node.out[0].dtype != DType::f32) return "the result is not f32";
-  if (scale_map(node).kind == ScaleMap::Kind::blocked) return "scales are blocked";
-  return std::nullopt;
+  return refuse_vector(node);
 }
 
-template <class X>
-ir::BoundKernel bind_plain_dequantize(const ir::NodeView& node) {
-  const ScaleMap map = scale_map(node);
-  const int64_t n = tensor::element_count(node.in_dims(0));
-  const bool has_zero = node.present(2), whole = map.kind == ScaleMap::Kind::tensor;
-  const int64_t each = whole ? kChunk : std::max<int64_t>(map.inner, 1);
-  return {[=](const ir::RunArgs& args) {
-    const int64_t runs = n == 0 ? 0 : (n + each - 1) / each;
-    cpu::pool_of(args.stream)
-        .for_range(runs, std::max<int64_t>(1, kChunk / each), [&](int64_t first, int64_t last) {
-          for (int64_t r = first; r < last; ++r) {
-            const int64_t begin = r * each, end = std::min(n, begin + each), s = whole ? 0 : r % map.n;
-            dequantize_plain<X>(in_ptr<X>(args, 0) + begin, in_ptr<float>(args, 1)[s],
-                                has_zero ? in_ptr<X>(args, 2)[s] : 0, out_ptr<float>(args, 0) + begin,
-                                end - begin);
-          }
-        });
+ir::BoundKernel prepare_vector_dequantize(const ir::KernelInit& init) {
+  using Type = cpu::DequantizeLinear::Type;
+  const VectorForm form = vector_form(init.node);
+  const DType from = init.node.in[0].dtype;
+  const Type type = from == DType::u8 ? Type::u8 : from == DType::i8 ? Type::i8 : Type::i32;
+  return {[form, type](const ir::RunArgs& args) {
+    const cpu::DequantizeLinear call{.x = args.in[0],
+                                     .y = out_ptr<float>(args, 0),
+                                     .type = type,
+                                     .scale = in_ptr<float>(args, 1),
+                                     .zero_point = form.has_zero ? args.in[2] : nullptr,
+                                     .outer = form.outer,
+                                     .axis = form.axis,
+                                     .inner = form.inner};
+    cpu::dequantize_linear(call, cpu::pool_of(args.stream));
   }};
-}
-
-ir::BoundKernel prepare_plain_dequantize(const ir::KernelInit& init) {
-  switch (init.node.in[0].dtype) {
-    case DType::u8: return bind_plain_dequantize<uint8_t>(init.node);
-    case DType::i8: return bind_plain_dequantize<int8_t>(init.node);
-    default: return bind_plain_dequantize<int32_t>(init.node);
-  }
 }
 
 void dynamic_quantize(const ir::RunArgs& args, int64_t n) {
-  const float* x = in_ptr<float>(args, 0);
-  float low = 0, high = 0;
-  for (int64_t i = 0; i < n; ++i) {
-    low = std::min(low, x[i]);
-    high = std::max(high, x[i]);
-  }
-  const float range = (high - low) / 255.0f, scale = range == 0.0f ? 1.0f : range;
-  const float zero = std::nearbyint(std::clamp(0.0f - low / scale, 0.0f, 255.0f));
-  *out_ptr<float>(args, 1) = range;
-  *out_ptr<uint8_t>(args, 2) = static_cast<uint8_t>(zero);
-  cpu::pool_of(args.stream).for_range(n, kChunk, [&](int64_t begin, int64_t end) {
-    quantize_plain<uint8_t>(x + begin, scale, static_cast<uint8_t>(zero), out_ptr<uint8_t>(args, 0) + begin,
-                            end - begin);
-  });
+  const cpu::QuantParams params =
+      cpu::dynamic_quantize(in_ptr<float>(args, 0), out_ptr<uint8_t>(args, 0), n, cpu::pool_of(args.stream));
+  *out_ptr<float>(args, 1) = params.scale;
+  *out_ptr<uint8_t>(args, 2) = params.zero_point;
 }
 
 struct QMatmulPlan {
@@ -276,12 +246,12 @@ ir::BoundKernel prepare_qmatmul(const ir::KernelInit& init) {
 }  // namespace
 
 std::vector<ir::Kernel> quantize_linear_cpu_kernels() {
-  return {{.name = "plain_8_bit", .refuse = refuse_plain, .prepare = prepare_plain},
+  return {{.name = "vector", .refuse = refuse_vector_quantize, .prepare = prepare_vector_quantize},
           {.name = "reference", .prepare = prepare_quantize}};
 }
 
 std::vector<ir::Kernel> dequantize_linear_cpu_kernels() {
-  return {{.name = "plain", .refuse = refuse_plain_dequantize, .prepare = prepare_plain_dequantize},
+  return {{.name = "vector", .refuse = refuse_vector_dequantize, .prepare = prepare_vector_dequantize},
           {.name = "reference", .prepare = prepare_dequantize}};
 }
 

@@ -1,0 +1,40 @@
+// quantize_linear and dequantize_linear: vector and reference kernels against the formula.
+#include "tests/run_kernels.h"
+
+namespace trireme::ops {
+namespace {
+
+using tensor::Tensor;
+
+TEST(QuantizeLinear, KernelsRoundHalfToEvenAndSaturatePerAxis) {
+  const Tensor x = tests::random_tensor({3, 4, 21}, 1, 3.0f);
+  const Tensor scale = Tensor::from<float>({4}, {0.02f, 0.5f, 0.25f, 0.01f}),
+               zero = Tensor::from<uint8_t>({4}, {0, 128, 255, 7});
+  std::vector<double> want, back;
+  for (size_t i = 0; i < 252; ++i) {
+    const size_t c = i / 21 % 4;
+    const float quotient = x.data<float>()[i] / scale.data<float>()[c];
+    want.push_back(std::clamp(std::nearbyint(double(quotient)) + zero.to_doubles()[c], 0.0, 255.0));
+    back.push_back((want.back() - zero.to_doubles()[c]) * scale.to_doubles()[c]);
+  }
+  const auto results = tests::run_kernels("quantize_linear", {{"axis", int64_t{1}}}, {x, scale, zero});
+  ASSERT_EQ(results.size(), 2u);
+  for (const auto& r : results) {
+    tests::expect_close(r.out[0], want, 0, 0, r.kernel);
+    for (const auto& d :
+         tests::run_kernels("dequantize_linear", {{"axis", int64_t{1}}}, {r.out[0], scale, zero})) {
+      tests::expect_close(d.out[0], back, 1e-6, 1e-6, d.kernel);
+    }
+  }
+}
+
+TEST(QuantizeLinear, TiesGoToEven) {
+  const Tensor x = Tensor::from<float>({6}, {0.5f, 1.5f, 2.5f, -0.5f, -1.5f, 1e9f});
+  for (const auto& r :
+       tests::run_kernels("quantize_linear", {}, {x, Tensor::scalar(1.0f), Tensor::scalar(int8_t{0})})) {
+    tests::expect_close(r.out[0], {0, 2, 2, 0, -2, 127}, 0, 0, r.kernel);
+  }
+}
+
+}  // namespace
+}  // namespace trireme::ops
