@@ -2,7 +2,7 @@
 #include <cstring>
 
 #include "backend/cpu/cpu_stream.h"
-#include "ops/elementwise/element_math.h"
+#include "ops/elementwise/binary_math.h"
 #include "ops/elementwise/special.h"
 
 namespace trireme::ops {
@@ -98,9 +98,7 @@ RowFn pow_row(DType base, DType exponent) {
     });
   });
 }
-RowFn bit_shift_row(DType dtype) {
-  return row_for<BinaryRow<math::BitShift>, Class::integer>(dtype);
-}
+RowFn bit_shift_row(DType dtype) { return row_for<BinaryRow<math::BitShift>, Class::integer>(dtype); }
 RowFn gelu_row(DType dtype, bool is_tanh) {
   return is_tanh ? row_for<UnaryRow<math::GeluTanh>, Class::real>(dtype)
                  : row_for<UnaryRow<math::GeluErf>, Class::real>(dtype);
