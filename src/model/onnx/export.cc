@@ -72,19 +72,27 @@ void write_tensor(pbf_writer& w, const tensor::Tensor& t, const std::string& nam
   w.add_bytes(9, reinterpret_cast<const char*>(t.raw()), static_cast<size_t>(t.bytes()));
 }
 
-void write_type(pbf_writer& w, const tensor::TensorType& type) {
-  pbf_writer tensor_type(w, 1);
-  tensor_type.add_int32(1, dtype_to_onnx(type.dtype));
-  if (!type.shape.has_rank()) return;
-  pbf_writer shape(tensor_type, 2);
-  for (const tensor::Dim& d : type.shape.dims()) {
-    pbf_writer dim(shape, 1);
+/// An empty message is written all the same: it is a scalar's shape, or a dimension that is not known.
+std::string encode_shape(const tensor::Shape& shape) {
+  std::string bytes;
+  pbf_writer w(bytes);
+  for (const tensor::Dim& d : shape.dims()) {
+    std::string dim_bytes;
+    pbf_writer dim(dim_bytes);
     if (d.is_static()) {
       dim.add_int64(1, d.value());
     } else if (!d.is_unknown()) {
       dim.add_string(2, d.name());
     }
+    w.add_message(1, dim_bytes);
   }
+  return bytes;
+}
+
+void write_type(pbf_writer& w, const tensor::TensorType& type) {
+  pbf_writer tensor_type(w, 1);
+  tensor_type.add_int32(1, dtype_to_onnx(type.dtype));
+  if (type.shape.has_rank()) tensor_type.add_message(2, encode_shape(type.shape));
 }
 
 void write_value_info(pbf_writer& w, const std::string& name, const tensor::TensorType& type) {
