@@ -21,8 +21,4 @@ tensor::Tensor random_tensor(tensor::DType dtype, const tensor::Dims& dims, uint
 /// "name=value" -> pair. Throws invalid_argument without "=".
 std::pair<std::string, std::string> split_assignment(const std::string& text);
 
-/// Largest |a - b| / max(|b|, 1e-2 * max |b|) over all elements; 0 for equal bytes, infinity where one is NaN or the
-/// shapes differ.
-double relative_error(const tensor::Tensor& actual, const tensor::Tensor& expected);
-
 }  // namespace trireme::cli

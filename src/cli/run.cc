@@ -10,6 +10,7 @@
 #include "cli/verb.h"
 #include "model/npy.h"
 #include "model/onnx/tensor_proto.h"
+#include "tensor/compare.h"
 
 namespace trireme::cli {
 namespace {
@@ -87,7 +88,7 @@ int check_test_data(engine::Session& session, const RunOptions& options, base::J
     const std::vector<tensor::Tensor> expected = read_set(set, "output", graph.outputs().size());
     const std::vector<tensor::Tensor> actual = session.run(in);
     for (size_t i = 0; i < expected.size(); ++i) {
-      const double error = relative_error(actual[i], expected[i]);
+      const double error = tensor::relative_error(actual[i], expected[i]);
       const bool ok = error <= options.tolerance;
       failures += ok ? 0 : 1;
       base::Json row = base::Json::object();
