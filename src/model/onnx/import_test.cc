@@ -4,9 +4,13 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <functional>
 #include <protozero/pbf_writer.hpp>
 #include <random>
+
+#include "base/file.h"
+#include "tests/test_data.h"
 
 namespace trireme::model::onnx {
 namespace {
@@ -172,13 +176,11 @@ TEST(OnnxImport, BoundsFunctionGrowth) {
   EXPECT_NE(refusal(bomb, invalid_argument).find("nodes"), std::string::npos);
 }
 
-TEST(OnnxImport, SurvivesMutation) {
-  const std::string good = model({.nodes = {node("F", {"x"}, {"h"}, "my"), node("Identity", {"w"}, {"y"})},
-                                  .initializers = {float_tensor("w", {3, 4})},
-                                  .functions = {function("F", {node("Identity", {"a"}, {"b"})})}});
-  std::mt19937 random(7);
+/// Imports mutated copies of `good`; returns how many were refused. Only clear errors may come out.
+int import_mutated(const std::string& good, int rounds, uint32_t seed) {
+  std::mt19937 random(seed);
   int refused = 0;
-  for (int round = 0; round < 20000; ++round) {
+  for (int round = 0; round < rounds; ++round) {
     auto bytes = std::make_shared<std::string>(good);
     const size_t flips = 1 + random() % 3;
     for (size_t i = 0; i < flips; ++i) (*bytes)[random() % bytes->size()] = static_cast<char>(random());
@@ -186,11 +188,60 @@ TEST(OnnxImport, SurvivesMutation) {
     try {
       import_onnx(*bytes, bytes, "");
     } catch (const base::Error& e) {
-      EXPECT_NE(e.code(), base::ErrorCode::internal) << e.what();
+      EXPECT_NE(e.code(), base::ErrorCode::internal)
+          << "seed " << seed << " round " << round << ": " << e.what();
       ++refused;
     }
   }
-  EXPECT_GT(refused, 5000);
+  return refused;
+}
+
+TEST(OnnxImport, SurvivesMutation) {
+  const std::string good = model({.nodes = {node("F", {"x"}, {"h"}, "my"), node("Identity", {"w"}, {"y"})},
+                                  .initializers = {float_tensor("w", {3, 4})},
+                                  .functions = {function("F", {node("Identity", {"a"}, {"b"})})}});
+  EXPECT_GT(import_mutated(good, 20000, 7), 5000);
+  uint32_t seed = 100;
+  for (const auto& entry : std::filesystem::directory_iterator(tests::source_dir() / "tests/fuzz/onnx")) {
+    EXPECT_GT(import_mutated(base::read_file(entry.path().string()), 2000, seed++), 200) << entry.path();
+  }
+}
+
+TEST(OnnxImport, ReadsTheSeeds) {
+  for (const auto& entry : std::filesystem::directory_iterator(tests::source_dir() / "tests/fuzz/onnx")) {
+    if (entry.path().stem() == "external") continue;
+    const Model m = load_onnx(entry.path().string());
+    EXPECT_EQ(m.graph.outputs().size(), 1u) << entry.path();
+    ir::verify(m.graph);
+  }
+}
+
+TEST(OnnxImport, ReadsExternalDataInsideTheDirectoryOnly) {
+  const auto dir = std::filesystem::temp_directory_path() / "trireme_external_data";
+  std::filesystem::create_directories(dir);
+  base::write_file_atomic((dir / "w.bin").string(), std::string("\0\0\0\0\0\0\x80\x3f\0\0\0\x40", 12));
+  const auto load = [&](const std::string& location, const std::string& offset, const std::string& length) {
+    const auto pair = [](const char* key, const std::string& text) {
+      return message([&](pbf_writer& w) { w.add_string(1, key), w.add_string(2, text); });
+    };
+    const std::string tensor = message([&](pbf_writer& w) {
+      w.add_int64(1, 2), w.add_int32(2, 1), w.add_string(8, "w"), w.add_int32(14, 1);
+      w.add_message(13, pair("location", location)), w.add_message(13, pair("offset", offset));
+      w.add_message(13, pair("length", length));
+    });
+    const auto owner = std::make_shared<std::string>(
+        model({.nodes = {node("Identity", {"w"}, {"y"})}, .initializers = {tensor}}));
+    const Model m = import_onnx(*owner, owner, dir.string());
+    return m.graph.known(m.graph.nodes()[0].in[0])->to_doubles();
+  };
+  EXPECT_EQ(load("w.bin", "4", "8"), (std::vector<double>{1, 2}));
+  EXPECT_THROW(load("../trireme_external_data/w.bin", "4", "8"), base::Error);
+  EXPECT_THROW(load("/etc/passwd", "0", "8"), base::Error);
+  EXPECT_THROW(load("w.bin", "8", "8"), base::Error);
+  EXPECT_THROW(load("w.bin", "18446744073709551615", "8"), base::Error);
+  EXPECT_THROW(load("w.bin", "4", "4"), base::Error);
+  EXPECT_THROW(load("w.bin", "-4", "8"), base::Error);
+  std::filesystem::remove_all(dir);
 }
 
 }  // namespace
