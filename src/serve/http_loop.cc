@@ -11,6 +11,7 @@
 #include <array>
 #include <cerrno>
 #include <chrono>
+#include <csignal>
 #include <ctime>
 
 namespace trireme::serve {
@@ -83,6 +84,11 @@ void HttpLoop::listen_on(int fd) {
 
 void HttpLoop::run() {
   mailbox_->owner.store(std::this_thread::get_id());
+  // OpenSSL writes with write(): without this a client that leaves mid-answer would end the process.
+  sigset_t pipe;
+  sigemptyset(&pipe);
+  sigaddset(&pipe, SIGPIPE);
+  pthread_sigmask(SIG_BLOCK, &pipe, nullptr);
   std::array<epoll_event, 256> events;
   while (!shared_.stopping.load(std::memory_order_relaxed)) {
     int timeout = sleep_ms();

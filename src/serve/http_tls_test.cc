@@ -1,0 +1,123 @@
+// HTTPS: the server with a certificate made here, an OpenSSL client of the test's own, bodies of every size.
+#include <gtest/gtest.h>
+#include <openssl/evp.h>
+#include <openssl/pem.h>
+#include <openssl/ssl.h>
+#include <openssl/x509.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "serve/http_client.h"
+#include "serve/http_server.h"
+
+namespace trireme::serve {
+namespace {
+
+template <class T, void (*Free)(T*)>
+struct Freer {
+  void operator()(T* p) const { Free(p); }
+};
+using Key = std::unique_ptr<EVP_PKEY, Freer<EVP_PKEY, EVP_PKEY_free>>;
+using Certificate = std::unique_ptr<X509, Freer<X509, X509_free>>;
+using Context = std::unique_ptr<SSL_CTX, Freer<SSL_CTX, SSL_CTX_free>>;
+using Session = std::unique_ptr<SSL, Freer<SSL, SSL_free>>;
+
+// A self-signed certificate for "localhost" and its key, in files that vanish with the object.
+class CertificateFiles {
+ public:
+  CertificateFiles()
+      : base_(
+            (std::filesystem::temp_directory_path() / ("trireme_tls_" + std::to_string(getpid()))).string()) {
+    const Key key(EVP_EC_gen("P-256"));
+    const Certificate certificate(X509_new());
+    ASN1_INTEGER_set(X509_get_serialNumber(certificate.get()), 1);
+    X509_gmtime_adj(X509_getm_notBefore(certificate.get()), -60);
+    X509_gmtime_adj(X509_getm_notAfter(certificate.get()), 3600);
+    X509_set_pubkey(certificate.get(), key.get());
+    X509_NAME* name = X509_get_subject_name(certificate.get());
+    const auto* host = reinterpret_cast<const unsigned char*>("localhost");
+    X509_NAME_add_entry_by_txt(name, "CN", MBSTRING_ASC, host, -1, -1, 0);
+    X509_set_issuer_name(certificate.get(), name);
+    X509_sign(certificate.get(), key.get(), EVP_sha256());
+    std::FILE* out = std::fopen(certificate_file().c_str(), "w");
+    PEM_write_X509(out, certificate.get());
+    std::fclose(out);
+    out = std::fopen(key_file().c_str(), "w");
+    PEM_write_PrivateKey(out, key.get(), nullptr, nullptr, 0, nullptr, nullptr);
+    std::fclose(out);
+  }
+  ~CertificateFiles() {
+    std::filesystem::remove(certificate_file());
+    std::filesystem::remove(key_file());
+  }
+  std::string certificate_file() const { return base_ + ".crt"; }
+  std::string key_file() const { return base_ + ".key"; }
+
+ private:
+  std::string base_;
+};
+
+HttpReceived exchange(SSL* ssl, const std::string& request) {
+  size_t sent = 0;
+  EXPECT_EQ(SSL_write_ex(ssl, request.data(), request.size(), &sent), 1);
+  HttpResponseParser parser;
+  std::string buffer(65536, '\0');
+  while (!parser.done()) {
+    const int got = SSL_read(ssl, buffer.data(), static_cast<int>(buffer.size()));
+    if (got <= 0) {
+      parser.feed_eof();
+      break;
+    }
+    parser.feed({buffer.data(), static_cast<size_t>(got)});
+  }
+  return parser.message();
+}
+
+TEST(HttpTls, ServesKeptConnectionsAndLargeBodies) {
+  const CertificateFiles files;
+  HttpServerOptions options;
+  options.host = "127.0.0.1";
+  options.tls_certificate_file = files.certificate_file();
+  options.tls_key_file = files.key_file();
+  HttpServer server(options, [](HttpRequest&& request, HttpReply reply) {
+    HttpResponse response;
+    response.body.emplace_back(std::string(request.body.view()));
+    reply.send(std::move(response));
+  });
+  const Context context(SSL_CTX_new(TLS_client_method()));
+  const int fd = http_connect("127.0.0.1", server.port(), false);
+  {
+    const Session ssl(SSL_new(context.get()));
+    SSL_set_fd(ssl.get(), fd);
+    ASSERT_EQ(SSL_connect(ssl.get()), 1);
+    for (const size_t bytes : {0, 5, 100'000, 2'000'000}) {
+      std::string body(bytes, '\0');
+      for (size_t i = 0; i < bytes; ++i) body[i] = static_cast<char>(i * 31);
+      const HttpReceived got = exchange(ssl.get(), http_request_head("POST", "/", "h", bytes, {}) + body);
+      EXPECT_EQ(got.status, 200);
+      EXPECT_EQ(got.body, body) << bytes;
+    }
+    EXPECT_EQ(server.counts().connections_accepted, 1u);
+  }
+  ::close(fd);
+}
+
+TEST(HttpTls, PlainBytesOnATlsPortAreDroppedQuietly) {
+  const CertificateFiles files;
+  HttpServerOptions options;
+  options.host = "127.0.0.1";
+  options.tls_certificate_file = files.certificate_file();
+  options.tls_key_file = files.key_file();
+  HttpServer server(options, [](HttpRequest&&, HttpReply) {});
+  HttpClient client("127.0.0.1", server.port(), std::chrono::seconds(5));
+  client.send_raw("GET / HTTP/1.1\r\nHost: h\r\n\r\n");
+  EXPECT_TRUE(client.wait_closed());
+  EXPECT_EQ(server.counts().requests, 0u);
+}
+
+}  // namespace
+}  // namespace trireme::serve
