@@ -1,6 +1,7 @@
 // Event loop of the HTTP server: edge-triggered epoll, accepting and placing connections, timers, drain.
 #include "serve/http_loop.h"
 
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/epoll.h>
@@ -70,11 +71,13 @@ HttpLoop::HttpLoop(HttpShared& shared)
 
 HttpLoop::~HttpLoop() {
   if (listen_fd_ >= 0) ::close(listen_fd_);
+  if (spare_fd_ >= 0) ::close(spare_fd_);
   ::close(epoll_fd_);
 }
 
 void HttpLoop::listen_on(int fd) {
   listen_fd_ = fd;
+  spare_fd_ = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
   listening_.store(true);
   epoll_event event{};
   event.events = EPOLLIN;
@@ -129,8 +132,8 @@ void HttpLoop::accept_all() {
   while (listen_fd_ >= 0) {
     const int fd = accept4(listen_fd_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (fd < 0) {
-      // Out of descriptors: level-triggered epoll will call again; existing connections go on.
       if (errno == EINTR || errno == ECONNABORTED) continue;
+      if ((errno == EMFILE || errno == ENFILE) && turn_one_away()) continue;
       return;
     }
     if (shared_.counts.open.load() >= shared_.options.max_connections) {
@@ -151,6 +154,16 @@ void HttpLoop::accept_all() {
       target->adopt_from_anywhere(fd);
     }
   }
+}
+
+// Out of descriptors, a waiting client would keep the level-triggered listener ready and this thread
+// spinning: the spare descriptor is given up for the moment it takes to refuse one.
+bool HttpLoop::turn_one_away() {
+  if (spare_fd_ >= 0) ::close(spare_fd_);
+  const int fd = accept4(listen_fd_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
+  if (fd >= 0) refuse(fd);
+  spare_fd_ = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+  return fd >= 0;
 }
 
 void HttpLoop::refuse(int fd) {

@@ -70,6 +70,7 @@ class HttpLoop {
  private:
   void accept_all();
   void refuse(int fd);
+  bool turn_one_away();
   void handle_revisits();
   void check_timers();
   void begin_drain();
@@ -80,6 +81,7 @@ class HttpLoop {
   std::shared_ptr<HttpMailbox> mailbox_;
   int epoll_fd_ = -1;
   int listen_fd_ = -1;
+  int spare_fd_ = -1;  // see turn_one_away()
   std::atomic<bool> listening_{false};
   std::atomic<int64_t> load_{0};  // open connections, for placement
   int64_t now_ns_ = 0;
