@@ -131,6 +131,43 @@ struct Wide {
   uint64_t half[2];
 };
 
+// Two to four planes woven into dense pixels: y[c * N + r] = x[r * plane + c].
+template <class T, int N>
+void weave(const char* x, int64_t plane, char* y, int64_t pixels) {
+  const T* from = reinterpret_cast<const T*>(x);
+  T* to = reinterpret_cast<T*>(y);
+  for (int64_t c = 0; c < pixels; ++c) {
+    for (int r = 0; r < N; ++r) to[c * N + r] = from[r * plane + c];
+  }
+}
+
+template <class T>
+auto weave_of(int64_t planes) {
+  return planes == 2 ? weave<T, 2> : planes == 3 ? weave<T, 3> : weave<T, 4>;
+}
+
+// A transpose with so few rows that tiles would be nearly empty: the layout change of colour images.
+bool is_woven(const Plan& p) {
+  const Axis cols = p.axes[static_cast<size_t>(p.rank - 2)], rows = p.axes[static_cast<size_t>(p.rank - 1)];
+  return rows.n >= 2 && rows.n <= 4 && cols.ys == rows.n && cols.xs == 1 && p.bytes <= 4;
+}
+
+void copy_woven(const Plan& p, base::ThreadPool& pool) {
+  const Axis cols = p.axes[static_cast<size_t>(p.rank - 2)], rows = p.axes[static_cast<size_t>(p.rank - 1)];
+  const auto weave_planes = p.bytes == 1   ? weave_of<uint8_t>(rows.n)
+                            : p.bytes == 2 ? weave_of<uint16_t>(rows.n)
+                                           : weave_of<uint32_t>(rows.n);
+  constexpr int64_t kPixels = 8192;
+  const int64_t cuts = (cols.n + kPixels - 1) / kPixels;
+  pool.for_range(p.outer_count(2) * cuts, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t t = begin; t < end; ++t) {
+      const Offset at = offset_of(p, 2, t / cuts);
+      const int64_t c = t % cuts * kPixels;
+      weave_planes(p.x + at.x + c * p.bytes, rows.xs, p.y + at.y + c * rows.n * p.bytes, std::min(kPixels, cols.n - c));
+    }
+  });
+}
+
 template <class T>
 void copy_line(const char* x, char* y, const Axis& a) {
   const T* from = reinterpret_cast<const T*>(x);
@@ -182,7 +219,7 @@ void copy_strided(const StridedCopy& args, base::ThreadPool& pool) {
   widen(p);
   const Axis& last = p.axes[static_cast<size_t>(p.rank - 1)];
   if (last.xs == 1 && last.ys == 1) return copy_runs(p, pool);
-  if (p.rank >= 2 && pair_axes(p)) return copy_transposed(p, pool);
+  if (p.rank >= 2 && pair_axes(p)) return is_woven(p) ? copy_woven(p, pool) : copy_transposed(p, pool);
   copy_elements(p, pool);
 }
 

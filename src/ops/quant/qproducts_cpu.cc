@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "backend/cpu/quantized_add.h"
 #include "backend/cpu/cpu_stream.h"
 #include "ops/conv/window.h"
 #include "ops/kernel_forms.h"
@@ -227,6 +228,14 @@ ir::BoundKernel bind_qadd(const AddPlan& p) {
   }};
 }
 
+/// All three of one type: the vector kernel.
+ir::BoundKernel bind_same_qadd(const AddPlan& p, bool is_signed) {
+  return {[p, is_signed](const ir::RunArgs& args) {
+    cpu::quantized_add({args.in[0], args.in[3], args.out[0], p.n, is_signed, p.fa, p.fb, p.shift, p.lowest, p.highest},
+                       cpu::pool_of(args.stream));
+  }};
+}
+
 ir::BoundKernel prepare_qadd(const ir::KernelInit& init) {
   const ir::NodeView& node = init.node;
   auto real = [&](size_t i) { return node.value(i)->to_doubles()[0]; };
@@ -239,6 +248,7 @@ ir::BoundKernel prepare_qadd(const ir::KernelInit& init) {
   p.lowest = static_cast<float>(q.lowest());
   p.highest = static_cast<float>(q.highest());
   const bool a = node.in[0].dtype == DType::i8, b = node.in[3].dtype == DType::i8, y = q.out == DType::i8;
+  if (a == b && a == y) return bind_same_qadd(p, a);
   if (a) {
     if (b) return y ? bind_qadd<int8_t, int8_t, int8_t>(p) : bind_qadd<int8_t, int8_t, uint8_t>(p);
     return y ? bind_qadd<int8_t, uint8_t, int8_t>(p) : bind_qadd<int8_t, uint8_t, uint8_t>(p);

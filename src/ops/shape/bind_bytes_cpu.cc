@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "backend/cpu/cpu_stream.h"
+#include "backend/cpu/transpose_copy.h"
 #include "ops/shape/strided_copy.h"
 
 namespace trireme::ops {
@@ -91,16 +92,18 @@ ir::BoundKernel bind_bytes(const ir::NodeView& node, ByteBody body) {
 }
 
 ir::BoundKernel bind_copies(const ir::NodeView& node, const std::vector<CopyJob>& jobs) {
-  struct Bound {
-    StridedCopy copy;
-    size_t in, out;
-  };
-  std::vector<Bound> copies;
-  const int64_t bytes = element_bytes_of(node.out[0].dtype);
-  for (const CopyJob& job : jobs) copies.push_back({StridedCopy(job.plan, bytes), job.in, job.out});
-  return bind_bytes(node, [copies = std::move(copies)](const ByteArgs& args) {
-    for (const Bound& b : copies) {
-      if (args.out[b.out] != nullptr) b.copy.run(args.in[b.in], args.out[b.out], args.pool);
+  const int bytes = static_cast<int>(element_bytes_of(node.out[0].dtype));
+  for (const CopyJob& job : jobs) {
+    if (job.plan.extent.size() > static_cast<size_t>(cpu::kCopyMaxRank)) {
+      base::fail_unsupported("a copy of rank ", job.plan.extent.size(), "; the largest is ", cpu::kCopyMaxRank);
+    }
+  }
+  return bind_bytes(node, [jobs, bytes](const ByteArgs& args) {
+    for (const CopyJob& job : jobs) {
+      if (args.out[job.out] == nullptr) continue;
+      cpu::copy_strided({args.in[job.in] + job.plan.in_base * bytes, args.out[job.out] + job.plan.out_base * bytes,
+                         job.plan.extent, job.plan.in_steps, job.plan.out_steps, bytes},
+                        args.pool);
     }
   });
 }

@@ -19,28 +19,6 @@ struct CopyPlan {
   int64_t in_base = 0, out_base = 0;
 };
 
-/// A CopyPlan made ready: dimensions merged, inner loop chosen. Elements are 1, 2, 4, 8 or 16 bytes.
-class StridedCopy {
- public:
-  StridedCopy(const CopyPlan& whole, int64_t element_bytes);
-  void run(const std::byte* in, std::byte* out, base::ThreadPool& pool) const;
-
- private:
-  StridedCopy(CopyPlan plan, int64_t element_bytes, int);
-  template <class Word>
-  void copy_rows(const Word* in, Word* out, base::ThreadPool& pool) const;
-  template <class Word>
-  void copy_tiles(const Word* in, Word* out, base::ThreadPool& pool) const;
-
-  int64_t element_bytes_;
-  int64_t in_base_, out_base_;
-  // When the output's innermost dimension is not the input's, tiles of both are moved: `across` is the
-  // dimension the input walks densely, taken out of the loop nest.
-  bool is_tiled_ = false;
-  int64_t across_extent_ = 1, across_out_ = 0;
-  StridedLoop loop_;  // operand 0: input, operand 1: output
-};
-
 /// A copy from operand `in` to result `out` of a node.
 struct CopyJob {
   CopyPlan plan;
