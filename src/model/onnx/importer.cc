@@ -17,7 +17,8 @@ namespace {
 
 constexpr int kMaxDepth = 32;  // functions that call functions, bodies in bodies
 constexpr int64_t kMaxNodes =
-    1 << 20;  // functions that call each other twice grow as 2^depth without a bound
+    1 << 20;                     // functions that call each other twice grow as 2^depth without a bound
+constexpr size_t kMaxRank = 64;  // as in NumPy: rules may be quadratic in the rank
 constexpr std::string_view kDefaultDomain = "ai.onnx";
 
 std::string_view normal_domain(std::string_view domain) { return domain == kDefaultDomain ? "" : domain; }
@@ -58,6 +59,8 @@ tensor::TensorType type_from(const ValueInfoProto& info) {
     out.shape = Shape::unknown_rank();
     return out;
   }
+  base::require(type.dims.size() <= kMaxRank, "value '", shown(info.name), "' has ", type.dims.size(),
+                " dimensions");
   std::vector<Dim> dims;
   for (const DimProto& d : type.dims) {
     if (d.value) {
@@ -130,9 +133,15 @@ ValueId Importer::lookup(const Scope& scope, std::string_view name) const {
   return at->second;
 }
 
+Tensor Importer::tensor_of(const TensorProto& proto) {
+  const auto at = tensors_.find(proto.message.data());
+  if (at != tensors_.end()) return at->second;
+  return tensors_[proto.message.data()] = make_tensor(proto, source_);
+}
+
 void Importer::add_initializers(const GraphProto& graph, Scope& scope) {
   for (const TensorProto& proto : graph.initializer) {
-    Tensor t = make_tensor(proto, source_);
+    Tensor t = tensor_of(proto);
     const bool is_weight = tensor::is_float(t.dtype()) && t.rank() > 0;
     std::string name(proto.name);
     bind(scope, proto.name,
@@ -154,11 +163,11 @@ void Importer::add_inputs(const GraphProto& graph, Scope& scope) {
 }
 
 void Importer::add_outputs(const GraphProto& graph, Scope& scope) {
+  std::unordered_set<size_t> taken;
   for (const ValueInfoProto& info : graph.output) {
     ValueId id = lookup(scope, info.name);
     base::require(id != ir::kNoValue, "an output has no name");
-    const auto& taken = scope.graph.outputs();
-    const bool is_taken = std::find(taken.begin(), taken.end(), id) != taken.end();
+    const bool is_taken = !taken.insert(ir::index(id)).second;
     // Outputs are computed values, each of its own.
     if (scope.graph.value(id).kind != ir::ValueKind::computed || is_taken) {
       id = Emitter(scope.graph, base::concat("output ", shown(info.name))).emit("Identity", {id});
@@ -197,6 +206,9 @@ void Importer::add_node(const NodeProto& node, Scope& scope) {
   pending.attrs = read_attrs(node, scope);
   const std::vector<ValueId> results = add_operator(node, std::move(pending), scope);
   for (size_t i = 0; i < results.size(); ++i) {
+    const Shape& shape = scope.graph.type(results[i]).shape;
+    base::require(!shape.has_rank() || shape.rank() <= kMaxRank, "the result has ", shape.rank(),
+                  " dimensions");
     if (node.output[i].empty()) continue;
     bind(scope, node.output[i], results[i]);
     ir::Value& value = scope.graph.value(results[i]);
@@ -214,6 +226,10 @@ std::vector<ValueId> Importer::add_operator(const NodeProto& node, PendingNode p
   pending.opset = opset->second;
   if (node.op_type == "If" || node.op_type == "Loop" || node.op_type == "Scan")
     add_bodies(node, pending, scope);
+  if (node.op_type == "Unsqueeze" && pending.has_input(1)) {
+    const Tensor* axes = scope.graph.known(pending.in[1]);
+    base::require(axes == nullptr || axes->elements() <= static_cast<int64_t>(kMaxRank), "too many axes");
+  }
   Emitter emitter(scope.graph, pending.from);
   if (auto results = upgrade(emitter, pending)) {
     base::check(results->size() >= pending.out_count, "rewriting ", node.op_type, " made too few results");
@@ -233,6 +249,8 @@ std::vector<ValueId> Importer::add_operator(const NodeProto& node, PendingNode p
 
 void Importer::inline_call(const FunctionProto& function, const NodeProto& node, Scope& scope) {
   base::require(++depth_ <= kMaxDepth, "functions call each other deeper than ", kMaxDepth);
+  // A call costs what its signature costs, even if its body is empty.
+  node_count_ += static_cast<int64_t>(function.input.size() + function.attribute_proto.size());
   const Opsets opsets = function.opset_import.empty() ? scope.opsets : read_opsets(function.opset_import);
   CallAttrs attrs;
   for (const AttributeProto& a : function.attribute_proto) attrs[a.name] = &a;

@@ -63,6 +63,8 @@ class Importer {
   const AttributeProto* resolve(const AttributeProto& attribute, const Scope& scope) const;
   ir::Attrs read_attrs(const NodeProto& node, const Scope& scope);
   std::optional<ir::AttrValue> read_attr(const AttributeProto& attribute);
+  /// Each tensor of the file is made once, however often the function around it is inlined.
+  tensor::Tensor tensor_of(const TensorProto& proto);
   tensor::Tensor constant_value(const NodeProto& node, const Scope& scope);
   const FunctionProto* find_function(const NodeProto& node) const;
   Opsets read_opsets(const std::vector<OpsetId>& imports) const;
@@ -73,8 +75,9 @@ class Importer {
   TensorSource source_;
   Opsets opsets_;
   std::map<std::string, const FunctionProto*, std::less<>> functions_;
-  int depth_ = 0;           // function calls and bodies being imported
-  int64_t node_count_ = 0;  // nodes made so far, over all inlined calls
+  std::unordered_map<const char*, tensor::Tensor> tensors_;  // by the address of their message
+  int depth_ = 0;                                            // function calls and bodies being imported
+  int64_t node_count_ = 0;                                   // nodes made so far, over all inlined calls
 };
 
 /// Names that a graph reads but does not define, in the order of first use: what it captures from outside.

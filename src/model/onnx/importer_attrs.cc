@@ -26,7 +26,7 @@ std::optional<ir::AttrValue> Importer::read_attr(const AttributeProto& a) {
     case AttrKind::texts: return std::vector<std::string>(a.strings.begin(), a.strings.end());
     case AttrKind::tensor:
       base::require(a.t != nullptr, "attribute '", a.name, "' has no tensor");
-      return make_tensor(*a.t, source_);
+      return tensor_of(*a.t);
     case AttrKind::sparse_tensor:
       base::require(a.sparse != nullptr, "attribute '", a.name, "' has no sparse tensor");
       return make_dense(*a.sparse, source_);
@@ -39,6 +39,8 @@ std::optional<ir::AttrValue> Importer::read_attr(const AttributeProto& a) {
 }
 
 ir::Attrs Importer::read_attrs(const NodeProto& node, const Scope& scope) {
+  constexpr size_t kMaxAttrs = 1000;  // attributes are kept in a sorted list
+  base::require(node.attribute.size() <= kMaxAttrs, "the node has ", node.attribute.size(), " attributes");
   ir::Attrs attrs;
   for (const AttributeProto& given : node.attribute) {
     const AttributeProto* a = resolve(given, scope);
@@ -53,7 +55,7 @@ Tensor Importer::constant_value(const NodeProto& node, const Scope& scope) {
     const AttributeProto* a = resolve(given, scope);
     if (a == nullptr) continue;
     const auto count = static_cast<int64_t>(std::max(a->ints.size(), a->floats.size()));
-    if (given.name == "value" && a->t) return make_tensor(*a->t, source_);
+    if (given.name == "value" && a->t) return tensor_of(*a->t);
     if (given.name == "sparse_value" && a->sparse) return make_dense(*a->sparse, source_);
     if (given.name == "value_int") return Tensor::scalar<int64_t>(a->i);
     if (given.name == "value_float") return Tensor::scalar<float>(a->f);

@@ -16,6 +16,8 @@ using protozero::pbf_wire_type;
 using tensor::DType;
 using tensor::Tensor;
 
+constexpr size_t kMaxRank = 64;  // as in NumPy
+
 struct TypeRow {
   int32_t code;
   DType dtype;
@@ -186,6 +188,7 @@ Tensor from_external(const TensorProto& proto, DType dtype, TensorSource& source
 }
 
 Tensor make_unnamed(const TensorProto& proto, TensorSource& source) {
+  base::require(proto.dims.size() <= kMaxRank, "the tensor has ", proto.dims.size(), " dimensions");
   const DType dtype = dtype_from_onnx(proto.data_type);
   if (proto.is_external) return from_external(proto, dtype, source);
   if (proto.raw_data) return from_bytes(proto, dtype, *proto.raw_data, source.owner);
