@@ -72,7 +72,8 @@ def seeds():
     yield "qdq", model(quantized, [x], [y], initializers=[helper.make_tensor("scale", FLOAT, [], [0.5]),
                                                          helper.make_tensor("zero", TensorProto.UINT8, [], [128])])
     shape = [helper.make_node("Shape", ["x"], ["d"]), helper.make_node("Gather", ["d", "one"], ["n"]),
-             helper.make_node("Unsqueeze", ["n", "zero"], ["n1"]), helper.make_node("Concat", ["n1", "rest"], ["s"], axis=0),
+             helper.make_node("Unsqueeze", ["n", "zero"], ["n1"]),
+             helper.make_node("Concat", ["n1", "rest"], ["s"], axis=0),
              helper.make_node("Reshape", ["x", "s"], ["y"])]
     numbers = [helper.make_tensor("one", INT64, [], [1]), helper.make_tensor("zero", INT64, [1], [0]),
                helper.make_tensor("rest", INT64, [1], [-1])]
