@@ -47,9 +47,10 @@ std::vector<double> reference(const ConvShape& s, const std::vector<float>& x, c
   return y;
 }
 
-ConvShape shape(int64_t n, int64_t hw, int64_t c, int64_t oc, int k, int stride) {
+/// Two images of hw x (hw + 3), "same" padding.
+ConvShape shape(int64_t hw, int64_t c, int64_t oc, int k, int stride) {
   ConvShape s;
-  s.n = n;
+  s.n = 2;
   s.h = hw;
   s.w = hw + 3;
   s.c = c;
@@ -61,11 +62,10 @@ ConvShape shape(int64_t n, int64_t hw, int64_t c, int64_t oc, int k, int stride)
 }
 
 std::vector<ConvShape> conv_shapes() {
-  std::vector<ConvShape> all = {
-      shape(1, 9, 3, 32, 3, 2),   shape(2, 13, 3, 37, 7, 2),  shape(2, 7, 20, 70, 1, 1),
-      shape(1, 8, 24, 150, 1, 2), shape(2, 6, 17, 200, 3, 1), shape(1, 7, 64, 40, 3, 1),
-      shape(1, 5, 4, 9, 5, 1),    shape(1, 3, 512, 33, 3, 1), shape(1, 6, 1024, 20, 1, 1)};
-  ConvShape odd = shape(2, 11, 18, 27, 3, 1);
+  std::vector<ConvShape> all = {shape(9, 3, 32, 3, 2),   shape(13, 3, 37, 7, 2),  shape(7, 20, 70, 1, 1),
+                                shape(8, 24, 150, 1, 2), shape(6, 17, 200, 3, 1), shape(7, 64, 40, 3, 1),
+                                shape(5, 4, 9, 5, 1),    shape(3, 512, 33, 3, 1), shape(6, 1024, 20, 1, 1)};
+  ConvShape odd = shape(11, 18, 27, 3, 1);
   odd.kw = 2;
   odd.dilation_h = 2;
   odd.dilation_w = 3;
@@ -136,7 +136,7 @@ TEST(DepthwiseNhwc, AgreesWithDoubleLoops) {
     for (const int stride : {1, 2}) {
       for (const int64_t c : {1, 5, 16, 37, 64}) {
         for (const int dilation : {1, 2}) {
-          ConvShape s = shape(2, 9, c, c, k, stride);
+          ConvShape s = shape(9, c, c, k, stride);
           s.groups = c;
           s.dilation_h = s.dilation_w = dilation;
           if (k == 2) s.pad_left = s.pad_bottom = 0;
@@ -167,7 +167,7 @@ TEST(DepthwiseNhwc, AgreesWithDoubleLoops) {
 TEST(PoolNhwc, WindowsAgreeWithDoubleLoops) {
   for (const int64_t c : {1, 19, 32}) {
     for (const bool count_padding : {false, true}) {
-      ConvShape s = shape(2, 8, c, c, 3, 2);
+      ConvShape s = shape(8, c, c, 3, 2);
       const std::vector<float> x = random_floats(s.n * s.h * s.w * c, 1);
       for (const Isa isa : usable_isas()) {
         PoolArgs args = {s, s.out_h(), s.out_w(), x.data(), nullptr, count_padding, isa};

@@ -23,13 +23,15 @@ struct GemmTile {
   int segments = 0;
   int64_t k = 0;
   const float* b = nullptr;  // packed [k, panel width]
+  int64_t panel_stride = 0;  // wide tiles: floats between neighbouring panels of b
   float* c = nullptr;
   int64_t ldc = 0;
   int n = 0;                // valid columns, at most the panel width
   bool accumulate = false;  // start from c instead of zero
-  bool finish = false;      // apply bias, residual and clamp
+  bool finish = false;      // apply residual and clamp
+  bool clamps_low = false, clamps_high = false;
   bool act_before_residual = false;
-  const float* bias = nullptr;      // [n]
+  const float* bias = nullptr;      // [n]; where sums start unless they accumulate
   const float* residual = nullptr;  // like c
   float lo = 0, hi = 0;
 };
@@ -92,6 +94,8 @@ struct DenseKernels {
   int panel;                                // columns of a packed weight panel = 2 * width
   GemmTileFn gemm_packed[2][kMaxTileRows];  // [vectors - 1][rows - 1]
   GemmTileFn gemm_rows[2][kMaxTileRows];
+  int wide_rows;            // up to this many rows, gemm_wide does four whole panels at once
+  GemmTileFn gemm_wide[3];  // [rows - 1], by row pointers
   /// Transposes: dst[i * dst_stride + r] = rows[r][i] for r < `width` row pointers, i < len. All pointers
   /// must be valid.
   void (*transpose)(const float* const* rows, int64_t len, float* dst, int64_t dst_stride);

@@ -1,4 +1,4 @@
-// Depthwise convolution over channels-last activations, f32 and 8 bit, vectorised over channels, epilogue fused.
+// Depthwise convolution over channels-last activations, f32 and 8 bit, epilogue fused.
 #pragma once
 
 #include "backend/cpu/conv_nhwc.h"

@@ -1,14 +1,15 @@
 // Measures our dense kernels beside oneDNN on the layers of real models, alternating, as shares of the
 // measured peak.
 //
-// bench_gemm [--set minilm|resnet|mobilenet|all] [--threads T] [--batch B] [--rounds R] [--isa NAME]
-// Run with OMP_NUM_THREADS=T OMP_PROC_BIND=true. One JSON line per layer: median GFLOP/s of each contender,
-// share of the multiply-add peak measured in the same rotation, and the median over rounds of (oneDNN time /
-// our time).
+// bench_gemm [--set minilm|resnet|mobilenet|all] [--threads T] [--batch B] [--rounds R] [--isa NAME] [--type
+// f32|int8] Run with OMP_NUM_THREADS=T OMP_PROC_BIND=true. One JSON line per layer: median GFLOP/s of each
+// contender, share of the multiply-add peak measured in the same rotation, and the median over rounds of
+// (oneDNN time / our time).
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <numeric>
@@ -21,9 +22,14 @@
 #include <dnnl.hpp>
 
 #include "backend/cpu/conv_nhwc.h"
+#include "backend/cpu/conv_quantized.h"
 #include "backend/cpu/dense_simd.h"
 #include "backend/cpu/depthwise_nhwc.h"
 #include "backend/cpu/gemm_f32.h"
+
+// GCC 12 takes the deliberate "undefined" operand inside its own AVX-512 intrinsics for a mistake of ours.
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC diagnostic ignored "-Wuninitialized"
 
 namespace trireme::cpu {
 namespace {
@@ -35,6 +41,7 @@ struct Options {
   int threads = 1;
   int64_t batch = 1;
   int rounds = 7;
+  bool int8 = false;
   Isa isa = best_isa();
 };
 
@@ -64,8 +71,8 @@ Layer product(const char* name, int64_t m, int64_t k, int64_t n) {
 }
 
 /// Square image, "same" padding.
-Layer conv(const char* set, int64_t hw, int64_t c, int64_t oc, int k, int stride = 1) {
-  Layer l = {set, {}, {}};
+Layer conv(int64_t hw, int64_t c, int64_t oc, int k, int stride = 1) {
+  Layer l;
   ConvShape& s = l.shape;
   s.h = s.w = hw;
   s.c = c;
@@ -79,65 +86,44 @@ Layer conv(const char* set, int64_t hw, int64_t c, int64_t oc, int k, int stride
 }
 
 Layer depthwise(int64_t hw, int64_t c, int stride) {
-  Layer l = conv("mobilenet", hw, c, c, 3, stride);
+  Layer l = conv(hw, c, c, 3, stride);
   l.shape.groups = c;
   l.name = "dw " + l.name;
   return l;
 }
 
+std::vector<Layer> minilm() {
+  return {product("proj 128x384x384", 128, 384, 384), product("qkv 128x384x1152", 128, 384, 1152),
+          product("up 128x384x1536", 128, 384, 1536), product("down 128x1536x384", 128, 1536, 384),
+          product("row 1x384x1536", 1, 384, 1536),    product("row 1x1280x1000", 1, 1280, 1000)};
+}
+
+std::vector<Layer> resnet() {
+  return {conv(224, 3, 64, 7, 2), conv(56, 64, 64, 1),   conv(56, 64, 64, 3),       conv(56, 64, 256, 1),
+          conv(56, 256, 64, 1),   conv(56, 256, 128, 1), conv(56, 128, 128, 3, 2),  conv(28, 128, 512, 1),
+          conv(28, 512, 128, 1),  conv(28, 128, 128, 3), conv(56, 256, 512, 1, 2),  conv(14, 256, 1024, 1),
+          conv(14, 1024, 256, 1), conv(14, 256, 256, 3), conv(28, 512, 1024, 1, 2), conv(7, 512, 2048, 1),
+          conv(7, 2048, 512, 1),  conv(7, 512, 512, 3)};
+}
+
+std::vector<Layer> mobilenet() {
+  return {conv(224, 3, 32, 3, 2), conv(112, 32, 16, 1),  conv(112, 16, 96, 1),  conv(56, 96, 24, 1),
+          conv(56, 24, 144, 1),   conv(56, 144, 24, 1),  conv(28, 32, 192, 1),  conv(28, 192, 32, 1),
+          conv(14, 64, 384, 1),   conv(14, 384, 64, 1),  conv(14, 384, 96, 1),  conv(14, 96, 576, 1),
+          conv(14, 576, 96, 1),   conv(7, 160, 960, 1),  conv(7, 960, 160, 1),  conv(7, 960, 320, 1),
+          conv(7, 320, 1280, 1),  depthwise(112, 32, 1), depthwise(112, 96, 2), depthwise(56, 144, 1),
+          depthwise(28, 192, 1),  depthwise(14, 384, 1), depthwise(14, 576, 2), depthwise(7, 960, 1)};
+}
+
 std::vector<Layer> layers() {
-  const char* r = "resnet";
-  const char* m = "mobilenet";
-  std::vector<Layer> all = {
-      product("proj 128x384x384", 128, 384, 384),
-      product("qkv 128x384x1152", 128, 384, 1152),
-      product("up 128x384x1536", 128, 384, 1536),
-      product("down 128x1536x384", 128, 1536, 384),
-      product("row 1x384x1536", 1, 384, 1536),
-      product("row 1x1280x1000", 1, 1280, 1000),
-      conv(r, 224, 3, 64, 7, 2),
-      conv(r, 56, 64, 64, 1),
-      conv(r, 56, 64, 64, 3),
-      conv(r, 56, 64, 256, 1),
-      conv(r, 56, 256, 64, 1),
-      conv(r, 56, 256, 128, 1),
-      conv(r, 56, 128, 128, 3, 2),
-      conv(r, 28, 128, 512, 1),
-      conv(r, 28, 512, 128, 1),
-      conv(r, 28, 128, 128, 3),
-      conv(r, 56, 256, 512, 1, 2),
-      conv(r, 14, 256, 1024, 1),
-      conv(r, 14, 1024, 256, 1),
-      conv(r, 14, 256, 256, 3),
-      conv(r, 28, 512, 1024, 1, 2),
-      conv(r, 7, 512, 2048, 1),
-      conv(r, 7, 2048, 512, 1),
-      conv(r, 7, 512, 512, 3),
-      conv(m, 224, 3, 32, 3, 2),
-      conv(m, 112, 32, 16, 1),
-      conv(m, 112, 16, 96, 1),
-      conv(m, 56, 96, 24, 1),
-      conv(m, 56, 24, 144, 1),
-      conv(m, 56, 144, 24, 1),
-      conv(m, 28, 32, 192, 1),
-      conv(m, 28, 192, 32, 1),
-      conv(m, 14, 64, 384, 1),
-      conv(m, 14, 384, 64, 1),
-      conv(m, 14, 384, 96, 1),
-      conv(m, 14, 96, 576, 1),
-      conv(m, 14, 576, 96, 1),
-      conv(m, 7, 160, 960, 1),
-      conv(m, 7, 960, 160, 1),
-      conv(m, 7, 960, 320, 1),
-      conv(m, 7, 320, 1280, 1),
-      depthwise(112, 32, 1),
-      depthwise(112, 96, 2),
-      depthwise(56, 144, 1),
-      depthwise(28, 192, 1),
-      depthwise(14, 384, 1),
-      depthwise(14, 576, 2),
-      depthwise(7, 960, 1),
-  };
+  std::vector<Layer> all;
+  for (const auto& [set, list] :
+       {std::pair{"minilm", minilm()}, {"resnet", resnet()}, {"mobilenet", mobilenet()}}) {
+    for (Layer l : list) {
+      l.set = set;
+      all.push_back(l);
+    }
+  }
   return all;
 }
 
@@ -172,12 +158,57 @@ Call ours(const Layer& l, const Options& o, base::ThreadPool& pool) {
   return [s, &pool] { conv2d_nhwc(s->conv, s->workspace.data(), pool); };
 }
 
-Call one_dnn(const Layer& l) {
+std::vector<char> random_bytes(int64_t count) {
+  std::mt19937 generator(9);
+  std::vector<char> out(static_cast<size_t>(count));
+  for (char& x : out) x = static_cast<char>(generator());
+  return out;
+}
+
+/// u8 activations, s8 weights, u8 outputs with a fused relu.
+Call ours_int8(const Layer& l, const Options& o, base::ThreadPool& pool) {
+  struct State {
+    std::vector<char> x, w, y, packed, workspace;
+    std::vector<float> scale, depthwise_weights;
+    std::vector<int32_t> bias, offsets, factors;
+    PackedQuantMatrix weights;
+    QuantConvArgs conv;
+    QuantDepthwiseArgs depthwise;
+  };
+  auto s = std::make_shared<State>();
+  const ConvShape& shape = l.shape;
+  s->x = random_bytes(shape.n * shape.h * shape.w * shape.c);
+  s->w = random_bytes(shape.oc * shape.c / shape.groups * shape.kh * shape.kw);
+  s->y.resize(static_cast<size_t>(shape.n * shape.out_h() * shape.out_w() * shape.oc));
+  const size_t oc = static_cast<size_t>(shape.oc);
+  s->scale.assign(oc, 1e-4f);
+  s->bias.assign(oc, 100);
+  s->offsets.resize(oc);
+  s->factors.resize(oc);
+  const QuantInput input = {false, 128};
+  QuantEpilogue e = {QuantOutput::u8, s->offsets.data(), nullptr, s->scale.data(), 10, 10, 255};
+  if (shape.groups > 1) {
+    s->depthwise_weights.resize(s->w.size());
+    pack_quant_depthwise({shape, s->w.data(), true, nullptr, s->bias.data()}, input,
+                         {s->depthwise_weights.data(), s->offsets.data()});
+    s->depthwise = {shape, s->x.data(), input, s->depthwise_weights.data(), s->y.data(), e, o.isa};
+    return [s, &pool] { quant_depthwise_nhwc(s->depthwise, pool); };
+  }
+  s->packed.resize(packed_quant_conv_bytes(shape, o.isa));
+  s->weights = pack_quant_conv(shape, {s->w.data(), true}, 0, s->packed.data(), o.isa);
+  quant_offsets(s->weights, input, s->bias.data(), nullptr, {s->offsets.data(), s->factors.data()});
+  s->conv = {shape, s->x.data(), input, &s->weights, s->y.data(), e};
+  s->workspace.resize(quant_conv2d_workspace_bytes(shape, o.threads, o.isa));
+  return [s, &pool] { quant_conv2d_nhwc(s->conv, s->workspace.data(), pool); };
+}
+
+Call one_dnn(const Layer& l, const Options& o) {
   using dnnl::memory;
   static dnnl::engine engine(dnnl::engine::kind::cpu, 0);
   static dnnl::stream stream(engine);
   const ConvShape& s = l.shape;
-  const auto f32 = memory::data_type::f32;
+  const auto in = o.int8 ? memory::data_type::u8 : memory::data_type::f32;
+  const auto wt = o.int8 ? memory::data_type::s8 : memory::data_type::f32;
   const auto any = memory::format_tag::any;
   const memory::dims strides = {s.stride_h, s.stride_w};
   const memory::dims pad_l = {s.pad_top, s.pad_left}, pad_r = {s.pad_bottom, s.pad_right};
@@ -187,21 +218,22 @@ Call one_dnn(const Layer& l) {
   relu.append_eltwise(1.0f, dnnl::algorithm::eltwise_relu, 0.0f, 0.0f);
   dnnl::primitive_attr attr;
   attr.set_post_ops(relu);
+  if (o.int8) attr.set_output_scales(2, std::vector<float>(static_cast<size_t>(s.oc), 1e-4f));
   const auto forward = dnnl::prop_kind::forward_inference;
   memory::desc src, weights, dst;
   dnnl::primitive primitive;
-  const memory::desc bias({s.oc}, f32, memory::format_tag::x);
+  const memory::desc bias({s.oc}, o.int8 ? memory::data_type::s32 : in, memory::format_tag::x);
   const bool dense = s.kh * s.kw == 1 && s.w == 1;
   if (dense) {
-    const dnnl::inner_product_forward::desc d(forward, {{s.h * s.n, s.c}, f32, any}, {{s.oc, s.c}, f32, any},
-                                              bias, {{s.h * s.n, s.oc}, f32, any});
+    const dnnl::inner_product_forward::desc d(forward, {{s.h * s.n, s.c}, in, any}, {{s.oc, s.c}, wt, any},
+                                              bias, {{s.h * s.n, s.oc}, in, any});
     const dnnl::inner_product_forward::primitive_desc p(d, attr, engine);
     src = p.src_desc(), weights = p.weights_desc(), dst = p.dst_desc();
     primitive = dnnl::inner_product_forward(p);
   } else {
     const dnnl::convolution_forward::desc d(
-        forward, dnnl::algorithm::convolution_direct, {{s.n, s.c, s.h, s.w}, f32, any},
-        {weight_dims, f32, any}, bias, {{s.n, s.oc, s.out_h(), s.out_w()}, f32, any}, strides, pad_l, pad_r);
+        forward, dnnl::algorithm::convolution_direct, {{s.n, s.c, s.h, s.w}, in, any}, {weight_dims, wt, any},
+        bias, {{s.n, s.oc, s.out_h(), s.out_w()}, in, any}, strides, pad_l, pad_r);
     const dnnl::convolution_forward::primitive_desc p(d, attr, engine);
     src = p.src_desc(), weights = p.weights_desc(), dst = p.dst_desc();
     primitive = dnnl::convolution_forward(p);
@@ -210,8 +242,11 @@ Call one_dnn(const Layer& l) {
   for (const auto& [id, desc] :
        {std::pair{DNNL_ARG_SRC, src}, {DNNL_ARG_WEIGHTS, weights}, {DNNL_ARG_BIAS, bias}}) {
     args[id] = memory(desc, engine);
-    const std::vector<float> values = random_floats(static_cast<int64_t>(desc.get_size() / sizeof(float)));
-    std::copy(values.begin(), values.end(), static_cast<float*>(args[id].get_data_handle()));
+    const int64_t bytes = static_cast<int64_t>(desc.get_size());
+    const std::vector<float> floats = random_floats(bytes / 4 + 1);
+    const std::vector<char> values = random_bytes(bytes);
+    const void* from = o.int8 ? static_cast<const void*>(values.data()) : floats.data();
+    std::memcpy(args[id].get_data_handle(), from, static_cast<size_t>(bytes));
   }
   args[DNNL_ARG_DST] = memory(dst, engine);
   return [primitive, args] {
@@ -246,6 +281,22 @@ __attribute__((target("avx2,fma"))) float peak_loop_avx2(int64_t rounds) {
 }
 #endif
 
+#if defined(__x86_64__)
+__attribute__((target("avx512f,avx512vnni"))) int32_t peak_loop_vnni(int64_t rounds) {
+  __m512i acc[24];
+  for (int i = 0; i < 24; ++i) acc[i] = _mm512_set1_epi32(i);
+  const __m512i a = _mm512_set1_epi32(0x01020304), b = _mm512_set1_epi32(0x04030201);
+  for (int64_t r = 0; r < rounds; ++r) {
+#pragma GCC unroll 24
+    for (int i = 0; i < 24; ++i) acc[i] = _mm512_dpbusd_epi32(acc[i], a, b);
+    // Without this the compiler could sum constants.
+    asm volatile("" ::: "memory");
+  }
+  for (int i = 1; i < 24; ++i) acc[0] = _mm512_add_epi32(acc[0], acc[i]);
+  return _mm_cvtsi128_si32(_mm512_castsi512_si128(acc[0]));
+}
+#endif
+
 /// Nanoseconds of one call, the mean over about a millisecond.
 double time_ns(const Call& call) {
   call();
@@ -265,11 +316,18 @@ double peak_gflops(const Options& o, base::ThreadPool& pool) {
   const bool wide = o.isa >= Isa::avx512;
   const int64_t rounds = 4000;
   std::vector<float> keep(static_cast<size_t>(o.threads) * 16);
+  const bool vnni = o.int8 && o.isa == Isa::avx512_vnni;
   const Call call = [&] {
     pool.run(o.threads, [&](int64_t i) {
-      keep[static_cast<size_t>(i * 16)] = wide ? peak_loop_avx512(rounds) : peak_loop_avx2(rounds);
+      float& result = keep[static_cast<size_t>(i * 16)];
+      if (vnni) {
+        result = static_cast<float>(peak_loop_vnni(rounds));
+      } else {
+        result = wide ? peak_loop_avx512(rounds) : peak_loop_avx2(rounds);
+      }
     });
   };
+  if (vnni) return static_cast<double>(rounds * o.threads) * 24 * 128 / time_ns(call);
   return static_cast<double>(rounds * o.threads) * (wide ? 24 * 32 : 12 * 16) / time_ns(call);
 #else
   (void)o, (void)pool;
@@ -287,8 +345,8 @@ struct Result {
 };
 
 Result measure(const Layer& l, const Options& o, base::ThreadPool& pool) {
-  const Call a = ours(l, o, pool);
-  const Call b = one_dnn(l);
+  const Call a = o.int8 ? ours_int8(l, o, pool) : ours(l, o, pool);
+  const Call b = one_dnn(l, o);
   std::vector<double> mine, theirs, peaks, ratios;
   for (int round = 0; round < o.rounds; ++round) {
     peaks.push_back(peak_gflops(o, pool));
@@ -338,6 +396,7 @@ int main(int argc, char** argv) {
     if (flag == "--threads") o.threads = std::stoi(value);
     if (flag == "--batch") o.batch = std::stoi(value);
     if (flag == "--rounds") o.rounds = std::stoi(value);
+    if (flag == "--type") o.int8 = value == "int8";
     for (const trireme::cpu::Isa isa : trireme::cpu::usable_isas()) {
       if (flag == "--isa" && value == to_string(isa)) o.isa = isa;
     }

@@ -168,15 +168,21 @@ class Runner {
     tile.act_before_residual = job_.epilogue.act_before_residual;
     tile.lo = lo_;
     tile.hi = hi_;
+    tile.clamps_low = clamps_ && job_.epilogue.act != Activation::none;
+    tile.clamps_high = tile.clamps_low && job_.epilogue.act != Activation::relu;
+    tile.panel_stride = kernels_.panel * depth_;
     tile.lengths = reinterpret_cast<const int32_t*>(lane);
     if (!plan_.packed) for_pieces(pass, [&](int64_t, int64_t, int64_t) { ++tile.segments; });
-    for (int64_t p = pass.first_panel; p < pass.last_panel; ++p) {
+    const bool few = !plan_.packed && plan_.tile_rows <= kernels_.wide_rows;
+    int64_t step = 1;
+    for (int64_t p = pass.first_panel; p < pass.last_panel; p += step) {
       const int64_t column = p * kernels_.panel;
       const int64_t left = job_.b.n - column;
-      tile.n = static_cast<int>(std::min<int64_t>(left, kernels_.panel));
-      const int vectors = left > kernels_.width ? 2 : 1;
-      tile.b = job_.b.data + column * depth_ + pass.k0 * vectors * kernels_.width;
-      tile.bias = job_.epilogue.bias ? job_.epilogue.bias + column : nullptr;
+      step = few && p + 4 <= pass.last_panel && left >= 4 * kernels_.panel ? 4 : 1;
+      tile.n = static_cast<int>(std::min<int64_t>(left, step * kernels_.panel));
+      const int vectors = step == 4 ? 8 : left > kernels_.width ? 2 : 1;
+      tile.b = job_.b.data + column * depth_ + pass.k0 * std::min(vectors, 2) * kernels_.width;
+      tile.bias = job_.epilogue.bias && pass.k0 == 0 ? job_.epilogue.bias + column : nullptr;
       for (int64_t t = pass.first_tile; t < pass.last_tile; ++t) {
         const int64_t begin = tile_begin(t);
         const int rows = static_cast<int>(tile_begin(t + 1) - begin);
@@ -198,8 +204,12 @@ class Runner {
     // A curved activation runs over the finished tile while it is in the first-level cache.
     const bool later = !clamps_ && tile.finish;
     tile.residual = later && e.act_before_residual ? nullptr : residual;
-    const auto& table = plan_.packed ? kernels_.gemm_packed : kernels_.gemm_rows;
-    table[vectors - 1][rows - 1](tile);
+    if (vectors == 8) {
+      kernels_.gemm_wide[rows - 1](tile);
+    } else {
+      const auto& table = plan_.packed ? kernels_.gemm_packed : kernels_.gemm_rows;
+      table[vectors - 1][rows - 1](tile);
+    }
     if (later)
       kernels_.activate({tile.c, job_.ldc, rows, tile.n, e.act_before_residual ? residual : nullptr}, e);
   }
@@ -228,7 +238,7 @@ GemmPlan plan_gemm(int64_t m, int64_t n, const RowSource& source, const DenseKer
   // make the rows of a tile fight for one set of the first-level cache; runs too short leave the pointer loop
   // no work.
   const int64_t stride = source.spatial ? source.pixel_stride * source.stride_w : source.row_stride;
-  plan.packed = plan.panels >= 4 || (stride % 4096 == 0 && m > 8) || source.run < 8;
+  plan.packed = m > 4 && (plan.panels >= 4 || stride % 4096 == 0 || source.run < 8);
   plan.segments =
       plan.packed ? 1 : std::min(source.taps(), plan.chunk / std::max<int64_t>(source.run, 1) + 2);
   const int64_t most = most_block_tiles(plan.chunk);
