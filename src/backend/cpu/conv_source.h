@@ -50,6 +50,7 @@ inline RowSource conv_padded_source(const ConvShape& s, const void* padded, int6
   grown.w += s.pad_left + s.pad_right;
   grown.pad_top = grown.pad_left = grown.pad_bottom = grown.pad_right = 0;
   RowSource r = conv_source(grown, padded, element, group, padded);
+  r.padded = true;
   if (s.dilation_w == 1 && s.groups == 1 && r.spatial) {
     r.run = s.kw * s.c;
     r.taps_w = 1;

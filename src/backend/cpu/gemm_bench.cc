@@ -289,8 +289,6 @@ __attribute__((target("avx512f,avx512vnni"))) int32_t peak_loop_vnni(int64_t rou
   for (int64_t r = 0; r < rounds; ++r) {
 #pragma GCC unroll 24
     for (int i = 0; i < 24; ++i) acc[i] = _mm512_dpbusd_epi32(acc[i], a, b);
-    // Without this the compiler could sum constants.
-    asm volatile("" ::: "memory");
   }
   for (int i = 1; i < 24; ++i) acc[0] = _mm512_add_epi32(acc[0], acc[i]);
   return _mm_cvtsi128_si32(_mm512_castsi512_si128(acc[0]));

@@ -139,6 +139,20 @@ class Runner {
   /// Writes the lengths of the pieces and, per tile, the row pointers [tile][segment][kRowSlots].
   void point(const Pass& pass, char* lane) const {
     int32_t* lengths = reinterpret_cast<int32_t*>(lane);
+    if (!job_.source.spatial) {
+      // The common case, small products, must not pay for the general one.
+      lengths[0] = static_cast<int32_t>(pass.k1 - pass.k0);
+      const float** row = pointers(lane);
+      for (int64_t t = pass.first_tile; t < pass.last_tile; ++t, row += plan_.segments * kRowSlots) {
+        const int64_t begin = tile_begin(t);
+        const char* start = job_.source.base + begin * job_.source.row_stride + pass.k0 * 4;
+        const int64_t rows = tile_begin(t + 1) - begin;
+        for (int64_t r = 0; r < rows; ++r, start += job_.source.row_stride) {
+          row[r] = reinterpret_cast<const float*>(start);
+        }
+      }
+      return;
+    }
     int64_t count = 0;
     for_pieces(pass,
                [&](int64_t, int64_t, int64_t length) { lengths[count++] = static_cast<int32_t>(length); });
@@ -152,6 +166,14 @@ class Runner {
       });
       out += plan_.segments * kRowSlots;
     }
+  }
+
+  /// Runs that the pass touches.
+  int segments(const Pass& pass) const {
+    if (!job_.source.spatial) return 1;
+    int count = 0;
+    for_pieces(pass, [&](int64_t, int64_t, int64_t) { ++count; });
+    return count;
   }
 
   const float** pointers(char* lane) const {
@@ -172,7 +194,7 @@ class Runner {
     tile.clamps_high = tile.clamps_low && job_.epilogue.act != Activation::relu;
     tile.panel_stride = kernels_.panel * depth_;
     tile.lengths = reinterpret_cast<const int32_t*>(lane);
-    if (!plan_.packed) for_pieces(pass, [&](int64_t, int64_t, int64_t) { ++tile.segments; });
+    tile.segments = plan_.packed ? 0 : segments(pass);
     const bool few = !plan_.packed && plan_.tile_rows <= kernels_.wide_rows;
     int64_t step = 1;
     for (int64_t p = pass.first_panel; p < pass.last_panel; p += step) {

@@ -23,6 +23,7 @@ struct RowSource {
   int64_t h = 0, w = 0, oh = 0, ow = 0;
   int64_t pixel_stride = 0, line_stride = 0, image_stride = 0;  // bytes
   int stride_h = 1, stride_w = 1, dilation_h = 1, dilation_w = 1, pad_top = 0, pad_left = 0;
+  bool padded = false;          // every tap lies inside the image: no check
   const char* zeros = nullptr;  // at least `run` elements of the padding value
 
   int64_t taps() const { return taps_h * taps_w; }

@@ -15,9 +15,10 @@ class TileRows {
       for (int r = 0; r < rows; ++r) start_[r] = source.base + (first + r) * source.row_stride;
       return;
     }
-    int64_t ow = first % source.ow;
-    int64_t oh = first / source.ow % source.oh;
-    int64_t image = first / source.ow / source.oh;
+    const uint64_t line = static_cast<uint64_t>(first) / static_cast<uint64_t>(source.ow);
+    int64_t ow = first - static_cast<int64_t>(line) * source.ow;
+    int64_t image = static_cast<int64_t>(line / static_cast<uint64_t>(source.oh));
+    int64_t oh = static_cast<int64_t>(line) - image * source.oh;
     for (int r = 0; r < rows; ++r) {
       ih_[r] = static_cast<int32_t>(oh * source.stride_h - source.pad_top);
       iw_[r] = static_cast<int32_t>(ow * source.stride_w - source.pad_left);
@@ -43,6 +44,12 @@ class TileRows {
       const int32_t dh = static_cast<int32_t>(tap / s.taps_w) * s.dilation_h;
       const int32_t dw = static_cast<int32_t>(tap % s.taps_w) * s.dilation_w;
       const int64_t move = dh * s.line_stride + dw * s.pixel_stride;
+      if (s.padded) {
+        for (int r = 0; r < kRowSlots; ++r) {
+          out[r] = reinterpret_cast<const T*>(start_[r < rows_ ? r : 0] + move + offset);
+        }
+        return;
+      }
       for (int r = 0; r < rows_; ++r) {
         // One unsigned compare per axis covers both ends.
         const bool inside = static_cast<uint32_t>(ih_[r] + dh) < static_cast<uint32_t>(s.h) &&
