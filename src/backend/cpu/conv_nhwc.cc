@@ -5,6 +5,7 @@
 #include <cstring>
 #include <vector>
 
+#include "backend/cpu/conv_planes.h"
 #include "backend/cpu/conv_source.h"
 
 namespace trireme::cpu {
@@ -71,13 +72,15 @@ size_t packed_conv_bytes(const ConvShape& shape, Isa isa) {
   return group * static_cast<size_t>(shape.groups) + kAlignment;
 }
 
-PackedConv pack_conv(const ConvShape& shape, const float* weights, void* memory, Isa isa) {
+PackedConv pack_conv(const ConvShape& shape, const float* weights, void* memory, Isa isa,
+                     ImageLayout x_layout) {
   const int64_t depth = group_depth(shape);
   const int64_t cg = shape.c / shape.groups;
   const int64_t og = shape.oc / shape.groups;
   const int64_t taps = shape.kh * shape.kw;
   char* out = align_up(memory);
   const size_t group_bytes = align_up(packed_b_bytes(depth, og, isa));
+  const bool planes = conv_reads_planes(shape, x_layout);
   std::vector<float> rows(static_cast<size_t>(og * depth));  // [og, taps, cg]: the channels-last order
   PackedConv packed = {nullptr, static_cast<int64_t>(group_bytes / sizeof(float)), isa};
   for (int64_t g = 0; g < shape.groups; ++g) {
@@ -85,7 +88,8 @@ PackedConv pack_conv(const ConvShape& shape, const float* weights, void* memory,
     for (int64_t o = 0; o < og; ++o) {
       for (int64_t c = 0; c < cg; ++c) {
         for (int64_t t = 0; t < taps; ++t) {
-          rows[static_cast<size_t>((o * taps + t) * cg + c)] = w[(o * cg + c) * taps + t];
+          rows[static_cast<size_t>(planes ? (o * cg + c) * taps + t : (o * taps + t) * cg + c)] =
+              w[(o * cg + c) * taps + t];
         }
       }
     }
@@ -97,6 +101,7 @@ PackedConv pack_conv(const ConvShape& shape, const float* weights, void* memory,
 }
 
 size_t conv2d_workspace_bytes(const ConvShape& shape, ImageLayout x_layout, int threads) {
+  if (conv_reads_planes(shape, x_layout)) return conv_planes_workspace_bytes(shape, threads);
   const int64_t element = sizeof(float);
   const bool copies = copies_input(shape, x_layout);
   const int64_t m = shape.n * shape.out_h() * shape.out_w();
@@ -114,6 +119,7 @@ size_t conv2d_workspace_bytes(const ConvShape& shape, ImageLayout x_layout, int 
 
 void conv2d_nhwc(const ConvArgs& args, void* workspace, base::ThreadPool& pool) {
   const ConvShape& s = args.shape;
+  if (conv_reads_planes(s, args.x_layout)) return conv2d_planes(args, workspace, pool);
   const bool copies = copies_input(s, args.x_layout);
   float* front = reinterpret_cast<float*>(align_up(workspace));  // padded image, or one pixel of zeros
   const int64_t front_floats = copies ? conv_padded_elements(s) : s.c / s.groups;

@@ -37,10 +37,12 @@ struct PackedConv {
 
 size_t packed_conv_bytes(const ConvShape& shape, Isa isa = best_isa());
 
-/// Packs ONNX weights [oc, c / groups, kh, kw] into `memory`. Allocates scratch; meant for load time.
-PackedConv pack_conv(const ConvShape& shape, const float* weights, void* memory, Isa isa = best_isa());
-
 enum class ImageLayout : uint8_t { nhwc, nchw };
+
+/// Packs ONNX weights [oc, c / groups, kh, kw] into `memory` for inputs of layout `x_layout`. Allocates
+/// scratch; meant for load time.
+PackedConv pack_conv(const ConvShape& shape, const float* weights, void* memory, Isa isa = best_isa(),
+                     ImageLayout x_layout = ImageLayout::nhwc);
 
 struct ConvArgs {
   ConvShape shape;

@@ -94,8 +94,10 @@ struct DenseKernels {
   int panel;                                // columns of a packed weight panel = 2 * width
   GemmTileFn gemm_packed[2][kMaxTileRows];  // [vectors - 1][rows - 1]
   GemmTileFn gemm_rows[2][kMaxTileRows];
-  int wide_rows;            // up to this many rows, gemm_wide does four whole panels at once
-  GemmTileFn gemm_wide[3];  // [rows - 1], by row pointers
+  GemmTileFn gemm_line[2][2]
+                      [kMaxTileRows];  // [stride - 1][vectors - 1][rows - 1], one row pointer per segment
+  int wide_rows;                       // up to this many rows, gemm_wide does four whole panels at once
+  GemmTileFn gemm_wide[3];             // [rows - 1], by row pointers
   /// Transposes: dst[i * dst_stride + r] = rows[r][i] for r < `width` row pointers, i < len. All pointers
   /// must be valid.
   void (*transpose)(const float* const* rows, int64_t len, float* dst, int64_t dst_stride);

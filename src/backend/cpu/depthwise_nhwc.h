@@ -39,7 +39,8 @@ struct QuantDepthwisePacked {
 
 void pack_quant_depthwise(const QuantDepthwiseWeights& weights, QuantInput input, QuantDepthwisePacked out);
 
-/// Output u8 or s8; epilogue.offsets are the packed sums, row_factors unused. Sums are exact below 2^24; no workspace.
+/// Output u8 or s8; epilogue.offsets are the packed sums, row_factors unused. Sums are exact below 2^24; no
+/// workspace.
 struct QuantDepthwiseArgs {
   ConvShape shape;
   const void* x = nullptr;

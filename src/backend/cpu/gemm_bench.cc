@@ -152,9 +152,11 @@ Call ours(const Layer& l, const Options& o, base::ThreadPool& pool) {
     return [s, &pool] { depthwise_nhwc(s->depthwise, pool); };
   }
   s->packed.resize(packed_conv_bytes(shape, o.isa));
-  const PackedConv weights = pack_conv(shape, s->w.data(), s->packed.data(), o.isa);
-  s->conv = {shape, s->x.data(), ImageLayout::nhwc, weights, s->y.data(), e};
-  s->workspace.resize(conv2d_workspace_bytes(shape, ImageLayout::nhwc, o.threads));
+  // Models give their first layer planes.
+  const ImageLayout layout = shape.c <= 4 ? ImageLayout::nchw : ImageLayout::nhwc;
+  const PackedConv weights = pack_conv(shape, s->w.data(), s->packed.data(), o.isa, layout);
+  s->conv = {shape, s->x.data(), layout, weights, s->y.data(), e};
+  s->workspace.resize(conv2d_workspace_bytes(shape, layout, o.threads));
   return [s, &pool] { conv2d_nhwc(s->conv, s->workspace.data(), pool); };
 }
 
@@ -258,6 +260,7 @@ Call one_dnn(const Layer& l, const Options& o) {
 #if defined(__x86_64__)
 __attribute__((target("avx512f"))) float peak_loop_avx512(int64_t rounds) {
   __m512 acc[24];
+#pragma GCC unroll 24
   for (int i = 0; i < 24; ++i) acc[i] = _mm512_set1_ps(static_cast<float>(i));
   const __m512 a = _mm512_set1_ps(0.999f), b = _mm512_set1_ps(1e-3f);
   for (int64_t r = 0; r < rounds; ++r) {
@@ -284,6 +287,7 @@ __attribute__((target("avx2,fma"))) float peak_loop_avx2(int64_t rounds) {
 #if defined(__x86_64__)
 __attribute__((target("avx512f,avx512vnni"))) int32_t peak_loop_vnni(int64_t rounds) {
   __m512i acc[24];
+#pragma GCC unroll 24
   for (int i = 0; i < 24; ++i) acc[i] = _mm512_set1_epi32(i);
   const __m512i a = _mm512_set1_epi32(0x01020304), b = _mm512_set1_epi32(0x04030201);
   for (int64_t r = 0; r < rounds; ++r) {
