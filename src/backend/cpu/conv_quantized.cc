@@ -7,6 +7,7 @@
 
 #include "backend/cpu/conv_source.h"
 #include "backend/cpu/qgemm_driver.h"
+#include "base/error.h"
 
 namespace trireme::cpu {
 namespace {
@@ -25,30 +26,64 @@ int64_t taps(const ConvShape& s) { return s.kh * s.kw; }
 /// Few channels: kernel rows of the padded copy are the runs, so the weights are packed as kh runs of kw * c.
 bool merges(const ConvShape& s) { return conv_wants_padded_copy(s); }
 
+/// The shape of the padded copy: pixels filled up to whole groups of 4 bytes, so that the tiles read them in
+/// place.
+ConvShape filled(ConvShape s) {
+  s.c = (s.c + 3) / 4 * 4;
+  return s;
+}
+
 int64_t packed_taps(const ConvShape& s) { return merges(s) ? s.kh : taps(s); }
-int64_t packed_run(const ConvShape& s) { return merges(s) ? s.kw * s.c : s.c / s.groups; }
+int64_t packed_run(const ConvShape& s) { return merges(s) ? s.kw * filled(s).c : s.c / s.groups; }
 
 size_t group_bytes(const ConvShape& s, Isa isa) {
   return align_up(packed_quant_bytes(packed_taps(s), packed_run(s), s.oc / s.groups, isa));
 }
 
+/// One line of the padded copy: zero points outside the image, zero bytes in the filling channels.
+void copy_line(const QuantConvArgs& a, int64_t image, int64_t ih, uint8_t* out) {
+  const ConvShape& s = a.shape;
+  const int64_t c4 = filled(s).c;
+  const uint8_t zero = static_cast<uint8_t>(a.input.zero & 0xff);
+  const bool inside = ih >= 0 && ih < s.h;
+  const bool planes = a.x_layout == ImageLayout::nchw;
+  const uint8_t* x = static_cast<const uint8_t*>(a.x) + (image * s.c * s.h + (inside ? ih : 0)) * s.w;
+  if (!planes) x = static_cast<const uint8_t*>(a.x) + (image * s.h + (inside ? ih : 0)) * s.w * s.c;
+  const int64_t pixel = planes ? 1 : s.c, channel = planes ? s.h * s.w : 1;
+  const auto fill = [&](int64_t count) {
+    for (int64_t i = 0; i < count; ++i, out += c4) {
+      for (int64_t c = 0; c < c4; ++c) out[c] = c < s.c ? zero : 0;
+    }
+  };
+  if (!inside) return fill(s.w + s.pad_left + s.pad_right);
+  fill(s.pad_left);
+  if (s.c == 3) {
+    for (int64_t i = 0; i < s.w; ++i, x += pixel, out += 4) {
+      const uint32_t bytes = x[0] | uint32_t{x[channel]} << 8 | uint32_t{x[2 * channel]} << 16;
+      std::memcpy(out, &bytes, 4);
+    }
+  } else {
+    for (int64_t i = 0; i < s.w; ++i, x += pixel, out += c4) {
+      for (int64_t c = 0; c < c4; ++c) out[c] = c < s.c ? x[c * channel] : 0;
+    }
+  }
+  fill(s.pad_right);
+}
+
 void copy_padded(const QuantConvArgs& a, char* out, base::ThreadPool& pool) {
   const ConvShape& s = a.shape;
   const int64_t hp = s.h + s.pad_top + s.pad_bottom;
-  const int64_t line = (s.w + s.pad_left + s.pad_right) * s.c;
-  const int zero = a.input.zero & 0xff;
+  const int64_t line = (s.w + s.pad_left + s.pad_right) * filled(s).c;
   pool.for_range(s.n * hp, 16, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      const int64_t ih = i % hp - s.pad_top;
-      std::memset(out + i * line, zero, static_cast<size_t>(line));
-      if (ih < 0 || ih >= s.h) continue;
-      const char* in = static_cast<const char*>(a.x) + (i / hp * s.h + ih) * s.w * s.c;
-      std::memcpy(out + i * line + s.pad_left * s.c, in, static_cast<size_t>(s.w * s.c));
+      copy_line(a, i / hp, i % hp - s.pad_top, reinterpret_cast<uint8_t*>(out) + i * line);
     }
   });
 }
 
 }  // namespace
+
+bool quant_conv_reads_planes(const ConvShape& shape) { return merges(shape); }
 
 size_t packed_quant_conv_bytes(const ConvShape& shape, Isa isa) {
   return group_bytes(shape, isa) * static_cast<size_t>(shape.groups) + kAlignment;
@@ -58,33 +93,38 @@ PackedQuantMatrix pack_quant_conv(const ConvShape& s, QuantConvWeights weights, 
                                   Isa isa) {
   const int64_t cg = s.c / s.groups, og = s.oc / s.groups, depth = cg * taps(s);
   const char* w = static_cast<const char*>(weights.data) + group * og * depth;
-  std::vector<char> rows(static_cast<size_t>(og * depth));  // [og, taps, cg]: the channels-last order
+  const int64_t c4 = merges(s) ? filled(s).c : cg;
+  // [og, taps, c4]: the channels-last order; what fills up is a weight of zero.
+  std::vector<char> rows(static_cast<size_t>(og * taps(s) * c4),
+                         static_cast<char>(weights.is_signed ? 0 : 128));
   for (int64_t o = 0; o < og; ++o) {
     for (int64_t c = 0; c < cg; ++c) {
       for (int64_t t = 0; t < taps(s); ++t) {
-        rows[static_cast<size_t>((o * taps(s) + t) * cg + c)] = w[(o * cg + c) * taps(s) + t];
+        rows[static_cast<size_t>((o * taps(s) + t) * c4 + c)] = w[(o * cg + c) * taps(s) + t];
       }
     }
   }
   char* out = align_up(memory) + static_cast<size_t>(group) * group_bytes(s, isa);
-  return pack_quant_b({rows.data(), weights.is_signed, packed_taps(s), packed_run(s), og, depth, true}, out,
-                      isa);
+  QuantMatrixB b = {rows.data(), weights.is_signed, packed_taps(s), packed_run(s), og, taps(s) * c4, true};
+  b.fillers = taps(s) * (c4 - cg);
+  return pack_quant_b(b, out, isa);
 }
 
 size_t quant_conv2d_workspace_bytes(const ConvShape& s, int threads, Isa isa) {
   const int64_t m = s.n * s.out_h() * s.out_w();
   const RowSource source =
-      merges(s) ? conv_padded_source(s, nullptr, 1, 0) : conv_source(s, nullptr, 1, 0, nullptr);
+      merges(s) ? conv_padded_source(filled(s), nullptr, 1, 0) : conv_source(s, nullptr, 1, 0, nullptr);
   const GemmPlan plan = plan_quant(source, m, s.oc / s.groups, isa, threads);
-  const int64_t front = merges(s) ? conv_padded_elements(s) : s.c / s.groups;
+  const int64_t front = merges(s) ? conv_padded_elements(filled(s)) : s.c / s.groups;
   return align_up(static_cast<size_t>(front)) + static_cast<size_t>(plan.lanes) * plan.lane_bytes +
          2 * kAlignment;
 }
 
 void quant_conv2d_nhwc(const QuantConvArgs& args, void* workspace, base::ThreadPool& pool) {
   const ConvShape& s = args.shape;
+  base::check(merges(s) || args.x_layout == ImageLayout::nhwc, "only first layers read 8-bit planes");
   char* front = align_up(workspace);  // padded image, or one pixel of zero points
-  const int64_t front_bytes = merges(s) ? conv_padded_elements(s) : s.c / s.groups;
+  const int64_t front_bytes = merges(s) ? conv_padded_elements(filled(s)) : s.c / s.groups;
   char* lanes = align_up(front + front_bytes);
   if (merges(s)) {
     copy_padded(args, front, pool);
@@ -100,7 +140,7 @@ void quant_conv2d_nhwc(const QuantConvArgs& args, void* workspace, base::ThreadP
   job.ldc = s.oc;
   for (int64_t g = 0; g < s.groups; ++g) {
     const int64_t first = g * og;
-    job.source = merges(s) ? conv_padded_source(s, front, 1, 0) : conv_source(s, args.x, 1, g, front);
+    job.source = merges(s) ? conv_padded_source(filled(s), front, 1, 0) : conv_source(s, args.x, 1, g, front);
     job.b = args.groups[g];
     job.c = static_cast<char*>(args.y) + first * element;
     job.epilogue = args.epilogue;

@@ -23,12 +23,16 @@ PackedQuantMatrix pack_quant_conv(const ConvShape& shape, QuantConvWeights weigh
 
 struct QuantConvArgs {
   ConvShape shape;
-  const void* x = nullptr;  // nhwc bytes
+  const void* x = nullptr;
+  ImageLayout x_layout = ImageLayout::nhwc;  // nchw only where quant_conv_reads_planes says so
   QuantInput input;
   const PackedQuantMatrix* groups = nullptr;  // [shape.groups]
   void* y = nullptr;                          // nhwc
   QuantEpilogue epilogue;                     // vectors over all oc
 };
+
+/// True for convolutions of few channels (first layers), which take either layout of the input.
+bool quant_conv_reads_planes(const ConvShape& shape);
 
 size_t quant_conv2d_workspace_bytes(const ConvShape& shape, int threads, Isa isa = best_isa());
 

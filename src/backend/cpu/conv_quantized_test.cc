@@ -63,6 +63,16 @@ struct Problem {
     }
   }
 
+  /// The input as [n, c, h, w].
+  std::vector<uint8_t> planes() const {
+    std::vector<uint8_t> out(x.size());
+    for (size_t i = 0; i < x.size(); ++i) {
+      const size_t c = static_cast<size_t>(s.c), hw = static_cast<size_t>(s.h * s.w);
+      out[(i / c / hw * c + i % c) * hw + i / c % hw] = x[i];
+    }
+    return out;
+  }
+
   ConvShape s;
   QuantInput input;
   bool w_signed;
@@ -112,8 +122,17 @@ TEST(ConvQuantized, MatchesIntegerLoops) {
           std::vector<uint8_t> y(static_cast<size_t>(p.outputs()));
           std::vector<char> workspace(quant_conv2d_workspace_bytes(s, threads, isa));
           base::ThreadPool pool(threads);
-          quant_conv2d_nhwc({s, p.x.data(), p.input, groups.data(), y.data(), e}, workspace.data(), pool);
+          QuantConvArgs args = {s, p.x.data(), ImageLayout::nhwc, p.input, groups.data(), y.data(), e};
+          quant_conv2d_nhwc(args, workspace.data(), pool);
           p.expect(y, e);
+          if (!quant_conv_reads_planes(s)) continue;
+          const std::vector<uint8_t> planes = p.planes();
+          std::vector<uint8_t> again(y.size());
+          args.x = planes.data();
+          args.x_layout = ImageLayout::nchw;
+          args.y = again.data();
+          quant_conv2d_nhwc(args, workspace.data(), pool);
+          ASSERT_EQ(y, again);
         }
       }
     }

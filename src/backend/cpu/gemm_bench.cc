@@ -199,7 +199,7 @@ Call ours_int8(const Layer& l, const Options& o, base::ThreadPool& pool) {
   s->packed.resize(packed_quant_conv_bytes(shape, o.isa));
   s->weights = pack_quant_conv(shape, {s->w.data(), true}, 0, s->packed.data(), o.isa);
   quant_offsets(s->weights, input, s->bias.data(), nullptr, {s->offsets.data(), s->factors.data()});
-  s->conv = {shape, s->x.data(), input, &s->weights, s->y.data(), e};
+  s->conv = {shape, s->x.data(), ImageLayout::nhwc, input, &s->weights, s->y.data(), e};
   s->workspace.resize(quant_conv2d_workspace_bytes(shape, o.threads, o.isa));
   return [s, &pool] { quant_conv2d_nhwc(s->conv, s->workspace.data(), pool); };
 }

@@ -59,7 +59,8 @@ PackedQuantMatrix pack_quant_b(const QuantMatrixB& b, void* memory, Isa isa) {
   const uintptr_t address = reinterpret_cast<uintptr_t>(memory);
   int32_t* sums = reinterpret_cast<int32_t*>(align_up(address));
   int32_t* out = reinterpret_cast<int32_t*>(align_up(reinterpret_cast<uintptr_t>(sums + b.n)));
-  const PackedQuantMatrix packed = {out, sums, b.taps, b.run, b.n, !b.is_signed, isa};
+  const PackedQuantMatrix packed = {out,          sums, b.taps, b.run, b.n, b.taps * b.run - b.fillers,
+                                    !b.is_signed, isa};
   for (int64_t n0 = 0; n0 < b.n; n0 += kernels.panel) {
     const int valid = static_cast<int>(std::min<int64_t>(kernels.panel, b.n - n0));
     const int width = valid > kernels.width ? kernels.panel : kernels.width;
@@ -74,11 +75,11 @@ bool quant_offsets(const PackedQuantMatrix& b, QuantInput a, const int32_t* bias
                    QuantOffsets out) {
   // With byte groups, signed activations are read as a + 128; with words they are read as they are.
   const int64_t flip = quant_kernels(b.isa).group == 4 && a.is_signed ? 128 : 0;
-  const int64_t depth = b.taps * b.run;
   bool any = false;
   for (int64_t n = 0; n < b.n; ++n) {
     const int64_t zero = (b_zero ? b_zero[n] : 0) - (b.shifted ? 128 : 0);
-    const int64_t offset = (bias ? bias[n] : 0) - (a.zero + flip) * b.column_sums[n] + a.zero * zero * depth;
+    const int64_t offset =
+        (bias ? bias[n] : 0) - (a.zero + flip) * b.column_sums[n] + a.zero * zero * b.depth;
     out.offsets[n] = static_cast<int32_t>(offset);
     out.row_factors[n] = static_cast<int32_t>(zero);
     any = any || zero != 0;

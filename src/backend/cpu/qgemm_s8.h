@@ -23,6 +23,8 @@ struct QuantMatrixB {
   bool is_signed = true;
   int64_t taps = 1, run = 0, n = 0, ld = 0;
   bool transposed = false;
+  int64_t fillers =
+      0;  // of the taps * run rows, those that only fill up groups: weight zero, activation byte zero
 };
 
 /// Weights as column panels of 32-bit groups of k (4 bytes, or 2 words where the machine has no byte dot
@@ -31,6 +33,7 @@ struct PackedQuantMatrix {
   const int32_t* data = nullptr;
   const int32_t* column_sums = nullptr;  // [n] sums over k of the weights as packed
   int64_t taps = 1, run = 0, n = 0;
+  int64_t depth = 0;     // real terms of each sum
   bool shifted = false;  // u8 weights are packed minus 128
   Isa isa = Isa::portable;
 };
