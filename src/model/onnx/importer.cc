@@ -207,8 +207,7 @@ void Importer::add_node(const NodeProto& node, Scope& scope) {
   const std::vector<ValueId> results = add_operator(node, std::move(pending), scope);
   for (size_t i = 0; i < results.size(); ++i) {
     const Shape& shape = scope.graph.type(results[i]).shape;
-    base::require(!shape.has_rank() || shape.rank() <= kMaxRank, "the result has ", shape.rank(),
-                  " dimensions");
+    base::require(shape.dims().size() <= kMaxRank, "the result has ", shape.dims().size(), " dimensions");
     if (node.output[i].empty()) continue;
     bind(scope, node.output[i], results[i]);
     ir::Value& value = scope.graph.value(results[i]);
