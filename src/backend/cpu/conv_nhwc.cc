@@ -7,6 +7,7 @@
 
 #include "backend/cpu/conv_planes.h"
 #include "backend/cpu/conv_source.h"
+#include "base/error.h"
 
 namespace trireme::cpu {
 namespace {
@@ -82,7 +83,7 @@ PackedConv pack_conv(const ConvShape& shape, const float* weights, void* memory,
   const size_t group_bytes = align_up(packed_b_bytes(depth, og, isa));
   const bool planes = conv_reads_planes(shape, x_layout);
   std::vector<float> rows(static_cast<size_t>(og * depth));  // [og, taps, cg]: the channels-last order
-  PackedConv packed = {nullptr, static_cast<int64_t>(group_bytes / sizeof(float)), isa};
+  PackedConv packed = {nullptr, static_cast<int64_t>(group_bytes / sizeof(float)), isa, planes};
   for (int64_t g = 0; g < shape.groups; ++g) {
     const float* w = weights + g * og * depth;
     for (int64_t o = 0; o < og; ++o) {
@@ -101,7 +102,6 @@ PackedConv pack_conv(const ConvShape& shape, const float* weights, void* memory,
 }
 
 size_t conv2d_workspace_bytes(const ConvShape& shape, ImageLayout x_layout, int threads) {
-  if (conv_reads_planes(shape, x_layout)) return conv_planes_workspace_bytes(shape, threads);
   const int64_t element = sizeof(float);
   const bool copies = copies_input(shape, x_layout);
   const int64_t m = shape.n * shape.out_h() * shape.out_w();
@@ -114,12 +114,15 @@ size_t conv2d_workspace_bytes(const ConvShape& shape, ImageLayout x_layout, int 
     lanes = std::max(lanes, static_cast<size_t>(plan.lanes) * plan.lane_bytes);
   }
   const int64_t front = copies ? conv_padded_elements(shape) : shape.c / shape.groups;
-  return lanes + align_up(static_cast<size_t>(front * element)) + 2 * kAlignment;
+  const size_t planes = conv_reads_planes(shape, x_layout) ? conv_planes_workspace_bytes(shape, threads) : 0;
+  return std::max(planes, lanes + align_up(static_cast<size_t>(front * element)) + 2 * kAlignment);
 }
 
 void conv2d_nhwc(const ConvArgs& args, void* workspace, base::ThreadPool& pool) {
   const ConvShape& s = args.shape;
-  if (conv_reads_planes(s, args.x_layout)) return conv2d_planes(args, workspace, pool);
+  base::check(!args.weights.by_planes || args.x_layout == ImageLayout::nchw,
+              "weights were packed for planes");
+  if (args.weights.by_planes) return conv2d_planes(args, workspace, pool);
   const bool copies = copies_input(s, args.x_layout);
   float* front = reinterpret_cast<float*>(align_up(workspace));  // padded image, or one pixel of zeros
   const int64_t front_floats = copies ? conv_padded_elements(s) : s.c / s.groups;

@@ -33,6 +33,7 @@ struct PackedConv {
   const float* data = nullptr;
   int64_t group_floats = 0;
   Isa isa = Isa::portable;
+  bool by_planes = false;  // packed for a first layer that reads [n, c, h, w] in place
 };
 
 size_t packed_conv_bytes(const ConvShape& shape, Isa isa = best_isa());

@@ -20,10 +20,21 @@ cpu::ConvShape shape_of(const ir::NodeView& n) {
   const Window window = make_window(n.attrs, {w[2], w[3]}, spatial);
   const WindowAxis &h = window[1], &v = window[2];
   const auto small = [](int64_t value) { return static_cast<int>(value); };
-  return {.n = x[0], .h = h.in, .w = v.in, .c = nchw ? x[1] : x[3], .oc = w[0],
-          .kh = small(h.kernel), .kw = small(v.kernel), .stride_h = small(h.stride), .stride_w = small(v.stride),
-          .dilation_h = small(h.dilation), .dilation_w = small(v.dilation), .pad_top = small(h.pad_begin),
-          .pad_left = small(v.pad_begin), .pad_bottom = small(h.pad_end), .pad_right = small(v.pad_end),
+  return {.n = x[0],
+          .h = h.in,
+          .w = v.in,
+          .c = nchw ? x[1] : x[3],
+          .oc = w[0],
+          .kh = small(h.kernel),
+          .kw = small(v.kernel),
+          .stride_h = small(h.stride),
+          .stride_w = small(v.stride),
+          .dilation_h = small(h.dilation),
+          .dilation_w = small(v.dilation),
+          .pad_top = small(h.pad_begin),
+          .pad_left = small(v.pad_begin),
+          .pad_bottom = small(h.pad_end),
+          .pad_right = small(v.pad_end),
           .groups = n.attrs.get_int("group", 1)};
 }
 
@@ -40,7 +51,8 @@ ir::Refusal refuse(const ir::NodeView& n) {
 ir::Refusal refuse_depthwise(const ir::NodeView& n) {
   if (const ir::Refusal reason = refuse(n)) return reason;
   const cpu::ConvShape s = shape_of(n);
-  if (s.groups != s.c || s.oc != s.c) return base::concat(s.groups, " groups of ", s.c, " channels: not depthwise");
+  if (s.groups != s.c || s.oc != s.c)
+    return base::concat(s.groups, " groups of ", s.c, " channels: not depthwise");
   if (reads_nchw(n)) return "reads nchw";
   return std::nullopt;
 }
@@ -67,8 +79,11 @@ ir::BoundKernel prepare_depthwise(const ir::KernelInit& init) {
   const size_t operands = n.in.size();
   ir::BoundKernel bound{.unread_inputs = 1u << 1};
   bound.run = [=, epilogue = epilogue_of(activation_of(n.attrs))](const ir::RunArgs& args) {
-    cpu::DepthwiseArgs d{.shape = shape, .x = in_ptr<float>(args, 0), .weights = packed->data<float>().data(),
-                         .y = out_ptr<float>(args, 0), .epilogue = epilogue};
+    cpu::DepthwiseArgs d{.shape = shape,
+                         .x = in_ptr<float>(args, 0),
+                         .weights = packed->data<float>().data(),
+                         .y = out_ptr<float>(args, 0),
+                         .epilogue = epilogue};
     bind_epilogue(d.epilogue, args, operands);
     cpu::depthwise_nhwc(d, cpu::pool_of(args.stream));
   };
@@ -79,20 +94,26 @@ ir::BoundKernel prepare_implicit(const ir::KernelInit& init) {
   const ir::NodeView& n = init.node;
   const cpu::ConvShape shape = shape_of(n);
   const tensor::Tensor& w = *n.value(1);
-  const auto packed = init.packs.get<Packed>(ir::pack_key(w, base::concat("conv_f32 g", shape.groups)), [&] {
+  const cpu::ImageLayout layout = reads_nchw(n) ? cpu::ImageLayout::nchw : cpu::ImageLayout::nhwc;
+  const std::string format = base::concat("conv_f32 g", shape.groups, reads_nchw(n) ? " nchw" : "");
+  const auto packed = init.packs.get<Packed>(ir::pack_key(w, format), [&] {
     auto made = std::make_shared<Packed>();
     made->memory =
         tensor::Tensor::empty(tensor::DType::u8, {static_cast<int64_t>(cpu::packed_conv_bytes(shape))});
-    made->conv = cpu::pack_conv(shape, w.data<float>().data(), made->memory.mutable_raw());
+    made->conv =
+        cpu::pack_conv(shape, w.data<float>().data(), made->memory.mutable_raw(), cpu::best_isa(), layout);
     return made;
   });
-  const cpu::ImageLayout layout = reads_nchw(n) ? cpu::ImageLayout::nchw : cpu::ImageLayout::nhwc;
   const size_t operands = n.in.size();
   ir::BoundKernel bound{.unread_inputs = 1u << 1};
   bound.workspace_bytes = static_cast<int64_t>(cpu::conv2d_workspace_bytes(shape, layout, init.threads));
   bound.run = [=, epilogue = epilogue_of(activation_of(n.attrs))](const ir::RunArgs& args) {
-    cpu::ConvArgs c{.shape = shape, .x = in_ptr<float>(args, 0), .x_layout = layout, .weights = packed->conv,
-                    .y = out_ptr<float>(args, 0), .epilogue = epilogue};
+    cpu::ConvArgs c{.shape = shape,
+                    .x = in_ptr<float>(args, 0),
+                    .x_layout = layout,
+                    .weights = packed->conv,
+                    .y = out_ptr<float>(args, 0),
+                    .epilogue = epilogue};
     bind_epilogue(c.epilogue, args, operands);
     cpu::conv2d_nhwc(c, args.workspace, cpu::pool_of(args.stream));
   };
@@ -102,7 +123,10 @@ ir::BoundKernel prepare_implicit(const ir::KernelInit& init) {
 }  // namespace
 
 std::vector<ir::Kernel> conv_nhwc_cpu_kernels() {
-  return {{.name = "depthwise", .refuse = refuse_depthwise, .prepare = prepare_depthwise, .may_overwrite = 1u << 3},
+  return {{.name = "depthwise",
+           .refuse = refuse_depthwise,
+           .prepare = prepare_depthwise,
+           .may_overwrite = 1u << 3},
           {.name = "implicit_gemm", .refuse = refuse, .prepare = prepare_implicit}};
 }
 
