@@ -1,4 +1,5 @@
-// trireme inspect: the graph before and after any pass, the program, its memory, and why kernels were not taken.
+// trireme inspect: the graph before and after any pass, the program, its memory, and why kernels were not
+// taken.
 #include <cstdio>
 #include <iostream>
 
@@ -17,7 +18,7 @@ struct InspectOptions {
   int threads = 0;
 
   void fields(base::OptionList& f) {
-    f.add("model", &model, "ONNX file, or directory of a model").positional().required();
+    f.add("model", &model, "ONNX file, directory of a model, or zoo:resnet50").positional().required();
     f.add("after", &after, "print the graph as it stands after this pass");
     f.add("passes", &passes, "list the passes with their changes and times");
     f.add("program", &program, "print the steps with their kernels, FLOPs and bytes");
@@ -51,7 +52,7 @@ passes::PassOptions watching(const InspectOptions& options, bool& printed) {
 int inspect_main(std::span<const std::string> words, base::Env&) {
   InspectOptions options;
   if (!parse(options, words, "inspect")) return 0;
-  model::Model model = model::load_model(options.model);
+  model::Model model = open_model(options.model);
   model.graph.sort();
   if (options.after.empty() && !options.passes && !options.program && !options.why && !options.memory) {
     std::cout << ir::print(model.graph);
@@ -59,7 +60,8 @@ int inspect_main(std::span<const std::string> words, base::Env&) {
   }
   bool printed = false;
   engine::SessionOptions session_options{.threads = options.threads, .passes = watching(options, printed)};
-  const auto prepared = std::make_shared<engine::PreparedModel>(std::move(model.graph), session_options.passes);
+  const auto prepared =
+      std::make_shared<engine::PreparedModel>(std::move(model.graph), session_options.passes);
   engine::Session session(prepared, session_options);
   const std::vector<tensor::Dims> shapes =
       input_shapes(session.graph(), options.batch, options.shape, options.dim);
@@ -68,7 +70,8 @@ int inspect_main(std::span<const std::string> words, base::Env&) {
   if (options.why) std::cout << compile::print_refusals(program);
   if (options.memory) std::cout << compile::print_memory(program);
   if (!session.is_static(shapes)) {
-    std::cout << "shapes depend on data: this is the first segment; the rest is compiled when its sizes are known\n";
+    std::cout << "shapes depend on data: this is the first segment; the rest is compiled when its sizes are "
+                 "known\n";
   }
   base::require(options.after.empty() || printed, "no pass '", options.after, "' ran");
   return 0;

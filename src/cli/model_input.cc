@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <random>
 
+#include "model/zoo/resnet.h"
+
 namespace trireme::cli {
 namespace {
 
@@ -27,7 +29,8 @@ tensor::Dims parse_dims(const std::string& text) {
   return dims;
 }
 
-tensor::Dims default_shape(const ir::Value& input, int64_t batch, const std::map<std::string, int64_t>& named) {
+tensor::Dims default_shape(const ir::Value& input, int64_t batch,
+                           const std::map<std::string, int64_t>& named) {
   base::require(input.type.shape.has_rank(), "input '", input.name, "' has no declared rank; give --shape");
   tensor::Dims dims;
   bool first = true;
@@ -46,13 +49,24 @@ tensor::Dims default_shape(const ir::Value& input, int64_t batch, const std::map
 
 }  // namespace
 
+model::Model open_model(const std::string& name) {
+  const std::string resnet = "zoo:resnet";
+  if (name.rfind(resnet, 0) != 0) return model::load_model(name);
+  const std::string depth = name.substr(resnet.size());
+  const bool digits =
+      !depth.empty() && depth.size() < 4 && depth.find_first_not_of("0123456789") == std::string::npos;
+  base::require(digits, "expected zoo:resnet50 or another depth, got '", name, "'");
+  return model::zoo::resnet(std::stoi(depth));
+}
+
 std::pair<std::string, std::string> split_assignment(const std::string& text) {
   const size_t at = text.find('=');
   base::require(at != std::string::npos && at > 0, "expected name=value, got '", text, "'");
   return {text.substr(0, at), text.substr(at + 1)};
 }
 
-std::vector<tensor::Dims> input_shapes(const ir::Graph& graph, int64_t batch, const std::vector<std::string>& given,
+std::vector<tensor::Dims> input_shapes(const ir::Graph& graph, int64_t batch,
+                                       const std::vector<std::string>& given,
                                        const std::vector<std::string>& dims) {
   std::map<std::string, int64_t> named;
   for (const std::string& text : dims) {

@@ -10,9 +10,14 @@
 
 namespace trireme::cli {
 
-/// Shapes for the graph's inputs: from `given` ("name:1,3,224,224"), else the declared ones with the first symbolic
-/// dimension = batch and the others = 1 unless `dims` ("seq=128") names them. Throws invalid_argument for an unknown name.
-std::vector<tensor::Dims> input_shapes(const ir::Graph& graph, int64_t batch, const std::vector<std::string>& given,
+/// model::load_model, and "zoo:resnet50" (18, 34, 50, 101, 152) for a network with random weights.
+model::Model open_model(const std::string& name);
+
+/// Shapes for the graph's inputs: from `given` ("name:1,3,224,224"), else the declared ones with the first
+/// symbolic dimension = batch and the others = 1 unless `dims` ("seq=128") names them. Throws
+/// invalid_argument for an unknown name.
+std::vector<tensor::Dims> input_shapes(const ir::Graph& graph, int64_t batch,
+                                       const std::vector<std::string>& given,
                                        const std::vector<std::string>& dims);
 
 /// Seeded random content: floats standard normal, integers small and non-negative, booleans true.

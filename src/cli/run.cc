@@ -29,14 +29,16 @@ struct RunOptions {
   int64_t batch = 1;
   bool json = false;
   bool profile = false;
+  bool loop = false;
   std::string kernel;
   std::vector<std::string> off;
   int64_t seed = 0;
   std::vector<int64_t> cpus;
 
   void fields(base::OptionList& f) {
-    f.add("model", &model, "ONNX file, or directory of a model").positional().required();
-    f.add("test_data", &test_data, "directory with test_data_set_*, or one such set: compare with its outputs");
+    f.add("model", &model, "ONNX file, directory of a model, or zoo:resnet50").positional().required();
+    f.add("test_data", &test_data,
+          "directory with test_data_set_*, or one such set: compare with its outputs");
     f.add("tolerance", &tolerance, "largest relative error that passes").at_least(0);
     f.add("input", &input, "name=x.npy; inputs that are not given are random");
     f.add("output", &output, "directory that gets every output as NAME.npy");
@@ -50,6 +52,7 @@ struct RunOptions {
     f.add("kernel", &kernel, "prefer kernels of this name, for example reference");
     f.add("off", &off, "names of passes to leave out");
     f.add("profile", &profile, "print the time of every step");
+    f.add("loop", &loop, "after one run, time runs for each number of milliseconds read from standard input");
     f.add("seed", &seed, "seed of random inputs");
     f.add("json", &json, "print one JSON object");
   }
@@ -126,7 +129,8 @@ std::vector<tensor::Tensor> make_inputs(const ir::Graph& graph, const RunOptions
   const std::vector<tensor::Dims> all = input_shapes(graph, options.batch, shapes, options.dim);
   for (size_t i = 0; i < inputs.size(); ++i) {
     if (inputs[i].defined()) continue;
-    inputs[i] = random_tensor(graph.type(graph.inputs()[i]).dtype, all[i], static_cast<uint64_t>(options.seed) + i);
+    inputs[i] =
+        random_tensor(graph.type(graph.inputs()[i]).dtype, all[i], static_cast<uint64_t>(options.seed) + i);
   }
   return inputs;
 }
@@ -137,11 +141,13 @@ void print_profile(const compile::Program& program, const std::vector<double>& s
   for (size_t s = 0; s < step_us.size(); ++s) {
     const compile::Step& step = program.steps[s];
     std::string shape;
-    if (!step.out.empty() && step.out[0] != compile::kNoSlot) shape = tensor::to_string(program.slot(step.out[0]).dims);
+    if (!step.out.empty() && step.out[0] != compile::kNoSlot)
+      shape = tensor::to_string(program.slot(step.out[0]).dims);
     std::printf("%5zu %9.1f us %5.1f %%  %8.1f GFLOP/s %7.1f GB/s  %-22s %-16s %s  %s\n", s, step_us[s],
-                100 * step_us[s] / total, step.cost.flop / step_us[s] / 1e3, step.cost.bytes / step_us[s] / 1e3,
-                step.op == nullptr ? "copy" : step.op->schema.name.c_str(), step.kernel.c_str(), shape.c_str(),
-                step.from.c_str());
+                100 * step_us[s] / total, step.cost.flop / step_us[s] / 1e3,
+                step.cost.bytes / step_us[s] / 1e3,
+                step.op == nullptr ? "copy" : step.op->schema.name.c_str(), step.kernel.c_str(),
+                shape.c_str(), step.from.c_str());
   }
   std::printf("      %9.1f us in steps\n", total);
 }
@@ -154,33 +160,75 @@ void profile(engine::Session& session, const std::vector<tensor::Tensor>& inputs
   runtime::Trace trace;
   for (int i = 0; i < repeat; ++i) {
     session.run(inputs, &trace);
-    for (size_t s = 0; s < step_us.size(); ++s) step_us[s] += static_cast<double>(trace.step_ns[s]) / 1e3 / repeat;
+    for (size_t s = 0; s < step_us.size(); ++s)
+      step_us[s] += static_cast<double>(trace.step_ns[s]) / 1e3 / repeat;
   }
   print_profile(program, step_us);
 }
 
-void time_runs(engine::Session& session, const std::vector<tensor::Tensor>& inputs,
-               std::vector<tensor::Tensor>& outputs, const RunOptions& options, base::Json& report) {
-  std::vector<tensor::Dims> shapes;
-  for (const tensor::Tensor& t : inputs) shapes.push_back(t.dims());
-  const bool fixed = session.is_static(shapes);
-  const auto once = [&] {
-    if (fixed) {
-      session.run_into(inputs, outputs);
-    } else {
-      outputs = session.run(inputs);
-    }
-  };
-  for (int i = 0; i < options.warmup; ++i) once();
-  std::vector<double> us;
-  for (int i = 0; i < options.repeat; ++i) {
-    const auto start = std::chrono::steady_clock::now();
-    once();
-    us.push_back(std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count());
+/// Runs the model again and again on the same inputs, into the same outputs where their shapes are known.
+class Repeater {
+ public:
+  Repeater(engine::Session& session, const std::vector<tensor::Tensor>& inputs,
+           std::vector<tensor::Tensor>& outputs)
+      : session_(session), inputs_(inputs), outputs_(outputs) {
+    for (const tensor::Tensor& t : inputs) shapes_.push_back(t.dims());
+    fixed_ = session.is_static(shapes_);
   }
+
+  /// Microseconds of one run.
+  double once() {
+    const auto start = std::chrono::steady_clock::now();
+    if (fixed_) {
+      session_.run_into(inputs_, outputs_);
+    } else {
+      outputs_ = session_.run(inputs_);
+    }
+    return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count();
+  }
+  const compile::Program& program() { return session_.prepare(shapes_); }
+
+ private:
+  engine::Session& session_;
+  const std::vector<tensor::Tensor>& inputs_;
+  std::vector<tensor::Tensor>& outputs_;
+  std::vector<tensor::Dims> shapes_;
+  bool fixed_ = false;
+};
+
+/// Answers each line "milliseconds" of standard input with one JSON line of times; `./dev bench models`
+/// alternates contenders so, without paying for process starts.
+void loop_runs(Repeater& repeater) {
+  const compile::Program& program = repeater.program();
+  base::Json ready = base::Json::object();
+  ready.set("gflop", program.cost().flop / 1e9);
+  ready.set("weight_bytes", program.memory.constant_bytes);
+  std::cout << ready.dump() << std::endl;
+  for (double budget_ms = 0; std::cin >> budget_ms;) {
+    std::vector<double> us;
+    double total = 0;
+    do {
+      us.push_back(repeater.once());
+      total += us.back();
+    } while (total < budget_ms * 1e3);
+    std::sort(us.begin(), us.end());
+    base::Json line = base::Json::object();
+    line.set("runs", static_cast<int64_t>(us.size()));
+    line.set("median_us", us[us.size() / 2]);
+    line.set("min_us", us.front());
+    std::cout << line.dump() << std::endl;
+  }
+}
+
+void time_runs(engine::Session& session, Repeater& repeater, const RunOptions& options, base::Json& report) {
+  for (int i = 0; i < options.warmup; ++i) repeater.once();
+  std::vector<double> us;
+  for (int i = 0; i < options.repeat; ++i) us.push_back(repeater.once());
   std::sort(us.begin(), us.end());
-  const auto quantile = [&](double q) { return us[static_cast<size_t>(q * static_cast<double>(us.size() - 1))]; };
-  const ir::Cost cost = session.prepare(shapes).cost();
+  const auto quantile = [&](double q) {
+    return us[static_cast<size_t>(q * static_cast<double>(us.size() - 1))];
+  };
+  const ir::Cost cost = repeater.program().cost();
   report.set("runs", static_cast<int64_t>(us.size()));
   report.set("min_us", us.front());
   report.set("p50_us", quantile(0.5));
@@ -191,13 +239,16 @@ void time_runs(engine::Session& session, const std::vector<tensor::Tensor>& inpu
   report.set("arena_bytes", session.arena_bytes());
   report.set("peak_rss_bytes", base::peak_resident_bytes());
   if (!options.json) {
-    std::printf("%zu runs, %d threads: min %.1f us, p50 %.1f us, p99 %.1f us, %.1f GFLOP/s at the best; peak RSS %.1f MiB\n",
-                us.size(), session.threads(), us.front(), quantile(0.5), quantile(0.99), cost.flop / us.front() / 1e3,
-                static_cast<double>(base::peak_resident_bytes()) / (1 << 20));
+    std::printf(
+        "%zu runs, %d threads: min %.1f us, p50 %.1f us, p99 %.1f us, %.1f GFLOP/s at the best; peak RSS "
+        "%.1f MiB\n",
+        us.size(), session.threads(), us.front(), quantile(0.5), quantile(0.99), cost.flop / us.front() / 1e3,
+        static_cast<double>(base::peak_resident_bytes()) / (1 << 20));
   }
 }
 
-void write_outputs(const ir::Graph& graph, const std::vector<tensor::Tensor>& outputs, const std::string& directory) {
+void write_outputs(const ir::Graph& graph, const std::vector<tensor::Tensor>& outputs,
+                   const std::string& directory) {
   fs::create_directories(directory);
   for (size_t i = 0; i < outputs.size(); ++i) {
     std::string name = graph.output_names()[i];
@@ -211,7 +262,7 @@ void write_outputs(const ir::Graph& graph, const std::vector<tensor::Tensor>& ou
 int run_main(std::span<const std::string> words, base::Env&) {
   RunOptions options;
   if (!parse(options, words, "run")) return 0;
-  model::Model model = model::load_model(options.model);
+  model::Model model = open_model(options.model);
   engine::SessionOptions session_options{.threads = options.threads, .only_kernel = options.kernel};
   for (int64_t cpu : options.cpus) session_options.cpus.push_back(static_cast<int>(cpu));
   session_options.passes.off = options.off;
@@ -224,10 +275,12 @@ int run_main(std::span<const std::string> words, base::Env&) {
   if (options.test_data.empty() || options.repeat > 0 || !options.output.empty()) {
     const std::vector<tensor::Tensor> inputs = make_inputs(session.graph(), options);
     std::vector<tensor::Tensor> outputs = session.run(inputs);
-    if (options.repeat > 0) time_runs(session, inputs, outputs, options, report);
+    Repeater repeater(session, inputs, outputs);
+    if (options.repeat > 0) time_runs(session, repeater, options, report);
     if (options.profile) profile(session, inputs, std::max(1, options.repeat));
     if (!options.output.empty()) write_outputs(session.graph(), outputs, options.output);
-    for (size_t i = 0; i < outputs.size() && !options.json && options.repeat == 0; ++i) {
+    if (options.loop) loop_runs(repeater);
+    for (size_t i = 0; i < outputs.size() && !options.json && !options.loop && options.repeat == 0; ++i) {
       std::cout << session.graph().output_names()[i] << ": " << outputs[i].type().to_string() << "\n";
     }
   }

@@ -27,6 +27,8 @@ int run_main(std::span<const std::string> words, base::Env& env);
 std::string run_markdown();
 int inspect_main(std::span<const std::string> words, base::Env& env);
 std::string inspect_markdown();
+int export_main(std::span<const std::string> words, base::Env& env);
+std::string export_markdown();
 int ops_main(std::span<const std::string> words, base::Env& env);
 std::string ops_markdown();
 int load_main(std::span<const std::string> words, base::Env& env);

@@ -1,0 +1,157 @@
+// What this machine can do at most: multiply-adds in f32, dot products in int8, bytes read from memory.
+//
+// bench_limits [threads]: for each line "milliseconds" of standard input, measures for about so long and
+// prints one JSON line. The caller rotates it with the contenders, so that a busy neighbour slows limit and
+// contender alike.
+#include <immintrin.h>
+
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <iostream>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "base/thread_pool.h"
+
+namespace trireme {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+/// Independent accumulators: enough to cover latency 4 x 2 ports on every core we met, few enough for the
+/// registers.
+constexpr int kWide = 24, kNarrow = 12;
+constexpr int64_t kRounds = 20000;
+
+__attribute__((target("avx512f"))) float multiply_add_avx512() {
+  __m512 acc[kWide];
+  for (int i = 0; i < kWide; ++i) acc[i] = _mm512_set1_ps(static_cast<float>(i));
+  const __m512 a = _mm512_set1_ps(0.999f), b = _mm512_set1_ps(1e-3f);
+  for (int64_t r = 0; r < kRounds; ++r) {
+#pragma GCC unroll 24
+    for (int i = 0; i < kWide; ++i) acc[i] = _mm512_fmadd_ps(acc[i], a, b);
+  }
+  for (int i = 1; i < kWide; ++i) acc[0] = _mm512_add_ps(acc[0], acc[i]);
+  return _mm512_cvtss_f32(acc[0]);
+}
+
+__attribute__((target("avx2,fma"))) float multiply_add_avx2() {
+  __m256 acc[kNarrow];
+  for (int i = 0; i < kNarrow; ++i) acc[i] = _mm256_set1_ps(static_cast<float>(i));
+  const __m256 a = _mm256_set1_ps(0.999f), b = _mm256_set1_ps(1e-3f);
+  for (int64_t r = 0; r < kRounds; ++r) {
+#pragma GCC unroll 12
+    for (int i = 0; i < kNarrow; ++i) acc[i] = _mm256_fmadd_ps(acc[i], a, b);
+  }
+  for (int i = 1; i < kNarrow; ++i) acc[0] = _mm256_add_ps(acc[0], acc[i]);
+  return _mm256_cvtss_f32(acc[0]);
+}
+
+// In assembly, because GCC 12 copies the accumulators of the intrinsic through memory. What the registers
+// hold does not matter: integer arithmetic has no slow values.
+#define TRIREME_DOT(n) "vpdpbusd %%zmm31, %%zmm30, %%zmm" #n "\n\t"
+__attribute__((target("avx512f,avx512vnni"))) float dot_product_vnni() {
+  for (int64_t r = 0; r < kRounds; ++r) {
+    __asm__ volatile(
+        TRIREME_DOT(0) TRIREME_DOT(1) TRIREME_DOT(2) TRIREME_DOT(3) TRIREME_DOT(4) TRIREME_DOT(5)
+            TRIREME_DOT(6) TRIREME_DOT(7) TRIREME_DOT(8) TRIREME_DOT(9) TRIREME_DOT(10) TRIREME_DOT(11)
+        :
+        :
+        : "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11");
+  }
+  return 0;
+}
+#undef TRIREME_DOT
+
+/// Eight-bit products in pairs and then in fours, as processors without VNNI must do them.
+__attribute__((target("avx2"))) float dot_product_avx2() {
+  __m256i acc[kNarrow];
+  for (int i = 0; i < kNarrow; ++i) acc[i] = _mm256_set1_epi32(i);
+  const __m256i ones = _mm256_set1_epi16(1), b = _mm256_set1_epi8(-2);
+  for (int64_t r = 0; r < kRounds; ++r) {
+#pragma GCC unroll 12
+    for (int i = 0; i < kNarrow; ++i) {
+      acc[i] = _mm256_add_epi32(acc[i], _mm256_madd_epi16(_mm256_maddubs_epi16(acc[i], b), ones));
+    }
+  }
+  for (int i = 1; i < kNarrow; ++i) acc[0] = _mm256_add_epi32(acc[0], acc[i]);
+  return static_cast<float>(_mm256_extract_epi32(acc[0], 0));
+}
+
+struct Loop {
+  float (*run)();
+  double operations;  ///< of one call
+};
+
+Loop f32_loop() {
+  if (__builtin_cpu_supports("avx512f")) return {multiply_add_avx512, double{kRounds} * kWide * 16 * 2};
+  return {multiply_add_avx2, double{kRounds} * kNarrow * 8 * 2};
+}
+
+Loop int8_loop() {
+  if (__builtin_cpu_supports("avx512vnni")) return {dot_product_vnni, double{kRounds} * kNarrow * 64 * 2};
+  return {dot_product_avx2, double{kRounds} * kNarrow * 32 * 2};
+}
+
+/// The best rate, in units per nanosecond, of calls that do `units` each, within `budget`.
+template <class Call>
+double best_rate(double units, std::chrono::nanoseconds budget, const Call& call) {
+  double best = 0;
+  const auto end = Clock::now() + budget;
+  do {
+    const auto begin = Clock::now();
+    call();
+    best = std::max(best, units / std::chrono::duration<double, std::nano>(Clock::now() - begin).count());
+  } while (Clock::now() < end);
+  return best;
+}
+
+class Limits {
+ public:
+  explicit Limits(int threads)
+      : pool_(threads), memory_(static_cast<size_t>(threads) * kWordsPerThread, 1), sink_(threads * 16) {}
+
+  void measure(double budget_ms) {
+    const auto third = std::chrono::nanoseconds(static_cast<int64_t>(budget_ms * 1e6 / 3));
+    const double f32 = compute(f32_loop(), third);
+    const double int8 = compute(int8_loop(), third);
+    std::printf("{\"f32_gflops\":%.1f,\"int8_gops\":%.1f,\"read_gbs\":%.1f}\n", f32, int8, read(third));
+    std::fflush(stdout);
+  }
+
+ private:
+  static constexpr size_t kWordsPerThread = size_t{8} << 20;  ///< 64 MiB each: past every cache
+
+  double compute(const Loop& loop, std::chrono::nanoseconds budget) {
+    return best_rate(loop.operations * pool_.size(), budget, [&] {
+      pool_.run(pool_.size(), [&](int64_t i) { sink_[static_cast<size_t>(i * 16)] = loop.run(); });
+    });
+  }
+
+  double read(std::chrono::nanoseconds budget) {
+    return best_rate(static_cast<double>(memory_.size() * sizeof(int64_t)), budget, [&] {
+      pool_.run(pool_.size(), [&](int64_t i) {
+        const int64_t* words = memory_.data() + static_cast<size_t>(i) * kWordsPerThread;
+        int64_t sums[8] = {};
+        for (size_t w = 0; w < kWordsPerThread; w += 8) {
+          for (size_t j = 0; j < 8; ++j) sums[j] += words[w + j];
+        }
+        sink_[static_cast<size_t>(i * 16)] = static_cast<float>(std::accumulate(sums, sums + 8, int64_t{0}));
+      });
+    });
+  }
+
+  base::ThreadPool pool_;
+  std::vector<int64_t> memory_;
+  std::vector<float> sink_;  ///< results a cache line apart, so that no loop is optimised away
+};
+
+}  // namespace
+}  // namespace trireme
+
+int main(int argc, char** argv) {
+  trireme::Limits limits(argc > 1 ? std::stoi(argv[1]) : 1);
+  for (double budget_ms = 0; std::cin >> budget_ms;) limits.measure(budget_ms);
+}
