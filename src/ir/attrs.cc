@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <array>
 
+#include "ir/text.h"
+
 namespace trireme::ir {
 namespace {
 
@@ -11,13 +13,6 @@ constexpr std::array<std::string_view, 8> kKindNames{"int",    "float",   "strin
                                                      "floats", "strings", "tensor", "graph"};
 
 bool before(const std::pair<std::string, AttrValue>& item, std::string_view name) { return item.first < name; }
-
-std::string text_of(double v) {
-  std::string s = base::concat(v);
-  return s.find_first_of(".en") == std::string::npos ? s + ".0" : s;
-}
-
-std::string quoted(const std::string& s) { return "\"" + s + "\""; }
 
 template <class T, class F>
 std::string list_text(const std::vector<T>& items, F&& text) {
@@ -28,16 +23,14 @@ std::string list_text(const std::vector<T>& items, F&& text) {
 
 struct TextOf {
   std::string operator()(int64_t v) const { return std::to_string(v); }
-  std::string operator()(double v) const { return text_of(v); }
-  std::string operator()(const std::string& v) const { return quoted(v); }
+  std::string operator()(double v) const { return real_text(v); }
+  std::string operator()(const std::string& v) const { return quoted_text(v); }
   std::string operator()(const std::vector<int64_t>& v) const {
     return list_text(v, [](int64_t x) { return std::to_string(x); });
   }
-  std::string operator()(const std::vector<double>& v) const { return list_text(v, text_of); }
-  std::string operator()(const std::vector<std::string>& v) const { return list_text(v, quoted); }
-  std::string operator()(const tensor::Tensor& t) const {
-    return t.type().to_string() + base::concat("#", tensor::content_hash(t));
-  }
+  std::string operator()(const std::vector<double>& v) const { return list_text(v, real_text); }
+  std::string operator()(const std::vector<std::string>& v) const { return list_text(v, quoted_text); }
+  std::string operator()(const tensor::Tensor& t) const { return tensor_text(t); }
   std::string operator()(const GraphPtr&) const { return "{...}"; }
 };
 

@@ -212,7 +212,16 @@ void Graph::sort() {
     }
     return renamed[index(id)];
   };
+  // Sources first, then results node by node: ids then follow the order of the text form.
   for (ValueId& id : inputs_) id = keep(id);
+  for (size_t n : order) {
+    for (ValueId id : nodes_[n].in) {
+      if (id != kNoValue && producer(id) == nullptr) keep(id);
+    }
+  }
+  for (ValueId id : outputs_) {
+    if (producer(id) == nullptr) keep(id);
+  }
   std::vector<Node> nodes;
   for (size_t n : order) {
     Node node = std::move(nodes_[n]);

@@ -2,42 +2,18 @@
 #include <sstream>
 
 #include "ir/graph.h"
+#include "ir/text.h"
 
 namespace trireme::ir {
 namespace {
 
-constexpr int64_t kFullConstant = 16;  // constants up to this many elements print in full
-
 std::string id_text(ValueId id) { return id == kNoValue ? "_" : "%" + std::to_string(index(id)); }
-
-std::string content(const tensor::Tensor& t) {
-  const bool small = t.elements() <= kFullConstant && tensor::bits_of(t.dtype()) % 8 == 0 &&
-                     t.dtype() <= tensor::DType::boolean;
-  if (!small) return base::concat("#", std::hex, tensor::content_hash(t));
-  std::ostringstream out;
-  out.precision(17);
-  out << "{";
-  const bool is_float = tensor::is_float(t.dtype());
-  const std::vector<double> reals = is_float ? t.to_doubles() : std::vector<double>{};
-  const std::vector<int64_t> whole = is_float ? std::vector<int64_t>{} : t.to_ints();
-  for (int64_t i = 0; i < t.elements(); ++i) {
-    if (i > 0) out << ", ";
-    if (is_float) {
-      out << reals[static_cast<size_t>(i)];
-    } else {
-      out << whole[static_cast<size_t>(i)];
-    }
-  }
-  return out.str() + "}";
-}
 
 void print_source(std::ostream& out, const Graph& g, size_t i) {
   const Value& v = g.values()[i];
   out << "  %" << i << " = " << to_string(v.kind);
-  if (!v.name.empty()) out << " \"" << v.name << "\"";
-  out << " : " << v.type.to_string();
-  if (v.data.defined()) out << content(v.data);
-  out << "\n";
+  if (!v.name.empty()) out << " " << quoted_text(v.name);
+  out << " : " << (v.data.defined() ? tensor_text(v.data) : v.type.to_string()) << "\n";
 }
 
 template <class F>
@@ -61,7 +37,7 @@ void print_node(std::ostream& out, const Graph& g, const Node& node) {
 
 std::string print(const Graph& g) {
   std::ostringstream out;
-  out << "graph \"" << g.name << "\"\n";
+  out << "graph " << quoted_text(g.name) << "\n";
   for (size_t i = 0; i < g.values().size(); ++i) {
     if (g.values()[i].kind != ValueKind::computed) print_source(out, g, i);
   }
@@ -70,7 +46,7 @@ std::string print(const Graph& g) {
   }
   out << "  return";
   for (size_t i = 0; i < g.outputs().size(); ++i) {
-    out << (i ? ", " : " ") << id_text(g.outputs()[i]) << " \"" << g.output_names()[i] << "\"";
+    out << (i ? ", " : " ") << id_text(g.outputs()[i]) << " " << quoted_text(g.output_names()[i]);
   }
   out << "\n";
   return out.str();

@@ -37,6 +37,7 @@ bool remove_transpose(Rewriter& rw, const Node& node) {
   const auto before = rw.producer(node.in[0], "transpose");
   if (!before) return false;
   const std::vector<int64_t> inner = permutation(*before, rw.graph());
+  if (inner.size() != outer.size()) return false;  // a reversal of unknown rank
   std::vector<int64_t> both;
   for (int64_t axis : outer) both.push_back(inner[static_cast<size_t>(axis)]);
   const ValueId merged = is_identity_permutation(both)

@@ -1,6 +1,7 @@
 // Graphs with quantize/dequantize pairs become integer graphs.
 #include "passes/quantized.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "passes/rewriter.h"
@@ -16,6 +17,7 @@ using tensor::Tensor;
 /// A value known in 8 bits: real = scale * (q - zero).
 struct Quantized {
   ValueId q, scale, zero;
+  int64_t axis = 1;  ///< that a vector of scales runs along
 };
 
 bool is_8_bit(DType t) { return t == DType::i8 || t == DType::u8; }
@@ -23,11 +25,13 @@ bool is_8_bit(DType t) { return t == DType::i8 || t == DType::u8; }
 /// The operands of a dequantize (or quantize) node with constant parameters; a missing zero point becomes one of `type`.
 std::optional<Quantized> parameters(Rewriter& rw, const Node& node, DType type) {
   if (rw.known(node.in[1]) == nullptr || node.attrs.get_int("block_size", 0) != 0) return std::nullopt;
+  const int64_t axis = node.attrs.get_int("axis", 1);
   if (node.in.size() > 2 && node.in[2] != ir::kNoValue) {
     if (rw.known(node.in[2]) == nullptr) return std::nullopt;
-    return Quantized{node.in[0], node.in[1], node.in[2]};
+    return Quantized{node.in[0], node.in[1], node.in[2], axis};
   }
-  return Quantized{node.in[0], node.in[1], rw.constant(Tensor::zeros(type, {}))};
+  // A zero point has as many elements as there are scales.
+  return Quantized{node.in[0], node.in[1], rw.constant(Tensor::zeros(type, rw.known(node.in[1])->dims())), axis};
 }
 
 std::optional<Quantized> dequantized(Rewriter& rw, ValueId id) {
@@ -38,14 +42,18 @@ std::optional<Quantized> dequantized(Rewriter& rw, ValueId id) {
 
 bool per_tensor(const Rewriter& rw, const Quantized& v) { return rw.known(v.scale)->elements() == 1; }
 
+bool is_all_zero(const Tensor* t) {
+  if (t == nullptr) return false;
+  const std::vector<int64_t> values = t->to_ints();
+  return std::all_of(values.begin(), values.end(), [](int64_t v) { return v == 0; });
+}
+
 /// The bias in steps of x_scale * w_scale as i32 [n]; nullopt if it is not constant or does not fit.
 std::optional<Tensor> integer_bias(const Rewriter& rw, ValueId id, const std::vector<double>& steps) {
   std::vector<double> real;
   if (const auto dq = rw.producer(id, "dequantize_linear")) {
     const Tensor *q = rw.known(dq->in[0]), *scale = rw.known(dq->in[1]);
-    const bool zero_is_0 = dq->in.size() < 3 || dq->in[2] == ir::kNoValue ||
-                           (rw.known(dq->in[2]) != nullptr && rw.is_scalar(dq->in[2], 0)) ||
-                           (rw.known(dq->in[2]) != nullptr && rw.known(dq->in[2])->elements() > 1);
+    const bool zero_is_0 = dq->in.size() < 3 || dq->in[2] == ir::kNoValue || is_all_zero(rw.known(dq->in[2]));
     if (q == nullptr || scale == nullptr || !zero_is_0 || q->dtype() != DType::i32) return std::nullopt;
     const std::vector<double> s = scale->to_doubles();
     real = q->to_doubles();
@@ -127,7 +135,9 @@ std::optional<Product> product_of(Rewriter& rw, const Node& node, int64_t channe
   const Tensor& weights = *rw.known(w->q);
   const int64_t channels = weights.dims()[static_cast<size_t>(channels_axis)];
   const int64_t scales = rw.known(w->scale)->elements();
-  if (scales != 1 && scales != channels) return std::nullopt;
+  const int64_t axis = w->axis < 0 ? w->axis + static_cast<int64_t>(weights.rank()) : w->axis;
+  if (scales != 1 && (scales != channels || axis != channels_axis)) return std::nullopt;
+  if (rw.graph().type(node.out[0]).dtype != DType::f32) return std::nullopt;
   Product p{*x, *w, std::nullopt};
   if (node.in.size() > 2 && node.in[2] != ir::kNoValue) {
     p.bias = integer_bias(rw, node.in[2], product_steps(rw, *x, *w, channels));

@@ -56,12 +56,27 @@ void Executor::run(std::span<const void* const> inputs, std::span<void* const> o
     launch_timed(stream, *trace);
   }
   stream.synchronize();
+  if (status_.failed()) throw_failure();
+}
+
+void Executor::throw_failure() {
+  // The launch loop stops at the first failure, so the last step launched is the one that recorded it.
+  const compile::Step& step = program_->steps[failed_step_];
+  const std::string_view op = step.op == nullptr ? std::string_view("copy") : step.op->schema.name;
+  status_.throw_if_failed(base::concat("step ", failed_step_, " '", step.from, "' (", op, ")"));
+}
+
+void Executor::launch(size_t s, tensor::Stream& stream) {
+  failed_step_ = s;
+  program_->steps[s].bound.run(
+      {addresses_.data() + first_in_[s], addresses_.data() + first_out_[s], workspaces_[s], stream, &status_});
 }
 
 void Executor::launch_all(tensor::Stream& stream) {
-  const std::vector<compile::Step>& steps = program_->steps;
-  for (size_t s = 0; s < steps.size(); ++s) {
-    steps[s].bound.run({addresses_.data() + first_in_[s], addresses_.data() + first_out_[s], workspaces_[s], stream});
+  const size_t count = program_->steps.size();
+  for (size_t s = 0; s < count; ++s) {
+    launch(s, stream);
+    if (status_.failed()) [[unlikely]] return;
   }
 }
 
@@ -71,9 +86,10 @@ void Executor::launch_timed(tensor::Stream& stream, Trace& trace) {
   trace.step_ns.resize(steps.size());
   for (size_t s = 0; s < steps.size(); ++s) {
     const auto start = clock::now();
-    steps[s].bound.run({addresses_.data() + first_in_[s], addresses_.data() + first_out_[s], workspaces_[s], stream});
+    launch(s, stream);
     stream.synchronize();
     trace.step_ns[s] = std::chrono::duration_cast<std::chrono::nanoseconds>(clock::now() - start).count();
+    if (status_.failed()) return;
   }
 }
 

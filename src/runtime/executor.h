@@ -36,14 +36,20 @@ class Executor {
     size_t argument;  ///< index into addresses_
     size_t binding;   ///< index into inputs or outputs
   };
+  void launch(size_t step, tensor::Stream& stream);
   void launch_all(tensor::Stream& stream);
   void launch_timed(tensor::Stream& stream, Trace& trace);
+
+  /// Throws what a kernel found wrong with its data. (A device that fails later than it launches blames a later step.)
+  void throw_failure();
 
   std::shared_ptr<const compile::Program> program_;
   std::vector<void*> addresses_;           ///< operands and results of all steps, step after step
   std::vector<size_t> first_in_, first_out_;  ///< per step: where its operands and results begin
   std::vector<void*> workspaces_;          ///< per step
   std::vector<Patch> input_patches_, output_patches_;
+  ir::RunStatus status_;                   ///< where kernels report bad data
+  size_t failed_step_ = 0;                 ///< the step launched last
 };
 
 }  // namespace trireme::runtime

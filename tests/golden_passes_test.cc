@@ -1,0 +1,197 @@
+// Every graph pass against golden texts in tests/passes, and the numbers before and after it.
+//
+// A file holds the cases of the pass it is named after. A case is "case <what it shows>", lines "set <word> <value>",
+// the graph before, "=>", and the graph after ("unchanged" if the pass must leave it alone). With TRIREME_UPDATE_GOLDEN
+// set, the test writes the graphs after into the files instead, for a person to review.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+
+#include "base/rng.h"
+#include "engine/session.h"
+#include "ops/table.h"
+#include "tests/test_data.h"
+
+namespace trireme::passes {
+namespace {
+
+using tensor::DType;
+using tensor::Tensor;
+
+struct Case {
+  std::string title, before, after;
+  double tolerance = 1e-5;  ///< of the largest magnitude; "set tolerance"
+  double absolute = 0;      ///< "set absolute", e.g. one step of a quantized result
+  double reach = 2;         ///< inputs are uniform in [-reach, reach); "set reach"
+};
+
+void set_option(Case& c, std::istringstream& words) {
+  std::string name;
+  double value = 0;
+  words >> name >> value;
+  if (name == "tolerance") c.tolerance = value;
+  if (name == "absolute") c.absolute = value;
+  if (name == "reach") c.reach = value;
+}
+
+std::vector<Case> read_cases(const std::filesystem::path& path) {
+  std::vector<Case> cases;
+  bool after = false;
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    std::istringstream words(line);
+    std::string first;
+    words >> first;
+    if (first == "case") {
+      cases.push_back({.title = line.size() > 5 ? line.substr(5) : "", .before = {}, .after = {}});
+      after = false;
+    } else if (cases.empty() || first.empty()) {
+      continue;
+    } else if (first == "set") {
+      set_option(cases.back(), words);
+    } else if (first == "=>") {
+      after = true;
+    } else {
+      (after ? cases.back().after : cases.back().before) += line + "\n";
+    }
+  }
+  return cases;
+}
+
+/// Replaces the text after each "=>" by what the pass made.
+void write_cases(const std::filesystem::path& path, const std::vector<std::string>& afters) {
+  std::ifstream file(path);
+  std::ostringstream out;
+  size_t next = 0;
+  bool skipping = false;
+  for (std::string line; std::getline(file, line);) {
+    if (line.rfind("case ", 0) == 0) {
+      if (skipping) out << "\n";
+      skipping = false;
+    }
+    if (!skipping) out << line << "\n";
+    if (line == "=>") {
+      out << afters.at(next++);
+      skipping = true;
+    }
+  }
+  file.close();
+  std::ofstream(path) << out.str();
+}
+
+const Pass& pass_named(const std::string& name) {
+  for (const auto* list : {&prepare_passes(), &bucket_passes()}) {
+    for (const Pass& p : *list) {
+      if (p.name == name) return p;
+    }
+  }
+  base::fail_invalid("tests/passes names no pass: ", name);
+}
+
+PassOptions no_passes() {
+  PassOptions options;
+  for (const auto* list : {&prepare_passes(), &bucket_passes()}) {
+    for (const Pass& p : *list) options.off.push_back(p.name);
+  }
+  return options;
+}
+
+std::vector<Tensor> random_inputs(const ir::Graph& g, double reach) {
+  std::vector<Tensor> inputs;
+  base::Rng rng(7);
+  for (ir::ValueId id : g.inputs()) {
+    Tensor t = Tensor::zeros(g.type(id).dtype, g.type(id).shape.to_dims());
+    tensor::visit_dtype(t.dtype(), [&](auto zero) {
+      using T = decltype(zero);
+      for (T& v : t.mutable_data<T>()) {
+        const double real = (2 * rng.uniform() - 1) * reach;
+        v = static_cast<T>(std::is_unsigned_v<T> ? std::abs(real) : real);
+      }
+    });
+    inputs.push_back(std::move(t));
+  }
+  return inputs;
+}
+
+std::vector<Tensor> results_of(const ir::Graph& g, const std::vector<Tensor>& inputs, const PassOptions& passes,
+                               const std::string& kernel) {
+  const auto model = std::make_shared<const engine::PreparedModel>(g, passes);
+  engine::Session session(model, {.threads = 2, .only_kernel = kernel, .passes = passes});
+  return session.run(inputs);
+}
+
+void expect_close(const std::vector<Tensor>& want, const std::vector<Tensor>& got, const Case& c) {
+  ASSERT_EQ(want.size(), got.size());
+  for (size_t o = 0; o < want.size(); ++o) {
+    ASSERT_EQ(want[o].type().to_string(), got[o].type().to_string());
+    const std::vector<double> a = want[o].to_doubles(), b = got[o].to_doubles();
+    double largest = 0;
+    for (double v : a) largest = std::max(largest, std::abs(v));
+    for (size_t i = 0; i < a.size(); ++i) {
+      const bool both_nan = std::isnan(a[i]) && std::isnan(b[i]);
+      ASSERT_TRUE(both_nan || std::abs(a[i] - b[i]) <= c.absolute + c.tolerance * largest)
+          << "output " << o << " element " << i << ": " << a[i] << " became " << b[i];
+    }
+  }
+}
+
+/// The graph alone on plain kernels; after the pass; and through all passes: all must agree.
+void check_numbers(const Case& c, const ir::Graph& before, const ir::Graph& after) {
+  const std::vector<Tensor> inputs = random_inputs(before, c.reach);
+  const std::vector<Tensor> want = results_of(before, inputs, no_passes(), "reference");
+  {
+    SCOPED_TRACE("after the pass");
+    expect_close(want, results_of(after, inputs, no_passes(), {}), c);
+  }
+  SCOPED_TRACE("after all passes");
+  expect_close(want, results_of(before, inputs, {.verify = true}, {}), c);
+}
+
+std::string run_case(const Case& c, const Pass& pass) {
+  ir::Graph before = ir::parse(c.before, ops::table());
+  before.sort();
+  ir::Graph after = before;
+  run_passes({pass}, after, {.verify = true});
+  check_numbers(c, before, after);
+  const std::string text = ir::print(after);
+  return text == ir::print(before) ? "unchanged\n" : text;
+}
+
+class GoldenPass : public testing::TestWithParam<std::string> {};
+
+TEST_P(GoldenPass, KeepsItsPromise) {
+  const std::filesystem::path path = tests::source_dir() / "tests/passes" / (GetParam() + ".txt");
+  const Pass& pass = pass_named(GetParam());
+  const std::vector<Case> cases = read_cases(path);
+  EXPECT_GE(cases.size(), 2u) << "a pass needs a case that changes and one that must not";
+  std::vector<std::string> afters;
+  for (const Case& c : cases) {
+    SCOPED_TRACE(c.title);
+    try {
+      afters.push_back(run_case(c, pass));
+    } catch (const base::Error& e) {
+      ADD_FAILURE() << e.message();
+      afters.push_back(c.after);
+    }
+    if (std::getenv("TRIREME_UPDATE_GOLDEN") == nullptr) EXPECT_EQ(afters.back(), c.after);
+  }
+  if (std::getenv("TRIREME_UPDATE_GOLDEN") != nullptr) write_cases(path, afters);
+}
+
+std::vector<std::string> all_passes() {
+  std::vector<std::string> names;
+  for (const auto* list : {&prepare_passes(), &bucket_passes()}) {
+    for (const Pass& p : *list) names.push_back(p.name);
+  }
+  return names;
+}
+
+INSTANTIATE_TEST_SUITE_P(Passes, GoldenPass, testing::ValuesIn(all_passes()),
+                         [](const auto& info) { return info.param; });
+
+}  // namespace
+}  // namespace trireme::passes
