@@ -12,7 +12,9 @@ namespace {
 constexpr std::array<std::string_view, 8> kKindNames{"int",    "float",   "string", "ints",
                                                      "floats", "strings", "tensor", "graph"};
 
-bool before(const std::pair<std::string, AttrValue>& item, std::string_view name) { return item.first < name; }
+bool before(const std::pair<std::string, AttrValue>& item, std::string_view name) {
+  return item.first < name;
+}
 
 template <class T, class F>
 std::string list_text(const std::vector<T>& items, F&& text) {

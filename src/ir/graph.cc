@@ -52,7 +52,8 @@ void Graph::add_output(ValueId id, std::string output_name) {
 }
 
 NodeView Graph::view(const Node& node) const {
-  NodeView v{.attrs = node.attrs, .in = {}, .out = {}, .known = {}, .is_present = {}, .out_count = node.out.size()};
+  NodeView v{
+      .attrs = node.attrs, .in = {}, .out = {}, .known = {}, .is_present = {}, .out_count = node.out.size()};
   v.name = node.from.empty() ? node.op_name() : std::string_view(node.from);
   for (ValueId id : node.in) {
     const bool present = id != kNoValue;
@@ -132,7 +133,8 @@ void Graph::set_outputs(std::vector<ValueId> ids, std::vector<std::string> names
 
 namespace {
 
-/// Depth-first order of the nodes that outputs need; without recursion, since models can be thousands of nodes deep.
+/// Depth-first order of the nodes that outputs need; without recursion, since models can be thousands of
+/// nodes deep.
 class Sorter {
  public:
   explicit Sorter(const Graph& g) : graph_(g), mark_(g.nodes().size(), Mark::fresh) {}
@@ -162,7 +164,8 @@ class Sorter {
     for (ValueId id : graph_.outputs()) want(id);
     for (size_t n = 0; n < mark_.size(); ++n) {
       const Node& node = graph_.nodes()[n];
-      if (node.op != nullptr && node.op->schema.updates_state && !wanted[n]) wanted[n] = 1, stack.push_back(n);
+      if (node.op != nullptr && node.op->schema.updates_state && !wanted[n])
+        wanted[n] = 1, stack.push_back(n);
     }
     while (!stack.empty()) {
       const size_t n = stack.back();

@@ -1,4 +1,5 @@
-// The graph: adding, rewiring, sorting, verifying; its text form; attributes; index notation and broadcasting.
+// The graph: adding, rewiring, sorting, verifying; its text form; attributes; index notation and
+// broadcasting.
 #include <gtest/gtest.h>
 
 #include "ir/text.h"
@@ -16,7 +17,8 @@ const OpTable& table() { return ops::table(); }
 
 Graph parsed(const std::string& text) { return parse(text, table()); }
 
-std::string error_of(const std::function<void()>& f, base::ErrorCode code = base::ErrorCode::invalid_argument) {
+std::string error_of(const std::function<void()>& f,
+                     base::ErrorCode code = base::ErrorCode::invalid_argument) {
   try {
     f();
   } catch (const base::Error& e) {
@@ -101,7 +103,8 @@ TEST(Text, AttributesOfEveryKind) {
 }
 
 TEST(Text, SeededConstantsRepeat) {
-  const std::string text = "graph \"s\"\n %a = const : f32[100]#seed=3\n %b = const : f32[100]#seed=4\n return %a, %b\n";
+  const std::string text =
+      "graph \"s\"\n %a = const : f32[100]#seed=3\n %b = const : f32[100]#seed=4\n return %a, %b\n";
   const Graph one = parsed(text), two = parsed(text);
   EXPECT_TRUE(one.known(ValueId{0})->same_as(*two.known(ValueId{0})));
   EXPECT_FALSE(one.known(ValueId{0})->same_as(*one.known(ValueId{1})));
@@ -207,13 +210,17 @@ TEST(Graph, AddNamesTheNodeItRefuses) {
   Graph g;
   const ValueId x = g.add_input("x", {DType::f32, {2, 3}});
   const ValueId y = g.add_input("y", {DType::f32, {4, 5}});
-  EXPECT_NE(error_of([&] { g.add1(table().need("matmul"), {x, y}, {}, "head"); }).find("head"), std::string::npos);
+  EXPECT_NE(error_of([&] {
+              g.add1(table().need("matmul"), {x, y}, {}, "head");
+            }).find("head"),
+            std::string::npos);
   EXPECT_NE(error_of([&] { g.add1(table().need("relu"), {x, y}); }).find("operands"), std::string::npos);
 }
 
 TEST(Verify, FindsBrokenGraphs) {
   const auto fresh = [] {
-    return parsed("graph \"v\"\n %x = input \"x\" : f32[2]\n %a = relu(%x)\n %b = exp(%a)\n return %b \"y\"\n");
+    return parsed(
+        "graph \"v\"\n %x = input \"x\" : f32[2]\n %a = relu(%x)\n %b = exp(%a)\n return %b \"y\"\n");
   };
   const auto fails = [](Graph g) { return error_of([&] { verify(g); }, base::ErrorCode::internal); };
   Graph g = fresh();

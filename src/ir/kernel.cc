@@ -29,9 +29,11 @@ std::string pack_key(const tensor::Tensor& weight, std::string_view format) {
 }
 
 OpTable::OpTable(std::vector<OpDef> ops) : ops_(std::move(ops)) {
-  std::sort(ops_.begin(), ops_.end(), [](const OpDef& a, const OpDef& b) { return a.schema.name < b.schema.name; });
+  std::sort(ops_.begin(), ops_.end(),
+            [](const OpDef& a, const OpDef& b) { return a.schema.name < b.schema.name; });
   for (size_t i = 1; i < ops_.size(); ++i) {
-    base::check(ops_[i - 1].schema.name != ops_[i].schema.name, "two ops are called '", ops_[i].schema.name, "'");
+    base::check(ops_[i - 1].schema.name != ops_[i].schema.name, "two ops are called '", ops_[i].schema.name,
+                "'");
   }
 }
 

@@ -46,12 +46,15 @@ class Cursor {
     return text_.substr(start, at_ - start);
   }
   std::string_view word() {
-    const std::string_view w = run_of([](char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; });
+    const std::string_view w =
+        run_of([](char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; });
     base::require(!w.empty(), "expected a name before '", text_.substr(at_, 20), "'");
     return w;
   }
   std::string_view number() {
-    return run_of([](char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '+' || c == '.'; });
+    return run_of([](char c) {
+      return std::isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '+' || c == '.';
+    });
   }
   std::string quoted() {
     need("\"");
@@ -80,7 +83,8 @@ T number_from(std::string_view text) {
   T value{};
   if (!text.empty() && text[0] == '+') text.remove_prefix(1);
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  base::require(error == std::errc() && end == text.data() + text.size(), "'", text, "' is not a number of its kind");
+  base::require(error == std::errc() && end == text.data() + text.size(), "'", text,
+                "' is not a number of its kind");
   return value;
 }
 
@@ -215,8 +219,9 @@ AttrValue read_value(Cursor& c, const std::string& declared) {
   if (c.take("[")) return read_list(c, declared);
   base::require(!c.sees("{"), "a subgraph cannot be read from text");
   const std::string_view rest = c.rest();
-  const bool is_number = !rest.empty() && (std::isdigit(static_cast<unsigned char>(rest[0])) || rest[0] == '-' ||
-                                           rest.substr(0, 3) == "inf" || rest.substr(0, 3) == "nan");
+  const bool is_number =
+      !rest.empty() && (std::isdigit(static_cast<unsigned char>(rest[0])) || rest[0] == '-' ||
+                        rest.substr(0, 3) == "inf" || rest.substr(0, 3) == "nan");
   if (is_number) return read_number(c);
   return read_tensor(c);
 }

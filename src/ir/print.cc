@@ -24,7 +24,8 @@ std::string joined(const std::vector<ValueId>& ids, F&& text) {
 }
 
 void print_node(std::ostream& out, const Graph& g, const Node& node) {
-  out << "  " << joined(node.out, id_text) << " = " << node.op_name() << "(" << joined(node.in, id_text) << ")";
+  out << "  " << joined(node.out, id_text) << " = " << node.op_name() << "(" << joined(node.in, id_text)
+      << ")";
   if (!node.attrs.items().empty()) out << " {" << node.attrs.to_string() << "}";
   out << " : " << joined(node.out, [&](ValueId id) {
     return id == kNoValue ? std::string("_") : g.type(id).to_string();

@@ -34,8 +34,8 @@ void bind_letter(Binding& binding, char letter, const Dim& dim, std::string_view
   auto [at, is_new] = binding.letters.emplace(letter, dim);
   if (is_new || at->second == dim) return;
   if (at->second.is_static() && dim.is_static()) {
-    base::fail_invalid("dimension '", std::string(1, letter), "' is ", at->second.value(), " in one operand and ",
-                       dim.value(), " in another (", node_name, ")");
+    base::fail_invalid("dimension '", std::string(1, letter), "' is ", at->second.value(),
+                       " in one operand and ", dim.value(), " in another (", node_name, ")");
   }
   if (dim.is_static()) at->second = dim;
 }
@@ -78,7 +78,8 @@ double points(const std::string& notation, const NodeView& node) {
   const Binding binding = bind_all(notation, node);
   double total = 1;
   for (const Dim& d : binding.ellipsis.dims()) total *= d.is_static() ? static_cast<double>(d.value()) : 0;
-  for (const auto& [letter, dim] : binding.letters) total *= dim.is_static() ? static_cast<double>(dim.value()) : 0;
+  for (const auto& [letter, dim] : binding.letters)
+    total *= dim.is_static() ? static_cast<double>(dim.value()) : 0;
   return total;
 }
 
@@ -99,7 +100,8 @@ tensor::Shape broadcast(const Shape& a, const Shape& b) {
     } else if (x.is_static() && y.is_static()) {
       base::fail_invalid("shapes ", a.to_string(), " and ", b.to_string(), " do not broadcast");
     } else {
-      // A symbol against a number: the number wins unless the symbol turns out to be 1; two symbols stay unknown.
+      // A symbol against a number: the number wins unless the symbol turns out to be 1; two symbols stay
+      // unknown.
       out.push_back(x.is_static() ? x : y.is_static() ? y : Dim::unknown());
     }
   }
@@ -117,7 +119,8 @@ std::vector<TensorType> infer_from_notation(const std::string& notation, const N
   base::check(sides.size() == 2, "index notation '", notation, "' has no '->'");
   const Binding binding = bind_all(notation, node);
   std::vector<TensorType> out;
-  for (const std::string& spec : split(sides[1], ",")) out.push_back({node.in[0].dtype, result_shape(binding, spec)});
+  for (const std::string& spec : split(sides[1], ","))
+    out.push_back({node.in[0].dtype, result_shape(binding, spec)});
   out.resize(std::min(out.size(), std::max<size_t>(node.out_count, 1)));
   return out;
 }
@@ -126,9 +129,10 @@ std::vector<TensorType> infer_types(const OpSchema& op, const NodeView& node) {
   const size_t given = node.in.size();
   base::require(given >= op.min_in && given <= op.max_in, "op '", op.name, "' takes ", op.min_in,
                 op.max_in == op.min_in ? "" : base::concat(" to ", op.max_in), " operands, got ", given);
-  base::require(node.out_count <= op.max_out, "op '", op.name, "' has at most ", op.max_out, " results, asked for ",
-                node.out_count);
-  for (size_t i = 0; i < op.min_in; ++i) base::require(node.present(i), "op '", op.name, "' needs operand ", i);
+  base::require(node.out_count <= op.max_out, "op '", op.name, "' has at most ", op.max_out,
+                " results, asked for ", node.out_count);
+  for (size_t i = 0; i < op.min_in; ++i)
+    base::require(node.present(i), "op '", op.name, "' needs operand ", i);
   std::vector<TensorType> types = op.infer ? op.infer(node) : infer_from_notation(op.dims, node);
   base::check(types.size() >= node.out_count, "op '", op.name, "' inferred too few results");
   types.resize(node.out_count);

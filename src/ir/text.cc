@@ -32,7 +32,8 @@ std::string element_text(T value) {
 std::string listed(const tensor::Tensor& t) {
   std::string text = "{";
   tensor::visit_dtype(t.dtype(), [&](auto zero) {
-    for (const auto value : t.data<decltype(zero)>()) text += (text.size() > 1 ? ", " : "") + element_text(value);
+    for (const auto value : t.data<decltype(zero)>())
+      text += (text.size() > 1 ? ", " : "") + element_text(value);
   });
   return text + "}";
 }

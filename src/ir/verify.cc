@@ -11,16 +11,19 @@ void check_values(const Graph& g) {
   for (size_t i = 0; i < g.values().size(); ++i) {
     const Value& v = g.values()[i];
     const bool has_data = v.kind == ValueKind::param || v.kind == ValueKind::constant;
-    base::check(has_data == v.data.defined(), "value %", i, " of kind ", to_string(v.kind), " and its data disagree");
+    base::check(has_data == v.data.defined(), "value %", i, " of kind ", to_string(v.kind),
+                " and its data disagree");
     if (v.data.defined()) {
       base::check(v.data.type() == tensor::TensorType{v.type.dtype, v.type.shape}, "value %", i, " is typed ",
                   v.type.to_string(), " but holds ", v.data.type().to_string());
     }
-    if (v.kind == ValueKind::input) base::check(names.insert(v.name).second, "two inputs are called '", v.name, "'");
+    if (v.kind == ValueKind::input)
+      base::check(names.insert(v.name).second, "two inputs are called '", v.name, "'");
   }
 }
 
-/// Known extents must agree; an unknown one agrees with anything, since passes may know more than a fresh inference.
+/// Known extents must agree; an unknown one agrees with anything, since passes may know more than a fresh
+/// inference.
 bool agree(const tensor::TensorType& a, const tensor::TensorType& b) {
   if (a.dtype != b.dtype) return false;
   if (!a.shape.has_rank() || !b.shape.has_rank()) return true;
@@ -37,7 +40,8 @@ void check_node(const Graph& g, size_t n, const std::vector<char>& ready) {
   for (ValueId id : node.in) {
     if (id == kNoValue) continue;
     base::check(index(id) < g.values().size(), "node ", n, " reads a value that does not exist");
-    base::check(ready[index(id)], "node ", n, " (", node.op_name(), ") reads %", index(id), " before it is computed");
+    base::check(ready[index(id)], "node ", n, " (", node.op_name(), ") reads %", index(id),
+                " before it is computed");
   }
   NodeView v = g.view(node);
   v.out.clear();
@@ -45,10 +49,10 @@ void check_node(const Graph& g, size_t n, const std::vector<char>& ready) {
   for (size_t i = 0; i < node.out.size(); ++i) {
     const ValueId id = node.out[i];
     if (id == kNoValue) continue;
-    base::check(g.value(id).producer == NodeId(static_cast<uint32_t>(n)), "result %", index(id), " of node ", n,
-                " names another producer");
-    base::check(agree(g.type(id), types[i]), "node ", n, " (", node.op_name(), ") infers ", types[i].to_string(),
-                " for %", index(id), ", which is typed ", g.type(id).to_string());
+    base::check(g.value(id).producer == NodeId(static_cast<uint32_t>(n)), "result %", index(id), " of node ",
+                n, " names another producer");
+    base::check(agree(g.type(id), types[i]), "node ", n, " (", node.op_name(), ") infers ",
+                types[i].to_string(), " for %", index(id), ", which is typed ", g.type(id).to_string());
   }
 }
 

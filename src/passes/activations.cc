@@ -93,8 +93,8 @@ bool gather_gelu(Rewriter& rw, const Node& node, const Product& p) {
     const ValueId x = p.leaves[side], gate = p.leaves[1 - side];
     const bool erf = erf_argument(rw, gate) == x;
     if (!erf && tanh_argument(rw, gate) != x) continue;
-    rw.replace(node.out[0], rw.add("gelu", {x}, {{"approximate", std::string(erf ? "none" : "tanh")}}, node.from));
-    return true;
+    return rw.replace_same(
+        node.out[0], rw.add("gelu", {x}, {{"approximate", std::string(erf ? "none" : "tanh")}}, node.from));
   }
   return false;
 }
@@ -105,18 +105,17 @@ bool gather_gated(Rewriter& rw, const Node& node, const Product& p) {
     const ValueId x = p.leaves[side], gate = p.leaves[1 - side];
     const auto sigmoid = rw.producer(gate, "sigmoid");
     if (sigmoid && sigmoid->in[0] == x && p.scalar == 1) {
-      rw.replace(node.out[0], rw.add("swish", {x}, {{"alpha", 1.0}}, node.from));
-      return true;
+      return rw.replace_same(node.out[0], rw.add("swish", {x}, {{"alpha", 1.0}}, node.from));
     }
     const auto hard = rw.producer(gate, "hard_sigmoid");
     const bool sixth = hard && near(hard->attrs.get_float("alpha", 0.2), 1.0 / 6) &&
                        near(hard->attrs.get_float("beta", 0.5), 0.5);
     const auto clip = rw.producer(gate, "clip");
-    const bool relu6 = clip && clip->in.size() == 3 && rw.is_scalar(clip->in[1], 0) && rw.is_scalar(clip->in[2], 6) &&
-                       plus_scalar(rw, clip->in[0], 3) == x && near(p.scalar, 1.0 / 6);
+    const bool relu6 = clip && clip->in.size() == 3 && rw.is_scalar(clip->in[1], 0) &&
+                       rw.is_scalar(clip->in[2], 6) && plus_scalar(rw, clip->in[0], 3) == x &&
+                       near(p.scalar, 1.0 / 6);
     if ((sixth && hard->in[0] == x && p.scalar == 1) || relu6) {
-      rw.replace(node.out[0], rw.add("hard_swish", {x}, {}, node.from));
-      return true;
+      return rw.replace_same(node.out[0], rw.add("hard_swish", {x}, {}, node.from));
     }
   }
   return false;

@@ -59,9 +59,11 @@ bool fold_one(Rewriter& rw, const ir::Node& bn) {
   std::vector<float> bias(a->scale.size());
   const std::vector<double> old = b ? b->to_doubles() : std::vector<double>(bias.size(), 0.0);
   for (size_t c = 0; c < bias.size(); ++c) bias[c] = static_cast<float>(old[c] * a->scale[c] + a->shift[c]);
-  const ir::ValueId weight = rw.graph().add_param(rw.graph().value(conv->in[1]).name, scaled_rows(*w, a->scale));
+  const ir::ValueId weight =
+      rw.graph().add_param(rw.graph().value(conv->in[1]).name, scaled_rows(*w, a->scale));
   const ir::ValueId shift = rw.graph().add_param(
-      bn.from + ".bias", Tensor::from<float>({static_cast<int64_t>(bias.size())}, std::span<const float>(bias)));
+      bn.from + ".bias",
+      Tensor::from<float>({static_cast<int64_t>(bias.size())}, std::span<const float>(bias)));
   rw.replace(bn.out[0], rw.add("conv", {conv->in[0], weight, shift}, conv->attrs, conv->from));
   return true;
 }
@@ -70,7 +72,7 @@ bool fold_one(Rewriter& rw, const ir::Node& bn) {
 
 size_t fold_batch_norm(ir::Graph& graph) {
   Rewriter rw(graph);
-  return rw.for_each("batch_normalization", [&](ir::NodeId, const ir::Node& bn) { return fold_one(rw, bn); });
+  return rw.for_each("batch_norm", [&](ir::NodeId, const ir::Node& bn) { return fold_one(rw, bn); });
 }
 
 }  // namespace trireme::passes

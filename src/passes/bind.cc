@@ -33,10 +33,11 @@ void check_declared(const ir::Value& input, const tensor::Dims& dims,
 }  // namespace
 
 ir::Graph bind_shapes(const ir::Graph& graph, const std::vector<tensor::Dims>& shapes) {
-  // A constant computed here exists once per bucket, so only the small integer ones of shape arithmetic are worth it.
+  // A constant computed here exists once per bucket, so only the small integer ones of shape arithmetic are
+  // worth it.
   constexpr int64_t kMaxBytes = 4096;
-  base::require(shapes.size() == graph.inputs().size(), "the model takes ", graph.inputs().size(), " inputs, got ",
-                shapes.size());
+  base::require(shapes.size() == graph.inputs().size(), "the model takes ", graph.inputs().size(),
+                " inputs, got ", shapes.size());
   ir::Graph bound = graph;
   std::unordered_map<std::string, int64_t> symbols;
   for (size_t i = 0; i < shapes.size(); ++i) {

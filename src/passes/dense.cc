@@ -77,7 +77,8 @@ bool fuse_bias(Rewriter& rw, const Node& add) {
   return false;
 }
 
-/// add(dense, tensor of the same shape). The dense result has no other reader, so the other operand cannot depend on it.
+/// add(dense, tensor of the same shape). The dense result has no other reader, so the other operand cannot
+/// depend on it.
 bool fuse_residual(Rewriter& rw, const Node& add) {
   for (size_t side : {size_t{0}, size_t{1}}) {
     auto dense = fusable(rw, add.in[side]);
@@ -107,7 +108,8 @@ std::optional<Attrs> activation_of(const Rewriter& rw, const Node& node) {
   if (op == "tanh") return named("tanh");
   if (op == "hard_swish") return named("hardswish");
   if (op == "swish" && node.attrs.get_float("alpha", 1) == 1) return named("silu");
-  if (op == "gelu") return named(node.attrs.get_string("approximate", "none") == "tanh" ? "gelu_tanh" : "gelu_erf");
+  if (op == "gelu")
+    return named(node.attrs.get_string("approximate", "none") == "tanh" ? "gelu_tanh" : "gelu_erf");
   if (op == "leaky_relu") return named("leaky").set("alpha", node.attrs.get_float("alpha", 0.01));
   if (op == "hard_sigmoid") {
     return named("hardsigmoid")
@@ -147,7 +149,8 @@ size_t fuse_epilogues(ir::Graph& graph) {
   for (size_t changes = 1; changes > 0;) {
     Rewriter rw(graph);
     changes = rw.for_each([&](ir::NodeId, const Node& seen) {
-      const Node* now = seen.out.empty() || seen.out[0] == ir::kNoValue ? nullptr : rw.graph().producer(seen.out[0]);
+      const Node* now =
+          seen.out.empty() || seen.out[0] == ir::kNoValue ? nullptr : rw.graph().producer(seen.out[0]);
       if (now == nullptr || now->in.empty()) return false;
       const Node node = *now;
       if (node.op_name() == "add") return fuse_bias(rw, node) || fuse_residual(rw, node);

@@ -38,7 +38,8 @@ bool fold_by_type(ir::Graph& graph, ir::NodeId id) {
     const auto clamp = [rank](int64_t i) { return std::clamp<int64_t>(i < 0 ? i + rank : i, 0, rank); };
     const int64_t start = clamp(node.attrs.get_int("start", 0)), end = clamp(node.attrs.get_int("end", rank));
     const std::vector<int64_t> part(dims.begin() + start, dims.begin() + std::max(start, end));
-    result = tensor::Tensor::from<int64_t>({static_cast<int64_t>(part.size())}, std::span<const int64_t>(part));
+    result =
+        tensor::Tensor::from<int64_t>({static_cast<int64_t>(part.size())}, std::span<const int64_t>(part));
   }
   const ir::ValueId out = node.out[0];
   graph.erase(id);
@@ -58,7 +59,8 @@ bool fold_node(ir::Graph& graph, ir::NodeId id, int64_t max_bytes, base::ThreadP
   try {
     out = ops::evaluate(*node.op, node.attrs, in, node.out.size(), pool);
   } catch (const base::Error& e) {
-    if (e.code() == base::ErrorCode::unsupported) return false;  // stays a node; the compiler says why it cannot run
+    if (e.code() == base::ErrorCode::unsupported)
+      return false;  // stays a node; the compiler says why it cannot run
     throw e.with(base::concat("node '", node.from, "' (", node.op_name(), ")"));
   }
   graph.erase(id);
@@ -70,8 +72,8 @@ bool fold_node(ir::Graph& graph, ir::NodeId id, int64_t max_bytes, base::ThreadP
 }
 
 size_t fold_constants(ir::Graph& graph) {
-  // Weights may be folded whatever their size; a result that only blows up a small constant (an expanded zero) is not
-  // worth its memory above this limit.
+  // Weights may be folded whatever their size; a result that only blows up a small constant (an expanded
+  // zero) is not worth its memory above this limit.
   constexpr int64_t kMaxBytes = int64_t{256} << 20;
   base::ThreadPool pool(1);
   size_t changes = 0;

@@ -14,8 +14,7 @@ const std::vector<int64_t> kToFirst{0, 3, 1, 2};
 
 bool is_image(const Rewriter& rw, ValueId id, tensor::DType dtype) {
   const auto dims = rw.dims(id);
-  return dims && dims->size() == 4 && tensor::element_count(*dims) > 0 &&
-         rw.graph().type(id).dtype == dtype;
+  return dims && dims->size() == 4 && tensor::element_count(*dims) > 0 && rw.graph().type(id).dtype == dtype;
 }
 
 ValueId to_last(Rewriter& rw, ValueId x, const std::string& from) {
@@ -66,7 +65,8 @@ size_t absorb_input_layout(ir::Graph& graph) {
   return rw.for_each("conv_nhwc", [&](ir::NodeId, const Node& node) {
     const auto change = rw.producer(node.in[0], "transpose");
     const bool grouped = node.attrs.get_int("group", 1) != 1;
-    if (!change || grouped || change->attrs.get_ints("perm") != kToLast || !rw.single_use(node.in[0])) return false;
+    if (!change || grouped || change->attrs.get_ints("perm") != kToLast || !rw.single_use(node.in[0]))
+      return false;
     Node fused = node;
     fused.in[0] = change->in[0];
     fused.attrs.set("input_layout", std::string("nchw"));

@@ -1,4 +1,5 @@
-// Removes nodes that change nothing: identities, same-type casts, inference dropout, undone transposes and reshapes.
+// Removes nodes that change nothing: identities, same-type casts, inference dropout, undone transposes and
+// reshapes.
 #include <algorithm>
 #include <numeric>
 
@@ -67,8 +68,8 @@ bool remove_view(Rewriter& rw, const Node& node) {
     rw.replace(node.out[0], source);
     return true;
   }
-  const ValueId shape =
-      rw.constant(tensor::Tensor::from<int64_t>({static_cast<int64_t>(to->size())}, std::span<const int64_t>(*to)));
+  const ValueId shape = rw.constant(
+      tensor::Tensor::from<int64_t>({static_cast<int64_t>(to->size())}, std::span<const int64_t>(*to)));
   rw.replace(node.out[0], rw.add("reshape", {source, shape}, {{"allowzero", int64_t{1}}}, node.from));
   return true;
 }

@@ -97,14 +97,14 @@ bool gather_norm(Rewriter& rw, const Node& node) {
   if (!scale) return false;
   ir::Attrs attrs{{"axis", int64_t{-1}}, {"epsilon", n->rms.eps}};
   if (!is_layer) {
-    rw.replace(scale->node.out[0], rw.add("rms_norm", {n->value, scale->vector}, attrs, node.from));
-    return true;
+    return rw.replace_same(scale->node.out[0],
+                           rw.add("rms_norm", {n->value, scale->vector}, attrs, node.from));
   }
   const auto bias = affine_reader(rw, scale->node.out[0], "add", d);
   std::vector<ValueId> in{centred->in[0], scale->vector};
   if (bias) in.push_back(bias->vector);
-  rw.replace(bias ? bias->node.out[0] : scale->node.out[0], rw.add("layer_norm", in, attrs, node.from));
-  return true;
+  return rw.replace_same(bias ? bias->node.out[0] : scale->node.out[0],
+                         rw.add("layer_norm", in, attrs, node.from));
 }
 
 bool gather_one_softmax(Rewriter& rw, const Node& div) {
@@ -114,8 +114,7 @@ bool gather_one_softmax(Rewriter& rw, const Node& div) {
   const auto shifted = rw.producer(top->in[0], "sub");
   const bool stable = shifted && last_axis_reduction(rw, shifted->in[1], "reduce_max") == shifted->in[0];
   const ValueId x = stable ? shifted->in[0] : top->in[0];
-  rw.replace(div.out[0], rw.add("softmax", {x}, {{"axis", int64_t{-1}}}, div.from));
-  return true;
+  return rw.replace_same(div.out[0], rw.add("softmax", {x}, {{"axis", int64_t{-1}}}, div.from));
 }
 
 }  // namespace

@@ -58,7 +58,8 @@ void check_known(std::string_view name) {
 
 }  // namespace
 
-std::vector<PassRecord> run_passes(const std::vector<Pass>& list, ir::Graph& graph, const PassOptions& options) {
+std::vector<PassRecord> run_passes(const std::vector<Pass>& list, ir::Graph& graph,
+                                   const PassOptions& options) {
   for (const std::string& name : options.off) check_known(name);
   check_known(options.stop_after);
   std::vector<PassRecord> records;

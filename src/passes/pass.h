@@ -1,4 +1,5 @@
-// A pass turns a graph into a graph. One visible ordered list; each pass is named, timed, verified, switchable.
+// A pass turns a graph into a graph. One visible ordered list; each pass is named, timed, verified,
+// switchable.
 #pragma once
 
 #include <functional>
@@ -27,9 +28,9 @@ struct PassRecord {
 };
 
 struct PassOptions {
-  std::vector<std::string> off = {};       ///< names of passes to leave out
-  std::string stop_after = {};             ///< return after this pass
-  bool verify = false;                     ///< check every invariant after each pass
+  std::vector<std::string> off = {};  ///< names of passes to leave out
+  std::string stop_after = {};        ///< return after this pass
+  bool verify = false;                ///< check every invariant after each pass
   std::function<void(const PassRecord&, const ir::Graph&)> after = {};  ///< called after each pass
 };
 
@@ -39,11 +40,12 @@ const std::vector<Pass>& prepare_passes();
 const std::vector<Pass>& bucket_passes();
 
 /// Runs a list in order. Throws not_found when options name an unknown pass.
-std::vector<PassRecord> run_passes(const std::vector<Pass>& list, ir::Graph& graph, const PassOptions& options = {});
+std::vector<PassRecord> run_passes(const std::vector<Pass>& list, ir::Graph& graph,
+                                   const PassOptions& options = {});
 
-/// The graph with its inputs given the static `shapes` (in order of graph.inputs()); every node is typed again and
-/// small constants that follow from the shapes are computed. Nodes whose shapes depend on data stay unknown.
-/// Throws invalid_argument when a shape contradicts the declared one.
+/// The graph with its inputs given the static `shapes` (in order of graph.inputs()); every node is typed
+/// again and small constants that follow from the shapes are computed. Nodes whose shapes depend on data stay
+/// unknown. Throws invalid_argument when a shape contradicts the declared one.
 ir::Graph bind_shapes(const ir::Graph& graph, const std::vector<tensor::Dims>& shapes);
 
 }  // namespace trireme::passes

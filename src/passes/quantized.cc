@@ -22,7 +22,8 @@ struct Quantized {
 
 bool is_8_bit(DType t) { return t == DType::i8 || t == DType::u8; }
 
-/// The operands of a dequantize (or quantize) node with constant parameters; a missing zero point becomes one of `type`.
+/// The operands of a dequantize (or quantize) node with constant parameters; a missing zero point becomes one
+/// of `type`.
 std::optional<Quantized> parameters(Rewriter& rw, const Node& node, DType type) {
   if (rw.known(node.in[1]) == nullptr || node.attrs.get_int("block_size", 0) != 0) return std::nullopt;
   const int64_t axis = node.attrs.get_int("axis", 1);
@@ -31,7 +32,8 @@ std::optional<Quantized> parameters(Rewriter& rw, const Node& node, DType type) 
     return Quantized{node.in[0], node.in[1], node.in[2], axis};
   }
   // A zero point has as many elements as there are scales.
-  return Quantized{node.in[0], node.in[1], rw.constant(Tensor::zeros(type, rw.known(node.in[1])->dims())), axis};
+  return Quantized{node.in[0], node.in[1], rw.constant(Tensor::zeros(type, rw.known(node.in[1])->dims())),
+                   axis};
 }
 
 std::optional<Quantized> dequantized(Rewriter& rw, ValueId id) {
@@ -73,17 +75,19 @@ std::optional<Tensor> integer_bias(const Rewriter& rw, ValueId id, const std::ve
   return Tensor::from<int32_t>({static_cast<int64_t>(out.size())}, std::span<const int32_t>(out));
 }
 
-std::vector<double> product_steps(const Rewriter& rw, const Quantized& x, const Quantized& w, int64_t channels) {
+std::vector<double> product_steps(const Rewriter& rw, const Quantized& x, const Quantized& w,
+                                  int64_t channels) {
   const double xs = rw.known(x.scale)->to_doubles()[0];
   const std::vector<double> ws = rw.known(w.scale)->to_doubles();
   std::vector<double> steps;
-  for (int64_t c = 0; c < channels; ++c) steps.push_back(xs * ws[ws.size() == 1 ? 0 : static_cast<size_t>(c)]);
+  for (int64_t c = 0; c < channels; ++c)
+    steps.push_back(xs * ws[ws.size() == 1 ? 0 : static_cast<size_t>(c)]);
   return steps;
 }
 
 /// The only reader of `id`, if it is a node of op `op`.
-std::optional<Node> only_reader(const Rewriter& rw, const std::vector<std::vector<ir::NodeId>>& readers, ValueId id,
-                                std::string_view op) {
+std::optional<Node> only_reader(const Rewriter& rw, const std::vector<std::vector<ir::NodeId>>& readers,
+                                ValueId id, std::string_view op) {
   if (!rw.single_use(id) || ir::index(id) >= readers.size()) return std::nullopt;
   for (ir::NodeId n : readers[ir::index(id)]) {
     const Node& node = rw.graph().node(n);
@@ -94,7 +98,7 @@ std::optional<Node> only_reader(const Rewriter& rw, const std::vector<std::vecto
 
 /// What follows a product: an optional relu, an optional quantization.
 struct Tail {
-  ValueId last;                         ///< the value the integer op replaces
+  ValueId last;  ///< the value the integer op replaces
   bool relu = false;
   std::optional<Quantized> out;
 };
@@ -119,7 +123,13 @@ Tail tail_of(Rewriter& rw, ValueId id) {
 /// Operands of qconv_nhwc and qlinear in their order.
 std::vector<ValueId> product_operands(ValueId x, const Quantized& xq, const Quantized& w, const Tail& tail) {
   const ValueId none = ir::kNoValue;
-  return {x, xq.scale, xq.zero, w.q, w.scale, w.zero, tail.out ? tail.out->scale : none,
+  return {x,
+          xq.scale,
+          xq.zero,
+          w.q,
+          w.scale,
+          w.zero,
+          tail.out ? tail.out->scale : none,
           tail.out ? tail.out->zero : none};
 }
 
@@ -147,7 +157,8 @@ std::optional<Product> product_of(Rewriter& rw, const Node& node, int64_t channe
 }
 
 bool convert_conv(Rewriter& rw, const Node& node) {
-  if (!rw.graph().type(node.in[1]).shape.has_rank() || rw.graph().type(node.in[1]).shape.rank() != 4) return false;
+  if (!rw.graph().type(node.in[1]).shape.has_rank() || rw.graph().type(node.in[1]).shape.rank() != 4)
+    return false;
   const auto p = product_of(rw, node, 0);
   if (!p) return false;
   const Tail tail = tail_of(rw, node.out[0]);
@@ -193,8 +204,10 @@ bool convert_add(Rewriter& rw, const Node& node) {
   if (!tail.out) return false;
   ir::Attrs attrs;
   if (tail.relu) attrs.set("activation", std::string("relu"));
-  rw.replace(tail.last, rw.add("qadd", {a->q, a->scale, a->zero, b->q, b->scale, b->zero, tail.out->scale,
-                                        tail.out->zero}, std::move(attrs), node.from));
+  rw.replace(
+      tail.last,
+      rw.add("qadd", {a->q, a->scale, a->zero, b->q, b->scale, b->zero, tail.out->scale, tail.out->zero},
+             std::move(attrs), node.from));
   return true;
 }
 

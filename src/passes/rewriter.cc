@@ -66,7 +66,8 @@ std::optional<std::pair<double, ir::ValueId>> Rewriter::scalar_operand(const ir:
   return std::pair{*scalar(split->first), split->second};
 }
 
-ir::ValueId Rewriter::add(std::string_view op, std::vector<ir::ValueId> in, ir::Attrs attrs, const std::string& from) {
+ir::ValueId Rewriter::add(std::string_view op, std::vector<ir::ValueId> in, ir::Attrs attrs,
+                          const std::string& from) {
   const ir::ValueId id = graph_.add1(ops::table().need(op), std::move(in), std::move(attrs), from);
   uses_.resize(graph_.values().size(), 0);
   return id;
@@ -76,6 +77,13 @@ void Rewriter::replace(ir::ValueId from, ir::ValueId to) {
   if (graph_.value(to).name.empty()) graph_.value(to).name = graph_.value(from).name;
   graph_.replace_uses(from, to);
   recount();
+}
+
+bool Rewriter::replace_same(ir::ValueId from, ir::ValueId to) {
+  const tensor::TensorType &a = graph_.type(from), &b = graph_.type(to);
+  if (a.dtype != b.dtype || !a.shape.is_static() || !(a.shape == b.shape)) return false;
+  replace(from, to);
+  return true;
 }
 
 }  // namespace trireme::passes

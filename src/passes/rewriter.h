@@ -10,7 +10,8 @@
 
 namespace trireme::passes {
 
-/// A graph under rewriting. Nodes found by for_each stay valid by id; new nodes are appended and sorted in later.
+/// A graph under rewriting. Nodes found by for_each stay valid by id; new nodes are appended and sorted in
+/// later.
 class Rewriter {
  public:
   explicit Rewriter(ir::Graph& graph) : graph_(graph) { recount(); }
@@ -48,6 +49,9 @@ class Rewriter {
   ir::ValueId constant(tensor::Tensor data) { return graph_.add_constant(std::move(data)); }
   /// Makes readers of `from` read `to`, keeps the name of `from`, and counts uses again.
   void replace(ir::ValueId from, ir::ValueId to);
+  /// replace() if both have one type; else changes nothing and returns false. For patterns whose constants
+  /// may broadcast a value to a higher rank than the gathered op yields.
+  bool replace_same(ir::ValueId from, ir::ValueId to);
 
   /// Calls f(id, node copy) for every live node present at the start; f returns true if it rewrote something.
   /// Returns how often it did.

@@ -29,7 +29,8 @@ bool is_elementwise(const Node& node) {
          node.op_name() == "min";
 }
 
-/// A constant of [1,c,1,1], [c,1,1] or one element under the layout before the transpose; nullopt for other shapes.
+/// A constant of [1,c,1,1], [c,1,1] or one element under the layout before the transpose; nullopt for other
+/// shapes.
 std::optional<ValueId> constant_before(Rewriter& rw, ValueId id, const Permutation& perm) {
   const tensor::Tensor* t = rw.known(id);
   if (t == nullptr) return std::nullopt;
@@ -126,7 +127,8 @@ bool sink_pad(Rewriter& rw, const Node& node) {
   }
   std::vector<ValueId> in = node.in;
   in[0] = rw.producer(node.in[0], "transpose")->in[0];
-  in[1] = rw.constant(tensor::Tensor::from<int64_t>({static_cast<int64_t>(2 * rank)}, std::span<const int64_t>(before)));
+  in[1] = rw.constant(
+      tensor::Tensor::from<int64_t>({static_cast<int64_t>(2 * rank)}, std::span<const int64_t>(before)));
   const ValueId y = rw.add("pad", std::move(in), node.attrs, node.from);
   rw.replace(node.out[0], rw.add("transpose", {y}, {{"perm", perm}}, node.from));
   return true;
@@ -143,8 +145,8 @@ bool sink_spatial_mean(Rewriter& rw, const Node& node) {
   if (normal != std::vector<size_t>{2, 3} || rw.graph().type(x).dtype != tensor::DType::f32) return false;
   const ValueId pooled = rw.add("global_average_pool_nhwc", {x}, {}, node.from);
   const tensor::Dims to = *rw.dims(node.out[0]);
-  const ValueId shape =
-      rw.constant(tensor::Tensor::from<int64_t>({static_cast<int64_t>(to.size())}, std::span<const int64_t>(to)));
+  const ValueId shape = rw.constant(
+      tensor::Tensor::from<int64_t>({static_cast<int64_t>(to.size())}, std::span<const int64_t>(to)));
   rw.replace(node.out[0], rw.add("reshape", {pooled, shape}, {}, node.from));
   return true;
 }
@@ -159,8 +161,8 @@ bool make_view(Rewriter& rw, const Node& node) {
     if ((*from)[static_cast<size_t>(axis)] != 1) wide.push_back(axis);
   }
   if (!std::is_sorted(wide.begin(), wide.end())) return false;
-  const ValueId shape =
-      rw.constant(tensor::Tensor::from<int64_t>({static_cast<int64_t>(to->size())}, std::span<const int64_t>(*to)));
+  const ValueId shape = rw.constant(
+      tensor::Tensor::from<int64_t>({static_cast<int64_t>(to->size())}, std::span<const int64_t>(*to)));
   rw.replace(node.out[0], rw.add("reshape", {node.in[0], shape}, {{"allowzero", int64_t{1}}}, node.from));
   return true;
 }

@@ -46,8 +46,8 @@ void Executor::bind_arena(void* arena) {
   }
 }
 
-void Executor::run(std::span<const void* const> inputs, std::span<void* const> outputs, tensor::Stream& stream,
-                   Trace* trace) {
+void Executor::run(std::span<const void* const> inputs, std::span<void* const> outputs,
+                   tensor::Stream& stream, Trace* trace) {
   for (const Patch& p : input_patches_) addresses_[p.argument] = const_cast<void*>(inputs[p.binding]);
   for (const Patch& p : output_patches_) addresses_[p.argument] = outputs[p.binding];
   if (trace == nullptr) {
@@ -68,15 +68,16 @@ void Executor::throw_failure() {
 
 void Executor::launch(size_t s, tensor::Stream& stream) {
   failed_step_ = s;
-  program_->steps[s].bound.run(
-      {addresses_.data() + first_in_[s], addresses_.data() + first_out_[s], workspaces_[s], stream, &status_});
+  program_->steps[s].bound.run({addresses_.data() + first_in_[s], addresses_.data() + first_out_[s],
+                                workspaces_[s], stream, &status_});
 }
 
 void Executor::launch_all(tensor::Stream& stream) {
   const size_t count = program_->steps.size();
   for (size_t s = 0; s < count; ++s) {
     launch(s, stream);
-    if (status_.failed()) [[unlikely]] return;
+    if (status_.failed()) [[unlikely]]
+      return;
   }
 }
 

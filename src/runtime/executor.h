@@ -25,8 +25,9 @@ class Executor {
   /// Points every planned slot into `arena`, which holds at least program().memory.arena_bytes bytes.
   void bind_arena(void* arena);
 
-  /// Runs all steps. `inputs`/`outputs`: addresses in the program's order, sized as its slots say; outputs must not
-  /// overlap anything else. Throws invalid_argument when a kernel reports bad data (an index out of range).
+  /// Runs all steps. `inputs`/`outputs`: addresses in the program's order, sized as its slots say; outputs
+  /// must not overlap anything else. Throws invalid_argument when a kernel reports bad data (an index out of
+  /// range).
   void run(std::span<const void* const> inputs, std::span<void* const> outputs, tensor::Stream& stream,
            Trace* trace = nullptr);
 
@@ -40,16 +41,17 @@ class Executor {
   void launch_all(tensor::Stream& stream);
   void launch_timed(tensor::Stream& stream, Trace& trace);
 
-  /// Throws what a kernel found wrong with its data. (A device that fails later than it launches blames a later step.)
+  /// Throws what a kernel found wrong with its data. (A device that fails later than it launches blames a
+  /// later step.)
   void throw_failure();
 
   std::shared_ptr<const compile::Program> program_;
-  std::vector<void*> addresses_;           ///< operands and results of all steps, step after step
+  std::vector<void*> addresses_;              ///< operands and results of all steps, step after step
   std::vector<size_t> first_in_, first_out_;  ///< per step: where its operands and results begin
-  std::vector<void*> workspaces_;          ///< per step
+  std::vector<void*> workspaces_;             ///< per step
   std::vector<Patch> input_patches_, output_patches_;
-  ir::RunStatus status_;                   ///< where kernels report bad data
-  size_t failed_step_ = 0;                 ///< the step launched last
+  ir::RunStatus status_;    ///< where kernels report bad data
+  size_t failed_step_ = 0;  ///< the step launched last
 };
 
 }  // namespace trireme::runtime
