@@ -1,5 +1,6 @@
 // CPU kernels along one axis of [outer, axis, inner]: arg_max, arg_min, cum_sum, cum_prod.
 #include "backend/cpu/cpu_stream.h"
+#include "backend/cpu/reduce_axes.h"
 #include "ops/elementwise/row_kernels.h"
 #include "ops/reduce/reduce.h"
 
@@ -93,7 +94,28 @@ ir::BoundKernel prepare_scan(const ir::NodeView& n) {
 std::vector<ir::Kernel> arg_cpu_kernels(bool is_max) {
   ir::Kernel k{.name = "reference"};
   k.prepare = [is_max](const ir::KernelInit& init) { return prepare_arg(init.node, is_max); };
-  return {k};
+  ir::Kernel fast{.name = "vector"};
+  fast.refuse = [](const ir::NodeView& n) -> ir::Refusal {
+    if (n.in[0].dtype != tensor::DType::f32) return "the vector toolkit computes f32";
+    if (tensor::element_count(n.in_dims(0)) == 0) return "there is nothing to compare";
+    return std::nullopt;
+  };
+  fast.prepare = [is_max](const ir::KernelInit& init) -> ir::BoundKernel {
+    const tensor::Dims dims = init.node.in_dims(0);
+    const AxisView v(dims, ir::normal_axis(init.node.attrs.get_int("axis", 0), dims.size()));
+    const bool takes_last = init.node.attrs.get_int("select_last_index", 0) != 0;
+    return {[=](const ir::RunArgs& args) {
+      cpu::arg_reduce({.x = static_cast<const float*>(args.in[0]),
+                       .y = static_cast<int64_t*>(args.out[0]),
+                       .outer = v.outer,
+                       .axis = v.axis,
+                       .inner = v.inner,
+                       .min = !is_max,
+                       .last = takes_last},
+                      cpu::pool_of(args.stream));
+    }};
+  };
+  return {fast, k};
 }
 
 std::vector<ir::Kernel> scan_cpu_kernels(bool is_product) {

@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "backend/cpu/cpu_stream.h"
+#include "backend/cpu/reduce_axes.h"
 #include "ops/elementwise/row_kernels.h"
 #include "ops/reduce/reduce.h"
 
@@ -217,20 +218,60 @@ ir::Kernel kernel_of() {
   return k;
 }
 
+/// x as [outer, axis, inner] if the axes that go are neighbours.
+std::optional<cpu::ReduceArgs> one_axis(const ir::NodeView& n) {
+  const tensor::Dims dims = n.in_dims(0);
+  const std::vector<bool> reduced = reduced_axes(n);
+  cpu::ReduceArgs args{.x = nullptr, .y = nullptr, .outer = 1, .axis = 1, .inner = 1};
+  bool has_begun = false;
+  for (size_t d = 0; d < dims.size(); ++d) {
+    if (dims[d] == 1) continue;
+    if (reduced[d] && args.inner != 1) return std::nullopt;
+    has_begun = has_begun || reduced[d];
+    (reduced[d] ? args.axis : has_begun ? args.inner : args.outer) *= dims[d];
+  }
+  return args;
+}
+
+ir::Kernel vector_kernel(cpu::ReduceOp op) {
+  ir::Kernel k{.name = "vector"};
+  k.refuse = [](const ir::NodeView& n) -> ir::Refusal {
+    if (n.present(1) && n.value(1) == nullptr) return "the axes are not known before the run";
+    if (n.in[0].dtype != tensor::DType::f32) return "the vector toolkit computes f32";
+    if (tensor::element_count(n.in_dims(0)) == 0) return "there is nothing to reduce";
+    const auto shape = one_axis(n);
+    if (!shape) return "the axes are not neighbours";
+    if (shape->axis == 1) return "no axis has more than one element";
+    return std::nullopt;
+  };
+  k.prepare = [op](const ir::KernelInit& init) -> ir::BoundKernel {
+    const cpu::ReduceArgs shape = *one_axis(init.node);
+    return {[op, shape](const ir::RunArgs& args) {
+      cpu::ReduceArgs a = shape;
+      a.x = static_cast<const float*>(args.in[0]);
+      a.y = static_cast<float*>(args.out[0]);
+      cpu::reduce(op, a, cpu::pool_of(args.stream));
+    }};
+  };
+  return k;
+}
+
 }  // namespace
 
 std::vector<ir::Kernel> reduce_cpu_kernels(Reduction reduction) {
   switch (reduction) {
-    case Reduction::sum: return {kernel_of<Reduction::sum>()};
-    case Reduction::mean: return {kernel_of<Reduction::mean>()};
-    case Reduction::max: return {kernel_of<Reduction::max>()};
-    case Reduction::min: return {kernel_of<Reduction::min>()};
-    case Reduction::prod: return {kernel_of<Reduction::prod>()};
-    case Reduction::l1: return {kernel_of<Reduction::l1>()};
-    case Reduction::l2: return {kernel_of<Reduction::l2>()};
-    case Reduction::log_sum: return {kernel_of<Reduction::log_sum>()};
-    case Reduction::log_sum_exp: return {kernel_of<Reduction::log_sum_exp>()};
-    case Reduction::sum_square: return {kernel_of<Reduction::sum_square>()};
+    case Reduction::sum: return {vector_kernel(cpu::ReduceOp::sum), kernel_of<Reduction::sum>()};
+    case Reduction::mean: return {vector_kernel(cpu::ReduceOp::mean), kernel_of<Reduction::mean>()};
+    case Reduction::max: return {vector_kernel(cpu::ReduceOp::max), kernel_of<Reduction::max>()};
+    case Reduction::min: return {vector_kernel(cpu::ReduceOp::min), kernel_of<Reduction::min>()};
+    case Reduction::prod: return {vector_kernel(cpu::ReduceOp::prod), kernel_of<Reduction::prod>()};
+    case Reduction::l1: return {vector_kernel(cpu::ReduceOp::l1), kernel_of<Reduction::l1>()};
+    case Reduction::l2: return {vector_kernel(cpu::ReduceOp::l2), kernel_of<Reduction::l2>()};
+    case Reduction::log_sum: return {vector_kernel(cpu::ReduceOp::log_sum), kernel_of<Reduction::log_sum>()};
+    case Reduction::log_sum_exp:
+      return {vector_kernel(cpu::ReduceOp::log_sum_exp), kernel_of<Reduction::log_sum_exp>()};
+    case Reduction::sum_square:
+      return {vector_kernel(cpu::ReduceOp::sum_square), kernel_of<Reduction::sum_square>()};
   }
   return {};
 }

@@ -243,6 +243,25 @@ TEST(Reduce, AllAxesSubsetsOfEveryReduction) {
   }
 }
 
+TEST(Reduce, BothKernelsAgree) {
+  for (const tensor::Dims& dims : {tensor::Dims{1, 700}, {700, 1}, {33, 65}, {2, 9000}, {9000, 3}}) {
+    const Tensor x = random_tensor(DType::f32, dims, 0.999, 1.001);
+    for (const ReduceCase& c : kReduce) {
+      for (int64_t axis : {0, 1}) {
+        if (dims[static_cast<size_t>(axis)] == 1) continue;
+        const std::vector<double> a = run_kernel(c.name, "vector", {x, ints({axis})}).to_doubles();
+        const std::vector<double> b = run_kernel(c.name, "reference", {x, ints({axis})}).to_doubles();
+        for (size_t i = 0; i < a.size(); ++i) ASSERT_NEAR(a[i], b[i], 3e-6 * std::fabs(b[i])) << c.name;
+      }
+    }
+    for (int64_t axis : {0, 1}) {
+      const ir::Attrs attrs{{"axis", axis}};
+      EXPECT_TRUE(run_kernel("arg_max", "vector", {x}, attrs)
+                      .same_as(run_kernel("arg_max", "reference", {x}, attrs)));
+    }
+  }
+}
+
 TEST(Reduce, EdgesOfTheDefinition) {
   const Tensor empty = Tensor::zeros(DType::f32, {2, 0});
   EXPECT_EQ(run("reduce_sum", {empty, ints({1})}, {{"keepdims", int64_t{0}}})[0].to_doubles(),
