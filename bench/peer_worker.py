@@ -41,9 +41,10 @@ def onnx_runtime():
         session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
         names = [output.name for output in session.get_outputs()]
         binding = session.io_binding()
-        for name, array in feeds().items():
-            binding.bind_cpu_input(name, array)
-        first = session.run(names, feeds())
+        given = feeds()
+        for name, array in given.items():
+            binding.bind_ortvalue_input(name, onnxruntime.OrtValue.ortvalue_from_numpy(array))
+        first = session.run(names, given)
         for name, array in zip(names, first):
             binding.bind_ortvalue_output(name, onnxruntime.OrtValue.ortvalue_from_numpy(array))
         results = dict(zip(names, (array.copy() for array in first)))
@@ -69,7 +70,8 @@ def openvino():
         request.infer()
         results = {port.get_any_name(): request.get_tensor(port).data.copy() for port in network.outputs}
 
-        def once():
+        def once(keep=given):  # the request reads the arrays but does not own them
+            del keep
             request.start_async()
             request.wait()
 
