@@ -37,8 +37,10 @@ Tensor scaled_rows(const Tensor& w, const std::vector<double>& scale) {
   const size_t row = static_cast<size_t>(w.elements()) / scale.size();
   const std::span<const float> from = w.data<float>();
   const std::span<float> to = out.mutable_data<float>();
-  for (size_t i = 0; i < to.size(); ++i) {
-    to[i] = static_cast<float>(static_cast<double>(from[i]) * scale[i / row]);
+  for (size_t c = 0; c < scale.size(); ++c) {
+    for (size_t i = c * row; i < (c + 1) * row; ++i) {
+      to[i] = static_cast<float>(static_cast<double>(from[i]) * scale[c]);
+    }
   }
   return out;
 }
