@@ -254,6 +254,20 @@ TEST(Special, WhereClipPowShift) {
             (std::vector<int64_t>{2, 0}));
 }
 
+TEST(Special, TrainingDropoutKeepsTheMean) {
+  const Tensor x = random_tensor(DType::f32, {20001}, 1, 2);
+  const std::vector<Tensor> y =
+      run("dropout", {x, Tensor::scalar(0.25f), Tensor::scalar(true)}, {{"seed", int64_t{3}}}, 2);
+  const std::vector<double> in = x.to_doubles(), out = y[0].to_doubles(), mask = y[1].to_doubles();
+  double kept = 0;
+  for (size_t i = 0; i < in.size(); ++i) {
+    ASSERT_NEAR(out[i], mask[i] * in[i] / 0.75, 1e-6);
+    kept += mask[i];
+  }
+  EXPECT_NEAR(kept / 20001, 0.75, 0.015);  // five standard errors
+  EXPECT_TRUE(run("dropout", {x, Tensor::scalar(0.25f)})[0].same_as(x));
+}
+
 TEST(Fused, AgreesWithItsExpansion) {
   const ir::OpDef& op = table().need("fused_elementwise");
   const ir::Attrs attrs{

@@ -2,6 +2,7 @@
 #include <cstring>
 
 #include "backend/cpu/cpu_stream.h"
+#include "base/rng.h"
 #include "ops/elementwise/binary_math.h"
 #include "ops/elementwise/special.h"
 
@@ -32,6 +33,12 @@ void select_row(const RowArgs& r) {
   const int64_t sc = r.step[0], sa = r.step[1], sb = r.step[2];
   if (sc == 1 && sa == 1 && sb == 1) {
     for (int64_t i = 0; i < r.n; ++i) y[i] = c[i] ? a[i] : b[i];
+  } else if (sc == 1 && sa == 1 && sb == 0) {
+    const Word v = *b;
+    for (int64_t i = 0; i < r.n; ++i) y[i] = c[i] ? a[i] : v;
+  } else if (sc == 1 && sa == 0 && sb == 1) {
+    const Word v = *a;
+    for (int64_t i = 0; i < r.n; ++i) y[i] = c[i] ? v : b[i];
   } else {
     for (int64_t i = 0; i < r.n; ++i) y[i] = c[i * sc] ? a[i * sa] : b[i * sb];
   }
@@ -67,6 +74,37 @@ ir::Kernel kernel(std::string name, std::function<ir::BoundKernel(const ir::Node
   k.prepare = [bind = std::move(bind)](const ir::KernelInit& init) { return bind(init.node); };
   k.may_overwrite = 0xffffffffu;
   return k;
+}
+
+/// Drops element i if draw i of the seed's stream is below the ratio, scales the others; whole blocks of four
+/// draws.
+ir::BoundKernel bind_training_dropout(const ir::NodeView& n) {
+  const double ratio = n.present(1) ? n.value(1)->to_doubles().at(0) : 0.5;
+  base::require(ratio >= 0 && ratio < 1, "dropout: the ratio must be in [0, 1), got ", ratio);
+  const double scale = 1 / (1 - ratio);
+  const uint64_t seed = static_cast<uint64_t>(n.attrs.get_int("seed", 0));
+  const int64_t count = tensor::element_count(n.in_dims(0));
+  const bool has_mask = n.out.size() > 1;
+  return tensor::visit_dtype(n.in[0].dtype, [&](auto zero) -> ir::BoundKernel {
+    using T = decltype(zero);
+    return {[=](const ir::RunArgs& args) {
+      const T* x = static_cast<const T*>(args.in[0]);
+      T* y = static_cast<T*>(args.out[0]);
+      bool* mask = has_mask ? static_cast<bool*>(args.out[1]) : nullptr;
+      cpu::pool_of(args.stream).for_range((count + 3) / 4, 1024, [&](int64_t begin, int64_t end) {
+        for (int64_t block = begin; block < end; ++block) {
+          const base::PhiloxBlock words = base::philox_block(seed, 0, static_cast<uint64_t>(block));
+          for (int64_t i = 4 * block; i < std::min(count, 4 * block + 4); ++i) {
+            const bool keeps =
+                static_cast<double>(base::uniform_f32(words[static_cast<size_t>(i % 4)])) >= ratio;
+            y[i] = keeps ? static_cast<T>(static_cast<double>(static_cast<Arithmetic<T>>(x[i])) * scale)
+                         : static_cast<T>(0);
+            if (mask != nullptr) mask[i] = keeps;
+          }
+        }
+      });
+    }};
+  });
 }
 
 /// Runs a row function over x alone; the row reads other operands by itself.
@@ -192,17 +230,14 @@ std::vector<ir::Kernel> clip_cpu_kernels() {
 }
 
 std::vector<ir::Kernel> dropout_cpu_kernels() {
-  ir::Kernel k{.name = "inference"};
-  k.refuse = [](const ir::NodeView& n) -> ir::Refusal {
+  ir::Kernel inference{.name = "inference"};
+  inference.refuse = [](const ir::NodeView& n) -> ir::Refusal {
     if (!n.present(2)) return std::nullopt;
     if (n.value(2) == nullptr) return "training_mode is not known before the run";
-    if (n.value(2)->to_ints()[0] != 0 && n.present(1) &&
-        (n.value(1) == nullptr || n.value(1)->to_doubles()[0] != 0)) {
-      return "training mode with a ratio needs a mask";
-    }
+    if (n.value(2)->to_ints()[0] != 0) return "training mode draws a mask";
     return std::nullopt;
   };
-  k.prepare = [](const ir::KernelInit& init) -> ir::BoundKernel {
+  inference.prepare = [](const ir::KernelInit& init) -> ir::BoundKernel {
     const size_t bytes = static_cast<size_t>(tensor::bytes_of(init.node.out[0]));
     const size_t mask =
         init.node.out.size() > 1 ? static_cast<size_t>(tensor::bytes_of(init.node.out[1])) : 0;
@@ -211,8 +246,16 @@ std::vector<ir::Kernel> dropout_cpu_kernels() {
       if (mask != 0 && args.out[1] != nullptr) std::memset(args.out[1], 1, mask);
     }};
   };
-  k.may_overwrite = 1;
-  return {k};
+  inference.may_overwrite = 1;
+  ir::Kernel training{.name = "training"};
+  training.refuse = [](const ir::NodeView& n) -> ir::Refusal {
+    if (n.present(2) && n.value(2) == nullptr) return "training_mode is not known before the run";
+    if (n.present(1) && n.value(1) == nullptr) return "the ratio is not known before the run";
+    return std::nullopt;
+  };
+  training.prepare = [](const ir::KernelInit& init) { return bind_training_dropout(init.node); };
+  training.may_overwrite = 1;
+  return {inference, training};
 }
 
 }  // namespace trireme::ops

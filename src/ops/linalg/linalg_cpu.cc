@@ -150,6 +150,10 @@ std::vector<ir::Kernel> reference(ir::BoundKernel (*prepare)(const ir::KernelIni
 }  // namespace
 
 std::vector<ir::Kernel> det_cpu_kernels() { return reference(prepare_det); }
-std::vector<ir::Kernel> einsum_cpu_kernels() { return reference(prepare_einsum); }
+std::vector<ir::Kernel> einsum_cpu_kernels() {
+  std::vector<ir::Kernel> kernels{einsum_matmul_kernel()};
+  kernels.push_back(reference(prepare_einsum)[0]);
+  return kernels;
+}
 
 }  // namespace trireme::ops

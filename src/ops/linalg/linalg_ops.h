@@ -7,6 +7,8 @@ namespace trireme::ops {
 
 std::vector<ir::Kernel> det_cpu_kernels();
 std::vector<ir::Kernel> einsum_cpu_kernels();
+/// The kernel of two f32 operands whose equation is a batched matrix product up to the order of dimensions.
+ir::Kernel einsum_matmul_kernel();
 
 /// An einsum equation applied to shapes: every letter (and every dimension under "...") has a number.
 struct EinsumPlan {

@@ -415,6 +415,27 @@ TEST(Linalg, EinsumAgainstLoops) {
   EXPECT_THROW(run("einsum", {a, b}, {{"equation", std::string("bij,bkj->bik")}}), base::Error);
 }
 
+TEST(Linalg, EinsumAsMatrixProduct) {
+  // Letters with distinct extents, so that a wrong order cannot pass by chance.
+  const std::map<char, int64_t> extent{{'b', 2}, {'h', 3}, {'i', 4}, {'j', 5}, {'k', 6}, {'l', 7}};
+  for (const std::string equation : {"ij,jk->ik", "bij,bjk->bik", "bhij,bhkj->bhik", "bihk,bjhk->bhij",
+                                     "ij,kl->ljik", "bhij,bjhk->bihk", "ijk,jkl->il", "i,i->", "i,j->ji"}) {
+    const auto tensor_of = [&](const std::string& letters, uint64_t seed) {
+      tensor::Dims dims;
+      for (char c : letters) dims.push_back(extent.at(c));
+      return random_tensor(DType::f32, dims, -1, 1, seed);
+    };
+    const size_t comma = equation.find(','), arrow = equation.find("->");
+    const std::vector<Tensor> in{tensor_of(equation.substr(0, comma), 1),
+                                 tensor_of(equation.substr(comma + 1, arrow - comma - 1), 2)};
+    const ir::Attrs attrs{{"equation", equation}};
+    const std::vector<double> got = run_kernel("einsum", "matmul", in, attrs).to_doubles();
+    const std::vector<double> want = run_kernel("einsum", "reference", in, attrs).to_doubles();
+    ASSERT_EQ(got.size(), want.size());
+    for (size_t i = 0; i < got.size(); ++i) ASSERT_NEAR(got[i], want[i], 1e-5) << equation;
+  }
+}
+
 TEST(Random, MomentsAndRepetition) {
   const ir::Attrs attrs{{"shape", Index{200, 500}}, {"mean", 2.0}, {"scale", 3.0}, {"seed", 7.0}};
   const Tensor y = run("random_normal", {}, attrs)[0];
