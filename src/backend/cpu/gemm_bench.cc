@@ -286,15 +286,16 @@ __attribute__((target("avx2,fma"))) float peak_loop_avx2(int64_t rounds) {
 
 #if defined(__x86_64__)
 __attribute__((target("avx512f,avx512vnni"))) int32_t peak_loop_vnni(int64_t rounds) {
-  __m512i acc[24];
-#pragma GCC unroll 24
-  for (int i = 0; i < 24; ++i) acc[i] = _mm512_set1_epi32(i);
-  const __m512i a = _mm512_set1_epi32(0x01020304), b = _mm512_set1_epi32(0x04030201);
+  __m512i acc[12];
+#pragma GCC unroll 12
+  for (int i = 0; i < 12; ++i) acc[i] = _mm512_set1_epi32(i);
+  __m512i a = _mm512_set1_epi32(static_cast<int>(rounds)), b = _mm512_set1_epi32(0x04030201);
   for (int64_t r = 0; r < rounds; ++r) {
-#pragma GCC unroll 24
-    for (int i = 0; i < 24; ++i) acc[i] = _mm512_dpbusd_epi32(acc[i], a, b);
+#pragma GCC unroll 12
+    for (int i = 0; i < 12; ++i) acc[i] = _mm512_dpbusd_epi32(acc[i], a, b);
   }
-  for (int i = 1; i < 24; ++i) acc[0] = _mm512_add_epi32(acc[0], acc[i]);
+#pragma GCC unroll 12
+  for (int i = 1; i < 12; ++i) acc[0] = _mm512_add_epi32(acc[0], acc[i]);
   return _mm_cvtsi128_si32(_mm512_castsi512_si128(acc[0]));
 }
 #endif
@@ -329,7 +330,7 @@ double peak_gflops(const Options& o, base::ThreadPool& pool) {
       }
     });
   };
-  if (vnni) return static_cast<double>(rounds * o.threads) * 24 * 128 / time_ns(call);
+  if (vnni) return static_cast<double>(rounds * o.threads) * 12 * 128 / time_ns(call);
   return static_cast<double>(rounds * o.threads) * (wide ? 24 * 32 : 12 * 16) / time_ns(call);
 #else
   (void)o, (void)pool;

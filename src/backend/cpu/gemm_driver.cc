@@ -68,7 +68,12 @@ class Runner {
  public:
   Runner(const GemmJob& job, const GemmPlan& plan)
       : job_(job), plan_(plan), kernels_(dense_kernels(job.b.isa)), depth_(job.source.depth()) {
-    clamps_ = clamp_bounds(job.epilogue, lo_, hi_);
+    clamps_ = clamp_bounds(job.epilogue, prototype_.lo, prototype_.hi);
+    prototype_.ldc = job.ldc;
+    prototype_.act_before_residual = job.epilogue.act_before_residual;
+    prototype_.clamps_low = clamps_ && job.epilogue.act != Activation::none;
+    prototype_.clamps_high = prototype_.clamps_low && job.epilogue.act != Activation::relu;
+    prototype_.panel_stride = kernels_.panel * depth_;
   }
 
   void task(int64_t index, char* lane) const {
@@ -108,7 +113,7 @@ class Runner {
     }
   }
 
-  int64_t tile_begin(int64_t tile) const { return job_.m * tile / plan_.tiles; }
+  int64_t tile_begin(int64_t tile) const { return plan_.tile_begin(tile); }
 
   /// Calls piece(tap, offset, length) for each run that depth [k0, k1) touches.
   template <class Piece>
@@ -182,17 +187,10 @@ class Runner {
   }
 
   void multiply(const Pass& pass, char* lane) const {
-    GemmTile tile;
+    GemmTile tile = prototype_;
     tile.k = pass.k1 - pass.k0;
-    tile.ldc = job_.ldc;
     tile.accumulate = pass.k0 > 0;
     tile.finish = pass.k1 == depth_;
-    tile.act_before_residual = job_.epilogue.act_before_residual;
-    tile.lo = lo_;
-    tile.hi = hi_;
-    tile.clamps_low = clamps_ && job_.epilogue.act != Activation::none;
-    tile.clamps_high = tile.clamps_low && job_.epilogue.act != Activation::relu;
-    tile.panel_stride = kernels_.panel * depth_;
     tile.lengths = reinterpret_cast<const int32_t*>(lane);
     tile.segments = plan_.packed ? 0 : segments(pass);
     const bool few = !plan_.packed && plan_.tile_rows <= kernels_.wide_rows;
@@ -240,7 +238,7 @@ class Runner {
   const GemmPlan& plan_;
   const DenseKernels& kernels_;
   int64_t depth_;
-  float lo_ = 0, hi_ = 0;
+  GemmTile prototype_;  // what all tiles of the job share
   bool clamps_ = true;
 };
 
@@ -253,6 +251,8 @@ GemmPlan plan_gemm(int64_t m, int64_t n, const RowSource& source, const DenseKer
   const int64_t depth = source.depth();
   plan.tiles = divide_up(m, kernels.tile_rows);
   plan.tile_rows = divide_up(m, std::max<int64_t>(1, plan.tiles));
+  plan.tile_floor = m / std::max<int64_t>(1, plan.tiles);
+  plan.tall = m - plan.tile_floor * plan.tiles;
   plan.panels = divide_up(n, kernels.panel);
   plan.chunk =
       std::max<int64_t>(1, divide_up(depth, divide_up(std::max<int64_t>(depth, 1), limits.max_chunk)));

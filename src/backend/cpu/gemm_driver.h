@@ -33,7 +33,8 @@ struct RowSource {
 /// How a product is cut: tiles of nearly equal height, blocks of tiles x panels as tasks, the depth in
 /// chunks.
 struct GemmPlan {
-  int64_t tiles = 0, tile_rows = 0;  // tile t covers rows [t * m / tiles, (t + 1) * m / tiles)
+  int64_t tiles = 0, tile_rows = 0;  // tile_rows is the largest height
+  int64_t tile_floor = 0, tall = 0;  // the first `tall` tiles have tile_floor + 1 rows, the others tile_floor
   int64_t block_tiles = 0, m_blocks = 0;
   int64_t panels = 0, block_panels = 0, n_blocks = 0;
   int64_t chunk = 0;           // depth per pass
@@ -42,6 +43,8 @@ struct GemmPlan {
   int64_t segments = 0;        // most runs that one chunk touches
   int lanes = 1;
   size_t lane_bytes = 0;
+
+  int64_t tile_begin(int64_t tile) const { return tile * tile_floor + (tile < tall ? tile : tall); }
 };
 
 /// What a plan must respect.

@@ -40,11 +40,19 @@ class Runner {
         floats_(dense_kernels(job.b.isa)),
         run_groups_(groups_of(job.source.run, kernels_.group)),
         taps_(job.source.taps()) {
-    curved_ = job.epilogue.output == QuantOutput::f32 && !clamp_bounds(job.epilogue.real, lo_, hi_);
-    if (job.epilogue.output == QuantOutput::u8 || job.epilogue.output == QuantOutput::s8) {
-      lo_ = static_cast<float>(job.epilogue.lo - job.epilogue.zero);
-      hi_ = static_cast<float>(job.epilogue.hi - job.epilogue.zero);
+    const QuantEpilogue& e = job.epilogue;
+    curved_ = e.output == QuantOutput::f32 && !clamp_bounds(e.real, prototype_.lo, prototype_.hi);
+    if (e.output == QuantOutput::u8 || e.output == QuantOutput::s8) {
+      prototype_.lo = static_cast<float>(e.lo - e.zero);
+      prototype_.hi = static_cast<float>(e.hi - e.zero);
     }
+    prototype_.segments = static_cast<int>(taps_);
+    prototype_.length = run_groups_;
+    prototype_.k = depth();
+    prototype_.ldc = job.ldc;
+    prototype_.output = e.output;
+    prototype_.zero = e.zero;
+    prototype_.act_before_residual = e.real.act_before_residual;
   }
 
   void task(int64_t index, char* lane) const {
@@ -60,7 +68,7 @@ class Runner {
   }
 
  private:
-  int64_t tile_begin(int64_t tile) const { return job_.m * tile / plan_.tiles; }
+  int64_t tile_begin(int64_t tile) const { return plan_.tile_begin(tile); }
   int64_t depth() const { return taps_ * run_groups_; }
 
   // A lane's memory: stage [kRowSlots, run_groups], then per tile: row sums [kRowSlots], then groups or
@@ -82,8 +90,14 @@ class Runner {
   void gather(int64_t tile, int64_t index, char* lane) const {
     const int64_t begin = tile_begin(tile);
     const int count = static_cast<int>(tile_begin(tile + 1) - begin);
-    const TileRows rows(job_.source, begin, count);
     char* memory = slot(lane, index);
+    if (!plan_.packed && !job_.source.spatial && !job_.epilogue.row_factors) {
+      // The common case, small products, must not pay for the general one.
+      const char** row = reinterpret_cast<const char**>(body(memory));
+      for (int r = 0; r < count; ++r) row[r] = job_.source.base + (begin + r) * job_.source.row_stride;
+      return;
+    }
+    const TileRows rows(job_.source, begin, count);
     if (job_.epilogue.row_factors) sum_rows(rows, count, reinterpret_cast<int32_t*>(memory));
     if (!plan_.packed) {
       const int32_t** out = reinterpret_cast<const int32_t**>(body(memory));
@@ -137,24 +151,9 @@ class Runner {
     }
   }
 
-  QuantTile common_tile() const {
-    const QuantEpilogue& e = job_.epilogue;
-    QuantTile tile;
-    tile.segments = static_cast<int>(taps_);
-    tile.length = run_groups_;
-    tile.k = depth();
-    tile.ldc = job_.ldc;
-    tile.output = e.output;
-    tile.zero = e.zero;
-    tile.lo = lo_;
-    tile.hi = hi_;
-    tile.act_before_residual = e.real.act_before_residual;
-    return tile;
-  }
-
   void multiply(int64_t first, int64_t last, int64_t nb, char* lane) const {
     const QuantEpilogue& e = job_.epilogue;
-    QuantTile tile = common_tile();
+    QuantTile tile = prototype_;
     const int64_t panel_begin = nb * plan_.block_panels;
     const int64_t panel_end = std::min(plan_.panels, panel_begin + plan_.block_panels);
     for (int64_t p = panel_begin; p < panel_end; ++p) {
@@ -199,7 +198,7 @@ class Runner {
   const QuantKernels& kernels_;
   const DenseKernels& floats_;
   int64_t run_groups_, taps_;
-  float lo_ = 0, hi_ = 0;
+  QuantTile prototype_;  // what all tiles of the job share
   bool curved_ = false;
 };
 
