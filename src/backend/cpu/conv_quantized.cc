@@ -40,11 +40,65 @@ size_t group_bytes(const ConvShape& s, Isa isa) {
   return align_up(packed_quant_bytes(packed_taps(s), packed_run(s), s.oc / s.groups, isa));
 }
 
+/// True where one pointer per kernel row serves a tile: pixels of one group, read at a constant stride.
+bool walks_lines(const QuantConvArgs& a) {
+  const ConvShape& s = a.shape;
+  return merges(s) && s.c <= 4 && s.stride_w <= 2 && s.kh <= kRowSlots && !a.epilogue.row_factors &&
+         a.epilogue.output != QuantOutput::f32 && quant_kernels(a.groups[0].isa).group == 4;
+}
+
+/// One output line from the padded copy of its image; `at` is its first output pixel.
+void run_line(const QuantConvArgs& a, const int32_t* image, int64_t oh, int64_t at) {
+  const ConvShape& s = a.shape;
+  const QuantEpilogue& e = a.epilogue;
+  const QuantKernels& kernels = quant_kernels(a.groups[0].isa);
+  const int64_t ow = s.out_w(), wp = s.w + s.pad_left + s.pad_right;
+  const int64_t tiles = (ow + kernels.tile_rows - 1) / kernels.tile_rows;
+  const int64_t element = e.output == QuantOutput::s32 ? 4 : 1;
+  const int32_t* rows[kRowSlots * kRowSlots];
+  QuantTile tile;
+  tile.rows = rows;
+  tile.segments = s.kh;
+  tile.length = s.kw;
+  tile.ldc = s.oc;
+  tile.output = e.output;
+  tile.zero = e.zero;
+  tile.lo = static_cast<float>(e.lo - e.zero);
+  tile.hi = static_cast<float>(e.hi - e.zero);
+  for (int64_t t = 0; t < tiles; ++t) {
+    const int64_t begin = ow * t / tiles, end = ow * (t + 1) / tiles;
+    for (int kh = 0; kh < s.kh; ++kh) {
+      rows[kh * kRowSlots] = image + (oh * s.stride_h + int64_t{kh} * s.dilation_h) * wp + begin * s.stride_w;
+    }
+    for (int64_t column = 0; column < s.oc; column += kernels.panel) {
+      tile.n = static_cast<int>(std::min<int64_t>(kernels.panel, s.oc - column));
+      tile.b = a.groups[0].data + column * taps(s);
+      tile.c = static_cast<char*>(a.y) + ((at + begin) * s.oc + column) * element;
+      tile.offsets = e.offsets ? e.offsets + column : nullptr;
+      tile.scale = e.scale ? e.scale + column : nullptr;
+      kernels.line[s.stride_w - 1][tile.n > kernels.width][end - begin - 1](tile);
+    }
+  }
+}
+
+void run_lines(const QuantConvArgs& a, const char* front, base::ThreadPool& pool) {
+  const ConvShape& s = a.shape;
+  const int64_t oh = s.out_h(), ow = s.out_w();
+  const int64_t image = (s.h + s.pad_top + s.pad_bottom) * (s.w + s.pad_left + s.pad_right);
+  pool.for_range(s.n * oh, 4, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      run_line(a, reinterpret_cast<const int32_t*>(front) + i / oh * image, i % oh, i * ow);
+    }
+  });
+}
+
 /// One line of the padded copy: zero points outside the image, zero bytes in the filling channels.
 void copy_line(const QuantConvArgs& a, int64_t image, int64_t ih, uint8_t* out) {
   const ConvShape& s = a.shape;
   const int64_t c4 = filled(s).c;
   const uint8_t zero = static_cast<uint8_t>(a.input.zero & 0xff);
+  // The line tiles take signed bytes with their top bit flipped.
+  const uint32_t flip = a.input.is_signed && walks_lines(a) ? 0x80808080u : 0;
   const bool inside = ih >= 0 && ih < s.h;
   const bool planes = a.x_layout == ImageLayout::nchw;
   const uint8_t* x = static_cast<const uint8_t*>(a.x) + (image * s.c * s.h + (inside ? ih : 0)) * s.w;
@@ -52,19 +106,19 @@ void copy_line(const QuantConvArgs& a, int64_t image, int64_t ih, uint8_t* out) 
   const int64_t pixel = planes ? 1 : s.c, channel = planes ? s.h * s.w : 1;
   const auto fill = [&](int64_t count) {
     for (int64_t i = 0; i < count; ++i, out += c4) {
-      for (int64_t c = 0; c < c4; ++c) out[c] = c < s.c ? zero : 0;
+      for (int64_t c = 0; c < c4; ++c) out[c] = static_cast<uint8_t>((c < s.c ? zero : 0) ^ flip);
     }
   };
   if (!inside) return fill(s.w + s.pad_left + s.pad_right);
   fill(s.pad_left);
   if (s.c == 3) {
     for (int64_t i = 0; i < s.w; ++i, x += pixel, out += 4) {
-      const uint32_t bytes = x[0] | uint32_t{x[channel]} << 8 | uint32_t{x[2 * channel]} << 16;
+      const uint32_t bytes = (x[0] | uint32_t{x[channel]} << 8 | uint32_t{x[2 * channel]} << 16) ^ flip;
       std::memcpy(out, &bytes, 4);
     }
   } else {
     for (int64_t i = 0; i < s.w; ++i, x += pixel, out += c4) {
-      for (int64_t c = 0; c < c4; ++c) out[c] = c < s.c ? x[c * channel] : 0;
+      for (int64_t c = 0; c < c4; ++c) out[c] = static_cast<uint8_t>((c < s.c ? x[c * channel] : 0) ^ flip);
     }
   }
   fill(s.pad_right);
@@ -128,6 +182,7 @@ void quant_conv2d_nhwc(const QuantConvArgs& args, void* workspace, base::ThreadP
   char* lanes = align_up(front + front_bytes);
   if (merges(s)) {
     copy_padded(args, front, pool);
+    if (walks_lines(args)) return run_lines(args, front, pool);
   } else {
     std::memset(front, args.input.zero & 0xff, static_cast<size_t>(front_bytes));
   }

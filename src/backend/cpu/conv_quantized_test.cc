@@ -96,7 +96,8 @@ ConvShape shape(int64_t hw, int64_t c, int64_t oc, int k, int stride) {
 
 TEST(ConvQuantized, MatchesIntegerLoops) {
   std::vector<ConvShape> shapes = {shape(9, 3, 32, 3, 2),  shape(7, 20, 70, 1, 1), shape(8, 24, 150, 1, 2),
-                                   shape(6, 17, 40, 3, 1), shape(7, 64, 40, 3, 1), shape(5, 4, 9, 5, 1)};
+                                   shape(6, 17, 40, 3, 1), shape(7, 64, 40, 3, 1), shape(5, 4, 9, 5, 1),
+                                   shape(35, 3, 40, 3, 2), shape(20, 1, 18, 7, 1)};
   ConvShape grouped = shape(8, 24, 18, 3, 1);
   grouped.groups = 3;
   grouped.dilation_w = 2;

@@ -37,6 +37,7 @@ struct QuantKernels {
   int group;                             // values of k in 32 bits: 4 or 2
   QuantTileFn packed[2][kMaxTileRows];   // [vectors - 1][rows - 1]
   QuantTileFn rows[2][2][kMaxTileRows];  // [signed][vectors - 1][rows - 1], group 4 only
+  QuantTileFn line[2][2][kMaxTileRows];  // [stride - 1][vectors - 1][rows - 1], group 4 only
 };
 
 const QuantKernels& quant_kernels_portable();
