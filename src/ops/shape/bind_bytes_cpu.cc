@@ -95,15 +95,17 @@ ir::BoundKernel bind_copies(const ir::NodeView& node, const std::vector<CopyJob>
   const int bytes = static_cast<int>(element_bytes_of(node.out[0].dtype));
   for (const CopyJob& job : jobs) {
     if (job.plan.extent.size() > static_cast<size_t>(cpu::kCopyMaxRank)) {
-      base::fail_unsupported("a copy of rank ", job.plan.extent.size(), "; the largest is ", cpu::kCopyMaxRank);
+      base::fail_unsupported("a copy of rank ", job.plan.extent.size(), "; the largest is ",
+                             cpu::kCopyMaxRank);
     }
   }
   return bind_bytes(node, [jobs, bytes](const ByteArgs& args) {
     for (const CopyJob& job : jobs) {
       if (args.out[job.out] == nullptr) continue;
-      cpu::copy_strided({args.in[job.in] + job.plan.in_base * bytes, args.out[job.out] + job.plan.out_base * bytes,
-                         job.plan.extent, job.plan.in_steps, job.plan.out_steps, bytes},
-                        args.pool);
+      cpu::copy_strided(
+          {args.in[job.in] + job.plan.in_base * bytes, args.out[job.out] + job.plan.out_base * bytes,
+           job.plan.extent, job.plan.in_steps, job.plan.out_steps, bytes},
+          args.pool);
     }
   });
 }
