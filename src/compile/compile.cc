@@ -101,8 +101,11 @@ class Compiler {
       }
       program_.slots.push_back(std::move(s));
     }
+    is_view_.assign(program_.slots.size(), 0);
     for (const Node& node : graph_.nodes()) {
-      if (node.op->schema.is_view) slot(slot_of(node.out[0])).root = root_of(slot_of(node.in[0]));
+      if (!node.op->schema.is_view) continue;
+      slot(slot_of(node.out[0])).root = root_of(slot_of(node.in[0]));
+      is_view_[index(slot_of(node.out[0]))] = 1;
     }
     for (ValueId id : graph_.inputs()) {
       program_.inputs.push_back(slot_of(id));
@@ -153,6 +156,7 @@ class Compiler {
         copy.root = SlotId(static_cast<uint32_t>(program_.slots.size()));
         out = copy.root;
         program_.slots.push_back(copy);
+        is_view_.push_back(0);
         program_.steps.push_back({.op = nullptr, .kernel = "copy", .attrs = {}, .bound = copy_kernel(copy.bytes),
                                   .in = {id}, .out = {out}, .cost = {0, 2.0 * static_cast<double>(copy.bytes)},
                                   .from = graph_.output_names()[i]});
@@ -217,7 +221,7 @@ class Compiler {
     }
     for (size_t i = 0; i < program_.slots.size(); ++i) {
       Slot& s = program_.slots[i];
-      if (s.kind != SlotKind::arena) continue;
+      if (s.kind != SlotKind::arena || is_view_[i]) continue;
       program_.memory.sum_bytes += s.bytes;
       if (index(s.root) != i || s.first_step < 0) continue;
       intervals.push_back({s.bytes, s.first_step, s.last_step});
@@ -238,7 +242,8 @@ class Compiler {
   const CompileOptions& options_;
   base::SharedCache& packs_;
   Program program_;
-  std::vector<uint32_t> overwrites_;
+  std::vector<uint32_t> overwrites_;  ///< per step: Kernel::may_overwrite
+  std::vector<char> is_view_;         ///< per slot of a value
   std::vector<std::pair<SlotId, tensor::Dims>> output_dims_;
 };
 
