@@ -56,7 +56,8 @@ Graph with_kernels(Graph graph, const CompileOptions& options) {
 }
 
 ir::BoundKernel copy_kernel(int64_t bytes) {
-  return {.run = [bytes](const ir::RunArgs& a) { std::memcpy(a.out[0], a.in[0], static_cast<size_t>(bytes)); }};
+  return {
+      .run = [bytes](const ir::RunArgs& a) { std::memcpy(a.out[0], a.in[0], static_cast<size_t>(bytes)); }};
 }
 
 class Compiler {
@@ -137,7 +138,8 @@ class Compiler {
     program_.steps.push_back(std::move(step));
   }
 
-  /// Graph outputs get memory of the caller: their roots become output slots, or a copy step fills a fresh one.
+  /// Graph outputs get memory of the caller: their roots become output slots, or a copy step fills a fresh
+  /// one.
   void claim_outputs() {
     for (size_t i = 0; i < graph_.outputs().size(); ++i) {
       const SlotId id = slot_of(graph_.outputs()[i]);
@@ -157,8 +159,13 @@ class Compiler {
         out = copy.root;
         program_.slots.push_back(copy);
         is_view_.push_back(0);
-        program_.steps.push_back({.op = nullptr, .kernel = "copy", .attrs = {}, .bound = copy_kernel(copy.bytes),
-                                  .in = {id}, .out = {out}, .cost = {0, 2.0 * static_cast<double>(copy.bytes)},
+        program_.steps.push_back({.op = nullptr,
+                                  .kernel = "copy",
+                                  .attrs = {},
+                                  .bound = copy_kernel(copy.bytes),
+                                  .in = {id},
+                                  .out = {out},
+                                  .cost = {0, 2.0 * static_cast<double>(copy.bytes)},
                                   .from = graph_.output_names()[i]});
         overwrites_.push_back(0);
       }

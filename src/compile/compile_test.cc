@@ -1,4 +1,5 @@
-// Programs: memory placement, views, in-place results, outputs that are inputs or weights, kernels that refuse.
+// Programs: memory placement, views, in-place results, outputs that are inputs or weights, kernels that
+// refuse.
 #include <gtest/gtest.h>
 
 #include <set>
@@ -19,7 +20,9 @@ Program compiled(const std::string& text, const CompileOptions& options = {}) {
   return compile(g, options, packs);
 }
 
-bool overlap(int64_t a, int64_t a_bytes, int64_t b, int64_t b_bytes) { return a < b + b_bytes && b < a + a_bytes; }
+bool overlap(int64_t a, int64_t a_bytes, int64_t b, int64_t b_bytes) {
+  return a < b + b_bytes && b < a + a_bytes;
+}
 
 TEST(Place, NoTwoThatLiveTogetherOverlap) {
   base::Rng rng(11);
@@ -64,8 +67,8 @@ TEST(Place, AChainTakesTwoBuffers) {
   EXPECT_EQ(place(chain), 2048);
 }
 
-/// Every value a step touches, and its workspace, must be disjoint in bytes unless they share a root on purpose; and
-/// no later step may clobber what is still to be read.
+/// Every value a step touches, and its workspace, must be disjoint in bytes unless they share a root on
+/// purpose; and no later step may clobber what is still to be read.
 void expect_sound(const Program& p) {
   std::vector<int> last(p.slots.size(), -1);
   for (size_t s = 0; s < p.steps.size(); ++s) {
@@ -82,7 +85,8 @@ void expect_sound(const Program& p) {
       if (p.slots[a].kind != SlotKind::arena) continue;
       EXPECT_LE(p.slots[a].offset + p.slots[a].bytes, p.memory.arena_bytes);
       const int64_t work = p.steps[s].bound.workspace_bytes;
-      EXPECT_FALSE(overlap(p.slots[a].offset, p.slots[a].bytes, p.steps[s].workspace_offset, work)) << "step " << s;
+      EXPECT_FALSE(overlap(p.slots[a].offset, p.slots[a].bytes, p.steps[s].workspace_offset, work))
+          << "step " << s;
       for (size_t b : live) {
         if (b >= a || p.slots[b].kind != SlotKind::arena) continue;
         EXPECT_FALSE(overlap(p.slots[a].offset, p.slots[a].bytes, p.slots[b].offset, p.slots[b].bytes))
@@ -91,7 +95,8 @@ void expect_sound(const Program& p) {
     }
     std::erase_if(live, [&](size_t r) { return last[r] <= static_cast<int>(s); });
   }
-  EXPECT_LE(p.memory.arena_bytes, p.memory.sum_bytes + 64 * static_cast<int64_t>(p.slots.size() + p.steps.size()));
+  EXPECT_LE(p.memory.arena_bytes,
+            p.memory.sum_bytes + 64 * static_cast<int64_t>(p.slots.size() + p.steps.size()));
 }
 
 TEST(Compile, RandomGraphsArePlacedSoundly) {
@@ -99,7 +104,8 @@ TEST(Compile, RandomGraphsArePlacedSoundly) {
   const auto& ops = ops::table();
   for (int round = 0; round < 60; ++round) {
     ir::Graph g;
-    std::vector<ir::ValueId> values{g.add_input("x", {DType::f32, {8, 16}}), g.add_input("z", {DType::f32, {8, 16}})};
+    std::vector<ir::ValueId> values{g.add_input("x", {DType::f32, {8, 16}}),
+                                    g.add_input("z", {DType::f32, {8, 16}})};
     const auto pick = [&] { return values[rng() % values.size()]; };
     const ir::ValueId flat = g.add_constant(tensor::Tensor::from<int64_t>({2}, {16, 8}));
     const ir::ValueId back = g.add_constant(tensor::Tensor::from<int64_t>({2}, {8, 16}));
@@ -113,7 +119,8 @@ TEST(Compile, RandomGraphsArePlacedSoundly) {
           break;
         }
         case 3: values.push_back(g.add1(ops.need("softmax"), {pick()})); break;
-        default: values.push_back(g.add1(ops.need("transpose"), {g.add1(ops.need("reshape"), {pick(), flat})}));
+        default:
+          values.push_back(g.add1(ops.need("transpose"), {g.add1(ops.need("reshape"), {pick(), flat})}));
       }
     }
     for (int o = 0; o < 3; ++o) g.add_output(pick(), "y" + std::to_string(o));
@@ -211,7 +218,8 @@ TEST(Compile, RefusesWhatNoKernelRuns) {
   std::vector<ir::OpDef> defs;
   ir::OpDef def;
   def.schema = {.name = "strange", .doc = "nothing", .dims = "...->..."};
-  def.kernels.push_back({.name = "picky", .refuse = [](const ir::NodeView&) { return ir::Refusal("not today"); }});
+  def.kernels.push_back(
+      {.name = "picky", .refuse = [](const ir::NodeView&) { return ir::Refusal("not today"); }});
   defs.push_back(def);
   const ir::OpTable table(std::move(defs));
   ir::Graph g;

@@ -32,8 +32,9 @@ int64_t place(std::vector<Interval>& intervals) {
     }
     buffer.offset = offset;
     total = std::max(total, aligned(offset + buffer.bytes));
-    const auto at = std::upper_bound(placed.begin(), placed.end(), &buffer,
-                                     [](const Interval* a, const Interval* b) { return a->offset < b->offset; });
+    const auto at =
+        std::upper_bound(placed.begin(), placed.end(), &buffer,
+                         [](const Interval* a, const Interval* b) { return a->offset < b->offset; });
     placed.insert(at, &buffer);
   }
   return total;

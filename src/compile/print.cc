@@ -69,23 +69,25 @@ std::string print_steps(const Program& p) {
 
 std::string print_memory(const Program& p) {
   std::ostringstream out;
-  const double saved = p.memory.sum_bytes == 0
-                           ? 0
-                           : 100.0 * (1 - static_cast<double>(p.memory.arena_bytes) /
-                                              static_cast<double>(p.memory.sum_bytes));
-  out << "planned peak " << human(static_cast<double>(p.memory.arena_bytes)) << " (sum of all values and workspaces "
-      << human(static_cast<double>(p.memory.sum_bytes)) << ", saved " << saved << " %), weights "
-      << human(static_cast<double>(p.memory.constant_bytes)) << "\n";
+  const double saved =
+      p.memory.sum_bytes == 0
+          ? 0
+          : 100.0 * (1 - static_cast<double>(p.memory.arena_bytes) / static_cast<double>(p.memory.sum_bytes));
+  out << "planned peak " << human(static_cast<double>(p.memory.arena_bytes))
+      << " (sum of all values and workspaces " << human(static_cast<double>(p.memory.sum_bytes)) << ", saved "
+      << saved << " %), weights " << human(static_cast<double>(p.memory.constant_bytes)) << "\n";
   std::vector<size_t> roots;
   for (size_t i = 0; i < p.slots.size(); ++i) {
     if (p.slots[i].kind == SlotKind::arena && index(p.slots[i].root) == i) roots.push_back(i);
   }
-  std::stable_sort(roots.begin(), roots.end(), [&](size_t a, size_t b) { return p.slots[a].bytes > p.slots[b].bytes; });
+  std::stable_sort(roots.begin(), roots.end(),
+                   [&](size_t a, size_t b) { return p.slots[a].bytes > p.slots[b].bytes; });
   for (size_t i : roots) {
     const Slot& s = p.slots[i];
-    out << "%" << i << "\t" << human(static_cast<double>(s.bytes)) << "\t[" << s.offset << ", " << s.offset + s.bytes
-        << ")\tsteps " << s.first_step << ".." << s.last_step << "\t" << tensor::name_of(s.dtype)
-        << tensor::to_string(s.dims) << (s.name.empty() ? "" : "\t" + s.name) << "\n";
+    out << "%" << i << "\t" << human(static_cast<double>(s.bytes)) << "\t[" << s.offset << ", "
+        << s.offset + s.bytes << ")\tsteps " << s.first_step << ".." << s.last_step << "\t"
+        << tensor::name_of(s.dtype) << tensor::to_string(s.dims) << (s.name.empty() ? "" : "\t" + s.name)
+        << "\n";
   }
   return out.str();
 }

@@ -1,4 +1,5 @@
-// A program: kernels chosen, every byte placed, order fixed. Flat and printable; what the runtime runs, the planner prices.
+// A program: kernels chosen, every byte placed, order fixed. Flat and printable; what the runtime runs, the
+// planner prices.
 #pragma once
 
 #include <string>
@@ -16,38 +17,39 @@ constexpr size_t index(SlotId id) { return static_cast<size_t>(id); }
 enum class SlotKind : uint8_t { input, output, constant, arena };
 std::string_view to_string(SlotKind kind);
 
-/// The place of one value. A slot whose `root` is another slot shares that slot's bytes (views, in-place results).
+/// The place of one value. A slot whose `root` is another slot shares that slot's bytes (views, in-place
+/// results).
 struct Slot {
   SlotKind kind = SlotKind::arena;
   tensor::DType dtype = tensor::DType::f32;
   tensor::Dims dims;
   int64_t bytes = 0;
   SlotId root = kNoSlot;
-  int64_t offset = 0;           ///< in the arena, for arena roots
-  int first_step = -1;          ///< steps [first, last] during which an arena root's bytes are live
+  int64_t offset = 0;   ///< in the arena, for arena roots
+  int first_step = -1;  ///< steps [first, last] during which an arena root's bytes are live
   int last_step = -1;
   std::string name;
-  tensor::Tensor constant;      ///< content of a constant slot
-  bool unread = false;          ///< a constant that only packed copies read
+  tensor::Tensor constant;  ///< content of a constant slot
+  bool unread = false;      ///< a constant that only packed copies read
 };
 
 struct Step {
   const ir::OpDef* op = nullptr;  ///< null for a copy the compiler inserted
   std::string kernel;
-  std::string attrs;              ///< text, for listings
+  std::string attrs;  ///< text, for listings
   ir::BoundKernel bound;
-  std::vector<SlotId> in, out;    ///< kNoSlot for absent operands and unread results
-  int64_t workspace_offset = 0;   ///< in the arena
+  std::vector<SlotId> in, out;   ///< kNoSlot for absent operands and unread results
+  int64_t workspace_offset = 0;  ///< in the arena
   ir::Cost cost;
-  std::string from;               ///< source layer
+  std::string from;                   ///< source layer
   std::vector<std::string> refusals;  ///< "kernel: reason" of those tried before
 };
 
 /// Bytes a program needs, for reports.
 struct MemoryPlan {
-  int64_t arena_bytes = 0;      ///< planned peak of activations and workspaces
-  int64_t sum_bytes = 0;        ///< what the same values would take without sharing
-  int64_t constant_bytes = 0;   ///< weights as they stand in the model
+  int64_t arena_bytes = 0;     ///< planned peak of activations and workspaces
+  int64_t sum_bytes = 0;       ///< what the same values would take without sharing
+  int64_t constant_bytes = 0;  ///< weights as they stand in the model
 };
 
 struct Program {
@@ -78,8 +80,9 @@ std::string print_steps(const Program& program);
 std::string print_memory(const Program& program);
 std::string print_refusals(const Program& program);
 
-/// Places buffers of given sizes and live intervals so that no two that live together overlap; returns offsets.
-/// Greedy by size: within a few percent of the lower bound on the networks we serve (Pisarchyk & Lee 2020).
+/// Places buffers of given sizes and live intervals so that no two that live together overlap; returns
+/// offsets. Greedy by size: within a few percent of the lower bound on the networks we serve (Pisarchyk & Lee
+/// 2020).
 struct Interval {
   int64_t bytes = 0;
   int first = 0, last = 0;

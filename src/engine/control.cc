@@ -38,8 +38,8 @@ Tensor stack(const std::vector<Tensor>& parts, size_t axis, const tensor::Tensor
   const Dims& part = parts[0].dims();
   base::require(axis <= part.size(), "scan axis ", axis, " is outside a rank of ", part.size() + 1);
   for (const Tensor& t : parts) {
-    base::require(t.dims() == part && t.dtype() == parts[0].dtype(), "an iteration yielded ", t.type().to_string(),
-                  " where the first yielded ", parts[0].type().to_string());
+    base::require(t.dims() == part && t.dtype() == parts[0].dtype(), "an iteration yielded ",
+                  t.type().to_string(), " where the first yielded ", parts[0].type().to_string());
   }
   Dims dims = part;
   dims.insert(dims.begin() + static_cast<int64_t>(axis), static_cast<int64_t>(parts.size()));
@@ -67,7 +67,8 @@ Tensor slice(const Tensor& t, size_t axis, int64_t i) {
       tensor::element_count(Dims(t.dims().begin(), t.dims().begin() + static_cast<int64_t>(axis)));
   const int64_t chunk = outer == 0 ? 0 : out.bytes() / outer;
   for (int64_t o = 0; o < outer; ++o) {
-    std::memcpy(out.mutable_raw() + o * chunk, t.raw() + (o * length + i) * chunk, static_cast<size_t>(chunk));
+    std::memcpy(out.mutable_raw() + o * chunk, t.raw() + (o * length + i) * chunk,
+                static_cast<size_t>(chunk));
   }
   return out;
 }

@@ -23,19 +23,20 @@ void* Arena::reserve(int64_t bytes) {
 }
 
 struct CompiledShape {
-  std::vector<Dims> shapes;                       ///< of the inputs: the key
+  std::vector<Dims> shapes;  ///< of the inputs: the key
   ir::Graph bound;
   Segments segments;
   std::unique_ptr<runtime::Executor> executor;
-  void* arena = nullptr;                          ///< what the executor was bound to last
+  void* arena = nullptr;  ///< what the executor was bound to last
   std::unique_ptr<GraphRunner> rest;
-  SubgraphCache subgraphs;                        ///< runners of branches and loop bodies
+  SubgraphCache subgraphs;  ///< runners of branches and loop bodies
   std::vector<const void*> in_pointers;
   std::vector<void*> out_pointers;
   uint64_t last_used = 0;
 };
 
-GraphRunner::GraphRunner(ir::Graph graph, RunnerContext& context) : graph_(std::move(graph)), context_(context) {}
+GraphRunner::GraphRunner(ir::Graph graph, RunnerContext& context)
+    : graph_(std::move(graph)), context_(context) {}
 GraphRunner::~GraphRunner() = default;
 
 void GraphRunner::check_types(const std::vector<Tensor>& inputs) const {
@@ -67,9 +68,9 @@ CompiledShape& GraphRunner::compiled_for(std::vector<Dims> shapes) {
   if (at == compiled_.end()) {
     std::unique_ptr<CompiledShape> made = compile_shape(shapes);
     if (compiled_.size() >= context_.max_programs) {
-      const auto oldest = std::min_element(compiled_.begin(), compiled_.end(), [](const auto& a, const auto& b) {
-        return a.second->last_used < b.second->last_used;
-      });
+      const auto oldest = std::min_element(
+          compiled_.begin(), compiled_.end(),
+          [](const auto& a, const auto& b) { return a.second->last_used < b.second->last_used; });
       if (last_ == oldest->second.get()) last_ = nullptr;
       compiled_.erase(oldest);
     }
@@ -87,7 +88,8 @@ std::unique_ptr<CompiledShape> GraphRunner::compile_shape(const std::vector<Dims
   made->segments = cut_segments(made->bound);
   ir::Graph& ready = made->segments.ready;
   passes::run_passes(passes::bucket_passes(), ready, context_.passes);
-  auto program = std::make_shared<compile::Program>(compile::compile(ready, context_.compile, context_.packs));
+  auto program =
+      std::make_shared<compile::Program>(compile::compile(ready, context_.compile, context_.packs));
   made->executor = std::make_unique<runtime::Executor>(std::move(program));
   made->in_pointers.resize(shapes.size());
   made->out_pointers.resize(made->executor->program().outputs.size());
@@ -97,8 +99,8 @@ std::unique_ptr<CompiledShape> GraphRunner::compile_shape(const std::vector<Dims
   return made;
 }
 
-void GraphRunner::launch(CompiledShape& shape, const std::vector<Tensor>& inputs, std::vector<Tensor>& outputs,
-                         runtime::Trace* trace) {
+void GraphRunner::launch(CompiledShape& shape, const std::vector<Tensor>& inputs,
+                         std::vector<Tensor>& outputs, runtime::Trace* trace) {
   void* arena = context_.arena.reserve(shape.executor->program().memory.arena_bytes);
   if (arena != shape.arena) {
     shape.executor->bind_arena(arena);
@@ -121,7 +123,8 @@ std::vector<Tensor> GraphRunner::run(const std::vector<Tensor>& inputs, runtime:
   return shape.segments.complete ? outputs : finish(shape, inputs, std::move(outputs));
 }
 
-void GraphRunner::run_into(const std::vector<Tensor>& inputs, std::vector<Tensor>& outputs, runtime::Trace* trace) {
+void GraphRunner::run_into(const std::vector<Tensor>& inputs, std::vector<Tensor>& outputs,
+                           runtime::Trace* trace) {
   check_types(inputs);
   CompiledShape& shape = compiled_for(inputs);
   if (!shape.segments.complete) {
@@ -132,14 +135,16 @@ void GraphRunner::run_into(const std::vector<Tensor>& inputs, std::vector<Tensor
                 " outputs, got room for ", outputs.size());
   for (size_t i = 0; i < outputs.size(); ++i) {
     const compile::Slot& slot = program.slot(program.outputs[i]);
-    base::require(outputs[i].dtype() == slot.dtype && outputs[i].dims() == slot.dims, "output '",
-                  program.output_names[i], "' has type ", tensor::name_of(slot.dtype), tensor::to_string(slot.dims),
-                  ", the given memory is ", outputs[i].type().to_string());
+    if (outputs[i].dtype() == slot.dtype && outputs[i].dims() == slot.dims) continue;
+    // Not require(): its message would be built, and allocate, on every run.
+    base::fail_invalid("output '", program.output_names[i], "' has type ", tensor::name_of(slot.dtype),
+                       tensor::to_string(slot.dims), ", the given memory is ", outputs[i].type().to_string());
   }
   launch(shape, inputs, outputs, trace);
 }
 
-std::vector<Tensor> GraphRunner::run_node(CompiledShape& shape, const ir::Node& node, std::vector<Tensor> in) {
+std::vector<Tensor> GraphRunner::run_node(CompiledShape& shape, const ir::Node& node,
+                                          std::vector<Tensor> in) {
   try {
     if (node.op->schema.is_control) return run_control(node, in, shape.subgraphs, context_);
     return ops::evaluate(*node.op, node.attrs, in, node.out.size(), context_.pool);
@@ -153,7 +158,8 @@ std::vector<Tensor> GraphRunner::finish(CompiledShape& shape, const std::vector<
   const ir::Graph& bound = shape.bound;
   std::unordered_map<ir::ValueId, Tensor> available;
   for (size_t i = 0; i < inputs.size(); ++i) available[bound.inputs()[i]] = inputs[i];
-  for (size_t i = 0; i < computed.size(); ++i) available[shape.segments.ready_outputs[i]] = std::move(computed[i]);
+  for (size_t i = 0; i < computed.size(); ++i)
+    available[shape.segments.ready_outputs[i]] = std::move(computed[i]);
   const auto fetch = [&](ir::ValueId id) -> Tensor {
     if (id == ir::kNoValue) return {};
     return bound.value(id).data.defined() ? bound.value(id).data : available.at(id);
@@ -163,6 +169,8 @@ std::vector<Tensor> GraphRunner::finish(CompiledShape& shape, const std::vector<
     std::vector<Tensor> in;
     for (ir::ValueId v : node.in) in.push_back(fetch(v));
     std::vector<Tensor> out = run_node(shape, node, std::move(in));
+    base::require(out.size() >= node.out.size(), "node '", node.from, "' (", node.op_name(), ") yields ",
+                  out.size(), " results, ", node.out.size(), " are read");
     for (size_t i = 0; i < node.out.size(); ++i) {
       if (node.out[i] != ir::kNoValue) available[node.out[i]] = std::move(out[i]);
     }
@@ -176,6 +184,8 @@ const compile::Program& GraphRunner::program_for(const std::vector<Dims>& shapes
   return compiled_for(shapes).executor->program();
 }
 
-bool GraphRunner::is_static(const std::vector<Dims>& shapes) { return compiled_for(shapes).segments.complete; }
+bool GraphRunner::is_static(const std::vector<Dims>& shapes) {
+  return compiled_for(shapes).segments.complete;
+}
 
 }  // namespace trireme::engine

@@ -30,16 +30,16 @@ class Arena {
 struct RunnerContext {
   tensor::Device& device;
   tensor::Stream& stream;
-  base::ThreadPool& pool;       ///< host threads for nodes evaluated outside programs
+  base::ThreadPool& pool;  ///< host threads for nodes evaluated outside programs
   base::SharedCache& packs;
   Arena& arena;
   compile::CompileOptions compile;
   passes::PassOptions passes;
-  size_t max_programs = 64;     ///< programs kept; the least recently used goes first
+  size_t max_programs = 64;  ///< programs kept; the least recently used goes first
 };
 
-/// One compiled shape of a graph: a program for all nodes whose shapes are known, then (if any are left) nodes run
-/// one by one because their shapes need data, then a runner for the rest of the graph.
+/// One compiled shape of a graph: a program for all nodes whose shapes are known, then (if any are left)
+/// nodes run one by one because their shapes need data, then a runner for the rest of the graph.
 struct CompiledShape;
 
 class GraphRunner {
@@ -50,8 +50,8 @@ class GraphRunner {
 
   /// Results in output order. Throws invalid_argument for inputs the graph does not take.
   std::vector<tensor::Tensor> run(const std::vector<tensor::Tensor>& inputs, runtime::Trace* trace = nullptr);
-  /// run() into tensors of the caller, which must have the results' types. Allocates nothing once the shape is
-  /// compiled. Throws unsupported if the graph is not one static segment for these shapes.
+  /// run() into tensors of the caller, which must have the results' types. Allocates nothing once the shape
+  /// is compiled. Throws unsupported if the graph is not one static segment for these shapes.
   void run_into(const std::vector<tensor::Tensor>& inputs, std::vector<tensor::Tensor>& outputs,
                 runtime::Trace* trace = nullptr);
 
@@ -67,11 +67,12 @@ class GraphRunner {
   CompiledShape& compiled_for(std::vector<tensor::Dims> shapes);
   std::unique_ptr<CompiledShape> compile_shape(const std::vector<tensor::Dims>& shapes);
   void check_types(const std::vector<tensor::Tensor>& inputs) const;
-  void launch(CompiledShape& shape, const std::vector<tensor::Tensor>& inputs, std::vector<tensor::Tensor>& outputs,
-              runtime::Trace* trace);
+  void launch(CompiledShape& shape, const std::vector<tensor::Tensor>& inputs,
+              std::vector<tensor::Tensor>& outputs, runtime::Trace* trace);
   std::vector<tensor::Tensor> finish(CompiledShape& shape, const std::vector<tensor::Tensor>& inputs,
                                      std::vector<tensor::Tensor> computed);
-  std::vector<tensor::Tensor> run_node(CompiledShape& shape, const ir::Node& node, std::vector<tensor::Tensor> in);
+  std::vector<tensor::Tensor> run_node(CompiledShape& shape, const ir::Node& node,
+                                       std::vector<tensor::Tensor> in);
 
   ir::Graph graph_;
   RunnerContext& context_;

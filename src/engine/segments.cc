@@ -15,9 +15,8 @@ using ir::NodeId;
 using ir::ValueId;
 
 bool has_static_results(const Graph& graph, const Node& node) {
-  return std::all_of(node.out.begin(), node.out.end(), [&](ValueId id) {
-    return id == ir::kNoValue || graph.type(id).shape.is_static();
-  });
+  return std::all_of(node.out.begin(), node.out.end(),
+                     [&](ValueId id) { return id == ir::kNoValue || graph.type(id).shape.is_static(); });
 }
 
 /// Copies chosen nodes of `source` into a graph of their own; values from outside become inputs or constants.
@@ -65,7 +64,8 @@ class Extractor {
   std::vector<ValueId> inputs_;
 };
 
-/// True when no kernel runs the node without knowing an operand's value (an axis, a mode) that is not known yet.
+/// True when no kernel runs the node without knowing an operand's value (an axis, a mode) that is not known
+/// yet.
 bool needs_values(const Graph& bound, const Node& node) {
   if (node.op->schema.is_view || node.op->schema.expand) return false;
   const bool all_known = std::all_of(node.in.begin(), node.in.end(), [&](ValueId id) {
@@ -130,7 +130,8 @@ Segments cut_segments(const Graph& bound) {
   }
   cut.ready_outputs = handed_out(bound, places);
   for (ValueId id : cut.ready_outputs) ready.add_output(id, bound.value(id).name);
-  for (size_t i = 0; i < bound.outputs().size(); ++i) rest.add_output(bound.outputs()[i], bound.output_names()[i]);
+  for (size_t i = 0; i < bound.outputs().size(); ++i)
+    rest.add_output(bound.outputs()[i], bound.output_names()[i]);
   cut.rest_inputs = rest.inputs();
   cut.ready = ready.take();
   cut.rest = rest.take();

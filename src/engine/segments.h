@@ -7,16 +7,16 @@
 
 namespace trireme::engine {
 
-/// A bound graph in three parts. Everything in `ready` has static shapes. `frontier` nodes (ids of the bound graph) have
-/// all operands available after `ready` but results that need data or subgraphs. `rest` is what remains; its inputs
-/// are the values it takes from the first two.
+/// A bound graph in three parts. Everything in `ready` has static shapes. `frontier` nodes (ids of the bound
+/// graph) have all operands available after `ready` but results that need data or subgraphs. `rest` is what
+/// remains; its inputs are the values it takes from the first two.
 struct Segments {
   ir::Graph ready;
-  std::vector<ir::ValueId> ready_outputs;    ///< ids in the bound graph, in order of ready.outputs()
+  std::vector<ir::ValueId> ready_outputs;  ///< ids in the bound graph, in order of ready.outputs()
   std::vector<ir::NodeId> frontier;
   ir::Graph rest;
-  std::vector<ir::ValueId> rest_inputs;      ///< ids in the bound graph, in order of rest.inputs()
-  bool complete = false;                     ///< ready computes all outputs; frontier and rest are empty
+  std::vector<ir::ValueId> rest_inputs;  ///< ids in the bound graph, in order of rest.inputs()
+  bool complete = false;                 ///< ready computes all outputs; frontier and rest are empty
 };
 
 Segments cut_segments(const ir::Graph& bound);

@@ -28,14 +28,15 @@ Session::Session(std::shared_ptr<const PreparedModel> model, const SessionOption
       device_(runtime::open_device(options.device)),
       stream_(device_->open_stream(pool_)),
       arena_(*device_),
-      context_{.device = *device_,
-               .stream = *stream_,
-               .pool = pool_,
-               .packs = model_->packs(),
-               .arena = arena_,
-               .compile = {.on = device_->kind(), .threads = pool_.size(), .only_kernel = options.only_kernel},
-               .passes = options.passes,
-               .max_programs = options.max_programs},
+      context_{
+          .device = *device_,
+          .stream = *stream_,
+          .pool = pool_,
+          .packs = model_->packs(),
+          .arena = arena_,
+          .compile = {.on = device_->kind(), .threads = pool_.size(), .only_kernel = options.only_kernel},
+          .passes = options.passes,
+          .max_programs = options.max_programs},
       runner_(model_->graph(), context_) {}
 
 Session::~Session() = default;

@@ -1,4 +1,5 @@
-// A session: a model made runnable. It owns threads, a stream, scratch memory and the programs of every bucket.
+// A session: a model made runnable. It owns threads, a stream, scratch memory and the programs of every
+// bucket.
 #pragma once
 
 #include <memory>
@@ -11,10 +12,10 @@ namespace trireme::engine {
 
 struct SessionOptions {
   std::string device = "cpu";
-  int threads = 0;                 ///< 0: all cores this process may use
-  std::vector<int> cpus = {};      ///< pins thread i to cpus[i]; empty: not pinned
-  size_t max_programs = 64;        ///< compiled shapes kept
-  std::string only_kernel = {};    ///< "reference": run plain kernels where they exist
+  int threads = 0;               ///< 0: all cores this process may use
+  std::vector<int> cpus = {};    ///< pins thread i to cpus[i]; empty: not pinned
+  size_t max_programs = 64;      ///< compiled shapes kept
+  std::string only_kernel = {};  ///< "reference": run plain kernels where they exist
   passes::PassOptions passes = {};
 };
 
@@ -33,7 +34,8 @@ class PreparedModel {
   mutable base::SharedCache packs_;
 };
 
-/// Runs a prepared model; one owner thread at a time. Several sessions of one model are instances: they share weights.
+/// Runs a prepared model; one owner thread at a time. Several sessions of one model are instances: they share
+/// weights.
 class Session {
  public:
   Session(std::shared_ptr<const PreparedModel> model, const SessionOptions& options = {});

@@ -11,7 +11,8 @@ namespace {
 
 /// A compiled graph with its device, arena and stream.
 struct Fixture {
-  explicit Fixture(const std::string& text) : pool(2), device(open_device("cpu")), stream(device->open_stream(pool)) {
+  explicit Fixture(const std::string& text)
+      : pool(2), device(open_device("cpu")), stream(device->open_stream(pool)) {
     ir::Graph g = ir::parse(text, ops::table());
     g.sort();
     executor.emplace(std::make_shared<const compile::Program>(compile::compile(g, {.threads = 2}, packs)));

@@ -1,0 +1,233 @@
+// Nothing allocates while a program runs: this test binary counts every malloc, on every thread.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdlib>
+
+#include "base/rng.h"
+#include "engine/session.h"
+#include "ops/table.h"
+
+// Sanitizers bring an allocator of their own; there the runs are still made, but not counted.
+#if defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#define TRIREME_COUNTS_ALLOCATIONS 1
+namespace {
+std::atomic<int64_t> allocations{0};
+}
+extern "C" {
+void* __libc_malloc(size_t bytes);
+void* __libc_calloc(size_t count, size_t bytes);
+void* __libc_realloc(void* old, size_t bytes);
+void* __libc_memalign(size_t alignment, size_t bytes);
+
+void* malloc(size_t bytes) {
+  allocations.fetch_add(1, std::memory_order_relaxed);
+  return __libc_malloc(bytes);
+}
+void* calloc(size_t count, size_t bytes) {
+  allocations.fetch_add(1, std::memory_order_relaxed);
+  return __libc_calloc(count, bytes);
+}
+void* realloc(void* old, size_t bytes) {
+  allocations.fetch_add(1, std::memory_order_relaxed);
+  return __libc_realloc(old, bytes);
+}
+void* aligned_alloc(size_t alignment, size_t bytes) {
+  allocations.fetch_add(1, std::memory_order_relaxed);
+  return __libc_memalign(alignment, bytes);
+}
+void* memalign(size_t alignment, size_t bytes) {
+  allocations.fetch_add(1, std::memory_order_relaxed);
+  return __libc_memalign(alignment, bytes);
+}
+int posix_memalign(void** out, size_t alignment, size_t bytes) {
+  allocations.fetch_add(1, std::memory_order_relaxed);
+  *out = __libc_memalign(alignment, bytes);
+  return *out == nullptr ? 12 : 0;
+}
+}
+#endif
+
+namespace trireme::engine {
+namespace {
+
+using tensor::Tensor;
+
+int64_t count() {
+#ifdef TRIREME_COUNTS_ALLOCATIONS
+  return allocations.load();
+#else
+  return 0;
+#endif
+}
+
+struct AllocCase {
+  std::string name, body;  ///< body: the graph's lines, last one "return"
+};
+
+// Lists: one graph a family of kernels, in sizes large enough to be shared among threads.
+const std::vector<AllocCase>& cases() {
+  static const std::vector<AllocCase> list{
+      {"elementwise", R"(
+  %0 = input "x" : f32[64,1000]
+  %1 = input "z" : f32[1000]
+  %2 = add(%0, %1)
+  %3 = gelu(%2)
+  %4 = exp(%3)
+  %5 = pow(%4, %1)
+  %6 = greater(%5, %0)
+  %7 = where(%6, %0, %5)
+  return %7)"},
+      {"matmul", R"(
+  %0 = input "x" : f32[2,65,128]
+  %1 = input "z" : f32[2,128,70]
+  %2 = param "w" : f32[128,256]#seed=1
+  %3 = matmul(%0, %2)
+  %4 = relu(%3)
+  %5 = matmul(%0, %1)
+  return %4, %5)"},
+      {"gemm", R"(
+  %0 = input "x" : f32[1,128]
+  %1 = param "w" : f32[256,128]#seed=1
+  %2 = param "b" : f32[256]#seed=2
+  %3 = gemm(%0, %1, %2) {transB=1}
+  %4 = input "a" : f32[30,40]
+  %5 = gemm(%4, %4) {transA=1, alpha=0.5}
+  return %3, %5)"},
+      {"convolution", R"(
+  %0 = input "x" : f32[1,3,33,33]
+  %1 = param "w" : f32[16,3,3,3]#seed=1
+  %2 = param "dw" : f32[16,1,3,3]#seed=2
+  %3 = param "pw" : f32[32,16,1,1]#seed=3
+  %10 = param "gw" : f32[32,8,3,3]#seed=4
+  %4 = conv(%0, %1) {pads=[1, 1, 1, 1], strides=[2, 2]}
+  %5 = relu(%4)
+  %6 = conv(%5, %2) {group=16, pads=[1, 1, 1, 1]}
+  %7 = conv(%6, %3)
+  %11 = conv(%7, %10) {group=4, pads=[1, 1, 1, 1]}
+  %8 = max_pool(%11) {kernel_shape=[2, 2], strides=[2, 2]}
+  %9 = global_average_pool(%8)
+  return %9)"},
+      {"convolution_planes", R"(
+  %0 = input "x" : f32[2,4,50]
+  %1 = input "w" : f32[8,4,3]
+  %2 = conv(%0, %1)
+  %3 = param "t" : f32[8,4,3]#seed=1
+  %4 = conv_transpose(%2, %3)
+  return %4)"},
+      {"norms", R"(
+  %0 = input "x" : f32[40,256]
+  %1 = param "s" : f32[256]#seed=1
+  %2 = param "b" : f32[256]#seed=2
+  %3 = layer_norm(%0, %1, %2) {axis=-1}
+  %4 = softmax(%3) {axis=-1}
+  %5 = softmax(%4) {axis=0}
+  %6 = rms_norm(%5, %1) {axis=-1}
+  return %6)"},
+      {"reductions", R"(
+  %0 = input "x" : f32[40,25,16]
+  %1 = const : i64[1]{1}
+  %2 = const : i64[2]{0, 2}
+  %3 = reduce_sum(%0, %1)
+  %4 = reduce_max(%0, %2)
+  %5 = reduce_mean(%0)
+  %6 = arg_max(%0) {axis=1}
+  %8 = const : i64[]{1}
+  %7 = cum_sum(%0, %8)
+  return %3, %4, %5, %6, %7)"},
+      {"shapes", R"(
+  %0 = input "x" : f32[4,30,40]
+  %1 = const : i64[3]{1, 2, 3}
+  %2 = const : i64[3]{4, 25, 40}
+  %3 = transpose(%0) {perm=[2, 0, 1]}
+  %4 = concat(%0, %0) {axis=1}
+  %5 = slice(%0, %1, %2)
+  %6 = gather(%0, %1) {axis=1}
+  %7, %8 = split(%0) {axis=2, num_outputs=2}
+  return %3, %4, %5, %6, %7, %8)"},
+      {"attention", R"(
+  %0 = input "q" : f32[2,20,4,16]
+  %1 = input "k" : f32[2,20,4,16]
+  %2 = input "v" : f32[2,20,4,16]
+  %3 = attention_bsnd(%0, %1, %2)
+  return %3)"},
+      {"integer", R"(
+  %0 = input "x" : f32[1,8,9,9]
+  %1 = const : f32[]{0.02}
+  %2 = const : u8[]{128}
+  %3 = const : i8[16,8,3,3]#seed=1
+  %4 = const : f32[]{0.01}
+  %9 = quantize_linear(%0, %1, %2)
+  %10 = dequantize_linear(%9, %1, %2)
+  %11 = dequantize_linear(%3, %4)
+  %12 = conv(%10, %11) {pads=[1, 1, 1, 1]}
+  %13 = relu(%12)
+  %14 = quantize_linear(%13, %1, %2)
+  %15 = dequantize_linear(%14, %1, %2)
+  return %15)"},
+      {"recurrent", R"(
+  %0 = input "x" : f32[6,2,8]
+  %1 = param "w" : f32[1,64,8]#seed=1
+  %2 = param "r" : f32[1,64,16]#seed=2
+  %3 = lstm(%0, %1, %2) {hidden_size=16}
+  return %3)"},
+      {"sorting", R"(
+  %0 = input "x" : f32[20,100]
+  %1 = const : i64[1]{5}
+  %2, %3 = top_k(%0, %1)
+  return %2, %3)"},
+      {"images", R"(
+  %0 = input "x" : f32[1,3,16,16]
+  %1 = const : f32[4]{1, 1, 2, 2}
+  %2 = resize(%0, _, %1) {mode="linear"}
+  return %2)"},
+  };
+  return list;
+}
+
+Tensor random_tensor(const tensor::TensorType& type) {
+  Tensor t = Tensor::zeros(type.dtype, type.shape.to_dims());
+  base::Rng rng(3);
+  for (float& v : t.mutable_data<float>()) v = static_cast<float>(rng.uniform());
+  return t;
+}
+
+class NoAllocation : public testing::TestWithParam<std::tuple<size_t, int>> {};
+
+TEST_P(NoAllocation, WhileAProgramRuns) {
+  const auto [which, threads] = GetParam();
+  std::string body = cases()[which].body;
+  const auto model =
+      std::make_shared<const PreparedModel>(ir::parse("graph \"g\"" + body + "\n", ops::table()));
+  Session session(model, {.threads = threads});
+  std::vector<Tensor> in;
+  for (ir::ValueId id : session.graph().inputs()) in.push_back(random_tensor(session.graph().type(id)));
+  std::vector<Tensor> out = session.run(in);
+  const int64_t before = count();
+  for (int i = 0; i < 3; ++i) session.run_into(in, out);
+  EXPECT_EQ(count() - before, 0) << compile::print_steps(session.prepare([&] {
+    std::vector<tensor::Dims> shapes;
+    for (const Tensor& t : in) shapes.push_back(t.dims());
+    return shapes;
+  }()));
+}
+
+INSTANTIATE_TEST_SUITE_P(Programs, NoAllocation,
+                         testing::Combine(testing::Range<size_t>(0, cases().size()), testing::Values(1, 4)),
+                         [](const auto& one) {
+                           return cases()[std::get<0>(one.param)].name + "_" +
+                                  std::to_string(std::get<1>(one.param)) + "_threads";
+                         });
+
+TEST(NoAllocation, CountsAtAll) {
+#ifdef TRIREME_COUNTS_ALLOCATIONS
+  const int64_t before = count();
+  const Tensor t = Tensor::zeros(tensor::DType::f32, {3});
+  EXPECT_GT(count(), before);
+#else
+  GTEST_SKIP() << "this build's allocator cannot be counted";
+#endif
+}
+
+}  // namespace
+}  // namespace trireme::engine
