@@ -156,12 +156,17 @@ void profile(engine::Session& session, const std::vector<tensor::Tensor>& inputs
   std::vector<tensor::Dims> shapes;
   for (const tensor::Tensor& t : inputs) shapes.push_back(t.dims());
   const compile::Program& program = session.prepare(shapes);
-  std::vector<double> step_us(program.steps.size(), 0);
+  std::vector<std::vector<double>> us(program.steps.size());
   runtime::Trace trace;
   for (int i = 0; i < repeat; ++i) {
     session.run(inputs, &trace);
-    for (size_t s = 0; s < step_us.size(); ++s)
-      step_us[s] += static_cast<double>(trace.step_ns[s]) / 1e3 / repeat;
+    for (size_t s = 0; s < us.size(); ++s) us[s].push_back(static_cast<double>(trace.step_ns[s]) / 1e3);
+  }
+  std::vector<double> step_us;  // medians: a neighbour that takes the core for one run shows in none of them
+  for (std::vector<double>& times : us) {
+    const auto middle = times.begin() + static_cast<int64_t>(times.size() / 2);
+    std::nth_element(times.begin(), middle, times.end());
+    step_us.push_back(*middle);
   }
   print_profile(program, step_us);
 }

@@ -1,4 +1,6 @@
-// softmax(q k' * scale + mask) v between head transposes, gathered into attention_bsnd.
+// softmax(q k' * scale + mask) v, between head transposes or without heads, gathered into attention_bsnd.
+#include <algorithm>
+
 #include "passes/rewriter.h"
 #include "passes/transformer.h"
 
@@ -45,7 +47,7 @@ struct Match {
   double scale = 1;
 };
 
-/// softmax's argument: [scale *] q k' [+ mask].
+/// softmax's argument: [scale *] q k' [+ mask]; q and k in head-major order, or of rank 3 without heads.
 bool match_scores(const Rewriter& rw, ValueId scores, Match& m) {
   if (const auto add = rw.producer(scores, "add"); add && rw.single_use(scores)) {
     for (size_t side : {size_t{0}, size_t{1}}) {
@@ -62,8 +64,10 @@ bool match_scores(const Rewriter& rw, ValueId scores, Match& m) {
   const auto product = rw.producer(s.value, "matmul");
   if (!product || !rw.single_use(s.value)) return false;
   const Scaled q = strip_scale(rw, product->in[0]), k = strip_scale(rw, product->in[1]);
-  const auto q_lies = untransposed(rw, q.value, {0, 2, 1, 3}),
-             k_lies = untransposed(rw, k.value, {0, 2, 3, 1});
+  const bool has_heads = rw.dims(s.value)->size() == 4;
+  const auto q_lies = has_heads ? untransposed(rw, q.value, {0, 2, 1, 3}) : q.value;
+  const auto k_lies =
+      untransposed(rw, k.value, has_heads ? std::vector<int64_t>{0, 2, 3, 1} : std::vector<int64_t>{0, 2, 1});
   if (!q_lies || !k_lies) return false;
   m.q = *q_lies;
   m.k = *k_lies;
@@ -78,35 +82,71 @@ bool heads_fit(const Rewriter& rw, const Match& m) {
   return q[0] == k[0] && k[0] == v[0] && k[2] == v[2] && k[1] == v[1] && (q[2] == k[2] || k[2] == 1);
 }
 
-bool is_f32_rank4(const Rewriter& rw, ValueId id) {
+bool is_f32(const Rewriter& rw, ValueId id, size_t rank) {
   const auto dims = rw.dims(id);
-  return dims && dims->size() == 4 && rw.graph().type(id).dtype == tensor::DType::f32;
+  return dims && dims->size() == rank && rw.graph().type(id).dtype == tensor::DType::f32;
+}
+
+ValueId reshaped(Rewriter& rw, ValueId id, const tensor::Dims& dims, const std::string& from) {
+  const auto rank = static_cast<int64_t>(dims.size());
+  const ValueId shape =
+      rw.constant(tensor::Tensor::from<int64_t>({rank}, std::span<const int64_t>(dims.data(), dims.size())));
+  return rw.add("reshape", {id, shape}, {}, from);
+}
+
+/// Mask of rank up to 4 with leading ones, so that it is [batch, heads, queries, keys].
+ValueId wide_mask(Rewriter& rw, ValueId mask, const std::string& from) {
+  tensor::Dims wide = *rw.dims(mask);
+  if (wide.size() == 4) return mask;
+  wide.insert(wide.begin(), 4 - wide.size(), 1);
+  return reshaped(rw, mask, wide, from);
+}
+
+/// Channels of a head that attention keeps in registers and cache; wider ones stay matrix products.
+constexpr int64_t kMaxHeadDim = 256;
+
+/// softmax(q k' * scale) v of rank 3: attention with a single head.
+bool gather_headless(Rewriter& rw, const Node& product, const Node& softmax) {
+  Match m{};
+  m.v = product.in[1];
+  if (!is_f32(rw, m.v, 3) || !match_scores(rw, softmax.in[0], m) || m.mask != ir::kNoValue) return false;
+  if (!is_f32(rw, m.q, 3) || !is_f32(rw, m.k, 3)) return false;
+  const tensor::Dims q = *rw.dims(m.q), k = *rw.dims(m.k), v = *rw.dims(m.v);
+  if (q[0] != k[0] || k[0] != v[0] || k[1] != v[1] || std::max(q[2], v[2]) > kMaxHeadDim) return false;
+  const auto one_head = [&](ValueId id, const tensor::Dims& d) {
+    return reshaped(rw, id, {d[0], d[1], 1, d[2]}, product.from);
+  };
+  const std::vector<ValueId> in{one_head(m.q, q), one_head(m.k, k), one_head(m.v, v)};
+  const ValueId y = rw.add("attention_bsnd", in, {{"scale", m.scale}}, product.from);
+  return rw.replace_same(product.out[0], reshaped(rw, y, {q[0], q[1], v[2]}, product.from));
+}
+
+/// The same between head transposes.
+bool gather_heads(Rewriter& rw, const Node& product, const Node& softmax) {
+  Match m{};
+  const auto v = untransposed(rw, product.in[1], {0, 2, 1, 3});
+  if (!v || !match_scores(rw, softmax.in[0], m)) return false;
+  m.v = *v;
+  if (!is_f32(rw, m.q, 4) || !is_f32(rw, m.k, 4) || !is_f32(rw, m.v, 4) || !heads_fit(rw, m)) return false;
+  std::vector<ValueId> in{m.q, m.k, m.v};
+  if (m.mask != ir::kNoValue) {
+    if (rw.graph().type(m.mask).dtype != tensor::DType::f32) return false;
+    in.push_back(wide_mask(rw, m.mask, product.from));
+  }
+  const ValueId y = rw.add("attention_bsnd", std::move(in), {{"scale", m.scale}}, product.from);
+  const ir::Attrs back{{"perm", std::vector<int64_t>{0, 2, 1, 3}}};
+  return rw.replace_same(product.out[0], rw.add("transpose", {y}, back, product.from));
 }
 
 bool gather_one(Rewriter& rw, const Node& product) {
   const auto softmax = rw.producer(product.in[0], "softmax");
   if (!softmax || !rw.single_use(product.in[0]) || rw.uses(product.out[0]) == 0) return false;
   const auto scores = rw.dims(softmax->in[0]);
-  if (!scores || scores->size() != 4 || ir::normal_axis(softmax->attrs.get_int("axis", -1), 4) != 3)
+  if (!scores) return false;
+  const size_t rank = scores->size();
+  if ((rank != 3 && rank != 4) || ir::normal_axis(softmax->attrs.get_int("axis", -1), rank) != rank - 1)
     return false;
-  Match m{};
-  const auto v = untransposed(rw, product.in[1], {0, 2, 1, 3});
-  if (!v || !match_scores(rw, softmax->in[0], m)) return false;
-  m.v = *v;
-  if (!is_f32_rank4(rw, m.q) || !is_f32_rank4(rw, m.k) || !is_f32_rank4(rw, m.v)) return false;
-  if (!heads_fit(rw, m)) return false;
-  std::vector<ValueId> in{m.q, m.k, m.v};
-  if (m.mask != ir::kNoValue) {
-    if (rw.graph().type(m.mask).dtype != tensor::DType::f32) return false;
-    tensor::Dims wide = *rw.dims(m.mask);
-    wide.insert(wide.begin(), 4 - wide.size(), 1);
-    const ValueId shape = rw.constant(tensor::Tensor::from<int64_t>({4}, std::span<const int64_t>(wide)));
-    in.push_back(rw.dims(m.mask)->size() == 4 ? m.mask
-                                              : rw.add("reshape", {m.mask, shape}, {}, product.from));
-  }
-  const ValueId y = rw.add("attention_bsnd", std::move(in), {{"scale", m.scale}}, product.from);
-  const ir::Attrs back{{"perm", std::vector<int64_t>{0, 2, 1, 3}}};
-  return rw.replace_same(product.out[0], rw.add("transpose", {y}, back, product.from));
+  return rank == 4 ? gather_heads(rw, product, *softmax) : gather_headless(rw, product, *softmax);
 }
 
 }  // namespace
