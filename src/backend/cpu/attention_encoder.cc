@@ -289,10 +289,9 @@ void run_block(const Attention& g, const BlockAt& at, Scratch& s) {
 
 int64_t block_queries() { return static_cast<int64_t>(kBlock); }
 
-// Task `index` counts over [batch, heads, blocks of queries].
-void attention_task(const Attention& g, int64_t index) {
+// Task `index` counts over [batch, heads, blocks of `size` queries], size at most kBlock.
+void attention_task(const Attention& g, int64_t size, int64_t index) {
   Scratch s;
-  const int64_t size = block_queries();
   const int64_t blocks = (g.queries + size - 1) / size;
   BlockAt at{index / blocks / g.heads, index / blocks % g.heads, index % blocks * size, 0};
   at.queries = static_cast<size_t>(std::min(size, g.queries - at.query));
@@ -322,10 +321,17 @@ void attention(const Attention& args, base::ThreadPool& pool) {
                 args.value_dim);
   base::require(args.kv_heads > 0 && args.heads % args.kv_heads == 0,
                 "attention needs kv heads that divide heads: ", args.kv_heads, " of ", args.heads);
-  const int64_t size = HWY_DYNAMIC_DISPATCH(block_queries)();
+  // With few heads the blocks shrink until every thread has one. Queries are lanes: they do not feel who
+  // shares their block, so results stay the same.
+  const int64_t largest = HWY_DYNAMIC_DISPATCH(block_queries)();
+  const int64_t step = std::min<int64_t>(16, largest);
+  const int64_t heads = std::max<int64_t>(1, args.batch * args.heads);
+  const int64_t wanted = (pool.size() + heads - 1) / heads;
+  const int64_t share = (args.queries + wanted - 1) / wanted;
+  const int64_t size = std::clamp((share + step - 1) / step * step, step, largest);
   const auto task = HWY_DYNAMIC_DISPATCH(attention_task);
   const int64_t tasks = args.batch * args.heads * ((args.queries + size - 1) / size);
-  pool.run(tasks, [&](int64_t i) { task(args, i); });
+  pool.run(tasks, [&](int64_t i) { task(args, size, i); });
 }
 
 }  // namespace trireme::cpu
