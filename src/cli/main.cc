@@ -12,6 +12,7 @@ const std::vector<Verb>& verbs() {
        inspect_markdown},
       {"export", "write a model as an ONNX file", export_main, export_markdown},
       {"ops", "list the operators and what each has", ops_main, ops_markdown},
+      {"serve", "serve a model repository over HTTP", serve_main, serve_markdown},
       {"load", "load a server on schedule; latency, throughput, goals", load_main, load_markdown},
   };
   return list;

@@ -11,28 +11,49 @@ namespace trireme::sched {
 
 /// How a model's inputs are made equal in size.
 struct Padding {
-  std::vector<int64_t> row_buckets = {};     ///< the batch is filled up with zero rows to one of these; empty: exact
-  std::vector<int64_t> length_buckets = {};  ///< dimension 1 of padded inputs is filled up with zeros to one of these
-  std::vector<size_t> padded_inputs = {};    ///< inputs whose dimension 1 is a length (tokens and their mask)
+  bool is_batched = true;  ///< dimension 0 counts rows; false: requests run alone, as they are
+  std::vector<int64_t> row_buckets =
+      {};  ///< the batch is filled up with zero rows to one of these; empty: exact
+  std::vector<int64_t> length_buckets =
+      {};  ///< dimension 1 of padded inputs is filled up with zeros to one of these
+  std::vector<size_t> padded_inputs = {};  ///< inputs whose dimension 1 is a length (tokens and their mask)
 };
 
-/// Key of requests that may share a batch: equal types and inner extents after padding lengths to their bucket.
+/// Hash of what same_group compares.
 uint64_t group_key(const std::vector<tensor::Tensor>& inputs, const Padding& padding);
+/// True if both may share a batch: equal types and inner extents after padding lengths to their bucket;
+/// scalars equal in value. Exact, because clients choose shapes and can make hashes meet.
+bool same_group(const std::vector<tensor::Tensor>& a, const std::vector<tensor::Tensor>& b,
+                const Padding& padding);
 
-/// Runs batches on one session; keeps gathered inputs between runs.
+/// Shapes to make ready before traffic: `example` (one row) at each of these row counts.
+struct WarmUp {
+  std::vector<tensor::Tensor> example;
+  std::vector<int64_t> rows = {1};
+  bool is_run = true;  ///< also run it once, which touches weights and memory; else only compile
+};
+
+/// Runs batches on one session. Session and padding outlive it.
 class BatchRunner {
  public:
-  BatchRunner(engine::Session& session, Padding padding);
+  BatchRunner(engine::Session& session, const Padding& padding);
 
-  /// Runs all requests as one batch and calls their sinks. Requests must share a group key. Errors go to every sink.
-  void run(std::vector<Request>& batch, const base::Clock& clock);
-  /// Compiles and runs once the shape that `rows` requests like `example` make.
-  void warm_up(const std::vector<tensor::Tensor>& example, int64_t rows);
+  /// Runs all requests as one batch, reports its timing to `on_batch` (may be empty), then calls the sinks.
+  /// Requests must be of one group. If the batch fails, each request runs alone, so that one with bad data
+  /// fails alone.
+  void run(std::vector<Request>& batch, const base::Clock& clock,
+           const std::function<void(const Timing&)>& on_batch);
+  void warm_up(const WarmUp& shapes);
 
  private:
-  std::vector<tensor::Tensor> gather(const std::vector<Request>& batch, int64_t rows);
+  tensor::Dims padded_dims(const tensor::Tensor& input, size_t index, int64_t rows) const;
+  std::vector<tensor::Tensor> gather(const std::vector<Request>& batch, int64_t rows) const;
+  std::vector<tensor::Tensor> compute(std::vector<Request>& batch, int64_t rows, int64_t padded,
+                                      const base::Clock& clock);
+  void run_singly(std::vector<Request>& batch, const base::Clock& clock,
+                  const std::function<void(const Timing&)>& on_batch);
   engine::Session& session_;
-  Padding padding_;
+  const Padding& padding_;
 };
 
 }  // namespace trireme::sched

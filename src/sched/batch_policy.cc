@@ -21,7 +21,7 @@ size_t head_of(std::span<const Waiting> queue, int64_t now_ns) {
 struct Batch {
   std::vector<size_t> take;
   int64_t rows = 0;
-  bool full = false;          ///< a request of the group did not fit any more
+  bool full = false;  ///< a request of the group did not fit any more
   int64_t oldest_ns = INT64_MAX;
   int64_t deadline_ns = INT64_MAX;
 };
@@ -55,7 +55,8 @@ int64_t bucket_of(std::span<const int64_t> buckets, int64_t value) {
   return at == buckets.end() ? value : *at;
 }
 
-Decision decide(std::span<const Waiting> queue, int64_t now_ns, const BatchLimits& limits, int64_t compute_ns) {
+Decision decide(std::span<const Waiting> queue, int64_t now_ns, const BatchLimits& limits,
+                int64_t compute_ns) {
   Decision decision;
   for (size_t i = 0; i < queue.size(); ++i) {
     if (is_expired(queue[i], now_ns)) {

@@ -18,9 +18,10 @@ TEST(BatchPolicy, WaitsForTheWindowThenTakesAll) {
 }
 
 TEST(BatchPolicy, GoesAtOnceWhenFullOrPreferred) {
-  const std::vector<Waiting> queue{{.rows = 2, .enqueued_ns = 0}, {.rows = 2, .enqueued_ns = 0},
-                                   {.rows = 3, .enqueued_ns = 0}};
-  EXPECT_EQ(decide(queue, 1, {.max_rows = 6, .window_ns = 1000}).take, (Indices{0, 1}));  // the third does not fit
+  const std::vector<Waiting> queue{
+      {.rows = 2, .enqueued_ns = 0}, {.rows = 2, .enqueued_ns = 0}, {.rows = 3, .enqueued_ns = 0}};
+  EXPECT_EQ(decide(queue, 1, {.max_rows = 6, .window_ns = 1000}).take,
+            (Indices{0, 1}));  // the third does not fit
   EXPECT_EQ(decide(queue, 1, {.max_rows = 64, .window_ns = 1000, .preferred = {7}}).take, (Indices{0, 1, 2}));
 }
 

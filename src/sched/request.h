@@ -14,28 +14,32 @@ namespace trireme::sched {
 /// When things happened to a request; the clock is the scheduler's.
 struct Timing {
   int64_t enqueued_ns = 0;
-  int64_t started_ns = 0;    ///< its batch was formed
-  int64_t computed_ns = 0;   ///< the model began, after inputs were gathered
-  int64_t finished_ns = 0;   ///< the model ended
-  int64_t batch_rows = 0;    ///< rows of all requests in the batch
-  int64_t padded_rows = 0;   ///< rows the model ran on
+  int64_t started_ns = 0;   ///< its batch was formed
+  int64_t computed_ns = 0;  ///< the model began, after inputs were gathered
+  int64_t finished_ns = 0;  ///< the model ended
+  int64_t batch_rows = 0;   ///< rows of all requests in the batch
+  int64_t padded_rows = 0;  ///< rows the model ran on
 };
+
+/// How a request ended, for counting; the error says it in words.
+enum class Ending : uint8_t { done, refused, expired, cancelled, failed };
 
 /// What a sink receives: outputs in the model's order with this request's rows only, or the error.
 struct Outcome {
   std::vector<tensor::Tensor> outputs;
   std::optional<base::Error> error;
+  Ending ending = Ending::done;
   Timing timing;
 };
 
 /// Inputs in the model's order; dimension 0 is the batch where the model batches.
 struct Request {
   std::vector<tensor::Tensor> inputs;
-  int64_t rows = 1;                       ///< extent of dimension 0
-  int64_t deadline_ns = 0;                ///< 0: none; past it the request is refused before it costs compute
-  uint32_t priority = 0;                  ///< lower goes first
-  std::function<bool()> cancelled = {};   ///< true: nobody waits any more; called on the owner thread
-  std::function<void(Outcome&&)> sink;    ///< called exactly once, on an owner thread or inside submit
+  int64_t rows = 1;         ///< extent of dimension 0 of every input; 1 where the model does not batch
+  int64_t deadline_ns = 0;  ///< 0: none; past it the request is refused before it costs compute
+  uint32_t priority = 0;    ///< lower goes first
+  std::function<bool()> cancelled = {};  ///< true: nobody waits any more; any thread, must be quick
+  std::function<void(Outcome&&)> sink;   ///< called exactly once, on an owner thread or inside submit
   Timing timing = {};
 };
 

@@ -4,60 +4,102 @@
 #include <algorithm>
 
 namespace trireme::sched {
+namespace {
 
-struct Scheduler::Instance {
-  Instance(std::shared_ptr<const engine::PreparedModel> model, const engine::SessionOptions& options,
-           const Padding& padding)
-      : session(std::move(model), options), runner(session, padding) {}
-  engine::Session session;
-  BatchRunner runner;
-  std::mutex turn;  ///< warm-up and the owner thread take turns; uncontended afterwards
-  std::thread thread;
-};
-
-Scheduler::Scheduler(std::shared_ptr<const engine::PreparedModel> model, SchedulerOptions options,
-                     const base::Clock& clock, std::function<void(int64_t, int64_t)> on_batch)
-    : clock_(clock), options_(std::move(options)), on_batch_(std::move(on_batch)) {
-  base::require(options_.instances >= 1 && options_.limits.max_rows >= 1, "a scheduler needs an instance and a row");
-  for (int i = 0; i < options_.instances; ++i) {
-    engine::SessionOptions session = options_.session;
-    if (options_.pin) {
-      for (int t = 0; t < session.threads; ++t) session.cpus.push_back(i * session.threads + t);
-    }
-    instances_.push_back(std::make_unique<Instance>(model, session, options_.padding));
-  }
-  for (auto& instance : instances_) instance->thread = std::thread([this, &one = *instance] { work(one); });
+void refuse(Request& request, Ending ending, base::ErrorCode code, const char* message) {
+  request.sink(
+      {.outputs = {}, .error = base::Error(code, message), .ending = ending, .timing = request.timing});
 }
 
-Scheduler::~Scheduler() {
+/// Empty if the inputs agree with `rows`; a batch is gathered and split by that number.
+const char* misfit(const Request& request, const Padding& padding) {
+  if (!padding.is_batched) return nullptr;
+  for (const tensor::Tensor& t : request.inputs) {
+    if (t.rank() > 0 && t.dims()[0] != request.rows) return "inputs differ in their number of rows";
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+Scheduler::Scheduler(std::shared_ptr<const engine::PreparedModel> model, SchedulerOptions options,
+                     const base::Clock& clock, std::function<void(const Timing&)> on_batch)
+    : clock_(clock), options_(std::move(options)), on_batch_(std::move(on_batch)) {
+  base::require(options_.instances >= 1 && options_.limits.max_rows >= 1,
+                "a scheduler needs an instance and a row");
+  for (int i = 0; i < options_.instances; ++i) {
+    instances_.emplace_back([this, model, i] { instance_main(model, i); });
+  }
+  std::exception_ptr failure;
+  {
+    std::unique_lock lock(mutex_);
+    idle_.wait(lock, [&] { return ready_ == options_.instances; });
+    failure = failure_;
+  }
+  if (failure) {
+    stop();
+    std::rethrow_exception(failure);
+  }
+}
+
+Scheduler::~Scheduler() { stop(); }
+
+void Scheduler::stop() {
   std::vector<Item> left;
   {
     const std::lock_guard lock(mutex_);
     closing_ = true;
     left.swap(queue_);
   }
-  for (Item& item : left) refuse(item.request, "the server is shutting down");
-  changed_.notify_all();
-  for (auto& instance : instances_) instance->thread.join();
-}
-
-void Scheduler::refuse(Request& request, const char* message) {
-  request.sink({.outputs = {}, .error = base::Error(base::ErrorCode::unavailable, message), .timing = request.timing});
-}
-
-void Scheduler::warm_up(const std::vector<tensor::Tensor>& example) {
-  std::vector<int64_t> rows = options_.padding.row_buckets;
-  if (rows.empty()) rows = {1};
-  for (auto& instance : instances_) {
-    const std::lock_guard lock(instance->turn);
-    for (int64_t r : rows) instance->runner.warm_up(example, r);
+  for (Item& item : left) {
+    refuse(item.request, Ending::refused, base::ErrorCode::unavailable, "the server is shutting down");
   }
+  changed_.notify_all();
+  for (std::thread& instance : instances_) instance.join();
+  instances_.clear();
+}
+
+engine::SessionOptions Scheduler::session_options(int index) const {
+  engine::SessionOptions session = options_.session;
+  if (!options_.pin || options_.cpus.empty()) return session;
+  for (int t = 0; t < session.threads; ++t) {
+    session.cpus.push_back(
+        options_.cpus[static_cast<size_t>(index * session.threads + t) % options_.cpus.size()]);
+  }
+  return session;
+}
+
+/// The session is made on the thread that uses it, so that pinning binds that thread and memory is near it.
+void Scheduler::instance_main(const std::shared_ptr<const engine::PreparedModel>& model, int index) {
+  std::unique_ptr<engine::Session> session;
+  std::unique_ptr<BatchRunner> runner;
+  std::exception_ptr failure;
+  try {
+    session = std::make_unique<engine::Session>(model, session_options(index));
+    runner = std::make_unique<BatchRunner>(*session, options_.padding);
+    for (const WarmUp& shapes : options_.warm_up) runner->warm_up(shapes);
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    ++ready_;
+    if (failure) failure_ = failure;
+  }
+  idle_.notify_all();
+  if (!failure) work(*runner);
 }
 
 void Scheduler::submit(Request request) {
   request.timing.enqueued_ns = clock_.now_ns();
-  Waiting waiting{.rows = request.rows, .enqueued_ns = request.timing.enqueued_ns, .deadline_ns = request.deadline_ns,
-                  .priority = request.priority, .group = group_key(request.inputs, options_.padding)};
+  if (const char* reason = misfit(request, options_.padding)) {
+    return refuse(request, Ending::failed, base::ErrorCode::invalid_argument, reason);
+  }
+  const Waiting waiting{.rows = request.rows,
+                        .enqueued_ns = request.timing.enqueued_ns,
+                        .deadline_ns = request.deadline_ns,
+                        .priority = request.priority,
+                        .group = group_key(request.inputs, options_.padding)};
   const char* refusal = nullptr;
   {
     const std::lock_guard lock(mutex_);
@@ -65,83 +107,97 @@ void Scheduler::submit(Request request) {
       refusal = "the server is shutting down";
     } else if (queue_.size() >= options_.max_queue) {
       refusal = "Exceeds maximum queue size";
-      ++stats_.refused_full;
+    }
+    if (refusal != nullptr) {
+      ++stats_.refused;
     } else {
       queue_.push_back({std::move(request), waiting});
       ++stats_.accepted;
     }
   }
-  if (refusal != nullptr) {
-    refuse(request, refusal);
-  } else {
-    changed_.notify_one();
+  if (refusal != nullptr) return refuse(request, Ending::refused, base::ErrorCode::unavailable, refusal);
+  changed_.notify_one();
+}
+
+Scheduler::Taken Scheduler::take(int64_t now_ns) {
+  Taken taken;
+  std::erase_if(queue_, [&](Item& item) {
+    if (!item.request.cancelled || !item.request.cancelled()) return false;
+    taken.cancelled.push_back(std::move(item.request));
+    return true;
+  });
+  std::vector<Waiting> waiting;
+  waiting.reserve(queue_.size());
+  for (const Item& item : queue_) waiting.push_back(item.waiting);
+  BatchLimits limits = options_.limits;
+  if (closing_) limits.window_ns = 0;
+  Decision decision = decide(waiting, now_ns, limits, compute_ns_);
+  taken.wake_ns = decision.wake_ns;
+  if (!decision.take.empty()) {
+    const size_t head = decision.take[0];
+    std::erase_if(decision.take, [&](size_t i) {
+      return !same_group(queue_[i].request.inputs, queue_[head].request.inputs, options_.padding);
+    });
   }
+  std::vector<bool> leaves(queue_.size(), false);
+  const auto move_out = [&](const std::vector<size_t>& list, std::vector<Request>& to) {
+    for (size_t i : list) {
+      leaves[i] = true;
+      to.push_back(std::move(queue_[i].request));
+    }
+  };
+  move_out(decision.take, taken.batch);
+  move_out(decision.expired, taken.expired);
+  size_t index = 0;
+  std::erase_if(queue_, [&](const Item&) { return leaves[index++]; });
+  stats_.expired += taken.expired.size();
+  stats_.cancelled += taken.cancelled.size();
+  return taken;
 }
 
 std::vector<Request> Scheduler::next_batch() {
   std::unique_lock lock(mutex_);
   while (true) {
-    std::vector<Waiting> waiting;
-    for (const Item& item : queue_) waiting.push_back(item.waiting);
-    BatchLimits limits = options_.limits;
-    if (closing_) limits.window_ns = 0;
-    const Decision decision = decide(waiting, clock_.now_ns(), limits, compute_ns_);
-    std::vector<Request> batch, expired;
-    for (size_t i : decision.take) batch.push_back(std::move(queue_[i].request));
-    for (size_t i : decision.expired) expired.push_back(std::move(queue_[i].request));
-    size_t index = 0;
-    std::erase_if(queue_, [&](const Item&) {
-      const size_t i = index++;
-      const auto listed = [i](const std::vector<size_t>& list) {
-        return std::find(list.begin(), list.end(), i) != list.end();
-      };
-      return listed(decision.take) || listed(decision.expired);
-    });
-    stats_.expired += expired.size();
-    if (!batch.empty()) ++busy_, ++stats_.batches;
-    const bool over = closing_ && queue_.empty() && batch.empty();
-    if (!expired.empty() || !batch.empty() || over) {
-      if (over) idle_.notify_all();
+    Taken taken = take(clock_.now_ns());
+    if (!taken.empty()) {
+      ++busy_;
+      if (!taken.batch.empty()) ++stats_.batches;
+      const bool more = !queue_.empty();
       lock.unlock();
-      for (Request& r : expired) refuse(r, "Request timeout expired");
-      if (!batch.empty() || over) return batch;
+      if (more) changed_.notify_one();  // another instance may take what is left
+      for (Request& r : taken.expired) {
+        refuse(r, Ending::expired, base::ErrorCode::unavailable, "Request timeout expired");
+      }
+      for (Request& r : taken.cancelled) {
+        refuse(r, Ending::cancelled, base::ErrorCode::unavailable, "the client left");
+      }
+      if (!taken.batch.empty()) return std::move(taken.batch);
       lock.lock();
+      --busy_;
       continue;
     }
-    if (decision.wake_ns == INT64_MAX) {
+    if (queue_.empty() && busy_ == 0) idle_.notify_all();
+    if (closing_ && queue_.empty()) return {};
+    if (taken.wake_ns == INT64_MAX) {
       changed_.wait(lock);
     } else {
-      const std::chrono::steady_clock::time_point wake{std::chrono::nanoseconds(decision.wake_ns)};
+      const std::chrono::steady_clock::time_point wake{std::chrono::nanoseconds(taken.wake_ns)};
       changed_.wait_until(lock, wake);
     }
   }
 }
 
-void Scheduler::work(Instance& instance) {
+void Scheduler::work(BatchRunner& runner) {
   while (true) {
     std::vector<Request> batch = next_batch();
     if (batch.empty()) return;
-    std::vector<Request> live;
-    uint64_t gone = 0;
-    for (Request& r : batch) {
-      if (r.cancelled && r.cancelled()) {
-        ++gone;
-        r.sink({.outputs = {}, .error = base::Error(base::ErrorCode::unavailable, "the client left"), .timing = r.timing});
-      } else {
-        r.timing.started_ns = clock_.now_ns();
-        live.push_back(std::move(r));
-      }
-    }
     const int64_t start = clock_.now_ns();
-    if (!live.empty()) {
-      const std::lock_guard turn(instance.turn);
-      instance.runner.run(live, clock_);
-      if (on_batch_) on_batch_(live[0].timing.batch_rows, live[0].timing.padded_rows);
-    }
+    for (Request& r : batch) r.timing.started_ns = start;
+    runner.run(batch, clock_, on_batch_);
+    batch.clear();  // requests hold memory of their clients: free it before waiting
     const std::lock_guard lock(mutex_);
-    stats_.cancelled += gone;
     // A quarter of the new value: follows a change of load within a few batches, shrugs off one outlier.
-    if (!live.empty()) compute_ns_ += (clock_.now_ns() - start - compute_ns_) / 4;
+    compute_ns_ += (clock_.now_ns() - start - compute_ns_) / 4;
     if (--busy_ == 0 && queue_.empty()) idle_.notify_all();
   }
 }

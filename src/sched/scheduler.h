@@ -17,30 +17,33 @@ namespace trireme::sched {
 struct SchedulerOptions {
   BatchLimits limits;
   Padding padding;
-  size_t max_queue = 1024;           ///< requests waiting; further ones are refused
-  int instances = 1;                 ///< sessions that run batches side by side
-  engine::SessionOptions session;    ///< threads per instance
-  bool pin = false;                  ///< pins instance i to its own cores
+  size_t max_queue = 1024;         ///< requests waiting; further ones are refused
+  int instances = 1;               ///< sessions that run batches side by side
+  engine::SessionOptions session;  ///< threads per instance
+  bool pin = false;                ///< pins instance i to the i-th group of `cpus`, one for each thread
+  std::vector<int> cpus = {};      ///< what pinning hands out, in order
+  std::vector<WarmUp> warm_up = {};
 };
 
 /// Counts since the start; any thread may read them through Scheduler::stats().
 struct SchedulerStats {
   size_t waiting = 0;
-  uint64_t accepted = 0, refused_full = 0, expired = 0, cancelled = 0, batches = 0;
+  uint64_t accepted = 0, refused = 0, expired = 0, cancelled = 0, batches = 0;
 };
 
-/// Instances are threads with a session each; they share the model's packed weights. Requests may come from any
-/// thread. The clock must be the machine's for waiting; the policy itself is tested without one.
+/// Instances are threads with a session each; they share the model's packed weights. Requests may come from
+/// any thread. The clock must be the machine's for waiting; the policy itself is tested without one.
 class Scheduler {
  public:
-  /// `on_batch` (may be empty) is told rows and padded rows of each batch, on the instance's thread.
-  Scheduler(std::shared_ptr<const engine::PreparedModel> model, SchedulerOptions options, const base::Clock& clock,
-            std::function<void(int64_t rows, int64_t padded)> on_batch = {});
+  /// Returns when every instance has warmed up; throws what an instance's session or warm-up threw.
+  /// `on_batch` (may be empty) is told of each batch that succeeded, on the instance's thread, before its
+  /// sinks.
+  Scheduler(std::shared_ptr<const engine::PreparedModel> model, SchedulerOptions options,
+            const base::Clock& clock, std::function<void(const Timing&)> on_batch = {});
   /// Refuses what still waits and joins the instances.
   ~Scheduler();
-
-  /// Compiles and runs every row bucket (and length bucket) on every instance. `example` has one row.
-  void warm_up(const std::vector<tensor::Tensor>& example);
+  Scheduler(const Scheduler&) = delete;
+  Scheduler& operator=(const Scheduler&) = delete;
 
   /// Queues a request; its sink is called exactly once. Where the queue is full or closing, the sink gets
   /// `unavailable` before submit returns.
@@ -50,27 +53,37 @@ class Scheduler {
   SchedulerStats stats() const;
 
  private:
-  struct Instance;
   struct Item {
     Request request;
     Waiting waiting;
   };
-  void work(Instance& instance);
-  /// Takes the next batch out of the queue, or waits; empty means closing and nothing left. Calls sinks of the expired.
+  /// Requests that leave the queue: to run, or to be told why not.
+  struct Taken {
+    std::vector<Request> batch, expired, cancelled;
+    int64_t wake_ns = INT64_MAX;
+    bool empty() const { return batch.empty() && expired.empty() && cancelled.empty(); }
+  };
+  void instance_main(const std::shared_ptr<const engine::PreparedModel>& model, int index);
+  engine::SessionOptions session_options(int index) const;
+  void stop();
+  void work(BatchRunner& runner);
+  /// Takes the next batch out of the queue, or waits; empty means closing and nothing left.
   std::vector<Request> next_batch();
-  void refuse(Request& request, const char* message);
+  Taken take(int64_t now_ns);  ///< with the lock held
 
   const base::Clock& clock_;
   const SchedulerOptions options_;
-  std::function<void(int64_t, int64_t)> on_batch_;
+  const std::function<void(const Timing&)> on_batch_;
   mutable std::mutex mutex_;
   std::condition_variable changed_, idle_;
-  std::vector<Item> queue_;          ///< in order of arrival
+  std::vector<Item> queue_;  ///< in order of arrival
   bool closing_ = false;
-  int busy_ = 0;
+  int busy_ = 0;                ///< instances with a batch or refusals in hand
+  int ready_ = 0;               ///< instances warmed up or failed
+  std::exception_ptr failure_;  ///< of an instance's start
   SchedulerStats stats_;
-  int64_t compute_ns_ = 0;           ///< smoothed time of a batch
-  std::vector<std::unique_ptr<Instance>> instances_;
+  int64_t compute_ns_ = 0;  ///< smoothed time of a batch
+  std::vector<std::thread> instances_;
 };
 
 }  // namespace trireme::sched

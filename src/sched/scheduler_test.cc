@@ -1,0 +1,257 @@
+// The scheduler on a real small model: batches equal singles bit for bit, and every way a request can end.
+#include "sched/scheduler.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <condition_variable>
+#include <future>
+#include <latch>
+#include <random>
+
+#include "ops/table.h"
+
+namespace trireme::sched {
+namespace {
+
+using tensor::Tensor;
+
+/// y = sigmoid(x * w), x [batch, 24].
+std::shared_ptr<const engine::PreparedModel> small_model() {
+  ir::Graph g;
+  const ir::ValueId x =
+      g.add_input("x", {tensor::DType::f32, {tensor::Dim::symbol("batch"), tensor::Dim(24)}});
+  std::mt19937 random(7);
+  std::normal_distribution<float> normal;
+  std::vector<float> weights(24 * 40);
+  for (float& w : weights) w = normal(random);
+  const ir::ValueId w = g.add_param("w", Tensor::from<float>({24, 40}, weights));
+  const ir::ValueId product = g.add1(ops::op_table().get("matmul"), {x, w});
+  g.add_output(g.add1(ops::op_table().get("sigmoid"), {product}), "y");
+  return std::make_shared<const engine::PreparedModel>(std::move(g));
+}
+
+Tensor input(int64_t rows, unsigned seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal;
+  Tensor t = Tensor::empty(tensor::DType::f32, {rows, 24});
+  for (float& v : t.mutable_data<float>()) v = normal(random);
+  return t;
+}
+
+SchedulerOptions options(int64_t max_rows, int64_t window_ms) {
+  SchedulerOptions o;
+  o.limits = {.max_rows = max_rows, .window_ns = window_ms * base::kNsPerMs};
+  o.padding.row_buckets = {1, 2, 4, 8};
+  o.session.threads = 1;
+  return o;
+}
+
+/// A sink whose outcome can be waited for; a second call breaks the promise and fails the test.
+struct Answer {
+  std::promise<Outcome> promise;
+  std::future<Outcome> future = promise.get_future();
+  std::function<void(Outcome&&)> sink() {
+    return [this](Outcome&& o) { promise.set_value(std::move(o)); };
+  }
+};
+
+Request request(Tensor x, Answer& answer) {
+  const int64_t rows = x.dims()[0];
+  return {.inputs = {std::move(x)}, .rows = rows, .sink = answer.sink()};
+}
+
+/// Occupies the scheduler's only instance: its sink returns when released.
+class Blocker {
+ public:
+  explicit Blocker(Scheduler& scheduler) {
+    scheduler.submit({.inputs = {input(1, 99)}, .rows = 1, .sink = [this](Outcome&&) {
+                        started_.count_down();
+                        released_.wait();
+                      }});
+    started_.wait();
+  }
+  void release() { released_.count_down(); }
+
+ private:
+  std::latch started_{1}, released_{1};
+};
+
+TEST(Scheduler, ARowIsTheSameAloneAndInABatch) {
+  base::SystemClock clock;
+  const auto model = small_model();
+  std::vector<Tensor> alone;
+  {
+    Scheduler single(model, options(1, 0), clock);
+    for (unsigned i = 0; i < 7; ++i) {
+      Answer a;
+      single.submit(request(input(1, i), a));
+      alone.push_back(a.future.get().outputs.at(0));
+    }
+  }
+  Scheduler batching(model, options(8, 200), clock);
+  std::vector<Answer> answers(7);
+  for (unsigned i = 0; i < 7; ++i) batching.submit(request(input(1, i), answers[i]));
+  int64_t most = 0;
+  for (size_t i = 0; i < 7; ++i) {
+    const Outcome o = answers[i].future.get();
+    ASSERT_FALSE(o.error) << o.error->message();
+    most = std::max(most, o.timing.batch_rows);
+    EXPECT_TRUE(o.outputs.at(0).same_as(alone[i])) << i;
+  }
+  EXPECT_EQ(most, 7);  // they did share a batch
+}
+
+TEST(Scheduler, RequestsOfManyRowsGetTheirOwnRowsBack) {
+  base::SystemClock clock;
+  Scheduler scheduler(small_model(), options(8, 200), clock);
+  std::vector<Answer> answers(2);
+  const Tensor both[] = {input(3, 1), input(2, 2)};
+  for (size_t i = 0; i < 2; ++i) scheduler.submit(request(both[i], answers[i]));
+  const Outcome first = answers[0].future.get(), second = answers[1].future.get();
+  EXPECT_EQ(first.outputs.at(0).dims(), (tensor::Dims{3, 40}));
+  EXPECT_EQ(second.outputs.at(0).dims(), (tensor::Dims{2, 40}));
+  EXPECT_EQ(first.timing.batch_rows, 5);
+  EXPECT_EQ(first.timing.padded_rows, 8);
+}
+
+TEST(Scheduler, AFullQueueRefusesAtOnce) {
+  base::SystemClock clock;
+  SchedulerOptions o = options(1, 0);
+  o.max_queue = 2;
+  Scheduler scheduler(small_model(), o, clock);
+  Blocker blocker(scheduler);
+  std::vector<Answer> answers(3);
+  for (Answer& a : answers) scheduler.submit(request(input(1, 1), a));
+  const Outcome refused = answers[2].future.get();
+  EXPECT_EQ(refused.ending, Ending::refused);
+  EXPECT_EQ(refused.error->code(), base::ErrorCode::unavailable);
+  EXPECT_NE(refused.error->message().find("Exceeds maximum queue size"), std::string::npos);
+  EXPECT_EQ(scheduler.stats().waiting, 2u);
+  blocker.release();
+  EXPECT_FALSE(answers[0].future.get().error);
+  EXPECT_FALSE(answers[1].future.get().error);
+  EXPECT_EQ(scheduler.stats().refused, 1u);
+}
+
+TEST(Scheduler, ExpiredAndCancelledRequestsAreNotRun) {
+  base::SystemClock clock;
+  Scheduler scheduler(small_model(), options(8, 0), clock);
+  Blocker blocker(scheduler);
+  Answer late, gone, good;
+  Request r = request(input(1, 1), late);
+  r.deadline_ns = clock.now_ns() + base::kNsPerMs;
+  scheduler.submit(std::move(r));
+  r = request(input(1, 2), gone);
+  r.cancelled = [] { return true; };
+  scheduler.submit(std::move(r));
+  scheduler.submit(request(input(1, 3), good));
+  clock.sleep_until(clock.now_ns() + 5 * base::kNsPerMs);
+  blocker.release();
+  EXPECT_EQ(late.future.get().ending, Ending::expired);
+  EXPECT_EQ(gone.future.get().ending, Ending::cancelled);
+  const Outcome done = good.future.get();
+  EXPECT_EQ(done.ending, Ending::done);
+  EXPECT_EQ(done.timing.batch_rows, 1);
+}
+
+TEST(Scheduler, DrainRunsWhatWaitsAndRefusesWhatComes) {
+  base::SystemClock clock;
+  Scheduler scheduler(small_model(), options(4, 10'000), clock);  // a window far longer than the test
+  std::vector<Answer> answers(3);
+  for (Answer& a : answers) scheduler.submit(request(input(1, 5), a));
+  scheduler.drain();
+  for (Answer& a : answers) EXPECT_FALSE(a.future.get().error);
+  Answer after;
+  scheduler.submit(request(input(1, 5), after));
+  EXPECT_EQ(after.future.get().ending, Ending::refused);
+}
+
+TEST(Scheduler, DestructionAnswersEverybody) {
+  base::SystemClock clock;
+  std::vector<Answer> answers(4);
+  {
+    Scheduler scheduler(small_model(), options(8, 10'000), clock);
+    for (Answer& a : answers) scheduler.submit(request(input(1, 5), a));
+  }
+  for (Answer& a : answers) {
+    EXPECT_EQ(a.future.wait_for(std::chrono::seconds(0)), std::future_status::ready);
+  }
+}
+
+TEST(Scheduler, DifferentInnerShapesDoNotMix) {
+  // 25 columns do not fit the model: that request fails, its neighbour does not.
+  base::SystemClock clock;
+  Scheduler scheduler(small_model(), options(8, 20), clock);
+  Answer good, bad;
+  scheduler.submit(request(input(2, 1), good));
+  scheduler.submit(request(Tensor::zeros(tensor::DType::f32, {2, 25}), bad));
+  EXPECT_EQ(bad.future.get().ending, Ending::failed);
+  EXPECT_FALSE(good.future.get().error);
+}
+
+TEST(Scheduler, RowsThatDisagreeAreRefused) {
+  base::SystemClock clock;
+  Scheduler scheduler(small_model(), options(8, 0), clock);
+  Answer a;
+  Request r = request(input(2, 1), a);
+  r.rows = 3;
+  scheduler.submit(std::move(r));
+  EXPECT_EQ(a.future.get().error->code(), base::ErrorCode::invalid_argument);
+}
+
+TEST(Scheduler, ManyThreadsManyInstances) {
+  base::SystemClock clock;
+  SchedulerOptions o = options(8, 1);
+  o.instances = 3;
+  o.warm_up = {{.example = {input(1, 0)}, .rows = {1, 2, 4, 8}}};
+  std::atomic<int64_t> batches{0}, rows{0};
+  Scheduler scheduler(small_model(), o, clock, [&](const Timing& t) {
+    ++batches;
+    rows += t.batch_rows;
+  });
+  constexpr int kThreads = 4, kEach = 50;
+  std::latch done(kThreads * kEach);
+  std::atomic<int> failed{0};
+  std::vector<std::thread> clients;
+  for (int c = 0; c < kThreads; ++c) {
+    clients.emplace_back([&, c] {
+      for (int i = 0; i < kEach; ++i) {
+        scheduler.submit({.inputs = {input(1, static_cast<unsigned>(c * kEach + i))},
+                          .rows = 1,
+                          .sink = [&](Outcome&& outcome) {
+                            failed += outcome.error.has_value();
+                            done.count_down();
+                          }});
+      }
+    });
+  }
+  for (std::thread& t : clients) t.join();
+  done.wait();
+  scheduler.drain();
+  EXPECT_EQ(failed, 0);
+  EXPECT_EQ(rows, kThreads * kEach);
+  EXPECT_EQ(batches, static_cast<int64_t>(scheduler.stats().batches));
+}
+
+TEST(Scheduler, AFailingWarmUpIsThrown) {
+  base::SystemClock clock;
+  SchedulerOptions o = options(8, 0);
+  o.instances = 2;
+  o.warm_up = {{.example = {Tensor::zeros(tensor::DType::f32, {1, 25})}}};
+  EXPECT_THROW(Scheduler(small_model(), o, clock), base::Error);
+}
+
+TEST(SameGroup, ComparesTypesExtentsBucketsAndScalars) {
+  const Padding padding{.length_buckets = {16, 32}, .padded_inputs = {0}};
+  const auto of = [](tensor::Dims dims) { return std::vector{Tensor::zeros(tensor::DType::f32, dims)}; };
+  EXPECT_TRUE(same_group(of({1, 3}), of({5, 16}), padding));
+  EXPECT_FALSE(same_group(of({1, 16}), of({1, 17}), padding));
+  EXPECT_FALSE(same_group(of({1, 16, 2}), of({1, 16, 3}), padding));
+  EXPECT_FALSE(same_group(of({1, 16}), {Tensor::zeros(tensor::DType::i32, {1, 16})}, padding));
+  EXPECT_FALSE(same_group({Tensor::scalar(1.0f)}, {Tensor::scalar(2.0f)}, padding));
+  EXPECT_EQ(group_key(of({1, 3}), padding), group_key(of({5, 16}), padding));
+}
+
+}  // namespace
+}  // namespace trireme::sched

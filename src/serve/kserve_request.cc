@@ -1,0 +1,318 @@
+// Reads the body of a KServe v2 inference request as JSON events, so that a million numbers build no nodes.
+#include "serve/kserve_request.h"
+
+#include <algorithm>
+#include <charconv>
+#include <variant>
+
+#include "base/json.h"
+#include "serve/kserve_data.h"
+
+namespace trireme::serve {
+namespace {
+
+using Scalar = std::variant<std::nullptr_t, bool, int64_t, uint64_t, double, std::string_view>;
+
+/// One input as far as it has been read.
+struct InputPart {
+  WireTensor tensor;
+  bool has_type = false, has_shape = false, has_data = false;
+  std::optional<uint64_t> binary_bytes;
+};
+
+std::string text_of(const Scalar& value, std::string_view key) {
+  const auto* text = std::get_if<std::string_view>(&value);
+  base::require(text != nullptr, "Unable to parse '", key, "': expected a string");
+  return std::string(*text);
+}
+
+uint64_t unsigned_of(const Scalar& value, std::string_view key) {
+  if (const auto* big = std::get_if<uint64_t>(&value)) return *big;
+  const auto* n = std::get_if<int64_t>(&value);
+  base::require(n != nullptr && *n >= 0, "Invalid value for '", key, "': expected an unsigned integer");
+  return static_cast<uint64_t>(*n);
+}
+
+bool bool_of(const Scalar& value, std::string_view key) {
+  const auto* b = std::get_if<bool>(&value);
+  base::require(b != nullptr, "Invalid value for '", key, "': expected a boolean");
+  return *b;
+}
+
+/// Where in the document the parser stands; `skip` is below a key that we do not know.
+enum class At {
+  before,
+  root,
+  parameters,
+  inputs,
+  input,
+  input_parameters,
+  shape,
+  data,
+  outputs,
+  output,
+  output_parameters,
+  skip
+};
+
+class InferHandler : public base::JsonHandler {
+ public:
+  /// `known` has the inputs of an earlier pass, for documents whose data stands before its type or shape.
+  InferHandler(size_t text_bytes, const std::vector<InputPart>* known)
+      : text_bytes_(text_bytes), known_(known) {}
+
+  void null() override { scalar(nullptr); }
+  void boolean(bool value) override { at_ == At::data ? writer_.put(value) : scalar(value); }
+  void integer(int64_t value) override { at_ == At::data ? writer_.put(value) : scalar(value); }
+  void big_integer(uint64_t value) override { at_ == At::data ? writer_.put(value) : scalar(value); }
+  void real(double value) override { at_ == At::data ? writer_.put(value) : scalar(value); }
+  void string(std::string_view value) override { at_ == At::data ? writer_.put(value) : scalar(value); }
+  void key(std::string_view key) override { key_ = key; }
+  void start_object() override;
+  void end_object() override { leave(); }
+  void start_array() override;
+  void end_array() override;
+
+  InferRequest request;
+  std::vector<InputPart> inputs;
+  bool needs_second_pass = false;
+
+ private:
+  void enter(At at) { path_.push_back(std::exchange(at_, at)); }
+  void leave() {
+    at_ = path_.back();
+    path_.pop_back();
+  }
+  void scalar(const Scalar& value);
+  void root_scalar(const Scalar& value);
+  void parameter(const Scalar& value);
+  void input_scalar(const Scalar& value);
+  void input_parameter(const Scalar& value);
+  void output_parameter(const Scalar& value);
+  void start_data();
+  At object_at() const;
+  At array_at() const;
+
+  size_t text_bytes_;
+  const std::vector<InputPart>* known_;
+  At at_ = At::before;
+  std::vector<At> path_;
+  std::string key_;
+  DataWriter writer_;
+};
+
+At InferHandler::object_at() const {
+  const bool is_parameters = key_ == "parameters";
+  switch (at_) {
+    case At::before: return At::root;
+    case At::root: return is_parameters ? At::parameters : At::skip;
+    case At::inputs: return At::input;
+    case At::outputs: return At::output;
+    case At::input: return is_parameters ? At::input_parameters : At::skip;
+    case At::output: return is_parameters ? At::output_parameters : At::skip;
+    case At::skip: return At::skip;
+    default: base::fail_invalid("Unable to parse '", key_, "': unexpected JSON object");
+  }
+}
+
+void InferHandler::start_object() {
+  enter(object_at());
+  if (at_ == At::input) inputs.emplace_back();
+  if (at_ == At::output) request.outputs.emplace_back();
+}
+
+At InferHandler::array_at() const {
+  switch (at_) {
+    case At::root: return key_ == "inputs" ? At::inputs : key_ == "outputs" ? At::outputs : At::skip;
+    case At::input: return key_ == "shape" ? At::shape : key_ == "data" ? At::data : At::skip;
+    case At::output:
+    case At::skip: return At::skip;
+    default: base::fail_invalid("Unable to parse '", key_, "': unexpected JSON array");
+  }
+}
+
+void InferHandler::start_array() {
+  if (at_ == At::data) return writer_.start_array();
+  enter(array_at());
+  if (at_ == At::shape) {
+    base::require(!inputs.back().has_shape, "Unable to parse 'shape': given twice");
+    inputs.back().has_shape = true;
+  }
+  if (at_ == At::data) start_data();
+}
+
+void InferHandler::start_data() {
+  InputPart& input = inputs.back();
+  base::require(!input.has_data, "Unable to parse 'data': given twice");
+  input.has_data = true;
+  if (known_ != nullptr) {
+    const InputPart& before = known_->at(inputs.size() - 1);
+    input.tensor.name = before.tensor.name;
+    input.tensor.type = before.tensor.type;
+    input.tensor.dims = before.tensor.dims;
+  } else if (!input.has_type || !input.has_shape) {
+    needs_second_pass = true;
+    at_ = At::skip;
+    return;
+  }
+  writer_ = DataWriter(input.tensor, text_bytes_);
+  writer_.start_array();
+}
+
+void InferHandler::end_array() {
+  if (at_ == At::data) {
+    writer_.end_array();
+    if (!writer_.is_over()) return;
+  }
+  leave();
+}
+
+void InferHandler::scalar(const Scalar& value) {
+  switch (at_) {
+    case At::root: return root_scalar(value);
+    case At::parameters: return parameter(value);
+    case At::input: return input_scalar(value);
+    case At::input_parameters: return input_parameter(value);
+    case At::output_parameters: return output_parameter(value);
+    case At::output:
+      if (key_ == "name") request.outputs.back().name = text_of(value, key_);
+      return;
+    case At::shape: {
+      const auto* extent = std::get_if<int64_t>(&value);
+      base::require(extent != nullptr && *extent >= 0, "Unable to parse 'shape': input '",
+                    inputs.back().tensor.name, "' has a dimension that is not a non-negative integer");
+      if (known_ == nullptr) inputs.back().tensor.dims.push_back(*extent);
+      return;
+    }
+    case At::data:
+    case At::skip: return;
+    default: base::fail_invalid("failed to parse the request JSON buffer: expected an object");
+  }
+}
+
+void InferHandler::root_scalar(const Scalar& value) {
+  base::require(key_ != "inputs" && key_ != "outputs", "Unable to parse '", key_, "': expected an array");
+  if (key_ != "id") return;
+  request.id = text_of(value, key_);
+  request.has_id = true;
+}
+
+void InferHandler::parameter(const Scalar& value) {
+  base::require(!std::holds_alternative<std::nullptr_t>(value), "parameter '", key_,
+                "' must be a number, a boolean or a string");
+  base::require(key_.rfind("triton_", 0) != 0, "parameter keys starting with 'triton_' are reserved, got '",
+                key_, "'");
+  if (key_ == "binary_data_output") request.binary_output = bool_of(value, key_);
+  if (key_ == "timeout") request.timeout_us = unsigned_of(value, key_);
+  if (key_ == "priority") request.priority = unsigned_of(value, key_);
+  if (key_ == "sequence_id" && value != Scalar(int64_t{0}) && value != Scalar(std::string_view())) {
+    base::fail_unsupported("sequence_id: sequence batching is not served");
+  }
+}
+
+void InferHandler::input_scalar(const Scalar& value) {
+  WireTensor& tensor = inputs.back().tensor;
+  if (key_ == "name") tensor.name = text_of(value, key_);
+  if (key_ == "datatype") {
+    base::require(!inputs.back().has_type, "Unable to parse 'datatype': given twice");
+    tensor.type = wire_type(text_of(value, key_));
+    inputs.back().has_type = true;
+  }
+  base::require(key_ != "shape" && key_ != "data", "Unable to parse '", key_, "': expected an array");
+}
+
+void InferHandler::input_parameter(const Scalar& value) {
+  if (key_ == "binary_data_size") inputs.back().binary_bytes = unsigned_of(value, key_);
+  if (key_.rfind("shared_memory_", 0) == 0)
+    base::fail_unsupported("shared memory is not served: parameter '", key_, "'");
+}
+
+void InferHandler::output_parameter(const Scalar& value) {
+  OutputWish& wish = request.outputs.back();
+  if (key_ == "binary_data") wish.is_binary = bool_of(value, key_);
+  if (key_ == "classification") {
+    wish.classification = static_cast<int64_t>(std::min<uint64_t>(unsigned_of(value, key_), INT64_MAX));
+  }
+  if (key_.rfind("shared_memory_", 0) == 0)
+    base::fail_unsupported("shared memory is not served: parameter '", key_, "'");
+}
+
+void check_names(const InferHandler& handler) {
+  std::vector<std::string_view> names;
+  for (const InputPart& input : handler.inputs) names.push_back(input.tensor.name);
+  std::sort(names.begin(), names.end());
+  base::require(names.empty() || !names.front().empty(), "Unable to parse 'name': an input has no name");
+  const auto twice = std::adjacent_find(names.begin(), names.end());
+  base::require(twice == names.end(), "input '", twice == names.end() ? "" : *twice,
+                "' already exists in request");
+  names.clear();
+  for (const OutputWish& wish : handler.request.outputs) names.push_back(wish.name);
+  std::sort(names.begin(), names.end());
+  base::require(names.empty() || !names.front().empty(), "Unable to parse 'name': an output has no name");
+  const auto again = std::adjacent_find(names.begin(), names.end());
+  base::require(again == names.end(), "output '", again == names.end() ? "" : *again,
+                "' already exists in request");
+}
+
+/// Gives binary inputs their bytes, in order; all bytes must be used.
+void attach_blobs(std::vector<InputPart>& inputs, std::string_view blobs,
+                  const std::shared_ptr<const void>& owner) {
+  size_t at = 0;
+  for (InputPart& input : inputs) {
+    WireTensor& t = input.tensor;
+    base::require(input.has_type, "Unable to parse 'datatype': input '", t.name, "' has none");
+    base::require(input.has_shape, "Unable to parse 'shape': input '", t.name, "' has none");
+    base::require(input.has_data != input.binary_bytes.has_value(), "input '", t.name,
+                  "' must have exactly one of 'data' and parameter 'binary_data_size'");
+    if (!input.binary_bytes) continue;
+    base::require(*input.binary_bytes <= blobs.size() - at, "unexpected size of binary data: input '", t.name,
+                  "' needs ", *input.binary_bytes, " bytes, ", blobs.size() - at, " follow");
+    const std::string_view bytes = blobs.substr(at, *input.binary_bytes);
+    at += bytes.size();
+    t = tensor_from_bytes(std::move(t.name), t.type, std::move(t.dims), bytes, owner);
+  }
+  base::require(at == blobs.size(), "unexpected additional input data: ", blobs.size() - at,
+                " bytes after the last binary input");
+}
+
+}  // namespace
+
+InferRequest parse_infer_request(std::string_view body, size_t json_bytes,
+                                 const std::shared_ptr<const void>& owner) {
+  const std::string_view text = body.substr(0, json_bytes);
+  const base::JsonLimits limits{.nan_and_infinity = true};
+  InferHandler handler(text.size(), nullptr);
+  base::parse_json(text, handler, limits);
+  std::vector<InputPart> inputs = std::move(handler.inputs);
+  handler.inputs.clear();
+  if (handler.needs_second_pass) {
+    for (const InputPart& i : inputs) {
+      base::require(!i.has_data || (i.has_type && i.has_shape), "Unable to parse 'data': input '",
+                    i.tensor.name, "' lacks its datatype or shape");
+    }
+    InferHandler again(text.size(), &inputs);
+    base::parse_json(text, again, limits);
+    for (InputPart& i : again.inputs) {  // what had no data keeps what the first pass read
+      if (!i.has_data) i.tensor = inputs[static_cast<size_t>(&i - again.inputs.data())].tensor;
+    }
+    inputs = std::move(again.inputs);
+  }
+  handler.inputs = std::move(inputs);
+  check_names(handler);
+  attach_blobs(handler.inputs, body.substr(json_bytes), owner);
+  for (InputPart& input : handler.inputs) handler.request.inputs.push_back(std::move(input.tensor));
+  return std::move(handler.request);
+}
+
+size_t infer_json_bytes(std::string_view header, bool has_header, size_t body_bytes) {
+  if (!has_header) return body_bytes;
+  size_t bytes = 0;
+  const auto [end, error] = std::from_chars(header.data(), header.data() + header.size(), bytes);
+  base::require(error == std::errc() && end == header.data() + header.size() && !header.empty(),
+                "Unable to parse Inference-Header-Content-Length, got '", header, "'");
+  base::require(bytes <= body_bytes, "Inference-Header-Content-Length ", bytes,
+                " is larger than the body of ", body_bytes, " bytes");
+  return bytes;
+}
+
+}  // namespace trireme::serve

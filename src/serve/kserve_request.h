@@ -1,0 +1,42 @@
+// Reads the body of a KServe v2 inference request: JSON, with tensors inside it or behind it as bytes.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "serve/kserve_tensor.h"
+
+namespace trireme::serve {
+
+/// What the client wants of one output.
+struct OutputWish {
+  std::string name;
+  std::optional<bool> is_binary;  ///< binary_data; absent: the request's binary_data_output
+  int64_t classification = 0;     ///< > 0: the best so many classes as strings
+};
+
+struct InferRequest {
+  std::string id;
+  bool has_id = false;
+  std::vector<WireTensor> inputs;   ///< in the request's order
+  std::vector<OutputWish> outputs;  ///< empty: all
+  bool binary_output = false;       ///< binary_data_output: the default of every output
+  uint64_t timeout_us = 0;          ///< 0: none asked for
+  uint64_t priority = 0;            ///< 0: the model's default, 1: highest
+};
+
+/// Parses `body`, whose first `json_bytes` are JSON and whose rest are the binary inputs' bytes, in order.
+/// Numeric inputs may look into `body`, which `owner` keeps alive. Throws invalid_argument in the words that
+/// KServe clients' tests look for (fragments only).
+InferRequest parse_infer_request(std::string_view body, size_t json_bytes,
+                                 const std::shared_ptr<const void>& owner);
+
+/// The length that the Inference-Header-Content-Length header gives, checked against the body; the whole body
+/// without one.
+size_t infer_json_bytes(std::string_view header, bool has_header, size_t body_bytes);
+
+}  // namespace trireme::serve

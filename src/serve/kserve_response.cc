@@ -1,0 +1,159 @@
+// Writes a KServe v2 inference response.
+#include "serve/kserve_response.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "base/json.h"
+
+namespace trireme::serve {
+namespace {
+
+using tensor::DType;
+
+void append_dims(std::string& json, const tensor::Dims& dims) {
+  json += '[';
+  for (size_t i = 0; i < dims.size(); ++i) {
+    if (i > 0) json += ',';
+    base::append_json(json, dims[i]);
+  }
+  json += ']';
+}
+
+template <class T>
+void append_value(std::string& json, T value) {
+  if constexpr (std::is_same_v<T, bool>) {
+    json += value ? "true" : "false";
+  } else if constexpr (std::is_floating_point_v<T>) {
+    base::append_json(json, value, true);
+  } else if constexpr (std::is_signed_v<T>) {
+    base::append_json(json, static_cast<int64_t>(value));
+  } else {
+    base::append_json(json, static_cast<uint64_t>(value));
+  }
+}
+
+void append_data(std::string& json, const WireTensor& t) {
+  json += '[';
+  if (!t.type) {
+    for (size_t i = 0; i < t.strings.size(); ++i) {
+      if (i > 0) json += ',';
+      base::append_json(json, std::string_view(t.strings[i]));
+    }
+  } else {
+    tensor::visit_dtype(*t.type, [&]<class T>(T) {
+      if constexpr (std::is_same_v<T, tensor::Half> || std::is_same_v<T, tensor::BFloat16>) {
+        base::fail_invalid("output '", t.name, "' has datatype ", wire_name(t.type),
+                           ", which JSON cannot carry; ask for binary data");
+      } else {
+        const auto values = t.values.data<T>();
+        for (size_t i = 0; i < values.size(); ++i) {
+          if (i > 0) json += ',';
+          append_value(json, values[i]);
+        }
+      }
+    });
+  }
+  json += ']';
+}
+
+/// Memory for the JSON of all outputs, so that it is not grown step by step.
+size_t json_estimate(const InferResponse& response) {
+  size_t bytes = 256;
+  for (const InferOutput& o : response.outputs) {
+    bytes += 128 + (o.is_binary || !o.tensor.type ? 0 : static_cast<size_t>(o.tensor.values.elements()) * 14);
+  }
+  return bytes;
+}
+
+HttpBodyPart blob_of(const WireTensor& t) {
+  if (!t.type) return HttpBodyPart(bytes_of_strings(t.strings));
+  const auto* data = reinterpret_cast<const char*>(t.values.raw());
+  return HttpBodyPart(std::string_view(data, static_cast<size_t>(t.values.bytes())), t.values.owner());
+}
+
+}  // namespace
+
+HttpResponse infer_http_response(InferResponse response) {
+  std::string json;
+  json.reserve(json_estimate(response));
+  json += '{';
+  if (response.has_id) {
+    json += "\"id\":";
+    base::append_json(json, std::string_view(response.id));
+    json += ',';
+  }
+  json += "\"model_name\":";
+  base::append_json(json, std::string_view(response.model_name));
+  json += ",\"model_version\":";
+  base::append_json(json, std::string_view(response.model_version));
+  json += ",\"outputs\":[";
+  std::vector<HttpBodyPart> blobs;
+  for (size_t i = 0; i < response.outputs.size(); ++i) {
+    const InferOutput& o = response.outputs[i];
+    json += i > 0 ? ",{\"name\":" : "{\"name\":";
+    base::append_json(json, std::string_view(o.tensor.name));
+    json += ",\"datatype\":\"";
+    json += wire_name(o.tensor.type);
+    json += "\",\"shape\":";
+    append_dims(json, o.tensor.dims);
+    if (o.is_binary) {
+      blobs.push_back(blob_of(o.tensor));
+      json += ",\"parameters\":{\"binary_data_size\":";
+      base::append_json(json, static_cast<uint64_t>(blobs.back().bytes().size()));
+      json += "}}";
+    } else {
+      json += ",\"data\":";
+      append_data(json, o.tensor);
+      json += '}';
+    }
+  }
+  json += "]}";
+  HttpResponse http;
+  if (blobs.empty()) {
+    http.headers.emplace_back("Content-Type", "application/json");
+  } else {
+    http.headers.emplace_back("Content-Type", "application/octet-stream");
+    http.headers.emplace_back("Inference-Header-Content-Length", std::to_string(json.size()));
+  }
+  http.body.emplace_back(std::move(json));
+  for (HttpBodyPart& blob : blobs) http.body.push_back(std::move(blob));
+  return http;
+}
+
+WireTensor classify(const WireTensor& scores, int64_t count, bool is_batched,
+                    const std::vector<std::string>& labels) {
+  base::require(scores.type.has_value(), "classification of output '", scores.name, "' of datatype BYTES");
+  const int64_t elements = scores.values.elements();
+  base::require(elements <= 1'000'000, "classification of output '", scores.name, "' with ", elements,
+                " elements, at most 1000000");
+  const std::vector<double> values = scores.values.to_doubles();
+  const int64_t rows = is_batched && !scores.dims.empty() ? scores.dims[0] : 1;
+  const int64_t width = rows == 0 ? 0 : elements / rows;
+  const int64_t kept = std::min(count, width);
+  WireTensor out{.name = scores.name, .type = std::nullopt};
+  out.dims = is_batched ? tensor::Dims{rows, kept} : tensor::Dims{kept};
+  std::vector<int64_t> order(static_cast<size_t>(width));
+  for (int64_t r = 0; r < rows; ++r) {
+    const double* row = values.data() + r * width;
+    std::iota(order.begin(), order.end(), int64_t{0});
+    // Ties by index, so that the answer is the same everywhere; NaN sorts last.
+    std::partial_sort(order.begin(), order.begin() + kept, order.end(), [row](int64_t a, int64_t b) {
+      const bool a_nan = row[a] != row[a], b_nan = row[b] != row[b];
+      if (a_nan != b_nan) return b_nan;
+      return row[a] > row[b] || (!(row[a] < row[b]) && a < b);
+    });
+    for (int64_t k = 0; k < kept; ++k) {
+      const auto index = static_cast<size_t>(order[static_cast<size_t>(k)]);
+      const double value = row[index];
+      std::string text = tensor::is_float(*scores.type) ? std::to_string(value)
+                                                        : std::to_string(static_cast<int64_t>(value));
+      text += ':' + std::to_string(index);
+      if (index < labels.size()) text += ':' + labels[index];
+      out.strings.push_back(std::move(text));
+    }
+  }
+  return out;
+}
+
+}  // namespace trireme::serve

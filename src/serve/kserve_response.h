@@ -1,0 +1,34 @@
+// Writes a KServe v2 inference response: JSON, with tensors inside it or behind it as bytes.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "serve/http_message.h"
+#include "serve/kserve_tensor.h"
+
+namespace trireme::serve {
+
+struct InferOutput {
+  WireTensor tensor;
+  bool is_binary = false;
+};
+
+struct InferResponse {
+  std::string id;
+  bool has_id = false;
+  std::string model_name, model_version;
+  std::vector<InferOutput> outputs;
+};
+
+/// Binary outputs stand behind the JSON as views of the tensors' own memory. Throws invalid_argument for FP16
+/// or BF16 outside the binary form.
+HttpResponse infer_http_response(InferResponse response);
+
+/// The classification extension: the best `count` values of each row as "value:index[:label]" strings,
+/// [count] or [rows, count]. `labels` may be empty. Throws invalid_argument for BYTES or for more than a
+/// million elements.
+WireTensor classify(const WireTensor& scores, int64_t count, bool is_batched,
+                    const std::vector<std::string>& labels);
+
+}  // namespace trireme::serve

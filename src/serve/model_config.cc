@@ -1,0 +1,326 @@
+// How a model is served: reads config.pbtxt, completes it from the graph, prints it as JSON.
+#include "serve/model_config.h"
+
+#include <algorithm>
+
+#include "serve/pbtxt.h"
+
+namespace trireme::serve {
+namespace {
+
+using Fields = std::vector<TextField>;
+
+int64_t non_negative(const TextField& f) {
+  const int64_t value = f.as_int();
+  base::require(value >= 0, "line ", f.line, ": field '", f.name, "' is negative: ", value);
+  return value;
+}
+
+TensorConfig read_tensor(const Fields& fields, const std::string& path) {
+  TensorConfig out;
+  bool has_type = false;
+  for (const TextField& f : fields) {
+    if (f.name == "name") {
+      out.name = f.as_string();
+    } else if (f.name == "data_type") {
+      out.type = config_type(f.as_word());
+      has_type = true;
+    } else if (f.name == "dims") {
+      out.dims.push_back(f.as_int());
+      base::require(out.dims.back() >= 1 || out.dims.back() == -1, "line ", f.line,
+                    ": dims must be -1 or at least 1");
+    } else if (f.name == "format" && f.as_word() == "FORMAT_NONE") {
+      continue;
+    } else if (f.name == "optional" && path == "input") {
+      base::require(!f.as_bool(), "line ", f.line, ": the models served here have no optional inputs");
+    } else if (f.name == "label_filename" && path == "output") {
+      out.label_filename = f.as_string();
+    } else {
+      refuse_field(path, f);
+    }
+  }
+  base::require(!out.name.empty() && has_type, path, " '", out.name, "' needs a name and a data_type");
+  return out;
+}
+
+void read_versions(const Fields& fields, VersionPolicy& policy) {
+  for (const TextField& f : fields) {
+    if (f.name == "latest") {
+      policy.kind = VersionPolicy::Kind::latest;
+      for (const TextField& g : f.as_message()) {
+        if (g.name != "num_versions") refuse_field("version_policy.latest", g);
+        policy.latest = non_negative(g);
+      }
+    } else if (f.name == "all") {
+      policy.kind = VersionPolicy::Kind::all;
+    } else if (f.name == "specific") {
+      policy.kind = VersionPolicy::Kind::specific;
+      for (const TextField& g : f.as_message()) {
+        if (g.name != "versions") refuse_field("version_policy.specific", g);
+        policy.versions.push_back(non_negative(g));
+      }
+    } else {
+      refuse_field("version_policy", f);
+    }
+  }
+}
+
+void read_queue(const Fields& fields, QueuePolicy& queue) {
+  for (const TextField& f : fields) {
+    if (f.name == "default_timeout_microseconds") {
+      queue.default_timeout_us = non_negative(f);
+    } else if (f.name == "allow_timeout_override") {
+      queue.allow_timeout_override = f.as_bool();
+    } else if (f.name == "max_queue_size") {
+      queue.max_queue_size = non_negative(f);
+    } else if (f.name == "timeout_action") {
+      if (f.as_word() != "REJECT") base::fail_unsupported("line ", f.line, ": timeout_action ", f.text);
+    } else {
+      refuse_field("dynamic_batching.default_queue_policy", f);
+    }
+  }
+}
+
+void read_batching(const Fields& fields, ModelConfig& config) {
+  config.has_dynamic_batching = true;
+  for (const TextField& f : fields) {
+    if (f.name == "preferred_batch_size") {
+      config.preferred_batch_size.push_back(f.as_int());
+    } else if (f.name == "max_queue_delay_microseconds") {
+      config.max_queue_delay_us = non_negative(f);
+    } else if (f.name == "priority_levels") {
+      config.priority_levels = static_cast<uint64_t>(non_negative(f));
+    } else if (f.name == "default_priority_level") {
+      config.default_priority_level = static_cast<uint64_t>(non_negative(f));
+    } else if (f.name == "default_queue_policy") {
+      read_queue(f.as_message(), config.queue);
+    } else {
+      refuse_field("dynamic_batching", f);
+    }
+  }
+}
+
+void read_instances(const Fields& fields, ModelConfig& config) {
+  int64_t count = 1;
+  for (const TextField& f : fields) {
+    if (f.name == "count") {
+      count = f.as_int();
+      base::require(count >= 1 && count <= 1024, "line ", f.line, ": instance_group count ", count);
+    } else if (f.name == "kind") {
+      const std::string& kind = f.as_word();
+      if (kind != "KIND_CPU" && kind != "KIND_AUTO") {
+        base::fail_unsupported("line ", f.line, ": instance_group kind ", kind,
+                               ": this server runs on the CPU");
+      }
+    } else if (f.name != "name") {
+      refuse_field("instance_group", f);
+    }
+  }
+  config.instances += static_cast<int>(count);
+}
+
+void read_parameter(const Fields& fields, ModelConfig& config) {
+  std::string key, value;
+  for (const TextField& f : fields) {
+    if (f.name == "key") {
+      key = f.as_string();
+    } else if (f.name == "value") {
+      for (const TextField& g : f.as_message()) {
+        if (g.name != "string_value") refuse_field("parameters.value", g);
+        value = g.as_string();
+      }
+    } else {
+      refuse_field("parameters", f);
+    }
+  }
+  config.parameters.emplace_back(std::move(key), std::move(value));
+}
+
+void check_batching(const ModelConfig& config) {
+  const int64_t most = config.max_batch_size.value_or(0);
+  base::require(!config.has_dynamic_batching || most > 0 || !config.max_batch_size,
+                "dynamic_batching needs max_batch_size > 0");
+  for (int64_t size : config.preferred_batch_size) {
+    base::require(size >= 1 && (size <= most || !config.max_batch_size), "preferred_batch_size ", size,
+                  " is not within 1 and max_batch_size ", most);
+  }
+  base::require(config.priority_levels == 0 || (config.default_priority_level >= 1 &&
+                                                config.default_priority_level <= config.priority_levels),
+                "default_priority_level ", config.default_priority_level,
+                " is not within 1 and priority_levels ", config.priority_levels);
+}
+
+/// What the graph says of one value, batch dimension included; -1 where the extent is open.
+TensorConfig tensor_of(const std::string& name, const tensor::TensorType& type) {
+  TensorConfig t{.name = name, .type = type.dtype};
+  if (!type.shape.has_rank())
+    base::fail_unsupported("'", name, "' has no declared rank; name it in config.pbtxt");
+  for (const tensor::Dim& d : type.shape.dims()) t.dims.push_back(d.is_static() ? d.value() : -1);
+  return t;
+}
+
+/// Merges the configured tensors with those of the graph, in the graph's order.
+void merge(std::vector<TensorConfig>& configured, std::vector<TensorConfig> own, bool is_batched,
+           const char* kind) {
+  base::require(configured.empty() || kind == std::string("output") || configured.size() == own.size(),
+                "the config names ", configured.size(), " inputs, the model has ", own.size());
+  std::vector<TensorConfig> merged;
+  for (TensorConfig& t : own) {
+    const auto at =
+        std::find_if(configured.begin(), configured.end(), [&](const auto& c) { return c.name == t.name; });
+    if (is_batched) {
+      base::require(!t.dims.empty() && t.dims[0] == -1, kind, " '", t.name,
+                    "' has no open first dimension, so the model cannot batch; set max_batch_size to 0");
+      t.dims.erase(t.dims.begin());
+    }
+    if (at != configured.end()) {
+      base::require(at->type == t.type, kind, " '", t.name, "': data_type ", config_type_name(at->type),
+                    ", the model has ", config_type_name(t.type));
+      bool fits = at->dims.size() == t.dims.size();
+      for (size_t d = 0; fits && d < t.dims.size(); ++d) {
+        fits = at->dims[d] == -1 || t.dims[d] == -1 || at->dims[d] == t.dims[d];
+      }
+      base::require(fits, kind, " '", t.name, "': dims ", tensor::to_string(at->dims), ", the model has ",
+                    tensor::to_string(t.dims));
+      t.dims = at->dims;
+      t.label_filename = at->label_filename;
+      configured.erase(at);
+    }
+    merged.push_back(std::move(t));
+  }
+  base::require(configured.empty(), "the model has no ", kind, " '",
+                configured.empty() ? "" : configured[0].name, "'");
+  configured = std::move(merged);
+}
+
+base::Json tensor_config_json(const TensorConfig& t, bool is_input) {
+  base::Json json = base::Json::object({{"name", t.name}, {"data_type", config_type_name(t.type)}});
+  if (is_input) json.set("format", "FORMAT_NONE");
+  base::Json dims = base::Json::array();
+  for (int64_t d : t.dims) dims.push_back(d);
+  json.set("dims", std::move(dims));
+  if (is_input) json.set("optional", t.is_optional);
+  if (!is_input) json.set("label_filename", t.label_filename);
+  json.set("is_shape_tensor", false);
+  return json;
+}
+
+base::Json versions_json(const VersionPolicy& policy) {
+  using base::Json;
+  if (policy.kind == VersionPolicy::Kind::all) return Json::object({{"all", Json::object()}});
+  if (policy.kind == VersionPolicy::Kind::latest) {
+    return Json::object({{"latest", Json::object({{"num_versions", policy.latest}})}});
+  }
+  Json list = Json::array();
+  for (int64_t v : policy.versions) list.push_back(v);
+  return Json::object({{"specific", Json::object({{"versions", std::move(list)}})}});
+}
+
+base::Json batching_json(const ModelConfig& config) {
+  using base::Json;
+  Json preferred = Json::array();
+  for (int64_t size : config.preferred_batch_size) preferred.push_back(size);
+  return Json::object(
+      {{"preferred_batch_size", std::move(preferred)},
+       {"max_queue_delay_microseconds", config.max_queue_delay_us.value_or(0)},
+       {"preserve_ordering", false},
+       {"priority_levels", config.priority_levels},
+       {"default_priority_level", config.default_priority_level},
+       {"default_queue_policy",
+        Json::object({{"timeout_action", "REJECT"},
+                      {"default_timeout_microseconds", config.queue.default_timeout_us},
+                      {"allow_timeout_override", config.queue.allow_timeout_override.value_or(true)},
+                      {"max_queue_size", config.queue.max_queue_size}})},
+       {"priority_queue_policy", Json::object()}});
+}
+
+}  // namespace
+
+ModelConfig parse_model_config(std::string_view text) {
+  ModelConfig config;
+  for (const TextField& f : parse_pbtxt(text)) {
+    if (f.name == "name") {
+      config.name = f.as_string();
+    } else if (f.name == "platform") {
+      config.platform = f.as_string();
+    } else if (f.name == "backend") {
+      config.backend = f.as_string();
+    } else if (f.name == "max_batch_size") {
+      config.max_batch_size = non_negative(f);
+      base::require(*config.max_batch_size <= 65536, "line ", f.line, ": max_batch_size ",
+                    *config.max_batch_size);
+    } else if (f.name == "input") {
+      config.inputs.push_back(read_tensor(f.as_message(), "input"));
+    } else if (f.name == "output") {
+      config.outputs.push_back(read_tensor(f.as_message(), "output"));
+    } else if (f.name == "version_policy") {
+      read_versions(f.as_message(), config.versions);
+    } else if (f.name == "dynamic_batching") {
+      read_batching(f.as_message(), config);
+    } else if (f.name == "instance_group") {
+      read_instances(f.as_message(), config);
+    } else if (f.name == "parameters") {
+      read_parameter(f.as_message(), config);
+    } else {
+      refuse_field("", f);
+    }
+  }
+  check_batching(config);
+  return config;
+}
+
+void complete_config(ModelConfig& config, const ir::Graph& graph, int64_t max_rows) {
+  std::vector<TensorConfig> inputs, outputs;
+  for (ir::ValueId id : graph.inputs()) inputs.push_back(tensor_of(graph.value(id).name, graph.type(id)));
+  for (size_t i = 0; i < graph.outputs().size(); ++i) {
+    outputs.push_back(tensor_of(graph.output_names()[i], graph.type(graph.outputs()[i])));
+  }
+  const auto is_open = [](const TensorConfig& t) { return !t.dims.empty() && t.dims[0] == -1; };
+  if (!config.max_batch_size) {
+    const bool all_open = !inputs.empty() && std::all_of(inputs.begin(), inputs.end(), is_open) &&
+                          std::all_of(outputs.begin(), outputs.end(), is_open);
+    config.max_batch_size = all_open ? max_rows : 0;
+    config.has_dynamic_batching = config.has_dynamic_batching || all_open;
+    check_batching(config);
+  }
+  merge(config.inputs, std::move(inputs), config.is_batched(), "input");
+  merge(config.outputs, std::move(outputs), config.is_batched(), "output");
+  if (config.platform.empty()) config.platform = "trireme";
+  if (config.backend.empty()) config.backend = "trireme";
+}
+
+base::Json tensors_json(const std::vector<TensorConfig>& tensors, bool is_batched) {
+  base::Json list = base::Json::array();
+  for (const TensorConfig& t : tensors) {
+    base::Json shape = base::Json::array();
+    if (is_batched) shape.push_back(-1);
+    for (int64_t d : t.dims) shape.push_back(d);
+    list.push_back(
+        base::Json::object({{"name", t.name}, {"datatype", wire_name(t.type)}, {"shape", std::move(shape)}}));
+  }
+  return list;
+}
+
+base::Json config_json(const ModelConfig& config) {
+  using base::Json;
+  Json inputs = Json::array(), outputs = Json::array(), parameters = Json::object();
+  for (const TensorConfig& t : config.inputs) inputs.push_back(tensor_config_json(t, true));
+  for (const TensorConfig& t : config.outputs) outputs.push_back(tensor_config_json(t, false));
+  for (const auto& [key, value] : config.parameters)
+    parameters.set(key, Json::object({{"string_value", value}}));
+  Json json = Json::object({{"name", config.name},
+                            {"platform", config.platform},
+                            {"backend", config.backend},
+                            {"version_policy", versions_json(config.versions)},
+                            {"max_batch_size", config.max_batch_size.value_or(0)},
+                            {"input", std::move(inputs)},
+                            {"output", std::move(outputs)}});
+  if (config.has_dynamic_batching) json.set("dynamic_batching", batching_json(config));
+  json.set("instance_group",
+           Json::array({Json::object(
+               {{"name", config.name}, {"kind", "KIND_CPU"}, {"count", std::max(1, config.instances)}})}));
+  json.set("parameters", std::move(parameters));
+  return json;
+}
+
+}  // namespace trireme::serve

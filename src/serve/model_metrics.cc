@@ -1,0 +1,138 @@
+// Counts of one served model.
+#include "serve/model_metrics.h"
+
+#include <algorithm>
+
+namespace trireme::serve {
+namespace {
+
+constexpr const char* kReasons[] = {"REJECTED", "CANCELED", "BACKEND", "OTHER"};
+
+size_t reason_of(sched::Ending ending) {
+  switch (ending) {
+    case sched::Ending::refused:
+    case sched::Ending::expired: return 0;
+    case sched::Ending::cancelled: return 1;
+    case sched::Ending::failed: return 2;
+    case sched::Ending::done: break;
+  }
+  return 3;
+}
+
+base::Json duration_json(const DurationSum& d) {
+  return base::Json::object({{"count", d.count.load()}, {"ns", d.ns.load()}});
+}
+
+}  // namespace
+
+ModelMetrics::ModelMetrics(MetricRegistry& registry, const std::string& model, const std::string& version,
+                           int64_t max_rows, std::function<double()> pending) {
+  const MetricLabels labels{{"model", model}, {"version", version}};
+  for (int64_t i = 0; i < std::min<int64_t>(max_rows, 4096); ++i)
+    sizes_.push_back(std::make_unique<BatchSize>());
+  registry.counter_from("nv_inference_request_success", "Number of successful inference requests", labels,
+                        [c = counts_] { return static_cast<double>(c->success.count.load()); });
+  for (size_t i = 0; i < failures_.size(); ++i) {
+    MetricLabels with_reason = labels;
+    with_reason.emplace_back("reason", kReasons[i]);
+    failures_[i] =
+        &registry.counter("nv_inference_request_failure", "Number of failed inference requests", with_reason);
+  }
+  registry.counter_from("nv_inference_count", "Number of inferences performed (rows of batches)", labels,
+                        [c = counts_] { return static_cast<double>(c->rows.load()); });
+  registry.counter_from("nv_inference_exec_count", "Number of model executions (batches)", labels,
+                        [c = counts_] { return static_cast<double>(c->batches.load()); });
+  registry.gauge_from("nv_inference_pending_request_count", "Requests waiting for execution", labels,
+                      std::move(pending));
+  register_durations(registry, labels);
+  std::vector<double> rows;
+  for (int64_t b = 1; b < 2 * max_rows; b *= 2) rows.push_back(static_cast<double>(b));
+  batch_rows_ =
+      &registry.histogram("trireme_batch_rows", "Rows of requests in a batch, without padding", rows, labels);
+  // 100 us to 80 s in steps of 1.26: ten buckets a decade.
+  const std::vector<double> seconds = metric_buckets(1e-4, 1.2589254, 60);
+  latency_s_ = &registry.histogram("trireme_request_duration_seconds",
+                                   "From a request's last byte to its answer", seconds, labels);
+  queue_s_ = &registry.histogram("trireme_queue_duration_seconds", "Time in the queue", seconds, labels);
+}
+
+void ModelMetrics::register_durations(MetricRegistry& registry, const MetricLabels& labels) {
+  struct Row {
+    const char* name;
+    const char* help;
+    DurationSum Counts::*member;
+  };
+  const Row kRows[] = {
+      {"nv_inference_request_duration_us", "Cumulative inference request duration in microseconds",
+       &Counts::success},
+      {"nv_inference_queue_duration_us", "Cumulative time in the queue in microseconds", &Counts::queue},
+      {"nv_inference_compute_input_duration_us", "Cumulative time of gathering inputs in microseconds",
+       &Counts::input},
+      {"nv_inference_compute_infer_duration_us", "Cumulative time of model runs in microseconds",
+       &Counts::infer},
+      {"nv_inference_compute_output_duration_us", "Cumulative time of writing outputs in microseconds",
+       &Counts::output},
+  };
+  for (const Row& row : kRows) {
+    registry.counter_from(row.name, row.help, labels, [c = counts_, member = row.member] {
+      return static_cast<double>(((*c).*member).ns.load() / 1000);
+    });
+  }
+}
+
+void ModelMetrics::count_batch(const sched::Timing& t) {
+  counts_->rows.fetch_add(static_cast<uint64_t>(t.batch_rows), std::memory_order_relaxed);
+  counts_->batches.fetch_add(1, std::memory_order_relaxed);
+  batch_rows_->observe(static_cast<double>(t.batch_rows));
+  if (sizes_.empty()) return;
+  const int64_t last = static_cast<int64_t>(sizes_.size()) - 1;
+  BatchSize& size = *sizes_[static_cast<size_t>(std::clamp<int64_t>(t.batch_rows - 1, 0, last))];
+  size.input.add(t.computed_ns - t.started_ns);
+  size.infer.add(t.finished_ns - t.computed_ns);
+}
+
+void ModelMetrics::count_success(const sched::Timing& t, int64_t received_ns, int64_t answered_ns,
+                                 int64_t wall_ms) {
+  counts_->success.add(answered_ns - received_ns);
+  counts_->queue.add(t.started_ns - t.enqueued_ns);
+  counts_->input.add(t.computed_ns - t.started_ns);
+  counts_->infer.add(t.finished_ns - t.computed_ns);
+  counts_->output.add(answered_ns - t.finished_ns);
+  counts_->last_ms.store(wall_ms, std::memory_order_relaxed);
+  latency_s_->observe(static_cast<double>(answered_ns - received_ns) * 1e-9);
+  queue_s_->observe(static_cast<double>(t.started_ns - t.enqueued_ns) * 1e-9);
+}
+
+void ModelMetrics::count_failure(sched::Ending ending, int64_t received_ns, int64_t answered_ns) {
+  counts_->failure.add(answered_ns - received_ns);
+  failures_[reason_of(ending)]->add();
+}
+
+void ModelMetrics::append_stats(base::Json& stats) const {
+  using base::Json;
+  const Json none = Json::object({{"count", 0}, {"ns", 0}});
+  stats.set("last_inference", counts_->last_ms.load());
+  stats.set("inference_count", counts_->rows.load());
+  stats.set("execution_count", counts_->batches.load());
+  stats.set("inference_stats", Json::object({{"success", duration_json(counts_->success)},
+                                             {"fail", duration_json(counts_->failure)},
+                                             {"queue", duration_json(counts_->queue)},
+                                             {"compute_input", duration_json(counts_->input)},
+                                             {"compute_infer", duration_json(counts_->infer)},
+                                             {"compute_output", duration_json(counts_->output)},
+                                             {"cache_hit", none},
+                                             {"cache_miss", none}}));
+  stats.set("response_stats", Json::object());
+  Json sizes = Json::array();
+  for (size_t i = 0; i < sizes_.size(); ++i) {
+    if (sizes_[i]->infer.count.load() == 0) continue;
+    sizes.push_back(Json::object({{"batch_size", static_cast<uint64_t>(i + 1)},
+                                  {"compute_input", duration_json(sizes_[i]->input)},
+                                  {"compute_infer", duration_json(sizes_[i]->infer)},
+                                  {"compute_output", none}}));
+  }
+  stats.set("batch_stats", std::move(sizes));
+  stats.set("memory_usage", Json::array());
+}
+
+}  // namespace trireme::serve

@@ -1,0 +1,63 @@
+// Counts of one served model: Triton's metric families, its statistics JSON, and our own histograms.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+#include "sched/request.h"
+#include "serve/metrics.h"
+
+namespace trireme::serve {
+
+/// A number of events and the time they took together; any thread.
+struct DurationSum {
+  std::atomic<uint64_t> count{0}, ns{0};
+  void add(int64_t by_ns) {
+    count.fetch_add(1, std::memory_order_relaxed);
+    ns.fetch_add(static_cast<uint64_t>(by_ns > 0 ? by_ns : 0), std::memory_order_relaxed);
+  }
+};
+
+class ModelMetrics {
+ public:
+  /// Registers the series of `model`, `version`. `pending` is read at every scrape.
+  ModelMetrics(MetricRegistry& registry, const std::string& model, const std::string& version,
+               int64_t max_rows, std::function<double()> pending);
+
+  /// A batch ran; on its instance's thread.
+  void count_batch(const sched::Timing& timing);
+  /// A client's request was answered. `timing` is that of its (last) batch.
+  void count_success(const sched::Timing& timing, int64_t received_ns, int64_t answered_ns, int64_t wall_ms);
+  /// A request failed; `ending` gives the reason label.
+  void count_failure(sched::Ending ending, int64_t received_ns, int64_t answered_ns);
+
+  /// "inference_count" and so on, without name and version.
+  void append_stats(base::Json& stats) const;
+
+ private:
+  struct BatchSize {
+    DurationSum input, infer;
+  };
+  /// What scrapes read through the registry, which outlives the model.
+  struct Counts {
+    DurationSum success, failure, queue, input, infer, output;
+    std::atomic<uint64_t> rows{0}, batches{0};
+    std::atomic<int64_t> last_ms{0};
+  };
+  void register_durations(MetricRegistry& registry, const MetricLabels& labels);
+
+  std::shared_ptr<Counts> counts_ = std::make_shared<Counts>();
+  std::vector<std::unique_ptr<BatchSize>>
+      sizes_;  ///< by rows of a batch, 1 ... max; the last takes all larger ones
+  std::array<MetricCounter*, 4> failures_{};  ///< REJECTED, CANCELED, BACKEND, OTHER
+  MetricHistogram* batch_rows_ = nullptr;
+  MetricHistogram* latency_s_ = nullptr;
+  MetricHistogram* queue_s_ = nullptr;
+};
+
+}  // namespace trireme::serve

@@ -1,0 +1,63 @@
+// What `trireme serve` can be told.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/options.h"
+
+namespace trireme::serve {
+
+enum class WarmUpLevel { none, compile, run };
+
+struct ServeOptions {
+  std::string model_repository;
+  std::string host = "0.0.0.0";
+  int http_port = 8000;
+  int http_threads = 2;
+  int instances = 1;
+  int threads = 0;
+  bool pin = false;
+  int max_queue = 1024;
+  int64_t max_batch = 32;
+  base::Duration batch_window{2 * base::kNsPerMs};
+  std::vector<int64_t> buckets{1, 2, 4, 8, 16, 32};
+  std::vector<int64_t> length_buckets{16, 32, 64, 128, 256, 512};
+  base::Duration request_timeout{30 * base::kNsPerSecond};
+  base::Duration exit_timeout{30 * base::kNsPerSecond};
+  base::ByteSize max_request_bytes{int64_t{64} << 20};
+  WarmUpLevel warm_up = WarmUpLevel::compile;
+  bool strict_readiness = false;
+  std::string tls_certificate, tls_key;
+
+  void fields(base::OptionList& f) {
+    f.add("model_repository", &model_repository, "directory with one directory for each model").required();
+    f.add("host", &host, "address to listen on");
+    f.add("http_port", &http_port, "port; 0: the system picks one, the log says which")
+        .at_least(0)
+        .at_most(65535);
+    f.add("http_threads", &http_threads, "threads that read and write connections").at_least(1).at_most(256);
+    f.add("instances", &instances, "batches of a model that run side by side").at_least(1).at_most(1024);
+    f.add("threads", &threads, "threads of an instance; 0: all cores shared among the instances").at_least(0);
+    f.add("pin", &pin, "bind the threads of instances to cores");
+    f.add("max_queue", &max_queue, "requests that may wait for a model; further ones get 503").at_least(1);
+    f.add("max_batch", &max_batch, "rows of a batch where the model's config does not say")
+        .at_least(1)
+        .at_most(65536);
+    f.add("batch_window", &batch_window, "how long the oldest request waits for a fuller batch");
+    f.add("buckets", &buckets, "row counts that batches are filled up to").at_least(1);
+    f.add("length_buckets", &length_buckets, "token counts that texts are filled up to").at_least(1);
+    f.add("request_timeout", &request_timeout, "longest time in the queue; 0: no limit");
+    f.add("exit_timeout", &exit_timeout, "time for requests in flight after SIGTERM");
+    f.add("max_request_bytes", &max_request_bytes, "largest request body, decompressed");
+    f.add_choice("warm_up", &warm_up, {"none", "compile", "run"},
+                 "before ready: nothing; every bucket compiled and the smallest run; every bucket run");
+    f.add("strict_readiness", &strict_readiness, "not ready while any model failed to load");
+    f.add("tls_certificate", &tls_certificate, "PEM file; with --tls-key: HTTPS");
+    f.add("tls_key", &tls_key, "PEM file of the certificate's key");
+  }
+};
+
+}  // namespace trireme::serve

@@ -1,0 +1,33 @@
+// Reads the protobuf text format into a tree, without a schema: the syntax of config.pbtxt.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace trireme::serve {
+
+/// One field as written; a list `[a, b]` is as many fields of one name.
+struct TextField {
+  std::string name;
+  int line = 0;
+  enum class Kind { word, string, message } kind = Kind::word;
+  std::string text;  ///< a word (number, enum name, true) as written, or a string without escapes
+  std::vector<TextField> fields;  ///< of a message
+
+  // The value by type; throw invalid_argument naming field and line if it is of another kind or out of range.
+  int64_t as_int() const;
+  bool as_bool() const;
+  const std::string& as_string() const;
+  const std::string& as_word() const;
+  const std::vector<TextField>& as_message() const;
+};
+
+/// Parses a whole file. Throws invalid_argument with the line number. Depth is limited to 50 messages.
+std::vector<TextField> parse_pbtxt(std::string_view text);
+
+/// For readers: refuses a field that the reader does not honour, by its path and line.
+[[noreturn]] void refuse_field(std::string_view path, const TextField& field);
+
+}  // namespace trireme::serve

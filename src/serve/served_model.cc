@@ -1,0 +1,256 @@
+// One version of a model, ready to serve: requests in, tensors through the scheduler, responses out.
+#include "serve/served_model.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace trireme::serve {
+namespace {
+
+using tensor::Tensor;
+
+constexpr const char* kText = "text";
+constexpr uint32_t kDefaultPriority = 1u << 31;
+
+std::string list_names(const std::vector<std::string>& names) {
+  std::string out = "[";
+  for (const std::string& n : names) out += (out.size() > 1 ? "," : "") + std::string("'") + n + "'";
+  return out + "]";
+}
+
+/// Scatters the rows of groups into one tensor [rows, ...].
+Tensor merge_rows(const std::vector<const Tensor*>& parts, const std::vector<std::vector<int64_t>>& places,
+                  int64_t rows) {
+  tensor::Dims dims = parts[0]->dims();
+  dims[0] = rows;
+  Tensor whole = Tensor::empty(parts[0]->dtype(), dims);
+  const auto row_bytes = static_cast<size_t>(rows == 0 ? 0 : whole.bytes() / rows);
+  for (size_t p = 0; p < parts.size(); ++p) {
+    const std::byte* from = parts[p]->raw();
+    for (int64_t row : places[p]) {
+      std::memcpy(whole.mutable_raw() + static_cast<size_t>(row) * row_bytes, from, row_bytes);
+      from += row_bytes;
+    }
+  }
+  return whole;
+}
+
+}  // namespace
+
+/// A client's request while its parts are in the scheduler. The thread that finishes the last part answers.
+struct ServedModel::Call {
+  std::string id;
+  bool has_id = false;
+  std::vector<Wish> wishes;
+  InferSink sink;
+  int64_t rows = 0;
+  std::vector<std::vector<int64_t>> places;  ///< rows of each part in the request
+  std::vector<sched::Outcome> outcomes;      ///< by part
+  std::atomic<size_t> left{0};
+};
+
+ServedModel::~ServedModel() {
+  if (running_) running_->store(nullptr);
+}
+
+std::vector<TokenGroup> ServedModel::groups_of(InferRequest& request, int64_t& rows) const {
+  const WireTensor& text = request.inputs[0];
+  base::require(request.inputs.size() == 1, "expected 1 inputs but got ", request.inputs.size(),
+                " inputs for model '", name(), "': '", kText, "' stands alone");
+  check_tensor(text, config_.inputs[0]);
+  rows = text.dims[0];
+  return text_->encode(text.strings, length_buckets_);
+}
+
+void ServedModel::check_tensor(const WireTensor& got, const TensorConfig& want) const {
+  base::require(got.type == want.type, "inference input '", got.name, "' data-type is '", wire_name(got.type),
+                "', but model '", name(), "' expects '", wire_name(want.type), "'");
+  tensor::Dims expected = want.dims;
+  if (config_.is_batched()) expected.insert(expected.begin(), -1);
+  bool fits = expected.size() == got.dims.size();
+  for (size_t d = 0; fits && d < expected.size(); ++d) fits = expected[d] == -1 || expected[d] == got.dims[d];
+  base::require(fits, "unexpected shape for input '", got.name, "' for model '", name(), "'. Expected ",
+                tensor::to_string(expected), ", got ", tensor::to_string(got.dims));
+  base::require(!config_.is_batched() || got.dims[0] <= *config_.max_batch_size,
+                "inference request batch-size must be <= ", config_.max_batch_size.value_or(0), " for '",
+                name(), "', got ", got.dims.empty() ? 0 : got.dims[0]);
+}
+
+std::vector<Tensor> ServedModel::checked_inputs(InferRequest& request, int64_t& rows) const {
+  std::vector<std::string> missing, given;
+  for (const WireTensor& t : request.inputs) given.push_back(t.name);
+  std::vector<Tensor> inputs;
+  const size_t first = text_ ? 1 : 0;  // a text model's first input is the alternative to its tensors
+  for (size_t i = first; i < config_.inputs.size(); ++i) {
+    const TensorConfig& want = config_.inputs[i];
+    const auto at = std::find_if(request.inputs.begin(), request.inputs.end(),
+                                 [&](const WireTensor& t) { return t.name == want.name; });
+    if (at == request.inputs.end()) {
+      missing.push_back(want.name);
+      continue;
+    }
+    check_tensor(*at, want);
+    inputs.push_back(std::move(at->values));
+  }
+  const size_t wanted = config_.inputs.size() - first;
+  base::require(missing.empty() && request.inputs.size() == wanted, "expected ", wanted, " inputs but got ",
+                request.inputs.size(), " inputs for model '", name(), "'. Got input(s) ", list_names(given),
+                ", but missing required input(s) ", list_names(missing));
+  rows = config_.is_batched() ? inputs[0].dims()[0] : 1;
+  for (const Tensor& t : inputs) {
+    base::require(!config_.is_batched() || t.dims()[0] == rows, "inputs of model '", name(),
+                  "' differ in their batch-size: ", rows, " and ", t.dims().empty() ? 0 : t.dims()[0]);
+  }
+  if (text_) check_tokens(inputs);
+  return inputs;
+}
+
+void ServedModel::check_tokens(const std::vector<Tensor>& inputs) const {
+  const Tensor& ids = inputs[0];  // [rows, length]
+  base::require(ids.dims() == inputs[1].dims(), "unexpected shape for input '", config_.inputs[2].name,
+                "' for model '", name(), "'. Expected ", tensor::to_string(ids.dims()), ", got ",
+                tensor::to_string(inputs[1].dims()));
+  base::require(ids.dims()[1] >= 1 && ids.dims()[1] <= length_buckets_.back(), "unexpected shape for input '",
+                config_.inputs[1].name, "' for model '", name(), "': ", ids.dims()[1], " tokens, at most ",
+                length_buckets_.back());
+  for (int64_t id : ids.data<int64_t>()) {
+    base::require(id >= 0 && id < vocab_, "token id ", id, " is outside of the vocabulary of ", vocab_);
+  }
+}
+
+std::vector<ServedModel::Wish> ServedModel::wishes_of(const InferRequest& request) const {
+  std::vector<Wish> wishes;
+  if (request.outputs.empty()) {
+    for (size_t i = 0; i < config_.outputs.size(); ++i) wishes.push_back({i, request.binary_output, 0});
+    return wishes;
+  }
+  for (const OutputWish& w : request.outputs) {
+    const auto at = std::find_if(config_.outputs.begin(), config_.outputs.end(),
+                                 [&](const TensorConfig& t) { return t.name == w.name; });
+    base::require(at != config_.outputs.end(), "unexpected inference output '", w.name, "' for model '",
+                  name(), "'");
+    wishes.push_back({static_cast<size_t>(at - config_.outputs.begin()),
+                      w.is_binary.value_or(request.binary_output), w.classification});
+  }
+  return wishes;
+}
+
+int64_t ServedModel::deadline_of(const InferRequest& request) const {
+  int64_t timeout_ns = default_timeout_ns_;
+  const bool may_override = config_.queue.allow_timeout_override.value_or(true);
+  if (may_override && request.timeout_us > 0 && request.timeout_us < INT64_MAX / 2 / base::kNsPerUs) {
+    const int64_t asked_ns = static_cast<int64_t>(request.timeout_us) * base::kNsPerUs;
+    timeout_ns = timeout_ns == 0 ? asked_ns : std::min(timeout_ns, asked_ns);
+  }
+  return timeout_ns == 0 ? 0 : env_.clock.now_ns() + timeout_ns;
+}
+
+uint32_t ServedModel::priority_of(const InferRequest& request) const {
+  const uint64_t levels = config_.priority_levels;
+  if (levels > 0) {
+    const bool is_level = request.priority >= 1 && request.priority <= levels;
+    return static_cast<uint32_t>(is_level ? request.priority : config_.default_priority_level);
+  }
+  if (request.priority == 0) return kDefaultPriority;
+  return static_cast<uint32_t>(std::min<uint64_t>(request.priority, kDefaultPriority));
+}
+
+void ServedModel::infer(InferRequest request, InferSink sink) {
+  auto call = std::make_shared<Call>();
+  std::vector<sched::Request> parts;
+  try {
+    base::require(!request.inputs.empty(), "expected ", config_.inputs.size(),
+                  " inputs but got 0 inputs for model '", name(), "'");
+    call->wishes = wishes_of(request);
+    if (text_ && request.inputs[0].name == kText) {
+      for (TokenGroup& g : groups_of(request, call->rows)) {
+        const int64_t rows = static_cast<int64_t>(g.rows.size());
+        call->places.push_back(std::move(g.rows));
+        parts.push_back({.inputs = {std::move(g.ids), std::move(g.mask)}, .rows = rows});
+      }
+      base::require(!parts.empty(), "unexpected shape for input '", kText, "' for model '", name(),
+                    "'. Expected at least one text");
+    } else {
+      parts.emplace_back();
+      parts[0].inputs = checked_inputs(request, parts[0].rows);
+      call->rows = parts[0].rows;
+    }
+  } catch (const base::Error&) {
+    metrics_->count_failure(sched::Ending::done, sink.received_ns, env_.clock.now_ns());
+    throw;
+  }
+  call->id = std::move(request.id);
+  call->has_id = request.has_id;
+  call->sink = std::move(sink);
+  call->outcomes.resize(parts.size());
+  call->left = parts.size();
+  const int64_t deadline_ns = deadline_of(request);
+  for (size_t i = 0; i < parts.size(); ++i) {
+    parts[i].deadline_ns = deadline_ns;
+    parts[i].priority = priority_of(request);
+    parts[i].cancelled = [call] { return call->sink.cancelled && call->sink.cancelled(); };
+    parts[i].sink = [this, call, i](sched::Outcome&& outcome) {
+      call->outcomes[i] = std::move(outcome);
+      if (call->left.fetch_sub(1) == 1) finish(*call);
+    };
+    scheduler_->submit(std::move(parts[i]));
+  }
+}
+
+InferResponse ServedModel::response_of(Call& call) const {
+  InferResponse response{
+      .id = std::move(call.id), .has_id = call.has_id, .model_name = name(), .model_version = version()};
+  for (const Wish& wish : call.wishes) {
+    const TensorConfig& config = config_.outputs[wish.output];
+    Tensor values = call.outcomes[0].outputs.at(wish.output);
+    if (call.places.size() > 1) {
+      std::vector<const Tensor*> parts;
+      for (const sched::Outcome& o : call.outcomes) parts.push_back(&o.outputs.at(wish.output));
+      values = merge_rows(parts, call.places, call.rows);
+    }
+    WireTensor t{
+        .name = config.name, .type = config.type, .dims = values.dims(), .values = std::move(values)};
+    if (wish.classification > 0)
+      t = classify(t, wish.classification, config_.is_batched(), labels_[wish.output]);
+    response.outputs.push_back({std::move(t), wish.is_binary});
+  }
+  return response;
+}
+
+void ServedModel::finish(Call& call) const {
+  const int64_t received_ns = call.sink.received_ns;
+  const sched::Outcome* failed = nullptr;
+  for (const sched::Outcome& o : call.outcomes) {
+    if (o.error && failed == nullptr) failed = &o;
+  }
+  if (failed != nullptr) {
+    call.sink.failed(*failed->error);
+    return metrics_->count_failure(failed->ending, received_ns, env_.clock.now_ns());
+  }
+  const sched::Timing timing = call.outcomes.back().timing;
+  try {
+    call.sink.done(response_of(call));
+  } catch (const base::Error& e) {
+    call.sink.failed(e);
+    return metrics_->count_failure(sched::Ending::done, received_ns, env_.clock.now_ns());
+  }
+  metrics_->count_success(timing, received_ns, env_.clock.now_ns(), env_.clock.wall_ns() / base::kNsPerMs);
+}
+
+base::Json ServedModel::metadata(const std::vector<std::string>& versions) const {
+  base::Json list = base::Json::array();
+  for (const std::string& v : versions) list.push_back(v);
+  return base::Json::object({{"name", name()},
+                             {"versions", std::move(list)},
+                             {"platform", config_.platform},
+                             {"inputs", tensors_json(config_.inputs, config_.is_batched())},
+                             {"outputs", tensors_json(config_.outputs, config_.is_batched())}});
+}
+
+base::Json ServedModel::stats() const {
+  base::Json json = base::Json::object({{"name", name()}, {"version", version()}});
+  metrics_->append_stats(json);
+  return json;
+}
+
+}  // namespace trireme::serve

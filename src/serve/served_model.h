@@ -1,0 +1,96 @@
+// One version of a model, ready to serve: graph, configuration, scheduler, metrics, and its text front if it
+// has one.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/env.h"
+#include "model/model.h"
+#include "sched/scheduler.h"
+#include "serve/kserve_request.h"
+#include "serve/kserve_response.h"
+#include "serve/model_config.h"
+#include "serve/model_metrics.h"
+#include "serve/options.h"
+#include "serve/text_encoder.h"
+
+namespace trireme::serve {
+
+/// Where a version lies and what its config.pbtxt said (or nothing).
+struct ModelSource {
+  std::string name, version, path;
+  std::string root;  ///< the model's directory: labels are there
+  ModelConfig config;
+};
+
+/// What a client waits for. Exactly one of the two calls comes, on any thread, maybe before infer() returns.
+struct InferSink {
+  std::function<void(InferResponse&&)> done;
+  std::function<void(const base::Error&)> failed;
+  std::function<bool()> cancelled;
+  int64_t received_ns = 0;
+};
+
+class ServedModel {
+ public:
+  /// Loads, compiles and warms up; throws what is wrong with the model. `metrics` outlives it.
+  ServedModel(const ModelSource& source, const ServeOptions& options, const base::Env& env,
+              MetricRegistry& metrics);
+
+  ~ServedModel();
+  ServedModel(const ServedModel&) = delete;
+  ServedModel& operator=(const ServedModel&) = delete;
+
+  const std::string& name() const { return source_.name; }
+  const std::string& version() const { return source_.version; }
+  const ModelConfig& config() const { return config_; }
+  base::Json metadata(const std::vector<std::string>& versions) const;
+  base::Json stats() const;
+
+  /// Checks and queues a request. Throws for what is wrong with it; later errors go to the sink.
+  void infer(InferRequest request, InferSink sink);
+  /// Runs what waits and refuses what comes.
+  void drain() { scheduler_->drain(); }
+
+ private:
+  struct Call;
+  /// One output that the client gets.
+  struct Wish {
+    size_t output = 0;
+    bool is_binary = false;
+    int64_t classification = 0;
+  };
+  void load(const ServeOptions& options, MetricRegistry& metrics);
+  void make_text_front(model::Model& model, const ServeOptions& options);
+  void complete(const ir::Graph& graph, const ServeOptions& options);
+  sched::SchedulerOptions scheduler_options(const ServeOptions& options) const;
+  std::vector<sched::WarmUp> warm_up(const ServeOptions& options, const std::vector<int64_t>& rows) const;
+  std::vector<TokenGroup> groups_of(InferRequest& request, int64_t& rows) const;
+  std::vector<tensor::Tensor> checked_inputs(InferRequest& request, int64_t& rows) const;
+  void check_tensor(const WireTensor& got, const TensorConfig& want) const;
+  void check_tokens(const std::vector<tensor::Tensor>& inputs) const;
+  std::vector<Wish> wishes_of(const InferRequest& request) const;
+  int64_t deadline_of(const InferRequest& request) const;
+  uint32_t priority_of(const InferRequest& request) const;
+  void finish(Call& call) const;
+  InferResponse response_of(Call& call) const;
+
+  ModelSource source_;
+  base::Env env_;
+  ModelConfig config_;
+  int64_t default_timeout_ns_ = 0;
+  std::vector<int64_t> length_buckets_;  ///< of a text model, at most its longest text
+  std::unique_ptr<TextEncoder> text_;    ///< null: tensors only
+  int64_t vocab_ = 0;
+  std::vector<std::vector<std::string>> labels_;  ///< by output
+  std::unique_ptr<ModelMetrics> metrics_;
+  /// The scheduler for scrapes; the registry may outlive the model, so it is shared and may be null.
+  std::shared_ptr<std::atomic<sched::Scheduler*>> running_;
+  std::unique_ptr<sched::Scheduler> scheduler_;  ///< last: its threads use the others
+};
+
+}  // namespace trireme::serve

@@ -1,0 +1,155 @@
+// Loading of a served model: its files, configuration, scheduler and warm-up.
+#include <algorithm>
+
+#include "base/cpu_info.h"
+#include "base/file.h"
+#include "serve/served_model.h"
+
+namespace trireme::serve {
+namespace {
+
+using tensor::Tensor;
+
+/// `buckets` up to `most`, which is one of them, so that no batch is padded past it.
+std::vector<int64_t> buckets_up_to(std::vector<int64_t> buckets, int64_t most) {
+  std::sort(buckets.begin(), buckets.end());
+  std::erase_if(buckets, [most](int64_t b) { return b >= most; });
+  buckets.push_back(most);
+  return buckets;
+}
+
+std::vector<std::string> read_labels(const std::string& root, const std::string& file) {
+  std::vector<std::string> labels;
+  if (file.empty()) return labels;
+  const std::string text = base::read_file(base::safe_join(root, file), size_t{64} << 20);
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = std::min(text.find('\n', at), text.size());
+    labels.push_back(text.substr(at, end - at));
+    if (!labels.back().empty() && labels.back().back() == '\r') labels.back().pop_back();
+    at = end + 1;
+  }
+  return labels;
+}
+
+}  // namespace
+
+ServedModel::ServedModel(const ModelSource& source, const ServeOptions& options, const base::Env& env,
+                         MetricRegistry& metrics)
+    : source_(source), env_(env), config_(source.config) {
+  load(options, metrics);
+}
+
+void ServedModel::load(const ServeOptions& options, MetricRegistry& metrics) {
+  model::Model model = model::load_model(source_.path);
+  if (model.format == "huggingface") make_text_front(model, options);
+  complete(model.graph, options);
+  for (const TensorConfig& t : config_.outputs)
+    labels_.push_back(read_labels(source_.root, t.label_filename));
+  metadata({});  // throws for a type that the protocol cannot name
+  default_timeout_ns_ = options.request_timeout.ns;
+  if (config_.queue.default_timeout_us > 0)
+    default_timeout_ns_ = config_.queue.default_timeout_us * base::kNsPerUs;
+  running_ = std::make_shared<std::atomic<sched::Scheduler*>>(nullptr);
+  metrics_ = std::make_unique<ModelMetrics>(
+      metrics, name(), version(), std::max<int64_t>(1, config_.max_batch_size.value_or(0)),
+      [running = running_] {
+        const sched::Scheduler* s = running->load();
+        return s == nullptr ? 0.0 : static_cast<double>(s->stats().waiting);
+      });
+  auto prepared = std::make_shared<const engine::PreparedModel>(std::move(model.graph));
+  scheduler_ =
+      std::make_unique<sched::Scheduler>(std::move(prepared), scheduler_options(options), env_.clock,
+                                         [this](const sched::Timing& t) { metrics_->count_batch(t); });
+  running_->store(scheduler_.get());
+}
+
+/// An encoder directory: texts in, one embedding a row out; the hidden states stay inside.
+void ServedModel::make_text_front(model::Model& model, const ServeOptions& options) {
+  ir::Graph& graph = model.graph;
+  const auto& names = graph.output_names();
+  const auto at = std::find(names.begin(), names.end(), "sentence_embedding");
+  if (at == names.end()) return;
+  graph.set_outputs({graph.outputs()[static_cast<size_t>(at - names.begin())]}, {"sentence_embedding"});
+  text_ = std::make_unique<TextEncoder>(model.directory,
+                                        model.config.get_or<int64_t>("max_position_embeddings", 512));
+  vocab_ = model.config.at("vocab_size").as_int();
+  length_buckets_ = buckets_up_to(options.length_buckets, text_->max_tokens());
+}
+
+void ServedModel::complete(const ir::Graph& graph, const ServeOptions& options) {
+  if (text_) {  // the text input is ours, not the graph's
+    std::erase_if(config_.inputs, [](const TensorConfig& t) { return t.name == "text"; });
+  }
+  complete_config(config_, graph, options.max_batch);
+  config_.name = name();
+  if (config_.instances == 0) config_.instances = options.instances;
+  if (!text_) return;
+  base::require(config_.is_batched(), "an encoder is served with max_batch_size > 0");
+  base::check(config_.inputs.size() == 2 && config_.inputs[0].name == "input_ids",
+              "an encoder takes ids and mask");
+  for (TensorConfig& t : config_.inputs) t.is_optional = true;
+  config_.inputs.insert(config_.inputs.begin(), {.name = "text", .type = std::nullopt, .is_optional = true});
+}
+
+sched::SchedulerOptions ServedModel::scheduler_options(const ServeOptions& options) const {
+  const base::CpuInfo cpu = base::read_cpu_info();
+  sched::SchedulerOptions out;
+  const bool is_batched = config_.is_batched();
+  const bool merges = is_batched && config_.has_dynamic_batching;
+  out.limits.max_rows = is_batched ? *config_.max_batch_size : 1;
+  // A model that batches without dynamic batching runs each request as it comes.
+  if (merges) {
+    out.limits.window_ns =
+        config_.max_queue_delay_us ? *config_.max_queue_delay_us * base::kNsPerUs : options.batch_window.ns;
+    out.limits.preferred = config_.preferred_batch_size;
+  }
+  out.padding.is_batched = is_batched;
+  if (is_batched) out.padding.row_buckets = buckets_up_to(options.buckets, out.limits.max_rows);
+  if (text_) {
+    out.padding.length_buckets = length_buckets_;
+    out.padding.padded_inputs = {0, 1};
+  }
+  out.max_queue = static_cast<size_t>(config_.queue.max_queue_size > 0 ? config_.queue.max_queue_size
+                                                                       : options.max_queue);
+  out.instances = config_.instances;
+  out.session.threads = options.threads > 0 ? options.threads : std::max(1, cpu.threads() / out.instances);
+  out.pin = options.pin;
+  out.cpus = cpu.allowed;
+  out.warm_up = warm_up(options, out.padding.row_buckets);
+  out.session.max_programs = 64 + out.warm_up.size() * std::max<size_t>(1, out.padding.row_buckets.size());
+  if (is_batched && !merges) out.limits.max_rows = 1;
+  return out;
+}
+
+std::vector<sched::WarmUp> ServedModel::warm_up(const ServeOptions& options,
+                                                const std::vector<int64_t>& rows) const {
+  std::vector<sched::WarmUp> list;
+  if (options.warm_up == WarmUpLevel::none) return list;
+  const bool run_all = options.warm_up == WarmUpLevel::run;
+  const auto add = [&](std::vector<Tensor> example) {
+    if (list.empty() && !run_all) list.push_back({.example = example, .rows = {1}, .is_run = true});
+    list.push_back({.example = std::move(example),
+                    .rows = rows.empty() ? std::vector<int64_t>{1} : rows,
+                    .is_run = run_all});
+  };
+  if (text_) {
+    for (int64_t length : length_buckets_) {
+      Tensor mask = Tensor::empty(tensor::DType::i64, {1, length});
+      std::fill_n(mask.mutable_data<int64_t>().begin(), length, int64_t{1});
+      add({Tensor::zeros(tensor::DType::i64, {1, length}), mask});
+    }
+    return list;
+  }
+  std::vector<Tensor> example;
+  for (const TensorConfig& t : config_.inputs) {
+    tensor::Dims dims = t.dims;
+    // An open extent is the client's to choose; nothing to prepare for.
+    if (std::find(dims.begin(), dims.end(), -1) != dims.end()) return list;
+    if (config_.is_batched()) dims.insert(dims.begin(), 1);
+    example.push_back(Tensor::zeros(*t.type, dims));
+  }
+  add(std::move(example));
+  return list;
+}
+
+}  // namespace trireme::serve

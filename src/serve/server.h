@@ -1,0 +1,46 @@
+// The server: repository, routes, metrics and the HTTP listener, from start to drain.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+
+#include "serve/http_server.h"
+#include "serve/kserve.h"
+#include "serve/metrics.h"
+#include "serve/repository.h"
+
+namespace trireme::serve {
+
+class Server {
+ public:
+  /// Listens at once and answers liveness; ready only after load(). `options` and `env` outlive the server.
+  Server(const ServeOptions& options, const base::Env& env);
+  ~Server();
+
+  /// Loads all models, then turns ready.
+  void load();
+  /// Turns not ready, stops accepting, answers what is in flight; false if the time was not enough.
+  bool drain();
+  uint16_t port() const { return http_->port(); }
+  const Repository& repository() const { return repository_; }
+
+ private:
+  enum class State : uint8_t { loading, serving, draining };
+  void handle(HttpRequest&& request, HttpReply reply) const;
+  bool is_ready() const;
+  void register_process_metrics(int64_t started_ns);
+
+  const ServeOptions& options_;
+  base::Env env_;
+  MetricRegistry metrics_;
+  Repository repository_;
+  std::atomic<State> state_{State::loading};
+  KserveApi kserve_;
+  std::unique_ptr<HttpServer> http_;  ///< last: its threads use the others
+};
+
+/// The page at `/`: self-contained HTML that shows models, rates and batch sizes as they change.
+std::string_view live_page();
+
+}  // namespace trireme::serve
