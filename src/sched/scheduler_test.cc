@@ -26,8 +26,8 @@ std::shared_ptr<const engine::PreparedModel> small_model() {
   std::vector<float> weights(24 * 40);
   for (float& w : weights) w = normal(random);
   const ir::ValueId w = g.add_param("w", Tensor::from<float>({24, 40}, weights));
-  const ir::ValueId product = g.add1(ops::op_table().get("matmul"), {x, w});
-  g.add_output(g.add1(ops::op_table().get("sigmoid"), {product}), "y");
+  const ir::ValueId product = g.add1(ops::table().need("matmul"), {x, w});
+  g.add_output(g.add1(ops::table().need("sigmoid"), {product}), "y");
   return std::make_shared<const engine::PreparedModel>(std::move(g));
 }
 
