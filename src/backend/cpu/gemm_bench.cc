@@ -1,9 +1,9 @@
 // Measures our dense kernels beside oneDNN on the layers of real models, alternating, as shares of the
 // measured peak.
 //
-// bench_gemm [--set minilm|resnet|mobilenet|all] [--threads T] [--batch B] [--rounds R] [--isa NAME] [--type
-// f32|int8] Run with OMP_NUM_THREADS=T OMP_PROC_BIND=true. One JSON line per layer: median GFLOP/s of each
-// contender, share of the multiply-add peak measured in the same rotation, and the median over rounds of
+// bench_gemm [--set floor|minilm|resnet|mobilenet|all] [--threads T] [--batch B] [--rounds R] [--isa NAME]
+// [--type f32|int8] Run with OMP_NUM_THREADS=T OMP_PROC_BIND=true. One JSON line per layer: median GFLOP/s of
+// each contender, share of the multiply-add peak measured in the same rotation, and the median over rounds of
 // (oneDNN time / our time).
 #include <algorithm>
 #include <chrono>
@@ -338,6 +338,21 @@ double peak_gflops(const Options& o, base::ThreadPool& pool) {
 #endif
 }
 
+/// GB/s of reading memory far larger than the caches, all of the team at once.
+double read_gbs(int threads, base::ThreadPool& pool) {
+  const int64_t words = int64_t{16} << 20;  // 128 MiB a member
+  const std::vector<uint64_t> data(static_cast<size_t>(words * threads), 1);
+  std::vector<uint64_t> keep(static_cast<size_t>(threads) * 8);
+  const Call call = [&] {
+    pool.run(threads, [&](int64_t t) {
+      uint64_t sum = 0;
+      for (int64_t i = t * words; i < (t + 1) * words; ++i) sum += data[static_cast<size_t>(i)];
+      keep[static_cast<size_t>(t * 8)] = sum;
+    });
+  };
+  return static_cast<double>(words * threads * 8) / time_ns(call);
+}
+
 double median(std::vector<double> values) {
   std::nth_element(values.begin(), values.begin() + static_cast<int64_t>(values.size() / 2), values.end());
   return values[values.size() / 2];
@@ -366,6 +381,11 @@ Result measure(const Layer& l, const Options& o, base::ThreadPool& pool) {
 
 void run(const Options& o) {
   base::ThreadPool pool(o.threads);
+  if (o.set == "floor") {
+    std::printf("{\"set\":\"floor\",\"threads\":%d,\"type\":\"%s\",\"peak\":%.1f,\"read_gbs\":%.1f}\n",
+                o.threads, o.int8 ? "int8" : "f32", peak_gflops(o, pool), read_gbs(o.threads, pool));
+    return;
+  }
   std::vector<double> logs;
   double ours_ns = 0, theirs_ns = 0;
   for (Layer l : layers()) {
