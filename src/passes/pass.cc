@@ -6,6 +6,7 @@
 
 #include "passes/cleanup.h"
 #include "passes/dense.h"
+#include "passes/elementwise.h"
 #include "passes/fold.h"
 #include "passes/layout.h"
 #include "passes/quantized.h"
@@ -37,6 +38,7 @@ const std::vector<Pass>& bucket_passes() {
       {"linear", "products with constant weights", make_linear},
       {"epilogue", "bias, activation and residual move into products and convolutions", fuse_epilogues},
       {"final_noops", "removes what the passes above left", remove_noops},
+      {"fuse_elementwise", "runs of elementwise nodes pass over memory once", fuse_elementwise},
   };
   return list;
 }
