@@ -213,6 +213,16 @@ class Compiler {
     }
   }
 
+  /// Counts bytes of the plan; far above any machine's memory it stops, so that no later sum overflows.
+  void add_planned(int64_t bytes, const std::string& what) {
+    constexpr int64_t kLimit = int64_t{1} << 55;
+    if (bytes > kLimit || program_.memory.sum_bytes > kLimit - bytes) {
+      base::fail(base::ErrorCode::exhausted, "the program needs more than ", kLimit, " bytes, among them ",
+                 bytes, " for ", what);
+    }
+    program_.memory.sum_bytes += bytes;
+  }
+
   void plan_memory() {
     std::vector<Interval> intervals;
     std::vector<int64_t*> offsets;
@@ -229,7 +239,7 @@ class Compiler {
     for (size_t i = 0; i < program_.slots.size(); ++i) {
       Slot& s = program_.slots[i];
       if (s.kind != SlotKind::arena || is_view_[i]) continue;
-      program_.memory.sum_bytes += s.bytes;
+      add_planned(s.bytes, base::concat("a value of shape ", tensor::to_string(s.dims)));
       if (index(s.root) != i || s.first_step < 0) continue;
       intervals.push_back({s.bytes, s.first_step, s.last_step});
       offsets.push_back(&s.offset);
@@ -237,7 +247,7 @@ class Compiler {
     for (size_t s = 0; s < program_.steps.size(); ++s) {
       const int64_t bytes = program_.steps[s].bound.workspace_bytes;
       if (bytes == 0) continue;
-      program_.memory.sum_bytes += bytes;
+      add_planned(bytes, base::concat("the workspace of '", program_.steps[s].from, "'"));
       intervals.push_back({bytes, static_cast<int>(s), static_cast<int>(s)});
       offsets.push_back(&program_.steps[s].workspace_offset);
     }

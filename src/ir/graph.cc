@@ -18,6 +18,7 @@ std::string_view to_string(ValueKind kind) {
 
 ValueId Graph::add_value(Value value) {
   values_.push_back(std::move(value));
+  if (!readers_.empty()) readers_.emplace_back();
   return ValueId(static_cast<uint32_t>(values_.size() - 1));
 }
 
@@ -86,6 +87,11 @@ std::vector<ValueId> Graph::add(const OpDef& op, std::vector<ValueId> in, Attrs 
     result.producer_index = static_cast<uint32_t>(i);
     node.out[i] = add_value(std::move(result));
   }
+  if (!readers_.empty()) {
+    for (ValueId operand : node.in) {
+      if (operand != kNoValue) readers_[index(operand)].push_back(static_cast<uint32_t>(index(id)));
+    }
+  }
   nodes_.push_back(std::move(node));
   return nodes_.back().out;
 }
@@ -116,9 +122,25 @@ std::vector<std::vector<NodeId>> Graph::uses() const {
   return readers;
 }
 
+void Graph::index_readers() {
+  readers_.assign(values_.size(), {});
+  for (size_t n = 0; n < nodes_.size(); ++n) {
+    if (nodes_[n].op == nullptr) continue;
+    for (ValueId id : nodes_[n].in) {
+      if (id != kNoValue) readers_[index(id)].push_back(static_cast<uint32_t>(n));
+    }
+  }
+}
+
 void Graph::replace_uses(ValueId from, ValueId to) {
-  for (Node& n : nodes_) {
-    if (n.op != nullptr) std::replace(n.in.begin(), n.in.end(), from, to);
+  if (from == to) return;
+  if (readers_.empty()) index_readers();
+  std::vector<uint32_t> moved = std::move(readers_[index(from)]);
+  readers_[index(from)].clear();
+  for (uint32_t n : moved) {
+    if (nodes_[n].op == nullptr) continue;
+    std::replace(nodes_[n].in.begin(), nodes_[n].in.end(), from, to);
+    readers_[index(to)].push_back(n);
   }
   std::replace(outputs_.begin(), outputs_.end(), from, to);
 }
@@ -204,6 +226,7 @@ class Sorter {
 }  // namespace
 
 void Graph::sort() {
+  readers_.clear();
   const std::vector<size_t> order = Sorter(*this).run();
   std::vector<ValueId> renamed(values_.size(), kNoValue);
   std::vector<Value> values;

@@ -50,7 +50,8 @@ class Graph {
   ValueId add_constant(tensor::Tensor data, std::string name = {});
   void add_output(ValueId value, std::string name);
 
-  /// Appends a node and its results, typed by the op's rule. `out_count` results; see add_node for partial ones.
+  /// Appends a node and its results, typed by the op's rule. `out_count` results; see add_node for partial
+  /// ones.
   std::vector<ValueId> add(const OpDef& op, std::vector<ValueId> in, Attrs attrs = {}, size_t out_count = 1,
                            std::string from = {});
   /// add() for the common case of one result.
@@ -74,7 +75,7 @@ class Graph {
   /// Live nodes that read each value, by value index; one entry per use. Built afresh: O(nodes).
   std::vector<std::vector<NodeId>> uses() const;
 
-  /// Makes every reader of `from` (graph outputs too) read `to`.
+  /// Makes every reader of `from` (graph outputs too) read `to`. Cost: the readers of `from`.
   void replace_uses(ValueId from, ValueId to);
   void erase(NodeId id);
   /// Changes operand lists of outputs, e.g. to return more values.
@@ -91,20 +92,26 @@ class Graph {
 
  private:
   ValueId add_value(Value value);
+  void index_readers();
   std::vector<Value> values_;
   std::vector<Node> nodes_;
   std::vector<ValueId> inputs_, outputs_;
   std::vector<std::string> output_names_;
+  /// Nodes that read each value or once did, by value index; built by the first replace_uses after a sort(),
+  /// so that a pass with as many rewrites as nodes stays linear. Operand lists change only through this
+  /// class.
+  std::vector<std::vector<uint32_t>> readers_;
 };
 
-/// Checks every invariant: ids in range, order, types equal to the op's inference, names unique, outputs computed.
-/// Throws internal naming the first broken node.
+/// Checks every invariant: ids in range, order, types equal to the op's inference, names unique, outputs
+/// computed. Throws internal naming the first broken node.
 void verify(const Graph& graph);
 
-/// The text form: one line per value or node. parse(print(g)) prints the same text; large constants print as a hash.
+/// The text form: one line per value or node. parse(print(g)) prints the same text; large constants print as
+/// a hash.
 std::string print(const Graph& graph);
-/// Reads the text form. Constants are given in full (`f32[2]{1, 2}`) or as `f32[2]#zeros`. Throws invalid_argument with
-/// line number.
+/// Reads the text form. Constants are given in full (`f32[2]{1, 2}`) or as `f32[2]#zeros`. Throws
+/// invalid_argument with line number.
 Graph parse(std::string_view text, const OpTable& ops);
 
 }  // namespace trireme::ir

@@ -18,10 +18,44 @@ bool may_fold(const ir::Graph& graph, const ir::Node& node) {
 int64_t result_bytes(const ir::Graph& graph, const ir::Node& node) {
   int64_t total = 0;
   for (ir::ValueId id : node.out) {
-    if (id != ir::kNoValue && graph.type(id).shape.is_static()) total += tensor::bytes_of(graph.type(id));
+    if (id == ir::kNoValue || !graph.type(id).shape.is_static()) continue;
+    const int64_t bytes = tensor::bytes_of(graph.type(id));
+    if (bytes > INT64_MAX - total) return INT64_MAX;
+    total += bytes;
   }
   return total;
 }
+
+int64_t operand_bytes(const ir::Graph& graph, const ir::Node& node) {
+  int64_t total = 0;
+  for (ir::ValueId id : node.in) {
+    if (const tensor::Tensor* t = graph.known(id)) total += t->bytes();
+  }
+  return total;
+}
+
+/// What folding may cost in all, so that a small file cannot ask for any amount of memory or time: results
+/// may outgrow their operands by a multiple of the constants the model brought, and work is bounded.
+struct Budget {
+  int64_t growth_bytes = int64_t{256} << 20;
+  double flop = 64e9;  ///< seconds on one thread
+
+  explicit Budget(const ir::Graph& graph) {
+    for (const ir::Value& v : graph.values()) growth_bytes += v.data.defined() ? 8 * v.data.bytes() : 0;
+  }
+  /// Takes the node's cost if there is enough left.
+  bool take(const ir::Graph& graph, const ir::Node& node) {
+    const int64_t growth = std::max<int64_t>(0, result_bytes(graph, node) - operand_bytes(graph, node));
+    const bool is_sized = std::all_of(node.out.begin(), node.out.end(), [&](ir::ValueId id) {
+      return id == ir::kNoValue || graph.type(id).shape.is_static();
+    });
+    const double work = is_sized ? ir::cost_of(node.op->schema, graph.view(node)).flop : 0;
+    if (growth > growth_bytes || work > flop) return false;
+    growth_bytes -= growth;
+    flop -= work;
+    return true;
+  }
+};
 
 /// Shape and size need only the type of their operand.
 bool fold_by_type(ir::Graph& graph, ir::NodeId id) {
@@ -72,14 +106,14 @@ bool fold_node(ir::Graph& graph, ir::NodeId id, int64_t max_bytes, base::ThreadP
 }
 
 size_t fold_constants(ir::Graph& graph) {
-  // Weights may be folded whatever their size; a result that only blows up a small constant (an expanded
-  // zero) is not worth its memory above this limit.
-  constexpr int64_t kMaxBytes = int64_t{256} << 20;
+  Budget budget(graph);
   base::ThreadPool pool(1);
   size_t changes = 0;
   for (size_t n = 0; n < graph.nodes().size(); ++n) {
     const auto id = ir::NodeId(static_cast<uint32_t>(n));
-    if (graph.node(id).op != nullptr) changes += fold_node(graph, id, kMaxBytes, pool);
+    const ir::Node& node = graph.node(id);
+    if (node.op == nullptr || (may_fold(graph, node) && !budget.take(graph, node))) continue;
+    changes += fold_node(graph, id, INT64_MAX, pool);
   }
   graph.sort();
   return changes;

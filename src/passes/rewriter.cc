@@ -1,33 +1,54 @@
 // What pattern passes share: looking up producers, single uses and scalar constants; replacing values.
 #include "passes/rewriter.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "ops/table.h"
 
 namespace trireme::passes {
 
-void Rewriter::recount() {
+// Only nodes that lead to an output count: what a rewrite left behind must not look like a reader.
+void Rewriter::count() {
   uses_.assign(graph_.values().size(), 0);
-  // Only nodes that lead to an output count: what a rewrite left behind must not look like a reader.
-  std::vector<char> live(graph_.nodes().size(), 0);
-  std::vector<ir::ValueId> stack(graph_.outputs());
-  for (ir::ValueId id : graph_.outputs()) uses_[ir::index(id)] += 2;
-  for (size_t n = 0; n < graph_.nodes().size(); ++n) {
-    const ir::Node& node = graph_.nodes()[n];
-    if (node.op != nullptr && node.op->schema.updates_state) stack.push_back(node.out[0]);
+  for (const ir::Node& node : graph_.nodes()) {
+    if (node.op != nullptr && node.op->schema.updates_state) gain(node.out[0], 1);
   }
+  for (ir::ValueId id : graph_.outputs()) gain(id, 2);
+}
+
+bool Rewriter::is_needed(const ir::Node& node) const {
+  return std::any_of(node.out.begin(), node.out.end(),
+                     [&](ir::ValueId id) { return id != ir::kNoValue && uses(id) > 0; });
+}
+
+void Rewriter::gain(ir::ValueId first, size_t count) {
+  uses_.resize(graph_.values().size(), 0);
+  std::vector<std::pair<ir::ValueId, size_t>> stack{{first, count}};
   while (!stack.empty()) {
-    const ir::ValueId id = stack.back();
+    const auto [id, more] = stack.back();
     stack.pop_back();
-    if (graph_.producer(id) == nullptr) continue;
-    const size_t n = ir::index(graph_.value(id).producer);
-    if (live[n]) continue;
-    live[n] = 1;
-    for (ir::ValueId in : graph_.nodes()[n].in) {
-      if (in == ir::kNoValue) continue;
-      ++uses_[ir::index(in)];
-      stack.push_back(in);
+    const ir::Node* node = graph_.producer(id);
+    const bool wakes = node != nullptr && more > 0 && !is_needed(*node);
+    uses_[ir::index(id)] += more;
+    if (!wakes) continue;
+    for (ir::ValueId in : node->in) {
+      if (in != ir::kNoValue) stack.emplace_back(in, 1);
+    }
+  }
+}
+
+void Rewriter::lose_all(ir::ValueId first) {
+  std::vector<ir::ValueId> stack{first};
+  uses_[ir::index(first)] = 0;
+  while (!stack.empty()) {
+    const ir::NodeId id = graph_.value(stack.back()).producer;
+    stack.pop_back();
+    // An erased node still knows its operands.
+    if (id == ir::kNoNode || is_needed(graph_.node(id))) continue;
+    for (ir::ValueId in : graph_.node(id).in) {
+      if (in == ir::kNoValue || uses_[ir::index(in)] == 0) continue;
+      if (--uses_[ir::index(in)] == 0) stack.push_back(in);
     }
   }
 }
@@ -75,8 +96,13 @@ ir::ValueId Rewriter::add(std::string_view op, std::vector<ir::ValueId> in, ir::
 
 void Rewriter::replace(ir::ValueId from, ir::ValueId to) {
   if (graph_.value(to).name.empty()) graph_.value(to).name = graph_.value(from).name;
+  if (from == to) return;
+  uses_.resize(graph_.values().size(), 0);
+  const size_t moved = uses(from);
   graph_.replace_uses(from, to);
-  recount();
+  if (moved == 0) return;
+  gain(to, moved);
+  lose_all(from);
 }
 
 bool Rewriter::replace_same(ir::ValueId from, ir::ValueId to) {

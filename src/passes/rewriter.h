@@ -14,15 +14,15 @@ namespace trireme::passes {
 /// later.
 class Rewriter {
  public:
-  explicit Rewriter(ir::Graph& graph) : graph_(graph) { recount(); }
+  explicit Rewriter(ir::Graph& graph) : graph_(graph) { count(); }
 
   ir::Graph& graph() { return graph_; }
   const ir::Graph& graph() const { return graph_; }
   /// The producer of `id` if it is a live node of op `op`, as a copy (ids stay valid when nodes are added).
   std::optional<ir::Node> producer(ir::ValueId id, std::string_view op) const;
   /// True if exactly one node reads `id` and it is not a graph output: it may vanish into its reader.
-  bool single_use(ir::ValueId id) const { return id != ir::kNoValue && uses_[ir::index(id)] == 1; }
-  size_t uses(ir::ValueId id) const { return uses_[ir::index(id)]; }
+  bool single_use(ir::ValueId id) const { return id != ir::kNoValue && uses(id) == 1; }
+  size_t uses(ir::ValueId id) const { return ir::index(id) < uses_.size() ? uses_[ir::index(id)] : 0; }
 
   const tensor::Tensor* known(ir::ValueId id) const { return graph_.known(id); }
   /// The value of a constant with one element, or nullopt.
@@ -47,7 +47,8 @@ class Rewriter {
   /// Adds a node of the named op with one result.
   ir::ValueId add(std::string_view op, std::vector<ir::ValueId> in, ir::Attrs attrs, const std::string& from);
   ir::ValueId constant(tensor::Tensor data) { return graph_.add_constant(std::move(data)); }
-  /// Makes readers of `from` read `to`, keeps the name of `from`, and counts uses again.
+  /// Makes readers of `from` read `to`, keeps the name of `from`, and counts uses anew for what came and
+  /// went.
   void replace(ir::ValueId from, ir::ValueId to);
   /// replace() if both have one type; else changes nothing and returns false. For patterns whose constants
   /// may broadcast a value to a higher rank than the gathered op yields.
@@ -74,9 +75,15 @@ class Rewriter {
   }
 
  private:
-  void recount();
+  void count();
+  /// `count` more readers of `id`: a producer that had none comes to life, and so do its operands.
+  void gain(ir::ValueId id, size_t count);
+  /// All readers of `id` left: its producer dies unless another result is read, and its operands lose a
+  /// reader.
+  void lose_all(ir::ValueId id);
+  bool is_needed(const ir::Node& node) const;
   ir::Graph& graph_;
-  std::vector<size_t> uses_;  ///< readers of each value; a graph output counts as two
+  std::vector<size_t> uses_;  ///< live readers of each value; a graph output counts as two
 };
 
 }  // namespace trireme::passes

@@ -4,10 +4,21 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "base/memory.h"
+
 namespace trireme::tensor {
 namespace {
 
 constexpr size_t kAlignment = 64;  // one cache line, one AVX-512 register
+
+/// Refuses what the machine cannot hold. Systems that overcommit would hand out the address space and kill
+/// the process at first touch; below this size asking costs more than it protects.
+void refuse_impossible(int64_t bytes, const Dims& dims) {
+  constexpr int64_t kWorthAsking = int64_t{1} << 30;
+  if (bytes < kWorthAsking || bytes <= base::memory_limit_bytes()) return;
+  base::fail(base::ErrorCode::exhausted, "no memory for a tensor of ", bytes, " bytes, shape ",
+             to_string(dims));
+}
 
 }  // namespace
 
@@ -16,14 +27,16 @@ Tensor Tensor::empty(DType dtype, Dims dims) {
   t.dtype_ = dtype;
   t.elements_ = element_count(dims);
   t.dims_ = std::move(dims);
+  refuse_impossible(t.bytes(), t.dims_);
   const size_t bytes = static_cast<size_t>(t.bytes());
   const size_t padded = (std::max<size_t>(bytes, 1) + kAlignment - 1) / kAlignment * kAlignment;
   void* memory = std::aligned_alloc(kAlignment, padded);
   if (memory == nullptr) {
-    base::fail(base::ErrorCode::exhausted, "no memory for a tensor of ", bytes, " bytes, shape ", to_string(t.dims_));
+    base::fail(base::ErrorCode::exhausted, "no memory for a tensor of ", bytes, " bytes, shape ",
+               to_string(t.dims_));
   }
-  t.data_ = std::shared_ptr<const std::byte>(static_cast<std::byte*>(memory),
-                                             [](const std::byte* p) { std::free(const_cast<std::byte*>(p)); });
+  t.data_ = std::shared_ptr<const std::byte>(
+      static_cast<std::byte*>(memory), [](const std::byte* p) { std::free(const_cast<std::byte*>(p)); });
   return t;
 }
 
@@ -33,7 +46,8 @@ Tensor Tensor::zeros(DType dtype, Dims dims) {
   return t;
 }
 
-Tensor Tensor::view(DType dtype, Dims dims, std::span<const std::byte> bytes, std::shared_ptr<const void> owner) {
+Tensor Tensor::view(DType dtype, Dims dims, std::span<const std::byte> bytes,
+                    std::shared_ptr<const void> owner) {
   Tensor t;
   t.dtype_ = dtype;
   t.elements_ = element_count(dims);

@@ -8,6 +8,7 @@
 
 #include "backend/cpu/cpu_stream.h"
 #include "base/error.h"
+#include "base/memory.h"
 
 namespace trireme::cpu {
 namespace {
@@ -29,6 +30,10 @@ std::string CpuDevice::describe() const {
 std::shared_ptr<void> CpuDevice::allocate(int64_t bytes) {
   // Pages come on first touch, so a generous arena costs address space only.
   const size_t size = static_cast<size_t>(std::max<int64_t>(bytes, 64));
+  if (bytes > base::memory_limit_bytes()) {
+    base::fail(base::ErrorCode::exhausted, "no host memory for ", bytes, " bytes, the machine has ",
+               base::memory_limit_bytes());
+  }
   void* memory = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) base::fail(base::ErrorCode::exhausted, "no host memory for ", bytes, " bytes");
   return {memory, [size](void* p) { munmap(p, size); }};
