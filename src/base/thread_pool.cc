@@ -5,12 +5,17 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <system_error>
+
+#include "base/error.h"
 
 namespace trireme::base {
 namespace {
 
-// Long enough to bridge the gap between two steps of a program, short enough not to starve a neighbour's core.
+// Long enough to bridge the gap between two steps of a program, short enough not to starve a neighbour's
+// core.
 constexpr int kSpins = 4000;
+constexpr int kMaxThreads = 1024;
 
 inline void pause_cpu() {
 #if defined(__x86_64__)
@@ -26,10 +31,19 @@ void pin(pthread_t thread, int cpu) {
   (void)pthread_setaffinity_np(thread, sizeof set, &set);
 }
 
+template <class Shared>
+void stop_and_join(Shared& shared, std::vector<std::thread>& workers) {
+  shared.stop = true;
+  shared.epoch.fetch_add(1);
+  shared.epoch.notify_all();
+  for (std::thread& t : workers) t.join();
+}
+
 }  // namespace
 
-// Invariant: between two calls of run_erased no worker is inside the task loop (`inside` is 0), so the caller may
-// rewrite call/body/tasks. A worker registers in `inside` before it reads them and checks the epoch again after.
+// Invariant: between two calls of run_erased no worker is inside the task loop (`inside` is 0), so the caller
+// may rewrite call/body/tasks. A worker registers in `inside` before it reads them and checks the epoch again
+// after.
 struct ThreadPool::Shared {
   alignas(64) std::atomic<uint32_t> epoch{0};
   alignas(64) std::atomic<int64_t> next{0};
@@ -45,19 +59,22 @@ struct ThreadPool::Shared {
 
 ThreadPool::ThreadPool(int threads, std::span<const int> cpus)
     : size_(std::max(1, threads)), shared_(std::make_unique<Shared>()) {
-  for (int member = 1; member < size_; ++member) {
-    workers_.emplace_back([this, member] { work(member); });
-    if (!cpus.empty()) pin(workers_.back().native_handle(), cpus[static_cast<size_t>(member) % cpus.size()]);
+  require(size_ <= kMaxThreads, "a team has at most ", kMaxThreads, " threads, asked for ", size_);
+  for (int cpu : cpus) require(cpu >= 0 && cpu < CPU_SETSIZE, "no processor ", cpu);
+  try {
+    for (int member = 1; member < size_; ++member) {
+      workers_.emplace_back([this, member] { work(member); });
+      if (!cpus.empty())
+        pin(workers_.back().native_handle(), cpus[static_cast<size_t>(member) % cpus.size()]);
+    }
+  } catch (const std::system_error&) {  // the process may start no more
+    stop_and_join(*shared_, workers_);
+    fail(ErrorCode::exhausted, "the system gave ", workers_.size(), " of ", size_ - 1, " threads");
   }
   if (!cpus.empty()) pin(pthread_self(), cpus[0]);
 }
 
-ThreadPool::~ThreadPool() {
-  shared_->stop = true;
-  shared_->epoch.fetch_add(1);
-  shared_->epoch.notify_all();
-  for (std::thread& t : workers_) t.join();
-}
+ThreadPool::~ThreadPool() { stop_and_join(*shared_, workers_); }
 
 bool ThreadPool::take_tasks(uint32_t epoch) {
   Shared& s = *shared_;

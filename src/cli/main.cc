@@ -1,5 +1,8 @@
 // The program: picks the verb, maps errors to exit codes.
+#include <algorithm>
+#include <filesystem>
 #include <iostream>
+#include <stdexcept>
 
 #include "cli/verb.h"
 
@@ -74,19 +77,34 @@ int dispatch(const std::vector<std::string>& words) {
   base::fail(base::ErrorCode::not_found, "no verb '", words[0], "'");
 }
 
+/// Prints the error as one line whatever names from files it quotes; gives the exit code.
+int complain(base::ErrorCode code, std::string_view message) {
+  constexpr size_t kMaxShown = 1800;
+  std::string line(message.substr(0, kMaxShown));
+  if (message.size() > kMaxShown) line += " …";
+  std::replace_if(
+      line.begin(), line.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; }, ' ');
+  std::cerr << "trireme: " << to_string(code) << ": " << line << "\n";
+  return exit_code(code);
+}
+
 }  // namespace
 }  // namespace trireme::cli
 
 int main(int argc, char** argv) {
   using trireme::base::Error;
+  using trireme::base::ErrorCode;
+  using trireme::cli::complain;
   try {
     return trireme::cli::dispatch({argv + 1, argv + argc});
   } catch (const Error& e) {
-    std::cerr << "trireme: " << to_string(e.code()) << ": " << e.message() << "\n";
-    return trireme::cli::exit_code(e.code());
+    return complain(e.code(), e.message());
   } catch (const std::bad_alloc&) {
-    std::cerr << "trireme: exhausted: out of memory\n";
-    return trireme::cli::exit_code(trireme::base::ErrorCode::exhausted);
+    return complain(ErrorCode::exhausted, "out of memory");
+  } catch (const std::length_error&) {
+    return complain(ErrorCode::exhausted, "a list longer than memory");
+  } catch (const std::filesystem::filesystem_error& e) {
+    return complain(ErrorCode::not_found, e.what());
   } catch (const std::exception& e) {
     std::cerr << "trireme: internal: " << e.what() << "\n";
     return 70;
