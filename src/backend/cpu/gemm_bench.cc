@@ -14,6 +14,7 @@
 #include <memory>
 #include <numeric>
 #include <random>
+#include <span>
 #include <string>
 #include <thread>
 #include <unordered_map>
@@ -300,16 +301,22 @@ __attribute__((target("avx512f,avx512vnni"))) int32_t peak_loop_vnni(int64_t rou
 }
 #endif
 
-/// Nanoseconds of one call, the mean over about a millisecond.
-double time_ns(const Call& call) {
+double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+/// Nanoseconds of one call, the mean over about a millisecond, after a warm-up long enough for a sleeping
+/// team to be back on its cores even where other programs run.
+double time_ns(const Call& call, double warm_seconds = 0) {
   call();
+  for (const auto begin = Clock::now(); seconds_since(begin) < warm_seconds;) call();
   int64_t calls = 1;
   while (true) {
     const auto begin = Clock::now();
     for (int64_t i = 0; i < calls; ++i) call();
-    const double ns = std::chrono::duration<double, std::nano>(Clock::now() - begin).count();
-    if (ns > 1e6) return ns / static_cast<double>(calls);
-    calls = ns < 1e5 ? calls * 8 : calls * 2;
+    const double seconds = seconds_since(begin);
+    if (seconds > 1e-3) return 1e9 * seconds / static_cast<double>(calls);
+    calls = seconds < 1e-4 ? calls * 8 : calls * 2;
   }
 }
 
@@ -317,6 +324,7 @@ double time_ns(const Call& call) {
 double peak_gflops(const Options& o, base::ThreadPool& pool) {
 #if defined(__x86_64__)
   const bool wide = o.isa >= Isa::avx512;
+  const double warm = o.threads > 1 ? 0.02 : 0.0;
   const int64_t rounds = 4000;
   std::vector<float> keep(static_cast<size_t>(o.threads) * 16);
   const bool vnni = o.int8 && o.isa == Isa::avx512_vnni;
@@ -330,8 +338,8 @@ double peak_gflops(const Options& o, base::ThreadPool& pool) {
       }
     });
   };
-  if (vnni) return static_cast<double>(rounds * o.threads) * 12 * 128 / time_ns(call);
-  return static_cast<double>(rounds * o.threads) * (wide ? 24 * 32 : 12 * 16) / time_ns(call);
+  if (vnni) return static_cast<double>(rounds * o.threads) * 12 * 128 / time_ns(call, warm);
+  return static_cast<double>(rounds * o.threads) * (wide ? 24 * 32 : 12 * 16) / time_ns(call, warm);
 #else
   (void)o, (void)pool;
   return 0;
@@ -366,12 +374,13 @@ Result measure(const Layer& l, const Options& o, base::ThreadPool& pool) {
   const Call a = o.int8 ? ours_int8(l, o, pool) : ours(l, o, pool);
   const Call b = one_dnn(l, o);
   std::vector<double> mine, theirs, peaks, ratios;
+  const double warm = o.threads > 1 ? 0.02 : 0.0;
   for (int round = 0; round < o.rounds; ++round) {
     peaks.push_back(peak_gflops(o, pool));
-    mine.push_back(time_ns(a));
+    mine.push_back(time_ns(a, warm));
     // The other team's spinning threads must be asleep before the next contender starts.
     if (o.threads > 1) std::this_thread::sleep_for(std::chrono::milliseconds(3));
-    theirs.push_back(time_ns(b));
+    theirs.push_back(time_ns(b, warm));
     if (o.threads > 1) std::this_thread::sleep_for(std::chrono::milliseconds(10));
     ratios.push_back(theirs.back() / mine.back());
   }
@@ -380,7 +389,10 @@ Result measure(const Layer& l, const Options& o, base::ThreadPool& pool) {
 }
 
 void run(const Options& o) {
-  base::ThreadPool pool(o.threads);
+  // OMP_PROC_BIND has already tied this thread to one core, which workers would inherit: pin them apart.
+  std::vector<int> cpus(static_cast<size_t>(o.threads));
+  std::iota(cpus.begin(), cpus.end(), 0);
+  base::ThreadPool pool(o.threads, o.threads > 1 ? std::span<const int>(cpus) : std::span<const int>());
   if (o.set == "floor") {
     std::printf("{\"set\":\"floor\",\"threads\":%d,\"type\":\"%s\",\"peak\":%.1f,\"read_gbs\":%.1f}\n",
                 o.threads, o.int8 ? "int8" : "f32", peak_gflops(o, pool), read_gbs(o.threads, pool));
