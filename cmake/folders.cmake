@@ -3,6 +3,7 @@
 #   x_bench.cc  -> bench_x (Google Benchmark)    x_fuzz.cc  -> fuzz_x (libFuzzer, preset fuzz only)
 #   x_cuda.cu and src/backend/cuda -> trireme_core, preset cuda only
 #   src/cli/*.cc -> trireme                      tests/x_test.cc -> test_journeys
+#   examples/x.cc -> examples/x (a program; target `examples` builds all)
 set(TRIREME_FOLDERS base tensor data ir backend/cpu comm ops passes model compile plan runtime engine diag train sched
     serve batch load)
 
@@ -74,6 +75,20 @@ function(trireme_fuzzers)
   endforeach()
 endfunction()
 
+# One program a file, in <build>/examples; tests/examples.py runs them.
+function(trireme_examples)
+  file(GLOB files CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/examples/*.cc)
+  add_custom_target(examples ALL)
+  foreach(file ${files})
+    get_filename_component(name ${file} NAME_WE)
+    add_executable(example_${name} ${file})
+    target_link_libraries(example_${name} PRIVATE trireme_core)
+    set_target_properties(example_${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/examples
+                          OUTPUT_NAME ${name})
+    add_dependencies(examples example_${name})
+  endforeach()
+endfunction()
+
 # CUDA files join the library; the macro says so to the two places that may ask (op_list.inc, open_device.cc).
 function(trireme_cuda_sources)
   file(GLOB_RECURSE cuda CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/*_cuda.cu ${CMAKE_SOURCE_DIR}/src/backend/cuda/*.cu
@@ -136,4 +151,5 @@ function(trireme_folders)
     target_link_libraries(trireme PRIVATE trireme_core)
   endif()
   trireme_test_binary(cli ${cli_test})
+  trireme_examples()
 endfunction()
