@@ -67,7 +67,7 @@ CompiledShape& GraphRunner::compiled_for(std::vector<Dims> shapes) {
   auto at = compiled_.find(shapes);
   if (at == compiled_.end()) {
     std::unique_ptr<CompiledShape> made = compile_shape(shapes);
-    if (compiled_.size() >= context_.max_programs) {
+    if (!compiled_.empty() && compiled_.size() >= context_.max_programs) {
       const auto oldest = std::min_element(
           compiled_.begin(), compiled_.end(),
           [](const auto& a, const auto& b) { return a.second->last_used < b.second->last_used; });

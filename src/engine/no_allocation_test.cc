@@ -62,13 +62,13 @@ int64_t count() {
 }
 
 struct AllocCase {
-  std::string name, body;  ///< body: the graph's lines, last one "return"
+  const char* name;
+  const char* body;  ///< the graph's lines
 };
 
-// Lists: one graph a family of kernels, in sizes large enough to be shared among threads.
-const std::vector<AllocCase>& cases() {
-  static const std::vector<AllocCase> list{
-      {"elementwise", R"(
+// One graph a family of kernels, in sizes large enough to be shared among threads.
+constexpr AllocCase kCases[] = {
+    {"elementwise", R"(
   %0 = input "x" : f32[64,1000]
   %1 = input "z" : f32[1000]
   %2 = add(%0, %1)
@@ -78,7 +78,7 @@ const std::vector<AllocCase>& cases() {
   %6 = greater(%5, %0)
   %7 = where(%6, %0, %5)
   return %7)"},
-      {"matmul", R"(
+    {"matmul", R"(
   %0 = input "x" : f32[2,65,128]
   %1 = input "z" : f32[2,128,70]
   %2 = param "w" : f32[128,256]#seed=1
@@ -86,7 +86,7 @@ const std::vector<AllocCase>& cases() {
   %4 = relu(%3)
   %5 = matmul(%0, %1)
   return %4, %5)"},
-      {"gemm", R"(
+    {"gemm", R"(
   %0 = input "x" : f32[1,128]
   %1 = param "w" : f32[256,128]#seed=1
   %2 = param "b" : f32[256]#seed=2
@@ -94,7 +94,7 @@ const std::vector<AllocCase>& cases() {
   %4 = input "a" : f32[30,40]
   %5 = gemm(%4, %4) {transA=1, alpha=0.5}
   return %3, %5)"},
-      {"convolution", R"(
+    {"convolution", R"(
   %0 = input "x" : f32[1,3,33,33]
   %1 = param "w" : f32[16,3,3,3]#seed=1
   %2 = param "dw" : f32[16,1,3,3]#seed=2
@@ -108,14 +108,14 @@ const std::vector<AllocCase>& cases() {
   %8 = max_pool(%11) {kernel_shape=[2, 2], strides=[2, 2]}
   %9 = global_average_pool(%8)
   return %9)"},
-      {"convolution_planes", R"(
+    {"convolution_planes", R"(
   %0 = input "x" : f32[2,4,50]
   %1 = input "w" : f32[8,4,3]
   %2 = conv(%0, %1)
   %3 = param "t" : f32[8,4,3]#seed=1
   %4 = conv_transpose(%2, %3)
   return %4)"},
-      {"norms", R"(
+    {"norms", R"(
   %0 = input "x" : f32[40,256]
   %1 = param "s" : f32[256]#seed=1
   %2 = param "b" : f32[256]#seed=2
@@ -124,7 +124,7 @@ const std::vector<AllocCase>& cases() {
   %5 = softmax(%4) {axis=0}
   %6 = rms_norm(%5, %1) {axis=-1}
   return %6)"},
-      {"reductions", R"(
+    {"reductions", R"(
   %0 = input "x" : f32[40,25,16]
   %1 = const : i64[1]{1}
   %2 = const : i64[2]{0, 2}
@@ -135,7 +135,7 @@ const std::vector<AllocCase>& cases() {
   %8 = const : i64[]{1}
   %7 = cum_sum(%0, %8)
   return %3, %4, %5, %6, %7)"},
-      {"shapes", R"(
+    {"shapes", R"(
   %0 = input "x" : f32[4,30,40]
   %1 = const : i64[3]{1, 2, 3}
   %2 = const : i64[3]{4, 25, 40}
@@ -145,13 +145,13 @@ const std::vector<AllocCase>& cases() {
   %6 = gather(%0, %1) {axis=1}
   %7, %8 = split(%0) {axis=2, num_outputs=2}
   return %3, %4, %5, %6, %7, %8)"},
-      {"attention", R"(
+    {"attention", R"(
   %0 = input "q" : f32[2,20,4,16]
   %1 = input "k" : f32[2,20,4,16]
   %2 = input "v" : f32[2,20,4,16]
   %3 = attention_bsnd(%0, %1, %2)
   return %3)"},
-      {"integer", R"(
+    {"integer", R"(
   %0 = input "x" : f32[1,8,9,9]
   %1 = const : f32[]{0.02}
   %2 = const : u8[]{128}
@@ -165,25 +165,105 @@ const std::vector<AllocCase>& cases() {
   %14 = quantize_linear(%13, %1, %2)
   %15 = dequantize_linear(%14, %1, %2)
   return %15)"},
-      {"recurrent", R"(
+    {"recurrent", R"(
   %0 = input "x" : f32[6,2,8]
   %1 = param "w" : f32[1,64,8]#seed=1
   %2 = param "r" : f32[1,64,16]#seed=2
   %3 = lstm(%0, %1, %2) {hidden_size=16}
   return %3)"},
-      {"sorting", R"(
+    {"sorting", R"(
   %0 = input "x" : f32[20,100]
   %1 = const : i64[1]{5}
   %2, %3 = top_k(%0, %1)
   return %2, %3)"},
-      {"images", R"(
+    {"images", R"(
   %0 = input "x" : f32[1,3,16,16]
   %1 = const : f32[4]{1, 1, 2, 2}
   %2 = resize(%0, _, %1) {mode="linear"}
   return %2)"},
-  };
-  return list;
-}
+    {"gated_recurrence", R"(
+  %0 = input "x" : f32[6,2,8]
+  %1 = param "w" : f32[1,48,8]#seed=1
+  %2 = param "r" : f32[1,48,16]#seed=2
+  %3 = param "rw" : f32[1,16,8]#seed=1
+  %4 = param "rr" : f32[1,16,16]#seed=2
+  %5 = gru(%0, %1, %2) {hidden_size=16}
+  %6 = rnn(%0, %3, %4) {hidden_size=16}
+  return %5, %6)"},
+    {"group_norms", R"(
+  %0 = input "x" : f32[2,8,9,9]
+  %1 = param "s" : f32[8]#seed=1
+  %2 = group_norm(%0, %1, %1) {num_groups=2}
+  %3 = instance_norm(%2, %1, %1)
+  %4 = lrn(%3) {size=3}
+  %5 = lp_norm(%4)
+  %6 = mean_variance_norm(%5)
+  %7 = batch_norm(%6, %1, %1, %1, %1)
+  return %7)"},
+    {"moves", R"(
+  %0 = input "x" : f32[2,8,6,6]
+  %1 = const : i64[8]{0, 0, 1, 1, 0, 0, 2, 2}
+  %2 = const : i64[4]{1, 2, 1, 1}
+  %3 = const : i64[1,2]{1, 3}
+  %4 = input "u" : f32[1,6,6]
+  %5 = pad(%0, %1) {mode="reflect"}
+  %6 = tile(%0, %2)
+  %7 = scatter_nd(%0, %3, %4)
+  %8 = gather_nd(%0, %3)
+  %9 = depth_to_space(%0) {blocksize=2}
+  %10 = space_to_depth(%0) {blocksize=2}
+  %11 = trilu(%0)
+  %12 = const : i64[4]{2, 8, 6, 6}
+  %13 = expand(%4, %12)
+  return %5, %6, %7, %8, %9, %10, %11, %13)"},
+    {"other_types", R"(
+  %0 = input "x" : f32[64,64]
+  %1 = cast(%0) {to=11}
+  %2 = matmul(%1, %1)
+  %3 = cast(%0) {to=10}
+  %4 = matmul(%3, %3)
+  %5 = cast(%0) {to=7}
+  %6 = add(%5, %5)
+  %7 = cast(%4) {to=1}
+  %8 = softmax(%4)
+  %9 = is_nan(%0)
+  %10 = not(%9)
+  return %2, %6, %7, %8, %10)"},
+    {"integer_products", R"(
+  %0 = input "x" : f32[16,32]
+  %1 = const : u8[32,24]#seed=1
+  %2, %3, %4 = dynamic_quantize_linear(%0)
+  %5 = matmul_integer(%2, %1, %4)
+  %6 = const : f32[]{0.1}
+  %7 = const : u8[]{7}
+  %8 = qlinear_matmul(%2, %3, %4, %1, %6, %7, %6, %7)
+  return %5, %8)"},
+    {"einsum_and_spectra", R"(
+  %0 = input "x" : f32[4,8,16]
+  %1 = input "z" : f32[4,16,5]
+  %2 = einsum(%0, %1) {equation="bij,bjk->bik"}
+  %4 = input "m" : f32[3,5,5]
+  %3 = det(%4)
+  return %2, %3)"},
+    {"more_images", R"(
+  %0 = input "x" : f32[1,3,16,16]
+  %1 = const : f32[4]{1, 1, 0.5, 0.5}
+  %2 = resize(%0, _, %1) {mode="cubic"}
+  %3 = resize(%0, _, %1) {mode="nearest"}
+  %4 = input "grid" : f32[1,4,4,2]
+  %5 = grid_sample(%0, %4)
+  %6 = input "rois" : f32[2,4]
+  %7 = const : i64[2]{0, 0}
+  %8 = roi_align(%0, %6, %7) {output_height=2, output_width=2}
+  return %2, %3, %5, %8)"},
+    {"fallback_pools", R"(
+  %0 = input "x" : f32[1,3,8,8,8]
+  %1 = max_pool(%0) {kernel_shape=[2, 2, 2]}
+  %2 = average_pool(%0) {kernel_shape=[2, 2, 2]}
+  %3 = param "w" : f32[4,3,2,2,2]#seed=1
+  %4 = conv(%0, %3)
+  return %1, %2, %4)"},
+};
 
 Tensor random_tensor(const tensor::TensorType& type) {
   Tensor t = Tensor::zeros(type.dtype, type.shape.to_dims());
@@ -196,7 +276,7 @@ class NoAllocation : public testing::TestWithParam<std::tuple<size_t, int>> {};
 
 TEST_P(NoAllocation, WhileAProgramRuns) {
   const auto [which, threads] = GetParam();
-  std::string body = cases()[which].body;
+  const std::string body = kCases[which].body;
   const auto model =
       std::make_shared<const PreparedModel>(ir::parse("graph \"g\"" + body + "\n", ops::table()));
   Session session(model, {.threads = threads});
@@ -213,9 +293,10 @@ TEST_P(NoAllocation, WhileAProgramRuns) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Programs, NoAllocation,
-                         testing::Combine(testing::Range<size_t>(0, cases().size()), testing::Values(1, 4)),
+                         testing::Combine(testing::Range<size_t>(0, std::size(kCases)),
+                                          testing::Values(1, 4)),
                          [](const auto& one) {
-                           return cases()[std::get<0>(one.param)].name + "_" +
+                           return std::string(kCases[std::get<0>(one.param)].name) + "_" +
                                   std::to_string(std::get<1>(one.param)) + "_threads";
                          });
 

@@ -1,4 +1,5 @@
-// How a kernel offers itself to the compiler: says yes or why not, then binds itself to one node with fixed shapes.
+// How a kernel offers itself to the compiler: says yes or why not, then binds itself to one node with fixed
+// shapes.
 #pragma once
 
 #include <atomic>
@@ -16,9 +17,9 @@ namespace trireme::ir {
 /// Why a kernel cannot run a node, in words; nullopt means it can.
 using Refusal = std::optional<std::string>;
 
-/// What a kernel found wrong with the data it was given (an index out of range): kernels cannot throw, so the first
-/// one to fail records it here and goes on without touching memory outside its operands. Whoever runs kernels throws
-/// invalid_argument from it afterwards.
+/// What a kernel found wrong with the data it was given (an index out of range): kernels cannot throw, so the
+/// first one to fail records it here and goes on without touching memory outside its operands. Whoever runs
+/// kernels throws invalid_argument from it afterwards.
 class RunStatus {
  public:
   /// Records a failure unless there is one already; `message` must live for ever (a literal). Any thread.
@@ -57,7 +58,7 @@ struct RunArgs {
 struct KernelInit {
   const NodeView& node;  ///< shapes static; valid only during prepare
   base::SharedCache& packs;
-  int threads;           ///< team size of the stream that will run it; results must not depend on it
+  int threads;  ///< team size of the stream that will run it; results must not depend on it
 };
 
 /// A kernel bound to one node. `run` must not allocate, lock or throw; all decisions were made in prepare.
@@ -78,7 +79,8 @@ struct Kernel {
   uint32_t may_overwrite = 0;
 };
 
-/// Key of a packed weight in KernelInit::packs: the address of the constant plus the packing's name and parameters.
+/// Key of a packed weight in KernelInit::packs: the address of the constant plus the packing's name and
+/// parameters.
 std::string pack_key(const tensor::Tensor& weight, std::string_view format);
 
 /// An operator: its schema, and its kernels in the order they are tried.

@@ -1,4 +1,5 @@
-// What the system knows about an operator: one record per op, read by the graph, the passes, the compiler, the planner.
+// What the system knows about an operator: one record per op, read by the graph, the passes, the compiler,
+// the planner.
 #pragma once
 
 #include <functional>
@@ -16,15 +17,17 @@ class Graph;
 struct Node;
 enum class ValueId : uint32_t;
 
-/// A node with the types of its operands and what is known of their values, as infer, cost and kernels see it.
+/// A node with the types of its operands and what is known of their values, as infer, cost and kernels see
+/// it.
 struct NodeView {
   const Attrs& attrs;
-  std::vector<tensor::TensorType> in;          ///< an absent optional operand has rank 0 and present(i) == false
-  std::vector<tensor::TensorType> out;         ///< empty while inferring
-  std::vector<const tensor::Tensor*> known;    ///< known[i]: the value of operand i if it is constant, else null
+  std::vector<tensor::TensorType> in;   ///< an absent optional operand has rank 0 and present(i) == false
+  std::vector<tensor::TensorType> out;  ///< empty while inferring
+  std::vector<const tensor::Tensor*>
+      known;  ///< known[i]: the value of operand i if it is constant, else null
   std::vector<bool> is_present;
-  size_t out_count = 1;                        ///< results asked for
-  std::string_view name = {};                  ///< for messages
+  size_t out_count = 1;        ///< results asked for
+  std::string_view name = {};  ///< for messages
 
   bool present(size_t i) const { return i < is_present.size() && is_present[i]; }
   /// The constant value of operand i, or null.
@@ -47,36 +50,39 @@ struct AttrSpec {
   std::string doc;
 };
 
-/// Types of the results from the types (and known values) of the operands. A dimension that depends on data that is
-/// not known is Dim::unknown(); when every operand's value is known, every dimension must come out static.
-/// Throws invalid_argument for operands the op does not take.
+/// Types of the results from the types (and known values) of the operands. A dimension that depends on data
+/// that is not known is Dim::unknown(); when every operand's value is known, every dimension must come out
+/// static. Throws invalid_argument for operands the op does not take.
 using InferFn = std::function<std::vector<tensor::TensorType>(const NodeView&)>;
 /// Adds simpler nodes to the graph that compute the same results; returns them in order.
 using ExpandFn = std::function<std::vector<ValueId>(Graph&, const Node&)>;
-/// Adds the nodes that compute the gradients of the operands from those of the results; one entry per operand.
-using GradFn = std::function<std::vector<std::optional<ValueId>>(Graph&, const Node&, std::span<const ValueId>)>;
+/// Adds the nodes that compute the gradients of the operands from those of the results; one entry per
+/// operand.
+using GradFn =
+    std::function<std::vector<std::optional<ValueId>>(Graph&, const Node&, std::span<const ValueId>)>;
 using CostFn = std::function<Cost(const NodeView&)>;
 
 struct OpSchema {
-  std::string name;                ///< snake_case, unique
-  std::string doc;                 ///< one sentence with the formula
-  /// Index notation "...mk,kn->...mn": upper part checks shapes, counts FLOPs and says what may be split. Empty where
-  /// shapes do not follow from it.
+  std::string name;  ///< snake_case, unique
+  std::string doc;   ///< one sentence with the formula
+  /// Index notation "...mk,kn->...mn": upper part checks shapes, counts FLOPs and says what may be split.
+  /// Empty where shapes do not follow from it.
   std::string dims = {};
-  std::string sums = {};           ///< indices that are summed over: splitting one leaves partial results
-  std::string whole = {};          ///< indices that never split
-  size_t min_in = 1, max_in = 1;   ///< max_in = kVariadic: any number
+  std::string sums = {};          ///< indices that are summed over: splitting one leaves partial results
+  std::string whole = {};         ///< indices that never split
+  size_t min_in = 1, max_in = 1;  ///< max_in = kVariadic: any number
   size_t min_out = 1, max_out = 1;
   std::vector<AttrSpec> attrs = {};
-  InferFn infer = {};              ///< if empty, inferred from `dims`
+  InferFn infer = {};  ///< if empty, inferred from `dims`
   ExpandFn expand = {};
-  CostFn cost = {};                ///< if empty: from `dims`, else bytes of the operands and one flop per result element
+  CostFn cost = {};  ///< if empty: from `dims`, else bytes of the operands and one flop per result element
   GradFn grad = {};
-  std::string why_no_grad = {};    ///< must be set where grad is empty
-  std::string onnx = {};           ///< ONNX operator of the same operands, attributes and meaning (newest opset), or ""
-  bool is_view = false;            ///< result 0 has the bytes of operand 0: costs nothing
-  bool is_random = false;          ///< never folded, never merged with an equal node
-  bool is_control = false;         ///< runs subgraphs; the engine executes it
+  std::string why_no_grad = {};  ///< must be set where grad is empty
+  std::string onnx =
+      {};                ///< ONNX operator of the same operands, attributes and meaning (newest opset), or ""
+  bool is_view = false;  ///< result 0 has the bytes of operand 0: costs nothing
+  bool is_random = false;   ///< never folded, never merged with an equal node
+  bool is_control = false;  ///< runs subgraphs; the engine executes it
   bool updates_state = false;
 };
 inline constexpr size_t kVariadic = 1u << 30;
