@@ -71,8 +71,8 @@ def add_slow(repository, name="slow", rounds=220):
     """A chain of matrix products [batch, 512]: some tens of milliseconds a run, so that queues fill."""
     weight = onnx.numpy_helper.from_array(np.eye(512, dtype=np.float32) * 0.999, "w")
     nodes = [helper.make_node("MatMul", [f"x{i}", "w"], [f"x{i + 1}"]) for i in range(rounds)]
-    save(nodes, [value("x0", TensorProto.FLOAT, [64, 512])], [value(f"x{rounds}", TensorProto.FLOAT, [64, 512])],
-         repository / name / "model.onnx", [weight])
+    save(nodes, [value("x0", TensorProto.FLOAT, [64, 512])],
+         [value(f"x{rounds}", TensorProto.FLOAT, [64, 512])], repository / name / "model.onnx", [weight])
 
 
 class Server:
@@ -82,8 +82,8 @@ class Server:
         self.log = []
         self.port = None
         self.process = subprocess.Popen(
-            [TRIREME, "serve", "--model-repository", str(repository), "--host", "127.0.0.1", "--http-port", "0",
-             *options], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+            [TRIREME, "serve", "--model-repository", str(repository), "--host", "127.0.0.1",
+             "--http-port", "0", *options], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
         self._listening = threading.Event()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()

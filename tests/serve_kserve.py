@@ -144,8 +144,8 @@ def misaligned_binary():
     values, _ = simple_inputs(1, seed=4)
     for pad in range(8):
         head = json.dumps({"id": "x" * pad, "inputs": [
-            {"name": f"INPUT{i}", "shape": [1, 16], "datatype": "INT32", "parameters": {"binary_data_size": 64}}
-            for i in (0, 1)]}).encode()
+            {"name": f"INPUT{i}", "shape": [1, 16], "datatype": "INT32",
+             "parameters": {"binary_data_size": 64}} for i in (0, 1)]}).encode()
         status, _, body = post("/v2/models/simple/infer", head + values.tobytes(),
                                {"Inference-Header-Content-Length": str(len(head))})
         assert status == 200, body
@@ -181,7 +181,8 @@ def bad_requests():
     wrong.set_data_from_numpy(np.zeros((1, 16), np.float32))
     refused("dtype", "data-type is 'FP32', but model 'simple' expects 'INT32'",
             lambda: c.infer("simple", [wrong, inputs[1]]), 400)
-    refused("rows", "inference request batch-size must be <= 8", lambda: c.infer("configured", simple_inputs(9)[1]))
+    refused("rows", "inference request batch-size must be <= 8",
+            lambda: c.infer("configured", simple_inputs(9)[1]))
     refused("output", "unexpected inference output", lambda: c.infer(
         "simple", inputs, outputs=[triton.InferRequestedOutput("NOPE")]), 400)
     refused("model", "is not found", lambda: c.infer("nothing", inputs), 404)
@@ -194,8 +195,10 @@ def malformed_bodies():
     other = {"name": "INPUT1", "shape": [1, 16], "datatype": "INT32", "data": [0] * 16}
     bad = [b"", b"[]", b"{", b"nonsense", b'{"inputs":3}', b'{"inputs":[]}', b"[" * 5000,
            {"inputs": [tensor, other]}, {"inputs": [tensor | {"data": [1] * 15}, other]},
-           {"inputs": [tensor | {"data": [[1] * 8, [1] * 8]}, other]}, {"inputs": [tensor | {"data": ["a"] * 16}, other]},
-           {"inputs": [tensor | {"data": [1.5] * 16}, other]}, {"inputs": [tensor | {"data": [2**40] * 16}, other]},
+           {"inputs": [tensor | {"data": [[1] * 8, [1] * 8]}, other]},
+           {"inputs": [tensor | {"data": ["a"] * 16}, other]},
+           {"inputs": [tensor | {"data": [1.5] * 16}, other]},
+           {"inputs": [tensor | {"data": [2**40] * 16}, other]},
            {"inputs": [tensor | {"shape": [1, -16], "data": [1] * 16}, other]},
            {"inputs": [tensor | {"shape": [2**62, 2**62], "data": [1]}, other]},
            {"inputs": [tensor | {"datatype": "INT33", "data": [1] * 16}, other]},
@@ -209,7 +212,8 @@ def malformed_bodies():
     for header in ("-1", "abc", str(len(good) + 1), "99999999999999999999"):
         assert post(path, good, {"Inference-Header-Content-Length": header})[0] == 400, header
     assert post(path, good + b"extra", {"Inference-Header-Content-Length": str(len(good))})[0] == 400
-    late = json.dumps({"inputs": [{"data": [[1] * 16], **tensor}, other]}).encode()  # data before its shape and type
+    # Data before its shape and type.
+    late = json.dumps({"inputs": [{"data": [[1] * 16], **tensor}, other]}).encode()
     assert post(path, good)[0] == 200 and post(path, late)[0] == 200
     assert json.loads(post(path, late)[2])["outputs"] == json.loads(post(path, good)[2])["outputs"]
     assert post("/v2/models/simple/versions/1/infer", good)[0] == 200
@@ -350,7 +354,8 @@ def leaving_client():
         server = own
         try:
             head, blob = slow_body()
-            request = (f"POST /v2/models/slow/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {len(head) + len(blob)}\r\n"
+            request = ("POST /v2/models/slow/infer HTTP/1.1\r\nHost: x\r\n"
+                       f"Content-Length: {len(head) + len(blob)}\r\n"
                        f"Inference-Header-Content-Length: {len(head)}\r\n\r\n").encode() + head + blob
             sockets = []
             for _ in range(6):
@@ -362,7 +367,8 @@ def leaving_client():
                 s.close()
             assert send_slow()[0] == 200
             metrics = own.metrics()
-            assert metrics['nv_inference_request_failure{model="slow",version="1",reason="CANCELED"}'] >= 1, metrics
+            key = 'nv_inference_request_failure{model="slow",version="1",reason="CANCELED"}'
+            assert metrics[key] >= 1, metrics
             assert metrics['nv_inference_exec_count{model="slow",version="1"}'] < 7
         finally:
             server = main
@@ -399,7 +405,8 @@ def drain_under_load():
         assert code == 0, code
         assert not errors, errors[:3]
         assert len(answers) > 20, len(answers)
-        assert any("draining" in line for line in own.log) and any("answered_all=yes" in line for line in own.log)
+        log = "".join(own.log)
+        assert "draining" in log and "answered_all=yes" in log, log
 
 
 def not_a_repository():

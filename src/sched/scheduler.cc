@@ -2,6 +2,7 @@
 #include "sched/scheduler.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace trireme::sched {
 namespace {
@@ -113,6 +114,8 @@ void Scheduler::submit(Request request) {
     } else {
       queue_.push_back({std::move(request), waiting});
       ++stats_.accepted;
+      // An eighth of the new value: a dozen arrivals decide, one straggler does not.
+      concurrency_ += (static_cast<double>(queue_.size() + running_) - concurrency_) / 8;
     }
   }
   if (refusal != nullptr) return refuse(request, Ending::refused, base::ErrorCode::unavailable, refusal);
@@ -130,7 +133,9 @@ Scheduler::Taken Scheduler::take(int64_t now_ns) {
   waiting.reserve(queue_.size());
   for (const Item& item : queue_) waiting.push_back(item.waiting);
   BatchLimits limits = options_.limits;
-  if (closing_) limits.window_ns = 0;
+  // Who is usually here is here: waiting longer would cost latency and bring nobody.
+  const bool is_complete = static_cast<double>(queue_.size() + running_) >= concurrency_ - 0.5;
+  if (closing_ || (options_.is_window_adaptive && is_complete)) limits.window_ns = 0;
   Decision decision = decide(waiting, now_ns, limits, compute_ns_);
   taken.wake_ns = decision.wake_ns;
   if (!decision.take.empty()) {
@@ -162,6 +167,7 @@ std::vector<Request> Scheduler::next_batch() {
     if (!taken.empty()) {
       ++busy_;
       if (!taken.batch.empty()) ++stats_.batches;
+      running_ += taken.batch.size();
       const bool more = !queue_.empty();
       lock.unlock();
       if (more) changed_.notify_one();  // another instance may take what is left
@@ -193,11 +199,21 @@ void Scheduler::work(BatchRunner& runner) {
     if (batch.empty()) return;
     const int64_t start = clock_.now_ns();
     for (Request& r : batch) r.timing.started_ns = start;
-    runner.run(batch, clock_, on_batch_);
+    size_t count = batch.size();
+    // Before the sinks are called: a client that sends its next request at once must not count itself twice.
+    const auto on_batch = [&](const Timing& timing) {
+      {
+        const std::lock_guard lock(mutex_);
+        running_ -= std::exchange(count, 0);
+      }
+      if (on_batch_) on_batch_(timing);
+    };
+    runner.run(batch, clock_, on_batch);
     batch.clear();  // requests hold memory of their clients: free it before waiting
     const std::lock_guard lock(mutex_);
     // A quarter of the new value: follows a change of load within a few batches, shrugs off one outlier.
     compute_ns_ += (clock_.now_ns() - start - compute_ns_) / 4;
+    running_ -= count;
     if (--busy_ == 0 && queue_.empty()) idle_.notify_all();
   }
 }

@@ -17,11 +17,12 @@ namespace trireme::sched {
 struct SchedulerOptions {
   BatchLimits limits;
   Padding padding;
-  size_t max_queue = 1024;         ///< requests waiting; further ones are refused
-  int instances = 1;               ///< sessions that run batches side by side
-  engine::SessionOptions session;  ///< threads per instance
-  bool pin = false;                ///< pins instance i to the i-th group of `cpus`, one for each thread
-  std::vector<int> cpus = {};      ///< what pinning hands out, in order
+  bool is_window_adaptive = false;  ///< the window ends once as many wait as are usually in flight
+  size_t max_queue = 1024;          ///< requests waiting; further ones are refused
+  int instances = 1;                ///< sessions that run batches side by side
+  engine::SessionOptions session;   ///< threads per instance
+  bool pin = false;                 ///< pins instance i to the i-th group of `cpus`, one for each thread
+  std::vector<int> cpus = {};       ///< what pinning hands out, in order
   std::vector<WarmUp> warm_up = {};
 };
 
@@ -78,6 +79,8 @@ class Scheduler {
   std::condition_variable changed_, idle_;
   std::vector<Item> queue_;  ///< in order of arrival
   bool closing_ = false;
+  size_t running_ = 0;          ///< requests in batches now
+  double concurrency_ = 0;      ///< smoothed number of requests in flight, seen by arriving ones
   int busy_ = 0;                ///< instances with a batch or refusals in hand
   int ready_ = 0;               ///< instances warmed up or failed
   std::exception_ptr failure_;  ///< of an instance's start

@@ -234,6 +234,20 @@ TEST(Scheduler, ManyThreadsManyInstances) {
   EXPECT_EQ(batches, static_cast<int64_t>(scheduler.stats().batches));
 }
 
+TEST(Scheduler, AnAdaptiveWindowDoesNotMakeALoneClientWait) {
+  base::SystemClock clock;
+  SchedulerOptions o = options(8, 10'000);
+  o.is_window_adaptive = true;
+  Scheduler scheduler(small_model(), o, clock);
+  const int64_t start = clock.now_ns();
+  for (unsigned i = 0; i < 20; ++i) {
+    Answer a;
+    scheduler.submit(request(input(1, i), a));
+    EXPECT_FALSE(a.future.get().error);
+  }
+  EXPECT_LT(clock.now_ns() - start, 5'000 * base::kNsPerMs);
+}
+
 TEST(Scheduler, AFailingWarmUpIsThrown) {
   base::SystemClock clock;
   SchedulerOptions o = options(8, 0);

@@ -123,6 +123,7 @@ void InferHandler::start_object() {
 
 At InferHandler::array_at() const {
   switch (at_) {
+    case At::before: base::fail_invalid("failed to parse the request JSON buffer: expected an object");
     case At::root: return key_ == "inputs" ? At::inputs : key_ == "outputs" ? At::outputs : At::skip;
     case At::input: return key_ == "shape" ? At::shape : key_ == "data" ? At::data : At::skip;
     case At::output:

@@ -46,7 +46,8 @@ struct ServeOptions {
     f.add("max_batch", &max_batch, "rows of a batch where the model's config does not say")
         .at_least(1)
         .at_most(65536);
-    f.add("batch_window", &batch_window, "how long the oldest request waits for a fuller batch");
+    f.add("batch_window", &batch_window,
+          "longest wait of a request for a fuller batch; ends when as many wait as usual");
     f.add("buckets", &buckets, "row counts that batches are filled up to").at_least(1);
     f.add("length_buckets", &length_buckets, "token counts that texts are filled up to").at_least(1);
     f.add("request_timeout", &request_timeout, "longest time in the queue; 0: no limit");

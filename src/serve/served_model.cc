@@ -240,10 +240,14 @@ void ServedModel::finish(Call& call) const {
 base::Json ServedModel::metadata(const std::vector<std::string>& versions) const {
   base::Json list = base::Json::array();
   for (const std::string& v : versions) list.push_back(v);
+  // Of an encoder's alternatives the metadata names the text, so that what a client reads there is one valid
+  // request; the configuration lists all as optional.
+  std::vector<TensorConfig> inputs = config_.inputs;
+  if (text_) inputs.resize(1);
   return base::Json::object({{"name", name()},
                              {"versions", std::move(list)},
                              {"platform", config_.platform},
-                             {"inputs", tensors_json(config_.inputs, config_.is_batched())},
+                             {"inputs", tensors_json(inputs, config_.is_batched())},
                              {"outputs", tensors_json(config_.outputs, config_.is_batched())}});
 }
 

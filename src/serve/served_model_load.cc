@@ -102,6 +102,7 @@ sched::SchedulerOptions ServedModel::scheduler_options(const ServeOptions& optio
     out.limits.window_ns =
         config_.max_queue_delay_us ? *config_.max_queue_delay_us * base::kNsPerUs : options.batch_window.ns;
     out.limits.preferred = config_.preferred_batch_size;
+    out.is_window_adaptive = !config_.max_queue_delay_us;  // a delay that was asked for is kept to the letter
   }
   out.padding.is_batched = is_batched;
   if (is_batched) out.padding.row_buckets = buckets_up_to(options.buckets, out.limits.max_rows);
