@@ -201,5 +201,40 @@ std::vector<std::string> all_passes() {
 INSTANTIATE_TEST_SUITE_P(Passes, GoldenPass, testing::ValuesIn(all_passes()),
                          [](const auto& one) { return one.param; });
 
+TEST(RunPasses, StopsAfterSkipsAndRecords) {
+  ir::Graph g = ir::parse(
+      "graph \"g\"\n %0 = input \"x\" : f32[2]\n %1 = identity(%0)\n %2 = const : f32[]{2}\n %3 = neg(%2)\n"
+      " %4 = add(%1, %3)\n return %4 \"y\"\n",
+      ops::table());
+  ir::Graph stopped = g;
+  const auto records = run_passes(prepare_passes(), stopped, {.stop_after = "noops"});
+  ASSERT_EQ(records.size(), 1u);
+  EXPECT_EQ(records[0].changes, 1u);
+  EXPECT_EQ(stopped.nodes().size(), 2u);
+  const auto without = run_passes(prepare_passes(), g, {.off = {"noops"}});
+  EXPECT_EQ(without.size() + 1, prepare_passes().size());
+  EXPECT_EQ(g.nodes().size(), 2u);  // the identity stays, the constant is computed
+  EXPECT_THROW(run_passes(prepare_passes(), g, {.stop_after = "nothing"}), base::Error);
+}
+
+TEST(BindShapes, FollowsShapeArithmetic) {
+  // The batch goes through shape -> gather -> concat -> reshape and comes out static.
+  const ir::Graph g = ir::parse(R"(graph "g"
+  %0 = input "x" : f32[batch,2,6]
+  %1 = const : i64[1]{0}
+  %2 = const : i64[1]{-1}
+  %3 = shape(%0)
+  %4 = gather(%3, %1)
+  %5 = concat(%4, %2) {axis=0}
+  %6 = reshape(%0, %5)
+  return %6 "y"
+)",
+                                ops::table());
+  const ir::Graph bound = bind_shapes(g, {{5, 2, 6}});
+  EXPECT_EQ(bound.type(bound.outputs()[0]).shape, (tensor::Shape{5, 12}));
+  EXPECT_EQ(bound.nodes().size(), 1u);
+  ir::verify(bound);
+}
+
 }  // namespace
 }  // namespace trireme::passes

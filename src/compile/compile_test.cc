@@ -143,6 +143,19 @@ TEST(Compile, ResultsTakeTheBytesOfOperandsThatDie) {
   EXPECT_EQ(p.memory.arena_bytes, 1024);  // one buffer for the whole chain
 }
 
+TEST(Compile, FusedRunsTakeTheBytesOfAnOperandThatDies) {
+  const Program p = compiled(R"(graph "fused"
+  %0 = input "x" : f32[16,16]
+  %1 = transpose(%0) {perm=[1, 0]}
+  %2 = fused_elementwise(%0, %1) {params=[0.0, 0.0, 0.0, 0.0], steps=["r0 exp i1", "o0 add r0 i0"]}
+  %3 = softmax(%2)
+  return %3 "y"
+)");
+  expect_sound(p);
+  EXPECT_EQ(p.steps[1].kernel, "vector_in_place");
+  EXPECT_EQ(p.memory.arena_bytes, 1024);
+}
+
 TEST(Compile, AnOperandReadLaterKeepsItsBytes) {
   const Program p = compiled(R"(graph "alive"
   %0 = input "x" : f32[256]

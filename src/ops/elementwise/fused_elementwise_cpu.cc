@@ -108,13 +108,27 @@ ir::BoundKernel prepare(const ir::KernelInit& init) {
   }};
 }
 
+/// True if only the last step writes a result: then no operand is read after a result was written.
+bool writes_last(const ir::NodeView& n) {
+  const std::vector<std::string> steps = n.attrs.get_strings("steps");
+  return std::none_of(steps.begin(), steps.end() - 1, [](const std::string& s) { return s[0] == 'o'; });
+}
+
 }  // namespace
 
 std::vector<ir::Kernel> fused_elementwise_cpu_kernels() {
+  ir::Kernel in_place{.name = "vector_in_place"};
+  in_place.refuse = [](const ir::NodeView& n) -> ir::Refusal {
+    if (!writes_last(n)) return "a result is written before the last step";
+    return refuse(n);
+  };
+  in_place.prepare = prepare;
+  // An operand of the result's size is a full one, read tile by tile before the result is written there.
+  in_place.may_overwrite = (1u << kMaxFusedInputs) - 1;
   ir::Kernel k{.name = "vector"};
   k.refuse = refuse;
   k.prepare = prepare;
-  return {k};
+  return {in_place, k};
 }
 
 }  // namespace trireme::ops
