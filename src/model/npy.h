@@ -24,4 +24,8 @@ void write_npy(const std::string& path, const tensor::Tensor& t);
 /// Reads the arrays of a .npz file (zip; stored or deflated), names without ".npy", in file order.
 std::vector<std::pair<std::string, tensor::Tensor>> read_npz(const std::string& path);
 
+/// Reads .npz bytes that `owner` keeps alive.
+std::vector<std::pair<std::string, tensor::Tensor>> parse_npz(std::string_view bytes,
+                                                              const std::shared_ptr<const void>& owner);
+
 }  // namespace trireme::model

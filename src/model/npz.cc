@@ -116,20 +116,29 @@ tensor::Tensor read_member(std::string_view file, const Entry& entry,
 
 }  // namespace
 
-std::vector<std::pair<std::string, tensor::Tensor>> read_npz(const std::string& path) {
-  const auto file = base::MappedFile::open(path);
+std::vector<std::pair<std::string, tensor::Tensor>> parse_npz(std::string_view bytes,
+                                                              const std::shared_ptr<const void>& owner) {
   std::vector<std::pair<std::string, tensor::Tensor>> arrays;
-  for (const Entry& entry : read_directory(file->text())) {
+  for (const Entry& entry : read_directory(bytes)) {
     std::string name(entry.name.substr(0, 200));
     if (!name.ends_with(".npy")) continue;
     name.resize(name.size() - 4);
     try {
-      arrays.emplace_back(name, read_member(file->text(), entry, file));
+      arrays.emplace_back(name, read_member(bytes, entry, owner));
     } catch (const base::Error& e) {
-      throw e.with(base::concat("array '", name, "' of '", path, "'"));
+      throw e.with(base::concat("array '", name, "'"));
     }
   }
   return arrays;
+}
+
+std::vector<std::pair<std::string, tensor::Tensor>> read_npz(const std::string& path) {
+  const auto file = base::MappedFile::open(path);
+  try {
+    return parse_npz(file->text(), file);
+  } catch (const base::Error& e) {
+    throw e.with(base::concat("file '", path, "'"));
+  }
 }
 
 }  // namespace trireme::model

@@ -242,8 +242,12 @@ std::vector<ValueId> Importer::add_operator(const NodeProto& node, PendingNode p
     return *results;
   }
   const ir::OpDef& op = need_onnx_op(pending.op_type);
-  return scope.graph.add(op, std::move(pending.in), std::move(pending.attrs), pending.out_count,
-                         pending.from);
+  // Kernels write every result the op must have, also those that the file does not name.
+  const size_t made = std::max(pending.out_count, op.schema.min_out);
+  std::vector<ValueId> results =
+      scope.graph.add(op, std::move(pending.in), std::move(pending.attrs), made, pending.from);
+  results.resize(pending.out_count);
+  return results;
 }
 
 void Importer::inline_call(const FunctionProto& function, const NodeProto& node, Scope& scope) {
