@@ -192,6 +192,8 @@ class Repeater {
     return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count();
   }
   const compile::Program& program() { return session_.prepare(shapes_); }
+  /// Of one run: the program may cover a slice of the batch.
+  double flop() { return program().cost().flop * static_cast<double>(session_.slices(shapes_)); }
 
  private:
   engine::Session& session_;
@@ -206,7 +208,7 @@ class Repeater {
 void loop_runs(Repeater& repeater) {
   const compile::Program& program = repeater.program();
   base::Json ready = base::Json::object();
-  ready.set("gflop", program.cost().flop / 1e9);
+  ready.set("gflop", repeater.flop() / 1e9);
   ready.set("weight_bytes", program.memory.constant_bytes);
   std::cout << ready.dump() << std::endl;
   for (double budget_ms = 0; std::cin >> budget_ms;) {
@@ -233,13 +235,13 @@ void time_runs(engine::Session& session, Repeater& repeater, const RunOptions& o
   const auto quantile = [&](double q) {
     return us[static_cast<size_t>(q * static_cast<double>(us.size() - 1))];
   };
-  const ir::Cost cost = repeater.program().cost();
+  const double flop = repeater.flop();
   report.set("runs", static_cast<int64_t>(us.size()));
   report.set("min_us", us.front());
   report.set("p50_us", quantile(0.5));
   report.set("p99_us", quantile(0.99));
-  report.set("gflop", cost.flop / 1e9);
-  report.set("gflop_per_s", cost.flop / us.front() / 1e3);
+  report.set("gflop", flop / 1e9);
+  report.set("gflop_per_s", flop / us.front() / 1e3);
   report.set("threads", session.threads());
   report.set("arena_bytes", session.arena_bytes());
   report.set("peak_rss_bytes", base::peak_resident_bytes());
@@ -247,7 +249,7 @@ void time_runs(engine::Session& session, Repeater& repeater, const RunOptions& o
     std::printf(
         "%zu runs, %d threads: min %.1f us, p50 %.1f us, p99 %.1f us, %.1f GFLOP/s at the best; peak RSS "
         "%.1f MiB\n",
-        us.size(), session.threads(), us.front(), quantile(0.5), quantile(0.99), cost.flop / us.front() / 1e3,
+        us.size(), session.threads(), us.front(), quantile(0.5), quantile(0.99), flop / us.front() / 1e3,
         static_cast<double>(base::peak_resident_bytes()) / (1 << 20));
   }
 }

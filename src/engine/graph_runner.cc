@@ -2,8 +2,11 @@
 #include "engine/graph_runner.h"
 
 #include <algorithm>
+#include <atomic>
+#include <exception>
 #include <unordered_map>
 
+#include "engine/batch_rows.h"
 #include "engine/control.h"
 #include "engine/segments.h"
 #include "ops/table.h"
@@ -22,21 +25,42 @@ void* Arena::reserve(int64_t bytes) {
   return memory_.get();
 }
 
+/// One executor with the addresses of its next slice. Several lanes run slices of one batch at the same time.
+struct Lane {
+  std::unique_ptr<runtime::Executor> executor;
+  std::vector<const void*> in;
+  std::vector<void*> out;
+  std::exception_ptr failure;
+};
+
 struct CompiledShape {
   std::vector<Dims> shapes;  ///< of the inputs: the key
   ir::Graph bound;
   Segments segments;
-  std::unique_ptr<runtime::Executor> executor;
-  void* arena = nullptr;  ///< what the executor was bound to last
+  int64_t slices = 1;       ///< the program covers rows / slices rows of the batch
+  std::vector<Lane> lanes;  ///< at least one
+  void* arena = nullptr;    ///< what the executors were bound to last
   std::unique_ptr<GraphRunner> rest;
   SubgraphCache subgraphs;  ///< runners of branches and loop bodies
-  std::vector<const void*> in_pointers;
-  std::vector<void*> out_pointers;
   uint64_t last_used = 0;
+
+  const compile::Program& program() const { return lanes[0].executor->program(); }
+  /// Extents of result i over all slices; whether `dims` are those.
+  Dims out_dims(size_t i) const {
+    Dims dims = program().slot(program().outputs[i]).dims;
+    if (slices > 1) dims[0] *= slices;
+    return dims;
+  }
+  bool has_out_dims(size_t i, const Dims& dims) const {
+    const Dims& one = program().slot(program().outputs[i]).dims;
+    if (slices == 1) return dims == one;
+    return dims.size() == one.size() && dims[0] == one[0] * slices &&
+           std::equal(dims.begin() + 1, dims.end(), one.begin() + 1);
+  }
 };
 
 GraphRunner::GraphRunner(ir::Graph graph, RunnerContext& context)
-    : graph_(std::move(graph)), context_(context) {}
+    : graph_(std::move(graph)), context_(context), serial_stream_(context.device.open_stream(serial_pool_)) {}
 GraphRunner::~GraphRunner() = default;
 
 void GraphRunner::check_types(const std::vector<Tensor>& inputs) const {
@@ -49,6 +73,16 @@ void GraphRunner::check_types(const std::vector<Tensor>& inputs) const {
                   tensor::name_of(inputs[i].dtype()), ", the model takes ", tensor::name_of(v.type.dtype));
   }
 }
+
+namespace {
+
+/// The same shapes with another number of rows.
+std::vector<Dims> with_rows(std::vector<Dims> shapes, int64_t rows) {
+  for (Dims& dims : shapes) dims[0] = rows;
+  return shapes;
+}
+
+}  // namespace
 
 CompiledShape& GraphRunner::compiled_for(const std::vector<Tensor>& inputs) {
   const auto same = [&](const CompiledShape& c) {
@@ -81,43 +115,108 @@ CompiledShape& GraphRunner::compiled_for(std::vector<Dims> shapes) {
   return *last_;
 }
 
+std::shared_ptr<const compile::Program> GraphRunner::compile_ready(ir::Graph& ready, int threads) {
+  passes::run_passes(passes::bucket_passes(), ready, context_.passes);
+  compile::CompileOptions options = context_.compile;
+  options.threads = threads;
+  return std::make_shared<compile::Program>(compile::compile(ready, options, context_.packs));
+}
+
+SlicePlan GraphRunner::slice_plan(const CompiledShape& shape) {
+  const int64_t rows = shape.shapes.empty() || shape.shapes[0].empty() ? 1 : shape.shapes[0][0];
+  if (rows < 2 || !shape.segments.complete || context_.device.kind() != tensor::DeviceKind::cpu) return {};
+  for (ir::ValueId id : graph_.inputs()) {
+    const tensor::Shape& declared = graph_.type(id).shape;
+    if (!declared.has_rank() || declared.rank() == 0 || declared[0].is_static()) return {};
+  }
+  // Rows of types narrower than a byte may begin inside one.
+  const auto has_whole_bytes = [&](ir::ValueId id) {
+    const tensor::DType type = graph_.type(id).dtype;
+    return tensor::bytes_of(type, 2) == 2 * tensor::bytes_of(type, 1);
+  };
+  if (!std::all_of(graph_.inputs().begin(), graph_.inputs().end(), has_whole_bytes)) return {};
+  if (!std::all_of(graph_.outputs().begin(), graph_.outputs().end(), has_whole_bytes)) return {};
+  if (!rows_are_independent(shape.segments.ready, rows)) return {};
+  Segments one = cut_segments(passes::bind_shapes(graph_, with_rows(shape.shapes, 1)));
+  if (!one.complete) return {};
+  return plan_slices(*compile_ready(one.ready, 1), rows, context_.pool.size());
+}
+
 std::unique_ptr<CompiledShape> GraphRunner::compile_shape(const std::vector<Dims>& shapes) {
   auto made = std::make_unique<CompiledShape>();
   made->shapes = shapes;
   made->bound = passes::bind_shapes(graph_, shapes);
   made->segments = cut_segments(made->bound);
-  ir::Graph& ready = made->segments.ready;
-  passes::run_passes(passes::bucket_passes(), ready, context_.passes);
-  auto program =
-      std::make_shared<compile::Program>(compile::compile(ready, context_.compile, context_.packs));
-  made->executor = std::make_unique<runtime::Executor>(std::move(program));
-  made->in_pointers.resize(shapes.size());
-  made->out_pointers.resize(made->executor->program().outputs.size());
+  const SlicePlan plan = slice_plan(*made);
+  if (plan.slices > 1) {
+    made->slices = plan.slices;
+    made->bound = passes::bind_shapes(graph_, with_rows(shapes, shapes[0][0] / plan.slices));
+    made->segments = cut_segments(made->bound);
+  }
+  const int threads = plan.lanes > 1 ? 1 : context_.compile.threads;
+  const std::shared_ptr<const compile::Program> program = compile_ready(made->segments.ready, threads);
+  made->lanes.resize(static_cast<size_t>(plan.lanes));
+  for (Lane& lane : made->lanes) {
+    lane.executor = std::make_unique<runtime::Executor>(program);
+    lane.in.resize(shapes.size());
+    lane.out.resize(program->outputs.size());
+  }
   if (!made->segments.complete) {
     made->rest = std::make_unique<GraphRunner>(std::move(made->segments.rest), context_);
   }
   return made;
 }
 
+void GraphRunner::bind_arena(CompiledShape& shape) {
+  const int64_t stride = (shape.program().memory.arena_bytes + 63) / 64 * 64;
+  void* arena = context_.arena.reserve(stride * static_cast<int64_t>(shape.lanes.size()));
+  if (arena == shape.arena) return;
+  for (size_t i = 0; i < shape.lanes.size(); ++i) {
+    shape.lanes[i].executor->bind_arena(static_cast<std::byte*>(arena) + static_cast<int64_t>(i) * stride);
+  }
+  shape.arena = arena;
+}
+
 void GraphRunner::launch(CompiledShape& shape, const std::vector<Tensor>& inputs,
                          std::vector<Tensor>& outputs, runtime::Trace* trace) {
-  void* arena = context_.arena.reserve(shape.executor->program().memory.arena_bytes);
-  if (arena != shape.arena) {
-    shape.executor->bind_arena(arena);
-    shape.arena = arena;
+  bind_arena(shape);
+  const auto run_slice = [&](Lane& lane, int64_t slice, tensor::Stream& stream, runtime::Trace* times) {
+    for (size_t i = 0; i < inputs.size(); ++i)
+      lane.in[i] = inputs[i].raw() + inputs[i].bytes() / shape.slices * slice;
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      lane.out[i] = outputs[i].mutable_raw() + outputs[i].bytes() / shape.slices * slice;
+    }
+    lane.executor->run(lane.in, lane.out, stream, times);
+  };
+  if (shape.lanes.size() == 1) {
+    for (int64_t slice = 0; slice < shape.slices; ++slice)
+      run_slice(shape.lanes[0], slice, context_.stream, trace);
+    return;
   }
-  for (size_t i = 0; i < inputs.size(); ++i) shape.in_pointers[i] = inputs[i].raw();
-  for (size_t i = 0; i < outputs.size(); ++i) shape.out_pointers[i] = outputs[i].mutable_raw();
-  shape.executor->run(shape.in_pointers, shape.out_pointers, context_.stream, trace);
+  // Lanes take slices until none is left; which lane runs a slice changes nothing in its results.
+  std::atomic<int64_t> next{0};
+  context_.pool.run(static_cast<int64_t>(shape.lanes.size()), [&](int64_t index) {
+    Lane& lane = shape.lanes[static_cast<size_t>(index)];
+    try {
+      for (int64_t slice; (slice = next.fetch_add(1)) < shape.slices;) {
+        run_slice(lane, slice, *serial_stream_, slice == 0 ? trace : nullptr);
+      }
+    } catch (...) {
+      lane.failure = std::current_exception();
+    }
+  });
+  for (Lane& lane : shape.lanes) {
+    if (lane.failure) std::rethrow_exception(std::exchange(lane.failure, nullptr));
+  }
 }
 
 std::vector<Tensor> GraphRunner::run(const std::vector<Tensor>& inputs, runtime::Trace* trace) {
   check_types(inputs);
   CompiledShape& shape = compiled_for(inputs);
-  const compile::Program& program = shape.executor->program();
+  const compile::Program& program = shape.program();
   std::vector<Tensor> outputs;
-  for (compile::SlotId id : program.outputs) {
-    outputs.push_back(Tensor::empty(program.slot(id).dtype, program.slot(id).dims));
+  for (size_t i = 0; i < program.outputs.size(); ++i) {
+    outputs.push_back(Tensor::empty(program.slot(program.outputs[i]).dtype, shape.out_dims(i)));
   }
   launch(shape, inputs, outputs, trace);
   return shape.segments.complete ? outputs : finish(shape, inputs, std::move(outputs));
@@ -130,15 +229,16 @@ void GraphRunner::run_into(const std::vector<Tensor>& inputs, std::vector<Tensor
   if (!shape.segments.complete) {
     base::fail_unsupported("result shapes depend on data, so results cannot be written into given memory");
   }
-  const compile::Program& program = shape.executor->program();
+  const compile::Program& program = shape.program();
   base::require(outputs.size() == program.outputs.size(), "the model has ", program.outputs.size(),
                 " outputs, got room for ", outputs.size());
   for (size_t i = 0; i < outputs.size(); ++i) {
     const compile::Slot& slot = program.slot(program.outputs[i]);
-    if (outputs[i].dtype() == slot.dtype && outputs[i].dims() == slot.dims) continue;
+    if (outputs[i].dtype() == slot.dtype && shape.has_out_dims(i, outputs[i].dims())) continue;
     // Not require(): its message would be built, and allocate, on every run.
     base::fail_invalid("output '", program.output_names[i], "' has type ", tensor::name_of(slot.dtype),
-                       tensor::to_string(slot.dims), ", the given memory is ", outputs[i].type().to_string());
+                       tensor::to_string(shape.out_dims(i)), ", the given memory is ",
+                       outputs[i].type().to_string());
   }
   launch(shape, inputs, outputs, trace);
 }
@@ -181,8 +281,10 @@ std::vector<Tensor> GraphRunner::finish(CompiledShape& shape, const std::vector<
 }
 
 const compile::Program& GraphRunner::program_for(const std::vector<Dims>& shapes) {
-  return compiled_for(shapes).executor->program();
+  return compiled_for(shapes).program();
 }
+
+int64_t GraphRunner::slices(const std::vector<Dims>& shapes) { return compiled_for(shapes).slices; }
 
 bool GraphRunner::is_static(const std::vector<Dims>& shapes) {
   return compiled_for(shapes).segments.complete;

@@ -8,6 +8,7 @@
 
 #include "base/thread_pool.h"
 #include "compile/program.h"
+#include "engine/batch_rows.h"
 #include "passes/pass.h"
 #include "runtime/executor.h"
 
@@ -55,8 +56,10 @@ class GraphRunner {
   void run_into(const std::vector<tensor::Tensor>& inputs, std::vector<tensor::Tensor>& outputs,
                 runtime::Trace* trace = nullptr);
 
-  /// Compiles (or finds) the program for these shapes.
+  /// Compiles (or finds) the program for these shapes: of one slice where the batch runs in slices.
   const compile::Program& program_for(const std::vector<tensor::Dims>& shapes);
+  /// Parts of the batch that the program runs through one after another or on several threads; 1: the whole.
+  int64_t slices(const std::vector<tensor::Dims>& shapes);
   /// True if one program covers the whole graph for these shapes.
   bool is_static(const std::vector<tensor::Dims>& shapes);
   const ir::Graph& graph() const { return graph_; }
@@ -66,6 +69,9 @@ class GraphRunner {
   CompiledShape& compiled_for(const std::vector<tensor::Tensor>& inputs);
   CompiledShape& compiled_for(std::vector<tensor::Dims> shapes);
   std::unique_ptr<CompiledShape> compile_shape(const std::vector<tensor::Dims>& shapes);
+  std::shared_ptr<const compile::Program> compile_ready(ir::Graph& ready, int threads);
+  SlicePlan slice_plan(const CompiledShape& shape);
+  void bind_arena(CompiledShape& shape);
   void check_types(const std::vector<tensor::Tensor>& inputs) const;
   void launch(CompiledShape& shape, const std::vector<tensor::Tensor>& inputs,
               std::vector<tensor::Tensor>& outputs, runtime::Trace* trace);
@@ -76,6 +82,8 @@ class GraphRunner {
 
   ir::Graph graph_;
   RunnerContext& context_;
+  base::ThreadPool serial_pool_{1};
+  std::unique_ptr<tensor::Stream> serial_stream_;  ///< of lanes: kernels that stay on their thread
   std::map<std::vector<tensor::Dims>, std::unique_ptr<CompiledShape>> compiled_;
   CompiledShape* last_ = nullptr;  ///< the shape of the previous run, found without a search
   uint64_t clock_ = 0;             ///< for least recently used

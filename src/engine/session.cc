@@ -54,6 +54,8 @@ const compile::Program& Session::prepare(const std::vector<tensor::Dims>& shapes
   return runner_.program_for(shapes);
 }
 
+int64_t Session::slices(const std::vector<tensor::Dims>& shapes) { return runner_.slices(shapes); }
+
 bool Session::is_static(const std::vector<tensor::Dims>& shapes) { return runner_.is_static(shapes); }
 
 }  // namespace trireme::engine

@@ -49,6 +49,8 @@ class Session {
                 runtime::Trace* trace = nullptr);
   /// Compiles these input shapes now, so that the first request does not wait.
   const compile::Program& prepare(const std::vector<tensor::Dims>& shapes);
+  /// How many times prepare()'s program runs for one batch of these shapes.
+  int64_t slices(const std::vector<tensor::Dims>& shapes);
   bool is_static(const std::vector<tensor::Dims>& shapes);
 
   const ir::Graph& graph() const { return model_->graph(); }

@@ -1,0 +1,133 @@
+// Which graphs keep the rows of a batch apart, how batches are cut, and that cut batches give the same bytes.
+#include "engine/batch_rows.h"
+
+#include <gtest/gtest.h>
+
+#include "base/rng.h"
+#include "engine/session.h"
+#include "ops/table.h"
+#include "passes/pass.h"
+
+namespace trireme::engine {
+namespace {
+
+using tensor::Tensor;
+
+struct Case {
+  const char* name;
+  bool apart;
+  const char* body;  ///< of a graph over %0 = x f32[n,4,6] and %1 = c f32[4,6]
+};
+
+class RowIndependence : public testing::TestWithParam<Case> {};
+
+TEST_P(RowIndependence, FollowsTheOps) {
+  const std::string text = std::string(
+                               "graph \"g\"\n  %0 = input \"x\" : f32[n,4,6]\n"
+                               "  %1 = const : f32[4,6]#zeros\n") +
+                           GetParam().body;
+  const ir::Graph bound = passes::bind_shapes(ir::parse(text, ops::table()), {{6, 4, 6}});
+  EXPECT_EQ(rows_are_independent(bound, 6), GetParam().apart);
+}
+
+// Six rows on purpose: as many as there are columns, so that equal extents alone prove nothing.
+INSTANTIATE_TEST_SUITE_P(
+    Ops, RowIndependence,
+    testing::Values(
+        Case{"elementwise", true, "  %2 = add(%0, %1)\n  %3 = relu(%2)\n  return %3 \"y\"\n"},
+        Case{"softmax_of_columns", true, "  %2 = softmax(%0) {axis=-1}\n  return %2 \"y\"\n"},
+        Case{"softmax_over_rows", false, "  %2 = softmax(%0) {axis=0}\n  return %2 \"y\"\n"},
+        Case{"swap_inside", true, "  %2 = transpose(%0) {perm=[0, 2, 1]}\n  return %2 \"y\"\n"},
+        Case{"swap_rows", false, "  %2 = transpose(%0) {perm=[2, 1, 0]}\n  return %2 \"y\"\n"},
+        Case{"rows_against_rows", false,
+             "  %2 = transpose(%0) {perm=[2, 1, 0]}\n  %3 = add(%0, %2)\n  return %3 \"y\"\n"},
+        Case{"constant_per_row", false,
+             "  %2 = const : f32[6,1,1]#zeros\n  %3 = add(%0, %2)\n  return %3 \"y\"\n"},
+        Case{"mean_of_columns", true,
+             "  %2 = const : i64[1]{2}\n  %3 = reduce_mean(%0, %2) {keepdims=1}\n  return %3 \"y\"\n"},
+        Case{"mean_of_rows", false,
+             "  %2 = const : i64[1]{-3}\n  %3 = reduce_mean(%0, %2) {keepdims=1}\n  %4 = sub(%0, %3)\n"
+             "  return %4 \"y\"\n"},
+        Case{"running_sum", false, "  %2 = const : i64[]{0}\n  %3 = cum_sum(%0, %2)\n  return %3 \"y\"\n"},
+        Case{"rows_flattened", true,
+             "  %2 = const : i64[2]{6, 24}\n  %3 = reshape(%0, %2)\n  return %3 \"y\"\n"},
+        Case{"rows_lost", false, "  %2 = const : i64[2]{24, 6}\n  %3 = reshape(%0, %2)\n  return %3 \"y\"\n"},
+        Case{"weights", true, "  %2 = const : f32[6,5]#zeros\n  %3 = matmul(%0, %2)\n  return %3 \"y\"\n"},
+        Case{"constant_result", false, "  %2 = relu(%0)\n  return %2 \"y\", %1 \"c\"\n"}),
+    [](const auto& one) { return std::string(one.param.name); });
+
+compile::Program program_of(int64_t arena, int64_t values, int64_t weights) {
+  compile::Program p;
+  p.memory = {.arena_bytes = arena, .sum_bytes = values, .constant_bytes = weights};
+  return p;
+}
+
+TEST(PlanSlices, CutsWhatOutgrowsTheCacheAndSharesRowsAmongThreads) {
+  constexpr int64_t kMiB = int64_t{1} << 20;
+  const auto slices = [](const compile::Program& p, int64_t rows, int threads) {
+    const SlicePlan plan = plan_slices(p, rows, threads);
+    return std::pair<int64_t, int>(plan.slices, plan.lanes);
+  };
+  using Pair = std::pair<int64_t, int>;
+  EXPECT_EQ(slices(program_of(8 * kMiB, 40 * kMiB, 14 * kMiB), 8, 1), Pair(4, 1));
+  EXPECT_EQ(slices(program_of(8 * kMiB, 40 * kMiB, 14 * kMiB), 8, 4), Pair(8, 4));
+  EXPECT_EQ(slices(program_of(8 * kMiB, 40 * kMiB, 14 * kMiB), 7, 4), Pair(7, 1));  // not even: part by part
+  EXPECT_EQ(slices(program_of(kMiB, 4 * kMiB, kMiB), 8, 1), Pair(1, 1));            // cached as it is
+  EXPECT_EQ(slices(program_of(kMiB, 4 * kMiB, kMiB), 8, 4), Pair(4, 4));
+  EXPECT_EQ(slices(program_of(kMiB, 4 * kMiB, 400 * kMiB), 8, 4), Pair(1, 1));  // weights outweigh the values
+  EXPECT_EQ(slices(program_of(8 * kMiB, 40 * kMiB, 14 * kMiB), 1, 4), Pair(1, 1));
+}
+
+const char* const kConvolutions = R"(graph "convolutions"
+  %0 = input "x" : f32[n,8,20,20]
+  %1 = param "w" : f32[16,8,3,3]#zeros
+  %2 = param "v" : f32[8,16,1,1]#zeros
+  %3 = conv(%0, %1) {kernel_shape=[3, 3], pads=[1, 1, 1, 1]}
+  %4 = relu(%3)
+  %5 = conv(%4, %2) {kernel_shape=[1, 1]}
+  %6 = add(%5, %0)
+  return %6 "y"
+)";
+
+Tensor noise(const tensor::Dims& dims, uint64_t seed) {
+  Tensor t = Tensor::empty(tensor::DType::f32, dims);
+  base::Rng rng(seed);
+  for (float& v : t.mutable_data<float>()) v = static_cast<float>(2 * rng.uniform() - 1);
+  return t;
+}
+
+std::shared_ptr<const PreparedModel> convolutions() {
+  ir::Graph graph = ir::parse(kConvolutions, ops::table());
+  uint64_t seed = 1;
+  for (size_t i = 0; i < graph.values().size(); ++i) {
+    ir::Value& v = graph.value(ir::ValueId(static_cast<uint32_t>(i)));
+    if (v.kind == ir::ValueKind::param) v.data = noise(v.data.dims(), ++seed);
+  }
+  return std::make_shared<const PreparedModel>(std::move(graph));
+}
+
+TEST(Slices, GiveTheBytesOfRowsRunAlone) {
+  const auto model = convolutions();
+  for (int threads : {1, 2, 4}) {
+    Session batched(model, {.threads = threads}), alone(model, {.threads = 1});
+    const Tensor x = noise({8, 8, 20, 20}, 9);
+    if (threads > 1) {
+      EXPECT_GT(batched.slices({x.dims()}), 1) << "threads " << threads;
+    }
+    const Tensor y = batched.run({x})[0];
+    ASSERT_EQ(y.dims(), (tensor::Dims{8, 8, 20, 20}));
+    for (int64_t row = 0; row < 8; ++row) {
+      const Tensor one = alone.run({x.rows(row, row + 1)})[0];
+      EXPECT_TRUE(y.rows(row, row + 1).same_as(one)) << "row " << row << ", threads " << threads;
+    }
+  }
+}
+
+TEST(Slices, RefuseResultsOfAnotherSize) {
+  Session session(convolutions(), {.threads = 2});
+  std::vector<Tensor> wrong{Tensor::empty(tensor::DType::f32, {4, 8, 20, 20})};
+  EXPECT_THROW(session.run_into({noise({8, 8, 20, 20}, 9)}, wrong), base::Error);
+}
+
+}  // namespace
+}  // namespace trireme::engine
