@@ -1,4 +1,4 @@
-# The demo: serves the sentence encoder, loads it at several concurrencies with batching off and on, and compares.
+# The demo: serves the sentence encoder, loads it at several concurrencies with batching off and on.
 import argparse
 import json
 import os
@@ -71,7 +71,8 @@ class Server:
 
     def embed(self, sentences):
         """Embeddings f32 [sentences, width] over the JSON form of the protocol."""
-        body = {"inputs": [{"name": "text", "datatype": "BYTES", "shape": [len(sentences)], "data": sentences}]}
+        text = {"name": "text", "datatype": "BYTES", "shape": [len(sentences)], "data": sentences}
+        body = {"inputs": [text]}
         request = urllib.request.Request(f"{self.url}/v2/models/{MODEL}/infer", json.dumps(body).encode())
         output = json.loads(urllib.request.urlopen(request).read())["outputs"][0]
         return np.array(output["data"], np.float32).reshape(output["shape"])
@@ -81,9 +82,9 @@ def load(server, concurrency, seconds, scratch):
     """One closed loop of `trireme load`; sentences a second and latencies in ms."""
     report = scratch / "load.json"
     done = subprocess.run(
-        [os.environ["TRIREME"], "load", server.url, "--model", MODEL, "--text-file", SENTENCES, "--batch", "1",
-         "--concurrency", str(concurrency), "--duration", f"{seconds}s", "--warmup", "500ms", "--threads", "1",
-         "--json", report], capture_output=True, text=True)
+        [os.environ["TRIREME"], "load", server.url, "--model", MODEL, "--text-file", SENTENCES,
+         "--batch", "1", "--concurrency", str(concurrency), "--duration", f"{seconds}s",
+         "--warmup", "500ms", "--threads", "1", "--json", report], capture_output=True, text=True)
     if done.returncode:
         sys.exit(done.stdout + done.stderr)
     run = json.loads(report.read_text())["runs"][0]
@@ -139,8 +140,9 @@ def main():
                 rates[name] = measure(server, concurrencies, seconds, scratch)
                 if name == "batching on":
                     nearest(server)
-        print("\nthroughput with batching / without: " + ", ".join(
-            f"{rates['batching on'][c] / rates['batching off'][c]:.2f}x at {c} clients" for c in concurrencies))
+        on, off = rates["batching on"], rates["batching off"]
+        print("\nthroughput with batching / without: "
+              + ", ".join(f"{on[c] / off[c]:.2f}x at {c} clients" for c in concurrencies))
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 

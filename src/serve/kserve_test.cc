@@ -66,7 +66,8 @@ TEST(KserveRequest, ReadsIdParametersAndOutputs) {
   const InferRequest r =
       parse(R"({"id":"q","parameters":{"timeout":500,"priority":2,"binary_data_output":true,"own":"x"},
       "inputs":[{"name":"x","datatype":"INT8","shape":[1],"data":[1]}],"unknown":{"a":[[{}]]},
-      "outputs":[{"name":"y","parameters":{"binary_data":false}},{"name":"z","parameters":{"classification":3}}]})");
+      "outputs":[{"name":"y","parameters":{"binary_data":false}},
+                 {"name":"z","parameters":{"classification":3}}]})");
   EXPECT_TRUE(r.has_id);
   EXPECT_EQ(r.id, "q");
   EXPECT_EQ(r.timeout_us, 500u);

@@ -20,7 +20,8 @@ std::string refusal(std::string_view text) {
 
 TEST(Pbtxt, ReadsEveryFormOfTheText) {
   const auto fields = parse_pbtxt(R"(
-      a: 1, b: "x" 'y' "\x41\101\n"; c { d: -0x10 } c: { d: TYPE } e: [ 1, 2,3 ] f [ { g: true }, { g: f } ] # end
+      a: 1, b: "x" 'y' "\x41\101\n"; c { d: -0x10 } c: { d: TYPE } e: [ 1, 2,3 ] f [ { g: true },
+      { g: f } ] # end
       h < i: 017 > j: [])");
   ASSERT_EQ(fields.size(), 10u);
   EXPECT_EQ(fields[0].as_int(), 1);
@@ -31,7 +32,7 @@ TEST(Pbtxt, ReadsEveryFormOfTheText) {
   EXPECT_TRUE(fields[7].as_message().at(0).as_bool());
   EXPECT_FALSE(fields[8].as_message().at(0).as_bool());
   EXPECT_EQ(fields[9].as_message().at(0).as_int(), 15);
-  EXPECT_EQ(fields[9].line, 3);
+  EXPECT_EQ(fields[9].line, 4);
 }
 
 TEST(Pbtxt, RefusesWhatIsMalformed) {
@@ -53,11 +54,13 @@ TEST(Pbtxt, RefusesWhatIsMalformed) {
 TEST(ModelConfig, ReadsWhatIsHonoured) {
   const ModelConfig c = parse_model_config(R"(
       name: "m" backend: "onnxruntime" max_batch_size: 16
-      input { name: "x" data_type: TYPE_FP32 dims: [ 3, -1 ] } output { name: "y" data_type: TYPE_STRING dims: 1 }
+      input { name: "x" data_type: TYPE_FP32 dims: [ 3, -1 ] }
+      output { name: "y" data_type: TYPE_STRING dims: 1 }
       version_policy { specific { versions: [ 2, 4 ] } }
       dynamic_batching { preferred_batch_size: [ 4, 8 ] max_queue_delay_microseconds: 100
         priority_levels: 3 default_priority_level: 2
-        default_queue_policy { default_timeout_microseconds: 9 allow_timeout_override: false max_queue_size: 5 } }
+        default_queue_policy { default_timeout_microseconds: 9 allow_timeout_override: false
+          max_queue_size: 5 } }
       instance_group [ { count: 2 }, { count: 1 kind: KIND_CPU } ]
       parameters { key: "k" value { string_value: "v" } })");
   EXPECT_EQ(c.max_batch_size, 16);
