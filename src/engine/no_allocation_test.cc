@@ -263,6 +263,17 @@ constexpr AllocCase kCases[] = {
   %3 = param "w" : f32[4,3,2,2,2]#seed=1
   %4 = conv(%0, %3)
   return %1, %2, %4)"},
+    // Large enough that the engine runs it slice by slice or row by row.
+    {"batch_in_slices", R"(
+  %0 = input "x" : f32[32,8,40,40]
+  %1 = param "w" : f32[32,8,3,3]#seed=1
+  %2 = param "v" : f32[32,32,3,3]#seed=2
+  %3 = conv(%0, %1) {pads=[1, 1, 1, 1]}
+  %4 = relu(%3)
+  %5 = conv(%4, %2) {pads=[1, 1, 1, 1]}
+  %6 = sigmoid(%5)
+  %7 = global_average_pool(%6)
+  return %7)"},
 };
 
 Tensor random_tensor(const tensor::TensorType& type) {
