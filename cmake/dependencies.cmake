@@ -1,8 +1,8 @@
 # Every library we take, found here and nowhere else. Another prefix serves through CMAKE_PREFIX_PATH or the cache
 # variable named in the find call. docs/dependencies.md says what each is for.
 find_package(Threads REQUIRED)
-find_package(dnnl REQUIRED)            # oneDNN: convolution and dense products where it is fastest
-find_package(Boost 1.74 REQUIRED)      # Beast and Asio, headers only: HTTP
+find_package(dnnl REQUIRED)            # oneDNN: the peer of bench_gemm
+find_package(Boost 1.74 REQUIRED)      # Beast, headers only: parses HTTP
 find_package(OpenSSL REQUIRED)
 find_package(ZLIB REQUIRED)
 find_package(JPEG REQUIRED)

@@ -41,7 +41,7 @@ int exit_code(base::ErrorCode code) {
 }
 
 void print_help(std::ostream& out) {
-  out << "trireme: trains, optimizes, serves and operates deep-learning models\n\nusage: trireme VERB "
+  out << "trireme: runs, inspects and serves deep-learning models\n\nusage: trireme VERB "
          "[options]\n\n";
   for (const Verb& v : verbs())
     out << "  " << v.name << std::string(12 - v.name.size(), ' ') << v.summary << "\n";
