@@ -3,7 +3,7 @@
 The contenders run in turn, a slice of a few hundred milliseconds each, round after round, on the same pinned cores; the
 machine's limits are measured in the same rotation. A row quotes medians over rounds, and as its result the median of
 the ratios inside a round, which a noisy neighbour cannot move. Outputs are compared, so that no wrong answer wins.
-Prints JSON lines; --markdown FILE adds tables.
+Writes JSON lines; --markdown FILE puts tables between the marks "<!-- models -->" and "<!-- /models -->" of a page.
 """
 import argparse
 import json
@@ -188,7 +188,7 @@ def parse():
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--slice-ms", type=float, default=300)
     parser.add_argument("--out", default=str(ROOT / "out/bench/models.jsonl"))
-    parser.add_argument("--markdown", help="also write tables to this file")
+    parser.add_argument("--markdown", help="page that gets the tables, for example docs/performance.md")
     parser.add_argument("--limits", default=str(pathlib.Path(os.environ["TRIREME"]).parent / "bench_limits"))
     return parser.parse_args()
 
@@ -215,7 +215,7 @@ def main():
                     print(report.line(row), flush=True)
     print(report.summary(rows))
     if options.markdown:
-        pathlib.Path(options.markdown).write_text(report.markdown(rows), encoding="utf-8")
+        report.into_page(pathlib.Path(options.markdown), "models", report.markdown(rows))
     sys.exit(0 if all(row["agrees"] for row in rows) else 1)
 
 

@@ -36,13 +36,13 @@ def speed_table(rows):
 
 
 def memory_table(rows):
-    yield ("| model | batch | threads | Trireme MiB | ONNX Runtime MiB (empty process) | "
+    yield ("| model | batch | threads | Trireme MiB (empty process) | ONNX Runtime MiB (empty process) | "
            "OpenVINO MiB (empty process) | "
            "exec to first result, ms: Trireme | load to first result, ms: ONNX Runtime | OpenVINO |")
     yield "|---|---|---|---|---|---|---|---|---|"
     for r in rows:
         peak, empty, first = r["peak_mib"], r["empty_mib"], r["first_ms"]
-        yield (f"| {r['model']} | {r['batch']} | {r['threads']} | {peak['trireme']:.0f} | "
+        yield (f"| {r['model']} | {r['batch']} | {r['threads']} | {peak['trireme']:.0f} ({empty['trireme']:.0f}) | "
                f"{peak['onnxruntime']:.0f} ({empty['onnxruntime']:.0f}) | "
                f"{peak['openvino']:.0f} ({empty['openvino']:.0f}) | "
                f"{first['trireme']:.0f} | {first['onnxruntime']:.0f} | {first['openvino']:.0f} |")
@@ -65,3 +65,12 @@ def markdown(rows):
              f"{limits_line(rows)}.", "", summary(rows) + ".", ""]
     lines += [*speed_table(rows), "", *memory_table(rows)]
     return "\n".join(lines) + "\n"
+
+
+def into_page(path, mark, text):
+    """Replaces what stands between the marks of a page."""
+    page = path.read_text(encoding="utf-8")
+    begin, end = f"<!-- {mark} -->", f"<!-- /{mark} -->"
+    head, _, rest = page.partition(begin)
+    _, _, tail = rest.partition(end)
+    path.write_text(f"{head}{begin}\n{text}{end}{tail}", encoding="utf-8")

@@ -205,11 +205,12 @@ class Repeater {
 
 /// Answers each line "milliseconds" of standard input with one JSON line of times; `./dev bench models`
 /// alternates contenders so, without paying for process starts.
-void loop_runs(Repeater& repeater) {
+void loop_runs(Repeater& repeater, int64_t empty_bytes) {
   const compile::Program& program = repeater.program();
   base::Json ready = base::Json::object();
   ready.set("gflop", repeater.flop() / 1e9);
   ready.set("weight_bytes", program.memory.constant_bytes);
+  ready.set("empty_bytes", empty_bytes);
   std::cout << ready.dump() << std::endl;
   for (double budget_ms = 0; std::cin >> budget_ms;) {
     std::vector<double> us;
@@ -269,6 +270,7 @@ void write_outputs(const ir::Graph& graph, const std::vector<tensor::Tensor>& ou
 int run_main(std::span<const std::string> words, base::Env&) {
   RunOptions options;
   if (!parse(options, words, "run")) return 0;
+  const int64_t empty_bytes = base::resident_bytes();
   model::Model model = open_model(options.model);
   engine::SessionOptions session_options{.threads = options.threads, .only_kernel = options.kernel};
   for (int64_t cpu : options.cpus) session_options.cpus.push_back(static_cast<int>(cpu));
@@ -286,7 +288,7 @@ int run_main(std::span<const std::string> words, base::Env&) {
     if (options.repeat > 0) time_runs(session, repeater, options, report);
     if (options.profile) profile(session, inputs, std::max(1, options.repeat));
     if (!options.output.empty()) write_outputs(session.graph(), outputs, options.output);
-    if (options.loop) loop_runs(repeater);
+    if (options.loop) loop_runs(repeater, empty_bytes);
     for (size_t i = 0; i < outputs.size() && !options.json && !options.loop && options.repeat == 0; ++i) {
       std::cout << session.graph().output_names()[i] << ": " << outputs[i].type().to_string() << "\n";
     }
