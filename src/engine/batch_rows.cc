@@ -2,6 +2,7 @@
 #include "engine/batch_rows.h"
 
 #include <algorithm>
+#include <cstring>
 #include <unordered_map>
 #include <vector>
 
@@ -31,6 +32,20 @@ struct Rows {
     }
     return is_fed(node, 0);
   }
+  /// A value that is not fed and has `rows` equal rows: a row expanded for the batch, or that already
+  /// computed.
+  bool repeats_one_row(ValueId id) const {
+    if (is_fed(id) || !leads(id)) return false;
+    if (const tensor::Tensor* t = graph.known(id)) {
+      const int64_t bytes = t->bytes() / rows;
+      // Equal to itself moved by one row: all rows are equal.
+      return t->bytes() % rows == 0 &&
+             std::memcmp(t->raw(), t->raw() + bytes, static_cast<size_t>(t->bytes() - bytes)) == 0;
+    }
+    const Node* made = graph.producer(id);
+    if (made == nullptr || made->op_name() != "expand" || !shape(made->in[0]).is_static()) return false;
+    return rank(made->in[0]) < rank(id) || shape(made->in[0])[0].value() == 1;
+  }
   /// Values as the operand lists them, if they are constant.
   std::vector<int64_t> constants(const Node& node, size_t i) const {
     if (i >= node.in.size() || node.in[i] == ir::kNoValue) return {};
@@ -54,6 +69,7 @@ bool keeps_aligned(const Rows& r, const Node& node) {
   for (ValueId id : node.in) {
     if (id == ir::kNoValue) continue;
     if (!r.shape(id).is_static()) return false;
+    if (r.repeats_one_row(id)) continue;
     const bool has_rows = r.rank(id) == r.rank(node.out[0]);
     if (r.is_fed(id) ? !has_rows : has_rows && r.rank(id) > 0 && r.shape(id)[0].value() != 1) return false;
   }
@@ -94,7 +110,8 @@ bool keeps_gather(const Rows& r, const Node& node) {
 }
 
 bool keeps_concat(const Rows& r, const Node& node) {
-  const bool all = std::all_of(node.in.begin(), node.in.end(), [&](ValueId id) { return r.is_fed(id); });
+  const bool all = std::all_of(node.in.begin(), node.in.end(),
+                               [&](ValueId id) { return r.is_fed(id) || r.repeats_one_row(id); });
   return all && r.spares_rows({node.attrs.get_int("axis", 0)}, r.rank(node.in[0]));
 }
 
@@ -152,6 +169,9 @@ const std::unordered_map<std::string_view, Rule>& rules() {
       {"add_layer_norm", keeps_aligned},
       {"qadd", keeps_aligned},
       {"clip", keeps_aligned},
+      {"max", keeps_aligned},
+      {"min", keeps_aligned},
+      {"sum", keeps_aligned},
       {"gelu", keeps_aligned},
       {"matmul", keeps_product},
       {"gemm", keeps_gemm},

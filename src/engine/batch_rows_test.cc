@@ -41,8 +41,13 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"swap_rows", false, "  %2 = transpose(%0) {perm=[2, 1, 0]}\n  return %2 \"y\"\n"},
         Case{"rows_against_rows", false,
              "  %2 = transpose(%0) {perm=[2, 1, 0]}\n  %3 = add(%0, %2)\n  return %3 \"y\"\n"},
-        Case{"constant_per_row", false,
+        Case{"equal_constant_rows", true,
              "  %2 = const : f32[6,1,1]#zeros\n  %3 = add(%0, %2)\n  return %3 \"y\"\n"},
+        Case{"one_row_for_all", true,
+             "  %2 = const : f32[1,2,6]#zeros\n  %3 = const : i64[3]{6, 2, 6}\n  %4 = expand(%2, %3)\n"
+             "  %5 = concat(%4, %0) {axis=1}\n  return %5 \"y\"\n"},
+        Case{"rows_of_their_own", false,
+             "  %2 = const : f32[6,1,1]{1, 2, 3, 4, 5, 6}\n  %3 = add(%0, %2)\n  return %3 \"y\"\n"},
         Case{"mean_of_columns", true,
              "  %2 = const : i64[1]{2}\n  %3 = reduce_mean(%0, %2) {keepdims=1}\n  return %3 \"y\"\n"},
         Case{"mean_of_rows", false,
@@ -106,6 +111,16 @@ std::shared_ptr<const PreparedModel> convolutions() {
   return std::make_shared<const PreparedModel>(std::move(graph));
 }
 
+std::shared_ptr<const PreparedModel> model_with_constant_rows() {
+  return std::make_shared<const PreparedModel>(ir::parse(R"(graph "constant_rows"
+  %0 = input "x" : f32[n,4]
+  %1 = const : f32[8,4]#zeros
+  %2 = add(%0, %1)
+  return %2 "y"
+)",
+                                                         ops::table()));
+}
+
 TEST(Slices, GiveTheBytesOfRowsRunAlone) {
   const auto model = convolutions();
   for (int threads : {1, 2, 4}) {
@@ -121,6 +136,14 @@ TEST(Slices, GiveTheBytesOfRowsRunAlone) {
       EXPECT_TRUE(y.rows(row, row + 1).same_as(one)) << "row " << row << ", threads " << threads;
     }
   }
+}
+
+// The constant has equal rows, but fits batches of eight alone.
+TEST(Slices, LeaveBatchesWholeThatAConstantFixes) {
+  Session session(model_with_constant_rows(), {.threads = 2});
+  const Tensor x = noise({8, 4}, 3);
+  EXPECT_EQ(session.slices({x.dims()}), 1);
+  EXPECT_TRUE(session.run({x})[0].same_as(x));
 }
 
 TEST(Slices, RefuseResultsOfAnotherSize) {

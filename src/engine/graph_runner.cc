@@ -137,8 +137,13 @@ SlicePlan GraphRunner::slice_plan(const CompiledShape& shape) {
   if (!std::all_of(graph_.inputs().begin(), graph_.inputs().end(), has_whole_bytes)) return {};
   if (!std::all_of(graph_.outputs().begin(), graph_.outputs().end(), has_whole_bytes)) return {};
   if (!rows_are_independent(shape.segments.ready, rows)) return {};
-  Segments one = cut_segments(passes::bind_shapes(graph_, with_rows(shape.shapes, 1)));
-  if (!one.complete) return {};
+  Segments one;
+  try {
+    one = cut_segments(passes::bind_shapes(graph_, with_rows(shape.shapes, 1)));
+  } catch (const base::Error&) {
+    return {};  // a constant of the model fits this number of rows and no other
+  }
+  if (!one.complete || !rows_are_independent(one.ready, 1)) return {};
   return plan_slices(*compile_ready(one.ready, 1), rows, context_.pool.size());
 }
 
