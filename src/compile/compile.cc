@@ -84,12 +84,24 @@ class Compiler {
   }
   SlotId root_of(SlotId id) { return slot(id).root; }
 
+  /// Refuses a value that no memory holds. Extents of 0 do not excuse the others: kernels make tables by
+  /// extent.
+  void refuse_impossible(const ir::Value& v, const tensor::Dims& dims) const {
+    tensor::Dims solid = dims;
+    std::replace(solid.begin(), solid.end(), int64_t{0}, int64_t{1});
+    const int64_t bytes = tensor::bytes_of(v.type.dtype, tensor::element_count(solid));
+    if (bytes <= options_.memory_bytes) return;
+    base::fail(base::ErrorCode::exhausted, "value '", v.name, "' of type ", v.type.to_string(), " needs ",
+               bytes, " bytes, there are ", options_.memory_bytes);
+  }
+
   /// One slot per value, same index; views take the root of their operand.
   void add_slots() {
     for (const ir::Value& v : graph_.values()) {
       Slot s;
       s.dtype = v.type.dtype;
       s.dims = v.type.shape.to_dims();
+      refuse_impossible(v, s.dims);
       s.bytes = tensor::bytes_of(v.type);
       s.name = v.name;
       s.root = SlotId(static_cast<uint32_t>(program_.slots.size()));
@@ -252,6 +264,14 @@ class Compiler {
       offsets.push_back(&program_.steps[s].workspace_offset);
     }
     program_.memory.arena_bytes = place(intervals);
+    if (program_.memory.arena_bytes > options_.memory_bytes) {
+      const auto largest =
+          std::max_element(intervals.begin(), intervals.end(),
+                           [](const Interval& a, const Interval& b) { return a.bytes < b.bytes; });
+      base::fail(base::ErrorCode::exhausted, "the program needs ", program_.memory.arena_bytes,
+                 " bytes for activations, there are ", options_.memory_bytes, "; the largest takes ",
+                 largest->bytes);
+    }
     for (size_t i = 0; i < intervals.size(); ++i) *offsets[i] = intervals[i].offset;
   }
 

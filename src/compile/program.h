@@ -69,10 +69,13 @@ struct CompileOptions {
   tensor::DeviceKind on = tensor::DeviceKind::cpu;
   int threads = 1;
   std::string only_kernel = {};  ///< prefer kernels of this name ("reference"), for oracles and experiments
+  /// No value and no arena may be larger. Checked before kernels prepare, whose tables grow with the extents.
+  int64_t memory_bytes = INT64_MAX;
 };
 
 /// Compiles a graph whose shapes are all static. Nodes without a kernel are rewritten by their `expand`.
-/// Throws unsupported naming the node and every kernel's reason when nothing runs it.
+/// Throws unsupported naming the node and every kernel's reason when nothing runs it, exhausted when it needs
+/// too much memory.
 Program compile(const ir::Graph& graph, const CompileOptions& options, base::SharedCache& packs);
 
 /// Listings for `trireme inspect`: steps, memory map with the largest values, kernels that refused.

@@ -3,6 +3,7 @@
 
 #include <sched.h>
 
+#include "base/memory.h"
 #include "runtime/open_device.h"
 
 namespace trireme::engine {
@@ -28,15 +29,18 @@ Session::Session(std::shared_ptr<const PreparedModel> model, const SessionOption
       device_(runtime::open_device(options.device)),
       stream_(device_->open_stream(pool_)),
       arena_(*device_),
-      context_{
-          .device = *device_,
-          .stream = *stream_,
-          .pool = pool_,
-          .packs = model_->packs(),
-          .arena = arena_,
-          .compile = {.on = device_->kind(), .threads = pool_.size(), .only_kernel = options.only_kernel},
-          .passes = options.passes,
-          .max_programs = options.max_programs},
+      context_{.device = *device_,
+               .stream = *stream_,
+               .pool = pool_,
+               .packs = model_->packs(),
+               .arena = arena_,
+               .compile = {.on = device_->kind(),
+                           .threads = pool_.size(),
+                           .only_kernel = options.only_kernel,
+                           .memory_bytes =
+                               options.memory_bytes > 0 ? options.memory_bytes : base::memory_limit_bytes()},
+               .passes = options.passes,
+               .max_programs = options.max_programs},
       runner_(model_->graph(), context_) {}
 
 Session::~Session() = default;

@@ -16,6 +16,7 @@ struct SessionOptions {
   std::vector<int> cpus = {};    ///< pins thread i to cpus[i]; empty: not pinned
   size_t max_programs = 64;      ///< compiled shapes kept
   std::string only_kernel = {};  ///< "reference": run plain kernels where they exist
+  int64_t memory_bytes = 0;      ///< programs that need more are refused; 0: what this process may use
   passes::PassOptions passes = {};
 };
 

@@ -39,7 +39,7 @@ void try_model(const std::shared_ptr<std::string>& bytes) {
       std::make_shared<engine::PreparedModel>(std::move(model.graph), passes::PassOptions{.verify = true});
   std::vector<tensor::Dims> shapes;
   if (!tiny_shapes(prepared->graph(), shapes)) return;
-  engine::SessionOptions options{.threads = 1};
+  engine::SessionOptions options{.threads = 1, .memory_bytes = kMaxBytes};
   options.passes.verify = true;
   engine::Session session(prepared, options);
   const compile::Program& program = session.prepare(shapes);
