@@ -183,7 +183,8 @@ def hostile_models(directory):
     yield one("input_huge", [helper.make_node("Relu", ["x"], ["y"])], inputs=[value("x", [HUGE])])
     yield one("pool_kernel", [helper.make_node("MaxPool", ["x"], ["y"], kernel_shape=[1 << 40, 1 << 40])],
               inputs=[value("x", [1, 1, 8, 8])])
-    yield one("pool_dilation", [helper.make_node("MaxPool", ["x"], ["y"], kernel_shape=[2, 2], dilations=[1 << 62] * 2)],
+    yield one("pool_dilation",
+              [helper.make_node("MaxPool", ["x"], ["y"], kernel_shape=[2, 2], dilations=[1 << 62] * 2)],
               inputs=[value("x", [1, 1, 8, 8])])
     yield one("conv_pads", [helper.make_node("Conv", ["x", "w"], ["y"], pads=[1 << 40] * 4)],
               [constant("w", np.ones((1, 1, 2, 2), np.float32))], inputs=[value("x", [1, 1, 8, 8])])
@@ -218,8 +219,8 @@ def hostile_models(directory):
               [constant("c", np.full(4, 200, np.uint32))], inputs=[value("x", [4], TensorProto.UINT32)],
               allowed=(0, 2))
     yield nested_model(directory / "nested.onnx", 2000), (2, 4, 5)
-    loop = helper.make_graph([helper.make_node("Identity", ["go"], ["on"]), helper.make_node("Concat", ["v", "v"], ["w"],
-                                                                                            axis=0)],
+    loop = helper.make_graph([helper.make_node("Identity", ["go"], ["on"]),
+                              helper.make_node("Concat", ["v", "v"], ["w"], axis=0)],
                              "b", [value("i", [], TensorProto.INT64), value("go", [], TensorProto.BOOL),
                                    value("v", None)],
                              [value("on", [], TensorProto.BOOL), value("w", None)])
@@ -232,7 +233,8 @@ def long_models(directory):
     def chain(name, ops, *more, **attributes):
         nodes = [helper.make_node(ops[i % len(ops)], ["x" if i == 0 else f"v{i}", *more],
                                   ["y" if i == 9999 else f"v{i + 1}"], **attributes) for i in range(10000)]
-        return save(directory / f"{name}.onnx", nodes, [constant("c", np.ones(4, np.float32))], inputs=[value("x", [4])])
+        weights = [constant("c", np.ones(4, np.float32))]
+        return save(directory / f"{name}.onnx", nodes, weights, inputs=[value("x", [4])])
     yield chain("relu", ["Relu"])
     yield chain("identity", ["Identity"])
     yield chain("gated", ["Sigmoid", "Identity", "Neg"])
@@ -369,7 +371,8 @@ def paths(root):
     expect("external data inside", ["run", good], {0})
     for i, location in enumerate(["../secret.bin", str(root / "secret.bin"), "a/../../secret.bin", "link.bin", "",
                                   "missing.bin", ".", "w.bin\0x", "/dev/zero", "x" * 5000]):
-        expect(f"external data at {location[:40]!r}", ["run", external_model(inside / f"out{i}.onnx", location)], {2, 3, 4})
+        path = external_model(inside / f"out{i}.onnx", location)
+        expect(f"external data at {location[:40]!r}", ["run", path], {2, 3, 4})
     for i, more in enumerate([{"offset": 1 << 62}, {"offset": -4}, {"length": 1 << 62}, {"offset": 60, "length": 16},
                               {"length": "many"}, {"offset": "9" * 40}, {"length": 12}]):
         expect(f"external data with {more}", ["run", external_model(inside / f"range{i}.onnx", "w.bin", **more)], {2})
@@ -429,7 +432,8 @@ def full_disk(root, good):
 
 def main():
     count = 60 if SANITIZED else 250
-    with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(max(2, len(os.sched_getaffinity(0)) // 2)) as pool:
+    workers = max(2, len(os.sched_getaffinity(0)) // 2)
+    with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(workers) as pool:
         root = Path(scratch)
         (root / "mutants").mkdir()
         jobs = []
