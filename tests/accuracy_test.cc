@@ -1,4 +1,5 @@
-// Real models on real pictures: every published accuracy is reproduced, every carried reference output is met.
+// Real models on real pictures: every published accuracy is reproduced, every carried reference output is
+// met.
 #include <gtest/gtest.h>
 #include <zlib.h>
 
@@ -79,15 +80,17 @@ Tensor squash_256_crop_227(const data::Image& image) {
 TEST(Accuracy, MobileNetFloatNames77Of100Pictures) {
   const auto model = tests::shared_data("onnx-models/mobilenetv2_fp32_derived/model.onnx");
   if (!model) GTEST_SKIP() << tests::kNoSharedData;
-  EXPECT_EQ(right_answers(*open(*model), *tests::shared_data("imagenet-samples"), shorter_side_272_crop_244), 77);
+  EXPECT_EQ(right_answers(*open(*model), *tests::shared_data("imagenet-samples"), shorter_side_272_crop_244),
+            77);
 }
 
 TEST(Accuracy, MobileNetIntegerIsAsGoodAsItsPeers) {
   const auto model = tests::shared_data("onnx-models/mobilenetv2_qdq/model.onnx");
   if (!model) GTEST_SKIP() << tests::kNoSharedData;
-  const int right = right_answers(*open(*model), *tests::shared_data("imagenet-samples"), shorter_side_272_crop_244);
-  // Its scores come in steps of 0.15, so the best two often tie. ONNX Runtime 1.31 gets 75 fused and 74 unfused from the
-  // same pixels, and 77 on another processor.
+  const int right =
+      right_answers(*open(*model), *tests::shared_data("imagenet-samples"), shorter_side_272_crop_244);
+  // Its scores come in steps of 0.15, so the best two often tie. ONNX Runtime 1.31 gets 75 fused and 74
+  // unfused from the same pixels, and 77 on another processor.
   EXPECT_GE(right, 74);
   EXPECT_LE(right, 78);
 }
@@ -127,14 +130,15 @@ TEST(Accuracy, ResNet20Names915Of1000CifarPictures) {
   const Tensor logits = open(*model)->run({x})[0];
   int right = 0;
   for (size_t i = 0; i < static_cast<size_t>(count); ++i) {
-    right += argmax(logits.data<float>().subspan(i * 10, 10)) == static_cast<size_t>(records[i * kRecord]) ? 1 : 0;
+    right +=
+        argmax(logits.data<float>().subspan(i * 10, 10)) == static_cast<size_t>(records[i * kRecord]) ? 1 : 0;
   }
   EXPECT_EQ(right, 915);
 }
 
 struct Reference {
-  const char* model;   // under onnx-models
-  double tolerance;    // largest relative error, see tensor::relative_error
+  const char* model;  // under onnx-models
+  double tolerance;   // largest relative error, see tensor::relative_error
 };
 
 class ReferenceOutput : public testing::TestWithParam<Reference> {};
@@ -152,23 +156,24 @@ TEST_P(ReferenceOutput, IsMet) {
   const auto model = tests::shared_data(std::string("onnx-models/") + GetParam().model);
   if (!model) GTEST_SKIP() << tests::kNoSharedData;
   const fs::path set = model->parent_path() / "test_data_set_0";
-  const std::vector<Tensor> actual = open(*model)->run(read_set(set, "input")), expected = read_set(set, "output");
+  const std::vector<Tensor> actual = open(*model)->run(read_set(set, "input")),
+                            expected = read_set(set, "output");
   ASSERT_EQ(actual.size(), expected.size());
   for (size_t i = 0; i < actual.size(); ++i) {
     EXPECT_LT(tensor::relative_error(actual[i], expected[i]), GetParam().tolerance) << "output " << i;
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Models, ReferenceOutput,
-    testing::Values(Reference{"cifar10_resnet20_derived/model.onnx", 1e-4},
-                    Reference{"kwt1_keyword_derived/model.onnx", 1e-4},
-                    Reference{"magika_v3_3/model.onnx", 1e-4}, Reference{"mnist_cntk/mnist.onnx", 1e-4},
-                    Reference{"mobilenetv2_fp32_derived/model.onnx", 1e-4},
-                    Reference{"nnsplit_en/model.onnx", 1e-4},
-                    Reference{"silero_vad/silero_vad_16k_op15.onnx", 1e-4},
-                    Reference{"squeezenet10_pruned_derived/model.onnx", 1e-4},
-                    Reference{"ultraface/version-RFB-320.onnx", 1e-4}));
+INSTANTIATE_TEST_SUITE_P(Models, ReferenceOutput,
+                         testing::Values(Reference{"cifar10_resnet20_derived/model.onnx", 1e-4},
+                                         Reference{"kwt1_keyword_derived/model.onnx", 1e-4},
+                                         Reference{"magika_v3_3/model.onnx", 1e-4},
+                                         Reference{"mnist_cntk/mnist.onnx", 1e-4},
+                                         Reference{"mobilenetv2_fp32_derived/model.onnx", 1e-4},
+                                         Reference{"nnsplit_en/model.onnx", 1e-4},
+                                         Reference{"silero_vad/silero_vad_16k_op15.onnx", 1e-4},
+                                         Reference{"squeezenet10_pruned_derived/model.onnx", 1e-4},
+                                         Reference{"ultraface/version-RFB-320.onnx", 1e-4}));
 
 TEST(ReferenceOutput, MobileNetIntegerIsWithinOneStep) {
   const auto model = tests::shared_data("onnx-models/mobilenetv2_qdq/model.onnx");
@@ -176,8 +181,8 @@ TEST(ReferenceOutput, MobileNetIntegerIsWithinOneStep) {
   const fs::path set = model->parent_path() / "test_data_set_0";
   const Tensor actual = open(*model)->run(read_set(set, "input"))[0];
   const Tensor expected = read_set(set, "output")[0];
-  // The carried output comes from a runtime that fuses as we do; run unfused it differs from itself in 429 of 1000
-  // scores by up to two steps of 0.1531. The fused one must be nearer than that.
+  // The carried output comes from a runtime that fuses as we do; run unfused it differs from itself in 429 of
+  // 1000 scores by up to two steps of 0.1531. The fused one must be nearer than that.
   constexpr double kStep = 0.15309934;
   int different = 0;
   for (size_t i = 0; i < 1000; ++i) {

@@ -55,16 +55,19 @@ template <class... Args>
   throw Error(ErrorCode::unsupported, concat(args...));
 }
 
-/// Throws invalid_argument with the joined message unless `condition` holds. For facts about the user's input.
+/// Throws invalid_argument with the joined message unless `condition` holds. For facts about the user's
+/// input.
 template <class... Args>
 void require(bool condition, const Args&... args) {
-  if (!condition) [[unlikely]] throw Error(ErrorCode::invalid_argument, concat(args...));
+  if (!condition) [[unlikely]]
+    throw Error(ErrorCode::invalid_argument, concat(args...));
 }
 
 /// Throws internal unless `condition` holds. For facts about our own code.
 template <class... Args>
 void check(bool condition, const Args&... args) {
-  if (!condition) [[unlikely]] throw Error(ErrorCode::internal, concat(args...));
+  if (!condition) [[unlikely]]
+    throw Error(ErrorCode::internal, concat(args...));
 }
 
 }  // namespace trireme::base

@@ -11,14 +11,15 @@ namespace trireme::ops {
 /// All operators with their kernels. Built on first use, then constant.
 const ir::OpTable& table();
 
-/// Runs one op on host tensors with the first CPU kernel that accepts; allocates the results. Used to fold constants
-/// and for ops whose result shape depends on data. An undefined tensor is an absent operand.
-/// Throws unsupported with every kernel's reason if none accepts.
+/// Runs one op on host tensors with the first CPU kernel that accepts; allocates the results. Used to fold
+/// constants and for ops whose result shape depends on data. An undefined tensor is an absent operand. Throws
+/// unsupported with every kernel's reason if none accepts.
 std::vector<tensor::Tensor> evaluate(const ir::OpDef& op, const ir::Attrs& attrs,
                                      const std::vector<tensor::Tensor>& in, size_t out_count,
                                      base::ThreadPool& pool);
 
-/// The first CPU kernel that accepts `node`, or null; `reasons` (if given) collects why the ones before it refused.
+/// The first CPU kernel that accepts `node`, or null; `reasons` (if given) collects why the ones before it
+/// refused.
 const ir::Kernel* choose_kernel(const ir::OpDef& op, const ir::NodeView& node, tensor::DeviceKind on,
                                 std::vector<std::string>* reasons = nullptr);
 

@@ -5,8 +5,8 @@
 
 namespace trireme::tensor {
 
-/// Largest |a - b| / max(|b|, 1 % of max |b|) over all elements. 0 for equal tensors (NaN equals NaN), infinity where
-/// only one is NaN or where types or extents differ.
+/// Largest |a - b| / max(|b|, 1 % of max |b|) over all elements. 0 for equal tensors (NaN equals NaN),
+/// infinity where only one is NaN or where types or extents differ.
 double relative_error(const Tensor& actual, const Tensor& expected);
 
 }  // namespace trireme::tensor

@@ -34,7 +34,8 @@ class Device {
   virtual std::string describe() const = 0;
   /// Memory aligned to 64 bytes at least, freed with the handle. Throws exhausted if there is none.
   virtual std::shared_ptr<void> allocate(int64_t bytes) = 0;
-  /// A stream: on cpu its kernels share their loops with `pool`, which must outlive it; on cuda one hardware queue.
+  /// A stream: on cpu its kernels share their loops with `pool`, which must outlive it; on cuda one hardware
+  /// queue.
   virtual std::unique_ptr<Stream> open_stream(base::ThreadPool& pool) = 0;
 };
 

@@ -13,12 +13,12 @@ struct Row {
 };
 
 constexpr std::array<Row, kDTypeCount> kRows{{
-    {"f32", 32, 'f'},      {"f64", 64, 'f'},        {"f16", 16, 'f'},  {"bf16", 16, 'f'},
-    {"i8", 8, 'i'},        {"u8", 8, 'i'},          {"i16", 16, 'i'},  {"u16", 16, 'i'},
-    {"i32", 32, 'i'},      {"u32", 32, 'i'},        {"i64", 64, 'i'},  {"u64", 64, 'i'},
-    {"bool", 8, 'b'},      {"f8e4m3fn", 8, 'f'},    {"f8e4m3fnuz", 8, 'f'}, {"f8e5m2", 8, 'f'},
-    {"f8e5m2fnuz", 8, 'f'}, {"f8e8m0", 8, 'f'},     {"i4", 4, 'i'},    {"u4", 4, 'i'},
-    {"f4e2m1", 4, 'f'},    {"i2", 2, 'i'},          {"u2", 2, 'i'},
+    {"f32", 32, 'f'},       {"f64", 64, 'f'},     {"f16", 16, 'f'},       {"bf16", 16, 'f'},
+    {"i8", 8, 'i'},         {"u8", 8, 'i'},       {"i16", 16, 'i'},       {"u16", 16, 'i'},
+    {"i32", 32, 'i'},       {"u32", 32, 'i'},     {"i64", 64, 'i'},       {"u64", 64, 'i'},
+    {"bool", 8, 'b'},       {"f8e4m3fn", 8, 'f'}, {"f8e4m3fnuz", 8, 'f'}, {"f8e5m2", 8, 'f'},
+    {"f8e5m2fnuz", 8, 'f'}, {"f8e8m0", 8, 'f'},   {"i4", 4, 'i'},         {"u4", 4, 'i'},
+    {"f4e2m1", 4, 'f'},     {"i2", 2, 'i'},       {"u2", 2, 'i'},
 }};
 
 const Row& row(DType type) { return kRows[static_cast<size_t>(type)]; }
@@ -44,7 +44,8 @@ uint16_t f32_to_f16_bits(float x) {
   if (magnitude > 0x7f800000u) return static_cast<uint16_t>(sign | 0x7e00u | ((magnitude >> 13) & 0x3ffu));
   if (magnitude >= 0x477ff000u) return static_cast<uint16_t>(sign | 0x7c00u);  // rounds to 65536 or more
   if (magnitude < 0x38800000u) {
-    // Subnormal: adding 0.5 in float aligns the result's last bit with 2^-24, so the addition does the rounding.
+    // Subnormal: adding 0.5 in float aligns the result's last bit with 2^-24, so the addition does the
+    // rounding.
     const float aligned = std::bit_cast<float>(magnitude) + 0.5f;
     return static_cast<uint16_t>(sign | (std::bit_cast<uint32_t>(aligned) - 0x3f000000u));
   }

@@ -10,10 +10,29 @@
 namespace trireme::tensor {
 
 enum class DType : uint8_t {
-  f32, f64, f16, bf16, i8, u8, i16, u16, i32, u32, i64, u64, boolean,
-  f8e4m3fn, f8e4m3fnuz, f8e5m2, f8e5m2fnuz, f8e8m0,  // one byte each
-  i4, u4, f4e2m1,                                    // two per byte, low nibble first
-  i2, u2,                                            // four per byte, lowest bits first
+  f32,
+  f64,
+  f16,
+  bf16,
+  i8,
+  u8,
+  i16,
+  u16,
+  i32,
+  u32,
+  i64,
+  u64,
+  boolean,
+  f8e4m3fn,
+  f8e4m3fnuz,
+  f8e5m2,
+  f8e5m2fnuz,
+  f8e8m0,  // one byte each
+  i4,
+  u4,
+  f4e2m1,  // two per byte, low nibble first
+  i2,
+  u2,  // four per byte, lowest bits first
 };
 inline constexpr int kDTypeCount = static_cast<int>(DType::u2) + 1;
 
@@ -35,21 +54,61 @@ bool is_integer(DType type);  ///< signed and unsigned integers of any width; no
 /// C++ type of an element -> DType; only types with a byte-sized C++ representation.
 template <class T>
 constexpr DType dtype_of();
-template <> constexpr DType dtype_of<float>() { return DType::f32; }
-template <> constexpr DType dtype_of<double>() { return DType::f64; }
-template <> constexpr DType dtype_of<Half>() { return DType::f16; }
-template <> constexpr DType dtype_of<BFloat16>() { return DType::bf16; }
-template <> constexpr DType dtype_of<int8_t>() { return DType::i8; }
-template <> constexpr DType dtype_of<uint8_t>() { return DType::u8; }
-template <> constexpr DType dtype_of<int16_t>() { return DType::i16; }
-template <> constexpr DType dtype_of<uint16_t>() { return DType::u16; }
-template <> constexpr DType dtype_of<int32_t>() { return DType::i32; }
-template <> constexpr DType dtype_of<uint32_t>() { return DType::u32; }
-template <> constexpr DType dtype_of<int64_t>() { return DType::i64; }
-template <> constexpr DType dtype_of<uint64_t>() { return DType::u64; }
-template <> constexpr DType dtype_of<bool>() { return DType::boolean; }
+template <>
+constexpr DType dtype_of<float>() {
+  return DType::f32;
+}
+template <>
+constexpr DType dtype_of<double>() {
+  return DType::f64;
+}
+template <>
+constexpr DType dtype_of<Half>() {
+  return DType::f16;
+}
+template <>
+constexpr DType dtype_of<BFloat16>() {
+  return DType::bf16;
+}
+template <>
+constexpr DType dtype_of<int8_t>() {
+  return DType::i8;
+}
+template <>
+constexpr DType dtype_of<uint8_t>() {
+  return DType::u8;
+}
+template <>
+constexpr DType dtype_of<int16_t>() {
+  return DType::i16;
+}
+template <>
+constexpr DType dtype_of<uint16_t>() {
+  return DType::u16;
+}
+template <>
+constexpr DType dtype_of<int32_t>() {
+  return DType::i32;
+}
+template <>
+constexpr DType dtype_of<uint32_t>() {
+  return DType::u32;
+}
+template <>
+constexpr DType dtype_of<int64_t>() {
+  return DType::i64;
+}
+template <>
+constexpr DType dtype_of<uint64_t>() {
+  return DType::u64;
+}
+template <>
+constexpr DType dtype_of<bool>() {
+  return DType::boolean;
+}
 
-/// Calls f(T{}) with the C++ type of `type`. Throws unsupported for types without one (f8*, f4, i4, u4, i2, u2).
+/// Calls f(T{}) with the C++ type of `type`. Throws unsupported for types without one (f8*, f4, i4, u4, i2,
+/// u2).
 template <class F>
 decltype(auto) visit_dtype(DType type, F&& f) {
   switch (type) {

@@ -12,7 +12,8 @@ int64_t element_count(const Dims& dims) {
   for (int64_t d : dims) {
     base::require(d >= 0, "negative dimension in shape ", to_string(dims));
     if (d == 0) empty = true;
-    if (d != 0 && count > kLimit / d) base::fail_invalid("element count overflows in shape ", to_string(dims));
+    if (d != 0 && count > kLimit / d)
+      base::fail_invalid("element count overflows in shape ", to_string(dims));
     if (d != 0) count *= d;
   }
   return empty ? 0 : count;

@@ -13,7 +13,8 @@ namespace trireme::tensor {
 /// Concrete extents, outermost first.
 using Dims = std::vector<int64_t>;
 
-/// Product of the extents (1 for a scalar). Throws invalid_argument for a negative extent or a product over 2^56.
+/// Product of the extents (1 for a scalar). Throws invalid_argument for a negative extent or a product over
+/// 2^56.
 int64_t element_count(const Dims& dims);
 std::string to_string(const Dims& dims);
 

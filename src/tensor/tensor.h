@@ -11,8 +11,8 @@
 
 namespace trireme::tensor {
 
-/// A view of memory kept alive by a shared owner (a heap block, a mapped file, another tensor). Copying is cheap and
-/// shares the bytes; nothing but its creator may write through a tensor that others hold.
+/// A view of memory kept alive by a shared owner (a heap block, a mapped file, another tensor). Copying is
+/// cheap and shares the bytes; nothing but its creator may write through a tensor that others hold.
 class Tensor {
  public:
   Tensor() = default;  ///< no tensor: `defined()` is false
@@ -21,7 +21,8 @@ class Tensor {
   static Tensor empty(DType dtype, Dims dims);
   static Tensor zeros(DType dtype, Dims dims);
   /// Looks at `bytes` owned by `owner`. Throws invalid_argument unless the size fits dtype and dims exactly.
-  static Tensor view(DType dtype, Dims dims, std::span<const std::byte> bytes, std::shared_ptr<const void> owner);
+  static Tensor view(DType dtype, Dims dims, std::span<const std::byte> bytes,
+                     std::shared_ptr<const void> owner);
   /// Copies `values` (row-major) into a new tensor.
   template <class T>
   static Tensor from(Dims dims, std::span<const T> values);
@@ -52,7 +53,8 @@ class Tensor {
 
   /// The same bytes under other extents of equal element count.
   Tensor reshaped(Dims dims) const;
-  /// Rows [begin, end) of the outermost dimension, sharing the bytes. Needs byte-sized elements and rank >= 1.
+  /// Rows [begin, end) of the outermost dimension, sharing the bytes. Needs byte-sized elements and rank
+  /// >= 1.
   Tensor rows(int64_t begin, int64_t end) const;
   /// A copy with memory of its own.
   Tensor clone() const;
@@ -86,13 +88,15 @@ Tensor Tensor::from(Dims dims, std::span<const T> values) {
 
 template <class T>
 std::span<const T> Tensor::data() const {
-  base::check(dtype_ == dtype_of<T>(), "tensor holds ", name_of(dtype_), ", asked for ", name_of(dtype_of<T>()));
+  base::check(dtype_ == dtype_of<T>(), "tensor holds ", name_of(dtype_), ", asked for ",
+              name_of(dtype_of<T>()));
   return {reinterpret_cast<const T*>(data_.get()), static_cast<size_t>(elements_)};
 }
 
 template <class T>
 std::span<T> Tensor::mutable_data() {
-  base::check(dtype_ == dtype_of<T>(), "tensor holds ", name_of(dtype_), ", asked for ", name_of(dtype_of<T>()));
+  base::check(dtype_ == dtype_of<T>(), "tensor holds ", name_of(dtype_), ", asked for ",
+              name_of(dtype_of<T>()));
   return {reinterpret_cast<T*>(mutable_raw()), static_cast<size_t>(elements_)};
 }
 

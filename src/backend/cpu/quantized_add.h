@@ -7,8 +7,8 @@
 
 namespace trireme::cpu {
 
-/// y = clamp(round_half_even(a * a_factor + b * b_factor + shift), lowest, highest); the bounds are quantised values
-/// inside the type's range. a, b and y are all u8, or all i8 (`is_signed`).
+/// y = clamp(round_half_even(a * a_factor + b * b_factor + shift), lowest, highest); the bounds are quantised
+/// values inside the type's range. a, b and y are all u8, or all i8 (`is_signed`).
 struct QuantizedAdd {
   const void* a;
   const void* b;

@@ -1,4 +1,5 @@
-// Tests the quantised sum against double arithmetic: both types, odd sizes, every SIMD level, rounding to even.
+// Tests the quantised sum against double arithmetic: both types, odd sizes, every SIMD level, rounding to
+// even.
 #include "backend/cpu/quantized_add.h"
 
 #include <gtest/gtest.h>

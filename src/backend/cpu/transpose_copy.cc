@@ -163,7 +163,8 @@ void copy_woven(const Plan& p, base::ThreadPool& pool) {
     for (int64_t t = begin; t < end; ++t) {
       const Offset at = offset_of(p, 2, t / cuts);
       const int64_t c = t % cuts * kPixels;
-      weave_planes(p.x + at.x + c * p.bytes, rows.xs, p.y + at.y + c * rows.n * p.bytes, std::min(kPixels, cols.n - c));
+      weave_planes(p.x + at.x + c * p.bytes, rows.xs, p.y + at.y + c * rows.n * p.bytes,
+                   std::min(kPixels, cols.n - c));
     }
   });
 }

@@ -42,23 +42,34 @@ ir::Cost window_cost(const ir::NodeView& n) {
 }  // namespace
 
 ir::OpSchema max_pool_nhwc_schema() {
-  return {.name = "max_pool_nhwc", .doc = "largest value of each window, x [n,h,w,c] -> [n,oh,ow,c]",
-          .attrs = window_attrs(), .infer = infer_window, .expand = expand_to("max_pool"), .cost = window_cost};
+  return {.name = "max_pool_nhwc",
+          .doc = "largest value of each window, x [n,h,w,c] -> [n,oh,ow,c]",
+          .attrs = window_attrs(),
+          .infer = infer_window,
+          .expand = expand_to("max_pool"),
+          .cost = window_cost};
 }
 
 ir::OpSchema average_pool_nhwc_schema() {
   std::vector<ir::AttrSpec> attrs = window_attrs();
   attrs.push_back({"count_include_pad", "int", "padding counts in the divisor"});
-  return {.name = "average_pool_nhwc", .doc = "mean of each window, x [n,h,w,c] -> [n,oh,ow,c]",
-          .attrs = std::move(attrs), .infer = infer_window, .expand = expand_to("average_pool"), .cost = window_cost};
+  return {.name = "average_pool_nhwc",
+          .doc = "mean of each window, x [n,h,w,c] -> [n,oh,ow,c]",
+          .attrs = std::move(attrs),
+          .infer = infer_window,
+          .expand = expand_to("average_pool"),
+          .cost = window_cost};
 }
 
 ir::OpSchema global_average_pool_nhwc_schema() {
-  return {.name = "global_average_pool_nhwc", .doc = "mean over height and width, x [n,h,w,c] -> [n,1,1,c]",
-          .infer = infer_global, .expand = expand_to("global_average_pool"),
+  return {.name = "global_average_pool_nhwc",
+          .doc = "mean over height and width, x [n,h,w,c] -> [n,1,1,c]",
+          .infer = infer_global,
+          .expand = expand_to("global_average_pool"),
           .cost = [](const ir::NodeView& n) {
-            return ir::Cost{.flop = static_cast<double>(n.in[0].shape.elements().value_or(0)),
-                            .bytes = static_cast<double>(tensor::bytes_of(n.in[0]) + tensor::bytes_of(n.out[0]))};
+            return ir::Cost{
+                .flop = static_cast<double>(n.in[0].shape.elements().value_or(0)),
+                .bytes = static_cast<double>(tensor::bytes_of(n.in[0]) + tensor::bytes_of(n.out[0]))};
           }};
 }
 

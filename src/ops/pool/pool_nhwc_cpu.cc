@@ -17,10 +17,21 @@ cpu::PoolArgs args_of(const ir::NodeView& n) {
   const WindowAxis &h = window[1], &w = window[2];
   const auto small = [](int64_t value) { return static_cast<int>(value); };
   cpu::PoolArgs args;
-  args.shape = {.n = x[0], .h = x[1], .w = x[2], .c = x[3], .oc = x[3], .kh = small(h.kernel), .kw = small(w.kernel),
-                .stride_h = small(h.stride), .stride_w = small(w.stride), .dilation_h = small(h.dilation),
-                .dilation_w = small(w.dilation), .pad_top = small(h.pad_begin), .pad_left = small(w.pad_begin),
-                .pad_bottom = small(h.pad_end), .pad_right = small(w.pad_end)};
+  args.shape = {.n = x[0],
+                .h = x[1],
+                .w = x[2],
+                .c = x[3],
+                .oc = x[3],
+                .kh = small(h.kernel),
+                .kw = small(w.kernel),
+                .stride_h = small(h.stride),
+                .stride_w = small(w.stride),
+                .dilation_h = small(h.dilation),
+                .dilation_w = small(w.dilation),
+                .pad_top = small(h.pad_begin),
+                .pad_left = small(w.pad_begin),
+                .pad_bottom = small(h.pad_end),
+                .pad_right = small(w.pad_end)};
   args.out_h = y[1];
   args.out_w = y[2];
   args.count_padding = n.attrs.get_int("count_include_pad", 0) != 0;
@@ -51,7 +62,11 @@ ir::BoundKernel prepare_average(const ir::KernelInit& init) {
 ir::BoundKernel prepare_global(const ir::KernelInit& init) {
   const tensor::Dims x = init.node.in_dims(0);
   return {.run = [x](const ir::RunArgs& args) {
-    cpu::global_average_pool_nhwc({.n = x[0], .lines = x[1], .line = x[2], .c = x[3], .x = in_ptr<float>(args, 0),
+    cpu::global_average_pool_nhwc({.n = x[0],
+                                   .lines = x[1],
+                                   .line = x[2],
+                                   .c = x[3],
+                                   .x = in_ptr<float>(args, 0),
                                    .y = out_ptr<float>(args, 0)},
                                   cpu::pool_of(args.stream));
   }};

@@ -231,8 +231,9 @@ ir::BoundKernel bind_qadd(const AddPlan& p) {
 /// All three of one type: the vector kernel.
 ir::BoundKernel bind_same_qadd(const AddPlan& p, bool is_signed) {
   return {[p, is_signed](const ir::RunArgs& args) {
-    cpu::quantized_add({args.in[0], args.in[3], args.out[0], p.n, is_signed, p.fa, p.fb, p.shift, p.lowest, p.highest},
-                       cpu::pool_of(args.stream));
+    cpu::quantized_add(
+        {args.in[0], args.in[3], args.out[0], p.n, is_signed, p.fa, p.fb, p.shift, p.lowest, p.highest},
+        cpu::pool_of(args.stream));
   }};
 }
 
