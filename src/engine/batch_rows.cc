@@ -238,7 +238,7 @@ SlicePlan plan_slices(const compile::Program& one_row, int64_t rows, int threads
   constexpr int64_t kCacheBytes = int64_t{16} << 20;
   const int64_t arena = std::max<int64_t>(1, one_row.memory.arena_bytes);
   const auto worth = [&](int64_t slice_rows) {
-    return slice_rows * one_row.memory.sum_bytes >= one_row.memory.constant_bytes;
+    return slice_rows * one_row.memory.sum_bytes >= 2 * one_row.memory.constant_bytes;
   };
   SlicePlan plan;
   for (int64_t slice = rows / threads; threads > 1 && slice >= 1; --slice) {
