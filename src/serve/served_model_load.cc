@@ -3,6 +3,7 @@
 
 #include "base/cpu_info.h"
 #include "base/file.h"
+#include "engine/batch_proof.h"
 #include "serve/served_model.h"
 
 namespace trireme::serve {
@@ -79,6 +80,14 @@ void ServedModel::make_text_front(model::Model& model, const ServeOptions& optio
 void ServedModel::complete(const ir::Graph& graph, const ServeOptions& options) {
   if (text_) {  // the text input is ours, not the graph's
     std::erase_if(config_.inputs, [](const TensorConfig& t) { return t.name == "text"; });
+  }
+  // Nobody said that the first dimension is a batch: then it must be shown, or clients' rows could mix.
+  const bool is_told = config_.max_batch_size.has_value() || config_.has_dynamic_batching || text_ != nullptr;
+  if (!is_told && !engine::batches_by_rows(graph)) {
+    config_.max_batch_size = 0;
+    env_.log.info(
+        "serve", "batching_off",
+        {{"model", name()}, {"reason", "rows are not shown to be independent; set max_batch_size"}});
   }
   complete_config(config_, graph, options.max_batch);
   config_.name = name();
