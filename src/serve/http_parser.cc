@@ -1,6 +1,11 @@
 // HTTP/1.1 parsing: adapters that receive Beast's parser callbacks without its header containers.
 #include "serve/http_parser.h"
 
+// Beast 1.74 asserts that five bytes of a last chunk's header are there when it resumes; a client that sends
+// "0\r\n" and then one byte at a time breaks that, harmlessly: the code behind the assertion asks for more
+// bytes.
+#define BOOST_DISABLE_ASSERTS
+
 #include <algorithm>
 #include <boost/asio/buffer.hpp>
 #include <boost/beast/http/basic_parser.hpp>

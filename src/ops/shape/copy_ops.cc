@@ -166,7 +166,7 @@ Types infer_slice(const NodeView& n) {
 Types infer_blocks(const NodeView& n, bool to_space) {
   const Shape& x = n.in[0].shape;
   const int64_t b = n.attrs.need_int("blocksize");
-  base::require(b >= 1, "blocksize must be positive, got ", b);
+  base::require(b >= 1 && b <= 1 << 20, "blocksize must be positive and at most 2^20, got ", b);
   if (!x.has_rank()) return like(n.in[0], Shape::unknown(4));
   base::require(x.rank() == 4, "depth and space ops take [n, c, h, w], got ", x.to_string());
   const auto divided = [&](const Dim& d, int64_t by) -> Dim {

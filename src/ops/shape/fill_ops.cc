@@ -71,10 +71,11 @@ Types infer_pad(const NodeView& n) {
   const Pads pads = pads_of(n);
   DimList out;
   for (size_t d = 0; d < x.rank(); ++d) {
-    out.push_back(plus(x[d], pads.before[d] + pads.after[d]));
-    base::require(
-        mode == "constant" || !x[d].is_static() || x[d].value() > 0 || pads.before[d] + pads.after[d] == 0,
-        "pad: mode ", mode, " has nothing to repeat in an extent of 0");
+    int64_t both = 0;
+    base::require(!__builtin_add_overflow(pads.before[d], pads.after[d], &both), "pad: the pads overflow");
+    out.push_back(plus(x[d], both));
+    base::require(mode == "constant" || !x[d].is_static() || x[d].value() > 0 || both == 0, "pad: mode ",
+                  mode, " has nothing to repeat in an extent of 0");
   }
   return like(n.in[0], Shape(std::move(out)));
 }

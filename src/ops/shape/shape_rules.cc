@@ -18,16 +18,19 @@ std::optional<int64_t> length_of(const ir::NodeView& node, size_t i) {
 }
 
 tensor::Dim times(const tensor::Dim& dim, int64_t factor) {
-  if (dim.is_static()) return dim.value() * factor;
-  return factor == 1 ? dim : tensor::Dim::unknown();
+  if (!dim.is_static()) return factor == 1 ? dim : tensor::Dim::unknown();
+  int64_t product = 0;
+  if (__builtin_mul_overflow(dim.value(), factor, &product) || product < 0)
+    base::fail_invalid("an extent of ", dim.value(), " cannot grow ", factor, " times");
+  return product;
 }
 
 tensor::Dim plus(const tensor::Dim& dim, int64_t amount) {
-  if (dim.is_static()) {
-    base::require(dim.value() + amount >= 0, "an extent of ", dim.value(), " cannot shrink by ", -amount);
-    return dim.value() + amount;
-  }
-  return amount == 0 ? dim : tensor::Dim::unknown();
+  if (!dim.is_static()) return amount == 0 ? dim : tensor::Dim::unknown();
+  int64_t sum = 0;
+  if (__builtin_add_overflow(dim.value(), amount, &sum) || sum < 0)
+    base::fail_invalid("an extent of ", dim.value(), " cannot change by ", amount);
+  return sum;
 }
 
 std::vector<size_t> normal_axes(const std::vector<int64_t>& axes, size_t rank) {
