@@ -1,8 +1,9 @@
-// conv_nhwc on CPU: depthwise rows, or an implicit product on packed weights; epilogue fused in both.
+// conv_nhwc on CPU: depthwise rows, Winograd tiles, or an implicit product on packed weights; epilogue fused.
 #include "backend/cpu/conv_nhwc.h"
 
 #include "backend/cpu/cpu_stream.h"
 #include "backend/cpu/depthwise_nhwc.h"
+#include "backend/cpu/winograd_nhwc.h"
 #include "ops/conv/window.h"
 #include "ops/dense/epilogue_cpu.h"
 #include "ops/kernel_forms.h"
@@ -57,9 +58,32 @@ ir::Refusal refuse_depthwise(const ir::NodeView& n) {
   return std::nullopt;
 }
 
+/// Looks at one image only: a choice that hung on the batch or the team would change bits with them.
+/// The limits are measured: docs/decisions/0006-winograd.md.
+ir::Refusal refuse_winograd(const ir::NodeView& n) {
+  if (const ir::Refusal reason = refuse(n)) return reason;
+  const cpu::ConvShape s = shape_of(n);
+  if (s.kh != 3 || s.kw != 3) return base::concat("kernel is ", s.kh, " x ", s.kw, ", not 3 x 3");
+  if (s.stride_h != 1 || s.stride_w != 1) return base::concat("stride is ", s.stride_h, " x ", s.stride_w);
+  if (s.dilation_h != 1 || s.dilation_w != 1)
+    return base::concat("dilation is ", s.dilation_h, " x ", s.dilation_w);
+  if (s.groups != 1) return base::concat("has ", s.groups, " groups");
+  if (reads_nchw(n)) return "reads nchw";
+  if (!cpu::winograd_fits(s)) return "padding is above 2";
+  if (s.c < 16 || s.oc < 16) return base::concat("fewer than 16 channels: ", s.c, " to ", s.oc);
+  if (s.out_h() < 4 || s.out_w() < 4 || s.out_h() * s.out_w() < 64)
+    return base::concat("output of ", s.out_h(), " x ", s.out_w(), " is too small to pay for larger weights");
+  return std::nullopt;
+}
+
 struct Packed {
   tensor::Tensor memory;
   cpu::PackedConv conv;
+};
+
+struct WinogradWeights {
+  tensor::Tensor memory;
+  cpu::PackedWinograd packed;
 };
 
 void bind_epilogue(cpu::Epilogue& e, const ir::RunArgs& args, size_t operands) {
@@ -86,6 +110,34 @@ ir::BoundKernel prepare_depthwise(const ir::KernelInit& init) {
                          .epilogue = epilogue};
     bind_epilogue(d.epilogue, args, operands);
     cpu::depthwise_nhwc(d, cpu::pool_of(args.stream));
+  };
+  return bound;
+}
+
+ir::BoundKernel prepare_winograd(const ir::KernelInit& init) {
+  const ir::NodeView& n = init.node;
+  const cpu::ConvShape shape = shape_of(n);
+  const tensor::Tensor& w = *n.value(1);
+  const cpu::WinogradTile tile = cpu::winograd_tile(shape);
+  const std::string format = base::concat("winograd_f32 ", static_cast<int>(tile));
+  const auto weights = init.packs.get<WinogradWeights>(ir::pack_key(w, format), [&] {
+    auto made = std::make_shared<WinogradWeights>();
+    const int64_t bytes = static_cast<int64_t>(cpu::packed_winograd_bytes(shape, tile));
+    made->memory = tensor::Tensor::empty(tensor::DType::u8, {bytes});
+    made->packed = cpu::pack_winograd(shape, w.data<float>().data(), tile, made->memory.mutable_raw());
+    return made;
+  });
+  const size_t operands = n.in.size();
+  ir::BoundKernel bound{.unread_inputs = 1u << 1};
+  bound.workspace_bytes = static_cast<int64_t>(cpu::winograd_workspace_bytes(shape, tile, init.threads));
+  bound.run = [=, epilogue = epilogue_of(activation_of(n.attrs))](const ir::RunArgs& args) {
+    cpu::WinogradArgs a{.shape = shape,
+                        .x = in_ptr<float>(args, 0),
+                        .weights = weights->packed,
+                        .y = out_ptr<float>(args, 0),
+                        .epilogue = epilogue};
+    bind_epilogue(a.epilogue, args, operands);
+    cpu::winograd_nhwc(a, args.workspace, cpu::pool_of(args.stream));
   };
   return bound;
 }
@@ -127,6 +179,7 @@ std::vector<ir::Kernel> conv_nhwc_cpu_kernels() {
            .refuse = refuse_depthwise,
            .prepare = prepare_depthwise,
            .may_overwrite = 1u << 3},
+          {.name = "winograd", .refuse = refuse_winograd, .prepare = prepare_winograd},
           {.name = "implicit_gemm", .refuse = refuse, .prepare = prepare_implicit}};
 }
 

@@ -1,0 +1,421 @@
+// Blocks of tiles go through transform, one product per point, and back, inside a task and its share of
+// cache.
+#include "backend/cpu/winograd_nhwc.h"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstring>
+#include <vector>
+
+#include "backend/cpu/dense_kernels.h"
+#include "backend/cpu/gemm_driver.h"
+#include "base/error.h"
+
+#include "backend/cpu/simd_targets.h"
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "backend/cpu/winograd_nhwc.cc"
+#include "hwy/foreach_target.h"
+// After foreach_target, which sets the level.
+#include "backend/cpu/simd_vector.inc"
+
+#ifndef TRIREME_WINOGRAD_TILES
+#define TRIREME_WINOGRAD_TILES
+namespace trireme::cpu {
+
+/// One tile's pixels on their way to V.
+struct WinogradGather {
+  const float* const* pixels;  // [side * side], zeros for those outside the image
+  int64_t channels;
+  float* out;  // point p at out + p * point_stride
+  int64_t point_stride;
+};
+
+/// One tile's products on their way to y.
+struct WinogradScatter {
+  const float* in;  // point p at in + p * point_stride
+  int64_t point_stride;
+  int64_t channels;
+  float* y;               // first output pixel
+  const float* residual;  // like y, or null
+  const float* bias;      // [channels] or null
+  int64_t pixel, line;    // floats between neighbouring outputs
+  int rows, columns;      // outputs inside the image
+  float lo, hi;
+  bool clamps, act_before_residual;
+};
+
+}  // namespace trireme::cpu
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace trireme::cpu::HWY_NAMESPACE {
+namespace {
+
+HWY_INLINE VF load_some(const float* p, size_t n) { return n >= kLanes ? hn::LoadU(kF, p) : load_n(p, n); }
+
+HWY_INLINE void store_some(VF v, float* p, size_t n) {
+  n >= kLanes ? hn::StoreU(v, kF, p) : store_n(v, p, n);
+}
+
+/// Rows of B^T and A^T for the points 0, 1, -1, infinity.
+struct Two {
+  static constexpr int kOut = 2, kSide = 4;
+  static HWY_INLINE void input(const VF* d, VF* o) {
+    o[0] = hn::Sub(d[0], d[2]);
+    o[1] = hn::Add(d[1], d[2]);
+    o[2] = hn::Sub(d[2], d[1]);
+    o[3] = hn::Sub(d[1], d[3]);
+  }
+  static HWY_INLINE void output(const VF* m, VF* o) {
+    o[0] = hn::Add(hn::Add(m[0], m[1]), m[2]);
+    o[1] = hn::Sub(hn::Sub(m[1], m[2]), m[3]);
+  }
+};
+
+/// The same for the points 0, 1, -1, 2, -2, infinity.
+struct Four {
+  static constexpr int kOut = 4, kSide = 6;
+  static HWY_INLINE void input(const VF* d, VF* o) {
+    const VF two = set(2.0f), four = set(4.0f), five = set(5.0f);
+    const VF a = hn::NegMulAdd(four, d[2], d[4]), b = hn::NegMulAdd(four, d[1], d[3]);
+    const VF c = hn::Sub(d[4], d[2]), e = hn::Mul(two, hn::Sub(d[3], d[1]));
+    o[0] = hn::MulAdd(four, d[0], hn::NegMulAdd(five, d[2], d[4]));
+    o[1] = hn::Add(a, b);
+    o[2] = hn::Sub(a, b);
+    o[3] = hn::Add(c, e);
+    o[4] = hn::Sub(c, e);
+    o[5] = hn::MulAdd(four, d[1], hn::NegMulAdd(five, d[3], d[5]));
+  }
+  static HWY_INLINE void output(const VF* m, VF* o) {
+    const VF a = hn::Add(m[1], m[2]), b = hn::Sub(m[1], m[2]);
+    const VF c = hn::Add(m[3], m[4]), e = hn::Sub(m[3], m[4]);
+    o[0] = hn::Add(hn::Add(m[0], a), c);
+    o[1] = hn::MulAdd(set(2.0f), e, b);
+    o[2] = hn::MulAdd(set(4.0f), c, a);
+    o[3] = hn::Add(hn::MulAdd(set(8.0f), e, b), m[5]);
+  }
+};
+
+template <class Tile>
+HWY_INLINE void gather_tile(const WinogradGather& g) {
+  constexpr int kSide = Tile::kSide;
+  for (int64_t c = 0; c < g.channels; c += static_cast<int64_t>(kLanes)) {
+    const size_t left = static_cast<size_t>(g.channels - c);
+    VF middle[kSide][kSide];
+    for (int j = 0; j < kSide; ++j) {
+      VF d[kSide], o[kSide];
+      for (int i = 0; i < kSide; ++i) d[i] = load_some(g.pixels[i * kSide + j] + c, left);
+      Tile::input(d, o);
+      for (int i = 0; i < kSide; ++i) middle[i][j] = o[i];
+    }
+    for (int i = 0; i < kSide; ++i) {
+      VF o[kSide];
+      Tile::input(middle[i], o);
+      for (int j = 0; j < kSide; ++j) store_some(o[j], g.out + (i * kSide + j) * g.point_stride + c, left);
+    }
+  }
+}
+
+HWY_INLINE VF finish(const WinogradScatter& s, VF x, int64_t at, size_t left) {
+  const VF residual = s.residual ? load_some(s.residual + at, left) : set(0.0f);
+  if (s.residual && !s.act_before_residual) x = hn::Add(x, residual);
+  if (s.clamps) x = clamp_keep_nan(x, s.lo, s.hi);
+  return s.residual && s.act_before_residual ? hn::Add(x, residual) : x;
+}
+
+template <class Tile>
+HWY_INLINE void scatter_tile(const WinogradScatter& s) {
+  constexpr int kSide = Tile::kSide, kOut = Tile::kOut;
+  for (int64_t c = 0; c < s.channels; c += static_cast<int64_t>(kLanes)) {
+    const size_t left = static_cast<size_t>(s.channels - c);
+    VF middle[kOut][kSide];
+    for (int j = 0; j < kSide; ++j) {
+      VF m[kSide], o[kOut];
+      for (int i = 0; i < kSide; ++i) m[i] = load_some(s.in + (i * kSide + j) * s.point_stride + c, left);
+      Tile::output(m, o);
+      for (int i = 0; i < kOut; ++i) middle[i][j] = o[i];
+    }
+    const VF bias = s.bias ? load_some(s.bias + c, left) : set(0.0f);
+    for (int i = 0; i < s.rows; ++i) {
+      VF o[kOut];
+      Tile::output(middle[i], o);
+      for (int j = 0; j < s.columns; ++j) {
+        const int64_t at = i * s.line + j * s.pixel + c;
+        store_some(finish(s, hn::Add(o[j], bias), at, left), s.y + at, left);
+      }
+    }
+  }
+}
+
+void gather_two(const WinogradGather& g) { gather_tile<Two>(g); }
+void gather_four(const WinogradGather& g) { gather_tile<Four>(g); }
+void scatter_two(const WinogradScatter& s) { scatter_tile<Two>(s); }
+void scatter_four(const WinogradScatter& s) { scatter_tile<Four>(s); }
+
+}  // namespace
+}  // namespace trireme::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace trireme::cpu {
+
+HWY_EXPORT(gather_two);
+HWY_EXPORT(gather_four);
+HWY_EXPORT(scatter_two);
+HWY_EXPORT(scatter_four);
+
+namespace {
+
+// V and M of a task should stay in most of a 1 MiB second-level cache.
+constexpr int64_t kBlockBytes = 640 * 1024;
+// Below this many rows a product spends its time fetching weights.
+constexpr int64_t kLeastTiles = 28;
+
+int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+size_t align64(size_t bytes) { return (bytes + 63) & ~size_t{63}; }
+
+char* align64(void* p) {
+  return reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(p) + 63) & ~uintptr_t{63});
+}
+
+/// How a layer is cut: blocks of tiles x parts of the output channels.
+struct Grid {
+  int out = 0, side = 0, points = 0;
+  int64_t tiles_h = 0, tiles_w = 0, tiles = 0;
+  int64_t blocks = 0, block_tiles = 0;  // block_tiles is the largest
+  int64_t parts = 0, part = 0;          // output channels per part, whole panels
+  int64_t tasks() const { return blocks * parts; }
+};
+
+Grid cut(const ConvShape& s, WinogradTile tile, int threads, int64_t panel) {
+  Grid g;
+  g.out = static_cast<int>(tile);
+  g.side = g.out + 2;
+  g.points = g.side * g.side;
+  g.tiles_h = divide_up(s.out_h(), g.out);
+  g.tiles_w = divide_up(s.out_w(), g.out);
+  g.tiles = s.n * g.tiles_h * g.tiles_w;
+  const int64_t tile_bytes = g.points * (s.c + s.oc) * static_cast<int64_t>(sizeof(float));
+  int64_t most = std::max(kLeastTiles, kBlockBytes / tile_bytes);
+  // A team wants several blocks a member, but not at the price of products of few rows.
+  if (threads > 1) most = std::max(kLeastTiles, std::min(most, divide_up(g.tiles, 3 * threads)));
+  g.blocks = std::max<int64_t>(1, divide_up(g.tiles, most));
+  g.block_tiles = divide_up(g.tiles, g.blocks);
+  // Where tiles are few the team shares the output channels and repeats the input transform.
+  const int64_t panels = divide_up(s.oc, panel);
+  int64_t parts = 1;
+  while (threads > 1 && g.blocks * parts < 2 * threads && 2 * parts <= panels) parts *= 2;
+  g.part = divide_up(panels, parts) * panel;
+  g.parts = divide_up(s.oc, g.part);
+  return g;
+}
+
+/// V, M and the product's own memory of one lane.
+struct Lane {
+  size_t v, m, product;
+  size_t bytes() const { return v + m + product; }
+};
+
+Lane lane_of(const Grid& g, const ConvShape& s) {
+  const size_t rows = static_cast<size_t>(g.block_tiles * g.points) * sizeof(float);
+  const int64_t part = std::min(g.part, s.oc);
+  Lane lane = {align64(rows * static_cast<size_t>(s.c)), align64(rows * static_cast<size_t>(part)), 0};
+  for (int64_t m = std::max<int64_t>(1, g.block_tiles - 1); m <= g.block_tiles; ++m) {
+    lane.product = std::max(lane.product, align64(gemm_workspace_bytes(m, s.c, part, 1)));
+  }
+  return lane;
+}
+
+class Winograd {
+ public:
+  Winograd(const WinogradArgs& args, const Grid& grid, const float* zeros)
+      : a_(args), s_(args.shape), g_(grid), zeros_(zeros), lane_(lane_of(grid, args.shape)) {
+    const bool two = g_.out == 2;
+    gather_ = two ? HWY_DYNAMIC_DISPATCH(gather_two) : HWY_DYNAMIC_DISPATCH(gather_four);
+    scatter_ = two ? HWY_DYNAMIC_DISPATCH(scatter_two) : HWY_DYNAMIC_DISPATCH(scatter_four);
+    clamps_ = clamp_bounds(a_.epilogue, lo_, hi_);
+  }
+
+  void task(int64_t index, char* memory) const {
+    const int64_t block = index / g_.parts, column = index % g_.parts * g_.part;
+    const int64_t begin = g_.tiles * block / g_.blocks, end = g_.tiles * (block + 1) / g_.blocks;
+    const int64_t count = end - begin, part = std::min(g_.part, s_.oc - column);
+    float* v = reinterpret_cast<float*>(memory);            // [points, count, c]
+    float* m = reinterpret_cast<float*>(memory + lane_.v);  // [points, count, part]
+    for (int64_t t = 0; t < count; ++t) gather(begin + t, v + t * s_.c, count * s_.c);
+    multiply(count, column, part, memory);
+    for (int64_t t = 0; t < count; ++t) scatter(begin + t, column, part, {m + t * part, count * part});
+  }
+
+ private:
+  struct Products {
+    const float* in;
+    int64_t point_stride;
+  };
+
+  /// The first output pixel of a tile.
+  struct Spot {
+    int64_t image, h, w;
+  };
+
+  Spot spot(int64_t tile) const {
+    const int64_t line = tile / g_.tiles_w;
+    return {line / g_.tiles_h, line % g_.tiles_h * g_.out, tile % g_.tiles_w * g_.out};
+  }
+
+  void gather(int64_t tile, float* out, int64_t point_stride) const {
+    const Spot at = spot(tile);
+    std::array<const float*, 36> pixels;
+    for (int i = 0; i < g_.side; ++i) {
+      const int64_t h = at.h - s_.pad_top + i;
+      for (int j = 0; j < g_.side; ++j) {
+        const int64_t w = at.w - s_.pad_left + j;
+        const bool inside = h >= 0 && h < s_.h && w >= 0 && w < s_.w;
+        pixels[static_cast<size_t>(i * g_.side + j)] =
+            inside ? a_.x + ((at.image * s_.h + h) * s_.w + w) * s_.c : zeros_;
+      }
+    }
+    gather_({pixels.data(), s_.c, out, point_stride});
+  }
+
+  void multiply(int64_t count, int64_t column, int64_t part, char* memory) const {
+    const DenseKernels& kernels = dense_kernels(a_.weights.isa);
+    GemmJob job;
+    job.source.row_stride = s_.c * static_cast<int64_t>(sizeof(float));
+    job.source.run = s_.c;
+    job.m = count;
+    job.ldc = part;
+    const GemmPlan plan = plan_gemm(count, part, job.source, kernels, {.threads = 1});
+    for (int p = 0; p < g_.points; ++p) {
+      job.source.base = memory + p * count * job.source.row_stride;
+      // Columns that start at a whole panel are a packed matrix of their own.
+      job.b = {a_.weights.data + p * a_.weights.point_floats + column * s_.c, s_.c, part, a_.weights.isa};
+      job.c = reinterpret_cast<float*>(memory + lane_.v) + p * count * part;
+      run_gemm_alone(job, plan, memory + lane_.v + lane_.m);
+    }
+  }
+
+  void scatter(int64_t tile, int64_t column, int64_t part, Products products) const {
+    const Epilogue& e = a_.epilogue;
+    const Spot at = spot(tile);
+    const int64_t oh = s_.out_h(), ow = s_.out_w();
+    const int64_t first = ((at.image * oh + at.h) * ow + at.w) * s_.oc + column;
+    const float* residual = e.residual ? e.residual + first : nullptr;
+    const bool later = !clamps_ && e.act_before_residual;  // the residual follows a curved activation
+    const WinogradScatter s = {.in = products.in,
+                               .point_stride = products.point_stride,
+                               .channels = part,
+                               .y = a_.y + first,
+                               .residual = later ? nullptr : residual,
+                               .bias = e.bias ? e.bias + column : nullptr,
+                               .pixel = s_.oc,
+                               .line = ow * s_.oc,
+                               .rows = static_cast<int>(std::min<int64_t>(g_.out, oh - at.h)),
+                               .columns = static_cast<int>(std::min<int64_t>(g_.out, ow - at.w)),
+                               .lo = lo_,
+                               .hi = hi_,
+                               .clamps = clamps_ && e.act != Activation::none,
+                               .act_before_residual = e.act_before_residual};
+    scatter_(s);
+    if (clamps_) return;
+    for (int i = 0; i < s.rows; ++i) {
+      dense_kernels(a_.weights.isa)
+          .activate(
+              {s.y + i * s.line, s_.oc, s.columns, part, later && residual ? residual + i * s.line : nullptr},
+              e);
+    }
+  }
+
+  const WinogradArgs& a_;
+  const ConvShape& s_;
+  const Grid& g_;
+  const float* zeros_;  // [c]
+  Lane lane_;
+  void (*gather_)(const WinogradGather&);
+  void (*scatter_)(const WinogradScatter&);
+  bool clamps_;
+  float lo_, hi_;
+};
+
+// Rows of G, which takes 3 taps to the points.
+constexpr double kTwo[4][3] = {{1, 0, 0}, {.5, .5, .5}, {.5, -.5, .5}, {0, 0, 1}};
+constexpr double kFour[6][3] = {{1. / 4, 0, 0},
+                                {-1. / 6, -1. / 6, -1. / 6},
+                                {-1. / 6, 1. / 6, -1. / 6},
+                                {1. / 24, 1. / 12, 1. / 6},
+                                {1. / 24, -1. / 12, 1. / 6},
+                                {0, 0, 1}};
+
+/// Element (i, j) of G w G^T for one kernel w [3, 3].
+float weight_at(const float* w, const double* gi, const double* gj) {
+  double sum = 0;
+  for (int a = 0; a < 3; ++a) {
+    for (int b = 0; b < 3; ++b) sum += gi[a] * gj[b] * w[a * 3 + b];
+  }
+  return static_cast<float>(sum);
+}
+
+}  // namespace
+
+bool winograd_fits(const ConvShape& s) {
+  const auto small = [](int pad) { return pad >= 0 && pad <= 2; };
+  return s.kh == 3 && s.kw == 3 && s.stride_h == 1 && s.stride_w == 1 && s.dilation_h == 1 &&
+         s.dilation_w == 1 && s.groups == 1 && small(s.pad_top) && small(s.pad_left) && small(s.pad_bottom) &&
+         small(s.pad_right);
+}
+
+size_t packed_winograd_bytes(const ConvShape& s, WinogradTile tile, Isa isa) {
+  const size_t side = static_cast<size_t>(tile) + 2;
+  return side * side * align64(packed_b_bytes(s.c, s.oc, isa)) + 64;
+}
+
+PackedWinograd pack_winograd(const ConvShape& s, const float* weights, WinogradTile tile, void* memory,
+                             Isa isa) {
+  const int side = static_cast<int>(tile) + 2;
+  const size_t bytes = align64(packed_b_bytes(s.c, s.oc, isa));
+  char* out = align64(memory);
+  std::vector<float> rows(static_cast<size_t>(s.oc * s.c));  // [oc, c] of one point
+  PackedWinograd packed = {nullptr, static_cast<int64_t>(bytes / sizeof(float)), tile, isa};
+  for (int p = 0; p < side * side; ++p) {
+    const double* gi = side == 4 ? kTwo[p / side] : kFour[p / side];
+    const double* gj = side == 4 ? kTwo[p % side] : kFour[p % side];
+    for (size_t i = 0; i < rows.size(); ++i) rows[i] = weight_at(weights + 9 * i, gi, gj);
+    const PackedMatrix b =
+        pack_b({rows.data(), s.c, s.oc, s.c, true}, out + static_cast<size_t>(p) * bytes, isa);
+    if (p == 0) packed.data = b.data;
+  }
+  return packed;
+}
+
+size_t winograd_workspace_bytes(const ConvShape& s, WinogradTile tile, int threads) {
+  size_t lanes = 0;
+  for (const Isa isa : usable_isas()) {
+    const Grid g = cut(s, tile, threads, dense_kernels(isa).panel);
+    lanes =
+        std::max(lanes, static_cast<size_t>(std::min<int64_t>(g.tasks(), threads)) * lane_of(g, s).bytes());
+  }
+  return lanes + align64(static_cast<size_t>(s.c) * sizeof(float)) + 64;
+}
+
+void winograd_nhwc(const WinogradArgs& args, void* workspace, base::ThreadPool& pool) {
+  const ConvShape& s = args.shape;
+  base::check(winograd_fits(s), "not a convolution for the Winograd form");
+  if (s.n == 0 || s.oc == 0 || s.out_h() <= 0 || s.out_w() <= 0) return;
+  const Grid g = cut(s, args.weights.tile, pool.size(), dense_kernels(args.weights.isa).panel);
+  char* zeros = align64(workspace);
+  const size_t zero_bytes = align64(static_cast<size_t>(s.c) * sizeof(float));
+  std::memset(zeros, 0, zero_bytes);
+  char* lanes = zeros + zero_bytes;
+  const size_t lane_bytes = lane_of(g, s).bytes();
+  const Winograd layer(args, g, reinterpret_cast<const float*>(zeros));
+  std::atomic<int64_t> next{0};
+  pool.run(std::min<int64_t>(g.tasks(), pool.size()), [&](int64_t lane) {
+    char* memory = lanes + static_cast<size_t>(lane) * lane_bytes;
+    for (int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < g.tasks();) layer.task(i, memory);
+  });
+}
+
+}  // namespace trireme::cpu
+#endif

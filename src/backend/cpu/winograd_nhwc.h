@@ -1,0 +1,54 @@
+// Winograd form of f32 3 x 3 convolutions over channels-last activations: fewer multiplications, epilogue
+// fused.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "backend/cpu/conv_nhwc.h"
+
+namespace trireme::cpu {
+
+/// Outputs per side of a tile. A tile of m x m outputs costs (m + 2)^2 products a channel pair instead of
+/// 9 m^2.
+enum class WinogradTile : uint8_t { two = 2, four = 4 };
+
+/// True for 3 x 3 kernels, stride and dilation 1, one group, paddings of 0 to 2.
+bool winograd_fits(const ConvShape& shape);
+
+/// The larger tile where its rounding stays under 2e-5 of the largest output (at most 128 channels in); else
+/// the smaller, which also takes less than half of the memory.
+inline WinogradTile winograd_tile(const ConvShape& shape) {
+  return shape.c <= 128 ? WinogradTile::four : WinogradTile::two;
+}
+
+/// Transformed weights: one packed right operand [c, oc] per point of the transformed tile.
+struct PackedWinograd {
+  const float* data = nullptr;
+  int64_t point_floats = 0;
+  WinogradTile tile = WinogradTile::four;
+  Isa isa = Isa::portable;
+};
+
+/// 16/9 (tiles of two) or 36/9 (tiles of four) of the bytes of the weights, and padding.
+size_t packed_winograd_bytes(const ConvShape& shape, WinogradTile tile, Isa isa = best_isa());
+
+/// Transforms ONNX weights [oc, c, 3, 3] in double into `memory`. Allocates scratch; meant for load time.
+PackedWinograd pack_winograd(const ConvShape& shape, const float* weights, WinogradTile tile, void* memory,
+                             Isa isa = best_isa());
+
+struct WinogradArgs {
+  ConvShape shape;
+  const float* x = nullptr;
+  PackedWinograd weights;
+  float* y = nullptr;
+  Epilogue epilogue;
+};
+
+size_t winograd_workspace_bytes(const ConvShape& shape, WinogradTile tile, int threads);
+
+/// y = A^T [sum over c of (G w G^T) * (B^T x B)] A per tile, then the epilogue. Each output is the same chain
+/// of operations whatever the team, the blocks or its batch mates. Source: Lavin & Gray 2015.
+void winograd_nhwc(const WinogradArgs& args, void* workspace, base::ThreadPool& pool);
+
+}  // namespace trireme::cpu
