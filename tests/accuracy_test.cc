@@ -13,7 +13,6 @@
 #include "engine/session.h"
 #include "model/model.h"
 #include "model/onnx/tensor_proto.h"
-#include "tensor/compare.h"
 #include "tests/test_data.h"
 
 namespace trireme {
@@ -136,13 +135,6 @@ TEST(Accuracy, ResNet20Names915Of1000CifarPictures) {
   EXPECT_EQ(right, 915);
 }
 
-struct Reference {
-  const char* model;  // under onnx-models
-  double tolerance;   // largest relative error, see tensor::relative_error
-};
-
-class ReferenceOutput : public testing::TestWithParam<Reference> {};
-
 /// Tensors kind_0.pb, kind_1.pb … of a test data set.
 std::vector<Tensor> read_set(const fs::path& set, const std::string& kind) {
   std::vector<Tensor> list;
@@ -152,30 +144,7 @@ std::vector<Tensor> read_set(const fs::path& set, const std::string& kind) {
   return list;
 }
 
-TEST_P(ReferenceOutput, IsMet) {
-  const auto model = tests::shared_data(std::string("onnx-models/") + GetParam().model);
-  if (!model) GTEST_SKIP() << tests::kNoSharedData;
-  const fs::path set = model->parent_path() / "test_data_set_0";
-  const std::vector<Tensor> actual = open(*model)->run(read_set(set, "input")),
-                            expected = read_set(set, "output");
-  ASSERT_EQ(actual.size(), expected.size());
-  for (size_t i = 0; i < actual.size(); ++i) {
-    EXPECT_LT(tensor::relative_error(actual[i], expected[i]), GetParam().tolerance) << "output " << i;
-  }
-}
-
-INSTANTIATE_TEST_SUITE_P(Models, ReferenceOutput,
-                         testing::Values(Reference{"cifar10_resnet20_derived/model.onnx", 1e-4},
-                                         Reference{"kwt1_keyword_derived/model.onnx", 1e-4},
-                                         Reference{"magika_v3_3/model.onnx", 1e-4},
-                                         Reference{"mnist_cntk/mnist.onnx", 1e-4},
-                                         Reference{"mobilenetv2_fp32_derived/model.onnx", 1e-4},
-                                         Reference{"nnsplit_en/model.onnx", 1e-4},
-                                         Reference{"silero_vad/silero_vad_16k_op15.onnx", 1e-4},
-                                         Reference{"squeezenet10_pruned_derived/model.onnx", 1e-4},
-                                         Reference{"ultraface/version-RFB-320.onnx", 1e-4}));
-
-TEST(ReferenceOutput, MobileNetIntegerIsWithinOneStep) {
+TEST(Accuracy, MobileNetIntegerIsWithinOneStepOfItsReference) {
   const auto model = tests::shared_data("onnx-models/mobilenetv2_qdq/model.onnx");
   if (!model) GTEST_SKIP() << tests::kNoSharedData;
   const fs::path set = model->parent_path() / "test_data_set_0";

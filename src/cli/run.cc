@@ -98,11 +98,13 @@ int check_test_data(engine::Session& session, const RunOptions& options, base::J
       row.set("set", set.filename().string());
       row.set("output", graph.output_names()[i]);
       row.set("relative_error", error);
+      row.set("absolute_error", tensor::absolute_error(actual[i], expected[i]));
       row.set("pass", ok);
       rows.push_back(std::move(row));
       if (!options.json) {
-        std::printf("%s  %-24s largest relative error %.3g  %s\n", set.filename().c_str(),
-                    graph.output_names()[i].c_str(), error, ok ? "ok" : "FAILED");
+        std::printf("%s  %-24s largest relative error %.3g (absolute %.3g)  %s\n", set.filename().c_str(),
+                    graph.output_names()[i].c_str(), error, tensor::absolute_error(actual[i], expected[i]),
+                    ok ? "ok" : "FAILED");
       }
     }
   }

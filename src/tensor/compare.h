@@ -9,4 +9,7 @@ namespace trireme::tensor {
 /// infinity where only one is NaN or where types or extents differ.
 double relative_error(const Tensor& actual, const Tensor& expected);
 
+/// Largest |a - b| over all elements, with the same rules for NaN and mismatches.
+double absolute_error(const Tensor& actual, const Tensor& expected);
+
 }  // namespace trireme::tensor
