@@ -175,10 +175,7 @@ ir::BoundKernel prepare_implicit(const ir::KernelInit& init) {
 }  // namespace
 
 std::vector<ir::Kernel> conv_nhwc_cpu_kernels() {
-  return {{.name = "depthwise",
-           .refuse = refuse_depthwise,
-           .prepare = prepare_depthwise,
-           .may_overwrite = 1u << 3},
+  return {{.name = "depthwise", .refuse = refuse_depthwise, .prepare = prepare_depthwise},
           {.name = "winograd", .refuse = refuse_winograd, .prepare = prepare_winograd},
           {.name = "implicit_gemm", .refuse = refuse, .prepare = prepare_implicit}};
 }
