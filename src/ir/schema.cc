@@ -137,6 +137,9 @@ std::vector<TensorType> infer_types(const OpSchema& op, const NodeView& node) {
   base::check(types.size() >= node.out_count, "op '", op.name, "' inferred too few results");
   types.resize(node.out_count);
   for (const TensorType& t : types) {
+    // A dimension without number and name comes from an operand's negative value.
+    for (const tensor::Dim& d : t.shape.dims())
+      base::require(d.is_static() || !d.name().empty(), "op '", op.name, "' would make a negative extent");
     if (t.shape.is_static()) tensor::element_count(t.shape.to_dims());  // refuses overflow
   }
   return types;
