@@ -105,6 +105,7 @@ std::vector<int64_t> split_sizes(const NodeView& n, int64_t extent) {
     return *sizes;
   }
   const int64_t pieces = n.attrs.get_int("num_outputs", static_cast<int64_t>(n.out_count));
+  base::require(pieces >= 1 && pieces <= (1 << 20), "split into ", pieces, " pieces");
   base::require(pieces >= 1 && pieces >= static_cast<int64_t>(n.out_count), "split: ", pieces, " pieces for ",
                 n.out_count, " results");
   const int64_t size = (extent + pieces - 1) / pieces;
