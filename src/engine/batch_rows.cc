@@ -200,7 +200,7 @@ bool is_elementwise(const ir::OpSchema& op) {
 
 bool node_keeps_rows(const Rows& r, const Node& node) {
   const ir::OpSchema& op = node.op->schema;
-  if (op.is_random || op.is_control || op.updates_state) return false;
+  if (op.is_random || op.is_control || op.updates_state()) return false;
   // Values with `rows` leading rows of one size each: bytes that do not move keep their row.
   if (op.is_view) return r.first_only(node) && r.leads(node.in[0]);
   const auto rule = rules().find(node.op_name());

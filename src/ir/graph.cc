@@ -2,6 +2,7 @@
 #include "ir/graph.h"
 
 #include <algorithm>
+#include <unordered_map>
 
 namespace trireme::ir {
 
@@ -45,6 +46,21 @@ ValueId Graph::add_constant(tensor::Tensor data, std::string constant_name) {
   v.name = std::move(constant_name);
   v.data = std::move(data);
   return add_value(std::move(v));
+}
+
+ValueId Graph::add_state(std::string state_name, tensor::TensorType type) {
+  Value v;
+  v.type = std::move(type);
+  v.kind = ValueKind::state;
+  v.name = std::move(state_name);
+  return add_value(std::move(v));
+}
+
+void Graph::make_state(ValueId param) {
+  Value& v = value(param);
+  base::check(v.kind == ValueKind::param, "'", v.name, "' is of kind ", to_string(v.kind), ", not a param");
+  v.kind = ValueKind::state;
+  v.data = {};
 }
 
 void Graph::add_output(ValueId id, std::string output_name) {
@@ -163,7 +179,8 @@ class Sorter {
 
   std::vector<size_t> run() {
     // Visiting the nodes in their present order keeps the sort stable.
-    std::vector<char> wanted = needed();
+    const std::vector<char> wanted = needed();
+    find_old_readers(wanted);
     for (size_t n = 0; n < mark_.size(); ++n) {
       if (wanted[n]) visit(n);
     }
@@ -186,7 +203,7 @@ class Sorter {
     for (ValueId id : graph_.outputs()) want(id);
     for (size_t n = 0; n < mark_.size(); ++n) {
       const Node& node = graph_.nodes()[n];
-      if (node.op != nullptr && node.op->schema.updates_state && !wanted[n])
+      if (node.op != nullptr && node.op->schema.updates_state() && !wanted[n])
         wanted[n] = 1, stack.push_back(n);
     }
     while (!stack.empty()) {
@@ -197,6 +214,33 @@ class Sorter {
     return wanted;
   }
 
+  /// An update overwrites its state, so whoever reads the old content comes before it.
+  void find_old_readers(const std::vector<char>& wanted) {
+    std::vector<std::vector<uint32_t>> readers;
+    for (size_t n = 0; n < mark_.size(); ++n) {
+      if (!wanted[n] || !graph_.nodes()[n].op->schema.updates_state()) continue;
+      if (readers.empty()) readers = state_readers(wanted);
+      const Node& node = graph_.nodes()[n];
+      for (const StateUpdate& u : node.op->schema.updates(node.in.size())) {
+        for (uint32_t reader : readers[index(node.in[u.operand])]) {
+          if (reader != n) before_[n].push_back(reader);
+        }
+      }
+    }
+  }
+
+  std::vector<std::vector<uint32_t>> state_readers(const std::vector<char>& wanted) const {
+    std::vector<std::vector<uint32_t>> readers(graph_.values().size());
+    for (size_t n = 0; n < mark_.size(); ++n) {
+      if (!wanted[n]) continue;
+      for (ValueId id : graph_.nodes()[n].in) {
+        if (id != kNoValue && graph_.value(id).kind == ValueKind::state)
+          readers[index(id)].push_back(static_cast<uint32_t>(n));
+      }
+    }
+    return readers;
+  }
+
   void visit(size_t start) {
     std::vector<std::pair<size_t, size_t>> stack{{start, 0}};
     if (mark_[start] == Mark::done) return;
@@ -204,15 +248,22 @@ class Sorter {
     while (!stack.empty()) {
       auto& [n, next] = stack.back();
       const Node& node = graph_.nodes()[n];
-      if (next == node.in.size()) {
+      const auto old = before_.find(n);
+      const size_t old_readers = old == before_.end() ? 0 : old->second.size();
+      if (next == node.in.size() + old_readers) {
         mark_[n] = Mark::done;
         order_.push_back(n);
         stack.pop_back();
         continue;
       }
-      const ValueId id = node.in[next++];
-      if (graph_.producer(id) == nullptr) continue;
-      const size_t p = index(graph_.value(id).producer);
+      const size_t at = next++;
+      size_t p = 0;
+      if (at < node.in.size()) {
+        if (graph_.producer(node.in[at]) == nullptr) continue;
+        p = index(graph_.value(node.in[at]).producer);
+      } else {
+        p = old->second[at - node.in.size()];
+      }
       if (mark_[p] == Mark::open) base::fail_invalid("the graph has a cycle through node '", node.from, "'");
       if (mark_[p] == Mark::fresh) mark_[p] = Mark::open, stack.emplace_back(p, 0);
     }
@@ -221,6 +272,7 @@ class Sorter {
   const Graph& graph_;
   std::vector<Mark> mark_;
   std::vector<size_t> order_;
+  std::unordered_map<size_t, std::vector<uint32_t>> before_;  ///< update node -> readers of the old state
 };
 
 }  // namespace

@@ -48,6 +48,11 @@ class Graph {
   ValueId add_input(std::string name, tensor::TensorType type);
   ValueId add_param(std::string name, tensor::Tensor data);
   ValueId add_constant(tensor::Tensor data, std::string name = {});
+  /// A value that lives across runs and that update nodes write in place; its content is not part of the
+  /// graph. Names of states are unique.
+  ValueId add_state(std::string name, tensor::TensorType type);
+  /// Makes a param a state: its content leaves the graph (take it before), its name stays.
+  void make_state(ValueId param);
   void add_output(ValueId value, std::string name);
 
   /// Appends a node and its results, typed by the op's rule. `out_count` results; see add_node for partial

@@ -291,7 +291,7 @@ class Parser {
     while (c.take(","));
     c.need("=");
     const std::string_view word = c.word();
-    if (word == "input" || word == "param" || word == "const") {
+    if (word == "input" || word == "param" || word == "state" || word == "const") {
       base::require(names.size() == 1 && names[0], "one name is needed before '", word, "'");
       read_source(c, word, *names[0]);
     } else {
@@ -304,6 +304,8 @@ class Parser {
     c.need(":");
     if (kind == "input") {
       define(id, graph_.add_input(name, read_type(c)));
+    } else if (kind == "state") {
+      define(id, graph_.add_state(name, read_type(c)));
     } else if (kind == "param") {
       define(id, graph_.add_param(name, read_tensor(c)));
     } else {

@@ -62,6 +62,13 @@ using GradFn =
     std::function<std::vector<std::optional<ValueId>>(Graph&, const Node&, std::span<const ValueId>)>;
 using CostFn = std::function<Cost(const NodeView&)>;
 
+/// Result `result` is the new content of operand `operand`, a state value: same type, same bytes.
+struct StateUpdate {
+  size_t result = 0, operand = 0;
+};
+/// What a node with this many operands updates in place.
+using UpdatesFn = std::function<std::vector<StateUpdate>(size_t operands)>;
+
 struct OpSchema {
   std::string name;  ///< snake_case, unique
   std::string doc;   ///< one sentence with the formula
@@ -83,7 +90,11 @@ struct OpSchema {
   bool is_view = false;  ///< result 0 has the bytes of operand 0: costs nothing
   bool is_random = false;   ///< never folded, never merged with an equal node
   bool is_control = false;  ///< runs subgraphs; the engine executes it
-  bool updates_state = false;
+  /// Set by ops that write state: optimizers, running statistics. Such nodes are never merged, folded or
+  /// dropped, and run after every other reader of the old content.
+  UpdatesFn updates = {};
+
+  bool updates_state() const { return static_cast<bool>(updates); }
 };
 inline constexpr size_t kVariadic = 1u << 30;
 

@@ -17,8 +17,8 @@ void check_values(const Graph& g) {
       base::check(v.data.type() == tensor::TensorType{v.type.dtype, v.type.shape}, "value %", i, " is typed ",
                   v.type.to_string(), " but holds ", v.data.type().to_string());
     }
-    if (v.kind == ValueKind::input)
-      base::check(names.insert(v.name).second, "two inputs are called '", v.name, "'");
+    if (v.kind == ValueKind::input || v.kind == ValueKind::state)
+      base::check(names.insert(v.name).second, "two inputs or states are called '", v.name, "'");
   }
 }
 
@@ -33,6 +33,21 @@ bool agree(const tensor::TensorType& a, const tensor::TensorType& b) {
     if (both && a.shape[i].value() != b.shape[i].value()) return false;
   }
   return true;
+}
+
+/// Updates write states, each state once, and after every reader of the old content (`ready` is set by then).
+void check_updates(const Graph& g, const Node& node, std::vector<char>& is_updated) {
+  for (ValueId id : node.in) {
+    base::check(id == kNoValue || !is_updated[index(id)], "node ", node.op_name(), " reads state '",
+                id == kNoValue ? "" : g.value(id).name, "' after it was updated");
+  }
+  if (!node.op->schema.updates_state()) return;
+  for (const StateUpdate& u : node.op->schema.updates(node.in.size())) {
+    const ValueId id = node.in[u.operand];
+    base::check(id != kNoValue && g.value(id).kind == ValueKind::state, "node ", node.op_name(),
+                " updates operand ", u.operand, ", which is no state");
+    is_updated[index(id)] = 1;
+  }
 }
 
 void check_node(const Graph& g, size_t n, const std::vector<char>& ready) {
@@ -62,10 +77,12 @@ void verify(const Graph& g) {
   check_values(g);
   std::vector<char> ready(g.values().size());
   for (size_t i = 0; i < ready.size(); ++i) ready[i] = g.values()[i].kind != ValueKind::computed;
+  std::vector<char> is_updated(g.values().size());
   for (size_t n = 0; n < g.nodes().size(); ++n) {
     base::check(g.nodes()[n].op != nullptr, "node ", n, " is erased; sort() first");
     try {
       check_node(g, n, ready);
+      check_updates(g, g.nodes()[n], is_updated);
     } catch (const base::Error& e) {
       throw e.with(base::concat("graph '", g.name, "'"));
     }

@@ -12,7 +12,7 @@ namespace trireme::passes {
 void Rewriter::count() {
   uses_.assign(graph_.values().size(), 0);
   for (const ir::Node& node : graph_.nodes()) {
-    if (node.op != nullptr && node.op->schema.updates_state) gain(node.out[0], 1);
+    if (node.op != nullptr && node.op->schema.updates_state()) gain(node.out[0], 1);
   }
   for (ir::ValueId id : graph_.outputs()) gain(id, 2);
 }
