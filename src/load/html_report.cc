@@ -3,9 +3,14 @@
 #include <cmath>
 
 #include "load/report.h"
-#include "load/svg_plot.h"
 
 namespace trireme::load {
+
+using base::html_escape;
+using base::Plot;
+using base::PlotSeries;
+using base::svg_of;
+
 namespace {
 
 constexpr const char* kStyle = R"(<style>

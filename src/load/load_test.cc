@@ -14,7 +14,6 @@
 #include "load/generator.h"
 #include "load/load_command.h"
 #include "load/payload.h"
-#include "load/svg_plot.h"
 #include "serve/http_server.h"
 
 namespace trireme::load {
@@ -282,8 +281,8 @@ TEST(Load, ConfidenceWidensWhenNeighboursAreAlike) {
 }
 
 TEST(Load, TicksAreRound) {
-  EXPECT_EQ(round_ticks(0, 10, 5), (std::vector<double>{0, 2, 4, 6, 8, 10}));
-  EXPECT_EQ(round_ticks(0, 0.9, 5).back(), 1.0);
+  EXPECT_EQ(base::round_ticks(0, 10, 5), (std::vector<double>{0, 2, 4, 6, 8, 10}));
+  EXPECT_EQ(base::round_ticks(0, 0.9, 5).back(), 1.0);
 }
 
 }  // namespace

@@ -139,12 +139,6 @@ base::Json run_json(const Measured& m) {
 
 }  // namespace
 
-std::string format_number(double value, int digits) {
-  std::array<char, 64> text;
-  const int bytes = std::snprintf(text.data(), text.size(), "%.*f", digits, value);
-  return {text.data(), static_cast<size_t>(std::clamp(bytes, 0, 63))};
-}
-
 std::string format_ms(double ns) {
   const double ms = ns / 1e6;
   return format_number(ms, ms < 1 ? 4 : ms < 10 ? 3 : ms < 100 ? 2 : 1);

@@ -5,10 +5,13 @@
 #include <vector>
 
 #include "base/json.h"
+#include "base/svg_plot.h"
 #include "load/result.h"
 #include "load/slo.h"
 
 namespace trireme::load {
+
+using base::format_number;
 
 /// One measurement and how it was judged.
 struct Measured {
@@ -34,8 +37,6 @@ base::Json json_report(const Report& report);
 /// One file, no scripts, no outside references; colours follow the reader's light or dark setting.
 std::string html_report(const Report& report);
 
-/// Fixed-point text with `digits` decimals.
-std::string format_number(double value, int digits);
 /// Nanoseconds as milliseconds with three significant digits or more.
 std::string format_ms(double ns);
 

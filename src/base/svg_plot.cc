@@ -1,12 +1,12 @@
 // SVG line plots: scales, ticks, polylines.
-#include "load/svg_plot.h"
+#include "base/svg_plot.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <cstdio>
 
-#include "load/report.h"
-
-namespace trireme::load {
+namespace trireme::base {
 namespace {
 
 // The drawing area inside an 640 x 300 picture, in user units.
@@ -108,7 +108,40 @@ void draw_series(std::string& out, const Plot& plot, const Scale& x, const Scale
   }
 }
 
+constexpr size_t kMaxPoints = 1000;  // more than the picture has columns
+
+/// Means of equal pieces. Pieces depend on the count alone; a piece without finite values is left out.
+void thin(PlotSeries& series) {
+  const size_t count = series.points.size();
+  if (count <= kMaxPoints) return;
+  std::vector<std::pair<double, double>> kept;
+  for (size_t piece = 0; piece < kMaxPoints; ++piece) {
+    double x = 0, y = 0, finite = 0;
+    for (size_t i = count * piece / kMaxPoints; i < count * (piece + 1) / kMaxPoints; ++i) {
+      if (!std::isfinite(series.points[i].second)) continue;
+      x += series.points[i].first;
+      y += series.points[i].second;
+      ++finite;
+    }
+    if (finite > 0) kept.emplace_back(x / finite, y / finite);
+  }
+  series.points = std::move(kept);
+}
+
+constexpr std::string_view kStyle =
+    "<style>.grid{stroke:#ddd}.axis{stroke:#888}.label{fill:#555;font:11px sans-serif}"
+    ".title{fill:#111;font:600 14px sans-serif}polyline{fill:none;stroke-width:1.5}"
+    ".s0{stroke:#1f6fb4}.s1{stroke:#d9601a}.s2{stroke:#2a9d4a}.s3{stroke:#b23a8e}.s4{stroke:#7a6a1f}"
+    ".s5{stroke:#4b4bb5}.s6{stroke:#b03a3a}.s7{stroke:#3a8f8f}</style>"
+    "<rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>";
+
 }  // namespace
+
+std::string format_number(double value, int digits) {
+  std::array<char, 64> text;
+  const int bytes = std::snprintf(text.data(), text.size(), "%.*f", digits, value);
+  return {text.data(), static_cast<size_t>(std::clamp(bytes, 0, 63))};
+}
 
 std::string html_escape(const std::string& text) {
   std::string out;
@@ -166,4 +199,12 @@ std::string svg_of(const Plot& plot) {
   return out + "</svg>";
 }
 
-}  // namespace trireme::load
+std::string svg_document(Plot plot) {
+  for (PlotSeries& series : plot.series) thin(series);
+  std::string svg = svg_of(plot);
+  svg.insert(4, " xmlns=\"http://www.w3.org/2000/svg\" width=\"640\" height=\"300\"");  // behind "<svg"
+  svg.insert(svg.find('>') + 1, kStyle);
+  return svg + "\n";
+}
+
+}  // namespace trireme::base
