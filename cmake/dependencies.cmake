@@ -7,6 +7,8 @@ find_package(OpenSSL REQUIRED)
 find_package(ZLIB REQUIRED)
 find_package(JPEG REQUIRED)
 find_package(PNG REQUIRED)
+find_path(YAML_CPP_INCLUDE yaml-cpp/yaml.h REQUIRED)
+find_library(YAML_CPP_LIBRARY yaml-cpp REQUIRED)
 
 find_path(RAPIDJSON_INCLUDE rapidjson/reader.h REQUIRED)
 find_path(PROTOZERO_INCLUDE protozero/pbf_reader.hpp REQUIRED)

@@ -21,9 +21,10 @@ if(TRIREME_WERROR)
 endif()
 target_include_directories(trireme_flags INTERFACE ${CMAKE_SOURCE_DIR}/src)
 target_include_directories(trireme_flags SYSTEM INTERFACE ${RAPIDJSON_INCLUDE} ${PROTOZERO_INCLUDE}
-                           ${UTF8PROC_INCLUDE} ${HIGHWAY_INCLUDE} ${Boost_INCLUDE_DIRS})
+                           ${UTF8PROC_INCLUDE} ${HIGHWAY_INCLUDE} ${YAML_CPP_INCLUDE} ${Boost_INCLUDE_DIRS})
 target_link_libraries(trireme_flags INTERFACE Threads::Threads ${UTF8PROC_LIBRARY} ${HIGHWAY_LIBRARY} DNNL::dnnl
-                      OpenSSL::SSL OpenSSL::Crypto ZLIB::ZLIB JPEG::JPEG PNG::PNG)
+                      OpenSSL::SSL OpenSSL::Crypto ZLIB::ZLIB JPEG::JPEG PNG::PNG
+                      ${YAML_CPP_LIBRARY})
 
 # Tests may also include from tests/ and ask it where the checkout, shared data and encoder are.
 function(trireme_test_support)
