@@ -10,21 +10,6 @@
 namespace trireme::base {
 namespace {
 
-/// Edits (insert, delete, replace a letter) that turn one word into the other.
-size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);  // distances from the prefix of a read so far to each prefix of b
-  std::iota(row.begin(), row.end(), size_t{0});
-  for (size_t i = 0; i < a.size(); ++i) {
-    size_t diagonal = std::exchange(row[0], i + 1);
-    for (size_t j = 0; j < b.size(); ++j) {
-      const size_t replace = diagonal + (a[i] != b[j]);
-      diagonal = row[j + 1];
-      row[j + 1] = std::min({replace, row[j] + 1, row[j + 1] + 1});
-    }
-  }
-  return row.back();
-}
-
 template <class T>
 T parse_number(std::string_view text, std::string_view wanted) {
   T value{};
@@ -73,7 +58,27 @@ std::string upper(std::string_view name) {
   return out;
 }
 
+/// A table cell: bars would end it.
+std::string cell(std::string value) {
+  for (size_t at = 0; (at = value.find('|', at)) != std::string::npos; at += 2) value.insert(at, 1, '\\');
+  return value;
+}
+
 }  // namespace
+
+size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<size_t> row(b.size() + 1);  // distances from the prefix of a read so far to each prefix of b
+  std::iota(row.begin(), row.end(), size_t{0});
+  for (size_t i = 0; i < a.size(); ++i) {
+    size_t diagonal = std::exchange(row[0], i + 1);
+    for (size_t j = 0; j < b.size(); ++j) {
+      const size_t replace = diagonal + (a[i] != b[j]);
+      diagonal = row[j + 1];
+      row[j + 1] = std::min({replace, row[j] + 1, row[j + 1] + 1});
+    }
+  }
+  return row.back();
+}
 
 Option::Option(std::string name, OptionTarget target, std::string help)
     : name_(std::move(name)), target_(std::move(target)), help_(std::move(help)), default_(json()) {}
@@ -303,6 +308,17 @@ bool OptionList::given(std::string_view name) const {
   return option->given_;
 }
 
+bool OptionList::is_text(std::string_view name) const {
+  const Option* option = const_cast<OptionList*>(this)->find(name);
+  return option != nullptr && std::holds_alternative<std::string*>(option->target_);
+}
+
+bool OptionList::is_list(std::string_view name) const {
+  const Option* option = const_cast<OptionList*>(this)->find(name);
+  return option != nullptr && (std::holds_alternative<std::vector<std::string>*>(option->target_) ||
+                               std::holds_alternative<std::vector<int64_t>*>(option->target_));
+}
+
 Json OptionList::to_json() const {
   Json record = Json::object();
   for (const Option& option : options_) record.set(option.name_, option.json());
@@ -349,15 +365,21 @@ std::string OptionList::usage() const {
 
 std::string OptionList::markdown() const {
   std::string text = "| flag | JSON key | value | default | meaning |\n|---|---|---|---|---|\n";
-  const auto cell = [](std::string value) {
-    for (size_t at = 0; (at = value.find('|', at)) != std::string::npos; at += 2) value.insert(at, 1, '\\');
-    return value;
-  };
   for (const Option& option : options_) {
     const std::string word = option.value_word();
     text += "| `" + (option.positional_ ? upper(option.name_) : option.flag()) + "` | `" + option.name_ +
             "` | " + cell(word.empty() ? "switch" : word) + " | " + cell(option.default_text()) + " | " +
             cell(option.help_) + " |\n";
+  }
+  return text;
+}
+
+std::string OptionList::key_markdown() const {
+  std::string text = "| key | value | default | meaning |\n|---|---|---|---|\n";
+  for (const Option& option : options_) {
+    const std::string word = option.value_word();
+    text += "| `" + option.name_ + "` | " + cell(word.empty() ? "true or false" : word) + " | " +
+            cell(option.default_text()) + " | " + cell(option.help_) + " |\n";
   }
   return text;
 }

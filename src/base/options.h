@@ -63,6 +63,9 @@ struct ChoiceTarget {
 using OptionTarget = std::variant<bool*, int*, int64_t*, double*, std::string*, Duration*, ByteSize*,
                                   std::vector<std::string>*, std::vector<int64_t>*, ChoiceTarget>;
 
+/// Edits (insert, delete, replace a letter) that turn one word into the other.
+size_t edit_distance(std::string_view a, std::string_view b);
+
 /// One field of an options struct. The fluent calls return the option itself.
 class Option {
  public:
@@ -131,6 +134,9 @@ class OptionList {
   void check_required() const;
 
   bool given(std::string_view name) const;
+  /// What form a field takes; false for names it does not have.
+  bool is_text(std::string_view name) const;
+  bool is_list(std::string_view name) const;
   /// Every field with its present value: what parse_json takes back.
   Json to_json() const;
   /// One line a field, aligned: flag, meaning, default.
@@ -139,6 +145,8 @@ class OptionList {
   std::string usage() const;
   /// A Markdown table of the fields.
   std::string markdown() const;
+  /// The same for fields that are only keys of a file.
+  std::string key_markdown() const;
 
  private:
   Option* find(std::string_view name);
