@@ -106,6 +106,11 @@ class Compiler {
       s.name = v.name;
       s.root = SlotId(static_cast<uint32_t>(program_.slots.size()));
       if (v.kind == ir::ValueKind::input) s.kind = SlotKind::input;
+      if (v.kind == ir::ValueKind::state) {
+        s.kind = SlotKind::state;
+        program_.states.push_back(s.root);
+        program_.memory.state_bytes += s.bytes;
+      }
       if (v.data.defined()) {
         s.kind = SlotKind::constant;
         s.constant = v.data;
@@ -146,8 +151,33 @@ class Compiler {
       if (node.in[i] != ir::kNoValue && !unread) slot(root_of(step.in.back())).unread = false;
     }
     for (ValueId id : node.out) step.out.push_back(slot_of(id));
+    alias_updates(node, step);
     overwrites_.push_back(kernel->may_overwrite);
     program_.steps.push_back(std::move(step));
+  }
+
+  /// New contents of states are written over the old ones.
+  void alias_updates(const Node& node, Step& step) {
+    if (!node.op->schema.updates_state()) return;
+    for (const ir::StateUpdate& u : node.op->schema.updates(node.in.size())) {
+      const SlotId state = step.in[u.operand];
+      base::check(slot(state).kind == SlotKind::state && slot(state).root == state, "node '", node.from, "' (",
+                  node.op_name(), ") updates operand ", u.operand, ", which is no state");
+      if (step.out[u.result] == kNoSlot) {
+        step.out[u.result] = state;
+      } else {
+        slot(step.out[u.result]).root = state;
+        is_view_[index(step.out[u.result])] = 1;
+      }
+    }
+  }
+
+  bool is_updated(SlotId state) const {
+    return std::any_of(program_.steps.begin(), program_.steps.end(), [&](const Step& step) {
+      return std::any_of(step.out.begin(), step.out.end(), [&](SlotId id) {
+        return id != kNoSlot && program_.slots[index(id)].root == state;
+      });
+    });
   }
 
   /// Graph outputs get memory of the caller: their roots become output slots, or a copy step fills a fresh
@@ -163,6 +193,9 @@ class Compiler {
         // The caller sees the output's own extents, not those of the value it views.
         output_dims_.emplace_back(out, slot(id).dims);
       } else {
+        // Copies come last: they would see the content after the update.
+        base::check(root.kind != SlotKind::state || root_of(id) != id || !is_updated(id), "output '",
+                    graph_.output_names()[i], "' is a state that the program updates");
         root.unread = false;
         Slot copy = slot(id);
         copy.kind = SlotKind::output;

@@ -47,6 +47,7 @@ std::string_view to_string(SlotKind kind) {
     case SlotKind::output: return "output";
     case SlotKind::constant: return "const";
     case SlotKind::arena: return "arena";
+    case SlotKind::state: return "state";
   }
   return "arena";
 }

@@ -13,8 +13,9 @@ enum class SlotId : uint32_t {};
 inline constexpr SlotId kNoSlot{0xffffffffu};
 constexpr size_t index(SlotId id) { return static_cast<size_t>(id); }
 
-/// input/output: memory of the caller, bound per run; constant: weights; arena: planned scratch memory.
-enum class SlotKind : uint8_t { input, output, constant, arena };
+/// input/output: memory of the caller, bound per run; constant: weights; arena: planned scratch memory;
+/// state: memory that lives across runs, bound once, written in place by update ops.
+enum class SlotKind : uint8_t { input, output, constant, arena, state };
 std::string_view to_string(SlotKind kind);
 
 /// The place of one value. A slot whose `root` is another slot shares that slot's bytes (views, in-place
@@ -50,6 +51,7 @@ struct MemoryPlan {
   int64_t arena_bytes = 0;     ///< planned peak of activations and workspaces
   int64_t sum_bytes = 0;       ///< what the same values would take without sharing
   int64_t constant_bytes = 0;  ///< weights as they stand in the model
+  int64_t state_bytes = 0;     ///< what lives across runs: trained weights, moments, statistics
 };
 
 struct Program {
@@ -57,6 +59,7 @@ struct Program {
   std::vector<Slot> slots;
   std::vector<Step> steps;
   std::vector<SlotId> inputs, outputs;
+  std::vector<SlotId> states;  ///< in the order the executor wants their addresses; named by their slots
   std::vector<std::string> input_names, output_names;
   MemoryPlan memory;
 

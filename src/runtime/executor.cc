@@ -8,7 +8,10 @@ namespace trireme::runtime {
 using compile::SlotId;
 using compile::SlotKind;
 
-Executor::Executor(std::shared_ptr<const compile::Program> program) : program_(std::move(program)) {
+Executor::Executor(std::shared_ptr<const compile::Program> program, std::vector<void*> states)
+    : program_(std::move(program)), states_(std::move(states)) {
+  base::check(states_.size() == program_->states.size(), "the program has ", program_->states.size(),
+              " states, got ", states_.size());
   for (const compile::Step& step : program_->steps) {
     first_in_.push_back(addresses_.size());
     addresses_.resize(addresses_.size() + step.in.size());
@@ -26,6 +29,7 @@ void Executor::bind_arena(void* arena) {
   std::vector<size_t> binding(p.slots.size(), 0);
   for (size_t i = 0; i < p.inputs.size(); ++i) binding[compile::index(p.inputs[i])] = i;
   for (size_t i = 0; i < p.outputs.size(); ++i) binding[compile::index(p.outputs[i])] = i;
+  for (size_t i = 0; i < p.states.size(); ++i) binding[compile::index(p.states[i])] = i;
   std::byte* base = static_cast<std::byte*>(arena);
   const auto resolve = [&](SlotId id, size_t argument) {
     if (id == compile::kNoSlot) return;
@@ -34,6 +38,7 @@ void Executor::bind_arena(void* arena) {
     switch (root.kind) {
       case SlotKind::arena: addresses_[argument] = base + root.offset; break;
       case SlotKind::constant: addresses_[argument] = const_cast<std::byte*>(root.constant.raw()); break;
+      case SlotKind::state: addresses_[argument] = states_[bound]; break;
       case SlotKind::input: input_patches_.push_back({argument, bound}); break;
       case SlotKind::output: output_patches_.push_back({argument, bound}); break;
     }

@@ -18,8 +18,9 @@ struct Trace {
 /// One program bound to one arena and one stream. Not thread-safe: one owner runs it.
 class Executor {
  public:
-  /// `program` is shared with other executors. Call bind_arena before the first run.
-  explicit Executor(std::shared_ptr<const compile::Program> program);
+  /// `program` is shared with other executors. `states`: addresses of program->states, which outlive the
+  /// executor. Call bind_arena before the first run.
+  explicit Executor(std::shared_ptr<const compile::Program> program, std::vector<void*> states = {});
 
   const compile::Program& program() const { return *program_; }
   /// Points every planned slot into `arena`, which holds at least program().memory.arena_bytes bytes.
@@ -46,6 +47,7 @@ class Executor {
   void throw_failure();
 
   std::shared_ptr<const compile::Program> program_;
+  std::vector<void*> states_;                 ///< in the program's order
   std::vector<void*> addresses_;              ///< operands and results of all steps, step after step
   std::vector<size_t> first_in_, first_out_;  ///< per step: where its operands and results begin
   std::vector<void*> workspaces_;             ///< per step
