@@ -122,6 +122,11 @@ const Node* Graph::producer(ValueId id) const {
   return n.op == nullptr ? nullptr : &n;
 }
 
+ValueId Graph::viewed(ValueId id) const {
+  for (const Node* p = producer(id); p != nullptr && p->op->schema.is_view; p = producer(id)) id = p->in[0];
+  return id;
+}
+
 const tensor::Tensor* Graph::known(ValueId id) const {
   if (id == kNoValue || !value(id).data.defined()) return nullptr;
   return &value(id).data;
@@ -234,8 +239,9 @@ class Sorter {
     for (size_t n = 0; n < mark_.size(); ++n) {
       if (!wanted[n]) continue;
       for (ValueId id : graph_.nodes()[n].in) {
-        if (id != kNoValue && graph_.value(id).kind == ValueKind::state)
-          readers[index(id)].push_back(static_cast<uint32_t>(n));
+        if (id == kNoValue) continue;
+        const ValueId source = graph_.viewed(id);
+        if (graph_.value(source).kind == ValueKind::state) readers[index(source)].push_back(static_cast<uint32_t>(n));
       }
     }
     return readers;

@@ -75,6 +75,8 @@ class Graph {
 
   /// The node that computes `id`, or null for inputs and data.
   const Node* producer(ValueId id) const;
+  /// The value whose bytes `id` shows: `id` itself, or what a chain of views (reshapes) looks at.
+  ValueId viewed(ValueId id) const;
   /// The constant (or param) content of `id`, or null.
   const tensor::Tensor* known(ValueId id) const;
   /// Live nodes that read each value, by value index; one entry per use. Built afresh: O(nodes).

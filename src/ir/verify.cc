@@ -38,8 +38,10 @@ bool agree(const tensor::TensorType& a, const tensor::TensorType& b) {
 /// Updates write states, each state once, and after every reader of the old content (`ready` is set by then).
 void check_updates(const Graph& g, const Node& node, std::vector<char>& is_updated) {
   for (ValueId id : node.in) {
-    base::check(id == kNoValue || !is_updated[index(id)], "node ", node.op_name(), " reads state '",
-                id == kNoValue ? "" : g.value(id).name, "' after it was updated");
+    if (id == kNoValue) continue;
+    const ValueId source = g.viewed(id);
+    base::check(!is_updated[index(source)], "node ", node.op_name(), " reads state '", g.value(source).name,
+                "' after it was updated");
   }
   if (!node.op->schema.updates_state()) return;
   for (const StateUpdate& u : node.op->schema.updates(node.in.size())) {

@@ -15,8 +15,8 @@ using ir::ValueId;
 bool is_f32(const Rewriter& rw, ValueId id) { return rw.graph().type(id).dtype == tensor::DType::f32; }
 
 bool is_matrix(const Rewriter& rw, ValueId id) {
-  const tensor::Tensor* t = rw.known(id);
-  return t != nullptr && t->rank() == 2 && t->dtype() == tensor::DType::f32 && t->elements() > 0;
+  const auto dims = rw.weight_dims(id);
+  return dims && dims->size() == 2 && is_f32(rw, id) && tensor::element_count(*dims) > 0;
 }
 
 bool linear_from_matmul(Rewriter& rw, const Node& node) {
@@ -33,10 +33,10 @@ bool linear_from_gemm(Rewriter& rw, const Node& node) {
   std::vector<ValueId> in{node.in[0], node.in[1]};
   const bool transposed = node.attrs.get_int("transB", 0) != 0;
   if (node.in.size() > 2 && node.in[2] != ir::kNoValue) {
-    const int64_t n = rw.known(node.in[1])->dims()[transposed ? 0 : 1];
-    const tensor::Tensor* bias = rw.known(node.in[2]);
-    if (bias == nullptr || bias->elements() != n) return false;
-    in.push_back(bias->rank() == 1 ? node.in[2] : rw.constant(bias->reshaped({n})));
+    const int64_t n = (*rw.weight_dims(node.in[1]))[transposed ? 0 : 1];
+    const auto bias = rw.weight_dims(node.in[2]);
+    if (!bias || tensor::element_count(*bias) != n) return false;
+    in.push_back(rw.reshaped_weight(node.in[2], {n}, node.from));
   }
   rw.replace(node.out[0], rw.add("linear", std::move(in), {{"transposed", int64_t{transposed}}}, node.from));
   return true;
@@ -65,12 +65,12 @@ void rebuild(Rewriter& rw, const Node& fused, ValueId old) {
 bool fuse_bias(Rewriter& rw, const Node& add) {
   for (size_t side : {size_t{0}, size_t{1}}) {
     auto dense = fusable(rw, add.in[side]);
-    const tensor::Tensor* bias = rw.known(add.in[1 - side]);
-    if (!dense || bias == nullptr || has(*dense, 2) || has(*dense, 3) || has_activation(*dense)) continue;
+    const auto bias = rw.weight_dims(add.in[1 - side]);
+    if (!dense || !bias || has(*dense, 2) || has(*dense, 3) || has_activation(*dense)) continue;
     const int64_t n = rw.dims(add.in[side])->back();
-    const bool along_last = bias->elements() == n && (bias->rank() == 0 || bias->dims().back() == n);
+    const bool along_last = tensor::element_count(*bias) == n && (bias->empty() || bias->back() == n);
     if (!along_last || rw.dims(add.out[0]) != rw.dims(add.in[side])) continue;
-    set_operand(*dense, 2, bias->rank() == 1 ? add.in[1 - side] : rw.constant(bias->reshaped({n})));
+    set_operand(*dense, 2, rw.reshaped_weight(add.in[1 - side], {n}, add.from));
     rebuild(rw, *dense, add.out[0]);
     return true;
   }
@@ -83,7 +83,7 @@ bool fuse_residual(Rewriter& rw, const Node& add) {
   for (size_t side : {size_t{0}, size_t{1}}) {
     auto dense = fusable(rw, add.in[side]);
     const ValueId other = add.in[1 - side];
-    if (!dense || has(*dense, 3) || rw.known(other) != nullptr) continue;
+    if (!dense || has(*dense, 3) || rw.is_weight(other)) continue;
     if (rw.dims(other) != rw.dims(add.in[side]) || !is_f32(rw, other)) continue;
     set_operand(*dense, 3, other);
     if (has_activation(*dense)) dense->attrs.set("act_before_residual", int64_t{1});
@@ -142,6 +142,11 @@ size_t make_linear(ir::Graph& graph) {
     if (node.op_name() == "matmul") return linear_from_matmul(rw, node);
     return node.op_name() == "gemm" && linear_from_gemm(rw, node);
   });
+}
+
+size_t fuse_biases(ir::Graph& graph) {
+  Rewriter rw(graph);
+  return rw.for_each("add", [&](ir::NodeId, const Node& node) { return fuse_bias(rw, node); });
 }
 
 size_t fuse_epilogues(ir::Graph& graph) {

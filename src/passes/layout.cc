@@ -26,9 +26,9 @@ void finish(Rewriter& rw, const Node& node, ValueId y) {
 }
 
 bool convert_conv(Rewriter& rw, const Node& node) {
-  const tensor::Tensor* w = rw.known(node.in[1]);
+  const auto w = rw.weight_dims(node.in[1]);
   const bool has_bias = node.in.size() > 2 && node.in[2] != ir::kNoValue;
-  if (!is_image(rw, node.in[0], tensor::DType::f32) || w == nullptr || w->rank() != 4) return false;
+  if (!is_image(rw, node.in[0], tensor::DType::f32) || !w || w->size() != 4) return false;
   std::vector<ValueId> in{to_last(rw, node.in[0], node.from), node.in[1]};
   if (has_bias) in.push_back(node.in[2]);
   finish(rw, node, rw.add("conv_nhwc", std::move(in), node.attrs, node.from));

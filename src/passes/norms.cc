@@ -80,9 +80,9 @@ std::optional<AffineStep> affine_reader(Rewriter& rw, ValueId id, std::string_vi
     const Node& node = rw.graph().node(n);
     if (node.op_name() != op || node.out.empty() || rw.uses(node.out[0]) == 0) continue;
     const ValueId other = node.in[0] == id ? node.in[1] : node.in[0];
-    const tensor::Tensor* t = rw.known(other);
-    if (t == nullptr || t->elements() != d || t->rank() == 0 || t->dims().back() != d) continue;
-    return AffineStep{node, t->rank() == 1 ? other : rw.constant(t->reshaped({d}))};
+    const auto w = rw.weight_dims(other);
+    if (!w || tensor::element_count(*w) != d || w->empty() || w->back() != d) continue;
+    return AffineStep{node, rw.reshaped_weight(other, {d}, node.from)};
   }
   return std::nullopt;
 }

@@ -81,6 +81,21 @@ std::optional<tensor::Dims> Rewriter::dims(ir::ValueId id) const {
   return graph_.type(id).shape.to_dims();
 }
 
+std::optional<tensor::Dims> Rewriter::weight_dims(ir::ValueId id) const {
+  if (id == ir::kNoValue) return std::nullopt;
+  const bool is_state = graph_.value(id).kind == ir::ValueKind::state;
+  if (!is_state && graph_.known(id) == nullptr) return std::nullopt;
+  return graph_.type(id).shape.to_dims();
+}
+
+ir::ValueId Rewriter::reshaped_weight(ir::ValueId id, const tensor::Dims& to, const std::string& from) {
+  if (graph_.type(id).shape.to_dims() == to) return id;
+  if (const tensor::Tensor* t = graph_.known(id)) return constant(t->reshaped(to));
+  const ir::ValueId shape =
+      constant(tensor::Tensor::from<int64_t>({static_cast<int64_t>(to.size())}, std::span<const int64_t>(to)));
+  return add("reshape", {id, shape}, {}, from);
+}
+
 std::optional<std::pair<double, ir::ValueId>> Rewriter::scalar_operand(const ir::Node& node) const {
   const auto split = either(node, [&](ir::ValueId id) { return scalar(id).has_value(); });
   if (!split) return std::nullopt;
@@ -92,6 +107,12 @@ ir::ValueId Rewriter::add(std::string_view op, std::vector<ir::ValueId> in, ir::
   const ir::ValueId id = graph_.add1(ops::table().need(op), std::move(in), std::move(attrs), from);
   uses_.resize(graph_.values().size(), 0);
   return id;
+}
+
+std::vector<ir::ValueId> Rewriter::add_all(std::string_view op, const ir::Node& like, size_t results) {
+  const auto ids = graph_.add(ops::table().need(op), like.in, like.attrs, results, like.from);
+  uses_.resize(graph_.values().size(), 0);
+  return ids;
 }
 
 void Rewriter::replace(ir::ValueId from, ir::ValueId to) {

@@ -33,6 +33,12 @@ class Rewriter {
   /// Static extents; nullopt if any is unknown.
   std::optional<tensor::Dims> dims(ir::ValueId id) const;
 
+  /// Extents of a weight: a param, a constant or a state; nullopt for computed values and inputs.
+  std::optional<tensor::Dims> weight_dims(ir::ValueId id) const;
+  bool is_weight(ir::ValueId id) const { return weight_dims(id).has_value(); }
+  /// A weight under other extents of equal element count.
+  ir::ValueId reshaped_weight(ir::ValueId id, const tensor::Dims& to, const std::string& from);
+
   /// Splits the operands of a commutative node into (match(a), other); nullopt if neither matches.
   template <class F>
   static std::optional<std::pair<ir::ValueId, ir::ValueId>> either(const ir::Node& node, F&& match) {
@@ -46,6 +52,8 @@ class Rewriter {
 
   /// Adds a node of the named op with one result.
   ir::ValueId add(std::string_view op, std::vector<ir::ValueId> in, ir::Attrs attrs, const std::string& from);
+  /// Adds a node of the named op with the operands, attributes and source of `like`.
+  std::vector<ir::ValueId> add_all(std::string_view op, const ir::Node& like, size_t results);
   ir::ValueId constant(tensor::Tensor data) { return graph_.add_constant(std::move(data)); }
   /// Makes readers of `from` read `to`, keeps the name of `from`, and counts uses anew for what came and
   /// went.

@@ -32,10 +32,10 @@ bool is_elementwise(const Node& node) {
 /// A constant of [1,c,1,1], [c,1,1] or one element under the layout before the transpose; nullopt for other
 /// shapes.
 std::optional<ValueId> constant_before(Rewriter& rw, ValueId id, const Permutation& perm) {
-  const tensor::Tensor* t = rw.known(id);
-  if (t == nullptr) return std::nullopt;
-  if (t->elements() == 1) return rw.constant(t->reshaped({}));
-  tensor::Dims dims = t->dims();
+  const auto weight = rw.weight_dims(id);
+  if (!weight) return std::nullopt;
+  if (tensor::element_count(*weight) == 1) return rw.reshaped_weight(id, {}, "");
+  tensor::Dims dims = *weight;
   if (dims.size() > perm.size()) return std::nullopt;
   dims.insert(dims.begin(), perm.size() - dims.size(), 1);
   const auto wide = std::count_if(dims.begin(), dims.end(), [](int64_t d) { return d != 1; });
@@ -43,7 +43,7 @@ std::optional<ValueId> constant_before(Rewriter& rw, ValueId id, const Permutati
   tensor::Dims before(dims.size());
   // One extent above 1: its bytes stand in the same order under every permutation.
   for (size_t i = 0; i < perm.size(); ++i) before[static_cast<size_t>(perm[i])] = dims[i];
-  return rw.constant(t->reshaped(before));
+  return rw.reshaped_weight(id, before, "");
 }
 
 bool sink_elementwise(Rewriter& rw, const Node& node) {
@@ -94,6 +94,26 @@ bool sink_quantized_add(Rewriter& rw, const Node& node) {
   for (size_t i : {size_t{0}, size_t{3}}) in[i] = rw.producer(node.in[i], "transpose")->in[0];
   const ValueId y = rw.add("qadd", std::move(in), node.attrs, node.from);
   rw.replace(node.out[0], rw.add("transpose", {y}, {{"perm", perm}}, node.from));
+  return true;
+}
+
+/// Statistics per channel do not care where the channel axis stands.
+bool sink_batch_norm(Rewriter& rw, const Node& node) {
+  const Permutation perm = permutation_of(rw, node.in[0]);
+  if (perm.empty()) return false;
+  Node sunk = node;
+  sunk.in[0] = rw.producer(node.in[0], "transpose")->in[0];
+  if (node.in.size() > 3 && node.in[3] != ir::kNoValue) {  // the residual that is added before the rectifier
+    if (permutation_of(rw, node.in[3]) != perm) return false;
+    sunk.in[3] = rw.producer(node.in[3], "transpose")->in[0];
+  }
+  const size_t axis = ir::normal_axis(node.attrs.get_int("axis", 1), perm.size());
+  sunk.attrs.set("axis", perm[axis]);
+  const std::vector<ValueId> results = rw.add_all("batch_norm_train", sunk, node.out.size());
+  rw.replace(node.out[0], rw.add("transpose", {results[0]}, {{"perm", perm}}, node.from));
+  for (size_t i = 1; i < results.size(); ++i) {
+    if (node.out[i] != ir::kNoValue) rw.replace(node.out[i], results[i]);
+  }
   return true;
 }
 
@@ -183,6 +203,8 @@ bool sink_one(Rewriter& rw, const Node& node) {
     return has_one_scale(rw, node) && sink_unary_with_constants(rw, node);
   }
   if (op == "qadd") return sink_quantized_add(rw, node);
+  if (op == "dropout_train") return sink_unary_with_constants(rw, node);
+  if (op == "batch_norm_train") return sink_batch_norm(rw, node);
   if (op == "concat") return sink_concat(rw, node);
   if (op == "pad") return sink_pad(rw, node);
   if (op == "reduce_mean") return sink_spatial_mean(rw, node);

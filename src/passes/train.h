@@ -1,0 +1,42 @@
+// From an inference graph to a training graph: training forms of ops, and the gradients of the loss.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "ir/graph.h"
+#include "passes/pass.h"
+
+namespace trireme::passes {
+
+/// Names of the inputs that training adds; the trainer feeds them every step.
+inline constexpr const char* kRngInput = "rng";                  ///< i64 [3]: seed, step, first row
+inline constexpr const char* kLossWeightInput = "loss_weight";  ///< f32 []: 1 / valid targets of the step
+inline constexpr const char* kLrInput = "lr";                    ///< f32 []: learning rate
+inline constexpr const char* kStepInput = "step";                ///< i64 []: count of executed updates, from 1
+
+/// The input `name` of the graph, added if it has none.
+ir::ValueId need_input(ir::Graph& graph, const std::string& name, tensor::TensorType type);
+
+/// Training forms: dropout draws from the `rng` input, batch_norm takes the statistics of the batch and keeps
+/// running ones in its mean and variance, which must be states by now. Run before shapes are bound.
+size_t to_training(ir::Graph& graph);
+
+/// Passes over a forward graph with static shapes that may run before it is differentiated: what they
+/// make has gradient rules.
+const std::vector<Pass>& forward_passes();
+/// Passes over the graph of a whole step.
+const std::vector<Pass>& step_passes();
+
+/// The gradient of one parameter.
+struct ParamGradient {
+  ir::ValueId param, gradient;
+};
+
+/// Adds the gradients of the scalar `loss` times the input `loss_weight` with respect to `params` (values of
+/// kind state). A parameter the loss does not depend on is left out. All shapes are static.
+/// Throws unsupported naming the node that has no gradient.
+std::vector<ParamGradient> differentiate(ir::Graph& graph, ir::ValueId loss,
+                                         const std::vector<ir::ValueId>& params);
+
+}  // namespace trireme::passes
