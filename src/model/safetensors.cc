@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <numeric>
 
 #include "base/file.h"
 #include "base/json.h"
@@ -45,6 +46,13 @@ DType dtype_from(const std::string& name) {
     if (row.name == name) return row.dtype;
   }
   base::fail_unsupported("safetensors element type '", name.substr(0, 20), "' is not supported");
+}
+
+std::string_view name_for(DType dtype) {
+  for (const TypeRow& row : kTypes) {
+    if (row.dtype == dtype) return row.name;
+  }
+  base::fail_unsupported("safetensors has no element type for ", tensor::name_of(dtype));
 }
 
 struct Range {
@@ -139,6 +147,54 @@ const Tensor& Safetensors::need(std::string_view name) const {
   const Tensor* t = find(name);
   if (t == nullptr) base::fail(base::ErrorCode::not_found, "no tensor '", name, "' among ", tensors_.size());
   return *t;
+}
+
+std::vector<size_t> safetensors_order(const NamedTensors& tensors) {
+  std::vector<size_t> order(tensors.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+    const int64_t width_a = bytes_of(tensors[a].second.dtype(), 1);
+    const int64_t width_b = bytes_of(tensors[b].second.dtype(), 1);
+    return width_a != width_b ? width_a > width_b : tensors[a].first < tensors[b].first;
+  });
+  return order;
+}
+
+std::string safetensors_header(const NamedTensors& tensors, std::span<const size_t> order,
+                               const std::vector<std::pair<std::string, std::string>>& metadata) {
+  base::Json header = base::Json::object();
+  if (!metadata.empty()) {
+    base::Json& texts = header.set("__metadata__", base::Json::object());
+    for (const auto& [key, value] : metadata) texts.set(key, value);
+  }
+  base::JsonObject& members = header.as_object();
+  int64_t offset = 0;
+  for (const size_t i : order) {
+    const auto& [name, t] = tensors[i];
+    base::JsonArray shape(t.dims().begin(), t.dims().end());
+    members.push_back(
+        {name, base::Json::object({{"dtype", name_for(t.dtype())},
+                                   {"shape", std::move(shape)},
+                                   {"data_offsets", base::Json::array({offset, offset + t.bytes()})}})});
+    offset += t.bytes();
+  }
+  std::string text = header.dump();
+  text.append(63 - (kPrefix + text.size() + 63) % 64, ' ');
+  std::string prefix;
+  for (size_t i = 0; i < kPrefix; ++i) prefix += static_cast<char>(text.size() >> 8 * i & 255);
+  return prefix + text;
+}
+
+void save_safetensors(const std::string& path, const NamedTensors& tensors,
+                      const std::vector<std::pair<std::string, std::string>>& metadata) {
+  const std::vector<size_t> order = safetensors_order(tensors);
+  base::AtomicFile file(path);
+  file.write(safetensors_header(tensors, order, metadata));
+  for (const size_t i : order) {
+    const Tensor& t = tensors[i].second;
+    file.write({reinterpret_cast<const char*>(t.raw()), static_cast<size_t>(t.bytes())});
+  }
+  file.commit();
 }
 
 }  // namespace trireme::model

@@ -1,7 +1,8 @@
-// The safetensors format: named tensors in one file, read without copying.
+// The safetensors format: named tensors in one file, read without copying, written whole or not at all.
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -31,5 +32,20 @@ class Safetensors {
   std::vector<std::pair<std::string, tensor::Tensor>> tensors_;
   std::vector<std::pair<std::string, std::string>> metadata_;
 };
+
+using NamedTensors = std::vector<std::pair<std::string, tensor::Tensor>>;
+
+/// The order in which a file holds its tensors: wide elements first, so that all lie aligned without gaps;
+/// then by name. Gives indices into `tensors`.
+std::vector<size_t> safetensors_order(const NamedTensors& tensors);
+
+/// What a file starts with: the length and the JSON header, padded to a multiple of 64 bytes. The tensors'
+/// bytes follow in the order given. Throws unsupported for an element type that the format lacks.
+std::string safetensors_header(const NamedTensors& tensors, std::span<const size_t> order,
+                               const std::vector<std::pair<std::string, std::string>>& metadata = {});
+
+/// Writes a file that appears whole or not at all.
+void save_safetensors(const std::string& path, const NamedTensors& tensors,
+                      const std::vector<std::pair<std::string, std::string>>& metadata = {});
 
 }  // namespace trireme::model

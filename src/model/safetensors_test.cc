@@ -50,5 +50,23 @@ TEST(Safetensors, RefusesLies) {
   EXPECT_THROW(Safetensors::parse(std::string(8, '\xff'), nullptr), base::Error);
 }
 
+TEST(Safetensors, WritesWhatItReads) {
+  using tensor::Tensor;
+  const NamedTensors tensors{{"byte", Tensor::from<uint8_t>({3}, {1, 2, 3})},
+                             {"b.weight", Tensor::from<float>({2, 2}, {1.5f, -2.0f, 0.0f, 4.0f})},
+                             {"step", Tensor::scalar<int64_t>(7)},
+                             {"a", Tensor::from<float>({1}, {9.0f})},
+                             {"none", Tensor::zeros(tensor::DType::f32, {0, 4})}};
+  const std::string path = testing::TempDir() + "/written.safetensors";
+  save_safetensors(path, tensors, {{"format", "pt"}});
+  const Safetensors file = Safetensors::open(path);
+  ASSERT_EQ(file.tensors().size(), tensors.size());
+  for (const auto& [name, t] : tensors) EXPECT_TRUE(file.need(name).same_as(t)) << name;
+  EXPECT_EQ(file.metadata()[0].second, "pt");
+  const std::vector<size_t> order = safetensors_order(tensors);
+  EXPECT_EQ(order, (std::vector<size_t>{2, 3, 1, 4, 0}));
+  EXPECT_EQ(safetensors_header(tensors, order).size() % 64, 0u);
+}
+
 }  // namespace
 }  // namespace trireme::model
