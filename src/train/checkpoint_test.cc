@@ -1,0 +1,298 @@
+// Tests checkpoints: round trips, chunks in any layout, corruption, and failure or death at every file call.
+#include "train/checkpoint.h"
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "base/crc32c.h"
+#include "base/error.h"
+#include "base/file.h"
+#include "train/checkpoint_writer.h"
+
+namespace trireme::train {
+namespace {
+
+namespace fs = std::filesystem;
+using tensor::Tensor;
+
+/// A fresh directory for one test.
+std::string fresh(const std::string& name) {
+  const std::string path = testing::TempDir() + "/checkpoint_" + name;
+  fs::remove_all(path);
+  fs::create_directories(path);
+  return path;
+}
+
+Checkpoint example(int64_t step) {
+  const auto x = static_cast<float>(step);
+  return {step,
+          base::Json::object({{"samples", step * 64}, {"rate", 0.1}, {"nothing", std::nan("")}}),
+          {{"b.bias", Tensor::from<float>({3}, {x, 2 * x, -x})},
+           {"count", Tensor::scalar<int64_t>(step)},
+           {"w", Tensor::from<float>({2, 3}, {x, 1, 2, 3, 4, 5})},
+           {"z.flags", Tensor::from<uint8_t>({5}, {1, 2, 3, 4, 5})}}};
+}
+
+void expect_same(const Checkpoint& a, const Checkpoint& b) {
+  EXPECT_EQ(a.step, b.step);
+  EXPECT_EQ(a.meta.at("samples"), b.meta.at("samples"));
+  ASSERT_EQ(a.tensors.size(), b.tensors.size());
+  for (size_t i = 0; i < a.tensors.size(); ++i) {
+    EXPECT_EQ(a.tensors[i].first, b.tensors[i].first);
+    EXPECT_TRUE(a.tensors[i].second.same_as(b.tensors[i].second)) << a.tensors[i].first;
+  }
+}
+
+std::string error_of(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const base::Error& e) {
+    return e.message();
+  }
+  return "no error";
+}
+
+/// Fails, or ends the process, at the n-th call (from 0); a write has then written half.
+class TroubledFiles : public FileOps {
+ public:
+  enum class How { fail, die };
+  TroubledFiles(int64_t at, How how) : left_(at), how_(how) {}
+  bool happened() const { return left_ < 0; }
+
+  std::unique_ptr<OutputFile> create(const std::string& path) override {
+    trouble();
+    return std::make_unique<File>(*this, real_.create(path));
+  }
+  void make_directory(const std::string& path) override { trouble(), real_.make_directory(path); }
+  void sync_directory(const std::string& path) override { trouble(), real_.sync_directory(path); }
+  void rename(const std::string& from, const std::string& to) override { trouble(), real_.rename(from, to); }
+  bool exchange(const std::string& a, const std::string& b) override {
+    return trouble(), real_.exchange(a, b);
+  }
+  void remove_tree(const std::string& path) override { trouble(), real_.remove_tree(path); }
+  int64_t free_bytes(const std::string& path) override { return real_.free_bytes(path); }
+
+ private:
+  class File : public OutputFile {
+   public:
+    File(TroubledFiles& owner, std::unique_ptr<OutputFile> real) : owner_(owner), real_(std::move(real)) {}
+    void write(std::span<const std::byte> bytes) override {
+      if (owner_.left_ == 0) real_->write(bytes.first(bytes.size() / 2));
+      owner_.trouble();
+      real_->write(bytes);
+    }
+    void sync() override { owner_.trouble(), real_->sync(); }
+
+   private:
+    TroubledFiles& owner_;
+    std::unique_ptr<OutputFile> real_;
+  };
+  void trouble() {
+    if (left_-- != 0) return;
+    if (how_ == How::die) ::_exit(9);
+    base::fail(base::ErrorCode::exhausted, "cannot write: no space left on device");
+  }
+
+  PosixFiles real_;
+  int64_t left_;
+  How how_;
+};
+
+TEST(Checkpoint, RoundTripInOneAndInManyShards) {
+  PosixFiles files;
+  const std::string root = fresh("round");
+  for (const int64_t shard_bytes : {int64_t{1} << 30, int64_t{1}, int64_t{24}}) {
+    write_checkpoint(files, root, example(12), shard_bytes);  // the second replaces the first
+    expect_same(load_checkpoint(root + "/step-00000012"), example(12));
+  }
+  EXPECT_EQ(find_checkpoint(root), root + "/step-00000012");
+  EXPECT_EQ(load_checkpoint_meta(root + "/step-00000012").meta.at("rate").as_double(), 0.1);
+  write_checkpoint(files, root, example(123456789));
+  write_checkpoint(files, root, example(13));
+  EXPECT_EQ(list_checkpoints(root),
+            (std::vector<std::string>{"step-00000012", "step-00000013", "step-123456789"}));
+  EXPECT_THROW(find_checkpoint(root + "/nowhere"), base::Error);
+  // Nothing but the checkpoints and the pointer is left over.
+  EXPECT_EQ(std::distance(fs::directory_iterator(root), fs::directory_iterator()), 4);
+}
+
+TEST(Checkpoint, FilesAreSafetensors) {
+  PosixFiles files;
+  const std::string root = fresh("safetensors");
+  const WriteResult written = write_checkpoint(files, root, example(3));
+  const auto file = model::Safetensors::open(written.path + "/tensors-00000.safetensors");
+  EXPECT_TRUE(file.need("w").same_as(example(3).tensors[2].second));
+}
+
+/// An index written by hand: a [2, 3] tensor in the chunks given, 1 byte an element, bytes 0 1 2 3 4 5.
+std::string chunked(const std::string& name, const std::string& chunks) {
+  const std::string directory = fresh(name);
+  std::ofstream(directory + "/data") << std::string("\0\1\2\3\4\5", 6);
+  base::Json index = base::parse_json(
+      R"({"format":"trireme-checkpoint","version":1,"step":5,"meta":{},"tensors":[{"name":"t","dtype":"u8",)"
+      R"("shape":[2,3],"chunks":[)" +
+      chunks + "]}]}");
+  std::string crc(8, '0');
+  std::snprintf(crc.data(), 9, "%08x", base::crc32c(index.dump()));
+  index.set("index_crc32c", crc);
+  std::ofstream(directory + "/index.json") << index.dump();
+  return directory;
+}
+
+std::string chunk(const std::string& offset, const std::string& size, int64_t at, std::string_view bytes) {
+  char crc[9];
+  std::snprintf(crc, sizeof crc, "%08x", base::crc32c(bytes));
+  return base::concat(R"({"offset":)", offset, R"(,"size":)", size, R"(,"file":"data","byte_offset":)", at,
+                      R"(,"bytes":)", bytes.size(), R"(,"crc32c":")", crc, R"("})");
+}
+
+TEST(Checkpoint, ChunksOfAnyLayoutAreAssembled) {
+  using namespace std::string_view_literals;
+  // Columns 0-1 of both rows, then column 2 of both rows.
+  const std::string whole =
+      chunk("[0,0]", "[2,2]", 0, "\0\1\2\3"sv) + "," + chunk("[0,2]", "[2,1]", 4, "\4\5"sv);
+  const Checkpoint read = load_checkpoint(chunked("columns", whole));
+  EXPECT_EQ(read.tensors[0].second.to_ints(), (std::vector<int64_t>{0, 1, 4, 2, 3, 5}));
+  const std::string hole = chunk("[0,0]", "[2,2]", 0, "\0\1\2\3"sv);
+  EXPECT_NE(error_of([&] { load_checkpoint(chunked("hole", hole)); }).find("4 of 6"), std::string::npos);
+  const std::string twice = hole + "," + chunk("[1,1]", "[1,2]", 4, "\4\5"sv);
+  EXPECT_NE(error_of([&] { load_checkpoint(chunked("twice", twice)); }).find("overlap"), std::string::npos);
+  const std::string outside = hole + "," + chunk("[0,3]", "[2,1]", 4, "\4\5"sv);
+  EXPECT_NE(error_of([&] { load_checkpoint(chunked("outside", outside)); }).find("outside"),
+            std::string::npos);
+}
+
+TEST(Checkpoint, EveryFlippedByteAndEveryTruncationIsSeen) {
+  PosixFiles files;
+  const std::string root = fresh("corrupt");
+  const std::string directory = write_checkpoint(files, root, example(7)).path;
+  for (const std::string name : {"/tensors-00000.safetensors", "/index.json"}) {
+    const std::string path = directory + name;
+    const std::string good = base::read_file(path);
+    // Of the tensor file only the data is read; its header serves other readers.
+    const size_t first = name == "/index.json" ? 0 : good.size() - static_cast<size_t>(example(7).bytes());
+    for (size_t at = first; at < good.size(); ++at) {
+      std::string bad = good;
+      bad[at] = static_cast<char>(bad[at] ^ 0x20);
+      if (name == "/index.json" && std::isspace(static_cast<unsigned char>(good[at]))) continue;
+      base::write_file_atomic(path, bad);
+      EXPECT_NE(error_of([&] { load_checkpoint(directory); }), "no error") << name << " byte " << at;
+    }
+    for (size_t size = 0; size + 1 < good.size(); size += 1 + size / 8) {
+      base::write_file_atomic(path, good.substr(0, size));
+      EXPECT_NE(error_of([&] { load_checkpoint(directory); }), "no error") << name << " cut at " << size;
+    }
+    base::write_file_atomic(path, good);
+  }
+  expect_same(load_checkpoint(directory), example(7));
+  fs::resize_file(directory + "/tensors-00000.safetensors", 300);
+  EXPECT_NE(error_of([&] { load_checkpoint(directory); }).find("truncated"), std::string::npos);
+}
+
+TEST(Checkpoint, FailureAtEveryCallLeavesTheOneBefore) {
+  int64_t call = 0;
+  for (bool done = false; !done; ++call) {
+    PosixFiles good;
+    const std::string root = fresh("fail");
+    write_checkpoint(good, root, example(1));
+    TroubledFiles bad(call, TroubledFiles::How::fail);
+    try {
+      write_checkpoint(bad, root, example(2), 1);
+      done = !bad.happened();
+    } catch (const base::Error& e) {
+      EXPECT_EQ(e.code(), base::ErrorCode::exhausted);
+    }
+    const Checkpoint found = load_checkpoint(find_checkpoint(root));
+    expect_same(found, example(found.step));
+    EXPECT_TRUE(found.step == 1 || done || call > 10);
+  }
+  EXPECT_GT(call, 30);  // four shards of several writes, the index, directories and the pointer
+}
+
+TEST(Checkpoint, DeathAtEveryCallLeavesACompleteOne) {
+  int64_t call = 0;
+  for (bool done = false; !done; ++call) {
+    PosixFiles good;
+    const std::string root = fresh("die");
+    write_checkpoint(good, root, example(1));
+    const bool replace = call % 2 == 1;  // also over a checkpoint of the same step
+    if (replace) write_checkpoint(good, root, example(2));
+    const pid_t child = ::fork();
+    if (child == 0) {
+      TroubledFiles bad(call, TroubledFiles::How::die);
+      write_checkpoint(bad, root, example(2), 1);
+      ::_exit(bad.happened() ? 1 : 0);
+    }
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    ASSERT_TRUE(WIFEXITED(status));
+    done = WEXITSTATUS(status) == 0;
+    const Checkpoint found = load_checkpoint(find_checkpoint(root));
+    expect_same(found, example(found.step));
+    for (const std::string& name : list_checkpoints(root)) load_checkpoint(root + "/" + name);
+    // The next start cleans up and goes on.
+    {
+      CheckpointWriter writer({.root = root, .keep = 1, .keep_best = 0}, good);
+      writer.save(example(3));
+    }
+    expect_same(load_checkpoint(find_checkpoint(root)), example(3));
+    EXPECT_EQ(std::distance(fs::directory_iterator(root), fs::directory_iterator()), 2);
+  }
+  EXPECT_GT(call, 30);
+}
+
+TEST(CheckpointWriter, WritesACopyAndKeepsTheLastAndTheBest) {
+  PosixFiles files;
+  const std::string root = fresh("writer");
+  {
+    CheckpointWriter writer({.root = root, .keep = 2, .keep_best = 1}, files);
+    for (int64_t step = 1; step <= 6; ++step) {
+      Checkpoint live = example(step);
+      const auto before = writer.save(live, step == 2 ? 0.9 : 0.1 * static_cast<double>(step));
+      EXPECT_EQ(before.has_value(), step > 1);
+      for (float& v : live.tensors[2].second.mutable_data<float>()) v = -1;  // training goes on
+      if (step == 6) {
+        const auto outcome = writer.wait();
+        ASSERT_TRUE(outcome && outcome->committed);
+        EXPECT_FALSE(outcome->error);
+        EXPECT_FALSE(writer.poll());
+      }
+    }
+  }
+  EXPECT_EQ(list_checkpoints(root),
+            (std::vector<std::string>{"step-00000002", "step-00000005", "step-00000006"}));
+  expect_same(load_checkpoint(root + "/step-00000006"), example(6));
+  EXPECT_EQ(base::read_file(root + "/best"), "step-00000002\n");
+  EXPECT_EQ(base::read_file(root + "/latest"), "step-00000006\n");
+  {  // Going on from step 5: 6 belongs to an abandoned past, 2 is still the best.
+    CheckpointWriter writer({.root = root, .keep = 2, .keep_best = 1, .resumed_step = 5}, files);
+    writer.save(example(7), 0.3);
+  }
+  EXPECT_EQ(list_checkpoints(root),
+            (std::vector<std::string>{"step-00000002", "step-00000005", "step-00000007"}));
+}
+
+TEST(CheckpointWriter, ReportsAFullDiskAndGoesOn) {
+  const std::string root = fresh("full");
+  PosixFiles good;
+  write_checkpoint(good, root, example(1));
+  TroubledFiles files(6, TroubledFiles::How::fail);
+  CheckpointWriter writer({.root = root, .keep = 3}, files);
+  writer.save(example(2));
+  const auto outcome = writer.wait();
+  ASSERT_TRUE(outcome && outcome->error);
+  EXPECT_FALSE(outcome->committed);
+  EXPECT_EQ(outcome->error->code(), base::ErrorCode::exhausted);
+  EXPECT_NE(outcome->error->message().find("checkpoint of step 2"), std::string::npos);
+  expect_same(load_checkpoint(find_checkpoint(root)), example(1));
+  writer.save(example(3));
+  EXPECT_TRUE(writer.wait()->committed);
+  expect_same(load_checkpoint(find_checkpoint(root)), example(3));
+}
+
+}  // namespace
+}  // namespace trireme::train
