@@ -73,7 +73,7 @@ void run_halves(const HalfPlan& plan, const ir::RunArgs& args, size_t in_count, 
   for (const Converted& c : plan.out) {
     if (args.out[c.index] != nullptr) out[c.index] = base + c.offset;
   }
-  plan.inner.run({in.data(), out.data(), args.workspace, args.stream});
+  plan.inner.run({in.data(), out.data(), args.workspace, args.stream, args.status});
   for (const Converted& c : plan.out) {
     if (args.out[c.index] == nullptr) continue;
     const float* from = reinterpret_cast<const float*>(base + c.offset);
