@@ -93,9 +93,8 @@ void entropy_grad_rows(const CrossEntropyGrad& g, int64_t begin, int64_t end) {
     const VF shift = set(g.log_sum_exp[row]);
     const VF scale = set(static_cast<float>(up * (1 + 2 * g.terms.z_loss * lse)));
     const VF spread = set(static_cast<float>(-up * smooth / static_cast<double>(n)));
-    map_run(g.logits + row * g.classes, dx, n, [=](VF v) HWY_ATTR {
-      return hn::MulAdd(exp_nonpositive(hn::Sub(v, shift)), scale, spread);
-    });
+    map_run(g.logits + row * g.classes, dx, n,
+            [=](VF v) HWY_ATTR { return hn::MulAdd(exp_nonpositive(hn::Sub(v, shift)), scale, spread); });
     dx[target] = static_cast<float>(static_cast<double>(dx[target]) - up * (1 - smooth));
   }
 }

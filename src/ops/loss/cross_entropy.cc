@@ -53,10 +53,10 @@ Gradients entropy_rule(ir::Graph& graph, const ir::Node& node, std::span<const V
     column.push_back(1);
     const ValueId p = g.op("softmax", {x}, {{"axis", int64_t{-1}}});
     // Ignored rows have the constant 0 as their log_sum_exp.
-    const ValueId ignored = g.op(
-        "cast_like", {g.op("equal", {g.in(1), g.scalar(double(g.attrs().get_int("ignore_index", -100)),
-                                                       g.in(1))}),
-                      g.grad(1)});
+    const ValueId ignored =
+        g.op("cast_like",
+             {g.op("equal", {g.in(1), g.scalar(double(g.attrs().get_int("ignore_index", -100)), g.in(1))}),
+              g.grad(1)});
     const ValueId kept = g.mul(g.grad(1), g.plus(g.neg(ignored), 1));
     ValueId term = g.mul(p, g.op("cast_like", {g.reshape(kept, column), x}));
     out[0] = out[0] ? g.add(*out[0], term) : term;
@@ -67,8 +67,9 @@ Gradients entropy_rule(ir::Graph& graph, const ir::Node& node, std::span<const V
 ir::OpSchema entropy_schema() {
   ir::OpSchema s{
       .name = "cross_entropy",
-      .doc = "sum over rows of (1-s)(lse - x[t]) + s(lse - mean x) + z lse^2, lse = log sum exp x; further "
-             "results: lse per row, number of rows that count, number of rows whose largest score is t's",
+      .doc =
+          "sum over rows of (1-s)(lse - x[t]) + s(lse - mean x) + z lse^2, lse = log sum exp x; further "
+          "results: lse per row, number of rows that count, number of rows whose largest score is t's",
       .min_in = 2,
       .max_in = 2,
       .max_out = 4,
@@ -88,8 +89,9 @@ ir::OpSchema entropy_schema() {
 ir::OpSchema entropy_grad_schema() {
   ir::OpSchema s{
       .name = "cross_entropy_grad",
-      .doc = "dloss ((1 + 2 z lse) exp(x - lse) - s/classes - (1-s)[i == t]), 0 in ignored rows; operands "
-             "logits, target, log_sum_exp, dloss",
+      .doc =
+          "dloss ((1 + 2 z lse) exp(x - lse) - s/classes - (1-s)[i == t]), 0 in ignored rows; operands "
+          "logits, target, log_sum_exp, dloss",
       .min_in = 4,
       .max_in = 4,
       .attrs = attrs(),

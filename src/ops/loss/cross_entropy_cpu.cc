@@ -194,20 +194,15 @@ ir::Refusal refuse_no_classes(const ir::NodeView& node) {
 }
 
 std::vector<ir::Kernel> kernels(PrepareFn fast, PrepareFn plain, uint32_t may_overwrite) {
-  const ir::Kernel vector{.name = "vector",
-                          .refuse = refuse_vector,
-                          .prepare = std::move(fast),
-                          .may_overwrite = may_overwrite};
-  const ir::Kernel reference{
-      .name = "reference", .refuse = refuse_no_classes, .prepare = std::move(plain)};
+  const ir::Kernel vector{
+      .name = "vector", .refuse = refuse_vector, .prepare = std::move(fast), .may_overwrite = may_overwrite};
+  const ir::Kernel reference{.name = "reference", .refuse = refuse_no_classes, .prepare = std::move(plain)};
   return faster({vector}, {reference});
 }
 
 }  // namespace
 
-std::vector<ir::Kernel> cross_entropy_cpu_kernels() {
-  return kernels(prepare_vector, prepare_reference, 0);
-}
+std::vector<ir::Kernel> cross_entropy_cpu_kernels() { return kernels(prepare_vector, prepare_reference, 0); }
 std::vector<ir::Kernel> cross_entropy_grad_cpu_kernels() {
   return kernels(prepare_vector_grad, prepare_reference_grad, 1);
 }

@@ -87,8 +87,7 @@ TEST(CrossEntropy, GradientMatchesFiniteDifferences) {
   for (const Terms& t : {Terms{}, Terms{-100, 0.1, 0}, Terms{2, 0.2, 0.01}}) {
     ir::Attrs attrs = attrs_of(t);
     const Tensor ids =
-        t.ignored == -100 ? target
-                          : Tensor::from<int32_t>({2, 3}, std::vector<int32_t>{0, 4, 2, 2, 2, 1});
+        t.ignored == -100 ? target : Tensor::from<int32_t>({2, 3}, std::vector<int32_t>{0, 4, 2, 2, 2, 1});
     expect_gradient({.op = "cross_entropy", .in = {x, ids}, .attrs = attrs, .results = 1});
     expect_gradient({.op = "cross_entropy", .in = {x, ids}, .attrs = attrs, .results = 4});
   }
@@ -126,7 +125,8 @@ TEST(CrossEntropy, NoValidRowGivesZeroes) {
   for (const auto& r : tests::run_kernels("cross_entropy", {}, {x, testing::ints({-100, -100})}, 4)) {
     for (size_t i : {0, 2, 3}) EXPECT_EQ(r.out[i].to_doubles()[0], 0) << r.kernel;
   }
-  const auto none = testing::run("cross_entropy", {Tensor::zeros(DType::f32, {0, 9}), testing::ints({})}, {}, 4);
+  const auto none =
+      testing::run("cross_entropy", {Tensor::zeros(DType::f32, {0, 9}), testing::ints({})}, {}, 4);
   EXPECT_EQ(none[0].to_doubles()[0], 0);
 }
 
