@@ -161,8 +161,8 @@ class Compiler {
     if (!node.op->schema.updates_state()) return;
     for (const ir::StateUpdate& u : node.op->schema.updates(node.in.size())) {
       const SlotId state = step.in[u.operand];
-      base::check(slot(state).kind == SlotKind::state && slot(state).root == state, "node '", node.from, "' (",
-                  node.op_name(), ") updates operand ", u.operand, ", which is no state");
+      base::check(slot(state).kind == SlotKind::state && slot(state).root == state, "node '", node.from,
+                  "' (", node.op_name(), ") updates operand ", u.operand, ", which is no state");
       if (step.out[u.result] == kNoSlot) {
         step.out[u.result] = state;
       } else {
@@ -174,9 +174,8 @@ class Compiler {
 
   bool is_updated(SlotId state) const {
     return std::any_of(program_.steps.begin(), program_.steps.end(), [&](const Step& step) {
-      return std::any_of(step.out.begin(), step.out.end(), [&](SlotId id) {
-        return id != kNoSlot && program_.slots[index(id)].root == state;
-      });
+      return std::any_of(step.out.begin(), step.out.end(),
+                         [&](SlotId id) { return id != kNoSlot && program_.slots[index(id)].root == state; });
     });
   }
 

@@ -166,6 +166,11 @@ void Graph::replace_uses(ValueId from, ValueId to) {
   std::replace(outputs_.begin(), outputs_.end(), from, to);
 }
 
+void Graph::set_operand(NodeId id, size_t i, ValueId operand) {
+  node(id).in.at(i) = operand;
+  if (!readers_.empty()) readers_[index(operand)].push_back(static_cast<uint32_t>(index(id)));
+}
+
 void Graph::erase(NodeId id) { node(id).op = nullptr; }
 
 void Graph::set_outputs(std::vector<ValueId> ids, std::vector<std::string> names) {
@@ -241,7 +246,8 @@ class Sorter {
       for (ValueId id : graph_.nodes()[n].in) {
         if (id == kNoValue) continue;
         const ValueId source = graph_.viewed(id);
-        if (graph_.value(source).kind == ValueKind::state) readers[index(source)].push_back(static_cast<uint32_t>(n));
+        if (graph_.value(source).kind == ValueKind::state)
+          readers[index(source)].push_back(static_cast<uint32_t>(n));
       }
     }
     return readers;

@@ -84,6 +84,8 @@ class Graph {
 
   /// Makes every reader of `from` (graph outputs too) read `to`. Cost: the readers of `from`.
   void replace_uses(ValueId from, ValueId to);
+  /// Makes one node read `value` as its operand `i`.
+  void set_operand(NodeId id, size_t i, ValueId value);
   void erase(NodeId id);
   /// Changes operand lists of outputs, e.g. to return more values.
   void set_outputs(std::vector<ValueId> values, std::vector<std::string> names);

@@ -91,8 +91,8 @@ std::optional<tensor::Dims> Rewriter::weight_dims(ir::ValueId id) const {
 ir::ValueId Rewriter::reshaped_weight(ir::ValueId id, const tensor::Dims& to, const std::string& from) {
   if (graph_.type(id).shape.to_dims() == to) return id;
   if (const tensor::Tensor* t = graph_.known(id)) return constant(t->reshaped(to));
-  const ir::ValueId shape =
-      constant(tensor::Tensor::from<int64_t>({static_cast<int64_t>(to.size())}, std::span<const int64_t>(to)));
+  const ir::ValueId shape = constant(
+      tensor::Tensor::from<int64_t>({static_cast<int64_t>(to.size())}, std::span<const int64_t>(to)));
   return add("reshape", {id, shape}, {}, from);
 }
 

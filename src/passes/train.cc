@@ -29,8 +29,8 @@ bool train_dropout(Rewriter& rw, const Node& node, int64_t index) {
     return true;
   }
   const ValueId rng = need_input(rw.graph(), kRngInput, {tensor::DType::i64, {3}});
-  rw.replace(node.out[0], rw.add("dropout_train", {node.in[0], rng}, {{"op", index}, {"ratio", *ratio}},
-                                 node.from));
+  rw.replace(node.out[0],
+             rw.add("dropout_train", {node.in[0], rng}, {{"op", index}, {"ratio", *ratio}}, node.from));
   return true;
 }
 

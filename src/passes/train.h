@@ -10,10 +10,12 @@
 namespace trireme::passes {
 
 /// Names of the inputs that training adds; the trainer feeds them every step.
-inline constexpr const char* kRngInput = "rng";                  ///< i64 [3]: seed, step, first row
+inline constexpr const char* kRngInput = "rng";                 ///< i64 [3]: seed, step, first row
 inline constexpr const char* kLossWeightInput = "loss_weight";  ///< f32 []: 1 / valid targets of the step
-inline constexpr const char* kLrInput = "lr";                    ///< f32 []: learning rate
-inline constexpr const char* kStepInput = "step";                ///< i64 []: count of executed updates, from 1
+inline constexpr const char* kLrInput = "lr";                   ///< f32 []: learning rate
+inline constexpr const char* kStepInput = "step";               ///< i64 []: count of executed updates, from 1
+
+inline constexpr const char* kGradScaleInput = "grad_scale";  ///< f32 []: 1 / loss scale
 
 /// The input `name` of the graph, added if it has none.
 ir::ValueId need_input(ir::Graph& graph, const std::string& name, tensor::TensorType type);

@@ -1,0 +1,34 @@
+// What a training run keeps between steps, by name: weights, optimizer moments, running statistics.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "tensor/tensor.h"
+
+namespace trireme::engine {
+
+/// Named tensors that update ops write in place. Addresses are fixed from add() on. One owner thread.
+class StateStore {
+ public:
+  /// Adds a state with the content of `initial`, which is copied. Throws internal if the name is taken.
+  void add(const std::string& name, const tensor::Tensor& initial);
+  /// Adds a state of zeros unless there is one; throws internal if its type differs.
+  void need_zeros(const std::string& name, const tensor::TensorType& type);
+  bool has(const std::string& name) const { return tensors_.contains(name); }
+  /// The content, which later steps change. Throws not_found.
+  tensor::Tensor& at(const std::string& name);
+  const tensor::Tensor& at(const std::string& name) const;
+  /// Overwrites the content. Throws invalid_argument if the type differs, not_found for an unknown name.
+  void set(const std::string& name, const tensor::Tensor& content);
+  /// In the order they were added.
+  const std::vector<std::string>& names() const { return names_; }
+  int64_t bytes() const;
+
+ private:
+  std::vector<std::string> names_;
+  std::map<std::string, tensor::Tensor, std::less<>> tensors_;
+};
+
+}  // namespace trireme::engine

@@ -1,0 +1,37 @@
+// Trades time for memory: activations that the backward pass reads are computed again instead of kept.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "ir/graph.h"
+
+namespace trireme::passes {
+
+/// none: everything the backward pass reads is kept. selective: what is cheap (element by element, norms,
+/// softmax, layout) is computed again from the results of products, convolutions and attention. full: only
+/// values at cuts between segments are kept, and each segment's forward runs again before its backward.
+enum class RecomputeMode : uint8_t { none, selective, full };
+std::string_view to_string(RecomputeMode mode);
+
+struct RecomputePlan {
+  RecomputeMode mode = RecomputeMode::none;
+  std::vector<char> again;  ///< by node index: forward nodes whose results are computed again
+  int64_t kept_bytes = 0;   ///< activations kept for the backward pass
+  double flop = 0;          ///< work done twice
+};
+
+/// Decides which forward nodes of a step graph (sorted, static shapes, all other passes done) run twice.
+/// `segments`: how many pieces `full` cuts the forward pass into; 0: the number that needs least memory by
+/// kept bytes plus the largest piece (Chen et al. 2016).
+RecomputePlan plan_recompute(const ir::Graph& graph, RecomputeMode mode, size_t segments = 0);
+
+/// Places where `full` may cut: one value crosses them.
+size_t count_cuts(const ir::Graph& graph);
+
+/// Clones the planned nodes for their backward readers. Clones are exact copies (the same kernels, the same
+/// random numbers), so every result keeps its bits. Returns the number of clones.
+size_t recompute(ir::Graph& graph, const RecomputePlan& plan);
+
+}  // namespace trireme::passes
