@@ -21,27 +21,17 @@ bool is_small(const Graph& g, ValueId id, int64_t largest) {
 /// The step graph as recomputation sees it: which nodes are forward, who reads what.
 class Activations {
  public:
-  explicit Activations(const Graph& g) : graph(g), is_backward(g.values().size(), 0), readers(g.uses()) {
-    for (ValueId id : g.inputs()) {
-      if (g.value(id).name == kLossWeightInput || g.value(id).name == kLrInput) is_backward[index(id)] = 1;
-    }
-    for (const Node& node : g.nodes()) {
-      const bool after =
-          node.op->schema.updates_state() || std::any_of(node.in.begin(), node.in.end(), [&](ValueId id) {
-            return id != ir::kNoValue && is_backward[index(id)] != 0;
-          });
-      forward.push_back(!after);
-      for (ValueId id : node.out) {
-        if (id == ir::kNoValue) continue;
-        is_backward[index(id)] = after;
-        if (!after) largest = std::max(largest, tensor::bytes_of(g.type(id)));
+  explicit Activations(const Graph& g)
+      : graph(g), readers(g.uses()), forward(g.nodes().size(), 0), depends_(g.values().size(), 0) {
+    find_dependents();
+    find_forward();
+    for (size_t n = 0; n < g.nodes().size(); ++n) {
+      for (ValueId id : g.nodes()[n].out) {
+        if (forward[n] && id != ir::kNoValue) largest = std::max(largest, tensor::bytes_of(g.type(id)));
       }
     }
   }
 
-  bool is_activation(ValueId id) const {
-    return id != ir::kNoValue && graph.value(id).kind == ir::ValueKind::computed && !is_backward[index(id)];
-  }
   /// The last forward node that reads `id` (views of it included), or -1.
   int64_t last_forward_read(ValueId id) const {
     int64_t last = -1;
@@ -60,10 +50,47 @@ class Activations {
   }
 
   const Graph& graph;
-  std::vector<char> is_backward;  ///< by value
   std::vector<std::vector<NodeId>> readers;
   std::vector<char> forward;  ///< by node
   int64_t largest = 0;        ///< bytes of the largest activation
+
+ private:
+  /// Values that depend on the weight of the loss or on the learning rate.
+  void find_dependents() {
+    for (ValueId id : graph.inputs()) {
+      const std::string& name = graph.value(id).name;
+      depends_[index(id)] = name == kLossWeightInput || name == kLrInput;
+    }
+    for (const Node& node : graph.nodes()) {
+      const bool depends = std::any_of(node.in.begin(), node.in.end(), [&](ValueId id) {
+        return id != ir::kNoValue && depends_[index(id)] != 0;
+      });
+      for (ValueId id : node.out) {
+        if (id != ir::kNoValue) depends_[index(id)] = depends;
+      }
+    }
+  }
+
+  /// Forward: what the loss and the other results that do not depend on its weight are made of. (A slope like
+  /// 1 - y^2 is computed from forward values, but for the backward pass only.)
+  void find_forward() {
+    std::vector<char> wanted(graph.values().size(), 0);
+    for (ValueId id : graph.outputs()) wanted[index(id)] = depends_[index(id)] == 0;
+    for (size_t n = graph.nodes().size(); n-- > 0;) {
+      const Node& node = graph.nodes()[n];
+      bool is_read = node.op->schema.updates_state();
+      bool depends = false;
+      for (ValueId id : node.out) is_read |= id != ir::kNoValue && wanted[index(id)] != 0;
+      for (ValueId id : node.in) depends |= id != ir::kNoValue && depends_[index(id)] != 0;
+      if (!is_read || depends) continue;
+      forward[n] = !node.op->schema.updates_state();
+      for (ValueId id : node.in) {
+        if (id != ir::kNoValue) wanted[index(id)] = 1;
+      }
+    }
+  }
+
+  std::vector<char> depends_;  ///< by value
 };
 
 /// A place after forward node `node` that a single large value crosses.
