@@ -219,4 +219,5 @@ def main():
     sys.exit(0 if all(row["agrees"] for row in rows) else 1)
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -22,7 +22,7 @@ endif()
 target_include_directories(trireme_flags INTERFACE ${CMAKE_SOURCE_DIR}/src)
 target_include_directories(trireme_flags SYSTEM INTERFACE ${RAPIDJSON_INCLUDE} ${PROTOZERO_INCLUDE}
                            ${UTF8PROC_INCLUDE} ${HIGHWAY_INCLUDE} ${YAML_CPP_INCLUDE} ${Boost_INCLUDE_DIRS})
-target_link_libraries(trireme_flags INTERFACE Threads::Threads ${UTF8PROC_LIBRARY} ${HIGHWAY_LIBRARY} DNNL::dnnl
+target_link_libraries(trireme_flags INTERFACE Threads::Threads ${UTF8PROC_LIBRARY} ${HIGHWAY_LIBRARY}
                       OpenSSL::SSL OpenSSL::Crypto ZLIB::ZLIB JPEG::JPEG PNG::PNG
                       ${YAML_CPP_LIBRARY})
 
@@ -60,8 +60,14 @@ function(trireme_benches)
   foreach(file ${ARGN})
     get_filename_component(name ${file} NAME_WE)
     string(REGEX REPLACE "_bench$" "" name ${name})
+    if(name STREQUAL "gemm" AND NOT dnnl_FOUND)
+      continue()
+    endif()
     add_executable(bench_${name} EXCLUDE_FROM_ALL ${file})
     target_link_libraries(bench_${name} PRIVATE trireme_core benchmark::benchmark_main)
+    if(name STREQUAL "gemm")
+      target_link_libraries(bench_gemm PRIVATE DNNL::dnnl)
+    endif()
     add_dependencies(benches bench_${name})
   endforeach()
 endfunction()

@@ -1,0 +1,162 @@
+"""PyTorch training one network in its own process: `train_peer.py NETWORK MODE THREADS CPUS`, MODE eager or compiled.
+
+Builds the network with random weights and one batch of random data, runs two steps, says so in one JSON line; then
+answers each line "milliseconds" of standard input with a JSON line of step times, as bench_train_step does.
+"""
+import json
+import os
+import pathlib
+import re
+import statistics
+import sys
+import time
+
+network, mode, threads, cpus = sys.argv[1:5]
+os.sched_setaffinity(0, [int(c) for c in cpus.split(",")])
+
+import torch  # noqa: E402  (threads that libraries start at import must inherit the affinity)
+from torch import nn  # noqa: E402
+from torch.nn import functional as F  # noqa: E402
+
+torch.set_num_threads(int(threads))
+torch.manual_seed(1)
+
+
+def memory(key):
+    text = pathlib.Path("/proc/self/status").read_text()
+    return int(re.search(key + r":\s+(\d+)", text).group(1)) * 1024
+
+
+class Block(nn.Module):
+    """A residual block, basic or bottleneck, stride in the 3x3."""
+
+    def __init__(self, inside, width, outside, stride, deep):
+        super().__init__()
+        shape = [(inside, width, 1, 1), (width, width, 3, stride), (width, outside, 1, 1)] if deep else [
+            (inside, width, 3, stride), (width, outside, 3, 1)]
+        layers = []
+        for i, o, k, s in shape:
+            layers += [nn.Conv2d(i, o, k, s, k // 2, bias=False), nn.BatchNorm2d(o), nn.ReLU()]
+        self.body = nn.Sequential(*layers[:-1])
+        same = inside == outside and stride == 1
+        self.skip = nn.Identity() if same else nn.Sequential(
+            nn.Conv2d(inside, outside, 1, stride, bias=False), nn.BatchNorm2d(outside))
+
+    def forward(self, x):
+        return F.relu(self.body(x) + self.skip(x))
+
+
+def resnet(counts, deep):
+    layers = [nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(3, 2, 1)]
+    inside = 64
+    for stage, count in enumerate(counts):
+        width = 64 << stage
+        outside = width * (4 if deep else 1)
+        for i in range(count):
+            layers.append(Block(inside, width, outside, 2 if stage and i == 0 else 1, deep))
+            inside = outside
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inside, 1000))
+
+
+def mnist_cnn():
+    return nn.Sequential(nn.Conv2d(1, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
+                         nn.Linear(9216, 128), nn.ReLU(), nn.Linear(128, 10))
+
+
+class Layer(nn.Module):
+    """A transformer layer: pre-norm and causal (GPT-2), or post-norm (BERT)."""
+
+    def __init__(self, width, heads, causal):
+        super().__init__()
+        self.heads, self.causal = heads, causal
+        self.qkv, self.proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+
+    def attend(self, x):
+        b, s, w = x.shape
+        q, k, v = (t.view(b, s, self.heads, -1).transpose(1, 2) for t in self.qkv(x).split(w, dim=2))
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
+        return self.proj(y.transpose(1, 2).reshape(b, s, w))
+
+    def feed(self, x):
+        return self.down(F.gelu(self.up(x), approximate="tanh" if self.causal else "none"))
+
+    def forward(self, x):
+        if self.causal:
+            x = x + self.attend(self.norm1(x))
+            return x + self.feed(self.norm2(x))
+        x = self.norm1(x + self.attend(x))
+        return self.norm2(x + self.feed(x))
+
+
+class Transformer(nn.Module):
+    """GPT-2 or BERT-base shapes, the head's weight tied to the embedding."""
+
+    def __init__(self, vocabulary, positions, causal):
+        super().__init__()
+        self.tokens, self.places = nn.Embedding(vocabulary, 768), nn.Embedding(positions, 768)
+        self.layers = nn.Sequential(*[Layer(768, 12, causal) for _ in range(12)])
+        self.norm = nn.LayerNorm(768)
+        self.causal = causal
+        for parameter in self.parameters():
+            nn.init.normal_(parameter, std=0.02)
+
+    def forward(self, ids):
+        x = self.tokens(ids) + self.places(torch.arange(ids.shape[1]))
+        x = self.layers(x) if self.causal else self.layers(self.norm(x))
+        return F.linear(self.norm(x) if self.causal else x, self.tokens.weight)
+
+
+def task():
+    """Network, input and target of one step."""
+    if network == "mnist_cnn":
+        return mnist_cnn(), torch.randn(64, 1, 28, 28), torch.randint(10, (64,))
+    if network.startswith("resnet"):
+        deep = network == "resnet50"
+        batch = 16 if deep else 32
+        return (resnet([3, 4, 6, 3] if deep else [2, 2, 2, 2], deep), torch.randn(batch, 3, 224, 224),
+                torch.randint(1000, (batch,)))
+    causal = network == "gpt2"
+    vocabulary, shape = (50257, (4, 256)) if causal else (30522, (8, 128))
+    ids = torch.randint(vocabulary, shape)
+    return Transformer(vocabulary, 1024 if causal else 512, causal), ids, torch.roll(ids, -1, 1)
+
+
+def answer(line):
+    print(json.dumps(line), flush=True)
+
+
+def main():
+    model, x, target = task()
+    model.train()
+    if network.startswith(("resnet", "mnist")):
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9, weight_decay=1e-4)
+    else:
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+    if mode == "channels_last":  # the layout its convolutions like best
+        model, x = model.to(memory_format=torch.channels_last), x.to(memory_format=torch.channels_last)
+    run = torch.compile(model) if mode == "compiled" else model
+    empty = memory("VmRSS")
+
+    def step():
+        optimizer.zero_grad(set_to_none=True)
+        logits = run(x)
+        loss = F.cross_entropy(logits.flatten(0, -2), target.flatten())
+        loss.backward()
+        optimizer.step()
+        return loss.item()
+
+    first = step()
+    step()
+    answer({"version": torch.__version__, "first_loss": first, "empty_bytes": empty})
+    for line in sys.stdin:
+        budget, us = float(line) * 1e3, []
+        while not us or sum(us) < budget:
+            begin = time.perf_counter_ns()
+            step()
+            us.append((time.perf_counter_ns() - begin) / 1e3)
+        answer({"runs": len(us), "median_us": statistics.median(us), "min_us": min(us)})
+
+
+main()
