@@ -1,0 +1,260 @@
+// Kernels of adafactor_update (matrices, factored second moment) and adafactor_vector_update on CPU.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "ops/optim/update_pieces_cpu.h"
+
+namespace trireme::ops {
+namespace {
+
+using Plan = std::shared_ptr<const UpdatePlan>;
+
+/// A parameter [matrices, rows, cols]; a large matrix is cut in parts of `part_rows` rows.
+struct Factored {
+  int64_t matrices = 1, rows = 1, cols = 1;
+  int64_t part_rows = 1, parts = 1;
+  size_t partial_at = 0;  // column sums [matrices, parts, cols] in the workspace
+  size_t mean_at = 0;     // mean of the row factors [matrices]
+};
+
+/// Rows [first, last) of one parameter, counted over its matrices: whole matrices, or one part of one.
+struct RowBlock {
+  size_t tensor;
+  int64_t first, last;
+};
+
+constexpr int64_t kBlockElements = 16384;
+constexpr int64_t kLeastPartRows = 128;  // column sums of all parts then take 1/16 of the parameter's bytes
+
+struct FactoredPlan {
+  std::vector<Factored> tensors;
+  std::vector<RowBlock> blocks;
+  size_t partials = 0, means = 0;  // doubles of each in the workspace
+  double beta2_decay, eps1, eps2, d, weight_decay;
+
+  FactoredPlan(const UpdatePlan& plan, const ir::Attrs& attrs, double least_eps)
+      : beta2_decay(attrs.get_float("beta2_decay", -0.8)),
+        eps1(attrs.get_float("epsilon1", least_eps)),
+        eps2(attrs.get_float("epsilon2", 1e-3)),
+        d(attrs.get_float("clip_threshold", 1)),
+        weight_decay(attrs.get_float("weight_decay", 0)) {
+    for (size_t t = 0; t < plan.groups; ++t) add(t, plan.dims[t], plan.layout.states == 2);
+  }
+
+  size_t doubles() const { return partials + means + 2 * blocks.size() + tensors.size(); }
+
+ private:
+  void add(size_t t, const tensor::Dims& dims, bool is_matrix) {
+    Factored f;
+    if (is_matrix) {
+      f = {product(dims, 0, dims.size() - 2), dims[dims.size() - 2], dims[dims.size() - 1]};
+      f.part_rows = std::max(kLeastPartRows, kBlockElements / std::max<int64_t>(1, f.cols));
+      f.parts = std::max<int64_t>(1, (f.rows + f.part_rows - 1) / f.part_rows);
+    } else {
+      f.rows = tensor::element_count(dims);  // a row of one column each; factors are per element
+      f.part_rows = kBlockElements;
+      f.parts = std::max<int64_t>(1, (f.rows + f.part_rows - 1) / f.part_rows);
+    }
+    f.partial_at = partials;
+    f.mean_at = means;
+    if (is_matrix) {
+      partials += static_cast<size_t>(f.matrices * f.parts * f.cols);
+      means += static_cast<size_t>(f.matrices);
+    }
+    tensors.push_back(f);
+    if (f.parts == 1) {
+      add_whole(t, f);
+      return;
+    }
+    for (int64_t m = 0; m < f.matrices; ++m) {
+      for (int64_t r = 0; r < f.rows; r += f.part_rows)
+        blocks.push_back({t, m * f.rows + r, m * f.rows + std::min(f.rows, r + f.part_rows)});
+    }
+  }
+
+  void add_whole(size_t t, const Factored& f) {
+    const int64_t together = std::max<int64_t>(1, kBlockElements / std::max<int64_t>(1, f.rows * f.cols));
+    for (int64_t m = 0; m < f.matrices; m += together)
+      blocks.push_back({t, m * f.rows, std::min(f.matrices, m + together) * f.rows});
+  }
+};
+
+/// The parts of the workspace.
+struct Work {
+  double *partial, *mean, *param_squares, *update_squares, *step;
+  Work(const FactoredPlan& f, void* memory) {
+    partial = static_cast<double*>(memory);
+    mean = partial + f.partials;
+    param_squares = mean + f.means;
+    update_squares = param_squares + f.blocks.size();
+    step = update_squares + f.blocks.size();
+  }
+};
+
+template <class T>
+class Launch {
+ public:
+  Launch(const UpdatePlan& plan, const FactoredPlan& f, const ir::RunArgs& args)
+      : plan_(plan), f_(f), args_(args), s_(plan.scalars(args)), work_(f, args.workspace) {
+    take_ = std::pow(s_.step, f.beta2_decay);
+  }
+
+  void run() {
+    base::ThreadPool& pool = cpu::pool_of(args_.stream);
+    const int64_t blocks = static_cast<int64_t>(f_.blocks.size());
+    const bool matrices = plan_.layout.states == 2;
+    pool.run(blocks, [&](int64_t b) { matrices ? sum_block(b) : mean_block(b); });
+    if (matrices) combine_all(pool);
+    pool.run(blocks, [&](int64_t b) { measure_block(b); });
+    set_steps();
+    pool.run(blocks, [&](int64_t b) { apply_block(b); });
+  }
+
+ private:
+  static constexpr int64_t kTile = 1024;
+
+  const T* param(size_t t) const { return in_ptr<T>(args_, plan_.layout.param(t)); }
+  const T* grad(size_t t) const { return in_ptr<T>(args_, plan_.layout.grad(t)); }
+  const T* state(size_t t, size_t s) const { return in_ptr<T>(args_, plan_.layout.state(t, s)); }
+  T* state_out(size_t t, size_t s) const { return out_ptr<T>(args_, plan_.layout.state_result(t, s)); }
+  T blend(T old, double mean) const { return old + static_cast<T>(take_) * (static_cast<T>(mean) - old); }
+
+  /// Row factors of a block, its part of the column sums, and its share of |p|^2.
+  void sum_block(int64_t number) const {
+    const RowBlock& b = f_.blocks[static_cast<size_t>(number)];
+    const Factored& f = f_.tensors[b.tensor];
+    const double scale2 = s_.grad_scale * s_.grad_scale;
+    const double row_scale = scale2 / static_cast<double>(f.cols);
+    for (int64_t r = b.first; r < b.last; ++r) {
+      const int64_t matrix = r / f.rows, part = r % f.rows / f.part_rows;
+      double* sums = work_.partial + f.partial_at + static_cast<size_t>((matrix * f.parts + part) * f.cols);
+      if (r % f.rows % f.part_rows == 0) std::fill_n(sums, f.cols, 0.0);
+      const T* g = grad(b.tensor) + r * f.cols;
+      state_out(b.tensor, 0)[r] = blend(state(b.tensor, 0)[r], cpu::sum_squares(g, f.cols) * row_scale);
+      cpu::add_squares(g, sums, f.cols);
+    }
+    work_.param_squares[number] =
+        cpu::sum_squares(param(b.tensor) + b.first * f.cols, (b.last - b.first) * f.cols);
+  }
+
+  /// The vector form: a mean of squares for each element.
+  void mean_block(int64_t number) const {
+    const RowBlock& b = f_.blocks[static_cast<size_t>(number)];
+    const int64_t n = b.last - b.first;
+    cpu::mean_square_run<T>(take_, s_.grad_scale,
+                            {state(b.tensor, 0) + b.first,
+                             grad(b.tensor) + b.first,
+                             {},
+                             state_out(b.tensor, 0) + b.first,
+                             {},
+                             n});
+    work_.param_squares[number] = cpu::sum_squares(param(b.tensor) + b.first, n);
+  }
+
+  void combine_all(base::ThreadPool& pool) const {
+    for (size_t t = 0; t < f_.tensors.size(); ++t) {
+      const Factored& f = f_.tensors[t];
+      pool.for_range(f.matrices, grain_for(static_cast<double>(f.parts * f.cols + f.rows)),
+                     [&](int64_t begin, int64_t end) {
+                       for (int64_t m = begin; m < end; ++m) combine(t, f, m);
+                     });
+    }
+  }
+
+  /// Column factors of one matrix from its parts in order, and the mean of its row factors.
+  void combine(size_t t, const Factored& f, int64_t matrix) const {
+    const double scale = s_.grad_scale * s_.grad_scale / static_cast<double>(std::max<int64_t>(1, f.rows));
+    const double* sums = work_.partial + f.partial_at + static_cast<size_t>(matrix * f.parts * f.cols);
+    for (int64_t c = 0; c < f.cols; ++c) {
+      double total = 0;
+      for (int64_t p = 0; p < f.parts; ++p) total += sums[p * f.cols + c];
+      const int64_t at = matrix * f.cols + c;
+      state_out(t, 1)[at] = blend(state(t, 1)[at], total * scale);
+    }
+    double rows = 0;
+    for (int64_t r = 0; r < f.rows; ++r) rows += static_cast<double>(state_out(t, 0)[matrix * f.rows + r]);
+    work_.mean[f.mean_at + static_cast<size_t>(matrix)] = rows / static_cast<double>(f.rows);
+  }
+
+  /// Calls use(element offset, direction, elements) over the block in tiles.
+  template <class Use>
+  void directions(const RowBlock& b, const Use& use) const {
+    const Factored& f = f_.tensors[b.tensor];
+    const bool matrix = plan_.layout.states == 2;
+    T u[kTile];
+    cpu::FactoredRow rule{s_.grad_scale, 1, f_.eps1 * f_.eps1};
+    for (int64_t r = b.first; r < b.last; r += matrix ? 1 : kTile) {
+      const int64_t n = matrix ? f.cols : std::min(kTile, b.last - r);
+      const T* variance = matrix ? state_out(b.tensor, 1) + r / f.rows * f.cols : state_out(b.tensor, 0) + r;
+      if (matrix) {
+        const double mean = work_.mean[f.mean_at + static_cast<size_t>(r / f.rows)];
+        rule.row = static_cast<double>(state_out(b.tensor, 0)[r]) / std::max(mean, f_.eps1);
+      }
+      for (int64_t at = 0; at < n; at += kTile) {
+        const int64_t count = std::min(kTile, n - at), offset = (matrix ? r * f.cols : r) + at;
+        cpu::factored_direction<T>(rule, grad(b.tensor) + offset, variance + at, u, count);
+        use(offset, u, count);
+      }
+    }
+  }
+
+  void measure_block(int64_t number) const {
+    double squares = 0;
+    directions(f_.blocks[static_cast<size_t>(number)],
+               [&](int64_t, const T* u, int64_t n) { squares += cpu::sum_squares(u, n); });
+    work_.update_squares[number] = squares;
+  }
+
+  void apply_block(int64_t number) const {
+    const RowBlock& b = f_.blocks[static_cast<size_t>(number)];
+    const cpu::Blend<T> by{static_cast<T>(-work_.step[b.tensor]),
+                           static_cast<T>(1 - s_.lr * f_.weight_decay)};
+    T* out = out_ptr<T>(args_, plan_.layout.param_result(b.tensor));
+    directions(b, [&](int64_t at, const T* u, int64_t n) {
+      cpu::blend_run<T>(by, u, param(b.tensor) + at, out + at, n);
+    });
+  }
+
+  /// step = alpha / max(1, RMS(u) / d), alpha = max(eps2, RMS(p)) min(lr, 1 / sqrt(t)).
+  void set_steps() const {
+    const double rho = std::min(s_.lr, 1 / std::sqrt(s_.step));
+    size_t block = 0;
+    for (size_t t = 0; t < f_.tensors.size(); ++t) {
+      const size_t first = block;
+      while (block < f_.blocks.size() && f_.blocks[block].tensor == t) ++block;
+      const double n = static_cast<double>(tensor::element_count(plan_.dims[t]));
+      const double param = std::sqrt(pairwise_sum(work_.param_squares + first, block - first) / n);
+      const double update = std::sqrt(pairwise_sum(work_.update_squares + first, block - first) / n);
+      work_.step[t] = std::max(f_.eps2, param) * rho / std::max(1.0, update / f_.d);
+    }
+  }
+
+  const UpdatePlan& plan_;
+  const FactoredPlan& f_;
+  const ir::RunArgs& args_;
+  UpdateScalars s_;
+  Work work_;
+  double take_ = 1;  // 1 - beta2 of this step
+};
+
+template <class T>
+ir::BoundKernel prepare(const ir::KernelInit& init, const Plan& plan) {
+  const auto factored = std::make_shared<const FactoredPlan>(
+      *plan, init.node.attrs, static_cast<double>(std::numeric_limits<T>::epsilon()));
+  return {[=](const ir::RunArgs& args) { Launch<T>(*plan, *factored, args).run(); },
+          static_cast<int64_t>(factored->doubles() * sizeof(double))};
+}
+
+ir::Kernel kernel(std::string_view op) {
+  return update_kernel(op, [](auto zero, const ir::KernelInit& init, const Plan& plan) {
+    return prepare<decltype(zero)>(init, plan);
+  });
+}
+
+}  // namespace
+
+std::vector<ir::Kernel> adafactor_update_cpu_kernels() { return {kernel("adafactor_update")}; }
+std::vector<ir::Kernel> adafactor_vector_update_cpu_kernels() { return {kernel("adafactor_vector_update")}; }
+
+}  // namespace trireme::ops

@@ -1,0 +1,338 @@
+// Schemas of the optimizers' update ops, of gradient norms and clipping, and of running averages.
+#include "ops/optim/update_layout.h"
+#include "ops/table.h"
+
+namespace trireme::ops {
+namespace {
+
+using tensor::DType;
+using tensor::Shape;
+using tensor::TensorType;
+
+const char* const kNoGrad = "it runs after the gradients: nothing is differentiated through an update";
+
+struct NamedLayout {
+  std::string_view name;
+  UpdateLayout layout;
+};
+constexpr NamedLayout kLayouts[] = {
+    {"sgd_update", {0}},  {"momentum_update", {1}},  {"adam_update", {2}}, {"lamb_update", {2}},
+    {"lars_update", {1}}, {"adafactor_update", {2}}, {"muon_update", {1}}, {"adafactor_vector_update", {1}}};
+
+void need_scalar(const ir::NodeView& n, size_t i, std::initializer_list<DType> accepted, const char* what) {
+  if (!n.present(i)) return;
+  const TensorType& t = n.in[i];
+  base::require(std::find(accepted.begin(), accepted.end(), t.dtype) != accepted.end(), what, " is ",
+                name_of(t.dtype));
+  base::require(!t.shape.has_rank() || t.shape.rank() == 0, what, " must be a scalar, is ",
+                t.shape.to_string());
+}
+
+void need_same(const ir::NodeView& n, size_t i, size_t like) {
+  base::require(n.in[i] == n.in[like], "operand ", i, " is ", n.in[i].to_string(), ", the parameter ",
+                n.in[like].to_string());
+}
+
+/// Row and column factors of a matrix parameter [..., r, c]: [..., r, 1] and [..., 1, c].
+void check_factors(const ir::NodeView& n, const UpdateLayout& layout, size_t group) {
+  const tensor::Dims dims = n.in_dims(layout.param(group));
+  base::require(dims.size() >= 2, "the factored second moment is for matrices, found rank ", dims.size());
+  for (size_t s = 0; s < 2; ++s) {
+    tensor::Dims want = dims;
+    want[dims.size() - (s == 0 ? 1 : 2)] = 1;
+    base::require(n.in_dims(layout.state(group, s)) == want, "factor ", s, " of shape ",
+                  n.in[layout.state(group, s)].shape.to_string(), " for a parameter ",
+                  n.in[layout.param(group)].shape.to_string());
+  }
+}
+
+std::vector<TensorType> infer_update(std::string_view op, const ir::NodeView& n) {
+  const UpdateLayout layout = update_layout(op);
+  base::require(n.in.size() >= kUpdateScalars && (n.in.size() - kUpdateScalars) % layout.operands() == 0,
+                "an update takes ", kUpdateScalars, " scalars and groups of ", layout.operands(), ", found ",
+                n.in.size(), " operands");
+  need_scalar(n, kUpdateLr, {DType::f32, DType::f64}, "learning rate");
+  need_scalar(n, kUpdateStep, {DType::i64}, "step");
+  need_scalar(n, kUpdateGradScale, {DType::f32, DType::f64}, "gradient scale");
+  need_scalar(n, kUpdateSkip, {DType::boolean}, "skip");
+  std::vector<TensorType> out;
+  for (size_t g = 0; g < layout.groups(n.in.size()); ++g) {
+    const TensorType& param = n.in[layout.param(g)];
+    base::require(
+        param.dtype == n.in[kUpdateScalars].dtype && (param.dtype == DType::f32 || param.dtype == DType::f64),
+        "parameters of one update are all f32 or all f64, found ", name_of(param.dtype));
+    base::require(param.shape.is_static(), "an update of the dynamic shape ", param.shape.to_string());
+    need_same(n, layout.grad(g), layout.param(g));
+    if (op == "adafactor_update") check_factors(n, layout, g);
+    if (op == "muon_update") base::require(param.shape.rank() == 2, "muon updates matrices only");
+    out.push_back(param);
+    for (size_t s = 0; s < layout.states; ++s) {
+      if (op != "adafactor_update") need_same(n, layout.state(g, s), layout.param(g));
+      out.push_back(n.in[layout.state(g, s)]);
+    }
+  }
+  return out;
+}
+
+std::vector<ir::StateUpdate> group_updates(const UpdateLayout& layout, size_t operands) {
+  std::vector<ir::StateUpdate> list;
+  for (size_t g = 0; g < layout.groups(operands); ++g) {
+    list.push_back({layout.param_result(g), layout.param(g)});
+    for (size_t s = 0; s < layout.states; ++s)
+      list.push_back({layout.state_result(g, s), layout.state(g, s)});
+  }
+  return list;
+}
+
+/// Work per parameter element; all f32, f64 moves twice the bytes.
+struct ElementCost {
+  double flop, bytes;
+};
+
+ir::CostFn cost_per_element(std::string_view op, ElementCost each) {
+  return [layout = update_layout(op), each](const ir::NodeView& n) {
+    ir::Cost cost;
+    for (size_t g = 0; g < layout.groups(n.in.size()); ++g) {
+      const TensorType& t = n.in[layout.param(g)];
+      const double elements = static_cast<double>(t.shape.elements().value_or(0));
+      cost.flop += each.flop * elements;
+      cost.bytes += each.bytes * elements * (t.dtype == DType::f64 ? 2 : 1);
+    }
+    return cost;
+  };
+}
+
+/// Elementwise part, and for each iteration x x^T, A A and B x.
+ir::Cost muon_cost(const ir::NodeView& n) {
+  ir::Cost cost = cost_per_element("muon_update", {10, 44})(n);
+  const double steps = static_cast<double>(n.attrs.get_int("steps", 5));
+  const UpdateLayout layout = update_layout("muon_update");
+  for (size_t g = 0; g < layout.groups(n.in.size()); ++g) {
+    const tensor::Dims d = n.in_dims(layout.param(g));
+    const double low = static_cast<double>(std::min(d[0], d[1]));
+    const double high = static_cast<double>(std::max(d[0], d[1]));
+    cost.flop += steps * 2 * low * low * (2 * high + low);
+  }
+  return cost;
+}
+
+std::vector<ir::AttrSpec> with_common(std::vector<ir::AttrSpec> attrs) {
+  attrs.push_back({"weight_decay", "float", "default 0"});
+  attrs.push_back({"lr_scale", "float", "factor on the learning rate, default 1"});
+  return attrs;
+}
+
+ir::OpDef update_op(std::string name, std::string doc, std::vector<ir::AttrSpec> attrs, ElementCost each,
+                    std::vector<ir::Kernel> kernels) {
+  ir::OpSchema schema{
+      .name = name,
+      .doc = std::move(doc),
+      .min_in = 2,
+      .max_in = ir::kVariadic,
+      .min_out = 0,
+      .max_out = ir::kVariadic,
+      .attrs = with_common(std::move(attrs)),
+      .infer = [name](const ir::NodeView& n) { return infer_update(name, n); },
+      .cost = cost_per_element(name, each),
+      .why_no_grad = kNoGrad,
+      .updates = [layout = update_layout(name)](size_t operands) { return group_updates(layout, operands); }};
+  if (name == "muon_update") schema.cost = muon_cost;
+  return {std::move(schema), std::move(kernels)};
+}
+
+std::vector<ir::AttrSpec> momentum_attrs() {
+  return {{"momentum", "float", "mu"},
+          {"dampening", "float", "default 0"},
+          {"nesterov", "int", "1: look ahead, default 0"}};
+}
+std::vector<ir::AttrSpec> moment_attrs(std::vector<ir::AttrSpec> more) {
+  std::vector<ir::AttrSpec> attrs{{"beta1", "float", "default 0.9"},
+                                  {"beta2", "float", "default 0.999"},
+                                  {"epsilon", "float", "outside the root"}};
+  attrs.insert(attrs.end(), more.begin(), more.end());
+  return attrs;
+}
+std::vector<ir::AttrSpec> factor_attrs() {
+  return {{"beta2_decay", "float", "beta2 = 1 - t^beta2_decay, default -0.8"},
+          {"epsilon1", "float", "floor of the root of the second moment, default the type's epsilon"},
+          {"epsilon2", "float", "floor of RMS(p), default 1e-3"},
+          {"clip_threshold", "float", "d: RMS(u) is at most d, default 1"}};
+}
+
+std::vector<ir::OpDef> gradient_descent_ops() {
+  const ir::AttrSpec adapt{"adapt", "int", "0: ratio 1, for biases and norms; default 1"};
+  return {
+      update_op("sgd_update", "p -= lr (g + weight_decay p) for each group (p, g)", {}, {5, 12},
+                sgd_update_cpu_kernels()),
+      update_op(
+          "momentum_update",
+          "v = mu v + (1 - dampening) (g + weight_decay p), p -= lr v for each group (p, g, v); v = g at "
+          "step 1",
+          momentum_attrs(), {8, 20}, momentum_update_cpu_kernels()),
+      update_op(
+          "lars_update",
+          "v = mu v + lr eta |p| / (|g| + weight_decay |p| + eps) (g + weight_decay p), p -= v for each "
+          "group (p, g, v)",
+          {{"momentum", "float", "mu"},
+           {"eta", "float", "trust coefficient, default 0.001"},
+           {"epsilon", "float", "default 1e-8"},
+           adapt},
+          {12, 28}, lars_update_cpu_kernels()),
+  };
+}
+
+std::vector<ir::OpDef> adaptive_ops() {
+  return {
+      update_op(
+          "adam_update",
+          "m, v = moments of g; p -= lr (m^ / (sqrt v^ + eps) + weight_decay p) for each group (p, g, m, "
+          "v)",
+          moment_attrs({{"decoupled", "int", "1 (AdamW) or 0: weight_decay p is added to g"}}), {15, 28},
+          adam_update_cpu_kernels()),
+      update_op("lamb_update",
+                "u = m^ / (sqrt v^ + eps) + weight_decay p, p -= lr |p| / |u| u for each group (p, g, m, v)",
+                moment_attrs({{"grad_averaging", "int", "0: m = beta1 m + g; default 1"},
+                              {"adapt", "int", "0: ratio 1, for biases and norms; default 1"}}),
+                {30, 40}, lamb_update_cpu_kernels()),
+      update_op(
+          "adafactor_update",
+          "R, C = running row and column means of g^2; u = g / sqrt(R C / mean R) clipped, p -= max(eps2, "
+          "RMS p) min(lr, 1 / sqrt t) u for each group (p, g, R, C)",
+          factor_attrs(), {20, 24}, adafactor_update_cpu_kernels()),
+      update_op("adafactor_vector_update", "adafactor_update with the full second moment: (p, g, v)",
+                factor_attrs(), {20, 36}, adafactor_vector_update_cpu_kernels()),
+      update_op(
+          "muon_update",
+          "b = mu b + (1 - mu) g; p -= lr scale orthogonal(b) by a quintic Newton-Schulz iteration, for "
+          "each matrix (p, g, b)",
+          {{"momentum", "float", "mu, default 0.95"},
+           {"nesterov", "int", "default 1"},
+           {"epsilon", "float", "floor of the norm, default 1e-7"},
+           {"coefficients", "floats", "of the quintic"},
+           {"steps", "int", "iterations, default 5"},
+           {"iterate", "string", "f32, or bf16: rounded after every product"},
+           {"adjust", "string", "original: sqrt(max(1, rows / cols)); match_rms_adamw"}},
+          {}, muon_update_cpu_kernels()),
+  };
+}
+
+std::vector<TensorType> infer_state(const ir::NodeView& n) {
+  need_same(n, 1, 0);
+  need_scalar(n, 2, {DType::boolean}, "the flag");
+  return {n.in[0]};
+}
+
+std::vector<TensorType> infer_ema_weights(const ir::NodeView& n) {
+  base::require(n.in.size() >= 2 && n.in.size() % 2 == 0, "ema_weights takes pairs of average and value");
+  need_scalar(n, 0, {DType::i64}, "step");
+  need_scalar(n, 1, {DType::boolean}, "skip");
+  std::vector<TensorType> out;
+  for (size_t i = 2; i < n.in.size(); i += 2) {
+    need_same(n, i + 1, i);
+    base::require(n.in[i].dtype == n.in[2].dtype, "averages of one node have one type");
+    out.push_back(n.in[i]);
+  }
+  return out;
+}
+
+ir::OpSchema state_schema(std::string name, std::string doc, ir::AttrSpec attr, ir::AttrSpec second) {
+  ir::OpSchema schema{.name = std::move(name),
+                      .doc = std::move(doc),
+                      .min_in = 2,
+                      .max_in = 3,
+                      .infer = infer_state,
+                      .why_no_grad = kNoGrad,
+                      .updates = [](size_t) {
+                        return std::vector<ir::StateUpdate>{{0, 0}};
+                      }};
+  for (ir::AttrSpec& a : {std::ref(attr), std::ref(second)}) {
+    if (!a.name.empty()) schema.attrs.push_back(a);
+  }
+  return schema;
+}
+
+std::vector<ir::OpDef> average_ops() {
+  ir::OpSchema weights{
+      .name = "ema_weights",
+      .doc = "e = k e + (1 - k) p for each pair after (step, skip)",
+      .min_in = 1,
+      .max_in = ir::kVariadic,
+      .min_out = 0,
+      .max_out = ir::kVariadic,
+      .attrs = {{"keep", "float", "k"}, {"ramp", "int", "1: k = min(keep, (1 + step) / (10 + step))"}},
+      .infer = infer_ema_weights,
+      .why_no_grad = kNoGrad,
+      .updates = [](size_t operands) {
+        std::vector<ir::StateUpdate> list;
+        for (size_t i = 2; i < operands; i += 2) list.push_back({i / 2 - 1, i});
+        return list;
+      }};
+  return {{state_schema("ema_update", "state = keep state + (1 - keep) value; third operand: skip if true",
+                        {"keep", "float", "share of the old content"}, {}),
+           ema_update_cpu_kernels()},
+          {state_schema("accumulate", "state += value; third operand: state = value if true", {}, {}),
+           accumulate_cpu_kernels()},
+          {std::move(weights), ema_weights_cpu_kernels()}};
+}
+
+std::vector<TensorType> scalar_of_floats(const ir::NodeView& n, DType result) {
+  for (const TensorType& t : n.in) {
+    base::require(t.dtype == n.in[0].dtype && (t.dtype == DType::f32 || t.dtype == DType::f64),
+                  "gradients are all f32 or all f64, found ", name_of(t.dtype));
+  }
+  return {{result, Shape{}}};
+}
+
+std::vector<TensorType> infer_clip(const ir::NodeView& n) {
+  for (size_t i = 0; i < n.in.size(); ++i) need_scalar(n, i, {DType::f32}, "an operand");
+  return {{DType::f32, Shape{}}, {DType::boolean, Shape{}}, {DType::f32, Shape{}}};
+}
+
+std::vector<ir::OpDef> norm_ops() {
+  ir::OpSchema norm{.name = "global_norm",
+                    .doc = "sqrt of the sum of squares of all elements of all operands, summed in f64",
+                    .max_in = ir::kVariadic,
+                    .infer = [](const ir::NodeView& n) { return scalar_of_floats(n, DType::f32); },
+                    .why_no_grad = kNoGrad};
+  ir::OpSchema finite{.name = "all_finite",
+                      .doc = "true if no element of any operand is infinite or NaN",
+                      .max_in = ir::kVariadic,
+                      .infer = [](const ir::NodeView& n) { return scalar_of_floats(n, DType::boolean); },
+                      .why_no_grad = kNoGrad};
+  ir::OpSchema clip{
+      .name = "clip_coefficient",
+      .doc =
+          "(norm, loss_scale?, norm_limit?, loss?, loss_limit?) -> min(1, max_norm / (n + eps)) / loss_scale "
+          "with n = norm / loss_scale; whether to skip the update (something is not finite or above its "
+          "limit); n",
+      .min_in = 1,
+      .max_in = 5,
+      .max_out = 3,
+      .attrs = {{"max_norm", "float", "0: no clipping"},
+                {"epsilon", "float", "default 1e-6"},
+                {"skip_nonfinite", "int", "default 1"}},
+      .infer = infer_clip,
+      .why_no_grad = kNoGrad};
+  return {{std::move(norm), global_norm_cpu_kernels()},
+          {std::move(finite), all_finite_cpu_kernels()},
+          {std::move(clip), clip_coefficient_cpu_kernels()}};
+}
+
+}  // namespace
+
+UpdateLayout update_layout(std::string_view name) {
+  for (const NamedLayout& l : kLayouts) {
+    if (l.name == name) return l.layout;
+  }
+  base::fail(base::ErrorCode::internal, "not an update op: ", name);
+}
+
+std::vector<ir::OpDef> optimizers_ops() {
+  std::vector<ir::OpDef> all;
+  for (auto* family : {gradient_descent_ops, adaptive_ops, average_ops, norm_ops}) {
+    for (ir::OpDef& op : family()) all.push_back(std::move(op));
+  }
+  return all;
+}
+
+}  // namespace trireme::ops

@@ -1,0 +1,386 @@
+// Updates against scalar loops with the same roundings (bit for bit), in pieces, in place, skipped, at every
+// SIMD level; the vectors of the training contracts; norms and clipping.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "backend/cpu/simd_level.h"
+#include "ops/optim/test_update_cpu.h"
+
+namespace trireme::ops::testing {
+namespace {
+
+const std::vector<int64_t> kSizes{1, 3, 16, 33, 100, 1024, 5000, 40001};
+
+/// Vector parameters with states; second moments are not negative.
+std::vector<Group> vectors(size_t states, const std::vector<int64_t>& sizes = kSizes) {
+  std::vector<Group> groups;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    Group g{random_tensor(DType::f32, {sizes[i]}, -2, 2, 10 * i + 1),
+            random_tensor(DType::f32, {sizes[i]}, -1, 1, 10 * i + 2)};
+    for (size_t s = 0; s < states; ++s)
+      g.push_back(random_tensor(DType::f32, {sizes[i]}, s == 0 ? -0.5 : 0, 0.5, 10 * i + 3 + s));
+    groups.push_back(std::move(g));
+  }
+  return groups;
+}
+
+/// Matrices with Adafactor's factors (states 2) or one buffer of the same shape (states 1).
+std::vector<Group> matrices(size_t states) {
+  std::vector<Group> groups;
+  const std::vector<tensor::Dims> shapes{{1, 1}, {3, 5}, {40, 7}, {7, 40}, {300, 130}};
+  for (size_t i = 0; i < shapes.size(); ++i) {
+    const auto& d = shapes[i];
+    Group g{random_tensor(DType::f32, d, -2, 2, 10 * i + 1), random_tensor(DType::f32, d, -1, 1, 10 * i + 2)};
+    if (states == 1) g.push_back(random_tensor(DType::f32, d, -0.5, 0.5, 10 * i + 3));
+    if (states == 2) {
+      g.push_back(random_tensor(DType::f32, {d[0], 1}, 0.1, 0.5, 10 * i + 3));
+      g.push_back(random_tensor(DType::f32, {1, d[1]}, 0.1, 0.5, 10 * i + 4));
+    }
+    groups.push_back(std::move(g));
+  }
+  return groups;
+}
+
+std::vector<Group> groups_for(const std::string& op) {
+  if (op == "adafactor_update") return matrices(2);
+  if (op == "muon_update") return matrices(1);
+  return vectors(update_layout(op).states);
+}
+
+const std::vector<std::string> kOps{"sgd_update",  "momentum_update", "adam_update",
+                                    "lamb_update", "lars_update",     "adafactor_vector_update",
+                                    "muon_update", "adafactor_update"};
+
+struct Scalars {
+  float lr, scale, decay;
+};
+
+/// Applies `step(p, g, s0, s1)` to every element of every group.
+template <class Step>
+void scalar_loop(std::vector<Group>& groups, const Step& step) {
+  float none = 0;
+  for (Group& group : groups) {
+    const auto p = group[0].mutable_data<float>();
+    const auto g = group[1].data<float>();
+    for (size_t i = 0; i < p.size(); ++i) {
+      float& s0 = group.size() > 2 ? group[2].mutable_data<float>()[i] : none;
+      float& s1 = group.size() > 3 ? group[3].mutable_data<float>()[i] : none;
+      step(p[i], g[i], s0, s1);
+    }
+  }
+}
+
+class UpdateAtLevel : public ::testing::TestWithParam<cpu::SimdLevel> {
+ protected:
+  void SetUp() override { cpu::simd_force(GetParam()); }
+  void TearDown() override { cpu::simd_unforce(); }
+};
+
+TEST_P(UpdateAtLevel, PlainDescentIsTheScalarLoop) {
+  std::vector<Group> want = vectors(0), got = clones(want);
+  run_update({.op = "sgd_update", .attrs = {{"weight_decay", 0.01}}, .lr = 0.1, .grad_scale = 0.7f}, got);
+  scalar_loop(want, [](float& p, float g, float&, float&) {
+    g = g * 0.7f;
+    g = g + 0.01f * p;
+    p = p - 0.1f * g;
+  });
+  EXPECT_EQ(difference(got, want), "") << "sgd";
+}
+
+TEST_P(UpdateAtLevel, MomentumIsTheScalarLoop) {
+  for (int64_t nesterov : {0, 1}) {
+    for (int64_t step : {1, 2}) {
+      std::vector<Group> want = vectors(1), got = clones(want);
+      const ir::Attrs attrs{{"momentum", 0.9}, {"dampening", 0.25}, {"nesterov", nesterov}};
+      run_update({.op = "momentum_update", .attrs = attrs, .lr = 0.1, .step = step, .grad_scale = 0.5f}, got);
+      scalar_loop(want, [&](float& p, float g, float& v, float&) {
+        g = g * 0.5f;
+        v = step == 1 ? g : 0.9f * v + 0.75f * g;
+        const float u = nesterov ? g + 0.9f * v : v;
+        p = p - 0.1f * u;
+      });
+      EXPECT_EQ(difference(got, want), "") << base::concat("nesterov ", nesterov, " step ", step);
+    }
+  }
+}
+
+TEST_P(UpdateAtLevel, AdamIsTheScalarLoop) {
+  for (int64_t decoupled : {0, 1}) {
+    std::vector<Group> want = vectors(2), got = clones(want);
+    const ir::Attrs attrs{{"weight_decay", 0.01}, {"decoupled", decoupled}};
+    run_update({.op = "adam_update", .attrs = attrs, .lr = 0.1, .step = 7, .grad_scale = 0.3f}, got);
+    const double lr = static_cast<double>(0.1f);
+    const float rate = static_cast<float>(lr / (1 - std::pow(0.9, 7)));
+    const float root = static_cast<float>(1 / std::sqrt(1 - std::pow(0.999, 7)));
+    const float decay = decoupled ? static_cast<float>(1 - lr * 0.01) : 1.0f;
+    const float take1 = static_cast<float>(1 - 0.9), take2 = static_cast<float>(1 - 0.999);
+    scalar_loop(want, [&](float& p, float g, float& m, float& v) {
+      g = g * 0.3f;
+      if (!decoupled) g = g + 0.01f * p;
+      m = 0.9f * m + take1 * g;
+      v = 0.999f * v + take2 * g * g;
+      p = p * decay - rate * (m / (std::sqrt(v) * root + 1e-8f));
+    });
+    EXPECT_EQ(difference(got, want), "") << base::concat("decoupled ", decoupled);
+  }
+}
+
+double norm2(std::span<const float> x) {
+  double sum = 0;
+  for (float v : x) sum += static_cast<double>(v) * static_cast<double>(v);
+  return std::sqrt(sum);
+}
+
+void expect_near_all(const Tensor& got, const std::vector<double>& want, double relative) {
+  const std::vector<double> values = got.to_doubles();
+  ASSERT_EQ(values.size(), want.size());
+  for (size_t i = 0; i < want.size(); ++i)
+    ASSERT_NEAR(values[i], want[i], relative * (1 + std::abs(want[i]))) << i;
+}
+
+TEST_P(UpdateAtLevel, LambFollowsItsFormula) {
+  std::vector<Group> got = vectors(2);
+  const std::vector<Group> old = clones(got);
+  run_update({.op = "lamb_update", .attrs = {{"weight_decay", 0.01}}, .lr = 0.1, .step = 3}, got);
+  for (size_t g = 0; g < got.size(); ++g) {
+    const auto p = old[g][0].to_doubles(), x = old[g][1].to_doubles(), m = old[g][2].to_doubles(),
+               v = old[g][3].to_doubles();
+    std::vector<double> u(p.size()), want(p.size());
+    double square = 0;
+    for (size_t i = 0; i < p.size(); ++i) {
+      const double mh = (0.9 * m[i] + 0.1 * x[i]) / (1 - std::pow(0.9, 3));
+      const double vh = (0.999 * v[i] + 0.001 * x[i] * x[i]) / (1 - std::pow(0.999, 3));
+      u[i] = mh / (std::sqrt(vh) + 1e-6) + 0.01 * p[i];
+      square += u[i] * u[i];
+    }
+    const double ratio = norm2(old[g][0].data<float>()) / std::sqrt(square);
+    for (size_t i = 0; i < p.size(); ++i) want[i] = p[i] - 0.1 * ratio * u[i];
+    expect_near_all(got[g][0], want, 1e-6);
+  }
+}
+
+TEST_P(UpdateAtLevel, LarsFollowsItsFormula) {
+  std::vector<Group> got = vectors(1);
+  const std::vector<Group> old = clones(got);
+  run_update({.op = "lars_update",
+              .attrs = {{"momentum", 0.9}, {"weight_decay", 0.01}, {"eta", 0.02}},
+              .grad_scale = 0.5f},
+             got);
+  for (size_t g = 0; g < got.size(); ++g) {
+    const auto p = old[g][0].to_doubles(), x = old[g][1].to_doubles(), v = old[g][2].to_doubles();
+    const double np = norm2(old[g][0].data<float>()), ng = 0.5 * norm2(old[g][1].data<float>());
+    const double lambda = 0.02 * np / (ng + 0.01 * np + 1e-8);
+    std::vector<double> want(p.size());
+    for (size_t i = 0; i < p.size(); ++i)
+      want[i] = p[i] - (0.9 * v[i] + 0.125 * lambda * (0.5 * x[i] + 0.01 * p[i]));
+    expect_near_all(got[g][0], want, 1e-6);
+  }
+}
+
+TEST_P(UpdateAtLevel, SameBitsAsTheBestLevel) {
+  for (const std::string& op : kOps) {
+    if (op == "muon_update") continue;  // its products are those of the dense kernels
+    std::vector<Group> here = groups_for(op), best = clones(here);
+    const Update update{.op = op, .attrs = {{"weight_decay", 0.01}}, .step = 3, .grad_scale = 0.9f};
+    run_update(update, here);
+    cpu::simd_unforce();
+    run_update(update, best);
+    cpu::simd_force(GetParam());
+    EXPECT_EQ(difference(here, best), "") << op;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Levels, UpdateAtLevel, ::testing::ValuesIn(cpu::simd_levels()),
+                         [](const auto& level) { return level.param.name; });
+
+TEST(Optimizers, OneNodeIsManyNodes) {
+  for (const std::string& op : kOps) {
+    const std::vector<Group> start = groups_for(op);
+    const Update update{.op = op, .attrs = {{"weight_decay", 0.01}}, .step = 2, .grad_scale = 0.9f};
+    std::vector<Group> together = clones(start), alone;
+    run_update(update, together);
+    for (const Group& g : start) {
+      std::vector<Group> one = clones({g});
+      run_update(update, one);
+      alone.push_back(one[0]);
+    }
+    EXPECT_EQ(difference(together, alone), "") << op;
+  }
+}
+
+TEST(Optimizers, ThreadsAndPlaceDoNotMatter) {
+  for (const std::string& op : kOps) {
+    std::vector<Group> a = groups_for(op), b = clones(a), c = clones(a);
+    Update update{.op = op, .step = 2};
+    update.threads = 1;
+    run_update(update, a);
+    update.threads = 4;
+    run_update(update, b);
+    update.in_place = false;
+    run_update(update, c);
+    EXPECT_EQ(difference(a, b), "") << op + " threads";
+    EXPECT_EQ(difference(a, c), "") << op + " in place";
+  }
+}
+
+TEST(Optimizers, ASkippedUpdateChangesNothing) {
+  for (const std::string& op : kOps) {
+    std::vector<Group> start = groups_for(op);
+    start[0][1].mutable_data<float>()[0] = std::numeric_limits<float>::quiet_NaN();
+    for (bool in_place : {true, false}) {
+      std::vector<Group> got = clones(start);
+      run_update({.op = op,
+                  .step = 2,
+                  .grad_scale = std::numeric_limits<float>::quiet_NaN(),
+                  .skip = true,
+                  .in_place = in_place},
+                 got);
+      EXPECT_EQ(difference(got, start), "") << op;
+    }
+  }
+}
+
+TEST(Optimizers, NoParameters) {
+  for (const std::string& op : kOps) {
+    std::vector<Group> none;
+    run_update({.op = op}, none);
+  }
+}
+
+Group doubles(const std::vector<double>& p, const std::vector<double>& g, size_t states) {
+  const int64_t n = static_cast<int64_t>(p.size());
+  Group out{Tensor::from<double>({n}, std::span<const double>(p)),
+            Tensor::from<double>({n}, std::span<const double>(g))};
+  for (size_t s = 0; s < states; ++s) out.push_back(Tensor::zeros(DType::f64, {n}));
+  return out;
+}
+
+TEST(Contract, AdamWVector) {
+  std::vector<Group> groups{doubles({1}, {0}, 2)};
+  const double grads[] = {0.5, -0.25, 0.1}, want[] = {0.99899000002, 0.9987136730870783, 0.9983884423935261};
+  for (int64_t t = 1; t <= 3; ++t) {
+    groups[0][1].mutable_data<double>()[0] = grads[t - 1];
+    run_update({.op = "adam_update", .attrs = {{"weight_decay", 0.01}}, .lr = 1e-3, .step = t}, groups);
+    EXPECT_NEAR(groups[0][0].to_doubles()[0], want[t - 1], 1e-14) << t;
+  }
+}
+
+TEST(Contract, LambVector) {
+  std::vector<Group> groups{doubles({3, 4}, {.06, .08}, 2)};
+  run_update({.op = "lamb_update", .attrs = {{"weight_decay", 0.01}}, .lr = 0.01}, groups);
+  const std::vector<double> p = groups[0][0].to_doubles();
+  EXPECT_NEAR(p[0], 2.96481594, 5e-9);
+  EXPECT_NEAR(p[1], 3.96447420, 5e-9);
+}
+
+TEST(Contract, TrustRatioOfAZeroParameterIsOne) {
+  for (const char* op : {"lamb_update", "lars_update"}) {
+    std::vector<Group> groups{doubles({0, 0}, {1, 1}, update_layout(op).states)};
+    run_update({.op = op, .lr = 0.5}, groups);
+    EXPECT_NEAR(groups[0][0].to_doubles()[0], -0.5, 1e-5) << op;
+  }
+}
+
+TEST(Norm, IsTheRootOfTheSumInDouble) {
+  std::vector<Tensor> grads;
+  double squares = 0;
+  for (int64_t n : kSizes) {
+    grads.push_back(random_tensor(DType::f32, {n}, -3, 3, static_cast<uint64_t>(n)));
+    for (float v : grads.back().data<float>()) squares += static_cast<double>(v) * static_cast<double>(v);
+  }
+  const float got = run("global_norm", grads)[0].data<float>()[0];
+  EXPECT_FLOAT_EQ(got, static_cast<float>(std::sqrt(squares)));
+  base::ThreadPool one(1);
+  EXPECT_EQ(got, evaluate(table().need("global_norm"), {}, grads, 1, one)[0].data<float>()[0]);
+  // 1e30^2 overflows f32, not the sum.
+  EXPECT_FLOAT_EQ(run("global_norm", {Tensor::from<float>({2}, {3e30f, 4e30f})})[0].data<float>()[0], 5e30f);
+}
+
+TEST(Norm, FindsWhatIsNotFinite) {
+  for (double bad : {std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN()}) {
+    for (DType type : {DType::f32, DType::f64}) {
+      std::vector<Tensor> grads{random_tensor(type, {5}, -1, 1), random_tensor(type, {40000}, -1, 1)};
+      EXPECT_TRUE(run("all_finite", grads)[0].data<bool>()[0]);
+      tensor::visit_dtype(type, [&](auto zero) {
+        using T = decltype(zero);
+        if constexpr (sizeof(T) >= 4) grads[1].mutable_data<T>()[39999] = static_cast<T>(bad);
+      });
+      EXPECT_FALSE(run("all_finite", grads)[0].data<bool>()[0]);
+      EXPECT_FALSE(std::isfinite(run("global_norm", grads)[0].data<float>()[0]));
+    }
+  }
+}
+
+struct Clip {
+  float norm, scale = 1, norm_limit = 1e30f, loss = 0, loss_limit = 1e30f;
+};
+std::vector<Tensor> clip(const Clip& c, const ir::Attrs& attrs) {
+  std::vector<Tensor> in;
+  for (float v : {c.norm, c.scale, c.norm_limit, c.loss, c.loss_limit}) in.push_back(Tensor::scalar(v));
+  return run("clip_coefficient", in, attrs, 3);
+}
+
+TEST(Clip, CoefficientAndSkip) {
+  const ir::Attrs one{{"max_norm", 1.0}};
+  EXPECT_FLOAT_EQ(clip({.norm = 4}, one)[0].data<float>()[0], 1.0f / (4.0f + 1e-6f));
+  EXPECT_EQ(clip({.norm = 0.5}, one)[0].data<float>()[0], 1.0f);
+  EXPECT_EQ(clip({.norm = 4}, {})[0].data<float>()[0], 1.0f);
+  // Scaled by 1024: the norm that counts is 4.
+  const std::vector<Tensor> scaled = clip({.norm = 4096, .scale = 1024}, one);
+  EXPECT_FLOAT_EQ(scaled[0].data<float>()[0], 1.0f / (4.0f + 1e-6f) / 1024);
+  EXPECT_EQ(scaled[2].data<float>()[0], 4.0f);
+  EXPECT_FALSE(scaled[1].data<bool>()[0]);
+  const float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_TRUE(clip({.norm = inf}, one)[1].data<bool>()[0]);
+  EXPECT_TRUE(clip({.norm = nan}, one)[1].data<bool>()[0]);
+  EXPECT_FALSE(clip({.norm = nan}, {{"skip_nonfinite", int64_t{0}}})[1].data<bool>()[0]);
+  EXPECT_TRUE(clip({.norm = 3, .norm_limit = 2.5f}, one)[1].data<bool>()[0]);
+  EXPECT_FALSE(clip({.norm = 3, .norm_limit = 3}, one)[1].data<bool>()[0]);
+  EXPECT_TRUE(clip({.norm = 3, .loss = 7, .loss_limit = 6}, one)[1].data<bool>()[0]);
+  EXPECT_TRUE(clip({.norm = 3, .loss = nan}, one)[1].data<bool>()[0]);
+  // Limits may be left out.
+  EXPECT_FALSE(run("clip_coefficient", {Tensor::scalar(3.0f)}, one, 3)[1].data<bool>()[0]);
+}
+
+TEST(Averages, EmaAndAccumulate) {
+  const Tensor state = random_tensor(DType::f32, {40001}, -1, 1, 1),
+               value = random_tensor(DType::f32, {40001}, -1, 1, 2);
+  const Tensor ema = run("ema_update", {state, value}, {{"keep", 0.9}})[0];
+  const Tensor sum = run("accumulate", {state, value})[0];
+  const Tensor fresh = run("accumulate", {state, value, Tensor::scalar(true)})[0];
+  const Tensor kept = run("ema_update", {state, value, Tensor::scalar(true)}, {{"keep", 0.9}})[0];
+  const float take = static_cast<float>(1 - 0.9);
+  for (size_t i = 0; i < 40001; ++i) {
+    const float s = state.data<float>()[i], v = value.data<float>()[i];
+    ASSERT_EQ(ema.data<float>()[i], 0.9f * s + take * v);
+    ASSERT_EQ(sum.data<float>()[i], s + v);
+  }
+  EXPECT_TRUE(fresh.same_as(value));
+  EXPECT_TRUE(kept.same_as(state));
+}
+
+TEST(Averages, WeightsRampAndSkip) {
+  const Tensor e = Tensor::from<float>({2}, {1, 2}), p = Tensor::from<float>({2}, {3, 6});
+  const auto after = [&](int64_t step, bool skip) {
+    return run("ema_weights", {Tensor::scalar(step), Tensor::scalar(skip), e, p},
+               {{"keep", 0.999}, {"ramp", int64_t{1}}})[0];
+  };
+  EXPECT_NEAR(after(1, false).to_doubles()[0], 2.0 / 11 + 3 * 9.0 / 11, 1e-6);
+  EXPECT_NEAR(after(1000000, false).to_doubles()[1], 2 * 0.999 + 6 * 0.001, 1e-6);
+  EXPECT_TRUE(after(1, true).same_as(e));
+}
+
+TEST(Optimizers, RefuseWhatDoesNotFit) {
+  std::vector<Group> bad{{Tensor::zeros(DType::f32, {3}), Tensor::zeros(DType::f32, {4})}};
+  EXPECT_THROW(run_update({.op = "sgd_update"}, bad), base::Error);
+  std::vector<Group> vector{
+      {Tensor::zeros(DType::f32, {3}), Tensor::zeros(DType::f32, {3}), Tensor::zeros(DType::f32, {3})}};
+  EXPECT_THROW(run_update({.op = "muon_update"}, vector), base::Error);
+  EXPECT_THROW(run_update({.op = "adam_update"}, vector), base::Error);
+}
+
+}  // namespace
+}  // namespace trireme::ops::testing

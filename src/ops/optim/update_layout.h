@@ -1,0 +1,49 @@
+// How the operands of a multi-tensor update stand: four scalars, then one group per parameter.
+#pragma once
+
+#include <cstddef>
+#include <string_view>
+#include <vector>
+
+#include "ir/kernel.h"
+
+namespace trireme::ops {
+
+/// An update node reads (lr, step, grad_scale, skip, group, group, ...) and a group is (param, grad, states
+/// ...); its results are, for each group, the new (param, states ...), each in place.
+/// lr f32|f64[]; step i64[]: 1 for the first executed update; grad_scale f32|f64[], may be absent: 1;
+/// skip bool[], may be absent: when true nothing changes.
+enum UpdateScalar : size_t { kUpdateLr, kUpdateStep, kUpdateGradScale, kUpdateSkip, kUpdateScalars };
+
+/// Sizes of a group, by op.
+struct UpdateLayout {
+  size_t states = 0;
+  size_t operands() const { return states + 2; }
+  size_t results() const { return states + 1; }
+  size_t groups(size_t node_operands) const { return (node_operands - kUpdateScalars) / operands(); }
+  size_t param(size_t group) const { return kUpdateScalars + group * operands(); }
+  size_t grad(size_t group) const { return param(group) + 1; }
+  size_t state(size_t group, size_t s) const { return param(group) + 2 + s; }
+  size_t param_result(size_t group) const { return group * results(); }
+  size_t state_result(size_t group, size_t s) const { return param_result(group) + 1 + s; }
+};
+
+/// The update op `name`: how many states a parameter has. Throws internal for another op.
+UpdateLayout update_layout(std::string_view name);
+
+std::vector<ir::Kernel> sgd_update_cpu_kernels();
+std::vector<ir::Kernel> momentum_update_cpu_kernels();
+std::vector<ir::Kernel> adam_update_cpu_kernels();
+std::vector<ir::Kernel> lamb_update_cpu_kernels();
+std::vector<ir::Kernel> lars_update_cpu_kernels();
+std::vector<ir::Kernel> adafactor_update_cpu_kernels();
+std::vector<ir::Kernel> adafactor_vector_update_cpu_kernels();
+std::vector<ir::Kernel> muon_update_cpu_kernels();
+std::vector<ir::Kernel> ema_weights_cpu_kernels();
+std::vector<ir::Kernel> ema_update_cpu_kernels();
+std::vector<ir::Kernel> accumulate_cpu_kernels();
+std::vector<ir::Kernel> global_norm_cpu_kernels();
+std::vector<ir::Kernel> all_finite_cpu_kernels();
+std::vector<ir::Kernel> clip_coefficient_cpu_kernels();
+
+}  // namespace trireme::ops
