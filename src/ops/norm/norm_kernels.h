@@ -8,6 +8,8 @@
 namespace trireme::ops {
 
 std::vector<ir::Kernel> batch_norm_cpu_kernels();
+std::vector<ir::Kernel> batch_norm_train_cpu_kernels();
+std::vector<ir::Kernel> batch_norm_grad_cpu_kernels();
 std::vector<ir::Kernel> instance_norm_cpu_kernels();
 std::vector<ir::Kernel> group_norm_cpu_kernels();
 std::vector<ir::Kernel> layer_norm_cpu_kernels();

@@ -1,5 +1,6 @@
 // The normalisation family: batch, instance, group, layer, RMS, Lp, mean-variance and local response
 // normalisation.
+#include "ops/grad.h"
 #include "ops/norm/norm_kernels.h"
 #include "ops/table.h"
 
@@ -40,6 +41,30 @@ void require_channels(const ir::NodeView& n, size_t first, size_t last) {
   }
 }
 
+/// x [n, c, ...]: [c] as [c, 1, ...], which broadcasts to it.
+ValueId as_channels(GradBuilder& g, ValueId vector) {
+  const tensor::Dims x = g.dims(g.in(0));
+  tensor::Dims shape(x.size() > 1 ? x.size() - 1 : 1, 1);
+  shape[0] = g.dims(vector)[0];
+  return g.reshape(vector, shape);
+}
+
+/// Inference: the statistics are constants. dx = dy scale / sqrt(var + epsilon).
+Gradients batch_norm_rule(GradBuilder& g) {
+  if (g.attrs().get_int("training_mode", 0) != 0) {
+    base::fail_unsupported("batch_norm in training_mode is differentiated as batch_norm_train");
+  }
+  const double epsilon = g.attrs().get_float("epsilon", 1e-5);
+  const ValueId inverse = g.op("reciprocal", {g.op("sqrt", {g.plus(g.in(4), epsilon)})});
+  const ValueId normal = g.mul(g.sub(g.in(0), as_channels(g, g.in(3))), as_channels(g, inverse));
+  const tensor::Dims column = g.dims(as_channels(g, g.in(1)));
+  Gradients out = g.none();
+  out[0] = g.mul(g.grad(), as_channels(g, g.mul(g.in(1), inverse)));
+  out[1] = g.reshape(g.reduce_to(g.mul(g.grad(), normal), column), g.dims(g.in(1)));
+  out[2] = g.reshape(g.reduce_to(g.grad(), column), g.dims(g.in(2)));
+  return out;
+}
+
 ir::OpSchema batch_norm() {
   return {.name = "batch_norm",
           .doc =
@@ -58,6 +83,7 @@ ir::OpSchema batch_norm() {
                 return std::vector<TensorType>{n.in[0], n.in[3], n.in[4]};
               },
           .cost = norm_cost(2),
+          .grad = rule(batch_norm_rule),
           .onnx = "BatchNormalization"};
 }
 
