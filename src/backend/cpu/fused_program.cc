@@ -69,6 +69,20 @@ void run_binary(const FusedStep& step, const Operand& a, const Operand& b, float
   }
 }
 
+// A scalar operand (a gradient of ones, a constant) is spread first: derivatives come in one form.
+void run_gradient(const FusedStep& step, Operand a, Operand b, float* y, size_t n) {
+  alignas(64) float spread_a[kTile], spread_b[kTile];
+  if (a.scalar) {
+    std::fill_n(spread_a, n, a.p[0]);
+    a.p = spread_a;
+  }
+  if (b.scalar) {
+    std::fill_n(spread_b, n, b.p[0]);
+    b.p = spread_b;
+  }
+  gradient_tile(static_cast<GradientOp>(step.op))(a.p, b.p, y, n, step.params);
+}
+
 void run_tile(const Tile& tile) {
   for (const FusedStep& step : tile.program.steps) {
     const Operand a = tile.resolve(step.a);
@@ -80,6 +94,10 @@ void run_tile(const Tile& tile) {
     const Operand b = tile.resolve(step.b);
     if (step.kind == FusedKind::binary) {
       run_binary(step, a, b, y, tile.n);
+      continue;
+    }
+    if (step.kind == FusedKind::gradient) {
+      run_gradient(step, a, b, y, tile.n);
       continue;
     }
     const Operand c = tile.resolve(step.c);
@@ -173,7 +191,9 @@ void run_short_rows(const FusedProgram& program, const FusedArgs& g, int64_t beg
 int64_t tiles_per_piece(const FusedProgram& program) {
   int64_t cost = 4;
   for (const FusedStep& step : program.steps) {
-    cost += step.kind == FusedKind::unary && is_costly(static_cast<UnaryOp>(step.op)) ? 6 : 1;
+    const bool costly = (step.kind == FusedKind::unary && is_costly(static_cast<UnaryOp>(step.op))) ||
+                        (step.kind == FusedKind::gradient && is_costly(static_cast<GradientOp>(step.op)));
+    cost += costly ? 6 : 1;
   }
   return std::max<int64_t>(1, 160 / cost);
 }
@@ -197,6 +217,9 @@ FusedStep fused_unary(UnaryOp op, FusedRef dst, FusedRef a, UnaryParams params) 
 FusedStep fused_binary(BinaryOp op, FusedRef dst, FusedRef a, FusedRef b) {
   return {FusedKind::binary, static_cast<uint8_t>(op), dst, a, b, {}, {}};
 }
+FusedStep fused_gradient(GradientOp op, FusedRef dst, FusedRef a, FusedRef b, UnaryParams params) {
+  return {FusedKind::gradient, static_cast<uint8_t>(op), dst, a, b, {}, params};
+}
 FusedStep fused_select(FusedRef dst, FusedRef c, FusedRef a, FusedRef b) {
   return {FusedKind::select, 0, dst, a, b, c, {}};
 }
@@ -211,10 +234,12 @@ void verify_fused(const FusedProgram& program, int inputs) {
   uint32_t regs = 0, outs = 0;
   for (size_t i = 0; i < program.steps.size(); ++i) {
     const FusedStep& s = program.steps[i];
-    const size_t table = s.kind == FusedKind::unary ? static_cast<size_t>(UnaryOp::count_)
-                                                    : static_cast<size_t>(BinaryOp::count_);
+    const size_t table = s.kind == FusedKind::unary      ? static_cast<size_t>(UnaryOp::count_)
+                         : s.kind == FusedKind::gradient ? static_cast<size_t>(GradientOp::count_)
+                                                         : static_cast<size_t>(BinaryOp::count_);
     require(s.op < table, "fused step has an unknown function: step ", i);
-    const int reads = s.kind == FusedKind::unary ? 1 : s.kind == FusedKind::binary ? 2 : 3;
+    const bool two = s.kind == FusedKind::binary || s.kind == FusedKind::gradient;
+    const int reads = s.kind == FusedKind::unary ? 1 : two ? 2 : 3;
     const FusedRef refs[3] = {s.a, s.b, s.c};
     for (int r = 0; r < reads; ++r) {
       require(readable(refs[r], program, inputs, regs, outs), "fused step reads what nobody wrote: step ", i,

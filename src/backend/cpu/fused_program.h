@@ -7,17 +7,19 @@
 #include <vector>
 
 #include "backend/cpu/binary_ops.h"
+#include "backend/cpu/gradient_ops.h"
 #include "backend/cpu/unary_ops.h"
 #include "base/thread_pool.h"
 
 namespace trireme::cpu {
 
-/// What a step computes: one of the two tables, or one of the two three-operand functions.
+/// What a step computes: one of the three tables, or one of the two three-operand functions.
 enum class FusedKind : uint8_t {
-  unary,   // dst = UnaryOp(op)(a; params)
-  binary,  // dst = BinaryOp(op)(a, b)
-  select,  // dst = c != 0 ? a : b
-  muladd,  // dst = a * b + c
+  unary,     // dst = UnaryOp(op)(a; params)
+  binary,    // dst = BinaryOp(op)(a, b)
+  select,    // dst = c != 0 ? a : b
+  muladd,    // dst = a * b + c
+  gradient,  // dst = GradientOp(op)(a, b; params): a is dy, b the function's operand or result
 };
 
 /// A place a step reads or writes.
@@ -33,7 +35,7 @@ inline FusedRef fused_constant(int i) { return {FusedRef::Kind::constant, static
 
 struct FusedStep {
   FusedKind kind = FusedKind::unary;
-  uint8_t op = 0;    // UnaryOp or BinaryOp, by kind
+  uint8_t op = 0;    // UnaryOp, BinaryOp or GradientOp, by kind
   FusedRef dst;      // reg or output
   FusedRef a, b, c;  // reg already written, output already written, input or constant
   UnaryParams params;
@@ -41,6 +43,7 @@ struct FusedStep {
 
 FusedStep fused_unary(UnaryOp op, FusedRef dst, FusedRef a, UnaryParams params = {});
 FusedStep fused_binary(BinaryOp op, FusedRef dst, FusedRef a, FusedRef b);
+FusedStep fused_gradient(GradientOp op, FusedRef dst, FusedRef a, FusedRef b, UnaryParams params = {});
 FusedStep fused_select(FusedRef dst, FusedRef c, FusedRef a, FusedRef b);
 FusedStep fused_muladd(FusedRef dst, FusedRef a, FusedRef b, FusedRef c);
 

@@ -1,5 +1,6 @@
 // cast, cast_like, bit_cast: x in another element type.
 #include "ops/elementwise/cast.h"
+#include "ops/grad.h"
 #include "ops/table.h"
 
 namespace trireme::ops {
@@ -8,6 +9,15 @@ namespace {
 const std::vector<ir::AttrSpec> kRounding{
     {"saturate", "int", "1 (default): 8-bit floats clamp to their largest value"},
     {"round_mode", "string", "of f8e8m0: up (default), down, nearest"}};
+
+/// The gradient in x's element type; through integers there is none.
+Gradients cast_rule(GradBuilder& g) {
+  Gradients out = g.none();
+  const bool is_real = tensor::is_float(g.type(g.in(0)).dtype) && tensor::is_float(g.type(g.out()).dtype);
+  const bool same = g.type(g.in(0)).dtype == g.type(g.out()).dtype;
+  if (is_real) out[0] = same ? g.grad() : g.op("cast_like", {g.grad(), g.in(0)});
+  return out;
+}
 
 ir::OpSchema cast_schema() {
   ir::OpSchema s{
@@ -19,6 +29,7 @@ ir::OpSchema cast_schema() {
           [](const ir::NodeView& n) {
             return std::vector{tensor::TensorType{dtype_from_onnx(n.attrs.need_int("to")), n.in[0].shape}};
           },
+      .grad = rule(cast_rule),
       .onnx = "Cast"};
   s.attrs.push_back({"to", "int", "element type by its ONNX number, required"});
   return s;
@@ -34,6 +45,7 @@ ir::OpSchema cast_like_schema() {
               [](const ir::NodeView& n) {
                 return std::vector{tensor::TensorType{n.in[1].dtype, n.in[0].shape}};
               },
+          .grad = rule(cast_rule),
           .onnx = "CastLike"};
 }
 

@@ -1,6 +1,8 @@
 // What all elementwise ops share: schemas from table rows, and the broadcast reference kernel.
 #include "ops/elementwise/elementwise.h"
 
+#include "ops/grad.h"
+
 namespace trireme::ops {
 
 std::string no_type(tensor::DType dtype) {
@@ -63,7 +65,13 @@ ir::OpSchema elementwise_schema(const ElementwiseRow& row) {
   s.infer = [&row](const ir::NodeView& n) { return std::vector{infer_row(row, n)}; };
   const double flop = row.flop * static_cast<double>(row.max_in > 2 ? 2 : 1);
   s.cost = [flop](const ir::NodeView& n) { return cost_row(flop, n); };
-  s.why_no_grad = row.why_no_grad;
+  s.why_no_grad = row.gradient.why_none;
+  if (row.gradient.rule != nullptr) s.grad = rule(row.gradient.rule);
+  if (row.gradient.row != nullptr) {
+    s.grad = rule([name = s.name + "_grad", of_result = row.gradient.of_result](GradBuilder& g) -> Gradients {
+      return {g.op(name, {g.grad(), of_result ? g.out() : g.in(0)}, g.attrs())};
+    });
+  }
   s.onnx = row.onnx;
   return s;
 }

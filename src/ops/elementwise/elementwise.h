@@ -10,10 +10,23 @@
 
 namespace trireme::ops {
 
+class GradBuilder;
+
 struct ElementwiseAttr {
   std::string_view name;
   double fallback;
   bool is_int = false;
+};
+
+/// How a row is differentiated. Rows of one operand give dx = f(dy, v), v being x or y: the op `<name>_grad`
+/// of the operands dy and v is made of that. Others name a rule, or why there is none.
+struct Gradient {
+  std::string_view formula = {};          ///< of dx
+  double flop = 0;                        ///< per element of dx
+  RowFn (*row)(tensor::DType) = nullptr;  ///< f
+  bool of_result = false;                 ///< v is y
+  std::vector<std::optional<ir::ValueId>> (*rule)(GradBuilder&) = nullptr;
+  std::string_view why_none = {};
 };
 
 struct ElementwiseRow {
@@ -22,8 +35,8 @@ struct ElementwiseRow {
   std::string_view doc;
   double flop;  ///< per result element, as counted for the vector kernels
   RowFn (*row)(tensor::DType);
+  Gradient gradient = {};
   std::vector<ElementwiseAttr> attrs = {};
-  std::string_view why_no_grad = {};
   size_t min_in = 1, max_in = 1;
   bool is_predicate = false;  ///< the result is boolean
 };
@@ -32,6 +45,12 @@ struct ElementwiseRow {
 const std::vector<ElementwiseRow>& unary_rows();
 const std::vector<ElementwiseRow>& binary_rows();
 const std::vector<ElementwiseRow>& variadic_rows();
+
+/// The rows of the `_grad` ops, made from those of unary_rows.
+const std::vector<ElementwiseRow>& unary_grad_rows();
+
+inline constexpr const char* kSecondDerivative = "a backward op: second derivatives are not taken";
+inline Gradient no_gradient(std::string_view why) { return {.why_none = why}; }
 
 /// Attributes of `node` as the numbers the row's functor reads.
 Params params_of(const ElementwiseRow& row, const ir::Attrs& attrs);
@@ -45,6 +64,8 @@ std::vector<ir::Kernel> elementwise_cpu_kernels(const ElementwiseRow& row);
 /// The kernel (if any) that computes a row's f32 form with the vector toolkit; of unary ops by function name.
 std::vector<ir::Kernel> vector_kernels(const ElementwiseRow& row);
 ir::Kernel vector_unary_kernel(std::string_view name, std::function<Params(const ir::Attrs&)> params);
+/// The same for the derivative `name`: f32 operands dy and v of one shape.
+ir::Kernel vector_gradient_kernel(std::string_view name, std::function<Params(const ir::NodeView&)> params);
 
 /// Binds `row` to a node whose operands all broadcast to result 0.
 ir::BoundKernel broadcast_run(RowFn row, const ir::NodeView& node, Params params);

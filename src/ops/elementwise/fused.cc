@@ -6,6 +6,7 @@
 #include <map>
 #include <sstream>
 
+#include "ops/grad.h"
 #include "ops/table.h"
 
 namespace trireme::ops {
@@ -20,6 +21,18 @@ constexpr std::string_view kUnaryFunctions[] = {
     "softplus",   "softsign", "gelu", "hard_sigmoid", "shrink"};
 constexpr std::string_view kBinaryFunctions[] = {"add", "sub", "mul", "div", "min", "max", "prelu"};
 
+/// Derivatives of two operands (dy, then x or y) that the vector toolkit has.
+constexpr std::string_view kGradientFunctions[] = {
+    "relu_grad",     "leaky_relu_grad",   "thresholded_relu_grad",
+    "elu_grad",      "selu_grad",         "celu_grad",
+    "sigmoid_grad",  "hard_sigmoid_grad", "hard_swish_grad",
+    "swish_grad",    "mish_grad",         "softplus_grad",
+    "softsign_grad", "tanh_grad",         "exp_grad",
+    "log_grad",      "sqrt_grad",         "reciprocal_grad",
+    "erf_grad",      "gelu_grad",         "gelu_tanh_grad",
+    "sin_grad",      "cos_grad",          "abs_grad",
+    "clip_grad",     "shrink_grad"};
+
 template <size_t N>
 bool contains(const std::string_view (&names)[N], std::string_view name) {
   return std::find(std::begin(names), std::end(names), name) != std::end(names);
@@ -27,7 +40,7 @@ bool contains(const std::string_view (&names)[N], std::string_view name) {
 
 size_t operand_count(std::string_view function) {
   if (function == "muladd") return 3;
-  if (contains(kBinaryFunctions, function)) return 2;
+  if (contains(kBinaryFunctions, function) || contains(kGradientFunctions, function)) return 2;
   if (contains(kUnaryFunctions, function)) return 1;
   if (function == "gelu_tanh" || function == "pow_scalar" || function == "clip") return 1;
   base::fail_invalid("fused_elementwise: no function '", function, "'");
@@ -38,9 +51,12 @@ bool is_reference(const std::string& text, std::string_view kinds) {
          std::all_of(text.begin() + 1, text.end(), [](char c) { return c >= '0' && c <= '9'; });
 }
 
-const ElementwiseRow* unary_row_of(std::string_view name) {
-  for (const ElementwiseRow& row : unary_rows()) {
-    if (row.name == name) return &row;
+/// The row of a function of one operand or of a derivative.
+const ElementwiseRow* row_of(std::string_view name) {
+  for (const auto* rows : {&unary_rows(), &unary_grad_rows()}) {
+    for (const ElementwiseRow& row : *rows) {
+      if (row.name == name) return &row;
+    }
   }
   return nullptr;
 }
@@ -57,10 +73,14 @@ ValueId expand_step(ir::Graph& g, const FusedStepText& step, const std::vector<V
     return g.add1(ops.need("add"), {g.add1(ops.need("mul"), {in[0], in[1]}), in[2]});
   if (step.function == "gelu_tanh")
     return g.add1(ops.need("gelu"), in, {{"approximate", std::string("tanh")}});
+  if (step.function == "gelu_tanh_grad")
+    return g.add1(ops.need("gelu_grad"), in, {{"approximate", std::string("tanh")}});
+  if (step.function == "clip_grad")
+    return g.add1(ops.need("clip_grad"), {in[0], in[1], scalar(g, p[0]), scalar(g, p[1])});
   if (step.function == "pow_scalar") return g.add1(ops.need("pow"), {in[0], scalar(g, p[0])});
   if (step.function == "clip") return g.add1(ops.need("clip"), {in[0], scalar(g, p[0]), scalar(g, p[1])});
   ir::Attrs attrs;
-  if (const ElementwiseRow* row = unary_row_of(step.function)) {
+  if (const ElementwiseRow* row = row_of(step.function)) {
     for (size_t i = 0; i < row->attrs.size(); ++i) attrs.set(std::string(row->attrs[i].name), p[i]);
   }
   return g.add1(ops.need(step.function), in, std::move(attrs));
@@ -118,8 +138,9 @@ std::vector<tensor::TensorType> infer_fused(const ir::NodeView& n) {
 }
 
 double flop_of(std::string_view function) {
-  if (const ElementwiseRow* row = unary_row_of(function)) return row->flop;
+  if (const ElementwiseRow* row = row_of(function)) return row->flop;
   if (function == "gelu" || function == "gelu_tanh") return 29;
+  if (function == "gelu_grad" || function == "gelu_tanh_grad") return 47;
   return function == "muladd" || function == "clip" ? 2 : function == "pow_scalar" ? 8 : 1;
 }
 
@@ -174,14 +195,21 @@ std::optional<FusedFunction> fused_function(std::string_view op, const ir::NodeV
     if (!exponent || n.in[1].shape.rank() > 1) return std::nullopt;
     return FusedFunction{"pow_scalar", {*exponent, 0}};
   }
-  if (op == "clip") {
+  if (op == "clip" || op == "clip_grad") {
     constexpr double kInfinity = std::numeric_limits<double>::infinity();
-    if ((n.present(1) && !number(1)) || (n.present(2) && !number(2))) return std::nullopt;
-    return FusedFunction{"clip", {number(1).value_or(-kInfinity), number(2).value_or(kInfinity)}};
+    const size_t low = op == "clip" ? 1 : 2;
+    if ((n.present(low) && !number(low)) || (n.present(low + 1) && !number(low + 1))) return std::nullopt;
+    return FusedFunction{
+        std::string(op), {number(low).value_or(-kInfinity), number(low + 1).value_or(kInfinity)}, low};
   }
-  if (contains(kUnaryFunctions, op))
-    return FusedFunction{std::string(op), params_of(*unary_row_of(op), n.attrs)};
+  if (contains(kUnaryFunctions, op)) return FusedFunction{std::string(op), params_of(*row_of(op), n.attrs)};
   if (n.in.size() != 2) return std::nullopt;
+  if (op == "gelu_grad") {
+    const bool is_tanh = n.attrs.get_string("approximate", "none") == "tanh";
+    return FusedFunction{is_tanh ? "gelu_tanh_grad" : "gelu_grad", {}, 2};
+  }
+  if (contains(kGradientFunctions, op))
+    return FusedFunction{std::string(op), params_of(*row_of(op), n.attrs), 2};
   if (op == "sum") return FusedFunction{"add", {}, 2};
   if (contains(kBinaryFunctions, op)) return FusedFunction{std::string(op), {}, 2};
   return std::nullopt;
@@ -198,7 +226,8 @@ ir::OpSchema fused_elementwise_schema() {
                     {"constants", "floats", "values of the references c0, c1, ..."}},
           .infer = infer_fused,
           .expand = expand_fused,
-          .cost = cost_fused};
+          .cost = cost_fused,
+          .grad = grad_by_expand()};
 }
 
 }  // namespace trireme::ops

@@ -32,6 +32,9 @@ cpu::FusedProgram program_of(const ir::NodeView& n) {
       program.steps.push_back(cpu::fused_muladd(dst, a, ref_of(step.operands[1]), ref_of(step.operands[2])));
     } else if (const auto binary = binary_tile_of(step.function)) {
       program.steps.push_back(cpu::fused_binary(*binary, dst, a, ref_of(step.operands[1])));
+    } else if (const auto gradient = gradient_tile_of(step.function, p)) {
+      program.steps.push_back(
+          cpu::fused_gradient(gradient->op, dst, a, ref_of(step.operands[1]), gradient->params));
     } else {
       const auto unary = unary_tile_of(step.function, p);
       base::require(unary.has_value(), "fused_elementwise: no vector function '", step.function, "'");

@@ -18,5 +18,7 @@ std::vector<ir::Kernel> gelu_cpu_kernels();
 std::vector<ir::Kernel> where_cpu_kernels();
 std::vector<ir::Kernel> clip_cpu_kernels();
 std::vector<ir::Kernel> dropout_cpu_kernels();
+std::vector<ir::Kernel> gelu_grad_cpu_kernels();
+std::vector<ir::Kernel> clip_grad_cpu_kernels();
 
 }  // namespace trireme::ops

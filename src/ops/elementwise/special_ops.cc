@@ -1,12 +1,58 @@
 // pow, bit_shift, gelu, where, clip, dropout: elementwise ops with operands of mixed types, choices or
 // optional bounds.
 #include "ops/elementwise/special.h"
+#include "ops/grad.h"
 
 namespace trireme::ops {
 namespace {
 
 using tensor::DType;
 using tensor::TensorType;
+
+/// The exponent in the base's type.
+ValueId exponent_of(GradBuilder& g) {
+  const bool same = g.type(g.in(0)).dtype == g.type(g.in(1)).dtype;
+  return same ? g.in(1) : g.op("cast_like", {g.in(1), g.in(0)});
+}
+
+/// dx = dy e x^(e - 1); where e is 0 that is 0 for every x. de = dy y ln x, 0 where x is 0.
+Gradients pow_rule(GradBuilder& g) {
+  const ValueId x = g.in(0), dy = g.grad();
+  Gradients out(2);
+  const tensor::Tensor* known = g.known(1);
+  if (known != nullptr && known->elements() == 1) {
+    const double e = known->to_doubles()[0];
+    const ValueId power = e == 2 ? x : g.op("pow", {x, g.scalar(e - 1, x)});
+    out[0] = e == 0 ? g.zeros_like(x) : g.to_operand(g.mul(dy, g.scaled(power, e)), 0);
+    return out;
+  }
+  const ValueId e = exponent_of(g), zero = g.scalar(0, x);
+  const ValueId slope = g.mul(e, g.op("pow", {x, g.plus(e, -1)}));
+  const ValueId is_zero = g.op("equal", {e, zero});
+  out[0] = g.to_operand(g.mul(dy, g.op("where", {is_zero, zero, slope})), 0);
+  if (!tensor::is_float(g.type(g.in(1)).dtype)) return out;
+  const ValueId base = g.op("where", {g.op("equal", {x, zero}), g.scalar(1, x), x});
+  const ValueId de = g.to_operand(g.mul(g.mul(dy, g.out()), g.op("log", {base})), 1);
+  out[1] = g.type(de).dtype == g.type(g.in(1)).dtype ? de : g.op("cast_like", {de, g.in(1)});
+  return out;
+}
+
+/// dx where low <= x <= high; a bound gets the gradient of the elements it replaced.
+Gradients clip_rule(GradBuilder& g) {
+  Gradients out = g.none();
+  std::vector<ValueId> in{g.grad()};
+  for (size_t i = 0; i < out.size(); ++i) in.push_back(g.in(i));
+  out[0] = g.op("clip_grad", in);
+  const ValueId zero = g.scalar(0, g.grad());
+  for (size_t i = 1; i < out.size(); ++i) {
+    if (!g.has(i)) continue;
+    // The upper bound wins where the bounds cross.
+    const ValueId lifted = i == 2 && g.has(1) ? g.op("max", {g.in(0), g.in(1)}) : g.in(0);
+    const ValueId replaced = g.op(i == 1 ? "less" : "greater", {lifted, g.in(i)});
+    out[i] = g.to_operand(g.op("where", {replaced, g.grad(), zero}), i);
+  }
+  return out;
+}
 
 ir::OpSchema pow_schema() {
   return {.name = "pow",
@@ -20,6 +66,7 @@ ir::OpSchema pow_schema() {
                               no_type(n.in[0].dtype));
                 return std::vector{TensorType{n.in[0].dtype, broadcast_all(n)}};
               },
+          .grad = rule(pow_rule),
           .onnx = "Pow"};
 }
 
@@ -62,6 +109,9 @@ ir::OpSchema gelu_schema() {
                 return ir::Cost{29.0 * static_cast<double>(n.out[0].shape.elements().value_or(0)),
                                 2.0 * static_cast<double>(tensor::bytes_of(n.out[0]))};
               },
+          .grad = rule([](GradBuilder& g) -> Gradients {
+            return {g.op("gelu_grad", {g.grad(), g.in(0)}, g.attrs())};
+          }),
           .onnx = "Gelu"};
 }
 
@@ -77,6 +127,11 @@ ir::OpSchema where_schema() {
                               "op 'where' takes a boolean and two operands of one type");
                 return std::vector{TensorType{n.in[1].dtype, broadcast_all(n)}};
               },
+          .grad = rule([](GradBuilder& g) -> Gradients {
+            const ValueId zero = g.scalar(0, g.grad());
+            return {std::nullopt, g.to_operand(g.op("where", {g.in(0), g.grad(), zero}), 1),
+                    g.to_operand(g.op("where", {g.in(0), zero, g.grad()}), 2)};
+          }),
           .onnx = "Where"};
 }
 
@@ -93,6 +148,7 @@ ir::OpSchema clip_schema() {
                 }
                 return std::vector{TensorType{n.in[0].dtype, n.in[0].shape}};
               },
+          .grad = rule(clip_rule),
           .onnx = "Clip"};
 }
 
@@ -109,16 +165,63 @@ ir::OpSchema dropout_schema() {
             return std::vector{TensorType{n.in[0].dtype, n.in[0].shape},
                                TensorType{DType::boolean, n.in[0].shape}};
           },
+      // The mask is a function of the seed: the same op masks and scales the gradient.
+      .grad = rule([](GradBuilder& g) -> Gradients {
+        Gradients out = g.none();
+        std::vector<ValueId> in{g.grad()};
+        for (size_t i = 1; i < out.size(); ++i) in.push_back(g.in(i));
+        out[0] = g.op("dropout", in, g.attrs());
+        return out;
+      }),
       .onnx = "Dropout",
       .is_random = true};
+}
+
+ir::OpSchema gelu_grad_schema() {
+  ir::OpSchema s = gelu_schema();
+  s.name = "gelu_grad";
+  s.doc = "dx = dy (Phi(x) + x phi(x)), or the derivative of the tanh formula; operands dy, x";
+  s.dims = "...,...->...";
+  s.min_in = s.max_in = 2;
+  s.cost = [](const ir::NodeView& n) {
+    return ir::Cost{47.0 * static_cast<double>(n.out[0].shape.elements().value_or(0)),
+                    3.0 * static_cast<double>(tensor::bytes_of(n.out[0]))};
+  };
+  s.infer = [](const ir::NodeView& n) {
+    base::require(n.in[0].dtype == n.in[1].dtype && gelu_row(n.in[0].dtype, false) != nullptr,
+                  "op 'gelu_grad' takes two operands of one floating point type");
+    return std::vector{TensorType{n.in[0].dtype, broadcast_all(n)}};
+  };
+  s.grad = {};
+  s.why_no_grad = kSecondDerivative;
+  s.onnx = "";
+  return s;
+}
+
+ir::OpSchema clip_grad_schema() {
+  ir::OpSchema s{.name = "clip_grad",
+                 .doc = "dx = low <= x <= high ? dy : 0; operands dy, x, low, high",
+                 .min_in = 2,
+                 .max_in = 4,
+                 .infer = [](const ir::NodeView& n) {
+                   base::require(n.in[0] == n.in[1], "op 'clip_grad' takes dy like x");
+                   return std::vector{n.in[0]};
+                 }};
+  s.why_no_grad = kSecondDerivative;
+  return s;
 }
 
 }  // namespace
 
 std::vector<ir::OpDef> special_elementwise_ops() {
-  return {{pow_schema(), pow_cpu_kernels()},   {bit_shift_schema(), bit_shift_cpu_kernels()},
-          {gelu_schema(), gelu_cpu_kernels()}, {where_schema(), where_cpu_kernels()},
-          {clip_schema(), clip_cpu_kernels()}, {dropout_schema(), dropout_cpu_kernels()}};
+  return {{pow_schema(), pow_cpu_kernels()},
+          {bit_shift_schema(), bit_shift_cpu_kernels()},
+          {gelu_schema(), gelu_cpu_kernels()},
+          {where_schema(), where_cpu_kernels()},
+          {clip_schema(), clip_cpu_kernels()},
+          {dropout_schema(), dropout_cpu_kernels()},
+          {gelu_grad_schema(), gelu_grad_cpu_kernels()},
+          {clip_grad_schema(), clip_grad_cpu_kernels()}};
 }
 
 }  // namespace trireme::ops

@@ -9,6 +9,7 @@ namespace trireme::ops {
 namespace {
 
 using cpu::BinaryOp;
+using cpu::GradientOp;
 using cpu::UnaryOp;
 
 struct UnaryName {
@@ -57,6 +58,39 @@ struct BinaryName {
 constexpr BinaryName kBinary[] = {
     {"add", BinaryOp::add}, {"sub", BinaryOp::sub}, {"mul", BinaryOp::mul},     {"div", BinaryOp::div},
     {"min", BinaryOp::min}, {"max", BinaryOp::max}, {"prelu", BinaryOp::prelu},
+};
+
+struct GradientName {
+  std::string_view name;
+  GradientOp op;
+};
+constexpr GradientName kGradient[] = {
+    {"relu_grad", GradientOp::relu},
+    {"leaky_relu_grad", GradientOp::leaky_relu},
+    {"thresholded_relu_grad", GradientOp::thresholded_relu},
+    {"elu_grad", GradientOp::elu},
+    {"selu_grad", GradientOp::selu},
+    {"celu_grad", GradientOp::celu},
+    {"sigmoid_grad", GradientOp::sigmoid},
+    {"hard_sigmoid_grad", GradientOp::hard_sigmoid},
+    {"hard_swish_grad", GradientOp::hard_swish},
+    {"swish_grad", GradientOp::silu},
+    {"mish_grad", GradientOp::mish},
+    {"softplus_grad", GradientOp::softplus},
+    {"softsign_grad", GradientOp::softsign},
+    {"tanh_grad", GradientOp::tanh},
+    {"exp_grad", GradientOp::exp},
+    {"log_grad", GradientOp::log},
+    {"sqrt_grad", GradientOp::sqrt},
+    {"reciprocal_grad", GradientOp::reciprocal},
+    {"erf_grad", GradientOp::erf},
+    {"gelu_grad", GradientOp::gelu_erf},
+    {"gelu_tanh_grad", GradientOp::gelu_tanh},
+    {"sin_grad", GradientOp::sin},
+    {"cos_grad", GradientOp::cos},
+    {"abs_grad", GradientOp::abs},
+    {"clip_grad", GradientOp::clip},
+    {"shrink_grad", GradientOp::shrink},
 };
 
 ir::BoundKernel bind_unary(const ir::NodeView& n, const cpu::UnaryFunction& f) {
@@ -110,6 +144,33 @@ std::optional<BinaryOp> binary_tile_of(std::string_view name) {
   return std::nullopt;
 }
 
+std::optional<cpu::GradientFunction> gradient_tile_of(std::string_view name, const Params& params) {
+  for (const GradientName& g : kGradient) {
+    if (g.name == name)
+      return cpu::GradientFunction{g.op, {static_cast<float>(params[0]), static_cast<float>(params[1])}};
+  }
+  return std::nullopt;
+}
+
+ir::Kernel vector_gradient_kernel(std::string_view name, std::function<Params(const ir::NodeView&)> params) {
+  ir::Kernel k{.name = "vector"};
+  k.refuse = [](const ir::NodeView& n) -> ir::Refusal {
+    if (!all_f32(n)) return "the vector toolkit computes f32";
+    if (n.in[0].shape != n.in[1].shape) return "an operand is broadcast";
+    return std::nullopt;
+  };
+  k.prepare = [name, params = std::move(params)](const ir::KernelInit& init) -> ir::BoundKernel {
+    const int64_t count = tensor::element_count(init.node.in_dims(0));
+    const cpu::GradientFunction f = *gradient_tile_of(name, params(init.node));
+    return {[count, f](const ir::RunArgs& args) {
+      cpu::gradient(f, static_cast<const float*>(args.in[0]), static_cast<const float*>(args.in[1]),
+                    static_cast<float*>(args.out[0]), count, cpu::pool_of(args.stream));
+    }};
+  };
+  k.may_overwrite = 3;
+  return k;
+}
+
 ir::Kernel vector_unary_kernel(std::string_view name, std::function<Params(const ir::Attrs&)> params) {
   ir::Kernel k{.name = "vector"};
   k.refuse = [](const ir::NodeView& n) -> ir::Refusal {
@@ -127,6 +188,10 @@ std::vector<ir::Kernel> vector_kernels(const ElementwiseRow& row) {
   if (row.max_in == 1) {
     if (row.is_predicate || !unary_tile_of(row.name, {})) return {};
     return {vector_unary_kernel(row.name, [&row](const ir::Attrs& attrs) { return params_of(row, attrs); })};
+  }
+  if (gradient_tile_of(row.name, {})) {
+    return {
+        vector_gradient_kernel(row.name, [&row](const ir::NodeView& n) { return params_of(row, n.attrs); })};
   }
   const std::optional<BinaryOp> op = row.name == "sum" ? BinaryOp::add : binary_tile_of(row.name);
   if (!op) return {};

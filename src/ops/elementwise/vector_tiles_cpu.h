@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "backend/cpu/binary_ops.h"
+#include "backend/cpu/gradient_ops.h"
 #include "backend/cpu/unary_ops.h"
 #include "ops/elementwise/row_kernels.h"
 
@@ -14,5 +15,7 @@ namespace trireme::ops {
 /// meaning.
 std::optional<cpu::UnaryFunction> unary_tile_of(std::string_view name, const Params& params);
 std::optional<cpu::BinaryOp> binary_tile_of(std::string_view name);
+/// The derivative a `_grad` op computes.
+std::optional<cpu::GradientFunction> gradient_tile_of(std::string_view name, const Params& params);
 
 }  // namespace trireme::ops

@@ -1,5 +1,6 @@
 // identity: y = x; a view of its operand.
 #include "ir/schema.h"
+#include "ops/grad.h"
 #include "ops/table.h"
 
 namespace trireme::ops {
@@ -8,7 +9,7 @@ ir::OpSchema identity_schema() {
   return {.name = "identity",
           .doc = "y = x",
           .infer = [](const ir::NodeView& n) { return std::vector{n.in[0]}; },
-          .why_no_grad = "its gradient is the gradient of its result, which autodiff passes through",
+          .grad = rule([](GradBuilder& g) -> Gradients { return {g.grad()}; }),
           .onnx = "Identity",
           .is_view = true};
 }
