@@ -180,13 +180,12 @@ bool is_costly(GradientOp op) {
   }
 }
 
-void gradient(const GradientFunction& f, const float* dy, const float* v, float* dx, int64_t n,
-              base::ThreadPool& pool) {
+void gradient(const GradientFunction& f, const GradientArgs& g, base::ThreadPool& pool) {
   const GradientTile tile = gradient_tile(f.op);
   // Pieces are cut at multiples of 16 floats (one cache line) and cost a few microseconds each.
-  pool.for_range((n + 15) / 16, is_costly(f.op) ? 256 : 1024, [&](int64_t begin, int64_t end) {
-    const int64_t first = begin * 16, last = end * 16 < n ? end * 16 : n;
-    tile(dy + first, v + first, dx + first, static_cast<size_t>(last - first), f.params);
+  pool.for_range((g.n + 15) / 16, is_costly(f.op) ? 256 : 1024, [&](int64_t begin, int64_t end) {
+    const int64_t first = begin * 16, last = end * 16 < g.n ? end * 16 : g.n;
+    tile(g.dy + first, g.v + first, g.dx + first, static_cast<size_t>(last - first), f.params);
   });
 }
 

@@ -51,8 +51,14 @@ struct GradientFunction {
   UnaryParams params = {};
 };
 
+struct GradientArgs {
+  const float* dy;
+  const float* v;
+  float* dx;  ///< may be dy or v
+  int64_t n = 0;
+};
+
 /// The same over the team.
-void gradient(const GradientFunction& f, const float* dy, const float* v, float* dx, int64_t n,
-              base::ThreadPool& pool);
+void gradient(const GradientFunction& f, const GradientArgs& args, base::ThreadPool& pool);
 
 }  // namespace trireme::cpu

@@ -27,11 +27,9 @@ Gradients neg_rule(GradBuilder& g) { return {g.neg(g.grad())}; }
 constexpr std::string_view kPiecewise = "piecewise constant: its gradient is zero wherever it exists";
 constexpr std::string_view kBoolean = "boolean result";
 
-}  // namespace
-
-const std::vector<ElementwiseRow>& unary_rows() {
+std::vector<ElementwiseRow> function_rows() {
   using namespace math;
-  static const std::vector<ElementwiseRow> rows{
+  return {
       {"abs", "Abs", "y = |x|", 1, unary<Abs, Class::number>, from_x<AbsGrad>("dx = dy sign x", 2)},
       {"neg", "Neg", "y = -x", 1, unary<Neg, Class::signed_number>, {.rule = neg_rule}},
       {"sign", "Sign", "y = -1, 0 or 1", 2, unary<Sign, Class::number>, no_gradient(kPiecewise)},
@@ -57,6 +55,12 @@ const std::vector<ElementwiseRow>& unary_rows() {
       {"atanh", "Atanh", "y = artanh x", 40, unary<Atanh>, from_x<AtanhGrad>("dx = dy / (1 - x^2)", 3)},
       {"erf", "Erf", "y = 2/sqrt(pi) integral of e^(-t^2) from 0 to x", 26, unary<Erf>,
        from_x<ErfGrad>("dx = dy 2/sqrt(pi) e^(-x^2)", 19)},
+  };
+}
+
+std::vector<ElementwiseRow> activation_rows() {
+  using namespace math;
+  return {
       {"sigmoid", "Sigmoid", "y = 1 / (1 + e^-x)", 18, unary<Sigmoid>,
        from_y<SigmoidGrad>("dx = dy y (1 - y)", 3)},
       {"relu", "Relu", "y = max(x, 0)", 1, unary<Relu, Class::number>,
@@ -125,6 +129,12 @@ const std::vector<ElementwiseRow>& unary_rows() {
        unary<Shrink, Class::number>,
        from_x<ShrinkGrad>("dx = |x| > lambd ? dy : 0", 3),
        {{"bias", 0}, {"lambd", 0.5}}},
+  };
+}
+
+std::vector<ElementwiseRow> predicate_rows() {
+  using namespace math;
+  return {
       {"is_nan",
        "IsNaN",
        "y = x is not a number",
@@ -149,6 +159,17 @@ const std::vector<ElementwiseRow>& unary_rows() {
       {"bitwise_not", "BitwiseNot", "y = ~x", 1, unary<BitwiseNot, Class::integer>,
        no_gradient("integer operands")},
   };
+}
+
+}  // namespace
+
+const std::vector<ElementwiseRow>& unary_rows() {
+  static const std::vector<ElementwiseRow> rows = [] {
+    std::vector<ElementwiseRow> all = function_rows();
+    for (const auto& more : {activation_rows(), predicate_rows()})
+      all.insert(all.end(), more.begin(), more.end());
+    return all;
+  }();
   return rows;
 }
 

@@ -163,8 +163,12 @@ ir::Kernel vector_gradient_kernel(std::string_view name, std::function<Params(co
     const int64_t count = tensor::element_count(init.node.in_dims(0));
     const cpu::GradientFunction f = *gradient_tile_of(name, params(init.node));
     return {[count, f](const ir::RunArgs& args) {
-      cpu::gradient(f, static_cast<const float*>(args.in[0]), static_cast<const float*>(args.in[1]),
-                    static_cast<float*>(args.out[0]), count, cpu::pool_of(args.stream));
+      cpu::gradient(f,
+                    {.dy = static_cast<const float*>(args.in[0]),
+                     .v = static_cast<const float*>(args.in[1]),
+                     .dx = static_cast<float*>(args.out[0]),
+                     .n = count},
+                    cpu::pool_of(args.stream));
     }};
   };
   k.may_overwrite = 3;
