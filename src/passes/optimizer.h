@@ -10,8 +10,30 @@
 
 namespace trireme::passes {
 
+enum class OptimizerKind { sgd, adam, adamw, lamb, lars, adafactor, muon };
+enum class MuonIterate { f32, bf16 };
+enum class MuonAdjust { match_rms_adamw, original };
+
 /// What the optimizer is, and its numbers. Every field is a key of the run's configuration.
-struct OptimizerOptions;
+struct OptimizerOptions {
+  OptimizerKind kind = OptimizerKind::adamw;
+  double weight_decay = -1;  ///< -1: the kind's own
+  bool decay_vectors = false;
+  double clip_norm = 0;
+  double momentum = 0.9, dampening = 0;
+  bool nesterov = false;
+  double beta1 = 0.9, beta2 = 0.999;
+  double epsilon = 0;  ///< 0: the kind's own
+  double eta = 0.001;
+  double muon_momentum = 0.95;
+  MuonIterate muon_iterate = MuonIterate::f32;
+  MuonAdjust muon_adjust = MuonAdjust::match_rms_adamw;
+  std::vector<std::string> muon_exclude{"embed", "wte", "wpe", "head", "classifier"};
+  double ema_keep = 0;
+  bool ema_ramp = true;
+  std::vector<std::string> groups;
+  void fields(base::OptionList& f);
+};
 
 /// A state the optimizer keeps.
 struct OptimizerState {
@@ -27,8 +49,26 @@ struct OptimizerPlan {
   std::string text;                      ///< groups, decays and states, a line each, for people
 };
 
+/// Names of the inputs that OptimizerInputs asks for, beside those of train.h.
+inline constexpr const char* kNormLimitInput = "norm_limit";  ///< f32 []: skip above it; 0 skips any step
+inline constexpr const char* kLossLimitInput = "loss_limit";  ///< f32 []: skip where the loss is above it
+
+/// What else decides about the update of a step.
+struct OptimizerInputs {
+  bool scaled_loss = false;         ///< gradients carry a loss scale: input `grad_scale` is 1 / scale
+  bool norm_limit = false;          ///< input `norm_limit`
+  ir::ValueId loss = ir::kNoValue;  ///< f32 []: held against input `loss_limit`
+};
+
 /// Adds inputs `lr` and `step`, the states, the norm, the clip and the update nodes for `gradients`.
+/// A step whose gradients (or loss) are not finite, or above a limit, changes no state.
+/// States are called after their parameter: p.adam_m, p.adam_v (Adam, AdamW, LAMB), p.momentum (SGD, LARS,
+/// Muon), p.adafactor_row, p.adafactor_col (matrices), p.adafactor_v (vectors), p.ema (averages).
+/// Throws invalid_argument for a group that names no parameter or an unknown key.
 OptimizerPlan add_optimizer(ir::Graph& graph, std::span<const ParamGradient> gradients,
-                            const OptimizerOptions& options);
+                            const OptimizerOptions& options, const OptimizerInputs& inputs = {});
+
+/// `text` holds `pattern`, or, if the pattern has a '*', matches it as a whole.
+bool name_matches(std::string_view pattern, std::string_view text);
 
 }  // namespace trireme::passes

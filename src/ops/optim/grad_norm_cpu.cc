@@ -83,9 +83,9 @@ ir::BoundKernel prepare_clip(const ir::KernelInit& init) {
     std::copy_n(all.in, operands, in);
     const ir::RunArgs args{in, all.out, all.workspace, all.stream, all.status};
     const double scale = scalar_of(in[1], tensor::DType::f32, 1);
-    const double norm = static_cast<double>(*in_ptr<float>(args, 0)) / scale;
+    const double norm = static_cast<double>(*in_ptr<float>(args, 0)) * scale;
     const double coefficient = max_norm > 0 ? std::min(1.0, max_norm / (norm + eps)) : 1.0;
-    *out_ptr<float>(args, 0) = static_cast<float>(coefficient / scale);
+    *out_ptr<float>(args, 0) = static_cast<float>(coefficient * scale);
     const double loss = scalar_of(in[3], tensor::DType::f32, 0);
     const bool is_finite = std::isfinite(norm) && std::isfinite(loss);
     const bool too_big = !within(args, 2, norm) || !within(args, 4, loss);

@@ -302,9 +302,8 @@ std::vector<ir::OpDef> norm_ops() {
   ir::OpSchema clip{
       .name = "clip_coefficient",
       .doc =
-          "(norm, loss_scale?, norm_limit?, loss?, loss_limit?) -> min(1, max_norm / (n + eps)) / loss_scale "
-          "with n = norm / loss_scale; whether to skip the update (something is not finite or above its "
-          "limit); n",
+          "(norm, grad_scale?, norm_limit?, loss?, loss_limit?) -> grad_scale min(1, max_norm / (n + eps)), "
+          "n = norm grad_scale; whether to skip the update (something is not finite or above its limit); n",
       .min_in = 1,
       .max_in = 5,
       .max_out = 3,

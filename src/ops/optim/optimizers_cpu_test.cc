@@ -328,8 +328,8 @@ TEST(Clip, CoefficientAndSkip) {
   EXPECT_FLOAT_EQ(clip({.norm = 4}, one)[0].data<float>()[0], 1.0f / (4.0f + 1e-6f));
   EXPECT_EQ(clip({.norm = 0.5}, one)[0].data<float>()[0], 1.0f);
   EXPECT_EQ(clip({.norm = 4}, {})[0].data<float>()[0], 1.0f);
-  // Scaled by 1024: the norm that counts is 4.
-  const std::vector<Tensor> scaled = clip({.norm = 4096, .scale = 1024}, one);
+  // The loss was scaled by 1024: the norm that counts is 4.
+  const std::vector<Tensor> scaled = clip({.norm = 4096, .scale = 1.0f / 1024}, one);
   EXPECT_FLOAT_EQ(scaled[0].data<float>()[0], 1.0f / (4.0f + 1e-6f) / 1024);
   EXPECT_EQ(scaled[2].data<float>()[0], 4.0f);
   EXPECT_FALSE(scaled[1].data<bool>()[0]);
