@@ -1,0 +1,74 @@
+// Fuses rectifiers and residual sums into the batch norms of a training graph.
+#include "passes/train_norms.h"
+
+#include "passes/rewriter.h"
+
+namespace trireme::passes {
+namespace {
+
+using ir::Node;
+using ir::ValueId;
+
+/// The batch norm that computes `id`, if only one node reads that result.
+std::optional<Node> sole_norm(const Rewriter& rw, ValueId id) {
+  const std::optional<Node> norm = rw.producer(id, "batch_norm_train");
+  return norm && norm->out[0] == id && rw.single_use(id) ? norm : std::nullopt;
+}
+
+bool has_activation(const Node& norm) { return norm.attrs.get_string("activation", "none") != "none"; }
+bool has_residual(const Node& norm) { return norm.in.size() > 3 && norm.in[3] != ir::kNoValue; }
+
+/// Puts `norm` in place of `last`, whose result it computes now.
+void replace_by(Rewriter& rw, const Node& norm, ValueId last) {
+  const std::vector<ValueId> results = rw.add_all("batch_norm_train", norm, norm.out.size());
+  rw.replace(last, results[0]);
+  for (size_t i = 1; i < results.size(); ++i) {
+    if (norm.out[i] != ir::kNoValue) rw.replace(norm.out[i], results[i]);
+  }
+}
+
+/// A sum of a plain batch norm and a value of the same shape, as the norm with that residual.
+std::optional<Node> with_residual(const Rewriter& rw, const Node& sum) {
+  for (size_t side : {size_t{0}, size_t{1}}) {
+    std::optional<Node> norm = sole_norm(rw, sum.in[side]);
+    if (!norm || has_activation(*norm) || has_residual(*norm)) continue;
+    const ValueId other = sum.in[1 - side];
+    if (rw.graph().type(other) != rw.graph().type(norm->out[0]) || !rw.dims(other)) continue;
+    norm->in.resize(3);
+    norm->in.push_back(other);
+    return norm;
+  }
+  return std::nullopt;
+}
+
+bool fuse_relu(Rewriter& rw, const Node& relu) {
+  if (rw.uses(relu.out[0]) == 0) return false;
+  std::optional<Node> norm = sole_norm(rw, relu.in[0]);
+  if (!norm && rw.single_use(relu.in[0])) {
+    const std::optional<Node> sum = rw.producer(relu.in[0], "add");
+    if (sum) norm = with_residual(rw, *sum);
+  }
+  if (!norm || has_activation(*norm)) return false;
+  norm->attrs.set("activation", std::string("relu"));
+  replace_by(rw, *norm, relu.out[0]);
+  return true;
+}
+
+bool fuse_sum(Rewriter& rw, const Node& sum) {
+  // The sums that went into rectified norms still stand in the list of nodes.
+  if (rw.uses(sum.out[0]) == 0) return false;
+  const std::optional<Node> norm = with_residual(rw, sum);
+  if (norm) replace_by(rw, *norm, sum.out[0]);
+  return norm.has_value();
+}
+
+}  // namespace
+
+size_t fuse_train_norms(ir::Graph& graph) {
+  Rewriter rw(graph);
+  const size_t rectified =
+      rw.for_each("relu", [&](ir::NodeId, const Node& relu) { return fuse_relu(rw, relu); });
+  return rectified + rw.for_each("add", [&](ir::NodeId, const Node& sum) { return fuse_sum(rw, sum); });
+}
+
+}  // namespace trireme::passes

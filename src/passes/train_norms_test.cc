@@ -1,0 +1,125 @@
+// The fusion of rectifiers and residuals into training batch norms: what it takes, what it leaves, equal
+// numbers.
+#include "passes/train_norms.h"
+
+#include "ops/test_grad.h"
+
+namespace trireme::passes {
+namespace {
+
+using ir::ValueId;
+using tensor::DType;
+using tensor::Tensor;
+
+constexpr int64_t kChannels = 5;
+
+/// Adds bn(x) with constants of its own; returns its first result. The variance becomes an output.
+ValueId norm(ir::Graph& g, ValueId x, uint64_t seed) {
+  const ValueId scale = g.add_constant(ops::testing::random_tensor(DType::f64, {kChannels}, 0.5, 2, seed));
+  const ValueId bias = g.add_constant(ops::testing::random_tensor(DType::f64, {kChannels}, -1, 1, seed + 1));
+  const auto out = g.add(ops::table().need("batch_norm_train"), {x, scale, bias}, {{"axis", int64_t{-1}}}, 4);
+  g.add_output(out[3], "variance" + std::to_string(seed));
+  return out[0];
+}
+
+ValueId op(ir::Graph& g, const std::string& name, std::vector<ValueId> in) {
+  return g.add1(ops::table().need(name), std::move(in));
+}
+
+size_t count(const ir::Graph& g, std::string_view name) {
+  size_t n = 0;
+  for (const ir::Node& node : g.nodes()) n += node.op_name() == name ? 1 : 0;
+  return n;
+}
+
+/// Outputs of the graph and the gradient of the sum of its last output with respect to its inputs.
+std::vector<Tensor> with_gradients(ir::Graph g, const std::vector<Tensor>& inputs) {
+  std::vector<char> wanted(g.values().size(), 0);
+  for (ValueId id : g.inputs()) wanted[ir::index(id)] = 1;
+  const ValueId y = g.outputs().back();
+  std::vector<ValueId> grads(g.values().size(), ir::kNoValue);
+  grads[ir::index(y)] =
+      g.add_constant(ops::testing::random_tensor(DType::f64, g.type(y).shape.to_dims(), -1, 1, 9));
+  grads.resize(g.values().size(), ir::kNoValue);
+  ops::backpropagate(g, 0, wanted, grads);
+  for (ValueId id : g.inputs()) g.add_output(grads[ir::index(id)], "d" + g.value(id).name);
+  g.sort();
+  return ops::testing::run_graph(g, inputs);
+}
+
+void expect_equal(const ir::Graph& before, const ir::Graph& after) {
+  std::vector<Tensor> inputs;
+  for (ValueId id : before.inputs()) {
+    inputs.push_back(ops::testing::random_tensor(DType::f64, before.type(id).shape.to_dims(), -2, 2, 5));
+  }
+  const auto want = with_gradients(before, inputs), got = with_gradients(after, inputs);
+  ASSERT_EQ(want.size(), got.size());
+  for (size_t o = 0; o < want.size(); ++o) {
+    for (size_t i = 0; i < want[o].data<double>().size(); ++i) {
+      ASSERT_NEAR(want[o].data<double>()[i], got[o].data<double>()[i], 1e-12) << "output " << o;
+    }
+  }
+}
+
+ir::Graph fused(const ir::Graph& before, size_t changes) {
+  ir::Graph after = before;
+  EXPECT_EQ(fuse_train_norms(after), changes);
+  after.sort();
+  ir::verify(after);
+  return after;
+}
+
+struct Inputs {
+  ir::Graph g;
+  ValueId x = g.add_input("x", {DType::f64, {3, 4, kChannels}});
+};
+
+TEST(FuseTrainNorms, TakesTheRectifier) {
+  Inputs n;
+  n.g.add_output(op(n.g, "relu", {norm(n.g, n.x, 1)}), "y");
+  const ir::Graph after = fused(n.g, 1);
+  EXPECT_EQ(count(after, "relu"), 0u);
+  expect_equal(n.g, after);
+}
+
+TEST(FuseTrainNorms, TakesTheResidualOfABasicBlock) {
+  Inputs n;
+  const ValueId inner = op(n.g, "relu", {norm(n.g, n.x, 1)});
+  n.g.add_output(op(n.g, "relu", {op(n.g, "add", {norm(n.g, op(n.g, "tanh", {inner}), 3), n.x})}), "y");
+  const ir::Graph after = fused(n.g, 2);
+  EXPECT_EQ(count(after, "relu") + count(after, "add"), 0u);
+  EXPECT_EQ(count(after, "batch_norm_train"), 2u);
+  expect_equal(n.g, after);
+}
+
+TEST(FuseTrainNorms, OneOfTwoNormsTakesTheOtherAsResidual) {
+  Inputs n;
+  const ValueId shortcut = norm(n.g, op(n.g, "sin", {n.x}), 3);
+  n.g.add_output(op(n.g, "relu", {op(n.g, "add", {norm(n.g, n.x, 1), shortcut})}), "y");
+  const ir::Graph after = fused(n.g, 1);
+  EXPECT_EQ(count(after, "relu") + count(after, "add"), 0u);
+  expect_equal(n.g, after);
+}
+
+TEST(FuseTrainNorms, ASumWithoutRectifierIsTakenToo) {
+  Inputs n;
+  n.g.add_output(op(n.g, "add", {n.x, norm(n.g, n.x, 1)}), "y");
+  const ir::Graph after = fused(n.g, 1);
+  EXPECT_EQ(count(after, "add"), 0u);
+  expect_equal(n.g, after);
+}
+
+TEST(FuseTrainNorms, LeavesWhatIsReadElsewhereOrBroadcast) {
+  Inputs n;
+  const ValueId bare = norm(n.g, n.x, 1);
+  n.g.add_output(bare, "bare");
+  n.g.add_output(op(n.g, "relu", {bare}), "y");
+  fused(n.g, 0);
+  Inputs b;
+  const ValueId row = b.g.add_constant(ops::testing::random_tensor(DType::f64, {kChannels}, -1, 1));
+  b.g.add_output(op(b.g, "add", {norm(b.g, b.x, 1), row}), "y");
+  fused(b.g, 0);
+}
+
+}  // namespace
+}  // namespace trireme::passes
