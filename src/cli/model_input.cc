@@ -5,6 +5,7 @@
 #include <random>
 
 #include "model/zoo/resnet.h"
+#include "model/zoo/zoo.h"
 
 namespace trireme::cli {
 namespace {
@@ -50,13 +51,23 @@ tensor::Dims default_shape(const ir::Value& input, int64_t batch,
 }  // namespace
 
 model::Model open_model(const std::string& name) {
-  const std::string resnet = "zoo:resnet";
-  if (name.rfind(resnet, 0) != 0) return model::load_model(name);
-  const std::string depth = name.substr(resnet.size());
-  const bool digits =
-      !depth.empty() && depth.size() < 4 && depth.find_first_not_of("0123456789") == std::string::npos;
-  base::require(digits, "expected zoo:resnet50 or another depth, got '", name, "'");
-  return model::zoo::resnet(std::stoi(depth));
+  constexpr std::string_view kZoo = "zoo:";
+  if (name.rfind(kZoo, 0) != 0) return model::load_model(name);
+  // zoo:gpt2:layers=2,width=64
+  const size_t colon = name.find(':', kZoo.size());
+  const std::string network =
+      name.substr(kZoo.size(), colon == std::string::npos ? colon : colon - kZoo.size());
+  std::vector<std::string> options;
+  for (size_t at = colon; at != std::string::npos;) {
+    const size_t comma = name.find(',', at + 1);
+    options.push_back(name.substr(at + 1, comma == std::string::npos ? comma : comma - at - 1));
+    at = comma;
+  }
+  // Without options a ResNet comes as benchmarks of inference want it: norms that are not trivial.
+  for (const int64_t depth : {18, 34, 50, 101, 152}) {
+    if (options.empty() && network == base::concat("resnet", depth)) return model::zoo::random_resnet(depth);
+  }
+  return model::zoo::build(network, options);
 }
 
 std::pair<std::string, std::string> split_assignment(const std::string& text) {

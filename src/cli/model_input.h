@@ -10,7 +10,8 @@
 
 namespace trireme::cli {
 
-/// model::load_model, and "zoo:resnet50" (18, 34, 50, 101, 152) for a network with random weights.
+/// model::load_model, and "zoo:NAME" or "zoo:NAME:option=value,..." for a network with random weights
+/// (model/zoo/zoo.h).
 model::Model open_model(const std::string& name);
 
 /// Shapes for the graph's inputs: from `given` ("name:1,3,224,224"), else the declared ones with the first

@@ -1,20 +1,18 @@
-// ResNet from plain ops: stem, four stages of basic or bottleneck blocks, head.
+// Residual networks from plain ops: stem, stages of basic or bottleneck blocks, head.
 #include "model/zoo/resnet.h"
 
 #include <array>
 
-#include "base/rng.h"
-#include "model/builder.h"
+#include "model/net.h"
 
 namespace trireme::model::zoo {
 namespace {
 
 using ir::ValueId;
-using tensor::Tensor;
 
 struct Layout {
-  int depth;
-  std::array<int, 4> blocks;
+  int64_t depth;
+  std::array<int64_t, 4> blocks;
   bool has_bottleneck;
 };
 constexpr std::array<Layout, 5> kLayouts{{{18, {2, 2, 2, 2}, false},
@@ -23,40 +21,45 @@ constexpr std::array<Layout, 5> kLayouts{{{18, {2, 2, 2, 2}, false},
                                           {101, {3, 4, 23, 3}, true},
                                           {152, {3, 8, 36, 3}, true}}};
 
-/// What one convolution needs to know; padding keeps the size at stride 1.
-struct ConvSpec {
-  std::string name;
-  int64_t in, out, kernel, stride;
-  float gain = 1;  // scale of the batch norm after it
+/// One stage: `blocks` blocks of `width` channels (4 times as many between bottleneck blocks).
+struct Stage {
+  int64_t blocks, width, stride;
 };
 
-class ResnetBuilder {
+class ResidualNet {
  public:
-  ResnetBuilder(ir::Graph& graph, uint64_t seed) : builder_(graph), seed_(seed) {}
+  ResidualNet(const ResidualOptions& options, bool has_bottleneck)
+      : o_(options), has_bottleneck_(has_bottleneck) {}
 
-  ValueId run(ValueId image, const Layout& layout, int64_t classes) {
-    ValueId x = relu(conv_norm(image, {"stem", 3, 64, 7, 2}));
-    x = builder_.within("stem").op("max_pool", {x},
-                                   {{"kernel_shape", std::vector<int64_t>{3, 3}},
-                                    {"strides", std::vector<int64_t>{2, 2}},
-                                    {"pads", std::vector<int64_t>{1, 1, 1, 1}}});
-    int64_t channels = 64;
-    for (size_t stage = 0; stage < 4; ++stage) {
-      const int64_t width = int64_t{64} << stage;
-      for (int i = 0; i < layout.blocks[stage]; ++i) {
-        const std::string name = base::concat("stage", stage + 1, ".block", i);
-        const int64_t stride = stage > 0 && i == 0 ? 2 : 1;
-        const int64_t out = layout.has_bottleneck ? 4 * width : width;
-        x = block(x, name, {channels, width, out, stride}, layout.has_bottleneck);
+  /// x [batch, channels, h, w] -> [batch, width, h / 4, w / 4].
+  ValueId large_stem(const Net& net, ValueId x, int64_t width) const {
+    const Net at = net.in("resnet.embedder");
+    x = at.op("relu",
+              {conv_norm(at.in("embedder"), x, {.in = o_.channels, .out = width, .kernel = 7, .stride = 2})});
+    return at.in("pooler").max_pool(x, 3, 2, 1);
+  }
+
+  /// x [batch, channels, h, w] -> [batch, width, h, w].
+  ValueId small_stem(const Net& net, ValueId x, int64_t width) const {
+    const Net at = net.in("resnet.embedder");
+    return at.op("relu", {conv_norm(at.in("embedder"), x, {.in = o_.channels, .out = width, .kernel = 3})});
+  }
+
+  /// x [batch, channels, h, w] -> logits [batch, classes].
+  ValueId body(const Net& net, ValueId x, int64_t channels, const std::vector<Stage>& stages) const {
+    for (size_t s = 0; s < stages.size(); ++s) {
+      const Stage& stage = stages[s];
+      for (int64_t i = 0; i < stage.blocks; ++i) {
+        const Net at = net.in(base::concat("resnet.encoder.stages.", s, ".layers.", i));
+        const int64_t out = has_bottleneck_ ? 4 * stage.width : stage.width;
+        x = block(at, x, {channels, stage.width, out, i == 0 ? stage.stride : 1});
         channels = out;
       }
     }
-    Builder head = builder_.within("head");
-    x = head.op("flatten", {head.op("global_average_pool", {x})});
-    const ValueId weight =
-        head.param("head.weight", random({classes, channels}, 1.0 / static_cast<double>(channels)));
-    const ValueId bias = head.param("head.bias", Tensor::zeros(tensor::DType::f32, {classes}));
-    return head.op("gemm", {x, weight, bias}, {{"transB", int64_t{1}}});
+    x = net.op("flatten", {net.op("global_average_pool", {x})});  // [batch, channels]
+    const double bound = 1 / std::sqrt(static_cast<double>(channels));
+    return net.in("classifier.1")
+        .linear(x, {.in = channels, .out = o_.classes, .init = Init::uniform(bound)});
   }
 
  private:
@@ -64,74 +67,114 @@ class ResnetBuilder {
     int64_t in, width, out, stride;
   };
 
-  ValueId block(ValueId x, const std::string& name, const BlockSpec& s, bool has_bottleneck) {
-    ValueId y = x;
-    if (has_bottleneck) {
-      y = relu(conv_norm(y, {name + ".conv1", s.in, s.width, 1, 1}));
-      y = relu(conv_norm(y, {name + ".conv2", s.width, s.width, 3, s.stride}));
-      y = conv_norm(y, {name + ".conv3", s.width, s.out, 1, 1, kBranchGain});
-    } else {
-      y = relu(conv_norm(y, {name + ".conv1", s.in, s.width, 3, s.stride}));
-      y = conv_norm(y, {name + ".conv2", s.width, s.out, 3, 1, kBranchGain});
-    }
-    const bool is_same = s.in == s.out && s.stride == 1;
-    const ValueId skip = is_same ? x : conv_norm(x, {name + ".project", s.in, s.out, 1, s.stride});
-    return relu(builder_.within(name).op("add", {y, skip}));
-  }
-
-  ValueId relu(ValueId x) { return builder_.op("relu", {x}); }
-
-  ValueId conv_norm(ValueId x, const ConvSpec& s) {
-    Builder b = builder_.within(s.name);
-    const int64_t pad = s.kernel / 2;
-    // He initialisation: variance 2 / fan-in keeps the variance through a rectifier.
-    const double variance = 2.0 / static_cast<double>(s.in * s.kernel * s.kernel);
-    const ValueId weight = b.param(s.name + ".weight", random({s.out, s.in, s.kernel, s.kernel}, variance));
-    x = b.op("conv", {x, weight},
-             {{"kernel_shape", std::vector<int64_t>{s.kernel, s.kernel}},
-              {"strides", std::vector<int64_t>{s.stride, s.stride}},
-              {"pads", std::vector<int64_t>{pad, pad, pad, pad}}});
-    const auto channels = [&](const char* what, double mean, double variance_of) {
-      Tensor t = random({s.out}, variance_of);
-      for (float& v : t.mutable_data<float>()) v += static_cast<float>(mean);
-      return b.param(s.name + ".norm." + what, std::move(t));
+  /// relu(branch(x) + x); a projection takes the place of x where the shape changes.
+  ValueId block(const Net& at, ValueId x, const BlockSpec& s) const {
+    const double last = o_.zero_init_residual ? 0 : o_.residual_gain;  // gain of the branch's last norm
+    const auto conv = [&](ValueId in, int64_t number, const ConvSpec& spec, double gain) {
+      return conv_norm(at.in("layer").in(number), in, spec, gain);
     };
-    const ValueId scale = channels("scale", s.gain, 1e-3), shift = channels("bias", 0, 1e-3);
-    const ValueId mean = channels("mean", 0, 1e-3), var = channels("var", 1, 1e-3);
-    return b.op("batch_norm", {x, scale, shift, mean, var}, {{"epsilon", 1e-5}});
+    ValueId y = x;
+    if (has_bottleneck_) {
+      y = at.op("relu", {conv(y, 0, {.in = s.in, .out = s.width, .kernel = 1}, 1)});
+      y = at.op("relu", {conv(y, 1, {.in = s.width, .out = s.width, .kernel = 3, .stride = s.stride}, 1)});
+      y = conv(y, 2, {.in = s.width, .out = s.out, .kernel = 1}, last);
+    } else {
+      y = at.op("relu", {conv(y, 0, {.in = s.in, .out = s.width, .kernel = 3, .stride = s.stride}, 1)});
+      y = conv(y, 1, {.in = s.width, .out = s.out, .kernel = 3}, last);
+    }
+    if (s.in != s.out || s.stride != 1) {
+      x = conv_norm(at.in("shortcut"), x, {.in = s.in, .out = s.out, .kernel = 1, .stride = s.stride});
+    }
+    return at.op("relu", {at.op("add", {y, x})});
   }
 
-  /// Normal numbers of the given variance; each tensor has a stream of its own.
-  Tensor random(tensor::Dims dims, double variance) {
-    Tensor t = Tensor::empty(tensor::DType::f32, std::move(dims));
-    base::Rng rng(seed_, stream_++);
-    const double deviation = std::sqrt(variance);
-    for (float& v : t.mutable_data<float>()) v = static_cast<float>(deviation * rng.normal());
-    return t;
+  /// Convolution without bias, then batch normalisation with scale `gain`.
+  ValueId conv_norm(const Net& at, ValueId x, const ConvSpec& spec, double gain = 1) const {
+    // As torchvision: the fan of the backward pass.
+    x = at.in("convolution").conv(x, spec, Init::he(spec.out * spec.kernel * spec.kernel), false);
+    const Net norm = at.in("normalization");
+    const auto channels = [&](const char* what, double mean) {
+      const Init init = o_.noise > 0 ? Init::normal(o_.noise, mean) : Init{Init::Kind::constant, mean, 0};
+      return norm.param(what, {spec.out}, init);
+    };
+    const ValueId scale = channels("weight", gain), shift = channels("bias", 0);
+    const ValueId mean = channels("running_mean", 0), variance = channels("running_var", 1);
+    return norm.op("batch_norm", {x, scale, shift, mean, variance},
+                   {{"epsilon", o_.epsilon}, {"momentum", o_.momentum}});
   }
 
-  static constexpr float kBranchGain = 0.25f;
-  Builder builder_;
-  uint64_t seed_;
-  uint64_t stream_ = 0;
+  const ResidualOptions& o_;
+  bool has_bottleneck_;
 };
 
 }  // namespace
 
-Model resnet(int depth, uint64_t seed, int64_t size, int64_t classes) {
-  for (const Layout& layout : kLayouts) {
-    if (layout.depth != depth) continue;
-    Model model;
-    model.name = base::concat("resnet", depth);
-    model.format = "builder";
-    model.graph.name = model.name;
-    const tensor::Shape shape{tensor::Dim::symbol("batch"), 3, size, size};
-    const ValueId image = model.graph.add_input("image", {tensor::DType::f32, shape});
-    model.graph.add_output(ResnetBuilder(model.graph, seed).run(image, layout, classes), "logits");
-    model.graph.sort();
-    return model;
+void ResidualOptions::fields(base::OptionList& f) {
+  f.add("classes", &classes, "classes to tell apart").at_least(1);
+  f.add("channels", &channels, "channels of the input image").at_least(1);
+  f.add("size", &size, "height and width of the input image").at_least(8);
+  f.add("epsilon", &epsilon, "added to the variance by batch normalisation").at_least(0);
+  f.add("momentum", &momentum, "weight of the old running statistics in each step").at_least(0).at_most(1);
+  f.add("zero_init_residual", &zero_init_residual, "the last norm of each branch starts at scale 0");
+  f.add("residual_gain", &residual_gain, "scale at which the last norm of each branch starts");
+  f.add("noise", &noise, "deviation of random numbers around which norms and statistics start").at_least(0);
+}
+
+void ResnetConfig::fields(base::OptionList& f) {
+  f.add("depth", &depth, "18, 34, 50, 101 or 152");
+  ResidualOptions::fields(f);
+}
+
+void SmallResnetConfig::fields(base::OptionList& f) {
+  f.add("depth", &depth, "6 n + 2: 8, 14, 20, 32, ...");
+  f.add("width", &width, "channels of the first stage").at_least(1);
+  ResidualOptions::fields(f);
+}
+
+Model resnet(const ResnetConfig& config, ParamSource& params) {
+  const auto* layout = std::find_if(kLayouts.begin(), kLayouts.end(),
+                                    [&](const Layout& l) { return l.depth == config.depth; });
+  if (layout == kLayouts.end()) {
+    base::fail_unsupported("ResNet has depths 18, 34, 50, 101 and 152, not ", config.depth);
   }
-  base::fail_unsupported("ResNet has depths 18, 34, 50, 101 and 152, not ", depth);
+  Model model;
+  const Net net(model.graph, params);
+  const ResidualNet builder(config, layout->has_bottleneck);
+  const ValueId image = model.graph.add_input("image", image_type(config.channels, config.size));
+  std::vector<Stage> stages;
+  for (int64_t s = 0; s < 4; ++s) {
+    stages.push_back({layout->blocks[static_cast<size_t>(s)], int64_t{64} << s, s > 0 ? 2 : 1});
+  }
+  const ValueId logits = builder.body(net, builder.large_stem(net, image, 64), 64, stages);
+  finish_model(model, base::concat("resnet", config.depth), logits, "logits");
+  return model;
+}
+
+Model small_resnet(const SmallResnetConfig& config, ParamSource& params) {
+  if (config.depth < 8 || (config.depth - 2) % 6 != 0) {
+    base::fail_unsupported("a small residual network has 6 n + 2 layers (8, 14, 20, ...), not ",
+                           config.depth);
+  }
+  Model model;
+  const Net net(model.graph, params);
+  const ResidualNet builder(config, false);
+  const ValueId image = model.graph.add_input("image", image_type(config.channels, config.size));
+  const int64_t n = (config.depth - 2) / 6, w = config.width;
+  const ValueId x = builder.small_stem(net, image, w);
+  const ValueId logits = builder.body(net, x, w, {{n, w, 1}, {n, 2 * w, 2}, {n, 4 * w, 2}});
+  finish_model(model, base::concat("small_resnet", config.depth), logits, "logits");
+  return model;
+}
+
+Model random_resnet(int64_t depth, uint64_t seed, int64_t size, int64_t classes) {
+  ResnetConfig config;
+  config.depth = depth;
+  config.size = size;
+  config.classes = classes;
+  config.residual_gain = 0.25;  // with 1 the variance doubles at every block
+  config.noise = 0.03;
+  RandomParams params(seed);
+  return resnet(config, params);
 }
 
 }  // namespace trireme::model::zoo

@@ -21,7 +21,7 @@ using tensor::Tensor;
 int64_t trained_weights(const ir::Graph& g) {
   int64_t count = 0;
   for (const ir::Value& v : g.values()) {
-    const bool is_statistic = v.name.ends_with(".mean") || v.name.ends_with(".var");
+    const bool is_statistic = v.name.ends_with(".running_mean") || v.name.ends_with(".running_var");
     if (v.kind == ir::ValueKind::param && !is_statistic) count += v.data.elements();
   }
   return count;
@@ -29,9 +29,9 @@ int64_t trained_weights(const ir::Graph& g) {
 
 TEST(Resnet, HasTheKnownParameterCounts) {
   // As torchvision counts them.
-  EXPECT_EQ(trained_weights(resnet(18).graph), 11689512);
-  EXPECT_EQ(trained_weights(resnet(50).graph), 25557032);
-  EXPECT_THROW(resnet(51), base::Error);
+  EXPECT_EQ(trained_weights(random_resnet(18).graph), 11689512);
+  EXPECT_EQ(trained_weights(random_resnet(50).graph), 25557032);
+  EXPECT_THROW(random_resnet(51), base::Error);
 }
 
 Tensor run(const ir::Graph& g, const Tensor& image) {
@@ -49,7 +49,7 @@ Tensor run(const ir::Graph& g, const Tensor& image) {
 }
 
 TEST(Resnet, RunsTheSameThroughOnnx) {
-  const Model model = resnet(18, 3, 32, 10);
+  const Model model = random_resnet(18, 3, 32, 10);
   const auto bytes = std::make_shared<std::string>(onnx::export_onnx(model.graph));
   const Model again = onnx::import_onnx(*bytes, bytes, "");
   Tensor image = Tensor::empty(tensor::DType::f32, {2, 3, 32, 32});

@@ -1,0 +1,105 @@
+// The layers that networks are made of.
+#include "model/net.h"
+
+#include <cmath>
+
+namespace trireme::model {
+
+using ir::ValueId;
+using tensor::Dim;
+using tensor::DType;
+using tensor::Tensor;
+
+Net Net::in(std::string_view name) const {
+  return Net(graph_, params_, path_.empty() ? std::string(name) : base::concat(path_, ".", name));
+}
+
+ValueId Net::op(std::string_view name, std::vector<ValueId> in, ir::Attrs attrs) const {
+  return builder().op(name, std::move(in), std::move(attrs));
+}
+
+ValueId Net::param(std::string_view name, const tensor::Dims& dims, const Init& init) const {
+  std::string full = path_.empty() ? std::string(name) : base::concat(path_, ".", name);
+  Tensor data = params_.get(full, dims, init);
+  return graph_.add_param(std::move(full), std::move(data));
+}
+
+ValueId Net::linear(ValueId x, const LinearSpec& s) const {
+  std::vector<ValueId> in{x, param("weight", {s.out, s.in}, s.init)};
+  if (s.has_bias) in.push_back(param("bias", {s.out}, s.bias));
+  return op("linear", std::move(in), {{"transposed", int64_t{1}}});
+}
+
+ValueId Net::embedding(ValueId ids, int64_t rows, int64_t width, const Init& init) const {
+  return op("gather", {param("weight", {rows, width}, init), ids}, {{"axis", int64_t{0}}});
+}
+
+ValueId Net::layer_norm(ValueId x, int64_t width, double epsilon, bool has_bias) const {
+  std::vector<ValueId> in{x, param("weight", {width}, Init::ones())};
+  if (has_bias) in.push_back(param("bias", {width}, Init::zeros()));
+  return op("layer_norm", std::move(in), {{"epsilon", epsilon}, {"axis", int64_t{-1}}});
+}
+
+ValueId Net::conv(ValueId x, const ConvSpec& s, const Init& init, bool has_bias) const {
+  std::vector<ValueId> in{x, param("weight", {s.out, s.in, s.kernel, s.kernel}, init)};
+  if (has_bias) in.push_back(param("bias", {s.out}, Init::zeros()));
+  const int64_t pad = s.is_padded ? s.kernel / 2 : 0;
+  return op("conv", std::move(in),
+            {{"kernel_shape", std::vector<int64_t>{s.kernel, s.kernel}},
+             {"strides", std::vector<int64_t>{s.stride, s.stride}},
+             {"pads", std::vector<int64_t>{pad, pad, pad, pad}}});
+}
+
+ValueId Net::dropout(ValueId x, double ratio) const {
+  if (ratio == 0) return x;
+  return op("dropout", {x, builder().scalar(static_cast<float>(ratio))});
+}
+
+ValueId Net::attention(ValueId q, ValueId k, ValueId v, ValueId mask, const AttentionSpec& s) const {
+  Builder b = builder();
+  const auto split_heads = [&](ValueId x, int64_t heads) { return b.reshape(x, {0, 0, heads, s.head_dim}); };
+  std::vector<ValueId> in{split_heads(q, s.heads), split_heads(k, s.kv_heads), split_heads(v, s.kv_heads)};
+  if (mask != ir::kNoValue) in.push_back(mask);
+  ir::Attrs attrs;
+  if (s.is_causal) attrs.set("causal", int64_t{1});
+  return b.reshape(b.op("attention_bsnd", std::move(in), attrs), {0, 0, s.heads * s.head_dim});
+}
+
+ValueId Net::activation(ValueId x, const std::string& name) const {
+  if (name == "gelu_new" || name == "gelu_pytorch_tanh") {
+    return op("gelu", {x}, {{"approximate", std::string("tanh")}});
+  }
+  if (name == "silu") return op("swish", {x});
+  if (name == "gelu" || name == "relu" || name == "tanh") return op(name, {x});
+  base::fail_unsupported("activation '", name,
+                         "'; known: gelu, gelu_new, gelu_pytorch_tanh, relu, silu, tanh");
+}
+
+ValueId Net::max_pool(ValueId x, int64_t size, int64_t stride, int64_t pad) const {
+  return op("max_pool", {x},
+            {{"kernel_shape", std::vector<int64_t>{size, size}},
+             {"strides", std::vector<int64_t>{stride, stride}},
+             {"pads", std::vector<int64_t>{pad, pad, pad, pad}}});
+}
+
+tensor::TensorType token_type() { return {DType::i64, {Dim::symbol("batch"), Dim::symbol("seq")}}; }
+
+tensor::TensorType image_type(int64_t channels, int64_t size) {
+  return {DType::f32, {Dim::symbol("batch"), channels, size, size}};
+}
+
+ValueId leading_rows(const Net& at, ValueId rows, ValueId ids) {
+  Builder b = at.builder();
+  const ValueId length = b.op("shape", {ids}, {{"start", int64_t{1}}, {"end", int64_t{2}}});  // [1]
+  return b.op("slice", {rows, b.ints({0}), length, b.ints({0})});
+}
+
+void finish_model(Model& model, const std::string& name, ValueId y, const std::string& output) {
+  if (model.name.empty()) model.name = name;
+  if (model.format.empty()) model.format = "builder";
+  model.graph.name = model.name;
+  model.graph.add_output(y, output);
+  model.graph.sort();
+}
+
+}  // namespace trireme::model

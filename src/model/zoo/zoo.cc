@@ -1,0 +1,155 @@
+// The table of networks, and the options of each.
+#include "model/zoo/zoo.h"
+
+#include <functional>
+
+#include "base/options.h"
+#include "base/yaml.h"
+#include "model/zoo/cnn.h"
+#include "model/zoo/gpt2.h"
+#include "model/zoo/mlp.h"
+#include "model/zoo/resnet.h"
+
+namespace trireme::model::zoo {
+namespace {
+
+/// What a caller wants from a network: to be built, or only its options to be read.
+struct Request {
+  std::span<const std::string> assignments;
+  Model* model = nullptr;         // receives the network
+  base::Json* options = nullptr;  // receives the options
+  std::string* markdown = nullptr;
+};
+
+struct Row {
+  Entry entry;
+  std::function<void(const Request&)> serve;
+};
+
+/// Every network's options and, before them, the seed.
+template <class Config>
+struct Seeded {
+  Config config;
+  int64_t seed = 1;
+
+  void fields(base::OptionList& f) {
+    f.add("seed", &seed, "the weights depend on it").at_least(0);
+    config.fields(f);
+  }
+};
+
+base::Json parse_assignments(std::span<const std::string> assignments) {
+  base::Json object = base::Json::object();
+  for (const std::string& text : assignments) {
+    const size_t at = text.find('=');
+    base::require(at != std::string::npos && at > 0, "expected option=value, got '", text, "'");
+    object.set(text.substr(0, at), base::parse_yaml_value(std::string_view(text).substr(at + 1)));
+  }
+  return object;
+}
+
+template <class Config>
+Row row(std::string name, std::string meaning, Model (*make)(const Config&, ParamSource&),
+        Config defaults = {}) {
+  const auto serve = [make, defaults](const Request& request) {
+    Seeded<Config> options{defaults};
+    base::OptionList list(options);
+    list.parse_json(parse_assignments(request.assignments));
+    if (request.options != nullptr) *request.options = list.to_json();
+    if (request.markdown != nullptr) *request.markdown = list.markdown();
+    if (request.model == nullptr) return;
+    RandomParams params(static_cast<uint64_t>(options.seed));
+    *request.model = make(options.config, params);
+  };
+  return {{std::move(name), std::move(meaning)}, serve};
+}
+
+Row resnet_row(int64_t depth) {
+  ResnetConfig config;
+  config.depth = depth;
+  return row(base::concat("resnet", depth), base::concat("ResNet-", depth, " for photographs"), resnet,
+             config);
+}
+
+Row small_resnet_row(int64_t depth) {
+  SmallResnetConfig config;
+  config.depth = depth;
+  return row(base::concat("resnet", depth),
+             base::concat("residual network of ", depth, " layers for small images"), small_resnet, config);
+}
+
+const std::vector<Row>& rows() {
+  static const std::vector<Row> list{
+      row("mlp", "linear layers with an activation between them", mlp),
+      row("cnn", "two convolutions, a pool and two linear layers for small images", cnn),
+      small_resnet_row(8),
+      small_resnet_row(14),
+      small_resnet_row(20),
+      small_resnet_row(32),
+      row("small_resnet", "residual network of 6 n + 2 layers for small images", small_resnet),
+      resnet_row(18),
+      resnet_row(34),
+      resnet_row(50),
+      resnet_row(101),
+      resnet_row(152),
+      row("resnet", "ResNet for photographs", resnet),
+      row("gpt2", "GPT-2: causal transformer, learned positions; the defaults are its small form", gpt2),
+      row("nanogpt", "GPT-2 with the size and settings of nanoGPT's character model", gpt2,
+          Gpt2Config::nano()),
+  };
+  return list;
+}
+
+const Row& find(std::string_view name) {
+  const Row* best = nullptr;
+  size_t best_distance = 0;
+  for (const Row& r : rows()) {
+    if (r.entry.name == name) return r;
+    const size_t distance = base::edit_distance(name, r.entry.name);
+    if (best != nullptr && distance >= best_distance) continue;
+    best = &r;
+    best_distance = distance;
+  }
+  base::fail_invalid("no network '", name, "' to build; the nearest is '", best->entry.name, "'");
+}
+
+void serve(std::string_view name, const Request& request) {
+  const Row& r = find(name);
+  try {
+    r.serve(request);
+  } catch (const base::Error& e) {
+    throw e.with(base::concat("zoo:", name));
+  }
+}
+
+}  // namespace
+
+std::vector<Entry> entries() {
+  std::vector<Entry> out;
+  for (const Row& r : rows()) out.push_back(r.entry);
+  return out;
+}
+
+Model build(std::string_view name, std::span<const std::string> assignments) {
+  Model model;
+  serve(name, {.assignments = assignments, .model = &model});
+  return model;
+}
+
+base::Json options_of(std::string_view name, std::span<const std::string> assignments) {
+  base::Json options;
+  serve(name, {.assignments = assignments, .options = &options});
+  return options;
+}
+
+std::string markdown() {
+  std::string out;
+  for (const Row& r : rows()) {
+    std::string table;
+    r.serve({.assignments = {}, .markdown = &table});
+    out += base::concat("## ", r.entry.name, "\n\n", r.entry.meaning, ".\n\n", table, "\n");
+  }
+  return out;
+}
+
+}  // namespace trireme::model::zoo
