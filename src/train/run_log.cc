@@ -77,7 +77,6 @@ StepRecord step_of(const Json& j) {
   r.forward_ms = j.get_or("forward_ms", 0.0);
   r.backward_ms = j.get_or("backward_ms", 0.0);
   r.update_ms = j.get_or("update_ms", 0.0);
-  r.checkpoint_ms = j.get_or("checkpoint_ms", 0.0);
   r.step_ms = j.get_or("step_ms", 0.0);
   r.samples_per_s = j.get_or("samples_per_s", 0.0);
   r.mfu = j.get_or("mfu", -1.0);
@@ -111,7 +110,6 @@ Json to_json(const StepRecord& r) {
                          {"forward_ms", ms(r.forward_ms)},
                          {"backward_ms", ms(r.backward_ms)},
                          {"update_ms", ms(r.update_ms)},
-                         {"checkpoint_ms", ms(r.checkpoint_ms)},
                          {"step_ms", ms(r.step_ms)},
                          {"samples_per_s", ms(r.samples_per_s)}});
   if (r.accuracy >= 0) j.set("accuracy", r.accuracy);

@@ -36,7 +36,7 @@ struct StepRecord {
   double grad_norm = 0;  ///< before clipping
   bool skipped = false;
   double loss_scale = 1;
-  double data_wait_ms = 0, forward_ms = 0, backward_ms = 0, update_ms = 0, checkpoint_ms = 0;
+  double data_wait_ms = 0, forward_ms = 0, backward_ms = 0, update_ms = 0;
   double step_ms = 0;  ///< wall time, all of the above and what lies between
   double samples_per_s = 0;
   double mfu = -1;  ///< model flop utilisation; negative: unknown

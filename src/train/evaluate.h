@@ -1,0 +1,48 @@
+// Evaluation: the loss graph as it stands, without updates, over a data set in its order.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "data/loader.h"
+#include "ir/graph.h"
+#include "train/feed.h"
+#include "train/run_log.h"
+
+namespace trireme::train {
+
+struct EvaluatorOptions {
+  int64_t batch = 32;        ///< rows at once
+  int64_t max_batches = 0;   ///< 0: the whole data set
+  int64_t ignore_index = -100;
+  int threads = 0;
+  int workers = 2;
+  FeedRules feed = {};
+  std::vector<std::string> target_inputs = {};
+};
+
+/// Every sample counts exactly once: the last batch is cut to what is there. The result does not depend on
+/// threads or workers.
+class Evaluator {
+ public:
+  /// `graph` says which inputs there are; run() gets the graph with the weights of the moment.
+  Evaluator(const ir::Graph& graph, data::DatasetPtr dataset, data::Transform transform,
+            EvaluatorOptions options, base::Clock& clock);
+
+  /// Means over the valid targets. `loss_graph` has the outputs loss_sum, count and perhaps correct.
+  EvalRecord run(const ir::Graph& loss_graph, int64_t step);
+
+ private:
+  EvaluatorOptions options_;
+  base::Clock& clock_;
+  data::Loader loader_;
+  Feeder feeder_;
+};
+
+/// Column `name` of a session's results; negative if the graph has no such output.
+double scalar_output(const ir::Graph& graph, const std::vector<tensor::Tensor>& outputs,
+                     const std::string& name);
+
+}  // namespace trireme::train

@@ -1,0 +1,49 @@
+// From a batch of samples to the inputs of a loss graph: which field feeds which input, types, shapes,
+// counts.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "data/loader.h"
+#include "ir/graph.h"
+
+namespace trireme::train {
+
+/// "input=field" for inputs whose name is not the field's.
+using FeedRules = std::vector<std::pair<std::string, std::string>>;
+
+/// Feeds every input of a graph from the fields of batches. A field of another integer or float width is
+/// converted; one of another shape with as many elements a sample is reshaped (images into a vector).
+class Feeder {
+ public:
+  /// An input takes the field of a rule, else that of its name, else the only unused field of its kind:
+  /// targets (is_target) for the inputs named in `target_inputs`, the other fields for the others. Throws
+  /// invalid_argument listing inputs and fields if one is left open or a rule fits nothing.
+  Feeder(const ir::Graph& graph, const std::vector<data::Field>& fields, const FeedRules& rules,
+         const std::vector<std::string>& target_inputs);
+
+  /// In the order of the graph's inputs; shapes [rows, ...].
+  std::vector<tensor::Tensor> feeds(const data::Batch& batch) const;
+  std::vector<tensor::Dims> shapes(int64_t rows) const;
+  /// Fields that are needed, for LoaderOptions::fields.
+  std::vector<std::string> fields() const;
+
+  /// Targets that count for the loss: integers other than `ignore_index`; of float targets, and without
+  /// targets, rows that are valid.
+  int64_t count_targets(const data::Batch& batch, int64_t ignore_index) const;
+  /// "image <- image [28,28]": a line an input, for the run's record.
+  std::string text() const;
+
+ private:
+  struct Link {
+    std::string input, field;
+    tensor::DType dtype = tensor::DType::f32;
+    tensor::Dims sample;  // extents of one row of the input
+    bool is_target = false;
+  };
+  std::vector<Link> links_;
+};
+
+}  // namespace trireme::train

@@ -1,0 +1,26 @@
+// Weights between graphs, states and checkpoints, by parameter name.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "ir/graph.h"
+#include "train/checkpoint.h"
+
+namespace trireme::train {
+
+/// The content for a parameter, or null to keep what the graph has.
+using WeightLookup = std::function<const tensor::Tensor*(const std::string& name)>;
+
+/// The graph with the content of its params replaced (shared, not copied). Throws invalid_argument for a
+/// content of another type or shape. `replaced`, if given, counts them.
+ir::Graph with_weights(ir::Graph graph, const WeightLookup& lookup, size_t* replaced = nullptr);
+
+/// Looks into a checkpoint's tensors; `average`: the averaged weights first (names ending in ".ema").
+WeightLookup weights_of(const Checkpoint& checkpoint, bool average);
+
+/// Takes start weights from a safetensors file, a checkpoint or a run directory. Throws invalid_argument if no
+/// parameter of the graph is in there. `text` receives a line on how many were found.
+ir::Graph start_from(ir::Graph graph, const std::string& path, std::string& text);
+
+}  // namespace trireme::train
