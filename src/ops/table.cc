@@ -53,6 +53,33 @@ ir::NodeView view_of(const ir::Attrs& attrs, const std::vector<tensor::Tensor>& 
   return node;
 }
 
+/// Runs the simpler nodes that the op expands to.
+std::vector<tensor::Tensor> evaluate_expansion(const ir::OpDef& op, const ir::Attrs& attrs,
+                                               const std::vector<tensor::Tensor>& in, size_t out_count,
+                                               base::ThreadPool& pool) {
+  ir::Graph graph;
+  ir::Node node{.op = &op, .attrs = attrs, .in = {}, .out = {}, .from = op.schema.name};
+  for (const tensor::Tensor& t : in)
+    node.in.push_back(t.defined() ? graph.add_constant(t) : ir::kNoValue);
+  node.out = graph.add(op, node.in, attrs, out_count, node.from);
+  const size_t first = graph.nodes().size();
+  const std::vector<ir::ValueId> results = op.schema.expand(graph, node);
+  std::vector<tensor::Tensor> values(graph.values().size());
+  for (size_t i = 0; i < values.size(); ++i) values[i] = graph.values()[i].data;
+  for (const ir::Node& step : graph.nodes().subspan(first)) {
+    std::vector<tensor::Tensor> operands;
+    for (ir::ValueId id : step.in)
+      operands.push_back(id == ir::kNoValue ? tensor::Tensor() : values[index(id)]);
+    const auto made = evaluate(*step.op, step.attrs, operands, step.out.size(), pool);
+    for (size_t i = 0; i < made.size(); ++i) {
+      if (step.out[i] != ir::kNoValue) values[index(step.out[i])] = made[i];
+    }
+  }
+  std::vector<tensor::Tensor> out;
+  for (ir::ValueId id : results) out.push_back(id == ir::kNoValue ? tensor::Tensor() : values[index(id)]);
+  return out;
+}
+
 }  // namespace
 
 std::vector<tensor::Tensor> evaluate(const ir::OpDef& op, const ir::Attrs& attrs,
@@ -72,6 +99,7 @@ std::vector<tensor::Tensor> evaluate(const ir::OpDef& op, const ir::Attrs& attrs
   }
   std::vector<std::string> reasons;
   const ir::Kernel* kernel = choose_kernel(op, node, tensor::DeviceKind::cpu, &reasons);
+  if (kernel == nullptr && op.schema.expand) return evaluate_expansion(op, attrs, in, out_count, pool);
   if (kernel == nullptr) {
     std::string all;
     for (const std::string& r : reasons) all += "; " + r;

@@ -6,8 +6,8 @@
 
 namespace trireme::passes {
 
-/// Rewrites 2-D f32 convolutions with constant weights, and 2-D pools, as transpose -> channels-last op ->
-/// transpose. sink_transposes then cancels what stands between two of them.
+/// Rewrites 2-D f32 convolutions with weights of known extents, and 2-D pools, as transpose -> channels-last
+/// op -> transpose. sink_transposes then cancels what stands between two of them.
 size_t use_channels_last(ir::Graph& graph);
 
 /// Moves transposes from channels-last below elementwise ops, concatenations, pads and reductions, where they

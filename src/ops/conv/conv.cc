@@ -1,5 +1,6 @@
 // conv, conv_integer, qlinear_conv, conv_transpose, deform_conv in ONNX layout [n, c, spatial...]: types and
 // cost.
+#include "ops/conv/conv_grad.h"
 #include "ops/conv/transpose_window.h"
 #include "ops/conv/window.h"
 #include "ops/table.h"
@@ -33,6 +34,7 @@ ir::OpSchema conv_schema() {
                     {n.in[0].dtype, infer_conv_shape(n.attrs, n.in[0].shape, n.in[1].shape)}};
               },
           .cost = [](const ir::NodeView& n) { return conv_cost(n, 1); },
+          .grad = rule(conv_gradients),
           .onnx = "Conv"};
 }
 
@@ -94,6 +96,7 @@ ir::OpSchema conv_transpose_schema() {
                 cost.flop = 2 * taps * static_cast<double>(n.in[0].shape.elements().value_or(0));
                 return cost;
               },
+          .grad = rule(conv_transpose_gradients),
           .onnx = "ConvTranspose"};
 }
 

@@ -1,6 +1,6 @@
-// conv_nhwc: 2-D convolution over channels-last activations with constant weights, bias, residual and
+// conv_nhwc: 2-D convolution over channels-last activations with bias, residual and
 // activation.
-#include "ops/conv/window.h"
+#include "ops/conv/conv_grad.h"
 #include "ops/dense/activation.h"
 #include "ops/table.h"
 
@@ -58,14 +58,15 @@ ir::OpSchema conv_nhwc_schema() {
   attrs.push_back({"input_layout", "string", "nhwc, or nchw: the first layer reads the model's own layout"});
   return {.name = "conv_nhwc",
           .doc =
-              "y = activation(conv(x, w) + bias + residual); x [n,h,w,c], constant w [oc,c/group,kh,kw], "
+              "y = activation(conv(x, w) + bias + residual); x [n,h,w,c], w [oc,c/group,kh,kw], "
               "y and residual [n,oh,ow,oc]",
           .min_in = 2,
           .max_in = 4,
           .attrs = std::move(attrs),
           .infer = infer,
           .expand = expand,
-          .cost = cost};
+          .cost = cost,
+          .grad = rule(conv_nhwc_gradients)};
 }
 
 }  // namespace trireme::ops

@@ -16,5 +16,8 @@ std::vector<ir::Kernel> global_lp_pool_cpu_kernels();
 std::vector<ir::Kernel> max_unpool_cpu_kernels();
 std::vector<ir::Kernel> max_roi_pool_cpu_kernels();
 std::vector<ir::Kernel> roi_align_cpu_kernels();
+std::vector<ir::Kernel> max_pool_grad_cpu_kernels();
+std::vector<ir::Kernel> average_pool_grad_cpu_kernels();
+std::vector<ir::Kernel> roi_align_grad_cpu_kernels();
 
 }  // namespace trireme::ops

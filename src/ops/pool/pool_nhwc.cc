@@ -1,5 +1,6 @@
 // max_pool_nhwc, average_pool_nhwc, global_average_pool_nhwc: 2-D pooling over channels-last activations.
 #include "ops/conv/window.h"
+#include "ops/pool/pool_grad.h"
 #include "ops/table.h"
 
 namespace trireme::ops {
@@ -21,13 +22,14 @@ std::vector<tensor::TensorType> infer_global(const ir::NodeView& n) {
   return {{n.in[0].dtype, Shape({x[0], 1, 1, x[3]})}};
 }
 
-/// As plain nodes: to channels-first, the ONNX op, back.
+/// As plain nodes: to channels-first, the op in ONNX layout, back.
 ir::ExpandFn expand_to(std::string op) {
   return [op](ir::Graph& graph, const ir::Node& node) {
     const ir::OpDef& transpose = table().need("transpose");
-    const ir::ValueId x =
-        graph.add1(transpose, {node.in[0]}, {{"perm", std::vector<int64_t>{0, 3, 1, 2}}}, node.from);
-    const ir::ValueId y = graph.add1(table().need(op), {x}, node.attrs, node.from);
+    std::vector<ir::ValueId> first;
+    for (ir::ValueId x : node.in)
+      first.push_back(graph.add1(transpose, {x}, {{"perm", std::vector<int64_t>{0, 3, 1, 2}}}, node.from));
+    const ir::ValueId y = graph.add1(table().need(op), std::move(first), node.attrs, node.from);
     return std::vector{graph.add1(transpose, {y}, {{"perm", std::vector<int64_t>{0, 2, 3, 1}}}, node.from)};
   };
 }
@@ -39,6 +41,15 @@ ir::Cost window_cost(const ir::NodeView& n) {
           .bytes = static_cast<double>(tensor::bytes_of(n.in[0]) + tensor::bytes_of(n.out[0]))};
 }
 
+ir::Cost grad_cost(const ir::NodeView& n, size_t dy) {
+  ir::Cost cost;
+  for (const tensor::TensorType& t : n.in) cost.bytes += static_cast<double>(tensor::bytes_of(t));
+  cost.bytes += static_cast<double>(tensor::bytes_of(n.out[0]));
+  cost.flop = static_cast<double>(n.in[dy].shape.elements().value_or(0));
+  for (int64_t k : n.attrs.get_ints("kernel_shape")) cost.flop *= static_cast<double>(k);
+  return cost;
+}
+
 }  // namespace
 
 ir::OpSchema max_pool_nhwc_schema() {
@@ -47,7 +58,8 @@ ir::OpSchema max_pool_nhwc_schema() {
           .attrs = window_attrs(),
           .infer = infer_window,
           .expand = expand_to("max_pool"),
-          .cost = window_cost};
+          .cost = window_cost,
+          .grad = rule(max_pool_nhwc_gradients)};
 }
 
 ir::OpSchema average_pool_nhwc_schema() {
@@ -58,7 +70,40 @@ ir::OpSchema average_pool_nhwc_schema() {
           .attrs = std::move(attrs),
           .infer = infer_window,
           .expand = expand_to("average_pool"),
-          .cost = window_cost};
+          .cost = window_cost,
+          .grad = rule(average_pool_nhwc_gradients)};
+}
+
+ir::OpSchema max_pool_nhwc_grad_schema() {
+  return {.name = "max_pool_nhwc_grad",
+          .doc = "gradient of max_pool_nhwc: dy of each window goes to its first maximum; x, dy -> dx like x",
+          .min_in = 2,
+          .max_in = 2,
+          .attrs = window_attrs(),
+          .infer = [](const ir::NodeView& n) { return std::vector<tensor::TensorType>{n.in[0]}; },
+          .expand = expand_to("max_pool_grad"),
+          .cost = [](const ir::NodeView& n) { return grad_cost(n, 1); },
+          .why_no_grad = "a gradient itself: second derivatives are not taken"};
+}
+
+ir::OpSchema average_pool_nhwc_grad_schema() {
+  std::vector<ir::AttrSpec> attrs = window_attrs();
+  attrs.push_back({"count_include_pad", "int", "padding counts in the divisor"});
+  attrs.push_back({"in_shape", "ints", "height and width of x"});
+  return {.name = "average_pool_nhwc_grad",
+          .doc = "gradient of average_pool_nhwc: every window spreads its share of dy; dy -> dx [n,h,w,c]",
+          .attrs = std::move(attrs),
+          .infer =
+              [](const ir::NodeView& n) {
+                const std::vector<int64_t> in = n.attrs.get_ints("in_shape");
+                base::require(in.size() == 2 && n.in[0].shape.rank() == 4, "average_pool_nhwc_grad of ",
+                              n.in[0].shape.to_string());
+                return std::vector<tensor::TensorType>{
+                    {n.in[0].dtype, Shape({n.in[0].shape[0], Dim(in[0]), Dim(in[1]), n.in[0].shape[3]})}};
+              },
+          .expand = expand_to("average_pool_grad"),
+          .cost = [](const ir::NodeView& n) { return grad_cost(n, 0); },
+          .why_no_grad = "a gradient itself: second derivatives are not taken"};
 }
 
 ir::OpSchema global_average_pool_nhwc_schema() {
@@ -66,11 +111,13 @@ ir::OpSchema global_average_pool_nhwc_schema() {
           .doc = "mean over height and width, x [n,h,w,c] -> [n,1,1,c]",
           .infer = infer_global,
           .expand = expand_to("global_average_pool"),
-          .cost = [](const ir::NodeView& n) {
-            return ir::Cost{
-                .flop = static_cast<double>(n.in[0].shape.elements().value_or(0)),
-                .bytes = static_cast<double>(tensor::bytes_of(n.in[0]) + tensor::bytes_of(n.out[0]))};
-          }};
+          .cost =
+              [](const ir::NodeView& n) {
+                return ir::Cost{
+                    .flop = static_cast<double>(n.in[0].shape.elements().value_or(0)),
+                    .bytes = static_cast<double>(tensor::bytes_of(n.in[0]) + tensor::bytes_of(n.out[0]))};
+              },
+          .grad = rule(global_average_pool_gradients)};
 }
 
 }  // namespace trireme::ops

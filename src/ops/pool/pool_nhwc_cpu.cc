@@ -80,6 +80,8 @@ std::vector<ir::Kernel> max_pool_nhwc_cpu_kernels() {
 std::vector<ir::Kernel> average_pool_nhwc_cpu_kernels() {
   return {{.name = "channel_vectors", .refuse = refuse, .prepare = prepare_average}};
 }
+std::vector<ir::Kernel> max_pool_nhwc_grad_cpu_kernels() { return {}; }
+std::vector<ir::Kernel> average_pool_nhwc_grad_cpu_kernels() { return {}; }
 std::vector<ir::Kernel> global_average_pool_nhwc_cpu_kernels() {
   return {{.name = "channel_vectors", .refuse = refuse, .prepare = prepare_global}};
 }

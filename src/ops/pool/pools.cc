@@ -1,5 +1,6 @@
 // Pooling in ONNX layout [n, c, spatial...]: max, average and Lp windows, and the same over whole planes.
 #include "ops/conv/window.h"
+#include "ops/pool/pool_grad.h"
 #include "ops/pool/pool_kernels.h"
 #include "ops/table.h"
 
@@ -54,20 +55,23 @@ std::vector<ir::AttrSpec> with(std::vector<ir::AttrSpec> attrs, std::vector<ir::
   return attrs;
 }
 
-ir::OpSchema windowed(std::string name, std::string doc, std::string onnx, std::vector<ir::AttrSpec> more) {
+ir::OpSchema windowed(std::string name, std::string doc, std::string onnx, std::vector<ir::AttrSpec> more,
+                      PoolRule grad) {
   return {.name = std::move(name),
           .doc = std::move(doc),
           .attrs = with(window_attrs(), std::move(more)),
           .infer = infer_pool,
           .cost = pool_cost,
+          .grad = rule(grad),
           .onnx = std::move(onnx)};
 }
 
-ir::OpSchema global(std::string name, std::string doc, std::string onnx) {
+ir::OpSchema global(std::string name, std::string doc, std::string onnx, PoolRule grad) {
   return {.name = std::move(name),
           .doc = std::move(doc),
           .infer = infer_global,
           .cost = global_cost,
+          .grad = rule(grad),
           .onnx = std::move(onnx)};
 }
 
@@ -103,6 +107,7 @@ ir::OpSchema max_unpool() {
                     {"strides", "ints", "its strides, default 1"},
                     {"pads", "ints", "its padding, default 0"}},
           .infer = infer_unpool,
+          .grad = rule(max_unpool_gradients),
           .onnx = "MaxUnpool"};
 }
 
@@ -128,6 +133,7 @@ ir::OpSchema max_roi_pool() {
                 base::require(cells.size() == 2, "max_roi_pool needs pooled_shape of two entries");
                 return infer_roi(n, cells[0], cells[1]);
               },
+          .why_no_grad = "regions rounded to whole pixels: train with roi_align, which replaced it",
           .onnx = "MaxRoiPool"};
 }
 
@@ -146,6 +152,7 @@ ir::OpSchema roi_align() {
               [](const ir::NodeView& n) {
                 return infer_roi(n, n.attrs.get_int("output_height", 1), n.attrs.get_int("output_width", 1));
               },
+          .grad = rule(roi_align_gradients),
           .onnx = "RoiAlign"};
 }
 
@@ -154,24 +161,29 @@ ir::OpSchema roi_align() {
 std::vector<ir::OpDef> pools_ops() {
   ir::OpSchema max =
       windowed("max_pool", "maximum over each window; optional second result: index of the maximum",
-               "MaxPool", {{"storage_order", "int", "1: indices count down columns"}});
+               "MaxPool", {{"storage_order", "int", "1: indices count down columns"}}, max_pool_gradients);
   max.max_out = 2;
   return {
       {std::move(max), max_pool_cpu_kernels()},
       {windowed("average_pool", "mean over each window", "AveragePool",
-                {{"count_include_pad", "int", "padding counts as zeros in the mean"}}),
+                {{"count_include_pad", "int", "padding counts as zeros in the mean"}}, average_pool_gradients),
        average_pool_cpu_kernels()},
-      {windowed("lp_pool", "p-norm of each window", "LpPool", {{"p", "int", "order of the norm, default 2"}}),
+      {windowed("lp_pool", "p-norm of each window", "LpPool", {{"p", "int", "order of the norm, default 2"}},
+                lp_pool_gradients),
        lp_pool_cpu_kernels()},
-      {global("global_average_pool", "mean over all spatial axes", "GlobalAveragePool"),
+      {global("global_average_pool", "mean over all spatial axes", "GlobalAveragePool",
+              global_average_pool_gradients),
        global_average_pool_cpu_kernels()},
-      {global("global_max_pool", "maximum over all spatial axes", "GlobalMaxPool"),
+      {global("global_max_pool", "maximum over all spatial axes", "GlobalMaxPool", global_max_pool_gradients),
        global_max_pool_cpu_kernels()},
-      {global("global_lp_pool", "p-norm over all spatial axes", "GlobalLpPool"),
+      {global("global_lp_pool", "p-norm over all spatial axes", "GlobalLpPool", global_lp_pool_gradients),
        global_lp_pool_cpu_kernels()},
       {max_unpool(), max_unpool_cpu_kernels()},
       {max_roi_pool(), max_roi_pool_cpu_kernels()},
       {roi_align(), roi_align_cpu_kernels()},
+      {max_pool_grad(), max_pool_grad_cpu_kernels()},
+      {average_pool_grad(), average_pool_grad_cpu_kernels()},
+      {roi_align_grad(), roi_align_grad_cpu_kernels()},
   };
 }
 

@@ -7,72 +7,13 @@
 #include "ops/conv/window.h"
 #include "ops/kernel_forms.h"
 #include "ops/pool/pool_kernels.h"
+#include "ops/pool/pool_walk.h"
 
 namespace trireme::ops {
 namespace {
 
 using tensor::Dims;
 using tensor::DType;
-
-struct PoolPlan {
-  Window window;
-  int64_t planes = 0;
-  bool include_pad = false;   // average: padding counts in the divisor
-  bool column_major = false;  // indices of max_pool
-  int64_t p = 2;              // order of the Lp norm
-};
-
-PoolPlan plan_pool(const ir::NodeView& node) {
-  const Dims x = node.in_dims(0);
-  return {.window = make_window(node.attrs, {}, {x.begin() + 2, x.end()}),
-          .planes = x[0] * x[1],
-          .include_pad = node.attrs.get_int("count_include_pad", 0) != 0,
-          .column_major = node.attrs.get_int("storage_order", 0) != 0,
-          .p = node.attrs.get_int("p", 2)};
-}
-
-/// Taps of one axis that read inside the input when the result index is o: [first, last).
-TapRange taps_inside(const WindowAxis& a, int64_t o) {
-  const int64_t start = o * a.stride - a.pad_begin;
-  const int64_t first = start >= 0 ? 0 : (-start + a.dilation - 1) / a.dilation;
-  const int64_t last = std::min(a.kernel, start >= a.in ? 0 : (a.in - start + a.dilation - 1) / a.dilation);
-  return {std::min(first, std::max<int64_t>(last, 0)), std::max<int64_t>(last, 0)};
-}
-
-/// Taps of one axis inside the padded input; a window of ceil_mode may reach beyond it.
-int64_t padded_taps(const WindowAxis& a, int64_t o) {
-  const int64_t start = o * a.stride - a.pad_begin, end = a.in + a.pad_end;
-  return std::min(a.kernel, (end - start + a.dilation - 1) / a.dilation);
-}
-
-/// Calls visit(plane offset) for every input point of the window at result (d, h, w).
-template <class F>
-void for_window(const Window& win, const std::array<int64_t, 3>& o, F&& visit) {
-  const TapRange td = taps_inside(win[0], o[0]), th = taps_inside(win[1], o[1]),
-                 tw = taps_inside(win[2], o[2]);
-  for (int64_t kd = td.first; kd < td.last; ++kd) {
-    const int64_t d = o[0] * win[0].stride - win[0].pad_begin + kd * win[0].dilation;
-    for (int64_t kh = th.first; kh < th.last; ++kh) {
-      const int64_t h = o[1] * win[1].stride - win[1].pad_begin + kh * win[1].dilation;
-      for (int64_t kw = tw.first; kw < tw.last; ++kw) {
-        const int64_t w = o[2] * win[2].stride - win[2].pad_begin + kw * win[2].dilation;
-        visit((d * win[1].in + h) * win[2].in + w);
-      }
-    }
-  }
-}
-
-/// Calls point(result offset, result index) for every point of a result plane.
-template <class F>
-void for_points(const Window& win, F&& point) {
-  std::array<int64_t, 3> o{};
-  int64_t at = 0;
-  for (o[0] = 0; o[0] < win[0].out; ++o[0]) {
-    for (o[1] = 0; o[1] < win[1].out; ++o[1]) {
-      for (o[2] = 0; o[2] < win[2].out; ++o[2]) point(at++, o);
-    }
-  }
-}
 
 /// Flat index of the maximum as ONNX counts it: over all planes, by rows or (storage_order 1) by columns.
 int64_t stored_index(const Window& win, int64_t plane, int64_t offset, bool column_major) {
@@ -85,16 +26,10 @@ int64_t stored_index(const Window& win, int64_t plane, int64_t offset, bool colu
 template <class T>
 void max_plane(const PoolPlan& p, const T* x, T* y, int64_t* indices, int64_t plane) {
   for_points(p.window, [&](int64_t at, const std::array<int64_t, 3>& o) {
-    T best = std::numeric_limits<T>::has_infinity ? -std::numeric_limits<T>::infinity()
-                                                  : std::numeric_limits<T>::lowest();
-    int64_t where = -1;
-    for_window(p.window, o, [&](int64_t i) {
-      if (where < 0 || x[i] > best || x[i] != x[i]) {
-        best = x[i];
-        where = i;
-      }
-    });
-    y[at] = best;
+    const int64_t where = first_maximum(p.window, o, x);
+    constexpr T kLowest = std::numeric_limits<T>::has_infinity ? -std::numeric_limits<T>::infinity()
+                                                               : std::numeric_limits<T>::lowest();
+    y[at] = where < 0 ? kLowest : x[where];
     if (indices != nullptr)
       indices[at] = stored_index(p.window, plane, std::max<int64_t>(where, 0), p.column_major);
   });
@@ -204,7 +139,65 @@ PrepareFn by_whole_plane(ReduceFn reduce) {
   };
 }
 
+template <class T>
+ir::BoundKernel bind_max_grad(const ir::NodeView& node) {
+  const PoolPlan plan = plan_pool(node);
+  return {[plan](const ir::RunArgs& args) {
+    cpu::pool_of(args.stream).run(plan.planes, [&](int64_t i) {
+      const T* x = in_ptr<T>(args, 0) + i * plan.window.in_points();
+      const T* dy = in_ptr<T>(args, 1) + i * plan.window.out_points();
+      T* dx = out_ptr<T>(args, 0) + i * plan.window.in_points();
+      std::fill_n(dx, plan.window.in_points(), T(0));
+      for_points(plan.window, [&](int64_t at, const std::array<int64_t, 3>& o) {
+        const int64_t where = first_maximum(plan.window, o, x);
+        if (where >= 0) dx[where] += dy[at];
+      });
+    });
+  }};
+}
+
+ir::BoundKernel prepare_max_grad(const ir::KernelInit& init) {
+  return visit_float(init.node.in[0].dtype, [&](auto t) { return bind_max_grad<decltype(t)>(init.node); });
+}
+
+/// Every result spreads dy over its window, divided as the forward mean was (`sum`: undivided).
+template <class T>
+void average_grad_plane(const PoolPlan& p, bool sum, const T* dy, T* dx) {
+  std::fill_n(dx, p.window.in_points(), T(0));
+  for_points(p.window, [&](int64_t at, const std::array<int64_t, 3>& o) {
+    int64_t count = 0;
+    for_window(p.window, o, [&](int64_t) { ++count; });
+    if (p.include_pad) {
+      count =
+          padded_taps(p.window[0], o[0]) * padded_taps(p.window[1], o[1]) * padded_taps(p.window[2], o[2]);
+    }
+    const T share = sum || count == 0 ? dy[at] : dy[at] / static_cast<T>(count);
+    for_window(p.window, o, [&](int64_t i) { dx[i] += share; });
+  });
+}
+
+ir::BoundKernel prepare_average_grad(const ir::KernelInit& init) {
+  const ir::Attrs& attrs = init.node.attrs;
+  const Dims x = init.node.out_dims(0);
+  PoolPlan plan{.window = make_window(attrs, {}, {x.begin() + 2, x.end()}), .planes = x[0] * x[1]};
+  plan.include_pad = attrs.get_int("count_include_pad", 0) != 0;
+  const bool sum = attrs.get_int("sum", 0) != 0;
+  return visit_float(init.node.in[0].dtype, [&](auto t) {
+    using T = decltype(t);
+    return ir::BoundKernel{[plan, sum](const ir::RunArgs& args) {
+      cpu::pool_of(args.stream).run(plan.planes, [&](int64_t i) {
+        average_grad_plane<T>(plan, sum, in_ptr<T>(args, 0) + i * plan.window.out_points(),
+                              out_ptr<T>(args, 0) + i * plan.window.in_points());
+      });
+    }};
+  });
+}
+
 }  // namespace
+
+std::vector<ir::Kernel> max_pool_grad_cpu_kernels() { return float_reference(prepare_max_grad); }
+
+std::vector<ir::Kernel> average_pool_grad_cpu_kernels() { return float_reference(prepare_average_grad); }
 
 std::vector<ir::Kernel> max_pool_cpu_kernels() {
   const ir::Kernel plain{.name = "reference", .refuse = refuse_max, .prepare = prepare_max};

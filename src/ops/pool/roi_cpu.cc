@@ -180,8 +180,57 @@ void align_region(const RoiPlan& p, const T* x, const T* roi, int64_t image, T* 
   }
 }
 
-RoiPlan plan_roi(const ir::NodeView& node) {
-  const Dims x = node.in_dims(0), y = node.out_dims(0);
+/// Where sample (a, b) of cell (i, j) lies.
+Corners sample_of(const RoiPlan& p, const RoiGrid& g, std::array<int64_t, 2> cell, std::array<int64_t, 2> at) {
+  const auto [i, j] = cell;
+  const auto [a, b] = at;
+  return corners_of(p, g.y0 + double(i) * g.cell_h + (double(a) + 0.5) * g.cell_h / double(g.samples_h),
+                    g.x0 + double(j) * g.cell_w + (double(b) + 0.5) * g.cell_w / double(g.samples_w));
+}
+
+/// Adds dy of one cell to the corners it was sampled from: to all by weight, or to the one that was largest.
+template <class T>
+void align_cell_grad(const RoiPlan& p, const RoiGrid& g, std::array<int64_t, 2> cell, const T* plane, T dy,
+                     T* dx) {
+  const double share = double(dy) / double(std::max<int64_t>(g.samples_h * g.samples_w, 1));
+  double best = 0, best_weight = 0;
+  int64_t best_at = -1;
+  for (int64_t a = 0; a < g.samples_h; ++a) {
+    for (int64_t b = 0; b < g.samples_w; ++b) {
+      const Corners c = sample_of(p, g, cell, {a, b});
+      for (int k = 0; k < 4; ++k) {
+        const double term = c.weight[k] * double(plane[c.at[k]]);
+        if (!p.maximum) dx[c.at[k]] += static_cast<T>(share * c.weight[k]);
+        if (best_at < 0 || term > best) {
+          best = term;
+          best_at = c.at[k];
+          best_weight = c.weight[k];
+        }
+      }
+    }
+  }
+  if (p.maximum && best_at >= 0) dx[best_at] += static_cast<T>(double(dy) * best_weight);
+}
+
+/// All regions of one (image, channel) plane, in order.
+template <class T>
+void align_plane_grad(const RoiPlan& p, const ir::RunArgs& args, int64_t plane, T* dx) {
+  const int64_t image = plane / p.channels, c = plane % p.channels, size = p.height * p.width;
+  std::fill_n(dx, size, T(0));
+  for (int64_t r = 0; r < p.regions; ++r) {
+    if (std::clamp<int64_t>(in_ptr<int64_t>(args, 2)[r], 0, p.batch - 1) != image) continue;
+    const RoiGrid g = grid_of(p, in_ptr<T>(args, 1) + r * 4);
+    const T* dy = in_ptr<T>(args, 3) + (r * p.channels + c) * p.out_h * p.out_w;
+    for (int64_t i = 0; i < p.out_h; ++i) {
+      for (int64_t j = 0; j < p.out_w; ++j) {
+        align_cell_grad<T>(p, g, {i, j}, in_ptr<T>(args, 0) + plane * size, *dy++, dx);
+      }
+    }
+  }
+}
+
+RoiPlan plan_roi(const ir::NodeView& node, const Dims& y) {
+  const Dims x = node.in_dims(0);
   RoiPlan p{.batch = x[0],
             .channels = x[1],
             .height = x[2],
@@ -199,7 +248,7 @@ RoiPlan plan_roi(const ir::NodeView& node) {
 }
 
 ir::BoundKernel prepare_max_roi(const ir::KernelInit& init) {
-  const RoiPlan plan = plan_roi(init.node);
+  const RoiPlan plan = plan_roi(init.node, init.node.out_dims(0));
   base::require(init.node.in_dims(1)[1] == 5, "max_roi_pool regions have 5 columns, got ",
                 init.node.in_dims(1)[1]);
   return visit_float(init.node.in[0].dtype, [&](auto t) {
@@ -214,7 +263,7 @@ ir::BoundKernel prepare_max_roi(const ir::KernelInit& init) {
 }
 
 ir::BoundKernel prepare_roi_align(const ir::KernelInit& init) {
-  const RoiPlan plan = plan_roi(init.node);
+  const RoiPlan plan = plan_roi(init.node, init.node.out_dims(0));
   base::require(init.node.in_dims(1)[1] == 4, "roi_align regions have 4 columns, got ",
                 init.node.in_dims(1)[1]);
   return visit_float(init.node.in[0].dtype, [&](auto t) {
@@ -230,8 +279,21 @@ ir::BoundKernel prepare_roi_align(const ir::KernelInit& init) {
   });
 }
 
+ir::BoundKernel prepare_roi_align_grad(const ir::KernelInit& init) {
+  const RoiPlan plan = plan_roi(init.node, init.node.in_dims(3));
+  return visit_float(init.node.in[0].dtype, [&](auto t) {
+    using T = decltype(t);
+    return ir::BoundKernel{[plan](const ir::RunArgs& args) {
+      cpu::pool_of(args.stream).run(plan.batch * plan.channels, [&](int64_t plane) {
+        align_plane_grad<T>(plan, args, plane, out_ptr<T>(args, 0) + plane * plan.height * plan.width);
+      });
+    }};
+  });
+}
+
 }  // namespace
 
+std::vector<ir::Kernel> roi_align_grad_cpu_kernels() { return float_reference(prepare_roi_align_grad); }
 std::vector<ir::Kernel> max_unpool_cpu_kernels() { return float_reference(prepare_unpool); }
 std::vector<ir::Kernel> max_roi_pool_cpu_kernels() { return float_reference(prepare_max_roi); }
 std::vector<ir::Kernel> roi_align_cpu_kernels() { return float_reference(prepare_roi_align); }

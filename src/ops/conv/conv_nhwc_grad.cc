@@ -1,0 +1,161 @@
+// The gradients of conv_nhwc: towards x and towards the weights, and the rule that adds them.
+#include "ops/conv/conv_grad.h"
+#include "ops/dense/activation.h"
+#include "ops/table.h"
+
+namespace trireme::ops {
+
+using tensor::Dim;
+using tensor::Dims;
+using tensor::Shape;
+
+namespace {
+
+const std::vector<int64_t> kToLast{0, 2, 3, 1};
+const std::vector<int64_t> kToFirst{0, 3, 1, 2};
+
+bool reads_nchw(const ir::Attrs& attrs) { return attrs.get_string("input_layout", "nhwc") == "nchw"; }
+
+std::vector<ir::AttrSpec> grad_attrs(std::vector<ir::AttrSpec> more) {
+  std::vector<ir::AttrSpec> attrs = window_attrs();
+  attrs.push_back({"group", "int", "channels fall into this many independent groups"});
+  attrs.insert(attrs.end(), more.begin(), more.end());
+  return attrs;
+}
+
+std::vector<tensor::TensorType> infer_x(const ir::NodeView& n) {
+  const std::vector<int64_t> in = n.attrs.get_ints("in_shape");
+  const Shape &dy = n.in[0].shape, &w = n.in[1].shape;
+  base::require(in.size() == 2 && dy.rank() == 4 && w.rank() == 4, "conv_nhwc_grad_x of ", dy.to_string(),
+                " and ", w.to_string());
+  return {{n.in[0].dtype,
+           Shape({dy[0], Dim(in[0]), Dim(in[1]), Dim(w[1].value() * n.attrs.get_int("group", 1))})}};
+}
+
+std::vector<tensor::TensorType> infer_w(const ir::NodeView& n) {
+  const std::vector<int64_t> kernel = n.attrs.get_ints("kernel_shape");
+  const Shape &x = n.in[0].shape, &dy = n.in[1].shape;
+  const int64_t group = n.attrs.get_int("group", 1);
+  base::require(kernel.size() == 2 && x.rank() == 4 && dy.rank() == 4, "conv_nhwc_grad_w of ",
+                x.to_string(), " and ", dy.to_string());
+  const int64_t channels = x[reads_nchw(n.attrs) ? 1 : 3].value();
+  base::require(group >= 1 && channels % group == 0, "conv_nhwc_grad_w: ", channels, " channels in ", group,
+                " groups");
+  return {{n.in[0].dtype, Shape({dy[3], Dim(channels / group), Dim(kernel[0]), Dim(kernel[1])})}};
+}
+
+ValueId transposed(ir::Graph& graph, ValueId x, const std::vector<int64_t>& perm, const std::string& from) {
+  return graph.add1(table().need("transpose"), {x}, {{"perm", perm}}, from);
+}
+
+std::vector<ValueId> expand_x(ir::Graph& graph, const ir::Node& node) {
+  const Dims w = graph.type(node.in[1]).shape.to_dims();
+  const Window window = make_window(node.attrs, {w[2], w[3]}, node.attrs.get_ints("in_shape"));
+  const ValueId dy = transposed(graph, node.in[0], kToFirst, node.from);
+  const ValueId dx =
+      graph.add1(table().need("conv_transpose"), {dy, node.in[1]},
+                 explicit_window(window, 2, node.attrs.get_int("group", 1), /*exact=*/true), node.from);
+  return {transposed(graph, dx, kToLast, node.from)};
+}
+
+std::vector<ValueId> expand_w(ir::Graph& graph, const ir::Node& node) {
+  ir::Attrs attrs = node.attrs;
+  attrs.erase("input_layout");
+  const ValueId x =
+      reads_nchw(node.attrs) ? node.in[0] : transposed(graph, node.in[0], kToFirst, node.from);
+  const ValueId dy = transposed(graph, node.in[1], kToFirst, node.from);
+  return {graph.add1(table().need("conv_grad_w"), {x, dy}, attrs, node.from)};
+}
+
+/// Gradients where nothing follows the sum but bias and residual; dy is the gradient of that sum.
+Gradients linear_gradients(GradBuilder& g, ValueId dy) {
+  const bool nchw = reads_nchw(g.attrs());
+  const Dims x = g.dims(g.in(0)), w = g.dims(g.in(1));
+  const Dims spatial = nchw ? Dims{x[2], x[3]} : Dims{x[1], x[2]};
+  const Window window = make_window(g.attrs(), {w[2], w[3]}, spatial);
+  const ir::Attrs attrs = explicit_window(window, 2, g.attrs().get_int("group", 1), /*exact=*/false);
+  Gradients out = g.none();
+  ir::Attrs to_x = attrs;
+  to_x.set("in_shape", std::vector<int64_t>(spatial.begin(), spatial.end()));
+  const ValueId dx = g.op("conv_nhwc_grad_x", {dy, g.in(1)}, to_x);
+  out[0] = nchw ? g.transpose(dx, kToFirst) : dx;
+  ir::Attrs to_w = attrs;
+  to_w.set("kernel_shape", std::vector<int64_t>{w[2], w[3]});
+  if (nchw) to_w.set("input_layout", std::string("nchw"));
+  out[1] = g.op("conv_nhwc_grad_w", {g.in(0), dy}, to_w);
+  if (g.has(2)) out[2] = g.reduce_sum(dy, {0, 1, 2}, false);
+  return out;
+}
+
+/// Computes the sum before the activation once more and walks back through the activation's plain nodes.
+Gradients recomputed_gradients(GradBuilder& g, const ActivationSpec& activation) {
+  ir::Attrs plain = g.attrs();
+  for (const ir::AttrSpec& a : activation_attrs()) plain.erase(a.name);
+  std::vector<ValueId> operands{g.in(0), g.in(1)};
+  if (g.has(2)) operands.push_back(g.in(2));
+  const ValueId sum = g.op("conv_nhwc", operands, plain);
+  ir::Graph& graph = g.graph();
+  const size_t first = graph.nodes().size();
+  const ValueId y = expand_finish(graph, sum, g.in(3), activation);
+  std::vector<char> wanted(graph.values().size(), 0);
+  wanted[index(sum)] = 1;
+  if (g.has(3)) wanted[index(g.in(3))] = 1;
+  std::vector<ValueId> grads(graph.values().size(), ir::kNoValue);
+  grads[index(y)] = g.grad();
+  backpropagate(graph, first, wanted, grads);
+  Gradients out = linear_gradients(g, grads[index(sum)]);
+  if (g.has(3)) out[3] = grads[index(g.in(3))];
+  return out;
+}
+
+}  // namespace
+
+Gradients conv_nhwc_gradients(GradBuilder& g) {
+  const ActivationSpec activation = activation_of(g.attrs());
+  const bool none = activation.kind == ActivationKind::none;
+  const bool relu = activation.kind == ActivationKind::relu && !(g.has(3) && activation.before_residual);
+  if (!none && !relu) return recomputed_gradients(g, activation);
+  ValueId dy = g.grad();
+  if (relu) {
+    // The result tells where the sum was above zero.
+    const ValueId passes = g.op("greater", {g.out(), g.scalar(0, g.out())});
+    dy = g.op("where", {passes, dy, g.scalar(0, dy)});
+  }
+  Gradients out = linear_gradients(g, dy);
+  if (g.has(3)) out[3] = dy;
+  return out;
+}
+
+ir::OpSchema conv_nhwc_grad_x_schema() {
+  return {.name = "conv_nhwc_grad_x",
+          .doc = "gradient of conv_nhwc towards x; dy [n,oh,ow,oc], w [oc,c/group,kh,kw] -> dx [n,h,w,c]",
+          .min_in = 2,
+          .max_in = 2,
+          .attrs = grad_attrs({{"in_shape", "ints", "height and width of x"}}),
+          .infer = infer_x,
+          .expand = expand_x,
+          .cost =
+              [](const ir::NodeView& n) {
+                const Dims w = n.in_dims(1);
+                return conv_grad_cost(n, static_cast<double>(w[1] * w[2] * w[3]), 0);
+              },
+          .why_no_grad = "a gradient itself: second derivatives are not taken"};
+}
+
+ir::OpSchema conv_nhwc_grad_w_schema() {
+  return {.name = "conv_nhwc_grad_w",
+          .doc = "gradient of conv_nhwc towards w; x [n,h,w,c], dy [n,oh,ow,oc] -> dw [oc,c/group,kh,kw]",
+          .min_in = 2,
+          .max_in = 2,
+          .attrs = grad_attrs({{"input_layout", "string", "of x: nhwc, or nchw"}}),
+          .infer = infer_w,
+          .expand = expand_w,
+          .cost =
+              [](const ir::NodeView& n) {
+                const Dims w = n.out_dims(0);
+                return conv_grad_cost(n, static_cast<double>(w[1] * w[2] * w[3]), 1);
+              },
+          .why_no_grad = "a gradient itself: second derivatives are not taken"};
+}
+
+}  // namespace trireme::ops
