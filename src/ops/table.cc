@@ -59,8 +59,7 @@ std::vector<tensor::Tensor> evaluate_expansion(const ir::OpDef& op, const ir::At
                                                base::ThreadPool& pool) {
   ir::Graph graph;
   ir::Node node{.op = &op, .attrs = attrs, .in = {}, .out = {}, .from = op.schema.name};
-  for (const tensor::Tensor& t : in)
-    node.in.push_back(t.defined() ? graph.add_constant(t) : ir::kNoValue);
+  for (const tensor::Tensor& t : in) node.in.push_back(t.defined() ? graph.add_constant(t) : ir::kNoValue);
   node.out = graph.add(op, node.in, attrs, out_count, node.from);
   const size_t first = graph.nodes().size();
   const std::vector<ir::ValueId> results = op.schema.expand(graph, node);

@@ -10,7 +10,9 @@ using testing::expect_gradient;
 using testing::random_tensor;
 using Ints = std::vector<int64_t>;
 
-Tensor values(const tensor::Dims& dims, uint64_t seed) { return random_tensor(DType::f64, dims, -1, 1, seed); }
+Tensor values(const tensor::Dims& dims, uint64_t seed) {
+  return random_tensor(DType::f64, dims, -1, 1, seed);
+}
 
 struct Form {
   tensor::Dims x, w;  // x [n, c, spatial...], w [oc, c / group, kernel...]
@@ -22,8 +24,12 @@ std::vector<Form> forms() {
       {{2, 3, 5, 6}, {4, 3, 3, 3}, {{"pads", Ints{1, 1, 1, 1}}}},
       {{1, 2, 6, 7}, {3, 2, 3, 3}, {{"strides", Ints{2, 2}}, {"pads", Ints{1, 1, 1, 1}}}},
       {{2, 2, 5, 5}, {3, 2, 1, 1}, {{"strides", Ints{2, 2}}}},
-      {{1, 4, 6, 5}, {6, 2, 3, 2}, {{"group", int64_t{2}}, {"strides", Ints{3, 1}}, {"pads", Ints{0, 1, 2, 0}}}},
-      {{1, 3, 7, 8}, {3, 1, 3, 3}, {{"group", int64_t{3}}, {"dilations", Ints{2, 1}}, {"strides", Ints{1, 2}}}},
+      {{1, 4, 6, 5},
+       {6, 2, 3, 2},
+       {{"group", int64_t{2}}, {"strides", Ints{3, 1}}, {"pads", Ints{0, 1, 2, 0}}}},
+      {{1, 3, 7, 8},
+       {3, 1, 3, 3},
+       {{"group", int64_t{3}}, {"dilations", Ints{2, 1}}, {"strides", Ints{1, 2}}}},
       {{1, 2, 5, 6}, {2, 2, 2, 4}, {{"auto_pad", std::string("SAME_UPPER")}, {"strides", Ints{2, 2}}}},
   };
 }
@@ -32,9 +38,11 @@ tensor::Dims last(const tensor::Dims& d) { return {d[0], d[2], d[3], d[1]}; }
 
 TEST(ConvGrad, OnnxLayout) {
   for (const Form& f : forms()) {
-    expect_gradient({.op = "conv", .in = {values(f.x, 1), values(f.w, 2), values({f.w[0]}, 3)}, .attrs = f.attrs});
+    expect_gradient(
+        {.op = "conv", .in = {values(f.x, 1), values(f.w, 2), values({f.w[0]}, 3)}, .attrs = f.attrs});
   }
-  expect_gradient({.op = "conv", .in = {values({2, 2, 7}, 1), values({3, 2, 3}, 2)}, .attrs = {{"strides", Ints{2}}}});
+  expect_gradient(
+      {.op = "conv", .in = {values({2, 2, 7}, 1), values({3, 2, 3}, 2)}, .attrs = {{"strides", Ints{2}}}});
   expect_gradient({.op = "conv",
                    .in = {values({1, 2, 4, 3, 4}, 1), values({2, 2, 2, 2, 3}, 2)},
                    .attrs = {{"pads", Ints{1, 0, 1, 0, 0, 1}}}});
@@ -43,12 +51,16 @@ TEST(ConvGrad, OnnxLayout) {
 TEST(ConvGrad, Transposed) {
   const Tensor x = values({2, 4, 3, 4}, 1), w = values({4, 3, 3, 2}, 2), b = values({3}, 3);
   expect_gradient({.op = "conv_transpose", .in = {x, w, b}});
-  expect_gradient({.op = "conv_transpose",
-                   .in = {x, w, b},
-                   .attrs = {{"strides", Ints{2, 3}}, {"pads", Ints{1, 0, 0, 1}}, {"output_padding", Ints{1, 2}}}});
+  expect_gradient(
+      {.op = "conv_transpose",
+       .in = {x, w, b},
+       .attrs = {{"strides", Ints{2, 3}}, {"pads", Ints{1, 0, 0, 1}}, {"output_padding", Ints{1, 2}}}});
   expect_gradient({.op = "conv_transpose",
                    .in = {x, values({4, 2, 2, 2}, 2), values({4}, 3)},
-                   .attrs = {{"group", int64_t{2}}, {"dilations", Ints{2, 1}}, {"output_shape", Ints{6, 7}}, {"strides", Ints{2, 2}}}});
+                   .attrs = {{"group", int64_t{2}},
+                             {"dilations", Ints{2, 1}},
+                             {"output_shape", Ints{6, 7}},
+                             {"strides", Ints{2, 2}}}});
 }
 
 TEST(ConvGrad, ChannelsLast) {
@@ -61,7 +73,8 @@ TEST(ConvGrad, ChannelsLast) {
 
 TEST(ConvGrad, ChannelsLastEpilogues) {
   const Form f = forms()[0];
-  const Tensor x = values(last(f.x), 1), w = values(f.w, 2), b = values({f.w[0]}, 3), r = values({2, 5, 6, 4}, 4);
+  const Tensor x = values(last(f.x), 1), w = values(f.w, 2), b = values({f.w[0]}, 3),
+               r = values({2, 5, 6, 4}, 4);
   for (const char* act : {"none", "relu"}) {
     ir::Attrs attrs = f.attrs;
     attrs.set("activation", std::string(act));

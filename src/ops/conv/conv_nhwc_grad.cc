@@ -36,8 +36,8 @@ std::vector<tensor::TensorType> infer_w(const ir::NodeView& n) {
   const std::vector<int64_t> kernel = n.attrs.get_ints("kernel_shape");
   const Shape &x = n.in[0].shape, &dy = n.in[1].shape;
   const int64_t group = n.attrs.get_int("group", 1);
-  base::require(kernel.size() == 2 && x.rank() == 4 && dy.rank() == 4, "conv_nhwc_grad_w of ",
-                x.to_string(), " and ", dy.to_string());
+  base::require(kernel.size() == 2 && x.rank() == 4 && dy.rank() == 4, "conv_nhwc_grad_w of ", x.to_string(),
+                " and ", dy.to_string());
   const int64_t channels = x[reads_nchw(n.attrs) ? 1 : 3].value();
   base::require(group >= 1 && channels % group == 0, "conv_nhwc_grad_w: ", channels, " channels in ", group,
                 " groups");
@@ -61,8 +61,7 @@ std::vector<ValueId> expand_x(ir::Graph& graph, const ir::Node& node) {
 std::vector<ValueId> expand_w(ir::Graph& graph, const ir::Node& node) {
   ir::Attrs attrs = node.attrs;
   attrs.erase("input_layout");
-  const ValueId x =
-      reads_nchw(node.attrs) ? node.in[0] : transposed(graph, node.in[0], kToFirst, node.from);
+  const ValueId x = reads_nchw(node.attrs) ? node.in[0] : transposed(graph, node.in[0], kToFirst, node.from);
   const ValueId dy = transposed(graph, node.in[1], kToFirst, node.from);
   return {graph.add1(table().need("conv_grad_w"), {x, dy}, attrs, node.from)};
 }

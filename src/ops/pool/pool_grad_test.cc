@@ -85,11 +85,11 @@ TEST(PoolGrad, EqualValuesGiveAllToTheFirst) {
 TEST(PoolGrad, UnpoolAndRegions) {
   const Tensor x = random_tensor(DType::f64, {1, 2, 2, 2}, -1, 1);
   const Tensor at = Tensor::from<int64_t>({1, 2, 2, 2}, std::vector<int64_t>{0, 3, 8, 15, 16, 19, 24, 31});
-  expect_gradient({.op = "max_unpool",
-                   .in = {x, at},
-                   .attrs = {{"kernel_shape", Ints{2, 2}}, {"strides", Ints{2, 2}}}});
+  expect_gradient(
+      {.op = "max_unpool", .in = {x, at}, .attrs = {{"kernel_shape", Ints{2, 2}}, {"strides", Ints{2, 2}}}});
   const Tensor image = spread_tensor({2, 2, 6, 7});
-  const Tensor regions = Tensor::from<double>({3, 4}, std::vector<double>{0.3, 0.2, 4.9, 5.1, 1, 2, 6, 4, 2, 1, 3, 3});
+  const Tensor regions =
+      Tensor::from<double>({3, 4}, std::vector<double>{0.3, 0.2, 4.9, 5.1, 1, 2, 6, 4, 2, 1, 3, 3});
   const Tensor images = Tensor::from<int64_t>({3}, std::vector<int64_t>{0, 1, 0});
   for (const char* mode : {"avg", "max"}) {
     expect_gradient({.op = "roi_align",

@@ -1,4 +1,5 @@
-// How reference pooling kernels walk windows, forward and backward: the points of a window, the first maximum.
+// How reference pooling kernels walk windows, forward and backward: the points of a window, the first
+// maximum.
 #pragma once
 
 #include <algorithm>

@@ -166,7 +166,8 @@ std::vector<ir::OpDef> pools_ops() {
   return {
       {std::move(max), max_pool_cpu_kernels()},
       {windowed("average_pool", "mean over each window", "AveragePool",
-                {{"count_include_pad", "int", "padding counts as zeros in the mean"}}, average_pool_gradients),
+                {{"count_include_pad", "int", "padding counts as zeros in the mean"}},
+                average_pool_gradients),
        average_pool_cpu_kernels()},
       {windowed("lp_pool", "p-norm of each window", "LpPool", {{"p", "int", "order of the norm, default 2"}},
                 lp_pool_gradients),

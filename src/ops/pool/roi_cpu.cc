@@ -181,7 +181,8 @@ void align_region(const RoiPlan& p, const T* x, const T* roi, int64_t image, T* 
 }
 
 /// Where sample (a, b) of cell (i, j) lies.
-Corners sample_of(const RoiPlan& p, const RoiGrid& g, std::array<int64_t, 2> cell, std::array<int64_t, 2> at) {
+Corners sample_of(const RoiPlan& p, const RoiGrid& g, std::array<int64_t, 2> cell,
+                  std::array<int64_t, 2> at) {
   const auto [i, j] = cell;
   const auto [a, b] = at;
   return corners_of(p, g.y0 + double(i) * g.cell_h + (double(a) + 0.5) * g.cell_h / double(g.samples_h),
