@@ -189,10 +189,19 @@ Corners sample_of(const RoiPlan& p, const RoiGrid& g, std::array<int64_t, 2> cel
                     g.x0 + double(j) * g.cell_w + (double(b) + 0.5) * g.cell_w / double(g.samples_w));
 }
 
+/// One cell on its way back.
+template <class T>
+struct CellGrad {
+  std::array<int64_t, 2> cell;
+  const T* plane;
+  T dy;
+  T* dx;
+};
+
 /// Adds dy of one cell to the corners it was sampled from: to all by weight, or to the one that was largest.
 template <class T>
-void align_cell_grad(const RoiPlan& p, const RoiGrid& g, std::array<int64_t, 2> cell, const T* plane, T dy,
-                     T* dx) {
+void align_cell_grad(const RoiPlan& p, const RoiGrid& g, const CellGrad<T>& back) {
+  const auto [cell, plane, dy, dx] = back;
   const double share = double(dy) / double(std::max<int64_t>(g.samples_h * g.samples_w, 1));
   double best = 0, best_weight = 0;
   int64_t best_at = -1;
@@ -224,7 +233,7 @@ void align_plane_grad(const RoiPlan& p, const ir::RunArgs& args, int64_t plane, 
     const T* dy = in_ptr<T>(args, 3) + (r * p.channels + c) * p.out_h * p.out_w;
     for (int64_t i = 0; i < p.out_h; ++i) {
       for (int64_t j = 0; j < p.out_w; ++j) {
-        align_cell_grad<T>(p, g, {i, j}, in_ptr<T>(args, 0) + plane * size, *dy++, dx);
+        align_cell_grad<T>(p, g, {{i, j}, in_ptr<T>(args, 0) + plane * size, *dy++, dx});
       }
     }
   }
