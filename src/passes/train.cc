@@ -8,6 +8,7 @@
 #include "passes/elementwise.h"
 #include "passes/layout.h"
 #include "passes/rewriter.h"
+#include "passes/train_norms.h"
 #include "passes/transformer.h"
 
 namespace trireme::passes {
@@ -81,6 +82,7 @@ const std::vector<Pass>& forward_passes() {
       {"train_attention", "gathers attention", gather_attention},
       {"train_channels_last", "convolutions and pools in [n,h,w,c]", use_channels_last},
       {"train_sink", "moves layout changes down until they cancel", sink_transposes},
+      {"train_batch_norms", "sums and rectifiers move into the batch norms before them", fuse_train_norms},
       {"train_linear", "products with weights", make_linear},
       {"train_bias", "biases move into products", fuse_biases},
       {"train_final_noops", "removes what the passes above left", remove_noops},
