@@ -32,7 +32,9 @@ ValueId GradBuilder::scalar(double value, ValueId like) {
 ValueId GradBuilder::zeros_like(ValueId like) { return expand(scalar(0, like), dims(like)); }
 
 ValueId GradBuilder::reshape(ValueId x, const Dims& shape) {
-  return dims(x) == shape ? x : op("reshape", {x, ints(shape)});
+  if (dims(x) == shape) return x;
+  const bool is_empty = tensor::element_count(shape) == 0;  // an extent of 0 then means 0
+  return op("reshape", {x, ints(shape)}, is_empty ? ir::Attrs{{"allowzero", int64_t{1}}} : ir::Attrs{});
 }
 
 ValueId GradBuilder::transpose(ValueId x, const std::vector<int64_t>& perm) {
@@ -57,7 +59,14 @@ ValueId GradBuilder::reduce_to(ValueId g, const Dims& shape) {
   for (size_t i = 0; i < from.size(); ++i) {
     if (i < lead || (shape[i - lead] == 1 && from[i] != 1)) axes.push_back(static_cast<int64_t>(i));
   }
-  return reshape(reduce_sum(g, axes, true), shape);
+  // Neighbouring axes at a time, the innermost first: the form that kernels read in long runs.
+  while (!axes.empty()) {
+    size_t first = axes.size() - 1;
+    while (first > 0 && axes[first - 1] + 1 == axes[first]) --first;
+    g = reduce_sum(g, {axes.begin() + static_cast<int64_t>(first), axes.end()}, true);
+    axes.resize(first);
+  }
+  return reshape(g, shape);
 }
 
 namespace {

@@ -25,6 +25,7 @@ class GradBuilder {
 
   ValueId in(size_t i) const { return i < node_.in.size() ? node_.in[i] : ir::kNoValue; }
   ValueId out(size_t i = 0) const { return node_.out[i]; }
+  size_t results() const { return node_.out.size(); }
   bool has(size_t i) const { return in(i) != ir::kNoValue; }
   /// The gradient of result i; kNoValue if none arrives.
   ValueId grad(size_t i = 0) const { return i < out_grads_.size() ? out_grads_[i] : ir::kNoValue; }

@@ -36,6 +36,11 @@ Types infer_gather(const NodeView& n) {
   return like(n.in[0], Shape(std::move(out)));
 }
 
+Types infer_gather_grad(const NodeView& n) {
+  require_index(n, 1);
+  return like(n.in[0], Shape::of(n.attrs.get_ints("shape")));
+}
+
 Types infer_gather_elements(const NodeView& n) {
   require_index(n, 1);
   const Shape &x = n.in[0].shape, &at = n.in[1].shape;
@@ -172,34 +177,52 @@ std::vector<ir::OpDef> index_ops() {
   const std::vector<ir::AttrSpec> axis{{"axis", "int", "default 0"}};
   const std::vector<ir::AttrSpec> axis_mode{{"axis", "int", "default 0"},
                                             {"reduction", "string", "none (default), add, mul, max, min"}};
+  const ir::AttrSpec padding{"padding_idx", "int", "an index whose slice gets no gradient"};
   std::vector<ir::OpDef> ops;
   ops.push_back({schema("gather", "Gather", "y = slices of x along axis at the indices", 2, infer_gather),
                  gather_cpu_kernels()});
-  ops.back().schema.attrs = axis;
+  ops.back().schema.attrs = {axis[0], padding};
+  ops.back().schema.grad = rule(gather_rule);
+  ops.push_back({schema("gather_grad", "", "sums of the slices of dy by index: the gradient of an embedding",
+                        2, infer_gather_grad),
+                 gather_grad_cpu_kernels()});
+  ops.back().schema.attrs = {axis[0], {"shape", "ints", "extents of the gathered tensor"}, padding};
+  ops.back().schema.why_no_grad = "a backward op: second derivatives are not taken";
+  ops.back().schema.cost = [](const NodeView& n) {
+    const double dy = static_cast<double>(n.in[0].shape.elements().value_or(0));
+    return ir::Cost{dy, static_cast<double>(tensor::bytes_of(n.in[0]) + tensor::bytes_of(n.in[1]) +
+                                            tensor::bytes_of(n.out[0]))};
+  };
   ops.push_back({schema("gather_elements", "GatherElements",
                         "y[i] = x with i's axis entry replaced by indices[i]", 2, infer_gather_elements),
                  gather_elements_cpu_kernels()});
   ops.back().schema.attrs = axis;
+  ops.back().schema.grad = rule(gather_elements_rule);
   ops.push_back({schema("gather_nd", "GatherND", "y = slices of x at index tuples", 2, infer_gather_nd),
                  gather_nd_cpu_kernels()});
   ops.back().schema.attrs = {{"batch_dims", "int", "default 0"}};
+  ops.back().schema.grad = rule(gather_nd_rule);
   ops.push_back({schema("scatter_elements", "ScatterElements",
                         "x with updates joined in at indices along axis", 3, infer_scatter_elements),
                  scatter_elements_cpu_kernels()});
   ops.back().schema.attrs = axis_mode;
+  ops.back().schema.grad = rule(scatter_elements_rule);
   // The form that opset 11 replaced: same meaning without a reduction.
   ops.push_back({schema("scatter", "Scatter", "x with updates written at indices along axis", 3,
                         infer_scatter_elements),
                  scatter_elements_cpu_kernels()});
   ops.back().schema.attrs = axis;
+  ops.back().schema.grad = rule(scatter_elements_rule);
   ops.push_back(
       {schema("scatter_nd", "ScatterND", "x with slices joined in at index tuples", 3, infer_scatter_nd),
        scatter_nd_cpu_kernels()});
   ops.back().schema.attrs = {axis_mode[1]};
+  ops.back().schema.grad = rule(scatter_nd_rule);
   ops.push_back({schema("compress", "Compress", "the slices of x along axis whose condition is true", 2,
                         infer_compress),
                  compress_cpu_kernels()});
   ops.back().schema.attrs = {{"axis", "int", "absent: x is flattened"}};
+  ops.back().schema.grad = rule(compress_rule);
   ops.push_back(
       {schema("non_zero", "NonZero", "indices of the non-zero elements, one column each", 1, infer_non_zero),
        non_zero_cpu_kernels()});

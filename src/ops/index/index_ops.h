@@ -2,6 +2,7 @@
 #pragma once
 
 #include "ir/kernel.h"
+#include "ops/grad.h"
 
 namespace trireme::ops {
 
@@ -17,6 +18,14 @@ std::vector<ir::Kernel> scatter_elements_cpu_kernels();
 std::vector<ir::Kernel> scatter_nd_cpu_kernels();
 std::vector<ir::Kernel> compress_cpu_kernels();
 std::vector<ir::Kernel> non_zero_cpu_kernels();
+std::vector<ir::Kernel> gather_grad_cpu_kernels();
+
+Gradients gather_rule(GradBuilder& g);
+Gradients gather_elements_rule(GradBuilder& g);
+Gradients gather_nd_rule(GradBuilder& g);
+Gradients scatter_elements_rule(GradBuilder& g);
+Gradients scatter_nd_rule(GradBuilder& g);
+Gradients compress_rule(GradBuilder& g);
 
 /// Number of rows compress keeps, non-zeros of x. Need known values.
 int64_t kept_count(const tensor::Tensor& condition);

@@ -22,16 +22,18 @@ Geometry geometry_of(const ir::NodeView& n) {
   g.dilations = n.attrs.get_ints("dilations", std::vector<int64_t>(rank, 1));
   g.pads = n.attrs.get_ints("pads", std::vector<int64_t>(2 * rank, 0));
   g.strides = n.attrs.get_ints("strides", std::vector<int64_t>(rank, 1));
-  base::require(g.dilations.size() == rank && g.strides.size() == rank && g.pads.size() == 2 * rank,
-                "col2im: dilations, strides and pads must fit ", rank, " image dimensions");
+  g.positions = window_positions(n);
   for (size_t d = 0; d < rank; ++d) {
-    base::require(g.strides[d] > 0 && g.dilations[d] > 0, "col2im: strides and dilations must be positive");
-    const int64_t reach = g.dilations[d] * (g.block[d] - 1) + 1;
-    g.positions.push_back((g.image[d] + g.pads[d] + g.pads[d + rank] - reach) / g.strides[d] + 1);
     g.block_count *= g.block[d];
     g.position_count *= g.positions[d];
     g.image_count *= g.image[d];
   }
+  return g;
+}
+
+/// Planes of the columns [n, c * block, positions].
+Geometry column_geometry(const ir::NodeView& n) {
+  Geometry g = geometry_of(n);
   const tensor::Dims x = n.in_dims(0);
   base::require(x[2] == g.position_count, "col2im: ", x[2], " columns, the image has ", g.position_count,
                 " positions");
@@ -74,13 +76,43 @@ void run(const Geometry& g, const ir::RunArgs& args) {
   });
 }
 
+template <class T>
+void gather_blocks(const Geometry& g, const ir::RunArgs& args) {
+  const T* x = static_cast<const T*>(args.in[0]);  // [planes, image]
+  T* y = static_cast<T*>(args.out[0]);             // [planes, block, positions]
+  cpu::pool_of(args.stream).for_range(g.planes * g.block_count, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      const T* image = x + row / g.block_count * g.image_count;
+      for (int64_t p = 0; p < g.position_count; ++p) {
+        const int64_t at = image_offset(g, row % g.block_count, p);
+        y[row * g.position_count + p] = at < 0 ? static_cast<T>(0) : image[at];
+      }
+    }
+  });
+}
+
 }  // namespace
+
+std::vector<ir::Kernel> im2col_cpu_kernels() {
+  ir::Kernel k{.name = "reference"};
+  k.refuse = needs_values({1, 2});
+  k.prepare = [](const ir::KernelInit& init) {
+    Geometry g = geometry_of(init.node);
+    const tensor::Dims x = init.node.in_dims(0);
+    g.planes = x[0] * x[1];
+    return tensor::visit_dtype(init.node.in[0].dtype, [&](auto zero) -> ir::BoundKernel {
+      using T = decltype(zero);
+      return {[g](const ir::RunArgs& args) { gather_blocks<T>(g, args); }};
+    });
+  };
+  return {k};
+}
 
 std::vector<ir::Kernel> col2im_cpu_kernels() {
   ir::Kernel k{.name = "reference"};
   k.refuse = needs_values({1, 2});
   k.prepare = [](const ir::KernelInit& init) {
-    const Geometry g = geometry_of(init.node);
+    const Geometry g = column_geometry(init.node);
     return tensor::visit_dtype(init.node.in[0].dtype, [&](auto zero) -> ir::BoundKernel {
       using T = decltype(zero);
       return {[g](const ir::RunArgs& args) { run<T>(g, args); }};

@@ -163,6 +163,8 @@ Types infer_slice(const NodeView& n) {
   return like(n.in[0], Shape(std::move(out)));
 }
 
+Types infer_slice_grad(const NodeView& n) { return like(n.in[0], Shape::of(n.attrs.get_ints("shape"))); }
+
 /// x [n, c, h, w] with channels times `depth` and space times `space`; the smaller one is a division.
 Types infer_blocks(const NodeView& n, bool to_space) {
   const Shape& x = n.in[0].shape;
@@ -195,34 +197,43 @@ ir::OpSchema schema(std::string name, std::string onnx, std::string doc, size_t 
 
 std::vector<ir::OpDef> copy_ops() {
   std::vector<ir::OpDef> ops;
-  const auto add = [&ops](ir::OpSchema s, std::vector<ir::AttrSpec> attrs, ir::Kernel kernel) {
+  using Rule = Gradients (*)(GradBuilder&);
+  const auto add = [&ops](ir::OpSchema s, std::vector<ir::AttrSpec> attrs, ir::Kernel kernel, Rule gradient) {
     s.attrs = std::move(attrs);
+    s.grad = rule(gradient);
     ops.push_back({std::move(s), {std::move(kernel)}});
   };
   add(schema("transpose", "Transpose", "y = x with its dimensions in the order perm (default: reversed)", 1,
              infer_transpose),
-      {{"perm", "ints", "result dimension i is x's perm[i]"}}, copy_kernel(plan_transpose));
+      {{"perm", "ints", "result dimension i is x's perm[i]"}}, copy_kernel(plan_transpose), transpose_rule);
   add(schema("expand", "Expand", "y = x repeated to the broadcast of its shape and `shape`", 2, infer_expand),
-      {}, copy_kernel(plan_expand));
+      {}, copy_kernel(plan_expand), expand_rule);
   add(schema("tile", "Tile", "y = x repeated `repeats` times along each dimension", 2, infer_tile), {},
-      copy_kernel(plan_tile));
+      copy_kernel(plan_tile), tile_rule);
   add(schema("concat", "Concat", "y = the operands one after another along axis", ir::kVariadic,
              infer_concat),
-      {{"axis", "int", "required"}}, copy_kernel(plan_concat));
+      {{"axis", "int", "required"}}, copy_kernel(plan_concat), concat_rule);
   add(schema("split", "Split", "pieces of x along axis", 2, infer_split),
       {{"axis", "int", "default 0"}, {"num_outputs", "int", "even pieces, when no sizes are given"}},
-      copy_kernel(plan_split));
+      copy_kernel(plan_split), split_rule);
   ops.back().schema.max_out = ir::kVariadic;
   add(schema("slice", "Slice", "y = x[start:end:step] along each axis", 5, infer_slice), {},
-      copy_kernel(plan_slice, needs_values({1, 2, 3, 4})));
+      copy_kernel(plan_slice, needs_values({1, 2, 3, 4})), slice_rule);
   ops.back().schema.min_in = 3;
+  ops.push_back(
+      {schema("slice_grad", "", "zeros of `shape` with dy at x[start:end:step]; operands as of slice", 5,
+              infer_slice_grad),
+       {slice_grad_cpu_kernel()}});
+  ops.back().schema.min_in = 3;
+  ops.back().schema.attrs = {{"shape", "ints", "extents of the sliced tensor"}};
+  ops.back().schema.why_no_grad = "a backward op: second derivatives are not taken";
   add(schema("depth_to_space", "DepthToSpace", "blocks of channels become blocks of space", 1,
              [](const NodeView& n) { return infer_blocks(n, true); }),
       {{"blocksize", "int", "required"}, {"mode", "string", "DCR (default) or CRD"}},
-      copy_kernel(plan_depth_to_space));
+      copy_kernel(plan_depth_to_space), depth_to_space_rule);
   add(schema("space_to_depth", "SpaceToDepth", "blocks of space become blocks of channels", 1,
              [](const NodeView& n) { return infer_blocks(n, false); }),
-      {{"blocksize", "int", "required"}}, copy_kernel(plan_space_to_depth));
+      {{"blocksize", "int", "required"}}, copy_kernel(plan_space_to_depth), space_to_depth_rule);
   for (ir::OpDef& op : ops) {
     if (op.schema.name == "expand" || op.schema.name == "tile") op.schema.min_in = 2;
   }

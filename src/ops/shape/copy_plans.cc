@@ -77,8 +77,10 @@ std::vector<CopyJob> plan_split(const ir::NodeView& node) {
   return jobs;
 }
 
-std::vector<CopyJob> plan_slice(const ir::NodeView& node) {
-  const tensor::Dims in = node.in_dims(0), out = node.out_dims(0);
+namespace {
+
+/// The elements of x [in] that a slice node of result [out] names: y walks densely, x by the slice's steps.
+CopyPlan sliced(const ir::NodeView& node, const tensor::Dims& in, const tensor::Dims& out) {
   CopyPlan plan{out, dense_steps(in), dense_steps(out)};
   const auto starts = *known_ints(node, 1), ends = *known_ints(node, 2);
   const auto axes = known_ints(node, 3), steps = known_ints(node, 4);
@@ -90,8 +92,22 @@ std::vector<CopyJob> plan_slice(const ir::NodeView& node) {
     // With fewer than two elements the step is never taken, and INT64_MIN times the extent would overflow.
     plan.in_steps[d] = range.count > 1 ? plan.in_steps[d] * step : 0;
   }
+  return plan;
+}
+
+}  // namespace
+
+std::vector<CopyJob> plan_slice(const ir::NodeView& node) {
+  const tensor::Dims out = node.out_dims(0);
   if (tensor::element_count(out) == 0) return {};
-  return {{plan}};
+  return {{sliced(node, node.in_dims(0), out)}};
+}
+
+std::vector<CopyJob> plan_slice_grad(const ir::NodeView& node) {
+  const tensor::Dims dy = node.in_dims(0);
+  if (tensor::element_count(dy) == 0) return {};
+  const CopyPlan forward = sliced(node, node.out_dims(0), dy);
+  return {{{dy, forward.out_steps, forward.in_steps, 0, forward.in_base}}};
 }
 
 std::vector<CopyJob> plan_depth_to_space(const ir::NodeView& node) {

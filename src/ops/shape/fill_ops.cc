@@ -117,6 +117,28 @@ ir::OpSchema schema(std::string name, std::string onnx, std::string doc, size_t 
   return s;
 }
 
+Types infer_shape_attr(const NodeView& n) { return like(n.in[0], Shape::of(n.attrs.get_ints("shape"))); }
+
+Types infer_im2col(const NodeView& n) {
+  const auto image = known_ints(n, 1), block = known_ints(n, 2);
+  const Shape& x = n.in[0].shape;
+  if (!image || !block || !x.is_static()) return like(n.in[0], Shape::unknown(3));
+  const tensor::Dims dims = x.to_dims();
+  base::require(image->size() == block->size() && dims.size() == image->size() + 2,
+                "im2col takes [n, c, image...]");
+  int64_t positions = 1, per_block = 1;
+  for (int64_t p : window_positions(n)) positions *= p;
+  for (int64_t b : *block) per_block *= b;
+  return like(n.in[0], {dims[0], dims[1] * per_block, positions});
+}
+
+/// Ops that exist as gradients of others.
+ir::OpDef backward_op(ir::OpSchema s, std::vector<ir::AttrSpec> attrs, std::vector<ir::Kernel> kernels) {
+  s.attrs = std::move(attrs);
+  s.why_no_grad = "a backward op: second derivatives are not taken";
+  return {std::move(s), std::move(kernels)};
+}
+
 ir::OpDef without_grad(ir::OpSchema s, std::vector<ir::AttrSpec> attrs, std::vector<ir::Kernel> kernels) {
   s.attrs = std::move(attrs);
   s.why_no_grad = kNoGrad;
@@ -178,6 +200,23 @@ std::vector<int64_t> crop_targets(const NodeView& node, const tensor::Dims& x) {
   return out;
 }
 
+std::vector<int64_t> window_positions(const NodeView& n) {
+  const std::vector<int64_t> image = *known_ints(n, 1), block = *known_ints(n, 2);
+  const size_t rank = image.size();
+  const std::vector<int64_t> dilations = n.attrs.get_ints("dilations", std::vector<int64_t>(rank, 1)),
+                             pads = n.attrs.get_ints("pads", std::vector<int64_t>(2 * rank, 0)),
+                             strides = n.attrs.get_ints("strides", std::vector<int64_t>(rank, 1));
+  base::require(dilations.size() == rank && strides.size() == rank && pads.size() == 2 * rank,
+                "dilations, strides and pads must fit ", rank, " image dimensions");
+  std::vector<int64_t> positions;
+  for (size_t d = 0; d < rank; ++d) {
+    base::require(strides[d] > 0 && dilations[d] > 0, "strides and dilations must be positive");
+    const int64_t reach = dilations[d] * (block[d] - 1) + 1;
+    positions.push_back((image[d] + pads[d] + pads[d + rank] - reach) / strides[d] + 1);
+  }
+  return positions;
+}
+
 std::vector<ir::OpDef> fill_ops() {
   std::vector<ir::OpDef> ops;
   ops.push_back(
@@ -203,28 +242,43 @@ std::vector<ir::OpDef> fill_ops() {
        trilu_cpu_kernels()});
   ops.back().schema.max_in = 2;
   ops.back().schema.attrs = {{"upper", "int", "default 1"}};
+  ops.back().schema.grad = rule(trilu_rule);
   ops.push_back(
       {schema("one_hot", "OneHot", "on-value where the new axis's index is indices, off-value elsewhere", 3,
               infer_one_hot),
        one_hot_cpu_kernels()});
   ops.back().schema.attrs = {{"axis", "int", "default -1"}};
-  ops.back().schema.why_no_grad = "indices are integers";
+  ops.back().schema.why_no_grad = "its indices are integers, its on and off values settings";
   ops.push_back(
       {schema("pad", "Pad", "x with elements added (or cropped) at both ends of each axis", 2, infer_pad),
        pad_cpu_kernels()});
   ops.back().schema.max_in = 4;
   ops.back().schema.attrs = {{"mode", "string", "constant (default), reflect, edge, wrap"}};
+  ops.back().schema.grad = rule(pad_rule);
+  ops.push_back(backward_op(
+      schema("pad_grad", "",
+             "sums of dy over the places each element of x was padded to; operands dy, pads, -, axes", 2,
+             infer_shape_attr),
+      {{"mode", "string", "reflect, edge, wrap"}, {"shape", "ints", "extents of x"}},
+      pad_grad_cpu_kernels()));
+  ops.back().schema.max_in = 4;
   ops.push_back({schema("center_crop_pad", "CenterCropPad", "x cropped or zero padded around its centre", 2,
                         infer_center_crop_pad),
                  center_crop_pad_cpu_kernels()});
   ops.back().schema.attrs = {{"axes", "ints", "default all"}};
+  ops.back().schema.grad = rule(center_crop_pad_rule);
   ops.push_back({schema("reverse_sequence", "ReverseSequence",
                         "the first lengths[b] steps of each batch reversed", 2, infer_same),
                  reverse_sequence_cpu_kernels()});
   ops.back().schema.attrs = {{"batch_axis", "int", "default 1"}, {"time_axis", "int", "default 0"}};
+  ops.back().schema.grad = rule(reverse_sequence_rule);
   ops.push_back({schema("col2im", "Col2Im", "sums columns of blocks back into an image", 3, infer_col2im),
                  col2im_cpu_kernels()});
   ops.back().schema.attrs = {{"dilations", "ints", ""}, {"pads", "ints", ""}, {"strides", "ints", ""}};
+  ops.back().schema.grad = rule(col2im_rule);
+  ops.push_back(backward_op(
+      schema("im2col", "", "columns of the blocks of an image; col2im's gradient", 3, infer_im2col),
+      ops.back().schema.attrs, im2col_cpu_kernels()));
   return ops;
 }
 

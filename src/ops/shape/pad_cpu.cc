@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "backend/cpu/cpu_stream.h"
+#include "ops/elementwise/row_kernels.h"
 #include "ops/shape/fill_ops.h"
 #include "ops/shape/strided_copy.h"
 
@@ -116,6 +117,47 @@ ir::BoundKernel bind_pad(const ir::NodeView& n) {
   });
 }
 
+/// Adds dy to the elements of x it was copied from, in the order of dy; each sum in the arithmetic of T.
+template <class T>
+void add_back(const std::vector<std::vector<int64_t>>& offsets, const T* dy, T* dx, int64_t count) {
+  std::fill_n(dx, count, static_cast<T>(0));
+  int64_t rows = 1;
+  for (size_t d = 0; d + 1 < offsets.size(); ++d) rows *= static_cast<int64_t>(offsets[d].size());
+  const std::vector<int64_t>& last = offsets.back();
+  for (int64_t r = 0; r < rows; ++r) {
+    int64_t base = 0, rest = r;
+    for (size_t d = offsets.size() - 1; d-- > 0;) {
+      const int64_t n = static_cast<int64_t>(offsets[d].size());
+      base += offsets[d][static_cast<size_t>(rest % n)];
+      rest /= n;
+    }
+    for (int64_t from : last) {
+      T& sum = dx[base + from];
+      sum = static_cast<T>(static_cast<Arithmetic<T>>(sum) + static_cast<Arithmetic<T>>(*dy++));
+    }
+  }
+}
+
+ir::BoundKernel bind_pad_grad(const ir::NodeView& n) {
+  const tensor::Dims dy = n.in_dims(0), x = n.out_dims(0);
+  const Pads pads = pads_of(n);
+  const std::string mode = n.attrs.get_string("mode", "reflect");
+  const std::vector<int64_t> steps = dense_steps(x);
+  AxisMaps offsets(x.size());
+  for (size_t d = 0; d < x.size(); ++d) {
+    for (int64_t i = 0; i < dy[d]; ++i)
+      offsets[d].push_back(source_index(i - pads.before[d], x[d], mode) * steps[d]);
+  }
+  if (offsets.empty()) offsets.push_back({0});
+  const int64_t count = tensor::element_count(x);
+  return tensor::visit_dtype(n.in[0].dtype, [&](auto zero) -> ir::BoundKernel {
+    using T = decltype(zero);
+    return {[offsets, count](const ir::RunArgs& args) {
+      add_back<T>(offsets, static_cast<const T*>(args.in[0]), static_cast<T*>(args.out[0]), count);
+    }};
+  });
+}
+
 ir::BoundKernel bind_crop(const ir::NodeView& n) {
   const tensor::Dims x = n.in_dims(0), out = n.out_dims(0);
   AxisMaps maps(x.size());
@@ -166,6 +208,7 @@ ir::Kernel kernel(std::function<ir::BoundKernel(const ir::NodeView&)> bind,
 }  // namespace
 
 std::vector<ir::Kernel> pad_cpu_kernels() { return {kernel(bind_pad, needs_values({1, 3}))}; }
+std::vector<ir::Kernel> pad_grad_cpu_kernels() { return {kernel(bind_pad_grad, needs_values({1, 3}))}; }
 std::vector<ir::Kernel> center_crop_pad_cpu_kernels() { return {kernel(bind_crop)}; }
 std::vector<ir::Kernel> reverse_sequence_cpu_kernels() { return {kernel(bind_reverse)}; }
 

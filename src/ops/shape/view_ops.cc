@@ -1,6 +1,7 @@
 // Views: reshape, flatten, squeeze, unsqueeze give an operand's bytes another shape.
 #include <algorithm>
 
+#include "ops/shape/copy_ops.h"
 #include "ops/shape/shape_rules.h"
 #include "ops/table.h"
 
@@ -142,6 +143,7 @@ ir::OpSchema view_schema(std::string name, std::string onnx, std::string doc, ir
   return {.name = std::move(name),
           .doc = std::move(doc),
           .infer = std::move(infer),
+          .grad = rule(view_rule),
           .onnx = std::move(onnx),
           .is_view = true};
 }

@@ -1,6 +1,7 @@
 // top_k, unique, non_max_suppression: schemas.
 #include "ops/sort/sort_ops.h"
 
+#include "ops/grad.h"
 #include "ops/shape/shape_rules.h"
 #include "ops/table.h"
 
@@ -56,6 +57,15 @@ Types infer_non_max_suppression(const NodeView& n) {
   return {{DType::i64, {static_cast<int64_t>(selected_boxes(n).size() / 3), 3}}};
 }
 
+/// The gradient of the values goes back to where they came from.
+Gradients top_k_rule(GradBuilder& g) {
+  if (g.grad() == ir::kNoValue) return g.none();
+  const bool has_indices = g.results() > 1 && g.out(1) != ir::kNoValue;
+  const ValueId indices = has_indices ? g.out(1) : g.ops("top_k", {g.in(0), g.in(1)}, g.attrs(), 2)[1];
+  const ir::Attrs attrs{{"axis", g.attrs().get_int("axis", -1)}, {"reduction", std::string("add")}};
+  return {g.op("scatter_elements", {g.zeros_like(g.in(0)), indices, g.grad()}, attrs), std::nullopt};
+}
+
 }  // namespace
 
 std::vector<ir::OpDef> sort_ops() {
@@ -70,6 +80,7 @@ std::vector<ir::OpDef> sort_ops() {
                   {"largest", "int", "default 1"},
                   {"sorted", "int", "default 1"}},
         .infer = infer_top_k,
+        .grad = rule(top_k_rule),
         .onnx = "TopK"},
        top_k_cpu_kernels()});
   ops.push_back({{.name = "unique",

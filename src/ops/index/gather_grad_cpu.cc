@@ -1,0 +1,123 @@
+// CPU kernel of gather_grad: positions sorted by index, then each slice of the table is written once.
+#include <cstring>
+
+#include "backend/cpu/binary_ops.h"
+#include "backend/cpu/cpu_stream.h"
+#include "ops/elementwise/row_kernels.h"
+#include "ops/index/index_access.h"
+#include "ops/index/index_ops.h"
+
+namespace trireme::ops {
+namespace {
+
+/// dy [outer, count, slice] -> dx [outer, extent, slice].
+struct GatherGradPlan {
+  int64_t outer = 1, extent = 0, slice = 1, count = 0;
+  int64_t padding = -1;  // index that gets no gradient, -1: none
+  IndexReader at;
+};
+
+/// Counting sort: first[k] .. first[k + 1] are the places in `order` of the positions with index k, in order.
+/// first [extent + 2], order [count].
+void sort_positions(const GatherGradPlan& p, const ir::RunArgs& args, int32_t* first, int32_t* order) {
+  std::fill_n(first, p.extent + 2, 0);
+  // Counts are kept two places on, so that the second walk leaves first[k] at the start of k.
+  for (int64_t i = 0; i < p.count; ++i) {
+    const int64_t k = p.at.checked(args.in[1], i, p.extent, args.status);
+    if (k >= 0 && k != p.padding) ++first[k + 2];
+  }
+  for (int64_t k = 2; k < p.extent + 2; ++k) first[k] += first[k - 1];
+  for (int64_t i = 0; i < p.count; ++i) {
+    const int64_t k = p.at.checked(args.in[1], i, p.extent, args.status);
+    if (k >= 0 && k != p.padding) order[first[k + 1]++] = static_cast<int32_t>(i);
+  }
+}
+
+/// Sums the slices of dy at `n` positions into `to`, in order, in the arithmetic type.
+template <class T>
+void sum_slices(const T* dy, const int32_t* order, int64_t n, int64_t slice, T* to) {
+  if (n == 1) {
+    std::memcpy(static_cast<void*>(to), dy + order[0] * slice, static_cast<size_t>(slice) * sizeof(T));
+    return;
+  }
+  if constexpr (std::is_same_v<T, float>) {
+    const cpu::BinaryTile add = cpu::binary_tiles(cpu::BinaryOp::add).vector_vector;
+    add(dy + order[0] * slice, dy + order[1] * slice, to, static_cast<size_t>(slice));
+    for (int64_t i = 2; i < n; ++i) add(to, dy + order[i] * slice, to, static_cast<size_t>(slice));
+  } else {
+    constexpr int64_t kTile = 256;
+    Arithmetic<T> sums[kTile];
+    for (int64_t at = 0; at < slice; at += kTile) {
+      const int64_t width = std::min(kTile, slice - at);
+      std::fill_n(sums, width, Arithmetic<T>(0));
+      for (int64_t i = 0; i < n; ++i) {
+        const T* from = dy + order[i] * slice + at;
+        for (int64_t j = 0; j < width; ++j) sums[j] += static_cast<Arithmetic<T>>(from[j]);
+      }
+      for (int64_t j = 0; j < width; ++j) to[at + j] = static_cast<T>(sums[j]);
+    }
+  }
+}
+
+template <class T>
+ir::BoundKernel bind(const GatherGradPlan& p) {
+  const int64_t workspace = (p.extent + 2 + p.count) * static_cast<int64_t>(sizeof(int32_t));
+  return {[p](const ir::RunArgs& args) {
+            int32_t* first = static_cast<int32_t*>(args.workspace);
+            int32_t* order = first + p.extent + 2;
+            sort_positions(p, args, first, order);
+            const T* dy = static_cast<const T*>(args.in[0]);
+            T* dx = static_cast<T*>(args.out[0]);
+            const int64_t grain = std::max<int64_t>(1, 16384 / std::max<int64_t>(1, p.slice));
+            cpu::pool_of(args.stream).for_range(p.outer * p.extent, grain, [&](int64_t begin, int64_t end) {
+              for (int64_t row = begin; row < end; ++row) {
+                const int64_t o = row / p.extent, k = row % p.extent, n = first[k + 1] - first[k];
+                if (n == 0) {
+                  std::memset(static_cast<void*>(dx + row * p.slice), 0,
+                              static_cast<size_t>(p.slice) * sizeof(T));
+                } else {
+                  sum_slices(dy + o * p.count * p.slice, order + first[k], n, p.slice, dx + row * p.slice);
+                }
+              }
+            });
+          },
+          workspace};
+}
+
+}  // namespace
+
+std::vector<ir::Kernel> gather_grad_cpu_kernels() {
+  ir::Kernel k{.name = "sorted"};
+  k.refuse = [](const ir::NodeView& n) -> ir::Refusal {
+    if (!tensor::is_float(n.in[0].dtype) || !has_arithmetic(n.in[0].dtype))
+      return base::concat("no sums of ", name_of(n.in[0].dtype));
+    if (tensor::element_count(n.in_dims(1)) > INT32_MAX || tensor::element_count(n.out_dims(0)) > (1LL << 40))
+      return "too many indices";
+    return std::nullopt;
+  };
+  k.prepare = [](const ir::KernelInit& init) -> ir::BoundKernel {
+    const ir::NodeView& n = init.node;
+    const tensor::Dims x = n.out_dims(0);
+    const size_t axis = ir::normal_axis(n.attrs.get_int("axis", 0), x.size());
+    GatherGradPlan p{.at = IndexReader(n.in[1].dtype)};
+    for (size_t d = 0; d < x.size(); ++d)
+      (d < axis ? p.outer : d > axis ? p.slice : p.extent) *= d == axis ? 1 : x[d];
+    p.extent = x[axis];
+    p.count = tensor::element_count(n.in_dims(1));
+    if (n.attrs.has("padding_idx")) {
+      const int64_t given = n.attrs.need_int("padding_idx");
+      p.padding = given < 0 ? given + p.extent : given;
+    }
+    return tensor::visit_dtype(n.in[0].dtype, [&](auto zero) -> ir::BoundKernel {
+      using T = decltype(zero);
+      if constexpr (std::is_integral_v<T>)
+        base::check(false, "gather_grad of integers");
+      else
+        return bind<T>(p);
+      return {};
+    });
+  };
+  return {k};
+}
+
+}  // namespace trireme::ops
