@@ -35,38 +35,56 @@ inline std::vector<Tensor> update_operands(const Update& u, const std::vector<Gr
   return in;
 }
 
-/// Binds and runs the node. The groups' params and states receive the results: in place, or (in_place =
-/// false) by way of separate memory.
+/// The node bound to the tensors of the groups; their params and states receive the results.
+class BoundUpdate {
+ public:
+  BoundUpdate(const Update& u, std::vector<Group>& groups, base::ThreadPool& pool)
+      : in_(update_operands(u, groups)), stream_(pool) {
+    const ir::OpDef& def = table().need(u.op);
+    const UpdateLayout layout = update_layout(u.op);
+    ir::NodeView node{.attrs = u.attrs, .in = {}, .out = {}, .known = {}, .is_present = {}};
+    for (const Tensor& t : in_) {
+      node.is_present.push_back(t.defined());
+      node.in.push_back(t.defined() ? t.type() : tensor::TensorType{});
+      node.known.push_back(nullptr);
+      in_at_.push_back(t.defined() ? t.raw() : nullptr);
+    }
+    node.out_count = groups.size() * layout.results();
+    node.out = ir::infer_types(def.schema, node);
+    cost_ = ir::cost_of(def.schema, node);
+    bound_ = def.kernels.at(0).prepare({node, packs_, pool.size()});
+    workspace_ = Tensor::empty(DType::u8, {bound_.workspace_bytes});
+    out_.resize(node.out.size());
+    out_at_.resize(node.out.size());
+    for (const ir::StateUpdate& s : def.schema.updates(in_.size())) {
+      const Tensor& old = in_[s.operand];
+      out_[s.result] = u.in_place ? old : Tensor::empty(old.dtype(), old.dims());
+      out_at_[s.result] = out_[s.result].mutable_raw();
+    }
+    for (size_t g = 0; g < groups.size(); ++g) {
+      groups[g][0] = out_[layout.param_result(g)];
+      for (size_t s = 0; s < layout.states; ++s) groups[g][2 + s] = out_[layout.state_result(g, s)];
+    }
+  }
+
+  void run() { bound_.run({in_at_.data(), out_at_.data(), workspace_.mutable_raw(), stream_}); }
+  const ir::Cost& cost() const { return cost_; }
+
+ private:
+  std::vector<Tensor> in_, out_;
+  std::vector<const void*> in_at_;
+  std::vector<void*> out_at_;
+  base::SharedCache packs_;
+  ir::BoundKernel bound_;
+  ir::Cost cost_;
+  Tensor workspace_;
+  cpu::CpuStream stream_;
+};
+
+/// Runs the node once.
 inline void run_update(const Update& u, std::vector<Group>& groups) {
-  const ir::OpDef& def = table().need(u.op);
-  const UpdateLayout layout = update_layout(u.op);
-  std::vector<Tensor> in = update_operands(u, groups);
-  ir::NodeView node{.attrs = u.attrs, .in = {}, .out = {}, .known = {}, .is_present = {}};
-  for (const Tensor& t : in) {
-    node.is_present.push_back(t.defined());
-    node.in.push_back(t.defined() ? t.type() : tensor::TensorType{});
-    node.known.push_back(nullptr);
-  }
-  node.out_count = groups.size() * layout.results();
-  node.out = ir::infer_types(def.schema, node);
   base::ThreadPool pool(u.threads);
-  base::SharedCache packs;
-  const ir::BoundKernel bound = def.kernels.at(0).prepare({node, packs, u.threads});
-  Tensor workspace = Tensor::empty(DType::u8, {bound.workspace_bytes});
-  std::vector<const void*> in_at;
-  for (const Tensor& t : in) in_at.push_back(t.defined() ? t.raw() : nullptr);
-  std::vector<void*> out_at(node.out.size());
-  std::vector<Tensor> fresh(node.out.size());
-  for (const ir::StateUpdate& s : def.schema.updates(in.size())) {
-    fresh[s.result] = u.in_place ? in[s.operand] : Tensor::empty(in[s.operand].dtype(), in[s.operand].dims());
-    out_at[s.result] = fresh[s.result].mutable_raw();
-  }
-  cpu::CpuStream stream(pool);
-  bound.run({in_at.data(), out_at.data(), workspace.mutable_raw(), stream});
-  for (size_t g = 0; g < groups.size(); ++g) {
-    groups[g][0] = fresh[layout.param_result(g)];
-    for (size_t s = 0; s < layout.states; ++s) groups[g][2 + s] = fresh[layout.state_result(g, s)];
-  }
+  BoundUpdate(u, groups, pool).run();
 }
 
 inline std::vector<Group> clones(const std::vector<Group>& groups) {
