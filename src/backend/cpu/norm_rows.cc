@@ -11,33 +11,11 @@
 #define HWY_TARGET_INCLUDE "backend/cpu/norm_rows.cc"
 #include "hwy/foreach_target.h"
 // After foreach_target, which sets the level.
-#include "backend/cpu/simd_reduce.inc"
+#include "backend/cpu/simd_moments.inc"
 
 HWY_BEFORE_NAMESPACE();
 namespace trireme::cpu::HWY_NAMESPACE {
 namespace {
-
-// Long runs are summed in pieces of 8192 and the pieces in double: error stays that of one piece.
-constexpr size_t kPiece = 8192;
-
-template <class Map>
-HWY_INLINE double sum_run(const float* x, size_t n, const Map& map) {
-  double total = 0.0;
-  for (size_t i = 0; i < n; i += kPiece) {
-    total += static_cast<double>(reduce_run(x + i, std::min(kPiece, n - i), 0.0f, map, AddFold()));
-  }
-  return total;
-}
-
-double sum_plain(const float* x, size_t n) { return sum_run(x, n, Same()); }
-
-double sum_squares(const float* x, size_t n, float center) {
-  const VF c = set(center);
-  return sum_run(x, n, [=](VF v, size_t) HWY_ATTR {
-    const VF d = hn::Sub(v, c);
-    return hn::Mul(d, d);
-  });
-}
 
 void add_run(const float* a, const float* b, float* y, size_t n) {
   size_t i = 0;
@@ -94,9 +72,7 @@ void layer_norm_block(const LayerNorm& g, int64_t begin, int64_t end) {
   const size_t n = static_cast<size_t>(g.cols);
   for (int64_t row = begin; row < end; ++row) {
     const float* x = with_residual(g, row, n);
-    const float mean = static_cast<float>(sum_plain(x, n) / static_cast<double>(n));
-    const double variance = sum_squares(x, n, mean) / static_cast<double>(n);
-    const float inverse = static_cast<float>(1.0 / std::sqrt(variance + static_cast<double>(g.eps)));
+    const auto [mean, inverse] = row_moments(x, n, g.eps, false);
     scale_row(x, g.y + row * g.cols, n, {mean, inverse, 0.0f, g.scale, g.bias});
     if (g.mean_out != nullptr) g.mean_out[row] = mean;
     if (g.inverse_out != nullptr) g.inverse_out[row] = inverse;
@@ -107,8 +83,7 @@ void rms_norm_block(const LayerNorm& g, float offset, int64_t begin, int64_t end
   const size_t n = static_cast<size_t>(g.cols);
   for (int64_t row = begin; row < end; ++row) {
     const float* x = with_residual(g, row, n);
-    const double square = sum_squares(x, n, 0.0f) / static_cast<double>(n);
-    const float inverse = static_cast<float>(1.0 / std::sqrt(square + static_cast<double>(g.eps)));
+    const float inverse = row_moments(x, n, g.eps, true).inverse;
     scale_row(x, g.y + row * g.cols, n, {0.0f, inverse, offset, g.scale, nullptr});
     if (g.inverse_out != nullptr) g.inverse_out[row] = inverse;
   }

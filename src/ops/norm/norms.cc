@@ -1,7 +1,7 @@
 // The normalisation family: batch, instance, group, layer, RMS, Lp, mean-variance and local response
 // normalisation.
-#include "ops/grad.h"
 #include "ops/norm/norm_kernels.h"
+#include "ops/norm/norm_rules.h"
 #include "ops/table.h"
 
 namespace trireme::ops {
@@ -41,30 +41,6 @@ void require_channels(const ir::NodeView& n, size_t first, size_t last) {
   }
 }
 
-/// x [n, c, ...]: [c] as [c, 1, ...], which broadcasts to it.
-ValueId as_channels(GradBuilder& g, ValueId vector) {
-  const tensor::Dims x = g.dims(g.in(0));
-  tensor::Dims shape(x.size() > 1 ? x.size() - 1 : 1, 1);
-  shape[0] = g.dims(vector)[0];
-  return g.reshape(vector, shape);
-}
-
-/// Inference: the statistics are constants. dx = dy scale / sqrt(var + epsilon).
-Gradients batch_norm_rule(GradBuilder& g) {
-  if (g.attrs().get_int("training_mode", 0) != 0) {
-    base::fail_unsupported("batch_norm in training_mode is differentiated as batch_norm_train");
-  }
-  const double epsilon = g.attrs().get_float("epsilon", 1e-5);
-  const ValueId inverse = g.op("reciprocal", {g.op("sqrt", {g.plus(g.in(4), epsilon)})});
-  const ValueId normal = g.mul(g.sub(g.in(0), as_channels(g, g.in(3))), as_channels(g, inverse));
-  const tensor::Dims column = g.dims(as_channels(g, g.in(1)));
-  Gradients out = g.none();
-  out[0] = g.mul(g.grad(), as_channels(g, g.mul(g.in(1), inverse)));
-  out[1] = g.reshape(g.reduce_to(g.mul(g.grad(), normal), column), g.dims(g.in(1)));
-  out[2] = g.reshape(g.reduce_to(g.grad(), column), g.dims(g.in(2)));
-  return out;
-}
-
 ir::OpSchema batch_norm() {
   return {.name = "batch_norm",
           .doc =
@@ -83,7 +59,7 @@ ir::OpSchema batch_norm() {
                 return std::vector<TensorType>{n.in[0], n.in[3], n.in[4]};
               },
           .cost = norm_cost(2),
-          .grad = rule(batch_norm_rule),
+          .grad = batch_norm_gradient(),
           .onnx = "BatchNormalization"};
 }
 
@@ -99,6 +75,7 @@ ir::OpSchema instance_norm() {
                 return like_x(n);
               },
           .cost = norm_cost(6),
+          .grad = group_norm_gradient(),
           .onnx = "InstanceNormalization"};
 }
 
@@ -121,6 +98,7 @@ ir::OpSchema group_norm() {
             return like_x(n);
           },
       .cost = norm_cost(6),
+      .grad = group_norm_gradient(),
       .onnx = "GroupNormalization"};
 }
 
@@ -151,6 +129,7 @@ ir::OpSchema layer_norm() {
                     n.in[0], {stash, statistics_shape(n)}, {stash, statistics_shape(n)}};
               },
           .cost = norm_cost(8),
+          .grad = layer_norm_gradient(),
           .onnx = "LayerNormalization"};
 }
 
@@ -168,6 +147,7 @@ ir::OpSchema rms_norm() {
                 return like_x(n);
               },
           .cost = norm_cost(4),
+          .grad = layer_norm_gradient(),
           .onnx = "RMSNormalization"};
 }
 
@@ -184,6 +164,7 @@ ir::OpSchema lp_norm() {
                 return like_x(n);
               },
           .cost = norm_cost(3),
+          .grad = lp_norm_gradient(),
           .onnx = "LpNormalization"};
 }
 
@@ -193,6 +174,7 @@ ir::OpSchema mean_variance_norm() {
           .attrs = {{"axes", "ints", "default [0, 2, 3]"}},
           .infer = like_x,
           .cost = norm_cost(6),
+          .grad = mean_variance_gradient(),
           .onnx = "MeanVarianceNormalization"};
 }
 
@@ -210,6 +192,7 @@ ir::OpSchema lrn() {
                 return like_x(n);
               },
           .cost = norm_cost(20),
+          .grad = lrn_gradient(),
           .onnx = "LRN"};
 }
 

@@ -1,6 +1,8 @@
 // add_layer_norm, masked_mean_pool, l2_normalize: what text encoders do around and after their blocks, in one
 // pass each.
+#include "ops/grad.h"
 #include "ops/norm/norm_kernels.h"
+#include "ops/norm/norm_rules.h"
 #include "ops/table.h"
 
 namespace trireme::ops {
@@ -54,7 +56,8 @@ ir::OpSchema add_layer_norm() {
                 const double bytes = static_cast<double>(tensor::bytes_of(n.in[0]));
                 return ir::Cost{.flop = 9.0 * static_cast<double>(n.in[0].shape.elements().value_or(0)),
                                 .bytes = bytes * (2.0 + static_cast<double>(n.out.size()))};
-              }};
+              },
+          .grad = add_layer_norm_gradient()};
 }
 
 ir::OpSchema masked_mean_pool() {
@@ -92,7 +95,8 @@ ir::OpSchema masked_mean_pool() {
                 return ir::Cost{
                     .flop = 2.0 * static_cast<double>(n.in[0].shape.elements().value_or(0)),
                     .bytes = static_cast<double>(tensor::bytes_of(n.in[0]) + tensor::bytes_of(n.out[0]))};
-              }};
+              },
+          .grad = grad_by_expand()};
 }
 
 ir::OpSchema l2_normalize() {
@@ -111,7 +115,8 @@ ir::OpSchema l2_normalize() {
                 const ir::ValueId floor = floor_constant(g, g.type(x).dtype, epsilon);
                 const ir::ValueId divisor = g.add1(table().need("max"), {norm, floor});
                 return std::vector{g.add1(table().need("div"), {x, divisor})};
-              }};
+              },
+          .grad = l2_normalize_gradient()};
 }
 
 }  // namespace
