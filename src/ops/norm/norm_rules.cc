@@ -162,8 +162,26 @@ Gradients l2_normalize_rule(GradBuilder& g) {
   return out;
 }
 
+/// y = sum m x / c with c = max(sum m, 1e-9): dx = dy m / c, dm = sum over d of dy (x - y) / c.
+Gradients masked_mean_pool_rule(GradBuilder& g) {
+  const ValueId x = g.in(0), dy = g.grad();
+  const Dims in = g.dims(x);
+  const Dims row{in[0], 1, in[2]};
+  const ValueId mask = g.op("cast_like", {g.in(1), x}), floor = g.scalar(1e-9, x);
+  const ValueId count = g.reduce_sum(mask, {1}, true);  // [batch, 1]
+  const ValueId up = g.reshape(g.div(dy, g.op("max", {count, floor})), row);
+  Gradients out = g.none();
+  out[0] = g.mul(up, g.reshape(mask, {in[0], in[1], 1}));
+  if (!tensor::is_float(g.type(g.in(1)).dtype)) return out;
+  const ValueId pooled = g.op("where", {g.op("greater", {count, floor}), g.out(), g.scalar(0, x)});
+  const ValueId dmask = g.reduce_sum(g.mul(up, g.sub(x, g.reshape(pooled, row))), {2}, false);
+  out[1] = g.op("cast_like", {dmask, g.in(1)});
+  return out;
+}
+
 }  // namespace
 
+ir::GradFn masked_mean_pool_gradient() { return rule(masked_mean_pool_rule); }
 ir::GradFn batch_norm_gradient() { return rule(batch_norm_rule); }
 ir::GradFn group_norm_gradient() { return group_norm_rule; }
 ir::GradFn layer_norm_gradient() { return layer_norm_rule; }

@@ -13,5 +13,6 @@ ir::GradFn lp_norm_gradient();
 ir::GradFn mean_variance_gradient();
 ir::GradFn lrn_gradient();
 ir::GradFn l2_normalize_gradient();
+ir::GradFn masked_mean_pool_gradient();
 
 }  // namespace trireme::ops

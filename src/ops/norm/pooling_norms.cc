@@ -1,6 +1,5 @@
 // add_layer_norm, masked_mean_pool, l2_normalize: what text encoders do around and after their blocks, in one
 // pass each.
-#include "ops/grad.h"
 #include "ops/norm/norm_kernels.h"
 #include "ops/norm/norm_rules.h"
 #include "ops/table.h"
@@ -96,7 +95,7 @@ ir::OpSchema masked_mean_pool() {
                     .flop = 2.0 * static_cast<double>(n.in[0].shape.elements().value_or(0)),
                     .bytes = static_cast<double>(tensor::bytes_of(n.in[0]) + tensor::bytes_of(n.out[0]))};
               },
-          .grad = grad_by_expand()};
+          .grad = masked_mean_pool_gradient()};
 }
 
 ir::OpSchema l2_normalize() {
