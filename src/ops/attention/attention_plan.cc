@@ -141,7 +141,10 @@ AttentionPlan plan_attention_bsnd(const ir::NodeView& node) {
     }
   }
   p.scale = node.attrs.has("scale") ? node.attrs.get_float("scale", 1) : 1 / std::sqrt(double(p.head_dim));
-  p.causal = node.attrs.get_int("causal", 0) != 0;
+  p.causal = node.attrs.get_int("is_causal", 0) != 0;
+  const int64_t kv_heads = node.attrs.get_int("kv_heads", 0);
+  base::require(kv_heads == 0 || kv_heads == p.kv_heads, "keys have ", p.kv_heads, " heads, kv_heads is ",
+                kv_heads);
   check_together(p);
   return p;
 }

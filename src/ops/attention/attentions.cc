@@ -80,7 +80,7 @@ std::vector<ir::ValueId> expand_bsnd(ir::Graph& g, const ir::Node& node) {
     }
     in.push_back(mask);
   }
-  ir::Attrs attrs{{"is_causal", node.attrs.get_int("causal", 0)}};
+  ir::Attrs attrs{{"is_causal", node.attrs.get_int("is_causal", 0)}};
   if (node.attrs.has("scale")) attrs.set("scale", node.attrs.get_float("scale", 1));
   const ir::ValueId y = g.add1(table().need("attention"), in, attrs);
   return {g.add1(table().need("transpose"), {y}, swap)};
@@ -94,7 +94,8 @@ ir::OpSchema attention_bsnd() {
               "to [batch, heads, query, key], or boolean/integer [batch, key] (non-zero keeps)",
           .min_in = 3,
           .max_in = 4,
-          .attrs = {{"causal", "int", "query i sees keys 0 .. i"},
+          .attrs = {{"is_causal", "int", "query i sees keys 0 .. i"},
+                    {"kv_heads", "int", "heads of k and v, which divide those of q; 0: as k has them"},
                     {"scale", "float", "default 1 / sqrt(head_dim)"}},
           .infer = infer_bsnd,
           .expand = expand_bsnd,

@@ -54,7 +54,7 @@ TEST(AttentionBsnd, KernelsMatchNaiveLoops) {
                  k = random_tensor({c.batch, c.keys, c.kv_heads, c.dim}, 2);
     const Tensor v = random_tensor({c.batch, c.keys, c.kv_heads, c.dim}, 3);
     const auto want = naive(c, q, k, v, [](auto...) { return 0.0; });
-    const ir::Attrs attrs{{"causal", int64_t{c.causal}}};
+    const ir::Attrs attrs{{"is_causal", int64_t{c.causal}}};
     const auto results = tests::run_kernels("attention_bsnd", attrs, {q, k, v});
     ASSERT_EQ(results.size(), 2u);
     for (const auto& r : results) tests::expect_close(r.out[0], want, 1e-4, 1e-5, r.kernel);

@@ -20,30 +20,6 @@ tensor::Tensor scalar_of(tensor::DType type, double value) {
                              [&](auto t) { return tensor::Tensor::scalar(static_cast<decltype(t)>(value)); });
 }
 
-ir::ValueId expand_activation(ir::Graph& g, ir::ValueId x, const ActivationSpec& s) {
-  auto add = [&](const char* op, ir::Attrs attrs = {}) {
-    return g.add1(table().need(op), {x}, std::move(attrs));
-  };
-  switch (s.kind) {
-    case K::none: return x;
-    case K::relu: return add("relu");
-    case K::clip: {
-      const ir::ValueId lo = g.add_constant(scalar_of(g.type(x).dtype, double(s.lo)));
-      const ir::ValueId hi = g.add_constant(scalar_of(g.type(x).dtype, double(s.hi)));
-      return g.add1(table().need("clip"), {x, lo, hi});
-    }
-    case K::sigmoid: return add("sigmoid");
-    case K::silu: return add("swish", {{"alpha", 1.0}});
-    case K::hardswish: return add("hard_swish");
-    case K::hardsigmoid: return add("hard_sigmoid", {{"alpha", double(s.alpha)}, {"beta", double(s.beta)}});
-    case K::gelu_erf: return add("gelu", {{"approximate", std::string("none")}});
-    case K::gelu_tanh: return add("gelu", {{"approximate", std::string("tanh")}});
-    case K::tanh: return add("tanh");
-    case K::leaky: return add("leaky_relu", {{"alpha", double(s.alpha)}});
-  }
-  return x;
-}
-
 }  // namespace
 
 ActivationSpec activation_of(const ir::Attrs& attrs) {
@@ -88,6 +64,30 @@ double activate(const ActivationSpec& s, double x) {
 
 double finish(const ActivationSpec& spec, double sum, double residual) {
   return spec.before_residual ? activate(spec, sum) + residual : activate(spec, sum + residual);
+}
+
+ir::ValueId expand_activation(ir::Graph& g, ir::ValueId x, const ActivationSpec& s) {
+  auto add = [&](const char* op, ir::Attrs attrs = {}) {
+    return g.add1(table().need(op), {x}, std::move(attrs));
+  };
+  switch (s.kind) {
+    case K::none: return x;
+    case K::relu: return add("relu");
+    case K::clip: {
+      const ir::ValueId lo = g.add_constant(scalar_of(g.type(x).dtype, double(s.lo)));
+      const ir::ValueId hi = g.add_constant(scalar_of(g.type(x).dtype, double(s.hi)));
+      return g.add1(table().need("clip"), {x, lo, hi});
+    }
+    case K::sigmoid: return add("sigmoid");
+    case K::silu: return add("swish", {{"alpha", 1.0}});
+    case K::hardswish: return add("hard_swish");
+    case K::hardsigmoid: return add("hard_sigmoid", {{"alpha", double(s.alpha)}, {"beta", double(s.beta)}});
+    case K::gelu_erf: return add("gelu", {{"approximate", std::string("none")}});
+    case K::gelu_tanh: return add("gelu", {{"approximate", std::string("tanh")}});
+    case K::tanh: return add("tanh");
+    case K::leaky: return add("leaky_relu", {{"alpha", double(s.alpha)}});
+  }
+  return x;
 }
 
 ir::ValueId expand_finish(ir::Graph& graph, ir::ValueId x, ir::ValueId residual, const ActivationSpec& spec) {

@@ -40,6 +40,9 @@ double activate(const ActivationSpec& spec, double x);
 /// act(sum + residual), or act(sum) + residual with act_before_residual.
 double finish(const ActivationSpec& spec, double sum, double residual);
 
+/// Adds the plain node of the activation of `x`; x itself for none.
+ir::ValueId expand_activation(ir::Graph& graph, ir::ValueId x, const ActivationSpec& spec);
+
 /// Adds the plain nodes for the residual (kNoValue: none) and the activation of `x`.
 ir::ValueId expand_finish(ir::Graph& graph, ir::ValueId x, ir::ValueId residual, const ActivationSpec& spec);
 

@@ -1,5 +1,6 @@
 // linear: a product with a weight matrix, its bias, residual and activation in one pass over the result.
 #include "ops/dense/activation.h"
+#include "ops/grad.h"
 #include "ops/table.h"
 
 namespace trireme::ops {
@@ -53,6 +54,46 @@ ir::Cost cost(const ir::NodeView& n) {
   return c;
 }
 
+/// True where the derivative can be read off the result: act'(z) = act'(act(z)).
+bool derivative_from_result(const ActivationSpec& s) {
+  using K = ActivationKind;
+  return s.kind == K::relu || s.kind == K::clip || (s.kind == K::leaky && s.alpha > 0);
+}
+
+/// The gradient of the activation's argument. Curved activations compute the product again: the passes do not
+/// fuse them before differentiation.
+ValueId argument_gradient(GradBuilder& g, const ActivationSpec& act, bool residual_inside) {
+  if (act.kind == ActivationKind::none) return g.grad();
+  ValueId z = g.out();
+  if (!derivative_from_result(act) || (g.has(3) && act.before_residual)) {
+    std::vector<ValueId> in{g.in(0), g.in(1), g.in(2), residual_inside ? g.in(3) : ir::kNoValue};
+    while (in.back() == ir::kNoValue) in.pop_back();
+    z = g.op("linear", std::move(in), {{"transposed", g.attrs().get_int("transposed", 0)}});
+  }
+  const size_t first = g.graph().nodes().size();
+  const ValueId y = expand_activation(g.graph(), z, act);
+  std::vector<char> wanted(g.graph().values().size(), 0);
+  std::vector<ValueId> grads(g.graph().values().size(), ir::kNoValue);
+  wanted[index(z)] = 1;
+  grads[index(y)] = g.grad();
+  backpropagate(g.graph(), first, std::move(wanted), grads);
+  return grads[index(z)];
+}
+
+Gradients grad(GradBuilder& g) {
+  const ActivationSpec act = activation_of(g.attrs());
+  const bool residual_inside = g.has(3) && !act.before_residual;
+  const ValueId dz = argument_gradient(g, act, residual_inside);
+  const ir::Attrs attrs{{"transposed", g.attrs().get_int("transposed", 0)}};
+  Gradients out = g.none();
+  out[0] = g.op("linear_grad_x", {dz, g.in(1)}, attrs);
+  const auto dw = g.ops("linear_grad_w", {g.in(0), dz}, attrs, g.has(2) ? 2 : 1);
+  out[1] = dw[0];
+  if (g.has(2)) out[2] = dw[1];
+  if (g.has(3)) out[3] = residual_inside ? dz : g.grad();
+  return out;
+}
+
 }  // namespace
 
 ir::OpSchema linear_schema() {
@@ -67,7 +108,8 @@ ir::OpSchema linear_schema() {
           .attrs = std::move(attrs),
           .infer = infer,
           .expand = expand,
-          .cost = cost};
+          .cost = cost,
+          .grad = rule(grad)};
 }
 
 }  // namespace trireme::ops

@@ -1,5 +1,7 @@
 // matmul, gemm, matmul_integer: matrix products by NumPy rules, their types and cost.
+#include "ops/dense/batched_gemm.h"
 #include "ops/dense/matmul_shape.h"
+#include "ops/grad.h"
 #include "ops/kernel_forms.h"
 #include "ops/table.h"
 
@@ -62,6 +64,44 @@ ir::Cost matmul_cost(const ir::NodeView& node, size_t a, size_t b) {
   return cost;
 }
 
+namespace {
+
+/// Vectors are promoted like the product does; a matrix on the right takes the rows of all batches at once.
+Gradients matmul_grad(GradBuilder& g) {
+  Dims a = g.dims(g.in(0)), b = g.dims(g.in(1)), y = g.dims(g.out());
+  if (b.size() == 1) y.push_back(1), b.push_back(1);
+  if (a.size() == 1) y.insert(y.end() - 1, 1), a.insert(a.begin(), 1);
+  const ValueId dy = g.reshape(g.grad(), y);
+  const ValueId left = g.reshape(g.in(0), a), right = g.reshape(g.in(1), b);
+  if (b.size() == 2) {
+    const ValueId da = g.op("linear_grad_x", {dy, right});
+    return {g.reshape(da, g.dims(g.in(0))), g.reshape(g.op("linear_grad_w", {left, dy}), g.dims(g.in(1)))};
+  }
+  const BatchedProduct d = product_gradients(g, {left, right, dy});
+  return {g.reshape(g.reduce_to(d.a, a), g.dims(g.in(0))), g.reshape(g.reduce_to(d.b, b), g.dims(g.in(1)))};
+}
+
+/// y = alpha op(a) op(b) + beta c.
+Gradients gemm_grad(GradBuilder& g) {
+  const bool ta = g.attrs().get_int("transA", 0) != 0, tb = g.attrs().get_int("transB", 0) != 0;
+  const double alpha = g.attrs().get_float("alpha", 1), beta = g.attrs().get_float("beta", 1);
+  const ValueId dy = alpha == 1 ? g.grad() : g.scaled(g.grad(), alpha);
+  Gradients out = g.none();
+  if (!ta) {
+    const ir::Attrs attrs{{"transposed", int64_t{tb}}};
+    out[0] = g.op("linear_grad_x", {dy, g.in(1)}, attrs);
+    out[1] = g.op("linear_grad_w", {g.in(0), dy}, attrs);
+  } else {
+    const BatchedProduct d = product_gradients(g, {g.in(0), g.in(1), dy, ta, tb});
+    out[0] = d.a;
+    out[1] = d.b;
+  }
+  if (g.has(2)) out[2] = g.to_operand(beta == 1 ? g.grad() : g.scaled(g.grad(), beta), 2);
+  return out;
+}
+
+}  // namespace
+
 ir::OpSchema matmul_schema() {
   return {
       .name = "matmul",
@@ -80,6 +120,7 @@ ir::OpSchema matmul_schema() {
                 {n.in[0].dtype, infer_matmul(n.in[0].shape, n.in[1].shape)}};
           },
       .cost = [](const ir::NodeView& n) { return matmul_cost(n, 0, 1); },
+      .grad = rule(matmul_grad),
       .onnx = "MatMul"};
 }
 
@@ -122,6 +163,7 @@ ir::OpSchema gemm_schema() {
                 cost.flop = 2 * k * static_cast<double>(n.out[0].shape.elements().value_or(0));
                 return cost;
               },
+          .grad = rule(gemm_grad),
           .onnx = "Gemm"};
 }
 

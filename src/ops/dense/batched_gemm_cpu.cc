@@ -1,0 +1,54 @@
+// Kernels of batched_gemm on CPU.
+#include "backend/cpu/cpu_stream.h"
+#include "ops/dense/batched_gemm.h"
+#include "ops/kernel_forms.h"
+#include "ops/table.h"
+
+namespace trireme::ops {
+namespace {
+
+struct Plan {
+  MatmulShape shape;
+  int64_t a_row, a_k, b_k, b_col;  // strides after transposition
+};
+
+Plan plan_of(const ir::NodeView& node) {
+  Plan p{.shape = batched_gemm_shape(node)};
+  const bool ta = node.attrs.get_int("transA", 0) != 0, tb = node.attrs.get_int("transB", 0) != 0;
+  p.a_row = ta ? 1 : p.shape.k;
+  p.a_k = ta ? p.shape.m : 1;
+  p.b_k = tb ? 1 : p.shape.n;
+  p.b_col = tb ? p.shape.k : 1;
+  return p;
+}
+
+template <class T>
+void reference_row(const Plan& p, const ir::RunArgs& args, int64_t row) {
+  const MatmulShape& s = p.shape;
+  const size_t batch = static_cast<size_t>(row / s.m);
+  const T* a = in_ptr<T>(args, 0) + s.a_offset[batch] + row % s.m * p.a_row;
+  const T* b = in_ptr<T>(args, 1) + s.b_offset[batch];
+  T* y = out_ptr<T>(args, 0) + row * s.n;
+  for (int64_t j = 0; j < s.n; ++j) {
+    double sum = 0;
+    for (int64_t l = 0; l < s.k; ++l) sum += double(a[l * p.a_k]) * double(b[l * p.b_k + j * p.b_col]);
+    y[j] = T(sum);
+  }
+}
+
+ir::BoundKernel prepare_reference(const ir::KernelInit& init) {
+  const Plan plan = plan_of(init.node);
+  return visit_float(init.node.in[0].dtype, [&](auto t) {
+    return ir::BoundKernel{[plan](const ir::RunArgs& args) {
+      cpu::pool_of(args.stream).run(plan.shape.batches() * plan.shape.m, [&](int64_t row) {
+        reference_row<decltype(t)>(plan, args, row);
+      });
+    }};
+  });
+}
+
+}  // namespace
+
+std::vector<ir::Kernel> batched_gemm_cpu_kernels() { return float_reference(prepare_reference); }
+
+}  // namespace trireme::ops
