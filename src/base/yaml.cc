@@ -95,9 +95,12 @@ bool is_word(std::string_view text) {
   if (text.empty()) return false;
   for (const char c : text) {
     const bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
-    if (!letter && c != '_' && c != '.' && c != '/' && c != '-' && c != '+' && c != '=') return false;
+    if (!letter && c != '_' && c != '.' && c != '/' && c != '-' && c != '+' && c != '=' && c != ':') {
+      return false;
+    }
   }
-  return text[0] != '-' && text[0] != '=';
+  // A colon at the end would make it a key.
+  return text[0] != '-' && text[0] != '=' && text[0] != ':' && text.back() != ':';
 }
 
 std::string scalar_text(const Json& value) {

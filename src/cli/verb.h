@@ -33,6 +33,8 @@ int ops_main(std::span<const std::string> words, base::Env& env);
 std::string ops_markdown();
 int serve_main(std::span<const std::string> words, base::Env& env);
 std::string serve_markdown();
+int train_main(std::span<const std::string> words, base::Env& env);
+std::string train_markdown();
 int load_main(std::span<const std::string> words, base::Env& env);
 std::string load_markdown();
 

@@ -97,6 +97,7 @@ bool ConfigSections::given(std::string_view section, std::string_view key) const
 
 void ConfigSections::check_required() const {
   for (const Section& section : sections_) {
+    if (section.is_optional) continue;
     try {
       section.options.check_required();
     } catch (const base::Error& e) {

@@ -23,6 +23,12 @@ class ConfigSections {
   void add(std::string name, Options& options, std::string meaning) {
     sections_.emplace_back(std::move(name), std::move(meaning), options);
   }
+  /// A section whose required keys need not be given.
+  template <class Options>
+  void add_optional(std::string name, Options& options, std::string meaning) {
+    add(std::move(name), options, std::move(meaning));
+    sections_.back().is_optional = true;
+  }
 
   /// Sets what a YAML mapping of mappings gives; `source` names the text in messages. A mapping given for a
   /// list of texts becomes "key=value" items: model: {config: {layers: 4}} is config: ["layers=4"].
@@ -49,6 +55,7 @@ class ConfigSections {
     std::string name;
     std::string meaning;
     base::OptionList options;
+    bool is_optional = false;
   };
   Section& find(std::string_view name);
   void set(Section& section, const std::string& key, const base::Json& value);

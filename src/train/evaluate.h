@@ -14,8 +14,8 @@
 namespace trireme::train {
 
 struct EvaluatorOptions {
-  int64_t batch = 32;        ///< rows at once
-  int64_t max_batches = 0;   ///< 0: the whole data set
+  int64_t batch = 32;       ///< rows at once
+  int64_t max_batches = 0;  ///< 0: the whole data set
   int64_t ignore_index = -100;
   int threads = 0;
   int workers = 2;

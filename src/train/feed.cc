@@ -150,6 +150,13 @@ int64_t Feeder::count_targets(const data::Batch& batch, int64_t ignore_index) co
   return batch.valid_rows;
 }
 
+int64_t Feeder::targets_per_sample() const {
+  for (const Link& link : links_) {
+    if (link.is_target) return tensor::element_count(link.sample);
+  }
+  return 1;
+}
+
 std::string Feeder::text() const {
   std::string text;
   for (const Link& link : links_) {

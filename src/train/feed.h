@@ -33,6 +33,8 @@ class Feeder {
   /// Targets that count for the loss: integers other than `ignore_index`; of float targets, and without
   /// targets, rows that are valid.
   int64_t count_targets(const data::Batch& batch, int64_t ignore_index) const;
+  /// Targets of one sample, whether they count or not: tokens of a text, 1 for a class.
+  int64_t targets_per_sample() const;
   /// "image <- image [28,28]": a line an input, for the run's record.
   std::string text() const;
 

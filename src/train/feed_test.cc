@@ -62,6 +62,7 @@ TEST(Feeder, ReshapesAndConverts) {
   EXPECT_EQ(feeds[1].dtype(), DType::i32);
   EXPECT_EQ(feeds[1].to_ints(), (std::vector<int64_t>{4, -100}));
   EXPECT_EQ(feeder.shapes(5), (std::vector<tensor::Dims>{{5, 6}, {5}}));
+  EXPECT_EQ(feeder.targets_per_sample(), 1);
   EXPECT_EQ(feeder.count_targets(image_batch(), -100), 1);
   EXPECT_EQ(feeder.count_targets(image_batch(), 4), 1);
   EXPECT_EQ(feeder.count_targets(image_batch(), 0), 2);

@@ -19,8 +19,8 @@ ir::Graph with_weights(ir::Graph graph, const WeightLookup& lookup, size_t* repl
 /// Looks into a checkpoint's tensors; `average`: the averaged weights first (names ending in ".ema").
 WeightLookup weights_of(const Checkpoint& checkpoint, bool average);
 
-/// Takes start weights from a safetensors file, a checkpoint or a run directory. Throws invalid_argument if no
-/// parameter of the graph is in there. `text` receives a line on how many were found.
+/// Takes start weights from a safetensors file, a checkpoint or a run directory. Throws invalid_argument if
+/// no parameter of the graph is in there. `text` receives a line on how many were found.
 ir::Graph start_from(ir::Graph graph, const std::string& path, std::string& text);
 
 }  // namespace trireme::train

@@ -1,0 +1,382 @@
+// The training loop: one step after another, with logs, evaluations and checkpoints between them.
+#include "train/loop.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+
+#include "base/file.h"
+#include "base/memory.h"
+#include "base/svg_plot.h"
+#include "train/flop.h"
+#include "train/report.h"
+
+namespace trireme::train {
+namespace {
+
+using base::Json;
+
+double ms(int64_t ns) { return static_cast<double>(ns) * 1e-6; }
+
+std::string mebibytes(int64_t bytes) {
+  return base::concat(base::format_number(static_cast<double>(bytes) / 1048576.0, 1), " MiB");
+}
+
+data::LoaderOptions loader_options(const TrainConfig& c, const BatchPlan& batch) {
+  data::LoaderOptions o;
+  o.batch = batch.micro;
+  o.global_batch = batch.global;
+  o.shuffle = c.loader.shuffle;
+  o.seed = static_cast<uint64_t>(c.run.seed);
+  o.last = c.loader.last;
+  o.workers = c.loader.workers;
+  o.prefetch = c.loader.prefetch;
+  o.ignore_index = c.loss.ignored;
+  return o;
+}
+
+}  // namespace
+
+Trainer::Trainer(const TrainConfig& config, TrainTask task, base::Env env)
+    : config_(config),
+      task_(std::move(task)),
+      env_(env),
+      directory_(config.run.path()),
+      batch_(plan_batch(config.batch)),
+      loader_(task_.data, loader_options(config, batch_), task_.transform, env.clock),
+      feeder_(task_.loss, loader_.fields(), config.loader.rules(), task_.target_inputs),
+      total_steps_(plan_steps(config.run, loader_.steps_per_epoch())),
+      units_(config.schedule.unit == ScheduleUnit::tokens ? feeder_.targets_per_sample() : 1),
+      schedule_(config.schedule,
+                {.total = total_steps_ * batch_.global * units_, .global_batch = batch_.global}),
+      guard_(config.spikes),
+      session_(task_.loss, config.session_options()) {
+  if (task_.validation == nullptr) return;
+  EvaluatorOptions o;
+  o.batch = batch_.micro;
+  o.max_batches = config.eval.batches;
+  o.ignore_index = config.loss.ignored;
+  o.threads = config.run.threads;
+  o.workers = config.loader.workers;
+  o.feed = config.loader.rules();
+  o.target_inputs = task_.target_inputs;
+  evaluator_ = std::make_unique<Evaluator>(task_.loss, task_.validation, task_.validation_transform,
+                                           std::move(o), env.clock);
+}
+
+Trainer::~Trainer() = default;
+
+void Trainer::start_run() {
+  session_.prepare(shapes(), static_cast<size_t>(batch_.accumulate));
+  const auto& outputs = task_.loss.output_names();
+  has_accuracy_ = std::find(outputs.begin(), outputs.end(), "correct") != outputs.end();
+  std::filesystem::create_directories(directory_);
+  base::write_file_atomic(directory_ + "/config.yaml", base::to_yaml(task_.config));
+  log_ = std::make_unique<RunLog>(config_.log, directory_, state_.step, env_);
+  writer_ = std::make_unique<CheckpointWriter>(
+      CheckpointWriterOptions{.root = directory_ + "/checkpoints",
+                              .keep = config_.checkpoint.keep,
+                              .keep_best = config_.checkpoint.keep_best,
+                              .asynchronous = config_.checkpoint.asynchronous,
+                              .resumed_step = state_.step},
+      files_);
+  flop_per_step_ = 3 * forward_flop(task_.loss, shapes()) * static_cast<double>(batch_.accumulate);
+  product_rate_ = measure_product_rate(session_.threads());
+  const std::string mfu = mfu_definition(product_rate_, session_.threads());
+  const int64_t staging = CheckpointWriter::staging_bytes(tensors());
+  const int64_t free = files_.free_bytes(directory_);
+  env_.log.info("train", "start",
+                {{"steps", total_steps_},
+                 {"batch", base::concat(batch_.global, "=", batch_.micro, "x", batch_.accumulate)},
+                 {"steps_per_epoch", loader_.steps_per_epoch()},
+                 {"states", mebibytes(session_.states().bytes())},
+                 {"checkpoint_staging", mebibytes(staging)},
+                 {"threads", session_.threads()},
+                 {"schedule", schedule_.describe()},
+                 {"mfu", mfu}});
+  if (free >= 0 && free < 2 * staging) {
+    env_.log.warning("train", "disk_short", {{"free", mebibytes(free)}, {"checkpoint", mebibytes(staging)}});
+  }
+  log_->event("start", Json::object({{"name", config_.run.name},
+                                     {"step", state_.step},
+                                     {"config", task_.config},
+                                     {"optimizer", session_.optimizer_text()},
+                                     {"feed", feeder_.text()},
+                                     {"flop_per_step", flop_per_step_},
+                                     {"mfu_definition", mfu}}));
+}
+
+std::vector<engine::Feeds> Trainer::next_batches(StepRecord& record) {
+  std::vector<engine::Feeds> feeds;
+  int64_t wait_ns = 0;
+  for (int64_t i = 0; i < batch_.accumulate; ++i) {
+    const std::optional<data::Batch> batch = loader_.next();
+    base::check(batch.has_value(), "the data ended");
+    wait_ns += batch->wait_ns;
+    record.targets += feeder_.count_targets(*batch, config_.loss.ignored);
+    state_.samples += batch->valid_rows;
+    feeds.push_back(feeder_.feeds(*batch));
+  }
+  record.data_wait_ms = ms(wait_ns);
+  return feeds;
+}
+
+StepRecord Trainer::one_step() {
+  const int64_t start = env_.clock.now_ns();
+  StepRecord record;
+  record.step = ++state_.step;
+  const std::vector<engine::Feeds> feeds = next_batches(record);
+  const auto targets = static_cast<double>(std::max<int64_t>(record.targets, 1));
+  record.lr = schedule_.at(state_.scheduled * units_, batch_.global * units_);
+  engine::StepInputs inputs;
+  inputs.lr = static_cast<float>(record.lr);
+  inputs.step = state_.executed + 1;
+  inputs.seed = config_.run.seed;
+  inputs.draw = state_.step;
+  inputs.loss_weight = static_cast<float>(1 / targets);
+  inputs.norm_limit = static_cast<float>(guard_.norm_limit());
+  inputs.loss_limit = static_cast<float>(guard_.loss_limit());
+  const engine::StepResult result = session_.step(feeds, inputs);
+  base::check(result.count <= 0 || static_cast<int64_t>(result.count) == record.targets, "the data holds ",
+              record.targets, " valid targets, the loss counted ", result.count);
+  record.loss = result.loss_sum / targets;
+  if (has_accuracy_) record.accuracy = result.correct / targets;
+  record.grad_norm = result.grad_norm;
+  record.skipped = result.skipped;
+  record.forward_ms = ms(result.forward_ns);
+  record.backward_ms = ms(result.backward_ns);
+  record.update_ms = ms(result.update_ns);
+  const data::Position at = loader_.position();
+  state_.epoch = at.epoch;
+  state_.consumed = at.consumed;
+  state_.targets += record.targets;
+  if (!result.skipped) {
+    ++state_.executed;
+    state_.scheduled += batch_.global;
+  }
+  record.samples = state_.samples;
+  record.epoch = static_cast<double>(at.epoch) +
+                 static_cast<double>(at.consumed) / static_cast<double>(loader_.samples_per_epoch());
+  const double seconds = static_cast<double>(env_.clock.now_ns() - start) * 1e-9;
+  record.step_ms = seconds * 1e3;
+  record.samples_per_s = static_cast<double>(batch_.global) / seconds;
+  if (product_rate_ > 0) record.mfu = flop_per_step_ / seconds / product_rate_;
+  return record;
+}
+
+void Trainer::judge(const StepRecord& record) {
+  if (std::isfinite(record.loss) && std::isfinite(record.grad_norm)) {
+    state_.skips_in_row = 0;
+    judge_spike(record);
+    return;
+  }
+  ++state_.skips_in_row;
+  log_->end_line();
+  env_.log.warning("train", "step_skipped",
+                   {{"step", record.step},
+                    {"loss", record.loss},
+                    {"grad_norm", record.grad_norm},
+                    {"in_row", state_.skips_in_row}});
+  if (config_.run.non_finite == NonFinite::skip && state_.skips_in_row < config_.run.max_skips) return;
+  base::fail(base::ErrorCode::unavailable, "step ", record.step, ": loss ", record.loss, ", gradient norm ",
+             record.grad_norm, "; ", state_.skips_in_row,
+             " steps in a row were left out (run.non_finite, run.max_skips); try a lower schedule.lr or "
+             "optimizer.clip_norm");
+}
+
+void Trainer::judge_spike(const StepRecord& record) {
+  const SpikeVerdict verdict = guard_.observe(record.loss, record.grad_norm);
+  if (!verdict.reason.empty()) {
+    log_->end_line();
+    env_.log.warning("train", "spike", {{"step", record.step}, {"reason", verdict.reason}});
+  }
+  if (verdict.action == SpikeAction::rollback) roll_back();
+  base::require(verdict.action != SpikeAction::stop, "step ", record.step, ": ", verdict.reason,
+                "; spikes.policy is stop");
+}
+
+/// Weights, moments, schedule and guard as in the last checkpoint; the data goes on behind the spike.
+void Trainer::roll_back() {
+  if (const auto outcome = writer_->wait()) take(*outcome);
+  const std::string path = find_checkpoint(directory_ + "/checkpoints");
+  const RunState now = state_;
+  restore(load_checkpoint(path));
+  const RunState past = state_;
+  state_ = now;
+  state_.executed = past.executed;
+  state_.scheduled = past.scheduled;
+  loader_.seek({now.epoch, now.consumed});
+  env_.log.warning("train", "rolled_back", {{"step", now.step}, {"to", path}});
+  log_->event("rollback", Json::object({{"step", now.step}, {"to", past.step}}));
+}
+
+EvalRecord Trainer::evaluate() {
+  log_->end_line();
+  const EvalRecord record = evaluator_->run(session_.trained_graph(config_.eval.average), state_.step);
+  log_->eval(record);
+  if (record.accuracy >= 0) {
+    env_.log.info("train", "evaluated",
+                  {{"step", record.step}, {"loss", record.loss}, {"accuracy", record.accuracy}});
+  } else {
+    env_.log.info("train", "evaluated", {{"step", record.step}, {"loss", record.loss}});
+  }
+  last_eval_ = record;
+  return record;
+}
+
+/// Higher is better; NaN when the state of this step was not evaluated.
+double Trainer::score() const {
+  if (!last_eval_ || last_eval_->step != state_.step) return NAN;
+  return config_.checkpoint.metric == Metric::accuracy && last_eval_->accuracy >= 0 ? last_eval_->accuracy
+                                                                                    : -last_eval_->loss;
+}
+
+model::NamedTensors Trainer::tensors() const {
+  model::NamedTensors all;
+  for (const std::string& name : session_.states().names()) {
+    if (name.ends_with(".grad")) continue;  // sums of one step's micro-batches: cleared before each
+    all.emplace_back(name, session_.states().at(name));
+  }
+  std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  return all;
+}
+
+Checkpoint Trainer::snapshot() const {
+  Json meta = Json::object({{"name", config_.run.name},
+                            {"state", state_.to_json()},
+                            {"seed", config_.run.seed},
+                            {"global_batch", batch_.global},
+                            {"data_fingerprint", std::to_string(loader_.fingerprint())},
+                            {"data_samples", loader_.dataset().size()},
+                            {"spike_guard", guard_.state()},
+                            {"config", task_.config}});
+  return {state_.step, std::move(meta), tensors()};
+}
+
+void Trainer::restore(const Checkpoint& checkpoint) {
+  const Json& meta = checkpoint.meta;
+  base::require(meta.at("seed").as_int() == config_.run.seed, "the checkpoint's seed is ",
+                meta.at("seed").as_int(), ", run.seed is ", config_.run.seed);
+  base::require(meta.at("data_fingerprint").as_string() == std::to_string(loader_.fingerprint()),
+                "the checkpoint is of other data: it had ", meta.at("data_samples").as_int(),
+                " samples, now there are ", loader_.dataset().size());
+  engine::StateStore& states = session_.states();
+  std::string missing;
+  for (const auto& [name, content] : tensors()) {
+    if (checkpoint.find(name) == nullptr && missing.empty()) missing = name;
+  }
+  base::require(missing.empty(), "the checkpoint has no '", missing, "': another model or optimizer");
+  for (const auto& [name, content] : checkpoint.tensors) {
+    base::require(states.has(name), "the checkpoint's '", name, "' is not of this model or optimizer");
+    states.set(name, content);
+  }
+  state_ = RunState::from_json(meta.at("state"));
+  guard_.restore(meta.at("spike_guard"));
+  loader_.seek({state_.epoch, state_.consumed});
+  saved_step_ = state_.step;
+}
+
+void Trainer::resume(const std::string& path) {
+  const std::string found = find_checkpoint(path);
+  const Checkpoint checkpoint = load_checkpoint(found);
+  session_.prepare(shapes(), static_cast<size_t>(batch_.accumulate));  // the optimizer's states exist now
+  try {
+    restore(checkpoint);
+  } catch (const base::Error& e) {
+    throw e.with("resume from '" + found + "'");
+  }
+  env_.log.info("train", "resumed", {{"from", found}, {"step", state_.step}});
+}
+
+bool Trainer::resume_auto() {
+  const std::string root = directory_ + "/checkpoints";
+  std::vector<std::string> candidates = list_checkpoints(root);
+  if (base::file_exists(root + "/latest")) {
+    std::string latest = base::read_file(root + "/latest", 4096);
+    while (!latest.empty() && latest.back() == '\n') latest.pop_back();
+    std::erase(candidates, latest);
+    candidates.push_back(latest);
+  }
+  for (size_t i = candidates.size(); i-- > 0;) {
+    const std::string path = root + "/" + candidates[i];
+    if (!base::file_exists(path + "/index.json")) continue;
+    try {
+      load_checkpoint(path);
+    } catch (const base::Error& e) {
+      env_.log.warning("train", "checkpoint_unusable", {{"path", path}, {"error", e.message()}});
+      continue;
+    }
+    resume(path);
+    return true;
+  }
+  return false;
+}
+
+void Trainer::take(const CheckpointOutcome& outcome) {
+  log_->end_line();
+  if (outcome.error) {
+    env_.log.warning("train", "checkpoint_failed",
+                     {{"step", outcome.step}, {"error", outcome.error->message()}});
+    if (!outcome.committed && config_.checkpoint.on_error == OnError::stop) {
+      throw outcome.error->with("checkpoint.on_error is stop; the last complete checkpoint is unharmed");
+    }
+    return;
+  }
+  log_->event(
+      "checkpoint",
+      Json::object({{"step", outcome.step}, {"bytes", outcome.written.bytes}, {"seconds", outcome.seconds}}));
+  env_.log.info("train", "checkpoint",
+                {{"path", outcome.written.path},
+                 {"size", mebibytes(outcome.written.bytes)},
+                 {"seconds", outcome.seconds}});
+}
+
+void Trainer::save(double score) {
+  if (saved_step_ == state_.step) return;
+  if (const auto before = writer_->save(snapshot(), score)) take(*before);
+  saved_step_ = state_.step;
+}
+
+void Trainer::after_step(bool last, bool stopping) {
+  const auto due = [&](int64_t every) { return every > 0 && state_.step % every == 0; };
+  if (evaluator_ && (due(config_.eval.every) || (last && config_.eval.at_end))) evaluate();
+  if (due(config_.checkpoint.every) || last || stopping) save(score());
+  if (const auto outcome = writer_->poll()) take(*outcome);
+}
+
+RunResult Trainer::run(const std::function<bool()>& stop) {
+  start_ns_ = env_.clock.now_ns();
+  start_run();
+  RunResult result;
+  result.reason = "done";
+  while (state_.step < total_steps_) {
+    const StepRecord record = one_step();
+    log_->step(record);
+    judge(record);
+    const bool last = state_.step == total_steps_;
+    const bool stopping = !last && stop();
+    log_->progress(record, total_steps_, last || stopping || state_.step == 1);
+    after_step(last, stopping);
+    if (!stopping) continue;
+    result.interrupted = true;
+    result.reason = "interrupted";
+    break;
+  }
+  finish(result);
+  return result;
+}
+
+void Trainer::finish(RunResult& result) {
+  log_->end_line();
+  if (const auto outcome = writer_->wait()) take(*outcome);
+  result.state = state_;
+  result.last_eval = last_eval_;
+  const double seconds = static_cast<double>(env_.clock.now_ns() - start_ns_) * 1e-9;
+  log_->event("end", Json::object({{"reason", result.reason},
+                                   {"step", state_.step},
+                                   {"seconds", seconds},
+                                   {"peak_bytes", base::peak_resident_bytes()}}));
+  if (config_.log.jsonl && config_.log.report) write_report(directory_);
+}
+
+}  // namespace trireme::train

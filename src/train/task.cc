@@ -1,0 +1,98 @@
+// Opening models and data sets by configuration, and writing trained models.
+#include "train/task.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "base/error.h"
+#include "model/onnx/export.h"
+#include "model/zoo/zoo.h"
+#include "train/weights.h"
+
+namespace trireme::train {
+namespace {
+
+constexpr std::string_view kZoo = "zoo:";
+
+bool has_image(const data::Dataset& dataset) {
+  const data::Field* image = dataset.info().find("image");
+  return image != nullptr && image->dtype == tensor::DType::u8;
+}
+
+std::string describe(const char* what, const data::Dataset& dataset) {
+  std::string text = base::concat(what, ": ", dataset.size(), " samples of ", dataset.info().format, ":");
+  for (const data::Field& f : dataset.info().fields) text += " " + f.name;
+  if (!dataset.info().class_names.empty())
+    text += base::concat(", ", dataset.info().class_names.size(), " classes");
+  if (dataset.info().vocabulary_size > 0)
+    text += base::concat(", vocabulary ", dataset.info().vocabulary_size);
+  return text + "\n";
+}
+
+}  // namespace
+
+model::Model open_trained_model(const ModelOptions& options, int64_t seed, std::string& text) {
+  model::Model model;
+  if (options.source.starts_with(kZoo)) {
+    std::vector<std::string> config = options.config;
+    const bool has_seed = std::any_of(config.begin(), config.end(),
+                                      [](const std::string& c) { return c.starts_with("seed="); });
+    if (!has_seed) config.push_back(base::concat("seed=", seed));
+    model = model::zoo::build(std::string_view(options.source).substr(kZoo.size()), config);
+  } else {
+    base::require(options.config.empty(), "model.config is for zoo models; '", options.source, "' is a file");
+    model = model::load_model(options.source);
+  }
+  text += base::concat("model: ", options.source, "\n");
+  if (!options.weights.empty()) {
+    std::string found;
+    model.graph = start_from(std::move(model.graph), options.weights, found);
+    text += "weights: " + found + "\n";
+  }
+  return model;
+}
+
+PreparedTask prepare_task(const TrainConfig& config, const ConfigSections& sections) {
+  PreparedTask prepared;
+  prepared.model = open_trained_model(config.model, config.run.seed, prepared.text);
+  TrainTask& task = prepared.task;
+  task.loss = prepared.model.graph;
+  model::add_loss(task.loss, config.loss);
+  task.data = data::open_dataset(config.data);
+  prepared.text += describe("data", *task.data);
+  if (has_image(*task.data)) task.transform = data::image_transform(config.augment);
+  const data::DatasetSpec held = validation_spec(config, sections);
+  if (!held.path.empty()) {
+    task.validation = data::open_dataset(held);
+    prepared.text += describe("validation", *task.validation);
+    if (has_image(*task.validation)) {
+      task.validation_transform = data::image_transform(without_chance(config.augment));
+    }
+  }
+  task.config = sections.to_json();
+  return prepared;
+}
+
+model::Model model_of_checkpoint(const std::string& path, bool average) {
+  const std::string directory = find_checkpoint(path);
+  const Checkpoint checkpoint = load_checkpoint(directory);
+  const base::Json& config = checkpoint.meta.at("config");
+  ModelOptions options;
+  base::OptionList(options).parse_json(config.at("model"));
+  options.weights.clear();
+  std::string text;
+  model::Model model = open_trained_model(options, config.at("run").at("seed").as_int(), text);
+  size_t found = 0;
+  model.graph = with_weights(std::move(model.graph), weights_of(checkpoint, average), &found);
+  base::require(found > 0, "checkpoint '", directory, "' holds no parameter of '", options.source, "'");
+  return model;
+}
+
+std::string save_model(const model::Model& model, const std::string& directory, const std::string& name) {
+  const std::string folder = directory + "/model/" + name + "/1";
+  std::filesystem::create_directories(folder);
+  model::onnx::save_onnx(model.graph, folder + "/model.onnx");
+  return folder + "/model.onnx";
+}
+
+}  // namespace trireme::train

@@ -1,0 +1,34 @@
+// From a configuration to what is trained: the model with its loss, the data sets, their changes.
+#pragma once
+
+#include <span>
+#include <string>
+
+#include "model/model.h"
+#include "train/loop.h"
+#include "train/train_config.h"
+
+namespace trireme::train {
+
+/// The model that `model.source` names, with weights from `model.weights`. A zoo network whose options give
+/// no seed takes `seed`. Throws what the builders and readers throw.
+model::Model open_trained_model(const ModelOptions& options, int64_t seed, std::string& text);
+
+struct PreparedTask {
+  model::Model model;  ///< as it will be served: no loss
+  TrainTask task;
+  std::string text;  ///< what was found, a line each, for people
+};
+
+/// Opens everything a run needs. `sections` is what the config was read with.
+PreparedTask prepare_task(const TrainConfig& config, const ConfigSections& sections);
+
+/// The model of a checkpoint, rebuilt from the configuration inside, with the checkpoint's weights
+/// (`average`: the averaged ones). `path`: as for find_checkpoint().
+model::Model model_of_checkpoint(const std::string& path, bool average);
+
+/// Writes DIRECTORY/model/NAME/1/model.onnx: a repository for `trireme serve` and a file for `trireme run`.
+/// Gives the file's path.
+std::string save_model(const model::Model& model, const std::string& directory, const std::string& name);
+
+}  // namespace trireme::train
