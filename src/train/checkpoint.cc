@@ -60,16 +60,16 @@ std::vector<std::vector<size_t>> shards_of(const model::NamedTensors& tensors, i
   return shards;
 }
 
-/// Writes one file of tensors and adds their index entries; gives the bytes written.
-int64_t write_shard(FileOps& files, const std::string& directory, const std::string& name,
-                    const model::NamedTensors& tensors, std::span<const size_t> order, Json& entries) {
+/// Writes one file of tensors (name: the part of its path that the index holds) and adds their index
+/// entries; gives the bytes written.
+int64_t write_shard(OutputFile& file, const std::string& name, const model::NamedTensors& tensors,
+                    std::span<const size_t> order, Json& entries) {
   const std::string header = model::safetensors_header(tensors, order);
-  const auto file = files.create(directory + "/" + name);
-  file->write(bytes_of(header));
+  file.write(bytes_of(header));
   auto offset = static_cast<int64_t>(header.size());
   for (const size_t i : order) {
     const auto& [tensor_name, t] = tensors[i];
-    const uint32_t crc = write_tensor(*file, t);
+    const uint32_t crc = write_tensor(file, t);
     Json chunk = Json::object({{"offset", integers(tensor::Dims(t.rank(), 0))},
                                {"size", integers(t.dims())},
                                {"file", name},
@@ -82,7 +82,7 @@ int64_t write_shard(FileOps& files, const std::string& directory, const std::str
                                     {"chunks", Json::array({std::move(chunk)})}}));
     offset += t.bytes();
   }
-  file->sync();
+  file.sync();
   return offset;
 }
 
@@ -102,7 +102,8 @@ int64_t fill_directory(FileOps& files, const std::string& directory, const Check
   for (const std::vector<size_t>& shard : shards_of(checkpoint.tensors, shard_bytes)) {
     std::string name(64, '\0');
     name.resize(static_cast<size_t>(std::snprintf(name.data(), 64, "tensors-%05d.safetensors", number++)));
-    bytes += write_shard(files, directory, name, checkpoint.tensors, shard, entries);
+    const auto file = files.create(directory + "/" + name);
+    bytes += write_shard(*file, name, checkpoint.tensors, shard, entries);
   }
   Json index = Json::object({{"format", "trireme-checkpoint"},
                              {"version", 1},

@@ -2,7 +2,8 @@
 from checks.files import ROOT
 from checks.program import ask, has_verb
 
-PAGES = {"docs/ops.md": ("ops", "--markdown"), "docs/cli.md": ("help", "--markdown")}
+PAGES = {"docs/ops.md": ("ops", "--markdown"), "docs/cli.md": ("help", "--markdown"),
+         "docs/config.md": ("train", "--markdown")}
 
 
 def run():
