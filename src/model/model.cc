@@ -3,7 +3,8 @@
 
 #include <filesystem>
 
-#include "model/hf/bert.h"
+#include "model/hf/checkpoint.h"
+#include "model/hf/directory.h"
 #include "model/onnx/import.h"
 
 namespace trireme::model {
@@ -20,8 +21,7 @@ Model load_model(const std::string& path) {
                            "', want *.onnx or a directory");
   }
   if (fs::exists(at / "model.onnx", none)) return onnx::load_onnx((at / "model.onnx").string());
-  if (fs::exists(at / "config.json", none) && fs::exists(at / "model.safetensors", none))
-    return hf::load_bert(path);
+  if (fs::exists(at / "config.json", none) && hf::has_checkpoint(path)) return hf::load_directory(path);
   base::fail(base::ErrorCode::not_found, "directory '", path,
              "' holds neither model.onnx nor config.json with model.safetensors");
 }

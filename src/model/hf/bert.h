@@ -9,12 +9,14 @@ namespace trireme::model::hf {
 
 struct BertOptions {
   bool has_token_types = false;  ///< adds the input token_type_ids; else every token is of type 0
-  bool has_embedding = true;     ///< adds the output sentence_embedding
+  bool has_embedding = true;     ///< adds the output sentence_embedding to an encoder
+  bool is_encoder = false;       ///< leaves out the head that the checkpoint was saved with
 };
 
 /// Loads a directory whose config.json says model_type "bert" (MiniLM checkpoints do). The graph:
 ///   inputs   input_ids i64 [batch, seq], attention_mask i64 [batch, seq] (1 keeps, 0 is padding)
-///   outputs  last_hidden_state f32 [batch, seq, width], sentence_embedding f32 [batch, width]
+///   outputs  last_hidden_state f32 [batch, seq, width], sentence_embedding f32 [batch, width]; a checkpoint
+///            saved with a head for masked tokens or classes has logits instead (zoo/bert.h)
 /// The embedding follows modules.json: mean, max or first-token pooling, then normalisation if it is listed;
 /// without modules.json it is the plain mean over the kept tokens. Weights view the file; 16-bit ones become
 /// f32. Throws unsupported for other architectures and options, invalid_argument for weights that do not fit

@@ -8,32 +8,14 @@
 
 #include "base/file.h"
 #include "base/rng.h"
-#include "base/thread_pool.h"
+#include "model/interpret.h"
 #include "model/npy.h"
-#include "ops/table.h"
 #include "tests/test_data.h"
 
 namespace trireme::model::hf {
 namespace {
 
 using tensor::Tensor;
-
-/// Runs a graph node by node: slow and simple, independent of passes and programs.
-std::vector<Tensor> interpret(const ir::Graph& g, const std::vector<Tensor>& inputs) {
-  base::ThreadPool pool(2);
-  std::vector<Tensor> values(g.values().size());
-  for (size_t i = 0; i < values.size(); ++i) values[i] = g.values()[i].data;
-  for (size_t i = 0; i < inputs.size(); ++i) values[index(g.inputs()[i])] = inputs[i];
-  for (const ir::Node& node : g.nodes()) {
-    std::vector<Tensor> in;
-    for (ir::ValueId id : node.in) in.push_back(id == ir::kNoValue ? Tensor() : values[index(id)]);
-    const auto out = ops::evaluate(*node.op, node.attrs, in, node.out.size(), pool);
-    for (size_t i = 0; i < out.size(); ++i) values[index(node.out[i])] = out[i];
-  }
-  std::vector<Tensor> results;
-  for (ir::ValueId id : g.outputs()) results.push_back(values[index(id)]);
-  return results;
-}
 
 double largest_error(std::span<const float> got, std::span<const float> want) {
   double error = 0;

@@ -7,10 +7,9 @@
 #include <cmath>
 
 #include "base/rng.h"
-#include "base/thread_pool.h"
+#include "model/interpret.h"
 #include "model/onnx/export.h"
 #include "model/onnx/import.h"
-#include "ops/table.h"
 
 namespace trireme::model::zoo {
 namespace {
@@ -34,20 +33,6 @@ TEST(Resnet, HasTheKnownParameterCounts) {
   EXPECT_THROW(random_resnet(51), base::Error);
 }
 
-Tensor run(const ir::Graph& g, const Tensor& image) {
-  base::ThreadPool pool(2);
-  std::vector<Tensor> values(g.values().size());
-  for (size_t i = 0; i < values.size(); ++i) values[i] = g.values()[i].data;
-  values[index(g.inputs()[0])] = image;
-  for (const ir::Node& node : g.nodes()) {
-    std::vector<Tensor> in;
-    for (ir::ValueId id : node.in) in.push_back(id == ir::kNoValue ? Tensor() : values[index(id)]);
-    const auto out = ops::evaluate(*node.op, node.attrs, in, node.out.size(), pool);
-    for (size_t i = 0; i < out.size(); ++i) values[index(node.out[i])] = out[i];
-  }
-  return values[index(g.outputs()[0])];
-}
-
 TEST(Resnet, RunsTheSameThroughOnnx) {
   const Model model = random_resnet(18, 3, 32, 10);
   const auto bytes = std::make_shared<std::string>(onnx::export_onnx(model.graph));
@@ -55,7 +40,7 @@ TEST(Resnet, RunsTheSameThroughOnnx) {
   Tensor image = Tensor::empty(tensor::DType::f32, {2, 3, 32, 32});
   base::Rng rng(5);
   for (float& v : image.mutable_data<float>()) v = static_cast<float>(rng.normal());
-  const Tensor logits = run(model.graph, image), twin = run(again.graph, image);
+  const Tensor logits = interpret(model.graph, {image})[0], twin = interpret(again.graph, {image})[0];
   ASSERT_EQ(logits.dims(), (tensor::Dims{2, 10}));
   EXPECT_TRUE(logits.same_as(twin));
   double largest = 0;

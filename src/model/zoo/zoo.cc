@@ -5,10 +5,14 @@
 
 #include "base/options.h"
 #include "base/yaml.h"
+#include "model/zoo/bert.h"
 #include "model/zoo/cnn.h"
 #include "model/zoo/gpt2.h"
+#include "model/zoo/llama.h"
 #include "model/zoo/mlp.h"
+#include "model/zoo/perception.h"
 #include "model/zoo/resnet.h"
+#include "model/zoo/vit.h"
 
 namespace trireme::model::zoo {
 namespace {
@@ -96,6 +100,12 @@ const std::vector<Row>& rows() {
       row("gpt2", "GPT-2: causal transformer, learned positions; the defaults are its small form", gpt2),
       row("nanogpt", "GPT-2 with the size and settings of nanoGPT's character model", gpt2,
           Gpt2Config::nano()),
+      row("llama", "Llama: RMS norms, rotary positions, grouped-query attention, gated layers", llama),
+      row("bert", "BERT encoder with a head; the defaults are the base form", bert),
+      row("vit", "vision transformer; the defaults are the base form", vit),
+      row("vit_tiny", "vision transformer for 28x28 and 32x32 images", vit, VitConfig::tiny()),
+      row("perception", "camera and lidar or radar fused by attention: a class and a box for each cell",
+          perception),
   };
   return list;
 }

@@ -1,0 +1,53 @@
+// The weights of a Hugging Face checkpoint under the names that our networks ask for.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+#include "model/params.h"
+#include "model/safetensors.h"
+
+namespace trireme::model::hf {
+
+/// One of our weights is several of a checkpoint's, one under the other by rows.
+struct Stacked {
+  std::string name;                ///< part of our name: "attention.self.qkv"
+  std::vector<std::string> parts;  ///< what stands there in the checkpoint
+};
+
+/// The stacked weights of all architectures.
+const std::vector<Stacked>& stacked_weights();
+
+/// Reads model.safetensors, or the shards that model.safetensors.index.json lists. Tensors view the files;
+/// 16-bit ones become f32.
+class CheckpointParams : public ParamSource {
+ public:
+  /// `prefix` ("bert."): what names may have in front in the checkpoint or lack there.
+  CheckpointParams(const std::string& directory, std::string prefix);
+  tensor::Tensor get(const std::string& name, const tensor::Dims& dims, const Init& init) override;
+  /// True if the checkpoint has the weight under one of its names.
+  bool has(const std::string& name) const { return find(name) != nullptr; }
+
+ private:
+  const tensor::Tensor* find(const std::string& name) const;
+  const tensor::Tensor* find_exact(const std::string& name) const;
+  tensor::Tensor need(const std::string& name) const;
+
+  std::vector<Safetensors> files_;
+  std::string prefix_;
+};
+
+/// f16 and bf16 -> f32; f32 stays where it is. Throws unsupported for another type.
+tensor::Tensor to_f32(const tensor::Tensor& t);
+
+/// Rows of equal length one under the other.
+tensor::Tensor stack_rows(const std::vector<tensor::Tensor>& parts);
+
+/// True if the directory holds model.safetensors or its index.
+bool has_checkpoint(const std::string& directory);
+
+/// An integer of config.json that must be there and positive. Throws invalid_argument naming the key.
+int64_t need_positive(const base::Json& config, std::string_view key);
+
+}  // namespace trireme::model::hf

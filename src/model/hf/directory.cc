@@ -1,0 +1,150 @@
+// Hugging Face directories: which architecture lies there, and loading and saving it.
+#include "model/hf/directory.h"
+
+#include <filesystem>
+#include <unordered_map>
+
+#include "base/file.h"
+#include "model/hf/bert.h"
+#include "model/hf/checkpoint.h"
+#include "model/hf/transformers.h"
+
+namespace trireme::model::hf {
+namespace {
+
+namespace fs = std::filesystem;
+using tensor::Tensor;
+
+/// An architecture that Transformers has too.
+struct Architecture {
+  std::string_view type;
+  Model (*load)(const std::string&);
+};
+
+Model load_encoder(const std::string& directory) { return load_bert(directory); }
+
+constexpr Architecture kArchitectures[] = {
+    {"bert", load_encoder}, {"gpt2", load_gpt2}, {"llama", load_llama}, {"vit", load_vit}};
+
+/// Files of a tokenizer and of sentence-transformers, as far as a directory has them.
+constexpr const char* kCompanions[] = {"tokenizer.json",
+                                       "tokenizer_config.json",
+                                       "vocab.txt",
+                                       "vocab.json",
+                                       "merges.txt",
+                                       "tokenizer.model",
+                                       "added_tokens.json",
+                                       "special_tokens_map.json",
+                                       "modules.json",
+                                       "sentence_bert_config.json",
+                                       "config_sentence_transformers.json",
+                                       "1_Pooling/config.json",
+                                       "generation_config.json"};
+
+void copy_companions(const std::string& from, const std::string& to) {
+  std::error_code none;  // directories that do not exist are unequal
+  if (from.empty() || fs::equivalent(from, to, none)) return;
+  for (const char* name : kCompanions) {
+    const fs::path source = fs::path(from) / name, target = fs::path(to) / name;
+    if (!base::file_exists(source.string())) continue;
+    fs::create_directories(target.parent_path());
+    base::write_file_atomic(target.string(), base::read_file(source.string()));
+  }
+}
+
+/// Splits a stacked weight into equal runs of rows under the names of Transformers; others stay whole.
+void append_weight(NamedTensors& out, const std::string& name, const Tensor& t) {
+  for (const Stacked& s : stacked_weights()) {
+    const size_t at = name.find(s.name);
+    if (at == std::string::npos) continue;
+    const auto count = static_cast<int64_t>(s.parts.size()), rows = t.dims().at(0) / count;
+    for (int64_t i = 0; i < count; ++i) {
+      const std::string& part = s.parts[static_cast<size_t>(i)];
+      out.emplace_back(name.substr(0, at) + part + name.substr(at + s.name.size()),
+                       t.rows(i * rows, (i + 1) * rows));
+    }
+    return;
+  }
+  out.emplace_back(name, t);
+}
+
+/// True for networks without biases where Transformers wants them: zeros mean the same.
+void add_zero_biases(NamedTensors& out, const base::Json& config) {
+  if (config.get_or("model_type", "") != "gpt2") return;
+  std::unordered_map<std::string, bool> have;
+  for (const auto& [name, t] : out) have[name] = true;
+  const size_t count = out.size();
+  for (size_t i = 0; i < count; ++i) {
+    const std::string name = out[i].first;
+    const bool is_table = name.find("wte.") != std::string::npos || name.find("wpe.") != std::string::npos;
+    if (!name.ends_with(".weight") || is_table || name.starts_with("lm_head")) continue;
+    const std::string bias = name.substr(0, name.size() - 6) + "bias";
+    if (!have.contains(bias))
+      out.emplace_back(bias, Tensor::zeros(tensor::DType::f32, {out[i].second.dims().back()}));
+  }
+}
+
+}  // namespace
+
+Model load_directory(const std::string& directory) {
+  const std::string type = read_config_json(directory).get_or("model_type", "");
+  std::string known;
+  for (const Architecture& a : kArchitectures) {
+    if (a.type == type) return a.load(directory);
+    known += (known.empty() ? "" : ", ") + std::string(a.type);
+  }
+  base::fail_unsupported("Hugging Face model type '", type, "'; supported: ", known);
+}
+
+void save_directory(const Model& model, const NamedTensors& weights, const std::string& directory,
+                    const SaveOptions& options) {
+  if (!model.config.is_object() || !model.config.contains("model_type")) {
+    base::fail_unsupported("Transformers has no network like '", model.name, "'; export it as ONNX");
+  }
+  std::unordered_map<std::string_view, const Tensor*> by_name;
+  for (const auto& [name, t] : weights) by_name[name] = &t;
+  NamedTensors out;
+  for (const ir::Value& v : model.graph.values()) {
+    if (v.kind != ir::ValueKind::param && v.kind != ir::ValueKind::state) continue;
+    const auto at = by_name.find(v.name);
+    if (at == by_name.end()) base::fail(base::ErrorCode::not_found, "no weight '", v.name, "' to export");
+    append_weight(out, v.name, *at->second);
+  }
+  add_zero_biases(out, model.config);
+  fs::create_directories(directory);
+  const fs::path root(directory);
+  copy_companions(options.companions.empty() ? model.directory : options.companions, directory);
+  base::write_file_atomic((root / "config.json").string(), model.config.dump({.indent = 2}) + "\n");
+  save_safetensors((root / "model.safetensors").string(), out, {{"format", "pt"}});
+}
+
+void save_directory(const Model& model, const std::string& directory, const SaveOptions& options) {
+  NamedTensors weights;
+  for (const ir::Value& v : model.graph.values()) {
+    if (v.kind == ir::ValueKind::param) weights.emplace_back(v.name, v.data);
+  }
+  save_directory(model, weights, directory, options);
+}
+
+base::Json read_config_json(const std::string& directory) {
+  return base::parse_json(base::read_file((fs::path(directory) / "config.json").string()));
+}
+
+std::string first_architecture(const base::Json& config) {
+  const base::Json* list = config.find("architectures");
+  return list != nullptr && list->is_array() && list->size() > 0 ? list->at(size_t{0}).as_string() : "";
+}
+
+bool has_modules(const std::string& directory) {
+  return base::file_exists((fs::path(directory) / "modules.json").string());
+}
+
+void set_origin(Model& model, const std::string& directory, const base::Json& config) {
+  model.format = "huggingface";
+  model.directory = directory;
+  model.name = fs::path(directory).filename().string();
+  model.graph.name = model.name;
+  model.config = config;
+}
+
+}  // namespace trireme::model::hf
