@@ -61,7 +61,7 @@ ValueId Net::attention(ValueId q, ValueId k, ValueId v, ValueId mask, const Atte
   std::vector<ValueId> in{split_heads(q, s.heads), split_heads(k, s.kv_heads), split_heads(v, s.kv_heads)};
   if (mask != ir::kNoValue) in.push_back(mask);
   ir::Attrs attrs;
-  if (s.is_causal) attrs.set("causal", int64_t{1});
+  if (s.is_causal) attrs.set("is_causal", int64_t{1});
   return b.reshape(b.op("attention_bsnd", std::move(in), attrs), {0, 0, s.heads * s.head_dim});
 }
 
