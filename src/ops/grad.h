@@ -32,6 +32,7 @@ class GradBuilder {
   const ir::Attrs& attrs() const { return node_.attrs; }
   const tensor::TensorType& type(ValueId id) const { return graph_.type(id); }
   tensor::Dims dims(ValueId id) const { return graph_.type(id).shape.to_dims(); }
+  ir::NodeView view() const { return graph_.view(node_); }
   /// The constant content of operand i, or null.
   const tensor::Tensor* known(size_t i) const { return has(i) ? graph_.known(in(i)) : nullptr; }
   ir::Graph& graph() { return graph_; }

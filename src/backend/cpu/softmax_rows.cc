@@ -168,6 +168,41 @@ void softmax_grad_block(const SoftmaxGrad& g, int64_t begin, int64_t end) {
   }
 }
 
+// One vector of columns: sums down the axis, then the differences.
+template <class Load, class Store>
+HWY_INLINE void softmax_grad_column(const SoftmaxAxisGrad& g, const float* y, const float* dy,
+                                    const Load& load, const Store& store) {
+  VF sum = hn::Zero(kF);
+  for (int64_t a = 0; a < g.axis; ++a) {
+    const VF d = load(dy + a * g.inner);
+    sum = g.log ? hn::Add(sum, d) : hn::MulAdd(d, load(y + a * g.inner), sum);
+  }
+  for (int64_t a = 0; a < g.axis; ++a) {
+    const VF d = load(dy + a * g.inner), v = load(y + a * g.inner);
+    store(a, g.log ? hn::NegMulAdd(exp_v(v), sum, d) : hn::Mul(v, hn::Sub(d, sum)));
+  }
+}
+
+// Columns [begin, end) of the outer * ceil(inner / kLanes) vectors.
+void softmax_grad_columns(const SoftmaxAxisGrad& g, int64_t begin, int64_t end) {
+  constexpr int64_t kStep = static_cast<int64_t>(kLanes);
+  const int64_t vectors = (g.inner + kStep - 1) / kStep;
+  for (int64_t t = begin; t < end; ++t) {
+    const int64_t col = t % vectors * kStep, base = t / vectors * g.axis * g.inner + col;
+    float* dx = g.dx + base;
+    if (g.inner - col >= kStep) {
+      softmax_grad_column(
+          g, g.y + base, g.dy + base, [](const float* p) HWY_ATTR { return hn::LoadU(kF, p); },
+          [&](int64_t a, VF v) HWY_ATTR { hn::StoreU(v, kF, dx + a * g.inner); });
+    } else {
+      const size_t n = static_cast<size_t>(g.inner - col);
+      softmax_grad_column(
+          g, g.y + base, g.dy + base, [n](const float* p) HWY_ATTR { return load_n(p, n); },
+          [&](int64_t a, VF v) HWY_ATTR { store_n(v, dx + a * g.inner, n); });
+    }
+  }
+}
+
 int64_t column_step() { return static_cast<int64_t>(kLanes); }
 
 }  // namespace
@@ -180,6 +215,7 @@ namespace trireme::cpu {
 HWY_EXPORT(softmax_block);
 HWY_EXPORT(softmax_columns);
 HWY_EXPORT(softmax_grad_block);
+HWY_EXPORT(softmax_grad_columns);
 HWY_EXPORT(column_step);
 
 namespace {
@@ -211,6 +247,25 @@ void softmax_rows_grad(const SoftmaxGrad& args, base::ThreadPool& pool) {
   const auto block = HWY_DYNAMIC_DISPATCH(softmax_grad_block);
   pool.for_range(args.rows, row_grain(args.cols),
                  [&](int64_t begin, int64_t end) { block(args, begin, end); });
+}
+
+void softmax_axis_grad(const SoftmaxAxisGrad& args, base::ThreadPool& pool) {
+  if (args.axis <= 0 || args.inner <= 0) return;
+  if (args.inner == 1) {
+    return softmax_rows_grad({.y = args.y,
+                              .dy = args.dy,
+                              .dx = args.dx,
+                              .rows = args.outer,
+                              .cols = args.axis,
+                              .scale = 1.0f,
+                              .log = args.log},
+                             pool);
+  }
+  const int64_t step = HWY_DYNAMIC_DISPATCH(column_step)();
+  const auto columns = HWY_DYNAMIC_DISPATCH(softmax_grad_columns);
+  const int64_t vectors = args.outer * ((args.inner + step - 1) / step);
+  pool.for_range(vectors, row_grain(args.axis * step),
+                 [&](int64_t begin, int64_t end) { columns(args, begin, end); });
 }
 
 }  // namespace trireme::cpu

@@ -60,4 +60,17 @@ struct SoftmaxGrad {
 /// 12 bytes and 5 flop (log: 19) per element.
 void softmax_rows_grad(const SoftmaxGrad& args, base::ThreadPool& pool);
 
+struct SoftmaxAxisGrad {
+  const float* y;   // [outer, axis, inner], the forward result
+  const float* dy;  // [outer, axis, inner]
+  float* dx;        // [outer, axis, inner], may be dy
+  int64_t outer = 1;
+  int64_t axis = 0;
+  int64_t inner = 1;
+  bool log = false;
+};
+
+/// The gradient over the middle axis; inner == 1 is softmax_rows_grad. Cost as there.
+void softmax_axis_grad(const SoftmaxAxisGrad& args, base::ThreadPool& pool);
+
 }  // namespace trireme::cpu

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "ir/kernel.h"
+#include "ops/grad.h"
 
 namespace trireme::ops {
 
@@ -14,5 +15,10 @@ std::vector<bool> reduced_axes(const ir::NodeView& node);
 std::vector<ir::Kernel> reduce_cpu_kernels(Reduction reduction);
 std::vector<ir::Kernel> arg_cpu_kernels(bool is_max);
 std::vector<ir::Kernel> scan_cpu_kernels(bool is_product);
+std::vector<ir::Kernel> cum_prod_grad_cpu_kernels();
+
+ir::GradFn reduce_grad(Reduction kind);
+Gradients cum_sum_rule(GradBuilder& g);
+Gradients cum_prod_rule(GradBuilder& g);
 
 }  // namespace trireme::ops

@@ -120,6 +120,7 @@ std::vector<ir::OpDef> reduce_ops() {
       return ir::Cost{flop * static_cast<double>(n.in[0].shape.elements().value_or(0)),
                       static_cast<double>(tensor::bytes_of(n.in[0]) + tensor::bytes_of(n.out[0]))};
     };
+    s.grad = reduce_grad(row.reduction);
     ops.push_back({std::move(s), reduce_cpu_kernels(row.reduction)});
   }
   ops.push_back(
@@ -128,8 +129,14 @@ std::vector<ir::OpDef> reduce_ops() {
       {arg_schema("arg_min", "ArgMin", "index of the smallest element along axis"), arg_cpu_kernels(false)});
   ops.push_back(
       {scan_schema("cum_sum", "CumSum", "running sums along the axis operand"), scan_cpu_kernels(false)});
+  ops.back().schema.grad = rule(cum_sum_rule);
   ops.push_back({scan_schema("cum_prod", "CumProd", "running products along the axis operand"),
                  scan_cpu_kernels(true)});
+  ops.back().schema.grad = rule(cum_prod_rule);
+  ir::OpSchema back = scan_schema("cum_prod_grad", "", "gradient of cum_prod; operands dy, x, axis");
+  back.min_in = back.max_in = 3;
+  back.why_no_grad = "a backward op: second derivatives are not taken";
+  ops.push_back({std::move(back), cum_prod_grad_cpu_kernels()});
   return ops;
 }
 

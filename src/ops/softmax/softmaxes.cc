@@ -1,4 +1,5 @@
 // softmax, log_softmax, hardmax along one axis: types and cost.
+#include "ops/grad.h"
 #include "ops/softmax/softmax_kernels.h"
 #include "ops/table.h"
 
@@ -24,16 +25,39 @@ ir::OpSchema along_axis(std::string name, std::string doc, std::string onnx) {
           .onnx = std::move(onnx)};
 }
 
+ir::OpSchema backward(std::string name, std::string doc, double flop) {
+  ir::OpSchema s = along_axis(std::move(name), std::move(doc), "");
+  s.min_in = s.max_in = 2;
+  s.why_no_grad = "a backward op: second derivatives are not taken";
+  s.cost = [flop](const ir::NodeView& n) {
+    return ir::Cost{.flop = flop * static_cast<double>(n.out[0].shape.elements().value_or(0)),
+                    .bytes = 3.0 * static_cast<double>(tensor::bytes_of(n.out[0]))};
+  };
+  return s;
+}
+
 }  // namespace
 
 std::vector<ir::OpDef> softmaxes_ops() {
   ir::OpSchema hard = along_axis("hardmax", "1 at the first maximum along the axis, 0 elsewhere", "Hardmax");
   hard.why_no_grad = "piecewise constant: its derivative is 0 wherever it exists";
-  return {{along_axis("softmax", "y = exp(x - max x) / sum exp(x - max x) along the axis", "Softmax"),
-           softmax_cpu_kernels()},
-          {along_axis("log_softmax", "y = x - max x - log sum exp(x - max x) along the axis", "LogSoftmax"),
-           log_softmax_cpu_kernels()},
-          {std::move(hard), hardmax_cpu_kernels()}};
+  ir::OpSchema soft =
+      along_axis("softmax", "y = exp(x - max x) / sum exp(x - max x) along the axis", "Softmax");
+  soft.grad = rule([](GradBuilder& g) -> Gradients {
+    return {g.op("softmax_grad", {g.grad(), g.out()}, g.attrs())};
+  });
+  ir::OpSchema log =
+      along_axis("log_softmax", "y = x - max x - log sum exp(x - max x) along the axis", "LogSoftmax");
+  log.grad = rule([](GradBuilder& g) -> Gradients {
+    return {g.op("log_softmax_grad", {g.grad(), g.out()}, g.attrs())};
+  });
+  return {{std::move(soft), softmax_cpu_kernels()},
+          {std::move(log), log_softmax_cpu_kernels()},
+          {std::move(hard), hardmax_cpu_kernels()},
+          {backward("softmax_grad", "dx = y (dy - sum dy y) along the axis; operands dy, y", 5),
+           softmax_grad_cpu_kernels(false)},
+          {backward("log_softmax_grad", "dx = dy - e^y sum dy along the axis; operands dy, y", 19),
+           softmax_grad_cpu_kernels(true)}};
 }
 
 }  // namespace trireme::ops

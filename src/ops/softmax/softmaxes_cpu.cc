@@ -82,7 +82,61 @@ ir::Kernel vector_softmax(bool logarithm) {
   return {.name = "vector", .refuse = refuse_vector, .prepare = prepare, .may_overwrite = 1};
 }
 
+/// One line of the gradient: dx = y (dy - sum dy y), or dy - e^y sum dy of the logarithm.
+template <class T>
+void softmax_grad_line(const T* dy, const T* y, T* dx, const AxisLoops& l, bool logarithm) {
+  const int64_t step = l.inner;
+  T sum = 0;
+  for (int64_t i = 0; i < l.n; ++i) sum += logarithm ? dy[i * step] : dy[i * step] * y[i * step];
+  for (int64_t i = 0; i < l.n; ++i) {
+    const int64_t at = i * step;
+    dx[at] = logarithm ? dy[at] - std::exp(y[at]) * sum : y[at] * (dy[at] - sum);
+  }
+}
+
+PrepareFn gradient_by_line(bool logarithm) {
+  return [logarithm](const ir::KernelInit& init) {
+    const AxisLoops loops = loops_of(init.node);
+    return visit_float(init.node.in[0].dtype, [&](auto t) {
+      using T = decltype(t);
+      return ir::BoundKernel{[loops, logarithm](const ir::RunArgs& args) {
+        if (loops.n == 0) return;
+        cpu::pool_of(args.stream)
+            .for_range(loops.outer * loops.inner, grain_for(6.0 * double(loops.n)),
+                       [&](int64_t begin, int64_t end) {
+                         for (int64_t i = begin; i < end; ++i) {
+                           const int64_t at = i / loops.inner * loops.n * loops.inner + i % loops.inner;
+                           softmax_grad_line(in_ptr<T>(args, 0) + at, in_ptr<T>(args, 1) + at,
+                                             out_ptr<T>(args, 0) + at, loops, logarithm);
+                         }
+                       });
+      }};
+    });
+  };
+}
+
+ir::Kernel vector_softmax_grad(bool logarithm) {
+  auto prepare = [logarithm](const ir::KernelInit& init) {
+    const AxisLoops loops = loops_of(init.node);
+    return ir::BoundKernel{[loops, logarithm](const ir::RunArgs& args) {
+      const cpu::SoftmaxAxisGrad call{.y = in_ptr<float>(args, 1),
+                                      .dy = in_ptr<float>(args, 0),
+                                      .dx = out_ptr<float>(args, 0),
+                                      .outer = loops.outer,
+                                      .axis = loops.n,
+                                      .inner = loops.inner,
+                                      .log = logarithm};
+      cpu::softmax_axis_grad(call, cpu::pool_of(args.stream));
+    }};
+  };
+  return {.name = "vector", .refuse = refuse_vector, .prepare = prepare, .may_overwrite = 1};
+}
+
 }  // namespace
+
+std::vector<ir::Kernel> softmax_grad_cpu_kernels(bool logarithm) {
+  return faster({vector_softmax_grad(logarithm)}, float_reference(gradient_by_line(logarithm)));
+}
 
 std::vector<ir::Kernel> softmax_cpu_kernels() {
   auto line = [](const auto* x, auto* y, int64_t n, int64_t s) { softmax_line(x, y, n, s, false); };
