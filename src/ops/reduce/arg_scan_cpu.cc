@@ -92,10 +92,15 @@ ir::BoundKernel prepare_scan(const ir::NodeView& n) {
 /// dx_i = (product of x before i) s_i, s_i = sum over j >= i of dy_j times the product of x between i and j,
 /// by the recurrence s_i = dy_i + x_(i+1) s_(i+1); exclusive products see dy one place later. Zeros in x need
 /// no case of their own. Directions are those of the forward scan.
+struct ProdGrad {
+  AxisView v;
+  bool is_exclusive, is_reverse;
+};
+
 template <class T>
-void prod_grad_lane(const T* dy, const T* x, T* dx, const AxisView& v, bool is_exclusive, bool is_reverse,
-                    double* before) {
-  const auto at = [&](int64_t k) { return (is_reverse ? v.axis - 1 - k : k) * v.inner; };
+void prod_grad_lane(const ProdGrad& g, const T* dy, const T* x, T* dx, double* before) {
+  const AxisView& v = g.v;
+  const auto at = [&](int64_t k) { return (g.is_reverse ? v.axis - 1 - k : k) * v.inner; };
   const auto value = [](T c) { return static_cast<double>(static_cast<Arithmetic<T>>(c)); };
   double product = 1;
   for (int64_t k = 0; k < v.axis; ++k) {
@@ -105,7 +110,7 @@ void prod_grad_lane(const T* dy, const T* x, T* dx, const AxisView& v, bool is_e
   double sum = 0;
   for (int64_t k = v.axis; k-- > 0;) {
     const double carried = k + 1 < v.axis ? value(x[at(k + 1)]) * sum : 0;
-    const double own = !is_exclusive ? value(dy[at(k)]) : k + 1 < v.axis ? value(dy[at(k + 1)]) : 0;
+    const double own = !g.is_exclusive ? value(dy[at(k)]) : k + 1 < v.axis ? value(dy[at(k + 1)]) : 0;
     sum = own + carried;
     dx[at(k)] = static_cast<T>(before[k] * sum);
   }
@@ -114,18 +119,16 @@ void prod_grad_lane(const T* dy, const T* x, T* dx, const AxisView& v, bool is_e
 ir::BoundKernel prepare_prod_grad(const ir::NodeView& n) {
   const tensor::Dims dims = n.in_dims(0);
   const AxisView v(dims, ir::normal_axis(n.value(2)->to_ints().at(0), dims.size()));
-  const bool is_exclusive = n.attrs.get_int("exclusive", 0) != 0,
-             is_reverse = n.attrs.get_int("reverse", 0) != 0;
+  const ProdGrad g{v, n.attrs.get_int("exclusive", 0) != 0, n.attrs.get_int("reverse", 0) != 0};
   return tensor::visit_dtype(n.in[0].dtype, [&](auto zero) -> ir::BoundKernel {
     using T = decltype(zero);
-    return {[=](const ir::RunArgs& args) {
+    return {[g](const ir::RunArgs& args) {
               // One thread: the products before each element lie in the workspace.
-              for (int64_t i = 0; i < v.outer * v.inner; ++i) {
-                const int64_t first = i / v.inner * v.axis * v.inner + i % v.inner;
-                prod_grad_lane<T>(static_cast<const T*>(args.in[0]) + first,
+              for (int64_t i = 0; i < g.v.outer * g.v.inner; ++i) {
+                const int64_t first = i / g.v.inner * g.v.axis * g.v.inner + i % g.v.inner;
+                prod_grad_lane<T>(g, static_cast<const T*>(args.in[0]) + first,
                                   static_cast<const T*>(args.in[1]) + first,
-                                  static_cast<T*>(args.out[0]) + first, v, is_exclusive, is_reverse,
-                                  static_cast<double*>(args.workspace));
+                                  static_cast<T*>(args.out[0]) + first, static_cast<double*>(args.workspace));
               }
             },
             v.axis * static_cast<int64_t>(sizeof(double))};
