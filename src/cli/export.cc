@@ -1,34 +1,64 @@
-// trireme export: writes a model as an ONNX file, for peers, viewers and other runtimes.
-#include <iostream>
-
+// trireme export: writes a model as an ONNX file or as a Hugging Face directory, for other programs.
+#include "base/file.h"
 #include "cli/model_input.h"
 #include "cli/verb.h"
+#include "model/hf/directory.h"
 #include "model/onnx/export.h"
+#include "train/task.h"
 
 namespace trireme::cli {
 namespace {
 
+enum class Form { by_name, onnx, huggingface };
+
 struct ExportCommand {
-  std::string model, file;
+  std::string model, target;
+  Form form = Form::by_name;
   int64_t opset = model::onnx::ExportOptions{}.opset;
+  bool average = false;
+  std::string companions;
 
   void fields(base::OptionList& f) {
-    f.add("model", &model, "ONNX file, directory of a model, or zoo:resnet50").positional().required();
-    f.add("file", &file, "the ONNX file to write").positional().required();
-    f.add("opset", &opset, "version of the default operator set; raised where an operator is younger")
+    f.add("model", &model,
+          "ONNX file, directory of a model, run or checkpoint of `trireme train`, or zoo:NAME")
+        .positional()
+        .required();
+    f.add("target", &target, "the ONNX file or the Hugging Face directory to write").positional().required();
+    f.add_choice("form", &form, {"by_name", "onnx", "huggingface"},
+                 "what to write; by_name: ONNX if the target ends in .onnx, else a Hugging Face directory");
+    f.add("opset", &opset, "ONNX: version of the default operator set; raised where an operator is younger")
         .at_least(1);
+    f.add("average", &average, "of a run or checkpoint: the averaged weights");
+    f.add("companions", &companions, "Hugging Face: directory whose tokenizer files are copied");
   }
 };
+
+/// A run or checkpoint of the trainer, or what every verb takes.
+model::Model open_source(const ExportCommand& command) {
+  for (const char* mark : {"/index.json", "/latest", "/checkpoints/latest"}) {
+    if (base::file_exists(command.model + mark)) {
+      return train::model_of_checkpoint(command.model, command.average);
+    }
+  }
+  base::require(!command.average, "--average is for runs and checkpoints, '", command.model, "' is none");
+  return open_model(command.model);
+}
 
 }  // namespace
 
 int export_main(std::span<const std::string> words, base::Env&) {
   ExportCommand command;
   if (!parse(command, words, "export")) return 0;
-  const model::Model model = open_model(command.model);
-  model::onnx::ExportOptions options;
-  options.opset = command.opset;
-  model::onnx::save_onnx(model.graph, command.file, options);
+  const model::Model model = open_source(command);
+  const bool is_onnx =
+      command.form == Form::onnx || (command.form == Form::by_name && command.target.ends_with(".onnx"));
+  if (is_onnx) {
+    model::onnx::ExportOptions options;
+    options.opset = command.opset;
+    model::onnx::save_onnx(model.graph, command.target, options);
+  } else {
+    model::hf::save_directory(model, command.target, {.companions = command.companions});
+  }
   return 0;
 }
 

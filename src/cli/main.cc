@@ -14,7 +14,7 @@ const std::vector<Verb>& verbs() {
       {"train", "train a model by one configuration file", train_main, train_markdown},
       {"inspect", "show a model's graph, passes, program, kernels and memory", inspect_main,
        inspect_markdown},
-      {"export", "write a model as an ONNX file", export_main, export_markdown},
+      {"export", "write a model as an ONNX file or a Hugging Face directory", export_main, export_markdown},
       {"ops", "list the operators and what each has", ops_main, ops_markdown},
       {"serve", "serve a model repository over HTTP", serve_main, serve_markdown},
       {"load", "load a server on schedule; latency, throughput, goals", load_main, load_markdown},
