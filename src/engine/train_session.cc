@@ -295,6 +295,10 @@ std::vector<const compile::Program*> TrainSession::programs(const std::vector<Di
   return {gradients, program_for({}, Part::update).program.get()};
 }
 
+const runtime::Trace& TrainSession::trace(const std::vector<Dims>& shapes, size_t micro_batches) {
+  return program_for(shapes, micro_batches == 1 ? Part::whole : Part::gradients).trace;
+}
+
 const ir::Graph& TrainSession::step_graph(const std::vector<Dims>& shapes, size_t micro_batches) {
   return program_for(shapes, micro_batches == 1 ? Part::whole : Part::gradients).graph;
 }

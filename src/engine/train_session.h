@@ -89,6 +89,8 @@ class TrainSession {
   /// Programs of a step: one, or one per micro-batch and the update.
   std::vector<const compile::Program*> programs(const std::vector<tensor::Dims>& shapes,
                                                 size_t micro_batches);
+  /// Times of the steps of the first program of programs(), as its last run measured them.
+  const runtime::Trace& trace(const std::vector<tensor::Dims>& shapes, size_t micro_batches);
   /// What the optimizer decided, for printing: groups, decays, states.
   const std::string& optimizer_text() const { return optimizer_text_; }
   int threads() const { return pool_.size(); }

@@ -1,0 +1,183 @@
+// Whole training steps of one network, for bench/train.py: `bench_train_step NETWORK THREADS`. Says in one
+// JSON line what a step costs, then answers each line "milliseconds" of standard input with a JSON line of
+// step times; the line "profile" prints where the last step's time went.
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <iostream>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+#include "base/rng.h"
+#include "engine/train_session.h"
+#include "model/loss.h"
+#include "model/zoo/zoo.h"
+
+namespace trireme {
+namespace {
+
+using tensor::DType;
+using tensor::Tensor;
+
+/// One row of the benchmark: network, its options, shape of a step's input.
+struct Row {
+  std::string name, source;
+  std::vector<std::string> options;
+  tensor::Dims dims;
+  int64_t classes;
+  bool is_image;
+};
+
+const std::vector<Row>& rows() {
+  static const std::vector<Row> list{
+      {"mnist_cnn", "cnn", {"dropout=0"}, {64, 1, 28, 28}, 10, true},
+      {"resnet18", "resnet18", {}, {32, 3, 224, 224}, 1000, true},
+      {"resnet50", "resnet50", {}, {16, 3, 224, 224}, 1000, true},
+      {"gpt2", "gpt2", {"dropout=0"}, {4, 256}, 50257, false},
+      {"bert", "bert", {"dropout=0"}, {8, 128}, 30522, false},
+  };
+  return list;
+}
+
+const Row& need_row(const std::string& name) {
+  for (const Row& row : rows()) {
+    if (row.name == name) return row;
+  }
+  base::fail_invalid("no network '", name, "'");
+}
+
+Tensor random_image(const tensor::Dims& dims) {
+  Tensor t = Tensor::empty(DType::f32, dims);
+  base::Rng rng(3);
+  for (float& v : t.mutable_data<float>()) v = static_cast<float>(rng.normal());
+  return t;
+}
+
+Tensor random_ids(const tensor::Dims& dims, int64_t bound) {
+  Tensor t = Tensor::empty(DType::i64, dims);
+  base::Rng rng(4);
+  for (int64_t& v : t.mutable_data<int64_t>())
+    v = static_cast<int64_t>(rng.below(static_cast<uint64_t>(bound)));
+  return t;
+}
+
+engine::Feeds feeds_of(const Row& row, const ir::Graph& graph) {
+  engine::Feeds feeds;
+  for (ir::ValueId id : graph.inputs()) {
+    const ir::Value& v = graph.value(id);
+    if (v.name == "labels") {
+      feeds.push_back(random_ids(row.is_image ? tensor::Dims{row.dims[0]} : row.dims, row.classes));
+    } else if (v.type.dtype == DType::f32) {
+      feeds.push_back(random_image(row.dims));
+    } else if (v.name == "input_ids") {
+      feeds.push_back(random_ids(row.dims, row.classes));
+    } else {  // attention_mask: all ones; token_type_ids: zeros
+      Tensor t = Tensor::zeros(DType::i64, row.dims);
+      if (v.name == "attention_mask") std::ranges::fill(t.mutable_data<int64_t>(), 1);
+      feeds.push_back(t);
+    }
+  }
+  return feeds;
+}
+
+engine::TrainOptions options_of(const Row& row, int threads) {
+  engine::TrainOptions options;
+  options.threads = threads;
+  options.optimizer.kind = row.is_image ? passes::OptimizerKind::sgd : passes::OptimizerKind::adamw;
+  return options;
+}
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+/// Time, share, achieved GFLOP/s and GB/s by op and kernel, the largest first.
+void print_profile(const compile::Program& program, const runtime::Trace& trace) {
+  struct Line {
+    double ns = 0, flop = 0, bytes = 0;
+    int steps = 0;
+  };
+  std::map<std::string, Line> lines;
+  double total = 0;
+  for (size_t i = 0; i < program.steps.size(); ++i) {
+    const compile::Step& s = program.steps[i];
+    Line& line = lines[(s.op == nullptr ? "copy" : s.op->schema.name) + " / " + s.kernel];
+    line.ns += static_cast<double>(trace.step_ns[i]);
+    line.flop += s.cost.flop;
+    line.bytes += s.cost.bytes;
+    ++line.steps;
+    total += static_cast<double>(trace.step_ns[i]);
+  }
+  std::vector<std::pair<std::string, Line>> sorted(lines.begin(), lines.end());
+  std::sort(sorted.begin(), sorted.end(),
+            [](const auto& a, const auto& b) { return a.second.ns > b.second.ns; });
+  for (const auto& [name, line] : sorted) {
+    std::printf("%6.2f %% %10.3f ms %5d x %8.1f GFLOP/s %7.1f GB/s  %s\n", 100 * line.ns / total,
+                line.ns / 1e6, line.steps, line.flop / line.ns, line.bytes / line.ns, name.c_str());
+  }
+  std::fflush(stdout);
+}
+
+int run(const std::string& name, int threads) {
+  const Row& row = need_row(name);
+  model::Model model = model::zoo::build(row.source, row.options);
+  model::add_loss(model.graph, {});
+  engine::TrainSession session(model.graph, options_of(row, threads));
+  model.graph = {};
+  const engine::Feeds feeds = feeds_of(row, session.trained_graph());
+  engine::StepInputs inputs;
+  inputs.lr = 1e-4f;
+  inputs.loss_weight = 1.0f / static_cast<float>(row.is_image ? row.dims[0] : row.dims[0] * row.dims[1]);
+  const auto step = [&] {
+    const engine::StepResult result = session.step(feeds, inputs);
+    ++inputs.step;
+    return result;
+  };
+  const engine::StepResult first = step();
+  step();
+  std::vector<tensor::Dims> shapes;
+  for (const Tensor& t : feeds) shapes.push_back(t.dims());
+  const compile::Program& program = *session.programs(shapes, 1)[0];
+  base::Json ready =
+      base::Json::object({{"gflop", program.cost().flop / 1e9},
+                          {"first_loss", first.loss_sum / first.count},
+                          {"planned_bytes", program.memory.arena_bytes + program.memory.state_bytes}});
+  std::cout << ready.dump() << std::endl;
+  for (std::string line; std::getline(std::cin, line);) {
+    if (line == "profile") {
+      print_profile(program, session.trace(shapes, 1));
+      continue;
+    }
+    const double budget_us = std::stod(line) * 1e3;
+    std::vector<double> us;
+    double total = 0;
+    while (us.empty() || total < budget_us) {
+      const auto begin = std::chrono::steady_clock::now();
+      step();
+      us.push_back(
+          std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin).count());
+      total += us.back();
+    }
+    const double least = *std::min_element(us.begin(), us.end());
+    base::Json answer = base::Json::object(
+        {{"runs", static_cast<int64_t>(us.size())}, {"median_us", median(us)}, {"min_us", least}});
+    std::cout << answer.dump() << std::endl;
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace trireme
+
+int main(int argc, char** argv) {
+  try {
+    trireme::base::require(argc == 3, "usage: bench_train_step NETWORK THREADS");
+    return trireme::run(argv[1], std::stoi(argv[2]));
+  } catch (const std::exception& e) {
+    std::cerr << e.what() << "\n";
+    return 1;
+  }
+}
