@@ -141,14 +141,19 @@ void forward_rows(const BatchNormTrain& g, const ChannelTerms& t, int64_t begin,
 // Where the rectifier's mask comes from.
 enum class Mask : uint8_t { none, from_x, from_y };
 
+// A vector of `n` lanes: element `at` of the tensor, channel c.
+struct Lanes {
+  int64_t at;
+  size_t c, n;
+};
+
 // g from dy; `d` is x - mean.
 template <Mask kMask, bool kWhole>
-HWY_INLINE VF behind_rectifier(const BatchNormGrad& g, const float* factor, VF d, int64_t at, size_t c,
-                               size_t n) {
-  const VF dy = get<kWhole>(g.dy + at, n);
+HWY_INLINE VF behind_rectifier(const BatchNormGrad& g, const float* factor, VF d, const Lanes& v) {
+  const VF dy = get<kWhole>(g.dy + v.at, v.n);
   if constexpr (kMask == Mask::none) return dy;
-  if constexpr (kMask == Mask::from_y) return passed(get<kWhole>(g.y + at, n), dy);
-  return passed(hn::MulAdd(d, get<kWhole>(factor + c, n), get<kWhole>(g.bias + c, n)), dy);
+  if constexpr (kMask == Mask::from_y) return passed(get<kWhole>(g.y + v.at, v.n), dy);
+  return passed(hn::MulAdd(d, get<kWhole>(factor + v.c, v.n), get<kWhole>(g.bias + v.c, v.n)), dy);
 }
 
 template <Mask kMask>
@@ -160,7 +165,7 @@ void backward_sums_rows_as(const BatchNormGrad& g, const float* factor, int64_t 
              constexpr bool kWhole = decltype(whole)::value;
              const int64_t at = row + static_cast<int64_t>(c);
              const VF d = hn::Sub(get<kWhole>(call.x + at, n), get<kWhole>(call.mean + c, n));
-             const VF up = behind_rectifier<kMask, kWhole>(call, factor, d, at, c, n);
+             const VF up = behind_rectifier<kMask, kWhole>(call, factor, d, {at, c, n});
              if (call.dresidual != nullptr) put<kWhole>(up, call.dresidual + at, n);
              first = hn::Add(first, up);
              second = hn::MulAdd(up, d, second);
@@ -187,7 +192,7 @@ void backward_rows_as(const BatchNormGrad& g, const ChannelTerms& t, int64_t beg
       constexpr bool kWhole = decltype(whole)::value;
       const int64_t at = row * g.shape.channels + static_cast<int64_t>(c);
       const VF d = hn::Sub(get<kWhole>(g.x + at, n), get<kWhole>(t.center + c, n));
-      const VF up = behind_rectifier<kMask, kWhole>(g, t.factor, d, at, c, n);
+      const VF up = behind_rectifier<kMask, kWhole>(g, t.factor, d, {at, c, n});
       const VF rest =
           hn::NegMulAdd(d, get<kWhole>(t.slope + c, n), hn::Sub(up, get<kWhole>(t.offset + c, n)));
       put<kWhole>(hn::Mul(rest, get<kWhole>(t.factor + c, n)), g.dx + at, n);
@@ -238,21 +243,24 @@ void forward_plane(const BatchNormTrain& g, const ChannelTerms& t, int64_t plane
   });
 }
 
-// The gradient behind the rectifier at element e of channel c.
+// The gradient behind the rectifier at element e of a plane.
+struct PlaneMask {
+  Mask mask;
+  VF factor, bias;
+};
 template <bool kWhole>
-HWY_INLINE VF plane_gradient(const BatchNormGrad& g, Mask mask, const ChannelTerms& t, int64_t c, VF d,
-                             int64_t e, size_t n) {
+HWY_INLINE VF plane_gradient(const BatchNormGrad& g, const PlaneMask& m, VF d, int64_t e, size_t n) {
   const VF dy = get<kWhole>(g.dy + e, n);
-  if (mask == Mask::none) return dy;
-  if (mask == Mask::from_y) return passed(get<kWhole>(g.y + e, n), dy);
-  return passed(hn::MulAdd(d, set(t.factor[c]), set(g.bias[c])), dy);
+  if (m.mask == Mask::none) return dy;
+  if (m.mask == Mask::from_y) return passed(get<kWhole>(g.y + e, n), dy);
+  return passed(hn::MulAdd(d, m.factor, m.bias), dy);
 }
 
 void backward_sums_plane(const BatchNormGrad& g, const ChannelTerms& t, int64_t plane, double* first,
                          double* second) {
   const int64_t at = plane * g.shape.inner, c = plane % g.shape.channels;
   const VF center = set(g.mean[c]);
-  const Mask mask = mask_of(g);
+  const PlaneMask mask{mask_of(g), set(t.factor[c]), set(g.bias[c])};
   *first = *second = 0;
   for (int64_t i = 0; i < g.shape.inner; i += static_cast<int64_t>(kPiece)) {
     VF sum = hn::Zero(kF), product = hn::Zero(kF);
@@ -261,7 +269,7 @@ void backward_sums_plane(const BatchNormGrad& g, const ChannelTerms& t, int64_t 
       constexpr bool kWhole = decltype(whole)::value;
       const int64_t e = at + i + static_cast<int64_t>(j);
       const VF d = hn::Sub(get<kWhole>(g.x + e, n), center);
-      const VF up = plane_gradient<kWhole>(g, mask, t, c, d, e, n);
+      const VF up = plane_gradient<kWhole>(g, mask, d, e, n);
       if (g.dresidual != nullptr) put<kWhole>(up, g.dresidual + e, n);
       sum = hn::Add(sum, up);
       product = hn::MulAdd(up, d, product);
@@ -275,12 +283,12 @@ void backward_plane(const BatchNormGrad& g, const ChannelTerms& t, int64_t plane
   const int64_t at = plane * g.shape.inner, c = plane % g.shape.channels;
   const VF center = set(t.center[c]), factor = set(t.factor[c]), offset = set(t.offset[c]);
   const VF slope = set(t.slope[c]);
-  const Mask mask = mask_of(g);
+  const PlaneMask mask{mask_of(g), factor, set(g.bias[c])};
   over_columns(static_cast<size_t>(g.shape.inner), [&](auto whole, size_t i, size_t n) HWY_ATTR {
     constexpr bool kWhole = decltype(whole)::value;
     const int64_t e = at + static_cast<int64_t>(i);
     const VF d = hn::Sub(get<kWhole>(g.x + e, n), center);
-    const VF up = plane_gradient<kWhole>(g, mask, t, c, d, e, n);
+    const VF up = plane_gradient<kWhole>(g, mask, d, e, n);
     put<kWhole>(hn::Mul(hn::NegMulAdd(d, slope, hn::Sub(up, offset)), factor), g.dx + e, n);
   });
 }

@@ -41,6 +41,9 @@ struct Row {
 struct RowSums {
   float plain, product;  // of g, of g xhat
 };
+struct RunningSums {
+  VF plain, product;
+};
 
 template <bool kWhole>
 HWY_INLINE VF get(const float* p, size_t n) {
@@ -55,32 +58,32 @@ HWY_INLINE void put(VF v, float* p, size_t n) {
 
 // One vector of columns: adds to the column sums and to the two row sums.
 template <bool kWhole, bool kScale>
-HWY_INLINE void sum_step(const Row& r, float* block, size_t i, size_t n, VF& plain, VF& product) {
+HWY_INLINE void sum_step(const Row& r, float* block, size_t i, size_t n, RunningSums& sums) {
   const VF dy = get<kWhole>(r.dy + i, n);
   const VF normal = hn::Mul(hn::Sub(get<kWhole>(r.x + i, n), set(r.moments.mean)), set(r.moments.inverse));
   float *to_scale = block + i, *to_bias = block + r.n + i;
   put<kWhole>(hn::MulAdd(dy, normal, get<kWhole>(to_scale, n)), to_scale, n);
   put<kWhole>(hn::Add(dy, get<kWhole>(to_bias, n)), to_bias, n);
   const VF g = kScale ? hn::Mul(dy, get<kWhole>(r.scale + i, n)) : dy;
-  plain = hn::Add(plain, g);
+  sums.plain = hn::Add(sums.plain, g);
   // Lanes past the end hold dy = 0.
-  product = hn::MulAdd(g, normal, product);
+  sums.product = hn::MulAdd(g, normal, sums.product);
 }
 
 template <bool kScale>
 HWY_INLINE RowSums row_sums(const Row& r, float* block) {
-  VF plain[4], product[4];
-  for (size_t k = 0; k < 4; ++k) plain[k] = product[k] = hn::Zero(kF);
+  RunningSums sums[4];
+  for (RunningSums& v : sums) v.plain = v.product = hn::Zero(kF);
   size_t i = 0;
   for (; i + 4 * kLanes <= r.n; i += 4 * kLanes) {
-    for (size_t k = 0; k < 4; ++k) {
-      sum_step<true, kScale>(r, block, i + k * kLanes, kLanes, plain[k], product[k]);
-    }
+    for (size_t k = 0; k < 4; ++k) sum_step<true, kScale>(r, block, i + k * kLanes, kLanes, sums[k]);
   }
-  for (; i + kLanes <= r.n; i += kLanes) sum_step<true, kScale>(r, block, i, kLanes, plain[0], product[0]);
-  if (i < r.n) sum_step<false, kScale>(r, block, i, r.n - i, plain[1], product[1]);
-  const auto fold = [](VF(&v)[4]) HWY_ATTR { return hn::Add(hn::Add(v[0], v[2]), hn::Add(v[1], v[3])); };
-  return {fold_lanes(fold(plain), AddFold()), fold_lanes(fold(product), AddFold())};
+  for (; i + kLanes <= r.n; i += kLanes) sum_step<true, kScale>(r, block, i, kLanes, sums[0]);
+  if (i < r.n) sum_step<false, kScale>(r, block, i, r.n - i, sums[1]);
+  const VF plain = hn::Add(hn::Add(sums[0].plain, sums[2].plain), hn::Add(sums[1].plain, sums[3].plain));
+  const VF product =
+      hn::Add(hn::Add(sums[0].product, sums[2].product), hn::Add(sums[1].product, sums[3].product));
+  return {fold_lanes(plain, AddFold()), fold_lanes(product, AddFold())};
 }
 
 template <bool kWhole, bool kScale, bool kAdd>

@@ -11,9 +11,13 @@
 #include <vector>
 
 #include "backend/cpu/attention_encoder.h"
+#include "backend/cpu/batch_norm_train.h"
 #include "backend/cpu/cast_types.h"
+#include "backend/cpu/cross_entropy.h"
+#include "backend/cpu/dropout.h"
 #include "backend/cpu/embedding_rows.h"
 #include "backend/cpu/fused_program.h"
+#include "backend/cpu/norm_grad.h"
 #include "backend/cpu/norm_rows.h"
 #include "backend/cpu/quantize_linear.h"
 #include "backend/cpu/reduce_axes.h"
@@ -231,6 +235,139 @@ void register_fused(const Size& s) {
                 }});
 }
 
+// What training adds around products: batch norms of residual networks, norms and losses of language models.
+// Bytes as the headers state them: what each must read and write once, batch norm its operand twice.
+void register_batch_norm(const char* title, int64_t rows, int64_t channels) {
+  const int64_t n = rows * channels;
+  const ChannelShape shape{rows, channels, 1};
+  auto x = std::make_shared<Lazy<float>>(n), y = std::make_shared<Lazy<float>>(n);
+  auto dy = std::make_shared<Lazy<float>>(n), dx = std::make_shared<Lazy<float>>(n);
+  auto vectors = std::make_shared<Lazy<float>>(8 * channels);
+  auto space = std::make_shared<Lazy<char>>(batch_norm_workspace(shape));
+  const auto forward = [=](bool residual) {
+    return [=](base::ThreadPool& p) {
+      float* v = vectors->data();
+      batch_norm_train({.shape = shape,
+                        .x = x->data(),
+                        .scale = v,
+                        .bias = v + channels,
+                        .residual = residual ? dy->data() : nullptr,
+                        .y = y->data(),
+                        .mean = v + 2 * channels,
+                        .inv_std = v + 3 * channels,
+                        .variance_unbiased = v + 4 * channels,
+                        .relu = true,
+                        .workspace = space->data()},
+                       p);
+    };
+  };
+  const auto backward = [=](bool residual) {
+    return [=](base::ThreadPool& p) {
+      float* v = vectors->data();
+      batch_norm_grad({.shape = shape,
+                       .dy = dy->data(),
+                       .x = x->data(),
+                       .scale = v,
+                       .bias = v + channels,
+                       .mean = v + 2 * channels,
+                       .inv_std = v + 3 * channels,
+                       .y = residual ? y->data() : nullptr,
+                       .dx = dx->data(),
+                       .dscale = v + 5 * channels,
+                       .dbias = v + 6 * channels,
+                       .dresidual = residual ? dy->data() : nullptr,
+                       .relu = true,
+                       .workspace = space->data()},
+                      p);
+    };
+  };
+  const std::string name(title);
+  const double elements = static_cast<double>(n);
+  register_job("batch_norm_relu/" + name, {12 * elements, forward(false)});
+  register_job("batch_norm_add_relu/" + name, {16 * elements, forward(true)});
+  register_job("batch_norm_relu_grad/" + name, {20 * elements, backward(false)});
+  register_job("batch_norm_add_relu_grad/" + name, {28 * elements, backward(true)});
+}
+
+void register_row_norms(const char* title, int64_t rows, int64_t cols) {
+  const int64_t n = rows * cols;
+  auto x = std::make_shared<Lazy<float>>(n), dy = std::make_shared<Lazy<float>>(n);
+  auto dx = std::make_shared<Lazy<float>>(n), vectors = std::make_shared<Lazy<float>>(4 * cols);
+  auto space = std::make_shared<Lazy<char>>(norm_grad_workspace(rows, cols));
+  const double elements = static_cast<double>(n);
+  const std::string name(title);
+  register_job("layer_norm/" + name, {8 * elements, [=](base::ThreadPool& p) {
+                                        float* v = vectors->data();
+                                        layer_norm({x->data(), dx->data(), rows, cols, v, v + cols}, p);
+                                      }});
+  for (bool rms : {false, true}) {
+    for (bool add : {false, true}) {
+      const std::string kind = std::string(rms ? "rms_norm_grad" : "layer_norm_grad") + (add ? "_add/" : "/");
+      register_job(kind + name, {(add ? 16 : 12) * elements, [=](base::ThreadPool& p) {
+                                   float* v = vectors->data();
+                                   norm_grad({.dy = dy->data(),
+                                              .x = x->data(),
+                                              .scale = v,
+                                              .add = add ? dy->data() : nullptr,
+                                              .dx = dx->data(),
+                                              .dscale = v + 2 * cols,
+                                              .dbias = v + 3 * cols,
+                                              .rows = rows,
+                                              .cols = cols,
+                                              .rms = rms,
+                                              .workspace = space->data()},
+                                             p);
+                                 }});
+    }
+  }
+}
+
+void register_losses(const char* title, int64_t rows, int64_t classes) {
+  const int64_t n = rows * classes;
+  auto x = std::make_shared<Lazy<float>>(n), dx = std::make_shared<Lazy<float>>(n);
+  auto target = std::make_shared<Lazy<int64_t>>(rows);
+  auto log_sums = std::make_shared<Lazy<float>>(rows);
+  auto losses = std::make_shared<Lazy<double>>(rows);
+  auto correct = std::make_shared<Lazy<uint8_t>>(rows);
+  const auto targets = [=] {
+    int64_t* t = target->data();
+    for (int64_t i = 0; i < rows; ++i) t[i] = (i * 7919) % classes;
+    return t;
+  };
+  const double elements = static_cast<double>(n);
+  const std::string name(title);
+  register_job("cross_entropy/" + name, {4 * elements, [=](base::ThreadPool& p) {
+                                           cross_entropy({.logits = x->data(),
+                                                          .target = targets(),
+                                                          .rows = rows,
+                                                          .classes = classes,
+                                                          .terms = {},
+                                                          .log_sum_exp = log_sums->data(),
+                                                          .row_loss = losses->data(),
+                                                          .row_correct = correct->data()},
+                                                         p);
+                                         }});
+  register_job("cross_entropy_grad/" + name, {8 * elements, [=](base::ThreadPool& p) {
+                                                cross_entropy_grad({.logits = x->data(),
+                                                                    .target = targets(),
+                                                                    .log_sum_exp = log_sums->data(),
+                                                                    .dlogits = dx->data(),
+                                                                    .rows = rows,
+                                                                    .classes = classes,
+                                                                    .terms = {}},
+                                                                   p);
+                                              }});
+}
+
+void register_dropout(const Size& s) {
+  const int64_t n = s.rows * s.cols;
+  auto x = std::make_shared<Lazy<float>>(n), y = std::make_shared<Lazy<float>>(n);
+  register_job(std::string("dropout/") + s.name,
+               {8 * static_cast<double>(n), [=](base::ThreadPool& p) {
+                  dropout({.x = x->data(), .y = y->data(), .n = n, .seed = 1, .stream = 2, .ratio = 0.1}, p);
+                }});
+}
+
 // Time of programs on a tiny tensor: the interpreter's overhead.
 void BM_FusedTiny(benchmark::State& state) {
   const int64_t steps = state.range(0), n = state.range(1);
@@ -319,7 +456,16 @@ const bool kRegistered = [] {
     register_elementwise(s);
     register_fused(s);
     register_transpose(s);
+    register_dropout(s);
   }
+  // ResNet-50, batch 16: its first and its last stages; a BERT layer, batch 8 of 128; GPT-2's vocabulary.
+  register_batch_norm("112x112x64", 16 * 112 * 112, 64);
+  register_batch_norm("56x56x256", 16 * 56 * 56, 256);
+  register_batch_norm("14x14x256", 16 * 14 * 14, 256);
+  register_batch_norm("7x7x2048", 16 * 7 * 7, 2048);
+  register_row_norms("1024x768", 1024, 768);
+  register_losses("1024x50257", 1024, 50257);
+  register_losses("64x1000", 64, 1000);
   register_attention();
   return true;
 }();
