@@ -8,6 +8,7 @@
 #include "backend/cpu/simd_targets.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backend/cpu/batch_norm_train.cc"
+#include "hwy/cache_control.h"
 #include "hwy/foreach_target.h"
 // After foreach_target, which sets the level.
 #include "backend/cpu/simd_reduce.inc"
@@ -50,6 +51,13 @@ template <bool kWhole>
 HWY_INLINE void put(VF v, float* p, size_t n) {
   if constexpr (kWhole) return hn::StoreU(v, kF, p);
   store_n(v, p, n);
+}
+
+// Stores past the caches: the lines need not be read first. For whole vectors on their own alignment.
+template <bool kWhole, bool kStream>
+HWY_INLINE void put_last(VF v, float* p, size_t n) {
+  if constexpr (kWhole && kStream) return hn::Stream(v, kF, p);
+  put<kWhole>(v, p, n);
 }
 
 // f(whole, c, count) for the vectors of n columns; `whole` is a compile-time constant.
@@ -112,7 +120,7 @@ void forward_sums_rows(const BatchNormTrain& g, const float* center, int64_t beg
            });
 }
 
-template <bool kRelu, bool kResidual>
+template <bool kRelu, bool kResidual, bool kStream>
 void forward_rows_as(const BatchNormTrain& g, const ChannelTerms& t, int64_t begin, int64_t end) {
   const size_t n = static_cast<size_t>(g.shape.channels);
   for (int64_t row = begin; row < end; ++row) {
@@ -124,18 +132,35 @@ void forward_rows_as(const BatchNormTrain& g, const ChannelTerms& t, int64_t beg
       const VF d = hn::Sub(get<kWhole>(x + c, count), get<kWhole>(t.center + c, count));
       VF v = hn::MulAdd(d, get<kWhole>(t.factor + c, count), get<kWhole>(t.offset + c, count));
       if (kResidual) v = hn::Add(v, get<kWhole>(residual + c, count));
-      put<kWhole>(kRelu ? rectified(v) : v, y + c, count);
+      put_last<kWhole, kStream>(kRelu ? rectified(v) : v, y + c, count);
     });
   }
 }
 
-void forward_rows(const BatchNormTrain& g, const ChannelTerms& t, int64_t begin, int64_t end) {
+template <bool kStream>
+void forward_rows_to(const BatchNormTrain& g, const ChannelTerms& t, int64_t begin, int64_t end) {
   if (g.residual != nullptr) {
-    return g.relu ? forward_rows_as<true, true>(g, t, begin, end)
-                  : forward_rows_as<false, true>(g, t, begin, end);
+    return g.relu ? forward_rows_as<true, true, kStream>(g, t, begin, end)
+                  : forward_rows_as<false, true, kStream>(g, t, begin, end);
   }
-  return g.relu ? forward_rows_as<true, false>(g, t, begin, end)
-                : forward_rows_as<false, false>(g, t, begin, end);
+  return g.relu ? forward_rows_as<true, false, kStream>(g, t, begin, end)
+                : forward_rows_as<false, false, kStream>(g, t, begin, end);
+}
+
+// The start of a result as large as a last-level cache is gone before it is read again.
+constexpr int64_t kStreamBytes = int64_t{32} << 20;
+
+bool may_stream(const ChannelShape& s, const float* y) {
+  constexpr size_t kBytes = kLanes * sizeof(float);
+  return s.elements() * 4 > kStreamBytes && s.channels % static_cast<int64_t>(kLanes) == 0 &&
+         reinterpret_cast<uintptr_t>(y) % kBytes == 0;
+}
+
+void forward_rows(const BatchNormTrain& g, const ChannelTerms& t, int64_t begin, int64_t end) {
+  const bool in_place = g.y == g.x || g.y == g.residual;
+  if (in_place || !may_stream(g.shape, g.y)) return forward_rows_to<false>(g, t, begin, end);
+  forward_rows_to<true>(g, t, begin, end);
+  hwy::FlushStream();
 }
 
 // Where the rectifier's mask comes from.
@@ -184,7 +209,7 @@ void backward_sums_rows(const BatchNormGrad& g, const float* factor, int64_t beg
   return backward_sums_rows_as<Mask::from_x>(g, factor, begin, end, to);
 }
 
-template <Mask kMask>
+template <Mask kMask, bool kStream>
 void backward_rows_as(const BatchNormGrad& g, const ChannelTerms& t, int64_t begin, int64_t end) {
   const size_t channels = static_cast<size_t>(g.shape.channels);
   for (int64_t row = begin; row < end; ++row) {
@@ -195,16 +220,25 @@ void backward_rows_as(const BatchNormGrad& g, const ChannelTerms& t, int64_t beg
       const VF up = behind_rectifier<kMask, kWhole>(g, t.factor, d, {at, c, n});
       const VF rest =
           hn::NegMulAdd(d, get<kWhole>(t.slope + c, n), hn::Sub(up, get<kWhole>(t.offset + c, n)));
-      put<kWhole>(hn::Mul(rest, get<kWhole>(t.factor + c, n)), g.dx + at, n);
+      put_last<kWhole, kStream>(hn::Mul(rest, get<kWhole>(t.factor + c, n)), g.dx + at, n);
     });
   }
 }
 
-void backward_rows(const BatchNormGrad& g, const ChannelTerms& t, int64_t begin, int64_t end) {
+template <bool kStream>
+void backward_rows_to(const BatchNormGrad& g, const ChannelTerms& t, int64_t begin, int64_t end) {
   const Mask mask = mask_of(g);
-  if (mask == Mask::none) return backward_rows_as<Mask::none>(g, t, begin, end);
-  if (mask == Mask::from_y) return backward_rows_as<Mask::from_y>(g, t, begin, end);
-  return backward_rows_as<Mask::from_x>(g, t, begin, end);
+  if (mask == Mask::none) return backward_rows_as<Mask::none, kStream>(g, t, begin, end);
+  if (mask == Mask::from_y) return backward_rows_as<Mask::from_y, kStream>(g, t, begin, end);
+  return backward_rows_as<Mask::from_x, kStream>(g, t, begin, end);
+}
+
+void backward_rows(const BatchNormGrad& g, const ChannelTerms& t, int64_t begin, int64_t end) {
+  // In place the line has been read anyway.
+  const bool in_place = g.dx == g.dy || g.dx == g.x;
+  if (in_place || !may_stream(g.shape, g.dx)) return backward_rows_to<false>(g, t, begin, end);
+  backward_rows_to<true>(g, t, begin, end);
+  hwy::FlushStream();
 }
 
 // Planes: f32 sums of at most 8192 values, by 64 running ones.

@@ -96,14 +96,16 @@ class Lazy {
   explicit Lazy(int64_t n) : n_(n) {}
   T* data() {
     if (values_.empty()) {
-      values_.resize(static_cast<size_t>(n_));
+      // On a cache line, as tensors are.
+      values_.resize(static_cast<size_t>(n_) + 64 / sizeof(T));
       uint32_t seed = 3;
       for (T& x : values_) {
         seed = seed * 1664525u + 1013904223u;
         x = static_cast<T>(static_cast<float>(static_cast<int>(seed >> 16) - 32768) / 8192.0f);
       }
     }
-    return values_.data();
+    const size_t past = reinterpret_cast<uintptr_t>(values_.data()) % 64;
+    return values_.data() + (64 - past) / sizeof(T);
   }
 
  private:
