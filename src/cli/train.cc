@@ -7,6 +7,7 @@
 
 #include "base/file.h"
 #include "cli/verb.h"
+#include "compile/program.h"
 #include "train/task.h"
 #include "train/weights.h"
 
@@ -22,6 +23,7 @@ struct TrainCommand {
   std::string resume;
   bool quiet = false;
   bool check = false;
+  bool program = false;
   bool markdown = false;
 
   void fields(base::OptionList& f) {
@@ -32,6 +34,7 @@ struct TrainCommand {
           "auto: from the newest checkpoint of the run directory if there is one; or a path");
     f.add("quiet", &quiet, "do not print the configuration");
     f.add("check", &check, "stop before the first step: configuration, data and model fit each other");
+    f.add("program", &program, "print the steps and the memory plan of the compiled training step");
     f.add("markdown", &markdown, "print the page of all configuration keys");
   }
 };
@@ -110,6 +113,11 @@ int run_training(const TrainCommand& command, const train::TrainConfig& config,
   std::cout << (command.quiet ? "" : sections.to_yaml()) << prepared.text << std::flush;
   StopSignals signals;  // before the threads of the trainer start, which inherit the mask
   train::Trainer trainer(config, std::move(prepared.task), env);
+  if (command.program) {
+    for (const compile::Program* program : trainer.programs()) {
+      std::cout << compile::print_steps(*program) << compile::print_memory(*program) << std::flush;
+    }
+  }
   if (command.check) return 0;
   if (command.resume == "auto") {
     trainer.resume_auto();

@@ -191,6 +191,11 @@ std::vector<std::string> list_checkpoints(const std::string& root) {
   return names;
 }
 
+bool has_checkpoint(const std::string& path) {
+  return is_checkpoint(path) || base::file_exists(path + "/latest") ||
+         base::file_exists(path + "/checkpoints/latest");
+}
+
 std::string find_checkpoint(const std::string& path) {
   if (is_checkpoint(path)) return path;
   for (const std::string& root : {path, path + "/checkpoints"}) {

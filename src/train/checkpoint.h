@@ -55,6 +55,8 @@ Checkpoint load_checkpoint_meta(const std::string& directory);
 /// The checkpoint that `path` means: itself, or what the pointer `latest` names in it or in its folder
 /// checkpoints/ (a run directory). Throws not_found.
 std::string find_checkpoint(const std::string& path);
+/// Whether find_checkpoint() has something to look at there.
+bool has_checkpoint(const std::string& path);
 
 /// Names of the complete checkpoints under a root, oldest step first.
 std::vector<std::string> list_checkpoints(const std::string& root);

@@ -55,6 +55,10 @@ class Trainer {
   RunResult run(const std::function<bool()>& stop);
 
   engine::TrainSession& session() { return session_; }
+  /// The compiled step: one program, or one of a micro-batch and one of the update.
+  std::vector<const compile::Program*> programs() {
+    return session_.programs(shapes(), static_cast<size_t>(batch_.accumulate));
+  }
   const RunState& state() const { return state_; }
 
  private:

@@ -83,7 +83,7 @@ StepRecord step_of(const Json& j) {
   return r;
 }
 
-double rounded(double value, double unit) { return std::round(value / unit) * unit; }
+double rounded(double value, double per_unit) { return std::round(value * per_unit) / per_unit; }
 
 }  // namespace
 
@@ -96,7 +96,7 @@ void LogOptions::fields(base::OptionList& f) {
 }
 
 Json to_json(const StepRecord& r) {
-  const auto ms = [](double value) { return rounded(value, 1e-3); };
+  const auto ms = [](double value) { return rounded(value, 1e3); };
   Json j = Json::object({{"event", "step"},
                          {"step", r.step},
                          {"epoch", r.epoch},
@@ -114,7 +114,7 @@ Json to_json(const StepRecord& r) {
                          {"samples_per_s", ms(r.samples_per_s)}});
   if (r.accuracy >= 0) j.set("accuracy", r.accuracy);
   if (r.loss_scale != 1) j.set("loss_scale", r.loss_scale);
-  if (r.mfu >= 0) j.set("mfu", rounded(r.mfu, 1e-6));
+  if (r.mfu >= 0) j.set("mfu", rounded(r.mfu, 1e6));
   return j;
 }
 
@@ -178,7 +178,7 @@ void RunLog::eval(const EvalRecord& r) {
     fields.set("accuracy", r.accuracy);
     scalars.push_back({"eval/accuracy", r.accuracy});
   }
-  fields.set("seconds", rounded(r.seconds, 1e-3));
+  fields.set("seconds", rounded(r.seconds, 1e3));
   event("eval", std::move(fields));
   if (tensorboard_) tensorboard_->write(r.step, env_.clock.wall_ns(), scalars);
 }

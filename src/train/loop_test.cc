@@ -1,0 +1,253 @@
+// Tests the loop: resumed = uninterrupted bit for bit, any threads and workers, accumulation, spikes,
+// failures.
+#include "train/loop.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "model/zoo/zoo.h"
+#include "train/task.h"
+
+namespace trireme::train {
+namespace {
+
+namespace fs = std::filesystem;
+using data::FieldKind;
+using tensor::DType;
+using tensor::Tensor;
+
+/// 120 points on two noisy circles; the class says which. `bad` holds indices whose features are not finite.
+class Circles : public data::Dataset {
+ public:
+  explicit Circles(std::vector<int64_t> bad = {}) : bad_(std::move(bad)) {
+    info_.format = "circles";
+    info_.fields = {{"features", FieldKind::tensor, DType::f32, {2}, false},
+                    {"label", FieldKind::tensor, DType::i64, {}, true}};
+  }
+  int64_t size() const override { return 120; }
+  const data::DatasetInfo& info() const override { return info_; }
+  data::Sample read(int64_t i) const override {
+    base::Rng rng(5, static_cast<uint64_t>(i));
+    const double angle = 6.28318 * rng.uniform(), radius = (i % 2 == 0 ? 1.0 : 2.0) + 0.1 * rng.normal();
+    auto x = static_cast<float>(radius * std::cos(angle));
+    if (std::find(bad_.begin(), bad_.end(), i) != bad_.end()) x = INFINITY;
+    data::Sample sample;
+    sample.set("features", Tensor::from<float>({2}, {x, static_cast<float>(radius * std::sin(angle))}));
+    sample.set("label", Tensor::scalar<int64_t>(i % 7 == 3 ? -100 : i % 2));
+    return sample;
+  }
+
+ private:
+  std::vector<int64_t> bad_;
+  data::DatasetInfo info_;
+};
+
+struct TestRun {
+  TrainConfig config;
+  base::Log log{base::LogLevel::off};
+  base::SystemClock clock;
+  data::DatasetPtr dataset = std::make_shared<const Circles>();
+
+  explicit TestRun(const std::string& name, bool keep = false) {
+    config.run.name = name;
+    config.run.directory = testing::TempDir() + "/loop_" + name;
+    if (!keep) fs::remove_all(config.run.directory);
+    config.run.steps = 30;
+    config.run.threads = 2;
+    config.batch.global = 16;
+    config.optimizer.kind = passes::OptimizerKind::adamw;
+    config.optimizer.ema_keep = 0.9;
+    config.schedule.lr = 0.02;
+    config.schedule.warmup = 64;
+    config.checkpoint.every = 7;
+    config.log.progress = {0};
+    config.loader.workers = 1;
+  }
+
+  std::unique_ptr<Trainer> trainer() {
+    TrainTask task;
+    const std::vector<std::string> options{"features=2", "hidden=[24,16]", "classes=2", "seed=3",
+                                           "dropout=0.1"};
+    task.loss = model::zoo::build("mlp", options).graph;
+    model::add_loss(task.loss, config.loss);
+    task.data = dataset;
+    task.validation = dataset;
+    task.config = base::Json::object();
+    return std::make_unique<Trainer>(config, std::move(task), base::Env{log, clock});
+  }
+};
+
+model::NamedTensors states_of(Trainer& trainer) {
+  model::NamedTensors all;
+  for (const std::string& name : trainer.session().states().names()) {
+    if (!name.ends_with(".grad")) all.emplace_back(name, trainer.session().states().at(name).clone());
+  }
+  return all;
+}
+
+void expect_equal(const model::NamedTensors& a, const model::NamedTensors& b) {
+  ASSERT_EQ(a.size(), b.size());
+  for (size_t i = 0; i < a.size(); ++i) {
+    EXPECT_EQ(a[i].first, b[i].first);
+    EXPECT_TRUE(a[i].second.same_as(b[i].second)) << a[i].first;
+  }
+}
+
+bool never() { return false; }
+
+/// The whole run without a break: what every other must equal.
+model::NamedTensors uninterrupted() {
+  TestRun run("whole");
+  const auto trainer = run.trainer();
+  trainer->run(never);
+  return states_of(*trainer);
+}
+
+TEST(Loop, LearnsAndReports) {
+  TestRun run("learns");
+  run.config.run.steps = 150;
+  run.config.eval.every = 50;
+  const auto trainer = run.trainer();
+  const RunResult result = trainer->run(never);
+  ASSERT_TRUE(result.last_eval);
+  EXPECT_GT(result.last_eval->accuracy, 0.95);
+  EXPECT_EQ(result.last_eval->targets, 120 - 17);  // every seventh label is ignored
+  EXPECT_EQ(result.state.step, 150);
+  EXPECT_EQ(result.state.samples, 150 * 16);
+  const LoggedRun logged = read_log(run.config.run.directory + "/log.jsonl");
+  EXPECT_EQ(logged.steps.size(), 150u);
+  EXPECT_EQ(logged.evals.size(), 3u);
+  EXPECT_LT(logged.steps.back().loss, logged.steps.front().loss);
+  EXPECT_GT(logged.steps[100].data_wait_ms + logged.steps[100].forward_ms, 0);
+  EXPECT_NE(base::read_file(run.config.run.directory + "/report.md").find("best validation"),
+            std::string::npos);
+  EXPECT_TRUE(base::file_exists(run.config.run.directory + "/checkpoints/step-00000150/index.json"));
+}
+
+TEST(Loop, ResumedEqualsUninterruptedAtEveryStep) {
+  const model::NamedTensors whole = uninterrupted();
+  for (int64_t stop_at = 1; stop_at < 30; stop_at += 4) {
+    TestRun first("resumed");
+    const auto before = first.trainer();
+    const RunResult broken = before->run([&] { return before->state().step == stop_at; });
+    EXPECT_TRUE(broken.interrupted);
+    TestRun second("resumed", true);
+    const auto after = second.trainer();
+    ASSERT_TRUE(after->resume_auto());
+    EXPECT_EQ(after->state(), before->state());
+    EXPECT_FALSE(after->run(never).interrupted);
+    expect_equal(states_of(*after), whole);
+    const LoggedRun logged = read_log(second.config.run.directory + "/log.jsonl");
+    EXPECT_EQ(logged.steps.size(), 30u) << "stopped at " << stop_at;
+  }
+}
+
+TEST(Loop, ThreadsAndWorkersDoNotChangeABit) {
+  const model::NamedTensors whole = uninterrupted();
+  for (const int threads : {1, 3, 4}) {
+    TestRun run("threads");
+    run.config.run.threads = threads;
+    run.config.loader.workers = threads - 1;
+    run.config.loader.prefetch = threads;
+    const auto trainer = run.trainer();
+    trainer->run(never);
+    expect_equal(states_of(*trainer), whole);
+  }
+}
+
+TEST(Loop, AccumulationSumsWhatOneBatchSums) {
+  std::vector<std::vector<double>> losses;
+  for (const int64_t micro : {16, 8, 4}) {
+    TestRun run("accumulate");
+    run.config.batch.micro = micro;
+    run.config.run.steps = 8;
+    const auto trainer = run.trainer();
+    trainer->run(never);
+    losses.emplace_back();
+    for (const StepRecord& r : read_log(run.config.run.directory + "/log.jsonl").steps) {
+      losses.back().push_back(r.loss);
+    }
+  }
+  // The same samples, masks and divisor (valid targets of the whole step): only the order of sums differs.
+  for (size_t s = 0; s < 8; ++s) {
+    EXPECT_NEAR(losses[1][s], losses[0][s], 2e-6 * losses[0][s]) << "step " << s;
+    EXPECT_NEAR(losses[2][s], losses[0][s], 2e-6 * losses[0][s]) << "step " << s;
+  }
+}
+
+TEST(Loop, SkippedStepsMoveTheDataOnly) {
+  TestRun run("skips");
+  run.dataset = std::make_shared<const Circles>(std::vector<int64_t>{4});
+  run.config.run.steps = 14;  // two epochs of seven steps: the bad sample comes twice at most
+  const auto trainer = run.trainer();
+  const RunResult result = trainer->run(never);
+  EXPECT_EQ(result.state.step, 14);
+  EXPECT_LT(result.state.executed, 14);
+  EXPECT_EQ(result.state.scheduled, result.state.executed * 16);
+  EXPECT_EQ(result.state.samples, 14 * 16);
+  for (const auto& [name, t] : states_of(*trainer)) {
+    if (t.dtype() != DType::f32) continue;
+    for (const float v : t.data<float>()) ASSERT_TRUE(std::isfinite(v)) << name;
+  }
+  TestRun strict("strict");
+  strict.dataset = run.dataset;
+  strict.config.run.non_finite = NonFinite::stop;
+  strict.config.run.steps = 14;
+  const auto stopped = strict.trainer();
+  EXPECT_THROW(stopped->run(never), base::Error);
+}
+
+TEST(Loop, RefusesACheckpointOfAnotherRun) {
+  TestRun run("other");
+  run.config.run.steps = 7;
+  run.trainer()->run(never);
+  const std::string path = run.config.run.directory;
+  TestRun seed("other_seed");
+  seed.config.run.seed = 2;
+  EXPECT_THROW(seed.trainer()->resume(path), base::Error);
+  TestRun optimizer("other_optimizer");
+  optimizer.config.optimizer.kind = passes::OptimizerKind::sgd;
+  EXPECT_THROW(optimizer.trainer()->resume(path), base::Error);
+  TestRun batch("other_batch");  // a batch that divides the position may differ
+  batch.config.batch.global = 8;
+  EXPECT_NO_THROW(batch.trainer()->resume(path));
+}
+
+TEST(Loop, ACorruptNewestCheckpointFallsBack) {
+  const model::NamedTensors whole = uninterrupted();
+  TestRun first("corrupt");
+  const auto before = first.trainer();
+  before->run([&] { return before->state().step == 20; });
+  const std::string newest =
+      first.config.run.directory + "/checkpoints/step-00000020/tensors-00000.safetensors";
+  fs::resize_file(newest, fs::file_size(newest) - 5);
+  TestRun second("corrupt", true);
+  const auto after = second.trainer();
+  ASSERT_TRUE(after->resume_auto());
+  EXPECT_EQ(after->state().step, 14);
+  after->run(never);
+  expect_equal(states_of(*after), whole);
+}
+
+TEST(Loop, RollsBackBehindASpike) {
+  TestRun run("rollback");
+  run.config.run.steps = 60;
+  run.config.checkpoint.every = 5;
+  run.config.spikes.policy = SpikePolicy::rollback;
+  run.config.spikes.window = 16;
+  run.config.spikes.patience = 1;
+  run.config.spikes.z_loss = run.config.spikes.z_norm = 2;  // ordinary noise is a spike now
+  const auto trainer = run.trainer();
+  const RunResult result = trainer->run(never);
+  EXPECT_EQ(result.state.step, 60);
+  EXPECT_LT(result.state.executed, 60);
+  const std::string lines = base::read_file(run.config.run.directory + "/log.jsonl");
+  EXPECT_NE(lines.find("\"event\":\"rollback\""), std::string::npos);
+}
+
+}  // namespace
+}  // namespace trireme::train
