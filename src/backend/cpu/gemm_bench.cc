@@ -1,7 +1,8 @@
 // Measures our dense kernels beside oneDNN on the layers of real models, alternating, as shares of the
 // measured peak.
 //
-// bench_gemm [--set floor|minilm|resnet|mobilenet|all] [--threads T] [--batch B] [--rounds R] [--isa NAME]
+// bench_gemm [--set floor|minilm|resnet|mobilenet|training|all] [--threads T] [--batch B] [--rounds R] [--isa
+// NAME]
 // [--type f32|int8] Run with OMP_NUM_THREADS=T OMP_PROC_BIND=true. One JSON line per layer: median GFLOP/s of
 // each contender, share of the multiply-add peak measured in the same rotation, and the median over rounds of
 // (oneDNN time / our time).
@@ -26,6 +27,7 @@
 #include "backend/cpu/conv_quantized.h"
 #include "backend/cpu/dense_simd.h"
 #include "backend/cpu/depthwise_nhwc.h"
+#include "backend/cpu/gemm_blocks.h"
 #include "backend/cpu/gemm_f32.h"
 
 // GCC 12 takes the deliberate "undefined" operand inside its own AVX-512 intrinsics for a mistake of ours.
@@ -50,6 +52,8 @@ struct Options {
 struct Layer {
   std::string set, name;
   ConvShape shape;
+  /// Products of training, whose weights are packed in the call: x w', dy w or dy' x.
+  enum class Form { packed, forward, grad_x, grad_w } form = Form::packed;
 };
 
 /// One contender on one layer: buffers it owns and a call that does the layer once.
@@ -116,10 +120,30 @@ std::vector<Layer> mobilenet() {
           depthwise(28, 192, 1),  depthwise(14, 384, 1), depthwise(14, 576, 2), depthwise(7, 960, 1)};
 }
 
+/// Projections of GPT-2 and BERT-base at 1024 tokens (the head at 256), a small language model, a classifier.
+std::vector<Layer> training() {
+  std::vector<Layer> all;
+  const int64_t shapes[][3] = {{1024, 768, 768},  {1024, 768, 2304}, {1024, 768, 3072}, {1024, 3072, 768},
+                               {256, 768, 50257}, {768, 128, 512},   {64, 1024, 1024},  {64, 9216, 128}};
+  for (const auto& [m, k, n] : shapes) {
+    const std::string name = std::to_string(m) + "x" + std::to_string(k) + "x" + std::to_string(n);
+    for (const auto& [prefix, form] : {std::pair{"forward ", Layer::Form::forward},
+                                       {"grad_x ", Layer::Form::grad_x},
+                                       {"grad_w ", Layer::Form::grad_w}}) {
+      Layer l = product((prefix + name).c_str(), m, k, n);
+      l.form = form;
+      all.push_back(l);
+    }
+  }
+  return all;
+}
+
 std::vector<Layer> layers() {
   std::vector<Layer> all;
-  for (const auto& [set, list] :
-       {std::pair{"minilm", minilm()}, {"resnet", resnet()}, {"mobilenet", mobilenet()}}) {
+  for (const auto& [set, list] : {std::pair{"minilm", minilm()},
+                                  {"resnet", resnet()},
+                                  {"mobilenet", mobilenet()},
+                                  {"training", training()}}) {
     for (Layer l : list) {
       l.set = set;
       all.push_back(l);
@@ -128,7 +152,10 @@ std::vector<Layer> layers() {
   return all;
 }
 
+Call ours_training(const Layer& l, const Options& o, base::ThreadPool& pool);
+
 Call ours(const Layer& l, const Options& o, base::ThreadPool& pool) {
+  if (l.form != Layer::Form::packed) return ours_training(l, o, pool);
   struct State {
     std::vector<float> x, w, bias, y;
     std::vector<char> packed, workspace;
@@ -205,7 +232,44 @@ Call ours_int8(const Layer& l, const Options& o, base::ThreadPool& pool) {
   return [s, &pool] { quant_conv2d_nhwc(s->conv, s->workspace.data(), pool); };
 }
 
+/// y [m, n] = x [m, k] w' with w [n, k] as frameworks keep it; dx = dy w; dw = dy' x.
+struct TrainingBuffers {
+  std::vector<float> x, w, y, workspace;
+  BlockProduct product;
+
+  TrainingBuffers(const Layer& l, const Options& o)
+      : x(random_floats(l.shape.h * l.shape.n * l.shape.c)),
+        w(random_floats(l.shape.oc * l.shape.c)),
+        y(random_floats(l.shape.h * l.shape.n * l.shape.oc)) {
+    const int64_t m = l.shape.h * l.shape.n, k = l.shape.c, n = l.shape.oc;
+    BlockProduct& p = product;
+    if (l.form == Layer::Form::forward)
+      p = {.m = m, .k = k, .n = n, .a = {x.data(), k}, .b = {w.data(), k, true}, .c = y.data(), .ldc = n};
+    if (l.form == Layer::Form::grad_x)
+      p = {.m = m, .k = n, .n = k, .a = {y.data(), n}, .b = {w.data(), k}, .c = x.data(), .ldc = k};
+    if (l.form == Layer::Form::grad_w)
+      p = {.m = n, .k = m, .n = k, .a = {y.data(), n, true}, .b = {x.data(), k}, .c = w.data(), .ldc = k};
+    p.isa = o.isa;
+    workspace.resize(gemm_blocks_workspace_bytes(p, o.threads) / sizeof(float) + 1);
+  }
+};
+
+Call ours_training(const Layer& l, const Options& o, base::ThreadPool& pool) {
+  const auto s = std::make_shared<TrainingBuffers>(l, o);
+  return [s, &pool] { gemm_blocks(s->product, s->workspace.data(), pool); };
+}
+
+Call one_dnn_training(const Layer& l, const Options& o) {
+  const auto s = std::make_shared<TrainingBuffers>(l, o);
+  return [s] {
+    const BlockProduct& p = s->product;
+    dnnl::sgemm(p.a.transposed ? 'T' : 'N', p.b.transposed ? 'T' : 'N', p.m, p.n, p.k, 1.0f, p.a.data, p.a.ld,
+                p.b.data, p.b.ld, 0.0f, p.c, p.ldc);
+  };
+}
+
 Call one_dnn(const Layer& l, const Options& o) {
+  if (l.form != Layer::Form::packed) return one_dnn_training(l, o);
   using dnnl::memory;
   static dnnl::engine engine(dnnl::engine::kind::cpu, 0);
   static dnnl::stream stream(engine);

@@ -1,6 +1,7 @@
 // Kernels of batched_gemm on CPU.
 #include "backend/cpu/cpu_stream.h"
 #include "ops/dense/batched_gemm.h"
+#include "ops/dense/blocks_cpu.h"
 #include "ops/kernel_forms.h"
 #include "ops/table.h"
 
@@ -47,8 +48,28 @@ ir::BoundKernel prepare_reference(const ir::KernelInit& init) {
   });
 }
 
+ir::Refusal refuse_batches(const ir::NodeView& node) {
+  if (auto why = refuse_blocks(node)) return why;
+  if (!batch_strides(batched_gemm_shape(node))) return "the batch broadcast does not reduce to two strides";
+  return std::nullopt;
+}
+
+ir::BoundKernel prepare_blocks(const ir::KernelInit& init) {
+  const Plan p = plan_of(init.node);
+  cpu::BlockProduct product{.m = p.shape.m, .k = p.shape.k, .n = p.shape.n};
+  const bool ta = init.node.attrs.get_int("transA", 0) != 0, tb = init.node.attrs.get_int("transB", 0) != 0;
+  product.a = {nullptr, ta ? p.a_k : p.a_row, ta};
+  product.b = {nullptr, tb ? p.b_col : p.b_k, tb};
+  product.ldc = p.shape.n;
+  set_batches(product, *batch_strides(p.shape));
+  return bind_blocks(product, {}, init);
+}
+
 }  // namespace
 
-std::vector<ir::Kernel> batched_gemm_cpu_kernels() { return float_reference(prepare_reference); }
+std::vector<ir::Kernel> batched_gemm_cpu_kernels() {
+  const ir::Kernel blocks{.name = "gemm_blocks", .refuse = refuse_batches, .prepare = prepare_blocks};
+  return faster({blocks}, float_reference(prepare_reference));
+}
 
 }  // namespace trireme::ops

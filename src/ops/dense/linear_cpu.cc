@@ -1,5 +1,6 @@
 // Kernels of linear on CPU: packed weights with the fused epilogue, and the plain loops.
 #include "backend/cpu/cpu_stream.h"
+#include "ops/dense/blocks_cpu.h"
 #include "ops/dense/epilogue_cpu.h"
 #include "ops/kernel_forms.h"
 #include "ops/table.h"
@@ -53,6 +54,19 @@ ir::BoundKernel prepare_packed(const ir::KernelInit& init) {
   return {run, static_cast<int64_t>(cpu::gemm_workspace_bytes(p.m, p.k, p.n, init.threads)), 1u << 1};
 }
 
+/// Weights that change every step are packed block by block inside the run.
+ir::BoundKernel prepare_blocks(const ir::KernelInit& init) {
+  const LinearPlan p = plan_of(init.node);
+  const cpu::BlockProduct product{.m = p.m,
+                                  .k = p.k,
+                                  .n = p.n,
+                                  .a = {nullptr, p.k},
+                                  .b = {nullptr, p.transposed ? p.k : p.n, p.transposed},
+                                  .ldc = p.n,
+                                  .epilogue = epilogue_of(p.activation)};
+  return bind_blocks(product, {0, 1, init.node.present(2) ? 2 : -1, init.node.present(3) ? 3 : -1}, init);
+}
+
 template <class T>
 void reference_row(const LinearPlan& p, const ir::RunArgs& args, int64_t row) {
   const T *x = in_ptr<T>(args, 0) + row * p.k, *w = in_ptr<T>(args, 1);
@@ -80,10 +94,9 @@ ir::BoundKernel prepare_reference(const ir::KernelInit& init) {
 }  // namespace
 
 std::vector<ir::Kernel> linear_cpu_kernels() {
-  std::vector<ir::Kernel> kernels{
-      {.name = "packed_gemm", .refuse = refuse_packed, .prepare = prepare_packed}};
-  for (ir::Kernel& k : float_reference(prepare_reference)) kernels.push_back(std::move(k));
-  return kernels;
+  const ir::Kernel packed{.name = "packed_gemm", .refuse = refuse_packed, .prepare = prepare_packed};
+  const ir::Kernel blocks{.name = "gemm_blocks", .refuse = refuse_blocks, .prepare = prepare_blocks};
+  return faster({packed, blocks}, float_reference(prepare_reference));
 }
 
 }  // namespace trireme::ops

@@ -1,5 +1,6 @@
 // Kernels of linear_grad_x and linear_grad_w on CPU.
 #include "backend/cpu/cpu_stream.h"
+#include "ops/dense/blocks_cpu.h"
 #include "ops/dense/linear_grads.h"
 #include "ops/kernel_forms.h"
 
@@ -54,9 +55,47 @@ ir::BoundKernel prepare_reference_w(const ir::KernelInit& init) {
   });
 }
 
+/// dx [m, k] = dy [m, n] w'.
+ir::BoundKernel prepare_blocks_x(const ir::KernelInit& init) {
+  const LinearGradExtents e = linear_grad_x_extents(init.node);
+  const cpu::BlockProduct product{.m = e.m,
+                                  .k = e.n,
+                                  .n = e.k,
+                                  .a = {nullptr, e.n},
+                                  .b = {nullptr, e.transposed ? e.k : e.n, !e.transposed},
+                                  .ldc = e.k};
+  return bind_blocks(product, {0, 1}, init);
+}
+
+/// dw [k, n] = x' dy, or [n, k] = dy' x; the sums of dy are taken while its blocks are packed.
+ir::BoundKernel prepare_blocks_w(const ir::KernelInit& init) {
+  const LinearGradExtents e = linear_grad_w_extents(init.node);
+  float asked = 0;  // any address: the launch brings the real one
+  cpu::BlockProduct product{.k = e.m};
+  if (e.transposed) {
+    product.m = e.n;
+    product.n = e.k;
+  } else {
+    product.m = e.k;
+    product.n = e.n;
+  }
+  product.a = {nullptr, product.m, true};
+  product.b = {nullptr, product.n, false};
+  product.ldc = product.n;
+  if (init.node.out.size() > 1) (e.transposed ? product.row_sums : product.column_sums) = &asked;
+  return bind_blocks(product, {e.transposed ? 1 : 0, e.transposed ? 0 : 1}, init);
+}
+
 }  // namespace
 
-std::vector<ir::Kernel> linear_grad_x_cpu_kernels() { return float_reference(prepare_reference_x); }
-std::vector<ir::Kernel> linear_grad_w_cpu_kernels() { return float_reference(prepare_reference_w); }
+std::vector<ir::Kernel> linear_grad_x_cpu_kernels() {
+  const ir::Kernel blocks{.name = "gemm_blocks", .refuse = refuse_blocks, .prepare = prepare_blocks_x};
+  return faster({blocks}, float_reference(prepare_reference_x));
+}
+
+std::vector<ir::Kernel> linear_grad_w_cpu_kernels() {
+  const ir::Kernel blocks{.name = "gemm_blocks", .refuse = refuse_blocks, .prepare = prepare_blocks_w};
+  return faster({blocks}, float_reference(prepare_reference_w));
+}
 
 }  // namespace trireme::ops

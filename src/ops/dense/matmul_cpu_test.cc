@@ -121,11 +121,46 @@ TEST(Linear, EveryKernelAndTheExpansionApplyTheEpilogue) {
                             {"transposed", int64_t{1}},
                             {"act_before_residual", int64_t{before}}};
       const auto results = tests::run_kernels("linear", attrs, {x, w, bias, residual}, 1, {0, 3});
-      ASSERT_EQ(results.size(), 2u);
+      ASSERT_EQ(results.size(), 3u);
       for (const auto& r : results) tests::expect_close(r.out[0], want, 1e-5, 1e-5, r.kernel + " " + name);
       tests::expect_close(tests::run_expanded("linear", attrs, {x, w, bias, residual})[0], want, 1e-5, 1e-5,
                           "expand " + name);
     }
+  }
+}
+
+TEST(Linear, KernelsOfItsGradientsMatchTheExpansion) {
+  for (const bool transposed : {false, true}) {
+    for (const auto& [m, k, n] :
+         {std::array<int64_t, 3>{1, 1, 1}, {70, 33, 17}, {9, 600, 45}, {1100, 20, 40}}) {
+      const ir::Attrs attrs{{"transposed", int64_t{transposed}}};
+      const Tensor x = random_tensor({m, k}, 1), dy = random_tensor({m, n}, 2);
+      const Tensor w = random_tensor(transposed ? tensor::Dims{n, k} : tensor::Dims{k, n}, 3);
+      const auto dx = tests::run_expanded("linear_grad_x", attrs, {dy, w})[0].to_doubles();
+      const auto by_x = tests::run_kernels("linear_grad_x", attrs, {dy, w});
+      ASSERT_EQ(by_x.size(), 2u);
+      for (const auto& r : by_x) tests::expect_close(r.out[0], dx, 1e-4, 1e-4, r.kernel);
+      const auto want = tests::run_expanded("linear_grad_w", attrs, {x, dy}, 2);
+      const auto by_w = tests::run_kernels("linear_grad_w", attrs, {x, dy}, 2);
+      ASSERT_EQ(by_w.size(), 2u);
+      for (const auto& r : by_w) {
+        tests::expect_close(r.out[0], want[0].to_doubles(), 1e-4, 1e-4, r.kernel + " dw");
+        tests::expect_close(r.out[1], want[1].to_doubles(), 1e-4, 1e-4, r.kernel + " dbias");
+      }
+    }
+  }
+}
+
+TEST(BatchedGemm, KernelsMatchTheExpansionInEveryOrientation) {
+  for (const int form : {0, 1, 2, 3}) {
+    const bool ta = form & 1, tb = form & 2;
+    const ir::Attrs attrs{{"transA", int64_t{ta}}, {"transB", int64_t{tb}}};
+    const Tensor a = random_tensor(ta ? tensor::Dims{2, 3, 20, 17} : tensor::Dims{2, 3, 17, 20}, 1),
+                 b = random_tensor(tb ? tensor::Dims{3, 40, 20} : tensor::Dims{3, 20, 40}, 2);
+    const auto want = tests::run_expanded("batched_gemm", attrs, {a, b})[0].to_doubles();
+    const auto results = tests::run_kernels("batched_gemm", attrs, {a, b});
+    ASSERT_EQ(results.size(), 2u);
+    for (const auto& r : results) tests::expect_close(r.out[0], want, 1e-5, 1e-5, r.kernel);
   }
 }
 

@@ -1,6 +1,6 @@
 // f32 kernels of matmul and gemm on packed or batched register tiles.
 #include "backend/cpu/cpu_stream.h"
-#include "ops/dense/batch_strides.h"
+#include "ops/dense/blocks_cpu.h"
 #include "ops/dense/epilogue_cpu.h"
 #include "ops/dense/matmul_fast.h"
 #include "ops/kernel_forms.h"
@@ -40,40 +40,38 @@ ir::BoundKernel prepare_packed_matmul(const ir::KernelInit& init) {
 }
 
 ir::Refusal refuse_batched_matmul(const ir::NodeView& node) {
-  if (auto why = refuse_empty(node)) return why;
-  if (auto why = refuse_dtype(node, 0, {DType::f32})) return why;
-  const MatmulShape shape = matmul_shape(node.in_dims(0), node.in_dims(1));
-  if (shape.batches() == 0) return "no batches";
-  if (!batch_strides(shape)) return "the batch broadcast does not reduce to two strides";
+  if (auto why = refuse_blocks(node)) return why;
+  if (!batch_strides(matmul_shape(node.in_dims(0), node.in_dims(1))))
+    return "the batch broadcast does not reduce to two strides";
   return std::nullopt;
 }
 
+/// A matrix on the right takes the rows of all batches at once.
 ir::BoundKernel prepare_batched_matmul(const ir::KernelInit& init) {
-  const MatmulShape shape = matmul_shape(init.node.in_dims(0), init.node.in_dims(1));
-  const BatchStrides s = *batch_strides(shape);
-  const int64_t each = shape.m * shape.n;
-  const cpu::BatchedGemmArgs gemm{.outer = s.outer,
-                                  .inner = s.inner,
-                                  .m = shape.m,
-                                  .k = shape.k,
-                                  .n = shape.n,
-                                  .lda = shape.k,
-                                  .a_outer = s.a_outer,
-                                  .a_inner = s.a_inner,
-                                  .ldb = shape.n,
-                                  .b_outer = s.b_outer,
-                                  .b_inner = s.b_inner,
-                                  .ldc = shape.n,
-                                  .c_outer = s.inner * each,
-                                  .c_inner = each};
-  auto run = [gemm](const ir::RunArgs& args) {
-    cpu::BatchedGemmArgs call = gemm;
-    call.a = in_ptr<float>(args, 0);
-    call.b = in_ptr<float>(args, 1);
-    call.c = out_ptr<float>(args, 0);
-    cpu::gemm_batched(call, args.workspace, cpu::pool_of(args.stream));
-  };
-  return {run, static_cast<int64_t>(cpu::gemm_batched_workspace_bytes(shape.k, shape.n, init.threads))};
+  const Dims a = init.node.in_dims(0), b = init.node.in_dims(1);
+  cpu::BlockProduct product;
+  if (b.size() == 2 && a.size() >= 2) {
+    product.m = trireme::ops::product(a, 0, a.size() - 1);
+    product.k = b[0];
+    product.n = b[1];
+  } else {
+    const MatmulShape shape = matmul_shape(a, b);
+    product.m = shape.m;
+    product.k = shape.k;
+    product.n = shape.n;
+    set_batches(product, *batch_strides(shape));
+  }
+  product.a.ld = product.k;
+  product.b.ld = product.ldc = product.n;
+  return bind_blocks(product, {}, init);
+}
+
+ir::Refusal refuse_c(const ir::NodeView& node) {
+  if (!node.present(2)) return std::nullopt;
+  if (node.attrs.get_float("beta", 1) != 1.0) return "beta is not 1";
+  const Dims c = node.in_dims(2), y = node.out_dims(0);
+  if (c != Dims{y[1]} && c != Dims{1, y[1]}) return "operand c is not one row";
+  return std::nullopt;
 }
 
 ir::Refusal refuse_packed_gemm(const ir::NodeView& node) {
@@ -82,11 +80,7 @@ ir::Refusal refuse_packed_gemm(const ir::NodeView& node) {
   if (node.value(1) == nullptr) return "operand b is not constant";
   if (node.attrs.get_int("transA", 0) != 0) return "operand a is transposed";
   if (node.attrs.get_float("alpha", 1) != 1.0) return "alpha is not 1";
-  if (!node.present(2)) return std::nullopt;
-  if (node.attrs.get_float("beta", 1) != 1.0) return "beta is not 1";
-  const Dims c = node.in_dims(2), y = node.out_dims(0);
-  if (c != Dims{y[1]} && c != Dims{1, y[1]}) return "operand c is not one row";
-  return std::nullopt;
+  return refuse_c(node);
 }
 
 ir::BoundKernel prepare_packed_gemm(const ir::KernelInit& init) {
@@ -95,15 +89,34 @@ ir::BoundKernel prepare_packed_gemm(const ir::KernelInit& init) {
   return bind_packed(init, gemm, init.node.attrs.get_int("transB", 0) != 0, init.node.present(2));
 }
 
+ir::Refusal refuse_blocks_gemm(const ir::NodeView& node) {
+  if (auto why = refuse_blocks(node)) return why;
+  if (node.attrs.get_float("alpha", 1) != 1.0) return "alpha is not 1";
+  return refuse_c(node);
+}
+
+ir::BoundKernel prepare_blocks_gemm(const ir::KernelInit& init) {
+  const Dims a = init.node.in_dims(0), b = init.node.in_dims(1), y = init.node.out_dims(0);
+  const bool ta = init.node.attrs.get_int("transA", 0) != 0, tb = init.node.attrs.get_int("transB", 0) != 0;
+  const cpu::BlockProduct product{.m = y[0],
+                                  .k = a[ta ? 0 : 1],
+                                  .n = y[1],
+                                  .a = {nullptr, a[1], ta},
+                                  .b = {nullptr, b[1], tb},
+                                  .ldc = y[1]};
+  return bind_blocks(product, {0, 1, init.node.present(2) ? 2 : -1}, init);
+}
+
 }  // namespace
 
 std::vector<ir::Kernel> matmul_fast_kernels() {
   return {{.name = "packed_gemm", .refuse = refuse_packed_matmul, .prepare = prepare_packed_matmul},
-          {.name = "batched_gemm", .refuse = refuse_batched_matmul, .prepare = prepare_batched_matmul}};
+          {.name = "gemm_blocks", .refuse = refuse_batched_matmul, .prepare = prepare_batched_matmul}};
 }
 
 std::vector<ir::Kernel> gemm_fast_kernels() {
-  return {{.name = "packed_gemm", .refuse = refuse_packed_gemm, .prepare = prepare_packed_gemm}};
+  return {{.name = "packed_gemm", .refuse = refuse_packed_gemm, .prepare = prepare_packed_gemm},
+          {.name = "gemm_blocks", .refuse = refuse_blocks_gemm, .prepare = prepare_blocks_gemm}};
 }
 
 }  // namespace trireme::ops
