@@ -68,6 +68,10 @@ void copy_padded(const ConvArgs& a, float* out, base::ThreadPool& pool) {
 
 }  // namespace
 
+bool conv_packs_planes(const ConvShape& shape, ImageLayout x_layout) {
+  return conv_reads_planes(shape, x_layout);
+}
+
 size_t packed_conv_bytes(const ConvShape& shape, Isa isa) {
   const size_t group = align_up(packed_b_bytes(group_depth(shape), shape.oc / shape.groups, isa));
   return group * static_cast<size_t>(shape.groups) + kAlignment;

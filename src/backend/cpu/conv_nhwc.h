@@ -45,6 +45,9 @@ enum class ImageLayout : uint8_t { nhwc, nchw };
 PackedConv pack_conv(const ConvShape& shape, const float* weights, void* memory, Isa isa = best_isa(),
                      ImageLayout x_layout = ImageLayout::nhwc);
 
+/// True if pack_conv orders the weights for reading planes in place.
+bool conv_packs_planes(const ConvShape& shape, ImageLayout x_layout);
+
 struct ConvArgs {
   ConvShape shape;
   const float* x = nullptr;

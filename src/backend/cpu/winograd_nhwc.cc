@@ -6,8 +6,8 @@
 #include <array>
 #include <atomic>
 #include <cstring>
-#include <vector>
 
+#include "backend/cpu/conv_pack.h"
 #include "backend/cpu/dense_kernels.h"
 #include "backend/cpu/gemm_driver.h"
 #include "base/error.h"
@@ -17,7 +17,7 @@
 #define HWY_TARGET_INCLUDE "backend/cpu/winograd_nhwc.cc"
 #include "hwy/foreach_target.h"
 // After foreach_target, which sets the level.
-#include "backend/cpu/simd_vector.inc"
+#include "backend/cpu/winograd_points.inc"
 
 #ifndef TRIREME_WINOGRAD_TILES
 #define TRIREME_WINOGRAD_TILES
@@ -51,51 +51,6 @@ struct WinogradScatter {
 HWY_BEFORE_NAMESPACE();
 namespace trireme::cpu::HWY_NAMESPACE {
 namespace {
-
-HWY_INLINE VF load_some(const float* p, size_t n) { return n >= kLanes ? hn::LoadU(kF, p) : load_n(p, n); }
-
-HWY_INLINE void store_some(VF v, float* p, size_t n) {
-  n >= kLanes ? hn::StoreU(v, kF, p) : store_n(v, p, n);
-}
-
-/// Rows of B^T and A^T for the points 0, 1, -1, infinity.
-struct Two {
-  static constexpr int kOut = 2, kSide = 4;
-  static HWY_INLINE void input(const VF* d, VF* o) {
-    o[0] = hn::Sub(d[0], d[2]);
-    o[1] = hn::Add(d[1], d[2]);
-    o[2] = hn::Sub(d[2], d[1]);
-    o[3] = hn::Sub(d[1], d[3]);
-  }
-  static HWY_INLINE void output(const VF* m, VF* o) {
-    o[0] = hn::Add(hn::Add(m[0], m[1]), m[2]);
-    o[1] = hn::Sub(hn::Sub(m[1], m[2]), m[3]);
-  }
-};
-
-/// The same for the points 0, 1, -1, 2, -2, infinity.
-struct Four {
-  static constexpr int kOut = 4, kSide = 6;
-  static HWY_INLINE void input(const VF* d, VF* o) {
-    const VF two = set(2.0f), four = set(4.0f), five = set(5.0f);
-    const VF a = hn::NegMulAdd(four, d[2], d[4]), b = hn::NegMulAdd(four, d[1], d[3]);
-    const VF c = hn::Sub(d[4], d[2]), e = hn::Mul(two, hn::Sub(d[3], d[1]));
-    o[0] = hn::MulAdd(four, d[0], hn::NegMulAdd(five, d[2], d[4]));
-    o[1] = hn::Add(a, b);
-    o[2] = hn::Sub(a, b);
-    o[3] = hn::Add(c, e);
-    o[4] = hn::Sub(c, e);
-    o[5] = hn::MulAdd(four, d[1], hn::NegMulAdd(five, d[3], d[5]));
-  }
-  static HWY_INLINE void output(const VF* m, VF* o) {
-    const VF a = hn::Add(m[1], m[2]), b = hn::Sub(m[1], m[2]);
-    const VF c = hn::Add(m[3], m[4]), e = hn::Sub(m[3], m[4]);
-    o[0] = hn::Add(hn::Add(m[0], a), c);
-    o[1] = hn::MulAdd(set(2.0f), e, b);
-    o[2] = hn::MulAdd(set(4.0f), c, a);
-    o[3] = hn::Add(hn::MulAdd(set(8.0f), e, b), m[5]);
-  }
-};
 
 template <class Tile>
 HWY_INLINE void gather_tile(const WinogradGather& g) {
@@ -339,24 +294,6 @@ class Winograd {
   float lo_, hi_;
 };
 
-// Rows of G, which takes 3 taps to the points.
-constexpr double kTwo[4][3] = {{1, 0, 0}, {.5, .5, .5}, {.5, -.5, .5}, {0, 0, 1}};
-constexpr double kFour[6][3] = {{1. / 4, 0, 0},
-                                {-1. / 6, -1. / 6, -1. / 6},
-                                {-1. / 6, 1. / 6, -1. / 6},
-                                {1. / 24, 1. / 12, 1. / 6},
-                                {1. / 24, -1. / 12, 1. / 6},
-                                {0, 0, 1}};
-
-/// Element (i, j) of G w G^T for one kernel w [3, 3].
-float weight_at(const float* w, const double* gi, const double* gj) {
-  double sum = 0;
-  for (int a = 0; a < 3; ++a) {
-    for (int b = 0; b < 3; ++b) sum += gi[a] * gj[b] * w[a * 3 + b];
-  }
-  return static_cast<float>(sum);
-}
-
 }  // namespace
 
 bool winograd_fits(const ConvShape& s) {
@@ -367,26 +304,13 @@ bool winograd_fits(const ConvShape& s) {
 }
 
 size_t packed_winograd_bytes(const ConvShape& s, WinogradTile tile, Isa isa) {
-  const size_t side = static_cast<size_t>(tile) + 2;
-  return side * side * align64(packed_b_bytes(s.c, s.oc, isa)) + 64;
+  return winograd_view_bytes(forward_view(s, nullptr), tile, isa);
 }
 
 PackedWinograd pack_winograd(const ConvShape& s, const float* weights, WinogradTile tile, void* memory,
                              Isa isa) {
-  const int side = static_cast<int>(tile) + 2;
-  const size_t bytes = align64(packed_b_bytes(s.c, s.oc, isa));
-  char* out = align64(memory);
-  std::vector<float> rows(static_cast<size_t>(s.oc * s.c));  // [oc, c] of one point
-  PackedWinograd packed = {nullptr, static_cast<int64_t>(bytes / sizeof(float)), tile, isa};
-  for (int p = 0; p < side * side; ++p) {
-    const double* gi = side == 4 ? kTwo[p / side] : kFour[p / side];
-    const double* gj = side == 4 ? kTwo[p % side] : kFour[p % side];
-    for (size_t i = 0; i < rows.size(); ++i) rows[i] = weight_at(weights + 9 * i, gi, gj);
-    const PackedMatrix b =
-        pack_b({rows.data(), s.c, s.oc, s.c, true}, out + static_cast<size_t>(p) * bytes, isa);
-    if (p == 0) packed.data = b.data;
-  }
-  return packed;
+  base::ThreadPool alone(1);
+  return transform_view(forward_view(s, weights), tile, memory, alone, isa);
 }
 
 size_t winograd_workspace_bytes(const ConvShape& s, WinogradTile tile, int threads) {

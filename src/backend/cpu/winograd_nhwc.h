@@ -33,7 +33,8 @@ struct PackedWinograd {
 /// 16/9 (tiles of two) or 36/9 (tiles of four) of the bytes of the weights, and padding.
 size_t packed_winograd_bytes(const ConvShape& shape, WinogradTile tile, Isa isa = best_isa());
 
-/// Transforms ONNX weights [oc, c, 3, 3] in double into `memory`. Allocates scratch; meant for load time.
+/// Transforms ONNX weights [oc, c, 3, 3] into `memory` on the calling thread; conv_pack.h does it with a
+/// team.
 PackedWinograd pack_winograd(const ConvShape& shape, const float* weights, WinogradTile tile, void* memory,
                              Isa isa = best_isa());
 

@@ -4,7 +4,8 @@
 #include "backend/cpu/cpu_stream.h"
 #include "backend/cpu/depthwise_nhwc.h"
 #include "backend/cpu/winograd_nhwc.h"
-#include "ops/conv/window.h"
+#include "ops/conv/conv_live_cpu.h"
+#include "ops/conv/conv_shape_cpu.h"
 #include "ops/dense/epilogue_cpu.h"
 #include "ops/kernel_forms.h"
 #include "ops/table.h"
@@ -12,41 +13,14 @@
 namespace trireme::ops {
 namespace {
 
-bool reads_nchw(const ir::NodeView& n) { return n.attrs.get_string("input_layout", "nhwc") == "nchw"; }
+bool reads_nchw(const ir::NodeView& n) { return conv_reads_nchw(n); }
 
-cpu::ConvShape shape_of(const ir::NodeView& n) {
-  const tensor::Dims x = n.in_dims(0), w = n.in_dims(1);
-  const bool nchw = reads_nchw(n);
-  const tensor::Dims spatial = nchw ? tensor::Dims{x[2], x[3]} : tensor::Dims{x[1], x[2]};
-  const Window window = make_window(n.attrs, {w[2], w[3]}, spatial);
-  const WindowAxis &h = window[1], &v = window[2];
-  const auto small = [](int64_t value) { return static_cast<int>(value); };
-  return {.n = x[0],
-          .h = h.in,
-          .w = v.in,
-          .c = nchw ? x[1] : x[3],
-          .oc = w[0],
-          .kh = small(h.kernel),
-          .kw = small(v.kernel),
-          .stride_h = small(h.stride),
-          .stride_w = small(v.stride),
-          .dilation_h = small(h.dilation),
-          .dilation_w = small(v.dilation),
-          .pad_top = small(h.pad_begin),
-          .pad_left = small(v.pad_begin),
-          .pad_bottom = small(h.pad_end),
-          .pad_right = small(v.pad_end),
-          .groups = n.attrs.get_int("group", 1)};
-}
+cpu::ConvShape shape_of(const ir::NodeView& n) { return conv_shape(n.attrs, conv_extents(n), n.in_dims(1)); }
 
 ir::Refusal refuse(const ir::NodeView& n) {
   if (n.in[0].dtype != tensor::DType::f32) return base::concat("operand is ", tensor::name_of(n.in[0].dtype));
   if (n.value(1) == nullptr) return "weights are not constant";
-  const cpu::ConvShape s = shape_of(n);
-  const tensor::Dims y = n.out_dims(0);
-  if (s.out_h() != y[1] || s.out_w() != y[2]) return "padding is negative or rounds up";
-  if (s.pad_top < 0 || s.pad_left < 0 || s.pad_bottom < 0 || s.pad_right < 0) return "padding is negative";
-  return std::nullopt;
+  return refuse_conv_shape(shape_of(n), n.out_dims(0));
 }
 
 ir::Refusal refuse_depthwise(const ir::NodeView& n) {
@@ -59,18 +33,12 @@ ir::Refusal refuse_depthwise(const ir::NodeView& n) {
 }
 
 /// Looks at one image only: a choice that hung on the batch or the team would change bits with them.
-/// The limits are measured: docs/decisions/0006-winograd.md.
 ir::Refusal refuse_winograd(const ir::NodeView& n) {
   if (const ir::Refusal reason = refuse(n)) return reason;
   const cpu::ConvShape s = shape_of(n);
-  if (s.kh != 3 || s.kw != 3) return base::concat("kernel is ", s.kh, " x ", s.kw, ", not 3 x 3");
-  if (s.stride_h != 1 || s.stride_w != 1) return base::concat("stride is ", s.stride_h, " x ", s.stride_w);
-  if (s.dilation_h != 1 || s.dilation_w != 1)
-    return base::concat("dilation is ", s.dilation_h, " x ", s.dilation_w);
-  if (s.groups != 1) return base::concat("has ", s.groups, " groups");
+  if (const ir::Refusal reason = refuse_not_three_by_three(s)) return reason;
   if (reads_nchw(n)) return "reads nchw";
   if (!cpu::winograd_fits(s)) return "padding is above 2";
-  if (s.c < 16 || s.oc < 16) return base::concat("fewer than 16 channels: ", s.c, " to ", s.oc);
   if (s.out_h() < 4 || s.out_w() < 4 || s.out_h() * s.out_w() < 64)
     return base::concat("output of ", s.out_h(), " x ", s.out_w(), " is too small to pay for larger weights");
   return std::nullopt;
@@ -175,9 +143,12 @@ ir::BoundKernel prepare_implicit(const ir::KernelInit& init) {
 }  // namespace
 
 std::vector<ir::Kernel> conv_nhwc_cpu_kernels() {
-  return {{.name = "depthwise", .refuse = refuse_depthwise, .prepare = prepare_depthwise},
-          {.name = "winograd", .refuse = refuse_winograd, .prepare = prepare_winograd},
-          {.name = "implicit_gemm", .refuse = refuse, .prepare = prepare_implicit}};
+  std::vector<ir::Kernel> all = {
+      {.name = "depthwise", .refuse = refuse_depthwise, .prepare = prepare_depthwise},
+      {.name = "winograd", .refuse = refuse_winograd, .prepare = prepare_winograd},
+      {.name = "implicit_gemm", .refuse = refuse, .prepare = prepare_implicit}};
+  for (ir::Kernel& kernel : conv_nhwc_live_kernels()) all.push_back(std::move(kernel));
+  return all;
 }
 
 }  // namespace trireme::ops

@@ -1,10 +1,137 @@
-// conv_nhwc_grad_x and conv_nhwc_grad_w on CPU.
+// conv_nhwc_grad_x and conv_nhwc_grad_w on CPU: Winograd tiles, products over dy, products summed over
+// pixels.
+#include "backend/cpu/conv_grad_w.h"
+#include "backend/cpu/conv_grad_x.h"
+#include "backend/cpu/cpu_stream.h"
+#include "ops/conv/conv_shape_cpu.h"
 #include "ops/kernel_forms.h"
 #include "ops/table.h"
 
 namespace trireme::ops {
+namespace {
 
-std::vector<ir::Kernel> conv_nhwc_grad_x_cpu_kernels() { return {}; }
-std::vector<ir::Kernel> conv_nhwc_grad_w_cpu_kernels() { return {}; }
+using tensor::Dims;
+
+/// The convolution whose gradient towards x the node is; operands dy and w.
+cpu::ConvShape shape_x(const ir::NodeView& n) {
+  const Dims x = n.out_dims(0);
+  return conv_shape(n.attrs, {x[0], x[1], x[2], x[3]}, n.in_dims(1));
+}
+
+/// The same towards the weights; operands x and dy.
+cpu::ConvShape shape_w(const ir::NodeView& n) { return conv_shape(n.attrs, conv_extents(n), n.out_dims(0)); }
+
+ir::Refusal refuse_x(const ir::NodeView& n) {
+  if (const auto why = refuse_dtype(n, 0, {tensor::DType::f32})) return why;
+  if (const auto why = refuse_empty(n)) return why;
+  return refuse_conv_shape(shape_x(n), n.in_dims(0));
+}
+
+ir::Refusal refuse_w(const ir::NodeView& n) {
+  if (const auto why = refuse_dtype(n, 0, {tensor::DType::f32})) return why;
+  if (const auto why = refuse_empty(n)) return why;
+  return refuse_conv_shape(shape_w(n), n.in_dims(1));
+}
+
+ir::Refusal refuse_x_winograd(const ir::NodeView& n) {
+  if (const auto why = refuse_x(n)) return why;
+  const cpu::ConvShape s = shape_x(n);
+  if (const auto why = refuse_not_three_by_three(s)) return why;
+  if (!cpu::conv_grad_x_winograd_fits(s)) return "padding is above 2";
+  if (s.h < 4 || s.w < 4) return base::concat("input of ", s.h, " x ", s.w);
+  return std::nullopt;
+}
+
+ir::Refusal refuse_x_direct(const ir::NodeView& n) {
+  if (const auto why = refuse_x(n)) return why;
+  const cpu::ConvShape s = shape_x(n);
+  if (s.stride_h != 1 || s.stride_w != 1) return base::concat("stride is ", s.stride_h, " x ", s.stride_w);
+  if (!cpu::conv_grad_x_direct_fits(s)) return "padding exceeds the kernel, or more than 256 taps";
+  return std::nullopt;
+}
+
+ir::Refusal refuse_x_phases(const ir::NodeView& n) {
+  if (const auto why = refuse_x(n)) return why;
+  if (!cpu::conv_grad_x_phases_fits(shape_x(n)))
+    return "dilated, padding exceeds the kernel, or above 256 taps";
+  return std::nullopt;
+}
+
+using GradX = void (*)(const cpu::ConvGradXArgs&, void*, base::ThreadPool&);
+using Bytes = size_t (*)(const cpu::ConvShape&, int);
+
+std::function<ir::BoundKernel(const ir::KernelInit&)> prepare_x(GradX run, Bytes bytes) {
+  return [run, bytes](const ir::KernelInit& init) {
+    const cpu::ConvShape shape = shape_x(init.node);
+    ir::BoundKernel bound{.workspace_bytes = static_cast<int64_t>(bytes(shape, init.threads))};
+    bound.run = [=](const ir::RunArgs& args) {
+      run({shape, in_ptr<float>(args, 0), in_ptr<float>(args, 1), out_ptr<float>(args, 0)}, args.workspace,
+          cpu::pool_of(args.stream));
+    };
+    return bound;
+  };
+}
+
+cpu::ImageLayout layout_of(const ir::NodeView& n) {
+  return conv_reads_nchw(n) ? cpu::ImageLayout::nchw : cpu::ImageLayout::nhwc;
+}
+
+ir::Refusal refuse_w_lines(const ir::NodeView& n) {
+  if (const auto why = refuse_w(n)) return why;
+  if (!cpu::conv_grad_w_lines_fits(shape_w(n), layout_of(n)))
+    return "16 input channels or more, groups, dilation";
+  return std::nullopt;
+}
+
+ir::Refusal refuse_w_columns(const ir::NodeView& n) {
+  if (const auto why = refuse_w(n)) return why;
+  if (!cpu::conv_grad_w_columns_fits(shape_w(n), layout_of(n))) return "reads nchw";
+  return std::nullopt;
+}
+
+cpu::ConvGradWArgs args_w(const cpu::ConvShape& shape, cpu::ImageLayout layout, const ir::RunArgs& args) {
+  return {shape, in_ptr<float>(args, 0), layout, in_ptr<float>(args, 1), out_ptr<float>(args, 0)};
+}
+
+ir::BoundKernel prepare_w_lines(const ir::KernelInit& init) {
+  const cpu::ConvShape shape = shape_w(init.node);
+  const cpu::ImageLayout layout = layout_of(init.node);
+  ir::BoundKernel bound{.workspace_bytes =
+                            static_cast<int64_t>(cpu::conv_grad_w_lines_bytes(shape, layout, init.threads))};
+  bound.run = [=](const ir::RunArgs& args) {
+    cpu::conv_grad_w_lines(args_w(shape, layout, args), args.workspace, cpu::pool_of(args.stream));
+  };
+  return bound;
+}
+
+ir::BoundKernel prepare_w_columns(const ir::KernelInit& init) {
+  const cpu::ConvShape shape = shape_w(init.node);
+  ir::BoundKernel bound{.workspace_bytes =
+                            static_cast<int64_t>(cpu::conv_grad_w_columns_bytes(shape, init.threads))};
+  bound.run = [=](const ir::RunArgs& args) {
+    cpu::conv_grad_w_columns(args_w(shape, cpu::ImageLayout::nhwc, args), args.workspace,
+                             cpu::pool_of(args.stream));
+  };
+  return bound;
+}
+
+}  // namespace
+
+std::vector<ir::Kernel> conv_nhwc_grad_x_cpu_kernels() {
+  return {{.name = "winograd",
+           .refuse = refuse_x_winograd,
+           .prepare = prepare_x(cpu::conv_grad_x_winograd, cpu::conv_grad_x_winograd_bytes)},
+          {.name = "implicit_gemm",
+           .refuse = refuse_x_direct,
+           .prepare = prepare_x(cpu::conv_grad_x_direct, cpu::conv_grad_x_direct_bytes)},
+          {.name = "phases",
+           .refuse = refuse_x_phases,
+           .prepare = prepare_x(cpu::conv_grad_x_phases, cpu::conv_grad_x_phases_bytes)}};
+}
+
+std::vector<ir::Kernel> conv_nhwc_grad_w_cpu_kernels() {
+  return {{.name = "lines", .refuse = refuse_w_lines, .prepare = prepare_w_lines},
+          {.name = "columns", .refuse = refuse_w_columns, .prepare = prepare_w_columns}};
+}
 
 }  // namespace trireme::ops

@@ -1,0 +1,29 @@
+// The gradient of a channels-last convolution towards its weights.
+#pragma once
+
+#include "backend/cpu/conv_nhwc.h"
+
+namespace trireme::cpu {
+
+/// dw [oc, c / groups, kh, kw] (ONNX order) from x and dy [n, out_h, out_w, oc] of the convolution `shape`.
+struct ConvGradWArgs {
+  ConvShape shape;
+  const float* x = nullptr;
+  ImageLayout x_layout = ImageLayout::nhwc;
+  const float* dy = nullptr;
+  float* dw = nullptr;
+  Isa isa = best_isa();
+};
+
+/// A product summed over output pixels, gathered block by block (implicit im2col). Pixels fall into pieces
+/// that depend on the extents only; each piece is one chain, the pieces are added in a fixed tree.
+bool conv_grad_w_columns_fits(const ConvShape& shape, ImageLayout layout);
+size_t conv_grad_w_columns_bytes(const ConvShape& shape, int threads);
+void conv_grad_w_columns(const ConvGradWArgs& args, void* workspace, base::ThreadPool& pool);
+
+/// The same for few input channels, nhwc or nchw: a row of taps is one run of a padded line.
+bool conv_grad_w_lines_fits(const ConvShape& shape, ImageLayout layout);
+size_t conv_grad_w_lines_bytes(const ConvShape& shape, ImageLayout layout, int threads);
+void conv_grad_w_lines(const ConvGradWArgs& args, void* workspace, base::ThreadPool& pool);
+
+}  // namespace trireme::cpu

@@ -1,0 +1,215 @@
+// Weight gradients of first layers: rows of taps are cut out of padded lines, so that few channels fill
+// vectors.
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+
+#include "backend/cpu/conv_grad_w.h"
+#include "backend/cpu/gemm_tn.h"
+
+#include "backend/cpu/simd_targets.h"
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "backend/cpu/conv_grad_w_lines.cc"
+#include "hwy/foreach_target.h"
+// After foreach_target, which sets the level.
+#include "backend/cpu/simd_vector.inc"
+
+#ifndef TRIREME_CONV_GRAD_W_RUNS
+#define TRIREME_CONV_GRAD_W_RUNS
+namespace trireme::cpu {
+
+/// Row i is `runs` runs of `length` floats, run r from lines + r * line + i * step.
+struct RunCopy {
+  const float* lines;
+  int64_t line, runs, length, step;
+  int64_t rows;
+  float* to;       // [rows, stride]
+  int64_t stride;  // at least runs * length + one vector
+};
+
+}  // namespace trireme::cpu
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace trireme::cpu::HWY_NAMESPACE {
+namespace {
+
+/// Whole vectors only: what a run writes too much is overwritten by the next run, or ignored after the last.
+void copy_runs(const RunCopy& c) {
+  for (int64_t i = 0; i < c.rows; ++i) {
+    const float* from = c.lines + i * c.step;
+    float* to = c.to + i * c.stride;
+    for (int64_t r = 0; r < c.runs; ++r, from += c.line, to += c.length) {
+      for (int64_t j = 0; j < c.length; j += static_cast<int64_t>(kLanes))
+        hn::StoreU(hn::LoadU(kF, from + j), kF, to + j);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace trireme::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace trireme::cpu {
+
+HWY_EXPORT(copy_runs);
+
+namespace {
+
+constexpr int64_t kChunk = 256;
+constexpr int64_t kMostPieces = 16, kLeastPixels = 2048;
+constexpr int64_t kMostColumns = 256, kMostRows = 512;
+constexpr int64_t kSlack = 16;  // floats that a vector may reach beyond a run
+
+int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+int64_t round_up(int64_t a, int64_t b) { return divide_up(a, b) * b; }
+
+/// Lines of one output line and what is cut out of them.
+struct Cut {
+  bool nchw;
+  int64_t unit;         // floats of a pixel in a line
+  int64_t lines, line;  // lines of an output line, floats of each
+  int64_t length;       // of a run
+  int64_t columns;      // lines * length = c * kh * kw
+  int64_t padded;       // columns in whole panels
+  int64_t pixels, pieces;
+  int64_t piece_begin(int64_t i) const { return pixels * i / pieces; }
+};
+
+Cut cut(const ConvShape& s, ImageLayout layout, int64_t panel) {
+  Cut c{.nchw = layout == ImageLayout::nchw};
+  c.unit = c.nchw ? 1 : s.c;
+  c.lines = c.nchw ? s.c * s.kh : s.kh;
+  c.line = round_up((s.w + s.pad_left + std::max(0, s.pad_right)) * c.unit + kSlack, 16);
+  c.length = s.kw * c.unit;
+  c.columns = c.lines * c.length;
+  c.padded = round_up(c.columns, panel);
+  c.pixels = s.n * s.out_h() * s.out_w();
+  c.pieces = std::clamp<int64_t>(c.pixels / kLeastPixels, 1, kMostPieces);
+  return c;
+}
+
+/// Floats of a lane: packed dy, packed columns, rows before packing, padded lines.
+struct Lane {
+  int64_t dy, columns, rows, lines;
+  int64_t floats() const { return dy + columns + rows + lines; }
+};
+
+Lane lane_of(const ConvShape& s, const Cut& c) {
+  return {kChunk * round_up(s.oc, kTnRows), kChunk * c.padded,
+          round_up(kChunk * (c.columns + kSlack) + kSlack, 16), c.lines * c.line};
+}
+
+class Lines {
+ public:
+  Lines(const ConvGradWArgs& a, const Cut& cut, float* parts)
+      : a_(a),
+        s_(a.shape),
+        c_(cut),
+        lane_(lane_of(a.shape, cut)),
+        kernels_(dense_kernels(a.isa)),
+        parts_(parts) {}
+
+  void task(int64_t piece, float* memory) const {
+    const int64_t begin = c_.piece_begin(piece), end = c_.piece_begin(piece + 1), ow = s_.out_w();
+    float* columns = memory + lane_.dy;
+    float* rows = columns + lane_.columns;
+    float* lines = rows + lane_.rows;
+    std::memset(lines, 0, static_cast<size_t>(lane_.lines) * sizeof(float));
+    for (int64_t k = begin; k < end; k += kChunk) {
+      const int64_t count = std::min(kChunk, end - k);
+      copy_columns({a_.dy + k * s_.oc, s_.oc, count, s_.oc, memory, 0, count, kTnRows});
+      for (int64_t done = 0; done < count;) {
+        const int64_t line = (k + done) / ow, first = (k + done) % ow;
+        const int64_t many = std::min(ow - first, count - done);
+        fill(line, lines);
+        const int64_t stride = c_.columns + kSlack, step = s_.stride_w * c_.unit;
+        HWY_DYNAMIC_DISPATCH(copy_runs)
+        ({lines + first * step, c_.line, c_.lines, c_.length, step, many, rows, stride});
+        copy_columns({rows, stride, many, c_.columns, columns, done, count, kernels_.panel});
+        done += many;
+      }
+      multiply_tn({memory, columns, count, s_.oc, c_.columns, parts_ + piece * s_.oc * c_.columns, c_.columns,
+                   k > begin},
+                  kernels_);
+    }
+  }
+
+  /// Adds the pieces of output channel o and writes its taps in ONNX order.
+  void finish(int64_t o) const {
+    const int64_t at = o * c_.columns;
+    sum_tree(parts_, c_.pieces, s_.oc * c_.columns, at, at + c_.columns);
+    float* out = a_.dw + at;
+    if (c_.nchw) {
+      std::memcpy(out, parts_ + at, static_cast<size_t>(c_.columns) * sizeof(float));
+      return;
+    }
+    const int64_t taps = s_.kh * s_.kw;
+    for (int64_t t = 0; t < taps; ++t) {
+      for (int64_t i = 0; i < s_.c; ++i) out[i * taps + t] = parts_[at + t * s_.c + i];
+    }
+  }
+
+ private:
+  /// Copies the input lines of output line `line` between the zeros of their padding.
+  void fill(int64_t line, float* lines) const {
+    const int64_t image = line / s_.out_h(), top = line % s_.out_h() * s_.stride_h - s_.pad_top;
+    const size_t bytes = static_cast<size_t>(s_.w * c_.unit) * sizeof(float);
+    for (int64_t i = 0; i < c_.lines; ++i) {
+      const int64_t ih = top + i % s_.kh * s_.dilation_h;
+      float* out = lines + i * c_.line + s_.pad_left * c_.unit;
+      if (ih < 0 || ih >= s_.h) {
+        std::memset(out, 0, bytes);
+      } else {
+        const int64_t plane = c_.nchw ? image * s_.c + i / s_.kh : image;
+        std::memcpy(out, a_.x + (plane * s_.h + ih) * s_.w * c_.unit, bytes);
+      }
+    }
+  }
+
+  const ConvGradWArgs& a_;
+  const ConvShape& s_;
+  const Cut& c_;
+  Lane lane_;
+  const DenseKernels& kernels_;
+  float* parts_;  // [pieces, oc, columns]
+};
+
+char* align64(void* p) {
+  return reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(p) + 63) & ~uintptr_t{63});
+}
+
+}  // namespace
+
+bool conv_grad_w_lines_fits(const ConvShape& s, ImageLayout layout) {
+  const bool runs = layout == ImageLayout::nchw ? s.kw > 1 || s.c < 16 : s.c < 16;
+  return runs && s.groups == 1 && s.dilation_w == 1 && s.c * s.kh * s.kw <= kMostColumns &&
+         s.oc <= kMostRows && s.pad_left >= 0 && s.n * s.out_h() * s.out_w() > 0;
+}
+
+size_t conv_grad_w_lines_bytes(const ConvShape& s, ImageLayout layout, int threads) {
+  int64_t floats = 0;
+  for (const Isa isa : usable_isas()) {
+    const Cut c = cut(s, layout, dense_kernels(isa).panel);
+    floats = std::max(floats, threads * lane_of(s, c).floats() + c.pieces * s.oc * c.columns);
+  }
+  return static_cast<size_t>(floats + 32) * sizeof(float);
+}
+
+void conv_grad_w_lines(const ConvGradWArgs& args, void* workspace, base::ThreadPool& pool) {
+  const ConvShape& s = args.shape;
+  const Cut c = cut(s, args.x_layout, dense_kernels(args.isa).panel);
+  const int64_t lane_floats = lane_of(s, c).floats();
+  float* lanes = reinterpret_cast<float*>(align64(workspace));
+  const Lines lines(args, c, lanes + pool.size() * lane_floats);
+  std::atomic<int64_t> next{0};
+  pool.run(std::min<int64_t>(pool.size(), c.pieces), [&](int64_t lane) {
+    for (int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < c.pieces;)
+      lines.task(i, lanes + lane * lane_floats);
+  });
+  pool.run(s.oc, [&](int64_t o) { lines.finish(o); });
+}
+
+}  // namespace trireme::cpu
+#endif

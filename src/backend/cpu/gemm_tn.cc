@@ -1,0 +1,99 @@
+// Packs columns and runs register tiles of eight rows, which leave the packed operands in whole vectors.
+#include "backend/cpu/gemm_tn.h"
+
+#include <algorithm>
+
+#include "backend/cpu/simd_targets.h"
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "backend/cpu/gemm_tn.cc"
+#include "hwy/foreach_target.h"
+// After foreach_target, which sets the level.
+#include "backend/cpu/simd_vector.inc"
+
+HWY_BEFORE_NAMESPACE();
+namespace trireme::cpu::HWY_NAMESPACE {
+namespace {
+
+/// One panel of `valid` columns.
+HWY_INLINE void copy_panel(const ColumnCopy& c, int64_t column, float* to) {
+  const int64_t lanes = static_cast<int64_t>(kLanes);
+  const int64_t valid = std::min<int64_t>(c.width, c.columns - column);
+  const float* from = c.from == nullptr ? nullptr : c.from + column;
+  if (from == nullptr) {
+    std::memset(to, 0, static_cast<size_t>(c.rows * c.width) * sizeof(float));
+  } else if (valid == c.width && c.width == 2 * lanes) {
+    for (int64_t i = 0; i < c.rows; ++i, from += c.stride, to += 2 * lanes) {
+      const VF a = hn::LoadU(kF, from), b = hn::LoadU(kF, from + lanes);
+      hn::StoreU(a, kF, to);
+      hn::StoreU(b, kF, to + lanes);
+    }
+  } else if (valid == c.width && c.width == lanes) {
+    for (int64_t i = 0; i < c.rows; ++i, from += c.stride, to += lanes)
+      hn::StoreU(hn::LoadU(kF, from), kF, to);
+  } else {
+    for (int64_t i = 0; i < c.rows; ++i, from += c.stride, to += c.width) {
+      std::memcpy(to, from, static_cast<size_t>(valid) * sizeof(float));
+      for (int64_t j = valid; j < c.width; ++j) to[j] = 0.0f;
+    }
+  }
+}
+
+void copy_all(const ColumnCopy& c) {
+  float* to = c.to + c.first * c.width;
+  for (int64_t column = 0; column < c.columns; column += c.width, to += c.rows_total * c.width)
+    copy_panel(c, column, to);
+}
+
+void add_into(const float* x, float* y, int64_t n) {
+  int64_t i = 0;
+  const int64_t lanes = static_cast<int64_t>(kLanes);
+  for (; i + lanes <= n; i += lanes)
+    hn::StoreU(hn::Add(hn::LoadU(kF, y + i), hn::LoadU(kF, x + i)), kF, y + i);
+  for (; i < n; ++i) y[i] += x[i];
+}
+
+}  // namespace
+}  // namespace trireme::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace trireme::cpu {
+
+HWY_EXPORT(copy_all);
+HWY_EXPORT(add_into);
+
+void copy_columns(const ColumnCopy& copy) { HWY_DYNAMIC_DISPATCH(copy_all)(copy); }
+
+void multiply_tn(const TnBlock& t, const DenseKernels& kernels) {
+  // Eight rows of two vectors keep every lane of a two-multiplier core busy; narrower levels take fewer.
+  const int64_t step = std::min(8, kernels.tile_rows);
+  GemmTile tile;
+  tile.k = t.k;
+  tile.ldc = t.ldc;
+  tile.accumulate = t.accumulate;
+  for (int64_t m16 = 0; m16 < t.m; m16 += kTnRows) {
+    const float* a = t.a + m16 * t.k;
+    const int64_t rows = std::min<int64_t>(kTnRows, t.m - m16);
+    for (int64_t n = 0; n < t.n; n += kernels.panel) {
+      tile.n = static_cast<int>(std::min<int64_t>(kernels.panel, t.n - n));
+      tile.b = t.b + n * t.k;
+      for (int64_t r = 0; r < rows; r += step) {
+        const int64_t count = std::min(step, rows - r);
+        tile.a = a + r;
+        tile.c = t.c + (m16 + r) * t.ldc + n;
+        kernels.gemm_packed[1][count - 1](tile);
+      }
+    }
+  }
+}
+
+void sum_tree(float* parts, int64_t count, int64_t stride, int64_t begin, int64_t end) {
+  for (int64_t step = 1; step < count; step *= 2) {
+    for (int64_t i = 0; i + step < count; i += 2 * step)
+      HWY_DYNAMIC_DISPATCH(add_into)
+      (parts + (i + step) * stride + begin, parts + i * stride + begin, end - begin);
+  }
+}
+
+}  // namespace trireme::cpu
+#endif

@@ -1,0 +1,43 @@
+// Internal: products summed over pixels, c[m, n] += sum over k of a[k, m] b[k, n], for weight gradients.
+#pragma once
+
+#include <cstdint>
+
+#include "backend/cpu/dense_kernels.h"
+
+namespace trireme::cpu {
+
+/// Columns of a packed left operand: [m / kTnRows][k][kTnRows].
+inline constexpr int kTnRows = kRowSlots;
+
+/// Rows of a source to be packed: row i is `columns` floats at from + i * stride.
+struct ColumnCopy {
+  const float* from;  // null: zeros
+  int64_t stride;
+  int64_t rows;
+  int64_t columns;
+  float* to;  // panels [columns / width][rows_total][width]: this copy starts at row `first`
+  int64_t first, rows_total;
+  int width;  // of a panel; columns beyond `columns` are filled with zeros
+};
+
+/// Packs columns into panels, vector by vector.
+void copy_columns(const ColumnCopy& copy);
+
+/// Both operands packed over k: a [m / kTnRows][k][kTnRows], b [n / panel][k][panel].
+struct TnBlock {
+  const float* a = nullptr;
+  const float* b = nullptr;
+  int64_t k = 0, m = 0, n = 0;
+  float* c = nullptr;
+  int64_t ldc = 0;
+  bool accumulate = false;
+};
+
+/// Each element is one multiply-add chain in rising k, continued from c with `accumulate`.
+void multiply_tn(const TnBlock& block, const DenseKernels& kernels);
+
+/// Adds `count` arrays of n floats, `stride` apart, into the first: a tree of fixed shape. [begin, end) of n.
+void sum_tree(float* parts, int64_t count, int64_t stride, int64_t begin, int64_t end);
+
+}  // namespace trireme::cpu

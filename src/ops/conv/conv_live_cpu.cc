@@ -1,0 +1,130 @@
+// conv_nhwc on weights that change every step: they are packed or transformed into the workspace first.
+#include "ops/conv/conv_live_cpu.h"
+
+#include "backend/cpu/conv_pack.h"
+#include "backend/cpu/cpu_stream.h"
+#include "backend/cpu/depthwise_nhwc.h"
+#include "ops/conv/conv_shape_cpu.h"
+#include "ops/dense/epilogue_cpu.h"
+#include "ops/kernel_forms.h"
+
+namespace trireme::ops {
+namespace {
+
+cpu::ConvShape shape_of(const ir::NodeView& n) { return conv_shape(n.attrs, conv_extents(n), n.in_dims(1)); }
+
+ir::Refusal refuse(const ir::NodeView& n) {
+  if (const auto why = refuse_dtype(n, 0, {tensor::DType::f32})) return why;
+  if (n.value(1) != nullptr) return "weights are constant: packed once, ahead";
+  if (n.in[1].shape.elements().value_or(0) == 0) return "weights are empty";
+  const cpu::ConvShape s = shape_of(n);
+  if (s.kh * s.kw > 256) return base::concat("kernel of ", s.kh * s.kw, " taps");
+  return refuse_conv_shape(s, n.out_dims(0));
+}
+
+ir::Refusal refuse_depthwise(const ir::NodeView& n) {
+  if (const ir::Refusal reason = refuse(n)) return reason;
+  const cpu::ConvShape s = shape_of(n);
+  if (s.groups != s.c || s.oc != s.c)
+    return base::concat(s.groups, " groups of ", s.c, " channels: not depthwise");
+  if (conv_reads_nchw(n)) return "reads nchw";
+  return std::nullopt;
+}
+
+ir::Refusal refuse_winograd(const ir::NodeView& n) {
+  if (const ir::Refusal reason = refuse(n)) return reason;
+  const cpu::ConvShape s = shape_of(n);
+  if (const ir::Refusal reason = refuse_not_three_by_three(s)) return reason;
+  if (conv_reads_nchw(n)) return "reads nchw";
+  if (!cpu::winograd_fits(s)) return "padding is above 2";
+  if (s.out_h() < 4 || s.out_w() < 4) return base::concat("output of ", s.out_h(), " x ", s.out_w());
+  return std::nullopt;
+}
+
+void bind_epilogue(cpu::Epilogue& e, const ir::RunArgs& args, size_t operands) {
+  e.bias = opt_ptr<float>(args, 2, operands);
+  e.residual = opt_ptr<float>(args, 3, operands);
+}
+
+ir::BoundKernel prepare_depthwise(const ir::KernelInit& init) {
+  const cpu::ConvShape shape = shape_of(init.node);
+  const size_t operands = init.node.in.size();
+  ir::BoundKernel bound{.workspace_bytes = shape.c * shape.kh * shape.kw * 4};
+  bound.run = [=, epilogue = epilogue_of(activation_of(init.node.attrs))](const ir::RunArgs& args) {
+    float* packed = static_cast<float*>(args.workspace);
+    cpu::pack_depthwise(shape, in_ptr<float>(args, 1), packed);
+    cpu::DepthwiseArgs d{.shape = shape,
+                         .x = in_ptr<float>(args, 0),
+                         .weights = packed,
+                         .y = out_ptr<float>(args, 0),
+                         .epilogue = epilogue};
+    bind_epilogue(d.epilogue, args, operands);
+    cpu::depthwise_nhwc(d, cpu::pool_of(args.stream));
+  };
+  return bound;
+}
+
+ir::BoundKernel prepare_winograd(const ir::KernelInit& init) {
+  const cpu::ConvShape shape = shape_of(init.node);
+  constexpr cpu::WinogradTile kTile = cpu::WinogradTile::four;
+  const int64_t packed =
+      align_up(static_cast<int64_t>(cpu::winograd_view_bytes(cpu::forward_view(shape, nullptr), kTile)));
+  const size_t operands = init.node.in.size();
+  ir::BoundKernel bound;
+  bound.workspace_bytes =
+      packed + static_cast<int64_t>(cpu::winograd_workspace_bytes(shape, kTile, init.threads));
+  bound.run = [=, epilogue = epilogue_of(activation_of(init.node.attrs))](const ir::RunArgs& args) {
+    base::ThreadPool& pool = cpu::pool_of(args.stream);
+    cpu::WinogradArgs a{
+        .shape = shape, .x = in_ptr<float>(args, 0), .y = out_ptr<float>(args, 0), .epilogue = epilogue};
+    a.weights =
+        cpu::transform_view(cpu::forward_view(shape, in_ptr<float>(args, 1)), kTile, args.workspace, pool);
+    bind_epilogue(a.epilogue, args, operands);
+    cpu::winograd_nhwc(a, static_cast<char*>(args.workspace) + packed, pool);
+  };
+  return bound;
+}
+
+/// First layers on planes keep the taps of a channel together, which is the order in memory.
+cpu::PackedConv pack_planes(const cpu::ConvShape& s, const float* weights, void* memory) {
+  const int64_t depth = s.c * s.kh * s.kw;
+  const cpu::PackedMatrix packed = cpu::pack_b({weights, depth, s.oc, depth, true}, memory);
+  return {packed.data, 0, packed.isa, true};
+}
+
+ir::BoundKernel prepare_implicit(const ir::KernelInit& init) {
+  const cpu::ConvShape shape = shape_of(init.node);
+  const cpu::ImageLayout layout =
+      conv_reads_nchw(init.node) ? cpu::ImageLayout::nchw : cpu::ImageLayout::nhwc;
+  const bool planes = cpu::conv_packs_planes(shape, layout);
+  const int64_t packed = align_up(static_cast<int64_t>(
+      std::max(cpu::packed_view_bytes(cpu::forward_view(shape, nullptr)), cpu::packed_conv_bytes(shape))));
+  const size_t operands = init.node.in.size();
+  ir::BoundKernel bound;
+  bound.workspace_bytes =
+      packed + static_cast<int64_t>(cpu::conv2d_workspace_bytes(shape, layout, init.threads));
+  bound.run = [=, epilogue = epilogue_of(activation_of(init.node.attrs))](const ir::RunArgs& args) {
+    base::ThreadPool& pool = cpu::pool_of(args.stream);
+    cpu::ConvArgs c{.shape = shape,
+                    .x = in_ptr<float>(args, 0),
+                    .x_layout = layout,
+                    .y = out_ptr<float>(args, 0),
+                    .epilogue = epilogue};
+    const float* weights = in_ptr<float>(args, 1);
+    c.weights = planes ? pack_planes(shape, weights, args.workspace)
+                       : cpu::pack_view(cpu::forward_view(shape, weights), args.workspace, pool);
+    bind_epilogue(c.epilogue, args, operands);
+    cpu::conv2d_nhwc(c, static_cast<char*>(args.workspace) + packed, pool);
+  };
+  return bound;
+}
+
+}  // namespace
+
+std::vector<ir::Kernel> conv_nhwc_live_kernels() {
+  return {{.name = "depthwise_live", .refuse = refuse_depthwise, .prepare = prepare_depthwise},
+          {.name = "winograd_live", .refuse = refuse_winograd, .prepare = prepare_winograd},
+          {.name = "implicit_gemm_live", .refuse = refuse, .prepare = prepare_implicit}};
+}
+
+}  // namespace trireme::ops

@@ -1,0 +1,68 @@
+// From the attributes of channels-last convolutions to the shape that the CPU kernels take.
+#pragma once
+
+#include "backend/cpu/conv_nhwc.h"
+#include "ir/kernel.h"
+#include "ops/conv/window.h"
+
+namespace trireme::ops {
+
+inline bool conv_reads_nchw(const ir::NodeView& n) {
+  return n.attrs.get_string("input_layout", "nhwc") == "nchw";
+}
+
+/// Extents of the activations of a convolution.
+struct ConvExtents {
+  int64_t n, h, w, c;
+};
+
+/// `weights` are the extents [oc, c / group, kh, kw].
+inline cpu::ConvShape conv_shape(const ir::Attrs& attrs, const ConvExtents& x, const tensor::Dims& weights) {
+  const Window window = make_window(attrs, {weights[2], weights[3]}, {x.h, x.w});
+  const WindowAxis &h = window[1], &v = window[2];
+  const auto small = [](int64_t value) { return static_cast<int>(value); };
+  return {.n = x.n,
+          .h = h.in,
+          .w = v.in,
+          .c = x.c,
+          .oc = weights[0],
+          .kh = small(h.kernel),
+          .kw = small(v.kernel),
+          .stride_h = small(h.stride),
+          .stride_w = small(v.stride),
+          .dilation_h = small(h.dilation),
+          .dilation_w = small(v.dilation),
+          .pad_top = small(h.pad_begin),
+          .pad_left = small(v.pad_begin),
+          .pad_bottom = small(h.pad_end),
+          .pad_right = small(v.pad_end),
+          .groups = attrs.get_int("group", 1)};
+}
+
+/// Operand x [n, h, w, c], or [n, c, h, w] under input_layout "nchw".
+inline ConvExtents conv_extents(const ir::NodeView& n) {
+  const tensor::Dims x = n.in_dims(0);
+  if (conv_reads_nchw(n)) return {x[0], x[2], x[3], x[1]};
+  return {x[0], x[1], x[2], x[3]};
+}
+
+/// Refuses shapes that no fast kernel takes; `y` are the extents of the convolution's result.
+inline ir::Refusal refuse_conv_shape(const cpu::ConvShape& s, const tensor::Dims& y) {
+  if (s.out_h() != y[1] || s.out_w() != y[2]) return "padding is negative or rounds up";
+  if (s.pad_top < 0 || s.pad_left < 0 || s.pad_bottom < 0 || s.pad_right < 0) return "padding is negative";
+  return std::nullopt;
+}
+
+/// Refuses what only a dense 3 x 3 convolution of stride 1 is; the limits on channels and extents are
+/// measured: docs/decisions/0006-winograd.md.
+inline ir::Refusal refuse_not_three_by_three(const cpu::ConvShape& s) {
+  if (s.kh != 3 || s.kw != 3) return base::concat("kernel is ", s.kh, " x ", s.kw, ", not 3 x 3");
+  if (s.stride_h != 1 || s.stride_w != 1) return base::concat("stride is ", s.stride_h, " x ", s.stride_w);
+  if (s.dilation_h != 1 || s.dilation_w != 1)
+    return base::concat("dilation is ", s.dilation_h, " x ", s.dilation_w);
+  if (s.groups != 1) return base::concat("has ", s.groups, " groups");
+  if (s.c < 16 || s.oc < 16) return base::concat("fewer than 16 channels: ", s.c, " to ", s.oc);
+  return std::nullopt;
+}
+
+}  // namespace trireme::ops
