@@ -1,5 +1,4 @@
 // trireme export: writes a model as an ONNX file or as a Hugging Face directory, for other programs.
-#include "base/file.h"
 #include "cli/model_input.h"
 #include "cli/verb.h"
 #include "model/hf/directory.h"
@@ -35,11 +34,7 @@ struct ExportCommand {
 
 /// A run or checkpoint of the trainer, or what every verb takes.
 model::Model open_source(const ExportCommand& command) {
-  for (const char* mark : {"/index.json", "/latest", "/checkpoints/latest"}) {
-    if (base::file_exists(command.model + mark)) {
-      return train::model_of_checkpoint(command.model, command.average);
-    }
-  }
+  if (train::has_checkpoint(command.model)) return train::model_of_checkpoint(command.model, command.average);
   base::require(!command.average, "--average is for runs and checkpoints, '", command.model, "' is none");
   return open_model(command.model);
 }

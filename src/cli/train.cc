@@ -103,7 +103,7 @@ void save_trained(const train::TrainConfig& config, train::Trainer& trainer, mod
     const auto found = weights.find(name);
     return found == weights.end() ? nullptr : &found->second;
   });
-  const std::string path = train::save_model(model, config.run.path(), config.run.name);
+  const std::string path = train::save_model(model, config.run.path(), config.run.name, config.save.format);
   env.log.info("train", "saved", {{"model", path}});
 }
 

@@ -57,7 +57,9 @@ void CheckpointOptions::fields(base::OptionList& f) {
 }
 
 void ExportOptions::fields(base::OptionList& f) {
-  f.add_choice("format", &format, {"none", "onnx"}, "what is written to model/ at the end");
+  f.add_choice("format", &format, {"by_source", "onnx", "huggingface", "none"},
+               "what is written to model/ at the end; by_source: huggingface if the model came from such a "
+               "directory, else onnx");
   f.add("average", &average, "the averaged weights where the optimizer keeps them");
 }
 

@@ -66,10 +66,10 @@ struct CheckpointOptions {
   void fields(base::OptionList& f);
 };
 
-enum class ExportFormat { none, onnx };
+enum class ExportFormat { by_source, onnx, huggingface, none };
 
 struct ExportOptions {
-  ExportFormat format = ExportFormat::onnx;
+  ExportFormat format = ExportFormat::by_source;
   bool average = false;
   void fields(base::OptionList& f);
 };

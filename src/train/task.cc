@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "base/error.h"
+#include "model/hf/directory.h"
 #include "model/onnx/export.h"
 #include "model/zoo/zoo.h"
 #include "train/weights.h"
@@ -88,11 +89,19 @@ model::Model model_of_checkpoint(const std::string& path, bool average) {
   return model;
 }
 
-std::string save_model(const model::Model& model, const std::string& directory, const std::string& name) {
-  const std::string folder = directory + "/model/" + name + "/1";
-  std::filesystem::create_directories(folder);
-  model::onnx::save_onnx(model.graph, folder + "/model.onnx");
-  return folder + "/model.onnx";
+std::string save_model(const model::Model& model, const std::string& directory, const std::string& name,
+                       ExportFormat format) {
+  const std::string folder = directory + "/model/" + name;
+  const bool is_huggingface = format == ExportFormat::huggingface ||
+                              (format == ExportFormat::by_source && model.format == "huggingface");
+  if (is_huggingface) {
+    std::filesystem::create_directories(folder);
+    model::hf::save_directory(model, folder);
+    return folder;
+  }
+  std::filesystem::create_directories(folder + "/1");
+  model::onnx::save_onnx(model.graph, folder + "/1/model.onnx");
+  return folder + "/1/model.onnx";
 }
 
 }  // namespace trireme::train

@@ -27,8 +27,9 @@ PreparedTask prepare_task(const TrainConfig& config, const ConfigSections& secti
 /// (`average`: the averaged ones). `path`: as for find_checkpoint().
 model::Model model_of_checkpoint(const std::string& path, bool average);
 
-/// Writes DIRECTORY/model/NAME/1/model.onnx: a repository for `trireme serve` and a file for `trireme run`.
-/// Gives the file's path.
-std::string save_model(const model::Model& model, const std::string& directory, const std::string& name);
+/// Writes DIRECTORY/model/NAME/1/model.onnx, or the Hugging Face directory DIRECTORY/model/NAME with the
+/// tokenizer's files of the model's own: model/ is a repository for `trireme serve` then. Gives the path.
+std::string save_model(const model::Model& model, const std::string& directory, const std::string& name,
+                       ExportFormat format);
 
 }  // namespace trireme::train
