@@ -162,6 +162,10 @@ ir::Graph TrainSession::whole_graph(const std::vector<Dims>& shapes, Part part) 
   }
   ir::Graph graph = passes::bind_shapes(training_, all);
   passes::run_passes(passes::forward_passes(), graph, options_.passes);
+  if (options_.precision.compute != passes::Precision::f32) {
+    precision_text_ = passes::lower_precision(graph, options_.precision).text();
+    graph.sort();
+  }
   std::vector<ValueId> wanted;
   for (size_t i = 0; i < graph.values().size(); ++i) {
     const auto id = ValueId(static_cast<uint32_t>(i));
@@ -250,6 +254,10 @@ std::unique_ptr<TrainSession::StepProgram> TrainSession::build(const std::vector
   auto made = std::make_unique<StepProgram>();
   made->graph = part == Part::update ? update_graph() : whole_graph(shapes, part);
   passes::run_passes(passes::step_passes(), made->graph, options_.passes);
+  if (options_.precision.compute != passes::Precision::f32) {
+    passes::widen_unsupported(made->graph, device_->kind());
+    made->graph.sort();
+  }
   made->program = compile_step(made->graph);
   std::vector<void*> addresses;
   for (compile::SlotId id : made->program->states) {

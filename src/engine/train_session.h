@@ -11,6 +11,7 @@
 #include "engine/state_store.h"
 #include "passes/optimizer.h"
 #include "passes/pass.h"
+#include "passes/precision.h"
 #include "passes/recompute.h"
 #include "runtime/executor.h"
 
@@ -21,8 +22,9 @@ using Feeds = std::vector<tensor::Tensor>;
 
 struct TrainOptions {
   passes::OptimizerOptions optimizer;
-  bool scaled_loss = false;  ///< loss_weight carries a loss scale, grad_scale its inverse
-  bool guarded = false;      ///< steps above norm_limit or loss_limit change nothing
+  passes::PrecisionOptions precision = {};  ///< of products; weights, moments and statistics stay f32
+  bool scaled_loss = false;                 ///< loss_weight carries a loss scale, grad_scale its inverse
+  bool guarded = false;                     ///< steps above norm_limit or loss_limit change nothing
   passes::RecomputeMode recompute = passes::RecomputeMode::none;
   int64_t activation_bytes = 0;  ///< above 0: recompute as little as keeps activations under this many bytes
   std::vector<std::string> freeze = {};  ///< params whose name contains one of these are not trained
@@ -93,6 +95,8 @@ class TrainSession {
   const runtime::Trace& trace(const std::vector<tensor::Dims>& shapes, size_t micro_batches);
   /// What the optimizer decided, for printing: groups, decays, states.
   const std::string& optimizer_text() const { return optimizer_text_; }
+  /// What computes in 16 bits and what stays f32, with reasons; empty for f32. After the first prepare().
+  const std::string& precision_text() const { return precision_text_; }
   int threads() const { return pool_.size(); }
 
  private:
@@ -119,7 +123,7 @@ class TrainSession {
   ir::Graph training_;  ///< its training form: params are states
   StateStore states_;
   std::vector<TrainedParam> params_;
-  std::string optimizer_text_;
+  std::string optimizer_text_, precision_text_;
   float step_loss_ = 0;  ///< what the update of several micro-batches is fed
   base::ThreadPool pool_;
   std::unique_ptr<tensor::Device> device_;

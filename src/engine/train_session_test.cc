@@ -129,6 +129,15 @@ TEST(TrainSession, RecomputesToTheSameBits) {
   }
 }
 
+TEST(TrainSession, LearnsInBf16) {
+  TrainOptions options = options_with(2);
+  options.precision.compute = passes::Precision::bf16;
+  TrainSession session(classifier(), options);
+  const auto loss = losses(session, 200, 1, 64);
+  EXPECT_LT(loss.back(), 0.6);
+  EXPECT_NE(session.precision_text().find("linear"), std::string::npos);
+}
+
 TEST(TrainSession, RefusesABudgetNothingFits) {
   TrainOptions options = options_with(1);
   options.activation_bytes = 64;

@@ -89,9 +89,8 @@ void multiply_tn(const TnBlock& t, const DenseKernels& kernels) {
 
 void sum_tree(float* parts, int64_t count, int64_t stride, int64_t begin, int64_t end) {
   for (int64_t step = 1; step < count; step *= 2) {
-    for (int64_t i = 0; i + step < count; i += 2 * step)
-      HWY_DYNAMIC_DISPATCH(add_into)
-      (parts + (i + step) * stride + begin, parts + i * stride + begin, end - begin);
+    for (int64_t i = 0; i + step < count; i += 2 * step) HWY_DYNAMIC_DISPATCH(add_into)
+    (parts + (i + step) * stride + begin, parts + i * stride + begin, end - begin);
   }
 }
 
