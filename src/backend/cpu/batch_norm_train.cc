@@ -348,7 +348,7 @@ namespace {
 // Pieces of the sums, by the shape alone: at most 64 ranges of rows of about 64 Ki elements, or the planes.
 int64_t pieces_of(const ChannelShape& s) {
   if (s.inner > 1) return s.outer;
-  return std::clamp<int64_t>(std::min(s.elements() / 65536, s.outer / 8), 1, 64);
+  return std::clamp<int64_t>(std::min(s.elements() / 65536, s.outer / 32), 1, 64);
 }
 
 // The workspace: per piece two rows of sums in double and two of f32 scratch, then four rows of terms.
@@ -382,27 +382,24 @@ void sample_centers(const BatchNormTrain& g, float* center) {
   }
 }
 
-struct TwoSums {
-  double first = 0, second = 0;
-};
-
-// The pieces in order: one chain per channel.
-TwoSums total_of(const Layout& at, int64_t c) {
-  TwoSums sum;
-  for (int64_t i = 0; i < at.pieces; ++i) {
-    sum.first += at.sums[i * 2 * at.channels + c];
-    sum.second += at.sums[(i * 2 + 1) * at.channels + c];
+// Adds all pieces to the first, in order: one chain per channel.
+void add_pieces(const Layout& at, int64_t begin, int64_t end) {
+  const SumsTo total = at.piece(0);
+  for (int64_t i = 1; i < at.pieces; ++i) {
+    const SumsTo more = at.piece(i);
+    for (int64_t c = begin; c < end; ++c) total.first[c] += more.first[c];
+    for (int64_t c = begin; c < end; ++c) total.second[c] += more.second[c];
   }
-  return sum;
 }
 
 void finish_forward(const BatchNormTrain& g, const Layout& at, int64_t begin, int64_t end) {
   const double n = static_cast<double>(g.shape.count());
   float *center = at.term(0), *factor = at.term(1);
+  add_pieces(at, begin, end);
+  const SumsTo sum = at.piece(0);
   for (int64_t c = begin; c < end; ++c) {
-    const TwoSums sum = total_of(at, c);
-    const double shift = sum.first / n;
-    const double squares = std::max(0.0, sum.second - shift * sum.first);
+    const double shift = sum.first[c] / n;
+    const double squares = std::max(0.0, sum.second[c] - shift * sum.first[c]);
     const double inverse = 1 / std::sqrt(squares / n + g.eps);
     center[c] = g.mean[c] = static_cast<float>(static_cast<double>(center[c]) + shift);
     g.inv_std[c] = static_cast<float>(inverse);
@@ -414,13 +411,14 @@ void finish_forward(const BatchNormTrain& g, const Layout& at, int64_t begin, in
 
 void finish_backward(const BatchNormGrad& g, const Layout& at, int64_t begin, int64_t end) {
   const double n = static_cast<double>(g.shape.count());
+  add_pieces(at, begin, end);
+  const SumsTo sum = at.piece(0);
   for (int64_t c = begin; c < end; ++c) {
-    const TwoSums sum = total_of(at, c);
     const double inverse = static_cast<double>(g.inv_std[c]);
-    g.dbias[c] = static_cast<float>(sum.first);
-    g.dscale[c] = static_cast<float>(sum.second * inverse);
-    at.term(2)[c] = static_cast<float>(sum.first / n);
-    at.term(3)[c] = static_cast<float>(sum.second * inverse * inverse / n);
+    g.dbias[c] = static_cast<float>(sum.first[c]);
+    g.dscale[c] = static_cast<float>(sum.second[c] * inverse);
+    at.term(2)[c] = static_cast<float>(sum.first[c] / n);
+    at.term(3)[c] = static_cast<float>(sum.second[c] * inverse * inverse / n);
   }
 }
 

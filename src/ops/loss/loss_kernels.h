@@ -9,6 +9,7 @@ namespace trireme::ops {
 
 std::vector<ir::Kernel> nll_loss_cpu_kernels();
 std::vector<ir::Kernel> softmax_cross_entropy_loss_cpu_kernels();
+std::vector<ir::Kernel> class_loss_grad_cpu_kernels();
 std::vector<ir::Kernel> cross_entropy_cpu_kernels();
 std::vector<ir::Kernel> cross_entropy_grad_cpu_kernels();
 

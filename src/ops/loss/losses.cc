@@ -1,4 +1,6 @@
-// nll_loss and softmax_cross_entropy_loss: class losses with weights, ignored targets and reductions.
+// nll_loss and softmax_cross_entropy_loss: class losses with weights, ignored targets, reductions; their
+// gradient.
+#include "ops/grad.h"
 #include "ops/loss/loss_kernels.h"
 #include "ops/table.h"
 
@@ -35,6 +37,48 @@ std::vector<TensorType> infer(const ir::NodeView& n) {
   return {{n.in[0].dtype, loss}, {n.in[0].dtype, x}};
 }
 
+/// Class weights count as constants. What arrives at the log-probabilities flows back through log_softmax.
+ir::GradFn loss_gradient(bool softmax) {
+  return [softmax](ir::Graph& graph, const ir::Node& node, std::span<const ValueId> out_grads) {
+    GradBuilder g(graph, node, out_grads);
+    Gradients out = g.none();
+    if (g.grad(0) != ir::kNoValue) {
+      ir::Attrs attrs = g.attrs();
+      attrs.set("softmax", int64_t{softmax});
+      out[0] = g.op("class_loss_grad", {g.in(0), g.in(1), g.grad(0), g.in(2)}, attrs);
+    }
+    if (g.grad(1) != ir::kNoValue) {
+      const ValueId term = g.op("log_softmax_grad", {g.grad(1), g.out(1)}, {{"axis", int64_t{1}}});
+      out[0] = out[0] ? g.add(*out[0], term) : term;
+    }
+    return out;
+  };
+}
+
+ir::OpSchema class_loss_grad() {
+  ir::OpSchema s{.name = "class_loss_grad",
+                 .doc =
+                     "dx = dy weight[t] (p - [c == t]) with p = softmax(x) along axis 1 or 0; operands x, "
+                     "target, weights or none, dy of the loss",
+                 .min_in = 3,
+                 .max_in = 4,
+                 .attrs = attrs()};
+  s.attrs.push_back({"softmax", "int", "1: gradient of softmax_cross_entropy_loss, 0: of nll_loss"});
+  s.infer = [](const ir::NodeView& n) { return std::vector{n.in[0]}; };
+  s.why_no_grad = "second derivatives of the loss are not computed";
+  return s;
+}
+
+/// Without softmax the loss reads one score per target.
+ir::CostFn loss_cost(double flop) {
+  return [flop](const ir::NodeView& n) {
+    const double scores = static_cast<double>(n.in[flop > 2 ? 0 : 1].shape.elements().value_or(0));
+    ir::Cost c{.flop = flop * scores, .bytes = scores * 4 + static_cast<double>(tensor::bytes_of(n.in[1]))};
+    if (n.out_count > 1) c.bytes += static_cast<double>(tensor::bytes_of(n.in[0]));
+    return c;
+  };
+}
+
 }  // namespace
 
 std::vector<ir::OpDef> losses_ops() {
@@ -45,6 +89,8 @@ std::vector<ir::OpDef> losses_ops() {
       .max_in = 3,
       .attrs = attrs(),
       .infer = infer,
+      .cost = loss_cost(2),
+      .grad = loss_gradient(false),
       .onnx = "NegativeLogLikelihoodLoss"};
   ir::OpSchema entropy{.name = "softmax_cross_entropy_loss",
                        .doc = "nll_loss of log_softmax(x) along axis 1; second result: the log-probabilities",
@@ -53,8 +99,11 @@ std::vector<ir::OpDef> losses_ops() {
                        .max_out = 2,
                        .attrs = attrs(),
                        .infer = infer,
+                       .cost = loss_cost(18),
+                       .grad = loss_gradient(true),
                        .onnx = "SoftmaxCrossEntropyLoss"};
   return {{std::move(nll), nll_loss_cpu_kernels()},
+          {class_loss_grad(), class_loss_grad_cpu_kernels()},
           {std::move(entropy), softmax_cross_entropy_loss_cpu_kernels()}};
 }
 

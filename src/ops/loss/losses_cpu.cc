@@ -115,19 +115,63 @@ PrepareFn prepare(bool takes_softmax) {
   };
 }
 
-std::vector<ir::Kernel> kernels(bool takes_softmax) {
+/// Gradient of the scores at target `at`: weight dy (p - [c == t]), p = 0 where x holds log-probabilities.
+/// The operands are x, target, dy and the class weights, if any.
+template <class T, class I>
+void grad_at(const LossPlan& p, const ir::RunArgs& args, int64_t at, double total_weight) {
+  const int64_t n = at / p.points, i = at % p.points, target = in_ptr<I>(args, 1)[at];
+  const bool counts = !(p.ignores && target == p.ignored) && target >= 0 && target < p.classes;
+  const T *x = in_ptr<T>(args, 0), *weights = opt_ptr<T>(args, 3, p.in_count), *dy = in_ptr<T>(args, 2);
+  double up = double(p.reduction == Reduction::none ? dy[at] : *dy);
+  if (counts && weights != nullptr) up *= double(weights[target]);
+  if (p.reduction == Reduction::mean) up /= total_weight;
+  const double norm = log_norm(p, x, n, i);
+  for (int64_t c = 0; c < p.classes; ++c) {
+    const int64_t e = (n * p.classes + c) * p.points + i;
+    const double share = p.takes_softmax ? std::exp(double(x[e]) - norm) : 0;
+    out_ptr<T>(args, 0)[e] = T(counts ? up * (share - (c == target ? 1 : 0)) : 0);
+  }
+}
+
+template <class T, class I>
+void run_grad(const LossPlan& p, const ir::RunArgs& args) {
+  const T* weights = opt_ptr<T>(args, 3, p.in_count);
+  double total_weight = 0;
+  for (int64_t at = 0; at < p.batch * p.points && p.reduction == Reduction::mean; ++at) {
+    const int64_t target = in_ptr<I>(args, 1)[at];
+    if ((p.ignores && target == p.ignored) || target < 0 || target >= p.classes) continue;
+    total_weight += weights == nullptr ? 1.0 : double(weights[target]);
+  }
+  cpu::pool_of(args.stream).for_range(p.batch * p.points, 64, [&](int64_t begin, int64_t end) {
+    for (int64_t at = begin; at < end; ++at) grad_at<T, I>(p, args, at, total_weight);
+  });
+}
+
+ir::BoundKernel prepare_grad(const ir::KernelInit& init) {
+  const LossPlan plan = plan_loss(init.node, init.node.attrs.get_int("softmax", 0) != 0);
+  const bool wide = init.node.in[1].dtype == DType::i64;
+  return visit_float(init.node.in[0].dtype, [&](auto t) {
+    using T = decltype(t);
+    return ir::BoundKernel{[plan, wide](const ir::RunArgs& args) {
+      (wide ? run_grad<T, int64_t> : run_grad<T, int32_t>)(plan, args);
+    }};
+  });
+}
+
+std::vector<ir::Kernel> kernels(PrepareFn bind) {
   const ir::Kernel plain{.name = "reference",
                          .refuse = [](const ir::NodeView& n) -> ir::Refusal {
                            if (auto why = refuse_dtype(n, 1, {DType::i32, DType::i64})) return why;
                            return refuse_non_float(n);
                          },
-                         .prepare = prepare(takes_softmax)};
+                         .prepare = std::move(bind)};
   return {plain, via_f32(plain)};
 }
 
 }  // namespace
 
-std::vector<ir::Kernel> nll_loss_cpu_kernels() { return kernels(false); }
-std::vector<ir::Kernel> softmax_cross_entropy_loss_cpu_kernels() { return kernels(true); }
+std::vector<ir::Kernel> nll_loss_cpu_kernels() { return kernels(prepare(false)); }
+std::vector<ir::Kernel> softmax_cross_entropy_loss_cpu_kernels() { return kernels(prepare(true)); }
+std::vector<ir::Kernel> class_loss_grad_cpu_kernels() { return kernels(prepare_grad); }
 
 }  // namespace trireme::ops

@@ -87,7 +87,7 @@ TEST(BatchNormTrain, EveryKernelMatchesTheFormula) {
 }
 
 TEST(BatchNormTrain, GradientMatchesFiniteDifferences) {
-  for (const Layout& l : {layouts()[0], layouts()[3], layouts()[4]}) {
+  for (const Layout& l : {Layout{{2, 2, 3}, -1}, Layout{{2, 3, 2}, 1}, Layout{{5, 2}, 1}}) {
     const Tensor x = testing::random_tensor(DType::f64, l.dims, -2, 2, 1);
     const Tensor scale = testing::random_tensor(DType::f64, {channels_of(l)}, 0.5, 2, 2);
     const Tensor bias = testing::random_tensor(DType::f64, {channels_of(l)}, -1, 1, 3);
