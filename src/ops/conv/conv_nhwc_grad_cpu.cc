@@ -3,6 +3,8 @@
 #include "backend/cpu/conv_grad_w.h"
 #include "backend/cpu/conv_grad_x.h"
 #include "backend/cpu/cpu_stream.h"
+#include "backend/cpu/winograd_grad_w.h"
+#include "backend/cpu/winograd_nhwc.h"
 #include "ops/conv/conv_shape_cpu.h"
 #include "ops/kernel_forms.h"
 #include "ops/table.h"
@@ -89,6 +91,16 @@ ir::Refusal refuse_w_columns(const ir::NodeView& n) {
   return std::nullopt;
 }
 
+ir::Refusal refuse_w_winograd(const ir::NodeView& n) {
+  if (const auto why = refuse_w(n)) return why;
+  const cpu::ConvShape s = shape_w(n);
+  if (const auto why = refuse_not_three_by_three(s)) return why;
+  if (layout_of(n) == cpu::ImageLayout::nchw) return "reads nchw";
+  if (!cpu::winograd_fits(s)) return "padding is above 2";
+  if (s.out_h() < 4 || s.out_w() < 4) return base::concat("output of ", s.out_h(), " x ", s.out_w());
+  return std::nullopt;
+}
+
 cpu::ConvGradWArgs args_w(const cpu::ConvShape& shape, cpu::ImageLayout layout, const ir::RunArgs& args) {
   return {shape, in_ptr<float>(args, 0), layout, in_ptr<float>(args, 1), out_ptr<float>(args, 0)};
 }
@@ -104,15 +116,17 @@ ir::BoundKernel prepare_w_lines(const ir::KernelInit& init) {
   return bound;
 }
 
-ir::BoundKernel prepare_w_columns(const ir::KernelInit& init) {
-  const cpu::ConvShape shape = shape_w(init.node);
-  ir::BoundKernel bound{.workspace_bytes =
-                            static_cast<int64_t>(cpu::conv_grad_w_columns_bytes(shape, init.threads))};
-  bound.run = [=](const ir::RunArgs& args) {
-    cpu::conv_grad_w_columns(args_w(shape, cpu::ImageLayout::nhwc, args), args.workspace,
-                             cpu::pool_of(args.stream));
+using GradW = void (*)(const cpu::ConvGradWArgs&, void*, base::ThreadPool&);
+
+std::function<ir::BoundKernel(const ir::KernelInit&)> prepare_w(GradW run, Bytes bytes) {
+  return [run, bytes](const ir::KernelInit& init) {
+    const cpu::ConvShape shape = shape_w(init.node);
+    ir::BoundKernel bound{.workspace_bytes = static_cast<int64_t>(bytes(shape, init.threads))};
+    bound.run = [=](const ir::RunArgs& args) {
+      run(args_w(shape, cpu::ImageLayout::nhwc, args), args.workspace, cpu::pool_of(args.stream));
+    };
+    return bound;
   };
-  return bound;
 }
 
 }  // namespace
@@ -131,7 +145,12 @@ std::vector<ir::Kernel> conv_nhwc_grad_x_cpu_kernels() {
 
 std::vector<ir::Kernel> conv_nhwc_grad_w_cpu_kernels() {
   return {{.name = "lines", .refuse = refuse_w_lines, .prepare = prepare_w_lines},
-          {.name = "columns", .refuse = refuse_w_columns, .prepare = prepare_w_columns}};
+          {.name = "winograd",
+           .refuse = refuse_w_winograd,
+           .prepare = prepare_w(cpu::winograd_grad_w, cpu::winograd_grad_w_bytes)},
+          {.name = "columns",
+           .refuse = refuse_w_columns,
+           .prepare = prepare_w(cpu::conv_grad_w_columns, cpu::conv_grad_w_columns_bytes)}};
 }
 
 }  // namespace trireme::ops

@@ -1,0 +1,275 @@
+// Tiles of x and dy go to the points in packed order, one product per point adds them up, and three taps come
+// back.
+#include "backend/cpu/winograd_grad_w.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "backend/cpu/gemm_tn.h"
+#include "backend/cpu/winograd_nhwc.h"
+#include "base/error.h"
+
+#include "backend/cpu/simd_targets.h"
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "backend/cpu/winograd_grad_w.cc"
+#include "hwy/foreach_target.h"
+// After foreach_target, which sets the level.
+#include "backend/cpu/winograd_points.inc"
+
+#ifndef TRIREME_WINOGRAD_GRAD_W
+#define TRIREME_WINOGRAD_GRAD_W
+namespace trireme::cpu {
+
+/// The pixels of one tile on their way to the points: channel c of point p goes to
+/// out + p * point_stride + c / width * panel_stride + c % width.
+struct TileToPoints {
+  const float* const* pixels;
+  int64_t channels, padded;  // padded: whole panels, filled with zeros
+  float* out;
+  int64_t point_stride, panel_stride;
+  int64_t width;
+};
+
+/// Sums at the points on their way to 3 x 3 taps of one output channel: dw[c][9].
+struct PointsToTaps {
+  const float* in;  // point p at in + p * point_stride
+  int64_t point_stride;
+  int64_t channels;
+  float* dw;
+};
+
+}  // namespace trireme::cpu
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace trireme::cpu::HWY_NAMESPACE {
+namespace {
+
+struct InputRows {
+  static constexpr int kSide = 6;
+  static HWY_INLINE void apply(const VF* d, VF* o) { Four::input(d, o); }
+};
+
+struct OutputRows {
+  static constexpr int kSide = 4;
+  static HWY_INLINE void apply(const VF* d, VF* o) { Four::outputs(d, o); }
+};
+
+/// kSide^2 pixels to 36 points.
+template <class Rows>
+HWY_INLINE void to_points(const TileToPoints& t) {
+  constexpr int kSide = Rows::kSide;
+  for (int64_t c = 0; c < t.padded; c += static_cast<int64_t>(kLanes)) {
+    const size_t left = static_cast<size_t>(std::max<int64_t>(0, t.channels - c));
+    float* out = t.out + c / t.width * t.panel_stride + c % t.width;
+    VF middle[6][kSide];
+    for (int j = 0; j < kSide; ++j) {
+      VF d[kSide], o[6];
+      for (int i = 0; i < kSide; ++i) d[i] = load_some(t.pixels[i * kSide + j] + c, left);
+      Rows::apply(d, o);
+      for (int i = 0; i < 6; ++i) middle[i][j] = o[i];
+    }
+    for (int i = 0; i < 6; ++i) {
+      VF o[6];
+      Rows::apply(middle[i], o);
+      for (int j = 0; j < 6; ++j) hn::StoreU(o[j], kF, out + (i * 6 + j) * t.point_stride);
+    }
+  }
+}
+
+void input_to_points(const TileToPoints& t) { to_points<InputRows>(t); }
+void output_to_points(const TileToPoints& t) { to_points<OutputRows>(t); }
+
+void points_to_taps(const PointsToTaps& t) {
+  HWY_ALIGN float taps[9][kLanes];
+  for (int64_t c = 0; c < t.channels; c += static_cast<int64_t>(kLanes)) {
+    const size_t left = static_cast<size_t>(t.channels - c);
+    VF middle[3][6];
+    for (int j = 0; j < 6; ++j) {
+      VF m[6], o[3];
+      for (int i = 0; i < 6; ++i) m[i] = load_some(t.in + (i * 6 + j) * t.point_stride + c, left);
+      Four::taps_back(m, o);
+      for (int i = 0; i < 3; ++i) middle[i][j] = o[i];
+    }
+    for (int i = 0; i < 3; ++i) {
+      VF o[3];
+      Four::taps_back(middle[i], o);
+      for (int j = 0; j < 3; ++j) hn::Store(o[j], kF, taps[i * 3 + j]);
+    }
+    float* out = t.dw + c * 9;
+    for (size_t l = 0; l < std::min(left, kLanes); ++l) {
+      for (int i = 0; i < 9; ++i) *out++ = taps[i][l];
+    }
+  }
+}
+
+}  // namespace
+}  // namespace trireme::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace trireme::cpu {
+
+HWY_EXPORT(input_to_points);
+HWY_EXPORT(output_to_points);
+HWY_EXPORT(points_to_taps);
+
+namespace {
+
+constexpr int64_t kPoints = 36;
+// Transformed tiles of a group, and sums of a block of output channels, should stay in the shared cache.
+constexpr int64_t kGroupBytes = 8 << 20, kSumBytes = 8 << 20;
+constexpr int64_t kLeastTiles = 128;  // fewer would spend their time on the sums
+constexpr int64_t kBlockRows = 128, kBlockColumns = 128;
+constexpr int64_t kTileGrain = 4;
+
+int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+int64_t round_up(int64_t a, int64_t b) { return divide_up(a, b) * b; }
+
+/// How a layer is cut: groups of tiles, and blocks of output channels where one group holds all tiles.
+struct Cut {
+  int64_t tiles_h, tiles_w, tiles, groups, group_tiles;
+  int64_t panel, columns, rows;  // c and oc in whole panels
+  int64_t sum_rows;              // output channels whose sums are held at a time
+};
+
+Cut cut(const ConvShape& s, int64_t panel) {
+  Cut c{.tiles_h = divide_up(s.out_h(), 4), .tiles_w = divide_up(s.out_w(), 4), .panel = panel};
+  c.tiles = s.n * c.tiles_h * c.tiles_w;
+  c.columns = round_up(s.c, panel);
+  c.rows = round_up(s.oc, kTnRows);
+  const int64_t tile_bytes = kPoints * (c.columns + c.rows) * 4;
+  c.groups = divide_up(c.tiles, std::max(kLeastTiles, kGroupBytes / tile_bytes));
+  c.group_tiles = divide_up(c.tiles, c.groups);
+  const int64_t fitting = std::max(kBlockRows, kSumBytes / (kPoints * s.c * 4) / kBlockRows * kBlockRows);
+  c.sum_rows = c.groups == 1 ? std::min(s.oc, fitting) : s.oc;
+  return c;
+}
+
+/// Floats of the workspace: points of x, points of dy, sums, one pixel of zeros.
+struct Memory {
+  int64_t x, dy, sums, zeros;
+  int64_t floats() const { return x + dy + sums + zeros; }
+};
+
+Memory memory_of(const ConvShape& s, const Cut& c) {
+  return {kPoints * c.group_tiles * c.columns, kPoints * c.group_tiles * c.rows,
+          round_up(kPoints * c.sum_rows * s.c, 16), round_up(std::max(s.c, s.oc), 16)};
+}
+
+class Layer {
+ public:
+  Layer(const ConvGradWArgs& a, const Cut& cut, float* memory)
+      : a_(a), s_(a.shape), c_(cut), kernels_(dense_kernels(a.isa)) {
+    const Memory m = memory_of(s_, cut);
+    x_ = memory;
+    dy_ = x_ + m.x;
+    sums_ = dy_ + m.dy;
+    zeros_ = sums_ + m.sums;
+    std::memset(zeros_, 0, static_cast<size_t>(m.zeros) * sizeof(float));
+    input_ = HWY_DYNAMIC_DISPATCH(input_to_points);
+    output_ = HWY_DYNAMIC_DISPATCH(output_to_points);
+    taps_ = HWY_DYNAMIC_DISPATCH(points_to_taps);
+  }
+
+  void run(base::ThreadPool& pool) const {
+    for (int64_t g = 0; g < c_.groups; ++g) {
+      const int64_t begin = c_.tiles * g / c_.groups, count = c_.tiles * (g + 1) / c_.groups - begin;
+      pool.run(divide_up(count, kTileGrain), [&](int64_t i) {
+        for (int64_t t = i * kTileGrain; t < std::min(count, (i + 1) * kTileGrain); ++t) {
+          transform(begin + t, t, count);
+        }
+      });
+      for (int64_t row = 0; row < s_.oc; row += c_.sum_rows) {
+        const int64_t rows = std::min(c_.sum_rows, s_.oc - row);
+        const int64_t down = divide_up(rows, kBlockRows), across = divide_up(s_.c, kBlockColumns);
+        pool.run(kPoints * down * across, [&](int64_t i) {
+          multiply(i / down / across, row, rows, {i / across % down * kBlockRows, i % across * kBlockColumns},
+                   {count, g > 0});
+        });
+        if (g + 1 < c_.groups) continue;
+        pool.run(rows, [&](int64_t o) {
+          taps_({sums_ + o * s_.c, rows * s_.c, s_.c, a_.dw + (row + o) * s_.c * 9});
+        });
+      }
+    }
+  }
+
+ private:
+  struct Corner {
+    int64_t row, column;
+  };
+  struct Depth {
+    int64_t tiles;
+    bool accumulate;
+  };
+
+  /// Tile `tile` of the layer to place `at` of a group of `count`.
+  void transform(int64_t tile, int64_t at, int64_t count) const {
+    const int64_t line = tile / c_.tiles_w, image = line / c_.tiles_h;
+    const int64_t h = line % c_.tiles_h * 4, w = tile % c_.tiles_w * 4;
+    std::array<const float*, kPoints> pixels;
+    for (int i = 0; i < 6; ++i) {
+      const int64_t ih = h - s_.pad_top + i;
+      for (int j = 0; j < 6; ++j) {
+        const int64_t iw = w - s_.pad_left + j;
+        const bool inside = ih >= 0 && ih < s_.h && iw >= 0 && iw < s_.w;
+        pixels[static_cast<size_t>(i * 6 + j)] =
+            inside ? a_.x + ((image * s_.h + ih) * s_.w + iw) * s_.c : zeros_;
+      }
+    }
+    input_({pixels.data(), s_.c, c_.columns, x_ + at * c_.panel, count * c_.columns, count * c_.panel,
+            c_.panel});
+    const int64_t oh = s_.out_h(), ow = s_.out_w();
+    for (int i = 0; i < 4; ++i) {
+      for (int j = 0; j < 4; ++j) {
+        const bool inside = h + i < oh && w + j < ow;
+        pixels[static_cast<size_t>(i * 4 + j)] =
+            inside ? a_.dy + ((image * oh + h + i) * ow + w + j) * s_.oc : zeros_;
+      }
+    }
+    output_({pixels.data(), s_.oc, c_.rows, dy_ + at * kTnRows, count * c_.rows, count * kTnRows, kTnRows});
+  }
+
+  /// One block of one point's sums [rows, c] of output channels from `row` on.
+  void multiply(int64_t point, int64_t row, int64_t rows, Corner corner, Depth depth) const {
+    TnBlock t{.k = depth.tiles, .accumulate = depth.accumulate};
+    t.a = dy_ + point * depth.tiles * c_.rows + (row + corner.row) * depth.tiles;
+    t.b = x_ + point * depth.tiles * c_.columns + corner.column * depth.tiles;
+    t.m = std::min(kBlockRows, rows - corner.row);
+    t.n = std::min(kBlockColumns, s_.c - corner.column);
+    t.c = sums_ + (point * rows + corner.row) * s_.c + corner.column;
+    t.ldc = s_.c;
+    multiply_tn(t, kernels_);
+  }
+
+  const ConvGradWArgs& a_;
+  const ConvShape& s_;
+  const Cut& c_;
+  const DenseKernels& kernels_;
+  float *x_, *dy_, *sums_,
+      *zeros_;  // [36, columns / panel, tiles, panel], [36, rows / 16, tiles, 16], [36, rows, c]
+  void (*input_)(const TileToPoints&);
+  void (*output_)(const TileToPoints&);
+  void (*taps_)(const PointsToTaps&);
+};
+
+}  // namespace
+
+size_t winograd_grad_w_bytes(const ConvShape& s, int) {
+  int64_t floats = 0;
+  for (const Isa isa : usable_isas())
+    floats = std::max(floats, memory_of(s, cut(s, dense_kernels(isa).panel)).floats());
+  return static_cast<size_t>(floats + 16) * sizeof(float);
+}
+
+void winograd_grad_w(const ConvGradWArgs& args, void* workspace, base::ThreadPool& pool) {
+  base::check(winograd_fits(args.shape), "not a convolution for the Winograd form");
+  const Cut c = cut(args.shape, dense_kernels(args.isa).panel);
+  const uintptr_t at = (reinterpret_cast<uintptr_t>(workspace) + 63) & ~uintptr_t{63};
+  Layer(args, c, reinterpret_cast<float*>(at)).run(pool);
+}
+
+}  // namespace trireme::cpu
+#endif
