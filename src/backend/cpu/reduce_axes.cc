@@ -16,8 +16,8 @@
 namespace trireme::cpu {
 namespace {
 
-constexpr int64_t kGroup = 64;     // columns held in registers
-constexpr int64_t kColumns = 192;  // columns of one task
+constexpr int64_t kGroup = 64;      // columns held in registers
+constexpr int64_t kColumns = 1024;  // columns of one task: a page of each row
 
 // A run of at most kRun axis elements of at most kColumns columns, joined into totals[columns].
 struct ColumnRun {
@@ -128,11 +128,11 @@ HWY_INLINE void group_run(const float* x, int64_t n, int64_t step, float* acc) {
   for (size_t v = 0; v < kVectors; ++v) hn::Store(sum[v], kF, acc + v * kLanes);
 }
 
-// Sixteen axis elements of all columns, then the next sixteen: memory is read in long runs, sums wait in L1.
+// Eight axis elements of all columns, then the next eight: memory is read in long runs, sums wait in L1.
 // Each column is still one chain in axis order.
 template <class Map, class Join>
 void columns_of(const ColumnRun& r) {
-  constexpr int64_t kStep = static_cast<int64_t>(kLanes), kSub = 16;
+  constexpr int64_t kStep = static_cast<int64_t>(kLanes), kSub = 8;
   HWY_ALIGN float acc[kColumns];
   std::fill_n(acc, kColumns, Join::kStart);
   for (int64_t a = 0; a < r.n; a += kSub) {
@@ -256,9 +256,10 @@ HWY_EXPORT(arg_block);
 
 namespace {
 
-constexpr int64_t kPiece = 8192;  // contiguous floats of one f32 run
-constexpr int64_t kRun = 256;     // axis elements of one f32 run elsewhere
-constexpr int64_t kShares = 64;   // most parts one long reduction is cut into, for any number of threads
+constexpr int64_t kPiece = 8192;      // contiguous floats of one f32 run
+constexpr int64_t kRun = 256;         // axis elements of one f32 run elsewhere
+constexpr int64_t kColumnTasks = 32;  // tasks at which a reduction of columns is no longer cut along its axis
+constexpr int64_t kShares = 64;       // most parts one long reduction is cut into, for any number of threads
 
 double start_of(ReduceOp op) {
   switch (op) {
@@ -373,30 +374,79 @@ void column_part(ReduceOp op, ColumnRun run, int64_t begin, int64_t end) {
   }
 }
 
+// Shares a long axis above few columns (a bias gradient) is cut into, so that they can be tasks of their own:
+// whole runs, as many as the axis and the columns alone say.
+int64_t column_shares(const ReduceArgs& g, int64_t blocks) {
+  return std::clamp<int64_t>(std::min((g.axis + kRun - 1) / kRun, kColumnTasks / blocks), 1, kColumnTasks);
+}
+
+// Share `s` of `shares` of one block of columns.
+void column_share(ReduceOp op, ColumnRun run, int64_t axis, int64_t s, int64_t shares) {
+  std::fill_n(run.totals, run.columns, run.max != nullptr ? 0.0 : start_of(op));
+  const int64_t runs = (axis + kRun - 1) / kRun;
+  column_part(op, run, runs * s / shares * kRun, std::min(axis, runs * (s + 1) / shares * kRun));
+}
+
+struct ColumnBlock {
+  int64_t outer, col, columns;
+  ColumnRun run;
+};
+ColumnBlock column_block(const ReduceArgs& g, int64_t task, int64_t blocks) {
+  const int64_t o = task / blocks, col = task % blocks * kColumns;
+  const int64_t columns = std::min(kColumns, g.inner - col);
+  return {o, col, columns, {g.x + o * g.axis * g.inner + col, 0, g.inner, columns, nullptr, nullptr}};
+}
+
+void join_shares(ReduceOp op, const double* parts, int64_t shares, int64_t columns, double* totals) {
+  for (int64_t c = 0; c < columns; ++c) {
+    totals[c] = start_of(op);
+    for (int64_t s = 0; s < shares; ++s) totals[c] = join(op, totals[c], parts[s * kColumns + c]);
+  }
+}
+
+// One outer index: its blocks' shares are the tasks.
+void reduce_columns_shared(ReduceOp op, const ReduceArgs& g, base::ThreadPool& pool) {
+  double parts[kColumnTasks * kColumns], totals[kColumns];
+  const int64_t blocks = (g.inner + kColumns - 1) / kColumns, shares = column_shares(g, blocks);
+  pool.run(blocks * shares, [&](int64_t t) {
+    ColumnBlock b = column_block(g, t / shares, blocks);
+    b.run.totals = parts + t * kColumns;
+    column_share(op, b.run, g.axis, t % shares, shares);
+  });
+  for (int64_t t = 0; t < blocks; ++t) {
+    const ColumnBlock b = column_block(g, t, blocks);
+    join_shares(op, parts + t * shares * kColumns, shares, b.columns, totals);
+    for (int64_t c = 0; c < b.columns; ++c) g.y[b.col + c] = finish(op, totals[c], g.axis);
+  }
+}
+
+// One block of one outer index on this thread, in the same shares.
+void reduce_block(ReduceOp op, const ReduceArgs& g, ColumnBlock b, int64_t shares) {
+  double part[kColumns], totals[kColumns];
+  b.run.totals = part;
+  for (int64_t s = 0; s < shares; ++s) {
+    column_share(op, b.run, g.axis, s, shares);
+    for (int64_t c = 0; c < b.columns; ++c) totals[c] = join(op, s == 0 ? start_of(op) : totals[c], part[c]);
+  }
+  float* y = g.y + b.outer * g.inner + b.col;
+  if (op != ReduceOp::log_sum_exp) {
+    for (int64_t c = 0; c < b.columns; ++c) y[c] = finish(op, totals[c], g.axis);
+    return;
+  }
+  float max[kColumns];
+  std::copy_n(totals, b.columns, max);
+  b.run.max = max;
+  column_share(op, b.run, g.axis, 0, 1);
+  for (int64_t c = 0; c < b.columns; ++c) y[c] = log_sum_exp(totals[c], part[c]);
+}
+
 void reduce_columns(ReduceOp op, const ReduceArgs& g, base::ThreadPool& pool) {
-  const int64_t blocks = (g.inner + kColumns - 1) / kColumns;
-  const int64_t grain = std::max<int64_t>(1, 2 * kPiece / std::max<int64_t>(1, g.axis * kColumns));
+  const int64_t blocks = (g.inner + kColumns - 1) / kColumns, shares = column_shares(g, blocks);
+  if (op != ReduceOp::log_sum_exp && g.outer == 1 && shares > 1) return reduce_columns_shared(op, g, pool);
+  const int64_t block = std::min(kColumns, g.inner);
+  const int64_t grain = std::max<int64_t>(1, 2 * kPiece / std::max<int64_t>(1, g.axis * block));
   pool.for_range(g.outer * blocks, grain, [&](int64_t begin, int64_t end) {
-    for (int64_t t = begin; t < end; ++t) {
-      const int64_t o = t / blocks, col = t % blocks * kColumns;
-      const int64_t columns = std::min(kColumns, g.inner - col);
-      double totals[kColumns];
-      float max[kColumns];
-      std::fill_n(totals, columns, start_of(op));
-      ColumnRun run = {g.x + o * g.axis * g.inner + col, 0, g.inner, columns, nullptr, totals};
-      column_part(op, run, 0, g.axis);
-      float* y = g.y + o * g.inner + col;
-      if (op == ReduceOp::log_sum_exp) {
-        double sums[kColumns] = {};
-        std::copy_n(totals, columns, max);
-        run.max = max;
-        run.totals = sums;
-        column_part(op, run, 0, g.axis);
-        for (int64_t c = 0; c < columns; ++c) y[c] = log_sum_exp(totals[c], sums[c]);
-      } else {
-        for (int64_t c = 0; c < columns; ++c) y[c] = finish(op, totals[c], g.axis);
-      }
-    }
+    for (int64_t t = begin; t < end; ++t) reduce_block(op, g, column_block(g, t, blocks), shares);
   });
 }
 

@@ -31,7 +31,8 @@ struct ReduceArgs {
 
 /// y[o, i] = op over a of x[o, a, i]. 4 bytes read per element.
 /// Order: f32 runs of fixed length (8192 along a contiguous axis in 64 interleaved chains, 256 elsewhere),
-/// their results combined in double, in order; it depends on the shape alone, never on threads or on outer
+/// their results combined in double, in order (fewer than 32768 columns: by at most 32 equal
+/// shares of the axis first); it depends on the shape alone, never on threads or on outer
 /// neighbours.
 void reduce(ReduceOp op, const ReduceArgs& args, base::ThreadPool& pool);
 

@@ -156,6 +156,9 @@ TEST(Reduce, LongAxisIsAccurateAndTheSameForEveryThreadCountAndNeighbour) {
     reduce(op, {x.data(), c.data(), 2, 9999, 100}, one);
     reduce(op, {x.data(), d.data(), 2, 9999, 100}, four);
     EXPECT_EQ(0, std::memcmp(c.data(), d.data(), 800));
+    // The first of two outer neighbours alone: cut over the team, with the same result.
+    reduce(op, {x.data(), d.data(), 1, 9999, 100}, four);
+    EXPECT_EQ(0, std::memcmp(c.data(), d.data(), 400));
   }
 }
 

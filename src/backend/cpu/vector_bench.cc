@@ -184,6 +184,23 @@ void register_elementwise(const Size& s) {
   register_job(name("sum_columns"), {bytes / 2, [=](base::ThreadPool& p) {
                                        reduce(ReduceOp::sum, {x->data(), y->data(), 1, rows, cols}, p);
                                      }});
+  // The bias gradient of a convolution: few columns.
+  register_job(name("sum_columns_64"), {bytes / 2, [=](base::ThreadPool& p) {
+                                          reduce(ReduceOp::sum, {x->data(), y->data(), 1, n / 64, 64}, p);
+                                        }});
+  const std::pair<const char*, GradientOp> derivatives[] = {{"relu_grad", GradientOp::relu},
+                                                            {"gelu_erf_grad", GradientOp::gelu_erf},
+                                                            {"gelu_tanh_grad", GradientOp::gelu_tanh},
+                                                            {"silu_grad", GradientOp::silu}};
+  for (const auto& [title, op] : derivatives) {
+    const GradientOp f = op;
+    register_job(name(title), {bytes * 1.5, [=](base::ThreadPool& p) {
+                                 gradient({f, {1, 0}}, {x->data(), x->data(), y->data(), n}, p);
+                               }});
+  }
+  register_job(name("softmax_grad"), {bytes * 1.5, [=](base::ThreadPool& p) {
+                                        softmax_rows_grad({x->data(), x->data(), y->data(), rows, cols}, p);
+                                      }});
   register_job(name("quantize_u8"),
                {bytes * 5 / 8, [=](base::ThreadPool& p) {
                   const float scale = 0.03f;
