@@ -4,6 +4,7 @@
 #include "backend/cpu/attention_encoder.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "backend/cpu/simd_targets.h"
@@ -18,18 +19,7 @@ HWY_BEFORE_NAMESPACE();
 namespace trireme::cpu::HWY_NAMESPACE {
 namespace {
 
-// Register blocks: kRowTile x kQ accumulators (24 of 32 registers at AVX-512, 12 of 16 at AVX2).
-#if HWY_TARGET == HWY_AVX3
-constexpr size_t kQ = 4;
-#elif HWY_TARGET == HWY_AVX2
-constexpr size_t kQ = 2;
-#else
-constexpr size_t kQ = 4;
-#endif
-constexpr size_t kRowTile = 6;
-constexpr size_t kBlock = kQ * kLanes;  // queries of a full block
-constexpr size_t kKeys = 128;           // keys of a step of the online softmax
-constexpr float kLowest = -3.0e38f;     // finite start of the maximum: exp(-inf - kLowest) is 0, not NaN
+#include "backend/cpu/attention_blocks.inc"
 
 // Per-task memory, on the stack: at most 64 queries x (256 + 128 + 256) floats.
 struct Scratch {
@@ -38,117 +28,6 @@ struct Scratch {
   alignas(64) float out[kAttentionMaxDim * kBlock];  // [value_dim, kBlock]
   VF max[kQ], sum[kQ];                               // per query
 };
-
-// c[r] (+)= sum_k a(r, k) * b[k] for kRows rows r and kV vectors of columns. a is read as a[r * step_r + k *
-// step_k], b [depth, kBlock]; c [rows, kBlock]. Depth order is fixed: one chain per element.
-struct Product {
-  const float* a;
-  int64_t step_row, step_depth;
-  const float* b;
-  float* c;
-  size_t depth;
-};
-
-template <size_t kRows, size_t kV, bool kAdd>
-HWY_INLINE void product_tile(const Product& p) {
-  VF acc[kRows][kV];
-  for (size_t r = 0; r < kRows; ++r) {
-    for (size_t v = 0; v < kV; ++v) {
-      acc[r][v] = kAdd ? hn::Load(kF, p.c + r * kBlock + v * kLanes) : hn::Zero(kF);
-    }
-  }
-  const float* HWY_RESTRICT a = p.a;
-  const float* HWY_RESTRICT b = p.b;
-  for (size_t k = 0; k < p.depth; ++k) {
-    VF bv[kV];
-    for (size_t v = 0; v < kV; ++v) bv[v] = hn::Load(kF, b + v * kLanes);
-    for (size_t r = 0; r < kRows; ++r) {
-      const VF av = set(a[static_cast<int64_t>(r) * p.step_row]);
-      for (size_t v = 0; v < kV; ++v) acc[r][v] = hn::MulAdd(av, bv[v], acc[r][v]);
-    }
-    a += p.step_depth;
-    b += kBlock;
-  }
-  for (size_t r = 0; r < kRows; ++r) {
-    for (size_t v = 0; v < kV; ++v) hn::Store(acc[r][v], kF, p.c + r * kBlock + v * kLanes);
-  }
-}
-
-// Stages are kept apart: inlined together they would fight over the 32 registers.
-template <size_t kV, bool kAdd>
-HWY_NOINLINE void product(Product p, size_t rows) {
-  for (; rows >= kRowTile; rows -= kRowTile) {
-    product_tile<kRowTile, kV, kAdd>(p);
-    p.a += static_cast<int64_t>(kRowTile) * p.step_row;
-    p.c += kRowTile * kBlock;
-  }
-  switch (rows) {
-    case 5: return product_tile<5, kV, kAdd>(p);
-    case 4: return product_tile<4, kV, kAdd>(p);
-    case 3: return product_tile<3, kV, kAdd>(p);
-    case 2: return product_tile<2, kV, kAdd>(p);
-    case 1: return product_tile<1, kV, kAdd>(p);
-    default: return;
-  }
-}
-
-// Where one block of queries lies.
-struct BlockAt {
-  int64_t batch, head, query;
-  size_t queries;  // valid ones, at most kBlock
-};
-
-#if HWY_TARGET != HWY_SCALAR
-using F128 = hn::FixedTag<float, 4>;
-
-// Transposes a 4 x 4 block: rows `from` apart, columns `to` apart.
-HWY_INLINE void transpose4(const float* x, int64_t from, float* y, size_t to) {
-  const F128 d;
-  const auto r0 = hn::LoadU(d, x), r1 = hn::LoadU(d, x + from);
-  const auto r2 = hn::LoadU(d, x + 2 * from), r3 = hn::LoadU(d, x + 3 * from);
-  const auto a = hn::InterleaveLower(d, r0, r2), b = hn::InterleaveLower(d, r1, r3);
-  const auto c = hn::InterleaveUpper(d, r0, r2), e = hn::InterleaveUpper(d, r1, r3);
-  hn::StoreU(hn::InterleaveLower(d, a, b), d, y);
-  hn::StoreU(hn::InterleaveUpper(d, a, b), d, y + to);
-  hn::StoreU(hn::InterleaveLower(d, c, e), d, y + 2 * to);
-  hn::StoreU(hn::InterleaveUpper(d, c, e), d, y + 3 * to);
-}
-#endif
-
-// A matrix to transpose: rows `from` floats apart in x become columns of rows `to` floats apart in y.
-struct SmallTranspose {
-  const float* x;
-  int64_t from;
-  float* y;
-  size_t to;
-};
-
-// y[j * to + i] = x[i * from + j] for i < rows, j < cols. The side with the longer stride is walked once,
-// whole cache lines at a time: its rows often share a few cache sets.
-HWY_NOINLINE void transpose_small(const SmallTranspose& m, size_t rows, size_t cols) {
-  const auto [x, from, y, to] = m;
-  size_t whole_rows = 0, whole_cols = 0;
-#if HWY_TARGET != HWY_SCALAR
-  whole_rows = rows / 4 * 4;
-  whole_cols = cols / 4 * 4;
-  const auto block = [=](size_t i, size_t j) HWY_ATTR {
-    transpose4(x + static_cast<int64_t>(i) * from + j, from, y + j * to + i, to);
-  };
-  if (from > static_cast<int64_t>(to)) {
-    for (size_t i = 0; i < whole_rows; i += 4) {
-      for (size_t j = 0; j < whole_cols; j += 4) block(i, j);
-    }
-  } else {
-    for (size_t j = 0; j < whole_cols; j += 4) {
-      for (size_t i = 0; i < whole_rows; i += 4) block(i, j);
-    }
-  }
-#endif
-  for (size_t i = 0; i < rows; ++i) {
-    const float* xi = x + static_cast<int64_t>(i) * from;
-    for (size_t j = i < whole_rows ? whole_cols : 0; j < cols; ++j) y[j * to + i] = xi[j];
-  }
-}
 
 // scratch.q [head_dim, kBlock] = scale * q^T; lanes without a query are 0.
 template <size_t kV>
@@ -168,39 +47,6 @@ HWY_NOINLINE void load_queries(const Attention& g, const BlockAt& at, Scratch& s
       float* p = s.q + j * kBlock + v * kLanes;
       hn::Store(hn::Mul(hn::Load(kF, p), scale), kF, p);
     }
-  }
-}
-
-// Adds the mask to scores [n, kBlock] of keys first .. first + n.
-template <size_t kV>
-HWY_NOINLINE void add_mask(const Attention& g, const BlockAt& at, int64_t first, size_t n, Scratch& s) {
-  const AttentionMask& m = g.mask;
-  const float* row =
-      m.data + at.batch * m.stride_batch + at.head * m.stride_head + at.query * m.stride_query + first;
-  if (m.stride_query == 0) {
-    for (size_t k = 0; k < n; ++k) {
-      const VF add = set(row[k]);
-      for (size_t v = 0; v < kV; ++v) {
-        float* p = s.scores + k * kBlock + v * kLanes;
-        hn::Store(hn::Add(hn::Load(kF, p), add), kF, p);
-      }
-    }
-    return;
-  }
-  for (size_t i = 0; i < at.queries; ++i) {
-    const float* mi = row + static_cast<int64_t>(i) * m.stride_query;
-    for (size_t k = 0; k < n; ++k) s.scores[k * kBlock + i] += mi[k];
-  }
-}
-
-// Excludes key > query + offset; only the keys behind the block's first query need it.
-void apply_causal(const Attention& g, const BlockAt& at, int64_t first, size_t n, Scratch& s) {
-  const int64_t seen = at.query + g.causal_offset;  // last key of the block's first query
-  for (size_t k = 0; k < n; ++k) {
-    const int64_t hidden =
-        first + static_cast<int64_t>(k) - seen;  // queries before this one do not see key k
-    const size_t end = static_cast<size_t>(std::clamp<int64_t>(hidden, 0, static_cast<int64_t>(at.queries)));
-    std::fill_n(s.scores + k * kBlock, end, -std::numeric_limits<float>::infinity());
   }
 }
 
@@ -243,6 +89,19 @@ HWY_NOINLINE void softmax_step(const Attention& g, size_t n, bool first, Scratch
   }
 }
 
+// log of the sum of exponents of each query's scores; -inf where it saw no key.
+void store_log_sum_exp(const Attention& g, const BlockAt& at, const Scratch& s) {
+  alignas(64) float max[kBlock], sum[kBlock];
+  for (size_t v = 0; v * kLanes < at.queries; ++v) {
+    hn::Store(s.max[v], kF, max + v * kLanes);
+    hn::Store(s.sum[v], kF, sum + v * kLanes);
+  }
+  float* to = g.log_sum_exp + (at.batch * g.heads + at.head) * g.queries + at.query;
+  for (size_t i = 0; i < at.queries; ++i) {
+    to[i] = sum[i] == 0 ? -std::numeric_limits<float>::infinity() : max[i] + std::log(sum[i]);
+  }
+}
+
 // out = out^T / sum; a query that saw no key gives 0.
 template <size_t kV>
 HWY_NOINLINE void store_output(const Attention& g, const BlockAt& at, Scratch& s) {
@@ -273,9 +132,9 @@ void run_block(const Attention& g, const BlockAt& at, Scratch& s) {
     const size_t n = static_cast<size_t>(std::min<int64_t>(static_cast<int64_t>(kKeys), keys - first));
     product<kV, false>(
         {k + first * g.k.stride_seq, g.k.stride_seq, 1, s.q, s.scores, static_cast<size_t>(g.head_dim)}, n);
-    if (g.mask.data != nullptr) add_mask<kV>(g, at, first, n, s);
+    if (g.mask.data != nullptr) add_mask<kV>(g, at, first, n, s.scores);
     if (g.causal && first + static_cast<int64_t>(n) > at.query + g.causal_offset + 1)
-      apply_causal(g, at, first, n, s);
+      apply_causal(g, at, first, n, s.scores);
     softmax_step<kV>(g, n, first == 0, s);
     const Product pv = {v + first * g.v.stride_seq, 1, g.v.stride_seq, s.scores, s.out, n};
     if (first == 0)
@@ -284,6 +143,7 @@ void run_block(const Attention& g, const BlockAt& at, Scratch& s) {
       product<kV, true>(pv, static_cast<size_t>(g.value_dim));
   }
   if (keys <= 0) std::fill_n(s.out, static_cast<size_t>(g.value_dim) * kBlock, 0.0f);
+  if (g.log_sum_exp != nullptr) store_log_sum_exp(g, at, s);
   store_output<kV>(g, at, s);
 }
 

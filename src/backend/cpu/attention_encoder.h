@@ -40,8 +40,9 @@ struct Attention {
   int64_t value_dim = 0;
   float scale = 1.0f;
   AttentionMask mask;
-  bool causal = false;        // query i sees keys 0 .. i + causal_offset
-  int64_t causal_offset = 0;  // keys before the first query, e.g. the cached ones
+  bool causal = false;           // query i sees keys 0 .. i + causal_offset
+  int64_t causal_offset = 0;     // keys before the first query, e.g. the cached ones
+  float* log_sum_exp = nullptr;  // [batch, heads, queries] of the masked scores, or null; -inf: saw no key
 };
 
 /// Largest head_dim and value_dim of `attention`.
