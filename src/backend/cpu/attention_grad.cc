@@ -86,7 +86,7 @@ HWY_NOINLINE void probabilities(size_t n, Scratch& s) {
     const VF lse = hn::Load(kF, s.lse + v * kLanes), delta = hn::Load(kF, s.delta + v * kLanes);
     for (size_t k = 0; k < n; ++k) {
       float *score = s.scores + k * kBlock + v * kLanes, *d = s.ds + k * kBlock + v * kLanes;
-      const VF p = exp_nonpositive(hn::Min(hn::Sub(hn::Load(kF, score), lse), hn::Zero(kF)));
+      const VF p = exp_nonpositive(hn::Sub(hn::Load(kF, score), lse));
       hn::Store(p, kF, score);
       hn::Store(hn::Mul(p, hn::Sub(hn::Load(kF, d), delta)), kF, d);
     }

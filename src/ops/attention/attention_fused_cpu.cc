@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "backend/cpu/attention_encoder.h"
+#include "backend/cpu/attention_grad.h"
 #include "backend/cpu/cpu_stream.h"
 #include "ops/attention/attention_kernels.h"
 #include "ops/attention/attention_plan.h"
@@ -15,8 +16,10 @@ using tensor::DType;
 
 ir::Refusal refuse_fused(const ir::NodeView& node) {
   if (auto why = refuse_empty(node)) return why;
-  for (size_t i = 0; i < 3; ++i) {
-    if (auto why = refuse_dtype(node, i, {DType::f32})) return why;
+  for (size_t i = 0; i < std::min<size_t>(3, node.in.size()); ++i) {
+    if (node.present(i) && tensor::is_float(node.in[i].dtype)) {
+      if (auto why = refuse_dtype(node, i, {DType::f32})) return why;
+    }
   }
   const size_t channels = node.in[0].shape.rank() - 1;
   if (node.in[0].shape.rank() == 4 &&
@@ -34,7 +37,7 @@ ir::Refusal refuse_plan(const AttentionPlan& p, const ir::NodeView& node) {
   if (p.left >= 0 || p.right >= 0) return "attention has a sliding window";
   if (p.has_lengths) return "keys have lengths per batch entry";
   if (p.mask.given && p.mask.keys != p.keys()) return "the mask is shorter than the keys";
-  if (node.out.size() > 3) return "the scores are asked for";
+  if (!p.gives_lse && node.out.size() > 3) return "the scores are asked for";
   if (p.past > 0) return "keys come from a cache";
   return std::nullopt;
 }
@@ -55,12 +58,12 @@ void convert_mask(const void* mask, float* to, int64_t n) {
 
 MaskPlan plan_mask(const AttentionPlan& p, const ir::NodeView& node) {
   if (!p.mask.given) return {};
-  return {node.in[3].dtype, tensor::element_count(node.in_dims(3)), p.mask.keeps};
+  return {node.in[p.mask_operand].dtype, tensor::element_count(node.in_dims(p.mask_operand)), p.mask.keeps};
 }
 
 ir::Refusal refuse_mask(const AttentionPlan& p, const ir::NodeView& node) {
   if (!p.mask.given || p.mask.keeps) return std::nullopt;
-  return refuse_dtype(node, 3, {DType::f32});
+  return refuse_dtype(node, p.mask_operand, {DType::f32});
 }
 
 cpu::Attention call_of(const AttentionPlan& p) {
@@ -83,20 +86,20 @@ cpu::Attention call_of(const AttentionPlan& p) {
   return call;
 }
 
-/// Runs the call on the launch's addresses; the mask goes through the workspace if it must be converted.
-void launch(cpu::Attention call, const MaskPlan& mask, const ir::RunArgs& args, float* out) {
-  call.q.data = in_ptr<float>(args, 0);
-  call.k.data = in_ptr<float>(args, 1);
-  call.v.data = in_ptr<float>(args, 2);
-  call.out = out;
-  if (mask.elements > 0) call.mask.data = in_ptr<float>(args, 3);
+/// Sets the addresses of q, k, v and the mask; the mask goes through the workspace if it must be converted.
+void set_operands(cpu::Attention& call, const AttentionPlan& p, const MaskPlan& mask,
+                  const ir::RunArgs& args) {
+  call.q.data = in_ptr<float>(args, p.operand[0]) + p.offset[0];
+  call.k.data = in_ptr<float>(args, p.operand[1]) + p.offset[1];
+  call.v.data = in_ptr<float>(args, p.operand[2]) + p.offset[2];
+  if (mask.elements > 0) call.mask.data = in_ptr<float>(args, p.mask_operand);
   if (mask.converts) {
     float* converted = static_cast<float*>(args.workspace);
+    const void* from = args.in[p.mask_operand];
     tensor::visit_dtype(mask.type,
-                        [&](auto t) { convert_mask<decltype(t)>(args.in[3], converted, mask.elements); });
+                        [&](auto t) { convert_mask<decltype(t)>(from, converted, mask.elements); });
     call.mask.data = converted;
   }
-  cpu::attention(call, cpu::pool_of(args.stream));
 }
 
 /// y [batch, heads, seq, channels] from the kernel's [batch, seq, heads, channels].
@@ -130,38 +133,86 @@ ir::BoundKernel bind_fused(const AttentionPlan& p, const ir::NodeView& node) {
   auto run = [=](const ir::RunArgs& args) {
     float* y = out_ptr<float>(args, 0);
     float* staged = reinterpret_cast<float*>(static_cast<std::byte*>(args.workspace) + mask_bytes);
-    launch(call, mask, args, head_major ? staged : y);
+    cpu::Attention launch = call;
+    set_operands(launch, p, mask, args);
+    launch.out = head_major ? staged : y;
+    if (p.gives_lse && out_count > 1) launch.log_sum_exp = out_ptr<float>(args, 1);
+    cpu::attention(launch, cpu::pool_of(args.stream));
     if (head_major) to_head_major(p, staged, y, cpu::pool_of(args.stream));
+    if (p.gives_lse) return;
     if (out_count > 1) copy_present(p, in_ptr<float>(args, 1), p.k, p.head_dim, out_ptr<float>(args, 1));
     if (out_count > 2) copy_present(p, in_ptr<float>(args, 2), p.v, p.value_dim, out_ptr<float>(args, 2));
   };
   return {run, mask_bytes + y_bytes};
 }
 
+ir::BoundKernel bind_fused_grad(const AttentionGradPlan& g, const ir::KernelInit& init) {
+  const AttentionPlan& p = g.forward;
+  const cpu::Attention call = call_of(p);
+  const MaskPlan mask = plan_mask(p, init.node);
+  const int64_t mask_bytes = mask.converts ? align_up(mask.elements * 4) : 0;
+  auto run = [=](const ir::RunArgs& args) {
+    const auto result = [&](size_t i, const HeadStrides& at) {
+      return cpu::AttentionResult{out_ptr<float>(args, g.result[i]) + p.offset[i], at.batch, at.seq, at.head};
+    };
+    cpu::AttentionGrad launch{call,
+                              in_ptr<float>(args, g.y),
+                              in_ptr<float>(args, g.lse),
+                              in_ptr<float>(args, g.dy),
+                              result(0, p.q),
+                              result(1, p.k),
+                              result(2, p.v)};
+    set_operands(launch.forward, p, mask, args);
+    cpu::attention_grad(launch, static_cast<std::byte*>(args.workspace) + mask_bytes,
+                        cpu::pool_of(args.stream));
+  };
+  const auto bytes = static_cast<int64_t>(cpu::attention_grad_workspace_bytes(call, init.threads));
+  return {run, mask_bytes + bytes};
+}
+
+/// A fused forward kernel on the plan that `plan` makes of a node.
+template <class Plan>
+ir::Kernel fused(Plan plan) {
+  auto refuse = [plan](const ir::NodeView& node) -> ir::Refusal {
+    if (auto why = refuse_fused(node)) return why;
+    const AttentionPlan p = plan(node);
+    if (auto why = refuse_plan(p, node)) return why;
+    return refuse_mask(p, node);
+  };
+  return {.name = "fused", .refuse = refuse, .prepare = [plan](const ir::KernelInit& init) {
+            return bind_fused(plan(init.node), init.node);
+          }};
+}
+
+template <class Plan>
+ir::Kernel fused_grad(Plan plan) {
+  auto refuse = [plan](const ir::NodeView& node) -> ir::Refusal {
+    if (auto why = refuse_fused(node)) return why;
+    const AttentionGradPlan g = plan(node);
+    for (size_t i : {g.y, g.lse, g.dy}) {
+      if (auto why = refuse_dtype(node, i, {DType::f32})) return why;
+    }
+    if (auto why = refuse_plan(g.forward, node)) return why;
+    return refuse_mask(g.forward, node);
+  };
+  return {.name = "fused", .refuse = refuse, .prepare = [plan](const ir::KernelInit& init) {
+            return bind_fused_grad(plan(init.node), init);
+          }};
+}
+
 }  // namespace
 
-ir::Kernel fused_attention_kernel() {
-  auto refuse = [](const ir::NodeView& node) -> ir::Refusal {
-    if (auto why = refuse_fused(node)) return why;
-    const AttentionPlan plan = plan_attention(node);
-    if (auto why = refuse_plan(plan, node)) return why;
-    return refuse_mask(plan, node);
-  };
-  return {.name = "fused", .refuse = refuse, .prepare = [](const ir::KernelInit& init) {
-            return bind_fused(plan_attention(init.node), init.node);
-          }};
-}
+ir::Kernel fused_attention_kernel() { return fused(plan_attention); }
 
 ir::Kernel fused_attention_bsnd_kernel() {
-  auto refuse = [](const ir::NodeView& node) -> ir::Refusal {
-    if (auto why = refuse_fused(node)) return why;
-    const AttentionPlan plan = plan_attention_bsnd(node);
-    if (auto why = refuse_plan(plan, node)) return why;
-    return refuse_mask(plan, node);
-  };
-  return {.name = "fused", .refuse = refuse, .prepare = [](const ir::KernelInit& init) {
-            return bind_fused(plan_attention_bsnd(init.node), init.node);
-          }};
+  return fused([](const ir::NodeView& node) { return plan_attention_bsnd(node); });
 }
+
+ir::Kernel fused_attention_qkv_kernel() {
+  return fused([](const ir::NodeView& node) { return plan_attention_qkv(node); });
+}
+
+ir::Kernel fused_attention_bsnd_grad_kernel() { return fused_grad(plan_attention_bsnd_grad); }
+ir::Kernel fused_attention_qkv_grad_kernel() { return fused_grad(plan_attention_qkv_grad); }
 
 }  // namespace trireme::ops

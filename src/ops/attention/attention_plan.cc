@@ -118,7 +118,32 @@ AttentionPlan plan_attention(const ir::NodeView& node) {
   return p;
 }
 
-AttentionPlan plan_attention_bsnd(const ir::NodeView& node) {
+namespace {
+
+/// Reads the mask operand, the scale and causality, which all forms with channels last share.
+void plan_scores(const ir::NodeView& node, AttentionPlan& p) {
+  const size_t at = p.mask_operand;
+  if (node.present(at)) {
+    const Dims mask = node.in_dims(at);
+    const bool is_float = tensor::is_float(node.in[at].dtype);
+    if (!is_float && mask.size() == 2) {
+      base::require(mask == Dims{p.batch, p.fresh}, "key padding mask of shape ", tensor::to_string(mask));
+      p.mask = {.given = true, .keeps = true, .batch = mask[0] == 1 ? 0 : p.fresh, .keys = p.fresh};
+    } else {
+      p.mask = mask_strides(mask, node.in[at].dtype);
+      p.mask.keeps = !is_float;
+      check_mask(mask, p);
+    }
+  }
+  p.scale = node.attrs.has("scale") ? node.attrs.get_float("scale", 1) : 1 / std::sqrt(double(p.head_dim));
+  p.causal = node.attrs.get_int("is_causal", 0) != 0;
+  p.gives_lse = true;
+  check_together(p);
+}
+
+}  // namespace
+
+AttentionPlan plan_attention_bsnd(const ir::NodeView& node, size_t mask_operand) {
   const Dims q = node.in_dims(0), k = node.in_dims(1), v = node.in_dims(2);
   AttentionPlan p{.batch = q[0], .heads = q[2], .kv_heads = k[2], .queries = q[1]};
   p.fresh = k[1];
@@ -128,25 +153,38 @@ AttentionPlan plan_attention_bsnd(const ir::NodeView& node) {
   p.k = {k[1] * k[2] * k[3], k[2] * k[3], k[3]};
   p.v = {v[1] * v[2] * v[3], v[2] * v[3], v[3]};
   p.y = {q[1] * q[2] * v[3], q[2] * v[3], v[3]};
-  if (node.present(3)) {
-    const Dims mask = node.in_dims(3);
-    const bool is_float = tensor::is_float(node.in[3].dtype);
-    if (!is_float && mask.size() == 2) {
-      base::require(mask == Dims{p.batch, p.fresh}, "key padding mask of shape ", tensor::to_string(mask));
-      p.mask = {.given = true, .keeps = true, .batch = mask[0] == 1 ? 0 : p.fresh, .keys = p.fresh};
-    } else {
-      p.mask = mask_strides(mask, node.in[3].dtype);
-      p.mask.keeps = !is_float;
-      check_mask(mask, p);
-    }
-  }
-  p.scale = node.attrs.has("scale") ? node.attrs.get_float("scale", 1) : 1 / std::sqrt(double(p.head_dim));
-  p.causal = node.attrs.get_int("is_causal", 0) != 0;
+  p.mask_operand = mask_operand;
   const int64_t kv_heads = node.attrs.get_int("kv_heads", 0);
   base::require(kv_heads == 0 || kv_heads == p.kv_heads, "keys have ", p.kv_heads, " heads, kv_heads is ",
                 kv_heads);
-  check_together(p);
+  plan_scores(node, p);
   return p;
+}
+
+AttentionPlan plan_attention_qkv(const ir::NodeView& node, size_t mask_operand) {
+  const Dims qkv = node.in_dims(0);
+  const int64_t heads = node.attrs.get_int("heads", 0), kv_heads = node.attrs.get_int("kv_heads", 0);
+  const int64_t kv = kv_heads == 0 ? heads : kv_heads;
+  base::require(qkv.size() == 3 && heads > 0 && kv > 0 && qkv[2] % (heads + 2 * kv) == 0,
+                "attention_qkv of shape ", tensor::to_string(qkv), " with ", heads, " heads over ", kv);
+  AttentionPlan p{.batch = qkv[0], .heads = heads, .kv_heads = kv, .queries = qkv[1]};
+  p.fresh = qkv[1];
+  p.head_dim = p.value_dim = qkv[2] / (heads + 2 * kv);
+  p.q = p.k = p.v = {qkv[1] * qkv[2], qkv[2], p.head_dim};
+  p.y = {qkv[1] * heads * p.head_dim, heads * p.head_dim, p.head_dim};
+  p.operand = {0, 0, 0};
+  p.offset = {0, heads * p.head_dim, (heads + kv) * p.head_dim};
+  p.mask_operand = mask_operand;
+  plan_scores(node, p);
+  return p;
+}
+
+AttentionGradPlan plan_attention_bsnd_grad(const ir::NodeView& node) {
+  return {plan_attention_bsnd(node, 6), 3, 4, 5, {0, 1, 2}};
+}
+
+AttentionGradPlan plan_attention_qkv_grad(const ir::NodeView& node) {
+  return {plan_attention_qkv(node, 4), 1, 2, 3, {0, 0, 0}};
 }
 
 std::vector<tensor::TensorType> infer_attention(const ir::NodeView& n) {

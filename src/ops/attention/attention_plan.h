@@ -2,6 +2,8 @@
 // attention_bsnd.
 #pragma once
 
+#include <array>
+
 #include "ir/schema.h"
 
 namespace trireme::ops {
@@ -23,6 +25,10 @@ struct AttentionPlan {
   int64_t batch = 1, heads = 1, kv_heads = 1, queries = 0, past = 0, fresh = 0;
   int64_t head_dim = 0, value_dim = 0;
   HeadStrides q, k, v, y;
+  std::array<size_t, 3> operand{0, 1, 2};  ///< which operands hold q, k, v
+  std::array<int64_t, 3> offset{};         ///< elements before the first of q, k, v in theirs
+  size_t mask_operand = 3;
+  bool gives_lse = false;  ///< result 1 is the log-sum-exp [batch, heads, queries], not the present keys
   MaskStrides mask;
   double scale = 1, softcap = 0;
   bool causal = false;
@@ -37,7 +43,19 @@ struct AttentionPlan {
 AttentionPlan plan_attention(const ir::NodeView& node);
 
 /// Plan of attention_bsnd.
-AttentionPlan plan_attention_bsnd(const ir::NodeView& node);
+AttentionPlan plan_attention_bsnd(const ir::NodeView& node, size_t mask_operand = 3);
+
+/// Plan of attention_qkv: one operand [batch, seq, (heads + 2 kv_heads) * channels].
+AttentionPlan plan_attention_qkv(const ir::NodeView& node, size_t mask_operand = 1);
+
+/// How a node of attention_bsnd_grad or attention_qkv_grad sees its operands and results; q, k, v as forward.
+struct AttentionGradPlan {
+  AttentionPlan forward;
+  size_t y, lse, dy;               ///< operands
+  std::array<size_t, 3> result{};  ///< which results hold dq, dk, dv, laid out like q, k, v
+};
+AttentionGradPlan plan_attention_bsnd_grad(const ir::NodeView& node);
+AttentionGradPlan plan_attention_qkv_grad(const ir::NodeView& node);
 
 /// Result types of ONNX Attention: y, present_key, present_value, scores.
 std::vector<tensor::TensorType> infer_attention(const ir::NodeView& node);

@@ -1,6 +1,8 @@
 // attention (ONNX), attention_bsnd (projections as they lie) and rotary_embedding: types and cost.
+#include "ops/attention/attention_forms.h"
 #include "ops/attention/attention_kernels.h"
 #include "ops/attention/attention_plan.h"
+#include "ops/grad.h"
 #include "ops/table.h"
 
 namespace trireme::ops {
@@ -11,16 +13,52 @@ using tensor::DType;
 using tensor::Shape;
 using tensor::TensorType;
 
-/// Both products and 20 flop per score; operands and results once.
-ir::Cost cost_of_plan(const ir::NodeView& n, const AttentionPlan& p) {
-  ir::Cost cost;
-  for (size_t i = 0; i < n.in.size(); ++i) {
-    if (n.present(i)) cost.bytes += static_cast<double>(tensor::bytes_of(n.in[i]));
+bool is_plain(const ir::Attrs& a) {
+  return a.get_float("softcap", 0) == 0 && a.get_int("left_window_size", -1) < 0 &&
+         a.get_int("right_window_size", -1) < 0;
+}
+
+/// attention_bsnd between views or transposes. Throws unsupported for caches, windows, caps and key lengths.
+std::vector<ir::ValueId> expand_attention(ir::Graph& graph, const ir::Node& node) {
+  GradBuilder g(graph, node, {});
+  if (!is_plain(node.attrs) || g.has(4) || g.has(6) || node.out.size() > 1)
+    base::fail_unsupported("attention with a cache, a window, capped scores, key lengths or several results");
+  const AttentionPlan p = plan_attention(graph.view(node));
+  const bool flat = g.dims(g.in(0)).size() == 3;
+  auto projection = [&](size_t i, int64_t heads) {
+    const tensor::Dims d = g.dims(g.in(i));
+    return flat ? g.reshape(g.in(i), {d[0], d[1], heads, d[2] / heads}) : g.transpose(g.in(i), {0, 2, 1, 3});
+  };
+  std::vector<ir::ValueId> in{projection(0, p.heads), projection(1, p.kv_heads), projection(2, p.kv_heads)};
+  if (g.has(3)) {
+    tensor::Dims mask = g.dims(g.in(3));
+    if (mask.back() != p.keys()) base::fail_unsupported("attention with a mask shorter than the keys");
+    mask.insert(mask.begin(), 4 - mask.size(), 1);
+    in.push_back(g.reshape(g.in(3), mask));
   }
-  for (const TensorType& t : n.out) cost.bytes += static_cast<double>(tensor::bytes_of(t));
-  const double scores = double(p.batch) * double(p.heads) * double(p.queries) * double(p.keys());
-  cost.flop = scores * (2.0 * double(p.head_dim + p.value_dim) + 20.0);
-  return cost;
+  ir::Attrs attrs{{"is_causal", node.attrs.get_int("is_causal", 0)}, {"scale", p.scale}};
+  const ir::ValueId y = g.op("attention_bsnd", std::move(in), attrs);
+  return {flat ? g.reshape(y, g.dims(g.out())) : g.transpose(y, {0, 2, 1, 3})};
+}
+
+/// The plain form takes the node's place, so that its forward pass is not computed twice.
+Gradients attention_gradient(ir::Graph& graph, const ir::Node& node, std::span<const ir::ValueId> out_grads) {
+  const size_t first = graph.nodes().size();
+  const ir::ValueId y = expand_attention(graph, node)[0];
+  graph.replace_uses(node.out[0], y);
+  std::vector<char> wanted(graph.values().size(), 0);
+  for (ir::ValueId id : node.in) {
+    if (id != ir::kNoValue && tensor::is_float(graph.type(id).dtype)) wanted[index(id)] = 1;
+  }
+  std::vector<ir::ValueId> grads(graph.values().size(), ir::kNoValue);
+  grads[index(y)] = out_grads[0];
+  backpropagate(graph, first, std::move(wanted), grads);
+  Gradients out(node.in.size());
+  for (size_t i = 0; i < node.in.size(); ++i) {
+    if (node.in[i] != ir::kNoValue && grads[index(node.in[i])] != ir::kNoValue)
+      out[i] = grads[index(node.in[i])];
+  }
+  return out;
 }
 
 ir::OpSchema attention() {
@@ -43,63 +81,19 @@ ir::OpSchema attention() {
                     {"softcap", "float", "scores become cap tanh(score / cap); 0: off"},
                     {"softmax_precision", "int", "ONNX type of the softmax; at least f32 is always used"}},
           .infer = infer_attention,
-          .cost = [](const ir::NodeView& n) { return cost_of_plan(n, plan_attention(n)); },
+          .expand = expand_attention,
+          .cost = [](const ir::NodeView& n) { return attention_cost(n, plan_attention(n), 2, 20); },
+          .grad = attention_gradient,
           .onnx = "Attention"};
 }
 
-std::vector<TensorType> infer_bsnd(const ir::NodeView& n) {
-  const Shape &q = n.in[0].shape, &k = n.in[1].shape, &v = n.in[2].shape;
-  if (!q.has_rank() || !v.has_rank()) return {{n.in[0].dtype, Shape::unknown(4)}};
-  base::require(q.rank() == 4 && v.rank() == 4 && (!k.has_rank() || k.rank() == 4),
-                "attention_bsnd takes 4-D operands, got ", q.to_string(), ", ", k.to_string(), ", ",
-                v.to_string());
-  if (q.is_static() && k.is_static() && v.is_static()) {
-    base::require(k[0] == q[0] && v[0] == q[0] && k[3] == q[3] && v[1] == k[1] && v[2] == k[2],
-                  "attention operands ", q.to_string(), ", ", k.to_string(), ", ", v.to_string(),
-                  " do not fit together");
-    if (!n.present(3) || n.in[3].shape.is_static()) plan_attention_bsnd(n);
-  }
-  return {{n.in[0].dtype, Shape{q[0], q[1], q[2], v[3]}}};
-}
-
-/// transpose, ONNX attention on [batch, heads, seq, channels], transpose back.
-std::vector<ir::ValueId> expand_bsnd(ir::Graph& g, const ir::Node& node) {
-  const ir::Attrs swap{{"perm", std::vector<int64_t>{0, 2, 1, 3}}};
-  std::vector<ir::ValueId> in;
-  for (size_t i = 0; i < 3; ++i) in.push_back(g.add1(table().need("transpose"), {node.in[i]}, swap));
-  if (node.in.size() > 3 && node.in[3] != ir::kNoValue) {
-    ir::ValueId mask = node.in[3];
-    if (!tensor::is_float(g.type(mask).dtype)) {
-      if (g.type(mask).dtype != DType::boolean) {
-        mask = g.add1(table().need("cast"), {mask}, {{"to", int64_t{9}}});  // 9: boolean
-      }
-      if (g.type(mask).shape.rank() == 2) {
-        const ir::ValueId axes = g.add_constant(tensor::Tensor::from<int64_t>({2}, {1, 2}));
-        mask = g.add1(table().need("unsqueeze"), {mask, axes});
-      }
-    }
-    in.push_back(mask);
-  }
-  ir::Attrs attrs{{"is_causal", node.attrs.get_int("is_causal", 0)}};
-  if (node.attrs.has("scale")) attrs.set("scale", node.attrs.get_float("scale", 1));
-  const ir::ValueId y = g.add1(table().need("attention"), in, attrs);
-  return {g.add1(table().need("transpose"), {y}, swap)};
-}
-
-ir::OpSchema attention_bsnd() {
-  return {.name = "attention_bsnd",
-          .doc =
-              "y = softmax(scale q k^T + mask) v; q, k, v [batch, seq, heads, head_dim]; mask additive f32 "
-              "broadcasting "
-              "to [batch, heads, query, key], or boolean/integer [batch, key] (non-zero keeps)",
-          .min_in = 3,
-          .max_in = 4,
-          .attrs = {{"is_causal", "int", "query i sees keys 0 .. i"},
-                    {"kv_heads", "int", "heads of k and v, which divide those of q; 0: as k has them"},
-                    {"scale", "float", "default 1 / sqrt(head_dim)"}},
-          .infer = infer_bsnd,
-          .expand = expand_bsnd,
-          .cost = [](const ir::NodeView& n) { return cost_of_plan(n, plan_attention_bsnd(n)); }};
+/// The inverse rotation: by the negated angle. The caches of cosines and sines are not trained.
+Gradients rotary_gradient(GradBuilder& g) {
+  std::vector<ValueId> in{g.grad(), g.in(1), g.neg(g.in(2))};
+  if (g.has(3)) in.push_back(g.in(3));
+  Gradients out = g.none();
+  out[0] = g.op("rotary_embedding", std::move(in), g.attrs());
+  return out;
 }
 
 ir::OpSchema rotary_embedding() {
@@ -120,6 +114,7 @@ ir::OpSchema rotary_embedding() {
                     "rotary_embedding of ", x.to_string());
                 return std::vector{n.in[0]};
               },
+          .grad = rule(rotary_gradient),
           .onnx = "RotaryEmbedding"};
 }
 
@@ -127,7 +122,10 @@ ir::OpSchema rotary_embedding() {
 
 std::vector<ir::OpDef> attentions_ops() {
   return {{attention(), attention_cpu_kernels()},
-          {attention_bsnd(), attention_bsnd_cpu_kernels()},
+          {attention_bsnd_schema(), attention_bsnd_cpu_kernels()},
+          {attention_qkv_schema(), attention_qkv_cpu_kernels()},
+          {attention_bsnd_grad_schema(), attention_bsnd_grad_cpu_kernels()},
+          {attention_qkv_grad_schema(), attention_qkv_grad_cpu_kernels()},
           {rotary_embedding(), rotary_embedding_cpu_kernels()}};
 }
 

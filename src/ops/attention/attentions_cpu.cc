@@ -20,7 +20,7 @@ constexpr double kExcluded = -std::numeric_limits<double>::infinity();
 struct AttentionArgs {
   const void *q, *k, *v, *mask, *past_key, *past_value;
   const int64_t* lengths;
-  void *y, *present_key, *present_value, *scores;
+  void *y, *present_key, *present_value, *scores, *lse;
 };
 
 /// What the mask operand adds to the score of (batch, head, query, key).
@@ -81,23 +81,25 @@ bool score_row(const AttentionPlan& p, DType mask_type, const AttentionArgs& a, 
   return any;
 }
 
-/// Probabilities in place; all zero if nothing is seen.
-void softmax_row(double* row, int64_t n, bool any) {
+/// Probabilities in place, all zero if nothing is seen; returns the logarithm of the sum of exponents.
+double softmax_row(double* row, int64_t n, bool any) {
   double top = kExcluded, sum = 0;
   for (int64_t j = 0; j < n; ++j) top = std::max(top, row[j]);
   if (!any || top == kExcluded) {
     std::fill_n(row, n, 0.0);
-    return;
+    return kExcluded;
   }
   for (int64_t j = 0; j < n; ++j) sum += row[j] = std::exp(row[j] - top);
   for (int64_t j = 0; j < n; ++j) row[j] /= sum;
+  return top + std::log(sum);
 }
 
 template <class T>
 void attend(const AttentionPlan& p, DType mask_type, const AttentionArgs& a, std::array<int64_t, 3> at,
             double* row) {
   const auto [b, h, i] = at;
-  softmax_row(row, p.keys(), score_row<T>(p, mask_type, a, at, row));
+  const double lse = softmax_row(row, p.keys(), score_row<T>(p, mask_type, a, at, row));
+  if (a.lse != nullptr) static_cast<T*>(a.lse)[(b * p.heads + h) * p.queries + i] = T(lse);
   if (a.scores != nullptr && p.qk_mode == 3) {
     T* shown = static_cast<T*>(a.scores) + ((b * p.heads + h) * p.queries + i) * p.keys();
     for (int64_t j = 0; j < p.keys(); ++j) shown[j] = T(row[j]);
@@ -133,21 +135,34 @@ void copy_present(const AttentionPlan& p, const CachedOperand& from, int64_t cha
   }
 }
 
-AttentionArgs args_of(const ir::RunArgs& args, size_t in_count, size_t out_count) {
+template <class T>
+AttentionArgs args_of(const AttentionPlan& p, const ir::RunArgs& args, size_t in_count, size_t out_count) {
   auto in = [&](size_t i) { return i < in_count ? args.in[i] : nullptr; };
   auto out = [&](size_t i) { return i < out_count ? args.out[i] : nullptr; };
-  return {in(0),  in(1),  in(2),  in(3), in(4), in(5), static_cast<const int64_t*>(in(6)),
-          out(0), out(1), out(2), out(3)};
+  auto projection = [&](size_t i) { return static_cast<const T*>(args.in[p.operand[i]]) + p.offset[i]; };
+  AttentionArgs a{.q = projection(0), .k = projection(1), .v = projection(2), .mask = in(p.mask_operand)};
+  a.y = out(0);
+  if (p.gives_lse) {
+    a.lse = out(1);
+    return a;
+  }
+  a.past_key = in(4);
+  a.past_value = in(5);
+  a.lengths = static_cast<const int64_t*>(in(6));
+  a.present_key = out(1);
+  a.present_value = out(2);
+  a.scores = out(3);
+  return a;
 }
 
 /// One head of one batch entry per task, with its own row of scores in the workspace.
 ir::BoundKernel bind_reference(const AttentionPlan& p, const ir::NodeView& node) {
   const size_t in_count = node.in.size(), out_count = node.out.size();
-  const DType mask_type = node.present(3) ? node.in[3].dtype : DType::f32;
+  const DType mask_type = node.present(p.mask_operand) ? node.in[p.mask_operand].dtype : DType::f32;
   return visit_float(node.in[0].dtype, [&](auto t) {
     using T = decltype(t);
     auto run = [=](const ir::RunArgs& args) {
-      const AttentionArgs a = args_of(args, in_count, out_count);
+      const AttentionArgs a = args_of<T>(p, args, in_count, out_count);
       cpu::pool_of(args.stream).run(p.batch * p.heads, [&](int64_t task) {
         double* row = static_cast<double*>(args.workspace) + task * p.keys();
         for (int64_t i = 0; i < p.queries; ++i)
@@ -248,6 +263,14 @@ std::vector<ir::Kernel> attention_bsnd_cpu_kernels() {
         return bind_reference(plan_attention_bsnd(init.node), init.node);
       }};
   return faster({fused_attention_bsnd_kernel()}, {plain, via_f32(plain)});
+}
+
+std::vector<ir::Kernel> attention_qkv_cpu_kernels() {
+  const ir::Kernel plain{
+      .name = "reference", .refuse = refuse_non_float, .prepare = [](const ir::KernelInit& init) {
+        return bind_reference(plan_attention_qkv(init.node), init.node);
+      }};
+  return faster({fused_attention_qkv_kernel()}, {plain, via_f32(plain)});
 }
 
 std::vector<ir::Kernel> rotary_embedding_cpu_kernels() { return float_reference(prepare_rotary); }
