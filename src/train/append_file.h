@@ -1,4 +1,4 @@
-// A file that grows line by line and survives the end of the process at any moment.
+// A file that grows line by line; what was flushed survives the end of the process at any moment.
 #pragma once
 
 #include <string>
@@ -6,8 +6,8 @@
 
 namespace trireme::train {
 
-/// Each append is one system call: what was appended is there even if the process is killed next. Full disks
-/// do not end a run for the sake of its log: a failed append is told once by error().
+/// Appends gather in memory; flush() is one system call. Full disks do not end a run for the sake of its log:
+/// a failure is told once by error().
 class AppendFile {
  public:
   /// Opens or creates. Throws unavailable if that cannot be done.
@@ -17,6 +17,7 @@ class AppendFile {
   AppendFile& operator=(const AppendFile&) = delete;
 
   void append(std::string_view bytes);
+  void flush();
   /// The first failure since the last call of error(), in words; empty if there was none.
   std::string error();
   const std::string& path() const { return path_; }
@@ -26,6 +27,7 @@ class AppendFile {
   int fd_ = -1;
   bool told_ = false;
   std::string error_;
+  std::string waiting_;
 };
 
 }  // namespace trireme::train

@@ -107,7 +107,9 @@ Feeder::Feeder(const ir::Graph& graph, const std::vector<Field>& fields, const F
     base::require(chosen[i] != nullptr, "no field of the data feeds input '", input.name,
                   "'; the fields are: ", names_of(fields), "; say feed: {", input.name, ": FIELD}");
     used.insert(chosen[i]->name);
-    links_.push_back({input.name, chosen[i]->name, input.type.dtype, row_dims(input, *chosen[i]), target});
+    const bool is_integer = !tensor::is_float(chosen[i]->dtype);
+    links_.push_back(
+        {input.name, chosen[i]->name, input.type.dtype, row_dims(input, *chosen[i]), target, is_integer});
   }
 }
 
@@ -148,6 +150,10 @@ int64_t Feeder::count_targets(const data::Batch& batch, int64_t ignore_index) co
     return static_cast<int64_t>(values.size()) - std::count(values.begin(), values.end(), ignore_index);
   }
   return batch.valid_rows;
+}
+
+bool Feeder::has_integer_targets() const {
+  return std::any_of(links_.begin(), links_.end(), [](const Link& l) { return l.is_target && l.is_integer; });
 }
 
 int64_t Feeder::targets_per_sample() const {

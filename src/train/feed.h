@@ -33,6 +33,8 @@ class Feeder {
   /// Targets that count for the loss: integers other than `ignore_index`; of float targets, and without
   /// targets, rows that are valid.
   int64_t count_targets(const data::Batch& batch, int64_t ignore_index) const;
+  /// Whether rows that only fill up a batch can be told by their targets.
+  bool has_integer_targets() const;
   /// Targets of one sample, whether they count or not: tokens of a text, 1 for a class.
   int64_t targets_per_sample() const;
   /// "image <- image [28,28]": a line an input, for the run's record.
@@ -44,6 +46,7 @@ class Feeder {
     tensor::DType dtype = tensor::DType::f32;
     tensor::Dims sample;  // extents of one row of the input
     bool is_target = false;
+    bool is_integer = false;  // the field holds i64 in batches
   };
   std::vector<Link> links_;
 };

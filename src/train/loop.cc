@@ -51,6 +51,8 @@ Trainer::Trainer(const TrainConfig& config, TrainTask task, base::Env env)
                 {.total = total_steps_ * batch_.global * units_, .global_batch = batch_.global}),
       guard_(config.spikes),
       session_(task_.loss, config.session_options()) {
+  base::require(config.loader.last == data::LastBatch::drop || feeder_.has_integer_targets(),
+                "loader.last: pad needs integer targets, which say what does not count; use drop");
   if (task_.validation == nullptr) return;
   EvaluatorOptions o;
   o.batch = batch_.micro;
@@ -333,6 +335,7 @@ void Trainer::take(const CheckpointOutcome& outcome) {
 
 void Trainer::save(double score) {
   if (saved_step_ == state_.step) return;
+  log_->flush();  // lines up to this step must be there when the checkpoint is
   if (const auto before = writer_->save(snapshot(), score)) take(*before);
   saved_step_ = state_.step;
 }

@@ -19,6 +19,7 @@ namespace {
 using base::Json;
 
 constexpr base::JsonDumpOptions kLine{.nan_and_infinity = true};
+constexpr int64_t kFlushNs = base::kNsPerSecond / 2;
 constexpr base::JsonLimits kLineLimits{.nan_and_infinity = true};
 
 template <class... Args>
@@ -134,7 +135,7 @@ RunLog::RunLog(const LogOptions& options, const std::string& directory, int64_t 
   start_ns_ = shown_ns_ = env_.clock.now_ns();
 }
 
-void RunLog::warn_once() {
+void RunLog::tell_errors() {
   for (const std::string& error :
        {jsonl_ ? jsonl_->error() : "", tensorboard_ ? tensorboard_->error() : ""}) {
     if (!error.empty()) env_.log.warning("train", "log_lost", {{"error", error}});
@@ -146,7 +147,18 @@ void RunLog::event(const std::string& name, Json fields) {
   Json line = Json::object({{"event", name}});
   for (base::JsonMember& member : fields.as_object()) line.set(member.key, std::move(member.value));
   jsonl_->append(line.dump(kLine) + "\n");
-  warn_once();
+  flush();
+}
+
+void RunLog::flush() {
+  if (jsonl_) jsonl_->flush();
+  if (tensorboard_) tensorboard_->flush();
+  flushed_ns_ = env_.clock.now_ns();
+  tell_errors();
+}
+
+void RunLog::flush_if_due() {
+  if (env_.clock.now_ns() - flushed_ns_ >= kFlushNs) flush();
 }
 
 void RunLog::step(const StepRecord& r) {
@@ -168,7 +180,7 @@ void RunLog::step(const StepRecord& r) {
     if (r.loss_scale != 1) scalars.push_back({"train/loss_scale", r.loss_scale});
     tensorboard_->write(r.step, env_.clock.wall_ns(), scalars);
   }
-  warn_once();
+  flush_if_due();
 }
 
 void RunLog::eval(const EvalRecord& r) {

@@ -66,11 +66,14 @@ class RunLog {
   /// Prints the line if it is due or `force`. `done` and `total` count steps; the time left goes by the rate
   /// since the start of this process.
   void progress(const StepRecord& record, int64_t total_steps, bool force);
+  /// Puts everything logged so far into the files; done by itself every half second, and by every event.
+  void flush();
   /// Ends a line that the terminal still shows.
   void end_line();
 
  private:
-  void warn_once();
+  void tell_errors();
+  void flush_if_due();
 
   LogOptions options_;
   base::Env env_;
@@ -81,6 +84,7 @@ class RunLog {
   int64_t first_step_ = 0;
   int64_t start_ns_ = 0;
   int64_t shown_ns_ = 0;
+  int64_t flushed_ns_ = 0;
 };
 
 /// "step 120/2000  epoch 1.50  loss 2.4132  …": the text of a progress line. `seconds_left` < 0: unknown.

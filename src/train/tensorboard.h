@@ -24,6 +24,7 @@ class TensorboardWriter {
   TensorboardWriter(const std::string& directory, int64_t wall_ns, int64_t first_step);
 
   void write(int64_t step, int64_t wall_ns, std::span<const Scalar> scalars);
+  void flush() { file_.flush(); }
   std::string error() { return file_.error(); }
   const std::string& path() const { return file_.path(); }
 

@@ -85,6 +85,7 @@ TEST(Tensorboard, ScalarsReadBack) {
   const std::vector<Scalar> scalars{{"loss", 2.5}, {"time/forward_ms", 12}};
   writer.write(7, 1'700'000'001'000'000'000, scalars);
   writer.write(8, 1'700'000'002'000'000'000, std::vector<Scalar>{{"loss", 2.25}});
+  writer.flush();
   EXPECT_NE(writer.path().find("/events.out.tfevents.1700000000."), std::string::npos);
   const auto messages = messages_of(base::read_file(writer.path()));
   ASSERT_EQ(messages.size(), 3u);
@@ -99,6 +100,7 @@ TEST(Tensorboard, ScalarsReadBack) {
 
 TEST(Tensorboard, AResumedRunSaysFromWhere) {
   TensorboardWriter writer(fresh("resumed"), 1'700'000'000'000'000'000, 41);
+  writer.flush();
   const auto messages = messages_of(base::read_file(writer.path()));
   ASSERT_EQ(messages.size(), 2u);
   EXPECT_EQ(parse(messages[1]).session, 1);
