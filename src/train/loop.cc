@@ -49,6 +49,7 @@ Trainer::Trainer(const TrainConfig& config, TrainTask task, base::Env env)
       units_(config.schedule.unit == ScheduleUnit::tokens ? feeder_.targets_per_sample() : 1),
       schedule_(config.schedule,
                 {.total = total_steps_ * batch_.global * units_, .global_batch = batch_.global}),
+      scaler_(config.loss_scale),
       guard_(config.spikes),
       session_(task_.loss, config.session_options()) {
   base::require(config.loader.last == data::LastBatch::drop || feeder_.has_integer_targets(),
@@ -103,6 +104,7 @@ void Trainer::start_run() {
                                      {"step", state_.step},
                                      {"config", task_.config},
                                      {"optimizer", session_.optimizer_text()},
+                                     {"precision", session_.precision_text()},
                                      {"feed", feeder_.text()},
                                      {"flop_per_step", flop_per_step_},
                                      {"mfu_definition", mfu}}));
@@ -135,7 +137,9 @@ StepRecord Trainer::one_step() {
   inputs.step = state_.executed + 1;
   inputs.seed = config_.run.seed;
   inputs.draw = state_.step;
-  inputs.loss_weight = static_cast<float>(1 / targets);
+  record.loss_scale = config_.is_scaled() ? scaler_.scale() : 1;
+  inputs.loss_weight = static_cast<float>(record.loss_scale / targets);
+  inputs.grad_scale = static_cast<float>(1 / record.loss_scale);
   inputs.norm_limit = static_cast<float>(guard_.norm_limit());
   inputs.loss_limit = static_cast<float>(guard_.loss_limit());
   const engine::StepResult result = session_.step(feeds, inputs);
@@ -152,6 +156,8 @@ StepRecord Trainer::one_step() {
   state_.epoch = at.epoch;
   state_.consumed = at.consumed;
   state_.targets += record.targets;
+  // A spike that was left out says nothing about the scale.
+  if (config_.is_scaled()) scaler_.update(result.skipped && !std::isfinite(result.grad_norm));
   if (!result.skipped) {
     ++state_.executed;
     state_.scheduled += batch_.global;
@@ -179,6 +185,9 @@ void Trainer::judge(const StepRecord& record) {
                     {"loss", record.loss},
                     {"grad_norm", record.grad_norm},
                     {"in_row", state_.skips_in_row}});
+  // Skipping is how a loss scale is found; it is no failure until the scale cannot fall further.
+  const bool is_search = config_.is_scaled() && !scaler_.is_exhausted();
+  if (is_search && state_.skips_in_row < config_.run.max_skips) return;
   if (config_.run.non_finite == NonFinite::skip && state_.skips_in_row < config_.run.max_skips) return;
   base::fail(base::ErrorCode::unavailable, "step ", record.step, ": loss ", record.loss, ", gradient norm ",
              record.grad_norm, "; ", state_.skips_in_row,
@@ -250,6 +259,7 @@ Checkpoint Trainer::snapshot() const {
                             {"global_batch", batch_.global},
                             {"data_fingerprint", std::to_string(loader_.fingerprint())},
                             {"data_samples", loader_.dataset().size()},
+                            {"loss_scaler", scaler_.state()},
                             {"spike_guard", guard_.state()},
                             {"config", task_.config}});
   return {state_.step, std::move(meta), tensors()};
@@ -273,6 +283,7 @@ void Trainer::restore(const Checkpoint& checkpoint) {
     states.set(name, content);
   }
   state_ = RunState::from_json(meta.at("state"));
+  scaler_.restore(meta.at("loss_scaler"));
   guard_.restore(meta.at("spike_guard"));
   loader_.seek({state_.epoch, state_.consumed});
   saved_step_ = state_.step;

@@ -89,6 +89,7 @@ class Trainer {
   int64_t total_steps_;
   int64_t units_;  ///< what the schedule counts, a sample: 1, or its tokens
   Schedule schedule_;
+  LossScaler scaler_;  ///< of f16; other runs do not ask it
   SpikeGuard guard_;
   engine::TrainSession session_;
   std::unique_ptr<Evaluator> evaluator_;

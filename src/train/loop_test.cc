@@ -201,6 +201,35 @@ TEST(Loop, SkippedStepsMoveTheDataOnly) {
   EXPECT_THROW(stopped->run(never), base::Error);
 }
 
+TEST(Loop, HalfPrecisionFindsItsScaleAndResumes) {
+  const auto make = [](bool keep) {
+    auto run = std::make_unique<TestRun>("half", keep);
+    run->config.precision.compute = passes::Precision::f16;
+    run->config.loss_scale.initial = 0x1p40;  // overflows until it has fallen far
+    run->config.loss_scale.window = 5;
+    run->config.run.max_skips = 40;
+    run->config.run.steps = 60;
+    return run;
+  };
+  const auto first = make(false);
+  const auto whole = first->trainer();
+  const RunResult result = whole->run(never);
+  EXPECT_GT(result.state.executed, 20);
+  EXPECT_LT(result.state.executed, 50);
+  const LoggedRun logged = read_log(first->config.run.directory + "/log.jsonl");
+  EXPECT_EQ(logged.steps.front().loss_scale, 0x1p40);
+  EXPECT_LT(logged.steps.back().loss_scale, 0x1p30);
+  EXPECT_LT(logged.steps.back().loss, logged.steps.front().loss);
+  const auto second = make(false);
+  const auto before = second->trainer();
+  before->run([&] { return before->state().step == 23; });
+  const auto third = make(true);
+  const auto after = third->trainer();
+  ASSERT_TRUE(after->resume_auto());
+  after->run(never);
+  expect_equal(states_of(*after), states_of(*whole));
+}
+
 TEST(Loop, RefusesACheckpointOfAnotherRun) {
   TestRun run("other");
   run.config.run.steps = 7;

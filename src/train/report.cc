@@ -136,6 +136,12 @@ std::string eval_table(const LoggedRun& run) {
   return text;
 }
 
+/// A section of plain text; nothing for an empty one.
+std::string block(const std::string& title, const std::string& text) {
+  if (text.empty()) return "";
+  return "\n## " + title + "\n\n```\n" + text + (text.back() == '\n' ? "" : "\n") + "```\n";
+}
+
 }  // namespace
 
 std::string report_text(const LoggedRun& run) {
@@ -146,9 +152,8 @@ std::string report_text(const LoggedRun& run) {
   text += "\n## Where the time went\n\n" + time_table(run) + "\n![step time](plots/step_time.svg)\n";
   text += "\n![rate](plots/rate.svg)\n\n## Learning rate\n\n![learning rate](plots/lr.svg)\n";
   if (!run.start.is_object()) return text;
-  const std::string optimizer = run.start.get_or("optimizer", "");
-  if (!optimizer.empty())
-    text += "\n## Optimizer\n\n```\n" + optimizer + (optimizer.back() == '\n' ? "" : "\n") + "```\n";
+  text += block("Optimizer", run.start.get_or("optimizer", ""));
+  text += block("Precision", run.start.get_or("precision", ""));
   if (const base::Json* config = run.start.find("config")) {
     text += "\n## Configuration\n\n```yaml\n" + base::to_yaml(*config) + "```\n";
   }

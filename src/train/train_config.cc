@@ -49,6 +49,8 @@ void TrainConfig::bind(ConfigSections& s) {
   s.add("batch", batch, "Samples a step: global = micro x accumulate.");
   s.add("optimizer", optimizer, "How gradients change the weights.");
   s.add("schedule", schedule, "How the learning rate moves.");
+  s.add("precision", precision, "What products compute in; weights, moments and statistics stay f32.");
+  s.add("loss_scale", loss_scale, "The loss scale of f16; unused otherwise.");
   s.add("spikes", spikes, "What happens when the loss or the gradient norm jumps.");
   s.add("memory", memory, "Trading time for memory.");
   s.add("eval", eval, "When validation happens.");
@@ -60,6 +62,8 @@ void TrainConfig::bind(ConfigSections& s) {
 engine::TrainOptions TrainConfig::session_options() const {
   engine::TrainOptions o;
   o.optimizer = optimizer;
+  o.precision = precision;
+  o.scaled_loss = is_scaled();
   o.freeze = model.freeze;
   o.threads = run.threads;
   o.memory_bytes = run.memory.bytes;

@@ -11,6 +11,7 @@
 #include "model/loss.h"
 #include "train/config.h"
 #include "train/feed.h"
+#include "train/loss_scale.h"
 #include "train/schedule.h"
 #include "train/spike_guard.h"
 
@@ -45,6 +46,8 @@ struct TrainConfig {
   BatchOptions batch;
   passes::OptimizerOptions optimizer;
   ScheduleOptions schedule;
+  passes::PrecisionOptions precision;
+  LossScaleOptions loss_scale;
   SpikeOptions spikes;
   MemoryOptions memory;
   EvalOptions eval;
@@ -54,6 +57,8 @@ struct TrainConfig {
 
   /// Binds every section. The config outlives the sections.
   void bind(ConfigSections& sections);
+  /// f16 has too few exponents for gradients: their loss is scaled.
+  bool is_scaled() const { return precision.compute == passes::Precision::f16; }
   /// What the session is built with. Throws invalid_argument for an unknown form of memory.recompute.
   engine::TrainOptions session_options() const;
 };
