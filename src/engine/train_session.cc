@@ -132,7 +132,10 @@ void TrainSession::add_update(ir::Graph& graph, const std::vector<passes::ParamG
                               ValueId loss) {
   const passes::OptimizerPlan plan = passes::add_optimizer(
       graph, gradients, options_.optimizer,
-      {.scaled_loss = options_.scaled_loss, .norm_limit = options_.guarded, .loss = loss});
+      {.scaled_loss = options_.scaled_loss,
+       .norm_limit = options_.guarded,
+       .loss = loss,
+       .embeddings = passes::embedding_names(training_)});
   for (const passes::OptimizerState& s : plan.states) {
     if (s.copy_of.empty()) {
       states_.need_zeros(s.name, s.type);

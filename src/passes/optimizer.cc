@@ -91,10 +91,11 @@ class Planner {
       : graph_(graph), gradients_(gradients), options_(options) {
     for (const std::string& g : options.groups) overrides_.push_back(parse_override(g));
     matched_.resize(overrides_.size());
-    find_embeddings();
   }
 
   OptimizerPlan run(const OptimizerInputs& inputs) {
+    embeddings_ = embedding_names(graph_);
+    embeddings_.insert(embeddings_.end(), inputs.embeddings.begin(), inputs.embeddings.end());
     lr_ = need_input(graph_, kLrInput, {DType::f32, Shape{}});
     step_ = need_input(graph_, kStepInput, {DType::i64, Shape{}});
     group();
@@ -111,18 +112,10 @@ class Planner {
   const TensorType& type(size_t i) const { return graph_.type(gradients_[i].param); }
   const std::string& name(size_t i) const { return graph_.value(gradients_[i].param).name; }
 
-  /// Parameters that a gather reads rows of: Muon leaves them to AdamW, also where they are the head too.
-  void find_embeddings() {
-    is_embedding_.resize(graph_.values().size());
-    for (const ir::Node& node : graph_.nodes()) {
-      if (node.op != nullptr && node.op_name() == "gather" && node.in[0] != ir::kNoValue)
-        is_embedding_[ir::index(node.in[0])] = true;
-    }
-  }
-
   bool is_hidden_matrix(size_t i) const {
     const auto excluded = [&](const std::string& p) { return name_matches(p, name(i)); };
-    return type(i).shape.rank() == 2 && !is_embedding_[ir::index(gradients_[i].param)] &&
+    const bool is_embedding = std::find(embeddings_.begin(), embeddings_.end(), name(i)) != embeddings_.end();
+    return type(i).shape.rank() == 2 && !is_embedding &&
            std::none_of(options_.muon_exclude.begin(), options_.muon_exclude.end(), excluded);
   }
 
@@ -362,8 +355,8 @@ class Planner {
   std::span<const ParamGradient> gradients_;
   const OptimizerOptions& options_;
   std::vector<Override> overrides_;
-  std::vector<bool> matched_;                        // by override
-  std::vector<bool> is_embedding_;                   // by value
+  std::vector<bool> matched_;  // by override
+  std::vector<std::string> embeddings_;
   std::vector<Rule> rules_;                          // by group
   std::vector<std::vector<size_t>> members_;         // gradients of each group
   std::vector<std::pair<size_t, ValueId>> updated_;  // gradient number and the new parameter
@@ -423,6 +416,16 @@ bool name_matches(std::string_view pattern, std::string_view text) {
   }
   while (p < pattern.size() && pattern[p] == '*') ++p;
   return p == pattern.size();
+}
+
+std::vector<std::string> embedding_names(const ir::Graph& graph) {
+  std::vector<std::string> names;
+  for (const ir::Node& node : graph.nodes()) {
+    if (node.op == nullptr || node.op_name() != "gather" || node.in[0] == ir::kNoValue) continue;
+    const ir::Value& v = graph.value(node.in[0]);
+    if (v.kind == ir::ValueKind::state || v.kind == ir::ValueKind::param) names.push_back(v.name);
+  }
+  return names;
 }
 
 OptimizerPlan add_optimizer(ir::Graph& graph, std::span<const ParamGradient> gradients,

@@ -58,7 +58,12 @@ struct OptimizerInputs {
   bool scaled_loss = false;         ///< gradients carry a loss scale: input `grad_scale` is 1 / scale
   bool norm_limit = false;          ///< input `norm_limit`
   ir::ValueId loss = ir::kNoValue;  ///< f32 []: held against input `loss_limit`
+  std::vector<std::string> embeddings = {};  ///< of embedding_names(), where the graph holds no forward pass
 };
+
+/// Names of the parameters that a gather reads rows of. Muon leaves them to AdamW, also where they are the
+/// head too.
+std::vector<std::string> embedding_names(const ir::Graph& graph);
 
 /// Adds inputs `lr` and `step`, the states, the norm, the clip and the update nodes for `gradients`.
 /// A step whose gradients (or loss) are not finite, or above a limit, changes no state.

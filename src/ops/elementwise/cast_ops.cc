@@ -15,7 +15,13 @@ Gradients cast_rule(GradBuilder& g) {
   Gradients out = g.none();
   const bool is_real = tensor::is_float(g.type(g.in(0)).dtype) && tensor::is_float(g.type(g.out()).dtype);
   const bool same = g.type(g.in(0)).dtype == g.type(g.out()).dtype;
-  if (is_real) out[0] = same ? g.grad() : g.op("cast_like", {g.grad(), g.in(0)});
+  // By number, not cast_like: that would keep x alive until the backward pass for its type alone.
+  const int64_t to = g.type(g.in(0)).dtype == tensor::DType::f64    ? 11
+                     : g.type(g.in(0)).dtype == tensor::DType::f16  ? 10
+                     : g.type(g.in(0)).dtype == tensor::DType::bf16 ? 16
+                                                                    : 1;
+  if (is_real && same) out[0] = g.grad();
+  if (is_real && !same) out[0] = g.op("cast", {g.grad()}, {{"to", to}});
   return out;
 }
 
