@@ -130,12 +130,12 @@ ir::Graph TrainSession::trained_graph(bool ema) const {
 
 void TrainSession::add_update(ir::Graph& graph, const std::vector<passes::ParamGradient>& gradients,
                               ValueId loss) {
-  const passes::OptimizerPlan plan = passes::add_optimizer(
-      graph, gradients, options_.optimizer,
-      {.scaled_loss = options_.scaled_loss,
-       .norm_limit = options_.guarded,
-       .loss = loss,
-       .embeddings = passes::embedding_names(training_)});
+  const passes::OptimizerPlan plan =
+      passes::add_optimizer(graph, gradients, options_.optimizer,
+                            {.scaled_loss = options_.scaled_loss,
+                             .norm_limit = options_.guarded,
+                             .loss = loss,
+                             .embeddings = passes::embedding_names(training_)});
   for (const passes::OptimizerState& s : plan.states) {
     if (s.copy_of.empty()) {
       states_.need_zeros(s.name, s.type);
@@ -256,11 +256,11 @@ std::shared_ptr<const compile::Program> TrainSession::fit_activations(
 std::unique_ptr<TrainSession::StepProgram> TrainSession::build(const std::vector<Dims>& shapes, Part part) {
   auto made = std::make_unique<StepProgram>();
   made->graph = part == Part::update ? update_graph() : whole_graph(shapes, part);
+  // Before the passes, so that what is widened still fuses; after them for what they made.
+  const bool is_mixed = options_.precision.compute != passes::Precision::f32;
+  if (is_mixed) passes::widen_unsupported(made->graph, device_->kind());
   passes::run_passes(passes::step_passes(), made->graph, options_.passes);
-  if (options_.precision.compute != passes::Precision::f32) {
-    passes::widen_unsupported(made->graph, device_->kind());
-    made->graph.sort();
-  }
+  if (is_mixed) passes::widen_unsupported(made->graph, device_->kind());
   made->program = compile_step(made->graph);
   std::vector<void*> addresses;
   for (compile::SlotId id : made->program->states) {

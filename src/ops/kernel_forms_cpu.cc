@@ -84,6 +84,9 @@ void run_halves(const HalfPlan& plan, const ir::RunArgs& args, size_t in_count, 
 
 ir::NodeView in_f32(const ir::NodeView& node) {
   ir::NodeView wide = node;
+  // A constant in half precision is no constant in f32: it is converted in every run.
+  for (size_t i = 0; i < wide.known.size(); ++i)
+    if (is_half(wide.in[i].dtype)) wide.known[i] = nullptr;
   for (auto* types : {&wide.in, &wide.out}) {
     for (tensor::TensorType& t : *types) t.dtype = is_half(t.dtype) ? DType::f32 : t.dtype;
   }
