@@ -122,6 +122,7 @@ ir::OpSchema schema(std::string name, std::string onnx, std::string doc, ir::Inf
   s.infer = std::move(infer);
   s.onnx = std::move(onnx);
   s.is_control = true;
+  s.why_no_grad = "its subgraphs run one after the other by data; a graph that is trained has none";
   s.attrs = {
       {"captures", "int", "trailing operands that are outer values, read by the subgraphs' last inputs"}};
   return s;

@@ -47,6 +47,40 @@ ir::BoundKernel prepare_det(const ir::KernelInit& init) {
   });
 }
 
+/// Cofactor (r, c): the signed determinant of the matrix without row r and column c. `minor` is scratch.
+double cofactor(const double* a, int64_t n, int64_t r, int64_t c, double* minor) {
+  double* to = minor;
+  for (int64_t i = 0; i < n; ++i) {
+    for (int64_t j = 0; j < n; ++j) {
+      if (i != r && j != c) *to++ = a[i * n + j];
+    }
+  }
+  return ((r + c) % 2 == 0 ? 1 : -1) * determinant(minor, n - 1);
+}
+
+/// Exact for singular matrices too, where the inverse does not exist; n^5 flop, for the small matrices that
+/// losses take determinants of.
+ir::BoundKernel prepare_det_grad(const ir::KernelInit& init) {
+  const tensor::Dims x = init.node.in_dims(1);
+  const int64_t n = x.back(), matrices = tensor::element_count(init.node.in_dims(0));
+  return tensor::visit_dtype(init.node.in[0].dtype, [&](auto zero) -> ir::BoundKernel {
+    using T = decltype(zero);
+    return {[=](const ir::RunArgs& args) {
+              double *a = static_cast<double*>(args.workspace), *minor = a + n * n;
+              for (int64_t m = 0; m < matrices; ++m) {
+                const auto wide = [](T v) { return static_cast<double>(static_cast<Arithmetic<T>>(v)); };
+                const T* from = static_cast<const T*>(args.in[1]) + m * n * n;
+                const double dy = wide(static_cast<const T*>(args.in[0])[m]);
+                for (int64_t i = 0; i < n * n; ++i) a[i] = wide(from[i]);
+                T* to = static_cast<T*>(args.out[0]) + m * n * n;
+                for (int64_t i = 0; i < n * n; ++i)
+                  to[i] = static_cast<T>(dy * cofactor(a, n, i / n, i % n, minor));
+              }
+            },
+            2 * n * n * static_cast<int64_t>(sizeof(double))};
+  });
+}
+
 constexpr size_t kMaxOperands = 8;
 
 /// The nest of sums of an einsum: result dimensions outside, summed letters inside.
@@ -150,6 +184,7 @@ std::vector<ir::Kernel> reference(ir::BoundKernel (*prepare)(const ir::KernelIni
 }  // namespace
 
 std::vector<ir::Kernel> det_cpu_kernels() { return reference(prepare_det); }
+std::vector<ir::Kernel> det_grad_cpu_kernels() { return reference(prepare_det_grad); }
 std::vector<ir::Kernel> einsum_cpu_kernels() {
   std::vector<ir::Kernel> kernels{einsum_matmul_kernel()};
   kernels.push_back(reference(prepare_einsum)[0]);

@@ -160,10 +160,22 @@ std::vector<ir::OpDef> linalg_ops() {
                   .attrs = {{"equation", "string", "as NumPy's einsum, e.g. \"...ij,...jk->...ik\""}},
                   .infer = infer_einsum,
                   .cost = cost_einsum,
+                  .grad = rule(einsum_rule),
                   .onnx = "Einsum"},
                  einsum_cpu_kernels()});
-  ops.push_back({{.name = "det", .doc = "determinant of each matrix", .infer = infer_det, .onnx = "Det"},
+  ops.push_back({{.name = "det",
+                  .doc = "determinant of each matrix",
+                  .infer = infer_det,
+                  .grad = rule(det_rule),
+                  .onnx = "Det"},
                  det_cpu_kernels()});
+  ops.push_back({{.name = "det_grad",
+                  .doc = "dx = dy times the cofactors of each matrix; operands dy, x",
+                  .min_in = 2,
+                  .max_in = 2,
+                  .infer = [](const NodeView& n) { return like(n.in[1], n.in[1].shape); },
+                  .why_no_grad = "a backward op: second derivatives are not taken"},
+                 det_grad_cpu_kernels()});
   return ops;
 }
 

@@ -2,11 +2,15 @@
 #pragma once
 
 #include "ir/kernel.h"
+#include "ops/grad.h"
 
 namespace trireme::ops {
 
 std::vector<ir::Kernel> det_cpu_kernels();
+std::vector<ir::Kernel> det_grad_cpu_kernels();
 std::vector<ir::Kernel> einsum_cpu_kernels();
+Gradients einsum_rule(GradBuilder& g);
+Gradients det_rule(GradBuilder& g);
 /// The kernel of two f32 operands whose equation is a batched matrix product up to the order of dimensions.
 ir::Kernel einsum_matmul_kernel();
 

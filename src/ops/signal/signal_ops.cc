@@ -99,6 +99,7 @@ std::vector<ir::OpDef> signal_ops() {
         .max_in = 3,
         .attrs = {{"inverse", "int", "default 0"}, {"onesided", "int", "1: only the n/2 + 1 first bins"}},
         .infer = infer_dft,
+        .grad = rule(dft_rule),
         .onnx = "DFT"},
        dft_cpu_kernels()});
   ops.push_back({{.name = "stft",
@@ -107,6 +108,7 @@ std::vector<ir::OpDef> signal_ops() {
                   .max_in = 4,
                   .attrs = {{"onesided", "int", "default 1"}},
                   .infer = infer_stft,
+                  .grad = rule(stft_rule),
                   .onnx = "STFT"},
                  stft_cpu_kernels()});
   ops.push_back({{.name = "mel_weight_matrix",

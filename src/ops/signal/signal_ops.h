@@ -2,11 +2,14 @@
 #pragma once
 
 #include "ir/kernel.h"
+#include "ops/grad.h"
 
 namespace trireme::ops {
 
 std::vector<ir::Kernel> dft_cpu_kernels();
 std::vector<ir::Kernel> stft_cpu_kernels();
+Gradients dft_rule(GradBuilder& g);
+Gradients stft_rule(GradBuilder& g);
 std::vector<ir::Kernel> mel_weight_matrix_cpu_kernels();
 /// Window w_i = a0 - a1 cos(2 pi i / m) + a2 cos(4 pi i / m).
 struct WindowCoefficients {
