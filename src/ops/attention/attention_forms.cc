@@ -73,9 +73,33 @@ ValueId causal_mask(GradBuilder& g, const AttentionPlan& p, ValueId like) {
   return type == DType::f32 ? constant : g.op("cast", {constant}, {{"to", onnx_type(type)}});
 }
 
+/// Open extents: the general op, which has an ONNX operator. Heads come first there, and a mask of kept keys
+/// [batch, keys] is boolean over [batch, 1, 1, keys].
+std::vector<ValueId> expand_open_bsnd(GradBuilder& g, const ir::Node& node) {
+  std::vector<ValueId> in;
+  for (size_t i = 0; i < 3; ++i) in.push_back(g.transpose(g.in(i), {0, 2, 1, 3}));
+  if (g.has(3)) {
+    ValueId mask = g.in(3);
+    if (!tensor::is_float(g.type(mask).dtype)) {
+      if (g.type(mask).dtype != DType::boolean)
+        mask = g.op("cast", {mask}, {{"to", int64_t{9}}});  // 9: boolean
+      if (g.type(mask).shape.rank() == 2) mask = g.op("unsqueeze", {mask, g.ints({1, 2})});
+    }
+    in.push_back(mask);
+  }
+  ir::Attrs attrs;
+  attrs.set("is_causal", node.attrs.get_int("is_causal", 0));
+  if (node.attrs.has("scale")) attrs.set("scale", node.attrs.get_float("scale", 1));
+  base::require(node.out.size() == 1, "attention over open extents gives no log-sum-exp");
+  return {g.transpose(g.op("attention", in, attrs), {0, 2, 1, 3})};
+}
+
 /// Products, softmax, products. A query that sees no key gives 0.
 std::vector<ValueId> expand_bsnd(ir::Graph& graph, const ir::Node& node) {
   GradBuilder g(graph, node, {});
+  for (size_t i = 0; i < node.in.size(); ++i) {
+    if (g.has(i) && !g.type(g.in(i)).shape.is_static()) return expand_open_bsnd(g, node);
+  }
   const AttentionPlan p = plan_attention_bsnd(graph.view(node));
   const int64_t group = p.heads / p.kv_heads;
   auto by_head = [&](size_t i, int64_t heads, int64_t shared) {
