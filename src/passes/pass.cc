@@ -32,6 +32,8 @@ const std::vector<Pass>& bucket_passes() {
       {"norms", "gathers layer norm and RMS norm", gather_norms},
       {"softmax", "gathers softmax", gather_softmax},
       {"attention", "gathers attention", gather_attention},
+      {"packed_attention", "attention reads queries, keys and values in the projection they share",
+       pack_attention},
       {"channels_last", "convolutions and pools in [n,h,w,c]", use_channels_last},
       {"sink_transposes", "moves layout changes down until they cancel", sink_transposes},
       {"input_layout", "first convolutions read channels-first inputs directly", absorb_input_layout},

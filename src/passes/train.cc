@@ -80,6 +80,7 @@ const std::vector<Pass>& forward_passes() {
       {"train_norms", "gathers layer norm and RMS norm", gather_norms},
       {"train_softmax", "gathers softmax", gather_softmax},
       {"train_attention", "gathers attention", gather_attention},
+      {"train_packed_attention", "attention reads the projection that q, k and v share", pack_attention},
       {"train_channels_last", "convolutions and pools in [n,h,w,c]", use_channels_last},
       {"train_sink", "moves layout changes down until they cancel", sink_transposes},
       {"train_batch_norms", "sums and rectifiers move into the batch norms before them", fuse_train_norms},

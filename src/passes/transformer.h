@@ -19,4 +19,7 @@ size_t gather_softmax(ir::Graph& graph);
 /// softmax(q k' * scale + mask) v between head transposes -> attention_bsnd.
 size_t gather_attention(ir::Graph& graph);
 
+/// attention_bsnd of three parts of one projection -> attention_qkv of the projection: no part is copied.
+size_t pack_attention(ir::Graph& graph);
+
 }  // namespace trireme::passes
