@@ -149,6 +149,13 @@ bool keeps_attention(const Rows& r, const Node& node) {
          (r.shape(node.in[3]).is_static() && r.rank(node.in[3]) == 4 && r.shape(node.in[3])[0].value() == 1);
 }
 
+/// One packed projection, then the mask as in keeps_attention.
+bool keeps_packed_attention(const Rows& r, const Node& node) {
+  if (!r.is_fed(node, 0)) return false;
+  return node.in.size() == 1 || node.in[1] == ir::kNoValue || r.is_fed(node, 1) ||
+         (r.shape(node.in[1]).is_static() && r.rank(node.in[1]) == 4 && r.shape(node.in[1])[0].value() == 1);
+}
+
 bool keeps_pooling(const Rows& r, const Node& node) { return r.is_fed(node, 0) && r.is_fed(node, 1); }
 
 const std::unordered_map<std::string_view, Rule>& rules() {
@@ -188,6 +195,7 @@ const std::unordered_map<std::string_view, Rule>& rules() {
       {"quantize_linear", keeps_quantized},
       {"dequantize_linear", keeps_quantized},
       {"attention_bsnd", keeps_attention},
+      {"attention_qkv", keeps_packed_attention},
       {"masked_mean_pool", keeps_pooling},
   };
   return table;

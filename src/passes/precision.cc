@@ -41,6 +41,7 @@ constexpr Row kRows[] = {
     {"conv_transpose", Class::product, kProduct},
     {"attention", Class::attention, "products, softmax and sums in f32"},
     {"attention_bsnd", Class::attention, "products, softmax and sums in f32"},
+    {"attention_qkv", Class::attention, "products, softmax and sums in f32"},
 
     {"reshape", Class::follow, kMove},
     {"flatten", Class::follow, kMove},
@@ -267,7 +268,8 @@ class Lowering {
       case Class::product:
       case Class::attention: {
         // An additive mask may hold the lowest f32, which 16 bits do not.
-        const size_t count = row.kind == Class::attention ? std::min<size_t>(3, in.size()) : in.size();
+        const size_t projections = node.op_name() == "attention_qkv" ? 1 : 3;
+        const size_t count = row.kind == Class::attention ? std::min(projections, in.size()) : in.size();
         for (size_t i = 0; i < count; ++i) in[i] = in[i] == ir::kNoValue ? in[i] : low(in[i], node.from);
         for (size_t i = count; i < in.size(); ++i)
           in[i] = in[i] == ir::kNoValue ? in[i] : wide(in[i], node.from);

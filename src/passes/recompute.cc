@@ -166,8 +166,8 @@ std::vector<Cut> best_cuts(const Activations& a, const std::vector<Cut>& cuts) {
 /// Ops whose results are kept by `selective`: recomputing them costs as much as the forward pass.
 bool is_heavy(const Node& node) {
   static constexpr std::array kHeavy{
-      "linear",    "matmul", "gemm", "conv", "conv_nhwc", "conv_transpose", "attention_bsnd",
-      "attention", "lstm",   "gru",  "rnn",  "einsum",    "cross_entropy"};
+      "linear",        "matmul",    "gemm", "conv", "conv_nhwc", "conv_transpose", "attention_bsnd",
+      "attention_qkv", "attention", "lstm", "gru",  "rnn",       "einsum",         "cross_entropy"};
   return std::any_of(kHeavy.begin(), kHeavy.end(), [&](const char* op) { return node.op_name() == op; });
 }
 
