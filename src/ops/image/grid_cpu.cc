@@ -47,22 +47,24 @@ GridPlan plan_grid(const ir::NodeView& node) {
   return p;
 }
 
-/// Reflects x at the borders until it lies in [lo, hi].
-double reflect(double x, double lo, double hi) {
+/// Reflects x at the borders until it lies in [lo, hi]; `slope` (if given) is multiplied by 1 or -1.
+double reflect(double x, double lo, double hi, double* slope = nullptr) {
   const double range = hi - lo;
   if (range <= 0) return lo;
   const double distance = x < lo ? lo - x : x > hi ? x - hi : -1;
   if (distance < 0) return x;
   const double turns = std::floor(distance / range), rest = distance - turns * range;
   const bool even = std::fmod(turns, 2) == 0;
+  if (slope != nullptr && even) *slope = -*slope;
   return (x < lo) == even ? lo + rest : hi - rest;
 }
 
-/// Up to four taps of one axis: input index (or -1: zero) and weight.
+/// Up to four taps of one axis: input index (or -1: zero), weight and its derivative by the coordinate in
+/// [-1, 1].
 struct AxisTaps {
   int count = 0;
   std::array<int64_t, 4> index{};
-  std::array<double, 4> weight{};
+  std::array<double, 4> weight{}, slope{};
 };
 
 double cubic(double x) {
@@ -70,6 +72,13 @@ double cubic(double x) {
   x = std::abs(x);
   if (x <= 1) return ((a + 2) * x - (a + 3)) * x * x + 1;
   return ((a * x - 5 * a) * x + 8 * a) * x - 4 * a;
+}
+
+double cubic_slope(double x) {
+  constexpr double a = -0.75;
+  const double d = std::abs(x), sign = x < 0 ? -1 : 1;
+  if (d <= 1) return sign * (3 * (a + 2) * d - 2 * (a + 3)) * d;
+  return sign * ((3 * a * d - 10 * a) * d + 8 * a);
 }
 
 /// Index that padding gives for position i outside or inside [0, n).
@@ -82,12 +91,16 @@ int64_t padded_index(const GridPlan& p, double i, int64_t n, double lo, double h
 AxisTaps axis_taps(const GridPlan& p, double normal, int64_t n) {
   const double extent = double(n), lo = p.align ? 0 : -0.5, hi = p.align ? extent - 1 : extent - 0.5;
   double x = p.align ? (normal + 1) / 2 * (extent - 1) : ((normal + 1) * extent - 1) / 2;
-  if (!std::isfinite(x)) x = -1e9;  // reads padding
+  double dx = p.align ? (extent - 1) / 2 : extent / 2;  // of the coordinate
+  if (!std::isfinite(x)) x = -1e9;                      // reads padding
   x = static_cast<float>(x);
   if (p.mode == Interpolation::nearest) x = std::nearbyint(x);
   if (x < lo || x > hi) {
-    if (p.padding == Padding::border) x = std::clamp(x, 0.0, extent - 1);
-    if (p.padding == Padding::reflection) x = reflect(x, lo, hi);
+    if (p.padding == Padding::reflection) x = reflect(x, lo, hi, &dx);
+    if (p.padding == Padding::border) {
+      x = std::clamp(x, 0.0, extent - 1);
+      dx = 0;
+    }
   }
   AxisTaps t;
   const double base =
@@ -98,6 +111,7 @@ AxisTaps axis_taps(const GridPlan& p, double normal, int64_t n) {
     const double i = p.mode == Interpolation::nearest ? std::trunc(x) : base + k;
     t.index[at] = padded_index(p, i, n, lo, hi);
     t.weight[at] = t.count == 1 ? 1 : t.count == 2 ? 1 - std::abs(x - i) : cubic(x - i);
+    t.slope[at] = dx * (t.count == 1 ? 0.0 : t.count == 2 ? (k == 0 ? -1.0 : 1.0) : cubic_slope(x - i));
   }
   return t;
 }
@@ -128,6 +142,93 @@ void sample_point(const GridPlan& p, const ir::RunArgs& args, int64_t point) {
     out_ptr<T>(args, 0)[(n * p.channels + c) * p.out_points + at] =
         static_cast<T>(sample(p, taps, plane, 0, 0));
   }
+}
+
+/// As `sample`, with the derivative of the weights along axis `by` in the place of the weights.
+template <class T>
+double sample_slope(const GridPlan& p, const std::array<AxisTaps, 3>& taps, const T* x, size_t by) {
+  std::array<AxisTaps, 3> moved = taps;
+  moved[by].weight = taps[by].slope;
+  return sample(p, moved, x, 0, 0);
+}
+
+/// Adds d times the weight of each tap to the element it reads.
+template <class T>
+void spread(const GridPlan& p, const std::array<AxisTaps, 3>& taps, T* x, size_t axis, int64_t at, double d) {
+  if (axis == p.axes) {
+    x[at] = static_cast<T>(double(x[at]) + d);
+    return;
+  }
+  for (int k = 0; k < taps[axis].count; ++k) {
+    const int64_t index = taps[axis].index[static_cast<size_t>(k)];
+    if (index >= 0)
+      spread(p, taps, x, axis + 1, at * p.in[axis] + index, d * taps[axis].weight[static_cast<size_t>(k)]);
+  }
+}
+
+template <class G>
+std::array<AxisTaps, 3> point_taps(const GridPlan& p, const G* grid, int64_t point) {
+  std::array<AxisTaps, 3> taps;
+  const G* at = grid + point * static_cast<int64_t>(p.axes);
+  for (size_t i = 0; i < p.axes; ++i) taps[i] = axis_taps(p, double(at[p.axes - 1 - i]), p.in[i]);
+  return taps;
+}
+
+/// The plan of the forward node: x and the result where a backward node has them.
+GridPlan plan_backward(const ir::NodeView& node, const tensor::TensorType& x, const tensor::TensorType& y) {
+  ir::NodeView forward = node;
+  forward.in[0] = x;
+  forward.out = {y};
+  return plan_grid(forward);
+}
+
+/// Planes are the tasks: the points of one plane add to it in order.
+ir::BoundKernel prepare_grad_x(const ir::KernelInit& init) {
+  const GridPlan p = plan_backward(init.node, init.node.out[0], init.node.in[0]);
+  return visit_float(init.node.in[0].dtype, [&](auto t) {
+    return visit_float(init.node.in[1].dtype, [&](auto g) {
+      return ir::BoundKernel{[p](const ir::RunArgs& args) {
+        using T = decltype(t);
+        cpu::pool_of(args.stream).for_range(p.batch * p.channels, 1, [&](int64_t begin, int64_t end) {
+          for (int64_t plane = begin; plane < end; ++plane) {
+            T* dx = out_ptr<T>(args, 0) + plane * p.in_points;
+            const T* dy = in_ptr<T>(args, 0) + plane * p.out_points;
+            std::fill_n(dx, p.in_points, T(0));
+            const int64_t first = plane / p.channels * p.out_points;
+            for (int64_t i = 0; i < p.out_points; ++i)
+              spread(p, point_taps(p, in_ptr<decltype(g)>(args, 1), first + i), dx, 0, 0, double(dy[i]));
+          }
+        });
+      }};
+    });
+  });
+}
+
+ir::BoundKernel prepare_grad_grid(const ir::KernelInit& init) {
+  const GridPlan p = plan_backward(init.node, init.node.in[1], init.node.in[0]);
+  return visit_float(init.node.in[0].dtype, [&](auto t) {
+    return visit_float(init.node.in[2].dtype, [&](auto g) {
+      return ir::BoundKernel{[p](const ir::RunArgs& args) {
+        using T = decltype(t);
+        using G = decltype(g);
+        cpu::pool_of(args.stream).for_range(p.batch * p.out_points, 64, [&](int64_t begin, int64_t end) {
+          for (int64_t point = begin; point < end; ++point) {
+            const std::array<AxisTaps, 3> taps = point_taps(p, in_ptr<G>(args, 2), point);
+            const int64_t n = point / p.out_points, at = point % p.out_points;
+            G* to = out_ptr<G>(args, 0) + point * static_cast<int64_t>(p.axes);
+            for (size_t axis = 0; axis < p.axes; ++axis) {
+              double sum = 0;
+              for (int64_t c = n * p.channels; c < (n + 1) * p.channels; ++c) {
+                sum += double(in_ptr<T>(args, 0)[c * p.out_points + at]) *
+                       sample_slope(p, taps, in_ptr<T>(args, 1) + c * p.in_points, axis);
+              }
+              to[p.axes - 1 - axis] = static_cast<G>(sum);
+            }
+          }
+        });
+      }};
+    });
+  });
 }
 
 ir::BoundKernel prepare_grid(const ir::KernelInit& init) {
@@ -190,6 +291,20 @@ ir::Refusal refuse_grid(const ir::NodeView& node) {
 
 std::vector<ir::Kernel> grid_sample_cpu_kernels() {
   const ir::Kernel plain{.name = "reference", .refuse = refuse_grid, .prepare = prepare_grid};
+  return {plain, via_f32(plain)};
+}
+
+std::vector<ir::Kernel> grid_sample_grad_x_cpu_kernels() {
+  const ir::Kernel plain{.name = "reference", .refuse = refuse_grid, .prepare = prepare_grad_x};
+  return {plain, via_f32(plain)};
+}
+
+std::vector<ir::Kernel> grid_sample_grad_grid_cpu_kernels() {
+  const auto refuse = [](const ir::NodeView& node) -> ir::Refusal {
+    if (auto why = refuse_dtype(node, 2, {tensor::DType::f32, tensor::DType::f64})) return why;
+    return refuse_non_float(node);
+  };
+  const ir::Kernel plain{.name = "reference", .refuse = refuse, .prepare = prepare_grad_grid};
   return {plain, via_f32(plain)};
 }
 

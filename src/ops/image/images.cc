@@ -62,6 +62,7 @@ ir::OpSchema resize() {
                     {"nearest_mode", "string", "round_prefer_floor, round_prefer_ceil, floor or ceil"}},
           .infer = infer_resize,
           .cost = resize_cost,
+          .grad = rule(resize_rule),
           .onnx = "Resize"};
 }
 
@@ -73,6 +74,7 @@ ir::OpSchema upsample() {
           .attrs = {{"mode", "string", "nearest or linear"}},
           .infer = infer_resize,
           .cost = resize_cost,
+          .grad = rule(upsample_rule),
           .onnx = "Upsample"};
 }
 
@@ -100,6 +102,7 @@ ir::OpSchema grid_sample() {
                 {"mode", "string", "linear, nearest or cubic"},
                 {"padding_mode", "string", "zeros, border or reflection"}},
       .infer = infer_grid_sample,
+      .grad = rule(grid_sample_rule),
       .onnx = "GridSample"};
 }
 
@@ -130,7 +133,51 @@ ir::OpSchema affine_grid() {
                 out.push_back(axes);
                 return std::vector<TensorType>{{n.in[0].dtype, Shape::of(out)}};
               },
+          .grad = rule(affine_grid_rule),
           .onnx = "AffineGrid"};
+}
+
+constexpr const char* kSecond = "a backward op: second derivatives are not taken";
+
+ir::OpSchema resize_grad() {
+  ir::OpSchema s = resize();
+  s.name = "resize_grad";
+  s.doc = "the transposed map of resize (or upsample); operands dy, then those of the forward op";
+  s.attrs.push_back({"shape", "ints", "extents of x"});
+  s.attrs.push_back({"upsample", "int", "1: of upsample"});
+  s.infer = [](const ir::NodeView& n) {
+    return std::vector<TensorType>{{n.in[0].dtype, Shape::of(n.attrs.get_ints("shape"))}};
+  };
+  s.grad = {};
+  s.why_no_grad = kSecond;
+  s.onnx = "";
+  return s;
+}
+
+ir::OpSchema grid_sample_grad_x() {
+  ir::OpSchema s = grid_sample();
+  s.name = "grid_sample_grad_x";
+  s.doc = "gradient of grid_sample towards x; operands dy, grid";
+  s.attrs.push_back({"shape", "ints", "extents of x"});
+  s.infer = [](const ir::NodeView& n) {
+    return std::vector<TensorType>{{n.in[0].dtype, Shape::of(n.attrs.get_ints("shape"))}};
+  };
+  s.grad = {};
+  s.why_no_grad = kSecond;
+  s.onnx = "";
+  return s;
+}
+
+ir::OpSchema grid_sample_grad_grid() {
+  ir::OpSchema s = grid_sample();
+  s.name = "grid_sample_grad_grid";
+  s.doc = "gradient of grid_sample towards the grid; operands dy, x, grid";
+  s.min_in = s.max_in = 3;
+  s.infer = [](const ir::NodeView& n) { return std::vector{n.in[2]}; };
+  s.grad = {};
+  s.why_no_grad = kSecond;
+  s.onnx = "";
+  return s;
 }
 
 }  // namespace
@@ -139,7 +186,10 @@ std::vector<ir::OpDef> images_ops() {
   return {{resize(), resize_cpu_kernels()},
           {upsample(), upsample_cpu_kernels()},
           {grid_sample(), grid_sample_cpu_kernels()},
-          {affine_grid(), affine_grid_cpu_kernels()}};
+          {affine_grid(), affine_grid_cpu_kernels()},
+          {resize_grad(), resize_grad_cpu_kernels()},
+          {grid_sample_grad_x(), grid_sample_grad_x_cpu_kernels()},
+          {grid_sample_grad_grid(), grid_sample_grad_grid_cpu_kernels()}};
 }
 
 }  // namespace trireme::ops
