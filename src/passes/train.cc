@@ -95,6 +95,7 @@ const std::vector<Pass>& step_passes() {
   static const std::vector<Pass> list{
       {"step_noops", "removes nodes that change nothing", remove_noops},
       {"step_cse", "computes equal nodes once", merge_equal_nodes},
+      {"step_norm_sums", "sums of gradients move into the norms before them", fuse_norm_gradient_sums},
       {"step_epilogue", "activation and residual move into products and convolutions", fuse_epilogues},
       {"step_fuse", "runs of elementwise nodes pass over memory once", fuse_elementwise},
   };

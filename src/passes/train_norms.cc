@@ -1,4 +1,4 @@
-// Fuses rectifiers and residual sums into the batch norms of a training graph.
+// Fuses rectifiers and residual sums into the norms of a training graph.
 #include "passes/train_norms.h"
 
 #include "passes/rewriter.h"
@@ -20,7 +20,7 @@ bool has_residual(const Node& norm) { return norm.in.size() > 3 && norm.in[3] !=
 
 /// Puts `norm` in place of `last`, whose result it computes now.
 void replace_by(Rewriter& rw, const Node& norm, ValueId last) {
-  const std::vector<ValueId> results = rw.add_all("batch_norm_train", norm, norm.out.size());
+  const std::vector<ValueId> results = rw.add_all(norm.op_name(), norm, norm.out.size());
   rw.replace(last, results[0]);
   for (size_t i = 1; i < results.size(); ++i) {
     if (norm.out[i] != ir::kNoValue) rw.replace(norm.out[i], results[i]);
@@ -62,7 +62,28 @@ bool fuse_sum(Rewriter& rw, const Node& sum) {
   return norm.has_value();
 }
 
+bool fuse_gradient_sum(Rewriter& rw, const Node& sum) {
+  if (rw.uses(sum.out[0]) == 0) return false;
+  for (size_t side : {size_t{0}, size_t{1}}) {
+    const ValueId dx = sum.in[side], other = sum.in[1 - side];
+    std::optional<Node> norm = rw.producer(dx, "layer_norm_grad");
+    if (!norm) norm = rw.producer(dx, "rms_norm_grad");
+    if (!norm || norm->out[0] != dx || !rw.single_use(dx) || has_residual(*norm)) continue;
+    if (rw.graph().type(other) != rw.graph().type(dx)) continue;
+    norm->in.resize(4, ir::kNoValue);
+    norm->in[3] = other;
+    replace_by(rw, *norm, sum.out[0]);
+    return true;
+  }
+  return false;
+}
+
 }  // namespace
+
+size_t fuse_norm_gradient_sums(ir::Graph& graph) {
+  Rewriter rw(graph);
+  return rw.for_each("add", [&](ir::NodeId, const Node& sum) { return fuse_gradient_sum(rw, sum); });
+}
 
 size_t fuse_train_norms(ir::Graph& graph) {
   Rewriter rw(graph);

@@ -121,5 +121,37 @@ TEST(FuseTrainNorms, LeavesWhatIsReadElsewhereOrBroadcast) {
   fused(b.g, 0);
 }
 
+TEST(FuseNormGradientSums, AResidualAroundANormCostsNoSumOfItsOwn) {
+  for (const std::string kind : {"layer_norm", "rms_norm"}) {
+    ir::Graph g;
+    const ValueId x = g.add_input("x", {DType::f64, {4, 6}}), dy = g.add_input("dy", {DType::f64, {4, 6}});
+    const ValueId scale = g.add_constant(ops::testing::random_tensor(DType::f64, {6}, 0.5, 2, 1));
+    const auto grads = g.add(ops::table().need(kind + "_grad"), {dy, x, scale}, {}, 2);
+    g.add_output(op(g, "add", {dy, grads[0]}), "dx");
+    g.add_output(grads[1], "dscale");
+    ir::Graph after = g;
+    EXPECT_EQ(fuse_norm_gradient_sums(after), 1u);
+    after.sort();
+    ir::verify(after);
+    EXPECT_EQ(count(after, "add"), 0u);
+    const std::vector<Tensor> in{ops::testing::random_tensor(DType::f64, {4, 6}, -1, 1, 2),
+                                 ops::testing::random_tensor(DType::f64, {4, 6}, -1, 1, 3)};
+    const auto want = ops::testing::run_graph(g, in), got = ops::testing::run_graph(after, in);
+    for (size_t o = 0; o < 2; ++o) {
+      for (size_t i = 0; i < want[o].data<double>().size(); ++i)
+        EXPECT_NEAR(want[o].data<double>()[i], got[o].data<double>()[i], 1e-12);
+    }
+  }
+}
+
+TEST(FuseNormGradientSums, LeavesAGradientThatIsReadTwice) {
+  ir::Graph g;
+  const ValueId x = g.add_input("x", {DType::f64, {4, 6}});
+  const ValueId dx = g.add(ops::table().need("layer_norm_grad"), {x, x}, {}, 1)[0];
+  g.add_output(op(g, "add", {dx, x}), "sum");
+  g.add_output(dx, "dx");
+  EXPECT_EQ(fuse_norm_gradient_sums(g), 0u);
+}
+
 }  // namespace
 }  // namespace trireme::passes
