@@ -3,6 +3,7 @@
 #include <random>
 
 #include "ops/test_grad.h"
+#include "tests/run_kernels.h"
 
 namespace trireme::ops {
 namespace {
@@ -66,6 +67,34 @@ TEST(PoolGrad, ChannelsLast) {
     }
   }
   expect_gradient({.op = "global_average_pool_nhwc", .in = {spread_tensor({2, 4, 3, 5})}});
+}
+
+TEST(PoolGrad, FastKernelsGiveTheBitsOfThePlainWalk) {
+  for (const ir::Attrs& window : windows()) {
+    for (const int64_t c : {3, 16, 70}) {
+      Tensor x = tests::random_tensor({2, 9, 10, c}, 1);
+      // Equal values are common behind a rectifier.
+      for (float& v : x.mutable_data<float>()) v = std::max(v, 0.0f);
+      const auto forward = testing::run("max_pool_nhwc", {x}, window);
+      const Tensor dy = tests::random_tensor(forward[0].dims(), 2);
+      const Tensor want = tests::run_expanded("max_pool_nhwc_grad", window, {x, dy})[0];
+      for (const int threads : {1, 2, 3, 4}) {
+        const auto got = tests::run_kernels("max_pool_nhwc_grad", window, {x, dy}, 1, {0, 1}, threads);
+        ASSERT_EQ(got.size(), 1u);
+        EXPECT_TRUE(got[0].out[0].same_as(want)) << c;
+      }
+      for (const int64_t include : {0, 1}) {
+        ir::Attrs attrs = window;
+        attrs.set("count_include_pad", include);
+        attrs.set("in_shape", Ints{9, 10});
+        const Tensor mean = tests::run_expanded("average_pool_nhwc_grad", attrs, {dy})[0];
+        const auto got = tests::run_kernels("average_pool_nhwc_grad", attrs, {dy}, 1, {0});
+        ASSERT_EQ(got.size(), 1u);
+        const std::vector<double> a = got[0].out[0].to_doubles(), b = mean.to_doubles();
+        for (size_t i = 0; i < b.size(); ++i) ASSERT_NEAR(a[i], b[i], 2e-6);
+      }
+    }
+  }
 }
 
 TEST(PoolGrad, WholePlanes) {

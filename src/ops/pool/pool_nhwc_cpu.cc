@@ -1,7 +1,7 @@
 // Channels-last pooling on CPU: vectors over channels.
-#include "backend/cpu/pool_nhwc.h"
 
 #include "backend/cpu/cpu_stream.h"
+#include "backend/cpu/pool_grad.h"
 #include "ops/conv/window.h"
 #include "ops/kernel_forms.h"
 #include "ops/table.h"
@@ -11,8 +11,8 @@ namespace {
 
 ir::Refusal refuse(const ir::NodeView& n) { return refuse_dtype(n, 0, {tensor::DType::f32}); }
 
-cpu::PoolArgs args_of(const ir::NodeView& n) {
-  const tensor::Dims x = n.in_dims(0), y = n.out_dims(0);
+/// The pooling of x, forward; `x` and `y` are its extents.
+cpu::PoolArgs args_of(const ir::NodeView& n, const tensor::Dims& x, const tensor::Dims& y) {
   const Window window = make_window(n.attrs, n.attrs.get_ints("kernel_shape"), {x[1], x[2]});
   const WindowAxis &h = window[1], &w = window[2];
   const auto small = [](int64_t value) { return static_cast<int>(value); };
@@ -39,7 +39,8 @@ cpu::PoolArgs args_of(const ir::NodeView& n) {
 }
 
 ir::BoundKernel prepare_max(const ir::KernelInit& init) {
-  return {.run = [pool = args_of(init.node)](const ir::RunArgs& args) {
+  return {.run = [pool = args_of(init.node, init.node.in_dims(0), init.node.out_dims(0))](
+                     const ir::RunArgs& args) {
     cpu::PoolArgs p = pool;
     p.x = in_ptr<float>(args, 0);
     p.y = out_ptr<float>(args, 0);
@@ -48,7 +49,7 @@ ir::BoundKernel prepare_max(const ir::KernelInit& init) {
 }
 
 ir::BoundKernel prepare_average(const ir::KernelInit& init) {
-  const cpu::PoolArgs pool = args_of(init.node);
+  const cpu::PoolArgs pool = args_of(init.node, init.node.in_dims(0), init.node.out_dims(0));
   return {.run =
               [pool](const ir::RunArgs& args) {
                 cpu::PoolArgs p = pool;
@@ -72,6 +73,37 @@ ir::BoundKernel prepare_global(const ir::KernelInit& init) {
   }};
 }
 
+cpu::PoolGradArgs grad_args_of(const cpu::PoolArgs& forward) {
+  return {.shape = forward.shape,
+          .out_h = forward.out_h,
+          .out_w = forward.out_w,
+          .count_padding = forward.count_padding};
+}
+
+/// Operands x and dy.
+ir::BoundKernel prepare_max_grad(const ir::KernelInit& init) {
+  const cpu::PoolGradArgs pool = grad_args_of(args_of(init.node, init.node.in_dims(0), init.node.in_dims(1)));
+  return {.run = [pool](const ir::RunArgs& args) {
+    cpu::PoolGradArgs p = pool;
+    p.x = in_ptr<float>(args, 0);
+    p.dy = in_ptr<float>(args, 1);
+    p.dx = out_ptr<float>(args, 0);
+    cpu::max_pool_nhwc_grad(p, cpu::pool_of(args.stream));
+  }};
+}
+
+/// Operand dy.
+ir::BoundKernel prepare_average_grad(const ir::KernelInit& init) {
+  const cpu::PoolGradArgs pool =
+      grad_args_of(args_of(init.node, init.node.out_dims(0), init.node.in_dims(0)));
+  return {.run = [pool](const ir::RunArgs& args) {
+    cpu::PoolGradArgs p = pool;
+    p.dy = in_ptr<float>(args, 0);
+    p.dx = out_ptr<float>(args, 0);
+    cpu::average_pool_nhwc_grad(p, cpu::pool_of(args.stream));
+  }};
+}
+
 }  // namespace
 
 std::vector<ir::Kernel> max_pool_nhwc_cpu_kernels() {
@@ -80,8 +112,12 @@ std::vector<ir::Kernel> max_pool_nhwc_cpu_kernels() {
 std::vector<ir::Kernel> average_pool_nhwc_cpu_kernels() {
   return {{.name = "channel_vectors", .refuse = refuse, .prepare = prepare_average}};
 }
-std::vector<ir::Kernel> max_pool_nhwc_grad_cpu_kernels() { return {}; }
-std::vector<ir::Kernel> average_pool_nhwc_grad_cpu_kernels() { return {}; }
+std::vector<ir::Kernel> max_pool_nhwc_grad_cpu_kernels() {
+  return {{.name = "channel_vectors", .refuse = refuse, .prepare = prepare_max_grad}};
+}
+std::vector<ir::Kernel> average_pool_nhwc_grad_cpu_kernels() {
+  return {{.name = "channel_vectors", .refuse = refuse, .prepare = prepare_average_grad}};
+}
 std::vector<ir::Kernel> global_average_pool_nhwc_cpu_kernels() {
   return {{.name = "channel_vectors", .refuse = refuse, .prepare = prepare_global}};
 }
