@@ -10,11 +10,10 @@
 namespace trireme::cpu {
 namespace {
 
-// Per task: dy [chunk, rows] 256 KiB and x [chunk, columns] 128 KiB packed, 128 KiB of results: most of a
-// second-level cache of 1 MiB.
-constexpr int64_t kChunk = 256;
-constexpr int64_t kBlockRows = 256, kBlockColumns = 128;
+// Per task: at most 128 KiB of results and 384 KiB of packed x and dy, most of a second-level cache of 1 MiB.
+constexpr int64_t kBlockRows = 256, kBlockResults = 32 * 1024, kPackedBytes = 384 * 1024;
 // Tasks that keep any team we run busy, and pixels that outweigh adding a partial result.
+constexpr int64_t kMostPixels = 256;
 constexpr int64_t kTasks = 32, kLeastPixels = 2048;
 
 int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -28,6 +27,7 @@ struct Cut {
   int64_t pixels, og, cg, taps;
   int64_t panel, tap_panels, panels;  // panels of one tap, of one group
   int64_t block_panels, n_blocks, m_blocks, pieces;
+  int64_t block_rows, chunk;  // output channels of a block; pixels packed at a time
   int64_t tasks(int64_t groups) const { return groups * n_blocks * m_blocks * pieces; }
   int64_t piece_begin(int64_t i) const { return pixels * i / pieces; }
 };
@@ -40,10 +40,13 @@ Cut cut(const ConvShape& s, int64_t panel) {
         .panel = panel};
   c.tap_panels = divide_up(c.cg, panel);
   c.panels = c.taps * c.tap_panels;
-  c.n_blocks = divide_up(c.panels, std::max<int64_t>(1, kBlockColumns / panel));
+  c.block_rows = divide_up(std::min(c.og, kBlockRows), kTnRows) * kTnRows;
+  c.n_blocks = divide_up(c.panels, std::max<int64_t>(1, kBlockResults / c.block_rows / panel));
   c.block_panels = divide_up(c.panels, c.n_blocks);
   c.n_blocks = divide_up(c.panels, c.block_panels);
   c.m_blocks = divide_up(c.og, kBlockRows);
+  c.chunk = std::clamp<int64_t>(kPackedBytes / 4 / (c.block_rows + c.block_panels * panel) / 8 * 8, 64,
+                                kMostPixels);
   const int64_t blocks = s.groups * c.n_blocks * c.m_blocks;
   c.pieces = std::clamp<int64_t>(divide_up(kTasks, blocks), 1, std::max<int64_t>(1, c.pixels / kLeastPixels));
   return c;
@@ -52,10 +55,7 @@ Cut cut(const ConvShape& s, int64_t panel) {
 /// Results of 1 x 1 kernels in one piece are dw itself.
 bool writes_dw(const Cut& c) { return c.taps == 1 && c.pieces == 1; }
 
-int64_t lane_floats(const Cut& c) {
-  const int64_t rows = divide_up(std::min(c.og, kBlockRows), kTnRows) * kTnRows;
-  return kChunk * (rows + c.block_panels * c.panel);
-}
+int64_t lane_floats(const Cut& c) { return c.chunk * (c.block_rows + c.block_panels * c.panel); }
 
 class Columns {
  public:
@@ -73,9 +73,9 @@ class Columns {
     b.rows = std::min(kBlockRows, c_.og - b.row);
     const int64_t begin = c_.piece_begin(b.piece), end = c_.piece_begin(b.piece + 1);
     float* dy = memory;
-    float* x = memory + kChunk * divide_up(std::min(c_.og, kBlockRows), kTnRows) * kTnRows;
-    for (int64_t k = begin; k < end; k += kChunk) {
-      const int64_t count = std::min(kChunk, end - k);
+    float* x = memory + c_.chunk * c_.block_rows;
+    for (int64_t k = begin; k < end; k += c_.chunk) {
+      const int64_t count = std::min(c_.chunk, end - k);
       copy_columns(
           {a_.dy + k * s_.oc + b.group * c_.og + b.row, s_.oc, count, b.rows, dy, 0, count, kTnRows});
       gather(b, k, count, x);

@@ -78,12 +78,12 @@ void multiply_tn(const TnBlock& t, const DenseKernels& kernels) {
   tile.k = t.k;
   tile.ldc = t.ldc;
   tile.accumulate = t.accumulate;
-  for (int64_t m16 = 0; m16 < t.m; m16 += kTnRows) {
-    const float* a = t.a + m16 * t.k;
-    const int64_t rows = std::min<int64_t>(kTnRows, t.m - m16);
-    for (int64_t n = 0; n < t.n; n += kernels.panel) {
-      tile.n = static_cast<int>(std::min<int64_t>(kernels.panel, t.n - n));
-      tile.b = t.b + n * t.k;
+  for (int64_t n = 0; n < t.n; n += kernels.panel) {
+    tile.n = static_cast<int>(std::min<int64_t>(kernels.panel, t.n - n));
+    tile.b = t.b + n * t.k;
+    for (int64_t m16 = 0; m16 < t.m; m16 += kTnRows) {
+      const float* a = t.a + m16 * t.k;
+      const int64_t rows = std::min<int64_t>(kTnRows, t.m - m16);
       for (int64_t r = 0; r < rows; r += step) {
         const int64_t count = std::min(step, rows - r);
         tile.a = a + r;

@@ -15,7 +15,9 @@ cpu::ConvShape shape_of(const ir::NodeView& n) { return conv_shape(n.attrs, conv
 
 ir::Refusal refuse(const ir::NodeView& n) {
   if (const auto why = refuse_dtype(n, 0, {tensor::DType::f32})) return why;
-  if (n.value(1) != nullptr) return "weights are constant: packed once, ahead";
+  const tensor::Tensor* constant = n.value(1);
+  if (constant != nullptr && constant->dtype() == tensor::DType::f32)
+    return "weights are constant: packed once, ahead";
   if (n.in[1].shape.elements().value_or(0) == 0) return "weights are empty";
   const cpu::ConvShape s = shape_of(n);
   if (s.kh * s.kw > 256) return base::concat("kernel of ", s.kh * s.kw, " taps");
@@ -122,9 +124,10 @@ ir::BoundKernel prepare_implicit(const ir::KernelInit& init) {
 }  // namespace
 
 std::vector<ir::Kernel> conv_nhwc_live_kernels() {
-  return {{.name = "depthwise_live", .refuse = refuse_depthwise, .prepare = prepare_depthwise},
-          {.name = "winograd_live", .refuse = refuse_winograd, .prepare = prepare_winograd},
-          {.name = "implicit_gemm_live", .refuse = refuse, .prepare = prepare_implicit}};
+  return faster({{.name = "depthwise_live", .refuse = refuse_depthwise, .prepare = prepare_depthwise},
+                 {.name = "winograd_live", .refuse = refuse_winograd, .prepare = prepare_winograd},
+                 {.name = "implicit_gemm_live", .refuse = refuse, .prepare = prepare_implicit}},
+                {});
 }
 
 }  // namespace trireme::ops

@@ -3,6 +3,7 @@
 #include "backend/cpu/conv_grad_w.h"
 #include "backend/cpu/conv_grad_x.h"
 #include "backend/cpu/cpu_stream.h"
+#include "backend/cpu/depthwise_grad.h"
 #include "backend/cpu/winograd_grad_w.h"
 #include "backend/cpu/winograd_nhwc.h"
 #include "ops/conv/conv_shape_cpu.h"
@@ -57,6 +58,22 @@ ir::Refusal refuse_x_phases(const ir::NodeView& n) {
   if (!cpu::conv_grad_x_phases_fits(shape_x(n)))
     return "dilated, padding exceeds the kernel, or above 256 taps";
   return std::nullopt;
+}
+
+ir::Refusal refuse_not_depthwise(const cpu::ConvShape& s) {
+  if (cpu::depthwise_grad_fits(s)) return std::nullopt;
+  return base::concat(s.groups, " groups of ", s.c, " channels: not depthwise");
+}
+
+ir::Refusal refuse_x_depthwise(const ir::NodeView& n) {
+  if (const auto why = refuse_x(n)) return why;
+  return refuse_not_depthwise(shape_x(n));
+}
+
+ir::Refusal refuse_w_depthwise(const ir::NodeView& n) {
+  if (const auto why = refuse_w(n)) return why;
+  if (conv_reads_nchw(n)) return "reads nchw";
+  return refuse_not_depthwise(shape_w(n));
 }
 
 using GradX = void (*)(const cpu::ConvGradXArgs&, void*, base::ThreadPool&);
@@ -132,25 +149,33 @@ std::function<ir::BoundKernel(const ir::KernelInit&)> prepare_w(GradW run, Bytes
 }  // namespace
 
 std::vector<ir::Kernel> conv_nhwc_grad_x_cpu_kernels() {
-  return {{.name = "winograd",
-           .refuse = refuse_x_winograd,
-           .prepare = prepare_x(cpu::conv_grad_x_winograd, cpu::conv_grad_x_winograd_bytes)},
-          {.name = "implicit_gemm",
-           .refuse = refuse_x_direct,
-           .prepare = prepare_x(cpu::conv_grad_x_direct, cpu::conv_grad_x_direct_bytes)},
-          {.name = "phases",
-           .refuse = refuse_x_phases,
-           .prepare = prepare_x(cpu::conv_grad_x_phases, cpu::conv_grad_x_phases_bytes)}};
+  return faster({{.name = "depthwise",
+                  .refuse = refuse_x_depthwise,
+                  .prepare = prepare_x(cpu::depthwise_grad_x, cpu::depthwise_grad_x_bytes)},
+                 {.name = "winograd",
+                  .refuse = refuse_x_winograd,
+                  .prepare = prepare_x(cpu::conv_grad_x_winograd, cpu::conv_grad_x_winograd_bytes)},
+                 {.name = "implicit_gemm",
+                  .refuse = refuse_x_direct,
+                  .prepare = prepare_x(cpu::conv_grad_x_direct, cpu::conv_grad_x_direct_bytes)},
+                 {.name = "phases",
+                  .refuse = refuse_x_phases,
+                  .prepare = prepare_x(cpu::conv_grad_x_phases, cpu::conv_grad_x_phases_bytes)}},
+                {});
 }
 
 std::vector<ir::Kernel> conv_nhwc_grad_w_cpu_kernels() {
-  return {{.name = "lines", .refuse = refuse_w_lines, .prepare = prepare_w_lines},
-          {.name = "winograd",
-           .refuse = refuse_w_winograd,
-           .prepare = prepare_w(cpu::winograd_grad_w, cpu::winograd_grad_w_bytes)},
-          {.name = "columns",
-           .refuse = refuse_w_columns,
-           .prepare = prepare_w(cpu::conv_grad_w_columns, cpu::conv_grad_w_columns_bytes)}};
+  return faster({{.name = "depthwise",
+                  .refuse = refuse_w_depthwise,
+                  .prepare = prepare_w(cpu::depthwise_grad_w, cpu::depthwise_grad_w_bytes)},
+                 {.name = "lines", .refuse = refuse_w_lines, .prepare = prepare_w_lines},
+                 {.name = "winograd",
+                  .refuse = refuse_w_winograd,
+                  .prepare = prepare_w(cpu::winograd_grad_w, cpu::winograd_grad_w_bytes)},
+                 {.name = "columns",
+                  .refuse = refuse_w_columns,
+                  .prepare = prepare_w(cpu::conv_grad_w_columns, cpu::conv_grad_w_columns_bytes)}},
+                {});
 }
 
 }  // namespace trireme::ops

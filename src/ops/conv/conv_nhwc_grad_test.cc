@@ -98,6 +98,29 @@ TEST(ConvNhwcGrad, FastKernelsStayCloseToDouble) {
   }
 }
 
+Tensor half(const Tensor& t) {
+  Tensor out = Tensor::empty(DType::bf16, t.dims());
+  const std::vector<double> values = t.to_doubles();
+  std::transform(values.begin(), values.end(), out.mutable_data<tensor::BFloat16>().begin(),
+                 [](double v) { return tensor::BFloat16(static_cast<float>(v)); });
+  return out;
+}
+
+TEST(ConvNhwcGrad, HalfPrecisionRunsThroughTheFastKernels) {
+  const Tensor x = half(tests::random_tensor({2, 8, 9, 16}, 1)),
+               w = half(tests::random_tensor({24, 16, 3, 3}, 2));
+  const Tensor dy = half(tests::random_tensor({2, 8, 9, 24}, 3));
+  ir::Attrs attrs{{"pads", Ints{1, 1, 1, 1}}, {"in_shape", Ints{8, 9}}, {"kernel_shape", Ints{3, 3}}};
+  const std::pair<const char*, std::vector<Tensor>> cases[] = {
+      {"conv_nhwc", {x, w}}, {"conv_nhwc_grad_x", {dy, w}}, {"conv_nhwc_grad_w", {x, dy}}};
+  for (const auto& [op, in] : cases) {
+    const auto got = tests::run_kernels(op, attrs, in, 1, {0, 1});
+    ASSERT_FALSE(got.empty()) << op;
+    const Tensor want = testing::run(op, {wide(in[0]), wide(in[1])}, attrs)[0];
+    for (const auto& result : got) EXPECT_LT(worst(result.out[0], want), 4e-3) << op << " " << result.kernel;
+  }
+}
+
 TEST(ConvNhwcGrad, FirstLayersReadPlanes) {
   for (const Layer& l : {Layer{2, 17, 19, 3, 64, 7, 2, 3}, Layer{3, 30, 31, 1, 12, 5, 1, 2}}) {
     ir::Attrs attrs = attrs_of(l);

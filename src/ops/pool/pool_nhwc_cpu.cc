@@ -107,19 +107,19 @@ ir::BoundKernel prepare_average_grad(const ir::KernelInit& init) {
 }  // namespace
 
 std::vector<ir::Kernel> max_pool_nhwc_cpu_kernels() {
-  return {{.name = "channel_vectors", .refuse = refuse, .prepare = prepare_max}};
+  return faster({{.name = "channel_vectors", .refuse = refuse, .prepare = prepare_max}}, {});
 }
 std::vector<ir::Kernel> average_pool_nhwc_cpu_kernels() {
-  return {{.name = "channel_vectors", .refuse = refuse, .prepare = prepare_average}};
+  return faster({{.name = "channel_vectors", .refuse = refuse, .prepare = prepare_average}}, {});
 }
 std::vector<ir::Kernel> max_pool_nhwc_grad_cpu_kernels() {
-  return {{.name = "channel_vectors", .refuse = refuse, .prepare = prepare_max_grad}};
+  return faster({{.name = "channel_vectors", .refuse = refuse, .prepare = prepare_max_grad}}, {});
 }
 std::vector<ir::Kernel> average_pool_nhwc_grad_cpu_kernels() {
-  return {{.name = "channel_vectors", .refuse = refuse, .prepare = prepare_average_grad}};
+  return faster({{.name = "channel_vectors", .refuse = refuse, .prepare = prepare_average_grad}}, {});
 }
 std::vector<ir::Kernel> global_average_pool_nhwc_cpu_kernels() {
-  return {{.name = "channel_vectors", .refuse = refuse, .prepare = prepare_global}};
+  return faster({{.name = "channel_vectors", .refuse = refuse, .prepare = prepare_global}}, {});
 }
 
 }  // namespace trireme::ops
