@@ -78,11 +78,29 @@ bool fuse_gradient_sum(Rewriter& rw, const Node& sum) {
   return false;
 }
 
+/// The gradient of a rectified sum is written out behind its rectifier: two parts of dy are then read once
+/// each, by the pass that adds them.
+bool take_two_parts(Rewriter& rw, const Node& norm) {
+  constexpr size_t kResidual = 3, kSecondPart = 7;
+  if (norm.out.size() <= kResidual || norm.in.size() > kSecondPart || !rw.single_use(norm.in[0]))
+    return false;
+  const std::optional<Node> sum = rw.producer(norm.in[0], "add");
+  if (!sum || rw.graph().type(sum->in[0]) != rw.graph().type(sum->in[1])) return false;
+  Node both = norm;
+  both.in.resize(kSecondPart + 1, ir::kNoValue);
+  both.in[0] = sum->in[0];
+  both.in[kSecondPart] = sum->in[1];
+  replace_by(rw, both, norm.out[0]);
+  return true;
+}
+
 }  // namespace
 
 size_t fuse_norm_gradient_sums(ir::Graph& graph) {
   Rewriter rw(graph);
-  return rw.for_each("add", [&](ir::NodeId, const Node& sum) { return fuse_gradient_sum(rw, sum); });
+  const size_t parts =
+      rw.for_each("batch_norm_grad", [&](ir::NodeId, const Node& norm) { return take_two_parts(rw, norm); });
+  return parts + rw.for_each("add", [&](ir::NodeId, const Node& sum) { return fuse_gradient_sum(rw, sum); });
 }
 
 size_t fuse_train_norms(ir::Graph& graph) {

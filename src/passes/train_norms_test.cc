@@ -144,6 +144,32 @@ TEST(FuseNormGradientSums, AResidualAroundANormCostsNoSumOfItsOwn) {
   }
 }
 
+TEST(FuseNormGradientSums, TwoBranchesReachTheBatchNormOfABlock) {
+  Inputs n;
+  const ValueId y = op(n.g, "relu", {op(n.g, "add", {norm(n.g, op(n.g, "tanh", {n.x}), 1), n.x})});
+  n.g.add_output(op(n.g, "mul", {op(n.g, "sin", {y}), op(n.g, "tanh", {y})}), "z");
+  fuse_train_norms(n.g);
+  n.g.sort();
+  std::vector<char> wanted(n.g.values().size(), 0);
+  wanted[ir::index(n.g.inputs()[0])] = 1;
+  std::vector<ValueId> grads(n.g.values().size(), ir::kNoValue);
+  const ValueId z = n.g.outputs().back();
+  const ValueId seed = n.g.add_constant(ops::testing::random_tensor(DType::f64, {3, 4, kChannels}, -1, 1, 9));
+  grads[ir::index(z)] = seed;
+  ops::backpropagate(n.g, 0, wanted, grads);
+  n.g.add_output(grads[ir::index(n.g.inputs()[0])], "dx");
+  n.g.sort();
+  ir::Graph after = n.g;
+  EXPECT_GE(fuse_norm_gradient_sums(after), 1u);
+  after.sort();
+  ir::verify(after);
+  EXPECT_EQ(count(after, "add") + 1, count(n.g, "add"));
+  const std::vector<Tensor> in{ops::testing::random_tensor(DType::f64, {3, 4, kChannels}, -2, 2, 5)};
+  const auto want = ops::testing::run_graph(n.g, in), got = ops::testing::run_graph(after, in);
+  for (size_t i = 0; i < want.back().data<double>().size(); ++i)
+    EXPECT_NEAR(want.back().data<double>()[i], got.back().data<double>()[i], 1e-12);
+}
+
 TEST(FuseNormGradientSums, LeavesAGradientThatIsReadTwice) {
   ir::Graph g;
   const ValueId x = g.add_input("x", {DType::f64, {4, 6}});

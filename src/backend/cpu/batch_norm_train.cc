@@ -172,10 +172,17 @@ struct Lanes {
   size_t c, n;
 };
 
+// dy, which may come in two parts.
+template <bool kWhole>
+HWY_INLINE VF arriving(const BatchNormGrad& g, int64_t at, size_t n) {
+  const VF dy = get<kWhole>(g.dy + at, n);
+  return g.dy_more == nullptr ? dy : hn::Add(dy, get<kWhole>(g.dy_more + at, n));
+}
+
 // g from dy; `d` is x - mean.
 template <Mask kMask, bool kWhole>
 HWY_INLINE VF behind_rectifier(const BatchNormGrad& g, const float* factor, VF d, const Lanes& v) {
-  const VF dy = get<kWhole>(g.dy + v.at, v.n);
+  const VF dy = arriving<kWhole>(g, v.at, v.n);
   if constexpr (kMask == Mask::none) return dy;
   if constexpr (kMask == Mask::from_y) return passed(get<kWhole>(g.y + v.at, v.n), dy);
   return passed(hn::MulAdd(d, get<kWhole>(factor + v.c, v.n), get<kWhole>(g.bias + v.c, v.n)), dy);
@@ -284,7 +291,7 @@ struct PlaneMask {
 };
 template <bool kWhole>
 HWY_INLINE VF plane_gradient(const BatchNormGrad& g, const PlaneMask& m, VF d, int64_t e, size_t n) {
-  const VF dy = get<kWhole>(g.dy + e, n);
+  const VF dy = arriving<kWhole>(g, e, n);
   if (m.mask == Mask::none) return dy;
   if (m.mask == Mask::from_y) return passed(get<kWhole>(g.y + e, n), dy);
   return passed(hn::MulAdd(d, m.factor, m.bias), dy);
@@ -399,7 +406,8 @@ void finish_forward(const BatchNormTrain& g, const Layout& at, int64_t begin, in
   const SumsTo sum = at.piece(0);
   for (int64_t c = begin; c < end; ++c) {
     const double shift = sum.first[c] / n;
-    const double squares = std::max(0.0, sum.second[c] - shift * sum.first[c]);
+    const double rest = sum.second[c] - shift * sum.first[c];
+    const double squares = rest < 0 ? 0.0 : rest;  // NaN stays
     const double inverse = 1 / std::sqrt(squares / n + g.eps);
     center[c] = g.mean[c] = static_cast<float>(static_cast<double>(center[c]) + shift);
     g.inv_std[c] = static_cast<float>(inverse);
@@ -493,7 +501,7 @@ void batch_norm_grad(const BatchNormGrad& g, base::ThreadPool& pool) {
   pool.for_range(s.channels, kFinishGrain, [&](int64_t b, int64_t e) { finish_backward(g, at, b, e); });
   // What the first pass wrote behind the rectifier needs no mask any more.
   BatchNormGrad write = g;
-  if (g.dresidual != nullptr) write.dy = g.dresidual, write.relu = false;
+  if (g.dresidual != nullptr) write.dy = g.dresidual, write.dy_more = nullptr, write.relu = false;
   if (s.inner == 1) {
     const auto rows = HWY_DYNAMIC_DISPATCH(backward_rows);
     pool.for_range(s.outer, row_grain(s.channels), [&](int64_t b, int64_t e) { rows(write, terms, b, e); });

@@ -40,6 +40,7 @@ void batch_norm_train(const BatchNormTrain& args, base::ThreadPool& pool);
 struct BatchNormGrad {
   ChannelShape shape;
   const float* dy;
+  const float* dy_more = nullptr;  // like x: a second part of dy
   const float* x;
   const float* scale;          // [channels]
   const float* bias;           // [channels]: the rectifier's mask is computed from x again
@@ -56,7 +57,7 @@ struct BatchNormGrad {
 
 /// g = dy where the rectifier let through; dbias = sum g, dscale = sum g xhat,
 /// dx = scale inv_std (g - mean(g) - xhat mean(g xhat)). 20 bytes and 14 flop per element; with y and
-/// dresidual 28 bytes. Source: Ioffe & Szegedy 2015, section 3.
+/// dresidual 28 bytes, a second part of dy adds 4. Source: Ioffe & Szegedy 2015, section 3.
 void batch_norm_grad(const BatchNormGrad& args, base::ThreadPool& pool);
 
 }  // namespace trireme::cpu

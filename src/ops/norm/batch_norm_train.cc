@@ -112,15 +112,15 @@ ir::OpSchema grad_schema() {
       .doc =
           "with g = dy where the rectifier let through: dx = scale inv_std (g - mean(g) - xhat mean(g "
           "xhat)), dscale = sum g xhat, dbias = sum g, dresidual = g; operands dy, x, scale, bias, mean, "
-          "inv_std and, where a residual was rectified too, y",
+          "inv_std, y where a residual was rectified too, and a second part of dy",
       .min_in = 6,
-      .max_in = 7,
+      .max_in = 8,
       .max_out = 4,
       .attrs = attrs(),
       .infer = [](const ir::NodeView& n) {
         const Dim channels = channels_of(n, n.in[1].shape);
         for (size_t i : {2, 3, 4, 5}) require_channel_vector(n, i, channels);
-        for (size_t i : {0, 6}) require_like(n, i, n.in[1].shape);
+        for (size_t i : {0, 6, 7}) require_like(n, i, n.in[1].shape);
         return std::vector<TensorType>{n.in[1], n.in[2], n.in[3], n.in[1]};
       }};
   s.cost = cost(14);

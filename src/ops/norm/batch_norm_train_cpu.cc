@@ -68,6 +68,7 @@ ir::BoundKernel prepare_vector_grad(const ir::KernelInit& init) {
   auto run = [plan](const ir::RunArgs& args) {
     cpu::batch_norm_grad({.shape = plan.shape,
                           .dy = in_ptr<float>(args, 0),
+                          .dy_more = opt_ptr<float>(args, 7, plan.in_count),
                           .x = in_ptr<float>(args, 1),
                           .scale = in_ptr<float>(args, 2),
                           .bias = in_ptr<float>(args, 3),
@@ -116,12 +117,13 @@ void reference_channel(const BatchNormPlan& p, const ir::RunArgs& args, int64_t 
 template <class T>
 void reference_grad_channel(const BatchNormPlan& p, const ir::RunArgs& args, int64_t c) {
   const T *dy = in_ptr<T>(args, 0), *x = in_ptr<T>(args, 1), *y = opt_ptr<T>(args, 6, p.in_count);
+  const T* more = opt_ptr<T>(args, 7, p.in_count);
   const double n = double(p.shape.count()), scale = double(in_ptr<T>(args, 2)[c]);
   const double bias = double(in_ptr<T>(args, 3)[c]), mean = double(in_ptr<T>(args, 4)[c]);
   const double inverse = double(in_ptr<T>(args, 5)[c]);
   const auto behind = [&](int64_t e) {
     const double before = y != nullptr ? double(y[e]) : (double(x[e]) - mean) * (scale * inverse) + bias;
-    return p.relu && before <= 0 ? 0.0 : double(dy[e]);
+    return p.relu && before <= 0 ? 0.0 : double(dy[e]) + (more == nullptr ? 0.0 : double(more[e]));
   };
   double sum = 0, product = 0;
   over_channel(p.shape, c, [&](int64_t e) {
