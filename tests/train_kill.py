@@ -1,24 +1,17 @@
 # Training killed with SIGKILL at 50 random moments and resumed ends with the bits of the run that nobody disturbed.
 # timeout: 280
 import hashlib
-import json
-import os
 import random
 import signal
-import struct
-import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
-import numpy as np
+from _training import INTERRUPTED, finish, make_patterns, read_log, start
 
-ROOT = Path(__file__).resolve().parent.parent
-TRIREME = os.environ.get("TRIREME", str(ROOT / "build/release/trireme"))
 KILLS = 50
 STEPS = 1200
-INTERRUPTED = 75
 
 CONFIG = """
 run: {{name: kill, directory: {directory}, steps: {steps}, seed: 11}}
@@ -34,41 +27,14 @@ log: {{progress: 0s}}
 """
 
 
-def write_idx(path, array):
-    with open(path, "wb") as file:
-        file.write(struct.pack(">BBBB", 0, 0, 8, array.ndim) + struct.pack(f">{array.ndim}I", *array.shape))
-        file.write(array.astype(np.uint8).tobytes())
-
-
-def make_data(directory):
-    """Four noisy patterns as an IDX pair."""
-    rng = np.random.default_rng(3)
-    patterns = rng.integers(0, 256, (4, 12, 12))
-    labels = rng.integers(0, 4, 2000)
-    images = np.clip(patterns[labels] * 0.5 + rng.integers(0, 128, (2000, 12, 12)), 0, 255)
-    directory.mkdir()
-    write_idx(directory / "train-images-idx3-ubyte", images)
-    write_idx(directory / "train-labels-idx1-ubyte", labels)
-
-
-def start(config, *more):
-    return subprocess.Popen([TRIREME, "train", str(config), "--quiet", "--resume", "auto", *more],
-                            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-
-
-def finish(process):
-    _, stderr = process.communicate(timeout=120)
-    return process.returncode, stderr
-
-
 def result(directory):
     """What must be equal: every state, the served model, the loss of every step, every evaluation."""
     last = directory / "checkpoints" / f"step-{STEPS:08d}"
     digest = {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in last.glob("*.safetensors")}
     digest["model"] = hashlib.sha256((directory / "model/kill/1/model.onnx").read_bytes()).hexdigest()
-    lines = [json.loads(line) for line in (directory / "log.jsonl").read_text().splitlines()]
-    steps = [(line["step"], line["loss"], line["lr"], line["grad_norm"]) for line in lines if line["event"] == "step"]
-    evals = [(line["step"], line["loss"], line["accuracy"]) for line in lines if line["event"] == "eval"]
+    events = read_log(directory)
+    steps = [(line["step"], line["loss"], line["lr"], line["grad_norm"]) for line in events["step"]]
+    evals = [(line["step"], line["loss"], line["accuracy"]) for line in events["eval"]]
     return digest, steps, evals
 
 
@@ -84,7 +50,7 @@ def survive(config, directory, rng, kills):
     """Starts and kills until the run ends or `kills` is used up; gives the kills made and what went wrong."""
     made = 0
     while True:
-        process = start(config, "--run.threads", str(rng.choice([1, 2, 4])))
+        process = start(config, "--resume", "auto", "--run.threads", rng.choice([1, 2, 4]))
         if made < kills:
             time.sleep(rng.uniform(0.02, 0.35))
             if process.poll() is None:
@@ -103,14 +69,14 @@ def main():
     failures, passed, made, runs = [], 0, 0, 0
     with tempfile.TemporaryDirectory(prefix="train_kill") as scratch:
         scratch = Path(scratch)
-        make_data(scratch / "data")
+        make_patterns(scratch / "data")
 
         def configure(name):
             path = scratch / f"{name}.yaml"
             path.write_text(CONFIG.format(directory=scratch / name, data=scratch / "data", steps=STEPS))
             return path
 
-        code, stderr = finish(start(configure("whole"), "--run.threads", "1"))
+        code, stderr = finish(start(configure("whole"), "--run.threads", 1))
         if code != 0:
             sys.exit(f"the undisturbed run ends with {code}: {stderr[-800:]}")
         whole = result(scratch / "whole")

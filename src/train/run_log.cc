@@ -51,6 +51,7 @@ void for_lines(const std::string& text, const Body& body) {
 /// Keeps the lines up to `step`; what comes later is run again.
 void cut_log(const std::string& path, int64_t step) {
   if (!base::file_exists(path)) return;
+  if (step == 0) return base::write_file_atomic(path, "");
   std::string kept;
   for_lines(base::read_file(path), [&](std::string_view line) {
     const Json value = parse_line(line);

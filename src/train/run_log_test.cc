@@ -89,6 +89,17 @@ TEST(RunLog, NonFiniteLossesAreLogged) {
   EXPECT_TRUE(run.steps[0].skipped);
 }
 
+TEST(AppendFile, TellsOnceThatTheDiskIsFull) {
+  AppendFile file("/dev/full");  // takes no byte
+  file.append("line\n");
+  EXPECT_EQ(file.error(), "");
+  file.flush();
+  EXPECT_NE(file.error().find("No space left"), std::string::npos);
+  file.append("line\n");
+  file.flush();
+  EXPECT_EQ(file.error(), "");
+}
+
 TEST(RunLog, ProgressLine) {
   StepRecord r = record(120);
   r.loss = 2.4132;
