@@ -94,6 +94,24 @@ double apply(const Gate& g, double x) {
   return x;
 }
 
+double derivative(const Gate& g, double x) {
+  const double y = apply(g, x);
+  switch (g.kind) {
+    case K::sigmoid: return y * (1 - y);
+    case K::tanh: return 1 - y * y;
+    case K::relu: return x > 0 ? 1 : 0;
+    case K::affine: return g.alpha;
+    case K::leaky_relu: return x < 0 ? g.alpha : 1;
+    case K::thresholded_relu: return x >= g.alpha ? 1 : 0;
+    case K::scaled_tanh: return g.alpha * g.beta * (1 - std::pow(std::tanh(g.beta * x), 2));
+    case K::hard_sigmoid: return y > 0 && y < 1 ? g.alpha : 0;
+    case K::elu: return x < 0 ? g.alpha * std::exp(x) : 1;
+    case K::softsign: return 1 / ((1 + std::abs(x)) * (1 + std::abs(x)));
+    case K::softplus: return 1 / (1 + std::exp(-x));
+  }
+  return 1;
+}
+
 RecurrentPlan plan_recurrent(const ir::NodeView& node, size_t gates) {
   const ir::Attrs& a = node.attrs;
   const Dims x = node.in_dims(0), w = node.in_dims(1), r = node.in_dims(2);

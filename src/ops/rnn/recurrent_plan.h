@@ -26,6 +26,8 @@ struct Gate {
 };
 
 double apply(const Gate& gate, double x);
+/// Its derivative at x.
+double derivative(const Gate& gate, double x);
 
 struct RecurrentPlan {
   int64_t seq = 0, batch = 0, input = 0, hidden = 0, directions = 1;

@@ -1,4 +1,5 @@
 // rnn, gru, lstm: recurrent layers over time, one or two directions: types and cost.
+#include "ops/grad.h"
 #include "ops/rnn/recurrent_kernels.h"
 #include "ops/rnn/recurrent_plan.h"
 #include "ops/table.h"
@@ -53,6 +54,54 @@ std::vector<ir::AttrSpec> attrs() {
           {"layout", "int", "1: operands and results have the batch first"}};
 }
 
+/// One node walks back through time for all operands: forward operands in their places, then the gradients
+/// of y, of the last state and of the last cell.
+Gradients recurrent_rule(GradBuilder& g, const char* name) {
+  Gradients out = g.none();
+  std::vector<ValueId> in;
+  for (size_t i = 0; i < 8; ++i) in.push_back(g.in(i));
+  for (size_t r = 0; r < 3; ++r) in.push_back(g.grad(r));
+  const std::vector<ValueId> all = g.ops(name, in, g.attrs(), 7);
+  // Results: gradients of x, w, r, b, initial_h, initial_c, peepholes.
+  constexpr size_t kOperand[] = {0, 1, 2, 3, 5, 6, 7};
+  for (size_t r = 0; r < 7; ++r) {
+    if (kOperand[r] < out.size() && g.has(kOperand[r])) out[kOperand[r]] = all[r];
+  }
+  return out;
+}
+
+ir::OpSchema backward(const char* name, const char* doc, size_t gates) {
+  ir::OpSchema s{.name = name, .doc = doc, .min_in = 3, .max_in = 11, .max_out = 7, .attrs = attrs()};
+  if (gates == 3) s.attrs.push_back({"linear_before_reset", "int", "of the forward op"});
+  if (gates == 4) s.attrs.push_back({"input_forget", "int", "of the forward op"});
+  s.infer = [gates](const ir::NodeView& n) {
+    const RecurrentPlan p = plan_recurrent(n, gates);
+    const tensor::DType type = n.in[0].dtype;
+    const int64_t rows = p.gates * p.hidden;
+    const Shape state = p.batch_first ? Shape{Dim(p.batch), Dim(p.directions), Dim(p.hidden)}
+                                      : Shape{Dim(p.directions), Dim(p.batch), Dim(p.hidden)};
+    return std::vector<TensorType>{n.in[0],
+                                   n.in[1],
+                                   n.in[2],
+                                   {type, {Dim(p.directions), Dim(2 * rows)}},
+                                   {type, state},
+                                   {type, state},
+                                   {type, {Dim(p.directions), Dim(3 * p.hidden)}}};
+  };
+  s.cost = [gates](const ir::NodeView& n) {
+    const RecurrentPlan p = plan_recurrent(n, gates);
+    ir::Cost c;
+    for (size_t i = 0; i < n.in.size(); ++i) c.bytes += n.present(i) ? double(tensor::bytes_of(n.in[i])) : 0;
+    for (const TensorType& t : n.out) c.bytes += double(tensor::bytes_of(t));
+    // The forward pass again, and two products for each of its own.
+    const double cells = double(p.seq) * double(p.batch) * double(p.directions) * double(p.hidden);
+    c.flop = cells * double(gates) * (6.0 * double(p.input + p.hidden) + 60.0);
+    return c;
+  };
+  s.why_no_grad = "a backward op: second derivatives are not taken";
+  return s;
+}
+
 }  // namespace
 
 std::vector<ir::OpDef> recurrents_ops() {
@@ -64,6 +113,7 @@ std::vector<ir::OpDef> recurrents_ops() {
                    .attrs = attrs(),
                    .infer = [](const ir::NodeView& n) { return infer(n, 1); },
                    .cost = cost(1),
+                   .grad = rule([](GradBuilder& g) { return recurrent_rule(g, "rnn_grad"); }),
                    .onnx = "RNN"};
   ir::OpSchema gru{
       .name = "gru",
@@ -74,6 +124,7 @@ std::vector<ir::OpDef> recurrents_ops() {
       .attrs = attrs(),
       .infer = [](const ir::NodeView& n) { return infer(n, 3); },
       .cost = cost(3),
+      .grad = rule([](GradBuilder& g) { return recurrent_rule(g, "gru_grad"); }),
       .onnx = "GRU"};
   gru.attrs.push_back({"linear_before_reset", "int", "the reset gate scales h R + b instead of h"});
   ir::OpSchema lstm{
@@ -87,11 +138,20 @@ std::vector<ir::OpDef> recurrents_ops() {
       .attrs = attrs(),
       .infer = [](const ir::NodeView& n) { return infer(n, 4); },
       .cost = cost(4),
+      .grad = rule([](GradBuilder& g) { return recurrent_rule(g, "lstm_grad"); }),
       .onnx = "LSTM"};
   lstm.attrs.push_back({"input_forget", "int", "the forget gate is 1 - the input gate"});
-  return {{std::move(rnn), rnn_cpu_kernels()},
-          {std::move(gru), gru_cpu_kernels()},
-          {std::move(lstm), lstm_cpu_kernels()}};
+  return {
+      {std::move(rnn), rnn_cpu_kernels()},
+      {std::move(gru), gru_cpu_kernels()},
+      {std::move(lstm), lstm_cpu_kernels()},
+      {backward("rnn_grad", "rnn back through time; operands of rnn, then the gradients of its results", 1),
+       recurrent_grad_cpu_kernels(1)},
+      {backward("gru_grad", "gru back through time; operands of gru, then the gradients of its results", 3),
+       recurrent_grad_cpu_kernels(3)},
+      {backward("lstm_grad", "lstm back through time; operands of lstm, then the gradients of its results",
+                4),
+       recurrent_grad_cpu_kernels(4)}};
 }
 
 }  // namespace trireme::ops
