@@ -51,4 +51,31 @@ DatasetPtr open_tokens(const std::string& path, TokenType type, int64_t vocabula
 /// A UTF-8 text by character: the vocabulary is its distinct code points in ascending order.
 DatasetPtr open_characters(const std::string& path, const TokenWindows& windows, int64_t limit_bytes);
 
+/// A tar shard, plain or gzip. Neighbouring members with one key ("dir/0001.jpg", "dir/0001.cls") are one
+/// sample. Fields by extension: jpg, jpeg, png, bmp -> "image"; cls, class -> "label" i64; txt -> "text";
+/// "seg.png" and other names keep the extension as their name; what has no decoder is bytes; ".gz" is unpacked.
+/// One scan over the headers makes the index; contents are read by offset.
+DatasetPtr open_webdataset(const std::string& path, int64_t limit_bytes);
+
+/// tf.Example records (of tf.SequenceExample: the context), plain or gzip. A field per feature: floats f32,
+/// integers i64, bytes as strings; one value [] or a list [n] as the first 64 records have it.
+DatasetPtr open_tfrecord(const std::string& path, int64_t limit_bytes);
+
+/// A JSON object a line; an index of line starts, made in one pass. A field per member of the first 64 lines:
+/// strings text, numbers i64 or f32, arrays of numbers tensors, all else text that holds JSON.
+DatasetPtr open_jsonl(const std::string& path, int64_t limit_bytes);
+
+/// Rows of RFC 4180 text. With a header its names are the fields, else "0", "1", …; a column whose values in
+/// the first 64 rows are numbers is f32 or i64, others text.
+struct CsvOptions {
+  bool header = true;
+  char delimiter = ',';
+};
+DatasetPtr open_csv(const std::string& path, const CsvOptions& options, int64_t limit_bytes);
+
+/// A Parquet file through Arrow, its columns (all, or `columns`) decoded into memory once, at most
+/// `limit_bytes`. Throws unsupported in builds without Arrow, and for nested columns other than lists.
+DatasetPtr open_parquet(const std::string& path, const std::vector<std::string>& columns,
+                        int64_t limit_bytes);
+
 }  // namespace trireme::data
