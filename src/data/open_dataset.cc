@@ -124,11 +124,85 @@ DatasetPtr open_characters_path(const DatasetSpec& spec, const std::string& path
   });
 }
 
+bool is_tar_name(std::string_view name) { return ends_with_one_of(name, {".tar", ".tgz", ".tar.gz"}); }
+DatasetPtr open_webdataset_path(const DatasetSpec& spec, const std::string& path) {
+  return open_each(spec, path, is_tar_name,
+                   [&](const std::string& file) { return open_webdataset(file, spec.max_unpacked.bytes); });
+}
+
+bool is_tfrecord_name(std::string_view name) { return name.find("tfrecord") != std::string_view::npos; }
+DatasetPtr open_tfrecord_path(const DatasetSpec& spec, const std::string& path) {
+  return open_each(spec, path, is_tfrecord_name,
+                   [&](const std::string& file) { return open_tfrecord(file, spec.max_unpacked.bytes); });
+}
+
+bool is_jsonl_name(std::string_view name) {
+  return ends_with_one_of(without_gz(name), {".jsonl", ".ndjson"});
+}
+DatasetPtr open_jsonl_path(const DatasetSpec& spec, const std::string& path) {
+  return open_each(spec, path, is_jsonl_name,
+                   [&](const std::string& file) { return open_jsonl(file, spec.max_unpacked.bytes); });
+}
+
+bool is_csv_name(std::string_view name) { return ends_with_one_of(without_gz(name), {".csv", ".tsv"}); }
+DatasetPtr open_csv_path(const DatasetSpec& spec, const std::string& path) {
+  const std::string& d = spec.delimiter;
+  require(d == "tab" || d.size() == 1, "delimiter is not one character or the word tab: '", d, "'");
+  return open_each(spec, path, is_csv_name, [&](const std::string& file) {
+    const bool tab = d == "tab" || (d == "," && without_gz(file).ends_with(".tsv"));
+    return open_csv(file, {spec.header, tab ? '\t' : d[0]}, spec.max_unpacked.bytes);
+  });
+}
+
+bool is_parquet_name(std::string_view name) { return name.ends_with(".parquet"); }
+DatasetPtr open_parquet_path(const DatasetSpec& spec, const std::string& path) {
+  return open_each(spec, path, is_parquet_name, [&](const std::string& file) {
+    return open_parquet(file, spec.columns, spec.max_unpacked.bytes);
+  });
+}
+
+constexpr const char* kFieldOptions = " image_field label_field ";
+
+/// Decodes or renames one field to "image", renames one to "label".
+DatasetPtr with_named_fields(DatasetPtr from, const std::string& image, const std::string& label) {
+  if (image.empty() && label.empty()) return from;
+  std::vector<Field> fields = from->info().fields;
+  std::string there;
+  for (const Field& f : fields) there += (there.empty() ? "" : ", ") + f.name;
+  for (const std::string& name : {image, label}) {
+    require(name.empty() || from->info().find(name) != nullptr, "data set has no field '", name, "'; it has ",
+            there);
+  }
+  for (Field& f : fields) {
+    if (f.name == image)
+      f = f.kind == FieldKind::tensor ? Field{"image", f.kind, f.dtype, f.shape} : image_field("image");
+    if (f.name == label) {
+      f.name = "label";
+      f.is_target = true;
+    }
+  }
+  return map(std::move(from), std::move(fields), [image, label](Sample& sample) {
+    for (Value& v : sample.values) {
+      if (v.name == image) {
+        if (!v.tensor.defined()) v = {"image", decode_image_tensor(sample.text(image)), {}};
+        v.name = "image";
+      } else if (v.name == label) {
+        v.name = "label";
+      }
+    }
+  });
+}
+
 /// In the order in which "auto" asks them.
 const std::vector<Format>& formats() {
   static const std::vector<Format> list = {
       {"idx", is_idx_images, "", open_idx_path},
       {"cifar10", is_cifar_name, "", open_cifar10_path},
+      {"webdataset", is_tar_name, kFieldOptions, open_webdataset_path},
+      {"tfrecord", is_tfrecord_name, kFieldOptions, open_tfrecord_path},
+      {"parquet", is_parquet_name, std::string(kFieldOptions) + " columns ", open_parquet_path},
+      {"jsonl", is_jsonl_name, kFieldOptions, open_jsonl_path},
+      {"csv", is_csv_name, std::string(kFieldOptions) + " header delimiter ", open_csv_path},
       {"tokens", is_token_name, " context stride token_type vocabulary_size ", open_tokens_path},
       {"characters", is_text_name, " context stride ", open_characters_path},
       {"images", is_image_name, "", open_images_path},
@@ -230,7 +304,13 @@ void DatasetSpec::fields(base::OptionList& f) {
   f.add("stride", &stride, "token data: from one sample's start to the next; 0: context").at_least(0);
   f.add("token_type", &token_type, "token data: u16 or u32");
   f.add("vocabulary_size", &vocabulary_size, "token data: larger ids are errors; 0: not checked").at_least(0);
-  f.add("max_unpacked", &max_unpacked, "largest size of a gzip file in memory");
+  f.add("columns", &columns, "parquet: the columns to read; none given: all");
+  f.add("header", &header, "csv: the first row names the columns");
+  f.add("delimiter", &delimiter, "csv: one character, or tab");
+  f.add("image_field", &image_field,
+        "records and rows: the field that becomes image, decoded if it is bytes");
+  f.add("label_field", &label_field, "records and rows: the field that becomes label");
+  f.add("max_unpacked", &max_unpacked, "largest size of a gzip or Parquet file in memory");
 }
 
 const std::vector<std::string>& dataset_formats() {
@@ -281,7 +361,7 @@ DatasetPtr open_dataset(const DatasetSpec& spec) {
     }
     parts.push_back(std::move(part));
   }
-  DatasetPtr all = concat(std::move(parts));
+  DatasetPtr all = with_named_fields(concat(std::move(parts)), spec.image_field, spec.label_field);
   const bool by_tokens = format.options.find(" context ") != std::string::npos;  // it cuts the tokens itself
   return spec.hold_out > 0 && !by_tokens ? hold_out(std::move(all), spec.hold_out, spec.split) : all;
 }

@@ -20,6 +20,11 @@ struct DatasetSpec {
   int64_t stride = 0;
   std::string token_type = "u16";
   int64_t vocabulary_size = 0;
+  std::vector<std::string> columns;  ///< parquet: those to read; empty: all
+  bool header = true;                ///< csv: the first row names the columns
+  std::string delimiter = ",";       ///< csv: one character, or "tab"
+  std::string image_field;           ///< records and rows: the field that becomes "image", decoded if bytes
+  std::string label_field;           ///< records and rows: the field that becomes "label"
   base::ByteSize max_unpacked{int64_t{16} << 30};
 
   void fields(base::OptionList& f);

@@ -53,8 +53,8 @@ DatasetPtr open_characters(const std::string& path, const TokenWindows& windows,
 
 /// A tar shard, plain or gzip. Neighbouring members with one key ("dir/0001.jpg", "dir/0001.cls") are one
 /// sample. Fields by extension: jpg, jpeg, png, bmp -> "image"; cls, class -> "label" i64; txt -> "text";
-/// "seg.png" and other names keep the extension as their name; what has no decoder is bytes; ".gz" is unpacked.
-/// One scan over the headers makes the index; contents are read by offset.
+/// "seg.png" and other names keep the extension as their name; what has no decoder is bytes; ".gz" is
+/// unpacked. One scan over the headers makes the index; contents are read by offset.
 DatasetPtr open_webdataset(const std::string& path, int64_t limit_bytes);
 
 /// tf.Example records (of tf.SequenceExample: the context), plain or gzip. A field per feature: floats f32,

@@ -159,7 +159,7 @@ constexpr size_t kLearnedRecords = 64;
 /// What the first records say of one feature.
 struct Learned {
   Field field;
-  bool fixed = true;   // every list had `count` values
+  bool fixed = true;  // every list had `count` values
   size_t count = 0;
 };
 
@@ -197,16 +197,15 @@ class TfRecordDataset : public Dataset {
     return {f.name, Tensor::from<int64_t>(dims, f.ints), {}};
   }
 
-  static bool is_text(const Feature& f) {
-    return std::all_of(f.bytes.begin(), f.bytes.end(), base::is_utf8);
-  }
+  static bool is_text(const Feature& f) { return std::all_of(f.bytes.begin(), f.bytes.end(), base::is_utf8); }
 
   void learn_feature(const Feature& f, std::vector<Learned>& all) {
     if (f.size() == 0) return;
     Field field{f.name};
     if (!f.bytes.empty()) field.kind = is_text(f) ? FieldKind::text : FieldKind::bytes;
     if (!f.ints.empty()) field.dtype = DType::i64;
-    const auto at = std::find_if(all.begin(), all.end(), [&](const Learned& l) { return l.field.name == f.name; });
+    const auto at =
+        std::find_if(all.begin(), all.end(), [&](const Learned& l) { return l.field.name == f.name; });
     if (at == all.end()) {
       all.push_back({std::move(field), true, f.size()});
       return;
