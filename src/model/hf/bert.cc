@@ -25,6 +25,8 @@ zoo::BertConfig read_config(const base::Json& json) {
   c.token_types = need_positive(json, "type_vocab_size");
   c.epsilon = json.get_or("layer_norm_eps", 1e-12);
   c.activation = json.get_or("hidden_act", "gelu");
+  const base::Json* padding = json.find("pad_token_id");
+  if (padding != nullptr) c.padding = padding->is_null() ? -1 : padding->as_int();
   c.dropout = json.get_or("hidden_dropout_prob", 0.1);
   const std::string positions = json.get_or("position_embedding_type", "absolute");
   if (positions != "absolute") base::fail_unsupported("BERT with ", positions, " positions");
@@ -39,12 +41,6 @@ BertHead saved_head(const base::Json& json, const std::string& directory) {
   const std::string architecture = first_architecture(json);
   if (architecture == "BertForMaskedLM") return BertHead::masked_lm;
   return architecture == "BertForSequenceClassification" ? BertHead::classification : BertHead::none;
-}
-
-int64_t classes_of(const base::Json& json) {
-  const base::Json* names = json.find("id2label");
-  return names != nullptr && names->is_object() ? static_cast<int64_t>(names->size())
-                                                : json.get_or("num_labels", int64_t{2});
 }
 
 ValueId find_value(const ir::Graph& g, const std::vector<ValueId>& among, std::string_view name) {
@@ -63,7 +59,7 @@ Model load_bert(const std::string& directory, const BertOptions& options) {
   zoo::BertConfig config = read_config(json);
   config.has_token_types = options.has_token_types;
   config.head = options.is_encoder ? BertHead::none : saved_head(json, directory);
-  config.classes = classes_of(json);
+  config.classes = class_count(json);
   CheckpointParams params(directory, "bert.");
   Model model = zoo::bert(config, params);
   set_origin(model, directory, json);

@@ -140,4 +140,10 @@ int64_t need_positive(const base::Json& config, std::string_view key) {
   return value;
 }
 
+int64_t class_count(const base::Json& config) {
+  const base::Json* names = config.find("id2label");
+  return names != nullptr && names->is_object() ? static_cast<int64_t>(names->size())
+                                                : config.get_or("num_labels", int64_t{2});
+}
+
 }  // namespace trireme::model::hf

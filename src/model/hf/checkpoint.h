@@ -50,4 +50,7 @@ bool has_checkpoint(const std::string& directory);
 /// An integer of config.json that must be there and positive. Throws invalid_argument naming the key.
 int64_t need_positive(const base::Json& config, std::string_view key);
 
+/// Classes of a classifier: names in id2label, else num_labels, else 2.
+int64_t class_count(const base::Json& config);
+
 }  // namespace trireme::model::hf

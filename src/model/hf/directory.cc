@@ -23,8 +23,11 @@ struct Architecture {
 
 Model load_encoder(const std::string& directory) { return load_bert(directory); }
 
-constexpr Architecture kArchitectures[] = {
-    {"bert", load_encoder}, {"gpt2", load_gpt2}, {"llama", load_llama}, {"vit", load_vit}};
+constexpr Architecture kArchitectures[] = {{"bert", load_encoder},
+                                           {"gpt2", load_gpt2},
+                                           {"llama", load_llama},
+                                           {"vit", load_vit},
+                                           {"resnet", load_resnet}};
 
 /// Files of a tokenizer and of sentence-transformers, as far as a directory has them.
 constexpr const char* kCompanions[] = {"tokenizer.json",

@@ -8,8 +8,9 @@
 
 namespace trireme::model::hf {
 
-/// Loads config.json and model.safetensors (or its shards): bert, gpt2, llama and vit. Throws unsupported for
-/// another architecture or option, naming it; invalid_argument for weights that do not fit the config.
+/// Loads config.json and model.safetensors (or its shards): bert, gpt2, llama, vit and resnet. Throws
+/// unsupported for another architecture or option, naming it; invalid_argument for weights that do not fit
+/// the config.
 Model load_directory(const std::string& directory);
 
 /// What save_directory may be told.

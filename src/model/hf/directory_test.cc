@@ -86,7 +86,8 @@ TEST(HfDirectory, WhatIsSavedIsLoaded) {
       {"llama", "layers=1", "width=16", "heads=4", "kv_heads=2", "inner=24", "vocabulary=11", "positions=8"},
       {"bert", "layers=1", "width=16", "heads=2", "vocabulary=11", "positions=8", "head=masked_lm"},
       {"bert", "layers=1", "width=16", "heads=2", "vocabulary=11", "head=classification", "classes=3"},
-      {"vit_tiny", "layers=1", "width=16", "heads=2", "classes=3"}};
+      {"vit_tiny", "layers=1", "width=16", "heads=2", "classes=3"},
+      {"resnet18", "size=32", "classes=3"}};
   for (const auto& c : cases) {
     SCOPED_TRACE(c[0] + " " + c.back());
     const Model built = zoo::build(c[0], std::span(c).subspan(1));
@@ -135,7 +136,8 @@ TEST(HfDirectory, RefusesOptionsByName) {
     }
     return "";
   };
-  EXPECT_NE(message(R"({"model_type": "t5"})").find("supported: bert, gpt2, llama, vit"), std::string::npos);
+  EXPECT_NE(message(R"({"model_type": "t5"})").find("supported: bert, gpt2, llama, vit, resnet"),
+            std::string::npos);
   const std::string llama = R"({"model_type": "llama", "vocab_size": 8, "max_position_embeddings": 8,
       "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8, )";
   EXPECT_NE(message(llama + R"("rope_scaling": {"rope_type": "yarn"}})").find("'yarn'"), std::string::npos);

@@ -1,10 +1,11 @@
-// GPT-2 and Llama language models, and ViT classifiers, from Hugging Face directories.
+// GPT-2 and Llama language models, ViT and ResNet classifiers, from Hugging Face directories.
 #include "model/hf/transformers.h"
 
 #include "model/hf/checkpoint.h"
 #include "model/hf/directory.h"
 #include "model/zoo/gpt2.h"
 #include "model/zoo/llama.h"
+#include "model/zoo/resnet.h"
 #include "model/zoo/vit.h"
 
 namespace trireme::model::hf {
@@ -95,14 +96,35 @@ Model load_vit(const std::string& directory) {
   c.activation = json.get_or("hidden_act", "gelu");
   c.epsilon = json.get_or("layer_norm_eps", 1e-12);
   c.dropout = json.get_or("hidden_dropout_prob", 0.0);
-  const base::Json* names = json.find("id2label");
-  c.classes = names != nullptr && names->is_object() ? static_cast<int64_t>(names->size())
-                                                     : json.get_or("num_labels", int64_t{2});
+  c.classes = class_count(json);
   need_default(json, "qkv_bias", true);
   CheckpointParams params(directory, "vit.");
   Model model = zoo::vit(c, params);
   set_origin(model, directory, json);
   return model;
+}
+
+Model load_resnet(const std::string& directory) {
+  const base::Json json = read_config_json(directory);
+  zoo::ResnetConfig c;
+  c.channels = positive_or(json, "num_channels", 3);
+  c.size = positive_or(json, "image_size", 224);
+  c.classes = class_count(json);
+  // The depth is what has these blocks; all else must be as that network has it.
+  for (const int64_t depth : {18, 34, 50, 101, 152}) {
+    c.depth = depth;
+    const base::Json want = zoo::resnet_json(c);
+    const auto same = [&](const char* key) { return json.at(key) == want.at(key); };
+    if (!same("depths") || !same("hidden_sizes") || !same("layer_type") || !same("embedding_size")) continue;
+    for (const char* key : {"downsample_in_first_stage", "downsample_in_bottleneck"})
+      need_default(json, key, false);
+    CheckpointParams params(directory, "resnet.");
+    Model model = zoo::resnet(c, params);
+    set_origin(model, directory, json);
+    return model;
+  }
+  base::fail_unsupported("config.json: a ResNet with blocks ", json.at("depths").dump(), " of widths ",
+                         json.at("hidden_sizes").dump());
 }
 
 }  // namespace trireme::model::hf

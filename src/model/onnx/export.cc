@@ -212,7 +212,8 @@ class Exporter {
     w.add_string(3, base::concat(node.op_name(), "_", ++node_count_));
     w.add_string(4, node.op->schema.onnx);
     for (const auto& [name, value] : node.attrs.items()) {
-      if (is_control && name == "captures") continue;
+      // Ours alone: what a body captures, and the row that an embedding does not train.
+      if ((is_control && name == "captures") || name == "padding_idx") continue;
       pbf_writer attr(w, 5);
       attr.add_string(1, name);
       write_attr(attr, value, borrowed);

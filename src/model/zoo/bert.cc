@@ -54,7 +54,9 @@ class Bert {
                              ? b.op("slice", {table, b.ints({0}), b.ints({1}), b.ints({0})})  // [1, width]
                              : b.op("gather", {table, types}, {{"axis", int64_t{0}}});
     const ValueId place = b.op("add", {leading_rows(at, positions, ids), type});
-    const ValueId x = b.op("gather", {words_, ids}, {{"axis", int64_t{0}}});  // [batch, seq, width]
+    ir::Attrs attrs{{"axis", int64_t{0}}};
+    if (c_.padding >= 0) attrs.set("padding_idx", c_.padding);
+    const ValueId x = b.op("gather", {words_, ids}, attrs);  // [batch, seq, width]
     return at.dropout(norm(at.in("LayerNorm"), b.op("add", {x, place})), c_.dropout);
   }
 
@@ -105,6 +107,8 @@ void BertConfig::fields(base::OptionList& f) {
       .at_most(0.95);
   f.add_choice("head", &head, {"none", "masked_lm", "classification"}, "what follows the encoder");
   f.add("classes", &classes, "classes of the classification head").at_least(1);
+  f.add("padding", &padding, "id of the padding token, whose embedding is not trained; -1: none")
+      .at_least(-1);
   f.add("has_token_types", &has_token_types, "adds the input token_type_ids; else every token is of type 0");
 }
 
@@ -140,6 +144,7 @@ base::Json bert_json(const BertConfig& c) {
                           {"intermediate_size", c.inner_width()},
                           {"hidden_act", c.activation},
                           {"layer_norm_eps", c.epsilon},
+                          {"pad_token_id", c.padding < 0 ? base::Json() : base::Json(c.padding)},
                           {"hidden_dropout_prob", c.dropout},
                           {"attention_probs_dropout_prob", 0.0},
                           {"tie_word_embeddings", true},

@@ -120,6 +120,8 @@ base::Json gpt2_json(const Gpt2Config& c) {
                              {"embd_pdrop", c.dropout},
                              {"resid_pdrop", c.dropout},
                              {"attn_pdrop", 0.0},
+                             {"bos_token_id", nullptr},
+                             {"eos_token_id", nullptr},
                              {"tie_word_embeddings", c.is_tied},
                              {"torch_dtype", "float32"}});
 }

@@ -146,6 +146,8 @@ base::Json llama_json(const LlamaConfig& c) {
                              {"rope_parameters", rope},
                              {"attention_bias", c.has_attention_bias},
                              {"mlp_bias", false},
+                             {"bos_token_id", nullptr},
+                             {"eos_token_id", nullptr},
                              {"tie_word_embeddings", c.is_tied},
                              {"torch_dtype", "float32"}});
 }

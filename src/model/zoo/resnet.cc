@@ -21,6 +21,13 @@ constexpr std::array<Layout, 5> kLayouts{{{18, {2, 2, 2, 2}, false},
                                           {101, {3, 4, 23, 3}, true},
                                           {152, {3, 8, 36, 3}, true}}};
 
+/// The layout of a depth, or null.
+const Layout* find_layout(int64_t depth) {
+  const auto* at =
+      std::find_if(kLayouts.begin(), kLayouts.end(), [&](const Layout& l) { return l.depth == depth; });
+  return at == kLayouts.end() ? nullptr : at;
+}
+
 /// One stage: `blocks` blocks of `width` channels (4 times as many between bottleneck blocks).
 struct Stage {
   int64_t blocks, width, stride;
@@ -132,9 +139,8 @@ void SmallResnetConfig::fields(base::OptionList& f) {
 }
 
 Model resnet(const ResnetConfig& config, ParamSource& params) {
-  const auto* layout = std::find_if(kLayouts.begin(), kLayouts.end(),
-                                    [&](const Layout& l) { return l.depth == config.depth; });
-  if (layout == kLayouts.end()) {
+  const Layout* layout = find_layout(config.depth);
+  if (layout == nullptr) {
     base::fail_unsupported("ResNet has depths 18, 34, 50, 101 and 152, not ", config.depth);
   }
   Model model;
@@ -146,8 +152,33 @@ Model resnet(const ResnetConfig& config, ParamSource& params) {
     stages.push_back({layout->blocks[static_cast<size_t>(s)], int64_t{64} << s, s > 0 ? 2 : 1});
   }
   const ValueId logits = builder.body(net, builder.large_stem(net, image, 64), 64, stages);
+  model.config = resnet_json(config);
   finish_model(model, base::concat("resnet", config.depth), logits, "logits");
   return model;
+}
+
+base::Json resnet_json(const ResnetConfig& config) {
+  const Layout* layout = find_layout(config.depth);
+  if (layout == nullptr || config.epsilon != 1e-5) return {};
+  base::Json depths = base::Json::array(), widths = base::Json::array(), names = base::Json::object();
+  for (size_t s = 0; s < 4; ++s) {
+    depths.push_back(layout->blocks[s]);
+    widths.push_back((layout->has_bottleneck ? int64_t{256} : int64_t{64}) << s);
+  }
+  for (int64_t i = 0; i < config.classes; ++i) names.set(std::to_string(i), base::concat("LABEL_", i));
+  return base::Json::object({{"architectures", base::Json::array({"ResNetForImageClassification"})},
+                             {"model_type", "resnet"},
+                             {"num_channels", config.channels},
+                             {"image_size", config.size},
+                             {"embedding_size", 64},
+                             {"hidden_sizes", std::move(widths)},
+                             {"depths", std::move(depths)},
+                             {"layer_type", layout->has_bottleneck ? "bottleneck" : "basic"},
+                             {"hidden_act", "relu"},
+                             {"downsample_in_first_stage", false},
+                             {"downsample_in_bottleneck", false},
+                             {"id2label", std::move(names)},
+                             {"torch_dtype", "float32"}});
 }
 
 Model small_resnet(const SmallResnetConfig& config, ParamSource& params) {

@@ -45,6 +45,10 @@ struct SmallResnetConfig : ResidualOptions {
 /// throws unsupported for another.
 Model resnet(const ResnetConfig& config, ParamSource& params);
 
+/// config.json of the same network for Transformers; it keeps the image's size too. Null unless epsilon is
+/// 1e-5, which Transformers cannot change.
+base::Json resnet_json(const ResnetConfig& config);
+
 /// The same on small images, as the paper has it for CIFAR-10: a 3x3 stem without pool and three stages of
 /// (depth - 2) / 6 basic blocks, `width`, 2 and 4 times as wide. Throws unsupported for a depth that is not
 /// 6 n + 2.

@@ -74,7 +74,7 @@ ValueId causal_mask(GradBuilder& g, const AttentionPlan& p, ValueId like) {
 }
 
 /// Open extents: the general op, which has an ONNX operator. Heads come first there, and a mask of kept keys
-/// [batch, keys] is boolean over [batch, 1, 1, keys].
+/// [batch, keys] is boolean over [batch, 1, queries, keys].
 std::vector<ValueId> expand_open_bsnd(GradBuilder& g, const ir::Node& node) {
   std::vector<ValueId> in;
   for (size_t i = 0; i < 3; ++i) in.push_back(g.transpose(g.in(i), {0, 2, 1, 3}));
@@ -83,7 +83,13 @@ std::vector<ValueId> expand_open_bsnd(GradBuilder& g, const ir::Node& node) {
     if (!tensor::is_float(g.type(mask).dtype)) {
       if (g.type(mask).dtype != DType::boolean)
         mask = g.op("cast", {mask}, {{"to", int64_t{9}}});  // 9: boolean
-      if (g.type(mask).shape.rank() == 2) mask = g.op("unsqueeze", {mask, g.ints({1, 2})});
+      if (g.type(mask).shape.rank() == 2) {
+        // ONNX lets the mask broadcast over queries, ONNX Runtime does not: [batch, 1, queries, keys].
+        mask = g.op("unsqueeze", {mask, g.ints({1, 2})});
+        const ValueId queries = g.op("shape", {g.in(0)}, {{"start", int64_t{1}}, {"end", int64_t{2}}});
+        const ValueId shape = g.op("concat", {g.ints({1, 1}), queries, g.ints({1})}, {{"axis", int64_t{0}}});
+        mask = g.op("expand", {mask, shape});
+      }
     }
     in.push_back(mask);
   }
