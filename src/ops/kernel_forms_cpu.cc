@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <array>
 
+#include "backend/cpu/cast_types.h"
 #include "backend/cpu/cpu_stream.h"
 #include "ops/kernel_forms.h"
 
@@ -19,22 +20,6 @@ struct Converted {
   int64_t elements;
   int64_t offset;
 };
-
-template <class H>
-void widen(const void* from, float* to, int64_t n, base::ThreadPool& pool) {
-  const H* x = static_cast<const H*>(from);
-  pool.for_range(n, 16384, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) to[i] = static_cast<float>(x[i]);
-  });
-}
-
-template <class H>
-void narrow(const float* from, void* to, int64_t n, base::ThreadPool& pool) {
-  H* y = static_cast<H*>(to);
-  pool.for_range(n, 16384, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) y[i] = H(from[i]);
-  });
-}
 
 constexpr size_t kMaxOperands = 16;
 
@@ -66,8 +51,7 @@ void run_halves(const HalfPlan& plan, const ir::RunArgs& args, size_t in_count, 
   for (const Converted& c : plan.in) {
     if (args.in[c.index] == nullptr) continue;
     float* to = reinterpret_cast<float*>(base + c.offset);
-    (c.type == DType::f16 ? widen<tensor::Half> : widen<tensor::BFloat16>)(args.in[c.index], to, c.elements,
-                                                                           pool);
+    cpu::cast({args.in[c.index], c.type, to, DType::f32, c.elements}, pool);
     in[c.index] = to;
   }
   for (const Converted& c : plan.out) {
@@ -77,8 +61,7 @@ void run_halves(const HalfPlan& plan, const ir::RunArgs& args, size_t in_count, 
   for (const Converted& c : plan.out) {
     if (args.out[c.index] == nullptr) continue;
     const float* from = reinterpret_cast<const float*>(base + c.offset);
-    (c.type == DType::f16 ? narrow<tensor::Half> : narrow<tensor::BFloat16>)(from, args.out[c.index],
-                                                                             c.elements, pool);
+    cpu::cast({from, DType::f32, args.out[c.index], c.type, c.elements}, pool);
   }
 }
 
