@@ -260,7 +260,10 @@ std::unique_ptr<TrainSession::StepProgram> TrainSession::build(const std::vector
   const bool is_mixed = options_.precision.compute != passes::Precision::f32;
   if (is_mixed) passes::widen_unsupported(made->graph, device_->kind());
   passes::run_passes(passes::step_passes(), made->graph, options_.passes);
-  if (is_mixed) passes::widen_unsupported(made->graph, device_->kind());
+  if (is_mixed) {
+    passes::widen_unsupported(made->graph, device_->kind());
+    passes::localise_casts(made->graph);
+  }
   made->program = compile_step(made->graph);
   std::vector<void*> addresses;
   for (compile::SlotId id : made->program->states) {

@@ -307,10 +307,11 @@ class Lowering {
 
 /// The node as if its 16-bit operands and results were f32.
 ir::NodeView widened(ir::NodeView view) {
+  for (size_t i = 0; i < view.known.size(); ++i)
+    if (is_half(view.in[i].dtype)) view.known[i] = nullptr;
   for (auto* types : {&view.in, &view.out}) {
     for (tensor::TensorType& t : *types) t.dtype = is_half(t.dtype) ? DType::f32 : t.dtype;
   }
-  view.known.assign(view.known.size(), nullptr);
   return view;
 }
 
@@ -365,6 +366,70 @@ class Widener {
   std::map<ValueId, ValueId> casts_;
 };
 
+/// Gives readers of widened values that stand far apart their own casts.
+class Localiser {
+ public:
+  explicit Localiser(ir::Graph& graph) : graph_(graph) {}
+
+  size_t run() {
+    const std::vector<std::vector<ir::NodeId>> uses = graph_.uses();
+    const size_t count = graph_.nodes().size();
+    size_t changes = 0;
+    for (size_t n = 0; n < count; ++n) {
+      const Node node = graph_.nodes()[n];
+      if (node.op == nullptr || node.op_name() != "cast" || !is_half(graph_.type(node.in[0]).dtype)) continue;
+      if (graph_.type(node.out[0]).dtype == DType::f32) changes += split(n, node, uses[index(node.out[0])]);
+    }
+    if (changes > 0) graph_.sort();
+    return changes;
+  }
+
+ private:
+  // Readers this many nodes apart share a cast: a forward op and the next, not forward and backward.
+  static constexpr size_t kNear = 12;
+
+  size_t split(size_t position, const Node& cast, std::vector<ir::NodeId> readers) {
+    std::sort(readers.begin(), readers.end());
+    readers.erase(std::unique(readers.begin(), readers.end()), readers.end());
+    size_t changes = 0, last = position;
+    ValueId now = cast.out[0];
+    if (const ValueId exact = exact_source(cast); exact != ir::kNoValue) now = exact;
+    for (const ir::NodeId reader : readers) {
+      if (index(reader) - last > kNear) now = add_cast(graph_, cast.in[0], DType::f32, cast.from);
+      last = index(reader);
+      for (size_t i = 0; i < graph_.node(reader).in.size(); ++i) {
+        if (graph_.node(reader).in[i] != cast.out[0] || now == cast.out[0]) continue;
+        graph_.set_operand(reader, i, now);
+        ++changes;
+      }
+    }
+    return changes;
+  }
+
+  /// The f32 value that a half was rounded from without loss, or kNoValue.
+  ValueId exact_source(const Node& widening) const {
+    const Node* narrowing = graph_.producer(widening.in[0]);
+    if (narrowing == nullptr || narrowing->op_name() != "cast") return ir::kNoValue;
+    const ValueId from = narrowing->in[0];
+    const bool is_exact =
+        graph_.type(from).dtype == DType::f32 && holds_halves(from, graph_.type(widening.in[0]).dtype, 4);
+    return is_exact ? from : ir::kNoValue;
+  }
+
+  /// f32 elements that are all of type `half`: widened, and then only moved or chosen between.
+  bool holds_halves(ValueId id, DType half, int depth) const {
+    const Node* p = graph_.producer(id);
+    if (p == nullptr || depth == 0) return false;
+    if (p->op_name() == "cast") return graph_.type(p->in[0]).dtype == half;
+    constexpr std::string_view kExact[] = {"relu",      "relu_grad", "max_pool_nhwc",
+                                           "transpose", "reshape",   "neg"};
+    const bool moves = std::find(std::begin(kExact), std::end(kExact), p->op_name()) != std::end(kExact);
+    return moves && holds_halves(p->in[0], half, depth - 1);
+  }
+
+  ir::Graph& graph_;
+};
+
 }  // namespace
 
 void PrecisionOptions::fields(base::OptionList& f) {
@@ -412,5 +477,7 @@ size_t widen_unsupported(ir::Graph& graph, tensor::DeviceKind device) {
   if (changes > 0) graph.sort();
   return changes;
 }
+
+size_t localise_casts(ir::Graph& graph) { return Localiser(graph).run(); }
 
 }  // namespace trireme::passes

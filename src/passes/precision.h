@@ -48,4 +48,10 @@ PrecisionReport lower_precision(ir::Graph& graph, const PrecisionOptions& option
 /// Returns how many nodes it changed.
 size_t widen_unsupported(ir::Graph& graph, tensor::DeviceKind device);
 
+/// The last pass over casts. A 16-bit value that is widened for readers far apart (forward and backward) is
+/// widened for each, so that 16 bits are kept between them; and where f32 elements were rounded without loss
+/// (a rectifier of widened values), near readers read them as they are. Changes no bit. Returns how many
+/// operands it changed.
+size_t localise_casts(ir::Graph& graph);
+
 }  // namespace trireme::passes

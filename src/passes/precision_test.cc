@@ -190,6 +190,36 @@ TEST(Precision, AScalarFollowsOnlyIfExact) {
   }
 }
 
+/// relu(w1 x), then many ops, then a reader of the rectified values: forward and backward of a network.
+TEST(Precision, CastsStandBesideTheirReaders) {
+  ir::Graph g;
+  const auto op = [&](const char* name, std::vector<ValueId> in, ir::Attrs attrs = {}) {
+    return g.add1(ops::table().need(name), std::move(in), std::move(attrs));
+  };
+  const ValueId x = g.add_input("x", {DType::f32, {6, 8, 8, 4}});
+  const ValueId w = g.add_input("w", {DType::f32, {4, 4, 1, 1}});
+  const ValueId kept = op("relu", {op("conv_nhwc", {x, w})});
+  ValueId y = op("conv_nhwc", {kept, w});
+  for (int i = 0; i < 30; ++i) y = op("tanh", {y});
+  g.add_output(op("mul", {y, kept}), "y");
+  g.sort();
+  lower_precision(g, {.compute = Precision::bf16});
+  widen_unsupported(g, tensor::DeviceKind::cpu);
+  const std::vector<Tensor> in{ops::testing::random_tensor(DType::f32, {6, 8, 8, 4}, -2, 2),
+                               ops::testing::random_tensor(DType::f32, {4, 4, 1, 1}, -1, 1, 2)};
+  const Tensor want = run_graph(g, in)[0];
+  EXPECT_GT(localise_casts(g), 0u);
+  ir::verify(g);
+  EXPECT_TRUE(run_graph(g, in)[0].same_as(want));
+  // What lives from the rectifier to the last product is 16-bit: no f32 value of its size is read that late.
+  const std::vector<std::vector<ir::NodeId>> uses = g.uses();
+  for (const ir::Node& node : g.nodes()) {
+    if (node.op_name() != "relu") continue;
+    for (const ir::NodeId reader : uses[index(node.out[0])])
+      EXPECT_NE(g.node(reader).op_name(), "mul") << ir::print(g);
+  }
+}
+
 /// Every op that may run in 16 bits gives what f32 arithmetic on the rounded operands gives, rounded once.
 TEST(Precision, OpsRoundOnce) {
   const ir::Attrs to_bf16{{"to", int64_t{16}}}, to_f32{{"to", int64_t{1}}};
