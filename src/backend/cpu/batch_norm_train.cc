@@ -375,17 +375,17 @@ struct Layout {
   float* term(int64_t i) const { return terms + i * channels; }
 };
 
-// The mean of 32 values spread over each channel: close enough to the mean that squares around it do not
-// cancel.
-void sample_centers(const BatchNormTrain& g, float* center) {
-  const int64_t total = g.shape.count(), samples = std::min<int64_t>(total, 32);
-  for (int64_t c = 0; c < g.shape.channels; ++c) center[c] = 0;
-  for (int64_t s = 0; s < samples; ++s) {
-    const int64_t at = total * s / samples, o = at / g.shape.inner, i = at % g.shape.inner;
-    const float* x = g.x + o * g.shape.channels * g.shape.inner + i;
-    for (int64_t c = 0; c < g.shape.channels; ++c) {
-      center[c] += x[c * g.shape.inner] / static_cast<float>(samples);
-    }
+// The mean of some values spread over each channel: close enough to the mean that squares around it do not
+// cancel. In planes each value is a cache line of its own, so they are fewer.
+void sample_centers(const BatchNormTrain& g, float* center, int64_t begin, int64_t end) {
+  const ChannelShape& s = g.shape;
+  const int64_t total = s.count(), samples = std::min<int64_t>(total, s.inner == 1 ? 32 : 4);
+  const float share = 1.0f / static_cast<float>(samples);
+  std::fill(center + begin, center + end, 0.0f);
+  for (int64_t i = 0; i < samples; ++i) {
+    const int64_t at = total * i / samples;
+    const float* x = g.x + at / s.inner * s.channels * s.inner + at % s.inner;
+    for (int64_t c = begin; c < end; ++c) center[c] += x[c * s.inner] * share;
   }
 }
 
@@ -453,7 +453,7 @@ void batch_norm_train(const BatchNormTrain& g, base::ThreadPool& pool) {
   const ChannelShape& s = g.shape;
   const Layout at(s, g.workspace);
   float* center = at.term(0);
-  sample_centers(g, center);
+  pool.for_range(s.channels, kFinishGrain, [&](int64_t b, int64_t e) { sample_centers(g, center, b, e); });
   if (s.inner == 1) {
     const auto sums = HWY_DYNAMIC_DISPATCH(forward_sums_rows);
     for_pieces(s, at, pool, [&](int64_t b, int64_t e, const SumsTo& to) { sums(g, center, b, e, to); });
