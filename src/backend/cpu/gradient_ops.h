@@ -27,8 +27,8 @@ enum class GradientOp : uint8_t {
   sqrt,              // y: d / (2 y), 2
   reciprocal,        // y: -d y^2, 3
   erf,               // d 2/sqrt(pi) exp(-v^2), 19
-  gelu_erf,          // d (Phi(v) + v phi(v)), 47
-  gelu_tanh,         // 36
+  gelu_erf,          // d (Phi(v) + v phi(v)), 34
+  gelu_tanh,         // 30
   sin,               // d cos(v), 21
   cos,               // -d sin(v), 21
   abs,               // d sign(v), 2

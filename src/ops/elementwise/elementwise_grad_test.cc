@@ -79,7 +79,7 @@ TEST(ElementwiseGrad, KernelsAgreeWithDouble) {
   for (const UnaryCase& c : kUnary) {
     const std::string name = std::string(c.name) + "_grad";
     if (table().find(name) == nullptr) continue;
-    for (int64_t n : {1, 7, 100, 1037}) {
+    for (int64_t n : {7, 1037}) {
       const Tensor dy = random_tensor(DType::f64, {n}, -2, 2),
                    v = random_tensor(DType::f64, {n}, c.low, c.high, 2);
       const std::vector<double> want = run(name, {dy, v}, c.attrs)[0].to_doubles();

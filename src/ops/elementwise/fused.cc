@@ -140,7 +140,7 @@ std::vector<tensor::TensorType> infer_fused(const ir::NodeView& n) {
 double flop_of(std::string_view function) {
   if (const ElementwiseRow* row = row_of(function)) return row->flop;
   if (function == "gelu" || function == "gelu_tanh") return 29;
-  if (function == "gelu_grad" || function == "gelu_tanh_grad") return 47;
+  if (function == "gelu_grad" || function == "gelu_tanh_grad") return 34;
   return function == "muladd" || function == "clip" ? 2 : function == "pow_scalar" ? 8 : 1;
 }
 

@@ -184,7 +184,7 @@ ir::OpSchema gelu_grad_schema() {
   s.dims = "...,...->...";
   s.min_in = s.max_in = 2;
   s.cost = [](const ir::NodeView& n) {
-    return ir::Cost{47.0 * static_cast<double>(n.out[0].shape.elements().value_or(0)),
+    return ir::Cost{34.0 * static_cast<double>(n.out[0].shape.elements().value_or(0)),
                     3.0 * static_cast<double>(tensor::bytes_of(n.out[0]))};
   };
   s.infer = [](const ir::NodeView& n) {

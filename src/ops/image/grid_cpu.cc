@@ -152,19 +152,24 @@ double sample_slope(const GridPlan& p, const std::array<AxisTaps, 3>& taps, cons
   return sample(p, moved, x, 0, 0);
 }
 
-/// Adds d times the weight of each tap to the element it reads.
+/// The elements of a plane that the taps of axes [axis, axes) read, each with d times its weight added.
 template <class T>
-void spread(const GridPlan& p, const std::array<AxisTaps, 3>& taps, T* x, size_t axis, int64_t at, double d) {
-  if (axis == p.axes) {
-    x[at] = static_cast<T>(double(x[at]) + d);
-    return;
+struct Spread {
+  const GridPlan& p;
+  const std::array<AxisTaps, 3>& taps;
+  T* x;
+
+  void add(size_t axis, int64_t at, double d) const {
+    if (axis == p.axes) {
+      x[at] = static_cast<T>(double(x[at]) + d);
+      return;
+    }
+    for (int k = 0; k < taps[axis].count; ++k) {
+      const int64_t index = taps[axis].index[static_cast<size_t>(k)];
+      if (index >= 0) add(axis + 1, at * p.in[axis] + index, d * taps[axis].weight[static_cast<size_t>(k)]);
+    }
   }
-  for (int k = 0; k < taps[axis].count; ++k) {
-    const int64_t index = taps[axis].index[static_cast<size_t>(k)];
-    if (index >= 0)
-      spread(p, taps, x, axis + 1, at * p.in[axis] + index, d * taps[axis].weight[static_cast<size_t>(k)]);
-  }
-}
+};
 
 template <class G>
 std::array<AxisTaps, 3> point_taps(const GridPlan& p, const G* grid, int64_t point) {
@@ -195,8 +200,10 @@ ir::BoundKernel prepare_grad_x(const ir::KernelInit& init) {
             const T* dy = in_ptr<T>(args, 0) + plane * p.out_points;
             std::fill_n(dx, p.in_points, T(0));
             const int64_t first = plane / p.channels * p.out_points;
-            for (int64_t i = 0; i < p.out_points; ++i)
-              spread(p, point_taps(p, in_ptr<decltype(g)>(args, 1), first + i), dx, 0, 0, double(dy[i]));
+            for (int64_t i = 0; i < p.out_points; ++i) {
+              const std::array<AxisTaps, 3> taps = point_taps(p, in_ptr<decltype(g)>(args, 1), first + i);
+              Spread<T>{p, taps, dx}.add(0, 0, double(dy[i]));
+            }
           }
         });
       }};
