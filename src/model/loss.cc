@@ -68,17 +68,18 @@ Loss mean_squared_error(Builder& b, ValueId predicted) {
   return {.sum = squared_error(b, predicted, labels), .count = count_of(b, labels)};
 }
 
-/// embedding [2 pairs, width] -> cosine of rows i and pairs + i.
+/// embedding [2 pairs, width] -> cosine of rows 2 i and 2 i + 1.
 Loss cosine_error(Builder& b, const LossOptions& o, ValueId embedding) {
-  const tensor::TensorType& type = b.graph().type(embedding);
+  const tensor::TensorType type = b.graph().type(embedding);  // a copy: the graph grows
   base::require(type.shape.has_rank() && type.shape.rank() == 2,
                 "cosine takes embeddings [2 pairs, width], the "
                 "output is ",
                 type.to_string());
   const ValueId labels = b.graph().add_input("labels", {DType::f32, {Dim::symbol("pairs")}});
   const ValueId unit = b.op("l2_normalize", {embedding});
-  const auto halves = b.ops("split", {unit}, {{"axis", int64_t{0}}, {"num_outputs", int64_t{2}}}, 2);
-  const ValueId cosine = b.op("reduce_sum", {b.op("mul", {halves[0], halves[1]}), b.ints({-1})},
+  const ValueId pairs = b.reshape(unit, {-1, 2, type.shape[1].value()});  // [pairs, 2, width]
+  const auto sides = b.ops("split", {pairs}, {{"axis", int64_t{1}}, {"num_outputs", int64_t{2}}}, 2);
+  const ValueId cosine = b.op("reduce_sum", {b.op("mul", {sides[0], sides[1]}), b.ints({1, 2})},
                               {{"keepdims", int64_t{0}}});  // [pairs]
   if (o.keeps_outputs) b.graph().add_output(cosine, "similarity");
   return {.sum = squared_error(b, cosine, labels), .count = count_of(b, labels)};

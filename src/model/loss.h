@@ -40,7 +40,7 @@ struct Loss {
 ///   cross_entropy  logits [rows..., classes], labels i64 [rows...]: log-softmax and negative likelihood. For
 ///                  next tokens labels[b, t] is the token after position t (nothing is shifted here).
 ///   mse            squared error; a row is one element.
-///   cosine         rows i and pairs + i of the embeddings are a pair: (cosine - label)^2; adds the output
+///   cosine         rows 2 i and 2 i + 1 of the embeddings are a pair: (cosine - label)^2; adds the output
 ///                  `similarity` f32 [pairs] if outputs are kept.
 ///   detection      outputs class_logits [batch, cells, classes] and boxes [batch, cells, values]: cross
 ///                  entropy, plus box_weight times the mean absolute box error of the cells whose label is

@@ -60,7 +60,7 @@ TEST(Loss, CosineOfStackedPairs) {
   add_loss(g, {.kind = LossKind::cosine, .keeps_outputs = true});
   g.sort();
   ir::verify(g);
-  const Tensor x = Tensor::from<float>({4, 2}, {1, 0, 3, 4, 2, 0, 4, 3});  // pairs (0, 2) and (1, 3)
+  const Tensor x = Tensor::from<float>({4, 2}, {1, 0, 2, 0, 3, 4, 4, 3});  // pairs (0, 1) and (2, 3)
   const auto out = interpret(g, {x, Tensor::from<float>({2}, {0.5f, 1})});
   ASSERT_EQ(g.output_names()[1], "similarity");
   EXPECT_NEAR(out[1].data<float>()[0], 1, 1e-6);

@@ -41,6 +41,9 @@ class Evaluator {
   Feeder feeder_;
 };
 
+/// Spearman's: Pearson correlation of the ranks, ties sharing the mean of theirs. 0 if one side is constant.
+double rank_correlation(const std::vector<double>& a, const std::vector<double>& b);
+
 /// Column `name` of a session's results; negative if the graph has no such output.
 double scalar_output(const ir::Graph& graph, const std::vector<tensor::Tensor>& outputs,
                      const std::string& name);

@@ -44,11 +44,24 @@ const Field* by_name(const std::vector<Field>& fields, const std::string& name) 
   return found == fields.end() ? nullptr : &*found;
 }
 
+/// A field with one dimension more than a row of the input holds several rows a sample: sentence pairs for
+/// an encoder of sentences. Returns how many.
+int64_t rows_per_sample(const ir::Value& input, const Field& field) {
+  const tensor::Shape& want = input.type.shape;
+  const bool is_stacked = want.has_rank() && want.rank() >= 2 && field.shape.has_rank() &&
+                          field.shape.rank() == want.rank() && field.shape[0].is_static();
+  if (!is_stacked) return 1;
+  const auto is_open = [](const tensor::Dim& d) { return !d.is_static(); };
+  const bool is_free = std::any_of(want.dims().begin() + 1, want.dims().end(), is_open);
+  return is_free ? field.shape[0].value() : 1;
+}
+
 /// Extents of one row: the input's where it states them all and they hold as many elements, else the field's.
 Dims row_dims(const ir::Value& input, const Field& field) {
   base::require(field.shape.is_static(), "field '", field.name,
                 "' has samples of different shapes: ", field.shape.to_string(), "; resize or crop them");
-  const Dims have = field.shape.to_dims();
+  Dims have = field.shape.to_dims();
+  if (rows_per_sample(input, field) > 1) have.erase(have.begin());
   if (!input.type.shape.has_rank() || input.type.shape.rank() == 0) return have;
   Dims want;
   for (size_t d = 1; d < input.type.shape.rank(); ++d) {
@@ -108,8 +121,8 @@ Feeder::Feeder(const ir::Graph& graph, const std::vector<Field>& fields, const F
                   "'; the fields are: ", names_of(fields), "; say feed: {", input.name, ": FIELD}");
     used.insert(chosen[i]->name);
     const bool is_integer = !tensor::is_float(chosen[i]->dtype);
-    links_.push_back(
-        {input.name, chosen[i]->name, input.type.dtype, row_dims(input, *chosen[i]), target, is_integer});
+    links_.push_back({input.name, chosen[i]->name, input.type.dtype, row_dims(input, *chosen[i]), target,
+                      is_integer, rows_per_sample(input, *chosen[i])});
   }
 }
 
@@ -117,17 +130,23 @@ std::vector<Tensor> Feeder::feeds(const data::Batch& batch) const {
   std::vector<Tensor> feeds;
   for (const Link& link : links_) {
     const Tensor& field = batch.tensor(link.field);
-    Dims dims{field.dims().at(0)};
+    Dims dims{field.dims().at(0) * link.rows};
     dims.insert(dims.end(), link.sample.begin(), link.sample.end());
     feeds.push_back(converted(field, link.dtype, link.input).reshaped(dims));
   }
   return feeds;
 }
 
+std::vector<Tensor> Feeder::feeds(const data::Batch& batch, int64_t samples) const {
+  std::vector<Tensor> all = feeds(batch);
+  for (size_t i = 0; i < all.size(); ++i) all[i] = all[i].rows(0, samples * links_[i].rows);
+  return all;
+}
+
 std::vector<Dims> Feeder::shapes(int64_t rows) const {
   std::vector<Dims> shapes;
   for (const Link& link : links_) {
-    shapes.push_back({rows});
+    shapes.push_back({rows * link.rows});
     shapes.back().insert(shapes.back().end(), link.sample.begin(), link.sample.end());
   }
   return shapes;

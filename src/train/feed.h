@@ -26,6 +26,8 @@ class Feeder {
 
   /// In the order of the graph's inputs; shapes [rows, ...].
   std::vector<tensor::Tensor> feeds(const data::Batch& batch) const;
+  /// The same for the first `samples` of the batch.
+  std::vector<tensor::Tensor> feeds(const data::Batch& batch, int64_t samples) const;
   std::vector<tensor::Dims> shapes(int64_t rows) const;
   /// Fields that are needed, for LoaderOptions::fields.
   std::vector<std::string> fields() const;
@@ -47,6 +49,7 @@ class Feeder {
     tensor::Dims sample;  // extents of one row of the input
     bool is_target = false;
     bool is_integer = false;  // the field holds i64 in batches
+    int64_t rows = 1;         // of the input, for each sample
   };
   std::vector<Link> links_;
 };

@@ -225,7 +225,11 @@ EvalRecord Trainer::evaluate() {
   log_->end_line();
   const EvalRecord record = evaluator_->run(session_.trained_graph(config_.eval.average), state_.step);
   log_->eval(record);
-  if (record.accuracy >= 0) {
+  if (record.rank_correlation >= -1) {
+    env_.log.info(
+        "train", "evaluated",
+        {{"step", record.step}, {"loss", record.loss}, {"rank_correlation", record.rank_correlation}});
+  } else if (record.accuracy >= 0) {
     env_.log.info("train", "evaluated",
                   {{"step", record.step}, {"loss", record.loss}, {"accuracy", record.accuracy}});
   } else {

@@ -187,6 +187,10 @@ void RunLog::step(const StepRecord& r) {
 void RunLog::eval(const EvalRecord& r) {
   Json fields = Json::object({{"step", r.step}, {"targets", r.targets}, {"loss", r.loss}});
   std::vector<Scalar> scalars{{"eval/loss", r.loss}};
+  if (r.rank_correlation >= -1) {
+    fields.set("rank_correlation", r.rank_correlation);
+    scalars.push_back({"eval/rank_correlation", r.rank_correlation});
+  }
   if (r.accuracy >= 0) {
     fields.set("accuracy", r.accuracy);
     scalars.push_back({"eval/accuracy", r.accuracy});
@@ -244,7 +248,7 @@ LoggedRun read_log(const std::string& path) {
     if (kind == "eval") {
       run.evals.push_back({value.get_or<int64_t>("step", 0), value.get_or<int64_t>("targets", 0),
                            value.get_or("loss", 0.0), value.get_or("accuracy", -1.0),
-                           value.get_or("seconds", 0.0)});
+                           value.get_or("rank_correlation", -2.0), value.get_or("seconds", 0.0)});
     }
     if (kind == "start") run.start = value;
     if (kind == "end") run.end = value;

@@ -50,6 +50,7 @@ struct EvalRecord {
   int64_t targets = 0;
   double loss = 0;
   double accuracy = -1;
+  double rank_correlation = -2;  ///< of predicted and wanted similarities (Spearman); -2: not measured
   double seconds = 0;
 };
 

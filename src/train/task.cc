@@ -58,13 +58,21 @@ PreparedTask prepare_task(const TrainConfig& config, const ConfigSections& secti
   prepared.model = open_trained_model(config.model, config.run.seed, prepared.text);
   TrainTask& task = prepared.task;
   task.loss = prepared.model.graph;
-  model::add_loss(task.loss, config.loss);
-  task.data = data::open_dataset(config.data);
+  model::LossOptions loss = config.loss;
+  loss.keeps_outputs |= loss.kind == model::LossKind::cosine;  // evaluation ranks the similarities
+  model::add_loss(task.loss, loss);
+  const auto open = [&](const data::DatasetSpec& spec) {
+    data::DatasetPtr opened = data::open_dataset(spec);
+    if (config.texts.columns.empty()) return opened;
+    const bool is_class = loss.kind == model::LossKind::cross_entropy;
+    return tokenized(std::move(opened), config.texts, prepared.model.directory, is_class);
+  };
+  task.data = open(config.data);
   prepared.text += describe("data", *task.data);
   if (has_image(*task.data)) task.transform = data::image_transform(config.augment);
   const data::DatasetSpec held = validation_spec(config, sections);
   if (!held.path.empty()) {
-    task.validation = data::open_dataset(held);
+    task.validation = open(held);
     prepared.text += describe("validation", *task.validation);
     if (has_image(*task.validation)) {
       task.validation_transform = data::image_transform(without_chance(config.augment));

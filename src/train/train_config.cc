@@ -44,6 +44,7 @@ void TrainConfig::bind(ConfigSections& s) {
       "What it is measured on: keys given here stand over those of `data`. Without any key, the held-out "
       "part "
       "(`data.hold_out`), or nothing.");
+  s.add("texts", texts, "Tables of sentences: what becomes tokens, by the tokenizer of the model.");
   s.add("augment", augment, "What happens to images while they are loaded.");
   s.add("loader", loader, "How samples become batches.");
   s.add("batch", batch, "Samples a step: global = micro x accumulate.");

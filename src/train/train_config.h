@@ -14,6 +14,7 @@
 #include "train/loss_scale.h"
 #include "train/schedule.h"
 #include "train/spike_guard.h"
+#include "train/texts.h"
 
 namespace trireme::train {
 
@@ -41,6 +42,7 @@ struct TrainConfig {
   model::LossOptions loss;
   data::DatasetSpec data;
   data::DatasetSpec validation;
+  TextOptions texts;
   data::AugmentOptions augment;
   LoaderSection loader;
   BatchOptions batch;
