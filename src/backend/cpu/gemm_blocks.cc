@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <cstring>
 
 #include "backend/cpu/dense_kernels.h"
@@ -11,9 +12,11 @@
 namespace trireme::cpu {
 namespace {
 
-// A block of b stays in half of a 1 MiB second-level cache, beside the tiles of a and c that stream by.
-constexpr int64_t kBlockBytes = 512 * 1024;
-constexpr int64_t kMaxDepth = 512;  // a tile of a [depth, 16] is 32 KiB: it stays in the first-level cache
+// A block of b [depth, columns] streams from the third-level cache, a panel of it at a time through the
+// first; the tiles of a group [tiles, depth, 16] wait for it in half of a 1 MiB second-level cache.
+constexpr int64_t kBlockBytes = 2 * 1024 * 1024;
+constexpr int64_t kMaxDepth = 512;
+constexpr int64_t kGroupTiles = 12;
 
 int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 size_t align64(size_t bytes) { return (bytes + 63) & ~size_t{63}; }
@@ -41,30 +44,39 @@ Grid plan(const BlockProduct& p, const DenseKernels& kernels, int threads) {
   const int64_t panel_bytes = g.depth * kernels.panel * static_cast<int64_t>(sizeof(float));
   const int64_t most = std::clamp<int64_t>(kBlockBytes / panel_bytes, 1, g.panels);
   const int64_t batches = p.outer * p.inner;
+  const int64_t least = divide_up(g.panels, most), enough = 8 * threads;
   double best = 0;
-  for (int64_t width = most; width >= 1; --width) {
-    const int64_t n_blocks = divide_up(g.panels, width);
-    for (int64_t m_blocks = 1; m_blocks <= std::min<int64_t>(g.tiles, 4 * threads); ++m_blocks) {
+  for (int64_t n_blocks = least; n_blocks <= std::min(g.panels, least + 2 * threads); ++n_blocks) {
+    for (int64_t m_blocks = 1; m_blocks <= g.tiles; ++m_blocks) {
       const int64_t tasks = batches * n_blocks * m_blocks;
-      // A round that is not full leaves threads idle; with several rounds they even out.
-      const double rounds = threads == 1 ? double(tasks) : std::max(1.0, double(tasks) / threads + 0.5);
-      const double cost = (tasks <= threads ? 1.0 : rounds) *
-                          task_cycles(divide_up(g.tiles, m_blocks), divide_up(g.panels, n_blocks), p);
+      // The last round is rarely shared evenly: 0.3 of a task is lost on average.
+      const double rounds = threads == 1
+                                ? double(tasks)
+                                : std::max(std::ceil(double(tasks) / threads), double(tasks) / threads + 0.3);
+      const double cost =
+          rounds * task_cycles(divide_up(g.tiles, m_blocks), divide_up(g.panels, n_blocks), p);
       if (best == 0 || cost < best) {
         best = cost;
         g.m_blocks = m_blocks;
         g.n_blocks = n_blocks;
       }
-      if (threads == 1) break;
+      if (threads == 1 || tasks >= enough) break;
     }
+    if (threads == 1) break;
   }
   g.block_panels = divide_up(g.panels, g.n_blocks);
   g.n_blocks = divide_up(g.panels, g.block_panels);
   // Of the largest block, so that the size does not hang on the cost model.
   g.b_bytes = align64(static_cast<size_t>(most * panel_bytes));
-  g.lane_bytes = g.b_bytes + align64(static_cast<size_t>(g.depth) * kRowSlots * sizeof(float));
+  const int64_t group = std::min(kGroupTiles, g.tiles);
+  g.lane_bytes = g.b_bytes + align64(static_cast<size_t>(group * g.depth) * kRowSlots * sizeof(float));
   return g;
 }
+
+/// Tiles [first, last).
+struct Tiles {
+  int64_t first, last;
+};
 
 /// One task: tiles x panels of one batch.
 struct Task {
@@ -91,15 +103,15 @@ class Worker {
     float* a = reinterpret_cast<float*>(lane + g_.b_bytes);
     for (int64_t k0 = 0; k0 < p_.k; k0 += g_.depth) {
       const int64_t depth = std::min(g_.depth, p_.k - k0);
+      GemmTile call = prototype_;
+      call.k = depth;
+      call.accumulate = k0 > 0;
+      call.finish = k0 + depth == p_.k;
       pack_columns(t, k0, depth, b);
-      for (int64_t tile = t.first_tile; tile < t.last_tile; ++tile) {
-        pack_rows(t, tile, k0, depth, a);
-        GemmTile call = prototype_;
-        call.a = a;
-        call.k = depth;
-        call.accumulate = k0 > 0;
-        call.finish = k0 + depth == p_.k;
-        multiply(t, tile, b, call);
+      for (int64_t first = t.first_tile; first < t.last_tile; first += kGroupTiles) {
+        const int64_t last = std::min(first + kGroupTiles, t.last_tile);
+        pack_rows(t, {first, last}, k0, depth, a);
+        multiply(t, {first, last}, a, b, call);
       }
     }
   }
@@ -129,30 +141,52 @@ class Worker {
 
   /// b[k0 .. k0 + depth, panels of the task] -> [panel][k][width], zeros beyond the last column.
   void pack_columns(const Task& t, int64_t k0, int64_t depth, float* out) const {
-    for (int64_t panel = t.first_panel; panel < t.last_panel; ++panel) {
+    int64_t panel = t.first_panel;
+    if (!p_.b.transposed) panel += pack_whole_panels(t, k0, depth, out);
+    float* to = out + (panel - t.first_panel) * depth * kernels_.panel;
+    for (; panel < t.last_panel; ++panel) {
       const int64_t column = panel * kernels_.panel;
       const int width = panel_width(column);
       const int valid = static_cast<int>(std::min<int64_t>(width, p_.n - column));
       if (p_.b.transposed) {
-        pack_across(t.b + column * p_.b.ld + k0, valid, width, depth, out);
+        pack_across(t.b + column * p_.b.ld + k0, valid, width, depth, to);
       } else {
-        pack_along(t.b + k0 * p_.b.ld + column, valid, width, depth, out);
+        pack_along(t.b + k0 * p_.b.ld + column, valid, width, depth, to);
       }
-      if (t.sums_columns) add_sums(out, width, valid, depth, p_.column_sums + column, k0 > 0);
+      to += depth * width;
+    }
+    if (!t.sums_columns) return;
+    for (panel = t.first_panel; panel < t.last_panel; ++panel) {
+      const int64_t column = panel * kernels_.panel;
+      const int width = panel_width(column);
+      const int valid = static_cast<int>(std::min<int64_t>(width, p_.n - column));
+      add_sums(out, width, valid, depth, p_.column_sums + column, k0 > 0);
       out += depth * width;
     }
   }
 
-  /// Columns lie side by side: rows are copied.
-  void pack_along(const float* from, int valid, int width, int64_t depth, float* out) const {
-    if (valid == 32 && width == 32) {
-      for (int64_t k = 0; k < depth; ++k, from += p_.b.ld, out += 32) {
-        __builtin_prefetch(from + 8 * p_.b.ld);
-        __builtin_prefetch(from + 8 * p_.b.ld + 16);
-        std::memcpy(out, from, 32 * sizeof(float));
+  /// Whole panels of columns that lie side by side, row by row, so that every page is opened once. Returns
+  /// how many panels it packed.
+  int64_t pack_whole_panels(const Task& t, int64_t k0, int64_t depth, float* out) const {
+    const int64_t width = kernels_.panel, column = t.first_panel * width;
+    const int64_t panels = std::min(t.last_panel - t.first_panel, (p_.n - column) / width);
+    const float* from = t.b + k0 * p_.b.ld + column;
+    for (int64_t k = 0; k < depth; ++k, from += p_.b.ld, out += width) {
+      for (int64_t panel = 0; panel < panels; ++panel) {
+        const float* piece = from + panel * width;
+        float* to = out + panel * depth * width;
+        if (width == 32) {
+          std::memcpy(to, piece, 32 * sizeof(float));
+        } else {
+          std::memcpy(to, piece, static_cast<size_t>(width) * sizeof(float));
+        }
       }
-      return;
     }
+    return panels;
+  }
+
+  /// The last columns: rows are copied, missing columns are 0.
+  void pack_along(const float* from, int valid, int width, int64_t depth, float* out) const {
     for (int64_t k = 0; k < depth; ++k, from += p_.b.ld, out += width) {
       for (int j = 0; j < valid; ++j) out[j] = from[j];
       for (int j = valid; j < width; ++j) out[j] = 0.0f;
@@ -169,28 +203,36 @@ class Worker {
     }
   }
 
-  /// a[rows of the tile, k0 .. k0 + depth] -> [k][kRowSlots].
-  void pack_rows(const Task& t, int64_t tile, int64_t k0, int64_t depth, float* out) const {
-    const int64_t row = tile_begin(tile);
-    const int rows = static_cast<int>(tile_begin(tile + 1) - row);
-    if (!p_.a.transposed) {
-      const float* start[kRowSlots];
-      for (int r = 0; r < kRowSlots; ++r) start[r] = t.a + (row + (r < rows ? r : 0)) * p_.a.ld + k0;
-      kernels_.transpose(start, depth, out, kRowSlots);
-    } else {
-      const float* from = t.a + k0 * p_.a.ld + row;
-      const bool whole = row + kRowSlots <= p_.m;
+  /// a[rows of the tiles, k0 .. k0 + depth] -> [tile][k][kRowSlots].
+  void pack_rows(const Task& t, Tiles tiles, int64_t k0, int64_t depth, float* out) const {
+    const int64_t each = depth * kRowSlots;
+    if (p_.a.transposed) {
+      const float* from = t.a + k0 * p_.a.ld;
       for (int64_t k = 0; k < depth; ++k, from += p_.a.ld) {
         float* to = out + k * kRowSlots;
-        if (whole) {
-          __builtin_prefetch(from + 8 * p_.a.ld);
-          std::memcpy(to, from, kRowSlots * sizeof(float));
-        } else {
-          for (int r = 0; r < rows; ++r) to[r] = from[r];
+        for (int64_t tile = tiles.first; tile < tiles.last; ++tile, to += each) {
+          const int64_t row = tile_begin(tile);
+          if (row + kRowSlots <= p_.m) {
+            std::memcpy(to, from + row, kRowSlots * sizeof(float));
+          } else {
+            for (int64_t r = 0; r < tile_begin(tile + 1) - row; ++r) to[r] = from[row + r];
+          }
         }
       }
+    } else {
+      for (int64_t tile = tiles.first; tile < tiles.last; ++tile) {
+        const int64_t row = tile_begin(tile), rows = tile_begin(tile + 1) - row;
+        const float* start[kRowSlots];
+        for (int r = 0; r < kRowSlots; ++r) start[r] = t.a + (row + (r < rows ? r : 0)) * p_.a.ld + k0;
+        kernels_.transpose(start, depth, out + (tile - tiles.first) * each, kRowSlots);
+      }
     }
-    if (t.sums_rows) add_sums(out, kRowSlots, rows, depth, p_.row_sums + row, k0 > 0);
+    if (!t.sums_rows) return;
+    for (int64_t tile = tiles.first; tile < tiles.last; ++tile, out += each) {
+      const int64_t row = tile_begin(tile);
+      add_sums(out, kRowSlots, static_cast<int>(tile_begin(tile + 1) - row), depth, p_.row_sums + row,
+               k0 > 0);
+    }
   }
 
   /// sums[j] (+)= sum over k of packed[k][j]: one chain per block of depth.
@@ -203,26 +245,33 @@ class Worker {
     for (int j = 0; j < valid; ++j) sums[j] = accumulate ? sums[j] + total[j] : total[j];
   }
 
-  void multiply(const Task& t, int64_t tile, const float* b, GemmTile& call) const {
-    const int64_t row = tile_begin(tile);
-    const int rows = static_cast<int>(tile_begin(tile + 1) - row);
-    const Epilogue& e = p_.epilogue;
-    const bool later = !clamps_ && call.finish;
+  /// A panel of b stays in the first-level cache while the tiles of the group pass by.
+  void multiply(const Task& t, Tiles tiles, const float* a, const float* b, GemmTile& call) const {
     for (int64_t panel = t.first_panel; panel < t.last_panel; ++panel) {
       const int64_t column = panel * kernels_.panel;
       const int width = panel_width(column);
       call.n = static_cast<int>(std::min<int64_t>(width, p_.n - column));
       call.b = b;
       b += call.k * width;
-      call.c = t.c + row * p_.ldc + column;
-      call.bias = e.bias != nullptr && !call.accumulate ? e.bias + column : nullptr;
-      const float* residual = e.residual != nullptr ? e.residual + row * p_.ldc + column : nullptr;
-      call.residual = later && e.act_before_residual ? nullptr : residual;
-      kernels_.gemm_packed[width / kernels_.width - 1][rows - 1](call);
-      // A curved activation runs over the finished tile while it is in the first-level cache.
-      if (later)
-        kernels_.activate({call.c, p_.ldc, rows, call.n, e.act_before_residual ? residual : nullptr}, e);
+      call.a = a;
+      for (int64_t tile = tiles.first; tile < tiles.last; ++tile, call.a += call.k * kRowSlots)
+        run_tile(t, tile, column, width, call);
     }
+  }
+
+  void run_tile(const Task& t, int64_t tile, int64_t column, int width, GemmTile& call) const {
+    const int64_t row = tile_begin(tile);
+    const int rows = static_cast<int>(tile_begin(tile + 1) - row);
+    const Epilogue& e = p_.epilogue;
+    const bool later = !clamps_ && call.finish;
+    call.c = t.c + row * p_.ldc + column;
+    call.bias = e.bias != nullptr && !call.accumulate ? e.bias + column : nullptr;
+    const float* residual = e.residual != nullptr ? e.residual + row * p_.ldc + column : nullptr;
+    call.residual = later && e.act_before_residual ? nullptr : residual;
+    kernels_.gemm_packed[width / kernels_.width - 1][rows - 1](call);
+    // A curved activation runs over the finished tile while it is in the first-level cache.
+    if (later)
+      kernels_.activate({call.c, p_.ldc, rows, call.n, e.act_before_residual ? residual : nullptr}, e);
   }
 
   const BlockProduct& p_;
