@@ -330,8 +330,10 @@ bool needs_widening(const ir::Graph& graph, const Node& node, tensor::DeviceKind
   const ir::Kernel* half = ops::choose_kernel(*node.op, view, device);
   if (half == nullptr) return true;
   const ir::Kernel* full = ops::choose_kernel(*node.op, widened(view), device);
+  if (full == nullptr) return false;
   const auto is_reference = [](const ir::Kernel& k) { return k.name.starts_with("reference"); };
-  return is_reference(*half) && full != nullptr && !is_reference(*full);
+  // A kernel that converts by itself does so for every reader and in memory of its own.
+  return half->name.ends_with("_via_f32") || (is_reference(*half) && !is_reference(*full));
 }
 
 /// One cast of each value to f32, however many nodes read it.

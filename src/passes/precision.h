@@ -43,9 +43,10 @@ struct PrecisionReport {
 /// graph.
 PrecisionReport lower_precision(ir::Graph& graph, const PrecisionOptions& options);
 
-/// Casts around nodes with 16-bit operands or results that no kernel of `device` takes (or only a reference
-/// kernel, where f32 has a better one): they compute in f32 and round once. Run on the graph of a whole step.
-/// Returns how many nodes it changed.
+/// Casts around nodes with 16-bit operands or results that no kernel of `device` takes as they are (or only a
+/// reference kernel, where f32 has a better one): they compute in f32 and round once, as a kernel that
+/// converts inside would, but readers share casts and the memory planner sees them. Run on the graph of a
+/// whole step. Returns how many nodes it changed.
 size_t widen_unsupported(ir::Graph& graph, tensor::DeviceKind device);
 
 /// The last pass over casts. A 16-bit value that is widened for readers far apart (forward and backward) is
