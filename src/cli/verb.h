@@ -35,6 +35,8 @@ int serve_main(std::span<const std::string> words, base::Env& env);
 std::string serve_markdown();
 int train_main(std::span<const std::string> words, base::Env& env);
 std::string train_markdown();
+int data_main(std::span<const std::string> words, base::Env& env);
+std::string data_markdown();
 int load_main(std::span<const std::string> words, base::Env& env);
 std::string load_markdown();
 
