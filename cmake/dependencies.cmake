@@ -21,3 +21,26 @@ if(NOT TRIREME_FUZZ)
   find_package(benchmark REQUIRED)
   find_package(dnnl QUIET)  # oneDNN: the peer of bench_gemm, which is left out without it
 endif()
+
+# Arrow C++ reads Parquet; Debian 12 has none, so `./dev setup` takes PyPI's pyarrow, whose wheel carries headers and
+# libraries. TRIREME_ARROW_ROOT names a directory with include/ and libarrow.so*, libparquet.so* in it or in lib/.
+# Without it the program is built all the same and refuses Parquet files by name. Left out of sanitizer and fuzz
+# builds: its code is not instrumented.
+set(TRIREME_ARROW OFF)
+if(NOT TRIREME_FUZZ AND NOT TRIREME_SANITIZE)
+  file(GLOB TRIREME_PYARROW ${CMAKE_SOURCE_DIR}/.venv/lib/python3*/site-packages/pyarrow)
+  set(TRIREME_ARROW_ROOT "" CACHE PATH "prefix of Arrow C++; empty: .venv's pyarrow, then the system's")
+  find_path(ARROW_INCLUDE arrow/api.h HINTS ${TRIREME_ARROW_ROOT}/include ${TRIREME_PYARROW}/include)
+  # A wheel has versioned names only: libarrow.so.2600.
+  file(GLOB arrow_libraries ${TRIREME_ARROW_ROOT}/lib/libarrow.so ${TRIREME_ARROW_ROOT}/libarrow.so*
+       ${ARROW_INCLUDE}/../libarrow.so.* ${ARROW_INCLUDE}/../lib/libarrow.so /usr/lib/*/libarrow.so)
+  file(GLOB parquet_libraries ${TRIREME_ARROW_ROOT}/lib/libparquet.so ${TRIREME_ARROW_ROOT}/libparquet.so*
+       ${ARROW_INCLUDE}/../libparquet.so.* ${ARROW_INCLUDE}/../lib/libparquet.so /usr/lib/*/libparquet.so)
+  if(ARROW_INCLUDE AND arrow_libraries AND parquet_libraries)
+    list(GET arrow_libraries 0 ARROW_LIBRARY)
+    list(GET parquet_libraries 0 PARQUET_LIBRARY)
+    set(TRIREME_ARROW ON)
+  else()
+    message(STATUS "no Arrow C++: Parquet files will be refused")
+  endif()
+endif()

@@ -26,6 +26,16 @@ target_link_libraries(trireme_flags INTERFACE Threads::Threads ${UTF8PROC_LIBRAR
                       OpenSSL::SSL OpenSSL::Crypto ZLIB::ZLIB JPEG::JPEG PNG::PNG
                       ${YAML_CPP_LIBRARY})
 
+# Arrow's headers, libraries and macro for the one file that uses them and its stand-in. --as-needed: programs that
+# open no data sets do not load 60 MB of libraries.
+function(trireme_arrow)
+  set_property(SOURCE ${CMAKE_SOURCE_DIR}/src/data/parquet.cc ${CMAKE_SOURCE_DIR}/src/data/parquet_none.cc
+               APPEND PROPERTY COMPILE_DEFINITIONS TRIREME_ARROW=1)
+  set_property(SOURCE ${CMAKE_SOURCE_DIR}/src/data/parquet.cc APPEND PROPERTY COMPILE_OPTIONS -isystem ${ARROW_INCLUDE})
+  target_link_libraries(trireme_flags INTERFACE -Wl,--push-state,--as-needed ${ARROW_LIBRARY} ${PARQUET_LIBRARY}
+                        -Wl,--pop-state)
+endfunction()
+
 # Tests may also include from tests/ and ask it where the checkout, shared data and encoder are.
 function(trireme_test_support)
   add_library(trireme_test_support STATIC tests/test_data.cc)
@@ -137,6 +147,9 @@ function(trireme_folders)
       trireme_test_binary(${name} ${found_test})
     endif()
   endforeach()
+  if(TRIREME_ARROW)
+    trireme_arrow()
+  endif()
   if(TRIREME_CUDA)
     trireme_cuda_sources()
   endif()
