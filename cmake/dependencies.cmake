@@ -28,7 +28,7 @@ endif()
 # builds: its code is not instrumented.
 set(TRIREME_ARROW OFF)
 if(NOT TRIREME_FUZZ AND NOT TRIREME_SANITIZE)
-  file(GLOB TRIREME_PYARROW ${CMAKE_SOURCE_DIR}/.venv/lib/python3*/site-packages/pyarrow)
+  file(GLOB TRIREME_PYARROW CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/.venv/lib/python3*/site-packages/pyarrow)
   set(TRIREME_ARROW_ROOT "" CACHE PATH "prefix of Arrow C++; empty: .venv's pyarrow, then the system's")
   find_path(ARROW_INCLUDE arrow/api.h HINTS ${TRIREME_ARROW_ROOT}/include ${TRIREME_PYARROW}/include)
   # A wheel has versioned names only: libarrow.so.2600.

@@ -157,7 +157,26 @@ void print_labels(const data::Dataset& set, int64_t limit) {
   }
 }
 
-void print_text(const data::Dataset& set, const DataOptions& options) {
+/// Shows the first samples; one that cannot be read shows why. Returns how many could not.
+int64_t print_samples(const data::Dataset& set, int64_t count) {
+  int64_t broken = 0;
+  std::printf("\nsamples\n");
+  for (int64_t i = 0; i < std::min(count, set.size()); ++i) {
+    std::printf("  %lld  %s\n", static_cast<long long>(i), set.name_of(i).c_str());
+    try {
+      const data::Sample sample = set.read(i);
+      for (const data::Value& v : sample.values) {
+        std::printf("     %-24s %s\n", v.name.c_str(), describe(v, set.info()).c_str());
+      }
+    } catch (const base::Error& e) {
+      std::printf("     broken: %s\n", e.message().c_str());
+      ++broken;
+    }
+  }
+  return broken;
+}
+
+int64_t print_text(const data::Dataset& set, const DataOptions& options) {
   const data::DatasetInfo& info = set.info();
   std::printf("format      %s\nsamples     %lld\nfiles       %zu, %s\nfingerprint %s\n", info.format.c_str(),
               static_cast<long long>(set.size()), info.shards.size(),
@@ -170,14 +189,7 @@ void print_text(const data::Dataset& set, const DataOptions& options) {
   }
   print_shards(info);
   print_labels(set, options.labels);
-  if (options.samples > 0) std::printf("\nsamples\n");
-  for (int64_t i = 0; i < std::min(options.samples, set.size()); ++i) {
-    std::printf("  %lld  %s\n", static_cast<long long>(i), set.name_of(i).c_str());
-    const data::Sample sample = set.read(i);
-    for (const data::Value& v : sample.values) {
-      std::printf("     %-24s %s\n", v.name.c_str(), describe(v, info).c_str());
-    }
-  }
+  return options.samples > 0 ? print_samples(set, options.samples) : 0;
 }
 
 Json samples_json(const data::Dataset& set, int64_t count) {
@@ -232,10 +244,9 @@ int data_main(std::span<const std::string> words, base::Env&) {
   const data::DatasetPtr set = data::open_dataset(options.spec);
   if (options.json) {
     print_json(*set, options);
-  } else {
-    print_text(*set, options);
+    return 0;
   }
-  return 0;
+  return print_text(*set, options) == 0 ? 0 : 1;
 }
 
 std::string data_markdown() { return options_markdown<DataOptions>(); }

@@ -8,7 +8,7 @@ namespace trireme::data {
 DatasetPtr open_parquet(const std::string& path, const std::vector<std::string>&, int64_t) {
   base::fail_unsupported(
       "this build reads no Parquet: '", path,
-      "'; install Arrow C++ (./dev setup arrow) and build again, or convert to JSON lines");
+      "'; build with Arrow C++ (./dev setup installs it), or convert to JSON lines");
 }
 
 }  // namespace trireme::data

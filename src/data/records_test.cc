@@ -1,7 +1,10 @@
 // Readers of records of any size: tar, TFRecord, JSON lines, CSV; synthetic files, damage, and the real sets.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
+#include <filesystem>
+#include <functional>
 
 #include "base/error.h"
 #include "data/open_dataset.h"
@@ -246,6 +249,67 @@ TEST(Csv, ReadsSentencePairs) {
   EXPECT_EQ(set->size(), 1500);
   EXPECT_EQ(set->read(1).text("0"), "A young child is riding a horse.");
   EXPECT_EQ(set->read(1).tensor("label").data<float>()[0], 4.75f);
+}
+
+/// Opens a file of the Parquet project's own test set. Nothing: this build has no Arrow, and says so
+/// politely.
+DatasetPtr open_parquet_sample(const std::filesystem::path& path) {
+  try {
+    return open_dataset({.path = {path.string()}});
+  } catch (const Error& e) {
+    if (e.code() != base::ErrorCode::unsupported) throw;
+    EXPECT_NE(e.message().find("this build reads no Parquet"), std::string::npos);
+    return nullptr;
+  }
+}
+
+TEST(Parquet, ReadsTheRealFiles) {
+  const auto path = tests::shared_data("parquet");
+  if (!path) GTEST_SKIP() << tests::kNoSharedData;
+  const DatasetPtr plain = open_parquet_sample(*path / "parquet-testing/data/alltypes_plain.parquet");
+  if (plain == nullptr) GTEST_SKIP() << "built without Arrow";
+  // Values as in the set's documentation: 8 rows, id 4 first, strings "0" and "1" in turn.
+  ASSERT_EQ(plain->size(), 8);
+  const Sample first = plain->read(0), second = plain->read(1);
+  EXPECT_EQ(first.tensor("id").data<int32_t>()[0], 4);
+  EXPECT_TRUE(first.tensor("bool_col").data<bool>()[0]);
+  EXPECT_FALSE(second.tensor("bool_col").data<bool>()[0]);
+  EXPECT_EQ(second.tensor("bigint_col").data<int64_t>()[0], 10);
+  EXPECT_FLOAT_EQ(second.tensor("float_col").data<float>()[0], 1.1f);
+  EXPECT_EQ(second.text("string_col"), "1");
+  EXPECT_EQ(second.text("date_string_col"), "03/01/09");
+  const DatasetPtr taxi = open_parquet_sample(*path / "chicago_taxi/data.parquet");
+  EXPECT_EQ(taxi->size(), 10000);
+  EXPECT_DOUBLE_EQ(taxi->read(0).tensor("fare").data<double>()[0], 5.85);
+  EXPECT_EQ(taxi->read(0).find("pickup_census_tract"), nullptr);  // null
+  const std::string file = (*path / "chicago_taxi/data.parquet").string();
+  const DatasetPtr two =
+      open_dataset({.path = {file}, .columns = {"fare", "company"}, .label_field = "fare"});
+  EXPECT_EQ(two->info().fields.size(), 2u);
+  EXPECT_EQ(two->read(0).values.size(), 2u);
+  EXPECT_SAYS("has no column 'fares'", open_dataset({.path = {file}, .columns = {"fares"}}));
+  EXPECT_SAYS("exceed the limit", open_dataset({.path = {file}, .max_unpacked = {1000}}));
+}
+
+TEST(Parquet, SurvivesDamagedFiles) {
+  const auto path = tests::shared_data("parquet/parquet-testing");
+  if (!path) GTEST_SKIP() << tests::kNoSharedData;
+  int opened = 0;
+  for (const char* folder : {"bad_data", "data"}) {
+    for (const auto& file : std::filesystem::directory_iterator(*path / folder)) {
+      // 2 GiB of one string: a minute, nothing new.
+      if (file.path().extension() != ".parquet" || file.path().stem() == "large_string_map.brotli") continue;
+      try {
+        const DatasetPtr set = open_parquet_sample(file.path());
+        if (set == nullptr) GTEST_SKIP() << "built without Arrow";
+        for (int64_t i = 0; i < std::min<int64_t>(set->size(), 50); ++i) set->read(i);
+        ++opened;
+      } catch (const Error& e) {
+        EXPECT_EQ(e.code(), base::ErrorCode::invalid_argument) << file.path() << e.message();
+      }
+    }
+  }
+  EXPECT_GT(opened, 45);
 }
 
 }  // namespace
