@@ -1,5 +1,6 @@
-# The demo: serves the sentence encoder, loads it at several concurrencies with batching off and on.
+# The demo: trains a classifier on Fashion-MNIST, serves and loads it; then serves a sentence encoder, batching off and on.
 import argparse
+import gzip
 import json
 import os
 import re
@@ -17,7 +18,10 @@ import numpy as np
 ROOT = Path(__file__).resolve().parent.parent
 SENTENCES = ROOT / "examples/sentences.txt"
 QUERY = "Rowing boats in old times"
-MODEL = "minilm"
+ENCODER = "minilm"
+CLASSIFIER = "fashion"
+FASHION = Path("/usr/share/datasets/fashion-mnist")  # Debian's dataset-fashion-mnist
+NAMES = ["T-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "boot"]
 
 
 def link_model(source, target):
@@ -73,16 +77,28 @@ class Server:
         """Embeddings f32 [sentences, width] over the JSON form of the protocol."""
         text = {"name": "text", "datatype": "BYTES", "shape": [len(sentences)], "data": sentences}
         body = {"inputs": [text]}
-        request = urllib.request.Request(f"{self.url}/v2/models/{MODEL}/infer", json.dumps(body).encode())
+        request = urllib.request.Request(f"{self.url}/v2/models/{ENCODER}/infer", json.dumps(body).encode())
+        output = json.loads(urllib.request.urlopen(request).read())["outputs"][0]
+        return np.array(output["data"], np.float32).reshape(output["shape"])
+
+    def classify(self, images):
+        """Scores f32 [images, 10] over the binary form of the protocol; images f32 [n, 1, 28, 28]."""
+        head = {"inputs": [{"name": "image", "datatype": "FP32", "shape": list(images.shape),
+                            "parameters": {"binary_data_size": images.nbytes}}],
+                "outputs": [{"name": "logits", "parameters": {"binary_data": False}}]}
+        text = json.dumps(head).encode()
+        request = urllib.request.Request(f"{self.url}/v2/models/{CLASSIFIER}/infer", text + images.tobytes(),
+                                         {"Inference-Header-Content-Length": str(len(text)),
+                                          "Content-Type": "application/octet-stream"})
         output = json.loads(urllib.request.urlopen(request).read())["outputs"][0]
         return np.array(output["data"], np.float32).reshape(output["shape"])
 
 
-def load(server, concurrency, seconds, scratch):
-    """One closed loop of `trireme load`; sentences a second and latencies in ms."""
+def load(server, concurrency, seconds, scratch, model=("--model", ENCODER, "--text-file", SENTENCES)):
+    """One closed loop of `trireme load`; requests a second and latencies in ms."""
     report = scratch / "load.json"
     done = subprocess.run(
-        [os.environ["TRIREME"], "load", server.url, "--model", MODEL, "--text-file", SENTENCES,
+        [os.environ["TRIREME"], "load", server.url, *model,
          "--batch", "1", "--concurrency", str(concurrency), "--duration", f"{seconds}s",
          "--warmup", "500ms", "--threads", "1", "--json", report], capture_output=True, text=True)
     if done.returncode:
@@ -123,16 +139,59 @@ def nearest(server):
         print(f"  {scores[i]:.3f}  {sentences[i]}")
 
 
+def train(scratch, steps):
+    """Trains the classifier; gives its model repository."""
+    command = [os.environ["TRIREME"], "train", "--quiet"]
+    for setting in (f"run.directory={scratch}/run", f"run.name={CLASSIFIER}", f"run.steps={steps}", "model.source=zoo:resnet8",
+                    "data.path=fashion-mnist", "validation.split=test", "batch.global=128",
+                    "augment.crop=28", "augment.padding=2", "augment.random_crop=true", "augment.flip=true",
+                    "augment.normalize=fashion-mnist", "optimizer.kind=sgd", "optimizer.nesterov=true",
+                    "optimizer.weight_decay=5e-4", "schedule.lr=0.1", "schedule.warmup_fraction=0.1", "log.progress=10s"):
+        command += ["--set", setting]
+    if subprocess.run(command, stderr=subprocess.STDOUT, check=False).returncode:
+        sys.exit("the training failed")
+    return scratch / "run/model"
+
+
+def test_images(count):
+    """The first test images, normalised as in training, and their classes."""
+    with gzip.open(FASHION / "t10k-images-idx3-ubyte.gz") as file:
+        images = np.frombuffer(file.read(), np.uint8, offset=16).reshape(-1, 1, 28, 28)[:count]
+    with gzip.open(FASHION / "t10k-labels-idx1-ubyte.gz") as file:
+        labels = np.frombuffer(file.read(), np.uint8, offset=8)[:count]
+    return ((images / 255 - 0.2860) / 0.3530).astype(np.float32), labels
+
+
+def classifier(scratch, steps, concurrencies, seconds):
+    """Trains, serves what was trained, checks it over HTTP, and loads it."""
+    print(f"training a residual network on Fashion-MNIST, {steps} steps of 128 images", flush=True)
+    repository = train(scratch, steps)
+    images, labels = test_images(1000)
+    with Server(repository) as server:
+        print(f"\nserving it (ready after {server.seconds:.2f} s)")
+        guesses = np.concatenate([server.classify(images[i:i + 25]).argmax(1) for i in range(0, len(images), 25)])
+        print(f"  {100 * (guesses == labels).mean():.1f} % of {len(labels)} test images right over HTTP; the first: "
+              + ", ".join(f"{NAMES[g]} ({NAMES[t]})" for g, t in zip(guesses[:4], labels)))
+        print(f"  {'clients':>7} {'images/s':>12} {'p50 ms':>8} {'p95 ms':>8} {'p99 ms':>8}")
+        for concurrency in concurrencies:
+            row = load(server, concurrency, seconds, scratch, ("--model", CLASSIFIER))
+            print(f"  {concurrency:7} {row['rate']:12.1f} {row['p50']:8.2f} {row['p95']:8.2f} {row['p99']:8.2f}", flush=True)
+    return (guesses == labels).mean()
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--ci", action="store_true", help="short form")
     args = parser.parse_args()
-    seconds = 2 if args.ci else 8
+    seconds = 2 if args.ci else 6
     concurrencies = [1, 16] if args.ci else [1, 4, 16, 64]
     scratch = Path(tempfile.mkdtemp(prefix="trireme-demo-"))
     try:
+        right = classifier(scratch, 60 if args.ci else 468, concurrencies, seconds)
+        if right < (0.5 if args.ci else 0.8):
+            sys.exit("the classifier learned too little")
         repository = scratch / "models"
-        link_model(Path(os.environ["TRIREME_ENCODER"]), repository / MODEL)
+        link_model(Path(os.environ["TRIREME_ENCODER"]), repository / ENCODER)
         rates = {}
         for name, options in (("batching off", ["--max-batch", "1"]), ("batching on", [])):
             with Server(repository, *options) as server:
