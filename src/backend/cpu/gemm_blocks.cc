@@ -7,7 +7,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "backend/cpu/dense_kernels.h"
+#include "backend/cpu/gemm_blocks_plan.h"
 
 namespace trireme::cpu {
 namespace {
@@ -16,17 +16,9 @@ namespace {
 // first; the tiles of a group [tiles, depth, 16] wait for it in half of a 1 MiB second-level cache.
 constexpr int64_t kBlockBytes = 2 * 1024 * 1024;
 constexpr int64_t kMaxDepth = 512;
-constexpr int64_t kGroupTiles = 12;
 
 int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 size_t align64(size_t bytes) { return (bytes + 63) & ~size_t{63}; }
-
-/// Tasks are batches x m_blocks x n_blocks; tiles of nearly equal height.
-struct Grid {
-  int64_t tiles = 1, panels = 1, depth = 0;  // depth: of one packed block
-  int64_t m_blocks = 1, n_blocks = 1, block_panels = 1;
-  size_t b_bytes = 0, lane_bytes = 0;
-};
 
 /// Cycles of one task, roughly: 14 rows take 14 cycles per k and panel; packing a tile and a panel are
 /// copies.
@@ -36,8 +28,11 @@ double task_cycles(int64_t tiles, int64_t panels, const BlockProduct& p) {
   return per_k * double(p.k) + 500.0;
 }
 
-Grid plan(const BlockProduct& p, const DenseKernels& kernels, int threads) {
-  Grid g;
+}  // namespace
+
+BlockGrid plan_blocks(const BlockProduct& p, const DenseKernels& kernels, BlockLimits limits) {
+  const int threads = limits.threads;
+  BlockGrid g;
   g.tiles = divide_up(p.m, kernels.tile_rows);
   g.panels = divide_up(p.n, kernels.panel);
   g.depth = divide_up(p.k, divide_up(p.k, kMaxDepth));
@@ -45,9 +40,12 @@ Grid plan(const BlockProduct& p, const DenseKernels& kernels, int threads) {
   const int64_t most = std::clamp<int64_t>(kBlockBytes / panel_bytes, 1, g.panels);
   const int64_t batches = p.outer * p.inner;
   const int64_t least = divide_up(g.panels, most), enough = 8 * threads;
+  const int64_t columns = std::min(most, g.panels) * kernels.panel;
+  const int64_t least_m =
+      limits.task_floats == 0 ? 1 : std::min(g.tiles, divide_up(p.m * columns, limits.task_floats));
   double best = 0;
   for (int64_t n_blocks = least; n_blocks <= std::min(g.panels, least + 2 * threads); ++n_blocks) {
-    for (int64_t m_blocks = 1; m_blocks <= g.tiles; ++m_blocks) {
+    for (int64_t m_blocks = least_m; m_blocks <= g.tiles; ++m_blocks) {
       const int64_t tasks = batches * n_blocks * m_blocks;
       // The last round is rarely shared evenly: 0.3 of a task is lost on average.
       const double rounds = threads == 1
@@ -68,15 +66,12 @@ Grid plan(const BlockProduct& p, const DenseKernels& kernels, int threads) {
   g.n_blocks = divide_up(g.panels, g.block_panels);
   // Of the largest block, so that the size does not hang on the cost model.
   g.b_bytes = align64(static_cast<size_t>(most * panel_bytes));
-  const int64_t group = std::min(kGroupTiles, g.tiles);
+  const int64_t group = std::min(kBlockGroupTiles, g.tiles);
   g.lane_bytes = g.b_bytes + align64(static_cast<size_t>(group * g.depth) * kRowSlots * sizeof(float));
   return g;
 }
 
-/// Tiles [first, last).
-struct Tiles {
-  int64_t first, last;
-};
+namespace {
 
 /// One task: tiles x panels of one batch.
 struct Task {
@@ -88,7 +83,7 @@ struct Task {
 
 class Worker {
  public:
-  Worker(const BlockProduct& p, const Grid& g)
+  Worker(const BlockProduct& p, const BlockGrid& g)
       : p_(p), g_(g), kernels_(dense_kernels(p.isa)), height_(p.m / g.tiles), tall_(p.m - height_ * g.tiles) {
     clamps_ = clamp_bounds(p.epilogue, prototype_.lo, prototype_.hi);
     prototype_.ldc = p.ldc;
@@ -108,8 +103,8 @@ class Worker {
       call.accumulate = k0 > 0;
       call.finish = k0 + depth == p_.k;
       pack_columns(t, k0, depth, b);
-      for (int64_t first = t.first_tile; first < t.last_tile; first += kGroupTiles) {
-        const int64_t last = std::min(first + kGroupTiles, t.last_tile);
+      for (int64_t first = t.first_tile; first < t.last_tile; first += kBlockGroupTiles) {
+        const int64_t last = std::min(first + kBlockGroupTiles, t.last_tile);
         pack_rows(t, {first, last}, k0, depth, a);
         multiply(t, {first, last}, a, b, call);
       }
@@ -204,7 +199,7 @@ class Worker {
   }
 
   /// a[rows of the tiles, k0 .. k0 + depth] -> [tile][k][kRowSlots].
-  void pack_rows(const Task& t, Tiles tiles, int64_t k0, int64_t depth, float* out) const {
+  void pack_rows(const Task& t, BlockTiles tiles, int64_t k0, int64_t depth, float* out) const {
     const int64_t each = depth * kRowSlots;
     if (p_.a.transposed) {
       const float* from = t.a + k0 * p_.a.ld;
@@ -246,7 +241,7 @@ class Worker {
   }
 
   /// A panel of b stays in the first-level cache while the tiles of the group pass by.
-  void multiply(const Task& t, Tiles tiles, const float* a, const float* b, GemmTile& call) const {
+  void multiply(const Task& t, BlockTiles tiles, const float* a, const float* b, GemmTile& call) const {
     for (int64_t panel = t.first_panel; panel < t.last_panel; ++panel) {
       const int64_t column = panel * kernels_.panel;
       const int width = panel_width(column);
@@ -275,7 +270,7 @@ class Worker {
   }
 
   const BlockProduct& p_;
-  const Grid& g_;
+  const BlockGrid& g_;
   const DenseKernels& kernels_;
   int64_t height_, tall_;  // the first tall_ tiles have height_ + 1 rows
   GemmTile prototype_;     // what all tiles share
@@ -286,12 +281,14 @@ class Worker {
 
 size_t gemm_blocks_workspace_bytes(const BlockProduct& p, int threads) {
   if (p.m == 0 || p.n == 0 || p.k == 0) return 0;
-  return static_cast<size_t>(threads) * plan(p, dense_kernels(p.isa), threads).lane_bytes + 64;
+  return static_cast<size_t>(threads) *
+             plan_blocks(p, dense_kernels(p.isa), {.threads = threads}).lane_bytes +
+         64;
 }
 
 void gemm_blocks(const BlockProduct& p, void* workspace, base::ThreadPool& pool) {
   if (p.m == 0 || p.n == 0 || p.k == 0) return;
-  const Grid g = plan(p, dense_kernels(p.isa), pool.size());
+  const BlockGrid g = plan_blocks(p, dense_kernels(p.isa), {.threads = pool.size()});
   const Worker worker(p, g);
   char* lanes = reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(workspace) + 63) & ~uintptr_t{63});
   const int64_t tasks = p.outer * p.inner * g.m_blocks * g.n_blocks;

@@ -1,0 +1,259 @@
+// Packs pairs of bf16 along k into 32-bit lanes, so that the tiles and the plan of f32 products serve;
+// results are summed in f32 beside the task and rounded once.
+#include "backend/cpu/gemm_bf16.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+
+#include "backend/cpu/dense_bf16.h"
+#include "backend/cpu/gemm_blocks_plan.h"
+#include "base/error.h"
+
+namespace trireme::cpu {
+namespace {
+
+// Sums of a task that needs several passes over depth wait in the third-level cache.
+constexpr int64_t kTaskFloats = 1024 * 1024;
+
+size_t align64(size_t bytes) { return (bytes + 63) & ~size_t{63}; }
+
+/// The product as its plan sees it: k in pairs.
+BlockProduct in_pairs(const Bf16Product& p) {
+  BlockProduct lanes{.m = p.m, .k = (p.k + 1) / 2, .n = p.n};
+  lanes.a.transposed = p.a.transposed;
+  lanes.b.transposed = p.b.transposed;
+  return lanes;
+}
+
+struct Layout {
+  BlockGrid grid;
+  bool one_pass = true;
+  int64_t task_rows = 0, task_columns = 0;
+  size_t a_at = 0, sums_at = 0, bias_at = 0, columns_at = 0, lane_bytes = 0;
+};
+
+Layout lay_out(const Bf16Product& p, const DenseKernels& tiles, int threads) {
+  const BlockProduct lanes = in_pairs(p);
+  Layout l{.grid = plan_blocks(lanes, tiles, {.threads = threads})};
+  l.one_pass = l.grid.depth >= lanes.k;
+  if (!l.one_pass) l.grid = plan_blocks(lanes, tiles, {.threads = threads, .task_floats = kTaskFloats});
+  const BlockGrid& g = l.grid;
+  l.task_columns = g.block_panels * tiles.panel;
+  l.task_rows = (g.tiles + g.m_blocks - 1) / g.m_blocks * tiles.tile_rows;
+  const int64_t sums = l.one_pass ? tiles.tile_rows * tiles.panel : l.task_rows * l.task_columns;
+  const int64_t statistics = std::max(l.task_columns, l.task_rows);
+  l.a_at = g.b_bytes;
+  l.sums_at = align64(g.lane_bytes);
+  l.bias_at = l.sums_at + align64(static_cast<size_t>(sums) * sizeof(float));
+  l.columns_at = l.bias_at + align64(static_cast<size_t>(l.task_columns) * sizeof(float));
+  l.lane_bytes = l.columns_at + 2 * align64(static_cast<size_t>(statistics) * sizeof(float));
+  return l;
+}
+
+/// One task and the memory of its lane.
+struct Task {
+  int64_t first_tile, last_tile, first_panel, last_panel;
+  float *b, *a, *sums, *bias, *row_sums, *column_sums;  // the last two null if not asked for
+};
+
+class Worker {
+ public:
+  Worker(const Bf16Product& p, const Layout& l)
+      : p_(p),
+        l_(l),
+        g_(l.grid),
+        v_(*bf16_kernels()),
+        kernels_(dense_kernels(Isa::avx512)),
+        height_(p.m / g_.tiles),
+        tall_(p.m - height_ * g_.tiles) {}
+
+  void run(int64_t index, char* lane) const {
+    const Task t = task(index, lane);
+    const int64_t column = t.first_panel * v_.tiles.panel;
+    if (p_.bias != nullptr) v_.widen(p_.bias + column, columns_of(t), t.bias);
+    const int64_t lanes = (p_.k + 1) / 2;
+    for (int64_t k0 = 0; k0 < lanes; k0 += g_.depth) {
+      GemmTile call;
+      call.k = std::min(g_.depth, lanes - k0);
+      call.accumulate = k0 > 0;
+      const bool last_pass = k0 + call.k == lanes;
+      pack_columns(t, k0, call.k);
+      for (int64_t first = t.first_tile; first < t.last_tile; first += kBlockGroupTiles) {
+        const BlockTiles group{first, std::min(first + kBlockGroupTiles, t.last_tile)};
+        pack_rows(t, group, k0, call.k);
+        multiply(t, group, call, last_pass);
+      }
+    }
+    const int64_t row = tile_begin(t.first_tile);
+    if (t.row_sums != nullptr) v_.narrow(t.row_sums, tile_begin(t.last_tile) - row, p_.row_sums + row);
+    if (t.column_sums != nullptr) v_.narrow(t.column_sums, columns_of(t), p_.column_sums + column);
+  }
+
+ private:
+  int64_t tile_begin(int64_t tile) const { return tile * height_ + std::min(tile, tall_); }
+  int64_t columns_of(const Task& t) const {
+    return std::min(p_.n, t.last_panel * v_.tiles.panel) - t.first_panel * v_.tiles.panel;
+  }
+  int panel_width(int64_t column) const {
+    return p_.n - column > v_.tiles.width ? v_.tiles.panel : v_.tiles.width;
+  }
+
+  Task task(int64_t index, char* lane) const {
+    const int64_t nb = index % g_.n_blocks, mb = index / g_.n_blocks;
+    const auto at = [&](size_t bytes) { return reinterpret_cast<float*>(lane + bytes); };
+    Task t{g_.tiles * mb / g_.m_blocks, g_.tiles * (mb + 1) / g_.m_blocks, nb * g_.block_panels,
+           std::min(g_.panels, (nb + 1) * g_.block_panels)};
+    t.b = at(0);
+    t.a = at(l_.a_at);
+    t.sums = at(l_.sums_at);
+    t.bias = at(l_.bias_at);
+    if (nb == 0 && p_.row_sums != nullptr) t.row_sums = at(l_.columns_at);
+    if (mb == 0 && p_.column_sums != nullptr)
+      t.column_sums = at(l_.columns_at + (l_.lane_bytes - l_.columns_at) / 2);
+    return t;
+  }
+
+  /// Rows 2 l and 2 l + 1 of an operand whose rows are contiguous, from `column` on, as lanes.
+  void interleave(const Bf16Operand& x, int64_t l, int64_t column, int64_t n, float* out) const {
+    const uint16_t* row = x.data + 2 * l * x.ld + column;
+    v_.interleave(row, 2 * l + 1 < p_.k ? row + x.ld : nullptr, n, reinterpret_cast<uint32_t*>(out));
+  }
+
+  /// Lanes of `count` rows that are contiguous along k: [lane][stride]. Missing rows repeat the first.
+  void transpose(const Bf16Operand& x, int64_t row, BlockTiles lanes, int64_t count, float* out,
+                 int64_t stride) const {
+    const float* rows[kRowSlots];
+    for (int r = 0; r < kRowSlots; ++r) {
+      const uint16_t* from = x.data + (row + (r < count ? r : 0)) * x.ld + 2 * lanes.first;
+      rows[r] = reinterpret_cast<const float*>(from);
+    }
+    const int64_t whole = std::min(lanes.last, p_.k / 2) - lanes.first;
+    v_.tiles.transpose(rows, whole, out, stride);
+    if (whole == lanes.last - lanes.first) return;
+    // An odd last element stands alone in its lane.
+    for (int r = 0; r < kRowSlots; ++r) {
+      const uint32_t alone = x.data[(row + (r < count ? r : 0)) * x.ld + p_.k - 1];
+      std::memcpy(out + whole * stride + r, &alone, sizeof alone);
+    }
+  }
+
+  void pack_columns(const Task& t, int64_t k0, int64_t depth) const {
+    float* out = t.b;
+    for (int64_t panel = t.first_panel; panel < t.last_panel; ++panel) {
+      const int64_t column = panel * v_.tiles.panel;
+      const int width = panel_width(column);
+      const int64_t valid = std::min<int64_t>(width, p_.n - column);
+      if (p_.b.transposed) {
+        for (int j = 0; j < width; j += kRowSlots) {
+          const int64_t first = j < valid ? column + j : column;
+          transpose(p_.b, first, {k0, k0 + depth}, valid - j, out + j, width);
+        }
+      } else {
+        if (valid < width) std::fill_n(out, depth * width, 0.0f);
+        for (int64_t l = 0; l < depth; ++l) interleave(p_.b, k0 + l, column, valid, out + l * width);
+      }
+      if (t.column_sums != nullptr)
+        add_sums(out, width, valid, depth, t.column_sums + column - t.first_panel * v_.tiles.panel, k0 > 0);
+      out += depth * width;
+    }
+  }
+
+  void pack_rows(const Task& t, BlockTiles group, int64_t k0, int64_t depth) const {
+    float* out = t.a;
+    for (int64_t tile = group.first; tile < group.last; ++tile, out += depth * kRowSlots) {
+      const int64_t row = tile_begin(tile), rows = tile_begin(tile + 1) - row;
+      if (p_.a.transposed) {
+        for (int64_t l = 0; l < depth; ++l) interleave(p_.a, k0 + l, row, rows, out + l * kRowSlots);
+      } else {
+        transpose(p_.a, row, {k0, k0 + depth}, rows, out, kRowSlots);
+      }
+      if (t.row_sums != nullptr)
+        add_sums(out, kRowSlots, rows, depth, t.row_sums + row - tile_begin(t.first_tile), k0 > 0);
+    }
+  }
+
+  /// sums[j] (+)= both halves of packed[l][j], in f32: one chain per pass.
+  static void add_sums(const float* packed, int width, int64_t valid, int64_t depth, float* sums,
+                       bool accumulate) {
+    float total[32] = {};
+    for (int64_t l = 0; l < depth; ++l, packed += width) {
+      for (int j = 0; j < valid; ++j) {
+        uint32_t pair;
+        std::memcpy(&pair, packed + j, sizeof pair);
+        const uint32_t low = pair << 16, high = pair & 0xFFFF0000u;
+        float x, y;
+        std::memcpy(&x, &low, sizeof x);
+        std::memcpy(&y, &high, sizeof y);
+        total[j] += x + y;
+      }
+    }
+    for (int64_t j = 0; j < valid; ++j) sums[j] = accumulate ? sums[j] + total[j] : total[j];
+  }
+
+  void multiply(const Task& t, BlockTiles group, GemmTile& call, bool last_pass) const {
+    call.b = t.b;
+    call.ldc = l_.one_pass ? v_.tiles.panel : l_.task_columns;
+    for (int64_t panel = t.first_panel; panel < t.last_panel; ++panel) {
+      const int64_t column = panel * v_.tiles.panel, inside = column - t.first_panel * v_.tiles.panel;
+      const int width = panel_width(column);
+      call.n = static_cast<int>(std::min<int64_t>(width, p_.n - column));
+      call.bias = p_.bias != nullptr && !call.accumulate ? t.bias + inside : nullptr;
+      call.a = t.a;
+      for (int64_t tile = group.first; tile < group.last; ++tile, call.a += call.k * kRowSlots) {
+        const int64_t row = tile_begin(tile), rows = tile_begin(tile + 1) - row;
+        call.c = t.sums;
+        if (!l_.one_pass) call.c += (row - tile_begin(t.first_tile)) * call.ldc + inside;
+        v_.tiles.gemm_packed[width / v_.tiles.width - 1][rows - 1](call);
+        if (last_pass) finish(call, row, rows, column);
+      }
+      call.b += call.k * width;
+    }
+  }
+
+  /// Residual, activation, rounding of a finished tile.
+  void finish(const GemmTile& tile, int64_t row, int64_t rows, int64_t column) const {
+    const Epilogue& e = p_.epilogue;
+    const auto add_residual = [&] {
+      for (int64_t r = 0; r < rows; ++r)
+        v_.add(p_.residual + (row + r) * p_.ldc + column, tile.n, tile.c + r * tile.ldc);
+    };
+    if (p_.residual != nullptr && !e.act_before_residual) add_residual();
+    if (e.act != Activation::none) kernels_.activate({tile.c, tile.ldc, rows, tile.n, nullptr}, e);
+    if (p_.residual != nullptr && e.act_before_residual) add_residual();
+    for (int64_t r = 0; r < rows; ++r)
+      v_.narrow(tile.c + r * tile.ldc, tile.n, p_.c + (row + r) * p_.ldc + column);
+  }
+
+  const Bf16Product& p_;
+  const Layout& l_;
+  const BlockGrid& g_;
+  const Bf16Kernels& v_;
+  const DenseKernels& kernels_;
+  int64_t height_, tall_;  // the first tall_ tiles have height_ + 1 rows
+};
+
+}  // namespace
+
+bool has_bf16_products() { return bf16_kernels() != nullptr; }
+
+size_t gemm_bf16_workspace_bytes(const Bf16Product& p, int threads) {
+  if (p.m == 0 || p.n == 0 || p.k == 0) return 0;
+  return static_cast<size_t>(threads) * lay_out(p, bf16_kernels()->tiles, threads).lane_bytes + 64;
+}
+
+void gemm_bf16(const Bf16Product& p, void* workspace, base::ThreadPool& pool) {
+  base::check(has_bf16_products(), "bf16 products on a processor without them");
+  if (p.m == 0 || p.n == 0 || p.k == 0) return;
+  const Layout layout = lay_out(p, bf16_kernels()->tiles, pool.size());
+  const Worker worker(p, layout);
+  char* lanes = reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(workspace) + 63) & ~uintptr_t{63});
+  const int64_t tasks = layout.grid.m_blocks * layout.grid.n_blocks;
+  std::atomic<int64_t> next{0};
+  pool.run(std::min<int64_t>(tasks, pool.size()), [&](int64_t lane) {
+    char* memory = lanes + static_cast<size_t>(lane) * layout.lane_bytes;
+    for (int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < tasks;) worker.run(i, memory);
+  });
+}
+
+}  // namespace trireme::cpu
