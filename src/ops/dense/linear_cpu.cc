@@ -1,6 +1,6 @@
 // Kernels of linear on CPU: packed weights with the fused epilogue, and the plain loops.
 #include "backend/cpu/cpu_stream.h"
-#include "ops/dense/blocks_cpu.h"
+#include "ops/dense/bf16_cpu.h"
 #include "ops/dense/epilogue_cpu.h"
 #include "ops/kernel_forms.h"
 #include "ops/table.h"
@@ -67,6 +67,18 @@ ir::BoundKernel prepare_blocks(const ir::KernelInit& init) {
   return bind_blocks(product, {0, 1, init.node.present(2) ? 2 : -1, init.node.present(3) ? 3 : -1}, init);
 }
 
+ir::BoundKernel prepare_bf16(const ir::KernelInit& init) {
+  const LinearPlan p = plan_of(init.node);
+  const cpu::Bf16Product product{.m = p.m,
+                                 .k = p.k,
+                                 .n = p.n,
+                                 .a = {nullptr, p.k},
+                                 .b = {nullptr, p.transposed ? p.k : p.n, p.transposed},
+                                 .ldc = p.n,
+                                 .epilogue = epilogue_of(p.activation)};
+  return bind_bf16(product, {0, 1, init.node.present(2) ? 2 : -1, init.node.present(3) ? 3 : -1}, init);
+}
+
 template <class T>
 void reference_row(const LinearPlan& p, const ir::RunArgs& args, int64_t row) {
   const T *x = in_ptr<T>(args, 0) + row * p.k, *w = in_ptr<T>(args, 1);
@@ -96,7 +108,8 @@ ir::BoundKernel prepare_reference(const ir::KernelInit& init) {
 std::vector<ir::Kernel> linear_cpu_kernels() {
   const ir::Kernel packed{.name = "packed_gemm", .refuse = refuse_packed, .prepare = prepare_packed};
   const ir::Kernel blocks{.name = "gemm_blocks", .refuse = refuse_blocks, .prepare = prepare_blocks};
-  return faster({packed, blocks}, float_reference(prepare_reference));
+  const ir::Kernel bf16{.name = "gemm_bf16", .refuse = refuse_bf16, .prepare = prepare_bf16};
+  return with_bf16(faster({packed, blocks}, float_reference(prepare_reference)), bf16);
 }
 
 }  // namespace trireme::ops

@@ -1,6 +1,6 @@
 // Kernels of linear_grad_x and linear_grad_w on CPU.
 #include "backend/cpu/cpu_stream.h"
-#include "ops/dense/blocks_cpu.h"
+#include "ops/dense/bf16_cpu.h"
 #include "ops/dense/linear_grads.h"
 #include "ops/kernel_forms.h"
 
@@ -56,46 +56,65 @@ ir::BoundKernel prepare_reference_w(const ir::KernelInit& init) {
 }
 
 /// dx [m, k] = dy [m, n] w'.
-ir::BoundKernel prepare_blocks_x(const ir::KernelInit& init) {
-  const LinearGradExtents e = linear_grad_x_extents(init.node);
-  const cpu::BlockProduct product{.m = e.m,
-                                  .k = e.n,
-                                  .n = e.k,
-                                  .a = {nullptr, e.n},
-                                  .b = {nullptr, e.transposed ? e.k : e.n, !e.transposed},
-                                  .ldc = e.k};
-  return bind_blocks(product, {0, 1}, init);
+template <class Product>
+Product product_x(const ir::NodeView& node) {
+  const LinearGradExtents e = linear_grad_x_extents(node);
+  return {.m = e.m,
+          .k = e.n,
+          .n = e.k,
+          .a = {nullptr, e.n},
+          .b = {nullptr, e.transposed ? e.k : e.n, !e.transposed},
+          .ldc = e.k};
 }
 
-/// dw [k, n] = x' dy, or [n, k] = dy' x; the sums of dy are taken while its blocks are packed.
-ir::BoundKernel prepare_blocks_w(const ir::KernelInit& init) {
-  const LinearGradExtents e = linear_grad_w_extents(init.node);
-  float asked = 0;  // any address: the launch brings the real one
-  cpu::BlockProduct product{.k = e.m};
-  if (e.transposed) {
-    product.m = e.n;
-    product.n = e.k;
-  } else {
-    product.m = e.k;
-    product.n = e.n;
-  }
+ir::BoundKernel prepare_blocks_x(const ir::KernelInit& init) {
+  return bind_blocks(product_x<cpu::BlockProduct>(init.node), {0, 1}, init);
+}
+
+ir::BoundKernel prepare_bf16_x(const ir::KernelInit& init) {
+  return bind_bf16(product_x<cpu::Bf16Product>(init.node), {0, 1}, init);
+}
+
+/// dw [k, n] = x' dy, or [n, k] = dy' x; the sums of dy are taken while its blocks are packed. `asked`: any
+/// address, the launch brings the real one.
+template <class Product, class T>
+Product product_w(const ir::NodeView& node, T* asked) {
+  const LinearGradExtents e = linear_grad_w_extents(node);
+  Product product{.m = e.transposed ? e.n : e.k, .k = e.m, .n = e.transposed ? e.k : e.n};
   product.a = {nullptr, product.m, true};
   product.b = {nullptr, product.n, false};
   product.ldc = product.n;
-  if (init.node.out.size() > 1) (e.transposed ? product.row_sums : product.column_sums) = &asked;
-  return bind_blocks(product, {e.transposed ? 1 : 0, e.transposed ? 0 : 1}, init);
+  if (node.out.size() > 1) (e.transposed ? product.row_sums : product.column_sums) = asked;
+  return product;
+}
+
+BlockOperands operands_w(const ir::NodeView& node) {
+  const bool transposed = linear_grad_w_extents(node).transposed;
+  return {transposed ? 1 : 0, transposed ? 0 : 1};
+}
+
+ir::BoundKernel prepare_blocks_w(const ir::KernelInit& init) {
+  float asked = 0;
+  return bind_blocks(product_w<cpu::BlockProduct>(init.node, &asked), operands_w(init.node), init);
+}
+
+ir::BoundKernel prepare_bf16_w(const ir::KernelInit& init) {
+  uint16_t asked = 0;
+  return bind_bf16(product_w<cpu::Bf16Product>(init.node, &asked), operands_w(init.node), init);
 }
 
 }  // namespace
 
 std::vector<ir::Kernel> linear_grad_x_cpu_kernels() {
   const ir::Kernel blocks{.name = "gemm_blocks", .refuse = refuse_blocks, .prepare = prepare_blocks_x};
-  return faster({blocks}, float_reference(prepare_reference_x));
+  const ir::Kernel bf16{.name = "gemm_bf16", .refuse = refuse_bf16, .prepare = prepare_bf16_x};
+  return with_bf16(faster({blocks}, float_reference(prepare_reference_x)), bf16);
 }
 
 std::vector<ir::Kernel> linear_grad_w_cpu_kernels() {
   const ir::Kernel blocks{.name = "gemm_blocks", .refuse = refuse_blocks, .prepare = prepare_blocks_w};
-  return faster({blocks}, float_reference(prepare_reference_w));
+  const ir::Kernel bf16{.name = "gemm_bf16", .refuse = refuse_bf16, .prepare = prepare_bf16_w};
+  return with_bf16(faster({blocks}, float_reference(prepare_reference_w)), bf16);
 }
 
 }  // namespace trireme::ops

@@ -151,6 +151,45 @@ TEST(Linear, KernelsOfItsGradientsMatchTheExpansion) {
   }
 }
 
+/// bf16 tensors of reproducible values.
+Tensor bf16(tensor::Dims dims, unsigned seed) {
+  const Tensor wide = random_tensor(dims, seed);
+  Tensor t = Tensor::empty(tensor::DType::bf16, dims);
+  const auto to = t.mutable_data<tensor::BFloat16>();
+  for (size_t i = 0; i < to.size(); ++i) to[i] = tensor::BFloat16(wide.data<float>()[i]);
+  return t;
+}
+
+TEST(Linear, HalfPrecisionRoundsOnceAfterExactSums) {
+  for (const bool transposed : {false, true}) {
+    const ir::Attrs attrs{{"transposed", int64_t{transposed}}, {"activation", std::string("silu")}};
+    const ir::Attrs plain{{"transposed", int64_t{transposed}}};
+    const Tensor x = bf16({37, 71}, 1), w = bf16(transposed ? tensor::Dims{45, 71} : tensor::Dims{71, 45}, 2);
+    const Tensor bias = bf16({45}, 3), residual = bf16({37, 45}, 4), dy = bf16({37, 45}, 5);
+    const std::vector<std::tuple<std::string, ir::Attrs, std::vector<Tensor>, size_t>> calls{
+        {"linear", attrs, {x, w, bias, residual}, 1},
+        {"linear_grad_x", plain, {dy, w}, 1},
+        {"linear_grad_w", plain, {x, dy}, 2}};
+    for (const auto& [op, op_attrs, in, outs] : calls) {
+      std::vector<Tensor> wide;
+      for (const Tensor& t : in) {
+        Tensor f = Tensor::empty(tensor::DType::f32, t.dims());
+        const auto values = t.to_doubles();
+        for (size_t i = 0; i < values.size(); ++i) f.mutable_data<float>()[i] = static_cast<float>(values[i]);
+        wide.push_back(f);
+      }
+      const auto want = tests::run_kernels(op, op_attrs, wide, outs);
+      const auto results = tests::run_kernels(op, op_attrs, in, outs);
+      ASSERT_GE(results.size(), 2u);
+      for (const auto& r : results) {
+        for (size_t i = 0; i < outs; ++i)
+          tests::expect_close(r.out[i], want.back().out[i].to_doubles(), 1.0 / 200, 1e-4,
+                              op + " " + r.kernel);
+      }
+    }
+  }
+}
+
 TEST(BatchedGemm, KernelsMatchTheExpansionInEveryOrientation) {
   for (const int form : {0, 1, 2, 3}) {
     const bool ta = form & 1, tb = form & 2;
