@@ -98,13 +98,23 @@ Gradients gradients_of(ir::Graph& graph, const ir::Node& node, std::span<const V
   }
 }
 
+/// a + b. An embedding's gradient touches few rows of a large table: it is added in the other's memory.
+ValueId summed(ir::Graph& graph, ValueId a, ValueId b, const std::string& from) {
+  for (const auto& [rows, other] : {std::pair(b, a), std::pair(a, b)}) {
+    const ir::Node* made = graph.producer(rows);
+    if (made == nullptr || made->op_name() != "gather_grad" || made->in.size() != 2) continue;
+    return graph.add1(*made->op, {made->in[0], made->in[1], other}, made->attrs, from);
+  }
+  return graph.add1(table().need("add"), {a, b}, {}, from);
+}
+
 /// Adds `term` to what has arrived for `id`.
 void collect(ir::Graph& graph, std::vector<ValueId>& grads, ValueId id, ValueId term,
              const std::string& from) {
   base::check(graph.type(id).shape == graph.type(term).shape, "a gradient of type ",
               graph.type(term).to_string(), " for a value of type ", graph.type(id).to_string());
   ValueId& sum = grads[index(id)];
-  sum = sum == ir::kNoValue ? term : graph.add1(table().need("add"), {sum, term}, {}, from);
+  sum = sum == ir::kNoValue ? term : summed(graph, sum, term, from);
 }
 
 }  // namespace

@@ -1,8 +1,9 @@
-// CPU kernel of gather_grad: positions sorted by index, then each slice of the table is written once.
+// CPU kernel of gather_grad: positions sorted by index, then the slices that occur get their sums in order.
 #include <cstring>
 
 #include "backend/cpu/binary_ops.h"
 #include "backend/cpu/cpu_stream.h"
+#include "backend/cpu/zero_fill.h"
 #include "ops/elementwise/row_kernels.h"
 #include "ops/index/index_access.h"
 #include "ops/index/index_ops.h"
@@ -33,23 +34,18 @@ void sort_positions(const GatherGradPlan& p, const ir::RunArgs& args, int32_t* f
   }
 }
 
-/// Sums the slices of dy at `n` positions into `to`, in order, in the arithmetic type.
+/// Adds the slices of dy at `n` positions to `to`, in order, in the arithmetic type.
 template <class T>
-void sum_slices(const T* dy, const int32_t* order, int64_t n, int64_t slice, T* to) {
-  if (n == 1) {
-    std::memcpy(static_cast<void*>(to), dy + order[0] * slice, static_cast<size_t>(slice) * sizeof(T));
-    return;
-  }
+void add_slices(const T* dy, const int32_t* order, int64_t n, int64_t slice, T* to) {
   if constexpr (std::is_same_v<T, float>) {
     const cpu::BinaryTile add = cpu::binary_tiles(cpu::BinaryOp::add).vector_vector;
-    add(dy + order[0] * slice, dy + order[1] * slice, to, static_cast<size_t>(slice));
-    for (int64_t i = 2; i < n; ++i) add(to, dy + order[i] * slice, to, static_cast<size_t>(slice));
+    for (int64_t i = 0; i < n; ++i) add(to, dy + order[i] * slice, to, static_cast<size_t>(slice));
   } else {
     constexpr int64_t kTile = 256;
     Arithmetic<T> sums[kTile];
     for (int64_t at = 0; at < slice; at += kTile) {
       const int64_t width = std::min(kTile, slice - at);
-      std::fill_n(sums, width, Arithmetic<T>(0));
+      for (int64_t j = 0; j < width; ++j) sums[j] = static_cast<Arithmetic<T>>(to[at + j]);
       for (int64_t i = 0; i < n; ++i) {
         const T* from = dy + order[i] * slice + at;
         for (int64_t j = 0; j < width; ++j) sums[j] += static_cast<Arithmetic<T>>(from[j]);
@@ -59,25 +55,35 @@ void sum_slices(const T* dy, const int32_t* order, int64_t n, int64_t slice, T* 
   }
 }
 
+/// Zeros, or the base in whose memory the result may lie already.
+void start(const ir::RunArgs& args, bool has_base, int64_t bytes, base::ThreadPool& pool) {
+  if (!has_base) return cpu::zero_fill(args.out[0], bytes, pool);
+  if (args.out[0] == args.in[2]) return;
+  constexpr int64_t kPiece = 65536;
+  pool.for_range((bytes + kPiece - 1) / kPiece, 1, [&](int64_t begin, int64_t end) {
+    std::memcpy(static_cast<std::byte*>(args.out[0]) + begin * kPiece,
+                static_cast<const std::byte*>(args.in[2]) + begin * kPiece,
+                static_cast<size_t>(std::min(bytes, end * kPiece) - begin * kPiece));
+  });
+}
+
 template <class T>
-ir::BoundKernel bind(const GatherGradPlan& p) {
+ir::BoundKernel bind(const GatherGradPlan& p, bool has_base) {
   const int64_t workspace = (p.extent + 2 + p.count) * static_cast<int64_t>(sizeof(int32_t));
-  return {[p](const ir::RunArgs& args) {
+  return {[p, has_base](const ir::RunArgs& args) {
             int32_t* first = static_cast<int32_t*>(args.workspace);
             int32_t* order = first + p.extent + 2;
             sort_positions(p, args, first, order);
             const T* dy = static_cast<const T*>(args.in[0]);
             T* dx = static_cast<T*>(args.out[0]);
+            base::ThreadPool& pool = cpu::pool_of(args.stream);
+            start(args, has_base, p.outer * p.extent * p.slice * static_cast<int64_t>(sizeof(T)), pool);
             const int64_t grain = std::max<int64_t>(1, 16384 / std::max<int64_t>(1, p.slice));
-            cpu::pool_of(args.stream).for_range(p.outer * p.extent, grain, [&](int64_t begin, int64_t end) {
+            pool.for_range(p.outer * p.extent, grain, [&](int64_t begin, int64_t end) {
               for (int64_t row = begin; row < end; ++row) {
                 const int64_t o = row / p.extent, k = row % p.extent, n = first[k + 1] - first[k];
-                if (n == 0) {
-                  std::memset(static_cast<void*>(dx + row * p.slice), 0,
-                              static_cast<size_t>(p.slice) * sizeof(T));
-                } else {
-                  sum_slices(dy + o * p.count * p.slice, order + first[k], n, p.slice, dx + row * p.slice);
-                }
+                if (n != 0)
+                  add_slices(dy + o * p.count * p.slice, order + first[k], n, p.slice, dx + row * p.slice);
               }
             });
           },
@@ -113,10 +119,11 @@ std::vector<ir::Kernel> gather_grad_cpu_kernels() {
       if constexpr (std::is_integral_v<T>)
         base::check(false, "gather_grad of integers");
       else
-        return bind<T>(p);
+        return bind<T>(p, n.present(2));
       return {};
     });
   };
+  k.may_overwrite = 4;
   return {k};
 }
 

@@ -85,10 +85,49 @@ TEST(IndexGrad, EmbeddingGradientIsExactAndSkipsPadding) {
         want[static_cast<size_t>(row * width + j)] += dy.data<float>()[static_cast<size_t>(i * width + j)];
     }
     EXPECT_TRUE(got.same_as(Tensor::from<float>({rows, width}, want)));
+    // Added to a base: the base first, then the positions in order.
+    const Tensor base = random_tensor(DType::f32, {rows, width}, -1, 1, 9);
+    std::vector<float> on_base(base.data<float>().begin(), base.data<float>().end());
+    for (int64_t i = 0; i < tokens; ++i) {
+      const int64_t row = ids[static_cast<size_t>(i)];
+      for (int64_t j = 0; j < width && !(pads && row == 5); ++j)
+        on_base[static_cast<size_t>(row * width + j)] += dy.data<float>()[static_cast<size_t>(i * width + j)];
+    }
+    EXPECT_TRUE(
+        run("gather_grad", {dy, where, base}, attrs)[0].same_as(Tensor::from<float>({rows, width}, on_base)));
     const Tensor half = run("gather_grad", {run("cast", {dy}, {{"to", int64_t{16}}})[0], where}, attrs)[0];
     const std::vector<double> h = half.to_doubles();
     for (size_t i = 0; i < want.size(); ++i)
       ASSERT_NEAR(h[i], want[i], 2e-2 * std::max(1.0, std::fabs(static_cast<double>(want[i]))) + 0.02);
+  }
+}
+
+/// A table that is looked up twice and read as a whole (tied embeddings): one sum, in place.
+TEST(IndexGrad, TiedTablesAddRowsToTheWholeGradient) {
+  ir::Graph graph;
+  const ValueId x = graph.add_input("table", {DType::f64, {6, 3}});
+  const ValueId a = graph.add1(table().need("gather"), {x, graph.add_constant(ints({4, 1, 4}))});
+  const ValueId b = graph.add1(table().need("gather"), {x, graph.add_constant(ints({0}))});
+  const ValueId c = graph.add1(table().need("neg"), {x});
+  std::vector<ValueId> grads(graph.values().size(), ir::kNoValue);
+  const Tensor da = values({3, 3}, 2), db = values({1, 3}, 3), dc = values({6, 3}, 4);
+  grads[index(a)] = graph.add_constant(da);
+  grads.resize(graph.values().size(), ir::kNoValue);
+  grads[index(b)] = graph.add_constant(db);
+  grads.resize(graph.values().size(), ir::kNoValue);
+  grads[index(c)] = graph.add_constant(dc);
+  backpropagate(graph, 0, {1}, grads);
+  graph.set_outputs({grads[index(x)]}, {"d"});
+  graph.sort();
+  for (const ir::Node& node : graph.nodes()) EXPECT_NE(node.op_name(), "add");
+  const Tensor got = run_graph(graph, {values({6, 3}, 1)})[0];
+  for (size_t i = 0; i < 18; ++i) {
+    double want = -dc.data<double>()[i];
+    for (size_t r : {size_t{0}, size_t{2}})
+      if (i / 3 == 4) want += da.data<double>()[3 * r + i % 3];
+    if (i / 3 == 1) want += da.data<double>()[3 + i % 3];
+    if (i / 3 == 0) want += db.data<double>()[i % 3];
+    EXPECT_NEAR(got.data<double>()[i], want, 1e-12) << i;
   }
 }
 

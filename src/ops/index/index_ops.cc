@@ -38,7 +38,9 @@ Types infer_gather(const NodeView& n) {
 
 Types infer_gather_grad(const NodeView& n) {
   require_index(n, 1);
-  return like(n.in[0], Shape::of(n.attrs.get_ints("shape")));
+  const Types out = like(n.in[0], Shape::of(n.attrs.get_ints("shape")));
+  base::require(!n.present(2) || n.in[2] == out[0], "gather_grad: base is not like the result");
+  return out;
 }
 
 Types infer_gather_elements(const NodeView& n) {
@@ -186,6 +188,7 @@ std::vector<ir::OpDef> index_ops() {
   ops.push_back({schema("gather_grad", "", "sums of the slices of dy by index: the gradient of an embedding",
                         2, infer_gather_grad),
                  gather_grad_cpu_kernels()});
+  ops.back().schema.max_in = 3;
   ops.back().schema.attrs = {axis[0], {"shape", "ints", "extents of the gathered tensor"}, padding};
   ops.back().schema.why_no_grad = "a backward op: second derivatives are not taken";
   ops.back().schema.cost = [](const NodeView& n) {

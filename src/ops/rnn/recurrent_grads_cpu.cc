@@ -1,6 +1,7 @@
 // Kernels of rnn_grad, gru_grad and lstm_grad on CPU: the forward pass again, then back through time, then
 // the weights' sums.
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "backend/cpu/cpu_stream.h"
@@ -306,7 +307,11 @@ PrepareFn prepare(size_t gates) {
     const auto plan = std::make_shared<const RecurrentPlan>(plan_recurrent(init.node, gates));
     return visit_float(init.node.in[0].dtype, [&](auto t) {
       using T = decltype(t);
-      const auto run = [plan](const ir::RunArgs& args) {
+      const size_t operands = init.node.in.size();
+      const auto run = [plan, operands](const ir::RunArgs& given) {
+        std::array<const void*, kInCount> in{};  // trailing operands may be missing altogether
+        std::copy_n(given.in, std::min<size_t>(operands, kInCount), in.begin());
+        const ir::RunArgs args{in.data(), given.out, given.workspace, given.stream, given.status};
         const RecurrentPlan& p = *plan;
         double* scratch = static_cast<double*>(args.workspace);
         base::ThreadPool& pool = cpu::pool_of(args.stream);

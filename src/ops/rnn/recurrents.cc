@@ -71,7 +71,8 @@ Gradients recurrent_rule(GradBuilder& g, const char* name) {
 }
 
 ir::OpSchema backward(const char* name, const char* doc, size_t gates) {
-  ir::OpSchema s{.name = name, .doc = doc, .min_in = 3, .max_in = 11, .max_out = 7, .attrs = attrs()};
+  ir::OpSchema s{
+      .name = name, .doc = doc, .min_in = 3, .max_in = 11, .min_out = 7, .max_out = 7, .attrs = attrs()};
   if (gates == 3) s.attrs.push_back({"linear_before_reset", "int", "of the forward op"});
   if (gates == 4) s.attrs.push_back({"input_forget", "int", "of the forward op"});
   s.infer = [gates](const ir::NodeView& n) {

@@ -1,10 +1,10 @@
 // Kernels that move elements without looking at them: binding, and the detour of packed 2- and 4-bit
 // elements.
-#include <cstring>
 #include <memory>
 
 #include "backend/cpu/cpu_stream.h"
 #include "backend/cpu/transpose_copy.h"
+#include "backend/cpu/zero_fill.h"
 #include "ops/shape/copy_ops.h"
 
 namespace trireme::ops {
@@ -128,11 +128,7 @@ ir::Kernel slice_grad_cpu_kernel() {
     const ir::BoundKernel copy = bind_copies(init.node, plan_slice_grad(init.node));
     const int64_t bytes = tensor::bytes_of(init.node.out[0]);
     return {[run = copy.run, bytes](const ir::RunArgs& args) {
-      constexpr int64_t kPiece = 65536;
-      cpu::pool_of(args.stream).for_range((bytes + kPiece - 1) / kPiece, 1, [&](int64_t begin, int64_t end) {
-        std::memset(static_cast<std::byte*>(args.out[0]) + begin * kPiece, 0,
-                    static_cast<size_t>(std::min(end * kPiece, bytes) - begin * kPiece));
-      });
+      cpu::zero_fill(args.out[0], bytes, cpu::pool_of(args.stream));
       run(args);
     }};
   };
