@@ -19,8 +19,8 @@ struct BertOptions {
 ///            saved with a head for masked tokens or classes has logits instead (zoo/bert.h)
 /// The embedding follows modules.json: mean, max or first-token pooling, then normalisation if it is listed;
 /// without modules.json it is the plain mean over the kept tokens. Weights view the file; 16-bit ones become
-/// f32. Throws unsupported for other architectures and options, invalid_argument for weights that do not fit
-/// the config.
+/// f32. Dropout follows hidden_dropout_prob; probabilities of attention are never dropped. Throws unsupported
+/// for other architectures and options, invalid_argument for weights that do not fit the config.
 Model load_bert(const std::string& directory, const BertOptions& options = {});
 
 }  // namespace trireme::model::hf

@@ -28,11 +28,12 @@ class CheckpointParams : public ParamSource {
   tensor::Tensor get(const std::string& name, const tensor::Dims& dims, const Init& init) override;
   /// True if the checkpoint has the weight under one of its names.
   bool has(const std::string& name) const { return find(name) != nullptr; }
+  /// The weight as f32, whatever its extents. Throws not_found.
+  tensor::Tensor need(const std::string& name) const;
 
  private:
   const tensor::Tensor* find(const std::string& name) const;
   const tensor::Tensor* find_exact(const std::string& name) const;
-  tensor::Tensor need(const std::string& name) const;
 
   std::vector<Safetensors> files_;
   std::string prefix_;

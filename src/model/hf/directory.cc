@@ -71,7 +71,18 @@ void append_weight(NamedTensors& out, const std::string& name, const Tensor& t) 
   out.emplace_back(name, t);
 }
 
-/// True for networks without biases where Transformers wants them: zeros mean the same.
+/// An encoder's pooler, which our graph of hidden states does not hold, stays as the model's checkpoint has
+/// it.
+void keep_pooler(NamedTensors& out, const Model& model) {
+  if (model.config.get_or("model_type", "") != "bert" || model.directory.empty()) return;
+  if (first_architecture(model.config) != "BertModel" || !has_checkpoint(model.directory)) return;
+  const CheckpointParams source(model.directory, "bert.");
+  for (const char* name : {"pooler.dense.weight", "pooler.dense.bias"}) {
+    if (source.has(name)) out.emplace_back(name, source.need(name));
+  }
+}
+
+/// Adds biases of zeros where Transformers wants them: zeros mean the same.
 void add_zero_biases(NamedTensors& out, const base::Json& config) {
   if (config.get_or("model_type", "") != "gpt2") return;
   std::unordered_map<std::string, bool> have;
@@ -114,6 +125,7 @@ void save_directory(const Model& model, const NamedTensors& weights, const std::
     append_weight(out, v.name, *at->second);
   }
   add_zero_biases(out, model.config);
+  keep_pooler(out, model);
   fs::create_directories(directory);
   const fs::path root(directory);
   copy_companions(options.companions.empty() ? model.directory : options.companions, directory);

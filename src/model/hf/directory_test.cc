@@ -112,6 +112,51 @@ TEST(HfDirectory, TokenizersComeAlong) {
   EXPECT_EQ(base::read_file(to.path() + "/vocab.json"), "{}");
 }
 
+TEST(HfDirectory, ShardsAreOneCheckpoint) {
+  const Scratch scratch("shards");
+  const std::vector<std::string> small{"layers=2", "width=8", "heads=2", "vocabulary=11", "positions=8"};
+  const Model built = zoo::build("bert", small);
+  save_directory(built, scratch.path());
+  const fs::path root(scratch.path());
+  NamedTensors first, second;
+  base::Json map = base::Json::object();
+  {
+    const Safetensors whole = Safetensors::open((root / "model.safetensors").string());
+    for (const auto& [name, t] : whole.tensors()) {
+      const bool is_first = name.find("layer.0") != std::string::npos;
+      (is_first ? first : second).emplace_back(name, t.clone());
+      map.set(name, is_first ? "model-00001-of-00002.safetensors" : "model-00002-of-00002.safetensors");
+    }
+  }
+  fs::remove(root / "model.safetensors");
+  save_safetensors((root / "model-00001-of-00002.safetensors").string(), first);
+  save_safetensors((root / "model-00002-of-00002.safetensors").string(), second);
+  const base::Json index = base::Json::object({{"weight_map", map}});
+  base::write_file_atomic((root / "model.safetensors.index.json").string(), index.dump());
+  const auto want = interpret(built.graph, inputs_of(built.graph));
+  EXPECT_TRUE(interpret(load_model(scratch.path()).graph, inputs_of(built.graph))[0].same_as(want[0]));
+  fs::remove(root / "model-00002-of-00002.safetensors");
+  EXPECT_THROW(load_model(scratch.path()), base::Error);
+}
+
+TEST(HfDirectory, EncodersKeepTheirPooler) {
+  const Scratch from("pooler"), to("pooler_again");
+  const std::vector<std::string> small{"layers=1",  "width=8",       "heads=2",
+                                       "head=none", "vocabulary=11", "positions=8"};
+  const Model built = zoo::build("bert", small);
+  save_directory(built, from.path());
+  NamedTensors tensors;
+  {
+    const Safetensors whole = Safetensors::open(from.path() + "/model.safetensors");
+    for (const auto& [name, t] : whole.tensors()) tensors.emplace_back(name, t.clone());
+  }
+  tensors.emplace_back("pooler.dense.weight", Tensor::zeros(tensor::DType::f32, {8, 8}));
+  tensors.emplace_back("pooler.dense.bias", Tensor::zeros(tensor::DType::f32, {8}));
+  save_safetensors(from.path() + "/model.safetensors", tensors);
+  save_directory(load_model(from.path()), to.path());
+  EXPECT_NE(Safetensors::open(to.path() + "/model.safetensors").find("pooler.dense.weight"), nullptr);
+}
+
 TEST(HfDirectory, RefusesWhatTransformersLacks) {
   const Scratch scratch("refused");
   EXPECT_THROW(save_directory(zoo::build("mlp"), scratch.path()), base::Error);
