@@ -6,6 +6,7 @@
 
 #include "backend/cpu/dense_kernels.h"
 #include "backend/cpu/gemm_f32.h"
+#include "backend/cpu/simd_level.h"
 #include "base/error.h"
 
 #include "backend/cpu/simd_targets.h"
@@ -205,6 +206,7 @@ size_t winograd_view_bytes(const WeightView& v, WinogradTile tile, Isa isa) {
 PackedWinograd transform_view(const WeightView& v, WinogradTile tile, void* memory, base::ThreadPool& pool,
                               Isa isa) {
   base::check(v.taps() == 9 && v.kh == 3 && v.groups == 1, "only 3 x 3 kernels of one group have this form");
+  simd_ready();
   const DenseKernels& kernels = dense_kernels(isa);
   const auto transform = tile == WinogradTile::two ? HWY_DYNAMIC_DISPATCH(transform_taps_two)
                                                    : HWY_DYNAMIC_DISPATCH(transform_taps_four);

@@ -5,6 +5,7 @@
 
 #include "backend/cpu/depthwise_nhwc.h"
 #include "backend/cpu/gemm_tn.h"
+#include "backend/cpu/simd_level.h"
 
 #include "backend/cpu/simd_targets.h"
 #undef HWY_TARGET_INCLUDE
@@ -150,6 +151,7 @@ void depthwise_grad_x(const ConvGradXArgs& a, void* workspace, base::ThreadPool&
       std::swap_ranges(weights + t * s.c, weights + (t + 1) * s.c, weights + (taps - 1 - t) * s.c);
     return depthwise_nhwc({backward_shape(s), a.dy, weights, a.dx, {}}, pool);
   }
+  simd_ready();
   const auto run = HWY_DYNAMIC_DISPATCH(grad_x_line);
   const int64_t dy_image = s.out_h() * s.out_w() * s.c;
   pool.for_range(s.n * s.h, 1 + 30000 / (s.w * s.c * s.kh * s.kw + 1), [&](int64_t begin, int64_t end) {
@@ -167,6 +169,7 @@ void depthwise_grad_w(const ConvGradWArgs& a, void* workspace, base::ThreadPool&
   float* sums = static_cast<float*>(workspace);  // [pieces, kh, kw, c]
   const int64_t pieces = std::min(kPieces, s.n), size = s.c * s.kh * s.kw, oh = s.out_h(), ow = s.out_w();
   const int64_t blocks = (s.c + kBlockChannels - 1) / kBlockChannels;
+  simd_ready();
   const auto run = HWY_DYNAMIC_DISPATCH(grad_w_line);
   pool.run(pieces * blocks, [&](int64_t task) {
     const int64_t piece = task / blocks, first = task % blocks * kBlockChannels;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include "backend/cpu/simd_level.h"
 
 #include "backend/cpu/simd_targets.h"
 #undef HWY_TARGET_INCLUDE
@@ -174,10 +175,12 @@ void walk(const PoolGradArgs& a, void (*run)(const PoolGradLine&), base::ThreadP
 }  // namespace
 
 void max_pool_nhwc_grad(const PoolGradArgs& args, base::ThreadPool& pool) {
+  simd_ready();
   walk(args, HWY_DYNAMIC_DISPATCH(max_line), pool);
 }
 
 void average_pool_nhwc_grad(const PoolGradArgs& args, base::ThreadPool& pool) {
+  simd_ready();
   walk(args, HWY_DYNAMIC_DISPATCH(average_line), pool);
 }
 

@@ -17,6 +17,11 @@ std::vector<SimdLevel> simd_levels() {
   return levels;
 }
 
+void simd_ready() {
+  hwy::ChosenTarget& chosen = hwy::GetChosenTarget();
+  if (!chosen.IsInitialized()) chosen.Update(hwy::SupportedTargets());
+}
+
 void simd_force(const SimdLevel& level) {
   hwy::SetSupportedTargetsForTest(level.mask);
   hwy::GetChosenTarget().Update(hwy::SupportedTargets());

@@ -16,6 +16,10 @@ struct SimdLevel {
 /// Lists the compiled levels that this processor can run, best first.
 std::vector<SimdLevel> simd_levels();
 
+/// Chooses the level now unless that has happened. A function pointer taken from the dispatcher before that
+/// asks the processor again at every call, which costs microseconds on virtual machines.
+void simd_ready();
+
 /// Makes every kernel run at `level` from now on; for tests and benchmarks, while no kernel runs.
 void simd_force(const SimdLevel& level);
 

@@ -8,6 +8,7 @@
 
 #include "backend/cpu/gemm_tn.h"
 #include "backend/cpu/winograd_nhwc.h"
+#include "backend/cpu/simd_level.h"
 #include "base/error.h"
 
 #include "backend/cpu/simd_targets.h"
@@ -118,11 +119,13 @@ HWY_EXPORT(points_to_taps);
 namespace {
 
 constexpr int64_t kPoints = 36;
-// Transformed tiles of a group, and sums of a block of output channels, should stay in the shared cache.
-constexpr int64_t kGroupBytes = 8 << 20, kSumBytes = 8 << 20;
+// Transformed tiles of a group stay near; where the sums, which every group reads and writes, are many,
+// groups are larger. Sums of a block of output channels should stay in the shared cache.
+constexpr int64_t kLeastGroupBytes = 4 << 20, kMostGroupBytes = 16 << 20, kSumBytes = 8 << 20;
 constexpr int64_t kLeastTiles = 128;  // fewer would spend their time on the sums
 constexpr int64_t kBlockRows = 128, kBlockColumns = 128;
 constexpr int64_t kTileGrain = 4;
+constexpr int64_t kAhead = 2 * 4;  // pixels
 
 int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 int64_t round_up(int64_t a, int64_t b) { return divide_up(a, b) * b; }
@@ -140,7 +143,8 @@ Cut cut(const ConvShape& s, int64_t panel) {
   c.columns = round_up(s.c, panel);
   c.rows = round_up(s.oc, kTnRows);
   const int64_t tile_bytes = kPoints * (c.columns + c.rows) * 4;
-  c.groups = divide_up(c.tiles, std::max(kLeastTiles, kGroupBytes / tile_bytes));
+  const int64_t group_bytes = std::clamp(2 * kPoints * s.c * s.oc * 4, kLeastGroupBytes, kMostGroupBytes);
+  c.groups = divide_up(c.tiles, std::max(kLeastTiles, group_bytes / tile_bytes));
   c.group_tiles = divide_up(c.tiles, c.groups);
   const int64_t fitting = std::max(kBlockRows, kSumBytes / (kPoints * s.c * 4) / kBlockRows * kBlockRows);
   c.sum_rows = c.groups == 1 ? std::min(s.oc, fitting) : s.oc;
@@ -168,6 +172,7 @@ class Layer {
     sums_ = dy_ + m.dy;
     zeros_ = sums_ + m.sums;
     std::memset(zeros_, 0, static_cast<size_t>(m.zeros) * sizeof(float));
+    simd_ready();
     input_ = HWY_DYNAMIC_DISPATCH(input_to_points);
     output_ = HWY_DYNAMIC_DISPATCH(output_to_points);
     taps_ = HWY_DYNAMIC_DISPATCH(points_to_taps);
@@ -205,6 +210,11 @@ class Layer {
     bool accumulate;
   };
 
+  /// Pixels of the tile after the next: the processor does not foresee so many lines.
+  static void ask_for(const float* pixel, int64_t channels) {
+    for (int64_t c = 0; c < channels; c += 16) __builtin_prefetch(pixel + c, 0, 2);
+  }
+
   /// Tile `tile` of the layer to place `at` of a group of `count`.
   void transform(int64_t tile, int64_t at, int64_t count) const {
     const int64_t line = tile / c_.tiles_w, image = line / c_.tiles_h;
@@ -217,6 +227,7 @@ class Layer {
         const bool inside = ih >= 0 && ih < s_.h && iw >= 0 && iw < s_.w;
         pixels[static_cast<size_t>(i * 6 + j)] =
             inside ? a_.x + ((image * s_.h + ih) * s_.w + iw) * s_.c : zeros_;
+        if (j >= 2) ask_for(pixels[static_cast<size_t>(i * 6 + j)] + kAhead * s_.c, s_.c);
       }
     }
     input_({pixels.data(), s_.c, c_.columns, x_ + at * c_.panel, count * c_.columns, count * c_.panel,
@@ -227,6 +238,7 @@ class Layer {
         const bool inside = h + i < oh && w + j < ow;
         pixels[static_cast<size_t>(i * 4 + j)] =
             inside ? a_.dy + ((image * oh + h + i) * ow + w + j) * s_.oc : zeros_;
+        ask_for(pixels[static_cast<size_t>(i * 4 + j)] + kAhead * s_.oc, s_.oc);
       }
     }
     output_({pixels.data(), s_.oc, c_.rows, dy_ + at * kTnRows, count * c_.rows, count * kTnRows, kTnRows});

@@ -10,6 +10,7 @@
 #include "backend/cpu/conv_pack.h"
 #include "backend/cpu/dense_kernels.h"
 #include "backend/cpu/gemm_driver.h"
+#include "backend/cpu/simd_level.h"
 #include "base/error.h"
 
 #include "backend/cpu/simd_targets.h"
@@ -187,6 +188,7 @@ class Winograd {
  public:
   Winograd(const WinogradArgs& args, const Grid& grid, const float* zeros)
       : a_(args), s_(args.shape), g_(grid), zeros_(zeros), lane_(lane_of(grid, args.shape)) {
+    simd_ready();
     const bool two = g_.out == 2;
     gather_ = two ? HWY_DYNAMIC_DISPATCH(gather_two) : HWY_DYNAMIC_DISPATCH(gather_four);
     scatter_ = two ? HWY_DYNAMIC_DISPATCH(scatter_two) : HWY_DYNAMIC_DISPATCH(scatter_four);
@@ -230,6 +232,11 @@ class Winograd {
         const bool inside = h >= 0 && h < s_.h && w >= 0 && w < s_.w;
         pixels[static_cast<size_t>(i * g_.side + j)] =
             inside ? a_.x + ((at.image * s_.h + h) * s_.w + w) * s_.c : zeros_;
+        // The next tile's new pixels.
+        if (j >= g_.side - g_.out) {
+          const float* next = pixels[static_cast<size_t>(i * g_.side + j)] + 2 * g_.out * s_.c;
+          for (int64_t c = 0; c < s_.c; c += 16) __builtin_prefetch(next + c, 0, 2);
+        }
       }
     }
     gather_({pixels.data(), s_.c, out, point_stride});
