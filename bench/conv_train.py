@@ -1,6 +1,6 @@
 """Convolutions of training steps beside PyTorch on the same CPU, layer by layer, alternating.
 
-bench/conv_train.py [--binary build/release/bench_conv_train] [--threads 1] [--set resnet18|resnet50|all] [--rounds 9]
+bench/conv_train.py [--binary build/release/bench_conv_train] [--threads 1] [--set resnet18|resnet50|small|all] [--rounds 9]
 One line per layer and direction: our kernel, milliseconds of both, ratio (PyTorch / ours), GFLOP/s, share of peak.
 """
 
@@ -27,6 +27,13 @@ RESNET50 = [
     (5, 16, 14, 1024, 256, 1, 1, 0), (5, 16, 14, 256, 256, 3, 1, 1), (1, 16, 14, 1024, 512, 1, 1, 0),
     (1, 16, 14, 512, 512, 3, 2, 1), (1, 16, 14, 1024, 2048, 1, 2, 0), (3, 16, 7, 512, 2048, 1, 1, 0),
     (2, 16, 7, 2048, 512, 1, 1, 0), (2, 16, 7, 512, 512, 3, 1, 1),
+]
+
+# Small networks: two layers of an MNIST classifier, a residual network of 16 to 64 channels at 28 x 28.
+SMALL = [
+    (1, 64, 28, 1, 32, 3, 1, 1), (1, 64, 28, 32, 64, 3, 1, 1), (1, 64, 14, 32, 64, 3, 1, 1), (1, 64, 28, 1, 16, 5, 1, 2),
+    (1, 128, 28, 16, 16, 3, 1, 1), (1, 128, 28, 16, 32, 3, 2, 1), (1, 128, 14, 32, 32, 3, 1, 1),
+    (1, 128, 14, 32, 64, 3, 2, 1), (1, 128, 7, 64, 64, 3, 1, 1), (1, 128, 28, 1, 16, 3, 1, 1),
 ]
 
 
@@ -68,10 +75,11 @@ def main():
     parser.add_argument("--binary", default="build/release/bench_conv_train")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--set", choices=["resnet18", "resnet50", "all"], default="resnet18")
+    parser.add_argument("--set", choices=["resnet18", "resnet50", "small", "all"], default="resnet18")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    layers = {"resnet18": RESNET18, "resnet50": RESNET50, "all": RESNET18 + RESNET50}[args.set]
+    layers = {"resnet18": RESNET18, "resnet50": RESNET50, "small": SMALL,
+              "all": RESNET18 + RESNET50 + SMALL}[args.set]
     total = {}
     for layer in layers:
         count, shape = layer[0], ",".join(map(str, layer[1:]))

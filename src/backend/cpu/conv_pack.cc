@@ -9,6 +9,8 @@
 #include "backend/cpu/simd_level.h"
 #include "base/error.h"
 
+#include "hwy/cache_control.h"
+
 #include "backend/cpu/simd_targets.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backend/cpu/conv_pack.cc"
@@ -26,6 +28,7 @@ struct TapsTransform {
   int64_t count;
   float* out;
   int64_t point_stride;
+  bool past_cache;  // out is 64-byte aligned, count whole vectors, and too much follows for a cache to keep
 };
 
 }  // namespace trireme::cpu
@@ -50,7 +53,14 @@ HWY_INLINE void transform_taps(const TapsTransform& t) {
     for (int k = 0; k < kSide; ++k) {
       VF o[kSide];
       Tile::taps(middle[k], o);
-      for (int j = 0; j < kSide; ++j) store_some(o[j], t.out + (k * kSide + j) * t.point_stride + i, left);
+      float* out = t.out + k * kSide * t.point_stride + i;
+      for (int j = 0; j < kSide; ++j, out += t.point_stride) {
+        if (t.past_cache) {
+          hn::Stream(o[j], kF, out);
+        } else {
+          store_some(o[j], out, left);
+        }
+      }
     }
   }
 }
@@ -72,6 +82,9 @@ namespace {
 
 // Floats of one transposed run of taps: half of a first-level cache at 16 columns.
 constexpr int64_t kMaxRun = 256;
+// Transformed weights above this are read from memory anyway: writing them past the cache saves fetching the
+// lines first.
+constexpr size_t kPastCacheBytes = 16 << 20;
 constexpr int64_t kChunk = 64;  // depth channels of one task
 
 size_t align64(size_t bytes) { return (bytes + 63) & ~size_t{63}; }
@@ -212,13 +225,19 @@ PackedWinograd transform_view(const WeightView& v, WinogradTile tile, void* memo
                                                    : HWY_DYNAMIC_DISPATCH(transform_taps_four);
   float* out = reinterpret_cast<float*>(align64(memory));
   const int64_t point = winograd_point_floats(v.depth, v.columns, isa);
+  const bool past_cache = winograd_view_bytes(v, tile, isa) > kPastCacheBytes && kernels.width == 16;
   for_panels(v, kernels, v.depth, pool, [&](const Piece& p, int64_t offset) {
     for_columns(v, p, kernels, [&](int64_t d, int j, const float* taps) {
-      TapsTransform t{
-          .taps = {}, .count = kernels.width, .out = out + offset + d * p.width + j, .point_stride = point};
+      TapsTransform t{.taps = {},
+                      .count = kernels.width,
+                      .out = out + offset + d * p.width + j,
+                      .point_stride = point,
+                      .past_cache = past_cache};
       for (int i = 0; i < 9; ++i) t.taps[i] = taps + v.source_tap(i) * kernels.width;
       transform(t);
     });
+    // Stores past the cache become visible to the team before the task ends.
+    if (past_cache) hwy::FlushStream();
   });
   return {out, point, tile, isa};
 }
