@@ -109,8 +109,9 @@ class Columns {
       ColumnCopy copy{.stride = s_.stride_w * s_.c, .to = x, .rows_total = count};
       copy.columns = std::min(panels * c_.panel, c_.cg - channel);
       copy.width = static_cast<int>(c_.panel);
+      copy.narrow = kernels_.width;
       gather_tap(tap, b.group * c_.cg + channel, k, copy);
-      x += panels * c_.panel * count;
+      x += tn_row_floats(copy.columns, kernels_) * count;
       p += panels;
     }
   }
@@ -160,7 +161,7 @@ class Columns {
       t.ldc = c_.cg;
       t.accumulate = accumulate;
       multiply_tn(t, kernels_);
-      x += panels * c_.panel * count;
+      x += tn_row_floats(t.n, kernels_) * count;
       p += panels;
     }
   }

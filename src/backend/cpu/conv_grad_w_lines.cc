@@ -6,6 +6,7 @@
 
 #include "backend/cpu/conv_grad_w.h"
 #include "backend/cpu/gemm_tn.h"
+#include "backend/cpu/simd_level.h"
 
 #include "backend/cpu/simd_targets.h"
 #undef HWY_TARGET_INCLUDE
@@ -72,19 +73,19 @@ struct Cut {
   int64_t lines, line;  // lines of an output line, floats of each
   int64_t length;       // of a run
   int64_t columns;      // lines * length = c * kh * kw
-  int64_t padded;       // columns in whole panels
+  int64_t row;          // floats of a packed row of dy
   int64_t pixels, pieces;
   int64_t piece_begin(int64_t i) const { return pixels * i / pieces; }
 };
 
-Cut cut(const ConvShape& s, ImageLayout layout, int64_t panel) {
+Cut cut(const ConvShape& s, ImageLayout layout, const DenseKernels& kernels) {
   Cut c{.nchw = layout == ImageLayout::nchw};
   c.unit = c.nchw ? 1 : s.c;
   c.lines = c.nchw ? s.c * s.kh : s.kh;
   c.line = round_up((s.w + s.pad_left + std::max(0, s.pad_right)) * c.unit + kSlack, 16);
   c.length = s.kw * c.unit;
   c.columns = c.lines * c.length;
-  c.padded = round_up(c.columns, panel);
+  c.row = tn_row_floats(s.oc, kernels);
   c.pixels = s.n * s.out_h() * s.out_w();
   c.pieces = std::clamp<int64_t>(c.pixels / kLeastPixels, 1, kMostPieces);
   return c;
@@ -96,20 +97,18 @@ struct Lane {
   int64_t floats() const { return dy + columns + rows + lines; }
 };
 
-Lane lane_of(const ConvShape& s, const Cut& c) {
-  return {kChunk * round_up(s.oc, kTnRows), kChunk * c.padded,
+Lane lane_of(const Cut& c) {
+  return {kChunk * c.row, kChunk * round_up(c.columns, kTnRows) + kSlack,
           round_up(kChunk * (c.columns + kSlack) + kSlack, 16), c.lines * c.line};
 }
 
 class Lines {
  public:
   Lines(const ConvGradWArgs& a, const Cut& cut, float* parts)
-      : a_(a),
-        s_(a.shape),
-        c_(cut),
-        lane_(lane_of(a.shape, cut)),
-        kernels_(dense_kernels(a.isa)),
-        parts_(parts) {}
+      : a_(a), s_(a.shape), c_(cut), lane_(lane_of(cut)), kernels_(dense_kernels(a.isa)), parts_(parts) {
+    simd_ready();
+    copy_runs_ = HWY_DYNAMIC_DISPATCH(copy_runs);
+  }
 
   void task(int64_t piece, float* memory) const {
     const int64_t begin = c_.piece_begin(piece), end = c_.piece_begin(piece + 1), ow = s_.out_w();
@@ -119,39 +118,51 @@ class Lines {
     std::memset(lines, 0, static_cast<size_t>(lane_.lines) * sizeof(float));
     for (int64_t k = begin; k < end; k += kChunk) {
       const int64_t count = std::min(kChunk, end - k);
-      copy_columns({a_.dy + k * s_.oc, s_.oc, count, s_.oc, memory, 0, count, kTnRows});
       for (int64_t done = 0; done < count;) {
         const int64_t line = (k + done) / ow, first = (k + done) % ow;
         const int64_t many = std::min(ow - first, count - done);
         fill(line, lines);
-        const int64_t stride = c_.columns + kSlack, step = s_.stride_w * c_.unit;
-        HWY_DYNAMIC_DISPATCH(copy_runs)
-        ({lines + first * step, c_.line, c_.lines, c_.length, step, many, rows, stride});
-        copy_columns({rows, stride, many, c_.columns, columns, done, count, kernels_.panel});
+        const int64_t step = s_.stride_w * c_.unit;
+        RunCopy runs{lines + first * step, c_.line, c_.lines, c_.length, step, many, rows,
+                     c_.columns + kSlack};
+        if (c_.columns <= kTnRows) {
+          // Rows as long as a packed row go where they belong.
+          runs.to = columns + done * kTnRows;
+          runs.stride = kTnRows;
+          copy_runs_(runs);
+        } else {
+          copy_runs_(runs);
+          copy_columns({rows, runs.stride, many, c_.columns, columns, done, count, kTnRows});
+        }
         done += many;
       }
-      multiply_tn({memory, columns, count, s_.oc, c_.columns, parts_ + piece * s_.oc * c_.columns, c_.columns,
-                   k > begin},
+      multiply_tn({columns, packed_dy(k, count, memory), count, c_.columns, s_.oc,
+                   parts_ + piece * s_.oc * c_.columns, s_.oc, k > begin},
                   kernels_);
     }
   }
 
-  /// Adds the pieces of output channel o and writes its taps in ONNX order.
-  void finish(int64_t o) const {
-    const int64_t at = o * c_.columns;
-    sum_tree(parts_, c_.pieces, s_.oc * c_.columns, at, at + c_.columns);
-    float* out = a_.dw + at;
-    if (c_.nchw) {
-      std::memcpy(out, parts_ + at, static_cast<size_t>(c_.columns) * sizeof(float));
-      return;
-    }
+  /// Adds the pieces of results [begin, end).
+  void add(int64_t begin, int64_t end) const { sum_tree(parts_, c_.pieces, s_.oc * c_.columns, begin, end); }
+
+  /// Writes the sums [columns, oc] in ONNX order.
+  void finish() const {
     const int64_t taps = s_.kh * s_.kw;
-    for (int64_t t = 0; t < taps; ++t) {
-      for (int64_t i = 0; i < s_.c; ++i) out[i * taps + t] = parts_[at + t * s_.c + i];
+    for (int64_t i = 0; i < c_.columns; ++i) {
+      const int64_t to = c_.nchw ? i : i % s_.c * taps + i / s_.c;
+      for (int64_t o = 0; o < s_.oc; ++o) a_.dw[o * c_.columns + to] = parts_[i * s_.oc + o];
     }
   }
 
  private:
+  /// dy of pixels [k, k + count) in panels; a single panel is dy itself.
+  const float* packed_dy(int64_t k, int64_t count, float* memory) const {
+    const float* dy = a_.dy + k * s_.oc;
+    if (s_.oc == kernels_.panel || s_.oc == kernels_.width) return dy;
+    copy_columns({dy, s_.oc, count, s_.oc, memory, 0, count, kernels_.panel, kernels_.width});
+    return memory;
+  }
+
   /// Copies the input lines of output line `line` between the zeros of their padding.
   void fill(int64_t line, float* lines) const {
     const int64_t image = line / s_.out_h(), top = line % s_.out_h() * s_.stride_h - s_.pad_top;
@@ -173,7 +184,8 @@ class Lines {
   const Cut& c_;
   Lane lane_;
   const DenseKernels& kernels_;
-  float* parts_;  // [pieces, oc, columns]
+  float* parts_;  // [pieces, columns, oc]
+  void (*copy_runs_)(const RunCopy&);
 };
 
 char* align64(void* p) {
@@ -191,16 +203,16 @@ bool conv_grad_w_lines_fits(const ConvShape& s, ImageLayout layout) {
 size_t conv_grad_w_lines_bytes(const ConvShape& s, ImageLayout layout, int threads) {
   int64_t floats = 0;
   for (const Isa isa : usable_isas()) {
-    const Cut c = cut(s, layout, dense_kernels(isa).panel);
-    floats = std::max(floats, threads * lane_of(s, c).floats() + c.pieces * s.oc * c.columns);
+    const Cut c = cut(s, layout, dense_kernels(isa));
+    floats = std::max(floats, threads * lane_of(c).floats() + c.pieces * s.oc * c.columns);
   }
   return static_cast<size_t>(floats + 32) * sizeof(float);
 }
 
 void conv_grad_w_lines(const ConvGradWArgs& args, void* workspace, base::ThreadPool& pool) {
   const ConvShape& s = args.shape;
-  const Cut c = cut(s, args.x_layout, dense_kernels(args.isa).panel);
-  const int64_t lane_floats = lane_of(s, c).floats();
+  const Cut c = cut(s, args.x_layout, dense_kernels(args.isa));
+  const int64_t lane_floats = lane_of(c).floats();
   float* lanes = reinterpret_cast<float*>(align64(workspace));
   const Lines lines(args, c, lanes + pool.size() * lane_floats);
   std::atomic<int64_t> next{0};
@@ -208,7 +220,8 @@ void conv_grad_w_lines(const ConvGradWArgs& args, void* workspace, base::ThreadP
     for (int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < c.pieces;)
       lines.task(i, lanes + lane * lane_floats);
   });
-  pool.run(s.oc, [&](int64_t o) { lines.finish(o); });
+  pool.for_range(s.oc * c.columns, 1024, [&](int64_t begin, int64_t end) { lines.add(begin, end); });
+  lines.finish();
 }
 
 }  // namespace trireme::cpu

@@ -1,4 +1,4 @@
-// Packs columns and runs register tiles of eight rows, which leave the packed operands in whole vectors.
+// Packs columns and runs register tiles over them.
 #include "backend/cpu/gemm_tn.h"
 
 #include <algorithm>
@@ -46,8 +46,11 @@ void copy_all(const ColumnCopy& c) {
     part.rows = std::min(kStep, c.rows - row);
     part.from = c.from == nullptr ? nullptr : c.from + row * c.stride;
     float* to = c.to + (c.first + row) * c.width;
-    for (int64_t column = 0; column < c.columns; column += c.width, to += c.rows_total * c.width)
-      copy_panel(part, column, to);
+    for (int64_t column = 0; column < c.columns; column += c.width, to += c.rows_total * c.width) {
+      const bool narrow = c.columns - column <= c.narrow;
+      part.width = narrow ? c.narrow : c.width;
+      copy_panel(part, column, narrow ? to - (c.first + row) * (c.width - c.narrow) : to);
+    }
   }
 }
 
@@ -72,8 +75,6 @@ HWY_EXPORT(add_into);
 void copy_columns(const ColumnCopy& copy) { HWY_DYNAMIC_DISPATCH(copy_all)(copy); }
 
 void multiply_tn(const TnBlock& t, const DenseKernels& kernels) {
-  // Eight rows of two vectors keep every lane of a two-multiplier core busy; narrower levels take fewer.
-  const int64_t step = std::min(8, kernels.tile_rows);
   GemmTile tile;
   tile.k = t.k;
   tile.ldc = t.ldc;
@@ -81,14 +82,17 @@ void multiply_tn(const TnBlock& t, const DenseKernels& kernels) {
   for (int64_t n = 0; n < t.n; n += kernels.panel) {
     tile.n = static_cast<int>(std::min<int64_t>(kernels.panel, t.n - n));
     tile.b = t.b + n * t.k;
+    const auto& tiles = kernels.gemm_packed[tile.n > kernels.width || t.whole_panels ? 1 : 0];
     for (int64_t m16 = 0; m16 < t.m; m16 += kTnRows) {
-      const float* a = t.a + m16 * t.k;
       const int64_t rows = std::min<int64_t>(kTnRows, t.m - m16);
-      for (int64_t r = 0; r < rows; r += step) {
-        const int64_t count = std::min(step, rows - r);
-        tile.a = a + r;
-        tile.c = t.c + (m16 + r) * t.ldc + n;
-        kernels.gemm_packed[1][count - 1](tile);
+      // Two tiles of eight rows reach the same rate as taller ones, and leave the packed rows in whole
+      // vectors.
+      const int64_t parts = (rows + kernels.tile_rows - 1) / kernels.tile_rows;
+      for (int64_t i = 0; i < parts; ++i) {
+        const int64_t first = rows * i / parts, last = rows * (i + 1) / parts;
+        tile.a = t.a + m16 * t.k + first;
+        tile.c = t.c + (m16 + first) * t.ldc + n;
+        tiles[last - first - 1](tile);
       }
     }
   }

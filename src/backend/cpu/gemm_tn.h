@@ -18,13 +18,21 @@ struct ColumnCopy {
   int64_t columns;
   float* to;  // panels [columns / width][rows_total][width]: this copy starts at row `first`
   int64_t first, rows_total;
-  int width;  // of a panel; columns beyond `columns` are filled with zeros
+  int width;       // of a panel; columns beyond `columns` are filled with zeros
+  int narrow = 0;  // width of a last panel with no more columns than that; 0: as wide as the others
 };
+
+/// Floats of a packed row of `columns` columns whose last panel may be one vector wide.
+inline int64_t tn_row_floats(int64_t columns, const DenseKernels& kernels) {
+  const int64_t rest = columns % kernels.panel;
+  return columns - rest + (rest == 0 ? 0 : rest <= kernels.width ? kernels.width : kernels.panel);
+}
 
 /// Packs columns into panels, vector by vector.
 void copy_columns(const ColumnCopy& copy);
 
-/// Both operands packed over k: a [m / kTnRows][k][kTnRows], b [n / panel][k][panel].
+/// Both operands packed over k: a [m / kTnRows][k][kTnRows], b [n / panel][k][panel], its last panel
+/// [k][width] if no more columns are left, unless `whole_panels`.
 struct TnBlock {
   const float* a = nullptr;
   const float* b = nullptr;
@@ -32,6 +40,7 @@ struct TnBlock {
   float* c = nullptr;
   int64_t ldc = 0;
   bool accumulate = false;
+  bool whole_panels = false;
 };
 
 /// Each element is one multiply-add chain in rising k, continued from c with `accumulate`.

@@ -122,7 +122,7 @@ constexpr int64_t kPoints = 36;
 // Transformed tiles of a group stay near; where the sums, which every group reads and writes, are many,
 // groups are larger. Sums of a block of output channels should stay in the shared cache.
 constexpr int64_t kLeastGroupBytes = 4 << 20, kMostGroupBytes = 16 << 20, kSumBytes = 8 << 20;
-constexpr int64_t kLeastTiles = 128;  // fewer would spend their time on the sums
+constexpr int64_t kLeastTiles = 128, kMostTiles = 256;  // fewer would spend their time on the sums
 constexpr int64_t kBlockRows = 128, kBlockColumns = 128;
 constexpr int64_t kTileGrain = 4;
 constexpr int64_t kAhead = 2 * 4;  // pixels
@@ -137,19 +137,24 @@ struct Cut {
   int64_t sum_rows;              // output channels whose sums are held at a time
 };
 
-Cut cut(const ConvShape& s, int64_t panel) {
-  Cut c{.tiles_h = divide_up(s.out_h(), 4), .tiles_w = divide_up(s.out_w(), 4), .panel = panel};
+Cut cut(const ConvShape& s, const DenseKernels& kernels) {
+  Cut c{.tiles_h = divide_up(s.out_h(), 4), .tiles_w = divide_up(s.out_w(), 4)};
+  c.panel = s.c <= kernels.width ? kernels.width : kernels.panel;
   c.tiles = s.n * c.tiles_h * c.tiles_w;
-  c.columns = round_up(s.c, panel);
+  c.columns = round_up(s.c, c.panel);
   c.rows = round_up(s.oc, kTnRows);
   const int64_t tile_bytes = kPoints * (c.columns + c.rows) * 4;
   const int64_t group_bytes = std::clamp(2 * kPoints * s.c * s.oc * 4, kLeastGroupBytes, kMostGroupBytes);
-  c.groups = divide_up(c.tiles, std::max(kLeastTiles, group_bytes / tile_bytes));
+  c.groups = divide_up(c.tiles, std::clamp(group_bytes / tile_bytes, kLeastTiles, kMostTiles));
   c.group_tiles = divide_up(c.tiles, c.groups);
   const int64_t fitting = std::max(kBlockRows, kSumBytes / (kPoints * s.c * 4) / kBlockRows * kBlockRows);
   c.sum_rows = c.groups == 1 ? std::min(s.oc, fitting) : s.oc;
   return c;
 }
+
+/// Floats between points of `tiles` rows of `row` floats: a line more, so that the 36 streams that leave a
+/// tile do not fight for one set of the first-level cache.
+int64_t point_floats(int64_t tiles, int64_t row) { return tiles * row + 16; }
 
 /// Floats of the workspace: points of x, points of dy, sums, one pixel of zeros.
 struct Memory {
@@ -158,8 +163,8 @@ struct Memory {
 };
 
 Memory memory_of(const ConvShape& s, const Cut& c) {
-  return {kPoints * c.group_tiles * c.columns, kPoints * c.group_tiles * c.rows,
-          round_up(kPoints * c.sum_rows * s.c, 16), round_up(std::max(s.c, s.oc), 16)};
+  return {kPoints * point_floats(c.group_tiles, c.columns), kPoints * point_floats(c.group_tiles, c.rows),
+          round_up(kPoints * point_floats(c.sum_rows, s.c), 16), round_up(std::max(s.c, s.oc), 16)};
 }
 
 class Layer {
@@ -195,7 +200,7 @@ class Layer {
         });
         if (g + 1 < c_.groups) continue;
         pool.run(rows, [&](int64_t o) {
-          taps_({sums_ + o * s_.c, rows * s_.c, s_.c, a_.dw + (row + o) * s_.c * 9});
+          taps_({sums_ + o * s_.c, point_floats(rows, s_.c), s_.c, a_.dw + (row + o) * s_.c * 9});
         });
       }
     }
@@ -230,8 +235,8 @@ class Layer {
         if (j >= 2) ask_for(pixels[static_cast<size_t>(i * 6 + j)] + kAhead * s_.c, s_.c);
       }
     }
-    input_({pixels.data(), s_.c, c_.columns, x_ + at * c_.panel, count * c_.columns, count * c_.panel,
-            c_.panel});
+    input_({pixels.data(), s_.c, c_.columns, x_ + at * c_.panel, point_floats(count, c_.columns),
+            count * c_.panel, c_.panel});
     const int64_t oh = s_.out_h(), ow = s_.out_w();
     for (int i = 0; i < 4; ++i) {
       for (int j = 0; j < 4; ++j) {
@@ -241,18 +246,20 @@ class Layer {
         ask_for(pixels[static_cast<size_t>(i * 4 + j)] + kAhead * s_.oc, s_.oc);
       }
     }
-    output_({pixels.data(), s_.oc, c_.rows, dy_ + at * kTnRows, count * c_.rows, count * kTnRows, kTnRows});
+    output_({pixels.data(), s_.oc, c_.rows, dy_ + at * kTnRows, point_floats(count, c_.rows), count * kTnRows,
+             kTnRows});
   }
 
   /// One block of one point's sums [rows, c] of output channels from `row` on.
   void multiply(int64_t point, int64_t row, int64_t rows, Corner corner, Depth depth) const {
     TnBlock t{.k = depth.tiles, .accumulate = depth.accumulate};
-    t.a = dy_ + point * depth.tiles * c_.rows + (row + corner.row) * depth.tiles;
-    t.b = x_ + point * depth.tiles * c_.columns + corner.column * depth.tiles;
+    t.a = dy_ + point * point_floats(depth.tiles, c_.rows) + (row + corner.row) * depth.tiles;
+    t.b = x_ + point * point_floats(depth.tiles, c_.columns) + corner.column * depth.tiles;
     t.m = std::min(kBlockRows, rows - corner.row);
     t.n = std::min(kBlockColumns, s_.c - corner.column);
-    t.c = sums_ + (point * rows + corner.row) * s_.c + corner.column;
+    t.c = sums_ + point * point_floats(rows, s_.c) + corner.row * s_.c + corner.column;
     t.ldc = s_.c;
+    t.whole_panels = c_.panel > kernels_.width;
     multiply_tn(t, kernels_);
   }
 
@@ -272,13 +279,13 @@ class Layer {
 size_t winograd_grad_w_bytes(const ConvShape& s, int) {
   int64_t floats = 0;
   for (const Isa isa : usable_isas())
-    floats = std::max(floats, memory_of(s, cut(s, dense_kernels(isa).panel)).floats());
+    floats = std::max(floats, memory_of(s, cut(s, dense_kernels(isa))).floats());
   return static_cast<size_t>(floats + 16) * sizeof(float);
 }
 
 void winograd_grad_w(const ConvGradWArgs& args, void* workspace, base::ThreadPool& pool) {
   base::check(winograd_fits(args.shape), "not a convolution for the Winograd form");
-  const Cut c = cut(args.shape, dense_kernels(args.isa).panel);
+  const Cut c = cut(args.shape, dense_kernels(args.isa));
   const uintptr_t at = (reinterpret_cast<uintptr_t>(workspace) + 63) & ~uintptr_t{63};
   Layer(args, c, reinterpret_cast<float*>(at)).run(pool);
 }

@@ -168,6 +168,10 @@ Grid cut(const ConvShape& s, WinogradTile tile, int threads, int64_t panel) {
   return g;
 }
 
+/// Floats between the points of V and M: a line more than the rows, so that the 36 streams of a tile do not
+/// fight for one set of the first-level cache.
+int64_t point_floats(int64_t tiles, int64_t channels) { return tiles * channels + 16; }
+
 /// V, M and the product's own memory of one lane.
 struct Lane {
   size_t v, m, product;
@@ -175,9 +179,11 @@ struct Lane {
 };
 
 Lane lane_of(const Grid& g, const ConvShape& s) {
-  const size_t rows = static_cast<size_t>(g.block_tiles * g.points) * sizeof(float);
   const int64_t part = std::min(g.part, s.oc);
-  Lane lane = {align64(rows * static_cast<size_t>(s.c)), align64(rows * static_cast<size_t>(part)), 0};
+  const auto bytes = [&](int64_t channels) {
+    return align64(static_cast<size_t>(g.points * point_floats(g.block_tiles, channels)) * sizeof(float));
+  };
+  Lane lane = {bytes(s.c), bytes(part), 0};
   for (int64_t m = std::max<int64_t>(1, g.block_tiles - 1); m <= g.block_tiles; ++m) {
     lane.product = std::max(lane.product, align64(gemm_workspace_bytes(m, s.c, part, 1)));
   }
@@ -199,11 +205,12 @@ class Winograd {
     const int64_t block = index / g_.parts, column = index % g_.parts * g_.part;
     const int64_t begin = g_.tiles * block / g_.blocks, end = g_.tiles * (block + 1) / g_.blocks;
     const int64_t count = end - begin, part = std::min(g_.part, s_.oc - column);
-    float* v = reinterpret_cast<float*>(memory);            // [points, count, c]
-    float* m = reinterpret_cast<float*>(memory + lane_.v);  // [points, count, part]
-    for (int64_t t = 0; t < count; ++t) gather(begin + t, v + t * s_.c, count * s_.c);
+    float* v = reinterpret_cast<float*>(memory);            // [points, count, c] and a line
+    float* m = reinterpret_cast<float*>(memory + lane_.v);  // [points, count, part] and a line
+    for (int64_t t = 0; t < count; ++t) gather(begin + t, v + t * s_.c, point_floats(count, s_.c));
     multiply(count, column, part, memory);
-    for (int64_t t = 0; t < count; ++t) scatter(begin + t, column, part, {m + t * part, count * part});
+    for (int64_t t = 0; t < count; ++t)
+      scatter(begin + t, column, part, {m + t * part, point_floats(count, part)});
   }
 
  private:
@@ -251,10 +258,10 @@ class Winograd {
     job.ldc = part;
     const GemmPlan plan = plan_gemm(count, part, job.source, kernels, {.threads = 1});
     for (int p = 0; p < g_.points; ++p) {
-      job.source.base = memory + p * count * job.source.row_stride;
+      job.source.base = memory + p * point_floats(count, s_.c) * static_cast<int64_t>(sizeof(float));
       // Columns that start at a whole panel are a packed matrix of their own.
       job.b = {a_.weights.data + p * a_.weights.point_floats + column * s_.c, s_.c, part, a_.weights.isa};
-      job.c = reinterpret_cast<float*>(memory + lane_.v) + p * count * part;
+      job.c = reinterpret_cast<float*>(memory + lane_.v) + p * point_floats(count, part);
       run_gemm_alone(job, plan, memory + lane_.v + lane_.m);
     }
   }

@@ -96,8 +96,9 @@ cpu::PackedConv pack_planes(const cpu::ConvShape& s, const float* weights, void*
 
 ir::BoundKernel prepare_implicit(const ir::KernelInit& init) {
   const cpu::ConvShape shape = shape_of(init.node);
-  const cpu::ImageLayout layout =
-      conv_reads_nchw(init.node) ? cpu::ImageLayout::nchw : cpu::ImageLayout::nhwc;
+  // One channel is the same in both layouts, and planes are read in place.
+  const bool nchw = conv_reads_nchw(init.node) || shape.c == 1;
+  const cpu::ImageLayout layout = nchw ? cpu::ImageLayout::nchw : cpu::ImageLayout::nhwc;
   const bool planes = cpu::conv_packs_planes(shape, layout);
   const int64_t packed = align_up(static_cast<int64_t>(
       std::max(cpu::packed_view_bytes(cpu::forward_view(shape, nullptr)), cpu::packed_conv_bytes(shape))));
