@@ -14,6 +14,9 @@ HWY_BEFORE_NAMESPACE();
 namespace trireme::cpu::HWY_NAMESPACE {
 namespace {
 
+// Rows fetched ahead of the copy: enough lines to hide the memory behind them.
+constexpr int64_t kAhead = 16;
+
 /// One panel of `valid` columns.
 HWY_INLINE void copy_panel(const ColumnCopy& c, int64_t column, float* to) {
   const int64_t lanes = static_cast<int64_t>(kLanes);
@@ -23,13 +26,17 @@ HWY_INLINE void copy_panel(const ColumnCopy& c, int64_t column, float* to) {
     std::memset(to, 0, static_cast<size_t>(c.rows * c.width) * sizeof(float));
   } else if (valid == c.width && c.width == 2 * lanes) {
     for (int64_t i = 0; i < c.rows; ++i, from += c.stride, to += 2 * lanes) {
+      __builtin_prefetch(from + kAhead * c.stride, 0, 2);
+      __builtin_prefetch(from + kAhead * c.stride + lanes, 0, 2);
       const VF a = hn::LoadU(kF, from), b = hn::LoadU(kF, from + lanes);
       hn::StoreU(a, kF, to);
       hn::StoreU(b, kF, to + lanes);
     }
   } else if (valid == c.width && c.width == lanes) {
-    for (int64_t i = 0; i < c.rows; ++i, from += c.stride, to += lanes)
+    for (int64_t i = 0; i < c.rows; ++i, from += c.stride, to += lanes) {
+      __builtin_prefetch(from + kAhead * c.stride, 0, 2);
       hn::StoreU(hn::LoadU(kF, from), kF, to);
+    }
   } else {
     for (int64_t i = 0; i < c.rows; ++i, from += c.stride, to += c.width) {
       std::memcpy(to, from, static_cast<size_t>(valid) * sizeof(float));
