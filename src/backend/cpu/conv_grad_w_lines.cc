@@ -58,9 +58,12 @@ HWY_EXPORT(copy_runs);
 
 namespace {
 
-constexpr int64_t kChunk = 256;
+// Pixels at a time; packed dy and columns of a chunk should stay in the second-level cache.
+constexpr int64_t kMostPixels = 256, kLeastChunk = 32, kPackedBytes = 512 * 1024;
 constexpr int64_t kMostPieces = 16, kLeastPixels = 2048;
-constexpr int64_t kMostColumns = 256, kMostRows = 512;
+// Output channels of a block, where the pixels alone make too few tasks: every block cuts the lines again.
+constexpr int64_t kBlockChannels = 128;
+constexpr int64_t kMostColumns = 4096;
 constexpr int64_t kSlack = 16;  // floats that a vector may reach beyond a run
 
 int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -69,12 +72,15 @@ int64_t round_up(int64_t a, int64_t b) { return divide_up(a, b) * b; }
 /// Lines of one output line and what is cut out of them.
 struct Cut {
   bool nchw;
-  int64_t unit;         // floats of a pixel in a line
-  int64_t lines, line;  // lines of an output line, floats of each
-  int64_t length;       // of a run
-  int64_t columns;      // lines * length = c * kh * kw
-  int64_t row;          // floats of a packed row of dy
+  int64_t unit;           // floats of a pixel in a line
+  int64_t lines, line;    // lines of an output line, floats of each
+  int64_t length;         // of a run
+  int64_t columns;        // lines * length = c * kh * kw
+  int64_t block, blocks;  // output channels of a block
+  int64_t row;            // floats of a packed row of a block of dy
+  int64_t chunk;          // pixels at a time
   int64_t pixels, pieces;
+  int64_t tasks() const { return pieces * blocks; }
   int64_t piece_begin(int64_t i) const { return pixels * i / pieces; }
 };
 
@@ -85,9 +91,13 @@ Cut cut(const ConvShape& s, ImageLayout layout, const DenseKernels& kernels) {
   c.line = round_up((s.w + s.pad_left + std::max(0, s.pad_right)) * c.unit + kSlack, 16);
   c.length = s.kw * c.unit;
   c.columns = c.lines * c.length;
-  c.row = tn_row_floats(s.oc, kernels);
   c.pixels = s.n * s.out_h() * s.out_w();
   c.pieces = std::clamp<int64_t>(c.pixels / kLeastPixels, 1, kMostPieces);
+  c.block = c.pieces == kMostPieces ? s.oc : std::min(s.oc, kBlockChannels);
+  c.blocks = divide_up(s.oc, c.block);
+  c.row = round_up(c.block, kernels.panel);
+  const int64_t row_bytes = (c.row + c.columns) * static_cast<int64_t>(sizeof(float));
+  c.chunk = std::clamp(kPackedBytes / row_bytes / 8 * 8, kLeastChunk, kMostPixels);
   return c;
 }
 
@@ -98,8 +108,8 @@ struct Lane {
 };
 
 Lane lane_of(const Cut& c) {
-  return {kChunk * c.row, kChunk * round_up(c.columns, kTnRows) + kSlack,
-          round_up(kChunk * (c.columns + kSlack) + kSlack, 16), c.lines * c.line};
+  return {c.chunk * c.row, c.chunk * round_up(c.columns, kTnRows) + kSlack,
+          round_up(c.chunk * (c.columns + kSlack) + kSlack, 16), c.lines * c.line};
 }
 
 class Lines {
@@ -110,14 +120,16 @@ class Lines {
     copy_runs_ = HWY_DYNAMIC_DISPATCH(copy_runs);
   }
 
-  void task(int64_t piece, float* memory) const {
+  void task(int64_t index, float* memory) const {
+    const int64_t piece = index / c_.blocks, channel = index % c_.blocks * c_.block;
+    const int64_t channels = std::min(c_.block, s_.oc - channel);
     const int64_t begin = c_.piece_begin(piece), end = c_.piece_begin(piece + 1), ow = s_.out_w();
     float* columns = memory + lane_.dy;
     float* rows = columns + lane_.columns;
     float* lines = rows + lane_.rows;
     std::memset(lines, 0, static_cast<size_t>(lane_.lines) * sizeof(float));
-    for (int64_t k = begin; k < end; k += kChunk) {
-      const int64_t count = std::min(kChunk, end - k);
+    for (int64_t k = begin; k < end; k += c_.chunk) {
+      const int64_t count = std::min(c_.chunk, end - k);
       for (int64_t done = 0; done < count;) {
         const int64_t line = (k + done) / ow, first = (k + done) % ow;
         const int64_t many = std::min(ow - first, count - done);
@@ -136,8 +148,9 @@ class Lines {
         }
         done += many;
       }
-      multiply_tn({columns, packed_dy(k, count, memory), count, c_.columns, s_.oc,
-                   parts_ + piece * s_.oc * c_.columns, s_.oc, k > begin},
+      const float* dy = packed_dy({a_.dy + k * s_.oc + channel, s_.oc, count, channels, memory, 0, count});
+      multiply_tn({columns, dy, count, c_.columns, channels, parts_ + piece * s_.oc * c_.columns + channel,
+                   s_.oc, k > begin},
                   kernels_);
     }
   }
@@ -155,12 +168,13 @@ class Lines {
   }
 
  private:
-  /// dy of pixels [k, k + count) in panels; a single panel is dy itself.
-  const float* packed_dy(int64_t k, int64_t count, float* memory) const {
-    const float* dy = a_.dy + k * s_.oc;
-    if (s_.oc == kernels_.panel || s_.oc == kernels_.width) return dy;
-    copy_columns({dy, s_.oc, count, s_.oc, memory, 0, count, kernels_.panel, kernels_.width});
-    return memory;
+  /// Columns of dy in panels; a single panel is dy itself.
+  const float* packed_dy(ColumnCopy copy) const {
+    if (copy.stride == copy.columns && (s_.oc == kernels_.panel || s_.oc == kernels_.width)) return copy.from;
+    copy.width = kernels_.panel;
+    copy.narrow = kernels_.width;
+    copy_columns(copy);
+    return copy.to;
   }
 
   /// Copies the input lines of output line `line` between the zeros of their padding.
@@ -195,9 +209,8 @@ char* align64(void* p) {
 }  // namespace
 
 bool conv_grad_w_lines_fits(const ConvShape& s, ImageLayout layout) {
-  const bool runs = layout == ImageLayout::nchw ? s.kw > 1 || s.c < 16 : s.c < 16;
-  return runs && s.groups == 1 && s.dilation_w == 1 && s.c * s.kh * s.kw <= kMostColumns &&
-         s.oc <= kMostRows && s.pad_left >= 0 && s.n * s.out_h() * s.out_w() > 0;
+  return (layout == ImageLayout::nchw || s.c < 16) && s.groups == 1 && s.dilation_w == 1 &&
+         s.c * s.kh * s.kw <= kMostColumns && s.pad_left >= 0 && s.n * s.out_h() * s.out_w() > 0;
 }
 
 size_t conv_grad_w_lines_bytes(const ConvShape& s, ImageLayout layout, int threads) {
@@ -216,8 +229,8 @@ void conv_grad_w_lines(const ConvGradWArgs& args, void* workspace, base::ThreadP
   float* lanes = reinterpret_cast<float*>(align64(workspace));
   const Lines lines(args, c, lanes + pool.size() * lane_floats);
   std::atomic<int64_t> next{0};
-  pool.run(std::min<int64_t>(pool.size(), c.pieces), [&](int64_t lane) {
-    for (int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < c.pieces;)
+  pool.run(std::min<int64_t>(pool.size(), c.tasks()), [&](int64_t lane) {
+    for (int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < c.tasks();)
       lines.task(i, lanes + lane * lane_floats);
   });
   pool.for_range(s.oc * c.columns, 1024, [&](int64_t begin, int64_t end) { lines.add(begin, end); });

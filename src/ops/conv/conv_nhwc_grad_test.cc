@@ -122,7 +122,9 @@ TEST(ConvNhwcGrad, HalfPrecisionRunsThroughTheFastKernels) {
 }
 
 TEST(ConvNhwcGrad, FirstLayersReadPlanes) {
-  for (const Layer& l : {Layer{2, 17, 19, 3, 64, 7, 2, 3}, Layer{3, 30, 31, 1, 12, 5, 1, 2}}) {
+  for (const Layer& l : {Layer{2, 17, 19, 3, 64, 7, 2, 3}, Layer{3, 30, 31, 1, 12, 5, 1, 2},
+                         Layer{3, 32, 48, 3, 200, 16, 16, 0}, Layer{1, 9, 9, 20, 24, 3, 1, 1},
+                         Layer{2, 70, 70, 2, 150, 3, 2, 1}}) {
     ir::Attrs attrs = attrs_of(l);
     attrs.set("input_layout", std::string("nchw"));
     const int64_t oh = (l.h + 2 * l.pad - l.k) / l.stride + 1, ow = (l.w + 2 * l.pad - l.k) / l.stride + 1;
