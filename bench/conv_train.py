@@ -1,6 +1,7 @@
 """Convolutions of training steps beside PyTorch on the same CPU, layer by layer, alternating.
 
-bench/conv_train.py [--binary build/release/bench_conv_train] [--threads 1] [--set resnet18|resnet50|small|all] [--rounds 9]
+bench/conv_train.py [--binary build/release/bench_conv_train] [--threads 1] [--rounds 9]
+                    [--set resnet18|resnet50|small|all]
 One line per layer and direction: our kernel, milliseconds of both, ratio (PyTorch / ours), GFLOP/s, share of peak.
 """
 
@@ -31,7 +32,8 @@ RESNET50 = [
 
 # Small networks: two layers of an MNIST classifier, a residual network of 16 to 64 channels at 28 x 28.
 SMALL = [
-    (1, 64, 28, 1, 32, 3, 1, 1), (1, 64, 28, 32, 64, 3, 1, 1), (1, 64, 14, 32, 64, 3, 1, 1), (1, 64, 28, 1, 16, 5, 1, 2),
+    (1, 64, 28, 1, 32, 3, 1, 1), (1, 64, 28, 32, 64, 3, 1, 1), (1, 64, 14, 32, 64, 3, 1, 1),
+    (1, 64, 28, 1, 16, 5, 1, 2),
     (1, 128, 28, 16, 16, 3, 1, 1), (1, 128, 28, 16, 32, 3, 2, 1), (1, 128, 14, 32, 32, 3, 1, 1),
     (1, 128, 14, 32, 64, 3, 2, 1), (1, 128, 7, 64, 64, 3, 1, 1), (1, 128, 28, 1, 16, 3, 1, 1),
 ]

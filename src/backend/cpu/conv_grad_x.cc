@@ -98,15 +98,20 @@ void for_phases(const ConvShape& s, const float* weights, const Visit& visit) {
   }
 }
 
-/// Writes the rows of a phase (null: zeros) of `images` images into dx, `dx` at the first of them.
-void interleave(const ConvShape& s, const Phase& p, int64_t images, const float* rows, float* dx,
-                base::ThreadPool& pool) {
+/// The rows of a phase (null: zeros) of `images` images, on their way into dx at the first of them.
+struct PhaseRows {
+  int64_t images;
+  const float* rows;
+  float* dx;
+};
+
+void interleave(const ConvShape& s, const Phase& p, PhaseRows from, base::ThreadPool& pool) {
   const size_t bytes = static_cast<size_t>(s.c) * sizeof(float);
-  pool.for_range(images * p.h.count, 1 + 16384 / (p.w.count * s.c), [&](int64_t begin, int64_t end) {
+  pool.for_range(from.images * p.h.count, 1 + 16384 / (p.w.count * s.c), [&](int64_t begin, int64_t end) {
     for (int64_t line = begin; line < end; ++line) {
       const int64_t image = line / p.h.count, h = p.h.first + line % p.h.count * s.stride_h;
-      float* out = dx + ((image * s.h + h) * s.w + p.w.first) * s.c;
-      const float* in = rows == nullptr ? nullptr : rows + line * p.w.count * s.c;
+      float* out = from.dx + ((image * s.h + h) * s.w + p.w.first) * s.c;
+      const float* in = from.rows == nullptr ? nullptr : from.rows + line * p.w.count * s.c;
       for (int64_t i = 0; i < p.w.count; ++i, out += s.stride_w * s.c) {
         if (in == nullptr) {
           std::memset(out, 0, bytes);
@@ -195,14 +200,14 @@ void conv_grad_x_phases(const ConvGradXArgs& a, void* workspace, base::ThreadPoo
   char* memory = reinterpret_cast<char*>(rows) + phase_row_bytes(s);
   const int64_t most = phase_images(s), image = s.h * s.w * s.c;
   for_phases(s, a.weights, [&](const Phase& p) {
-    if (p.empty()) return interleave(s, p, s.n, nullptr, a.dx, pool);
+    if (p.empty()) return interleave(s, p, {s.n, nullptr, a.dx}, pool);
     ConvArgs args{.shape = p.over_dy, .y = rows, .epilogue = {}};
     args.weights = pack_view(p.view, memory, pool);
     for (int64_t n = 0; n < s.n; n += most) {
       args.shape.n = std::min(most, s.n - n);
       args.x = a.dy + n * p.over_dy.h * p.over_dy.w * s.oc;
       conv2d_nhwc(args, memory + align64(packed_view_bytes(p.view)), pool);
-      interleave(s, p, args.shape.n, rows, a.dx + n * image, pool);
+      interleave(s, p, {args.shape.n, rows, a.dx + n * image}, pool);
     }
   });
 }
