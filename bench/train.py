@@ -97,8 +97,8 @@ def summary(rows):
 
 
 def markdown(rows):
-    lines = [f"{rows[0]['machine']}; commit {rows[0]['commit']}; PyTorch {rows[0]['version']}; {rows[0]['rounds']} rounds.",
-             "", summary(rows) + ".", "",
+    head = f"{rows[0]['machine']}; commit {rows[0]['commit']}; PyTorch {rows[0]['version']}; {rows[0]['rounds']} rounds."
+    lines = [head, "", summary(rows) + ".", "",
              "| network | threads | Trireme ms | % of ceiling | fastest PyTorch ms (mode) | % of ceiling | times | "
              "peak MiB: Trireme / PyTorch |", "|---|---|---|---|---|---|---|---|"]
     for r in rows:

@@ -1,4 +1,4 @@
-# The demo: trains a classifier on Fashion-MNIST, serves and loads it; then serves a sentence encoder, batching off and on.
+# The demo: trains a classifier on Fashion-MNIST, serves and loads it; then a sentence encoder, batching off and on.
 import argparse
 import gzip
 import json
@@ -142,8 +142,8 @@ def nearest(server):
 def train(scratch, steps):
     """Trains the classifier; gives its model repository."""
     command = [os.environ["TRIREME"], "train", "--quiet"]
-    for setting in (f"run.directory={scratch}/run", f"run.name={CLASSIFIER}", f"run.steps={steps}", "model.source=zoo:resnet8",
-                    "data.path=fashion-mnist", "validation.split=test", "batch.global=128",
+    for setting in (f"run.directory={scratch}/run", f"run.name={CLASSIFIER}", f"run.steps={steps}",
+                    "model.source=zoo:resnet8", "data.path=fashion-mnist", "validation.split=test", "batch.global=128",
                     "augment.crop=28", "augment.padding=2", "augment.random_crop=true", "augment.flip=true",
                     "augment.normalize=fashion-mnist", "optimizer.kind=sgd", "optimizer.nesterov=true",
                     "optimizer.weight_decay=5e-4", "schedule.lr=0.1", "schedule.warmup_fraction=0.1", "log.progress=10s"):
@@ -175,7 +175,8 @@ def classifier(scratch, steps, concurrencies, seconds):
         print(f"  {'clients':>7} {'images/s':>12} {'p50 ms':>8} {'p95 ms':>8} {'p99 ms':>8}")
         for concurrency in concurrencies:
             row = load(server, concurrency, seconds, scratch, ("--model", CLASSIFIER))
-            print(f"  {concurrency:7} {row['rate']:12.1f} {row['p50']:8.2f} {row['p95']:8.2f} {row['p99']:8.2f}", flush=True)
+            print(f"  {concurrency:7} {row['rate']:12.1f} {row['p50']:8.2f} {row['p95']:8.2f} {row['p99']:8.2f}",
+                  flush=True)
     return (guesses == labels).mean()
 
 
