@@ -1,6 +1,7 @@
 // YAML through yaml-cpp's nodes; scalar types are decided here.
 #include "base/yaml.h"
 
+#include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/yaml.h>
 
 #include <charconv>
@@ -91,6 +92,31 @@ class Reader {
   int64_t values_ = 0;
 };
 
+/// Hears a document and remembers nothing.
+struct Ignore : YAML::EventHandler {
+  void OnDocumentStart(const YAML::Mark&) override {}
+  void OnDocumentEnd() override {}
+  void OnNull(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnAlias(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnScalar(const YAML::Mark&, const std::string&, YAML::anchor_t, const std::string&) override {}
+  void OnSequenceStart(const YAML::Mark&, const std::string&, YAML::anchor_t,
+                       YAML::EmitterStyle::value) override {}
+  void OnSequenceEnd() override {}
+  void OnMapStart(const YAML::Mark&, const std::string&, YAML::anchor_t, YAML::EmitterStyle::value) override {
+  }
+  void OnMapEnd() override {}
+};
+
+/// Not LoadAll, which never returns for some broken texts: it takes a place where nothing can start for one
+/// document after another.
+void require_one_document(std::string_view text) {
+  std::istringstream in{std::string(text)};
+  YAML::Parser parser(in);
+  Ignore ignore;
+  if (!parser.HandleNextDocument(ignore)) return;
+  require(!parser.HandleNextDocument(ignore), "expected one document, found more, or text after its end");
+}
+
 bool is_word(std::string_view text) {
   if (text.empty()) return false;
   for (const char c : text) {
@@ -163,10 +189,9 @@ int YamlDocument::line(std::string_view path) const {
 YamlDocument parse_yaml(std::string_view text) {
   YamlDocument document;
   try {
-    std::istringstream in{std::string(text)};
-    const std::vector<YAML::Node> all = YAML::LoadAll(in);
-    require(all.size() <= 1, "expected one document, found ", all.size());
-    if (!all.empty()) document.value = Reader(document).read(all[0], "", 0);
+    require_one_document(text);
+    const YAML::Node root = YAML::Load(std::string(text));
+    if (root.IsDefined()) document.value = Reader(document).read(root, "", 0);
   } catch (const YAML::Exception& e) {
     fail_invalid("line ", e.mark.line + 1, ": ", e.msg);
   }
