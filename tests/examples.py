@@ -25,6 +25,7 @@ SHOWS = {
     "05_custom_pass.cc": [r"changed 1 place\(s\)", r"before:\n", r"pow\(%3, %2\)", r"pow\(%0, %1\)", r"after:\n",
                           r"pow\(%0, %1\)", r"mul\(%2, %2\)",
                           r"largest difference .*: [\d.e-]+"],
+    "07_train_and_serve.sh": [r"evaluated step=200", r"resumed .*step=120", r"equal, bit for bit", r"20 runs", r"report\.md"],
     "06_load_test.sh": [r"Closed loop", r"Open loop", r"p99", r"execution_count\":[1-9]"],
 }
 
