@@ -182,7 +182,7 @@ std::vector<ir::Kernel> gelu_cpu_kernels() {
     ir::Kernel k = vector_unary_kernel(function, [](const ir::Attrs&) { return Params{}; });
     k.name = function;
     k.refuse = [is_tanh](const ir::NodeView& n) -> ir::Refusal {
-      if (n.in[0].dtype != DType::f32) return "the vector toolkit computes f32";
+      if (n.in[0].dtype == DType::f64) return "the vector toolkit computes f32 and 16-bit floats";
       if (is_tanh != (n.attrs.get_string("approximate", "none") == "tanh"))
         return "the other formula is asked for";
       return std::nullopt;

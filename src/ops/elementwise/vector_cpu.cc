@@ -3,6 +3,7 @@
 
 #include "backend/cpu/cpu_stream.h"
 #include "ops/elementwise/elementwise.h"
+#include "ops/elementwise/half_tiles_cpu.h"
 #include "ops/elementwise/vector_tiles_cpu.h"
 
 namespace trireme::ops {
@@ -93,8 +94,31 @@ constexpr GradientName kGradient[] = {
     {"shrink_grad", GradientOp::shrink},
 };
 
+/// Pieces of a dense run of 16-bit elements: some microseconds each.
+constexpr int64_t kHalfPiece = 8 * kHalfTile;
+
+template <class Piece>
+void half_pieces(base::ThreadPool& pool, int64_t count, const Piece& piece) {
+  pool.for_range((count + kHalfPiece - 1) / kHalfPiece, 1, [&](int64_t begin, int64_t end) {
+    const int64_t first = begin * kHalfPiece;
+    piece(first, std::min(count, end * kHalfPiece) - first);
+  });
+}
+
+ir::BoundKernel bind_half_unary(tensor::DType dtype, int64_t count, const cpu::UnaryFunction& f) {
+  return {[count, f, codec = HalfCodec(dtype)](const ir::RunArgs& args) {
+    const cpu::UnaryTile tile = cpu::unary_tile(f.op);
+    half_pieces(cpu::pool_of(args.stream), count, [&](int64_t at, int64_t n) {
+      half_unary(codec, static_cast<const uint16_t*>(args.in[0]) + at,
+                 static_cast<uint16_t*>(args.out[0]) + at, n,
+                 [&](const float* x, float* y, size_t c) { tile(x, y, c, f.params); });
+    });
+  }};
+}
+
 ir::BoundKernel bind_unary(const ir::NodeView& n, const cpu::UnaryFunction& f) {
   const int64_t count = tensor::element_count(n.in_dims(0));
+  if (is_half(n.in[0].dtype)) return bind_half_unary(n.in[0].dtype, count, f);
   return {[count, f](const ir::RunArgs& args) {
     cpu::unary(f, static_cast<const float*>(args.in[0]), static_cast<float*>(args.out[0]), count,
                cpu::pool_of(args.stream));
@@ -107,14 +131,32 @@ bool fits_tiles(const StridedLoop& loop) {
   return loop.inner() == 1 || (a == 1 && (b == 1 || b == 0)) || (a == 0 && b == 1);
 }
 
+cpu::BinaryTile tile_of(BinaryOp op, int64_t sa, int64_t sb) {
+  const cpu::BinaryTiles& tiles = cpu::binary_tiles(op);
+  return sa == 0 && sb != 0   ? tiles.scalar_vector
+         : sb == 0 && sa != 0 ? tiles.vector_scalar
+                              : tiles.vector_vector;
+}
+
+ir::BoundKernel bind_half_binary(tensor::DType dtype, const StridedLoop& loop, BinaryOp op) {
+  return {[loop, op, codec = HalfCodec(dtype)](const ir::RunArgs& args) {
+    // Rows of one element have no steps: their operands are read as vectors of one.
+    const int64_t sa = loop.inner() == 1 ? 1 : loop.inner_steps()[0];
+    const int64_t sb = loop.inner() == 1 ? 1 : loop.inner_steps()[1];
+    const cpu::BinaryTile tile = tile_of(op, sa, sb);
+    loop.run(cpu::pool_of(args.stream), [&](const int64_t* offset, int64_t out_offset, int64_t count) {
+      const HalfOperands operands{static_cast<const uint16_t*>(args.in[0]) + offset[0],
+                                  static_cast<const uint16_t*>(args.in[1]) + offset[1], sa, sb};
+      half_binary(codec, operands, static_cast<uint16_t*>(args.out[0]) + out_offset, count, tile);
+    });
+  }};
+}
+
 ir::BoundKernel bind_binary(const ir::NodeView& n, BinaryOp op) {
   const StridedLoop loop = StridedLoop::broadcast(n.out_dims(0), all_in_dims(n));
+  if (is_half(n.in[0].dtype)) return bind_half_binary(n.in[0].dtype, loop, op);
   return {[loop, op](const ir::RunArgs& args) {
-    const cpu::BinaryTiles& tiles = cpu::binary_tiles(op);
-    const int64_t sa = loop.inner_steps()[0], sb = loop.inner_steps()[1];
-    const cpu::BinaryTile tile = sa == 0 && sb != 0   ? tiles.scalar_vector
-                                 : sb == 0 && sa != 0 ? tiles.vector_scalar
-                                                      : tiles.vector_vector;
+    const cpu::BinaryTile tile = tile_of(op, loop.inner_steps()[0], loop.inner_steps()[1]);
     loop.run(cpu::pool_of(args.stream), [&](const int64_t* offset, int64_t out_offset, int64_t count) {
       tile(static_cast<const float*>(args.in[0]) + offset[0],
            static_cast<const float*>(args.in[1]) + offset[1], static_cast<float*>(args.out[0]) + out_offset,
@@ -123,8 +165,35 @@ ir::BoundKernel bind_binary(const ir::NodeView& n, BinaryOp op) {
   }};
 }
 
-bool all_f32(const ir::NodeView& n) {
-  return std::all_of(n.in.begin(), n.in.end(), [](const auto& t) { return t.dtype == tensor::DType::f32; });
+ir::BoundKernel bind_gradient(const ir::NodeView& n, const cpu::GradientFunction& f) {
+  const int64_t count = tensor::element_count(n.in_dims(0));
+  if (!is_half(n.in[0].dtype)) {
+    return {[count, f](const ir::RunArgs& args) {
+      cpu::gradient(f,
+                    {.dy = static_cast<const float*>(args.in[0]),
+                     .v = static_cast<const float*>(args.in[1]),
+                     .dx = static_cast<float*>(args.out[0]),
+                     .n = count},
+                    cpu::pool_of(args.stream));
+    }};
+  }
+  return {[count, f, codec = HalfCodec(n.in[0].dtype)](const ir::RunArgs& args) {
+    const cpu::GradientTile tile = cpu::gradient_tile(f.op);
+    half_pieces(cpu::pool_of(args.stream), count, [&](int64_t at, int64_t c) {
+      const HalfOperands operands{static_cast<const uint16_t*>(args.in[0]) + at,
+                                  static_cast<const uint16_t*>(args.in[1]) + at};
+      half_binary(
+          codec, operands, static_cast<uint16_t*>(args.out[0]) + at, c,
+          [&](const float* dy, const float* v, float* dx, size_t k) { tile(dy, v, dx, k, f.params); });
+    });
+  }};
+}
+
+/// f32, or all operands of one 16-bit type.
+bool fits_vectors(const ir::NodeView& n) {
+  const tensor::DType t = n.in[0].dtype;
+  return (t == tensor::DType::f32 || is_half(t)) &&
+         std::all_of(n.in.begin(), n.in.end(), [t](const auto& in) { return in.dtype == t; });
 }
 
 }  // namespace
@@ -155,21 +224,12 @@ std::optional<cpu::GradientFunction> gradient_tile_of(std::string_view name, con
 ir::Kernel vector_gradient_kernel(std::string_view name, std::function<Params(const ir::NodeView&)> params) {
   ir::Kernel k{.name = "vector"};
   k.refuse = [](const ir::NodeView& n) -> ir::Refusal {
-    if (!all_f32(n)) return "the vector toolkit computes f32";
+    if (!fits_vectors(n)) return "the vector toolkit computes f32 and 16-bit floats";
     if (n.in[0].shape != n.in[1].shape) return "an operand is broadcast";
     return std::nullopt;
   };
   k.prepare = [name, params = std::move(params)](const ir::KernelInit& init) -> ir::BoundKernel {
-    const int64_t count = tensor::element_count(init.node.in_dims(0));
-    const cpu::GradientFunction f = *gradient_tile_of(name, params(init.node));
-    return {[count, f](const ir::RunArgs& args) {
-      cpu::gradient(f,
-                    {.dy = static_cast<const float*>(args.in[0]),
-                     .v = static_cast<const float*>(args.in[1]),
-                     .dx = static_cast<float*>(args.out[0]),
-                     .n = count},
-                    cpu::pool_of(args.stream));
-    }};
+    return bind_gradient(init.node, *gradient_tile_of(name, params(init.node)));
   };
   k.may_overwrite = 3;
   return k;
@@ -178,7 +238,7 @@ ir::Kernel vector_gradient_kernel(std::string_view name, std::function<Params(co
 ir::Kernel vector_unary_kernel(std::string_view name, std::function<Params(const ir::Attrs&)> params) {
   ir::Kernel k{.name = "vector"};
   k.refuse = [](const ir::NodeView& n) -> ir::Refusal {
-    if (!all_f32(n)) return "the vector toolkit computes f32";
+    if (!fits_vectors(n)) return "the vector toolkit computes f32 and 16-bit floats";
     return std::nullopt;
   };
   k.prepare = [name, params = std::move(params)](const ir::KernelInit& init) {
@@ -201,7 +261,7 @@ std::vector<ir::Kernel> vector_kernels(const ElementwiseRow& row) {
   if (!op) return {};
   ir::Kernel k{.name = "vector"};
   k.refuse = [](const ir::NodeView& n) -> ir::Refusal {
-    if (!all_f32(n)) return "the vector toolkit computes f32";
+    if (!fits_vectors(n)) return "the vector toolkit computes f32 and 16-bit floats";
     if (n.in.size() != 2) return "the vector toolkit joins two operands";
     if (!fits_tiles(StridedLoop::broadcast(n.out_dims(0), all_in_dims(n))))
       return "an operand is repeated inside rows";

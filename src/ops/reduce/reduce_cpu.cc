@@ -5,6 +5,7 @@
 #include "backend/cpu/cpu_stream.h"
 #include "backend/cpu/reduce_axes.h"
 #include "ops/elementwise/row_kernels.h"
+#include "ops/kernel_forms.h"
 #include "ops/reduce/reduce.h"
 
 namespace trireme::ops {
@@ -259,19 +260,22 @@ ir::Kernel vector_kernel(cpu::ReduceOp op) {
 }  // namespace
 
 std::vector<ir::Kernel> reduce_cpu_kernels(Reduction reduction) {
+  const auto kernels = [](cpu::ReduceOp op, ir::Kernel reference) {
+    const ir::Kernel fast = vector_kernel(op);
+    return std::vector<ir::Kernel>{fast, via_f32(fast), std::move(reference)};
+  };
   switch (reduction) {
-    case Reduction::sum: return {vector_kernel(cpu::ReduceOp::sum), kernel_of<Reduction::sum>()};
-    case Reduction::mean: return {vector_kernel(cpu::ReduceOp::mean), kernel_of<Reduction::mean>()};
-    case Reduction::max: return {vector_kernel(cpu::ReduceOp::max), kernel_of<Reduction::max>()};
-    case Reduction::min: return {vector_kernel(cpu::ReduceOp::min), kernel_of<Reduction::min>()};
-    case Reduction::prod: return {vector_kernel(cpu::ReduceOp::prod), kernel_of<Reduction::prod>()};
-    case Reduction::l1: return {vector_kernel(cpu::ReduceOp::l1), kernel_of<Reduction::l1>()};
-    case Reduction::l2: return {vector_kernel(cpu::ReduceOp::l2), kernel_of<Reduction::l2>()};
-    case Reduction::log_sum: return {vector_kernel(cpu::ReduceOp::log_sum), kernel_of<Reduction::log_sum>()};
+    case Reduction::sum: return kernels(cpu::ReduceOp::sum, kernel_of<Reduction::sum>());
+    case Reduction::mean: return kernels(cpu::ReduceOp::mean, kernel_of<Reduction::mean>());
+    case Reduction::max: return kernels(cpu::ReduceOp::max, kernel_of<Reduction::max>());
+    case Reduction::min: return kernels(cpu::ReduceOp::min, kernel_of<Reduction::min>());
+    case Reduction::prod: return kernels(cpu::ReduceOp::prod, kernel_of<Reduction::prod>());
+    case Reduction::l1: return kernels(cpu::ReduceOp::l1, kernel_of<Reduction::l1>());
+    case Reduction::l2: return kernels(cpu::ReduceOp::l2, kernel_of<Reduction::l2>());
+    case Reduction::log_sum: return kernels(cpu::ReduceOp::log_sum, kernel_of<Reduction::log_sum>());
     case Reduction::log_sum_exp:
-      return {vector_kernel(cpu::ReduceOp::log_sum_exp), kernel_of<Reduction::log_sum_exp>()};
-    case Reduction::sum_square:
-      return {vector_kernel(cpu::ReduceOp::sum_square), kernel_of<Reduction::sum_square>()};
+      return kernels(cpu::ReduceOp::log_sum_exp, kernel_of<Reduction::log_sum_exp>());
+    case Reduction::sum_square: return kernels(cpu::ReduceOp::sum_square, kernel_of<Reduction::sum_square>());
   }
   return {};
 }
