@@ -21,7 +21,7 @@ using tensor::Tensor;
 
 /// A fresh directory for one test.
 std::string fresh(const std::string& name) {
-  const std::string path = testing::TempDir() + "/checkpoint_" + name;
+  const std::string path = base::concat(testing::TempDir(), "/checkpoint_", ::getpid(), "_", name);
   fs::remove_all(path);
   fs::create_directories(path);
   return path;

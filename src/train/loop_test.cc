@@ -3,6 +3,7 @@
 #include "train/loop.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cmath>
 #include <filesystem>
@@ -54,7 +55,7 @@ struct TestRun {
 
   explicit TestRun(const std::string& name, bool keep = false) {
     config.run.name = name;
-    config.run.directory = testing::TempDir() + "/loop_" + name;
+    config.run.directory = base::concat(testing::TempDir(), "/loop_", ::getpid(), "_", name);
     if (!keep) fs::remove_all(config.run.directory);
     config.run.steps = 30;
     config.run.threads = 2;

@@ -2,10 +2,12 @@
 #include "train/run_log.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cmath>
 #include <filesystem>
 
+#include "base/error.h"
 #include "base/file.h"
 #include "train/report.h"
 
@@ -13,7 +15,7 @@ namespace trireme::train {
 namespace {
 
 std::string fresh(const std::string& name) {
-  const std::string path = testing::TempDir() + "/log_" + name;
+  const std::string path = base::concat(testing::TempDir(), "/log_", ::getpid(), "_", name);
   std::filesystem::remove_all(path);
   std::filesystem::create_directories(path);
   return path;

@@ -2,6 +2,7 @@
 #include "train/task.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -23,7 +24,8 @@ struct Fixture {
   base::Log log{base::LogLevel::off};
   base::SystemClock clock;
 
-  explicit Fixture(const std::string& name) : directory(testing::TempDir() + "/task_" + name) {
+  explicit Fixture(const std::string& name)
+      : directory(base::concat(testing::TempDir(), "/task_", ::getpid(), "_", name)) {
     fs::remove_all(directory);
     fs::create_directories(directory);
     std::ofstream text(directory + "/text.txt");

@@ -3,11 +3,13 @@
 #include "train/tensorboard.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <protozero/pbf_reader.hpp>
 
 #include "base/crc32c.h"
+#include "base/error.h"
 #include "base/file.h"
 
 namespace trireme::train {
@@ -74,7 +76,7 @@ Event parse(const std::string& message) {
 }
 
 std::string fresh(const std::string& name) {
-  const std::string path = testing::TempDir() + "/events_" + name;
+  const std::string path = base::concat(testing::TempDir(), "/events_", ::getpid(), "_", name);
   std::filesystem::remove_all(path);
   std::filesystem::create_directories(path);
   return path;
