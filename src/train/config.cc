@@ -43,6 +43,7 @@ std::string RunOptions::path() const { return directory.empty() ? "runs/" + name
 void EvalOptions::fields(base::OptionList& f) {
   f.add("every", &every, "steps between evaluations on the validation data; 0: only at the end").at_least(0);
   f.add("batches", &batches, "micro-batches of an evaluation, from the first sample on; 0: all").at_least(0);
+  f.add("at_start", &at_start, "evaluate before the first step of a new run");
   f.add("at_end", &at_end, "evaluate after the last step");
   f.add("average", &average, "evaluate the averaged weights where the optimizer keeps them");
 }

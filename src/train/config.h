@@ -48,6 +48,7 @@ struct RunOptions {
 struct EvalOptions {
   int64_t every = 0;
   int64_t batches = 0;
+  bool at_start = false;
   bool at_end = true;
   bool average = false;
   void fields(base::OptionList& f);

@@ -367,6 +367,7 @@ RunResult Trainer::run(const std::function<bool()>& stop) {
   start_run();
   RunResult result;
   result.reason = "done";
+  if (evaluator_ && config_.eval.at_start && state_.step == 0) evaluate();
   while (state_.step < total_steps_) {
     const StepRecord record = one_step();
     log_->step(record);
