@@ -94,17 +94,22 @@ HWY_NOINLINE void probabilities(size_t n, Scratch& s) {
 }
 
 // c [keys, step] += t [keys, kBlock] rows [queries, step], channels in the lanes.
-HWY_NOINLINE void add_to_keys(const float* t, const float* rows, float* c, size_t step, size_t n,
-                              size_t queries) {
-  for (size_t j = 0; j < step;) {
-    const Product p = {t, static_cast<int64_t>(kBlock), 1, rows + j, c + j, queries, step, step};
-    const size_t vectors = std::min((step - j) / kLanes, kQ);
+struct KeyProduct {
+  const float *t, *rows;
+  float* c;
+  size_t step;
+};
+
+HWY_NOINLINE void add_to_keys(const KeyProduct& k, size_t keys, size_t queries) {
+  for (size_t j = 0; j < k.step;) {
+    const Product p = {k.t, static_cast<int64_t>(kBlock), 1, k.rows + j, k.c + j, queries, k.step, k.step};
+    const size_t vectors = std::min((k.step - j) / kLanes, kQ);
     switch (vectors) {
-      case 1: product<1, true>(p, n); break;
-      case 2: product<2, true>(p, n); break;
+      case 1: product<1, true>(p, keys); break;
+      case 2: product<2, true>(p, keys); break;
 #if HWY_TARGET != HWY_AVX2
-      case 3: product<3, true>(p, n); break;
-      default: product<4, true>(p, n); break;
+      case 3: product<3, true>(p, keys); break;
+      default: product<4, true>(p, keys); break;
 #endif
     }
     j += vectors * kLanes;
@@ -141,8 +146,8 @@ void run_block(const AttentionGrad& a, const BlockAt& at, const KeySums& sums, S
     product<kV, true>({kf, 1, g.k.stride_seq, s.ds, s.dq, n}, dim);
     float *dk = sums.dk + static_cast<size_t>(first) * sums.dk_step,
           *dv = sums.dv + static_cast<size_t>(first) * sums.dv_step;
-    add_to_keys(s.ds, s.q, dk, sums.dk_step, n, at.queries);
-    add_to_keys(s.scores, s.dy, dv, sums.dv_step, n, at.queries);
+    add_to_keys({s.ds, s.q, dk, sums.dk_step}, n, at.queries);
+    add_to_keys({s.scores, s.dy, dv, sums.dv_step}, n, at.queries);
   }
   // scale was taken into q, not into ds: dq lacks it.
   for (size_t i = 0; i < dim * kBlock; ++i) s.dq[i] *= g.scale;
@@ -152,11 +157,17 @@ void run_block(const AttentionGrad& a, const BlockAt& at, const KeySums& sums, S
                   at.queries);
 }
 
-void store_keys(const AttentionResult& to, const float* sums, size_t step, int64_t keys, int64_t channels,
-                int64_t batch, int64_t head) {
+// Sums [rows, step] of one head.
+struct HeadSums {
+  const float* from;
+  size_t step;
+  int64_t channels;
+};
+
+void store_keys(const AttentionResult& to, const HeadSums& sums, int64_t keys, int64_t batch, int64_t head) {
   float* out = to.data + batch * to.stride_batch + head * to.stride_head;
   for (int64_t j = 0; j < keys; ++j) {
-    std::copy_n(sums + static_cast<size_t>(j) * step, channels, out + j * to.stride_seq);
+    std::copy_n(sums.from + static_cast<size_t>(j) * sums.step, sums.channels, out + j * to.stride_seq);
   }
 }
 
@@ -186,8 +197,8 @@ void attention_grad_task(const AttentionGrad& a, float* memory, int64_t index) {
       }
     }
   }
-  store_keys(a.dk, sums.dk, sums.dk_step, g.keys, g.head_dim, batch, kv_head);
-  store_keys(a.dv, sums.dv, sums.dv_step, g.keys, g.value_dim, batch, kv_head);
+  store_keys(a.dk, {sums.dk, sums.dk_step, g.head_dim}, g.keys, batch, kv_head);
+  store_keys(a.dv, {sums.dv, sums.dv_step, g.value_dim}, g.keys, batch, kv_head);
 }
 
 }  // namespace

@@ -120,9 +120,13 @@ class Worker {
     v_.interleave(row, 2 * l + 1 < p_.k ? row + x.ld : nullptr, n, reinterpret_cast<uint32_t*>(out));
   }
 
-  /// Lanes of `count` rows that are contiguous along k: [lane][stride]. Missing rows repeat the first.
-  void transpose(const Bf16Operand& x, int64_t row, BlockTiles lanes, int64_t count, float* out,
-                 int64_t stride) const {
+  struct Rows {
+    int64_t first, count;
+  };
+
+  /// Lanes of rows that are contiguous along k: [lane][stride]. Missing rows repeat the first.
+  void transpose(const Bf16Operand& x, Rows at, BlockTiles lanes, float* out, int64_t stride) const {
+    const auto [row, count] = at;
     const float* rows[kRowSlots];
     for (int r = 0; r < kRowSlots; ++r) {
       const uint16_t* from = x.data + (row + (r < count ? r : 0)) * x.ld + 2 * lanes.first;
@@ -147,14 +151,14 @@ class Worker {
       if (p_.b.transposed) {
         for (int j = 0; j < width; j += kRowSlots) {
           const int64_t first = j < valid ? column + j : column;
-          transpose(p_.b, first, {k0, k0 + depth}, valid - j, out + j, width);
+          transpose(p_.b, {first, valid - j}, {k0, k0 + depth}, out + j, width);
         }
       } else {
         if (valid < width) std::fill_n(out, depth * width, 0.0f);
         for (int64_t l = 0; l < depth; ++l) interleave(p_.b, k0 + l, column, valid, out + l * width);
       }
       if (t.column_sums != nullptr)
-        add_sums(out, width, valid, depth, t.column_sums + column - t.first_panel * v_.tiles.panel, k0 > 0);
+        add_sums({out, width, depth}, valid, t.column_sums + column - t.first_panel * v_.tiles.panel, k0 > 0);
       out += depth * width;
     }
   }
@@ -166,21 +170,21 @@ class Worker {
       if (p_.a.transposed) {
         for (int64_t l = 0; l < depth; ++l) interleave(p_.a, k0 + l, row, rows, out + l * kRowSlots);
       } else {
-        transpose(p_.a, row, {k0, k0 + depth}, rows, out, kRowSlots);
+        transpose(p_.a, {row, rows}, {k0, k0 + depth}, out, kRowSlots);
       }
       if (t.row_sums != nullptr)
-        add_sums(out, kRowSlots, rows, depth, t.row_sums + row - tile_begin(t.first_tile), k0 > 0);
+        add_sums({out, kRowSlots, depth}, rows, t.row_sums + row - tile_begin(t.first_tile), k0 > 0);
     }
   }
 
   /// sums[j] (+)= both halves of packed[l][j], in f32: one chain per pass.
-  static void add_sums(const float* packed, int width, int64_t valid, int64_t depth, float* sums,
-                       bool accumulate) {
+  static void add_sums(const PackedBlock& block, int64_t valid, float* sums, bool accumulate) {
+    const auto [packed, width, depth] = block;
     float total[32] = {};
-    for (int64_t l = 0; l < depth; ++l, packed += width) {
+    for (int64_t l = 0; l < depth; ++l) {
       for (int j = 0; j < valid; ++j) {
         uint32_t pair;
-        std::memcpy(&pair, packed + j, sizeof pair);
+        std::memcpy(&pair, packed + l * width + j, sizeof pair);
         const uint32_t low = pair << 16, high = pair & 0xFFFF0000u;
         float x, y;
         std::memcpy(&x, &low, sizeof x);

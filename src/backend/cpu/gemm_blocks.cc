@@ -155,7 +155,7 @@ class Worker {
       const int64_t column = panel * kernels_.panel;
       const int width = panel_width(column);
       const int valid = static_cast<int>(std::min<int64_t>(width, p_.n - column));
-      add_sums(out, width, valid, depth, p_.column_sums + column, k0 > 0);
+      add_sums({out, width, depth}, valid, p_.column_sums + column, k0 > 0);
       out += depth * width;
     }
   }
@@ -225,17 +225,17 @@ class Worker {
     if (!t.sums_rows) return;
     for (int64_t tile = tiles.first; tile < tiles.last; ++tile, out += each) {
       const int64_t row = tile_begin(tile);
-      add_sums(out, kRowSlots, static_cast<int>(tile_begin(tile + 1) - row), depth, p_.row_sums + row,
+      add_sums({out, kRowSlots, depth}, static_cast<int>(tile_begin(tile + 1) - row), p_.row_sums + row,
                k0 > 0);
     }
   }
 
   /// sums[j] (+)= sum over k of packed[k][j]: one chain per block of depth.
-  static void add_sums(const float* packed, int width, int valid, int64_t depth, float* sums,
-                       bool accumulate) {
+  static void add_sums(const PackedBlock& block, int valid, float* sums, bool accumulate) {
+    const auto [packed, width, depth] = block;
     float total[32] = {};
-    for (int64_t k = 0; k < depth; ++k, packed += width) {
-      for (int j = 0; j < width; ++j) total[j] += packed[j];
+    for (int64_t k = 0; k < depth; ++k) {
+      for (int j = 0; j < width; ++j) total[j] += packed[k * width + j];
     }
     for (int j = 0; j < valid; ++j) sums[j] = accumulate ? sums[j] + total[j] : total[j];
   }

@@ -21,6 +21,13 @@ struct BlockTiles {
   int64_t first, last;
 };
 
+/// A packed tile or panel [depth, width].
+struct PackedBlock {
+  const float* data;
+  int width;
+  int64_t depth;
+};
+
 struct BlockLimits {
   int threads = 1;
   int64_t task_floats = 0;  ///< most results of a task; 0: any number
