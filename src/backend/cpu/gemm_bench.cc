@@ -3,9 +3,11 @@
 //
 // bench_gemm [--set floor|minilm|resnet|mobilenet|training|all] [--threads T] [--batch B] [--rounds R] [--isa
 // NAME]
-// [--type f32|int8] Run with OMP_NUM_THREADS=T OMP_PROC_BIND=true. One JSON line per layer: median GFLOP/s of
-// each contender, share of the multiply-add peak measured in the same rotation, and the median over rounds of
-// (oneDNN time / our time).
+// [--type f32|int8|bf16] Run with OMP_NUM_THREADS=T OMP_PROC_BIND=true. One JSON line per layer: median
+// GFLOP/s of each contender, share of the multiply-add peak measured in the same rotation, and the median
+// over rounds of (oneDNN time / our time).
+#include <time.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -27,6 +29,7 @@
 #include "backend/cpu/conv_quantized.h"
 #include "backend/cpu/dense_simd.h"
 #include "backend/cpu/depthwise_nhwc.h"
+#include "backend/cpu/gemm_bf16.h"
 #include "backend/cpu/gemm_blocks.h"
 #include "backend/cpu/gemm_f32.h"
 
@@ -37,14 +40,13 @@
 namespace trireme::cpu {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 struct Options {
   std::string set = "all";
   int threads = 1;
   int64_t batch = 1;
   int rounds = 7;
   bool int8 = false;
+  bool bf16 = false;  // the training set only; oneDNN's side stays f32
   Isa isa = best_isa();
 };
 
@@ -254,7 +256,22 @@ struct TrainingBuffers {
   }
 };
 
+/// The same product on bf16: any bits will do.
+Call ours_bf16(const Layer& l, const Options& o, base::ThreadPool& pool) {
+  const auto s = std::make_shared<TrainingBuffers>(l, o);
+  const BlockProduct& p = s->product;
+  const auto bits = [](const float* x) { return reinterpret_cast<const uint16_t*>(x); };
+  Bf16Product q{.m = p.m, .k = p.k, .n = p.n};
+  q.a = {bits(p.a.data), p.a.ld, p.a.transposed};
+  q.b = {bits(p.b.data), p.b.ld, p.b.transposed};
+  q.c = reinterpret_cast<uint16_t*>(p.c);
+  q.ldc = p.ldc;
+  s->workspace.resize(gemm_bf16_workspace_bytes(q, o.threads) / sizeof(float) + 1);
+  return [s, q, &pool] { gemm_bf16(q, s->workspace.data(), pool); };
+}
+
 Call ours_training(const Layer& l, const Options& o, base::ThreadPool& pool) {
+  if (o.bf16) return ours_bf16(l, o, pool);
   const auto s = std::make_shared<TrainingBuffers>(l, o);
   return [s, &pool] { gemm_blocks(s->product, s->workspace.data(), pool); };
 }
@@ -365,20 +382,23 @@ __attribute__((target("avx512f,avx512vnni"))) int32_t peak_loop_vnni(int64_t rou
 }
 #endif
 
-double seconds_since(Clock::time_point begin) {
-  return std::chrono::duration<double>(Clock::now() - begin).count();
+/// Seconds; one thread is timed by its own processor time, which a busy machine does not stretch.
+double now(bool alone) {
+  timespec t;
+  clock_gettime(alone ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC, &t);
+  return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
 }
 
-/// Nanoseconds of one call, the mean over about a millisecond, after a warm-up long enough for a sleeping
-/// team to be back on its cores even where other programs run.
-double time_ns(const Call& call, double warm_seconds = 0) {
+/// Nanoseconds of a call that takes `threads` threads.
+double time_ns(const Call& call, int threads, double warm_seconds = 0) {
+  const bool alone = threads == 1;
   call();
-  for (const auto begin = Clock::now(); seconds_since(begin) < warm_seconds;) call();
+  for (const double begin = now(alone); now(alone) - begin < warm_seconds;) call();
   int64_t calls = 1;
   while (true) {
-    const auto begin = Clock::now();
+    const double begin = now(alone);
     for (int64_t i = 0; i < calls; ++i) call();
-    const double seconds = seconds_since(begin);
+    const double seconds = now(alone) - begin;
     if (seconds > 1e-3) return 1e9 * seconds / static_cast<double>(calls);
     calls = seconds < 1e-4 ? calls * 8 : calls * 2;
   }
@@ -402,8 +422,9 @@ double peak_gflops(const Options& o, base::ThreadPool& pool) {
       }
     });
   };
-  if (vnni) return static_cast<double>(rounds * o.threads) * 12 * 128 / time_ns(call, warm);
-  return static_cast<double>(rounds * o.threads) * (wide ? 24 * 32 : 12 * 16) / time_ns(call, warm);
+  if (vnni) return static_cast<double>(rounds * o.threads) * 12 * 128 / time_ns(call, o.threads, warm);
+  return static_cast<double>(rounds * o.threads) * (wide ? 24 * 32 : 12 * 16) /
+         time_ns(call, o.threads, warm);
 #else
   (void)o, (void)pool;
   return 0;
@@ -422,7 +443,7 @@ double read_gbs(int threads, base::ThreadPool& pool) {
       keep[static_cast<size_t>(t * 8)] = sum;
     });
   };
-  return static_cast<double>(words * threads * 8) / time_ns(call);
+  return static_cast<double>(words * threads * 8) / time_ns(call, threads);
 }
 
 double median(std::vector<double> values) {
@@ -441,10 +462,10 @@ Result measure(const Layer& l, const Options& o, base::ThreadPool& pool) {
   const double warm = o.threads > 1 ? 0.02 : 0.0;
   for (int round = 0; round < o.rounds; ++round) {
     peaks.push_back(peak_gflops(o, pool));
-    mine.push_back(time_ns(a, warm));
+    mine.push_back(time_ns(a, o.threads, warm));
     // The other team's spinning threads must be asleep before the next contender starts.
     if (o.threads > 1) std::this_thread::sleep_for(std::chrono::milliseconds(3));
-    theirs.push_back(time_ns(b, warm));
+    theirs.push_back(time_ns(b, o.threads, warm));
     if (o.threads > 1) std::this_thread::sleep_for(std::chrono::milliseconds(10));
     ratios.push_back(theirs.back() / mine.back());
   }
@@ -495,7 +516,7 @@ int main(int argc, char** argv) {
     if (flag == "--threads") o.threads = std::stoi(value);
     if (flag == "--batch") o.batch = std::stoi(value);
     if (flag == "--rounds") o.rounds = std::stoi(value);
-    if (flag == "--type") o.int8 = value == "int8";
+    if (flag == "--type") o.int8 = value == "int8", o.bf16 = value == "bf16";
     for (const trireme::cpu::Isa isa : trireme::cpu::usable_isas()) {
       if (flag == "--isa" && value == to_string(isa)) o.isa = isa;
     }
