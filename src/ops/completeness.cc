@@ -57,6 +57,7 @@ std::vector<std::string> completeness_gaps() {
     const ir::OpSchema& s = op.schema;
     if (s.doc.empty()) gaps.push_back(s.name + ": no documentation line");
     if (!s.infer && s.dims.empty()) gaps.push_back(s.name + ": neither infer nor index notation");
+    if (!s.grad && s.why_no_grad.empty()) gaps.push_back(s.name + ": no gradient and no reason why not");
     if (kernels_text(op, tensor::DeviceKind::cpu).empty())
       gaps.push_back(s.name + ": nothing runs it on cpu");
   }

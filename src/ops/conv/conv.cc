@@ -1,6 +1,7 @@
 // conv, conv_integer, qlinear_conv, conv_transpose, deform_conv in ONNX layout [n, c, spatial...]: types and
 // cost.
 #include "ops/conv/conv_grad.h"
+#include "ops/conv/deform_expand.h"
 #include "ops/conv/transpose_window.h"
 #include "ops/conv/window.h"
 #include "ops/table.h"
@@ -113,7 +114,9 @@ ir::OpSchema deform_conv_schema() {
                 return std::vector<tensor::TensorType>{
                     {n.in[0].dtype, infer_conv_shape(n.attrs, n.in[0].shape, n.in[1].shape)}};
               },
+          .expand = expand_deform_conv,
           .cost = [](const ir::NodeView& n) { return conv_cost(n, 1); },
+          .grad = grad_by_expand(),
           .onnx = "DeformConv"};
 }
 
