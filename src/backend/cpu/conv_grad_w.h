@@ -16,7 +16,8 @@ struct ConvGradWArgs {
 };
 
 /// A product summed over output pixels, gathered block by block (implicit im2col). Pixels fall into pieces
-/// that depend on the extents only; each piece is one chain, the pieces are added in a fixed tree.
+/// that depend on the extents only; each piece adds up chunks of pixels in order, the pieces are added in a
+/// fixed tree.
 bool conv_grad_w_columns_fits(const ConvShape& shape, ImageLayout layout);
 size_t conv_grad_w_columns_bytes(const ConvShape& shape, int threads);
 void conv_grad_w_columns(const ConvGradWArgs& args, void* workspace, base::ThreadPool& pool);

@@ -2,6 +2,7 @@
 #include "backend/cpu/gemm_tn.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "backend/cpu/simd_targets.h"
 #undef HWY_TARGET_INCLUDE
@@ -85,7 +86,10 @@ void multiply_tn(const TnBlock& t, const DenseKernels& kernels) {
   GemmTile tile;
   tile.k = t.k;
   tile.ldc = t.ldc;
-  tile.accumulate = t.accumulate;
+  // What is there is added to the finished sum: short chains round less than one long one.
+  tile.finish = t.accumulate;
+  tile.lo = -std::numeric_limits<float>::infinity();
+  tile.hi = std::numeric_limits<float>::infinity();
   for (int64_t n = 0; n < t.n; n += kernels.panel) {
     tile.n = static_cast<int>(std::min<int64_t>(kernels.panel, t.n - n));
     tile.b = t.b + n * t.k;
@@ -99,6 +103,7 @@ void multiply_tn(const TnBlock& t, const DenseKernels& kernels) {
         const int64_t first = rows * i / parts, last = rows * (i + 1) / parts;
         tile.a = t.a + m16 * t.k + first;
         tile.c = t.c + (m16 + first) * t.ldc + n;
+        tile.residual = t.accumulate ? tile.c : nullptr;
         tiles[last - first - 1](tile);
       }
     }

@@ -43,7 +43,7 @@ struct TnBlock {
   bool whole_panels = false;
 };
 
-/// Each element is one multiply-add chain in rising k, continued from c with `accumulate`.
+/// Each element is one multiply-add chain in rising k, which `accumulate` adds to c.
 void multiply_tn(const TnBlock& block, const DenseKernels& kernels);
 
 /// Adds `count` arrays of n floats, `stride` apart, into the first: a tree of fixed shape. [begin, end) of n.
