@@ -59,6 +59,23 @@ TEST(DenseGradients, LinearWithBiasAndResidual) {
   }
 }
 
+/// Activations whose derivative is read off the result, and those for which the product is computed again.
+TEST(DenseGradients, LinearWithActivation) {
+  const auto x = f64({6, 4}, 1), w = f64({4, 5}, 2), bias = f64({5}, 3), residual = f64({6, 5}, 4);
+  for (const std::string act :
+       {"relu", "clip", "leaky", "gelu_erf", "gelu_tanh", "silu", "tanh", "sigmoid"}) {
+    for (const bool before : {false, true}) {
+      const ir::Attrs attrs{{"activation", act},
+                            {"lo", -0.4},
+                            {"hi", 0.7},
+                            {"alpha", 0.1},
+                            {"act_before_residual", int64_t{before}}};
+      expect_gradient({.op = "linear", .in = {x, w, bias, residual}, .attrs = attrs});
+      expect_gradient({.op = "linear", .in = {x, w}, .attrs = attrs});
+    }
+  }
+}
+
 TEST(DenseGradients, SecondDerivativesOfLinear) {
   for (const bool t : {false, true}) {
     const ir::Attrs attrs{{"transposed", int64_t{t}}};

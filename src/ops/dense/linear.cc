@@ -57,7 +57,7 @@ ir::Cost cost(const ir::NodeView& n) {
 /// True where the derivative can be read off the result: act'(z) = act'(act(z)).
 bool derivative_from_result(const ActivationSpec& s) {
   using K = ActivationKind;
-  return s.kind == K::relu || s.kind == K::clip || (s.kind == K::leaky && s.alpha > 0);
+  return s.kind == K::relu || (s.kind == K::leaky && s.alpha > 0);
 }
 
 /// The gradient of the activation's argument. Curved activations compute the product again: the passes do not
