@@ -113,6 +113,8 @@ class Launch {
 
  private:
   static constexpr int64_t kTile = 1024;
+  // The 3 x 3 matrices of convolutions: a call per row would cost more than its work.
+  static bool is_narrow(const Factored& f) { return f.cols < 16; }
 
   const T* param(size_t t) const { return in_ptr<T>(args_, plan_.layout.param(t)); }
   const T* grad(size_t t) const { return in_ptr<T>(args_, plan_.layout.grad(t)); }
@@ -131,8 +133,18 @@ class Launch {
       double* sums = work_.partial + f.partial_at + static_cast<size_t>((matrix * f.parts + part) * f.cols);
       if (r % f.rows % f.part_rows == 0) std::fill_n(sums, f.cols, 0.0);
       const T* g = grad(b.tensor) + r * f.cols;
-      state_out(b.tensor, 0)[r] = blend(state(b.tensor, 0)[r], cpu::sum_squares(g, f.cols) * row_scale);
-      cpu::add_squares(g, sums, f.cols);
+      double squares = 0;
+      if (is_narrow(f)) {
+        for (int64_t c = 0; c < f.cols; ++c) {
+          const double square = static_cast<double>(g[c]) * static_cast<double>(g[c]);
+          squares += square;
+          sums[c] += square;
+        }
+      } else {
+        squares = cpu::sum_squares(g, f.cols);
+        cpu::add_squares(g, sums, f.cols);
+      }
+      state_out(b.tensor, 0)[r] = blend(state(b.tensor, 0)[r], squares * row_scale);
     }
     work_.param_squares[number] =
         cpu::sum_squares(param(b.tensor) + b.first * f.cols, (b.last - b.first) * f.cols);
@@ -177,20 +189,45 @@ class Launch {
     work_.mean[f.mean_at + static_cast<size_t>(matrix)] = rows / static_cast<double>(f.rows);
   }
 
+  /// The factor of row r of a matrix parameter.
+  double row_factor(size_t t, const Factored& f, int64_t r) const {
+    const double mean = work_.mean[f.mean_at + static_cast<size_t>(r / f.rows)];
+    return static_cast<double>(state_out(t, 0)[r]) / std::max(mean, f_.eps1);
+  }
+
+  /// directions() of narrow matrices: tiles of many rows, with the arithmetic of factored_direction.
+  template <class Use>
+  void narrow_directions(const RowBlock& b, const Factored& f, const Use& use) const {
+    T u[kTile];
+    const T scale = static_cast<T>(s_.grad_scale), floor = static_cast<T>(f_.eps1 * f_.eps1);
+    const int64_t step = kTile / f.cols;
+    for (int64_t first = b.first; first < b.last; first += step) {
+      const int64_t last = std::min(b.last, first + step);
+      for (int64_t r = first; r < last; ++r) {
+        const T row = static_cast<T>(row_factor(b.tensor, f, r));
+        const T* variance = state_out(b.tensor, 1) + r / f.rows * f.cols;
+        const T* g = grad(b.tensor) + r * f.cols;
+        for (int64_t c = 0; c < f.cols; ++c) {
+          const T square = row * variance[c];
+          u[(r - first) * f.cols + c] = (g[c] * scale) / std::sqrt(floor > square ? floor : square);
+        }
+      }
+      use(first * f.cols, u, (last - first) * f.cols);
+    }
+  }
+
   /// Calls use(element offset, direction, elements) over the block in tiles.
   template <class Use>
   void directions(const RowBlock& b, const Use& use) const {
     const Factored& f = f_.tensors[b.tensor];
     const bool matrix = plan_.layout.states == 2;
+    if (matrix && is_narrow(f)) return narrow_directions(b, f, use);
     T u[kTile];
     cpu::FactoredRow rule{s_.grad_scale, 1, f_.eps1 * f_.eps1};
     for (int64_t r = b.first; r < b.last; r += matrix ? 1 : kTile) {
       const int64_t n = matrix ? f.cols : std::min(kTile, b.last - r);
       const T* variance = matrix ? state_out(b.tensor, 1) + r / f.rows * f.cols : state_out(b.tensor, 0) + r;
-      if (matrix) {
-        const double mean = work_.mean[f.mean_at + static_cast<size_t>(r / f.rows)];
-        rule.row = static_cast<double>(state_out(b.tensor, 0)[r]) / std::max(mean, f_.eps1);
-      }
+      if (matrix) rule.row = row_factor(b.tensor, f, r);
       for (int64_t at = 0; at < n; at += kTile) {
         const int64_t count = std::min(kTile, n - at), offset = (matrix ? r * f.cols : r) + at;
         cpu::factored_direction<T>(rule, grad(b.tensor) + offset, variance + at, u, count);

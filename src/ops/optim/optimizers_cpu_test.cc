@@ -30,14 +30,17 @@ std::vector<Group> vectors(size_t states, const std::vector<int64_t>& sizes = kS
 /// Matrices with Adafactor's factors (states 2) or one buffer of the same shape (states 1).
 std::vector<Group> matrices(size_t states) {
   std::vector<Group> groups;
-  const std::vector<tensor::Dims> shapes{{1, 1}, {3, 5}, {40, 7}, {7, 40}, {300, 130}};
+  std::vector<tensor::Dims> shapes{{1, 1}, {3, 5}, {40, 7}, {7, 40}, {300, 130}};
+  if (states == 2) shapes.push_back({8, 5, 3, 3});
   for (size_t i = 0; i < shapes.size(); ++i) {
     const auto& d = shapes[i];
     Group g{random_tensor(DType::f32, d, -2, 2, 10 * i + 1), random_tensor(DType::f32, d, -1, 1, 10 * i + 2)};
     if (states == 1) g.push_back(random_tensor(DType::f32, d, -0.5, 0.5, 10 * i + 3));
     if (states == 2) {
-      g.push_back(random_tensor(DType::f32, {d[0], 1}, 0.1, 0.5, 10 * i + 3));
-      g.push_back(random_tensor(DType::f32, {1, d[1]}, 0.1, 0.5, 10 * i + 4));
+      tensor::Dims row = d, col = d;
+      row[d.size() - 1] = col[d.size() - 2] = 1;
+      g.push_back(random_tensor(DType::f32, row, 0.1, 0.5, 10 * i + 3));
+      g.push_back(random_tensor(DType::f32, col, 0.1, 0.5, 10 * i + 4));
     }
     groups.push_back(std::move(g));
   }
@@ -177,6 +180,49 @@ TEST_P(UpdateAtLevel, LarsFollowsItsFormula) {
     for (size_t i = 0; i < p.size(); ++i)
       want[i] = p[i] - (0.9 * v[i] + 0.125 * lambda * (0.5 * x[i] + 0.01 * p[i]));
     expect_near_all(got[g][0], want, 1e-6);
+  }
+}
+
+/// Row and column means of g^2 of each matrix in double; kernels of wide and narrow matrices differ.
+TEST_P(UpdateAtLevel, AdafactorFollowsItsFormula) {
+  std::vector<Group> got = matrices(2);
+  const std::vector<Group> old = clones(got);
+  run_update(
+      {.op = "adafactor_update", .attrs = {{"weight_decay", 0.01}}, .lr = 0.1, .step = 3, .grad_scale = 0.5f},
+      got);
+  const double take = std::pow(3.0, -0.8), eps = 1.1920928955078125e-7;
+  for (size_t g = 0; g < got.size(); ++g) {
+    const tensor::Dims d = old[g][0].dims();
+    const size_t rows = static_cast<size_t>(d[d.size() - 2]), cols = static_cast<size_t>(d.back());
+    const auto p = old[g][0].to_doubles(), x = old[g][1].to_doubles(), r = old[g][2].to_doubles(),
+               c = old[g][3].to_doubles();
+    std::vector<double> u(p.size()), want(p.size()), row(r), col(c);
+    for (size_t m = 0; m < p.size() / (rows * cols); ++m) {
+      std::vector<double> row_mean(rows), col_mean(cols);
+      for (size_t i = 0; i < rows * cols; ++i) {
+        const double v = 0.25 * x[m * rows * cols + i] * x[m * rows * cols + i];
+        row_mean[i / cols] += v / static_cast<double>(cols);
+        col_mean[i % cols] += v / static_cast<double>(rows);
+      }
+      double mean = 0;
+      for (size_t i = 0; i < rows; ++i) {
+        row[m * rows + i] += take * (row_mean[i] - row[m * rows + i]);
+        mean += row[m * rows + i] / static_cast<double>(rows);
+      }
+      for (size_t j = 0; j < cols; ++j) col[m * cols + j] += take * (col_mean[j] - col[m * cols + j]);
+      for (size_t i = 0; i < rows * cols; ++i) {
+        const double v = row[m * rows + i / cols] * col[m * cols + i % cols] / std::max(mean, eps);
+        u[m * rows * cols + i] = 0.5 * x[m * rows * cols + i] / std::sqrt(std::max(v, eps * eps));
+      }
+    }
+    double p2 = 0, u2 = 0;
+    for (size_t i = 0; i < p.size(); ++i) p2 += p[i] * p[i], u2 += u[i] * u[i];
+    const double n = static_cast<double>(p.size());
+    const double alpha = std::max(1e-3, std::sqrt(p2 / n)) * 0.1 / std::max(1.0, std::sqrt(u2 / n));
+    for (size_t i = 0; i < p.size(); ++i) want[i] = p[i] * (1 - 0.1 * 0.01) - alpha * u[i];
+    expect_near_all(got[g][0], want, 2e-6);
+    expect_near_all(got[g][2], row, 2e-6);
+    expect_near_all(got[g][3], col, 2e-6);
   }
 }
 
