@@ -395,17 +395,13 @@ class Localiser {
     readers.erase(std::unique(readers.begin(), readers.end()), readers.end());
     size_t changes = 0, last = position;
     ValueId now = cast.out[0];
-    bool has_own = false;  // the cast itself serves the first group of readers that cannot do without
     if (const ValueId exact = exact_source(cast); exact != ir::kNoValue) {
       now = exact;
       last = index(graph_.value(exact).producer);
-      has_own = true;
     }
     for (const ir::NodeId reader : readers) {
-      if (index(reader) - last > kNear) {
-        now = has_own ? cast.out[0] : add_cast(graph_, cast.in[0], DType::f32, cast.from);
-        has_own = false;
-      }
+      // A new node at the end of the list is sorted in right before its reader.
+      if (index(reader) - last > kNear) now = add_cast(graph_, cast.in[0], DType::f32, cast.from);
       last = index(reader);
       for (size_t i = 0; i < graph_.node(reader).in.size(); ++i) {
         if (graph_.node(reader).in[i] != cast.out[0] || now == cast.out[0]) continue;
