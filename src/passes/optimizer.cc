@@ -20,6 +20,7 @@ const std::vector<std::string> kKindNames{"sgd", "adam", "adamw", "lamb", "lars"
 
 const std::string& name_of(OptimizerKind kind) { return kKindNames[static_cast<size_t>(kind)]; }
 
+/// What weight_decay -1 stands for.
 double own_decay(OptimizerKind kind) {
   switch (kind) {
     case OptimizerKind::adamw:
@@ -45,6 +46,7 @@ struct Override {
   std::optional<double> decay, lr_scale;
 };
 
+/// The value of a key of a group; errors name the group.
 double number(const std::string& group, const std::string& text) {
   double value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -112,6 +114,7 @@ class Planner {
   const TensorType& type(size_t i) const { return graph_.type(gradients_[i].param); }
   const std::string& name(size_t i) const { return graph_.value(gradients_[i].param).name; }
 
+  /// What Muon is for: matrices between other layers.
   bool is_hidden_matrix(size_t i) const {
     const auto excluded = [&](const std::string& p) { return name_matches(p, name(i)); };
     const bool is_embedding = std::find(embeddings_.begin(), embeddings_.end(), name(i)) != embeddings_.end();
@@ -119,6 +122,7 @@ class Planner {
            std::none_of(options_.muon_exclude.begin(), options_.muon_exclude.end(), excluded);
   }
 
+  /// The kind's defaults, then the first override whose pattern names the parameter.
   Rule rule_of(size_t i) {
     const bool is_vector = type(i).shape.rank() < 2;
     Rule rule{.kind = options_.kind};
@@ -143,6 +147,7 @@ class Planner {
     return rule;
   }
 
+  /// Groups in the order their first parameter appears; every override must name something.
   void group() {
     for (size_t i = 0; i < gradients_.size(); ++i) {
       const Rule rule = rule_of(i);
@@ -181,12 +186,14 @@ class Planner {
     plan_.grad_norm = out[2];
   }
 
+  /// Adds the state `of`.`suffix`.
   ValueId state(const std::string& of, const char* suffix, TensorType t, std::string copy_of = {}) {
     const std::string full = of + "." + suffix;
     plan_.states.push_back({full, t, std::move(copy_of)});
     return graph_.add_state(full, std::move(t));
   }
 
+  /// The states of parameter i, added to graph and plan, in the order the update op takes them.
   std::vector<ValueId> states_of(const Rule& rule, size_t i) {
     const TensorType t = type(i);  // a copy: adding a state moves the values
     const std::string of = name(i);
@@ -222,6 +229,7 @@ class Planner {
     return rule.vector ? "adafactor_vector_update" : "adafactor_update";
   }
 
+  /// What epsilon 0 stands for.
   double epsilon(OptimizerKind kind) const {
     if (options_.epsilon != 0) return options_.epsilon;
     if (kind == OptimizerKind::muon) return 1e-7;
@@ -257,6 +265,7 @@ class Planner {
     return attrs;
   }
 
+  /// One node for all parameters of a group.
   void add_group(size_t g) {
     const Rule& rule = rules_[g];
     const std::string op = op_of(rule);
@@ -340,6 +349,7 @@ class Planner {
                      elements, " elements\n", lines);
   }
 
+  /// Last line of the text: what the states cost in memory.
   void describe_states() {
     int64_t bytes = 0;
     for (const OptimizerState& s : plan_.states)

@@ -15,6 +15,7 @@ using ir::ValueId;
 using tensor::DType;
 using tensor::Tensor;
 
+/// What the pass does with an op; attention lowers q, k and v only.
 enum class Class { product, attention, follow, kept };
 
 struct Row {
@@ -31,6 +32,7 @@ constexpr const char* kSum = "sum over many elements";
 constexpr const char* kLoss = "loss";
 constexpr const char* kRange = "range or error of exp, log and powers";
 
+// After PyTorch's autocast lists for CPU and CUDA; what they promote (sums of two, concat) follows here.
 constexpr Row kRows[] = {
     {"linear", Class::product, kProduct},
     {"matmul", Class::product, kProduct},
@@ -134,6 +136,7 @@ constexpr Row kRows[] = {
     {"softplus", Class::kept, kRange},
 };
 
+/// The class of a node: asked for, by op, or f32 because nobody vouched for it.
 Row row_of(const Node& node, const PrecisionOptions& options) {
   const std::string_view op = node.op_name();
   for (const std::string& pattern : options.keep) {
@@ -185,11 +188,13 @@ class Lowering {
  private:
   DType type(ValueId id) const { return graph_.type(id).dtype; }
 
+  /// What stands for a value of the old graph.
   ValueId now(ValueId id) const {
     const auto at = now_.find(id);
     return at == now_.end() ? id : at->second;
   }
 
+  /// The cast of a value to a type, made once.
   ValueId cast(ValueId id, DType to, const std::string& from) {
     ValueId& made = casts_.try_emplace({id, to}, ir::kNoValue).first->second;
     if (made != ir::kNoValue) return made;
@@ -250,6 +255,7 @@ class Lowering {
                        [&](ValueId id) { return id != ir::kNoValue && is_half(type(id)); });
   }
 
+  /// Decides about one node, whose operands have been decided about before.
   void visit(ir::NodeId number, const Node& node) {
     std::vector<ValueId> in;
     bool has_float = false;
@@ -288,6 +294,7 @@ class Lowering {
     rebuild(number, node, std::move(in));
   }
 
+  /// The node with new operands, typed anew; the old one goes if they differ.
   void rebuild(ir::NodeId number, const Node& node, std::vector<ValueId> in) {
     if (in == node.in) return;
     const std::vector<ValueId> out =
@@ -322,6 +329,7 @@ bool has_half(const ir::NodeView& view) {
   return any(view.in) || any(view.out);
 }
 
+/// True where f32 between two casts serves better than what the device does with 16 bits.
 bool needs_widening(const ir::Graph& graph, const Node& node, tensor::DeviceKind device) {
   if (node.op->schema.is_view || node.op->schema.is_control || node.op->schema.updates_state()) return false;
   if (node.op_name() == "cast" || node.op_name() == "cast_like") return false;
@@ -390,6 +398,7 @@ class Localiser {
   // Readers this many nodes apart share a cast: a forward op and the next, not forward and backward.
   static constexpr size_t kNear = 12;
 
+  /// Walks the readers in order; a gap begins a new group with a cast of its own.
   size_t split(size_t position, const Node& cast, std::vector<ir::NodeId> readers) {
     std::sort(readers.begin(), readers.end());
     readers.erase(std::unique(readers.begin(), readers.end()), readers.end());

@@ -38,7 +38,8 @@ struct Lanes {
   Vec<T> p, g, s0, s1;
 };
 
-/// How many arrays a rule reads and writes; a null address is not touched.
+/// One vector of a run through the rule: loads what the run has, applies, stores what the run wants. A null
+/// address is not touched.
 template <class T, class Rule>
 HWY_INLINE void step_at(const Rule& rule, const UpdateRun<T>& r, size_t i) {
   const Tag<T> d;
@@ -76,6 +77,7 @@ void step_tail(const Rule& rule, const UpdateRun<T>& r, size_t at) {
   back(out[2], r.state_out[1]);
 }
 
+/// Applies a rule to a run: whole vectors, then the tail.
 template <class T, class Rule>
 HWY_INLINE void step_run(const Rule& rule, const UpdateRun<T>& r) {
   const size_t n = static_cast<size_t>(r.n);
@@ -110,6 +112,7 @@ HWY_INLINE void sgd_any(const SgdRule& rule, const UpdateRun<T>& run) {
   sgd_kind<T, 1>(rule, run);
 }
 
+/// Constants in registers; one square root and one division per vector are hidden behind memory.
 template <class T>
 HWY_INLINE void adam_any(const AdamRule& rule, const UpdateRun<T>& run) {
   const Vec<T> scale = all<T>(rule.grad_scale), l2 = all<T>(rule.l2), decay = all<T>(rule.decay);
@@ -161,6 +164,7 @@ HWY_INLINE UpdateRun<T> tile_of(const UpdateRun<T>& r, int64_t at) {
           std::min(kTile, r.n - at)};
 }
 
+/// Tile by tile: moments, the direction into L1, then both sums of squares.
 template <class T>
 HWY_INLINE RunNorms lamb_moments_any(const LambRule& rule, const UpdateRun<T>& run) {
   const Vec<T> scale = all<T>(rule.grad_scale);
@@ -234,6 +238,7 @@ HWY_INLINE void mean_square_any(double take_of, double grad_scale, const UpdateR
       run);
 }
 
+/// lerp forms, as PyTorch rounds them.
 template <class T>
 HWY_INLINE void muon_momentum_any(const MuonMomentum& rule, const UpdateRun<T>& run) {
   const Vec<T> scale = all<T>(rule.grad_scale), take = all<T>(rule.take), mu = all<T>(1 - rule.take);
@@ -277,6 +282,7 @@ constexpr size_t kSums = 16;
 constexpr size_t kWide = HWY_LANES(double);
 constexpr size_t kSumVectors = kSums / kWide;
 
+// As many elements as a vector of doubles holds.
 HWY_INLINE Vec<double> load_wide(const float* x) {
   return hn::PromoteTo(Tag<double>(), hn::LoadU(hn::Rebind<float, Tag<double>>(), x));
 }

@@ -27,6 +27,8 @@ struct RowBlock {
 constexpr int64_t kBlockElements = 16384;
 constexpr int64_t kLeastPartRows = 128;  // column sums of all parts then take 1/16 of the parameter's bytes
 
+/// Shapes and constants of one node. Rows of all matrices of a parameter count on, so that a block is a
+/// range.
 struct FactoredPlan {
   std::vector<Factored> tensors;
   std::vector<RowBlock> blocks;
@@ -42,9 +44,11 @@ struct FactoredPlan {
     for (size_t t = 0; t < plan.groups; ++t) add(t, plan.dims[t], plan.layout.states == 2);
   }
 
+  /// Workspace of one launch in doubles: see Work.
   size_t doubles() const { return partials + means + 2 * blocks.size() + tensors.size(); }
 
  private:
+  /// The last two axes are the matrix, as in PyTorch; convolutions [o, i, h, w] hold o * i small ones.
   void add(size_t t, const tensor::Dims& dims, bool is_matrix) {
     Factored f;
     if (is_matrix) {
@@ -73,6 +77,7 @@ struct FactoredPlan {
     }
   }
 
+  /// Several small matrices to a block.
   void add_whole(size_t t, const Factored& f) {
     const int64_t together = std::max<int64_t>(1, kBlockElements / std::max<int64_t>(1, f.rows * f.cols));
     for (int64_t m = 0; m < f.matrices; m += together)
@@ -80,7 +85,8 @@ struct FactoredPlan {
   }
 };
 
-/// The parts of the workspace.
+/// The parts of the workspace: column sums of parts, mean row factor of each matrix, squares of p and u of
+/// each block, step of each parameter.
 struct Work {
   double *partial, *mean, *param_squares, *update_squares, *step;
   Work(const FactoredPlan& f, void* memory) {
@@ -92,6 +98,8 @@ struct Work {
   }
 };
 
+/// One execution: four loops over the blocks of all parameters with a barrier after each. Nothing the size of
+/// a parameter is stored between them; the direction u is computed twice, which costs less than keeping it.
 template <class T>
 class Launch {
  public:
@@ -120,6 +128,7 @@ class Launch {
   const T* grad(size_t t) const { return in_ptr<T>(args_, plan_.layout.grad(t)); }
   const T* state(size_t t, size_t s) const { return in_ptr<T>(args_, plan_.layout.state(t, s)); }
   T* state_out(size_t t, size_t s) const { return out_ptr<T>(args_, plan_.layout.state_result(t, s)); }
+  /// Running mean: old + (1 - beta2) (mean - old).
   T blend(T old, double mean) const { return old + static_cast<T>(take_) * (static_cast<T>(mean) - old); }
 
   /// Row factors of a block, its part of the column sums, and its share of |p|^2.
@@ -236,6 +245,7 @@ class Launch {
     }
   }
 
+  /// The block's share of |u|^2.
   void measure_block(int64_t number) const {
     double squares = 0;
     directions(f_.blocks[static_cast<size_t>(number)],
@@ -243,6 +253,7 @@ class Launch {
     work_.update_squares[number] = squares;
   }
 
+  /// p = p (1 - lr weight_decay) - step u.
   void apply_block(int64_t number) const {
     const RowBlock& b = f_.blocks[static_cast<size_t>(number)];
     const cpu::Blend<T> by{static_cast<T>(-work_.step[b.tensor]),

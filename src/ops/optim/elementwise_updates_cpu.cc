@@ -19,6 +19,7 @@ ir::BoundKernel one_pass(const Plan& plan, RuleOf rule_of, Run run) {
   }};
 }
 
+/// Plain descent and momentum: the rule tells them apart by momentum == 0.
 template <class T>
 ir::BoundKernel prepare_sgd(const ir::KernelInit& init, const Plan& plan) {
   const ir::Attrs& attrs = init.node.attrs;
@@ -36,6 +37,7 @@ ir::BoundKernel prepare_sgd(const ir::KernelInit& init, const Plan& plan) {
   return one_pass<T>(plan, rule_of, cpu::sgd_run<T>);
 }
 
+/// Bias corrections are taken in double, once a launch; weight decay is decoupled (AdamW) or added to g.
 template <class T>
 ir::BoundKernel prepare_adam(const ir::KernelInit& init, const Plan& plan) {
   const ir::Attrs& attrs = init.node.attrs;
@@ -56,6 +58,7 @@ ir::BoundKernel prepare_adam(const ir::KernelInit& init, const Plan& plan) {
   return one_pass<T>(plan, rule_of, cpu::adam_run<T>);
 }
 
+/// What a skipped average does: nothing in place, a copy elsewhere.
 template <class T>
 void copy_unless_same(const T* from, T* to, int64_t n) {
   if (from != to && n > 0) std::memcpy(to, from, static_cast<size_t>(n) * sizeof(T));

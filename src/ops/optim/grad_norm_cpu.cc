@@ -9,12 +9,14 @@ namespace {
 
 using SharedPieces = std::shared_ptr<const PiecePlan>;
 
+/// All operands are tensors to sum over.
 SharedPieces pieces_of(const ir::NodeView& node) {
   std::vector<int64_t> elements;
   for (size_t i = 0; i < node.in.size(); ++i) elements.push_back(tensor::element_count(node.in_dims(i)));
   return std::make_shared<const PiecePlan>(elements);
 }
 
+/// One double a piece and one a tensor.
 int64_t sums_bytes(const PiecePlan& plan) {
   return static_cast<int64_t>(sizeof(double) * (plan.pieces().size() + plan.tensors()));
 }
@@ -44,6 +46,7 @@ ir::BoundKernel prepare_norm(const ir::KernelInit& init) {
   });
 }
 
+/// False if any element is infinite or NaN.
 template <class T>
 bool piece_is_finite(const T* x, int64_t n) {
   // f32 squares cannot overflow f64; f64 squares can.
@@ -73,6 +76,7 @@ bool within(const ir::RunArgs& args, size_t limit, double value) {
   return args.in[limit] == nullptr || value <= static_cast<double>(*in_ptr<float>(args, limit));
 }
 
+/// Operands: norm, grad_scale?, norm_limit?, loss?, loss_limit?; results: factor, skip, unscaled norm.
 ir::BoundKernel prepare_clip(const ir::KernelInit& init) {
   const double max_norm = init.node.attrs.get_float("max_norm", 0);
   const double eps = init.node.attrs.get_float("epsilon", 1e-6);

@@ -60,6 +60,7 @@ void multiply(const Product<double>& p, void*, base::ThreadPool& pool) {
   });
 }
 
+/// Rounds to bf16 and back, nearest even: what storing the iterate in bf16 would do.
 void round_bf16(float* x, int64_t n) {
   constexpr int64_t kTile = 512;
   uint16_t tile[kTile];
@@ -74,6 +75,7 @@ void round_bf16(double* x, int64_t n) {
     x[i] = static_cast<double>(static_cast<float>(tensor::BFloat16(static_cast<float>(x[i]))));
 }
 
+/// Constants of one node, and the largest workspace any of its matrices needs: they go one after another.
 struct MuonPlan {
   double momentum, weight_decay, eps;
   double a, b, c;  // coefficients of the quintic
@@ -110,6 +112,7 @@ struct MuonPlan {
   }
 };
 
+/// One execution. Each matrix uses the whole team; its pieces and products depend on its extents only.
 template <class T>
 class Launch {
  public:
@@ -147,6 +150,7 @@ class Launch {
     return align_up(static_cast<int64_t>(sizeof(double) * plan.pieces.pieces().size()));
   }
 
+  /// body(piece number, piece) over the pieces of parameter t.
   template <class Body>
   void for_pieces(size_t t, const Body& body) const {
     const size_t first = plan_.pieces.first(t);
@@ -156,12 +160,14 @@ class Launch {
     });
   }
 
+  /// to [cols, rows] = from [rows, cols] transposed.
   void swap_sides(const T* from, T* to, int64_t rows, int64_t cols) const {
     const int64_t shape[] = {rows, cols};
     const int order[] = {1, 0};
     cpu::permute({from, to, shape, order, static_cast<int>(sizeof(T))}, pool_);
   }
 
+  /// Rounds where the iterate is bf16.
   void rounded(T* x, int64_t n) const {
     if (!muon_.bf16) return;
     pool_.for_range(n, 16384, [&](int64_t begin, int64_t end) { round_bf16(x + begin, end - begin); });
@@ -181,6 +187,7 @@ class Launch {
     });
     const size_t first = plan_.pieces.first(t);
     const double squares = pairwise_sum(squares_ + first, plan_.pieces.first(t + 1) - first);
+    // Frobenius norm: bounds the largest singular value by 1, where the iteration converges.
     T norm = static_cast<T>(std::max(std::sqrt(squares), muon_.eps));
     if (muon_.bf16) round_bf16(&norm, 1);
     const T inverse = 1 / norm;
@@ -211,6 +218,7 @@ class Launch {
     });
   }
 
+  /// p = p (1 - lr weight_decay) - lr adjust x, with x turned back to the parameter's sides.
   void apply(size_t t, const Sides& sides) {
     if (sides.transposed()) {
       swap_sides(x_, y_, sides.low, sides.high);

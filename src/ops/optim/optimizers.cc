@@ -11,6 +11,7 @@ using tensor::TensorType;
 
 const char* const kNoGrad = "it runs after the gradients: nothing is differentiated through an update";
 
+/// States per parameter of each update op, as update_layout() answers.
 struct NamedLayout {
   std::string_view name;
   UpdateLayout layout;
@@ -19,6 +20,7 @@ constexpr NamedLayout kLayouts[] = {
     {"sgd_update", {0}},  {"momentum_update", {1}},  {"adam_update", {2}}, {"lamb_update", {2}},
     {"lars_update", {1}}, {"adafactor_update", {2}}, {"muon_update", {1}}, {"adafactor_vector_update", {1}}};
 
+/// Requires operand i, if present, to be a scalar of one of the types.
 void need_scalar(const ir::NodeView& n, size_t i, std::initializer_list<DType> accepted, const char* what) {
   if (!n.present(i)) return;
   const TensorType& t = n.in[i];
@@ -28,6 +30,7 @@ void need_scalar(const ir::NodeView& n, size_t i, std::initializer_list<DType> a
                 t.shape.to_string());
 }
 
+/// Requires operand i to have the type of operand `like`.
 void need_same(const ir::NodeView& n, size_t i, size_t like) {
   base::require(n.in[i] == n.in[like], "operand ", i, " is ", n.in[i].to_string(), ", the parameter ",
                 n.in[like].to_string());
@@ -46,6 +49,7 @@ void check_factors(const ir::NodeView& n, const UpdateLayout& layout, size_t gro
   }
 }
 
+/// Types of the results: those of the params and states, group by group.
 std::vector<TensorType> infer_update(std::string_view op, const ir::NodeView& n) {
   const UpdateLayout layout = update_layout(op);
   base::require(n.in.size() >= kUpdateScalars && (n.in.size() - kUpdateScalars) % layout.operands() == 0,
@@ -74,6 +78,7 @@ std::vector<TensorType> infer_update(std::string_view op, const ir::NodeView& n)
   return out;
 }
 
+/// Every result is the new content of a param or a state of its group.
 std::vector<ir::StateUpdate> group_updates(const UpdateLayout& layout, size_t operands) {
   std::vector<ir::StateUpdate> list;
   for (size_t g = 0; g < layout.groups(operands); ++g) {
@@ -122,6 +127,7 @@ std::vector<ir::AttrSpec> with_common(std::vector<ir::AttrSpec> attrs) {
   return attrs;
 }
 
+/// An update op: what differs is its text, its attributes, its work per element and its kernels.
 ir::OpDef update_op(std::string name, std::string doc, std::vector<ir::AttrSpec> attrs, ElementCost each,
                     std::vector<ir::Kernel> kernels) {
   ir::OpSchema schema{
@@ -216,6 +222,7 @@ std::vector<ir::OpDef> adaptive_ops() {
   };
 }
 
+/// (state, value, flag?) -> state.
 std::vector<TensorType> infer_state(const ir::NodeView& n) {
   need_same(n, 1, 0);
   need_scalar(n, 2, {DType::boolean}, "the flag");
@@ -275,6 +282,7 @@ std::vector<ir::OpDef> average_ops() {
           {std::move(weights), ema_weights_cpu_kernels()}};
 }
 
+/// One scalar from any number of f32 (or f64) tensors.
 std::vector<TensorType> scalar_of_floats(const ir::NodeView& n, DType result) {
   for (const TensorType& t : n.in) {
     base::require(t.dtype == n.in[0].dtype && (t.dtype == DType::f32 || t.dtype == DType::f64),

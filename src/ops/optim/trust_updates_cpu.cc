@@ -21,11 +21,14 @@ struct TrustWorkspace {
   }
 };
 
+/// Norm of one parameter from the sums of its pieces, added by halves.
 double norm_of(const UpdatePlan& plan, const double* sums, size_t tensor) {
   const size_t first = plan.pieces.first(tensor);
   return std::sqrt(pairwise_sum(sums + first, plan.pieces.first(tensor + 1) - first));
 }
 
+/// Two passes: moments and both norms, then the step. The direction is computed in each: storing it would
+/// move as many bytes and need memory the size of the parameters.
 template <class T>
 ir::BoundKernel prepare_lamb(const ir::KernelInit& init, const Plan& plan) {
   const ir::Attrs& attrs = init.node.attrs;
@@ -60,6 +63,8 @@ ir::BoundKernel prepare_lamb(const ir::KernelInit& init, const Plan& plan) {
   return {std::move(run), TrustWorkspace::bytes(*plan)};
 }
 
+/// Norms of parameter and gradient first (read only), then one pass of momentum. The rate is inside the
+/// momentum, so a change of lr acts on what is added from then on.
 template <class T>
 ir::BoundKernel prepare_lars(const ir::KernelInit& init, const Plan& plan) {
   const ir::Attrs& attrs = init.node.attrs;

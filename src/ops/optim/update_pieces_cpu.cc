@@ -12,6 +12,7 @@ constexpr int64_t kPieceElements = 16384;
 
 }  // namespace
 
+// A piece never spans two tensors; a task may hold pieces of many.
 PiecePlan::PiecePlan(const std::vector<int64_t>& elements) {
   int64_t in_task = 0;
   for (size_t t = 0; t < elements.size(); ++t) {
