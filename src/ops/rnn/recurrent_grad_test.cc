@@ -60,5 +60,42 @@ TEST(RecurrentGrad, OptionsOfTheCells) {
   check("gru", 3, {.attrs = scaled});
 }
 
+/// f32 kernels for weights that change against the double forms: forward and every gradient.
+TEST(RecurrentGrad, LstmBlocksAgreeWithDouble) {
+  const int64_t seq = 7, batch = 5, input = 9, n = 18;
+  for (const char* direction : {"forward", "reverse", "bidirectional"}) {
+    for (const bool has_all : {true, false}) {
+      const int64_t d = std::string(direction) == "bidirectional" ? 2 : 1;
+      const ir::Attrs attrs{{"direction", std::string(direction)}};
+      std::vector<Tensor> in{values({seq, batch, input}, 1), values({d, 4 * n, input}, 2),
+                             values({d, 4 * n, n}, 3)};
+      in.push_back(has_all ? values({d, 8 * n}, 4) : Tensor());
+      in.push_back(Tensor());
+      for (uint64_t seed : {5, 6}) in.push_back(has_all ? values({d, batch, n}, seed) : Tensor());
+      std::vector<Tensor> back = in;
+      back.push_back(Tensor());
+      back.push_back(values({seq, d, batch, n}, 8));
+      for (uint64_t seed : {9, 10}) back.push_back(has_all ? values({d, batch, n}, seed) : Tensor());
+      const auto in_f32 = [](std::vector<Tensor> all) {
+        for (Tensor& t : all) {
+          if (t.defined()) t = run("cast", {t}, {{"to", int64_t{1}}})[0];
+        }
+        return all;
+      };
+      const auto agree = [&](const char* op, const std::vector<Tensor>& operands, size_t results) {
+        const auto want = run(op, operands, attrs, results), got = run(op, in_f32(operands), attrs, results);
+        for (size_t r = 0; r < std::min<size_t>(results, 6); ++r) {  // no peepholes here
+          const std::vector<double> w = want[r].to_doubles(), g = got[r].to_doubles();
+          for (size_t i = 0; i < w.size(); ++i)
+            ASSERT_NEAR(g[i], w[i], 2e-5 * std::max(1.0, std::fabs(w[i])))
+                << op << " result " << r << " at " << i;
+        }
+      };
+      agree("lstm", in, 3);
+      agree("lstm_grad", back, 7);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace trireme::ops

@@ -6,6 +6,7 @@
 
 #include "backend/cpu/cpu_stream.h"
 #include "ops/kernel_forms.h"
+#include "ops/rnn/lstm_fast.h"
 #include "ops/rnn/recurrent_kernels.h"
 #include "ops/rnn/recurrent_plan.h"
 
@@ -330,6 +331,9 @@ PrepareFn prepare(size_t gates) {
 
 }  // namespace
 
-std::vector<ir::Kernel> recurrent_grad_cpu_kernels(size_t gates) { return float_reference(prepare(gates)); }
+std::vector<ir::Kernel> recurrent_grad_cpu_kernels(size_t gates) {
+  if (gates == 4) return faster({lstm_grad_kernel()}, float_reference(prepare(gates)));
+  return float_reference(prepare(gates));
+}
 
 }  // namespace trireme::ops

@@ -161,7 +161,7 @@ PrepareFn prepare(size_t gates) {
 std::vector<ir::Kernel> rnn_cpu_kernels() { return float_reference(prepare(1)); }
 std::vector<ir::Kernel> gru_cpu_kernels() { return float_reference(prepare(3)); }
 std::vector<ir::Kernel> lstm_cpu_kernels() {
-  return faster({lstm_packed_kernel()}, float_reference(prepare(4)));
+  return faster({lstm_packed_kernel(), lstm_live_kernel()}, float_reference(prepare(4)));
 }
 
 }  // namespace trireme::ops
