@@ -87,6 +87,7 @@ void draw_x_axis(std::string& out, const Plot& plot, const Scale& x) {
 }
 
 void draw_series(std::string& out, const Plot& plot, const Scale& x, const Scale& y) {
+  double at = kLeft + 8;  // of the next legend entry
   for (size_t i = 0; i < plot.series.size(); ++i) {
     const std::string css = "s" + std::to_string(i % 8);
     std::string points, dots;
@@ -101,9 +102,9 @@ void draw_series(std::string& out, const Plot& plot, const Scale& x, const Scale
     out += "<polyline class=\"" + css + "\" points=\"" + points + "\"><title>" +
            html_escape(plot.series[i].name) + "</title></polyline>" + dots;
     if (plot.series.size() > 1) {  // one series needs no legend: the title names it
-      const double at = kLeft + 8 + static_cast<double>(i) * 70;
       line(out, css.c_str(), {at, kTop - 8}, {at + 14, kTop - 8});
       label(out, at + 18, kTop - 4, "start", plot.series[i].name);
+      at += std::max(70.0, 36 + 6.5 * static_cast<double>(plot.series[i].name.size()));
     }
   }
 }

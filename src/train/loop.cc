@@ -351,7 +351,9 @@ void Trainer::take(const CheckpointOutcome& outcome) {
 void Trainer::save(double score) {
   if (saved_step_ == state_.step) return;
   log_->flush();  // lines up to this step must be there when the checkpoint is
+  const int64_t start = env_.clock.now_ns();
   if (const auto before = writer_->save(snapshot(), score)) take(*before);
+  stall_s_ = static_cast<double>(env_.clock.now_ns() - start) * 1e-9;
   saved_step_ = state_.step;
 }
 

@@ -99,6 +99,7 @@ class Trainer {
   RunState state_;
   std::optional<EvalRecord> last_eval_;
   int64_t saved_step_ = -1;
+  double stall_s_ = 0;  ///< how long the last save() held the training up: the copy, and the write before it
   int64_t start_ns_ = 0;
   bool has_accuracy_ = false;  ///< the loss graph says how many targets were right
   double flop_per_step_ = 0;   ///< 3 x forward
