@@ -75,10 +75,14 @@ TEST(ConvGrad, ChannelsLastEpilogues) {
   const Form f = forms()[0];
   const Tensor x = values(last(f.x), 1), w = values(f.w, 2), b = values({f.w[0]}, 3),
                r = values({2, 5, 6, 4}, 4);
-  for (const char* act : {"none", "relu"}) {
-    ir::Attrs attrs = f.attrs;
-    attrs.set("activation", std::string(act));
-    expect_gradient({.op = "conv_nhwc", .in = {x, w, b, r}, .attrs = attrs, .step = 1e-7, .tolerance = 2e-5});
+  for (const char* act : {"none", "relu", "silu", "tanh", "gelu_erf", "leaky", "clip", "hardswish"}) {
+    for (const int64_t before : {0, 1}) {
+      ir::Attrs attrs = f.attrs;
+      attrs.set("activation", std::string(act));
+      attrs.set("act_before_residual", before);
+      expect_gradient(
+          {.op = "conv_nhwc", .in = {x, w, b, r}, .attrs = attrs, .step = 1e-7, .tolerance = 2e-5});
+    }
   }
   ir::Attrs attrs = f.attrs;
   attrs.set("input_layout", std::string("nchw"));
