@@ -168,6 +168,11 @@ class Exporter {
     Names names(g, taken_);
     const size_t own_inputs = g.inputs().size() - borrowed.size();
     for (size_t i = 0; i < borrowed.size(); ++i) names.borrow(g.inputs()[own_inputs + i], borrowed[i]);
+    for (size_t i = 0; i < g.values().size(); ++i) {
+      if (!is_constant_node(g.values()[i])) continue;
+      pbf_writer node_writer(w, 1);
+      write_constant_node(node_writer, g.values()[i].data, names.of(g, ValueId(static_cast<uint32_t>(i))));
+    }
     for (const ir::Node& node : g.nodes()) {
       pbf_writer node_writer(w, 1);
       write_node(node_writer, g, node, names);
@@ -177,7 +182,7 @@ class Exporter {
       const ir::Value& value = g.values()[i];
       if (value.kind == ir::ValueKind::state)
         base::fail_unsupported("ONNX has no state, value '", value.name, "'");
-      if (!value.data.defined()) continue;
+      if (!value.data.defined() || is_constant_node(value)) continue;
       written_bytes_ += value.data.bytes();
       if (written_bytes_ > kLimitBytes)
         base::fail_unsupported("the weights exceed the 2 GiB of one ONNX file");
@@ -200,6 +205,23 @@ class Exporter {
   }
 
  private:
+  /// Initializers of floats are weights to those who train; constants are not (tables of angles, for
+  /// example).
+  static bool is_constant_node(const ir::Value& v) {
+    return v.kind == ir::ValueKind::constant && tensor::is_float(v.type.dtype) && v.data.rank() > 0;
+  }
+
+  void write_constant_node(pbf_writer& w, const tensor::Tensor& t, const std::string& name) {
+    written_bytes_ += t.bytes();
+    if (written_bytes_ > kLimitBytes) base::fail_unsupported("the weights exceed the 2 GiB of one ONNX file");
+    w.add_string(2, name);
+    w.add_string(3, base::concat("constant_", ++node_count_));
+    w.add_string(4, "Constant");
+    pbf_writer attr(w, 5);
+    attr.add_string(1, "value");
+    write_attr(attr, t, {});
+  }
+
   void write_node(pbf_writer& w, const ir::Graph& g, const ir::Node& node, Names& names) {
     const bool is_control = node.op->schema.is_control;
     const auto captures = static_cast<size_t>(is_control ? node.attrs.get_int("captures", 0) : 0);
