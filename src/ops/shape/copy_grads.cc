@@ -1,4 +1,6 @@
 // Gradient rules of the views and the ops that move elements along steps.
+#include <algorithm>
+
 #include "ops/shape/copy_ops.h"
 
 namespace trireme::ops {
@@ -53,25 +55,21 @@ Gradients split_rule(GradBuilder& g) {
   Gradients out = g.none();
   tensor::Dims piece = g.dims(g.in(0));
   const size_t axis = ir::normal_axis(g.attrs().get_int("axis", 0), piece.size());
-  const int64_t extent = piece[axis];
-  int64_t at = 0;
-  std::vector<ValueId> parts;
-  const auto zeros = [&](int64_t n) {
-    piece[axis] = n;
-    if (n > 0) parts.push_back(g.expand(g.scalar(0, g.in(0)), piece));
-    at += n;
-  };
-  for (size_t i = 0; i < g.results(); ++i) {
-    if (g.grad(i) != ir::kNoValue) {
-      parts.push_back(g.grad(i));
-      at += g.dims(g.grad(i))[axis];
-    } else if (g.out(i) != ir::kNoValue) {
-      zeros(g.dims(g.out(i))[axis]);
-    } else {
-      base::fail_unsupported("split with an unnamed result has no gradient rule");
-    }
+  // All pieces, those that nothing reads included.
+  std::vector<int64_t> sizes;
+  if (g.known(1) != nullptr) {
+    sizes = g.known(1)->to_ints();
+  } else {
+    const int64_t pieces = g.attrs().get_int("num_outputs", static_cast<int64_t>(g.results()));
+    const int64_t size = (piece[axis] + pieces - 1) / pieces;
+    for (int64_t left = piece[axis]; left > 0; left -= size) sizes.push_back(std::min(size, left));
   }
-  zeros(extent - at);  // what no result takes
+  std::vector<ValueId> parts;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    piece[axis] = sizes[i];
+    if (sizes[i] == 0) continue;
+    parts.push_back(g.grad(i) != ir::kNoValue ? g.grad(i) : g.expand(g.scalar(0, g.in(0)), piece));
+  }
   out[0] = parts.size() == 1 ? parts[0] : g.op("concat", parts, {{"axis", static_cast<int64_t>(axis)}});
   return out;
 }

@@ -48,6 +48,7 @@ TEST(ShapeGrad, ConcatAndSplit) {
                    .results = 3});
   expect_gradient(
       {.op = "split", .in = {values({7, 2})}, .attrs = {{"num_outputs", int64_t{3}}}, .results = 3});
+  expect_gradient({.op = "split", .in = {values({7, 2}), ints({3, 0, 4})}, .results = 3});
   // A piece that nothing reads gets zeros.
   expect_gradient({.op = "split", .in = {values({5, 2}), ints({2, 3})}, .results = 1});
 }
