@@ -33,6 +33,8 @@ constexpr Bf16Kernels make_kernels() {
   fill_tiles<2, 1>(kernels.tiles);
   kernels.tiles.transpose = transpose_rows;
   kernels.interleave = interleave;
+  kernels.interleave_panels = interleave_panels;
+  kernels.interleave_tiles = interleave_tiles;
   kernels.widen = widen;
   kernels.narrow = narrow;
   kernels.add = add;

@@ -72,12 +72,12 @@ class Worker {
     const Task t = task(index, lane);
     const int64_t column = t.first_panel * v_.tiles.panel;
     if (p_.bias != nullptr) v_.widen(p_.bias + column, columns_of(t), t.bias);
-    const int64_t lanes = (p_.k + 1) / 2;
-    for (int64_t k0 = 0; k0 < lanes; k0 += g_.depth) {
+    const int64_t pairs = (p_.k + 1) / 2;
+    for (int64_t k0 = 0; k0 < pairs; k0 += g_.depth) {
       GemmTile call;
-      call.k = std::min(g_.depth, lanes - k0);
+      call.k = std::min(g_.depth, pairs - k0);
       call.accumulate = k0 > 0;
-      const bool last_pass = k0 + call.k == lanes;
+      const bool last_pass = k0 + call.k == pairs;
       pack_columns(t, k0, call.k);
       for (int64_t first = t.first_tile; first < t.last_tile; first += kBlockGroupTiles) {
         const BlockTiles group{first, std::min(first + kBlockGroupTiles, t.last_tile)};
@@ -114,10 +114,10 @@ class Worker {
     return t;
   }
 
-  /// Rows 2 l and 2 l + 1 of an operand whose rows are contiguous, from `column` on, as lanes.
-  void interleave(const Bf16Operand& x, int64_t l, int64_t column, int64_t n, float* out) const {
+  /// Rows 2 l and 2 l + 1 of an operand whose rows are contiguous, from `column` on.
+  PairRows pair(const Bf16Operand& x, int64_t l, int64_t column, int64_t step = 0) const {
     const uint16_t* row = x.data + 2 * l * x.ld + column;
-    v_.interleave(row, 2 * l + 1 < p_.k ? row + x.ld : nullptr, n, reinterpret_cast<uint32_t*>(out));
+    return {row, 2 * l + 1 < p_.k ? row + x.ld : nullptr, step};
   }
 
   struct Rows {
@@ -144,36 +144,86 @@ class Worker {
 
   void pack_columns(const Task& t, int64_t k0, int64_t depth) const {
     float* out = t.b;
-    for (int64_t panel = t.first_panel; panel < t.last_panel; ++panel) {
+    int64_t panel = t.first_panel;
+    if (!p_.b.transposed) {
+      const int64_t whole = std::min(t.last_panel, p_.n / v_.tiles.panel) - panel;
+      for (int64_t l = 0; l < depth; ++l)
+        v_.interleave_panels(pair(p_.b, k0 + l, panel * v_.tiles.panel), whole,
+                             lanes(out + l * v_.tiles.panel), depth * v_.tiles.panel);
+      panel += whole;
+      out += whole * depth * v_.tiles.panel;
+    }
+    for (; panel < t.last_panel; ++panel) out += pack_panel(panel * v_.tiles.panel, k0, depth, out);
+    if (t.column_sums == nullptr) return;
+    out = t.b;
+    for (panel = t.first_panel; panel < t.last_panel; ++panel) {
       const int64_t column = panel * v_.tiles.panel;
       const int width = panel_width(column);
-      const int64_t valid = std::min<int64_t>(width, p_.n - column);
-      if (p_.b.transposed) {
-        for (int j = 0; j < width; j += kRowSlots) {
-          const int64_t first = j < valid ? column + j : column;
-          transpose(p_.b, {first, valid - j}, {k0, k0 + depth}, out + j, width);
-        }
-      } else {
-        if (valid < width) std::fill_n(out, depth * width, 0.0f);
-        for (int64_t l = 0; l < depth; ++l) interleave(p_.b, k0 + l, column, valid, out + l * width);
-      }
-      if (t.column_sums != nullptr)
-        add_sums({out, width, depth}, valid, t.column_sums + column - t.first_panel * v_.tiles.panel, k0 > 0);
+      add_sums({out, width, depth}, std::min<int64_t>(width, p_.n - column),
+               t.column_sums + column - t.first_panel * v_.tiles.panel, k0 > 0);
       out += depth * width;
     }
   }
 
-  void pack_rows(const Task& t, BlockTiles group, int64_t k0, int64_t depth) const {
-    float* out = t.a;
-    for (int64_t tile = group.first; tile < group.last; ++tile, out += depth * kRowSlots) {
-      const int64_t row = tile_begin(tile), rows = tile_begin(tile + 1) - row;
-      if (p_.a.transposed) {
-        for (int64_t l = 0; l < depth; ++l) interleave(p_.a, k0 + l, row, rows, out + l * kRowSlots);
-      } else {
-        transpose(p_.a, {row, rows}, {k0, k0 + depth}, out, kRowSlots);
+  /// One panel whose columns lie along k, or the last one. Returns the lanes it takes.
+  int64_t pack_panel(int64_t column, int64_t k0, int64_t depth, float* out) const {
+    const int width = panel_width(column);
+    const int64_t valid = std::min<int64_t>(width, p_.n - column);
+    if (p_.b.transposed) {
+      for (int j = 0; j < width; j += kRowSlots) {
+        const int64_t first = j < valid ? column + j : column;
+        transpose(p_.b, {first, valid - j}, {k0, k0 + depth}, out + j, width);
       }
-      if (t.row_sums != nullptr)
-        add_sums({out, kRowSlots, depth}, rows, t.row_sums + row - tile_begin(t.first_tile), k0 > 0);
+    } else {
+      if (valid < width) std::fill_n(out, depth * width, 0.0f);
+      for (int64_t l = 0; l < depth; ++l) {
+        const PairRows rows = pair(p_.b, k0 + l, column);
+        v_.interleave(rows.first, rows.second, valid, lanes(out + l * width));
+      }
+    }
+    return depth * width;
+  }
+
+  static uint32_t* lanes(float* packed) { return reinterpret_cast<uint32_t*>(packed); }
+
+  void pack_rows(const Task& t, BlockTiles group, int64_t k0, int64_t depth) const {
+    const int64_t each = depth * kRowSlots;
+    if (p_.a.transposed) {
+      pack_row_pairs(group, k0, depth, t.a);
+    } else {
+      for (int64_t tile = group.first; tile < group.last; ++tile) {
+        const int64_t row = tile_begin(tile), rows = tile_begin(tile + 1) - row;
+        transpose(p_.a, {row, rows}, {k0, k0 + depth}, t.a + (tile - group.first) * each, kRowSlots);
+      }
+    }
+    if (t.row_sums == nullptr) return;
+    for (int64_t tile = group.first; tile < group.last; ++tile) {
+      const int64_t row = tile_begin(tile), rows = tile_begin(tile + 1) - row;
+      add_sums({t.a + (tile - group.first) * each, kRowSlots, depth}, rows,
+               t.row_sums + row - tile_begin(t.first_tile), k0 > 0);
+    }
+  }
+
+  /// Tiles of an operand whose columns are rows of a: each pair of rows is read once along the group. Tiles
+  /// of one height form a run; one that would read past the last column is masked.
+  void pack_row_pairs(BlockTiles group, int64_t k0, int64_t depth, float* out) const {
+    const int64_t each = depth * kRowSlots;
+    int64_t safe = group.last;
+    while (safe > group.first && tile_begin(safe - 1) + kRowSlots > p_.m) --safe;
+    const int64_t tall = std::clamp(tall_, group.first, safe);
+    const auto run = [&](int64_t l, int64_t first, int64_t last, int64_t step) {
+      v_.interleave_tiles(pair(p_.a, k0 + l, tile_begin(first), step), last - first,
+                          lanes(out + (first - group.first) * each + l * kRowSlots), each);
+    };
+    for (int64_t l = 0; l < depth; ++l) {
+      if (tall > group.first) run(l, group.first, tall, height_ + 1);
+      if (safe > tall) run(l, tall, safe, height_);
+      for (int64_t tile = safe; tile < group.last; ++tile) {
+        const int64_t row = tile_begin(tile);
+        const PairRows rows = pair(p_.a, k0 + l, row);
+        v_.interleave(rows.first, rows.second, tile_begin(tile + 1) - row,
+                      lanes(out + (tile - group.first) * each + l * kRowSlots));
+      }
     }
   }
 
