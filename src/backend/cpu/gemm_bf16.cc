@@ -149,9 +149,9 @@ class Worker {
       const int64_t whole = std::min(t.last_panel, p_.n / v_.tiles.panel) - panel;
       for (int64_t l = 0; l < depth; ++l)
         v_.interleave_panels(pair(p_.b, k0 + l, panel * v_.tiles.panel), whole,
-                             lanes(out + l * v_.tiles.panel), depth * v_.tiles.panel);
+                             lanes(out + l * v_.tiles.panel), packed_panel(depth, v_.tiles.panel));
       panel += whole;
-      out += whole * depth * v_.tiles.panel;
+      out += whole * packed_panel(depth, v_.tiles.panel);
     }
     for (; panel < t.last_panel; ++panel) out += pack_panel(panel * v_.tiles.panel, k0, depth, out);
     if (t.column_sums == nullptr) return;
@@ -161,7 +161,7 @@ class Worker {
       const int width = panel_width(column);
       add_sums({out, width, depth}, std::min<int64_t>(width, p_.n - column),
                t.column_sums + column - t.first_panel * v_.tiles.panel, k0 > 0);
-      out += depth * width;
+      out += packed_panel(depth, width);
     }
   }
 
@@ -181,13 +181,13 @@ class Worker {
         v_.interleave(rows.first, rows.second, valid, lanes(out + l * width));
       }
     }
-    return depth * width;
+    return packed_panel(depth, width);
   }
 
   static uint32_t* lanes(float* packed) { return reinterpret_cast<uint32_t*>(packed); }
 
   void pack_rows(const Task& t, BlockTiles group, int64_t k0, int64_t depth) const {
-    const int64_t each = depth * kRowSlots;
+    const int64_t each = packed_tile(depth);
     if (p_.a.transposed) {
       pack_row_pairs(group, k0, depth, t.a);
     } else {
@@ -207,7 +207,7 @@ class Worker {
   /// Tiles of an operand whose columns are rows of a: each pair of rows is read once along the group. Tiles
   /// of one height form a run; one that would read past the last column is masked.
   void pack_row_pairs(BlockTiles group, int64_t k0, int64_t depth, float* out) const {
-    const int64_t each = depth * kRowSlots;
+    const int64_t each = packed_tile(depth);
     int64_t safe = group.last;
     while (safe > group.first && tile_begin(safe - 1) + kRowSlots > p_.m) --safe;
     const int64_t tall = std::clamp(tall_, group.first, safe);
@@ -254,14 +254,14 @@ class Worker {
       call.n = static_cast<int>(std::min<int64_t>(width, p_.n - column));
       call.bias = p_.bias != nullptr && !call.accumulate ? t.bias + inside : nullptr;
       call.a = t.a;
-      for (int64_t tile = group.first; tile < group.last; ++tile, call.a += call.k * kRowSlots) {
+      for (int64_t tile = group.first; tile < group.last; ++tile, call.a += packed_tile(call.k)) {
         const int64_t row = tile_begin(tile), rows = tile_begin(tile + 1) - row;
         call.c = t.sums;
         if (!l_.one_pass) call.c += (row - tile_begin(t.first_tile)) * call.ldc + inside;
         v_.tiles.gemm_packed[width / v_.tiles.width - 1][rows - 1](call);
         if (last_pass) finish(call, row, rows, column);
       }
-      call.b += call.k * width;
+      call.b += packed_panel(call.k, width);
     }
   }
 

@@ -65,9 +65,9 @@ BlockGrid plan_blocks(const BlockProduct& p, const DenseKernels& kernels, BlockL
   g.block_panels = divide_up(g.panels, g.n_blocks);
   g.n_blocks = divide_up(g.panels, g.block_panels);
   // Of the largest block, so that the size does not hang on the cost model.
-  g.b_bytes = align64(static_cast<size_t>(most * panel_bytes));
+  g.b_bytes = align64(static_cast<size_t>(most * packed_panel(g.depth, kernels.panel)) * sizeof(float));
   const int64_t group = std::min(kBlockGroupTiles, g.tiles);
-  g.lane_bytes = g.b_bytes + align64(static_cast<size_t>(group * g.depth) * kRowSlots * sizeof(float));
+  g.lane_bytes = g.b_bytes + align64(static_cast<size_t>(group * packed_tile(g.depth)) * sizeof(float));
   return g;
 }
 
@@ -138,7 +138,7 @@ class Worker {
   void pack_columns(const Task& t, int64_t k0, int64_t depth, float* out) const {
     int64_t panel = t.first_panel;
     if (!p_.b.transposed) panel += pack_whole_panels(t, k0, depth, out);
-    float* to = out + (panel - t.first_panel) * depth * kernels_.panel;
+    float* to = out + (panel - t.first_panel) * packed_panel(depth, kernels_.panel);
     for (; panel < t.last_panel; ++panel) {
       const int64_t column = panel * kernels_.panel;
       const int width = panel_width(column);
@@ -148,7 +148,7 @@ class Worker {
       } else {
         pack_along(t.b + k0 * p_.b.ld + column, valid, width, depth, to);
       }
-      to += depth * width;
+      to += packed_panel(depth, width);
     }
     if (!t.sums_columns) return;
     for (panel = t.first_panel; panel < t.last_panel; ++panel) {
@@ -156,7 +156,7 @@ class Worker {
       const int width = panel_width(column);
       const int valid = static_cast<int>(std::min<int64_t>(width, p_.n - column));
       add_sums({out, width, depth}, valid, p_.column_sums + column, k0 > 0);
-      out += depth * width;
+      out += packed_panel(depth, width);
     }
   }
 
@@ -169,7 +169,7 @@ class Worker {
     for (int64_t k = 0; k < depth; ++k, from += p_.b.ld, out += width) {
       for (int64_t panel = 0; panel < panels; ++panel) {
         const float* piece = from + panel * width;
-        float* to = out + panel * depth * width;
+        float* to = out + panel * packed_panel(depth, kernels_.panel);
         if (width == 32) {
           std::memcpy(to, piece, 32 * sizeof(float));
         } else {
@@ -200,7 +200,7 @@ class Worker {
 
   /// a[rows of the tiles, k0 .. k0 + depth] -> [tile][k][kRowSlots].
   void pack_rows(const Task& t, BlockTiles tiles, int64_t k0, int64_t depth, float* out) const {
-    const int64_t each = depth * kRowSlots;
+    const int64_t each = packed_tile(depth);
     if (p_.a.transposed) {
       const float* from = t.a + k0 * p_.a.ld;
       for (int64_t k = 0; k < depth; ++k, from += p_.a.ld) {
@@ -247,9 +247,9 @@ class Worker {
       const int width = panel_width(column);
       call.n = static_cast<int>(std::min<int64_t>(width, p_.n - column));
       call.b = b;
-      b += call.k * width;
+      b += packed_panel(call.k, width);
       call.a = a;
-      for (int64_t tile = tiles.first; tile < tiles.last; ++tile, call.a += call.k * kRowSlots)
+      for (int64_t tile = tiles.first; tile < tiles.last; ++tile, call.a += packed_tile(call.k))
         run_tile(t, tile, column, width, call);
     }
   }

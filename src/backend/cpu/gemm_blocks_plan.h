@@ -16,6 +16,11 @@ struct BlockGrid {
   size_t b_bytes = 0, lane_bytes = 0;
 };
 
+/// Floats from one packed panel or tile to the next: a line or two more than they hold, so that the same row
+/// of all of them does not fall into one set of a cache.
+constexpr int64_t packed_panel(int64_t depth, int width) { return depth * width + 32; }
+constexpr int64_t packed_tile(int64_t depth) { return depth * kRowSlots + kRowSlots; }
+
 /// Tiles [first, last).
 struct BlockTiles {
   int64_t first, last;
