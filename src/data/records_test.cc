@@ -179,6 +179,14 @@ TEST(TfRecord, ReadsExamples) {
   }
 }
 
+TEST(TfRecord, RefusesFieldsOfAnotherWireType) {
+  // A feature whose list of floats is said to be a varint, and packed floats of five bytes.
+  EXPECT_SAYS("wire type", parse_example(length_delimited(1, feature("x", 2, std::string("\x08\x05", 2)))));
+  EXPECT_SAYS("packed floats take 5 bytes",
+              parse_example(length_delimited(1, feature("x", 2, length_delimited(1, "12345")))));
+  EXPECT_SAYS("wire type", parse_example(std::string("\x08\x05", 2)));
+}
+
 TEST(TfRecord, ReadsTheRealFiles) {
   const auto path = tests::shared_data("tfrecord");
   if (!path) GTEST_SKIP() << tests::kNoSharedData;

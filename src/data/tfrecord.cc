@@ -87,20 +87,42 @@ namespace {
 // map; Feature.bytes_list = 1, float_list = 2, int64_list = 3, each with value = 1.
 std::string_view view_of(protozero::data_view v) { return {v.data(), v.size()}; }
 
+/// protozero takes the wire type on trust: asking it for another one reads what is not there.
+void expect_type(const protozero::pbf_reader& field, protozero::pbf_wire_type type) {
+  require(field.wire_type() == type, "record is not a tf.Example: field ", field.tag(), " has wire type ",
+          static_cast<uint32_t>(field.wire_type()));
+}
+constexpr auto kBytes = protozero::pbf_wire_type::length_delimited;
+
+protozero::pbf_reader message_of(protozero::pbf_reader& field) {
+  expect_type(field, kBytes);
+  return field.get_message();
+}
+std::string_view bytes_of(protozero::pbf_reader& field) {
+  expect_type(field, kBytes);
+  return view_of(field.get_view());
+}
+
 void read_floats(protozero::pbf_reader& list, Feature& feature) {
-  if (list.wire_type() == protozero::pbf_wire_type::length_delimited) {
-    for (const float value : list.get_packed_float()) feature.floats.push_back(value);
-  } else {
+  if (list.wire_type() != kBytes) {
+    expect_type(list, protozero::pbf_wire_type::fixed32);
     feature.floats.push_back(list.get_float());
+    return;
   }
+  const std::string_view packed = bytes_of(list);
+  require(packed.size() % 4 == 0, "record is not a tf.Example: packed floats take ", packed.size(), " bytes");
+  const size_t before = feature.floats.size();
+  feature.floats.resize(before + packed.size() / 4);
+  if (!packed.empty()) std::memcpy(feature.floats.data() + before, packed.data(), packed.size());
 }
 
 void read_ints(protozero::pbf_reader& list, Feature& feature) {
-  if (list.wire_type() == protozero::pbf_wire_type::length_delimited) {
-    for (const int64_t value : list.get_packed_int64()) feature.ints.push_back(value);
-  } else {
+  if (list.wire_type() != kBytes) {
+    expect_type(list, protozero::pbf_wire_type::varint);
     feature.ints.push_back(list.get_int64());
+    return;
   }
+  for (const int64_t value : list.get_packed_int64()) feature.ints.push_back(value);
 }
 
 void read_feature(protozero::pbf_reader message, Feature& feature) {
@@ -110,9 +132,9 @@ void read_feature(protozero::pbf_reader message, Feature& feature) {
       message.skip();
       continue;
     }
-    protozero::pbf_reader list = message.get_message();
+    protozero::pbf_reader list = message_of(message);
     while (list.next(1)) {
-      if (kind == 1) feature.bytes.push_back(view_of(list.get_view()));
+      if (kind == 1) feature.bytes.push_back(bytes_of(list));
       if (kind == 2) read_floats(list, feature);
       if (kind == 3) read_ints(list, feature);
     }
@@ -123,9 +145,9 @@ Feature read_map_entry(protozero::pbf_reader entry) {
   Feature feature;
   while (entry.next()) {
     if (entry.tag() == 1) {
-      feature.name = view_of(entry.get_view());
+      feature.name = bytes_of(entry);
     } else if (entry.tag() == 2) {
-      read_feature(entry.get_message(), feature);
+      read_feature(message_of(entry), feature);
     } else {
       entry.skip();
     }
@@ -140,8 +162,8 @@ std::vector<Feature> parse_example(std::string_view record) {
   try {
     protozero::pbf_reader example(record.data(), record.size());
     while (example.next(1)) {
-      protozero::pbf_reader map = example.get_message();
-      while (map.next(1)) features.push_back(read_map_entry(map.get_message()));
+      protozero::pbf_reader map = message_of(example);
+      while (map.next(1)) features.push_back(read_map_entry(message_of(map)));
     }
   } catch (const protozero::exception& e) {
     base::fail_invalid("record is not a tf.Example: ", e.what());

@@ -1,7 +1,10 @@
-# Writes the seed corpora onnx/, session/, npy/ and safetensors/ beside it: small well-formed files to mutate.
+# Writes the seed corpora onnx/, session/, npy/, safetensors/, idx/, tar/ and tfrecord/ beside it: small well-formed
+# files to mutate.
+import gzip
 import io
 import json
 import struct
+import tarfile
 from pathlib import Path
 
 import numpy as np
@@ -133,10 +136,54 @@ def safetensors_files():
         yield name, struct.pack("<Q", len(text)) + text + (bytes(24) if name == "two" else b"")
 
 
+def idx_files():
+    """IDX: labels, images, floats; one of them packed."""
+    labels = b"\0\0\x08\x01" + struct.pack(">I", 3) + b"\1\2\3"
+    images = b"\0\0\x08\x03" + struct.pack(">III", 2, 2, 2) + bytes(range(8))
+    floats = b"\0\0\x0d\x02" + struct.pack(">II", 1, 2) + struct.pack(">2f", 1, -2)
+    return [("labels", labels), ("images", images), ("floats", floats), ("images.gz", gzip.compress(images, mtime=0))]
+
+
+def tar_files():
+    """Archives with the three ways to write a long name."""
+    found = []
+    for form, number in (("ustar", tarfile.USTAR_FORMAT), ("gnu", tarfile.GNU_FORMAT), ("pax", tarfile.PAX_FORMAT)):
+        stream = io.BytesIO()
+        with tarfile.open(fileobj=stream, mode="w", format=number) as archive:
+            for name in ("0001.txt", "d/" + "n" * 90 + "/" + "m" * 60 + ".cls"):
+                entry = tarfile.TarInfo(name)
+                entry.size = 5
+                archive.addfile(entry, io.BytesIO(b"12345"))
+        found.append((form, stream.getvalue()[:5632]))
+    return found
+
+
+def tfrecord_files():
+    """tf.Example records: bare, and framed with their masked sums."""
+    def field(number, content):
+        return bytes([number << 3 | 2, len(content)]) + content
+
+    def crc(content):
+        value = 0xFFFFFFFF
+        for byte in content:
+            value ^= byte
+            for _ in range(8):
+                value = value >> 1 ^ (0x82F63B78 if value & 1 else 0)
+        value ^= 0xFFFFFFFF
+        return struct.pack("<I", ((value >> 15 | value << 17) + 0xA282EAD8) & 0xFFFFFFFF)
+
+    features = [(b"name", field(1, field(1, b"cat"))), (b"x", field(2, field(1, struct.pack("<2f", 1, -2)))),
+                (b"y", field(3, field(1, b"\x05\x80\x01"))), (b"z", field(3, b"\x08\x07"))]
+    example = field(1, b"".join(field(1, field(1, name) + field(2, value)) for name, value in features))
+    length = struct.pack("<Q", len(example))
+    return [("bare", example), ("framed", length + crc(length) + example + crc(example))]
+
+
 def main():
     models = [*single_models(), *larger_models()]
     for folder, files in (("onnx", models[-6:] + models[::6]), ("session", models), ("npy", array_files()),
-                          ("safetensors", safetensors_files())):
+                          ("safetensors", safetensors_files()), ("idx", idx_files()), ("tar", tar_files()),
+                          ("tfrecord", tfrecord_files())):
         (HERE / folder).mkdir(exist_ok=True)
         for name, data in files:
             (HERE / folder / name).write_bytes(data)
