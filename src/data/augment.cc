@@ -43,12 +43,13 @@ struct Picture {
 /// Rows of RGB as data/image.h wants them; grey goes through three equal channels and back.
 Image to_rgb(const Picture& p, const Window& w) {
   Image image{w.height, w.width, std::vector<uint8_t>(static_cast<size_t>(w.height * w.width * 3))};
-  for (int64_t y = 0; y < w.height; ++y) {
-    for (int64_t x = 0; x < w.width; ++x) {
-      for (int64_t c = 0; c < 3; ++c) {
-        const int64_t from = ((w.top + y) * p.width + w.left + x) * p.channels + (p.channels == 3 ? c : 0);
-        image.rgb[static_cast<size_t>((y * w.width + x) * 3 + c)] = p.bytes[static_cast<size_t>(from)];
-      }
+  uint8_t* to = image.rgb.data();
+  for (int64_t y = 0; y < w.height; ++y, to += 3 * w.width) {
+    const uint8_t* from = p.bytes.data() + ((w.top + y) * p.width + w.left) * p.channels;
+    if (p.channels == 3) {
+      std::copy_n(from, 3 * w.width, to);
+    } else {
+      for (int64_t x = 0; x < w.width; ++x) std::fill_n(to + 3 * x, 3, from[x]);
     }
   }
   return image;
