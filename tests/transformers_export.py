@@ -19,6 +19,8 @@ NETWORKS = [
     ("nanogpt:layers=2,width=32", "AutoModelForCausalLM", "ids"),
     ("llama:" + TEXT + ",kv_heads=2,inner=48", "AutoModelForCausalLM", "ids"),
     ("llama:" + TEXT + ",head_dim=16,has_attention_bias=true,is_tied=false", "AutoModelForCausalLM", "ids"),
+    ("llama:" + TEXT + ",inner=48,positions=64,rope_factor=8,rope_original=16", "AutoModelForCausalLM", "ids"),
+    ("llama:" + TEXT + ",inner=48,positions=64,rope_factor=4", "AutoModelForCausalLM", "ids"),
     ("bert:" + TEXT, "AutoModelForMaskedLM", "masked"),
     ("bert:" + TEXT + ",head=classification,classes=3", "AutoModelForSequenceClassification", "masked"),
     ("bert:" + TEXT + ",head=none,padding=-1", "AutoModel", "masked"),

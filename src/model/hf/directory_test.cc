@@ -84,6 +84,8 @@ TEST(HfDirectory, WhatIsSavedIsLoaded) {
       {"gpt2", "layers=1", "width=16", "heads=2", "vocabulary=11", "positions=8", "is_tied=false"},
       {"nanogpt", "layers=2", "width=16", "heads=2"},  // has no biases: zeros are written
       {"llama", "layers=1", "width=16", "heads=4", "kv_heads=2", "inner=24", "vocabulary=11", "positions=8"},
+      {"llama", "layers=1", "width=16", "heads=2", "inner=24", "vocabulary=11", "rope_factor=2"},
+      {"llama", "layers=1", "width=16", "heads=2", "inner=24", "rope_factor=8", "rope_original=16"},
       {"bert", "layers=1", "width=16", "heads=2", "vocabulary=11", "positions=8", "head=masked_lm"},
       {"bert", "layers=1", "width=16", "heads=2", "vocabulary=11", "head=classification", "classes=3"},
       {"vit_tiny", "layers=1", "width=16", "heads=2", "classes=3"},

@@ -22,17 +22,23 @@ int64_t positive_or(const base::Json& json, std::string_view key, int64_t otherw
   return member == nullptr || member->is_null() ? otherwise : need_positive(json, key);
 }
 
-/// The base of the rotary wavelengths, from the old or the new place. Throws unsupported for scaled ones.
-double rope_theta(const base::Json& json) {
-  double theta = json.get_or("rope_theta", 10000.0);
+/// The rotary wavelengths, from the old or the new place. Throws unsupported for stretchings we do not have.
+void read_rope(const base::Json& json, zoo::LlamaConfig& c) {
+  c.theta = json.get_or("rope_theta", 10000.0);
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
     const base::Json* rope = json.find(key);
     if (rope == nullptr || !rope->is_object()) continue;
     const std::string type = rope->get_or("rope_type", rope->get_or("type", "default").c_str());
-    if (type != "default") base::fail_unsupported("config.json: rotary positions of type '", type, "'");
-    theta = rope->get_or("rope_theta", theta);
+    if (type != "default" && type != "linear" && type != "llama3") {
+      base::fail_unsupported("config.json: rotary positions of type '", type, "'");
+    }
+    c.theta = rope->get_or("rope_theta", c.theta);
+    if (type != "default") c.rope_factor = rope->at("factor").as_double();
+    if (type != "llama3") continue;
+    c.rope_low = rope->at("low_freq_factor").as_double();
+    c.rope_high = rope->at("high_freq_factor").as_double();
+    c.rope_original = need_positive(*rope, "original_max_position_embeddings");
   }
-  return theta;
 }
 
 }  // namespace
@@ -71,7 +77,7 @@ Model load_llama(const std::string& directory) {
   c.head_dim = positive_or(json, "head_dim", 0);
   c.inner = need_positive(json, "intermediate_size");
   c.epsilon = json.get_or("rms_norm_eps", 1e-6);
-  c.theta = rope_theta(json);
+  read_rope(json, c);
   c.is_tied = json.get_or("tie_word_embeddings", false);
   c.has_attention_bias = json.get_or("attention_bias", false);
   need_default(json, "mlp_bias", false);

@@ -1,7 +1,9 @@
 // Llama: embedding, blocks of rotary grouped-query attention and a gated feed-forward layer, norm, head.
 #include "model/zoo/llama.h"
 
+#include <algorithm>
 #include <cmath>
+#include <numbers>
 
 #include "model/net.h"
 
@@ -10,6 +12,8 @@ namespace {
 
 using ir::ValueId;
 using tensor::Tensor;
+
+constexpr int64_t kMaxPositions = int64_t{1} << 24;  // a table of angles is kept for each
 
 class Llama {
  public:
@@ -38,17 +42,27 @@ class Llama {
                  {{"epsilon", c_.epsilon}, {"axis", int64_t{-1}}});
   }
 
+  /// Radians per position of channel pair i.
+  double frequency(int64_t i) const {
+    const double f = std::pow(c_.theta, -2.0 * static_cast<double>(i) / static_cast<double>(c_.head_width()));
+    if (c_.rope_factor == 1 || c_.rope_original == 0) return f / c_.rope_factor;
+    const double turns =
+        static_cast<double>(c_.rope_original) * f / (2 * std::numbers::pi);  // in the first length
+    const double kept = std::clamp((turns - c_.rope_low) / (c_.rope_high - c_.rope_low), 0.0, 1.0);
+    return (1 - kept) * f / c_.rope_factor + kept * f;
+  }
+
   /// Cosines and sines of every position, and the position of every token.
   void make_rotation(const Net& at, ValueId ids) {
     Builder b = at.in("rotary_emb").builder();
     const int64_t half = c_.head_width() / 2;
     Tensor cosine = Tensor::empty(tensor::DType::f32, {c_.positions, half}), sine = cosine.clone();
-    for (int64_t p = 0; p < c_.positions; ++p) {
-      for (int64_t i = 0; i < half; ++i) {
-        const double frequency = std::pow(c_.theta, -2.0 * static_cast<double>(i) / double(2 * half));
-        const size_t at_element = static_cast<size_t>(p * half + i);
-        cosine.mutable_data<float>()[at_element] = static_cast<float>(std::cos(double(p) * frequency));
-        sine.mutable_data<float>()[at_element] = static_cast<float>(std::sin(double(p) * frequency));
+    for (int64_t i = 0; i < half; ++i) {
+      const double f = frequency(i);
+      for (int64_t p = 0; p < c_.positions; ++p) {
+        const auto at_element = static_cast<size_t>(p * half + i);
+        cosine.mutable_data<float>()[at_element] = static_cast<float>(std::cos(static_cast<double>(p) * f));
+        sine.mutable_data<float>()[at_element] = static_cast<float>(std::sin(static_cast<double>(p) * f));
       }
     }
     cosine_ = b.graph().add_constant(std::move(cosine), "rotary.cos");
@@ -100,7 +114,7 @@ class Llama {
 
 void LlamaConfig::fields(base::OptionList& f) {
   f.add("vocabulary", &vocabulary, "number of tokens").at_least(1);
-  f.add("positions", &positions, "longest sequence").at_least(1);
+  f.add("positions", &positions, "longest sequence").at_least(1).at_most(kMaxPositions);
   f.add("width", &width, "channels of the residual stream").at_least(1);
   f.add("layers", &layers, "blocks").at_least(1);
   f.add("heads", &heads, "query heads").at_least(1);
@@ -109,6 +123,14 @@ void LlamaConfig::fields(base::OptionList& f) {
   f.add("head_dim", &head_dim, "channels of a head, even; 0: width / heads").at_least(0);
   f.add("inner", &inner, "width of the feed-forward layer").at_least(1);
   f.add("theta", &theta, "base of the rotary wavelengths").at_least(1);
+  f.add("rope_factor", &rope_factor, "stretches the rotary wavelengths").at_least(1);
+  f.add("rope_original", &rope_original,
+        "sequence length before stretching: short wavelengths stay, as in Llama 3.1; 0: all are stretched")
+      .at_least(0);
+  f.add("rope_low", &rope_low, "wavelengths of fewer turns in rope_original are stretched in full")
+      .at_least(0);
+  f.add("rope_high", &rope_high, "wavelengths of more turns in rope_original stay; above rope_low")
+      .at_least(0);
   f.add("epsilon", &epsilon, "added to the mean square by RMS normalisation").at_least(0);
   f.add("is_tied", &is_tied, "the head shares the embedding's weights");
   f.add("has_attention_bias", &has_attention_bias, "the projections of attention have a bias");
@@ -120,6 +142,9 @@ Model llama(const LlamaConfig& c, ParamSource& params) {
   base::require(c.heads % c.key_heads() == 0, c.heads, " query heads over ", c.key_heads(), " key heads");
   base::require(c.head_width() % 2 == 0, "rotary positions need an even number of channels in a head, not ",
                 c.head_width());
+  base::require(c.positions <= kMaxPositions, "tables of ", c.positions, " positions; at most ",
+                kMaxPositions);
+  base::require(c.rope_high > c.rope_low, "rope_high ", c.rope_high, " is not above rope_low ", c.rope_low);
   Model model;
   const ValueId ids = model.graph.add_input("input_ids", token_type());
   const ValueId logits = Llama(c).run(Net(model.graph, params), ids);
@@ -129,7 +154,17 @@ Model llama(const LlamaConfig& c, ParamSource& params) {
 }
 
 base::Json llama_json(const LlamaConfig& c) {
-  const base::Json rope = base::Json::object({{"rope_type", "default"}, {"rope_theta", c.theta}});
+  const bool is_plain = c.rope_factor == 1, is_linear = c.rope_original == 0;
+  base::Json rope = base::Json::object({{"rope_type", is_plain    ? "default"
+                                                      : is_linear ? "linear"
+                                                                  : "llama3"},
+                                        {"rope_theta", c.theta}});
+  if (!is_plain) rope.set("factor", c.rope_factor);
+  if (!is_plain && !is_linear) {
+    rope.set("low_freq_factor", c.rope_low);
+    rope.set("high_freq_factor", c.rope_high);
+    rope.set("original_max_position_embeddings", c.rope_original);
+  }
   return base::Json::object({{"architectures", base::Json::array({"LlamaForCausalLM"})},
                              {"model_type", "llama"},
                              {"vocab_size", c.vocabulary},

@@ -14,6 +14,11 @@ struct LlamaConfig {
   int64_t head_dim = 0;
   int64_t inner = 768;
   double theta = 10000, epsilon = 1e-5;
+  // Longer sequences than were trained on first: wavelengths stretched by rope_factor, all of them, or with
+  // rope_original (the first length) as in Llama 3.1: only those above rope_original / rope_low, those
+  // between that and rope_original / rope_high in part.
+  double rope_factor = 1, rope_low = 1, rope_high = 4;
+  int64_t rope_original = 0;
   bool is_tied = true, has_attention_bias = false;
 
   void fields(base::OptionList& f);
