@@ -132,13 +132,16 @@ class Worker {
       const uint16_t* from = x.data + (row + (r < count ? r : 0)) * x.ld + 2 * lanes.first;
       rows[r] = reinterpret_cast<const float*>(from);
     }
-    const int64_t whole = std::min(lanes.last, p_.k / 2) - lanes.first;
+    // Odd rows of an odd length start in the middle of a lane: only the vectors may read lanes there.
+    const int64_t whole = (std::min(lanes.last, p_.k / 2) - lanes.first) / 4 * 4;
     v_.tiles.transpose(rows, whole, out, stride);
-    if (whole == lanes.last - lanes.first) return;
-    // An odd last element stands alone in its lane.
-    for (int r = 0; r < kRowSlots; ++r) {
-      const uint32_t alone = x.data[(row + (r < count ? r : 0)) * x.ld + p_.k - 1];
-      std::memcpy(out + whole * stride + r, &alone, sizeof alone);
+    for (int64_t l = whole; l < lanes.last - lanes.first; ++l) {
+      const int64_t k = 2 * (lanes.first + l);
+      for (int r = 0; r < kRowSlots; ++r) {
+        const uint16_t* from = x.data + (row + (r < count ? r : 0)) * x.ld + k;
+        const uint32_t pair = from[0] | (k + 1 < p_.k ? uint32_t{from[1]} << 16 : 0);
+        std::memcpy(out + l * stride + r, &pair, sizeof pair);
+      }
     }
   }
 
