@@ -37,11 +37,16 @@ HWY_BEFORE_NAMESPACE();
 namespace trireme::cpu::HWY_NAMESPACE {
 namespace {
 
-HWY_INLINE VF load_some(const float* p, size_t n) { return n >= kLanes ? hn::LoadU(kF, p) : load_n(p, n); }
+template <bool kWhole>
+HWY_INLINE VF load_part(const float* p, size_t n) {
+  return kWhole ? hn::LoadU(kF, p) : load_n(p, n);
+}
 
 /// p[0, n) += v.
-HWY_INLINE void add_some(VF v, float* p, size_t n) {
-  n >= kLanes ? hn::StoreU(hn::Add(hn::LoadU(kF, p), v), kF, p) : store_n(hn::Add(load_n(p, n), v), p, n);
+template <bool kWhole>
+HWY_INLINE void add_part(VF v, float* p, size_t n) {
+  const VF sum = hn::Add(load_part<kWhole>(p, n), v);
+  kWhole ? hn::StoreU(sum, kF, p) : store_n(sum, p, n);
 }
 
 /// Columns of taps [low, high) of one window lie inside the image.
@@ -57,34 +62,51 @@ HWY_INLINE Columns columns_of(const ConvShape& s, int64_t ow) {
   return c;
 }
 
+/// One window of one vector of channels.
+struct MaxWindow {
+  const float *x, *dy;  // first tap, may lie outside; the window's gradient
+  float* dx;            // like x
+  Columns columns;
+  size_t left;
+};
+
+template <bool kWhole>
+HWY_INLINE void max_window(const PoolGradLine& line, const MaxWindow& w) {
+  const ConvShape& s = line.args->shape;
+  const int64_t down = int64_t{s.dilation_h} * s.w * s.c, right = int64_t{s.dilation_w} * s.c;
+  VF best = set(0.0f), where = set(-1.0f);
+  bool first = true;
+  for (int i = line.low; i < line.high; ++i) {
+    for (int j = w.columns.low; j < w.columns.high; ++j) {
+      const VF v = load_part<kWhole>(w.x + i * down + j * right, w.left);
+      const VF tap = set(static_cast<float>(i * s.kw + j));
+      const MF wins = hn::Or(hn::Gt(v, best), not_equal(v, v));
+      best = first ? v : hn::IfThenElse(wins, v, best);
+      where = first ? tap : hn::IfThenElse(wins, tap, where);
+      first = false;
+    }
+  }
+  const VF g = load_part<kWhole>(w.dy, w.left);
+  for (int i = line.low; i < line.high; ++i) {
+    for (int j = w.columns.low; j < w.columns.high; ++j) {
+      const MF here = hn::Eq(where, set(static_cast<float>(i * s.kw + j)));
+      add_part<kWhole>(hn::IfThenElseZero(here, g), w.dx + i * down + j * right, w.left);
+    }
+  }
+}
+
 void max_line(const PoolGradLine& line) {
   const PoolGradArgs& a = *line.args;
   const ConvShape& s = a.shape;
   for (int64_t ow = 0; ow < a.out_w; ++ow) {
-    const Columns w = columns_of(s, ow);
-    for (int64_t c = 0; c < line.channels; c += static_cast<int64_t>(kLanes)) {
-      const size_t left = static_cast<size_t>(line.channels - c);
-      VF best = set(0.0f), where = set(-1.0f);
-      bool first = true;
-      for (int i = line.low; i < line.high; ++i) {
-        const int64_t at = ((line.top + int64_t{i} * s.dilation_h) * s.w + w.first) * s.c + c;
-        for (int j = w.low; j < w.high; ++j) {
-          const VF v = load_some(line.x + at + int64_t{j} * s.dilation_w * s.c, left);
-          const VF tap = set(static_cast<float>(i * s.kw + j));
-          const MF wins = hn::Or(hn::Gt(v, best), not_equal(v, v));
-          best = first ? v : hn::IfThenElse(wins, v, best);
-          where = first ? tap : hn::IfThenElse(wins, tap, where);
-          first = false;
-        }
-      }
-      const VF g = load_some(line.dy + ow * s.c + c, left);
-      for (int i = line.low; i < line.high; ++i) {
-        const int64_t at = ((line.top + int64_t{i} * s.dilation_h) * s.w + w.first) * s.c + c;
-        for (int j = w.low; j < w.high; ++j) {
-          const MF here = hn::Eq(where, set(static_cast<float>(i * s.kw + j)));
-          add_some(hn::IfThenElseZero(here, g), line.dx + at + int64_t{j} * s.dilation_w * s.c, left);
-        }
-      }
+    const Columns columns = columns_of(s, ow);
+    const int64_t at = (line.top * s.w + columns.first) * s.c;
+    int64_t c = 0;
+    for (; c + static_cast<int64_t>(kLanes) <= line.channels; c += static_cast<int64_t>(kLanes))
+      max_window<true>(line, {line.x + at + c, line.dy + ow * s.c + c, line.dx + at + c, columns, kLanes});
+    if (c < line.channels) {
+      max_window<false>(line, {line.x + at + c, line.dy + ow * s.c + c, line.dx + at + c, columns,
+                               static_cast<size_t>(line.channels - c)});
     }
   }
 }
@@ -103,12 +125,16 @@ void average_line(const PoolGradLine& line) {
     const float divisor = line.rows * static_cast<float>(count);
     const VF share = set(divisor > 0 ? 1.0f / divisor : 0.0f);
     for (int64_t c = 0; c < line.channels; c += static_cast<int64_t>(kLanes)) {
-      const size_t left = static_cast<size_t>(line.channels - c);
-      const VF g = hn::Mul(load_some(line.dy + ow * s.c + c, left), share);
+      const size_t left = std::min(kLanes, static_cast<size_t>(line.channels - c));
+      const bool whole = left == kLanes;
+      const float* dy = line.dy + ow * s.c + c;
+      const VF g = hn::Mul(whole ? load_part<true>(dy, left) : load_part<false>(dy, left), share);
       for (int i = line.low; i < line.high; ++i) {
         const int64_t at = ((line.top + int64_t{i} * s.dilation_h) * s.w + w.first) * s.c + c;
-        for (int j = w.low; j < w.high; ++j)
-          add_some(g, line.dx + at + int64_t{j} * s.dilation_w * s.c, left);
+        for (int j = w.low; j < w.high; ++j) {
+          float* dx = line.dx + at + int64_t{j} * s.dilation_w * s.c;
+          whole ? add_part<true>(g, dx, left) : add_part<false>(g, dx, left);
+        }
       }
     }
   }
