@@ -52,6 +52,8 @@ Trainer::Trainer(const TrainConfig& config, TrainTask task, base::Env env)
       scaler_(config.loss_scale),
       guard_(config.spikes),
       session_(task_.loss, config.session_options()) {
+  base::require(config.spikes.policy != SpikePolicy::rollback || config.checkpoint.every > 0,
+                "spikes.policy: rollback needs checkpoint.every");
   base::require(config.loader.last == data::LastBatch::drop || feeder_.has_integer_targets(),
                 "loader.last: pad needs integer targets, which say what does not count; use drop");
   if (task_.validation == nullptr) return;
@@ -206,10 +208,21 @@ void Trainer::judge_spike(const StepRecord& record) {
                 "; spikes.policy is stop");
 }
 
+/// The newest checkpoint of the regular rhythm: one that a signal made more would make a resumed run differ.
+std::string Trainer::rollback_target() const {
+  const std::string root = directory_ + "/checkpoints";
+  const std::vector<std::string> names = list_checkpoints(root);
+  for (size_t i = names.size(); i-- > 0;) {
+    const int64_t step = load_checkpoint_meta(root + "/" + names[i]).step;
+    if (step < state_.step && step % config_.checkpoint.every == 0) return root + "/" + names[i];
+  }
+  return find_checkpoint(root);
+}
+
 /// Weights, moments, schedule and guard as in the last checkpoint; the data goes on behind the spike.
 void Trainer::roll_back() {
   if (const auto outcome = writer_->wait()) take(*outcome);
-  const std::string path = find_checkpoint(directory_ + "/checkpoints");
+  const std::string path = rollback_target();
   const RunState now = state_;
   restore(load_checkpoint(path));
   const RunState past = state_;

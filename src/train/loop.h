@@ -68,6 +68,7 @@ class Trainer {
   void judge(const StepRecord& record);
   void judge_spike(const StepRecord& record);
   void roll_back();
+  std::string rollback_target() const;
   void after_step(bool last, bool stopping);
   EvalRecord evaluate();
   model::NamedTensors tensors() const;

@@ -263,20 +263,36 @@ TEST(Loop, ACorruptNewestCheckpointFallsBack) {
   expect_equal(states_of(*after), whole);
 }
 
-TEST(Loop, RollsBackBehindASpike) {
-  TestRun run("rollback");
-  run.config.run.steps = 60;
-  run.config.checkpoint.every = 5;
-  run.config.spikes.policy = SpikePolicy::rollback;
-  run.config.spikes.window = 16;
-  run.config.spikes.patience = 1;
-  run.config.spikes.z_loss = run.config.spikes.z_norm = 2;  // ordinary noise is a spike now
-  const auto trainer = run.trainer();
-  const RunResult result = trainer->run(never);
+std::unique_ptr<TestRun> spiky(bool keep) {
+  auto run = std::make_unique<TestRun>("rollback", keep);
+  run->config.run.steps = 60;
+  run->config.checkpoint.every = 5;
+  run->config.checkpoint.keep = 3;
+  run->config.spikes.policy = SpikePolicy::rollback;
+  run->config.spikes.window = 16;
+  run->config.spikes.patience = 1;
+  run->config.spikes.z_loss = run->config.spikes.z_norm = 2;  // ordinary noise is a spike now
+  return run;
+}
+
+TEST(Loop, RollsBackBehindASpikeAndResumesTheSame) {
+  const auto run = spiky(false);
+  const auto whole = run->trainer();
+  const RunResult result = whole->run(never);
   EXPECT_EQ(result.state.step, 60);
   EXPECT_LT(result.state.executed, 60);
-  const std::string lines = base::read_file(run.config.run.directory + "/log.jsonl");
+  const std::string lines = base::read_file(run->config.run.directory + "/log.jsonl");
   EXPECT_NE(lines.find("\"event\":\"rollback\""), std::string::npos);
+  for (const int64_t stop_at : {17, 23, 34, 41, 52}) {
+    const auto first = spiky(false);
+    const auto before = first->trainer();
+    before->run([&] { return before->state().step == stop_at; });
+    const auto second = spiky(true);
+    const auto after = second->trainer();
+    ASSERT_TRUE(after->resume_auto());
+    EXPECT_EQ(after->run(never).state, result.state) << "stopped at " << stop_at;
+    expect_equal(states_of(*after), states_of(*whole));
+  }
 }
 
 }  // namespace
