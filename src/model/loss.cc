@@ -49,7 +49,16 @@ ValueId squared_error(Builder& b, ValueId got, ValueId want) {
   return sum_of(b, b.op("mul", {error, error}));
 }
 
-Loss cross_entropy(Builder& b, const LossOptions& o, ValueId logits) {
+/// What a softmax over the last axis was made of: imported classifiers often end in probabilities.
+ValueId before_softmax(const ir::Graph& g, ValueId scores) {
+  const ir::Node* node = g.producer(scores);
+  if (node == nullptr || node->op_name() != "softmax" || !g.type(scores).shape.has_rank()) return scores;
+  const size_t rank = g.type(scores).shape.rank();
+  return ir::normal_axis(node->attrs.get_int("axis", -1), rank) + 1 == rank ? node->in[0] : scores;
+}
+
+Loss cross_entropy(Builder& b, const LossOptions& o, ValueId scores) {
+  const ValueId logits = before_softmax(b.graph(), scores);
   const tensor::TensorType type = b.graph().type(logits);
   base::require(tensor::is_float(type.dtype) && type.shape.has_rank() && type.shape.rank() >= 1,
                 "cross entropy takes logits [..., classes], the output is ", type.to_string());

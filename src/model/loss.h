@@ -38,7 +38,8 @@ struct Loss {
 /// Appends the loss to a model's graph with a new input `labels`, whose dimensions are those of the output
 /// that is learned from:
 ///   cross_entropy  logits [rows..., classes], labels i64 [rows...]: log-softmax and negative likelihood. For
-///                  next tokens labels[b, t] is the token after position t (nothing is shifted here).
+///                  next tokens labels[b, t] is the token after position t (nothing is shifted here). Where
+///                  the output is a softmax, its operand is taken.
 ///   mse            squared error; a row is one element.
 ///   cosine         rows 2 i and 2 i + 1 of the embeddings are a pair: (cosine - label)^2; adds the output
 ///                  `similarity` f32 [pairs] if outputs are kept.

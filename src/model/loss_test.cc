@@ -44,6 +44,23 @@ TEST(Loss, CrossEntropyOfNextTokens) {
   EXPECT_EQ(out[2].data<float>()[0], 1);  // row 0; row 1 is wrong, row 3 a tie that its first class wins
 }
 
+TEST(Loss, ProbabilitiesAreTakenBackToLogits) {
+  const tensor::TensorType type{DType::f32, {Dim::symbol("batch"), 3}};
+  ir::Graph plain = passing("scores", type), soft;
+  Builder b(soft);
+  const ir::ValueId x = b.op("relu", {soft.add_input("x", type)});
+  soft.add_output(b.op("softmax", {x}, {{"axis", int64_t{1}}}), "scores");
+  const std::vector<Tensor> in{Tensor::from<float>({2, 3}, {1, 2, 3, 0, 5, 1}),
+                               Tensor::from<int64_t>({2}, {2, 0})};
+  std::vector<float> losses;
+  for (ir::Graph* g : {&plain, &soft}) {
+    add_loss(*g);
+    g->sort();
+    losses.push_back(interpret(*g, in)[0].data<float>()[0]);
+  }
+  EXPECT_EQ(losses[0], losses[1]);
+}
+
 TEST(Loss, MeanSquaredErrorKeepsOutputsOnRequest) {
   ir::Graph g = passing("value", {DType::f32, {Dim::symbol("batch"), 2}});
   add_loss(g, {.kind = LossKind::mse, .keeps_outputs = true});
