@@ -24,6 +24,20 @@ struct RowBlock {
   int64_t first, last;
 };
 
+/// Matrix and row in it of a counted row; stepping needs no division.
+struct RowAt {
+  int64_t matrix, row, rows;
+  RowAt(int64_t first, int64_t rows_of_matrix)
+      : matrix(first / std::max<int64_t>(1, rows_of_matrix)),
+        row(first % std::max<int64_t>(1, rows_of_matrix)),
+        rows(rows_of_matrix) {}
+  void next() {
+    if (++row < rows) return;
+    row = 0;
+    ++matrix;
+  }
+};
+
 constexpr int64_t kBlockElements = 16384;
 constexpr int64_t kLeastPartRows = 128;  // column sums of all parts then take 1/16 of the parameter's bytes
 
@@ -67,6 +81,7 @@ struct FactoredPlan {
       means += static_cast<size_t>(f.matrices);
     }
     tensors.push_back(f);
+    if (f.matrices * f.rows * f.cols == 0) return;  // no block: its states stay
     if (f.parts == 1) {
       add_whole(t, f);
       return;
@@ -112,6 +127,10 @@ class Launch {
     base::ThreadPool& pool = cpu::pool_of(args_.stream);
     const int64_t blocks = static_cast<int64_t>(f_.blocks.size());
     const bool matrices = plan_.layout.states == 2;
+    for (size_t r = 0; r < plan_.out_bytes.size(); ++r) {
+      const Factored& f = f_.tensors[r / plan_.layout.results()];
+      if (f.matrices * f.rows * f.cols == 0) plan_.keep(args_, r);
+    }
     pool.run(blocks, [&](int64_t b) { matrices ? sum_block(b) : mean_block(b); });
     if (matrices) combine_all(pool);
     pool.run(blocks, [&](int64_t b) { measure_block(b); });
@@ -137,10 +156,11 @@ class Launch {
     const Factored& f = f_.tensors[b.tensor];
     const double scale2 = s_.grad_scale * s_.grad_scale;
     const double row_scale = scale2 / static_cast<double>(f.cols);
-    for (int64_t r = b.first; r < b.last; ++r) {
-      const int64_t matrix = r / f.rows, part = r % f.rows / f.part_rows;
+    RowAt at(b.first, f.rows);
+    for (int64_t r = b.first; r < b.last; ++r, at.next()) {
+      const int64_t matrix = at.matrix, part = f.parts == 1 ? 0 : at.row / f.part_rows;
       double* sums = work_.partial + f.partial_at + static_cast<size_t>((matrix * f.parts + part) * f.cols);
-      if (r % f.rows % f.part_rows == 0) std::fill_n(sums, f.cols, 0.0);
+      if (at.row == part * f.part_rows) std::fill_n(sums, f.cols, 0.0);
       const T* g = grad(b.tensor) + r * f.cols;
       double squares = 0;
       if (is_narrow(f)) {
@@ -176,6 +196,7 @@ class Launch {
   void combine_all(base::ThreadPool& pool) const {
     for (size_t t = 0; t < f_.tensors.size(); ++t) {
       const Factored& f = f_.tensors[t];
+      if (f.rows * f.cols == 0) continue;
       pool.for_range(f.matrices, grain_for(static_cast<double>(f.parts * f.cols + f.rows)),
                      [&](int64_t begin, int64_t end) {
                        for (int64_t m = begin; m < end; ++m) combine(t, f, m);
@@ -199,29 +220,28 @@ class Launch {
   }
 
   /// The factor of row r of a matrix parameter.
-  double row_factor(size_t t, const Factored& f, int64_t r) const {
-    const double mean = work_.mean[f.mean_at + static_cast<size_t>(r / f.rows)];
+  double row_factor(size_t t, const Factored& f, int64_t r, int64_t matrix) const {
+    const double mean = work_.mean[f.mean_at + static_cast<size_t>(matrix)];
     return static_cast<double>(state_out(t, 0)[r]) / std::max(mean, f_.eps1);
   }
 
-  /// directions() of narrow matrices: tiles of many rows, with the arithmetic of factored_direction.
+  /// directions() of narrow matrices: a tile of many rows gets its row * column factors first.
   template <class Use>
   void narrow_directions(const RowBlock& b, const Factored& f, const Use& use) const {
-    T u[kTile];
-    const T scale = static_cast<T>(s_.grad_scale), floor = static_cast<T>(f_.eps1 * f_.eps1);
+    T u[kTile], square[kTile];
+    const cpu::FactoredRow rule{s_.grad_scale, 1, f_.eps1 * f_.eps1};
     const int64_t step = kTile / f.cols;
+    RowAt row_at(b.first, f.rows);
     for (int64_t first = b.first; first < b.last; first += step) {
-      const int64_t last = std::min(b.last, first + step);
-      for (int64_t r = first; r < last; ++r) {
-        const T row = static_cast<T>(row_factor(b.tensor, f, r));
-        const T* variance = state_out(b.tensor, 1) + r / f.rows * f.cols;
-        const T* g = grad(b.tensor) + r * f.cols;
-        for (int64_t c = 0; c < f.cols; ++c) {
-          const T square = row * variance[c];
-          u[(r - first) * f.cols + c] = (g[c] * scale) / std::sqrt(floor > square ? floor : square);
-        }
+      const int64_t last = std::min(b.last, first + step), n = (last - first) * f.cols;
+      T* to = square;
+      for (int64_t r = first; r < last; ++r, to += f.cols, row_at.next()) {
+        const T row = static_cast<T>(row_factor(b.tensor, f, r, row_at.matrix));
+        const T* variance = state_out(b.tensor, 1) + row_at.matrix * f.cols;
+        for (int64_t c = 0; c < f.cols; ++c) to[c] = row * variance[c];
       }
-      use(first * f.cols, u, (last - first) * f.cols);
+      cpu::factored_direction<T>(rule, grad(b.tensor) + first * f.cols, square, u, n);
+      use(first * f.cols, u, n);
     }
   }
 
@@ -236,7 +256,7 @@ class Launch {
     for (int64_t r = b.first; r < b.last; r += matrix ? 1 : kTile) {
       const int64_t n = matrix ? f.cols : std::min(kTile, b.last - r);
       const T* variance = matrix ? state_out(b.tensor, 1) + r / f.rows * f.cols : state_out(b.tensor, 0) + r;
-      if (matrix) rule.row = row_factor(b.tensor, f, r);
+      if (matrix) rule.row = row_factor(b.tensor, f, r, r / f.rows);
       for (int64_t at = 0; at < n; at += kTile) {
         const int64_t count = std::min(kTile, n - at), offset = (matrix ? r * f.cols : r) + at;
         cpu::factored_direction<T>(rule, grad(b.tensor) + offset, variance + at, u, count);

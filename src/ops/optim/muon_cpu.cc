@@ -137,7 +137,7 @@ class Launch {
   void run() {
     for (size_t t = 0; t < plan_.groups; ++t) {
       const Sides sides(plan_.dims[t]);
-      if (sides.low == 0) continue;
+      if (sides.low == 0) continue;  // no elements
       start(t, sides);
       for (int64_t i = 0; i < muon_.steps; ++i) iterate(sides);
       apply(t, sides);

@@ -70,12 +70,14 @@ UpdateScalars UpdatePlan::scalars(const ir::RunArgs& args) const {
           args.in[kUpdateSkip] != nullptr && *in_ptr<bool>(args, kUpdateSkip)};
 }
 
+void UpdatePlan::keep(const ir::RunArgs& args, size_t result) const {
+  const void* from = args.in[operand_of_result(result)];
+  if (args.out[result] == from || out_bytes[result] == 0) return;
+  std::memcpy(args.out[result], from, static_cast<size_t>(out_bytes[result]));
+}
+
 void UpdatePlan::keep_all(const ir::RunArgs& args) const {
-  for (size_t r = 0; r < out_bytes.size(); ++r) {
-    const void* from = args.in[operand_of_result(r)];
-    if (args.out[r] == from || out_bytes[r] == 0) continue;
-    std::memcpy(args.out[r], from, static_cast<size_t>(out_bytes[r]));
-  }
+  for (size_t r = 0; r < out_bytes.size(); ++r) keep(args, r);
 }
 
 }  // namespace trireme::ops

@@ -70,6 +70,7 @@ struct UpdatePlan {
   UpdatePlan(const ir::NodeView& node, UpdateLayout layout_of_op);
   UpdateScalars scalars(const ir::RunArgs& args) const;
   /// Result r is the operand it updates: copies where they are not the same memory.
+  void keep(const ir::RunArgs& args, size_t result) const;
   void keep_all(const ir::RunArgs& args) const;
   size_t operand_of_result(size_t result) const;
 
