@@ -28,7 +28,9 @@ struct GemmTile {
   int64_t ldc = 0;
   int n = 0;                // valid columns, at most the panel width
   bool accumulate = false;  // start from c instead of zero
-  bool finish = false;      // apply residual and clamp
+  bool adds_last =
+      false;  // with accumulate: c is added to the finished sum, so that long sums are sums of short ones
+  bool finish = false;  // apply residual and clamp
   bool clamps_low = false, clamps_high = false;
   bool act_before_residual = false;
   const float* bias = nullptr;      // [n]; where sums start unless they accumulate

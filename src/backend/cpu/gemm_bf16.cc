@@ -76,7 +76,7 @@ class Worker {
     for (int64_t k0 = 0; k0 < pairs; k0 += g_.depth) {
       GemmTile call;
       call.k = std::min(g_.depth, pairs - k0);
-      call.accumulate = k0 > 0;
+      call.accumulate = call.adds_last = k0 > 0;
       const bool last_pass = k0 + call.k == pairs;
       pack_columns(t, k0, call.k);
       for (int64_t first = t.first_tile; first < t.last_tile; first += kBlockGroupTiles) {

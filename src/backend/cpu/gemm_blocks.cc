@@ -100,7 +100,7 @@ class Worker {
       const int64_t depth = std::min(g_.depth, p_.k - k0);
       GemmTile call = prototype_;
       call.k = depth;
-      call.accumulate = k0 > 0;
+      call.accumulate = call.adds_last = k0 > 0;
       call.finish = k0 + depth == p_.k;
       pack_columns(t, k0, depth, b);
       for (int64_t first = t.first_tile; first < t.last_tile; first += kBlockGroupTiles) {

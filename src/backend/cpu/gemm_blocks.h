@@ -37,9 +37,10 @@ struct BlockProduct {
 /// Bytes `gemm_blocks` needs for products of these extents.
 size_t gemm_blocks_workspace_bytes(const BlockProduct& product, int threads);
 
-/// Packs blocks of both operands into each thread's cache and multiplies them there: an operand is read from
-/// memory about once, and nothing the size of an operand is written. Each output is one multiply-add chain in
-/// rising k, whatever the tiling or the team; sums are taken per block of depth, which depends on k alone.
+/// Packs blocks of both operands into the caches and multiplies them there: an operand is read from memory
+/// once or a few times, and nothing the size of an operand is written. Each output is a sum over blocks of
+/// depth, each block one multiply-add chain in rising k; blocks depend on k alone, so neither tiling nor team
+/// changes a bit. Row and column sums likewise.
 void gemm_blocks(const BlockProduct& product, void* workspace, base::ThreadPool& pool);
 
 }  // namespace trireme::cpu
