@@ -13,7 +13,7 @@ namespace {
 // Per task: at most 256 KiB of results and 512 KiB of packed x and dy, most of a second-level cache of 1 MiB.
 constexpr int64_t kBlockRows = 256, kBlockResults = 64 * 1024, kPackedBytes = 512 * 1024;
 // Tasks that keep any team we run busy, and pixels that outweigh adding a partial result.
-constexpr int64_t kMostPixels = 256;
+constexpr int64_t kMostPixels = 192;
 constexpr int64_t kTasks = 32, kLeastPixels = 768;
 
 int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }

@@ -59,7 +59,7 @@ HWY_EXPORT(copy_runs);
 namespace {
 
 // Pixels at a time; packed dy and columns of a chunk should stay in the second-level cache.
-constexpr int64_t kMostPixels = 256, kLeastChunk = 32, kPackedBytes = 512 * 1024;
+constexpr int64_t kMostPixels = 192, kLeastChunk = 32, kPackedBytes = 512 * 1024;
 constexpr int64_t kMostPieces = 16, kLeastPixels = 2048;
 // Output channels of a block, where the pixels alone make too few tasks: every block cuts the lines again.
 constexpr int64_t kBlockChannels = 128;
