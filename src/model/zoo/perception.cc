@@ -26,7 +26,8 @@ class Perception {
   ValueId norm(const Net& at, ValueId x) const { return at.layer_norm(x, c_.width, c_.epsilon); }
 
   ValueId linear(const Net& at, ValueId x, int64_t in, int64_t out) const {
-    return at.linear(x, {.in = in, .out = out, .init = weight_});
+    // Variance 1 / in: a result of the size of the normalised operand.
+    return at.linear(x, {.in = in, .out = out, .init = Init::normal(1 / std::sqrt(static_cast<double>(in)))});
   }
 
   /// Three convolutions of stride 2 with batch norms, then one vector for each cell, with its place added.
@@ -41,7 +42,7 @@ class Perception {
     }
     Builder b = at.builder();
     x = b.reshape(b.transpose(x, {0, 2, 3, 1}), {0, c_.cells(), c_.width});  // [batch, cells, width]
-    return b.op("add", {x, at.param("positions", {1, c_.cells(), c_.width}, weight_)});
+    return b.op("add", {x, at.param("positions", {1, c_.cells(), c_.width}, Init::normal(0.02))});
   }
 
   ValueId batch_norm(const Net& at, ValueId x, int64_t channels) const {
@@ -81,7 +82,6 @@ class Perception {
   }
 
   const PerceptionConfig& c_;
-  Init weight_ = Init::normal(0.02);
 };
 
 }  // namespace

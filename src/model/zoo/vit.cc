@@ -11,7 +11,7 @@ using ir::ValueId;
 
 class Vit {
  public:
-  explicit Vit(const VitConfig& config) : c_(config) {}
+  explicit Vit(const VitConfig& config) : c_(config), weight_(Init::normal(config.deviation)) {}
 
   ValueId run(const Net& net, ValueId image) const {
     const Net body = net.in("vit");
@@ -65,7 +65,7 @@ class Vit {
   }
 
   const VitConfig& c_;
-  Init weight_ = Init::normal(0.02);
+  Init weight_;
 };
 
 }  // namespace
@@ -79,6 +79,7 @@ VitConfig VitConfig::tiny() {
   c.layers = 4;
   c.heads = 4;
   c.classes = 10;
+  c.deviation = 0.1;  // about 1 / sqrt(width): 0.02 is for widths near 1000 and would pass on too little
   return c;
 }
 
@@ -93,6 +94,7 @@ void VitConfig::fields(base::OptionList& f) {
   f.add("classes", &classes, "classes to tell apart").at_least(1);
   f.add("activation", &activation, "gelu, gelu_new (tanh form) or relu");
   f.add("epsilon", &epsilon, "added to the variance by layer normalisation").at_least(0);
+  f.add("deviation", &deviation, "standard deviation of the weights at the start").at_least(0);
   f.add("dropout", &dropout, "probability to drop an element of the embedding or of a branch's result")
       .at_least(0)
       .at_most(0.95);

@@ -14,6 +14,7 @@ struct VitConfig {
   int64_t classes = 1000;
   std::string activation = "gelu";
   double epsilon = 1e-12, dropout = 0;
+  double deviation = 0.02;  // of the weights at the start
 
   /// A small one for 28x28 and 32x32 images.
   static VitConfig tiny();
