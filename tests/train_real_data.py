@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 
 from _serving import Skip, encoder_dir, run_cases
-from _training import ROOT, read_log, train
+from _training import ROOT, finish, read_log, start
 
 EXAMPLES = ROOT / "examples/train"
 DATA = os.environ.get("TRIREME_SHARED_DATA")
@@ -15,8 +15,9 @@ DATA = os.environ.get("TRIREME_SHARED_DATA")
 def run(name, *settings):
     """Trains an example with changes; gives the log's events."""
     with tempfile.TemporaryDirectory() as scratch:
-        changes = [word for s in (f"run.directory={scratch}/run", "log.progress=0s", *settings) for word in ("--set", s)]
-        code, errors = train(EXAMPLES / name, *changes)
+        settings = (f"run.directory={scratch}/run", "log.progress=0s", *settings)
+        changes = [word for setting in settings for word in ("--set", setting)]
+        code, errors = finish(start(EXAMPLES / name, *changes), 900)
         assert code == 0, errors
         return read_log(f"{scratch}/run")
 
@@ -26,6 +27,28 @@ def fashion_mnist():
     events = run("fashion_mnist.yaml", "run.epochs=2", "eval.every=0")
     accuracy = events["eval"][-1]["accuracy"]
     assert accuracy >= 0.88, accuracy
+
+
+def mnist():
+    if not DATA:
+        raise Skip("no TRIREME_SHARED_DATA: MNIST is there")
+    events = run("fashion_mnist.yaml", f"data.path={DATA}/mnist", "run.epochs=1", "eval.every=0",
+                 "model.source=zoo:cnn", "model.config=dropout=0.25", "augment.crop=0", "augment.padding=0", "augment.random_crop=false",
+                 "augment.flip=false", "augment.normalize=mnist", "schedule.lr=0.05")
+    accuracy = events["eval"][-1]["accuracy"]
+    assert accuracy >= 0.985, accuracy
+
+
+def cifar10():
+    """A tenth of the data for four epochs: far from what the network can do, far from guessing."""
+    if not DATA:
+        raise Skip("no TRIREME_SHARED_DATA: CIFAR-10 is there")
+    events = run("fashion_mnist.yaml", f"data.path={DATA}/cifar10/data_batch_1.bin.gz", "data.format=cifar10",
+                 f"validation.path={DATA}/cifar10/test_batch_first1000.bin.gz", "validation.split=train",
+                 "model.source=zoo:resnet8", "model.config=[channels=3, size=32]", "augment.crop=32", "augment.padding=4",
+                 "augment.normalize=cifar10", "run.epochs=4", "eval.every=0")
+    accuracy = events["eval"][-1]["accuracy"]
+    assert accuracy >= 0.45, accuracy
 
 
 def shakespeare():
@@ -47,4 +70,5 @@ def sentence_pairs():
     assert last > first + 0.003, (first, last)
 
 
-run_cases([("fashion_mnist", fashion_mnist), ("shakespeare", shakespeare), ("sentence_pairs", sentence_pairs)])
+CASES = [fashion_mnist, mnist, cifar10, shakespeare, sentence_pairs]
+run_cases([(case.__name__, case) for case in CASES])
