@@ -97,7 +97,8 @@ def summary(rows):
 
 
 def markdown(rows):
-    head = f"{rows[0]['machine']}; commit {rows[0]['commit']}; PyTorch {rows[0]['version']}; {rows[0]['rounds']} rounds."
+    head = (f"{rows[0]['machine']}; commit {rows[0]['commit']}; PyTorch {rows[0]['version']}; "
+            f"{rows[0]['rounds']} rounds.")
     lines = [head, "", summary(rows) + ".", "",
              "| network | threads | Trireme ms | % of ceiling | fastest PyTorch ms (mode) | % of ceiling | times | "
              "peak MiB: Trireme / PyTorch |", "|---|---|---|---|---|---|---|---|"]
