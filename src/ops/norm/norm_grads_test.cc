@@ -64,7 +64,8 @@ TEST(NormGradients, AZeroRowHasAFiniteGradient) {
     backpropagate(g, 0, {1, 1}, grads);
     g.add_output(grads[ir::index(x)], "dx");
     g.sort();
-    for (double v : testing::run_graph(g, {zero})[0].data<double>()) EXPECT_TRUE(std::isfinite(v)) << op;
+    const std::vector<Tensor> out = testing::run_graph(g, {zero});
+    for (double v : out[0].data<double>()) EXPECT_TRUE(std::isfinite(v)) << op;
   }
 }
 
