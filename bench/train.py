@@ -26,7 +26,7 @@ def modes(network):
 
 
 def ours(network, cpus):
-    program = pathlib.Path(os.environ["TRIREME"]).parent / "bench_train_step"
+    program = pathlib.Path(os.environ["TRIREME"]).parent / "bench_train"
     return contenders.Contender("trireme", [program, network, len(cpus)], cpus)
 
 

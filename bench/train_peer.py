@@ -1,7 +1,7 @@
 """PyTorch training one network in its own process: `train_peer.py NETWORK MODE THREADS CPUS`, MODE eager or compiled.
 
 Builds the network with random weights and one batch of random data, runs two steps, says so in one JSON line; then
-answers each line "milliseconds" of standard input with a JSON line of step times, as bench_train_step does.
+answers each line "milliseconds" of standard input with a JSON line of step times, as bench_train does.
 """
 import json
 import os

@@ -1,4 +1,4 @@
-// Whole training steps of one network, for bench/train.py: `bench_train_step NETWORK THREADS`. Says in one
+// Whole training steps of one network, for bench/train.py: `bench_train NETWORK THREADS`. Says in one
 // JSON line what a step costs, then answers each line "milliseconds" of standard input with a JSON line of
 // step times; the line "profile" prints where the last step's time went.
 #include <algorithm>
@@ -174,7 +174,7 @@ int run(const std::string& name, int threads) {
 
 int main(int argc, char** argv) {
   try {
-    trireme::base::require(argc == 3, "usage: bench_train_step NETWORK THREADS");
+    trireme::base::require(argc == 3, "usage: bench_train NETWORK THREADS");
     return trireme::run(argv[1], std::stoi(argv[2]));
   } catch (const std::exception& e) {
     std::cerr << e.what() << "\n";
