@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "base/error.h"
+#include "base/options.h"
 #include "base/file.h"
 #include "data/data_files.h"
 #include "data/image_field.h"
@@ -234,26 +235,12 @@ std::string resolve(const std::string& path) {
   return path;
 }
 
-size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
-  for (size_t i = 0; i < a.size(); ++i) {
-    size_t diagonal = row[0];
-    row[0] = i + 1;
-    for (size_t j = 0; j < b.size(); ++j) {
-      const size_t change = diagonal + (a[i] == b[j] ? 0 : 1);
-      diagonal = row[j + 1];
-      row[j + 1] = std::min({change, diagonal + 1, row[j] + 1});
-    }
-  }
-  return row.back();
-}
-
 const Format& format_named(const std::string& name) {
   const Format* nearest = nullptr;
   for (const Format& f : formats()) {
     if (f.name == name) return f;
-    if (nearest == nullptr || edit_distance(name, f.name) < edit_distance(name, nearest->name)) nearest = &f;
+    if (nearest == nullptr || base::edit_distance(name, f.name) < base::edit_distance(name, nearest->name))
+      nearest = &f;
   }
   std::string all;
   for (const Format& f : formats()) all += (all.empty() ? "" : ", ") + f.name;

@@ -1,23 +1,11 @@
 // A session: a model made runnable.
 #include "engine/session.h"
 
-#include <sched.h>
-
+#include "base/cpu_info.h"
 #include "base/memory.h"
 #include "runtime/open_device.h"
 
 namespace trireme::engine {
-namespace {
-
-/// Cores this process may run on; fewer than the machine has under taskset or a container's limit.
-int allowed_cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
-}
-
-}  // namespace
-
 PreparedModel::PreparedModel(ir::Graph graph, const passes::PassOptions& options) : graph_(std::move(graph)) {
   graph_.sort();
   records_ = passes::run_passes(passes::prepare_passes(), graph_, options);
@@ -25,7 +13,7 @@ PreparedModel::PreparedModel(ir::Graph graph, const passes::PassOptions& options
 
 Session::Session(std::shared_ptr<const PreparedModel> model, const SessionOptions& options)
     : model_(std::move(model)),
-      pool_(options.threads > 0 ? options.threads : allowed_cores(), options.cpus),
+      pool_(options.threads > 0 ? options.threads : base::read_cpu_info().threads(), options.cpus),
       device_(runtime::open_device(options.device)),
       stream_(device_->open_stream(pool_)),
       arena_(*device_),
