@@ -1,0 +1,101 @@
+// Times one collective over sizes, beside a plain copy by all ranks, and fits the two-term cost model.
+#include "comm/bench.h"
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+
+#include "base/clock.h"
+#include "base/error.h"
+
+namespace trireme::comm {
+namespace {
+
+/// The slowest rank's value, on every rank.
+double slowest(Communicator& ranks, double value) {
+  ranks.all_reduce(as_bytes(std::span(&value, 1)), {tensor::DType::f64, ReduceOp::max});
+  return value;
+}
+
+/// Seconds of one call: median over repeats of the slowest rank's mean.
+double time_of(Communicator& ranks, const BenchSpec& spec, const std::function<void()>& call) {
+  const base::SystemClock clock;
+  const auto measure = [&](int64_t calls) {
+    ranks.barrier();
+    const int64_t begin = clock.now_ns();
+    for (int64_t i = 0; i < calls; ++i) call();
+    return slowest(ranks, static_cast<double>(clock.now_ns() - begin) / static_cast<double>(calls));
+  };
+  const double warm_ns = std::max(1.0, std::min(measure(2), measure(2)));
+  const double budget_ns = static_cast<double>(spec.min_ns) / spec.repeats;
+  const auto calls = static_cast<int64_t>(std::clamp(budget_ns / warm_ns, 1.0, 1e5));
+  std::vector<double> times;
+  for (int i = 0; i < spec.repeats; ++i) times.push_back(measure(calls));
+  std::nth_element(times.begin(), times.begin() + spec.repeats / 2, times.end());
+  return times[static_cast<size_t>(spec.repeats / 2)] * 1e-9;
+}
+
+/// In place where the operation allows it, as training uses it. data and other [bytes].
+void call_once(Communicator& c, Collective what, Bytes data, Bytes other) {
+  const size_t block = data.size() / static_cast<size_t>(c.size());
+  const Bytes own = data.subspan(static_cast<size_t>(c.rank()) * block, block);
+  switch (what) {
+    case Collective::all_reduce: return c.all_reduce(data, {});
+    case Collective::reduce_scatter: return c.reduce_scatter(data, own, {});
+    case Collective::all_gather: return c.all_gather(own, data);
+    case Collective::broadcast: return c.broadcast(data, 0);
+    case Collective::all_to_all: return c.all_to_all(data, other);
+    default: base::fail_invalid("no benchmark of ", to_string(what));
+  }
+}
+
+}  // namespace
+
+double bus_factor(Collective what, int ranks) {
+  const double share = static_cast<double>(ranks - 1) / ranks;
+  switch (what) {
+    case Collective::all_reduce: return 2 * share;
+    case Collective::reduce_scatter:
+    case Collective::all_gather:
+    case Collective::all_to_all: return share;
+    default: return 1;
+  }
+}
+
+std::vector<BenchPoint> run_bench(Communicator& ranks, const BenchSpec& spec) {
+  std::vector<BenchPoint> points;
+  const int64_t unit = 64 * ranks.size();  // whole cache lines for each rank's block
+  for (int64_t want = spec.min_bytes; want <= spec.max_bytes; want *= 4) {
+    const int64_t bytes = (want + unit - 1) / unit * unit;
+    std::vector<float> a(static_cast<size_t>(bytes / 4)), b(a.size());
+    const Bytes data = as_bytes(std::span(a)), other = as_bytes(std::span(b));
+    BenchPoint p{.bytes = bytes};
+    p.seconds = time_of(ranks, spec, [&] { call_once(ranks, spec.what, data, other); });
+    const double copy_s = time_of(ranks, spec, [&] { std::memcpy(other.data(), data.data(), data.size()); });
+    p.algorithm_gb_s = static_cast<double>(bytes) / p.seconds * 1e-9;
+    p.bus_gb_s = p.algorithm_gb_s * bus_factor(spec.what, ranks.size());
+    p.copy_gb_s = static_cast<double>(bytes) / copy_s * 1e-9;
+    points.push_back(p);
+  }
+  return points;
+}
+
+BenchFit fit(std::span<const BenchPoint> points) {
+  // Minimises sum of ((latency + slope x - t) / t)^2: weights w = 1 / t^2.
+  double w = 0, wx = 0, wxx = 0, wt = 0, wxt = 0;
+  for (const BenchPoint& p : points) {
+    const double x = static_cast<double>(p.bytes), weight = 1 / (p.seconds * p.seconds);
+    w += weight;
+    wx += weight * x;
+    wxx += weight * x * x;
+    wt += weight * p.seconds;
+    wxt += weight * x * p.seconds;
+  }
+  const double det = w * wxx - wx * wx;
+  base::require(points.size() >= 2 && det > 0, "a fit needs two sizes");
+  const double slope = (w * wxt - wx * wt) / det;
+  if (slope <= 0) return {wt / w, 0};
+  return {(wt - slope * wx) / w, 1 / slope};
+}
+
+}  // namespace trireme::comm

@@ -1,0 +1,42 @@
+// The benchmark's arithmetic: nccl-tests' factors, and a fit that finds the line it was given.
+#include "comm/bench.h"
+
+#include <gtest/gtest.h>
+
+#include "comm/local.h"
+
+namespace trireme::comm {
+namespace {
+
+TEST(CommBench, BusFactorsOfNcclTests) {
+  EXPECT_DOUBLE_EQ(bus_factor(Collective::all_reduce, 4), 1.5);
+  EXPECT_DOUBLE_EQ(bus_factor(Collective::reduce_scatter, 4), 0.75);
+  EXPECT_DOUBLE_EQ(bus_factor(Collective::all_gather, 8), 0.875);
+  EXPECT_DOUBLE_EQ(bus_factor(Collective::all_to_all, 2), 0.5);
+  EXPECT_DOUBLE_EQ(bus_factor(Collective::broadcast, 8), 1);
+}
+
+TEST(CommBench, FitFindsLatencyAndBandwidth) {
+  std::vector<BenchPoint> points;
+  for (int64_t bytes = 1024; bytes <= 1 << 26; bytes *= 4) {
+    points.push_back({.bytes = bytes, .seconds = 3e-6 + static_cast<double>(bytes) / 8e9});
+  }
+  const BenchFit f = fit(points);
+  EXPECT_NEAR(f.latency_s, 3e-6, 1e-9);
+  EXPECT_NEAR(f.bytes_per_s, 8e9, 1e6);
+}
+
+TEST(CommBench, MeasuresEverySize) {
+  for (const Collective what : {Collective::all_reduce, Collective::all_to_all, Collective::all_gather}) {
+    LocalWorld(3).run([&](Communicator& c) {
+      const BenchSpec spec{.what = what, .min_bytes = 1000, .max_bytes = 16000, .min_ns = 1'000'000};
+      const std::vector<BenchPoint> points = run_bench(c, spec);
+      ASSERT_EQ(points.size(), 3u);
+      EXPECT_EQ(points[0].bytes, 1152);  // whole cache lines for each of three ranks
+      for (const BenchPoint& p : points) EXPECT_TRUE(p.seconds > 0 && p.copy_gb_s > 0);
+    });
+  }
+}
+
+}  // namespace
+}  // namespace trireme::comm

@@ -1,0 +1,457 @@
+// One conformance suite for every communicator: each operation against naive loops, over world sizes, types,
+// lengths and alignments; then what must fail, and how.
+#include "comm/communicator.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <limits>
+#include <thread>
+#include <vector>
+
+#include "base/error.h"
+#include "comm/local.h"
+#include "comm/mesh.h"
+
+namespace trireme::comm {
+namespace {
+
+using base::Error;
+using base::ErrorCode;
+using tensor::BFloat16;
+using tensor::DType;
+using tensor::Half;
+
+/// How the suite starts ranks: runs a body on each rank of a new world.
+struct Launcher {
+  std::string name;
+  std::function<void(int size, const std::function<void(Communicator&)>&)> run;
+};
+
+void run_local(int size, const std::function<void(Communicator&)>& body) { LocalWorld(size).run(body); }
+
+class Conformance : public ::testing::TestWithParam<std::tuple<Launcher, int>> {
+ protected:
+  int size() const { return std::get<1>(GetParam()); }
+  void run(const std::function<void(Communicator&)>& body) const {
+    std::get<0>(GetParam()).run(size(), body);
+  }
+};
+
+/// Bytes that begin `shift` bytes past an aligned address.
+class Shifted {
+ public:
+  Shifted(size_t bytes, size_t shift) : store_(bytes + shift + 64), bytes_(bytes), shift_(shift) {}
+  Bytes span() { return Bytes(store_).subspan(shift_, bytes_); }
+  template <class T>
+  void set(size_t i, T value) {
+    std::memcpy(span().data() + i * sizeof(T), &value, sizeof(T));
+  }
+  template <class T>
+  T get(size_t i) {
+    T value;
+    std::memcpy(&value, span().data() + i * sizeof(T), sizeof(T));
+    return value;
+  }
+
+ private:
+  std::vector<std::byte> store_;
+  size_t bytes_, shift_;
+};
+
+/// Element i of rank r: many magnitudes, so that another order of a sum gives other bits.
+template <class T>
+T element(int rank, size_t i) {
+  const auto mixed = static_cast<uint32_t>((static_cast<uint64_t>(rank) * 7919 + i * 104729 + 13) % 65521);
+  const double x = (static_cast<double>(mixed) - 32760.0) * std::pow(2.0, static_cast<int>(mixed % 11) - 13);
+  if constexpr (std::is_same_v<T, int64_t>) {
+    return static_cast<int64_t>(mixed) * 1000003 - 32760000000;
+  } else {
+    return T(static_cast<float>(x));
+  }
+}
+
+/// The documented order, written as its definition says. A: float for 16-bit types.
+template <class T, class A>
+A tree(int low, int n, size_t i, ReduceOp op) {
+  if (n == 1) return static_cast<A>(element<T>(low, i));
+  int p = 1;
+  while (2 * p < n) p *= 2;
+  const A a = tree<T, A>(low, p, i, op), b = tree<T, A>(low + p, n - p, i, op);
+  return op == ReduceOp::sum ? a + b : std::max(a, b);
+}
+
+template <class T>
+T expected(int ranks, size_t i, ReduceOp op) {
+  using A = std::conditional_t<sizeof(T) == 2, float, T>;
+  return T(tree<T, A>(0, ranks, i, op));
+}
+
+template <class T>
+bool same_bits(T a, T b) {
+  return std::memcmp(&a, &b, sizeof(T)) == 0;
+}
+
+const std::vector<size_t> kLengths{0, 1, 3, 17, 64, 1000, 4099};
+
+template <class T>
+void check_all_reduce(Communicator& c, ReduceOp op) {
+  for (const size_t n : kLengths) {
+    for (const size_t shift : {0u, 1u, 6u}) {
+      Shifted in(n * sizeof(T), shift), out(n * sizeof(T), shift + 3);
+      for (size_t i = 0; i < n; ++i) in.set(i, element<T>(c.rank(), i));
+      const Reduction reduction{tensor::dtype_of<T>(), op};
+      c.all_reduce(in.span(), out.span(), reduction, "apart");
+      c.all_reduce(in.span(), reduction, "in place");
+      size_t wrong = 0;
+      for (size_t i = 0; i < n; ++i) {
+        const T want = expected<T>(c.size(), i, op);
+        wrong += !same_bits(out.get<T>(i), want) || !same_bits(in.get<T>(i), want);
+      }
+      EXPECT_EQ(wrong, 0u) << n << " elements, shift " << shift << ", " << name_of(tensor::dtype_of<T>());
+    }
+  }
+}
+
+template <class T>
+void check_reduce_scatter(Communicator& c, ReduceOp op) {
+  const auto ranks = static_cast<size_t>(c.size()), me = static_cast<size_t>(c.rank());
+  for (const size_t n : kLengths) {
+    Shifted in(n * ranks * sizeof(T), 1), out(n * sizeof(T), 0);
+    for (size_t i = 0; i < n * ranks; ++i) in.set(i, element<T>(c.rank(), i));
+    const Reduction reduction{tensor::dtype_of<T>(), op};
+    c.reduce_scatter(in.span(), out.span(), reduction);
+    const Bytes own = in.span().subspan(me * n * sizeof(T), n * sizeof(T));
+    c.reduce_scatter(in.span(), own, reduction);
+    size_t wrong = 0;
+    for (size_t i = 0; i < n; ++i) {
+      const T want = expected<T>(c.size(), me * n + i, op);
+      wrong += !same_bits(out.get<T>(i), want) || !same_bits(in.get<T>(me * n + i), want);
+    }
+    EXPECT_EQ(wrong, 0u) << n << " elements";
+  }
+}
+
+template <class T>
+void check_reductions(Communicator& c) {
+  for (const ReduceOp op : {ReduceOp::sum, ReduceOp::max}) {
+    check_all_reduce<T>(c, op);
+    check_reduce_scatter<T>(c, op);
+  }
+}
+
+TEST_P(Conformance, ReductionsHaveTheBitsOfTheTree) {
+  run([](Communicator& c) {
+    check_reductions<float>(c);
+    check_reductions<double>(c);
+    check_reductions<int64_t>(c);
+    check_reductions<Half>(c);
+    check_reductions<BFloat16>(c);
+  });
+}
+
+TEST_P(Conformance, MaximumKeepsNaN) {
+  run([](Communicator& c) {
+    for (int bad = 0; bad < c.size(); ++bad) {
+      std::vector<float> x(19, static_cast<float>(c.rank()));
+      if (c.rank() == bad) x[7] = x[18] = std::numeric_limits<float>::quiet_NaN();
+      c.all_reduce(as_bytes(std::span(x)), {DType::f32, ReduceOp::max});
+      EXPECT_TRUE(std::isnan(x[7]) && std::isnan(x[18])) << "NaN of rank " << bad;
+      EXPECT_EQ(x[0], static_cast<float>(c.size() - 1));
+    }
+  });
+}
+
+/// Byte i of what rank `from` has for rank `to`.
+std::byte mark(int from, int to, size_t i) {
+  return static_cast<std::byte>((static_cast<size_t>(from) * 31 + static_cast<size_t>(to) * 57 + i * 7) %
+                                251);
+}
+
+void check_gather(Communicator& c, size_t n) {
+  const auto ranks = static_cast<size_t>(c.size()), me = static_cast<size_t>(c.rank());
+  Shifted in(n, 1), out(n * ranks, 2), placed(n * ranks, 3);
+  for (size_t i = 0; i < n; ++i) in.span()[i] = placed.span()[me * n + i] = mark(c.rank(), 0, i);
+  c.all_gather(in.span(), out.span());
+  c.all_gather(placed.span().subspan(me * n, n), placed.span());
+  size_t wrong = 0;
+  for (size_t i = 0; i < n * ranks; ++i) {
+    const std::byte want = mark(static_cast<int>(i / n), 0, i % n);
+    wrong += out.span()[i] != want || placed.span()[i] != want;
+  }
+  EXPECT_EQ(wrong, 0u) << n << " bytes a block";
+}
+
+void check_all_to_all(Communicator& c, size_t n) {
+  const auto ranks = static_cast<size_t>(c.size());
+  Shifted in(n * ranks, 1), out(n * ranks, 2);
+  for (size_t i = 0; i < n * ranks; ++i) in.span()[i] = mark(c.rank(), static_cast<int>(i / n), i % n);
+  c.all_to_all(in.span(), out.span());
+  c.all_to_all(in.span(), in.span());
+  size_t wrong = 0;
+  for (size_t i = 0; i < n * ranks; ++i) {
+    const std::byte want = mark(static_cast<int>(i / n), c.rank(), i % n);
+    wrong += out.span()[i] != want || in.span()[i] != want;
+  }
+  EXPECT_EQ(wrong, 0u) << n << " bytes a block";
+}
+
+void check_broadcast(Communicator& c, size_t n) {
+  for (int root = 0; root < c.size(); ++root) {
+    Shifted data(n, 5);
+    for (size_t i = 0; i < n; ++i) data.span()[i] = mark(c.rank(), 9, i);
+    c.broadcast(data.span(), root);
+    size_t wrong = 0;
+    for (size_t i = 0; i < n; ++i) wrong += data.span()[i] != mark(root, 9, i);
+    EXPECT_EQ(wrong, 0u) << n << " bytes from " << root;
+  }
+}
+
+TEST_P(Conformance, MovesBytes) {
+  run([](Communicator& c) {
+    for (const size_t n : {size_t{0}, size_t{1}, size_t{13}, size_t{4096}, size_t{10001}}) {
+      if (n > 0) check_gather(c, n);
+      if (n > 0) check_all_to_all(c, n);
+      check_broadcast(c, n);
+    }
+    c.barrier();
+  });
+}
+
+TEST_P(Conformance, PointToPoint) {
+  run([](Communicator& c) {
+    if (c.size() == 1) return;
+    const int next = (c.rank() + 1) % c.size(), before = (c.rank() + c.size() - 1) % c.size();
+    for (int round = 0; round < 50; ++round) {
+      int64_t mine = c.rank() * 1000 + round, theirs = -1;
+      c.exchange(as_bytes(std::span(&mine, 1)), as_bytes(std::span(&theirs, 1)), {next, before}, "ring");
+      EXPECT_EQ(theirs, before * 1000 + round);
+    }
+    // A chain: each adds its rank and passes on.
+    int64_t sum = 0;
+    if (c.rank() > 0) c.recv(as_bytes(std::span(&sum, 1)), c.rank() - 1);
+    sum += c.rank();
+    if (c.rank() + 1 < c.size()) c.send(as_bytes(std::span(&sum, 1)), c.rank() + 1);
+    EXPECT_EQ(sum, c.rank() * (c.rank() + 1) / 2);
+  });
+}
+
+TEST_P(Conformance, GroupsWorkSideBySide) {
+  run([](Communicator& c) {
+    // Order within a colour is by key: here the reverse of the rank.
+    const auto group = c.split(c.rank() % 2, -c.rank());
+    const int members = (c.size() - c.rank() % 2 + 1) / 2;
+    ASSERT_EQ(group->size(), members);
+    EXPECT_EQ(group->rank(), members - 1 - c.rank() / 2);
+    for (int round = 0; round < 200; ++round) {
+      int64_t sum = c.rank();
+      group->all_reduce(as_bytes(std::span(&sum, 1)), {DType::i64, ReduceOp::sum});
+      EXPECT_EQ(sum, members * (members - 1) + members * (c.rank() % 2));
+    }
+    c.barrier();
+    const auto alone = c.split(c.rank(), 0);
+    EXPECT_EQ(alone->size(), 1);
+  });
+}
+
+TEST_P(Conformance, RunsOfRanksKeepTheBitsOfOne) {
+  // 8 micro-batches; each of 1, 2, 4, 8 ranks sums its own run by the same tree.
+  if (8 % size() != 0) return;
+  run([](Communicator& c) {
+    const int each = 8 / c.size();
+    std::vector<float> x(1001);
+    for (size_t i = 0; i < x.size(); ++i) x[i] = tree<float, float>(c.rank() * each, each, i, ReduceOp::sum);
+    c.all_reduce(as_bytes(std::span(x)), {});
+    size_t wrong = 0;
+    for (size_t i = 0; i < x.size(); ++i) wrong += !same_bits(x[i], expected<float>(8, i, ReduceOp::sum));
+    EXPECT_EQ(wrong, 0u);
+  });
+}
+
+/// The error of running `body`; fails the test if there is none.
+Error error_of(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const Error& e) {
+    return e;
+  }
+  ADD_FAILURE() << "no error";
+  return Error(ErrorCode::internal, "none");
+}
+
+bool mentions(const Error& e, std::string_view text) { return e.message().find(text) != std::string::npos; }
+
+TEST_P(Conformance, NamesWhoDisagrees) {
+  if (size() == 1) return;
+  const int odd = size() - 1;
+  const std::string odd_name = "rank " + std::to_string(odd) + " for ";
+  const Error sizes = error_of([&] {
+    run([&](Communicator& c) {
+      std::vector<float> x(c.rank() == odd ? 5 : 4);
+      c.all_reduce(as_bytes(std::span(x)), {}, "h.1.mlp");
+    });
+  });
+  EXPECT_EQ(sizes.code(), ErrorCode::invalid_argument);
+  EXPECT_TRUE(mentions(sizes, odd_name + "all_reduce #1, 20 bytes")) << sizes.message();
+  EXPECT_TRUE(mentions(sizes, "h.1.mlp")) << sizes.message();
+  const Error ops = error_of([&] {
+    run([&](Communicator& c) {
+      std::vector<float> x(4);
+      c.rank() == odd ? c.barrier() : c.all_reduce(as_bytes(std::span(x)), {});
+    });
+  });
+  EXPECT_TRUE(mentions(ops, odd_name + "barrier")) << ops.message();
+  const Error early = error_of([&] {
+    run([&](Communicator& c) {
+      if (c.rank() != odd) c.barrier("loss");
+    });
+  });
+  EXPECT_TRUE(mentions(early, odd_name + "the end of the rank")) << early.message();
+}
+
+TEST_P(Conformance, RefusesWhatOneRankCanSee) {
+  run([](Communicator& c) {
+    std::vector<std::byte> x(24 * static_cast<size_t>(c.size()));
+    const Bytes all(x);
+    EXPECT_THROW(c.all_reduce(all.first(16), all.subspan(8, 16), {}), Error);
+    EXPECT_THROW(c.all_reduce(all.first(7), {}), Error);
+    EXPECT_THROW(c.all_reduce(all, {DType::i8, ReduceOp::sum}), Error);
+    EXPECT_THROW(c.broadcast(all, c.size()), Error);
+    EXPECT_THROW(c.send(all, c.rank()), Error);
+    EXPECT_THROW(c.all_gather(all, all.first(1)), Error);
+    c.barrier();  // nothing of the above reached the others
+  });
+}
+
+TEST_P(Conformance, DeadRankWakesAll) {
+  if (size() == 1) return;
+  std::atomic<int> told = 0;
+  const Error error = error_of([&] {
+    run([&](Communicator& c) {
+      const auto group = c.split(0, c.rank());
+      if (c.rank() == 1) throw Error(ErrorCode::exhausted, "no memory left");
+      const Error mine = error_of([&] { c.rank() == 0 ? group->barrier() : c.barrier(); });
+      told += mine.code() == ErrorCode::unavailable && mentions(mine, "rank 1 is gone: no memory left");
+      throw mine;
+    });
+  });
+  EXPECT_EQ(told, size() - 1);
+  EXPECT_EQ(error.code(), ErrorCode::exhausted) << error.message();
+  EXPECT_TRUE(mentions(error, "rank 1")) << error.message();
+}
+
+INSTANTIATE_TEST_SUITE_P(Local, Conformance,
+                         ::testing::Combine(::testing::Values(Launcher{"local", run_local}),
+                                            ::testing::Range(1, 9)),
+                         [](const auto& chosen) {
+                           return std::get<0>(chosen.param).name + std::to_string(std::get<1>(chosen.param));
+                         });
+
+TEST(LocalWorld, ManyRanksReduceByHalves) {
+  for (const int size : {11, 19}) {
+    run_local(size, [](Communicator& c) { check_reductions<float>(c); });
+  }
+}
+
+TEST(LocalWorld, ReceiverThatExpectsOtherSize) {
+  const Error error = error_of([] {
+    run_local(2, [](Communicator& c) {
+      std::vector<std::byte> x(c.rank() == 0 ? 8 : 12);
+      c.rank() == 0 ? c.send(x, 1, "stage 0") : c.recv(x, 0, "stage 1");
+    });
+  });
+  EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
+  EXPECT_TRUE(mentions(error, "rank 0 sends 8 bytes for layer 'stage 0', rank 1 expects 12"))
+      << error.message();
+}
+
+/// Runs a world with a deadline of 50 ms and gives the watchdog's report.
+std::string report_of(int size, const std::function<void(Communicator&)>& body) {
+  std::string report;
+  LocalWorld world(size, {.deadline_ns = 50'000'000, .on_stuck = [&](const std::string& r) { report = r; }});
+  const Error error = error_of([&] { world.run(body); });
+  EXPECT_EQ(error.code(), ErrorCode::unavailable) << error.message();
+  return report;
+}
+
+TEST(LocalWatchdog, NamesRankCollectiveAndLayer) {
+  const std::string report = report_of(3, [](Communicator& c) {
+    c.barrier("first");
+    std::vector<float> x(8);
+    if (c.rank() == 1) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(400));
+      return;
+    }
+    c.all_reduce(as_bytes(std::span(x)), {}, "h.7.attention");
+  });
+  EXPECT_NE(report.find("all_reduce #2 of 32 bytes for layer 'h.7.attention' waits"), std::string::npos)
+      << report;
+  EXPECT_NE(
+      report.find("on ranks 0, 2; not started by rank 1; rank 1 last finished barrier #1 for layer 'first'"),
+      std::string::npos)
+      << report;
+}
+
+TEST(LocalWatchdog, SeesTwoThatSendToEachOther) {
+  const std::string report = report_of(2, [](Communicator& c) {
+    std::vector<std::byte> x(4);
+    c.send(x, 1 - c.rank(), "stage");
+  });
+  EXPECT_NE(report.find("not started by rank 1; rank 1 is in exchange to 0"), std::string::npos) << report;
+}
+
+TEST(LocalWatchdog, LeavesSlowWorkAlone) {
+  std::string report;
+  LocalWorld world(2, {.deadline_ns = 100'000'000, .on_stuck = [&](const std::string& r) { report = r; }});
+  world.run([](Communicator& c) {
+    for (int i = 0; i < 10; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(15));
+      c.barrier();
+    }
+  });
+  EXPECT_EQ(report, "");
+}
+
+TEST(FlightRecorder, KeepsTheLastAndNumbersCollectives) {
+  run_local(2, [](Communicator& c) {
+    for (int i = 0; i < 300; ++i) c.barrier("layer " + std::to_string(i));
+    const std::vector<Flight> history = c.flights().history();
+    ASSERT_EQ(history.size(), 256u);
+    EXPECT_EQ(history.front().sequence, 45);
+    EXPECT_EQ(history.back().sequence, 300);
+    EXPECT_EQ(history.back().source(), "layer 299");
+    for (const Flight& f : history) {
+      EXPECT_TRUE(0 < f.enqueue_ns && f.enqueue_ns <= f.start_ns && f.start_ns <= f.end_ns);
+    }
+  });
+}
+
+TEST(Mesh, CoordinatesAndAxes) {
+  const MeshShape shape({{"pp", 2}, {"dp", 2}, {"tp", 2}});
+  EXPECT_EQ(shape.coordinates(6), (std::vector<int>{1, 1, 0}));
+  for (int r = 0; r < 8; ++r) EXPECT_EQ(shape.rank(shape.coordinates(r)), r);
+  EXPECT_THROW(MeshShape({{"dp", 2}, {"dp", 2}}), Error);
+  EXPECT_THROW(MeshShape({{"dp", 0}}), Error);
+  run_local(8, [&](Communicator& world) {
+    Mesh mesh(world, shape);
+    const std::vector<int> own = shape.coordinates(world.rank());
+    for (size_t axis = 0; axis < 3; ++axis) {
+      Communicator& group = mesh.axis(shape.axes()[axis].name);
+      EXPECT_EQ(group.size(), 2);
+      EXPECT_EQ(group.rank(), own[axis]);
+      int64_t sum = world.rank();
+      group.all_reduce(as_bytes(std::span(&sum, 1)), {DType::i64, ReduceOp::sum});
+      std::vector<int> other = own;
+      other[axis] = 1 - own[axis];
+      EXPECT_EQ(sum, world.rank() + shape.rank(other));
+    }
+    EXPECT_THROW(mesh.axis("cp"), Error);
+  });
+}
+
+}  // namespace
+}  // namespace trireme::comm
