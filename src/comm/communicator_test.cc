@@ -369,10 +369,10 @@ TEST(LocalWorld, ReceiverThatExpectsOtherSize) {
       << error.message();
 }
 
-/// Runs a world with a deadline of 50 ms and gives the watchdog's report.
+/// Runs a world with a deadline of 150 ms and gives the watchdog's report.
 std::string report_of(int size, const std::function<void(Communicator&)>& body) {
   std::string report;
-  LocalWorld world(size, {.deadline_ns = 50'000'000, .on_stuck = [&](const std::string& r) { report = r; }});
+  LocalWorld world(size, {.deadline_ns = 150'000'000, .on_stuck = [&](const std::string& r) { report = r; }});
   const Error error = error_of([&] { world.run(body); });
   EXPECT_EQ(error.code(), ErrorCode::unavailable) << error.message();
   return report;
@@ -383,7 +383,7 @@ TEST(LocalWatchdog, NamesRankCollectiveAndLayer) {
     c.barrier("first");
     std::vector<float> x(8);
     if (c.rank() == 1) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(400));
+      std::this_thread::sleep_for(std::chrono::milliseconds(900));
       return;
     }
     c.all_reduce(as_bytes(std::span(x)), {}, "h.7.attention");

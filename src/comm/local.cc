@@ -7,6 +7,7 @@
 #include <condition_variable>
 #include <cstring>
 #include <exception>
+#include <system_error>
 #include <thread>
 
 #include "comm/local_group.h"
@@ -290,7 +291,12 @@ void LocalWorld::run(const std::function<void(Communicator&)>& body) {
     }
   };
   std::vector<std::thread> threads;
-  for (int r = 1; r < size(); ++r) threads.emplace_back(rank_main, r);
+  int started = 1;
+  try {
+    for (; started < size(); ++started) threads.emplace_back(rank_main, started);
+  } catch (const std::system_error& e) {
+    fail(started, base::concat("its thread did not start: ", e.what()));  // rank 0 meets this failure
+  }
   rank_main(0);
   for (std::thread& t : threads) t.join();
   if (first) std::rethrow_exception(first);
