@@ -32,7 +32,7 @@ int serve_main(std::span<const std::string> words, base::Env& env) {
     return static_cast<double>(env.clock.now_ns() - since_ns) * 1e-9;
   };
   env.log.info("serve", "ready",
-               {{"models", server.repository().models().size()},
+               {{"models", server.repository().catalog()->serving().size()},
                 {"port", server.port()},
                 {"seconds", seconds(start_ns)}});
   int signal = 0;

@@ -14,11 +14,11 @@
 
 namespace trireme::serve {
 
-/// Answers every path under /v2. Any server thread; nothing here blocks.
+/// Answers every path under /v2. Any server thread; nothing here blocks (loads answer later).
 class KserveApi {
  public:
   /// `is_ready` says whether the server takes requests now (not while loading or draining).
-  KserveApi(const Repository& repository, const base::Env& env, std::function<bool()> is_ready);
+  KserveApi(Repository& repository, const base::Env& env, std::function<bool()> is_ready);
 
   /// Throws base::Error for what becomes an error response.
   void handle(HttpRequest&& request, HttpReply reply) const;
@@ -26,12 +26,13 @@ class KserveApi {
  private:
   struct ModelPath;
   void handle_model(const ModelPath& path, HttpRequest&& request, HttpReply reply) const;
+  void control(std::string_view rest, const HttpRequest& request, HttpReply reply) const;
   void infer(const ModelPath& path, HttpRequest&& request, HttpReply reply) const;
   HttpResponse answer(std::string_view path, std::string_view method, std::string_view body) const;
   HttpResponse index(std::string_view body) const;
   HttpResponse all_stats() const;
 
-  const Repository& repository_;
+  Repository& repository_;
   base::Env env_;
   std::function<bool()> is_ready_;
 };

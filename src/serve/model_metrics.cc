@@ -26,10 +26,14 @@ base::Json duration_json(const DurationSum& d) {
 }  // namespace
 
 ModelMetrics::ModelMetrics(MetricRegistry& registry, const std::string& model, const std::string& version,
-                           int64_t max_rows, std::function<double()> pending) {
+                           int64_t max_rows, const ModelMetrics* earlier) {
   const MetricLabels labels{{"model", model}, {"version", version}};
-  for (int64_t i = 0; i < std::min<int64_t>(max_rows, 4096); ++i)
-    sizes_.push_back(std::make_unique<BatchSize>());
+  if (earlier != nullptr) {
+    counts_ = earlier->counts_;
+    sizes_ = earlier->sizes_;
+  }
+  while (static_cast<int64_t>(sizes_.size()) < std::min<int64_t>(max_rows, 4096))
+    sizes_.push_back(std::make_shared<BatchSize>());
   registry.counter_from("nv_inference_request_success", "Number of successful inference requests", labels,
                         [c = counts_] { return static_cast<double>(c->success.count.load()); });
   for (size_t i = 0; i < failures_.size(); ++i) {
@@ -42,8 +46,6 @@ ModelMetrics::ModelMetrics(MetricRegistry& registry, const std::string& model, c
                         [c = counts_] { return static_cast<double>(c->rows.load()); });
   registry.counter_from("nv_inference_exec_count", "Number of model executions (batches)", labels,
                         [c = counts_] { return static_cast<double>(c->batches.load()); });
-  registry.gauge_from("nv_inference_pending_request_count", "Requests waiting for execution", labels,
-                      std::move(pending));
   register_durations(registry, labels);
   std::vector<double> rows;
   for (int64_t b = 1; b < 2 * max_rows; b *= 2) rows.push_back(static_cast<double>(b));

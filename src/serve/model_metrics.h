@@ -3,7 +3,6 @@
 
 #include <array>
 #include <atomic>
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -25,9 +24,9 @@ struct DurationSum {
 
 class ModelMetrics {
  public:
-  /// Registers the series of `model`, `version`. `pending` is read at every scrape.
+  /// Registers the series of `model`, `version`; counts go on from those of `earlier`, if there is one.
   ModelMetrics(MetricRegistry& registry, const std::string& model, const std::string& version,
-               int64_t max_rows, std::function<double()> pending);
+               int64_t max_rows, const ModelMetrics* earlier);
 
   /// A batch ran; on its instance's thread.
   void count_batch(const sched::Timing& timing);
@@ -52,7 +51,7 @@ class ModelMetrics {
   void register_durations(MetricRegistry& registry, const MetricLabels& labels);
 
   std::shared_ptr<Counts> counts_ = std::make_shared<Counts>();
-  std::vector<std::unique_ptr<BatchSize>>
+  std::vector<std::shared_ptr<BatchSize>>
       sizes_;  ///< by rows of a batch, 1 ... max; the last takes all larger ones
   std::array<MetricCounter*, 4> failures_{};  ///< REJECTED, CANCELED, BACKEND, OTHER
   MetricHistogram* batch_rows_ = nullptr;

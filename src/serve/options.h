@@ -11,9 +11,14 @@
 namespace trireme::serve {
 
 enum class WarmUpLevel { none, compile, run };
+/// Who decides what is loaded: the start alone, requests to load and unload, or the files.
+enum class ModelControl { none, explicitly, poll };
 
 struct ServeOptions {
   std::string model_repository;
+  ModelControl model_control = ModelControl::none;
+  std::vector<std::string> load_model;
+  base::Duration poll_interval{15 * base::kNsPerSecond};
   std::string host = "0.0.0.0";
   int http_port = 8000;
   int http_threads = 2;
@@ -34,6 +39,10 @@ struct ServeOptions {
 
   void fields(base::OptionList& f) {
     f.add("model_repository", &model_repository, "directory with one directory for each model").required();
+    f.add_choice("model_control", &model_control, {"none", "explicit", "poll"},
+                 "all models once, at the start; on request; all, following changes of the files");
+    f.add("load_model", &load_model, "with explicit control: models to load at the start; * for all");
+    f.add("poll_interval", &poll_interval, "with poll control: time between two looks at the files");
     f.add("host", &host, "address to listen on");
     f.add("http_port", &http_port, "port; 0: the system picks one, the log says which")
         .at_least(0)

@@ -1,118 +1,189 @@
-// The model repository: finds models and versions, loads them, keeps going past broken ones.
+// The model repository: loads models, keeps going past broken ones, swaps them under load.
 #include "serve/repository.h"
 
+#include <malloc.h>
+
 #include <algorithm>
-#include <charconv>
 #include <filesystem>
 
 #include "base/file.h"
+#include "serve/repository_files.h"
 
 namespace trireme::serve {
 namespace {
 
-namespace fs = std::filesystem;
-
-/// The number of a version directory, or 0: digits only, above 0, no leading zero.
-int64_t version_number(const std::string& name) {
-  int64_t number = 0;
-  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), number);
-  const bool is_number =
-      error == std::errc() && end == name.data() + name.size() && name[0] != '0' && name[0] != '-';
-  return is_number && number > 0 ? number : 0;
-}
-
-bool holds_model(const fs::path& dir) {
-  std::error_code none;
-  return fs::exists(dir / "model.onnx", none) || fs::exists(dir / "config.json", none);
-}
-
-/// Version number -> directory, of all that are there.
-std::map<int64_t, std::string> find_versions(const std::string& root) {
-  std::map<int64_t, std::string> found;
-  for (const auto& entry : fs::directory_iterator(root)) {
-    const std::string name = entry.path().filename().string();
-    const int64_t number = version_number(name);
-    if (number > 0 && entry.is_directory()) found[number] = base::safe_join(root, name);
+std::string failures_of(const CatalogModel& model) {
+  std::string text = model.versions.empty() ? model.reason : "";
+  for (const auto& [number, version] : model.versions) {
+    if (version.model) continue;
+    text += "version " + std::to_string(number) + " is at UNAVAILABLE state: " + version.reason + ";";
   }
-  if (found.empty() && holds_model(root)) found[1] = root;
-  return found;
-}
-
-void apply_policy(const VersionPolicy& policy, std::map<int64_t, std::string>& versions) {
-  if (policy.kind == VersionPolicy::Kind::latest) {
-    while (static_cast<int64_t>(versions.size()) > std::max<int64_t>(1, policy.latest))
-      versions.erase(versions.begin());
-  } else if (policy.kind == VersionPolicy::Kind::specific) {
-    std::erase_if(versions, [&](const auto& v) {
-      return std::find(policy.versions.begin(), policy.versions.end(), v.first) == policy.versions.end();
-    });
-  }
-}
-
-ModelConfig read_config(const std::string& root, const std::string& name) {
-  const std::string file = root + "/config.pbtxt";
-  if (!base::file_exists(file)) return {};
-  try {
-    ModelConfig config =
-        parse_model_config(base::read_file(base::safe_join(root, "config.pbtxt"), size_t{4} << 20));
-    base::require(config.name.empty() || config.name == name, "name '", config.name,
-                  "' is not that of the directory, '", name, "'");
-    return config;
-  } catch (const base::Error& e) {
-    throw e.with("config.pbtxt");
-  }
+  return text;
 }
 
 }  // namespace
 
 Repository::Repository(const ServeOptions& options, const base::Env& env, MetricRegistry& metrics)
-    : options_(options), env_(env), metrics_(metrics) {}
+    : options_(options), env_(env), metrics_(metrics), catalog_(std::make_shared<const Catalog>()) {}
+
+Repository::~Repository() { stop_changes(); }
 
 void Repository::load() {
-  const std::string& root = options_.model_repository;
-  if (!fs::is_directory(root)) base::fail(base::ErrorCode::not_found, "no model repository at '", root, "'");
-  std::vector<std::string> names;
-  for (const auto& entry : fs::directory_iterator(root)) {
-    const std::string name = entry.path().filename().string();
-    if (name[0] != '.' && entry.is_directory()) names.push_back(name);
+  std::vector<std::string> names = model_names(options_.model_repository);
+  if (options_.model_control == ModelControl::explicitly) {
+    const auto& wanted = options_.load_model;
+    if (std::find(wanted.begin(), wanted.end(), "*") == wanted.end()) names = wanted;
   }
-  std::sort(names.begin(), names.end());
   for (const std::string& name : names) {
-    Versions versions;
     try {
-      load_model(name, versions);
+      loaded_files_[name] = files_fingerprint(options_.model_repository + "/" + name);
+      load_now(name);
     } catch (const std::exception& e) {
-      broken_[name] = e.what();
       env_.log.error("serve", "model_failed", {{"model", name}, {"reason", e.what()}});
     }
-    if (!versions.empty()) models_[name] = std::move(versions);
+  }
+  thread_ = std::thread([this] { run_changes(); });
+}
+
+void Repository::run_changes() {
+  const bool polls = options_.model_control == ModelControl::poll;
+  int64_t next_ns = env_.clock.now_ns() + options_.poll_interval.ns;
+  while (true) {
+    const auto change = polls ? changes_.pop_until(next_ns) : changes_.pop();
+    if (change) (*change)();
+    if (!change && changes_.closed()) return;
+    if (!polls || env_.clock.now_ns() < next_ns) continue;
+    try {
+      poll();
+    } catch (const std::exception& e) {
+      env_.log.error("serve", "poll_failed", {{"reason", e.what()}});
+    }
+    next_ns = env_.clock.now_ns() + options_.poll_interval.ns;
   }
 }
 
-void Repository::load_model(const std::string& name, Versions& versions) {
+void Repository::stop_changes() {
+  stopping_ = true;
+  changes_.close();
+  if (thread_.joinable()) thread_.join();
+}
+
+/// A model is loaded when its files have changed and then were the same at two looks: half a copy stays out.
+void Repository::poll() {
+  const std::vector<std::string> names = model_names(options_.model_repository);
+  for (const std::string& name : names) {
+    std::string files = files_fingerprint(options_.model_repository + "/" + name);
+    if (stopping_) return;
+    if (loaded_files_[name] == files) continue;
+    if (std::exchange(seen_files_[name], files) != files) continue;
+    loaded_files_[name] = std::move(files);
+    try {
+      load_now(name);
+    } catch (const std::exception& e) {
+      env_.log.error("serve", "model_failed", {{"model", name}, {"reason", e.what()}});
+    }
+  }
+  // Known by their entry here: a catalog held across unload_now would keep the models in use.
+  std::vector<std::string> gone;
+  for (const auto& [name, files] : loaded_files_) {
+    if (!std::binary_search(names.begin(), names.end(), name)) gone.push_back(name);
+  }
+  for (const std::string& name : gone) {
+    unload_now(name);
+    loaded_files_.erase(name);
+    seen_files_.erase(name);
+  }
+}
+
+void Repository::submit(std::function<void()> change, const Done& done) {
+  if (options_.model_control != ModelControl::explicitly) {
+    base::fail(base::ErrorCode::unavailable,
+               "explicit model load / unload is not allowed: start with --model-control explicit");
+  }
+  std::function<void()> task = [this, change = std::move(change), done] {
+    std::optional<base::Error> error;
+    try {
+      if (stopping_) base::fail(base::ErrorCode::unavailable, "the server is shutting down");
+      change();
+    } catch (const base::Error& e) {
+      error = e;
+    } catch (const std::exception& e) {
+      error = base::Error(base::ErrorCode::internal, e.what());
+    }
+    done(error);
+  };
+  if (changes_.try_push(std::move(task)) != base::PushResult::ok) {
+    base::fail(base::ErrorCode::unavailable, "too many loads and unloads wait already, or the server stops");
+  }
+}
+
+void Repository::request_load(const std::string& name, Done done) {
+  check_model_name(name);
+  submit([this, name] { load_now(name); }, done);
+}
+
+void Repository::request_unload(const std::string& name, Done done) {
+  check_model_name(name);
+  submit([this, name] { unload_now(name); }, done);
+}
+
+void Repository::load_now(const std::string& name) {
+  check_model_name(name);
+  if (!std::filesystem::is_directory(options_.model_repository + "/" + name)) {
+    base::fail(base::ErrorCode::not_found, "failed to load '", name,
+               "', failed to poll from model repository: it holds no such directory");
+  }
+  const bool serves = !catalog()->versions(name).empty();
+  if (!serves) replace(name, {.versions = {}, .state = "LOADING", .reason = "", .is_unloaded = false});
+  CatalogModel next;
+  try {
+    next = load_versions(name);
+  } catch (const std::exception& e) {
+    next = {.versions = {}, .state = "UNAVAILABLE", .reason = e.what(), .is_unloaded = false};
+  }
+  const std::string failures = failures_of(next);
+  if (serves && !failures.empty()) {
+    // The old versions go on; what did load of the new ones goes again.
+    base::fail_invalid("load failed for model '", name, "', which serves on as it was: ", failures);
+  }
+  replace(name, std::move(next));
+  metrics_.set_hidden("model", name, false);
+  base::require(failures.empty(), "load failed for model '", name, "': ", failures);
+}
+
+CatalogModel Repository::load_versions(const std::string& name) {
   ModelSource source{.name = name, .root = base::safe_join(options_.model_repository, name)};
   source.config = read_config(source.root, name);
-  auto found = find_versions(source.root);
-  apply_policy(source.config.versions, found);
-  base::require(!found.empty(), "no version: want ", name, "/1/model.onnx, ", name,
-                "/model.onnx or an encoder's config.json and model.safetensors");
-  for (const auto& [number, path] : found) {
+  CatalogModel model;
+  for (const auto& [number, path] : served_versions(source.root, source.config.versions)) {
     source.version = std::to_string(number);
     source.path = path;
-    versions[number] = load_version(source);
+    model.versions[number] = load_version(source);
   }
+  return model;
 }
 
-Repository::Version Repository::load_version(const ModelSource& source) {
+CatalogVersion Repository::load_version(const ModelSource& source) {
   const int64_t start = env_.clock.now_ns();
-  Version version;
+  CatalogVersion version;
   try {
-    version.model = std::make_shared<ServedModel>(source, options_, env_, metrics_);
+    std::shared_ptr<ModelMetrics>& counts = counts_[{source.name, source.version}];
+    version.model = std::make_shared<ServedModel>(source, options_, env_, metrics_, counts.get());
+    counts = version.model->metrics();
+    version.state = "READY";
     const double seconds = static_cast<double>(env_.clock.now_ns() - start) * 1e-9;
-    metrics_
-        .gauge("nv_model_load_duration_secs", "Duration of the last load in seconds",
-               {{"model", source.name}, {"version", source.version}})
+    const MetricLabels labels{{"model", source.name}, {"version", source.version}};
+    metrics_.gauge("nv_model_load_duration_secs", "Duration of the last load in seconds", labels)
         .set(seconds);
+    metrics_.gauge_from("nv_inference_pending_request_count", "Requests waiting for execution", labels,
+                        [this, name = source.name, number = version_number(source.version)] {
+                          const auto now = catalog();
+                          const auto at = now->models.find(name);
+                          if (at == now->models.end()) return 0.0;
+                          const auto v = at->second.versions.find(number);
+                          const bool serves = v != at->second.versions.end() && v->second.model;
+                          return serves ? static_cast<double>(v->second.model->waiting()) : 0.0;
+                        });
     env_.log.info("serve", "model_ready",
                   {{"model", source.name},
                    {"version", source.version},
@@ -120,6 +191,7 @@ Repository::Version Repository::load_version(const ModelSource& source) {
                    {"instances", version.model->config().instances},
                    {"seconds", seconds}});
   } catch (const std::exception& e) {
+    version.state = "UNAVAILABLE";
     version.reason = e.what();
     env_.log.error("serve", "model_failed",
                    {{"model", source.name}, {"version", source.version}, {"reason", e.what()}});
@@ -127,76 +199,74 @@ Repository::Version Repository::load_version(const ModelSource& source) {
   return version;
 }
 
-std::shared_ptr<ServedModel> Repository::find(std::string_view name, std::string_view version) const {
-  const auto broken = broken_.find(name);
-  if (broken != broken_.end()) {
-    base::fail(base::ErrorCode::unavailable, "Request for unknown model: '", name,
-               "' has no available versions: ", broken->second);
+void Repository::unload_now(const std::string& name) {
+  CatalogModel gone{.versions = {}, .state = "UNAVAILABLE", .reason = "unloaded", .is_unloaded = true};
+  {
+    const auto before = catalog();
+    const auto at = before->models.find(name);
+    if (at == before->models.end() || at->second.is_unloaded) return;
+    for (const auto& [number, version] : at->second.versions)
+      gone.versions[number] = {.model = nullptr, .state = "UNLOADING", .reason = ""};
   }
-  const auto at = models_.find(name);
-  if (at == models_.end()) {
-    base::fail(base::ErrorCode::not_found, "Request for unknown model: '", name, "' is not found");
-  }
-  const Versions& versions = at->second;
-  if (version.empty()) {
-    for (auto v = versions.rbegin(); v != versions.rend(); ++v) {
-      if (v->second.model) return v->second.model;
-    }
-    base::fail(base::ErrorCode::unavailable, "Request for unknown model: '", name,
-               "' has no available versions: ", versions.rbegin()->second.reason);
-  }
-  const auto v = versions.find(version_number(std::string(version)));
-  if (v == versions.end()) {
-    base::fail(base::ErrorCode::not_found, "Request for unknown model: '", name, "' version ", version,
-               " is not found");
-  }
-  if (!v->second.model) {
-    base::fail(base::ErrorCode::unavailable, "Request for unknown model: '", name, "' version ", version,
-               " is not at ready state: ", v->second.reason);
-  }
-  return v->second.model;
+  replace(name, gone);
+  for (auto& [number, version] : gone.versions)
+    version = {.model = nullptr, .state = "UNAVAILABLE", .reason = "unloaded"};
+  replace(name, std::move(gone));
+  metrics_.set_hidden("model", name, true);
+  env_.log.info("serve", "model_unloaded", {{"model", name}});
 }
 
-std::vector<std::string> Repository::versions(std::string_view name) const {
-  std::vector<std::string> list;
-  const auto at = models_.find(name);
-  if (at == models_.end()) return list;
-  for (const auto& [number, version] : at->second) {
-    if (version.model) list.push_back(std::to_string(number));
+void Repository::replace(const std::string& name, CatalogModel next) {
+  std::vector<std::shared_ptr<ServedModel>> old;
+  {
+    const auto before = catalog();
+    auto after = std::make_shared<Catalog>(*before);
+    for (const auto& [number, version] : after->models[name].versions) {
+      if (version.model) old.push_back(version.model);
+    }
+    after->models[name] = std::move(next);
+    catalog_.store(std::move(after));
   }
-  return list;
+  if (!old.empty()) retire(std::move(old));
+}
+
+/// Whoever found an old model may still hand it a request, so drain comes after the last of them has let go:
+/// no request is refused because of a change.
+void Repository::retire(std::vector<std::shared_ptr<ServedModel>> old) const {
+  for (std::shared_ptr<ServedModel>& model : old) {
+    while (model.use_count() > 1) std::this_thread::sleep_for(std::chrono::microseconds(100));
+    std::atomic_thread_fence(std::memory_order_acquire);
+    model->drain();
+    model.reset();
+  }
+  malloc_trim(0);  // the allocator keeps what was freed; the machine's other programs want it
 }
 
 std::vector<RepositoryEntry> Repository::index() const {
-  std::vector<RepositoryEntry> list;
-  for (const auto& [name, versions] : models_) {
-    for (const auto& [number, version] : versions) {
-      list.push_back({name, std::to_string(number), version.model ? "READY" : "UNAVAILABLE", version.reason});
-    }
-  }
-  for (const auto& [name, reason] : broken_) list.push_back({name, "", "UNAVAILABLE", reason});
-  return list;
-}
-
-std::vector<std::shared_ptr<ServedModel>> Repository::models() const {
-  std::vector<std::shared_ptr<ServedModel>> list;
-  for (const auto& [name, versions] : models_) {
-    for (const auto& [number, version] : versions) {
-      if (version.model) list.push_back(version.model);
-    }
+  const auto now = catalog();
+  std::vector<RepositoryEntry> list = now->index();
+  if (options_.model_control != ModelControl::explicitly) return list;
+  for (const std::string& name : model_names(options_.model_repository)) {
+    if (now->models.find(name) == now->models.end()) list.push_back({name, "", "", ""});
   }
   return list;
 }
 
 bool Repository::has_failures() const {
-  for (const RepositoryEntry& entry : index()) {
-    if (entry.state != "READY") return true;
+  const auto now = catalog();
+  for (const auto& [name, model] : now->models) {
+    if (model.is_unloaded) continue;
+    if (model.versions.empty() && model.state == "UNAVAILABLE") return true;
+    for (const auto& [number, version] : model.versions) {
+      if (version.state == "UNAVAILABLE") return true;
+    }
   }
   return false;
 }
 
 void Repository::drain() {
-  for (const auto& model : models()) model->drain();
+  stop_changes();
+  for (const auto& model : catalog()->serving()) model->drain();
 }
 
 }  // namespace trireme::serve

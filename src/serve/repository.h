@@ -1,55 +1,74 @@
-// The model repository: which models and versions a directory holds, and what became of each.
+// The model repository: loads, reloads and unloads models while the server runs, one change at a time.
 #pragma once
 
+#include <atomic>
+#include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <vector>
 
-#include "serve/served_model.h"
+#include "base/bounded_queue.h"
+#include "serve/catalog.h"
 
 namespace trireme::serve {
 
-/// What the index says of one version (or of a model whose versions could not be found: version is empty).
-struct RepositoryEntry {
-  std::string name, version, state, reason;
-};
-
 /// Layout: <root>/<model>/[config.pbtxt], with <version>/ directories (integers above 0) or the model's files
-/// beside the config, which then are version 1. Immutable after load(); any thread may read.
+/// beside the config, which then are version 1. Any thread may read and ask for changes; one thread of its
+/// own makes them. A change is a new catalog: requests see the old model or the new one, never neither.
 class Repository {
  public:
-  Repository(const ServeOptions& options, const base::Env& env, MetricRegistry& metrics);
+  using Done = std::function<void(const std::optional<base::Error>&)>;
 
-  /// Loads every model. One that fails is listed with its reason; the others go on. Throws not_found only if
-  /// the root is no directory.
+  Repository(const ServeOptions& options, const base::Env& env, MetricRegistry& metrics);
+  ~Repository();
+  Repository(const Repository&) = delete;
+  Repository& operator=(const Repository&) = delete;
+
+  /// Loads what the mode says (all models, or those named), then starts the thread. A model that fails is
+  /// listed with its reason; the others go on. Throws not_found if the root is no directory.
   void load();
 
-  /// A version that serves; an empty version is the highest one. Throws in the words clients' tests look for:
-  /// not_found for an unknown model or version, unavailable for one that failed to load.
-  std::shared_ptr<ServedModel> find(std::string_view name, std::string_view version) const;
-  /// Versions of a model that serve, ascending.
-  std::vector<std::string> versions(std::string_view name) const;
+  /// Loads or reloads a model. The new versions are complete before the old ones stop; a reload that fails
+  /// leaves the old ones. `done` comes on the repository's thread, once the old versions' memory is free.
+  /// Throws unavailable unless the mode is explicit.
+  void request_load(const std::string& name, Done done);
+  /// Stops a model after what it had accepted; an unknown name is no error.
+  void request_unload(const std::string& name, Done done);
+
+  std::shared_ptr<const Catalog> catalog() const { return catalog_.load(); }
+  /// The catalog's index and, in explicit mode, the models that were never loaded (with an empty state).
   std::vector<RepositoryEntry> index() const;
-  std::vector<std::shared_ptr<ServedModel>> models() const;
   bool has_failures() const;
+  /// Ends changes, then runs what waits in every model.
   void drain();
 
  private:
-  struct Version {
-    std::shared_ptr<ServedModel> model;  ///< null: failed
-    std::string reason;
-  };
-  using Versions = std::map<int64_t, Version>;
-  void load_model(const std::string& name, Versions& versions);
-  Version load_version(const ModelSource& source);
+  void submit(std::function<void()> change, const Done& done);
+  void run_changes();
+  void stop_changes();
+  void poll();
+  void load_now(const std::string& name);
+  void unload_now(const std::string& name);
+  CatalogModel load_versions(const std::string& name);
+  CatalogVersion load_version(const ModelSource& source);
+  /// Puts `next` in the place of a model's entry and lets the old versions finish.
+  void replace(const std::string& name, CatalogModel next);
+  void retire(std::vector<std::shared_ptr<ServedModel>> old) const;
 
   const ServeOptions& options_;
   base::Env env_;
   MetricRegistry& metrics_;
-  std::map<std::string, Versions, std::less<>> models_;
-  std::map<std::string, std::string, std::less<>> broken_;  ///< models without a version: name -> reason
+  std::atomic<std::shared_ptr<const Catalog>> catalog_;
+  /// Counts by model and version; they go on when a model is loaded again. Repository's thread.
+  std::map<std::pair<std::string, std::string>, std::shared_ptr<ModelMetrics>> counts_;
+  std::map<std::string, std::string> loaded_files_, seen_files_;  ///< fingerprints, for polling
+  base::BoundedQueue<std::function<void()>> changes_{64};
+  std::atomic<bool> stopping_{false};
+  std::thread thread_;
 };
 
 }  // namespace trireme::serve

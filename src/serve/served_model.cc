@@ -49,10 +49,6 @@ struct ServedModel::Call {
   std::atomic<size_t> left{0};
 };
 
-ServedModel::~ServedModel() {
-  if (running_) running_->store(nullptr);
-}
-
 std::vector<TokenGroup> ServedModel::groups_of(InferRequest& request, int64_t& rows) const {
   const WireTensor& text = request.inputs[0];
   base::require(request.inputs.size() == 1, "expected 1 inputs but got ", request.inputs.size(),
@@ -240,15 +236,19 @@ void ServedModel::finish(Call& call) const {
 base::Json ServedModel::metadata(const std::vector<std::string>& versions) const {
   base::Json list = base::Json::array();
   for (const std::string& v : versions) list.push_back(v);
-  // Of an encoder's alternatives the metadata names the text, so that what a client reads there is one valid
-  // request; the configuration lists all as optional.
-  std::vector<TensorConfig> inputs = config_.inputs;
-  if (text_) inputs.resize(1);
   return base::Json::object({{"name", name()},
                              {"versions", std::move(list)},
                              {"platform", config_.platform},
-                             {"inputs", tensors_json(inputs, config_.is_batched())},
+                             {"inputs", tensors_json(offered_inputs(), config_.is_batched())},
                              {"outputs", tensors_json(config_.outputs, config_.is_batched())}});
+}
+
+/// One alternative only, so that what a client reads in the metadata is one valid request; the configuration
+/// lists all as optional.
+std::vector<TensorConfig> ServedModel::offered_inputs() const {
+  std::vector<TensorConfig> inputs = config_.inputs;
+  if (text_) inputs.resize(1);
+  return inputs;
 }
 
 base::Json ServedModel::stats() const {

@@ -37,11 +37,11 @@ struct InferSink {
 
 class ServedModel {
  public:
-  /// Loads, compiles and warms up; throws what is wrong with the model. `metrics` outlives it.
+  /// Loads, compiles and warms up; throws what is wrong with the model. `metrics` outlives it. `earlier` has
+  /// the counts of the same version loaded before, which go on; or null.
   ServedModel(const ModelSource& source, const ServeOptions& options, const base::Env& env,
-              MetricRegistry& metrics);
+              MetricRegistry& metrics, const ModelMetrics* earlier);
 
-  ~ServedModel();
   ServedModel(const ServedModel&) = delete;
   ServedModel& operator=(const ServedModel&) = delete;
 
@@ -50,6 +50,11 @@ class ServedModel {
   const ModelConfig& config() const { return config_; }
   base::Json metadata(const std::vector<std::string>& versions) const;
   base::Json stats() const;
+  std::shared_ptr<ModelMetrics> metrics() const { return metrics_; }
+  /// Requests in the queue.
+  size_t waiting() const { return scheduler_->stats().waiting; }
+  /// The inputs that the metadata names: of an encoder's alternatives, the text.
+  std::vector<TensorConfig> offered_inputs() const;
 
   /// Checks and queues a request. Throws for what is wrong with it; later errors go to the sink.
   void infer(InferRequest request, InferSink sink);
@@ -64,7 +69,7 @@ class ServedModel {
     bool is_binary = false;
     int64_t classification = 0;
   };
-  void load(const ServeOptions& options, MetricRegistry& metrics);
+  void load(const ServeOptions& options, MetricRegistry& metrics, const ModelMetrics* earlier);
   void make_text_front(model::Model& model, const ServeOptions& options);
   void complete(const ir::Graph& graph, const ServeOptions& options);
   sched::SchedulerOptions scheduler_options(const ServeOptions& options) const;
@@ -87,9 +92,7 @@ class ServedModel {
   std::unique_ptr<TextEncoder> text_;    ///< null: tensors only
   int64_t vocab_ = 0;
   std::vector<std::vector<std::string>> labels_;  ///< by output
-  std::unique_ptr<ModelMetrics> metrics_;
-  /// The scheduler for scrapes; the registry may outlive the model, so it is shared and may be null.
-  std::shared_ptr<std::atomic<sched::Scheduler*>> running_;
+  std::shared_ptr<ModelMetrics> metrics_;
   std::unique_ptr<sched::Scheduler> scheduler_;  ///< last: its threads use the others
 };
 

@@ -35,12 +35,12 @@ std::vector<std::string> read_labels(const std::string& root, const std::string&
 }  // namespace
 
 ServedModel::ServedModel(const ModelSource& source, const ServeOptions& options, const base::Env& env,
-                         MetricRegistry& metrics)
+                         MetricRegistry& metrics, const ModelMetrics* earlier)
     : source_(source), env_(env), config_(source.config) {
-  load(options, metrics);
+  load(options, metrics, earlier);
 }
 
-void ServedModel::load(const ServeOptions& options, MetricRegistry& metrics) {
+void ServedModel::load(const ServeOptions& options, MetricRegistry& metrics, const ModelMetrics* earlier) {
   model::Model model = model::load_model(source_.path);
   if (model.format == "huggingface") make_text_front(model, options);
   complete(model.graph, options);
@@ -50,18 +50,12 @@ void ServedModel::load(const ServeOptions& options, MetricRegistry& metrics) {
   default_timeout_ns_ = options.request_timeout.ns;
   if (config_.queue.default_timeout_us > 0)
     default_timeout_ns_ = config_.queue.default_timeout_us * base::kNsPerUs;
-  running_ = std::make_shared<std::atomic<sched::Scheduler*>>(nullptr);
-  metrics_ = std::make_unique<ModelMetrics>(
-      metrics, name(), version(), std::max<int64_t>(1, config_.max_batch_size.value_or(0)),
-      [running = running_] {
-        const sched::Scheduler* s = running->load();
-        return s == nullptr ? 0.0 : static_cast<double>(s->stats().waiting);
-      });
+  metrics_ = std::make_shared<ModelMetrics>(
+      metrics, name(), version(), std::max<int64_t>(1, config_.max_batch_size.value_or(0)), earlier);
   auto prepared = std::make_shared<const engine::PreparedModel>(std::move(model.graph));
   scheduler_ =
       std::make_unique<sched::Scheduler>(std::move(prepared), scheduler_options(options), env_.clock,
                                          [this](const sched::Timing& t) { metrics_->count_batch(t); });
-  running_->store(scheduler_.get());
 }
 
 /// An encoder directory: texts in, one embedding a row out; the hidden states stay inside.

@@ -1,0 +1,104 @@
+// The directories of a model repository.
+#include "serve/repository_files.h"
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+
+#include "base/file.h"
+
+namespace trireme::serve {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool holds_model(const fs::path& dir) {
+  std::error_code none;
+  return fs::exists(dir / "model.onnx", none) || fs::exists(dir / "config.json", none);
+}
+
+void apply_policy(const VersionPolicy& policy, std::map<int64_t, std::string>& versions) {
+  if (policy.kind == VersionPolicy::Kind::latest) {
+    while (static_cast<int64_t>(versions.size()) > std::max<int64_t>(1, policy.latest))
+      versions.erase(versions.begin());
+  } else if (policy.kind == VersionPolicy::Kind::specific) {
+    std::erase_if(versions, [&](const auto& v) {
+      return std::find(policy.versions.begin(), policy.versions.end(), v.first) == policy.versions.end();
+    });
+  }
+}
+
+}  // namespace
+
+int64_t version_number(std::string_view name) {
+  int64_t number = 0;
+  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), number);
+  const bool is_number =
+      error == std::errc() && end == name.data() + name.size() && name[0] != '0' && name[0] != '-';
+  return is_number && number > 0 ? number : 0;
+}
+
+std::vector<std::string> model_names(const std::string& root) {
+  if (!fs::is_directory(root)) base::fail(base::ErrorCode::not_found, "no model repository at '", root, "'");
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(root)) {
+    const std::string name = entry.path().filename().string();
+    if (name[0] != '.' && entry.is_directory()) names.push_back(name);
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+void check_model_name(std::string_view name) {
+  base::require(!name.empty(), "Model name cannot be empty");
+  base::require(name[0] != '.' && name.find_first_of("/\\") == std::string_view::npos, "model name '", name,
+                "' must not contain path traversal characters");
+}
+
+ModelConfig read_config(const std::string& root, const std::string& name) {
+  const std::string file = root + "/config.pbtxt";
+  if (!base::file_exists(file)) return {};
+  try {
+    ModelConfig config =
+        parse_model_config(base::read_file(base::safe_join(root, "config.pbtxt"), size_t{4} << 20));
+    base::require(config.name.empty() || config.name == name, "name '", config.name,
+                  "' is not that of the directory, '", name, "'");
+    return config;
+  } catch (const base::Error& e) {
+    throw e.with("config.pbtxt");
+  }
+}
+
+std::map<int64_t, std::string> served_versions(const std::string& root, const VersionPolicy& policy) {
+  std::map<int64_t, std::string> found;
+  for (const auto& entry : fs::directory_iterator(root)) {
+    const std::string name = entry.path().filename().string();
+    const int64_t number = version_number(name);
+    if (number > 0 && entry.is_directory()) found[number] = base::safe_join(root, name);
+  }
+  if (found.empty() && holds_model(root)) found[1] = root;
+  apply_policy(policy, found);
+  base::require(!found.empty(),
+                "no version: want <model>/1/model.onnx, <model>/model.onnx or an encoder's config.json and "
+                "model.safetensors, and a version_policy that lets one of them serve");
+  return found;
+}
+
+std::string files_fingerprint(const std::string& root) {
+  std::vector<std::string> lines;
+  std::error_code error;  // files come and go while we look; the next look sees them
+  const auto options = fs::directory_options::follow_directory_symlink;
+  for (fs::recursive_directory_iterator at(root, options, error), end; at != end; at.increment(error)) {
+    std::error_code unread;
+    const auto size = at->is_regular_file(unread) ? at->file_size(unread) : 0;
+    const auto time = at->last_write_time(unread).time_since_epoch().count();
+    lines.push_back(at->path().string() + '|' + std::to_string(size) + '|' + std::to_string(time) + '\n');
+    if (error) break;
+  }
+  std::sort(lines.begin(), lines.end());
+  std::string all;
+  for (const std::string& line : lines) all += line;
+  return all;
+}
+
+}  // namespace trireme::serve

@@ -1,0 +1,32 @@
+// The directories of a model repository: which models and versions are there, and whether they changed.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "serve/model_config.h"
+
+namespace trireme::serve {
+
+/// The number of a version directory, or 0: digits only, above 0, no leading zero.
+int64_t version_number(std::string_view name);
+
+/// Names of the models in a repository, sorted. Throws not_found if the root is no directory.
+std::vector<std::string> model_names(const std::string& root);
+
+/// Refuses names that could lead out of the repository.
+void check_model_name(std::string_view name);
+
+/// <root>/config.pbtxt, or a default configuration. Throws what is wrong with it.
+ModelConfig read_config(const std::string& root, const std::string& name);
+
+/// Version number -> directory, of those that the policy lets serve. Throws invalid_argument if none is left.
+std::map<int64_t, std::string> served_versions(const std::string& root, const VersionPolicy& policy);
+
+/// Names, sizes and times of all files below a model's directory: changes when they do. Reads no contents.
+std::string files_fingerprint(const std::string& root);
+
+}  // namespace trireme::serve
