@@ -1,6 +1,6 @@
 """Time to accuracy on Fashion-MNIST beside PyTorch: ./dev bench fashion_mnist [--threads N] [--peer-epochs N].
 
-Both train the network of examples/train/fashion_mnist.yaml (three stages of two residual blocks, width 24) with the same
+Both train the network of examples/train/fashion_mnist.yaml (three stages of two residual blocks, width 24) with one
 recipe, batches and augmentation, one after the other on the same cores, and are measured on the test images after every
 epoch. Prints seconds of training (evaluation left out) and accuracy by epoch, and the first epoch at 93 %. The peer may
 run fewer epochs: its time per epoch is what differs.
