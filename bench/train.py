@@ -140,7 +140,7 @@ def main():
                     race.close()
                 rows.append(row)
                 print(line(row), flush=True)
-                log.write(json.dumps(row) + "\n")
+                print(json.dumps(row), file=log, flush=True)
     print(summary(rows))
     if options.markdown:
         report.into_page(pathlib.Path(options.markdown), "train", markdown(rows))
