@@ -291,5 +291,18 @@ TEST(Axis, CountsFromTheEnd) {
   error_of([] { normal_axis(-4, 3); });
 }
 
+TEST(Graph, ReadsAStateBeforeItIsUpdated) {
+  Graph g;
+  const ValueId state = g.add_state("s", {tensor::DType::f32, {4}});
+  const ValueId x = g.add_input("x", {tensor::DType::f32, {4}});
+  const ValueId sum = g.add1(ops::table().need("accumulate"), {state, x});
+  const ValueId old = g.add1(ops::table().need("relu"), {state});
+  g.add_output(sum, "sum");
+  g.add_output(old, "old");
+  g.sort();
+  verify(g);
+  EXPECT_EQ(g.nodes()[0].op_name(), "relu");
+}
+
 }  // namespace
 }  // namespace trireme::ir
