@@ -449,7 +449,7 @@ TEST(Mesh, CoordinatesAndAxes) {
       other[axis] = 1 - own[axis];
       EXPECT_EQ(sum, world.rank() + shape.rank(other));
     }
-    EXPECT_THROW(mesh.axis("cp"), Error);
+    EXPECT_THROW(mesh.open("cp"), Error);
   });
 }
 

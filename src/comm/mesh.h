@@ -1,55 +1,41 @@
-// A world of ranks as a grid with named axes, one communicator for each axis.
+// A world of ranks as a grid with named axes, one communicator for each axis or set of axes.
 #pragma once
 
+#include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "comm/communicator.h"
+#include "tensor/mesh.h"
 
 namespace trireme::comm {
 
-struct MeshAxis {
-  std::string name;  // "pp", "dp", "tp"
-  int extent = 1;
-};
+using tensor::MeshAxis;
+using tensor::MeshShape;
 
-/// Where ranks stand: row-major, the last axis' neighbours are ranks one apart. Pure arithmetic; no ranks
-/// needed.
-class MeshShape {
- public:
-  /// Throws invalid_argument for an extent below 1 or a name twice.
-  explicit MeshShape(std::vector<MeshAxis> axes);
-
-  int size() const { return size_; }
-  const std::vector<MeshAxis>& axes() const { return axes_; }
-  /// One coordinate an axis.
-  std::vector<int> coordinates(int rank) const;
-  int rank(const std::vector<int>& coordinates) const;
-  /// Position of an axis in axes(). Throws invalid_argument that lists the axes there are.
-  size_t index_of(std::string_view name) const;
-
- private:
-  std::vector<MeshAxis> axes_;
-  int size_ = 1;
-};
-
-/// One rank's place in the mesh. A rank's index in the group of an axis is its coordinate on it.
+/// One rank's place in the mesh. A rank's index in the group of an axis is its coordinate on it; in the group
+/// of several axes ranks are ordered as in the world (row-major). Used by its rank's owner thread only.
 class Mesh {
  public:
-  /// Collective over `world`, whose size is the product of the extents.
+  /// Collective over `world`, whose size is the product of the extents. Opens the group of every axis.
   Mesh(Communicator& world, MeshShape shape);
 
   const MeshShape& shape() const { return shape_; }
+  std::vector<int> coordinates() const;
   Communicator& world() { return world_; }
-  /// The ranks that differ from this one on that axis only.
-  Communicator& axis(std::string_view name) { return *groups_[shape_.index_of(name)]; }
+  /// The ranks that differ from this one on these axes only: "tp", or "dp,tp" in mesh order. Collective over
+  /// the world the first time a set is named: all ranks open the same sets in the same order. May allocate.
+  Communicator& open(std::string_view axes);
+  /// A group that was opened. Throws internal for another; does not allocate.
+  Communicator& axis(std::string_view axes) const;
 
  private:
   Communicator& world_;
   MeshShape shape_;
-  std::vector<std::unique_ptr<Communicator>> groups_;
+  std::map<std::string, std::unique_ptr<Communicator>, std::less<>> groups_;
 };
 
 }  // namespace trireme::comm

@@ -33,6 +33,16 @@ const Tensor& StateStore::at(const std::string& name) const {
   return const_cast<StateStore*>(this)->at(name);
 }
 
+StatePlace StateStore::place(const std::string& name) const {
+  const auto found = places_.find(name);
+  return found != places_.end() ? found->second : StatePlace{at(name).dims(), {}};
+}
+
+void StateStore::set_place(const std::string& name, StatePlace place) {
+  base::check(has(name), "there is no state '", name, "'");
+  places_[name] = std::move(place);
+}
+
 void StateStore::set(const std::string& name, const Tensor& content) {
   Tensor& mine = at(name);
   base::require(mine.type() == content.type(), "state '", name, "' is ", mine.type().to_string(), ", not ",

@@ -5,9 +5,16 @@
 #include <string>
 #include <vector>
 
+#include "tensor/shard.h"
 #include "tensor/tensor.h"
 
 namespace trireme::engine {
+
+/// Which part of a logical tensor a rank's state is.
+struct StatePlace {
+  tensor::Dims dims;    ///< of the whole tensor
+  tensor::Shard shard;  ///< over the mesh of the session
+};
 
 /// Named tensors that update ops write in place. Addresses are fixed from add() on. One owner thread.
 class StateStore {
@@ -20,6 +27,9 @@ class StateStore {
   /// The content, which later steps change. Throws not_found.
   tensor::Tensor& at(const std::string& name);
   const tensor::Tensor& at(const std::string& name) const;
+  /// How the state stands on the mesh; its own dims and no shard unless set_place() said otherwise.
+  StatePlace place(const std::string& name) const;
+  void set_place(const std::string& name, StatePlace place);
   /// Overwrites the content. Throws invalid_argument if the type differs, not_found for an unknown name.
   void set(const std::string& name, const tensor::Tensor& content);
   /// In the order they were added.
@@ -29,6 +39,7 @@ class StateStore {
  private:
   std::vector<std::string> names_;
   std::map<std::string, tensor::Tensor, std::less<>> tensors_;
+  std::map<std::string, StatePlace, std::less<>> places_;
 };
 
 }  // namespace trireme::engine

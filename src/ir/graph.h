@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "ir/kernel.h"
+#include "tensor/shard.h"
 
 namespace trireme::ir {
 
@@ -28,6 +29,7 @@ struct Value {
   uint32_t producer_index = 0;  ///< which result of the producer
   std::string name;             ///< unique among inputs, params, states and outputs; may be empty elsewhere
   tensor::Tensor data;          ///< content of params and constants
+  tensor::Shard shard;          ///< in a rank's graph: how the value is spread over Graph::mesh
 };
 
 struct Node {
@@ -44,6 +46,8 @@ struct Node {
 class Graph {
  public:
   std::string name;
+  /// The ranks that this graph is one rank's part of; types are then local. One rank: not sharded.
+  tensor::MeshShape mesh;
 
   ValueId add_input(std::string name, tensor::TensorType type);
   ValueId add_param(std::string name, tensor::Tensor data);

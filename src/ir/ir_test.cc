@@ -111,7 +111,9 @@ TEST(Text, SeededConstantsRepeat) {
 }
 
 TEST(Text, ShardsRoundTrip) {
-  const std::string text = "graph \"s\"\n  %0 = input \"x\" : f32[8,4]@tp:S1/P@dp:R/R\n  return %0 \"y\"\n";
+  const std::string text =
+      "graph \"s\"\n  mesh dp=2 tp=4\n  %0 = input \"x\" : f32[8,4]@dp:S(1/3)@tp:P\n"
+      "  %1 = relu(%0) : f32[8,4]@tp:P(max)\n  return %1 \"y\"\n";
   EXPECT_EQ(print(parsed(text)), text);
 }
 

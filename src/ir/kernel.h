@@ -12,6 +12,10 @@
 #include "ir/schema.h"
 #include "tensor/device.h"
 
+namespace trireme::comm {
+class Mesh;
+}
+
 namespace trireme::ir {
 
 /// Why a kernel cannot run a node, in words; nullopt means it can.
@@ -52,6 +56,7 @@ struct RunArgs {
   void* workspace;
   tensor::Stream& stream;
   RunStatus* status = nullptr;  ///< where kernels report bad data; null: nobody asks
+  comm::Mesh* mesh = nullptr;   ///< where collectives meet the other ranks; null: one rank
 };
 
 /// What `prepare` may use. `packs` shares packed weights between programs and instances of one model.

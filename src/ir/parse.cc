@@ -88,14 +88,35 @@ T number_from(std::string_view text) {
   return value;
 }
 
+/// `R`, `S(1)`, `S(1/3)`, `P`, `P(max)`, `O`
 tensor::Placement read_placement(Cursor& c) {
-  if (c.take("S")) return {tensor::Placement::Kind::split, number_from<int>(c.number())};
-  if (c.take("P")) return {tensor::Placement::Kind::partial, 0};
+  using tensor::Placement;
+  if (c.take("S(")) {
+    Placement p = Placement::split(number_from<int>(c.number()));
+    if (c.take("/")) p.sections = number_from<int>(c.number());
+    c.need(")");
+    base::require(p.dim >= 0 && p.sections > 0, "no such split: ", p.to_string());
+    return p;
+  }
+  if (c.take("P(max)")) return Placement::partial_max();
+  if (c.take("P")) return Placement::partial_sum();
+  if (c.take("O")) return Placement::own();
   c.need("R");
   return {};
 }
 
-/// `f32[batch,128]@tp:S1/R`
+/// `@dp:S(0)@tp:P`
+tensor::Shard read_shard(Cursor& c, const tensor::MeshShape& mesh) {
+  tensor::Shard shard;
+  while (c.take("@")) {
+    const size_t axis = mesh.index_of(c.word());
+    c.need(":");
+    shard.set(axis, read_placement(c));
+  }
+  return shard;
+}
+
+/// `f32[batch,128]`
 TensorType read_type(Cursor& c) {
   TensorType type{tensor::dtype_from_name(c.word()), {}};
   c.need("[");
@@ -112,14 +133,6 @@ TensorType read_type(Cursor& c) {
       dims.push_back(is_number ? tensor::Dim(number_from<int64_t>(d)) : tensor::Dim::symbol(std::string(d)));
     }
     type.shape = tensor::Shape(std::move(dims));
-  }
-  while (c.take("@")) {
-    tensor::AxisShard shard{std::string(c.word()), {}, {}};
-    c.need(":");
-    shard.value = read_placement(c);
-    c.need("/");
-    shard.gradient = read_placement(c);
-    type.shard.axes.push_back(shard);
   }
   return type;
 }
@@ -252,6 +265,8 @@ class Parser {
     base::require(!finished_, "text after the return line");
     if (c.take("graph ")) {
       graph_.name = c.quoted();
+    } else if (c.take("mesh ")) {
+      read_mesh(c);
     } else if (c.take("return")) {
       read_outputs(c);
     } else {
@@ -285,6 +300,17 @@ class Parser {
     base::require(values_.emplace(name, id).second, "%", name, " is defined twice");
   }
 
+  void read_mesh(Cursor& c) {
+    std::vector<tensor::MeshAxis> axes;
+    while (!c.at_end()) {
+      tensor::MeshAxis axis{std::string(c.word())};
+      c.need("=");
+      axis.extent = number_from<int>(c.number());
+      axes.push_back(std::move(axis));
+    }
+    graph_.mesh = tensor::MeshShape(std::move(axes));
+  }
+
   void read_definition(Cursor& c) {
     std::vector<std::optional<std::string>> names;
     do names.push_back(read_name(c));
@@ -311,6 +337,7 @@ class Parser {
     } else {
       define(id, graph_.add_constant(read_tensor(c), name));
     }
+    graph_.value(values_.at(id)).shard = read_shard(c, graph_.mesh);
     base::require(c.at_end() || c.sees("# "), "unexpected '", c.rest(), "'");
   }
 
@@ -323,10 +350,13 @@ class Parser {
     }
     Attrs attrs = read_attrs(c, op.schema);
     std::vector<std::optional<TensorType>> types(names.size());
+    std::vector<tensor::Shard> shards(names.size());
     if (c.take(":")) {
       for (size_t i = 0; i < names.size(); ++i) {
         if (i > 0) c.need(",");
-        if (!c.take("_")) types[i] = read_type(c);
+        if (c.take("_")) continue;
+        types[i] = read_type(c);
+        shards[i] = read_shard(c, graph_.mesh);
       }
     }
     std::string from;
@@ -337,6 +367,7 @@ class Parser {
       if (names[i]) {
         define(*names[i], out[i]);
         if (types[i]) set_type(out[i], *types[i]);
+        graph_.value(out[i]).shard = shards[i];
       } else {
         graph_.node(graph_.value(out[i]).producer).out[i] = kNoValue;
         has_holes_ = true;

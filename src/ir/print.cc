@@ -13,7 +13,8 @@ void print_source(std::ostream& out, const Graph& g, size_t i) {
   const Value& v = g.values()[i];
   out << "  %" << i << " = " << to_string(v.kind);
   if (!v.name.empty()) out << " " << quoted_text(v.name);
-  out << " : " << (v.data.defined() ? tensor_text(v.data) : v.type.to_string()) << "\n";
+  out << " : " << (v.data.defined() ? tensor_text(v.data) : v.type.to_string()) << v.shard.to_string(g.mesh)
+      << "\n";
 }
 
 template <class F>
@@ -28,7 +29,7 @@ void print_node(std::ostream& out, const Graph& g, const Node& node) {
       << ")";
   if (!node.attrs.items().empty()) out << " {" << node.attrs.to_string() << "}";
   out << " : " << joined(node.out, [&](ValueId id) {
-    return id == kNoValue ? std::string("_") : g.type(id).to_string();
+    return id == kNoValue ? std::string("_") : g.type(id).to_string() + g.value(id).shard.to_string(g.mesh);
   });
   if (!node.from.empty()) out << "  # " << node.from;
   out << "\n";
@@ -39,6 +40,9 @@ void print_node(std::ostream& out, const Graph& g, const Node& node) {
 std::string print(const Graph& g) {
   std::ostringstream out;
   out << "graph " << quoted_text(g.name) << "\n";
+  if (!g.mesh.axes().empty()) out << "  mesh";
+  for (const tensor::MeshAxis& a : g.mesh.axes()) out << " " << a.name << "=" << a.extent;
+  if (!g.mesh.axes().empty()) out << "\n";
   for (size_t i = 0; i < g.values().size(); ++i) {
     if (g.values()[i].kind != ValueKind::computed) print_source(out, g, i);
   }

@@ -62,6 +62,48 @@ using GradFn =
     std::function<std::vector<std::optional<ValueId>>(Graph&, const Node&, std::span<const ValueId>)>;
 using CostFn = std::function<Cost(const NodeView&)>;
 
+/// What of a node can be cut over an axis of ranks; shapes are static. Read by the partition pass and by the
+/// check of sharded graphs.
+struct CutRule {
+  /// A letter for each dimension of each operand and result, "bsk,kn->bsn"; a letter is one index wherever it
+  /// stands. '.': never cut. Absent operands and unread results have an empty part.
+  std::string notation = {};
+  /// Letters that are summed over: a cut leaves partial sums in results that lack the letter.
+  std::string sums = {};
+  /// Letters along which each part's statistics are its own (a batch norm's batch): results that lack the
+  /// letter are Placement::own.
+  std::string own = {};
+  /// Bit masks of operands: all results are jointly linear in the operands of a mask while the others are
+  /// fixed, so partial sums may pass: {0b11} for add, {0b01, 0b10} for mul.
+  std::vector<uint32_t> linear = {};
+  /// A letter that is cut in whole units only (heads): the number of ranks divides `units`.
+  struct Units {
+    char letter;
+    int64_t units;
+  };
+  std::vector<Units> units = {};
+  /// A dimension that holds its letter's index in several equal sections one after another (packed q, k, v).
+  struct Sections {
+    bool is_result;
+    size_t position, dim;
+    int sections;
+  };
+  std::vector<Sections> sections = {};
+  /// Letters whose parts may differ in length (a vocabulary that the ranks do not divide).
+  std::string uneven = {};
+};
+using CutFn = std::function<CutRule(const NodeView&)>;
+
+/// One rank's part of a node, for ops whose attributes or constant operands speak of extents.
+struct LocalNode {
+  const NodeView& global;                         ///< the whole node
+  Attrs& attrs;                                   ///< to change
+  std::vector<tensor::Dims> in, out;              ///< shapes of this rank's parts
+  std::vector<tensor::Dims> in_begin, out_begin;  ///< first global index of them (of the first section)
+};
+/// Adapts the attributes of a rank's part of a node.
+using LocaliseFn = std::function<void(LocalNode&)>;
+
 /// Result `result` is the new content of operand `operand`, a state value: same type, same bytes.
 struct StateUpdate {
   size_t result = 0, operand = 0;
@@ -75,8 +117,12 @@ struct OpSchema {
   /// Index notation "...mk,kn->...mn": upper part checks shapes, counts FLOPs and says what may be split.
   /// Empty where shapes do not follow from it.
   std::string dims = {};
-  std::string sums = {};          ///< indices that are summed over: splitting one leaves partial results
-  std::string whole = {};         ///< indices that never split
+  std::string sums = {};     ///< indices that are summed over: splitting one leaves partial results
+  std::string whole = {};    ///< indices that never split
+  CutFn cut = {};            ///< what ranks may split; if empty, from `dims`, `sums` and `whole`
+  LocaliseFn localise = {};  ///< if empty, a part of a node has the attributes of the whole
+  /// Operands that are shapes (reshape, expand): i64 constants that become those of the rank's result.
+  std::optional<size_t> shape_operand = {};
   size_t min_in = 1, max_in = 1;  ///< max_in = kVariadic: any number
   size_t min_out = 1, max_out = 1;
   std::vector<AttrSpec> attrs = {};
@@ -88,8 +134,9 @@ struct OpSchema {
   std::string onnx =
       {};                ///< ONNX operator of the same operands, attributes and meaning (newest opset), or ""
   bool is_view = false;  ///< result 0 has the bytes of operand 0: costs nothing
-  bool is_random = false;   ///< never folded, never merged with an equal node
-  bool is_control = false;  ///< runs subgraphs; the engine executes it
+  bool is_random = false;      ///< never folded, never merged with an equal node
+  bool is_control = false;     ///< runs subgraphs; the engine executes it
+  bool is_collective = false;  ///< meets other ranks: keeps its place in their common order, never merged
   /// Set by ops that write state: optimizers, running statistics. Such nodes are never merged, folded or
   /// dropped, and run after every other reader of the old content.
   UpdatesFn updates = {};

@@ -81,30 +81,7 @@ std::string Shape::to_string() const {
   return text + "]";
 }
 
-namespace {
-
-std::string placement_text(const Placement& p) {
-  switch (p.kind) {
-    case Placement::Kind::replicated: return "R";
-    case Placement::Kind::split: return "S" + std::to_string(p.dim);
-    case Placement::Kind::partial: return "P";
-  }
-  return "R";
-}
-
-}  // namespace
-
-std::string Shard::to_string() const {
-  std::string text;
-  for (const AxisShard& a : axes) {
-    text += "@" + a.axis + ":" + placement_text(a.value) + "/" + placement_text(a.gradient);
-  }
-  return text;
-}
-
-std::string TensorType::to_string() const {
-  return std::string(name_of(dtype)) + shape.to_string() + shard.to_string();
-}
+std::string TensorType::to_string() const { return std::string(name_of(dtype)) + shape.to_string(); }
 
 int64_t bytes_of(const TensorType& type) { return bytes_of(type.dtype, element_count(type.shape.to_dims())); }
 

@@ -1,4 +1,4 @@
-// Shapes with named symbolic dimensions, the placement of a value on a mesh, and the type made of both.
+// Shapes with named symbolic dimensions, and the types of values.
 #pragma once
 
 #include <cstdint>
@@ -66,33 +66,11 @@ class Shape {
   bool has_rank_ = true;
 };
 
-/// Where a value (or its gradient) stands on one mesh axis.
-struct Placement {
-  enum class Kind : uint8_t { replicated, split, partial };
-  Kind kind = Kind::replicated;
-  int dim = 0;  ///< the split dimension
-  bool operator==(const Placement&) const = default;
-};
-
-/// Placement of a value and of its gradient on the mesh axis `axis`; axes that are not listed are replicated.
-struct AxisShard {
-  std::string axis;
-  Placement value, gradient;
-  bool operator==(const AxisShard&) const = default;
-};
-
-struct Shard {
-  std::vector<AxisShard> axes;
-  bool operator==(const Shard&) const = default;
-  std::string to_string() const;  ///< "" when replicated everywhere, else "@tp:S1/P" (value/gradient)
-};
-
 struct TensorType {
   DType dtype = DType::f32;
   Shape shape;
-  Shard shard = {};
   bool operator==(const TensorType&) const = default;
-  std::string to_string() const;  ///< "f32[batch,128]@tp:S1/R"
+  std::string to_string() const;  ///< "f32[batch,128]"
 };
 
 /// Bytes of a value of this type. Throws internal unless the shape is static.

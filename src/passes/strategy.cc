@@ -1,0 +1,41 @@
+// How a model is spread over ranks: its checks and its keys.
+#include "passes/strategy.h"
+
+#include "base/error.h"
+
+namespace trireme::passes {
+
+tensor::MeshShape Strategy::mesh() const {
+  base::require(dp >= 1 && tp >= 1 && pp >= 1, "ranks on an axis: at least 1");
+  base::require(zero >= 0 && zero <= 3, "zero: 0 to 3, not ", zero);
+  base::require(kv_ranks >= 0 && (kv_ranks == 0 || tp % kv_ranks == 0), "tp = ", tp,
+                " is no multiple of kv_ranks = ", kv_ranks);
+  base::require(chunks >= 1 && (chunks == 1 || schedule == PipelineSchedule::interleaved),
+                "chunks are of the interleaved schedule");
+  const int kv = kv_ranks == 0 ? tp : kv_ranks;
+  return tensor::MeshShape({{"pp", pp}, {"dp", dp}, {"tpr", tp / kv}, {"tp", kv}});
+}
+
+void Strategy::fields(base::OptionList& f) {
+  constexpr int kMostRanks = 4096;
+  f.add("dp", &dp, "data-parallel ranks: each takes its own micro-batches").at_least(1).at_most(kMostRanks);
+  f.add("tp", &tp, "tensor-parallel ranks: each holds a part of the large weights")
+      .at_least(1)
+      .at_most(kMostRanks);
+  f.add("pp", &pp, "pipeline stages: each holds some of the layers").at_least(1).at_most(kMostRanks);
+  f.add("kv_ranks", &kv_ranks, "tensor-parallel ranks that key/value heads are split over; 0: all")
+      .at_least(0);
+  f.add("zero", &zero,
+        "what data-parallel ranks share out: 0 nothing, 1 the optimizer, 2 gradients too, 3 weights")
+      .at_least(0)
+      .at_most(3);
+  f.add("sequence", &sequence, "norms, dropout and residuals are split along the sequence over tp");
+  f.add("automatic", &automatic, "weights that no rule names are split where the graph shows how");
+  f.add_choice("schedule", &schedule, {"gpipe", "1f1b", "interleaved", "zero_bubble"},
+               "order of micro-batches in the pipeline");
+  f.add("chunks", &chunks, "model parts on each stage (interleaved)").at_least(1);
+  f.add("cuts", &cuts, "layers at which pipeline stages begin; none: cut by cost");
+  f.add("bucket_mb", &bucket_mb, "gradients are reduced in buckets of about so many MiB").at_least(0);
+}
+
+}  // namespace trireme::passes

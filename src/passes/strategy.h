@@ -1,0 +1,44 @@
+// How a model is spread over ranks: the mesh, what splits over it, and how the training step is organised.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/options.h"
+#include "tensor/mesh.h"
+
+namespace trireme::passes {
+
+/// Parameters whose name fits `pattern` (name_matches) are split on dimension `dim` over the axis `axis`. The
+/// first rule that fits counts, one for each axis.
+struct ShardRule {
+  std::string pattern;
+  std::string axis;  ///< "tp"; "tpr" where fewer key/value heads than ranks: see Strategy::kv_ranks
+  int dim = 0;
+  int sections = 1;  ///< equal sections, each split: packed q, k, v
+};
+
+enum class PipelineSchedule { gpipe, one_f_one_b, interleaved, zero_bubble };
+
+/// Axes of the mesh, in this order, the last one fastest: pp, dp, tpr, tp. Tensor-parallel ranks are tpr x
+/// tp: tp alone splits key/value heads, both split query heads and everything else that is tensor parallel.
+struct Strategy {
+  int dp = 1, tp = 1, pp = 1;  ///< ranks; world = dp x tp x pp
+  int kv_ranks = 0;            ///< tp ranks that key/value heads are split over; 0: all of tp
+  int zero = 0;           ///< what dp ranks share out: 0 nothing, 1 optimizer, 2 and gradients, 3 and weights
+  bool sequence = false;  ///< norms, dropout and residuals split along the sequence over tp
+  bool automatic = true;  ///< weights no rule names are split where the graph shows how
+  std::vector<ShardRule> rules = {};
+  PipelineSchedule schedule = PipelineSchedule::one_f_one_b;
+  int chunks = 1;                      ///< model parts on each stage (interleaved)
+  std::vector<std::string> cuts = {};  ///< pipeline stages begin at these layers; empty: cut by cost
+  double bucket_mb = 25;               ///< gradients are reduced in buckets of about this size
+
+  int world() const { return dp * tp * pp; }
+  /// Throws invalid_argument for numbers that do not fit each other.
+  tensor::MeshShape mesh() const;
+  /// Keys of the section `parallel` and of a strategy file.
+  void fields(base::OptionList& f);
+};
+
+}  // namespace trireme::passes
