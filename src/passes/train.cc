@@ -7,6 +7,7 @@
 #include "passes/dense.h"
 #include "passes/elementwise.h"
 #include "passes/layout.h"
+#include "passes/pool_gradients.h"
 #include "passes/rewriter.h"
 #include "passes/train_norms.h"
 #include "passes/transformer.h"
@@ -96,6 +97,7 @@ const std::vector<Pass>& step_passes() {
       {"step_noops", "removes nodes that change nothing", remove_noops},
       {"step_cse", "computes equal nodes once", merge_equal_nodes},
       {"step_norm_sums", "sums of gradients move into the norms before them", fuse_norm_gradient_sums},
+      {"step_pools", "gradients of rectifiers move into those of the pools behind them", fuse_pool_gradients},
       {"step_epilogue", "activation and residual move into products and convolutions", fuse_epilogues},
       {"step_fuse", "runs of elementwise nodes pass over memory once", fuse_elementwise},
   };

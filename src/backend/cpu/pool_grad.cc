@@ -28,6 +28,7 @@ struct PoolGradLine {
   int64_t top;    // input line of the first tap, may lie outside
   int low, high;  // taps [low, high) of the window's height lie inside
   float rows;     // what the average divides by on this axis
+  bool tiles;     // windows cover the image once: dx is written, not added to
 };
 
 }  // namespace trireme::cpu
@@ -42,11 +43,15 @@ HWY_INLINE VF load_part(const float* p, size_t n) {
   return kWhole ? hn::LoadU(kF, p) : load_n(p, n);
 }
 
+template <bool kWhole>
+HWY_INLINE void store_part(VF v, float* p, size_t n) {
+  kWhole ? hn::StoreU(v, kF, p) : store_n(v, p, n);
+}
+
 /// p[0, n) += v.
 template <bool kWhole>
 HWY_INLINE void add_part(VF v, float* p, size_t n) {
-  const VF sum = hn::Add(load_part<kWhole>(p, n), v);
-  kWhole ? hn::StoreU(sum, kF, p) : store_n(sum, p, n);
+  store_part<kWhole>(hn::Add(load_part<kWhole>(p, n), v), p, n);
 }
 
 /// Columns of taps [low, high) of one window lie inside the image.
@@ -70,7 +75,7 @@ struct MaxWindow {
   size_t left;
 };
 
-template <bool kWhole>
+template <bool kWhole, bool kTiles>
 HWY_INLINE void max_window(const PoolGradLine& line, const MaxWindow& w) {
   const ConvShape& s = line.args->shape;
   const int64_t down = int64_t{s.dilation_h} * s.w * s.c, right = int64_t{s.dilation_w} * s.c;
@@ -86,16 +91,24 @@ HWY_INLINE void max_window(const PoolGradLine& line, const MaxWindow& w) {
       first = false;
     }
   }
-  const VF g = load_part<kWhole>(w.dy, w.left);
+  VF g = load_part<kWhole>(w.dy, w.left);
+  if (line.args->rectified) g = hn::IfThenElseZero(hn::Gt(best, set(0.0f)), g);
   for (int i = line.low; i < line.high; ++i) {
     for (int j = w.columns.low; j < w.columns.high; ++j) {
       const MF here = hn::Eq(where, set(static_cast<float>(i * s.kw + j)));
-      add_part<kWhole>(hn::IfThenElseZero(here, g), w.dx + i * down + j * right, w.left);
+      float* dx = w.dx + i * down + j * right;
+      if constexpr (kTiles) {
+        // + 0: a cleared element that the gradient is added to never holds -0.
+        store_part<kWhole>(hn::Add(hn::IfThenElseZero(here, g), set(0.0f)), dx, w.left);
+      } else {
+        add_part<kWhole>(hn::IfThenElseZero(here, g), dx, w.left);
+      }
     }
   }
 }
 
-void max_line(const PoolGradLine& line) {
+template <bool kTiles>
+void max_windows(const PoolGradLine& line) {
   const PoolGradArgs& a = *line.args;
   const ConvShape& s = a.shape;
   for (int64_t ow = 0; ow < a.out_w; ++ow) {
@@ -103,13 +116,16 @@ void max_line(const PoolGradLine& line) {
     const int64_t at = (line.top * s.w + columns.first) * s.c;
     int64_t c = 0;
     for (; c + static_cast<int64_t>(kLanes) <= line.channels; c += static_cast<int64_t>(kLanes))
-      max_window<true>(line, {line.x + at + c, line.dy + ow * s.c + c, line.dx + at + c, columns, kLanes});
+      max_window<true, kTiles>(line,
+                               {line.x + at + c, line.dy + ow * s.c + c, line.dx + at + c, columns, kLanes});
     if (c < line.channels) {
-      max_window<false>(line, {line.x + at + c, line.dy + ow * s.c + c, line.dx + at + c, columns,
-                               static_cast<size_t>(line.channels - c)});
+      max_window<false, kTiles>(line, {line.x + at + c, line.dy + ow * s.c + c, line.dx + at + c, columns,
+                                       static_cast<size_t>(line.channels - c)});
     }
   }
 }
+
+void max_line(const PoolGradLine& line) { line.tiles ? max_windows<true>(line) : max_windows<false>(line); }
 
 void average_line(const PoolGradLine& line) {
   const PoolGradArgs& a = *line.args;
@@ -166,16 +182,25 @@ void clear_lines(const ConvShape& s, float* dx, int64_t channels, int64_t from, 
     std::memset(dx + i * s.c, 0, static_cast<size_t>(channels) * sizeof(float));
 }
 
+/// Whether every element of the image is in exactly one window.
+bool tiles_image(const PoolGradArgs& a) {
+  const ConvShape& s = a.shape;
+  const bool side_by_side =
+      s.stride_h == s.kh && s.stride_w == s.kw && s.dilation_h == 1 && s.dilation_w == 1;
+  return side_by_side && s.pad_top == 0 && s.pad_left == 0 && a.out_h * s.kh == s.h && a.out_w * s.kw == s.w;
+}
+
 void walk(const PoolGradArgs& a, void (*run)(const PoolGradLine&), base::ThreadPool& pool) {
   const ConvShape& s = a.shape;
+  const bool tiles = a.x != nullptr && tiles_image(a);
   const int64_t blocks = (s.c + kBlockChannels - 1) / kBlockChannels;
   pool.run(s.n * blocks, [&](int64_t task) {
     const int64_t image = task / blocks, first = task % blocks * kBlockChannels;
-    PoolGradLine line{.args = &a, .channels = std::min(kBlockChannels, s.c - first)};
+    PoolGradLine line{.args = &a, .channels = std::min(kBlockChannels, s.c - first), .tiles = tiles};
     const int64_t at = image * s.h * s.w * s.c + first;
     line.x = a.x == nullptr ? nullptr : a.x + at;
     line.dx = a.dx + at;
-    int64_t cleared = 0;
+    int64_t cleared = tiles ? s.h : 0;
     for (int64_t oh = 0; oh < a.out_h; ++oh) {
       line.top = oh * s.stride_h - s.pad_top;
       line.low = 0;

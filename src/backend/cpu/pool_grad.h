@@ -13,6 +13,7 @@ struct PoolGradArgs {
   const float* dy = nullptr;
   float* dx = nullptr;
   bool count_padding = false;  // as the forward average divided
+  bool rectified = false;      // of the maximum: windows without a positive value give nothing
 };
 
 /// dy of each window goes to its first maximum (the last NaN), found anew from x. Windows add in their order.

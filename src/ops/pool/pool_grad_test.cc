@@ -31,6 +31,7 @@ const std::vector<ir::Attrs>& windows() {
       {{"kernel_shape", Ints{2, 3}}, {"strides", Ints{1, 2}}},
       {{"kernel_shape", Ints{3, 2}}, {"strides", Ints{2, 3}}, {"pads", Ints{1, 0, 0, 1}}},
       {{"kernel_shape", Ints{2, 2}}, {"auto_pad", std::string("SAME_UPPER")}},
+      {{"kernel_shape", Ints{3, 2}}, {"strides", Ints{3, 2}}},
   };
   return all;
 }
@@ -78,10 +79,16 @@ TEST(PoolGrad, FastKernelsGiveTheBitsOfThePlainWalk) {
       const auto forward = testing::run("max_pool_nhwc", {x}, window);
       const Tensor dy = tests::random_tensor(forward[0].dims(), 2);
       const Tensor want = tests::run_expanded("max_pool_nhwc_grad", window, {x, dy})[0];
+      ir::Attrs behind_relu = window;
+      behind_relu.set("rectified", int64_t{1});
+      const Tensor rectified = testing::run("relu_grad", {want, x})[0];
       for (const int threads : {1, 2, 3, 4}) {
         const auto got = tests::run_kernels("max_pool_nhwc_grad", window, {x, dy}, 1, {0, 1}, threads);
         ASSERT_EQ(got.size(), 1u);
         EXPECT_TRUE(got[0].out[0].same_as(want)) << c;
+        const auto masked =
+            tests::run_kernels("max_pool_nhwc_grad", behind_relu, {x, dy}, 1, {0, 1}, threads);
+        EXPECT_TRUE(masked[0].out[0].same_as(rectified)) << c;
       }
       for (const int64_t include : {0, 1}) {
         ir::Attrs attrs = window;

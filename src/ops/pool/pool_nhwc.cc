@@ -50,6 +50,16 @@ ir::Cost grad_cost(const ir::NodeView& n, size_t dy) {
   return cost;
 }
 
+/// As plain nodes; behind a rectifier whose result x is, its gradient follows.
+std::vector<ir::ValueId> expand_max_grad(ir::Graph& graph, const ir::Node& node) {
+  ir::Node plain = node;
+  plain.attrs.erase("rectified");
+  std::vector<ir::ValueId> dx = expand_to("max_pool_grad")(graph, plain);
+  if (node.attrs.get_int("rectified", 0) != 0)
+    dx[0] = graph.add1(table().need("relu_grad"), {dx[0], node.in[0]}, {}, node.from);
+  return dx;
+}
+
 }  // namespace
 
 ir::OpSchema max_pool_nhwc_schema() {
@@ -75,13 +85,15 @@ ir::OpSchema average_pool_nhwc_schema() {
 }
 
 ir::OpSchema max_pool_nhwc_grad_schema() {
+  std::vector<ir::AttrSpec> attrs = window_attrs();
+  attrs.push_back({"rectified", "int", "1: x is the result of a relu, whose gradient is taken too"});
   return {.name = "max_pool_nhwc_grad",
           .doc = "gradient of max_pool_nhwc: dy of each window goes to its first maximum; x, dy -> dx like x",
           .min_in = 2,
           .max_in = 2,
-          .attrs = window_attrs(),
+          .attrs = std::move(attrs),
           .infer = [](const ir::NodeView& n) { return std::vector<tensor::TensorType>{n.in[0]}; },
-          .expand = expand_to("max_pool_grad"),
+          .expand = expand_max_grad,
           .cost = [](const ir::NodeView& n) { return grad_cost(n, 1); },
           .why_no_grad = "a gradient itself: second derivatives are not taken"};
 }

@@ -82,7 +82,8 @@ cpu::PoolGradArgs grad_args_of(const cpu::PoolArgs& forward) {
 
 /// Operands x and dy.
 ir::BoundKernel prepare_max_grad(const ir::KernelInit& init) {
-  const cpu::PoolGradArgs pool = grad_args_of(args_of(init.node, init.node.in_dims(0), init.node.in_dims(1)));
+  cpu::PoolGradArgs pool = grad_args_of(args_of(init.node, init.node.in_dims(0), init.node.in_dims(1)));
+  pool.rectified = init.node.attrs.get_int("rectified", 0) != 0;
   return {.run = [pool](const ir::RunArgs& args) {
     cpu::PoolGradArgs p = pool;
     p.x = in_ptr<float>(args, 0);
