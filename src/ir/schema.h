@@ -66,12 +66,14 @@ using CostFn = std::function<Cost(const NodeView&)>;
 /// check of sharded graphs.
 struct CutRule {
   /// A letter for each dimension of each operand and result, "bsk,kn->bsn"; a letter is one index wherever it
-  /// stands. '.': never cut. Absent operands and unread results have an empty part.
+  /// stands. '.': never cut. Absent operands and unread results have an empty part. A letter of results alone
+  /// is free to be cut: each rank computes its part (the rows of an embedding's gradient).
   std::string notation = {};
-  /// Letters that are summed over: a cut leaves partial sums in results that lack the letter.
-  std::string sums = {};
+  /// Letters that are summed over: a cut leaves partial sums in results that lack the letter. Of `maxes`:
+  /// partial maxima.
+  std::string sums = {}, maxes = {};
   /// Letters along which each part's statistics are its own (a batch norm's batch): results that lack the
-  /// letter are Placement::own.
+  /// letter are Placement::own, partial sums if it is one of `sums` too; operands that lack it may be own.
   std::string own = {};
   /// Bit masks of operands: all results are jointly linear in the operands of a mask while the others are
   /// fixed, so partial sums may pass: {0b11} for add, {0b01, 0b10} for mul.
@@ -91,6 +93,13 @@ struct CutRule {
   std::vector<Sections> sections = {};
   /// Letters whose parts may differ in length (a vocabulary that the ranks do not divide).
   std::string uneven = {};
+  /// Dimensions of operands whose extent on a rank, as the other axes leave it, must be 1 for this rule.
+  struct Single {
+    size_t operand, dim;
+  };
+  std::vector<Single> single = {};
+  /// Other rules of the same node, of which an axis may follow one: query heads that share one key head.
+  std::vector<CutRule> others = {};
 };
 using CutFn = std::function<CutRule(const NodeView&)>;
 
@@ -117,10 +126,11 @@ struct OpSchema {
   /// Index notation "...mk,kn->...mn": upper part checks shapes, counts FLOPs and says what may be split.
   /// Empty where shapes do not follow from it.
   std::string dims = {};
-  std::string sums = {};     ///< indices that are summed over: splitting one leaves partial results
-  std::string whole = {};    ///< indices that never split
-  CutFn cut = {};            ///< what ranks may split; if empty, from `dims`, `sums` and `whole`
-  LocaliseFn localise = {};  ///< if empty, a part of a node has the attributes of the whole
+  std::string sums = {};        ///< indices that are summed over: splitting one leaves partial results
+  std::string whole = {};       ///< indices that never split
+  CutFn cut = {};               ///< what ranks may split; if empty, from `dims`, `sums` and `whole`
+  std::string why_no_cut = {};  ///< why a node is computed whole on every rank; set where there is no rule
+  LocaliseFn localise = {};     ///< if empty, a part of a node has the attributes of the whole
   /// Operands that are shapes (reshape, expand): i64 constants that become those of the rank's result.
   std::optional<size_t> shape_operand = {};
   size_t min_in = 1, max_in = 1;  ///< max_in = kVariadic: any number
