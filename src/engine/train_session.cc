@@ -8,6 +8,7 @@
 
 #include "base/cpu_info.h"
 #include "base/memory.h"
+#include "comm/mesh.h"
 #include "engine/step_phases.h"
 #include "ops/table.h"
 #include "runtime/open_device.h"
@@ -72,6 +73,8 @@ TrainSession::TrainSession(const ir::Graph& loss_graph, const TrainOptions& opti
       pool_(options.threads > 0 ? options.threads : base::read_cpu_info().threads(), options.cpus),
       device_(runtime::open_device(options.device)),
       stream_(device_->open_stream(pool_)) {
+  base::require(options.mesh == nullptr || options.mesh->shape().size() == 1,
+                "training on several ranks is not part of this build");
   model_.sort();
   const auto loss = output_index(model_, kLossOutput);
   base::require(loss.has_value(), "the graph has no output '", kLossOutput, "' to train on");
@@ -296,6 +299,15 @@ std::vector<Dims> TrainSession::shapes_of(const Feeds& feeds) const {
     shapes.push_back(feeds[i].dims());
   }
   return shapes;
+}
+
+size_t TrainSession::own_micro_batch(size_t i, size_t per_rank) const {
+  if (options_.mesh == nullptr) return i;
+  const tensor::MeshShape& shape = options_.mesh->shape();
+  const auto ranks = static_cast<size_t>(shape.extent("dp"));
+  if (ranks == 1) return i;
+  const auto rank = static_cast<size_t>(options_.mesh->coordinates()[shape.index_of("dp")]);
+  return options_.strategy.zero >= 2 ? i * ranks + rank : rank * per_rank + i;
 }
 
 void TrainSession::prepare(const std::vector<Dims>& shapes, size_t micro_batches) {

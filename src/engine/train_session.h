@@ -13,7 +13,12 @@
 #include "passes/pass.h"
 #include "passes/precision.h"
 #include "passes/recompute.h"
+#include "passes/strategy.h"
 #include "runtime/executor.h"
+
+namespace trireme::comm {
+class Mesh;
+}
 
 namespace trireme::engine {
 
@@ -33,20 +38,27 @@ struct TrainOptions {
   std::vector<int> cpus = {};
   int64_t memory_bytes = 0;  ///< programs that need more are refused; 0: what this process may use
   passes::PassOptions passes = {};
+  /// The ranks that train together, of the shape strategy.mesh(); null: this one alone. Outlives the session,
+  /// whose construction, step(), prepare() and trained_graph() are then collective.
+  comm::Mesh* mesh = nullptr;
+  passes::Strategy strategy = {};
 };
 
 /// What a step wants besides its data.
 struct StepInputs {
   float lr = 0;
-  int64_t step = 1;       ///< count of executed updates, from 1: Adam's bias correction
-  int64_t seed = 0;       ///< of dropout
-  int64_t draw = 0;       ///< count of steps begun: tells the random numbers of steps apart
-  int64_t first_row = 0;  ///< of the first micro-batch in the global batch: places its random numbers
-  float loss_weight = 1;  ///< 1 / valid targets of the whole step, times the loss scale
+  int64_t step = 1;  ///< count of executed updates, from 1: Adam's bias correction
+  int64_t seed = 0;  ///< of dropout
+  int64_t draw = 0;  ///< count of steps begun: tells the random numbers of steps apart
+  /// Row of the step's first micro-batch (of all ranks) in the global batch: places random numbers. All
+  /// micro-batches of a step have as many rows.
+  int64_t first_row = 0;
+  float loss_weight = 1;  ///< 1 / valid targets of the whole step on all ranks, times the loss scale
   float grad_scale = 1;   ///< 1 / loss scale
   float norm_limit = INFINITY, loss_limit = INFINITY;  ///< of guarded sessions: gradient norm, mean loss
 };
 
+/// Numbers of the whole step, equal on all ranks; times are this rank's.
 struct StepResult {
   double loss_sum = 0;   ///< over the valid targets of all micro-batches, unscaled
   double count = 0;      ///< valid targets; 0 if the graph has no output "count"
@@ -77,6 +89,9 @@ class TrainSession {
   StepResult step(std::span<const Feeds> micro_batches, const StepInputs& inputs);
   /// A step of one micro-batch.
   StepResult step(const Feeds& feeds, const StepInputs& inputs) { return step({&feeds, 1}, inputs); }
+  /// Which of the step's micro-batches this rank takes as its number `i` of `per_rank` (all of one length, as
+  /// many on each data-parallel rank). Runs of neighbours, or with ZeRO 2 and 3 every dp-th.
+  size_t own_micro_batch(size_t i, size_t per_rank) const;
   /// Compiles the programs of a step of `micro_batches` micro-batches of these shapes.
   void prepare(const std::vector<tensor::Dims>& shapes, size_t micro_batches);
 
