@@ -139,6 +139,7 @@ class Compiler {
     step.kernel = kernel->name;
     step.attrs = node.attrs.to_string();
     step.from = node.from;
+    if (node.op->schema.is_collective) step.axes = node.attrs.get_string("axes", "");
     step.cost = ir::cost_of(node.op->schema, view);
     try {
       step.bound = kernel->prepare({view, packs_, options_.threads});
@@ -230,30 +231,43 @@ class Compiler {
     return last;
   }
 
-  /// Lets result 0 take the bytes of an operand that dies at this step, where the kernel allows it.
+  /// Whether result `r` of a step may stand in the memory of operand `i`: result 0 where the kernel says so;
+  /// of a collective, whose results stand in the order of its operands, each in its own.
+  bool may_share(size_t step, size_t r, size_t i) const {
+    const uint32_t mask = overwrites_[step];
+    if (!program_.steps[step].axes.empty()) return mask != 0 && r == i;
+    return r == 0 && i < 32 && (mask >> i & 1u);
+  }
+
+  /// Lets results take the bytes of operands that die at their step, where the kernel allows it.
   void share_in_place() {
     std::vector<int> last = last_reads();
     for (size_t s = 0; s < program_.steps.size(); ++s) {
-      Step& step = program_.steps[s];
-      if (step.out.empty() || step.out[0] == kNoSlot || slot(step.out[0]).kind != SlotKind::arena) continue;
-      for (size_t i = 0; i < step.in.size() && i < 32; ++i) {
-        if (!(overwrites_[s] >> i & 1u) || step.in[i] == kNoSlot) continue;
-        const SlotId victim = root_of(step.in[i]);
-        const bool dies = last[index(victim)] == static_cast<int>(s);
-        const bool read_twice = std::count_if(step.in.begin(), step.in.end(), [&](SlotId id) {
-                                  return id != kNoSlot && root_of(id) == victim;
-                                }) > 1;
-        if (slot(victim).kind != SlotKind::arena || !dies || read_twice ||
-            slot(victim).bytes != slot(step.out[0]).bytes) {
-          continue;
-        }
-        const SlotId old_root = step.out[0];
-        for (Slot& other : program_.slots) {
-          if (other.root == old_root) other.root = victim;
-        }
-        last[index(victim)] = std::max(last[index(victim)], last[index(old_root)]);
-        break;
+      const size_t results = program_.steps[s].axes.empty() ? 1 : program_.steps[s].out.size();
+      for (size_t r = 0; r < std::min(results, program_.steps[s].out.size()); ++r) share_result(s, r, last);
+    }
+  }
+
+  void share_result(size_t s, size_t r, std::vector<int>& last) {
+    const Step& step = program_.steps[s];
+    if (step.out[r] == kNoSlot || slot(step.out[r]).kind != SlotKind::arena) return;
+    for (size_t i = 0; i < step.in.size(); ++i) {
+      if (!may_share(s, r, i) || step.in[i] == kNoSlot) continue;
+      const SlotId victim = root_of(step.in[i]);
+      const bool dies = last[index(victim)] == static_cast<int>(s);
+      const bool read_twice = std::count_if(step.in.begin(), step.in.end(), [&](SlotId id) {
+                                return id != kNoSlot && root_of(id) == victim;
+                              }) > 1;
+      if (slot(victim).kind != SlotKind::arena || !dies || read_twice ||
+          slot(victim).bytes != slot(step.out[r]).bytes) {
+        continue;
       }
+      const SlotId old_root = step.out[r];
+      for (Slot& other : program_.slots) {
+        if (other.root == old_root) other.root = victim;
+      }
+      last[index(victim)] = std::max(last[index(victim)], last[index(old_root)]);
+      return;
     }
   }
 

@@ -43,6 +43,7 @@ struct Step {
   int64_t workspace_offset = 0;  ///< in the arena
   ir::Cost cost;
   std::string from;                   ///< source layer
+  std::string axes;                   ///< mesh axes whose ranks this step meets; empty: none
   std::vector<std::string> refusals;  ///< "kernel: reason" of those tried before
 };
 

@@ -191,6 +191,7 @@ class Sorter {
     // Visiting the nodes in their present order keeps the sort stable.
     const std::vector<char> wanted = needed();
     find_old_readers(wanted);
+    chain_collectives(wanted);
     for (size_t n = 0; n < mark_.size(); ++n) {
       if (wanted[n]) visit(n);
     }
@@ -239,6 +240,19 @@ class Sorter {
     }
   }
 
+  /// Collectives that have a place in the common order of the ranks (attribute "order") keep it, whatever a
+  /// pass did to the nodes around them on one rank.
+  void chain_collectives(const std::vector<char>& wanted) {
+    std::vector<std::pair<int64_t, uint32_t>> chain;
+    for (size_t n = 0; n < mark_.size(); ++n) {
+      const Node& node = graph_.nodes()[n];
+      if (!wanted[n] || !node.op->schema.is_collective || !node.attrs.has("order")) continue;
+      chain.emplace_back(node.attrs.get_int("order", 0), static_cast<uint32_t>(n));
+    }
+    std::sort(chain.begin(), chain.end());
+    for (size_t i = 1; i < chain.size(); ++i) before_[chain[i].second].push_back(chain[i - 1].second);
+  }
+
   std::vector<std::vector<uint32_t>> state_readers(const std::vector<char>& wanted) const {
     std::vector<std::vector<uint32_t>> readers(graph_.values().size());
     for (size_t n = 0; n < mark_.size(); ++n) {
@@ -284,7 +298,9 @@ class Sorter {
   const Graph& graph_;
   std::vector<Mark> mark_;
   std::vector<size_t> order_;
-  std::unordered_map<size_t, std::vector<uint32_t>> before_;  ///< update node -> readers of the old state
+  /// node -> nodes that come before it for other reasons than operands: readers of a state it updates, the
+  /// collective before it
+  std::unordered_map<size_t, std::vector<uint32_t>> before_;
 };
 
 }  // namespace

@@ -49,7 +49,7 @@ size_t merge_equal_nodes(ir::Graph& graph) {
     const ir::Node& node = graph.node(id);
     if (node.op == nullptr) continue;
     const ir::OpSchema& op = node.op->schema;
-    if (op.is_random || op.is_control || op.updates_state()) continue;
+    if (op.is_random || op.is_control || op.is_collective || op.updates_state()) continue;
     const auto [at, is_new] = first.emplace(key_of(node), id);
     if (is_new || !same_results(graph.node(at->second), node)) continue;
     const std::vector<ir::ValueId> old = node.out, kept = graph.node(at->second).out;

@@ -10,7 +10,7 @@ namespace {
 
 bool may_fold(const ir::Graph& graph, const ir::Node& node) {
   const ir::OpSchema& op = node.op->schema;
-  if (op.is_random || op.is_control || op.updates_state()) return false;
+  if (op.is_random || op.is_control || op.is_collective || op.updates_state()) return false;
   return std::all_of(node.in.begin(), node.in.end(),
                      [&](ir::ValueId id) { return id == ir::kNoValue || graph.known(id) != nullptr; });
 }

@@ -3,13 +3,16 @@
 
 #include <chrono>
 
+#include "comm/mesh.h"
+
 namespace trireme::runtime {
 
 using compile::SlotId;
 using compile::SlotKind;
 
-Executor::Executor(std::shared_ptr<const compile::Program> program, std::vector<void*> states)
-    : program_(std::move(program)), states_(std::move(states)) {
+Executor::Executor(std::shared_ptr<const compile::Program> program, std::vector<void*> states,
+                   comm::Mesh* mesh)
+    : program_(std::move(program)), states_(std::move(states)), mesh_(mesh) {
   base::check(states_.size() == program_->states.size(), "the program has ", program_->states.size(),
               " states, got ", states_.size());
   for (const compile::Step& step : program_->steps) {
@@ -19,7 +22,17 @@ Executor::Executor(std::shared_ptr<const compile::Program> program, std::vector<
     addresses_.resize(addresses_.size() + step.out.size());
   }
   workspaces_.resize(program_->steps.size());
+  open_groups();
   bind_arena(nullptr);
+}
+
+void Executor::open_groups() {
+  for (const compile::Step& step : program_->steps) {
+    if (step.axes.empty()) continue;
+    base::check(mesh_ != nullptr, "the program meets the ranks of ", step.axes, " ('", step.from,
+                "') but was given no mesh");
+    mesh_->open(step.axes);
+  }
 }
 
 void Executor::bind_arena(void* arena) {
@@ -74,7 +87,7 @@ void Executor::throw_failure() {
 void Executor::launch(size_t s, tensor::Stream& stream) {
   failed_step_ = s;
   program_->steps[s].bound.run({addresses_.data() + first_in_[s], addresses_.data() + first_out_[s],
-                                workspaces_[s], stream, &status_});
+                                workspaces_[s], stream, &status_, mesh_});
 }
 
 void Executor::launch_all(tensor::Stream& stream) {

@@ -8,6 +8,10 @@
 #include "compile/program.h"
 #include "tensor/device.h"
 
+namespace trireme::comm {
+class Mesh;
+}
+
 namespace trireme::runtime {
 
 /// Measured times of one run; filled only when a trace is passed.
@@ -19,8 +23,11 @@ struct Trace {
 class Executor {
  public:
   /// `program` is shared with other executors. `states`: addresses of program->states, which outlive the
-  /// executor. Call bind_arena before the first run.
-  explicit Executor(std::shared_ptr<const compile::Program> program, std::vector<void*> states = {});
+  /// executor. Call bind_arena before the first run. `mesh`: where collectives meet the other ranks, which
+  /// outlives the executor. With collectives in the program the constructor is itself collective: it opens
+  /// the groups of all axes in program order, so all ranks make their executors in the same order.
+  explicit Executor(std::shared_ptr<const compile::Program> program, std::vector<void*> states = {},
+                    comm::Mesh* mesh = nullptr);
 
   const compile::Program& program() const { return *program_; }
   /// Points every planned slot into `arena`, which holds at least program().memory.arena_bytes bytes.
@@ -28,7 +35,8 @@ class Executor {
 
   /// Runs all steps. `inputs`/`outputs`: addresses in the program's order, sized as its slots say; outputs
   /// must not overlap anything else. Throws invalid_argument when a kernel reports bad data (an index out of
-  /// range).
+  /// range), and what the communicator throws: unavailable for ranks that are gone, invalid_argument for
+  /// ranks that disagree. After a throw results and states are undefined.
   void run(std::span<const void* const> inputs, std::span<void* const> outputs, tensor::Stream& stream,
            Trace* trace = nullptr);
 
@@ -38,6 +46,7 @@ class Executor {
     size_t argument;  ///< index into addresses_
     size_t binding;   ///< index into inputs or outputs
   };
+  void open_groups();
   void launch(size_t step, tensor::Stream& stream);
   void launch_all(tensor::Stream& stream);
   void launch_timed(tensor::Stream& stream, Trace& trace);
@@ -48,6 +57,7 @@ class Executor {
 
   std::shared_ptr<const compile::Program> program_;
   std::vector<void*> states_;                 ///< in the program's order
+  comm::Mesh* mesh_;                          ///< null: one rank
   std::vector<void*> addresses_;              ///< operands and results of all steps, step after step
   std::vector<size_t> first_in_, first_out_;  ///< per step: where its operands and results begin
   std::vector<void*> workspaces_;             ///< per step
