@@ -85,17 +85,19 @@ void entropy_grad_rows(const CrossEntropyGrad& g, int64_t begin, int64_t end) {
   for (int64_t row = begin; row < end; ++row) {
     float* dx = g.dlogits + row * g.classes;
     const int64_t target = g.target[row];
-    if (target == g.terms.ignore_index || target < 0 || target >= g.classes) {
+    if (target == g.terms.ignore_index || target < 0 || target >= g.all_classes) {
       std::fill(dx, dx + n, 0.0f);
       continue;
     }
     const double lse = static_cast<double>(g.log_sum_exp[row]);
     const VF shift = set(g.log_sum_exp[row]);
     const VF scale = set(static_cast<float>(up * (1 + 2 * g.terms.z_loss * lse)));
-    const VF spread = set(static_cast<float>(-up * smooth / static_cast<double>(n)));
+    const VF spread = set(static_cast<float>(-up * smooth / static_cast<double>(g.all_classes)));
     map_run(g.logits + row * g.classes, dx, n,
             [=](VF v) HWY_ATTR { return hn::MulAdd(exp_nonpositive(hn::Sub(v, shift)), scale, spread); });
-    dx[target] = static_cast<float>(static_cast<double>(dx[target]) - up * (1 - smooth));
+    const int64_t at = target - g.first;
+    if (at < 0 || at >= g.classes) continue;  // another part's
+    dx[at] = static_cast<float>(static_cast<double>(dx[at]) - up * (1 - smooth));
   }
 }
 

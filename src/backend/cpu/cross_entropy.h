@@ -31,17 +31,18 @@ struct CrossEntropy {
 void cross_entropy(const CrossEntropy& args, base::ThreadPool& pool);
 
 struct CrossEntropyGrad {
-  const float* logits;       // [rows, classes]
-  const int64_t* target;     // [rows]
-  const float* log_sum_exp;  // [rows]
+  const float* logits;       // [rows, classes]: of all_classes those from `first` on
+  const int64_t* target;     // [rows], among all classes
+  const float* log_sum_exp;  // [rows], of all classes
   float* dlogits;            // [rows, classes], may be logits
   int64_t rows = 0;
   int64_t classes = 0;
+  int64_t first = 0, all_classes = 0;
   EntropyTerms terms;
   float dloss = 1;  // gradient of the sum of the row losses
 };
 
-/// dx = dloss ((1 + 2 z lse) exp(x - lse) - s / classes - (1 - s) [i == t]); 0 in ignored rows.
+/// dx = dloss ((1 + 2 z lse) exp(x - lse) - s / all_classes - (1 - s) [i == t]); 0 in ignored rows.
 /// 8 bytes and 17 flop per score.
 void cross_entropy_grad(const CrossEntropyGrad& args, base::ThreadPool& pool);
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "ops/attention/attention_cuts.h"
 #include "ops/attention/attention_plan.h"
 #include "ops/grad.h"
 #include "ops/table.h"
@@ -184,6 +185,8 @@ ir::OpSchema attention_bsnd_schema() {
           "broadcasting "
           "to [batch, heads, query, key], or boolean/integer [batch, key] (non-zero keeps); second result: "
           "log-sum-exp of the scores [batch, heads, query]",
+      .cut = attention_bsnd_cut,
+      .localise = localise_bsnd,
       .min_in = 3,
       .max_in = 4,
       .max_out = 2,
@@ -203,6 +206,8 @@ ir::OpSchema attention_qkv_schema() {
               "attention_bsnd of one projection [batch, seq, (heads + 2 kv_heads) * head_dim] that holds q, "
               "k and v "
               "side by side; y [batch, seq, heads * head_dim]; operands qkv, mask",
+          .cut = attention_qkv_cut,
+          .localise = localise_qkv,
           .min_in = 1,
           .max_in = 2,
           .max_out = 2,

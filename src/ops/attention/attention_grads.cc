@@ -1,4 +1,5 @@
 // attention_bsnd_grad and attention_qkv_grad, and how the gradients of attention use them.
+#include "ops/attention/attention_cuts.h"
 #include "ops/attention/attention_forms.h"
 #include "ops/attention/attention_plan.h"
 #include "ops/grad.h"
@@ -55,6 +56,8 @@ ir::OpSchema attention_bsnd_grad_schema() {
           "dq, dk, dv of attention_bsnd, probabilities computed again from its log-sum-exp; operands q, k, "
           "v, y, "
           "log-sum-exp, dy, mask",
+      .cut = attention_bsnd_grad_cut,
+      .localise = localise_bsnd,
       .min_in = 6,
       .max_in = 7,
       .min_out = 3,
@@ -76,6 +79,8 @@ ir::OpSchema attention_qkv_grad_schema() {
   return {
       .name = "attention_qkv_grad",
       .doc = "gradient of the packed projection of attention_qkv; operands qkv, y, log-sum-exp, dy, mask",
+      .cut = attention_qkv_grad_cut,
+      .localise = localise_qkv,
       .min_in = 4,
       .max_in = 5,
       .attrs = std::move(attrs),

@@ -1,4 +1,5 @@
 // attention (ONNX), attention_bsnd (projections as they lie) and rotary_embedding: types and cost.
+#include "ops/attention/attention_cuts.h"
 #include "ops/attention/attention_forms.h"
 #include "ops/attention/attention_kernels.h"
 #include "ops/attention/attention_plan.h"
@@ -67,6 +68,8 @@ ir::OpSchema attention() {
               "y = softmax(scale q k^T + mask) v per head; operands q, k, v, mask, past_key, past_value, key "
               "lengths; "
               "results y, present_key, present_value, scores",
+          .cut = attention_cut,
+          .localise = localise_attention,
           .min_in = 3,
           .max_in = 7,
           .max_out = 4,
@@ -101,6 +104,8 @@ ir::OpSchema rotary_embedding() {
           .doc =
               "rotates pairs of channels of x by the angles of their position; operands x, cos, sin, "
               "position_ids",
+          .cut = rotary_cut,
+          .localise = localise_rotary,
           .min_in = 3,
           .max_in = 4,
           .attrs = {{"interleaved", "int", "pairs are neighbours instead of halves"},

@@ -1,5 +1,6 @@
 // cross_entropy and cross_entropy_grad: the loss of classifiers and language models, summed over valid rows.
 #include "ops/grad.h"
+#include "ops/loss/loss_cuts.h"
 #include "ops/loss/loss_kernels.h"
 #include "ops/table.h"
 
@@ -15,6 +16,13 @@ std::vector<ir::AttrSpec> attrs() {
   return {{"ignore_index", "int", "rows with this target count nowhere, default -100"},
           {"label_smoothing", "float", "share s of the mass spread evenly over all classes, default 0"},
           {"z_loss", "float", "factor of the square of log sum exp, default 0"}};
+}
+
+/// Of an op over some of the classes.
+std::vector<ir::AttrSpec> with_part(std::vector<ir::AttrSpec> attrs) {
+  attrs.push_back({"first", "int", "the class of the first score, default 0"});
+  attrs.push_back({"classes", "int", "classes in all, default as many as scores"});
+  return attrs;
 }
 
 /// Checks logits [rows..., classes] against target [rows...] and returns [rows...].
@@ -70,6 +78,7 @@ ir::OpSchema entropy_schema() {
       .doc =
           "sum over rows of (1-s)(lse - x[t]) + s(lse - mean x) + z lse^2, lse = log sum exp x; further "
           "results: lse per row, number of rows that count, number of rows whose largest score is t's",
+      .cut = cross_entropy_cut,
       .min_in = 2,
       .max_in = 2,
       .max_out = 4,
@@ -91,10 +100,12 @@ ir::OpSchema entropy_grad_schema() {
       .name = "cross_entropy_grad",
       .doc =
           "dloss ((1 + 2 z lse) exp(x - lse) - s/classes - (1-s)[i == t]), 0 in ignored rows; operands "
-          "logits, target, log_sum_exp, dloss",
+          "logits (all, or some of the classes), target, log_sum_exp, dloss",
+      .cut = cross_entropy_grad_cut,
+      .localise = localise_cross_entropy_grad,
       .min_in = 4,
       .max_in = 4,
-      .attrs = attrs(),
+      .attrs = with_part(attrs()),
       .infer = [](const ir::NodeView& n) {
         rows_of(n);
         base::require(!n.in[3].shape.has_rank() || n.in[3].shape.rank() == 0,

@@ -15,6 +15,7 @@ using tensor::DType;
 
 struct EntropyPlan {
   int64_t rows, classes;
+  int64_t first, all_classes;  // of a backward pass over some of the classes
   cpu::EntropyTerms terms;
   bool wide_target;  // i64
   size_t out_count;
@@ -27,6 +28,8 @@ EntropyPlan plan_entropy(const ir::NodeView& node) {
   EntropyPlan p{};
   p.rows = product(x, 0, x.size() - 1);
   p.classes = x.back();
+  p.first = node.attrs.get_int("first", 0);
+  p.all_classes = node.attrs.get_int("classes", p.classes);
   p.terms = {node.attrs.get_int("ignore_index", -100), node.attrs.get_float("label_smoothing", 0),
              node.attrs.get_float("z_loss", 0)};
   p.wide_target = node.in[1].dtype == DType::i64;
@@ -52,7 +55,7 @@ const int64_t* targets_of(const EntropyPlan& p, const ir::RunArgs& args) {
     target = wide;
   }
   for (int64_t i = 0; i < p.rows; ++i) {
-    const bool fits = (target[i] >= 0 && target[i] < p.classes) || target[i] == p.terms.ignore_index;
+    const bool fits = (target[i] >= 0 && target[i] < p.all_classes) || target[i] == p.terms.ignore_index;
     if (fits) continue;
     if (args.status != nullptr) args.status->fail("a target is neither a class nor ignore_index", target[i]);
     break;
@@ -66,7 +69,7 @@ void write_sums(const EntropyPlan& p, const ir::RunArgs& args, const int64_t* ta
   const uint8_t* correct = at<uint8_t>(args, p.correct_at);
   int64_t count = 0, hits = 0;
   for (int64_t i = 0; i < p.rows; ++i) {
-    count += target[i] != p.terms.ignore_index && target[i] >= 0 && target[i] < p.classes ? 1 : 0;
+    count += target[i] != p.terms.ignore_index && target[i] >= 0 && target[i] < p.all_classes ? 1 : 0;
     hits += correct[i];
   }
   const double sums[] = {cpu::ordered_sum(at<double>(args, p.loss_at), p.rows), 0, double(count),
@@ -108,6 +111,8 @@ ir::BoundKernel prepare_vector_grad(const ir::KernelInit& init) {
                              .dlogits = out_ptr<float>(args, 0),
                              .rows = plan.rows,
                              .classes = plan.classes,
+                             .first = plan.first,
+                             .all_classes = plan.all_classes,
                              .terms = plan.terms,
                              .dloss = *in_ptr<float>(args, 3)},
                             cpu::pool_of(args.stream));
@@ -135,7 +140,7 @@ void reference_row(const EntropyPlan& p, const ir::RunArgs& args, int64_t row, i
 }
 
 bool counts(const EntropyPlan& p, int64_t target) {
-  return target != p.terms.ignore_index && target >= 0 && target < p.classes;
+  return target != p.terms.ignore_index && target >= 0 && target < p.all_classes;
 }
 
 ir::BoundKernel prepare_reference(const ir::KernelInit& init) {
@@ -165,7 +170,7 @@ void reference_grad_row(const EntropyPlan& p, const ir::RunArgs& args, int64_t r
   const double smooth = p.terms.label_smoothing;
   for (int64_t c = 0; c < p.classes; ++c) {
     const double share = (1 + 2 * p.terms.z_loss * lse) * std::exp(double(x[c]) - lse);
-    dx[c] = T(up * (share - smooth / double(p.classes) - (c == target ? 1 - smooth : 0)));
+    dx[c] = T(up * (share - smooth / double(p.all_classes) - (p.first + c == target ? 1 - smooth : 0)));
   }
 }
 

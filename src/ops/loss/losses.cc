@@ -1,6 +1,7 @@
 // nll_loss and softmax_cross_entropy_loss: class losses with weights, ignored targets, reductions; their
 // gradient.
 #include "ops/grad.h"
+#include "ops/loss/loss_cuts.h"
 #include "ops/loss/loss_kernels.h"
 #include "ops/table.h"
 
@@ -60,6 +61,7 @@ ir::OpSchema class_loss_grad() {
                  .doc =
                      "dx = dy weight[t] (p - [c == t]) with p = softmax(x) along axis 1 or 0; operands x, "
                      "target, weights or none, dy of the loss",
+                 .cut = class_loss_grad_cut,
                  .min_in = 3,
                  .max_in = 4,
                  .attrs = attrs()};
@@ -85,6 +87,7 @@ std::vector<ir::OpDef> losses_ops() {
   ir::OpSchema nll{
       .name = "nll_loss",
       .doc = "-weight[t] x[n, t] with t = target[n], reduced; x [n, c, ...] holds log-probabilities",
+      .cut = class_loss_cut,
       .min_in = 2,
       .max_in = 3,
       .attrs = attrs(),
@@ -94,6 +97,7 @@ std::vector<ir::OpDef> losses_ops() {
       .onnx = "NegativeLogLikelihoodLoss"};
   ir::OpSchema entropy{.name = "softmax_cross_entropy_loss",
                        .doc = "nll_loss of log_softmax(x) along axis 1; second result: the log-probabilities",
+                       .cut = class_loss_cut,
                        .min_in = 2,
                        .max_in = 3,
                        .max_out = 2,

@@ -1,6 +1,7 @@
 // batch_norm_train and batch_norm_grad: normalisation by the statistics of the batch, with the residual and
 // the rectifier that follow it in residual networks.
 #include "ops/grad.h"
+#include "ops/norm/norm_cuts.h"
 #include "ops/norm/norm_kernels.h"
 #include "ops/table.h"
 
@@ -90,6 +91,7 @@ ir::OpSchema train_schema() {
       .doc =
           "y = activation((x - mean) inv_std scale + bias + residual) with mean and inv_std = 1 / "
           "sqrt(var + epsilon) of the batch per channel; further results: mean, inv_std, unbiased variance",
+      .cut = batch_norm_train_cut,
       .min_in = 3,
       .max_in = 4,
       .max_out = 4,
@@ -113,6 +115,7 @@ ir::OpSchema grad_schema() {
           "with g = dy where the rectifier let through: dx = scale inv_std (g - mean(g) - xhat mean(g "
           "xhat)), dscale = sum g xhat, dbias = sum g, dresidual = g; operands dy, x, scale, bias, mean, "
           "inv_std, y where a residual was rectified too, and a second part of dy",
+      .cut = batch_norm_grad_cut,
       .min_in = 6,
       .max_in = 8,
       .max_out = 4,

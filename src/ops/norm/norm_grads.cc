@@ -1,4 +1,5 @@
 // layer_norm_grad, rms_norm_grad, lrn_grad: the backward ops of normalisations over rows and neighbours.
+#include "ops/norm/norm_cuts.h"
 #include "ops/norm/norm_kernels.h"
 #include "ops/table.h"
 
@@ -44,6 +45,7 @@ std::vector<TensorType> infer_row_norm(const ir::NodeView& n) {
 ir::OpSchema row_norm(std::string name, std::string doc, size_t results) {
   ir::OpSchema s{.name = std::move(name),
                  .doc = std::move(doc),
+                 .cut = row_norm_grad_cut,
                  .min_in = 2,
                  .max_in = 4,
                  .max_out = results,
@@ -65,6 +67,7 @@ ir::OpSchema lrn_grad() {
       .doc =
           "dx = dy b^-beta - 2 alpha beta / size x sum over windows with x of dy y / b, b = bias + alpha / "
           "size sum x^2; operands dy, x",
+      .cut = lrn_cut,
       .min_in = 2,
       .max_in = 2,
       .attrs = {{"alpha", "float", "default 1e-4"},

@@ -1,5 +1,6 @@
 // The normalisation family: batch, instance, group, layer, RMS, Lp, mean-variance and local response
 // normalisation.
+#include "ops/norm/norm_cuts.h"
 #include "ops/norm/norm_kernels.h"
 #include "ops/norm/norm_rules.h"
 #include "ops/table.h"
@@ -47,6 +48,7 @@ ir::OpSchema batch_norm() {
               "y = scale (x - mean) / sqrt(var + epsilon) + bias per channel (axis 1); operands x, scale, "
               "bias, mean, "
               "var; with training_mode the batch's statistics, and running mean and variance as results",
+          .cut = batch_norm_cut,
           .min_in = 5,
           .max_in = 5,
           .max_out = 3,
@@ -66,6 +68,7 @@ ir::OpSchema batch_norm() {
 ir::OpSchema instance_norm() {
   return {.name = "instance_norm",
           .doc = "y = scale (x - mean) / sqrt(var + epsilon) + bias, statistics per image and channel",
+          .cut = group_norm_cut,
           .min_in = 3,
           .max_in = 3,
           .attrs = {kEpsilon},
@@ -83,6 +86,8 @@ ir::OpSchema group_norm() {
   return {
       .name = "group_norm",
       .doc = "y = scale (x - mean) / sqrt(var + epsilon) + bias, statistics per image and group of channels",
+      .cut = group_norm_cut,
+      .localise = localise_group_norm,
       .min_in = 3,
       .max_in = 3,
       .attrs = {kEpsilon, kStash, {"num_groups", "int", "groups of equal size"}},
@@ -118,6 +123,7 @@ ir::OpSchema layer_norm() {
               "y = (x - mean) / sqrt(var + epsilon) scale + bias, statistics over the axes from `axis` on; "
               "further "
               "results: mean and 1 / deviation",
+          .cut = row_norm_cut,
           .min_in = 2,
           .max_in = 3,
           .max_out = 3,
@@ -138,6 +144,7 @@ ir::OpSchema rms_norm() {
           .doc =
               "y = x / sqrt(mean(x^2) + epsilon) scale over the axes from `axis` on (Zhang & Sennrich 2019, "
               "eq. 4)",
+          .cut = row_norm_cut,
           .min_in = 2,
           .max_in = 2,
           .attrs = {kEpsilon, kStash, {"axis", "int", "first normalised axis, default -1"}},
@@ -154,6 +161,7 @@ ir::OpSchema rms_norm() {
 ir::OpSchema lp_norm() {
   return {.name = "lp_norm",
           .doc = "y = x / p-norm of x along the axis; 0 where the norm is 0",
+          .cut = lp_norm_cut,
           .attrs = {{"axis", "int", "default -1"}, {"p", "int", "1 or 2, default 2"}},
           .infer =
               [](const ir::NodeView& n) {
@@ -171,6 +179,7 @@ ir::OpSchema lp_norm() {
 ir::OpSchema mean_variance_norm() {
   return {.name = "mean_variance_norm",
           .doc = "y = (x - mean) / (deviation + 1e-9) with statistics over `axes`",
+          .cut = mean_variance_cut,
           .attrs = {{"axes", "ints", "default [0, 2, 3]"}},
           .infer = like_x,
           .cost = norm_cost(6),
@@ -181,6 +190,7 @@ ir::OpSchema mean_variance_norm() {
 ir::OpSchema lrn() {
   return {.name = "lrn",
           .doc = "y = x / (bias + alpha / size sum of x^2 over `size` neighbouring channels)^beta",
+          .cut = lrn_cut,
           .attrs = {{"alpha", "float", "default 1e-4"},
                     {"beta", "float", "default 0.75"},
                     {"bias", "float", "default 1"},

@@ -1,5 +1,6 @@
 // add_layer_norm, masked_mean_pool, l2_normalize: what text encoders do around and after their blocks, in one
 // pass each.
+#include "ops/norm/norm_cuts.h"
 #include "ops/norm/norm_kernels.h"
 #include "ops/norm/norm_rules.h"
 #include "ops/table.h"
@@ -28,6 +29,7 @@ ir::OpSchema add_layer_norm() {
           .doc =
               "layer_norm(x + residual) over the last axis; operands x, residual, scale, bias; second "
               "result: the sum",
+          .cut = add_layer_norm_cut,
           .min_in = 3,
           .max_in = 4,
           .max_out = 2,
@@ -64,6 +66,7 @@ ir::OpSchema masked_mean_pool() {
           .doc =
               "y[b] = sum over t of mask[b, t] x[b, t] / max(sum over t of mask[b, t], 1e-9); x [b, t, d], "
               "mask [b, t]",
+          .cut = masked_mean_pool_cut,
           .min_in = 2,
           .max_in = 2,
           .infer =
@@ -101,6 +104,7 @@ ir::OpSchema masked_mean_pool() {
 ir::OpSchema l2_normalize() {
   return {.name = "l2_normalize",
           .doc = "y = x / max(sqrt(sum x^2), epsilon) over the last axis",
+          .cut = lp_norm_cut,
           .attrs = {{"epsilon", "float", "default 1e-12"}},
           .infer = [](const ir::NodeView& n) { return std::vector{n.in[0]}; },
           .expand =

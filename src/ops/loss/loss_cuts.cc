@@ -1,0 +1,70 @@
+// Cut rules of losses. Letters: from 'a' on the dimensions of the rows, 'v' the classes.
+#include "ops/loss/loss_cuts.h"
+
+#include "ops/cut_notation.h"
+
+namespace trireme::ops {
+
+/// Classes are whole here; passes/vocab_parallel has the form with classes that are split.
+ir::CutRule cross_entropy_cut(const ir::NodeView& n) {
+  const std::string rows = letters(n.in[1].shape.rank());
+  CutNotation notation(n);
+  notation.in(0, rows + ".").in(1, rows).out(1, rows);
+  return {.notation = notation.text(), .sums = rows};
+}
+
+ir::CutRule cross_entropy_grad_cut(const ir::NodeView& n) {
+  const std::string rows = letters(n.in[1].shape.rank());
+  CutNotation notation(n);
+  notation.in(0, rows + "v").in(1, rows).in(2, rows).out(0, rows + "v");
+  return {.notation = notation.text(), .linear = {1u << 3}, .uneven = "v"};
+}
+
+void localise_cross_entropy_grad(ir::LocalNode& n) {
+  const int64_t classes = n.global.in_dims(0).back();
+  if (n.in[0].back() == classes) return;
+  n.attrs.set("first", n.in_begin[0].back()).set("classes", classes);
+}
+
+namespace {
+
+/// Scores [rows, classes, positions...] and targets [rows, positions...].
+struct ClassLetters {
+  std::string scores, targets;
+};
+
+/// Means divide by the weight of all targets: only sums and single losses have parts.
+ClassLetters class_letters(const ir::NodeView& n) {
+  std::string targets = letters(n.in[1].shape.rank());
+  if (n.attrs.get_string("reduction", "mean") == "mean") targets = dots(targets.size());
+  std::string scores = targets;
+  scores.insert(1, ".");
+  return {scores, targets};
+}
+
+std::string without_dots(std::string text) {
+  std::erase(text, '.');
+  return text;
+}
+
+}  // namespace
+
+ir::CutRule class_loss_cut(const ir::NodeView& n) {
+  const ClassLetters l = class_letters(n);
+  CutNotation notation(n);
+  notation.in(0, l.scores).in(1, l.targets).out(1, l.scores);
+  const bool is_sum = n.attrs.get_string("reduction", "mean") == "sum";
+  if (!is_sum && n.out[0].shape.rank() > 0) notation.out(0, l.targets);
+  return {.notation = notation.text(), .sums = is_sum ? without_dots(l.targets) : ""};
+}
+
+/// Operands scores, targets, gradient of the loss, class weights.
+ir::CutRule class_loss_grad_cut(const ir::NodeView& n) {
+  const ClassLetters l = class_letters(n);
+  CutNotation notation(n);
+  notation.in(0, l.scores).in(1, l.targets).out(0, l.scores);
+  if (n.in[2].shape.rank() > 0) notation.in(2, l.targets);
+  return {.notation = notation.text(), .linear = {1u << 2}};
+}
+
+}  // namespace trireme::ops

@@ -1,0 +1,16 @@
+// What of losses ranks may split: rows, whose sums are then partial, and the classes of the gradient.
+#pragma once
+
+#include "ir/schema.h"
+
+namespace trireme::ops {
+
+ir::CutRule cross_entropy_cut(const ir::NodeView& node);
+ir::CutRule cross_entropy_grad_cut(const ir::NodeView& node);
+/// Tells a part of the classes where it begins and how many there are in all.
+void localise_cross_entropy_grad(ir::LocalNode& node);
+/// nll_loss, softmax_cross_entropy_loss.
+ir::CutRule class_loss_cut(const ir::NodeView& node);
+ir::CutRule class_loss_grad_cut(const ir::NodeView& node);
+
+}  // namespace trireme::ops
