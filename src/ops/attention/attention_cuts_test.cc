@@ -7,6 +7,8 @@
 namespace trireme::ops {
 namespace {
 
+using tensor::DType;
+using tensor::Tensor;
 using tests::expect_cuts;
 
 Tensor values(tensor::Dims dims, uint64_t seed) {
@@ -20,7 +22,7 @@ struct Sizes {
 
 TEST(AttentionCut, HeadsBatchAndQueries) {
   for (const auto& [s, want] : {std::pair{Sizes{4, 4, false}, "bsh"},
-                                {Sizes{4, 2, true}, "bhb"},
+                                {Sizes{4, 2, true}, "bh"},
                                 {Sizes{4, 1, false}, "bsbsg"},
                                 {Sizes{4, 1, true}, "bbg"}}) {
     const Tensor q = values({2, 4, s.heads, 3}, 1), k = values({2, 6, s.kv_heads, 3}, 2);

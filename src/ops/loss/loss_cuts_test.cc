@@ -7,6 +7,8 @@
 namespace trireme::ops {
 namespace {
 
+using tensor::DType;
+using tensor::Tensor;
 using tests::expect_cuts;
 
 Tensor values(tensor::Dims dims, uint64_t seed) {
@@ -55,7 +57,7 @@ TEST(LossCut, FastGradientOfSomeClasses) {
 TEST(LossCut, ClassLosses) {
   const Tensor x = values({2, 5, 4}, 1), t = targets({2, 4}, 5),
                w = testing::random_tensor(DType::f64, {5}, 0, 1, 2);
-  for (const std::string& op : {"nll_loss", "softmax_cross_entropy_loss"}) {
+  for (const std::string op : {"nll_loss", "softmax_cross_entropy_loss"}) {
     for (const auto& [reduction, want] : {std::pair{"sum", "ab"}, {"none", "ab"}, {"mean", ""}}) {
       const ir::Attrs attrs{{"reduction", std::string(reduction)}, {"ignore_index", int64_t{-100}}};
       EXPECT_EQ(expect_cuts({.op = op, .in = {x, t, w}, .attrs = attrs}), want) << op << reduction;

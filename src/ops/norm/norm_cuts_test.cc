@@ -7,6 +7,8 @@
 namespace trireme::ops {
 namespace {
 
+using tensor::DType;
+using tensor::Tensor;
 using tests::expect_cuts;
 
 Tensor values(tensor::Dims dims, uint64_t seed) {
