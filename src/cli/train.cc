@@ -4,9 +4,12 @@
 #include <filesystem>
 #include <iostream>
 #include <pthread.h>
+#include <sched.h>
 
+#include "base/cpu_info.h"
 #include "base/file.h"
 #include "cli/verb.h"
+#include "comm/local.h"
 #include "compile/program.h"
 #include "train/task.h"
 #include "train/weights.h"
@@ -20,6 +23,7 @@ constexpr int kInterrupted = 75;
 struct TrainCommand {
   std::string file;
   std::vector<std::string> set;
+  std::string strategy;
   std::string resume;
   bool quiet = false;
   bool check = false;
@@ -30,6 +34,10 @@ struct TrainCommand {
     f.add("file", &file, "configuration in YAML (docs/config.md); may be left out if --set says it all")
         .positional();
     f.add("set", &set, "section.key=value over the file; also as --section.key value; may be repeated");
+    f.add("strategy", &strategy,
+          "YAML file of the keys of section `parallel`, over the configuration; --dp N, --tp N, --pp N, "
+          "--zero N and "
+          "--sequence set single keys of it over both");
     f.add("resume", &resume,
           "auto: from the newest checkpoint of the run directory if there is one; or a path");
     f.add("quiet", &quiet, "do not print the configuration");
@@ -39,11 +47,21 @@ struct TrainCommand {
   }
 };
 
+/// "--dp" becomes "--parallel.dp", "--sequence" "--parallel.sequence=true"; other words stay.
+std::string full_key(const std::string& word) {
+  if (word == "--sequence") return "--parallel.sequence=true";
+  for (const char* axis : {"dp", "tp", "pp", "zero"}) {
+    const std::string flag = base::concat("--", axis);
+    if (word == flag || word.starts_with(flag + "=")) return "--parallel." + word.substr(2);
+  }
+  return word;
+}
+
 /// "--optimizer.lr 0.1" and "--optimizer.lr=0.1" become "--set optimizer.lr=0.1".
 std::vector<std::string> expand_keys(std::span<const std::string> words) {
   std::vector<std::string> out;
   for (size_t i = 0; i < words.size(); ++i) {
-    const std::string& word = words[i];
+    const std::string word = full_key(words[i]);
     const size_t equals = word.find('=');
     const bool is_key = word.starts_with("--") && word.substr(0, equals).find('.') != std::string::npos;
     if (!is_key) {
@@ -87,52 +105,113 @@ class StopSignals {
 
 void read_config(const TrainCommand& command, train::ConfigSections& sections) {
   if (!command.file.empty()) sections.read_yaml(base::read_file(command.file), command.file);
+  if (!command.strategy.empty()) {
+    sections.read_section("parallel", base::read_file(command.strategy), command.strategy);
+  }
   for (const std::string& assignment : command.set) sections.assign(assignment);
   sections.check_required();
 }
 
-void save_trained(const train::TrainConfig& config, train::Trainer& trainer, model::Model model,
-                  base::Env& env) {
+void save_trained(const train::TrainConfig& config, train::Trainer& trainer, const model::Model& model,
+                  const train::Ranks& ranks, base::Env& env) {
   if (config.save.format == train::ExportFormat::none) return;
   const ir::Graph trained = trainer.session().trained_graph(config.save.average);
+  if (!ranks.is_leader()) return;
   std::map<std::string, tensor::Tensor> weights;
   for (const ir::Value& v : trained.values()) {
     if (v.kind == ir::ValueKind::param) weights.emplace(v.name, v.data);
   }
-  model.graph = train::with_weights(std::move(model.graph), [&](const std::string& name) {
+  model::Model saved = model;
+  saved.graph = train::with_weights(std::move(saved.graph), [&](const std::string& name) {
     const auto found = weights.find(name);
     return found == weights.end() ? nullptr : &found->second;
   });
-  const std::string path = train::save_model(model, config.run.path(), config.run.name, config.save.format);
+  const std::string path = train::save_model(saved, config.run.path(), config.run.name, config.save.format);
   env.log.info("train", "saved", {{"model", path}});
+}
+
+/// What all ranks of this process share.
+struct Training {
+  const TrainCommand& command;
+  const train::TrainConfig& config;
+  const train::PreparedTask& prepared;
+  StopSignals& signals;  // asked by the first rank here only
+  base::Env& env;
+};
+
+void print_programs(train::Trainer& trainer, const train::Ranks& ranks) {
+  for (const compile::Program* program : trainer.programs()) {
+    if (ranks.is_leader()) std::cout << compile::print_steps(*program) << compile::print_memory(*program);
+  }
+  std::cout << std::flush;
+}
+
+/// The run as one rank lives it; gives the exit code, the same on every rank.
+int train_rank(const Training& t, const train::Ranks& ranks) {
+  train::Trainer trainer(t.config, t.prepared.task, t.env, ranks);
+  if (t.command.program) print_programs(trainer, ranks);
+  if (t.command.check) return 0;
+  const std::string directory = t.config.run.path();
+  if (t.command.resume == "auto") {
+    trainer.resume_auto();
+  } else if (!t.command.resume.empty()) {
+    trainer.resume(t.command.resume);
+  } else {
+    base::require(!std::filesystem::exists(directory + "/checkpoints/latest"), "'", directory,
+                  "' holds a run already: give --resume auto, or another run.name or run.directory");
+    ranks.meet();  // nobody writes there before all have looked
+  }
+  const train::RunResult result = trainer.run([&] { return ranks.is_leader() && t.signals.seen(); });
+  if (ranks.is_leader()) {
+    t.env.log.info("train", result.interrupted ? "interrupted" : "done",
+                   {{"step", result.state.step}, {"directory", directory}});
+  }
+  if (result.interrupted) return kInterrupted;
+  save_trained(t.config, trainer, t.prepared.model, ranks, t.env);
+  return 0;
+}
+
+/// Keeps this thread, and those it will start, to rank `rank`'s share of the processors.
+void keep_to_share(const std::vector<int>& cpus, int rank, int ranks) {
+  const auto all = static_cast<int>(cpus.size());
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (ranks >= all) {
+    CPU_SET(cpus[static_cast<size_t>(rank % all)], &set);
+  } else {
+    for (int i = all * rank / ranks; i < all * (rank + 1) / ranks; ++i) {
+      CPU_SET(cpus[static_cast<size_t>(i)], &set);
+    }
+  }
+  // A machine that refuses still computes the same result, only slower.
+  (void)pthread_setaffinity_np(pthread_self(), sizeof set, &set);
+}
+
+int train_local_ranks(const Training& t, const tensor::MeshShape& shape) {
+  constexpr int64_t kStuckNs = 600 * base::kNsPerSecond;
+  const std::vector<int> cpus = base::read_cpu_info().allowed;
+  comm::LocalWorld world(shape.size(), {.deadline_ns = kStuckNs, .on_stuck = [&](const std::string& report) {
+                                          t.env.log.error("comm", "stuck", {{"report", report}});
+                                        }});
+  int code = 0;
+  world.run([&](comm::Communicator& c) {
+    keep_to_share(cpus, c.rank(), c.size());
+    comm::Mesh mesh(c, shape);
+    const int own = train_rank(t, train::Ranks(&mesh));
+    if (c.rank() == 0) code = own;
+  });
+  return code;
 }
 
 int run_training(const TrainCommand& command, const train::TrainConfig& config,
                  const train::ConfigSections& sections, base::Env& env) {
-  train::PreparedTask prepared = train::prepare_task(config, sections);
+  const tensor::MeshShape shape = config.parallel.mesh();
+  train::plan_batch(config.batch, config.parallel.dp);  // said once, before ranks start
+  const train::PreparedTask prepared = train::prepare_task(config, sections);
   std::cout << (command.quiet ? "" : sections.to_yaml()) << prepared.text << std::flush;
   StopSignals signals;  // before the threads of the trainer start, which inherit the mask
-  train::Trainer trainer(config, std::move(prepared.task), env);
-  if (command.program) {
-    for (const compile::Program* program : trainer.programs()) {
-      std::cout << compile::print_steps(*program) << compile::print_memory(*program) << std::flush;
-    }
-  }
-  if (command.check) return 0;
-  if (command.resume == "auto") {
-    trainer.resume_auto();
-  } else if (!command.resume.empty()) {
-    trainer.resume(command.resume);
-  } else {
-    base::require(!std::filesystem::exists(config.run.path() + "/checkpoints/latest"), "'", config.run.path(),
-                  "' holds a run already: give --resume auto, or another run.name or run.directory");
-  }
-  const train::RunResult result = trainer.run([&] { return signals.seen(); });
-  env.log.info("train", result.interrupted ? "interrupted" : "done",
-               {{"step", result.state.step}, {"directory", config.run.path()}});
-  if (result.interrupted) return kInterrupted;
-  save_trained(config, trainer, std::move(prepared.model), env);
-  return 0;
+  const Training training{command, config, prepared, signals, env};
+  return shape.size() == 1 ? train_rank(training, {}) : train_local_ranks(training, shape);
 }
 
 }  // namespace

@@ -37,7 +37,8 @@ namespace {
 /// Batch numbers of this rank against places in the global order. Number 0 is the first of epoch 0.
 class Plan {
  public:
-  Plan(const LoaderOptions& o, int64_t size) : rows_(o.batch), size_(size), rank_(o.rank), epochs_(o.epochs) {
+  Plan(const LoaderOptions& o, int64_t size)
+      : rows_(o.batch), size_(size), rank_(o.rank), epochs_(o.epochs), interleave_(o.interleave) {
     require(o.batch > 0 && o.world > 0 && o.rank >= 0 && o.rank < o.world && o.epochs >= 0,
             "loader options do not fit: batch ", o.batch, ", rank ", o.rank, " of ", o.world);
     slice_ = o.batch * o.world;
@@ -60,6 +61,7 @@ class Plan {
   int64_t first(int64_t number) const {
     const int64_t per_step = global_ / slice_;
     const int64_t in_epoch = number % batches();
+    if (interleave_) return in_epoch * slice_ + rank_ * rows_;
     return in_epoch / per_step * global_ + rank_ * (per_step * rows_) + in_epoch % per_step * rows_;
   }
   Position position(int64_t number) const { return {epoch(number), number % batches() * slice_}; }
@@ -75,6 +77,7 @@ class Plan {
 
  private:
   int64_t rows_, size_, rank_, epochs_;
+  bool interleave_;
   int64_t slice_ = 0;   // rows that all ranks take at once
   int64_t global_ = 0;  // samples of a step
   int64_t steps_ = 0;   // of an epoch

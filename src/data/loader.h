@@ -37,6 +37,7 @@ struct LoaderOptions {
   int64_t batch = 32;        ///< rows of a batch, on this rank
   int64_t global_batch = 0;  ///< samples of a step over all ranks: a multiple of batch * world; 0: just that
   int64_t rank = 0, world = 1;
+  bool interleave = false;  ///< ranks take a step's batches in turn; else each takes one contiguous run
   bool shuffle = true;
   uint64_t seed = 0;
   LastBatch last = LastBatch::drop;
@@ -63,7 +64,8 @@ struct Batch {
 
 /// Reads a data set batch by batch. Order: position g of epoch e is sample Permutation(seed, e)(g). Step k
 /// takes g in [k * B, (k + 1) * B), B = global_batch; rank r owns the r-th contiguous part of it and yields
-/// it in batches. Order and content depend neither on workers nor on prefetch nor on where reading started.
+/// it in batches, or with `interleave` every world-th batch of the step. Order and content depend neither on
+/// workers nor on prefetch nor on where reading started.
 class Loader {
  public:
   /// Reads one sample to learn the types. Throws invalid_argument for options that do not fit each other or

@@ -238,6 +238,22 @@ TEST(Loader, RanksTakeContiguousPartsOfTheSameSteps) {
   }
 }
 
+TEST(Loader, InterleavedRanksTakeTheBatchesOfAStepInTurn) {
+  Reading alone(counting(61), {.batch = 4, .global_batch = 24, .seed = 3});
+  const std::vector<int64_t> expected = take(alone.loader, 12);
+  std::vector<int64_t> all(expected.size());
+  for (int64_t rank = 0; rank < 3; ++rank) {
+    Reading run(counting(61),
+                {.batch = 4, .global_batch = 24, .rank = rank, .world = 3, .interleave = true, .seed = 3});
+    for (int64_t b = 0; b < 4; ++b) {
+      const std::vector<int64_t> rows = take(run.loader, 1);
+      std::copy(rows.begin(), rows.end(), all.begin() + (b * 3 + rank) * 4);
+    }
+    EXPECT_EQ(run.loader.position(), (Position{1, 0}));
+  }
+  EXPECT_EQ(all, expected);
+}
+
 TEST(Loader, APaddedLastBatchIsMarked) {
   LoaderOptions options{.batch = 4, .shuffle = false, .last = LastBatch::pad, .epochs = 1};
   Reading run(counting(10), options);

@@ -18,8 +18,9 @@ void ModelOptions::fields(base::OptionList& f) {
 
 void BatchOptions::fields(base::OptionList& f) {
   f.add("global", &global, "samples a step").required().at_least(1);
-  f.add("micro", &micro, "samples run at once; 0: global / accumulate").at_least(0);
-  f.add("accumulate", &accumulate, "runs before an update; 0: global / micro").at_least(0);
+  f.add("micro", &micro, "samples run at once; 0: global / (accumulate x dp)").at_least(0);
+  f.add("accumulate", &accumulate, "runs on each rank before an update; 0: global / (micro x dp)")
+      .at_least(0);
 }
 
 void RunOptions::fields(base::OptionList& f) {
@@ -29,7 +30,8 @@ void RunOptions::fields(base::OptionList& f) {
   f.add("epochs", &epochs, "length of the run in passes over the data; or give steps").at_least(0);
   f.add("seed", &seed, "of initial weights, data order, augmentation and dropout").at_least(0);
   f.add("threads", &threads,
-        "threads of the computation; 0: all processors. The result does not depend on it")
+        "threads of each rank's computation; 0: all processors, shared out among the ranks here. The result "
+        "does not depend on it")
       .at_least(0)
       .at_most(1024);
   f.add("memory", &memory, "refuse programs that need more; 0B: what this process may use");
@@ -64,19 +66,23 @@ void ExportOptions::fields(base::OptionList& f) {
   f.add("average", &average, "the averaged weights where the optimizer keeps them");
 }
 
-BatchPlan plan_batch(const BatchOptions& o) {
+std::string BatchPlan::text() const {
+  return base::concat(global, " = ", micro, " micro x ", accumulate, " accumulate x ", ranks, " dp");
+}
+
+BatchPlan plan_batch(const BatchOptions& o, int64_t ranks) {
   base::require(o.global > 0, "batch.global must be given");
-  BatchPlan plan{o.global, o.micro, o.accumulate};
+  BatchPlan plan{o.global, o.micro, o.accumulate, ranks};
   if (plan.micro == 0 && plan.accumulate == 0) plan.accumulate = 1;
   const auto divide = [&](int64_t by, const char* name) {
-    base::require(o.global % by == 0, "global batch ", o.global, " is not a multiple of ", name, " ", by,
-                  ": global = micro x accumulate must hold in whole numbers");
-    return o.global / by;
+    base::require(o.global % (by * ranks) == 0, "global batch ", o.global, " is not a multiple of ", name,
+                  " ", by, " x dp ", ranks, ": global = micro x accumulate x dp must hold in whole numbers");
+    return o.global / (by * ranks);
   };
   if (plan.micro == 0) plan.micro = divide(plan.accumulate, "accumulate");
   if (plan.accumulate == 0) plan.accumulate = divide(plan.micro, "micro");
-  base::require(plan.micro * plan.accumulate == o.global, "global batch ", o.global, " is not micro ",
-                plan.micro, " x accumulate ", plan.accumulate);
+  base::require(plan.micro * plan.accumulate * ranks == o.global, "global batch ", o.global, " is not micro ",
+                plan.micro, " x accumulate ", plan.accumulate, " x dp ", ranks);
   return plan;
 }
 

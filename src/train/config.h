@@ -20,7 +20,7 @@ struct ModelOptions {
   void fields(base::OptionList& f);
 };
 
-/// B = micro x accumulate. The global batch is stated, the rest derived.
+/// B = micro x accumulate x dp. The global batch is stated, the rest derived.
 struct BatchOptions {
   int64_t global = 0;
   int64_t micro = 0;
@@ -75,15 +75,20 @@ struct ExportOptions {
   void fields(base::OptionList& f);
 };
 
-/// How a step's samples are run: `micro` at a time, `accumulate` times, then one update.
+/// How a step's samples are run: each data-parallel rank runs `micro` at a time, `accumulate` times; then one
+/// update.
 struct BatchPlan {
   int64_t global = 0;
   int64_t micro = 0;
   int64_t accumulate = 0;
+  int64_t ranks = 1;  ///< data-parallel
+  /// "64 = 8 micro x 4 accumulate x 2 dp".
+  std::string text() const;
 };
 
-/// Derives what is 0. Throws invalid_argument, showing the identity, for what does not divide or contradicts.
-BatchPlan plan_batch(const BatchOptions& options);
+/// Derives what is 0 for `ranks` data-parallel ranks. Throws invalid_argument, showing the identity, for what
+/// does not divide or contradicts.
+BatchPlan plan_batch(const BatchOptions& options, int64_t ranks = 1);
 
 /// Steps of the run: stated, or epochs x steps an epoch rounded to the nearest, at least 1. Throws
 /// invalid_argument unless exactly one of the two is given.

@@ -78,6 +78,26 @@ void ConfigSections::read_yaml(std::string_view text, const std::string& source)
   }
 }
 
+void ConfigSections::read_section(const std::string& section, std::string_view text,
+                                  const std::string& source) {
+  base::YamlDocument document;
+  try {
+    document = base::parse_yaml(text);
+  } catch (const base::Error& e) {
+    throw e.with(source);
+  }
+  if (document.value.is_null()) return;
+  base::require(document.value.is_object(), source, ": expected keys of the section '", section, "', found ",
+                document.value.type_name());
+  for (const base::JsonMember& member : document.value.as_object()) {
+    try {
+      set(find(section), member.key, member.value);
+    } catch (const base::Error& e) {
+      throw at_line(e, source, document.line(member.key));
+    }
+  }
+}
+
 void ConfigSections::assign(std::string_view assignment) {
   const size_t equals = assignment.find('=');
   const size_t point = assignment.substr(0, equals).find('.');

@@ -33,6 +33,8 @@ class ConfigSections {
   /// Sets what a YAML mapping of mappings gives; `source` names the text in messages. A mapping given for a
   /// list of texts becomes "key=value" items: model: {config: {layers: 4}} is config: ["layers=4"].
   void read_yaml(std::string_view text, const std::string& source);
+  /// Sets what a YAML mapping of one section's keys gives.
+  void read_section(const std::string& section, std::string_view text, const std::string& source);
   /// "section.key=value", the value as YAML would read it; a text field takes the value as it stands.
   void assign(std::string_view assignment);
 

@@ -93,6 +93,20 @@ TEST(ConfigSections, RefusalsNameLineAndNearest) {
   EXPECT_THROW(f.sections.assign("schedule.peek=3"), base::Error);
 }
 
+TEST(ConfigSections, OneSectionFromAFileOfItsOwn) {
+  Fixture f;
+  f.sections.read_section("schedule", "warmup: 7\npeak: 0.5\n", "part.yaml");
+  EXPECT_EQ(f.schedule.warmup, 7);
+  EXPECT_EQ(f.schedule.peak, 0.5);
+  try {
+    f.sections.read_section("schedule", "warmup: 7\npeek: 0.5\n", "part.yaml");
+    FAIL();
+  } catch (const base::Error& e) {
+    EXPECT_EQ(e.message(), "part.yaml:2: section 'schedule': unknown key 'peek'; the nearest is 'peak'");
+  }
+  EXPECT_THROW(f.sections.read_section("schedule", "- a\n", "part.yaml"), base::Error);
+}
+
 TEST(ConfigSections, RequiredKeysAndRoundTrip) {
   Fixture f;
   EXPECT_THROW(f.sections.check_required(), base::Error);

@@ -29,6 +29,17 @@ TEST(Config, BatchesAreDerivedInWholeNumbers) {
   }
 }
 
+TEST(Config, BatchesAreSharedByDataParallelRanks) {
+  const BatchPlan four = plan_batch({.global = 64, .micro = 8}, 4);
+  EXPECT_EQ(four.accumulate, 2);
+  EXPECT_EQ(four.text(), "64 = 8 micro x 2 accumulate x 4 dp");
+  EXPECT_EQ(plan_batch({.global = 64}, 4).micro, 16);
+  EXPECT_EQ(plan_batch({.global = 64, .accumulate = 2}, 4).micro, 8);
+  EXPECT_THROW(plan_batch({.global = 64, .micro = 8}, 3), base::Error);
+  EXPECT_THROW(plan_batch({.global = 64, .micro = 32}, 4), base::Error);
+  EXPECT_THROW(plan_batch({.global = 64, .micro = 8, .accumulate = 4}, 4), base::Error);
+}
+
 TEST(Config, LengthComesFromStepsOrEpochs) {
   RunOptions run;
   EXPECT_THROW(plan_steps(run, 10), base::Error);

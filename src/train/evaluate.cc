@@ -2,6 +2,7 @@
 #include "train/evaluate.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <numeric>
 
@@ -13,6 +14,8 @@ namespace {
 data::LoaderOptions loader_options(const EvaluatorOptions& o, int64_t samples) {
   data::LoaderOptions loader;
   loader.batch = std::min(o.batch, samples);
+  loader.rank = o.ranks.rank();
+  loader.world = o.ranks.size();
   loader.shuffle = false;
   loader.last = data::LastBatch::pad;
   loader.epochs = 1;
@@ -76,30 +79,60 @@ Evaluator::Evaluator(const ir::Graph& graph, data::DatasetPtr dataset, data::Tra
       loader_(dataset, loader_options(options_, dataset->size()), std::move(transform), clock),
       feeder_(graph, loader_.fields(), options_.feed, options_.target_inputs) {}
 
-EvalRecord Evaluator::run(const ir::Graph& loss_graph, int64_t step) {
-  const int64_t start = clock_.now_ns();
+Evaluator::Sums Evaluator::run_batches(const ir::Graph& loss_graph) {
   engine::Session session(std::make_shared<const engine::PreparedModel>(loss_graph),
                           {.threads = options_.threads});
   loader_.seek({0, 0});
-  double loss = 0, count = 0, correct = 0;
-  std::vector<double> predicted, wanted;
-  for (int64_t b = 0; options_.max_batches == 0 || b < options_.max_batches; ++b) {
+  Sums sums;
+  for (int64_t b = options_.ranks.rank(); options_.max_batches == 0 || b < options_.max_batches;
+       b += options_.ranks.size()) {
     const std::optional<data::Batch> batch = loader_.next();
     if (!batch) break;
+    if (batch->valid_rows == 0) break;  // the data ended among the batches that ranks take at once
     const std::vector<tensor::Tensor> feeds = feeder_.feeds(*batch, batch->valid_rows);
     const auto outputs = session.run(feeds);
-    loss += scalar_output(session.graph(), outputs, "loss_sum");
-    count += scalar_output(session.graph(), outputs, "count");
-    correct += scalar_output(session.graph(), outputs, "correct");
+    for (const char* name : {"loss_sum", "count", "correct"}) {
+      sums.batches.push_back(scalar_output(session.graph(), outputs, name));
+    }
     if (const tensor::Tensor* similarity = named_output(session.graph(), outputs, "similarity")) {
-      append(predicted, *similarity);
-      append(wanted, feeds.back());  // the loss adds its labels last
+      append(sums.predicted, *similarity);
+      append(sums.wanted, feeds.back());  // the loss adds its labels last
     }
   }
+  return sums;
+}
+
+/// All ranks' values in the order of the batches, of which rank r made r, r + ranks, …: all but the last of
+/// `per_batch` values each.
+std::vector<double> Evaluator::in_order(const std::vector<double>& mine, size_t per_batch) const {
+  const auto size = static_cast<double>(mine.size());
+  const std::vector<double> sizes = options_.ranks.gather(std::span(&size, 1));
+  const auto longest = static_cast<size_t>(*std::max_element(sizes.begin(), sizes.end()));
+  std::vector<double> padded = mine, out;
+  padded.resize(longest);
+  const std::vector<double> all = options_.ranks.gather(padded);
+  for (size_t from = 0; from < longest; from += per_batch) {
+    for (size_t r = 0; r < sizes.size(); ++r) {
+      const size_t end = std::min(from + per_batch, static_cast<size_t>(sizes[r]));
+      for (size_t i = from; i < end; ++i) out.push_back(all[r * longest + i]);
+    }
+  }
+  return out;
+}
+
+EvalRecord Evaluator::run(const ir::Graph& loss_graph, int64_t step) {
+  const int64_t start = clock_.now_ns();
+  const Sums mine = run_batches(loss_graph);
+  std::array<double, 3> sums{};  // loss, count, correct
+  const std::vector<double> batches = in_order(mine.batches, sums.size());
+  for (size_t i = 0; i < batches.size(); ++i) sums[i % sums.size()] += batches[i];
+  const auto [loss, count, correct] = sums;
   EvalRecord record{.step = step, .targets = static_cast<int64_t>(count)};
   record.loss = count > 0 ? loss / count : 0;  // the mean over no target is 0 (C24)
   record.accuracy = correct < 0 ? -1 : count > 0 ? correct / count : 0;
-  if (!wanted.empty()) record.rank_correlation = rank_correlation(predicted, wanted);
+  const auto rows = static_cast<size_t>(options_.batch);
+  const std::vector<double> wanted = in_order(mine.wanted, rows);
+  if (!wanted.empty()) record.rank_correlation = rank_correlation(in_order(mine.predicted, rows), wanted);
   record.seconds = static_cast<double>(clock_.now_ns() - start) * 1e-9;
   return record;
 }

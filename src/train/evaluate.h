@@ -9,6 +9,7 @@
 #include "data/loader.h"
 #include "ir/graph.h"
 #include "train/feed.h"
+#include "train/ranks.h"
 #include "train/run_log.h"
 
 namespace trireme::train {
@@ -21,20 +22,30 @@ struct EvaluatorOptions {
   int workers = 2;
   FeedRules feed = {};
   std::vector<std::string> target_inputs = {};
+  Ranks ranks = {};
 };
 
-/// Every sample counts exactly once: the last batch is cut to what is there. The result does not depend on
-/// threads or workers.
+/// Every sample counts exactly once: the last batch is cut to what is there. Ranks take the batches in turn,
+/// each with the whole model; sums are added in the order of the batches. The result does not depend on
+/// threads, workers or ranks.
 class Evaluator {
  public:
   /// `graph` says which inputs there are; run() gets the graph with the weights of the moment.
   Evaluator(const ir::Graph& graph, data::DatasetPtr dataset, data::Transform transform,
             EvaluatorOptions options, base::Clock& clock);
 
-  /// Means over the valid targets. `loss_graph` has the outputs loss_sum, count and perhaps correct.
+  /// Means over the valid targets; the same on every rank. `loss_graph` has the outputs loss_sum, count and
+  /// perhaps correct.
   EvalRecord run(const ir::Graph& loss_graph, int64_t step);
 
  private:
+  struct Sums {
+    std::vector<double> batches;            // loss, count, correct of each of this rank's batches, in order
+    std::vector<double> predicted, wanted;  // similarities, of all of them
+  };
+  Sums run_batches(const ir::Graph& loss_graph);
+  std::vector<double> in_order(const std::vector<double>& mine, size_t per_batch) const;
+
   EvaluatorOptions options_;
   base::Clock& clock_;
   data::Loader loader_;

@@ -2,6 +2,7 @@
 #include "train/loop.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <filesystem>
 
@@ -22,10 +23,17 @@ std::string mebibytes(int64_t bytes) {
   return base::concat(base::format_number(static_cast<double>(bytes) / 1048576.0, 1), " MiB");
 }
 
-data::LoaderOptions loader_options(const TrainConfig& c, const BatchPlan& batch) {
+/// ZeRO 2 and 3 reduce the gradients of every micro-batch over the ranks, so these take neighbours of the
+/// step's order, as TrainSession::own_micro_batch says: the lower levels of the tree of sums are reductions.
+bool is_interleaved(const passes::Strategy& parallel) { return parallel.zero >= 2; }
+
+data::LoaderOptions loader_options(const TrainConfig& c, const BatchPlan& batch, const Ranks& ranks) {
   data::LoaderOptions o;
   o.batch = batch.micro;
   o.global_batch = batch.global;
+  o.rank = ranks.data_rank();
+  o.world = ranks.data_ranks();
+  o.interleave = is_interleaved(c.parallel);
   o.shuffle = c.loader.shuffle;
   o.seed = static_cast<uint64_t>(c.run.seed);
   o.last = c.loader.last;
@@ -35,15 +43,39 @@ data::LoaderOptions loader_options(const TrainConfig& c, const BatchPlan& batch)
   return o;
 }
 
+/// What the run tells is told by the leader.
+LogOptions log_options(const LogOptions& options, const Ranks& ranks) {
+  if (ranks.is_leader()) return options;
+  LogOptions silent = options;
+  silent.jsonl = silent.tensorboard = silent.report = false;
+  silent.progress = {0};
+  return silent;
+}
+
+engine::TrainOptions session_options(const TrainConfig& config, const Ranks& ranks) {
+  engine::TrainOptions o = config.session_options();
+  base::require(config.parallel.mesh().size() == ranks.size(), "section 'parallel' is of ",
+                config.parallel.mesh().size(), " ranks, this run has ", ranks.size());
+  o.mesh = ranks.mesh();
+  o.strategy = config.parallel;
+  return o;
+}
+
+/// Whether a rank's number is the largest and the smallest of all.
+bool is_common(double mine, double largest, double largest_negative) {
+  return std::isnan(mine) ? std::isnan(largest) : mine == largest && mine == -largest_negative;
+}
+
 }  // namespace
 
-Trainer::Trainer(const TrainConfig& config, TrainTask task, base::Env env)
+Trainer::Trainer(const TrainConfig& config, TrainTask task, base::Env env, Ranks ranks)
     : config_(config),
       task_(std::move(task)),
-      env_(env),
+      ranks_(ranks),
+      env_(ranks.is_leader() ? env : base::Env{quiet_, env.clock}),
       directory_(config.run.path()),
-      batch_(plan_batch(config.batch)),
-      loader_(task_.data, loader_options(config, batch_), task_.transform, env.clock),
+      batch_(plan_batch(config.batch, ranks.data_ranks())),
+      loader_(task_.data, loader_options(config, batch_, ranks), task_.transform, env.clock),
       feeder_(task_.loss, loader_.fields(), config.loader.rules(), task_.target_inputs),
       total_steps_(plan_steps(config.run, loader_.steps_per_epoch())),
       units_(config.schedule.unit == ScheduleUnit::tokens ? feeder_.targets_per_sample() : 1),
@@ -51,7 +83,7 @@ Trainer::Trainer(const TrainConfig& config, TrainTask task, base::Env env)
                 {.total = total_steps_ * batch_.global * units_, .global_batch = batch_.global}),
       scaler_(config.loss_scale),
       guard_(config.spikes),
-      session_(task_.loss, config.session_options()) {
+      session_(task_.loss, session_options(config, ranks)) {
   base::require(config.spikes.policy != SpikePolicy::rollback || config.checkpoint.every > 0,
                 "spikes.policy: rollback needs checkpoint.every");
   base::require(config.loader.last == data::LastBatch::drop || feeder_.has_integer_targets(),
@@ -65,6 +97,7 @@ Trainer::Trainer(const TrainConfig& config, TrainTask task, base::Env env)
   o.workers = config.loader.workers;
   o.feed = config.loader.rules();
   o.target_inputs = task_.target_inputs;
+  o.ranks = ranks_;
   evaluator_ = std::make_unique<Evaluator>(task_.loss, task_.validation, task_.validation_transform,
                                            std::move(o), env.clock);
 }
@@ -75,9 +108,11 @@ void Trainer::start_run() {
   session_.prepare(shapes(), static_cast<size_t>(batch_.accumulate));
   const auto& outputs = task_.loss.output_names();
   has_accuracy_ = std::find(outputs.begin(), outputs.end(), "correct") != outputs.end();
-  std::filesystem::create_directories(directory_);
-  base::write_file_atomic(directory_ + "/config.yaml", base::to_yaml(task_.config));
-  log_ = std::make_unique<RunLog>(config_.log, directory_, state_.step, env_);
+  if (ranks_.is_leader()) {
+    std::filesystem::create_directories(directory_);
+    base::write_file_atomic(directory_ + "/config.yaml", base::to_yaml(task_.config));
+  }
+  log_ = std::make_unique<RunLog>(log_options(config_.log, ranks_), directory_, state_.step, env_);
   writer_ = std::make_unique<CheckpointWriter>(
       CheckpointWriterOptions{.root = directory_ + "/checkpoints",
                               .keep = config_.checkpoint.keep,
@@ -85,14 +120,16 @@ void Trainer::start_run() {
                               .asynchronous = config_.checkpoint.asynchronous,
                               .resumed_step = state_.step},
       files_);
-  flop_per_step_ = 3 * forward_flop(task_.loss, shapes()) * static_cast<double>(batch_.accumulate);
-  product_rate_ = measure_product_rate(session_.threads());
-  const std::string mfu = mfu_definition(product_rate_, session_.threads());
+  flop_per_step_ =
+      3 * forward_flop(task_.loss, shapes()) * static_cast<double>(batch_.accumulate * batch_.ranks);
+  product_rate_ = measure_product_rate(session_.threads()) * ranks_.size();
+  const std::string mfu = mfu_definition(product_rate_, session_.threads() * ranks_.size());
   const int64_t staging = CheckpointWriter::staging_bytes(tensors());
   const int64_t free = files_.free_bytes(directory_);
   env_.log.info("train", "start",
                 {{"steps", total_steps_},
-                 {"batch", base::concat(batch_.global, "=", batch_.micro, "x", batch_.accumulate)},
+                 {"batch", batch_.text()},
+                 {"ranks", ranks_.size()},
                  {"steps_per_epoch", loader_.steps_per_epoch()},
                  {"states", mebibytes(session_.states().bytes())},
                  {"checkpoint_staging", mebibytes(staging)},
@@ -115,14 +152,18 @@ void Trainer::start_run() {
 std::vector<engine::Feeds> Trainer::next_batches(StepRecord& record) {
   std::vector<engine::Feeds> feeds;
   int64_t wait_ns = 0;
+  std::array<int64_t, 2> seen{};  // targets and samples, of all data-parallel ranks in the end
   for (int64_t i = 0; i < batch_.accumulate; ++i) {
     const std::optional<data::Batch> batch = loader_.next();
     base::check(batch.has_value(), "the data ended");
     wait_ns += batch->wait_ns;
-    record.targets += feeder_.count_targets(*batch, config_.loss.ignored);
-    state_.samples += batch->valid_rows;
+    seen[0] += feeder_.count_targets(*batch, config_.loss.ignored);
+    seen[1] += batch->valid_rows;
     feeds.push_back(feeder_.feeds(*batch));
   }
+  ranks_.data_sum(seen);
+  record.targets = seen[0];
+  state_.samples += seen[1];
   record.data_wait_ms = ms(wait_ns);
   return feeds;
 }
@@ -167,11 +208,30 @@ StepRecord Trainer::one_step() {
   record.samples = state_.samples;
   record.epoch = static_cast<double>(at.epoch) +
                  static_cast<double>(at.consumed) / static_cast<double>(loader_.samples_per_epoch());
-  const double seconds = static_cast<double>(env_.clock.now_ns() - start) * 1e-9;
-  record.step_ms = seconds * 1e3;
-  record.samples_per_s = static_cast<double>(batch_.global) / seconds;
-  if (product_rate_ > 0) record.mfu = flop_per_step_ / seconds / product_rate_;
+  record.step_ms = ms(env_.clock.now_ns() - start);
   return record;
+}
+
+/// Makes the record that of all ranks: times of the slowest. Gives whether any rank was told to stop. Throws
+/// internal if the ranks do not agree on how the step went: their weights would drift apart.
+bool Trainer::share(StepRecord& r, bool stopping) const {
+  const double skipped = r.skipped ? 1 : 0, stop = stopping ? 1 : 0;
+  std::array<double, 12> all{r.loss,         -r.loss,      r.grad_norm,   -r.grad_norm, skipped,   -skipped,
+                             r.data_wait_ms, r.forward_ms, r.backward_ms, r.update_ms,  r.step_ms, stop};
+  ranks_.max(all);
+  base::check(is_common(r.loss, all[0], all[1]) && is_common(r.grad_norm, all[2], all[3]) &&
+                  is_common(skipped, all[4], all[5]),
+              "ranks disagree on step ", r.step, ": here loss ", r.loss, ", gradient norm ", r.grad_norm,
+              ", largest ", all[0], ", ", all[2]);
+  r.data_wait_ms = all[6];
+  r.forward_ms = all[7];
+  r.backward_ms = all[8];
+  r.update_ms = all[9];
+  r.step_ms = all[10];
+  const double seconds = r.step_ms * 1e-3;
+  r.samples_per_s = static_cast<double>(batch_.global) / seconds;
+  if (product_rate_ > 0) r.mfu = flop_per_step_ / seconds / product_rate_;
+  return all[11] > 0;
 }
 
 void Trainer::judge(const StepRecord& record) {
@@ -384,11 +444,11 @@ RunResult Trainer::run(const std::function<bool()>& stop) {
   result.reason = "done";
   if (evaluator_ && config_.eval.at_start && state_.step == 0) evaluate();
   while (state_.step < total_steps_) {
-    const StepRecord record = one_step();
+    StepRecord record = one_step();
+    const bool last = state_.step == total_steps_;
+    const bool stopping = share(record, stop()) && !last;
     log_->step(record);
     judge(record);
-    const bool last = state_.step == total_steps_;
-    const bool stopping = !last && stop();
     log_->progress(record, total_steps_, last || stopping || state_.step == 1);
     after_step(last, stopping);
     if (!stopping) continue;
@@ -410,7 +470,7 @@ void Trainer::finish(RunResult& result) {
                                    {"step", state_.step},
                                    {"seconds", seconds},
                                    {"peak_bytes", base::peak_resident_bytes()}}));
-  if (config_.log.jsonl && config_.log.report) write_report(directory_);
+  if (ranks_.is_leader() && config_.log.jsonl && config_.log.report) write_report(directory_);
 }
 
 }  // namespace trireme::train

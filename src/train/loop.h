@@ -13,6 +13,7 @@
 #include "train/checkpoint_writer.h"
 #include "train/evaluate.h"
 #include "train/feed.h"
+#include "train/ranks.h"
 #include "train/run_log.h"
 #include "train/run_state.h"
 #include "train/train_config.h"
@@ -38,10 +39,12 @@ struct RunResult {
 /// One run in one directory:
 ///   config.yaml  log.jsonl  tensorboard/  checkpoints/  report.md  plots/
 /// The bits of the states after step n depend on the task and the configuration only: not on threads,
-/// workers, nor on how often the run was stopped and resumed.
+/// workers, data-parallel ranks (for the same micro-batch), nor on how often the run was stopped and resumed.
 class Trainer {
  public:
-  Trainer(const TrainConfig& config, TrainTask task, base::Env env);
+  /// `ranks`: this rank among those that run the same configuration and task; every call is then made on
+  /// every rank. Only the leader writes and tells.
+  Trainer(const TrainConfig& config, TrainTask task, base::Env env, Ranks ranks = {});
   ~Trainer();
 
   /// Goes on from a checkpoint, given as for find_checkpoint(). Throws invalid_argument if it is of other
@@ -64,6 +67,7 @@ class Trainer {
  private:
   void start_run();
   StepRecord one_step();
+  bool share(StepRecord& record, bool stopping) const;
   std::vector<engine::Feeds> next_batches(StepRecord& record);
   void judge(const StepRecord& record);
   void judge_spike(const StepRecord& record);
@@ -82,6 +86,8 @@ class Trainer {
 
   const TrainConfig& config_;
   TrainTask task_;
+  Ranks ranks_;
+  base::Log quiet_{base::LogLevel::off};
   base::Env env_;
   std::string directory_;
   BatchPlan batch_;

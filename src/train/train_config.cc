@@ -11,7 +11,7 @@ void LoaderSection::fields(base::OptionList& f) {
   f.add_choice("last", &last, {"drop", "pad"},
                "samples that do not fill a step at an epoch's end: left out, or filled up with rows that do "
                "not count");
-  f.add("workers", &workers, "threads that read and change samples; 0: the training thread")
+  f.add("workers", &workers, "threads of each rank that read and change samples; 0: the training thread")
       .at_least(0)
       .at_most(256);
   f.add("prefetch", &prefetch, "finished micro-batches that may wait").at_least(1);
@@ -47,7 +47,9 @@ void TrainConfig::bind(ConfigSections& s) {
   s.add("texts", texts, "Tables of sentences: what becomes tokens, by the tokenizer of the model.");
   s.add("augment", augment, "What happens to images while they are loaded.");
   s.add("loader", loader, "How samples become batches.");
-  s.add("batch", batch, "Samples a step: global = micro x accumulate.");
+  s.add("batch", batch, "Samples a step: global = micro x accumulate x dp.");
+  s.add("parallel", parallel,
+        "How the model and the batch are spread over ranks; a strategy file holds these keys.");
   s.add("optimizer", optimizer, "How gradients change the weights.");
   s.add("schedule", schedule, "How the learning rate moves.");
   s.add("precision", precision, "What products compute in; weights, moments and statistics stay f32.");

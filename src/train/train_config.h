@@ -9,6 +9,7 @@
 #include "data/open_dataset.h"
 #include "engine/train_session.h"
 #include "model/loss.h"
+#include "passes/strategy.h"
 #include "train/config.h"
 #include "train/feed.h"
 #include "train/loss_scale.h"
@@ -46,6 +47,7 @@ struct TrainConfig {
   data::AugmentOptions augment;
   LoaderSection loader;
   BatchOptions batch;
+  passes::Strategy parallel;
   passes::OptimizerOptions optimizer;
   ScheduleOptions schedule;
   passes::PrecisionOptions precision;
