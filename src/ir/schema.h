@@ -78,6 +78,9 @@ struct CutRule {
   /// Bit masks of operands: all results are jointly linear in the operands of a mask while the others are
   /// fixed, so partial sums may pass: {0b11} for add, {0b01, 0b10} for mul.
   std::vector<uint32_t> linear = {};
+  /// Bit mask of operands that are added to the results as they are: partial sums where a cut leaves the
+  /// results partial (the gradient that an embedding's rows are added to).
+  uint32_t added = 0;
   /// A letter that is cut in whole units only (heads): the number of ranks divides `units`.
   struct Units {
     char letter;
