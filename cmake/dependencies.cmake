@@ -44,3 +44,15 @@ if(NOT TRIREME_FUZZ AND NOT TRIREME_SANITIZE)
     message(STATUS "no Arrow C++: Parquet files will be refused")
   endif()
 endif()
+
+# MPI: ranks as processes, under mpirun or srun. Without it the program is built all the same and says so when asked
+# for such ranks. Left out of sanitizer and fuzz builds: its code is not instrumented, and keeps memory to its end.
+set(TRIREME_MPI OFF)
+if(NOT TRIREME_FUZZ AND NOT TRIREME_SANITIZE)
+  find_package(MPI QUIET COMPONENTS CXX)
+  if(MPI_CXX_FOUND)
+    set(TRIREME_MPI ON)
+  else()
+    message(STATUS "no MPI: ranks are threads of one process only")
+  endif()
+endif()

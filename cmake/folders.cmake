@@ -36,6 +36,21 @@ function(trireme_arrow)
                         -Wl,--pop-state)
 endfunction()
 
+# MPI's headers and macro for the one file that uses them and its stand-in.
+function(trireme_mpi)
+  set_property(SOURCE ${CMAKE_SOURCE_DIR}/src/comm/mpi_link.cc ${CMAKE_SOURCE_DIR}/src/comm/mpi_none.cc
+               APPEND PROPERTY COMPILE_DEFINITIONS TRIREME_MPI=1)
+  # Without MPI's C++ classes, which MPI itself has given up.
+  set_property(SOURCE ${CMAKE_SOURCE_DIR}/src/comm/mpi_link.cc APPEND PROPERTY COMPILE_DEFINITIONS
+               OMPI_SKIP_MPICXX=1 MPICH_SKIP_MPICXX=1)
+  foreach(directory ${MPI_CXX_INCLUDE_DIRS})
+    set_property(SOURCE ${CMAKE_SOURCE_DIR}/src/comm/mpi_link.cc APPEND PROPERTY COMPILE_OPTIONS -isystem ${directory})
+  endforeach()
+  set(libraries ${MPI_CXX_LIBRARIES})
+  list(FILTER libraries EXCLUDE REGEX "mpi_cxx")
+  target_link_libraries(trireme_flags INTERFACE -Wl,--push-state,--as-needed ${libraries} -Wl,--pop-state)
+endfunction()
+
 # Tests may also include from tests/ and ask it where the checkout, shared data and encoder are.
 function(trireme_test_support)
   add_library(trireme_test_support STATIC tests/cut_trial.cc tests/test_data.cc)
@@ -149,6 +164,9 @@ function(trireme_folders)
   endforeach()
   if(TRIREME_ARROW)
     trireme_arrow()
+  endif()
+  if(TRIREME_MPI)
+    trireme_mpi()
   endif()
   if(TRIREME_CUDA)
     trireme_cuda_sources()

@@ -6,95 +6,133 @@
 #include "base/error.h"
 #include "cli/verb.h"
 #include "comm/bench.h"
-#include "comm/local.h"
+#include "comm/world.h"
 
 namespace trireme::cli {
 namespace {
 
 using base::Json;
 
-// In the order of comm::Collective.
-const std::vector<std::string> kOperations{"all_reduce", "reduce_scatter", "all_gather", "broadcast",
-                                           "all_to_all"};
+// In the order of comm::Collective; then all of them.
+const std::vector<std::string> kOperations{"all_reduce", "reduce_scatter", "all_gather",
+                                           "broadcast",  "all_to_all",     "all"};
+constexpr size_t kAll = 5;
 
 struct CommOptions {
   std::string action;
   int ranks = 0;
-  comm::Collective op = comm::Collective::all_reduce;
+  comm::RankKind kind = comm::RankKind::automatic;
+  size_t op = 0;
   base::ByteSize min{1 << 10}, max{64 << 20};
   base::Duration time{100 * base::kNsPerMs};
+  base::Duration deadline;
   bool json = false;
 
   void fields(base::OptionList& f) {
     f.add("action", &action, "bench").positional().required();
-    f.add("ranks", &ranks, "ranks, as threads of this process; 0: one for each processor")
-        .at_least(0)
-        .at_most(256);
-    f.add_choice("op", &op, kOperations, "which collective");
+    f.add("ranks", &ranks, "ranks; 0: one for each processor, or all of the job").at_least(0).at_most(256);
+    f.add_choice(
+        "kind", &kind, {"automatic", "local", "mpi"},
+        "ranks as threads of this process or as processes of the job; automatic: mpi under a launcher");
+    f.add("op", base::ChoiceTarget{kOperations, [this] { return op; }, [this](size_t i) { op = i; }},
+          "which collective");
     f.add("min", &min, "smallest size").at_least(1);
     f.add("max", &max, "largest size; sizes grow fourfold").at_least(1);
     f.add("time", &time, "how long to measure each size");
+    f.add("deadline", &deadline, "give up when a rank waits so long for another; 0: never").at_least(0);
     f.add("json", &json, "print one JSON object");
   }
 };
 
-void print_text(const CommOptions& options, std::span<const comm::BenchPoint> points) {
-  std::printf("%s of f32, %d local ranks; GB = 1e9 bytes\n",
-              kOperations[static_cast<size_t>(options.op)].c_str(), options.ranks);
-  std::printf("%12s %12s %10s %10s %12s %8s\n", "bytes", "us", "alg GB/s", "bus GB/s", "memcpy GB/s",
-              "of copy");
-  for (const comm::BenchPoint& p : points) {
-    std::printf("%12lld %12.2f %10.2f %10.2f %12.2f %6.0f %%\n", static_cast<long long>(p.bytes),
-                p.seconds * 1e6, p.algorithm_gb_s, p.bus_gb_s, p.copy_gb_s,
-                100 * p.algorithm_gb_s / p.copy_gb_s);
+struct Measured {
+  std::string op;
+  std::vector<comm::BenchPoint> points;
+};
+
+struct BenchRun {
+  std::string kind;
+  int ranks = 0;
+  std::vector<Measured> measured;
+};
+
+void print_text(const BenchRun& run) {
+  for (const Measured& m : run.measured) {
+    std::printf("%s of f32, %d %s ranks; GB = 1e9 bytes\n", m.op.c_str(), run.ranks, run.kind.c_str());
+    std::printf("%12s %12s %10s %10s %12s %8s\n", "bytes", "us", "alg GB/s", "bus GB/s", "memcpy GB/s",
+                "of copy");
+    for (const comm::BenchPoint& p : m.points) {
+      std::printf("%12lld %12.2f %10.2f %10.2f %12.2f %6.0f %%\n", static_cast<long long>(p.bytes),
+                  p.seconds * 1e6, p.algorithm_gb_s, p.bus_gb_s, p.copy_gb_s,
+                  100 * p.algorithm_gb_s / p.copy_gb_s);
+    }
+    if (m.points.size() >= 2) {
+      const comm::BenchFit f = comm::fit(m.points);
+      std::printf("fit: %.2f us + bytes / %.2f GB/s\n", f.latency_s * 1e6, f.bytes_per_s * 1e-9);
+    }
+    std::printf("\n");
   }
-  if (points.size() < 2) return;
-  const comm::BenchFit f = comm::fit(points);
-  std::printf("\nfit: %.2f us + bytes / %.2f GB/s\n", f.latency_s * 1e6, f.bytes_per_s * 1e-9);
 }
 
-void print_json(const CommOptions& options, std::span<const comm::BenchPoint> points) {
+Json to_json(const Measured& m) {
   Json list = Json::array();
-  for (const comm::BenchPoint& p : points) {
+  for (const comm::BenchPoint& p : m.points) {
     list.push_back(Json::object({{"bytes", p.bytes},
                                  {"seconds", p.seconds},
                                  {"algorithm_gb_s", p.algorithm_gb_s},
                                  {"bus_gb_s", p.bus_gb_s},
                                  {"memcpy_gb_s", p.copy_gb_s}}));
   }
-  Json all = Json::object({{"op", kOperations[static_cast<size_t>(options.op)]},
-                           {"communicator", "local"},
-                           {"ranks", options.ranks},
-                           {"dtype", "f32"},
-                           {"machine", base::read_cpu_info().to_json()},
-                           {"sizes", std::move(list)}});
-  if (points.size() >= 2) {
-    const comm::BenchFit f = comm::fit(points);
+  Json all = Json::object({{"op", m.op}, {"dtype", "f32"}, {"sizes", std::move(list)}});
+  if (m.points.size() >= 2) {
+    const comm::BenchFit f = comm::fit(m.points);
     all.set("fit", Json::object({{"latency_us", f.latency_s * 1e6}, {"gb_s", f.bytes_per_s * 1e-9}}));
   }
-  std::cout << all.dump({.indent = 2}) << "\n";
+  return all;
+}
+
+void print_json(const BenchRun& run) {
+  Json operations = Json::array();
+  for (const Measured& m : run.measured) operations.push_back(to_json(m));
+  std::cout << Json::object({{"communicator", run.kind},
+                             {"ranks", run.ranks},
+                             {"machine", base::read_cpu_info().to_json()},
+                             {"operations", std::move(operations)}})
+                   .dump({.indent = 2})
+            << "\n";
+}
+
+std::vector<Measured> measure(const CommOptions& options, comm::Communicator& ranks) {
+  std::vector<Measured> out;
+  const size_t first = options.op == kAll ? 0 : options.op;
+  const size_t last = options.op == kAll ? kAll - 1 : options.op;
+  for (size_t op = first; op <= last; ++op) {
+    const comm::BenchSpec spec{.what = static_cast<comm::Collective>(op),
+                               .min_bytes = options.min.bytes,
+                               .max_bytes = options.max.bytes,
+                               .min_ns = options.time.ns};
+    out.push_back({kOperations[op], comm::run_bench(ranks, spec)});
+  }
+  return out;
 }
 
 }  // namespace
 
-int comm_main(std::span<const std::string> words, base::Env&) {
+int comm_main(std::span<const std::string> words, base::Env& env) {
   CommOptions options;
   if (!parse(options, words, "comm")) return 0;
   base::require(options.action == "bench", "unknown action of trireme comm: '", options.action,
                 "'; the nearest is 'bench'");
   base::require(options.min.bytes <= options.max.bytes, "min is above max");
-  if (options.ranks == 0) options.ranks = base::read_cpu_info().threads();
-  const comm::BenchSpec spec{.what = options.op,
-                             .min_bytes = options.min.bytes,
-                             .max_bytes = options.max.bytes,
-                             .min_ns = options.time.ns};
-  std::vector<comm::BenchPoint> points;
-  comm::LocalWorld world(options.ranks);
-  world.run([&](comm::Communicator& c) {
-    std::vector<comm::BenchPoint> own = comm::run_bench(c, spec);
-    if (c.rank() == 0) points = std::move(own);
+  comm::RankOptions how{.kind = options.kind, .ranks = options.ranks, .deadline_ns = options.deadline.ns};
+  how.on_stuck = [&](const std::string& report) { env.log.error("comm", "stuck", {{"report", report}}); };
+  const bool local = comm::chosen_kind(how) == comm::RankKind::local;
+  if (local && how.ranks == 0) how.ranks = base::read_cpu_info().threads();
+  comm::run_ranks(how, [&](comm::Communicator& c) {
+    std::vector<Measured> measured = measure(options, c);
+    if (c.rank() != 0) return;
+    const BenchRun run{local ? "local" : "mpi", c.size(), std::move(measured)};
+    options.json ? print_json(run) : print_text(run);
   });
-  options.json ? print_json(options, points) : print_text(options, points);
   return 0;
 }
 

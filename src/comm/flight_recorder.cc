@@ -10,11 +10,12 @@
 namespace trireme::comm {
 namespace {
 
-using Latest = std::vector<std::optional<Flight>>;
+using Ranks = std::span<const RankFlight>;
 
-bool waits(const std::optional<Flight>& f) { return f && f->start_ns == 0 && f->end_ns == 0; }
+bool under_way(const std::optional<Flight>& f) { return f && f->end_ns == 0; }
+bool waits(const std::optional<Flight>& f) { return under_way(f) && f->start_ns == 0; }
 
-std::string names_of(std::span<const RankFlights> ranks, const std::vector<size_t>& which) {
+std::string names_of(Ranks ranks, const std::vector<size_t>& which) {
   std::string out = which.size() == 1 ? "rank " : "ranks ";
   for (size_t i = 0; i < which.size(); ++i) {
     out += (i == 0 ? "" : ", ") + std::to_string(ranks[which[i]].world_rank);
@@ -24,13 +25,15 @@ std::string names_of(std::span<const RankFlights> ranks, const std::vector<size_
 
 /// Who must come before `waiting` can start: ranks behind in a collective's sequence, or the peer of an
 /// exchange.
-std::vector<size_t> missing_for(const Latest& latest, size_t waiting_rank) {
-  const Flight& waiting = *latest[waiting_rank];
+std::vector<size_t> missing_for(Ranks ranks, size_t waiting_rank) {
+  const Flight& waiting = *ranks[waiting_rank].last;
   const int me = static_cast<int>(waiting_rank);
   std::vector<size_t> missing;
-  for (size_t r = 0; r < latest.size(); ++r) {
-    const std::optional<Flight>& f = latest[r];
-    if (waiting.what == Collective::exchange) {
+  for (size_t r = 0; r < ranks.size(); ++r) {
+    const std::optional<Flight>& f = ranks[r].last;
+    if (!waits(waiting)) {  // all had come: only silence can hold it up
+      if (!ranks[r].answers) missing.push_back(r);
+    } else if (waiting.what == Collective::exchange) {
       const int rank = static_cast<int>(r);
       const bool there = f && f->what == Collective::exchange && f->end_ns == 0;
       const bool receives = there && f->from == me, sends = there && f->to == me;
@@ -43,7 +46,9 @@ std::vector<size_t> missing_for(const Latest& latest, size_t waiting_rank) {
   return missing;
 }
 
-std::string last_of(const std::optional<Flight>& f) {
+std::string last_of(const RankFlight& rank) {
+  const std::optional<Flight>& f = rank.last;
+  if (!rank.answers) return "does not answer";
   if (!f) return "has done nothing in this group";
   return (f->end_ns != 0 ? "last finished " : "is in ") + f->describe();
 }
@@ -121,30 +126,29 @@ std::vector<Flight> FlightRecorder::history() const {
   return out;
 }
 
-std::optional<std::string> diagnose(std::span<const RankFlights> ranks, int64_t now_ns, int64_t deadline_ns) {
-  Latest latest;
-  for (const RankFlights& r : ranks) latest.push_back(r.flights->last());
+std::optional<std::string> diagnose(Ranks ranks, int64_t now_ns, int64_t deadline_ns) {
   // The first in the static order explains the later ones.
   const Flight* stuck = nullptr;
   std::vector<size_t> missing;
-  for (size_t r = 0; r < latest.size(); ++r) {
-    const std::optional<Flight>& f = latest[r];
-    if (!waits(f) || now_ns - f->enqueue_ns <= deadline_ns) continue;
+  for (size_t r = 0; r < ranks.size(); ++r) {
+    const std::optional<Flight>& f = ranks[r].last;
+    if (!under_way(f) || now_ns - f->enqueue_ns <= deadline_ns) continue;
     if (stuck != nullptr && f->sequence >= stuck->sequence) continue;
-    const std::vector<size_t> absent = missing_for(latest, r);
+    const std::vector<size_t> absent = missing_for(ranks, r);
     if (absent.empty()) continue;  // on its way, or explained by the rank it waits for
     stuck = &*f;
     missing = absent;
   }
   if (stuck == nullptr) return std::nullopt;
   std::vector<size_t> waiting;
-  for (size_t r = 0; r < latest.size(); ++r) {
-    if (waits(latest[r]) && latest[r]->sequence == stuck->sequence) waiting.push_back(r);
+  for (size_t r = 0; r < ranks.size(); ++r) {
+    if (under_way(ranks[r].last) && ranks[r].last->sequence == stuck->sequence) waiting.push_back(r);
   }
-  std::string report = base::concat(stuck->describe(), " waits ", seconds(now_ns - stuck->enqueue_ns), " on ",
-                                    names_of(ranks, waiting), "; not started by ", names_of(ranks, missing));
+  std::string report = base::concat(
+      stuck->describe(), " waits ", seconds(now_ns - stuck->enqueue_ns), " on ", names_of(ranks, waiting),
+      waits(*stuck) ? "; not started by " : "; not finished with ", names_of(ranks, missing));
   for (const size_t r : missing) {
-    report += base::concat("; rank ", ranks[r].world_rank, " ", last_of(latest[r]));
+    report += base::concat("; rank ", ranks[r].world_rank, " ", last_of(ranks[r]));
   }
   return report;
 }

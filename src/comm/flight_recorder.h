@@ -67,14 +67,17 @@ class FlightRecorder {
   int64_t sequence_ = 0;
 };
 
-/// A rank as reports name it, beside its record; index in the list = rank in the group.
-struct RankFlights {
+/// The newest operation of one rank, as its group's watchdog learned of it; index in the list = rank in the
+/// group.
+struct RankFlight {
   int world_rank;
-  const FlightRecorder* flights;
+  std::optional<Flight> last;
+  bool answers = true;  // false: the process did not say what it does
 };
 
 /// One report if an operation of the group waits since more than `deadline_ns`: the collective, its layer,
-/// who waits, and who has not started it with the last thing each of those did. Nothing if all are under way.
-std::optional<std::string> diagnose(std::span<const RankFlights> ranks, int64_t now_ns, int64_t deadline_ns);
+/// who waits, and who has not started it with the last thing each of those did. Ranks that do not answer are
+/// named also where all had started. Nothing if all are under way.
+std::optional<std::string> diagnose(std::span<const RankFlight> ranks, int64_t now_ns, int64_t deadline_ns);
 
 }  // namespace trireme::comm

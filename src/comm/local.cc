@@ -10,21 +10,15 @@
 #include <system_error>
 #include <thread>
 
+#include "comm/agreement.h"
 #include "comm/local_group.h"
+#include "comm/slices.h"
 #include "comm/tree_reduce.h"
 
 namespace trireme::comm {
 namespace {
 
 using base::concat;
-
-// Slices begin at multiples of this many bytes: no two ranks write one cache line of an aligned buffer.
-constexpr size_t kSliceBytes = 64;
-
-size_t slice_begin(size_t bytes, int rank, int size) {
-  const size_t lines = (bytes + kSliceBytes - 1) / kSliceBytes;
-  return std::min(bytes, lines * static_cast<size_t>(rank) / static_cast<size_t>(size) * kSliceBytes);
-}
 
 void copy_bytes(std::byte* to, const std::byte* from, size_t bytes) {
   if (to != from && bytes > 0) std::memcpy(to, from, bytes);
@@ -40,28 +34,7 @@ void swap_blocks(std::byte* a, std::byte* b, size_t bytes) {
   }
 }
 
-bool reduces(Collective what) { return what == Collective::all_reduce || what == Collective::reduce_scatter; }
-
-bool same(const Published& a, const Published& b) {
-  if (a.sequence != b.sequence || a.call.what != b.call.what) return false;
-  if (a.call.in.size() != b.call.in.size() || a.call.out.size() != b.call.out.size()) return false;
-  if (a.call.to != b.call.to) return false;
-  // In place or not must agree in an all_to_all: there one rank writes another's buffer.
-  const bool in_place = (a.call.in.data() == a.call.out.data()) == (b.call.in.data() == b.call.out.data());
-  if (a.call.what == Collective::all_to_all && !in_place && !a.call.in.empty()) return false;
-  return !reduces(a.call.what) ||
-         (a.call.reduction.dtype == b.call.reduction.dtype && a.call.reduction.op == b.call.reduction.op);
-}
-
-std::string describe(const Published& p) {
-  std::string text = concat(to_string(p.call.what), " #", p.sequence, ", ", p.call.in.size(), " bytes");
-  if (reduces(p.call.what)) {
-    text += concat(", ", to_string(p.call.reduction.op), " of ", name_of(p.call.reduction.dtype));
-  }
-  if (p.call.what == Collective::broadcast) text += concat(", root ", p.call.to);
-  if (p.call.what == Collective::all_to_all && p.call.in.data() == p.call.out.data()) text += ", in place";
-  return text + concat(", layer '", p.call.source, "'");
-}
+Asked asked_by(const Published& p) { return asked(p.call, p.sequence); }
 
 }  // namespace
 
@@ -91,11 +64,12 @@ void LocalCommunicator::leave() {
 
 /// Every rank sees the same calls here and so comes to the same verdict and the same words.
 void LocalCommunicator::require_same() const {
+  const Asked first = asked_by(peer(0));
   for (int r = 1; r < size(); ++r) {
-    if (same(peer(0), peer(r))) continue;
-    const std::string text = concat("ranks disagree on a collective: rank ", group_->world_ranks[0],
-                                    " asks for ", describe(peer(0)), "; rank ",
-                                    group_->world_ranks[static_cast<size_t>(r)], " for ", describe(peer(r)));
+    const Asked other = asked_by(peer(r));
+    if (same(first, other)) continue;
+    const std::vector<int>& names = group_->world_ranks;
+    const std::string text = disagreement(names[0], first, names[static_cast<size_t>(r)], other);
     group_->meeting.leave();  // all have read the calls, whose owners now unwind
     group_->faults.fail(base::ErrorCode::invalid_argument, text);
     base::fail_invalid(text);
@@ -227,9 +201,9 @@ void LocalWorld::State::watch() {
   std::unique_lock lock(mutex);
   while (!wake.wait_for(lock, period, [&] { return stop; })) {
     for (const auto& g : faults.groups()) {
-      std::vector<RankFlights> ranks;
+      std::vector<RankFlight> ranks;
       for (size_t r = 0; r < g->recorders.size(); ++r) {
-        ranks.push_back({g->world_ranks[r], &g->recorders[r]});
+        ranks.push_back({g->world_ranks[r], g->recorders[r].last()});
       }
       const std::optional<std::string> report = diagnose(ranks, clock.now_ns(), options.deadline_ns);
       if (!report) continue;

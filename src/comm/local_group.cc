@@ -4,6 +4,8 @@
 #include <cstring>
 #include <thread>
 
+#include "comm/agreement.h"
+
 namespace trireme::comm {
 namespace {
 
@@ -143,11 +145,9 @@ void LocalCommunicator::take(const Call& call) {
     now = wait_change(c.word, now);
   }
   if (c.data.size() != call.out.size()) {
-    const std::string text =
-        base::concat("send and recv differ: rank ", group_->world_ranks[static_cast<size_t>(call.from)],
-                     " sends ", c.data.size(), " bytes for layer '", c.source, "', rank ",
-                     group_->world_ranks[static_cast<size_t>(rank_)], " expects ", call.out.size(),
-                     " for layer '", call.source, "'");
+    const std::vector<int>& names = group_->world_ranks;
+    const std::string text = disagreement({names[static_cast<size_t>(call.from)], c.data.size(), c.source},
+                                          {names[static_cast<size_t>(rank_)], call.out.size(), call.source});
     group_->faults.fail(base::ErrorCode::invalid_argument, text);
     group_->faults.throw_failure();
   }

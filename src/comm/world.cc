@@ -97,6 +97,12 @@ std::vector<int> processors_here(Communicator& world) {
 }
 
 void run_mpi(const RankOptions& options, const std::function<void(Communicator&)>& body) {
+  if (has_mpi() && !launched_rank()) {
+    base::fail_invalid(
+        "MPI ranks are started by a launcher: `mpirun -n 4 trireme …`, `srun -n 4 trireme …`, or `trireme "
+        "launch "
+        "-n 4 --kind mpi -- …`");
+  }
   MpiSession session;
   base::require(options.ranks == 0 || options.ranks == session.size(), "the job has ", session.size(),
                 " ranks, ", options.ranks, " are asked for");

@@ -1,0 +1,55 @@
+// The comparison of what ranks ask for, in the words of the error.
+#include "comm/agreement.h"
+
+#include "base/error.h"
+
+namespace trireme::comm {
+namespace {
+
+using base::concat;
+
+bool reduces(Collective what) { return what == Collective::all_reduce || what == Collective::reduce_scatter; }
+
+std::string describe(const Asked& a) {
+  std::string text = concat(to_string(a.what), " #", a.sequence, ", ", a.in_bytes, " bytes");
+  if (reduces(a.what)) {
+    text += concat(", ", to_string(a.reduction.op), " of ", name_of(a.reduction.dtype));
+  }
+  if (a.what == Collective::broadcast) text += concat(", root ", a.root);
+  if (a.what == Collective::all_to_all && a.in_place) text += ", in place";
+  return text + concat(", layer '", a.source, "'");
+}
+
+}  // namespace
+
+Asked asked(const Call& call, int64_t sequence) {
+  return {.what = call.what,
+          .reduction = call.reduction,
+          .in_place = call.in.data() == call.out.data(),
+          .root = call.to,
+          .sequence = sequence,
+          .in_bytes = call.in.size(),
+          .out_bytes = call.out.size(),
+          .source = call.source};
+}
+
+bool same(const Asked& a, const Asked& b) {
+  if (a.sequence != b.sequence || a.what != b.what || a.root != b.root) return false;
+  if (a.in_bytes != b.in_bytes || a.out_bytes != b.out_bytes) return false;
+  // In place or not must agree in an all_to_all: there one rank writes another's buffer.
+  if (a.what == Collective::all_to_all && a.in_place != b.in_place && a.in_bytes > 0) return false;
+  return !reduces(a.what) || (a.reduction.dtype == b.reduction.dtype && a.reduction.op == b.reduction.op);
+}
+
+std::string disagreement(int rank_a, const Asked& a, int rank_b, const Asked& b) {
+  return concat("ranks disagree on a collective: rank ", rank_a, " asks for ", describe(a), "; rank ", rank_b,
+                " for ", describe(b));
+}
+
+std::string disagreement(const HalfExchange& sender, const HalfExchange& receiver) {
+  return concat("send and recv differ: rank ", sender.rank, " sends ", sender.bytes, " bytes for layer '",
+                sender.source, "', rank ", receiver.rank, " expects ", receiver.bytes, " for layer '",
+                receiver.source, "'");
+}
+
+}  // namespace trireme::comm

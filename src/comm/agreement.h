@@ -1,0 +1,39 @@
+// What a rank asks of its group in a collective, so that all can see whether they ask for the same.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "comm/communicator.h"
+
+namespace trireme::comm {
+
+/// A call without its buffers.
+struct Asked {
+  Collective what = Collective::barrier;
+  Reduction reduction;
+  bool in_place = false;
+  int root = -1;
+  int64_t sequence = 0;
+  size_t in_bytes = 0, out_bytes = 0;
+  std::string_view source;
+};
+
+Asked asked(const Call& call, int64_t sequence);
+
+/// Whether two ranks ask for one collective.
+bool same(const Asked& a, const Asked& b);
+
+/// "ranks disagree on a collective: rank 0 asks for …; rank 2 for …". Ranks are those of the world.
+std::string disagreement(int rank_a, const Asked& a, int rank_b, const Asked& b);
+
+/// "send and recv differ: rank 0 sends 8 bytes for layer 'a', rank 1 expects 12 for layer 'b'".
+struct HalfExchange {
+  int rank;
+  size_t bytes;
+  std::string_view source;
+};
+std::string disagreement(const HalfExchange& sender, const HalfExchange& receiver);
+
+}  // namespace trireme::comm
