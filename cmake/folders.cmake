@@ -4,7 +4,7 @@
 #   x_cuda.cu and src/backend/cuda -> trireme_core, preset cuda only
 #   src/cli/*.cc -> trireme                      tests/x_test.cc -> test_journeys
 #   examples/x.cc -> examples/x (a program; target `examples` builds all)
-set(TRIREME_FOLDERS base tensor data ir backend/cpu comm ops passes model compile plan runtime engine diag train sched
+set(TRIREME_FOLDERS base tensor data ir backend/cpu backend/cuda comm ops passes model compile plan runtime engine diag train sched
     serve batch load)
 
 # Flags and libraries that every file of ours gets; third-party headers are system headers, so our warnings stay ours.
@@ -140,6 +140,10 @@ function(trireme_cuda_sources)
   target_link_libraries(trireme_flags INTERFACE $<LINK_ONLY:CUDA::cudart_static>)
   if(cuda)
     set_property(SOURCE ${cuda} APPEND PROPERTY INCLUDE_DIRECTORIES ${CUDAToolkit_INCLUDE_DIRS})
+    # A kernel that spills its registers does not compile.
+    set(kernels ${cuda})
+    list(FILTER kernels INCLUDE REGEX "\\.cu$")
+    set_property(SOURCE ${kernels} APPEND PROPERTY COMPILE_OPTIONS -Xptxas=--warn-on-spills,--warning-as-error)
   endif()
 endfunction()
 
@@ -154,6 +158,9 @@ function(trireme_folders)
   set(fuzzers "")
   foreach(folder ${TRIREME_FOLDERS})
     trireme_split(src/${folder} found)
+    if(folder STREQUAL "backend/cuda")
+      set(found_sources "")  # trireme_cuda_sources; its tests run kernels on the host
+    endif()
     target_sources(trireme_core PRIVATE ${found_sources})
     list(APPEND benches ${found_bench})
     list(APPEND fuzzers ${found_fuzz})

@@ -41,6 +41,8 @@ int load_main(std::span<const std::string> words, base::Env& env);
 std::string load_markdown();
 int comm_main(std::span<const std::string> words, base::Env& env);
 std::string comm_markdown();
+int devices_main(std::span<const std::string> words, base::Env& env);
+std::string devices_markdown();
 
 /// Prints "usage: trireme VERB …" and the options on stdout.
 void print_usage(const std::string& verb, const base::OptionList& list);

@@ -1,0 +1,64 @@
+// What one thread of a launch may ask and do. Kernels are templates over a Lane: GpuLane on the device,
+// HostLane (host_grid.h) where no device is.
+#pragma once
+
+#include <cstdint>
+
+#ifdef __CUDACC__
+#define TRIREME_DEVICE __device__ __forceinline__
+#else
+#define TRIREME_DEVICE inline
+#endif
+
+namespace trireme::cuda {
+
+inline constexpr int kWarp = 32;
+
+#ifdef __CUDACC__
+/// A thread of a one-dimensional launch, as the device knows it.
+struct GpuLane {
+  TRIREME_DEVICE int thread() const { return static_cast<int>(threadIdx.x); }
+  TRIREME_DEVICE int threads() const { return static_cast<int>(blockDim.x); }
+  TRIREME_DEVICE int64_t block() const { return blockIdx.x; }
+  TRIREME_DEVICE int64_t blocks() const { return gridDim.x; }
+  /// Waits for all threads of the block; their shared memory is then seen by all.
+  TRIREME_DEVICE void sync() const { __syncthreads(); }
+  /// The value of the lane whose number in the warp differs in the bits of `mask`. All lanes take part.
+  template <class T>
+  TRIREME_DEVICE T shuffle_xor(T value, int mask) const {
+    return __shfl_xor_sync(0xffffffffu, value, mask);
+  }
+  /// The block's dynamic shared memory, 16-byte aligned.
+  template <class T>
+  TRIREME_DEVICE T* shared() const {
+    extern __shared__ __align__(16) unsigned char memory[];
+    return reinterpret_cast<T*>(memory);
+  }
+};
+#endif
+
+/// Combines a value over the block, the same bits in every thread: a butterfly in each warp, then over the
+/// warps' results in their order. `scratch`: kWarp + 1 elements of shared memory that nobody reads meanwhile.
+/// `combine` is commutative. The order depends on the block's size only.
+template <class Lane, class T, class Combine>
+TRIREME_DEVICE T block_reduce(const Lane& lane, T value, T* scratch, Combine combine) {
+  for (int mask = kWarp / 2; mask > 0; mask /= 2) value = combine(value, lane.shuffle_xor(value, mask));
+  const int warps = (lane.threads() + kWarp - 1) / kWarp;
+  if (warps == 1) return value;
+  if (lane.thread() % kWarp == 0) scratch[lane.thread() / kWarp] = value;
+  lane.sync();
+  if (lane.thread() == 0) {
+    T total = scratch[0];
+    for (int w = 1; w < warps; ++w) total = combine(total, scratch[w]);
+    scratch[kWarp] = total;
+  }
+  lane.sync();
+  value = scratch[kWarp];
+  lane.sync();  // scratch may be written again
+  return value;
+}
+
+/// Bytes of `scratch` above, and where what follows it in shared memory may begin.
+inline constexpr int64_t kReduceScratchBytes = 2 * kWarp * static_cast<int64_t>(sizeof(double));
+
+}  // namespace trireme::cuda
