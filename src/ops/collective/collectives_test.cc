@@ -2,11 +2,8 @@
 // against differences of the loss that the ranks have in common.
 #include <gtest/gtest.h>
 
-#include "backend/cpu/cpu_stream.h"
-#include "comm/local.h"
-#include "comm/mesh.h"
-#include "ops/collective/parts.h"
-#include "ops/collective/test_ranks.h"
+#include "ops/collective/test_ranks_cpu.h"
+#include "ops/grad.h"
 
 namespace trireme::ops::testing {
 namespace {
@@ -216,6 +213,103 @@ TEST(Collectives, RefusesPartsThatAreNoParts) {
     ir::Attrs none = rank.attrs("tp").set("dim", int64_t{0});
     none.erase("axes");
     EXPECT_NE(message("all_gather", x, none).find("names the mesh axes"), std::string::npos);
+  });
+}
+
+/// One collective, and which of its operand and result hold one common value on all ranks.
+struct AdjointCase {
+  std::string op;
+  Dims dims;  ///< of the operand of each rank
+  ir::Attrs attrs = {};
+  bool common_in = false, common_out = false;
+};
+
+/// The loss that the ranks have in common: <y, weights>, of every rank, or of one where y is the same on all.
+double common_loss(Ranks::Rank& rank, const AdjointCase& c, const ir::Attrs& attrs, const Tensor& x,
+                   const Tensor& weights) {
+  const Tensor y = rank.eval(c.op, {x}, attrs)[0];
+  double sum = 0;
+  for (size_t i = 0; i < y.data<double>().size(); ++i) sum += y.data<double>()[i] * weights.data<double>()[i];
+  if (c.common_out && rank.mesh.world().rank() != 0) sum = 0;
+  rank.mesh.world().all_reduce(comm::as_bytes(std::span(&sum, 1)), {DType::f64, comm::ReduceOp::sum});
+  return sum;
+}
+
+/// The gradient of the operand by the op's rule, run on this rank.
+Tensor adjoint(Ranks::Rank& rank, const AdjointCase& c, const ir::Attrs& attrs, const Tensor& x,
+               const Tensor& dy) {
+  ir::Graph graph;
+  const ValueId in = graph.add_input("x", x.type());
+  const ValueId out = graph.add1(table().need(c.op), {in}, attrs);
+  std::vector<ValueId> grads(graph.values().size(), ir::kNoValue);
+  grads[index(out)] = graph.add_constant(dy);
+  grads.resize(graph.values().size(), ir::kNoValue);
+  std::vector<char> wanted(graph.values().size(), 0);
+  wanted[index(in)] = 1;
+  backpropagate(graph, 0, wanted, grads);
+  graph.set_outputs({grads[index(in)]}, {"dx"});
+  graph.sort();
+  return rank.run_graph(graph, {x})[0];
+}
+
+void expect_adjoint(Ranks::Rank& rank, const AdjointCase& c) {
+  comm::Communicator& world = rank.mesh.world();
+  ir::Attrs attrs = rank.attrs("tp");
+  for (const auto& [name, value] : c.attrs.items()) attrs.set(name, value);
+  const auto seed = [&](bool common) { return common ? 0 : world.rank(); };
+  Tensor x = contribution(DType::f64, c.dims, seed(c.common_in), 5);
+  const Tensor weights =
+      contribution(DType::f64, rank.eval(c.op, {x}, attrs)[0].dims(), seed(c.common_out), 99);
+  const Tensor dx = adjoint(rank, c, attrs, x, weights);
+  ASSERT_EQ(dx.dims(), x.dims());
+  for (int who = 0; who < (c.common_in ? 1 : world.size()); ++who) {
+    // Ranks whose parts are shorter take part in every evaluation: all meet equally often.
+    double elements = static_cast<double>(x.elements());
+    world.all_reduce(comm::as_bytes(std::span(&elements, 1)), {DType::f64, comm::ReduceOp::max});
+    for (size_t i = 0; i < static_cast<size_t>(elements); ++i) {
+      const bool moves = (c.common_in || who == world.rank()) && i < x.mutable_data<double>().size();
+      const auto loss_at = [&](double step) {
+        if (moves) x.mutable_data<double>()[i] += step;
+        const double loss = common_loss(rank, c, attrs, x, weights);
+        if (moves) x.mutable_data<double>()[i] -= step;
+        return loss;
+      };
+      const double want = (loss_at(0.5) - loss_at(-0.5));
+      if (!moves) continue;
+      EXPECT_NEAR(dx.data<double>()[i], want, 1e-9) << c.op << ", rank " << who << ", element " << i;
+    }
+  }
+}
+
+TEST(Collectives, GradientsAreTheAdjointsOfC1) {
+  const std::string partial = "partial", replicated = "replicated";
+  for (const int ranks : {2, 3, 4}) {
+    const auto n = static_cast<int64_t>(ranks);
+    const std::vector<AdjointCase> cases{
+        {"all_reduce", {3, 2}, {{"grad", replicated}}, false, true},
+        {"all_reduce", {3, 2}, {{"grad", partial}}},
+        {"gradient_sum", {3, 2}, {}, true, false},
+        {"all_gather", {2, 3}, {{"dim", int64_t{1}}, {"grad", partial}}},
+        {"all_gather", {2, 3}, {{"dim", int64_t{0}}, {"grad", replicated}}, false, true},
+        {"all_gather", {2, 6}, {{"dim", int64_t{1}}, {"sections", int64_t{2}}, {"grad", partial}}},
+        {"reduce_scatter", {2, 2 * n}, {{"dim", int64_t{1}}}},
+        {"reduce_scatter", {2 * n + 1, 2}, {{"dim", int64_t{0}}}},
+        {"shard_slice", {2, 2 * n + 1}, {{"dim", int64_t{1}}}, true, false},
+        {"shard_slice", {6 * n, 2}, {{"dim", int64_t{0}}, {"sections", int64_t{3}}}, true, false},
+        {"all_to_all", {2, 2 * n}, {{"split", int64_t{1}}, {"concat", int64_t{0}}}},
+    };
+    for (const AdjointCase& c : cases) {
+      SCOPED_TRACE(base::concat(c.op, " {", c.attrs.to_string(), "} on ", ranks, " ranks"));
+      Ranks(MeshShape({{"tp", ranks}})).run([&](Ranks::Rank& rank) { expect_adjoint(rank, c); });
+    }
+  }
+}
+
+TEST(Collectives, AMaximumOverRanksHasNoGradient) {
+  Ranks(MeshShape({{"tp", 2}})).run([](Ranks::Rank& rank) {
+    const Tensor x = contribution(DType::f64, {2}, 0);
+    EXPECT_THROW(adjoint(rank, {"all_reduce", {2}}, rank.attrs("tp").set("op", std::string("max")), x, x),
+                 base::Error);
   });
 }
 
