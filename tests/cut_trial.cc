@@ -80,6 +80,8 @@ class CutTrial {
     return 1;
   }
 
+  bool has(const std::string& of) const { return of.find(letter_) != std::string::npos; }
+
   /// Whether so many parts are allowed: whole units, even lengths unless the rule says otherwise.
   bool fits() const {
     for (const ir::CutRule::Units& u : rule_.units) {
@@ -128,6 +130,9 @@ class CutTrial {
         in[i] = tensor::Tensor::empty(from.dtype(), p.dims);
         move_part(from, in[i], dim, sections(false, i, dim), p.begin[dim], false);
       }
+      // What is added to partial results may lie on any one rank.
+      const bool partial = has(rule_.sums) && (rule_.added >> i & 1) != 0 && p.dims == in[i].dims();
+      if (partial && index > 0) in[i] = tensor::Tensor::zeros(in[i].dtype(), p.dims);
       local.in.push_back(p.dims);
       local.in_begin.push_back(p.begin);
     }
@@ -154,7 +159,6 @@ class CutTrial {
 
   /// Results without the letter: partial sums or maxima, each part's own, or the same everywhere.
   void whole_result(const std::vector<std::vector<tensor::Tensor>>& results, size_t r) {
-    const auto has = [this](const std::string& s) { return s.find(letter_) != std::string::npos; };
     std::vector<double> total = results[0][r].to_doubles();
     if (has(rule_.own)) return;
     for (size_t i = 1; i < results.size(); ++i) {

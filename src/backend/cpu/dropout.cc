@@ -111,5 +111,27 @@ void dropout(const Dropout& args, base::ThreadPool& pool) {
   });
 }
 
+void dropout_runs(const Dropout& args, std::span<const int64_t> starts, int64_t length,
+                  base::ThreadPool& pool) {
+  if (starts.size() == 1) {
+    Dropout run = args;
+    run.first += static_cast<uint64_t>(starts[0]);
+    return dropout(run, pool);
+  }
+  if (length <= 0) return;
+  const auto groups = HWY_DYNAMIC_DISPATCH(drop_groups);
+  const int64_t grain = std::max<int64_t>(1, 16384 / length);
+  pool.for_range(static_cast<int64_t>(starts.size()), grain, [&](int64_t b, int64_t e) {
+    for (int64_t i = b; i < e; ++i) {
+      Dropout run = args;
+      run.x += i * length;
+      run.y += i * length;
+      run.n = length;
+      run.first += static_cast<uint64_t>(starts[static_cast<size_t>(i)]);
+      groups(run, run.first / 64, (run.first + static_cast<uint64_t>(length) + 63) / 64);
+    }
+  });
+}
+
 }  // namespace trireme::cpu
 #endif

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "base/rng.h"
 #include "base/thread_pool.h"
@@ -41,5 +42,10 @@ struct Dropout {
 /// y = kept ? x / (1 - ratio) : 0. 8 bytes and about 3 operations on 32-bit lanes per element.
 /// Source: Salmon et al. 2011 (Philox4x32-10).
 void dropout(const Dropout& args, base::ThreadPool& pool);
+
+/// dropout() of a part of a larger tensor: x is starts.size() runs of `length` elements one after another, of
+/// which run i begins at element first + starts[i] of the whole. The mask is the whole's.
+void dropout_runs(const Dropout& args, std::span<const int64_t> starts, int64_t length,
+                  base::ThreadPool& pool);
 
 }  // namespace trireme::cpu

@@ -16,7 +16,8 @@ int64_t product(const tensor::Dims& dims, size_t from, size_t to) {
   return p;
 }
 
-/// x [outer, extent, slice] at indices [count] -> y [outer, count, slice]; a slice is a run of bytes.
+/// x [outer, extent, slice] at indices [count] -> y [outer, count, slice]; a slice is a run of bytes. Slices
+/// that are not at hand are zero.
 ir::BoundKernel bind_gather(const ir::NodeView& n) {
   const tensor::Dims x = n.in_dims(0);
   const size_t axis = ir::normal_axis(n.attrs.get_int("axis", 0), x.size());
@@ -24,14 +25,18 @@ ir::BoundKernel bind_gather(const ir::NodeView& n) {
   const int64_t slice = product(x, axis + 1, x.size()) * element_bytes_of(n.in[0].dtype);
   const int64_t count = tensor::element_count(n.in_dims(1));
   const IndexReader at(n.in[1].dtype);
+  const IndexReader::Rows all = rows_at_hand(n.attrs, extent);
   return {[=](const ir::RunArgs& args) {
     const std::byte* in = static_cast<const std::byte*>(args.in[0]);
     std::byte* out = static_cast<std::byte*>(args.out[0]);
     const int64_t grain = std::max<int64_t>(1, 65536 / std::max<int64_t>(1, slice));
     cpu::pool_of(args.stream).for_range(outer * count, grain, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
-        const int64_t k = at.checked(args.in[1], i % count, extent, args.status);
-        if (k < 0) continue;
+        const int64_t k = at.at_hand(args.in[1], i % count, all, args.status);
+        if (k < 0) {
+          std::memset(out + i * slice, 0, static_cast<size_t>(slice));
+          continue;
+        }
         std::memcpy(out + i * slice, in + (i / count * extent + k) * slice, static_cast<size_t>(slice));
       }
     });

@@ -14,7 +14,8 @@ namespace {
 /// dy [outer, count, slice] -> dx [outer, extent, slice].
 struct GatherGradPlan {
   int64_t outer = 1, extent = 0, slice = 1, count = 0;
-  int64_t padding = -1;  // index that gets no gradient, -1: none
+  IndexReader::Rows all;  // of which `extent` are at hand
+  int64_t padding = -1;   // row at hand that gets no gradient, -1: none
   IndexReader at;
 };
 
@@ -24,12 +25,12 @@ void sort_positions(const GatherGradPlan& p, const ir::RunArgs& args, int32_t* f
   std::fill_n(first, p.extent + 2, 0);
   // Counts are kept two places on, so that the second walk leaves first[k] at the start of k.
   for (int64_t i = 0; i < p.count; ++i) {
-    const int64_t k = p.at.checked(args.in[1], i, p.extent, args.status);
+    const int64_t k = p.at.at_hand(args.in[1], i, p.all, args.status);
     if (k >= 0 && k != p.padding) ++first[k + 2];
   }
   for (int64_t k = 2; k < p.extent + 2; ++k) first[k] += first[k - 1];
   for (int64_t i = 0; i < p.count; ++i) {
-    const int64_t k = p.at.checked(args.in[1], i, p.extent, args.status);
+    const int64_t k = p.at.at_hand(args.in[1], i, p.all, args.status);
     if (k >= 0 && k != p.padding) order[first[k + 1]++] = static_cast<int32_t>(i);
   }
 }
@@ -105,14 +106,15 @@ std::vector<ir::Kernel> gather_grad_cpu_kernels() {
     const ir::NodeView& n = init.node;
     const tensor::Dims x = n.out_dims(0);
     const size_t axis = ir::normal_axis(n.attrs.get_int("axis", 0), x.size());
-    GatherGradPlan p{.at = IndexReader(n.in[1].dtype)};
+    GatherGradPlan p{.all = {}, .at = IndexReader(n.in[1].dtype)};
     for (size_t d = 0; d < x.size(); ++d)
       (d < axis ? p.outer : d > axis ? p.slice : p.extent) *= d == axis ? 1 : x[d];
     p.extent = x[axis];
+    p.all = rows_at_hand(n.attrs, p.extent);
     p.count = tensor::element_count(n.in_dims(1));
     if (n.attrs.has("padding_idx")) {
       const int64_t given = n.attrs.need_int("padding_idx");
-      p.padding = given < 0 ? given + p.extent : given;
+      p.padding = (given < 0 ? given + p.all.extent : given) - p.all.first;
     }
     return tensor::visit_dtype(n.in[0].dtype, [&](auto zero) -> ir::BoundKernel {
       using T = decltype(zero);

@@ -13,6 +13,16 @@ class IndexReader {
  public:
   explicit IndexReader(tensor::DType dtype) : is_wide_(dtype == tensor::DType::i64) {}
 
+  /// Index `i` of `indices` among `extent` rows of which only `rows` from `first` on are at hand: the row at
+  /// hand, or -1 where it is another, or after reporting an index out of range.
+  struct Rows {
+    int64_t extent, first, rows;
+  };
+  int64_t at_hand(const void* indices, int64_t i, const Rows& all, ir::RunStatus* status) const {
+    const int64_t at = checked(indices, i, all.extent, status);
+    return at >= all.first && at < all.first + all.rows ? at - all.first : -1;
+  }
+
   /// Index `i` of `indices` in [0, extent), or -1 after reporting it.
   int64_t checked(const void* indices, int64_t i, int64_t extent, ir::RunStatus* status) const {
     const int64_t given =

@@ -183,13 +183,21 @@ std::vector<ir::OpDef> index_ops() {
   std::vector<ir::OpDef> ops;
   ops.push_back({schema("gather", "Gather", "y = slices of x along axis at the indices", 2, infer_gather),
                  gather_cpu_kernels()});
-  ops.back().schema.attrs = {axis[0], padding};
+  const ir::AttrSpec first{"first", "int",
+                           "the row of the whole axis that the first row at hand is, default 0"};
+  const ir::AttrSpec extent{"extent", "int", "rows of the whole axis; rows that are not at hand are zero"};
+  ops.back().schema.attrs = {axis[0], padding, first, extent};
+  ops.back().schema.cut = gather_cut;
+  ops.back().schema.localise = localise_gather;
   ops.back().schema.grad = rule(gather_rule);
   ops.push_back({schema("gather_grad", "", "sums of the slices of dy by index: the gradient of an embedding",
                         2, infer_gather_grad),
                  gather_grad_cpu_kernels()});
   ops.back().schema.max_in = 3;
-  ops.back().schema.attrs = {axis[0], {"shape", "ints", "extents of the gathered tensor"}, padding};
+  ops.back().schema.attrs = {
+      axis[0], {"shape", "ints", "extents of the gathered tensor"}, padding, first, extent};
+  ops.back().schema.cut = gather_grad_cut;
+  ops.back().schema.localise = localise_gather_grad;
   ops.back().schema.why_no_grad = "a backward op: second derivatives are not taken";
   ops.back().schema.cost = [](const NodeView& n) {
     const double dy = static_cast<double>(n.in[0].shape.elements().value_or(0));

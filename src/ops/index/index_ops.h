@@ -3,6 +3,7 @@
 
 #include "ir/kernel.h"
 #include "ops/grad.h"
+#include "ops/index/index_access.h"
 
 namespace trireme::ops {
 
@@ -26,6 +27,16 @@ Gradients gather_nd_rule(GradBuilder& g);
 Gradients scatter_elements_rule(GradBuilder& g);
 Gradients scatter_nd_rule(GradBuilder& g);
 Gradients compress_rule(GradBuilder& g);
+
+/// Of gather and its gradient: `first` and `extent` say which rows of the whole axis are at hand.
+IndexReader::Rows rows_at_hand(const ir::Attrs& attrs, int64_t rows);
+
+/// Of an embedding whose rows are split each rank looks up its own, and the results are partial sums; each
+/// rank gathers the gradient of its own rows.
+ir::CutRule gather_cut(const ir::NodeView& node);
+ir::CutRule gather_grad_cut(const ir::NodeView& node);
+void localise_gather(ir::LocalNode& node);
+void localise_gather_grad(ir::LocalNode& node);
 
 /// Number of rows compress keeps, non-zeros of x. Need known values.
 int64_t kept_count(const tensor::Tensor& condition);

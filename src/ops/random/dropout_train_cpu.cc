@@ -11,16 +11,46 @@ struct DropoutPlan {
   int64_t elements, row_elements;
   double ratio;
   uint64_t op;
+  int64_t length;               // of a run: elements of x that are neighbours in the whole tensor
+  std::vector<int64_t> starts;  // where each run begins among the elements of the whole tensor
 };
+
+/// Where x, whose first element is `begin` of a tensor of the extents `whole`, has its runs.
+void find_runs(const tensor::Dims& x, const tensor::Dims& whole, const tensor::Dims& begin, DropoutPlan& p) {
+  size_t inner = x.size();  // dimensions from here on are whole
+  while (inner > 0 && x[inner - 1] == whole[inner - 1]) --inner;
+  const size_t outer = inner == 0 ? 0 : inner - 1;
+  p.length = tensor::element_count(tensor::Dims(x.begin() + static_cast<int64_t>(outer), x.end()));
+  p.starts = {0};
+  for (size_t d = 0; d < x.size(); ++d) {
+    std::vector<int64_t> next;
+    const int64_t indices = d < outer ? x[d] : 1;
+    for (int64_t start : p.starts) {
+      for (int64_t i = 0; i < indices; ++i) next.push_back(start * whole[d] + begin[d] + i);
+    }
+    p.starts = std::move(next);
+  }
+  if (p.elements == 0) p.starts.clear();
+}
 
 DropoutPlan plan_dropout(const ir::NodeView& node) {
   const tensor::Dims x = node.in_dims(0);
-  const int64_t elements = tensor::element_count(x);
-  const int64_t rows = node.attrs.get_int("rows", x.empty() ? 1 : x[0]);
+  const tensor::Dims whole = node.attrs.get_ints("dims", x);
+  const tensor::Dims begin = node.attrs.get_ints("begin", tensor::Dims(x.size(), 0));
+  base::require(whole.size() == x.size() && begin.size() == x.size(), "dropout of ", tensor::to_string(x),
+                " as a part of ", tensor::to_string(whole));
+  const int64_t elements = tensor::element_count(whole);
+  const int64_t rows = node.attrs.get_int("rows", x.empty() ? 1 : whole[0]);
   base::require(rows >= 0 && (rows == 0 ? elements == 0 : elements % rows == 0), "dropout of ", elements,
                 " elements in ", rows, " rows");
-  return {elements, rows == 0 ? 0 : elements / rows, node.attrs.get_float("ratio", 0.5),
-          static_cast<uint64_t>(node.attrs.get_int("op", 0))};
+  DropoutPlan p{.elements = tensor::element_count(x),
+                .row_elements = rows == 0 ? 0 : elements / rows,
+                .ratio = node.attrs.get_float("ratio", 0.5),
+                .op = static_cast<uint64_t>(node.attrs.get_int("op", 0)),
+                .length = 0,
+                .starts = {}};
+  find_runs(x, whole, begin, p);
+  return p;
 }
 
 /// What the run knows: seed, stream and the batch index of the first element.
@@ -40,7 +70,7 @@ ir::BoundKernel prepare_vector(const ir::KernelInit& init) {
     cpu::Dropout call = draw_of(plan, args);
     call.x = in_ptr<float>(args, 0);
     call.y = out_ptr<float>(args, 0);
-    cpu::dropout(call, cpu::pool_of(args.stream));
+    cpu::dropout_runs(call, plan.starts, plan.length, cpu::pool_of(args.stream));
   }};
 }
 
@@ -54,7 +84,8 @@ ir::BoundKernel prepare_reference(const ir::KernelInit& init) {
       T* y = out_ptr<T>(args, 0);
       cpu::pool_of(args.stream).for_range(plan.elements, 4096, [&](int64_t begin, int64_t end) {
         for (int64_t i = begin; i < end; ++i) {
-          const cpu::DropoutWord at = cpu::dropout_word(d.first + static_cast<uint64_t>(i));
+          const int64_t in_whole = plan.starts[static_cast<size_t>(i / plan.length)] + i % plan.length;
+          const cpu::DropoutWord at = cpu::dropout_word(d.first + static_cast<uint64_t>(in_whole));
           const uint32_t word = base::philox_block(d.seed, d.stream, at.block)[at.word];
           y[i] = word < cpu::dropout_threshold(d.ratio) ? T(0) : T(double(x[i]) / (1 - d.ratio));
         }

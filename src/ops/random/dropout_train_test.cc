@@ -1,5 +1,6 @@
 // dropout_train: the draws themselves, frequencies, micro-batches, teams, its adjoint.
 #include "ops/test_grad.h"
+#include "tests/cut_trial.h"
 #include "tests/run_kernels.h"
 
 namespace trireme::ops {
@@ -101,6 +102,28 @@ TEST(DropoutTrain, GradientMatchesFiniteDifferences) {
   const Tensor x = testing::random_tensor(DType::f64, {3, 4, 5}, -2, 2);
   testing::expect_gradient(
       {.op = "dropout_train", .in = {x, testing::ints({1, 2, 3})}, .attrs = attrs(0.4, 3)});
+}
+
+TEST(DropoutTrain, APartDrawsTheWholesMask) {
+  const Tensor x = testing::random_tensor(DType::f64, {3, 5, 140}, 1, 2), rng = testing::ints({11, 7, 2});
+  for (int parts : {2, 3, 4})
+    EXPECT_EQ(
+        tests::expect_cuts({.op = "dropout_train", .in = {x, rng}, .attrs = attrs(0.4, 2), .parts = parts}),
+        "abc");
+  // Two axes at once, bit for bit: columns [70, 140) of positions [2, 5).
+  const Tensor f = testing::random_tensor(DType::f32, {3, 5, 140}, 1, 2);
+  ir::Attrs of_part = attrs(0.4, 2);
+  of_part.set("dims", std::vector<int64_t>{3, 5, 140}).set("begin", std::vector<int64_t>{0, 2, 70});
+  for (const char* kernel : {"vector", "reference"}) {
+    const Tensor whole = testing::run_kernel("dropout_train", kernel, {f, rng}, attrs(0.4, 2));
+    Tensor part = Tensor::empty(DType::f32, {3, 3, 70}), want = Tensor::empty(DType::f32, {3, 3, 70});
+    for (size_t i = 0; i < 630; ++i) {
+      const size_t at = (i / 210 * 5 + 2 + i / 70 % 3) * 140 + 70 + i % 70;
+      part.mutable_data<float>()[i] = f.data<float>()[at];
+      want.mutable_data<float>()[i] = whole.data<float>()[at];
+    }
+    EXPECT_TRUE(testing::run_kernel("dropout_train", kernel, {part, rng}, of_part).same_as(want)) << kernel;
+  }
 }
 
 }  // namespace
