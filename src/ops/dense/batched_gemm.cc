@@ -1,6 +1,7 @@
 // batched_gemm: matrix products that read either orientation of each operand, so that no transpose is copied.
 #include "ops/dense/batched_gemm.h"
 
+#include "ops/dense/dense_cuts.h"
 #include "ops/grad.h"
 #include "ops/table.h"
 
@@ -74,6 +75,7 @@ ir::OpSchema batched_gemm_schema() {
       .doc =
           "y = op(a) op(b) for every batch, op transposes the last two axes by transA and transB; batches "
           "broadcast",
+      .cut = matmul_cut,
       .min_in = 2,
       .max_in = 2,
       .attrs = {{"transA", "int", "a is [..., k, m]"}, {"transB", "int", "b is [..., n, k]"}},

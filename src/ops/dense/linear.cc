@@ -1,5 +1,6 @@
 // linear: a product with a weight matrix, its bias, residual and activation in one pass over the result.
 #include "ops/dense/activation.h"
+#include "ops/dense/dense_cuts.h"
 #include "ops/grad.h"
 #include "ops/table.h"
 
@@ -103,6 +104,7 @@ ir::OpSchema linear_schema() {
           .doc = "y = act(x w + bias + residual): operands x [..., k], w [k, n], bias [n], residual like y",
           .dims = "...k,kn,n,...n->...n",
           .sums = "k",
+          .cut = linear_cut,
           .min_in = 2,
           .max_in = 4,
           .attrs = std::move(attrs),

@@ -1,6 +1,7 @@
 // linear_grad_x, linear_grad_w: the two products of the gradient of linear, and the sums that its bias gets.
 #include "ops/dense/linear_grads.h"
 
+#include "ops/dense/dense_cuts.h"
 #include "ops/grad.h"
 #include "ops/table.h"
 
@@ -99,6 +100,7 @@ Gradients grad_of_w(GradBuilder& g) {
 ir::OpSchema grad_x_schema() {
   return {.name = "linear_grad_x",
           .doc = "dx = dy w': operands dy [..., n], w [k, n]; dx [..., k]",
+          .cut = linear_grad_x_cut,
           .min_in = 2,
           .max_in = 2,
           .attrs = {transposed_attr()},
@@ -117,6 +119,7 @@ ir::OpSchema grad_w_schema() {
           .doc =
               "dw = x' dy over all rows, dbias = sum of the rows of dy: operands x [..., k], dy [..., n]; dw "
               "[k, n], dbias [n]",
+          .cut = linear_grad_w_cut,
           .min_in = 2,
           .max_in = 2,
           .max_out = 2,

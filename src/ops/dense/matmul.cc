@@ -1,5 +1,6 @@
 // matmul, gemm, matmul_integer: matrix products by NumPy rules, their types and cost.
 #include "ops/dense/batched_gemm.h"
+#include "ops/dense/dense_cuts.h"
 #include "ops/dense/matmul_shape.h"
 #include "ops/grad.h"
 #include "ops/kernel_forms.h"
@@ -109,6 +110,7 @@ ir::OpSchema matmul_schema() {
           "y[..., i, j] = sum over l of a[..., i, l] b[..., l, j]; batches broadcast, vectors are promoted",
       .dims = "...mk,...kn->...mn",
       .sums = "k",
+      .cut = matmul_cut,
       .min_in = 2,
       .max_in = 2,
       .infer =
@@ -148,6 +150,7 @@ std::vector<tensor::TensorType> infer_gemm(const ir::NodeView& n) {
 ir::OpSchema gemm_schema() {
   return {.name = "gemm",
           .doc = "y = alpha op(a) op(b) + beta c, op transposes by transA and transB, c [m, n] broadcasts",
+          .cut = gemm_cut,
           .min_in = 2,
           .max_in = 3,
           .attrs = {{"alpha", "float", "factor of the product, default 1"},
@@ -171,6 +174,7 @@ ir::OpSchema matmul_integer_schema() {
   return {
       .name = "matmul_integer",
       .doc = "y = (a - a_zero)(b - b_zero) in i32; a_zero per tensor or row, b_zero per tensor or column",
+      .cut = matmul_cut,
       .min_in = 2,
       .max_in = 4,
       .infer =

@@ -1,5 +1,6 @@
 // cast, cast_like, bit_cast: x in another element type.
 #include "ops/elementwise/cast.h"
+#include "ops/cut.h"
 #include "ops/grad.h"
 #include "ops/table.h"
 
@@ -25,11 +26,27 @@ Gradients cast_rule(GradBuilder& g) {
   return out;
 }
 
+/// Partial sums pass where nothing is rounded: into the same or a wider float.
+ir::CutRule cut_cast(const ir::NodeView& n) {
+  const tensor::DType from = n.in[0].dtype, to = n.out[0].dtype;
+  const bool is_exact =
+      tensor::is_float(from) && tensor::is_float(to) && tensor::bits_of(to) >= tensor::bits_of(from);
+  return broadcast_cut(n, is_exact ? std::vector<uint32_t>{0b1} : std::vector<uint32_t>{});
+}
+
+/// The second operand of cast_like only lends its type.
+ir::CutRule cut_cast_like(const ir::NodeView& n) {
+  ir::CutRule rule = same_dims_cut(n, std::vector<bool>(n.in[0].shape.rank()));
+  rule.linear = cut_cast(n).linear;
+  return rule;
+}
+
 ir::OpSchema cast_schema() {
   ir::OpSchema s{
       .name = "cast",
       .doc = "y = x as element type `to`; floats truncate and clamp to integers, integers wrap",
       .dims = "...->...",
+      .cut = cut_cast,
       .attrs = kRounding,
       .infer =
           [](const ir::NodeView& n) {
@@ -44,6 +61,7 @@ ir::OpSchema cast_schema() {
 ir::OpSchema cast_like_schema() {
   return {.name = "cast_like",
           .doc = "y = x in the element type of the second operand, which is not read",
+          .cut = cut_cast_like,
           .min_in = 2,
           .max_in = 2,
           .attrs = kRounding,
@@ -58,6 +76,7 @@ ir::OpSchema cast_like_schema() {
 ir::OpSchema bit_cast_schema() {
   return {.name = "bit_cast",
           .doc = "y = the bits of x read as element type `to` of the same width",
+          .cut = elementwise_cut(),
           .attrs = {{"to", "int", "element type by its ONNX number, required"}},
           .infer =
               [](const ir::NodeView& n) {

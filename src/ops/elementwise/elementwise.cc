@@ -1,6 +1,7 @@
 // What all elementwise ops share: schemas from table rows, and the broadcast reference kernel.
 #include "ops/elementwise/elementwise.h"
 
+#include "ops/cut.h"
 #include "ops/grad.h"
 
 namespace trireme::ops {
@@ -52,6 +53,17 @@ ir::Cost cost_row(double flop, const ir::NodeView& n) {
   return cost;
 }
 
+/// Operands that the row is linear in, as CutRule has it. The derivative rows are linear in dy.
+std::vector<uint32_t> linear_in(const ElementwiseRow& row) {
+  constexpr uint32_t kFirst = 1, kSecond = 2, kAll = 0xffffffffu;
+  if (row.name == "add" || row.name == "sub") return {kFirst | kSecond};
+  if (row.name == "mul") return {kFirst, kSecond};
+  if (row.name == "sum" || row.name == "mean") return {kAll};
+  const bool is_gradient = row.gradient.why_none == kSecondDerivative;
+  if (row.name == "div" || row.name == "neg" || is_gradient) return {kFirst};
+  return {};
+}
+
 }  // namespace
 
 ir::OpSchema elementwise_schema(const ElementwiseRow& row) {
@@ -73,6 +85,7 @@ ir::OpSchema elementwise_schema(const ElementwiseRow& row) {
     });
   }
   s.onnx = row.onnx;
+  s.cut = elementwise_cut(linear_in(row));
   return s;
 }
 

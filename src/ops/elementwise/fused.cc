@@ -6,6 +6,7 @@
 #include <map>
 #include <sstream>
 
+#include "ops/cut.h"
 #include "ops/grad.h"
 #include "ops/table.h"
 
@@ -218,6 +219,7 @@ std::optional<FusedFunction> fused_function(std::string_view op, const ir::NodeV
 ir::OpSchema fused_elementwise_schema() {
   return {.name = "fused_elementwise",
           .doc = "a chain of elementwise functions in one pass over memory; operands broadcast",
+          .cut = elementwise_cut(),
           .min_in = 1,
           .max_in = kMaxFusedInputs,
           .max_out = kMaxFusedOutputs,

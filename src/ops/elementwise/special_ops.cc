@@ -1,6 +1,7 @@
 // pow, bit_shift, gelu, where, clip, dropout: elementwise ops with operands of mixed types, choices or
 // optional bounds.
 #include "ops/elementwise/special.h"
+#include "ops/cut.h"
 #include "ops/grad.h"
 
 namespace trireme::ops {
@@ -214,14 +215,24 @@ ir::OpSchema clip_grad_schema() {
 }  // namespace
 
 std::vector<ir::OpDef> special_elementwise_ops() {
-  return {{pow_schema(), pow_cpu_kernels()},
-          {bit_shift_schema(), bit_shift_cpu_kernels()},
-          {gelu_schema(), gelu_cpu_kernels()},
-          {where_schema(), where_cpu_kernels()},
-          {clip_schema(), clip_cpu_kernels()},
-          {dropout_schema(), dropout_cpu_kernels()},
-          {gelu_grad_schema(), gelu_grad_cpu_kernels()},
-          {clip_grad_schema(), clip_grad_cpu_kernels()}};
+  std::vector<ir::OpDef> ops{{pow_schema(), pow_cpu_kernels()},
+                             {bit_shift_schema(), bit_shift_cpu_kernels()},
+                             {gelu_schema(), gelu_cpu_kernels()},
+                             {where_schema(), where_cpu_kernels()},
+                             {clip_schema(), clip_cpu_kernels()},
+                             {dropout_schema(), dropout_cpu_kernels()},
+                             {gelu_grad_schema(), gelu_grad_cpu_kernels()},
+                             {clip_grad_schema(), clip_grad_cpu_kernels()}};
+  for (ir::OpDef& op : ops) {
+    const std::string& name = op.schema.name;
+    // A mask drawn in place (training mode) would not know which part of the tensor it covers.
+    if (name == "dropout") continue;
+    std::vector<uint32_t> linear;
+    if (name == "where") linear = {0b110};
+    if (name == "gelu_grad" || name == "clip_grad") linear = {0b1};
+    op.schema.cut = elementwise_cut(std::move(linear));
+  }
+  return ops;
 }
 
 }  // namespace trireme::ops

@@ -1,4 +1,5 @@
 // Schemas of the optimizers' update ops, of gradient norms and clipping, and of running averages.
+#include "ops/cut.h"
 #include "ops/optim/update_layout.h"
 #include "ops/table.h"
 
@@ -245,6 +246,7 @@ std::vector<TensorType> infer_ema_weights(const ir::NodeView& n) {
 ir::OpSchema state_schema(std::string name, std::string doc, ir::AttrSpec attr, ir::AttrSpec second) {
   ir::OpSchema schema{.name = std::move(name),
                       .doc = std::move(doc),
+                      .cut = elementwise_cut(),
                       .min_in = 2,
                       .max_in = 3,
                       .infer = infer_state,

@@ -17,6 +17,12 @@ std::vector<ir::Kernel> arg_cpu_kernels(bool is_max);
 std::vector<ir::Kernel> scan_cpu_kernels(bool is_product);
 std::vector<ir::Kernel> cum_prod_grad_cpu_kernels();
 
+/// Sums and maxima may be cut along what they reduce, the other reductions along what they keep.
+ir::CutFn reduce_cut(Reduction reduction);
+/// Along all dimensions but the one of the attribute `axis` (arg_max) or of the axis operand `axis_operand`.
+ir::CutRule arg_cut(const ir::NodeView& node);
+ir::CutFn scan_cut(size_t axis_operand, std::vector<uint32_t> linear);
+
 ir::GradFn reduce_grad(Reduction kind);
 Gradients cum_sum_rule(GradBuilder& g);
 Gradients cum_prod_rule(GradBuilder& g);

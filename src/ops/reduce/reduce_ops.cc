@@ -75,6 +75,7 @@ Types infer_arg(const NodeView& n) {
 ir::OpSchema arg_schema(std::string name, std::string onnx, std::string doc) {
   return {.name = std::move(name),
           .doc = std::move(doc),
+          .cut = arg_cut,
           .attrs = {{"axis", "int", "default 0"},
                     {"keepdims", "int", "default 1"},
                     {"select_last_index", "int", "1: the last of equal elements, default the first"}},
@@ -121,6 +122,7 @@ std::vector<ir::OpDef> reduce_ops() {
                       static_cast<double>(tensor::bytes_of(n.in[0]) + tensor::bytes_of(n.out[0]))};
     };
     s.grad = reduce_grad(row.reduction);
+    s.cut = reduce_cut(row.reduction);
     ops.push_back({std::move(s), reduce_cpu_kernels(row.reduction)});
   }
   ops.push_back(
@@ -130,11 +132,14 @@ std::vector<ir::OpDef> reduce_ops() {
   ops.push_back(
       {scan_schema("cum_sum", "CumSum", "running sums along the axis operand"), scan_cpu_kernels(false)});
   ops.back().schema.grad = rule(cum_sum_rule);
+  ops.back().schema.cut = scan_cut(1, {0b1});
   ops.push_back({scan_schema("cum_prod", "CumProd", "running products along the axis operand"),
                  scan_cpu_kernels(true)});
   ops.back().schema.grad = rule(cum_prod_rule);
+  ops.back().schema.cut = scan_cut(1, {});
   ir::OpSchema back = scan_schema("cum_prod_grad", "", "gradient of cum_prod; operands dy, x, axis");
   back.min_in = back.max_in = 3;
+  back.cut = scan_cut(2, {0b1});
   back.why_no_grad = "a backward op: second derivatives are not taken";
   ops.push_back({std::move(back), cum_prod_grad_cpu_kernels()});
   return ops;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "ops/shape/shape_cuts.h"
 #include "ops/shape/shape_rules.h"
 
 namespace trireme::ops {
@@ -234,8 +235,18 @@ std::vector<ir::OpDef> copy_ops() {
   add(schema("space_to_depth", "SpaceToDepth", "blocks of space become blocks of channels", 1,
              [](const NodeView& n) { return infer_blocks(n, false); }),
       {{"blocksize", "int", "required"}}, copy_kernel(plan_space_to_depth), space_to_depth_rule);
+  const std::vector<std::pair<std::string_view, ir::CutFn>> cuts{
+      {"transpose", transpose_cut},   {"expand", expand_cut},         {"tile", tile_cut},
+      {"concat", concat_cut},         {"split", split_cut},           {"slice", slice_cut},
+      {"slice_grad", slice_grad_cut}, {"depth_to_space", blocks_cut}, {"space_to_depth", blocks_cut}};
   for (ir::OpDef& op : ops) {
-    if (op.schema.name == "expand" || op.schema.name == "tile") op.schema.min_in = 2;
+    ir::OpSchema& s = op.schema;
+    if (s.name == "expand" || s.name == "tile") s.min_in = 2;
+    if (s.name == "expand") s.shape_operand = 1;
+    if (s.name == "slice_grad") s.localise = localise_shape;
+    for (const auto& [name, cut] : cuts) {
+      if (s.name == name) s.cut = cut;
+    }
   }
   return ops;
 }

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "ops/elementwise/cast.h"
+#include "ops/shape/shape_cuts.h"
 
 namespace trireme::ops {
 namespace {
@@ -217,6 +218,31 @@ std::vector<int64_t> window_positions(const NodeView& n) {
   return positions;
 }
 
+namespace {
+
+void add_cuts(std::vector<ir::OpDef>& ops) {
+  const std::vector<std::pair<std::string_view, ir::CutFn>> cuts{{"trilu", trilu_cut},
+                                                                 {"pad", pad_cut},
+                                                                 {"pad_grad", pad_cut},
+                                                                 {"center_crop_pad", center_crop_pad_cut},
+                                                                 {"reverse_sequence", reverse_sequence_cut},
+                                                                 {"one_hot", one_hot_cut},
+                                                                 {"constant_of_shape", constant_of_shape_cut},
+                                                                 {"col2im", columns_cut},
+                                                                 {"im2col", columns_cut}};
+  for (ir::OpDef& op : ops) {
+    ir::OpSchema& s = op.schema;
+    for (const auto& [name, cut] : cuts) {
+      if (s.name == name) s.cut = cut;
+    }
+    if (!s.cut) s.why_no_cut = "made of extents, indices or numbers, which every rank has";
+    if (s.name == "constant_of_shape") s.shape_operand = 0;
+    if (s.name == "pad_grad") s.localise = localise_shape;
+  }
+}
+
+}  // namespace
+
 std::vector<ir::OpDef> fill_ops() {
   std::vector<ir::OpDef> ops;
   ops.push_back(
@@ -279,6 +305,7 @@ std::vector<ir::OpDef> fill_ops() {
   ops.push_back(backward_op(
       schema("im2col", "", "columns of the blocks of an image; col2im's gradient", 3, infer_im2col),
       ops.back().schema.attrs, im2col_cpu_kernels()));
+  add_cuts(ops);
   return ops;
 }
 

@@ -1,5 +1,6 @@
 // identity: y = x; a view of its operand.
 #include "ir/schema.h"
+#include "ops/cut.h"
 #include "ops/grad.h"
 #include "ops/table.h"
 
@@ -8,6 +9,7 @@ namespace trireme::ops {
 ir::OpSchema identity_schema() {
   return {.name = "identity",
           .doc = "y = x",
+          .cut = elementwise_cut({0b1}),
           .infer = [](const ir::NodeView& n) { return std::vector{n.in[0]}; },
           .grad = rule([](GradBuilder& g) -> Gradients { return {g.grad()}; }),
           .onnx = "Identity",

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "ops/shape/copy_ops.h"
+#include "ops/shape/shape_cuts.h"
 #include "ops/shape/shape_rules.h"
 #include "ops/table.h"
 
@@ -142,6 +143,7 @@ std::vector<tensor::TensorType> infer_unsqueeze(const NodeView& n) {
 ir::OpSchema view_schema(std::string name, std::string onnx, std::string doc, ir::InferFn infer) {
   return {.name = std::move(name),
           .doc = std::move(doc),
+          .cut = view_cut,
           .infer = std::move(infer),
           .grad = rule(view_rule),
           .onnx = std::move(onnx),
@@ -157,6 +159,7 @@ std::vector<ir::OpDef> view_ops() {
                  {}});
   ops.back().schema.min_in = ops.back().schema.max_in = 2;
   ops.back().schema.attrs = {{"allowzero", "int", "1: an extent of 0 means 0"}};
+  ops.back().schema.shape_operand = 1;
   ops.push_back({view_schema("flatten", "Flatten", "y [product of dims before axis, product of the others]",
                              infer_flatten),
                  {}});
@@ -165,6 +168,7 @@ std::vector<ir::OpDef> view_ops() {
       {view_schema("squeeze", "Squeeze", "y = x without the axes (default: all) of extent 1", infer_squeeze),
        {}});
   ops.back().schema.max_in = 2;
+  ops.back().schema.cut = squeeze_cut;
   ops.push_back(
       {view_schema("unsqueeze", "Unsqueeze", "y = x with axes of extent 1 added", infer_unsqueeze), {}});
   ops.back().schema.min_in = ops.back().schema.max_in = 2;

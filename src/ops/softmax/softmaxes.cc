@@ -1,4 +1,5 @@
 // softmax, log_softmax, hardmax along one axis: types and cost.
+#include "ops/cut.h"
 #include "ops/grad.h"
 #include "ops/softmax/softmax_kernels.h"
 #include "ops/table.h"
@@ -6,9 +7,20 @@
 namespace trireme::ops {
 namespace {
 
+/// All dimensions but the one that is normalised. `linear`: the gradients are, in dy.
+ir::CutFn other_axes_cut(std::vector<uint32_t> linear) {
+  return [linear](const ir::NodeView& n) {
+    std::string x = cut_letters(n.in[0].shape.rank());
+    if (!x.empty()) x[ir::normal_axis(n.attrs.get_int("axis", -1), x.size())] = '.';
+    return ir::CutRule{
+        .notation = n.in.size() == 2 ? x + "," + x + "->" + x : x + "->" + x, .linear = linear, .uneven = x};
+  };
+}
+
 ir::OpSchema along_axis(std::string name, std::string doc, std::string onnx) {
   return {.name = std::move(name),
           .doc = std::move(doc),
+          .cut = other_axes_cut({}),
           .attrs = {{"axis", "int", "the axis that is normalised, default -1"}},
           .infer =
               [](const ir::NodeView& n) {
@@ -28,6 +40,7 @@ ir::OpSchema along_axis(std::string name, std::string doc, std::string onnx) {
 ir::OpSchema backward(std::string name, std::string doc, double flop) {
   ir::OpSchema s = along_axis(std::move(name), std::move(doc), "");
   s.min_in = s.max_in = 2;
+  s.cut = other_axes_cut({0b1});
   s.why_no_grad = "a backward op: second derivatives are not taken";
   s.cost = [flop](const ir::NodeView& n) {
     return ir::Cost{.flop = flop * static_cast<double>(n.out[0].shape.elements().value_or(0)),

@@ -1,6 +1,7 @@
 // top_k, unique, non_max_suppression: schemas.
 #include "ops/sort/sort_ops.h"
 
+#include "ops/cut.h"
 #include "ops/grad.h"
 #include "ops/shape/shape_rules.h"
 #include "ops/table.h"
@@ -66,6 +67,14 @@ Gradients top_k_rule(GradBuilder& g) {
   return {g.op("scatter_elements", {g.zeros_like(g.in(0)), indices, g.grad()}, attrs), std::nullopt};
 }
 
+/// All dimensions but the sorted one.
+ir::CutRule top_k_cut(const NodeView& n) {
+  std::string x = cut_letters(n.in[0].shape.rank());
+  x[ir::normal_axis(n.attrs.get_int("axis", -1), x.size())] = '.';
+  const std::string k(n.in[1].shape.rank(), '.');
+  return {.notation = x + "," + k + "->" + x + (n.out.size() > 1 ? "," + x : ""), .uneven = x};
+}
+
 }  // namespace
 
 std::vector<ir::OpDef> sort_ops() {
@@ -73,6 +82,7 @@ std::vector<ir::OpDef> sort_ops() {
   ops.push_back(
       {{.name = "top_k",
         .doc = "the k largest (or smallest) elements along axis and their indices; equal ones by index",
+        .cut = top_k_cut,
         .min_in = 2,
         .max_in = 2,
         .max_out = 2,
@@ -85,6 +95,7 @@ std::vector<ir::OpDef> sort_ops() {
        top_k_cpu_kernels()});
   ops.push_back({{.name = "unique",
                   .doc = "distinct elements (or slices along axis), first occurrences, inverse and counts",
+                  .why_no_cut = "how many elements are distinct depends on all of them",
                   .max_out = 4,
                   .attrs = {{"axis", "int", "absent: x is flattened"},
                             {"sorted", "int", "default 1; 0: by occurrence"}},
@@ -95,6 +106,7 @@ std::vector<ir::OpDef> sort_ops() {
   ops.push_back(
       {{.name = "non_max_suppression",
         .doc = "per class, boxes by falling score that overlap no box kept before",
+        .why_no_cut = "which boxes stay depends on all of them",
         .min_in = 2,
         .max_in = 5,
         .attrs = {{"center_point_box", "int", "0: corners [y1, x1, y2, x2], 1: [x, y, width, height]"}},

@@ -1,0 +1,95 @@
+// Cut rules of lookups by index. Indices count in the whole table, so the dimension they go along is whole.
+#include "ops/index/index_cuts.h"
+
+#include "ops/cut.h"
+#include "ops/index/index_ops.h"
+
+namespace trireme::ops {
+namespace {
+
+using ir::CutRule;
+using ir::NodeView;
+
+/// Letters of a table and of what is found in it: [outer, axis, inner] and [outer, indices, inner].
+struct Lookup {
+  std::string table, indices, found;
+};
+
+Lookup lookup(const tensor::Shape& table, const tensor::Shape& indices, int64_t axis_attr) {
+  const size_t axis = ir::normal_axis(axis_attr, table.rank());
+  Lookup l{
+      .table = cut_letters(table.rank()), .indices = cut_letters(indices.rank(), table.rank()), .found = {}};
+  l.table[axis] = '.';
+  l.found = l.table.substr(0, axis) + l.indices + l.table.substr(axis + 1);
+  return l;
+}
+
+/// Letters of x for the dimensions along which indices have x's extent; `axis` is whole.
+std::string elementwise_letters(const tensor::Shape& x, const tensor::Shape& indices, int64_t axis) {
+  std::string letters = cut_letters(x.rank());
+  for (size_t d = 0; d < letters.size(); ++d) {
+    if (x[d] != indices[d]) letters[d] = '.';
+  }
+  letters[ir::normal_axis(axis, x.rank())] = '.';
+  return letters;
+}
+
+}  // namespace
+
+CutRule gather_cut(const NodeView& n) {
+  const Lookup l = lookup(n.in[0].shape, n.in[1].shape, n.attrs.get_int("axis", 0));
+  return {.notation = l.table + "," + l.indices + "->" + l.found, .linear = {0b1}, .uneven = l.found};
+}
+
+CutRule gather_grad_cut(const NodeView& n) {
+  const Lookup l = lookup(n.out[0].shape, n.in[1].shape, n.attrs.get_int("axis", 0));
+  CutRule rule{.notation = l.found + "," + l.indices, .linear = {0b101}, .added = 0b100};
+  rule.sums = l.indices;
+  rule.uneven = l.found;
+  if (n.in.size() > 2) rule.notation += n.present(2) ? "," + l.table : ",";
+  rule.notation += "->" + l.table;
+  return rule;
+}
+
+CutRule gather_elements_cut(const NodeView& n) {
+  const std::string x = elementwise_letters(n.in[0].shape, n.in[1].shape, n.attrs.get_int("axis", 0));
+  return {.notation = x + "," + x + "->" + x, .linear = {0b1}, .uneven = x};
+}
+
+CutRule gather_nd_cut(const NodeView& n) {
+  const tensor::Shape &x = n.in[0].shape, &at = n.in[1].shape;
+  const size_t batch = static_cast<size_t>(n.attrs.get_int("batch_dims", 0));
+  const size_t depth = static_cast<size_t>(at[at.rank() - 1].value());
+  const std::string tuples = cut_letters(at.rank() - 1);
+  const std::string inner = cut_letters(x.rank() - batch - depth, tuples.size());
+  return {.notation = tuples.substr(0, batch) + std::string(depth, '.') + inner + "," + tuples + ".->" +
+                      tuples + inner,
+          .linear = {0b1},
+          .uneven = tuples + inner};
+}
+
+CutRule scatter_elements_cut(const NodeView& n) {
+  const tensor::Shape &x = n.in[0].shape, &at = n.in[1].shape;
+  const ScatterMode mode = scatter_mode(n.attrs);
+  std::string letters = elementwise_letters(x, at, n.attrs.get_int("axis", 0));
+  if (n.in[2].shape != at) letters.assign(x.rank(), '.');
+  CutRule rule{.notation = letters + "," + letters + ",", .uneven = letters};
+  rule.notation += n.in[2].shape == at ? letters : std::string(n.in[2].shape.rank(), '.');
+  rule.notation += "->" + letters;
+  if (mode == ScatterMode::none || mode == ScatterMode::add) rule.linear = {0b101};
+  return rule;
+}
+
+CutRule scatter_nd_cut(const NodeView& n) {
+  const tensor::Shape &x = n.in[0].shape, &at = n.in[1].shape;
+  const size_t depth = static_cast<size_t>(at[at.rank() - 1].value());
+  const ScatterMode mode = scatter_mode(n.attrs);
+  const std::string inner = cut_letters(x.rank() - depth);
+  const std::string whole(at.rank() - 1, '.');
+  const std::string table = std::string(depth, '.') + inner;
+  CutRule rule{.notation = table + "," + whole + ".," + whole + inner + "->" + table, .uneven = inner};
+  if (mode == ScatterMode::none || mode == ScatterMode::add) rule.linear = {0b101};
+  return rule;
+}
+
+}  // namespace trireme::ops

@@ -1,0 +1,71 @@
+// The partition pass: one mesh axis after the other, then collectives over several axes joined.
+#include "passes/partition.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "ops/collective/parts.h"
+#include "passes/partition_walk.h"
+
+namespace trireme::passes {
+namespace {
+
+using ir::Node;
+using ir::ValueId;
+
+bool is_sum(const Node& node) {
+  return node.op_name() == "all_reduce" && node.in.size() == 1 && node.attrs.get_string("op", "sum") == "sum";
+}
+
+/// Names of mesh axes in mesh order.
+std::string joined_axes(const tensor::MeshShape& mesh, const std::string& a, const std::string& b) {
+  std::vector<size_t> all = mesh.indices_of(a);
+  for (size_t i : mesh.indices_of(b)) all.push_back(i);
+  std::sort(all.begin(), all.end());
+  std::string names;
+  for (size_t i : all) names += (names.empty() ? "" : ",") + mesh.axes()[i].name;
+  return names;
+}
+
+/// A sum over one axis that only a sum over another one reads: one collective over both.
+void join_sums(ir::Graph& graph, const std::vector<int>& coordinates) {
+  const std::vector<std::vector<ir::NodeId>> readers = graph.uses();
+  std::vector<char> is_output(graph.values().size(), 0);
+  for (ValueId id : graph.outputs()) is_output[index(id)] = 1;
+  for (size_t n = 0; n < graph.nodes().size(); ++n) {
+    Node& outer = graph.node(ir::NodeId(static_cast<uint32_t>(n)));
+    if (outer.op == nullptr || !is_sum(outer)) continue;
+    const ValueId between = outer.in[0];
+    const Node* inner = graph.producer(between);
+    if (inner == nullptr || !is_sum(*inner) || readers[index(between)].size() != 1 ||
+        is_output[index(between)] != 0)
+      continue;
+    const std::string axes =
+        joined_axes(graph.mesh, inner->attrs.get_string("axes", ""), outer.attrs.get_string("axes", ""));
+    ir::Attrs attrs = ops::group_attrs(graph.mesh, coordinates, axes);
+    outer.attrs = attrs.set("op", std::string("sum"));
+    graph.set_operand(ir::NodeId(static_cast<uint32_t>(n)), 0, inner->in[0]);
+  }
+  graph.sort();
+}
+
+}  // namespace
+
+ir::Graph partition(const ir::Graph& global, const Partitioning& how) {
+  base::check(how.coordinates.size() == how.mesh.axes().size(), "one coordinate for each mesh axis");
+  ir::Graph graph = global;
+  graph.mesh = how.mesh;
+  // The last axis cuts first: the one before it then cuts what a rank of the last one holds.
+  for (size_t a = how.mesh.axes().size(); a-- > 0;) {
+    const tensor::MeshAxis& axis = how.mesh.axes()[a];
+    const bool is_untouched =
+        std::find(how.untouched.begin(), how.untouched.end(), axis.name) != how.untouched.end();
+    if (is_untouched || axis.extent == 1) continue;
+    graph = partition_axis(graph, how,
+                           {.axis = a, .name = axis.name, .ranks = axis.extent, .index = how.coordinates[a]});
+  }
+  join_sums(graph, how.coordinates);
+  return graph;
+}
+
+}  // namespace trireme::passes

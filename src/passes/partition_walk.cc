@@ -1,0 +1,132 @@
+// Walks a graph along one mesh axis and builds the rank's graph.
+#include "passes/partition_walk.h"
+
+#include "base/error.h"
+#include "passes/train.h"
+
+namespace trireme::passes {
+namespace {
+
+using ir::Node;
+using ir::NodeId;
+using ir::ValueId;
+using tensor::Placement;
+
+class AxisWalk {
+ public:
+  AxisWalk(const ir::Graph& from, const Partitioning& how, const AxisRank& rank)
+      : from_(from),
+        how_(how),
+        rank_(rank),
+        values_(from_, how, rank),
+        wishes_(find_wishes(from_, how, rank)),
+        chooser_(from_, values_, wishes_, how.sequence_axis == rank.name) {}
+
+  ir::Graph run() {
+    find_halves();
+    const size_t nodes = from_.nodes().size();
+    for (size_t n = 0; n < nodes; ++n) {
+      if (from_.nodes()[n].op != nullptr) visit(n, halves_[n]);
+    }
+    add_outputs();
+    values_.to().sort();
+    return std::move(values_.to());
+  }
+
+ private:
+  void find_halves() {
+    std::vector<char> is_backward(from_.values().size(), 0);
+    for (ValueId id : from_.inputs()) is_backward[index(id)] = from_.value(id).name == kLossWeightInput;
+    for (const Node& node : from_.nodes()) {
+      bool backward = false;
+      for (ValueId id : node.in) backward = backward || (id != ir::kNoValue && is_backward[index(id)] != 0);
+      for (ValueId id : node.out) {
+        if (id != ir::kNoValue) is_backward[index(id)] = backward;
+      }
+      halves_.push_back(backward ? Half::backward : Half::forward);
+    }
+  }
+
+  void visit(size_t n, Half half) {
+    const Node node = from_.nodes()[n];  // a copy: the graph may grow
+    const size_t first = from_.nodes().size();
+    if (const std::optional<ValueId> simpler = simplify_for_cut(from_, node, values_)) {
+      const size_t end = from_.nodes().size();
+      for (size_t k = first; k < end; ++k) visit(k, half);
+      values_.alias(node.out[0], *simpler);
+      return;
+    }
+    add_part(node, chooser_.choose(node, half), half);
+  }
+
+  /// This rank's part of the node, with its operands as `fit` wants them.
+  void add_part(const Node& node, const CutFit& fit, Half half) {
+    const ir::NodeView view = from_.view(node);
+    const PartNode part = part_node(node.op->schema, view, fit, rank_);
+    std::vector<ValueId> in;
+    for (size_t i = 0; i < node.in.size(); ++i) {
+      in.push_back(ir::kNoValue);
+      if (node.in[i] == ir::kNoValue) continue;
+      const std::optional<ValueId> other = changed_constant(i, part);
+      in[i] = other ? *other : values_.to_placement(node.in[i], fit.in[i], half, node.from);
+    }
+    const std::vector<ValueId> out =
+        values_.to().add(*node.op, std::move(in), part.attrs, node.out.size(), node.from);
+    for (size_t i = 0; i < out.size(); ++i) {
+      if (node.out[i] == ir::kNoValue) {
+        drop_result(out[i]);
+        continue;
+      }
+      check_part(node, i, fit.out[i], out[i]);
+      values_.define(node.out[i], fit.out[i], out[i]);
+    }
+  }
+
+  /// A constant operand that differs for the part.
+  std::optional<ValueId> changed_constant(size_t i, const PartNode& part) {
+    for (const auto& [at, value] : part.constants) {
+      if (at == i) return values_.to().add_constant(value);
+    }
+    return std::nullopt;
+  }
+
+  void drop_result(ValueId local) {
+    const ir::Value& v = values_.to().value(local);
+    values_.to().node(v.producer).out[v.producer_index] = ir::kNoValue;
+  }
+
+  void check_part(const Node& node, size_t i, const Placement& p, ValueId local) {
+    const tensor::Dims want = part_dims(from_.type(node.out[i]).shape.to_dims(), p, rank_);
+    const tensor::Shape& got = values_.to().type(local).shape;
+    base::check(got == tensor::Shape::of(want), "node '", node.from, "' (", node.op_name(), ") cut as ",
+                p.to_string(), " makes ", got.to_string(), ", a rank's part is ", tensor::to_string(want));
+  }
+
+  void add_outputs() {
+    for (size_t i = 0; i < from_.outputs().size(); ++i) {
+      const std::string& name = from_.output_names()[i];
+      const auto at = how_.outputs.find(name);
+      const Placement wanted = at == how_.outputs.end() ? Placement{} : at->second.on(rank_.axis);
+      const ValueId id = from_.outputs()[i];
+      const Node* producer = from_.producer(id);
+      const Half half = producer == nullptr ? Half::forward : halves_[index(from_.value(id).producer)];
+      values_.to().add_output(values_.to_placement(id, wanted, half, name), name);
+    }
+  }
+
+  ir::Graph from_;  ///< grows by simpler nodes
+  const Partitioning& how_;
+  const AxisRank& rank_;
+  AxisValues values_;
+  Wishes wishes_;
+  NodeChooser chooser_;
+  std::vector<Half> halves_;  ///< by node
+};
+
+}  // namespace
+
+ir::Graph partition_axis(const ir::Graph& from, const Partitioning& how, const AxisRank& rank) {
+  return AxisWalk(from, how, rank).run();
+}
+
+}  // namespace trireme::passes
