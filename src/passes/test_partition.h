@@ -7,7 +7,7 @@
 #include <map>
 #include <mutex>
 
-#include "ops/collective/test_ranks.h"
+#include "ops/collective/test_ranks_cpu.h"
 #include "ops/test_eval.h"
 #include "passes/partition.h"
 #include "passes/partition_parts.h"
