@@ -10,20 +10,6 @@ namespace {
 using ir::CutRule;
 using ir::NodeView;
 
-/// Letters of a table and of what is found in it: [outer, axis, inner] and [outer, indices, inner].
-struct Lookup {
-  std::string table, indices, found;
-};
-
-Lookup lookup(const tensor::Shape& table, const tensor::Shape& indices, int64_t axis_attr) {
-  const size_t axis = ir::normal_axis(axis_attr, table.rank());
-  Lookup l{
-      .table = cut_letters(table.rank()), .indices = cut_letters(indices.rank(), table.rank()), .found = {}};
-  l.table[axis] = '.';
-  l.found = l.table.substr(0, axis) + l.indices + l.table.substr(axis + 1);
-  return l;
-}
-
 /// Letters of x for the dimensions along which indices have x's extent; `axis` is whole.
 std::string elementwise_letters(const tensor::Shape& x, const tensor::Shape& indices, int64_t axis) {
   std::string letters = cut_letters(x.rank());
@@ -35,21 +21,6 @@ std::string elementwise_letters(const tensor::Shape& x, const tensor::Shape& ind
 }
 
 }  // namespace
-
-CutRule gather_cut(const NodeView& n) {
-  const Lookup l = lookup(n.in[0].shape, n.in[1].shape, n.attrs.get_int("axis", 0));
-  return {.notation = l.table + "," + l.indices + "->" + l.found, .linear = {0b1}, .uneven = l.found};
-}
-
-CutRule gather_grad_cut(const NodeView& n) {
-  const Lookup l = lookup(n.out[0].shape, n.in[1].shape, n.attrs.get_int("axis", 0));
-  CutRule rule{.notation = l.found + "," + l.indices, .linear = {0b101}, .added = 0b100};
-  rule.sums = l.indices;
-  rule.uneven = l.found;
-  if (n.in.size() > 2) rule.notation += n.present(2) ? "," + l.table : ",";
-  rule.notation += "->" + l.table;
-  return rule;
-}
 
 CutRule gather_elements_cut(const NodeView& n) {
   const std::string x = elementwise_letters(n.in[0].shape, n.in[1].shape, n.attrs.get_int("axis", 0));

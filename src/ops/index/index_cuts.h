@@ -5,9 +5,6 @@
 
 namespace trireme::ops {
 
-ir::CutRule gather_cut(const ir::NodeView& node);
-/// Rows that several indices name are summed: cut indices leave partial sums.
-ir::CutRule gather_grad_cut(const ir::NodeView& node);
 ir::CutRule gather_elements_cut(const ir::NodeView& node);
 ir::CutRule gather_nd_cut(const ir::NodeView& node);
 /// scatter and scatter_elements.

@@ -4,7 +4,6 @@
 #include <algorithm>
 
 #include "ops/index/index_cuts.h"
-#include "ops/shape/shape_cuts.h"
 #include "ops/shape/shape_rules.h"
 #include "ops/table.h"
 
@@ -240,9 +239,7 @@ std::vector<ir::OpDef> index_ops() {
       {schema("non_zero", "NonZero", "indices of the non-zero elements, one column each", 1, infer_non_zero),
        non_zero_cpu_kernels()});
   ops.back().schema.why_no_grad = "integer result";
-  const std::vector<std::pair<std::string_view, ir::CutFn>> cuts{{"gather", gather_cut},
-                                                                 {"gather_grad", gather_grad_cut},
-                                                                 {"gather_elements", gather_elements_cut},
+  const std::vector<std::pair<std::string_view, ir::CutFn>> cuts{{"gather_elements", gather_elements_cut},
                                                                  {"gather_nd", gather_nd_cut},
                                                                  {"scatter_elements", scatter_elements_cut},
                                                                  {"scatter", scatter_elements_cut},
@@ -253,7 +250,6 @@ std::vector<ir::OpDef> index_ops() {
       if (s.name == name) s.cut = cut;
     }
     if (!s.cut) s.why_no_cut = "how much is kept depends on all elements";
-    if (s.name == "gather_grad") s.localise = localise_shape;
   }
   return ops;
 }
