@@ -4,12 +4,10 @@
 #include <filesystem>
 #include <iostream>
 #include <pthread.h>
-#include <sched.h>
 
-#include "base/cpu_info.h"
 #include "base/file.h"
 #include "cli/verb.h"
-#include "comm/local.h"
+#include "comm/world.h"
 #include "compile/program.h"
 #include "train/task.h"
 #include "train/weights.h"
@@ -146,8 +144,9 @@ void print_programs(train::Trainer& trainer, const train::Ranks& ranks) {
   std::cout << std::flush;
 }
 
-/// The run as one rank lives it; gives the exit code, the same on every rank.
-int train_rank(const Training& t, const train::Ranks& ranks) {
+/// The run as one rank lives it; gives the exit code, the same on every rank. The first rank of a process
+/// looks for its signals.
+int train_rank(const Training& t, const train::Ranks& ranks, bool is_first_here) {
   train::Trainer trainer(t.config, t.prepared.task, t.env, ranks);
   if (t.command.program) print_programs(trainer, ranks);
   if (t.command.check) return 0;
@@ -161,7 +160,7 @@ int train_rank(const Training& t, const train::Ranks& ranks) {
                   "' holds a run already: give --resume auto, or another run.name or run.directory");
     ranks.meet();  // nobody writes there before all have looked
   }
-  const train::RunResult result = trainer.run([&] { return ranks.is_leader() && t.signals.seen(); });
+  const train::RunResult result = trainer.run([&] { return is_first_here && t.signals.seen(); });
   if (ranks.is_leader()) {
     t.env.log.info("train", result.interrupted ? "interrupted" : "done",
                    {{"step", result.state.step}, {"directory", directory}});
@@ -171,47 +170,33 @@ int train_rank(const Training& t, const train::Ranks& ranks) {
   return 0;
 }
 
-/// Keeps this thread, and those it will start, to rank `rank`'s share of the processors.
-void keep_to_share(const std::vector<int>& cpus, int rank, int ranks) {
-  const auto all = static_cast<int>(cpus.size());
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (ranks >= all) {
-    CPU_SET(cpus[static_cast<size_t>(rank % all)], &set);
-  } else {
-    for (int i = all * rank / ranks; i < all * (rank + 1) / ranks; ++i) {
-      CPU_SET(cpus[static_cast<size_t>(i)], &set);
-    }
-  }
-  // A machine that refuses still computes the same result, only slower.
-  (void)pthread_setaffinity_np(pthread_self(), sizeof set, &set);
-}
-
-int train_local_ranks(const Training& t, const tensor::MeshShape& shape) {
-  constexpr int64_t kStuckNs = 600 * base::kNsPerSecond;
-  const std::vector<int> cpus = base::read_cpu_info().allowed;
-  comm::LocalWorld world(shape.size(), {.deadline_ns = kStuckNs, .on_stuck = [&](const std::string& report) {
-                                          t.env.log.error("comm", "stuck", {{"report", report}});
-                                        }});
-  int code = 0;
-  world.run([&](comm::Communicator& c) {
-    keep_to_share(cpus, c.rank(), c.size());
-    comm::Mesh mesh(c, shape);
-    const int own = train_rank(t, train::Ranks(&mesh));
-    if (c.rank() == 0) code = own;
-  });
-  return code;
-}
-
 int run_training(const TrainCommand& command, const train::TrainConfig& config,
                  const train::ConfigSections& sections, base::Env& env) {
+  constexpr int64_t kStuckNs = 600 * base::kNsPerSecond;
   const tensor::MeshShape shape = config.parallel.mesh();
   train::plan_batch(config.batch, config.parallel.dp);  // said once, before ranks start
   const train::PreparedTask prepared = train::prepare_task(config, sections);
-  std::cout << (command.quiet ? "" : sections.to_yaml()) << prepared.text << std::flush;
+  const std::optional<comm::LaunchedRank> launched = comm::launched_rank();
+  if (!launched || launched->rank == 0) {
+    std::cout << (command.quiet ? "" : sections.to_yaml()) << prepared.text << std::flush;
+  }
   StopSignals signals;  // before the threads of the trainer start, which inherit the mask
   const Training training{command, config, prepared, signals, env};
-  return shape.size() == 1 ? train_rank(training, {}) : train_local_ranks(training, shape);
+  if (shape.size() == 1 && !launched) return train_rank(training, {}, true);
+  int code = 0;
+  comm::run_ranks({.ranks = shape.size(),
+                   .deadline_ns = kStuckNs,
+                   .on_stuck =
+                       [&](const auto& text) {
+                         env.log.error("comm", "stuck", {{"report", text}});
+                       }},
+                  [&](comm::Communicator& world) {
+                    comm::Mesh mesh(world, shape);
+                    const bool is_first_here = launched || world.rank() == 0;
+                    const int own = train_rank(training, train::Ranks(&mesh), is_first_here);
+                    if (is_first_here) code = own;
+                  });
+  return code;
 }
 
 }  // namespace

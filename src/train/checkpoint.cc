@@ -1,15 +1,16 @@
 // Checkpoints on disk: writing with one commit point, listing, and finding them.
 #include "train/checkpoint.h"
 
-#include <unistd.h>
-
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <filesystem>
+#include <map>
 
 #include "base/crc32c.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "train/box_copy.h"
 
 namespace trireme::train {
 namespace {
@@ -17,6 +18,7 @@ namespace {
 namespace fs = std::filesystem;
 using base::Json;
 
+constexpr int64_t kChunkBytes = 16 << 20;
 constexpr size_t kPieceBytes = 8 << 20;  // of one write call: bounds how long a failure stays unseen
 
 std::span<const std::byte> bytes_of(std::string_view text) {
@@ -31,9 +33,8 @@ std::string hex(uint32_t value) {
 
 Json integers(const tensor::Dims& dims) { return base::JsonArray(dims.begin(), dims.end()); }
 
-/// Writes one tensor's bytes; gives their checksum.
-uint32_t write_tensor(OutputFile& file, const tensor::Tensor& t) {
-  std::span<const std::byte> rest(t.raw(), static_cast<size_t>(t.bytes()));
+/// Gives the checksum of what it writes.
+uint32_t write_bytes(OutputFile& file, std::span<const std::byte> rest) {
   uint32_t crc = 0;
   while (!rest.empty()) {
     const auto piece = rest.first(std::min(rest.size(), kPieceBytes));
@@ -44,7 +45,7 @@ uint32_t write_tensor(OutputFile& file, const tensor::Tensor& t) {
   return crc;
 }
 
-/// Cuts the tensors, in file order, into runs of at most `shard_bytes` (a larger tensor stands alone).
+/// Cuts the pieces, in file order, into runs of at most `shard_bytes` (a larger piece stands alone).
 std::vector<std::vector<size_t>> shards_of(const model::NamedTensors& tensors, int64_t shard_bytes) {
   std::vector<std::vector<size_t>> shards;
   int64_t used = 0;
@@ -60,30 +61,29 @@ std::vector<std::vector<size_t>> shards_of(const model::NamedTensors& tensors, i
   return shards;
 }
 
-/// Writes one file of tensors (name: the part of its path that the index holds) and adds their index
-/// entries; gives the bytes written.
-int64_t write_shard(OutputFile& file, const std::string& name, const model::NamedTensors& tensors,
-                    std::span<const size_t> order, Json& entries) {
-  const std::string header = model::safetensors_header(tensors, order);
-  file.write(bytes_of(header));
-  auto offset = static_cast<int64_t>(header.size());
-  for (const size_t i : order) {
-    const auto& [tensor_name, t] = tensors[i];
-    const uint32_t crc = write_tensor(file, t);
-    Json chunk = Json::object({{"offset", integers(tensor::Dims(t.rank(), 0))},
-                               {"size", integers(t.dims())},
-                               {"file", name},
-                               {"byte_offset", offset},
-                               {"bytes", t.bytes()},
-                               {"crc32c", hex(crc)}});
-    entries.push_back(Json::object({{"name", tensor_name},
-                                    {"dtype", tensor::name_of(t.dtype())},
-                                    {"shape", integers(t.dims())},
-                                    {"chunks", Json::array({std::move(chunk)})}}));
-    offset += t.bytes();
+/// Writes a piece's bytes and adds an entry for each of its chunks. A large piece is cut along its first
+/// dimension, so that ranks which read it share out the checksums.
+void write_piece(OutputFile& file, const std::string& name, const CheckpointPiece& piece, WrittenPart& part) {
+  const tensor::Tensor& t = piece.content;
+  const bool is_large = t.rank() > 0 && t.bytes() > kChunkBytes && t.bytes() % t.dims()[0] == 0;
+  const int64_t rows = is_large ? t.dims()[0] : 1, row_bytes = t.bytes() / rows;
+  const int64_t step = is_large ? std::max<int64_t>(1, kChunkBytes / row_bytes) : 1;
+  for (int64_t row = 0; row < rows; row += step) {
+    const int64_t end = std::min(rows, row + step), bytes = (end - row) * row_bytes;
+    tensor::Box box = piece.box;
+    if (is_large) box.offset[0] += row, box.size[0] = end - row;
+    const uint32_t crc = write_bytes(file, {t.raw() + row * row_bytes, static_cast<size_t>(bytes)});
+    part.chunks.push_back(Json::object({{"name", piece.name},
+                                        {"dtype", tensor::name_of(t.dtype())},
+                                        {"shape", integers(piece.dims)},
+                                        {"chunk", Json::object({{"offset", integers(box.offset)},
+                                                                {"size", integers(box.size)},
+                                                                {"file", name},
+                                                                {"byte_offset", part.bytes},
+                                                                {"bytes", bytes},
+                                                                {"crc32c", hex(crc)}})}}));
+    part.bytes += bytes;
   }
-  file.sync();
-  return offset;
 }
 
 int64_t write_text(FileOps& files, const std::string& path, std::string_view text) {
@@ -93,28 +93,30 @@ int64_t write_text(FileOps& files, const std::string& path, std::string_view tex
   return static_cast<int64_t>(text.size());
 }
 
-/// Fills a directory that nobody knows yet.
-int64_t fill_directory(FileOps& files, const std::string& directory, const Checkpoint& checkpoint,
-                       int64_t shard_bytes) {
-  Json entries = Json::array();
-  int64_t bytes = 0;
-  int number = 0;
-  for (const std::vector<size_t>& shard : shards_of(checkpoint.tensors, shard_bytes)) {
-    std::string name(64, '\0');
-    name.resize(static_cast<size_t>(std::snprintf(name.data(), 64, "tensors-%05d.safetensors", number++)));
-    const auto file = files.create(directory + "/" + name);
-    bytes += write_shard(*file, name, checkpoint.tensors, shard, entries);
+/// The chunks of all ranks by tensor, tensors in the order of their names.
+Json entries_of(const std::vector<WrittenPart>& parts) {
+  struct Entry {
+    Json dtype, shape, chunks = Json::array();
+  };
+  std::map<std::string, Entry> by_name;
+  for (const WrittenPart& part : parts) {
+    for (const Json& one : part.chunks.as_array()) {
+      const std::string& name = one.at("name").as_string();
+      Entry& entry = by_name[name];
+      if (entry.dtype.is_null()) entry.dtype = one.at("dtype"), entry.shape = one.at("shape");
+      base::check(entry.dtype == one.at("dtype") && entry.shape == one.at("shape"),
+                  "ranks differ on the type or shape of '", name, "'");
+      entry.chunks.push_back(one.at("chunk"));
+    }
   }
-  Json index = Json::object({{"format", "trireme-checkpoint"},
-                             {"version", 1},
-                             {"step", checkpoint.step},
-                             {"meta", checkpoint.meta},
-                             {"tensors", std::move(entries)}});
-  const base::JsonDumpOptions exact{.nan_and_infinity = true};
-  index.set("index_crc32c", hex(base::crc32c(index.dump(exact))));
-  bytes += write_text(files, directory + "/index.json", index.dump({.indent = 1, .nan_and_infinity = true}));
-  files.sync_directory(directory);
-  return bytes;
+  Json entries = Json::array();
+  for (auto& [name, entry] : by_name) {
+    entries.push_back(Json::object({{"name", name},
+                                    {"dtype", std::move(entry.dtype)},
+                                    {"shape", std::move(entry.shape)},
+                                    {"chunks", std::move(entry.chunks)}}));
+  }
+  return entries;
 }
 
 bool is_checkpoint(const std::string& directory) { return base::file_exists(directory + "/index.json"); }
@@ -149,33 +151,85 @@ void write_pointer(FileOps& files, const std::string& root, const std::string& p
   files.sync_directory(root);
 }
 
-WriteResult write_checkpoint(FileOps& files, const std::string& root, const Checkpoint& checkpoint,
-                             int64_t shard_bytes) {
-  const std::string name = checkpoint_name(checkpoint.step);
-  const std::string final_path = root + "/" + name;
-  const std::string temporary = base::concat(root, "/.", name, ".tmp.", ::getpid());
-  files.make_directory(root);
-  files.remove_tree(temporary);
-  WriteResult result{final_path, 0};
-  try {
-    files.make_directory(temporary);
-    result.bytes = fill_directory(files, temporary, checkpoint, shard_bytes);
-    if (!fs::exists(final_path)) {
-      files.rename(temporary, final_path);  // the commit point
-    } else if (!files.exchange(temporary, final_path)) {
-      files.remove_tree(final_path);
-      files.rename(temporary, final_path);
-    }
-    files.sync_directory(root);
-  } catch (const base::Error& e) {
-    std::error_code ignored;  // what is left has a hidden name and is removed at the next start
-    fs::remove_all(temporary, ignored);
-    throw e.with("checkpoint of step " + std::to_string(checkpoint.step));
+std::vector<CheckpointPiece> whole_pieces(const model::NamedTensors& tensors) {
+  std::vector<CheckpointPiece> pieces;
+  for (const auto& [name, t] : tensors) {
+    pieces.push_back({name, t.dims(), {tensor::Dims(t.rank(), 0), t.dims()}, t});
   }
+  return pieces;
+}
+
+WrittenPart write_part(FileOps& files, const std::string& directory, const std::string& stem,
+                       const std::vector<CheckpointPiece>& pieces, int64_t shard_bytes) {
+  model::NamedTensors named;
+  for (const CheckpointPiece& p : pieces) {
+    const bool is_whole = p.box.size == p.dims;
+    named.emplace_back(is_whole ? p.name : p.name + to_string(p.box), p.content);
+  }
+  WrittenPart all;
+  int number = 0;
+  for (const std::vector<size_t>& shard : shards_of(named, shard_bytes)) {
+    std::array<char, 32> digits;
+    std::snprintf(digits.data(), digits.size(), "-%05d", number++);
+    const std::string name = stem + digits.data() + ".safetensors";
+    const auto file = files.create(directory + "/" + name);
+    const std::string header = model::safetensors_header(named, shard);
+    file->write(bytes_of(header));
+    WrittenPart part{.chunks = std::move(all.chunks), .bytes = static_cast<int64_t>(header.size())};
+    for (const size_t i : shard) write_piece(*file, name, pieces[i], part);
+    file->sync();
+    all.chunks = std::move(part.chunks);
+    all.bytes += part.bytes;
+  }
+  return all;
+}
+
+std::string growing_directory(const std::string& root, int64_t step) {
+  return base::concat(root, "/.", checkpoint_name(step), ".tmp");
+}
+
+WriteResult commit_checkpoint(FileOps& files, const std::string& root, const Checkpoint& head,
+                              const std::vector<WrittenPart>& parts) {
+  const std::string name = checkpoint_name(head.step), final_path = root + "/" + name;
+  const std::string growing = growing_directory(root, head.step);
+  Json index = Json::object({{"format", "trireme-checkpoint"},
+                             {"version", 1},
+                             {"step", head.step},
+                             {"meta", head.meta},
+                             {"tensors", entries_of(parts)}});
+  const base::JsonDumpOptions exact{.nan_and_infinity = true};
+  index.set("index_crc32c", hex(base::crc32c(index.dump(exact))));
+  WriteResult result{final_path, 0};
+  for (const WrittenPart& part : parts) result.bytes += part.bytes;
+  result.bytes +=
+      write_text(files, growing + "/index.json", index.dump({.indent = 1, .nan_and_infinity = true}));
+  files.sync_directory(growing);
+  if (!fs::exists(final_path)) {
+    files.rename(growing, final_path);  // the commit point
+  } else if (!files.exchange(growing, final_path)) {
+    files.remove_tree(final_path);
+    files.rename(growing, final_path);
+  }
+  files.sync_directory(root);
   std::error_code ignored;
-  fs::remove_all(temporary, ignored);  // after an exchange: what was there before
+  fs::remove_all(growing, ignored);  // after an exchange: what was there before
   write_pointer(files, root, "latest", name);
   return result;
+}
+
+WriteResult write_checkpoint(FileOps& files, const std::string& root, const Checkpoint& head,
+                             const std::vector<CheckpointPiece>& pieces, int64_t shard_bytes) {
+  const std::string growing = growing_directory(root, head.step);
+  files.make_directory(root);
+  files.remove_tree(growing);
+  try {
+    files.make_directory(growing);
+    return commit_checkpoint(files, root, head, {write_part(files, growing, "tensors", pieces, shard_bytes)});
+  } catch (const base::Error& e) {
+    std::error_code ignored;  // what is left has a hidden name and is removed at the next start
+    fs::remove_all(growing, ignored);
+    throw e.with("checkpoint of step " + std::to_string(head.step));
+  }
 }
 
 std::vector<std::string> list_checkpoints(const std::string& root) {

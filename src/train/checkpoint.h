@@ -2,7 +2,7 @@
 // tensors.
 //
 //   step-00000120/
-//     index.json                 what is where: tensors by name with dtype, shape, chunks and checksums; the
+//     index.json                 what is where: tensors by name with dtype, shape, chunks, checksums; the
 //     meta tensors-00000.safetensors  the bytes, also readable by any safetensors reader
 //   latest, best                 text files beside the directories: the name of one of them
 //
@@ -15,6 +15,7 @@
 
 #include "base/json.h"
 #include "model/safetensors.h"
+#include "tensor/shard.h"
 #include "train/file_ops.h"
 
 namespace trireme::train {
@@ -28,6 +29,25 @@ struct Checkpoint {
   int64_t bytes() const;
 };
 
+/// A part of a logical tensor, as one rank writes it.
+struct CheckpointPiece {
+  std::string name;
+  tensor::Dims dims;       ///< of the whole tensor
+  tensor::Box box;         ///< which part of it
+  tensor::Tensor content;  ///< of shape box.size
+};
+
+/// What a rank wrote: chunks for the index, and bytes.
+struct WrittenPart {
+  base::Json chunks = base::Json::array();
+  int64_t bytes = 0;
+};
+
+/// Writes and flushes the files DIRECTORY/STEM-00000.safetensors, … of one rank's pieces. `shard_bytes`
+/// bounds a file (one piece is never cut).
+WrittenPart write_part(FileOps& files, const std::string& directory, const std::string& stem,
+                       const std::vector<CheckpointPiece>& pieces, int64_t shard_bytes = int64_t{4} << 30);
+
 /// "step-00000120".
 std::string checkpoint_name(int64_t step);
 
@@ -36,11 +56,23 @@ struct WriteResult {
   int64_t bytes = 0;
 };
 
-/// Writes root/step-…: temporary directory, files, flush, rename, flush, pointer `latest`. A checkpoint of
-/// that step that is already there is replaced at once. Throws exhausted (disk full) or unavailable; whatever
-/// was there before stays as it was. `shard_bytes` bounds a tensor file (one tensor is never cut).
-WriteResult write_checkpoint(FileOps& files, const std::string& root, const Checkpoint& checkpoint,
+/// What a rank alone writes: everything. Shares the tensors' bytes.
+std::vector<CheckpointPiece> whole_pieces(const model::NamedTensors& tensors);
+
+/// Writes root/step-… of one rank's pieces: growing directory, files, flush, commit. Of `head` step and meta
+/// count. A checkpoint of that step that is already there is replaced at once. Throws exhausted (disk full)
+/// or unavailable; whatever was there before stays as it was.
+WriteResult write_checkpoint(FileOps& files, const std::string& root, const Checkpoint& head,
+                             const std::vector<CheckpointPiece>& pieces,
                              int64_t shard_bytes = int64_t{4} << 30);
+
+/// Where a checkpoint of that step grows, unseen by readers.
+std::string growing_directory(const std::string& root, int64_t step);
+
+/// Makes one checkpoint of the parts that lie in its growing directory: index, flush, rename (the commit
+/// point), pointer `latest`. Throws like write_checkpoint.
+WriteResult commit_checkpoint(FileOps& files, const std::string& root, const Checkpoint& head,
+                              const std::vector<WrittenPart>& parts);
 
 /// Writes the one-line file root/pointer atomically.
 void write_pointer(FileOps& files, const std::string& root, const std::string& pointer,

@@ -12,20 +12,13 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "train/checkpoint_writer.h"
+#include "train/test_files.h"
 
 namespace trireme::train {
 namespace {
 
 namespace fs = std::filesystem;
 using tensor::Tensor;
-
-/// A fresh directory for one test.
-std::string fresh(const std::string& name) {
-  const std::string path = base::concat(testing::TempDir(), "/checkpoint_", ::getpid(), "_", name);
-  fs::remove_all(path);
-  fs::create_directories(path);
-  return path;
-}
 
 Checkpoint example(int64_t step) {
   const auto x = static_cast<float>(step);
@@ -47,72 +40,27 @@ void expect_same(const Checkpoint& a, const Checkpoint& b) {
   }
 }
 
-std::string error_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const base::Error& e) {
-    return e.message();
-  }
-  return "no error";
+WriteResult write(FileOps& files, const std::string& root, const Checkpoint& checkpoint,
+                  int64_t shard_bytes = int64_t{1} << 30) {
+  return write_checkpoint(files, root, checkpoint, whole_pieces(checkpoint.tensors), shard_bytes);
 }
 
-/// Fails, or ends the process, at the n-th call (from 0); a write has then written half.
-class TroubledFiles : public FileOps {
- public:
-  enum class How { fail, die };
-  TroubledFiles(int64_t at, How how) : left_(at), how_(how) {}
-  bool happened() const { return left_ < 0; }
-
-  std::unique_ptr<OutputFile> create(const std::string& path) override {
-    trouble();
-    return std::make_unique<File>(*this, real_.create(path));
-  }
-  void make_directory(const std::string& path) override { trouble(), real_.make_directory(path); }
-  void sync_directory(const std::string& path) override { trouble(), real_.sync_directory(path); }
-  void rename(const std::string& from, const std::string& to) override { trouble(), real_.rename(from, to); }
-  bool exchange(const std::string& a, const std::string& b) override {
-    return trouble(), real_.exchange(a, b);
-  }
-  void remove_tree(const std::string& path) override { trouble(), real_.remove_tree(path); }
-  int64_t free_bytes(const std::string& path) override { return real_.free_bytes(path); }
-
- private:
-  class File : public OutputFile {
-   public:
-    File(TroubledFiles& owner, std::unique_ptr<OutputFile> real) : owner_(owner), real_(std::move(real)) {}
-    void write(std::span<const std::byte> bytes) override {
-      if (owner_.left_ == 0) real_->write(bytes.first(bytes.size() / 2));
-      owner_.trouble();
-      real_->write(bytes);
-    }
-    void sync() override { owner_.trouble(), real_->sync(); }
-
-   private:
-    TroubledFiles& owner_;
-    std::unique_ptr<OutputFile> real_;
-  };
-  void trouble() {
-    if (left_-- != 0) return;
-    if (how_ == How::die) ::_exit(9);
-    base::fail(base::ErrorCode::exhausted, "cannot write: no space left on device");
-  }
-
-  PosixFiles real_;
-  int64_t left_;
-  How how_;
-};
+std::optional<CheckpointOutcome> save(CheckpointWriter& writer, const Checkpoint& checkpoint,
+                                      double score = NAN) {
+  return writer.save(checkpoint, whole_pieces(checkpoint.tensors), score);
+}
 
 TEST(Checkpoint, RoundTripInOneAndInManyShards) {
   PosixFiles files;
   const std::string root = fresh("round");
   for (const int64_t shard_bytes : {int64_t{1} << 30, int64_t{1}, int64_t{24}}) {
-    write_checkpoint(files, root, example(12), shard_bytes);  // the second replaces the first
+    write(files, root, example(12), shard_bytes);  // the second replaces the first
     expect_same(load_checkpoint(root + "/step-00000012"), example(12));
   }
   EXPECT_EQ(find_checkpoint(root), root + "/step-00000012");
   EXPECT_EQ(load_checkpoint_meta(root + "/step-00000012").meta.at("rate").as_double(), 0.1);
-  write_checkpoint(files, root, example(123456789));
-  write_checkpoint(files, root, example(13));
+  write(files, root, example(123456789));
+  write(files, root, example(13));
   EXPECT_EQ(list_checkpoints(root),
             (std::vector<std::string>{"step-00000012", "step-00000013", "step-123456789"}));
   EXPECT_THROW(find_checkpoint(root + "/nowhere"), base::Error);
@@ -123,7 +71,7 @@ TEST(Checkpoint, RoundTripInOneAndInManyShards) {
 TEST(Checkpoint, FilesAreSafetensors) {
   PosixFiles files;
   const std::string root = fresh("safetensors");
-  const WriteResult written = write_checkpoint(files, root, example(3));
+  const WriteResult written = write(files, root, example(3));
   const auto file = model::Safetensors::open(written.path + "/tensors-00000.safetensors");
   EXPECT_TRUE(file.need("w").same_as(example(3).tensors[2].second));
 }
@@ -169,7 +117,7 @@ TEST(Checkpoint, ChunksOfAnyLayoutAreAssembled) {
 TEST(Checkpoint, EveryFlippedByteAndEveryTruncationIsSeen) {
   PosixFiles files;
   const std::string root = fresh("corrupt");
-  const std::string directory = write_checkpoint(files, root, example(7)).path;
+  const std::string directory = write(files, root, example(7)).path;
   for (const std::string name : {"/tensors-00000.safetensors", "/index.json"}) {
     const std::string path = directory + name;
     const std::string good = base::read_file(path);
@@ -198,10 +146,10 @@ TEST(Checkpoint, FailureAtEveryCallLeavesTheOneBefore) {
   for (bool done = false; !done; ++call) {
     PosixFiles good;
     const std::string root = fresh("fail");
-    write_checkpoint(good, root, example(1));
+    write(good, root, example(1));
     TroubledFiles bad(call, TroubledFiles::How::fail);
     try {
-      write_checkpoint(bad, root, example(2), 1);
+      write(bad, root, example(2), 1);
       done = !bad.happened();
     } catch (const base::Error& e) {
       EXPECT_EQ(e.code(), base::ErrorCode::exhausted);
@@ -218,13 +166,13 @@ TEST(Checkpoint, DeathAtEveryCallLeavesACompleteOne) {
   for (bool done = false; !done; ++call) {
     PosixFiles good;
     const std::string root = fresh("die");
-    write_checkpoint(good, root, example(1));
+    write(good, root, example(1));
     const bool replace = call % 2 == 1;  // also over a checkpoint of the same step
-    if (replace) write_checkpoint(good, root, example(2));
+    if (replace) write(good, root, example(2));
     const pid_t child = ::fork();
     if (child == 0) {
       TroubledFiles bad(call, TroubledFiles::How::die);
-      write_checkpoint(bad, root, example(2), 1);
+      write(bad, root, example(2), 1);
       ::_exit(bad.happened() ? 1 : 0);
     }
     int status = 0;
@@ -237,7 +185,7 @@ TEST(Checkpoint, DeathAtEveryCallLeavesACompleteOne) {
     // The next start cleans up and goes on.
     {
       CheckpointWriter writer({.root = root, .keep = 1, .keep_best = 0}, good);
-      writer.save(example(3));
+      save(writer, example(3));
     }
     expect_same(load_checkpoint(find_checkpoint(root)), example(3));
     EXPECT_EQ(std::distance(fs::directory_iterator(root), fs::directory_iterator()), 2);
@@ -252,7 +200,7 @@ TEST(CheckpointWriter, WritesACopyAndKeepsTheLastAndTheBest) {
     CheckpointWriter writer({.root = root, .keep = 2, .keep_best = 1}, files);
     for (int64_t step = 1; step <= 6; ++step) {
       Checkpoint live = example(step);
-      const auto before = writer.save(live, step == 2 ? 0.9 : 0.1 * static_cast<double>(step));
+      const auto before = save(writer, live, step == 2 ? 0.9 : 0.1 * static_cast<double>(step));
       EXPECT_EQ(before.has_value(), step > 1);
       for (float& v : live.tensors[2].second.mutable_data<float>()) v = -1;  // training goes on
       if (step == 6) {
@@ -270,7 +218,7 @@ TEST(CheckpointWriter, WritesACopyAndKeepsTheLastAndTheBest) {
   EXPECT_EQ(base::read_file(root + "/latest"), "step-00000006\n");
   {  // Going on from step 5: 6 belongs to an abandoned past, 2 is still the best.
     CheckpointWriter writer({.root = root, .keep = 2, .keep_best = 1, .resumed_step = 5}, files);
-    writer.save(example(7), 0.3);
+    save(writer, example(7), 0.3);
   }
   EXPECT_EQ(list_checkpoints(root),
             (std::vector<std::string>{"step-00000002", "step-00000005", "step-00000007"}));
@@ -279,17 +227,17 @@ TEST(CheckpointWriter, WritesACopyAndKeepsTheLastAndTheBest) {
 TEST(CheckpointWriter, ReportsAFullDiskAndGoesOn) {
   const std::string root = fresh("full");
   PosixFiles good;
-  write_checkpoint(good, root, example(1));
+  write(good, root, example(1));
   TroubledFiles files(6, TroubledFiles::How::fail);
   CheckpointWriter writer({.root = root, .keep = 3}, files);
-  writer.save(example(2));
+  save(writer, example(2));
   const auto outcome = writer.wait();
   ASSERT_TRUE(outcome && outcome->error);
   EXPECT_FALSE(outcome->committed);
   EXPECT_EQ(outcome->error->code(), base::ErrorCode::exhausted);
   EXPECT_NE(outcome->error->message().find("checkpoint of step 2"), std::string::npos);
   expect_same(load_checkpoint(find_checkpoint(root)), example(1));
-  writer.save(example(3));
+  save(writer, example(3));
   EXPECT_TRUE(writer.wait()->committed);
   expect_same(load_checkpoint(find_checkpoint(root)), example(3));
 }

@@ -2,9 +2,14 @@
 #include "train/checkpoint_writer.h"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
+#include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <functional>
+
+#include "base/clock.h"
 
 namespace trireme::train {
 namespace {
@@ -12,20 +17,72 @@ namespace {
 namespace fs = std::filesystem;
 
 /// Copies into the memory of the last staging where type and shape fit.
-void copy_tensors(const model::NamedTensors& from, model::NamedTensors& to) {
+void copy_pieces(const std::vector<CheckpointPiece>& from, std::vector<CheckpointPiece>& to) {
   bool fits = from.size() == to.size();
   for (size_t i = 0; fits && i < from.size(); ++i) {
-    const auto& [name, t] = from[i];
-    fits = name == to[i].first && t.dtype() == to[i].second.dtype() && t.dims() == to[i].second.dims();
+    fits = from[i].name == to[i].name && from[i].box == to[i].box &&
+           from[i].content.type() == to[i].content.type();
   }
   if (!fits) {
     to.clear();
-    for (const auto& [name, t] : from) to.emplace_back(name, tensor::Tensor::empty(t.dtype(), t.dims()));
+    for (const CheckpointPiece& p : from) {
+      to.push_back({p.name, p.dims, p.box, tensor::Tensor::empty(p.content.dtype(), p.content.dims())});
+    }
   }
   for (size_t i = 0; i < from.size(); ++i) {
-    const tensor::Tensor& t = from[i].second;
-    if (t.bytes() > 0) std::memcpy(to[i].second.mutable_raw(), t.raw(), static_cast<size_t>(t.bytes()));
+    const tensor::Tensor& t = from[i].content;
+    if (t.bytes() > 0) std::memcpy(to[i].content.mutable_raw(), t.raw(), static_cast<size_t>(t.bytes()));
   }
+}
+
+constexpr base::JsonLimits kPartLimits{.depth = 100, .size_bytes = size_t{1} << 30};
+
+/// Runs `body`; what it throws becomes the outcome's error.
+void guard(CheckpointOutcome& outcome, const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const base::Error& e) {
+    outcome.error = e;
+  } catch (const std::exception& e) {
+    outcome.error = base::Error(base::ErrorCode::internal, e.what());
+  }
+}
+
+/// What cannot be removed has a hidden name, and goes at the next start.
+void discard(const std::string& directory) {
+  std::error_code ignored;
+  fs::remove_all(directory, ignored);
+}
+
+/// An outcome for another rank.
+std::string text_of(const CheckpointOutcome& o) {
+  base::Json json =
+      base::Json::object({{"path", o.written.path}, {"bytes", o.written.bytes}, {"committed", o.committed}});
+  if (o.error) {
+    json.set("code", static_cast<int64_t>(o.error->code()));
+    json.set("error", o.error->message());
+  }
+  return json.dump();
+}
+
+CheckpointOutcome outcome_of(const std::string& text) {
+  const base::Json json = base::parse_json(text);
+  CheckpointOutcome o;
+  o.written = {json.at("path").as_string(), json.at("bytes").as_int()};
+  o.committed = json.at("committed").as_bool();
+  if (json.find("error") != nullptr) {
+    o.error =
+        base::Error(static_cast<base::ErrorCode>(json.at("code").as_int()), json.at("error").as_string());
+  }
+  return o;
+}
+
+int64_t now_ns() { return base::SystemClock().now_ns(); }
+
+std::string stem_of(const Ranks& ranks) {
+  std::array<char, 24> name;
+  std::snprintf(name.data(), name.size(), "tensors-r%05d", ranks.rank());
+  return ranks.size() == 1 ? "tensors" : name.data();
 }
 
 /// Hidden names are what a process that died was writing or removing.
@@ -49,18 +106,20 @@ double score_of(const std::string& directory) {
 
 }  // namespace
 
-CheckpointWriter::CheckpointWriter(CheckpointWriterOptions options, FileOps& files)
-    : options_(std::move(options)), files_(files) {
-  files_.make_directory(options_.root);
-  remove_leftovers(files_, options_.root);
-  const std::string resumed = checkpoint_name(options_.resumed_step);
-  std::vector<Kept> past;
-  for (const std::string& name : list_checkpoints(options_.root)) {
-    const bool abandoned = name.size() == resumed.size() && name > resumed;
-    const double score = abandoned ? NAN : score_of(options_.root + "/" + name);
-    (abandoned ? kept_ : past).push_back({name, score});
+CheckpointWriter::CheckpointWriter(CheckpointWriterOptions options, FileOps& files, Ranks ranks)
+    : options_(std::move(options)), files_(files), ranks_(ranks) {
+  if (ranks_.is_leader()) {
+    files_.make_directory(options_.root);
+    remove_leftovers(files_, options_.root);
+    const std::string resumed = checkpoint_name(options_.resumed_step);
+    std::vector<Kept> past;
+    for (const std::string& name : list_checkpoints(options_.root)) {
+      const bool abandoned = name.size() == resumed.size() && name > resumed;
+      const double score = abandoned ? NAN : score_of(options_.root + "/" + name);
+      (abandoned ? kept_ : past).push_back({name, score});
+    }
+    kept_.insert(kept_.end(), past.begin(), past.end());
   }
-  kept_.insert(kept_.end(), past.begin(), past.end());
   thread_ = std::thread([this] { work(); });
 }
 
@@ -69,66 +128,156 @@ CheckpointWriter::~CheckpointWriter() {
   thread_.join();
 }
 
-int64_t CheckpointWriter::staging_bytes(const model::NamedTensors& tensors) {
-  int64_t sum = 0;
-  for (const auto& [name, t] : tensors) sum += t.bytes();
-  return sum;
-}
-
-std::optional<CheckpointOutcome> CheckpointWriter::save(const Checkpoint& checkpoint, double score) {
+std::optional<CheckpointOutcome> CheckpointWriter::save(const Checkpoint& head, const Pieces& pieces,
+                                                        double score) {
   std::optional<CheckpointOutcome> before = wait();
-  Job job{std::move(staging_), score};
-  copy_tensors(checkpoint.tensors, job.staging.tensors);
-  job.staging.step = checkpoint.step;
-  job.staging.meta = checkpoint.meta;
-  if (std::isfinite(score)) job.staging.meta.set("score", score);
-  in_flight_ = jobs_.push(std::move(job)) == base::PushResult::ok;
+  started_ns_ = now_ns();
+  head_ = {head.step, head.meta, {}};
+  score_ = score;
+  if (std::isfinite(score)) head_.meta.set("score", score);
+  Job job{.head = head_, .staging = std::move(staging_), .score = score};
+  copy_pieces(pieces, job.staging);
+  phase_ = Phase::writing;
+  own_.reset();
+  if (!is_alone()) {
+    Done failed;
+    if (ranks_.is_leader()) {  // before the others write there
+      guard(failed.outcome, [&] {
+        files_.remove_tree(growing_directory(options_.root, head.step));
+        files_.make_directory(growing_directory(options_.root, head.step));
+      });
+    }
+    ranks_.meet();
+    if (failed.outcome.error) {
+      failed.staging = std::move(job.staging);
+      own_ = std::move(failed);
+      return before;
+    }
+  }
+  base::check(jobs_.push(std::move(job)) == base::PushResult::ok, "the checkpoint's thread is gone");
   return before;
 }
 
-CheckpointOutcome CheckpointWriter::take(Done done) {
-  staging_ = std::move(done.staging);
-  in_flight_ = false;
-  return std::move(done.outcome);
+/// Takes what this rank's thread came back with; false if it is not back yet.
+bool CheckpointWriter::take_done(bool waits) {
+  const bool has_job = phase_ == Phase::writing || ranks_.is_leader();
+  if (own_ || !has_job) return true;
+  own_ = waits ? done_.pop() : done_.try_pop();
+  return own_.has_value();
+}
+
+std::optional<CheckpointOutcome> CheckpointWriter::advance() {
+  if (is_alone()) return end(std::move(own_->outcome));
+  return phase_ == Phase::writing ? end_of_writing() : end_of_commit();
 }
 
 std::optional<CheckpointOutcome> CheckpointWriter::poll() {
-  if (!in_flight_) return std::nullopt;
-  std::optional<Done> done = options_.asynchronous ? done_.try_pop() : done_.pop();
-  if (!done) return std::nullopt;
-  return take(std::move(*done));
+  if (phase_ == Phase::idle) return std::nullopt;
+  if (!options_.asynchronous) return wait();
+  double pending = take_done(false) ? 0 : 1;
+  ranks_.max(std::span(&pending, 1));
+  return pending > 0 ? std::nullopt : advance();
 }
 
 std::optional<CheckpointOutcome> CheckpointWriter::wait() {
-  if (!in_flight_) return std::nullopt;
-  return take(*done_.pop());
+  // Ranks meet again and again rather than wait in one collective, which a watchdog would call stuck.
+  constexpr auto kNap = std::chrono::milliseconds(2);
+  std::optional<CheckpointOutcome> outcome;
+  while (phase_ != Phase::idle && !outcome) {
+    double pending = take_done(is_alone()) ? 0 : 1;
+    ranks_.max(std::span(&pending, 1));
+    if (pending > 0) {
+      std::this_thread::sleep_for(kNap);
+    } else {
+      outcome = advance();
+    }
+  }
+  return outcome;
+}
+
+/// All files are flushed, or a rank failed.
+std::optional<CheckpointOutcome> CheckpointWriter::end_of_writing() {
+  CheckpointOutcome& own = own_->outcome;
+  double failed = own.error ? 1 : 0;
+  ranks_.max(std::span(&failed, 1));
+  if (failed > 0) {
+    if (ranks_.is_leader()) discard(growing_directory(options_.root, head_.step));
+    return end(first_failure(own));
+  }
+  const base::Json written = base::Json::object({{"bytes", own_->part.bytes}, {"chunks", own_->part.chunks}});
+  const std::vector<std::string> all = ranks_.gather(written.dump());
+  staging_ = std::move(own_->staging);
+  own_.reset();
+  phase_ = Phase::committing;
+  if (!ranks_.is_leader()) return std::nullopt;
+  Job job{.phase = Phase::committing, .head = head_, .staging = {}, .score = score_};
+  for (const std::string& text : all) {
+    const base::Json part = base::parse_json(text, kPartLimits);
+    job.parts.push_back({part.at("chunks"), part.at("bytes").as_int()});
+  }
+  base::check(jobs_.push(std::move(job)) == base::PushResult::ok, "the checkpoint's thread is gone");
+  return std::nullopt;
+}
+
+/// The leader's outcome on every rank.
+CheckpointOutcome CheckpointWriter::end_of_commit() {
+  const CheckpointOutcome outcome =
+      outcome_of(ranks_.from_leader(own_ ? text_of(own_->outcome) : std::string()));
+  return end(outcome);
+}
+
+CheckpointOutcome CheckpointWriter::end(CheckpointOutcome outcome) {
+  if (own_ && phase_ == Phase::writing) staging_ = std::move(own_->staging);
+  own_.reset();
+  phase_ = Phase::idle;
+  outcome.step = head_.step;
+  outcome.seconds = static_cast<double>(now_ns() - started_ns_) * 1e-9;
+  return outcome;
+}
+
+/// What the first rank that failed says, on every rank.
+CheckpointOutcome CheckpointWriter::first_failure(const CheckpointOutcome& own) const {
+  const std::vector<std::string> all = ranks_.gather(own.error ? text_of(own) : std::string());
+  for (size_t r = 0; r < all.size(); ++r) {
+    if (all[r].empty()) continue;
+    CheckpointOutcome failed = outcome_of(all[r]);
+    failed.error = failed.error->with(base::concat("rank ", r));
+    return failed;
+  }
+  return own;
 }
 
 void CheckpointWriter::work() {
   while (std::optional<Job> job = jobs_.pop()) {
-    Done done{write(*job), std::move(job->staging)};
+    Done done = run(*job);
+    done.staging = std::move(job->staging);
     if (done_.push(std::move(done)) != base::PushResult::ok) return;
   }
 }
 
-CheckpointOutcome CheckpointWriter::write(const Job& job) {
-  const auto start = std::chrono::steady_clock::now();
-  CheckpointOutcome outcome;
-  outcome.step = job.staging.step;
-  try {
-    outcome.written = write_checkpoint(files_, options_.root, job.staging);
-    outcome.committed = true;
-    const std::string name = checkpoint_name(job.staging.step);
+CheckpointWriter::Done CheckpointWriter::run(const Job& job) {
+  Done done;
+  const std::string growing = growing_directory(options_.root, job.head.step);
+  guard(done.outcome, [&] {
+    if (is_alone()) {
+      done.outcome.written = write_checkpoint(files_, options_.root, job.head, job.staging);
+    } else if (job.phase == Phase::writing) {
+      done.part = write_part(files_, growing, stem_of(ranks_), job.staging);
+      return;
+    } else {
+      done.outcome.written = commit_checkpoint(files_, options_.root, job.head, job.parts);
+    }
+    done.outcome.committed = true;
+    const std::string name = checkpoint_name(job.head.step);
     std::erase_if(kept_, [&](const Kept& k) { return k.name == name; });
     kept_.push_back({name, job.score});
     prune();
-  } catch (const base::Error& e) {
-    outcome.error = e;
-  } catch (const std::exception& e) {
-    outcome.error = base::Error(base::ErrorCode::internal, e.what());
+  });
+  if (done.outcome.error && !is_alone()) {
+    done.outcome.error = done.outcome.error->with("checkpoint of step " + std::to_string(job.head.step));
+    if (job.phase == Phase::committing) discard(growing);
   }
-  outcome.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  return outcome;
+  return done;
 }
 
 void CheckpointWriter::remove(const std::string& name) {

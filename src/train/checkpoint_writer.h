@@ -1,5 +1,5 @@
-// Writes checkpoints while training goes on: a copy into staging memory, then a thread that writes and
-// prunes.
+// Writes checkpoints while training goes on: a copy into staging memory, then a thread on each rank that
+// writes; the leader's commits and prunes.
 #pragma once
 
 #include <cmath>
@@ -12,6 +12,7 @@
 #include "base/bounded_queue.h"
 #include "base/error.h"
 #include "train/checkpoint.h"
+#include "train/ranks.h"
 
 namespace trireme::train {
 
@@ -28,57 +29,77 @@ struct CheckpointOutcome {
   int64_t step = 0;
   WriteResult written;               ///< path and bytes, if committed
   bool committed = false;            ///< readers find it
-  double seconds = 0;                ///< of writing, in the background
+  double seconds = 0;                ///< from save() until it was seen to be over
   std::optional<base::Error> error;  ///< why it was not committed, or why old ones could not be removed
 };
 
 /// One owner thread. At most one checkpoint is in flight: a second save() waits for the first, so that the
 /// staging memory is that of one checkpoint.
+///
+/// Every rank writes its own pieces to its own files. Their threads say nothing to each other: the owners
+/// meet in poll() and wait(), which are collective, and once all files are flushed the leader commits them
+/// with everybody's checksums. A failure on any rank commits nothing and is the outcome on every rank.
 class CheckpointWriter {
  public:
-  /// Removes what an earlier process left half-written under the root.
-  CheckpointWriter(CheckpointWriterOptions options, FileOps& files);
-  /// Waits for the write in flight.
+  /// The leader removes what an earlier process left half-written under the root.
+  CheckpointWriter(CheckpointWriterOptions options, FileOps& files, Ranks ranks = {});
+  /// Waits for this rank's write in flight; among several ranks what wait() did not see is not committed.
   ~CheckpointWriter();
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
 
-  /// Memory the copies take: state this before training starts.
-  static int64_t staging_bytes(const model::NamedTensors& tensors);
-
-  /// Copies the tensors (they may change afterwards) and hands them to the writing thread. `score`: higher is
-  /// better, NaN if unknown. Gives the outcome of the save before, if nobody asked for it yet. Throws
-  /// exhausted without memory for the copies.
-  std::optional<CheckpointOutcome> save(const Checkpoint& checkpoint, double score = NAN);
+  /// Copies this rank's pieces (they may change afterwards) and hands them to the writing thread. Of `head`
+  /// step and meta count, the leader's. `score`: higher is better, NaN if unknown. Gives the outcome of the
+  /// save before, if nobody asked for it yet. Throws exhausted without memory for the copies.
+  std::optional<CheckpointOutcome> save(const Checkpoint& head, const std::vector<CheckpointPiece>& pieces,
+                                        double score = NAN);
   /// The outcome of the last save if it is done, without waiting.
   std::optional<CheckpointOutcome> poll();
   /// The outcome of the last save, waiting for it; none if it was given already.
   std::optional<CheckpointOutcome> wait();
 
  private:
+  using Pieces = std::vector<CheckpointPiece>;
+  enum class Phase : uint8_t { idle, writing, committing };
   struct Job {
-    Checkpoint staging;
+    Phase phase = Phase::writing;
+    Checkpoint head;
+    Pieces staging;
+    std::vector<WrittenPart> parts = {};  // of all ranks, to commit
     double score = NAN;
   };
   struct Done {
     CheckpointOutcome outcome;
-    Checkpoint staging;  // comes back for the next copy
+    WrittenPart part = {};
+    Pieces staging = {};  // comes back for the next copy
   };
   struct Kept {
     std::string name;
     double score;
   };
   void work();
-  CheckpointOutcome write(const Job& job);
+  Done run(const Job& job);
+  void keep(const Job& job);
   void prune();
   void remove(const std::string& name);
-  CheckpointOutcome take(Done done);
+  bool is_alone() const { return ranks_.size() == 1; }
+  bool take_done(bool waits);
+  std::optional<CheckpointOutcome> advance();
+  std::optional<CheckpointOutcome> end_of_writing();
+  CheckpointOutcome end_of_commit();
+  CheckpointOutcome end(CheckpointOutcome outcome);
+  CheckpointOutcome first_failure(const CheckpointOutcome& own) const;
 
   CheckpointWriterOptions options_;
   FileOps& files_;
-  std::vector<Kept> kept_;  // oldest first; only the writing thread touches it after construction
-  Checkpoint staging_;      // memory of the last copy, while nothing is in flight
-  bool in_flight_ = false;
+  Ranks ranks_;
+  std::vector<Kept> kept_;  // oldest first; only the leader's writing thread touches it after construction
+  Pieces staging_;          // memory of the last copy, while nothing is in flight
+  Phase phase_ = Phase::idle;
+  Checkpoint head_;          // of the save in flight
+  double score_ = NAN;       // of it
+  int64_t started_ns_ = 0;   // of it
+  std::optional<Done> own_;  // what this rank's thread came back with in this phase
   base::BoundedQueue<Job> jobs_{1};
   base::BoundedQueue<Done> done_{1};
   std::thread thread_;

@@ -105,7 +105,7 @@ Trainer::Trainer(const TrainConfig& config, TrainTask task, base::Env env, Ranks
 Trainer::~Trainer() = default;
 
 void Trainer::start_run() {
-  session_.prepare(shapes(), static_cast<size_t>(batch_.accumulate));
+  RankStates& kept = states();
   const auto& outputs = task_.loss.output_names();
   has_accuracy_ = std::find(outputs.begin(), outputs.end(), "correct") != outputs.end();
   if (ranks_.is_leader()) {
@@ -119,12 +119,12 @@ void Trainer::start_run() {
                               .keep_best = config_.checkpoint.keep_best,
                               .asynchronous = config_.checkpoint.asynchronous,
                               .resumed_step = state_.step},
-      files_);
+      files_, ranks_);
   flop_per_step_ =
       3 * forward_flop(task_.loss, shapes()) * static_cast<double>(batch_.accumulate * batch_.ranks);
   product_rate_ = measure_product_rate(session_.threads()) * ranks_.size();
   const std::string mfu = mfu_definition(product_rate_, session_.threads() * ranks_.size());
-  const int64_t staging = CheckpointWriter::staging_bytes(tensors());
+  const int64_t staging = kept.bytes();
   const int64_t free = files_.free_bytes(directory_);
   env_.log.info("train", "start",
                 {{"steps", total_steps_},
@@ -282,9 +282,9 @@ std::string Trainer::rollback_target() const {
 /// Weights, moments, schedule and guard as in the last checkpoint; the data goes on behind the spike.
 void Trainer::roll_back() {
   if (const auto outcome = writer_->wait()) take(*outcome);
-  const std::string path = rollback_target();
+  const std::string path = ranks_.from_leader(ranks_.is_leader() ? rollback_target() : "");
   const RunState now = state_;
-  restore(load_checkpoint(path));
+  restore(*open_checked(path));
   const RunState past = state_;
   state_ = now;
   state_.executed = past.executed;
@@ -319,46 +319,56 @@ double Trainer::score() const {
                                                                                     : -last_eval_->loss;
 }
 
-model::NamedTensors Trainer::tensors() const {
-  model::NamedTensors all;
-  for (const std::string& name : session_.states().names()) {
-    if (name.ends_with(".grad")) continue;  // sums of one step's micro-batches: cleared before each
-    all.emplace_back(name, session_.states().at(name));
+/// Collective the first time, and the session is prepared then: its optimizer's states exist.
+RankStates& Trainer::states() {
+  if (states_ == nullptr) {
+    session_.prepare(shapes(), static_cast<size_t>(batch_.accumulate));
+    states_ = std::make_unique<RankStates>(session_.states(), ranks_);
   }
-  std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
-  return all;
+  return *states_;
 }
 
-Checkpoint Trainer::snapshot() const {
+/// Everything of a checkpoint but its tensors.
+Checkpoint Trainer::head() const {
   Json meta = Json::object({{"name", config_.run.name},
                             {"state", state_.to_json()},
                             {"seed", config_.run.seed},
                             {"global_batch", batch_.global},
+                            {"ranks", ranks_.size()},
                             {"data_fingerprint", std::to_string(loader_.fingerprint())},
                             {"data_samples", loader_.dataset().size()},
                             {"loss_scaler", scaler_.state()},
                             {"spike_guard", guard_.state()},
                             {"config", task_.config}});
-  return {state_.step, std::move(meta), tensors()};
+  return {state_.step, std::move(meta), {}};
 }
 
-void Trainer::restore(const Checkpoint& checkpoint) {
-  const Json& meta = checkpoint.meta;
+/// Opens a checkpoint on every rank, each of which checks its share of the checksums. Throws on every rank
+/// what went wrong on one.
+std::unique_ptr<CheckpointReader> Trainer::open_checked(const std::string& path) const {
+  std::unique_ptr<CheckpointReader> reader;
+  std::optional<base::Error> own;
+  try {
+    reader = std::make_unique<CheckpointReader>(path);
+    reader->verify(ranks_.rank(), ranks_.size());
+  } catch (const base::Error& e) {
+    own = e;
+  }
+  const std::string problem = ranks_.first_problem(own ? own->message() : std::string());
+  if (own) throw base::Error(*own);
+  base::require(problem.empty(), problem);
+  return reader;
+}
+
+void Trainer::restore(const CheckpointReader& checkpoint) {
+  const Json& meta = checkpoint.meta();
   base::require(meta.at("seed").as_int() == config_.run.seed, "the checkpoint's seed is ",
                 meta.at("seed").as_int(), ", run.seed is ", config_.run.seed);
   base::require(meta.at("data_fingerprint").as_string() == std::to_string(loader_.fingerprint()),
                 "the checkpoint is of other data: it had ", meta.at("data_samples").as_int(),
                 " samples, now there are ", loader_.dataset().size());
-  engine::StateStore& states = session_.states();
-  std::string missing;
-  for (const auto& [name, content] : tensors()) {
-    if (checkpoint.find(name) == nullptr && missing.empty()) missing = name;
-  }
-  base::require(missing.empty(), "the checkpoint has no '", missing, "': another model or optimizer");
-  for (const auto& [name, content] : checkpoint.tensors) {
-    base::require(states.has(name), "the checkpoint's '", name, "' is not of this model or optimizer");
-    states.set(name, content);
-  }
+  states().check(checkpoint);
+  states().load(checkpoint);
   state_ = RunState::from_json(meta.at("state"));
   scaler_.restore(meta.at("loss_scaler"));
   guard_.restore(meta.at("spike_guard"));
@@ -367,36 +377,49 @@ void Trainer::restore(const Checkpoint& checkpoint) {
 }
 
 void Trainer::resume(const std::string& path) {
-  const std::string found = find_checkpoint(path);
-  const Checkpoint checkpoint = load_checkpoint(found);
-  session_.prepare(shapes(), static_cast<size_t>(batch_.accumulate));  // the optimizer's states exist now
+  const std::string found = ranks_.from_leader(ranks_.is_leader() ? find_checkpoint(path) : "");
+  const auto checkpoint = open_checked(found);
   try {
-    restore(checkpoint);
+    restore(*checkpoint);
   } catch (const base::Error& e) {
     throw e.with("resume from '" + found + "'");
   }
-  env_.log.info("train", "resumed", {{"from", found}, {"step", state_.step}});
+  env_.log.info("train", "resumed",
+                {{"from", found},
+                 {"step", state_.step},
+                 {"ranks", ranks_.size()},
+                 {"ranks_before", checkpoint->meta().get_or<int64_t>("ranks", 1)}});
+}
+
+/// Checkpoints of the run directory, the one to try first at the end; the leader's view.
+std::vector<std::string> Trainer::candidates() const {
+  std::string lines;
+  if (ranks_.is_leader()) {
+    const std::string root = directory_ + "/checkpoints";
+    std::vector<std::string> names = list_checkpoints(root);
+    if (base::file_exists(root + "/latest")) {
+      std::string latest = base::read_file(root + "/latest", 4096);
+      while (!latest.empty() && latest.back() == '\n') latest.pop_back();
+      std::erase(names, latest);
+      names.push_back(latest);
+    }
+    for (const std::string& name : names) {
+      if (base::file_exists(root + "/" + name + "/index.json")) lines += root + "/" + name + "\n";
+    }
+  }
+  return lines_of(ranks_.from_leader(lines));
 }
 
 bool Trainer::resume_auto() {
-  const std::string root = directory_ + "/checkpoints";
-  std::vector<std::string> candidates = list_checkpoints(root);
-  if (base::file_exists(root + "/latest")) {
-    std::string latest = base::read_file(root + "/latest", 4096);
-    while (!latest.empty() && latest.back() == '\n') latest.pop_back();
-    std::erase(candidates, latest);
-    candidates.push_back(latest);
-  }
-  for (size_t i = candidates.size(); i-- > 0;) {
-    const std::string path = root + "/" + candidates[i];
-    if (!base::file_exists(path + "/index.json")) continue;
+  const std::vector<std::string> paths = candidates();
+  for (size_t i = paths.size(); i-- > 0;) {
     try {
-      load_checkpoint(path);
+      open_checked(paths[i]);
     } catch (const base::Error& e) {
-      env_.log.warning("train", "checkpoint_unusable", {{"path", path}, {"error", e.message()}});
+      env_.log.warning("train", "checkpoint_unusable", {{"path", paths[i]}, {"error", e.message()}});
       continue;
     }
-    resume(path);
+    resume(paths[i]);
     return true;
   }
   return false;
@@ -425,7 +448,7 @@ void Trainer::save(double score) {
   if (saved_step_ == state_.step) return;
   log_->flush();  // lines up to this step must be there when the checkpoint is
   const int64_t start = env_.clock.now_ns();
-  if (const auto before = writer_->save(snapshot(), score)) take(*before);
+  if (const auto before = writer_->save(head(), states().pieces(), score)) take(*before);
   stall_s_ = static_cast<double>(env_.clock.now_ns() - start) * 1e-9;
   saved_step_ = state_.step;
 }

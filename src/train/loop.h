@@ -13,6 +13,7 @@
 #include "train/checkpoint_writer.h"
 #include "train/evaluate.h"
 #include "train/feed.h"
+#include "train/rank_states.h"
 #include "train/ranks.h"
 #include "train/run_log.h"
 #include "train/run_state.h"
@@ -75,9 +76,11 @@ class Trainer {
   std::string rollback_target() const;
   void after_step(bool last, bool stopping);
   EvalRecord evaluate();
-  model::NamedTensors tensors() const;
-  Checkpoint snapshot() const;
-  void restore(const Checkpoint& checkpoint);
+  RankStates& states();
+  Checkpoint head() const;
+  void restore(const CheckpointReader& checkpoint);
+  std::unique_ptr<CheckpointReader> open_checked(const std::string& path) const;
+  std::vector<std::string> candidates() const;
   void save(double score);
   void take(const CheckpointOutcome& outcome);
   double score() const;
@@ -99,6 +102,7 @@ class Trainer {
   LossScaler scaler_;  ///< of f16; other runs do not ask it
   SpikeGuard guard_;
   engine::TrainSession session_;
+  std::unique_ptr<RankStates> states_;  ///< once the session has all its states
   std::unique_ptr<Evaluator> evaluator_;
   std::unique_ptr<RunLog> log_;
   PosixFiles files_;

@@ -83,4 +83,14 @@ std::string Ranks::first_problem(const std::string& problem) const {
   return base::concat("rank ", first - all.begin(), ": ", *first);
 }
 
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = text.find('\n', begin);
+    lines.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return lines;
+}
+
 }  // namespace trireme::train

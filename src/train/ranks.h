@@ -47,4 +47,7 @@ class Ranks {
   comm::Mesh* mesh_ = nullptr;
 };
 
+/// The lines of a text, each of which ends with a newline.
+std::vector<std::string> lines_of(const std::string& text);
+
 }  // namespace trireme::train
