@@ -1,7 +1,6 @@
 // What tests of checkpoints share: scratch directories, and a file system that fails or ends the process.
 #pragma once
 
-#include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -16,7 +15,7 @@ namespace trireme::train {
 
 /// A fresh directory for one test.
 inline std::string fresh(const std::string& name) {
-  const std::string path = base::concat(testing::TempDir(), "/checkpoint_", ::getpid(), "_", name);
+  const std::string path = base::concat(std::filesystem::temp_directory_path().string(), "/checkpoint_", ::getpid(), "_", name);
   std::filesystem::remove_all(path);
   std::filesystem::create_directories(path);
   return path;
