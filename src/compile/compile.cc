@@ -162,6 +162,8 @@ class Compiler {
     if (!node.op->schema.updates_state()) return;
     for (const ir::StateUpdate& u : node.op->schema.updates(node.in.size())) {
       const SlotId state = step.in[u.operand];
+      // The update of a computed value is one: it has a place of its own.
+      if (slot(root_of(state)).kind == SlotKind::arena) continue;
       base::check(slot(state).kind == SlotKind::state && slot(state).root == state, "node '", node.from,
                   "' (", node.op_name(), ") updates operand ", u.operand, ", which is no state");
       if (step.out[u.result] == kNoSlot) {

@@ -152,11 +152,12 @@ struct Trainable {
   }
 };
 
-/// `accumulate` of every gradient into the state "<param>.grad".
+/// `tree_accumulate` of every gradient into the state "<param>.grad".
 void add_sums(ir::Graph& graph, const std::vector<passes::ParamGradient>& gradients) {
   for (const passes::ParamGradient& g : gradients) {
     const ValueId sum = graph.add_state(graph.value(g.param).name + ".grad", graph.type(g.param));
-    graph.add1(ops::table().need("accumulate"), {sum, g.gradient});
+    const ValueId first = graph.add_constant(Tensor::scalar(int64_t{0}));
+    graph.add1(ops::table().need("tree_accumulate"), {first, g.gradient, sum});
   }
 }
 

@@ -43,6 +43,11 @@ void StateStore::set_place(const std::string& name, StatePlace place) {
   places_[name] = std::move(place);
 }
 
+void StateStore::replace(const std::string& name, const Tensor& content, StatePlace place) {
+  at(name) = content.clone();
+  set_place(name, std::move(place));
+}
+
 void StateStore::set(const std::string& name, const Tensor& content) {
   Tensor& mine = at(name);
   base::require(mine.type() == content.type(), "state '", name, "' is ", mine.type().to_string(), ", not ",

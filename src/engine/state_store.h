@@ -30,6 +30,8 @@ class StateStore {
   /// How the state stands on the mesh; its own dims and no shard unless set_place() said otherwise.
   StatePlace place(const std::string& name) const;
   void set_place(const std::string& name, StatePlace place);
+  /// Another content of another type in the place of one that no program holds yet.
+  void replace(const std::string& name, const tensor::Tensor& content, StatePlace place);
   /// Overwrites the content. Throws invalid_argument if the type differs, not_found for an unknown name.
   void set(const std::string& name, const tensor::Tensor& content);
   /// In the order they were added.

@@ -9,6 +9,7 @@
 #include "base/cpu_info.h"
 #include "base/memory.h"
 #include "comm/mesh.h"
+#include "engine/state_parts.h"
 #include "engine/step_phases.h"
 #include "ops/table.h"
 #include "runtime/open_device.h"
@@ -21,13 +22,9 @@ using tensor::Tensor;
 
 namespace {
 
-/// Input of the update of several micro-batches: their mean loss.
-constexpr const char* kStepLoss = "step_loss";
 constexpr const char* kLossOutput = "loss_sum";
 /// Scalars that a loss graph may have besides the loss.
 constexpr std::array<const char*, 2> kCounters{"count", "correct"};
-
-std::string gradient_name(const std::string& param) { return param + ".grad"; }
 
 /// Position of the output called `name`, or nullopt.
 std::optional<size_t> output_index(const ir::Graph& graph, std::string_view name) {
@@ -46,10 +43,18 @@ std::vector<ValueId> running_statistics(const ir::Graph& graph) {
   return ids;
 }
 
+/// The groups of several axes over which values are gathered; those of one axis are open.
+void open_groups(const TrainOptions& options) {
+  if (options.mesh == nullptr) return;
+  base::require(options.mesh->shape() == options.strategy.mesh(), "the mesh is not that of the strategy");
+  for (const char* axes : {"dp,tpr", "dp,tp", "tpr,tp", "dp,tpr,tp"}) options.mesh->open(axes);
+}
+
 }  // namespace
 
 /// One compiled part of a step with the memory of its results.
 struct TrainSession::StepProgram {
+  StepKey key;
   ir::Graph graph;
   std::shared_ptr<const compile::Program> program;
   std::unique_ptr<runtime::Executor> executor;
@@ -73,8 +78,7 @@ TrainSession::TrainSession(const ir::Graph& loss_graph, const TrainOptions& opti
       pool_(options.threads > 0 ? options.threads : base::read_cpu_info().threads(), options.cpus),
       device_(runtime::open_device(options.device)),
       stream_(device_->open_stream(pool_)) {
-  base::require(options.mesh == nullptr || options.mesh->shape().size() == 1,
-                "training on several ranks is not part of this build");
+  open_groups(options_);
   model_.sort();
   const auto loss = output_index(model_, kLossOutput);
   base::require(loss.has_value(), "the graph has no output '", kLossOutput, "' to train on");
@@ -87,14 +91,16 @@ TrainSession::TrainSession(const ir::Graph& loss_graph, const TrainOptions& opti
   }
   training_.set_outputs(outputs, names);
   training_.sort();
-  take_states(training_);
+  take_states();
   passes::to_training(training_);
   training_.sort();
+  graphs_ = std::make_unique<StepGraphs>(training_, options_);
 }
 
 TrainSession::~TrainSession() = default;
 
-void TrainSession::take_states(ir::Graph& graph) {
+void TrainSession::take_states() {
+  ir::Graph& graph = training_;
   const std::vector<ValueId> statistics = running_statistics(graph);
   const auto is_frozen = [&](const std::string& name) {
     return std::any_of(options_.freeze.begin(), options_.freeze.end(),
@@ -123,99 +129,70 @@ void TrainSession::take_states(ir::Graph& graph) {
 
 ir::Graph TrainSession::trained_graph(bool ema) const {
   ir::Graph graph = model_;
-  for (size_t i = 0; ema && i < graph.values().size(); ++i) {
+  for (size_t i = 0; i < graph.values().size(); ++i) {
     ir::Value& v = graph.value(ValueId(static_cast<uint32_t>(i)));
+    if (v.kind != ir::ValueKind::param || !states_.has(v.name)) continue;
     const std::string averaged = v.name + ".ema";
-    if (v.kind == ir::ValueKind::param && states_.has(averaged)) v.data = states_.at(averaged);
+    const std::string& name = ema && states_.has(averaged) ? averaged : v.name;
+    const Tensor& held = states_.at(name);
+    v.data = options_.mesh == nullptr ? held : whole_of(held, states_.place(name), *options_.mesh);
   }
   return graph;
 }
 
-void TrainSession::add_update(ir::Graph& graph, const std::vector<passes::ParamGradient>& gradients,
-                              ValueId loss) {
-  const passes::OptimizerPlan plan =
-      passes::add_optimizer(graph, gradients, options_.optimizer,
-                            {.scaled_loss = options_.scaled_loss,
-                             .norm_limit = options_.guarded,
-                             .loss = loss,
-                             .embeddings = passes::embedding_names(training_)});
-  for (const passes::OptimizerState& s : plan.states) {
+void TrainSession::states_changed() {
+  for (const auto& [copy, master] : copies_) {
+    const Tensor whole = whole_of(states_.at(master), states_.place(master), *options_.mesh);
+    scratch_.set(copy, converted(whole, scratch_.at(copy).dtype()));
+  }
+}
+
+/// A weight or a running statistic stands as the step wants it: whole, or this rank's part of it.
+void TrainSession::settle_weight(const std::string& name, const ir::Value& wanted) {
+  const Tensor& held = states_.at(name);
+  const StatePlace place{states_.place(name).dims, wanted.shard};
+  if (held.type() == wanted.type) return states_.set_place(name, place);
+  states_.replace(name, part_of(held, place, graphs_->mesh(), graphs_->coordinates()), place);
+  for (size_t i = 0; i < model_.values().size(); ++i) {
+    ir::Value& v = model_.value(ValueId(static_cast<uint32_t>(i)));
+    if (v.kind == ir::ValueKind::param && v.name == name) v.data = Tensor();
+  }
+}
+
+/// Every state of the step has a place with the content it begins with.
+void TrainSession::settle_states(const StepGraph& step) {
+  for (const auto& [copy, master] : step.copies) {
+    copies_.emplace(copy, master);
+    if (scratch_.has(copy)) continue;
+    const auto named = [&](const ir::Value& v) { return v.name == copy; };
+    const auto values = step.graph.values();
+    const tensor::DType type = std::find_if(values.begin(), values.end(), named)->type.dtype;
+    scratch_.add(copy, converted(states_.at(master), type));
+  }
+  for (const ir::Value& v : step.graph.values()) {
+    if (v.kind == ir::ValueKind::state && states_.has(v.name)) settle_weight(v.name, v);
+  }
+  for (const passes::OptimizerState& s : step.states) {
+    if (states_.has(s.name)) continue;
     if (s.copy_of.empty()) {
       states_.need_zeros(s.name, s.type);
-    } else if (!states_.has(s.name)) {
-      states_.add(s.name, states_.at(s.copy_of));
+      tensor::Dims dims = s.type.shape.to_dims();
+      for (size_t a = 0; a < graphs_->mesh().axes().size(); ++a) {
+        const tensor::Placement p = s.shard.on(a);
+        if (p.is_split()) dims[static_cast<size_t>(p.dim)] *= graphs_->mesh().axes()[a].extent;
+      }
+      states_.set_place(s.name, {dims, s.shard});
+      continue;
     }
+    const StatePlace of = states_.place(s.copy_of), place{of.dims, s.shard};
+    const Tensor& held = states_.at(s.copy_of);
+    const bool is_part = held.type() == s.type;
+    states_.add(s.name, is_part ? held : part_of(held, place, graphs_->mesh(), graphs_->coordinates()));
+    states_.set_place(s.name, place);
   }
-  optimizer_text_ = plan.text;
-  if (plan.grad_norm != ir::kNoValue) graph.add_output(plan.grad_norm, "grad_norm");
-  if (plan.skipped != ir::kNoValue) graph.add_output(plan.skipped, "skipped");
-}
-
-ValueId TrainSession::mean_loss(ir::Graph& graph, ValueId loss_sum) const {
-  if (!options_.guarded) return ir::kNoValue;
-  const tensor::TensorType scalar{tensor::DType::f32, tensor::Shape{}};
-  const ir::OpDef& mul = ops::table().need("mul");
-  const ValueId weighted =
-      graph.add1(mul, {loss_sum, passes::need_input(graph, passes::kLossWeightInput, scalar)});
-  if (!options_.scaled_loss) return weighted;
-  return graph.add1(mul, {weighted, passes::need_input(graph, passes::kGradScaleInput, scalar)});
-}
-
-ir::Graph TrainSession::whole_graph(const std::vector<Dims>& shapes, Part part) {
-  std::vector<Dims> all = shapes;
-  for (size_t i = shapes.size(); i < training_.inputs().size(); ++i) {
-    all.push_back(training_.type(training_.inputs()[i]).shape.to_dims());
+  for (const ir::Value& v : step.graph.values()) {
+    if (v.kind == ir::ValueKind::state && !states_.has(v.name)) scratch_.need_zeros(v.name, v.type);
   }
-  ir::Graph graph = passes::bind_shapes(training_, all);
-  passes::run_passes(passes::forward_passes(), graph, options_.passes);
-  if (options_.precision.compute != passes::Precision::f32) {
-    precision_text_ = passes::lower_precision(graph, options_.precision).text();
-    graph.sort();
-  }
-  std::vector<ValueId> wanted;
-  for (size_t i = 0; i < graph.values().size(); ++i) {
-    const auto id = ValueId(static_cast<uint32_t>(i));
-    const ir::Value& v = graph.value(id);
-    const bool is_trained =
-        std::any_of(params_.begin(), params_.end(), [&](const TrainedParam& p) { return p.name == v.name; });
-    if (v.kind == ir::ValueKind::state && is_trained) wanted.push_back(id);
-  }
-  const ValueId loss = graph.outputs()[*output_index(graph, kLossOutput)];
-  const auto gradients = passes::differentiate(graph, loss, wanted);
-  for (TrainedParam& p : params_) {
-    p.is_reached = std::any_of(gradients.begin(), gradients.end(), [&](const passes::ParamGradient& g) {
-      return graph.value(g.param).name == p.name;
-    });
-  }
-  if (part == Part::whole) {
-    add_update(graph, gradients, mean_loss(graph, loss));
-  } else {
-    for (const passes::ParamGradient& g : gradients) {
-      const std::string name = gradient_name(graph.value(g.param).name);
-      const ValueId sum = graph.add_state(name, graph.type(g.param));
-      states_.need_zeros(name, graph.type(g.param));
-      graph.add1(ops::table().need("accumulate"), {sum, g.gradient});
-    }
-  }
-  graph.sort();
-  return graph;
-}
-
-ir::Graph TrainSession::update_graph() {
-  ir::Graph graph;
-  graph.name = "update";
-  std::vector<passes::ParamGradient> gradients;
-  for (const TrainedParam& p : params_) {
-    if (!p.is_reached) continue;
-    const tensor::TensorType type = states_.at(p.name).type();
-    const ValueId param = graph.add_state(p.name, type);
-    gradients.push_back({param, graph.add_state(gradient_name(p.name), type)});
-  }
-  const ValueId loss =
-      options_.guarded ? graph.add_input(kStepLoss, {tensor::DType::f32, tensor::Shape{}}) : ir::kNoValue;
-  add_update(graph, gradients, loss);
-  graph.sort();
-  return graph;
 }
 
 std::shared_ptr<const compile::Program> TrainSession::compile_step(ir::Graph& graph) {
@@ -224,8 +201,15 @@ std::shared_ptr<const compile::Program> TrainSession::compile_step(ir::Graph& gr
       .threads = pool_.size(),
       .memory_bytes = options_.memory_bytes > 0 ? options_.memory_bytes : base::memory_limit_bytes()};
   if (options_.activation_bytes > 0) return fit_activations(graph, options);
-  passes::recompute(graph, passes::plan_recompute(graph, options_.recompute));
+  return compile_plan(graph, passes::plan_recompute(graph, options_.recompute), options);
+}
+
+std::shared_ptr<const compile::Program> TrainSession::compile_plan(ir::Graph& graph,
+                                                                   const passes::RecomputePlan& plan,
+                                                                   const compile::CompileOptions& options) {
+  passes::recompute(graph, plan);
   graph.sort();
+  if (options_.strategy.zero == 3 && passes::gather_again(graph) > 0) graph.sort();
   return std::make_shared<compile::Program>(compile::compile(graph, options, packs_));
 }
 
@@ -243,9 +227,7 @@ std::shared_ptr<const compile::Program> TrainSession::fit_activations(
   int64_t least = INT64_MAX;
   for (const passes::RecomputePlan& plan : plans) {
     ir::Graph tried = graph;
-    passes::recompute(tried, plan);
-    tried.sort();
-    auto program = std::make_shared<compile::Program>(compile::compile(tried, options, packs_));
+    const auto program = compile_plan(tried, plan, options);
     least = std::min(least, program->memory.arena_bytes);
     if (program->memory.arena_bytes > options_.activation_bytes) continue;
     graph = std::move(tried);
@@ -256,9 +238,18 @@ std::shared_ptr<const compile::Program> TrainSession::fit_activations(
              "; a smaller micro-batch needs less");
 }
 
-std::unique_ptr<TrainSession::StepProgram> TrainSession::build(const std::vector<Dims>& shapes, Part part) {
+Tensor* TrainSession::buffer(const std::string& name) {
+  return states_.has(name) ? &states_.at(name) : &scratch_.at(name);
+}
+
+std::unique_ptr<TrainSession::StepProgram> TrainSession::build(const StepKey& key) {
   auto made = std::make_unique<StepProgram>();
-  made->graph = part == Part::update ? update_graph() : whole_graph(shapes, part);
+  made->key = key;
+  StepGraph step = graphs_->make(key, params_);
+  settle_states(step);
+  if (!step.optimizer_text.empty()) optimizer_text_ = step.optimizer_text;
+  precision_text_ = step.precision_text;
+  made->graph = std::move(step.graph);
   // Before the passes, so that what is widened still fuses; after them for what they made.
   const bool is_mixed = options_.precision.compute != passes::Precision::f32;
   if (is_mixed) passes::widen_unsupported(made->graph, device_->kind());
@@ -270,9 +261,9 @@ std::unique_ptr<TrainSession::StepProgram> TrainSession::build(const std::vector
   made->program = compile_step(made->graph);
   std::vector<void*> addresses;
   for (compile::SlotId id : made->program->states) {
-    addresses.push_back(states_.at(made->program->slot(id).name).mutable_raw());
+    addresses.push_back(buffer(made->program->slot(id).name)->mutable_raw());
   }
-  made->executor = std::make_unique<runtime::Executor>(made->program, std::move(addresses));
+  made->executor = std::make_unique<runtime::Executor>(made->program, std::move(addresses), options_.mesh);
   made->phases = phases_of(*made->program);
   for (compile::SlotId id : made->program->outputs) {
     made->results.push_back(Tensor::zeros(made->program->slot(id).dtype, made->program->slot(id).dims));
@@ -280,10 +271,9 @@ std::unique_ptr<TrainSession::StepProgram> TrainSession::build(const std::vector
   return made;
 }
 
-TrainSession::StepProgram& TrainSession::program_for(const std::vector<Dims>& shapes, Part part) {
-  std::unique_ptr<StepProgram>& found =
-      programs_[{part == Part::update ? std::vector<Dims>{} : shapes, part}];
-  if (found == nullptr) found = build(shapes, part);
+TrainSession::StepProgram& TrainSession::program_for(const StepKey& key) {
+  std::unique_ptr<StepProgram>& found = programs_[key];
+  if (found == nullptr) found = build(key);
   return *found;
 }
 
@@ -316,31 +306,21 @@ void TrainSession::prepare(const std::vector<Dims>& shapes, size_t micro_batches
 
 std::vector<const compile::Program*> TrainSession::programs(const std::vector<Dims>& shapes,
                                                             size_t micro_batches) {
-  if (micro_batches == 1) return {program_for(shapes, Part::whole).program.get()};
-  const compile::Program* gradients = program_for(shapes, Part::gradients).program.get();
-  return {gradients, program_for({}, Part::update).program.get()};
+  std::vector<const compile::Program*> list;
+  if (micro_batches > 1) list.push_back(program_for({shapes, micro_batches, StepPart::more}).program.get());
+  list.push_back(program_for({shapes, micro_batches, StepPart::last}).program.get());
+  return list;
 }
 
 const runtime::Trace& TrainSession::trace(const std::vector<Dims>& shapes, size_t micro_batches) {
-  return program_for(shapes, micro_batches == 1 ? Part::whole : Part::gradients).trace;
+  return program_for({shapes, micro_batches, micro_batches > 1 ? StepPart::more : StepPart::last}).trace;
 }
 
 const ir::Graph& TrainSession::step_graph(const std::vector<Dims>& shapes, size_t micro_batches) {
-  return program_for(shapes, micro_batches == 1 ? Part::whole : Part::gradients).graph;
+  return program_for({shapes, micro_batches, StepPart::last}).graph;
 }
 
-void TrainSession::zero_gradients() {
-  for (const TrainedParam& p : params_) {
-    if (!p.is_reached) continue;
-    Tensor& sum = states_.at(gradient_name(p.name));
-    constexpr int64_t kGrain = 1 << 16;
-    pool_.for_range(sum.bytes(), kGrain, [&](int64_t begin, int64_t end) {
-      std::memset(sum.mutable_raw() + begin, 0, static_cast<size_t>(end - begin));
-    });
-  }
-}
-
-void TrainSession::launch(StepProgram& p, const Feeds& feeds, const StepInputs& inputs, int64_t first_row) {
+void TrainSession::launch(StepProgram& p, const Feeds& feeds, const StepInputs& inputs, size_t micro_batch) {
   if (p.program->memory.arena_bytes > arena_bytes_) {
     arena_.reset();
     arena_ = device_->allocate(p.program->memory.arena_bytes);
@@ -350,7 +330,10 @@ void TrainSession::launch(StepProgram& p, const Feeds& feeds, const StepInputs& 
     p.executor->bind_arena(arena_.get());
     p.arena = arena_.get();
   }
-  const std::array<int64_t, 3> rng{inputs.seed, inputs.draw, first_row};
+  const int64_t rows = feeds.empty() || feeds[0].rank() == 0 ? 1 : feeds[0].dims()[0];
+  const auto place = static_cast<int64_t>(own_micro_batch(micro_batch, p.key.micro_batches));
+  const std::array<int64_t, 3> rng{inputs.seed, inputs.draw, inputs.first_row + place * rows};
+  const auto count = static_cast<int64_t>(micro_batch);
   const std::unordered_map<std::string_view, const void*> scalars{
       {passes::kRngInput, rng.data()},
       {passes::kLossWeightInput, &inputs.loss_weight},
@@ -359,7 +342,7 @@ void TrainSession::launch(StepProgram& p, const Feeds& feeds, const StepInputs& 
       {passes::kGradScaleInput, &inputs.grad_scale},
       {passes::kNormLimitInput, &inputs.norm_limit},
       {passes::kLossLimitInput, &inputs.loss_limit},
-      {kStepLoss, &step_loss_}};
+      {passes::kCountInput, &count}};
   p.in.clear();
   p.out.clear();
   for (size_t i = 0; i < p.program->inputs.size(); ++i) {
@@ -371,11 +354,11 @@ void TrainSession::launch(StepProgram& p, const Feeds& feeds, const StepInputs& 
 }
 
 void TrainSession::read_results(const StepProgram& p, StepResult& result) const {
-  result.loss_sum += p.number(kLossOutput);
-  result.count += p.number("count");
-  result.correct += p.number("correct");
-  if (output_index(p.graph, "grad_norm")) result.grad_norm = p.number("grad_norm");
-  if (output_index(p.graph, "skipped")) result.skipped = p.number("skipped") != 0;
+  result.loss_sum = p.number(kLossOutput);
+  result.count = p.number("count");
+  result.correct = p.number("correct");
+  result.grad_norm = p.number("grad_norm");
+  result.skipped = p.number("skipped") != 0;
   for (size_t s = 0; s < p.phases.size(); ++s) {
     int64_t& ns = p.phases[s] == StepPhase::forward    ? result.forward_ns
                   : p.phases[s] == StepPhase::backward ? result.backward_ns
@@ -386,24 +369,16 @@ void TrainSession::read_results(const StepProgram& p, StepResult& result) const 
 
 StepResult TrainSession::step(std::span<const Feeds> micro_batches, const StepInputs& inputs) {
   base::require(!micro_batches.empty(), "a step needs at least one micro-batch");
-  const bool is_whole = micro_batches.size() == 1;
+  const size_t count = micro_batches.size();
   std::vector<StepProgram*> parts;
-  for (const Feeds& feeds : micro_batches) {
-    parts.push_back(&program_for(shapes_of(feeds), is_whole ? Part::whole : Part::gradients));
+  for (size_t m = 0; m < count; ++m) {
+    const StepPart part = m + 1 < count ? StepPart::more : StepPart::last;
+    parts.push_back(&program_for({shapes_of(micro_batches[m]), count, part}));
   }
   StepResult result;
-  if (!is_whole) zero_gradients();
-  int64_t first_row = inputs.first_row;
-  for (size_t m = 0; m < micro_batches.size(); ++m) {
-    launch(*parts[m], micro_batches[m], inputs, first_row);
+  for (size_t m = 0; m < count; ++m) {
+    launch(*parts[m], micro_batches[m], inputs, m);
     read_results(*parts[m], result);
-    first_row += micro_batches[m][0].rank() == 0 ? 1 : micro_batches[m][0].dims()[0];
-  }
-  if (!is_whole) {
-    step_loss_ = static_cast<float>(result.loss_sum * inputs.loss_weight * inputs.grad_scale);
-    StepProgram& update = program_for({}, Part::update);
-    launch(update, {}, inputs, 0);
-    read_results(update, result);
   }
   return result;
 }

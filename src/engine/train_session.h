@@ -9,40 +9,14 @@
 #include <vector>
 
 #include "engine/state_store.h"
-#include "passes/optimizer.h"
-#include "passes/pass.h"
-#include "passes/precision.h"
-#include "passes/recompute.h"
-#include "passes/strategy.h"
+#include "engine/train_options.h"
+#include "engine/train_programs.h"
 #include "runtime/executor.h"
-
-namespace trireme::comm {
-class Mesh;
-}
 
 namespace trireme::engine {
 
 /// Inputs of one micro-batch, in the order of the loss graph's inputs.
 using Feeds = std::vector<tensor::Tensor>;
-
-struct TrainOptions {
-  passes::OptimizerOptions optimizer;
-  passes::PrecisionOptions precision = {};  ///< of products; weights, moments and statistics stay f32
-  bool scaled_loss = false;                 ///< loss_weight carries a loss scale, grad_scale its inverse
-  bool guarded = false;                     ///< steps above norm_limit or loss_limit change nothing
-  passes::RecomputeMode recompute = passes::RecomputeMode::none;
-  int64_t activation_bytes = 0;  ///< above 0: recompute as little as keeps activations under this many bytes
-  std::vector<std::string> freeze = {};  ///< params whose name contains one of these are not trained
-  std::string device = "cpu";
-  int threads = 0;  ///< 0: all cores this process may use
-  std::vector<int> cpus = {};
-  int64_t memory_bytes = 0;  ///< programs that need more are refused; 0: what this process may use
-  passes::PassOptions passes = {};
-  /// The ranks that train together, of the shape strategy.mesh(); null: this one alone. Outlives the session,
-  /// whose construction, step(), prepare() and trained_graph() are then collective.
-  comm::Mesh* mesh = nullptr;
-  passes::Strategy strategy = {};
-};
 
 /// What a step wants besides its data.
 struct StepInputs {
@@ -68,13 +42,6 @@ struct StepResult {
   int64_t forward_ns = 0, backward_ns = 0, update_ns = 0;
 };
 
-/// A parameter as the optimizer sees it, for the run's record.
-struct TrainedParam {
-  std::string name;
-  tensor::Dims dims;
-  bool is_reached = true;  ///< false: the loss does not depend on it, so it keeps its content
-};
-
 /// Trains a graph whose output "loss_sum" is the sum of the loss over valid targets. Its float params of more
 /// than one element become states; running statistics of batch norms too, untrained. One owner thread.
 class TrainSession {
@@ -95,15 +62,20 @@ class TrainSession {
   /// Compiles the programs of a step of `micro_batches` micro-batches of these shapes.
   void prepare(const std::vector<tensor::Dims>& shapes, size_t micro_batches);
 
+  /// What a checkpoint holds, on this rank: complete after the first prepare() or step().
   StateStore& states() { return states_; }
   const StateStore& states() const { return states_; }
   const std::vector<TrainedParam>& params() const { return params_; }
-  /// The loss graph with the present weights as params, which share the bytes of the states: use it before
-  /// the next step or clone them. `ema`: the averaged weights where the optimizer keeps them.
+  /// The loss graph with the present weights as params: what is whole on this rank shares the bytes of the
+  /// states (use it before the next step or clone it), what is split is gathered, a tensor at a time.
+  /// Collective on a mesh. `ema`: the averaged weights where the optimizer keeps them.
   ir::Graph trained_graph(bool ema = false) const;
-  /// The graph of a whole step after all passes, for `inspect` and tests.
+  /// To be called after the content of states() was overwritten: copies that are made of them follow.
+  /// Collective on a mesh.
+  void states_changed();
+  /// The graph of the last micro-batch of a step with the update, after all passes, for `inspect` and tests.
   const ir::Graph& step_graph(const std::vector<tensor::Dims>& shapes, size_t micro_batches);
-  /// Programs of a step: one, or one per micro-batch and the update.
+  /// Programs of a step: of the last micro-batch with the update, after that of those before it.
   std::vector<const compile::Program*> programs(const std::vector<tensor::Dims>& shapes,
                                                 size_t micro_batches);
   /// Times of the steps of the first program of programs(), as its last run measured them.
@@ -116,37 +88,37 @@ class TrainSession {
 
  private:
   struct StepProgram;
-  enum class Part : uint8_t { whole, gradients, update };
-  StepProgram& program_for(const std::vector<tensor::Dims>& shapes, Part part);
-  std::unique_ptr<StepProgram> build(const std::vector<tensor::Dims>& shapes, Part part);
-  ir::Graph whole_graph(const std::vector<tensor::Dims>& shapes, Part part);
-  ir::Graph update_graph();
-  ir::ValueId mean_loss(ir::Graph& graph, ir::ValueId loss_sum) const;
-  /// `loss`: f32 [], the mean loss of the step, or kNoValue where the session is not guarded.
-  void add_update(ir::Graph& graph, const std::vector<passes::ParamGradient>& gradients, ir::ValueId loss);
-  void take_states(ir::Graph& graph);
+  StepProgram& program_for(const StepKey& key);
+  std::unique_ptr<StepProgram> build(const StepKey& key);
+  void take_states();
+  void settle_states(const StepGraph& step);
+  void settle_weight(const std::string& name, const ir::Value& wanted);
+  tensor::Tensor* buffer(const std::string& name);
   std::shared_ptr<const compile::Program> compile_step(ir::Graph& graph);
+  std::shared_ptr<const compile::Program> compile_plan(ir::Graph& graph, const passes::RecomputePlan& plan,
+                                                       const compile::CompileOptions& options);
   std::shared_ptr<const compile::Program> fit_activations(ir::Graph& graph,
                                                           const compile::CompileOptions& options);
-  void zero_gradients();
-  void launch(StepProgram& program, const Feeds& feeds, const StepInputs& inputs, int64_t first_row);
+  void launch(StepProgram& program, const Feeds& feeds, const StepInputs& inputs, size_t micro_batch);
   void read_results(const StepProgram& program, StepResult& result) const;
   std::vector<tensor::Dims> shapes_of(const Feeds& feeds) const;
 
   TrainOptions options_;
   ir::Graph model_;     ///< the loss graph as given, its params' content dropped
   ir::Graph training_;  ///< its training form: params are states
-  StateStore states_;
+  std::unique_ptr<StepGraphs> graphs_;
+  StateStore states_;                          ///< what a checkpoint holds
+  StateStore scratch_;                         ///< partial sums of gradients, 16-bit copies of weights
+  std::map<std::string, std::string> copies_;  ///< of scratch_: the state they are made of
   std::vector<TrainedParam> params_;
   std::string optimizer_text_, precision_text_;
-  float step_loss_ = 0;  ///< what the update of several micro-batches is fed
   base::ThreadPool pool_;
   std::unique_ptr<tensor::Device> device_;
   std::unique_ptr<tensor::Stream> stream_;
   base::SharedCache packs_;
   std::shared_ptr<void> arena_;
   int64_t arena_bytes_ = 0;
-  std::map<std::pair<std::vector<tensor::Dims>, Part>, std::unique_ptr<StepProgram>> programs_;
+  std::map<StepKey, std::unique_ptr<StepProgram>> programs_;
 };
 
 }  // namespace trireme::engine

@@ -297,7 +297,7 @@ TEST(Graph, ReadsAStateBeforeItIsUpdated) {
   Graph g;
   const ValueId state = g.add_state("s", {tensor::DType::f32, {4}});
   const ValueId x = g.add_input("x", {tensor::DType::f32, {4}});
-  const ValueId sum = g.add1(ops::table().need("accumulate"), {state, x});
+  const ValueId sum = g.add1(ops::table().need("ema_update"), {state, x}, {{"keep", 0.5}});
   const ValueId old = g.add1(ops::table().need("relu"), {state});
   g.add_output(sum, "sum");
   g.add_output(old, "old");

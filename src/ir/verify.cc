@@ -36,6 +36,7 @@ bool agree(const tensor::TensorType& a, const tensor::TensorType& b) {
 }
 
 /// Updates write states, each state once, and after every reader of the old content (`ready` is set by then).
+/// The update of a computed value makes a new value.
 void check_updates(const Graph& g, const Node& node, std::vector<char>& is_updated) {
   for (ValueId id : node.in) {
     if (id == kNoValue) continue;
@@ -46,6 +47,7 @@ void check_updates(const Graph& g, const Node& node, std::vector<char>& is_updat
   if (!node.op->schema.updates_state()) return;
   for (const StateUpdate& u : node.op->schema.updates(node.in.size())) {
     const ValueId id = node.in[u.operand];
+    if (id != kNoValue && g.value(id).kind == ValueKind::computed && g.viewed(id) == id) continue;
     base::check(id != kNoValue && g.value(id).kind == ValueKind::state, "node ", node.op_name(),
                 " updates operand ", u.operand, ", which is no state");
     is_updated[index(id)] = 1;

@@ -7,6 +7,7 @@
 
 #include "ops/optim/update_layout.h"
 #include "ops/table.h"
+#include "passes/gradient_norm.h"
 
 namespace trireme::passes {
 namespace {
@@ -104,14 +105,32 @@ class Planner {
     if (gradients_.empty()) return std::move(plan_);
     add_control(inputs);
     plan_.text = describe_rule() + describe_control(inputs);
+    plan_.updated.resize(gradients_.size());
     for (size_t g = 0; g < rules_.size(); ++g) add_group(g);
     add_average();
     describe_states();
     return std::move(plan_);
   }
 
+  std::vector<OptimizerKind> kinds(const std::vector<std::string>& embeddings) {
+    embeddings_ = embedding_names(graph_);
+    embeddings_.insert(embeddings_.end(), embeddings.begin(), embeddings.end());
+    std::vector<OptimizerKind> list;
+    for (size_t i = 0; i < gradients_.size(); ++i) list.push_back(rule_of(i).kind);
+    return list;
+  }
+
  private:
-  const TensorType& type(size_t i) const { return graph_.type(gradients_[i].param); }
+  /// What the update changes.
+  ValueId target(size_t i) const {
+    return gradients_[i].target != ir::kNoValue ? gradients_[i].target : gradients_[i].param;
+  }
+  /// This rank's part of the parameter.
+  const TensorType& type(size_t i) const { return graph_.type(target(i)); }
+  tensor::Shard shard(size_t i) const {
+    return gradients_[i].gradient == ir::kNoValue ? tensor::Shard{}
+                                                  : graph_.value(gradients_[i].gradient).shard;
+  }
   const std::string& name(size_t i) const { return graph_.value(gradients_[i].param).name; }
 
   /// What Muon is for: matrices between other layers.
@@ -167,9 +186,7 @@ class Planner {
 
   /// Norm of all gradients, the factor they are multiplied with, and whether the step is skipped.
   void add_control(const OptimizerInputs& inputs) {
-    std::vector<ValueId> grads;
-    for (const ParamGradient& g : gradients_) grads.push_back(g.gradient);
-    const ValueId norm = graph_.add1(ops::table().need("global_norm"), grads);
+    const ValueId norm = add_gradient_norm(graph_, gradients_, inputs.coordinates);
     const TensorType scalar{DType::f32, Shape{}};
     std::vector<ValueId> in{norm, ir::kNoValue, ir::kNoValue, ir::kNoValue, ir::kNoValue};
     if (inputs.scaled_loss) in[1] = need_input(graph_, kGradScaleInput, scalar);
@@ -186,34 +203,35 @@ class Planner {
     plan_.grad_norm = out[2];
   }
 
-  /// Adds the state `of`.`suffix`.
-  ValueId state(const std::string& of, const char* suffix, TensorType t, std::string copy_of = {}) {
-    const std::string full = of + "." + suffix;
-    plan_.states.push_back({full, t, std::move(copy_of)});
-    return graph_.add_state(full, std::move(t));
+  /// Adds the state `suffix` of parameter i, which stands as its gradient does.
+  ValueId state(size_t i, const char* suffix, TensorType t, std::string copy_of = {}) {
+    const std::string full = name(i) + "." + suffix;
+    plan_.states.push_back({full, t, std::move(copy_of), shard(i)});
+    const ValueId id = graph_.add_state(full, std::move(t));
+    graph_.value(id).shard = shard(i);
+    return id;
   }
 
   /// The states of parameter i, added to graph and plan, in the order the update op takes them.
   std::vector<ValueId> states_of(const Rule& rule, size_t i) {
     const TensorType t = type(i);  // a copy: adding a state moves the values
-    const std::string of = name(i);
     switch (rule.kind) {
       case OptimizerKind::adam:
       case OptimizerKind::adamw:
-      case OptimizerKind::lamb: return {state(of, "adam_m", t), state(of, "adam_v", t)};
+      case OptimizerKind::lamb: return {state(i, "adam_m", t), state(i, "adam_v", t)};
       case OptimizerKind::sgd:
         if (options_.momentum == 0) return {};
-        return {state(of, "momentum", t)};
+        return {state(i, "momentum", t)};
       case OptimizerKind::lars:
-      case OptimizerKind::muon: return {state(of, "momentum", t)};
+      case OptimizerKind::muon: return {state(i, "momentum", t)};
       case OptimizerKind::adafactor: break;
     }
-    if (rule.vector) return {state(of, "adafactor_v", t)};
+    if (rule.vector) return {state(i, "adafactor_v", t)};
     tensor::Dims row = t.shape.to_dims(), col = row;
     row[row.size() - 1] = 1;
     col[col.size() - 2] = 1;
-    return {state(of, "adafactor_row", {t.dtype, Shape::of(row)}),
-            state(of, "adafactor_col", {t.dtype, Shape::of(col)})};
+    return {state(i, "adafactor_row", {t.dtype, Shape::of(row)}),
+            state(i, "adafactor_col", {t.dtype, Shape::of(col)})};
   }
 
   std::string op_of(const Rule& rule) const {
@@ -272,14 +290,17 @@ class Planner {
     const ops::UpdateLayout layout = ops::update_layout(op);
     std::vector<ValueId> in{lr_, step_, grad_scale_, plan_.skipped};
     for (size_t i : members_[g]) {
-      in.push_back(gradients_[i].param);
+      if (!is_elementwise(rule.kind) && !split_axes(graph_, gradients_[i].gradient).empty())
+        base::fail_unsupported(name_of(rule.kind), " needs the whole of '", name(i),
+                               "', which is split over ", split_axes(graph_, gradients_[i].gradient));
+      in.push_back(target(i));
       in.push_back(gradients_[i].gradient);
       for (ValueId s : states_of(rule, i)) in.push_back(s);
     }
     const std::vector<ValueId> out = graph_.add(ops::table().need(op), in, attrs_of(rule),
                                                 members_[g].size() * layout.results(), "optimizer");
     for (size_t m = 0; m < members_[g].size(); ++m)
-      updated_.emplace_back(members_[g][m], out[layout.param_result(m)]);
+      plan_.updated[members_[g][m]] = out[layout.param_result(m)];
     describe_group(g);
   }
 
@@ -287,13 +308,12 @@ class Planner {
   void add_average() {
     if (options_.ema_keep == 0) return;
     std::vector<ValueId> in{step_, plan_.skipped};
-    for (const auto& [i, value] : updated_) {
-      const std::string param = name(i);
-      in.push_back(state(param, "ema", type(i), param));
-      in.push_back(value);
+    for (size_t i = 0; i < gradients_.size(); ++i) {
+      in.push_back(state(i, "ema", type(i), name(i)));
+      in.push_back(plan_.updated[i]);
     }
     const ir::Attrs attrs{{"keep", options_.ema_keep}, {"ramp", int64_t{options_.ema_ramp}}};
-    graph_.add(ops::table().need("ema_weights"), in, attrs, updated_.size(), "optimizer");
+    graph_.add(ops::table().need("ema_weights"), in, attrs, gradients_.size(), "optimizer");
   }
 
   std::string describe_rule() const {
@@ -367,9 +387,8 @@ class Planner {
   std::vector<Override> overrides_;
   std::vector<bool> matched_;  // by override
   std::vector<std::string> embeddings_;
-  std::vector<Rule> rules_;                          // by group
-  std::vector<std::vector<size_t>> members_;         // gradients of each group
-  std::vector<std::pair<size_t, ValueId>> updated_;  // gradient number and the new parameter
+  std::vector<Rule> rules_;                   // by group
+  std::vector<std::vector<size_t>> members_;  // gradients of each group
   ValueId lr_{}, step_{}, grad_scale_{};
   OptimizerPlan plan_;
 };
@@ -436,6 +455,18 @@ std::vector<std::string> embedding_names(const ir::Graph& graph) {
     if (v.kind == ir::ValueKind::state || v.kind == ir::ValueKind::param) names.push_back(v.name);
   }
   return names;
+}
+
+std::vector<OptimizerKind> optimizer_kinds(ir::Graph& graph, const std::vector<ValueId>& params,
+                                           const OptimizerOptions& options,
+                                           const std::vector<std::string>& embeddings) {
+  std::vector<ParamGradient> gradients;
+  for (ValueId id : params) gradients.push_back({.param = id, .gradient = ir::kNoValue});
+  return Planner(graph, gradients, options).kinds(embeddings);
+}
+
+bool is_elementwise(OptimizerKind kind) {
+  return kind == OptimizerKind::sgd || kind == OptimizerKind::adam || kind == OptimizerKind::adamw;
 }
 
 OptimizerPlan add_optimizer(ir::Graph& graph, std::span<const ParamGradient> gradients,

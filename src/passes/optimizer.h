@@ -40,12 +40,14 @@ struct OptimizerState {
   std::string name;  ///< "<param>.adam_m"
   tensor::TensorType type;
   std::string copy_of = {};  ///< begins as a copy of this state (averaged weights); empty: zeros
+  tensor::Shard shard = {};  ///< which part of the whole state `type` is
 };
 
 struct OptimizerPlan {
   std::vector<OptimizerState> states;
   ir::ValueId grad_norm = ir::kNoValue;  ///< f32 []: global norm of the unscaled gradients, before clipping
   ir::ValueId skipped = ir::kNoValue;    ///< bool []: the update left every state as it was
+  std::vector<ir::ValueId> updated;      ///< of each gradient: the new content of its param (or target)
   std::string text;                      ///< groups, decays and states, a line each, for people
 };
 
@@ -59,17 +61,27 @@ struct OptimizerInputs {
   bool norm_limit = false;          ///< input `norm_limit`
   ir::ValueId loss = ir::kNoValue;  ///< f32 []: held against input `loss_limit`
   std::vector<std::string> embeddings = {};  ///< of embedding_names(), where the graph holds no forward pass
+  std::vector<int> coordinates = {};         ///< of this rank on graph.mesh
 };
 
 /// Names of the parameters that a gather reads rows of. Muon leaves them to AdamW, also where they are the
 /// head too.
 std::vector<std::string> embedding_names(const ir::Graph& graph);
 
+/// The rule that each of `params` (values of the graph) gets.
+std::vector<OptimizerKind> optimizer_kinds(ir::Graph& graph, const std::vector<ir::ValueId>& params,
+                                           const OptimizerOptions& options,
+                                           const std::vector<std::string>& embeddings = {});
+/// True for rules that look at one element at a time: a rank that holds a part of a parameter needs no other.
+bool is_elementwise(OptimizerKind kind);
+
 /// Adds inputs `lr` and `step`, the states, the norm, the clip and the update nodes for `gradients`.
 /// A step whose gradients (or loss) are not finite, or above a limit, changes no state.
 /// States are called after their parameter: p.adam_m, p.adam_v (Adam, AdamW, LAMB), p.momentum (SGD, LARS,
 /// Muon), p.adafactor_row, p.adafactor_col (matrices), p.adafactor_v (vectors), p.ema (averages).
-/// Throws invalid_argument for a group that names no parameter or an unknown key.
+/// In a rank's graph gradients are whole or split (Value::shard), never partial; states stand as their
+/// gradient does. Throws invalid_argument for a group that names no parameter or an unknown key, unsupported
+/// for a split parameter whose rule needs the whole.
 OptimizerPlan add_optimizer(ir::Graph& graph, std::span<const ParamGradient> gradients,
                             const OptimizerOptions& options, const OptimizerInputs& inputs = {});
 

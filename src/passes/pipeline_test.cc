@@ -76,7 +76,8 @@ TEST(Pipeline, GradientsArriveAndLeaveByName) {
   const std::vector<ParamGradient> gradients = differentiate_part(middle, ir::kNoValue, wanted);
   ASSERT_EQ(gradients.size(), 1u);
   const ir::ValueId sum = middle.graph.add_state("w1.grad", {DType::f32, {4, 4}});
-  middle.graph.add1(ops::table().need("accumulate"), {sum, gradients[0].gradient});
+  const ir::ValueId number = need_input(middle.graph, kCountInput, {DType::i64, tensor::Shape{}});
+  middle.graph.add1(ops::table().need("tree_accumulate"), {number, gradients[0].gradient, sum});
   middle.graph.sort();
   for (const std::string& name : middle.in) {
     EXPECT_TRUE(std::count(middle.graph.output_names().begin(), middle.graph.output_names().end(),
@@ -85,11 +86,11 @@ TEST(Pipeline, GradientsArriveAndLeaveByName) {
   const PipelinePrograms plain = split_part(middle, false);
   EXPECT_TRUE(plain.weights.nodes().empty());
   EXPECT_EQ(count(plain.forward, "matmul"), 1u);
-  EXPECT_EQ(count(plain.backward, "accumulate"), 1u);
+  EXPECT_EQ(count(plain.backward, "tree_accumulate"), 1u);
   const PipelinePrograms split = split_part(middle, true);
   EXPECT_EQ(count(split.forward, "matmul"), 1u);
-  EXPECT_EQ(count(split.backward, "accumulate"), 0u);
-  EXPECT_EQ(count(split.weights, "accumulate"), 1u);
+  EXPECT_EQ(count(split.backward, "tree_accumulate"), 0u);
+  EXPECT_EQ(count(split.weights, "tree_accumulate"), 1u);
   // One product each: the gradient of the input, and that of the weight.
   EXPECT_EQ(split.weights.nodes().size() + split.backward.nodes().size(), plain.backward.nodes().size());
 }

@@ -15,6 +15,8 @@ inline constexpr const char* kLossWeightInput = "loss_weight";  ///< f32 []: 1 /
 inline constexpr const char* kLrInput = "lr";                   ///< f32 []: learning rate
 inline constexpr const char* kStepInput = "step";               ///< i64 []: count of executed updates, from 1
 
+inline constexpr const char* kCountInput = "micro_batch";  ///< i64 []: micro-batches of the step before this
+
 inline constexpr const char* kGradScaleInput = "grad_scale";  ///< f32 []: 1 / loss scale
 
 /// The input `name` of the graph, added if it has none.
@@ -33,6 +35,10 @@ const std::vector<Pass>& step_passes();
 /// The gradient of one parameter.
 struct ParamGradient {
   ir::ValueId param, gradient;
+  /// What the optimizer changes where it is not `param` itself: this rank's part of it. Of the type of
+  /// `gradient`, whose Value::shard says which part.
+  ir::ValueId target = ir::kNoValue;
+  bool is_counted = true;  ///< false: another pipeline stage has this parameter too and counts it in the norm
 };
 
 /// Adds the gradients of the scalar `loss` times the input `loss_weight` with respect to `params` (values of

@@ -15,7 +15,8 @@ namespace trireme::train {
 
 /// A fresh directory for one test.
 inline std::string fresh(const std::string& name) {
-  const std::string path = base::concat(std::filesystem::temp_directory_path().string(), "/checkpoint_", ::getpid(), "_", name);
+  const std::string path =
+      base::concat(std::filesystem::temp_directory_path().string(), "/checkpoint_", ::getpid(), "_", name);
   std::filesystem::remove_all(path);
   std::filesystem::create_directories(path);
   return path;

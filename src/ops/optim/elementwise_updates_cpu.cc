@@ -1,4 +1,5 @@
-// Kernels of sgd_update, momentum_update, adam_update, ema_weights, ema_update and accumulate on CPU.
+// Kernels of sgd_update, momentum_update, adam_update, ema_weights, ema_update and tree_accumulate on CPU.
+#include <bit>
 #include <cmath>
 #include <cstring>
 
@@ -89,40 +90,58 @@ ir::BoundKernel prepare_ema_weights(const ir::KernelInit& init) {
   });
 }
 
-/// An op (state, value, flag?) -> state; `run(flag, run)` per piece.
-template <class Run>
-ir::BoundKernel prepare_state(const ir::KernelInit& init, const Run& run) {
+/// (state, value, skip?) -> state.
+ir::BoundKernel prepare_ema_update(const ir::KernelInit& init) {
+  const double keep = init.node.attrs.get_float("keep", 0.9);
   const auto pieces =
       std::make_shared<const PiecePlan>(std::vector<int64_t>{tensor::element_count(init.node.in_dims(0))});
   const bool has_flag = init.node.present(2);
   return visit_float(init.node.in[0].dtype, [&](auto zero) {
     using T = decltype(zero);
     return ir::BoundKernel{[=](const ir::RunArgs& args) {
-      const bool flag = has_flag && *in_ptr<bool>(args, 2);
+      const bool skip = has_flag && *in_ptr<bool>(args, 2);
       pieces->run(cpu::pool_of(args.stream), [&](size_t, const Piece& p) {
-        run(flag, cpu::UpdateRun<T>{in_ptr<T>(args, 0) + p.begin,
-                                    in_ptr<T>(args, 1) + p.begin,
-                                    {},
-                                    out_ptr<T>(args, 0) + p.begin,
-                                    {},
-                                    p.size()});
+        const T* state = in_ptr<T>(args, 0) + p.begin;
+        T* out = out_ptr<T>(args, 0) + p.begin;
+        if (skip) return copy_unless_same(state, out, p.size());
+        cpu::ema_run<T>(keep, {state, in_ptr<T>(args, 1) + p.begin, {}, out, {}, p.size()});
       });
     }};
   });
 }
 
-ir::BoundKernel prepare_ema_update(const ir::KernelInit& init) {
-  const double keep = init.node.attrs.get_float("keep", 0.9);
-  return prepare_state(init, [keep]<class T>(bool skip, const cpu::UpdateRun<T>& run) {
-    if (skip) return copy_unless_same(run.param, run.param_out, run.n);
-    cpu::ema_run<T>(keep, run);
-  });
+/// tree_accumulate(count, value, level sums ...): level `top` is free, the levels below hold what is added.
+template <class T>
+void add_up_the_tree(const ir::RunArgs& args, const Piece& p, size_t levels, size_t top) {
+  const T* sum = in_ptr<T>(args, 1) + p.begin;
+  T* to = out_ptr<T>(args, top) + p.begin;
+  if (top == 0) copy_unless_same(sum, to, p.size());
+  for (size_t level = 0; level < levels; ++level) {
+    const T* held = in_ptr<T>(args, 2 + level) + p.begin;
+    if (level < top) {
+      cpu::accumulate_run<T>({held, sum, {}, to, {}, p.size()});
+      sum = to;
+    }
+    if (level != top) copy_unless_same(held, out_ptr<T>(args, level) + p.begin, p.size());
+  }
 }
 
-ir::BoundKernel prepare_accumulate(const ir::KernelInit& init) {
-  return prepare_state(init, []<class T>(bool reset, const cpu::UpdateRun<T>& run) {
-    if (reset) return copy_unless_same(run.grad, run.param_out, run.n);
-    cpu::accumulate_run<T>(run);
+ir::BoundKernel prepare_tree_accumulate(const ir::KernelInit& init) {
+  const size_t levels = init.node.in.size() - 2;
+  const auto pieces =
+      std::make_shared<const PiecePlan>(std::vector<int64_t>{tensor::element_count(init.node.in_dims(1))});
+  return visit_float(init.node.in[1].dtype, [&](auto zero) {
+    using T = decltype(zero);
+    return ir::BoundKernel{[=](const ir::RunArgs& args) {
+      const int64_t count = *in_ptr<int64_t>(args, 0);
+      const auto top = static_cast<size_t>(std::countr_one(static_cast<uint64_t>(count)));
+      if (top >= levels) {
+        if (args.status != nullptr) args.status->fail("more terms than the levels hold", count);
+        return;
+      }
+      pieces->run(cpu::pool_of(args.stream),
+                  [&](size_t, const Piece& p) { add_up_the_tree<T>(args, p, levels, top); });
+    }};
   });
 }
 
@@ -149,6 +168,6 @@ std::vector<ir::Kernel> adam_update_cpu_kernels() {
 }
 std::vector<ir::Kernel> ema_weights_cpu_kernels() { return one(prepare_ema_weights); }
 std::vector<ir::Kernel> ema_update_cpu_kernels() { return one(prepare_ema_update); }
-std::vector<ir::Kernel> accumulate_cpu_kernels() { return one(prepare_accumulate); }
+std::vector<ir::Kernel> tree_accumulate_cpu_kernels() { return one(prepare_tree_accumulate); }
 
 }  // namespace trireme::ops

@@ -243,21 +243,31 @@ std::vector<TensorType> infer_ema_weights(const ir::NodeView& n) {
   return out;
 }
 
-ir::OpSchema state_schema(std::string name, std::string doc, ir::AttrSpec attr, ir::AttrSpec second) {
-  ir::OpSchema schema{.name = std::move(name),
-                      .doc = std::move(doc),
-                      .cut = elementwise_cut(),
-                      .min_in = 2,
-                      .max_in = 3,
-                      .infer = infer_state,
-                      .why_no_grad = kNoGrad,
-                      .updates = [](size_t) {
-                        return std::vector<ir::StateUpdate>{{0, 0}};
-                      }};
-  for (ir::AttrSpec& a : {std::ref(attr), std::ref(second)}) {
-    if (!a.name.empty()) schema.attrs.push_back(a);
-  }
-  return schema;
+/// (count, value, sums of the levels ...) -> the sums.
+std::vector<TensorType> infer_tree(const ir::NodeView& n) {
+  need_scalar(n, 0, {DType::i64}, "count");
+  for (size_t i = 2; i < n.in.size(); ++i) need_same(n, i, 1);
+  return {n.in.begin() + 2, n.in.end()};
+}
+
+ir::OpDef tree_accumulate_op() {
+  ir::OpSchema schema{
+      .name = "tree_accumulate",
+      .doc =
+          "adds term number `count` to a binary tree of sums (count, x, L_0, L_1, ...), L_i the sum of 2^i "
+          "terms: with t the number of trailing ones of count, L_t = L_t-1 + (... + (L_0 + x))",
+      .cut = elementwise_cut(),
+      .min_in = 3,
+      .max_in = ir::kVariadic,
+      .max_out = ir::kVariadic,
+      .infer = infer_tree,
+      .why_no_grad = kNoGrad,
+      .updates = [](size_t operands) {
+        std::vector<ir::StateUpdate> list;
+        for (size_t i = 2; i < operands; ++i) list.push_back({i - 2, i});
+        return list;
+      }};
+  return {std::move(schema), tree_accumulate_cpu_kernels()};
 }
 
 std::vector<ir::OpDef> average_ops() {
@@ -276,11 +286,19 @@ std::vector<ir::OpDef> average_ops() {
         for (size_t i = 2; i < operands; i += 2) list.push_back({i / 2 - 1, i});
         return list;
       }};
-  return {{state_schema("ema_update", "state = keep state + (1 - keep) value; third operand: skip if true",
-                        {"keep", "float", "share of the old content"}, {}),
-           ema_update_cpu_kernels()},
-          {state_schema("accumulate", "state += value; third operand: state = value if true", {}, {}),
-           accumulate_cpu_kernels()},
+  ir::OpSchema ema{.name = "ema_update",
+                   .doc = "state = keep state + (1 - keep) value; third operand: skip if true",
+                   .cut = elementwise_cut(),
+                   .min_in = 2,
+                   .max_in = 3,
+                   .attrs = {{"keep", "float", "share of the old content"}},
+                   .infer = infer_state,
+                   .why_no_grad = kNoGrad,
+                   .updates = [](size_t) {
+                     return std::vector<ir::StateUpdate>{{0, 0}};
+                   }};
+  return {{std::move(ema), ema_update_cpu_kernels()},
+          tree_accumulate_op(),
           {std::move(weights), ema_weights_cpu_kernels()}};
 }
 
@@ -293,17 +311,70 @@ std::vector<TensorType> scalar_of_floats(const ir::NodeView& n, DType result) {
   return {{result, Shape{}}};
 }
 
+std::vector<TensorType> infer_block_squares(const ir::NodeView& n) {
+  scalar_of_floats(n, DType::f64);
+  const std::vector<int64_t> dims = n.attrs.get_ints("dims"), blocks = n.attrs.get_ints("blocks");
+  base::require(dims.size() == n.in.size() && blocks.size() == n.in.size(), "block_squares of ", n.in.size(),
+                " operands has ", dims.size(), " dims and ", blocks.size(), " counts of blocks");
+  int64_t total = 0;
+  for (size_t i = 0; i < n.in.size(); ++i) {
+    const tensor::Dims extents = n.in_dims(i);
+    const bool fits = extents.empty()
+                          ? blocks[i] == 1
+                          : dims[i] >= 0 && dims[i] < static_cast<int64_t>(extents.size()) &&
+                                blocks[i] >= 1 && extents[static_cast<size_t>(dims[i])] % blocks[i] == 0;
+    base::require(fits, "operand ", i, " of shape ", n.in[i].shape.to_string(), " has no ", blocks[i],
+                  " equal blocks along dimension ", dims[i]);
+    total += blocks[i];
+  }
+  return {{DType::f64, Shape{total}}};
+}
+
+std::vector<TensorType> infer_norm(const ir::NodeView& n) {
+  const std::vector<int64_t> parts = n.attrs.get_ints("parts"), counts = n.attrs.get_ints("counts");
+  const std::vector<int64_t> operands = n.attrs.get_ints("operands");
+  base::require(parts.size() == n.in.size() && counts.size() == operands.size(),
+                "norm_of_squares: attributes for other operands");
+  std::vector<int64_t> held(n.in.size());
+  for (size_t t = 0; t < counts.size(); ++t) {
+    base::require(operands[t] >= 0 && operands[t] < static_cast<int64_t>(n.in.size()), "no operand ",
+                  operands[t]);
+    held[static_cast<size_t>(operands[t])] += counts[t] * parts[static_cast<size_t>(operands[t])];
+  }
+  for (size_t i = 0; i < n.in.size(); ++i) {
+    base::require(n.in[i].dtype == DType::f64 && n.in[i].shape == Shape{held[i]}, "operand ", i, " is ",
+                  n.in[i].to_string(), ", its tensors have ", held[i], " blocks");
+  }
+  if (n.attrs.get_int("root", 1) == 0) return {{DType::f64, Shape{1}}};
+  return {{DType::f32, Shape{}}};
+}
+
 std::vector<TensorType> infer_clip(const ir::NodeView& n) {
   for (size_t i = 0; i < n.in.size(); ++i) need_scalar(n, i, {DType::f32}, "an operand");
   return {{DType::f32, Shape{}}, {DType::boolean, Shape{}}, {DType::f32, Shape{}}};
 }
 
 std::vector<ir::OpDef> norm_ops() {
-  ir::OpSchema norm{.name = "global_norm",
-                    .doc = "sqrt of the sum of squares of all elements of all operands, summed in f64",
-                    .max_in = ir::kVariadic,
-                    .infer = [](const ir::NodeView& n) { return scalar_of_floats(n, DType::f32); },
-                    .why_no_grad = kNoGrad};
+  ir::OpSchema squares{
+      .name = "block_squares",
+      .doc = "sums of squares in f64 of the blocks of each operand, blocks side by side",
+      .max_in = ir::kVariadic,
+      .attrs = {{"dims", "ints", "of each operand: the dimension that its blocks divide"},
+                {"blocks", "ints", "of each operand: how many blocks it has, all of one size"}},
+      .infer = infer_block_squares,
+      .why_no_grad = kNoGrad};
+  ir::OpSchema norm{
+      .name = "norm_of_squares",
+      .doc =
+          "sqrt of the sum of all operands: sums of squares that block_squares made, gathered from `parts` "
+          "ranks; each tensor's blocks are added in their order by halves, then the tensors",
+      .max_in = ir::kVariadic,
+      .attrs = {{"parts", "ints", "of each operand: ranks it was gathered from"},
+                {"counts", "ints", "of each tensor: blocks on one rank"},
+                {"operands", "ints", "of each tensor: which operand holds its blocks"},
+                {"root", "int", "0: the sum itself, f64 [1]; default 1"}},
+      .infer = infer_norm,
+      .why_no_grad = kNoGrad};
   ir::OpSchema finite{.name = "all_finite",
                       .doc = "true if no element of any operand is infinite or NaN",
                       .max_in = ir::kVariadic,
@@ -322,7 +393,8 @@ std::vector<ir::OpDef> norm_ops() {
                 {"skip_nonfinite", "int", "default 1"}},
       .infer = infer_clip,
       .why_no_grad = kNoGrad};
-  return {{std::move(norm), global_norm_cpu_kernels()},
+  return {{std::move(squares), block_squares_cpu_kernels()},
+          {std::move(norm), norm_of_squares_cpu_kernels()},
           {std::move(finite), all_finite_cpu_kernels()},
           {std::move(clip), clip_coefficient_cpu_kernels()}};
 }

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "backend/cpu/simd_level.h"
+#include "ops/optim/norm_blocks.h"
 #include "ops/optim/test_update_cpu.h"
 
 namespace trireme::ops::testing {
@@ -331,19 +332,81 @@ TEST(Contract, TrustRatioOfAZeroParameterIsOne) {
   }
 }
 
+/// block_squares of tensors whose blocks are norm_blocks() says.
+Tensor blocks_of(const std::vector<Tensor>& x, int threads) {
+  std::vector<int64_t> dims, blocks;
+  for (const Tensor& t : x) {
+    const NormBlocks b = norm_blocks(t.dims());
+    dims.push_back(b.dim);
+    blocks.push_back(b.blocks);
+  }
+  base::ThreadPool pool(threads);
+  return evaluate(table().need("block_squares"), {{"dims", dims}, {"blocks", blocks}}, x, 1, pool)[0];
+}
+
+float norm_of(const std::vector<Tensor>& x, int threads = 3) {
+  std::vector<int64_t> counts;
+  for (const Tensor& t : x) counts.push_back(norm_blocks(t.dims()).blocks);
+  const std::vector<int64_t> first(x.size(), 0);
+  return run("norm_of_squares", {blocks_of(x, threads)},
+             {{"parts", std::vector<int64_t>{1}}, {"counts", counts}, {"operands", first}})[0]
+      .data<float>()[0];
+}
+
 TEST(Norm, IsTheRootOfTheSumInDouble) {
   std::vector<Tensor> grads;
   double squares = 0;
-  for (int64_t n : kSizes) {
-    grads.push_back(random_tensor(DType::f32, {n}, -3, 3, static_cast<uint64_t>(n)));
+  std::vector<tensor::Dims> shapes{{3, 64}, {48, 5, 3}, {7, 5, 32, 3}, {129, 1024}, {}};
+  for (int64_t n : kSizes) shapes.push_back({n});
+  for (const tensor::Dims& dims : shapes) {
+    grads.push_back(random_tensor(DType::f32, dims, -3, 3, static_cast<uint64_t>(grads.size())));
     for (float v : grads.back().data<float>()) squares += static_cast<double>(v) * static_cast<double>(v);
   }
-  const float got = run("global_norm", grads)[0].data<float>()[0];
+  const float got = norm_of(grads);
   EXPECT_FLOAT_EQ(got, static_cast<float>(std::sqrt(squares)));
-  base::ThreadPool one(1);
-  EXPECT_EQ(got, evaluate(table().need("global_norm"), {}, grads, 1, one)[0].data<float>()[0]);
+  EXPECT_EQ(got, norm_of(grads, 1));
   // 1e30^2 overflows f32, not the sum.
-  EXPECT_FLOAT_EQ(run("global_norm", {Tensor::from<float>({2}, {3e30f, 4e30f})})[0].data<float>()[0], 5e30f);
+  EXPECT_FLOAT_EQ(norm_of({Tensor::from<float>({2}, {3e30f, 4e30f})}), 5e30f);
+}
+
+/// Part `index` of `parts` of a tensor along a dimension.
+Tensor part_of(const Tensor& x, int dim, int64_t parts, int64_t index) {
+  tensor::Dims dims = x.dims();
+  int64_t inner = 1;
+  for (size_t d = static_cast<size_t>(dim) + 1; d < dims.size(); ++d) inner *= dims[d];
+  const int64_t run = dims[static_cast<size_t>(dim)] / parts * inner, row = run * parts;
+  dims[static_cast<size_t>(dim)] /= parts;
+  std::vector<float> all;
+  for (int64_t at = run * index; at < x.elements(); at += row)
+    all.insert(all.end(), x.data<float>().begin() + at, x.data<float>().begin() + at + run);
+  return Tensor::from<float>(dims, all);
+}
+
+TEST(Norm, PartsOfATensorGiveTheBitsOfTheWhole) {
+  const std::vector<tensor::Dims> shapes{{48, 5, 3}, {129, 1024}, {512, 300}, {16}, {40, 64, 3, 3}};
+  std::vector<Tensor> whole;
+  for (const tensor::Dims& d : shapes) whole.push_back(random_tensor(DType::f32, d, -3, 3, whole.size()));
+  for (const int64_t parts : {2, 4, 8}) {
+    std::vector<double> gathered;
+    std::vector<int64_t> counts, dims;
+    for (const Tensor& t : whole) {
+      counts.push_back(norm_blocks(t.dims()).blocks / parts);
+      dims.push_back(norm_blocks(t.dims()).dim);
+    }
+    for (int64_t r = 0; r < parts; ++r) {
+      std::vector<Tensor> mine;
+      for (size_t i = 0; i < whole.size(); ++i)
+        mine.push_back(part_of(whole[i], static_cast<int>(dims[i]), parts, r));
+      const Tensor sums = run("block_squares", mine, {{"dims", dims}, {"blocks", counts}})[0];
+      gathered.insert(gathered.end(), sums.data<double>().begin(), sums.data<double>().end());
+    }
+    const auto size = static_cast<int64_t>(gathered.size());
+    const Tensor norm = run("norm_of_squares", {Tensor::from<double>({size}, gathered)},
+                            {{"parts", std::vector<int64_t>{parts}},
+                             {"counts", counts},
+                             {"operands", std::vector<int64_t>(whole.size(), 0)}})[0];
+    EXPECT_EQ(norm.data<float>()[0], norm_of(whole)) << parts;
+  }
 }
 
 TEST(Norm, FindsWhatIsNotFinite) {
@@ -356,7 +419,7 @@ TEST(Norm, FindsWhatIsNotFinite) {
         if constexpr (sizeof(T) >= 4) grads[1].mutable_data<T>()[39999] = static_cast<T>(bad);
       });
       EXPECT_FALSE(run("all_finite", grads)[0].data<bool>()[0]);
-      EXPECT_FALSE(std::isfinite(run("global_norm", grads)[0].data<float>()[0]));
+      EXPECT_FALSE(std::isfinite(norm_of(grads)));
     }
   }
 }
@@ -392,21 +455,56 @@ TEST(Clip, CoefficientAndSkip) {
   EXPECT_FALSE(run("clip_coefficient", {Tensor::scalar(3.0f)}, one, 3)[1].data<bool>()[0]);
 }
 
-TEST(Averages, EmaAndAccumulate) {
+TEST(Averages, Ema) {
   const Tensor state = random_tensor(DType::f32, {40001}, -1, 1, 1),
                value = random_tensor(DType::f32, {40001}, -1, 1, 2);
   const Tensor ema = run("ema_update", {state, value}, {{"keep", 0.9}})[0];
-  const Tensor sum = run("accumulate", {state, value})[0];
-  const Tensor fresh = run("accumulate", {state, value, Tensor::scalar(true)})[0];
   const Tensor kept = run("ema_update", {state, value, Tensor::scalar(true)}, {{"keep", 0.9}})[0];
   const float take = static_cast<float>(1 - 0.9);
   for (size_t i = 0; i < 40001; ++i) {
     const float s = state.data<float>()[i], v = value.data<float>()[i];
     ASSERT_EQ(ema.data<float>()[i], 0.9f * s + take * v);
-    ASSERT_EQ(sum.data<float>()[i], s + v);
   }
-  EXPECT_TRUE(fresh.same_as(value));
   EXPECT_TRUE(kept.same_as(state));
+}
+
+/// T(lo, n) of comm/communicator.h.
+float tree(const std::vector<float>& x, size_t lo, size_t n) {
+  if (n == 1) return x[lo];
+  size_t p = 1;
+  while (p * 2 < n) p *= 2;
+  return tree(x, lo, p) + tree(x, lo + p, n - p);
+}
+
+TEST(Tree, LevelsHoldSumsOfRunsOfTerms) {
+  const int64_t elements = 20001;
+  for (const size_t terms : {1u, 2u, 3u, 4u, 5u, 7u, 8u, 13u}) {
+    const auto levels = static_cast<size_t>(std::bit_width(terms));
+    std::vector<Tensor> sums(levels,
+                             random_tensor(DType::f32, {elements}, -1, 1, 99));  // what stands there is free
+    std::vector<std::vector<float>> by_element(static_cast<size_t>(elements));
+    for (size_t j = 0; j < terms; ++j) {
+      // The first term holds negative zeros: adding them to zeros would lose the sign.
+      const Tensor x = j == 0 ? Tensor::from<float>({elements}, std::vector<float>(size_t(elements), -0.0f))
+                              : random_tensor(DType::f32, {elements}, -1, 1, j);
+      std::vector<Tensor> in{Tensor::scalar(static_cast<int64_t>(j)), x};
+      in.insert(in.end(), sums.begin(), sums.end());
+      base::ThreadPool pool(3);
+      sums = evaluate(table().need("tree_accumulate"), {}, in, levels, pool);
+      for (size_t i = 0; i < by_element.size(); ++i) by_element[i].push_back(x.data<float>()[i]);
+    }
+    for (size_t i = 0; i < by_element.size(); i += 997) {
+      // Levels from the first that holds something up: later terms stand lower.
+      std::optional<float> total;
+      for (size_t level = 0; level < levels; ++level) {
+        if ((terms >> level & 1u) == 0) continue;
+        const float held = sums[level].data<float>()[i];
+        total = total ? held + *total : held;
+      }
+      const float want = tree(by_element[i], 0, terms);
+      ASSERT_EQ(std::bit_cast<uint32_t>(*total), std::bit_cast<uint32_t>(want)) << terms << " terms";
+    }
+  }
 }
 
 TEST(Averages, WeightsRampAndSkip) {

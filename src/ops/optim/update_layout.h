@@ -41,8 +41,9 @@ std::vector<ir::Kernel> adafactor_vector_update_cpu_kernels();
 std::vector<ir::Kernel> muon_update_cpu_kernels();
 std::vector<ir::Kernel> ema_weights_cpu_kernels();
 std::vector<ir::Kernel> ema_update_cpu_kernels();
-std::vector<ir::Kernel> accumulate_cpu_kernels();
-std::vector<ir::Kernel> global_norm_cpu_kernels();
+std::vector<ir::Kernel> tree_accumulate_cpu_kernels();
+std::vector<ir::Kernel> block_squares_cpu_kernels();
+std::vector<ir::Kernel> norm_of_squares_cpu_kernels();
 std::vector<ir::Kernel> all_finite_cpu_kernels();
 std::vector<ir::Kernel> clip_coefficient_cpu_kernels();
 

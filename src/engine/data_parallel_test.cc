@@ -1,0 +1,157 @@
+// Data parallelism: the same bits of losses and weights for every number of ranks and every stage of ZeRO.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "base/rng.h"
+#include "comm/local.h"
+#include "engine/state_parts.h"
+#include "engine/train_session.h"
+#include "model/loss.h"
+#include "model/zoo/zoo.h"
+
+namespace trireme::engine {
+namespace {
+
+using passes::OptimizerKind;
+using passes::Precision;
+using tensor::DType;
+using tensor::Tensor;
+
+/// A small network of the zoo with its loss.
+ir::Graph network(const std::string& name, const std::vector<std::string>& options) {
+  ir::Graph g = model::zoo::build(name, options).graph;
+  model::add_loss(g);
+  g.sort();
+  return g;
+}
+
+/// 2 rows of 8 tokens, some of which do not count.
+Feeds tokens(uint64_t stream) {
+  Tensor ids = Tensor::empty(DType::i64, {2, 8}), labels = Tensor::empty(DType::i64, {2, 8});
+  base::Rng rng(3, stream);
+  for (size_t i = 0; i < 16; ++i) {
+    ids.mutable_data<int64_t>()[i] = static_cast<int64_t>(rng.uniform() * 32);
+    labels.mutable_data<int64_t>()[i] = rng.uniform() < 0.2 ? -100 : (3 * ids.data<int64_t>()[i] + 1) % 32;
+  }
+  return {ids, labels};
+}
+
+Feeds images(uint64_t stream) {
+  Tensor x = Tensor::empty(DType::f32, {4, 3, 16, 16}), labels = Tensor::empty(DType::i64, {4});
+  base::Rng rng(5, stream);
+  for (float& v : x.mutable_data<float>()) v = static_cast<float>(rng.normal());
+  for (int64_t& v : labels.mutable_data<int64_t>()) v = static_cast<int64_t>(rng.uniform() * 8);
+  return {x, labels};
+}
+
+struct Case {
+  std::string name;
+  ir::Graph graph;
+  Feeds (*feeds)(uint64_t);
+  TrainOptions options;
+};
+
+Case gpt(OptimizerKind kind, Precision precision) {
+  Case c{"gpt",
+         network("gpt2", {"vocabulary=32", "positions=8", "width=32", "layers=2", "heads=2", "dropout=0.1"}),
+         tokens,
+         {}};
+  c.options.optimizer.kind = kind;
+  c.options.optimizer.clip_norm = 0.5;
+  c.options.precision.compute = precision;
+  c.options.threads = 1;
+  return c;
+}
+
+Case resnet(OptimizerKind kind, Precision precision) {
+  Case c = gpt(kind, precision);
+  c.name = "resnet";
+  c.graph = network("small_resnet", {"depth=8", "width=8", "classes=8", "size=16", "channels=3"});
+  c.feeds = images;
+  return c;
+}
+
+/// How many ranks do what.
+struct Layout {
+  int dp = 1, zero = 0;
+  std::string text() const { return base::concat("dp ", dp, " zero ", zero); }
+};
+
+struct Trained {
+  std::vector<double> numbers;  ///< of every step: loss, count, norm
+  std::map<std::string, Tensor> states;
+};
+
+constexpr size_t kMicroBatches = 4;  // of a step, on all ranks
+constexpr int kSteps = 3;
+
+/// Steps of one rank's session; all ranks return the same.
+Trained train(TrainSession& session, const Case& c, size_t micro_batches, comm::Mesh* mesh) {
+  Trained out;
+  const size_t own = micro_batches / static_cast<size_t>(mesh == nullptr ? 1 : mesh->shape().extent("dp"));
+  for (int step = 0; step < kSteps; ++step) {
+    std::vector<Feeds> feeds;
+    for (size_t i = 0; i < own; ++i) {
+      const size_t place = session.own_micro_batch(i, own);
+      feeds.push_back(c.feeds(static_cast<uint64_t>(step) * micro_batches + place));
+    }
+    StepInputs inputs;
+    inputs.lr = 0.01f;
+    inputs.step = step + 1;
+    inputs.draw = step;
+    inputs.seed = 7;
+    inputs.loss_weight = 1.0f / 50;
+    const StepResult r = session.step(feeds, inputs);
+    out.numbers.insert(out.numbers.end(), {r.loss_sum, r.count, r.grad_norm});
+  }
+  for (const std::string& name : session.states().names()) {
+    const Tensor& held = session.states().at(name);
+    out.states[name] =
+        mesh == nullptr ? held.clone() : whole_of(held, session.states().place(name), *mesh).clone();
+  }
+  return out;
+}
+
+/// Fails unless both hold the same bits.
+void expect_same(const Trained& want, const Trained& got, const std::string& what) {
+  EXPECT_EQ(want.numbers, got.numbers) << what;
+  ASSERT_EQ(want.states.size(), got.states.size()) << what;
+  for (const auto& [name, t] : want.states) {
+    ASSERT_TRUE(got.states.contains(name)) << what << " " << name;
+    EXPECT_TRUE(t.same_as(got.states.at(name))) << what << " " << name;
+  }
+}
+
+void expect_layouts_agree(const Case& c, size_t micro_batches = kMicroBatches) {
+  TrainSession alone(c.graph, c.options);
+  const Trained want = train(alone, c, micro_batches, nullptr);
+  for (const Layout layout : {Layout{1, 3}, Layout{2, 0}, Layout{2, 1}, Layout{2, 2}, Layout{2, 3},
+                              Layout{4, 0}, Layout{4, 1}, Layout{4, 2}, Layout{4, 3}}) {
+    comm::LocalWorld world(layout.dp);
+    std::vector<Trained> got(static_cast<size_t>(layout.dp));
+    world.run([&](comm::Communicator& comm) {
+      TrainOptions options = c.options;
+      options.strategy.dp = layout.dp;
+      options.strategy.zero = layout.zero;
+      options.strategy.bucket_mb = 0.01;
+      comm::Mesh mesh(comm, options.strategy.mesh());
+      options.mesh = &mesh;
+      TrainSession session(c.graph, options);
+      got[static_cast<size_t>(comm.rank())] = train(session, c, micro_batches, &mesh);
+    });
+    for (const Trained& rank : got) expect_same(want, rank, layout.text());
+  }
+}
+
+TEST(DataParallel, GptAdamW) { expect_layouts_agree(gpt(OptimizerKind::adamw, Precision::f32)); }
+TEST(DataParallel, GptAdamWInBf16) { expect_layouts_agree(gpt(OptimizerKind::adamw, Precision::bf16)); }
+TEST(DataParallel, GptLamb) { expect_layouts_agree(gpt(OptimizerKind::lamb, Precision::f32)); }
+TEST(DataParallel, ResnetMomentum) { expect_layouts_agree(resnet(OptimizerKind::sgd, Precision::f32)); }
+TEST(DataParallel, ResnetMomentumInBf16) {
+  expect_layouts_agree(resnet(OptimizerKind::sgd, Precision::bf16));
+}
+TEST(DataParallel, EightMicroBatches) { expect_layouts_agree(gpt(OptimizerKind::adamw, Precision::f32), 8); }
+
+}  // namespace
+}  // namespace trireme::engine

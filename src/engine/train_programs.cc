@@ -1,0 +1,256 @@
+// The graphs of a training step on one rank.
+#include "engine/train_programs.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "comm/mesh.h"
+#include "ops/table.h"
+
+namespace trireme::engine {
+
+using ir::ValueId;
+
+namespace {
+
+constexpr const char* kGradientSuffix = ".grad";
+
+ValueId output_of(const ir::Graph& graph, const std::string& name) {
+  const auto& names = graph.output_names();
+  const auto at = std::find(names.begin(), names.end(), name);
+  base::check(at != names.end(), "the step has no output '", name, "'");
+  return graph.outputs()[static_cast<size_t>(at - names.begin())];
+}
+
+ValueId state_of(const ir::Graph& graph, const std::string& name) {
+  for (size_t i = 0; i < graph.values().size(); ++i) {
+    const ir::Value& v = graph.values()[i];
+    if (v.kind == ir::ValueKind::state && v.name == name) return ValueId(static_cast<uint32_t>(i));
+  }
+  base::fail(base::ErrorCode::internal, "the step has no state '", name, "'");
+}
+
+}  // namespace
+
+/// A graph in the making. Values are found by name where a pass may renumber them.
+struct StepGraphs::Draft {
+  StepGraph made;
+  ir::Graph& graph = made.graph;
+  size_t counters = 0;  ///< leading outputs: loss_sum and what is counted
+  /// A batch norm's running statistic, and that of this micro-batch.
+  struct Statistic {
+    std::string state;
+    double keep;
+    std::string from;
+  };
+  std::vector<Statistic> statistics;
+  /// Gradients in the order in which the backward pass completes them; `part` above -1: see ZeroParam.
+  std::vector<passes::ParamGradient> gradients;
+  std::vector<std::string> names;
+  std::vector<int> dims;
+  std::vector<ValueId> copies;  ///< 16-bit copies that the forward pass reads, or kNoValue
+  std::vector<passes::StepSum> sums;
+};
+
+StepGraphs::StepGraphs(const ir::Graph& training, const TrainOptions& options)
+    : training_(training), options_(options) {
+  if (options.mesh == nullptr) return;
+  mesh_ = options.mesh->shape();
+  coordinates_ = options.mesh->coordinates();
+}
+
+void StepGraphs::place_inputs(ir::Graph& graph) const {
+  graph.mesh = mesh_;
+  if (mesh_.extent("dp") == 1) return;
+  const size_t axis = mesh_.index_of("dp");
+  for (size_t i = 0; i < training_.inputs().size() && i < graph.inputs().size(); ++i) {
+    ir::Value& v = graph.value(graph.inputs()[i]);
+    if (v.name != passes::kRngInput && v.type.shape.rank() > 0)
+      v.shard.set(axis, tensor::Placement::split(0));
+  }
+}
+
+/// Statistics of a micro-batch are summed like gradients: their running means change once a step.
+void StepGraphs::take_statistics(Draft& draft) {
+  ir::Graph& graph = draft.graph;
+  for (size_t n = 0; n < graph.nodes().size(); ++n) {
+    const auto id = ir::NodeId(static_cast<uint32_t>(n));
+    const ir::Node node = graph.node(id);
+    if (node.op == nullptr || node.op_name() != "ema_update") continue;
+    const std::string state = graph.value(node.in[0]).name;
+    draft.statistics.push_back({state, node.attrs.get_float("keep", 0.9), node.from});
+    graph.erase(id);
+    graph.add_output(node.in[1], state);
+  }
+}
+
+void StepGraphs::differentiate(Draft& draft, const StepKey& key, std::vector<TrainedParam>& params) {
+  std::vector<tensor::Dims> all = key.shapes;
+  for (size_t i = all.size(); i < training_.inputs().size(); ++i) {
+    all.push_back(training_.type(training_.inputs()[i]).shape.to_dims());
+  }
+  ir::Graph& graph = draft.graph;
+  graph = passes::bind_shapes(training_, all);
+  passes::run_passes(passes::forward_passes(), graph, options_.passes);
+  if (options_.precision.compute != passes::Precision::f32) {
+    draft.made.precision_text = passes::lower_precision(graph, options_.precision).text();
+    graph.sort();
+  }
+  draft.counters = graph.outputs().size();
+  std::vector<ValueId> wanted;
+  for (size_t i = 0; i < graph.values().size(); ++i) {
+    const ir::Value& v = graph.values()[i];
+    const auto is_it = [&](const TrainedParam& p) { return p.name == v.name; };
+    if (v.kind == ir::ValueKind::state && std::any_of(params.begin(), params.end(), is_it))
+      wanted.push_back(ValueId(static_cast<uint32_t>(i)));
+  }
+  const auto gradients = passes::differentiate(graph, graph.outputs()[0], wanted);
+  for (TrainedParam& p : params) {
+    p.is_reached = std::any_of(gradients.begin(), gradients.end(), [&](const passes::ParamGradient& g) {
+      return graph.value(g.param).name == p.name;
+    });
+  }
+  for (const passes::ParamGradient& g : gradients)
+    graph.add_output(g.gradient, graph.value(g.param).name + kGradientSuffix);
+  take_statistics(draft);
+}
+
+/// Parameters in the reverse of the order of their first use, and the dimension ZeRO cuts of each.
+void StepGraphs::choose_parts(Draft& draft) {
+  ir::Graph& graph = draft.graph;
+  std::vector<ValueId> params;
+  for (const std::string& output : graph.output_names()) {
+    if (!output.ends_with(kGradientSuffix)) continue;
+    params.push_back(state_of(graph, output.substr(0, output.size() - std::string(kGradientSuffix).size())));
+  }
+  const std::vector<size_t> first = passes::first_uses(graph, params);
+  std::vector<size_t> order(params.size());
+  for (size_t i = 0; i < order.size(); ++i) order[i] = i;
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return first[a] > first[b]; });
+  const auto kinds =
+      passes::optimizer_kinds(graph, params, options_.optimizer, passes::embedding_names(training_));
+  const int ranks = mesh_.extent("dp");
+  for (size_t i : order) {
+    const ir::Value& v = graph.value(params[i]);
+    const bool can_split = options_.strategy.zero > 0 && passes::is_elementwise(kinds[i]);
+    draft.names.push_back(v.name);
+    draft.gradients.push_back({params[i], output_of(graph, v.name + kGradientSuffix)});
+    draft.dims.push_back(can_split ? passes::zero_dim(v.type.shape.to_dims(), v.shard, ranks) : -1);
+  }
+}
+
+/// ZeRO's parts of the parameters, and what the forward pass reads in their place.
+void StepGraphs::share_out_params(Draft& draft) {
+  ir::Graph& graph = draft.graph;
+  const auto bucket = static_cast<int64_t>(options_.strategy.bucket_mb * (1 << 20));
+  draft.copies.assign(draft.gradients.size(), ir::kNoValue);
+  std::vector<passes::ZeroParam> gathered;
+  std::vector<size_t> which;
+  for (size_t i = draft.gradients.size(); i-- > 0;) {  // in the order of the forward pass
+    passes::ParamGradient& g = draft.gradients[i];
+    if (draft.dims[i] < 0) continue;
+    const passes::ZeroParam p{g.param, draft.dims[i]};
+    if (options_.strategy.zero == 3) {
+      gathered.push_back(p);
+      which.push_back(i);
+    } else if (const auto low = passes::low_reader_type(graph, g.param)) {
+      g.param = passes::read_low_copy(graph, p);
+      const std::string copy = passes::low_copy_name(draft.names[i], *low);
+      draft.copies[i] = state_of(graph, copy);
+      draft.made.copies[copy] = draft.names[i];
+    }
+  }
+  const std::vector<ValueId> parts = passes::gather_params(graph, gathered, coordinates_, bucket);
+  for (size_t k = 0; k < parts.size(); ++k) draft.gradients[which[k]].param = parts[k];
+}
+
+void StepGraphs::add_sums(Draft& draft, const StepKey& key) {
+  ir::Graph& graph = draft.graph;
+  for (size_t i = 0; i < draft.gradients.size(); ++i)
+    draft.sums.push_back({draft.names[i], draft.gradients[i].gradient, draft.dims[i]});
+  for (const Draft::Statistic& s : draft.statistics)
+    draft.sums.push_back({s.state, output_of(graph, s.state), -1, false});
+  for (size_t i = 0; i < draft.counters; ++i)
+    draft.sums.push_back({graph.output_names()[i], graph.outputs()[i], -1, false});
+  const passes::StepSums how{.coordinates = coordinates_,
+                             .micro_batches = key.micro_batches,
+                             .is_last = key.part == StepPart::last,
+                             .reduce_each = options_.strategy.zero >= 2,
+                             .bucket_bytes = static_cast<int64_t>(options_.strategy.bucket_mb * (1 << 20))};
+  passes::add_step_sums(graph, draft.sums, how);
+}
+
+ValueId StepGraphs::mean_loss(ir::Graph& graph, ValueId loss_sum) const {
+  if (!options_.guarded) return ir::kNoValue;
+  const tensor::TensorType scalar{tensor::DType::f32, tensor::Shape{}};
+  const ir::OpDef& mul = ops::table().need("mul");
+  const ValueId weighted =
+      graph.add1(mul, {loss_sum, passes::need_input(graph, passes::kLossWeightInput, scalar)});
+  if (!options_.scaled_loss) return weighted;
+  return graph.add1(mul, {weighted, passes::need_input(graph, passes::kGradScaleInput, scalar)});
+}
+
+void StepGraphs::add_update(Draft& draft, const StepKey& key) {
+  ir::Graph& graph = draft.graph;
+  const size_t count = draft.gradients.size();
+  for (size_t i = 0; i < count; ++i) {
+    passes::ParamGradient& g = draft.gradients[i];
+    g.gradient = draft.sums[i].value;
+    const bool is_whole = draft.dims[i] >= 0 && options_.strategy.zero < 3 && draft.copies[i] == ir::kNoValue;
+    if (is_whole) g.target = passes::own_part(graph, {g.param, draft.dims[i]}, coordinates_);
+  }
+  const passes::OptimizerPlan plan =
+      passes::add_optimizer(graph, draft.gradients, options_.optimizer,
+                            {.scaled_loss = options_.scaled_loss,
+                             .norm_limit = options_.guarded,
+                             .loss = mean_loss(graph, draft.sums[count + draft.statistics.size()].value),
+                             .embeddings = passes::embedding_names(training_),
+                             .coordinates = coordinates_});
+  std::vector<passes::NewPart> parts;
+  for (size_t i = count; i-- > 0;) {  // in the order in which the next forward pass reads them
+    const passes::ParamGradient& g = draft.gradients[i];
+    if (g.target != ir::kNoValue) parts.push_back({g.param, plan.updated[i], draft.dims[i]});
+    if (draft.copies[i] != ir::kNoValue) parts.push_back({draft.copies[i], plan.updated[i], draft.dims[i]});
+  }
+  passes::gather_updates(graph, parts, coordinates_,
+                         static_cast<int64_t>(options_.strategy.bucket_mb * (1 << 20)));
+  const auto terms = static_cast<double>(key.micro_batches) * mesh_.extent("dp");
+  for (size_t i = 0; i < draft.statistics.size(); ++i) {
+    const Draft::Statistic& s = draft.statistics[i];
+    ValueId mean = draft.sums[count + i].value;
+    const ValueId share = graph.add_constant(tensor::Tensor::scalar(static_cast<float>(1 / terms)));
+    if (terms > 1) mean = graph.add1(ops::table().need("mul"), {mean, share}, {}, s.from);
+    std::vector<ValueId> in{state_of(graph, s.state), mean};
+    if (plan.skipped != ir::kNoValue) in.push_back(plan.skipped);
+    graph.add1(ops::table().need("ema_update"), in, {{"keep", s.keep}}, s.from);
+  }
+  draft.made.states = plan.states;
+  draft.made.optimizer_text = plan.text;
+  std::vector<ValueId> outputs;
+  std::vector<std::string> names;
+  for (size_t i = 0; i < draft.counters; ++i) {
+    outputs.push_back(draft.sums[count + draft.statistics.size() + i].value);
+    names.push_back(training_.output_names()[i]);
+  }
+  graph.set_outputs(outputs, names);
+  if (plan.grad_norm != ir::kNoValue) graph.add_output(plan.grad_norm, "grad_norm");
+  if (plan.skipped != ir::kNoValue) graph.add_output(plan.skipped, "skipped");
+}
+
+StepGraph StepGraphs::make(const StepKey& key, std::vector<TrainedParam>& params) {
+  Draft draft;
+  differentiate(draft, key, params);
+  place_inputs(draft.graph);
+  choose_parts(draft);
+  share_out_params(draft);
+  add_sums(draft, key);
+  if (key.part == StepPart::last) {
+    add_update(draft, key);
+  } else {
+    draft.graph.set_outputs({}, {});
+  }
+  draft.graph.sort();
+  return std::move(draft.made);
+}
+
+}  // namespace trireme::engine
