@@ -1,5 +1,6 @@
 // The sequences, totals and peaks of training contract C5; random sizes never deadlock and keep the
 // dependencies.
+#include "passes/pipeline_flow.h"
 #include "passes/pipeline_schedule.h"
 
 #include <gtest/gtest.h>
@@ -114,8 +115,48 @@ TEST(PipelineSchedule, WaitingInACircleIsAnErrorThatNamesTheStages) {
   EXPECT_THROW(make_pipeline_order(zero_bubble, {.stages = 2, .micro_batches = 2, .chunks = 2}), base::Error);
 }
 
+TEST(PipelineFlow, BuffersAreThePeaksOfTheSchedule) {
+  const PipelineShape shape{.stages = 4, .micro_batches = 8};
+  const auto kept = [](const PipelineOrder& order) {
+    std::vector<int> out;
+    for (const auto& stage : plan_pipeline_slots(order)) out.push_back(stage[0].kept);
+    return out;
+  };
+  EXPECT_EQ(kept(make_pipeline_order(one_f_one_b, shape)), (std::vector<int>{4, 3, 2, 1}));
+  EXPECT_EQ(kept(make_pipeline_order(gpipe, shape)), (std::vector<int>{8, 8, 8, 8}));
+  EXPECT_EQ(kept(make_pipeline_order(zero_bubble, shape)), (std::vector<int>{4, 4, 4, 4}));
+  EXPECT_EQ(kept(make_inference_order(shape)), (std::vector<int>{1, 1, 1, 1}));
+  const auto zero = plan_pipeline_slots(make_pipeline_order(zero_bubble, shape));
+  EXPECT_EQ(zero[0][0].late, 1);
+  EXPECT_EQ(zero[3][0].late, 4);
+  for (const auto& stage : plan_pipeline_slots(make_pipeline_order(one_f_one_b, shape))) {
+    EXPECT_EQ(stage[0].in, stage[0].kept + 1);
+    EXPECT_EQ(stage[0].out, 2);
+    EXPECT_EQ(stage[0].out_gradient, 2);
+  }
+}
+
+TEST(PipelineFlow, BothEndsOfALinkAgree) {
+  const PipelineOrder order =
+      make_pipeline_order(interleaved, {.stages = 3, .micro_batches = 7, .chunks = 2});
+  for (int r = 0; r < 3; ++r) {
+    // What stage r sends is what the next one reads, in that order.
+    std::vector<std::pair<int, int>> sent, read;
+    for (const PipelineTransfer& t : activation_transfers(order, r))
+      sent.emplace_back(t.micro_batch, t.chunk * 3 + r + 1);
+    for (const PipelineAction& a : order.of_stage[static_cast<size_t>((r + 1) % 3)]) {
+      const int part = a.chunk * 3 + (r + 1) % 3;
+      if (a.work == PipelineWork::forward && part > 0) read.emplace_back(a.micro_batch, part);
+    }
+    EXPECT_EQ(sent, read);
+  }
+  EXPECT_EQ(gradient_transfers(order, 0).size(), 7u);
+  EXPECT_EQ(gradient_transfers(order, 1).size(), 14u);
+}
+
 /// Every work once, in an order that satisfies the dependencies in simulated time.
 void expect_sound(const PipelineOrder& order) {
+  plan_pipeline_slots(order);  // finds enough buffers or throws
   const PipelineShape& s = order.shape;
   const PipelineTimes times{.each = {.forward = 1, .backward = 2}, .parts = {}, .send = 0.25};
   const PipelineSimulation sim = simulate(order, times);
@@ -160,6 +201,7 @@ TEST(PipelineSchedule, RandomSizesNeverDeadlockAndKeepTheDependencies) {
     expect_sound(make_pipeline_order(interleaved, chunked));
     chunked.group = chunked.stages + draw(0, 3);
     expect_sound(make_pipeline_order(interleaved, chunked));
+    plan_pipeline_slots(make_inference_order(chunked));
   }
 }
 
