@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "ops/collective/parts.h"
 #include "passes/partition_walk.h"
+#include "passes/vocab_parallel.h"
 
 namespace trireme::passes {
 namespace {
@@ -55,6 +56,7 @@ ir::Graph partition(const ir::Graph& global, const Partitioning& how) {
   base::check(how.coordinates.size() == how.mesh.axes().size(), "one coordinate for each mesh axis");
   ir::Graph graph = global;
   graph.mesh = how.mesh;
+  split_classes(graph, how.placed, how.mesh);
   // The last axis cuts first: the one before it then cuts what a rank of the last one holds.
   for (size_t a = how.mesh.axes().size(); a-- > 0;) {
     const tensor::MeshAxis& axis = how.mesh.axes()[a];

@@ -79,6 +79,22 @@ void entropy_rows(const CrossEntropy& g, int64_t begin, int64_t end) {
   }
 }
 
+void entropy_part_rows(const EntropyPart& g, int64_t begin, int64_t end) {
+  const size_t n = static_cast<size_t>(g.classes);
+  for (int64_t row = begin; row < end; ++row) {
+    const float* x = g.logits + row * g.stride;
+    const RowSums s = sums_of_row(x, n, g.results[4] != nullptr);
+    const int64_t at = g.target[row] - g.first, to = row * g.result_stride;
+    const bool mine = at >= 0 && at < g.classes;
+    const size_t before = static_cast<size_t>(std::clamp<int64_t>(at, 0, g.classes));
+    g.results[0][to] = s.max;
+    g.results[1][to] = static_cast<float>(s.exp_sum);
+    g.results[2][to] = mine ? x[at] : std::numeric_limits<float>::quiet_NaN();
+    g.results[3][to] = any_equal(x, before, s.max) ? 1.0f : 0.0f;
+    if (g.results[4] != nullptr) g.results[4][to] = static_cast<float>(s.sum);
+  }
+}
+
 void entropy_grad_rows(const CrossEntropyGrad& g, int64_t begin, int64_t end) {
   const size_t n = static_cast<size_t>(g.classes);
   const double smooth = g.terms.label_smoothing, up = static_cast<double>(g.dloss);
@@ -110,6 +126,7 @@ namespace trireme::cpu {
 
 HWY_EXPORT(entropy_rows);
 HWY_EXPORT(entropy_grad_rows);
+HWY_EXPORT(entropy_part_rows);
 
 namespace {
 // 4096 exponentials take some microseconds.
@@ -123,6 +140,11 @@ void cross_entropy(const CrossEntropy& args, base::ThreadPool& pool) {
 
 void cross_entropy_grad(const CrossEntropyGrad& args, base::ThreadPool& pool) {
   const auto rows = HWY_DYNAMIC_DISPATCH(entropy_grad_rows);
+  pool.for_range(args.rows, row_grain(args.classes), [&](int64_t b, int64_t e) { rows(args, b, e); });
+}
+
+void entropy_part(const EntropyPart& args, base::ThreadPool& pool) {
+  const auto rows = HWY_DYNAMIC_DISPATCH(entropy_part_rows);
   pool.for_range(args.rows, row_grain(args.classes), [&](int64_t b, int64_t e) { rows(args, b, e); });
 }
 

@@ -46,6 +46,22 @@ struct CrossEntropyGrad {
 /// 8 bytes and 17 flop per score.
 void cross_entropy_grad(const CrossEntropyGrad& args, base::ThreadPool& pool);
 
+/// What one part of the classes has to say about each row, relative to the part's own maximum.
+struct EntropyPart {
+  const float* logits;    // [rows, classes], rows `stride` apart
+  const int64_t* target;  // [rows], among all classes
+  int64_t rows = 0, stride = 0;
+  int64_t classes = 0;  // may be 0
+  int64_t first = 0;    // the class of the first score
+  float* results[5];    // each [rows], neighbours `result_stride` apart; see entropy_part
+  int64_t result_stride = 1;
+};
+
+/// results: 0 the maximum m, 1 sum exp(x - m), 2 x[t] or NaN where the target is another part's, 3 1 if an
+/// earlier class than t has the score m, else 0, 4 (unless null) sum x. A part without classes has m = -inf
+/// and sums of 0. Targets that are no class count as another part's. Scores are read once: 4 bytes each.
+void entropy_part(const EntropyPart& args, base::ThreadPool& pool);
+
 /// The sum of n values in a fixed order: eight interleaved chains, folded in pairs.
 double ordered_sum(const double* x, int64_t n);
 

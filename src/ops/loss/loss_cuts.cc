@@ -23,7 +23,8 @@ ir::CutRule cross_entropy_grad_cut(const ir::NodeView& n) {
 void localise_cross_entropy_grad(ir::LocalNode& n) {
   const int64_t classes = n.global.in_dims(0).back();
   if (n.in[0].back() == classes) return;
-  n.attrs.set("first", n.in_begin[0].back()).set("classes", classes);
+  n.attrs.set("first", n.global.attrs.get_int("first", 0) + n.in_begin[0].back());
+  n.attrs.set("classes", n.global.attrs.get_int("classes", classes));
 }
 
 namespace {

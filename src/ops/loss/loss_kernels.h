@@ -12,5 +12,8 @@ std::vector<ir::Kernel> softmax_cross_entropy_loss_cpu_kernels();
 std::vector<ir::Kernel> class_loss_grad_cpu_kernels();
 std::vector<ir::Kernel> cross_entropy_cpu_kernels();
 std::vector<ir::Kernel> cross_entropy_grad_cpu_kernels();
+std::vector<ir::Kernel> cross_entropy_part_cpu_kernels();
+std::vector<ir::Kernel> cross_entropy_total_cpu_kernels();
+std::vector<ir::Kernel> cross_entropy_join_cpu_kernels();
 
 }  // namespace trireme::ops
