@@ -51,6 +51,34 @@ function(trireme_mpi)
   target_link_libraries(trireme_flags INTERFACE -Wl,--push-state,--as-needed ${libraries} -Wl,--pop-state)
 endfunction()
 
+# Messages and service of src/serve/proto by protoc, in a library of their own so that our warnings stay ours; the macro
+# goes to the files of the listener and their stand-in.
+function(trireme_grpc)
+  set(out ${CMAKE_BINARY_DIR}/proto)
+  set(generated "")
+  file(GLOB protos CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/serve/proto/*.proto)
+  foreach(proto ${protos})
+    get_filename_component(name ${proto} NAME_WE)
+    set(files ${out}/serve/proto/${name}.pb.cc ${out}/serve/proto/${name}.grpc.pb.cc)
+    add_custom_command(
+      OUTPUT ${files} ${out}/serve/proto/${name}.pb.h ${out}/serve/proto/${name}.grpc.pb.h
+      COMMAND ${CMAKE_COMMAND} -E make_directory ${out}
+      COMMAND protobuf::protoc -I ${CMAKE_SOURCE_DIR}/src --cpp_out=${out} --grpc_out=${out}
+              --plugin=protoc-gen-grpc=$<TARGET_FILE:gRPC::grpc_cpp_plugin> ${proto}
+      DEPENDS ${protos} VERBATIM)
+    list(APPEND generated ${files})
+  endforeach()
+  add_library(trireme_proto STATIC ${generated})
+  target_include_directories(trireme_proto SYSTEM PRIVATE ${out})
+  target_link_libraries(trireme_proto PUBLIC gRPC::grpc++ gRPC::grpc++_reflection protobuf::libprotobuf)
+  # Only for linking: all other files compile as without gRPC.
+  target_link_libraries(trireme_core PUBLIC $<LINK_ONLY:trireme_proto>)
+  add_dependencies(trireme_core trireme_proto)
+  file(GLOB files CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/serve/grpc_*.cc)
+  set_property(SOURCE ${files} APPEND PROPERTY COMPILE_DEFINITIONS TRIREME_GRPC=1)
+  set_property(SOURCE ${files} APPEND PROPERTY COMPILE_OPTIONS -isystem ${out})
+endfunction()
+
 # Tests may also include from tests/ and ask it where the checkout, shared data and encoder are.
 function(trireme_test_support)
   add_library(trireme_test_support STATIC tests/cut_trial.cc tests/test_data.cc)
@@ -174,6 +202,9 @@ function(trireme_folders)
   endif()
   if(TRIREME_MPI)
     trireme_mpi()
+  endif()
+  if(TRIREME_GRPC)
+    trireme_grpc()
   endif()
   if(TRIREME_CUDA)
     trireme_cuda_sources()

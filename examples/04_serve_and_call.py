@@ -28,7 +28,7 @@ def encoder():
 def start(repository):
     """The server and its URL. Port 0: the system picks a free one and the log says which."""
     command = [TRIREME, "serve", "--model-repository", repository, "--host", "127.0.0.1", "--http-port", "0",
-               "--max-batch", "8", "--length-buckets", "16,32"]
+               "--grpc-port", "0", "--max-batch", "8", "--length-buckets", "16,32"]
     server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     url = None
     for line in server.stderr:

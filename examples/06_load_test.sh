@@ -18,7 +18,7 @@ mkdir -p "$work/models/resnet18/1"
 "$trireme" export zoo:resnet18 "$work/models/resnet18/1/model.onnx"
 
 # A batch waits at most 2 ms for company and holds at most 4 images.
-"$trireme" serve --model-repository "$work/models" --host 127.0.0.1 --http-port 0 --max-batch 4 \
+"$trireme" serve --model-repository "$work/models" --host 127.0.0.1 --http-port 0 --grpc-port 0 --max-batch 4 \
   --batch-window 2ms --buckets 1,2,4 2>"$work/log" &
 server=$!
 until grep -q ' ready ' "$work/log"; do

@@ -80,10 +80,10 @@ class Server:
 
     def __init__(self, repository, *options, ready=True):
         self.log = []
-        self.port = None
+        self.port = self.grpc_port = None
         self.process = subprocess.Popen(
             [TRIREME, "serve", "--model-repository", str(repository), "--host", "127.0.0.1",
-             "--http-port", "0", *options], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+             "--http-port", "0", "--grpc-port", "0", *options], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
         self._listening = threading.Event()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -91,6 +91,7 @@ class Server:
             self.process.kill()
             raise RuntimeError("the server does not listen: " + "".join(self.log))
         self.address = f"127.0.0.1:{self.port}"
+        self.grpc_address = f"127.0.0.1:{self.grpc_port}"
         self.url = f"http://{self.address}"
         if ready:
             self.wait_ready()
@@ -98,9 +99,9 @@ class Server:
     def _read(self):
         for line in self.process.stderr:
             self.log.append(line)
-            match = re.search(r"listening .*port=(\d+)", line)
+            match = re.search(r"listening .*grpc_port=(\d+) port=(\d+)", line)
             if match:
-                self.port = int(match[1])
+                self.grpc_port, self.port = int(match[1]), int(match[2])
                 self._listening.set()
         self._listening.set()
 

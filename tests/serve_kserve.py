@@ -416,7 +416,8 @@ def drain_under_load():
 def not_a_repository():
     import subprocess
     from _serving import TRIREME
-    done = subprocess.run([TRIREME, "serve", "--model-repository", "/nonexistent", "--http-port", "0"],
+    done = subprocess.run([TRIREME, "serve", "--model-repository", "/nonexistent", "--http-port", "0",
+                           "--grpc-port", "0"],
                           capture_output=True, text=True, timeout=30)
     assert done.returncode == 3 and "no model repository" in done.stderr, done
 

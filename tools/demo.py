@@ -43,7 +43,7 @@ class Server:
         start = time.monotonic()
         self.process = subprocess.Popen(
             [os.environ["TRIREME"], "serve", "--model-repository", repository, "--host", "127.0.0.1",
-             "--http-port", "0", *options], stderr=subprocess.PIPE, text=True)
+             "--http-port", "0", "--grpc-port", "0", *options], stderr=subprocess.PIPE, text=True)
         self.url = None
         lines = []
         for line in self.process.stderr:

@@ -26,7 +26,8 @@ int serve_main(std::span<const std::string> words, base::Env& env) {
   const sigset_t signals = block_signals();
   const int64_t start_ns = env.clock.now_ns();
   serve::Server server(options, env);
-  env.log.info("serve", "listening", {{"host", options.host}, {"port", server.port()}});
+  env.log.info("serve", "listening",
+               {{"host", options.host}, {"grpc_port", server.grpc_port()}, {"port", server.port()}});
   server.load();
   const auto seconds = [&](int64_t since_ns) {
     return static_cast<double>(env.clock.now_ns() - since_ns) * 1e-9;

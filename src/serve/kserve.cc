@@ -5,7 +5,6 @@
 
 #include "base/json.h"
 #include "serve/kserve_raw.h"
-#include "serve/kserve_settings.h"
 
 namespace trireme::serve {
 namespace {
@@ -15,6 +14,7 @@ using base::Json;
 constexpr std::string_view kModels = "/v2/models/";
 constexpr std::string_view kVersions = "/versions/";
 constexpr std::string_view kControl = "/v2/repository/models/";
+constexpr std::string_view kRegions = "/v2/systemsharedmemory";
 
 HttpResponse not_found() { return http_error(404, "Not Found"); }
 
@@ -30,37 +30,29 @@ HttpResponse health(bool is_well) {
   return HttpResponse{};
 }
 
-HttpResponse server_metadata() {
-  Json extensions = Json::array({"classification", "model_repository", "model_repository(unload_dependents)",
-                                 "model_configuration", "schedule_policy", "binary_tensor_data", "parameters",
-                                 "statistics", "logging"});
-  return http_json(
-      200, Json::object({{"name", "trireme"}, {"version", "0.1.0"}, {"extensions", extensions}}).dump());
-}
-
-/// Trace settings after what `body` asks for, or as they are.
-HttpResponse trace_answer(std::string_view body) {
-  update_trace_settings(body);
-  return http_json(200, trace_settings().dump());
-}
-
-/// Takes unload_dependents (there are none: ensembles are not served); refuses what would change a model.
-void check_control_parameters(std::string_view action, std::string_view body) {
-  if (body.empty()) return;
-  const Json json = base::parse_json(body);
+/// The JSON object in a body; empty: null.
+Json object_of(std::string_view body) {
+  if (body.empty()) return {};
+  Json json = base::parse_json(body);
   base::require(json.is_object(), "failed to parse the request JSON buffer: expected an object");
+  return json;
+}
+
+/// What a control request's body says of the load or unload.
+Json control_parameters(std::string_view body) {
+  const Json json = object_of(body);
   const Json* parameters = json.find("parameters");
-  if (parameters == nullptr || parameters->is_null()) return;
-  base::require(parameters->is_object(), "Unable to parse 'parameters': expected an object");
-  for (const auto& [key, value] : parameters->as_object()) {
-    if (action == "unload" && key == "unload_dependents") {
-      base::require(value.is_bool(), "Invalid value for 'unload_dependents': expected a boolean");
-    } else if (action == "load" && (key == "config" || key.rfind("file:", 0) == 0)) {
-      base::fail_unsupported("load parameter '", key, "' is not served: change the model's directory");
-    } else {
-      base::fail_invalid("unrecognized ", action, " parameter '", key, "'");
-    }
-  }
+  return parameters == nullptr ? Json() : *parameters;
+}
+
+HttpResponse ok_json(const Json& json) { return http_json(200, json.dump()); }
+
+bool wants_ready_only(std::string_view body) {
+  const Json json = object_of(body);
+  const Json* ready = json.find("ready");
+  if (ready == nullptr) return false;
+  base::require(ready->is_bool(), "Invalid value for 'ready': expected a boolean");
+  return ready->as_bool();
 }
 
 bool starts_with(std::string_view text, std::string_view prefix) {
@@ -91,9 +83,6 @@ struct KserveApi::ModelPath {
   }
 };
 
-KserveApi::KserveApi(Repository& repository, const base::Env& env, std::function<bool()> is_ready)
-    : repository_(repository), env_(env), is_ready_(std::move(is_ready)) {}
-
 void KserveApi::handle(HttpRequest&& request, HttpReply reply) const {
   const std::string_view path = request.path;
   if (starts_with(path, kModels) && path != "/v2/models/stats") {
@@ -112,21 +101,17 @@ HttpResponse KserveApi::answer(std::string_view path, std::string_view method, s
     HttpResponse (*run)(Api api, Body body);
   };
   static constexpr Route kRoutes[] = {
-      {"/v2", "GET", [](Api, Body) { return server_metadata(); }},
+      {"/v2", "GET", [](Api api, Body) { return ok_json(api.core_.server_metadata()); }},
       {"/v2/health/live", "GET", [](Api, Body) { return health(true); }},
-      {"/v2/health/ready", "GET", [](Api api, Body) { return health(api.is_ready_()); }},
-      {"/v2/models/stats", "GET", [](Api api, Body) { return api.all_stats(); }},
-      {"/v2/repository/index", "POST", [](Api api, Body b) { return api.index(b); }},
-      {"/v2/logging", "GET", [](Api api, Body) { return http_json(200, log_settings(api.env_.log).dump()); }},
-      {"/v2/logging", "POST",
-       [](Api api, Body b) {
-         update_log_settings(api.env_.log, b);
-         return http_json(200, log_settings(api.env_.log).dump());
-       }},
-      {"/v2/trace/setting", "GET", [](Api, Body) { return trace_answer({}); }},
-      {"/v2/trace/setting", "POST", [](Api, Body b) { return trace_answer(b); }},
-      {"/v2/systemsharedmemory/status", "GET", [](Api, Body) { return http_json(200, "[]"); }},
-      {"/v2/cudasharedmemory/status", "GET", [](Api, Body) { return http_json(200, "[]"); }},
+      {"/v2/health/ready", "GET", [](Api api, Body) { return health(api.core_.is_ready()); }},
+      {"/v2/models/stats", "GET", [](Api api, Body) { return ok_json(api.core_.statistics("", "")); }},
+      {"/v2/repository/index", "POST",
+       [](Api api, Body b) { return ok_json(api.core_.index(wants_ready_only(b))); }},
+      {"/v2/logging", "GET", [](Api api, Body) { return ok_json(api.core_.log_settings({})); }},
+      {"/v2/logging", "POST", [](Api api, Body b) { return ok_json(api.core_.log_settings(object_of(b))); }},
+      {"/v2/trace/setting", "GET", [](Api api, Body) { return ok_json(api.core_.trace_settings("", {})); }},
+      {"/v2/trace/setting", "POST",
+       [](Api api, Body b) { return ok_json(api.core_.trace_settings("", object_of(b))); }},
   };
   while (path.size() > 3 && path.back() == '/') path.remove_suffix(1);
   std::string allowed;
@@ -136,11 +121,39 @@ HttpResponse KserveApi::answer(std::string_view path, std::string_view method, s
     allowed.append(allowed.empty() ? "" : ", ").append(r.method);
   }
   if (!allowed.empty()) return wrong_method(allowed);
-  if (starts_with(path, "/v2/systemsharedmemory/") || starts_with(path, "/v2/cudasharedmemory/"))
-    base::fail_unsupported("shared memory is not served");
+  if (starts_with(path, kRegions)) return region_answer(path.substr(kRegions.size()), method, body);
+  if (starts_with(path, "/v2/cudasharedmemory")) {
+    if (path == "/v2/cudasharedmemory/status" && method == "GET") return http_json(200, "[]");
+    base::fail_unsupported("CUDA shared memory is not served: this server runs on the CPU");
+  }
   if (starts_with(path, "/v2/repository/"))
     base::fail_unsupported("'repository_name' specification is not supported");
   return not_found();
+}
+
+/// [/region/{name}]/{status,register,unregister}, after /v2/systemsharedmemory.
+HttpResponse KserveApi::region_answer(std::string_view rest, std::string_view method,
+                                      std::string_view body) const {
+  std::string name;
+  constexpr std::string_view kRegion = "/region/";
+  if (starts_with(rest, kRegion)) {
+    rest.remove_prefix(kRegion.size());
+    const size_t slash = std::min(rest.find('/'), rest.size());
+    name = http_percent_decode(rest.substr(0, slash));
+    rest.remove_prefix(slash);
+  }
+  const bool is_status = rest == "/status", is_register = rest == "/register" && !name.empty();
+  if (!is_status && !is_register && rest != "/unregister") return not_found();
+  if (method != (is_status ? "GET" : "POST")) return wrong_method(is_status ? "GET" : "POST");
+  if (is_status) return ok_json(core_.regions().status(name));
+  if (is_register) {
+    const Json json = object_of(body);
+    core_.regions().add(name, json.at("key").as_string(), json.get_or<uint64_t>("offset", 0),
+                        json.at("byte_size").as_uint());
+  } else {
+    core_.regions().remove(name);
+  }
+  return HttpResponse{};
 }
 
 /// /v2/repository/models/{name}/load and /unload, without the prefix. The answer comes when it is done.
@@ -150,13 +163,13 @@ void KserveApi::control(std::string_view rest, const HttpRequest& request, HttpR
   if (action != "load" && action != "unload") return reply.send(not_found());
   if (request.method != "POST") return reply.send(wrong_method("POST"));
   const std::string name = http_percent_decode(rest.substr(0, slash));
-  check_control_parameters(action, request.body.view());
+  const Json parameters = control_parameters(request.body.view());
   const auto shared = std::make_shared<HttpReply>(std::move(reply));
   const Repository::Done done = [shared](const std::optional<base::Error>& error) {
     shared->send(error ? http_error(*error) : HttpResponse{});
   };
   try {
-    action == "load" ? repository_.request_load(name, done) : repository_.request_unload(name, done);
+    action == "load" ? core_.load(name, parameters, done) : core_.unload(name, parameters, done);
   } catch (const base::Error& e) {
     shared->send(http_error(e));  // refused before it was queued, so the reply is still unused
   }
@@ -169,25 +182,27 @@ void KserveApi::handle_model(const ModelPath& path, HttpRequest&& request, HttpR
   }
   if (path.action == "trace/setting" && path.version.empty()) {
     if (request.method != "GET" && request.method != "POST") return reply.send(wrong_method("GET, POST"));
-    repository_.catalog()->find(path.name, "");
-    return reply.send(trace_answer(request.method == "POST" ? request.body.view() : std::string_view()));
+    const bool is_change = request.method == "POST";
+    return reply.send(
+        ok_json(core_.trace_settings(path.name, is_change ? object_of(request.body.view()) : Json())));
   }
   const bool is_known =
       path.action.empty() || path.action == "ready" || path.action == "config" || path.action == "stats";
   if (!is_known || path.name.empty()) return reply.send(not_found());
   if (request.method != "GET" && request.method != "HEAD") return reply.send(wrong_method("GET"));
-  const auto catalog = repository_.catalog();
-  const auto model = catalog->find(path.name, path.version);
-  if (path.action == "ready") return reply.send(health(is_ready_()));
-  if (path.action == "config") return reply.send(http_json(200, config_json(model->config()).dump()));
-  if (path.action == "stats") {
-    return reply.send(http_json(200, Json::object({{"model_stats", Json::array({model->stats()})}}).dump()));
+  if (path.action == "ready") {
+    core_.find(path.name, path.version);
+    return reply.send(health(core_.is_ready()));
   }
-  reply.send(http_json(200, model->metadata(catalog->versions(path.name)).dump()));
+  if (path.action == "config") {
+    return reply.send(ok_json(config_json(core_.find(path.name, path.version)->config())));
+  }
+  if (path.action == "stats") return reply.send(ok_json(core_.statistics(path.name, path.version)));
+  reply.send(ok_json(core_.metadata(path.name, path.version)));
 }
 
 void KserveApi::infer(const ModelPath& path, HttpRequest&& request, HttpReply reply) const {
-  const auto model = repository_.catalog()->find(path.name, path.version);
+  const auto model = core_.find(path.name, path.version);
   // Inputs look into the body, so the request lives until the last of them is gone.
   const auto kept = std::make_shared<HttpRequest>(std::move(request));
   const std::string_view body = kept->body.view();
@@ -196,44 +211,17 @@ void KserveApi::infer(const ModelPath& path, HttpRequest&& request, HttpReply re
   const bool is_raw = kept->has_header(kHeader) && json_bytes == 0;
   InferRequest parsed = is_raw ? raw_infer_request(model->name(), model->offered_inputs(),
                                                    model->config().is_batched(), body, kept)
-                               : parse_infer_request(body, json_bytes, kept);
+                               : parse_infer_request(body, json_bytes, kept, &core_.regions());
   const auto shared = std::make_shared<HttpReply>(std::move(reply));
   InferSink sink{.done = [shared](InferResponse&& r) { shared->send(infer_http_response(std::move(r))); },
                  .failed = [shared](const base::Error& e) { shared->send(http_error(e)); },
                  .cancelled = [shared] { return shared->client_gone(); },
                  .received_ns = kept->received_ns};
   try {
-    model->infer(std::move(parsed), std::move(sink));
+    core_.infer(model, std::move(parsed), std::move(sink));
   } catch (const base::Error& e) {
     shared->send(http_error(e));  // thrown before anything was queued, so the reply is still unused
   }
-}
-
-HttpResponse KserveApi::index(std::string_view body) const {
-  bool ready_only = false;
-  if (!body.empty()) {
-    const Json json = base::parse_json(body);
-    if (const Json* ready = json.find("ready")) {
-      base::require(ready->is_bool(), "Invalid value for 'ready': expected a boolean");
-      ready_only = ready->as_bool();
-    }
-  }
-  Json list = Json::array();
-  for (const RepositoryEntry& e : repository_.index()) {
-    if (ready_only && e.state != "READY") continue;
-    Json entry = Json::object({{"name", e.name}});
-    if (!e.version.empty()) entry.set("version", e.version);
-    if (!e.state.empty()) entry.set("state", e.state);
-    if (!e.reason.empty()) entry.set("reason", e.reason);
-    list.push_back(std::move(entry));
-  }
-  return http_json(200, list.dump());
-}
-
-HttpResponse KserveApi::all_stats() const {
-  Json list = Json::array();
-  for (const auto& model : repository_.catalog()->serving()) list.push_back(model->stats());
-  return http_json(200, Json::object({{"model_stats", std::move(list)}}).dump());
 }
 
 }  // namespace trireme::serve

@@ -1,24 +1,18 @@
-// The KServe v2 routes over HTTP: which path and method does what.
+// The KServe v2 routes over HTTP: which path and method asks the core for what.
 #pragma once
 
-#include <atomic>
-#include <functional>
-#include <memory>
-#include <string>
 #include <string_view>
 
-#include "base/env.h"
 #include "serve/http_message.h"
 #include "serve/http_reply.h"
-#include "serve/repository.h"
+#include "serve/kserve_core.h"
 
 namespace trireme::serve {
 
 /// Answers every path under /v2. Any server thread; nothing here blocks (loads answer later).
 class KserveApi {
  public:
-  /// `is_ready` says whether the server takes requests now (not while loading or draining).
-  KserveApi(Repository& repository, const base::Env& env, std::function<bool()> is_ready);
+  explicit KserveApi(KserveCore& core) : core_(core) {}
 
   /// Throws base::Error for what becomes an error response.
   void handle(HttpRequest&& request, HttpReply reply) const;
@@ -29,12 +23,9 @@ class KserveApi {
   void control(std::string_view rest, const HttpRequest& request, HttpReply reply) const;
   void infer(const ModelPath& path, HttpRequest&& request, HttpReply reply) const;
   HttpResponse answer(std::string_view path, std::string_view method, std::string_view body) const;
-  HttpResponse index(std::string_view body) const;
-  HttpResponse all_stats() const;
+  HttpResponse region_answer(std::string_view rest, std::string_view method, std::string_view body) const;
 
-  Repository& repository_;
-  base::Env env_;
-  std::function<bool()> is_ready_;
+  KserveCore& core_;
 };
 
 }  // namespace trireme::serve

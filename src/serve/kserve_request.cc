@@ -7,37 +7,21 @@
 
 #include "base/json.h"
 #include "serve/kserve_data.h"
+#include "serve/kserve_parameter.h"
+#include "serve/shared_regions.h"
 
 namespace trireme::serve {
 namespace {
 
-using Scalar = std::variant<std::nullptr_t, bool, int64_t, uint64_t, double, std::string_view>;
+using Scalar = ParameterValue;
 
 /// One input as far as it has been read.
 struct InputPart {
   WireTensor tensor;
   bool has_type = false, has_shape = false, has_data = false;
   std::optional<uint64_t> binary_bytes;
+  RegionSpan span;
 };
-
-std::string text_of(const Scalar& value, std::string_view key) {
-  const auto* text = std::get_if<std::string_view>(&value);
-  base::require(text != nullptr, "Unable to parse '", key, "': expected a string");
-  return std::string(*text);
-}
-
-uint64_t unsigned_of(const Scalar& value, std::string_view key) {
-  if (const auto* big = std::get_if<uint64_t>(&value)) return *big;
-  const auto* n = std::get_if<int64_t>(&value);
-  base::require(n != nullptr && *n >= 0, "Invalid value for '", key, "': expected an unsigned integer");
-  return static_cast<uint64_t>(*n);
-}
-
-bool bool_of(const Scalar& value, std::string_view key) {
-  const auto* b = std::get_if<bool>(&value);
-  base::require(b != nullptr, "Invalid value for '", key, "': expected a boolean");
-  return *b;
-}
 
 /// Where in the document the parser stands; `skip` is below a key that we do not know.
 enum class At {
@@ -176,7 +160,7 @@ void InferHandler::scalar(const Scalar& value) {
     case At::input_parameters: return input_parameter(value);
     case At::output_parameters: return output_parameter(value);
     case At::output:
-      if (key_ == "name") request.outputs.back().name = text_of(value, key_);
+      if (key_ == "name") request.outputs.back().name = parameter_text(value, key_);
       return;
     case At::shape: {
       const auto* extent = std::get_if<int64_t>(&value);
@@ -194,77 +178,48 @@ void InferHandler::scalar(const Scalar& value) {
 void InferHandler::root_scalar(const Scalar& value) {
   base::require(key_ != "inputs" && key_ != "outputs", "Unable to parse '", key_, "': expected an array");
   if (key_ != "id") return;
-  request.id = text_of(value, key_);
+  request.id = parameter_text(value, key_);
   request.has_id = true;
 }
 
-void InferHandler::parameter(const Scalar& value) {
-  base::require(!std::holds_alternative<std::nullptr_t>(value), "parameter '", key_,
-                "' must be a number, a boolean or a string");
-  base::require(key_.rfind("triton_", 0) != 0, "parameter keys starting with 'triton_' are reserved, got '",
-                key_, "'");
-  if (key_ == "binary_data_output") request.binary_output = bool_of(value, key_);
-  if (key_ == "timeout") request.timeout_us = unsigned_of(value, key_);
-  if (key_ == "priority") request.priority = unsigned_of(value, key_);
-  if (key_ == "sequence_id" && value != Scalar(int64_t{0}) && value != Scalar(std::string_view())) {
-    base::fail_unsupported("sequence_id: sequence batching is not served");
-  }
-}
+void InferHandler::parameter(const Scalar& value) { set_parameter(request, key_, value); }
 
 void InferHandler::input_scalar(const Scalar& value) {
   WireTensor& tensor = inputs.back().tensor;
-  if (key_ == "name") tensor.name = text_of(value, key_);
+  if (key_ == "name") tensor.name = parameter_text(value, key_);
   if (key_ == "datatype") {
     base::require(!inputs.back().has_type, "Unable to parse 'datatype': given twice");
-    tensor.type = wire_type(text_of(value, key_));
+    tensor.type = wire_type(parameter_text(value, key_));
     inputs.back().has_type = true;
   }
   base::require(key_ != "shape" && key_ != "data", "Unable to parse '", key_, "': expected an array");
 }
 
 void InferHandler::input_parameter(const Scalar& value) {
-  if (key_ == "binary_data_size") inputs.back().binary_bytes = unsigned_of(value, key_);
-  if (key_.rfind("shared_memory_", 0) == 0)
-    base::fail_unsupported("shared memory is not served: parameter '", key_, "'");
+  if (key_ == "binary_data_size") inputs.back().binary_bytes = parameter_unsigned(value, key_);
+  set_input_parameter(inputs.back().span, key_, value);
 }
 
 void InferHandler::output_parameter(const Scalar& value) {
-  OutputWish& wish = request.outputs.back();
-  if (key_ == "binary_data") wish.is_binary = bool_of(value, key_);
-  if (key_ == "classification") {
-    wish.classification = static_cast<int64_t>(std::min<uint64_t>(unsigned_of(value, key_), INT64_MAX));
-  }
-  if (key_.rfind("shared_memory_", 0) == 0)
-    base::fail_unsupported("shared memory is not served: parameter '", key_, "'");
+  set_output_parameter(request.outputs.back(), key_, value);
 }
 
-void check_names(const InferHandler& handler) {
-  std::vector<std::string_view> names;
-  for (const InputPart& input : handler.inputs) names.push_back(input.tensor.name);
-  std::sort(names.begin(), names.end());
-  base::require(names.empty() || !names.front().empty(), "Unable to parse 'name': an input has no name");
-  const auto twice = std::adjacent_find(names.begin(), names.end());
-  base::require(twice == names.end(), "input '", twice == names.end() ? "" : *twice,
-                "' already exists in request");
-  names.clear();
-  for (const OutputWish& wish : handler.request.outputs) names.push_back(wish.name);
-  std::sort(names.begin(), names.end());
-  base::require(names.empty() || !names.front().empty(), "Unable to parse 'name': an output has no name");
-  const auto again = std::adjacent_find(names.begin(), names.end());
-  base::require(again == names.end(), "output '", again == names.end() ? "" : *again,
-                "' already exists in request");
-}
-
-/// Gives binary inputs their bytes, in order; all bytes must be used.
+/// Gives binary inputs their bytes, in order; all bytes must be used. Inputs in shared memory look there.
 void attach_blobs(std::vector<InputPart>& inputs, std::string_view blobs,
-                  const std::shared_ptr<const void>& owner) {
+                  const std::shared_ptr<const void>& owner, const SharedRegions* regions) {
   size_t at = 0;
   for (InputPart& input : inputs) {
     WireTensor& t = input.tensor;
     base::require(input.has_type, "Unable to parse 'datatype': input '", t.name, "' has none");
     base::require(input.has_shape, "Unable to parse 'shape': input '", t.name, "' has none");
-    base::require(input.has_data != input.binary_bytes.has_value(), "input '", t.name,
-                  "' must have exactly one of 'data' and parameter 'binary_data_size'");
+    const int sources = input.has_data + input.binary_bytes.has_value() + !input.span.region.empty();
+    base::require(sources == 1, "input '", t.name,
+                  "' must have exactly one of 'data' and the parameters 'binary_data_size' and "
+                  "'shared_memory_region'");
+    if (!input.span.region.empty()) {
+      if (regions == nullptr) base::fail_unsupported("shared memory is not served here");
+      t = regions->read(std::move(t), input.span);
+    }
     if (!input.binary_bytes) continue;
     base::require(*input.binary_bytes <= blobs.size() - at, "unexpected size of binary data: input '", t.name,
                   "' needs ", *input.binary_bytes, " bytes, ", blobs.size() - at, " follow");
@@ -279,7 +234,7 @@ void attach_blobs(std::vector<InputPart>& inputs, std::string_view blobs,
 }  // namespace
 
 InferRequest parse_infer_request(std::string_view body, size_t json_bytes,
-                                 const std::shared_ptr<const void>& owner) {
+                                 const std::shared_ptr<const void>& owner, const SharedRegions* regions) {
   const std::string_view text = body.substr(0, json_bytes);
   const base::JsonLimits limits{.nan_and_infinity = true};
   InferHandler handler(text.size(), nullptr);
@@ -298,10 +253,9 @@ InferRequest parse_infer_request(std::string_view body, size_t json_bytes,
     }
     inputs = std::move(again.inputs);
   }
-  handler.inputs = std::move(inputs);
-  check_names(handler);
-  attach_blobs(handler.inputs, body.substr(json_bytes), owner);
-  for (InputPart& input : handler.inputs) handler.request.inputs.push_back(std::move(input.tensor));
+  attach_blobs(inputs, body.substr(json_bytes), owner, regions);
+  for (InputPart& input : inputs) handler.request.inputs.push_back(std::move(input.tensor));
+  check_request_names(handler.request);
   return std::move(handler.request);
 }
 

@@ -66,13 +66,38 @@ size_t json_estimate(const InferResponse& response) {
   return bytes;
 }
 
-HttpBodyPart blob_of(const WireTensor& t) {
+void append_span(std::string& json, const RegionSpan& span) {
+  json += ",\"parameters\":{\"shared_memory_region\":";
+  base::append_json(json, std::string_view(span.region));
+  json += ",\"shared_memory_offset\":";
+  base::append_json(json, span.offset);
+  json += ",\"shared_memory_byte_size\":";
+  base::append_json(json, span.bytes);
+  json += "}}";
+}
+
+/// One output after its name, type and shape; binary ones go to `blobs`.
+void append_output(std::string& json, const InferOutput& o, std::vector<HttpBodyPart>& blobs) {
+  if (!o.span.region.empty()) return append_span(json, o.span);
+  if (o.is_binary) {
+    blobs.push_back(tensor_bytes(o.tensor));
+    json += ",\"parameters\":{\"binary_data_size\":";
+    base::append_json(json, static_cast<uint64_t>(blobs.back().bytes().size()));
+    json += "}}";
+    return;
+  }
+  json += ",\"data\":";
+  append_data(json, o.tensor);
+  json += '}';
+}
+
+}  // namespace
+
+HttpBodyPart tensor_bytes(const WireTensor& t) {
   if (!t.type) return HttpBodyPart(bytes_of_strings(t.strings));
   const auto* data = reinterpret_cast<const char*>(t.values.raw());
   return HttpBodyPart(std::string_view(data, static_cast<size_t>(t.values.bytes())), t.values.owner());
 }
-
-}  // namespace
 
 HttpResponse infer_http_response(InferResponse response) {
   std::string json;
@@ -97,16 +122,7 @@ HttpResponse infer_http_response(InferResponse response) {
     json += wire_name(o.tensor.type);
     json += "\",\"shape\":";
     append_dims(json, o.tensor.dims);
-    if (o.is_binary) {
-      blobs.push_back(blob_of(o.tensor));
-      json += ",\"parameters\":{\"binary_data_size\":";
-      base::append_json(json, static_cast<uint64_t>(blobs.back().bytes().size()));
-      json += "}}";
-    } else {
-      json += ",\"data\":";
-      append_data(json, o.tensor);
-      json += '}';
-    }
+    append_output(json, o, blobs);
   }
   json += "]}";
   HttpResponse http;

@@ -5,13 +5,14 @@
 #include <vector>
 
 #include "serve/http_message.h"
-#include "serve/kserve_tensor.h"
+#include "serve/kserve_request.h"
 
 namespace trireme::serve {
 
 struct InferOutput {
   WireTensor tensor;
   bool is_binary = false;
+  RegionSpan span;  ///< where it was written, if it is in shared memory
 };
 
 struct InferResponse {
@@ -24,6 +25,9 @@ struct InferResponse {
 /// Binary outputs stand behind the JSON as views of the tensors' own memory. Throws invalid_argument for FP16
 /// or BF16 outside the binary form.
 HttpResponse infer_http_response(InferResponse response);
+
+/// A tensor's wire bytes: its own memory, or the strings with their lengths.
+HttpBodyPart tensor_bytes(const WireTensor& tensor);
 
 /// The classification extension: the best `count` values of each row as "value:index[:label]" strings,
 /// [count] or [rows, count]. `labels` may be empty. Throws invalid_argument for BYTES or for more than a

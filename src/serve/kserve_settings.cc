@@ -7,10 +7,8 @@ namespace {
 using base::Json;
 using base::LogLevel;
 
-Json object_of(std::string_view body) {
-  Json json = base::parse_json(body.empty() ? std::string_view("{}") : body);
-  base::require(json.is_object(), "failed to parse the settings: expected a JSON object");
-  return json;
+void require_object(const Json& changes) {
+  base::require(changes.is_object(), "failed to parse the settings: expected a JSON object");
 }
 
 struct Switches {
@@ -56,10 +54,10 @@ Json log_settings(const base::Log& log) {
                        {"log_format", "default"}});
 }
 
-void update_log_settings(base::Log& log, std::string_view body) {
-  const Json json = object_of(body);
+void update_log_settings(base::Log& log, const Json& changes) {
+  require_object(changes);
   Switches s = switches_of(log.level());
-  for (const auto& [key, value] : json.as_object()) {
+  for (const auto& [key, value] : changes.as_object()) {
     if (key == "log_info") {
       s.info = flag(key, value);
     } else if (key == "log_warning") {
@@ -92,10 +90,10 @@ Json trace_settings() {
                        {"trace_mode", "triton"}});
 }
 
-void update_trace_settings(std::string_view body) {
+void update_trace_settings(const Json& changes) {
+  require_object(changes);
   const Json now = trace_settings();
-  const Json json = object_of(body);
-  for (const auto& [key, value] : json.as_object()) {
+  for (const auto& [key, value] : changes.as_object()) {
     const Json* is = now.find(key);
     base::require(is != nullptr, "unknown trace setting '", key, "'");
     if (value.is_null() || value.dump() == is->dump()) continue;

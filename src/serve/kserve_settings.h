@@ -1,8 +1,6 @@
 // The settings that KServe clients read and change while the server runs: log and trace.
 #pragma once
 
-#include <string_view>
-
 #include "base/json.h"
 #include "base/log.h"
 
@@ -10,13 +8,13 @@ namespace trireme::serve {
 
 /// What /v2/logging says: the level as Triton's switches.
 base::Json log_settings(const base::Log& log);
-/// Applies the JSON object in `body`. Ours is one threshold, so a level that is on needs all above it on;
+/// Applies a JSON object. Ours is one threshold, so a level that is on needs all above it on;
 /// other combinations, log_file and other formats are refused by name and then nothing changes.
-void update_log_settings(base::Log& log, std::string_view body);
+void update_log_settings(base::Log& log, const base::Json& changes);
 
 /// What .../trace/setting says: nothing is traced.
 base::Json trace_settings();
 /// Accepts what says that nothing is traced; throws unsupported for anything that would switch it on.
-void update_trace_settings(std::string_view body);
+void update_trace_settings(const base::Json& changes);
 
 }  // namespace trireme::serve

@@ -36,6 +36,10 @@ struct ServeOptions {
   WarmUpLevel warm_up = WarmUpLevel::compile;
   bool strict_readiness = false;
   std::string tls_certificate, tls_key;
+  int grpc_port = 8001;
+  std::string tls_client_ca;
+  bool allow_client_shm = false;
+  std::string server_name = "trireme";
 
   void fields(base::OptionList& f) {
     f.add("model_repository", &model_repository, "directory with one directory for each model").required();
@@ -67,6 +71,12 @@ struct ServeOptions {
     f.add("strict_readiness", &strict_readiness, "not ready while any model failed to load");
     f.add("tls_certificate", &tls_certificate, "PEM file; with --tls-key: HTTPS");
     f.add("tls_key", &tls_key, "PEM file of the certificate's key");
+    f.add("tls_client_ca", &tls_client_ca, "PEM file: gRPC clients must show a certificate that it signed");
+    f.add("grpc_port", &grpc_port, "port of the gRPC listener; 0: the system picks one; -1: none")
+        .at_least(-1)
+        .at_most(65535);
+    f.add("allow_client_shm", &allow_client_shm, "clients may name POSIX shared memory objects as tensors");
+    f.add("server_name", &server_name, "name in the server metadata; triton pleases scripts that check it");
   }
 };
 

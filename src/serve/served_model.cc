@@ -117,7 +117,7 @@ void ServedModel::check_tokens(const std::vector<Tensor>& inputs) const {
 std::vector<ServedModel::Wish> ServedModel::wishes_of(const InferRequest& request) const {
   std::vector<Wish> wishes;
   if (request.outputs.empty()) {
-    for (size_t i = 0; i < config_.outputs.size(); ++i) wishes.push_back({i, request.binary_output, 0});
+    for (size_t i = 0; i < config_.outputs.size(); ++i) wishes.push_back({i, request.binary_output});
     return wishes;
   }
   for (const OutputWish& w : request.outputs) {
@@ -126,7 +126,7 @@ std::vector<ServedModel::Wish> ServedModel::wishes_of(const InferRequest& reques
     base::require(at != config_.outputs.end(), "unexpected inference output '", w.name, "' for model '",
                   name(), "'");
     wishes.push_back({static_cast<size_t>(at - config_.outputs.begin()),
-                      w.is_binary.value_or(request.binary_output), w.classification});
+                      w.is_binary.value_or(request.binary_output), w.classification, w.span});
   }
   return wishes;
 }
@@ -138,7 +138,9 @@ int64_t ServedModel::deadline_of(const InferRequest& request) const {
     const int64_t asked_ns = static_cast<int64_t>(request.timeout_us) * base::kNsPerUs;
     timeout_ns = timeout_ns == 0 ? asked_ns : std::min(timeout_ns, asked_ns);
   }
-  return timeout_ns == 0 ? 0 : env_.clock.now_ns() + timeout_ns;
+  const int64_t own_ns = timeout_ns == 0 ? 0 : env_.clock.now_ns() + timeout_ns;
+  if (own_ns == 0 || request.deadline_ns == 0) return std::max(own_ns, request.deadline_ns);
+  return std::min(own_ns, request.deadline_ns);
 }
 
 uint32_t ServedModel::priority_of(const InferRequest& request) const {
@@ -157,6 +159,7 @@ void ServedModel::infer(InferRequest request, InferSink sink) {
   try {
     base::require(!request.inputs.empty(), "expected ", config_.inputs.size(),
                   " inputs but got 0 inputs for model '", name(), "'");
+    if (request.sequence.is_any()) base::fail_unsupported("sequence_id: sequence batching is not served");
     call->wishes = wishes_of(request);
     if (text_ && request.inputs[0].name == kText) {
       for (TokenGroup& g : groups_of(request, call->rows)) {
@@ -208,7 +211,7 @@ InferResponse ServedModel::response_of(Call& call) const {
         .name = config.name, .type = config.type, .dims = values.dims(), .values = std::move(values)};
     if (wish.classification > 0)
       t = classify(t, wish.classification, config_.is_batched(), labels_[wish.output]);
-    response.outputs.push_back({std::move(t), wish.is_binary});
+    response.outputs.push_back({std::move(t), wish.is_binary, wish.span});
   }
   return response;
 }

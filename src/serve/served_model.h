@@ -68,6 +68,7 @@ class ServedModel {
     size_t output = 0;
     bool is_binary = false;
     int64_t classification = 0;
+    RegionSpan span = {};
   };
   void load(const ServeOptions& options, MetricRegistry& metrics, const ModelMetrics* earlier);
   void make_text_front(model::Model& model, const ServeOptions& options);

@@ -1,6 +1,8 @@
 // The server: from start to drain.
 #include "serve/server.h"
 
+#include <algorithm>
+
 #include "base/memory.h"
 
 namespace trireme::serve {
@@ -17,33 +19,57 @@ HttpServerOptions http_options(const ServeOptions& options) {
   return http;
 }
 
+GrpcServerOptions grpc_options(const ServeOptions& options) {
+  GrpcServerOptions grpc;
+  grpc.host = options.host;
+  grpc.port = static_cast<uint16_t>(std::max(0, options.grpc_port));
+  grpc.tls_certificate_file = options.tls_certificate;
+  grpc.tls_key_file = options.tls_key;
+  grpc.tls_client_ca_file = options.tls_client_ca;
+  return grpc;
+}
+
 }  // namespace
 
 Server::Server(const ServeOptions& options, const base::Env& env)
     : options_(options),
       env_(env),
       repository_(options, env, metrics_),
-      kserve_(repository_, env, [this] { return is_ready(); }) {
+      core_(repository_, options, env),
+      kserve_(core_) {
   register_process_metrics(env_.clock.now_ns());
   http_ = std::make_unique<HttpServer>(http_options(options), [this](HttpRequest&& request, HttpReply reply) {
     handle(std::move(request), std::move(reply));
   });
+  if (options.grpc_port < 0) return;
+  if (GrpcServer::is_built()) {
+    grpc_ = std::make_unique<GrpcServer>(grpc_options(options), core_);
+  } else {
+    env_.log.warning("serve", "grpc_off", {{"reason", "this build has no gRPC: it needs libgrpc++-dev"}});
+  }
 }
 
-Server::~Server() { http_->stop(); }
-
-bool Server::is_ready() const {
-  return state_.load() == State::serving && !(options_.strict_readiness && repository_.has_failures());
+Server::~Server() {
+  if (grpc_) grpc_->stop();
+  http_->stop();
 }
 
 void Server::load() {
   repository_.load();
-  state_ = State::serving;
+  core_.set_state(ServerState::serving);
 }
 
 bool Server::drain() {
-  state_ = State::draining;
-  const bool all = http_->drain(std::chrono::milliseconds(options_.exit_timeout.ns / base::kNsPerMs));
+  core_.set_state(ServerState::draining);
+  const auto limit = std::chrono::milliseconds(options_.exit_timeout.ns / base::kNsPerMs);
+  const auto start = std::chrono::steady_clock::now();
+  if (grpc_) grpc_->stop_accepting();
+  bool all = http_->drain(limit);
+  if (grpc_) {
+    const auto spent = std::chrono::steady_clock::now() - start;
+    const auto left = limit - std::chrono::duration_cast<std::chrono::milliseconds>(spent);
+    all = grpc_->drain(std::max(left, std::chrono::milliseconds(0))) && all;
+  }
   // Answers that came too late go nowhere; the schedulers still end in order.
   http_->stop();
   if (all) repository_.drain();
@@ -53,12 +79,6 @@ bool Server::drain() {
 void Server::handle(HttpRequest&& request, HttpReply reply) const {
   const bool is_get = request.method == "GET" || request.method == "HEAD";
   if (request.path.substr(0, 3) == "/v2") {
-    // The repository is written by load() alone; until it has ended only health can be asked.
-    const bool is_health = request.path.substr(0, 11) == "/v2/health/" || request.path == "/v2";
-    if (state_.load() == State::loading && !is_health) {
-      return reply.send(
-          http_error(base::Error(base::ErrorCode::unavailable, "the server is loading its models")));
-    }
     return kserve_.handle(std::move(request), std::move(reply));
   }
   if (request.path == "/metrics" && is_get)

@@ -1,10 +1,10 @@
 // The server: repository, routes, metrics and the HTTP listener, from start to drain.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
 
+#include "serve/grpc_server.h"
 #include "serve/http_server.h"
 #include "serve/kserve.h"
 #include "serve/metrics.h"
@@ -23,20 +23,21 @@ class Server {
   /// Turns not ready, stops accepting, answers what is in flight; false if the time was not enough.
   bool drain();
   uint16_t port() const { return http_->port(); }
+  /// Of the gRPC listener; 0: there is none.
+  uint16_t grpc_port() const { return grpc_ ? grpc_->port() : uint16_t{0}; }
   const Repository& repository() const { return repository_; }
 
  private:
-  enum class State : uint8_t { loading, serving, draining };
   void handle(HttpRequest&& request, HttpReply reply) const;
-  bool is_ready() const;
   void register_process_metrics(int64_t started_ns);
 
   const ServeOptions& options_;
   base::Env env_;
   MetricRegistry metrics_;
   Repository repository_;
-  std::atomic<State> state_{State::loading};
+  KserveCore core_;
   KserveApi kserve_;
+  std::unique_ptr<GrpcServer> grpc_;  ///< null: not wanted
   std::unique_ptr<HttpServer> http_;  ///< last: its threads use the others
 };
 

@@ -1,0 +1,46 @@
+// The gRPC listener: KServe's service, health and reflection on a port of their own.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+namespace trireme::serve {
+
+class KserveCore;
+
+struct GrpcServerOptions {
+  std::string host = "0.0.0.0";
+  uint16_t port = 0;                 // 0: the system picks one, see GrpcServer::port()
+  std::string tls_certificate_file;  // PEM; both set: TLS
+  std::string tls_key_file;
+  std::string tls_client_ca_file;  // set: clients must show a certificate that it signed
+};
+
+/// Listens from construction on. `core` outlives it.
+class GrpcServer {
+ public:
+  /// Throws unavailable if the address cannot be bound; unsupported in a build without gRPC.
+  GrpcServer(const GrpcServerOptions& options, KserveCore& core);
+  ~GrpcServer();
+  GrpcServer(const GrpcServer&) = delete;
+  GrpcServer& operator=(const GrpcServer&) = delete;
+
+  uint16_t port() const;
+  /// The health service says NOT_SERVING from now on; the core refuses new requests in words.
+  void stop_accepting();
+  /// Lets clients hear the refusals for a moment, then refuses new calls and connections, waits for those in
+  /// flight, cuts off what is left after `timeout`. Returns whether all ended in time.
+  bool drain(std::chrono::milliseconds timeout);
+  /// Cuts everything off. Idempotent.
+  void stop();
+  /// False in a build without gRPC.
+  static bool is_built();
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace trireme::serve

@@ -1,0 +1,152 @@
+// What KServe clients can ask of the server.
+#include "serve/kserve_core.h"
+
+#include <utility>
+
+#include "serve/kserve_settings.h"
+
+namespace trireme::serve {
+namespace {
+
+using base::Json;
+
+/// Takes unload_dependents; refuses what would change a model otherwise than by its directory.
+void check_control_parameters(std::string_view action, const Json& parameters) {
+  if (parameters.is_null()) return;
+  base::require(parameters.is_object(), "Unable to parse 'parameters': expected an object");
+  for (const auto& [key, value] : parameters.as_object()) {
+    if (action == "unload" && key == "unload_dependents") {
+      base::require(value.is_bool(), "Invalid value for 'unload_dependents': expected a boolean");
+    } else if (action == "load" && (key == "config" || key.rfind("file:", 0) == 0)) {
+      base::fail_unsupported("load parameter '", key, "' is not served: change the model's directory");
+    } else {
+      base::fail_invalid("unrecognized ", action, " parameter '", key, "'");
+    }
+  }
+}
+
+/// Puts the outputs that the client wants in its shared memory there; the answer then only names the place.
+void write_regions(const SharedRegions& regions, InferResponse& response) {
+  for (InferOutput& o : response.outputs) {
+    if (o.span.region.empty()) continue;
+    const HttpBodyPart part = tensor_bytes(o.tensor);
+    regions.write(o.span, part.bytes());
+    o.span.bytes = part.bytes().size();
+  }
+}
+
+}  // namespace
+
+KserveCore::KserveCore(Repository& repository, const ServeOptions& options, const base::Env& env)
+    : repository_(repository),
+      options_(options),
+      env_(env),
+      regions_(std::make_unique<SharedRegions>(options.allow_client_shm)) {}
+
+bool KserveCore::is_ready() const {
+  return state_.load() == ServerState::serving && !(options_.strict_readiness && repository_.has_failures());
+}
+
+void KserveCore::require_loaded() const {
+  if (state_.load() == ServerState::loading)
+    base::fail(base::ErrorCode::unavailable, "the server is loading its models");
+}
+
+Json KserveCore::server_metadata() const {
+  Json extensions =
+      Json::array({"classification", "sequence", "model_repository", "model_repository(unload_dependents)",
+                   "model_configuration", "schedule_policy", "binary_tensor_data", "parameters", "statistics",
+                   "trace", "logging"});
+  if (options_.allow_client_shm) extensions.push_back("system_shared_memory");
+  return Json::object(
+      {{"name", options_.server_name}, {"version", "0.1.0"}, {"extensions", std::move(extensions)}});
+}
+
+std::shared_ptr<ServedModel> KserveCore::find(const std::string& name, const std::string& version) const {
+  require_loaded();
+  return repository_.catalog()->find(name, version);
+}
+
+bool KserveCore::is_served(const std::string& name, const std::string& version) const {
+  try {
+    find(name, version);
+    return true;
+  } catch (const base::Error&) {
+    return false;
+  }
+}
+
+Json KserveCore::metadata(const std::string& name, const std::string& version) const {
+  require_loaded();
+  const auto catalog = repository_.catalog();
+  return catalog->find(name, version)->metadata(catalog->versions(name));
+}
+
+Json KserveCore::statistics(const std::string& name, const std::string& version) const {
+  require_loaded();
+  Json list = Json::array();
+  const auto catalog = repository_.catalog();
+  if (!name.empty()) {
+    list.push_back(catalog->find(name, version)->stats());
+  } else {
+    for (const auto& model : catalog->serving()) list.push_back(model->stats());
+  }
+  return Json::object({{"model_stats", std::move(list)}});
+}
+
+Json KserveCore::index(bool ready_only) const {
+  require_loaded();
+  Json list = Json::array();
+  for (const RepositoryEntry& e : repository_.index()) {
+    if (ready_only && e.state != "READY") continue;
+    Json entry = Json::object({{"name", e.name}});
+    if (!e.version.empty()) entry.set("version", e.version);
+    if (!e.state.empty()) entry.set("state", e.state);
+    if (!e.reason.empty()) entry.set("reason", e.reason);
+    list.push_back(std::move(entry));
+  }
+  return list;
+}
+
+Json KserveCore::log_settings(const Json& changes) const {
+  if (!changes.is_null()) update_log_settings(env_.log, changes);
+  return serve::log_settings(env_.log);
+}
+
+Json KserveCore::trace_settings(const std::string& model, const Json& changes) const {
+  if (!model.empty()) find(model, "");
+  if (!changes.is_null()) update_trace_settings(changes);
+  return serve::trace_settings();
+}
+
+void KserveCore::load(const std::string& name, const Json& parameters, Repository::Done done) const {
+  require_loaded();
+  check_control_parameters("load", parameters);
+  repository_.request_load(name, std::move(done));
+}
+
+void KserveCore::unload(const std::string& name, const Json& parameters, Repository::Done done) const {
+  require_loaded();
+  check_control_parameters("unload", parameters);
+  repository_.request_unload(name, std::move(done));
+}
+
+void KserveCore::infer(const std::shared_ptr<ServedModel>& model, InferRequest request,
+                       InferSink sink) const {
+  bool writes_regions = false;
+  for (const OutputWish& wish : request.outputs) {
+    if (wish.span.region.empty()) continue;
+    base::require(wish.classification == 0, "output '", wish.name,
+                  "': classification can not be written to shared memory");
+    writes_regions = true;
+  }
+  if (writes_regions) {
+    sink.done = [regions = regions_.get(), done = std::move(sink.done)](InferResponse&& response) {
+      write_regions(*regions, response);  // what it throws becomes the request's failure
+      done(std::move(response));
+    };
+  }
+  model->infer(std::move(request), std::move(sink));
+}
+
+}  // namespace trireme::serve
