@@ -20,6 +20,7 @@ const std::vector<Verb>& verbs() {
       {"serve", "serve a model repository over HTTP", serve_main, serve_markdown},
       {"load", "load a server on schedule; latency, throughput, goals", load_main, load_markdown},
       {"devices", "what this machine has for programs to run on", devices_main, devices_markdown},
+      {"launch", "start ranks, and start them again when one dies", launch_main, launch_markdown},
       {"comm", "measure the collectives: trireme comm bench", comm_main, comm_markdown},
   };
   return list;

@@ -12,70 +12,10 @@
 #include "train/task.h"
 #include "train/weights.h"
 
+#include "cli/train_command.h"
+
 namespace trireme::cli {
 namespace {
-
-/// The run was interrupted and saved: `--resume auto` goes on. The number is EX_TEMPFAIL of sysexits.h.
-constexpr int kInterrupted = 75;
-
-struct TrainCommand {
-  std::string file;
-  std::vector<std::string> set;
-  std::string strategy;
-  std::string resume;
-  bool quiet = false;
-  bool check = false;
-  bool program = false;
-  bool markdown = false;
-
-  void fields(base::OptionList& f) {
-    f.add("file", &file, "configuration in YAML (docs/config.md); may be left out if --set says it all")
-        .positional();
-    f.add("set", &set, "section.key=value over the file; also as --section.key value; may be repeated");
-    f.add("strategy", &strategy,
-          "YAML file of the keys of section `parallel`, over the configuration; --dp N, --tp N, --pp N, "
-          "--zero N and "
-          "--sequence set single keys of it over both");
-    f.add("resume", &resume,
-          "auto: from the newest checkpoint of the run directory if there is one; or a path");
-    f.add("quiet", &quiet, "do not print the configuration");
-    f.add("check", &check, "stop before the first step: configuration, data and model fit each other");
-    f.add("program", &program, "print the steps and the memory plan of the compiled training step");
-    f.add("markdown", &markdown, "print the page of all configuration keys");
-  }
-};
-
-/// "--dp" becomes "--parallel.dp", "--sequence" "--parallel.sequence=true"; other words stay.
-std::string full_key(const std::string& word) {
-  if (word == "--sequence") return "--parallel.sequence=true";
-  for (const char* axis : {"dp", "tp", "pp", "zero"}) {
-    const std::string flag = base::concat("--", axis);
-    if (word == flag || word.starts_with(flag + "=")) return "--parallel." + word.substr(2);
-  }
-  return word;
-}
-
-/// "--optimizer.lr 0.1" and "--optimizer.lr=0.1" become "--set optimizer.lr=0.1".
-std::vector<std::string> expand_keys(std::span<const std::string> words) {
-  std::vector<std::string> out;
-  for (size_t i = 0; i < words.size(); ++i) {
-    const std::string word = full_key(words[i]);
-    const size_t equals = word.find('=');
-    const bool is_key = word.starts_with("--") && word.substr(0, equals).find('.') != std::string::npos;
-    if (!is_key) {
-      out.push_back(word);
-      continue;
-    }
-    out.push_back("--set");
-    if (equals == std::string::npos) {
-      base::require(i + 1 < words.size(), "option '", word, "' needs a value");
-      out.push_back(word.substr(2) + "=" + words[++i]);
-    } else {
-      out.push_back(word.substr(2));
-    }
-  }
-  return out;
-}
 
 /// Holds SIGINT and SIGTERM back in all threads, and looks for them when asked: no handler, no global.
 class StopSignals {
@@ -100,15 +40,6 @@ class StopSignals {
   sigset_t set_;
   bool seen_ = false;
 };
-
-void read_config(const TrainCommand& command, train::ConfigSections& sections) {
-  if (!command.file.empty()) sections.read_yaml(base::read_file(command.file), command.file);
-  if (!command.strategy.empty()) {
-    sections.read_section("parallel", base::read_file(command.strategy), command.strategy);
-  }
-  for (const std::string& assignment : command.set) sections.assign(assignment);
-  sections.check_required();
-}
 
 void save_trained(const train::TrainConfig& config, train::Trainer& trainer, const model::Model& model,
                   const train::Ranks& ranks, base::Env& env) {

@@ -41,6 +41,8 @@ int load_main(std::span<const std::string> words, base::Env& env);
 std::string load_markdown();
 int comm_main(std::span<const std::string> words, base::Env& env);
 std::string comm_markdown();
+int launch_main(std::span<const std::string> words, base::Env& env);
+std::string launch_markdown();
 int devices_main(std::span<const std::string> words, base::Env& env);
 std::string devices_markdown();
 

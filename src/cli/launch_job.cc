@@ -1,0 +1,140 @@
+// Starts mpirun, srun or the command itself, and passes signals on.
+#include "cli/launch_job.h"
+
+#include <fcntl.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <ctime>
+#include <fstream>
+
+#include "base/clock.h"
+#include "base/cpu_info.h"
+#include "base/error.h"
+
+namespace trireme::cli {
+namespace {
+
+constexpr int64_t kPollNs = 50 * base::kNsPerMs;
+constexpr int kCannotRun = 127;  // as shells say it
+
+/// The child's side of a fork: only calls that are safe there.
+[[noreturn]] void become(char* const* words, const sigset_t& mask) {
+  ::setpgid(0, 0);
+  ::prctl(PR_SET_PDEATHSIG, SIGTERM);  // a job does not outlive who supervises it
+  ::pthread_sigmask(SIG_SETMASK, &mask, nullptr);
+  const int null = ::open("/dev/null", O_RDONLY);
+  if (null >= 0) ::dup2(null, STDIN_FILENO);
+  ::execvp(words[0], words);
+  ::_exit(kCannotRun);
+}
+
+pid_t start(const std::vector<std::string>& line, const sigset_t& mask) {
+  std::vector<std::string> copies = line;
+  std::vector<char*> words;
+  for (std::string& w : copies) words.push_back(w.data());
+  words.push_back(nullptr);
+  const pid_t child = ::fork();
+  if (child < 0)
+    base::fail(base::ErrorCode::exhausted, "no process for '", line[0], "': ", std::strerror(errno));
+  if (child == 0) become(words.data(), mask);
+  ::setpgid(child, child);  // whichever of the two comes first
+  return child;
+}
+
+/// The processes that `parent` started on this machine.
+std::vector<pid_t> children_of(pid_t parent) {
+  std::vector<pid_t> out;
+  std::ifstream list(base::concat("/proc/", parent, "/task/", parent, "/children"));
+  for (pid_t child = 0; list >> child;) out.push_back(child);
+  return out;
+}
+
+/// mpirun answers SIGTERM by killing its ranks within a second: what trainers need to save goes to them
+/// directly.
+void pass_on(LaunchKind kind, pid_t job, int signal, bool first) {
+  const std::vector<pid_t> ranks = kind == LaunchKind::mpi && first ? children_of(job) : std::vector<pid_t>{};
+  for (const pid_t rank : ranks) ::kill(rank, signal);
+  if (ranks.empty()) ::kill(job, signal);
+}
+
+}  // namespace
+
+std::vector<std::string> launch_line(const LaunchWords& words) {
+  std::vector<std::string> line;
+  const std::string ranks = std::to_string(words.ranks);
+  if (words.kind == LaunchKind::mpi) {
+    // Ranks share out the processors themselves (comm/world).
+    line = {"mpirun", "-n", ranks, "--bind-to", "none"};
+    if (!words.hosts.empty()) {
+      line.insert(line.end(), {"--host", words.hosts});
+    } else if (words.ranks > base::read_cpu_info().threads()) {
+      line.emplace_back("--oversubscribe");
+    }
+  } else if (words.kind == LaunchKind::slurm) {
+    line = {"srun", "-n", ranks, "--mpi=pmix", "--cpu-bind=none", "--kill-on-bad-exit=1"};
+  }
+  line.insert(line.end(), words.command.begin(), words.command.end());
+  return line;
+}
+
+std::string quoted(const std::vector<std::string>& words) {
+  constexpr std::string_view kPlain =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./=:,+@%^";
+  std::string out;
+  for (const std::string& word : words) {
+    if (!out.empty()) out += ' ';
+    if (!word.empty() && word.find_first_not_of(kPlain) == std::string::npos) {
+      out += word;
+      continue;
+    }
+    out += '\'';
+    for (const char c : word) {
+      if (c == '\'') {
+        out += "'\\''";
+      } else {
+        out += c;
+      }
+    }
+    out += '\'';
+  }
+  return out;
+}
+
+HeldSignals::HeldSignals() {
+  sigemptyset(&held_);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGCHLD}) sigaddset(&held_, signal);
+  ::pthread_sigmask(SIG_BLOCK, &held_, &before_);
+}
+
+HeldSignals::~HeldSignals() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+
+int HeldSignals::wait(int64_t limit_ns) {
+  const timespec limit{.tv_sec = limit_ns / base::kNsPerSecond, .tv_nsec = limit_ns % base::kNsPerSecond};
+  const int signal = ::sigtimedwait(&held_, nullptr, &limit);
+  return signal > 0 ? signal : 0;
+}
+
+JobEnd run_job(const LaunchWords& words, HeldSignals& signals, const std::function<void()>& meanwhile) {
+  const std::vector<std::string> line = launch_line(words);
+  const pid_t job = start(line, signals.before());
+  JobEnd end;
+  int status = 0;
+  while (::waitpid(job, &status, WNOHANG) == 0) {
+    const int signal = signals.wait(kPollNs);
+    if (signal != 0 && signal != SIGCHLD) {
+      pass_on(words.kind, job, signal, !end.interrupted);
+      end.interrupted = true;
+    }
+    meanwhile();
+  }
+  ::kill(-job, SIGKILL);  // whoever of the group is left
+  end.code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+  if (end.code == kCannotRun) base::fail(base::ErrorCode::not_found, "cannot run '", line[0], "'");
+  return end;
+}
+
+}  // namespace trireme::cli
