@@ -6,13 +6,12 @@
 #include <pthread.h>
 
 #include "base/file.h"
+#include "cli/train_command.h"
 #include "cli/verb.h"
 #include "comm/world.h"
 #include "compile/program.h"
 #include "train/task.h"
 #include "train/weights.h"
-
-#include "cli/train_command.h"
 
 namespace trireme::cli {
 namespace {
