@@ -1,9 +1,11 @@
 // trireme serve: serves a model repository over HTTP until SIGTERM or SIGINT, then drains.
 #include <csignal>
+#include <filesystem>
 #include <pthread.h>
 
 #include "cli/verb.h"
 #include "serve/server.h"
+#include "train/task.h"
 
 namespace trireme::cli {
 namespace {
@@ -18,11 +20,31 @@ sigset_t block_signals() {
   return set;
 }
 
+/// Checkpoints are models as they lie: the newest one of a run directory, whatever ranks wrote it.
+serve::OtherModels checkpoints() {
+  return {.holds = train::has_checkpoint,
+          .open = [](const std::string& path) { return train::model_of_checkpoint(path, false); },
+          .fingerprint = train::find_checkpoint};
+}
+
+/// A run directory in the repository's place is a repository of that run alone.
+void serve_one_run(serve::ServeOptions& options) {
+  if (!train::has_checkpoint(options.model_repository)) return;
+  base::require(options.model_control != serve::ModelControl::poll, "'", options.model_repository,
+                "' is a run: give the directory above it to follow its checkpoints");
+  const std::filesystem::path run = std::filesystem::canonical(options.model_repository);
+  options.model_repository = run.parent_path().string();
+  options.model_control = serve::ModelControl::explicitly;
+  options.load_model = {run.filename().string()};
+}
+
 }  // namespace
 
 int serve_main(std::span<const std::string> words, base::Env& env) {
   serve::ServeOptions options;
   if (!parse(options, words, "serve")) return 0;
+  options.others = checkpoints();
+  serve_one_run(options);
   const sigset_t signals = block_signals();
   const int64_t start_ns = env.clock.now_ns();
   serve::Server server(options, env);

@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/options.h"
+#include "serve/other_models.h"
 
 namespace trireme::serve {
 
@@ -40,9 +41,12 @@ struct ServeOptions {
   std::string tls_client_ca;
   bool allow_client_shm = false;
   std::string server_name = "trireme";
+  OtherModels others = {};  ///< no option: given by the program
 
   void fields(base::OptionList& f) {
-    f.add("model_repository", &model_repository, "directory with one directory for each model").required();
+    f.add("model_repository", &model_repository,
+          "directory with one directory for each model: ONNX, Hugging Face, or a run of `trireme train`")
+        .required();
     f.add_choice("model_control", &model_control, {"none", "explicit", "poll"},
                  "all models once, at the start; on request; all, following changes of the files");
     f.add("load_model", &load_model, "with explicit control: models to load at the start; * for all");

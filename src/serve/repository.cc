@@ -36,7 +36,7 @@ void Repository::load() {
   }
   for (const std::string& name : names) {
     try {
-      loaded_files_[name] = files_fingerprint(options_.model_repository + "/" + name);
+      loaded_files_[name] = files_fingerprint(options_.model_repository + "/" + name, options_.others);
       load_now(name);
     } catch (const std::exception& e) {
       env_.log.error("serve", "model_failed", {{"model", name}, {"reason", e.what()}});
@@ -72,7 +72,7 @@ void Repository::stop_changes() {
 void Repository::poll() {
   const std::vector<std::string> names = model_names(options_.model_repository);
   for (const std::string& name : names) {
-    std::string files = files_fingerprint(options_.model_repository + "/" + name);
+    std::string files = files_fingerprint(options_.model_repository + "/" + name, options_.others);
     if (stopping_) return;
     if (loaded_files_[name] == files) continue;
     if (std::exchange(seen_files_[name], files) != files) continue;
@@ -155,7 +155,7 @@ CatalogModel Repository::load_versions(const std::string& name) {
   ModelSource source{.name = name, .root = base::safe_join(options_.model_repository, name)};
   source.config = read_config(source.root, name);
   CatalogModel model;
-  for (const auto& [number, path] : served_versions(source.root, source.config.versions)) {
+  for (const auto& [number, path] : served_versions(source.root, source.config.versions, options_.others)) {
     source.version = std::to_string(number);
     source.path = path;
     model.versions[number] = load_version(source);

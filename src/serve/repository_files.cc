@@ -69,22 +69,25 @@ ModelConfig read_config(const std::string& root, const std::string& name) {
   }
 }
 
-std::map<int64_t, std::string> served_versions(const std::string& root, const VersionPolicy& policy) {
+std::map<int64_t, std::string> served_versions(const std::string& root, const VersionPolicy& policy,
+                                               const OtherModels& others) {
   std::map<int64_t, std::string> found;
   for (const auto& entry : fs::directory_iterator(root)) {
     const std::string name = entry.path().filename().string();
     const int64_t number = version_number(name);
     if (number > 0 && entry.is_directory()) found[number] = base::safe_join(root, name);
   }
-  if (found.empty() && holds_model(root)) found[1] = root;
+  if (found.empty() && (holds_model(root) || others.has(root))) found[1] = root;
   apply_policy(policy, found);
-  base::require(!found.empty(),
-                "no version: want <model>/1/model.onnx, <model>/model.onnx or an encoder's config.json and "
-                "model.safetensors, and a version_policy that lets one of them serve");
+  base::require(
+      !found.empty(),
+      "no version: want <model>/1/model.onnx, <model>/model.onnx, an encoder's config.json and "
+      "model.safetensors or a run's checkpoints/latest, and a version_policy that lets one of them serve");
   return found;
 }
 
-std::string files_fingerprint(const std::string& root) {
+std::string files_fingerprint(const std::string& root, const OtherModels& others) {
+  if (others.has(root)) return others.fingerprint(root);
   std::vector<std::string> lines;
   std::error_code error;  // files come and go while we look; the next look sees them
   const auto options = fs::directory_options::follow_directory_symlink;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "serve/model_config.h"
+#include "serve/other_models.h"
 
 namespace trireme::serve {
 
@@ -24,9 +25,11 @@ void check_model_name(std::string_view name);
 ModelConfig read_config(const std::string& root, const std::string& name);
 
 /// Version number -> directory, of those that the policy lets serve. Throws invalid_argument if none is left.
-std::map<int64_t, std::string> served_versions(const std::string& root, const VersionPolicy& policy);
+std::map<int64_t, std::string> served_versions(const std::string& root, const VersionPolicy& policy,
+                                               const OtherModels& others);
 
-/// Names, sizes and times of all files below a model's directory: changes when they do. Reads no contents.
-std::string files_fingerprint(const std::string& root);
+/// Names, sizes and times of all files below a model's directory: changes when they do. Reads no contents. A
+/// directory of `others` has their fingerprint.
+std::string files_fingerprint(const std::string& root, const OtherModels& others);
 
 }  // namespace trireme::serve

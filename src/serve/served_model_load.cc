@@ -41,7 +41,8 @@ ServedModel::ServedModel(const ModelSource& source, const ServeOptions& options,
 }
 
 void ServedModel::load(const ServeOptions& options, MetricRegistry& metrics, const ModelMetrics* earlier) {
-  model::Model model = model::load_model(source_.path);
+  model::Model model =
+      options.others.has(source_.path) ? options.others.open(source_.path) : model::load_model(source_.path);
   if (model.format == "huggingface") make_text_front(model, options);
   complete(model.graph, options);
   for (const TensorConfig& t : config_.outputs)

@@ -126,15 +126,22 @@ const std::byte* CheckpointReader::bytes_of(const StoredTensor::Chunk& chunk) co
   return files_.at(chunk.file)->bytes().data() + chunk.byte_offset;
 }
 
+void CheckpointReader::verify(const StoredTensor& stored, const StoredTensor::Chunk& c) const {
+  const uint32_t found = base::crc32c({bytes_of(c), static_cast<size_t>(c.bytes)});
+  base::require(found == c.crc32c, "checkpoint '", directory_, "': tensor '", stored.name, "': file '",
+                c.file, "' is corrupt: the checksum of bytes ", c.byte_offset, " to ",
+                c.byte_offset + c.bytes, " differs");
+}
+
+void CheckpointReader::verify(const StoredTensor& stored) const {
+  for (const StoredTensor::Chunk& c : stored.chunks) verify(stored, c);
+}
+
 void CheckpointReader::verify(int part, int parts) const {
   int number = 0;
   for (const StoredTensor& t : tensors_) {
     for (const StoredTensor::Chunk& c : t.chunks) {
-      if (number++ % parts != part) continue;
-      const uint32_t found = base::crc32c({bytes_of(c), static_cast<size_t>(c.bytes)});
-      base::require(found == c.crc32c, "checkpoint '", directory_, "': tensor '", t.name, "': file '", c.file,
-                    "' is corrupt: the checksum of bytes ", c.byte_offset, " to ", c.byte_offset + c.bytes,
-                    " differs");
+      if (number++ % parts == part) verify(t, c);
     }
   }
 }

@@ -46,6 +46,8 @@ class CheckpointReader {
   /// Checks the checksums of the chunks part, part + parts, …: ranks that each check a part have checked all.
   /// Throws invalid_argument naming the file.
   void verify(int part, int parts) const;
+  /// The same for all chunks of one tensor.
+  void verify(const StoredTensor& stored) const;
   /// Fills `local` with boxes of a tensor, which lie in it side by side (tensor::local_boxes). Touches only
   /// the bytes of these boxes; does not check checksums.
   void read(const StoredTensor& stored, const std::vector<tensor::Box>& boxes, tensor::Tensor& local) const;
@@ -55,6 +57,7 @@ class CheckpointReader {
  private:
   void add_tensor(const base::Json& entry);
   const std::byte* bytes_of(const StoredTensor::Chunk& chunk) const;
+  void verify(const StoredTensor& stored, const StoredTensor::Chunk& chunk) const;
 
   std::string directory_;
   int64_t step_ = 0;

@@ -369,6 +369,7 @@ void Trainer::restore(const CheckpointReader& checkpoint) {
                 " samples, now there are ", loader_.dataset().size());
   states().check(checkpoint);
   states().load(checkpoint);
+  session_.states_changed();
   state_ = RunState::from_json(meta.at("state"));
   scaler_.restore(meta.at("loss_scaler"));
   guard_.restore(meta.at("spike_guard"));

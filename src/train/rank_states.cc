@@ -10,9 +10,6 @@
 namespace trireme::train {
 namespace {
 
-/// Sums of one step's micro-batches are cleared before each step.
-bool is_saved(const std::string& name) { return !name.ends_with(".grad"); }
-
 /// A box of the local tensor as a tensor of its own.
 tensor::Tensor part_of(const tensor::Tensor& local, const tensor::Box& box, const tensor::Dims& offset) {
   if (box.size == local.dims()) return local;
@@ -29,9 +26,7 @@ tensor::Tensor part_of(const tensor::Tensor& local, const tensor::Box& box, cons
 
 RankStates::RankStates(engine::StateStore& states, const Ranks& ranks) : states_(states), ranks_(ranks) {
   std::string names;
-  for (const std::string& name : states.names()) {
-    if (is_saved(name)) names += name + "\n";
-  }
+  for (const std::string& name : states.names()) names += name + "\n";
   const tensor::MeshShape shape = ranks.mesh() == nullptr ? tensor::MeshShape() : ranks.mesh()->shape();
   const std::vector<int> coordinates = shape.coordinates(ranks.rank());
   const auto stage_of = [&](int rank) {

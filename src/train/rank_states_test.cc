@@ -114,7 +114,6 @@ void fill(engine::StateStore& states, const comm::Mesh& mesh, int layers, int64_
     states.add(s.name, local_part(whole(s, step), boxes, tensor::local_dims(s.dims, shard, shape, at)));
     states.set_place(s.name, {s.dims, shard});
   }
-  states.add("l0.w.grad", Tensor::zeros(DType::f32, {2}));  // no part of a checkpoint
 }
 
 /// One rank of a run that saves.

@@ -8,6 +8,7 @@
 #include "model/hf/directory.h"
 #include "model/onnx/export.h"
 #include "model/zoo/zoo.h"
+#include "train/checkpoint.h"
 #include "train/weights.h"
 
 namespace trireme::train {
@@ -84,8 +85,8 @@ PreparedTask prepare_task(const TrainConfig& config, const ConfigSections& secti
 
 model::Model model_of_checkpoint(const std::string& path, bool average) {
   const std::string directory = find_checkpoint(path);
-  const Checkpoint checkpoint = load_checkpoint(directory);
-  const base::Json& config = checkpoint.meta.at("config");
+  const auto checkpoint = std::make_shared<const CheckpointReader>(directory);
+  const base::Json& config = checkpoint->meta().at("config");
   ModelOptions options;
   base::OptionList(options).parse_json(config.at("model"));
   options.weights.clear();

@@ -69,7 +69,7 @@ TEST(Task, TrainedModelIsWhatReadersFind) {
 
   const Tensor ids = Tensor::from<int64_t>({1, 8}, {1, 5, 3, 2, 8, 0, 4, 7});
   model::Model served = prepared.model;
-  const Checkpoint checkpoint = load_checkpoint(find_checkpoint(f.directory));
+  const auto checkpoint = std::make_shared<const CheckpointReader>(find_checkpoint(f.directory));
   served.graph = with_weights(served.graph, weights_of(checkpoint, false));
   const std::vector<double> trained = logits_of(served.graph, ids);
   EXPECT_GT(largest_difference(trained, logits_of(initial, ids)), 1e-4);

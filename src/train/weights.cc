@@ -5,6 +5,8 @@
 #include <memory>
 
 #include "base/error.h"
+#include "model/safetensors.h"
+#include "train/checkpoint.h"
 
 namespace trireme::train {
 
@@ -23,25 +25,38 @@ ir::Graph with_weights(ir::Graph graph, const WeightLookup& lookup, size_t* repl
   return graph;
 }
 
-WeightLookup weights_of(const Checkpoint& checkpoint, bool average) {
-  auto by_name = std::make_shared<std::map<std::string, tensor::Tensor>>(checkpoint.tensors.begin(),
-                                                                         checkpoint.tensors.end());
-  return [by_name, average](const std::string& name) -> const tensor::Tensor* {
-    auto found = average ? by_name->find(name + ".ema") : by_name->end();
-    if (found == by_name->end()) found = by_name->find(name);
-    return found == by_name->end() ? nullptr : &found->second;
-  };
+WeightLookup weights_of(std::shared_ptr<const CheckpointReader> checkpoint, bool average) {
+  auto read = std::make_shared<std::map<std::string, tensor::Tensor>>();
+  return
+      [checkpoint = std::move(checkpoint), read, average](const std::string& name) -> const tensor::Tensor* {
+        const StoredTensor* stored = average ? checkpoint->find(name + ".ema") : nullptr;
+        if (stored == nullptr) stored = checkpoint->find(name);
+        if (stored == nullptr) return nullptr;
+        tensor::Tensor& content = (*read)[stored->name];
+        if (!content.defined()) {
+          checkpoint->verify(*stored);
+          content = checkpoint->read(*stored);
+        }
+        return &content;
+      };
 }
 
+namespace {
+
+/// The tensors of a safetensors file.
+WeightLookup weights_of_file(const std::string& path) {
+  return [file = model::Safetensors::open(path)](const std::string& name) { return file.find(name); };
+}
+
+}  // namespace
+
 ir::Graph start_from(ir::Graph graph, const std::string& path, std::string& text) {
-  Checkpoint source;
-  if (path.ends_with(".safetensors")) {
-    source.tensors = model::Safetensors::open(path).tensors();
-  } else {
-    source = load_checkpoint(find_checkpoint(path));
-  }
+  const WeightLookup lookup =
+      path.ends_with(".safetensors")
+          ? weights_of_file(path)
+          : weights_of(std::make_shared<const CheckpointReader>(find_checkpoint(path)), false);
   size_t found = 0, params = 0;
-  graph = with_weights(std::move(graph), weights_of(source, false), &found);
+  graph = with_weights(std::move(graph), lookup, &found);
   for (const ir::Value& v : graph.values()) params += v.kind == ir::ValueKind::param;
   base::require(found > 0, "'", path, "' holds no parameter of this model by name");
   text = base::concat(found, " of ", params, " parameters from '", path, "'");

@@ -2,10 +2,11 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <string>
 
 #include "ir/graph.h"
-#include "train/checkpoint.h"
+#include "train/checkpoint_reader.h"
 
 namespace trireme::train {
 
@@ -16,8 +17,9 @@ using WeightLookup = std::function<const tensor::Tensor*(const std::string& name
 /// content of another type or shape. `replaced`, if given, counts them.
 ir::Graph with_weights(ir::Graph graph, const WeightLookup& lookup, size_t* replaced = nullptr);
 
-/// Looks into a checkpoint's tensors; `average`: the averaged weights first (names ending in ".ema").
-WeightLookup weights_of(const Checkpoint& checkpoint, bool average);
+/// Reads a checkpoint's tensors as they are asked for, and checks their checksums; `average`: the averaged
+/// weights first (names ending in ".ema"). Optimizer states are not touched.
+WeightLookup weights_of(std::shared_ptr<const CheckpointReader> checkpoint, bool average);
 
 /// Takes start weights from a safetensors file, a checkpoint or a run directory. Throws invalid_argument if
 /// no parameter of the graph is in there. `text` receives a line on how many were found.
