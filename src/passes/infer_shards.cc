@@ -298,6 +298,11 @@ class Inference {
   AxisTypes matched(const Node& node, const std::vector<Placement>& on, const std::vector<Shard>& in,
                     size_t a) const {
     AxisTypes types = match(node, graph_.view(node), on);
+    if (types.refusal.empty() && is_recorded(node, types.out, a)) return types;
+    if (const std::optional<NodeView> whole = whole_view(node, in, a)) {
+      AxisTypes again = match(node, *whole, on);
+      if (again.refusal.empty() && (!types.refusal.empty() || is_recorded(node, again.out, a))) return again;
+    }
     if (types.refusal.empty()) return types;
     std::vector<Placement> zeros = on;
     if (take_zeros_as_partial(node, zeros)) {
@@ -305,10 +310,6 @@ class Inference {
       if (with_zeros.refusal.empty()) return with_zeros;
     }
     if (std::optional<AxisTypes> with_free = match_free(node, on, a)) return *with_free;
-    if (const std::optional<NodeView> whole = whole_view(node, in, a)) {
-      AxisTypes again = match(node, *whole, on);
-      if (again.refusal.empty()) return again;
-    }
     const ir::OpSchema& op = node.op->schema;
     if (!op.cut && op.dims.empty()) {
       types.refusal = base::concat("the op takes whole values only",
@@ -316,6 +317,16 @@ class Inference {
                                    types.refusal);
     }
     return types;
+  }
+
+  /// True unless a pass wrote down another placement of a result.
+  bool is_recorded(const Node& node, const std::vector<Placement>& out, size_t a) const {
+    for (size_t r = 0; r < node.out.size(); ++r) {
+      if (node.out[r] == ir::kNoValue) continue;
+      const Placement recorded = graph_.value(node.out[r]).shard.on(a);
+      if (!recorded.is_replicated() && recorded != out[r]) return false;
+    }
+    return true;
   }
 
   AxisTypes match(const Node& node, const NodeView& view, const std::vector<Placement>& on) const {

@@ -1,10 +1,14 @@
 // The partition pass: layers split as by hand, conversions, refusals, and random graphs against the whole.
-#include "passes/test_partition.h"
+#include "passes/partition.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/partition_trial.h"
 
 namespace trireme::passes {
 namespace {
 
-using namespace testing;
+using namespace tests;
 
 /// Column split, activation, row split: [b, s, h] -> [b, s, h].
 ValueId mlp(Model& m, ValueId x, int64_t h, int64_t f, const std::string& name) {

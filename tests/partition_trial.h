@@ -2,10 +2,7 @@
 // the whole graph's.
 #pragma once
 
-#include <gtest/gtest.h>
-
 #include <map>
-#include <mutex>
 
 #include "ops/collective/test_ranks_cpu.h"
 #include "ops/test_eval.h"
@@ -13,10 +10,11 @@
 #include "passes/partition_parts.h"
 #include "passes/train.h"
 
-namespace trireme::passes::testing {
+namespace trireme::tests {
 
 using ir::ValueId;
 using ops::testing::random_tensor;
+using passes::Partitioning;
 using tensor::DType;
 using tensor::MeshShape;
 using tensor::Placement;
@@ -29,7 +27,7 @@ using Feeds = std::map<std::string, Tensor>;  ///< inputs and states by name, wh
 inline Tensor part_of_rank(Tensor t, const Shard& shard, const Partitioning& how) {
   for (size_t a = how.mesh.axes().size(); a-- > 0;) {
     const tensor::MeshAxis& axis = how.mesh.axes()[a];
-    t = part_of(t, shard.on(a), {a, axis.name, axis.extent, how.coordinates[a]});
+    t = passes::part_of(t, shard.on(a), {a, axis.name, axis.extent, how.coordinates[a]});
   }
   return t;
 }
@@ -83,38 +81,9 @@ inline double distance(const Tensor& a, const Tensor& b) {
   return worst / size;
 }
 
-/// Runs every rank's graph and checks its outputs against the whole graph's. Returns rank 0's graph.
-inline ir::Graph expect_same(const ir::Graph& whole, Partitioning how, const Feeds& feeds,
-                             double tolerance = 1e-11) {
-  const Feeds want = run_whole(whole, feeds);
-  std::vector<ir::Graph> graphs(static_cast<size_t>(how.mesh.size()));
-  std::mutex reports;  // gtest's expectations are made on one thread at a time
-  for (int rank = 0; rank < how.mesh.size(); ++rank) {
-    how.coordinates = how.mesh.coordinates(rank);
-    graphs[static_cast<size_t>(rank)] = partition(whole, how);
-    ir::verify(graphs[static_cast<size_t>(rank)]);
-  }
-  ops::testing::Ranks(how.mesh).run([&](ops::testing::Ranks::Rank& me) {
-    Partitioning mine = how;
-    mine.coordinates = me.mesh.coordinates();
-    const ir::Graph& graph = graphs[static_cast<size_t>(how.mesh.rank(mine.coordinates))];
-    const auto shard_of = [](const auto& map, const std::string& name) {
-      const auto at = map.find(name);
-      return at == map.end() ? Shard() : at->second;
-    };
-    Feeds parts;
-    for (const auto& [name, t] : feeds) parts[name] = part_of_rank(t, shard_of(how.placed, name), mine);
-    const Feeds got = run_by_name(graph, parts, [&](const ir::Node& node, const std::vector<Tensor>& in) {
-      return me.eval(node.op_name(), in, node.attrs, node.out.size());
-    });
-    const std::lock_guard<std::mutex> lock(reports);
-    for (const auto& [name, t] : want) {
-      const Tensor part = part_of_rank(t, shard_of(how.outputs, name), mine);
-      EXPECT_LE(distance(got.at(name), part), tolerance) << name << "\n" << ir::print(graph);
-    }
-  });
-  return graphs[0];
-}
+/// Runs every rank's graph and checks its outputs against the whole graph's, and the type check of every
+/// rank's graph. Returns rank 0's graph.
+ir::Graph expect_same(const ir::Graph& whole, Partitioning how, const Feeds& feeds, double tolerance = 1e-11);
 
 /// A graph being written down: nodes by op name, f64 weights as states with random content.
 class Model {
@@ -157,10 +126,10 @@ class Model {
     const ValueId loss =
         op("reduce_sum", {op("mul", {y, constant(dims)}), ints(axes)}, {{"keepdims", int64_t{0}}});
     graph.add_output(loss, "loss");
-    graph.add_input(kLossWeightInput, {DType::f64, tensor::Shape{}});
-    feeds[kLossWeightInput] = Tensor::scalar<double>(0.5);
+    graph.add_input(passes::kLossWeightInput, {DType::f64, tensor::Shape{}});
+    feeds[passes::kLossWeightInput] = Tensor::scalar<double>(0.5);
     Partitioning how{.mesh = std::move(mesh), .coordinates = {}, .placed = placed};
-    for (const ParamGradient& g : differentiate(graph, loss, weights)) {
+    for (const passes::ParamGradient& g : passes::differentiate(graph, loss, weights)) {
       const std::string name = graph.value(g.param).name;
       graph.add_output(g.gradient, name + ".grad");
       how.outputs[name + ".grad"] = placed[name];
@@ -178,4 +147,4 @@ inline Shard on_last(size_t axes, Placement p) {
 inline Shard split(int dim, int sections = 1) { return on_last(1, Placement::split(dim, sections)); }
 inline MeshShape tp(int ranks) { return MeshShape({{"tp", ranks}}); }
 
-}  // namespace trireme::passes::testing
+}  // namespace trireme::tests

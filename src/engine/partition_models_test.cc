@@ -1,0 +1,364 @@
+// Networks of the zoo, split over local ranks by rules: losses and gradients are those of one rank.
+#include <gtest/gtest.h>
+
+#include <mutex>
+
+#include "base/rng.h"
+#include "comm/local.h"
+#include "comm/mesh.h"
+#include "model/loss.h"
+#include "model/zoo/zoo.h"
+#include "ops/table.h"
+#include "passes/collective_types.h"
+#include "passes/optimizer.h"
+#include "passes/partition.h"
+#include "passes/strategy.h"
+#include "passes/train.h"
+#include "runtime/executor.h"
+#include "runtime/open_device.h"
+
+namespace trireme::engine {
+namespace {
+
+using ir::ValueId;
+using passes::Partitioning;
+using passes::ShardRule;
+using tensor::DType;
+using tensor::MeshShape;
+using tensor::Placement;
+using tensor::Shard;
+using tensor::Tensor;
+
+using Contents = std::map<std::string, Tensor>;
+
+struct Network {
+  std::string name;
+  std::vector<std::string> options;
+  std::vector<ShardRule> rules;
+};
+
+/// Forward and backward of one micro-batch in global shapes; gradients are outputs named after their weight.
+struct Step {
+  ir::Graph graph;
+  Contents feeds;  ///< inputs and states
+};
+
+Tensor tokens(tensor::Dims dims, int64_t below, uint64_t stream) {
+  Tensor t = Tensor::empty(DType::i64, std::move(dims));
+  base::Rng rng(3, stream);
+  for (int64_t& v : t.mutable_data<int64_t>())
+    v = static_cast<int64_t>(rng.uniform() * static_cast<double>(below));
+  return t;
+}
+
+Tensor noise(tensor::Dims dims, double deviation, uint64_t stream) {
+  Tensor t = Tensor::empty(DType::f32, std::move(dims));
+  base::Rng rng(5, stream);
+  for (float& v : t.mutable_data<float>()) v = static_cast<float>(deviation * rng.normal());
+  return t;
+}
+
+Tensor feed_for(const ir::Value& input, int64_t vocabulary) {
+  constexpr int64_t kBatch = 2, kSequence = 8;
+  tensor::Dims dims;
+  for (const tensor::Dim& d : input.type.shape.dims()) {
+    dims.push_back(d.is_static() ? d.value() : dims.empty() ? kBatch : kSequence);
+  }
+  if (input.name == passes::kRngInput) return Tensor::from<int64_t>({3}, std::vector<int64_t>{1, 2, 0});
+  if (input.name == passes::kLossWeightInput) return Tensor::scalar<float>(0.125f);
+  if (input.name == "attention_mask") {
+    Tensor mask = tokens(dims, 1, 1);
+    for (int64_t& v : mask.mutable_data<int64_t>()) v = 1;
+    mask.mutable_data<int64_t>().back() = 0;
+    return mask;
+  }
+  if (input.type.dtype == DType::i64) {
+    const int64_t below = input.name == "labels" ? std::min<int64_t>(vocabulary, 2) : vocabulary;
+    return tokens(dims, below, input.name.size());
+  }
+  return noise(dims, 1, 9);
+}
+
+/// Weights become states; the step as engine::TrainSession makes it, up to the partition pass.
+Step step_of(const Network& network, int64_t vocabulary) {
+  Step step;
+  model::Model m = model::zoo::build(network.name, network.options);
+  model::add_loss(m.graph);
+  ir::Graph& g = m.graph;
+  g.sort();
+  g.set_outputs({g.outputs()[0], g.outputs()[1]}, {g.output_names()[0], g.output_names()[1]});
+  for (size_t i = 0; i < g.outputs().size(); ++i) EXPECT_NE(g.output_names()[i], "logits");
+  g.sort();
+  uint64_t stream = 0;
+  for (size_t i = 0; i < g.values().size(); ++i) {
+    const auto id = ValueId(static_cast<uint32_t>(i));
+    const ir::Value& v = g.value(id);
+    if (v.kind != ir::ValueKind::param || v.data.dtype() != DType::f32 || v.data.elements() <= 1) continue;
+    // Larger than at a start, so that no path is too faint to be seen.
+    step.feeds[v.name] = noise(v.data.dims(), v.data.rank() > 1 ? 0.2 : 1, ++stream);
+    g.make_state(id);
+  }
+  passes::to_training(g);
+  g.sort();
+  std::vector<tensor::Dims> shapes;
+  for (ValueId id : g.inputs()) {
+    const ir::Value& v = g.value(id);
+    step.feeds[v.name] = feed_for(v, vocabulary);
+    shapes.push_back(step.feeds[v.name].dims());
+  }
+  step.graph = passes::bind_shapes(g, shapes);
+  passes::run_passes(passes::forward_passes(), step.graph);
+  std::vector<ValueId> weights;
+  for (size_t i = 0; i < step.graph.values().size(); ++i) {
+    if (step.graph.values()[i].kind == ir::ValueKind::state)
+      weights.push_back(ValueId(static_cast<uint32_t>(i)));
+  }
+  for (const auto& d : passes::differentiate(step.graph, step.graph.outputs()[0], weights))
+    step.graph.add_output(d.gradient, step.graph.value(d.param).name + ".grad");
+  step.graph.sort();
+  for (ValueId id : step.graph.inputs()) {
+    const ir::Value& v = step.graph.value(id);
+    if (!step.feeds.contains(v.name)) step.feeds[v.name] = feed_for(v, vocabulary);
+  }
+  return step;
+}
+
+/// A part of a tensor as local_boxes says.
+Tensor part(const Tensor& whole, const Shard& shard, const Partitioning& how) {
+  const auto boxes = tensor::local_boxes(whole.dims(), shard, how.mesh, how.coordinates);
+  const tensor::Dims dims = tensor::local_dims(whole.dims(), shard, how.mesh, how.coordinates);
+  Tensor out = Tensor::empty(whole.dtype(), dims);
+  const std::vector<double> from = whole.to_doubles();
+  // Boxes lie side by side along the one dimension that has sections.
+  size_t axis = 0;
+  for (size_t d = 0; d < dims.size(); ++d) axis = boxes.size() > 1 && boxes[0].size[d] != dims[d] ? d : axis;
+  tensor::Dims at(dims.size(), 0);
+  for (int64_t i = 0; i < out.elements(); ++i) {
+    int64_t rest = i;
+    for (size_t d = dims.size(); d-- > 0;) at[d] = rest % dims[d], rest /= dims[d];
+    size_t box = 0;
+    if (boxes.size() > 1)
+      box = static_cast<size_t>(at[axis] / boxes[0].size[axis]), at[axis] %= boxes[0].size[axis];
+    int64_t source = 0;
+    for (size_t d = 0; d < dims.size(); ++d) source = source * whole.dims()[d] + boxes[box].offset[d] + at[d];
+    if (whole.dtype() == DType::f32)
+      out.mutable_data<float>()[static_cast<size_t>(i)] =
+          static_cast<float>(from[static_cast<size_t>(source)]);
+    else
+      out.mutable_data<int64_t>()[static_cast<size_t>(i)] =
+          static_cast<int64_t>(from[static_cast<size_t>(source)]);
+  }
+  return out;
+}
+
+/// Outputs by name of a program made of the graph.
+Contents run(ir::Graph graph, const Contents& feeds, comm::Mesh* mesh) {
+  passes::run_passes(passes::step_passes(), graph);
+  graph.sort();
+  base::ThreadPool pool(1);
+  const auto device = runtime::open_device("cpu");
+  const auto stream = device->open_stream(pool);
+  base::SharedCache packs;
+  const auto program = std::make_shared<compile::Program>(
+      compile::compile(graph, {.on = device->kind(), .threads = pool.size()}, packs));
+  std::vector<void*> states;
+  std::vector<Tensor> contents;
+  for (compile::SlotId id : program->states) {
+    contents.push_back(feeds.at(program->slot(id).name).clone());
+    states.push_back(contents.back().mutable_raw());
+  }
+  runtime::Executor executor(program, states, mesh);
+  const auto arena = device->allocate(program->memory.arena_bytes);
+  executor.bind_arena(arena.get());
+  std::vector<const void*> in;
+  for (const std::string& name : program->input_names) in.push_back(feeds.at(name).raw());
+  std::vector<void*> out;
+  Contents results;
+  for (size_t i = 0; i < program->outputs.size(); ++i) {
+    const compile::Slot& slot = program->slot(program->outputs[i]);
+    Tensor& t = results[program->output_names[i]] = Tensor::zeros(slot.dtype, slot.dims);
+    out.push_back(t.mutable_raw());
+  }
+  executor.run(in, out, *stream);
+  return results;
+}
+
+Partitioning partitioning_of(const Step& step, const std::vector<ShardRule>& rules, const MeshShape& mesh) {
+  Partitioning how{.mesh = mesh, .coordinates = {}};
+  for (const ir::Value& v : step.graph.values()) {
+    if (v.kind != ir::ValueKind::state) continue;
+    for (const ShardRule& rule : rules) {
+      if (!mesh.has(rule.axis) || !passes::name_matches(rule.pattern, v.name)) continue;
+      how.placed[v.name].set(mesh.index_of(rule.axis), Placement::split(rule.dim, rule.sections));
+    }
+    how.outputs[v.name + ".grad"] = how.placed[v.name];
+  }
+  return how;
+}
+
+double distance(const Tensor& a, const Tensor& b) {
+  if (a.dims() != b.dims()) return 1e30;
+  const std::vector<double> x = a.to_doubles(), y = b.to_doubles();
+  double worst = 0, size = 1e-6;
+  for (size_t i = 0; i < x.size(); ++i) {
+    worst = std::max(worst, std::abs(x[i] - y[i]));
+    size = std::max(size, std::abs(y[i]));
+  }
+  return worst / size;
+}
+
+size_t count(const ir::Graph& graph, std::string_view op) {
+  size_t n = 0;
+  for (const ir::Node& node : graph.nodes()) n += node.op_name() == op ? 1 : 0;
+  return n;
+}
+
+/// Every rank's loss and gradients against one rank's. Returns rank 0's graph.
+ir::Graph expect_same_step(const Step& step, Partitioning how) {
+  const Contents want = run(step.graph, step.feeds, nullptr);
+  std::vector<ir::Graph> graphs;
+  for (int r = 0; r < how.mesh.size(); ++r) {
+    how.coordinates = how.mesh.coordinates(r);
+    graphs.push_back(passes::partition(step.graph, how));
+    ir::verify(graphs.back());
+    const auto inferred = passes::infer_shards(graphs.back());
+    for (size_t i = 0; i < inferred.size(); ++i)
+      EXPECT_EQ(inferred[i], graphs.back().values()[i].shard) << graphs.back().values()[i].name;
+    passes::fix_collective_order(graphs.back());
+  }
+  std::mutex reports;
+  comm::LocalWorld world(how.mesh.size());
+  world.run([&](comm::Communicator& all) {
+    comm::Mesh mesh(all, how.mesh);
+    Partitioning mine = how;
+    mine.coordinates = mesh.coordinates();
+    const auto shard_of = [](const auto& map, const std::string& name) {
+      const auto at = map.find(name);
+      return at == map.end() ? Shard() : at->second;
+    };
+    Contents parts;
+    for (const auto& [name, t] : step.feeds) parts[name] = part(t, shard_of(how.placed, name), mine);
+    const Contents got = run(graphs[static_cast<size_t>(how.mesh.rank(mine.coordinates))], parts, &mesh);
+    const std::lock_guard<std::mutex> lock(reports);
+    for (const auto& [name, t] : want)
+      EXPECT_LE(distance(got.at(name), part(t, shard_of(how.outputs, name), mine)), 2e-4) << name;
+  });
+  return graphs[0];
+}
+
+MeshShape tp(int ranks) { return MeshShape({{"tp", ranks}}); }
+
+const std::vector<ShardRule> kGpt2Rules{{"*c_attn.weight", "tp", 1, 3},   {"*c_attn.bias", "tp", 0, 3},
+                                        {"*attn.c_proj.weight", "tp", 0}, {"*c_fc.weight", "tp", 1},
+                                        {"*c_fc.bias", "tp", 0},          {"*mlp.c_proj.weight", "tp", 0}};
+
+TEST(PartitionModels, Gpt2HasTwoReductionsALayerEachWay) {
+  const Network gpt2{"gpt2",
+                     {"vocabulary=40", "positions=16", "width=32", "layers=2", "heads=4", "dropout=0.1"},
+                     kGpt2Rules};
+  const Step step = step_of(gpt2, 40);
+  for (int ranks : {2, 4}) {
+    const ir::Graph g = expect_same_step(step, partitioning_of(step, gpt2.rules, tp(ranks)));
+    EXPECT_EQ(count(g, "all_reduce"), 8u) << ir::print(g);
+    EXPECT_EQ(count(g, "all_gather"), 0u) << ir::print(g);
+  }
+}
+
+const std::vector<ShardRule> kLlamaRules{{"*q_proj.weight", "tp", 0},    {"*k_proj.weight", "tp", 0},
+                                         {"*v_proj.weight", "tp", 0},    {"*o_proj.weight", "tp", 1},
+                                         {"*gate_proj.weight", "tp", 0}, {"*up_proj.weight", "tp", 0},
+                                         {"*down_proj.weight", "tp", 1}};
+
+TEST(PartitionModels, LlamaWithFewerKeyHeads) {
+  const Network llama{
+      "llama", {"vocabulary=40", "width=32", "layers=2", "heads=8", "kv_heads=4", "inner=24"}, kLlamaRules};
+  const Step step = step_of(llama, 40);
+  for (int ranks : {2, 4}) {
+    const ir::Graph g = expect_same_step(step, partitioning_of(step, llama.rules, tp(ranks)));
+    EXPECT_EQ(count(g, "all_reduce"), 8u) << ir::print(g);
+    EXPECT_EQ(count(g, "all_gather"), 0u) << ir::print(g);
+  }
+}
+
+TEST(PartitionModels, LlamaKeyHeadsOnOneAxisQueryHeadsOnTwo) {
+  Network llama{
+      "llama", {"vocabulary=40", "width=32", "layers=2", "heads=8", "kv_heads=2", "inner=24"}, kLlamaRules};
+  for (const char* both : {"*q_proj.weight", "*gate_proj.weight", "*up_proj.weight"})
+    llama.rules.push_back({both, "tpr", 0});
+  for (const char* both : {"*o_proj.weight", "*down_proj.weight"}) llama.rules.push_back({both, "tpr", 1});
+  const Step step = step_of(llama, 40);
+  const ir::Graph g =
+      expect_same_step(step, partitioning_of(step, llama.rules, MeshShape({{"tpr", 2}, {"tp", 2}})));
+  EXPECT_EQ(count(g, "all_gather"), 0u) << ir::print(g);
+}
+
+const std::vector<ShardRule> kBertRules{{"*qkv.weight", "tp", 0, 3},
+                                        {"*qkv.bias", "tp", 0, 3},
+                                        {"*attention.output.dense.weight", "tp", 1},
+                                        {"*intermediate.dense.weight", "tp", 0},
+                                        {"*intermediate.dense.bias", "tp", 0}};
+
+TEST(PartitionModels, Bert) {
+  Network bert{"bert",
+               {"vocabulary=40", "positions=16", "width=32", "layers=2", "heads=4", "dropout=0.1"},
+               kBertRules};
+  // Behind the attention's output comes the same suffix again.
+  bert.rules.insert(bert.rules.begin(), {"*layer.*.output.dense.weight", "tp", 1});
+  for (const std::string head : {"masked_lm", "classification"}) {
+    bert.options.push_back("head=" + head);
+    const Step step = step_of(bert, 40);
+    for (int ranks : {2, 4}) {
+      const ir::Graph g = expect_same_step(step, partitioning_of(step, bert.rules, tp(ranks)));
+      EXPECT_EQ(count(g, "all_reduce"), 8u) << ir::print(g);
+      EXPECT_EQ(count(g, "all_gather"), 0u) << ir::print(g);
+    }
+  }
+}
+
+TEST(PartitionModels, Vit) {
+  Network vit{
+      "vit",
+      {"channels=1", "size=8", "patch=4", "width=32", "layers=2", "heads=4", "classes=10", "dropout=0.1"},
+      kBertRules};
+  vit.rules.insert(vit.rules.begin(), {"*layer.*.output.dense.weight", "tp", 1});
+  const Step step = step_of(vit, 10);
+  for (int ranks : {2, 4}) {
+    const ir::Graph g = expect_same_step(step, partitioning_of(step, vit.rules, tp(ranks)));
+    EXPECT_EQ(count(g, "all_reduce"), 8u) << ir::print(g);
+    EXPECT_EQ(count(g, "all_gather"), 0u) << ir::print(g);
+  }
+}
+
+TEST(PartitionModels, VocabularySplitUnevenly) {
+  for (int vocabulary : {40, 41}) {
+    Network gpt2{"gpt2",
+                 {"positions=16", "width=32", "layers=1", "heads=4", base::concat("vocabulary=", vocabulary)},
+                 kGpt2Rules};
+    gpt2.rules.push_back({"*wte.weight", "tp", 0});
+    const Step step = step_of(gpt2, vocabulary);
+    for (int ranks : {2, 4}) {
+      const ir::Graph g = expect_same_step(step, partitioning_of(step, gpt2.rules, tp(ranks)));
+      // The loss over whole classes gathers the logits.
+      EXPECT_LE(count(g, "all_gather"), 1u) << ir::print(g);
+    }
+  }
+}
+
+TEST(PartitionModels, SequenceParallel) {
+  for (const bool splits_vocabulary : {false, true}) {
+    Network gpt2{"gpt2",
+                 {"vocabulary=40", "positions=16", "width=32", "layers=2", "heads=4", "dropout=0.1"},
+                 kGpt2Rules};
+    if (splits_vocabulary) gpt2.rules.push_back({"*wte.weight", "tp", 0});
+    const Step step = step_of(gpt2, 40);
+    for (int ranks : {2, 4}) {
+      Partitioning how = partitioning_of(step, gpt2.rules, tp(ranks));
+      how.sequence_axis = "tp";
+      const ir::Graph g = expect_same_step(step, how);
+      EXPECT_GE(count(g, "reduce_scatter"), 7u) << ir::print(g);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace trireme::engine
