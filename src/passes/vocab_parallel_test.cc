@@ -2,12 +2,14 @@
 // gradients, and how often ranks talk.
 #include "passes/vocab_parallel.h"
 
-#include "passes/test_partition.h"
+#include <gtest/gtest.h>
+
+#include "tests/partition_trial.h"
 
 namespace trireme::passes {
 namespace {
 
-using namespace testing;
+using namespace tests;
 
 struct Case {
   int64_t vocabulary = 11;
