@@ -6,6 +6,8 @@
 
 #include "comm/mesh.h"
 #include "ops/table.h"
+#include "passes/collective_types.h"
+#include "passes/partition.h"
 
 namespace trireme::engine {
 
@@ -28,6 +30,16 @@ ValueId state_of(const ir::Graph& graph, const std::string& name) {
     if (v.kind == ir::ValueKind::state && v.name == name) return ValueId(static_cast<uint32_t>(i));
   }
   base::fail(base::ErrorCode::internal, "the step has no state '", name, "'");
+}
+
+/// True if every op says what of it ranks may split.
+bool has_cut_rules(const ir::Graph& graph) {
+  return std::all_of(graph.nodes().begin(), graph.nodes().end(), [](const ir::Node& node) {
+    const ir::OpSchema& op = node.op->schema;
+    return op.cut || !op.dims.empty() || op.updates_state() || passes::converts_placements(node) ||
+           op.name == "block_squares" || op.name == "dropout_train" || op.name == "norm_of_squares" ||
+           op.name == "clip_coefficient";
+  });
 }
 
 }  // namespace
@@ -65,8 +77,10 @@ void StepGraphs::place_inputs(ir::Graph& graph) const {
   const size_t axis = mesh_.index_of("dp");
   for (size_t i = 0; i < training_.inputs().size() && i < graph.inputs().size(); ++i) {
     ir::Value& v = graph.value(graph.inputs()[i]);
-    if (v.name != passes::kRngInput && v.type.shape.rank() > 0)
-      v.shard.set(axis, tensor::Placement::split(0));
+    // The random numbers of a rank begin at its own row; everything else is a part of the batch.
+    const bool is_rng = v.name == passes::kRngInput;
+    if (is_rng || v.type.shape.rank() > 0)
+      v.shard.set(axis, is_rng ? tensor::Placement::own() : tensor::Placement::split(0));
   }
 }
 
@@ -169,7 +183,7 @@ void StepGraphs::add_sums(Draft& draft, const StepKey& key) {
   for (size_t i = 0; i < draft.gradients.size(); ++i)
     draft.sums.push_back({draft.names[i], draft.gradients[i].gradient, draft.dims[i]});
   for (const Draft::Statistic& s : draft.statistics)
-    draft.sums.push_back({s.state, output_of(graph, s.state), -1, false});
+    draft.sums.push_back({s.state, output_of(graph, s.state), -1, false, tensor::Placement::own()});
   for (size_t i = 0; i < draft.counters; ++i)
     draft.sums.push_back({graph.output_names()[i], graph.outputs()[i], -1, false});
   const passes::StepSums how{.coordinates = coordinates_,
@@ -250,6 +264,10 @@ StepGraph StepGraphs::make(const StepKey& key, std::vector<TrainedParam>& params
     draft.graph.set_outputs({}, {});
   }
   draft.graph.sort();
+  if (mesh_.size() > 1) {
+    passes::fix_collective_order(draft.graph);
+    if (has_cut_rules(draft.graph)) passes::infer_shards(draft.graph);
+  }
   return std::move(draft.made);
 }
 

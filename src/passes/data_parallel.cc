@@ -65,6 +65,9 @@ class StepSummer {
 
   void run() {
     const size_t first = graph_.nodes().size();
+    for (StepSum& s : sums_) {
+      if (has_ranks(graph_)) graph_.value(s.value).shard.set(graph_.mesh.index_of(kAxis), s.unreduced);
+    }
     if (how_.reduce_each) reduce();
     how_.is_last ? complete() : keep();
     if (!how_.reduce_each && how_.is_last) reduce();

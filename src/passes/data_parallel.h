@@ -20,6 +20,8 @@ struct StepSum {
   ir::ValueId value;        ///< of this micro-batch; becomes the sum
   int dim = -1;             ///< above -1: each rank of dp keeps its part along it
   bool is_gradient = true;  ///< else it is known after the forward pass: it waits for no gradient
+  /// On each rank of dp before it is reduced: a partial sum, or the ranks' own statistics.
+  tensor::Placement unreduced = tensor::Placement::partial_sum();
 };
 
 struct StepSums {

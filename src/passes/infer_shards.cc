@@ -35,7 +35,7 @@ bool is_elementwise_update(std::string_view op) {
 std::vector<UpdateGroup> update_groups(const Node& node) {
   const std::string_view op = node.op_name();
   std::vector<UpdateGroup> groups;
-  if (op == "accumulate" || op == "ema_update") return {{.operands = {0, 1}, .is_linear = true}};
+  if (op == "ema_update") return {{.operands = {0, 1}, .is_linear = true}};
   if (op == "ema_weights") {
     for (size_t i = 2; i + 1 < node.in.size(); i += 2) groups.push_back({.operands = {i, i + 1}});
     return groups;
@@ -167,6 +167,7 @@ class Inference {
       if (!refusal.empty()) return {.refusal = std::move(refusal)};
     }
     if (node.op_name() == "dropout_train") return {.out = {on[0]}};
+    if (node.op_name() == "block_squares") return squares(node, on);
     if (node.op->schema.updates_state() && !node.op->schema.cut) return updated(node, on);
     return is_common ? common(node, on, a) : matched(node, on, in, a);
   }
@@ -250,6 +251,21 @@ class Inference {
       if (s.on(a).is_split() && s.on(a).dim == dim) return true;
     }
     return false;
+  }
+
+  /// Sums of squares of whole blocks: the parts of tensors, however they are split, have the parts of the
+  /// sums.
+  AxisTypes squares(const Node& node, const std::vector<Placement>& on) const {
+    for (size_t i = 0; i < on.size(); ++i) {
+      if (on[i].is_partial() || on[i].kind == PlacementKind::own)
+        return {.refusal = base::concat(name_of(node, i), " is ", on[i].to_string(),
+                                        " before it is squared: an all_reduce or reduce_scatter is missing")};
+      if (on[i].is_split() != on[0].is_split())
+        return {.refusal =
+                    base::concat(name_of(node, i), " is ", on[i].to_string(), " and ", name_of(node, 0), " ",
+                                 on[0].to_string(), ": what is whole would be counted on every rank")};
+    }
+    return {.out = {on[0].is_split() ? Placement::split(0) : Placement{}}};
   }
 
   /// Updates whose ops have no cut rule: each parameter with all that belongs to it is held alike.

@@ -250,13 +250,19 @@ std::vector<TensorType> infer_tree(const ir::NodeView& n) {
   return {n.in.begin() + 2, n.in.end()};
 }
 
+/// Sums of the levels and the value are held alike; partial sums of ranks stay that.
+ir::CutRule tree_cut(const ir::NodeView& n) {
+  const auto terms = static_cast<uint32_t>((uint64_t{1} << n.in.size()) - 2);
+  return broadcast_cut(n, {terms});
+}
+
 ir::OpDef tree_accumulate_op() {
   ir::OpSchema schema{
       .name = "tree_accumulate",
       .doc =
           "adds term number `count` to a binary tree of sums (count, x, L_0, L_1, ...), L_i the sum of 2^i "
           "terms: with t the number of trailing ones of count, L_t = L_t-1 + (... + (L_0 + x))",
-      .cut = elementwise_cut(),
+      .cut = tree_cut,
       .min_in = 3,
       .max_in = ir::kVariadic,
       .max_out = ir::kVariadic,
