@@ -5,6 +5,7 @@
 
 #include "base/rng.h"
 #include "comm/local.h"
+#include "engine/rank_memory.h"
 #include "engine/state_parts.h"
 #include "engine/train_session.h"
 #include "model/loss.h"
@@ -152,6 +153,46 @@ TEST(DataParallel, ResnetMomentumInBf16) {
   expect_layouts_agree(resnet(OptimizerKind::sgd, Precision::bf16));
 }
 TEST(DataParallel, EightMicroBatches) { expect_layouts_agree(gpt(OptimizerKind::adamw, Precision::f32), 8); }
+
+/// Parameters of the session by how they are read, for the formula.
+ZeroElements elements_of(const TrainSession& session, bool low) {
+  ZeroElements e;
+  for (const TrainedParam& p : session.params()) {
+    const auto holds = [&](const char* part) { return p.name.find(part) != std::string::npos; };
+    const bool is_of_product = !holds("wte") && !holds("wpe") && !holds("ln_");
+    (low && is_of_product ? e.low : e.full) += tensor::element_count(p.dims);
+  }
+  return e;
+}
+
+TEST(DataParallel, BytesOfARankAreThoseOfTheFormula) {
+  for (const Precision precision : {Precision::f32, Precision::bf16}) {
+    for (const int ranks : {1, 2, 4}) {
+      for (const int stage : {0, 1, 2, 3}) {
+        const Case c = gpt(OptimizerKind::adamw, precision);
+        comm::LocalWorld world(ranks);
+        world.run([&](comm::Communicator& comm) {
+          TrainOptions options = c.options;
+          options.strategy.dp = ranks;
+          options.strategy.zero = stage;
+          comm::Mesh mesh(comm, options.strategy.mesh());
+          options.mesh = &mesh;
+          TrainSession session(c.graph, options);
+          const std::vector<tensor::Dims> shapes{{2, 8}, {2, 8}};
+          const RankBytes planned = bytes_per_rank(session, shapes, 2);
+          RankBytes held = held_bytes(session);
+          held.arena = planned.arena;
+          EXPECT_EQ(planned, held) << planned.text() << " and " << held.text();
+          const RankBytes want =
+              zero_bytes(elements_of(session, precision != Precision::f32), ranks == 1 ? 0 : stage, ranks);
+          EXPECT_EQ(planned.weights, want.weights) << ranks << " ranks, stage " << stage;
+          EXPECT_EQ(planned.gradients, want.gradients) << ranks << " ranks, stage " << stage;
+          EXPECT_EQ(planned.optimizer, want.optimizer) << ranks << " ranks, stage " << stage;
+        });
+      }
+    }
+  }
+}
 
 }  // namespace
 }  // namespace trireme::engine

@@ -65,6 +65,10 @@ class TrainSession {
   /// What a checkpoint holds, on this rank: complete after the first prepare() or step().
   StateStore& states() { return states_; }
   const StateStore& states() const { return states_; }
+  /// Partial sums of gradients and 16-bit copies of weights: made anew from states() and steps.
+  const StateStore& scratch() const { return scratch_; }
+  /// Names of the copies, each with that of the state it is made of.
+  const std::map<std::string, std::string>& copies() const { return copies_; }
   const std::vector<TrainedParam>& params() const { return params_; }
   /// The loss graph with the present weights as params: what is whole on this rank shares the bytes of the
   /// states (use it before the next step or clone it), what is split is gathered, a tensor at a time.
