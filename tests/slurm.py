@@ -1,0 +1,100 @@
+# Ranks under a real Slurm of one machine: the conformance suite by srun, and a training run that loses a rank.
+# tier: slurm
+# timeout: 240
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import _ranks
+import _slurm
+from _training import TRIREME, make_patterns
+
+CONFIG = """
+run: {{name: run, directory: {directory}, steps: 2000, seed: 11}}
+model: {{source: "zoo:mlp", config: {{size: 12, hidden: [48, 32], classes: 4}}}}
+data: {{path: {data}, hold_out: 0.1}}
+batch: {{global: 32, micro: 4}}
+optimizer: {{kind: adamw}}
+schedule: {{lr: 0.003}}
+checkpoint: {{every: 40, keep: 2}}
+log: {{progress: 0s}}
+"""
+
+
+def conformance(slurm, ranks):
+    code, output = slurm.run(["srun", "-n", ranks, "--overcommit", "--mpi=pmix", _ranks.TEST_COMM,
+                              "--gtest_filter=Mpi/*", "--gtest_color=no"])
+    good, bad = _ranks.conformance(ranks, code, output)
+    print(f"{ranks} ranks by srun: {good} cases passed, {bad} failed")
+    if bad:
+        print(output[-6000:])
+    return good, bad
+
+
+def trainers(config):
+    """Processes of this run under Slurm's step daemon, by their words."""
+    program = str(Path(TRIREME).resolve()).encode()
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            words = (entry / "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if words[:2] == [program, b"train"] and str(config).encode() in words:
+            found.append(int(entry.name))
+    return found
+
+
+def launched_run_loses_a_rank(slurm, room):
+    """Empty if the run went on after a kill and ended, else what was wrong."""
+    make_patterns(room / "data")
+    config, directory = room / "run.yaml", room / "run"
+    config.write_text(CONFIG.format(directory=directory, data=room / "data"))
+    process = subprocess.Popen([TRIREME, "launch", "-n", "2", "--kind", "slurm", "--", "trireme", "train", str(config),
+                                "--quiet"], env=slurm.environment, stdin=subprocess.DEVNULL,
+                               stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    end = time.monotonic() + 60
+    while not (directory / "checkpoints/latest").exists() and process.poll() is None and time.monotonic() < end:
+        time.sleep(0.01)
+    running = trainers(config)
+    if running:
+        os.kill(running[-1], signal.SIGKILL)
+    try:
+        _, err = process.communicate(timeout=90)
+    except subprocess.TimeoutExpired:
+        process.terminate()
+        _, err = process.communicate()
+    good = process.returncode == 0 and err.count("launch restart") == 1 and "running_again lost=" in err
+    return "" if good and len(running) == 2 else f"exit {process.returncode}, ranks {running}:\n{err[-4000:]}"
+
+
+def main():
+    reason = _slurm.why_not() or _ranks.why_no_mpi()
+    if reason:
+        print(f"skipped: {reason}")
+        print("0 passed, 0 failed, 1 skipped")
+        return
+    passed = failed = 0
+    with tempfile.TemporaryDirectory(prefix="slurm") as room, _slurm.Slurm(Path(room) / "slurm") as slurm:
+        for ranks in (2, 4):
+            good, bad = conformance(slurm, ranks)
+            passed += good
+            failed += bad
+        wrong = launched_run_loses_a_rank(slurm, Path(room))
+        passed += not wrong
+        failed += bool(wrong)
+        if wrong:
+            print(f"FAILED a launched run loses a rank: {wrong}")
+        if failed:
+            print(slurm.logs())
+    print(f"{passed} passed, {failed} failed, 0 skipped")
+    sys.exit(1 if failed else 0)
+
+
+main()
