@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "compile/lanes.h"
 #include "compile/program.h"
 
 namespace trireme::compile {
@@ -68,10 +69,12 @@ class Compiler {
   Program run() {
     program_.name = graph_.name;
     add_slots();
-    for (const Node& node : graph_.nodes()) {
-      if (!node.op->schema.is_view) add_step(node);
+    const bool overlap = options_.overlap && options_.on == tensor::DeviceKind::cpu;
+    for (const size_t n : step_order(graph_, overlap)) {
+      if (!graph_.nodes()[n].op->schema.is_view) add_step(graph_.nodes()[n]);
     }
     claim_outputs();
+    if (overlap) plan_lanes(program_);
     share_in_place();
     plan_memory();
     return std::move(program_);
@@ -250,13 +253,27 @@ class Compiler {
     }
   }
 
+  /// Whether a step aside that reads the root may still run while step s does.
+  bool is_read_aside(SlotId victim, size_t s) const {
+    for (size_t q = 0; q < s; ++q) {
+      const Step& aside = program_.steps[q];
+      if (!aside.is_aside || aside.until <= static_cast<int>(s)) continue;
+      const bool reads = std::any_of(aside.in.begin(), aside.in.end(), [&](SlotId id) {
+        return id != kNoSlot && program_.slots[index(id)].root == victim;
+      });
+      // A step aside follows on those before it.
+      if (reads && !program_.steps[s].is_aside) return true;
+    }
+    return false;
+  }
+
   void share_result(size_t s, size_t r, std::vector<int>& last) {
     const Step& step = program_.steps[s];
     if (step.out[r] == kNoSlot || slot(step.out[r]).kind != SlotKind::arena) return;
     for (size_t i = 0; i < step.in.size(); ++i) {
       if (!may_share(s, r, i) || step.in[i] == kNoSlot) continue;
       const SlotId victim = root_of(step.in[i]);
-      const bool dies = last[index(victim)] == static_cast<int>(s);
+      const bool dies = last[index(victim)] == static_cast<int>(s) && !is_read_aside(victim, s);
       const bool read_twice = std::count_if(step.in.begin(), step.in.end(), [&](SlotId id) {
                                 return id != kNoSlot && root_of(id) == victim;
                               }) > 1;
@@ -283,6 +300,12 @@ class Compiler {
     program_.memory.sum_bytes += bytes;
   }
 
+  void hold(SlotId id, int step) {
+    if (id == kNoSlot) return;
+    Slot& root = slot(root_of(id));
+    root.last_step = std::max(root.last_step, step);
+  }
+
   void plan_memory() {
     std::vector<Interval> intervals;
     std::vector<int64_t*> offsets;
@@ -296,6 +319,12 @@ class Compiler {
       for (SlotId id : program_.steps[s].in) touch(id, static_cast<int>(s));
       for (SlotId id : program_.steps[s].out) touch(id, static_cast<int>(s));
     }
+    // What a step aside reads and writes lives until something waited for it.
+    for (const Step& step : program_.steps) {
+      if (!step.is_aside) continue;
+      for (SlotId id : step.in) hold(id, step.until - 1);
+      for (SlotId id : step.out) hold(id, step.until - 1);
+    }
     for (size_t i = 0; i < program_.slots.size(); ++i) {
       Slot& s = program_.slots[i];
       if (s.kind != SlotKind::arena || is_view_[i]) continue;
@@ -308,7 +337,8 @@ class Compiler {
       const int64_t bytes = program_.steps[s].bound.workspace_bytes;
       if (bytes == 0) continue;
       add_planned(bytes, base::concat("the workspace of '", program_.steps[s].from, "'"));
-      intervals.push_back({bytes, static_cast<int>(s), static_cast<int>(s)});
+      const Step& step = program_.steps[s];
+      intervals.push_back({bytes, static_cast<int>(s), step.is_aside ? step.until - 1 : static_cast<int>(s)});
       offsets.push_back(&program_.steps[s].workspace_offset);
     }
     program_.memory.arena_bytes = place(intervals);

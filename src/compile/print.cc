@@ -62,6 +62,8 @@ std::string print_steps(const Program& p) {
     out << i << "\t" << list(p, s.out) << " = " << op_name(s) << "(" << list(p, s.in) << ")";
     if (!s.attrs.empty()) out << " {" << s.attrs << "}";
     out << "  kernel=" << s.kernel << " flop=" << s.cost.flop << " bytes=" << s.cost.bytes;
+    if (s.is_aside) out << " aside until=" << s.until;
+    if (s.after_aside >= 0) out << " after=" << s.after_aside;
     if (!s.from.empty()) out << "  # " << s.from;
     out << "\n";
   }

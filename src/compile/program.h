@@ -42,8 +42,11 @@ struct Step {
   std::vector<SlotId> in, out;   ///< kNoSlot for absent operands and unread results
   int64_t workspace_offset = 0;  ///< in the arena
   ir::Cost cost;
-  std::string from;                   ///< source layer
-  std::string axes;                   ///< mesh axes whose ranks this step meets; empty: none
+  std::string from;       ///< source layer
+  std::string axes;       ///< mesh axes whose ranks this step meets; empty: none
+  bool is_aside = false;  ///< runs on the communication lane, in order of these steps
+  int until = -1;         ///< of a step aside: the first step that waits for it, or the step count
+  int after_aside = -1;   ///< the last step aside that is done before this step begins; -1: any may run
   std::vector<std::string> refusals;  ///< "kernel: reason" of those tried before
 };
 
@@ -73,6 +76,9 @@ struct CompileOptions {
   tensor::DeviceKind on = tensor::DeviceKind::cpu;
   int threads = 1;
   std::string only_kernel = {};  ///< prefer kernels of this name ("reference"), for oracles and experiments
+  /// Collectives run aside, on a lane of their own, while steps that do not need their results go on. Results
+  /// are the same bits with and without. CPU programs only; others run them in line.
+  bool overlap = false;
   /// No value and no arena may be larger. Checked before kernels prepare, whose tables grow with the extents.
   int64_t memory_bytes = INT64_MAX;
 };

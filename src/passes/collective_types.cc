@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "ops/collective/issue.h"
 
 namespace trireme::passes {
 namespace {
@@ -175,12 +176,16 @@ AxisTypes convert_placements(const ir::Graph& graph, const ir::Node& node, const
 }
 
 void fix_collective_order(ir::Graph& graph) {
-  graph.sort();
-  int64_t next = 0;
   for (size_t n = 0; n < graph.nodes().size(); ++n) {
     ir::Node& node = graph.node(ir::NodeId(static_cast<uint32_t>(n)));
-    if (node.op->schema.is_collective) node.attrs.set("order", next++);
+    if (node.op != nullptr && node.op->schema.is_collective) node.attrs.erase("order");
   }
+  graph.sort();
+  int64_t next = 0;
+  for (const ops::Issue& issue : ops::issue_order(graph, false)) {
+    graph.node(ir::NodeId(static_cast<uint32_t>(issue.node))).attrs.set("order", next++);
+  }
+  graph.sort();
 }
 
 }  // namespace trireme::passes

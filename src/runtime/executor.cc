@@ -3,12 +3,44 @@
 
 #include <chrono>
 
+#include "backend/cpu/cpu_stream.h"
 #include "comm/mesh.h"
+#include "runtime/side_lane.h"
 
 namespace trireme::runtime {
 
 using compile::SlotId;
 using compile::SlotKind;
+
+namespace {
+
+int64_t now_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+}  // namespace
+
+/// The lane of the steps that run aside; they share no thread with the computation.
+struct Executor::Aside {
+  explicit Aside(Executor& executor)
+      : ns(executor.program_->steps.size(), 0),
+        tickets(executor.program_->steps.size(), 0),
+        lane([&](uint32_t step) {
+          const int64_t start = now_ns();
+          executor.run_step(step, stream);
+          ns[step] = now_ns() - start;
+        }) {}
+
+  base::ThreadPool alone{1};
+  cpu::CpuStream stream{alone};
+  std::vector<int64_t> ns;        ///< how long each step ran
+  std::vector<uint32_t> tickets;  ///< of the present run, by step
+  SideLane lane;                  ///< last: its thread uses the others
+};
+
+Executor::~Executor() = default;
 
 Executor::Executor(std::shared_ptr<const compile::Program> program, std::vector<void*> states,
                    comm::Mesh* mesh)
@@ -32,6 +64,8 @@ void Executor::open_groups() {
     base::check(mesh_ != nullptr, "the program meets the ranks of ", step.axes, " ('", step.from,
                 "') but was given no mesh");
     mesh_->open(step.axes);
+    meets_ranks_ = true;
+    if (step.is_aside && aside_ == nullptr) aside_ = std::make_unique<Aside>(*this);
   }
 }
 
@@ -68,7 +102,9 @@ void Executor::run(std::span<const void* const> inputs, std::span<void* const> o
                    tensor::Stream& stream, Trace* trace) {
   for (const Patch& p : input_patches_) addresses_[p.argument] = const_cast<void*>(inputs[p.binding]);
   for (const Patch& p : output_patches_) addresses_[p.argument] = outputs[p.binding];
-  if (trace == nullptr) {
+  if (meets_ranks_) {
+    launch_with_ranks(stream, trace);
+  } else if (trace == nullptr) {
     launch_all(stream);
   } else {
     launch_timed(stream, *trace);
@@ -84,8 +120,7 @@ void Executor::throw_failure() {
   status_.throw_if_failed(base::concat("step ", failed_step_, " '", step.from, "' (", op, ")"));
 }
 
-void Executor::launch(size_t s, tensor::Stream& stream) {
-  failed_step_ = s;
+void Executor::run_step(size_t s, tensor::Stream& stream) {
   program_->steps[s].bound.run({addresses_.data() + first_in_[s], addresses_.data() + first_out_[s],
                                 workspaces_[s], stream, &status_, mesh_});
 }
@@ -93,10 +128,65 @@ void Executor::launch(size_t s, tensor::Stream& stream) {
 void Executor::launch_all(tensor::Stream& stream) {
   const size_t count = program_->steps.size();
   for (size_t s = 0; s < count; ++s) {
-    launch(s, stream);
+    failed_step_ = s;
+    run_step(s, stream);
     if (status_.failed()) [[unlikely]]
       return;
   }
+}
+
+void Executor::launch_with_ranks(tensor::Stream& stream, Trace* trace) {
+  const std::vector<compile::Step>& steps = program_->steps;
+  communication_ = {};
+  if (trace != nullptr) trace->step_ns.assign(steps.size(), 0);
+  std::exception_ptr failure;
+  try {
+    for (size_t s = 0; s < steps.size() && !status_.failed(); ++s) {
+      const compile::Step& step = steps[s];
+      if (step.is_aside) {
+        aside_->tickets[s] = aside_->lane.post(static_cast<uint32_t>(s));
+        continue;
+      }
+      if (step.after_aside >= 0) {
+        const int64_t start = now_ns();
+        aside_->lane.wait(aside_->tickets[static_cast<size_t>(step.after_aside)]);
+        communication_.exposed_ns += now_ns() - start;
+        if (aside_->lane.has_failed()) break;
+      }
+      failed_step_ = s;
+      if (step.axes.empty() && trace == nullptr) {
+        run_step(s, stream);
+        continue;
+      }
+      const int64_t start = now_ns();
+      run_step(s, stream);
+      if (trace != nullptr) stream.synchronize();
+      const int64_t ns = now_ns() - start;
+      if (trace != nullptr) trace->step_ns[s] = ns;
+      if (!step.axes.empty()) communication_.total_ns += ns, communication_.exposed_ns += ns;
+    }
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  finish_aside(failure, trace);
+}
+
+void Executor::finish_aside(std::exception_ptr failure, Trace* trace) {
+  if (aside_ != nullptr) {
+    const int64_t start = now_ns();
+    try {
+      aside_->lane.finish();
+    } catch (...) {
+      if (!failure) failure = std::current_exception();
+    }
+    communication_.exposed_ns += now_ns() - start;
+    for (size_t s = 0; s < program_->steps.size(); ++s) {
+      if (!program_->steps[s].is_aside) continue;
+      communication_.total_ns += aside_->ns[s];
+      if (trace != nullptr) trace->step_ns[s] = aside_->ns[s];
+    }
+  }
+  if (failure) std::rethrow_exception(failure);
 }
 
 void Executor::launch_timed(tensor::Stream& stream, Trace& trace) {
@@ -105,7 +195,8 @@ void Executor::launch_timed(tensor::Stream& stream, Trace& trace) {
   trace.step_ns.resize(steps.size());
   for (size_t s = 0; s < steps.size(); ++s) {
     const auto start = clock::now();
-    launch(s, stream);
+    failed_step_ = s;
+    run_step(s, stream);
     stream.synchronize();
     trace.step_ns[s] = std::chrono::duration_cast<std::chrono::nanoseconds>(clock::now() - start).count();
     if (status_.failed()) return;

@@ -1,6 +1,7 @@
 // Runs a program on a stream: walks the steps over prepared addresses; no allocation, no lock, no decision.
 #pragma once
 
+#include <exception>
 #include <memory>
 #include <span>
 #include <vector>
@@ -16,7 +17,13 @@ namespace trireme::runtime {
 
 /// Measured times of one run; filled only when a trace is passed.
 struct Trace {
-  std::vector<int64_t> step_ns;  ///< [steps]
+  std::vector<int64_t> step_ns;  ///< [steps]; of steps aside while they ran on their lane
+};
+
+/// How long the last run met other ranks.
+struct Communication {
+  int64_t total_ns = 0;    ///< in collectives
+  int64_t exposed_ns = 0;  ///< of it, while the computation stood still: in line, or waiting for a step aside
 };
 
 /// One program bound to one arena and one stream. Not thread-safe: one owner runs it.
@@ -29,7 +36,12 @@ class Executor {
   explicit Executor(std::shared_ptr<const compile::Program> program, std::vector<void*> states = {},
                     comm::Mesh* mesh = nullptr);
 
+  ~Executor();
+  Executor(const Executor&) = delete;
+  Executor& operator=(const Executor&) = delete;
+
   const compile::Program& program() const { return *program_; }
+  const Communication& communication() const { return communication_; }
   /// Points every planned slot into `arena`, which holds at least program().memory.arena_bytes bytes.
   void bind_arena(void* arena);
 
@@ -46,10 +58,15 @@ class Executor {
     size_t argument;  ///< index into addresses_
     size_t binding;   ///< index into inputs or outputs
   };
+  struct Aside;
   void open_groups();
-  void launch(size_t step, tensor::Stream& stream);
+  void run_step(size_t step, tensor::Stream& stream);
   void launch_all(tensor::Stream& stream);
+  void launch_with_ranks(tensor::Stream& stream, Trace* trace);
   void launch_timed(tensor::Stream& stream, Trace& trace);
+  /// Waits for the steps aside, counts their time and throws the failure there was, theirs after the
+  /// caller's.
+  void finish_aside(std::exception_ptr failure, Trace* trace);
 
   /// Throws what a kernel found wrong with its data. (A device that fails later than it launches blames a
   /// later step.)
@@ -64,6 +81,9 @@ class Executor {
   std::vector<Patch> input_patches_, output_patches_;
   ir::RunStatus status_;    ///< where kernels report bad data
   size_t failed_step_ = 0;  ///< the step launched last
+  bool meets_ranks_ = false;
+  Communication communication_;
+  std::unique_ptr<Aside> aside_;  ///< only where steps run aside
 };
 
 }  // namespace trireme::runtime

@@ -25,7 +25,10 @@ struct Launch {
   base::ThreadPool& pool;
 
   const std::byte* in(size_t i) const { return static_cast<const std::byte*>(args.in[i]); }
-  std::byte* out(size_t i) const { return static_cast<std::byte*>(args.out[i]); }
+  std::byte* out(size_t i) const {
+    base::check(args.out[i] != nullptr, "result ", i, " of a collective is read by nobody");
+    return static_cast<std::byte*>(args.out[i]);
+  }
   std::byte* block(size_t rank, const Parcel& p) const {
     return static_cast<std::byte*>(args.workspace) + static_cast<int64_t>(rank) * p.block_bytes;
   }

@@ -1,0 +1,300 @@
+// Collectives beside the computation: the same bits as in line, memory that nobody touches while ranks
+// exchange it, errors of the lane, time that is hidden.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstring>
+
+#include "base/rng.h"
+#include "ops/collective/test_ranks_cpu.h"
+#include "ops/table.h"
+#include "runtime/executor.h"
+#include "runtime/open_device.h"
+
+namespace trireme::runtime {
+namespace {
+
+using compile::Program;
+using compile::SlotId;
+using compile::Step;
+using ops::testing::Ranks;
+using tensor::DType;
+using tensor::Tensor;
+
+/// A program of one rank with its memory.
+struct Bound {
+  Bound(const ir::Graph& graph, comm::Mesh* mesh, bool overlap)
+      : pool(1), device(open_device("cpu")), stream(device->open_stream(pool)) {
+    program = std::make_shared<const Program>(compile::compile(graph, {.overlap = overlap}, packs));
+    for (const SlotId id : program->states) {
+      states.push_back(Tensor::empty(program->slot(id).dtype, program->slot(id).dims));
+      std::memset(states.back().mutable_raw(), 0, static_cast<size_t>(states.back().bytes()));
+    }
+    std::vector<void*> addresses;
+    for (Tensor& s : states) addresses.push_back(s.mutable_raw());
+    executor.emplace(program, addresses, mesh);
+    arena = device->allocate(std::max<int64_t>(64, program->memory.arena_bytes));
+    std::memset(arena.get(), 0xff, static_cast<size_t>(program->memory.arena_bytes));
+    executor->bind_arena(arena.get());
+    for (const SlotId id : program->outputs)
+      outputs.push_back(Tensor::empty(program->slot(id).dtype, program->slot(id).dims));
+  }
+
+  std::vector<Tensor>& run(const std::vector<Tensor>& inputs, Trace* trace = nullptr) {
+    std::vector<const void*> in;
+    std::vector<void*> out;
+    for (const Tensor& t : inputs) in.push_back(t.raw());
+    for (Tensor& t : outputs) out.push_back(t.mutable_raw());
+    executor->run(in, out, *stream, trace);
+    return outputs;
+  }
+
+  base::SharedCache packs;
+  base::ThreadPool pool;
+  std::unique_ptr<tensor::Device> device;
+  std::unique_ptr<tensor::Stream> stream;
+  std::shared_ptr<const Program> program;
+  std::vector<Tensor> states;
+  std::optional<Executor> executor;
+  std::shared_ptr<void> arena;
+  std::vector<Tensor> outputs;
+};
+
+size_t steps_aside(const Program& p) {
+  return static_cast<size_t>(
+      std::count_if(p.steps.begin(), p.steps.end(), [](const Step& s) { return s.is_aside; }));
+}
+
+/// A random graph of [8, 8] values: arithmetic, reductions over the ranks one by one and in buckets, gathers
+/// that are scattered again, a state that is gathered into.
+class RandomGraph {
+ public:
+  RandomGraph(uint64_t seed, int ranks, int rank) : rng_(seed), ranks_(ranks), rank_(rank) {
+    state_ = graph.add_state("s", {DType::f32, {8 * ranks, 8}});
+    values_.push_back(graph.add_input("x", {DType::f32, {8, 8}}));
+    for (int i = 0; i < 40; ++i) add();
+    const ir::ValueId gathered = op("gather_into", {state_, pick()}, cut())[0];
+    graph.add_output(op("relu", {gathered}, {})[0], "state");
+    for (size_t i = 0; i < 4; ++i)
+      graph.add_output(op("tanh", {values_[values_.size() - 1 - i]}, {})[0], "y" + std::to_string(i));
+    graph.sort();
+  }
+
+  ir::Graph graph;
+
+ private:
+  ir::ValueId pick() { return values_[rng_.below(values_.size())]; }
+  ir::Attrs group() const {
+    return {{"axes", std::string("dp")},
+            {"parts", std::vector<int64_t>{ranks_}},
+            {"index", std::vector<int64_t>{rank_}}};
+  }
+  ir::Attrs cut() const { return group().set("dim", int64_t{0}); }
+  std::vector<ir::ValueId> op(const char* name, std::vector<ir::ValueId> in, ir::Attrs attrs,
+                              size_t results = 1) {
+    return graph.add(ops::table().need(name), std::move(in), std::move(attrs), results, name);
+  }
+  void add() {
+    switch (rng_.below(8)) {
+      case 0: return push(op("all_reduce", {pick()}, group()));
+      case 1: return push(op("all_reduce", {pick(), pick(), pick()}, group(), 3));
+      case 2: {
+        const ir::ValueId whole = op("all_gather", {pick()}, cut())[0];
+        const ir::ValueId changed = rng_.below(2) == 0 ? whole : op("sin", {whole}, {})[0];
+        return push(op("reduce_scatter", {changed}, cut()));
+      }
+      case 3: return push(op("matmul", {pick(), pick()}, {}));
+      case 4: return push(op("add", {pick(), pick()}, {}));
+      case 5: return push(op("mul", {pick(), pick()}, {}));
+      case 6: return push(op("sigmoid", {pick()}, {}));
+      default: return push(op("sin", {pick()}, {}));
+    }
+  }
+  void push(const std::vector<ir::ValueId>& made) {
+    // Values stay within bounds, so that sums do not overflow.
+    for (const ir::ValueId id : made) values_.push_back(op("tanh", {id}, {})[0]);
+  }
+
+  base::Rng rng_;
+  int64_t ranks_, rank_;
+  ir::ValueId state_;
+  std::vector<ir::ValueId> values_;
+};
+
+struct Range {
+  const void* memory;  // arena, or the buffer a slot stands for
+  int64_t begin, end;
+};
+
+/// Bytes of one step in the arena and in callers' memory, by what is done to them.
+std::vector<Range> ranges(const Program& p, const Step& step, bool read, bool written) {
+  std::vector<Range> list;
+  const auto add = [&](SlotId id) {
+    if (id == compile::kNoSlot) return;
+    const compile::Slot& root = p.root(id);
+    if (root.kind == compile::SlotKind::arena) {
+      list.push_back({nullptr, root.offset, root.offset + root.bytes});
+    } else if (root.kind != compile::SlotKind::constant) {
+      list.push_back({&root, 0, root.bytes});
+    }
+  };
+  for (const SlotId id : step.in) {
+    if (read) add(id);
+  }
+  for (const SlotId id : step.out) {
+    if (written) add(id);
+  }
+  if (written && step.bound.workspace_bytes > 0) {
+    list.push_back({nullptr, step.workspace_offset, step.workspace_offset + step.bound.workspace_bytes});
+  }
+  return list;
+}
+
+bool meet(const std::vector<Range>& a, const std::vector<Range>& b) {
+  for (const Range& x : a) {
+    for (const Range& y : b) {
+      if (x.memory == y.memory && x.begin < y.end && y.begin < x.end) return true;
+    }
+  }
+  return false;
+}
+
+/// No step that may run at the same time writes what a step aside touches, or reads what it writes.
+void expect_apart(const Program& p) {
+  const auto count = static_cast<int>(p.steps.size());
+  for (int s = 0; s < count; ++s) {
+    const Step& aside = p.steps[static_cast<size_t>(s)];
+    if (!aside.is_aside) continue;
+    ASSERT_GT(aside.until, s);
+    for (int t = s + 1; t < aside.until; ++t) {
+      const Step& step = p.steps[static_cast<size_t>(t)];
+      if (step.is_aside) continue;
+      EXPECT_FALSE(meet(ranges(p, step, false, true), ranges(p, aside, true, true)))
+          << t << " writes into " << s;
+      EXPECT_FALSE(meet(ranges(p, step, true, false), ranges(p, aside, false, true)))
+          << t << " reads from " << s;
+    }
+  }
+}
+
+TEST(Overlap, ProgramsKeepApartWhatRunsAtTheSameTime) {
+  size_t aside = 0;
+  for (uint64_t seed = 0; seed < 60; ++seed) {
+    base::SharedCache packs;
+    const Program p = compile::compile(RandomGraph(seed, 2, 0).graph, {.overlap = true}, packs);
+    aside += steps_aside(p);
+    expect_apart(p);
+    if (::testing::Test::HasFailure()) FAIL() << "seed " << seed << "\n" << compile::print_steps(p);
+  }
+  EXPECT_GT(aside, 200u);
+}
+
+TEST(Overlap, BitsAreThoseOfCollectivesInLine) {
+  for (const int ranks : {2, 3}) {
+    for (uint64_t seed = 0; seed < 12; ++seed) {
+      Ranks(tensor::MeshShape({{"dp", ranks}})).run([&](Ranks::Rank& rank) {
+        const int me = rank.mesh.world().rank();
+        const ir::Graph graph = RandomGraph(seed, ranks, me).graph;
+        Bound in_line(graph, &rank.mesh, false), aside(graph, &rank.mesh, true);
+        base::Rng rng(seed + 100 * static_cast<uint64_t>(me));
+        for (int run = 0; run < 4; ++run) {
+          const Tensor x = ops::testing::random_tensor(DType::f32, {8, 8}, -1, 1, rng.below(1u << 30));
+          const std::vector<Tensor>& want = in_line.run({x});
+          // A rank that comes late leaves the others' lanes waiting while they compute on.
+          if (rng.below(2) == 0) std::this_thread::sleep_for(std::chrono::microseconds(rng.below(300)));
+          const std::vector<Tensor>& got = aside.run({x});
+          for (size_t i = 0; i < want.size(); ++i) {
+            base::check(std::memcmp(want[i].raw(), got[i].raw(), static_cast<size_t>(want[i].bytes())) == 0,
+                        "output ", i, " of seed ", seed, ", run ", run);
+          }
+          base::check(std::memcmp(in_line.states[0].raw(), aside.states[0].raw(),
+                                  static_cast<size_t>(aside.states[0].bytes())) == 0,
+                      "state of seed ", seed);
+        }
+      });
+    }
+  }
+}
+
+/// Layers whose gradients are reduced while the next one's are computed.
+ir::Graph backward(int layers, int64_t n) {
+  ir::Graph g;
+  const auto op = [&](const char* name, std::vector<ir::ValueId> in, ir::Attrs attrs = {}) {
+    return g.add1(ops::table().need(name), std::move(in), std::move(attrs), name);
+  };
+  ir::ValueId x = g.add_input("x", {DType::f32, {n, n}});
+  std::vector<ir::ValueId> reduced;
+  const ir::Attrs group{{"axes", std::string("dp")}, {"parts", std::vector<int64_t>{2}}};
+  for (int i = 0; i < layers; ++i) {
+    x = op("tanh", {op("matmul", {x, x})});
+    reduced.push_back(op("all_reduce", {op("matmul", {x, x})}, group));
+  }
+  for (size_t i = 0; i < reduced.size(); ++i) g.add_output(op("neg", {reduced[i]}), "g" + std::to_string(i));
+  g.sort();
+  return g;
+}
+
+TEST(Overlap, ReductionsBeginWhenTheirGradientIsThere) {
+  base::SharedCache packs;
+  const Program p = compile::compile(backward(4, 16), {.overlap = true}, packs);
+  EXPECT_EQ(steps_aside(p), 4u) << compile::print_steps(p);
+  for (size_t s = 0; s < p.steps.size(); ++s) {
+    if (!p.steps[s].is_aside) continue;
+    EXPECT_EQ(p.steps[s - 1].out[0], p.steps[s].in[0]) << "right behind its producer";
+  }
+  const Program plain = compile::compile(backward(4, 16), {}, packs);
+  EXPECT_EQ(steps_aside(plain), 0u);
+}
+
+TEST(Overlap, TimesOfTheLaneAreCounted) {
+  Ranks(tensor::MeshShape({{"dp", 2}})).run([&](Ranks::Rank& rank) {
+    Bound aside(backward(6, 96), &rank.mesh, true);
+    Trace trace;
+    aside.run({ops::testing::random_tensor(DType::f32, {96, 96}, -0.1, 0.1)}, &trace);
+    const Communication& c = aside.executor->communication();
+    base::check(c.total_ns > 0 && c.exposed_ns >= 0, "times");
+    int64_t lane = 0;
+    for (size_t s = 0; s < trace.step_ns.size(); ++s)
+      lane += aside.program->steps[s].is_aside ? trace.step_ns[s] : 0;
+    base::check(lane == c.total_ns, "the trace holds the lane's times");
+  });
+}
+
+TEST(Overlap, AFailureOfTheLaneReachesTheCallerAndARankThatIsGoneIsNamed) {
+  comm::LocalWorld world(2);
+  const auto body = [&](comm::Communicator& all) {
+    comm::Mesh mesh(all, tensor::MeshShape({{"dp", 2}}));
+    Bound aside(backward(3, 16), &mesh, true);
+    if (all.rank() == 1) base::fail(base::ErrorCode::internal, "out of fuel");
+    try {
+      aside.run({ops::testing::random_tensor(DType::f32, {16, 16}, -1, 1)});
+      base::fail(base::ErrorCode::internal, "nothing thrown");
+    } catch (const base::Error& e) {
+      base::check(e.code() == base::ErrorCode::unavailable, e.message());
+      throw;
+    }
+  };
+  try {
+    world.run(body);
+    FAIL();
+  } catch (const base::Error& e) {
+    EXPECT_NE(e.message().find("out of fuel"), std::string::npos) << e.message();
+  }
+}
+
+TEST(Overlap, RanksThatAskForDifferentSizesAreTold) {
+  Ranks ranks(tensor::MeshShape({{"dp", 2}}));
+  try {
+    ranks.run([&](Ranks::Rank& rank) {
+      const int64_t n = rank.mesh.world().rank() == 0 ? 16 : 24;
+      Bound aside(backward(2, n), &rank.mesh, true);
+      aside.run({ops::testing::random_tensor(DType::f32, {n, n}, -1, 1)});
+    });
+    FAIL();
+  } catch (const base::Error& e) {
+    EXPECT_EQ(e.code(), base::ErrorCode::invalid_argument) << e.message();
+  }
+}
+
+}  // namespace
+}  // namespace trireme::runtime
