@@ -112,6 +112,10 @@ void Trainer::start_run() {
     std::filesystem::create_directories(directory_);
     base::write_file_atomic(directory_ + "/config.yaml", base::to_yaml(task_.config));
   }
+  // Before the log is cut back to where the run goes on.
+  const LostWork lost = ranks_.is_leader()
+                            ? work_after(directory_ + "/log.jsonl", state_.step, env_.clock.wall_ns())
+                            : LostWork{};
   log_ = std::make_unique<RunLog>(log_options(config_.log, ranks_), directory_, state_.step, env_);
   writer_ = std::make_unique<CheckpointWriter>(
       CheckpointWriterOptions{.root = directory_ + "/checkpoints",
@@ -147,6 +151,26 @@ void Trainer::start_run() {
                                      {"feed", feeder_.text()},
                                      {"flop_per_step", flop_per_step_},
                                      {"mfu_definition", mfu}}));
+  if (!resumed_from_.empty()) tell_restart(lost);
+}
+
+/// What the end of the process before this one cost.
+void Trainer::tell_restart(const LostWork& lost) {
+  env_.log.info("train", "restarted",
+                {{"from", resumed_from_},
+                 {"step", state_.step},
+                 {"ranks", ranks_.size()},
+                 {"ranks_before", ranks_before_},
+                 {"lost_steps", lost.steps},
+                 {"lost_s", base::format_number(lost.seconds, 2)},
+                 {"down_s", base::format_number(lost.down_seconds, 2)}});
+  log_->event("restarted", Json::object({{"step", state_.step},
+                                         {"from", resumed_from_},
+                                         {"ranks", ranks_.size()},
+                                         {"ranks_before", ranks_before_},
+                                         {"lost_steps", lost.steps},
+                                         {"lost_seconds", lost.seconds},
+                                         {"down_seconds", lost.down_seconds}}));
 }
 
 std::vector<engine::Feeds> Trainer::next_batches(StepRecord& record) {
@@ -385,11 +409,8 @@ void Trainer::resume(const std::string& path) {
   } catch (const base::Error& e) {
     throw e.with("resume from '" + found + "'");
   }
-  env_.log.info("train", "resumed",
-                {{"from", found},
-                 {"step", state_.step},
-                 {"ranks", ranks_.size()},
-                 {"ranks_before", checkpoint->meta().get_or<int64_t>("ranks", 1)}});
+  resumed_from_ = found;
+  ranks_before_ = checkpoint->meta().get_or<int64_t>("ranks", 1);
 }
 
 /// Checkpoints of the run directory, the one to try first at the end; the leader's view.

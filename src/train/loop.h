@@ -67,6 +67,7 @@ class Trainer {
 
  private:
   void start_run();
+  void tell_restart(const LostWork& lost);
   StepRecord one_step();
   bool share(StepRecord& record, bool stopping) const;
   std::vector<engine::Feeds> next_batches(StepRecord& record);
@@ -110,6 +111,8 @@ class Trainer {
   RunState state_;
   std::optional<EvalRecord> last_eval_;
   int64_t saved_step_ = -1;
+  std::string resumed_from_;  ///< the checkpoint; empty: a new run
+  int64_t ranks_before_ = 1;
   double stall_s_ = 0;  ///< how long the last save() held the training up: the copy, and the write before it
   int64_t start_ns_ = 0;
   bool has_accuracy_ = false;  ///< the loss graph says how many targets were right

@@ -97,6 +97,10 @@ std::string totals(const LoggedRun& run) {
   }
   if (run.end.is_object()) {
     text += row("ended", run.end.get_or("reason", ""));
+    for (const LostWork& lost : run.restarts) {
+      text += row("restart", base::concat(lost.steps, " steps lost, ", short_time(lost.seconds), ", down ",
+                                          short_time(lost.down_seconds)));
+    }
     text += row("wall time of the last process", short_time(run.end.get_or("seconds", 0.0)));
     if (const int64_t peak = run.end.get_or<int64_t>("peak_bytes", 0); peak > 0) {
       text += row("peak memory", format_number(static_cast<double>(peak) / 1048576.0, 1) + " MiB");

@@ -1,6 +1,7 @@
 // The run's log: JSON lines, TensorBoard, progress.
 #include "train/run_log.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -238,6 +239,25 @@ void RunLog::end_line() {
   line_open_ = false;
 }
 
+LostWork work_after(const std::string& log, int64_t step, int64_t wall_ns) {
+  LostWork lost;
+  struct stat facts {};
+  if (::stat(log.c_str(), &facts) != 0) return lost;
+  const int64_t written_ns = facts.st_mtim.tv_sec * base::kNsPerSecond + facts.st_mtim.tv_nsec;
+  lost.down_seconds = std::max(0.0, static_cast<double>(wall_ns - written_ns) * 1e-9);
+  double logged_s = 0;
+  int64_t logged = 0;
+  for (const StepRecord& r : read_log(log).steps) {
+    if (r.step <= step) continue;
+    lost.steps = std::max(lost.steps, r.step - step);
+    logged_s += r.step_ms * 1e-3;
+    ++logged;
+  }
+  // With log.every > 1 the lines stand for the steps between them.
+  if (logged > 0) lost.seconds = logged_s * static_cast<double>(lost.steps) / static_cast<double>(logged);
+  return lost;
+}
+
 LoggedRun read_log(const std::string& path) {
   LoggedRun run;
   for_lines(base::read_file(path), [&](std::string_view line) {
@@ -249,6 +269,10 @@ LoggedRun read_log(const std::string& path) {
       run.evals.push_back({value.get_or<int64_t>("step", 0), value.get_or<int64_t>("targets", 0),
                            value.get_or("loss", 0.0), value.get_or("accuracy", -1.0),
                            value.get_or("rank_correlation", -2.0), value.get_or("seconds", 0.0)});
+    }
+    if (kind == "restarted") {
+      run.restarts.push_back({value.get_or<int64_t>("lost_steps", 0), value.get_or("lost_seconds", 0.0),
+                              value.get_or("down_seconds", 0.0)});
     }
     if (kind == "start") run.start = value;
     if (kind == "end") run.end = value;

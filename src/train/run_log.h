@@ -54,6 +54,15 @@ struct EvalRecord {
   double seconds = 0;
 };
 
+/// What a run that ended before its time had done after the checkpoint that it goes on from, as far as its
+/// log tells: steps to be done again.
+struct LostWork {
+  int64_t steps = 0;
+  double seconds = 0;       ///< spent on them
+  double down_seconds = 0;  ///< from the log's last line until now
+};
+LostWork work_after(const std::string& log, int64_t step, int64_t wall_ns);
+
 /// Owner thread only. Files live in the run directory: log.jsonl, tensorboard/.
 class RunLog {
  public:
@@ -99,6 +108,7 @@ struct LoggedRun {
   std::vector<EvalRecord> evals;
   base::Json start;  ///< fields of the last event "start"
   base::Json end;    ///< fields of the last event "end"
+  std::vector<LostWork> restarts;
 };
 LoggedRun read_log(const std::string& path);
 

@@ -47,6 +47,29 @@ struct Fixture {
   LogOptions options;
 };
 
+TEST(RunLog, WorkAfterACheckpointIsLost) {
+  Fixture f;
+  f.options.progress = {0};
+  const std::string directory = fresh("lost"), path = directory + "/log.jsonl";
+  EXPECT_EQ(work_after(path, 3, 0).steps, 0);  // there is no log
+  {
+    RunLog log(f.options, directory, 0, f.env);
+    for (int64_t s = 1; s <= 6; ++s) log.step(record(s));
+  }
+  const base::SystemClock clock;
+  const LostWork lost = work_after(path, 4, clock.wall_ns() + 5 * base::kNsPerSecond);
+  EXPECT_EQ(lost.steps, 2);
+  EXPECT_NEAR(lost.seconds, 0.2, 1e-9);
+  EXPECT_GE(lost.down_seconds, 4.9);
+  EXPECT_EQ(work_after(path, 6, clock.wall_ns()).steps, 0);
+  {
+    RunLog log(f.options, directory, 4, f.env);
+    log.event("restarted", base::Json::object({{"step", 4}, {"lost_steps", 2}, {"lost_seconds", 0.2}}));
+  }
+  EXPECT_EQ(read_log(path).restarts.at(0).steps, 2);
+  EXPECT_EQ(read_log(path).steps.size(), 4u);
+}
+
 TEST(RunLog, LinesReadBackAndResumedLogsAreCut) {
   Fixture f;
   f.options.progress = {0};
