@@ -1,16 +1,18 @@
 # The conformance suite of communicators on MPI ranks, two to four processes on this machine.
 # timeout: 240
+import json
+import os
+import signal
+import subprocess
 import sys
+import time
+from pathlib import Path
 
 import _ranks
 
 
-def main():
-    reason = _ranks.why_no_mpi()
-    if reason:
-        print(f"skipped: {reason}")
-        print("0 passed, 0 failed, 1 skipped")
-        return
+def conformance():
+    """Totals (passed, failed) over world sizes."""
     passed = failed = 0
     for ranks in (2, 3, 4):
         code, output = _ranks.run(ranks, [_ranks.TEST_COMM, "--gtest_filter=Mpi/*", "--gtest_color=no"])
@@ -20,6 +22,60 @@ def main():
             print(output[-8000:])
         passed += good
         failed += bad
+    return passed, failed
+
+
+def bench_measures_all():
+    code, output = _ranks.run(2, [_ranks.TRIREME, "comm", "bench", "--op", "all", "--max", "64KiB", "--time", "10ms",
+                                  "--json"])
+    assert code == 0, output
+    result = json.loads(output[output.index("{"):])
+    assert (result["communicator"], result["ranks"]) == ("mpi", 2), result
+    assert [o["op"] for o in result["operations"]] == ["all_reduce", "reduce_scatter", "all_gather", "broadcast",
+                                                       "all_to_all"], result
+    for operation in result["operations"]:
+        assert [s["bytes"] for s in operation["sizes"]] == [1024, 4096, 16384, 65536], operation
+        assert all(s["seconds"] > 0 and s["bus_gb_s"] > 0 for s in operation["sizes"]), operation
+
+
+def other_size_is_refused():
+    code, output = _ranks.run(2, [_ranks.TRIREME, "comm", "bench", "--ranks", "3"])
+    assert code == 2 and "the job has 2 ranks, 3 are asked for" in output, f"{code}: {output}"
+
+
+def stopped_rank_is_named():
+    """A rank that the system stops says nothing any more: the others name it and end."""
+    process = _ranks.start(3, [_ranks.TRIREME, "comm", "bench", "--time", "60s", "--max", "4KiB", "--deadline", "500ms"])
+    ranks = []
+    while len(ranks) < 3:
+        time.sleep(0.05)
+        ranks = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    time.sleep(1)
+    last = max(map(int, ranks))  # started last: rank 2
+    os.kill(last, signal.SIGSTOP)
+    try:
+        output, _ = process.communicate(timeout=30)
+    except subprocess.TimeoutExpired:
+        process.terminate()
+        output, _ = process.communicate(timeout=20)
+    assert process.returncode == 6, f"{process.returncode}: {output}"
+    assert "rank 2 does not answer" in output and " waits " in output, output
+
+
+def main():
+    reason = _ranks.why_no_mpi()
+    if reason:
+        print(f"skipped: {reason}")
+        print("0 passed, 0 failed, 1 skipped")
+        return
+    passed, failed = conformance()
+    for case in (bench_measures_all, other_size_is_refused, stopped_rank_is_named):
+        try:
+            case()
+            passed += 1
+        except AssertionError as wrong:
+            failed += 1
+            print(f"FAILED {case.__name__}: {wrong}")
     print(f"{passed} passed, {failed} failed, 0 skipped")
     sys.exit(1 if failed else 0)
 

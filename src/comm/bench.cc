@@ -2,6 +2,7 @@
 #include "comm/bench.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <functional>
 
@@ -17,22 +18,32 @@ double slowest(Communicator& ranks, double value) {
   return value;
 }
 
-/// Seconds of one call: median over repeats of the slowest rank's mean.
-double time_of(Communicator& ranks, const BenchSpec& spec, const std::function<void()>& call) {
+/// Seconds of one call of each: median over repeats, in turns, of the slowest rank's mean.
+std::vector<double> times_of(Communicator& ranks, const BenchSpec& spec,
+                             std::span<const std::function<void()>> calls) {
   const base::SystemClock clock;
-  const auto measure = [&](int64_t calls) {
+  const auto measure = [&](const std::function<void()>& call, int64_t count) {
     ranks.barrier();
     const int64_t begin = clock.now_ns();
-    for (int64_t i = 0; i < calls; ++i) call();
-    return slowest(ranks, static_cast<double>(clock.now_ns() - begin) / static_cast<double>(calls));
+    for (int64_t i = 0; i < count; ++i) call();
+    return slowest(ranks, static_cast<double>(clock.now_ns() - begin) / static_cast<double>(count));
   };
-  const double warm_ns = std::max(1.0, std::min(measure(2), measure(2)));
   const double budget_ns = static_cast<double>(spec.min_ns) / spec.repeats;
-  const auto calls = static_cast<int64_t>(std::clamp(budget_ns / warm_ns, 1.0, 1e5));
-  std::vector<double> times;
-  for (int i = 0; i < spec.repeats; ++i) times.push_back(measure(calls));
-  std::nth_element(times.begin(), times.begin() + spec.repeats / 2, times.end());
-  return times[static_cast<size_t>(spec.repeats / 2)] * 1e-9;
+  std::vector<int64_t> counts;
+  for (const auto& call : calls) {
+    const double warm_ns = std::max(1.0, std::min(measure(call, 2), measure(call, 2)));
+    counts.push_back(static_cast<int64_t>(std::clamp(budget_ns / warm_ns, 1.0, 1e5)));
+  }
+  std::vector<std::vector<double>> times(calls.size());
+  for (int i = 0; i < spec.repeats; ++i) {
+    for (size_t c = 0; c < calls.size(); ++c) times[c].push_back(measure(calls[c], counts[c]));
+  }
+  std::vector<double> medians;
+  for (std::vector<double>& t : times) {
+    std::nth_element(t.begin(), t.begin() + spec.repeats / 2, t.end());
+    medians.push_back(t[static_cast<size_t>(spec.repeats / 2)] * 1e-9);
+  }
+  return medians;
 }
 
 /// In place where the operation allows it, as training uses it. data and other [bytes].
@@ -70,8 +81,12 @@ std::vector<BenchPoint> run_bench(Communicator& ranks, const BenchSpec& spec) {
     std::vector<float> a(static_cast<size_t>(bytes / 4)), b(a.size());
     const Bytes data = as_bytes(std::span(a)), other = as_bytes(std::span(b));
     BenchPoint p{.bytes = bytes};
-    p.seconds = time_of(ranks, spec, [&] { call_once(ranks, spec.what, data, other); });
-    const double copy_s = time_of(ranks, spec, [&] { std::memcpy(other.data(), data.data(), data.size()); });
+    const std::array<std::function<void()>, 2> calls{
+        [&] { call_once(ranks, spec.what, data, other); },
+        [&] { std::memcpy(other.data(), data.data(), data.size()); }};
+    const std::vector<double> seconds = times_of(ranks, spec, calls);
+    p.seconds = seconds[0];
+    const double copy_s = seconds[1];
     p.algorithm_gb_s = static_cast<double>(bytes) / p.seconds * 1e-9;
     p.bus_gb_s = p.algorithm_gb_s * bus_factor(spec.what, ranks.size());
     p.copy_gb_s = static_cast<double>(bytes) / copy_s * 1e-9;
@@ -95,7 +110,9 @@ BenchFit fit(std::span<const BenchPoint> points) {
   base::require(points.size() >= 2 && det > 0, "a fit needs two sizes");
   const double slope = (w * wxt - wx * wt) / det;
   if (slope <= 0) return {wt / w, 0};
-  return {(wt - slope * wx) / w, 1 / slope};
+  const double latency = (wt - slope * wx) / w;
+  if (latency < 0) return {0, wxx / wxt};  // sizes too large to see one: the line through zero
+  return {latency, 1 / slope};
 }
 
 }  // namespace trireme::comm

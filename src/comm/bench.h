@@ -27,7 +27,8 @@ struct BenchPoint {
 };
 
 /// seconds = latency + bytes / bandwidth, by least squares of relative errors. bytes_per_s is 0 where the
-/// times do not grow with the size: latency is all there is to see.
+/// times do not grow with the size: latency is all there is to see; latency_s is 0 where it is too small to
+/// see.
 struct BenchFit {
   double latency_s = 0;
   double bytes_per_s = 0;

@@ -26,6 +26,15 @@ TEST(CommBench, FitFindsLatencyAndBandwidth) {
   EXPECT_NEAR(f.bytes_per_s, 8e9, 1e6);
 }
 
+TEST(CommBench, FitHasNoNegativeLatency) {
+  // Faster than the line at small sizes, as caches make it.
+  const std::vector<BenchPoint> points{{.bytes = 1000, .seconds = 1e-6}, {.bytes = 1000000, .seconds = 4e-3}};
+  const BenchFit f = fit(points);
+  EXPECT_EQ(f.latency_s, 0);
+  EXPECT_GT(f.bytes_per_s, 1e6 / 4e-3);
+  EXPECT_LT(f.bytes_per_s, 1e3 / 1e-6);
+}
+
 TEST(CommBench, MeasuresEverySize) {
   for (const Collective what : {Collective::all_reduce, Collective::all_to_all, Collective::all_gather}) {
     LocalWorld(3).run([&](Communicator& c) {
