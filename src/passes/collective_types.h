@@ -22,9 +22,9 @@ bool converts_placements(const ir::Node& node);
 AxisTypes convert_placements(const ir::Graph& graph, const ir::Node& node,
                              const std::vector<tensor::Shard>& in, size_t axis);
 
-/// Numbers the collectives in the order in which they best begin (attribute "order"; see ops::issue_order), which
-/// Graph::sort then keeps whatever passes do around them. All ranks call it on graphs of one structure, before
-/// passes that look at local extents. Sorts the graph.
+/// Numbers the collectives in the order in which they best begin (attribute "order"; see ops::issue_order),
+/// which Graph::sort then keeps whatever passes do around them. All ranks call it on graphs of one structure,
+/// before passes that look at local extents. Sorts the graph.
 void fix_collective_order(ir::Graph& graph);
 
 }  // namespace trireme::passes

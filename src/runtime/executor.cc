@@ -5,6 +5,7 @@
 
 #include "backend/cpu/cpu_stream.h"
 #include "comm/mesh.h"
+#include "runtime/same_collectives.h"
 #include "runtime/side_lane.h"
 
 namespace trireme::runtime {
@@ -63,10 +64,10 @@ void Executor::open_groups() {
     if (step.axes.empty()) continue;
     base::check(mesh_ != nullptr, "the program meets the ranks of ", step.axes, " ('", step.from,
                 "') but was given no mesh");
-    mesh_->open(step.axes);
     meets_ranks_ = true;
     if (step.is_aside && aside_ == nullptr) aside_ = std::make_unique<Aside>(*this);
   }
+  if (meets_ranks_) open_same_collectives(*program_, *mesh_);
 }
 
 void Executor::bind_arena(void* arena) {

@@ -217,14 +217,14 @@ TEST(Overlap, BitsAreThoseOfCollectivesInLine) {
 }
 
 /// Layers whose gradients are reduced while the next one's are computed.
-ir::Graph backward(int layers, int64_t n) {
+ir::Graph backward(int layers, int64_t n, int64_t ranks = 2) {
   ir::Graph g;
   const auto op = [&](const char* name, std::vector<ir::ValueId> in, ir::Attrs attrs = {}) {
     return g.add1(ops::table().need(name), std::move(in), std::move(attrs), name);
   };
   ir::ValueId x = g.add_input("x", {DType::f32, {n, n}});
   std::vector<ir::ValueId> reduced;
-  const ir::Attrs group{{"axes", std::string("dp")}, {"parts", std::vector<int64_t>{2}}};
+  const ir::Attrs group{{"axes", std::string("dp")}, {"parts", std::vector<int64_t>{ranks}}};
   for (int i = 0; i < layers; ++i) {
     x = op("tanh", {op("matmul", {x, x})});
     reduced.push_back(op("all_reduce", {op("matmul", {x, x})}, group));
@@ -282,18 +282,28 @@ TEST(Overlap, AFailureOfTheLaneReachesTheCallerAndARankThatIsGoneIsNamed) {
   }
 }
 
-TEST(Overlap, RanksThatAskForDifferentSizesAreTold) {
-  Ranks ranks(tensor::MeshShape({{"dp", 2}}));
+/// What is thrown where each rank binds a program of its own.
+std::string binding_error(const std::function<ir::Graph(int rank)>& graph_of) {
+  Ranks ranks(tensor::MeshShape({{"dp", 3}}));
   try {
-    ranks.run([&](Ranks::Rank& rank) {
-      const int64_t n = rank.mesh.world().rank() == 0 ? 16 : 24;
-      Bound aside(backward(2, n), &rank.mesh, true);
-      aside.run({ops::testing::random_tensor(DType::f32, {n, n}, -1, 1)});
-    });
-    FAIL();
+    ranks.run([&](Ranks::Rank& rank) { Bound(graph_of(rank.mesh.world().rank()), &rank.mesh, true); });
+    return "";
   } catch (const base::Error& e) {
-    EXPECT_EQ(e.code(), base::ErrorCode::invalid_argument) << e.message();
+    EXPECT_EQ(e.code(), base::ErrorCode::invalid_argument);
+    return e.message();
   }
+}
+
+TEST(Overlap, ProgramsThatDifferAreRefusedBeforeTheyRun) {
+  EXPECT_EQ(binding_error([](int) { return backward(2, 16, 3); }), "");
+  const std::string size = binding_error([](int rank) { return backward(2, rank == 2 ? 24 : 16, 3); });
+  EXPECT_NE(size.find("collective 0 over dp: rank 0 has all_reduce of 'all_reduce' 1024 bytes"),
+            std::string::npos)
+      << size;
+  EXPECT_NE(size.find("rank 2 has all_reduce of 'all_reduce' 2304 bytes"), std::string::npos) << size;
+  const std::string missing = binding_error([](int rank) { return backward(rank == 1 ? 2 : 3, 16, 3); });
+  EXPECT_NE(missing.find("collective 2 over dp"), std::string::npos) << missing;
+  EXPECT_NE(missing.find("rank 1 has nothing"), std::string::npos) << missing;
 }
 
 }  // namespace
