@@ -52,11 +52,27 @@ class AxisWalk {
     const size_t first = from_.nodes().size();
     if (const std::optional<ValueId> simpler = simplify_for_cut(from_, node, values_)) {
       const size_t end = from_.nodes().size();
-      for (size_t k = first; k < end; ++k) visit(k, half);
+      for (size_t k = first; k < end; ++k) {
+        place_on_other_axes(from_.nodes()[k]);
+        visit(k, half);
+      }
       values_.alias(node.out[0], *simpler);
       return;
     }
     add_part(node, chooser_.choose(node, half), half);
+  }
+
+  /// A simpler node's results on the axes that were cut before this one.
+  void place_on_other_axes(const Node& node) {
+    const ir::NodeView view = from_.view(node);
+    const ir::CutRule rule = cut_rule_of(node.op->schema, view);
+    for (size_t a = 0; a < how_.mesh.axes().size(); ++a) {
+      std::vector<Placement> in;
+      for (ValueId id : node.in) in.push_back(id == ir::kNoValue ? Placement{} : from_.value(id).shard.on(a));
+      const CutMatcher::Result result = match_cut(rule, view, in);
+      base::check(result.refusal.empty(), "node '", node.from, "' (", node.op_name(), "): ", result.refusal);
+      for (size_t i = 0; i < node.out.size(); ++i) from_.value(node.out[i]).shard.set(a, result.out[i]);
+    }
   }
 
   /// This rank's part of the node, with its operands as `fit` wants them.

@@ -37,9 +37,12 @@ ir::CutRule gather_cut(const ir::NodeView& n) {
   GatherLetters l = gather_letters(n.in[0].shape.rank(), n.in[1].shape.rank(), n.attrs.get_int("axis", 0));
   // Booleans are not summed.
   if (n.in[0].dtype == tensor::DType::boolean) std::replace(l.x.begin(), l.x.end(), 'v', '.');
+  // `first` counts in one run of rows: no sections.
+  const size_t v = ir::normal_axis(n.attrs.get_int("axis", 0), n.in[0].shape.rank());
   return {.notation = CutNotation(n).in(0, l.x).in(1, l.at).out(0, l.y).text(),
           .sums = "v",
           .linear = {1},
+          .sections = {{false, 0, v, 1}},
           .uneven = l.x + l.at};
 }
 
@@ -51,10 +54,12 @@ void localise_gather(ir::LocalNode& n) {
 ir::CutRule gather_grad_cut(const ir::NodeView& n) {
   const GatherLetters l =
       gather_letters(n.out[0].shape.rank(), n.in[1].shape.rank(), n.attrs.get_int("axis", 0));
+  const size_t v = ir::normal_axis(n.attrs.get_int("axis", 0), n.out[0].shape.rank());
   return {.notation = CutNotation(n).in(0, l.y).in(1, l.at).in(2, l.x).out(0, l.x).text(),
           .sums = l.at,
           .linear = {n.present(2) ? 0b101u : 1u},
           .added = 0b100,
+          .sections = {{true, 0, v, 1}},
           .uneven = l.x + l.at};
 }
 

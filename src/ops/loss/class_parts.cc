@@ -53,7 +53,8 @@ ir::CutRule cut_part(const ir::NodeView& n) {
   const std::string rows = letters(n.in[1].shape.rank());
   const std::string text =
       CutNotation(n).in(0, rows + "v").in(1, rows).out(0, rows + "v").out(1, "." + rows + "v").text();
-  return {.notation = text, .uneven = "v"};
+  // `first` counts in one run of classes: no sections.
+  return {.notation = text, .sections = {{false, 0, rows.size(), 1}}, .uneven = "v"};
 }
 
 void localise_part(ir::LocalNode& n) {

@@ -17,7 +17,11 @@ ir::CutRule cross_entropy_grad_cut(const ir::NodeView& n) {
   const std::string rows = letters(n.in[1].shape.rank());
   CutNotation notation(n);
   notation.in(0, rows + "v").in(1, rows).in(2, rows).out(0, rows + "v");
-  return {.notation = notation.text(), .linear = {1u << 3}, .uneven = "v"};
+  // `first` counts in one run of classes: no sections.
+  return {.notation = notation.text(),
+          .linear = {1u << 3},
+          .sections = {{false, 0, rows.size(), 1}},
+          .uneven = "v"};
 }
 
 void localise_cross_entropy_grad(ir::LocalNode& n) {
