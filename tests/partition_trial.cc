@@ -10,7 +10,12 @@ namespace {
 
 /// The type check finds the placements that the pass wrote down.
 void expect_inferred(const ir::Graph& graph) {
-  const std::vector<Shard> inferred = passes::infer_shards(graph);
+  std::vector<Shard> inferred;
+  try {
+    inferred = passes::infer_shards(graph);
+  } catch (const base::Error& e) {
+    ADD_FAILURE() << e.what() << "\n" << ir::print(graph);
+  }
   for (size_t i = 0; i < inferred.size(); ++i)
     EXPECT_EQ(inferred[i], graph.values()[i].shard) << "value " << i << "\n" << ir::print(graph);
 }

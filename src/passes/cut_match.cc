@@ -207,9 +207,11 @@ std::optional<std::string> CutMatcher::refuse(char letter, const CutFit& fit, in
   }
   const bool uneven = contains(rule_.uneven, letter);
   const auto check = [&](const Placement& p, const tensor::TensorType& t) -> std::optional<std::string> {
-    if (!p.is_split() || (uneven && p.sections == 1)) return std::nullopt;
+    if (!p.is_split()) return std::nullopt;
     const int64_t extent = t.shape[static_cast<size_t>(p.dim)].value();
-    if (divides(extent, ranks, p.sections)) return std::nullopt;
+    const bool leaves_none = tensor::part_begin(extent, ranks, ranks - 1) >= extent;
+    if (divides(extent, ranks, p.sections) || (uneven && p.sections == 1 && !leaves_none))
+      return std::nullopt;
     return base::concat("dimension ", p.dim, " of ", t.to_string(), " does not divide over ", ranks, " ranks",
                         p.sections == 1 ? "" : base::concat(" in each of ", p.sections, " sections"));
   };

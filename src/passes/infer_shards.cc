@@ -169,7 +169,7 @@ class Inference {
     if (node.op_name() == "dropout_train") return {.out = {on[0]}};
     if (node.op_name() == "block_squares") return squares(node, on);
     if (node.op->schema.updates_state() && !node.op->schema.cut) return updated(node, on);
-    return is_common ? common(node, on, a) : matched(node, on, in, a);
+    return is_common ? common(node, on, in, a) : matched(node, on, in, a);
   }
 
   FreeDims free_of(const Node& node, size_t i, size_t a) const {
@@ -187,9 +187,17 @@ class Inference {
 
   /// Operands that are the same on all ranks: so are the results, unless a pass wrote down that they stand
   /// for parts.
-  AxisTypes common(const Node& node, const std::vector<Placement>& on, size_t a) {
+  AxisTypes common(const Node& node, const std::vector<Placement>& on, const std::vector<Shard>& in,
+                   size_t a) {
+    AxisTypes types = common(node, graph_.view(node), on, a);
+    if (is_recorded(node, types.out, a)) return types;
+    // Extents of 1 may be parts.
+    const std::optional<NodeView> whole = whole_view(node, in, a);
+    return whole ? common(node, *whole, on, a) : types;
+  }
+
+  AxisTypes common(const Node& node, const NodeView& view, const std::vector<Placement>& on, size_t a) {
     AxisTypes types{.out = std::vector<Placement>(node.out.size())};
-    const NodeView view = graph_.view(node);
     const ir::CutRule rule = cut_rule_of(node.op->schema, view);
     const CutMatcher matcher(rule, view);
     for (const char letter : matcher.letters()) {
