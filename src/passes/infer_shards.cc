@@ -190,8 +190,8 @@ class Inference {
   AxisTypes common(const Node& node, const std::vector<Placement>& on, const std::vector<Shard>& in,
                    size_t a) {
     AxisTypes types = common(node, graph_.view(node), on, a);
-    if (is_recorded(node, types.out, a)) return types;
-    // Extents of 1 may be parts.
+    // What a shape operand says of a part may be more in the whole: an extent of 1 that is repeated.
+    if (is_recorded(node, types.out, a) || !node.op->schema.shape_operand) return types;
     const std::optional<NodeView> whole = whole_view(node, in, a);
     return whole ? common(node, *whole, on, a) : types;
   }
