@@ -12,6 +12,7 @@
 #include "engine/state_parts.h"
 #include "engine/step_phases.h"
 #include "ops/table.h"
+#include "passes/collective_types.h"
 #include "runtime/open_device.h"
 
 namespace trireme::engine {
@@ -199,6 +200,7 @@ std::shared_ptr<const compile::Program> TrainSession::compile_step(ir::Graph& gr
   const compile::CompileOptions options{
       .on = device_->kind(),
       .threads = pool_.size(),
+      .overlap = options_.overlap,
       .memory_bytes = options_.memory_bytes > 0 ? options_.memory_bytes : base::memory_limit_bytes()};
   if (options_.activation_bytes > 0) return fit_activations(graph, options);
   return compile_plan(graph, passes::plan_recompute(graph, options_.recompute), options);
@@ -209,7 +211,8 @@ std::shared_ptr<const compile::Program> TrainSession::compile_plan(ir::Graph& gr
                                                                    const compile::CompileOptions& options) {
   passes::recompute(graph, plan);
   graph.sort();
-  if (options_.strategy.zero == 3 && passes::gather_again(graph) > 0) graph.sort();
+  if (options_.strategy.zero == 3) passes::gather_again(graph);
+  if (options_.mesh != nullptr) passes::fix_collective_order(graph);
   return std::make_shared<compile::Program>(compile::compile(graph, options, packs_));
 }
 
@@ -379,6 +382,8 @@ StepResult TrainSession::step(std::span<const Feeds> micro_batches, const StepIn
   for (size_t m = 0; m < count; ++m) {
     launch(*parts[m], micro_batches[m], inputs, m);
     read_results(*parts[m], result);
+    result.communication_ns += parts[m]->executor->communication().total_ns;
+    result.exposed_ns += parts[m]->executor->communication().exposed_ns;
   }
   return result;
 }

@@ -40,6 +40,9 @@ struct StepResult {
   double grad_norm = 0;  ///< of the unscaled gradients before clipping
   bool skipped = false;  ///< nothing changed: something was not finite or above a limit
   int64_t forward_ns = 0, backward_ns = 0, update_ns = 0;
+  /// In collectives, and of it while the computation stood still; both are also in the three above where
+  /// collectives ran in line.
+  int64_t communication_ns = 0, exposed_ns = 0;
 };
 
 /// Trains a graph whose output "loss_sum" is the sum of the loss over valid targets. Its float params of more

@@ -219,6 +219,8 @@ StepRecord Trainer::one_step() {
   record.forward_ms = ms(result.forward_ns);
   record.backward_ms = ms(result.backward_ns);
   record.update_ms = ms(result.update_ns);
+  record.communication_ms = ms(result.communication_ns);
+  record.exposed_ms = ms(result.exposed_ns);
   const data::Position at = loader_.position();
   state_.epoch = at.epoch;
   state_.consumed = at.consumed;
@@ -240,8 +242,9 @@ StepRecord Trainer::one_step() {
 /// internal if the ranks do not agree on how the step went: their weights would drift apart.
 bool Trainer::share(StepRecord& r, bool stopping) const {
   const double skipped = r.skipped ? 1 : 0, stop = stopping ? 1 : 0;
-  std::array<double, 12> all{r.loss,         -r.loss,      r.grad_norm,   -r.grad_norm, skipped,   -skipped,
-                             r.data_wait_ms, r.forward_ms, r.backward_ms, r.update_ms,  r.step_ms, stop};
+  std::array<double, 14> all{r.loss,    -r.loss,        r.grad_norm,        -r.grad_norm,  skipped,
+                             -skipped,  r.data_wait_ms, r.forward_ms,       r.backward_ms, r.update_ms,
+                             r.step_ms, stop,           r.communication_ms, r.exposed_ms};
   ranks_.max(all);
   base::check(is_common(r.loss, all[0], all[1]) && is_common(r.grad_norm, all[2], all[3]) &&
                   is_common(skipped, all[4], all[5]),
@@ -252,6 +255,8 @@ bool Trainer::share(StepRecord& r, bool stopping) const {
   r.backward_ms = all[8];
   r.update_ms = all[9];
   r.step_ms = all[10];
+  r.communication_ms = all[12];
+  r.exposed_ms = all[13];
   const double seconds = r.step_ms * 1e-3;
   r.samples_per_s = static_cast<double>(batch_.global) / seconds;
   if (product_rate_ > 0) r.mfu = flop_per_step_ / seconds / product_rate_;

@@ -80,6 +80,8 @@ StepRecord step_of(const Json& j) {
   r.forward_ms = j.get_or("forward_ms", 0.0);
   r.backward_ms = j.get_or("backward_ms", 0.0);
   r.update_ms = j.get_or("update_ms", 0.0);
+  r.communication_ms = j.get_or("communication_ms", 0.0);
+  r.exposed_ms = j.get_or("exposed_ms", 0.0);
   r.step_ms = j.get_or("step_ms", 0.0);
   r.samples_per_s = j.get_or("samples_per_s", 0.0);
   r.mfu = j.get_or("mfu", -1.0);
@@ -118,6 +120,10 @@ Json to_json(const StepRecord& r) {
   if (r.accuracy >= 0) j.set("accuracy", r.accuracy);
   if (r.loss_scale != 1) j.set("loss_scale", r.loss_scale);
   if (r.mfu >= 0) j.set("mfu", rounded(r.mfu, 1e6));
+  if (r.communication_ms > 0) {
+    j.set("communication_ms", ms(r.communication_ms));
+    j.set("exposed_ms", ms(r.exposed_ms));
+  }
   return j;
 }
 
@@ -180,6 +186,10 @@ void RunLog::step(const StepRecord& r) {
     if (r.accuracy >= 0) scalars.push_back({"train/accuracy", r.accuracy});
     if (r.mfu >= 0) scalars.push_back({"rate/mfu", r.mfu});
     if (r.loss_scale != 1) scalars.push_back({"train/loss_scale", r.loss_scale});
+    if (r.communication_ms > 0) {
+      scalars.push_back({"time/communication_ms", r.communication_ms});
+      scalars.push_back({"time/exposed_ms", r.exposed_ms});
+    }
     tensorboard_->write(r.step, env_.clock.wall_ns(), scalars);
   }
   flush_if_due();

@@ -37,7 +37,9 @@ struct StepRecord {
   bool skipped = false;
   double loss_scale = 1;
   double data_wait_ms = 0, forward_ms = 0, backward_ms = 0, update_ms = 0;
-  double step_ms = 0;  ///< wall time, all of the above and what lies between
+  double communication_ms = 0;  ///< in collectives; 0 on one rank
+  double exposed_ms = 0;        ///< of it, while the computation stood still
+  double step_ms = 0;           ///< wall time, all of the above and what lies between
   double samples_per_s = 0;
   double mfu = -1;  ///< model flop utilisation; negative: unknown
 };
