@@ -2,51 +2,198 @@
 #include "sched/batch_policy.h"
 
 #include <algorithm>
+#include <limits>
+#include <tuple>
 
 namespace trireme::sched {
 namespace {
 
-bool is_expired(const Waiting& w, int64_t now_ns) { return w.deadline_ns != 0 && w.deadline_ns <= now_ns; }
+constexpr int64_t kNever = INT64_MAX;
+/// A request without a due time is due so long after it came: it cannot be overtaken for ever.
+constexpr int64_t kPatienceNs = 30'000'000'000;
 
-/// The oldest live request of the best priority, or queue.size().
-size_t head_of(std::span<const Waiting> queue, int64_t now_ns) {
-  size_t head = queue.size();
-  for (size_t i = 0; i < queue.size(); ++i) {
-    if (is_expired(queue[i], now_ns)) continue;
-    if (head == queue.size() || queue[i].priority < queue[head].priority) head = i;
-  }
-  return head;
-}
+int64_t due_of(const Waiting& w) { return w.finish_ns != 0 ? w.finish_ns : w.enqueued_ns + kPatienceNs; }
 
-struct Batch {
-  std::vector<size_t> take;
-  int64_t rows = 0;
-  bool full = false;  ///< a request of the group did not fit any more
-  int64_t oldest_ns = INT64_MAX;
-  int64_t deadline_ns = INT64_MAX;
-};
+class Forming {
+ public:
+  Forming(std::span<const Waiting> queue, int64_t now_ns, const BatchLimits& limits, const PredictNs& predict)
+      : queue_(queue), now_ns_(now_ns), limits_(limits), predict_(predict) {}
 
-Batch gather(std::span<const Waiting> queue, size_t head, int64_t now_ns, const BatchLimits& limits) {
-  std::vector<size_t> order;
-  for (size_t i = 0; i < queue.size(); ++i) {
-    if (queue[i].group == queue[head].group && !is_expired(queue[i], now_ns)) order.push_back(i);
-  }
-  std::stable_sort(order.begin(), order.end(),
-                   [&](size_t a, size_t b) { return queue[a].priority < queue[b].priority; });
-  Batch batch;
-  for (size_t i : order) {
-    if (!batch.take.empty() && batch.rows + queue[i].rows > limits.max_rows) {
-      batch.full = true;
-      break;  // no overtaking: a later small one must not starve this one
+  Decision run() {
+    sort_out();
+    if (order_.empty()) return std::move(decision_);
+    gather();
+    cut_to_preferred();
+    const int64_t go_ns = std::min(window_end(), latest_start());
+    if (!is_full_ && !is_preferred_ && go_ns > now_ns_) {
+      decision_.wake_ns = std::min(decision_.wake_ns, go_ns);
+      return std::move(decision_);
     }
-    batch.take.push_back(i);
-    batch.rows += queue[i].rows;
-    batch.oldest_ns = std::min(batch.oldest_ns, queue[i].enqueued_ns);
-    if (queue[i].deadline_ns != 0) batch.deadline_ns = std::min(batch.deadline_ns, queue[i].deadline_ns);
+    meet_due_times();
+    decision_.take = std::move(batch_);
+    return std::move(decision_);
   }
-  batch.full = batch.full || batch.rows >= limits.max_rows;
-  return batch;
-}
+
+ private:
+  int64_t cost(uint64_t group, int64_t rows) const { return predict_ ? predict_(group, rows) : 0; }
+  const Waiting& head() const { return queue_[order_[0]]; }
+
+  /// Refusals aside; the others in the order they should go.
+  void sort_out() {
+    std::vector<bool> is_late(queue_.size(), false);
+    for (size_t i = 0; i < queue_.size(); ++i) {
+      const Waiting& w = queue_[i];
+      const bool is_past = w.deadline_ns != 0 && w.deadline_ns <= now_ns_;
+      if (is_past && !w.runs_late) {
+        decision_.expired.push_back(i);
+        continue;
+      }
+      if (w.finish_ns != 0 && now_ns_ + std::max<int64_t>(1, cost(w.group, w.rows)) > w.finish_ns) {
+        decision_.hopeless.push_back(i);
+        continue;
+      }
+      is_late[i] = is_past;
+      if (w.deadline_ns != 0 && !is_past) decision_.wake_ns = std::min(decision_.wake_ns, w.deadline_ns);
+      if (w.finish_ns != 0) decision_.wake_ns = std::min(decision_.wake_ns, w.finish_ns);
+      order_.push_back(i);
+    }
+    std::sort(order_.begin(), order_.end(), [&](size_t a, size_t b) {
+      const auto key = [&](size_t i) {
+        return std::tuple(queue_[i].priority, bool(is_late[i]), due_of(queue_[i]), i);
+      };
+      return key(a) < key(b);
+    });
+  }
+
+  /// All of the first one's group that fit, in order.
+  void gather() {
+    for (size_t i : order_) {
+      if (queue_[i].group != head().group) continue;
+      if (!batch_.empty() && rows_ + queue_[i].rows > limits_.max_rows) {
+        is_full_ = true;
+        break;  // no overtaking: a later small one must not starve this one
+      }
+      batch_.push_back(i);
+      rows_ += queue_[i].rows;
+    }
+    is_full_ = is_full_ || rows_ >= limits_.max_rows;
+  }
+
+  /// The largest preferred size that the batch reaches on its way ends it.
+  void cut_to_preferred() {
+    if (limits_.preferred.empty()) return;
+    int64_t rows = 0;
+    size_t cut = 0;
+    for (size_t k = 0; k < batch_.size(); ++k) {
+      rows += queue_[batch_[k]].rows;
+      const auto& sizes = limits_.preferred;
+      if (std::find(sizes.begin(), sizes.end(), rows) != sizes.end()) cut = k + 1;
+    }
+    if (cut == 0) return;
+    is_preferred_ = true;
+    batch_.resize(cut);
+  }
+
+  int64_t window_end() const {
+    int64_t oldest_ns = kNever;
+    for (size_t i : batch_) oldest_ns = std::min(oldest_ns, queue_[i].enqueued_ns);
+    return oldest_ns + limits_.window_ns;
+  }
+
+  /// When the batch must go so that nobody in it is late.
+  int64_t latest_start() const {
+    const int64_t batch_ns = cost(head().group, rows_);
+    int64_t latest = kNever;
+    for (size_t i : batch_) {
+      if (queue_[i].finish_ns != 0) latest = std::min(latest, queue_[i].finish_ns - batch_ns);
+      if (queue_[i].deadline_ns > now_ns_) latest = std::min(latest, queue_[i].deadline_ns - 1);
+    }
+    return latest;
+  }
+
+  /// Shrinks the batch to one that keeps its promises, or to the one that keeps most of them.
+  void meet_due_times() {
+    const bool is_due =
+        std::any_of(batch_.begin(), batch_.end(), [&](size_t i) { return queue_[i].finish_ns != 0; });
+    if (!is_due || !predict_) return;
+    const size_t prefix = longest_in_time();
+    if (prefix == batch_.size() || leaves_rest_in_time(prefix)) return batch_.resize(prefix);
+    take_best_rate();
+  }
+
+  /// The longest beginning of the batch that is done before any of it is due; at least the first.
+  size_t longest_in_time() const {
+    size_t best = 1;
+    int64_t rows = 0, due_ns = kNever;
+    for (size_t k = 0; k < batch_.size(); ++k) {
+      const Waiting& w = queue_[batch_[k]];
+      rows += w.rows;
+      if (w.finish_ns != 0) due_ns = std::min(due_ns, w.finish_ns);
+      if (due_ns == kNever || now_ns_ + cost(w.group, rows) <= due_ns) best = k + 1;
+    }
+    return best;
+  }
+
+  /// Whether all that wait are in time if the first `prefix` of the batch go now and full batches follow.
+  bool leaves_rest_in_time(size_t prefix) const {
+    std::vector<bool> is_gone(queue_.size(), false);
+    int64_t rows = 0;
+    for (size_t k = 0; k < prefix; ++k) {
+      is_gone[batch_[k]] = true;
+      rows += queue_[batch_[k]].rows;
+    }
+    int64_t at_ns = now_ns_ + cost(head().group, rows), filled = 0;
+    for (size_t i : order_) {
+      if (is_gone[i]) continue;
+      const Waiting& w = queue_[i];
+      const int64_t full_ns = cost(w.group, limits_.max_rows);
+      const int64_t done_ns = at_ns + cost(w.group, std::min(limits_.max_rows, filled + w.rows));
+      if (w.finish_ns != 0 && done_ns > w.finish_ns) return false;
+      filled += w.rows;
+      if (filled < limits_.max_rows) continue;
+      at_ns += full_ns / std::max(1, limits_.instances);
+      filled = 0;
+    }
+    return true;
+  }
+
+  /// Of all sizes the one with the most rows in time per second, with those who can still make it.
+  void take_best_rate() {
+    std::vector<size_t> members, best;
+    for (size_t i : order_) {
+      if (queue_[i].group == head().group) members.push_back(i);
+    }
+    double best_rate = -1;
+    for (int64_t size = 1;; size = std::min(size * 2, limits_.max_rows)) {
+      std::vector<size_t> candidates;
+      int64_t rows = 0;
+      const int64_t batch_ns = std::max<int64_t>(1, cost(head().group, size));
+      for (size_t i : members) {
+        const Waiting& w = queue_[i];
+        if (w.finish_ns != 0 && now_ns_ + batch_ns > w.finish_ns) continue;
+        if (rows + w.rows > size) break;
+        candidates.push_back(i);
+        rows += w.rows;
+      }
+      const double rate = static_cast<double>(rows) / static_cast<double>(batch_ns);
+      if (!candidates.empty() && rate > best_rate) {
+        best_rate = rate;
+        best = std::move(candidates);
+      }
+      if (size >= limits_.max_rows) break;
+    }
+    if (!best.empty()) batch_ = std::move(best);
+  }
+
+  std::span<const Waiting> queue_;
+  const int64_t now_ns_;
+  const BatchLimits& limits_;
+  const PredictNs& predict_;
+  Decision decision_;
+  std::vector<size_t> order_, batch_;
+  int64_t rows_ = 0;
+  bool is_full_ = false, is_preferred_ = false;
+};
 
 }  // namespace
 
@@ -56,29 +203,43 @@ int64_t bucket_of(std::span<const int64_t> buckets, int64_t value) {
 }
 
 Decision decide(std::span<const Waiting> queue, int64_t now_ns, const BatchLimits& limits,
-                int64_t compute_ns) {
-  Decision decision;
-  for (size_t i = 0; i < queue.size(); ++i) {
-    if (is_expired(queue[i], now_ns)) {
-      decision.expired.push_back(i);
-    } else if (queue[i].deadline_ns != 0) {
-      decision.wake_ns = std::min(decision.wake_ns, queue[i].deadline_ns);
+                const PredictNs& predict) {
+  return Forming(queue, now_ns, limits, predict).run();
+}
+
+bool admits(std::span<const Waiting> queue, const Waiting& request, int64_t free_ns,
+            const BatchLimits& limits, const PredictNs& predict) {
+  if (request.finish_ns == 0) return true;
+  const int64_t full_ns = predict(request.group, limits.max_rows);
+  const auto done_ns = [&](int64_t rows_ahead, const Waiting& w) {
+    const int64_t batches = rows_ahead / limits.max_rows / std::max(1, limits.instances);
+    const int64_t last = std::min(limits.max_rows, rows_ahead % limits.max_rows + w.rows);
+    return free_ns + batches * full_ns + predict(w.group, last);
+  };
+  using Due = std::tuple<uint32_t, int64_t>;
+  const auto key = [](const Waiting& w) { return Due(w.priority, due_of(w)); };
+  int64_t rows_ahead = 0;
+  std::vector<const Waiting*> behind;
+  for (const Waiting& w : queue) {
+    if (key(w) <= key(request)) {
+      rows_ahead += w.rows;
+    } else if (w.finish_ns != 0) {
+      behind.push_back(&w);
     }
   }
-  const size_t head = head_of(queue, now_ns);
-  if (head == queue.size()) return decision;
-  Batch batch = gather(queue, head, now_ns, limits);
-  const bool preferred =
-      std::find(limits.preferred.begin(), limits.preferred.end(), batch.rows) != limits.preferred.end();
-  const int64_t window_end = batch.oldest_ns + limits.window_ns;
-  const int64_t latest_start = batch.deadline_ns == INT64_MAX ? INT64_MAX : batch.deadline_ns - compute_ns;
-  const int64_t go_ns = std::min(window_end, latest_start);
-  if (batch.full || preferred || go_ns <= now_ns) {
-    decision.take = std::move(batch.take);
-  } else {
-    decision.wake_ns = std::min(decision.wake_ns, go_ns);
+  // Urgent ones make batches smaller than full, and times vary: an eighth in hand.
+  const auto is_late = [&](const Waiting& w) {
+    const int64_t end_ns = done_ns(rows_ahead, w);
+    return end_ns + (end_ns - request.enqueued_ns) / 8 > w.finish_ns;
+  };
+  if (is_late(request)) return false;
+  std::sort(behind.begin(), behind.end(), [&](const auto* a, const auto* b) { return key(*a) < key(*b); });
+  rows_ahead += request.rows;
+  for (const Waiting* w : behind) {
+    if (is_late(*w)) return false;
+    rows_ahead += w->rows;
   }
-  return decision;
+  return true;
 }
 
 }  // namespace trireme::sched

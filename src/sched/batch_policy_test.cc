@@ -47,11 +47,58 @@ TEST(BatchPolicy, ExpiredRequestsAreRefusedNotRun) {
   EXPECT_EQ(d.take, (Indices{1}));
 }
 
+/// 100 ns a batch and 50 ns a row.
+int64_t cost(uint64_t, int64_t rows) { return 100 + 50 * rows; }
+
 TEST(BatchPolicy, StartsEarlyEnoughForTheDeadline) {
-  const std::vector<Waiting> queue{{.enqueued_ns = 0, .deadline_ns = 900}};
+  const std::vector<Waiting> queue{{.enqueued_ns = 0, .finish_ns = 900}};
   const BatchLimits limits{.max_rows = 8, .window_ns = 10000};
-  EXPECT_EQ(decide(queue, 100, limits, 300).wake_ns, 600);
-  EXPECT_EQ(decide(queue, 600, limits, 300).take, (Indices{0}));
+  EXPECT_EQ(decide(queue, 100, limits, cost).wake_ns, 750);
+  EXPECT_EQ(decide(queue, 750, limits, cost).take, (Indices{0}));
+  EXPECT_EQ(decide(queue, 751, limits, cost).hopeless, (Indices{0}));
+}
+
+TEST(BatchPolicy, TheMostUrgentGoesFirstAndShrinksTheBatch) {
+  // Together 300 ns, late for the second; alone 150 ns, and the others follow in time.
+  const std::vector<Waiting> queue{{.finish_ns = 1000}, {.finish_ns = 190}, {.finish_ns = 1000}, {}};
+  EXPECT_EQ(decide(queue, 0, {.max_rows = 8}, cost).take, (Indices{1}));
+  EXPECT_EQ(decide(queue, 0, {.max_rows = 8}, [](uint64_t, int64_t) { return 50; }).take,
+            (Indices{1, 0, 2, 3}));
+}
+
+TEST(BatchPolicy, GivesUpOneWhereAllCannotBeInTime) {
+  // Alone the first is in time, but then the seven others (450 ns from 150 on) are not.
+  std::vector<Waiting> queue(8, {.finish_ns = 520});
+  queue[0].finish_ns = 160;
+  EXPECT_EQ(decide(queue, 0, {.max_rows = 8}, cost).take.size(), 7u);
+}
+
+TEST(BatchPolicy, CutsAtTheLargestPreferredSize) {
+  const std::vector<Waiting> queue(7, {.enqueued_ns = 0});
+  EXPECT_EQ(decide(queue, 1, {.max_rows = 8, .window_ns = 1000, .preferred = {2, 4}}).take.size(), 4u);
+  EXPECT_EQ(decide(queue, 1000, {.max_rows = 8, .window_ns = 1000, .preferred = {16}}).take.size(), 7u);
+}
+
+TEST(BatchPolicy, DelayedRequestsRunBehindTheOthers) {
+  const std::vector<Waiting> queue{{.deadline_ns = 50, .runs_late = true}, {}, {}};
+  EXPECT_EQ(decide(queue, 40, {.max_rows = 2}).take, (Indices{0, 1}));
+  EXPECT_EQ(decide(queue, 60, {.max_rows = 2}).take, (Indices{1, 2}));
+  EXPECT_TRUE(decide(queue, 60, {.max_rows = 2}).expired.empty());
+}
+
+TEST(BatchPolicy, AdmitsWhatCanBeInTimeAndMakesNobodyLate) {
+  const BatchLimits limits{.max_rows = 8};
+  const auto admitted = [&](const std::vector<Waiting>& queue, int64_t finish_ns) {
+    return admits(queue, {.finish_ns = finish_ns}, 0, limits, cost);
+  };
+  EXPECT_TRUE(admitted({}, 200));
+  EXPECT_FALSE(admitted({}, 150));                                           // an eighth is kept in hand
+  EXPECT_FALSE(admitted(std::vector<Waiting>(8, {.finish_ns = 700}), 700));  // behind a full batch of 500
+  EXPECT_TRUE(admitted(std::vector<Waiting>(8, {.finish_ns = 700}), 800));
+  EXPECT_FALSE(admitted(std::vector<Waiting>(16, {.finish_ns = 1130}), 200));  // would push the last one out
+  EXPECT_TRUE(admitted(std::vector<Waiting>(16, {.finish_ns = 1300}), 200));
+  EXPECT_TRUE(admitted(std::vector<Waiting>(16, {.finish_ns = 0}), 200));
+  EXPECT_TRUE(admits(std::vector<Waiting>(99), {}, 0, limits, cost));  // due never
 }
 
 TEST(BatchPolicy, ARequestLargerThanTheLimitRunsAlone) {

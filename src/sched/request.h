@@ -36,7 +36,9 @@ struct Outcome {
 struct Request {
   std::vector<tensor::Tensor> inputs;
   int64_t rows = 1;         ///< extent of dimension 0 of every input; 1 where the model does not batch
-  int64_t deadline_ns = 0;  ///< 0: none; past it the request is refused before it costs compute
+  int64_t deadline_ns = 0;  ///< it must have started by then, else it is refused; 0: none
+  int64_t finish_ns = 0;    ///< its answer is of use until then: refused once that cannot be met; 0: always
+  bool runs_late = false;   ///< past deadline_ns it goes behind all others instead
   uint32_t priority = 0;    ///< lower goes first
   std::function<bool()> cancelled = {};  ///< true: nobody waits any more; any thread, must be quick
   std::function<void(Outcome&&)> sink;   ///< called exactly once, on an owner thread or inside submit

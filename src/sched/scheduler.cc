@@ -28,6 +28,8 @@ Scheduler::Scheduler(std::shared_ptr<const engine::PreparedModel> model, Schedul
     : clock_(clock), options_(std::move(options)), on_batch_(std::move(on_batch)) {
   base::require(options_.instances >= 1 && options_.limits.max_rows >= 1,
                 "a scheduler needs an instance and a row");
+  busy_until_ns_.resize(static_cast<size_t>(options_.instances), 0);
+  is_held_ = options_.hold_until > 0;
   for (int i = 0; i < options_.instances; ++i) {
     instances_.emplace_back([this, model, i] { instance_main(model, i); });
   }
@@ -88,7 +90,7 @@ void Scheduler::instance_main(const std::shared_ptr<const engine::PreparedModel>
     if (failure) failure_ = failure;
   }
   idle_.notify_all();
-  if (!failure) work(*runner);
+  if (!failure) work(*runner, index);
 }
 
 void Scheduler::submit(Request request) {
@@ -100,26 +102,57 @@ void Scheduler::submit(Request request) {
                         .enqueued_ns = request.timing.enqueued_ns,
                         .deadline_ns = request.deadline_ns,
                         .priority = request.priority,
-                        .group = group_key(request.inputs, options_.padding)};
+                        .group = group_key(request.inputs, options_.padding),
+                        .finish_ns = request.finish_ns,
+                        .runs_late = request.runs_late};
   const char* refusal = nullptr;
   {
     const std::lock_guard lock(mutex_);
-    if (closing_) {
-      refusal = "the server is shutting down";
-    } else if (queue_.size() >= options_.max_queue) {
-      refusal = "Exceeds maximum queue size";
-    }
+    refusal = refusal_of(request, waiting);
     if (refusal != nullptr) {
       ++stats_.refused;
     } else {
       queue_.push_back({std::move(request), waiting});
       ++stats_.accepted;
+      if (queue_.size() >= options_.hold_until) is_held_ = false;
       // An eighth of the new value: a dozen arrivals decide, one straggler does not.
       concurrency_ += (static_cast<double>(queue_.size() + running_) - concurrency_) / 8;
     }
   }
   if (refusal != nullptr) return refuse(request, Ending::refused, base::ErrorCode::unavailable, refusal);
   changed_.notify_one();
+}
+
+int64_t Scheduler::predict(uint64_t group, int64_t rows) const {
+  return cost_.predict(group,
+                       options_.padding.is_batched ? bucket_of(options_.padding.row_buckets, rows) : rows);
+}
+
+const char* Scheduler::refusal_of(const Request& request, const Waiting& waiting) const {
+  if (closing_) return "the server is shutting down";
+  if (queue_.size() >= options_.max_queue) return "Exceeds maximum queue size";
+  const auto level = options_.level_queue.find(request.priority);
+  if (level != options_.level_queue.end()) {
+    const auto same = std::count_if(queue_.begin(), queue_.end(), [&](const Item& item) {
+      return item.waiting.priority == request.priority;
+    });
+    if (static_cast<size_t>(same) >= level->second) return "Exceeds maximum queue size";
+  }
+  if (waiting.finish_ns == 0) return nullptr;
+  BatchLimits limits = options_.limits;
+  limits.instances = options_.instances;
+  const int64_t free_ns =
+      std::max(waiting.enqueued_ns, *std::min_element(busy_until_ns_.begin(), busy_until_ns_.end()));
+  const bool is_in_time = admits(waiting_list(), waiting, free_ns, limits,
+                                 [this](uint64_t group, int64_t rows) { return predict(group, rows); });
+  return is_in_time ? nullptr : "Exceeds what can be done before the request's deadline";
+}
+
+std::vector<Waiting> Scheduler::waiting_list() const {
+  std::vector<Waiting> list;
+  list.reserve(queue_.size());
+  for (const Item& item : queue_) list.push_back(item.waiting);
+  return list;
 }
 
 Scheduler::Taken Scheduler::take(int64_t now_ns) {
@@ -129,14 +162,15 @@ Scheduler::Taken Scheduler::take(int64_t now_ns) {
     taken.cancelled.push_back(std::move(item.request));
     return true;
   });
-  std::vector<Waiting> waiting;
-  waiting.reserve(queue_.size());
-  for (const Item& item : queue_) waiting.push_back(item.waiting);
+  const std::vector<Waiting> waiting = waiting_list();
   BatchLimits limits = options_.limits;
   // Who is usually here is here: waiting longer would cost latency and bring nobody.
   const bool is_complete = static_cast<double>(queue_.size() + running_) >= concurrency_ - 0.5;
   if (closing_ || (options_.is_window_adaptive && is_complete)) limits.window_ns = 0;
-  Decision decision = decide(waiting, now_ns, limits, compute_ns_);
+  if (is_held_ && !closing_) return taken;
+  limits.instances = options_.instances;
+  Decision decision =
+      decide(waiting, now_ns, limits, [this](uint64_t group, int64_t rows) { return predict(group, rows); });
   taken.wake_ns = decision.wake_ns;
   if (!decision.take.empty()) {
     const size_t head = decision.take[0];
@@ -153,14 +187,20 @@ Scheduler::Taken Scheduler::take(int64_t now_ns) {
   };
   move_out(decision.take, taken.batch);
   move_out(decision.expired, taken.expired);
+  move_out(decision.hopeless, taken.hopeless);
   size_t index = 0;
   std::erase_if(queue_, [&](const Item&) { return leaves[index++]; });
-  stats_.expired += taken.expired.size();
+  if (!taken.batch.empty()) {
+    int64_t rows = 0;
+    for (const Request& r : taken.batch) rows += r.rows;
+    taken.until_ns = now_ns + predict(group_key(taken.batch[0].inputs, options_.padding), rows);
+  }
+  stats_.expired += taken.expired.size() + taken.hopeless.size();
   stats_.cancelled += taken.cancelled.size();
   return taken;
 }
 
-std::vector<Request> Scheduler::next_batch() {
+std::vector<Request> Scheduler::next_batch(int index) {
   std::unique_lock lock(mutex_);
   while (true) {
     Taken taken = take(clock_.now_ns());
@@ -168,11 +208,16 @@ std::vector<Request> Scheduler::next_batch() {
       ++busy_;
       if (!taken.batch.empty()) ++stats_.batches;
       running_ += taken.batch.size();
+      busy_until_ns_[static_cast<size_t>(index)] = taken.until_ns;
       const bool more = !queue_.empty();
       lock.unlock();
       if (more) changed_.notify_one();  // another instance may take what is left
       for (Request& r : taken.expired) {
         refuse(r, Ending::expired, base::ErrorCode::unavailable, "Request timeout expired");
+      }
+      for (Request& r : taken.hopeless) {
+        refuse(r, Ending::expired, base::ErrorCode::unavailable,
+               "Request timeout expired: the answer would come after its deadline");
       }
       for (Request& r : taken.cancelled) {
         refuse(r, Ending::cancelled, base::ErrorCode::unavailable, "the client left");
@@ -193,15 +238,19 @@ std::vector<Request> Scheduler::next_batch() {
   }
 }
 
-void Scheduler::work(BatchRunner& runner) {
+void Scheduler::work(BatchRunner& runner, int index) {
   while (true) {
-    std::vector<Request> batch = next_batch();
+    std::vector<Request> batch = next_batch(index);
     if (batch.empty()) return;
+    const uint64_t group = group_key(batch[0].inputs, options_.padding);
     const int64_t start = clock_.now_ns();
     for (Request& r : batch) r.timing.started_ns = start;
     size_t count = batch.size();
     // Before the sinks are called: a client that sends its next request at once must not count itself twice.
+    int64_t padded = 0, runs = 0;
     const auto on_batch = [&](const Timing& timing) {
+      padded = timing.padded_rows;
+      ++runs;
       {
         const std::lock_guard lock(mutex_);
         running_ -= std::exchange(count, 0);
@@ -211,8 +260,8 @@ void Scheduler::work(BatchRunner& runner) {
     runner.run(batch, clock_, on_batch);
     batch.clear();  // requests hold memory of their clients: free it before waiting
     const std::lock_guard lock(mutex_);
-    // A quarter of the new value: follows a change of load within a few batches, shrugs off one outlier.
-    compute_ns_ += (clock_.now_ns() - start - compute_ns_) / 4;
+    if (runs == 1) cost_.observe(group, padded, clock_.now_ns() - start);  // a failed batch ran in parts
+    busy_until_ns_[static_cast<size_t>(index)] = 0;
     running_ -= count;
     if (--busy_ == 0 && queue_.empty()) idle_.notify_all();
   }

@@ -3,6 +3,7 @@
 
 #include <condition_variable>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -10,6 +11,7 @@
 
 #include "base/clock.h"
 #include "sched/batch.h"
+#include "sched/batch_cost.h"
 #include "sched/batch_policy.h"
 
 namespace trireme::sched {
@@ -19,10 +21,12 @@ struct SchedulerOptions {
   Padding padding;
   bool is_window_adaptive = false;  ///< the window ends once as many wait as are usually in flight
   size_t max_queue = 1024;          ///< requests waiting; further ones are refused
-  int instances = 1;                ///< sessions that run batches side by side
-  engine::SessionOptions session;   ///< threads per instance
-  bool pin = false;                 ///< pins instance i to the i-th group of `cpus`, one for each thread
-  std::vector<int> cpus = {};       ///< what pinning hands out, in order
+  std::map<uint32_t, size_t> level_queue = {};  ///< the same for single priorities
+  size_t hold_until = 0;           ///< nothing starts before so many wait; for tests that count batches
+  int instances = 1;               ///< sessions that run batches side by side
+  engine::SessionOptions session;  ///< threads per instance
+  bool pin = false;                ///< pins instance i to the i-th group of `cpus`, one for each thread
+  std::vector<int> cpus = {};      ///< what pinning hands out, in order
   std::vector<WarmUp> warm_up = {};
 };
 
@@ -60,17 +64,23 @@ class Scheduler {
   };
   /// Requests that leave the queue: to run, or to be told why not.
   struct Taken {
-    std::vector<Request> batch, expired, cancelled;
+    std::vector<Request> batch, expired, hopeless, cancelled;
     int64_t wake_ns = INT64_MAX;
-    bool empty() const { return batch.empty() && expired.empty() && cancelled.empty(); }
+    int64_t until_ns = 0;  ///< predicted end of the batch
+    bool empty() const { return batch.empty() && expired.empty() && hopeless.empty() && cancelled.empty(); }
   };
   void instance_main(const std::shared_ptr<const engine::PreparedModel>& model, int index);
   engine::SessionOptions session_options(int index) const;
   void stop();
-  void work(BatchRunner& runner);
+  void work(BatchRunner& runner, int index);
   /// Takes the next batch out of the queue, or waits; empty means closing and nothing left.
-  std::vector<Request> next_batch();
-  Taken take(int64_t now_ns);  ///< with the lock held
+  std::vector<Request> next_batch(int index);
+  // With the lock held:
+  Taken take(int64_t now_ns);
+  std::vector<Waiting> waiting_list() const;
+  int64_t predict(uint64_t group, int64_t rows) const;
+  /// Why a request cannot be queued, or null.
+  const char* refusal_of(const Request& request, const Waiting& waiting) const;
 
   const base::Clock& clock_;
   const SchedulerOptions options_;
@@ -85,7 +95,9 @@ class Scheduler {
   int ready_ = 0;               ///< instances warmed up or failed
   std::exception_ptr failure_;  ///< of an instance's start
   SchedulerStats stats_;
-  int64_t compute_ns_ = 0;  ///< smoothed time of a batch
+  BatchCost cost_;
+  std::vector<int64_t> busy_until_ns_;  ///< predicted, by instance; 0: idle
+  bool is_held_ = false;                ///< until hold_until requests wait
   std::vector<std::thread> instances_;
 };
 

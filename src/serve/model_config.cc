@@ -65,7 +65,7 @@ void read_versions(const Fields& fields, VersionPolicy& policy) {
   }
 }
 
-void read_queue(const Fields& fields, QueuePolicy& queue) {
+void read_queue(const Fields& fields, QueuePolicy& queue, const std::string& path) {
   for (const TextField& f : fields) {
     if (f.name == "default_timeout_microseconds") {
       queue.default_timeout_us = non_negative(f);
@@ -74,11 +74,29 @@ void read_queue(const Fields& fields, QueuePolicy& queue) {
     } else if (f.name == "max_queue_size") {
       queue.max_queue_size = non_negative(f);
     } else if (f.name == "timeout_action") {
-      if (f.as_word() != "REJECT") base::fail_unsupported("line ", f.line, ": timeout_action ", f.text);
+      base::require(f.as_word() == "REJECT" || f.as_word() == "DELAY", "line ", f.line, ": timeout_action ",
+                    f.text);
+      queue.runs_late = f.as_word() == "DELAY";
     } else {
-      refuse_field("dynamic_batching.default_queue_policy", f);
+      refuse_field(path, f);
     }
   }
+}
+
+/// One entry of priority_queue_policy.
+void read_level_queue(const Fields& fields, ModelConfig& config) {
+  int64_t level = 0;
+  QueuePolicy queue;
+  for (const TextField& f : fields) {
+    if (f.name == "key") {
+      level = non_negative(f);
+    } else if (f.name == "value") {
+      read_queue(f.as_message(), queue, "dynamic_batching.priority_queue_policy.value");
+    } else {
+      refuse_field("dynamic_batching.priority_queue_policy", f);
+    }
+  }
+  config.level_queues[static_cast<uint64_t>(level)] = queue;
 }
 
 void read_batching(const Fields& fields, ModelConfig& config) {
@@ -93,7 +111,9 @@ void read_batching(const Fields& fields, ModelConfig& config) {
     } else if (f.name == "default_priority_level") {
       config.default_priority_level = static_cast<uint64_t>(non_negative(f));
     } else if (f.name == "default_queue_policy") {
-      read_queue(f.as_message(), config.queue);
+      read_queue(f.as_message(), config.queue, "dynamic_batching.default_queue_policy");
+    } else if (f.name == "priority_queue_policy") {
+      read_level_queue(f.as_message(), config);
     } else {
       refuse_field("dynamic_batching", f);
     }
@@ -148,6 +168,10 @@ void check_batching(const ModelConfig& config) {
                                                 config.default_priority_level <= config.priority_levels),
                 "default_priority_level ", config.default_priority_level,
                 " is not within 1 and priority_levels ", config.priority_levels);
+  for (const auto& [level, queue] : config.level_queues) {
+    base::require(level >= 1 && level <= config.priority_levels, "priority_queue_policy of level ", level,
+                  ", which is not within 1 and priority_levels ", config.priority_levels);
+  }
 }
 
 /// What the graph says of one value, batch dimension included; -1 where the extent is open.
@@ -216,22 +240,26 @@ base::Json versions_json(const VersionPolicy& policy) {
   return Json::object({{"specific", Json::object({{"versions", std::move(list)}})}});
 }
 
+base::Json queue_json(const QueuePolicy& queue) {
+  return base::Json::object({{"timeout_action", queue.runs_late ? "DELAY" : "REJECT"},
+                             {"default_timeout_microseconds", queue.default_timeout_us},
+                             {"allow_timeout_override", queue.allow_timeout_override.value_or(true)},
+                             {"max_queue_size", queue.max_queue_size}});
+}
+
 base::Json batching_json(const ModelConfig& config) {
   using base::Json;
+  Json levels = Json::object();
+  for (const auto& [level, queue] : config.level_queues) levels.set(std::to_string(level), queue_json(queue));
   Json preferred = Json::array();
   for (int64_t size : config.preferred_batch_size) preferred.push_back(size);
-  return Json::object(
-      {{"preferred_batch_size", std::move(preferred)},
-       {"max_queue_delay_microseconds", config.max_queue_delay_us.value_or(0)},
-       {"preserve_ordering", false},
-       {"priority_levels", config.priority_levels},
-       {"default_priority_level", config.default_priority_level},
-       {"default_queue_policy",
-        Json::object({{"timeout_action", "REJECT"},
-                      {"default_timeout_microseconds", config.queue.default_timeout_us},
-                      {"allow_timeout_override", config.queue.allow_timeout_override.value_or(true)},
-                      {"max_queue_size", config.queue.max_queue_size}})},
-       {"priority_queue_policy", Json::object()}});
+  return Json::object({{"preferred_batch_size", std::move(preferred)},
+                       {"max_queue_delay_microseconds", config.max_queue_delay_us.value_or(0)},
+                       {"preserve_ordering", false},
+                       {"priority_levels", config.priority_levels},
+                       {"default_priority_level", config.default_priority_level},
+                       {"default_queue_policy", queue_json(config.queue)},
+                       {"priority_queue_policy", std::move(levels)}});
 }
 
 }  // namespace

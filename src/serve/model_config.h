@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -33,6 +34,7 @@ struct QueuePolicy {
   int64_t default_timeout_us = 0;              ///< 0: the server's
   std::optional<bool> allow_timeout_override;  ///< absent: allowed
   int64_t max_queue_size = 0;                  ///< 0: the server's
+  bool runs_late = false;                      ///< timeout_action DELAY: late requests go behind the others
 };
 
 /// The honoured part of Triton's ModelConfig. Fields that are not here are refused by name when read.
@@ -45,10 +47,16 @@ struct ModelConfig {
   std::optional<int64_t> max_queue_delay_us;
   uint64_t priority_levels = 0, default_priority_level = 0;
   QueuePolicy queue;
-  int instances = 0;  ///< 0: the server's
+  std::map<uint64_t, QueuePolicy> level_queues;  ///< by priority level, where it differs
+  int instances = 0;                             ///< 0: the server's
   VersionPolicy versions;
   std::vector<std::pair<std::string, std::string>> parameters;
 
+  /// The policy of a priority level.
+  const QueuePolicy& queue_of(uint64_t level) const {
+    const auto at = level_queues.find(level);
+    return at == level_queues.end() ? queue : at->second;
+  }
   bool is_batched() const { return max_batch_size.value_or(0) > 0; }
 };
 

@@ -59,6 +59,7 @@ TEST(ModelConfig, ReadsWhatIsHonoured) {
       version_policy { specific { versions: [ 2, 4 ] } }
       dynamic_batching { preferred_batch_size: [ 4, 8 ] max_queue_delay_microseconds: 100
         priority_levels: 3 default_priority_level: 2
+        priority_queue_policy { key: 2 value { timeout_action: DELAY max_queue_size: 3 } }
         default_queue_policy { default_timeout_microseconds: 9 allow_timeout_override: false
           max_queue_size: 5 } }
       instance_group [ { count: 2 }, { count: 1 kind: KIND_CPU } ]

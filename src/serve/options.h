@@ -40,6 +40,8 @@ struct ServeOptions {
   int grpc_port = 8001;
   std::string tls_client_ca;
   bool allow_client_shm = false;
+  bool deadline_aware = false;
+  int delay_scheduler = 0;
   std::string server_name = "trireme";
   OtherModels others = {};  ///< no option: given by the program
 
@@ -68,6 +70,10 @@ struct ServeOptions {
     f.add("buckets", &buckets, "row counts that batches are filled up to").at_least(1);
     f.add("length_buckets", &length_buckets, "token counts that texts are filled up to").at_least(1);
     f.add("request_timeout", &request_timeout, "longest time in the queue; 0: no limit");
+    f.add("deadline_aware", &deadline_aware,
+          "timeouts bound the answer, not the wait: what cannot be done in time is refused before it runs");
+    f.add("delay_scheduler", &delay_scheduler, "tests: nothing of a model runs before so many requests wait")
+        .at_least(0);
     f.add("exit_timeout", &exit_timeout, "time for requests in flight after SIGTERM");
     f.add("max_request_bytes", &max_request_bytes, "largest request body, decompressed");
     f.add_choice("warm_up", &warm_up, {"none", "compile", "run"},

@@ -131,16 +131,24 @@ std::vector<ServedModel::Wish> ServedModel::wishes_of(const InferRequest& reques
   return wishes;
 }
 
-int64_t ServedModel::deadline_of(const InferRequest& request) const {
-  int64_t timeout_ns = default_timeout_ns_;
-  const bool may_override = config_.queue.allow_timeout_override.value_or(true);
+/// How long a request may wait and until when its answer is of use.
+void ServedModel::set_times(const InferRequest& request, sched::Request& part) const {
+  const QueuePolicy& queue = config_.queue_of(config_.priority_levels > 0 ? part.priority : 0);
+  int64_t timeout_ns =
+      queue.default_timeout_us > 0 ? queue.default_timeout_us * base::kNsPerUs : server_timeout_ns_;
+  const bool may_override = queue.allow_timeout_override.value_or(true);
   if (may_override && request.timeout_us > 0 && request.timeout_us < INT64_MAX / 2 / base::kNsPerUs) {
     const int64_t asked_ns = static_cast<int64_t>(request.timeout_us) * base::kNsPerUs;
     timeout_ns = timeout_ns == 0 ? asked_ns : std::min(timeout_ns, asked_ns);
   }
-  const int64_t own_ns = timeout_ns == 0 ? 0 : env_.clock.now_ns() + timeout_ns;
-  if (own_ns == 0 || request.deadline_ns == 0) return std::max(own_ns, request.deadline_ns);
-  return std::min(own_ns, request.deadline_ns);
+  const int64_t until_ns = timeout_ns == 0 ? 0 : env_.clock.now_ns() + timeout_ns;
+  part.finish_ns = request.deadline_ns;  // the caller's own: nobody listens after it
+  part.runs_late = queue.runs_late;
+  if (!is_deadline_aware_) {
+    part.deadline_ns = until_ns;
+  } else if (until_ns != 0) {
+    part.finish_ns = part.finish_ns == 0 ? until_ns : std::min(part.finish_ns, until_ns);
+  }
 }
 
 uint32_t ServedModel::priority_of(const InferRequest& request) const {
@@ -183,10 +191,9 @@ void ServedModel::infer(InferRequest request, InferSink sink) {
   call->sink = std::move(sink);
   call->outcomes.resize(parts.size());
   call->left = parts.size();
-  const int64_t deadline_ns = deadline_of(request);
   for (size_t i = 0; i < parts.size(); ++i) {
-    parts[i].deadline_ns = deadline_ns;
     parts[i].priority = priority_of(request);
+    set_times(request, parts[i]);
     parts[i].cancelled = [call] { return call->sink.cancelled && call->sink.cancelled(); };
     parts[i].sink = [this, call, i](sched::Outcome&& outcome) {
       call->outcomes[i] = std::move(outcome);

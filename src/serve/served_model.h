@@ -80,7 +80,7 @@ class ServedModel {
   void check_tensor(const WireTensor& got, const TensorConfig& want) const;
   void check_tokens(const std::vector<tensor::Tensor>& inputs) const;
   std::vector<Wish> wishes_of(const InferRequest& request) const;
-  int64_t deadline_of(const InferRequest& request) const;
+  void set_times(const InferRequest& request, sched::Request& part) const;
   uint32_t priority_of(const InferRequest& request) const;
   void finish(Call& call) const;
   InferResponse response_of(Call& call) const;
@@ -88,7 +88,8 @@ class ServedModel {
   ModelSource source_;
   base::Env env_;
   ModelConfig config_;
-  int64_t default_timeout_ns_ = 0;
+  int64_t server_timeout_ns_ = 0;  ///< where the config names none
+  bool is_deadline_aware_ = false;
   std::vector<int64_t> length_buckets_;  ///< of a text model, at most its longest text
   std::unique_ptr<TextEncoder> text_;    ///< null: tensors only
   int64_t vocab_ = 0;

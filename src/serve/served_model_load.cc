@@ -48,9 +48,11 @@ void ServedModel::load(const ServeOptions& options, MetricRegistry& metrics, con
   for (const TensorConfig& t : config_.outputs)
     labels_.push_back(read_labels(source_.root, t.label_filename));
   metadata({});  // throws for a type that the protocol cannot name
-  default_timeout_ns_ = options.request_timeout.ns;
-  if (config_.queue.default_timeout_us > 0)
-    default_timeout_ns_ = config_.queue.default_timeout_us * base::kNsPerUs;
+  server_timeout_ns_ = options.request_timeout.ns;
+  is_deadline_aware_ = options.deadline_aware;
+  for (const auto& [key, value] : config_.parameters) {
+    if (key == "deadline_aware") is_deadline_aware_ = value == "true";
+  }
   metrics_ = std::make_shared<ModelMetrics>(
       metrics, name(), version(), std::max<int64_t>(1, config_.max_batch_size.value_or(0)), earlier);
   auto prepared = std::make_shared<const engine::PreparedModel>(std::move(model.graph));
@@ -116,6 +118,11 @@ sched::SchedulerOptions ServedModel::scheduler_options(const ServeOptions& optio
   }
   out.max_queue = static_cast<size_t>(config_.queue.max_queue_size > 0 ? config_.queue.max_queue_size
                                                                        : options.max_queue);
+  for (const auto& [level, queue] : config_.level_queues) {
+    if (queue.max_queue_size > 0)
+      out.level_queue[static_cast<uint32_t>(level)] = static_cast<size_t>(queue.max_queue_size);
+  }
+  out.hold_until = static_cast<size_t>(options.delay_scheduler);
   out.instances = config_.instances;
   out.session.threads = options.threads > 0 ? options.threads : std::max(1, cpu.threads() / out.instances);
   out.pin = options.pin;

@@ -1,0 +1,153 @@
+# How the server batches, orders and refuses, seen from outside: counts of batches, levels, late requests.
+import queue
+import shutil
+import threading
+import time
+
+import numpy as np
+import tritonclient.grpc as triton
+
+from _serving import Server, add_simple, add_slow, run_cases, temporary
+
+repository = temporary()
+add_simple(repository)
+add_slow(repository)
+add_slow(repository, "aware")
+(repository / "aware" / "config.pbtxt").write_text(
+    'parameters { key: "deadline_aware" value { string_value: "true" } }\n')
+
+
+def with_policy(name, policy):
+    add_slow(repository, name, rounds=60)
+    model = repository / name
+    (model / "config.pbtxt").write_text(policy)
+
+
+def config(name, text):
+    shutil.copytree(repository / "simple" / "1", repository / name / "1", dirs_exist_ok=True)
+    (repository / name / "config.pbtxt").write_text("max_batch_size: 8\n" + text)
+
+
+config("preferred", "dynamic_batching { preferred_batch_size: [ 2, 6 ] max_queue_delay_microseconds: 100000 }")
+config("levels", """dynamic_batching { priority_levels: 2 default_priority_level: 2 priority_queue_policy {
+  key: 2 value { max_queue_size: 2 } } }""")
+config("late", """dynamic_batching { default_queue_policy { timeout_action: DELAY
+  default_timeout_microseconds: 1000 } }""")
+
+
+def inputs(rows=1):
+    tensors = [triton.InferInput(f"INPUT{i}", [rows, 16], "INT32") for i in (0, 1)]
+    for t in tensors:
+        t.set_data_from_numpy(np.ones((rows, 16), np.int32))
+    return tensors
+
+
+def slow_inputs():
+    x = triton.InferInput("x0", [64, 512], "FP32")
+    x.set_data_from_numpy(np.ones((64, 512), np.float32))
+    return [x]
+
+
+def send(client, model, tensors, answers, **options):
+    client.async_infer(model, tensors, lambda result, error: answers.put((time.monotonic(), error)), **options)
+
+
+def collect(answers, count):
+    return [answers.get(timeout=60) for _ in range(count)]
+
+
+def batch_sizes(client, model):
+    stats = client.get_inference_statistics(model).model_stats[0]
+    return {b.batch_size: b.compute_infer.count for b in stats.batch_stats}, stats.execution_count
+
+
+def exact_counts():
+    """The delay hook makes batches countable: eight wait, then what the policy says."""
+    with Server(repository, "--delay-scheduler", "8", "--threads", "1") as server:
+        c = triton.InferenceServerClient(server.grpc_address)
+        answers = queue.Queue()
+        for _ in range(8):
+            send(c, "simple", inputs(), answers)
+        assert all(error is None for _, error in collect(answers, 8))
+        assert batch_sizes(c, "simple") == ({8: 1}, 1)
+        for _ in range(8):
+            send(c, "preferred", inputs(), answers)
+        assert all(error is None for _, error in collect(answers, 8))
+        assert batch_sizes(c, "preferred") == ({2: 1, 6: 1}, 2), batch_sizes(c, "preferred")
+        for rows in (3, 3, 3, 1, 1, 1, 1, 1):
+            send(c, "levels", inputs(rows), answers, priority=1)
+        assert all(error is None for _, error in collect(answers, 8))
+        # Never split, never overtaken: 3+3, then 3+1+1+1+1+1.
+        sizes, executions = batch_sizes(c, "levels")
+        assert executions == 2 and sizes == {6: 1, 8: 1}, sizes
+
+
+def levels_and_late_ones():
+    with Server(repository, "--delay-scheduler", "4", "--threads", "1") as server:
+        c = triton.InferenceServerClient(server.grpc_address)
+        answers = queue.Queue()
+        for _ in range(4):
+            send(c, "levels", inputs(), answers)
+        for _ in range(2):
+            send(c, "levels", inputs(), answers, priority=1)
+        ends = [error for _, error in collect(answers, 6)]
+        refused = [e for e in ends if e is not None]
+        assert len(refused) == 2 and all("Exceeds maximum queue size" in str(e) for e in refused), ends
+        for _ in range(3):
+            send(c, "late", inputs(), answers)
+        time.sleep(0.05)  # far past the timeout of a millisecond: DELAY runs them all the same
+        send(c, "late", inputs(), answers)
+        assert all(error is None for _, error in collect(answers, 4))
+
+
+def in_time_or_at_once():
+    """Three times more than the model can do: what is accepted is in time, the rest hears at once."""
+    with Server(repository, "--threads", "1") as server:
+        c = triton.InferenceServerClient(server.grpc_address)
+        answers = queue.Queue()
+        for _ in range(4):
+            c.infer("aware", slow_inputs())
+        start = time.monotonic()
+        for _ in range(3):
+            c.infer("aware", slow_inputs())
+        each = (time.monotonic() - start) / 3
+        patience = 8 * each
+        stop, lock, done = threading.Event(), threading.Lock(), []
+
+        def client(index):
+            own = triton.InferenceServerClient(server.grpc_address)
+            while not stop.is_set():
+                begin = time.monotonic()
+                try:
+                    own.infer("aware", slow_inputs(), timeout=int(patience * 1e6))
+                    error = None
+                except Exception as e:  # noqa: BLE001 every end counts
+                    error = str(e)
+                with lock:
+                    done.append((time.monotonic() - begin, error))
+                if error:
+                    time.sleep(each / 2)
+
+        threads = [threading.Thread(target=client, args=(i,)) for i in range(24)]
+        for t in threads:
+            t.start()
+        time.sleep(4)
+        stop.set()
+        for t in threads:
+            t.join()
+        good = [t for t, error in done if error is None and t <= patience]
+        late = [t for t, error in done if error is None and t > patience]
+        refused = [t for t, error in done if error]
+        stats = c.get_inference_statistics("aware").model_stats[0].inference_stats
+        mean = stats.compute_infer.ns / stats.compute_infer.count
+        print(f"alone {each * 1e3:.0f} ms, under load {mean / 1e6:.0f} ms; in time {len(good)}, late {len(late)}, refused {len(refused)}, median "
+              f"refusal {np.median(refused) * 1e3:.2f} ms", flush=True)
+        assert refused and good and len(late) <= 0.2 * len(good) + 2, (len(good), len(late), len(refused))
+        assert np.median(refused) < each
+        assert all("deadline" in e or "Exceeds" in e for _, e in done if e), {e for _, e in done if e}
+
+
+try:
+    run_cases([(case.__name__, case) for case in (exact_counts, levels_and_late_ones, in_time_or_at_once)])
+finally:
+    shutil.rmtree(repository, ignore_errors=True)
