@@ -10,6 +10,7 @@
 #include "engine/train_session.h"
 #include "model/loss.h"
 #include "model/zoo/zoo.h"
+#include "ops/table.h"
 
 namespace trireme::engine {
 namespace {
@@ -163,6 +164,89 @@ ZeroElements elements_of(const TrainSession& session, bool low) {
     (low && is_of_product ? e.low : e.full) += tensor::element_count(p.dims);
   }
   return e;
+}
+
+TEST(DataParallel, RecomputedActivations) {
+  for (const auto mode : {passes::RecomputeMode::selective, passes::RecomputeMode::full}) {
+    Case c = gpt(OptimizerKind::adamw, Precision::f32);
+    c.options.recompute = mode;
+    expect_layouts_agree(c);
+  }
+}
+
+TEST(DataParallel, AveragesGuardsAndLossScale) {
+  Case c = gpt(OptimizerKind::adamw, Precision::bf16);
+  c.options.optimizer.ema_keep = 0.9;
+  c.options.guarded = true;
+  c.options.scaled_loss = true;
+  expect_layouts_agree(c);
+}
+
+/// The step graph of a rank of two under a stage of ZeRO.
+ir::Graph rank_graph(int zero, StepPart part) {
+  ir::Graph graph;
+  const Case c = gpt(OptimizerKind::adamw, Precision::f32);
+  comm::LocalWorld world(2);
+  world.run([&](comm::Communicator& comm) {
+    TrainOptions options = c.options;
+    options.strategy.dp = 2;
+    options.strategy.zero = zero;
+    comm::Mesh mesh(comm, options.strategy.mesh());
+    options.mesh = &mesh;
+    TrainSession session(c.graph, options);
+    StepGraph step = session.make_graph({{{2, 8}, {2, 8}}, 2, part});
+    if (comm.rank() == 0) graph = std::move(step.graph);
+  });
+  return graph;
+}
+
+/// Makes readers of all_reduce number `skip` read its operands; false where there are fewer.
+bool drop_reduction(ir::Graph& graph, size_t skip) {
+  for (size_t n = 0; n < graph.nodes().size(); ++n) {
+    const ir::Node node = graph.nodes()[n];
+    if (node.op_name() != "all_reduce" || skip-- != 0) continue;
+    for (size_t i = 0; i < node.out.size(); ++i) graph.replace_uses(node.out[i], node.in[i]);
+    graph.sort();
+    return true;
+  }
+  return false;
+}
+
+std::string refusal(const ir::Graph& graph) {
+  try {
+    check_shards(graph);
+  } catch (const base::Error& e) {
+    return e.what();
+  }
+  return "";
+}
+
+TEST(DataParallel, AForgottenReductionIsRefused) {
+  for (const int zero : {0, 1, 2, 3}) {
+    for (const StepPart part : {StepPart::more, StepPart::last}) {
+      const ir::Graph graph = rank_graph(zero, part);
+      EXPECT_EQ(refusal(graph), "") << zero;
+      size_t dropped = 0;
+      for (ir::Graph wrong = graph; drop_reduction(wrong, dropped); wrong = graph, ++dropped) {
+        const std::string why = refusal(wrong);
+        EXPECT_TRUE(why.find("missing") != std::string::npos || why.find("partial sum") != std::string::npos)
+            << "zero " << zero << ", reduction " << dropped << ": " << why;
+      }
+      EXPECT_EQ(dropped > 0, part == StepPart::last || zero >= 2);
+    }
+  }
+}
+
+TEST(DataParallel, APartThatIsTakenForTheWholeIsRefused) {
+  // Slicing what should be summed has the same type as reduce_scatter.
+  for (const int zero : {1, 2, 3}) {
+    ir::Graph graph = rank_graph(zero, StepPart::last);
+    for (size_t n = 0; n < graph.nodes().size(); ++n) {
+      ir::Node& node = graph.node(ir::NodeId(static_cast<uint32_t>(n)));
+      if (node.op_name() == "reduce_scatter") node.op = &ops::table().need("shard_slice");
+    }
+    EXPECT_NE(refusal(graph).find("partial sum"), std::string::npos) << zero;
+  }
 }
 
 TEST(DataParallel, BytesOfARankAreThoseOfTheFormula) {

@@ -64,6 +64,15 @@ struct StepGraphs::Draft {
   std::vector<passes::StepSum> sums;
 };
 
+void check_shards(const ir::Graph& graph) {
+  const std::vector<tensor::Shard> shards = passes::infer_shards(graph);
+  for (size_t i = 0; i < graph.outputs().size(); ++i) {
+    const tensor::Shard& shard = shards[ir::index(graph.outputs()[i])];
+    base::require(shard.is_replicated(), "output '", graph.output_names()[i], "' is ",
+                  shard.to_string(graph.mesh), ": a reduction over the ranks is missing");
+  }
+}
+
 StepGraphs::StepGraphs(const ir::Graph& training, const TrainOptions& options)
     : training_(training), options_(options) {
   if (options.mesh == nullptr) return;
@@ -266,7 +275,7 @@ StepGraph StepGraphs::make(const StepKey& key, std::vector<TrainedParam>& params
   draft.graph.sort();
   if (mesh_.size() > 1) {
     passes::fix_collective_order(draft.graph);
-    if (has_cut_rules(draft.graph)) passes::infer_shards(draft.graph);
+    if (has_cut_rules(draft.graph)) check_shards(draft.graph);
   }
   return std::move(draft.made);
 }

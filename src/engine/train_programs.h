@@ -38,6 +38,10 @@ struct StepGraph {
   std::string optimizer_text, precision_text;
 };
 
+/// Throws invalid_argument naming the node where the placements of a rank's graph do not fit each other, or
+/// the output that is not the same on all ranks (training contract C1).
+void check_shards(const ir::Graph& graph);
+
 /// Makes the graphs of the steps of one loss graph. References outlive it.
 class StepGraphs {
  public:

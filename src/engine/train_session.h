@@ -82,6 +82,8 @@ class TrainSession {
   void states_changed();
   /// The graph of the last micro-batch of a step with the update, after all passes, for `inspect` and tests.
   const ir::Graph& step_graph(const std::vector<tensor::Dims>& shapes, size_t micro_batches);
+  /// A graph of a step before the step passes, not compiled: for `inspect` and tests.
+  StepGraph make_graph(const StepKey& key) { return graphs_->make(key, params_); }
   /// Programs of a step: of the last micro-batch with the update, after that of those before it.
   std::vector<const compile::Program*> programs(const std::vector<tensor::Dims>& shapes,
                                                 size_t micro_batches);
