@@ -241,26 +241,26 @@ StepRecord Trainer::one_step() {
 /// Makes the record that of all ranks: times of the slowest. Gives whether any rank was told to stop. Throws
 /// internal if the ranks do not agree on how the step went: their weights would drift apart.
 bool Trainer::share(StepRecord& r, bool stopping) const {
-  const double skipped = r.skipped ? 1 : 0, stop = stopping ? 1 : 0;
-  std::array<double, 14> all{r.loss,    -r.loss,        r.grad_norm,        -r.grad_norm,  skipped,
-                             -skipped,  r.data_wait_ms, r.forward_ms,       r.backward_ms, r.update_ms,
-                             r.step_ms, stop,           r.communication_ms, r.exposed_ms};
+  const double skipped = r.skipped ? 1 : 0;
+  std::array<double, 7> known{r.loss,   -r.loss,  r.grad_norm,         -r.grad_norm,
+                              skipped,  -skipped, stopping ? 1.0 : 0.0};
+  constexpr std::array kTimes{&StepRecord::data_wait_ms, &StepRecord::forward_ms,
+                              &StepRecord::backward_ms,  &StepRecord::update_ms,
+                              &StepRecord::step_ms,      &StepRecord::communication_ms,
+                              &StepRecord::exposed_ms};
+  std::array<double, known.size() + kTimes.size()> all{};
+  std::copy(known.begin(), known.end(), all.begin());
+  for (size_t i = 0; i < kTimes.size(); ++i) all[known.size() + i] = r.*kTimes[i];
   ranks_.max(all);
   base::check(is_common(r.loss, all[0], all[1]) && is_common(r.grad_norm, all[2], all[3]) &&
                   is_common(skipped, all[4], all[5]),
               "ranks disagree on step ", r.step, ": here loss ", r.loss, ", gradient norm ", r.grad_norm,
               ", largest ", all[0], ", ", all[2]);
-  r.data_wait_ms = all[6];
-  r.forward_ms = all[7];
-  r.backward_ms = all[8];
-  r.update_ms = all[9];
-  r.step_ms = all[10];
-  r.communication_ms = all[12];
-  r.exposed_ms = all[13];
+  for (size_t i = 0; i < kTimes.size(); ++i) r.*kTimes[i] = all[known.size() + i];
   const double seconds = r.step_ms * 1e-3;
   r.samples_per_s = static_cast<double>(batch_.global) / seconds;
   if (product_rate_ > 0) r.mfu = flop_per_step_ / seconds / product_rate_;
-  return all[11] > 0;
+  return all[6] > 0;
 }
 
 void Trainer::judge(const StepRecord& record) {

@@ -129,6 +129,7 @@ void ResidualOptions::fields(base::OptionList& f) {
 
 void ResnetConfig::fields(base::OptionList& f) {
   f.add("depth", &depth, "18, 34, 50, 101 or 152");
+  f.add("small_images", &small_images, "a 3x3 stem without pool, for images of about 32 x 32");
   ResidualOptions::fields(f);
 }
 
@@ -151,7 +152,9 @@ Model resnet(const ResnetConfig& config, ParamSource& params) {
   for (int64_t s = 0; s < 4; ++s) {
     stages.push_back({layout->blocks[static_cast<size_t>(s)], int64_t{64} << s, s > 0 ? 2 : 1});
   }
-  const ValueId logits = builder.body(net, builder.large_stem(net, image, 64), 64, stages);
+  const ValueId stem =
+      config.small_images ? builder.small_stem(net, image, 64) : builder.large_stem(net, image, 64);
+  const ValueId logits = builder.body(net, stem, 64, stages);
   model.config = resnet_json(config);
   finish_model(model, base::concat("resnet", config.depth), logits, "logits");
   return model;
@@ -159,7 +162,7 @@ Model resnet(const ResnetConfig& config, ParamSource& params) {
 
 base::Json resnet_json(const ResnetConfig& config) {
   const Layout* layout = find_layout(config.depth);
-  if (layout == nullptr || config.epsilon != 1e-5) return {};
+  if (layout == nullptr || config.epsilon != 1e-5 || config.small_images) return {};
   base::Json depths = base::Json::array(), widths = base::Json::array(), names = base::Json::object();
   for (size_t s = 0; s < 4; ++s) {
     depths.push_back(layout->blocks[s]);

@@ -24,6 +24,7 @@ struct ResidualOptions {
 
 struct ResnetConfig : ResidualOptions {
   int64_t depth = 50;
+  bool small_images = false;
 
   void fields(base::OptionList& f);
 };
@@ -45,8 +46,8 @@ struct SmallResnetConfig : ResidualOptions {
 /// throws unsupported for another.
 Model resnet(const ResnetConfig& config, ParamSource& params);
 
-/// config.json of the same network for Transformers; it keeps the image's size too. Null unless epsilon is
-/// 1e-5, which Transformers cannot change.
+/// config.json of the same network for Transformers; it keeps the image's size too. Null where Transformers
+/// has no such network: another epsilon than 1e-5, the stem of small images.
 base::Json resnet_json(const ResnetConfig& config);
 
 /// The same on small images, as the paper has it for CIFAR-10: a 3x3 stem without pool and three stages of
