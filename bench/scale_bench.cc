@@ -1,7 +1,7 @@
 // Data-parallel training steps on local ranks, for bench/scale.py:
-// `bench_scale NETWORK RANKS THREADS ROWS ZERO`, threads and rows (samples of a step) of each rank. Says in one
-// JSON line what it trains, then answers each line "milliseconds" of standard input with a JSON line of step
-// times and of the time in collectives.
+// `bench_scale NETWORK RANKS THREADS ROWS ZERO`, threads and rows (samples of a step) of each rank. Says in
+// one JSON line what it trains, then answers each line "milliseconds" of standard input with a JSON line of
+// step times and of the time in collectives.
 #include <algorithm>
 #include <chrono>
 #include <iostream>
@@ -95,6 +95,12 @@ class Rank {
     return result;
   }
 
+  int64_t parameters() const {
+    int64_t sum = 0;
+    for (const engine::TrainedParam& p : session_.params()) sum += tensor::element_count(p.dims);
+    return sum;
+  }
+
   /// About so many milliseconds of steps, as many on every rank.
   base::Json run(double milliseconds) {
     int64_t steps = std::max<int64_t>(1, static_cast<int64_t>(milliseconds * 1e3 / last_us_));
@@ -143,13 +149,10 @@ void serve(const Setup& setup, const ir::Graph& loss, comm::Communicator& world)
   const engine::StepResult first = rank.step();
   rank.step();
   rank.run(1);
-  int64_t parameters = 0;
-  for (const ir::Value& v : loss.values()) {
-    if (v.kind == ir::ValueKind::param) parameters += v.data.elements();
-  }
   const bool leads = world.rank() == 0;
   if (leads) {
-    std::cout << base::Json::object({{"parameters", parameters}, {"first_loss", first.loss_sum / first.count}})
+    std::cout << base::Json::object(
+                     {{"parameters", rank.parameters()}, {"first_loss", first.loss_sum / first.count}})
                      .dump()
               << std::endl;
   }

@@ -242,8 +242,8 @@ StepRecord Trainer::one_step() {
 /// internal if the ranks do not agree on how the step went: their weights would drift apart.
 bool Trainer::share(StepRecord& r, bool stopping) const {
   const double skipped = r.skipped ? 1 : 0;
-  std::array<double, 7> known{r.loss,   -r.loss,  r.grad_norm,         -r.grad_norm,
-                              skipped,  -skipped, stopping ? 1.0 : 0.0};
+  std::array<double, 7> known{r.loss,  -r.loss,  r.grad_norm,         -r.grad_norm,
+                              skipped, -skipped, stopping ? 1.0 : 0.0};
   constexpr std::array kTimes{&StepRecord::data_wait_ms, &StepRecord::forward_ms,
                               &StepRecord::backward_ms,  &StepRecord::update_ms,
                               &StepRecord::step_ms,      &StepRecord::communication_ms,
