@@ -38,9 +38,8 @@ ParsedCut parse_cut(const std::string& notation) {
   return p;
 }
 
-/// The part of `x` that is [begin, begin + size) of each section of dimension `dim`, or puts it into `x`.
-void move_part(tensor::Tensor& x, tensor::Tensor& part, size_t dim, int64_t sections, int64_t begin,
-               bool into) {
+/// Copies the part of `x` that is [begin, begin + its extent) of each section of dimension `dim`.
+void copy_part(const tensor::Tensor& x, tensor::Tensor& part, size_t dim, int64_t sections, int64_t begin) {
   const tensor::Dims &whole = x.dims(), &small = part.dims();
   const int64_t width = x.elements() == 0 ? 0 : x.bytes() / x.elements();
   const int64_t outer =
@@ -49,9 +48,9 @@ void move_part(tensor::Tensor& x, tensor::Tensor& part, size_t dim, int64_t sect
       std::accumulate(whole.begin() + int64_t(dim) + 1, whole.end(), int64_t{1}, std::multiplies<>());
   const int64_t section = whole[dim] / sections, size = small[dim] / sections, run = size * inner * width;
   for (int64_t i = 0; i < outer * sections; ++i) {
-    std::byte* a = x.mutable_raw() + (i * section + begin) * inner * width;
+    const std::byte* a = x.raw() + (i * section + begin) * inner * width;
     std::byte* b = part.mutable_raw() + i * run;
-    if (run > 0) std::memcpy(into ? a : b, into ? b : a, size_t(run));
+    if (run > 0) std::memcpy(b, a, size_t(run));
   }
 }
 
@@ -128,7 +127,7 @@ class CutTrial {
         tensor::Tensor from = in[i];
         const size_t dim = parsed_.in[i].find(letter_);
         in[i] = tensor::Tensor::empty(from.dtype(), p.dims);
-        move_part(from, in[i], dim, sections(false, i, dim), p.begin[dim], false);
+        copy_part(from, in[i], dim, sections(false, i, dim), p.begin[dim]);
       }
       // What is added to partial results may lie on any one rank.
       const bool partial = has(rule_.sums) && (rule_.added >> i & 1) != 0 && p.dims == in[i].dims();
@@ -151,7 +150,7 @@ class CutTrial {
       if (dim == std::string::npos) continue;
       EXPECT_EQ(got[r].dims(), out[r].dims) << "result " << r;
       tensor::Tensor want = tensor::Tensor::empty(got[r].dtype(), out[r].dims), from = whole_[r];
-      move_part(from, want, dim, sections(true, r, dim), out[r].begin[dim], false);
+      copy_part(from, want, dim, sections(true, r, dim), out[r].begin[dim]);
       expect_near(got[r].to_doubles(), want.to_doubles(), r);
     }
     return got;

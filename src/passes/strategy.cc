@@ -1,6 +1,8 @@
 // How a model is spread over ranks: its checks and its keys.
 #include "passes/strategy.h"
 
+#include <charconv>
+
 #include "base/error.h"
 
 namespace trireme::passes {
@@ -14,6 +16,34 @@ tensor::MeshShape Strategy::mesh() const {
                 "chunks are of the interleaved schedule");
   const int kv = kv_ranks == 0 ? tp : kv_ranks;
   return tensor::MeshShape({{"pp", pp}, {"dp", dp}, {"tpr", tp / kv}, {"tp", kv}});
+}
+
+ShardRule parse_shard_rule(std::string_view text) {
+  const auto fail = [&]() {
+    base::fail_invalid("a shard rule is pattern:axis:dim, pattern:axis:dim/sections or pattern:whole, not '",
+                       text, "'");
+  };
+  // Names of imported weights may hold colons: fields are taken from the end.
+  const size_t last = text.rfind(':');
+  if (last == std::string_view::npos || last == 0) fail();
+  const std::string_view end = text.substr(last + 1);
+  if (end == "whole") return {.pattern = std::string(text.substr(0, last)), .axis = "tp", .dim = -1};
+  const size_t middle = text.rfind(':', last - 1);
+  if (middle == std::string_view::npos || middle == 0) fail();
+  ShardRule rule{.pattern = std::string(text.substr(0, middle)),
+                 .axis = std::string(text.substr(middle + 1, last - middle - 1))};
+  const auto number = [&](std::string_view digits) {
+    int value = 0;
+    const auto [stop, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+    if (error != std::errc() || stop != digits.data() + digits.size() || value < 0) fail();
+    return value;
+  };
+  const size_t slash = end.find('/');
+  rule.dim = number(end.substr(0, slash));
+  if (slash != std::string_view::npos) rule.sections = number(end.substr(slash + 1));
+  base::require(rule.axis == "tp" || rule.axis == "tpr", "shard rule '", text, "': the axis is tp or tpr");
+  base::require(rule.sections >= 1, "shard rule '", text, "': sections are at least 1");
+  return rule;
 }
 
 void Strategy::fields(base::OptionList& f) {
@@ -31,6 +61,8 @@ void Strategy::fields(base::OptionList& f) {
       .at_most(3);
   f.add("sequence", &sequence, "norms, dropout and residuals are split along the sequence over tp");
   f.add("automatic", &automatic, "weights that no rule names are split where the graph shows how");
+  f.add("rules", &rules,
+        "weights to split, pattern:axis:dim[/sections] or pattern:whole; others as their model's kind says");
   f.add_choice("schedule", &schedule, {"gpipe", "1f1b", "interleaved", "zero_bubble"},
                "order of micro-batches in the pipeline");
   f.add("chunks", &chunks, "model parts on each stage (interleaved)").at_least(1);

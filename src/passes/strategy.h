@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/options.h"
@@ -10,13 +11,15 @@
 namespace trireme::passes {
 
 /// Parameters whose name fits `pattern` (name_matches) are split on dimension `dim` over the axis `axis`. The
-/// first rule that fits counts, one for each axis.
+/// first rule that fits a name and an axis counts; a name that some rule fits is split by rules alone.
 struct ShardRule {
   std::string pattern;
   std::string axis;  ///< "tp"; "tpr" where fewer key/value heads than ranks: see Strategy::kv_ranks
-  int dim = 0;
+  int dim = 0;       ///< -1: whole
   int sections = 1;  ///< equal sections, each split: packed q, k, v
 };
+/// "pattern:axis:dim" or "pattern:axis:dim/sections"; "pattern:whole". Throws invalid_argument otherwise.
+ShardRule parse_shard_rule(std::string_view text);
 
 enum class PipelineSchedule { gpipe, one_f_one_b, interleaved, zero_bubble };
 
@@ -28,7 +31,7 @@ struct Strategy {
   int zero = 0;           ///< what dp ranks share out: 0 nothing, 1 optimizer, 2 and gradients, 3 and weights
   bool sequence = false;  ///< norms, dropout and residuals split along the sequence over tp
   bool automatic = true;  ///< weights no rule names are split where the graph shows how
-  std::vector<ShardRule> rules = {};
+  std::vector<std::string> rules = {};  ///< as parse_shard_rule reads them
   PipelineSchedule schedule = PipelineSchedule::one_f_one_b;
   int chunks = 1;                      ///< model parts on each stage (interleaved)
   std::vector<std::string> cuts = {};  ///< pipeline stages begin at these layers; empty: cut by cost

@@ -11,23 +11,24 @@ namespace {
 using ir::Node;
 using ir::ValueId;
 
+constexpr std::string_view kElementwise[] = {
+    "abs",        "add",          "cast",     "cast_like",  "celu",          "clip",
+    "div",        "dropout",      "elu",      "erf",        "dropout_train", "exp",
+    "gelu",       "hard_sigmoid", "identity", "hard_swish", "leaky_relu",    "max",
+    "min",        "mish",         "mul",      "neg",        "pow",           "prelu",
+    "reciprocal", "relu",         "selu",     "sigmoid",    "softplus",      "softsign",
+    "sqrt",       "sub",          "swish",    "tanh",       "where",         "fused_elementwise"};
 constexpr size_t kMaxAxes = 8;  // a mesh has four
 
-/// Where dimension `dim` of a node's result 0 comes from.
-struct Origin {
-  ValueId value = ir::kNoValue;
-  size_t dim = 0;
-};
-
-Origin of_product(const ir::Graph& graph, const Node& node, size_t dim) {
+ValueDim of_product(const ir::Graph& graph, const Node& node, size_t dim) {
   const size_t rank = graph.type(node.out[0]).shape.rank();
   if (dim + 1 < rank) return {node.in[0], dim};
   const size_t columns = graph.type(node.in[1]).shape.rank();
   const bool is_transposed = node.attrs.get_int("transposed", 0) != 0 || node.attrs.get_int("transB", 0) != 0;
-  return columns < 2 ? Origin{} : Origin{node.in[1], is_transposed ? columns - 2 : columns - 1};
+  return columns < 2 ? ValueDim{} : ValueDim{node.in[1], is_transposed ? columns - 2 : columns - 1};
 }
 
-Origin of_transpose(const ir::Graph& graph, const Node& node, size_t dim) {
+ValueDim of_transpose(const ir::Graph& graph, const Node& node, size_t dim) {
   std::vector<int64_t> perm = node.attrs.get_ints("perm");
   const size_t rank = graph.type(node.out[0]).shape.rank();
   for (size_t d = 0; perm.size() < rank; ++d) perm.push_back(static_cast<int64_t>(rank - 1 - d));
@@ -35,20 +36,21 @@ Origin of_transpose(const ir::Graph& graph, const Node& node, size_t dim) {
 }
 
 /// The last dimension of a reshape that keeps it, or an operand of the result's own shape.
-Origin of_other(const ir::Graph& graph, const Node& node, size_t dim) {
+ValueDim of_other(const ir::Graph& graph, const Node& node, size_t dim) {
   const tensor::Shape& y = graph.type(node.out[0]).shape;
   if (node.op_name() == "reshape") {
     const tensor::Shape& x = graph.type(node.in[0]).shape;
     const bool keeps = dim + 1 == y.rank() && x.rank() > 0 && x[x.rank() - 1] == y[dim];
-    return keeps ? Origin{node.in[0], x.rank() - 1} : Origin{};
+    return keeps ? ValueDim{node.in[0], x.rank() - 1} : ValueDim{};
   }
+  if (!is_elementwise_op(node.op_name())) return {};
   for (ValueId id : node.in) {
     if (id != ir::kNoValue && graph.type(id).shape == y) return {id, dim};
   }
   return {};
 }
 
-Origin origin_of(const ir::Graph& graph, const Node& node, size_t dim) {
+ValueDim origin_of(const ir::Graph& graph, const Node& node, size_t dim) {
   const std::string_view op = node.op_name();
   if (op == "linear" || op == "matmul" || op == "gemm") return of_product(graph, node, dim);
   if (op == "transpose") return of_transpose(graph, node, dim);
@@ -82,25 +84,30 @@ void replace(ir::Graph& graph, const Node& node, int parts) {
 
 }  // namespace
 
+bool is_elementwise_op(std::string_view op) {
+  return std::find(std::begin(kElementwise), std::end(kElementwise), op) != std::end(kElementwise);
+}
+
+ValueDim root_of_dim(const ir::Graph& graph, ValueId id, size_t dim) {
+  ValueDim at{id, dim};
+  while (at.value != ir::kNoValue) {
+    const Node* node = graph.producer(at.value);
+    if (node == nullptr) return at;
+    at = graph.value(at.value).producer_index == 0 ? origin_of(graph, *node, at.dim) : ValueDim{};
+  }
+  return at;
+}
+
 std::vector<size_t> split_axes(const ir::Graph& graph, ValueId id, size_t dim,
                                const std::map<std::string, tensor::Shard>& placed) {
-  Origin at{id, dim};
-  while (at.value != ir::kNoValue) {
-    const ir::Value& value = graph.value(at.value);
-    const Node* node = graph.producer(at.value);
-    if (node != nullptr) {
-      at = value.producer_index == 0 ? origin_of(graph, *node, at.dim) : Origin{};
-      continue;
-    }
-    std::vector<size_t> axes;
-    const auto named = placed.find(value.name);
-    for (size_t a = 0; named != placed.end() && a < kMaxAxes; ++a) {
-      const tensor::Placement p = named->second.on(a);
-      if (p.is_split() && p.dim == static_cast<int>(at.dim)) axes.push_back(a);
-    }
-    return axes;
+  std::vector<size_t> axes;
+  const ValueDim root = root_of_dim(graph, id, dim);
+  const auto named = root.value == ir::kNoValue ? placed.end() : placed.find(graph.value(root.value).name);
+  for (size_t a = 0; named != placed.end() && a < kMaxAxes; ++a) {
+    const tensor::Placement p = named->second.on(a);
+    if (p.is_split() && p.dim == static_cast<int>(root.dim)) axes.push_back(a);
   }
-  return {};
+  return axes;
 }
 
 size_t split_classes(ir::Graph& graph, const std::map<std::string, tensor::Shard>& placed,

@@ -3,6 +3,7 @@
 
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "ir/graph.h"
@@ -10,8 +11,19 @@
 
 namespace trireme::passes {
 
-/// Mesh axes, in mesh order, on which dimension `dim` of a value is split as far as the placements of named
-/// values and the ops between show: through products, casts, reshapes and elementwise ops.
+/// Whether element i of the result depends on elements i of the operands alone (casts, dropout too).
+bool is_elementwise_op(std::string_view op);
+
+/// A dimension of a value.
+struct ValueDim {
+  ir::ValueId value = ir::kNoValue;
+  size_t dim = 0;
+};
+/// The param, state, input or constant whose dimension becomes dimension `dim` of a value: through products
+/// (columns of the weight), casts, reshapes and elementwise ops. kNoValue where it comes from elsewhere.
+ValueDim root_of_dim(const ir::Graph& graph, ir::ValueId id, size_t dim);
+
+/// Mesh axes, in mesh order, on which the root of a dimension is split.
 std::vector<size_t> split_axes(const ir::Graph& graph, ir::ValueId id, size_t dim,
                                const std::map<std::string, tensor::Shard>& placed);
 
