@@ -27,7 +27,7 @@ add_slow(repository)
 (repository / "broken" / "1" / "model.onnx").write_bytes(b"\x08\x09not a model")
 (repository / "refused").mkdir()
 shutil.copytree(repository / "simple" / "1", repository / "refused" / "1")
-(repository / "refused" / "config.pbtxt").write_text('sequence_batching { }\n')
+(repository / "refused" / "config.pbtxt").write_text('model_operations { }\n')
 shutil.copytree(repository / "simple" / "1", repository / "configured" / "3")
 shutil.copytree(repository / "simple" / "1", repository / "configured" / "2")
 (repository / "configured" / "config.pbtxt").write_text("""
@@ -109,7 +109,7 @@ def index():
     entries = {e["name"]: e for e in client().get_model_repository_index()}
     assert entries["simple"]["state"] == "READY"
     assert entries["broken"]["state"] == "UNAVAILABLE" and entries["broken"]["reason"]
-    assert "sequence_batching" in entries["refused"]["reason"], entries["refused"]
+    assert "model_operations" in entries["refused"]["reason"], entries["refused"]
     status, _, body = post("/v2/repository/index", b'{"ready":true}')
     assert status == 200 and "broken" not in {e["name"] for e in json.loads(body)}
     assert post("/v2/repository/index", b'{"ready":1}')[0] == 400

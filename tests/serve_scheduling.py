@@ -140,7 +140,8 @@ def in_time_or_at_once():
         refused = [t for t, error in done if error]
         stats = c.get_inference_statistics("aware").model_stats[0].inference_stats
         mean = stats.compute_infer.ns / stats.compute_infer.count
-        print(f"alone {each * 1e3:.0f} ms, under load {mean / 1e6:.0f} ms; in time {len(good)}, late {len(late)}, refused {len(refused)}, median "
+        print(f"alone {each * 1e3:.0f} ms, under load {mean / 1e6:.0f} ms; in time {len(good)}, late "
+              f"{len(late)}, refused {len(refused)}, median "
               f"refusal {np.median(refused) * 1e3:.2f} ms", flush=True)
         assert refused and good and len(late) <= 0.2 * len(good) + 2, (len(good), len(late), len(refused))
         assert np.median(refused) < each

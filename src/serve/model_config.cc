@@ -158,6 +158,8 @@ void read_parameter(const Fields& fields, ModelConfig& config) {
 
 void check_batching(const ModelConfig& config) {
   const int64_t most = config.max_batch_size.value_or(0);
+  base::require(!config.has_dynamic_batching || !config.sequence,
+                "a model has dynamic_batching or sequence_batching, not both");
   base::require(!config.has_dynamic_batching || most > 0 || !config.max_batch_size,
                 "dynamic_batching needs max_batch_size > 0");
   for (int64_t size : config.preferred_batch_size) {
@@ -285,6 +287,8 @@ ModelConfig parse_model_config(std::string_view text) {
       read_versions(f.as_message(), config.versions);
     } else if (f.name == "dynamic_batching") {
       read_batching(f.as_message(), config);
+    } else if (f.name == "sequence_batching") {
+      config.sequence = read_sequence_config(f.as_message());
     } else if (f.name == "instance_group") {
       read_instances(f.as_message(), config);
     } else if (f.name == "parameters") {
@@ -299,8 +303,17 @@ ModelConfig parse_model_config(std::string_view text) {
 
 void complete_config(ModelConfig& config, const ir::Graph& graph, int64_t max_rows) {
   std::vector<TensorConfig> inputs, outputs;
-  for (ir::ValueId id : graph.inputs()) inputs.push_back(tensor_of(graph.value(id).name, graph.type(id)));
+  // What the sequence batcher makes and keeps is not the clients' to see, unless the config names an output.
+  for (ir::ValueId id : graph.inputs()) {
+    const std::string& name = graph.value(id).name;
+    if (!config.sequence || !config.sequence->makes_input(name))
+      inputs.push_back(tensor_of(name, graph.type(id)));
+  }
   for (size_t i = 0; i < graph.outputs().size(); ++i) {
+    const std::string& name = graph.output_names()[i];
+    const bool is_named = std::any_of(config.outputs.begin(), config.outputs.end(),
+                                      [&](const TensorConfig& t) { return t.name == name; });
+    if (config.sequence && config.sequence->keeps_output(name) && !is_named) continue;
     outputs.push_back(tensor_of(graph.output_names()[i], graph.type(graph.outputs()[i])));
   }
   const auto is_open = [](const TensorConfig& t) { return !t.dims.empty() && t.dims[0] == -1; };
@@ -308,7 +321,7 @@ void complete_config(ModelConfig& config, const ir::Graph& graph, int64_t max_ro
     const bool all_open = !inputs.empty() && std::all_of(inputs.begin(), inputs.end(), is_open) &&
                           std::all_of(outputs.begin(), outputs.end(), is_open);
     config.max_batch_size = all_open ? max_rows : 0;
-    config.has_dynamic_batching = config.has_dynamic_batching || all_open;
+    config.has_dynamic_batching = config.has_dynamic_batching || (all_open && !config.sequence);
     check_batching(config);
   }
   merge(config.inputs, std::move(inputs), config.is_batched(), "input");
@@ -344,6 +357,7 @@ base::Json config_json(const ModelConfig& config) {
                             {"input", std::move(inputs)},
                             {"output", std::move(outputs)}});
   if (config.has_dynamic_batching) json.set("dynamic_batching", batching_json(config));
+  if (config.sequence) json.set("sequence_batching", sequence_config_json(*config.sequence));
   json.set("instance_group",
            Json::array({Json::object(
                {{"name", config.name}, {"kind", "KIND_CPU"}, {"count", std::max(1, config.instances)}})}));

@@ -12,6 +12,7 @@
 #include "base/json.h"
 #include "ir/graph.h"
 #include "serve/kserve_tensor.h"
+#include "serve/sequence_config.h"
 
 namespace trireme::serve {
 
@@ -49,6 +50,7 @@ struct ModelConfig {
   QueuePolicy queue;
   std::map<uint64_t, QueuePolicy> level_queues;  ///< by priority level, where it differs
   int instances = 0;                             ///< 0: the server's
+  std::optional<SequenceConfig> sequence;
   VersionPolicy versions;
   std::vector<std::pair<std::string, std::string>> parameters;
 

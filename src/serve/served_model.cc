@@ -167,7 +167,8 @@ void ServedModel::infer(InferRequest request, InferSink sink) {
   try {
     base::require(!request.inputs.empty(), "expected ", config_.inputs.size(),
                   " inputs but got 0 inputs for model '", name(), "'");
-    if (request.sequence.is_any()) base::fail_unsupported("sequence_id: sequence batching is not served");
+    base::require(sequences_ != nullptr || !request.sequence.is_any(), "sequence_id: model '", name(),
+                  "' has no sequence_batching");
     call->wishes = wishes_of(request);
     if (text_ && request.inputs[0].name == kText) {
       for (TokenGroup& g : groups_of(request, call->rows)) {
@@ -199,8 +200,30 @@ void ServedModel::infer(InferRequest request, InferSink sink) {
       call->outcomes[i] = std::move(outcome);
       if (call->left.fetch_sub(1) == 1) finish(*call);
     };
-    scheduler_->submit(std::move(parts[i]));
+    if (!sequences_) {
+      scheduler_->submit(std::move(parts[i]));
+      continue;
+    }
+    try {
+      sequences_->submit(std::move(parts[i]), request.sequence);
+    } catch (const base::Error&) {
+      metrics_->count_failure(sched::Ending::done, call->sink.received_ns, env_.clock.now_ns());
+      throw;
+    }
   }
+}
+
+ServedModel::~ServedModel() {
+  if (sequences_) sequences_->stop();
+}
+
+size_t ServedModel::waiting() const {
+  return scheduler_->stats().waiting + (sequences_ ? sequences_->waiting() : 0);
+}
+
+void ServedModel::drain() {
+  if (sequences_) sequences_->drain();
+  scheduler_->drain();
 }
 
 InferResponse ServedModel::response_of(Call& call) const {

@@ -16,6 +16,7 @@
 #include "serve/model_config.h"
 #include "serve/model_metrics.h"
 #include "serve/options.h"
+#include "serve/sequence_batcher.h"
 #include "serve/text_encoder.h"
 
 namespace trireme::serve {
@@ -42,6 +43,7 @@ class ServedModel {
   ServedModel(const ModelSource& source, const ServeOptions& options, const base::Env& env,
               MetricRegistry& metrics, const ModelMetrics* earlier);
 
+  ~ServedModel();
   ServedModel(const ServedModel&) = delete;
   ServedModel& operator=(const ServedModel&) = delete;
 
@@ -52,14 +54,14 @@ class ServedModel {
   base::Json stats() const;
   std::shared_ptr<ModelMetrics> metrics() const { return metrics_; }
   /// Requests in the queue.
-  size_t waiting() const { return scheduler_->stats().waiting; }
+  size_t waiting() const;
   /// The inputs that the metadata names: of an encoder's alternatives, the text.
   std::vector<TensorConfig> offered_inputs() const;
 
   /// Checks and queues a request. Throws for what is wrong with it; later errors go to the sink.
   void infer(InferRequest request, InferSink sink);
   /// Runs what waits and refuses what comes.
-  void drain() { scheduler_->drain(); }
+  void drain();
 
  private:
   struct Call;
@@ -70,6 +72,7 @@ class ServedModel {
     int64_t classification = 0;
     RegionSpan span = {};
   };
+  void make_sequences(const ServeOptions& options);
   void load(const ServeOptions& options, MetricRegistry& metrics, const ModelMetrics* earlier);
   void make_text_front(model::Model& model, const ServeOptions& options);
   void complete(const ir::Graph& graph, const ServeOptions& options);
@@ -95,7 +98,9 @@ class ServedModel {
   int64_t vocab_ = 0;
   std::vector<std::vector<std::string>> labels_;  ///< by output
   std::shared_ptr<ModelMetrics> metrics_;
-  std::unique_ptr<sched::Scheduler> scheduler_;  ///< last: its threads use the others
+  std::shared_ptr<const SequenceLayout> layout_;  ///< of a sequence model, as the next
+  std::unique_ptr<SequenceBatcher> sequences_;    ///< in front of the scheduler
+  std::unique_ptr<sched::Scheduler> scheduler_;   ///< last: its threads use the others
 };
 
 }  // namespace trireme::serve

@@ -55,10 +55,25 @@ void ServedModel::load(const ServeOptions& options, MetricRegistry& metrics, con
   }
   metrics_ = std::make_shared<ModelMetrics>(
       metrics, name(), version(), std::max<int64_t>(1, config_.max_batch_size.value_or(0)), earlier);
+  if (config_.sequence) layout_ = std::make_shared<const SequenceLayout>(config_, model.graph, source_.root);
   auto prepared = std::make_shared<const engine::PreparedModel>(std::move(model.graph));
   scheduler_ =
       std::make_unique<sched::Scheduler>(std::move(prepared), scheduler_options(options), env_.clock,
                                          [this](const sched::Timing& t) { metrics_->count_batch(t); });
+  if (config_.sequence) make_sequences(options);
+}
+
+void ServedModel::make_sequences(const ServeOptions& options) {
+  const int64_t full =
+      std::max<int64_t>(1, config_.max_batch_size.value_or(0)) * std::max(1, config_.instances);
+  SequenceBatcher::Options own;
+  own.slots =
+      static_cast<size_t>(config_.sequence->max_candidates > 0 ? config_.sequence->max_candidates : full);
+  own.max_waiting = static_cast<size_t>(options.max_queue);
+  own.idle_ns = config_.sequence->idle_us * base::kNsPerUs;
+  own.model = name();
+  sequences_ = std::make_unique<SequenceBatcher>(
+      layout_, own, env_, [this](sched::Request request) { scheduler_->submit(std::move(request)); });
 }
 
 /// An encoder directory: texts in, one embedding a row out; the hidden states stay inside.
@@ -79,7 +94,8 @@ void ServedModel::complete(const ir::Graph& graph, const ServeOptions& options) 
     std::erase_if(config_.inputs, [](const TensorConfig& t) { return t.name == "text"; });
   }
   // Nobody said that the first dimension is a batch: then it must be shown, or clients' rows could mix.
-  const bool is_told = config_.max_batch_size.has_value() || config_.has_dynamic_batching || text_ != nullptr;
+  const bool is_told = config_.max_batch_size.has_value() || config_.sequence ||
+                       config_.has_dynamic_batching || text_ != nullptr;
   if (!is_told && !engine::batches_by_rows(graph)) {
     config_.max_batch_size = 0;
     env_.log.info(
@@ -101,7 +117,7 @@ sched::SchedulerOptions ServedModel::scheduler_options(const ServeOptions& optio
   const base::CpuInfo cpu = base::read_cpu_info();
   sched::SchedulerOptions out;
   const bool is_batched = config_.is_batched();
-  const bool merges = is_batched && config_.has_dynamic_batching;
+  const bool merges = is_batched && (config_.has_dynamic_batching || config_.sequence);
   out.limits.max_rows = is_batched ? *config_.max_batch_size : 1;
   // A model that batches without dynamic batching runs each request as it comes.
   if (merges) {
@@ -109,6 +125,11 @@ sched::SchedulerOptions ServedModel::scheduler_options(const ServeOptions& optio
         config_.max_queue_delay_us ? *config_.max_queue_delay_us * base::kNsPerUs : options.batch_window.ns;
     out.limits.preferred = config_.preferred_batch_size;
     out.is_window_adaptive = !config_.max_queue_delay_us;  // a delay that was asked for is kept to the letter
+    if (config_.sequence) {
+      out.limits.window_ns = config_.sequence->queue_delay_us.value_or(0) * base::kNsPerUs;
+      out.limits.preferred = config_.sequence->preferred;
+      out.is_window_adaptive = false;
+    }
   }
   out.padding.is_batched = is_batched;
   if (is_batched) out.padding.row_buckets = buckets_up_to(options.buckets, out.limits.max_rows);
@@ -160,6 +181,7 @@ std::vector<sched::WarmUp> ServedModel::warm_up(const ServeOptions& options,
     if (config_.is_batched()) dims.insert(dims.begin(), 1);
     example.push_back(Tensor::zeros(*t.type, dims));
   }
+  if (layout_) example = layout_->assemble(std::move(example), {}, layout_->initial_states());
   add(std::move(example));
   return list;
 }

@@ -1,0 +1,121 @@
+// Keeps the requests of a sequence in order, and gives each what the model wants to know of its sequence.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/bounded_queue.h"
+#include "base/env.h"
+#include "base/guarded.h"
+#include "ir/graph.h"
+#include "sched/request.h"
+#include "serve/kserve_request.h"
+#include "serve/model_config.h"
+
+namespace trireme::serve {
+
+/// Where the inputs and outputs that clients see stand among those of the graph, and what fills the others.
+class SequenceLayout {
+ public:
+  /// `config` is complete. `root` is the model's directory. Throws for a control or state that does not fit.
+  SequenceLayout(const ModelConfig& config, const ir::Graph& graph, const std::string& root);
+
+  struct Step {
+    bool is_start = false, is_ready = true, is_end = false;
+    uint64_t number = 0;
+  };
+  /// The graph's inputs, in its order, from the client's.
+  std::vector<tensor::Tensor> assemble(std::vector<tensor::Tensor> client, const Step& step,
+                                       const std::vector<tensor::Tensor>& states) const;
+  const std::vector<tensor::Tensor>& initial_states() const { return initial_; }
+  /// Gives the states among a run's outputs and takes out what clients do not see.
+  std::vector<tensor::Tensor> take_states(std::vector<tensor::Tensor>& outputs) const;
+  bool has_number() const { return has_number_; }
+
+ private:
+  struct Input {
+    enum class From { client, control, state } from = From::client;
+    size_t index = 0;  ///< among the client's inputs, the controls or the states
+    tensor::DType type = tensor::DType::f32;
+    tensor::Dims dims;  ///< of a control, for one row
+  };
+  tensor::Tensor control(const Input& input, const Step& step) const;
+
+  SequenceConfig config_;
+  std::vector<Input> inputs_;
+  std::vector<size_t> state_outputs_;   ///< by state
+  std::vector<bool> is_hidden_output_;  ///< by output of the graph
+  std::vector<tensor::Tensor> initial_;
+  bool has_number_ = false;
+};
+
+/// One request of a sequence runs at a time; sequences share batches. As many sequences as there are slots
+/// are served, others wait whole. Any thread.
+class SequenceBatcher {
+ public:
+  struct Options {
+    size_t slots = 1;
+    size_t max_waiting = 1024;  ///< requests that wait here; further ones are refused
+    int64_t idle_ns = 0;        ///< a sequence without requests for so long loses its slot
+    std::string model;
+  };
+  using Submit = std::function<void(sched::Request)>;
+
+  SequenceBatcher(std::shared_ptr<const SequenceLayout> layout, Options options, const base::Env& env,
+                  Submit submit);
+  ~SequenceBatcher();
+  SequenceBatcher(const SequenceBatcher&) = delete;
+  SequenceBatcher& operator=(const SequenceBatcher&) = delete;
+
+  /// Queues a request with the client's inputs. Throws invalid_argument where it does not say its sequence,
+  /// or does not start one that is not there.
+  void submit(sched::Request request, const SequenceWish& wish);
+  /// Ends the thread that looks for idle sequences; what it would hand requests to may go after this.
+  void stop();
+  /// Runs what sequences with slots have sent and refuses the rest.
+  void drain();
+  size_t waiting() const;
+
+ private:
+  struct Item {
+    sched::Request request;
+    bool is_start = false, is_end = false;
+  };
+  struct Sequence {
+    std::deque<Item> items;
+    std::vector<tensor::Tensor> states;
+    uint64_t number = 0;
+    bool has_slot = false, is_running = false;
+    bool has_ended = false;  ///< its last request so far was an end
+    int64_t last_ns = 0;
+  };
+  struct Table {
+    std::map<std::string, Sequence> sequences;
+    std::deque<std::string> backlog;  ///< sequences without a slot, in order
+    size_t used = 0, waiting = 0;
+    bool is_closing = false;
+  };
+  using Ready = std::vector<sched::Request>;
+  void take_next(Table& table, const std::string& key, Ready& ready);
+  void release_slot(Table& table, const std::string& key, Ready& ready);
+  void finish(const std::string& key, bool is_end, sched::Outcome&& outcome,
+              const std::function<void(sched::Outcome&&)>& sink);
+  void submit_all(Ready ready);
+  void sweep();
+  void run_sweeps();
+
+  const std::shared_ptr<const SequenceLayout> layout_;
+  const Options options_;
+  base::Env env_;
+  const Submit submit_;
+  base::Guarded<Table> table_;
+  base::BoundedQueue<int> stop_{1};
+  std::thread sweeper_;
+};
+
+}  // namespace trireme::serve
