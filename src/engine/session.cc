@@ -3,6 +3,7 @@
 
 #include "base/cpu_info.h"
 #include "base/memory.h"
+#include "engine/sharded_session.h"
 #include "runtime/open_device.h"
 
 namespace trireme::engine {
@@ -13,7 +14,10 @@ PreparedModel::PreparedModel(ir::Graph graph, const passes::PassOptions& options
 
 Session::Session(std::shared_ptr<const PreparedModel> model, const SessionOptions& options)
     : model_(std::move(model)),
-      pool_(options.threads > 0 ? options.threads : base::read_cpu_info().threads(), options.cpus),
+      pool_(options.strategy.world() > 1 ? 1
+            : options.threads > 0        ? options.threads
+                                         : base::read_cpu_info().threads(),
+            options.strategy.world() > 1 ? std::vector<int>() : options.cpus),
       device_(runtime::open_device(options.device)),
       stream_(device_->open_stream(pool_)),
       arena_(*device_),
@@ -29,25 +33,37 @@ Session::Session(std::shared_ptr<const PreparedModel> model, const SessionOption
                                options.memory_bytes > 0 ? options.memory_bytes : base::memory_limit_bytes()},
                .passes = options.passes,
                .max_programs = options.max_programs},
-      runner_(model_->graph(), context_) {}
+      runner_(model_->graph(), context_) {
+  if (options.strategy.world() > 1) sharded_ = std::make_unique<ShardedSession>(model_, options);
+}
 
 Session::~Session() = default;
 
 std::vector<tensor::Tensor> Session::run(const std::vector<tensor::Tensor>& inputs, runtime::Trace* trace) {
+  if (sharded_ != nullptr) return sharded_->run(inputs, trace);
   return runner_.run(inputs, trace);
 }
 
 void Session::run_into(const std::vector<tensor::Tensor>& inputs, std::vector<tensor::Tensor>& outputs,
                        runtime::Trace* trace) {
+  if (sharded_ != nullptr) return sharded_->run_into(inputs, outputs, trace);
   runner_.run_into(inputs, outputs, trace);
 }
 
 const compile::Program& Session::prepare(const std::vector<tensor::Dims>& shapes) {
-  return runner_.program_for(shapes);
+  return sharded_ != nullptr ? sharded_->prepare(shapes) : runner_.program_for(shapes);
 }
 
-int64_t Session::slices(const std::vector<tensor::Dims>& shapes) { return runner_.slices(shapes); }
+int64_t Session::slices(const std::vector<tensor::Dims>& shapes) {
+  return sharded_ != nullptr ? 1 : runner_.slices(shapes);
+}
 
-bool Session::is_static(const std::vector<tensor::Dims>& shapes) { return runner_.is_static(shapes); }
+bool Session::is_static(const std::vector<tensor::Dims>& shapes) {
+  return sharded_ != nullptr || runner_.is_static(shapes);
+}
+
+int64_t Session::arena_bytes() const {
+  return sharded_ != nullptr ? sharded_->arena_bytes() : arena_.bytes();
+}
 
 }  // namespace trireme::engine

@@ -7,8 +7,15 @@
 #include <vector>
 
 #include "engine/graph_runner.h"
+#include "passes/strategy.h"
+
+namespace trireme::comm {
+class Mesh;
+}
 
 namespace trireme::engine {
+
+class ShardedSession;
 
 struct SessionOptions {
   std::string device = "cpu";
@@ -18,6 +25,11 @@ struct SessionOptions {
   std::string only_kernel = {};  ///< "reference": run plain kernels where they exist
   int64_t memory_bytes = 0;      ///< programs that need more are refused; 0: what this process may use
   passes::PassOptions passes = {};
+  /// Ranks that hold the model together, by tp and pp: threads of this process, which share its cores.
+  passes::Strategy strategy = {};
+  /// The ranks of a job of that shape instead: this is rank 0 of it, the others follow(). Outlives the
+  /// session.
+  comm::Mesh* mesh = nullptr;
 };
 
 /// A model after the passes that do not depend on shapes, with the packed weights all sessions share.
@@ -56,7 +68,9 @@ class Session {
 
   const ir::Graph& graph() const { return model_->graph(); }
   int threads() const { return pool_.size(); }
-  int64_t arena_bytes() const { return arena_.bytes(); }
+  int64_t arena_bytes() const;
+  /// The ranks that hold the model, or null.
+  ShardedSession* sharded() { return sharded_.get(); }
   base::ThreadPool& pool() { return pool_; }
 
  private:
@@ -67,6 +81,7 @@ class Session {
   Arena arena_;
   RunnerContext context_;
   GraphRunner runner_;
+  std::unique_ptr<ShardedSession> sharded_;  ///< where several ranks hold the model; then it runs everything
 };
 
 }  // namespace trireme::engine

@@ -1,0 +1,101 @@
+// One rank's part of a model for inference: its stage of the pipeline, its parts of the weights, its programs
+// by shape.
+#include "engine/rank_model.h"
+
+#include <algorithm>
+
+#include "passes/collective_types.h"
+#include "passes/partition.h"
+#include "passes/shard_rules.h"
+#include "passes/train.h"
+
+namespace trireme::engine {
+namespace {
+
+using ir::ValueId;
+using tensor::Dims;
+
+size_t position(const std::vector<std::string>& names, const std::string& name) {
+  return static_cast<size_t>(std::find(names.begin(), names.end(), name) - names.begin());
+}
+
+}  // namespace
+
+RankModel::RankModel(std::shared_ptr<const PreparedModel> model, passes::Strategy strategy, int rank,
+                     compile::CompileOptions compile)
+    : model_(std::move(model)),
+      strategy_(passes::choose_kv_ranks(model_->graph(), std::move(strategy))),
+      mesh_(strategy_.mesh()),
+      coordinates_(mesh_.coordinates(rank)),
+      stage_(mesh_.has("pp") ? coordinates_[mesh_.index_of("pp")] : 0),
+      compile_(std::move(compile)) {
+  base::require(strategy_.dp == 1,
+                "ranks of one model are tensor parallel and pipeline stages; dp=", strategy_.dp,
+                " is for training, instances serve several batches at a time");
+}
+
+const RankProgram& RankModel::program_for(const std::vector<Dims>& shapes) {
+  std::unique_ptr<RankProgram>& found = programs_[shapes];
+  if (found == nullptr) found = build(shapes);
+  return *found;
+}
+
+/// Weights are the same tensors in all programs: one copy of each part, packed once.
+void RankModel::share_weights(ir::Graph& graph) {
+  for (size_t i = 0; i < graph.values().size(); ++i) {
+    ir::Value& v = graph.value(ValueId(static_cast<uint32_t>(i)));
+    if (v.kind != ir::ValueKind::param || v.name.empty()) continue;
+    const auto [at, is_new] = weights_.emplace(v.name, v.data);
+    if (!is_new && at->second.type() == v.data.type()) v.data = at->second;
+  }
+}
+
+ir::Graph RankModel::partitioned(const ir::Graph& part, const std::map<std::string, tensor::Shard>& placed) {
+  ir::Graph local = passes::partition(
+      part, {.mesh = mesh_, .coordinates = coordinates_, .placed = placed, .untouched = {"pp"}});
+  passes::infer_shards(local);
+  passes::fix_collective_order(local);
+  share_weights(local);
+  return local;
+}
+
+std::unique_ptr<RankProgram> RankModel::build(const std::vector<Dims>& shapes) {
+  auto made = std::make_unique<RankProgram>();
+  ir::Graph whole = passes::bind_shapes(model_->graph(), shapes);
+  passes::run_passes(passes::forward_passes(), whole);
+  whole.sort();
+  std::vector<std::string> names;
+  for (const ValueId id : whole.inputs()) names.push_back(whole.value(id).name);
+  for (size_t i = 0; i < whole.outputs().size(); ++i) {
+    made->results.push_back(whole.type(whole.outputs()[i]));
+    if (made->results.back().shape.is_static()) continue;
+    base::fail_unsupported("the shape of '", whole.output_names()[i],
+                           "' depends on data: such a model runs on one rank");
+  }
+  const std::map<std::string, tensor::Shard> placed = passes::place_params(whole, strategy_);
+  passes::PipelinePart part{.graph = std::move(whole), .in = {}, .out = {}};
+  if (strategy_.pp > 1) {
+    if (!cut_)
+      cut_ = passes::plan_pipeline_cut(part.graph, static_cast<size_t>(strategy_.pp), strategy_.cuts);
+    part = passes::cut_part(part.graph, *cut_, static_cast<size_t>(stage_));
+  }
+  ir::Graph local = mesh_.size() > strategy_.pp ? partitioned(part.graph, placed) : std::move(part.graph);
+  passes::run_passes(passes::bucket_passes(), local);
+  made->program = std::make_shared<const compile::Program>(compile::compile(local, compile_, packs_));
+  const compile::Program& p = *made->program;
+  base::check(p.states.empty(), "a model with states runs on one rank");
+  for (size_t i = 0; i < p.inputs.size(); ++i) {
+    const size_t at = position(names, p.input_names[i]);
+    if (at < names.size()) {
+      made->inputs.push_back(at);
+    } else {
+      base::check(position(part.in, p.input_names[i]) == made->in.size(), "crossing values out of order");
+      made->in.push_back(p.inputs[i]);
+    }
+  }
+  for (size_t i = 0; i < p.outputs.size() && stage_ + 1 < strategy_.pp; ++i)
+    made->out.push_back(p.outputs[i]);
+  return made;
+}
+
+}  // namespace trireme::engine

@@ -1,0 +1,51 @@
+// Runs one rank's programs of a model that several ranks hold together: activations come from the stage
+// before, go to the next, results to the first rank.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "comm/mesh.h"
+#include "engine/rank_model.h"
+#include "runtime/executor.h"
+
+namespace trireme::engine {
+
+/// Used by its rank's owner thread only. All ranks make the same calls in the same order.
+class RankRunner {
+ public:
+  /// `threads` and `cpus`: of this rank. The references outlive the runner.
+  RankRunner(RankModel& model, comm::Mesh& mesh, const SessionOptions& options);
+
+  /// Binds the program of these shapes; collective the first time.
+  const compile::Program& prepare(const std::vector<tensor::Dims>& shapes);
+  /// The model's inputs, the same on every rank; results arrive in the first rank's `outputs`, which have the
+  /// types of RankProgram::results, and are not looked at elsewhere.
+  void run(const std::vector<tensor::Tensor>& inputs, std::vector<tensor::Tensor>& outputs,
+           runtime::Trace* trace = nullptr);
+  int64_t arena_bytes() const { return arena_bytes_; }
+
+ private:
+  struct Bound {
+    const RankProgram* program;
+    std::unique_ptr<runtime::Executor> executor;
+    std::vector<tensor::Tensor> in,
+        out;  ///< crossing values; `out` of the last stage: results of other ranks
+    void* arena = nullptr;
+  };
+  Bound& bound_for(const std::vector<tensor::Dims>& shapes);
+  void bind_arena(Bound& bound);
+  void deliver(std::vector<tensor::Tensor>& results);
+
+  RankModel& model_;
+  comm::Mesh& mesh_;
+  base::ThreadPool pool_;
+  std::unique_ptr<tensor::Device> device_;
+  std::unique_ptr<tensor::Stream> stream_;
+  std::shared_ptr<void> arena_;
+  int64_t arena_bytes_ = 0;
+  std::map<std::vector<tensor::Dims>, Bound> bound_;
+};
+
+}  // namespace trireme::engine

@@ -1,0 +1,185 @@
+// Models that several ranks hold together answer as one rank does; a rank that is lost fails the call it was
+// needed for, and the next one finds new ranks.
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "base/rng.h"
+#include "comm/local.h"
+#include "engine/sharded_session.h"
+#include "model/zoo/zoo.h"
+
+namespace trireme::engine {
+namespace {
+
+using tensor::DType;
+using tensor::Tensor;
+
+Tensor tokens(tensor::Dims dims, int64_t below, uint64_t seed) {
+  Tensor t = Tensor::empty(DType::i64, std::move(dims));
+  base::Rng rng(seed);
+  for (int64_t& v : t.mutable_data<int64_t>())
+    v = static_cast<int64_t>(rng.below(static_cast<uint64_t>(below)));
+  return t;
+}
+
+Tensor noise(tensor::Dims dims, uint64_t seed) {
+  Tensor t = Tensor::empty(DType::f32, std::move(dims));
+  base::Rng rng(seed);
+  for (float& v : t.mutable_data<float>()) v = static_cast<float>(rng.normal());
+  return t;
+}
+
+/// Weights large enough that every path shows in the results.
+std::shared_ptr<const PreparedModel> prepared(const std::string& network,
+                                              const std::vector<std::string>& options) {
+  model::Model m = model::zoo::build(network, options);
+  uint64_t seed = 0;
+  for (size_t i = 0; i < m.graph.values().size(); ++i) {
+    ir::Value& v = m.graph.value(ir::ValueId(static_cast<uint32_t>(i)));
+    if (v.kind != ir::ValueKind::param || v.type.dtype != DType::f32 || v.data.rank() != 2) continue;
+    Tensor data = noise(v.data.dims(), ++seed);
+    for (float& x : data.mutable_data<float>()) x *= 0.2f;
+    v.data = data;
+  }
+  return std::make_shared<const PreparedModel>(std::move(m.graph));
+}
+
+std::shared_ptr<const PreparedModel> llama(int kv_heads = 4) {
+  return prepared("llama", {"vocabulary=37", "width=32", "layers=4", "heads=4", "inner=48",
+                            base::concat("kv_heads=", kv_heads)});
+}
+
+double distance(const Tensor& a, const Tensor& b) {
+  if (a.dims() != b.dims()) return 1e30;
+  const std::vector<double> x = a.to_doubles(), y = b.to_doubles();
+  double worst = 0, size = 1e-6;
+  for (size_t i = 0; i < x.size(); ++i) {
+    worst = std::max(worst, std::abs(x[i] - y[i]));
+    size = std::max(size, std::abs(y[i]));
+  }
+  return worst / size;
+}
+
+/// Random inputs of `rows` rows (and tokens).
+std::vector<Tensor> inputs_of(const ir::Graph& graph, int64_t rows, int64_t length) {
+  std::vector<Tensor> inputs;
+  for (const ir::ValueId id : graph.inputs()) {
+    tensor::Dims dims;
+    for (const tensor::Dim& d : graph.type(id).shape.dims())
+      dims.push_back(d.is_static() ? d.value() : dims.empty() ? rows : length);
+    const bool is_float = graph.type(id).dtype == DType::f32;
+    inputs.push_back(is_float                              ? noise(dims, 5)
+                     : graph.value(id).name == "input_ids" ? tokens(dims, 37, 6)
+                                                           : tokens(dims, 1, 7));
+    if (graph.value(id).name == "attention_mask") {
+      for (int64_t& v : inputs.back().mutable_data<int64_t>()) v = 1;
+    }
+  }
+  return inputs;
+}
+
+void expect_same_answers(const std::shared_ptr<const PreparedModel>& model, const passes::Strategy& strategy,
+                         double tolerance = 2e-5) {
+  Session one(model, {.threads = 1}), many(model, {.threads = strategy.world(), .strategy = strategy});
+  for (const int64_t rows : {1, 3, 1}) {
+    const std::vector<Tensor> inputs = inputs_of(model->graph(), rows, 6 + rows);
+    const std::vector<Tensor> want = one.run(inputs), got = many.run(inputs);
+    ASSERT_EQ(got.size(), want.size());
+    for (size_t i = 0; i < want.size(); ++i)
+      EXPECT_LE(distance(got[i], want[i]), tolerance) << "output " << i;
+  }
+  EXPECT_EQ(many.sharded()->restarts(), 0);
+}
+
+TEST(ShardedSession, TensorParallelAnswersAsOneRank) {
+  expect_same_answers(llama(), {.tp = 2});
+  expect_same_answers(llama(), {.tp = 4});
+  expect_same_answers(llama(2), {.tp = 4});  // fewer key/value heads than ranks
+}
+
+TEST(ShardedSession, StagesAnswerAsOneRank) {
+  expect_same_answers(llama(), {.pp = 2});
+  expect_same_answers(llama(), {.pp = 4});
+}
+
+TEST(ShardedSession, StagesOfTensorParallelRanksAnswerAsOneRank) {
+  expect_same_answers(llama(), {.tp = 2, .pp = 2});
+}
+
+TEST(ShardedSession, ConvolutionalNetworksRunInStages) {
+  expect_same_answers(prepared("resnet18", {"size=32", "classes=10"}), {.pp = 3});
+}
+
+TEST(ShardedSession, WeightsAreShared) {
+  // Each rank holds half of what the ranks split; programs of other shapes add none.
+  const auto model = llama();
+  Session many(model, {.threads = 2, .strategy = {.tp = 2}});
+  const auto bytes = [&](int64_t rows) {
+    std::vector<tensor::Dims> shapes;
+    for (const Tensor& t : inputs_of(model->graph(), rows, 8)) shapes.push_back(t.dims());
+    return many.prepare(shapes).memory.constant_bytes;
+  };
+  Session one(model, {.threads = 1});
+  std::vector<tensor::Dims> shapes;
+  for (const Tensor& t : inputs_of(model->graph(), 1, 8)) shapes.push_back(t.dims());
+  EXPECT_LT(static_cast<double>(bytes(1)),
+            0.6 * static_cast<double>(one.prepare(shapes).memory.constant_bytes));
+  EXPECT_NEAR(static_cast<double>(bytes(1)), static_cast<double>(bytes(2)), 1024);  // masks and positions
+}
+
+base::ErrorCode code_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const base::Error& e) {
+    return e.code();
+  }
+  return base::ErrorCode::internal;
+}
+
+TEST(ShardedSession, ALostRankFailsOneCall) {
+  const auto model = llama();
+  Session one(model, {.threads = 1}), many(model, {.threads = 2, .strategy = {.tp = 2}});
+  const std::vector<Tensor> inputs = inputs_of(model->graph(), 2, 8);
+  const std::vector<Tensor> want = one.run(inputs);
+  for (int round = 1; round <= 3; ++round) {
+    EXPECT_LE(distance(many.run(inputs)[0], want[0]), 2e-5);
+    many.sharded()->lose(1);
+    EXPECT_EQ(code_of([&] { many.run(inputs); }), base::ErrorCode::unavailable);
+    EXPECT_LE(distance(many.run(inputs)[0], want[0]), 2e-5);
+    EXPECT_EQ(many.sharded()->restarts(), round);
+  }
+}
+
+TEST(ShardedSession, WrongInputsAreTheCallersAlone) {
+  const auto model = llama();
+  Session many(model, {.threads = 2, .strategy = {.tp = 2}});
+  std::vector<Tensor> inputs = inputs_of(model->graph(), 2, 8);
+  EXPECT_EQ(code_of([&] { many.run({}); }), base::ErrorCode::invalid_argument);
+  EXPECT_EQ(many.sharded()->restarts(), 0);
+  std::vector<Tensor> bad = inputs;
+  bad[0] = tokens({2, 8}, 37, 1);
+  bad[0].mutable_data<int64_t>()[3] = 99;
+  EXPECT_EQ(code_of([&] { many.run(bad); }), base::ErrorCode::invalid_argument);
+  EXPECT_NO_THROW(many.run(inputs));
+}
+
+TEST(ShardedSession, RanksOfAJobFollowTheFirst) {
+  const auto model = llama();
+  const std::vector<Tensor> inputs = inputs_of(model->graph(), 2, 8);
+  Session one(model, {.threads = 1});
+  const std::vector<Tensor> want = one.run(inputs);
+  const passes::Strategy strategy{.tp = 2, .pp = 2};
+  comm::LocalWorld world(4);
+  world.run([&](comm::Communicator& all) {
+    comm::Mesh mesh(all, strategy.mesh());
+    const SessionOptions options{.threads = 1, .strategy = strategy, .mesh = &mesh};
+    if (all.rank() != 0) return follow(model, options);
+    Session leader(model, options);
+    for (int i = 0; i < 3; ++i)
+      base::check(distance(leader.run(inputs)[0], want[0]) <= 2e-5, "answers differ");
+  });
+}
+
+}  // namespace
+}  // namespace trireme::engine
