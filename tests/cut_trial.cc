@@ -10,6 +10,7 @@
 #include <numeric>
 
 #include "ops/table.h"
+#include "passes/partition_parts.h"
 #include "tensor/shard.h"
 
 namespace trireme::tests {
@@ -90,6 +91,12 @@ class CutTrial {
       if (case_.in[s.operand].dims()[s.dim] != 1) return false;
     }
     const bool uneven = rule_.uneven.find(letter_) != std::string::npos;
+    for (size_t r = 0; r < case_.results; ++r) {
+      const size_t dim = parsed_.out[r].find(letter_);
+      if (dim == std::string::npos) continue;
+      const int64_t extent = whole_[r].dims()[dim];
+      if (uneven ? extent < case_.parts : extent / sections(true, r, dim) % case_.parts != 0) return false;
+    }
     for (size_t i = 0; i < case_.in.size(); ++i) {
       const size_t dim = parsed_.in[i].find(letter_);
       if (dim == std::string::npos || uneven) continue;
@@ -112,12 +119,17 @@ class CutTrial {
     return p;
   }
 
+  tensor::Placement placement(const std::string& text, bool is_result, size_t at) const {
+    const size_t dim = text.find(letter_);
+    if (dim == std::string::npos) return {};
+    return tensor::Placement::split(static_cast<int>(dim), static_cast<int>(sections(is_result, at, dim)));
+  }
+
   std::vector<tensor::Tensor> run_part(int index) {
     std::vector<tensor::Tensor> in = case_.in;
     ir::NodeView view{.attrs = case_.attrs, .in = {}, .out = {}, .known = {}, .is_present = {}};
     view.out_count = case_.results;
-    ir::Attrs attrs = case_.attrs;
-    ir::LocalNode local{.global = view, .attrs = attrs, .in = {}, .out = {}, .in_begin = {}, .out_begin = {}};
+    passes::CutFit fit;
     for (size_t i = 0; i < in.size(); ++i) {
       view.is_present.push_back(in[i].defined());
       view.in.push_back(in[i].defined() ? in[i].type() : tensor::TensorType{});
@@ -132,19 +144,19 @@ class CutTrial {
       // What is added to partial results may lie on any one rank.
       const bool partial = has(rule_.sums) && (rule_.added >> i & 1) != 0 && p.dims == in[i].dims();
       if (partial && index > 0) in[i] = tensor::Tensor::zeros(in[i].dtype(), p.dims);
-      local.in.push_back(p.dims);
-      local.in_begin.push_back(p.begin);
+      fit.in.push_back(placement(parsed_.in[i], false, i));
     }
     std::vector<Part> out;
     for (size_t r = 0; r < whole_.size(); ++r) {
       view.out.push_back(whole_[r].type());
       out.push_back(r < case_.results ? part_of(whole_[r].dims(), parsed_.out[r], true, r, index) : Part{});
-      local.out.push_back(out.back().dims);
-      local.out_begin.push_back(out.back().begin);
+      fit.out.push_back(r < case_.results ? placement(parsed_.out[r], true, r) : tensor::Placement{});
     }
     const ir::OpDef& op = ops::table().need(case_.op);
-    if (op.schema.localise) op.schema.localise(local);
-    std::vector<tensor::Tensor> got = ops::evaluate(op, attrs, in, case_.results, pool_);
+    const passes::PartNode part =
+        passes::part_node(op.schema, view, fit, {.ranks = case_.parts, .index = index});
+    for (const auto& [i, value] : part.constants) in[i] = value;
+    std::vector<tensor::Tensor> got = ops::evaluate(op, part.attrs, in, case_.results, pool_);
     for (size_t r = 0; r < case_.results; ++r) {
       const size_t dim = parsed_.out[r].find(letter_);
       if (dim == std::string::npos) continue;
