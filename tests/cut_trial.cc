@@ -93,9 +93,8 @@ class CutTrial {
     const bool uneven = rule_.uneven.find(letter_) != std::string::npos;
     for (size_t r = 0; r < case_.results; ++r) {
       const size_t dim = parsed_.out[r].find(letter_);
-      if (dim == std::string::npos) continue;
-      const int64_t extent = whole_[r].dims()[dim];
-      if (uneven ? extent < case_.parts : extent / sections(true, r, dim) % case_.parts != 0) return false;
+      if (dim == std::string::npos || uneven) continue;
+      if (whole_[r].dims()[dim] / sections(true, r, dim) % case_.parts != 0) return false;
     }
     for (size_t i = 0; i < case_.in.size(); ++i) {
       const size_t dim = parsed_.in[i].find(letter_);
@@ -143,7 +142,7 @@ class CutTrial {
       }
       // What is added to partial results may lie on any one rank.
       const bool partial = has(rule_.sums) && (rule_.added >> i & 1) != 0 && p.dims == in[i].dims();
-      if (partial && index > 0) in[i] = tensor::Tensor::zeros(in[i].dtype(), p.dims);
+      if (partial && index > 0 && in[i].defined()) in[i] = tensor::Tensor::zeros(in[i].dtype(), p.dims);
       fit.in.push_back(placement(parsed_.in[i], false, i));
     }
     std::vector<Part> out;

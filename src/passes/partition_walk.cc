@@ -1,7 +1,10 @@
 // Walks a graph along one mesh axis and builds the rank's graph.
 #include "passes/partition_walk.h"
 
+#include <unordered_map>
+
 #include "base/error.h"
+#include "ops/table.h"
 #include "passes/train.h"
 
 namespace trireme::passes {
@@ -24,6 +27,9 @@ class AxisWalk {
 
   ir::Graph run() {
     find_halves();
+    readers_ = from_.uses();
+    is_output_.assign(from_.values().size(), 0);
+    for (ValueId id : from_.outputs()) is_output_[index(id)] = 1;
     const size_t nodes = from_.nodes().size();
     for (size_t n = 0; n < nodes; ++n) {
       if (from_.nodes()[n].op != nullptr) visit(n, halves_[n]);
@@ -49,6 +55,7 @@ class AxisWalk {
 
   void visit(size_t n, Half half) {
     const Node node = from_.nodes()[n];  // a copy: the graph may grow
+    if (node.op_name() == "add" && add_to_sum(node, half)) return;
     const size_t first = from_.nodes().size();
     if (const std::optional<ValueId> simpler = simplify_for_cut(from_, node, values_)) {
       const size_t end = from_.nodes().size();
@@ -60,6 +67,55 @@ class AxisWalk {
       return;
     }
     add_part(node, chooser_.choose(node, half), half);
+  }
+
+  /// A sum of what is whole (or split) and what is partial, of which the parts are not added yet.
+  struct OpenSum {
+    ValueId whole, partial;
+  };
+
+  /// Sums of several terms: partial ones are added up first and reduced once. A sum of a whole and a partial
+  /// term stays open while the next reader adds to it. False for an add that has nothing to do with that.
+  bool add_to_sum(const Node& node, Half half) {
+    if (from_.type(node.in[0]).shape != from_.type(node.in[1]).shape) return false;
+    std::vector<ValueId> whole, partial;
+    bool was_open = false;
+    for (ValueId id : node.in) {
+      const auto open = open_.find(index(id));
+      was_open = was_open || open != open_.end();
+      if (open != open_.end()) {
+        whole.push_back(open->second.whole);
+        partial.push_back(open->second.partial);
+      } else {
+        (values_.made(id).is_partial() ? partial : whole).push_back(id);
+      }
+    }
+    if (whole.empty() || partial.empty() || (!was_open && !is_added_to(node.out[0]))) return false;
+    const OpenSum sum{total(whole, half, node.from), total(partial, half, node.from)};
+    if (is_added_to(node.out[0])) {
+      open_[index(node.out[0])] = sum;
+    } else {
+      values_.alias(node.out[0], total({sum.whole, sum.partial}, half, node.from));
+    }
+    return true;
+  }
+
+  /// The one reader of a value is an add of the same shape.
+  bool is_added_to(ValueId id) const {
+    if (index(id) >= readers_.size() || readers_[index(id)].size() != 1 || is_output_[index(id)] != 0)
+      return false;
+    const Node& reader = from_.node(readers_[index(id)][0]);
+    return reader.op_name() == "add" && from_.type(reader.in[0]).shape == from_.type(reader.in[1]).shape;
+  }
+
+  ValueId total(const std::vector<ValueId>& terms, Half half, const std::string& from) {
+    if (terms.size() == 1) return terms[0];
+    const ir::OpDef& add = *ops::table().find("add");
+    const ValueId sum = from_.add1(add, terms, {}, from);
+    const Node node = *from_.producer(sum);
+    place_on_other_axes(node);
+    add_part(node, chooser_.choose(node, half), half);
+    return sum;
   }
 
   /// A simpler node's results on the axes that were cut before this one.
@@ -137,6 +193,9 @@ class AxisWalk {
   Wishes wishes_;
   NodeChooser chooser_;
   std::vector<Half> halves_;  ///< by node
+  std::vector<std::vector<ir::NodeId>> readers_;
+  std::vector<char> is_output_;
+  std::unordered_map<size_t, OpenSum> open_;  ///< by value
 };
 
 }  // namespace

@@ -24,13 +24,13 @@ TEST(ShapeCut, Views) {
   EXPECT_EQ(reshaped({2, 6, 12}, {2, 6, 4, 3}), "abc");
   EXPECT_EQ(reshaped({2, 6, 4, 3}, {2, 6, 12}), "abc");
   // Rows that are joined: the batch cuts, or the tokens in as many sections as there are samples.
-  EXPECT_EQ(reshaped({2, 6, 4}, {12, 4}), "aba");
-  EXPECT_EQ(reshaped({12, 4}, {2, 6, 4}), "acb");
+  EXPECT_EQ(reshaped({2, 6, 4}, {12, 4}), "abb");
+  EXPECT_EQ(reshaped({12, 4}, {2, 6, 4}), "aca");
   // Packed queries, keys, values: three sections.
-  EXPECT_EQ(reshaped({2, 24}, {2, 3, 4, 2}, 4), "c");
-  EXPECT_EQ(reshaped({2, 3, 4, 2}, {2, 24}, 4), "b");
+  EXPECT_EQ(reshaped({4, 24}, {4, 3, 4, 2}, 4), "ab");
+  EXPECT_EQ(reshaped({4, 3, 4, 2}, {4, 24}, 4), "ac");
   EXPECT_EQ(reshaped({1, 6, 4}, {6, 4}), "ab");
-  EXPECT_EQ(expect_cuts({.op = "flatten", .in = {values({4, 3, 2})}}), "a");
+  EXPECT_EQ(expect_cuts({.op = "flatten", .in = {values({4, 3, 2})}}), "ac");
   EXPECT_EQ(expect_cuts({.op = "unsqueeze", .in = {values({4, 6}), ints({1})}}), "ac");
   EXPECT_EQ(expect_cuts({.op = "squeeze", .in = {values({4, 1, 6}), ints({1})}}), "ab");
   EXPECT_EQ(expect_cuts({.op = "squeeze", .in = {values({2, 1, 6})}}), "");
