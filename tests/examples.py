@@ -25,7 +25,9 @@ SHOWS = {
     "05_custom_pass.cc": [r"changed 1 place\(s\)", r"before:\n", r"pow\(%3, %2\)", r"pow\(%0, %1\)", r"after:\n",
                           r"pow\(%0, %1\)", r"mul\(%2, %2\)",
                           r"largest difference .*: [\d.e-]+"],
-    "07_train_and_serve.sh": [r"evaluated step=200", r"resumed .*step=120", r"equal, bit for bit", r"20 runs", r"report\.md"],
+    "07_train_and_serve.sh": [r"evaluated step=200", r"restarted .*step=120", r"equal, bit for bit", r"20 runs", r"report\.md"],
+    "08_train_on_ranks.sh": [r"16 micro x 8 accumulate x 1 dp", r"x 2 dp", r"x 4 dp", r"equal, bit for bit", r"launch start",
+                             r"still equal", r"tensors-r00003-00000\.safetensors", r"20 runs"],
     "06_load_test.sh": [r"Closed loop", r"Open loop", r"p99", r"execution_count\":[1-9]"],
 }
 
