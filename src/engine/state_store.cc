@@ -48,6 +48,12 @@ void StateStore::replace(const std::string& name, const Tensor& content, StatePl
   set_place(name, std::move(place));
 }
 
+void StateStore::erase(const std::string& name) {
+  base::check(tensors_.erase(name) == 1, "there is no state '", name, "'");
+  places_.erase(name);
+  std::erase(names_, name);
+}
+
 void StateStore::set(const std::string& name, const Tensor& content) {
   Tensor& mine = at(name);
   base::require(mine.type() == content.type(), "state '", name, "' is ", mine.type().to_string(), ", not ",

@@ -32,6 +32,8 @@ class StateStore {
   void set_place(const std::string& name, StatePlace place);
   /// Another content of another type in the place of one that no program holds yet.
   void replace(const std::string& name, const tensor::Tensor& content, StatePlace place);
+  /// Forgets a state that no program holds.
+  void erase(const std::string& name);
   /// Overwrites the content. Throws invalid_argument if the type differs, not_found for an unknown name.
   void set(const std::string& name, const tensor::Tensor& content);
   /// In the order they were added.

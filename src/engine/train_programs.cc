@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "comm/mesh.h"
+#include "engine/step_draft.h"
 #include "ops/table.h"
 #include "passes/collective_types.h"
 #include "passes/partition.h"
@@ -13,26 +14,6 @@ namespace trireme::engine {
 
 using ir::ValueId;
 
-namespace {
-
-constexpr const char* kGradientSuffix = ".grad";
-
-ValueId output_of(const ir::Graph& graph, const std::string& name) {
-  const auto& names = graph.output_names();
-  const auto at = std::find(names.begin(), names.end(), name);
-  base::check(at != names.end(), "the step has no output '", name, "'");
-  return graph.outputs()[static_cast<size_t>(at - names.begin())];
-}
-
-ValueId state_of(const ir::Graph& graph, const std::string& name) {
-  for (size_t i = 0; i < graph.values().size(); ++i) {
-    const ir::Value& v = graph.values()[i];
-    if (v.kind == ir::ValueKind::state && v.name == name) return ValueId(static_cast<uint32_t>(i));
-  }
-  base::fail(base::ErrorCode::internal, "the step has no state '", name, "'");
-}
-
-/// True if every op says what of it ranks may split.
 bool has_cut_rules(const ir::Graph& graph) {
   return std::all_of(graph.nodes().begin(), graph.nodes().end(), [](const ir::Node& node) {
     const ir::OpSchema& op = node.op->schema;
@@ -41,28 +22,6 @@ bool has_cut_rules(const ir::Graph& graph) {
            op.name == "clip_coefficient";
   });
 }
-
-}  // namespace
-
-/// A graph in the making. Values are found by name where a pass may renumber them.
-struct StepGraphs::Draft {
-  StepGraph made;
-  ir::Graph& graph = made.graph;
-  size_t counters = 0;  ///< leading outputs: loss_sum and what is counted
-  /// A batch norm's running statistic, and that of this micro-batch.
-  struct Statistic {
-    std::string state;
-    double keep;
-    std::string from;
-  };
-  std::vector<Statistic> statistics;
-  /// Gradients in the order in which the backward pass completes them; `part` above -1: see ZeroParam.
-  std::vector<passes::ParamGradient> gradients;
-  std::vector<std::string> names;
-  std::vector<int> dims;
-  std::vector<ValueId> copies;  ///< 16-bit copies that the forward pass reads, or kNoValue
-  std::vector<passes::StepSum> sums;
-};
 
 void check_shards(const ir::Graph& graph) {
   const std::vector<tensor::Shard> shards = passes::infer_shards(graph);
@@ -107,7 +66,7 @@ void StepGraphs::take_statistics(Draft& draft) {
   }
 }
 
-void StepGraphs::differentiate(Draft& draft, const StepKey& key, std::vector<TrainedParam>& params) {
+void StepGraphs::forward(Draft& draft, const StepKey& key) const {
   std::vector<tensor::Dims> all = key.shapes;
   for (size_t i = all.size(); i < training_.inputs().size(); ++i) {
     all.push_back(training_.type(training_.inputs()[i]).shape.to_dims());
@@ -120,6 +79,9 @@ void StepGraphs::differentiate(Draft& draft, const StepKey& key, std::vector<Tra
     graph.sort();
   }
   draft.counters = graph.outputs().size();
+}
+
+std::vector<ValueId> trained_states(const ir::Graph& graph, const std::vector<TrainedParam>& params) {
   std::vector<ValueId> wanted;
   for (size_t i = 0; i < graph.values().size(); ++i) {
     const ir::Value& v = graph.values()[i];
@@ -127,7 +89,12 @@ void StepGraphs::differentiate(Draft& draft, const StepKey& key, std::vector<Tra
     if (v.kind == ir::ValueKind::state && std::any_of(params.begin(), params.end(), is_it))
       wanted.push_back(ValueId(static_cast<uint32_t>(i)));
   }
-  const auto gradients = passes::differentiate(graph, graph.outputs()[0], wanted);
+  return wanted;
+}
+
+void StepGraphs::differentiate(Draft& draft, std::vector<TrainedParam>& params) {
+  ir::Graph& graph = draft.graph;
+  const auto gradients = passes::differentiate(graph, graph.outputs()[0], trained_states(graph, params));
   for (TrainedParam& p : params) {
     p.is_reached = std::any_of(gradients.begin(), gradients.end(), [&](const passes::ParamGradient& g) {
       return graph.value(g.param).name == p.name;
@@ -195,12 +162,18 @@ void StepGraphs::add_sums(Draft& draft, const StepKey& key) {
     draft.sums.push_back({s.state, output_of(graph, s.state), -1, false, tensor::Placement::own()});
   for (size_t i = 0; i < draft.counters; ++i)
     draft.sums.push_back({graph.output_names()[i], graph.outputs()[i], -1, false});
+  sum_up(draft, key);
+}
+
+void StepGraphs::sum_up(Draft& draft, const StepKey& key) const {
+  const bool is_update = key.part == StepPart::update || key.part == StepPart::tied;
   const passes::StepSums how{.coordinates = coordinates_,
                              .micro_batches = key.micro_batches,
-                             .is_last = key.part == StepPart::last,
+                             .is_last = key.part == StepPart::last || is_update,
                              .reduce_each = options_.strategy.zero >= 2,
+                             .is_apart = key.part == StepPart::stage || is_update,
                              .bucket_bytes = static_cast<int64_t>(options_.strategy.bucket_mb * (1 << 20))};
-  passes::add_step_sums(graph, draft.sums, how);
+  passes::add_step_sums(draft.graph, draft.sums, how);
 }
 
 ValueId StepGraphs::mean_loss(ir::Graph& graph, ValueId loss_sum) const {
@@ -262,7 +235,8 @@ void StepGraphs::add_update(Draft& draft, const StepKey& key) {
 
 StepGraph StepGraphs::make(const StepKey& key, std::vector<TrainedParam>& params) {
   Draft draft;
-  differentiate(draft, key, params);
+  forward(draft, key);
+  differentiate(draft, params);
   place_inputs(draft.graph);
   choose_parts(draft);
   share_out_params(draft);
@@ -272,12 +246,16 @@ StepGraph StepGraphs::make(const StepKey& key, std::vector<TrainedParam>& params
   } else {
     draft.graph.set_outputs({}, {});
   }
-  draft.graph.sort();
-  if (mesh_.size() > 1) {
-    passes::fix_collective_order(draft.graph);
-    if (has_cut_rules(draft.graph)) check_shards(draft.graph);
-  }
+  settle(draft.graph, true);
   return std::move(draft.made);
+}
+
+void StepGraphs::settle(ir::Graph& graph, bool has_common_results) const {
+  graph.sort();
+  if (mesh_.size() == 1) return;
+  passes::fix_collective_order(graph);
+  if (!has_cut_rules(graph)) return;
+  has_common_results ? check_shards(graph) : static_cast<void>(passes::infer_shards(graph));
 }
 
 }  // namespace trireme::engine

@@ -8,6 +8,7 @@
 #include "engine/state_store.h"
 #include "engine/train_options.h"
 #include "passes/data_parallel.h"
+#include "passes/pipeline.h"
 
 namespace trireme::engine {
 
@@ -18,14 +19,17 @@ struct TrainedParam {
   bool is_reached = true;  ///< false: the loss does not depend on it, so it keeps its content
 };
 
-/// Part of a step that one program runs: a micro-batch that others follow, or the last with the update.
-enum class StepPart : uint8_t { more, last };
+/// Part of a step that one program runs: a micro-batch that others follow, or the last with the update. In a
+/// pipeline: a micro-batch in one part of the model, which becomes several programs; the gradients of
+/// parameters that other stages hold too; the update of a stage.
+enum class StepPart : uint8_t { more, last, stage, tied, update };
 
 /// Which graph of a step.
 struct StepKey {
   std::vector<tensor::Dims> shapes;  ///< of the feeds
   size_t micro_batches = 1;          ///< of this rank
   StepPart part = StepPart::last;
+  size_t chunk = 0;  ///< of a stage: which of the stage's parts
   auto operator<=>(const StepKey&) const = default;
 };
 
@@ -42,6 +46,32 @@ struct StepGraph {
 /// the output that is not the same on all ranks (training contract C1).
 void check_shards(const ir::Graph& graph);
 
+/// What the update of a pipeline stage has to know of one of its parts.
+struct StageSums {
+  struct Param {
+    std::string name;
+    int dim = -1;           ///< that ZeRO cuts, or -1
+    ir::Value param, copy;  ///< the state, and its 16-bit copy if that has a name
+    ir::Value sum;          ///< type and shard of the partial sums
+  };
+  struct Statistic {
+    std::string state, from;
+    double keep = 0;
+    ir::Value value, sum;
+  };
+  std::vector<Param> params;
+  std::vector<Statistic> statistics;
+  std::vector<ir::Value> counters;  ///< of the last part: type and shard of their partial sums
+};
+
+/// One part of the model in a step: forward and backward of a micro-batch, sums over micro-batches.
+struct StageGraph {
+  StepGraph step;
+  std::vector<std::string> in, out;  ///< what crosses: see passes::PipelinePart
+};
+
+std::string tied_sum(const std::string& param);
+
 /// Makes the graphs of the steps of one loss graph. References outlive it.
 class StepGraphs {
  public:
@@ -50,24 +80,48 @@ class StepGraphs {
 
   /// Reads and writes `params`: is_reached. Throws unsupported naming the node that cannot be differentiated.
   StepGraph make(const StepKey& key, std::vector<TrainedParam>& params);
+  /// In a pipeline. The first one decides where the model is cut. Throws unsupported for a weight that two
+  /// parts on one stage read.
+  StageGraph make_stage(const StepKey& key, std::vector<TrainedParam>& params);
+  /// After make_stage of all its parts for the same sizes: the gradients, summed over micro-batches and
+  /// data-parallel ranks, of parameters that several stages hold, as outputs called tied_sum(param).
+  StepGraph make_tied(const StepKey& key);
+  /// Then: the update of this stage, whose tied gradients are states tied_sum(param), summed over the stages.
+  StepGraph make_update(const StepKey& key);
+  /// Stages that hold a param or state, ascending; of a cut that is made.
+  const std::map<std::string, std::vector<int>>& holders() const { return holders_; }
+  int stage() const;
   const std::vector<int>& coordinates() const { return coordinates_; }
   const tensor::MeshShape& mesh() const { return mesh_; }
 
  private:
   struct Draft;
-  void differentiate(Draft& draft, const StepKey& key, std::vector<TrainedParam>& params);
+  void forward(Draft& draft, const StepKey& key) const;
+  void differentiate(Draft& draft, std::vector<TrainedParam>& params);
   void take_statistics(Draft& draft);
   void place_inputs(ir::Graph& graph) const;
   void choose_parts(Draft& draft);
   void share_out_params(Draft& draft);
   void add_sums(Draft& draft, const StepKey& key);
+  void sum_up(Draft& draft, const StepKey& key) const;
+  bool is_tied(const std::string& name) const { return holders_.at(name).size() > 1; }
+  std::vector<StageSums> parts_of(const StepKey& key) const;
+  void cut(const ir::Graph& graph);
+  StageSums sums_of(const Draft& draft, size_t micro_batches) const;
+  void share_counters(Draft& draft, const std::vector<StageSums>& parts) const;
   void add_update(Draft& draft, const StepKey& key);
+  /// Sorts a finished graph and checks its sharding types, and that results are the same on all ranks.
+  void settle(ir::Graph& graph, bool has_common_results) const;
   ir::ValueId mean_loss(ir::Graph& graph, ir::ValueId loss_sum) const;
 
   const ir::Graph& training_;
   const TrainOptions& options_;
   tensor::MeshShape mesh_;
   std::vector<int> coordinates_;
+  passes::PipelineCut cut_;
+  std::map<std::string, std::vector<int>> holders_;
+  std::map<StepKey, StageSums> stage_sums_;     ///< by the keys of stages
+  std::map<std::string, ir::Value> tied_sums_;  ///< type and shard of gradients that cross stages, by param
 };
 
 }  // namespace trireme::engine

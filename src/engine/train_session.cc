@@ -10,6 +10,7 @@
 #include "base/memory.h"
 #include "comm/mesh.h"
 #include "engine/state_parts.h"
+#include "engine/step_program.h"
 #include "engine/step_phases.h"
 #include "ops/table.h"
 #include "passes/collective_types.h"
@@ -26,14 +27,6 @@ namespace {
 constexpr const char* kLossOutput = "loss_sum";
 /// Scalars that a loss graph may have besides the loss.
 constexpr std::array<const char*, 2> kCounters{"count", "correct"};
-
-/// Position of the output called `name`, or nullopt.
-std::optional<size_t> output_index(const ir::Graph& graph, std::string_view name) {
-  const auto& names = graph.output_names();
-  const auto at = std::find(names.begin(), names.end(), name);
-  if (at == names.end()) return std::nullopt;
-  return static_cast<size_t>(at - names.begin());
-}
 
 /// Mean and variance operands of batch norms.
 std::vector<ValueId> running_statistics(const ir::Graph& graph) {
@@ -52,26 +45,6 @@ void open_groups(const TrainOptions& options) {
 }
 
 }  // namespace
-
-/// One compiled part of a step with the memory of its results.
-struct TrainSession::StepProgram {
-  StepKey key;
-  ir::Graph graph;
-  std::shared_ptr<const compile::Program> program;
-  std::unique_ptr<runtime::Executor> executor;
-  std::vector<StepPhase> phases;  ///< per step of the program
-  std::vector<Tensor> results;    ///< in the order of graph.output_names()
-  void* arena = nullptr;          ///< what the executor was bound to last
-  runtime::Trace trace;
-  std::vector<const void*> in;
-  std::vector<void*> out;
-
-  /// The scalar result `name` as a number; 0 if there is none.
-  double number(std::string_view name) const {
-    const auto at = output_index(graph, name);
-    return at ? results[*at].to_doubles()[0] : 0;
-  }
-};
 
 TrainSession::TrainSession(const ir::Graph& loss_graph, const TrainOptions& options)
     : options_(options),
@@ -138,6 +111,7 @@ ir::Graph TrainSession::trained_graph(bool ema) const {
     const Tensor& held = states_.at(name);
     v.data = options_.mesh == nullptr ? held : whole_of(held, states_.place(name), *options_.mesh);
   }
+  if (stages() > 1) share_weights(graph);
   return graph;
 }
 
@@ -196,12 +170,14 @@ void TrainSession::settle_states(const StepGraph& step) {
   }
 }
 
-std::shared_ptr<const compile::Program> TrainSession::compile_step(ir::Graph& graph) {
+std::shared_ptr<const compile::Program> TrainSession::compile_step(ir::Graph& graph, bool is_stage) {
   const compile::CompileOptions options{
       .on = device_->kind(),
       .threads = pool_.size(),
       .overlap = options_.overlap,
       .memory_bytes = options_.memory_bytes > 0 ? options_.memory_bytes : base::memory_limit_bytes()};
+  // What a stage computes again was decided before its programs were split.
+  if (is_stage) return std::make_shared<compile::Program>(compile::compile(graph, options, packs_));
   if (options_.activation_bytes > 0) return fit_activations(graph, options);
   return compile_plan(graph, passes::plan_recompute(graph, options_.recompute), options);
 }
@@ -248,30 +224,39 @@ Tensor* TrainSession::buffer(const std::string& name) {
 std::unique_ptr<TrainSession::StepProgram> TrainSession::build(const StepKey& key) {
   auto made = std::make_unique<StepProgram>();
   made->key = key;
-  StepGraph step = graphs_->make(key, params_);
+  StepGraph step = key.part == StepPart::update ? graphs_->make_update(key)
+                   : key.part == StepPart::tied ? graphs_->make_tied(key)
+                                                : graphs_->make(key, params_);
   settle_states(step);
   if (!step.optimizer_text.empty()) optimizer_text_ = step.optimizer_text;
-  precision_text_ = step.precision_text;
+  if (!step.precision_text.empty()) precision_text_ = step.precision_text;
   made->graph = std::move(step.graph);
-  // Before the passes, so that what is widened still fuses; after them for what they made.
-  const bool is_mixed = options_.precision.compute != passes::Precision::f32;
-  if (is_mixed) passes::widen_unsupported(made->graph, device_->kind());
-  passes::run_passes(passes::step_passes(), made->graph, options_.passes);
-  if (is_mixed) {
-    passes::widen_unsupported(made->graph, device_->kind());
-    passes::localise_casts(made->graph);
-  }
-  made->program = compile_step(made->graph);
-  std::vector<void*> addresses;
-  for (compile::SlotId id : made->program->states) {
-    addresses.push_back(buffer(made->program->slot(id).name)->mutable_raw());
-  }
-  made->executor = std::make_unique<runtime::Executor>(made->program, std::move(addresses), options_.mesh);
-  made->phases = phases_of(*made->program);
+  fuse(made->graph);
+  finish(*made);
   for (compile::SlotId id : made->program->outputs) {
     made->results.push_back(Tensor::zeros(made->program->slot(id).dtype, made->program->slot(id).dims));
   }
   return made;
+}
+
+void TrainSession::fuse(ir::Graph& graph) const {
+  // Before the passes, so that what is widened still fuses; after them for what they made.
+  const bool is_mixed = options_.precision.compute != passes::Precision::f32;
+  if (is_mixed) passes::widen_unsupported(graph, device_->kind());
+  passes::run_passes(passes::step_passes(), graph, options_.passes);
+  if (!is_mixed) return;
+  passes::widen_unsupported(graph, device_->kind());
+  passes::localise_casts(graph);
+}
+
+void TrainSession::finish(StepProgram& p) {
+  p.program = compile_step(p.graph, p.key.part == StepPart::stage);
+  std::vector<void*> addresses;
+  for (compile::SlotId id : p.program->states) {
+    addresses.push_back(buffer(p.program->slot(id).name)->mutable_raw());
+  }
+  p.executor = std::make_unique<runtime::Executor>(p.program, std::move(addresses), options_.mesh);
+  p.phases = phases_of(*p.program);
 }
 
 TrainSession::StepProgram& TrainSession::program_for(const StepKey& key) {
@@ -309,6 +294,7 @@ void TrainSession::prepare(const std::vector<Dims>& shapes, size_t micro_batches
 
 std::vector<const compile::Program*> TrainSession::programs(const std::vector<Dims>& shapes,
                                                             size_t micro_batches) {
+  if (stages() > 1) return pipeline_programs(shapes, micro_batches);
   std::vector<const compile::Program*> list;
   if (micro_batches > 1) list.push_back(program_for({shapes, micro_batches, StepPart::more}).program.get());
   list.push_back(program_for({shapes, micro_batches, StepPart::last}).program.get());
@@ -316,41 +302,42 @@ std::vector<const compile::Program*> TrainSession::programs(const std::vector<Di
 }
 
 const runtime::Trace& TrainSession::trace(const std::vector<Dims>& shapes, size_t micro_batches) {
+  if (stages() > 1) return pipeline_trace(shapes, micro_batches);
   return program_for({shapes, micro_batches, micro_batches > 1 ? StepPart::more : StepPart::last}).trace;
 }
 
 const ir::Graph& TrainSession::step_graph(const std::vector<Dims>& shapes, size_t micro_batches) {
-  return program_for({shapes, micro_batches, StepPart::last}).graph;
+  if (stages() > 1) prepare(shapes, micro_batches);
+  return program_for({shapes, micro_batches, stages() > 1 ? StepPart::update : StepPart::last}).graph;
 }
 
-void TrainSession::launch(StepProgram& p, const Feeds& feeds, const StepInputs& inputs, size_t micro_batch) {
+void TrainSession::use_arena(StepProgram& p) {
   if (p.program->memory.arena_bytes > arena_bytes_) {
     arena_.reset();
     arena_ = device_->allocate(p.program->memory.arena_bytes);
     arena_bytes_ = p.program->memory.arena_bytes;
   }
-  if (p.arena != arena_.get() || p.arena == nullptr) {
-    p.executor->bind_arena(arena_.get());
-    p.arena = arena_.get();
-  }
+  if (p.arena == arena_.get() && p.arena != nullptr) return;
+  p.executor->bind_arena(arena_.get());
+  p.arena = arena_.get();
+}
+
+StepScalars TrainSession::scalars_of(const StepInputs& inputs, const Feeds& feeds, size_t micro_batch,
+                                     size_t per_rank) const {
   const int64_t rows = feeds.empty() || feeds[0].rank() == 0 ? 1 : feeds[0].dims()[0];
-  const auto place = static_cast<int64_t>(own_micro_batch(micro_batch, p.key.micro_batches));
-  const std::array<int64_t, 3> rng{inputs.seed, inputs.draw, inputs.first_row + place * rows};
-  const auto count = static_cast<int64_t>(micro_batch);
-  const std::unordered_map<std::string_view, const void*> scalars{
-      {passes::kRngInput, rng.data()},
-      {passes::kLossWeightInput, &inputs.loss_weight},
-      {passes::kLrInput, &inputs.lr},
-      {passes::kStepInput, &inputs.step},
-      {passes::kGradScaleInput, &inputs.grad_scale},
-      {passes::kNormLimitInput, &inputs.norm_limit},
-      {passes::kLossLimitInput, &inputs.loss_limit},
-      {passes::kCountInput, &count}};
+  const auto place = static_cast<int64_t>(own_micro_batch(micro_batch, per_rank));
+  return {
+      inputs, {inputs.seed, inputs.draw, inputs.first_row + place * rows}, static_cast<int64_t>(micro_batch)};
+}
+
+void TrainSession::launch(StepProgram& p, const Feeds& feeds, const StepInputs& inputs, size_t micro_batch) {
+  use_arena(p);
+  const StepScalars scalars = scalars_of(inputs, feeds, micro_batch, p.key.micro_batches);
   p.in.clear();
   p.out.clear();
   for (size_t i = 0; i < p.program->inputs.size(); ++i) {
-    const auto scalar = scalars.find(p.program->input_names[i]);
-    p.in.push_back(scalar != scalars.end() ? scalar->second : feeds.at(i).raw());
+    const void* scalar = scalars.find(p.program->input_names[i]);
+    p.in.push_back(scalar != nullptr ? scalar : feeds.at(i).raw());
   }
   for (Tensor& t : p.results) p.out.push_back(t.mutable_raw());
   p.executor->run(p.in, p.out, *stream_, &p.trace);
@@ -373,6 +360,7 @@ void TrainSession::read_results(const StepProgram& p, StepResult& result) const 
 StepResult TrainSession::step(std::span<const Feeds> micro_batches, const StepInputs& inputs) {
   base::require(!micro_batches.empty(), "a step needs at least one micro-batch");
   const size_t count = micro_batches.size();
+  if (stages() > 1) return pipeline_step(micro_batches, inputs);
   std::vector<StepProgram*> parts;
   for (size_t m = 0; m < count; ++m) {
     const StepPart part = m + 1 < count ? StepPart::more : StepPart::last;

@@ -43,7 +43,13 @@ struct StepResult {
   /// In collectives, and of it while the computation stood still; both are also in the three above where
   /// collectives ran in line.
   int64_t communication_ns = 0, exposed_ns = 0;
+  /// Of a pipeline: share of the micro-batches' time in which stages wait, and what the schedule with the
+  /// measured times of work leads one to expect.
+  double bubble = 0, expected_bubble = 0;
 };
+
+struct StepScalars;
+struct PipelineLinks;
 
 /// Trains a graph whose output "loss_sum" is the sum of the loss over valid targets. Its float params of more
 /// than one element become states; running statistics of batch norms too, untrained. One owner thread.
@@ -99,11 +105,16 @@ class TrainSession {
   struct StepProgram;
   StepProgram& program_for(const StepKey& key);
   std::unique_ptr<StepProgram> build(const StepKey& key);
+  void fuse(ir::Graph& graph) const;
+  void finish(StepProgram& program);
+  void use_arena(StepProgram& program);
+  StepScalars scalars_of(const StepInputs& inputs, const Feeds& feeds, size_t micro_batch,
+                         size_t per_rank) const;
   void take_states();
   void settle_states(const StepGraph& step);
   void settle_weight(const std::string& name, const ir::Value& wanted);
   tensor::Tensor* buffer(const std::string& name);
-  std::shared_ptr<const compile::Program> compile_step(ir::Graph& graph);
+  std::shared_ptr<const compile::Program> compile_step(ir::Graph& graph, bool is_stage);
   std::shared_ptr<const compile::Program> compile_plan(ir::Graph& graph, const passes::RecomputePlan& plan,
                                                        const compile::CompileOptions& options);
   std::shared_ptr<const compile::Program> fit_activations(ir::Graph& graph,
@@ -111,6 +122,24 @@ class TrainSession {
   void launch(StepProgram& program, const Feeds& feeds, const StepInputs& inputs, size_t micro_batch);
   void read_results(const StepProgram& program, StepResult& result) const;
   std::vector<tensor::Dims> shapes_of(const Feeds& feeds) const;
+
+  // Of a pipeline (train_pipeline.cc).
+  struct Pipeline;
+  int stages() const;
+  Pipeline& pipeline_for(const std::vector<tensor::Dims>& shapes, size_t micro_batches);
+  struct PipelineDelete {
+    void operator()(Pipeline* pipeline) const;
+  };
+  std::unique_ptr<Pipeline, PipelineDelete> build_pipeline(const StepKey& key);
+  void add_chunk(Pipeline& pipeline, const StepKey& key);
+  void forget_other_stages();
+  StepResult pipeline_step(std::span<const Feeds> micro_batches, const StepInputs& inputs);
+  void add_tied(StepProgram& sums, const StepInputs& inputs);
+  void add_over_stages(tensor::Tensor& mine, const std::vector<int>& holders);
+  void share_weights(ir::Graph& graph) const;
+  std::vector<const compile::Program*> pipeline_programs(const std::vector<tensor::Dims>& shapes,
+                                                         size_t micro_batches);
+  const runtime::Trace& pipeline_trace(const std::vector<tensor::Dims>& shapes, size_t micro_batches);
 
   TrainOptions options_;
   ir::Graph model_;     ///< the loss graph as given, its params' content dropped
@@ -128,6 +157,8 @@ class TrainSession {
   std::shared_ptr<void> arena_;
   int64_t arena_bytes_ = 0;
   std::map<StepKey, std::unique_ptr<StepProgram>> programs_;
+  std::shared_ptr<PipelineLinks> links_;
+  std::map<StepKey, std::unique_ptr<Pipeline, PipelineDelete>> pipelines_;
 };
 
 }  // namespace trireme::engine

@@ -57,6 +57,8 @@ std::string source(const Graph& graph, ValueId id) {
   return node == nullptr ? graph.value(id).name : node->from;
 }
 
+std::string sum_name(const std::string& name, size_t level) { return base::concat(name, ".sum", level); }
+
 /// Sums of the step as one graph makes them.
 class StepSummer {
  public:
@@ -65,10 +67,12 @@ class StepSummer {
 
   void run() {
     const size_t first = graph_.nodes().size();
+    const bool is_reduced = how_.is_apart && how_.is_last;  // or stands as it did when it was kept
     for (StepSum& s : sums_) {
-      if (has_ranks(graph_)) graph_.value(s.value).shard.set(graph_.mesh.index_of(kAxis), s.unreduced);
+      if (has_ranks(graph_) && !is_reduced)
+        graph_.value(s.value).shard.set(graph_.mesh.index_of(kAxis), s.unreduced);
     }
-    if (how_.reduce_each) reduce();
+    if (how_.reduce_each && !is_reduced) reduce();
     how_.is_last ? complete() : keep();
     if (!how_.reduce_each && how_.is_last) reduce();
     hoist(graph_, first);
@@ -76,7 +80,7 @@ class StepSummer {
 
  private:
   ValueId level(const StepSum& s, size_t i) {
-    const ValueId id = graph_.add_state(base::concat(s.name, ".sum", i), graph_.type(s.value));
+    const ValueId id = graph_.add_state(sum_name(s.name, i), graph_.type(s.value));
     graph_.value(id).shard = graph_.value(s.value).shard;
     return id;
   }
@@ -84,7 +88,7 @@ class StepSummer {
   /// Adds this micro-batch to the partial sums.
   void keep() {
     const ValueId count = need_input(graph_, kCountInput, {tensor::DType::i64, tensor::Shape{}});
-    const auto levels = static_cast<size_t>(std::bit_width(how_.micro_batches - 1));
+    const auto levels = static_cast<size_t>(std::bit_width(how_.micro_batches - (how_.is_apart ? 0 : 1)));
     for (StepSum& s : sums_) {
       std::vector<ValueId> in{count, s.value};
       for (size_t i = 0; i < levels; ++i) in.push_back(level(s, i));
@@ -96,7 +100,8 @@ class StepSummer {
   /// Adds the partial sums to the last micro-batch. Those that hold something are the ones of the number of
   /// micro-batches before it; the later a run of them, the lower it stands and the earlier it is added.
   void complete() {
-    const size_t before = how_.micro_batches - 1;
+    const size_t lowest = how_.is_apart ? size_t{1} << std::countr_zero(how_.micro_batches) : 1;
+    const size_t before = how_.micro_batches - lowest;
     for (StepSum& s : sums_) {
       for (size_t i = 0; before >> i != 0; ++i) {
         if ((before >> i & 1u) == 0) continue;
@@ -220,6 +225,18 @@ int zero_dim(const tensor::Dims& dims, const tensor::Shard& taken, int ranks) {
     if (divides(d, dims[d])) return static_cast<int>(d);
   }
   return -1;
+}
+
+std::string lowest_sum(const std::string& name, size_t micro_batches) {
+  return sum_name(name, static_cast<size_t>(std::countr_zero(micro_batches)));
+}
+
+std::vector<std::string> held_sums(const std::string& name, size_t micro_batches) {
+  std::vector<std::string> names;
+  for (size_t i = 0; micro_batches >> i != 0; ++i) {
+    if ((micro_batches >> i & 1u) != 0) names.push_back(sum_name(name, i));
+  }
+  return names;
 }
 
 void add_step_sums(Graph& graph, std::vector<StepSum>& sums, const StepSums& how) {

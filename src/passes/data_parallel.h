@@ -29,6 +29,9 @@ struct StepSums {
   size_t micro_batches = 1;      ///< of this rank
   bool is_last = true;           ///< this is the program of the last of them: the sums are complete
   bool reduce_each = false;      ///< ZeRO 2, 3: ranks reduce after every micro-batch and keep their parts
+  /// The sums are completed in a graph of their own (`is_last`), whose values then are the lowest partial
+  /// sums that hold something, lowest_sum(); all micro-batches are added to partial sums before.
+  bool is_apart = false;
   int64_t bucket_bytes = 25 << 20;
 };
 
@@ -38,6 +41,12 @@ struct StepSums {
 /// dp-th. Values come in the order in which the backward pass completes them; consecutive ones that are
 /// reduced alike share a bucket.
 void add_step_sums(ir::Graph& graph, std::vector<StepSum>& sums, const StepSums& how);
+
+/// The state that holds the last micro-batches of a step whose sums are completed apart: the lowest partial
+/// sum.
+std::string lowest_sum(const std::string& name, size_t micro_batches);
+/// All partial sums that then hold something.
+std::vector<std::string> held_sums(const std::string& name, size_t micro_batches);
 
 /// Numbers the parameters by their first reader: [i] of the i-th of `params`.
 std::vector<size_t> first_uses(const ir::Graph& graph, const std::vector<ir::ValueId>& params);

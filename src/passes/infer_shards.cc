@@ -156,7 +156,9 @@ class Inference {
   }
 
   AxisTypes types_of(const Node& node, const std::vector<Shard>& in, size_t a) {
-    if (axis_of(a).extent == 1) return {.out = std::vector<Placement>(node.out.size())};
+    // Along pp every rank has another graph, whose values say nothing about these.
+    if (axis_of(a).extent == 1 || axis_of(a).name == "pp")
+      return {.out = std::vector<Placement>(node.out.size())};
     if (converts_placements(node)) return convert_placements(graph_, node, in, a);
     std::vector<Placement> on;
     for (const Shard& s : in) on.push_back(s.on(a));

@@ -178,8 +178,10 @@ class Planner {
         members_[static_cast<size_t>(at - rules_.begin())].push_back(i);
       }
     }
+    // A pipeline stage holds some parameters only: another may hold those that are meant.
+    const bool is_stage = graph_.mesh.extent("pp") > 1;
     for (size_t o = 0; o < overrides_.size(); ++o) {
-      base::require(matched_[o], "optimizer group '", overrides_[o].pattern,
+      base::require(matched_[o] || is_stage, "optimizer group '", overrides_[o].pattern,
                     "' names no parameter that an earlier group leaves");
     }
   }

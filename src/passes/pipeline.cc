@@ -16,6 +16,9 @@ using ir::Graph;
 using ir::Node;
 using ir::ValueId;
 
+constexpr const char* kCut = "cut";
+constexpr const char* kGradient = ".gradient";
+
 /// Copies chosen nodes of a graph into a new one.
 class Extract {
  public:
@@ -94,7 +97,7 @@ std::vector<ValueId> crossing_values(const Spine& spine, const std::vector<size_
   return out;
 }
 
-std::string crossing_name(size_t b, size_t i) { return base::concat("cut", b, ".", i); }
+std::string crossing_name(size_t b, size_t i) { return base::concat(kCut, b, ".", i); }
 
 bool is_float(const Graph& graph, ValueId id) { return tensor::is_float(graph.type(id).dtype); }
 
@@ -179,7 +182,11 @@ std::vector<std::vector<std::string>> weights_of_parts(const Graph& graph, const
   return names;
 }
 
-std::string crossing_gradient(const std::string& value) { return value + ".grad"; }
+std::string crossing_gradient(const std::string& value) { return value + kGradient; }
+
+bool is_crossing_gradient(std::string_view name) {
+  return name.starts_with(kCut) && name.ends_with(kGradient);
+}
 
 std::vector<ParamGradient> differentiate_part(PipelinePart& part, ValueId loss,
                                               const std::vector<ValueId>& wanted) {
@@ -334,7 +341,18 @@ class Phases {
 /// Makes the programs, the last one first: it tells what the ones before have to hand over.
 class Programs {
  public:
-  Programs(const Graph& graph, const Phases& phases) : graph_(graph), phases_(phases) {}
+  Programs(const Graph& graph, const Phases& phases)
+      : graph_(graph), phases_(phases), is_fed_(graph.values().size(), 0) {
+    for (ValueId id : graph.inputs()) is_fed_[index(id)] = 1;
+    for (const Node& node : graph.nodes()) {
+      const bool is_fed = node.op->schema.updates_state() ||
+                          std::any_of(node.in.begin(), node.in.end(),
+                                      [&](ValueId id) { return id != ir::kNoValue && is_fed_[index(id)]; });
+      for (ValueId id : node.out) {
+        if (id != ir::kNoValue) is_fed_[index(id)] = is_fed;
+      }
+    }
+  }
 
   Graph make(Phases::Phase phase, const char* name) {
     Extract made(graph_, base::concat(graph_.name, ".", name));
@@ -363,14 +381,15 @@ class Programs {
  private:
   Phases::Phase phase_of(ValueId id) const { return phases_.of_node[index(graph_.value(id).producer)]; }
 
-  /// Makes `id` known in the program: a source, a view computed again, or what an earlier program keeps.
+  /// Makes `id` known in the program: a source, a view or a form of weights computed again, or what an
+  /// earlier program keeps.
   void provide(Extract& made, ValueId id, Phases::Phase phase) {
     if (made.has(id)) return;
     const Node* producer = graph_.producer(id);
     if (producer == nullptr) return made.source(id);
     base::check(phase_of(id) < phase, "a pipeline program reads what a later one computes, of node '",
                 producer->from, "'");
-    if (producer->op->schema.is_view) {
+    if (producer->op->schema.is_view || !is_fed_[index(id)]) {
       for (ValueId operand : producer->in) {
         if (operand != ir::kNoValue) provide(made, operand, phase);
       }
@@ -389,6 +408,7 @@ class Programs {
   const Phases& phases_;
   std::map<ValueId, std::string> names_;
   std::vector<ValueId> order_;
+  std::vector<char> is_fed_;  ///< by value: depends on inputs or on updates of states
   size_t kept_ = 0, late_ = 0;
 };
 

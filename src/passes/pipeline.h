@@ -50,6 +50,8 @@ std::vector<std::vector<std::string>> weights_of_parts(const ir::Graph& graph, c
 
 /// The name of the gradient of a crossing value.
 std::string crossing_gradient(const std::string& value);
+/// True for the name of an input that brings such a gradient.
+bool is_crossing_gradient(std::string_view name);
 
 /// Adds the gradients of a part's graph: inputs crossing_gradient(out) for its crossing outputs, or the loss
 /// weight for `loss` (an output, kNoValue in all parts but the last); outputs crossing_gradient(in), zeros
@@ -71,7 +73,8 @@ struct PipelinePrograms {
 /// Splits the differentiated graph of a part (sorted; whatever else has been added for a micro-batch,
 /// accumulation of gradients for example). What its results and the states that do not depend on arriving
 /// gradients need is forward; the rest is backward, or, with `splits_weights`, backward as far as the
-/// gradients of the crossing inputs need it and else weights. Views are computed again where they are read.
+/// gradients of the crossing inputs need it and else weights. Views and what depends on
+/// weights alone (casts, ZeRO's gathers) are computed again where they are read.
 PipelinePrograms split_part(const PipelinePart& part, bool splits_weights);
 
 }  // namespace trireme::passes

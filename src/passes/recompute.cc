@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 
+#include "passes/pipeline.h"
 #include "passes/train.h"
 
 namespace trireme::passes {
@@ -59,7 +60,7 @@ class Activations {
   void find_dependents() {
     for (ValueId id : graph.inputs()) {
       const std::string& name = graph.value(id).name;
-      depends_[index(id)] = name == kLossWeightInput || name == kLrInput;
+      depends_[index(id)] = name == kLossWeightInput || name == kLrInput || is_crossing_gradient(name);
     }
     for (const Node& node : graph.nodes()) {
       const bool depends = std::any_of(node.in.begin(), node.in.end(), [&](ValueId id) {

@@ -1,0 +1,57 @@
+// The graph of a step in the making: what the builders of whole steps and of pipeline stages share.
+#pragma once
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "engine/train_programs.h"
+
+namespace trireme::engine {
+
+inline constexpr const char* kGradientSuffix = ".grad";
+
+/// The output of that name. Throws internal.
+inline ir::ValueId output_of(const ir::Graph& graph, const std::string& name) {
+  const auto& names = graph.output_names();
+  const auto at = std::find(names.begin(), names.end(), name);
+  base::check(at != names.end(), "the step has no output '", name, "'");
+  return graph.outputs()[static_cast<size_t>(at - names.begin())];
+}
+
+/// The state of that name. Throws internal.
+inline ir::ValueId state_of(const ir::Graph& graph, const std::string& name) {
+  for (size_t i = 0; i < graph.values().size(); ++i) {
+    const ir::Value& v = graph.values()[i];
+    if (v.kind == ir::ValueKind::state && v.name == name) return ir::ValueId(static_cast<uint32_t>(i));
+  }
+  base::fail(base::ErrorCode::internal, "the step has no state '", name, "'");
+}
+
+/// The states that are trained, in the order of the graph.
+std::vector<ir::ValueId> trained_states(const ir::Graph& graph, const std::vector<TrainedParam>& params);
+
+/// True if every op says what of it ranks may split.
+bool has_cut_rules(const ir::Graph& graph);
+
+/// A graph in the making. Values are found by name where a pass may renumber them.
+struct StepGraphs::Draft {
+  StepGraph made;
+  ir::Graph& graph = made.graph;
+  size_t counters = 0;  ///< leading outputs: loss_sum and what is counted
+  /// A batch norm's running statistic, and that of this micro-batch.
+  struct Statistic {
+    std::string state;
+    double keep;
+    std::string from;
+  };
+  std::vector<Statistic> statistics;
+  /// Gradients in the order in which the backward pass completes them; `part` above -1: see ZeroParam.
+  std::vector<passes::ParamGradient> gradients;
+  std::vector<std::string> names;
+  std::vector<int> dims;
+  std::vector<ir::ValueId> copies;  ///< 16-bit copies that the forward pass reads, or kNoValue
+  std::vector<passes::StepSum> sums;
+};
+
+}  // namespace trireme::engine

@@ -1,0 +1,264 @@
+// Training in pipelines: the losses and weights of one rank for every schedule, cut and mesh.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cmath>
+#include <map>
+
+#include "base/rng.h"
+#include "comm/local.h"
+#include "engine/state_parts.h"
+#include "engine/train_session.h"
+#include "model/loss.h"
+#include "model/zoo/zoo.h"
+
+namespace trireme::engine {
+namespace {
+
+using passes::PipelineSchedule;
+using tensor::DType;
+using tensor::Tensor;
+
+struct Case {
+  std::string name;
+  ir::Graph graph;
+  Feeds (*feeds)(uint64_t);
+  TrainOptions options;
+};
+
+Feeds tokens(uint64_t stream) {
+  Tensor ids = Tensor::empty(DType::i64, {2, 8}), labels = Tensor::empty(DType::i64, {2, 8});
+  base::Rng rng(3, stream);
+  for (size_t i = 0; i < 16; ++i) {
+    ids.mutable_data<int64_t>()[i] = static_cast<int64_t>(rng.uniform() * 32);
+    labels.mutable_data<int64_t>()[i] = rng.uniform() < 0.2 ? -100 : (3 * ids.data<int64_t>()[i] + 1) % 32;
+  }
+  return {ids, labels};
+}
+
+template <int64_t kSize>
+Feeds images(uint64_t stream) {
+  Tensor x = Tensor::empty(DType::f32, {2, 3, kSize, kSize}), labels = Tensor::empty(DType::i64, {2});
+  base::Rng rng(5, stream);
+  for (float& v : x.mutable_data<float>()) v = static_cast<float>(rng.normal());
+  for (int64_t& v : labels.mutable_data<int64_t>()) v = static_cast<int64_t>(rng.uniform() * 8);
+  return {x, labels};
+}
+
+Case make(const std::string& name, const std::vector<std::string>& options, Feeds (*feeds)(uint64_t)) {
+  Case c{name, model::zoo::build(name, options).graph, feeds, {}};
+  model::add_loss(c.graph);
+  c.graph.sort();
+  c.options.optimizer.kind = passes::OptimizerKind::adamw;
+  c.options.optimizer.clip_norm = 0.5;
+  c.options.threads = 1;
+  return c;
+}
+
+Case gpt(const std::string& tied = "true") {
+  return make(
+      "gpt2",
+      {"vocabulary=32", "positions=8", "width=32", "layers=4", "heads=2", "dropout=0.1", "is_tied=" + tied},
+      tokens);
+}
+
+Case small_resnet() {
+  return make("small_resnet", {"depth=14", "width=8", "classes=8", "size=16", "channels=3"}, images<16>);
+}
+
+struct Layout {
+  int pp = 1, dp = 1, chunks = 1, zero = 0;
+  PipelineSchedule schedule = PipelineSchedule::one_f_one_b;
+  std::vector<std::string> cuts = {};
+  std::string text() const {
+    return base::concat("pp ", pp, " dp ", dp, " chunks ", chunks, " zero ", zero, " schedule ",
+                        static_cast<int>(schedule));
+  }
+};
+
+struct Trained {
+  std::vector<double> losses, norms, counts;
+  std::map<std::string, Tensor> weights;  ///< of the trained graph
+};
+
+constexpr int kSteps = 3;
+
+Trained train(TrainSession& session, const Case& c, size_t micro_batches, int dp) {
+  Trained out;
+  const size_t own = micro_batches / static_cast<size_t>(dp);
+  for (int step = 0; step < kSteps; ++step) {
+    std::vector<Feeds> feeds;
+    for (size_t i = 0; i < own; ++i) {
+      const size_t place = session.own_micro_batch(i, own);
+      feeds.push_back(c.feeds(static_cast<uint64_t>(step) * micro_batches + place));
+    }
+    StepInputs inputs;
+    inputs.lr = 0.01f;
+    inputs.step = step + 1;
+    inputs.draw = step;
+    inputs.seed = 7;
+    inputs.loss_weight = 1.0f / 50;
+    const StepResult r = session.step(feeds, inputs);
+    EXPECT_FALSE(r.skipped);
+    out.losses.push_back(r.loss_sum);
+    out.counts.push_back(r.count);
+    out.norms.push_back(r.grad_norm);
+  }
+  const ir::Graph trained = session.trained_graph();
+  for (const ir::Value& v : trained.values()) {
+    if (v.kind == ir::ValueKind::param && v.data.elements() > 1) out.weights[v.name] = v.data.clone();
+  }
+  return out;
+}
+
+/// Trains under a layout; all ranks must see the same.
+Trained train(const Case& c, size_t micro_batches, const Layout& layout) {
+  comm::LocalWorld world(layout.pp * layout.dp, {.deadline_ns = 60'000'000'000});
+  std::vector<Trained> all(static_cast<size_t>(world.size()));
+  world.run([&](comm::Communicator& comm) {
+    TrainOptions options = c.options;
+    options.strategy.pp = layout.pp;
+    options.strategy.dp = layout.dp;
+    options.strategy.chunks = layout.chunks;
+    options.strategy.zero = layout.zero;
+    options.strategy.schedule = layout.schedule;
+    options.strategy.cuts = layout.cuts;
+    comm::Mesh mesh(comm, options.strategy.mesh());
+    options.mesh = &mesh;
+    TrainSession session(c.graph, options);
+    all[static_cast<size_t>(comm.rank())] = train(session, c, micro_batches, layout.dp);
+  });
+  for (const Trained& t : all) {
+    EXPECT_EQ(t.losses, all[0].losses);
+    EXPECT_EQ(t.norms, all[0].norms);
+    EXPECT_EQ(t.counts, all[0].counts);
+    EXPECT_EQ(t.weights.size(), all[0].weights.size());
+    for (const auto& [name, w] : t.weights) EXPECT_TRUE(w.same_as(all[0].weights.at(name))) << name;
+  }
+  return all[0];
+}
+
+double distance(const Tensor& a, const Tensor& b) {
+  double most = 1e-30, apart = 0;
+  const auto x = a.data<float>(), y = b.data<float>();
+  for (size_t i = 0; i < x.size(); ++i) {
+    most = std::max(most, std::abs(static_cast<double>(x[i])));
+    apart = std::max(apart, std::abs(static_cast<double>(x[i]) - static_cast<double>(y[i])));
+  }
+  return apart / most;
+}
+
+/// The first loss has the bits of one rank; later ones differ by what the order of sums in the norm and in
+/// tied gradients does.
+void expect_near(const Trained& want, const Trained& got, double tolerance = 1e-4) {
+  EXPECT_EQ(want.losses[0], got.losses[0]);
+  EXPECT_EQ(want.counts, got.counts);
+  for (size_t i = 0; i < want.losses.size(); ++i) {
+    EXPECT_NEAR(got.losses[i] / want.losses[i], 1, tolerance) << i;
+    EXPECT_NEAR(got.norms[i] / want.norms[i], 1, tolerance) << i;
+  }
+  ASSERT_EQ(want.weights.size(), got.weights.size());
+  for (const auto& [name, w] : want.weights)
+    EXPECT_LT(distance(w, got.weights.at(name)), 50 * tolerance) << name;
+}
+
+void expect_same(const Trained& want, const Trained& got) {
+  EXPECT_EQ(want.losses, got.losses);
+  EXPECT_EQ(want.norms, got.norms);
+  for (const auto& [name, w] : want.weights) EXPECT_TRUE(w.same_as(got.weights.at(name))) << name;
+}
+
+Trained alone(const Case& c, size_t micro_batches) {
+  TrainSession session(c.graph, c.options);
+  return train(session, c, micro_batches, 1);
+}
+
+TEST(TrainPipeline, EveryScheduleGivesTheSameBitsAndOneRanksLosses) {
+  for (const Case& c : {gpt(), small_resnet()}) {
+    const Trained want = alone(c, 4);
+    for (int pp : {2, 4}) {
+      const Trained first = train(c, 4, {.pp = pp});
+      SCOPED_TRACE(base::concat(c.name, " in ", pp));
+      expect_near(want, first);
+      expect_same(first, train(c, 4, {.pp = pp, .schedule = PipelineSchedule::gpipe}));
+      expect_same(first, train(c, 4, {.pp = pp, .schedule = PipelineSchedule::zero_bubble}));
+    }
+    expect_near(want, train(c, 4, {.pp = 2, .chunks = 2, .schedule = PipelineSchedule::interleaved}));
+  }
+}
+
+TEST(TrainPipeline, WithDataParallelRanksAndEveryZero) {
+  for (const Case& c : {gpt(), small_resnet()}) {
+    const Trained want = train(c, 4, {.pp = 2});
+    for (int zero : {0, 1, 2, 3}) {
+      const Layout layout{.pp = 2, .dp = 2, .zero = zero};
+      SCOPED_TRACE(c.name + " " + layout.text());
+      expect_same(want, train(c, 4, layout));
+    }
+  }
+}
+
+TEST(TrainPipeline, OneMicroBatchAndOddNumbers) {
+  const Case c = gpt("false");
+  for (size_t micro_batches : {1, 3, 5}) {
+    const Trained want = alone(c, micro_batches);
+    const Trained got = train(c, micro_batches, {.pp = 2});
+    expect_near(want, got);
+    expect_same(got, train(c, micro_batches, {.pp = 2, .schedule = PipelineSchedule::zero_bubble}));
+  }
+}
+
+TEST(TrainPipeline, CutsByNameAndSixteenBits) {
+  Case c = gpt();
+  c.options.precision.compute = passes::Precision::bf16;
+  c.options.optimizer.ema_keep = 0.9;
+  const Trained want = alone(c, 4);
+  expect_near(want, train(c, 4, {.pp = 3, .cuts = {"h.1", "h.3"}}), 1e-3);
+  for (int zero : {1, 3}) expect_near(want, train(c, 4, {.pp = 2, .dp = 2, .zero = zero}), 1e-3);
+}
+
+TEST(TrainPipeline, RecomputationKeepsTheBits) {
+  Case c = gpt();
+  const Trained want = train(c, 4, {.pp = 2});
+  for (auto mode : {passes::RecomputeMode::selective, passes::RecomputeMode::full}) {
+    c.options.recompute = mode;
+    expect_same(want, train(c, 4, {.pp = 2}));
+  }
+}
+
+TEST(TrainPipeline, ABadTokenFailsTheStepOnEveryStageAndChangesNothing) {
+  const Case c = gpt();
+  comm::LocalWorld world(2, {.deadline_ns = 60'000'000'000});
+  std::atomic<int> refused{0};
+  world.run([&](comm::Communicator& comm) {
+    TrainOptions options = c.options;
+    options.strategy.pp = 2;
+    comm::Mesh mesh(comm, options.strategy.mesh());
+    options.mesh = &mesh;
+    TrainSession session(c.graph, options);
+    std::vector<Feeds> feeds{tokens(1), tokens(2), tokens(3)};
+    feeds[1][0].mutable_data<int64_t>()[3] = 77;
+    session.prepare({{2, 8}, {2, 8}}, 3);
+    std::map<std::string, Tensor> before;
+    for (const std::string& name : session.states().names()) before[name] = session.states().at(name).clone();
+    try {
+      session.step(feeds, {.lr = 0.1f});
+    } catch (const base::Error& e) {
+      EXPECT_EQ(e.code(), base::ErrorCode::invalid_argument) << e.what();
+      ++refused;
+    }
+    for (const auto& [name, t] : before) EXPECT_TRUE(t.same_as(session.states().at(name))) << name;
+    feeds[1] = tokens(2);
+    EXPECT_FALSE(session.step(feeds, {.lr = 0.1f}).skipped);
+  });
+  EXPECT_EQ(refused, 2);
+}
+
+TEST(TrainPipeline, Resnet152OnFourStages) {
+  const Case c = make("resnet", {"depth=152", "size=32", "classes=8"}, images<32>);
+  const Trained want = alone(c, 2);
+  expect_near(want, train(c, 2, {.pp = 4}), 1e-3);
+}
+
+}  // namespace
+}  // namespace trireme::engine
