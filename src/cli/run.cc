@@ -8,8 +8,13 @@
 #include "base/memory.h"
 #include "cli/model_input.h"
 #include "cli/verb.h"
+#include "comm/mesh.h"
+#include "comm/world.h"
+#include "engine/inference_ranks.h"
+#include "engine/sharded_session.h"
 #include "model/npy.h"
 #include "model/onnx/tensor_proto.h"
+#include "passes/shard_rules.h"
 #include "tensor/compare.h"
 
 namespace trireme::cli {
@@ -34,6 +39,7 @@ struct RunOptions {
   std::vector<std::string> off;
   int64_t seed = 0;
   std::vector<int64_t> cpus;
+  engine::InferenceRanks ranks;
 
   void fields(base::OptionList& f) {
     f.add("model", &model, "ONNX file, directory of a model, or zoo:resnet50").positional().required();
@@ -49,6 +55,7 @@ struct RunOptions {
     f.add("warmup", &warmup, "runs before timing").at_least(0);
     f.add("threads", &threads, "threads of the session; 0: all cores").at_least(0);
     f.add("cpus", &cpus, "pin thread i to the i-th of these cores");
+    ranks.fields(f);
     f.add("kernel", &kernel, "prefer kernels of this name, for example reference");
     f.add("off", &off, "names of passes to leave out");
     f.add("profile", &profile, "print the time of every step");
@@ -267,20 +274,11 @@ void write_outputs(const ir::Graph& graph, const std::vector<tensor::Tensor>& ou
   }
 }
 
-}  // namespace
-
-int run_main(std::span<const std::string> words, base::Env&) {
-  RunOptions options;
-  if (!parse(options, words, "run")) return 0;
-  const int64_t empty_bytes = base::resident_bytes();
-  model::Model model = open_model(options.model);
-  engine::SessionOptions session_options{.threads = options.threads, .only_kernel = options.kernel};
-  for (int64_t cpu : options.cpus) session_options.cpus.push_back(static_cast<int>(cpu));
-  session_options.passes.off = options.off;
-  auto prepared = std::make_shared<engine::PreparedModel>(std::move(model.graph), session_options.passes);
-  engine::Session session(prepared, session_options);
+/// Everything that is asked of one session; the exit code.
+int run_session(engine::Session& session, const std::string& name, const RunOptions& options,
+                int64_t empty_bytes) {
   base::Json report = base::Json::object();
-  report.set("model", model.name);
+  report.set("model", name);
   int failures = 0;
   if (!options.test_data.empty()) failures = check_test_data(session, options, report);
   if (options.test_data.empty() || options.repeat > 0 || !options.output.empty()) {
@@ -297,6 +295,43 @@ int run_main(std::span<const std::string> words, base::Env&) {
   }
   if (options.json) std::cout << report.dump() << "\n";
   return failures == 0 ? 0 : 1;
+}
+
+/// One process of a launched job: the first rank runs, the others follow it.
+int run_in_job(const std::shared_ptr<const engine::PreparedModel>& model,
+               engine::SessionOptions session_options, const std::function<int(engine::Session&)>& run) {
+  session_options.strategy = passes::choose_kv_ranks(model->graph(), session_options.strategy);
+  int code = 0;
+  comm::run_ranks({.kind = comm::RankKind::mpi, .ranks = session_options.strategy.world()},
+                  [&](comm::Communicator& world) {
+                    comm::Mesh mesh(world, session_options.strategy.mesh());
+                    session_options.mesh = &mesh;
+                    if (world.rank() != 0) return engine::follow(model, session_options);
+                    engine::Session session(model, session_options);
+                    code = run(session);
+                  });
+  return code;
+}
+
+}  // namespace
+
+int run_main(std::span<const std::string> words, base::Env&) {
+  RunOptions options;
+  if (!parse(options, words, "run")) return 0;
+  const int64_t empty_bytes = base::resident_bytes();
+  model::Model model = open_model(options.model);
+  engine::SessionOptions session_options{
+      .threads = options.threads, .only_kernel = options.kernel, .strategy = options.ranks.read()};
+  for (int64_t cpu : options.cpus) session_options.cpus.push_back(static_cast<int>(cpu));
+  session_options.passes.off = options.off;
+  const std::string name = model.name;
+  const auto prepared =
+      std::make_shared<const engine::PreparedModel>(std::move(model.graph), session_options.passes);
+  const auto run = [&](engine::Session& session) { return run_session(session, name, options, empty_bytes); };
+  if (session_options.strategy.world() > 1 && comm::chosen_kind({}) == comm::RankKind::mpi)
+    return run_in_job(prepared, session_options, run);
+  engine::Session session(prepared, session_options);
+  return run(session);
 }
 
 std::string run_markdown() { return options_markdown<RunOptions>(); }

@@ -250,8 +250,9 @@ void ShardedSession::lose(int rank) {
 
 void follow(std::shared_ptr<const PreparedModel> model, const SessionOptions& options) {
   base::check(options.mesh != nullptr, "to follow, a rank needs the others");
-  const std::unique_ptr<RankModel> own = rank_model(std::move(model), options, options.mesh->world().rank());
-  RankRunner runner(*own, *options.mesh, share_of(options, 0, 1));
+  const SessionOptions own = share_of(options, 0, 1);
+  const std::unique_ptr<RankModel> part = rank_model(std::move(model), own, options.mesh->world().rank());
+  RankRunner runner(*part, *options.mesh, own);
   answer(runner, options.mesh->world());
 }
 

@@ -173,7 +173,7 @@ TEST(ShardedSession, RanksOfAJobFollowTheFirst) {
   comm::LocalWorld world(4);
   world.run([&](comm::Communicator& all) {
     comm::Mesh mesh(all, strategy.mesh());
-    const SessionOptions options{.threads = 1, .strategy = strategy, .mesh = &mesh};
+    const SessionOptions options{.strategy = strategy, .mesh = &mesh};
     if (all.rank() != 0) return follow(model, options);
     Session leader(model, options);
     for (int i = 0; i < 3; ++i)

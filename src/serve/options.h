@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/options.h"
+#include "engine/inference_ranks.h"
 #include "serve/other_models.h"
 
 namespace trireme::serve {
@@ -26,6 +27,7 @@ struct ServeOptions {
   int instances = 1;
   int threads = 0;
   bool pin = false;
+  engine::InferenceRanks ranks = {};
   int max_queue = 1024;
   int64_t max_batch = 32;
   base::Duration batch_window{2 * base::kNsPerMs};
@@ -61,6 +63,7 @@ struct ServeOptions {
     f.add("instances", &instances, "batches of a model that run side by side").at_least(1).at_most(1024);
     f.add("threads", &threads, "threads of an instance; 0: all cores shared among the instances").at_least(0);
     f.add("pin", &pin, "bind the threads of instances to cores");
+    ranks.fields(f);
     f.add("max_queue", &max_queue, "requests that may wait for a model; further ones get 503").at_least(1);
     f.add("max_batch", &max_batch, "rows of a batch where the model's config does not say")
         .at_least(1)

@@ -146,6 +146,7 @@ sched::SchedulerOptions ServedModel::scheduler_options(const ServeOptions& optio
   out.hold_until = static_cast<size_t>(options.delay_scheduler);
   out.instances = config_.instances;
   out.session.threads = options.threads > 0 ? options.threads : std::max(1, cpu.threads() / out.instances);
+  out.session.strategy = options.ranks.read();
   out.pin = options.pin;
   out.cpus = cpu.allowed;
   out.warm_up = warm_up(options, out.padding.row_buckets);

@@ -1,0 +1,20 @@
+// How many ranks hold a model that is run or served, as options and as the strategy file that training takes.
+#pragma once
+
+#include <string>
+
+#include "base/options.h"
+#include "passes/strategy.h"
+
+namespace trireme::engine {
+
+struct InferenceRanks {
+  int tp = 0, pp = 0;    ///< 0: as the strategy file says, else 1
+  std::string strategy;  ///< file
+
+  void fields(base::OptionList& f);
+  /// Of a strategy for training only what concerns one copy of the model counts: dp and zero become 1 and 0.
+  passes::Strategy read() const;
+};
+
+}  // namespace trireme::engine
