@@ -149,6 +149,11 @@ void expect_layouts_agree(const Case& c, size_t micro_batches = kMicroBatches) {
 TEST(DataParallel, GptAdamW) { expect_layouts_agree(gpt(OptimizerKind::adamw, Precision::f32)); }
 TEST(DataParallel, GptAdamWInBf16) { expect_layouts_agree(gpt(OptimizerKind::adamw, Precision::bf16)); }
 TEST(DataParallel, GptLamb) { expect_layouts_agree(gpt(OptimizerKind::lamb, Precision::f32)); }
+TEST(DataParallel, GptMuon) { expect_layouts_agree(gpt(OptimizerKind::muon, Precision::f32)); }
+TEST(DataParallel, ResnetLars) { expect_layouts_agree(resnet(OptimizerKind::lars, Precision::f32)); }
+TEST(DataParallel, ResnetAdafactor) {
+  expect_layouts_agree(resnet(OptimizerKind::adafactor, Precision::f32));
+}
 TEST(DataParallel, ResnetMomentum) { expect_layouts_agree(resnet(OptimizerKind::sgd, Precision::f32)); }
 TEST(DataParallel, ResnetMomentumInBf16) {
   expect_layouts_agree(resnet(OptimizerKind::sgd, Precision::bf16));

@@ -18,8 +18,8 @@ bool has_cut_rules(const ir::Graph& graph) {
   return std::all_of(graph.nodes().begin(), graph.nodes().end(), [](const ir::Node& node) {
     const ir::OpSchema& op = node.op->schema;
     return op.cut || !op.dims.empty() || op.updates_state() || passes::converts_placements(node) ||
-           op.name == "block_squares" || op.name == "dropout_train" || op.name == "norm_of_squares" ||
-           op.name == "clip_coefficient";
+           op.name == "block_squares" || op.name == "trust_squares" || op.name == "dropout_train" ||
+           op.name == "norm_of_squares" || op.name == "clip_coefficient";
   });
 }
 
@@ -122,10 +122,11 @@ void StepGraphs::choose_parts(Draft& draft) {
   const int ranks = mesh_.extent("dp");
   for (size_t i : order) {
     const ir::Value& v = graph.value(params[i]);
-    const bool can_split = options_.strategy.zero > 0 && passes::is_elementwise(kinds[i]);
+    const tensor::Dims dims = v.type.shape.to_dims();
+    const int dim = options_.strategy.zero > 0 ? passes::zero_dim(dims, v.shard, ranks) : -1;
     draft.names.push_back(v.name);
     draft.gradients.push_back({params[i], output_of(graph, v.name + kGradientSuffix)});
-    draft.dims.push_back(can_split ? passes::zero_dim(v.type.shape.to_dims(), v.shard, ranks) : -1);
+    draft.dims.push_back(dim >= 0 && passes::updates_parts(kinds[i], dims, dim, ranks) ? dim : -1);
   }
 }
 
@@ -186,6 +187,18 @@ ValueId StepGraphs::mean_loss(ir::Graph& graph, ValueId loss_sum) const {
   return graph.add1(mul, {weighted, passes::need_input(graph, passes::kGradScaleInput, scalar)});
 }
 
+/// What ZeRO shares out and what it does not, for the run's record.
+std::string StepGraphs::describe_parts(const Draft& draft) const {
+  if (options_.strategy.zero == 0 || mesh_.extent("dp") == 1) return "";
+  std::string whole;
+  for (size_t i = 0; i < draft.names.size(); ++i) {
+    if (draft.dims[i] < 0) whole += "  " + draft.names[i] + "\n";
+  }
+  const auto count = static_cast<size_t>(std::count(draft.dims.begin(), draft.dims.end(), -1));
+  return base::concat("zero ", options_.strategy.zero, ": ", draft.names.size() - count, " parameters in ",
+                      mesh_.extent("dp"), " parts; whole on every rank ", count, "\n", whole);
+}
+
 void StepGraphs::add_update(Draft& draft, const StepKey& key) {
   ir::Graph& graph = draft.graph;
   const size_t count = draft.gradients.size();
@@ -221,7 +234,7 @@ void StepGraphs::add_update(Draft& draft, const StepKey& key) {
     graph.add1(ops::table().need("ema_update"), in, {{"keep", s.keep}}, s.from);
   }
   draft.made.states = plan.states;
-  draft.made.optimizer_text = plan.text;
+  draft.made.optimizer_text = plan.text + describe_parts(draft);
   std::vector<ValueId> outputs;
   std::vector<std::string> names;
   for (size_t i = 0; i < draft.counters; ++i) {

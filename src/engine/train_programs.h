@@ -112,6 +112,7 @@ class StepGraphs {
   void add_update(Draft& draft, const StepKey& key);
   /// Sorts a finished graph and checks its sharding types, and that results are the same on all ranks.
   void settle(ir::Graph& graph, bool has_common_results) const;
+  std::string describe_parts(const Draft& draft) const;
   ir::ValueId mean_loss(ir::Graph& graph, ir::ValueId loss_sum) const;
 
   const ir::Graph& training_;

@@ -20,37 +20,10 @@ struct NormGroup {
   std::vector<int64_t> dims, blocks;
 };
 
-int ranks_of(const tensor::MeshShape& mesh, const std::string& axes) {
-  int ranks = 1;
-  if (axes.empty()) return ranks;
-  for (size_t i : mesh.indices_of(axes)) ranks *= mesh.axes()[i].extent;
-  return ranks;
-}
-
-/// Blocks of this rank's part: as many on every rank. ZeRO's parts are whole blocks of the whole tensor where
-/// they can be; tensor-parallel parts may differ in length and are one block each.
-ops::NormBlocks local_blocks(const ir::Graph& graph, ValueId id) {
-  const ops::NormBlocks whole = ops::norm_blocks(whole_dims(graph, id));
-  const std::string axes = split_axes(graph, id);
-  if (axes.empty()) return whole;
-  if (axes != "dp") return {};
-  const tensor::Placement p = graph.value(id).shard.on(graph.mesh.index_of("dp"));
-  const int64_t parts = graph.mesh.extent("dp");
-  const bool is_cut_between = p.dim == whole.dim && p.sections == 1 && whole.blocks % parts == 0;
-  return is_cut_between ? ops::NormBlocks{whole.dim, whole.blocks / parts} : ops::NormBlocks{};
-}
-
-ValueId gathered(ir::Graph& graph, ValueId part, const std::string& axes,
-                 const std::vector<int>& coordinates) {
-  ir::Attrs attrs = ops::group_attrs(graph.mesh, coordinates, axes);
-  attrs.set("dim", int64_t{0});
-  return graph.add1(ops::table().need("all_gather"), {part}, attrs, "gradient norm");
-}
-
 /// Every stage's sum, added in the order of the stages.
 ValueId over_stages(ir::Graph& graph, ValueId sum, const std::vector<int>& coordinates) {
   const int64_t stages = graph.mesh.extent("pp");
-  const ValueId all = gathered(graph, sum, "pp", coordinates);
+  const ValueId all = gathered_squares(graph, sum, "pp", coordinates);
   const ir::Attrs attrs{{"parts", std::vector<int64_t>{1}},
                         {"counts", std::vector<int64_t>{stages}},
                         {"operands", std::vector<int64_t>{0}}};
@@ -78,6 +51,32 @@ tensor::Dims whole_dims(const ir::Graph& graph, ValueId id) {
   return dims;
 }
 
+int ranks_along(const tensor::MeshShape& mesh, const std::string& axes) {
+  int ranks = 1;
+  if (axes.empty()) return ranks;
+  for (size_t i : mesh.indices_of(axes)) ranks *= mesh.axes()[i].extent;
+  return ranks;
+}
+
+ops::NormBlocks local_blocks(const ir::Graph& graph, ValueId id) {
+  const ops::NormBlocks whole = ops::norm_blocks(whole_dims(graph, id));
+  const std::string axes = split_axes(graph, id);
+  if (axes.empty()) return whole;
+  if (axes != "dp") return {};
+  const tensor::Placement p = graph.value(id).shard.on(graph.mesh.index_of("dp"));
+  const int64_t parts = graph.mesh.extent("dp");
+  const bool is_cut_between = p.dim == whole.dim && p.sections == 1 && whole.blocks % parts == 0;
+  return is_cut_between ? ops::NormBlocks{whole.dim, whole.blocks / parts} : ops::NormBlocks{};
+}
+
+ValueId gathered_squares(ir::Graph& graph, ValueId part, const std::string& axes,
+                         const std::vector<int>& coordinates) {
+  if (axes.empty()) return part;
+  ir::Attrs attrs = ops::group_attrs(graph.mesh, coordinates, axes);
+  attrs.set("dim", int64_t{0});
+  return graph.add1(ops::table().need("all_gather"), {part}, attrs, "gradient norm");
+}
+
 ValueId add_gradient_norm(ir::Graph& graph, std::span<const ParamGradient> gradients,
                           const std::vector<int>& coordinates) {
   std::vector<NormGroup> groups;
@@ -86,7 +85,7 @@ ValueId add_gradient_norm(ir::Graph& graph, std::span<const ParamGradient> gradi
     if (!g.is_counted) continue;
     const std::string axes = split_axes(graph, g.gradient);
     auto at = std::find_if(groups.begin(), groups.end(), [&](const NormGroup& n) { return n.axes == axes; });
-    if (at == groups.end()) at = groups.insert(at, {axes, ranks_of(graph.mesh, axes), {}, {}, {}});
+    if (at == groups.end()) at = groups.insert(at, {axes, ranks_along(graph.mesh, axes), {}, {}, {}});
     const ops::NormBlocks blocks = local_blocks(graph, g.gradient);
     at->gradients.push_back(g.gradient);
     at->dims.push_back(blocks.dim);
@@ -99,7 +98,7 @@ ValueId add_gradient_norm(ir::Graph& graph, std::span<const ParamGradient> gradi
   for (const NormGroup& n : groups) {
     const ir::Attrs attrs{{"dims", n.dims}, {"blocks", n.blocks}};
     const ValueId own = graph.add1(ops::table().need("block_squares"), n.gradients, attrs, "gradient norm");
-    sums.push_back(n.parts == 1 ? own : gathered(graph, own, n.axes, coordinates));
+    sums.push_back(gathered_squares(graph, own, n.axes, coordinates));
     parts.push_back(n.parts);
   }
   const bool has_stages = graph.mesh.extent("pp") > 1;

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "ops/optim/norm_blocks.h"
 #include "passes/train.h"
 
 namespace trireme::passes {
@@ -14,6 +15,17 @@ std::string split_axes(const ir::Graph& graph, ir::ValueId id);
 
 /// Extents of the whole tensor of which the graph holds a part of equal length on every rank.
 tensor::Dims whole_dims(const ir::Graph& graph, ir::ValueId id);
+
+/// Blocks of this rank's part of a value, as many on every rank: those of the whole (ops/optim/norm_blocks.h)
+/// where ranks of dp hold whole ones; a tensor-parallel part, whose length may differ between ranks, is one
+/// block.
+ops::NormBlocks local_blocks(const ir::Graph& graph, ir::ValueId id);
+
+/// The ranks' vectors one after another: all_gather of `part` over `axes`; with no axes `part` itself.
+ir::ValueId gathered_squares(ir::Graph& graph, ir::ValueId part, const std::string& axes,
+                             const std::vector<int>& coordinates);
+/// Ranks along the axes "dp,tp"; 1 for none.
+int ranks_along(const tensor::MeshShape& mesh, const std::string& axes);
 
 /// f32 []: the norm of the gradients, each distinct element counted once (training contract C13): what is
 /// split over ranks is gathered as sums of squares of blocks, what is replicated is counted on every rank

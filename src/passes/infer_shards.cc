@@ -27,8 +27,12 @@ struct UpdateGroup {
   bool is_linear = false;      ///< partial sums may be collected
 };
 
-bool is_elementwise_update(std::string_view op) {
-  return op == "sgd_update" || op == "momentum_update" || op == "adam_update";
+/// Looks at one element at a time, or has what it needs of the whole parameters beside them.
+bool is_elementwise_update(const Node& node) {
+  const std::string_view op = node.op_name();
+  if (op == "sgd_update" || op == "momentum_update" || op == "adam_update") return true;
+  return ops::update_layout(op).has_squares(node.in.size()) ||
+         (ops::update_layout(op).takes_squares && node.attrs.get_int("adapt", 1) == 0);
 }
 
 /// The groups of an update whose op has no cut rule of its own.
@@ -44,7 +48,7 @@ std::vector<UpdateGroup> update_groups(const Node& node) {
   const ops::UpdateLayout layout = ops::update_layout(op);
   for (size_t g = 0; g < layout.groups(node.in.size()); ++g) {
     UpdateGroup group{.operands = {layout.param(g), layout.grad(g)},
-                      .is_elementwise = is_elementwise_update(op)};
+                      .is_elementwise = is_elementwise_update(node)};
     for (size_t s = 0; s < layout.states; ++s) group.operands.push_back(layout.state(g, s));
     groups.push_back(std::move(group));
   }
@@ -170,6 +174,7 @@ class Inference {
     }
     if (node.op_name() == "dropout_train") return {.out = {on[0]}};
     if (node.op_name() == "block_squares") return squares(node, on);
+    if (node.op_name() == "trust_squares") return squares_of_groups(node, on);
     if (node.op->schema.updates_state() && !node.op->schema.cut) return updated(node, on);
     return is_common ? common(node, on, in, a) : matched(node, on, in, a);
   }
@@ -276,6 +281,17 @@ class Inference {
                                  on[0].to_string(), ": what is whole would be counted on every rank")};
     }
     return {.out = {on[0].is_split() ? Placement::split(0) : Placement{}}};
+  }
+
+  /// The same for the operands of an update: behind its scalars.
+  AxisTypes squares_of_groups(const Node& node, const std::vector<Placement>& on) const {
+    for (size_t i = ops::kUpdateScalars; i < on.size(); ++i) {
+      const bool is_alike = on[i].is_split() == on[ops::kUpdateScalars].is_split();
+      if (is_alike && !on[i].is_partial() && on[i].kind != PlacementKind::own) continue;
+      return {.refusal = base::concat(name_of(node, i), " is ", on[i].to_string(),
+                                      on[i].is_partial() ? ": a reduction is missing" : ", others are not")};
+    }
+    return {.out = {on.back().is_split() ? Placement::split(0) : Placement{}}};
   }
 
   /// Updates whose ops have no cut rule: each parameter with all that belongs to it is held alike.

@@ -31,12 +31,20 @@ double own_decay(OptimizerKind kind) {
   }
 }
 
+/// Rules that look at one element at a time.
+bool is_elementwise(OptimizerKind kind) {
+  return kind == OptimizerKind::sgd || kind == OptimizerKind::adam || kind == OptimizerKind::adamw;
+}
+/// Rules that scale a parameter's step by norms of the whole.
+bool is_trusting(OptimizerKind kind) { return kind == OptimizerKind::lamb || kind == OptimizerKind::lars; }
+
 /// How one parameter is updated; parameters of equal rules share a node.
 struct Rule {
   OptimizerKind kind;
   double decay = 0, lr_scale = 1;
   bool adapt = true;    // LAMB, LARS: scaled by the ratio of norms
   bool vector = false;  // Adafactor: the whole second moment
+  std::string axes;     // of the mesh, over which norms of the whole are gathered
   bool operator==(const Rule&) const = default;
 };
 
@@ -99,6 +107,7 @@ class Planner {
   OptimizerPlan run(const OptimizerInputs& inputs) {
     embeddings_ = embedding_names(graph_);
     embeddings_.insert(embeddings_.end(), inputs.embeddings.begin(), inputs.embeddings.end());
+    coordinates_ = inputs.coordinates;
     lr_ = need_input(graph_, kLrInput, {DType::f32, Shape{}});
     step_ = need_input(graph_, kStepInput, {DType::i64, Shape{}});
     group();
@@ -155,8 +164,9 @@ class Planner {
     if (rule.kind == OptimizerKind::muon && !is_hidden_matrix(i)) rule.kind = OptimizerKind::adamw;
     rule.adapt = !is_vector;
     rule.vector = is_vector && rule.kind == OptimizerKind::adafactor;
-    const bool trusts = rule.kind == OptimizerKind::lamb || rule.kind == OptimizerKind::lars;
-    if (!trusts) rule.adapt = true;
+    if (!is_trusting(rule.kind)) rule.adapt = true;
+    if (is_trusting(rule.kind) && rule.adapt && gradients_[i].gradient != ir::kNoValue)
+      rule.axes = split_axes(graph_, gradients_[i].gradient);
     const double decay = options_.weight_decay < 0 ? own_decay(rule.kind) : options_.weight_decay;
     rule.decay = is_vector && !options_.decay_vectors ? 0 : decay;
     if (own != nullptr) {
@@ -285,6 +295,18 @@ class Planner {
     return attrs;
   }
 
+  /// Sums of squares of the group's parameters and steps from all ranks that hold parts of them.
+  ValueId whole_squares(size_t g, const std::vector<ValueId>& in, ir::Attrs& attrs) {
+    std::vector<int64_t> blocks;
+    for (size_t i : members_[g]) blocks.push_back(local_blocks(graph_, gradients_[i].gradient).blocks);
+    attrs.set("blocks", blocks);
+    ir::Attrs of_squares = attrs;
+    of_squares.set("rule", name_of(rules_[g].kind));
+    attrs.set("parts", int64_t{ranks_along(graph_.mesh, rules_[g].axes)});
+    const ValueId own = graph_.add1(ops::table().need("trust_squares"), in, of_squares, "optimizer");
+    return gathered_squares(graph_, own, rules_[g].axes, coordinates_);
+  }
+
   /// One node for all parameters of a group.
   void add_group(size_t g) {
     const Rule& rule = rules_[g];
@@ -292,15 +314,18 @@ class Planner {
     const ops::UpdateLayout layout = ops::update_layout(op);
     std::vector<ValueId> in{lr_, step_, grad_scale_, plan_.skipped};
     for (size_t i : members_[g]) {
-      if (!is_elementwise(rule.kind) && !split_axes(graph_, gradients_[i].gradient).empty())
+      const bool needs_whole = !is_elementwise(rule.kind) && !is_trusting(rule.kind);
+      if (needs_whole && !split_axes(graph_, gradients_[i].gradient).empty())
         base::fail_unsupported(name_of(rule.kind), " needs the whole of '", name(i),
                                "', which is split over ", split_axes(graph_, gradients_[i].gradient));
       in.push_back(target(i));
       in.push_back(gradients_[i].gradient);
       for (ValueId s : states_of(rule, i)) in.push_back(s);
     }
-    const std::vector<ValueId> out = graph_.add(ops::table().need(op), in, attrs_of(rule),
-                                                members_[g].size() * layout.results(), "optimizer");
+    ir::Attrs attrs = attrs_of(rule);
+    if (!rule.axes.empty()) in.push_back(whole_squares(g, in, attrs));
+    const std::vector<ValueId> out =
+        graph_.add(ops::table().need(op), in, attrs, members_[g].size() * layout.results(), "optimizer");
     for (size_t m = 0; m < members_[g].size(); ++m)
       plan_.updated[members_[g][m]] = out[layout.param_result(m)];
     describe_group(g);
@@ -363,12 +388,12 @@ class Planner {
       elements += type(i).shape.elements().value_or(0);
       lines += "  " + name(i) + " " + type(i).shape.to_string() + "\n";
     }
-    plan_.text +=
-        base::concat("group ", g + 1, ": ", name_of(rule.kind), ", ",
-                     rule.decay == 0 ? "no weight decay" : "weight decay " + short_number(rule.decay),
-                     rule.lr_scale == 1 ? "" : ", learning rate x " + short_number(rule.lr_scale),
-                     rule.adapt ? "" : ", no trust ratio", ": ", members_[g].size(), " parameters, ",
-                     elements, " elements\n", lines);
+    plan_.text += base::concat(
+        "group ", g + 1, ": ", name_of(rule.kind), ", ",
+        rule.decay == 0 ? "no weight decay" : "weight decay " + short_number(rule.decay),
+        rule.lr_scale == 1 ? "" : ", learning rate x " + short_number(rule.lr_scale),
+        rule.adapt ? "" : ", no trust ratio", rule.axes.empty() ? "" : ", norms gathered over " + rule.axes,
+        ": ", members_[g].size(), " parameters, ", elements, " elements\n", lines);
   }
 
   /// Last line of the text: what the states cost in memory.
@@ -390,6 +415,7 @@ class Planner {
   std::vector<bool> matched_;  // by override
   std::vector<std::string> embeddings_;
   std::vector<Rule> rules_;                   // by group
+  std::vector<int> coordinates_;              // of this rank
   std::vector<std::vector<size_t>> members_;  // gradients of each group
   ValueId lr_{}, step_{}, grad_scale_{};
   OptimizerPlan plan_;
@@ -467,8 +493,11 @@ std::vector<OptimizerKind> optimizer_kinds(ir::Graph& graph, const std::vector<V
   return Planner(graph, gradients, options).kinds(embeddings);
 }
 
-bool is_elementwise(OptimizerKind kind) {
-  return kind == OptimizerKind::sgd || kind == OptimizerKind::adam || kind == OptimizerKind::adamw;
+bool updates_parts(OptimizerKind kind, const tensor::Dims& dims, int dim, int ranks) {
+  if (is_elementwise(kind)) return true;
+  const ops::NormBlocks blocks = ops::norm_blocks(dims);
+  return is_trusting(kind) &&
+         (dims.size() < 2 || (dim == 0 && blocks.dim == 0 && blocks.blocks % ranks == 0));
 }
 
 OptimizerPlan add_optimizer(ir::Graph& graph, std::span<const ParamGradient> gradients,

@@ -72,8 +72,10 @@ std::vector<std::string> embedding_names(const ir::Graph& graph);
 std::vector<OptimizerKind> optimizer_kinds(ir::Graph& graph, const std::vector<ir::ValueId>& params,
                                            const OptimizerOptions& options,
                                            const std::vector<std::string>& embeddings = {});
-/// True for rules that look at one element at a time: a rank that holds a part of a parameter needs no other.
-bool is_elementwise(OptimizerKind kind);
+/// True if a rule updates a part of a parameter of the extents `dims`, cut along `dim` over `ranks`: rules
+/// that look at one element at a time always, those that need norms of the whole where ranks hold whole
+/// blocks of its first dimension. Others need the whole parameter.
+bool updates_parts(OptimizerKind kind, const tensor::Dims& dims, int dim, int ranks);
 
 /// Adds inputs `lr` and `step`, the states, the norm, the clip and the update nodes for `gradients`.
 /// A step whose gradients (or loss) are not finite, or above a limit, changes no state.

@@ -17,9 +17,10 @@ struct NamedLayout {
   std::string_view name;
   UpdateLayout layout;
 };
-constexpr NamedLayout kLayouts[] = {
-    {"sgd_update", {0}},  {"momentum_update", {1}},  {"adam_update", {2}}, {"lamb_update", {2}},
-    {"lars_update", {1}}, {"adafactor_update", {2}}, {"muon_update", {1}}, {"adafactor_vector_update", {1}}};
+constexpr NamedLayout kLayouts[] = {{"sgd_update", {0}},        {"momentum_update", {1}},
+                                    {"adam_update", {2}},       {"lamb_update", {2, true}},
+                                    {"lars_update", {1, true}}, {"adafactor_update", {2}},
+                                    {"muon_update", {1}},       {"adafactor_vector_update", {1}}};
 
 /// Requires operand i, if present, to be a scalar of one of the types.
 void need_scalar(const ir::NodeView& n, size_t i, std::initializer_list<DType> accepted, const char* what) {
@@ -50,12 +51,24 @@ void check_factors(const ir::NodeView& n, const UpdateLayout& layout, size_t gro
   }
 }
 
+/// The gathered sums of squares: two of each block of every part.
+void check_squares(const ir::NodeView& n, const UpdateLayout& layout) {
+  const std::vector<int64_t> blocks = n.attrs.get_ints("blocks");
+  base::require(blocks.size() == layout.groups(n.in.size()), "blocks: one number a parameter");
+  int64_t total = 0;
+  for (int64_t b : blocks) total += b;
+  const TensorType want{DType::f64, Shape{2 * total * n.attrs.get_int("parts", 1)}};
+  base::require(n.in.back() == want, "squares are ", n.in.back().to_string(), ", not ", want.to_string());
+}
+
 /// Types of the results: those of the params and states, group by group.
 std::vector<TensorType> infer_update(std::string_view op, const ir::NodeView& n) {
   const UpdateLayout layout = update_layout(op);
-  base::require(n.in.size() >= kUpdateScalars && (n.in.size() - kUpdateScalars) % layout.operands() == 0,
+  base::require(n.in.size() >= kUpdateScalars && ((n.in.size() - kUpdateScalars) % layout.operands() == 0 ||
+                                                  layout.has_squares(n.in.size())),
                 "an update takes ", kUpdateScalars, " scalars and groups of ", layout.operands(), ", found ",
                 n.in.size(), " operands");
+  if (layout.has_squares(n.in.size())) check_squares(n, layout);
   need_scalar(n, kUpdateLr, {DType::f32, DType::f64}, "learning rate");
   need_scalar(n, kUpdateStep, {DType::i64}, "step");
   need_scalar(n, kUpdateGradScale, {DType::f32, DType::f64}, "gradient scale");
@@ -166,6 +179,41 @@ std::vector<ir::AttrSpec> factor_attrs() {
           {"clip_threshold", "float", "d: RMS(u) is at most d, default 1"}};
 }
 
+/// What the sums of squares of a rank's parts are gathered with.
+std::vector<ir::AttrSpec> with_squares(std::vector<ir::AttrSpec> attrs) {
+  attrs.push_back({"blocks", "ints", "of each parameter: blocks of its first dimension on this rank"});
+  attrs.push_back({"parts", "int", "ranks whose sums of squares the last operand holds"});
+  return attrs;
+}
+
+/// Same operands as the update whose norms it serves.
+ir::OpDef trust_squares_op() {
+  ir::OpSchema schema{
+      .name = "trust_squares",
+      .doc =
+          "(operands of lamb_update or lars_update) -> f64: for each block of each parameter the sum of "
+          "squares of "
+          "p, then for each that of the step u (lamb) or of g (lars): what trust ratios need of a part",
+      .min_in = 2,
+      .max_in = ir::kVariadic,
+      .attrs =
+          with_common(moment_attrs({{"rule", "string", "lamb or lars"},
+                                    {"grad_averaging", "int", "as in lamb_update"},
+                                    {"adapt", "int", "as in the update"},
+                                    {"momentum", "float", "not read"},
+                                    {"eta", "float", "not read"},
+                                    {"blocks", "ints", "of each parameter: blocks of its first dimension"}})),
+      .infer =
+          [](const ir::NodeView& n) {
+            infer_update(n.attrs.get_string("rule", "") + "_update", n);
+            int64_t total = 0;
+            for (int64_t b : n.attrs.get_ints("blocks")) total += b;
+            return std::vector<TensorType>{{DType::f64, Shape{2 * total}}};
+          },
+      .why_no_grad = kNoGrad};
+  return {std::move(schema), trust_squares_cpu_kernels()};
+}
+
 std::vector<ir::OpDef> gradient_descent_ops() {
   const ir::AttrSpec adapt{"adapt", "int", "0: ratio 1, for biases and norms; default 1"};
   return {
@@ -180,10 +228,10 @@ std::vector<ir::OpDef> gradient_descent_ops() {
           "lars_update",
           "v = mu v + lr eta |p| / (|g| + weight_decay |p| + eps) (g + weight_decay p), p -= v for each "
           "group (p, g, v)",
-          {{"momentum", "float", "mu"},
-           {"eta", "float", "trust coefficient, default 0.001"},
-           {"epsilon", "float", "default 1e-8"},
-           adapt},
+          with_squares({{"momentum", "float", "mu"},
+                        {"eta", "float", "trust coefficient, default 0.001"},
+                        {"epsilon", "float", "default 1e-8"},
+                        adapt}),
           {12, 28}, lars_update_cpu_kernels()),
   };
 }
@@ -198,9 +246,10 @@ std::vector<ir::OpDef> adaptive_ops() {
           adam_update_cpu_kernels()),
       update_op("lamb_update",
                 "u = m^ / (sqrt v^ + eps) + weight_decay p, p -= lr |p| / |u| u for each group (p, g, m, v)",
-                moment_attrs({{"grad_averaging", "int", "0: m = beta1 m + g; default 1"},
-                              {"adapt", "int", "0: ratio 1, for biases and norms; default 1"}}),
+                with_squares(moment_attrs({{"grad_averaging", "int", "0: m = beta1 m + g; default 1"},
+                                           {"adapt", "int", "0: ratio 1, for biases and norms; default 1"}})),
                 {30, 40}, lamb_update_cpu_kernels()),
+      trust_squares_op(),
       update_op(
           "adafactor_update",
           "R, C = running row and column means of g^2; u = g / sqrt(R C / mean R) clipped, p -= max(eps2, "

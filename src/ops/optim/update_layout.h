@@ -15,12 +15,18 @@ namespace trireme::ops {
 /// skip bool[], may be absent: when true nothing changes.
 enum UpdateScalar : size_t { kUpdateLr, kUpdateStep, kUpdateGradScale, kUpdateSkip, kUpdateScalars };
 
-/// Sizes of a group, by op.
+/// Sizes of a group, by op. An op whose step is scaled by norms may have one operand more at its end: sums of
+/// squares that trust_squares made on the ranks that hold parts of the parameters.
 struct UpdateLayout {
   size_t states = 0;
+  bool takes_squares = false;
   size_t operands() const { return states + 2; }
   size_t results() const { return states + 1; }
   size_t groups(size_t node_operands) const { return (node_operands - kUpdateScalars) / operands(); }
+  /// True if the operand beyond the groups is there.
+  bool has_squares(size_t node_operands) const {
+    return takes_squares && (node_operands - kUpdateScalars) % operands() == 1;
+  }
   size_t param(size_t group) const { return kUpdateScalars + group * operands(); }
   size_t grad(size_t group) const { return param(group) + 1; }
   size_t state(size_t group, size_t s) const { return param(group) + 2 + s; }
@@ -36,6 +42,7 @@ std::vector<ir::Kernel> momentum_update_cpu_kernels();
 std::vector<ir::Kernel> adam_update_cpu_kernels();
 std::vector<ir::Kernel> lamb_update_cpu_kernels();
 std::vector<ir::Kernel> lars_update_cpu_kernels();
+std::vector<ir::Kernel> trust_squares_cpu_kernels();
 std::vector<ir::Kernel> adafactor_update_cpu_kernels();
 std::vector<ir::Kernel> adafactor_vector_update_cpu_kernels();
 std::vector<ir::Kernel> muon_update_cpu_kernels();

@@ -12,13 +12,17 @@ constexpr int64_t kPieceElements = 16384;
 
 }  // namespace
 
-// A piece never spans two tensors; a task may hold pieces of many.
-PiecePlan::PiecePlan(const std::vector<int64_t>& elements) {
+PiecePlan::PiecePlan(const std::vector<int64_t>& elements)
+    : PiecePlan(elements, std::vector<int64_t>(elements.size(), 1)) {}
+
+// A piece never spans two tensors or blocks; a task may hold pieces of many.
+PiecePlan::PiecePlan(const std::vector<int64_t>& elements, const std::vector<int64_t>& blocks) {
   int64_t in_task = 0;
   for (size_t t = 0; t < elements.size(); ++t) {
-    const int64_t n = elements[t], count = (n + kPieceElements - 1) / kPieceElements;
-    for (int64_t i = 0; i < count; ++i) {
-      pieces_.push_back({t, n * i / count, n * (i + 1) / count});
+    const int64_t n = elements[t] / blocks[t], count = (n + kPieceElements - 1) / kPieceElements;
+    for (int64_t i = 0; i < count * blocks[t]; ++i) {
+      const int64_t begin = i / count * n, part = i % count;
+      pieces_.push_back({t, begin + n * part / count, begin + n * (part + 1) / count});
       in_task += pieces_.back().size();
       if (in_task < kPieceElements / 2) continue;
       tasks_.push_back(pieces_.size());

@@ -24,6 +24,9 @@ class PiecePlan {
  public:
   PiecePlan() = default;
   explicit PiecePlan(const std::vector<int64_t>& elements);
+  /// Tensor t is blocks[t] runs of equal length, each cut in pieces by its length alone: a rank that holds
+  /// some of the blocks has the same pieces of them.
+  PiecePlan(const std::vector<int64_t>& elements, const std::vector<int64_t>& blocks);
 
   const std::vector<Piece>& pieces() const { return pieces_; }
   /// Pieces of tensor t: [first(t), first(t + 1)).
