@@ -2,10 +2,12 @@
 #include "passes/partition.h"
 
 #include <algorithm>
+#include <map>
 
 #include "base/error.h"
 #include "ops/collective/parts.h"
 #include "passes/partition_walk.h"
+#include "passes/train.h"
 #include "passes/vocab_parallel.h"
 
 namespace trireme::passes {
@@ -50,6 +52,60 @@ void join_sums(ir::Graph& graph, const std::vector<int>& coordinates) {
   graph.sort();
 }
 
+/// Values that depend on the weight of the loss.
+std::vector<char> backward_values(const ir::Graph& graph) {
+  std::vector<char> is_backward(graph.values().size(), 0);
+  for (ValueId id : graph.inputs()) is_backward[index(id)] = graph.value(id).name == kLossWeightInput;
+  for (const Node& node : graph.nodes()) {
+    const bool backward = std::any_of(node.in.begin(), node.in.end(), [&](ValueId id) {
+      return id != ir::kNoValue && is_backward[index(id)] != 0;
+    });
+    for (ValueId id : node.out) {
+      if (id != ir::kNoValue) is_backward[index(id)] = backward;
+    }
+  }
+  return is_backward;
+}
+
+/// Sums of small gradients (norm parameters and biases under sequence parallelism) which nothing but updates
+/// and outputs waits for, by their axes.
+std::map<std::string, std::vector<ir::NodeId>> small_gradient_sums(const ir::Graph& graph) {
+  constexpr int64_t kSmallBytes = 64 << 10;  // where a message costs its latency
+  const std::vector<char> is_backward = backward_values(graph);
+  const std::vector<std::vector<ir::NodeId>> readers = graph.uses();
+  std::map<std::string, std::vector<ir::NodeId>> by_axes;
+  for (size_t n = 0; n < graph.nodes().size(); ++n) {
+    const Node& node = graph.nodes()[n];
+    if (!is_sum(node) || is_backward[index(node.out[0])] == 0) continue;
+    const auto& of = readers[index(node.out[0])];
+    const bool ends = std::all_of(of.begin(), of.end(),
+                                  [&](ir::NodeId id) { return graph.node(id).op->schema.updates_state(); });
+    if (ends && tensor::bytes_of(graph.type(node.out[0])) <= kSmallBytes) {
+      by_axes[node.attrs.get_string("axes", "") + ":" + std::string(name_of(graph.type(node.out[0]).dtype))]
+          .push_back(ir::NodeId(static_cast<uint32_t>(n)));
+    }
+  }
+  return by_axes;
+}
+
+/// One collective for all small gradients (contract C3: once a step, coalesced).
+void join_small_gradients(ir::Graph& graph) {
+  for (const auto& [axes, nodes] : small_gradient_sums(graph)) {
+    if (nodes.size() < 2) continue;
+    std::vector<ValueId> in;
+    for (ir::NodeId id : nodes) in.push_back(graph.node(id).in[0]);
+    const Node& first = graph.node(nodes[0]);
+    const ir::OpDef& op = *first.op;
+    const std::vector<ValueId> out = graph.add(op, in, first.attrs, in.size(), first.from);
+    for (size_t i = 0; i < out.size(); ++i) {
+      const ValueId old = graph.node(nodes[i]).out[0];
+      graph.value(out[i]).shard = graph.value(old).shard;
+      graph.replace_uses(old, out[i]);
+    }
+  }
+  graph.sort();
+}
+
 }  // namespace
 
 ir::Graph partition(const ir::Graph& global, const Partitioning& how) {
@@ -67,6 +123,7 @@ ir::Graph partition(const ir::Graph& global, const Partitioning& how) {
                            {.axis = a, .name = axis.name, .ranks = axis.extent, .index = how.coordinates[a]});
   }
   join_sums(graph, how.coordinates);
+  join_small_gradients(graph);
   return graph;
 }
 
