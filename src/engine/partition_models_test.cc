@@ -13,6 +13,7 @@
 #include "passes/collective_types.h"
 #include "passes/optimizer.h"
 #include "passes/partition.h"
+#include "passes/shard_rules.h"
 #include "passes/strategy.h"
 #include "passes/train.h"
 #include "runtime/executor.h"
@@ -40,6 +41,7 @@ struct Network {
 
 /// Forward and backward of one micro-batch in global shapes; gradients are outputs named after their weight.
 struct Step {
+  ir::Graph loss;  ///< the model with its loss, symbolic
   ir::Graph graph;
   Contents feeds;  ///< inputs and states
 };
@@ -99,6 +101,7 @@ Step step_of(const Network& network, int64_t vocabulary) {
     step.feeds[v.name] = noise(v.data.dims(), v.data.rank() > 1 ? 0.2 : 1, ++stream);
     g.make_state(id);
   }
+  step.loss = g;
   passes::to_training(g);
   g.sort();
   std::vector<tensor::Dims> shapes;
@@ -360,6 +363,41 @@ TEST(PartitionModels, SequenceParallel) {
       EXPECT_EQ(count(g, "reduce_scatter"), splits_vocabulary ? 10u : 7u) << ir::print(g);
       // The parameters of norms and the biases that are added once, together; the loss over split classes.
       EXPECT_EQ(count(g, "all_reduce"), splits_vocabulary ? 3u : 2u) << ir::print(g);
+    }
+  }
+}
+
+/// The split that the product itself chooses.
+Partitioning chosen(const Step& step, passes::Strategy strategy) {
+  strategy = passes::choose_kv_ranks(step.loss, strategy);
+  Partitioning how{
+      .mesh = strategy.mesh(), .coordinates = {}, .placed = passes::place_params(step.loss, strategy)};
+  if (strategy.sequence) how.sequence_axis = "tp";
+  for (const auto& [name, shard] : how.placed) how.outputs[name + ".grad"] = shard;
+  return how;
+}
+
+TEST(PartitionModels, ByTheRulesOfEachFamily) {
+  const std::vector<Network> networks{
+      {"gpt2", {"vocabulary=41", "positions=16", "width=32", "layers=2", "heads=4", "dropout=0.1"}, {}},
+      {"nanogpt", {"vocabulary=40", "positions=16", "width=32", "layers=2", "heads=4"}, {}},
+      {"llama", {"vocabulary=40", "width=32", "layers=2", "heads=8", "kv_heads=2", "inner=24"}, {}},
+      {"bert", {"vocabulary=40", "positions=16", "width=32", "layers=2", "heads=4"}, {}},
+      {"bert",
+       {"vocabulary=40", "positions=16", "width=32", "layers=2", "heads=4", "head=classification"},
+       {}},
+      {"vit", {"channels=1", "size=8", "patch=4", "width=32", "layers=2", "heads=4", "classes=10"}, {}},
+      {"mlp", {}, {}}};
+  for (const Network& network : networks) {
+    const Step step = step_of(network, 40);
+    for (int ranks : {2, 4}) {
+      for (bool sequence : {false, true}) {
+        SCOPED_TRACE(
+            base::concat(network.name, " on ", ranks, " ranks", sequence ? ", sequence parallel" : ""));
+        const Partitioning how = chosen(step, {.tp = ranks, .sequence = sequence});
+        EXPECT_FALSE(how.placed.empty());
+        expect_same_step(step, how);
+      }
     }
   }
 }
