@@ -1,5 +1,6 @@
 // conv, conv_integer, qlinear_conv, conv_transpose, deform_conv in ONNX layout [n, c, spatial...]: types and
 // cost.
+#include "ops/conv/conv_cuts.h"
 #include "ops/conv/conv_grad.h"
 #include "ops/conv/deform_expand.h"
 #include "ops/conv/transpose_window.h"
@@ -26,6 +27,8 @@ std::vector<ir::AttrSpec> conv_attrs() {
 ir::OpSchema conv_schema() {
   return {.name = "conv",
           .doc = "y[n, o, p] = b[o] + sum over c, k of x[n, c, p stride + k dilation - pad] w[o, c, k]",
+          .cut = conv_cut,
+          .localise = localise_conv,
           .min_in = 2,
           .max_in = 3,
           .attrs = conv_attrs(),
@@ -42,6 +45,7 @@ ir::OpSchema conv_schema() {
 ir::OpSchema conv_integer_schema() {
   return {.name = "conv_integer",
           .doc = "convolution of x - x_zero with w - w_zero in i32; padding counts as x_zero",
+          .cut = conv_integer_cut,
           .min_in = 2,
           .max_in = 4,
           .attrs = conv_attrs(),
@@ -60,6 +64,7 @@ ir::OpSchema qlinear_conv_schema() {
           .doc =
               "operands x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, bias: "
               "y = saturate(round(conv_i32 x_scale w_scale / y_scale) + y_zero)",
+          .cut = qlinear_conv_cut,
           .min_in = 8,
           .max_in = 9,
           .attrs = conv_attrs(),
@@ -79,6 +84,8 @@ ir::OpSchema conv_transpose_schema() {
   attrs.push_back({"output_shape", "ints", "wanted spatial extents; padding follows from them"});
   return {.name = "conv_transpose",
           .doc = "the gradient of conv towards x: every input point adds its weighted window to the result",
+          .cut = conv_transpose_cut,
+          .localise = localise_conv,
           .min_in = 2,
           .max_in = 3,
           .attrs = std::move(attrs),
@@ -106,6 +113,7 @@ ir::OpSchema deform_conv_schema() {
   attrs.push_back({"offset_group", "int", "channels share offsets in this many groups"});
   return {.name = "deform_conv",
           .doc = "2-D convolution whose taps are moved by `offset` (bilinear samples) and scaled by `mask`",
+          .cut = deform_conv_cut,
           .min_in = 3,
           .max_in = 5,
           .attrs = std::move(attrs),

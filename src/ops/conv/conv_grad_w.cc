@@ -1,4 +1,5 @@
 // conv_grad_w: the gradient of conv towards its weights, in ONNX layout [n, c, spatial...].
+#include "ops/conv/conv_cuts.h"
 #include "ops/conv/conv_grad.h"
 #include "ops/table.h"
 
@@ -13,6 +14,8 @@ ir::OpSchema conv_grad_w_schema() {
   attrs.push_back({"group", "int", "channels fall into this many independent groups"});
   return {.name = "conv_grad_w",
           .doc = "dw[o, c, k] = sum over n, p of dy[n, o, p] x[n, c, p stride + k dilation - pad]",
+          .cut = conv_grad_w_cut,
+          .localise = localise_conv_grad_w,
           .min_in = 2,
           .max_in = 2,
           .attrs = std::move(attrs),

@@ -1,5 +1,6 @@
 // conv_nhwc: 2-D convolution over channels-last activations with bias, residual and
 // activation.
+#include "ops/conv/conv_cuts.h"
 #include "ops/conv/conv_grad.h"
 #include "ops/dense/activation.h"
 #include "ops/table.h"
@@ -60,6 +61,8 @@ ir::OpSchema conv_nhwc_schema() {
           .doc =
               "y = activation(conv(x, w) + bias + residual); x [n,h,w,c], w [oc,c/group,kh,kw], "
               "y and residual [n,oh,ow,oc]",
+          .cut = conv_nhwc_cut,
+          .localise = localise_conv,
           .min_in = 2,
           .max_in = 4,
           .attrs = std::move(attrs),

@@ -1,4 +1,5 @@
 // The gradients of conv_nhwc: towards x and towards the weights, and the rule that adds them.
+#include "ops/conv/conv_cuts.h"
 #include "ops/conv/conv_grad.h"
 #include "ops/dense/activation.h"
 #include "ops/table.h"
@@ -128,6 +129,8 @@ Gradients conv_nhwc_gradients(GradBuilder& g) {
 ir::OpSchema conv_nhwc_grad_x_schema() {
   return {.name = "conv_nhwc_grad_x",
           .doc = "gradient of conv_nhwc towards x; dy [n,oh,ow,oc], w [oc,c/group,kh,kw] -> dx [n,h,w,c]",
+          .cut = conv_nhwc_grad_x_cut,
+          .localise = localise_conv,
           .min_in = 2,
           .max_in = 2,
           .attrs = grad_attrs({{"in_shape", "ints", "height and width of x"}}),
@@ -144,6 +147,8 @@ ir::OpSchema conv_nhwc_grad_x_schema() {
 ir::OpSchema conv_nhwc_grad_w_schema() {
   return {.name = "conv_nhwc_grad_w",
           .doc = "gradient of conv_nhwc towards w; x [n,h,w,c], dy [n,oh,ow,oc] -> dw [oc,c/group,kh,kw]",
+          .cut = conv_nhwc_grad_w_cut,
+          .localise = localise_conv_grad_w,
           .min_in = 2,
           .max_in = 2,
           .attrs = grad_attrs({{"input_layout", "string", "of x: nhwc, or nchw"}}),

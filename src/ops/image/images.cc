@@ -1,6 +1,8 @@
 // resize, upsample, grid_sample, affine_grid: types and cost.
+#include "ops/image/image_cuts.h"
 #include "ops/image/image_kernels.h"
 #include "ops/image/resize_plan.h"
+#include "ops/shape/shape_cuts.h"
 #include "ops/table.h"
 
 namespace trireme::ops {
@@ -47,6 +49,7 @@ ir::Cost resize_cost(const ir::NodeView& n) {
 ir::OpSchema resize() {
   return {.name = "resize",
           .doc = "samples x on a grid of other extents; operands x, roi, scales, sizes",
+          .cut = resize_cut,
           .min_in = 1,
           .max_in = 4,
           .attrs = {{"antialias", "int", "widen the kernel when shrinking"},
@@ -69,6 +72,7 @@ ir::OpSchema resize() {
 ir::OpSchema upsample() {
   return {.name = "upsample",
           .doc = "resize by scales with asymmetric coordinates, nearest rounds down; operands x, scales",
+          .cut = resize_cut,
           .min_in = 2,
           .max_in = 2,
           .attrs = {{"mode", "string", "nearest or linear"}},
@@ -96,6 +100,7 @@ ir::OpSchema grid_sample() {
       .name = "grid_sample",
       .doc =
           "samples x [n, c, spatial...] at grid [n, out..., axes] of coordinates in [-1, 1], last axis first",
+      .cut = grid_sample_cut,
       .min_in = 2,
       .max_in = 2,
       .attrs = {{"align_corners", "int", "-1 and 1 are the centres of the corner elements"},
@@ -109,6 +114,7 @@ ir::OpSchema grid_sample() {
 ir::OpSchema affine_grid() {
   return {.name = "affine_grid",
           .doc = "sampling grid of the affine map theta [n, d, d + 1] for a result of shape `size`",
+          .why_no_cut = "its operand `size` names the extents of the whole grid",
           .min_in = 2,
           .max_in = 2,
           .attrs = {{"align_corners", "int", "-1 and 1 are the centres of the corner elements"}},
@@ -143,6 +149,8 @@ ir::OpSchema resize_grad() {
   ir::OpSchema s = resize();
   s.name = "resize_grad";
   s.doc = "the transposed map of resize (or upsample); operands dy, then those of the forward op";
+  s.cut = resize_grad_cut;
+  s.localise = localise_shape;
   s.attrs.push_back({"shape", "ints", "extents of x"});
   s.attrs.push_back({"upsample", "int", "1: of upsample"});
   s.infer = [](const ir::NodeView& n) {
@@ -158,6 +166,8 @@ ir::OpSchema grid_sample_grad_x() {
   ir::OpSchema s = grid_sample();
   s.name = "grid_sample_grad_x";
   s.doc = "gradient of grid_sample towards x; operands dy, grid";
+  s.cut = grid_sample_grad_x_cut;
+  s.localise = localise_shape;
   s.attrs.push_back({"shape", "ints", "extents of x"});
   s.infer = [](const ir::NodeView& n) {
     return std::vector<TensorType>{{n.in[0].dtype, Shape::of(n.attrs.get_ints("shape"))}};
@@ -172,6 +182,7 @@ ir::OpSchema grid_sample_grad_grid() {
   ir::OpSchema s = grid_sample();
   s.name = "grid_sample_grad_grid";
   s.doc = "gradient of grid_sample towards the grid; operands dy, x, grid";
+  s.cut = grid_sample_grad_grid_cut;
   s.min_in = s.max_in = 3;
   s.infer = [](const ir::NodeView& n) { return std::vector{n.in[2]}; };
   s.grad = {};

@@ -2,6 +2,7 @@
 #include "ops/pool/pool_grad.h"
 
 #include "ops/conv/window.h"
+#include "ops/pool/pool_cuts.h"
 #include "ops/table.h"
 
 namespace trireme::ops {
@@ -133,6 +134,7 @@ Gradients average_pool_nhwc_gradients(GradBuilder& g) {
 ir::OpSchema max_pool_grad() {
   return {.name = "max_pool_grad",
           .doc = "gradient of max_pool towards x: dy of each window goes to its first maximum; x, dy -> dx",
+          .cut = max_pool_grad_cut,
           .min_in = 2,
           .max_in = 2,
           .attrs = pool_attrs({}),
@@ -144,6 +146,7 @@ ir::OpSchema max_pool_grad() {
 ir::OpSchema average_pool_grad() {
   return {.name = "average_pool_grad",
           .doc = "gradient of average_pool towards x: every window spreads its share of dy; dy -> dx",
+          .cut = linear_pool_cut,
           .attrs = pool_attrs({{"count_include_pad", "int", "padding counts in the divisor"},
                                {"in_shape", "ints", "spatial extents of x"},
                                {"sum", "int", "1: shares are not divided (lp_pool)"}}),
@@ -160,6 +163,7 @@ ir::OpSchema average_pool_grad() {
 ir::OpSchema roi_align_grad() {
   return {.name = "roi_align_grad",
           .doc = "gradient of roi_align towards x; operands x, regions, images, dy -> dx",
+          .cut = roi_align_grad_cut,
           .min_in = 4,
           .max_in = 4,
           .attrs = {{"coordinate_transformation_mode", "string", "half_pixel or output_half_pixel"},

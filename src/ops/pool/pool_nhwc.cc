@@ -1,5 +1,6 @@
 // max_pool_nhwc, average_pool_nhwc, global_average_pool_nhwc: 2-D pooling over channels-last activations.
 #include "ops/conv/window.h"
+#include "ops/pool/pool_cuts.h"
 #include "ops/pool/pool_grad.h"
 #include "ops/table.h"
 
@@ -65,6 +66,7 @@ std::vector<ir::ValueId> expand_max_grad(ir::Graph& graph, const ir::Node& node)
 ir::OpSchema max_pool_nhwc_schema() {
   return {.name = "max_pool_nhwc",
           .doc = "largest value of each window, x [n,h,w,c] -> [n,oh,ow,c]",
+          .cut = pool_nhwc_cut,
           .attrs = window_attrs(),
           .infer = infer_window,
           .expand = expand_to("max_pool"),
@@ -77,6 +79,7 @@ ir::OpSchema average_pool_nhwc_schema() {
   attrs.push_back({"count_include_pad", "int", "padding counts in the divisor"});
   return {.name = "average_pool_nhwc",
           .doc = "mean of each window, x [n,h,w,c] -> [n,oh,ow,c]",
+          .cut = linear_pool_nhwc_cut,
           .attrs = std::move(attrs),
           .infer = infer_window,
           .expand = expand_to("average_pool"),
@@ -89,6 +92,7 @@ ir::OpSchema max_pool_nhwc_grad_schema() {
   attrs.push_back({"rectified", "int", "1: x is the result of a relu, whose gradient is taken too"});
   return {.name = "max_pool_nhwc_grad",
           .doc = "gradient of max_pool_nhwc: dy of each window goes to its first maximum; x, dy -> dx like x",
+          .cut = max_pool_nhwc_grad_cut,
           .min_in = 2,
           .max_in = 2,
           .attrs = std::move(attrs),
@@ -104,6 +108,7 @@ ir::OpSchema average_pool_nhwc_grad_schema() {
   attrs.push_back({"in_shape", "ints", "height and width of x"});
   return {.name = "average_pool_nhwc_grad",
           .doc = "gradient of average_pool_nhwc: every window spreads its share of dy; dy -> dx [n,h,w,c]",
+          .cut = linear_pool_nhwc_cut,
           .attrs = std::move(attrs),
           .infer =
               [](const ir::NodeView& n) {
@@ -121,6 +126,7 @@ ir::OpSchema average_pool_nhwc_grad_schema() {
 ir::OpSchema global_average_pool_nhwc_schema() {
   return {.name = "global_average_pool_nhwc",
           .doc = "mean over height and width, x [n,h,w,c] -> [n,1,1,c]",
+          .cut = linear_pool_nhwc_cut,
           .infer = infer_global,
           .expand = expand_to("global_average_pool"),
           .cost =

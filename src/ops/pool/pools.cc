@@ -1,4 +1,5 @@
 // Pooling in ONNX layout [n, c, spatial...]: max, average and Lp windows, and the same over whole planes.
+#include "ops/pool/pool_cuts.h"
 #include "ops/conv/window.h"
 #include "ops/pool/pool_grad.h"
 #include "ops/pool/pool_kernels.h"
@@ -59,6 +60,7 @@ ir::OpSchema windowed(std::string name, std::string doc, std::string onnx, std::
                       PoolRule grad) {
   return {.name = std::move(name),
           .doc = std::move(doc),
+          .cut = pool_cut,
           .attrs = with(window_attrs(), std::move(more)),
           .infer = infer_pool,
           .cost = pool_cost,
@@ -69,6 +71,7 @@ ir::OpSchema windowed(std::string name, std::string doc, std::string onnx, std::
 ir::OpSchema global(std::string name, std::string doc, std::string onnx, PoolRule grad) {
   return {.name = std::move(name),
           .doc = std::move(doc),
+          .cut = pool_cut,
           .infer = infer_global,
           .cost = global_cost,
           .grad = rule(grad),
@@ -101,6 +104,7 @@ std::vector<TensorType> infer_unpool(const ir::NodeView& n) {
 ir::OpSchema max_unpool() {
   return {.name = "max_unpool",
           .doc = "zeros with x[i] at position indices[i] of the result; the inverse walk of max_pool",
+          .why_no_cut = "its indices count in the whole tensor",
           .min_in = 2,
           .max_in = 3,
           .attrs = {{"kernel_shape", "ints", "window of the max_pool that is undone"},
@@ -123,6 +127,7 @@ std::vector<TensorType> infer_roi(const ir::NodeView& n, int64_t height, int64_t
 ir::OpSchema max_roi_pool() {
   return {.name = "max_roi_pool",
           .doc = "maximum over each of the cells of every region [image, x1, y1, x2, y2]",
+          .cut = roi_cut,
           .min_in = 2,
           .max_in = 2,
           .attrs = {{"pooled_shape", "ints", "cells per region: height, width"},
@@ -140,6 +145,7 @@ ir::OpSchema max_roi_pool() {
 ir::OpSchema roi_align() {
   return {.name = "roi_align",
           .doc = "bilinear samples of every region [x1, y1, x2, y2], averaged or maximised per cell",
+          .cut = roi_cut,
           .min_in = 3,
           .max_in = 3,
           .attrs = {{"coordinate_transformation_mode", "string", "half_pixel or output_half_pixel"},

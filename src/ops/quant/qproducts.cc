@@ -1,5 +1,6 @@
 // qlinear, qconv_nhwc, qadd: 8-bit products and sums with requantization fused, made by passes from QDQ
 // graphs.
+#include "ops/quant/quant_cuts.h"
 #include "ops/conv/window.h"
 #include "ops/quant/qproduct.h"
 #include "ops/quant/qproduct_kernels.h"
@@ -100,6 +101,7 @@ ir::OpSchema qlinear() {
   return {
       .name = "qlinear",
       .doc = std::string("y = quantize(act(dequantize(x) dequantize(w) + bias)) in integers; ") + kOperands,
+      .cut = qlinear_cut,
       .min_in = 5,
       .max_in = 9,
       .attrs = std::move(attrs),
@@ -118,6 +120,7 @@ ir::OpSchema qconv_nhwc() {
       .doc = std::string("y = quantize(act(conv(dequantize(x), dequantize(w)) + bias)) in integers, x and y "
                          "[n, h, w, c], w [oc, c/group, kh, kw]; ") +
              kOperands,
+      .cut = qconv_nhwc_cut,
       .min_in = 5,
       .max_in = 9,
       .attrs = std::move(attrs),
@@ -137,6 +140,7 @@ ir::OpSchema qadd() {
               "y = quantize(act(dequantize(a) + dequantize(b))); operands a, a_scale, a_zero, b, b_scale, "
               "b_zero, "
               "y_scale, y_zero, all scales per tensor; a and b have one shape",
+          .cut = qadd_cut,
           .min_in = 8,
           .max_in = 8,
           .attrs = activation_attrs(),

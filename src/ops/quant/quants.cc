@@ -1,4 +1,5 @@
 // Quantization: quantize_linear, dequantize_linear, dynamic_quantize_linear, qlinear_matmul: types and cost.
+#include "ops/quant/quant_cuts.h"
 #include "ops/dense/matmul_shape.h"
 #include "ops/elementwise/cast.h"
 #include "ops/quant/quant_kernels.h"
@@ -35,6 +36,7 @@ ir::OpSchema quantize_linear() {
   attrs.push_back({"precision", "int", "ONNX number of the type of x / scale; 0: that of the scale"});
   return {.name = "quantize_linear",
           .doc = "y = saturate(round_half_even(x / scale) + zero); operands x, scale, zero",
+          .cut = quantize_cut,
           .min_in = 2,
           .max_in = 3,
           .attrs = std::move(attrs),
@@ -57,6 +59,7 @@ ir::OpSchema quantize_linear() {
 ir::OpSchema dequantize_linear() {
   return {.name = "dequantize_linear",
           .doc = "y = (x - zero) scale; operands x, scale, zero",
+          .cut = quantize_cut,
           .min_in = 2,
           .max_in = 3,
           .attrs = scale_attrs(),
@@ -75,6 +78,7 @@ ir::OpSchema dequantize_linear() {
 ir::OpSchema dynamic_quantize_linear() {
   return {.name = "dynamic_quantize_linear",
           .doc = "u8 quantization over [min(x, 0), max(x, 0)]; results y, scale, zero",
+          .why_no_cut = "its scale follows from the extremes of the whole tensor",
           .min_out = 3,
           .max_out = 3,
           .infer =
@@ -92,6 +96,7 @@ ir::OpSchema qlinear_matmul() {
       .doc =
           "operands a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero: the product of the real values, "
           "quantized again",
+      .why_no_cut = "qlinear is what the passes make of it",
       .min_in = 8,
       .max_in = 8,
       .infer =

@@ -33,6 +33,7 @@ ir::OpSchema schema(std::string name, std::string onnx, std::string doc, size_t 
   s.infer = std::move(infer);
   s.onnx = std::move(onnx);
   s.why_no_grad = "random draws do not depend on the operands differentiably";
+  s.why_no_cut = "draws count the elements that are drawn: ranks draw the whole to agree";
   s.is_random = true;
   s.attrs = {{"dtype", "int", "ONNX number of the result's type"},
              {"seed", "float", "any number; absent: 0"}};

@@ -1,4 +1,5 @@
 // rnn, gru, lstm: recurrent layers over time, one or two directions: types and cost.
+#include "ops/rnn/recurrent_cuts.h"
 #include "ops/grad.h"
 #include "ops/rnn/recurrent_kernels.h"
 #include "ops/rnn/recurrent_plan.h"
@@ -71,8 +72,14 @@ Gradients recurrent_rule(GradBuilder& g, const char* name) {
 }
 
 ir::OpSchema backward(const char* name, const char* doc, size_t gates) {
-  ir::OpSchema s{
-      .name = name, .doc = doc, .min_in = 3, .max_in = 11, .min_out = 7, .max_out = 7, .attrs = attrs()};
+  ir::OpSchema s{.name = name,
+                 .doc = doc,
+                 .cut = recurrent_grad_cut,
+                 .min_in = 3,
+                 .max_in = 11,
+                 .min_out = 7,
+                 .max_out = 7,
+                 .attrs = attrs()};
   if (gates == 3) s.attrs.push_back({"linear_before_reset", "int", "of the forward op"});
   if (gates == 4) s.attrs.push_back({"input_forget", "int", "of the forward op"});
   s.infer = [gates](const ir::NodeView& n) {
@@ -108,6 +115,7 @@ ir::OpSchema backward(const char* name, const char* doc, size_t gates) {
 std::vector<ir::OpDef> recurrents_ops() {
   ir::OpSchema rnn{.name = "rnn",
                    .doc = "h = f(x W + h R + b) over time; operands x, w, r, b, sequence_lens, initial_h",
+                   .cut = recurrent_cut,
                    .min_in = 3,
                    .max_in = 6,
                    .max_out = 2,
@@ -119,6 +127,7 @@ std::vector<ir::OpDef> recurrents_ops() {
   ir::OpSchema gru{
       .name = "gru",
       .doc = "gated recurrent unit, gates z, r, h; operands x, w, r, b, sequence_lens, initial_h",
+      .cut = recurrent_cut,
       .min_in = 3,
       .max_in = 6,
       .max_out = 2,
@@ -133,6 +142,7 @@ std::vector<ir::OpDef> recurrents_ops() {
       .doc =
           "long short-term memory, gates i, o, f, c; operands x, w, r, b, sequence_lens, initial_h, "
           "initial_c, peepholes",
+      .cut = recurrent_cut,
       .min_in = 3,
       .max_in = 8,
       .max_out = 3,

@@ -1,0 +1,66 @@
+// Cut rules of quantization. Letters: from 'a' on the dimensions of a tensor or the rows of a product, 'o'
+// its output channels.
+#include "ops/quant/quant_cuts.h"
+
+#include "ops/cut_notation.h"
+#include "ops/quant/qproduct.h"
+
+namespace trireme::ops {
+
+using Q = QOperand;
+
+ir::CutRule quantize_cut(const ir::NodeView& n) {
+  const size_t rank = n.in[0].shape.rank(), scale_rank = n.in[1].shape.rank();
+  std::string x = letters(rank);
+  CutNotation notation(n);
+  if (scale_rank > 0 && rank > 0) {
+    const size_t axis = ir::normal_axis(n.attrs.get_int("axis", 1), rank);
+    std::string scale = x;
+    if (scale_rank == 1 && rank >= 1 && n.attrs.get_int("block_size", 0) == 0) {
+      scale = n.in_dims(1)[0] == 1 ? "." : x.substr(axis, 1);
+    } else {
+      // Blocks along the axis share a scale.
+      x[axis] = '.';
+      scale = scale_rank == rank ? x : dots(scale_rank);
+    }
+    notation.in(1, scale).in(2, scale);
+  }
+  notation.in(0, x).out(0, x);
+  return {.notation = notation.text()};
+}
+
+namespace {
+
+/// Scales, zeros and biases with one element for each output channel.
+void name_channels(CutNotation& notation, const ir::NodeView& n, char letter, int64_t channels) {
+  for (size_t i : {Q::w_scale, Q::w_zero, Q::bias}) {
+    const bool is_vector = n.present(i) && n.in[i].shape.rank() == 1 && n.in_dims(i)[0] == channels;
+    if (is_vector && channels > 1) notation.in(i, {letter});
+  }
+}
+
+}  // namespace
+
+ir::CutRule qlinear_cut(const ir::NodeView& n) {
+  const std::string rows = letters(n.in[Q::x].shape.rank() - 1);
+  const bool transposed = n.attrs.get_int("transposed", 0) != 0;
+  CutNotation notation(n);
+  notation.in(Q::x, rows + ".").in(Q::w, transposed ? "o." : ".o").out(0, rows + "o");
+  name_channels(notation, n, 'o', n.in_dims(Q::w)[transposed ? 0 : 1]);
+  return {.notation = notation.text()};
+}
+
+ir::CutRule qconv_nhwc_cut(const ir::NodeView& n) {
+  const char o = n.attrs.get_int("group", 1) == 1 ? 'o' : '.';
+  CutNotation notation(n);
+  notation.in(Q::x, "a...").in(Q::w, {o, '.', '.', '.'}).out(0, {'a', '.', '.', o});
+  name_channels(notation, n, o, n.in_dims(Q::w)[0]);
+  return {.notation = notation.text()};
+}
+
+ir::CutRule qadd_cut(const ir::NodeView& n) {
+  const std::string x = letters(n.in[0].shape.rank());
+  return {.notation = CutNotation(n).in(0, x).in(3, x).out(0, x).text()};
+}
+
+}  // namespace trireme::ops
