@@ -145,8 +145,8 @@ def line(r):
 
 def markdown(rows):
     r0 = rows[0]
-    lines = [f"{r0['machine']}; commit {r0['commit']}; PyTorch {r0['torch']}; {r0['rounds']} rounds; ZeRO {r0['zero']}; "
-             f"one thread a rank, the single process has {r0['threads_whole']}.", "",
+    lines = [f"{r0['machine']}; commit {r0['commit']}; PyTorch {r0['torch']}; {r0['rounds']} rounds; "
+             f"ZeRO {r0['zero']}; one thread a rank, the single process has {r0['threads_whole']}.", "",
              "| network | scaling | ranks x rows | ms | samples/s | efficiency | communication ms (hidden) | "
              "DDP ms (efficiency) | times DDP | of one process |", "|---|---|---|---|---|---|---|---|---|---|"]
     for r in rows:

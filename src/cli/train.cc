@@ -10,6 +10,7 @@
 #include "cli/verb.h"
 #include "comm/world.h"
 #include "compile/program.h"
+#include "passes/shard_rules.h"
 #include "train/task.h"
 #include "train/weights.h"
 
@@ -100,15 +101,24 @@ int train_rank(const Training& t, const train::Ranks& ranks, bool is_first_here)
   return 0;
 }
 
-int run_training(const TrainCommand& command, const train::TrainConfig& config,
+/// What tensor-parallel ranks split; empty without them.
+std::string split_weights(const ir::Graph& loss, const passes::Strategy& parallel) {
+  if (parallel.tp == 1) return {};
+  return passes::to_text(passes::place_weights(loss, parallel), parallel.mesh());
+}
+
+int run_training(const TrainCommand& command, const train::TrainConfig& given,
                  const train::ConfigSections& sections, base::Env& env) {
   constexpr int64_t kStuckNs = 600 * base::kNsPerSecond;
+  train::plan_batch(given.batch, given.parallel.dp);  // said once, before ranks start
+  const train::PreparedTask prepared = train::prepare_task(given, sections);
+  train::TrainConfig config = given;
+  config.parallel = passes::choose_kv_ranks(prepared.task.loss, given.parallel);
   const tensor::MeshShape shape = config.parallel.mesh();
-  train::plan_batch(config.batch, config.parallel.dp);  // said once, before ranks start
-  const train::PreparedTask prepared = train::prepare_task(config, sections);
   const std::optional<comm::LaunchedRank> launched = comm::launched_rank();
   if (!launched || launched->rank == 0) {
-    std::cout << (command.quiet ? "" : sections.to_yaml()) << prepared.text << std::flush;
+    std::cout << (command.quiet ? "" : sections.to_yaml()) << prepared.text
+              << split_weights(prepared.task.loss, config.parallel) << std::flush;
   }
   StopSignals signals;  // before the threads of the trainer start, which inherit the mask
   const Training training{command, config, prepared, signals, env};

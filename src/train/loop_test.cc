@@ -3,84 +3,18 @@
 #include "train/loop.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cmath>
 #include <filesystem>
 
 #include "base/error.h"
 #include "base/file.h"
-#include "model/zoo/zoo.h"
-#include "train/task.h"
+#include "train/test_runs.h"
 
 namespace trireme::train {
 namespace {
 
 namespace fs = std::filesystem;
-using data::FieldKind;
-using tensor::DType;
-using tensor::Tensor;
-
-/// 120 points on two noisy circles; the class says which. `bad` holds indices whose features are not finite.
-class Circles : public data::Dataset {
- public:
-  explicit Circles(std::vector<int64_t> bad = {}) : bad_(std::move(bad)) {
-    info_.format = "circles";
-    info_.fields = {{"features", FieldKind::tensor, DType::f32, {2}, false},
-                    {"label", FieldKind::tensor, DType::i64, {}, true}};
-  }
-  int64_t size() const override { return 120; }
-  const data::DatasetInfo& info() const override { return info_; }
-  data::Sample read(int64_t i) const override {
-    base::Rng rng(5, static_cast<uint64_t>(i));
-    const double angle = 6.28318 * rng.uniform(), radius = (i % 2 == 0 ? 1.0 : 2.0) + 0.1 * rng.normal();
-    auto x = static_cast<float>(radius * std::cos(angle));
-    if (std::find(bad_.begin(), bad_.end(), i) != bad_.end()) x = INFINITY;
-    data::Sample sample;
-    sample.set("features", Tensor::from<float>({2}, {x, static_cast<float>(radius * std::sin(angle))}));
-    sample.set("label", Tensor::scalar<int64_t>(i % 7 == 3 ? -100 : i % 2));
-    return sample;
-  }
-
- private:
-  std::vector<int64_t> bad_;
-  data::DatasetInfo info_;
-};
-
-struct TestRun {
-  TrainConfig config;
-  base::Log log{base::LogLevel::off};
-  base::SystemClock clock;
-  data::DatasetPtr dataset = std::make_shared<const Circles>();
-
-  explicit TestRun(const std::string& name, bool keep = false) {
-    config.run.name = name;
-    config.run.directory = base::concat(testing::TempDir(), "/loop_", ::getpid(), "_", name);
-    if (!keep) fs::remove_all(config.run.directory);
-    config.run.steps = 30;
-    config.run.threads = 2;
-    config.batch.global = 16;
-    config.optimizer.kind = passes::OptimizerKind::adamw;
-    config.optimizer.ema_keep = 0.9;
-    config.schedule.lr = 0.02;
-    config.schedule.warmup = 64;
-    config.checkpoint.every = 7;
-    config.log.progress = {0};
-    config.loader.workers = 1;
-  }
-
-  std::unique_ptr<Trainer> trainer() {
-    TrainTask task;
-    const std::vector<std::string> options{"features=2", "hidden=[24,16]", "classes=2", "seed=3",
-                                           "dropout=0.1"};
-    task.loss = model::zoo::build("mlp", options).graph;
-    model::add_loss(task.loss, config.loss);
-    task.data = dataset;
-    task.validation = dataset;
-    task.config = base::Json::object();
-    return std::make_unique<Trainer>(config, std::move(task), base::Env{log, clock});
-  }
-};
 
 model::NamedTensors states_of(Trainer& trainer) {
   model::NamedTensors all;
@@ -97,8 +31,6 @@ void expect_equal(const model::NamedTensors& a, const model::NamedTensors& b) {
     EXPECT_TRUE(a[i].second.same_as(b[i].second)) << a[i].first;
   }
 }
-
-bool never() { return false; }
 
 /// The whole run without a break: what every other must equal.
 model::NamedTensors uninterrupted() {
@@ -191,7 +123,7 @@ TEST(Loop, SkippedStepsMoveTheDataOnly) {
   EXPECT_EQ(result.state.scheduled, result.state.executed * 16);
   EXPECT_EQ(result.state.samples, 14 * 16);
   for (const auto& [name, t] : states_of(*trainer)) {
-    if (t.dtype() != DType::f32) continue;
+    if (t.dtype() != tensor::DType::f32) continue;
     for (const float v : t.data<float>()) ASSERT_TRUE(std::isfinite(v)) << name;
   }
   TestRun strict("strict");
