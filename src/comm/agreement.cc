@@ -1,6 +1,8 @@
 // The comparison of what ranks ask for, in the words of the error.
 #include "comm/agreement.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 
 namespace trireme::comm {
@@ -31,6 +33,19 @@ Asked asked(const Call& call, int64_t sequence) {
           .in_bytes = call.in.size(),
           .out_bytes = call.out.size(),
           .source = call.source};
+}
+
+void AskedLetter::write(const Asked& question) {
+  asked = question;
+  source.fill('\0');
+  const size_t length = std::min(question.source.size(), source.size() - 1);
+  std::copy_n(question.source.data(), length, source.data());
+}
+
+Asked AskedLetter::read() const {
+  Asked a = asked;
+  a.source = source.data();
+  return a;
 }
 
 bool same(const Asked& a, const Asked& b) {

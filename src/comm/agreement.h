@@ -1,6 +1,7 @@
 // What a rank asks of its group in a collective, so that all can see whether they ask for the same.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -21,6 +22,16 @@ struct Asked {
 };
 
 Asked asked(const Call& call, int64_t sequence);
+
+/// The same as it travels between processes.
+struct AskedLetter {
+  Asked asked;  // its view means nothing on another rank: `source` does
+  int color = 0, key = 0;
+  std::array<char, Flight::kSourceLength> source{};
+
+  void write(const Asked& question);
+  Asked read() const;
+};
 
 /// Whether two ranks ask for one collective.
 bool same(const Asked& a, const Asked& b);

@@ -6,8 +6,6 @@
 #include <thread>
 
 #include "base/error.h"
-#include "comm/agreement.h"
-#include "comm/slices.h"
 #include "comm/tree_reduce.h"
 
 namespace trireme::comm {
@@ -45,22 +43,6 @@ void copy_bytes(std::byte* to, const std::byte* from, size_t bytes) {
 }
 
 }  // namespace
-
-struct MpiCommunicator::Question {
-  Asked asked;  // its view means nothing on another rank: `source` does
-  int color = 0, key = 0;
-  std::array<char, Flight::kSourceLength> source{};
-
-  void set_source(std::string_view text) {
-    source.fill('\0');
-    std::copy_n(text.data(), std::min(text.size(), source.size() - 1), source.data());
-  }
-  Asked read() const {
-    Asked a = asked;
-    a.source = source.data();
-    return a;
-  }
-};
 
 MpiCommunicator::MpiCommunicator(MpiControl& control, std::unique_ptr<Link> link,
                                  std::shared_ptr<GroupRecord> record)
@@ -111,12 +93,11 @@ void MpiCommunicator::execute(const Call& call) {
 /// follow it.
 void MpiCommunicator::meet(const Call& call, int64_t sequence, int color, int key) {
   const int n = size(), me = rank();
-  Question& own = questions_[0];
-  own.asked = asked(call, sequence);
+  AskedLetter& own = questions_[0];
+  own.write(asked(call, sequence));
   own.color = color;
   own.key = key;
-  own.set_source(call.source);
-  const std::span<Question> all(questions_);
+  const std::span<AskedLetter> all(questions_);
   for (int known = 1; known < n; known *= 2) {
     const int more = std::min(known, n - known);
     calls_->receive(as_bytes(all.subspan(index(known), index(more))), (me + known) % n, kMeeting);
@@ -178,28 +159,15 @@ void MpiCommunicator::all_reduce_small(const Call& call) {
   tree_reduce(sources_, 0, call.out, call.reduction);
 }
 
-MpiCommunicator::Part MpiCommunicator::part_of(const Call& call, int r) const {
-  if (call.what == Collective::reduce_scatter) {
-    return {index(r) * call.out.size(), index(r + 1) * call.out.size()};
-  }
-  return {slice_begin(call.in.size(), r, size()), slice_begin(call.in.size(), r + 1, size())};
-}
-
-/// Bytes [at, at + piece_bytes_) of the part.
-MpiCommunicator::Part MpiCommunicator::piece(Part part, size_t at) const {
-  const size_t begin = std::min(part.begin + at, part.end);
-  return {begin, std::min(begin + piece_bytes_, part.end)};
+/// Bytes [at, at + piece_bytes_) of what `r` reduces.
+Part MpiCommunicator::piece(const Call& call, int r, size_t at) const {
+  return piece_of(part_of(call, r, size()), at, piece_bytes_);
 }
 
 /// Part r is reduced by rank r, piece by piece: while one piece is summed, the next is on its way in and, in
 /// an all-reduce, the last one on its way out.
 void MpiCommunicator::reduce_parts(const Call& call) {
-  size_t longest = 0;
-  for (int r = 0; r < size(); ++r) {
-    const Part part = part_of(call, r);
-    longest = std::max(longest, part.end - part.begin);
-  }
-  const size_t steps = (longest + piece_bytes_ - 1) / piece_bytes_;
+  const size_t steps = (longest_part(call, size()) + piece_bytes_ - 1) / piece_bytes_;
   scratch_.resize(std::max(scratch_.size(), 2 * index(size()) * piece_bytes_));
   if (steps > 0) send_pieces(call, 0, 0);
   for (size_t step = 0; step < steps; ++step) {
@@ -215,40 +183,40 @@ void MpiCommunicator::reduce_parts(const Call& call) {
 }
 
 void MpiCommunicator::send_pieces(const Call& call, size_t at, size_t step) {
-  const Part mine = piece(part_of(call, rank()), at);
+  const Part mine = piece(call, rank(), at);
   Transfers& transfers = *gathering_[step % 2];
   for (int i = 1; i < size(); ++i) {
     const int to = (rank() + i) % size(), from = (rank() + size() - i) % size();
-    const Part theirs = piece(part_of(call, to), at);
+    const Part theirs = piece(call, to, at);
     std::byte* place = scratch((step % 2) * index(size()) + index(from), piece_bytes_);
-    if (mine.end > mine.begin) transfers.receive({place, mine.end - mine.begin}, from, kGather);
-    if (theirs.end > theirs.begin) {
-      transfers.send(call.in.subspan(theirs.begin, theirs.end - theirs.begin), to, kGather);
+    if (mine.bytes() > 0) transfers.receive({place, mine.bytes()}, from, kGather);
+    if (theirs.bytes() > 0) {
+      transfers.send(call.in.subspan(theirs.begin, theirs.bytes()), to, kGather);
     }
   }
 }
 
 void MpiCommunicator::reduce_piece(const Call& call, size_t at, size_t step) {
-  const Part part = part_of(call, rank()), mine = piece(part, at);
+  const Part part = part_of(call, rank(), size()), mine = piece(call, rank(), at);
   for (int r = 0; r < size(); ++r) {
     sources_[index(r)] = scratch((step % 2) * index(size()) + index(r), piece_bytes_);
   }
   sources_[index(rank())] = call.in.data() + mine.begin;
   const size_t to = call.what == Collective::all_reduce ? mine.begin : mine.begin - part.begin;
-  tree_reduce(sources_, 0, call.out.subspan(to, mine.end - mine.begin), call.reduction);
+  tree_reduce(sources_, 0, call.out.subspan(to, mine.bytes()), call.reduction);
 }
 
 /// Every rank's reduced piece goes to all others; what they sent of its place has been taken.
 void MpiCommunicator::share_piece(const Call& call, size_t at) {
-  const Part mine = piece(part_of(call, rank()), at);
+  const Part mine = piece(call, rank(), at);
   for (int i = 1; i < size(); ++i) {
     const int to = (rank() + i) % size(), from = (rank() + size() - i) % size();
-    const Part theirs = piece(part_of(call, from), at);
-    if (theirs.end > theirs.begin) {
-      sharing_->receive(call.out.subspan(theirs.begin, theirs.end - theirs.begin), from, kShare);
+    const Part theirs = piece(call, from, at);
+    if (theirs.bytes() > 0) {
+      sharing_->receive(call.out.subspan(theirs.begin, theirs.bytes()), from, kShare);
     }
-    if (mine.end > mine.begin) {
-      sharing_->send(call.out.subspan(mine.begin, mine.end - mine.begin), to, kShare);
+    if (mine.bytes() > 0) {
+      sharing_->send(call.out.subspan(mine.begin, mine.bytes()), to, kShare);
     }
   }
 }
@@ -336,11 +304,10 @@ void MpiCommunicator::broadcast_tree(Bytes data, int root) {
 }
 
 void MpiCommunicator::exchange(const Call& call) {
-  Question& leaving = halves_[0];
-  Question& coming = halves_[1];
+  AskedLetter& leaving = halves_[0];
+  AskedLetter& coming = halves_[1];
   if (call.to >= 0) {
-    leaving.asked = asked(call, 0);
-    leaving.set_source(call.source);
+    leaving.write(asked(call, 0));
     sharing_->send(as_bytes(std::span(&leaving, 1)), call.to, kHalf);
     sharing_->send_until_taken(call.in, call.to, kExchange);
   }

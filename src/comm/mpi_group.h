@@ -6,9 +6,11 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "comm/agreement.h"
 #include "comm/communicator.h"
 #include "comm/link.h"
 #include "comm/mpi_control.h"
+#include "comm/slices.h"
 
 namespace trireme::comm {
 
@@ -32,11 +34,6 @@ class MpiCommunicator : public Communicator {
   void execute(const Call& call) override;
 
  private:
-  struct Question;  // what a rank asks for, as it travels
-  struct Part {     // a slice of a buffer, of which pieces travel
-    size_t begin, end;
-  };
-
   int64_t enqueue(const Call& call);
   void meet(const Call& call, int64_t sequence, int color, int key);
   void require_same() const;
@@ -53,8 +50,7 @@ class MpiCommunicator : public Communicator {
   void broadcast_tree(Bytes data, int root);
   void exchange(const Call& call);
 
-  Part part_of(const Call& call, int rank) const;
-  Part piece(Part part, size_t at) const;
+  Part piece(const Call& call, int rank, size_t at) const;
   std::byte* scratch(size_t index, size_t bytes_each);
   void wait_for_ranks(Transfers& transfers);
   void wait_for_bytes(Transfers& transfers);
@@ -66,8 +62,8 @@ class MpiCommunicator : public Communicator {
   std::unique_ptr<Transfers> calls_;                     // meetings and small messages
   std::array<std::unique_ptr<Transfers>, 2> gathering_;  // pieces on their way to who reduces them
   std::unique_ptr<Transfers> sharing_;                   // reduced pieces on their way to all
-  std::vector<Question> questions_;                      // [size], beginning with this rank's while it meets
-  std::vector<Question> halves_;                         // of an exchange: what leaves, what comes
+  std::vector<AskedLetter> questions_;                   // [size], beginning with this rank's while it meets
+  std::vector<AskedLetter> halves_;                      // of an exchange: what leaves, what comes
   std::vector<const std::byte*> sources_;                // [size]
   std::vector<std::byte> scratch_;
   size_t piece_bytes_;
