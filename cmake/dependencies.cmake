@@ -69,3 +69,16 @@ if(NOT TRIREME_FUZZ AND NOT TRIREME_SANITIZE)
     message(STATUS "no MPI: ranks are threads of one process only")
   endif()
 endif()
+
+# NCCL's header: its library is loaded at run time, where there are GPUs. The wheel nvidia-nccl-cu13 of
+# tools/requirements-cuda.txt has it.
+set(TRIREME_NCCL OFF)
+if(TRIREME_CUDA)
+  file(GLOB TRIREME_PYNCCL ${CMAKE_SOURCE_DIR}/.venv/lib/python3*/site-packages/nvidia/nccl/include)
+  find_path(NCCL_INCLUDE nccl.h HINTS ${TRIREME_PYNCCL})
+  if(NCCL_INCLUDE)
+    set(TRIREME_NCCL ON)
+  else()
+    message(STATUS "no nccl.h: ranks with GPUs will be refused")
+  endif()
+endif()

@@ -79,6 +79,16 @@ function(trireme_grpc)
   set_property(SOURCE ${files} APPEND PROPERTY COMPILE_OPTIONS -isystem ${out})
 endfunction()
 
+# NCCL's and CUDA's headers for the one file that uses them, and the macro for it and its stand-in.
+function(trireme_nccl)
+  set_property(SOURCE ${CMAKE_SOURCE_DIR}/src/comm/nccl.cc ${CMAKE_SOURCE_DIR}/src/comm/nccl_none.cc
+               APPEND PROPERTY COMPILE_DEFINITIONS TRIREME_NCCL=1)
+  foreach(directory ${NCCL_INCLUDE} ${CUDAToolkit_INCLUDE_DIRS})
+    set_property(SOURCE ${CMAKE_SOURCE_DIR}/src/comm/nccl.cc APPEND PROPERTY COMPILE_OPTIONS -isystem ${directory})
+  endforeach()
+  target_link_libraries(trireme_flags INTERFACE ${CMAKE_DL_LIBS})
+endfunction()
+
 # Tests may also include from tests/ and ask it where the checkout, shared data and encoder are.
 function(trireme_test_support)
   add_library(trireme_test_support STATIC tests/cut_trial.cc tests/partition_trial.cc tests/test_data.cc)
@@ -205,6 +215,9 @@ function(trireme_folders)
   endif()
   if(TRIREME_GRPC)
     trireme_grpc()
+  endif()
+  if(TRIREME_NCCL)
+    trireme_nccl()
   endif()
   if(TRIREME_CUDA)
     trireme_cuda_sources()

@@ -1,0 +1,364 @@
+// Collectives on device memory: NCCL moves the bytes, our kernel sums them in the order of the tree.
+#if TRIREME_NCCL
+#include "comm/nccl.h"
+
+#include <cuda_runtime.h>
+#include <dlfcn.h>
+#include <nccl.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "backend/cuda/cuda_check.h"
+#include "backend/cuda/cuda_device.h"
+#include "backend/cuda/tree_reduce.h"
+#include "base/clock.h"
+#include "base/error.h"
+#include "comm/agreement.h"
+#include "comm/slices.h"
+
+namespace trireme::comm {
+namespace {
+
+// Pieces that wait to be summed: large enough for the links' speed, small beside the device's memory.
+constexpr size_t kScratchBytes = size_t{64} << 20, kLeastPieceBytes = size_t{1} << 20;
+
+/// NCCL's functions, found at run time: programs start without its library where nobody needs it.
+class Library {
+ public:
+  Library() : handle_(::dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL)) {
+    if (handle_ == nullptr) {
+      base::fail(base::ErrorCode::unavailable, "NCCL: ", ::dlerror(), ": install it, or set LD_LIBRARY_PATH");
+    }
+    find(get_unique_id, "ncclGetUniqueId");
+    find(init, "ncclCommInitRank");
+    find(destroy, "ncclCommDestroy");
+    find(abort, "ncclCommAbort");
+    find(async_error, "ncclCommGetAsyncError");
+    find(error_text, "ncclGetErrorString");
+    find(group_start, "ncclGroupStart");
+    find(group_end, "ncclGroupEnd");
+    find(send, "ncclSend");
+    find(receive, "ncclRecv");
+    find(all_reduce, "ncclAllReduce");
+    find(reduce_scatter, "ncclReduceScatter");
+    find(all_gather, "ncclAllGather");
+    find(broadcast, "ncclBroadcast");
+  }
+  ~Library() { ::dlclose(handle_); }
+  Library(const Library&) = delete;
+  Library& operator=(const Library&) = delete;
+
+  void require(ncclResult_t result, const char* what) const {
+    if (result == ncclSuccess || result == ncclInProgress) return;
+    base::fail(base::ErrorCode::unavailable, "NCCL: ", what, ": ", error_text(result));
+  }
+
+  decltype(&ncclGetUniqueId) get_unique_id = nullptr;
+  decltype(&ncclCommInitRank) init = nullptr;
+  decltype(&ncclCommDestroy) destroy = nullptr;
+  decltype(&ncclCommAbort) abort = nullptr;
+  decltype(&ncclCommGetAsyncError) async_error = nullptr;
+  decltype(&ncclGetErrorString) error_text = nullptr;
+  decltype(&ncclGroupStart) group_start = nullptr;
+  decltype(&ncclGroupEnd) group_end = nullptr;
+  decltype(&ncclSend) send = nullptr;
+  decltype(&ncclRecv) receive = nullptr;
+  decltype(&ncclAllReduce) all_reduce = nullptr;
+  decltype(&ncclReduceScatter) reduce_scatter = nullptr;
+  decltype(&ncclAllGather) all_gather = nullptr;
+  decltype(&ncclBroadcast) broadcast = nullptr;
+
+ private:
+  template <class Function>
+  void find(Function& function, const char* name) {
+    function = reinterpret_cast<Function>(::dlsym(handle_, name));
+    if (function == nullptr) base::fail(base::ErrorCode::unavailable, "NCCL: the library has no ", name);
+  }
+
+  void* handle_;
+};
+
+ncclDataType_t type_of(tensor::DType type) {
+  using tensor::DType;
+  switch (type) {
+    case DType::f32: return ncclFloat32;
+    case DType::f64: return ncclFloat64;
+    case DType::i64: return ncclInt64;
+    case DType::f16: return ncclFloat16;
+    case DType::bf16: return ncclBfloat16;
+    default: base::fail(base::ErrorCode::internal, "NCCL: no type for ", name_of(type));
+  }
+}
+
+size_t index(int rank) { return static_cast<size_t>(rank); }
+size_t bytes_of(const Reduction& r) { return static_cast<size_t>(tensor::bits_of(r.dtype) / 8); }
+
+class NcclCommunicator : public Communicator {
+ public:
+  NcclCommunicator(std::shared_ptr<const Library> library, Communicator& host, tensor::Stream& stream,
+                   DeviceOrder order);
+  ~NcclCommunicator() override;
+
+  int rank() const override { return host_.rank(); }
+  int size() const override { return host_.size(); }
+  const FlightRecorder& flights() const override { return flights_; }
+  std::unique_ptr<Communicator> split(int color, int key) override;
+
+ protected:
+  void execute(const Call& call) override;
+
+ private:
+  /// Several transfers that NCCL starts together; both sides of each are needed for any to end.
+  class Group;
+
+  void meet(const Call& call, int64_t sequence);
+  void require_working() const;
+  void perform(const Call& call);
+  void reduce(const Call& call);
+  void reduce_by_library(const Call& call);
+  void reduce_piece(const Call& call, size_t at, size_t most);
+  void share_piece(const Call& call, size_t at, size_t most);
+  void all_to_all(const Call& call);
+  std::byte* scratch(size_t bytes);
+  void send(ConstBytes data, int to);
+  void receive(Bytes data, int from);
+  void copy(std::byte* to, const std::byte* from, size_t bytes);
+  cudaStream_t queue() const { return cuda::queue_of(stream_); }
+
+  std::shared_ptr<const Library> library_;
+  std::unique_ptr<Communicator> own_host_;  // of a group that split() made
+  Communicator& host_;
+  tensor::Stream& stream_;
+  DeviceOrder order_;
+  ncclComm_t group_ = nullptr;
+  bool failed_ = false;
+  base::SystemClock clock_;
+  FlightRecorder flights_;
+  std::vector<AskedLetter> questions_;  // [size]
+  std::byte* scratch_ = nullptr;
+  size_t scratch_bytes_ = 0;
+};
+
+class NcclCommunicator::Group {
+ public:
+  explicit Group(const Library& library) : library_(library) {
+    library_.require(library_.group_start(), "beginning a group");
+  }
+  /// Without it the group's transfers are begun all the same, but their errors are lost.
+  void end() {
+    open_ = false;
+    library_.require(library_.group_end(), "ending a group");
+  }
+  ~Group() {
+    if (open_) library_.group_end();
+  }
+  Group(const Group&) = delete;
+  Group& operator=(const Group&) = delete;
+
+ private:
+  const Library& library_;
+  bool open_ = true;
+};
+
+NcclCommunicator::NcclCommunicator(std::shared_ptr<const Library> library, Communicator& host,
+                                   tensor::Stream& stream, DeviceOrder order)
+    : library_(std::move(library)),
+      host_(host),
+      stream_(stream),
+      order_(order),
+      questions_(index(host.size())) {
+  ncclUniqueId id{};
+  if (host.rank() == 0) library_->require(library_->get_unique_id(&id), "naming a group");
+  host.broadcast(as_bytes(std::span(&id, 1)), 0, "the name of a group of GPUs");
+  library_->require(library_->init(&group_, host.size(), id, host.rank()), "opening a group");
+}
+
+NcclCommunicator::~NcclCommunicator() {
+  if (scratch_ != nullptr) cudaFreeAsync(scratch_, queue());
+  if (group_ != nullptr) failed_ ? library_->abort(group_) : library_->destroy(group_);
+}
+
+void NcclCommunicator::execute(const Call& call) {
+  Flight flight{.what = call.what, .to = call.to, .from = call.from};
+  flight.bytes = static_cast<int64_t>(call.in.empty() ? call.out.size() : call.in.size());
+  const int64_t sequence = flights_.enqueue(flight, call.source, clock_.now_ns());
+  try {
+    require_working();
+    if (call.what == Collective::barrier) stream_.synchronize();
+    if (call.what != Collective::exchange) meet(call, sequence);
+    flights_.start(clock_.now_ns());
+    perform(call);
+  } catch (const base::Error&) {
+    failed_ = true;  // peers may never come: the group is not ended in order
+    throw;
+  }
+  flights_.end(clock_.now_ns());
+}
+
+/// The host's ranks show each other what they ask for; its watchdog names who does not come.
+void NcclCommunicator::meet(const Call& call, int64_t sequence) {
+  AskedLetter own;
+  own.write(asked(call, sequence));
+  host_.all_gather(as_bytes(std::span(&own, 1)), as_bytes(std::span(questions_)), call.source);
+  for (int r = 1; r < size(); ++r) {
+    const Asked first = questions_[0].read(), other = questions_[index(r)].read();
+    base::require(same(first, other), disagreement(0, first, r, other));
+  }
+}
+
+void NcclCommunicator::require_working() const {
+  ncclResult_t state = ncclSuccess;
+  library_->require(library_->async_error(group_, &state), "asking for errors");
+  library_->require(state, "an operation before this one");
+}
+
+void NcclCommunicator::perform(const Call& call) {
+  const Library& l = *library_;
+  switch (call.what) {
+    case Collective::all_reduce:
+    case Collective::reduce_scatter:
+      return order_ == DeviceOrder::library ? reduce_by_library(call) : reduce(call);
+    case Collective::all_gather:
+      return l.require(
+          l.all_gather(call.in.data(), call.out.data(), call.in.size(), ncclUint8, group_, queue()),
+          "all_gather");
+    case Collective::broadcast:
+      return l.require(
+          l.broadcast(call.in.data(), call.out.data(), call.out.size(), ncclUint8, call.to, group_, queue()),
+          "broadcast");
+    case Collective::all_to_all: return all_to_all(call);
+    case Collective::exchange: {
+      Group both(l);
+      if (call.to >= 0) send(call.in, call.to);
+      if (call.from >= 0) receive(call.out, call.from);
+      return both.end();
+    }
+    case Collective::barrier:
+    case Collective::split:
+    case Collective::finish: return;
+  }
+}
+
+void NcclCommunicator::reduce_by_library(const Call& call) {
+  const Library& l = *library_;
+  const ncclDataType_t type = type_of(call.reduction.dtype);
+  const ncclRedOp_t op = call.reduction.op == ReduceOp::sum ? ncclSum : ncclMax;
+  const size_t count = call.out.size() / bytes_of(call.reduction);
+  const bool all = call.what == Collective::all_reduce;
+  const auto run = all ? l.all_reduce : l.reduce_scatter;
+  l.require(run(call.in.data(), call.out.data(), count, type, op, group_, queue()), "a reduction");
+}
+
+/// Part r goes to rank r, which sums it in the tree; the stream keeps the steps in order.
+void NcclCommunicator::reduce(const Call& call) {
+  const size_t most = std::max(kScratchBytes / index(size()), kLeastPieceBytes) / kSliceBytes * kSliceBytes;
+  const size_t longest = longest_part(call, size());
+  for (size_t at = 0; at < longest; at += most) {
+    reduce_piece(call, at, most);
+    if (call.what == Collective::all_reduce) share_piece(call, at, most);
+  }
+}
+
+void NcclCommunicator::reduce_piece(const Call& call, size_t at, size_t most) {
+  const size_t stride = std::min(most, longest_part(call, size()));
+  std::byte* pieces = scratch(stride * index(size()));
+  const Part part = part_of(call, rank(), size()), mine = piece_of(part, at, most);
+  Group transfers(*library_);
+  for (int r = 0; r < size(); ++r) {
+    if (r == rank()) continue;
+    const Part theirs = piece_of(part_of(call, r, size()), at, most);
+    send(call.in.subspan(theirs.begin, theirs.bytes()), r);
+    receive({pieces + index(r) * stride, mine.bytes()}, r);
+  }
+  transfers.end();
+  const size_t element = bytes_of(call.reduction);
+  const size_t to = call.what == Collective::all_reduce ? mine.begin : mine.begin - part.begin;
+  cuda::tree_reduce({stream_, call.reduction.dtype}, {.pieces = pieces,
+                                                      .own = call.in.data() + mine.begin,
+                                                      .out = call.out.data() + to,
+                                                      .stride = static_cast<int64_t>(stride / element),
+                                                      .n = static_cast<int64_t>(mine.bytes() / element),
+                                                      .rank = rank(),
+                                                      .ranks = size(),
+                                                      .maximum = call.reduction.op == ReduceOp::max});
+}
+
+void NcclCommunicator::share_piece(const Call& call, size_t at, size_t most) {
+  const Part mine = piece_of(part_of(call, rank(), size()), at, most);
+  Group transfers(*library_);
+  for (int r = 0; r < size(); ++r) {
+    if (r == rank()) continue;
+    const Part theirs = piece_of(part_of(call, r, size()), at, most);
+    send(call.out.subspan(mine.begin, mine.bytes()), r);
+    receive(call.out.subspan(theirs.begin, theirs.bytes()), r);
+  }
+  transfers.end();
+}
+
+/// In place, blocks leave from a copy.
+void NcclCommunicator::all_to_all(const Call& call) {
+  const size_t block = call.out.size() / index(size());
+  const std::byte* from = call.in.data();
+  if (call.in.data() == call.out.data()) {
+    std::byte* leaving = scratch(call.in.size());
+    copy(leaving, call.in.data(), call.in.size());
+    from = leaving;
+  }
+  const size_t own = index(rank()) * block;
+  copy(call.out.data() + own, from + own, block);
+  Group transfers(*library_);
+  for (int r = 0; r < size(); ++r) {
+    if (r == rank()) continue;
+    send({from + index(r) * block, block}, r);
+    receive(call.out.subspan(index(r) * block, block), r);
+  }
+  transfers.end();
+}
+
+void NcclCommunicator::send(ConstBytes data, int to) {
+  if (data.empty()) return;
+  library_->require(library_->send(data.data(), data.size(), ncclUint8, to, group_, queue()), "send");
+}
+
+void NcclCommunicator::receive(Bytes data, int from) {
+  if (data.empty()) return;
+  library_->require(library_->receive(data.data(), data.size(), ncclUint8, from, group_, queue()), "receive");
+}
+
+void NcclCommunicator::copy(std::byte* to, const std::byte* from, size_t bytes) {
+  if (to == from || bytes == 0) return;
+  cuda::check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, queue()), "copying a block");
+}
+
+/// Device memory that grows; work that is queued keeps what it was given.
+std::byte* NcclCommunicator::scratch(size_t bytes) {
+  if (bytes <= scratch_bytes_) return scratch_;
+  if (scratch_ != nullptr) cuda::check_cuda(cudaFreeAsync(scratch_, queue()), "freeing scratch memory");
+  scratch_ = nullptr;
+  scratch_bytes_ = 0;
+  void* made = nullptr;
+  cuda::check_cuda(cudaMallocAsync(&made, bytes, queue()), "scratch memory of a collective");
+  scratch_ = static_cast<std::byte*>(made);
+  scratch_bytes_ = bytes;
+  return scratch_;
+}
+
+std::unique_ptr<Communicator> NcclCommunicator::split(int color, int key) {
+  std::unique_ptr<Communicator> part = host_.split(color, key);
+  auto group = std::make_unique<NcclCommunicator>(library_, *part, stream_, order_);
+  group->own_host_ = std::move(part);
+  return group;
+}
+
+}  // namespace
+
+bool has_nccl() { return true; }
+
+std::unique_ptr<Communicator> open_nccl(Communicator& host, tensor::Stream& stream, DeviceOrder order) {
+  base::require(stream.kind() == tensor::DeviceKind::cuda, "NCCL takes streams of GPUs");
+  return std::make_unique<NcclCommunicator>(std::make_shared<const Library>(), host, stream, order);
+}
+
+}  // namespace trireme::comm
+#endif
