@@ -125,6 +125,43 @@ def resumed_on_fewer_and_more_ranks():
         (4, 1, 0), (1, 2, 0), (2, 4, 0)], events["restarted"]
 
 
+GPT = """
+run: {{name: gpt, directory: {directory}, steps: 4, seed: 5, threads: 1}}
+model: {{source: "zoo:gpt2", config: {{layers: 8, width: 32, heads: 4, positions: 16, vocabulary: 64, dropout: 0.1}}}}
+data: {{path: {data}, format: characters, context: 16, stride: 8}}
+batch: {{global: 16, micro: 2}}
+loader: {{workers: 0}}
+optimizer: {{kind: adamw, clip_norm: 1}}
+schedule: {{lr: 0.003, total: 96}}
+eval: {{at_end: false}}
+checkpoint: {{every: 4, keep: 0}}
+save: {{format: none}}
+log: {{progress: 0s, tensorboard: false}}
+"""
+
+
+def any_layout_goes_on_from_any_other():
+    (ROOM / "text.txt").write_text("three banks of oars, one hull; " * 200)
+    path = ROOM / "gpt.yaml"
+    path.write_text(GPT.format(directory=ROOM / "gpt", data=ROOM / "text.txt"))
+    code, stderr = train(path, "--dp", 2, "--tp", 2, "--pp", 2, "--zero", 1)
+    assert code == 0, stderr
+    saved = ROOM / "gpt/checkpoints/step-00000004"
+    steps = {}
+    for layout in ((1, 4, 1), (4, 1, 2), (8, 1, 1), (1, 1, 8), (2, 2, 2), (1, 1, 1)):
+        directory = ROOM / "gpt{}{}{}".format(*layout)
+        words = [word for axis, n in zip(("--dp", "--tp", "--pp"), layout) for word in (axis, n)]
+        code, stderr = train(path, "--run.directory", directory, "--resume", saved, "--run.steps", 6, *words)
+        assert code == 0, f"{layout}: {stderr}"
+        steps[layout] = [(e["step"], e["loss"], e["grad_norm"]) for e in read_log(directory)["step"]]
+    expected = steps[1, 1, 1]
+    for layout, found in steps.items():
+        for (step, loss, norm), (want_step, want_loss, want_norm) in zip(found, expected, strict=True):
+            assert step == want_step and abs(loss - want_loss) < 2e-6 * want_loss, f"{layout}: {found} not {expected}"
+            assert abs(norm - want_norm) < 2e-5 * want_norm, f"{layout}: {found} not {expected}"
+    assert steps[8, 1, 1] == expected, "data-parallel ranks change bits"
+
+
 def a_strategy_file_says_the_same():
     strategy = ROOM / "strategy.yaml"
     strategy.write_text("dp: 2\nzero: 1\n")
@@ -171,4 +208,5 @@ def a_run_is_served_as_it_lies():
 
 run_cases([(case.__name__, case) for case in (
     every_size_and_stage_has_the_same_bits, mpi_ranks_have_the_same_bits, resumed_on_fewer_and_more_ranks,
+    any_layout_goes_on_from_any_other,
     a_strategy_file_says_the_same, a_signal_stops_all_ranks_at_one_step, a_run_is_served_as_it_lies)])
