@@ -13,6 +13,7 @@
 #include "passes/collective_types.h"
 #include "passes/optimizer.h"
 #include "passes/partition.h"
+#include "passes/precision.h"
 #include "passes/shard_rules.h"
 #include "passes/strategy.h"
 #include "passes/train.h"
@@ -83,7 +84,8 @@ Tensor feed_for(const ir::Value& input, int64_t vocabulary) {
 }
 
 /// Weights become states; the step as engine::TrainSession makes it, up to the partition pass.
-Step step_of(const Network& network, int64_t vocabulary) {
+Step step_of(const Network& network, int64_t vocabulary,
+             passes::Precision precision = passes::Precision::f32) {
   Step step;
   model::Model m = model::zoo::build(network.name, network.options);
   model::add_loss(m.graph);
@@ -112,6 +114,8 @@ Step step_of(const Network& network, int64_t vocabulary) {
   }
   step.graph = passes::bind_shapes(g, shapes);
   passes::run_passes(passes::forward_passes(), step.graph);
+  if (precision != passes::Precision::f32) passes::lower_precision(step.graph, {.compute = precision});
+  step.graph.sort();
   std::vector<ValueId> weights;
   for (size_t i = 0; i < step.graph.values().size(); ++i) {
     if (step.graph.values()[i].kind == ir::ValueKind::state)
@@ -218,7 +222,7 @@ size_t count(const ir::Graph& graph, std::string_view op) {
 }
 
 /// Every rank's loss and gradients against one rank's. Returns rank 0's graph.
-ir::Graph expect_same_step(const Step& step, Partitioning how) {
+ir::Graph expect_same_step(const Step& step, Partitioning how, double tolerance = 2e-4) {
   const Contents want = run(step.graph, step.feeds, nullptr);
   std::vector<ir::Graph> graphs;
   for (int r = 0; r < how.mesh.size(); ++r) {
@@ -245,7 +249,7 @@ ir::Graph expect_same_step(const Step& step, Partitioning how) {
     const Contents got = run(graphs[static_cast<size_t>(how.mesh.rank(mine.coordinates))], parts, &mesh);
     const std::lock_guard<std::mutex> lock(reports);
     for (const auto& [name, t] : want)
-      EXPECT_LE(distance(got.at(name), part(t, shard_of(how.outputs, name), mine)), 2e-4) << name;
+      EXPECT_LE(distance(got.at(name), part(t, shard_of(how.outputs, name), mine)), tolerance) << name;
   });
   return graphs[0];
 }
@@ -399,6 +403,21 @@ TEST(PartitionModels, ByTheRulesOfEachFamily) {
         expect_same_step(step, how);
       }
     }
+  }
+}
+
+TEST(PartitionModels, SixteenBits) {
+  const Network gpt2{
+      "gpt2", {"vocabulary=41", "positions=16", "width=32", "layers=2", "heads=4"}, kGpt2Rules};
+  const Step step = step_of(gpt2, 40, passes::Precision::bf16);
+  for (bool sequence : {false, true}) {
+    const ir::Graph g = expect_same_step(step, chosen(step, {.tp = 2, .sequence = sequence}), 6e-2);
+    // What is reduced is what was computed: 16 bits.
+    size_t halves = 0;
+    for (const ir::Node& node : g.nodes()) {
+      if (node.op->schema.is_collective) halves += g.type(node.in[0]).dtype == DType::bf16 ? 1 : 0;
+    }
+    EXPECT_GE(halves, 8u) << ir::print(g);
   }
 }
 

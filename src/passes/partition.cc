@@ -108,6 +108,11 @@ void join_small_gradients(ir::Graph& graph) {
 
 }  // namespace
 
+bool is_untouched(const Partitioning& how, const tensor::MeshAxis& axis) {
+  return axis.extent == 1 ||
+         std::find(how.untouched.begin(), how.untouched.end(), axis.name) != how.untouched.end();
+}
+
 ir::Graph partition(const ir::Graph& global, const Partitioning& how) {
   base::check(how.coordinates.size() == how.mesh.axes().size(), "one coordinate for each mesh axis");
   ir::Graph graph = global;
@@ -116,9 +121,7 @@ ir::Graph partition(const ir::Graph& global, const Partitioning& how) {
   // The last axis cuts first: the one before it then cuts what a rank of the last one holds.
   for (size_t a = how.mesh.axes().size(); a-- > 0;) {
     const tensor::MeshAxis& axis = how.mesh.axes()[a];
-    const bool is_untouched =
-        std::find(how.untouched.begin(), how.untouched.end(), axis.name) != how.untouched.end();
-    if (is_untouched || axis.extent == 1) continue;
+    if (is_untouched(how, axis)) continue;
     graph = partition_axis(graph, how,
                            {.axis = a, .name = axis.name, .ranks = axis.extent, .index = how.coordinates[a]});
   }

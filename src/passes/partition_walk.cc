@@ -122,7 +122,8 @@ class AxisWalk {
   void place_on_other_axes(const Node& node) {
     const ir::NodeView view = from_.view(node);
     const ir::CutRule rule = cut_rule_of(node.op->schema, view);
-    for (size_t a = 0; a < how_.mesh.axes().size(); ++a) {
+    for (size_t a = rank_.axis + 1; a < how_.mesh.axes().size(); ++a) {
+      if (is_untouched(how_, how_.mesh.axes()[a])) continue;
       std::vector<Placement> in;
       for (ValueId id : node.in) in.push_back(id == ir::kNoValue ? Placement{} : from_.value(id).shard.on(a));
       const CutMatcher::Result result = match_cut(rule, view, in);

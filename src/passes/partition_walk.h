@@ -7,6 +7,9 @@
 
 namespace trireme::passes {
 
+/// The pass leaves this axis alone, or there is nothing to do on it.
+bool is_untouched(const Partitioning& how, const tensor::MeshAxis& axis);
+
 /// The rank's graph along one axis; `from` is whole on it. Throws as partition() does.
 ir::Graph partition_axis(const ir::Graph& from, const Partitioning& how, const AxisRank& rank);
 
