@@ -156,6 +156,17 @@ bool keeps_packed_attention(const Rows& r, const Node& node) {
          (r.shape(node.in[1]).is_static() && r.rank(node.in[1]) == 4 && r.shape(node.in[1])[0].value() == 1);
 }
 
+/// Tables and positions (cos, sin, position_ids) row by row, or the same for each.
+bool keeps_rotary(const Rows& r, const Node& node) {
+  const bool has_positions = node.in.size() > 3 && node.in[3] != ir::kNoValue;
+  for (size_t i = 1; i < node.in.size(); ++i) {
+    if (node.in[i] == ir::kNoValue || r.is_fed(node, i) || r.repeats_one_row(node.in[i])) continue;
+    // With positions the tables are [positions, channels]; else they have a row for each of the batch.
+    if (i == 3 || !has_positions) return false;
+  }
+  return r.is_fed(node, 0) && (!has_positions || (!r.is_fed(node, 1) && !r.is_fed(node, 2)));
+}
+
 bool keeps_pooling(const Rows& r, const Node& node) { return r.is_fed(node, 0) && r.is_fed(node, 1); }
 
 const std::unordered_map<std::string_view, Rule>& rules() {
@@ -197,6 +208,7 @@ const std::unordered_map<std::string_view, Rule>& rules() {
       {"attention_bsnd", keeps_attention},
       {"attention_qkv", keeps_packed_attention},
       {"masked_mean_pool", keeps_pooling},
+      {"rotary_embedding", keeps_rotary},
   };
   return table;
 }

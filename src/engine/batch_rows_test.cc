@@ -54,6 +54,16 @@ INSTANTIATE_TEST_SUITE_P(
              "  %2 = const : i64[1]{-3}\n  %3 = reduce_mean(%0, %2) {keepdims=1}\n  %4 = sub(%0, %3)\n"
              "  return %4 \"y\"\n"},
         Case{"running_sum", false, "  %2 = const : i64[]{0}\n  %3 = cum_sum(%0, %2)\n  return %3 \"y\"\n"},
+        Case{"rotated_alike", true,
+             "  %2 = const : f32[8,1]#zeros\n  %3 = const : f32[8,1]#zeros\n"
+             "  %4 = const : i64[6,4]{0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, "
+             "3}\n"
+             "  %5 = rotary_embedding(%0, %2, %3, %4) {num_heads=3}\n  return %5 \"y\"\n"},
+        Case{"rotated_by_row", false,
+             "  %2 = const : f32[8,1]#zeros\n  %3 = const : f32[8,1]#zeros\n"
+             "  %4 = const : i64[6,4]{0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3, 1, 2, 3, "
+             "4}\n"
+             "  %5 = rotary_embedding(%0, %2, %3, %4) {num_heads=3}\n  return %5 \"y\"\n"},
         Case{"rows_flattened", true,
              "  %2 = const : i64[2]{6, 24}\n  %3 = reshape(%0, %2)\n  return %3 \"y\"\n"},
         Case{"rows_lost", false, "  %2 = const : i64[2]{24, 6}\n  %3 = reshape(%0, %2)\n  return %3 \"y\"\n"},

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "engine/batch_rows.h"
 #include "passes/collective_types.h"
 #include "passes/partition.h"
 #include "passes/shard_rules.h"
@@ -17,6 +18,22 @@ using tensor::Dims;
 
 size_t position(const std::vector<std::string>& names, const std::string& name) {
   return static_cast<size_t>(std::find(names.begin(), names.end(), name) - names.begin());
+}
+
+/// Into how many equal parts a batch is cut so that stages work at the same time: with twice as many as there
+/// are stages, a third of the time is lost at most; more would make products smaller than they need be.
+int micro_batches_of(const ir::Graph& bound, const std::vector<Dims>& shapes, int stages) {
+  if (stages == 1 || shapes.empty() || shapes[0].empty()) return 1;
+  const int64_t rows = shapes[0][0];
+  if (rows < 2 || !rows_are_independent(bound, rows)) return 1;
+  int parts = static_cast<int>(std::min<int64_t>(rows, 2 * stages));
+  while (rows % parts != 0) --parts;
+  return parts;
+}
+
+std::vector<Dims> with_rows_of_one(std::vector<Dims> shapes, int micro_batches) {
+  for (Dims& dims : shapes) dims[0] /= micro_batches;
+  return shapes;
 }
 
 }  // namespace
@@ -62,8 +79,6 @@ ir::Graph RankModel::partitioned(const ir::Graph& part, const std::map<std::stri
 std::unique_ptr<RankProgram> RankModel::build(const std::vector<Dims>& shapes) {
   auto made = std::make_unique<RankProgram>();
   ir::Graph whole = passes::bind_shapes(model_->graph(), shapes);
-  passes::run_passes(passes::forward_passes(), whole);
-  whole.sort();
   std::vector<std::string> names;
   for (const ValueId id : whole.inputs()) names.push_back(whole.value(id).name);
   for (size_t i = 0; i < whole.outputs().size(); ++i) {
@@ -72,6 +87,11 @@ std::unique_ptr<RankProgram> RankModel::build(const std::vector<Dims>& shapes) {
     base::fail_unsupported("the shape of '", whole.output_names()[i],
                            "' depends on data: such a model runs on one rank");
   }
+  made->micro_batches = micro_batches_of(whole, shapes, strategy_.pp);
+  if (made->micro_batches > 1)
+    whole = passes::bind_shapes(model_->graph(), with_rows_of_one(shapes, made->micro_batches));
+  passes::run_passes(passes::forward_passes(), whole);
+  whole.sort();
   const std::map<std::string, tensor::Shard> placed = passes::place_params(whole, strategy_);
   passes::PipelinePart part{.graph = std::move(whole), .in = {}, .out = {}};
   if (strategy_.pp > 1) {

@@ -18,6 +18,7 @@ namespace trireme::engine {
 /// A rank's program for one set of input shapes.
 struct RankProgram {
   std::shared_ptr<const compile::Program> program;
+  int micro_batches = 1;       ///< that a batch goes through the stages in; the program is of one of them
   std::vector<size_t> inputs;  ///< of the model, that this stage reads; crossing values follow them
   std::vector<compile::SlotId> in,
       out;  ///< slots of the values that cross from the stage before and to the next

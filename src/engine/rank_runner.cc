@@ -18,8 +18,6 @@ std::vector<Dims> shapes_of(const std::vector<Tensor>& tensors) {
   return shapes;
 }
 
-Tensor memory_for(const compile::Slot& slot) { return Tensor::empty(slot.dtype, slot.dims); }
-
 }  // namespace
 
 RankRunner::RankRunner(RankModel& model, comm::Mesh& mesh, const SessionOptions& options)
@@ -27,20 +25,22 @@ RankRunner::RankRunner(RankModel& model, comm::Mesh& mesh, const SessionOptions&
       mesh_(mesh),
       pool_(options.threads, options.cpus),
       device_(runtime::open_device(options.device)),
-      stream_(device_->open_stream(pool_)) {}
+      stream_(device_->open_stream(pool_)) {
+  if (model.stages() > 1) links_ = std::make_unique<PipelineLinks>(mesh.axis("pp"), false);
+}
 
 RankRunner::Bound& RankRunner::bound_for(const std::vector<Dims>& shapes) {
   const auto found = bound_.find(shapes);
   if (found != bound_.end()) return found->second;
   Bound bound{.program = &model_.program_for(shapes)};
-  const compile::Program& p = *bound.program->program;
   bound.executor = std::make_unique<runtime::Executor>(bound.program->program, std::vector<void*>(), &mesh_);
-  for (const compile::SlotId id : bound.program->in) bound.in.push_back(memory_for(p.slot(id)));
   // The first rank of a model without stages has its results written where the caller wants them.
-  const bool is_first = mesh_.world().rank() == 0;
-  if (model_.stages() > 1 || !is_first) {
-    for (const compile::SlotId id : p.outputs) bound.out.push_back(memory_for(p.slot(id)));
+  const bool is_last = model_.stage() + 1 == model_.stages();
+  if (is_last && (model_.stages() > 1 || mesh_.world().rank() != 0)) {
+    for (const tensor::TensorType& t : bound.program->results)
+      bound.results.push_back(Tensor::empty(t.dtype, t.shape.to_dims()));
   }
+  if (model_.stages() > 1) add_stages(bound);
   return bound_.emplace(shapes, std::move(bound)).first->second;
 }
 
@@ -62,22 +62,53 @@ void RankRunner::bind_arena(Bound& bound) {
   bound.arena = arena_.get();
 }
 
+/// Lays out what crosses, and prepares the run over the micro-batches.
+void RankRunner::add_stages(Bound& bound) {
+  const compile::Program& p = *bound.program->program;
+  const auto lay_out = [&](const std::vector<compile::SlotId>& slots, std::vector<int64_t>& offsets) {
+    constexpr int64_t kAlign = 64;
+    int64_t bytes = 0;
+    for (const compile::SlotId id : slots) {
+      offsets.push_back(bytes);
+      bytes += (p.slot(id).bytes + kAlign - 1) / kAlign * kAlign;
+    }
+    return bytes;
+  };
+  const PipelineBytes bytes{.in = lay_out(bound.program->in, bound.in),
+                            .out = lay_out(bound.program->out, bound.out)};
+  bound.stages = std::make_unique<PipelineRunner>(
+      passes::make_inference_order(
+          {.stages = model_.stages(), .micro_batches = bound.program->micro_batches}),
+      std::vector<PipelineBytes>{bytes}, *links_, *device_);
+}
+
+void RankRunner::run_micro_batch(Bound& bound, int micro_batch, const PipelineBuffers& buffers,
+                                 const std::vector<Tensor>& inputs, runtime::Trace* trace) {
+  const int64_t parts = bound.program->micro_batches;
+  std::vector<const void*> in;
+  std::vector<void*> out;
+  for (const size_t i : bound.program->inputs)
+    in.push_back(inputs[i].raw() + inputs[i].bytes() / parts * micro_batch);
+  for (const int64_t at : bound.in) in.push_back(buffers.in + at);
+  for (const int64_t at : bound.out) out.push_back(buffers.out + at);
+  for (Tensor& t : bound.results) out.push_back(t.mutable_raw() + t.bytes() / parts * micro_batch);
+  bound.executor->run(in, out, *stream_, trace);
+}
+
 void RankRunner::run(const std::vector<Tensor>& inputs, std::vector<Tensor>& outputs, runtime::Trace* trace) {
   Bound& bound = bound_for(shapes_of(inputs));
   bind_arena(bound);
-  const int stage = model_.stage(), last = model_.stages() - 1;
-  comm::Communicator* stages = last > 0 ? &mesh_.axis("pp") : nullptr;
-  for (Tensor& t : bound.in) stages->recv(bytes_of(t), stage - 1, "activations of the stage before");
+  if (bound.stages != nullptr) {
+    bound.stages->run([&](const passes::PipelineAction& action, const PipelineBuffers& buffers) {
+      run_micro_batch(bound, action.micro_batch, buffers, inputs, trace);
+    });
+    return deliver(bound.results.empty() ? outputs : bound.results);
+  }
   std::vector<const void*> in;
   std::vector<void*> out;
   for (const size_t i : bound.program->inputs) in.push_back(inputs[i].raw());
-  for (const Tensor& t : bound.in) in.push_back(t.raw());
-  for (Tensor& t : bound.out.empty() ? outputs : bound.out) out.push_back(t.mutable_raw());
+  for (Tensor& t : bound.results.empty() ? outputs : bound.results) out.push_back(t.mutable_raw());
   bound.executor->run(in, out, *stream_, trace);
-  if (stage < last) {
-    for (Tensor& t : bound.out) stages->send(bytes_of(t), stage + 1, "activations for the next stage");
-  }
-  if (last > 0) deliver(stage == last ? bound.out : outputs);
 }
 
 /// From the last stage to the first, on the ranks that stand where the first rank does on the other axes.

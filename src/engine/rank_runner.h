@@ -7,12 +7,14 @@
 #include <vector>
 
 #include "comm/mesh.h"
+#include "engine/pipeline.h"
 #include "engine/rank_model.h"
 #include "runtime/executor.h"
 
 namespace trireme::engine {
 
-/// Used by its rank's owner thread only. All ranks make the same calls in the same order.
+/// A batch goes through the stages in micro-batches where its rows can be computed apart, so that stages work
+/// at the same time. Used by its rank's owner thread only. All ranks make the same calls in the same order.
 class RankRunner {
  public:
   /// `threads` and `cpus`: of this rank. The references outlive the runner.
@@ -30,12 +32,16 @@ class RankRunner {
   struct Bound {
     const RankProgram* program;
     std::unique_ptr<runtime::Executor> executor;
-    std::vector<tensor::Tensor> in,
-        out;  ///< crossing values; `out` of the last stage: results of other ranks
+    std::vector<tensor::Tensor> results;     ///< whole, where the caller's memory does not take them
+    std::vector<int64_t> in, out;            ///< of stages: where crossing values lie in their buffers
+    std::unique_ptr<PipelineRunner> stages;  ///< null: there are none
     void* arena = nullptr;
   };
   Bound& bound_for(const std::vector<tensor::Dims>& shapes);
   void bind_arena(Bound& bound);
+  void add_stages(Bound& bound);
+  void run_micro_batch(Bound& bound, int micro_batch, const PipelineBuffers& buffers,
+                       const std::vector<tensor::Tensor>& inputs, runtime::Trace* trace);
   void deliver(std::vector<tensor::Tensor>& results);
 
   RankModel& model_;
@@ -45,6 +51,7 @@ class RankRunner {
   std::unique_ptr<tensor::Stream> stream_;
   std::shared_ptr<void> arena_;
   int64_t arena_bytes_ = 0;
+  std::unique_ptr<PipelineLinks> links_;
   std::map<std::vector<tensor::Dims>, Bound> bound_;
 };
 

@@ -7,6 +7,7 @@
 #include "base/rng.h"
 #include "comm/local.h"
 #include "engine/sharded_session.h"
+#include "model/zoo/resnet.h"
 #include "model/zoo/zoo.h"
 
 namespace trireme::engine {
@@ -79,6 +80,15 @@ std::vector<Tensor> inputs_of(const ir::Graph& graph, int64_t rows, int64_t leng
   return inputs;
 }
 
+base::ErrorCode code_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const base::Error& e) {
+    return e.code();
+  }
+  return base::ErrorCode::internal;
+}
+
 void expect_same_answers(const std::shared_ptr<const PreparedModel>& model, const passes::Strategy& strategy,
                          double tolerance = 2e-5) {
   Session one(model, {.threads = 1}), many(model, {.threads = strategy.world(), .strategy = strategy});
@@ -111,6 +121,48 @@ TEST(ShardedSession, ConvolutionalNetworksRunInStages) {
   expect_same_answers(prepared("resnet18", {"size=32", "classes=10"}), {.pp = 3});
 }
 
+TEST(ShardedSession, BatchesGoThroughTheStagesInMicroBatches) {
+  const auto model = llama();
+  RankModel of_two(model, {.pp = 2}, 1, {.threads = 1});
+  const auto micro_batches = [&](int64_t rows) { return of_two.program_for({{rows, 8}}).micro_batches; };
+  EXPECT_EQ(micro_batches(1), 1);
+  EXPECT_EQ(micro_batches(3), 3);
+  EXPECT_EQ(micro_batches(8), 4);
+  EXPECT_EQ(micro_batches(10), 2);
+  Session one(model, {.threads = 1});
+  for (const int pp : {2, 3, 4}) {
+    Session many(model, {.threads = pp, .strategy = {.pp = pp}});
+    for (const int64_t rows : {8, 12}) {
+      const std::vector<Tensor> inputs = inputs_of(model->graph(), rows, 6);
+      EXPECT_LE(distance(many.run(inputs)[0], one.run(inputs)[0]), 2e-5)
+          << pp << " stages, " << rows << " rows";
+    }
+  }
+}
+
+TEST(ShardedSession, ResNet152RunsOnFourStages) {
+  const auto model = std::make_shared<const PreparedModel>(model::zoo::random_resnet(152, 1, 32, 10).graph);
+  Session one(model, {.threads = 1}), many(model, {.threads = 4, .strategy = {.pp = 4}});
+  const std::vector<Tensor> inputs{noise({4, 3, 32, 32}, 9)};
+  EXPECT_LE(distance(many.run(inputs)[0], one.run(inputs)[0]), 2e-5);
+}
+
+TEST(ShardedSession, AStageThatIsLostOrRefusesItsInputFailsOneCall) {
+  const auto model = llama();
+  Session one(model, {.threads = 1}), many(model, {.threads = 3, .strategy = {.pp = 3}});
+  const std::vector<Tensor> inputs = inputs_of(model->graph(), 4, 8);
+  const Tensor want = one.run(inputs)[0];
+  EXPECT_LE(distance(many.run(inputs)[0], want), 2e-5);
+  many.sharded()->lose(2);
+  EXPECT_EQ(code_of([&] { many.run(inputs); }), base::ErrorCode::unavailable);
+  EXPECT_LE(distance(many.run(inputs)[0], want), 2e-5);
+  std::vector<Tensor> bad = inputs;
+  bad[0] = tokens({4, 8}, 37, 1);
+  bad[0].mutable_data<int64_t>()[13] = 99;
+  EXPECT_EQ(code_of([&] { many.run(bad); }), base::ErrorCode::invalid_argument);
+  EXPECT_LE(distance(many.run(inputs)[0], want), 2e-5);
+}
+
 TEST(ShardedSession, WeightsAreShared) {
   // Each rank holds half of what the ranks split; programs of other shapes add none.
   const auto model = llama();
@@ -126,15 +178,6 @@ TEST(ShardedSession, WeightsAreShared) {
   EXPECT_LT(static_cast<double>(bytes(1)),
             0.6 * static_cast<double>(one.prepare(shapes).memory.constant_bytes));
   EXPECT_NEAR(static_cast<double>(bytes(1)), static_cast<double>(bytes(2)), 1024);  // masks and positions
-}
-
-base::ErrorCode code_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const base::Error& e) {
-    return e.code();
-  }
-  return base::ErrorCode::internal;
 }
 
 TEST(ShardedSession, ALostRankFailsOneCall) {

@@ -29,6 +29,22 @@ ValueId add_state(ir::Graph& graph, const std::string& name, const ir::Value& li
   return id;
 }
 
+/// Placements of what will cross between stages.
+void place_activations(ir::Graph& graph) {
+  if (!has_cut_rules(graph)) return;
+  // Running statistics are not updated with those of a micro-batch, which are each rank's own
+  // (take_statistics).
+  ir::Graph without = graph;
+  for (size_t n = 0; n < graph.nodes().size(); ++n) {
+    ir::Node& node = without.node(ir::NodeId(static_cast<uint32_t>(n)));
+    if (node.op_name() != "ema_update") continue;
+    node.op = &ops::table().need("identity");
+    node.in = {node.in[1]};
+  }
+  const std::vector<tensor::Shard> shards = passes::infer_shards(without);
+  for (size_t i = 0; i < shards.size(); ++i) graph.value(ValueId(static_cast<uint32_t>(i))).shard = shards[i];
+}
+
 }  // namespace
 
 int StepGraphs::stage() const { return mesh_.has(kAxis) ? coordinates_[mesh_.index_of(kAxis)] : 0; }
@@ -56,11 +72,7 @@ StageGraph StepGraphs::make_stage(const StepKey& key, std::vector<TrainedParam>&
   Draft draft;
   forward(draft, key);
   place_inputs(draft.graph);
-  if (mesh_.extent("dp") > 1 && has_cut_rules(draft.graph)) {
-    const std::vector<tensor::Shard> shards = passes::infer_shards(draft.graph);
-    for (size_t i = 0; i < shards.size(); ++i)
-      draft.graph.value(ValueId(static_cast<uint32_t>(i))).shard = shards[i];
-  }
+  if (mesh_.extent("dp") > 1) place_activations(draft.graph);
   if (holders_.empty()) cut(draft.graph);
   const size_t index = key.chunk * static_cast<size_t>(mesh_.extent(kAxis)) + static_cast<size_t>(stage());
   const bool is_last = index + 1 == cut_.parts();
