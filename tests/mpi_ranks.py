@@ -45,7 +45,8 @@ def other_size_is_refused():
 
 def stopped_rank_is_named():
     """A rank that the system stops says nothing any more: the others name it and end."""
-    process = _ranks.start(3, [_ranks.TRIREME, "comm", "bench", "--time", "60s", "--max", "4KiB", "--deadline", "500ms"])
+    process = _ranks.start(3, [_ranks.TRIREME, "comm", "bench", "--time", "60s", "--max", "4KiB", "--deadline",
+                               "500ms"])
     ranks = []
     while len(ranks) < 3:
         time.sleep(0.05)
