@@ -66,6 +66,13 @@ def ranks_of(process):
     return [p for child in below for p in children(child)] or below
 
 
+def running(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
 def reached(directory, step, process, limit_s=60):
     """Waits until a checkpoint of at least `step` is committed."""
     end = time.monotonic() + limit_s
@@ -168,9 +175,9 @@ def the_ranks_that_are_left_go_on():
     assert "ranks=2 from=" in err and "ranks=1 from=" in err, err
 
 
-def a_signal_saves_and_ends():
-    config, directory = configure("stopped")
-    process = launch("-n", 1, "--", "trireme", "train", config, "--quiet")
+def stopped_and_resumed(ranks, *words):
+    config, directory = configure(f"stopped{ranks}{'-'.join(words)}".replace("--", ""))
+    process = launch("-n", ranks, *words, "--", "trireme", "train", config, "--quiet")
     reached(directory, 120, process)
     process.send_signal(signal.SIGTERM)
     code, _, err = finish(process)
@@ -180,10 +187,37 @@ def a_signal_saves_and_ends():
     assert weights(directory) == undisturbed_weights(), "other weights than the run that nobody disturbed"
 
 
+def a_signal_saves_and_ends():
+    stopped_and_resumed(1)
+    stopped_and_resumed(2)
+
+
+def a_signal_reaches_mpi_ranks():
+    if reason := _ranks.why_no_mpi():
+        raise Skip(reason)
+    stopped_and_resumed(2, "--kind", "mpi")
+
+
+def ranks_do_not_outlive_their_launcher():
+    config, directory = configure("orphans")
+    process = launch("-n", 2, *([] if _ranks.why_no_mpi() else ["--kind", "mpi"]), "--", "trireme", "train", config,
+                     "--quiet")
+    reached(directory, 40, process)
+    below = ranks_of(process)
+    process.kill()
+    end = time.monotonic() + 20
+    while any(running(pid) for pid in below):
+        assert time.monotonic() < end, f"{below} still run"
+        time.sleep(0.05)
+    process.communicate()
+
+
 run_cases([("lines_are_exact", lines_are_exact), ("mistakes_are_not_repeated", mistakes_are_not_repeated),
            ("gives_up_after_so_many", gives_up_after_so_many),
            ("a_killed_process_is_resumed", a_killed_process_is_resumed),
            ("killed_local_ranks_are_resumed", killed_local_ranks_are_resumed),
            ("killed_mpi_ranks_are_resumed", killed_mpi_ranks_are_resumed),
            ("the_ranks_that_are_left_go_on", the_ranks_that_are_left_go_on),
-           ("a_signal_saves_and_ends", a_signal_saves_and_ends)])
+           ("a_signal_saves_and_ends", a_signal_saves_and_ends),
+           ("a_signal_reaches_mpi_ranks", a_signal_reaches_mpi_ranks),
+           ("ranks_do_not_outlive_their_launcher", ranks_do_not_outlive_their_launcher)])

@@ -419,6 +419,30 @@ TEST_P(Conformance, DeadRankWakesAll) {
   EXPECT_TRUE(mentions(error, "rank 1")) << error.message();
 }
 
+TEST_P(Conformance, FailureAmidLargeTransfersEndsAll) {
+  if (size() == 1) return;
+  for (int round = 0; round < 12; ++round) {
+    const int dies = round % size();
+    const Error error = error_of([&] {
+      run([&](Communicator& c) {
+        const auto ring = c.split(0, c.rank());
+        std::vector<float> x(100'000 * (1 + static_cast<size_t>(round) % 4), 1.0f), y(x.size());
+        const int next = (c.rank() + 1) % c.size(), before = (c.rank() + c.size() - 1) % c.size();
+        for (int i = 0;; ++i) {
+          if (c.rank() == dies && i == round) throw Error(ErrorCode::exhausted, "no memory left");
+          c.all_reduce(as_bytes(std::span(x)), {}, "large");
+          ring->exchange(as_bytes(std::span(x)), as_bytes(std::span(y)), {next, before}, "ring");
+          const size_t whole = x.size() / 840 * 840;  // blocks for 1 to 8 ranks
+          if (round % 2 == 1)
+            c.all_to_all(as_bytes(std::span(y).first(whole)), as_bytes(std::span(x).first(whole)));
+        }
+      });
+    });
+    EXPECT_EQ(error.code(), ErrorCode::exhausted) << error.message();
+    EXPECT_TRUE(mentions(error, "rank " + std::to_string(dies) + ": no memory left")) << error.message();
+  }
+}
+
 TEST_P(Conformance, ReceiverThatExpectsOtherSize) {
   if (size() == 1) return;
   const Error error = error_of([&] {
