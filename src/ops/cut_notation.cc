@@ -16,12 +16,6 @@ std::string joined(const std::vector<std::string>& parts) {
 
 }  // namespace
 
-std::string letters(size_t n, char first) {
-  std::string text;
-  for (size_t i = 0; i < n; ++i) text += static_cast<char>(first + static_cast<char>(i));
-  return text;
-}
-
 CutNotation::CutNotation(const ir::NodeView& node) : node_(node) {
   for (size_t i = 0; i < node.in.size(); ++i) in_.push_back(dots(node.present(i) ? rank_of(node.in[i]) : 0));
   for (const tensor::TensorType& t : node.out) out_.push_back(dots(rank_of(t)));
@@ -57,18 +51,6 @@ std::string CutNotation::text() const { return joined(in_) + "->" + joined(out_)
 void share_count(ir::LocalNode& node, const char* attr, int64_t local, int64_t global) {
   const int64_t count = node.attrs.get_int(attr, 0);
   if (count != 0 && global != 0) node.attrs.set(attr, count * local / global);
-}
-
-ir::CutRule cut_alike(const ir::NodeView& node, std::vector<uint32_t> linear) {
-  CutNotation notation(node);
-  const std::string all = letters(rank_of(node.in[0]));
-  for (size_t i = 0; i < node.in.size(); ++i) {
-    if (rank_of(node.in[i]) == all.size()) notation.in(i, all);
-  }
-  for (size_t i = 0; i < node.out.size(); ++i) {
-    if (rank_of(node.out[i]) == all.size()) notation.out(i, all);
-  }
-  return {.notation = notation.text(), .linear = std::move(linear)};
 }
 
 }  // namespace trireme::ops

@@ -4,12 +4,14 @@
 #include <string>
 #include <vector>
 
-#include "ir/schema.h"
+#include "ops/cut.h"
 
 namespace trireme::ops {
 
 /// `n` letters from `first` on: "abc".
-std::string letters(size_t n, char first = 'a');
+inline std::string letters(size_t n, char first = 'a') {
+  return cut_letters(n, static_cast<size_t>(first - 'a'));
+}
 /// `n` dimensions that are never cut.
 inline std::string dots(size_t n) { return std::string(n, '.'); }
 
@@ -33,8 +35,5 @@ class CutNotation {
 
 /// Sets a count (heads, groups) to the rank's share of it: count local / global. Leaves absent and 0 alone.
 void share_count(ir::LocalNode& node, const char* attr, int64_t local, int64_t global);
-
-/// All dimensions of every operand and result are cut alike; scalars are whole.
-ir::CutRule cut_alike(const ir::NodeView& node, std::vector<uint32_t> linear = {});
 
 }  // namespace trireme::ops

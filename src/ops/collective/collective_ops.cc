@@ -257,6 +257,7 @@ ir::OpSchema shard_slice_schema() {
   ir::OpSchema s = schema("shard_slice", "y_i = this rank's part of x_i along dim; the ranks do not talk",
                           {kDimAttr, kSectionsAttr}, each(scattered));
   s.is_collective = false;
+  s.why_no_cut = "it changes the placement of its operand";
   s.grad = rule(scatter_grad);
   return s;
 }
@@ -268,6 +269,7 @@ ir::OpSchema gradient_sum_schema() {
                           each([](const NodeView& n, size_t i, const RankGroup&) { return n.in[i]; }));
   s.max_in = s.max_out = 1;
   s.is_collective = false;
+  s.why_no_cut = "it marks the placement of a gradient";
   // No view: passes that remove views before differentiation would lose what it stands for.
   s.expand = [](ir::Graph&, const ir::Node& node) { return std::vector{node.in[0]}; };
   s.grad = rule([](GradBuilder& g) -> Gradients {

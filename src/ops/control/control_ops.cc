@@ -117,8 +117,11 @@ Types infer_scan(const NodeView& n) {
 }
 
 ir::OpSchema schema(std::string name, std::string onnx, std::string doc, ir::InferFn infer) {
-  ir::OpSchema s{
-      .name = std::move(name), .doc = std::move(doc), .max_in = ir::kVariadic, .max_out = ir::kVariadic};
+  ir::OpSchema s{.name = std::move(name),
+                 .doc = std::move(doc),
+                 .why_no_cut = "its subgraphs run whole",
+                 .max_in = ir::kVariadic,
+                 .max_out = ir::kVariadic};
   s.infer = std::move(infer);
   s.onnx = std::move(onnx);
   s.is_control = true;

@@ -225,8 +225,15 @@ std::vector<ir::OpDef> special_elementwise_ops() {
                              {clip_grad_schema(), clip_grad_cpu_kernels()}};
   for (ir::OpDef& op : ops) {
     const std::string& name = op.schema.name;
-    // A mask drawn in place (training mode) would not know which part of the tensor it covers.
-    if (name == "dropout") continue;
+    if (name == "dropout") {
+      // A mask drawn in place (training mode) would not know which part of the tensor it covers.
+      op.schema.cut = [](const ir::NodeView& n) {
+        const tensor::Tensor* training = n.value(2);
+        const bool draws = n.present(2) && (training == nullptr || training->to_ints()[0] != 0);
+        return draws ? ir::CutRule{} : broadcast_cut(n, {0b1});
+      };
+      continue;
+    }
     std::vector<uint32_t> linear;
     if (name == "where") linear = {0b110};
     if (name == "gelu_grad" || name == "clip_grad") linear = {0b1};

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <map>
 
+#include "ops/cut.h"
+#include "ops/cut_notation.h"
 #include "ops/shape/shape_rules.h"
 #include "ops/table.h"
 
@@ -111,6 +113,46 @@ Types infer_det(const NodeView& n) {
   return like(n.in[0], Shape(std::move(out)));
 }
 
+/// Every letter of the equation that stands once in each operand; those that the result lacks are summed.
+ir::CutRule cut_einsum(const NodeView& n) {
+  std::vector<Shape> shapes;
+  for (const tensor::TensorType& t : n.in) shapes.push_back(t.shape);
+  const EinsumPlan plan = parse_einsum(n.attrs.get_string("equation", ""), shapes);
+  const std::string all = cut_letters(plan.extents.size());
+  std::string cuttable = all;
+  for (const std::vector<size_t>& term : plan.operands) {
+    for (size_t letter : term) {
+      if (std::count(term.begin(), term.end(), letter) > 1) cuttable[letter] = '.';
+    }
+  }
+  ir::CutRule rule;
+  CutNotation notation(n);
+  for (size_t i = 0; i < n.in.size(); ++i) {
+    std::string text;
+    for (size_t letter : plan.operands[i]) text += cuttable[letter];
+    notation.broadcast(i, text);
+    rule.linear.push_back(1u << i);
+  }
+  std::string result;
+  for (size_t letter : plan.result) result += cuttable[letter];
+  rule.notation = notation.out(0, result).text();
+  for (size_t letter = 0; letter < all.size(); ++letter) {
+    const bool kept = std::find(plan.result.begin(), plan.result.end(), letter) != plan.result.end();
+    if (!kept && cuttable[letter] != '.') rule.sums += all[letter];
+  }
+  return rule;
+}
+
+/// Batches of matrices: operands and results, of which some lack the matrix.
+ir::CutRule cut_matrices(const NodeView& n) {
+  const size_t rank = n.in.back().shape.rank() - 2;
+  CutNotation notation(n);
+  for (size_t i = 0; i < n.in.size(); ++i)
+    notation.in(i, cut_letters(rank) + dots(n.in[i].shape.rank() - rank));
+  notation.out(0, cut_letters(rank) + dots(n.out[0].shape.rank() - rank));
+  return {.notation = notation.text()};
+}
+
 }  // namespace
 
 EinsumPlan parse_einsum(const std::string& equation, const std::vector<Shape>& operands) {
@@ -156,6 +198,7 @@ std::vector<ir::OpDef> linalg_ops() {
   std::vector<ir::OpDef> ops;
   ops.push_back({{.name = "einsum",
                   .doc = "y = the sum of products that `equation` writes in index notation",
+                  .cut = cut_einsum,
                   .max_in = 8,
                   .attrs = {{"equation", "string", "as NumPy's einsum, e.g. \"...ij,...jk->...ik\""}},
                   .infer = infer_einsum,
@@ -165,12 +208,14 @@ std::vector<ir::OpDef> linalg_ops() {
                  einsum_cpu_kernels()});
   ops.push_back({{.name = "det",
                   .doc = "determinant of each matrix",
+                  .cut = cut_matrices,
                   .infer = infer_det,
                   .grad = rule(det_rule),
                   .onnx = "Det"},
                  det_cpu_kernels()});
   ops.push_back({{.name = "det_grad",
                   .doc = "dx = dy times the cofactors of each matrix; operands dy, x",
+                  .cut = cut_matrices,
                   .min_in = 2,
                   .max_in = 2,
                   .infer = [](const NodeView& n) { return like(n.in[1], n.in[1].shape); },

@@ -12,6 +12,10 @@ using tensor::TensorType;
 
 const char* const kNoGrad = "it runs after the gradients: nothing is differentiated through an update";
 
+const char* const kHeldAlike =
+    "a parameter, its gradient and states are held alike, in parts or whole: passes/infer_shards checks them";
+const char* const kOfParts = "its caller adds up what ranks find for their parts";
+
 /// States per parameter of each update op, as update_layout() answers.
 struct NamedLayout {
   std::string_view name;
@@ -147,6 +151,7 @@ ir::OpDef update_op(std::string name, std::string doc, std::vector<ir::AttrSpec>
   ir::OpSchema schema{
       .name = name,
       .doc = std::move(doc),
+      .why_no_cut = kHeldAlike,
       .min_in = 2,
       .max_in = ir::kVariadic,
       .min_out = 0,
@@ -329,6 +334,7 @@ std::vector<ir::OpDef> average_ops() {
   ir::OpSchema weights{
       .name = "ema_weights",
       .doc = "e = k e + (1 - k) p for each pair after (step, skip)",
+      .why_no_cut = kHeldAlike,
       .min_in = 1,
       .max_in = ir::kVariadic,
       .min_out = 0,
@@ -413,6 +419,7 @@ std::vector<ir::OpDef> norm_ops() {
   ir::OpSchema squares{
       .name = "block_squares",
       .doc = "sums of squares in f64 of the blocks of each operand, blocks side by side",
+      .why_no_cut = kOfParts,
       .max_in = ir::kVariadic,
       .attrs = {{"dims", "ints", "of each operand: the dimension that its blocks divide"},
                 {"blocks", "ints", "of each operand: how many blocks it has, all of one size"}},
@@ -423,6 +430,7 @@ std::vector<ir::OpDef> norm_ops() {
       .doc =
           "sqrt of the sum of all operands: sums of squares that block_squares made, gathered from `parts` "
           "ranks; each tensor's blocks are added in their order by halves, then the tensors",
+      .why_no_cut = kOfParts,
       .max_in = ir::kVariadic,
       .attrs = {{"parts", "ints", "of each operand: ranks it was gathered from"},
                 {"counts", "ints", "of each tensor: blocks on one rank"},
@@ -432,6 +440,7 @@ std::vector<ir::OpDef> norm_ops() {
       .why_no_grad = kNoGrad};
   ir::OpSchema finite{.name = "all_finite",
                       .doc = "true if no element of any operand is infinite or NaN",
+                      .why_no_cut = kOfParts,
                       .max_in = ir::kVariadic,
                       .infer = [](const ir::NodeView& n) { return scalar_of_floats(n, DType::boolean); },
                       .why_no_grad = kNoGrad};
@@ -440,6 +449,7 @@ std::vector<ir::OpDef> norm_ops() {
       .doc =
           "(norm, grad_scale?, norm_limit?, loss?, loss_limit?) -> grad_scale min(1, max_norm / (n + eps)), "
           "n = norm grad_scale; whether to skip the update (something is not finite or above its limit); n",
+      .why_no_cut = kOfParts,
       .min_in = 1,
       .max_in = 5,
       .max_out = 3,

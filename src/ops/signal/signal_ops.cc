@@ -1,6 +1,8 @@
 // dft, stft, mel_weight_matrix and the Hann, Hamming and Blackman windows: schemas.
 #include "ops/signal/signal_ops.h"
 
+#include "ops/cut.h"
+#include "ops/cut_notation.h"
 #include "ops/elementwise/cast.h"
 #include "ops/shape/shape_rules.h"
 #include "ops/table.h"
@@ -82,11 +84,28 @@ ir::OpDef window(std::string name, std::string onnx, WindowCoefficients c) {
       {.name = std::move(name),
        .doc = base::concat("w_i = ", c.a0, " - ", c.a1, " cos(2 pi i / m) + ", c.a2,
                            " cos(4 pi i / m), m = size if periodic else size - 1"),
+       .why_no_cut = "a window is short",
        .attrs = {{"periodic", "int", "default 1"}, {"output_datatype", "int", "ONNX number, default f32"}},
        .infer = infer_window,
        .why_no_grad = "integer operand",
        .onnx = std::move(onnx)},
       window_cpu_kernels(c)};
+}
+
+/// All dimensions but the transformed one and the parts of a number.
+ir::CutRule cut_dft(const NodeView& n) {
+  const size_t rank = n.in[0].shape.rank();
+  const size_t axis = ir::normal_axis(
+      n.value(2) != nullptr ? n.value(2)->to_ints().at(0) : n.attrs.get_int("axis", -2), rank);
+  std::string x = cut_letters(rank - 1) + ".";
+  x[axis] = '.';
+  return {.notation = CutNotation(n).in(0, x).out(0, x).text(), .linear = {1}};
+}
+
+/// Signals [batch, length, 1 or 2] -> [batch, frames, bins, 2].
+ir::CutRule cut_stft(const NodeView& n) {
+  const std::string x = "b" + dots(n.in[0].shape.rank() - 1);
+  return {.notation = CutNotation(n).in(0, x).out(0, "b...").text(), .linear = {1}};
 }
 
 }  // namespace
@@ -96,6 +115,7 @@ std::vector<ir::OpDef> signal_ops() {
   ops.push_back(
       {{.name = "dft",
         .doc = "X_k = sum over t of x_t e^(-2 pi i k t / n) along axis; the inverse divides by n",
+        .cut = cut_dft,
         .max_in = 3,
         .attrs = {{"inverse", "int", "default 0"}, {"onesided", "int", "1: only the n/2 + 1 first bins"}},
         .infer = infer_dft,
@@ -104,6 +124,7 @@ std::vector<ir::OpDef> signal_ops() {
        dft_cpu_kernels()});
   ops.push_back({{.name = "stft",
                   .doc = "dft of windowed frames of a signal",
+                  .cut = cut_stft,
                   .min_in = 2,
                   .max_in = 4,
                   .attrs = {{"onesided", "int", "default 1"}},
@@ -113,6 +134,7 @@ std::vector<ir::OpDef> signal_ops() {
                  stft_cpu_kernels()});
   ops.push_back({{.name = "mel_weight_matrix",
                   .doc = "[bins, mel bands]: triangular filters evenly spaced on the mel scale",
+                  .why_no_cut = "made once, of settings",
                   .min_in = 5,
                   .max_in = 5,
                   .attrs = {{"output_datatype", "int", "ONNX number, default f32"}},
