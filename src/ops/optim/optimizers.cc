@@ -199,6 +199,7 @@ ir::OpDef trust_squares_op() {
           "(operands of lamb_update or lars_update) -> f64: for each block of each parameter the sum of "
           "squares of "
           "p, then for each that of the step u (lamb) or of g (lars): what trust ratios need of a part",
+      .why_no_cut = kOfParts,
       .min_in = 2,
       .max_in = ir::kVariadic,
       .attrs =
