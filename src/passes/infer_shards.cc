@@ -89,9 +89,7 @@ class Inference {
         continue;
       for (size_t a = 0; a < axes(); ++a) free_[a][i] = kAllFree;
     }
-    for (const Node& node : graph_.nodes()) {
-      if (node.op != nullptr) infer(node);
-    }
+    for (const Node& node : graph_.nodes()) infer(node);
     return std::move(shards_);
   }
 
