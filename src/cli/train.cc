@@ -109,7 +109,6 @@ std::string split_weights(const ir::Graph& loss, const passes::Strategy& paralle
 
 int run_training(const TrainCommand& command, const train::TrainConfig& given,
                  const train::ConfigSections& sections, base::Env& env) {
-  constexpr int64_t kStuckNs = 600 * base::kNsPerSecond;
   train::plan_batch(given.batch, given.parallel.dp);  // said once, before ranks start
   const train::PreparedTask prepared = train::prepare_task(given, sections);
   train::TrainConfig config = given;
@@ -125,7 +124,7 @@ int run_training(const TrainCommand& command, const train::TrainConfig& given,
   if (shape.size() == 1 && !launched) return train_rank(training, {}, true);
   int code = 0;
   comm::run_ranks({.ranks = shape.size(),
-                   .deadline_ns = kStuckNs,
+                   .deadline_ns = config.run.rank_timeout.ns,
                    .on_stuck =
                        [&](const auto& text) {
                          env.log.error("comm", "stuck", {{"report", text}});

@@ -40,6 +40,7 @@ struct RunOptions {
   base::ByteSize memory{0};
   NonFinite non_finite = NonFinite::skip;
   int64_t max_skips = 20;
+  base::Duration rank_timeout{600 * base::kNsPerSecond};
   void fields(base::OptionList& f);
   /// The run directory: `directory`, or runs/NAME.
   std::string path() const;
