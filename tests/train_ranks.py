@@ -3,7 +3,9 @@
 # timeout: 200
 import hashlib
 import json
+import signal
 import tempfile
+import time
 import urllib.request
 from pathlib import Path
 
@@ -178,8 +180,6 @@ def a_strategy_file_says_the_same():
 
 
 def a_signal_stops_all_ranks_at_one_step():
-    import signal
-    import time
     path, directory = configure("stopped", 1000000)
     process = start(path, "--dp", 2, "--zero", 2)
     while not (directory / "checkpoints/latest").exists():
@@ -192,17 +192,33 @@ def a_signal_stops_all_ranks_at_one_step():
     assert (directory / f"checkpoints/step-{at:08d}/index.json").exists()
 
 
+def answers(server, model):
+    images = (IMAGES[:32].reshape(32, 1, 12, 12) / np.float32(255)).astype(np.float32)
+    body = json.dumps({"inputs": [{"name": "image", "datatype": "FP32", "shape": list(images.shape),
+                                   "data": images.ravel().tolist()}]}).encode()
+    answer = json.load(urllib.request.urlopen(f"{server.url}/v2/models/{model}/infer", data=body, timeout=30))
+    return np.array(answer["outputs"][0]["data"]).reshape(32, 4)
+
+
 def a_run_is_served_as_it_lies():
-    path, directory = configure("served", 120)
-    code, stderr = train(path, "--dp", 2, "--zero", 3, "--save.format", "none", "--schedule.total", 12800)
+    """From the parts that ranks wrote; and while the run goes on, its newer checkpoints take over."""
+    (ROOM / "live").mkdir()
+    path, directory = configure("live/served", 60)
+    words = ("--zero", 3, "--save.format", "none", "--schedule.total", 12800)
+    code, stderr = train(path, "--dp", 2, *words)
     assert code == 0, stderr
     with Server(directory) as server:
-        images = (IMAGES[:32].reshape(32, 1, 12, 12) / np.float32(255)).astype(np.float32)
-        body = json.dumps({"inputs": [{"name": "image", "datatype": "FP32", "shape": list(images.shape),
-                                       "data": images.ravel().tolist()}]}).encode()
-        answer = json.load(urllib.request.urlopen(server.url + "/v2/models/served/infer", data=body, timeout=30))
-    logits = np.array(answer["outputs"][0]["data"]).reshape(32, 4)
-    right = (logits.argmax(1) == LABELS[:32]).mean()
+        first = answers(server, "served")
+    with Server(ROOM / "live", "--model-control", "poll", "--poll-interval", "50ms") as server:
+        assert np.array_equal(answers(server, "served"), first)
+        code, stderr = train(path, "--dp", 4, "--resume", "auto", "--run.steps", 120, *words)
+        assert code == 0, stderr
+        end = time.monotonic() + 20
+        while sum("model_ready" in line for line in server.log) < 2 or np.array_equal(answers(server, "served"), first):
+            assert time.monotonic() < end, server.log
+            time.sleep(0.02)
+        time.sleep(0.3)  # the last checkpoint takes over
+        right = (answers(server, "served").argmax(1) == LABELS[:32]).mean()
     assert right > 0.95, f"{right:.3f} of the served answers are right"
 
 
