@@ -128,7 +128,8 @@ void KserveCore::load(const std::string& name, const Json& parameters, Repositor
 void KserveCore::unload(const std::string& name, const Json& parameters, Repository::Done done) const {
   require_loaded();
   check_control_parameters("unload", parameters);
-  repository_.request_unload(name, std::move(done));
+  const bool with_members = !parameters.is_null() && parameters.get_or("unload_dependents", false);
+  repository_.request_unload(name, with_members, std::move(done));
 }
 
 void KserveCore::infer(const std::shared_ptr<ServedModel>& model, InferRequest request,

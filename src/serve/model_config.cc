@@ -158,8 +158,11 @@ void read_parameter(const Fields& fields, ModelConfig& config) {
 
 void check_batching(const ModelConfig& config) {
   const int64_t most = config.max_batch_size.value_or(0);
-  base::require(!config.has_dynamic_batching || !config.sequence,
-                "a model has dynamic_batching or sequence_batching, not both");
+  const int choices = config.has_dynamic_batching + config.sequence.has_value() + config.ensemble.has_value();
+  base::require(choices <= 1,
+                "a model has one of dynamic_batching, sequence_batching and ensemble_scheduling");
+  base::require((config.platform == "ensemble") == config.ensemble.has_value() || config.platform.empty(),
+                "platform ensemble and ensemble_scheduling go together");
   base::require(!config.has_dynamic_batching || most > 0 || !config.max_batch_size,
                 "dynamic_batching needs max_batch_size > 0");
   for (int64_t size : config.preferred_batch_size) {
@@ -289,6 +292,8 @@ ModelConfig parse_model_config(std::string_view text) {
       read_batching(f.as_message(), config);
     } else if (f.name == "sequence_batching") {
       config.sequence = read_sequence_config(f.as_message());
+    } else if (f.name == "ensemble_scheduling") {
+      config.ensemble = read_ensemble_config(f.as_message());
     } else if (f.name == "instance_group") {
       read_instances(f.as_message(), config);
     } else if (f.name == "parameters") {
@@ -357,10 +362,12 @@ base::Json config_json(const ModelConfig& config) {
                             {"input", std::move(inputs)},
                             {"output", std::move(outputs)}});
   if (config.has_dynamic_batching) json.set("dynamic_batching", batching_json(config));
+  if (config.ensemble) json.set("ensemble_scheduling", ensemble_config_json(*config.ensemble));
   if (config.sequence) json.set("sequence_batching", sequence_config_json(*config.sequence));
-  json.set("instance_group",
-           Json::array({Json::object(
-               {{"name", config.name}, {"kind", "KIND_CPU"}, {"count", std::max(1, config.instances)}})}));
+  if (!config.ensemble)
+    json.set("instance_group",
+             Json::array({Json::object(
+                 {{"name", config.name}, {"kind", "KIND_CPU"}, {"count", std::max(1, config.instances)}})}));
   json.set("parameters", std::move(parameters));
   return json;
 }

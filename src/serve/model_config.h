@@ -11,6 +11,7 @@
 
 #include "base/json.h"
 #include "ir/graph.h"
+#include "serve/ensemble_config.h"
 #include "serve/kserve_tensor.h"
 #include "serve/sequence_config.h"
 
@@ -51,6 +52,7 @@ struct ModelConfig {
   std::map<uint64_t, QueuePolicy> level_queues;  ///< by priority level, where it differs
   int instances = 0;                             ///< 0: the server's
   std::optional<SequenceConfig> sequence;
+  std::optional<EnsembleConfig> ensemble;
   VersionPolicy versions;
   std::vector<std::pair<std::string, std::string>> parameters;
 

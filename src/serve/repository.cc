@@ -34,6 +34,9 @@ void Repository::load() {
     const auto& wanted = options_.load_model;
     if (std::find(wanted.begin(), wanted.end(), "*") == wanted.end()) names = wanted;
   }
+  // Ensembles last: their members must be there.
+  std::stable_partition(names.begin(), names.end(),
+                        [this](const std::string& n) { return members(n).empty(); });
   for (const std::string& name : names) {
     try {
       loaded_files_[name] = files_fingerprint(options_.model_repository + "/" + name, options_.others);
@@ -122,9 +125,33 @@ void Repository::request_load(const std::string& name, Done done) {
   submit([this, name] { load_now(name); }, done);
 }
 
-void Repository::request_unload(const std::string& name, Done done) {
+void Repository::request_unload(const std::string& name, bool with_members, Done done) {
   check_model_name(name);
-  submit([this, name] { unload_now(name); }, done);
+  submit(
+      [this, name, with_members] {
+        const std::vector<std::string> also = with_members ? members(name) : std::vector<std::string>();
+        unload_now(name);
+        for (const std::string& member : also) unload_now(member);
+      },
+      done);
+}
+
+std::vector<std::string> Repository::members(const std::string& name) const {
+  std::vector<std::string> list;
+  try {
+    const ModelConfig config = read_config(base::safe_join(options_.model_repository, name), name);
+    if (!config.ensemble) return list;
+    for (const EnsembleConfig::Step& step : config.ensemble->steps) list.push_back(step.model);
+  } catch (const base::Error&) {
+    list.clear();  // whoever loads it hears why
+  }
+  return list;
+}
+
+ModelHost Repository::host() const {
+  return {options_, env_, metrics_, [this](const std::string& name, const std::string& version) {
+            return catalog()->find(name, version);
+          }};
 }
 
 void Repository::load_now(const std::string& name) {
@@ -133,6 +160,7 @@ void Repository::load_now(const std::string& name) {
     base::fail(base::ErrorCode::not_found, "failed to load '", name,
                "', failed to poll from model repository: it holds no such directory");
   }
+  load_members(name);
   const bool serves = !catalog()->versions(name).empty();
   if (!serves) replace(name, {.versions = {}, .state = "LOADING", .reason = "", .is_unloaded = false});
   CatalogModel next;
@@ -151,11 +179,26 @@ void Repository::load_now(const std::string& name) {
   base::require(failures.empty(), "load failed for model '", name, "': ", failures);
 }
 
+/// What an ensemble needs and is not there. Why a member does not load, the ensemble's own load will say.
+void Repository::load_members(const std::string& name) {
+  if (!loading_.insert(name).second) return;  // ensembles that contain each other
+  for (const std::string& member : members(name)) {
+    if (loading_.count(member) > 0 || !catalog()->versions(member).empty()) continue;
+    try {
+      load_now(member);
+    } catch (const base::Error& e) {
+      env_.log.warning("serve", "member_failed",
+                       {{"ensemble", name}, {"model", member}, {"reason", e.what()}});
+    }
+  }
+  loading_.erase(name);
+}
+
 CatalogModel Repository::load_versions(const std::string& name) {
   ModelSource source{.name = name, .root = base::safe_join(options_.model_repository, name)};
   source.config = read_config(source.root, name);
   CatalogModel model;
-  for (const auto& [number, path] : served_versions(source.root, source.config.versions, options_.others)) {
+  for (const auto& [number, path] : served_versions(source.root, source.config, options_.others)) {
     source.version = std::to_string(number);
     source.path = path;
     model.versions[number] = load_version(source);
@@ -168,7 +211,7 @@ CatalogVersion Repository::load_version(const ModelSource& source) {
   CatalogVersion version;
   try {
     std::shared_ptr<ModelMetrics>& counts = counts_[{source.name, source.version}];
-    version.model = std::make_shared<ServedModel>(source, options_, env_, metrics_, counts.get());
+    version.model = std::make_shared<ServedModel>(source, host(), counts.get());
     counts = version.model->metrics();
     version.state = "READY";
     const double seconds = static_cast<double>(env_.clock.now_ns() - start) * 1e-9;
@@ -225,7 +268,7 @@ void Repository::replace(const std::string& name, CatalogModel next) {
       if (version.model) old.push_back(version.model);
     }
     after->models[name] = std::move(next);
-    catalog_.store(std::move(after));
+    catalog_.with([&](auto& now) { now = std::move(after); });
   }
   if (!old.empty()) retire(std::move(old));
 }

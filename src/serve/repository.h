@@ -6,12 +6,14 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <thread>
 #include <vector>
 
 #include "base/bounded_queue.h"
+#include "base/guarded.h"
 #include "serve/catalog.h"
 
 namespace trireme::serve {
@@ -37,9 +39,10 @@ class Repository {
   /// Throws unavailable unless the mode is explicit.
   void request_load(const std::string& name, Done done);
   /// Stops a model after what it had accepted; an unknown name is no error.
-  void request_unload(const std::string& name, Done done);
+  /// `with_members`: those of an ensemble too.
+  void request_unload(const std::string& name, bool with_members, Done done);
 
-  std::shared_ptr<const Catalog> catalog() const { return catalog_.load(); }
+  std::shared_ptr<const Catalog> catalog() const { return catalog_.copy(); }
   /// The catalog's index and, in explicit mode, the models that were never loaded (with an empty state).
   std::vector<RepositoryEntry> index() const;
   bool has_failures() const;
@@ -53,6 +56,10 @@ class Repository {
   void poll();
   void load_now(const std::string& name);
   void unload_now(const std::string& name);
+  /// Models that an ensemble's steps name; empty for other models.
+  std::vector<std::string> members(const std::string& name) const;
+  ModelHost host() const;
+  void load_members(const std::string& name);
   CatalogModel load_versions(const std::string& name);
   CatalogVersion load_version(const ModelSource& source);
   /// Puts `next` in the place of a model's entry and lets the old versions finish.
@@ -62,10 +69,11 @@ class Repository {
   const ServeOptions& options_;
   base::Env env_;
   MetricRegistry& metrics_;
-  std::atomic<std::shared_ptr<const Catalog>> catalog_;
+  base::Guarded<std::shared_ptr<const Catalog>> catalog_;
   /// Counts by model and version; they go on when a model is loaded again. Repository's thread.
   std::map<std::pair<std::string, std::string>, std::shared_ptr<ModelMetrics>> counts_;
   std::map<std::string, std::string> loaded_files_, seen_files_;  ///< fingerprints, for polling
+  std::set<std::string> loading_;  ///< ensembles whose members are being loaded
   base::BoundedQueue<std::function<void()>> changes_{64};
   std::atomic<bool> stopping_{false};
   std::thread thread_;

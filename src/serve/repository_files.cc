@@ -69,7 +69,7 @@ ModelConfig read_config(const std::string& root, const std::string& name) {
   }
 }
 
-std::map<int64_t, std::string> served_versions(const std::string& root, const VersionPolicy& policy,
+std::map<int64_t, std::string> served_versions(const std::string& root, const ModelConfig& config,
                                                const OtherModels& others) {
   std::map<int64_t, std::string> found;
   for (const auto& entry : fs::directory_iterator(root)) {
@@ -77,8 +77,8 @@ std::map<int64_t, std::string> served_versions(const std::string& root, const Ve
     const int64_t number = version_number(name);
     if (number > 0 && entry.is_directory()) found[number] = base::safe_join(root, name);
   }
-  if (found.empty() && (holds_model(root) || others.has(root))) found[1] = root;
-  apply_policy(policy, found);
+  if (found.empty() && (config.ensemble || holds_model(root) || others.has(root))) found[1] = root;
+  apply_policy(config.versions, found);
   base::require(
       !found.empty(),
       "no version: want <model>/1/model.onnx, <model>/model.onnx, an encoder's config.json and "

@@ -25,7 +25,7 @@ void check_model_name(std::string_view name);
 ModelConfig read_config(const std::string& root, const std::string& name);
 
 /// Version number -> directory, of those that the policy lets serve. Throws invalid_argument if none is left.
-std::map<int64_t, std::string> served_versions(const std::string& root, const VersionPolicy& policy,
+std::map<int64_t, std::string> served_versions(const std::string& root, const ModelConfig& config,
                                                const OtherModels& others);
 
 /// Names, sizes and times of all files below a model's directory: changes when they do. Reads no contents. A

@@ -162,6 +162,7 @@ uint32_t ServedModel::priority_of(const InferRequest& request) const {
 }
 
 void ServedModel::infer(InferRequest request, InferSink sink) {
+  if (ensemble_) return infer_ensemble(std::move(request), std::move(sink));
   auto call = std::make_shared<Call>();
   std::vector<sched::Request> parts;
   try {
@@ -218,10 +219,12 @@ ServedModel::~ServedModel() {
 }
 
 size_t ServedModel::waiting() const {
+  if (ensemble_) return ensemble_->running();
   return scheduler_->stats().waiting + (sequences_ ? sequences_->waiting() : 0);
 }
 
 void ServedModel::drain() {
+  if (ensemble_) return ensemble_->drain();
   if (sequences_) sequences_->drain();
   scheduler_->drain();
 }
@@ -237,13 +240,64 @@ InferResponse ServedModel::response_of(Call& call) const {
       for (const sched::Outcome& o : call.outcomes) parts.push_back(&o.outputs.at(wish.output));
       values = merge_rows(parts, call.places, call.rows);
     }
-    WireTensor t{
-        .name = config.name, .type = config.type, .dims = values.dims(), .values = std::move(values)};
-    if (wish.classification > 0)
-      t = classify(t, wish.classification, config_.is_batched(), labels_[wish.output]);
-    response.outputs.push_back({std::move(t), wish.is_binary, wish.span});
+    add_output(
+        response, wish,
+        {.name = config.name, .type = config.type, .dims = values.dims(), .values = std::move(values)});
   }
   return response;
+}
+
+void ServedModel::add_output(InferResponse& response, const Wish& wish, WireTensor t) const {
+  if (wish.classification > 0)
+    t = classify(t, wish.classification, config_.is_batched(), labels_[wish.output]);
+  response.outputs.push_back({std::move(t), wish.is_binary, wish.span});
+}
+
+/// An ensemble's request: its tensors are checked here, its steps' by the models.
+void ServedModel::infer_ensemble(InferRequest request, InferSink sink) {
+  const auto call = std::make_shared<Call>();
+  try {
+    call->wishes = wishes_of(request);
+    InferRequest checked = request;
+    checked_inputs(checked, call->rows);
+  } catch (const base::Error&) {
+    metrics_->count_failure(sched::Ending::done, sink.received_ns, env_.clock.now_ns());
+    throw;
+  }
+  call->id = request.id;
+  call->has_id = request.has_id;
+  call->sink = std::move(sink);
+  Ensemble::Sink steps;
+  steps.received_ns = call->sink.received_ns;
+  steps.cancelled = call->sink.cancelled;
+  const int64_t start_ns = env_.clock.now_ns();
+  steps.failed = [this, call](const base::Error& e, sched::Ending ending) {
+    call->sink.failed(e);
+    metrics_->count_failure(ending, call->sink.received_ns, env_.clock.now_ns());
+  };
+  steps.done = [this, call, start_ns](Ensemble::Tensors&& tensors) {
+    const int64_t now_ns = env_.clock.now_ns();
+    const sched::Timing timing{.enqueued_ns = start_ns,
+                               .started_ns = start_ns,
+                               .computed_ns = start_ns,
+                               .finished_ns = now_ns,
+                               .batch_rows = call->rows,
+                               .padded_rows = call->rows};
+    try {
+      InferResponse response{
+          .id = call->id, .has_id = call->has_id, .model_name = name(), .model_version = version()};
+      for (const Wish& wish : call->wishes)
+        add_output(response, wish, std::move(tensors.at(config_.outputs[wish.output].name)));
+      call->sink.done(std::move(response));
+    } catch (const base::Error& e) {
+      call->sink.failed(e);
+      return metrics_->count_failure(sched::Ending::done, call->sink.received_ns, now_ns);
+    }
+    metrics_->count_batch(timing);
+    metrics_->count_success(timing, call->sink.received_ns, env_.clock.now_ns(),
+                            env_.clock.wall_ns() / base::kNsPerMs);
+  };
+  ensemble_->run(std::move(request), std::move(steps));
 }
 
 void ServedModel::finish(Call& call) const {

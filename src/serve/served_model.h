@@ -11,6 +11,8 @@
 #include "base/env.h"
 #include "model/model.h"
 #include "sched/scheduler.h"
+#include "serve/ensemble.h"
+#include "serve/infer_sink.h"
 #include "serve/kserve_request.h"
 #include "serve/kserve_response.h"
 #include "serve/model_config.h"
@@ -28,20 +30,19 @@ struct ModelSource {
   ModelConfig config;
 };
 
-/// What a client waits for. Exactly one of the two calls comes, on any thread, maybe before infer() returns.
-struct InferSink {
-  std::function<void(InferResponse&&)> done;
-  std::function<void(const base::Error&)> failed;
-  std::function<bool()> cancelled;
-  int64_t received_ns = 0;
+/// What models share with their server; all of it outlives them.
+struct ModelHost {
+  const ServeOptions& options;
+  base::Env env;
+  MetricRegistry& metrics;
+  FindModel find;
 };
 
 class ServedModel {
  public:
-  /// Loads, compiles and warms up; throws what is wrong with the model. `metrics` outlives it. `earlier` has
-  /// the counts of the same version loaded before, which go on; or null.
-  ServedModel(const ModelSource& source, const ServeOptions& options, const base::Env& env,
-              MetricRegistry& metrics, const ModelMetrics* earlier);
+  /// Loads, compiles and warms up; throws what is wrong with the model. `earlier` has the counts of the same
+  /// version loaded before, which go on; or null.
+  ServedModel(const ModelSource& source, const ModelHost& host, const ModelMetrics* earlier);
 
   ~ServedModel();
   ServedModel(const ServedModel&) = delete;
@@ -73,7 +74,10 @@ class ServedModel {
     RegionSpan span = {};
   };
   void make_sequences(const ServeOptions& options);
-  void load(const ServeOptions& options, MetricRegistry& metrics, const ModelMetrics* earlier);
+  void load(const ModelHost& host, const ModelMetrics* earlier);
+  void load_ensemble(const ModelHost& host, const ModelMetrics* earlier);
+  void make_metrics(const ModelHost& host, const ModelMetrics* earlier);
+  void infer_ensemble(InferRequest request, InferSink sink);
   void make_text_front(model::Model& model, const ServeOptions& options);
   void complete(const ir::Graph& graph, const ServeOptions& options);
   sched::SchedulerOptions scheduler_options(const ServeOptions& options) const;
@@ -87,6 +91,7 @@ class ServedModel {
   uint32_t priority_of(const InferRequest& request) const;
   void finish(Call& call) const;
   InferResponse response_of(Call& call) const;
+  void add_output(InferResponse& response, const Wish& wish, WireTensor tensor) const;
 
   ModelSource source_;
   base::Env env_;
@@ -98,6 +103,7 @@ class ServedModel {
   int64_t vocab_ = 0;
   std::vector<std::vector<std::string>> labels_;  ///< by output
   std::shared_ptr<ModelMetrics> metrics_;
+  std::unique_ptr<Ensemble> ensemble_;            ///< instead of a scheduler
   std::shared_ptr<const SequenceLayout> layout_;  ///< of a sequence model, as the next
   std::unique_ptr<SequenceBatcher> sequences_;    ///< in front of the scheduler
   std::unique_ptr<sched::Scheduler> scheduler_;   ///< last: its threads use the others

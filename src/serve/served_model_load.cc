@@ -34,33 +34,46 @@ std::vector<std::string> read_labels(const std::string& root, const std::string&
 
 }  // namespace
 
-ServedModel::ServedModel(const ModelSource& source, const ServeOptions& options, const base::Env& env,
-                         MetricRegistry& metrics, const ModelMetrics* earlier)
-    : source_(source), env_(env), config_(source.config) {
-  load(options, metrics, earlier);
+ServedModel::ServedModel(const ModelSource& source, const ModelHost& host, const ModelMetrics* earlier)
+    : source_(source), env_(host.env), config_(source.config) {
+  server_timeout_ns_ = host.options.request_timeout.ns;
+  is_deadline_aware_ = host.options.deadline_aware;
+  for (const auto& [key, value] : config_.parameters) {
+    if (key == "deadline_aware") is_deadline_aware_ = value == "true";
+  }
+  config_.ensemble ? load_ensemble(host, earlier) : load(host, earlier);
 }
 
-void ServedModel::load(const ServeOptions& options, MetricRegistry& metrics, const ModelMetrics* earlier) {
+void ServedModel::load(const ModelHost& host, const ModelMetrics* earlier) {
+  const ServeOptions& options = host.options;
   model::Model model =
       options.others.has(source_.path) ? options.others.open(source_.path) : model::load_model(source_.path);
   if (model.format == "huggingface") make_text_front(model, options);
   complete(model.graph, options);
-  for (const TensorConfig& t : config_.outputs)
-    labels_.push_back(read_labels(source_.root, t.label_filename));
-  metadata({});  // throws for a type that the protocol cannot name
-  server_timeout_ns_ = options.request_timeout.ns;
-  is_deadline_aware_ = options.deadline_aware;
-  for (const auto& [key, value] : config_.parameters) {
-    if (key == "deadline_aware") is_deadline_aware_ = value == "true";
-  }
-  metrics_ = std::make_shared<ModelMetrics>(
-      metrics, name(), version(), std::max<int64_t>(1, config_.max_batch_size.value_or(0)), earlier);
+  make_metrics(host, earlier);
   if (config_.sequence) layout_ = std::make_shared<const SequenceLayout>(config_, model.graph, source_.root);
   auto prepared = std::make_shared<const engine::PreparedModel>(std::move(model.graph));
   scheduler_ =
       std::make_unique<sched::Scheduler>(std::move(prepared), scheduler_options(options), env_.clock,
                                          [this](const sched::Timing& t) { metrics_->count_batch(t); });
   if (config_.sequence) make_sequences(options);
+}
+
+void ServedModel::load_ensemble(const ModelHost& host, const ModelMetrics* earlier) {
+  config_.name = name();
+  config_.platform = "ensemble";
+  config_.max_batch_size = config_.max_batch_size.value_or(0);
+  ensemble_ = std::make_unique<Ensemble>(config_, host.find);
+  make_metrics(host, earlier);
+}
+
+/// Labels and counts, once the configuration is complete.
+void ServedModel::make_metrics(const ModelHost& host, const ModelMetrics* earlier) {
+  for (const TensorConfig& t : config_.outputs)
+    labels_.push_back(read_labels(source_.root, t.label_filename));
+  metadata({});  // throws for a type that the protocol cannot name
+  metrics_ = std::make_shared<ModelMetrics>(
+      host.metrics, name(), version(), std::max<int64_t>(1, config_.max_batch_size.value_or(0)), earlier);
 }
 
 void ServedModel::make_sequences(const ServeOptions& options) {

@@ -1,0 +1,209 @@
+// Runs the steps of an ensemble.
+#include "serve/ensemble.h"
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+#include "base/guarded.h"
+#include "serve/served_model.h"
+
+namespace trireme::serve {
+namespace {
+
+using Step = EnsembleConfig::Step;
+
+/// A tensor's type and extents as seen from outside, the batch included.
+struct Outline {
+  std::string model;
+  WireType type;
+  tensor::Dims dims;
+};
+
+Outline outline_of(const std::string& model, const TensorConfig& tensor, bool is_batched) {
+  Outline out{model, tensor.type, tensor.dims};
+  if (is_batched) out.dims.insert(out.dims.begin(), -1);
+  return out;
+}
+
+bool agree(const Outline& a, const Outline& b) {
+  if (a.type != b.type || a.dims.size() != b.dims.size()) return false;
+  for (size_t d = 0; d < a.dims.size(); ++d) {
+    if (a.dims[d] != b.dims[d] && a.dims[d] != -1 && b.dims[d] != -1) return false;
+  }
+  return true;
+}
+
+const TensorConfig& need(const std::vector<TensorConfig>& list, const std::string& name,
+                         const std::string& model) {
+  const auto at = std::find_if(list.begin(), list.end(), [&](const auto& t) { return t.name == name; });
+  base::require(at != list.end(), "in ensemble, model '", model, "' has no tensor '", name, "'");
+  return *at;
+}
+
+}  // namespace
+
+/// One run. Steps that finish at the same time meet at the lock; what they start goes outside of it.
+struct Ensemble::Flow {
+  struct State {
+    Tensors tensors;
+    std::vector<bool> started;
+    bool is_over = false;
+  };
+  std::shared_ptr<const EnsembleConfig> config;
+  std::vector<std::string> outputs;
+  FindModel find;
+  std::shared_ptr<std::atomic<size_t>> running;
+  InferRequest request;  ///< deadline, timeout, priority
+  Sink sink;
+  base::Guarded<State> state;
+
+  /// True for the one who may answer.
+  bool end() {
+    return state.with([](State& s) { return !std::exchange(s.is_over, true); });
+  }
+  void fail(const base::Error& error, sched::Ending ending) {
+    if (!end()) return;
+    sink.failed(error, ending);
+    running->fetch_sub(1);
+  }
+};
+
+Ensemble::Ensemble(const ModelConfig& config, FindModel find)
+    : config_(std::make_shared<const EnsembleConfig>(*config.ensemble)), find_(std::move(find)) {
+  std::vector<std::string> inputs;
+  for (const TensorConfig& t : config.inputs) inputs.push_back(t.name);
+  for (const TensorConfig& t : config.outputs) outputs_.push_back(t.name);
+  base::require(!inputs.empty() && !outputs_.empty(), "an ensemble's config names its inputs and outputs");
+  check_ensemble(*config_, inputs, outputs_);
+  check_members(config);
+}
+
+void Ensemble::check_members(const ModelConfig& config) const {
+  std::map<std::string, Outline> outlines;
+  const auto meet = [&](const std::string& name, const Outline& outline) {
+    const auto [at, is_new] = outlines.try_emplace(name, outline);
+    base::require(is_new || agree(at->second, outline), "in ensemble '", config.name, "', tensor '", name,
+                  "' is ", wire_name(at->second.type), " ", tensor::to_string(at->second.dims), " of '",
+                  at->second.model, "' and ", wire_name(outline.type), " ", tensor::to_string(outline.dims),
+                  " of '", outline.model, "'");
+  };
+  for (const TensorConfig& t : config.inputs) meet(t.name, outline_of(config.name, t, config.is_batched()));
+  for (const TensorConfig& t : config.outputs) meet(t.name, outline_of(config.name, t, config.is_batched()));
+  for (const Step& step : config_->steps) {
+    std::shared_ptr<ServedModel> model;
+    try {
+      model = find_(step.model, step.version_text());
+    } catch (const base::Error& e) {
+      base::fail_invalid("ensemble '", config.name, "' depends on '", step.model,
+                         "' which has no loaded version: ", e.message());
+    }
+    const ModelConfig& member = model->config();
+    for (const auto& [own, name] : step.inputs)
+      meet(name, outline_of(step.model, need(member.inputs, own, step.model), member.is_batched()));
+    for (const auto& [own, name] : step.outputs)
+      meet(name, outline_of(step.model, need(member.outputs, own, step.model), member.is_batched()));
+  }
+}
+
+void Ensemble::run(InferRequest request, Sink sink) {
+  const auto limit = static_cast<size_t>(config_->max_inflight);
+  if (running_->fetch_add(1) >= limit && limit > 0) {
+    running_->fetch_sub(1);
+    base::fail(base::ErrorCode::unavailable, "Exceeds maximum queue size: ", limit,
+               " requests of the ensemble are under way");
+  }
+  auto flow = std::make_shared<Flow>();
+  flow->config = config_;
+  flow->outputs = outputs_;
+  flow->find = find_;
+  flow->running = running_;
+  flow->sink = std::move(sink);
+  flow->state.with([&](Flow::State& s) {
+    s.started.resize(config_->steps.size(), false);
+    for (WireTensor& t : request.inputs) s.tensors[t.name] = std::move(t);
+  });
+  request.inputs.clear();
+  request.outputs.clear();
+  flow->request = std::move(request);
+  advance(flow);
+}
+
+/// Starts every step whose inputs are there; answers when all outputs are.
+void Ensemble::advance(const std::shared_ptr<Flow>& flow) {
+  std::vector<std::pair<size_t, InferRequest>> ready;
+  Tensors results;
+  const bool is_done = flow->state.with([&](Flow::State& s) {
+    if (s.is_over) return false;
+    const bool has_all = std::all_of(flow->outputs.begin(), flow->outputs.end(),
+                                     [&](const std::string& name) { return s.tensors.count(name) > 0; });
+    if (has_all) {
+      for (const std::string& name : flow->outputs) results[name] = std::move(s.tensors.at(name));
+      s.is_over = true;
+      return true;
+    }
+    for (size_t i = 0; i < flow->config->steps.size(); ++i) {
+      const Step& step = flow->config->steps[i];
+      const bool can_start =
+          !s.started[i] && std::all_of(step.inputs.begin(), step.inputs.end(),
+                                       [&](const auto& in) { return s.tensors.count(in.second) > 0; });
+      if (!can_start) continue;
+      s.started[i] = true;
+      InferRequest request = flow->request;
+      for (const auto& [own, name] : step.inputs) {
+        request.inputs.push_back(s.tensors.at(name));  // shares the memory
+        request.inputs.back().name = own;
+      }
+      for (const auto& [own, name] : step.outputs)
+        request.outputs.push_back({.name = own, .is_binary = true});
+      ready.emplace_back(i, std::move(request));
+    }
+    return false;
+  });
+  if (is_done) {
+    flow->sink.done(std::move(results));
+    flow->running->fetch_sub(1);
+    return;
+  }
+  for (auto& [index, request] : ready) start_step(flow, index, std::move(request));
+}
+
+void Ensemble::start_step(const std::shared_ptr<Flow>& flow, size_t index, InferRequest request) {
+  const Step& step = flow->config->steps[index];
+  InferSink sink;
+  sink.received_ns = flow->sink.received_ns;
+  sink.cancelled = [flow] {
+    const bool is_over = flow->state.with([](const Flow::State& s) { return s.is_over; });
+    return is_over || (flow->sink.cancelled && flow->sink.cancelled());
+  };
+  sink.failed = [flow, name = step.model](const base::Error& e) {
+    const bool is_gone = flow->sink.cancelled && flow->sink.cancelled();
+    const bool is_refused = e.code() == base::ErrorCode::unavailable;
+    flow->fail(e.with("in ensemble, step '" + name + "'"), is_gone      ? sched::Ending::cancelled
+                                                           : is_refused ? sched::Ending::refused
+                                                                        : sched::Ending::failed);
+  };
+  sink.done = [flow, index](InferResponse&& response) {
+    const Step& own = flow->config->steps[index];
+    flow->state.with([&](Flow::State& s) {
+      for (InferOutput& o : response.outputs) {
+        for (const auto& [key, name] : own.outputs) {
+          if (key == o.tensor.name) s.tensors[name] = o.tensor;
+        }
+      }
+      for (auto& [name, tensor] : s.tensors) tensor.name = name;
+    });
+    advance(flow);
+  };
+  try {
+    flow->find(step.model, step.version_text())->infer(std::move(request), std::move(sink));
+  } catch (const base::Error& e) {
+    flow->fail(e.with("in ensemble, step '" + step.model + "'"), sched::Ending::failed);
+  }
+}
+
+void Ensemble::drain() const {
+  while (running_->load() > 0) std::this_thread::sleep_for(std::chrono::microseconds(200));
+}
+
+}  // namespace trireme::serve
