@@ -56,7 +56,8 @@ add_slow(repository)
 input { name: "X" data_type: TYPE_FP32 dims: [ 64, 512 ] }
 output { name: "Y" data_type: TYPE_FP32 dims: [ 64, 512 ] }
 ensemble_scheduling { max_inflight_requests: 2
-  step { model_name: "slow" model_version: -1 input_map { key: "x0" value: "X" } output_map { key: "x220" value: "Y" } } }
+  step { model_name: "slow" model_version: -1 input_map { key: "x0" value: "X" }
+         output_map { key: "x220" value: "Y" } } }
 """)
 server = Server(repository, "--model-control", "explicit", "--load-model", "*", "--threads", "1")
 

@@ -278,7 +278,8 @@ def deadlines_and_cancellation():
         for _ in range(12):
             c.async_infer("slow", slow_request(), lambda result, error: answers.put(error), client_timeout=0.05)
         late = [answers.get(timeout=30) for _ in range(12)]
-        assert sum(e is not None and "Deadline" in str(e) or "DEADLINE" in str(e) for e in late) >= 6, late
+        # By the client's own clock, or by the server that foresaw it.
+        assert sum(e is not None and "deadline" in str(e).lower() for e in late) >= 6, [str(e) for e in late]
         calls = [c.async_infer("slow", slow_request(), lambda result, error: answers.put(error))
                  for _ in range(12)]
         for call in calls[2:]:

@@ -35,6 +35,9 @@ config("late", """dynamic_batching { default_queue_policy { timeout_action: DELA
   default_timeout_microseconds: 1000 } }""")
 
 
+config("cached", "response_cache { enable: true } dynamic_batching { }")
+
+
 def inputs(rows=1):
     tensors = [triton.InferInput(f"INPUT{i}", [rows, 16], "INT32") for i in (0, 1)]
     for t in tensors:
@@ -148,7 +151,30 @@ def in_time_or_at_once():
         assert all("deadline" in e or "Exceeds" in e for _, e in done if e), {e for _, e in done if e}
 
 
+def kept_answers():
+    with Server(repository, "--threads", "1", "--model-control", "explicit", "--load-model", "*") as server:
+        c = triton.InferenceServerClient(server.grpc_address)
+        key = '{model="cached",version="1"}'
+        for _ in range(5):
+            result = c.infer("cached", inputs(2))
+            np.testing.assert_array_equal(result.as_numpy("OUTPUT0"), np.full((2, 16), 2))
+        only = c.infer("cached", inputs(2), outputs=[triton.InferRequestedOutput("OUTPUT1")])
+        np.testing.assert_array_equal(only.as_numpy("OUTPUT1"), np.zeros((2, 16)))
+        c.infer("cached", inputs(1))
+        m = server.metrics()
+        assert m["nv_cache_num_hits_per_model" + key] == 5 and m["nv_cache_num_misses_per_model" + key] == 2, m
+        assert m["nv_inference_request_success" + key] == 7 and m["nv_inference_exec_count" + key] == 2
+        stats = c.get_inference_statistics("cached").model_stats[0]
+        assert stats.inference_stats.cache_hit.count == 5 and stats.inference_stats.compute_infer.count == 2
+        assert stats.inference_stats.success.count == stats.inference_stats.queue.count == 7
+        c.load_model("cached")  # may be another model now: nothing kept is of use
+        c.infer("cached", inputs(2))
+        assert server.metrics()["nv_inference_exec_count" + key] == 3
+        assert c.get_model_config("cached").config.response_cache.enable
+
+
 try:
-    run_cases([(case.__name__, case) for case in (exact_counts, levels_and_late_ones, in_time_or_at_once)])
+    run_cases([(case.__name__, case) for case in (exact_counts, levels_and_late_ones, kept_answers,
+                                                  in_time_or_at_once)])
 finally:
     shutil.rmtree(repository, ignore_errors=True)

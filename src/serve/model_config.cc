@@ -159,6 +159,8 @@ void read_parameter(const Fields& fields, ModelConfig& config) {
 void check_batching(const ModelConfig& config) {
   const int64_t most = config.max_batch_size.value_or(0);
   const int choices = config.has_dynamic_batching + config.sequence.has_value() + config.ensemble.has_value();
+  base::require(!config.caches || (!config.sequence && !config.ensemble),
+                "response_cache needs requests that do not depend on others: no sequences, no ensembles");
   base::require(choices <= 1,
                 "a model has one of dynamic_batching, sequence_batching and ensemble_scheduling");
   base::require((config.platform == "ensemble") == config.ensemble.has_value() || config.platform.empty(),
@@ -292,6 +294,11 @@ ModelConfig parse_model_config(std::string_view text) {
       read_batching(f.as_message(), config);
     } else if (f.name == "sequence_batching") {
       config.sequence = read_sequence_config(f.as_message());
+    } else if (f.name == "response_cache") {
+      for (const TextField& g : f.as_message()) {
+        if (g.name != "enable") refuse_field("response_cache", g);
+        config.caches = g.as_bool();
+      }
     } else if (f.name == "ensemble_scheduling") {
       config.ensemble = read_ensemble_config(f.as_message());
     } else if (f.name == "instance_group") {
@@ -362,6 +369,7 @@ base::Json config_json(const ModelConfig& config) {
                             {"input", std::move(inputs)},
                             {"output", std::move(outputs)}});
   if (config.has_dynamic_batching) json.set("dynamic_batching", batching_json(config));
+  json.set("response_cache", Json::object({{"enable", config.caches}}));
   if (config.ensemble) json.set("ensemble_scheduling", ensemble_config_json(*config.ensemble));
   if (config.sequence) json.set("sequence_batching", sequence_config_json(*config.sequence));
   if (!config.ensemble)

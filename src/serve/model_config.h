@@ -51,6 +51,7 @@ struct ModelConfig {
   QueuePolicy queue;
   std::map<uint64_t, QueuePolicy> level_queues;  ///< by priority level, where it differs
   int instances = 0;                             ///< 0: the server's
+  bool caches = false;                           ///< response_cache
   std::optional<SequenceConfig> sequence;
   std::optional<EnsembleConfig> ensemble;
   VersionPolicy versions;

@@ -47,6 +47,18 @@ ModelMetrics::ModelMetrics(MetricRegistry& registry, const std::string& model, c
   registry.counter_from("nv_inference_exec_count", "Number of model executions (batches)", labels,
                         [c = counts_] { return static_cast<double>(c->batches.load()); });
   register_durations(registry, labels);
+  const auto cached = [&](const char* name, const char* help, DurationSum Counts::*member, bool is_time) {
+    registry.counter_from(name, help, labels, [c = counts_, member, is_time] {
+      const DurationSum& sum = (*c).*member;
+      return static_cast<double>(is_time ? sum.ns.load() / 1000 : sum.count.load());
+    });
+  };
+  cached("nv_cache_num_hits_per_model", "Number of answers from the cache", &Counts::hit, false);
+  cached("nv_cache_num_misses_per_model", "Number of answers that the cache lacked", &Counts::miss, false);
+  cached("nv_cache_hit_duration_per_model", "Cumulative time of lookups that hit in microseconds",
+         &Counts::hit, true);
+  cached("nv_cache_miss_duration_per_model", "Cumulative time of lookups that missed in microseconds",
+         &Counts::miss, true);
   std::vector<double> rows;
   for (int64_t b = 1; b < 2 * max_rows; b *= 2) rows.push_back(static_cast<double>(b));
   batch_rows_ =
@@ -97,12 +109,18 @@ void ModelMetrics::count_success(const sched::Timing& t, int64_t received_ns, in
                                  int64_t wall_ms) {
   counts_->success.add(answered_ns - received_ns);
   counts_->queue.add(t.started_ns - t.enqueued_ns);
-  counts_->input.add(t.computed_ns - t.started_ns);
-  counts_->infer.add(t.finished_ns - t.computed_ns);
-  counts_->output.add(answered_ns - t.finished_ns);
+  if (t.batch_rows > 0) {  // a kept answer costs no compute
+    counts_->input.add(t.computed_ns - t.started_ns);
+    counts_->infer.add(t.finished_ns - t.computed_ns);
+    counts_->output.add(answered_ns - t.finished_ns);
+  }
   counts_->last_ms.store(wall_ms, std::memory_order_relaxed);
   latency_s_->observe(static_cast<double>(answered_ns - received_ns) * 1e-9);
   queue_s_->observe(static_cast<double>(t.started_ns - t.enqueued_ns) * 1e-9);
+}
+
+void ModelMetrics::count_lookup(bool is_hit, int64_t took_ns) {
+  (is_hit ? counts_->hit : counts_->miss).add(took_ns);
 }
 
 void ModelMetrics::count_failure(sched::Ending ending, int64_t received_ns, int64_t answered_ns) {
@@ -122,8 +140,8 @@ void ModelMetrics::append_stats(base::Json& stats) const {
                                              {"compute_input", duration_json(counts_->input)},
                                              {"compute_infer", duration_json(counts_->infer)},
                                              {"compute_output", duration_json(counts_->output)},
-                                             {"cache_hit", none},
-                                             {"cache_miss", none}}));
+                                             {"cache_hit", duration_json(counts_->hit)},
+                                             {"cache_miss", duration_json(counts_->miss)}}));
   stats.set("response_stats", Json::object());
   Json sizes = Json::array();
   for (size_t i = 0; i < sizes_.size(); ++i) {

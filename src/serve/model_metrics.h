@@ -32,6 +32,8 @@ class ModelMetrics {
   void count_batch(const sched::Timing& timing);
   /// A client's request was answered. `timing` is that of its (last) batch.
   void count_success(const sched::Timing& timing, int64_t received_ns, int64_t answered_ns, int64_t wall_ms);
+  /// A request was looked up among the kept answers.
+  void count_lookup(bool is_hit, int64_t took_ns);
   /// A request failed; `ending` gives the reason label.
   void count_failure(sched::Ending ending, int64_t received_ns, int64_t answered_ns);
 
@@ -44,7 +46,7 @@ class ModelMetrics {
   };
   /// What scrapes read through the registry, which outlives the model.
   struct Counts {
-    DurationSum success, failure, queue, input, infer, output;
+    DurationSum success, failure, queue, input, infer, output, hit, miss;
     std::atomic<uint64_t> rows{0}, batches{0};
     std::atomic<int64_t> last_ms{0};
   };

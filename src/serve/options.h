@@ -44,6 +44,7 @@ struct ServeOptions {
   bool allow_client_shm = false;
   bool deadline_aware = false;
   int delay_scheduler = 0;
+  base::ByteSize cache_size{int64_t{64} << 20};
   std::string server_name = "trireme";
   OtherModels others = {};  ///< no option: given by the program
 
@@ -77,6 +78,7 @@ struct ServeOptions {
           "timeouts bound the answer, not the wait: what cannot be done in time is refused before it runs");
     f.add("delay_scheduler", &delay_scheduler, "tests: nothing of a model runs before so many requests wait")
         .at_least(0);
+    f.add("cache_size", &cache_size, "answers kept for models with response_cache; 0: none");
     f.add("exit_timeout", &exit_timeout, "time for requests in flight after SIGTERM");
     f.add("max_request_bytes", &max_request_bytes, "largest request body, decompressed");
     f.add_choice("warm_up", &warm_up, {"none", "compile", "run"},

@@ -24,7 +24,11 @@ std::string failures_of(const CatalogModel& model) {
 }  // namespace
 
 Repository::Repository(const ServeOptions& options, const base::Env& env, MetricRegistry& metrics)
-    : options_(options), env_(env), metrics_(metrics), catalog_(std::make_shared<const Catalog>()) {}
+    : options_(options),
+      env_(env),
+      metrics_(metrics),
+      cache_(static_cast<size_t>(options.cache_size.bytes)),
+      catalog_(std::make_shared<const Catalog>()) {}
 
 Repository::~Repository() { stop_changes(); }
 
@@ -149,9 +153,10 @@ std::vector<std::string> Repository::members(const std::string& name) const {
 }
 
 ModelHost Repository::host() const {
-  return {options_, env_, metrics_, [this](const std::string& name, const std::string& version) {
-            return catalog()->find(name, version);
-          }};
+  return {
+      options_, env_, metrics_,
+      [this](const std::string& name, const std::string& version) { return catalog()->find(name, version); },
+      cache_};
 }
 
 void Repository::load_now(const std::string& name) {

@@ -69,6 +69,7 @@ class Repository {
   const ServeOptions& options_;
   base::Env env_;
   MetricRegistry& metrics_;
+  mutable ResponseCache cache_;
   base::Guarded<std::shared_ptr<const Catalog>> catalog_;
   /// Counts by model and version; they go on when a model is loaded again. Repository's thread.
   std::map<std::pair<std::string, std::string>, std::shared_ptr<ModelMetrics>> counts_;

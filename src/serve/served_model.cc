@@ -201,6 +201,7 @@ void ServedModel::infer(InferRequest request, InferSink sink) {
       call->outcomes[i] = std::move(outcome);
       if (call->left.fetch_sub(1) == 1) finish(*call);
     };
+    if (cache_ != nullptr && answer_from_cache(parts[i])) continue;
     if (!sequences_) {
       scheduler_->submit(std::move(parts[i]));
       continue;
@@ -212,6 +213,27 @@ void ServedModel::infer(InferRequest request, InferSink sink) {
       throw;
     }
   }
+}
+
+/// True if the answer was there; else it will be kept when it comes.
+bool ServedModel::answer_from_cache(sched::Request& part) {
+  const int64_t start_ns = env_.clock.now_ns();
+  const ResponseCache::Key key = cache_->key_of(load_number_, part.inputs);
+  std::optional<ResponseCache::Outputs> outputs = cache_->find(key);
+  const int64_t now_ns = env_.clock.now_ns();
+  metrics_->count_lookup(outputs.has_value(), now_ns - start_ns);
+  if (outputs) {
+    sched::Outcome outcome{.outputs = std::move(*outputs), .error = std::nullopt};
+    outcome.timing = {
+        .enqueued_ns = start_ns, .started_ns = start_ns, .computed_ns = now_ns, .finished_ns = now_ns};
+    part.sink(std::move(outcome));
+    return true;
+  }
+  part.sink = [cache = cache_, key, sink = std::move(part.sink)](sched::Outcome&& outcome) {
+    if (!outcome.error) cache->insert(key, outcome.outputs);
+    sink(std::move(outcome));
+  };
+  return false;
 }
 
 ServedModel::~ServedModel() {

@@ -18,6 +18,7 @@
 #include "serve/model_config.h"
 #include "serve/model_metrics.h"
 #include "serve/options.h"
+#include "serve/response_cache.h"
 #include "serve/sequence_batcher.h"
 #include "serve/text_encoder.h"
 
@@ -36,6 +37,7 @@ struct ModelHost {
   base::Env env;
   MetricRegistry& metrics;
   FindModel find;
+  ResponseCache& cache;
 };
 
 class ServedModel {
@@ -91,6 +93,7 @@ class ServedModel {
   uint32_t priority_of(const InferRequest& request) const;
   void finish(Call& call) const;
   InferResponse response_of(Call& call) const;
+  bool answer_from_cache(sched::Request& part);
   void add_output(InferResponse& response, const Wish& wish, WireTensor tensor) const;
 
   ModelSource source_;
@@ -103,6 +106,8 @@ class ServedModel {
   int64_t vocab_ = 0;
   std::vector<std::vector<std::string>> labels_;  ///< by output
   std::shared_ptr<ModelMetrics> metrics_;
+  ResponseCache* cache_ = nullptr;                ///< null: answers are not kept
+  uint64_t load_number_ = 0;                      ///< tells this load from all others
   std::unique_ptr<Ensemble> ensemble_;            ///< instead of a scheduler
   std::shared_ptr<const SequenceLayout> layout_;  ///< of a sequence model, as the next
   std::unique_ptr<SequenceBatcher> sequences_;    ///< in front of the scheduler

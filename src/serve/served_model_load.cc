@@ -41,6 +41,9 @@ ServedModel::ServedModel(const ModelSource& source, const ModelHost& host, const
   for (const auto& [key, value] : config_.parameters) {
     if (key == "deadline_aware") is_deadline_aware_ = value == "true";
   }
+  static std::atomic<uint64_t> loads{0};
+  load_number_ = ++loads;
+  if (config_.caches && host.options.cache_size.bytes > 0) cache_ = &host.cache;
   config_.ensemble ? load_ensemble(host, earlier) : load(host, earlier);
 }
 

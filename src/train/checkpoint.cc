@@ -246,14 +246,15 @@ std::vector<std::string> list_checkpoints(const std::string& root) {
 }
 
 bool has_checkpoint(const std::string& path) {
-  return is_checkpoint(path) || base::file_exists(path + "/latest") ||
-         base::file_exists(path + "/checkpoints/latest");
+  // A directory of that name may be anything, a model of a repository for one.
+  return is_checkpoint(path) || fs::is_regular_file(path + "/latest") ||
+         fs::is_regular_file(path + "/checkpoints/latest");
 }
 
 std::string find_checkpoint(const std::string& path) {
   if (is_checkpoint(path)) return path;
   for (const std::string& root : {path, path + "/checkpoints"}) {
-    if (!base::file_exists(root + "/latest")) continue;
+    if (!fs::is_regular_file(root + "/latest")) continue;
     std::string name = base::read_file(root + "/latest", 4096);
     while (!name.empty() && (name.back() == '\n' || name.back() == ' ')) name.pop_back();
     const std::string directory = base::safe_join(root, name);
