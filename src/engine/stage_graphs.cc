@@ -95,6 +95,7 @@ StageGraph StepGraphs::make_stage(const StepKey& key, std::vector<TrainedParam>&
   for (const passes::ParamGradient& g : gradients)
     graph.add_output(g.gradient, graph.value(g.param).name + kGradientSuffix);
   take_statistics(draft);
+  split_over_ranks(draft);
   choose_parts(draft);
   share_out_params(draft);
   add_sums(draft, key);

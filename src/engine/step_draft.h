@@ -28,6 +28,9 @@ inline ir::ValueId state_of(const ir::Graph& graph, const std::string& name) {
   base::fail(base::ErrorCode::internal, "the step has no state '", name, "'");
 }
 
+/// Outputs in the making: a gradient, a statistic of this micro-batch.
+inline constexpr const char* kStatisticSuffix = ".batch";
+
 /// The states that are trained, in the order of the graph.
 std::vector<ir::ValueId> trained_states(const ir::Graph& graph, const std::vector<TrainedParam>& params);
 

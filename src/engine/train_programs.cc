@@ -9,6 +9,8 @@
 #include "ops/table.h"
 #include "passes/collective_types.h"
 #include "passes/partition.h"
+#include "passes/shard_rules.h"
+#include "passes/vocab_parallel.h"
 
 namespace trireme::engine {
 
@@ -62,11 +64,27 @@ void StepGraphs::take_statistics(Draft& draft) {
     const std::string state = graph.value(node.in[0]).name;
     draft.statistics.push_back({state, node.attrs.get_float("keep", 0.9), node.from});
     graph.erase(id);
-    graph.add_output(node.in[1], state);
+    graph.add_output(node.in[1], state + kStatisticSuffix);
   }
 }
 
-void StepGraphs::forward(Draft& draft, const StepKey& key) const {
+/// This rank's part over the tensor-parallel axes: local shapes, collectives, gradients placed as their
+/// parameters.
+void StepGraphs::split_over_ranks(Draft& draft) const {
+  if (tensor_ranks() == 1) return;
+  passes::Partitioning how{
+      .mesh = mesh_, .coordinates = coordinates_, .placed = placed_, .untouched = {"pp", "dp"}};
+  if (options_.strategy.sequence) how.sequence_axis = "tp";
+  for (const auto& [name, shard] : placed_) {
+    how.outputs[name + kGradientSuffix] = shard;
+    how.outputs[name + kStatisticSuffix] = shard;
+  }
+  draft.graph.sort();
+  passes::split_classes(draft.graph, placed_, mesh_);
+  draft.graph = passes::partition(draft.graph, how);
+}
+
+void StepGraphs::forward(Draft& draft, const StepKey& key) {
   std::vector<tensor::Dims> all = key.shapes;
   for (size_t i = all.size(); i < training_.inputs().size(); ++i) {
     all.push_back(training_.type(training_.inputs()[i]).shape.to_dims());
@@ -78,6 +96,7 @@ void StepGraphs::forward(Draft& draft, const StepKey& key) const {
     draft.made.precision_text = passes::lower_precision(graph, options_.precision).text();
     graph.sort();
   }
+  if (tensor_ranks() > 1 && placed_.empty()) placed_ = passes::place_params(graph, options_.strategy);
   draft.counters = graph.outputs().size();
 }
 
@@ -105,6 +124,19 @@ void StepGraphs::differentiate(Draft& draft, std::vector<TrainedParam>& params) 
   take_statistics(draft);
 }
 
+/// Extents of a weight after tensor parallelism; 1 where its parts differ in length, which ZeRO leaves alone
+/// so that all ranks decide alike.
+tensor::Dims StepGraphs::even_parts(const ir::Value& v) const {
+  tensor::Dims dims = training_.type(state_of(training_, v.name)).shape.to_dims();
+  for (size_t a = 0; a < mesh_.axes().size(); ++a) {
+    const tensor::Placement p = v.shard.on(a);
+    if (!p.is_split()) continue;
+    int64_t& extent = dims[static_cast<size_t>(p.dim)];
+    extent = extent % mesh_.axes()[a].extent == 0 ? extent / mesh_.axes()[a].extent : 1;
+  }
+  return dims;
+}
+
 /// Parameters in the reverse of the order of their first use, and the dimension ZeRO cuts of each.
 void StepGraphs::choose_parts(Draft& draft) {
   ir::Graph& graph = draft.graph;
@@ -122,7 +154,7 @@ void StepGraphs::choose_parts(Draft& draft) {
   const int ranks = mesh_.extent("dp");
   for (size_t i : order) {
     const ir::Value& v = graph.value(params[i]);
-    const tensor::Dims dims = v.type.shape.to_dims();
+    const tensor::Dims dims = even_parts(v);
     const int dim = options_.strategy.zero > 0 ? passes::zero_dim(dims, v.shard, ranks) : -1;
     draft.names.push_back(v.name);
     draft.gradients.push_back({params[i], output_of(graph, v.name + kGradientSuffix)});
@@ -160,7 +192,8 @@ void StepGraphs::add_sums(Draft& draft, const StepKey& key) {
   for (size_t i = 0; i < draft.gradients.size(); ++i)
     draft.sums.push_back({draft.names[i], draft.gradients[i].gradient, draft.dims[i]});
   for (const Draft::Statistic& s : draft.statistics)
-    draft.sums.push_back({s.state, output_of(graph, s.state), -1, false, tensor::Placement::own()});
+    draft.sums.push_back(
+        {s.state, output_of(graph, s.state + kStatisticSuffix), -1, false, tensor::Placement::own()});
   for (size_t i = 0; i < draft.counters; ++i)
     draft.sums.push_back({graph.output_names()[i], graph.outputs()[i], -1, false});
   sum_up(draft, key);
@@ -250,6 +283,7 @@ StepGraph StepGraphs::make(const StepKey& key, std::vector<TrainedParam>& params
   Draft draft;
   forward(draft, key);
   differentiate(draft, params);
+  split_over_ranks(draft);
   place_inputs(draft.graph);
   choose_parts(draft);
   share_out_params(draft);

@@ -96,7 +96,10 @@ class StepGraphs {
 
  private:
   struct Draft;
-  void forward(Draft& draft, const StepKey& key) const;
+  void forward(Draft& draft, const StepKey& key);
+  int tensor_ranks() const { return mesh_.extent("tpr") * mesh_.extent("tp"); }
+  void split_over_ranks(Draft& draft) const;
+  tensor::Dims even_parts(const ir::Value& weight) const;
   void differentiate(Draft& draft, std::vector<TrainedParam>& params);
   void take_statistics(Draft& draft);
   void place_inputs(ir::Graph& graph) const;
@@ -119,6 +122,7 @@ class StepGraphs {
   const TrainOptions& options_;
   tensor::MeshShape mesh_;
   std::vector<int> coordinates_;
+  std::map<std::string, tensor::Shard> placed_;  ///< weights that tensor-parallel ranks split
   passes::PipelineCut cut_;
   std::map<std::string, std::vector<int>> holders_;
   std::map<StepKey, StageSums> stage_sums_;     ///< by the keys of stages

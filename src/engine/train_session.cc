@@ -118,7 +118,8 @@ ir::Graph TrainSession::trained_graph(bool ema) const {
 void TrainSession::states_changed() {
   for (const auto& [copy, master] : copies_) {
     const Tensor whole = whole_of(states_.at(master), states_.place(master), *options_.mesh);
-    scratch_.set(copy, converted(whole, scratch_.at(copy).dtype()));
+    const Tensor part = part_of(whole, scratch_.place(copy), graphs_->mesh(), graphs_->coordinates());
+    scratch_.set(copy, converted(part, scratch_.at(copy).dtype()));
   }
 }
 
@@ -141,8 +142,11 @@ void TrainSession::settle_states(const StepGraph& step) {
     if (scratch_.has(copy)) continue;
     const auto named = [&](const ir::Value& v) { return v.name == copy; };
     const auto values = step.graph.values();
-    const tensor::DType type = std::find_if(values.begin(), values.end(), named)->type.dtype;
-    scratch_.add(copy, converted(states_.at(master), type));
+    const ir::Value& v = *std::find_if(values.begin(), values.end(), named);
+    const StatePlace place{states_.place(master).dims, v.shard};
+    const Tensor part = part_of(states_.at(master), place, graphs_->mesh(), graphs_->coordinates());
+    scratch_.add(copy, converted(part, v.type.dtype));
+    scratch_.set_place(copy, place);
   }
   for (const ir::Value& v : step.graph.values()) {
     if (v.kind == ir::ValueKind::state && states_.has(v.name)) settle_weight(v.name, v);
@@ -151,11 +155,8 @@ void TrainSession::settle_states(const StepGraph& step) {
     if (states_.has(s.name)) continue;
     if (s.copy_of.empty()) {
       states_.need_zeros(s.name, s.type);
-      tensor::Dims dims = s.type.shape.to_dims();
-      for (size_t a = 0; a < graphs_->mesh().axes().size(); ++a) {
-        const tensor::Placement p = s.shard.on(a);
-        if (p.is_split()) dims[static_cast<size_t>(p.dim)] *= graphs_->mesh().axes()[a].extent;
-      }
+      // A split state has its parameter's extents.
+      const Dims dims = s.shard.is_replicated() ? s.type.shape.to_dims() : states_.place(s.of).dims;
       states_.set_place(s.name, {dims, s.shard});
       continue;
     }

@@ -218,7 +218,7 @@ class Planner {
   /// Adds the state `suffix` of parameter i, which stands as its gradient does.
   ValueId state(size_t i, const char* suffix, TensorType t, std::string copy_of = {}) {
     const std::string full = name(i) + "." + suffix;
-    plan_.states.push_back({full, t, std::move(copy_of), shard(i)});
+    plan_.states.push_back({full, t, std::move(copy_of), shard(i), name(i)});
     const ValueId id = graph_.add_state(full, std::move(t));
     graph_.value(id).shard = shard(i);
     return id;

@@ -41,6 +41,7 @@ struct OptimizerState {
   tensor::TensorType type;
   std::string copy_of = {};  ///< begins as a copy of this state (averaged weights); empty: zeros
   tensor::Shard shard = {};  ///< which part of the whole state `type` is
+  std::string of = {};       ///< its parameter
 };
 
 struct OptimizerPlan {
