@@ -33,7 +33,6 @@ struct TrainOptions {
   /// whose construction, step(), prepare() and trained_graph() are then collective.
   comm::Mesh* mesh = nullptr;
   passes::Strategy strategy = {};
-  bool overlap = true;  ///< collectives run beside the computation; the bits are the same
 };
 
 }  // namespace trireme::engine

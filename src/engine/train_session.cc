@@ -175,7 +175,7 @@ std::shared_ptr<const compile::Program> TrainSession::compile_step(ir::Graph& gr
   const compile::CompileOptions options{
       .on = device_->kind(),
       .threads = pool_.size(),
-      .overlap = options_.overlap,
+      .overlap = options_.strategy.overlap,
       .memory_bytes = options_.memory_bytes > 0 ? options_.memory_bytes : base::memory_limit_bytes()};
   // What a stage computes again was decided before its programs were split.
   if (is_stage) return std::make_shared<compile::Program>(compile::compile(graph, options, packs_));

@@ -68,6 +68,7 @@ void Strategy::fields(base::OptionList& f) {
   f.add("chunks", &chunks, "model parts on each stage (interleaved)").at_least(1);
   f.add("cuts", &cuts, "layers at which pipeline stages begin; none: cut by cost");
   f.add("bucket_mb", &bucket_mb, "gradients are reduced in buckets of about so many MiB").at_least(0);
+  f.add("overlap", &overlap, "collectives run beside the computation; results are the same bits");
 }
 
 }  // namespace trireme::passes

@@ -35,7 +35,8 @@ struct Strategy {
   PipelineSchedule schedule = PipelineSchedule::one_f_one_b;
   int chunks = 1;                      ///< model parts on each stage (interleaved)
   std::vector<std::string> cuts = {};  ///< pipeline stages begin at these layers; empty: cut by cost
-  double bucket_mb = 25;               ///< gradients are reduced in buckets of about this size
+  double bucket_mb = 4;                ///< gradients are reduced in buckets of about this size
+  bool overlap = true;                 ///< collectives run beside the computation; the bits are the same
 
   int world() const { return dp * tp * pp; }
   /// Throws invalid_argument for numbers that do not fit each other.
