@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 
 #include "model/loss.h"
+#include "model/onnx/export.h"
+#include "model/onnx/import.h"
 #include "model/zoo/bert.h"
 #include "model/zoo/gpt2.h"
 #include "model/zoo/llama.h"
@@ -23,7 +25,7 @@ using tensor::Tensor;
 
 /// A network with its loss, shapes bound and gradients added; params are states.
 struct Network {
-  ir::Graph loss, step;
+  ir::Graph loss, step_forward, step;
   std::map<std::string, Tensor> feeds;
 
   /// `inputs`: shapes by name; labels follow the logits. Integers are below `limit`.
@@ -44,6 +46,7 @@ struct Network {
     for (ValueId id : g.inputs()) shapes.push_back(shape_of(g.value(id), inputs));
     step = passes::bind_shapes(g, shapes);
     passes::run_passes(passes::forward_passes(), step, {.verify = true});
+    step_forward = step;
     for (ValueId id : step.inputs()) feed(step.value(id), limit);
     std::vector<ValueId> weights;
     for (size_t i = 0; i < step.values().size(); ++i) {
@@ -77,34 +80,40 @@ struct Network {
 
   /// The step on every rank against the step on one.
   ir::Graph expect_same(Strategy strategy, double tolerance = 3e-4) const {
-    strategy = passes::choose_kv_ranks(loss, strategy);
+    strategy = passes::choose_kv_ranks(step_forward, strategy);
     passes::Partitioning how{.mesh = strategy.mesh(), .coordinates = {}};
-    how.placed = passes::place_params(loss, strategy);
+    how.placed = passes::place_params(step_forward, strategy);
     for (const auto& [name, shard] : how.placed) how.outputs[name + ".grad"] = shard;
     const ir::Graph rank = tests::expect_same(step, how, feeds, tolerance);
     return rank;
   }
 
   std::string text(Strategy strategy) const {
-    strategy = passes::choose_kv_ranks(loss, strategy);
+    strategy = passes::choose_kv_ranks(step_forward, strategy);
     return passes::to_text(passes::place_weights(loss, strategy), strategy.mesh());
   }
 };
 
 size_t count(const ir::Graph& g, std::string_view op) { return tests::count(g, op); }
 
-Network gpt2(bool has_bias = true, double dropout = 0, bool renames = false) {
+model::zoo::Gpt2Config gpt2_config() {
   model::zoo::Gpt2Config c = model::zoo::Gpt2Config::nano();
   c.width = 24;
   c.layers = 2;
   c.positions = 8;
+  c.has_bias = true;
+  return c;
+}
+
+Network gpt2(bool has_bias = true, double dropout = 0, bool renames = false) {
+  model::zoo::Gpt2Config c = gpt2_config();
   c.has_bias = has_bias;
   c.dropout = dropout;
   model::RandomParams params(1);
   return Network(model::zoo::gpt2(c, params), {{"input_ids", {2, 6}}, {"labels", {2, 6}}}, 65, renames);
 }
 
-Network llama(int64_t kv_heads, bool is_tied) {
+model::zoo::LlamaConfig llama_config(int64_t kv_heads, bool is_tied) {
   model::zoo::LlamaConfig c;
   c.vocabulary = 37;
   c.positions = 16;
@@ -114,11 +123,16 @@ Network llama(int64_t kv_heads, bool is_tied) {
   c.kv_heads = kv_heads;
   c.inner = 40;
   c.is_tied = is_tied;
-  model::RandomParams params(1);
-  return Network(model::zoo::llama(c, params), {{"input_ids", {2, 6}}, {"labels", {2, 6}}}, 37);
+  return c;
 }
 
-Network bert(model::zoo::BertHead head) {
+Network llama(int64_t kv_heads, bool is_tied) {
+  model::RandomParams params(1);
+  return Network(model::zoo::llama(llama_config(kv_heads, is_tied), params),
+                 {{"input_ids", {2, 6}}, {"labels", {2, 6}}}, 37);
+}
+
+model::zoo::BertConfig bert_config(model::zoo::BertHead head) {
   model::zoo::BertConfig c;
   c.vocabulary = 45;
   c.positions = 8;
@@ -127,12 +141,16 @@ Network bert(model::zoo::BertHead head) {
   c.heads = 4;
   c.classes = 4;
   c.head = head;
+  return c;
+}
+
+Network bert(model::zoo::BertHead head) {
   const Dims tokens{2, 6};
   const Dims labels = head == model::zoo::BertHead::classification ? Dims{2} : tokens;
   const int64_t limit = head == model::zoo::BertHead::classification ? 2 : 45;
   model::RandomParams params(1);
   return Network(
-      model::zoo::bert(c, params),
+      model::zoo::bert(bert_config(head), params),
       {{"input_ids", tokens}, {"attention_mask", tokens}, {"token_type_ids", tokens}, {"labels", labels}},
       limit);
 }
@@ -204,6 +222,33 @@ TEST(ShardRules, BertAndVit) {
     EXPECT_EQ(count(g, "all_gather"), 0u) << ir::print(g);
   }
   vit().expect_same({.tp = 2});
+}
+
+/// The model as an ONNX file would bring it: attention and norms in ONNX's forms, names without meaning.
+model::Model imported(const model::Model& m) {
+  const auto bytes = std::make_shared<std::string>(model::onnx::export_onnx(m.graph));
+  return model::onnx::import_onnx(*bytes, bytes, "");
+}
+
+TEST(ShardRules, ImportedGraphsByStructure) {
+  model::RandomParams params(1);
+  const std::map<std::string, Dims> tokens{
+      {"input_ids", {2, 6}}, {"attention_mask", {2, 6}}, {"token_type_ids", {2, 6}}, {"labels", {2, 6}}};
+  const auto splits = [](const Network& n) {
+    const Strategy s = passes::choose_kv_ranks(n.step_forward, {.tp = 2});
+    return passes::place_params(n.step_forward, s).size();
+  };
+  const Network gpt(imported(model::zoo::gpt2(gpt2_config(), params)), tokens, 65, true);
+  EXPECT_EQ(splits(gpt), 1 + 2u * 6);
+  gpt.expect_same({.tp = 2});
+  const Network llama(imported(model::zoo::llama(llama_config(2, true), params)), tokens, 37, true);
+  EXPECT_EQ(splits(llama), 1 + 2u * 7);
+  llama.expect_same({.tp = 2});
+  llama.expect_same({.tp = 4});
+  const Network bert(imported(model::zoo::bert(bert_config(model::zoo::BertHead::masked_lm), params)), tokens,
+                     45, true);
+  EXPECT_EQ(splits(bert), 2 + 2u * 6);
+  bert.expect_same({.tp = 2});
 }
 
 TEST(ShardRules, Classifier) {

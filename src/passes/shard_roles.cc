@@ -73,6 +73,20 @@ class Structure {
     return found;
   }
 
+  /// Vectors that are added to a product's result: its bias, wherever it stands.
+  std::vector<ValueId> biases_of(const Product& p) const {
+    std::vector<ValueId> found;
+    if (p.bias != ir::kNoValue) found.push_back(p.bias);
+    for (ir::NodeId reader : uses_[index(p.y)]) {
+      const Node& node = graph_.node(reader);
+      for (ValueId id : node.in) {
+        const ValueId vector = node.op_name() == "add" ? vector_of(id) : ir::kNoValue;
+        if (vector != ir::kNoValue) found.push_back(vector);
+      }
+    }
+    return found;
+  }
+
  private:
   std::optional<Product> product_of(const Node& node) const {
     const std::string_view op = node.op_name();
@@ -265,9 +279,7 @@ class Finder {
     for (size_t i = 0; i < structure_.products().size(); ++i) {
       const Product& p = structure_.products()[i];
       if (p.weight != head.value || p.out_dim != head.dim) continue;
-      std::vector<ValueId> vectors;
-      if (p.bias != ir::kNoValue) vectors.push_back(p.bias);
-      biases(vectors, split, structure_.extent(head.value, head.dim));
+      biases(structure_.biases_of(p), split, structure_.extent(head.value, head.dim));
     }
   }
 
