@@ -187,6 +187,22 @@ TEST(TrainPipeline, EveryScheduleGivesTheSameBitsAndOneRanksLosses) {
   }
 }
 
+TEST(TrainPipeline, WithoutTiesAndClippingHasTheBitsOfOneRank) {
+  for (Case c : {gpt("false"), small_resnet()}) {
+    c.options.optimizer.clip_norm = 0;
+    const Trained want = alone(c, 4);
+    for (const Layout& layout :
+         {Layout{.pp = 2}, Layout{.pp = 4, .schedule = PipelineSchedule::zero_bubble},
+          Layout{.pp = 2, .dp = 2}, Layout{.pp = 2, .chunks = 2, .schedule = PipelineSchedule::interleaved},
+          Layout{.pp = 2, .dp = 2, .zero = 3}}) {
+      SCOPED_TRACE(c.name + " " + layout.text());
+      const Trained got = train(c, 4, layout);
+      EXPECT_EQ(want.losses, got.losses);
+      for (const auto& [name, w] : want.weights) EXPECT_TRUE(w.same_as(got.weights.at(name))) << name;
+    }
+  }
+}
+
 TEST(TrainPipeline, WithDataParallelRanksAndEveryZero) {
   for (const Case& c : {gpt(), small_resnet()}) {
     const Trained want = train(c, 4, {.pp = 2});

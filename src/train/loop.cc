@@ -221,6 +221,10 @@ StepRecord Trainer::one_step() {
   record.update_ms = ms(result.update_ns);
   record.communication_ms = ms(result.communication_ns);
   record.exposed_ms = ms(result.exposed_ns);
+  if (config_.parallel.pp > 1) {
+    record.bubble = result.bubble;
+    record.expected_bubble = result.expected_bubble;
+  }
   const data::Position at = loader_.position();
   state_.epoch = at.epoch;
   state_.consumed = at.consumed;

@@ -82,6 +82,8 @@ StepRecord step_of(const Json& j) {
   r.update_ms = j.get_or("update_ms", 0.0);
   r.communication_ms = j.get_or("communication_ms", 0.0);
   r.exposed_ms = j.get_or("exposed_ms", 0.0);
+  r.bubble = j.get_or("bubble", -1.0);
+  r.expected_bubble = j.get_or("expected_bubble", -1.0);
   r.step_ms = j.get_or("step_ms", 0.0);
   r.samples_per_s = j.get_or("samples_per_s", 0.0);
   r.mfu = j.get_or("mfu", -1.0);
@@ -123,6 +125,10 @@ Json to_json(const StepRecord& r) {
   if (r.communication_ms > 0) {
     j.set("communication_ms", ms(r.communication_ms));
     j.set("exposed_ms", ms(r.exposed_ms));
+  }
+  if (r.bubble >= 0) {
+    j.set("bubble", rounded(r.bubble, 1e6));
+    j.set("expected_bubble", rounded(r.expected_bubble, 1e6));
   }
   return j;
 }
@@ -190,6 +196,7 @@ void RunLog::step(const StepRecord& r) {
       scalars.push_back({"time/communication_ms", r.communication_ms});
       scalars.push_back({"time/exposed_ms", r.exposed_ms});
     }
+    if (r.bubble >= 0) scalars.push_back({"rate/bubble", r.bubble});
     tensorboard_->write(r.step, env_.clock.wall_ns(), scalars);
   }
   flush_if_due();

@@ -39,6 +39,8 @@ struct StepRecord {
   double data_wait_ms = 0, forward_ms = 0, backward_ms = 0, update_ms = 0;
   double communication_ms = 0;  ///< in collectives; 0 on one rank
   double exposed_ms = 0;        ///< of it, while the computation stood still
+  double bubble = -1;           ///< share of the micro-batches' time that pipeline stages wait; -1: no stages
+  double expected_bubble = -1;  ///< the same by the schedule with the measured times of work
   double step_ms = 0;           ///< wall time, all of the above and what lies between
   double samples_per_s = 0;
   double mfu = -1;  ///< model flop utilisation; negative: unknown
