@@ -38,9 +38,10 @@ void RunOptions::fields(base::OptionList& f) {
   f.add_choice("non_finite", &non_finite, {"skip", "stop"},
                "when a loss or gradient is not finite: leave the step out, or end the run");
   f.add("max_skips", &max_skips, "steps left out in a row that end the run").at_least(1);
-  f.add("rank_timeout", &rank_timeout,
-        "how long ranks may wait for each other before the run ends, with a report of who waits for whom; 0s: "
-        "for ever");
+  f.add(
+      "rank_timeout", &rank_timeout,
+      "how long ranks may wait for each other before the run ends, with a report of who waits for whom; 0s: "
+      "for ever");
 }
 
 std::string RunOptions::path() const { return directory.empty() ? "runs/" + name : directory; }

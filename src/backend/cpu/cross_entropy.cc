@@ -86,11 +86,12 @@ void entropy_part_rows(const EntropyPart& g, int64_t begin, int64_t end) {
     const RowSums s = sums_of_row(x, n, g.results[4] != nullptr);
     const int64_t at = g.target[row] - g.first, to = row * g.result_stride;
     const bool mine = at >= 0 && at < g.classes;
-    const size_t before = static_cast<size_t>(std::clamp<int64_t>(at, 0, g.classes));
+    // Ties matter where the target has the maximum, or is in a later part.
+    const bool ties = mine ? x[at] == s.max && any_equal(x, static_cast<size_t>(at), s.max) : at > 0 && n > 0;
     g.results[0][to] = s.max;
     g.results[1][to] = static_cast<float>(s.exp_sum);
     g.results[2][to] = mine ? x[at] : std::numeric_limits<float>::quiet_NaN();
-    g.results[3][to] = any_equal(x, before, s.max) ? 1.0f : 0.0f;
+    g.results[3][to] = ties ? 1.0f : 0.0f;
     if (g.results[4] != nullptr) g.results[4][to] = static_cast<float>(s.sum);
   }
 }

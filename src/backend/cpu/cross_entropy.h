@@ -58,8 +58,9 @@ struct EntropyPart {
 };
 
 /// results: 0 the maximum m, 1 sum exp(x - m), 2 x[t] or NaN where the target is another part's, 3 1 if an
-/// earlier class than t has the score m, else 0, 4 (unless null) sum x. A part without classes has m = -inf
-/// and sums of 0. Targets that are no class count as another part's. Scores are read once: 4 bytes each.
+/// earlier class than t has the score m (and t does, where it is in this part), else 0, 4 (unless null) sum
+/// x. A part without classes has m = -inf and sums of 0. Targets that are no class count as another part's.
+/// Scores are read once: 4 bytes each.
 void entropy_part(const EntropyPart& args, base::ThreadPool& pool);
 
 /// The sum of n values in a fixed order: eight interleaved chains, folded in pairs.
