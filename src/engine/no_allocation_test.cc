@@ -5,8 +5,12 @@
 #include <cstdlib>
 
 #include "base/rng.h"
+#include "comm/local.h"
+#include "comm/mesh.h"
 #include "engine/session.h"
 #include "ops/table.h"
+#include "runtime/executor.h"
+#include "runtime/open_device.h"
 
 // Sanitizers bring an allocator of their own; there the runs are still made, but not counted.
 #if defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
@@ -310,6 +314,64 @@ INSTANTIATE_TEST_SUITE_P(Programs, NoAllocation,
                            return std::string(kCases[std::get<0>(one.param)].name) + "_" +
                                   std::to_string(std::get<1>(one.param)) + "_threads";
                          });
+
+// Buckets, parts that are packed, a state, in line and beside the computation.
+constexpr const char* kRanksBody = R"(graph "ranks"
+  mesh dp=2
+  %0 = input "x" : f32[64,64]
+  %1 = state "s" : f32[64,64]
+  %2 = matmul(%0, %0)
+  %3 = tanh(%2)
+  %4, %5 = all_reduce(%2, %3) {axes="dp", parts=[2]}
+  %6 = matmul(%3, %3)
+  %7 = tanh(%6)
+  %8 = reduce_scatter(%7) {axes="dp", parts=[2], index=[0], dim=1}
+  %9 = matmul(%7, %7)
+  %10 = all_gather(%8) {axes="dp", parts=[2], index=[0], dim=1}
+  %11 = all_to_all(%9) {axes="dp", parts=[2], index=[0], split=0, concat=1}
+  %12 = gather_into(%1, %8) {axes="dp", parts=[2], index=[0], dim=1}
+  %13 = add(%4, %5)
+  %14 = add(%13, %9)
+  %15 = relu(%12)
+  return %14 "a", %10 "b", %11 "c", %15 "d"
+)";
+
+TEST(NoAllocation, WhileRanksMeet) {
+  for (const bool overlap : {false, true}) {
+    std::atomic<int64_t> allocated{0};
+    comm::LocalWorld world(2);
+    world.run([&](comm::Communicator& all) {
+      comm::Mesh mesh(all, tensor::MeshShape({{"dp", 2}}));
+      base::ThreadPool pool(1);
+      const auto device = runtime::open_device("cpu");
+      const auto stream = device->open_stream(pool);
+      base::SharedCache packs;
+      ir::Graph graph = ir::parse(kRanksBody, ops::table());
+      const auto program =
+          std::make_shared<const compile::Program>(compile::compile(graph, {.overlap = overlap}, packs));
+      Tensor state = Tensor::zeros(tensor::DType::f32, {64, 64}),
+             x = Tensor::zeros(tensor::DType::f32, {64, 64});
+      runtime::Executor executor(program, {state.mutable_raw()}, &mesh);
+      const auto arena = device->allocate(program->memory.arena_bytes);
+      executor.bind_arena(arena.get());
+      std::vector<Tensor> results;
+      std::vector<void*> out;
+      for (const compile::SlotId id : program->outputs)
+        results.push_back(Tensor::zeros(program->slot(id).dtype, program->slot(id).dims));
+      for (Tensor& t : results) out.push_back(t.mutable_raw());
+      const void* in[]{x.raw()};
+      for (int i = 0; i < 3; ++i) executor.run(in, out, *stream);
+      all.barrier();
+      const int64_t before = count();
+      all.barrier();
+      for (int i = 0; i < 20; ++i) executor.run(in, out, *stream);
+      all.barrier();
+      if (all.rank() == 0) allocated = count() - before;
+      all.barrier();
+    });
+    EXPECT_EQ(allocated.load(), 0) << (overlap ? "beside the computation" : "in line");
+  }
+}
 
 TEST(NoAllocation, CountsAtAll) {
 #ifdef TRIREME_COUNTS_ALLOCATIONS

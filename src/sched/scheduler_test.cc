@@ -9,6 +9,7 @@
 #include <latch>
 #include <random>
 
+#include "engine/sharded_session.h"
 #include "ops/table.h"
 
 namespace trireme::sched {
@@ -246,6 +247,55 @@ TEST(Scheduler, AnAdaptiveWindowDoesNotMakeALoneClientWait) {
     EXPECT_FALSE(a.future.get().error);
   }
   EXPECT_LT(clock.now_ns() - start, 5'000 * base::kNsPerMs);
+}
+
+/// y = tanh(x w1) w2, which two ranks split between the products.
+std::shared_ptr<const engine::PreparedModel> wide_model() {
+  ir::Graph g;
+  const auto batch = tensor::Dim::symbol("batch");
+  const ir::ValueId x = g.add_input("x", {tensor::DType::f32, {batch, tensor::Dim(24)}});
+  const auto weight = [&](const char* name, int64_t rows, int64_t cols) {
+    std::vector<float> values(static_cast<size_t>(rows * cols));
+    for (size_t i = 0; i < values.size(); ++i) values[i] = 0.1f * std::sin(static_cast<float>(i));
+    return g.add_param(name, Tensor::from<float>({rows, cols}, values));
+  };
+  const ir::ValueId up = g.add1(ops::table().need("matmul"), {x, weight("up", 24, 64)});
+  const ir::ValueId act = g.add1(ops::table().need("tanh"), {up});
+  g.add_output(g.add1(ops::table().need("matmul"), {act, weight("down", 64, 24)}), "y");
+  return std::make_shared<const engine::PreparedModel>(std::move(g));
+}
+
+TEST(BatchRunner, ALostRankFailsARequestWithUnavailableAndTheNextIsAnswered) {
+  const auto model = wide_model();
+  engine::Session session(model, {.threads = 2, .strategy = {.tp = 2}}), one(model, {.threads = 1});
+  const Padding padding{.row_buckets = {1, 2, 4}};
+  BatchRunner runner(session, padding);
+  const base::SystemClock clock;
+  const auto ask = [&](size_t requests) {
+    std::vector<Answer> answers(requests);
+    std::vector<Request> batch;
+    for (size_t i = 0; i < requests; ++i) batch.push_back(request(input(1, 5), answers[i]));
+    runner.run(batch, clock, {});
+    std::vector<Outcome> outcomes;
+    for (Answer& a : answers) outcomes.push_back(a.future.get());
+    return outcomes;
+  };
+  const std::vector<double> want = one.run({input(1, 5)})[0].to_doubles();
+  const auto expect_answered = [&](const Outcome& o) {
+    ASSERT_FALSE(o.error) << o.error->message();
+    const std::vector<double> got = o.outputs[0].to_doubles();
+    for (size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(got[i], want[i], 1e-5);
+  };
+  expect_answered(ask(1)[0]);
+  session.sharded()->lose(1);
+  const Outcome lost = ask(1)[0];
+  ASSERT_TRUE(lost.error);
+  EXPECT_EQ(lost.error->code(), base::ErrorCode::unavailable) << lost.error->message();
+  expect_answered(ask(1)[0]);
+  EXPECT_EQ(session.sharded()->restarts(), 1);
+  // A batch that fails is run request by request: on the new ranks all are answered.
+  session.sharded()->lose(1);
+  for (const Outcome& o : ask(3)) expect_answered(o);
 }
 
 TEST(Scheduler, AFailingWarmUpIsThrown) {
