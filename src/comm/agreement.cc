@@ -19,6 +19,7 @@ std::string describe(const Asked& a) {
   }
   if (a.what == Collective::broadcast) text += concat(", root ", a.root);
   if (a.what == Collective::all_to_all && a.in_place) text += ", in place";
+  if (a.uneven) text += ", uneven blocks";
   return text + concat(", layer '", a.source, "'");
 }
 
@@ -28,6 +29,7 @@ Asked asked(const Call& call, int64_t sequence) {
   return {.what = call.what,
           .reduction = call.reduction,
           .in_place = call.in.data() == call.out.data(),
+          .uneven = !call.in_sizes.empty(),
           .root = call.to,
           .sequence = sequence,
           .in_bytes = call.in.size(),
@@ -50,9 +52,11 @@ Asked AskedLetter::read() const {
 
 bool same(const Asked& a, const Asked& b) {
   if (a.sequence != b.sequence || a.what != b.what || a.root != b.root) return false;
-  if (a.in_bytes != b.in_bytes || a.out_bytes != b.out_bytes) return false;
+  if (a.uneven != b.uneven) return false;
+  if (!a.uneven && (a.in_bytes != b.in_bytes || a.out_bytes != b.out_bytes)) return false;
   // In place or not must agree in an all_to_all: there one rank writes another's buffer.
-  if (a.what == Collective::all_to_all && a.in_place != b.in_place && a.in_bytes > 0) return false;
+  if (a.what == Collective::all_to_all && !a.uneven && a.in_place != b.in_place && a.in_bytes > 0)
+    return false;
   return !reduces(a.what) || (a.reduction.dtype == b.reduction.dtype && a.reduction.op == b.reduction.op);
 }
 
@@ -65,6 +69,24 @@ std::string disagreement(const HalfExchange& sender, const HalfExchange& receive
   return concat("send and recv differ: rank ", sender.rank, " sends ", sender.bytes, " bytes for layer '",
                 sender.source, "', rank ", receiver.rank, " expects ", receiver.bytes, " for layer '",
                 receiver.source, "'");
+}
+
+std::string disagreement(std::span<const SizesOf> ranks) {
+  for (size_t from = 0; from < ranks.size(); ++from) {
+    for (size_t to = 0; to < ranks.size(); ++to) {
+      const int64_t sent = ranks[from].in[to], expected = ranks[to].out[from];
+      if (sent == expected) continue;
+      return disagreement({ranks[from].rank, static_cast<size_t>(sent), ranks[from].source},
+                          {ranks[to].rank, static_cast<size_t>(expected), ranks[to].source});
+    }
+  }
+  return "";
+}
+
+size_t block_begin(std::span<const int64_t> sizes, int which) {
+  int64_t at = 0;
+  for (int i = 0; i < which; ++i) at += sizes[static_cast<size_t>(i)];
+  return static_cast<size_t>(at);
 }
 
 }  // namespace trireme::comm

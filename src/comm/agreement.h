@@ -15,6 +15,7 @@ struct Asked {
   Collective what = Collective::barrier;
   Reduction reduction;
   bool in_place = false;
+  bool uneven = false;  // blocks of any size: bytes differ among ranks
   int root = -1;
   int64_t sequence = 0;
   size_t in_bytes = 0, out_bytes = 0;
@@ -46,5 +47,18 @@ struct HalfExchange {
   std::string_view source;
 };
 std::string disagreement(const HalfExchange& sender, const HalfExchange& receiver);
+
+/// One rank's sizes in an all_to_all of uneven blocks.
+struct SizesOf {
+  int rank;  // of the world
+  std::span<const int64_t> in, out;
+  std::string_view source;
+};
+/// The first block whose two ranks name different sizes, in words; empty if there is none. Index in the list
+/// = rank in the group.
+std::string disagreement(std::span<const SizesOf> ranks);
+
+/// Where block `which` begins.
+size_t block_begin(std::span<const int64_t> sizes, int which);
 
 }  // namespace trireme::comm

@@ -42,6 +42,17 @@ void require_blocks(size_t whole, size_t block, int ranks, Collective what) {
                 " bytes are not one block of ", block, " for each of ", ranks, " ranks");
 }
 
+void require_sizes(std::span<const int64_t> sizes, size_t bytes, int ranks) {
+  int64_t total = 0;
+  for (const int64_t n : sizes) {
+    base::require(n >= 0, "all_to_all: a block of ", n, " bytes");
+    total += n;
+  }
+  base::require(sizes.size() == static_cast<size_t>(ranks) && total == static_cast<int64_t>(bytes),
+                "all_to_all: ", sizes.size(), " blocks of ", total, " bytes together for ", ranks,
+                " ranks and a buffer of ", bytes);
+}
+
 }  // namespace
 
 std::string_view to_string(ReduceOp op) { return op == ReduceOp::sum ? "sum" : "max"; }
@@ -85,6 +96,15 @@ void Communicator::all_to_all(ConstBytes in, Bytes out, std::string_view source)
   require_blocks(in.size(), in.size() / static_cast<size_t>(size()), size(), kWhat);
   require_apart(in, out, in.data(), kWhat);
   execute({.what = kWhat, .in = in, .out = out, .source = source});
+}
+
+void Communicator::all_to_all(ConstBytes in, Bytes out, BlockSizes sizes, std::string_view source) {
+  constexpr auto kWhat = Collective::all_to_all;
+  require_sizes(sizes.in, in.size(), size());
+  require_sizes(sizes.out, out.size(), size());
+  require_apart(in, out, nullptr, kWhat);
+  execute(
+      {.what = kWhat, .in = in, .out = out, .in_sizes = sizes.in, .out_sizes = sizes.out, .source = source});
 }
 
 void Communicator::barrier(std::string_view source) {

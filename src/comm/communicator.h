@@ -31,8 +31,9 @@ struct Call {
   ConstBytes in;
   Bytes out;
   Reduction reduction;
-  int to = -1;    // root of a broadcast; whom an exchange sends to, or -1
-  int from = -1;  // whom an exchange receives from, or -1
+  int to = -1;                                   // root of a broadcast; whom an exchange sends to, or -1
+  int from = -1;                                 // whom an exchange receives from, or -1
+  std::span<const int64_t> in_sizes, out_sizes;  // all_to_all of uneven blocks: [size] bytes; else empty
   std::string_view source;
 };
 
@@ -70,6 +71,12 @@ class Communicator {
   void broadcast(Bytes data, int root, std::string_view source = {});
   /// Block p of rank r's `in` becomes block r of rank p's `out`. In place: the same memory.
   void all_to_all(ConstBytes in, Bytes out, std::string_view source = {});
+  /// The same with blocks of any size: `in` is in[p] bytes for each rank p, one after another, `out` is
+  /// out[r] bytes from each rank r. Not in place. The two ranks of a block name one size.
+  struct BlockSizes {
+    std::span<const int64_t> in, out;  // [size]
+  };
+  void all_to_all(ConstBytes in, Bytes out, BlockSizes sizes, std::string_view source = {});
   void barrier(std::string_view source = {});
 
   /// Returns when `to` has the bytes. Two ranks that send to each other first wait for ever: use exchange.

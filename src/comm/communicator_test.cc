@@ -142,6 +142,19 @@ bool same_bits(T a, T b) {
   return std::memcmp(&a, &b, sizeof(T)) == 0;
 }
 
+/// The error of running `body`; fails the test if there is none.
+Error error_of(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const Error& e) {
+    return e;
+  }
+  ADD_FAILURE() << "no error";
+  return Error(ErrorCode::internal, "none");
+}
+
+bool mentions(const Error& e, std::string_view text) { return e.message().find(text) != std::string::npos; }
+
 const std::vector<size_t> kLengths{0, 1, 3, 17, 64, 1000, 4099};
 
 template <class T>
@@ -257,6 +270,47 @@ void check_broadcast(Communicator& c, size_t n) {
   }
 }
 
+/// Bytes that rank `from` has for rank `to`: some none, some many.
+int64_t uneven_bytes(int from, int to) {
+  const int kind = (from * 3 + to) % 4;
+  return kind == 0 ? 0 : kind == 1 ? 70'001 : 13 * from + to + 1;
+}
+
+TEST_P(Conformance, MovesUnevenBlocks) {
+  run([](Communicator& c) {
+    std::vector<int64_t> sent, received;
+    std::vector<std::byte> in, want;
+    for (int r = 0; r < c.size(); ++r) {
+      sent.push_back(uneven_bytes(c.rank(), r));
+      received.push_back(uneven_bytes(r, c.rank()));
+      for (int64_t i = 0; i < sent.back(); ++i) in.push_back(mark(c.rank(), r, static_cast<size_t>(i)));
+      for (int64_t i = 0; i < received.back(); ++i) want.push_back(mark(r, c.rank(), static_cast<size_t>(i)));
+    }
+    std::vector<std::byte> out(want.size());
+    c.all_to_all(in, out, {sent, received}, "experts");
+    EXPECT_TRUE(out == want);
+    EXPECT_THROW(c.all_to_all(in, out, {std::span(sent).first(0), received}), Error);
+    in.emplace_back();
+    EXPECT_THROW(c.all_to_all(in, out, {sent, received}), Error);
+    c.barrier();  // nothing of that reached the others
+  });
+}
+
+TEST_P(Conformance, NamesWhoExpectsAnotherBlock) {
+  if (size() == 1) return;
+  const Error error = error_of([&] {
+    run([](Communicator& c) {
+      std::vector<int64_t> sent(static_cast<size_t>(c.size()), 8), received = sent;
+      if (c.rank() == 1) received[0] = 12;
+      std::vector<std::byte> in(8 * sent.size()), out(in.size() + (c.rank() == 1 ? 4 : 0));
+      c.all_to_all(in, out, {sent, received}, "experts");
+    });
+  });
+  EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
+  EXPECT_TRUE(mentions(error, "rank 0 sends 8 bytes for layer 'experts', rank 1 expects 12"))
+      << error.message();
+}
+
 TEST_P(Conformance, MovesBytes) {
   run([](Communicator& c) {
     for (const size_t n : {size_t{0}, size_t{1}, size_t{13}, size_t{4096}, size_t{10001}}) {
@@ -347,19 +401,6 @@ TEST_P(Conformance, RunsOfRanksKeepTheBitsOfOne) {
     EXPECT_EQ(wrong, 0u);
   });
 }
-
-/// The error of running `body`; fails the test if there is none.
-Error error_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const Error& e) {
-    return e;
-  }
-  ADD_FAILURE() << "no error";
-  return Error(ErrorCode::internal, "none");
-}
-
-bool mentions(const Error& e, std::string_view text) { return e.message().find(text) != std::string::npos; }
 
 TEST_P(Conformance, NamesWhoDisagrees) {
   if (size() == 1) return;

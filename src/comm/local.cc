@@ -64,16 +64,25 @@ void LocalCommunicator::leave() {
 
 /// Every rank sees the same calls here and so comes to the same verdict and the same words.
 void LocalCommunicator::require_same() const {
+  const std::vector<int>& names = group_->world_ranks;
   const Asked first = asked_by(peer(0));
   for (int r = 1; r < size(); ++r) {
     const Asked other = asked_by(peer(r));
-    if (same(first, other)) continue;
-    const std::vector<int>& names = group_->world_ranks;
-    const std::string text = disagreement(names[0], first, names[static_cast<size_t>(r)], other);
-    group_->meeting.leave();  // all have read the calls, whose owners now unwind
-    group_->faults.fail(base::ErrorCode::invalid_argument, text);
-    base::fail_invalid(text);
+    if (!same(first, other)) disagree(disagreement(names[0], first, names[static_cast<size_t>(r)], other));
   }
+  if (!first.uneven) return;
+  std::vector<SizesOf> sizes;
+  for (int r = 0; r < size(); ++r) {
+    const Call& call = peer(r).call;
+    sizes.push_back({names[static_cast<size_t>(r)], call.in_sizes, call.out_sizes, call.source});
+  }
+  if (const std::string text = disagreement(sizes); !text.empty()) disagree(text);
+}
+
+void LocalCommunicator::disagree(const std::string& text) const {
+  group_->meeting.leave();  // all have read the calls, whose owners now unwind
+  group_->faults.fail(base::ErrorCode::invalid_argument, text);
+  base::fail_invalid(text);
 }
 
 void LocalCommunicator::execute(const Call& call) {
@@ -98,7 +107,7 @@ void LocalCommunicator::perform(const Call& call) {
                     slice_begin(call.in.size(), rank_ + 1, size()));
     case Collective::reduce_scatter: return reduce(call, me * call.out.size(), (me + 1) * call.out.size());
     case Collective::all_gather:
-    case Collective::all_to_all: return gather(call);
+    case Collective::all_to_all: return call.in_sizes.empty() ? gather(call) : gather_uneven(call);
     case Collective::broadcast:
       return copy_bytes(call.out.data(), peer(call.to).call.in.data(), call.out.size());
     case Collective::barrier:
@@ -132,6 +141,16 @@ void LocalCommunicator::gather(const Call& call) {
     const int r = (rank_ + i) % size();
     const size_t offset = all ? static_cast<size_t>(rank_) * bytes : 0;
     copy_bytes(call.out.data() + static_cast<size_t>(r) * bytes, peer(r).call.in.data() + offset, bytes);
+  }
+}
+
+void LocalCommunicator::gather_uneven(const Call& call) {
+  for (int i = 0; i < size(); ++i) {
+    const int r = (rank_ + i) % size();
+    const Call& theirs = peer(r).call;
+    copy_bytes(call.out.data() + block_begin(call.out_sizes, r),
+               theirs.in.data() + block_begin(theirs.in_sizes, rank_),
+               static_cast<size_t>(call.out_sizes[static_cast<size_t>(r)]));
   }
 }
 

@@ -106,9 +106,11 @@ class LocalCommunicator : public Communicator {
   void enter();
   void leave();
   void require_same() const;
+  [[noreturn]] void disagree(const std::string& text) const;
   void perform(const Call& call);
   void reduce(const Call& call, size_t begin, size_t end);
   void gather(const Call& call);
+  void gather_uneven(const Call& call);
   void swap_in_place(const Call& call);
   void exchange(const Call& call);
   void post(const Call& call);

@@ -79,7 +79,7 @@ void MpiCommunicator::execute(const Call& call) {
     } else {
       meet(call, sequence, 0, 0);
       require_same();
-      if (size() > 1 || !call.in.empty()) perform(call);
+      perform(call);
     }
   } catch (const base::Error&) {
     for (Transfers* t : {calls_.get(), gathering_[0].get(), gathering_[1].get(), sharing_.get()})
@@ -114,13 +114,38 @@ void MpiCommunicator::require_same() const {
   const Asked first = questions_[0].read();
   for (int r = 1; r < size(); ++r) {
     const Asked other = questions_[index(r)].read();
-    if (same(first, other)) continue;
     const std::vector<int>& names = record_->world_ranks;
-    control_.fail({.rank = names[index(rank())],
-                   .code = base::ErrorCode::invalid_argument,
-                   .text = disagreement(names[0], first, names[index(r)], other)});
-    control_.throw_failure();
+    if (!same(first, other)) disagree(disagreement(names[0], first, names[index(r)], other));
   }
+}
+
+void MpiCommunicator::disagree(const std::string& text) const {
+  const int me = record_->world_ranks[index(rank())];
+  control_.fail({.rank = me, .code = base::ErrorCode::invalid_argument, .text = text});
+  control_.throw_failure();
+}
+
+/// Gathers the rows of all ranks, [size, in and out, size], so that all come to the same verdict.
+void MpiCommunicator::require_same_sizes(const Call& call) {
+  const size_t n = index(size()), row = 2 * n * sizeof(int64_t);
+  scratch_.resize(std::max(scratch_.size(), n * row));
+  std::byte* own = scratch(index(rank()), row);
+  std::memcpy(own, call.in_sizes.data(), row / 2);
+  std::memcpy(own + row / 2, call.out_sizes.data(), row / 2);
+  for (int i = 1; i < size(); ++i) {
+    const int to = (rank() + i) % size(), from = (rank() + size() - i) % size();
+    calls_->receive({scratch(index(from), row), row}, from, kGather);
+    calls_->send({own, row}, to, kGather);
+  }
+  wait_for_bytes(*calls_);
+  std::vector<int64_t> rows(n * 2 * n);
+  std::memcpy(rows.data(), scratch_.data(), n * row);
+  std::vector<SizesOf> sizes;
+  for (size_t r = 0; r < n; ++r) {
+    const std::span<const int64_t> both = std::span(rows).subspan(r * 2 * n, 2 * n);
+    sizes.push_back({record_->world_ranks[r], both.first(n), both.last(n), questions_[r].source.data()});
+  }
+  if (const std::string text = disagreement(sizes); !text.empty()) disagree(text);
 }
 
 void MpiCommunicator::perform(const Call& call) {
@@ -130,6 +155,7 @@ void MpiCommunicator::perform(const Call& call) {
     case Collective::reduce_scatter: return reduce_parts(call);
     case Collective::all_gather: return all_gather(call);
     case Collective::all_to_all:
+      if (!call.in_sizes.empty()) return all_to_all_uneven(call);
       return call.in.data() == call.out.data() ? all_to_all_in_place(call) : all_to_all(call);
     case Collective::broadcast: return broadcast(call);
     case Collective::barrier:
@@ -246,6 +272,23 @@ void MpiCommunicator::all_to_all(const Call& call) {
   wait_for_bytes(*calls_);
 }
 
+void MpiCommunicator::all_to_all_uneven(const Call& call) {
+  require_same_sizes(call);
+  const auto leaving = [&](int r) {
+    return call.in.subspan(block_begin(call.in_sizes, r), static_cast<size_t>(call.in_sizes[index(r)]));
+  };
+  const auto coming = [&](int r) {
+    return call.out.subspan(block_begin(call.out_sizes, r), static_cast<size_t>(call.out_sizes[index(r)]));
+  };
+  for (int i = 1; i < size(); ++i) {
+    const int to = (rank() + i) % size(), from = (rank() + size() - i) % size();
+    if (!coming(from).empty()) calls_->receive(coming(from), from, kGather);
+    if (!leaving(to).empty()) calls_->send(leaving(to), to, kGather);
+  }
+  copy_bytes(coming(rank()).data(), leaving(rank()).data(), coming(rank()).size());
+  wait_for_bytes(*calls_);
+}
+
 /// Pieces leave from scratch, so that those that come can take their place.
 void MpiCommunicator::all_to_all_in_place(const Call& call) {
   const size_t bytes = call.out.size() / index(size());
@@ -316,13 +359,8 @@ void MpiCommunicator::exchange(const Call& call) {
     wait_for_ranks(*calls_);
     if (coming.asked.in_bytes != call.out.size()) {
       const std::vector<int>& names = record_->world_ranks;
-      const int me = names[index(rank())];
-      control_.fail(
-          {.rank = me,
-           .code = base::ErrorCode::invalid_argument,
-           .text = disagreement({names[index(call.from)], coming.asked.in_bytes, coming.source.data()},
-                                {me, call.out.size(), call.source})});
-      control_.throw_failure();
+      disagree(disagreement({names[index(call.from)], coming.asked.in_bytes, coming.source.data()},
+                            {names[index(rank())], call.out.size(), call.source}));
     }
     record_->flights.start(clock_.now_ns());
     calls_->receive(call.out, call.from, kExchange);

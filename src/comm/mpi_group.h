@@ -37,6 +37,8 @@ class MpiCommunicator : public Communicator {
   int64_t enqueue(const Call& call);
   void meet(const Call& call, int64_t sequence, int color, int key);
   void require_same() const;
+  void require_same_sizes(const Call& call);
+  [[noreturn]] void disagree(const std::string& text) const;
   void perform(const Call& call);
   void all_reduce_small(const Call& call);
   void reduce_parts(const Call& call);
@@ -46,6 +48,7 @@ class MpiCommunicator : public Communicator {
   void all_gather(const Call& call);
   void all_to_all(const Call& call);
   void all_to_all_in_place(const Call& call);
+  void all_to_all_uneven(const Call& call);
   void broadcast(const Call& call);
   void broadcast_tree(Bytes data, int root);
   void exchange(const Call& call);

@@ -120,6 +120,7 @@ class NcclCommunicator : public Communicator {
   void reduce_piece(const Call& call, size_t at, size_t most);
   void share_piece(const Call& call, size_t at, size_t most);
   void all_to_all(const Call& call);
+  void all_to_all_uneven(const Call& call);
   std::byte* scratch(size_t bytes);
   void send(ConstBytes data, int to);
   void receive(Bytes data, int from);
@@ -298,6 +299,7 @@ void NcclCommunicator::share_piece(const Call& call, size_t at, size_t most) {
 
 /// In place, blocks leave from a copy.
 void NcclCommunicator::all_to_all(const Call& call) {
+  if (!call.in_sizes.empty()) return all_to_all_uneven(call);
   const size_t block = call.out.size() / index(size());
   const std::byte* from = call.in.data();
   if (call.in.data() == call.out.data()) {
@@ -312,6 +314,35 @@ void NcclCommunicator::all_to_all(const Call& call) {
     if (r == rank()) continue;
     send({from + index(r) * block, block}, r);
     receive(call.out.subspan(index(r) * block, block), r);
+  }
+  transfers.end();
+}
+
+/// The host's ranks compare all sizes first, so that all come to the same verdict.
+void NcclCommunicator::all_to_all_uneven(const Call& call) {
+  const size_t n = index(size());
+  std::vector<int64_t> own(call.in_sizes.begin(), call.in_sizes.end()), rows(n * 2 * n);
+  own.insert(own.end(), call.out_sizes.begin(), call.out_sizes.end());
+  host_.all_gather(as_bytes(std::span(own)), as_bytes(std::span(rows)), call.source);
+  std::vector<SizesOf> sizes;
+  for (size_t r = 0; r < n; ++r) {
+    const std::span<const int64_t> both = std::span(rows).subspan(r * 2 * n, 2 * n);
+    sizes.push_back({static_cast<int>(r), both.first(n), both.last(n), questions_[r].source.data()});
+  }
+  const std::string text = disagreement(sizes);
+  base::require(text.empty(), text);
+  Group transfers(*library_);
+  for (int r = 0; r < size(); ++r) {
+    const ConstBytes leaving =
+        call.in.subspan(block_begin(call.in_sizes, r), static_cast<size_t>(call.in_sizes[index(r)]));
+    const Bytes coming =
+        call.out.subspan(block_begin(call.out_sizes, r), static_cast<size_t>(call.out_sizes[index(r)]));
+    if (r == rank()) {
+      copy(coming.data(), leaving.data(), coming.size());
+      continue;
+    }
+    send(leaving, r);
+    receive(coming, r);
   }
   transfers.end();
 }
