@@ -31,7 +31,6 @@ ValueId add_state(ir::Graph& graph, const std::string& name, const ir::Value& li
 
 /// Placements of what will cross between stages.
 void place_activations(ir::Graph& graph) {
-  if (!has_cut_rules(graph)) return;
   // Running statistics are not updated with those of a micro-batch, which are each rank's own
   // (take_statistics).
   ir::Graph without = graph;

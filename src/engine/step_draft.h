@@ -34,9 +34,6 @@ inline constexpr const char* kStatisticSuffix = ".batch";
 /// The states that are trained, in the order of the graph.
 std::vector<ir::ValueId> trained_states(const ir::Graph& graph, const std::vector<TrainedParam>& params);
 
-/// True if every op says what of it ranks may split.
-bool has_cut_rules(const ir::Graph& graph);
-
 /// A graph in the making. Values are found by name where a pass may renumber them.
 struct StepGraphs::Draft {
   StepGraph made;

@@ -16,15 +16,6 @@ namespace trireme::engine {
 
 using ir::ValueId;
 
-bool has_cut_rules(const ir::Graph& graph) {
-  return std::all_of(graph.nodes().begin(), graph.nodes().end(), [](const ir::Node& node) {
-    const ir::OpSchema& op = node.op->schema;
-    return op.cut || !op.dims.empty() || op.updates_state() || passes::converts_placements(node) ||
-           op.name == "block_squares" || op.name == "trust_squares" || op.name == "dropout_train" ||
-           op.name == "norm_of_squares" || op.name == "clip_coefficient";
-  });
-}
-
 void check_shards(const ir::Graph& graph) {
   const std::vector<tensor::Shard> shards = passes::infer_shards(graph);
   for (size_t i = 0; i < graph.outputs().size(); ++i) {
@@ -301,7 +292,6 @@ void StepGraphs::settle(ir::Graph& graph, bool has_common_results) const {
   graph.sort();
   if (mesh_.size() == 1) return;
   passes::fix_collective_order(graph);
-  if (!has_cut_rules(graph)) return;
   has_common_results ? check_shards(graph) : static_cast<void>(passes::infer_shards(graph));
 }
 
