@@ -201,6 +201,96 @@ TEST(TensorParallel, InBf16) {
   }
 }
 
+/// Content for any input: numbers, or ids below what every network of the test has.
+Feeds any_feeds(const ir::Graph& graph, uint64_t stream) {
+  constexpr int64_t kRows = 4, kTokens = 8, kFewest = 3;
+  base::Rng rng(9, stream);
+  Feeds feeds;
+  for (const ir::ValueId id : graph.inputs()) {
+    const ir::Value& v = graph.value(id);
+    tensor::Dims dims;
+    for (size_t d = 0; d < v.type.shape.rank(); ++d) {
+      const tensor::Dim extent = v.type.shape[d];
+      dims.push_back(extent.is_static() ? extent.value() : d == 0 ? kRows : kTokens);
+    }
+    Tensor t = Tensor::zeros(v.type.dtype, dims);
+    if (v.type.dtype == DType::f32) {
+      for (float& x : t.mutable_data<float>()) x = static_cast<float>(rng.normal());
+    } else {
+      const bool is_mask = v.name == "attention_mask", is_type = v.name == "token_type_ids";
+      for (int64_t& x : t.mutable_data<int64_t>())
+        x = is_mask ? 1 : static_cast<int64_t>(rng.uniform() * (is_type ? 2 : kFewest));
+    }
+    feeds.push_back(std::move(t));
+  }
+  return feeds;
+}
+
+struct Network {
+  std::string name;
+  std::vector<std::string> options;
+};
+
+/// Three steps of two micro-batches; states gathered.
+Trained any_steps(const ir::Graph& graph, const Strategy& wanted) {
+  const Strategy strategy = passes::choose_kv_ranks(graph, wanted);
+  comm::LocalWorld world(strategy.world());
+  std::vector<Trained> got(static_cast<size_t>(strategy.world()));
+  world.run([&](comm::Communicator& comm) {
+    TrainOptions options;
+    options.threads = 1;
+    options.strategy = strategy;
+    comm::Mesh mesh(comm, strategy.mesh());
+    options.mesh = &mesh;
+    TrainSession session(graph, options);
+    Trained& out = got[static_cast<size_t>(comm.rank())];
+    const size_t own = 2 / static_cast<size_t>(strategy.dp);
+    for (int step = 0; step < 3; ++step) {
+      std::vector<Feeds> feeds;
+      for (size_t i = 0; i < own; ++i)
+        feeds.push_back(any_feeds(graph, static_cast<uint64_t>(step) * 2 + session.own_micro_batch(i, own)));
+      const StepResult r =
+          session.step(feeds, {.lr = 1e-4f, .step = step + 1, .seed = 3, .draw = step, .loss_weight = 0.1f});
+      out.loss.push_back(r.loss_sum);
+      out.norm.push_back(r.grad_norm);
+      out.count.push_back(r.count);
+    }
+    const ir::Graph trained = session.trained_graph();
+    for (const ir::Value& v : trained.values()) {
+      if (v.kind == ir::ValueKind::param && v.data.elements() > 1) out.weights[v.name] = v.data.clone();
+    }
+  });
+  return got[0];
+}
+
+TEST(Hybrid, NetworksOfTheZoo) {
+  const std::vector<std::string> encoder{"width=32", "layers=2", "heads=4", "dropout=0.1"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.end(), encoder.begin(), encoder.end());
+    return more;
+  };
+  for (const Network& n : {Network{"mlp", {"hidden=[32, 32]", "classes=8"}}, Network{"cnn", {}},
+                           Network{"resnet", {"depth=18", "size=32", "classes=8"}},
+                           Network{"bert", with({"vocabulary=40", "positions=8", "classes=8"})},
+                           Network{"vit_tiny", with({"classes=8"})}, Network{"perception", {}}}) {
+    SCOPED_TRACE(n.name);
+    ir::Graph graph = model::zoo::build(n.name, n.options).graph;
+    model::add_loss(graph, {.kind = n.name == "perception" ? model::LossKind::detection
+                                                           : model::LossKind::cross_entropy});
+    graph.sort();
+    const Trained want = any_steps(graph, {});
+    for (const int zero : {0, 3}) {
+      const Trained got = any_steps(graph, {.dp = 2, .zero = zero});
+      EXPECT_EQ(want.loss, got.loss);
+      EXPECT_EQ(want.norm, got.norm);
+      for (const auto& [name, t] : want.weights) EXPECT_TRUE(t.same_as(got.weights.at(name))) << name;
+    }
+    const Trained got = any_steps(graph, {.tp = 2});
+    EXPECT_LT(relative(want.loss, got.loss), 1e-4);
+    EXPECT_LT(relative(want.norm, got.norm), 1e-3);
+  }
+}
+
 /// Every factorisation of 8 = dp x pp x tp, each with another stage of ZeRO.
 TEST(Hybrid, EveryFactorisationOfEightRanksLearnsTheSame) {
   const Case c = gpt();

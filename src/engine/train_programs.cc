@@ -16,6 +16,19 @@ namespace trireme::engine {
 
 using ir::ValueId;
 
+namespace {
+
+/// The state of this name, added like `mean` where a pass dropped it because nothing read it.
+ValueId running_state(ir::Graph& graph, const std::string& name, ValueId mean) {
+  const auto is_it = [&](const ir::Value& v) { return v.kind == ir::ValueKind::state && v.name == name; };
+  if (std::any_of(graph.values().begin(), graph.values().end(), is_it)) return state_of(graph, name);
+  const ValueId state = graph.add_state(name, graph.type(mean));
+  graph.value(state).shard = graph.value(mean).shard;
+  return state;
+}
+
+}  // namespace
+
 void check_shards(const ir::Graph& graph) {
   const std::vector<tensor::Shard> shards = passes::infer_shards(graph);
   for (size_t i = 0; i < graph.outputs().size(); ++i) {
@@ -251,9 +264,10 @@ void StepGraphs::add_update(Draft& draft, const StepKey& key) {
   for (size_t i = 0; i < draft.statistics.size(); ++i) {
     const Draft::Statistic& s = draft.statistics[i];
     ValueId mean = draft.sums[count + i].value;
+    const ValueId state = running_state(graph, s.state, mean);
     const ValueId share = graph.add_constant(tensor::Tensor::scalar(static_cast<float>(1 / terms)));
     if (terms > 1) mean = graph.add1(ops::table().need("mul"), {mean, share}, {}, s.from);
-    std::vector<ValueId> in{state_of(graph, s.state), mean};
+    std::vector<ValueId> in{state, mean};
     if (plan.skipped != ir::kNoValue) in.push_back(plan.skipped);
     graph.add1(ops::table().need("ema_update"), in, {{"keep", s.keep}}, s.from);
   }
