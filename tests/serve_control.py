@@ -273,7 +273,7 @@ def settings():
         assert c.get_trace_settings()["trace_level"] == ["OFF"]
         assert c.get_trace_settings("adder")["trace_rate"] == "1000"
         assert c.update_trace_settings("adder", {"trace_level": ["OFF"]})["trace_level"] == ["OFF"]
-        refused("tracing is not served", lambda: c.update_trace_settings(None, {"trace_level": ["TIMESTAMPS"]}))
+        refused("--trace-file or --trace-otlp", lambda: c.update_trace_settings(None, {"trace_level": ["TIMESTAMPS"]}))
         refused("is not found", lambda: c.get_trace_settings("nothing"))
         assert c.get_system_shared_memory_status() == [] and c.get_cuda_shared_memory_status() == []
         refused("shared memory is not served", lambda: c.register_system_shared_memory("a", "/a", 4))

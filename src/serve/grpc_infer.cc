@@ -61,6 +61,13 @@ int64_t deadline_ns(const grpc::CallbackServerContext& context, int64_t now_ns) 
   return std::max<int64_t>(1, now_ns + left_ns);
 }
 
+/// The caller's trace context, or empty.
+std::string traceparent_of(const grpc::CallbackServerContext& context) {
+  const auto& metadata = context.client_metadata();
+  const auto at = metadata.find("traceparent");
+  return at == metadata.end() ? std::string() : std::string(at->second.data(), at->second.size());
+}
+
 /// A call that is answered once, from whichever thread is first: a result, an error, or the client's leaving.
 class UnaryInfer final : public grpc::ServerUnaryReactor {
  public:
@@ -69,7 +76,8 @@ class UnaryInfer final : public grpc::ServerUnaryReactor {
     state_->response = response;
   }
 
-  void start(const grpc::CallbackServerContext& context, const ByteBuffer& message) {
+  void start(grpc::CallbackServerContext& context, const ByteBuffer& message) {
+    state_->context = &context;
     const std::shared_ptr<State> state = state_;  // `this` may be gone once the sink has been called
     const int64_t now_ns = core_.now_ns();
     try {
@@ -77,6 +85,7 @@ class UnaryInfer final : public grpc::ServerUnaryReactor {
       const std::shared_ptr<const Received> received = keep(message);
       GrpcInferRequest parsed = parse_grpc_infer(received->pieces, received, &core_.regions());
       parsed.request.deadline_ns = deadline_ns(context, now_ns);
+      parsed.request.traceparent = traceparent_of(context);
       const auto model = core_.find(parsed.model_name, parsed.model_version);
       InferSink sink{.done = [state](InferResponse&& r) { state->answer(r); },
                      .failed = [state](const base::Error& e) { state->finish(grpc_status(e)); },
@@ -102,6 +111,7 @@ class UnaryInfer final : public grpc::ServerUnaryReactor {
     std::atomic<bool> is_over{false}, is_cancelled{false};
     grpc::ServerUnaryReactor* reactor = nullptr;
     ByteBuffer* response = nullptr;
+    grpc::CallbackServerContext* context = nullptr;
 
     void finish(const grpc::Status& status) {
       if (!is_over.exchange(true)) reactor->Finish(status);
@@ -109,6 +119,7 @@ class UnaryInfer final : public grpc::ServerUnaryReactor {
     void answer(const InferResponse& r) {
       ByteBuffer buffer = buffer_of(grpc_infer_response(r, false));
       if (is_over.exchange(true)) return;
+      if (!r.traceparent.empty()) context->AddTrailingMetadata("traceparent", r.traceparent);
       response->Swap(&buffer);
       reactor->Finish(grpc::Status::OK);
     }
@@ -167,6 +178,7 @@ class StreamInfer final : public grpc::ServerBidiReactor<ByteBuffer, ByteBuffer>
       const int64_t now_ns = core_.now_ns();
       GrpcInferRequest parsed = parse_grpc_infer(received->pieces, received, &core_.regions());
       parsed.request.deadline_ns = deadline_ns(*context_, now_ns);
+      parsed.request.traceparent = traceparent_of(*context_);
       id = parsed.request.id;
       const auto model = core_.find(parsed.model_name, parsed.model_version);
       const auto self = shared_from_this();

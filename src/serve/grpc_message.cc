@@ -430,8 +430,8 @@ std::vector<HttpBodyPart> grpc_infer_response(const InferResponse& response, boo
   for (const InferOutput& o : response.outputs) write_output(message, o);
   std::vector<HttpBodyPart> parts;
   for (const InferOutput& o : response.outputs) {
-    if (!o.span.region.empty()) continue;
-    HttpBodyPart bytes = tensor_bytes(o.tensor);
+    // Clients find an output's bytes by its place, so one in shared memory has an empty entry.
+    HttpBodyPart bytes = o.span.region.empty() ? tensor_bytes(o.tensor) : HttpBodyPart(std::string());
     append_varint(head, length_tag(6));
     append_varint(head, bytes.bytes().size());
     if (bytes.bytes().size() < kSmallBytes) {

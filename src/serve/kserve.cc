@@ -212,6 +212,7 @@ void KserveApi::infer(const ModelPath& path, HttpRequest&& request, HttpReply re
   InferRequest parsed = is_raw ? raw_infer_request(model->name(), model->offered_inputs(),
                                                    model->config().is_batched(), body, kept)
                                : parse_infer_request(body, json_bytes, kept, &core_.regions());
+  parsed.traceparent = kept->header("traceparent");
   const auto shared = std::make_shared<HttpReply>(std::move(reply));
   InferSink sink{.done = [shared](InferResponse&& r) { shared->send(infer_http_response(std::move(r))); },
                  .failed = [shared](const base::Error& e) { shared->send(http_error(e)); },

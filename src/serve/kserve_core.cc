@@ -35,13 +35,38 @@ void write_regions(const SharedRegions& regions, InferResponse& response) {
   }
 }
 
+TracerOptions tracer_options(const ServeOptions& options) {
+  return {.file = options.trace_file,
+          .otlp_url = options.trace_otlp,
+          .form = options.trace_form,
+          .is_on = options.trace,
+          .rate = options.trace_rate};
+}
+
+/// Fills the trace as the request goes, and gives it away with the answer.
+void follow(Tracer& tracer, const std::shared_ptr<Trace>& trace, const base::Clock& clock, InferSink& sink) {
+  sink.done = [&tracer, &clock, trace, done = std::move(sink.done)](InferResponse&& response) {
+    trace->add(response.timing, clock.now_ns());
+    response.traceparent = trace->own.header();
+    done(std::move(response));  // throws where the answer cannot be written: then failed() follows
+    tracer.finish(trace);
+  };
+  sink.failed = [&tracer, &clock, trace, failed = std::move(sink.failed)](const base::Error& e) {
+    if (!trace->has_ended()) trace->add({}, clock.now_ns());
+    trace->has_failed = true;
+    failed(e);
+    tracer.finish(trace);
+  };
+}
+
 }  // namespace
 
 KserveCore::KserveCore(Repository& repository, const ServeOptions& options, const base::Env& env)
     : repository_(repository),
       options_(options),
       env_(env),
-      regions_(std::make_unique<SharedRegions>(options.allow_client_shm)) {}
+      regions_(std::make_unique<SharedRegions>(options.allow_client_shm)),
+      tracer_(std::make_unique<Tracer>(tracer_options(options), env)) {}
 
 bool KserveCore::is_ready() const {
   return state_.load() == ServerState::serving && !(options_.strict_readiness && repository_.has_failures());
@@ -115,8 +140,8 @@ Json KserveCore::log_settings(const Json& changes) const {
 
 Json KserveCore::trace_settings(const std::string& model, const Json& changes) const {
   if (!model.empty()) find(model, "");
-  if (!changes.is_null()) update_trace_settings(changes);
-  return serve::trace_settings();
+  if (!changes.is_null()) tracer_->update(model, changes);
+  return tracer_->settings(model);
 }
 
 void KserveCore::load(const std::string& name, const Json& parameters, Repository::Done done) const {
@@ -147,6 +172,11 @@ void KserveCore::infer(const std::shared_ptr<ServedModel>& model, InferRequest r
       done(std::move(response));
     };
   }
+  const auto trace = tracer_->begin(model->name(), request.traceparent, sink.received_ns);
+  if (!trace) return model->infer(std::move(request), std::move(sink));
+  trace->version = model->version();
+  trace->request_id = request.id;
+  follow(*tracer_, trace, env_.clock, sink);
   model->infer(std::move(request), std::move(sink));
 }
 

@@ -10,6 +10,7 @@
 #include "base/env.h"
 #include "serve/repository.h"
 #include "serve/shared_regions.h"
+#include "serve/tracer.h"
 
 namespace trireme::serve {
 
@@ -53,12 +54,14 @@ class KserveCore {
 
   int64_t now_ns() const { return env_.clock.now_ns(); }
   SharedRegions& regions() const { return *regions_; }
+  const Tracer& tracer() const { return *tracer_; }
 
  private:
   Repository& repository_;
   const ServeOptions& options_;
   base::Env env_;
   std::unique_ptr<SharedRegions> regions_;
+  std::unique_ptr<Tracer> tracer_;
   std::atomic<ServerState> state_{ServerState::loading};
 };
 

@@ -47,6 +47,7 @@ struct InferRequest {
   uint64_t priority = 0;            ///< 0: the model's default, 1: highest
   int64_t deadline_ns = 0;          ///< steady clock, when the caller itself gives up; 0: never
   SequenceWish sequence;
+  std::string traceparent;  ///< the caller's W3C trace context, or empty
 };
 
 /// Parses `body`, whose first `json_bytes` are JSON and whose rest are the binary inputs' bytes, in order.

@@ -132,6 +132,7 @@ HttpResponse infer_http_response(InferResponse response) {
     http.headers.emplace_back("Content-Type", "application/octet-stream");
     http.headers.emplace_back("Inference-Header-Content-Length", std::to_string(json.size()));
   }
+  if (!response.traceparent.empty()) http.headers.emplace_back("traceparent", response.traceparent);
   http.body.emplace_back(std::move(json));
   for (HttpBodyPart& blob : blobs) http.body.push_back(std::move(blob));
   return http;

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "sched/request.h"
 #include "serve/http_message.h"
 #include "serve/kserve_request.h"
 
@@ -20,6 +21,8 @@ struct InferResponse {
   bool has_id = false;
   std::string model_name, model_version;
   std::vector<InferOutput> outputs;
+  sched::Timing timing = {};     ///< of its (last) batch
+  std::string traceparent = {};  ///< of our span, if the request was traced
 };
 
 /// Binary outputs stand behind the JSON as views of the tensors' own memory. Throws invalid_argument for FP16

@@ -1,4 +1,4 @@
-// Log and trace settings over the network.
+// Log settings over the network.
 #include "serve/kserve_settings.h"
 
 namespace trireme::serve {
@@ -79,27 +79,6 @@ void update_log_settings(base::Log& log, const Json& changes) {
     }
   }
   log.set_level(level_of(s));
-}
-
-Json trace_settings() {
-  return Json::object({{"trace_level", Json::array({"OFF"})},
-                       {"trace_rate", "1000"},
-                       {"trace_count", "-1"},
-                       {"log_frequency", "0"},
-                       {"trace_file", ""},
-                       {"trace_mode", "triton"}});
-}
-
-void update_trace_settings(const Json& changes) {
-  require_object(changes);
-  const Json now = trace_settings();
-  for (const auto& [key, value] : changes.as_object()) {
-    const Json* is = now.find(key);
-    base::require(is != nullptr, "unknown trace setting '", key, "'");
-    if (value.is_null() || value.dump() == is->dump()) continue;
-    if (key == "trace_level" && value.is_string() && value.as_string() == "OFF") continue;
-    base::fail_unsupported("tracing is not served: '", key, "' cannot be set to ", value.dump());
-  }
 }
 
 }  // namespace trireme::serve

@@ -1,4 +1,4 @@
-// The settings that KServe clients read and change while the server runs: log and trace.
+// The log settings that KServe clients read and change while the server runs.
 #pragma once
 
 #include "base/json.h"
@@ -11,10 +11,5 @@ base::Json log_settings(const base::Log& log);
 /// Applies a JSON object. Ours is one threshold, so a level that is on needs all above it on;
 /// other combinations, log_file and other formats are refused by name and then nothing changes.
 void update_log_settings(base::Log& log, const base::Json& changes);
-
-/// What .../trace/setting says: nothing is traced.
-base::Json trace_settings();
-/// Accepts what says that nothing is traced; throws unsupported for anything that would switch it on.
-void update_trace_settings(const base::Json& changes);
 
 }  // namespace trireme::serve

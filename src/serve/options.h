@@ -9,6 +9,7 @@
 #include "base/options.h"
 #include "engine/inference_ranks.h"
 #include "serve/other_models.h"
+#include "serve/tracer.h"
 
 namespace trireme::serve {
 
@@ -44,6 +45,10 @@ struct ServeOptions {
   bool allow_client_shm = false;
   bool deadline_aware = false;
   int delay_scheduler = 0;
+  std::string trace_file, trace_otlp;
+  TraceForm trace_form = TraceForm::triton;
+  bool trace = false;
+  int64_t trace_rate = 1000;
   base::ByteSize cache_size{int64_t{64} << 20};
   std::string server_name = "trireme";
   OtherModels others = {};  ///< no option: given by the program
@@ -79,6 +84,13 @@ struct ServeOptions {
     f.add("delay_scheduler", &delay_scheduler, "tests: nothing of a model runs before so many requests wait")
         .at_least(0);
     f.add("cache_size", &cache_size, "answers kept for models with response_cache; 0: none");
+    f.add("trace_file", &trace_file, "where traces of requests are written; empty: nowhere");
+    f.add("trace_otlp", &trace_otlp, "OpenTelemetry collector, http://host:4318/v1/traces; empty: none");
+    f.add_choice("trace_form", &trace_form, {"triton", "perfetto"},
+                 "of the trace file: Triton's JSON; trace events that Perfetto opens");
+    f.add("trace", &trace, "trace from the start; else /v2/trace/setting switches it on");
+    f.add("trace_rate", &trace_rate, "one of so many requests is traced, besides those whose caller samples")
+        .at_least(1);
     f.add("exit_timeout", &exit_timeout, "time for requests in flight after SIGTERM");
     f.add("max_request_bytes", &max_request_bytes, "largest request body, decompressed");
     f.add_choice("warm_up", &warm_up, {"none", "compile", "run"},

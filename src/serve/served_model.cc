@@ -310,6 +310,7 @@ void ServedModel::infer_ensemble(InferRequest request, InferSink sink) {
           .id = call->id, .has_id = call->has_id, .model_name = name(), .model_version = version()};
       for (const Wish& wish : call->wishes)
         add_output(response, wish, std::move(tensors.at(config_.outputs[wish.output].name)));
+      response.timing = timing;
       call->sink.done(std::move(response));
     } catch (const base::Error& e) {
       call->sink.failed(e);
@@ -334,7 +335,9 @@ void ServedModel::finish(Call& call) const {
   }
   const sched::Timing timing = call.outcomes.back().timing;
   try {
-    call.sink.done(response_of(call));
+    InferResponse response = response_of(call);
+    response.timing = timing;
+    call.sink.done(std::move(response));
   } catch (const base::Error& e) {
     call.sink.failed(e);
     return metrics_->count_failure(sched::Ending::done, received_ns, env_.clock.now_ns());
