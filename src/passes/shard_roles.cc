@@ -165,6 +165,14 @@ struct Attention {
   std::vector<ValueId> in;
   ValueId y;
   int64_t heads = 0, kv_heads = 0;
+  int64_t head_dim = 0, value_dim = 0;  ///< 0: not told apart
+
+  /// Heads of the product behind operand i, `width` wide: fewer where each is repeated before it is read.
+  int64_t heads_in(size_t i, int64_t width) const {
+    const int64_t all = i == 0 ? heads : kv_heads, channels = i == 2 ? value_dim : head_dim;
+    const bool is_repeated = i > 0 && channels > 0 && width % channels == 0 && width < all * channels;
+    return is_repeated ? width / channels : all;
+  }
 };
 
 std::optional<Attention> attention_of(const ir::Graph& graph, const Node& node) {
@@ -184,6 +192,8 @@ std::optional<Attention> attention_of(const ir::Graph& graph, const Node& node) 
   a.heads = flat ? node.attrs.get_int("q_num_heads", 0) : extent(0, dim);
   a.kv_heads = flat ? node.attrs.get_int("kv_num_heads", 0) : extent(1, dim);
   if (a.heads == 0 || a.kv_heads == 0) return std::nullopt;
+  a.head_dim = flat ? extent(1, 2) / a.kv_heads : extent(1, 3);
+  a.value_dim = flat ? extent(2, 2) / a.kv_heads : extent(2, 3);
   return a;
 }
 
@@ -304,8 +314,8 @@ class Finder {
       if (from[1].products == from[2].products) return;
       const char* const kWhat[] = {"queries", "keys", "values"};
       for (size_t i = 0; i < 3; ++i) {
-        const int64_t heads = i == 0 ? a.heads : a.kv_heads;
         const size_t product = *from[i].products.begin();
+        const int64_t heads = a.heads_in(i, width(product));
         const WeightSplit split{.role = WeightRole::columns,
                                 .units = heads,
                                 .has_key_heads = i > 0,
@@ -386,8 +396,18 @@ class Finder {
 
 std::vector<HeadCounts> attention_heads(const ir::Graph& graph) {
   std::vector<HeadCounts> found;
+  const Structure structure(graph);
   for (const Node& node : graph.nodes()) {
-    if (const auto a = attention_of(graph, node)) found.push_back({a->heads, a->kv_heads, node.from});
+    const auto a = attention_of(graph, node);
+    if (!a) continue;
+    int64_t kv_heads = a->kv_heads;
+    for (size_t i = 1; i < a->in.size(); ++i) {
+      const auto products = structure.sources(a->in[i], true).products;
+      if (products.size() != 1) continue;
+      const Product& p = structure.products()[*products.begin()];
+      kv_heads = std::min(kv_heads, a->heads_in(i, structure.extent(p.weight, p.out_dim)));
+    }
+    found.push_back({a->heads, kv_heads, node.from});
   }
   return found;
 }
