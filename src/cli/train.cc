@@ -63,7 +63,7 @@ void save_trained(const train::TrainConfig& config, train::Trainer& trainer, con
 struct Training {
   const TrainCommand& command;
   const train::TrainConfig& config;
-  const train::PreparedTask& prepared;
+  train::PreparedTask& prepared;
   StopSignals& signals;  // asked by the first rank here only
   base::Env& env;
 };
@@ -79,6 +79,11 @@ void print_programs(train::Trainer& trainer, const train::Ranks& ranks) {
 /// looks for its signals.
 int train_rank(const Training& t, const train::Ranks& ranks, bool is_first_here) {
   train::Trainer trainer(t.config, t.prepared.task, t.env, ranks);
+  ranks.meet();  // the sessions of this process have taken their parts: the whole weights can go
+  if (is_first_here) {
+    train::drop_weights(t.prepared.task.loss, trainer.session());
+    train::drop_weights(t.prepared.model.graph, trainer.session());
+  }
   if (t.command.program) print_programs(trainer, ranks);
   if (t.command.check) return 0;
   const std::string directory = t.config.run.path();
@@ -110,7 +115,7 @@ std::string split_weights(const ir::Graph& loss, const passes::Strategy& paralle
 int run_training(const TrainCommand& command, const train::TrainConfig& given,
                  const train::ConfigSections& sections, base::Env& env) {
   train::plan_batch(given.batch, given.parallel.dp);  // said once, before ranks start
-  const train::PreparedTask prepared = train::prepare_task(given, sections);
+  train::PreparedTask prepared = train::prepare_task(given, sections);
   train::TrainConfig config = given;
   config.parallel = passes::choose_kv_ranks(prepared.task.loss, given.parallel);
   const tensor::MeshShape shape = config.parallel.mesh();

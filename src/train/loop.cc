@@ -11,6 +11,7 @@
 #include "base/svg_plot.h"
 #include "train/flop.h"
 #include "train/report.h"
+#include "train/weights.h"
 
 namespace trireme::train {
 namespace {
@@ -88,6 +89,7 @@ Trainer::Trainer(const TrainConfig& config, TrainTask task, base::Env env, Ranks
                 "spikes.policy: rollback needs checkpoint.every");
   base::require(config.loader.last == data::LastBatch::drop || feeder_.has_integer_targets(),
                 "loader.last: pad needs integer targets, which say what does not count; use drop");
+  drop_weights(task_.loss, session_);
   if (task_.validation == nullptr) return;
   EvaluatorOptions o;
   o.batch = batch_.micro;

@@ -3,6 +3,7 @@
 
 #include <map>
 #include <memory>
+#include <set>
 
 #include "base/error.h"
 #include "model/safetensors.h"
@@ -16,13 +17,22 @@ ir::Graph with_weights(ir::Graph graph, const WeightLookup& lookup, size_t* repl
     if (value.kind != ir::ValueKind::param) continue;
     const tensor::Tensor* found = lookup(value.name);
     if (found == nullptr) continue;
-    base::require(found->dtype() == value.data.dtype() && found->dims() == value.data.dims(), "parameter '",
-                  value.name, "' is ", value.data.type().to_string(), ", the weights hold ",
+    base::require(found->type() == tensor::TensorType{value.type.dtype, value.type.shape}, "parameter '",
+                  value.name, "' is ", value.type.to_string(), ", the weights hold ",
                   found->type().to_string());
     value.data = *found;
     if (replaced != nullptr) ++*replaced;
   }
   return graph;
+}
+
+void drop_weights(ir::Graph& graph, const engine::TrainSession& session) {
+  std::set<std::string> held(session.states().names().begin(), session.states().names().end());
+  for (const engine::TrainedParam& p : session.params()) held.insert(p.name);
+  for (size_t i = 0; i < graph.values().size(); ++i) {
+    ir::Value& value = graph.value(ir::ValueId{static_cast<uint32_t>(i)});
+    if (value.kind == ir::ValueKind::param && held.contains(value.name)) value.data = {};
+  }
 }
 
 WeightLookup weights_of(std::shared_ptr<const CheckpointReader> checkpoint, bool average) {

@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 
+#include "engine/train_session.h"
 #include "ir/graph.h"
 #include "train/checkpoint_reader.h"
 
@@ -16,6 +17,9 @@ using WeightLookup = std::function<const tensor::Tensor*(const std::string& name
 /// The graph with the content of its params replaced (shared, not copied). Throws invalid_argument for a
 /// content of another type or shape. `replaced`, if given, counts them.
 ir::Graph with_weights(ir::Graph graph, const WeightLookup& lookup, size_t* replaced = nullptr);
+
+/// Forgets the content of the params that the session trains on some rank; they keep their types.
+void drop_weights(ir::Graph& graph, const engine::TrainSession& session);
 
 /// Reads a checkpoint's tensors as they are asked for, and checks their checksums; `average`: the averaged
 /// weights first (names ending in ".ema"). Optimizer states are not touched.
