@@ -58,6 +58,10 @@ def free_ports(count):
     return ports
 
 
+class NotHere(Exception):
+    """The daemons do not start on this machine; the message says what they said."""
+
+
 class Slurm:
     """with Slurm(directory) as slurm: slurm.run(["srun", ...])"""
 
@@ -108,7 +112,7 @@ class Slurm:
         end = time.monotonic() + limit_s
         while not ready():
             if time.monotonic() > end:
-                raise RuntimeError(f"Slurm: no {what} after {limit_s} s:\n{self.logs()}")
+                raise NotHere(f"no {what} after {limit_s} s:\n{self.logs()}")
             time.sleep(0.1)
 
     def logs(self):
