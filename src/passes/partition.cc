@@ -106,6 +106,16 @@ void join_small_gradients(ir::Graph& graph) {
   graph.sort();
 }
 
+/// The mesh with one rank on the axes that are left alone.
+tensor::MeshShape touched(const Partitioning& how) {
+  std::vector<tensor::MeshAxis> axes = how.mesh.axes();
+  for (tensor::MeshAxis& axis : axes) {
+    if (std::find(how.untouched.begin(), how.untouched.end(), axis.name) != how.untouched.end())
+      axis.extent = 1;
+  }
+  return tensor::MeshShape(std::move(axes));
+}
+
 }  // namespace
 
 bool is_untouched(const Partitioning& how, const tensor::MeshAxis& axis) {
@@ -117,7 +127,7 @@ ir::Graph partition(const ir::Graph& global, const Partitioning& how) {
   base::check(how.coordinates.size() == how.mesh.axes().size(), "one coordinate for each mesh axis");
   ir::Graph graph = global;
   graph.mesh = how.mesh;
-  split_classes(graph, how.placed, how.mesh);
+  split_classes(graph, how.placed, touched(how));
   // The last axis cuts first: the one before it then cuts what a rank of the last one holds.
   for (size_t a = how.mesh.axes().size(); a-- > 0;) {
     const tensor::MeshAxis& axis = how.mesh.axes()[a];
