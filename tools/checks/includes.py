@@ -4,7 +4,7 @@ import fnmatch
 from checks.files import ROOT, cxx, includes, rows, text
 
 POSIX = {"unistd.h", "fcntl.h", "poll.h", "pthread.h", "sched.h", "signal.h", "dirent.h", "dlfcn.h", "immintrin.h",
-         "cpuid.h", "x86intrin.h", "stdint.h", "stddef.h", "sys/", "linux/", "netinet/", "arpa/", "netdb.h"}
+         "cpuid.h", "ucontext.h", "x86intrin.h", "stdint.h", "stddef.h", "sys/", "linux/", "netinet/", "arpa/", "netdb.h"}
 
 
 def is_standard(target):

@@ -154,13 +154,6 @@ struct HostLane {
   }
 };
 
-/// What a launch asks of the device.
-struct Launch {
-  int64_t blocks = 1;
-  int threads = 256;
-  int64_t shared_bytes = 0;
-};
-
 /// kernel(lane) for every thread of the launch, block after block. Throws internal for a barrier that some
 /// threads do not reach, and for a block that does not fill its warps.
 template <class Kernel>

@@ -10,7 +10,9 @@
 #include "backend/cuda/decode_kernels.h"
 #include "backend/cuda/flat_kernels.h"
 #include "backend/cuda/host_grid.h"
+#include "backend/cuda/loss_kernels.h"
 #include "backend/cuda/move_kernels.h"
+#include "backend/cuda/norm_grad_kernels.h"
 #include "backend/cuda/row_kernels.h"
 #include "base/rng.h"
 

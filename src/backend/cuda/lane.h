@@ -14,6 +14,13 @@ namespace trireme::cuda {
 
 inline constexpr int kWarp = 32;
 
+/// What a launch asks of the device.
+struct Launch {
+  int64_t blocks = 1;
+  int threads = 256;  ///< whole warps
+  int64_t shared_bytes = 0;
+};
+
 #ifdef __CUDACC__
 /// A thread of a one-dimensional launch, as the device knows it.
 struct GpuLane {

@@ -4,7 +4,7 @@
 #include "backend/cuda/decode_kernels.h"
 #include "backend/cuda/flat_kernels.h"
 #include "backend/cuda/kernels.h"
-#include "backend/cuda/launch.h"
+#include "backend/cuda/launch.cuh"
 #include "base/error.h"
 
 namespace trireme::cuda {
@@ -17,7 +17,7 @@ const CudaStream& stream_of(On on) { return static_cast<const CudaStream&>(on.st
 template <class T>
 void run_dropout(On on, const DropoutArgs& a) {
   if (a.n == 0) return;
-  launch(on.stream, "dropout", blocks_for(stream_of(on), a.n / (4 * kThreads) + 1), kThreads, 0,
+  launch(on.stream, "dropout", {blocks_for(stream_of(on), a.n / (4 * kThreads) + 1), kThreads},
          Dropout<T>{static_cast<const T*>(a.x), static_cast<T*>(a.y), a.n, a.first, a.seed, a.stream,
                     a.threshold, a.scale});
 }
@@ -28,15 +28,15 @@ void run_transpose(On on, const void* x, void* y, const int64_t (&e)[3]) {
   constexpr int64_t kTile = Transpose<T>::kTile;
   const int64_t tiles = e[0] * ((e[1] + kTile - 1) / kTile) * ((e[2] + kTile - 1) / kTile);
   if (tiles == 0) return;
-  launch(on.stream, "transpose", blocks_for(stream_of(on), tiles, 16), Transpose<T>::kThreads,
-         Transpose<T>::kSharedBytes,
+  launch(on.stream, "transpose",
+         {blocks_for(stream_of(on), tiles, 16), Transpose<T>::kThreads, Transpose<T>::kSharedBytes},
          Transpose<T>{static_cast<const T*>(x), static_cast<T*>(y), e[0], e[1], e[2]});
 }
 
 template <class T>
 void run_gather(On on, const GatherArgs& a) {
   if (a.count == 0 || a.n == 0) return;
-  launch(on.stream, "gather_rows", blocks_for(stream_of(on), a.count, 16), kThreads, 0,
+  launch(on.stream, "gather_rows", {blocks_for(stream_of(on), a.count, 16), kThreads},
          GatherRows<T>{static_cast<const T*>(a.table), a.index, static_cast<T*>(a.y), a.count, a.n, a.first,
                        a.held});
 }
@@ -44,8 +44,8 @@ void run_gather(On on, const GatherArgs& a) {
 template <class T, int kBits>
 void run_quantized(On on, const QuantizedArgs& a) {
   constexpr int kWarps = kThreads / kWarp;
-  launch(on.stream, "quantized_rows", blocks_for(stream_of(on), (a.rows + kWarps - 1) / kWarps, 8), kThreads,
-         0,
+  launch(on.stream, "quantized_rows",
+         {blocks_for(stream_of(on), (a.rows + kWarps - 1) / kWarps, 8), kThreads},
          QuantizedRows<T, kBits>{static_cast<const T*>(a.x), a.w, a.scale, static_cast<T*>(a.y), a.rows, a.k,
                                  a.group, a.batch});
 }

@@ -2,7 +2,9 @@
 #include "backend/cuda/row_kernels.h"
 
 #include "backend/cuda/kernels.h"
-#include "backend/cuda/launch.h"
+#include "backend/cuda/launch.cuh"
+#include "backend/cuda/loss_kernels.h"
+#include "backend/cuda/norm_grad_kernels.h"
 #include "base/error.h"
 
 namespace trireme::cuda {
@@ -29,7 +31,7 @@ template <class T, class Kernel>
 void launch_rows(On on, const char* name, int64_t rows, int64_t n, const Kernel& kernel) {
   if (rows == 0 || n == 0) return;
   const auto& stream = static_cast<const CudaStream&>(on.stream);
-  launch(on.stream, name, blocks_for(stream, rows, 32), threads_for(n, kPack<T>), kReduceScratchBytes,
+  launch(on.stream, name, {blocks_for(stream, rows, 32), threads_for(n, kPack<T>), kReduceScratchBytes},
          kernel);
 }
 
@@ -79,13 +81,13 @@ void layer_norm_grad(On on, const LayerNormGradArgs& a) {
     const int64_t pieces = (rows + LayerNormGradScale<T>::kPieceRows - 1) / LayerNormGradScale<T>::kPieceRows;
     float* scale_pieces = static_cast<float*>(a.workspace);
     float* bias_pieces = scale_pieces + pieces * n;
-    launch(on.stream, "layer_norm_grad_scale", pieces * ((n + kThreads - 1) / kThreads), kThreads, 0,
+    launch(on.stream, "layer_norm_grad_scale", {pieces * ((n + kThreads - 1) / kThreads), kThreads},
            LayerNormGradScale<T>{dy, x, a.mean, a.inv_std, scale_pieces, bias_pieces, rows, n});
     const int64_t blocks = (n + kThreads - 1) / kThreads;
     if (a.dscale != nullptr)
-      launch(on.stream, "sum_pieces", blocks, kThreads, 0, SumPieces{scale_pieces, a.dscale, pieces, n});
+      launch(on.stream, "sum_pieces", {blocks, kThreads}, SumPieces{scale_pieces, a.dscale, pieces, n});
     if (a.dbias != nullptr)
-      launch(on.stream, "sum_pieces", blocks, kThreads, 0, SumPieces{bias_pieces, a.dbias, pieces, n});
+      launch(on.stream, "sum_pieces", {blocks, kThreads}, SumPieces{bias_pieces, a.dbias, pieces, n});
   });
 }
 

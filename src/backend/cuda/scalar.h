@@ -7,8 +7,7 @@
 
 #include "backend/cuda/lane.h"
 #ifdef __CUDACC__
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
+#include "backend/cuda/half.cuh"
 #else
 #include "tensor/half.h"
 #endif

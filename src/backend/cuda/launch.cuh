@@ -30,10 +30,9 @@ inline int64_t blocks_for(const CudaStream& stream, int64_t work, int waves = 8)
 
 /// One launch; `name` is for errors.
 template <class Kernel>
-void launch(tensor::Stream& stream, const char* name, int64_t blocks, int threads, int64_t shared_bytes,
-            const Kernel& kernel) {
-  run_kernel<<<static_cast<unsigned>(blocks), static_cast<unsigned>(threads),
-               static_cast<size_t>(shared_bytes), queue_of(stream)>>>(kernel);
+void launch(tensor::Stream& stream, const char* name, const Launch& grid, const Kernel& kernel) {
+  run_kernel<<<static_cast<unsigned>(grid.blocks), static_cast<unsigned>(grid.threads),
+               static_cast<size_t>(grid.shared_bytes), queue_of(stream)>>>(kernel);
   check_launch(name);
 }
 
