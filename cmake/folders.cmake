@@ -4,8 +4,8 @@
 #   x_cuda.cu and src/backend/cuda -> trireme_core, preset cuda only
 #   src/cli/*.cc -> trireme                      tests/x_test.cc -> test_journeys
 #   examples/x.cc -> examples/x (a program; target `examples` builds all)
-set(TRIREME_FOLDERS base tensor data ir backend/cpu backend/cuda comm ops passes model compile plan runtime engine diag train sched
-    serve batch load)
+set(TRIREME_FOLDERS base tensor data ir backend/cpu backend/cuda comm ops passes model compile plan runtime engine diag
+    train sched serve batch load)
 
 # Flags and libraries that every file of ours gets; third-party headers are system headers, so our warnings stay ours.
 set(TRIREME_CXX_FLAGS -Wall -Wextra -Wshadow -Wno-missing-field-initializers -fno-math-errno -ffp-contract=off)

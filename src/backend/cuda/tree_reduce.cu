@@ -1,7 +1,7 @@
 // Launches the reduction over ranks for its element types.
 #include "backend/cuda/tree_reduce.h"
 
-#include "backend/cuda/launch.h"
+#include "backend/cuda/launch.cuh"
 #include "backend/cuda/tree_kernels.h"
 #include "base/error.h"
 
@@ -13,7 +13,7 @@ constexpr int kThreads = 256;
 template <class T, class Combine>
 void run(On on, const TreeArgs& a) {
   const auto& stream = static_cast<const CudaStream&>(on.stream);
-  launch(on.stream, "tree_reduce", blocks_for(stream, (a.n + kThreads - 1) / kThreads), kThreads, 0,
+  launch(on.stream, "tree_reduce", {blocks_for(stream, (a.n + kThreads - 1) / kThreads), kThreads},
          TreeReduce<T, Combine>{static_cast<const T*>(a.pieces), static_cast<const T*>(a.own),
                                 static_cast<T*>(a.out), a.stride, a.n, a.rank, a.ranks});
 }
