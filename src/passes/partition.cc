@@ -110,8 +110,7 @@ void join_small_gradients(ir::Graph& graph) {
 tensor::MeshShape touched(const Partitioning& how) {
   std::vector<tensor::MeshAxis> axes = how.mesh.axes();
   for (tensor::MeshAxis& axis : axes) {
-    if (std::find(how.untouched.begin(), how.untouched.end(), axis.name) != how.untouched.end())
-      axis.extent = 1;
+    if (is_untouched(how, axis)) axis.extent = 1;
   }
   return tensor::MeshShape(std::move(axes));
 }
