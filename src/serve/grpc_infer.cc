@@ -82,6 +82,7 @@ class UnaryInfer final : public grpc::ServerUnaryReactor {
     const int64_t now_ns = core_.now_ns();
     try {
       require_open(core_);
+      require_access(core_, context, Category::inference);
       const std::shared_ptr<const Received> received = keep(message);
       GrpcInferRequest parsed = parse_grpc_infer(received->pieces, received, &core_.regions());
       parsed.request.deadline_ns = deadline_ns(context, now_ns);
@@ -173,6 +174,7 @@ class StreamInfer final : public grpc::ServerBidiReactor<ByteBuffer, ByteBuffer>
     std::string id;
     try {
       require_open(core_);
+      require_access(core_, *context_, Category::inference);
       const std::shared_ptr<const Received> received = keep(message_);
       message_.Clear();
       const int64_t now_ns = core_.now_ns();
@@ -261,6 +263,18 @@ grpc::Status grpc_status(const base::Error& error) {
     return grpc::StatusCode::INTERNAL;
   }();
   return {code, error.message()};
+}
+
+void require_access(const KserveCore& core, const grpc::CallbackServerContext& context, Category category) {
+  const auto& metadata = context.client_metadata();
+  const auto lookup = [&](const std::string& name) {
+    auto at = metadata.find(name);
+    if (at == metadata.end()) at = metadata.find("triton-grpc-protocol-" + name);
+    return at == metadata.end() ? std::string_view() : std::string_view(at->second.data(), at->second.size());
+  };
+  if (core.rules().allows(category, lookup)) return;
+  base::fail(base::ErrorCode::unavailable, "This protocol is restricted: ", AccessRules::name(category),
+             " calls need the metadata that the server was started with");
 }
 
 grpc::ServerUnaryReactor* grpc_infer(KserveCore& core, grpc::CallbackServerContext* context,

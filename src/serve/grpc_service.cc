@@ -33,13 +33,6 @@ grpc::Status status_of(const Run& run) {
   }
 }
 
-template <class Run>
-Reactor* answer(Context* context, const Run& run) {
-  Reactor* reactor = context->DefaultReactor();
-  reactor->Finish(status_of(run));
-  return reactor;
-}
-
 /// Fills a message from JSON whose keys are its fields: the protocol's two forms have the same names.
 void fill(google::protobuf::Message& message, const Json& json) {
   google::protobuf::util::JsonParseOptions options;
@@ -160,55 +153,57 @@ class KserveService final : public Asynchronous {
 
   Reactor* ServerLive(Context* context, const inference::ServerLiveRequest*,
                       inference::ServerLiveResponse* response) override {
-    return answer(context, [&] { response->set_live(true); });
+    return answer(context, __func__, [&] { response->set_live(true); });
   }
   Reactor* ServerReady(Context* context, const inference::ServerReadyRequest*,
                        inference::ServerReadyResponse* response) override {
-    return answer(context, [&] { response->set_ready(core_.is_ready()); });
+    return answer(context, __func__, [&] { response->set_ready(core_.is_ready()); });
   }
   Reactor* ModelReady(Context* context, const inference::ModelReadyRequest* request,
                       inference::ModelReadyResponse* response) override {
-    return answer(context, [&] {
+    return answer(context, __func__, [&] {
       response->set_ready(core_.is_ready() && core_.is_served(request->name(), request->version()));
     });
   }
   Reactor* ServerMetadata(Context* context, const inference::ServerMetadataRequest*,
                           inference::ServerMetadataResponse* response) override {
-    return answer(context, [&] { fill(*response, core_.server_metadata()); });
+    return answer(context, __func__, [&] { fill(*response, core_.server_metadata()); });
   }
   Reactor* ModelMetadata(Context* context, const inference::ModelMetadataRequest* request,
                          inference::ModelMetadataResponse* response) override {
-    return answer(context, [&] { fill(*response, core_.metadata(request->name(), request->version())); });
+    return answer(context, __func__,
+                  [&] { fill(*response, core_.metadata(request->name(), request->version())); });
   }
   Reactor* ModelConfig(Context* context, const inference::ModelConfigRequest* request,
                        inference::ModelConfigResponse* response) override {
-    return answer(context, [&] {
+    return answer(context, __func__, [&] {
       const auto model = core_.find(request->name(), request->version());
       fill(*response->mutable_config(), config_json(model->config()));
     });
   }
   Reactor* ModelStatistics(Context* context, const inference::ModelStatisticsRequest* request,
                            inference::ModelStatisticsResponse* response) override {
-    return answer(context, [&] { fill(*response, core_.statistics(request->name(), request->version())); });
+    return answer(context, __func__,
+                  [&] { fill(*response, core_.statistics(request->name(), request->version())); });
   }
 
   Reactor* RepositoryIndex(Context* context, const inference::RepositoryIndexRequest* request,
                            inference::RepositoryIndexResponse* response) override {
-    return answer(context, [&] {
+    return answer(context, __func__, [&] {
       require_no_repository(request->repository_name());
       fill(*response, Json::object({{"models", core_.index(request->ready())}}));
     });
   }
   Reactor* RepositoryModelLoad(Context* context, const inference::RepositoryModelLoadRequest* request,
                                inference::RepositoryModelLoadResponse*) override {
-    return control(context, [&](const Repository::Done& done) {
+    return control(context, __func__, [&](const Repository::Done& done) {
       require_no_repository(request->repository_name());
       core_.load(request->model_name(), parameters_json(request->parameters()), done);
     });
   }
   Reactor* RepositoryModelUnload(Context* context, const inference::RepositoryModelUnloadRequest* request,
                                  inference::RepositoryModelUnloadResponse*) override {
-    return control(context, [&](const Repository::Done& done) {
+    return control(context, __func__, [&](const Repository::Done& done) {
       require_no_repository(request->repository_name());
       core_.unload(request->model_name(), parameters_json(request->parameters()), done);
     });
@@ -217,7 +212,7 @@ class KserveService final : public Asynchronous {
   Reactor* SystemSharedMemoryStatus(Context* context,
                                     const inference::SystemSharedMemoryStatusRequest* request,
                                     inference::SystemSharedMemoryStatusResponse* response) override {
-    return answer(context, [&] {
+    return answer(context, __func__, [&] {
       const Json regions = core_.regions().status(request->name());
       for (const Json& region : regions.as_array()) {
         fill((*response->mutable_regions())[region.at("name").as_string()], region);
@@ -227,53 +222,66 @@ class KserveService final : public Asynchronous {
   Reactor* SystemSharedMemoryRegister(Context* context,
                                       const inference::SystemSharedMemoryRegisterRequest* request,
                                       inference::SystemSharedMemoryRegisterResponse*) override {
-    return answer(context, [&] {
+    return answer(context, __func__, [&] {
       core_.regions().add(request->name(), request->key(), request->offset(), request->byte_size());
     });
   }
   Reactor* SystemSharedMemoryUnregister(Context* context,
                                         const inference::SystemSharedMemoryUnregisterRequest* request,
                                         inference::SystemSharedMemoryUnregisterResponse*) override {
-    return answer(context, [&] { core_.regions().remove(request->name()); });
+    return answer(context, __func__, [&] { core_.regions().remove(request->name()); });
   }
   Reactor* CudaSharedMemoryStatus(Context* context, const inference::CudaSharedMemoryStatusRequest* request,
                                   inference::CudaSharedMemoryStatusResponse*) override {
-    return answer(context, [&] {
+    return answer(context, __func__, [&] {
       if (!request->name().empty()) refuse_cuda();
     });
   }
   Reactor* CudaSharedMemoryRegister(Context* context, const inference::CudaSharedMemoryRegisterRequest*,
                                     inference::CudaSharedMemoryRegisterResponse*) override {
-    return answer(context, [] { refuse_cuda(); });
+    return answer(context, __func__, [] { refuse_cuda(); });
   }
   Reactor* CudaSharedMemoryUnregister(Context* context,
                                       const inference::CudaSharedMemoryUnregisterRequest* request,
                                       inference::CudaSharedMemoryUnregisterResponse*) override {
-    return answer(context, [&] {
+    return answer(context, __func__, [&] {
       if (!request->name().empty()) refuse_cuda();
     });
   }
 
   Reactor* TraceSetting(Context* context, const inference::TraceSettingRequest* request,
                         inference::TraceSettingResponse* response) override {
-    return answer(context, [&] {
+    return answer(context, __func__, [&] {
       fill_trace(*response, core_.trace_settings(request->model_name(), trace_changes(*request)));
     });
   }
   Reactor* LogSettings(Context* context, const inference::LogSettingsRequest* request,
                        inference::LogSettingsResponse* response) override {
-    return answer(context, [&] { fill_log(*response, core_.log_settings(log_changes(*request))); });
+    return answer(context, __func__, [&] { fill_log(*response, core_.log_settings(log_changes(*request))); });
   }
 
  private:
+  /// A call that is answered at once.
+  template <class Run>
+  Reactor* answer(Context* context, const char* call, const Run& run) const {
+    Reactor* reactor = context->DefaultReactor();
+    reactor->Finish(status_of([&] {
+      require_access(core_, *context, category_of_call(call));
+      run();
+    }));
+    return reactor;
+  }
   /// A call that is answered when a load or unload has ended.
   template <class Start>
-  static Reactor* control(Context* context, const Start& start) {
+  Reactor* control(Context* context, const char* call, const Start& start) const {
     Reactor* reactor = context->DefaultReactor();
     const Repository::Done done = [reactor](const std::optional<base::Error>& error) {
       reactor->Finish(error ? grpc_status(*error) : grpc::Status::OK);
     };
-    const grpc::Status refused = status_of([&] { start(done); });
+    const grpc::Status refused = status_of([&] {
+      require_access(core_, *context, category_of_call(call));
+      start(done);
+    });
     if (!refused.ok()) reactor->Finish(refused);  // refused before it was queued
     return reactor;
   }

@@ -21,6 +21,7 @@ class KserveApi {
   struct ModelPath;
   void handle_model(const ModelPath& path, HttpRequest&& request, HttpReply reply) const;
   void control(std::string_view rest, const HttpRequest& request, HttpReply reply) const;
+  void generate(const ModelPath& path, HttpRequest&& request, HttpReply reply) const;
   void infer(const ModelPath& path, HttpRequest&& request, HttpReply reply) const;
   HttpResponse answer(std::string_view path, std::string_view method, std::string_view body) const;
   HttpResponse region_answer(std::string_view rest, std::string_view method, std::string_view body) const;

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "base/env.h"
+#include "serve/access.h"
 #include "serve/repository.h"
 #include "serve/shared_regions.h"
 #include "serve/tracer.h"
@@ -54,12 +55,14 @@ class KserveCore {
 
   int64_t now_ns() const { return env_.clock.now_ns(); }
   SharedRegions& regions() const { return *regions_; }
+  const AccessRules& rules() const { return rules_; }
   const Tracer& tracer() const { return *tracer_; }
 
  private:
   Repository& repository_;
   const ServeOptions& options_;
   base::Env env_;
+  const AccessRules rules_;
   std::unique_ptr<SharedRegions> regions_;
   std::unique_ptr<Tracer> tracer_;
   std::atomic<ServerState> state_{ServerState::loading};

@@ -45,6 +45,7 @@ struct ServeOptions {
   bool allow_client_shm = false;
   bool deadline_aware = false;
   int delay_scheduler = 0;
+  std::vector<std::string> restrict;
   std::string trace_file, trace_otlp;
   TraceForm trace_form = TraceForm::triton;
   bool trace = false;
@@ -91,6 +92,8 @@ struct ServeOptions {
     f.add("trace", &trace, "trace from the start; else /v2/trace/setting switches it on");
     f.add("trace_rate", &trace_rate, "one of so many requests is traced, besides those whose caller samples")
         .at_least(1);
+    f.add("restrict", & restrict,
+          "category[,category]:header=secret: calls of these categories (all: the rest) need the header");
     f.add("exit_timeout", &exit_timeout, "time for requests in flight after SIGTERM");
     f.add("max_request_bytes", &max_request_bytes, "largest request body, decompressed");
     f.add_choice("warm_up", &warm_up, {"none", "compile", "run"},

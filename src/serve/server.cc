@@ -78,6 +78,12 @@ bool Server::drain() {
 
 void Server::handle(HttpRequest&& request, HttpReply reply) const {
   const bool is_get = request.method == "GET" || request.method == "HEAD";
+  const Category category = category_of_path(request.path);
+  if (!core_.rules().allows(category, [&](const std::string& name) { return request.header(name); })) {
+    return reply.send(
+        http_error(403, base::concat("This API is restricted: ", AccessRules::name(category),
+                                     " calls need the header that the server was started with")));
+  }
   if (request.path.substr(0, 3) == "/v2") {
     return kserve_.handle(std::move(request), std::move(reply));
   }
