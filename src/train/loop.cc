@@ -269,6 +269,22 @@ bool Trainer::share(StepRecord& r, bool stopping) const {
   return all[6] > 0;
 }
 
+/// `own`: this rank's step, before share().
+void Trainer::watch_ranks(const StepRecord& own) {
+  for (const SlowRank& slow : slow_.observe(own.step_ms - own.exposed_ms)) {
+    log_->end_line();
+    env_.log.warning("train", "slow_rank",
+                     {{"rank", slow.rank},
+                      {"step", own.step},
+                      {"busy_ms", base::format_number(slow.busy_ms, 2)},
+                      {"peers_ms", base::format_number(slow.median_ms, 2)}});
+    log_->event("slow_rank", Json::object({{"step", own.step},
+                                           {"rank", slow.rank},
+                                           {"busy_ms", slow.busy_ms},
+                                           {"peers_ms", slow.median_ms}}));
+  }
+}
+
 void Trainer::judge(const StepRecord& record) {
   if (std::isfinite(record.loss) && std::isfinite(record.grad_norm)) {
     state_.skips_in_row = 0;
@@ -501,6 +517,7 @@ RunResult Trainer::run(const std::function<bool()>& stop) {
   if (evaluator_ && config_.eval.at_start && state_.step == 0) evaluate();
   while (state_.step < total_steps_) {
     StepRecord record = one_step();
+    watch_ranks(record);
     const bool last = state_.step == total_steps_;
     const bool stopping = share(record, stop()) && !last;
     log_->step(record);

@@ -17,6 +17,7 @@
 #include "train/ranks.h"
 #include "train/run_log.h"
 #include "train/run_state.h"
+#include "train/slow_ranks.h"
 #include "train/train_config.h"
 
 namespace trireme::train {
@@ -70,6 +71,7 @@ class Trainer {
   void tell_restart(const LostWork& lost);
   StepRecord one_step();
   bool share(StepRecord& record, bool stopping) const;
+  void watch_ranks(const StepRecord& own);
   std::vector<engine::Feeds> next_batches(StepRecord& record);
   void judge(const StepRecord& record);
   void judge_spike(const StepRecord& record);
@@ -102,6 +104,7 @@ class Trainer {
   Schedule schedule_;
   LossScaler scaler_;  ///< of f16; other runs do not ask it
   SpikeGuard guard_;
+  SlowRanks slow_{ranks_};
   engine::TrainSession session_;
   std::unique_ptr<RankStates> states_;  ///< once the session has all its states
   std::unique_ptr<Evaluator> evaluator_;
