@@ -38,6 +38,7 @@ struct Network {
   std::string name;
   std::vector<std::string> options;
   std::vector<ShardRule> rules;
+  int64_t batch = 2, sequence = 8;
 };
 
 /// Forward and backward of one micro-batch in global shapes; gradients are outputs named after their weight.
@@ -62,11 +63,10 @@ Tensor noise(tensor::Dims dims, double deviation, uint64_t stream) {
   return t;
 }
 
-Tensor feed_for(const ir::Value& input, int64_t vocabulary) {
-  constexpr int64_t kBatch = 2, kSequence = 8;
+Tensor feed_for(const ir::Value& input, int64_t vocabulary, const Network& network) {
   tensor::Dims dims;
   for (const tensor::Dim& d : input.type.shape.dims()) {
-    dims.push_back(d.is_static() ? d.value() : dims.empty() ? kBatch : kSequence);
+    dims.push_back(d.is_static() ? d.value() : dims.empty() ? network.batch : network.sequence);
   }
   if (input.name == passes::kRngInput) return Tensor::from<int64_t>({3}, std::vector<int64_t>{1, 2, 0});
   if (input.name == passes::kLossWeightInput) return Tensor::scalar<float>(0.125f);
@@ -109,7 +109,7 @@ Step step_of(const Network& network, int64_t vocabulary,
   std::vector<tensor::Dims> shapes;
   for (ValueId id : g.inputs()) {
     const ir::Value& v = g.value(id);
-    step.feeds[v.name] = feed_for(v, vocabulary);
+    step.feeds[v.name] = feed_for(v, vocabulary, network);
     shapes.push_back(step.feeds[v.name].dims());
   }
   step.graph = passes::bind_shapes(g, shapes);
@@ -126,7 +126,7 @@ Step step_of(const Network& network, int64_t vocabulary,
   step.graph.sort();
   for (ValueId id : step.graph.inputs()) {
     const ir::Value& v = step.graph.value(id);
-    if (!step.feeds.contains(v.name)) step.feeds[v.name] = feed_for(v, vocabulary);
+    if (!step.feeds.contains(v.name)) step.feeds[v.name] = feed_for(v, vocabulary, network);
   }
   return step;
 }
@@ -363,10 +363,11 @@ TEST(PartitionModels, SequenceParallel) {
       how.sequence_axis = "tp";
       const ir::Graph g = expect_same_step(step, how);
       // Two of every layer each way. A split vocabulary: the embedding's sum and the head's gradient as well;
-      // else the stream is whole before the first branch, whose gradient is then all-reduced.
-      EXPECT_EQ(count(g, "reduce_scatter"), splits_vocabulary ? 10u : 7u) << ir::print(g);
-      // The parameters of norms and the biases that are added once, together; the loss over split classes.
-      EXPECT_EQ(count(g, "all_reduce"), splits_vocabulary ? 3u : 2u) << ir::print(g);
+      // else the stream is whole before the first branch, and head and loss go by tokens.
+      EXPECT_EQ(count(g, "reduce_scatter"), splits_vocabulary ? 10u : 8u) << ir::print(g);
+      // The parameters of norms and the biases that are added once, together; the loss over split classes or
+      // its sum and count over tokens.
+      EXPECT_EQ(count(g, "all_reduce"), 3u) << ir::print(g);
     }
   }
 }
@@ -418,6 +419,74 @@ TEST(PartitionModels, SixteenBits) {
       if (node.op->schema.is_collective) halves += g.type(node.in[0]).dtype == DType::bf16 ? 1 : 0;
     }
     EXPECT_GE(halves, 8u) << ir::print(g);
+  }
+}
+
+/// Costs depend on extents; what comes out does not, from one token to more tokens than channels.
+TEST(PartitionModels, TheSameCollectivesForEverySize) {
+  for (const int64_t width : {16, 64, 256}) {
+    for (const auto& [batch, sequence] : {std::pair<int64_t, int64_t>{1, 1}, {1, 7}, {4, 64}, {32, 128}}) {
+      Network gpt2{"gpt2",
+                   {"vocabulary=300", "positions=128", "layers=2", "heads=4", base::concat("width=", width)},
+                   kGpt2Rules,
+                   batch,
+                   sequence};
+      Network llama{"llama",
+                    {"vocabulary=300", "layers=2", "heads=4", base::concat("width=", width),
+                     base::concat("inner=", 3 * width)},
+                    kLlamaRules,
+                    batch,
+                    sequence};
+      for (const Network& network : {gpt2, llama}) {
+        const Step step = step_of(network, 300);
+        for (int ranks : {2, 4}) {
+          Partitioning how = partitioning_of(step, network.rules, tp(ranks));
+          how.coordinates = {1};
+          const ir::Graph g = passes::partition(step.graph, how);
+          EXPECT_EQ(count(g, "all_reduce"), 8u) << ir::print(g);
+          EXPECT_EQ(count(g, "all_gather") + count(g, "all_to_all") + count(g, "reduce_scatter"), 0u);
+        }
+      }
+    }
+  }
+}
+
+TEST(PartitionModels, TheSameCollectivesForEverySizeOfSequenceParallel) {
+  std::map<std::string, std::string> seen;  // by what does not change with the size
+  for (const int64_t width : {16, 64, 256}) {
+    for (const auto& [batch, sequence] : {std::pair<int64_t, int64_t>{2, 8}, {4, 64}, {32, 128}}) {
+      Network gpt2{"gpt2",
+                   {"vocabulary=2000", "positions=256", "layers=2", "heads=4", base::concat("width=", width)},
+                   {},
+                   batch,
+                   sequence};
+      Network llama{"llama",
+                    {"vocabulary=2000", "layers=2", "heads=4", "kv_heads=2", base::concat("width=", width),
+                     base::concat("inner=", 3 * width)},
+                    {},
+                    batch,
+                    sequence};
+      for (const Network& network : {gpt2, llama}) {
+        for (const passes::Precision precision : {passes::Precision::f32, passes::Precision::bf16}) {
+          const Step step = step_of(network, 2000, precision);
+          for (int ranks : {2, 4}) {
+            Partitioning how = chosen(step, {.tp = ranks, .sequence = true});
+            how.coordinates = how.mesh.coordinates(1);
+            const ir::Graph g = passes::partition(step.graph, how);
+            const std::string key = base::concat(network.name, ranks, precision == passes::Precision::f32);
+            std::string counts;
+            for (const char* op : {"all_reduce", "reduce_scatter", "all_to_all"})
+              counts += base::concat(op, " ", count(g, op), " ");
+            // The gradient of learned positions is gathered, or summed together with small gradients.
+            EXPECT_GE(count(g, "all_gather"), 15u) << key;
+            EXPECT_LE(count(g, "all_gather"), 16u) << key;
+            const std::string& first = seen.emplace(key, counts).first->second;
+            EXPECT_EQ(counts, first) << key << " width " << width << " batch " << batch << " sequence "
+                                     << sequence;
+          }
+        }
+      }
+    }
   }
 }
 

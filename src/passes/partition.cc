@@ -70,7 +70,6 @@ std::vector<char> backward_values(const ir::Graph& graph) {
 /// Sums of small gradients (norm parameters and biases under sequence parallelism) which nothing but updates
 /// and outputs waits for, by their axes.
 std::map<std::string, std::vector<ir::NodeId>> small_gradient_sums(const ir::Graph& graph) {
-  constexpr int64_t kSmallBytes = 64 << 10;  // where a message costs its latency
   const std::vector<char> is_backward = backward_values(graph);
   const std::vector<std::vector<ir::NodeId>> readers = graph.uses();
   std::map<std::string, std::vector<ir::NodeId>> by_axes;
@@ -80,7 +79,7 @@ std::map<std::string, std::vector<ir::NodeId>> small_gradient_sums(const ir::Gra
     const auto& of = readers[index(node.out[0])];
     const bool ends = std::all_of(of.begin(), of.end(),
                                   [&](ir::NodeId id) { return graph.node(id).op->schema.updates_state(); });
-    if (ends && tensor::bytes_of(graph.type(node.out[0])) <= kSmallBytes) {
+    if (ends && tensor::bytes_of(graph.type(node.out[0])) <= kSmallGradientBytes) {
       by_axes[node.attrs.get_string("axes", "") + ":" + std::string(name_of(graph.type(node.out[0]).dtype))]
           .push_back(ir::NodeId(static_cast<uint32_t>(n)));
     }

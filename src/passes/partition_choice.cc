@@ -2,6 +2,7 @@
 #include "passes/partition_choice.h"
 
 #include <algorithm>
+#include <array>
 
 #include "base/error.h"
 
@@ -103,8 +104,12 @@ double NodeChooser::later_cost(size_t result, const Placement& p) {
   const bool has_wish = index(id) < wishes_.size() && wishes_[index(id)].has_value();
   if (!has_wish && p.is_split()) return 0;
   const Placement wish = has_wish ? *wishes_[index(id)] : Placement{};
-  const double bytes = static_cast<double>(tensor::bytes_of(from_.type(id)));
-  return conversion_cost(bytes, p, wish, values_.rank().ranks);
+  double bytes = static_cast<double>(tensor::bytes_of(from_.type(id)));
+  // Sequence parallel: a sum of [batch, tokens, hidden] will be scattered, at half the price.
+  if (is_sequence_axis_ && p.is_partial() && !has_wish && is_stream(id)) bytes /= 2;
+  const double cost = conversion_cost(bytes, p, wish, values_.rank().ranks);
+  const bool is_joined = has_wish && p.is_partial() && bytes <= double(kSmallGradientBytes);
+  return is_joined ? cost - kLatencyBytes : cost;
 }
 
 void NodeChooser::consider(const CutFit& fit, double work) {
@@ -134,6 +139,16 @@ void NodeChooser::consider_partial(const CutMatcher& matcher) {
   }
 }
 
+/// [batch, tokens, hidden] on its way to the residual stream: made by products and lookups and what is
+/// linear.
+bool NodeChooser::is_stream(ValueId id) const {
+  static constexpr std::array<std::string_view, 10> kMakers{
+      "linear", "linear_grad_x", "matmul", "gather", "add", "sum", "mul", "cast", "dropout_train", "reshape"};
+  const ir::Node* maker = from_.producer(id);
+  return maker != nullptr && from_.type(id).shape.rank() == 3 && tensor::is_float(from_.type(id).dtype) &&
+         std::find(kMakers.begin(), kMakers.end(), maker->op_name()) != kMakers.end();
+}
+
 bool NodeChooser::may_start(const CutMatcher& matcher, char letter) {
   bool in_operands = false;
   for (size_t i = 0; i < node_->in.size(); ++i) {
@@ -143,8 +158,8 @@ bool NodeChooser::may_start(const CutMatcher& matcher, char letter) {
       if (matcher.in_letter(i, d) != letter) continue;
       in_operands = true;
       if (values_.is_cut_along(node_->in[i], d)) return true;
-      // [batch, tokens, hidden] that would be all-reduced
-      if (is_sequence_axis_ && rank == 3 && d == 1 && values_.made(node_->in[i]).is_partial()) return true;
+      if (is_sequence_axis_ && d == 1 && is_stream(node_->in[i]) && values_.made(node_->in[i]).is_partial())
+        return true;
     }
   }
   if (in_operands) return false;

@@ -30,6 +30,7 @@ class NodeChooser {
   void consider_partial(const CutMatcher& matcher);
   std::vector<int> sections_to_try(const CutMatcher& matcher, char letter);
   bool may_start(const CutMatcher& matcher, char letter);
+  bool is_stream(ir::ValueId id) const;
   bool keeps_states(const CutFit& fit);
   double later_cost(size_t result, const tensor::Placement& p);
   [[noreturn]] void fail_impossible();

@@ -11,8 +11,6 @@ namespace {
 using ir::ValueId;
 using tensor::Placement;
 
-/// A collective's latency, as bytes that could be sent meanwhile.
-constexpr double kLatencyBytes = 2048;
 /// Weights are split to stay so: gathering one is a last resort.
 constexpr double kWeightFactor = 1000;
 
@@ -33,24 +31,45 @@ double conversion_cost(double bytes, const Placement& from, const Placement& to,
   return kLatencyBytes + (swaps ? bytes * others / ranks : bytes * others);
 }
 
-AxisValues::AxisValues(const ir::Graph& from, const Partitioning& how, AxisRank rank)
-    : from_(from), how_(how), rank_(std::move(rank)), readers_(from.values().size()) {
+AxisValues::AxisValues(const ir::Graph& from, const Partitioning& how, AxisRank rank,
+                       const std::vector<Half>& halves)
+    : from_(from), how_(how), rank_(std::move(rank)) {
   to_.name = from.name;
   to_.mesh = how.mesh;
-  for (const ir::Node& node : from.nodes()) {
-    for (ValueId id : node.in) {
-      if (id != ir::kNoValue) ++readers_[index(id)];
+  for (auto& of_half : readers_) of_half.resize(from.values().size());
+  for (size_t n = 0; n < halves.size(); ++n) {
+    for (ValueId id : from.nodes()[n].in) {
+      if (id != ir::kNoValue) ++readers_[static_cast<size_t>(halves[n])][index(id)];
     }
   }
-  for (ValueId id : from.outputs()) ++readers_[index(id)];
+  find_weights();
   for (ValueId id : from.inputs()) forms(id);
 }
 
 bool AxisValues::is_constant(ValueId v) const { return from_.value(v).kind == ir::ValueKind::constant; }
 
-bool AxisValues::is_weight(ValueId v) const {
-  const ir::ValueKind kind = from_.value(v).kind;
-  return kind == ir::ValueKind::param || kind == ir::ValueKind::state;
+void AxisValues::find_weights() {
+  is_weight_.resize(from_.values().size());
+  for (size_t i = 0; i < is_weight_.size(); ++i) {
+    const ir::ValueKind kind = from_.values()[i].kind;
+    is_weight_[i] = kind == ir::ValueKind::param || kind == ir::ValueKind::state;
+  }
+  for (const ir::Node& node : from_.nodes()) {
+    bool any = false, all = true;
+    for (ValueId id : node.in) {
+      if (id == ir::kNoValue || is_constant(id)) continue;
+      any = any || is_weight_[index(id)] != 0;
+      all = all && is_weight_[index(id)] != 0;
+    }
+    for (ValueId id : node.out) {
+      if (id != ir::kNoValue) is_weight_[index(id)] = any && all;
+    }
+  }
+}
+
+double AxisValues::readers(ValueId v, Half half) const {
+  const std::vector<uint32_t>& of_half = readers_[static_cast<size_t>(half)];
+  return index(v) < of_half.size() ? std::max(1u, of_half[index(v)]) : 1;
 }
 
 double AxisValues::bytes(ValueId v) const { return static_cast<double>(tensor::bytes_of(from_.type(v))); }
@@ -152,8 +171,12 @@ double AxisValues::cost(ValueId v, const Placement& wanted, Half half) {
   for (const Form& f : forms(v)) {
     if (!f.is_kept && f.half != half) continue;
     double cost = conversion_cost(bytes(v), f.placement, wanted, rank_.ranks);
-    // What one reader reduces all its readers have.
-    if (f.placement.is_partial()) cost /= std::max(1u, index(v) < readers_.size() ? readers_[index(v)] : 1u);
+    // What one reader converts all have: sums for the whole step, gathered tokens for this half of it, where
+    // one of several readers (the widest product) will need them in any case.
+    if (f.placement.is_partial()) cost /= readers(v, Half::forward) + readers(v, Half::backward) - 1;
+    const bool is_tokens = rank_.name == how_.sequence_axis && dims.size() == 3 && f.placement.is_split() &&
+                           f.placement.dim == 1;
+    if (is_tokens && wanted.is_replicated() && readers(v, half) > 1) cost = kLatencyBytes / readers(v, half);
     if (is_weight(v) && f.placement.is_split())
       cost = divides(dims, f.placement, rank_.ranks) ? cost * kWeightFactor : kImpossible;
     best = std::min(best, cost);

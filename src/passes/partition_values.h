@@ -2,6 +2,7 @@
 // that make another placement of one.
 #pragma once
 
+#include <array>
 #include <vector>
 
 #include "passes/partition.h"
@@ -14,6 +15,10 @@ enum class Half : uint8_t { forward, backward };
 
 /// Costs are in bytes that one rank sends.
 inline constexpr double kImpossible = 1e30;
+/// A collective's latency, as bytes that could be sent meanwhile.
+inline constexpr double kLatencyBytes = 2048;
+/// Sums of gradients up to this size share one collective.
+inline constexpr int64_t kSmallGradientBytes = 64 << 10;
 
 /// What it costs to turn a value of `bytes` (whole) from one placement into another.
 double conversion_cost(double bytes, const tensor::Placement& from, const tensor::Placement& to, int ranks);
@@ -21,7 +26,8 @@ double conversion_cost(double bytes, const tensor::Placement& from, const tensor
 /// Builds the rank's graph `to()` value by value. Values of `from` are named by their ids there.
 class AxisValues {
  public:
-  AxisValues(const ir::Graph& from, const Partitioning& how, AxisRank rank);
+  /// `halves`: of the nodes of `from`.
+  AxisValues(const ir::Graph& from, const Partitioning& how, AxisRank rank, const std::vector<Half>& halves);
 
   const AxisRank& rank() const { return rank_; }
   ir::Graph& to() { return to_; }
@@ -61,14 +67,19 @@ class AxisValues {
   ir::Attrs conversion_attrs(ir::ValueId v, const tensor::Placement& from, const tensor::Placement& to) const;
   void set_shard(ir::ValueId v, ir::ValueId local, const tensor::Placement& p);
   double bytes(ir::ValueId v) const;
-  bool is_weight(ir::ValueId v) const;
+  void find_weights();
+  /// A param, a state, or made of those alone (a weight in 16 bits).
+  bool is_weight(ir::ValueId v) const { return index(v) < is_weight_.size() && is_weight_[index(v)] != 0; }
+  /// Nodes of a half that read the value, at least 1.
+  double readers(ir::ValueId v, Half half) const;
 
   const ir::Graph& from_;
   const Partitioning& how_;
   AxisRank rank_;
   ir::Graph to_;
-  std::vector<std::vector<Form>> forms_;  ///< by value of from_; the first one is how it was made
-  std::vector<uint32_t> readers_;
+  std::vector<std::vector<Form>> forms_;          ///< by value of from_; the first one is how it was made
+  std::array<std::vector<uint32_t>, 2> readers_;  ///< by half, by value
+  std::vector<char> is_weight_;
 };
 
 }  // namespace trireme::passes

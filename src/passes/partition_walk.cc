@@ -21,12 +21,12 @@ class AxisWalk {
       : from_(from),
         how_(how),
         rank_(rank),
-        values_(from_, how, rank),
+        halves_(find_halves(from_)),
+        values_(from_, how, rank, halves_),
         wishes_(find_wishes(from_, how, rank)),
         chooser_(from_, values_, wishes_, how.sequence_axis == rank.name) {}
 
   ir::Graph run() {
-    find_halves();
     readers_ = from_.uses();
     is_output_.assign(from_.values().size(), 0);
     for (ValueId id : from_.outputs()) is_output_[index(id)] = 1;
@@ -40,17 +40,19 @@ class AxisWalk {
   }
 
  private:
-  void find_halves() {
-    std::vector<char> is_backward(from_.values().size(), 0);
-    for (ValueId id : from_.inputs()) is_backward[index(id)] = from_.value(id).name == kLossWeightInput;
-    for (const Node& node : from_.nodes()) {
+  static std::vector<Half> find_halves(const ir::Graph& graph) {
+    std::vector<Half> halves;
+    std::vector<char> is_backward(graph.values().size(), 0);
+    for (ValueId id : graph.inputs()) is_backward[index(id)] = graph.value(id).name == kLossWeightInput;
+    for (const Node& node : graph.nodes()) {
       bool backward = false;
       for (ValueId id : node.in) backward = backward || (id != ir::kNoValue && is_backward[index(id)] != 0);
       for (ValueId id : node.out) {
         if (id != ir::kNoValue) is_backward[index(id)] = backward;
       }
-      halves_.push_back(backward ? Half::backward : Half::forward);
+      halves.push_back(backward ? Half::backward : Half::forward);
     }
+    return halves;
   }
 
   void visit(size_t n, Half half) {
@@ -190,10 +192,10 @@ class AxisWalk {
   ir::Graph from_;  ///< grows by simpler nodes
   const Partitioning& how_;
   const AxisRank& rank_;
+  std::vector<Half> halves_;  ///< by node
   AxisValues values_;
   Wishes wishes_;
   NodeChooser chooser_;
-  std::vector<Half> halves_;  ///< by node
   std::vector<std::vector<ir::NodeId>> readers_;
   std::vector<char> is_output_;
   std::unordered_map<size_t, OpenSum> open_;  ///< by value
