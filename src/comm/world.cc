@@ -81,7 +81,7 @@ std::vector<int> processors_here(Communicator& world) {
     cpu_set_t allowed;
   };
   Place own{};
-  std::ifstream("/proc/sys/kernel/hostname").read(own.machine, kName - 1);
+  std::ifstream("/proc/sys/kernel/random/boot_id").read(own.machine, kName - 1);  // one a machine
   if (::sched_getaffinity(0, sizeof own.allowed, &own.allowed) != 0) return {};
   std::vector<Place> all(static_cast<size_t>(world.size()));
   world.all_gather(as_bytes(std::span(&own, 1)), as_bytes(std::span(all)), "processors of ranks");
