@@ -34,9 +34,9 @@ ROOM = Path(scratch.name)
 IMAGES, LABELS = make_patterns(ROOM / "data")
 
 
-def configure(name, steps=STEPS):
+def configure(name, steps=STEPS, text=CONFIG):
     path = ROOM / f"{name}.yaml"
-    path.write_text(CONFIG.format(directory=ROOM / name, data=ROOM / "data", steps=steps))
+    path.write_text(text.format(directory=ROOM / name, data=ROOM / "data", steps=steps))
     return path, ROOM / name
 
 
@@ -127,6 +127,32 @@ def resumed_on_fewer_and_more_ranks():
         (4, 1, 0), (1, 2, 0), (2, 4, 0)], events["restarted"]
 
 
+NORMS = """
+run: {{name: ranks, directory: {directory}, steps: {steps}, seed: 5, threads: 1}}
+model: {{source: "zoo:resnet8", config: {{size: 12, classes: 4, width: 8}}}}
+data: {{path: {data}, hold_out: 0.2}}
+augment: {{crop: 12, padding: 2, random_crop: true, flip: true}}
+batch: {{global: 32, micro: 4}}
+loader: {{workers: 1}}
+optimizer: {{kind: sgd, clip_norm: 1}}
+schedule: {{lr: 0.05}}
+checkpoint: {{every: 4, keep: 0}}
+log: {{progress: 0s, tensorboard: false}}
+"""
+
+
+def batch_norms_and_augmentation_too():
+    """Statistics belong to the micro-batch, random crops to the sample; stages of a pipeline keep the bits as well."""
+    reference = None
+    for name, words in (("bn1", ()), ("bn2", ("--dp", 2, "--zero", 1)), ("bn4", ("--dp", 4, "--zero", 3)),
+                        ("bnpp", ("--dp", 2, "--pp", 2, "--zero", 2))):
+        path, directory = configure(name, text=NORMS)
+        code, stderr = train(path, *words)
+        assert code == 0, f"{words}: {stderr}"
+        reference = reference or outcome(directory)
+        expect_same(directory, reference)
+
+
 GPT = """
 run: {{name: gpt, directory: {directory}, steps: 4, seed: 5, threads: 1}}
 model: {{source: "zoo:gpt2", config: {{layers: 8, width: 32, heads: 4, positions: 16, vocabulary: 64, dropout: 0.1}}}}
@@ -162,6 +188,12 @@ def any_layout_goes_on_from_any_other():
             assert step == want_step and abs(loss - want_loss) < 2e-6 * want_loss, f"{layout}: {found} not {expected}"
             assert abs(norm - want_norm) < 2e-5 * want_norm, f"{layout}: {found} not {expected}"
     assert steps[8, 1, 1] == expected, "data-parallel ranks change bits"
+    if not _ranks.why_no_mpi():  # processes and threads of one layout have the same bits
+        code, output = _ranks.run(8, [_ranks.TRIREME, "train", path, "--quiet", "--run.directory", ROOM / "gptmpi",
+                                      "--resume", saved, "--run.steps", 6, "--dp", 2, "--tp", 2, "--pp", 2])
+        assert code == 0, output
+        found = [(e["step"], e["loss"], e["grad_norm"]) for e in read_log(ROOM / "gptmpi")["step"]]
+        assert found == steps[2, 2, 2], f"MPI: {found} not {steps[2, 2, 2]}"
 
 
 def a_strategy_file_says_the_same():
@@ -223,6 +255,6 @@ def a_run_is_served_as_it_lies():
 
 
 run_cases([(case.__name__, case) for case in (
-    every_size_and_stage_has_the_same_bits, mpi_ranks_have_the_same_bits, resumed_on_fewer_and_more_ranks,
-    any_layout_goes_on_from_any_other,
-    a_strategy_file_says_the_same, a_signal_stops_all_ranks_at_one_step, a_run_is_served_as_it_lies)])
+    every_size_and_stage_has_the_same_bits, batch_norms_and_augmentation_too, mpi_ranks_have_the_same_bits,
+    resumed_on_fewer_and_more_ranks, any_layout_goes_on_from_any_other, a_strategy_file_says_the_same,
+    a_signal_stops_all_ranks_at_one_step, a_run_is_served_as_it_lies)])
