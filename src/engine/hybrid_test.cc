@@ -186,6 +186,20 @@ TEST(TensorParallel, NormsOfWholeMatricesInLamb) {
   }
 }
 
+TEST(TensorParallel, MatricesAreGatheredForMuonAndAdafactor) {
+  for (const OptimizerKind kind : {OptimizerKind::muon, OptimizerKind::adafactor}) {
+    Case c = gpt();
+    c.options.optimizer.kind = kind;
+    c.options.optimizer.ema_keep = 0.9;
+    const Trained want = alone(c);
+    for (const Strategy& s :
+         {Strategy{.tp = 2}, Strategy{.dp = 2, .tp = 2, .zero = 3}, Strategy{.tp = 2, .pp = 2}}) {
+      SCOPED_TRACE(text(s));
+      expect_near(want, on_ranks(c, s), 2e-4);
+    }
+  }
+}
+
 TEST(TensorParallel, InBf16) {
   Case c = gpt();
   c.options.precision.compute = passes::Precision::bf16;

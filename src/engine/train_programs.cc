@@ -8,9 +8,11 @@
 #include "engine/step_draft.h"
 #include "ops/table.h"
 #include "passes/collective_types.h"
+#include "passes/gradient_norm.h"
 #include "passes/partition.h"
 #include "passes/shard_rules.h"
 #include "passes/vocab_parallel.h"
+#include "passes/whole_values.h"
 
 namespace trireme::engine {
 
@@ -224,6 +226,16 @@ ValueId StepGraphs::mean_loss(ir::Graph& graph, ValueId loss_sum) const {
   return graph.add1(mul, {weighted, passes::need_input(graph, passes::kGradScaleInput, scalar)});
 }
 
+/// A parameter that tensor-parallel ranks split and the optimizer takes whole.
+void StepGraphs::gather_for_update(Draft& draft, size_t i) const {
+  ir::Graph& graph = draft.graph;
+  passes::ParamGradient& g = draft.gradients[i];
+  if (passes::split_axes(graph, g.gradient).empty()) return;
+  const tensor::Dims dims = training_.type(state_of(training_, draft.names[i])).shape.to_dims();
+  g.target = passes::gather_whole(graph, g.param, dims, coordinates_);
+  g.gradient = passes::gather_whole(graph, g.gradient, dims, coordinates_);
+}
+
 /// What ZeRO shares out and what it does not, for the run's record.
 std::string StepGraphs::describe_parts(const Draft& draft) const {
   if (options_.strategy.zero == 0 || mesh_.extent("dp") == 1) return "";
@@ -236,30 +248,32 @@ std::string StepGraphs::describe_parts(const Draft& draft) const {
                       mesh_.extent("dp"), " parts; whole on every rank ", count, "\n", whole);
 }
 
-void StepGraphs::add_update(Draft& draft, const StepKey& key) {
+/// New parts of parameters reach whoever reads them.
+void StepGraphs::write_back(Draft& draft, const passes::OptimizerPlan& plan) const {
   ir::Graph& graph = draft.graph;
   const size_t count = draft.gradients.size();
-  for (size_t i = 0; i < count; ++i) {
-    passes::ParamGradient& g = draft.gradients[i];
-    g.gradient = draft.sums[i].value;
-    const bool is_whole = draft.dims[i] >= 0 && options_.strategy.zero < 3 && draft.copies[i] == ir::kNoValue;
-    if (is_whole) g.target = passes::own_part(graph, {g.param, draft.dims[i]}, coordinates_);
-  }
-  const passes::OptimizerPlan plan =
-      passes::add_optimizer(graph, draft.gradients, options_.optimizer,
-                            {.scaled_loss = options_.scaled_loss,
-                             .norm_limit = options_.guarded,
-                             .loss = mean_loss(graph, draft.sums[count + draft.statistics.size()].value),
-                             .embeddings = passes::embedding_names(training_),
-                             .coordinates = coordinates_});
   std::vector<passes::NewPart> parts;
   for (size_t i = count; i-- > 0;) {  // in the order in which the next forward pass reads them
     const passes::ParamGradient& g = draft.gradients[i];
-    if (g.target != ir::kNoValue) parts.push_back({g.param, plan.updated[i], draft.dims[i]});
+    if (g.target != ir::kNoValue && draft.dims[i] >= 0)
+      parts.push_back({g.param, plan.updated[i], draft.dims[i]});
     if (draft.copies[i] != ir::kNoValue) parts.push_back({draft.copies[i], plan.updated[i], draft.dims[i]});
+  }
+  for (size_t i = 0; i < count; ++i) {
+    const passes::ParamGradient& g = draft.gradients[i];
+    if (g.target == ir::kNoValue || draft.dims[i] >= 0) continue;
+    const tensor::Shard shard = graph.value(g.param).shard;
+    passes::assign_state(graph, g.param, passes::slice_part(graph, plan.updated[i], shard, coordinates_));
   }
   passes::gather_updates(graph, parts, coordinates_,
                          static_cast<int64_t>(options_.strategy.bucket_mb * (1 << 20)));
+}
+
+/// Running statistics move towards the mean over the step's micro-batches.
+void StepGraphs::add_running_statistics(Draft& draft, const passes::OptimizerPlan& plan,
+                                        const StepKey& key) const {
+  ir::Graph& graph = draft.graph;
+  const size_t count = draft.gradients.size();
   const auto terms = static_cast<double>(key.micro_batches) * mesh_.extent("dp");
   for (size_t i = 0; i < draft.statistics.size(); ++i) {
     const Draft::Statistic& s = draft.statistics[i];
@@ -271,6 +285,31 @@ void StepGraphs::add_update(Draft& draft, const StepKey& key) {
     if (plan.skipped != ir::kNoValue) in.push_back(plan.skipped);
     graph.add1(ops::table().need("ema_update"), in, {{"keep", s.keep}}, s.from);
   }
+}
+
+void StepGraphs::add_update(Draft& draft, const StepKey& key) {
+  ir::Graph& graph = draft.graph;
+  const size_t count = draft.gradients.size();
+  std::vector<ValueId> params;
+  for (const passes::ParamGradient& g : draft.gradients) params.push_back(g.param);
+  const auto kinds =
+      passes::optimizer_kinds(graph, params, options_.optimizer, passes::embedding_names(training_));
+  for (size_t i = 0; i < count; ++i) {
+    passes::ParamGradient& g = draft.gradients[i];
+    g.gradient = draft.sums[i].value;
+    const bool is_whole = draft.dims[i] >= 0 && options_.strategy.zero < 3 && draft.copies[i] == ir::kNoValue;
+    if (is_whole) g.target = passes::own_part(graph, {g.param, draft.dims[i]}, coordinates_);
+    if (passes::needs_whole(kinds[i])) gather_for_update(draft, i);
+  }
+  const passes::OptimizerPlan plan =
+      passes::add_optimizer(graph, draft.gradients, options_.optimizer,
+                            {.scaled_loss = options_.scaled_loss,
+                             .norm_limit = options_.guarded,
+                             .loss = mean_loss(graph, draft.sums[count + draft.statistics.size()].value),
+                             .embeddings = passes::embedding_names(training_),
+                             .coordinates = coordinates_});
+  write_back(draft, plan);
+  add_running_statistics(draft, plan, key);
   draft.made.states = plan.states;
   draft.made.optimizer_text = plan.text + describe_parts(draft);
   std::vector<ValueId> outputs;

@@ -113,8 +113,11 @@ class StepGraphs {
   StageSums sums_of(const Draft& draft, size_t micro_batches) const;
   void share_counters(Draft& draft, const std::vector<StageSums>& parts) const;
   void add_update(Draft& draft, const StepKey& key);
+  void write_back(Draft& draft, const passes::OptimizerPlan& plan) const;
+  void add_running_statistics(Draft& draft, const passes::OptimizerPlan& plan, const StepKey& key) const;
   /// Sorts a finished graph and checks its sharding types, and that results are the same on all ranks.
   void settle(ir::Graph& graph, bool has_common_results) const;
+  void gather_for_update(Draft& draft, size_t i) const;
   std::string describe_parts(const Draft& draft) const;
   ir::ValueId mean_loss(ir::Graph& graph, ir::ValueId loss_sum) const;
 

@@ -162,8 +162,12 @@ void TrainSession::settle_states(const StepGraph& step) {
     }
     const StatePlace of = states_.place(s.copy_of), place{of.dims, s.shard};
     const Tensor& held = states_.at(s.copy_of);
-    const bool is_part = held.type() == s.type;
-    states_.add(s.name, is_part ? held : part_of(held, place, graphs_->mesh(), graphs_->coordinates()));
+    if (held.type() == s.type) {
+      states_.add(s.name, held);
+    } else {
+      const Tensor whole = whole_of(held, of, *options_.mesh);
+      states_.add(s.name, part_of(whole, place, graphs_->mesh(), graphs_->coordinates()));
+    }
     states_.set_place(s.name, place);
   }
   for (const ir::Value& v : step.graph.values()) {

@@ -314,8 +314,7 @@ class Planner {
     const ops::UpdateLayout layout = ops::update_layout(op);
     std::vector<ValueId> in{lr_, step_, grad_scale_, plan_.skipped};
     for (size_t i : members_[g]) {
-      const bool needs_whole = !is_elementwise(rule.kind) && !is_trusting(rule.kind);
-      if (needs_whole && !split_axes(graph_, gradients_[i].gradient).empty())
+      if (needs_whole(rule.kind) && !split_axes(graph_, gradients_[i].gradient).empty())
         base::fail_unsupported(name_of(rule.kind), " needs the whole of '", name(i),
                                "', which is split over ", split_axes(graph_, gradients_[i].gradient));
       in.push_back(target(i));
@@ -492,6 +491,8 @@ std::vector<OptimizerKind> optimizer_kinds(ir::Graph& graph, const std::vector<V
   for (ValueId id : params) gradients.push_back({.param = id, .gradient = ir::kNoValue});
   return Planner(graph, gradients, options).kinds(embeddings);
 }
+
+bool needs_whole(OptimizerKind kind) { return !is_elementwise(kind) && !is_trusting(kind); }
 
 bool updates_parts(OptimizerKind kind, const tensor::Dims& dims, int dim, int ranks) {
   if (is_elementwise(kind)) return true;

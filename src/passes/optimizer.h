@@ -73,6 +73,8 @@ std::vector<std::string> embedding_names(const ir::Graph& graph);
 std::vector<OptimizerKind> optimizer_kinds(ir::Graph& graph, const std::vector<ir::ValueId>& params,
                                            const OptimizerOptions& options,
                                            const std::vector<std::string>& embeddings = {});
+/// True for rules that need a parameter whole, however it is split: matrices as such.
+bool needs_whole(OptimizerKind kind);
 /// True if a rule updates a part of a parameter of the extents `dims`, cut along `dim` over `ranks`: rules
 /// that look at one element at a time always, those that need norms of the whole where ranks hold whole
 /// blocks of its first dimension. Others need the whole parameter.
