@@ -25,15 +25,16 @@ def environment():
                 OMPI_MCA_rmaps_base_oversubscribe="1", OMPI_MCA_hwloc_base_binding_policy="none")
 
 
-def start(ranks, command, **how):
-    return subprocess.Popen(["mpirun", "-n", str(ranks), *map(str, command)], env=environment(),
+def start(ranks, command, under_mpi=True, **how):
+    launcher = ["mpirun", "-n", str(ranks)] if under_mpi else []
+    return subprocess.Popen([*launcher, *map(str, command)], env=environment(),
                             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                             **how)
 
 
-def run(ranks, command, limit_s=100):
+def run(ranks, command, limit_s=100, under_mpi=True):
     """Gives (exit code, output)."""
-    process = start(ranks, command)
+    process = start(ranks, command, under_mpi)
     try:
         output, _ = process.communicate(timeout=limit_s)
     except subprocess.TimeoutExpired:

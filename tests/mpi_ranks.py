@@ -5,10 +5,12 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 import _ranks
+from _training import make_patterns
 
 
 def conformance():
@@ -65,6 +67,35 @@ def stopped_rank_is_named():
     assert "rank 2 does not answer" in output and " waits " in output, output
 
 
+CONFIG = """
+run: {{name: run, directory: {directory}, steps: 60, seed: 11}}
+model: {{source: "zoo:mlp", config: {{size: 12, hidden: [48, 32], classes: 4, dropout: 0.1}}}}
+data: {{path: {data}, hold_out: 0.1}}
+batch: {{global: 32, micro: 4}}
+optimizer: {{kind: adamw}}
+schedule: {{lr: 0.003}}
+log: {{progress: 0s}}
+"""
+
+
+def training_has_the_bits_of_local_ranks():
+    with tempfile.TemporaryDirectory(prefix="mpi_ranks") as room:
+        room = Path(room)
+        make_patterns(room / "data")
+        for layout in (["--dp", "4"], ["--dp", "2", "--zero", "3"], ["--dp", "2", "--tp", "2"]):
+            models = {}
+            for kind in ("local", "mpi"):
+                name = kind + "".join(layout)
+                config = room / f"{name}.yaml"
+                config.write_text(CONFIG.format(directory=room / name, data=room / "data"))
+                words = [_ranks.TRIREME, "train", config, "--quiet", *layout]
+                ranks = 2 if "--zero" in layout else 4
+                code, output = _ranks.run(ranks if kind == "mpi" else 1, words, under_mpi=kind == "mpi")
+                assert code == 0, f"{name}: {code}: {output}"
+                models[kind] = (room / name / "model/run/1/model.onnx").read_bytes()
+            assert models["local"] == models["mpi"], f"{layout}: other weights"
+
+
 def main():
     reason = _ranks.why_no_mpi()
     if reason:
@@ -72,7 +103,8 @@ def main():
         print("0 passed, 0 failed, 1 skipped")
         return
     passed, failed = conformance()
-    for case in (bench_measures_all, other_size_is_refused, stopped_rank_is_named):
+    for case in (bench_measures_all, other_size_is_refused, stopped_rank_is_named,
+                 training_has_the_bits_of_local_ranks):
         try:
             case()
             passed += 1
