@@ -84,6 +84,15 @@ struct TrainSession::Pipeline {
       }
       return {};
     }
+    /// What activations take: the largest program, and buffers for the micro-batches in flight.
+    int64_t peak_bytes(const passes::PipelineSlots& slots) const {
+      int64_t arena = 0;
+      for (const Program* p : {&forward, &backward, &weights}) {
+        if (p->step != nullptr) arena = std::max(arena, p->step->program->memory.arena_bytes);
+      }
+      return arena + in.bytes * slots.in + out.bytes * slots.out + in_gradient.bytes * slots.in_gradient +
+             out_gradient.bytes * slots.out_gradient + kept.bytes * slots.kept + late.bytes * slots.late;
+    }
     Program& program(PipelineWork work) {
       return work == PipelineWork::forward           ? forward
              : work == PipelineWork::weight_gradient ? weights
@@ -102,28 +111,48 @@ int TrainSession::stages() const {
   return options_.mesh == nullptr ? 1 : options_.mesh->shape().extent("pp");
 }
 
-void TrainSession::add_chunk(Pipeline& pipeline, const StepKey& key) {
+/// With a budget, what is computed again is the least for which this part's programs and buffers fit its
+/// share.
+void TrainSession::add_chunk(Pipeline& pipeline, const StepKey& key, const passes::PipelineSlots& slots) {
   StageGraph stage = graphs_->make_stage(key, params_);
   forget_other_stages();
   settle_states(stage.step);
   if (!stage.step.precision_text.empty()) precision_text_ = stage.step.precision_text;
   ir::Graph& graph = stage.step.graph;
   fuse(graph);
-  passes::recompute(graph, passes::plan_recompute(graph, options_.recompute));
-  graph.sort();
+  std::vector<passes::RecomputePlan> plans;
+  if (options_.activation_bytes > 0) {
+    plans = recompute_plans(graph);
+  } else {
+    plans.push_back(passes::plan_recompute(graph, options_.recompute));
+  }
+  int64_t least = INT64_MAX;
+  for (const passes::RecomputePlan& plan : plans) {
+    passes::PipelinePart part{graph, stage.in, stage.out};
+    passes::recompute(part.graph, plan);
+    part.graph.sort();
+    compile_chunk(pipeline, key, std::move(part));
+    const int64_t bytes = pipeline.chunks.back().peak_bytes(slots) * options_.strategy.chunks;
+    least = std::min(least, bytes);
+    if (options_.activation_bytes == 0 || bytes <= options_.activation_bytes) return;
+    pipeline.chunks.pop_back();
+  }
+  fail_budget(least);
+}
+
+void TrainSession::compile_chunk(Pipeline& pipeline, const StepKey& key, passes::PipelinePart part) {
   Pipeline::Chunk chunk;
-  lay_out(graph, stage.in, chunk.in, chunk.in_gradient);
-  lay_out(graph, stage.out, chunk.out, chunk.out_gradient);
+  lay_out(part.graph, part.in, chunk.in, chunk.in_gradient);
+  lay_out(part.graph, part.out, chunk.out, chunk.out_gradient);
   const bool splits = options_.strategy.schedule == passes::PipelineSchedule::zero_bubble;
-  passes::PipelinePrograms programs =
-      passes::split_part({std::move(graph), std::move(stage.in), std::move(stage.out)}, splits);
+  passes::PipelinePrograms programs = passes::split_part(part, splits);
   lay_out_results(programs.forward, "kept.", chunk.kept);
   lay_out_results(programs.backward, "late.", chunk.late);
-  const auto compiled = [&](ir::Graph& part) {
+  const auto compiled = [&](ir::Graph& graph) {
     Pipeline::Program p;
     p.step = std::make_unique<StepProgram>();
     p.step->key = key;
-    p.step->graph = std::move(part);
+    p.step->graph = std::move(graph);
     finish(*p.step);
     for (const std::string& name : p.step->program->input_names) {
       Place place = chunk.place(name);
@@ -159,18 +188,19 @@ void TrainSession::forget_other_stages() {
 std::unique_ptr<TrainSession::Pipeline, TrainSession::PipelineDelete> TrainSession::build_pipeline(
     const StepKey& key) {
   const passes::Strategy& strategy = options_.strategy;
-  base::require(options_.activation_bytes == 0,
-                "a budget for activations does not go with a pipeline: choose "
-                "what is recomputed");
   if (links_ == nullptr)
     links_ = std::make_shared<PipelineLinks>(options_.mesh->axis("pp"), strategy.chunks > 1);
   std::unique_ptr<Pipeline, PipelineDelete> made(new Pipeline);
+  const passes::PipelineOrder order = passes::make_pipeline_order(
+      strategy.schedule,
+      {.stages = stages(), .micro_batches = static_cast<int>(key.micro_batches), .chunks = strategy.chunks});
+  const auto slots = passes::plan_pipeline_slots(order)[static_cast<size_t>(graphs_->stage())];
   std::vector<PipelineBytes> bytes;
-  for (int c = 0; c < strategy.chunks; ++c) {
+  for (size_t c = 0; c < slots.size(); ++c) {
     StepKey stage = key;
     stage.part = StepPart::stage;
-    stage.chunk = static_cast<size_t>(c);
-    add_chunk(*made, stage);
+    stage.chunk = c;
+    add_chunk(*made, stage, slots[c]);
     const Pipeline::Chunk& chunk = made->chunks.back();
     bytes.push_back({.in = chunk.in.bytes,
                      .out = chunk.out.bytes,
@@ -184,11 +214,7 @@ std::unique_ptr<TrainSession::Pipeline, TrainSession::PipelineDelete> TrainSessi
   StepProgram& sums = program_for(tied);
   if (!sums.results.empty()) made->tied = &sums;
   made->update = &program_for(key);
-  made->runner = std::make_unique<PipelineRunner>(
-      passes::make_pipeline_order(strategy.schedule, {.stages = stages(),
-                                                      .micro_batches = static_cast<int>(key.micro_batches),
-                                                      .chunks = strategy.chunks}),
-      std::move(bytes), *links_, *device_);
+  made->runner = std::make_unique<PipelineRunner>(order, std::move(bytes), *links_, *device_);
   return made;
 }
 
@@ -210,6 +236,10 @@ std::vector<const compile::Program*> TrainSession::pipeline_programs(const std::
   }
   list.push_back(pipeline.update->program.get());
   return list;
+}
+
+int64_t TrainSession::pipeline_bytes(const std::vector<Dims>& shapes, size_t micro_batches) {
+  return stages() == 1 ? 0 : pipeline_for(shapes, micro_batches).runner->buffer_bytes();
 }
 
 const runtime::Trace& TrainSession::pipeline_trace(const std::vector<Dims>& shapes, size_t micro_batches) {

@@ -242,6 +242,41 @@ TEST(TrainPipeline, RecomputationKeepsTheBits) {
   }
 }
 
+/// Buffers and the largest arena of each stage.
+std::vector<int64_t> activation_bytes(Case c, int64_t budget, PipelineSchedule schedule) {
+  std::vector<int64_t> bytes(4);
+  comm::LocalWorld world(4, {.deadline_ns = 60'000'000'000});
+  world.run([&](comm::Communicator& comm) {
+    TrainOptions options = c.options;
+    options.activation_bytes = budget;
+    options.strategy.pp = 4;
+    options.strategy.schedule = schedule;
+    options.strategy.cuts = {"h.1", "h.2", "h.3"};
+    comm::Mesh mesh(comm, options.strategy.mesh());
+    options.mesh = &mesh;
+    TrainSession session(c.graph, options);
+    auto programs = session.programs({{2, 8}, {2, 8}}, 8);
+    programs.pop_back();  // the update
+    int64_t arena = 0;
+    for (const compile::Program* p : programs) arena = std::max(arena, p->memory.arena_bytes);
+    bytes[static_cast<size_t>(comm.rank())] = arena + session.pipeline_bytes({{2, 8}, {2, 8}}, 8);
+  });
+  return bytes;
+}
+
+TEST(TrainPipeline, MemoryFollowsTheSchedule) {
+  const Case c = gpt();
+  const auto one = activation_bytes(c, 0, PipelineSchedule::one_f_one_b);
+  const auto all = activation_bytes(c, 0, PipelineSchedule::gpipe);
+  // Equal layers: stage 1 keeps three of them, stage 2 two; GPipe keeps those of all 8 micro-batches.
+  EXPECT_GT(one[1], one[2]);
+  EXPECT_NEAR(static_cast<double>(all[1] - one[1]) / static_cast<double>(all[2] - one[2]), 5.0 / 6, 0.05);
+  // A budget between the least and the most is kept, by recomputation.
+  const int64_t budget = one[0] * 4 / 5;
+  for (int64_t bytes : activation_bytes(c, budget, PipelineSchedule::one_f_one_b)) EXPECT_LE(bytes, budget);
+  EXPECT_THROW(activation_bytes(c, 1000, PipelineSchedule::one_f_one_b), base::Error);
+}
+
 TEST(TrainPipeline, ABadTokenFailsTheStepOnEveryStageAndChangesNothing) {
   const Case c = gpt();
   comm::LocalWorld world(2, {.deadline_ns = 60'000'000'000});

@@ -182,6 +182,7 @@ std::shared_ptr<const compile::Program> TrainSession::compile_step(ir::Graph& gr
       .overlap = options_.strategy.overlap,
       .memory_bytes = options_.memory_bytes > 0 ? options_.memory_bytes : base::memory_limit_bytes()};
   // What a stage computes again was decided before its programs were split.
+  if (is_stage) passes::fix_collective_order(graph);
   if (is_stage) return std::make_shared<compile::Program>(compile::compile(graph, options, packs_));
   if (options_.activation_bytes > 0) return fit_activations(graph, options);
   return compile_plan(graph, passes::plan_recompute(graph, options_.recompute), options);
@@ -197,9 +198,7 @@ std::shared_ptr<const compile::Program> TrainSession::compile_plan(ir::Graph& gr
   return std::make_shared<compile::Program>(compile::compile(graph, options, packs_));
 }
 
-std::shared_ptr<const compile::Program> TrainSession::fit_activations(
-    ir::Graph& graph, const compile::CompileOptions& options) {
-  // From the least work done twice to the most: nothing, the cheap ops, then ever more pieces.
+std::vector<passes::RecomputePlan> TrainSession::recompute_plans(const ir::Graph& graph) {
   std::vector<passes::RecomputePlan> plans{plan_recompute(graph, passes::RecomputeMode::none),
                                            plan_recompute(graph, passes::RecomputeMode::selective)};
   const size_t cuts = passes::count_cuts(graph);
@@ -208,8 +207,13 @@ std::shared_ptr<const compile::Program> TrainSession::fit_activations(
   }
   plans.push_back(plan_recompute(graph, passes::RecomputeMode::full));
   std::stable_sort(plans.begin(), plans.end(), [](const auto& a, const auto& b) { return a.flop < b.flop; });
+  return plans;
+}
+
+std::shared_ptr<const compile::Program> TrainSession::fit_activations(
+    ir::Graph& graph, const compile::CompileOptions& options) {
   int64_t least = INT64_MAX;
-  for (const passes::RecomputePlan& plan : plans) {
+  for (const passes::RecomputePlan& plan : recompute_plans(graph)) {
     ir::Graph tried = graph;
     const auto program = compile_plan(tried, plan, options);
     least = std::min(least, program->memory.arena_bytes);
@@ -217,6 +221,10 @@ std::shared_ptr<const compile::Program> TrainSession::fit_activations(
     graph = std::move(tried);
     return program;
   }
+  fail_budget(least);
+}
+
+void TrainSession::fail_budget(int64_t least) const {
   base::fail(base::ErrorCode::exhausted, "activations need ", least,
              " bytes with everything recomputed, the budget is ", options_.activation_bytes,
              "; a smaller micro-batch needs less");

@@ -11,6 +11,7 @@
 #include "engine/state_store.h"
 #include "engine/train_options.h"
 #include "engine/train_programs.h"
+#include "passes/pipeline_flow.h"
 #include "runtime/executor.h"
 
 namespace trireme::engine {
@@ -93,6 +94,8 @@ class TrainSession {
   /// Programs of a step: of the last micro-batch with the update, after that of those before it.
   std::vector<const compile::Program*> programs(const std::vector<tensor::Dims>& shapes,
                                                 size_t micro_batches);
+  /// Bytes of the buffers of this pipeline stage: what crosses, and what micro-batches in flight keep.
+  int64_t pipeline_bytes(const std::vector<tensor::Dims>& shapes, size_t micro_batches);
   /// Times of the steps of the first program of programs(), as its last run measured them.
   const runtime::Trace& trace(const std::vector<tensor::Dims>& shapes, size_t micro_batches);
   /// What the optimizer decided, for printing: groups, decays, states.
@@ -117,6 +120,9 @@ class TrainSession {
   std::shared_ptr<const compile::Program> compile_step(ir::Graph& graph, bool is_stage);
   std::shared_ptr<const compile::Program> compile_plan(ir::Graph& graph, const passes::RecomputePlan& plan,
                                                        const compile::CompileOptions& options);
+  /// From the least work done twice to the most: nothing, the cheap ops, then ever more pieces.
+  static std::vector<passes::RecomputePlan> recompute_plans(const ir::Graph& graph);
+  [[noreturn]] void fail_budget(int64_t least) const;
   std::shared_ptr<const compile::Program> fit_activations(ir::Graph& graph,
                                                           const compile::CompileOptions& options);
   void launch(StepProgram& program, const Feeds& feeds, const StepInputs& inputs, size_t micro_batch);
@@ -131,7 +137,8 @@ class TrainSession {
     void operator()(Pipeline* pipeline) const;
   };
   std::unique_ptr<Pipeline, PipelineDelete> build_pipeline(const StepKey& key);
-  void add_chunk(Pipeline& pipeline, const StepKey& key);
+  void add_chunk(Pipeline& pipeline, const StepKey& key, const passes::PipelineSlots& slots);
+  void compile_chunk(Pipeline& pipeline, const StepKey& key, passes::PipelinePart part);
   void forget_other_stages();
   StepResult pipeline_step(std::span<const Feeds> micro_batches, const StepInputs& inputs);
   void add_tied(StepProgram& sums, const StepInputs& inputs);
