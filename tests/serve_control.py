@@ -1,10 +1,12 @@
 # Models loaded, reloaded and unloaded while the server runs; versions side by side; raw requests; settings.
 import json
 import shutil
+import tempfile
 import threading
 import time
 import urllib.error
 import urllib.request
+from pathlib import Path
 
 import numpy as np
 import tritonclient.http as triton
@@ -90,7 +92,7 @@ def explicit_control():
         refused("failed to poll from model repository", lambda: c.load_model("nothing"))
         refused("load failed for model 'broken'", lambda: c.load_model("broken"))
         c.unload_model("nothing")
-        refused("config", lambda: c.load_model("adder", config='{"max_batch_size": 2}'))
+        overrides(c, repository)
         base = "/v2/repository/models/"
         assert b"path traversal" in post(server, base + "..%2fx/load")[2]
         assert post(server, base + "/load")[0] == 400
@@ -103,6 +105,34 @@ def explicit_control():
         assert post(server, "/v2/repository/other/index")[0] == 501
         assert server.stop() == 0
     shutil.rmtree(repository)
+
+
+def overrides(c, repository):
+    """A load that brings its own config, or config and files; the next plain load is of the repository again."""
+    printed = c.get_model_config("adder")
+    c.load_model("adder", config='{"max_batch_size": "2", "parameters": {"note": {"string_value": "given"}}}')
+    config = c.get_model_config("adder")
+    assert config["max_batch_size"] == 2 and config["parameters"]["note"]["string_value"] == "given", config
+    c.load_model("adder", config=json.dumps(printed))  # what the server printed, given back
+    assert c.get_model_config("adder") == printed
+    add_constant(repository, 7, 1, "seven")
+    content = (repository / "seven" / "1" / "model.onnx").read_bytes()
+    refused("requires a config", lambda: c.load_model("adder", files={"file:3/model.onnx": content}))
+    for path in ("file:../model.onnx", "file:/tmp/x", "file:1/../../x"):
+        refused("path traversal", lambda: c.load_model("adder", config="{}", files={path: content}))
+    assert ask(c) == (2.0, "1")
+    c.load_model("adder", config="{}", files={"file:3/model.onnx": content})
+    assert ask(c) == (7.0, "3")
+    c.load_model("elsewhere", config='{"name": "elsewhere"}', files={"file:1/model.onnx": content})
+    assert ask(c, "elsewhere") == (7.0, "1")
+    c.unload_model("elsewhere")
+    refused("not that of the model", lambda: c.load_model("adder", config='{"name": "x"}'))
+    refused("nonsense", lambda: c.load_model("adder", config='{"nonsense": 1}'))
+    refused("load failed", lambda: c.load_model("adder", config="{}", files={"file:1/model.onnx": b"x"}))
+    assert ask(c) == (7.0, "3")
+    c.load_model("adder")
+    assert ask(c) == (2.0, "1") and not list(Path(tempfile.gettempdir()).glob("trireme-load-*"))
+    shutil.rmtree(repository / "seven")
 
 
 def closed_control():

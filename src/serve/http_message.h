@@ -68,6 +68,9 @@ struct HttpRequest {
 /// Undoes percent-encoding; '+' stays. Throws invalid_argument on a broken escape or an encoded NUL.
 std::string http_percent_decode(std::string_view text);
 
+/// Bytes of base64 text, with or without padding. Throws invalid_argument for anything else.
+std::string http_base64_decode(std::string_view text);
+
 /// One piece of a response body: bytes of its own, or a view kept alive by an owner (a tensor's buffer,
 /// uncopied).
 class HttpBodyPart {

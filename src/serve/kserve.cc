@@ -17,6 +17,10 @@ constexpr std::string_view kVersions = "/versions/";
 constexpr std::string_view kControl = "/v2/repository/models/";
 constexpr std::string_view kRegions = "/v2/systemsharedmemory";
 
+bool starts_with(std::string_view text, std::string_view prefix) {
+  return text.substr(0, prefix.size()) == prefix;
+}
+
 HttpResponse not_found() { return http_error(404, "Not Found"); }
 
 HttpResponse wrong_method(std::string_view allowed) {
@@ -43,7 +47,13 @@ Json object_of(std::string_view body) {
 Json control_parameters(std::string_view body) {
   const Json json = object_of(body);
   const Json* parameters = json.find("parameters");
-  return parameters == nullptr ? Json() : *parameters;
+  if (parameters == nullptr || !parameters->is_object()) return parameters == nullptr ? Json() : *parameters;
+  Json decoded = Json::object();  // files come in base64, as JSON carries no bytes
+  for (const auto& [key, value] : parameters->as_object()) {
+    const bool is_file = starts_with(key, "file:") && value.is_string();
+    decoded.set(key, is_file ? Json(http_base64_decode(value.as_string())) : value);
+  }
+  return decoded;
 }
 
 HttpResponse ok_json(const Json& json) { return http_json(200, json.dump()); }
@@ -54,10 +64,6 @@ bool wants_ready_only(std::string_view body) {
   if (ready == nullptr) return false;
   base::require(ready->is_bool(), "Invalid value for 'ready': expected a boolean");
   return ready->as_bool();
-}
-
-bool starts_with(std::string_view text, std::string_view prefix) {
-  return text.substr(0, prefix.size()) == prefix;
 }
 
 }  // namespace

@@ -10,19 +10,34 @@ namespace {
 
 using base::Json;
 
-/// Takes unload_dependents; refuses what would change a model otherwise than by its directory.
-void check_control_parameters(std::string_view action, const Json& parameters) {
-  if (parameters.is_null()) return;
+/// What a load request brings: a config, and files by their path.
+LoadOverride override_of(const Json& parameters) {
+  LoadOverride given;
+  if (parameters.is_null()) return given;
   base::require(parameters.is_object(), "Unable to parse 'parameters': expected an object");
+  constexpr std::string_view kFile = "file:";
   for (const auto& [key, value] : parameters.as_object()) {
-    if (action == "unload" && key == "unload_dependents") {
-      base::require(value.is_bool(), "Invalid value for 'unload_dependents': expected a boolean");
-    } else if (action == "load" && (key == "config" || key.rfind("file:", 0) == 0)) {
-      base::fail_unsupported("load parameter '", key, "' is not served: change the model's directory");
+    if (key == "config") {
+      given.config = value.as_string();
+    } else if (key.rfind(kFile, 0) == 0) {
+      given.files[key.substr(kFile.size())] = value.as_string();
     } else {
-      base::fail_invalid("unrecognized ", action, " parameter '", key, "'");
+      base::fail_invalid("unrecognized load parameter '", key, "'");
     }
   }
+  return given;
+}
+
+bool wants_dependents(const Json& parameters) {
+  if (parameters.is_null()) return false;
+  base::require(parameters.is_object(), "Unable to parse 'parameters': expected an object");
+  bool wanted = false;
+  for (const auto& [key, value] : parameters.as_object()) {
+    base::require(key == "unload_dependents", "unrecognized unload parameter '", key, "'");
+    base::require(value.is_bool(), "Invalid value for 'unload_dependents': expected a boolean");
+    wanted = value.as_bool();
+  }
+  return wanted;
 }
 
 /// Puts the outputs that the client wants in its shared memory there; the answer then only names the place.
@@ -147,15 +162,12 @@ Json KserveCore::trace_settings(const std::string& model, const Json& changes) c
 
 void KserveCore::load(const std::string& name, const Json& parameters, Repository::Done done) const {
   require_loaded();
-  check_control_parameters("load", parameters);
-  repository_.request_load(name, std::move(done));
+  repository_.request_load(name, override_of(parameters), std::move(done));
 }
 
 void KserveCore::unload(const std::string& name, const Json& parameters, Repository::Done done) const {
   require_loaded();
-  check_control_parameters("unload", parameters);
-  const bool with_members = !parameters.is_null() && parameters.get_or("unload_dependents", false);
-  repository_.request_unload(name, with_members, std::move(done));
+  repository_.request_unload(name, wants_dependents(parameters), std::move(done));
 }
 
 void KserveCore::infer(const std::shared_ptr<ServedModel>& model, InferRequest request,

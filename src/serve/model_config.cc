@@ -271,9 +271,11 @@ base::Json batching_json(const ModelConfig& config) {
 
 }  // namespace
 
-ModelConfig parse_model_config(std::string_view text) {
+namespace {
+
+ModelConfig config_of(const Fields& fields) {
   ModelConfig config;
-  for (const TextField& f : parse_pbtxt(text)) {
+  for (const TextField& f : fields) {
     if (f.name == "name") {
       config.name = f.as_string();
     } else if (f.name == "platform") {
@@ -311,6 +313,16 @@ ModelConfig parse_model_config(std::string_view text) {
   }
   check_batching(config);
   return config;
+}
+
+}  // namespace
+
+ModelConfig parse_model_config(std::string_view text) { return config_of(parse_pbtxt(text)); }
+
+ModelConfig parse_model_config_json(std::string_view text) {
+  const base::Json json = base::parse_json(text);
+  base::require(json.is_object(), "a model's config is a JSON object");
+  return config_of(fields_of_json(json));
 }
 
 void complete_config(ModelConfig& config, const ir::Graph& graph, int64_t max_rows) {

@@ -68,6 +68,8 @@ struct ModelConfig {
 /// Reads the text of a config.pbtxt. Throws invalid_argument for what is malformed, unsupported for a field
 /// or value that is not honoured; both with the line.
 ModelConfig parse_model_config(std::string_view text);
+/// The same from JSON, as config_json prints it.
+ModelConfig parse_model_config_json(std::string_view text);
 
 /// Fills in what the config does not say and checks the rest against the graph. `max_rows` becomes
 /// max_batch_size where batching is inferred: the first dimension of every input and output is symbolic.

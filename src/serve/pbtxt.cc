@@ -1,6 +1,7 @@
 // Reads the protobuf text format into a tree, without a schema.
 #include "serve/pbtxt.h"
 
+#include <algorithm>
 #include <charconv>
 
 #include "base/error.h"
@@ -178,7 +179,7 @@ class Reader {
 }  // namespace
 
 int64_t TextField::as_int() const {
-  if (kind != Kind::word) refuse_kind(*this, "an integer");
+  if ((kind != Kind::word && kind != Kind::either) || text.empty()) refuse_kind(*this, "an integer");
   const bool is_negative = text[0] == '-';
   std::string_view digits = std::string_view(text).substr(is_negative ? 1 : 0);
   int base = 10;
@@ -204,18 +205,74 @@ bool TextField::as_bool() const {
 }
 
 const std::string& TextField::as_string() const {
-  if (kind != Kind::string) refuse_kind(*this, "a string in quotes");
+  if (kind != Kind::string && kind != Kind::either) refuse_kind(*this, "a string in quotes");
   return text;
 }
 
 const std::string& TextField::as_word() const {
-  if (kind != Kind::word) refuse_kind(*this, "a name");
+  if (kind != Kind::word && kind != Kind::either) refuse_kind(*this, "a name");
   return text;
 }
 
 const std::vector<TextField>& TextField::as_message() const {
   if (kind != Kind::message) refuse_kind(*this, "a message in braces");
   return fields;
+}
+
+namespace {
+
+using base::Json;
+
+/// Fields that are maps: objects in JSON, lists of key and value in the text.
+bool is_map(std::string_view name) {
+  constexpr std::string_view kMaps[] = {
+      "parameters", "metric_tags", "cc_model_filenames", "priority_queue_policy", "input_map", "output_map"};
+  return std::find(std::begin(kMaps), std::end(kMaps), name) != std::end(kMaps);
+}
+
+bool is_default(const Json& value) {
+  if (value.is_null() || (value.is_array() && value.size() == 0)) return true;
+  if (value.is_bool()) return !value.as_bool();
+  if (value.is_number()) return value.as_double() == 0;
+  if (!value.is_string()) return false;
+  const std::string& text = value.as_string();
+  return text.empty() || text == "FORMAT_NONE" || text == "TYPE_INVALID";
+}
+
+TextField field_of_json(const std::string& name, const Json& value) {
+  TextField f;
+  f.name = name;
+  if (value.is_object()) {
+    f.kind = TextField::Kind::message;
+    f.fields = fields_of_json(value);
+  } else {
+    base::require(!value.is_array() && !value.is_null(), "field '", name, "' holds a list of lists");
+    f.kind = value.is_string() ? TextField::Kind::either : TextField::Kind::word;
+    f.text = value.is_string() ? value.as_string() : value.dump();
+  }
+  return f;
+}
+
+}  // namespace
+
+std::vector<TextField> fields_of_json(const Json& json) {
+  std::vector<TextField> list;
+  for (const auto& [name, value] : json.as_object()) {
+    if (value.is_object() && is_map(name)) {
+      for (const auto& [key, item] : value.as_object()) {
+        TextField entry;
+        entry.name = name;
+        entry.kind = TextField::Kind::message;
+        entry.fields = {field_of_json("key", key), field_of_json("value", item)};
+        list.push_back(std::move(entry));
+      }
+    } else if (value.is_array()) {
+      for (const Json& item : value.as_array()) list.push_back(field_of_json(name, item));
+    } else if (!is_default(value) || name == "max_batch_size") {
+      list.push_back(field_of_json(name, value));
+    }
+  }
+  return list;
 }
 
 std::vector<TextField> parse_pbtxt(std::string_view text) { return Reader(text).message('\0', 0); }

@@ -6,13 +6,16 @@
 #include <string_view>
 #include <vector>
 
+#include "base/json.h"
+
 namespace trireme::serve {
 
 /// One field as written; a list `[a, b]` is as many fields of one name.
 struct TextField {
   std::string name;
   int line = 0;
-  enum class Kind { word, string, message } kind = Kind::word;
+  /// `either`: from JSON, where names and numbers may stand in quotes.
+  enum class Kind { word, string, message, either } kind = Kind::word;
   std::string text;  ///< a word (number, enum name, true) as written, or a string without escapes
   std::vector<TextField> fields;  ///< of a message
 
@@ -26,6 +29,11 @@ struct TextField {
 
 /// Parses a whole file. Throws invalid_argument with the line number. Depth is limited to 50 messages.
 std::vector<TextField> parse_pbtxt(std::string_view text);
+
+/// The same tree from a JSON object whose keys are the fields' names. Values that are a field's default
+/// anyway (false, 0, "", []) are left out, so that what a server printed can be given back; line numbers are
+/// 0.
+std::vector<TextField> fields_of_json(const base::Json& json);
 
 /// For readers: refuses a field that the reader does not honour, by its path and line.
 [[noreturn]] void refuse_field(std::string_view path, const TextField& field);

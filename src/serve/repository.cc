@@ -124,9 +124,11 @@ void Repository::submit(std::function<void()> change, const Done& done) {
   }
 }
 
-void Repository::request_load(const std::string& name, Done done) {
+void Repository::request_load(const std::string& name, LoadOverride given, Done done) {
   check_model_name(name);
-  submit([this, name] { load_now(name); }, done);
+  base::require(given.files.empty() || given.config, "failed to load '", name,
+                "', override model directory requires a config");
+  submit([this, name, given = std::move(given)] { load_now(name, given); }, done);
 }
 
 void Repository::request_unload(const std::string& name, bool with_members, Done done) {
@@ -159,9 +161,9 @@ ModelHost Repository::host() const {
       cache_};
 }
 
-void Repository::load_now(const std::string& name) {
+void Repository::load_now(const std::string& name, const LoadOverride& given) {
   check_model_name(name);
-  if (!std::filesystem::is_directory(options_.model_repository + "/" + name)) {
+  if (given.files.empty() && !std::filesystem::is_directory(options_.model_repository + "/" + name)) {
     base::fail(base::ErrorCode::not_found, "failed to load '", name,
                "', failed to poll from model repository: it holds no such directory");
   }
@@ -170,7 +172,7 @@ void Repository::load_now(const std::string& name) {
   if (!serves) replace(name, {.versions = {}, .state = "LOADING", .reason = "", .is_unloaded = false});
   CatalogModel next;
   try {
-    next = load_versions(name);
+    next = load_versions(name, given);
   } catch (const std::exception& e) {
     next = {.versions = {}, .state = "UNAVAILABLE", .reason = e.what(), .is_unloaded = false};
   }
@@ -199,9 +201,17 @@ void Repository::load_members(const std::string& name) {
   loading_.erase(name);
 }
 
-CatalogModel Repository::load_versions(const std::string& name) {
-  ModelSource source{.name = name, .root = base::safe_join(options_.model_repository, name)};
-  source.config = read_config(source.root, name);
+CatalogModel Repository::load_versions(const std::string& name, const LoadOverride& given) {
+  ModelSource source{.name = name};
+  if (given.files.empty()) source.root = base::safe_join(options_.model_repository, name);
+  std::shared_ptr<const std::string> written;  // removed after the load: what is mapped stays
+  if (!given.files.empty()) {
+    written = write_override(given);
+    source.root = *written;
+  }
+  source.config = given.config ? parse_model_config_json(*given.config) : read_config(source.root, name);
+  base::require(source.config.name.empty() || source.config.name == name, "name '", source.config.name,
+                "' of the config is not that of the model, '", name, "'");
   CatalogModel model;
   for (const auto& [number, path] : served_versions(source.root, source.config, options_.others)) {
     source.version = std::to_string(number);

@@ -15,6 +15,7 @@
 #include "base/bounded_queue.h"
 #include "base/guarded.h"
 #include "serve/catalog.h"
+#include "serve/repository_files.h"
 
 namespace trireme::serve {
 
@@ -37,7 +38,8 @@ class Repository {
   /// Loads or reloads a model. The new versions are complete before the old ones stop; a reload that fails
   /// leaves the old ones. `done` comes on the repository's thread, once the old versions' memory is free.
   /// Throws unavailable unless the mode is explicit.
-  void request_load(const std::string& name, Done done);
+  /// `given` replaces the model's config, or config and files, until the next load.
+  void request_load(const std::string& name, LoadOverride given, Done done);
   /// Stops a model after what it had accepted; an unknown name is no error.
   /// `with_members`: those of an ensemble too.
   void request_unload(const std::string& name, bool with_members, Done done);
@@ -54,13 +56,13 @@ class Repository {
   void run_changes();
   void stop_changes();
   void poll();
-  void load_now(const std::string& name);
+  void load_now(const std::string& name, const LoadOverride& given = {});
   void unload_now(const std::string& name);
   /// Models that an ensemble's steps name; empty for other models.
   std::vector<std::string> members(const std::string& name) const;
   ModelHost host() const;
   void load_members(const std::string& name);
-  CatalogModel load_versions(const std::string& name);
+  CatalogModel load_versions(const std::string& name, const LoadOverride& given);
   CatalogVersion load_version(const ModelSource& source);
   /// Puts `next` in the place of a model's entry and lets the old versions finish.
   void replace(const std::string& name, CatalogModel next);

@@ -1,6 +1,8 @@
 // The directories of a model repository.
 #include "serve/repository_files.h"
 
+#include <stdlib.h>
+
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
@@ -67,6 +69,27 @@ ModelConfig read_config(const std::string& root, const std::string& name) {
   } catch (const base::Error& e) {
     throw e.with("config.pbtxt");
   }
+}
+
+std::shared_ptr<const std::string> write_override(const LoadOverride& load) {
+  std::string path = (fs::temp_directory_path() / "trireme-load-XXXXXX").string();
+  if (mkdtemp(path.data()) == nullptr)
+    base::fail(base::ErrorCode::unavailable, "cannot make a directory for the files of the load request");
+  std::shared_ptr<const std::string> root(new std::string(path), [](const std::string* p) {
+    std::error_code error;  // nobody left to tell
+    fs::remove_all(*p, error);
+    delete p;
+  });
+  for (const auto& [name, contents] : load.files) {
+    const fs::path relative(name);
+    bool is_inside = !relative.empty() && relative.is_relative();
+    for (const fs::path& part : relative)
+      is_inside = is_inside && part != ".." && part != "." && !part.empty();
+    base::require(is_inside, "load failed: file '", name, "' must not contain path traversal characters");
+    fs::create_directories(fs::path(*root) / relative.parent_path());
+    base::write_file_atomic(*root + "/" + name, contents);
+  }
+  return root;
 }
 
 std::map<int64_t, std::string> served_versions(const std::string& root, const ModelConfig& config,

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -23,6 +25,16 @@ void check_model_name(std::string_view name);
 
 /// <root>/config.pbtxt, or a default configuration. Throws what is wrong with it.
 ModelConfig read_config(const std::string& root, const std::string& name);
+
+/// What a load request brings instead of the repository's files.
+struct LoadOverride {
+  std::optional<std::string> config;         ///< ModelConfig as JSON
+  std::map<std::string, std::string> files;  ///< path below the model's directory -> contents
+};
+
+/// Writes the files of an override to a directory of their own, removed with the last owner. Throws
+/// invalid_argument for a path that would lead out of it.
+std::shared_ptr<const std::string> write_override(const LoadOverride& load);
 
 /// Version number -> directory, of those that the policy lets serve. Throws invalid_argument if none is left.
 std::map<int64_t, std::string> served_versions(const std::string& root, const ModelConfig& config,
