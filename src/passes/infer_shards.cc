@@ -2,6 +2,7 @@
 // and axis by axis, and every missing or superfluous step between ranks refused in words (training contract
 // C1).
 #include <algorithm>
+#include <cstring>
 
 #include "base/error.h"
 #include "ops/optim/update_layout.h"
@@ -72,6 +73,23 @@ std::optional<double> uniform_value(const Graph& graph, ValueId id) {
 using FreeDims = uint32_t;
 constexpr FreeDims kAllFree = ~0u;
 
+/// Dimensions along which a constant repeats itself: the positions of every row of a batch.
+FreeDims repeated_dims(const tensor::Tensor& t) {
+  constexpr int64_t kMaxBytes = 1 << 24;
+  if (t.elements() == 0 || t.bytes() > kMaxBytes || tensor::bits_of(t.dtype()) < 8) return 0;
+  FreeDims free = 0;
+  int64_t run = t.bytes() / t.elements();  // bytes of what lies under one index of dimension d
+  for (size_t d = t.rank(); d-- > 0;) {
+    const int64_t extent = t.dims()[d], block = run * extent;
+    bool repeats = d < 32;
+    for (int64_t at = 0; repeats && at < t.bytes(); at += block)
+      repeats = std::memcmp(t.raw() + at, t.raw() + at + run, static_cast<size_t>(block - run)) == 0;
+    if (repeats) free |= 1u << d;
+    run = block;
+  }
+  return free;
+}
+
 bool is_free(FreeDims free, const Placement& p) {
   return p.is_split() && p.sections == 1 && p.dim < 32 && (free >> p.dim & 1u) != 0;
 }
@@ -85,9 +103,10 @@ class Inference {
     for (size_t i = 0; i < shards_.size(); ++i) {
       const ir::Value& v = graph_.values()[i];
       if (v.kind != ir::ValueKind::computed) shards_[i] = v.shard;
-      if (v.kind != ir::ValueKind::constant || !uniform_value(graph_, ValueId(static_cast<uint32_t>(i))))
-        continue;
-      for (size_t a = 0; a < axes(); ++a) free_[a][i] = kAllFree;
+      if (v.kind != ir::ValueKind::constant || !v.data.defined()) continue;
+      const bool is_uniform = uniform_value(graph_, ValueId(static_cast<uint32_t>(i))).has_value();
+      const FreeDims free = is_uniform ? kAllFree : repeated_dims(v.data);
+      for (size_t a = 0; a < axes(); ++a) free_[a][i] = free;
     }
     for (const Node& node : graph_.nodes()) infer(node);
     return std::move(shards_);

@@ -367,6 +367,21 @@ TEST(InferShards, RecordedPlacementsAreHeldAgainstInferredOnes) {
                  "was placed as S(0) and is R");
 }
 
+TEST(InferShards, AConstantThatRepeatsItselfStandsForAnyPart) {
+  const auto with_positions = [](const std::string& positions) {
+    return lines("dp=2", R"(  %x = input "x" : f32[2,3,4]@dp:S(0)
+  %cos = input "cos" : f32[8,2]
+  %sin = input "sin" : f32[8,2]
+  %at = const : )" + positions +
+                             R"(
+  %y = rotary_embedding(%x, %cos, %sin, %at) {num_heads=1} : f32[2,3,4]  # rotate
+  return %y "y"
+)");
+  };
+  EXPECT_RIGHT(with_positions("i64[2,3]{0, 1, 2, 0, 1, 2}"));
+  EXPECT_REFUSED(with_positions("i64[2,3]{0, 1, 2, 3, 4, 5}"), "operand 3");
+}
+
 TEST(InferShards, CollectivesKeepTheirPlacesWhateverStandsBetween) {
   // Sorted by operands alone, %b's chain would come first once it is the first output.
   Graph graph = graph_of(lines("tp=2", R"(  %x = input "x" : f32[4]@tp:P
