@@ -1,5 +1,12 @@
 # Models that several ranks hold are served with the answers of one rank.
 import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import threading
+import time
 import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
@@ -8,7 +15,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from _serving import Server, run_cases, save, temporary, value
+from _serving import TRIREME, Server, Skip, run_cases, save, temporary, value
 
 repository = temporary()
 random = np.random.default_rng(3)
@@ -56,7 +63,8 @@ ALONE = answers_of()
 
 def same(*options):
     for got, want in zip(answers_of(*options), ALONE):
-        assert got.shape == want.shape and np.abs(got - want).max() < 1e-4 * np.abs(want).max(), np.abs(got - want).max()
+        assert got.shape == want.shape
+        assert np.abs(got - want).max() < 1e-4 * np.abs(want).max(), np.abs(got - want).max()
 
 
 def wrong_input():
@@ -72,7 +80,86 @@ def wrong_input():
         assert (infer(server, good) == want).all()
 
 
+class Job:
+    """`trireme launch` of a server whose model lies in two processes."""
+
+    def __init__(self):
+        if shutil.which("mpirun") is None:
+            raise Skip("mpirun is not installed")
+        self.log, self.port = [], None
+        environment = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
+                           OMPI_MCA_rmaps_base_oversubscribe="1")
+        self.process = subprocess.Popen(
+            [TRIREME, "launch", "-n", "2", "--kind", "mpi", "--", TRIREME, "serve", "--model-repository", str(repository),
+             "--host", "127.0.0.1", "--http-port", "0", "--grpc-port", "-1", "--threads", "1", "--tp", "2"],
+            stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, env=environment)
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self):
+        for line in self.process.stderr:
+            self.log.append(line)
+            match = re.search(r"serve ready .*port=(\d+)", line)
+            if match:
+                self.port = int(match[1])
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.port}"
+
+    def wait_ready(self):
+        end = time.monotonic() + 60
+        while self.port is None:
+            assert time.monotonic() < end and self.process.poll() is None, "".join(self.log)
+            time.sleep(0.02)
+
+    def ranks(self):
+        """Processes of the job that serve or follow, in order of their numbers."""
+        found = []
+        for entry in os.listdir("/proc"):
+            try:
+                words = open(f"/proc/{entry}/environ", "rb").read().split(b"\0") if entry.isdigit() else []
+                command = open(f"/proc/{entry}/cmdline", "rb").read().split(b"\0") if words else []
+            except OSError:
+                continue
+            rank = [w for w in words if w.startswith(b"OMPI_COMM_WORLD_RANK=")]
+            if rank and str(repository).encode() in command and b"serve" in command[:2]:
+                found.append((int(rank[0].split(b"=")[1]), int(entry)))
+        return [pid for _, pid in sorted(found)]
+
+
+def processes_of_a_job():
+    """A killed follower fails requests with 503; the job starts again and answers as before."""
+    job = Job()
+    try:
+        job.wait_ready()
+        x = np.random.default_rng(1).standard_normal((2, 48)).astype(np.float32)
+        want = infer(job, x)
+        assert np.abs(want - ALONE[1]).max() < 1e-4 * np.abs(want).max()
+        first, follower = job.ranks()
+        port, job.port = job.port, None
+        os.kill(follower, signal.SIGKILL)
+        codes = []
+        while job.port is None and len(codes) < 10000:
+            try:
+                request = urllib.request.Request(f"http://127.0.0.1:{port}/v2/models/mlp/infer", json.dumps(
+                    {"inputs": [{"name": "x", "datatype": "FP32", "shape": [2, 48], "data": x.ravel().tolist()}]}).encode())
+                urllib.request.urlopen(request, timeout=30).read()
+            except urllib.error.HTTPError as e:
+                codes.append(e.code)
+            except OSError:
+                time.sleep(0.02)
+        job.wait_ready()
+        assert not codes or set(codes) == {503}, codes
+        assert (infer(job, x) == want).all()
+        assert first not in job.ranks()
+    finally:
+        job.process.send_signal(signal.SIGTERM)
+        code = job.process.wait(60)
+    assert code == 0, (code, "".join(job.log))
+
+
 run_cases([("tensor parallel", lambda: same("--tp", "2")), ("stages", lambda: same("--pp", "2")),
            ("stages of tensor-parallel ranks", lambda: same("--tp", "2", "--pp", "2")),
            ("two instances of two ranks", lambda: same("--tp", "2", "--instances", "2")),
-           ("the strategy of a training", lambda: same("--strategy", str(STRATEGY))), ("wrong input", wrong_input)])
+           ("the strategy of a training", lambda: same("--strategy", str(STRATEGY))), ("wrong input", wrong_input),
+           ("processes of a job", processes_of_a_job)])

@@ -4,6 +4,9 @@
 #include <pthread.h>
 
 #include "cli/verb.h"
+#include "comm/world.h"
+#include "engine/rank_service.h"
+#include "serve/served_model.h"
 #include "serve/server.h"
 #include "train/task.h"
 
@@ -38,14 +41,17 @@ void serve_one_run(serve::ServeOptions& options) {
   options.load_model = {run.filename().string()};
 }
 
-}  // namespace
+/// Until a signal comes, or a rank of the job is gone, after which it has to start again.
+int wait_for_end(const sigset_t& signals, const engine::RankService* service) {
+  constexpr timespec kLook{.tv_sec = 0, .tv_nsec = 100 * base::kNsPerMs};
+  for (;;) {
+    const int signal = sigtimedwait(&signals, nullptr, &kLook);
+    if (signal > 0) return signal;
+    if (service != nullptr && service->is_lost()) return 0;
+  }
+}
 
-int serve_main(std::span<const std::string> words, base::Env& env) {
-  serve::ServeOptions options;
-  if (!parse(options, words, "serve")) return 0;
-  options.others = checkpoints();
-  serve_one_run(options);
-  const sigset_t signals = block_signals();
+int serve_here(const serve::ServeOptions& options, const sigset_t& signals, base::Env& env) {
   const int64_t start_ns = env.clock.now_ns();
   serve::Server server(options, env);
   env.log.info("serve", "listening",
@@ -58,14 +64,45 @@ int serve_main(std::span<const std::string> words, base::Env& env) {
                {{"models", server.repository().catalog()->serving().size()},
                 {"port", server.port()},
                 {"seconds", seconds(start_ns)}});
-  int signal = 0;
-  sigwait(&signals, &signal);
+  const int signal = wait_for_end(signals, options.service);
+  if (signal == 0) env.log.error("serve", "rank_lost", {});
   env.log.info("serve", "draining", {{"signal", signal}});
   const int64_t drain_ns = env.clock.now_ns();
   pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);  // a second signal ends the program at once
   const bool all = server.drain();
   env.log.info("serve", "stopped", {{"answered_all", all ? "yes" : "no"}, {"seconds", seconds(drain_ns)}});
-  return all ? 0 : 6;
+  return all && signal != 0 ? 0 : 6;
+}
+
+/// One process of a launched job: the first rank serves, the others follow its models.
+int serve_in_job(serve::ServeOptions options, const sigset_t& signals, base::Env& env) {
+  const engine::SessionOptions own{.threads = options.threads, .strategy = options.ranks.read()};
+  int code = 0;
+  comm::run_ranks(
+      {.kind = comm::RankKind::mpi, .ranks = own.strategy.world()}, [&](comm::Communicator& world) {
+        if (world.rank() != 0) {
+          return engine::follow_service(
+              world, own, [&](const std::string& key) { return serve::load_to_follow(key, options.others); });
+        }
+        engine::RankService service(world);
+        options.service = &service;
+        code = serve_here(options, signals, env);
+        if (service.is_lost())
+          base::fail(base::ErrorCode::unavailable, "a rank that held the models is gone");
+      });
+  return code;
+}
+
+}  // namespace
+
+int serve_main(std::span<const std::string> words, base::Env& env) {
+  serve::ServeOptions options;
+  if (!parse(options, words, "serve")) return 0;
+  options.others = checkpoints();
+  serve_one_run(options);
+  const sigset_t signals = block_signals();
+  const bool is_job = options.ranks.read().world() > 1 && comm::chosen_kind({}) == comm::RankKind::mpi;
+  return is_job ? serve_in_job(options, signals, env) : serve_here(options, signals, env);
 }
 
 std::string serve_markdown() { return options_markdown<serve::ServeOptions>(); }

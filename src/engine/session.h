@@ -15,6 +15,7 @@ class Mesh;
 
 namespace trireme::engine {
 
+class RankService;
 class ShardedSession;
 
 struct SessionOptions {
@@ -30,6 +31,10 @@ struct SessionOptions {
   /// The ranks of a job of that shape instead: this is rank 0 of it, the others follow(). Outlives the
   /// session.
   comm::Mesh* mesh = nullptr;
+  /// Or: where a group of them is opened, on this first rank of a job, and the name by which the others load
+  /// the model.
+  RankService* service = nullptr;
+  std::string model_key = {};
 };
 
 /// A model after the passes that do not depend on shapes, with the packed weights all sessions share.

@@ -7,6 +7,7 @@
 
 #include "base/cpu_info.h"
 #include "base/memory.h"
+#include "engine/rank_service.h"
 
 namespace trireme::engine {
 namespace {
@@ -93,6 +94,17 @@ SessionOptions share_of(const SessionOptions& all, int rank, int ranks) {
   return own;
 }
 
+/// Processes load a model each for themselves: weights that differ would answer without a word.
+void require_same_model(comm::Communicator& ranks, const ir::Graph& graph) {
+  uint64_t mine = 14695981039346656037u;
+  for (const char c : ir::print(graph)) mine = (mine ^ static_cast<unsigned char>(c)) * 1099511628211u;
+  std::vector<uint64_t> all(static_cast<size_t>(ranks.size()));
+  ranks.all_gather(comm::as_bytes(std::span<uint64_t>(&mine, 1)), comm::as_bytes(std::span<uint64_t>(all)),
+                   "what was loaded");
+  for (size_t r = 1; r < all.size(); ++r)
+    base::require(all[r] == all[0], "ranks 0 and ", r, " loaded different graphs or weights");
+}
+
 std::unique_ptr<RankModel> rank_model(std::shared_ptr<const PreparedModel> model, const SessionOptions& own,
                                       int rank) {
   return std::make_unique<RankModel>(
@@ -114,7 +126,8 @@ struct ShardedSession::Group {
 
   comm::LocalWorld world;
   std::vector<std::thread> followers;
-  std::unique_ptr<comm::Mesh> mesh;  ///< the leader's
+  std::unique_ptr<comm::Communicator> opened;  ///< by a service
+  std::unique_ptr<comm::Mesh> mesh;            ///< the leader's
   std::unique_ptr<RankRunner> leader;
   comm::Communicator* ranks = nullptr;
 };
@@ -126,8 +139,9 @@ ShardedSession::ShardedSession(std::shared_ptr<const PreparedModel> model, const
                 "the first rank leads, this is rank ",
                 options.mesh == nullptr ? 0 : options.mesh->world().rank());
   base::require(options.device == "cpu", "a model on several ranks runs on cpu, asked for ", options.device);
-  const int here = options.mesh == nullptr ? ranks : 1;
+  const int here = is_in_job() ? 1 : ranks;
   for (int r = 0; r < here; ++r) models_.push_back(rank_model(model_, share_of(options, r, here), r));
+  find_indices();
   ensure_group();
 }
 
@@ -135,7 +149,9 @@ ShardedSession::~ShardedSession() { end_group(); }
 
 void ShardedSession::ensure_group() {
   if (group_ != nullptr) return;
-  base::require(options_.mesh == nullptr || restarts_ < 0, "a rank of the job is gone: start the job again");
+  if ((options_.mesh != nullptr && restarts_ >= 0) ||
+      (options_.service != nullptr && options_.service->is_lost()))
+    base::fail(base::ErrorCode::unavailable, "a rank of the job is gone: the job has to start again");
   const int here = static_cast<int>(models_.size());
   auto group = std::make_unique<Group>(here);
   for (int r = 1; r < here; ++r) {
@@ -152,7 +168,10 @@ void ShardedSession::ensure_group() {
   try {
     comm::Mesh* mesh = options_.mesh;
     if (mesh == nullptr) {
-      group->mesh = std::make_unique<comm::Mesh>(group->world.communicator(0), models_[0]->mesh());
+      if (options_.service != nullptr) group->opened = options_.service->open(options_.model_key);
+      comm::Communicator& all = group->opened != nullptr ? *group->opened : group->world.communicator(0);
+      if (group->opened != nullptr) require_same_model(all, model_->graph());
+      group->mesh = std::make_unique<comm::Mesh>(all, models_[0]->mesh());
       mesh = group->mesh.get();
     }
     group->ranks = &mesh->world();
@@ -183,9 +202,27 @@ void ShardedSession::with_group(const F& use) {
   try {
     use(*group_);
   } catch (const std::exception& e) {
+    if (options_.service != nullptr) options_.service->say_lost();
     group_->world.fail(0, e.what());
     group_.reset();
     throw;
+  }
+}
+
+/// Inputs that are read as rows of a table: of what else a client may get wrong, ranks learn only when some
+/// of them wait for others already.
+void ShardedSession::find_indices() {
+  const ir::Graph& graph = model_->graph();
+  for (const ir::Node& node : graph.nodes()) {
+    if (node.op_name() != "gather") continue;
+    const ir::ValueId source = graph.viewed(node.in[1]);
+    const tensor::Shape& table = graph.type(node.in[0]).shape;
+    for (size_t i = 0; i < graph.inputs().size(); ++i) {
+      if (graph.inputs()[i] != source || !table.has_rank() || graph.type(source).dtype != tensor::DType::i64)
+        continue;
+      const tensor::Dim& rows = table[ir::normal_axis(node.attrs.get_int("axis", 0), table.rank())];
+      if (rows.is_static()) indices_.push_back({i, rows.value()});
+    }
   }
 }
 
@@ -198,6 +235,13 @@ void ShardedSession::check_types(const std::vector<Tensor>& inputs) const {
     base::require(inputs[i].defined() && inputs[i].dtype() == v.type.dtype, "input '", v.name, "' is ",
                   v.type.to_string(), ", got ",
                   inputs[i].defined() ? inputs[i].type().to_string() : "nothing");
+  }
+  for (const Indices& index : indices_) {
+    for (const int64_t at : inputs[index.input].data<int64_t>()) {
+      if (at >= -index.rows && at < index.rows) continue;
+      base::fail_invalid("input '", graph.value(graph.inputs()[index.input]).name, "' holds ", at,
+                         ", the table has ", index.rows, " rows");
+    }
   }
 }
 
@@ -254,6 +298,16 @@ void follow(std::shared_ptr<const PreparedModel> model, const SessionOptions& op
   const std::unique_ptr<RankModel> part = rank_model(std::move(model), own, options.mesh->world().rank());
   RankRunner runner(*part, *options.mesh, own);
   answer(runner, options.mesh->world());
+}
+
+void follow(std::shared_ptr<const PreparedModel> model, const SessionOptions& options,
+            comm::Communicator& group) {
+  const SessionOptions own = share_of(options, 0, 1);
+  const std::unique_ptr<RankModel> part = rank_model(model, own, group.rank());
+  require_same_model(group, model->graph());
+  comm::Mesh mesh(group, part->mesh());
+  RankRunner runner(*part, mesh, own);
+  answer(runner, group);
 }
 
 }  // namespace trireme::engine

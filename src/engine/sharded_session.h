@@ -41,6 +41,8 @@ class ShardedSession {
   template <class F>
   void with_group(const F& use);
   void check_types(const std::vector<tensor::Tensor>& inputs) const;
+  bool is_in_job() const { return options_.mesh != nullptr || options_.service != nullptr; }
+  void find_indices();
 
   std::shared_ptr<const PreparedModel> model_;
   SessionOptions options_;
@@ -48,9 +50,17 @@ class ShardedSession {
       models_;                    ///< by rank; of this process only rank 0 where ranks are given
   std::unique_ptr<Group> group_;  ///< null: none, or it was lost
   int restarts_ = -1;
+  struct Indices {
+    size_t input;
+    int64_t rows;
+  };
+  std::vector<Indices> indices_;  ///< inputs that are row numbers of tables
 };
 
 /// What the other ranks of `options.mesh` do: answers the first rank until its session ends.
 void follow(std::shared_ptr<const PreparedModel> model, const SessionOptions& options);
+/// The same over a group that a RankService opened.
+void follow(std::shared_ptr<const PreparedModel> model, const SessionOptions& options,
+            comm::Communicator& group);
 
 }  // namespace trireme::engine

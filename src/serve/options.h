@@ -11,6 +11,10 @@
 #include "serve/other_models.h"
 #include "serve/tracer.h"
 
+namespace trireme::engine {
+class RankService;
+}
+
 namespace trireme::serve {
 
 enum class WarmUpLevel { none, compile, run };
@@ -52,7 +56,8 @@ struct ServeOptions {
   int64_t trace_rate = 1000;
   base::ByteSize cache_size{int64_t{64} << 20};
   std::string server_name = "trireme";
-  OtherModels others = {};  ///< no option: given by the program
+  OtherModels others = {};                 ///< no option: given by the program
+  engine::RankService* service = nullptr;  ///< likewise: the ranks of a job that hold the models
 
   void fields(base::OptionList& f) {
     f.add("model_repository", &model_repository,

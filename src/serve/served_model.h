@@ -114,4 +114,8 @@ class ServedModel {
   std::unique_ptr<sched::Scheduler> scheduler_;   ///< last: its threads use the others
 };
 
+/// What a rank that follows a served model loads: the same graph, by SessionOptions::model_key.
+std::shared_ptr<const engine::PreparedModel> load_to_follow(const std::string& key,
+                                                            const OtherModels& others);
+
 }  // namespace trireme::serve

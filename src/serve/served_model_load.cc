@@ -32,7 +32,28 @@ std::vector<std::string> read_labels(const std::string& root, const std::string&
   return labels;
 }
 
+model::Model open_model(const std::string& path, const OtherModels& others) {
+  return others.has(path) ? others.open(path) : model::load_model(path);
+}
+
+/// Of an encoder's outputs only the embedding is served. False for models without one.
+bool keep_embedding(model::Model& model) {
+  ir::Graph& graph = model.graph;
+  const auto& names = graph.output_names();
+  const auto at = std::find(names.begin(), names.end(), "sentence_embedding");
+  if (model.format != "huggingface" || at == names.end()) return false;
+  graph.set_outputs({graph.outputs()[static_cast<size_t>(at - names.begin())]}, {"sentence_embedding"});
+  return true;
+}
+
 }  // namespace
+
+std::shared_ptr<const engine::PreparedModel> load_to_follow(const std::string& key,
+                                                            const OtherModels& others) {
+  model::Model model = open_model(key.substr(0, key.find('\n')), others);
+  keep_embedding(model);
+  return std::make_shared<const engine::PreparedModel>(std::move(model.graph));
+}
 
 ServedModel::ServedModel(const ModelSource& source, const ModelHost& host, const ModelMetrics* earlier)
     : source_(source), env_(host.env), config_(source.config) {
@@ -49,8 +70,7 @@ ServedModel::ServedModel(const ModelSource& source, const ModelHost& host, const
 
 void ServedModel::load(const ModelHost& host, const ModelMetrics* earlier) {
   const ServeOptions& options = host.options;
-  model::Model model =
-      options.others.has(source_.path) ? options.others.open(source_.path) : model::load_model(source_.path);
+  model::Model model = open_model(source_.path, options.others);
   if (model.format == "huggingface") make_text_front(model, options);
   complete(model.graph, options);
   make_metrics(host, earlier);
@@ -94,11 +114,7 @@ void ServedModel::make_sequences(const ServeOptions& options) {
 
 /// An encoder directory: texts in, one embedding a row out; the hidden states stay inside.
 void ServedModel::make_text_front(model::Model& model, const ServeOptions& options) {
-  ir::Graph& graph = model.graph;
-  const auto& names = graph.output_names();
-  const auto at = std::find(names.begin(), names.end(), "sentence_embedding");
-  if (at == names.end()) return;
-  graph.set_outputs({graph.outputs()[static_cast<size_t>(at - names.begin())]}, {"sentence_embedding"});
+  if (!keep_embedding(model)) return;
   text_ = std::make_unique<TextEncoder>(model.directory,
                                         model.config.get_or<int64_t>("max_position_embeddings", 512));
   vocab_ = model.config.at("vocab_size").as_int();
@@ -163,6 +179,8 @@ sched::SchedulerOptions ServedModel::scheduler_options(const ServeOptions& optio
   out.instances = config_.instances;
   out.session.threads = options.threads > 0 ? options.threads : std::max(1, cpu.threads() / out.instances);
   out.session.strategy = options.ranks.read();
+  out.session.service = options.service;
+  out.session.model_key = base::concat(source_.path, "\n", load_number_);
   out.pin = options.pin;
   out.cpus = cpu.allowed;
   out.warm_up = warm_up(options, out.padding.row_buckets);
