@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 
 #include "base/rng.h"
 #include "comm/local.h"
@@ -125,24 +126,44 @@ void expect_same(const Trained& want, const Trained& got, const std::string& wha
   }
 }
 
+/// What each rank of a layout ends with.
+std::vector<Trained> train_on(const Case& c, Layout layout, size_t micro_batches) {
+  comm::LocalWorld world(layout.dp);
+  std::vector<Trained> got(static_cast<size_t>(layout.dp));
+  world.run([&](comm::Communicator& comm) {
+    TrainOptions options = c.options;
+    options.strategy.dp = layout.dp;
+    options.strategy.zero = layout.zero;
+    options.strategy.bucket_mb = 0.01;
+    comm::Mesh mesh(comm, options.strategy.mesh());
+    options.mesh = &mesh;
+    TrainSession session(c.graph, options);
+    got[static_cast<size_t>(comm.rank())] = train(session, c, micro_batches, &mesh);
+  });
+  return got;
+}
+
 void expect_layouts_agree(const Case& c, size_t micro_batches = kMicroBatches) {
   TrainSession alone(c.graph, c.options);
   const Trained want = train(alone, c, micro_batches, nullptr);
   for (const Layout layout : {Layout{1, 3}, Layout{2, 0}, Layout{2, 1}, Layout{2, 2}, Layout{2, 3},
                               Layout{4, 0}, Layout{4, 1}, Layout{4, 2}, Layout{4, 3}}) {
-    comm::LocalWorld world(layout.dp);
-    std::vector<Trained> got(static_cast<size_t>(layout.dp));
-    world.run([&](comm::Communicator& comm) {
-      TrainOptions options = c.options;
-      options.strategy.dp = layout.dp;
-      options.strategy.zero = layout.zero;
-      options.strategy.bucket_mb = 0.01;
-      comm::Mesh mesh(comm, options.strategy.mesh());
-      options.mesh = &mesh;
-      TrainSession session(c.graph, options);
-      got[static_cast<size_t>(comm.rank())] = train(session, c, micro_batches, &mesh);
-    });
-    for (const Trained& rank : got) expect_same(want, rank, layout.text());
+    for (const Trained& rank : train_on(c, layout, micro_batches)) expect_same(want, rank, layout.text());
+  }
+}
+
+/// Six micro-batches on two and three ranks: where ranks own whole subtrees of sums, the same bits.
+TEST(DataParallel, NumbersThatAreNoPowersOfTwo) {
+  const Case c = gpt(OptimizerKind::adamw, Precision::f32);
+  TrainSession alone(c.graph, c.options);
+  const Trained want = train(alone, c, 6, nullptr);
+  for (const Layout layout : {Layout{3, 0}, Layout{2, 2}, Layout{2, 3}})
+    for (const Trained& rank : train_on(c, layout, 6)) expect_same(want, rank, layout.text());
+  for (const Layout layout : {Layout{2, 0}, Layout{2, 1}, Layout{3, 1}, Layout{3, 2}, Layout{3, 3}}) {
+    for (const Trained& rank : train_on(c, layout, 6)) {
+      for (size_t i = 0; i < want.numbers.size(); ++i)
+        EXPECT_NEAR(want.numbers[i], rank.numbers[i], 1e-5 * std::abs(want.numbers[i])) << layout.text();
+    }
   }
 }
 
@@ -159,6 +180,30 @@ TEST(DataParallel, ResnetMomentumInBf16) {
   expect_layouts_agree(resnet(OptimizerKind::sgd, Precision::bf16));
 }
 TEST(DataParallel, EightMicroBatches) { expect_layouts_agree(gpt(OptimizerKind::adamw, Precision::f32), 8); }
+
+TEST(DataParallel, ANumberThatIsNotFiniteOnOneRankSkipsTheStepOnAll) {
+  const Case c = resnet(OptimizerKind::sgd, Precision::f32);
+  for (const int zero : {0, 1, 2, 3}) {
+    comm::LocalWorld world(2);
+    world.run([&](comm::Communicator& comm) {
+      TrainOptions options = c.options;
+      options.strategy.dp = 2;
+      options.strategy.zero = zero;
+      comm::Mesh mesh(comm, options.strategy.mesh());
+      options.mesh = &mesh;
+      TrainSession session(c.graph, options);
+      session.prepare({{4, 3, 16, 16}, {4}}, 1);
+      std::map<std::string, Tensor> before;
+      for (const std::string& name : session.states().names())
+        before[name] = session.states().at(name).clone();
+      Feeds feeds = images(static_cast<uint64_t>(comm.rank()));
+      if (comm.rank() == 1) feeds[0].mutable_data<float>()[5] = std::numeric_limits<float>::infinity();
+      EXPECT_TRUE(session.step(feeds, {.lr = 0.1f}).skipped) << zero;
+      for (const auto& [name, t] : before) EXPECT_TRUE(t.same_as(session.states().at(name))) << name;
+      EXPECT_FALSE(session.step(images(3), {.lr = 0.1f}).skipped) << zero;
+    });
+  }
+}
 
 /// Parameters of the session by how they are read, for the formula.
 ZeroElements elements_of(const TrainSession& session, bool low) {
