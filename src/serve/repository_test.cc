@@ -1,7 +1,9 @@
-// The repository without a network: what loads, what a failure leaves, versions, raw requests, and swaps under load.
+// The repository without a network: what loads, what a failure leaves, versions, raw requests, and swaps
+// under load.
 #include "serve/repository.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <future>
@@ -23,11 +25,10 @@ void write_model(const fs::path& path, float number) {
   ir::Graph g;
   const ir::ValueId x =
       g.add_input("x", {tensor::DType::f32, {tensor::Dim::symbol("batch"), tensor::Dim(4)}});
-  const ir::ValueId b =
-      g.add_param("b", Tensor::from<float>({4}, std::vector<float>(4, number)));
+  const ir::ValueId b = g.add_param("b", Tensor::from<float>({4}, std::vector<float>(4, number)));
   g.add_output(g.add1(ops::table().need("add"), {x, b}), "y");
   fs::create_directories(path.parent_path());
-  model::export_onnx(g, path.string());
+  model::onnx::save_onnx(g, path.string());
 }
 
 class RepositoryTest : public ::testing::Test {
@@ -66,11 +67,12 @@ class RepositoryTest : public ::testing::Test {
     const auto model = repository_->catalog()->find(name, version);
     InferRequest request = raw_infer_request(name, model->offered_inputs(), true, body, nullptr);
     std::promise<float> answer;
-    model->infer(std::move(request),
-                 {.done = [&](InferResponse&& r) { answer.set_value(r.outputs[0].tensor.values.data<float>()[0]); },
-                  .failed = [&](const base::Error& e) { answer.set_exception(std::make_exception_ptr(e)); },
-                  .cancelled = {},
-                  .received_ns = env_.clock.now_ns()});
+    model->infer(
+        std::move(request),
+        {.done = [&](InferResponse&& r) { answer.set_value(r.outputs[0].tensor.values.data<float>()[0]); },
+         .failed = [&](const base::Error& e) { answer.set_exception(std::make_exception_ptr(e)); },
+         .cancelled = {},
+         .received_ns = env_.clock.now_ns()});
     return answer.get_future().get();
   }
 
@@ -104,9 +106,11 @@ TEST_F(RepositoryTest, LoadsReloadsAndUnloads) {
 }
 
 TEST_F(RepositoryTest, ServesTheVersionsOfThePolicy) {
-  for (int v = 1; v <= 3; ++v) write_model(root_ / "m" / std::to_string(v) / "model.onnx", static_cast<float>(v));
+  for (int v = 1; v <= 3; ++v)
+    write_model(root_ / "m" / std::to_string(v) / "model.onnx", static_cast<float>(v));
   write_model(root_ / "m/04/model.onnx", 4);  // no version: a leading zero
-  base::write_file_atomic((root_ / "m/config.pbtxt").string(), "version_policy { specific { versions: [1, 3] } }");
+  base::write_file_atomic((root_ / "m/config.pbtxt").string(),
+                          "version_policy { specific { versions: [1, 3] } }");
   start();
   EXPECT_EQ(load("m"), "");
   EXPECT_EQ(ask("m"), 3);
