@@ -43,8 +43,12 @@ STRATEGY.write_text("dp: 4\nzero: 3\ntp: 2\npp: 2\n")
 
 
 def infer(server, x):
+    return infer_at(server.url, x)
+
+
+def infer_at(url, x):
     body = {"inputs": [{"name": "x", "datatype": "FP32", "shape": list(x.shape), "data": x.ravel().tolist()}]}
-    request = urllib.request.Request(server.url + "/v2/models/mlp/infer", json.dumps(body).encode())
+    request = urllib.request.Request(url + "/v2/models/mlp/infer", json.dumps(body).encode())
     answer = json.loads(urllib.request.urlopen(request, timeout=30).read())["outputs"][0]
     return np.array(answer["data"], np.float32).reshape(answer["shape"])
 
@@ -90,8 +94,9 @@ class Job:
         environment = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
                            OMPI_MCA_rmaps_base_oversubscribe="1")
         self.process = subprocess.Popen(
-            [TRIREME, "launch", "-n", "2", "--kind", "mpi", "--", TRIREME, "serve", "--model-repository", str(repository),
-             "--host", "127.0.0.1", "--http-port", "0", "--grpc-port", "-1", "--threads", "1", "--tp", "2"],
+            [TRIREME, "launch", "-n", "2", "--kind", "mpi", "--", TRIREME, "serve", "--model-repository",
+             str(repository), "--host", "127.0.0.1", "--http-port", "0", "--grpc-port", "-1", "--threads", "1",
+             "--tp", "2"],
             stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, env=environment)
         threading.Thread(target=self._read, daemon=True).start()
 
@@ -141,9 +146,7 @@ def processes_of_a_job():
         codes = []
         while job.port is None and len(codes) < 10000:
             try:
-                request = urllib.request.Request(f"http://127.0.0.1:{port}/v2/models/mlp/infer", json.dumps(
-                    {"inputs": [{"name": "x", "datatype": "FP32", "shape": [2, 48], "data": x.ravel().tolist()}]}).encode())
-                urllib.request.urlopen(request, timeout=30).read()
+                infer_at(f"http://127.0.0.1:{port}", x)
             except urllib.error.HTTPError as e:
                 codes.append(e.code)
             except OSError:
@@ -158,8 +161,23 @@ def processes_of_a_job():
     assert code == 0, (code, "".join(job.log))
 
 
+def run_in_a_job():
+    """`trireme run` as four processes writes what one rank writes."""
+    if shutil.which("mpirun") is None:
+        raise Skip("mpirun is not installed")
+    environment = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
+    outputs = []
+    for launcher, ranks in (([], []), (["mpirun", "--oversubscribe", "-n", "4"], ["--tp", "2", "--pp", "2"])):
+        directory = temporary()
+        subprocess.run([*launcher, TRIREME, "run", str(repository / "mlp" / "1" / "model.onnx"), "--batch", "3",
+                        "--threads", "1", "--output", str(directory), *ranks],
+                       check=True, env=environment, capture_output=True, timeout=120)
+        outputs.append(np.load(directory / "y.npy"))
+    assert np.abs(outputs[0] - outputs[1]).max() < 1e-4 * np.abs(outputs[0]).max()
+
+
 run_cases([("tensor parallel", lambda: same("--tp", "2")), ("stages", lambda: same("--pp", "2")),
            ("stages of tensor-parallel ranks", lambda: same("--tp", "2", "--pp", "2")),
            ("two instances of two ranks", lambda: same("--tp", "2", "--instances", "2")),
            ("the strategy of a training", lambda: same("--strategy", str(STRATEGY))), ("wrong input", wrong_input),
-           ("processes of a job", processes_of_a_job)])
+           ("processes of a job", processes_of_a_job), ("run in a job", run_in_a_job)])
