@@ -52,3 +52,18 @@ def read_log(directory):
         value = json.loads(line)
         events.setdefault(value["event"], []).append(value)
     return events
+
+
+def tensors(directory, step):
+    """A checkpoint's logical tensors put together from their chunks, by name, without any code of the trainer."""
+    checkpoint = directory / f"checkpoints/step-{step:08d}"
+    found = {}
+    for entry in json.loads((checkpoint / "index.json").read_text())["tensors"]:
+        kind = {"f32": np.uint32, "i64": np.uint64}[entry["dtype"]]
+        whole = np.zeros(entry["shape"], kind)
+        for chunk in entry["chunks"]:
+            box = tuple(slice(o, o + s) for o, s in zip(chunk["offset"], chunk["size"]))
+            data = np.fromfile(checkpoint / chunk["file"], np.uint8, chunk["bytes"], offset=chunk["byte_offset"])
+            whole[box] = data.view(kind).reshape(chunk["size"])
+        found[entry["name"]] = whole
+    return found

@@ -1,4 +1,5 @@
-# Training killed with SIGKILL at 50 random moments and resumed ends with the bits of the run that nobody disturbed.
+# Training killed with SIGKILL at 50 random moments and resumed, each time on other ranks, ends with the bits of the run
+# that nobody disturbed.
 # timeout: 280
 import hashlib
 import random
@@ -8,7 +9,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from _training import INTERRUPTED, finish, make_patterns, read_log, start
+from _training import INTERRUPTED, finish, make_patterns, read_log, start, tensors
 
 KILLS = 50
 STEPS = 1200
@@ -17,7 +18,7 @@ CONFIG = """
 run: {{name: kill, directory: {directory}, steps: {steps}, seed: 11}}
 model: {{source: "zoo:mlp", config: {{size: 12, hidden: [48, 32], classes: 4, dropout: 0.1}}}}
 data: {{path: {data}, hold_out: 0.1}}
-batch: {{global: 32, micro: 16}}
+batch: {{global: 32, micro: 8}}
 loader: {{workers: 2, prefetch: 3}}
 optimizer: {{kind: adamw, ema_keep: 0.99}}
 schedule: {{lr: 0.003, warmup: 320}}
@@ -29,8 +30,7 @@ log: {{progress: 0s}}
 
 def result(directory):
     """What must be equal: every state, the served model, the loss of every step, every evaluation."""
-    last = directory / "checkpoints" / f"step-{STEPS:08d}"
-    digest = {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in last.glob("*.safetensors")}
+    digest = {name: hashlib.sha256(bits.tobytes()).hexdigest() for name, bits in tensors(directory, STEPS).items()}
     digest["model"] = hashlib.sha256((directory / "model/kill/1/model.onnx").read_bytes()).hexdigest()
     events = read_log(directory)
     steps = [(line["step"], line["loss"], line["lr"], line["grad_norm"]) for line in events["step"]]
@@ -50,7 +50,8 @@ def survive(config, directory, rng, kills):
     """Starts and kills until the run ends or `kills` is used up; gives the kills made and what went wrong."""
     made = 0
     while True:
-        process = start(config, "--resume", "auto", "--run.threads", rng.choice([1, 2, 4]))
+        process = start(config, "--resume", "auto", "--run.threads", rng.choice([1, 2, 4]), "--dp",
+                        rng.choice([1, 1, 2, 4]), "--zero", rng.choice([0, 1, 2, 3]))
         if made < kills:
             time.sleep(rng.uniform(0.02, 0.35))
             if process.poll() is None:
@@ -94,7 +95,7 @@ def main():
                 failures.append(f"{name} after {kills} kills: {wrong}")
             else:
                 passed += 1
-    print(f"{made} kills over {runs} runs, each resumed with 1, 2 or 4 threads")
+    print(f"{made} kills over {runs} runs, each resumed on 1, 2 or 4 ranks with 1, 2 or 4 threads")
     for failure in failures:
         print(f"FAILED: {failure}")
     print(f"{passed} passed, {len(failures)} failed, 0 skipped")

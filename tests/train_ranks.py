@@ -13,7 +13,7 @@ import numpy as np
 
 import _ranks
 from _serving import Server, Skip, run_cases
-from _training import INTERRUPTED, finish, make_patterns, read_log, start, train
+from _training import INTERRUPTED, finish, make_patterns, read_log, start, tensors, train
 
 STEPS = 12
 CONFIG = """
@@ -38,21 +38,6 @@ def configure(name, steps=STEPS, text=CONFIG):
     path = ROOM / f"{name}.yaml"
     path.write_text(text.format(directory=ROOM / name, data=ROOM / "data", steps=steps))
     return path, ROOM / name
-
-
-def tensors(directory, step):
-    """A checkpoint's logical tensors put together from their chunks, by name, without any code of the trainer."""
-    checkpoint = directory / f"checkpoints/step-{step:08d}"
-    found = {}
-    for entry in json.loads((checkpoint / "index.json").read_text())["tensors"]:
-        kind = {"f32": np.uint32, "i64": np.uint64}[entry["dtype"]]
-        whole = np.zeros(entry["shape"], kind)
-        for chunk in entry["chunks"]:
-            box = tuple(slice(o, o + s) for o, s in zip(chunk["offset"], chunk["size"]))
-            data = np.fromfile(checkpoint / chunk["file"], np.uint8, chunk["bytes"], offset=chunk["byte_offset"])
-            whole[box] = data.view(kind).reshape(chunk["size"])
-        found[entry["name"]] = whole
-    return found
 
 
 def outcome(directory):
