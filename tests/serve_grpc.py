@@ -384,8 +384,58 @@ def taken_port():
     assert done.returncode == 6 and "cannot listen for gRPC" in done.stderr, done
 
 
+def openssl(folder, *words):
+    import subprocess
+    subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True)
+
+
+def tls():
+    """A certificate of an authority of our own; clients must show one of it too."""
+    folder = temporary()
+    openssl(folder, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", "ca.key", "-out", "ca.pem", "-days",
+            "2", "-subj", "/CN=test authority")
+    for name in ("server", "client"):
+        openssl(folder, "req", "-newkey", "rsa:2048", "-nodes", "-keyout", name + ".key", "-out", name + ".csr",
+                "-subj", "/CN=" + name)
+        (folder / "ext").write_text("subjectAltName=DNS:localhost,IP:127.0.0.1")
+        openssl(folder, "x509", "-req", "-in", name + ".csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial",
+                "-out", name + ".pem", "-days", "2", "-extfile", "ext")
+    own = Server(repository, "--tls-certificate", str(folder / "server.pem"), "--tls-key", str(folder / "server.key"),
+                 "--tls-client-ca", str(folder / "ca.pem"), ready=False)
+    with own:
+        options = {"ssl": True, "root_certificates": str(folder / "ca.pem")}
+        c = client(own, private_key=str(folder / "client.key"), certificate_chain=str(folder / "client.pem"), **options)
+        limit = time.monotonic() + 60
+        while not c.is_server_ready():
+            assert time.monotonic() < limit
+            time.sleep(0.02)
+        values, ins = simple_inputs(2)
+        check_simple(c.infer("simple", ins), values)
+        for stranger in (client(own), client(own, **options)):  # no TLS; no certificate
+            refused("UNAVAILABLE", "", lambda: stranger.get_server_metadata())
+        assert c.is_server_live()
+    shutil.rmtree(folder)
+
+
+def keep_alive():
+    """A channel that pings as Triton's clients do stays; idle channels cost nothing but their sockets."""
+    options = triton.KeepAliveOptions(keepalive_time_ms=10_000, keepalive_timeout_ms=5_000)
+    c = client(keepalive_options=options)
+    values, ins = simple_inputs()
+    check_simple(c.infer("simple", ins), values)
+    channels = [grpc.insecure_channel(server.grpc_address, options=[("grpc.use_local_subchannel_pool", 1)])
+                for _ in range(100)]
+    stubs = [service_pb2_grpc.GRPCInferenceServiceStub(channel) for channel in channels]
+    for stub in stubs:
+        assert stub.ServerLive(service_pb2.ServerLiveRequest()).live
+    check_simple(c.infer("simple", ins), values)
+    for channel in channels[:50]:
+        channel.close()
+    assert all(stub.ServerLive(service_pb2.ServerLiveRequest()).live for stub in stubs[50:])
+
+
 CASES = [same_answers_as_http, every_form, typed_contents, refusals, control, streams, asynchronous, large_messages,
-         deadlines_and_cancellation, health_and_reflection, drain_under_load, taken_port]
+         deadlines_and_cancellation, health_and_reflection, tls, keep_alive, drain_under_load, taken_port]
 try:
     run_cases([(case.__name__, case) for case in CASES])
 finally:
