@@ -68,6 +68,7 @@ PipelineLinks::PipelineLinks(comm::Communicator& pp, bool is_ring) : stages(pp) 
 struct PipelineRunner::Chunk {
   Ring in, out, out_gradient, in_gradient, kept, late;
   bool is_first = false, is_last = false;  ///< of the model
+  std::string first_layer, last_layer;
   std::atomic<int> arrived{0}, forward{0}, sent{0};
   std::atomic<int> gradient_arrived{0}, backward{0}, gradient_sent{0};
   std::atomic<int> through{0};
@@ -113,6 +114,8 @@ PipelineRunner::PipelineRunner(passes::PipelineOrder order, std::vector<Pipeline
     chunk->in_gradient = make_ring(device, bytes[c].in_gradient, slots[c].in_gradient);
     chunk->kept = make_ring(device, bytes[c].kept, slots[c].kept);
     chunk->late = make_ring(device, bytes[c].late, slots[c].late);
+    chunk->first_layer = bytes[c].first_layer;
+    chunk->last_layer = bytes[c].last_layer;
     chunk->is_first = stage_ == 0 && c == 0;
     chunk->is_last = stage_ + 1 == shape.stages && c + 1 == bytes.size();
     for (const Ring* r :
@@ -206,11 +209,11 @@ bool PipelineRunner::transfer(Lane& lane, const PipelineTransfer& t) {
   if (lane.is_send) {
     const std::atomic<int>& made = lane.is_gradient ? c.backward : c.forward;
     if (!wait([&] { return made.load(std::memory_order_acquire) > i; })) return false;
-    lane.link->send(bytes, kTo, lane.is_gradient ? "pipeline gradient" : "pipeline activation");
+    lane.link->send(bytes, kTo, lane.is_gradient ? c.first_layer : c.last_layer);
     (lane.is_gradient ? c.gradient_sent : c.sent).store(i + 1, std::memory_order_release);
   } else {
     if (!wait([&] { return c.through.load(std::memory_order_acquire) > i - ring.count; })) return false;
-    lane.link->recv(bytes, kFrom, lane.is_gradient ? "pipeline gradient" : "pipeline activation");
+    lane.link->recv(bytes, kFrom, lane.is_gradient ? c.last_layer : c.first_layer);
     (lane.is_gradient ? c.gradient_arrived : c.arrived).store(i + 1, std::memory_order_release);
   }
   signal();

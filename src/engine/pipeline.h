@@ -5,6 +5,7 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "comm/communicator.h"
@@ -19,6 +20,8 @@ struct PipelineBytes {
   int64_t out_gradient = 0, in_gradient = 0;  ///< gradients that arrive, that leave
   int64_t kept = 0;                           ///< from forward to the last work of the micro-batch
   int64_t late = 0;                           ///< from backward to weight gradients
+  /// The layers that read what arrives and compute what leaves, for reports of what a stuck job waits for.
+  std::string first_layer = "pipeline", last_layer = "pipeline";
 };
 
 /// Where one action finds and leaves its bytes; null where there are none.

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
+#include <mutex>
 #include <thread>
 
 #include "base/error.h"
@@ -167,6 +168,34 @@ TEST(PipelineRunner, AStageThatIsGoneEndsTheOthers) {
   };
   EXPECT_THROW(world.run(body), base::Error);
   EXPECT_EQ(unavailable, 2);
+}
+
+TEST(PipelineRunner, AStuckStageIsReportedWithTheLayer) {
+  const auto order =
+      passes::make_pipeline_order(PipelineSchedule::one_f_one_b, {.stages = 2, .micro_batches = 2});
+  std::string report;
+  std::mutex mutex;
+  comm::LocalWorld world(2, {.deadline_ns = 200'000'000, .on_stuck = [&](const std::string& text) {
+                               const std::lock_guard lock(mutex);
+                               report += text;
+                             }});
+  const auto body = [&](comm::Communicator& pp) {
+    const auto device = runtime::open_device("cpu");
+    PipelineLinks links(pp, false);
+    const int64_t in = pp.rank() > 0 ? 8 : 0, out = pp.rank() < 1 ? 8 : 0;
+    const PipelineBytes bytes{.in = in,
+                              .out = out,
+                              .out_gradient = out,
+                              .in_gradient = in,
+                              .first_layer = base::concat("first of ", pp.rank()),
+                              .last_layer = base::concat("last of ", pp.rank())};
+    PipelineRunner runner(order, {bytes}, links, *device);
+    runner.run([&](const PipelineAction&, const PipelineBuffers&) {
+      if (pp.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(600));
+    });
+  };
+  EXPECT_THROW(world.run(body), base::Error);
+  EXPECT_NE(report.find("last of 0"), std::string::npos) << report;
 }
 
 /// Work that takes time but no core: what is measured is waiting only.

@@ -47,6 +47,26 @@ void lay_out(const ir::Graph& graph, const std::vector<std::string>& names, Layo
   }
 }
 
+/// The layer that computes the last of the crossing values.
+std::string maker_of(const ir::Graph& graph, const std::vector<std::string>& names) {
+  const auto& outputs = graph.output_names();
+  const auto at = names.empty() ? outputs.end() : std::find(outputs.begin(), outputs.end(), names.back());
+  if (at == outputs.end()) return "loss";
+  const ir::Node* node = graph.producer(graph.outputs()[static_cast<size_t>(at - outputs.begin())]);
+  return node == nullptr ? names.back() : node->from;
+}
+
+/// The layer that first reads a crossing value.
+std::string reader_of(const ir::Graph& graph, const std::vector<std::string>& names) {
+  for (const ir::Node& node : graph.nodes()) {
+    for (ir::ValueId id : node.in) {
+      if (id == ir::kNoValue || graph.value(id).kind != ir::ValueKind::input) continue;
+      if (std::find(names.begin(), names.end(), graph.value(id).name) != names.end()) return node.from;
+    }
+  }
+  return "input";
+}
+
 /// Results that one program hands to others.
 void lay_out_results(const ir::Graph& graph, std::string_view prefix, Layout& values) {
   for (size_t i = 0; i < graph.outputs().size(); ++i) {
@@ -72,6 +92,7 @@ struct TrainSession::Pipeline {
   };
   struct Chunk {
     Program forward, backward, weights;
+    std::string first_layer, last_layer;  ///< that read what arrives, that compute what leaves
     Layout in, out, in_gradient, out_gradient, kept, late;
 
     Place place(const std::string& name) const {
@@ -144,6 +165,8 @@ void TrainSession::compile_chunk(Pipeline& pipeline, const StepKey& key, passes:
   Pipeline::Chunk chunk;
   lay_out(part.graph, part.in, chunk.in, chunk.in_gradient);
   lay_out(part.graph, part.out, chunk.out, chunk.out_gradient);
+  chunk.first_layer = reader_of(part.graph, part.in);
+  chunk.last_layer = maker_of(part.graph, part.out);
   const bool splits = options_.strategy.schedule == passes::PipelineSchedule::zero_bubble;
   passes::PipelinePrograms programs = passes::split_part(part, splits);
   lay_out_results(programs.forward, "kept.", chunk.kept);
@@ -207,7 +230,9 @@ std::unique_ptr<TrainSession::Pipeline, TrainSession::PipelineDelete> TrainSessi
                      .out_gradient = chunk.out_gradient.bytes,
                      .in_gradient = chunk.in_gradient.bytes,
                      .kept = chunk.kept.bytes,
-                     .late = chunk.late.bytes});
+                     .late = chunk.late.bytes,
+                     .first_layer = chunk.first_layer,
+                     .last_layer = chunk.last_layer});
   }
   StepKey tied = key;
   tied.part = StepPart::tied;
