@@ -263,6 +263,12 @@ std::vector<const compile::Program*> TrainSession::pipeline_programs(const std::
   return list;
 }
 
+std::string TrainSession::pipeline_text(const std::vector<Dims>& shapes, size_t micro_batches) {
+  if (stages() == 1) return "";
+  const Pipeline& pipeline = pipeline_for(shapes, micro_batches);
+  return passes::to_text(graphs_->pipeline_cut(), pipeline.runner->order());
+}
+
 int64_t TrainSession::pipeline_bytes(const std::vector<Dims>& shapes, size_t micro_batches) {
   return stages() == 1 ? 0 : pipeline_for(shapes, micro_batches).runner->buffer_bytes();
 }

@@ -91,6 +91,7 @@ class StepGraphs {
   /// Stages that hold a param or state, ascending; of a cut that is made.
   const std::map<std::string, std::vector<int>>& holders() const { return holders_; }
   int stage() const;
+  const passes::PipelineCut& pipeline_cut() const { return cut_; }
   const std::vector<int>& coordinates() const { return coordinates_; }
   const tensor::MeshShape& mesh() const { return mesh_; }
 

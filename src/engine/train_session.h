@@ -94,6 +94,8 @@ class TrainSession {
   /// Programs of a step: of the last micro-batch with the update, after that of those before it.
   std::vector<const compile::Program*> programs(const std::vector<tensor::Dims>& shapes,
                                                 size_t micro_batches);
+  /// Where a pipeline is cut, and what its schedule leads one to expect; empty without stages.
+  std::string pipeline_text(const std::vector<tensor::Dims>& shapes, size_t micro_batches);
   /// Bytes of the buffers of this pipeline stage: what crosses, and what micro-batches in flight keep.
   int64_t pipeline_bytes(const std::vector<tensor::Dims>& shapes, size_t micro_batches);
   /// Times of the steps of the first program of programs(), as its last run measured them.

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "ir/graph.h"
+#include "passes/pipeline_schedule.h"
 #include "passes/train.h"
 
 namespace trireme::passes {
@@ -32,6 +33,10 @@ struct PipelineCut {
 /// than weighted nodes.
 PipelineCut plan_pipeline_cut(const ir::Graph& graph, size_t parts,
                               const std::vector<std::string>& names = {});
+
+/// A line for the schedule with the bubble it has if a backward takes two forwards, and one for each part:
+/// where it begins, its share of the work, what it passes on.
+std::string to_text(const PipelineCut& cut, const PipelineOrder& order);
 
 /// One part as a graph of its own. Its inputs are those of the model that it reads, then the values that
 /// cross from the part before: "cut0.0", "cut0.1", …; its outputs the values that cross to the next one, or

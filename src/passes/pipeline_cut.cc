@@ -1,5 +1,6 @@
 // Where a model is cut into pipeline parts: by names, or so that the longest part is as short as it can be.
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "passes/optimizer.h"
@@ -165,6 +166,25 @@ PipelineCut plan_pipeline_cut(const ir::Graph& graph, size_t parts, const std::v
                 " layers with weights, too few for ", parts, " pipeline parts");
   const CutPlanner planner(spine);
   return names.empty() ? planner.by_cost(parts) : planner.by_names(names);
+}
+
+std::string to_text(const PipelineCut& cut, const PipelineOrder& order) {
+  PipelineTimes times;
+  for (double share : cut.share) times.parts.push_back({share, 2 * share, share, share});
+  const PipelineSimulation simulation = simulate(order, times);
+  const auto percent = [](double x) { return std::round(1000 * x) / 10; };
+  std::string text = base::concat(order.shape.stages, " stages, ", order.shape.micro_batches,
+                                  " micro-batches: waiting ", percent(simulation.bubble), " %\n");
+  for (size_t k = 0; k < cut.parts(); ++k) {
+    const size_t stage = k % static_cast<size_t>(order.shape.stages);
+    const size_t chunk = k / static_cast<size_t>(order.shape.stages);
+    text += base::concat("  part ", k, " on stage ", stage, ": ", percent(cut.share[k]), " % of the work");
+    if (k > 0) text += base::concat(", from ", cut.begins[k - 1].weight);
+    if (k + 1 < cut.parts()) text += base::concat(", passes on ", cut.bytes[k], " bytes");
+    text += base::concat(", micro-batches in flight ",
+                         peak_in_flight(order, static_cast<int>(stage), static_cast<int>(chunk)), "\n");
+  }
+  return text;
 }
 
 }  // namespace trireme::passes

@@ -145,14 +145,17 @@ void Trainer::start_run() {
   if (free >= 0 && free < 2 * staging) {
     env_.log.warning("train", "disk_short", {{"free", mebibytes(free)}, {"checkpoint", mebibytes(staging)}});
   }
-  log_->event("start", Json::object({{"name", config_.run.name},
-                                     {"step", state_.step},
-                                     {"config", task_.config},
-                                     {"optimizer", session_.optimizer_text()},
-                                     {"precision", session_.precision_text()},
-                                     {"feed", feeder_.text()},
-                                     {"flop_per_step", flop_per_step_},
-                                     {"mfu_definition", mfu}}));
+  Json event = Json::object({{"name", config_.run.name},
+                             {"step", state_.step},
+                             {"config", task_.config},
+                             {"optimizer", session_.optimizer_text()},
+                             {"precision", session_.precision_text()},
+                             {"feed", feeder_.text()},
+                             {"flop_per_step", flop_per_step_},
+                             {"mfu_definition", mfu}});
+  if (config_.parallel.pp > 1)
+    event.set("pipeline", session_.pipeline_text(shapes(), static_cast<size_t>(batch_.accumulate)));
+  log_->event("start", event);
   if (!resumed_from_.empty()) tell_restart(lost);
 }
 
