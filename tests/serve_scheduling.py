@@ -38,6 +38,17 @@ config("late", """dynamic_batching { default_queue_policy { timeout_action: DELA
 config("cached", "response_cache { enable: true } dynamic_batching { }")
 
 
+WARMUP = """model_warmup { name: "w" batch_size: 4 count: 3
+  inputs { key: "INPUT0" value { data_type: TYPE_INT32 dims: 16 random_data: true } }
+  inputs { key: "INPUT1" value { data_type: TYPE_INT32 dims: 16 %s } } }
+metric_tags { key: "team" value: "a" }"""
+config("warmed", WARMUP % 'input_data_file: "one_row"')
+(repository / "warmed" / "warmup").mkdir()
+(repository / "warmed" / "warmup" / "one_row").write_bytes(bytes(64))
+config("cold", WARMUP.replace("INPUT1", "INPUT2") % "zero_data: true")
+config("outside", WARMUP % 'input_data_file: "../../simple/1/model.onnx"')
+
+
 def inputs(rows=1):
     tensors = [triton.InferInput(f"INPUT{i}", [rows, 16], "INT32") for i in (0, 1)]
     for t in tensors:
@@ -151,6 +162,20 @@ def in_time_or_at_once():
         assert all("deadline" in e or "Exceeds" in e for _, e in done if e), {e for _, e in done if e}
 
 
+def warmed():
+    with Server(repository, "--threads", "1") as server:
+        c = triton.InferenceServerClient(server.grpc_address)
+        c.infer("warmed", inputs(2))
+        m = server.metrics()
+        assert m['nv_inference_request_success{model="warmed",version="1",team="a"}'] == 1
+        assert m['nv_inference_exec_count{model="warmed",version="1",team="a"}'] == 1  # warm-up is not counted
+        config = c.get_model_config("warmed").config
+        assert config.model_warmup[0].inputs["INPUT1"].input_data_file == "one_row" and config.metric_tags["team"] == "a"
+        reasons = {e.name: e.reason for e in c.get_model_repository_index().models}
+        assert "no input 'INPUT1'" in reasons["cold"], reasons["cold"]
+        assert reasons["outside"], "a warm-up file outside of the model's directory was read"
+
+
 def kept_answers():
     with Server(repository, "--threads", "1", "--model-control", "explicit", "--load-model", "*") as server:
         c = triton.InferenceServerClient(server.grpc_address)
@@ -174,7 +199,7 @@ def kept_answers():
 
 
 try:
-    run_cases([(case.__name__, case) for case in (exact_counts, levels_and_late_ones, kept_answers,
+    run_cases([(case.__name__, case) for case in (exact_counts, levels_and_late_ones, kept_answers, warmed,
                                                   in_time_or_at_once)])
 finally:
     shutil.rmtree(repository, ignore_errors=True)

@@ -2,6 +2,7 @@
 #include "serve/model_config.h"
 
 #include <algorithm>
+#include <cctype>
 
 #include "serve/pbtxt.h"
 
@@ -156,6 +157,20 @@ void read_parameter(const Fields& fields, ModelConfig& config) {
   config.parameters.emplace_back(std::move(key), std::move(value));
 }
 
+/// One entry of metric_tags.
+void read_tag(const Fields& fields, ModelConfig& config) {
+  std::string key, value;
+  for (const TextField& f : fields) {
+    if (f.name != "key" && f.name != "value") refuse_field("metric_tags", f);
+    (f.name == "key" ? key : value) = f.as_string();
+  }
+  bool is_label = !key.empty() && key != "model" && key != "version" && key != "reason" && key != "le";
+  for (char c : key) is_label = is_label && (std::isalnum(static_cast<unsigned char>(c)) || c == '_');
+  base::require(is_label && !std::isdigit(static_cast<unsigned char>(key[0])), "metric_tags: '", key,
+                "' is no label of a metric");
+  config.metric_tags.emplace_back(std::move(key), std::move(value));
+}
+
 void check_batching(const ModelConfig& config) {
   const int64_t most = config.max_batch_size.value_or(0);
   const int choices = config.has_dynamic_batching + config.sequence.has_value() + config.ensemble.has_value();
@@ -296,6 +311,10 @@ ModelConfig config_of(const Fields& fields) {
       read_batching(f.as_message(), config);
     } else if (f.name == "sequence_batching") {
       config.sequence = read_sequence_config(f.as_message());
+    } else if (f.name == "model_warmup") {
+      config.warmups.push_back(read_warmup_config(f.as_message()));
+    } else if (f.name == "metric_tags") {
+      read_tag(f.as_message(), config);
     } else if (f.name == "response_cache") {
       for (const TextField& g : f.as_message()) {
         if (g.name != "enable") refuse_field("response_cache", g);
@@ -381,6 +400,11 @@ base::Json config_json(const ModelConfig& config) {
                             {"input", std::move(inputs)},
                             {"output", std::move(outputs)}});
   if (config.has_dynamic_batching) json.set("dynamic_batching", batching_json(config));
+  Json warmups = Json::array(), tags = Json::object();
+  for (const WarmupConfig& w : config.warmups) warmups.push_back(warmup_config_json(w));
+  for (const auto& [key, value] : config.metric_tags) tags.set(key, value);
+  json.set("model_warmup", std::move(warmups));
+  json.set("metric_tags", std::move(tags));
   json.set("response_cache", Json::object({{"enable", config.caches}}));
   if (config.ensemble) json.set("ensemble_scheduling", ensemble_config_json(*config.ensemble));
   if (config.sequence) json.set("sequence_batching", sequence_config_json(*config.sequence));

@@ -14,6 +14,7 @@
 #include "serve/ensemble_config.h"
 #include "serve/kserve_tensor.h"
 #include "serve/sequence_config.h"
+#include "serve/warmup_config.h"
 
 namespace trireme::serve {
 
@@ -51,7 +52,9 @@ struct ModelConfig {
   QueuePolicy queue;
   std::map<uint64_t, QueuePolicy> level_queues;  ///< by priority level, where it differs
   int instances = 0;                             ///< 0: the server's
-  bool caches = false;                           ///< response_cache
+  std::vector<WarmupConfig> warmups;
+  std::vector<std::pair<std::string, std::string>> metric_tags;
+  bool caches = false;  ///< response_cache
   std::optional<SequenceConfig> sequence;
   std::optional<EnsembleConfig> ensemble;
   VersionPolicy versions;

@@ -77,7 +77,7 @@ TEST(ModelConfig, ReadsWhatIsHonoured) {
 }
 
 TEST(ModelConfig, RefusesOtherFieldsByName) {
-  for (const char* field : {"optimization", "model_warmup", "default_model_filename", "nonsense"}) {
+  for (const char* field : {"optimization", "default_model_filename", "nonsense"}) {
     const std::string text = refusal("name: \"m\"\n" + std::string(field) + " { }");
     EXPECT_NE(text.find(field), std::string::npos) << text;
     EXPECT_NE(text.find("line 2"), std::string::npos) << text;

@@ -25,9 +25,8 @@ base::Json duration_json(const DurationSum& d) {
 
 }  // namespace
 
-ModelMetrics::ModelMetrics(MetricRegistry& registry, const std::string& model, const std::string& version,
-                           int64_t max_rows, const ModelMetrics* earlier) {
-  const MetricLabels labels{{"model", model}, {"version", version}};
+ModelMetrics::ModelMetrics(MetricRegistry& registry, const MetricLabels& labels, int64_t max_rows,
+                           const ModelMetrics* earlier) {
   if (earlier != nullptr) {
     counts_ = earlier->counts_;
     sizes_ = earlier->sizes_;

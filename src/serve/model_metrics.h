@@ -24,9 +24,10 @@ struct DurationSum {
 
 class ModelMetrics {
  public:
-  /// Registers the series of `model`, `version`; counts go on from those of `earlier`, if there is one.
-  ModelMetrics(MetricRegistry& registry, const std::string& model, const std::string& version,
-               int64_t max_rows, const ModelMetrics* earlier);
+  /// Registers the series with these labels (model, version and the model's tags); counts go on from those of
+  /// `earlier`, if there is one.
+  ModelMetrics(MetricRegistry& registry, const MetricLabels& labels, int64_t max_rows,
+               const ModelMetrics* earlier);
 
   /// A batch ran; on its instance's thread.
   void count_batch(const sched::Timing& timing);

@@ -226,7 +226,8 @@ using base::Json;
 /// Fields that are maps: objects in JSON, lists of key and value in the text.
 bool is_map(std::string_view name) {
   constexpr std::string_view kMaps[] = {
-      "parameters", "metric_tags", "cc_model_filenames", "priority_queue_policy", "input_map", "output_map"};
+      "parameters", "metric_tags", "cc_model_filenames", "priority_queue_policy", "input_map",
+      "output_map", "inputs"};
   return std::find(std::begin(kMaps), std::end(kMaps), name) != std::end(kMaps);
 }
 

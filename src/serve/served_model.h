@@ -84,6 +84,7 @@ class ServedModel {
   void complete(const ir::Graph& graph, const ServeOptions& options);
   sched::SchedulerOptions scheduler_options(const ServeOptions& options) const;
   std::vector<sched::WarmUp> warm_up(const ServeOptions& options, const std::vector<int64_t>& rows) const;
+  void add_warmups(std::vector<sched::WarmUp>& list) const;
   std::vector<TokenGroup> groups_of(InferRequest& request, int64_t& rows) const;
   std::vector<tensor::Tensor> checked_inputs(InferRequest& request, int64_t& rows) const;
   void check_tensor(const WireTensor& got, const TensorConfig& want) const;

@@ -95,8 +95,10 @@ void ServedModel::make_metrics(const ModelHost& host, const ModelMetrics* earlie
   for (const TensorConfig& t : config_.outputs)
     labels_.push_back(read_labels(source_.root, t.label_filename));
   metadata({});  // throws for a type that the protocol cannot name
+  MetricLabels labels{{"model", name()}, {"version", version()}};
+  for (const auto& tag : config_.metric_tags) labels.push_back(tag);
   metrics_ = std::make_shared<ModelMetrics>(
-      host.metrics, name(), version(), std::max<int64_t>(1, config_.max_batch_size.value_or(0)), earlier);
+      host.metrics, labels, std::max<int64_t>(1, config_.max_batch_size.value_or(0)), earlier);
 }
 
 void ServedModel::make_sequences(const ServeOptions& options) {
@@ -184,9 +186,35 @@ sched::SchedulerOptions ServedModel::scheduler_options(const ServeOptions& optio
   out.pin = options.pin;
   out.cpus = cpu.allowed;
   out.warm_up = warm_up(options, out.padding.row_buckets);
+  add_warmups(out.warm_up);
   out.session.max_programs = 64 + out.warm_up.size() * std::max<size_t>(1, out.padding.row_buckets.size());
   if (is_batched && !merges) out.limits.max_rows = 1;
   return out;
+}
+
+/// The requests of model_warmup, on top of what --warm-up prepares.
+void ServedModel::add_warmups(std::vector<sched::WarmUp>& list) const {
+  base::require(config_.warmups.empty() || !text_, "model_warmup of an encoder: use --warm-up run");
+  for (const WarmupConfig& w : config_.warmups) {
+    base::require(!config_.is_batched() || (w.batch_size >= 1 && w.batch_size <= *config_.max_batch_size),
+                  "model_warmup '", w.name, "': batch_size ", w.batch_size,
+                  " is not within 1 and max_batch_size");
+    std::vector<Tensor> example;
+    for (const TensorConfig& t : config_.inputs) {
+      const auto at =
+          std::find_if(w.inputs.begin(), w.inputs.end(), [&](const auto& i) { return i.name == t.name; });
+      base::require(at != w.inputs.end(), "model_warmup '", w.name, "' has no input '", t.name, "'");
+      base::require(at->type == t.type && at->dims.size() == t.dims.size(), "model_warmup '", w.name,
+                    "': input '", t.name, "' does not fit the model's");
+      example.push_back(warmup_tensor(*at, config_.is_batched(), source_.root));
+    }
+    base::require(w.inputs.size() == config_.inputs.size(), "model_warmup '", w.name,
+                  "' names an input that the model does not have");
+    if (layout_) example = layout_->assemble(std::move(example), {}, layout_->initial_states());
+    const int64_t rows = config_.is_batched() ? w.batch_size : 1;
+    for (int64_t i = 0; i < w.count; ++i)
+      list.push_back({.example = example, .rows = {rows}, .is_run = true});
+  }
 }
 
 std::vector<sched::WarmUp> ServedModel::warm_up(const ServeOptions& options,
