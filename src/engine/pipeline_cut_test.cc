@@ -285,7 +285,8 @@ TEST(PipelineCut, SaysWhatToExpect) {
   const Trainable t(cases()[0]);
   const passes::PipelineCut cut = passes::plan_pipeline_cut(t.graph, 2, {"h.2"});
   const std::string text = passes::to_text(
-      cut, passes::make_pipeline_order(passes::PipelineSchedule::one_f_one_b, {.stages = 2, .micro_batches = 8}));
+      cut,
+      passes::make_pipeline_order(passes::PipelineSchedule::one_f_one_b, {.stages = 2, .micro_batches = 8}));
   EXPECT_NE(text.find("2 stages, 8 micro-batches: waiting "), std::string::npos) << text;
   EXPECT_NE(text.find("part 0 on stage 0"), std::string::npos) << text;
   // [2, 12, 32] f32 cross.
