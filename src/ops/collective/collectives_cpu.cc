@@ -67,7 +67,7 @@ using TalkFn = void (*)(const Talk&, const Launch&, const Parcel&);
 
 /// Binds a function that handles one parcel.
 ir::BoundKernel bind(Talk talk, std::vector<Piece> pieces, bool mixed, TalkFn handle) {
-  talk.parcels = make_parcels(std::move(pieces), mixed);
+  talk.parcels = make_parcels(std::move(pieces), mixed, talk.group.size());
   const int64_t bytes = workspace_bytes(talk.parcels, talk.group.size());
   auto shared = std::make_shared<const Talk>(std::move(talk));
   return {[shared, handle](const RunArgs& args) {
@@ -130,7 +130,32 @@ ir::BoundKernel prepare_all_reduce(const KernelInit& init) {
 // --- all_gather, gather_into
 // ---------------------------------------------------------------------------------
 
+/// Calls body(rows) for the runs of rows that a chunked parcel is exchanged in.
+template <class Body>
+void each_chunk(const Parcel& p, const Body& body) {
+  const int64_t rows = p.pieces[0].cut.rows();
+  for (int64_t first = 0; first < rows; first += p.chunk_rows)
+    body(PieceRows{first, std::min(rows, first + p.chunk_rows)});
+}
+
+Bytes all_blocks(const Talk& talk, const Launch& l, const Parcel& p) {
+  return span_of(l.block(0, p), p.block_bytes * static_cast<int64_t>(talk.ranks()));
+}
+
+void gather_chunks(const Talk& talk, const Launch& l, const Parcel& p) {
+  const Piece& piece = p.pieces[0];
+  const int64_t own_row = piece.cut.row_bytes(l.rank());
+  std::byte* own = l.block(l.rank(), p);
+  each_chunk(p, [&](PieceRows rows) {
+    copy_bytes(own, l.in(piece.operand) + rows.first * own_row, (rows.last - rows.first) * own_row);
+    l.comm.all_gather(span_of(own, p.block_bytes), all_blocks(talk, l, p), talk.source);
+    for (size_t r = 0; r < talk.ranks(); ++r)
+      piece.cut.unpack(l.block(r, p), l.out(piece.result), r, l.pool, rows);
+  });
+}
+
 void gather_parcel(const Talk& talk, const Launch& l, const Parcel& p) {
+  if (p.chunk_rows > 0) return gather_chunks(talk, l, p);
   if (!p.is_packed) {
     const Piece& piece = p.pieces[0];
     l.comm.all_gather(span_of(l.in(piece.operand), piece.cut.piece_bytes()),
@@ -166,7 +191,24 @@ ir::BoundKernel prepare_gather_into(const KernelInit& init) {
 // --- reduce_scatter, shard_slice
 // -----------------------------------------------------------------------------
 
+void scatter_chunks(const Talk& talk, const Launch& l, const Parcel& p) {
+  const Piece& piece = p.pieces[0];
+  const int64_t own_row = piece.cut.row_bytes(l.rank());
+  std::byte* own = l.block(l.rank(), p);
+  each_chunk(p, [&](PieceRows rows) {
+    for (size_t r = 0; r < talk.ranks(); ++r) {
+      const int64_t bytes = (rows.last - rows.first) * piece.cut.row_bytes(r);
+      piece.cut.pack(l.in(piece.operand), l.block(r, p), r, l.pool, rows);
+      std::memset(l.block(r, p) + bytes, 0, static_cast<size_t>(p.block_bytes - bytes));
+    }
+    l.comm.reduce_scatter(all_blocks(talk, l, p), span_of(own, p.block_bytes), {piece.dtype, talk.op},
+                          talk.source);
+    copy_bytes(l.out(piece.result) + rows.first * own_row, own, (rows.last - rows.first) * own_row);
+  });
+}
+
 void scatter_parcel(const Talk& talk, const Launch& l, const Parcel& p) {
+  if (p.chunk_rows > 0) return scatter_chunks(talk, l, p);
   const comm::Reduction how{p.pieces[0].dtype, talk.op};
   if (!p.is_packed) {
     const Piece& piece = p.pieces[0];

@@ -93,7 +93,10 @@ std::vector<CutCase> cut_cases() {
           {{3, 11}, 1, 1, "dp,tp"},
           {{2, 24}, 1, 2, "dp,tp"},
           {{600, 300}, 0},
-          {{300, 600}, 1}};
+          {{300, 600}, 1},
+          {{1501, 400}, 1},
+          {{3, 90001, 2}, 1},
+          {{7, 240000}, 1, 2, "dp,tp"}};
 }
 
 ir::Attrs cut_attrs(const Ranks::Rank& rank, const CutCase& c) {

@@ -12,6 +12,9 @@ namespace {
 constexpr int64_t kSmallBytes = int64_t{256} << 10;
 constexpr int64_t kAlignment = 16;  // of pieces in a block, so that reductions see aligned elements
 constexpr int64_t kGrainBytes = int64_t{64} << 10;
+constexpr int64_t kChunkBytes = int64_t{1} << 20;
+
+int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
 bool wants_packing(const Piece& piece) {
   return !piece.cut.is_contiguous() || piece.cut.piece_bytes() < kSmallBytes;
@@ -35,29 +38,29 @@ PieceCut::PieceCut(const tensor::TensorType& whole, size_t dim, const Cut& cut) 
   is_contiguous_ = rows_ == 1 && cut.is_in_order();
 }
 
-void PieceCut::pack(const std::byte* whole, std::byte* part, size_t rank, base::ThreadPool& pool) const {
-  const int64_t size = size_[rank];
-  pool.for_range(rows_, std::max<int64_t>(1, kGrainBytes / std::max<int64_t>(1, size)),
+void PieceCut::pack(const std::byte* whole, std::byte* part, size_t rank, base::ThreadPool& pool,
+                    PieceRows rows) const {
+  const int64_t size = size_[rank], count = (rows.last < 0 ? rows_ : rows.last) - rows.first;
+  const std::byte* from = whole + rows.first * section_bytes_ + begin_[rank];
+  pool.for_range(count, std::max<int64_t>(1, kGrainBytes / std::max<int64_t>(1, size)),
                  [&](int64_t first, int64_t last) {
-                   for (int64_t i = first; i < last; ++i) {
-                     std::memcpy(part + i * size, whole + i * section_bytes_ + begin_[rank],
-                                 static_cast<size_t>(size));
-                   }
+                   for (int64_t i = first; i < last; ++i)
+                     std::memcpy(part + i * size, from + i * section_bytes_, static_cast<size_t>(size));
                  });
 }
 
-void PieceCut::unpack(const std::byte* part, std::byte* whole, size_t rank, base::ThreadPool& pool) const {
-  const int64_t size = size_[rank];
-  pool.for_range(rows_, std::max<int64_t>(1, kGrainBytes / std::max<int64_t>(1, size)),
+void PieceCut::unpack(const std::byte* part, std::byte* whole, size_t rank, base::ThreadPool& pool,
+                      PieceRows rows) const {
+  const int64_t size = size_[rank], count = (rows.last < 0 ? rows_ : rows.last) - rows.first;
+  std::byte* to = whole + rows.first * section_bytes_ + begin_[rank];
+  pool.for_range(count, std::max<int64_t>(1, kGrainBytes / std::max<int64_t>(1, size)),
                  [&](int64_t first, int64_t last) {
-                   for (int64_t i = first; i < last; ++i) {
-                     std::memcpy(whole + i * section_bytes_ + begin_[rank], part + i * size,
-                                 static_cast<size_t>(size));
-                   }
+                   for (int64_t i = first; i < last; ++i)
+                     std::memcpy(to + i * section_bytes_, part + i * size, static_cast<size_t>(size));
                  });
 }
 
-std::vector<Parcel> make_parcels(std::vector<Piece> pieces, bool mixed) {
+std::vector<Parcel> make_parcels(std::vector<Piece> pieces, bool mixed, int ranks) {
   std::vector<Parcel> packed, alone;
   for (Piece& piece : pieces) {
     if (!wants_packing(piece)) {
@@ -70,12 +73,18 @@ std::vector<Parcel> make_parcels(std::vector<Piece> pieces, bool mixed) {
     Parcel& parcel = at == packed.end() ? packed.emplace_back() : *at;
     parcel.is_packed = true;
     piece.offset = parcel.block_bytes;
-    parcel.block_bytes += (piece.cut.piece_bytes() + kAlignment - 1) / kAlignment * kAlignment;
+    parcel.block_bytes += aligned(piece.cut.piece_bytes());
     parcel.pieces.push_back(std::move(piece));
   }
   for (Parcel& parcel : packed) {
     // A lone piece that need not be packed is not.
-    if (parcel.pieces.size() == 1 && parcel.pieces[0].cut.is_contiguous()) parcel.is_packed = false;
+    if (parcel.pieces.size() > 1) continue;
+    const PieceCut& cut = parcel.pieces[0].cut;
+    parcel.is_packed = !cut.is_contiguous();
+    const int64_t rows = kChunkBytes / std::max<int64_t>(1, ranks * cut.largest_row_bytes());
+    if (!parcel.is_packed || rows >= cut.rows() || ranks == 1) continue;
+    parcel.chunk_rows = std::max<int64_t>(1, rows);
+    parcel.block_bytes = aligned(parcel.chunk_rows * cut.largest_row_bytes());
   }
   packed.insert(packed.end(), std::make_move_iterator(alone.begin()), std::make_move_iterator(alone.end()));
   return packed;

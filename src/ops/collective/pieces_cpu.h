@@ -9,6 +9,11 @@
 
 namespace trireme::ops {
 
+/// Rows [first, last) of a part; `last` -1: to the end.
+struct PieceRows {
+  int64_t first = 0, last = -1;
+};
+
 /// A tensor [before, sections * section extent, after] whose middle dimension is cut over ranks, in bytes.
 class PieceCut {
  public:
@@ -22,9 +27,16 @@ class PieceCut {
   /// The whole tensor is the ranks' parts one after another: nothing to pack.
   bool is_contiguous() const { return is_contiguous_; }
 
-  /// Copies rank r's part between the whole tensor and its contiguous form.
-  void pack(const std::byte* whole, std::byte* part, size_t rank, base::ThreadPool& pool) const;
-  void unpack(const std::byte* part, std::byte* whole, size_t rank, base::ThreadPool& pool) const;
+  /// The runs of bytes that a part consists of.
+  int64_t rows() const { return rows_; }
+  int64_t row_bytes(size_t rank) const { return size_[rank]; }
+  int64_t largest_row_bytes() const { return largest_; }
+
+  /// Copies rows of rank r's part between the whole tensor and `part`, where they stand one after another.
+  void pack(const std::byte* whole, std::byte* part, size_t rank, base::ThreadPool& pool,
+            PieceRows rows = {}) const;
+  void unpack(const std::byte* part, std::byte* whole, size_t rank, base::ThreadPool& pool,
+              PieceRows rows = {}) const;
 
  private:
   int64_t rows_, section_bytes_, largest_;
@@ -45,11 +57,12 @@ struct Parcel {
   std::vector<Piece> pieces;
   bool is_packed = false;
   int64_t block_bytes = 0;  ///< of one rank
+  int64_t chunk_rows = 0;   ///< above 0: a lone piece goes in calls of so many rows, which caches hold
 };
 
 /// Pieces of one element type (any type where `mixed`) that are small or not contiguous share a parcel; each
 /// other piece goes alone. The choice depends on shapes only, so all ranks make the same.
-std::vector<Parcel> make_parcels(std::vector<Piece> pieces, bool mixed);
+std::vector<Parcel> make_parcels(std::vector<Piece> pieces, bool mixed, int ranks);
 
 /// Memory for `ranks` blocks of the largest packed parcel.
 int64_t workspace_bytes(const std::vector<Parcel>& parcels, int ranks);
