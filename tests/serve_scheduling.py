@@ -170,7 +170,8 @@ def warmed():
         assert m['nv_inference_request_success{model="warmed",version="1",team="a"}'] == 1
         assert m['nv_inference_exec_count{model="warmed",version="1",team="a"}'] == 1  # warm-up is not counted
         config = c.get_model_config("warmed").config
-        assert config.model_warmup[0].inputs["INPUT1"].input_data_file == "one_row" and config.metric_tags["team"] == "a"
+        assert config.model_warmup[0].inputs["INPUT1"].input_data_file == "one_row"
+        assert config.metric_tags["team"] == "a"
         reasons = {e.name: e.reason for e in c.get_model_repository_index().models}
         assert "no input 'INPUT1'" in reasons["cold"], reasons["cold"]
         assert reasons["outside"], "a warm-up file outside of the model's directory was read"
