@@ -167,6 +167,7 @@ void PipelineRunner::signal() {
 bool PipelineRunner::wait(const std::function<bool()>& condition) {
   constexpr int kSpins = 200;
   for (int spin = 0;; ++spin) {
+    // Read before the condition: an event after it changes the epoch, and the wait returns at once.
     const uint32_t epoch = epoch_.load(std::memory_order_acquire);
     if (has_failed_.load(std::memory_order_acquire)) return false;
     if (condition()) return true;
@@ -276,6 +277,7 @@ void PipelineRunner::act(const PipelineAction& a, const Work& work, StageReport&
 
 PipelineReport PipelineRunner::run(const Work& work) {
   if (has_failed_.load(std::memory_order_acquire)) std::rethrow_exception(failure_);
+  // No lane looks at the counts now: all of them wait for the next run.
   for (auto& c : chunks_) c->reset();
   work_failure_ = nullptr;
   StageReport mine;
@@ -300,6 +302,7 @@ PipelineReport PipelineRunner::run(const Work& work) {
       return lane->runs.load(std::memory_order_acquire) == runs_.load(std::memory_order_relaxed);
     });
   };
+  // Buffers may be read until the last transfer is through.
   if (!wait(all_done)) std::rethrow_exception(failure_);
   return agree(mine, spent);
 }

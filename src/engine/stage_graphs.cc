@@ -89,6 +89,7 @@ StageGraph StepGraphs::make_stage(const StepKey& key, std::vector<TrainedParam>&
   }
   ir::Graph& graph = draft.graph;
   graph = std::move(part.graph);
+  // Loss and counts are outputs of the last part alone.
   if (!is_last) draft.counters = 0;
   const std::vector<std::string> crossing = graph.output_names();
   for (const passes::ParamGradient& g : gradients)
@@ -191,6 +192,8 @@ StepGraph StepGraphs::make_update(const StepKey& key) {
   const auto sum = [&](const std::string& name, const ir::Value& like) {
     return add_state(graph, passes::lowest_sum(name, key.micro_batches), like);
   };
+  // Gradients of all parts first, then statistics, then counters: the order that add_update() expects of the
+  // sums.
   std::vector<size_t> tied;  // positions among the gradients
   for (const StageSums& part : parts) {
     for (const StageSums::Param& p : part.params) {

@@ -325,6 +325,7 @@ StepResult TrainSession::pipeline_step(std::span<const Feeds> micro_batches, con
   for (const Feeds& feeds : micro_batches)
     base::require(shapes_of(feeds) == shapes, "the micro-batches of a pipeline's step have one shape");
   Pipeline& pipeline = pipeline_for(shapes, count);
+  // Nothing but partial sums changes in here: if a stage fails, no weight has moved on any.
   const PipelineReport report =
       pipeline.runner->run([&](const PipelineAction& a, const PipelineBuffers& buffers) {
         Pipeline::Program& p = pipeline.chunks[static_cast<size_t>(a.chunk)].program(a.work);
@@ -371,6 +372,7 @@ void TrainSession::share_weights(ir::Graph& graph) const {
     if (static_cast<int>(held->second.size()) == stages()) continue;
     const bool is_mine = states_.has(v.name);
     if (v.type.dtype != tensor::DType::f32 || (!is_mine && v.data.defined())) continue;
+    // A second holder of a tied weight gets the bytes it has.
     if (!is_mine) v.data = Tensor::empty(v.type.dtype, v.type.shape.to_dims());
     pp.broadcast({v.data.mutable_raw(), static_cast<size_t>(v.data.bytes())}, held->second.front(), v.name);
   }

@@ -122,6 +122,7 @@ PipelinePart cut_part(const Graph& graph, const PipelineCut& cut, size_t k) {
   const std::vector<size_t> part = spine.part_of_nodes(cut);
   const std::vector<size_t> last = last_readers(spine, part, cut.parts());
   const bool is_last = k + 1 == cut.parts();
+  // Both neighbours list the same values in the same order, since both look at the same whole graph.
   std::vector<ValueId> in, out;
   if (k > 0) in = crossing_values(spine, part, last, k - 1);
   if (!is_last) out = crossing_values(spine, part, last, k);
@@ -210,11 +211,13 @@ std::vector<ParamGradient> differentiate_part(PipelinePart& part, ValueId loss,
   std::vector<char> marked(graph.values().size(), 0);
   for (ValueId id : wanted) marked[index(id)] = 1;
   for (ValueId id : crossing) marked[index(id)] = 1;
+  // What later parts make of a value is the first term of its gradient, as in the walk over the whole graph.
   std::vector<ValueId> grads(graph.values().size(), ir::kNoValue);
   for (const auto& [value, gradient] : seeds) grads[index(value)] = gradient;
   ops::backpropagate(graph, 0, marked, grads);
   for (ValueId id : crossing) {
     ValueId gradient = grads[index(id)];
+    // The stage before waits for it all the same.
     if (gradient == ir::kNoValue) {
       const tensor::Dims dims = graph.type(id).shape.to_dims();
       const ValueId zero = graph.add_constant(tensor::Tensor::zeros(graph.type(id).dtype, {}));
@@ -282,6 +285,8 @@ class Phases {
     }
   }
 
+  /// What the results that leave and the states that no gradient reaches need; a slope like 1 - y^2 is
+  /// backward, though it depends on forward values only.
   void find_forward() {
     std::vector<char> wanted(graph_.values().size(), 0);
     for (size_t i = 0; i < graph_.outputs().size(); ++i) {
@@ -418,6 +423,7 @@ PipelinePrograms split_part(const PipelinePart& part, bool splits_weights) {
   const Phases phases(part, splits_weights);
   Programs programs(part.graph, phases);
   PipelinePrograms out;
+  // Backwards: each program tells the ones before what they have to hand over.
   out.weights = programs.make(Phases::kWeights, "weights");
   out.backward = programs.make(Phases::kBackward, "backward");
   out.forward = programs.make(Phases::kForward, "forward");

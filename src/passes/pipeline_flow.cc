@@ -85,6 +85,7 @@ class Flow {
     const int part = part_of(order_, stage, a.chunk), last = order_.shape.parts() - 1, i = a.micro_batch;
     Done& d = done(part);
     if (a.work == forward) {
+      // Its input is there, and the buffer of its result is no longer on its way.
       if (part > 0 && d.arrived <= i) return false;
       if (part < last && d.sent <= i - slots(part).out) return false;
       d.forward = i + 1;
@@ -101,6 +102,7 @@ class Flow {
   bool pass(const PipelineTransfer& t, int stage) {
     const int part = part_of(order_, stage, t.chunk);
     if (done(part).forward <= t.micro_batch) return false;
+    // The receiver's buffer is free once the micro-batch before in it is through.
     if (done(part + 1).all <= t.micro_batch - slots(part + 1).in) return false;
     done(part).sent = done(part + 1).arrived = t.micro_batch + 1;
     return true;

@@ -37,6 +37,8 @@ void Spine::find_nodes() {
   const size_t count = graph.nodes().size();
   on_spine_.assign(count, 0);
   std::vector<char> wanted(graph.values().size(), 0);
+  // Updates of states that nothing else reads stand at the end of the order, far from their layer: they are
+  // not of the row.
   for (ValueId id : graph.outputs()) wanted[index(id)] = 1;
   for (size_t n = count; n-- > 0;) {
     const Node& node = graph.nodes()[n];
@@ -87,6 +89,7 @@ void Spine::find_crossings() {
   crossings_.assign(count + 1, {});
   std::vector<ValueId> alive;
   for (size_t p = 0; p < count; ++p) {
+    // Alive before position p: known, and read at p or later.
     std::erase_if(alive, [&](ValueId id) { return reads[index(id)].back() < p; });
     Crossing& here = crossings_[p];
     here.values = alive.size();
