@@ -200,6 +200,16 @@ TEST(TensorParallel, MatricesAreGatheredForMuonAndAdafactor) {
   }
 }
 
+TEST(TensorParallel, ABudgetOfActivationsIsThatOfAllRanks) {
+  Case c = gpt();
+  const Trained want = alone(c);
+  c.options.activation_bytes = 860'000;
+  for (const Strategy& s : {Strategy{.tp = 2}, Strategy{.dp = 2, .tp = 2, .zero = 3}}) {
+    SCOPED_TRACE(text(s));
+    expect_near(want, on_ranks(c, s));
+  }
+}
+
 TEST(TensorParallel, InBf16) {
   Case c = gpt();
   c.options.precision.compute = passes::Precision::bf16;

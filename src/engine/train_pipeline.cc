@@ -153,7 +153,7 @@ void TrainSession::add_chunk(Pipeline& pipeline, const StepKey& key, const passe
     passes::recompute(part.graph, plan);
     part.graph.sort();
     compile_chunk(pipeline, key, std::move(part));
-    const int64_t bytes = pipeline.chunks.back().peak_bytes(slots) * options_.strategy.chunks;
+    const int64_t bytes = most_of_stage(pipeline.chunks.back().peak_bytes(slots)) * options_.strategy.chunks;
     least = std::min(least, bytes);
     if (options_.activation_bytes == 0 || bytes <= options_.activation_bytes) return;
     pipeline.chunks.pop_back();

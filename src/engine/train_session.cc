@@ -216,12 +216,23 @@ std::shared_ptr<const compile::Program> TrainSession::fit_activations(
   for (const passes::RecomputePlan& plan : recompute_plans(graph)) {
     ir::Graph tried = graph;
     const auto program = compile_plan(tried, plan, options);
-    least = std::min(least, program->memory.arena_bytes);
-    if (program->memory.arena_bytes > options_.activation_bytes) continue;
+    const int64_t bytes = most_of_stage(program->memory.arena_bytes);
+    least = std::min(least, bytes);
+    if (bytes > options_.activation_bytes) continue;
     graph = std::move(tried);
     return program;
   }
   fail_budget(least);
+}
+
+/// Ranks whose programs meet choose one plan, though parts of uneven length need different memory.
+int64_t TrainSession::most_of_stage(int64_t bytes) const {
+  if (options_.mesh == nullptr) return bytes;
+  std::array<int64_t, 1> most{bytes};
+  options_.mesh->axis("dp,tpr,tp")
+      .all_reduce(comm::as_bytes(std::span<int64_t>(most)), {tensor::DType::i64, comm::ReduceOp::max},
+                  "memory of a plan");
+  return most[0];
 }
 
 void TrainSession::fail_budget(int64_t least) const {

@@ -124,6 +124,7 @@ class TrainSession {
                                                        const compile::CompileOptions& options);
   /// From the least work done twice to the most: nothing, the cheap ops, then ever more pieces.
   static std::vector<passes::RecomputePlan> recompute_plans(const ir::Graph& graph);
+  int64_t most_of_stage(int64_t bytes) const;
   [[noreturn]] void fail_budget(int64_t least) const;
   std::shared_ptr<const compile::Program> fit_activations(ir::Graph& graph,
                                                           const compile::CompileOptions& options);
