@@ -37,9 +37,15 @@ ir::Attrs split_attrs(const Graph& graph, const std::vector<int>& coordinates, i
   return ops::group_attrs(graph.mesh, coordinates, kAxis).set("dim", int64_t{dim});
 }
 
-/// Runs of items whose bytes together are about `limit` and which `together` lets share a bucket.
+/// Runs of items whose bytes together are about `limit` and which `together` lets share a bucket. However
+/// small the model, a bucket is a small share of all: there is something to overlap, and little waits at a
+/// time.
 template <class Bytes, class Together>
 std::vector<std::vector<size_t>> in_buckets(size_t count, int64_t limit, Bytes bytes, Together together) {
+  constexpr int64_t kShares = 8;
+  int64_t total = 0;
+  for (size_t i = 0; i < count; ++i) total += bytes(i);
+  limit = std::min(limit, total / kShares);
   std::vector<std::vector<size_t>> buckets;
   int64_t held = 0;
   for (size_t i = 0; i < count; ++i) {

@@ -32,7 +32,7 @@ struct StepSums {
   /// The sums are completed in a graph of their own (`is_last`), whose values then are the lowest partial
   /// sums that hold something, lowest_sum(); all micro-batches are added to partial sums before.
   bool is_apart = false;
-  int64_t bucket_bytes = 25 << 20;
+  int64_t bucket_bytes = 25 << 20;  ///< of a bucket, or an eighth of all if that is less
 };
 
 /// Replaces the values by their sums over the step, in the order of the tree T(0, n) of comm/communicator.h;
