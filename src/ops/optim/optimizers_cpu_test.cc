@@ -468,6 +468,39 @@ TEST(Averages, Ema) {
   EXPECT_TRUE(kept.same_as(state));
 }
 
+TEST(Trust, PartsThatExchangeSquaresAreUpdatedAsTheWhole) {
+  constexpr int64_t kParts = 4;
+  for (const std::string rule : {"lamb", "lars"}) {
+    const std::string op = rule + "_update";
+    const size_t states = update_layout(op).states;
+    ir::Attrs attrs{{"weight_decay", 0.1}};
+    if (rule == "lars") attrs.set("momentum", 0.9);
+    std::vector<Tensor> whole{Tensor::scalar(0.125f), Tensor::scalar(int64_t{3}), Tensor(), Tensor()};
+    for (size_t i = 0; i < 2 + states; ++i)
+      whole.push_back(random_tensor(DType::f32, {64, 300}, i == 3 ? 0 : -1, 1, 7 + i));
+    const std::vector<Tensor> want = run(op, whole, attrs, 1 + states);
+    const int64_t blocks = norm_blocks({64, 300}).blocks / kParts;
+    std::vector<std::vector<Tensor>> parts(kParts, {whole.begin(), whole.begin() + kUpdateScalars});
+    std::vector<double> squares;
+    attrs.set("blocks", std::vector<int64_t>{blocks});
+    for (int64_t r = 0; r < kParts; ++r) {
+      auto& part = parts[static_cast<size_t>(r)];
+      for (size_t i = kUpdateScalars; i < whole.size(); ++i) part.push_back(part_of(whole[i], 0, kParts, r));
+      ir::Attrs of_squares = attrs;
+      const Tensor mine = run("trust_squares", part, of_squares.set("rule", rule))[0];
+      squares.insert(squares.end(), mine.data<double>().begin(), mine.data<double>().end());
+    }
+    attrs.set("parts", kParts);
+    for (int64_t r = 0; r < kParts; ++r) {
+      auto& part = parts[static_cast<size_t>(r)];
+      part.push_back(Tensor::from<double>({static_cast<int64_t>(squares.size())}, squares));
+      const std::vector<Tensor> got = run(op, part, attrs, 1 + states);
+      for (size_t i = 0; i < got.size(); ++i)
+        EXPECT_TRUE(got[i].same_as(part_of(want[i], 0, kParts, r))) << op;
+    }
+  }
+}
+
 /// T(lo, n) of comm/communicator.h.
 float tree(const std::vector<float>& x, size_t lo, size_t n) {
   if (n == 1) return x[lo];
