@@ -133,6 +133,30 @@ SplitMessage split(std::span<const std::string_view> pieces, const std::shared_p
   return out;
 }
 
+// protozero trusts its caller with wire types; senders are not to be trusted.
+
+void need(const pbf_reader& r, pbf_wire_type type) {
+  base::require(r.wire_type() == type, "malformed message: field ", r.tag(), " has the wrong wire type");
+}
+
+std::string_view view_of(pbf_reader& r) {
+  need(r, pbf_wire_type::length_delimited);
+  const auto view = r.get_view();
+  return {view.data(), view.size()};
+}
+
+std::string text_of(pbf_reader& r) { return std::string(view_of(r)); }
+
+pbf_reader message_of(pbf_reader& r) {
+  const std::string_view view = view_of(r);
+  return {view.data(), view.size()};
+}
+
+uint64_t varint_of(pbf_reader& r) {
+  need(r, pbf_wire_type::varint);
+  return r.get_uint64();
+}
+
 /// An InferParameter. Unset is null, which the parameters' reader refuses.
 struct Parameter {
   std::string key;
@@ -144,19 +168,22 @@ Parameter read_parameter(pbf_reader entry) {
   Parameter out;
   while (entry.next()) {
     if (entry.tag() == 1) {
-      out.key = entry.get_string();
+      out.key = text_of(entry);
     } else if (entry.tag() == 2) {
-      pbf_reader choice = entry.get_message();
+      pbf_reader choice = message_of(entry);
       while (choice.next()) {
         switch (choice.tag()) {
-          case 1: out.value = choice.get_bool(); break;
-          case 2: out.value = choice.get_int64(); break;
+          case 1: out.value = varint_of(choice) != 0; break;
+          case 2: out.value = static_cast<int64_t>(varint_of(choice)); break;
           case 3:
-            out.text = choice.get_string();
+            out.text = text_of(choice);
             out.value = std::string_view();
             break;
-          case 4: out.value = choice.get_double(); break;
-          case 5: out.value = choice.get_uint64(); break;
+          case 4:
+            need(choice, pbf_wire_type::fixed64);
+            out.value = choice.get_double();
+            break;
+          case 5: out.value = varint_of(choice); break;
           default: choice.skip();
         }
       }
@@ -206,7 +233,7 @@ void read_values(pbf_reader& r, DataWriter& out) {
   switch (r.tag()) {
     case kBool:
       return each<bool>(
-          r, pbf_wire_type::varint, [&] { return r.get_packed_bool(); }, [&] { return r.get_bool(); },
+          r, pbf_wire_type::varint, [&] { return r.get_packed_bool(); }, [&] { return r.get_uint64() != 0; },
           [&out](bool v) { out.put(v); });
     case kInt:
       return each<int64_t>(
@@ -233,8 +260,7 @@ void read_values(pbf_reader& r, DataWriter& out) {
           r, pbf_wire_type::fixed64, [&] { return r.get_packed_double(); }, [&] { return r.get_double(); },
           real);
     default: {
-      const auto view = r.get_view();
-      out.put(std::string_view(view.data(), view.size()));
+      out.put(view_of(r));
     }
   }
 }
@@ -267,9 +293,9 @@ InputPart read_input(pbf_reader message) {
   bool has_type = false;
   while (message.next()) {
     switch (message.tag()) {
-      case 1: out.tensor.name = message.get_string(); break;
+      case 1: out.tensor.name = text_of(message); break;
       case 2:
-        out.tensor.type = wire_type(message.get_string());
+        out.tensor.type = wire_type(text_of(message));
         has_type = true;
         break;
       case 3:
@@ -278,13 +304,12 @@ InputPart read_input(pbf_reader message) {
             [&] { return message.get_int64(); }, [&out](int64_t d) { out.tensor.dims.push_back(d); });
         break;
       case 4: {
-        const Parameter p = read_parameter(message.get_message());
+        const Parameter p = read_parameter(message_of(message));
         set_input_parameter(out.span, p.key, p.value);
         break;
       }
       case 5: {
-        const auto view = message.get_view();
-        out.contents = std::string_view(view.data(), view.size());
+        out.contents = view_of(message);
         break;
       }
       default: message.skip();
@@ -299,9 +324,9 @@ OutputWish read_output(pbf_reader message) {
   OutputWish out;
   while (message.next()) {
     if (message.tag() == 1) {
-      out.name = message.get_string();
+      out.name = text_of(message);
     } else if (message.tag() == 2) {
-      const Parameter p = read_parameter(message.get_message());
+      const Parameter p = read_parameter(message_of(message));
       set_output_parameter(out, p.key, p.value);
     } else {
       message.skip();
@@ -340,14 +365,14 @@ GrpcInferRequest read_request(const SplitMessage& message, std::vector<InputPart
   pbf_reader r(message.head.data(), message.head.size());
   while (r.next()) {
     switch (r.tag()) {
-      case 1: out.model_name = r.get_string(); break;
-      case 2: out.model_version = r.get_string(); break;
+      case 1: out.model_name = text_of(r); break;
+      case 2: out.model_version = text_of(r); break;
       case 3:
-        out.request.id = r.get_string();
+        out.request.id = text_of(r);
         out.request.has_id = !out.request.id.empty();
         break;
       case 4: {
-        const Parameter p = read_parameter(r.get_message());
+        const Parameter p = read_parameter(message_of(r));
         if (p.key == "triton_enable_empty_final_response") {
           out.wants_empty_final = parameter_bool(p.value, p.key);
         } else {
@@ -355,8 +380,8 @@ GrpcInferRequest read_request(const SplitMessage& message, std::vector<InputPart
         }
         break;
       }
-      case 5: inputs.push_back(read_input(r.get_message())); break;
-      case 6: out.request.outputs.push_back(read_output(r.get_message())); break;
+      case 5: inputs.push_back(read_input(message_of(r))); break;
+      case 6: out.request.outputs.push_back(read_output(message_of(r))); break;
       default: r.skip();
     }
   }

@@ -136,6 +136,9 @@ TEST(GrpcMessage, RefusesWhatDoesNotFit) {
             std::string::npos);
   EXPECT_NE(refusal(std::string(12, '\xff')).find("10 bytes"), std::string::npos);
   EXPECT_NE(refusal("\x0b").find("wire type"), std::string::npos);
+  EXPECT_NE(refusal(std::string("\x08\x01", 2)).find("wrong wire type"),
+            std::string::npos);  // a name as a number
+  EXPECT_NE(refusal(std::string("\x2d\0\0\0\0", 5)).find("wrong wire type"), std::string::npos);
   std::string huge;
   pbf_writer request(huge);
   add_input(request, "x", "INT8", {int64_t{1} << 40}, std::string("\x12\x01\x01", 3));
