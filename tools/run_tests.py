@@ -1,7 +1,7 @@
 # Runs the GoogleTest binaries of a build and the Python journeys of tests/, and totals them in its last line.
 #
 # A journey is tests/<name>.py: exit code 0, and a last line `N passed, N failed, N skipped`. A comment `# tier: all`,
-# `# tier: onnx`, `# tier: oracles` or `# tier: slurm` among its first five lines keeps it for ./dev test --all, --onnx …;
+# `# tier: onnx`, `# tier: oracles` or `# tier: slurm` among its first five lines keeps it for ./dev test --all, --onnx,
 # `# timeout: SECONDS` there lifts its time limit. Files that start with an underscore are modules, not journeys.
 import argparse
 import concurrent.futures

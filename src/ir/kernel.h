@@ -21,7 +21,7 @@ namespace trireme::ir {
 /// Why a kernel cannot run a node, in words; nullopt means it can.
 using Refusal = std::optional<std::string>;
 
-/// What a kernel found wrong with the data it was given (an index out of range): kernels cannot throw, so the
+/// What a kernel found wrong with the data it was given (an index out of range): kernels do not throw, so the
 /// first one to fail records it here and goes on without touching memory outside its operands. Whoever runs
 /// kernels throws invalid_argument from it afterwards.
 class RunStatus {
@@ -66,7 +66,7 @@ struct KernelInit {
   int threads;  ///< team size of the stream that will run it; results must not depend on it
 };
 
-/// A kernel bound to one node. `run` must not allocate, lock or throw; all decisions were made in prepare.
+/// A kernel bound to one node; prepare decided all. `run` does not allocate or lock; only collectives throw.
 struct BoundKernel {
   std::function<void(const RunArgs&)> run;
   int64_t workspace_bytes = 0;
