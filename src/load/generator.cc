@@ -78,6 +78,7 @@ struct Connection {
   State state = State::closed;
   const std::string* request = nullptr;
   size_t sent = 0;
+  int64_t query = 0;  // of a pacer
   int64_t scheduled_ns = 0;
   int64_t started_ns = 0;
   serve::HttpResponseParser parser;
@@ -96,12 +97,17 @@ class Worker {
 
  private:
   using Due = std::pair<int64_t, Connection*>;
-  bool open_loop() const { return plan_.rate > 0; }
+  bool open_loop() const { return plan_.rate > 0 || plan_.pacer != nullptr; }
   bool counted(int64_t scheduled_ns) const {
     return scheduled_ns >= window_.counted_from_ns && scheduled_ns < end_ns_;
   }
   void start_due();
-  void start(Connection& c, int64_t scheduled_ns);
+  void queue_arrivals();
+  void queue_paced();
+  void send_backlog();
+  size_t next_request();
+  void start(Connection& c, const Send& what);
+  void tell_pacer(const Connection& c, bool success);
   void connect(Connection& c);
   void send(Connection& c);
   void receive(Connection& c);
@@ -130,7 +136,7 @@ class Worker {
   std::vector<std::unique_ptr<Connection>> connections_;
   std::vector<Connection*> idle_;
   std::priority_queue<Due, std::vector<Due>, std::greater<>> thinking_;
-  std::deque<int64_t> backlog_;  // scheduled, waiting for a connection
+  std::deque<Send> backlog_;  // scheduled, waiting for a connection
   int64_t in_flight_ = 0;
   std::vector<char> buffer_;
 };
@@ -161,7 +167,7 @@ Worker::Worker(const LoadPlan& plan, const Address& address, const Window& windo
     }
     connections_.push_back(std::move(c));
   }
-  if (open_loop()) next_arrival_ns_ = window_.start_ns + arrivals_.next_ns();
+  if (plan.rate > 0) next_arrival_ns_ = window_.start_ns + arrivals_.next_ns();
   result.interval_ns = window_.interval_ns;
 }
 
@@ -189,7 +195,7 @@ void Worker::run() {
 }
 
 bool Worker::done() const {
-  const bool quota_reached = quota_ == 0;
+  const bool quota_reached = quota_ == 0 || (plan_.pacer != nullptr && plan_.pacer->done());
   return (now_ns_ >= end_ns_ || quota_reached) && in_flight_ == 0 && backlog_.empty();
 }
 
@@ -197,7 +203,9 @@ bool Worker::done() const {
 // needs.
 void Worker::wait() {
   int64_t until = std::min(next_timeout_scan_ns_, now_ns_ < end_ns_ ? end_ns_ : INT64_MAX);
-  if (open_loop() && next_arrival_ns_ < end_ns_) until = std::min(until, next_arrival_ns_);
+  if (plan_.rate > 0 && next_arrival_ns_ < end_ns_) until = std::min(until, next_arrival_ns_);
+  if (plan_.pacer != nullptr && plan_.pacer->next_ns() != Pacer::kNever)
+    until = std::min(until, window_.start_ns + plan_.pacer->next_ns());
   if (!thinking_.empty() && now_ns_ < end_ns_) until = std::min(until, thinking_.top().first);
   const int64_t ns = std::max<int64_t>(0, until - base::SystemClock().now_ns());
   const timespec ts{static_cast<time_t>(ns / base::kNsPerSecond), static_cast<long>(ns % base::kNsPerSecond)};
@@ -206,27 +214,49 @@ void Worker::wait() {
 }
 
 void Worker::start_due() {
-  if (!open_loop()) {
-    while (!thinking_.empty() && thinking_.top().first <= now_ns_) {
-      const auto [due, c] = thinking_.top();
-      thinking_.pop();
-      if (now_ns_ < end_ns_ && quota_ != 0) start(*c, due);
+  if (open_loop()) {
+    if (plan_.pacer != nullptr) {
+      queue_paced();
+    } else {
+      queue_arrivals();
     }
+    send_backlog();
     return;
   }
+  while (!thinking_.empty() && thinking_.top().first <= now_ns_) {
+    const auto [due, c] = thinking_.top();
+    thinking_.pop();
+    if (now_ns_ < end_ns_ && quota_ != 0) start(*c, {due, next_request(), 0});
+  }
+}
+
+void Worker::queue_arrivals() {
   for (; next_arrival_ns_ <= now_ns_ && next_arrival_ns_ < end_ns_;
        next_arrival_ns_ = window_.start_ns + arrivals_.next_ns()) {
     if (quota_ == 0) end_ns_ = next_arrival_ns_;
     if (next_arrival_ns_ >= end_ns_) break;
     if (quota_ > 0 && counted(next_arrival_ns_)) --quota_;
     if (counted(next_arrival_ns_)) ++result.scheduled;
-    backlog_.push_back(next_arrival_ns_);
+    backlog_.push_back({next_arrival_ns_, next_request(), 0});
   }
+}
+
+void Worker::queue_paced() {
+  const int64_t since_start = now_ns_ - window_.start_ns;
+  while (plan_.pacer->next_ns() <= since_start) {
+    Send what = plan_.pacer->take(since_start);
+    what.scheduled_ns += window_.start_ns;
+    ++result.scheduled;
+    backlog_.push_back(what);
+  }
+}
+
+void Worker::send_backlog() {
   while (!backlog_.empty()) {
-    const int64_t scheduled = backlog_.front();
-    if (now_ns_ - scheduled > plan_.timeout_ns) {
+    const Send what = backlog_.front();
+    if (plan_.pacer == nullptr && now_ns_ - what.scheduled_ns > plan_.timeout_ns) {
       backlog_.pop_front();
-      count_error(scheduled, "timeout before sending");
+      count_error(what.scheduled_ns, "timeout before sending");
       continue;
     }
     if (idle_.empty()) return;
@@ -234,17 +264,23 @@ void Worker::start_due() {
     // The connection used last is the warmest; the others stay free for bursts.
     Connection* c = idle_.back();
     idle_.pop_back();
-    start(*c, scheduled);
+    start(*c, what);
   }
 }
 
-void Worker::start(Connection& c, int64_t scheduled_ns) {
-  if (!open_loop() && quota_ > 0 && counted(scheduled_ns)) --quota_;
-  if (!open_loop() && counted(scheduled_ns)) ++result.scheduled;
-  c.request = &(*plan_.requests)[next_request_];
+size_t Worker::next_request() {
+  const size_t at = next_request_;
   next_request_ = (next_request_ + 1) % plan_.requests->size();
+  return at;
+}
+
+void Worker::start(Connection& c, const Send& what) {
+  if (!open_loop() && quota_ > 0 && counted(what.scheduled_ns)) --quota_;
+  if (!open_loop() && counted(what.scheduled_ns)) ++result.scheduled;
+  c.request = &(*plan_.requests)[what.request];
   c.sent = 0;
-  c.scheduled_ns = scheduled_ns;
+  c.query = what.query;
+  c.scheduled_ns = what.scheduled_ns;
   c.started_ns = now_ns_;
   c.parser.reset(c.request->compare(0, 5, "HEAD ") == 0);
   ++in_flight_;
@@ -371,6 +407,7 @@ void Worker::succeed(Connection& c) {
     ++result.completed_in_window;
     ++interval_at(now_ns_).completed;
   }
+  tell_pacer(c, true);
   if (!answer.keep_alive || c.sent < c.request->size()) close(c);
   finish(c);
 }
@@ -381,8 +418,13 @@ void Worker::count_error(int64_t scheduled_ns, const std::string& error_class) {
   ++interval_at(scheduled_ns).errors;
 }
 
+void Worker::tell_pacer(const Connection& c, bool success) {
+  if (plan_.pacer != nullptr) plan_.pacer->answered(c.query, now_ns_ - window_.start_ns, success);
+}
+
 void Worker::fail(Connection& c, const std::string& error_class) {
   count_error(c.scheduled_ns, error_class);
+  tell_pacer(c, false);
   const bool reusable = c.parser.done() && c.parser.message().keep_alive && c.sent == c.request->size() &&
                         error_class.compare(0, 6, "status") == 0;
   if (!reusable) close(c);
@@ -413,24 +455,28 @@ void Worker::check_timeouts() {
   next_timeout_scan_ns_ = now_ns_ + kTimeoutScanNs;
   for (const auto& c : connections_) {
     const bool busy = c->state != Connection::State::closed && c->state != Connection::State::idle;
-    if (busy && now_ns_ - c->scheduled_ns > plan_.timeout_ns) fail(*c, "timeout");
+    const int64_t from_ns = plan_.pacer != nullptr ? c->started_ns : c->scheduled_ns;
+    if (busy && now_ns_ - from_ns > plan_.timeout_ns) fail(*c, "timeout");
   }
 }
 
 }  // namespace
 
 LoadResult run_load(const LoadPlan& plan) {
-  base::require((plan.concurrency > 0) != (plan.rate > 0), "load needs either a concurrency or a rate");
+  const int ways = (plan.concurrency > 0 ? 1 : 0) + (plan.rate > 0 ? 1 : 0) + (plan.pacer != nullptr ? 1 : 0);
+  base::require(ways == 1, "load needs either a concurrency, a rate or a pacer");
   base::require(plan.requests != nullptr && !plan.requests->empty(), "load has nothing to send");
   base::require(plan.duration_ns > 0 && plan.timeout_ns > 0, "load needs a positive duration and timeout");
   LoadPlan fitted = plan;
-  const int64_t connections = plan.rate > 0 ? plan.connections : plan.concurrency;
+  const int64_t connections = plan.concurrency > 0 ? plan.concurrency : plan.connections;
   fitted.threads = static_cast<int>(std::clamp<int64_t>(plan.threads, 1, connections));
+  if (plan.pacer != nullptr) fitted.threads = 1;
   const Address address = probe(plan.host, plan.port);
   const int64_t start = base::SystemClock().now_ns();
   // Whole intervals: a part of one at the end would look like a drop in throughput.
   const int64_t interval = (plan.duration_ns + kMaxIntervals - 1) / kMaxIntervals;
-  const Window window{start, start + plan.warmup_ns, start + plan.warmup_ns + plan.duration_ns, interval};
+  Window window{start, start + plan.warmup_ns, start + plan.warmup_ns + plan.duration_ns, interval};
+  if (plan.pacer != nullptr) window = {start, start, INT64_MAX, interval};
   std::vector<std::unique_ptr<Worker>> workers;
   for (int t = 0; t < fitted.threads; ++t)
     workers.push_back(std::make_unique<Worker>(fitted, address, window, t));

@@ -6,11 +6,12 @@
 #include <vector>
 
 #include "load/load_options.h"
+#include "load/pacer.h"
 #include "load/result.h"
 
 namespace trireme::load {
 
-/// One measurement. Exactly one of concurrency and rate is positive.
+/// One measurement: a pacer, or exactly one of concurrency and rate is positive.
 struct LoadPlan {
   std::string host;
   uint16_t port = 80;
@@ -18,6 +19,9 @@ struct LoadPlan {
   int64_t concurrency = 0;  // closed loop: connections, one request in flight on each
   double rate = 0;          // open loop: requests a second
   Arrivals arrivals = Arrivals::poisson;
+  /// Decides what is sent when, in place of all counts and times here but `connections`; `duration_ns` is
+  /// then only the expected one, and the timeout counts from the sending. One thread.
+  Pacer* pacer = nullptr;
   int64_t think_ns = 0;
   int64_t warmup_ns = 0;
   int64_t duration_ns = 0;

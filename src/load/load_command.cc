@@ -33,6 +33,23 @@ class Measurement {
     plan_.seed = static_cast<uint64_t>(options.seed);
   }
 
+  /// Runs what the pacer says, after a closed loop of the warm-up's length.
+  Measured paced(Pacer& pacer, const std::string& name, int64_t expected_ns) {
+    LoadPlan warmup = plan_;
+    if (plan_.warmup_ns > 0) {
+      warmup.concurrency = 1;
+      warmup.warmup_ns = 0;
+      warmup.duration_ns = plan_.warmup_ns;
+      warmup.max_requests = 0;
+      run_load(warmup);
+    }
+    plan_.concurrency = 0;
+    plan_.rate = 0;
+    plan_.pacer = &pacer;
+    plan_.duration_ns = expected_ns;
+    return run(name);
+  }
+
   const std::vector<Slo>& slos() const { return slos_; }
 
   Measured closed(int64_t concurrency) {
@@ -47,13 +64,15 @@ class Measurement {
   }
 
  private:
-  Measured run() {
+  Measured run(const std::string& name = "") {
     LoadResult shown;
+    shown.title = name;
     shown.concurrency = plan_.concurrency;
     shown.offered_rate = plan_.rate;
     progress_(label_of(shown));
     Measured m;
     m.result = run_load(plan_);
+    m.result.title = name;
     m.slos = judge(slos_, m.result);
     return m;
   }
@@ -89,9 +108,37 @@ void find_rate(Measurement& measurement, double rate, Report& report) {
   });
 }
 
+ScenarioSettings scenario_settings(const LoadOptions& o, const Payload& payload) {
+  ScenarioSettings s;
+  s.scenario = o.scenario;
+  s.min_duration_ns = o.duration.ns;
+  s.min_queries = o.min_queries;
+  s.max_queries = o.requests;
+  s.percentile = o.percentile;
+  s.samples_per_query = o.samples_per_query;
+  if (o.rate > 0) s.target_qps = o.rate;
+  s.bound_ns = o.target_latency.ns;
+  s.sample_count = payload.requests.size();
+  // Seed 1 means the rules' own seeds.
+  s.sample_seed += static_cast<uint64_t>(o.seed) - 1;
+  s.schedule_seed += static_cast<uint64_t>(o.seed) - 1;
+  return s;
+}
+
+Measured run_scenario(const LoadOptions& options, const Payload& payload, Measurement& measurement) {
+  const ScenarioSettings settings = scenario_settings(options, payload);
+  ScenarioPacer pacer(settings);
+  Measured m = measurement.paced(pacer, to_string(settings.scenario), settings.min_duration_ns);
+  m.scenario = pacer.result();
+  return m;
+}
+
 void check_options(const LoadOptions& o) {
   base::require(!o.find_rate || !o.slo.empty(), "--find-rate needs at least one --slo");
   base::require(o.sweep.empty() || (o.rate == 0 && !o.find_rate), "--sweep is a closed loop: without --rate");
+  base::require(o.scenario == Scenario::none || (o.sweep.empty() && !o.find_rate),
+                "--scenario goes without --sweep and --find-rate");
+  base::require(o.target_latency.ns > 0, "--target-latency must be positive");
   base::require(o.duration.ns > 0, "--duration must be positive");
   base::require(o.timeout.ns > 0, "--timeout must be positive");
   base::require(o.warmup.ns >= 0 && o.think.ns >= 0, "--warmup and --think must not be negative");
@@ -110,7 +157,9 @@ Report measure(const LoadOptions& options, const Progress& progress) {
   report.items_per_request = payload.items_per_request;
   LoadOptions recorded = options;
   report.options = base::OptionList(recorded).to_json();
-  if (options.find_rate) {
+  if (options.scenario != Scenario::none) {
+    report.runs.push_back(run_scenario(options, payload, measurement));
+  } else if (options.find_rate) {
     // Without a start rate: half of what one connection after the other gets through, measured.
     double start = options.rate;
     if (start <= 0) start = std::max(1.0, measurement.closed(options.concurrency).result.throughput() / 2);
@@ -127,8 +176,9 @@ Report measure(const LoadOptions& options, const Progress& progress) {
 
 bool goals_met(const Report& report) {
   if (report.found_rate >= 0) return report.found_rate > 0;
-  return std::all_of(report.runs.begin(), report.runs.end(),
-                     [](const Measured& m) { return all_met(m.slos); });
+  return std::all_of(report.runs.begin(), report.runs.end(), [](const Measured& m) {
+    return all_met(m.slos) && (!m.scenario || m.scenario->invalid.empty());
+  });
 }
 
 }  // namespace trireme::load

@@ -13,7 +13,7 @@ namespace trireme::load {
 /// run.
 Report measure(const LoadOptions& options, const std::function<void(const std::string&)>& progress);
 
-/// True if every run met its goals; for a search, if any rate did.
+/// True if every run met its goals and a scenario's run is valid; for a search, if any rate did.
 bool goals_met(const Report& report);
 
 }  // namespace trireme::load

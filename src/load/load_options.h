@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/options.h"
+#include "load/scenario.h"
 
 namespace trireme::load {
 
@@ -20,6 +21,11 @@ struct LoadOptions {
   double rate = 0;
   Arrivals arrivals = Arrivals::poisson;
   bool find_rate = false;
+  Scenario scenario = Scenario::none;
+  int64_t min_queries = 0;
+  int samples_per_query = 8;
+  double percentile = 0;
+  base::Duration target_latency{100 * base::kNsPerMs};
   base::Duration think{0};
   base::Duration duration{10 * base::kNsPerSecond};
   base::Duration warmup{base::kNsPerSecond};
@@ -54,10 +60,20 @@ struct LoadOptions {
     f.add("rate", &rate, "open loop: requests a second, sent on time whatever the server does").at_least(0);
     f.add_choice("arrivals", &arrivals, {"poisson", "fixed"}, "open loop: gaps between requests");
     f.add("find_rate", &find_rate, "search the highest rate that meets every --slo, starting at --rate");
+    f.add_choice("scenario", &scenario, {"none", "single_stream", "multi_stream", "server", "offline"},
+                 "MLPerf LoadGen scenario: --duration is the least one, --rate the server's target or the "
+                 "expected offline rate, --variants the loaded samples");
+    f.add("min_queries", &min_queries, "scenario: least queries; 0: 100, offline 24,576 samples").at_least(0);
+    f.add("samples_per_query", &samples_per_query, "multi_stream: requests of one query").at_least(1);
+    f.add("percentile", &percentile, "scenario: judged share of latencies; 0: single_stream 0.9, else 0.99")
+        .at_least(0)
+        .at_most(0.9999);
+    f.add("target_latency", &target_latency, "server scenario: bound of the percentile");
     f.add("think", &think, "closed loop: pause between an answer and the next request");
     f.add("duration", &duration, "measured time, after the warm-up");
     f.add("warmup", &warmup, "time before, sent but not counted");
-    f.add("requests", &requests, "end after this many counted requests; 0: by time alone").at_least(0);
+    f.add("requests", &requests, "end after this many counted requests or queries; 0: by time alone")
+        .at_least(0);
     f.add("timeout", &timeout, "a request is given up so long after its scheduled time");
     f.add("connections", &connections, "open loop: most connections").at_least(1).at_most(65536);
     f.add("threads", &threads, "generator threads; 0: one for four processors").at_least(0).at_most(64);

@@ -92,6 +92,7 @@ base::Json bounds_json(Bounds b) { return base::Json::array({b.low, b.high}); }
 base::Json run_json(const Measured& m) {
   const LoadResult& r = m.result;
   base::Json run;
+  run.set("label", label_of(r));
   run.set("concurrency", r.concurrency);
   run.set("offered_rate", r.offered_rate);
   run.set("window_s", r.window_s);
@@ -134,6 +135,7 @@ base::Json run_json(const Measured& m) {
     slos.push_back(std::move(goal));
   }
   run.set("slo", slos);
+  if (m.scenario) run.set("scenario", scenario_json(*m.scenario));
   return run;
 }
 
@@ -145,6 +147,7 @@ std::string format_ms(double ns) {
 }
 
 std::string label_of(const LoadResult& result) {
+  if (!result.title.empty()) return result.title;
   if (result.concurrency > 0) return "c=" + std::to_string(result.concurrency);
   return format_number(result.offered_rate, 1) + "/s";
 }
@@ -155,6 +158,9 @@ std::string text_report(const Report& report) {
     out += label_of(report.runs[0].result) + "\n" + single_report(report, report.runs[0]);
   } else {
     out += table(report);
+  }
+  for (const Measured& m : report.runs) {
+    if (m.scenario) out += scenario_text(*m.scenario);
   }
   for (const Measured& m : report.runs) {
     for (const SloOutcome& o : m.slos) {

@@ -1,12 +1,14 @@
 // Reports of load tests: a text table, JSON for machines, a self-contained page with plots for people.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/json.h"
 #include "base/svg_plot.h"
 #include "load/result.h"
+#include "load/scenario.h"
 #include "load/slo.h"
 
 namespace trireme::load {
@@ -17,6 +19,7 @@ using base::format_number;
 struct Measured {
   LoadResult result;
   std::vector<SloOutcome> slos;
+  std::optional<ScenarioResult> scenario;
 };
 
 struct Report {
@@ -29,13 +32,17 @@ struct Report {
   double found_rate = -1;      // --find-rate: highest rate that met all goals; 0 = none did; -1 = not asked
 };
 
-/// "c=16" or "120.0/s".
+/// "c=16", "120.0/s", or the name that the result brings.
 std::string label_of(const LoadResult& result);
 
 std::string text_report(const Report& report);
 base::Json json_report(const Report& report);
 /// One file, no scripts, no outside references; colours follow the reader's light or dark setting.
 std::string html_report(const Report& report);
+
+/// A scenario's verdict, metric, and the counts behind them.
+std::string scenario_text(const ScenarioResult& result);
+base::Json scenario_json(const ScenarioResult& result);
 
 /// Nanoseconds as milliseconds with three significant digits or more.
 std::string format_ms(double ns);

@@ -18,6 +18,7 @@ struct Interval {
 };
 
 struct LoadResult {
+  std::string title;        // of a scenario or a trace; empty = by concurrency or rate
   int64_t concurrency = 0;  // closed loop; 0 = open loop
   double offered_rate = 0;  // open loop, requests a second
   double window_s = 0;      // measured time

@@ -1,0 +1,77 @@
+# `trireme load` against the real server: scenarios with their verdicts, traces, mixes, sweeps, comparisons.
+import json
+import subprocess
+import urllib.request
+
+from _serving import TRIREME, Server, add_simple, run_cases, temporary
+
+work = temporary()
+repository = work / "models"
+add_simple(repository)
+add_simple(repository, "other")
+
+
+def load(server, *options, code=0, model="simple"):
+    """Runs one measurement; its text and its JSON."""
+    page = work / "result.json"
+    words = [TRIREME, "load", server.url, *(["--model", model] if model else []), "--warmup", "100ms",
+             "--json", str(page), *map(str, options)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    assert done.returncode == code, (words, done.returncode, done.stdout, done.stderr)
+    return done.stdout, json.loads(page.read_text()) if code < 2 else None
+
+
+def counted(server, model="simple"):
+    text = urllib.request.urlopen(f"{server.url}/v2/models/{model}/stats", timeout=10).read()
+    return json.loads(text)["model_stats"][0]["inference_stats"]["success"]["count"]
+
+
+def scenario(name, *options, code=0):
+    with Server(repository) as server:
+        text, result = load(server, "--scenario", name, "--duration", "300ms", *options, code=code)
+        run = result["runs"][0]
+        assert run["succeeded"] == run["scheduled"] == run["scenario"]["samples"], run
+        # What the client counted is what the server counted, but for the warm-up.
+        assert counted(server) >= run["succeeded"]
+        return text, run["scenario"]
+
+
+def single_stream():
+    text, verdict = scenario("single_stream")
+    assert verdict["valid"] and verdict["queries"] >= 100 and verdict["metric_unit"] == "ns", verdict
+    assert verdict["metric"] == verdict["estimate_ns"] >= verdict["query_latency_ns"]["p90"], verdict
+    assert "single_stream: VALID" in text, text
+    text, verdict = scenario("single_stream", "--requests", 60, code=1)
+    assert any("64 queries, had 60" in reason for reason in verdict["invalid"]), verdict
+    assert "single_stream: INVALID" in text, text
+
+
+def multi_stream():
+    _, verdict = scenario("multi_stream", "--min-queries", 662)
+    assert verdict["valid"] and verdict["samples"] == 8 * verdict["queries"] >= 8 * 662, verdict
+
+
+def server_scenario():
+    _, verdict = scenario("server", "--rate", 800, "--min-queries", 838, "--target-latency", "2s")
+    assert verdict["valid"] and 600 < verdict["metric"] < 1000 and verdict["over_bound"] == 0, verdict
+    _, verdict = scenario("server", "--rate", 800, "--target-latency", "1us", code=1)
+    assert verdict["over_bound"] == verdict["queries"], verdict
+
+
+def offline():
+    text, verdict = scenario("offline", "--min-queries", 3000, "--duration", "1ms", "--connections", 16)
+    assert verdict["valid"] and verdict["samples"] == 3000 and verdict["metric"] > 100, verdict
+    assert "samples a second" in text
+
+
+def repeatable():
+    with Server(repository) as server:
+        seen = [load(server, "--scenario", "server", "--rate", 500, "--duration", "200ms", "--seed", seed,
+                     "--target-latency", "9s", "--min-queries", 459)[1]["runs"][0]["scenario"]["issued_duration_ns"]
+                for seed in (7, 7, 8)]
+        assert seen[0] == seen[1] != seen[2], seen
+
+
+if __name__ == "__main__":
+    run_cases([("single stream", single_stream), ("multi stream", multi_stream), ("server", server_scenario),
+               ("offline", offline), ("seeds repeat", repeatable)])
