@@ -228,6 +228,21 @@ bool cut_sections(ViewRule& v, const Run& run, const Dims& x, const Dims& y) {
   return true;
 }
 
+/// Extents of 1 at the same place among the elements are one index, in their order: a micro-batch of one row
+/// is a part of a batch.
+void cut_single(ViewRule& v, const Dims& x, const Dims& y) {
+  int64_t before_x = 1;
+  for (size_t i = 0; i < x.size(); before_x *= x[i++]) {
+    if (x[i] != 1) continue;
+    int64_t before_y = 1;
+    for (size_t j = 0; j < y.size() && before_y <= before_x; before_y *= y[j++]) {
+      if (y[j] != 1 || v.y[j] != '.' || before_y != before_x) continue;
+      v.x[i] = v.y[j] = cut_letters(1, j)[0];
+      break;
+    }
+  }
+}
+
 }  // namespace
 
 CutRule view_cut(const NodeView& n) {
@@ -246,6 +261,7 @@ CutRule view_cut(const NodeView& n) {
   const ViewRule none{std::string(x.size(), '.'), std::string(y.size(), '.'), {}};
   ViewRule first = none;
   for (const Run& run : runs) cut_leading(first, run, x, y);
+  if (!runs.empty()) cut_single(first, x, y);
   CutRule rule = finish(first);
   for (const Run& run : runs) {
     ViewRule other = none;
