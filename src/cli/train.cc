@@ -3,6 +3,7 @@
 #include <csignal>
 #include <filesystem>
 #include <iostream>
+#include <optional>
 #include <pthread.h>
 
 #include "base/file.h"
@@ -11,6 +12,7 @@
 #include "comm/world.h"
 #include "compile/program.h"
 #include "passes/shard_rules.h"
+#include "train/run_lock.h"
 #include "train/task.h"
 #include "train/weights.h"
 
@@ -87,6 +89,8 @@ int train_rank(const Training& t, const train::Ranks& ranks, bool is_first_here)
   if (t.command.program) print_programs(trainer, ranks);
   if (t.command.check) return 0;
   const std::string directory = t.config.run.path();
+  std::optional<train::RunLock> lock;
+  if (ranks.is_leader()) lock.emplace(directory);
   if (t.command.resume == "auto") {
     trainer.resume_auto();
   } else if (!t.command.resume.empty()) {

@@ -62,6 +62,17 @@ TEST(InferShards, ColumnThenRowParallelIsAPartialSum) {
             std::vector{Placement{}});
 }
 
+TEST(InferShards, ViewsOfOneRowStayPartsOfTheBatch) {
+  const std::string views = R"(  %x = input "x" : f32[1,16,32]@dp:S(0)
+  %heads = const : i64[4]{1, 16, 4, 8}
+  %last = const : i64[4]{1, 16, 32, 1}
+  %y = reshape(%x, %heads) : f32[1,16,4,8]
+  %z = reshape(%x, %last) : f32[1,16,32,1]
+  return %y "y", %z "z"
+)";
+  EXPECT_EQ(outputs_of(lines("dp=2", views)), (std::vector{Placement::split(0), Placement::split(0)}));
+}
+
 TEST(InferShards, RefusesAReductionOfWhatIsWhole) {
   EXPECT_REFUSED(lines("tp=2", R"(  %x = input "x" : f32[4,8]
   %y = all_reduce(%x) {axes="tp", parts=[2]} : f32[4,8]  # layer3
