@@ -72,6 +72,55 @@ def repeatable():
         assert seen[0] == seen[1] != seen[2], seen
 
 
+def mix_file(name="mix.json"):
+    path = work / name
+    path.write_text(json.dumps({"mix": [{"name": "small", "model": "simple", "weight": 3},
+                                        {"name": "large", "model": "other", "weight": 1, "batch": 8}]}))
+    return path
+
+
+def mixes():
+    """Both models get their shares, and each has its own latencies."""
+    with Server(repository) as server:
+        text, result = load(server, "--mix", mix_file(), "--requests", 2000, "--concurrency", 4, "--warmup", "0s",
+                            model=None)
+        small, large = result["runs"][0]["classes"]
+        assert (small["name"], large["name"]) == ("small", "large") and "large" in text, text
+        assert abs(small["succeeded"] - 1500) <= 40 and small["succeeded"] + large["succeeded"] == 2000, result
+        assert counted(server) == small["succeeded"] and counted(server, "other") == large["succeeded"]
+        assert small["latency_ns"]["p50"] > 0 and large["latency_ns"]["p99"] > 0
+
+
+def traces():
+    """A minute of arrivals at 60 times the speed; the trace says which model each is for."""
+    trace = work / "trace.csv"
+    trace.write_text("timestamp,model\n" + "".join(
+        f"2024-01-01 00:00:{i // 10:02}.{i % 10}00,{'large' if i % 5 == 0 else 'small'}\n" for i in range(600)))
+    with Server(repository) as server:
+        _, result = load(server, "--mix", mix_file(), "--trace", trace, "--speed", 60, "--warmup", "0s",
+                         "--slo", "errors=0", model=None)
+        run = result["runs"][0]
+        assert run["label"] == "trace" and run["succeeded"] == 600 and 0.95 < run["window_s"] < 3, run
+        assert counted(server) == 480 and counted(server, "other") == 120
+        trace.write_text('{"timestamp": 0}\n{"timestamp": 100}\n{"timestamp": 250}\n')
+        _, result = load(server, "--trace", trace, "--requests", 2)
+        assert result["runs"][0]["scheduled"] == 2, result
+        load(server, "--trace", trace, "--rate", 5, code=2)
+
+
+def sweeps():
+    with Server(repository) as server:
+        text, result = load(server, "--sweep", "concurrency=1:4:2x", "--duration", "200ms", "--stability", 60)
+        runs = result["runs"]
+        assert [run["concurrency"] for run in runs] == [1, 2, 4], runs
+        assert all(run["stable"] and 3 <= run["trials"] <= 10 for run in runs), runs
+        assert all(0.5 < run["window_s"] < 1 for run in runs), runs  # the last three windows together
+        _, result = load(server, "--sweep", "rate=50:100:50", "--duration", "200ms")
+        assert [run["offered_rate"] for run in result["runs"]] == [50, 100], result
+        load(server, "--sweep", "4:1", code=2)
+
+
 if __name__ == "__main__":
     run_cases([("single stream", single_stream), ("multi stream", multi_stream), ("server", server_scenario),
-               ("offline", offline), ("seeds repeat", repeatable)])
+               ("offline", offline), ("seeds repeat", repeatable), ("mixes", mixes), ("traces", traces),
+               ("sweeps", sweeps)])

@@ -78,7 +78,8 @@ struct Connection {
   State state = State::closed;
   const std::string* request = nullptr;
   size_t sent = 0;
-  int64_t query = 0;  // of a pacer
+  int64_t query = 0;    // of a pacer
+  size_t of_class = 0;  // of a mix
   int64_t scheduled_ns = 0;
   int64_t started_ns = 0;
   serve::HttpResponseParser parser;
@@ -152,7 +153,7 @@ Worker::Worker(const LoadPlan& plan, const Address& address, const Window& windo
       end_ns_(window.end_ns),
       quota_(plan.max_requests > 0 ? share_of(plan.max_requests, plan.threads, thread) : -1),
       arrivals_(plan, thread),
-      next_request_(static_cast<size_t>(thread) * 7919 % plan.requests->size()),
+      next_request_(static_cast<size_t>(thread) * 7919),
       epoll_fd_(epoll_create1(EPOLL_CLOEXEC)),
       buffer_(size_t{256} << 10) {
   base::check(epoll_fd_ >= 0, "cannot create an epoll descriptor: errno ", errno);
@@ -169,6 +170,9 @@ Worker::Worker(const LoadPlan& plan, const Address& address, const Window& windo
   }
   if (plan.rate > 0) next_arrival_ns_ = window_.start_ns + arrivals_.next_ns();
   result.interval_ns = window_.interval_ns;
+  if (plan.mix != nullptr) {
+    for (const std::string& name : plan.mix->classes) result.classes.push_back({name, {}, 0});
+  }
 }
 
 Worker::~Worker() {
@@ -269,15 +273,16 @@ void Worker::send_backlog() {
 }
 
 size_t Worker::next_request() {
-  const size_t at = next_request_;
-  next_request_ = (next_request_ + 1) % plan_.requests->size();
-  return at;
+  const bool ordered = plan_.mix != nullptr && !plan_.mix->order.empty();
+  const size_t at = next_request_++ % (ordered ? plan_.mix->order.size() : plan_.requests->size());
+  return ordered ? plan_.mix->order[at] : at;
 }
 
 void Worker::start(Connection& c, const Send& what) {
   if (!open_loop() && quota_ > 0 && counted(what.scheduled_ns)) --quota_;
   if (!open_loop() && counted(what.scheduled_ns)) ++result.scheduled;
   c.request = &(*plan_.requests)[what.request];
+  c.of_class = plan_.mix != nullptr && !plan_.mix->class_of.empty() ? plan_.mix->class_of[what.request] : 0;
   c.sent = 0;
   c.query = what.query;
   c.scheduled_ns = what.scheduled_ns;
@@ -398,6 +403,7 @@ void Worker::succeed(Connection& c) {
   now_ns_ = base::SystemClock().now_ns();
   if (counted(c.scheduled_ns)) {
     ++result.succeeded;
+    if (!result.classes.empty()) result.classes[c.of_class].latency.record(now_ns_ - c.scheduled_ns);
     result.latency.record(now_ns_ - c.scheduled_ns);
     result.service.record(now_ns_ - c.started_ns);
     result.received_bytes += static_cast<int64_t>(c.parser.body_bytes());
@@ -424,6 +430,7 @@ void Worker::tell_pacer(const Connection& c, bool success) {
 
 void Worker::fail(Connection& c, const std::string& error_class) {
   count_error(c.scheduled_ns, error_class);
+  if (!result.classes.empty() && counted(c.scheduled_ns)) ++result.classes[c.of_class].failed;
   tell_pacer(c, false);
   const bool reusable = c.parser.done() && c.parser.message().keep_alive && c.sent == c.request->size() &&
                         error_class.compare(0, 6, "status") == 0;

@@ -7,6 +7,7 @@
 
 #include "load/load_options.h"
 #include "load/pacer.h"
+#include "load/payload.h"
 #include "load/result.h"
 
 namespace trireme::load {
@@ -16,6 +17,7 @@ struct LoadPlan {
   std::string host;
   uint16_t port = 80;
   const std::vector<std::string>* requests = nullptr;  // whole messages, head and body, sent in turn
+  const Payload* mix = nullptr;                        // order and classes of the requests, if it has any
   int64_t concurrency = 0;  // closed loop: connections, one request in flight on each
   double rate = 0;          // open loop: requests a second
   Arrivals arrivals = Arrivals::poisson;

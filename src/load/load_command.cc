@@ -5,8 +5,12 @@
 #include <thread>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "load/generator.h"
+#include "load/mix.h"
 #include "load/payload.h"
+#include "load/sweep.h"
+#include "load/trace.h"
 
 namespace trireme::load {
 namespace {
@@ -21,6 +25,8 @@ class Measurement {
     plan_.host = payload.url.host;
     plan_.port = payload.url.port;
     plan_.requests = &payload.requests;
+    plan_.mix = &payload;
+    stability_ = options.stability / 100;
     plan_.arrivals = options.arrivals;
     plan_.think_ns = options.think.ns;
     plan_.warmup_ns = options.warmup.ns;
@@ -64,21 +70,45 @@ class Measurement {
   }
 
  private:
-  Measured run(const std::string& name = "") {
+  Measured run(const std::string& title = "") {
     LoadResult shown;
-    shown.title = name;
+    shown.title = title;
     shown.concurrency = plan_.concurrency;
     shown.offered_rate = plan_.rate;
     progress_(label_of(shown));
     Measured m;
-    m.result = run_load(plan_);
-    m.result.title = name;
+    if (stability_ > 0 && plan_.pacer == nullptr) {
+      settle(m);
+    } else {
+      m.result = run_load(plan_);
+    }
+    m.result.title = title;
     m.slos = judge(slos_, m.result);
     return m;
   }
 
+  // Windows until they agree; the last three are the measurement.
+  void settle(Measured& m) {
+    Stability stability(stability_);
+    std::vector<LoadResult> windows;
+    LoadPlan window = plan_;
+    while (!stability.done()) {
+      windows.push_back(run_load(window));
+      stability.add(windows.back().throughput(), windows.back().latency.mean());
+      // The server is warm; what is left is opening the connections again.
+      window.warmup_ns = std::min(plan_.warmup_ns, plan_.duration_ns / 10);
+      ++window.seed;
+    }
+    const size_t first = windows.size() - std::min(windows.size(), Stability::kWindows);
+    m.result = windows[first];
+    for (size_t i = first + 1; i < windows.size(); ++i) m.result.append(windows[i]);
+    m.trials = static_cast<int64_t>(stability.trials());
+    m.stable = stability.stable();
+  }
+
   const Progress& progress_;
   LoadPlan plan_;
+  double stability_ = 0;
   std::vector<Slo> slos_;
 };
 
@@ -133,9 +163,22 @@ Measured run_scenario(const LoadOptions& options, const Payload& payload, Measur
   return m;
 }
 
+Measured replay(const LoadOptions& options, const Payload& payload, Measurement& measurement) {
+  std::vector<Arrival> arrivals = parse_trace(base::read_file(options.trace));
+  if (options.requests > 0 && static_cast<int64_t>(arrivals.size()) > options.requests)
+    arrivals.resize(static_cast<size_t>(options.requests));
+  TracePacer pacer(arrivals, requests_of(arrivals, payload), options.speed);
+  return measurement.paced(pacer, "trace", std::max<int64_t>(pacer.duration_ns(), 1));
+}
+
 void check_options(const LoadOptions& o) {
   base::require(!o.find_rate || !o.slo.empty(), "--find-rate needs at least one --slo");
-  base::require(o.sweep.empty() || (o.rate == 0 && !o.find_rate), "--sweep is a closed loop: without --rate");
+  base::require(o.sweep.empty() || (o.rate == 0 && !o.find_rate),
+                "--sweep goes without --rate and --find-rate");
+  base::require(o.scenario == Scenario::none || (o.trace.empty() && o.mix.empty()),
+                "--scenario goes without --trace and --mix");
+  base::require(o.trace.empty() || (o.sweep.empty() && o.rate == 0 && !o.find_rate),
+                "--trace goes without --rate, --sweep and --find-rate");
   base::require(o.scenario == Scenario::none || (o.sweep.empty() && !o.find_rate),
                 "--scenario goes without --sweep and --find-rate");
   base::require(o.target_latency.ns > 0, "--target-latency must be positive");
@@ -148,7 +191,10 @@ void check_options(const LoadOptions& o) {
 
 Report measure(const LoadOptions& options, const Progress& progress) {
   check_options(options);
-  const Payload payload = make_payload(options);
+  const Payload payload = options.mix.empty()
+                              ? make_payload(options)
+                              : make_mix(parse_mix(base::parse_json(base::read_file(options.mix)), options),
+                                         static_cast<uint64_t>(options.seed));
   Measurement measurement(options, payload, progress);
   Report report;
   report.url = options.url;
@@ -159,6 +205,8 @@ Report measure(const LoadOptions& options, const Progress& progress) {
   report.options = base::OptionList(recorded).to_json();
   if (options.scenario != Scenario::none) {
     report.runs.push_back(run_scenario(options, payload, measurement));
+  } else if (!options.trace.empty()) {
+    report.runs.push_back(replay(options, payload, measurement));
   } else if (options.find_rate) {
     // Without a start rate: half of what one connection after the other gets through, measured.
     double start = options.rate;
@@ -167,7 +215,10 @@ Report measure(const LoadOptions& options, const Progress& progress) {
   } else if (options.rate > 0) {
     report.runs.push_back(measurement.open(options.rate));
   } else if (!options.sweep.empty()) {
-    for (const int64_t c : options.sweep) report.runs.push_back(measurement.closed(c));
+    const Sweep sweep = Sweep::parse(options.sweep);
+    for (const double at : sweep.points)
+      report.runs.push_back(sweep.rates ? measurement.open(at)
+                                        : measurement.closed(static_cast<int64_t>(at)));
   } else {
     report.runs.push_back(measurement.closed(options.concurrency));
   }

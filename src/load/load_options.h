@@ -17,10 +17,14 @@ enum class Format { binary, json };
 struct LoadOptions {
   std::string url;
   int concurrency = 1;
-  std::vector<int64_t> sweep;
+  std::string sweep;
+  double stability = 0;
   double rate = 0;
   Arrivals arrivals = Arrivals::poisson;
   bool find_rate = false;
+  std::string trace;
+  double speed = 1;
+  std::string mix;
   Scenario scenario = Scenario::none;
   int64_t min_queries = 0;
   int samples_per_query = 8;
@@ -54,12 +58,22 @@ struct LoadOptions {
         .positional()
         .required();
     f.add("concurrency", &concurrency, "closed loop: requests kept in flight").at_least(1).at_most(65536);
-    f.add("sweep", &sweep, "closed loop at each of these concurrencies, one table")
-        .at_least(1)
-        .at_most(65536);
+    f.add("sweep", &sweep,
+          "one table of 1,2,8, or concurrency=1:64:2x (doubling), or rate=100:500:100 (steps)");
+    f.add("stability", &stability,
+          "measure in windows of --duration until three in a row agree within so many percent in throughput "
+          "and mean latency, ten at most; 0: one window")
+        .at_least(0)
+        .at_most(100);
     f.add("rate", &rate, "open loop: requests a second, sent on time whatever the server does").at_least(0);
     f.add_choice("arrivals", &arrivals, {"poisson", "fixed"}, "open loop: gaps between requests");
     f.add("find_rate", &find_rate, "search the highest rate that meets every --slo, starting at --rate");
+    f.add("trace", &trace,
+          "replay the arrival times of this file: CSV with a timestamp column, JSON lines with timestamp in "
+          "ms, "
+          "or gaps in microseconds");
+    f.add("speed", &speed, "trace: so many times faster than recorded").at_least(1e-6).at_most(1e6);
+    f.add("mix", &mix, "JSON file of request classes with weights, over one or several models");
     f.add_choice("scenario", &scenario, {"none", "single_stream", "multi_stream", "server", "offline"},
                  "MLPerf LoadGen scenario: --duration is the least one, --rate the server's target or the "
                  "expected offline rate, --variants the loaded samples");

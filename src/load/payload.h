@@ -17,7 +17,11 @@ struct Payload {
   serve::HttpUrl url;
   std::vector<std::string> requests;  // head and body
   int64_t items_per_request = 1;      // sentences or batch rows
-  std::string description;            // "POST /v2/models/m/infer, 16 variants, 600 KiB"
+  // A mix only: names of the classes, the class of each request, and the order in which they are sent.
+  std::vector<std::string> classes;
+  std::vector<size_t> class_of;
+  std::vector<size_t> order;
+  std::string description;  // "POST /v2/models/m/infer, 16 variants, 600 KiB"
 };
 
 /// Prepares all messages before the clock starts. With --model it asks the server for the model's metadata.

@@ -31,6 +31,20 @@ std::string interval_text(Bounds b, bool ms) {
             : format_number(b.low, 1) + " - " + format_number(b.high, 1);
 }
 
+std::string class_table(const LoadResult& r) {
+  if (r.classes.empty()) return "";
+  std::string out = pad("class", 16) + pad("succeeded", 11) + pad("failed", 9);
+  for (const Percentile& p : kPercentiles) out += pad(std::string(p.name) + " ms", 11);
+  out += "\n";
+  for (const ClassResult& c : r.classes) {
+    out += pad(c.name, 16) + pad(std::to_string(c.latency.count()), 11) + pad(std::to_string(c.failed), 9);
+    for (const Percentile& p : kPercentiles)
+      out += pad(format_ms(static_cast<double>(c.latency.quantile(p.quantile))), 11);
+    out += "\n";
+  }
+  return out;
+}
+
 // One run: every figure with its 95 % interval.
 std::string single_report(const Report& report, const Measured& m) {
   const LoadResult& r = m.result;
@@ -59,7 +73,7 @@ std::string single_report(const Report& report, const Measured& m) {
   const auto waited = static_cast<double>(r.latency.quantile(0.5) - r.service.quantile(0.5));
   if (r.offered_rate > 0)
     out += "of which waiting for a connection at p50: " + format_ms(std::max(0.0, waited)) + " ms\n";
-  return out;
+  return out + class_table(r);
 }
 
 std::string table(const Report& report) {
@@ -88,6 +102,19 @@ std::string table(const Report& report) {
 }
 
 base::Json bounds_json(Bounds b) { return base::Json::array({b.low, b.high}); }
+
+base::Json classes_json(const LoadResult& r) {
+  base::Json out = base::Json::array();
+  for (const ClassResult& c : r.classes) {
+    base::Json item =
+        base::Json::object({{"name", c.name}, {"succeeded", c.latency.count()}, {"failed", c.failed}});
+    base::Json latency;
+    for (const Percentile& p : kPercentiles) latency.set(p.name, c.latency.quantile(p.quantile));
+    item.set("latency_ns", latency);
+    out.push_back(item);
+  }
+  return out;
+}
 
 base::Json run_json(const Measured& m) {
   const LoadResult& r = m.result;
@@ -135,6 +162,11 @@ base::Json run_json(const Measured& m) {
     slos.push_back(std::move(goal));
   }
   run.set("slo", slos);
+  if (!r.classes.empty()) run.set("classes", classes_json(r));
+  if (m.trials > 0) {
+    run.set("trials", m.trials);
+    run.set("stable", m.stable);
+  }
   if (m.scenario) run.set("scenario", scenario_json(*m.scenario));
   return run;
 }
@@ -160,6 +192,8 @@ std::string text_report(const Report& report) {
     out += table(report);
   }
   for (const Measured& m : report.runs) {
+    if (m.trials > 0 && !m.stable)
+      out += label_of(m.result) + " did not settle in " + std::to_string(m.trials) + " windows\n";
     if (m.scenario) out += scenario_text(*m.scenario);
   }
   for (const Measured& m : report.runs) {

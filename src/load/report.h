@@ -20,6 +20,8 @@ struct Measured {
   LoadResult result;
   std::vector<SloOutcome> slos;
   std::optional<ScenarioResult> scenario;
+  int64_t trials = 0;   // --stability: windows tried; 0 = not asked
+  bool stable = false;  // the last three agreed
 };
 
 struct Report {

@@ -28,21 +28,43 @@ int64_t LoadResult::quantile_with_errors(double q) const {
   return latency.quantile(std::min(1.0, rank / static_cast<double>(latency.count())));
 }
 
+namespace {
+
+void add_totals(LoadResult& to, const LoadResult& from) {
+  to.latency.merge(from.latency);
+  to.service.merge(from.service);
+  to.scheduled += from.scheduled;
+  to.succeeded += from.succeeded;
+  to.completed_in_window += from.completed_in_window;
+  to.sent_bytes += from.sent_bytes;
+  to.received_bytes += from.received_bytes;
+  for (const auto& [error, count] : from.errors) to.errors[error] += count;
+  if (to.classes.empty()) {
+    to.classes = from.classes;
+    return;
+  }
+  for (size_t i = 0; i < from.classes.size(); ++i) {
+    to.classes[i].latency.merge(from.classes[i].latency);
+    to.classes[i].failed += from.classes[i].failed;
+  }
+}
+
+}  // namespace
+
 void LoadResult::merge(const LoadResult& other) {
-  latency.merge(other.latency);
-  service.merge(other.service);
-  scheduled += other.scheduled;
-  succeeded += other.succeeded;
-  completed_in_window += other.completed_in_window;
-  sent_bytes += other.sent_bytes;
-  received_bytes += other.received_bytes;
-  for (const auto& [name, count] : other.errors) errors[name] += count;
+  add_totals(*this, other);
   if (intervals.size() < other.intervals.size()) intervals.resize(other.intervals.size());
   for (size_t i = 0; i < other.intervals.size(); ++i) {
     intervals[i].latency.merge(other.intervals[i].latency);
     intervals[i].completed += other.intervals[i].completed;
     intervals[i].errors += other.intervals[i].errors;
   }
+}
+
+void LoadResult::append(const LoadResult& later) {
+  add_totals(*this, later);
+  window_s += later.window_s;
+  intervals.insert(intervals.end(), later.intervals.begin(), later.intervals.end());
 }
 
 namespace {

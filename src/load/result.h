@@ -17,6 +17,13 @@ struct Interval {
   int64_t errors = 0;
 };
 
+/// The part of one class of a mix.
+struct ClassResult {
+  std::string name;
+  base::Histogram latency;  // ns, successes, from the scheduled time
+  int64_t failed = 0;
+};
+
 struct LoadResult {
   std::string title;        // of a scenario or a trace; empty = by concurrency or rate
   int64_t concurrency = 0;  // closed loop; 0 = open loop
@@ -33,6 +40,7 @@ struct LoadResult {
   int64_t received_bytes = 0;  // bodies of successes
   int64_t interval_ns = 0;
   std::vector<Interval> intervals;
+  std::vector<ClassResult> classes;  // of a mix
 
   int64_t error_count() const;
   double error_share() const;
@@ -40,7 +48,10 @@ struct LoadResult {
   double throughput() const { return window_s > 0 ? static_cast<double>(completed_in_window) / window_s : 0; }
   /// Latency quantile with every failed request counted as infinitely late; INT64_MAX if it falls on one.
   int64_t quantile_with_errors(double q) const;
+  /// Adds what another thread measured at the same time.
   void merge(const LoadResult& other);
+  /// Adds what was measured later: another window of the same load.
+  void append(const LoadResult& later);
 };
 
 struct Bounds {
