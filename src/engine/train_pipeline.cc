@@ -146,6 +146,7 @@ void TrainSession::add_chunk(Pipeline& pipeline, const StepKey& key, const passe
     plans = recompute_plans(graph);
   } else {
     plans.push_back(passes::plan_recompute(graph, options_.recompute));
+    share_plans(plans, graph.nodes().size());
   }
   int64_t least = INT64_MAX;
   for (const passes::RecomputePlan& plan : plans) {

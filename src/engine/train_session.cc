@@ -185,7 +185,9 @@ std::shared_ptr<const compile::Program> TrainSession::compile_step(ir::Graph& gr
   if (is_stage) passes::fix_collective_order(graph);
   if (is_stage) return std::make_shared<compile::Program>(compile::compile(graph, options, packs_));
   if (options_.activation_bytes > 0) return fit_activations(graph, options);
-  return compile_plan(graph, passes::plan_recompute(graph, options_.recompute), options);
+  std::vector<passes::RecomputePlan> plans{passes::plan_recompute(graph, options_.recompute)};
+  share_plans(plans, graph.nodes().size());
+  return compile_plan(graph, plans[0], options);
 }
 
 std::shared_ptr<const compile::Program> TrainSession::compile_plan(ir::Graph& graph,
@@ -198,7 +200,7 @@ std::shared_ptr<const compile::Program> TrainSession::compile_plan(ir::Graph& gr
   return std::make_shared<compile::Program>(compile::compile(graph, options, packs_));
 }
 
-std::vector<passes::RecomputePlan> TrainSession::recompute_plans(const ir::Graph& graph) {
+std::vector<passes::RecomputePlan> TrainSession::recompute_plans(const ir::Graph& graph) const {
   std::vector<passes::RecomputePlan> plans{plan_recompute(graph, passes::RecomputeMode::none),
                                            plan_recompute(graph, passes::RecomputeMode::selective)};
   const size_t cuts = passes::count_cuts(graph);
@@ -207,7 +209,25 @@ std::vector<passes::RecomputePlan> TrainSession::recompute_plans(const ir::Graph
   }
   plans.push_back(plan_recompute(graph, passes::RecomputeMode::full));
   std::stable_sort(plans.begin(), plans.end(), [](const auto& a, const auto& b) { return a.flop < b.flop; });
+  share_plans(plans, graph.nodes().size());
   return plans;
+}
+
+/// Plans go by bytes, which differ where parts are of uneven length; collectives that are done again must
+/// not. So all ranks whose programs meet take the plans of the first one.
+void TrainSession::share_plans(std::vector<passes::RecomputePlan>& plans, size_t nodes) const {
+  if (options_.mesh == nullptr || plans.empty()) return;
+  comm::Communicator& group = options_.mesh->axis("dp,tpr,tp");
+  std::array<int64_t, 1> count{static_cast<int64_t>(plans.size())};
+  group.broadcast(comm::as_bytes(std::span<int64_t>(count)), 0, "number of plans");
+  plans.resize(static_cast<size_t>(count[0]));
+  for (passes::RecomputePlan& plan : plans) {
+    std::array<int64_t, 1> mode{static_cast<int64_t>(plan.mode)};
+    group.broadcast(comm::as_bytes(std::span<int64_t>(mode)), 0, "mode of a plan");
+    plan.mode = static_cast<passes::RecomputeMode>(mode[0]);
+    plan.again.resize(nodes);
+    group.broadcast(comm::as_bytes(std::span<char>(plan.again)), 0, "nodes of a plan");
+  }
 }
 
 std::shared_ptr<const compile::Program> TrainSession::fit_activations(

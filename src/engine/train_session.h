@@ -123,7 +123,8 @@ class TrainSession {
   std::shared_ptr<const compile::Program> compile_plan(ir::Graph& graph, const passes::RecomputePlan& plan,
                                                        const compile::CompileOptions& options);
   /// From the least work done twice to the most: nothing, the cheap ops, then ever more pieces.
-  static std::vector<passes::RecomputePlan> recompute_plans(const ir::Graph& graph);
+  std::vector<passes::RecomputePlan> recompute_plans(const ir::Graph& graph) const;
+  void share_plans(std::vector<passes::RecomputePlan>& plans, size_t nodes) const;
   int64_t most_of_stage(int64_t bytes) const;
   [[noreturn]] void fail_budget(int64_t least) const;
   std::shared_ptr<const compile::Program> fit_activations(ir::Graph& graph,
