@@ -120,7 +120,34 @@ def sweeps():
         load(server, "--sweep", "4:1", code=2)
 
 
+def comparisons():
+    """The same server twice is no change beyond the tolerance; clients that pause between requests surely get less through."""
+    def compare(a, b, *options):
+        page = work / "comparison.json"
+        done = subprocess.run([TRIREME, "load", "compare", str(a), str(b), "--json", str(page), *map(str, options)],
+                              capture_output=True, text=True, timeout=30)
+        return done.returncode, done.stdout + done.stderr, json.loads(page.read_text()) if done.returncode < 2 else None
+
+    paths = []
+    for pause in ("0ms", "0ms", "5ms"):
+        with Server(repository) as server:
+            load(server, "--duration", "1s", "--concurrency", 2, "--think", pause)
+        paths.append(work / f"run{len(paths)}.json")
+        (work / "result.json").rename(paths[-1])
+    code, text, _ = compare(paths[0], paths[1], "--tolerance", 300)
+    assert code == 0 and "c=2" in text, text
+    code, text, result = compare(paths[0], paths[2])
+    rows = {row["figure"]: row for row in result["differences"]}
+    assert code == 1 and "WORSE" in text, text
+    assert rows["throughput"]["verdict"] == "worse", rows
+    assert any("think" in note for note in result["notes"]), result["notes"]
+    assert rows["throughput"]["change_percent_95"][1] < -50, rows
+    paths[1].write_text("[]")
+    assert compare(paths[0], paths[1])[0] == 2
+    assert compare(paths[0], work / "absent.json")[0] == 3
+
+
 if __name__ == "__main__":
     run_cases([("single stream", single_stream), ("multi stream", multi_stream), ("server", server_scenario),
                ("offline", offline), ("seeds repeat", repeatable), ("mixes", mixes), ("traces", traces),
-               ("sweeps", sweeps)])
+               ("sweeps", sweeps), ("comparisons", comparisons)])
