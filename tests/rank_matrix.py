@@ -50,7 +50,8 @@ def draw(rng):
             "precision.compute": rng.choice(["f32", "f32", "bf16", "f16"]),
             "loss_scale.initial": rng.choice([1024, 2.0 ** 40]),
             "loss.label_smoothing": rng.choice([0, 0.1])}
-    what["batch.micro"] = rng.choice([1, 1, 2, 4])
+    # A class token that is repeated over a batch of one looks like a part of it, and is refused over dp.
+    what["batch.micro"] = rng.choice([2, 4] if network == "vit" else [1, 1, 2, 4])
     if kind == "sgd":
         what["optimizer.nesterov"] = rng.choice(["true", "false"])
     meshes = [(dp, tp, pp) for dp in (1, 2, 4, 8) for tp in (1, 2, 4) for pp in (1, 2, 4)
