@@ -158,7 +158,7 @@ TEST_P(Networks, LogitsAreTheOracles) {
   }
 }
 
-/// Holds what a session left in its gradient states against the oracle, but for the parameter `except`.
+/// Holds the sum that a session made of two micro-batches against the oracle, but for the parameter `except`.
 void expect_gradients(engine::TrainSession& session, const base::Json& gradients, std::string_view except) {
   size_t compared = 0;
   double whole = 0;  // norm over all parameters: what rounding is measured against
@@ -171,7 +171,7 @@ void expect_gradients(engine::TrainSession& session, const base::Json& gradients
     ASSERT_NE(want, nullptr);
     ++compared;
     if (p.name == except) continue;
-    const auto got = session.states().at(p.name + ".grad").data<float>();
+    const auto got = session.scratch().at(p.name + ".sum1").data<float>();
     double sum = 0, squares = 0;
     for (const float v : got) {
       sum += double{v};
@@ -187,17 +187,18 @@ void expect_gradients(engine::TrainSession& session, const base::Json& gradients
   EXPECT_EQ(compared, gradients.size());
 }
 
-/// Two micro-batches of the same rows at half the weight leave the mean gradient of one in the states.
+/// Of three micro-batches of the same rows at half the weight, the sum of the first two is the mean gradient
+/// of one; it stays behind when the third has been added.
 void expect_oracle_step(const Case& c, std::string_view except = {}) {
   engine::TrainSession session = open_session(c);
   const engine::Feeds feeds = batch_of(c, 0);
   const double valid = valid_of(c, feeds);
-  const std::vector<engine::Feeds> twice{feeds, feeds};
-  const auto result = session.step(twice, {.lr = 0, .loss_weight = static_cast<float>(0.5 / valid)});
-  EXPECT_EQ(result.count, 2 * valid);
+  const std::vector<engine::Feeds> thrice{feeds, feeds, feeds};
+  const auto result = session.step(thrice, {.lr = 0, .loss_weight = static_cast<float>(0.5 / valid)});
+  EXPECT_EQ(result.count, 3 * valid);
   EXPECT_EQ(c.reference.at("count").as_double(), valid);
-  EXPECT_EQ(result.correct, 2 * c.reference.at("correct").as_double());
-  EXPECT_NEAR(result.loss_sum / 2 / c.reference.at("loss_sum").as_double(), 1, 2e-6);
+  EXPECT_EQ(result.correct, 3 * c.reference.at("correct").as_double());
+  EXPECT_NEAR(result.loss_sum / 3 / c.reference.at("loss_sum").as_double(), 1, 2e-6);
   expect_gradients(session, c.reference.at("gradients"), except);
 }
 
