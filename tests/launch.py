@@ -123,6 +123,8 @@ def mistakes_are_not_repeated():
     assert code == 2 and "restart" not in err, f"{code}: {err}"
     code, _, err = finish(launch("-n", 3, "--", "trireme", "train", config, "--tp", "2"))
     assert code == 2 and "not a multiple of tp 2" in err, f"{code}: {err}"
+    code, _, err = finish(launch("-n", 2, "--", "trireme", "train", config, "--dp", "4"))
+    assert code == 2 and "make 4 ranks" in err, f"{code}: {err}"
     code, _, err = finish(launch("-n", 2, "--", "echo", "x"))
     assert code == 2 and "--kind mpi" in err, f"{code}: {err}"
     code, _, err = finish(launch("--", "no-such-program"))

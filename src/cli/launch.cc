@@ -103,6 +103,9 @@ Launch::Launch(const LaunchOptions& options, base::Env& env)
     training_.emplace(std::vector<std::string>(options.command.begin() + 2, options.command.end()));
   }
   ranks_ = options.ranks != 0 ? options.ranks : training_ ? training_->ranks() : 1;
+  base::require(!training_ || !training_->has_dp() || ranks_ == training_->ranks(), "launch: -n ", ranks_,
+                ", but the run's dp, tp and pp make ", training_ ? training_->ranks() : 0,
+                " ranks; leave out one of the two");
   if (options.kind == LaunchKind::local) {
     base::require(training_ || ranks_ == 1,
                   "launch: local ranks are threads of `trireme train`; for another ",

@@ -17,6 +17,8 @@ class LaunchedTraining {
   explicit LaunchedTraining(std::vector<std::string> words);
 
   int ranks() const { return config_.parallel.world(); }
+  /// The words or the file say how many data-parallel ranks there are.
+  bool has_dp() const { return config_.parallel.dp > 1; }
   /// The largest number of ranks, at most `most`, that the run can be spread over by another dp alone; 0 if
   /// there is none: dp has to divide the batch.
   int ranks_that_fit(int most) const;
