@@ -77,11 +77,15 @@ HttpServer::HttpServer(const HttpServerOptions& options, HttpHandler handler)
   base::require(options.min_body_rate >= 1, "HTTP body rate must be positive: ", options.min_body_rate);
   base::require(options.tls_certificate_file.empty() == options.tls_key_file.empty(),
                 "TLS needs both a certificate file and a key file");
+  base::require(options.tls_client_ca_file.empty() || !options.tls_key_file.empty(),
+                "a client CA needs a certificate and its key");
   HttpShared& shared = impl_->shared;
   shared.options = options;
   shared.handler = std::move(handler);
   if (!options.tls_certificate_file.empty()) {
-    shared.tls = std::make_unique<HttpTlsContext>(options.tls_certificate_file, options.tls_key_file);
+    shared.tls = std::make_unique<HttpTlsContext>(HttpTlsFiles{.certificate = options.tls_certificate_file,
+                                                               .key = options.tls_key_file,
+                                                               .client_ca = options.tls_client_ca_file});
   }
   for (int i = 0; i < options.threads; ++i) shared.loops.push_back(std::make_unique<HttpLoop>(shared));
   const int fd = bind_and_listen(options.host, options.port);

@@ -30,6 +30,7 @@ struct HttpServerOptions {
   size_t compress_min_bytes = 1400;                  // smaller responses are never compressed; 0: none are
   std::string tls_certificate_file;                  // PEM; both set: HTTPS
   std::string tls_key_file;
+  std::string tls_client_ca_file;  // PEM: clients must show a certificate that it signed
 };
 
 /// Called on a server thread for each complete request; must not block. Errors it throws become error

@@ -18,10 +18,36 @@ namespace trireme::serve {
 
 struct HttpTlsContext::Impl {
   SSL_CTX* context = nullptr;
+  ~Impl() { SSL_CTX_free(context); }
 };
 
-HttpTlsContext::HttpTlsContext(const std::string& certificate_file, const std::string& key_file)
-    : impl_(std::make_unique<Impl>()) {
+namespace {
+
+/// Throws what OpenSSL says last, after the names of the files it stumbled over.
+[[noreturn]] void fail_tls(const char* what, const std::string& files) {
+  std::array<char, 256> reason{};
+  ERR_error_string_n(ERR_get_error(), reason.data(), reason.size());
+  ERR_clear_error();
+  base::fail_invalid(what, " cannot be used: ", files, ": ", reason.data());
+}
+
+/// Asks clients for a certificate of this authority and ends the handshake without one.
+void require_client_certificate(SSL_CTX* context, const std::string& ca_file) {
+  // Without an id of its own, a server that verifies clients refuses to resume their sessions.
+  constexpr unsigned char kSessionId[] = "trireme";
+  SSL_CTX_set_session_id_context(context, kSessionId, sizeof kSessionId - 1);
+  STACK_OF(X509_NAME)* names = SSL_load_client_CA_file(ca_file.c_str());
+  if (names == nullptr || SSL_CTX_load_verify_locations(context, ca_file.c_str(), nullptr) != 1) {
+    sk_X509_NAME_pop_free(names, X509_NAME_free);
+    fail_tls("TLS client CA", ca_file);
+  }
+  SSL_CTX_set_client_CA_list(context, names);  // takes them
+  SSL_CTX_set_verify(context, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, nullptr);
+}
+
+}  // namespace
+
+HttpTlsContext::HttpTlsContext(const HttpTlsFiles& files) : impl_(std::make_unique<Impl>()) {
   impl_->context = SSL_CTX_new(TLS_server_method());
   base::check(impl_->context != nullptr, "OpenSSL cannot start");
   SSL_CTX* context = impl_->context;
@@ -31,23 +57,14 @@ HttpTlsContext::HttpTlsContext(const std::string& certificate_file, const std::s
   SSL_CTX_set_mode(context, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER |
                                 SSL_MODE_RELEASE_BUFFERS);
   SSL_CTX_set_options(context, SSL_OP_NO_RENEGOTIATION | SSL_OP_CIPHER_SERVER_PREFERENCE);
-  const bool usable = SSL_CTX_use_certificate_chain_file(context, certificate_file.c_str()) == 1 &&
-                      SSL_CTX_use_PrivateKey_file(context, key_file.c_str(), SSL_FILETYPE_PEM) == 1 &&
+  const bool usable = SSL_CTX_use_certificate_chain_file(context, files.certificate.c_str()) == 1 &&
+                      SSL_CTX_use_PrivateKey_file(context, files.key.c_str(), SSL_FILETYPE_PEM) == 1 &&
                       SSL_CTX_check_private_key(context) == 1;
-  if (!usable) {
-    std::array<char, 256> reason{};
-    ERR_error_string_n(ERR_get_error(), reason.data(), reason.size());
-    ERR_clear_error();
-    SSL_CTX_free(context);
-    impl_->context = nullptr;
-    base::fail_invalid("TLS certificate or key cannot be used: ", certificate_file, ", ", key_file, ": ",
-                       reason.data());
-  }
+  if (!usable) fail_tls("TLS certificate or key", files.certificate + ", " + files.key);
+  if (!files.client_ca.empty()) require_client_certificate(context, files.client_ca);
 }
 
-HttpTlsContext::~HttpTlsContext() {
-  if (impl_->context != nullptr) SSL_CTX_free(impl_->context);
-}
+HttpTlsContext::~HttpTlsContext() = default;
 
 struct HttpSocket::Tls {
   SSL* ssl;

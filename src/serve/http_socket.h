@@ -15,11 +15,16 @@
 
 namespace trireme::serve {
 
+/// PEM files of a TLS listener. With a client CA, whoever connects must show a certificate that it signed.
+struct HttpTlsFiles {
+  std::string certificate, key, client_ca;
+};
+
 /// Certificate and key that connections of one server share.
 class HttpTlsContext {
  public:
-  /// PEM files. Throws invalid_argument if they cannot be used.
-  HttpTlsContext(const std::string& certificate_file, const std::string& key_file);
+  /// Throws invalid_argument if the files cannot be used.
+  explicit HttpTlsContext(const HttpTlsFiles& files);
   ~HttpTlsContext();
 
  private:

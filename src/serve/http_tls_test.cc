@@ -106,6 +106,42 @@ TEST(HttpTls, ServesKeptConnectionsAndLargeBodies) {
   ::close(fd);
 }
 
+TEST(HttpTls, AsksClientsForACertificate) {
+  const CertificateFiles files;  // its own authority: it signed itself
+  HttpServerOptions options;
+  options.host = "127.0.0.1";
+  options.tls_certificate_file = files.certificate_file();
+  options.tls_key_file = files.key_file();
+  options.tls_client_ca_file = files.certificate_file();
+  HttpServer server(options, [](HttpRequest&&, HttpReply reply) { reply.send(HttpResponse{}); });
+  for (const bool has_certificate : {false, true, true}) {
+    const Context context(SSL_CTX_new(TLS_client_method()));
+    if (has_certificate) {
+      SSL_CTX_use_certificate_file(context.get(), files.certificate_file().c_str(), SSL_FILETYPE_PEM);
+      SSL_CTX_use_PrivateKey_file(context.get(), files.key_file().c_str(), SSL_FILETYPE_PEM);
+    }
+    const int fd = http_connect("127.0.0.1", server.port(), false);
+    {
+      const Session ssl(SSL_new(context.get()));
+      SSL_set_fd(ssl.get(), fd);
+      // TLS 1.3 clients are done before the server has looked at them: the refusal meets the first request.
+      if (SSL_connect(ssl.get()) == 1) {
+        size_t sent = 0;
+        const std::string request = http_request_head("GET", "/", "h", 0, {});
+        SSL_write_ex(ssl.get(), request.data(), request.size(), &sent);
+        char byte = 0;
+        EXPECT_EQ(SSL_read(ssl.get(), &byte, 1) == 1, has_certificate);
+      } else {
+        EXPECT_FALSE(has_certificate);
+      }
+    }
+    ::close(fd);
+  }
+  EXPECT_EQ(server.counts().requests, 2u);
+  options.tls_client_ca_file = files.key_file();  // no certificate in it
+  EXPECT_THROW(HttpServer(options, [](HttpRequest&&, HttpReply) {}), base::Error);
+}
+
 TEST(HttpTls, PlainBytesOnATlsPortAreDroppedQuietly) {
   const CertificateFiles files;
   HttpServerOptions options;

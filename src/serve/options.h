@@ -106,7 +106,7 @@ struct ServeOptions {
     f.add("strict_readiness", &strict_readiness, "not ready while any model failed to load");
     f.add("tls_certificate", &tls_certificate, "PEM file; with --tls-key: HTTPS");
     f.add("tls_key", &tls_key, "PEM file of the certificate's key");
-    f.add("tls_client_ca", &tls_client_ca, "PEM file: gRPC clients must show a certificate that it signed");
+    f.add("tls_client_ca", &tls_client_ca, "PEM file: clients must show a certificate that it signed");
     f.add("grpc_port", &grpc_port, "port of the gRPC listener; 0: the system picks one; -1: none")
         .at_least(-1)
         .at_most(65535);

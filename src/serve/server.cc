@@ -16,6 +16,7 @@ HttpServerOptions http_options(const ServeOptions& options) {
   http.limits.max_body_bytes = static_cast<size_t>(options.max_request_bytes.bytes);
   http.tls_certificate_file = options.tls_certificate;
   http.tls_key_file = options.tls_key;
+  http.tls_client_ca_file = options.tls_client_ca;
   return http;
 }
 
