@@ -115,8 +115,7 @@ void Scheduler::submit(Request request) {
       queue_.push_back({std::move(request), waiting});
       ++stats_.accepted;
       if (queue_.size() >= options_.hold_until) is_held_ = false;
-      // An eighth of the new value: a dozen arrivals decide, one straggler does not.
-      concurrency_ += (static_cast<double>(queue_.size() + running_) - concurrency_) / 8;
+      usual_.arrived(queue_.size() + running_);
     }
   }
   if (refusal != nullptr) return refuse(request, Ending::refused, base::ErrorCode::unavailable, refusal);
@@ -164,8 +163,7 @@ Scheduler::Taken Scheduler::take(int64_t now_ns) {
   });
   const std::vector<Waiting> waiting = waiting_list();
   BatchLimits limits = options_.limits;
-  // Who is usually here is here: waiting longer would cost latency and bring nobody.
-  const bool is_complete = static_cast<double>(queue_.size() + running_) >= concurrency_ - 0.5;
+  const bool is_complete = usual_.is_complete(queue_.size() + running_);
   if (closing_ || (options_.is_window_adaptive && is_complete)) limits.window_ns = 0;
   if (is_held_ && !closing_) return taken;
   limits.instances = options_.instances;

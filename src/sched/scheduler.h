@@ -13,6 +13,7 @@
 #include "sched/batch.h"
 #include "sched/batch_cost.h"
 #include "sched/batch_policy.h"
+#include "sched/usual_load.h"
 
 namespace trireme::sched {
 
@@ -90,7 +91,7 @@ class Scheduler {
   std::vector<Item> queue_;  ///< in order of arrival
   bool closing_ = false;
   size_t running_ = 0;          ///< requests in batches now
-  double concurrency_ = 0;      ///< smoothed number of requests in flight, seen by arriving ones
+  UsualLoad usual_;             ///< requests in flight, as arriving ones see them
   int busy_ = 0;                ///< instances with a batch or refusals in hand
   int ready_ = 0;               ///< instances warmed up or failed
   std::exception_ptr failure_;  ///< of an instance's start
