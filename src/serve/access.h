@@ -27,7 +27,8 @@ constexpr size_t kCategories = 9;
 class AccessRules {
  public:
   /// Each rule is `category[,category]:header=secret`; `all` names every category that no other rule names.
-  /// Throws invalid_argument for what is none.
+  /// `${NAME}` in a secret stands for that variable of the environment. Throws invalid_argument for what is
+  /// no rule and for a variable that is not set or empty.
   explicit AccessRules(const std::vector<std::string>& rules);
 
   /// Value of a header by its name, empty if absent.
@@ -45,6 +46,10 @@ class AccessRules {
   std::array<std::vector<Rule>, kCategories> rules_;
   bool has_any_ = false;
 };
+
+/// `rules`, then those of a file (empty: none): one a line, without blank lines and those that begin with #.
+/// So secrets need not be on a command line, which every user of the machine can read.
+std::vector<std::string> access_rules(std::vector<std::string> rules, const std::string& file);
 
 /// The category of an HTTP path below /v2, or of /metrics.
 Category category_of_path(std::string_view path);

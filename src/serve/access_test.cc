@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+#include <fstream>
+
 #include "base/error.h"
 
 namespace trireme::serve {
@@ -33,6 +36,32 @@ TEST(AccessRules, AllIsTheRest) {
   for (const char* bad : {"", "health", "health:", "health:k", "health:=v", "health:k=", "nonsense:k=v"}) {
     EXPECT_THROW(AccessRules({bad}), base::Error) << bad;
   }
+}
+
+TEST(AccessRules, SecretsComeFromAFileAndTheEnvironment) {
+  const std::string file = testing::TempDir() + "rules";
+  std::ofstream(file)
+      << "# who may ask\n\n  inference:authorization=Bearer ${TRIREME_TEST_KEY} \r\nlogging:k=1";
+  EXPECT_THROW(AccessRules(access_rules({}, file)), base::Error);  // the variable is not set
+  setenv("TRIREME_TEST_KEY", "s}1", 1);
+  const AccessRules rules(access_rules({"health:k=2"}, file));
+  unsetenv("TRIREME_TEST_KEY");
+  EXPECT_TRUE(rules.allows(Category::inference, with("authorization", "Bearer s}1")));
+  EXPECT_FALSE(rules.allows(Category::inference, with("authorization", "Bearer ${TRIREME_TEST_KEY}")));
+  EXPECT_TRUE(rules.allows(Category::logging, with("k", "1")));
+  EXPECT_TRUE(rules.allows(Category::health, with("k", "2")));
+  EXPECT_FALSE(rules.allows(Category::health, with("k", "1")));
+  std::ofstream(file) << "# nothing\n";
+  EXPECT_THROW(access_rules({}, file), base::Error);
+  EXPECT_THROW(access_rules({}, file + ".absent"), base::Error);
+}
+
+TEST(AccessRules, OtherSpellingsOfAPathStayInTheirCategory) {
+  EXPECT_EQ(category_of_path("/v2/trace/setting/"), Category::trace);
+  EXPECT_EQ(category_of_path("/v2/logging//"), Category::logging);
+  EXPECT_EQ(category_of_path("/v2/models/m/versions/3/infer/"), Category::inference);
+  EXPECT_EQ(category_of_path("/v2/models/infer"), Category::metadata);  // a model of that name
+  EXPECT_EQ(category_of_path("/v2/models/stats/config"), Category::model_config);
 }
 
 TEST(AccessRules, EveryRouteHasItsCategory) {

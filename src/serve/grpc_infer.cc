@@ -88,7 +88,7 @@ class UnaryInfer final : public grpc::ServerUnaryReactor {
       parsed.request.deadline_ns = deadline_ns(context, now_ns);
       parsed.request.traceparent = traceparent_of(context);
       const auto model = core_.find(parsed.model_name, parsed.model_version);
-      InferSink sink{.done = [state](InferResponse&& r) { state->answer(r); },
+      InferSink sink{.done = [state](InferResponse&& r) { state->answer(std::move(r)); },
                      .failed = [state](const base::Error& e) { state->finish(grpc_status(e)); },
                      .cancelled = [state] { return state->is_cancelled.load(std::memory_order_relaxed); },
                      .received_ns = now_ns};
@@ -117,8 +117,9 @@ class UnaryInfer final : public grpc::ServerUnaryReactor {
     void finish(const grpc::Status& status) {
       if (!is_over.exchange(true)) reactor->Finish(status);
     }
-    void answer(const InferResponse& r) {
+    void answer(InferResponse&& r) {
       ByteBuffer buffer = buffer_of(grpc_infer_response(r, false));
+      r.leave();
       if (is_over.exchange(true)) return;
       if (!r.traceparent.empty()) context->AddTrailingMetadata("traceparent", r.traceparent);
       response->Swap(&buffer);
@@ -184,11 +185,15 @@ class StreamInfer final : public grpc::ServerBidiReactor<ByteBuffer, ByteBuffer>
       id = parsed.request.id;
       const auto model = core_.find(parsed.model_name, parsed.model_version);
       const auto self = shared_from_this();
-      InferSink sink{
-          .done = [self](InferResponse&& r) { self->put({buffer_of(grpc_infer_response(r, true))}); },
-          .failed = [self, id](const base::Error& e) { self->put_error(e, id); },
-          .cancelled = [self] { return self->is_cancelled_.load(std::memory_order_relaxed); },
-          .received_ns = now_ns};
+      InferSink sink{.done =
+                         [self](InferResponse&& r) {
+                           ByteBuffer buffer = buffer_of(grpc_infer_response(r, true));
+                           r.leave();
+                           self->put({std::move(buffer)});
+                         },
+                     .failed = [self, id](const base::Error& e) { self->put_error(e, id); },
+                     .cancelled = [self] { return self->is_cancelled_.load(std::memory_order_relaxed); },
+                     .received_ns = now_ns};
       core_.infer(model, std::move(parsed.request), std::move(sink));
     } catch (const base::Error& e) {
       put_error(e, id);

@@ -223,6 +223,7 @@ void KserveApi::generate(const ModelPath& path, HttpRequest&& request, HttpReply
   InferSink sink{.done =
                      [shared, is_stream](InferResponse&& r) {
                        const std::string json = generate_response(r).dump({.nan_and_infinity = true});
+                       r.leave();
                        if (!is_stream) return shared->send(http_json(200, json));
                        HttpResponse head;
                        head.headers.emplace_back("Content-Type", "text/event-stream; charset=utf-8");
@@ -254,7 +255,13 @@ void KserveApi::infer(const ModelPath& path, HttpRequest&& request, HttpReply re
                                : parse_infer_request(body, json_bytes, kept, &core_.regions());
   parsed.traceparent = kept->header("traceparent");
   const auto shared = std::make_shared<HttpReply>(std::move(reply));
-  InferSink sink{.done = [shared](InferResponse&& r) { shared->send(infer_http_response(std::move(r))); },
+  InferSink sink{.done =
+                     [shared](InferResponse&& r) {
+                       const auto* tell = std::exchange(r.before_send, nullptr);
+                       HttpResponse answer = infer_http_response(std::move(r));
+                       if (tell != nullptr) (*tell)();
+                       shared->send(std::move(answer));
+                     },
                  .failed = [shared](const base::Error& e) { shared->send(http_error(e)); },
                  .cancelled = [shared] { return shared->client_gone(); },
                  .received_ns = kept->received_ns};

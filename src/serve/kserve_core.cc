@@ -80,7 +80,7 @@ KserveCore::KserveCore(Repository& repository, const ServeOptions& options, cons
     : repository_(repository),
       options_(options),
       env_(env),
-      rules_(options.restrict),
+      rules_(access_rules(options.restrict, options.restrict_file)),
       regions_(std::make_unique<SharedRegions>(options.allow_client_shm)),
       tracer_(std::make_unique<Tracer>(tracer_options(options), env)) {}
 

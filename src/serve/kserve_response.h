@@ -1,7 +1,9 @@
 // Writes a KServe v2 inference response: JSON, with tensors inside it or behind it as bytes.
 #pragma once
 
+#include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "sched/request.h"
@@ -23,6 +25,14 @@ struct InferResponse {
   std::vector<InferOutput> outputs;
   sched::Timing timing = {};     ///< of its (last) batch
   std::string traceparent = {};  ///< of our span, if the request was traced
+  /// Called by leave(); lives as long as the call that hands the response over. May be null.
+  const std::function<void()>* before_send = nullptr;
+
+  /// To be called when the wire form is made and about to go: counts the success, so that a client that has
+  /// its answer also finds itself in the statistics.
+  void leave() {
+    if (const auto* tell = std::exchange(before_send, nullptr)) (*tell)();
+  }
 };
 
 /// Binary outputs stand behind the JSON as views of the tensors' own memory. Throws invalid_argument for FP16

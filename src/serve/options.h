@@ -50,6 +50,7 @@ struct ServeOptions {
   bool deadline_aware = false;
   int delay_scheduler = 0;
   std::vector<std::string> restrict;
+  std::string restrict_file;
   std::string trace_file, trace_otlp;
   TraceForm trace_form = TraceForm::triton;
   bool trace = false;
@@ -99,6 +100,8 @@ struct ServeOptions {
         .at_least(1);
     f.add("restrict", & restrict,
           "category[,category]:header=secret: calls of these categories (all: the rest) need the header");
+    f.add("restrict_file", &restrict_file,
+          "more rules of that form, one a line; ${NAME} in a secret: from the environment");
     f.add("exit_timeout", &exit_timeout, "time for requests in flight after SIGTERM");
     f.add("max_request_bytes", &max_request_bytes, "largest request body, decompressed");
     f.add_choice("warm_up", &warm_up, {"none", "compile", "run"},

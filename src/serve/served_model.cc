@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 
 namespace trireme::serve {
 namespace {
@@ -294,8 +295,8 @@ void ServedModel::infer_ensemble(InferRequest request, InferSink sink) {
   steps.cancelled = call->sink.cancelled;
   const int64_t start_ns = env_.clock.now_ns();
   steps.failed = [this, call](const base::Error& e, sched::Ending ending) {
-    call->sink.failed(e);
     metrics_->count_failure(ending, call->sink.received_ns, env_.clock.now_ns());
+    call->sink.failed(e);
   };
   steps.done = [this, call, start_ns](Ensemble::Tensors&& tensors) {
     const int64_t now_ns = env_.clock.now_ns();
@@ -311,14 +312,12 @@ void ServedModel::infer_ensemble(InferRequest request, InferSink sink) {
       for (const Wish& wish : call->wishes)
         add_output(response, wish, std::move(tensors.at(config_.outputs[wish.output].name)));
       response.timing = timing;
-      call->sink.done(std::move(response));
+      metrics_->count_batch(timing);
+      hand_over(*call, std::move(response));
     } catch (const base::Error& e) {
+      metrics_->count_failure(sched::Ending::done, call->sink.received_ns, now_ns);
       call->sink.failed(e);
-      return metrics_->count_failure(sched::Ending::done, call->sink.received_ns, now_ns);
     }
-    metrics_->count_batch(timing);
-    metrics_->count_success(timing, call->sink.received_ns, env_.clock.now_ns(),
-                            env_.clock.wall_ns() / base::kNsPerMs);
   };
   ensemble_->run(std::move(request), std::move(steps));
 }
@@ -330,19 +329,32 @@ void ServedModel::finish(Call& call) const {
     if (o.error && failed == nullptr) failed = &o;
   }
   if (failed != nullptr) {
-    call.sink.failed(*failed->error);
-    return metrics_->count_failure(failed->ending, received_ns, env_.clock.now_ns());
+    metrics_->count_failure(failed->ending, received_ns, env_.clock.now_ns());
+    return call.sink.failed(*failed->error);
   }
   const sched::Timing timing = call.outcomes.back().timing;
   try {
     InferResponse response = response_of(call);
     response.timing = timing;
-    call.sink.done(std::move(response));
+    hand_over(call, std::move(response));
   } catch (const base::Error& e) {
+    metrics_->count_failure(sched::Ending::done, received_ns, env_.clock.now_ns());
     call.sink.failed(e);
-    return metrics_->count_failure(sched::Ending::done, received_ns, env_.clock.now_ns());
   }
-  metrics_->count_success(timing, received_ns, env_.clock.now_ns(), env_.clock.wall_ns() / base::kNsPerMs);
+}
+
+/// Throws what the sink throws where the answer has no wire form; then it is not counted.
+void ServedModel::hand_over(Call& call, InferResponse&& response) const {
+  bool is_counted = false;
+  const auto count = [&, timing = response.timing] {
+    if (std::exchange(is_counted, true)) return;
+    metrics_->count_success(timing, call.sink.received_ns, env_.clock.now_ns(),
+                            env_.clock.wall_ns() / base::kNsPerMs);
+  };
+  const std::function<void()> before_send = std::ref(count);
+  response.before_send = &before_send;
+  call.sink.done(std::move(response));
+  count();  // a sink inside the process has nothing to send
 }
 
 base::Json ServedModel::metadata(const std::vector<std::string>& versions) const {

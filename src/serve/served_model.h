@@ -93,6 +93,7 @@ class ServedModel {
   void set_times(const InferRequest& request, sched::Request& part) const;
   uint32_t priority_of(const InferRequest& request) const;
   void finish(Call& call) const;
+  void hand_over(Call& call, InferResponse&& response) const;
   InferResponse response_of(Call& call) const;
   bool answer_from_cache(sched::Request& part);
   void add_output(InferResponse& response, const Wish& wish, WireTensor tensor) const;

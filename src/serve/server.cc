@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "base/memory.h"
+#include "serve/process_metrics.h"
 
 namespace trireme::serve {
 namespace {
@@ -38,7 +38,8 @@ Server::Server(const ServeOptions& options, const base::Env& env)
       repository_(options, env, metrics_),
       core_(repository_, options, env),
       kserve_(core_) {
-  register_process_metrics(env_.clock.now_ns());
+  register_process_metrics(metrics_, env_.clock);
+  register_http_metrics();
   http_ = std::make_unique<HttpServer>(http_options(options), [this](HttpRequest&& request, HttpReply reply) {
     handle(std::move(request), std::move(reply));
   });
@@ -96,12 +97,7 @@ void Server::handle(HttpRequest&& request, HttpReply reply) const {
   reply.send(http_error(404, "Not Found"));
 }
 
-void Server::register_process_metrics(int64_t started_ns) {
-  metrics_.gauge_from("process_resident_memory_bytes", "Resident memory of this process", {},
-                      [] { return static_cast<double>(base::resident_bytes()); });
-  metrics_.gauge_from("trireme_uptime_seconds", "Time since the start", {}, [this, started_ns] {
-    return static_cast<double>(env_.clock.now_ns() - started_ns) * 1e-9;
-  });
+void Server::register_http_metrics() {
   // The listener is made after this; scrapes come through it, so it is there whenever these are read.
   const auto http = [this](std::string_view name, std::string_view help, uint64_t HttpServerCounts::*member) {
     metrics_.counter_from(name, help, {},

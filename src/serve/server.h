@@ -29,7 +29,7 @@ class Server {
 
  private:
   void handle(HttpRequest&& request, HttpReply reply) const;
-  void register_process_metrics(int64_t started_ns);
+  void register_http_metrics();
 
   const ServeOptions& options_;
   base::Env env_;
