@@ -9,6 +9,7 @@
 #include <exception>
 #include <limits>
 #include <new>
+#include <span>
 
 #include "serve/http_coding.h"
 #include "serve/http_loop.h"
@@ -21,6 +22,8 @@ constexpr size_t kGatherBytes = size_t{32} << 10;    // bodies up to this size a
 constexpr size_t kOutputWindow = size_t{1} << 20;    // unsent bytes that stop the taking of further requests
 constexpr size_t kStreamWindow = size_t{256} << 10;  // unsent bytes that hold back stream pieces
 constexpr size_t kLingerBytes = size_t{64} << 20;
+constexpr size_t kSmallRestBytes = size_t{64} << 10;
+constexpr size_t kWakeBytes = size_t{1} << 20;
 constexpr int64_t kLingerNs = 2'000'000'000;
 constexpr int kReadsPerTurn = 32;  // then other connections have their turn
 
@@ -341,15 +344,15 @@ void HttpConnection::pop_exchange() {
 
 // One read, into the body itself when its length is known. False when there is nothing to read now.
 bool HttpConnection::read_some() {
-  size_t room = 0;
-  char* to = in_.empty() && accepts_requests() ? parser_.body_tail(room) : nullptr;
-  const bool direct = to != nullptr;
-  if (!direct) {
-    in_.reserve(in_.size() + kReadBytes);
-    to = in_.data() + in_.size();
-    room = in_.capacity() - in_.size();
-  }
-  const ssize_t got = socket_.read(to, room);
+  size_t missing = 0;
+  char* body = in_.empty() && accepts_requests() ? parser_.body_tail(missing) : nullptr;
+  if (body == nullptr) missing = 0;
+  // What follows a body goes behind it in the same call: no second one is needed to see that there is none.
+  in_.reserve(in_.size() + kReadBytes);
+  const std::span<char> rest(in_.data() + in_.size(), in_.capacity() - in_.size());
+  const size_t room = missing + (socket_.is_tls() && missing > 0 ? 0 : rest.size());
+  const ssize_t got = missing > 0 ? socket_.read(std::span<char>(body, missing), rest)
+                                  : socket_.read(rest.data(), rest.size());
   if (got == HttpSocket::kBroken) {
     close();
     return false;
@@ -362,13 +365,11 @@ bool HttpConnection::read_some() {
     readable_ = false;
     return false;
   }
+  const auto bytes = static_cast<size_t>(got);
   // A short read has emptied the socket; if the peer hung up meanwhile, its end is still to be read.
-  if (static_cast<size_t>(got) < room && !hung_up_ && !socket_.is_tls()) readable_ = false;
-  if (!direct) {
-    in_.set_size(in_.size() + static_cast<size_t>(got));
-  } else {
-    parser_.body_filled(static_cast<size_t>(got));
-  }
+  if (bytes < room && !hung_up_ && !socket_.is_tls()) readable_ = false;
+  if (missing > 0) parser_.body_filled(std::min(bytes, missing));
+  if (bytes > missing) in_.set_size(in_.size() + bytes - missing);
   return true;
 }
 
@@ -425,6 +426,9 @@ void HttpConnection::finish_turn() {
     }
   }
   const Phase now = phase();
+  // Woken for each piece of a large body, a server spends more on waking than on reading it.
+  const size_t missing = now == Phase::body ? parser_.body_missing() : 0;
+  socket_.wake_at(missing > kSmallRestBytes ? std::min(missing, kWakeBytes) : 1);
   if (now != last_phase_ || request_finished_) phase_began_ns_ = loop_.now_ns();
   last_phase_ = now;
   request_finished_ = false;
@@ -478,6 +482,12 @@ int64_t HttpConnection::deadline_ns() const {
 
 void HttpConnection::check_deadline() {
   if (closed_ || loop_.now_ns() < deadline_ns()) return;
+  if (last_phase_ == Phase::body && !readable_) {
+    // Bytes too few to wake for may wait in the socket: they count for the client's pace.
+    readable_ = true;
+    advance();
+    if (closed_ || loop_.now_ns() < deadline_ns()) return;
+  }
   const bool mid_request =
       first_ == nullptr && out_.empty() && (last_phase_ == Phase::head || last_phase_ == Phase::body);
   if (!loop_.draining() || last_phase_ != Phase::idle) {

@@ -11,21 +11,33 @@ void HttpBytes::reserve(size_t bytes) {
   if (bytes <= capacity_) return;
   // No value-initialisation: clearing 600 KB of tensor bytes that recv() overwrites costs more than parsing
   // them.
-  auto grown = std::make_unique_for_overwrite<char[]>(bytes);
-  if (size_ > 0) std::memcpy(grown.get(), data_.get(), size_);
-  data_ = std::move(grown);
+  constexpr uintptr_t kLine = 64;
+  auto grown = std::make_unique_for_overwrite<char[]>(bytes + kLine - 1);
+  const uintptr_t wanted = reinterpret_cast<uintptr_t>(grown.get()) + aligned_index_;
+  char* first = grown.get() + (kLine - wanted % kLine) % kLine;
+  if (size_ > 0) std::memcpy(first, data_, size_);
+  memory_ = std::move(grown);
+  data_ = first;
   capacity_ = bytes;
+}
+
+void HttpBytes::swap(HttpBytes& other) noexcept {
+  std::swap(memory_, other.memory_);
+  std::swap(data_, other.data_);
+  std::swap(size_, other.size_);
+  std::swap(capacity_, other.capacity_);
+  std::swap(aligned_index_, other.aligned_index_);
 }
 
 void HttpBytes::append(std::string_view bytes) {
   if (bytes.empty()) return;
   if (size_ + bytes.size() > capacity_) reserve(std::max(size_ + bytes.size(), capacity_ * 2));
-  std::memcpy(data_.get() + size_, bytes.data(), bytes.size());
+  std::memcpy(data_ + size_, bytes.data(), bytes.size());
   size_ += bytes.size();
 }
 
 void HttpBytes::erase_front(size_t bytes) {
-  if (bytes < size_) std::memmove(data_.get(), data_.get() + bytes, size_ - bytes);
+  if (bytes < size_) std::memmove(data_, data_ + bytes, size_ - bytes);
   size_ -= bytes;
 }
 

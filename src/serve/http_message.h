@@ -18,13 +18,24 @@ namespace trireme::serve {
 /// A growable byte buffer that does not clear what it allocates; moving it keeps the address of its bytes.
 class HttpBytes {
  public:
-  char* data() { return data_.get(); }
-  const char* data() const { return data_.get(); }
+  HttpBytes() = default;
+  HttpBytes(HttpBytes&& other) noexcept { swap(other); }
+  HttpBytes& operator=(HttpBytes&& other) noexcept {
+    HttpBytes taken(std::move(other));
+    swap(taken);
+    return *this;
+  }
+
+  char* data() { return data_; }
+  const char* data() const { return data_; }
   size_t size() const { return size_; }
   size_t capacity() const { return capacity_; }
   bool empty() const { return size_ == 0; }
-  std::string_view view() const { return {data_.get(), size_}; }
+  std::string_view view() const { return {data_, size_}; }
 
+  /// From the next allocation on, the byte at `index` lies on a 64-byte boundary: what begins there needs no
+  /// copy to be computed with.
+  void align_at(size_t index) { aligned_index_ = index; }
   /// Makes room for `bytes` in all; keeps the contents.
   void reserve(size_t bytes);
   void append(std::string_view bytes);
@@ -33,11 +44,14 @@ class HttpBytes {
   /// Removes the first `bytes`, moving the rest to the front.
   void erase_front(size_t bytes);
   void clear() { size_ = 0; }
+  void swap(HttpBytes& other) noexcept;
 
  private:
-  std::unique_ptr<char[]> data_;
+  std::unique_ptr<char[]> memory_;
+  char* data_ = nullptr;  // within memory_
   size_t size_ = 0;
   size_t capacity_ = 0;
+  size_t aligned_index_ = 0;
 };
 
 struct HttpHeader {

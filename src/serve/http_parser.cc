@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <boost/asio/buffer.hpp>
 #include <boost/beast/http/basic_parser.hpp>
+#include <charconv>
 #include <cstring>
 #include <optional>
 
@@ -208,6 +209,10 @@ bool HttpRequestParser::Impl::check_framing() {
     return fail(413, base::concat(size, " bytes: ", *length)) != 0;
   }
   body_left = length ? static_cast<size_t>(*length) : 0;
+  const std::string_view offset = request.header(limits.binary_offset_header);
+  size_t binary_offset = 0;
+  std::from_chars(offset.data(), offset.data() + offset.size(), binary_offset);  // refused later if malformed
+  request.body.align_at(binary_offset);
   reader->body = &request.body;
   state = chunked || body_left > 0 ? State::body : State::done;
   return true;
@@ -252,6 +257,10 @@ size_t HttpRequestParser::Impl::feed_counted(std::string_view input) {
   body_left -= used;
   if (body_left == 0) state = State::done;
   return used;
+}
+
+size_t HttpRequestParser::body_missing() const {
+  return impl_->state == State::body && !impl_->chunked ? impl_->body_left : 0;
 }
 
 char* HttpRequestParser::body_tail(size_t& missing) {

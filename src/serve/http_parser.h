@@ -16,6 +16,9 @@ struct HttpLimits {
   size_t max_header_bytes = size_t{32} << 10;
   size_t max_headers = 100;
   size_t max_body_bytes = size_t{64} << 20;
+  /// Names the header whose number says where in the body binary data begins: it is received to a 64-byte
+  /// boundary, so that it is computed with where it lies.
+  std::string_view binary_offset_header = "Inference-Header-Content-Length";
 };
 
 /// Why a message was refused; status 0 means no error.
@@ -43,6 +46,8 @@ class HttpRequestParser {
   /// With a known length, the place and size of the body bytes still missing: read there and call
   /// body_filled().
   char* body_tail(size_t& missing);
+  /// Body bytes that a known length still promises; 0 without one.
+  size_t body_missing() const;
   void body_filled(size_t bytes);
 
   bool expects_continue() const;

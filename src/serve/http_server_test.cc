@@ -80,6 +80,56 @@ TEST(HttpServer, BodiesOfEverySizeComeBack) {
   }
 }
 
+// A pipelined request right behind a large body is read in the same call and answered in turn.
+TEST(HttpServer, LargeBodiesAndWhatFollowsThem) {
+  HttpServer server(local_options(), [](HttpRequest&& request, HttpReply reply) {
+    reply.send(http_text(200, std::to_string(request.body.size())));
+  });
+  HttpClient client = client_of(server);
+  for (size_t bytes : {size_t{70'000}, size_t{602'424}, size_t{3'000'001}, size_t{20'000'000}}) {
+    const std::string body(bytes, 'b');
+    client.send_raw(post_head(bytes) + body + "GET /next HTTP/1.1\r\nHost: h\r\n\r\n" + post_head(3) + "abc");
+    EXPECT_EQ(client.receive().body, std::to_string(bytes));
+    EXPECT_EQ(client.receive().body, "0");
+    EXPECT_EQ(client.receive().body, "3");
+  }
+}
+
+// The server sleeps until much of a large body is there; what trickles in buys time all the same.
+TEST(HttpServer, SlowLargeBodiesKeepTheirPace) {
+  HttpServerOptions options = local_options();
+  options.body_timeout = 150ms;
+  options.min_body_rate = 100'000;
+  HttpServer server(options, [](HttpRequest&& request, HttpReply reply) {
+    reply.send(http_text(200, std::to_string(request.body.size())));
+  });
+  HttpClient client = client_of(server), stuck = client_of(server);
+  stuck.send_raw(post_head(1'000'000) + std::string(1'000, 's'));
+  client.send_raw(post_head(600'000));
+  for (int i = 0; i < 12; ++i) {
+    std::this_thread::sleep_for(60ms);
+    client.send_raw(std::string(50'000, 'p'));
+  }
+  EXPECT_EQ(client.receive().body, "600000");
+  EXPECT_EQ(stuck.receive().status, 408);
+}
+
+TEST(HttpServer, BinaryDataBeginsOnACacheLine) {
+  HttpServer server(local_options(), [](HttpRequest&& request, HttpReply reply) {
+    const size_t offset = std::stoul(std::string(request.header("Inference-Header-Content-Length")));
+    const auto at = reinterpret_cast<uintptr_t>(request.body.data()) + offset;
+    reply.send(http_text(200, std::to_string(at % 64)));
+  });
+  HttpClient client = client_of(server);
+  for (size_t offset : {0u, 1u, 63u, 64u, 311u, 5'000u}) {
+    for (size_t bytes : {size_t{6'000}, size_t{100'000}, size_t{20'000'000}}) {
+      const HttpReceived got = client.request("POST", "/", std::string(bytes, 'x'),
+                                              {{"Inference-Header-Content-Length", std::to_string(offset)}});
+      EXPECT_EQ(got.body, "0") << offset << " of " << bytes;
+    }
+  }
+}
+
 TEST(HttpServer, ChunkedBodyInTinyPieces) {
   HttpServer server(local_options(), echo);
   HttpClient client = client_of(server);

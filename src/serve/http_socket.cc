@@ -108,6 +108,23 @@ ssize_t HttpSocket::read(char* to, size_t bytes) {
   }
 }
 
+ssize_t HttpSocket::read(std::span<char> to, std::span<char> spill) {
+  if (tls_ != nullptr) return read(to.data(), to.size());
+  const std::array<iovec, 2> io = {{{to.data(), to.size()}, {spill.data(), spill.size()}}};
+  for (;;) {
+    const ssize_t got = ::readv(fd_, io.data(), 2);
+    if (got >= 0) return got;
+    if (errno == EINTR) continue;
+    return errno == EAGAIN || errno == EWOULDBLOCK ? kAgain : kBroken;
+  }
+}
+
+void HttpSocket::wake_at(size_t bytes) {
+  if (bytes == wake_bytes_ || tls_ != nullptr) return;
+  const int low = static_cast<int>(bytes);
+  if (setsockopt(fd_, SOL_SOCKET, SO_RCVLOWAT, &low, sizeof low) == 0) wake_bytes_ = bytes;
+}
+
 ssize_t HttpSocket::write(const std::string_view* views, size_t count) {
   if (tls_ != nullptr) {
     // OpenSSL takes one buffer a call and cuts it into 16 KiB records itself.

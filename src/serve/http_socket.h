@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -48,6 +49,10 @@ class HttpSocket {
   int fd() const { return fd_; }
   bool is_tls() const { return tls_ != nullptr; }
   ssize_t read(char* to, size_t bytes);
+  /// Fills `to`, then `spill`; secured sockets use `to` only. What comes back short has emptied the socket.
+  ssize_t read(std::span<char> to, std::span<char> spill);
+  /// Readiness is told from so many waiting bytes on; 1 is the usual. Errors and the peer's end always are.
+  void wake_at(size_t bytes);
   /// Writes views in order, as many as one call takes.
   ssize_t write(const std::string_view* views, size_t count);
   void shutdown_write();
@@ -56,6 +61,7 @@ class HttpSocket {
   struct Tls;
   ssize_t tls_result(int rc) const;
   int fd_;
+  size_t wake_bytes_ = 1;
   std::unique_ptr<Tls> tls_;
 };
 
