@@ -35,6 +35,7 @@ struct RunOptions {
   bool json = false;
   bool profile = false;
   bool loop = false;
+  passes::Precision precision = passes::Precision::f32;
   std::string kernel;
   std::vector<std::string> off;
   int64_t seed = 0;
@@ -56,6 +57,8 @@ struct RunOptions {
     f.add("threads", &threads, "threads of the session; 0: all cores").at_least(0);
     f.add("cpus", &cpus, "pin thread i to the i-th of these cores");
     ranks.fields(f);
+    f.add_choice("precision", &precision, {"f32", "bf16", "f16"},
+                 "operands of products; weights are rounded once, sums and results stay f32");
     f.add("kernel", &kernel, "prefer kernels of this name, for example reference");
     f.add("off", &off, "names of passes to leave out");
     f.add("profile", &profile, "print the time of every step");
@@ -321,7 +324,10 @@ int run_main(std::span<const std::string> words, base::Env&) {
   const int64_t empty_bytes = base::resident_bytes();
   model::Model model = open_model(options.model);
   engine::SessionOptions session_options{
-      .threads = options.threads, .only_kernel = options.kernel, .strategy = options.ranks.read()};
+      .threads = options.threads,
+      .only_kernel = options.kernel,
+      .precision = options.precision,
+      .strategy = options.ranks.read()};
   for (int64_t cpu : options.cpus) session_options.cpus.push_back(static_cast<int>(cpu));
   session_options.passes.off = options.off;
   const std::string name = model.name;

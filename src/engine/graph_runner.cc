@@ -117,6 +117,7 @@ CompiledShape& GraphRunner::compiled_for(std::vector<Dims> shapes) {
 
 std::shared_ptr<const compile::Program> GraphRunner::compile_ready(ir::Graph& ready, int threads) {
   passes::run_passes(passes::bucket_passes(), ready, context_.passes);
+  lower_for_inference(ready, context_.precision, context_.device.kind(), context_.packs);
   compile::CompileOptions options = context_.compile;
   options.threads = threads;
   return std::make_shared<compile::Program>(compile::compile(ready, options, context_.packs));

@@ -9,6 +9,7 @@
 #include "base/thread_pool.h"
 #include "compile/program.h"
 #include "engine/batch_rows.h"
+#include "engine/low_precision.h"
 #include "passes/pass.h"
 #include "runtime/executor.h"
 
@@ -36,6 +37,7 @@ struct RunnerContext {
   Arena& arena;
   compile::CompileOptions compile;
   passes::PassOptions passes;
+  passes::Precision precision = passes::Precision::f32;
   size_t max_programs = 64;  ///< programs kept; the least recently used goes first
 };
 

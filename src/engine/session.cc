@@ -32,8 +32,11 @@ Session::Session(std::shared_ptr<const PreparedModel> model, const SessionOption
                            .memory_bytes =
                                options.memory_bytes > 0 ? options.memory_bytes : base::memory_limit_bytes()},
                .passes = options.passes,
+               .precision = options.precision,
                .max_programs = options.max_programs},
       runner_(model_->graph(), context_) {
+  if (options.strategy.world() > 1 && options.precision != passes::Precision::f32)
+    base::fail_unsupported("a model that several ranks hold runs in f32");
   if (options.strategy.world() > 1) sharded_ = std::make_unique<ShardedSession>(model_, options);
 }
 

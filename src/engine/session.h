@@ -26,6 +26,7 @@ struct SessionOptions {
   std::string only_kernel = {};  ///< "reference": run plain kernels where they exist
   int64_t memory_bytes = 0;      ///< programs that need more are refused; 0: what this process may use
   passes::PassOptions passes = {};
+  passes::Precision precision = passes::Precision::f32;  ///< of products; results keep their types
   /// Ranks that hold the model together, by tp and pp: threads of this process, which share its cores.
   passes::Strategy strategy = {};
   /// The ranks of a job of that shape instead: this is rank 0 of it, the others follow(). Outlives the

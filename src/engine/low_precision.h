@@ -1,0 +1,16 @@
+// A bucket's graph with its products on 16-bit operands; what would suffer stays f32.
+#pragma once
+
+#include "base/shared_cache.h"
+#include "ir/graph.h"
+#include "passes/precision.h"
+#include "tensor/device.h"
+
+namespace trireme::engine {
+
+/// Lowers a fused graph with static shapes as passes::lower_precision says, and rounds its weights now: once
+/// for a model, shared through `packs` by all buckets and instances. Results keep their types. f32: nothing.
+void lower_for_inference(ir::Graph& graph, passes::Precision precision, tensor::DeviceKind device,
+                         base::SharedCache& packs);
+
+}  // namespace trireme::engine
