@@ -4,6 +4,7 @@
 #include "base/cpu_info.h"
 #include "base/file.h"
 #include "engine/batch_proof.h"
+#include "serve/run_config.h"
 #include "serve/served_model.h"
 
 namespace trireme::serve {
@@ -58,10 +59,8 @@ std::shared_ptr<const engine::PreparedModel> load_to_follow(const std::string& k
 ServedModel::ServedModel(const ModelSource& source, const ModelHost& host, const ModelMetrics* earlier)
     : source_(source), env_(host.env), config_(source.config) {
   server_timeout_ns_ = host.options.request_timeout.ns;
-  is_deadline_aware_ = host.options.deadline_aware;
-  for (const auto& [key, value] : config_.parameters) {
-    if (key == "deadline_aware") is_deadline_aware_ = value == "true";
-  }
+  is_deadline_aware_ =
+      RunConfig::of(config_.parameters).is_deadline_aware.value_or(host.options.deadline_aware);
   static std::atomic<uint64_t> loads{0};
   load_number_ = ++loads;
   if (config_.caches && host.options.cache_size.bytes > 0) cache_ = &host.cache;
@@ -149,14 +148,15 @@ void ServedModel::complete(const ir::Graph& graph, const ServeOptions& options) 
 
 sched::SchedulerOptions ServedModel::scheduler_options(const ServeOptions& options) const {
   const base::CpuInfo cpu = base::read_cpu_info();
+  const RunConfig run = RunConfig::of(config_.parameters);
   sched::SchedulerOptions out;
   const bool is_batched = config_.is_batched();
   const bool merges = is_batched && (config_.has_dynamic_batching || config_.sequence);
   out.limits.max_rows = is_batched ? *config_.max_batch_size : 1;
   // A model that batches without dynamic batching runs each request as it comes.
   if (merges) {
-    out.limits.window_ns =
-        config_.max_queue_delay_us ? *config_.max_queue_delay_us * base::kNsPerUs : options.batch_window.ns;
+    out.limits.window_ns = config_.max_queue_delay_us ? *config_.max_queue_delay_us * base::kNsPerUs
+                                                      : run.window_ns.value_or(options.batch_window.ns);
     out.limits.preferred = config_.preferred_batch_size;
     out.is_window_adaptive = !config_.max_queue_delay_us;  // a delay that was asked for is kept to the letter
     if (config_.sequence) {
@@ -166,7 +166,10 @@ sched::SchedulerOptions ServedModel::scheduler_options(const ServeOptions& optio
     }
   }
   out.padding.is_batched = is_batched;
-  if (is_batched) out.padding.row_buckets = buckets_up_to(options.buckets, out.limits.max_rows);
+  if (is_batched) {
+    out.padding.row_buckets =
+        buckets_up_to(run.buckets.empty() ? options.buckets : run.buckets, out.limits.max_rows);
+  }
   if (text_) {
     out.padding.length_buckets = length_buckets_;
     out.padding.padded_inputs = {0, 1};
@@ -179,7 +182,9 @@ sched::SchedulerOptions ServedModel::scheduler_options(const ServeOptions& optio
   }
   out.hold_until = static_cast<size_t>(options.delay_scheduler);
   out.instances = config_.instances;
-  out.session.threads = options.threads > 0 ? options.threads : std::max(1, cpu.threads() / out.instances);
+  const int threads = run.threads > 0 ? run.threads : options.threads;
+  out.session.threads = threads > 0 ? threads : std::max(1, cpu.threads() / out.instances);
+  out.session.precision = run.precision;
   out.session.strategy = options.ranks.read();
   out.session.service = options.service;
   out.session.model_key = base::concat(source_.path, "\n", load_number_);

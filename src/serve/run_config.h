@@ -1,0 +1,28 @@
+// How a model runs, as the `parameters` of its config.pbtxt say where they differ from the server's options.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "passes/precision.h"
+
+namespace trireme::serve {
+
+/// `precision` f32, bf16 or f16; `threads` of an instance; `buckets` "1,2,4,8"; `batch_window` "2ms", which
+/// ends when as many wait as usual, unlike max_queue_delay_microseconds; `deadline_aware` true or false.
+/// Other parameters are the model's own and mean nothing here.
+struct RunConfig {
+  passes::Precision precision = passes::Precision::f32;
+  int threads = 0;                        ///< 0: the server's
+  std::vector<int64_t> buckets;           ///< empty: the server's
+  std::optional<int64_t> window_ns;       ///< absent: the server's
+  std::optional<bool> is_deadline_aware;  ///< absent: the server's
+
+  /// Throws invalid_argument for a value that is not one of these.
+  static RunConfig of(const std::vector<std::pair<std::string, std::string>>& parameters);
+};
+
+}  // namespace trireme::serve
