@@ -11,6 +11,16 @@
 
 namespace trireme::model {
 
+/// How strings cross the border of a graph, which holds numbers only.
+struct StringPort {
+  enum class Form : uint8_t {
+    number,  ///< the graph holds the number that the text spells (a Cast from or to string at the border)
+    handle   ///< the graph holds i64 places in the caller's list of strings, and only moves them about
+  };
+  std::string name;  ///< of the input or output
+  Form form = Form::number;
+};
+
 /// Weights are the params of the graph and look into the mapped file; a Model is cheap to copy.
 struct Model {
   std::string name;
@@ -22,11 +32,17 @@ struct Model {
   std::string producer;
   base::Json config;  ///< config.json of a Hugging Face directory, else null
   std::vector<std::pair<std::string, std::string>> metadata;
+  std::vector<StringPort> string_inputs, string_outputs;  ///< those that are not listed are numbers
+};
+
+/// What the caller of a reader can deal with.
+struct LoadOptions {
+  bool takes_strings = false;  ///< honours string_inputs and string_outputs; else such models are refused
 };
 
 /// Loads a file *.onnx, a directory with model.onnx, or a Hugging Face directory (config.json and
 /// model.safetensors). Throws not_found, unsupported (unknown format, operator or architecture) or
 /// invalid_argument (broken file).
-Model load_model(const std::string& path);
+Model load_model(const std::string& path, const LoadOptions& options = {});
 
 }  // namespace trireme::model

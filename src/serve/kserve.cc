@@ -130,7 +130,9 @@ HttpResponse KserveApi::answer(std::string_view path, std::string_view method, s
   if (!allowed.empty()) return wrong_method(allowed);
   if (starts_with(path, kRegions)) return region_answer(path.substr(kRegions.size()), method, body);
   if (starts_with(path, "/v2/cudasharedmemory")) {
+    // Nothing is registered, so there is nothing to show, and forgetting all of it is done.
     if (path == "/v2/cudasharedmemory/status" && method == "GET") return http_json(200, "[]");
+    if (path == "/v2/cudasharedmemory/unregister" && method == "POST") return HttpResponse{};
     base::fail_unsupported("CUDA shared memory is not served: this server runs on the CPU");
   }
   if (starts_with(path, "/v2/repository/"))

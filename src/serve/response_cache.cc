@@ -67,7 +67,8 @@ ResponseCache::ResponseCache(size_t max_bytes) : max_bytes_(max_bytes) {
   for (uint64_t& half : hash_key_) half = static_cast<uint64_t>(random()) << 32 | random();
 }
 
-ResponseCache::Key ResponseCache::key_of(uint64_t load, const std::vector<tensor::Tensor>& inputs) const {
+ResponseCache::Key ResponseCache::key_of(uint64_t load, const std::vector<tensor::Tensor>& inputs,
+                                         const std::vector<std::string>& strings) const {
   KeyedHash hash(hash_key_);
   hash.add(load);  // stands for model, version and configuration: a reload begins anew
   for (const tensor::Tensor& t : inputs) {
@@ -76,6 +77,7 @@ ResponseCache::Key ResponseCache::key_of(uint64_t load, const std::vector<tensor
     for (int64_t d : t.dims()) hash.add(static_cast<uint64_t>(d));
     hash.add(t.raw(), static_cast<size_t>(t.bytes()));
   }
+  for (const std::string& s : strings) hash.add(s);
   return hash.finish();
 }
 

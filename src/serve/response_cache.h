@@ -43,8 +43,10 @@ class ResponseCache {
   /// `max_bytes` of tensors; 0 keeps nothing. The hash's key is drawn at random.
   explicit ResponseCache(size_t max_bytes);
 
-  /// Of a model's inputs, in its order. `load` is a number that no other load of any model has.
-  Key key_of(uint64_t load, const std::vector<tensor::Tensor>& inputs) const;
+  /// Of a model's inputs, in its order, and the strings that they are handles to. `load` is a number that no
+  /// other load of any model has.
+  Key key_of(uint64_t load, const std::vector<tensor::Tensor>& inputs,
+             const std::vector<std::string>& strings = {}) const;
   std::optional<Outputs> find(const Key& key);
   /// Keeps copies; what is larger than the cache is let go.
   void insert(const Key& key, const Outputs& outputs);

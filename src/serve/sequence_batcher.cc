@@ -10,6 +10,7 @@ namespace trireme::serve {
 namespace {
 
 using tensor::Tensor;
+using Control = SequenceConfig::Control;
 
 template <class T>
 size_t index_of(const std::vector<T>& list, const std::string& name, std::string T::*member) {
@@ -62,7 +63,8 @@ void refuse(sched::Request& request, const char* message) {
 
 }  // namespace
 
-SequenceLayout::SequenceLayout(const ModelConfig& config, const ir::Graph& graph, const std::string& root)
+SequenceLayout::SequenceLayout(const ModelConfig& config, const ir::Graph& graph, const StringPorts& strings,
+                               const std::string& root)
     : config_(*config.sequence) {
   size_t made = 0;
   for (ir::ValueId id : graph.inputs()) {
@@ -74,9 +76,17 @@ SequenceLayout::SequenceLayout(const ModelConfig& config, const ir::Graph& graph
       input.from = Input::From::control;
       input.index = control;
       const WireType type = config_.controls[control].type;
-      base::require(type == input.type, "control '", name, "' is ", config_type_name(type),
-                    ", the model has ", config_type_name(input.type));
-      has_number_ = has_number_ || config_.controls[control].kind == SequenceConfig::Control::Kind::corrid;
+      const bool is_text = strings.takes(name),
+                 is_id = config_.controls[control].kind == Control::Kind::corrid;
+      base::require(is_text ? !type && is_id : type == input.type, "control '", name, "' is ",
+                    config_type_name(type), ", the model has ",
+                    config_type_name(is_text ? WireType() : input.type));
+      if (is_text && strings.is_handle(name)) {
+        base::fail_unsupported("control '", name,
+                               "': a correlation ID of TYPE_STRING must be cast to a number");
+      }
+      has_number_ = has_number_ || (is_id && !is_text);
+      has_text_ = has_text_ || is_text;
     } else if (state < config_.states.size()) {
       input.from = Input::From::state;
       input.index = state;
@@ -102,13 +112,22 @@ SequenceLayout::SequenceLayout(const ModelConfig& config, const ir::Graph& graph
 }
 
 Tensor SequenceLayout::control(const Input& input, const Step& step) const {
-  using Kind = SequenceConfig::Control::Kind;
-  const SequenceConfig::Control& c = config_.controls[input.index];
+  using Kind = Control::Kind;
+  const Control& c = config_.controls[input.index];
   if (c.kind == Kind::corrid) return filled(input.type, input.dims, step.number);
   const bool is_true = c.kind == Kind::start ? step.is_start
                        : c.kind == Kind::end ? step.is_end
                                              : step.is_ready;
   return filled(input.type, input.dims, is_true ? c.when_true : c.when_false);
+}
+
+uint64_t SequenceLayout::number_of(const SequenceWish& wish, const std::string& model) const {
+  base::require(wish.text.empty() || !has_number_, "correlation ID of model '", model,
+                "' must be a number, got '", wish.text, "'");
+  if (wish.text.empty() || !has_text_) return wish.number;
+  int64_t number = 0;
+  parse_number(wish.text, tensor::DType::i64, "sequence_id", &number);
+  return static_cast<uint64_t>(number);
 }
 
 std::vector<Tensor> SequenceLayout::assemble(std::vector<Tensor> client, const Step& step,
@@ -149,8 +168,7 @@ void SequenceBatcher::stop() {
 void SequenceBatcher::submit(sched::Request request, const SequenceWish& wish) {
   base::require(wish.is_any(), "inference request to model '", options_.model,
                 "' must specify a non-zero or non-empty correlation ID");
-  base::require(wish.text.empty() || !layout_->has_number(), "correlation ID of model '", options_.model,
-                "' must be a number, got '", wish.text, "'");
+  const uint64_t number = layout_->number_of(wish, options_.model);
   base::require(request.rows == 1, "inference request to model '", options_.model,
                 "' must specify batch-size 1 due to requirements of sequence batcher");
   const std::string key = key_of(wish);
@@ -164,7 +182,7 @@ void SequenceBatcher::submit(sched::Request request, const SequenceWish& wish) {
     if (table.waiting >= options_.max_waiting) return "Exceeds maximum queue size";
     Sequence& sequence = table.sequences[key];
     if (at == table.sequences.end()) {
-      sequence.number = wish.number;
+      sequence.number = number;
       table.backlog.push_back(key);
     }
     sequence.items.push_back({std::move(request), wish.is_start, wish.is_end});

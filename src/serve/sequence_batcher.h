@@ -16,6 +16,7 @@
 #include "sched/request.h"
 #include "serve/kserve_request.h"
 #include "serve/model_config.h"
+#include "serve/string_ports.h"
 
 namespace trireme::serve {
 
@@ -23,7 +24,8 @@ namespace trireme::serve {
 class SequenceLayout {
  public:
   /// `config` is complete. `root` is the model's directory. Throws for a control or state that does not fit.
-  SequenceLayout(const ModelConfig& config, const ir::Graph& graph, const std::string& root);
+  SequenceLayout(const ModelConfig& config, const ir::Graph& graph, const StringPorts& strings,
+                 const std::string& root);
 
   struct Step {
     bool is_start = false, is_ready = true, is_end = false;
@@ -35,7 +37,9 @@ class SequenceLayout {
   const std::vector<tensor::Tensor>& initial_states() const { return initial_; }
   /// Gives the states among a run's outputs and takes out what clients do not see.
   std::vector<tensor::Tensor> take_states(std::vector<tensor::Tensor>& outputs) const;
-  bool has_number() const { return has_number_; }
+  /// What the model is told as its sequence's ID; the number of the wish where it is not told.
+  /// Throws invalid_argument for a text where it wants a number, or one that is no number.
+  uint64_t number_of(const SequenceWish& wish, const std::string& model) const;
 
  private:
   struct Input {
@@ -51,7 +55,8 @@ class SequenceLayout {
   std::vector<size_t> state_outputs_;   ///< by state
   std::vector<bool> is_hidden_output_;  ///< by output of the graph
   std::vector<tensor::Tensor> initial_;
-  bool has_number_ = false;
+  bool has_number_ = false;  ///< an input of the model is the ID, as a number
+  bool has_text_ = false;    ///< likewise, as a number that a string spells
 };
 
 /// One request of a sequence runs at a time; sequences share batches. As many sequences as there are slots

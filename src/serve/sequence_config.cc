@@ -35,6 +35,7 @@ Control read_control(const TextField& field, const std::string& name) {
   Control out;
   out.name = name;
   std::vector<double> values;
+  bool has_type = false;
   for (const TextField& f : field.as_message()) {
     if (f.name == "kind") {
       const auto at = std::find(std::begin(kKinds), std::end(kKinds), f.as_word());
@@ -45,13 +46,13 @@ Control read_control(const TextField& field, const std::string& name) {
       values.push_back(number(f));
     } else if (f.name == "data_type") {
       out.type = config_type(f.as_word());
+      has_type = true;
     } else {
       refuse_field("sequence_batching.control_input.control", f);
     }
   }
   if (out.kind == Control::Kind::corrid) {
-    base::require(out.type.has_value(), "line ", field.line,
-                  ": a correlation ID of TYPE_STRING cannot be a model's input here");
+    base::require(has_type, "line ", field.line, ": control '", name, "' needs a data_type");
     return out;
   }
   base::require(values.size() == 2, "line ", field.line, ": control '", name,

@@ -45,6 +45,7 @@ struct ServedModel::Call {
   std::vector<Wish> wishes;
   InferSink sink;
   int64_t rows = 0;
+  StringTable strings;                       ///< what handles of this request name
   std::vector<std::vector<int64_t>> places;  ///< rows of each part in the request
   std::vector<sched::Outcome> outcomes;      ///< by part
   std::atomic<size_t> left{0};
@@ -73,7 +74,7 @@ void ServedModel::check_tensor(const WireTensor& got, const TensorConfig& want) 
                 name(), "', got ", got.dims.empty() ? 0 : got.dims[0]);
 }
 
-std::vector<Tensor> ServedModel::checked_inputs(InferRequest& request, int64_t& rows) const {
+std::vector<Tensor> ServedModel::checked_inputs(InferRequest& request, Call& call) const {
   std::vector<std::string> missing, given;
   for (const WireTensor& t : request.inputs) given.push_back(t.name);
   std::vector<Tensor> inputs;
@@ -87,16 +88,17 @@ std::vector<Tensor> ServedModel::checked_inputs(InferRequest& request, int64_t& 
       continue;
     }
     check_tensor(*at, want);
-    inputs.push_back(std::move(at->values));
+    const bool is_text = !want.type && !ensemble_;
+    inputs.push_back(is_text ? strings_.enter(*at, call.strings) : std::move(at->values));
   }
   const size_t wanted = config_.inputs.size() - first;
   base::require(missing.empty() && request.inputs.size() == wanted, "expected ", wanted, " inputs but got ",
                 request.inputs.size(), " inputs for model '", name(), "'. Got input(s) ", list_names(given),
                 ", but missing required input(s) ", list_names(missing));
-  rows = config_.is_batched() ? inputs[0].dims()[0] : 1;
+  call.rows = config_.is_batched() ? inputs[0].dims()[0] : 1;
   for (const Tensor& t : inputs) {
-    base::require(!config_.is_batched() || t.dims()[0] == rows, "inputs of model '", name(),
-                  "' differ in their batch-size: ", rows, " and ", t.dims().empty() ? 0 : t.dims()[0]);
+    base::require(!config_.is_batched() || t.dims()[0] == call.rows, "inputs of model '", name(),
+                  "' differ in their batch-size: ", call.rows, " and ", t.dims().empty() ? 0 : t.dims()[0]);
   }
   if (text_) check_tokens(inputs);
   return inputs;
@@ -182,8 +184,8 @@ void ServedModel::infer(InferRequest request, InferSink sink) {
                     "'. Expected at least one text");
     } else {
       parts.emplace_back();
-      parts[0].inputs = checked_inputs(request, parts[0].rows);
-      call->rows = parts[0].rows;
+      parts[0].inputs = checked_inputs(request, *call);
+      parts[0].rows = call->rows;
     }
   } catch (const base::Error&) {
     metrics_->count_failure(sched::Ending::done, sink.received_ns, env_.clock.now_ns());
@@ -202,7 +204,7 @@ void ServedModel::infer(InferRequest request, InferSink sink) {
       call->outcomes[i] = std::move(outcome);
       if (call->left.fetch_sub(1) == 1) finish(*call);
     };
-    if (cache_ != nullptr && answer_from_cache(parts[i])) continue;
+    if (cache_ != nullptr && answer_from_cache(parts[i], call->strings)) continue;
     if (!sequences_) {
       scheduler_->submit(std::move(parts[i]));
       continue;
@@ -217,9 +219,9 @@ void ServedModel::infer(InferRequest request, InferSink sink) {
 }
 
 /// True if the answer was there; else it will be kept when it comes.
-bool ServedModel::answer_from_cache(sched::Request& part) {
+bool ServedModel::answer_from_cache(sched::Request& part, const StringTable& strings) {
   const int64_t start_ns = env_.clock.now_ns();
-  const ResponseCache::Key key = cache_->key_of(load_number_, part.inputs);
+  const ResponseCache::Key key = cache_->key_of(load_number_, part.inputs, strings);
   std::optional<ResponseCache::Outputs> outputs = cache_->find(key);
   const int64_t now_ns = env_.clock.now_ns();
   metrics_->count_lookup(outputs.has_value(), now_ns - start_ns);
@@ -256,18 +258,21 @@ InferResponse ServedModel::response_of(Call& call) const {
   InferResponse response{
       .id = std::move(call.id), .has_id = call.has_id, .model_name = name(), .model_version = version()};
   for (const Wish& wish : call.wishes) {
-    const TensorConfig& config = config_.outputs[wish.output];
     Tensor values = call.outcomes[0].outputs.at(wish.output);
     if (call.places.size() > 1) {
       std::vector<const Tensor*> parts;
       for (const sched::Outcome& o : call.outcomes) parts.push_back(&o.outputs.at(wish.output));
       values = merge_rows(parts, call.places, call.rows);
     }
-    add_output(
-        response, wish,
-        {.name = config.name, .type = config.type, .dims = values.dims(), .values = std::move(values)});
+    add_output(response, wish, wire_output(wish, std::move(values), call.strings));
   }
   return response;
+}
+
+WireTensor ServedModel::wire_output(const Wish& wish, Tensor values, const StringTable& strings) const {
+  const TensorConfig& config = config_.outputs[wish.output];
+  if (strings_.gives(config.name)) return strings_.leave(config.name, values, strings);
+  return {.name = config.name, .type = config.type, .dims = values.dims(), .values = std::move(values)};
 }
 
 void ServedModel::add_output(InferResponse& response, const Wish& wish, WireTensor t) const {
@@ -282,7 +287,7 @@ void ServedModel::infer_ensemble(InferRequest request, InferSink sink) {
   try {
     call->wishes = wishes_of(request);
     InferRequest checked = request;
-    checked_inputs(checked, call->rows);
+    checked_inputs(checked, *call);
   } catch (const base::Error&) {
     metrics_->count_failure(sched::Ending::done, sink.received_ns, env_.clock.now_ns());
     throw;

@@ -20,6 +20,7 @@
 #include "serve/options.h"
 #include "serve/response_cache.h"
 #include "serve/sequence_batcher.h"
+#include "serve/string_ports.h"
 #include "serve/text_encoder.h"
 
 namespace trireme::serve {
@@ -86,7 +87,7 @@ class ServedModel {
   std::vector<sched::WarmUp> warm_up(const ServeOptions& options, const std::vector<int64_t>& rows) const;
   void add_warmups(std::vector<sched::WarmUp>& list) const;
   std::vector<TokenGroup> groups_of(InferRequest& request, int64_t& rows) const;
-  std::vector<tensor::Tensor> checked_inputs(InferRequest& request, int64_t& rows) const;
+  std::vector<tensor::Tensor> checked_inputs(InferRequest& request, Call& call) const;
   void check_tensor(const WireTensor& got, const TensorConfig& want) const;
   void check_tokens(const std::vector<tensor::Tensor>& inputs) const;
   std::vector<Wish> wishes_of(const InferRequest& request) const;
@@ -95,8 +96,9 @@ class ServedModel {
   void finish(Call& call) const;
   void hand_over(Call& call, InferResponse&& response) const;
   InferResponse response_of(Call& call) const;
-  bool answer_from_cache(sched::Request& part);
+  bool answer_from_cache(sched::Request& part, const StringTable& strings);
   void add_output(InferResponse& response, const Wish& wish, WireTensor tensor) const;
+  WireTensor wire_output(const Wish& wish, tensor::Tensor values, const StringTable& strings) const;
 
   ModelSource source_;
   base::Env env_;
@@ -106,6 +108,7 @@ class ServedModel {
   std::vector<int64_t> length_buckets_;  ///< of a text model, at most its longest text
   std::unique_ptr<TextEncoder> text_;    ///< null: tensors only
   int64_t vocab_ = 0;
+  StringPorts strings_;
   std::vector<std::vector<std::string>> labels_;  ///< by output
   std::shared_ptr<ModelMetrics> metrics_;
   ResponseCache* cache_ = nullptr;                ///< null: answers are not kept

@@ -34,7 +34,7 @@ std::vector<std::string> read_labels(const std::string& root, const std::string&
 }
 
 model::Model open_model(const std::string& path, const OtherModels& others) {
-  return others.has(path) ? others.open(path) : model::load_model(path);
+  return others.has(path) ? others.open(path) : model::load_model(path, {.takes_strings = true});
 }
 
 /// Of an encoder's outputs only the embedding is served. False for models without one.
@@ -45,6 +45,21 @@ bool keep_embedding(model::Model& model) {
   if (model.format != "huggingface" || at == names.end()) return false;
   graph.set_outputs({graph.outputs()[static_cast<size_t>(at - names.begin())]}, {"sentence_embedding"});
   return true;
+}
+
+/// Gives string inputs and outputs the type of the numbers that stand for them, or TYPE_STRING again.
+void set_string_types(ModelConfig& config, const StringPorts& ports, bool as_numbers) {
+  const auto set = [as_numbers](TensorConfig& t, tensor::DType number) {
+    base::require(!as_numbers || !t.type, "'", t.name, "': data_type ", config_type_name(t.type),
+                  ", the model has TYPE_STRING");
+    t.type = as_numbers ? WireType(number) : std::nullopt;
+  };
+  for (TensorConfig& t : config.inputs) {
+    if (ports.takes(t.name)) set(t, ports.input_type(t.name));
+  }
+  for (TensorConfig& t : config.outputs) {
+    if (ports.gives(t.name)) set(t, ports.output_type(t.name));
+  }
 }
 
 }  // namespace
@@ -71,9 +86,11 @@ void ServedModel::load(const ModelHost& host, const ModelMetrics* earlier) {
   const ServeOptions& options = host.options;
   model::Model model = open_model(source_.path, options.others);
   if (model.format == "huggingface") make_text_front(model, options);
+  strings_ = StringPorts(model);
   complete(model.graph, options);
   make_metrics(host, earlier);
-  if (config_.sequence) layout_ = std::make_shared<const SequenceLayout>(config_, model.graph, source_.root);
+  if (config_.sequence)
+    layout_ = std::make_shared<const SequenceLayout>(config_, model.graph, strings_, source_.root);
   auto prepared = std::make_shared<const engine::PreparedModel>(std::move(model.graph));
   scheduler_ =
       std::make_unique<sched::Scheduler>(std::move(prepared), scheduler_options(options), env_.clock,
@@ -135,7 +152,9 @@ void ServedModel::complete(const ir::Graph& graph, const ServeOptions& options) 
         "serve", "batching_off",
         {{"model", name()}, {"reason", "rows are not shown to be independent; set max_batch_size"}});
   }
+  set_string_types(config_, strings_, true);  // the graph's own types, while the two are compared
   complete_config(config_, graph, options.max_batch);
+  set_string_types(config_, strings_, false);
   config_.name = name();
   if (config_.instances == 0) config_.instances = options.instances;
   if (!text_) return;
@@ -211,7 +230,9 @@ void ServedModel::add_warmups(std::vector<sched::WarmUp>& list) const {
       base::require(at != w.inputs.end(), "model_warmup '", w.name, "' has no input '", t.name, "'");
       base::require(at->type == t.type && at->dims.size() == t.dims.size(), "model_warmup '", w.name,
                     "': input '", t.name, "' does not fit the model's");
-      example.push_back(warmup_tensor(*at, config_.is_batched(), source_.root));
+      const WireTensor given = warmup_tensor(*at, config_.is_batched(), source_.root);
+      StringTable table;
+      example.push_back(given.type ? given.values : strings_.enter(given, table));
     }
     base::require(w.inputs.size() == config_.inputs.size(), "model_warmup '", w.name,
                   "' names an input that the model does not have");
@@ -247,7 +268,7 @@ std::vector<sched::WarmUp> ServedModel::warm_up(const ServeOptions& options,
     // An open extent is the client's to choose; nothing to prepare for.
     if (std::find(dims.begin(), dims.end(), -1) != dims.end()) return list;
     if (config_.is_batched()) dims.insert(dims.begin(), 1);
-    example.push_back(Tensor::zeros(*t.type, dims));
+    example.push_back(Tensor::zeros(t.type ? *t.type : strings_.input_type(t.name), dims));
   }
   if (layout_) example = layout_->assemble(std::move(example), {}, layout_->initial_states());
   add(std::move(example));

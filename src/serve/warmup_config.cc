@@ -38,8 +38,8 @@ WarmupConfig::Input read_input(const TextField& field) {
       }
     }
   }
-  base::require(!out.name.empty() && has_type && out.type.has_value(), "line ", field.line,
-                ": a warmup input needs a name and a numeric data_type");
+  base::require(!out.name.empty() && has_type, "line ", field.line,
+                ": a warmup input needs a name and a data_type");
   return out;
 }
 
@@ -101,16 +101,21 @@ Json warmup_config_json(const WarmupConfig& config) {
                        {"count", config.count}});
 }
 
-Tensor warmup_tensor(const WarmupConfig::Input& input, bool is_batched, const std::string& root) {
-  tensor::Dims dims = input.dims;
-  if (is_batched) dims.insert(dims.begin(), 1);
-  if (input.data == WarmupConfig::Input::Data::random) return random_tensor(*input.type, dims);
-  Tensor out = Tensor::zeros(*input.type, dims);
-  if (input.data == WarmupConfig::Input::Data::zero) return out;
-  const std::string bytes = base::read_file(base::safe_join(root, "warmup/" + input.file), size_t{1} << 30);
-  base::require(static_cast<int64_t>(bytes.size()) == out.bytes(), "warmup file '", input.file, "' has ",
-                bytes.size(), " bytes, input '", input.name, "' has ", out.bytes());
-  std::copy(bytes.begin(), bytes.end(), reinterpret_cast<char*>(out.mutable_raw()));
+WireTensor warmup_tensor(const WarmupConfig::Input& input, bool is_batched, const std::string& root) {
+  using Data = WarmupConfig::Input::Data;
+  WireTensor out{.name = input.name, .type = input.type, .dims = input.dims};
+  if (is_batched) out.dims.insert(out.dims.begin(), 1);
+  if (input.data == Data::file) {
+    auto bytes = std::make_shared<const std::string>(
+        base::read_file(base::safe_join(root, "warmup/" + input.file), size_t{1} << 30));
+    return tensor_from_bytes(input.name, input.type, std::move(out.dims), *bytes, bytes);
+  }
+  if (!input.type) {
+    out.strings.assign(static_cast<size_t>(wire_elements(input.name, out.dims)), "0");
+  } else {
+    out.values = input.data == Data::random ? random_tensor(*input.type, out.dims)
+                                            : Tensor::zeros(*input.type, out.dims);
+  }
   return out;
 }
 

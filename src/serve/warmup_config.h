@@ -29,7 +29,8 @@ struct WarmupConfig {
 WarmupConfig read_warmup_config(const std::vector<TextField>& fields);
 base::Json warmup_config_json(const WarmupConfig& config);
 
-/// One row of an input; `root` is the model's directory.
-tensor::Tensor warmup_tensor(const WarmupConfig::Input& input, bool is_batched, const std::string& root);
+/// One row of an input; `root` is the model's directory. The strings that are no file's are all "0", which
+/// models that read numbers from them take too.
+WireTensor warmup_tensor(const WarmupConfig::Input& input, bool is_batched, const std::string& root);
 
 }  // namespace trireme::serve

@@ -18,25 +18,29 @@ std::string producer_text(const ModelProto& proto) {
 
 }  // namespace
 
-Model import_onnx(std::string_view bytes, std::shared_ptr<const void> owner, const std::string& directory) {
+Model import_onnx(std::string_view bytes, std::shared_ptr<const void> owner, const std::string& directory,
+                  const LoadOptions& options) {
   const ModelProto proto = parse_model(bytes);
-  Importer importer(proto, TensorSource{.owner = std::move(owner), .directory = directory});
+  Importer importer(proto, TensorSource{.owner = std::move(owner), .directory = directory},
+                    options.takes_strings);
   Model model;
   model.format = "onnx";
   model.graph = importer.run();
   model.name = model.graph.name;
   model.opset = importer.default_opset();
+  model.string_inputs = importer.string_inputs();
+  model.string_outputs = importer.string_outputs();
   model.producer = producer_text(proto);
   for (const StringPair& pair : proto.metadata) model.metadata.emplace_back(pair.key, pair.value);
   return model;
 }
 
-Model load_onnx(const std::string& path) {
+Model load_onnx(const std::string& path, const LoadOptions& options) {
   const auto file = base::MappedFile::open(path);
   std::string directory = std::filesystem::path(path).parent_path().string();
   if (directory.empty()) directory = ".";
   try {
-    Model model = import_onnx(file->text(), file, directory);
+    Model model = import_onnx(file->text(), file, directory, options);
     model.directory = directory;
     return model;
   } catch (const base::Error& e) {

@@ -18,9 +18,10 @@ inline constexpr int64_t kOldestOpset = 7;
 /// `directory` is the root of external data (empty: none). Floating-point initializers of rank >= 1 become
 /// params, others constants. Throws unsupported for operators, types and opsets that are not supported,
 /// invalid_argument for broken files.
-Model import_onnx(std::string_view bytes, std::shared_ptr<const void> owner, const std::string& directory);
+Model import_onnx(std::string_view bytes, std::shared_ptr<const void> owner, const std::string& directory,
+                  const LoadOptions& options = {});
 
 /// Maps the file and imports it.
-Model load_onnx(const std::string& path);
+Model load_onnx(const std::string& path, const LoadOptions& options = {});
 
 }  // namespace trireme::model::onnx

@@ -81,14 +81,14 @@ std::string model(const Parts& parts) {
   });
 }
 
-Model import_parts(const Parts& parts) {
+Model import_parts(const Parts& parts, const LoadOptions& options = {}) {
   const auto owner = std::make_shared<std::string>(model(parts));
-  return import_onnx(*owner, owner, "");
+  return import_onnx(*owner, owner, "", options);
 }
 
-std::string refusal(const Parts& parts, base::ErrorCode code) {
+std::string refusal(const Parts& parts, base::ErrorCode code, const LoadOptions& options = {}) {
   try {
-    import_parts(parts);
+    import_parts(parts, options);
   } catch (const base::Error& e) {
     EXPECT_EQ(e.code(), code) << e.what();
     return e.message();
@@ -128,6 +128,60 @@ TEST(OnnxImport, NamesWhatItRefuses) {
     w.add_message(2, message([](pbf_writer& type) { type.add_message(4, std::string()); }));
   });
   EXPECT_NE(refusal({.nodes = {}, .input = sequence}, unsupported).find("sequence"), std::string::npos);
+}
+
+std::string cast(const std::string& in, const std::string& out, int64_t to) {
+  return node("Cast", {in}, {out}) + message([&](pbf_writer& w) {
+           w.add_message(5, message([&](pbf_writer& a) {
+                           a.add_string(1, "to");
+                           a.add_int64(3, to);
+                           a.add_int32(20, 2);
+                         }));
+         });
+}
+
+TEST(OnnxImport, CastsAtTheBorderBecomeTheCallers) {
+  const LoadOptions strings{.takes_strings = true};
+  const Parts parts{.nodes = {cast("x", "n", 6), node("Neg", {"n"}, {"m"}), cast("m", "y", 8)},
+                    .input = value_info("x", 8, {2}),
+                    .output = value_info("y", 8, {2})};
+  const Model m = import_parts(parts, strings);
+  ASSERT_EQ(m.string_inputs.size(), 1u);
+  EXPECT_EQ(m.string_inputs[0].name, "x");
+  EXPECT_EQ(m.string_inputs[0].form, StringPort::Form::number);
+  EXPECT_EQ(m.graph.type(m.graph.inputs()[0]).to_string(), "i32[2]");
+  ASSERT_EQ(m.string_outputs.size(), 1u);
+  EXPECT_EQ(m.string_outputs[0].form, StringPort::Form::number);
+  EXPECT_EQ(m.graph.type(m.graph.outputs()[0]).to_string(), "i32[2]");
+  refusal(parts, base::ErrorCode::unsupported);  // whoever cannot convert does not get the model
+}
+
+TEST(OnnxImport, MovedStringsAreHandles) {
+  const Model m = import_parts({.nodes = {node("Identity", {"x"}, {"h"}), node("Transpose", {"h"}, {"y"})},
+                                .input = value_info("x", 8, {2}),
+                                .output = value_info("y", 8, {2})},
+                               {.takes_strings = true});
+  EXPECT_EQ(m.string_inputs.at(0).form, StringPort::Form::handle);
+  EXPECT_EQ(m.string_outputs.at(0).form, StringPort::Form::handle);
+  EXPECT_EQ(m.graph.type(m.graph.outputs()[0]).to_string(), "i64[2]");
+}
+
+TEST(OnnxImport, RefusesWhatLooksIntoStrings) {
+  const LoadOptions strings{.takes_strings = true};
+  using enum base::ErrorCode;
+  const auto with = [](std::vector<std::string> nodes, int32_t output) {
+    return Parts{
+        .nodes = std::move(nodes), .input = value_info("x", 8, {2}), .output = value_info("y", output, {2})};
+  };
+  const auto says = [&](const Parts& parts, const char* fragment, base::ErrorCode code = unsupported) {
+    EXPECT_NE(refusal(parts, code, strings).find(fragment), std::string::npos) << fragment;
+  };
+  says(with({node("Neg", {"x"}, {"y"})}, 8), "operator Neg on strings");
+  says(with({node("StringConcat", {"x", "x"}, {"y"})}, 8), "operator StringConcat on strings");
+  says(with({node("Identity", {"x"}, {"h"}), cast("h", "y", 6)}, 6), "also moves about");
+  says(with({cast("x", "a", 6), cast("a", "s", 8), node("Identity", {"s"}, {"y"})}, 8), "that a Cast made");
+  says(with({cast("x", "y", 8)}, 8), "string to string");
+  says(with({node("Identity", {"x"}, {"y"})}, 1), "its type says otherwise", invalid_argument);
 }
 
 TEST(OnnxImport, RefusesBrokenGraphs) {

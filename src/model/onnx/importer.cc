@@ -12,6 +12,7 @@ using ir::ValueId;
 using tensor::Dim;
 using tensor::Shape;
 using tensor::Tensor;
+using tensor::TensorType;
 
 namespace {
 
@@ -75,7 +76,8 @@ tensor::TensorType type_from(const ValueInfoProto& info) {
   return out;
 }
 
-Importer::Importer(const ModelProto& proto, TensorSource source) : proto_(proto), source_(std::move(source)) {
+Importer::Importer(const ModelProto& proto, TensorSource source, bool takes_strings)
+    : proto_(proto), source_(std::move(source)), takes_strings_(takes_strings) {
   opsets_ = read_opsets(proto.opset_import);
   // Files older than IR version 3 have no opset list; they mean opset 1.
   if (proto.ir_version < 3) opsets_.emplace("", 1);
@@ -112,11 +114,16 @@ ir::Graph Importer::import_main() {
   ir::Graph graph;
   graph.name = std::string(proto_.graph.name);
   Scope scope{.graph = graph, .opsets = opsets_};
+  main_ = &graph;
   add_initializers(proto_.graph, scope);
   add_inputs(proto_.graph, scope);
   add_nodes(proto_.graph.node, scope);
   for (const ValueInfoProto& info : proto_.graph.output) {
-    if (!info.type.kind.empty()) type_from(info);
+    if (is_string(lookup(scope, info.name), scope)) {
+      note_string_output(info, scope);
+    } else if (!info.type.kind.empty()) {
+      type_from(info);
+    }
   }
   add_outputs(proto_.graph, scope);
   return graph;
@@ -158,7 +165,11 @@ void Importer::add_inputs(const GraphProto& graph, Scope& scope) {
   for (const ValueInfoProto& info : graph.input) {
     // Files before IR version 4 list every initializer among the inputs.
     if (scope.values.contains(info.name)) continue;
-    bind(scope, info.name, scope.graph.add_input(std::string(info.name), type_from(info)));
+    const bool is_text = takes_strings_ && info.type.kind == "tensor" && info.type.elem_type == kOnnxString;
+    const TensorType type = type_from(is_text ? add_string_input(info) : info);
+    const ValueId id = scope.graph.add_input(std::string(info.name), type);
+    if (is_text) strings_[ir::index(id)] = string_inputs_.back().form;
+    bind(scope, info.name, id);
   }
 }
 
@@ -204,10 +215,13 @@ void Importer::add_node(const NodeProto& node, Scope& scope) {
   while (pending.out_count > 1 && node.output[pending.out_count - 1].empty()) --pending.out_count;
   base::require(pending.out_count > 0, "the node has no output");
   pending.attrs = read_attrs(node, scope);
+  if (add_string_cast(node, pending, scope)) return;
+  const bool gives_strings = moves_strings(pending, scope);
   const std::vector<ValueId> results = add_operator(node, std::move(pending), scope);
   for (size_t i = 0; i < results.size(); ++i) {
     const Shape& shape = scope.graph.type(results[i]).shape;
     base::require(shape.dims().size() <= kMaxRank, "the result has ", shape.dims().size(), " dimensions");
+    if (gives_strings) strings_[ir::index(results[i])] = StringForm::handle;
     if (node.output[i].empty()) continue;
     bind(scope, node.output[i], results[i]);
     ir::Value& value = scope.graph.value(results[i]);

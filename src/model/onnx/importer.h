@@ -9,6 +9,7 @@
 
 #include "ir/graph.h"
 #include "model/onnx/emitter.h"
+#include "model/model.h"
 #include "model/onnx/tensor_proto.h"
 
 namespace trireme::model::onnx {
@@ -30,11 +31,14 @@ struct Scope {
 /// Turns a parsed model into a graph. Use once.
 class Importer {
  public:
-  Importer(const ModelProto& proto, TensorSource source);
+  Importer(const ModelProto& proto, TensorSource source, bool takes_strings);
   ir::Graph run();
   int64_t default_opset() const;
+  const std::vector<StringPort>& string_inputs() const { return string_inputs_; }
+  const std::vector<StringPort>& string_outputs() const { return string_outputs_; }
 
  private:
+  using StringForm = StringPort::Form;
   struct BodyInput {
     const ValueInfoProto* info;
     tensor::TensorType type;
@@ -49,6 +53,14 @@ class Importer {
   bool add_constant_node(const NodeProto& node, Scope& scope);
   std::vector<ir::ValueId> add_operator(const NodeProto& node, PendingNode pending, Scope& scope);
   void inline_call(const FunctionProto& function, const NodeProto& node, Scope& scope);
+
+  /// Strings: the graph has numbers in their place (see StringPort); what these rules do not know is refused.
+  ValueInfoProto add_string_input(const ValueInfoProto& info);
+  bool add_string_cast(const NodeProto& node, const PendingNode& pending, Scope& scope);
+  /// Whether the node's results are strings too. Throws unsupported if it may not see strings.
+  bool moves_strings(const PendingNode& pending, const Scope& scope) const;
+  bool is_string(ir::ValueId id, const Scope& scope) const;
+  void note_string_output(const ValueInfoProto& info, const Scope& scope);
 
   /// Reads If, Loop and Scan: bodies become graph attributes, captured outer values extra operands.
   void add_bodies(const NodeProto& node, PendingNode& pending, Scope& scope);
@@ -76,8 +88,12 @@ class Importer {
   Opsets opsets_;
   std::map<std::string, const FunctionProto*, std::less<>> functions_;
   std::unordered_map<const char*, tensor::Tensor> tensors_;  // by the address of their message
-  int depth_ = 0;                                            // function calls and bodies being imported
-  int64_t node_count_ = 0;                                   // nodes made so far, over all inlined calls
+  const bool takes_strings_;
+  const ir::Graph* main_ = nullptr;
+  std::unordered_map<size_t, StringForm> strings_;  // values of the main graph that stand for strings
+  std::vector<StringPort> string_inputs_, string_outputs_;
+  int depth_ = 0;           // function calls and bodies being imported
+  int64_t node_count_ = 0;  // nodes made so far, over all inlined calls
 };
 
 /// Names that a graph reads but does not define, in the order of first use: what it captures from outside.

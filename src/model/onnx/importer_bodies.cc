@@ -136,6 +136,7 @@ void Importer::add_bodies(const NodeProto& node, PendingNode& pending, Scope& sc
   for (std::string_view name : captures) {
     const ValueId id = lookup(scope, name);
     base::require(id != ir::kNoValue, "a body reads the absent value '", name, "'");
+    if (is_string(id, scope)) base::fail_unsupported("a body reads the string value '", name, "'");
     if (scope.graph.known(id) == nullptr) passed.push_back(id);
   }
   for (const auto& [name, body] : bodies) {

@@ -204,7 +204,7 @@ DType dtype_from_onnx(int64_t data_type) {
   }
   switch (data_type) {
     case 0: base::fail_invalid("a tensor has no element type");
-    case 8: base::fail_unsupported("string tensors are not supported");
+    case kOnnxString: base::fail_unsupported("string tensors are not supported");
     case 14:
     case 15: base::fail_unsupported("complex tensors are not supported");
     case 27:

@@ -1,0 +1,141 @@
+# The model repository of the public Triton client examples, rebuilt: names, configs and arithmetic as clients expect.
+import numpy as np
+from onnx import TensorProto, helper, numpy_helper
+
+from _serving import save, value
+
+INT32, UINT32, UINT64, INT8 = TensorProto.INT32, TensorProto.UINT32, TensorProto.UINT64, TensorProto.INT8
+STRING, FLOAT = TensorProto.STRING, TensorProto.FLOAT
+
+
+def tensors(kind, entries):
+    return "".join(f'{kind} {{ name: "{name}" data_type: TYPE_{dtype} dims: [ {dims} ] {more} }}\n'
+                   for name, dtype, dims, more in entries)
+
+
+def write(repository, name, config, nodes, inputs, outputs, initializers=()):
+    save(nodes, inputs, outputs, repository / name / "1" / "model.onnx", initializers)
+    (repository / name / "config.pbtxt").write_text(f'name: "{name}"\nplatform: "onnxruntime_onnx"\n' + config)
+
+
+def add_arithmetic(repository, name, dtype, kind):
+    """INPUT0 and INPUT1 [batch, 16]: sum and difference; strings are decimal numbers, int8 counts in int32."""
+    nodes, casts = [], kind != INT32
+    for i in (0, 1):
+        if casts:
+            nodes.append(helper.make_node("Cast", [f"INPUT{i}"], [f"number{i}"], to=INT32))
+    names = ["number0", "number1"] if casts else ["INPUT0", "INPUT1"]
+    for op, output in (("Add", "OUTPUT0"), ("Sub", "OUTPUT1")):
+        nodes.append(helper.make_node(op, names, ["whole" + output if casts else output]))
+        if casts:
+            nodes.append(helper.make_node("Cast", ["whole" + output], [output], to=kind))
+    config = "max_batch_size: 8\n" + tensors("input", [(f"INPUT{i}", dtype, "16", "") for i in (0, 1)])
+    config += tensors("output", [(f"OUTPUT{i}", dtype, "16", "") for i in (0, 1)])
+    write(repository, name, config, nodes, [value(f"INPUT{i}", kind, ["batch", 16]) for i in (0, 1)],
+          [value(f"OUTPUT{i}", kind, ["batch", 16]) for i in (0, 1)])
+
+
+def add_identity(repository, name="simple_identity", dtype="STRING", kind=STRING):
+    config = "max_batch_size: 8\n" + tensors("input", [("INPUT0", dtype, "-1", "")]) + tensors(
+        "output", [("OUTPUT0", dtype, "-1", "")])
+    write(repository, name, config, [helper.make_node("Identity", ["INPUT0"], ["OUTPUT0"])],
+          [value("INPUT0", kind, ["batch", "n"])], [value("OUTPUT0", kind, ["batch", "n"])])
+
+
+def control(name, kind, dtype=None):
+    value_text = f"data_type: TYPE_{dtype}" if dtype else "int32_false_true: [ 0, 1 ]"
+    return f'control_input {{ name: "{name}" control {{ kind: CONTROL_SEQUENCE_{kind} {value_text} }} }}\n'
+
+
+NUMBER = "max_batch_size: 8\n" + tensors("input", [("INPUT", "INT32", "1", "")]) + tensors(
+    "output", [("OUTPUT", "INT32", "1", "")])
+
+
+def columns(*names, kind=INT32):
+    return [value(name, kind, ["batch", 1]) for name in names]
+
+
+def add_sequence(repository, name="simple_sequence"):
+    """OUTPUT = (INPUT + START) * READY."""
+    write(repository, name, NUMBER + "sequence_batching { direct { }\n" + control("START", "START") +
+          control("READY", "READY") + "}\n",
+          [helper.make_node("Add", ["INPUT", "START"], ["sum"]), helper.make_node("Mul", ["sum", "READY"], ["OUTPUT"])],
+          columns("INPUT", "START", "READY"), columns("OUTPUT"))
+
+
+OLDEST = """instance_group { count: 2 kind: KIND_CPU }
+sequence_batching { max_sequence_idle_microseconds: 10000000
+  oldest { max_candidate_sequences: 1024 max_queue_delay_microseconds: 10000 }
+""" + control("START", "START") + control("READY", "READY") + control("END", "END")
+
+
+def add_dyna_sequence(repository, name="simple_dyna_sequence"):
+    """OUTPUT = (INPUT + START + int32(CORRID) * END) * READY."""
+    write(repository, name, NUMBER + OLDEST + control("CORRID", "CORRID", "UINT64") + "}\n",
+          [helper.make_node("Cast", ["CORRID"], ["id"], to=INT32), helper.make_node("Mul", ["id", "END"], ["last"]),
+           helper.make_node("Add", ["INPUT", "START"], ["sum"]), helper.make_node("Add", ["sum", "last"], ["all"]),
+           helper.make_node("Mul", ["all", "READY"], ["OUTPUT"])],
+          columns("INPUT", "START", "END", "READY") + columns("CORRID", kind=UINT64), columns("OUTPUT"))
+
+
+def add_string_dyna_sequence(repository, name="simple_string_dyna_sequence"):
+    """OUTPUT = sum so far + INPUT, plus the number that the text CORRID spells at the end."""
+    state = 'state { input_name: "total_in" output_name: "total_out" data_type: TYPE_INT32 dims: 1 }\n'
+    write(repository, name, NUMBER + OLDEST + control("CORRID", "CORRID", "STRING") + state + "}\n",
+          [helper.make_node("Cast", ["CORRID"], ["id"], to=INT32), helper.make_node("Mul", ["id", "END"], ["last"]),
+           helper.make_node("Mul", ["INPUT", "READY"], ["input"]), helper.make_node("Mul", ["START", "total_in"], ["old"]),
+           helper.make_node("Sub", ["total_in", "old"], ["kept"]), helper.make_node("Add", ["kept", "input"], ["sum"]),
+           helper.make_node("Add", ["sum", "last"], ["OUTPUT"]), helper.make_node("Identity", ["OUTPUT"], ["total_out"])],
+          columns("INPUT", "START", "END", "READY", "total_in") + columns("CORRID", kind=STRING),
+          columns("OUTPUT", "total_out"))
+
+
+def add_seven(repository):
+    """The seven models that the model-control examples count."""
+    add_arithmetic(repository, "simple", "INT32", INT32)
+    add_arithmetic(repository, "simple_int8", "INT8", INT8)
+    add_arithmetic(repository, "simple_string", "STRING", STRING)
+    add_identity(repository)
+    add_sequence(repository)
+    add_dyna_sequence(repository)
+    add_string_dyna_sequence(repository)
+
+
+def colour_weights(classes, seed):
+    """[classes, 3]: a classifier of mean colours, small and not degenerate."""
+    return numpy_helper.from_array(np.random.default_rng(seed).normal(size=(classes, 3)).astype(np.float32), "w")
+
+
+def write_labels(repository, name, classes):
+    (repository / name / "labels.txt").write_text("".join(f"class {i}\n" for i in range(classes)))
+
+
+def add_densenet(repository, name="densenet_onnx"):
+    """FP32 [3,224,224] -> [1000]: the shapes, names, reshapes and labels of the example; a small classifier inside."""
+    config = """max_batch_size: 0
+input { name: "data_0" data_type: TYPE_FP32 format: FORMAT_NCHW dims: [ 3, 224, 224 ]
+  reshape { shape: [ 1, 3, 224, 224 ] } }
+output { name: "fc6_1" data_type: TYPE_FP32 dims: [ 1000 ] reshape { shape: [ 1, 1000, 1, 1 ] }
+  label_filename: "labels.txt" }
+"""
+    write(repository, name, config,
+          [helper.make_node("GlobalAveragePool", ["data_0"], ["mean"]), helper.make_node("Conv", ["mean", "w"], ["fc6_1"])],
+          [value("data_0", FLOAT, [1, 3, 224, 224])], [value("fc6_1", FLOAT, [1, 1000, 1, 1])],
+          [numpy_helper.from_array(numpy_helper.to_array(colour_weights(1000, 1)).reshape(1000, 3, 1, 1), "w")])
+    write_labels(repository, name, 1000)
+
+
+def add_inception(repository, name="inception_onnx"):
+    """FP32 NHWC [299,299,3] -> [1001]."""
+    config = """max_batch_size: 128
+input { name: "input" data_type: TYPE_FP32 format: FORMAT_NHWC dims: [ 299, 299, 3 ] }
+output { name: "InceptionV3/Predictions/Softmax" data_type: TYPE_FP32 dims: [ 1001 ] label_filename: "labels.txt" }
+"""
+    weights = numpy_helper.from_array(numpy_helper.to_array(colour_weights(1001, 2)).T.copy(), "w")
+    write(repository, name, config,
+          [helper.make_node("ReduceMean", ["input"], ["mean"], axes=[1, 2], keepdims=0),
+           helper.make_node("MatMul", ["mean", "w"], ["scores"]),
+           helper.make_node("Softmax", ["scores"], ["InceptionV3/Predictions/Softmax"], axis=1)],
+          [value("input", FLOAT, ["batch", 299, 299, 3])], [value("InceptionV3/Predictions/Softmax", FLOAT, ["batch", 1001])],
+          [weights])
+    write_labels(repository, name, 1001)
