@@ -1,7 +1,7 @@
 # Turns src/ into targets by file suffix, so that adding a file is adding a file:
 #   x.cc        -> library trireme_core          x_test.cc  -> test_<folder>, one GoogleTest binary a folder
 #   x_bench.cc  -> bench_x (Google Benchmark)    x_fuzz.cc  -> fuzz_x (libFuzzer, preset fuzz only)
-#   x_cuda.cu and src/backend/cuda -> trireme_core, preset cuda only
+#   src/backend/cuda/*.cu -> trireme_core: by nvcc with preset cuda, else as C++ (trireme_cuda_folder)
 #   src/cli/*.cc -> trireme                      tests/x_test.cc -> test_journeys
 #   examples/x.cc -> examples/x (a program; target `examples` builds all)
 set(TRIREME_FOLDERS base tensor data ir backend/cpu backend/cuda comm ops passes model compile plan runtime engine diag
@@ -159,30 +159,24 @@ function(trireme_examples)
   endforeach()
 endfunction()
 
-# CUDA files join the library; the macro says so to the two places that may ask (op_list.inc, open_device.cc).
-function(trireme_cuda_sources)
-  file(GLOB_RECURSE cuda CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/*_cuda.cu ${CMAKE_SOURCE_DIR}/src/backend/cuda/*.cu
-       ${CMAKE_SOURCE_DIR}/src/backend/cuda/*.cc)
-  list(FILTER cuda EXCLUDE REGEX "_(test|bench|fuzz)\\.(cc|cu)$")
-  list(LENGTH cuda count)
-  message(STATUS "CUDA ${CMAKE_CUDA_COMPILER_VERSION}: ${count} sources for sm_${CMAKE_CUDA_ARCHITECTURES}")
-  target_sources(trireme_core PRIVATE ${cuda})
-  # Only for who asks (op_list.inc's readers, open_device.cc): all others compile as in release, out of ccache.
-  get_target_property(sources trireme_core SOURCES)
-  foreach(source ${sources})
-    file(STRINGS ${source} asks REGEX "TRIREME_CUDA|op_list\\.inc" LIMIT_COUNT 1)
-    if(asks)
-      set_property(SOURCE ${source} APPEND PROPERTY COMPILE_DEFINITIONS TRIREME_CUDA=1)
-    endif()
-  endforeach()
-  target_link_libraries(trireme_flags INTERFACE $<LINK_ONLY:CUDA::cudart_static>)
-  if(cuda)
-    set_property(SOURCE ${cuda} APPEND PROPERTY INCLUDE_DIRECTORIES ${CUDAToolkit_INCLUDE_DIRS})
+# Sources of src/backend/cuda. Files named toolkit_* need the CUDA toolkit, those named emulated_* stand in for it: without
+# it the .cu files are C++ and run on the host.
+function(trireme_cuda_folder result)
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/backend/cuda/*.cc)
+  file(GLOB_RECURSE kernels CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/backend/cuda/*.cu)
+  list(FILTER sources EXCLUDE REGEX "_(test|bench|fuzz)\\.cc$")
+  if(TRIREME_CUDA)
+    list(FILTER sources EXCLUDE REGEX "/emulated_")
+    list(LENGTH kernels count)
+    message(STATUS "CUDA ${CMAKE_CUDA_COMPILER_VERSION}: ${count} files of kernels for sm_${CMAKE_CUDA_ARCHITECTURES}")
+    set_property(SOURCE ${sources} ${kernels} APPEND PROPERTY INCLUDE_DIRECTORIES ${CUDAToolkit_INCLUDE_DIRS})
     # A kernel that spills its registers does not compile.
-    set(kernels ${cuda})
-    list(FILTER kernels INCLUDE REGEX "\\.cu$")
     set_property(SOURCE ${kernels} APPEND PROPERTY COMPILE_OPTIONS -Xptxas=--warn-on-spills,--warning-as-error)
+  else()
+    list(FILTER sources EXCLUDE REGEX "/toolkit_")
+    set_source_files_properties(${kernels} PROPERTIES LANGUAGE CXX)
   endif()
+  set(${result} ${sources} ${kernels} PARENT_SCOPE)
 endfunction()
 
 function(trireme_folders)
@@ -197,7 +191,7 @@ function(trireme_folders)
   foreach(folder ${TRIREME_FOLDERS})
     trireme_split(src/${folder} found)
     if(folder STREQUAL "backend/cuda")
-      set(found_sources "")  # trireme_cuda_sources; its tests run kernels on the host
+      trireme_cuda_folder(found_sources)
     endif()
     target_sources(trireme_core PRIVATE ${found_sources})
     list(APPEND benches ${found_bench})
@@ -220,7 +214,7 @@ function(trireme_folders)
     trireme_nccl()
   endif()
   if(TRIREME_CUDA)
-    trireme_cuda_sources()
+    target_link_libraries(trireme_flags INTERFACE $<LINK_ONLY:CUDA::cudart_static>)
   endif()
   if(TRIREME_FUZZ)
     trireme_fuzzers(${fuzzers})

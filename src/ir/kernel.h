@@ -57,6 +57,10 @@ struct RunArgs {
   tensor::Stream& stream;
   RunStatus* status = nullptr;  ///< where kernels report bad data; null: nobody asks
   comm::Mesh* mesh = nullptr;   ///< where collectives meet the other ranks; null: one rank
+  /// Where kernels of a device that runs on after a launch report bad data: two numbers in memory that both
+  /// see, {0, 0} while all is well, then {step + 1, the value}. Null: nobody asks.
+  int64_t* fault = nullptr;
+  int64_t step = 0;
 };
 
 /// What `prepare` may use. `packs` shares packed weights between programs and instances of one model.
@@ -64,6 +68,9 @@ struct KernelInit {
   const NodeView& node;  ///< shapes static; valid only during prepare
   base::SharedCache& packs;
   int threads;  ///< team size of the stream that will run it; results must not depend on it
+  /// Where the kernel will run and keep what it packs. Null for the CPU, and when a program is only to be
+  /// looked at: the bound kernel is then not run.
+  tensor::Device* device = nullptr;
 };
 
 /// A kernel bound to one node; prepare decided all. `run` does not allocate or lock; only collectives throw.

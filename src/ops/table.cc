@@ -1,9 +1,11 @@
 // The table of all operators, and direct evaluation of one node outside a program.
 #include "ops/table.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "backend/cpu/cpu_stream.h"
+#include "ops/cuda_kernels.h"
 
 namespace trireme::ops {
 
@@ -11,19 +13,42 @@ namespace trireme::ops {
   ir::OpSchema name##_schema(); \
   std::vector<ir::Kernel> name##_cpu_kernels();
 #define OPS(name) std::vector<ir::OpDef> name##_ops();
+#define CUDA(name) std::vector<CudaKernels> name##_cuda_kernels();
 #include "ops/op_list.inc"
 #undef OP
 #undef OPS
+#undef CUDA
+
+namespace {
+
+void add_cuda_kernels(std::vector<ir::OpDef>& ops, std::vector<CudaKernels> on_gpus) {
+  for (CudaKernels& of_op : on_gpus) {
+    const auto at =
+        std::find_if(ops.begin(), ops.end(), [&](const ir::OpDef& op) { return op.schema.name == of_op.op; });
+    base::check(at != ops.end(), "CUDA kernels for '", of_op.op, "', which is no operator");
+    for (ir::Kernel& kernel : of_op.kernels) {
+      kernel.on = tensor::DeviceKind::cuda;
+      at->kernels.push_back(std::move(kernel));
+    }
+  }
+}
+
+}  // namespace
 
 const ir::OpTable& table() {
   static const ir::OpTable all = [] {
     std::vector<ir::OpDef> ops;
+    std::vector<CudaKernels> on_gpus;
 #define OP(name) ops.push_back({name##_schema(), name##_cpu_kernels()});
 #define OPS(name) \
   for (ir::OpDef & op : name##_ops()) ops.push_back(std::move(op));
+#define CUDA(name) \
+  for (CudaKernels & of_op : name##_cuda_kernels()) on_gpus.push_back(std::move(of_op));
 #include "ops/op_list.inc"
 #undef OP
 #undef OPS
+#undef CUDA
+    add_cuda_kernels(ops, std::move(on_gpus));
     return ir::OpTable(std::move(ops));
   }();
   return all;

@@ -1,27 +1,24 @@
-// Opens a device by name: the one place, with ops/op_list.inc, that knows which backends this binary has.
+// Opens a device by name: the one place that knows which backends there are.
 #include "runtime/open_device.h"
 
+#include <charconv>
+
 #include "backend/cpu/cpu_device.h"
-#include "base/error.h"
-#if TRIREME_CUDA
 #include "backend/cuda/cuda_device.h"
-#endif
+#include "base/error.h"
 
 namespace trireme::runtime {
 namespace {
 
 void add_gpus(std::vector<DeviceLine>& lines) {
-#if TRIREME_CUDA
   try {
     for (const cuda::GpuInfo& gpu : cuda::list_gpus()) {
-      lines.push_back({base::concat("cuda:", gpu.ordinal), cuda::CudaDevice(gpu.ordinal).describe()});
+      lines.push_back({base::concat("cuda:", gpu.ordinal), cuda::open_gpu(gpu.ordinal)->describe()});
     }
   } catch (const base::Error& e) {
     lines.push_back({"cuda", e.message(), false});
   }
-#else
-  lines.push_back({"cuda", "this program was built without the CUDA backend (./dev build cuda)", false});
-#endif
+  if (!cuda::has_toolkit()) lines.push_back({"emulated", cuda::open_emulated()->describe()});
 }
 
 }  // namespace
@@ -34,7 +31,17 @@ std::vector<DeviceLine> list_devices() {
 
 std::unique_ptr<tensor::Device> open_device(std::string_view name) {
   if (name == "cpu") return std::make_unique<cpu::CpuDevice>();
-  base::fail_unsupported("no device '", name, "' in this build; known: cpu");
+  if (name == "emulated") return cuda::open_emulated();
+  if (name == "cuda") return cuda::open_gpu(0);
+  if (name.starts_with("cuda:")) {
+    const std::string_view digits = name.substr(5);
+    int ordinal = -1;
+    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), ordinal);
+    if (error == std::errc() && end == digits.data() + digits.size() && ordinal >= 0)
+      return cuda::open_gpu(ordinal);
+  }
+  base::fail_invalid("no device '", name,
+                     "'; there are cpu, cuda, cuda:N and emulated (see trireme devices)");
 }
 
 }  // namespace trireme::runtime

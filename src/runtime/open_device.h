@@ -1,4 +1,4 @@
-// Opens a device by name: the one place, with ops/op_list.inc, that knows which backends this binary has.
+// Opens a device by name: the one place that knows which backends there are.
 #pragma once
 
 #include <memory>
@@ -18,8 +18,9 @@ struct DeviceLine {
 };
 std::vector<DeviceLine> list_devices();
 
-/// "cpu". Programs do not run on GPUs yet: the backend's memory, streams and kernels are built and tested,
-/// the operators do not use them. Throws unsupported for a backend this binary was built without.
+/// "cpu", "cuda" or "cuda:N" for a GPU, "emulated" for the device that runs CUDA kernels on the host. Throws
+/// invalid_argument for another name, unavailable where there is no such GPU (and says why), unsupported for
+/// what this build is without.
 std::unique_ptr<tensor::Device> open_device(std::string_view name);
 
 }  // namespace trireme::runtime

@@ -2,10 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <string>
 #include <string_view>
 
+#include "base/error.h"
 #include "base/thread_pool.h"
 
 namespace trireme::tensor {
@@ -16,13 +18,49 @@ inline std::string_view name_of(DeviceKind kind) {
   return kind == DeviceKind::cpu ? "cpu" : kind == DeviceKind::cuda ? "cuda" : "null";
 }
 
-/// An ordered queue of kernel launches. Kernels cast it to their backend's stream.
+class Stream;
+
+/// Launches and copies that were recorded once, to be repeated with the same addresses.
+class Recording {
+ public:
+  virtual ~Recording() = default;
+  virtual void replay(Stream& stream) = 0;
+};
+
+/// A point of a stream that another stream can wait for.
+class Event {
+ public:
+  virtual ~Event() = default;
+};
+
+/// An ordered queue of kernel launches. Kernels cast it to their backend's stream. The defaults are those of
+/// a device whose memory is the host's and whose launches are done when they return.
 class Stream {
  public:
   virtual ~Stream() = default;
   virtual DeviceKind kind() const = 0;
   /// Returns when all launched work is done.
   virtual void synchronize() = 0;
+
+  /// Copies in stream order, `from` or `to` in host memory (which others leave alone until synchronize()),
+  /// and within the device.
+  virtual void upload(void* to, const void* from, int64_t bytes) { copy(to, from, bytes); }
+  virtual void download(void* to, const void* from, int64_t bytes) { copy(to, from, bytes); }
+  virtual void copy(void* to, const void* from, int64_t bytes) {
+    if (bytes > 0) std::memcpy(to, from, static_cast<size_t>(bytes));
+  }
+
+  /// Between the two launches and copies are not done but written down. Throws unsupported where can_record()
+  /// is false.
+  virtual bool can_record() const { return false; }
+  virtual void begin_recording() { base::fail_unsupported("this stream does not record"); }
+  virtual std::unique_ptr<Recording> end_recording() {
+    base::fail_unsupported("this stream does not record");
+  }
+
+  /// What follows on this stream starts after `event` of another stream of the device.
+  virtual std::unique_ptr<Event> record_event() { return std::make_unique<Event>(); }
+  virtual void wait(const Event& /*event*/) {}
 };
 
 /// Memory and streams of one device.
@@ -37,6 +75,10 @@ class Device {
   /// A stream: on cpu its kernels share their loops with `pool`, which must outlive it; on cuda one hardware
   /// queue.
   virtual std::unique_ptr<Stream> open_stream(base::ThreadPool& pool) = 0;
+  /// Memory of the host that the device copies from and to without a stop on the way.
+  virtual std::shared_ptr<void> allocate_host(int64_t bytes) { return allocate(bytes); }
+  /// Tells devices of a kind apart in keys of shared caches: the ordinal of a GPU.
+  virtual int ordinal() const { return 0; }
 };
 
 }  // namespace trireme::tensor

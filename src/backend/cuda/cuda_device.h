@@ -1,5 +1,5 @@
-// An NVIDIA GPU as a device: memory from a stream-ordered pool, streams in hardware queues, errors as
-// base::Error.
+// NVIDIA GPUs as devices, and their stand-in: a device that runs the same kernels thread by thread on the
+// host.
 #pragma once
 
 #include <memory>
@@ -22,55 +22,36 @@ struct GpuInfo {
   int64_t memory_bytes = 0, l2_bytes = 0;
 };
 
-/// The GPUs the driver shows. Throws unavailable saying why there is none: no driver, no device, or a driver
-/// that is older than this program's toolkit.
+/// True if this program was built with the toolkit; then the three below that open GPUs are real.
+bool has_toolkit();
+/// The GPUs the driver shows. Throws unavailable saying why there is none: no toolkit in this build, no
+/// driver, no device, or a driver that is older than the toolkit.
 std::vector<GpuInfo> list_gpus();
+/// Memory comes from the device's pool, aligned to 256 bytes, and goes back to it, not to the system. Throws
+/// unavailable as list_gpus(), invalid_argument for an ordinal there is not, unsupported for a GPU older than
+/// sm_80. Its allocate() throws exhausted with what is free.
+std::unique_ptr<tensor::Device> open_gpu(int ordinal);
+/// The stand-in, for tests and for looking into wrong results: launches run on the host, one thread of a
+/// block after the other. Its memory is out of reach between launches and copies, so that host code that
+/// touches it crashes as it would on a GPU. Throws unsupported in a build with the toolkit, whose kernels are
+/// compiled for GPUs only.
+std::unique_ptr<tensor::Device> open_emulated();
 
-/// A hardware queue. Kernels are launched by one thread at a time.
-class CudaStream final : public tensor::Stream {
+/// A queue of either device. Kernels are launched by one thread at a time.
+class CudaStream : public tensor::Stream {
  public:
-  /// `high_priority`: its kernels go before those of other streams where both could start.
-  explicit CudaStream(int ordinal, bool high_priority = false);
-  ~CudaStream() override;
-  CudaStream(const CudaStream&) = delete;
-  CudaStream& operator=(const CudaStream&) = delete;
-
   tensor::DeviceKind kind() const override { return tensor::DeviceKind::cuda; }
-  /// Throws unavailable with the device's words if a launch before failed.
-  void synchronize() override;
-  CUstream_st* handle() const { return stream_; }
+  bool can_record() const override { return true; }
   int multiprocessors() const { return multiprocessors_; }
+  /// The toolkit's handle; null on the stand-in.
+  CUstream_st* queue() const { return queue_; }
 
- private:
-  int ordinal_ = 0, multiprocessors_ = 1;
-  CUstream_st* stream_ = nullptr;
+ protected:
+  CUstream_st* queue_ = nullptr;
+  int multiprocessors_ = 1;
 };
 
-class CudaDevice final : public tensor::Device {
- public:
-  /// Throws unavailable as list_gpus(), invalid_argument for an ordinal there is not, unsupported for a GPU
-  /// older than sm_80.
-  explicit CudaDevice(int ordinal);
-
-  tensor::DeviceKind kind() const override { return tensor::DeviceKind::cuda; }
-  std::string describe() const override;
-  /// From the device's pool, aligned to 256 bytes; given back to the pool, not to the system. Throws
-  /// exhausted with what is free.
-  std::shared_ptr<void> allocate(int64_t bytes) override;
-  std::unique_ptr<tensor::Stream> open_stream(base::ThreadPool& pool) override;
-
-  /// Host memory that the device copies from and to without staging. Throws exhausted.
-  static std::shared_ptr<void> allocate_pinned(int64_t bytes);
-
- private:
-  GpuInfo info_;
-};
-
-/// The CUDA queue behind a kernel's stream. The compiler only hands CUDA kernels CUDA streams.
-inline CUstream_st* queue_of(tensor::Stream& stream) { return static_cast<CudaStream&>(stream).handle(); }
-
-/// Asynchronous copies in stream order. Host memory should be pinned, else the copy waits.
-void copy_to_device(void* device, const void* host, int64_t bytes, tensor::Stream& stream);
-void copy_to_host(void* host, const void* device, int64_t bytes, tensor::Stream& stream);
+inline CudaStream& cuda_stream(tensor::Stream& stream) { return static_cast<CudaStream&>(stream); }
+inline CUstream_st* queue_of(tensor::Stream& stream) { return cuda_stream(stream).queue(); }
 
 }  // namespace trireme::cuda

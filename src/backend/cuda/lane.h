@@ -65,6 +65,17 @@ TRIREME_DEVICE T block_reduce(const Lane& lane, T value, T* scratch, Combine com
   return value;
 }
 
+/// Reports bad data at `fault` (ir::RunArgs), unless somebody did before. `fault` may be null.
+TRIREME_DEVICE void report_fault(int64_t* fault, int64_t step, int64_t value) {
+  if (fault == nullptr) return;
+#ifdef __CUDACC__
+  const auto word = static_cast<unsigned long long>(step + 1);
+  if (atomicCAS(reinterpret_cast<unsigned long long*>(fault), 0ull, word) == 0ull) fault[1] = value;
+#else
+  if (fault[0] == 0) fault[0] = step + 1, fault[1] = value;
+#endif
+}
+
 /// Bytes of `scratch` above, and where what follows it in shared memory may begin.
 inline constexpr int64_t kReduceScratchBytes = 2 * kWarp * static_cast<int64_t>(sizeof(double));
 

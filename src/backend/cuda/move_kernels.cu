@@ -4,7 +4,7 @@
 #include "backend/cuda/decode_kernels.h"
 #include "backend/cuda/flat_kernels.h"
 #include "backend/cuda/kernels.h"
-#include "backend/cuda/launch.cuh"
+#include "backend/cuda/launch.h"
 #include "base/error.h"
 
 namespace trireme::cuda {

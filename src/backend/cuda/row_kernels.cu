@@ -2,7 +2,7 @@
 #include "backend/cuda/row_kernels.h"
 
 #include "backend/cuda/kernels.h"
-#include "backend/cuda/launch.cuh"
+#include "backend/cuda/launch.h"
 #include "backend/cuda/loss_kernels.h"
 #include "backend/cuda/norm_grad_kernels.h"
 #include "base/error.h"

@@ -1,7 +1,7 @@
 // Launches the reduction over ranks for its element types.
 #include "backend/cuda/tree_reduce.h"
 
-#include "backend/cuda/launch.cuh"
+#include "backend/cuda/launch.h"
 #include "backend/cuda/tree_kernels.h"
 #include "base/error.h"
 

@@ -1,0 +1,57 @@
+// Launches a kernel of lane.h on a stream. For .cu files only: nvcc compiles them for GPUs; in a build
+// without the toolkit the same files are C++ whose launches run on the stand-in.
+#pragma once
+
+#include <algorithm>
+
+#ifdef __CUDACC__
+#include <cuda_runtime.h>
+
+#include "backend/cuda/cuda_check.h"
+#else
+#include "backend/cuda/emulated_stream.h"
+#endif
+#include "backend/cuda/cuda_device.h"
+#include "backend/cuda/lane.h"
+
+namespace trireme::cuda {
+
+/// Threads of a block that the compiler keeps registers for: the kernel's kMostThreads, or 512.
+template <class Kernel>
+constexpr int most_threads() {
+  if constexpr (requires { Kernel::kMostThreads; }) return Kernel::kMostThreads;
+  return 512;
+}
+
+/// Blocks that fill the device `waves` times at most, fewer for little work.
+inline int64_t blocks_for(const CudaStream& stream, int64_t work, int waves = 8) {
+  return std::clamp<int64_t>(work, 1, int64_t{stream.multiprocessors()} * waves);
+}
+
+#ifdef __CUDACC__
+template <class Kernel>
+__global__ void __launch_bounds__(most_threads<Kernel>()) run_kernel(const __grid_constant__ Kernel kernel) {
+  kernel(GpuLane{});
+}
+#endif
+
+/// One launch; `name` is for errors. More than 48 KiB of shared memory are asked for by themselves.
+template <class Kernel>
+void launch(tensor::Stream& stream, const char* name, const Launch& grid, const Kernel& kernel) {
+#ifdef __CUDACC__
+  if (grid.shared_bytes > (48 << 10)) {
+    check_cuda(cudaFuncSetAttribute(run_kernel<Kernel>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                    static_cast<int>(grid.shared_bytes)),
+               name);
+  }
+  run_kernel<<<static_cast<unsigned>(grid.blocks), static_cast<unsigned>(grid.threads),
+               static_cast<size_t>(grid.shared_bytes), queue_of(stream)>>>(kernel);
+  check_launch(name);
+#else
+  base::check(grid.threads <= most_threads<Kernel>(), name, ": a block of ", grid.threads,
+              " threads, compiled for ", most_threads<Kernel>());
+  static_cast<EmulatedStream&>(stream).launch([grid, kernel] { run_on_host(grid, kernel); });
+#endif
+}
+
+}  // namespace trireme::cuda

@@ -1,0 +1,222 @@
+// An NVIDIA GPU as a device: the runtime's calls behind tensor's interfaces.
+#include "backend/cuda/cuda_device.h"
+
+#include <algorithm>
+
+#include <cuda_runtime.h>
+
+#include "backend/cuda/cuda_check.h"
+#include "base/error.h"
+
+namespace trireme::cuda {
+namespace {
+
+constexpr int kOldestMajor = 8;  // sm_80: bf16, asynchronous copies, stream-ordered memory
+
+std::string gibibytes(int64_t bytes) {
+  return base::concat(static_cast<double>(bytes >> 20) / 1024.0, " GiB");
+}
+
+GpuInfo info_of(int ordinal) {
+  cudaDeviceProp p{};
+  check_cuda(cudaGetDeviceProperties(&p, ordinal), "reading the properties of a GPU");
+  return {ordinal,
+          p.name,
+          p.major,
+          p.minor,
+          p.multiProcessorCount,
+          static_cast<int64_t>(p.totalGlobalMem),
+          static_cast<int64_t>(p.l2CacheSize)};
+}
+
+}  // namespace
+
+void check_cuda(int status, const char* what) {
+  const auto code = static_cast<cudaError_t>(status);
+  if (code == cudaSuccess) return;
+  const bool memory = code == cudaErrorMemoryAllocation;
+  base::fail(memory ? base::ErrorCode::exhausted : base::ErrorCode::unavailable, "CUDA: ", what, ": ",
+             cudaGetErrorString(code), " (", cudaGetErrorName(code), ")");
+}
+
+void check_launch(const char* kernel) { check_cuda(cudaGetLastError(), kernel); }
+
+std::vector<GpuInfo> list_gpus() {
+  int count = 0;
+  const cudaError_t status = cudaGetDeviceCount(&count);
+  if (status == cudaErrorNoDevice || (status == cudaSuccess && count == 0)) {
+    base::fail(base::ErrorCode::unavailable, "CUDA: the driver shows no GPU");
+  }
+  if (status == cudaErrorInsufficientDriver) {
+    int driver = 0;
+    cudaDriverGetVersion(&driver);
+    base::fail(base::ErrorCode::unavailable, "CUDA: ",
+               driver == 0 ? base::concat("there is no NVIDIA driver")
+                           : base::concat("the driver speaks CUDA ", driver / 1000, ".", driver % 1000 / 10,
+                                          ", this program needs ", CUDART_VERSION / 1000, ".",
+                                          CUDART_VERSION % 1000 / 10));
+  }
+  check_cuda(status, "counting GPUs");
+  std::vector<GpuInfo> out;
+  for (int i = 0; i < count; ++i) out.push_back(info_of(i));
+  return out;
+}
+
+namespace {
+
+class ToolkitEvent final : public tensor::Event {
+ public:
+  explicit ToolkitEvent(cudaStream_t queue) {
+    check_cuda(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "making an event");
+    check_cuda(cudaEventRecord(event_, queue), "recording an event");
+  }
+  ~ToolkitEvent() override { cudaEventDestroy(event_); }
+  ToolkitEvent(const ToolkitEvent&) = delete;
+  ToolkitEvent& operator=(const ToolkitEvent&) = delete;
+  cudaEvent_t handle() const { return event_; }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
+class ToolkitRecording final : public tensor::Recording {
+ public:
+  explicit ToolkitRecording(cudaGraph_t graph) {
+    const cudaError_t status = cudaGraphInstantiate(&ready_, graph, 0);
+    cudaGraphDestroy(graph);
+    check_cuda(status, "making a graph of launches");
+  }
+  ~ToolkitRecording() override { cudaGraphExecDestroy(ready_); }
+  ToolkitRecording(const ToolkitRecording&) = delete;
+  ToolkitRecording& operator=(const ToolkitRecording&) = delete;
+  void replay(tensor::Stream& stream) override {
+    check_cuda(cudaGraphLaunch(ready_, queue_of(stream)), "launching a graph");
+  }
+
+ private:
+  cudaGraphExec_t ready_ = nullptr;
+};
+
+class ToolkitStream final : public CudaStream {
+ public:
+  explicit ToolkitStream(int ordinal) : ordinal_(ordinal) {
+    check_cuda(cudaSetDevice(ordinal), "choosing a GPU");
+    check_cuda(cudaStreamCreateWithFlags(&queue_, cudaStreamNonBlocking), "opening a stream");
+    check_cuda(cudaDeviceGetAttribute(&multiprocessors_, cudaDevAttrMultiProcessorCount, ordinal),
+               "counting multiprocessors");
+  }
+  ~ToolkitStream() override { cudaStreamDestroy(queue_); }
+  ToolkitStream(const ToolkitStream&) = delete;
+  ToolkitStream& operator=(const ToolkitStream&) = delete;
+
+  /// Throws unavailable with the device's words if a launch before failed.
+  void synchronize() override {
+    check_cuda(cudaSetDevice(ordinal_), "choosing a GPU");
+    check_cuda(cudaStreamSynchronize(queue_), "waiting for a stream");
+  }
+  void upload(void* to, const void* from, int64_t bytes) override {
+    move(to, from, bytes, cudaMemcpyHostToDevice, "copying to the device");
+  }
+  void download(void* to, const void* from, int64_t bytes) override {
+    move(to, from, bytes, cudaMemcpyDeviceToHost, "copying to the host");
+  }
+  void copy(void* to, const void* from, int64_t bytes) override {
+    move(to, from, bytes, cudaMemcpyDeviceToDevice, "copying on the device");
+  }
+  void begin_recording() override {
+    check_cuda(cudaStreamBeginCapture(queue_, cudaStreamCaptureModeThreadLocal), "recording launches");
+  }
+  std::unique_ptr<tensor::Recording> end_recording() override {
+    cudaGraph_t graph = nullptr;
+    check_cuda(cudaStreamEndCapture(queue_, &graph), "recording launches");
+    return std::make_unique<ToolkitRecording>(graph);
+  }
+  std::unique_ptr<tensor::Event> record_event() override { return std::make_unique<ToolkitEvent>(queue_); }
+  void wait(const tensor::Event& event) override {
+    check_cuda(cudaStreamWaitEvent(queue_, static_cast<const ToolkitEvent&>(event).handle(), 0),
+               "waiting for an event");
+  }
+
+ private:
+  void move(void* to, const void* from, int64_t bytes, cudaMemcpyKind kind, const char* what) {
+    if (bytes == 0) return;
+    check_cuda(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), kind, queue_), what);
+  }
+  int ordinal_;
+};
+
+class Gpu final : public tensor::Device {
+ public:
+  explicit Gpu(int ordinal);
+  tensor::DeviceKind kind() const override { return tensor::DeviceKind::cuda; }
+  std::string describe() const override;
+  std::shared_ptr<void> allocate(int64_t bytes) override;
+  std::unique_ptr<tensor::Stream> open_stream(base::ThreadPool&) override {
+    return std::make_unique<ToolkitStream>(info_.ordinal);
+  }
+  std::shared_ptr<void> allocate_host(int64_t bytes) override {
+    void* memory = nullptr;
+    check_cuda(cudaMallocHost(&memory, static_cast<size_t>(std::max<int64_t>(bytes, 1))),
+               "allocating pinned host memory");
+    return {memory, [](void* p) { cudaFreeHost(p); }};
+  }
+  int ordinal() const override { return info_.ordinal; }
+
+ private:
+  GpuInfo info_;
+};
+
+Gpu::Gpu(int ordinal) {
+  const std::vector<GpuInfo> gpus = list_gpus();
+  base::require(ordinal >= 0 && ordinal < static_cast<int>(gpus.size()), "there is no GPU ", ordinal,
+                "; GPUs: ", gpus.size());
+  info_ = gpus[static_cast<size_t>(ordinal)];
+  if (info_.major < kOldestMajor) {
+    base::fail_unsupported("GPU ", ordinal, " (", info_.name, ") is sm_", info_.major, info_.minor,
+                           "; kernels are built for sm_80 and newer");
+  }
+  check_cuda(cudaSetDevice(ordinal), "choosing a GPU");
+  // Freed memory stays in the pool: programs come and go with their arenas.
+  cudaMemPool_t pool = nullptr;
+  check_cuda(cudaDeviceGetDefaultMemPool(&pool, ordinal), "opening the memory pool");
+  uint64_t keep = UINT64_MAX;
+  check_cuda(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &keep),
+             "setting the memory pool");
+}
+
+std::string Gpu::describe() const {
+  return base::concat(info_.name, ", sm_", info_.major, info_.minor, ", ", info_.multiprocessors,
+                      " multiprocessors, ", gibibytes(info_.memory_bytes), ", L2 ",
+                      static_cast<double>(info_.l2_bytes) / 1048576.0, " MiB");
+}
+
+std::shared_ptr<void> Gpu::allocate(int64_t bytes) {
+  check_cuda(cudaSetDevice(info_.ordinal), "choosing a GPU");
+  void* memory = nullptr;
+  const cudaError_t status =
+      cudaMallocAsync(&memory, static_cast<size_t>(std::max<int64_t>(bytes, 1)), nullptr);
+  if (status == cudaErrorMemoryAllocation) {
+    size_t free = 0, total = 0;
+    cudaMemGetInfo(&free, &total);
+    base::fail(base::ErrorCode::exhausted, "CUDA: no ", gibibytes(bytes), " on GPU ", info_.ordinal, ": ",
+               gibibytes(static_cast<int64_t>(free)), " of ", gibibytes(static_cast<int64_t>(total)),
+               " are free");
+  }
+  check_cuda(status, "allocating");
+  check_cuda(cudaStreamSynchronize(nullptr), "allocating");
+  return {memory, [](void* p) { cudaFreeAsync(p, nullptr); }};
+}
+
+}  // namespace
+
+bool has_toolkit() { return true; }
+
+std::unique_ptr<tensor::Device> open_gpu(int ordinal) { return std::make_unique<Gpu>(ordinal); }
+
+std::unique_ptr<tensor::Device> open_emulated() {
+  base::fail_unsupported(
+      "the kernels of this program are compiled for GPUs; the emulated device is in builds "
+      "without the CUDA toolkit");
+}
+
+}  // namespace trireme::cuda

@@ -1,0 +1,143 @@
+// Runs every CUDA kernel of an op that accepts a node, to hold it against the CPU's kernels: on a GPU in
+// builds with the toolkit, on the emulated device in others.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "backend/cuda/cuda_device.h"
+#include "ops/table.h"
+
+namespace trireme::tests {
+
+/// The device under test, or null with the reason in `why`.
+inline std::unique_ptr<tensor::Device> open_test_device(std::string& why) {
+  try {
+    return cuda::has_toolkit() ? cuda::open_gpu(0) : cuda::open_emulated();
+  } catch (const base::Error& e) {
+    why = e.message();
+    return nullptr;
+  }
+}
+
+struct DeviceTrial {
+  std::string op;
+  std::vector<tensor::Tensor> in;  ///< an undefined tensor is an absent operand
+  ir::Attrs attrs = {};
+  size_t out_count = 1;
+  double relative = 1e-5, absolute = 1e-5;
+  std::vector<size_t> fed = {};  ///< operands whose values are not known when kernels bind
+};
+
+/// One run's memory on the device, guarded: bytes behind every buffer are checked after the run.
+class DeviceBuffers {
+ public:
+  DeviceBuffers(tensor::Device& device, tensor::Stream& stream) : device_(device), stream_(stream) {}
+  /// A copy of `content`, or poisoned room of `bytes` bytes where content is null.
+  void* add(int64_t bytes, const void* content) {
+    std::vector<std::byte> image(static_cast<size_t>(bytes + kGuard), std::byte{0xa5});
+    if (content != nullptr && bytes > 0) std::memcpy(image.data(), content, static_cast<size_t>(bytes));
+    memory_.push_back(device_.allocate(bytes + kGuard));
+    stream_.upload(memory_.back().get(), image.data(), bytes + kGuard);
+    stream_.synchronize();
+    sizes_.push_back(bytes);
+    return memory_.back().get();
+  }
+  void expect_guards(const std::string& what) {
+    for (size_t i = 0; i < memory_.size(); ++i) {
+      std::byte guard[kGuard];
+      stream_.download(guard, static_cast<std::byte*>(memory_[i].get()) + sizes_[i], kGuard);
+      stream_.synchronize();
+      for (std::byte b : guard) ASSERT_EQ(b, std::byte{0xa5}) << what << " writes behind buffer " << i;
+    }
+  }
+
+ private:
+  static constexpr int64_t kGuard = 64;
+  tensor::Device& device_;
+  tensor::Stream& stream_;
+  std::vector<std::shared_ptr<void>> memory_;
+  std::vector<int64_t> sizes_;
+};
+
+inline void expect_same_values(const tensor::Tensor& got, const tensor::Tensor& want,
+                               const DeviceTrial& trial, const std::string& what) {
+  const std::vector<double> a = got.to_doubles(), b = want.to_doubles();
+  ASSERT_EQ(a.size(), b.size()) << what;
+  for (size_t i = 0; i < a.size(); ++i) {
+    if (std::isnan(a[i]) && std::isnan(b[i])) continue;
+    if (a[i] == b[i]) continue;
+    ASSERT_LE(std::abs(a[i] - b[i]), trial.absolute + trial.relative * std::abs(b[i]))
+        << what << " at " << i << ": got " << a[i] << ", want " << b[i];
+  }
+}
+
+/// Runs each accepting CUDA kernel against the CPU; returns how many there were. Fails the test if none
+/// accepts (unless `may_refuse`), if a result differs, or if a kernel writes past its results.
+inline size_t expect_as_cpu(const DeviceTrial& trial, bool may_refuse = false) {
+  std::string why;
+  const std::unique_ptr<tensor::Device> device = open_test_device(why);
+  if (device == nullptr) {
+    testing::Test::RecordProperty("skipped", why);
+    return 0;
+  }
+  const ir::OpDef& def = ops::table().need(trial.op);
+  base::ThreadPool pool(1);
+  const std::vector<tensor::Tensor> want = ops::evaluate(def, trial.attrs, trial.in, trial.out_count, pool);
+  ir::NodeView node{.attrs = trial.attrs,
+                    .in = {},
+                    .out = {},
+                    .known = {},
+                    .is_present = {},
+                    .out_count = trial.out_count,
+                    .name = trial.op};
+  for (const tensor::Tensor& t : trial.in) {
+    node.is_present.push_back(t.defined());
+    node.in.push_back(t.defined() ? t.type() : tensor::TensorType{});
+    node.known.push_back(t.defined() ? &t : nullptr);
+  }
+  node.out = ir::infer_types(def.schema, node);
+  for (size_t i : trial.fed) node.known[i] = nullptr;
+  const std::unique_ptr<tensor::Stream> stream = device->open_stream(pool);
+  size_t ran = 0;
+  for (const ir::Kernel& kernel : def.kernels) {
+    if (kernel.on != tensor::DeviceKind::cuda || (kernel.refuse && kernel.refuse(node))) continue;
+    const std::string what = trial.op + " by " + kernel.name;
+    base::SharedCache packs;
+    const ir::BoundKernel bound =
+        kernel.prepare({.node = node, .packs = packs, .threads = 1, .device = device.get()});
+    DeviceBuffers buffers(*device, *stream);
+    std::vector<const void*> in;
+    std::vector<void*> out;
+    for (const tensor::Tensor& t : trial.in)
+      in.push_back(t.defined() ? buffers.add(t.bytes(), t.raw()) : nullptr);
+    for (const tensor::Tensor& t : want) out.push_back(buffers.add(t.bytes(), nullptr));
+    void* workspace = buffers.add(bound.workspace_bytes, nullptr);
+    const std::shared_ptr<void> fault = device->allocate_host(2 * sizeof(int64_t));
+    auto* words = static_cast<int64_t*>(fault.get());
+    words[0] = words[1] = 0;
+    bound.run(
+        {.in = in.data(), .out = out.data(), .workspace = workspace, .stream = *stream, .fault = words});
+    stream->synchronize();
+    EXPECT_EQ(words[0], 0) << what << " reports bad data: " << words[1];
+    for (size_t i = 0; i < want.size(); ++i) {
+      tensor::Tensor got = tensor::Tensor::empty(want[i].dtype(), want[i].dims());
+      stream->download(got.mutable_raw(), out[i], got.bytes());
+      stream->synchronize();
+      expect_same_values(got, want[i], trial, what + ", result " + std::to_string(i));
+    }
+    buffers.expect_guards(what);
+    ++ran;
+  }
+  if (!may_refuse) {
+    EXPECT_GT(ran, 0u) << "no CUDA kernel of " << trial.op << " takes the node";
+  }
+  return ran;
+}
+
+}  // namespace trireme::tests
