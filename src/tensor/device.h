@@ -1,6 +1,7 @@
 // What a device and its command stream offer to programs: bytes and order, no operator knowledge.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <cstring>
 #include <memory>
@@ -27,10 +28,18 @@ class Recording {
   virtual void replay(Stream& stream) = 0;
 };
 
-/// A point of a stream that another stream can wait for.
+/// A point of a stream that another stream can wait for, and its time.
 class Event {
  public:
   virtual ~Event() = default;
+  /// Nanoseconds from `earlier`, an event of the same device, to this one. Both must have passed: call it
+  /// after synchronize(). The default is the host's clock when the event was made.
+  virtual int64_t ns_since(const Event& earlier) const {
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(made_ - earlier.made_).count();
+  }
+
+ private:
+  std::chrono::steady_clock::time_point made_ = std::chrono::steady_clock::now();
 };
 
 /// An ordered queue of kernel launches. Kernels cast it to their backend's stream. The defaults are those of
@@ -79,6 +88,8 @@ class Device {
   virtual std::shared_ptr<void> allocate_host(int64_t bytes) { return allocate(bytes); }
   /// Tells devices of a kind apart in keys of shared caches: the ordinal of a GPU.
   virtual int ordinal() const { return 0; }
+  /// All memory of the device; 0: it shares the host's.
+  virtual int64_t memory_bytes() const { return 0; }
 };
 
 }  // namespace trireme::tensor

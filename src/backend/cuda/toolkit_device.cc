@@ -67,12 +67,18 @@ namespace {
 class ToolkitEvent final : public tensor::Event {
  public:
   explicit ToolkitEvent(cudaStream_t queue) {
-    check_cuda(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "making an event");
+    check_cuda(cudaEventCreate(&event_), "making an event");
     check_cuda(cudaEventRecord(event_, queue), "recording an event");
   }
   ~ToolkitEvent() override { cudaEventDestroy(event_); }
   ToolkitEvent(const ToolkitEvent&) = delete;
   ToolkitEvent& operator=(const ToolkitEvent&) = delete;
+  int64_t ns_since(const tensor::Event& earlier) const override {
+    float ms = 0;
+    check_cuda(cudaEventElapsedTime(&ms, static_cast<const ToolkitEvent&>(earlier).event_, event_),
+               "reading the time between events");
+    return static_cast<int64_t>(static_cast<double>(ms) * 1e6);
+  }
   cudaEvent_t handle() const { return event_; }
 
  private:
@@ -161,6 +167,7 @@ class Gpu final : public tensor::Device {
     return {memory, [](void* p) { cudaFreeHost(p); }};
   }
   int ordinal() const override { return info_.ordinal; }
+  int64_t memory_bytes() const override { return info_.memory_bytes; }
 
  private:
   GpuInfo info_;
