@@ -28,10 +28,11 @@ Scheduler::Scheduler(std::shared_ptr<const engine::PreparedModel> model, Schedul
     : clock_(clock), options_(std::move(options)), on_batch_(std::move(on_batch)) {
   base::require(options_.instances >= 1 && options_.limits.max_rows >= 1,
                 "a scheduler needs an instance and a row");
-  busy_until_ns_.resize(static_cast<size_t>(options_.instances), 0);
+  instances_.resize(static_cast<size_t>(options_.instances));
   is_held_ = options_.hold_until > 0;
+  claim_resources();
   for (int i = 0; i < options_.instances; ++i) {
-    instances_.emplace_back([this, model, i] { instance_main(model, i); });
+    instances_[static_cast<size_t>(i)].thread = std::thread([this, model, i] { instance_main(model, i); });
   }
   std::exception_ptr failure;
   {
@@ -58,8 +59,28 @@ void Scheduler::stop() {
     refuse(item.request, Ending::refused, base::ErrorCode::unavailable, "the server is shutting down");
   }
   changed_.notify_all();
-  for (std::thread& instance : instances_) instance.join();
-  instances_.clear();
+  for (Instance& instance : instances_) {
+    if (instance.thread.joinable()) instance.thread.join();
+    if (options_.limiter != nullptr && instance.claim != 0) options_.limiter->remove(instance.claim);
+    instance.claim = 0;
+  }
+}
+
+/// Throws for needs that can never be met, with nothing left behind.
+void Scheduler::claim_resources() {
+  if (options_.limiter == nullptr) return;
+  for (size_t i = 0; i < instances_.size(); ++i) {
+    try {
+      instances_[i].claim = options_.limiter->add(options_.claims.at(i), [this, i] {
+        const std::lock_guard lock(mutex_);
+        instances_[i].leave = Instance::Leave::granted;
+        changed_.notify_all();
+      });
+    } catch (...) {
+      stop();
+      throw;
+    }
+  }
 }
 
 engine::SessionOptions Scheduler::session_options(int index) const {
@@ -112,6 +133,8 @@ void Scheduler::submit(Request request) {
     if (refusal != nullptr) {
       ++stats_.refused;
     } else {
+      if (options_.preserves_order)
+        request.sink = order_.place(request.priority, std::move(request.sink));
       queue_.push_back({std::move(request), waiting});
       ++stats_.accepted;
       if (queue_.size() >= options_.hold_until) is_held_ = false;
@@ -119,7 +142,8 @@ void Scheduler::submit(Request request) {
     }
   }
   if (refusal != nullptr) return refuse(request, Ending::refused, base::ErrorCode::unavailable, refusal);
-  changed_.notify_one();
+  // With a limiter the one that would be woken may be waiting for its leave.
+  options_.limiter != nullptr ? changed_.notify_all() : changed_.notify_one();
 }
 
 int64_t Scheduler::predict(uint64_t group, int64_t rows) const {
@@ -140,8 +164,10 @@ const char* Scheduler::refusal_of(const Request& request, const Waiting& waiting
   if (waiting.finish_ns == 0) return nullptr;
   BatchLimits limits = options_.limits;
   limits.instances = options_.instances;
-  const int64_t free_ns =
-      std::max(waiting.enqueued_ns, *std::min_element(busy_until_ns_.begin(), busy_until_ns_.end()));
+  const auto first_free =
+      std::min_element(instances_.begin(), instances_.end(),
+                       [](const auto& a, const auto& b) { return a.busy_until_ns < b.busy_until_ns; });
+  const int64_t free_ns = std::max(waiting.enqueued_ns, first_free->busy_until_ns);
   const bool is_in_time = admits(waiting_list(), waiting, free_ns, limits,
                                  [this](uint64_t group, int64_t rows) { return predict(group, rows); });
   return is_in_time ? nullptr : "Exceeds what can be done before the request's deadline";
@@ -154,7 +180,7 @@ std::vector<Waiting> Scheduler::waiting_list() const {
   return list;
 }
 
-Scheduler::Taken Scheduler::take(int64_t now_ns) {
+Scheduler::Taken Scheduler::take(int64_t now_ns, bool may_run) {
   Taken taken;
   std::erase_if(queue_, [&](Item& item) {
     if (!item.request.cancelled || !item.request.cancelled()) return false;
@@ -170,6 +196,8 @@ Scheduler::Taken Scheduler::take(int64_t now_ns) {
   Decision decision =
       decide(waiting, now_ns, limits, [this](uint64_t group, int64_t rows) { return predict(group, rows); });
   taken.wake_ns = decision.wake_ns;
+  taken.is_ripe = !decision.take.empty();
+  if (!may_run) decision.take.clear();
   if (!decision.take.empty()) {
     const size_t head = decision.take[0];
     std::erase_if(decision.take, [&](size_t i) {
@@ -198,47 +226,94 @@ Scheduler::Taken Scheduler::take(int64_t now_ns) {
   return taken;
 }
 
-std::vector<Request> Scheduler::next_batch(int index) {
+void Scheduler::answer_unrun(Taken& taken) {
+  for (Request& r : taken.expired) {
+    refuse(r, Ending::expired, base::ErrorCode::unavailable, "Request timeout expired");
+  }
+  for (Request& r : taken.hopeless) {
+    refuse(r, Ending::expired, base::ErrorCode::unavailable,
+           "Request timeout expired: the answer would come after its deadline");
+  }
+  for (Request& r : taken.cancelled) {
+    refuse(r, Ending::cancelled, base::ErrorCode::unavailable, "the client left");
+  }
+}
+
+/// Asks for leave where a batch is ripe, gives it back where none is. True if that may have changed what can
+/// be taken.
+bool Scheduler::settle_leave(Instance& instance, bool is_ripe, std::unique_lock<std::mutex>& lock) {
+  using Leave = Instance::Leave;
+  if (options_.limiter == nullptr) return false;
+  if (is_ripe && instance.leave == Leave::none) {
+    instance.leave = Leave::asked;
+    lock.unlock();
+    const bool is_granted = options_.limiter->ask(instance.claim);
+    lock.lock();
+    if (is_granted) instance.leave = Leave::granted;
+    return true;
+  }
+  const bool is_useless = instance.leave == Leave::granted || (closing_ && instance.leave == Leave::asked);
+  if (is_ripe || !is_useless) return false;
+  instance.leave = Leave::none;
+  lock.unlock();
+  options_.limiter->give_back(instance.claim, false);
+  lock.lock();
+  instance.leave = Leave::none;  // a grant may have come just before
+  return true;
+}
+
+void Scheduler::wait(int64_t wake_ns, std::unique_lock<std::mutex>& lock) {
+  if (wake_ns == INT64_MAX) return changed_.wait(lock);
+  changed_.wait_until(lock, std::chrono::steady_clock::time_point{std::chrono::nanoseconds(wake_ns)});
+}
+
+std::vector<Request> Scheduler::next_batch(Instance& instance) {
   std::unique_lock lock(mutex_);
   while (true) {
-    Taken taken = take(clock_.now_ns());
+    const bool may_run = options_.limiter == nullptr || instance.leave == Instance::Leave::granted;
+    Taken taken = take(clock_.now_ns(), may_run);
     if (!taken.empty()) {
       ++busy_;
       if (!taken.batch.empty()) ++stats_.batches;
       running_ += taken.batch.size();
-      busy_until_ns_[static_cast<size_t>(index)] = taken.until_ns;
+      instance.busy_until_ns = taken.until_ns;
       const bool more = !queue_.empty();
       lock.unlock();
       if (more) changed_.notify_one();  // another instance may take what is left
-      for (Request& r : taken.expired) {
-        refuse(r, Ending::expired, base::ErrorCode::unavailable, "Request timeout expired");
-      }
-      for (Request& r : taken.hopeless) {
-        refuse(r, Ending::expired, base::ErrorCode::unavailable,
-               "Request timeout expired: the answer would come after its deadline");
-      }
-      for (Request& r : taken.cancelled) {
-        refuse(r, Ending::cancelled, base::ErrorCode::unavailable, "the client left");
-      }
+      answer_unrun(taken);
       if (!taken.batch.empty()) return std::move(taken.batch);
       lock.lock();
       --busy_;
       continue;
     }
+    if (settle_leave(instance, taken.is_ripe, lock)) continue;
     if (queue_.empty() && busy_ == 0) idle_.notify_all();
     if (closing_ && queue_.empty()) return {};
-    if (taken.wake_ns == INT64_MAX) {
-      changed_.wait(lock);
-    } else {
-      const std::chrono::steady_clock::time_point wake{std::chrono::nanoseconds(taken.wake_ns)};
-      changed_.wait_until(lock, wake);
-    }
+    wait(taken.wake_ns, lock);
   }
 }
 
+void Scheduler::finish_batch(Instance& instance, size_t still_running) {
+  bool asks_again = false;
+  {
+    const std::lock_guard lock(mutex_);
+    instance.busy_until_ns = 0;
+    running_ -= still_running;
+    asks_again = !queue_.empty();
+    if (options_.limiter != nullptr)
+      instance.leave = asks_again ? Instance::Leave::asked : Instance::Leave::none;
+    if (--busy_ == 0 && queue_.empty()) idle_.notify_all();
+  }
+  if (options_.limiter == nullptr) return;
+  if (!options_.limiter->give_back(instance.claim, true, asks_again)) return;
+  const std::lock_guard lock(mutex_);
+  instance.leave = Instance::Leave::granted;
+}
+
 void Scheduler::work(BatchRunner& runner, int index) {
+  Instance& instance = instances_[static_cast<size_t>(index)];
   while (true) {
-    std::vector<Request> batch = next_batch(index);
+    std::vector<Request> batch = next_batch(instance);
     if (batch.empty()) return;
     const uint64_t group = group_key(batch[0].inputs, options_.padding);
     const int64_t start = clock_.now_ns();
@@ -257,11 +332,11 @@ void Scheduler::work(BatchRunner& runner, int index) {
     };
     runner.run(batch, clock_, on_batch);
     batch.clear();  // requests hold memory of their clients: free it before waiting
-    const std::lock_guard lock(mutex_);
-    if (runs == 1) cost_.observe(group, padded, clock_.now_ns() - start);  // a failed batch ran in parts
-    busy_until_ns_[static_cast<size_t>(index)] = 0;
-    running_ -= count;
-    if (--busy_ == 0 && queue_.empty()) idle_.notify_all();
+    if (runs == 1) {  // a failed batch ran in parts
+      const std::lock_guard lock(mutex_);
+      cost_.observe(group, padded, clock_.now_ns() - start);
+    }
+    finish_batch(instance, count);
   }
 }
 

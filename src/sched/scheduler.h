@@ -13,6 +13,8 @@
 #include "sched/batch.h"
 #include "sched/batch_cost.h"
 #include "sched/batch_policy.h"
+#include "sched/ordered_release.h"
+#include "sched/rate_limiter.h"
 #include "sched/usual_load.h"
 
 namespace trireme::sched {
@@ -29,6 +31,9 @@ struct SchedulerOptions {
   bool pin = false;                ///< pins instance i to the i-th group of `cpus`, one for each thread
   std::vector<int> cpus = {};      ///< what pinning hands out, in order
   std::vector<WarmUp> warm_up = {};
+  bool preserves_order = false;     ///< answers leave in the order of requests, level by level
+  RateLimiter* limiter = nullptr;   ///< shared with other models; outlives the scheduler; null: no limits
+  std::vector<RateClaim> claims = {};  ///< by instance, with a limiter
 };
 
 /// Counts since the start; any thread may read them through Scheduler::stats().
@@ -67,17 +72,30 @@ class Scheduler {
   struct Taken {
     std::vector<Request> batch, expired, hopeless, cancelled;
     int64_t wake_ns = INT64_MAX;
-    int64_t until_ns = 0;  ///< predicted end of the batch
+    int64_t until_ns = 0;    ///< predicted end of the batch
+    bool is_ripe = false;    ///< a batch would go now if the instance had leave to run
     bool empty() const { return batch.empty() && expired.empty() && hopeless.empty() && cancelled.empty(); }
+  };
+  struct Instance {
+    std::thread thread;
+    int64_t busy_until_ns = 0;  ///< predicted; 0: idle
+    uint64_t claim = 0;         ///< its number at the limiter
+    enum class Leave : uint8_t { none, asked, granted } leave = Leave::none;
   };
   void instance_main(const std::shared_ptr<const engine::PreparedModel>& model, int index);
   engine::SessionOptions session_options(int index) const;
+  void claim_resources();
   void stop();
   void work(BatchRunner& runner, int index);
   /// Takes the next batch out of the queue, or waits; empty means closing and nothing left.
-  std::vector<Request> next_batch(int index);
+  std::vector<Request> next_batch(Instance& instance);
+  void answer_unrun(Taken& taken);
+  void finish_batch(Instance& instance, size_t still_running);
+  /// The limiter calls back with its own lock held, so it is never called with ours.
+  bool settle_leave(Instance& instance, bool is_ripe, std::unique_lock<std::mutex>& lock);
+  void wait(int64_t wake_ns, std::unique_lock<std::mutex>& lock);
   // With the lock held:
-  Taken take(int64_t now_ns);
+  Taken take(int64_t now_ns, bool may_run);
   std::vector<Waiting> waiting_list() const;
   int64_t predict(uint64_t group, int64_t rows) const;
   /// Why a request cannot be queued, or null.
@@ -97,9 +115,9 @@ class Scheduler {
   std::exception_ptr failure_;  ///< of an instance's start
   SchedulerStats stats_;
   BatchCost cost_;
-  std::vector<int64_t> busy_until_ns_;  ///< predicted, by instance; 0: idle
-  bool is_held_ = false;                ///< until hold_until requests wait
-  std::vector<std::thread> instances_;
+  OrderedRelease order_;
+  bool is_held_ = false;             ///< until hold_until requests wait
+  std::vector<Instance> instances_;  ///< as many from the start to the end
 };
 
 }  // namespace trireme::sched

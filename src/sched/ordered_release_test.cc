@@ -1,0 +1,48 @@
+// Answers leave in the order of requests: out-of-order ends, levels, many threads, answers inside submit.
+#include "sched/ordered_release.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+#include <thread>
+
+namespace trireme::sched {
+namespace {
+
+TEST(OrderedRelease, HoldsALaterAnswerBack) {
+  OrderedRelease order;
+  std::vector<int> seen;
+  const auto place = [&](uint32_t level, int name) {
+    return order.place(level, [&seen, name](Outcome&&) { seen.push_back(name); });
+  };
+  const auto a = place(1, 0), b = place(1, 1), urgent = place(0, 2), c = place(1, 3);
+  b({});
+  c({});
+  EXPECT_TRUE(seen.empty());
+  urgent({});
+  EXPECT_EQ(seen, (std::vector<int>{2}));
+  a({.ending = Ending::failed});
+  EXPECT_EQ(seen, (std::vector<int>{2, 0, 1, 3}));
+}
+
+TEST(OrderedRelease, ManyThreadsOneOrder) {
+  OrderedRelease order;
+  std::vector<int> seen;  // sinks of a line never run side by side, so no lock
+  std::vector<OrderedRelease::Sink> sinks;
+  constexpr int kCount = 4000;
+  for (int i = 0; i < kCount; ++i) sinks.push_back(order.place(0, [&seen, i](Outcome&&) { seen.push_back(i); }));
+  std::shuffle(sinks.begin(), sinks.end(), std::mt19937(3));
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      for (int i = t; i < kCount; i += 4) sinks[static_cast<size_t>(i)]({});
+    });
+  }
+  for (std::thread& t : threads) t.join();
+  ASSERT_EQ(seen.size(), static_cast<size_t>(kCount));
+  EXPECT_TRUE(std::is_sorted(seen.begin(), seen.end()));
+}
+
+}  // namespace
+}  // namespace trireme::sched

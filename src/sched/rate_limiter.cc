@@ -1,0 +1,141 @@
+// Which instances may run now, by shared resources and weights.
+#include "sched/rate_limiter.h"
+
+#include <algorithm>
+#include <charconv>
+#include <set>
+#include <utility>
+
+#include "base/error.h"
+
+namespace trireme::sched {
+
+RateTotal RateTotal::parse(const std::string& text) {
+  const size_t first = text.find(':'), second = text.find(':', first + 1);
+  RateTotal total{.name = text.substr(0, first)};
+  const std::string count = first == std::string::npos ? "" : text.substr(first + 1, second - first - 1);
+  const std::string place = second == std::string::npos ? "" : text.substr(second + 1);
+  const auto [end, error] = std::from_chars(count.data(), count.data() + count.size(), total.count);
+  const bool is_count = error == std::errc() && end == count.data() + count.size() && total.count >= 0;
+  base::require(!total.name.empty() && is_count && (place.empty() || place == "0" || place == "global"),
+                "a resource is name:count, name:count:0 (the only device) or name:count:global, got '", text,
+                "'");
+  if (!place.empty()) total.is_global = place == "global";
+  return total;
+}
+
+RateLimiter::RateLimiter(const std::vector<RateTotal>& totals) {
+  for (const RateTotal& t : totals) {
+    base::require(resources_.count(t.name) == 0, "resource '", t.name, "' has two totals");
+    resources_[t.name] = {.told = t.count, .is_global = t.is_global};
+  }
+}
+
+uint64_t RateLimiter::add(RateClaim claim, std::function<void()> on_grant) {
+  const std::lock_guard lock(mutex_);
+  claim.priority = std::max<uint32_t>(1, claim.priority);
+  std::set<std::string> names;
+  for (const RateNeed& need : claim.needs) {
+    base::require(names.insert(need.name).second, "resource '", need.name, "' is needed twice");
+    base::require(need.count >= 0, "resource '", need.name, "' is needed ", need.count, " times");
+    const auto at = resources_.find(need.name);
+    if (at == resources_.end()) continue;
+    base::require(!at->second.is_global || *at->second.is_global == need.is_global, "resource '", need.name,
+                  "' is global in one place and of the device in another");
+    base::require(!at->second.told || need.count <= *at->second.told, "an instance needs ", need.count,
+                  " of resource '", need.name, "', the server has ", at->second.told.value_or(0));
+  }
+  for (const RateNeed& need : claim.needs) resources_[need.name].is_global = need.is_global;
+  // A newcomer with no runs would else keep all others out until it has caught up with their years.
+  uint64_t share = UINT64_MAX;
+  for (const auto& [number, other] : instances_) share = std::min(share, other.share);
+  const uint64_t number = ++last_number_;
+  instances_[number] = {.claim = std::move(claim),
+                        .on_grant = std::move(on_grant),
+                        .share = share == UINT64_MAX ? 0 : share};
+  return number;
+}
+
+void RateLimiter::remove(uint64_t instance) {
+  const std::lock_guard lock(mutex_);
+  const auto at = instances_.find(instance);
+  if (at == instances_.end()) return;
+  if (at->second.state == Instance::State::holds) take(at->second, -1);
+  instances_.erase(at);
+  grant_waiting();
+}
+
+bool RateLimiter::ask(uint64_t instance) {
+  const std::lock_guard lock(mutex_);
+  Instance& asking = instances_.at(instance);
+  base::check(asking.state == Instance::State::idle, "an instance asks twice for one run");
+  return join_waiting(asking);
+}
+
+bool RateLimiter::join_waiting(Instance& instance) {
+  instance.since = ++asks_;
+  instance.state = Instance::State::waits;
+  const auto told = std::exchange(instance.on_grant, [] {});  // this one is told by the result
+  grant_waiting();
+  instance.on_grant = told;
+  return instance.state == Instance::State::holds;
+}
+
+bool RateLimiter::give_back(uint64_t instance, bool has_run, bool asks_again) {
+  const std::lock_guard lock(mutex_);
+  Instance& done = instances_.at(instance);
+  if (done.state == Instance::State::holds) take(done, -1);
+  done.state = Instance::State::idle;
+  if (has_run) done.share += done.claim.priority;
+  if (asks_again) return join_waiting(done);
+  grant_waiting();
+  return false;
+}
+
+/// The most that any instance needs, where the server was not told.
+int64_t RateLimiter::total(const std::string& name) const {
+  if (const auto& told = resources_.at(name).told) return *told;
+  int64_t most = 0;
+  for (const auto& [number, instance] : instances_) {
+    for (const RateNeed& need : instance.claim.needs) {
+      if (need.name == name) most = std::max(most, need.count);
+    }
+  }
+  return most;
+}
+
+bool RateLimiter::is_free(const Instance& instance) const {
+  return std::all_of(instance.claim.needs.begin(), instance.claim.needs.end(), [&](const RateNeed& need) {
+    return resources_.at(need.name).used + need.count <= total(need.name);
+  });
+}
+
+void RateLimiter::take(Instance& instance, int sign) {
+  for (const RateNeed& need : instance.claim.needs) resources_.at(need.name).used += sign * need.count;
+}
+
+void RateLimiter::grant_waiting() {
+  std::vector<Instance*> waiting;
+  for (auto& [number, instance] : instances_) {
+    if (instance.state == Instance::State::waits) waiting.push_back(&instance);
+  }
+  std::sort(waiting.begin(), waiting.end(), [](const Instance* a, const Instance* b) {
+    return std::pair(a->share, a->since) < std::pair(b->share, b->since);
+  });
+  std::set<std::string> spoken_for;  // by those before that cannot run yet
+  for (Instance* instance : waiting) {
+    const auto& needs = instance->claim.needs;
+    const bool overtakes = std::any_of(needs.begin(), needs.end(), [&](const RateNeed& need) {
+      return need.count > 0 && spoken_for.count(need.name) > 0;
+    });
+    if (overtakes || !is_free(*instance)) {
+      for (const RateNeed& need : needs) spoken_for.insert(need.name);
+      continue;
+    }
+    take(*instance, 1);
+    instance->state = Instance::State::holds;
+    instance->on_grant();
+  }
+}
+
+}  // namespace trireme::sched
