@@ -5,9 +5,11 @@ import threading
 import time
 
 import numpy as np
+import onnx
 import tritonclient.grpc as triton
+from onnx import helper
 
-from _serving import Server, add_simple, add_slow, run_cases, temporary
+from _serving import Server, add_simple, add_slow, run_cases, save, temporary, value
 
 repository = temporary()
 add_simple(repository)
@@ -47,6 +49,34 @@ config("warmed", WARMUP % 'input_data_file: "one_row"')
 (repository / "warmed" / "warmup" / "one_row").write_bytes(bytes(64))
 config("cold", WARMUP.replace("INPUT1", "INPUT2") % "zero_data: true")
 config("outside", WARMUP % 'input_data_file: "../../simple/1/model.onnx"')
+
+
+ORDERED = """max_batch_size: 1 instance_group { count: 2 } dynamic_batching { preserve_ordering: %s }\n"""
+
+
+def add_uneven(name, ordered):
+    """y [batch] of x [batch, n] by way of products [n, n]: long rows take much longer."""
+    axes = [onnx.numpy_helper.from_array(np.array([d]), f"a{d}") for d in (1, 2)]
+    nodes = [helper.make_node("Unsqueeze", ["x", "a2"], ["column"]), helper.make_node("Unsqueeze", ["x", "a1"], ["row"]),
+             helper.make_node("MatMul", ["column", "row"], ["s"]), helper.make_node("MatMul", ["s", "s"], ["u"]),
+             helper.make_node("ReduceMax", ["u"], ["y"], axes=[1, 2], keepdims=0)]
+    save(nodes, [value("x", onnx.TensorProto.FLOAT, ["batch", "n"])], [value("y", onnx.TensorProto.FLOAT, ["batch"])],
+         repository / name / "1" / "model.onnx", axes)
+    (repository / name / "config.pbtxt").write_text(ORDERED % str(ordered).lower())
+
+
+RATED = """instance_group { count: %d rate_limiter { resources { name: "R" count: %d } priority: %d } }"""
+
+
+def add_rated(name, count, need, priority=1):
+    add_slow(repository, name, rounds=80)
+    (repository / name / "config.pbtxt").write_text(RATED % (count, need, priority))
+
+
+add_rated("rated", 1, 1)
+add_rated("rated_twin", 1, 1)
+add_rated("rated_greedy", 1, 9)
+add_rated("rated_seldom", 1, 1, 3)
 
 
 def inputs(rows=1):
@@ -163,6 +193,71 @@ def in_time_or_at_once():
         assert all("deadline" in e or "Exceeds" in e for _, e in done if e), {e for _, e in done if e}
 
 
+def overlaps(server, c, names, seconds=2):
+    """Share of the time in which two of the models ran at once, and runs by model: from what instances report."""
+    before = {n: c.get_inference_statistics(n).model_stats[0] for n in names}
+    stop, lock, spans = threading.Event(), threading.Lock(), {n: 0 for n in names}
+
+    def client(name):
+        own = triton.InferenceServerClient(server.grpc_address)
+        while not stop.is_set():
+            own.infer(name, slow_inputs())
+            with lock:
+                spans[name] += 1
+
+    threads = [threading.Thread(target=client, args=(n,)) for n in names for _ in range(3)]
+    start = time.monotonic()
+    for t in threads:
+        t.start()
+    time.sleep(seconds)
+    stop.set()
+    for t in threads:
+        t.join()
+    wall = time.monotonic() - start
+    runs, busy = {}, 0
+    for n in names:
+        after = c.get_inference_statistics(n).model_stats[0]
+        runs[n] = after.execution_count - before[n].execution_count
+        busy += (after.inference_stats.compute_infer.ns - before[n].inference_stats.compute_infer.ns) * 1e-9
+    return busy / wall, runs
+
+
+def limited_rates():
+    options = ("--threads", "1", "--rate-limit", "execution_count", "--rate-limit-resource", "R:1")
+    with Server(repository, *options) as server:
+        c = triton.InferenceServerClient(server.grpc_address)
+        reasons = {e.name: e.reason for e in c.get_model_repository_index().models}
+        assert "needs 9 of resource 'R', the server has 1" in reasons["rated_greedy"], reasons["rated_greedy"]
+        busy, _ = overlaps(server, c, ["rated", "rated_twin"])
+        assert busy <= 1.02, f"two models held one resource at once: {busy:.2f} runs at a time"
+        _, runs = overlaps(server, c, ["rated", "rated_seldom"])
+        ratio = runs["rated"] / runs["rated_seldom"]
+        print(f"runs of priority 1 and 3: {runs}, ratio {ratio:.2f}", flush=True)
+        assert 2.2 < ratio < 3.8, runs
+    with Server(repository, "--threads", "1") as server:  # off: needs are ignored
+        c = triton.InferenceServerClient(server.grpc_address)
+        assert c.is_model_ready("rated_greedy")
+
+
+def kept_order():
+    """Two instances; the first request takes much longer than those after it."""
+    add_uneven("ordered", True)
+    add_uneven("unordered", False)
+    with Server(repository, "--threads", "1") as server:
+        c = triton.InferenceServerClient(server.grpc_address)
+        for name, in_order in (("ordered", True), ("unordered", False)):
+            ends = queue.Queue()
+            c.start_stream(lambda result, error: ends.put(error or result.get_response().id))
+            for _ in range(2):
+                for i, n in enumerate([1500, 8, 9, 10]):  # other extents are compiled the first time
+                    x = triton.InferInput("x", [1, n], "FP32")
+                    x.set_data_from_numpy(np.ones((1, n), np.float32))
+                    c.async_stream_infer(name, [x], request_id=str(i))
+                got = [ends.get(timeout=60) for _ in range(4)]
+            c.stop_stream()
+            assert (got == ["0", "1", "2", "3"]) == in_order, (name, got)
+
+
 def warmed():
     with Server(repository, "--threads", "1") as server:
         c = triton.InferenceServerClient(server.grpc_address)
@@ -201,7 +296,7 @@ def kept_answers():
 
 
 try:
-    run_cases([(case.__name__, case) for case in (exact_counts, levels_and_late_ones, kept_answers, warmed,
+    run_cases([(case.__name__, case) for case in (exact_counts, levels_and_late_ones, kept_answers, warmed, limited_rates, kept_order,
                                                   in_time_or_at_once)])
 finally:
     shutil.rmtree(repository, ignore_errors=True)

@@ -31,7 +31,8 @@ TEST(OrderedRelease, ManyThreadsOneOrder) {
   std::vector<int> seen;  // sinks of a line never run side by side, so no lock
   std::vector<OrderedRelease::Sink> sinks;
   constexpr int kCount = 4000;
-  for (int i = 0; i < kCount; ++i) sinks.push_back(order.place(0, [&seen, i](Outcome&&) { seen.push_back(i); }));
+  for (int i = 0; i < kCount; ++i)
+    sinks.push_back(order.place(0, [&seen, i](Outcome&&) { seen.push_back(i); }));
   std::shuffle(sinks.begin(), sinks.end(), std::mt19937(3));
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t) {

@@ -46,13 +46,8 @@ uint64_t RateLimiter::add(RateClaim claim, std::function<void()> on_grant) {
                   " of resource '", need.name, "', the server has ", at->second.told.value_or(0));
   }
   for (const RateNeed& need : claim.needs) resources_[need.name].is_global = need.is_global;
-  // A newcomer with no runs would else keep all others out until it has caught up with their years.
-  uint64_t share = UINT64_MAX;
-  for (const auto& [number, other] : instances_) share = std::min(share, other.share);
   const uint64_t number = ++last_number_;
-  instances_[number] = {.claim = std::move(claim),
-                        .on_grant = std::move(on_grant),
-                        .share = share == UINT64_MAX ? 0 : share};
+  instances_[number] = {.claim = std::move(claim), .on_grant = std::move(on_grant)};
   return number;
 }
 
@@ -74,6 +69,8 @@ bool RateLimiter::ask(uint64_t instance) {
 
 bool RateLimiter::join_waiting(Instance& instance) {
   instance.since = ++asks_;
+  // Who was not there has saved nothing up: it would else keep all others out until it has caught up.
+  instance.share = std::max(instance.share, now_);
   instance.state = Instance::State::waits;
   const auto told = std::exchange(instance.on_grant, [] {});  // this one is told by the result
   grant_waiting();
@@ -133,6 +130,7 @@ void RateLimiter::grant_waiting() {
       continue;
     }
     take(*instance, 1);
+    now_ = std::max(now_, instance->share);
     instance->state = Instance::State::holds;
     instance->on_grant();
   }

@@ -35,8 +35,8 @@ struct RateTotal {
   static RateTotal parse(const std::string& text);
 };
 
-/// Grants runs in the order of runs so far times priority; an instance that comes later begins where the one
-/// furthest behind is. Nobody overtakes one that waits for a resource which it needs itself, so none starves;
+/// Grants runs in the order of runs so far times priority; an instance that was idle begins where the others
+/// are. Nobody overtakes one that waits for a resource which it needs itself, so none starves;
 /// those that share none with it go on. Any thread.
 class RateLimiter {
  public:
@@ -82,6 +82,7 @@ class RateLimiter {
   std::map<std::string, Resource> resources_;
   std::map<uint64_t, Instance> instances_;
   uint64_t last_number_ = 0, asks_ = 0;
+  uint64_t now_ = 0;  ///< the share with which the last one began: time as weights measure it
 };
 
 }  // namespace trireme::sched

@@ -33,7 +33,8 @@ TEST(RateLimiter, ATotalIsTheLargestNeedUnlessTold) {
 TEST(RateLimiter, ALargeNeedIsNotStarvedAndOthersGoOn) {
   RateLimiter limiter({RateTotal::parse("R:4"), RateTotal::parse("S:1")});
   int large_runs = 0;
-  const uint64_t small = limiter.add({{{"R", false, 3}}}, [] {}), next = limiter.add({{{"R", false, 1}}}, [] {}),
+  const uint64_t small = limiter.add({{{"R", false, 3}}}, [] {}),
+                 next = limiter.add({{{"R", false, 1}}}, [] {}),
                  other = limiter.add({{{"S", false, 1}}}, [] {}),
                  large = limiter.add({{{"R", false, 4}}}, [&] { ++large_runs; });
   EXPECT_TRUE(limiter.ask(small));

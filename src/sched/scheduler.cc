@@ -133,8 +133,7 @@ void Scheduler::submit(Request request) {
     if (refusal != nullptr) {
       ++stats_.refused;
     } else {
-      if (options_.preserves_order)
-        request.sink = order_.place(request.priority, std::move(request.sink));
+      if (options_.preserves_order) request.sink = order_.place(request.priority, std::move(request.sink));
       queue_.push_back({std::move(request), waiting});
       ++stats_.accepted;
       if (queue_.size() >= options_.hold_until) is_held_ = false;
@@ -331,7 +330,7 @@ void Scheduler::work(BatchRunner& runner, int index) {
       if (on_batch_) on_batch_(timing);
     };
     runner.run(batch, clock_, on_batch);
-    batch.clear();  // requests hold memory of their clients: free it before waiting
+    batch.clear();    // requests hold memory of their clients: free it before waiting
     if (runs == 1) {  // a failed batch ran in parts
       const std::lock_guard lock(mutex_);
       cost_.observe(group, padded, clock_.now_ns() - start);

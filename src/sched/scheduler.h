@@ -31,8 +31,8 @@ struct SchedulerOptions {
   bool pin = false;                ///< pins instance i to the i-th group of `cpus`, one for each thread
   std::vector<int> cpus = {};      ///< what pinning hands out, in order
   std::vector<WarmUp> warm_up = {};
-  bool preserves_order = false;     ///< answers leave in the order of requests, level by level
-  RateLimiter* limiter = nullptr;   ///< shared with other models; outlives the scheduler; null: no limits
+  bool preserves_order = false;        ///< answers leave in the order of requests, level by level
+  RateLimiter* limiter = nullptr;      ///< shared with other models; outlives the scheduler; null: no limits
   std::vector<RateClaim> claims = {};  ///< by instance, with a limiter
 };
 
@@ -72,8 +72,8 @@ class Scheduler {
   struct Taken {
     std::vector<Request> batch, expired, hopeless, cancelled;
     int64_t wake_ns = INT64_MAX;
-    int64_t until_ns = 0;    ///< predicted end of the batch
-    bool is_ripe = false;    ///< a batch would go now if the instance had leave to run
+    int64_t until_ns = 0;  ///< predicted end of the batch
+    bool is_ripe = false;  ///< a batch would go now if the instance had leave to run
     bool empty() const { return batch.empty() && expired.empty() && hopeless.empty() && cancelled.empty(); }
   };
   struct Instance {

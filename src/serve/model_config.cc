@@ -17,6 +17,35 @@ int64_t non_negative(const TextField& f) {
   return value;
 }
 
+tensor::Dims read_reshape(const Fields& fields, const std::string& path) {
+  tensor::Dims shape;
+  for (const TextField& f : fields) {
+    if (f.name != "shape") refuse_field(path + ".reshape", f);
+    shape.push_back(f.as_int());
+    base::require(shape.back() >= 1 || shape.back() == -1, "line ", f.line,
+                  ": a reshape's extents are -1 or at least 1");
+  }
+  return shape;
+}
+
+/// Each open extent of one is that of the other in the same place among the open ones, and what lies between
+/// them has as many elements in both: then a reshape is possible whatever the client sends.
+void check_reshape(const TensorConfig& t, const std::string& path) {
+  const auto parts = [](const tensor::Dims& dims) {
+    std::vector<int64_t> products{1};
+    for (int64_t d : dims) {
+      if (d == -1) {
+        products.push_back(1);
+      } else {
+        products.back() *= d;
+      }
+    }
+    return products;
+  };
+  base::require(parts(t.dims) == parts(*t.reshape), path, " '", t.name, "': reshape ",
+                tensor::to_string(*t.reshape), " does not hold what dims ", tensor::to_string(t.dims), " do");
+}
+
 TensorConfig read_tensor(const Fields& fields, const std::string& path) {
   TensorConfig out;
   bool has_type = false;
@@ -30,10 +59,13 @@ TensorConfig read_tensor(const Fields& fields, const std::string& path) {
       out.dims.push_back(f.as_int());
       base::require(out.dims.back() >= 1 || out.dims.back() == -1, "line ", f.line,
                     ": dims must be -1 or at least 1");
-    } else if (f.name == "format" && f.as_word() == "FORMAT_NONE") {
-      continue;
-    } else if (f.name == "optional" && path == "input") {
-      base::require(!f.as_bool(), "line ", f.line, ": the models served here have no optional inputs");
+    } else if (f.name == "format" && path == "input") {
+      const std::string& word = f.as_word();
+      base::require(word == "FORMAT_NONE" || word == "FORMAT_NHWC" || word == "FORMAT_NCHW", "line ", f.line,
+                    ": format ", word);
+      out.format = word == "FORMAT_NONE" ? "" : word;
+    } else if (f.name == "reshape") {
+      out.reshape = read_reshape(f.as_message(), path);
     } else if (f.name == "label_filename" && path == "output") {
       out.label_filename = f.as_string();
     } else {
@@ -41,6 +73,9 @@ TensorConfig read_tensor(const Fields& fields, const std::string& path) {
     }
   }
   base::require(!out.name.empty() && has_type, path, " '", out.name, "' needs a name and a data_type");
+  base::require(out.format.empty() || out.dims.size() == 3, path, " '", out.name, "': ", out.format,
+                " needs three dims");
+  if (out.reshape) check_reshape(out, path);
   return out;
 }
 
@@ -107,6 +142,8 @@ void read_batching(const Fields& fields, ModelConfig& config) {
       config.preferred_batch_size.push_back(f.as_int());
     } else if (f.name == "max_queue_delay_microseconds") {
       config.max_queue_delay_us = non_negative(f);
+    } else if (f.name == "preserve_ordering") {
+      config.preserves_order = f.as_bool();
     } else if (f.name == "priority_levels") {
       config.priority_levels = static_cast<uint64_t>(non_negative(f));
     } else if (f.name == "default_priority_level") {
@@ -121,23 +158,22 @@ void read_batching(const Fields& fields, ModelConfig& config) {
   }
 }
 
-void read_instances(const Fields& fields, ModelConfig& config) {
-  int64_t count = 1;
+/// Parts of it say what is done anyway: host memory is used in place, and the passes are always on.
+void read_optimization(const Fields& fields) {
   for (const TextField& f : fields) {
-    if (f.name == "count") {
-      count = f.as_int();
-      base::require(count >= 1 && count <= 1024, "line ", f.line, ": instance_group count ", count);
-    } else if (f.name == "kind") {
-      const std::string& kind = f.as_word();
-      if (kind != "KIND_CPU" && kind != "KIND_AUTO") {
-        base::fail_unsupported("line ", f.line, ": instance_group kind ", kind,
-                               ": this server runs on the CPU");
+    const bool is_memory = f.name == "input_pinned_memory" || f.name == "output_pinned_memory";
+    if (is_memory || f.name == "graph") {
+      for (const TextField& g : f.as_message()) {
+        if (!is_memory || g.name != "enable") refuse_field("optimization." + f.name, g);
       }
-    } else if (f.name != "name") {
-      refuse_field("instance_group", f);
+    } else {
+      refuse_field("optimization", f);
     }
   }
-  config.instances += static_cast<int>(count);
+}
+
+void read_transactions(const Fields& fields) {
+  for (const TextField& f : fields) refuse_field("model_transaction_policy", f);
 }
 
 void read_parameter(const Fields& fields, ModelConfig& config) {
@@ -222,14 +258,14 @@ void merge(std::vector<TensorConfig>& configured, std::vector<TensorConfig> own,
     if (at != configured.end()) {
       base::require(at->type == t.type, kind, " '", t.name, "': data_type ", config_type_name(at->type),
                     ", the model has ", config_type_name(t.type));
-      bool fits = at->dims.size() == t.dims.size();
+      const tensor::Dims& wanted = at->model_dims();
+      bool fits = wanted.size() == t.dims.size();
       for (size_t d = 0; fits && d < t.dims.size(); ++d) {
-        fits = at->dims[d] == -1 || t.dims[d] == -1 || at->dims[d] == t.dims[d];
+        fits = wanted[d] == -1 || t.dims[d] == -1 || wanted[d] == t.dims[d];
       }
-      base::require(fits, kind, " '", t.name, "': dims ", tensor::to_string(at->dims), ", the model has ",
-                    tensor::to_string(t.dims));
-      t.dims = at->dims;
-      t.label_filename = at->label_filename;
+      base::require(fits, kind, " '", t.name, "': ", at->reshape ? "reshape " : "dims ",
+                    tensor::to_string(wanted), ", the model has ", tensor::to_string(t.dims));
+      t = std::move(*at);
       configured.erase(at);
     }
     merged.push_back(std::move(t));
@@ -241,10 +277,15 @@ void merge(std::vector<TensorConfig>& configured, std::vector<TensorConfig> own,
 
 base::Json tensor_config_json(const TensorConfig& t, bool is_input) {
   base::Json json = base::Json::object({{"name", t.name}, {"data_type", config_type_name(t.type)}});
-  if (is_input) json.set("format", "FORMAT_NONE");
+  if (is_input) json.set("format", t.format.empty() ? "FORMAT_NONE" : t.format);
   base::Json dims = base::Json::array();
   for (int64_t d : t.dims) dims.push_back(d);
   json.set("dims", std::move(dims));
+  if (t.reshape) {
+    base::Json shape = base::Json::array();
+    for (int64_t d : *t.reshape) shape.push_back(d);
+    json.set("reshape", base::Json::object({{"shape", std::move(shape)}}));
+  }
   if (is_input) json.set("optional", t.is_optional);
   if (!is_input) json.set("label_filename", t.label_filename);
   json.set("is_shape_tensor", false);
@@ -277,11 +318,22 @@ base::Json batching_json(const ModelConfig& config) {
   for (int64_t size : config.preferred_batch_size) preferred.push_back(size);
   return Json::object({{"preferred_batch_size", std::move(preferred)},
                        {"max_queue_delay_microseconds", config.max_queue_delay_us.value_or(0)},
-                       {"preserve_ordering", false},
+                       {"preserve_ordering", config.preserves_order},
                        {"priority_levels", config.priority_levels},
                        {"default_priority_level", config.default_priority_level},
                        {"default_queue_policy", queue_json(config.queue)},
                        {"priority_queue_policy", std::move(levels)}});
+}
+
+base::Json groups_json(const ModelConfig& config) {
+  std::vector<InstanceGroup> groups = config.groups;
+  if (groups.empty()) groups.push_back({.count = std::max(1, config.instances), .claim = {.priority = 0}});
+  base::Json list = base::Json::array();
+  for (size_t i = 0; i < groups.size(); ++i) {
+    if (groups[i].name.empty()) groups[i].name = config.name + (i == 0 ? "" : "_" + std::to_string(i));
+    list.push_back(instance_group_json(groups[i]));
+  }
+  return list;
 }
 
 }  // namespace
@@ -323,7 +375,14 @@ ModelConfig config_of(const Fields& fields) {
     } else if (f.name == "ensemble_scheduling") {
       config.ensemble = read_ensemble_config(f.as_message());
     } else if (f.name == "instance_group") {
-      read_instances(f.as_message(), config);
+      config.groups.push_back(read_instance_group(f.as_message()));
+      config.instances += config.groups.back().count;
+    } else if (f.name == "default_model_filename") {
+      config.default_model_filename = f.as_string();
+    } else if (f.name == "optimization") {
+      read_optimization(f.as_message());
+    } else if (f.name == "model_transaction_policy") {
+      read_transactions(f.as_message());
     } else if (f.name == "parameters") {
       read_parameter(f.as_message(), config);
     } else {
@@ -385,6 +444,14 @@ base::Json tensors_json(const std::vector<TensorConfig>& tensors, bool is_batche
   return list;
 }
 
+std::vector<sched::RateClaim> ModelConfig::claims() const {
+  std::vector<sched::RateClaim> list;
+  for (const InstanceGroup& group : groups)
+    list.insert(list.end(), static_cast<size_t>(group.count), group.claim);
+  list.resize(static_cast<size_t>(std::max(1, instances)));
+  return list;
+}
+
 base::Json config_json(const ModelConfig& config) {
   using base::Json;
   Json inputs = Json::array(), outputs = Json::array(), parameters = Json::object();
@@ -408,10 +475,9 @@ base::Json config_json(const ModelConfig& config) {
   json.set("response_cache", Json::object({{"enable", config.caches}}));
   if (config.ensemble) json.set("ensemble_scheduling", ensemble_config_json(*config.ensemble));
   if (config.sequence) json.set("sequence_batching", sequence_config_json(*config.sequence));
-  if (!config.ensemble)
-    json.set("instance_group",
-             Json::array({Json::object(
-                 {{"name", config.name}, {"kind", "KIND_CPU"}, {"count", std::max(1, config.instances)}})}));
+  if (!config.ensemble) json.set("instance_group", groups_json(config));
+  if (!config.default_model_filename.empty())
+    json.set("default_model_filename", config.default_model_filename);
   json.set("parameters", std::move(parameters));
   return json;
 }

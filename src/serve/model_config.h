@@ -12,6 +12,7 @@
 #include "base/json.h"
 #include "ir/graph.h"
 #include "serve/ensemble_config.h"
+#include "serve/instance_config.h"
 #include "serve/kserve_tensor.h"
 #include "serve/sequence_config.h"
 #include "serve/warmup_config.h"
@@ -25,6 +26,11 @@ struct TensorConfig {
   tensor::Dims dims;
   bool is_optional = false;
   std::string label_filename;
+  std::string format = {};                   ///< FORMAT_NHWC or FORMAT_NCHW: told to clients; empty: none
+  std::optional<tensor::Dims> reshape = {};  ///< as the model has it; absent: like dims
+
+  /// What the model sees behind the batch dimension.
+  const tensor::Dims& model_dims() const { return reshape ? *reshape : dims; }
 };
 
 struct VersionPolicy {
@@ -47,11 +53,14 @@ struct ModelConfig {
   std::vector<TensorConfig> inputs, outputs;
   bool has_dynamic_batching = false;
   std::vector<int64_t> preferred_batch_size;
+  bool preserves_order = false;  ///< preserve_ordering
   std::optional<int64_t> max_queue_delay_us;
   uint64_t priority_levels = 0, default_priority_level = 0;
   QueuePolicy queue;
   std::map<uint64_t, QueuePolicy> level_queues;  ///< by priority level, where it differs
+  std::string default_model_filename;            ///< below a version's directory; empty: by format
   int instances = 0;                             ///< 0: the server's
+  std::vector<InstanceGroup> groups;             ///< empty: one, with the server's count
   std::vector<WarmupConfig> warmups;
   std::vector<std::pair<std::string, std::string>> metric_tags;
   bool caches = false;  ///< response_cache
@@ -65,6 +74,8 @@ struct ModelConfig {
     const auto at = level_queues.find(level);
     return at == level_queues.end() ? queue : at->second;
   }
+  /// What each instance needs, in their order.
+  std::vector<sched::RateClaim> claims() const;
   bool is_batched() const { return max_batch_size.value_or(0) > 0; }
 };
 

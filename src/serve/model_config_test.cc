@@ -77,13 +77,14 @@ TEST(ModelConfig, ReadsWhatIsHonoured) {
 }
 
 TEST(ModelConfig, RefusesOtherFieldsByName) {
-  for (const char* field : {"optimization", "default_model_filename", "nonsense"}) {
-    const std::string text = refusal("name: \"m\"\n" + std::string(field) + " { }");
+  for (const char* field : {"model_repository_agents", "batch_input", "nonsense"}) {
+    const std::string text = refusal("name: \"m\"\n" + std::string(field) + " { a: 1 }");
     EXPECT_NE(text.find(field), std::string::npos) << text;
     EXPECT_NE(text.find("line 2"), std::string::npos) << text;
   }
-  EXPECT_NE(refusal("input { name: \"x\" data_type: TYPE_FP32 reshape { } }").find("input.reshape"),
-            std::string::npos);
+  EXPECT_NE(
+      refusal("input { name: \"x\" data_type: TYPE_FP32 dims: 4 reshape { shape: [2, 3] } }").find("reshape"),
+      std::string::npos);
   EXPECT_NE(refusal("instance_group { kind: KIND_GPU }").find("KIND_GPU"), std::string::npos);
   EXPECT_NE(refusal("max_batch_size: -1").find("negative"), std::string::npos);
   EXPECT_NE(refusal("max_batch_size: 0 dynamic_batching { }").find("max_batch_size"), std::string::npos);
@@ -127,6 +128,39 @@ TEST(ModelConfig, ChecksTheConfigAgainstTheGraph) {
       complete("max_batch_size: 8 input { name: \"x\" data_type: TYPE_FP32 dims: 7 }", open);
   EXPECT_EQ(c.inputs.at(0).dims, (tensor::Dims{7}));
   EXPECT_EQ(c.outputs.at(0).dims, (tensor::Dims{-1}));
+}
+
+TEST(ModelConfig, ReadsInstanceGroupsAndTheirResources) {
+  const ModelConfig c = parse_model_config(R"(
+      max_batch_size: 4 dynamic_batching { preserve_ordering: true } default_model_filename: "net.onnx"
+      instance_group { name: "a" count: 2 kind: KIND_AUTO
+        rate_limiter { resources [ { name: "R1" count: 4 }, { name: "R2" global: true count: 2 } ] priority: 3 } }
+      instance_group { })");
+  EXPECT_TRUE(c.preserves_order);
+  EXPECT_EQ(c.instances, 3);
+  const std::vector<sched::RateClaim> claims = c.claims();
+  ASSERT_EQ(claims.size(), 3u);
+  EXPECT_EQ(claims[1].priority, 3u);
+  EXPECT_TRUE(claims[1].needs.at(1).is_global);
+  EXPECT_TRUE(claims[2].needs.empty());
+  const base::Json json = config_json(c);
+  // What is printed can be given back.
+  const ModelConfig again = parse_model_config_json(json.dump());
+  EXPECT_EQ(again.claims().at(0).needs.at(0).count, 4);
+  EXPECT_EQ(config_json(again).dump(), json.dump());
+}
+
+TEST(ModelConfig, ReshapesKeepTheirOpenExtentsInPlace) {
+  const auto input = [](const char* dims, const char* shape) {
+    return refusal(base::concat("input { name: \"x\" data_type: TYPE_FP32 dims: ", dims,
+                                " reshape { shape: ", shape, " } }"));
+  };
+  EXPECT_EQ(input("[ 3, 224, 224 ]", "[ 1, 3, 224, 224 ]"), "accepted");
+  EXPECT_EQ(input("[ 2, -1, 3, 4 ]", "[ 1, 2, -1, 12 ]"), "accepted");
+  EXPECT_EQ(input("[ 1 ]", "[ ]"), "accepted");
+  EXPECT_NE(input("[ 3, -1 ]", "[ -1, 3 ]"), "accepted");
+  EXPECT_NE(input("[ 6 ]", "[ 2, 2 ]"), "accepted");
+  EXPECT_NE(input("[ -1 ]", "[ -1, -1 ]"), "accepted");
 }
 
 }  // namespace

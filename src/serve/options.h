@@ -20,6 +20,8 @@ namespace trireme::serve {
 enum class WarmUpLevel { none, compile, run };
 /// Who decides what is loaded: the start alone, requests to load and unload, or the files.
 enum class ModelControl { none, explicitly, poll };
+/// Whether instances wait for the resources that their rate_limiter names.
+enum class RateLimit { off, execution_count };
 
 struct ServeOptions {
   std::string model_repository;
@@ -49,6 +51,8 @@ struct ServeOptions {
   bool allow_client_shm = false;
   bool deadline_aware = false;
   int delay_scheduler = 0;
+  RateLimit rate_limit = RateLimit::off;
+  std::vector<std::string> rate_limit_resource;
   std::vector<std::string> restrict;
   std::string restrict_file;
   std::string trace_file, trace_otlp;
@@ -90,6 +94,10 @@ struct ServeOptions {
           "timeouts bound the answer, not the wait: what cannot be done in time is refused before it runs");
     f.add("delay_scheduler", &delay_scheduler, "tests: nothing of a model runs before so many requests wait")
         .at_least(0);
+    f.add_choice("rate_limit", &rate_limit, {"off", "execution_count"},
+                 "instances run as they come; they wait for the resources of their rate_limiter");
+    f.add("rate_limit_resource", &rate_limit_resource,
+          "name:count[:0 | :global]: how much there is of a resource; else the most that an instance needs");
     f.add("cache_size", &cache_size, "answers kept for models with response_cache; 0: none");
     f.add("trace_file", &trace_file, "where traces of requests are written; empty: nowhere");
     f.add("trace_otlp", &trace_otlp, "OpenTelemetry collector, http://host:4318/v1/traces; empty: none");

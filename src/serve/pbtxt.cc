@@ -278,9 +278,4 @@ std::vector<TextField> fields_of_json(const Json& json) {
 
 std::vector<TextField> parse_pbtxt(std::string_view text) { return Reader(text).message('\0', 0); }
 
-void refuse_field(std::string_view path, const TextField& field) {
-  base::fail_unsupported("line ", field.line, ": field '", path, path.empty() ? "" : ".", field.name,
-                         "' is not honoured here");
-}
-
 }  // namespace trireme::serve

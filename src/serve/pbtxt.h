@@ -35,7 +35,8 @@ std::vector<TextField> parse_pbtxt(std::string_view text);
 /// 0.
 std::vector<TextField> fields_of_json(const base::Json& json);
 
-/// For readers: refuses a field that the reader does not honour, by its path and line.
-[[noreturn]] void refuse_field(std::string_view path, const TextField& field);
+/// For readers, of a field that they do not honour: refuses it by its path and line, with the reason where it
+/// is a field of ModelConfig. One of those that has its default value is let pass.
+void refuse_field(std::string_view path, const TextField& field);
 
 }  // namespace trireme::serve

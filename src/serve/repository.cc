@@ -21,6 +21,12 @@ std::string failures_of(const CatalogModel& model) {
   return text;
 }
 
+std::vector<sched::RateTotal> totals_of(const ServeOptions& options) {
+  std::vector<sched::RateTotal> totals;
+  for (const std::string& text : options.rate_limit_resource) totals.push_back(sched::RateTotal::parse(text));
+  return totals;
+}
+
 }  // namespace
 
 Repository::Repository(const ServeOptions& options, const base::Env& env, MetricRegistry& metrics)
@@ -28,6 +34,7 @@ Repository::Repository(const ServeOptions& options, const base::Env& env, Metric
       env_(env),
       metrics_(metrics),
       cache_(static_cast<size_t>(options.cache_size.bytes)),
+      limiter_(totals_of(options)),
       catalog_(std::make_shared<const Catalog>()) {}
 
 Repository::~Repository() { stop_changes(); }
@@ -156,9 +163,12 @@ std::vector<std::string> Repository::members(const std::string& name) const {
 
 ModelHost Repository::host() const {
   return {
-      options_, env_, metrics_,
+      options_,
+      env_,
+      metrics_,
       [this](const std::string& name, const std::string& version) { return catalog()->find(name, version); },
-      cache_};
+      cache_,
+      options_.rate_limit == RateLimit::off ? nullptr : &limiter_};
 }
 
 void Repository::load_now(const std::string& name, const LoadOverride& given) {

@@ -72,6 +72,7 @@ class Repository {
   base::Env env_;
   MetricRegistry& metrics_;
   mutable ResponseCache cache_;
+  mutable sched::RateLimiter limiter_;
   base::Guarded<std::shared_ptr<const Catalog>> catalog_;
   /// Counts by model and version; they go on when a model is loaded again. Repository's thread.
   std::map<std::pair<std::string, std::string>, std::shared_ptr<ModelMetrics>> counts_;

@@ -100,8 +100,14 @@ std::map<int64_t, std::string> served_versions(const std::string& root, const Mo
     const int64_t number = version_number(name);
     if (number > 0 && entry.is_directory()) found[number] = base::safe_join(root, name);
   }
-  if (found.empty() && (config.ensemble || holds_model(root) || others.has(root))) found[1] = root;
+  const std::string& file = config.default_model_filename;
+  const bool has_file = !file.empty() && base::file_exists(root + "/" + file);
+  if (found.empty() && (config.ensemble || has_file || holds_model(root) || others.has(root)))
+    found[1] = root;
   apply_policy(config.versions, found);
+  if (!file.empty()) {
+    for (auto& [number, path] : found) path = base::safe_join(path, file);
+  }
   base::require(
       !found.empty(),
       "no version: want <model>/1/model.onnx, <model>/model.onnx, an encoder's config.json and "

@@ -125,9 +125,6 @@ void read_strategy(const TextField& field, SequenceConfig& config) {
       config.max_candidates = natural(f);
     } else if (config.is_oldest && f.name == "preferred_batch_size") {
       config.preferred.push_back(natural(f));
-    } else if (!config.is_oldest && f.name == "minimum_slot_utilization") {
-      base::require(number(f) >= 0 && number(f) <= 1, "line ", f.line, ": minimum_slot_utilization ", f.text);
-      if (number(f) > 0) refuse_field(path, f);
     } else {
       refuse_field(path, f);
     }

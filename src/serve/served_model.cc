@@ -90,6 +90,7 @@ std::vector<Tensor> ServedModel::checked_inputs(InferRequest& request, Call& cal
     check_tensor(*at, want);
     const bool is_text = !want.type && !ensemble_;
     inputs.push_back(is_text ? strings_.enter(*at, call.strings) : std::move(at->values));
+    if (want.reshape && !ensemble_) inputs.back() = inputs.back().reshaped(model_shape(want, at->dims));
   }
   const size_t wanted = config_.inputs.size() - first;
   base::require(missing.empty() && request.inputs.size() == wanted, "expected ", wanted, " inputs but got ",
@@ -102,6 +103,34 @@ std::vector<Tensor> ServedModel::checked_inputs(InferRequest& request, Call& cal
   }
   if (text_) check_tokens(inputs);
   return inputs;
+}
+
+/// The extents that the model sees for those that a client sent: open ones in their order.
+tensor::Dims ServedModel::model_shape(const TensorConfig& config, const tensor::Dims& sent) const {
+  const size_t first = config_.is_batched() ? 1 : 0;
+  std::vector<int64_t> open;
+  for (size_t d = 0; d < config.dims.size(); ++d) {
+    if (config.dims[d] == -1) open.push_back(sent[first + d]);
+  }
+  tensor::Dims dims;
+  if (first == 1) dims.push_back(sent[0]);
+  size_t next = 0;
+  for (int64_t d : *config.reshape) dims.push_back(d == -1 ? open[next++] : d);
+  return dims;
+}
+
+/// The reverse, for an output.
+tensor::Dims ServedModel::client_shape(const TensorConfig& config, const tensor::Dims& made) const {
+  const size_t first = config_.is_batched() ? 1 : 0;
+  std::vector<int64_t> open;
+  for (size_t d = 0; d < config.reshape->size() && first + d < made.size(); ++d) {
+    if ((*config.reshape)[d] == -1) open.push_back(made[first + d]);
+  }
+  tensor::Dims dims;
+  if (first == 1) dims.push_back(made[0]);
+  size_t next = 0;
+  for (int64_t d : config.dims) dims.push_back(d == -1 ? open.at(next++) : d);
+  return dims;
 }
 
 void ServedModel::check_tokens(const std::vector<Tensor>& inputs) const {
@@ -264,6 +293,8 @@ InferResponse ServedModel::response_of(Call& call) const {
       for (const sched::Outcome& o : call.outcomes) parts.push_back(&o.outputs.at(wish.output));
       values = merge_rows(parts, call.places, call.rows);
     }
+    const TensorConfig& config = config_.outputs[wish.output];
+    if (config.reshape) values = values.reshaped(client_shape(config, values.dims()));
     add_output(response, wish, wire_output(wish, std::move(values), call.strings));
   }
   return response;

@@ -39,6 +39,7 @@ struct ModelHost {
   MetricRegistry& metrics;
   FindModel find;
   ResponseCache& cache;
+  sched::RateLimiter* limiter = nullptr;  ///< null: resources are not limited
 };
 
 class ServedModel {
@@ -83,12 +84,14 @@ class ServedModel {
   void infer_ensemble(InferRequest request, InferSink sink);
   void make_text_front(model::Model& model, const ServeOptions& options);
   void complete(const ir::Graph& graph, const ServeOptions& options);
-  sched::SchedulerOptions scheduler_options(const ServeOptions& options) const;
+  sched::SchedulerOptions scheduler_options(const ModelHost& host) const;
   std::vector<sched::WarmUp> warm_up(const ServeOptions& options, const std::vector<int64_t>& rows) const;
   void add_warmups(std::vector<sched::WarmUp>& list) const;
   std::vector<TokenGroup> groups_of(InferRequest& request, int64_t& rows) const;
   std::vector<tensor::Tensor> checked_inputs(InferRequest& request, Call& call) const;
   void check_tensor(const WireTensor& got, const TensorConfig& want) const;
+  tensor::Dims model_shape(const TensorConfig& config, const tensor::Dims& sent) const;
+  tensor::Dims client_shape(const TensorConfig& config, const tensor::Dims& made) const;
   void check_tokens(const std::vector<tensor::Tensor>& inputs) const;
   std::vector<Wish> wishes_of(const InferRequest& request) const;
   void set_times(const InferRequest& request, sched::Request& part) const;

@@ -93,7 +93,7 @@ void ServedModel::load(const ModelHost& host, const ModelMetrics* earlier) {
     layout_ = std::make_shared<const SequenceLayout>(config_, model.graph, strings_, source_.root);
   auto prepared = std::make_shared<const engine::PreparedModel>(std::move(model.graph));
   scheduler_ =
-      std::make_unique<sched::Scheduler>(std::move(prepared), scheduler_options(options), env_.clock,
+      std::make_unique<sched::Scheduler>(std::move(prepared), scheduler_options(host), env_.clock,
                                          [this](const sched::Timing& t) { metrics_->count_batch(t); });
   if (config_.sequence) make_sequences(options);
 }
@@ -165,7 +165,8 @@ void ServedModel::complete(const ir::Graph& graph, const ServeOptions& options) 
   config_.inputs.insert(config_.inputs.begin(), {.name = "text", .type = std::nullopt, .is_optional = true});
 }
 
-sched::SchedulerOptions ServedModel::scheduler_options(const ServeOptions& options) const {
+sched::SchedulerOptions ServedModel::scheduler_options(const ModelHost& host) const {
+  const ServeOptions& options = host.options;
   const base::CpuInfo cpu = base::read_cpu_info();
   const RunConfig run = RunConfig::of(config_.parameters);
   sched::SchedulerOptions out;
@@ -201,6 +202,9 @@ sched::SchedulerOptions ServedModel::scheduler_options(const ServeOptions& optio
   }
   out.hold_until = static_cast<size_t>(options.delay_scheduler);
   out.instances = config_.instances;
+  out.preserves_order = config_.preserves_order;
+  out.limiter = host.limiter;
+  out.claims = config_.claims();
   const int threads = run.threads > 0 ? run.threads : options.threads;
   out.session.threads = threads > 0 ? threads : std::max(1, cpu.threads() / out.instances);
   out.session.precision = run.precision;
@@ -233,6 +237,7 @@ void ServedModel::add_warmups(std::vector<sched::WarmUp>& list) const {
       const WireTensor given = warmup_tensor(*at, config_.is_batched(), source_.root);
       StringTable table;
       example.push_back(given.type ? given.values : strings_.enter(given, table));
+      if (t.reshape) example.back() = example.back().reshaped(model_shape(t, example.back().dims()));
     }
     base::require(w.inputs.size() == config_.inputs.size(), "model_warmup '", w.name,
                   "' names an input that the model does not have");
@@ -264,7 +269,7 @@ std::vector<sched::WarmUp> ServedModel::warm_up(const ServeOptions& options,
   }
   std::vector<Tensor> example;
   for (const TensorConfig& t : config_.inputs) {
-    tensor::Dims dims = t.dims;
+    tensor::Dims dims = t.model_dims();
     // An open extent is the client's to choose; nothing to prepare for.
     if (std::find(dims.begin(), dims.end(), -1) != dims.end()) return list;
     if (config_.is_batched()) dims.insert(dims.begin(), 1);

@@ -1,0 +1,87 @@
+// instance_group of a model's configuration.
+#include "serve/instance_config.h"
+
+#include "base/error.h"
+
+namespace trireme::serve {
+namespace {
+
+using Fields = std::vector<TextField>;
+
+sched::RateNeed read_resource(const Fields& fields) {
+  sched::RateNeed need{.count = 0};
+  for (const TextField& f : fields) {
+    if (f.name == "name") {
+      need.name = f.as_string();
+    } else if (f.name == "global") {
+      need.is_global = f.as_bool();
+    } else if (f.name == "count") {
+      need.count = f.as_int();
+      base::require(need.count >= 0, "line ", f.line, ": a resource's count is negative: ", need.count);
+    } else {
+      refuse_field("instance_group.rate_limiter.resources", f);
+    }
+  }
+  base::require(!need.name.empty(), "instance_group.rate_limiter.resources: a resource has no name");
+  return need;
+}
+
+sched::RateClaim read_claim(const Fields& fields) {
+  sched::RateClaim claim{.priority = 0};
+  for (const TextField& f : fields) {
+    if (f.name == "resources") {
+      claim.needs.push_back(read_resource(f.as_message()));
+    } else if (f.name == "priority") {
+      const int64_t priority = f.as_int();
+      base::require(priority >= 0 && priority <= 1'000'000, "line ", f.line, ": rate_limiter priority ",
+                    priority);
+      claim.priority = static_cast<uint32_t>(priority);
+    } else {
+      refuse_field("instance_group.rate_limiter", f);
+    }
+  }
+  return claim;
+}
+
+}  // namespace
+
+InstanceGroup read_instance_group(const Fields& fields) {
+  InstanceGroup group{.claim = {.priority = 0}};
+  for (const TextField& f : fields) {
+    if (f.name == "count") {
+      const int64_t count = f.as_int();
+      base::require(count >= 0 && count <= 1024, "line ", f.line, ": instance_group count ", count);
+      group.count = count == 0 ? 1 : static_cast<int>(count);
+    } else if (f.name == "kind") {
+      group.kind = f.as_word();
+      if (group.kind != "KIND_CPU" && group.kind != "KIND_AUTO" && group.kind != "KIND_MODEL") {
+        base::fail_unsupported("line ", f.line, ": instance_group.kind ", group.kind,
+                               ": this server runs on the CPU");
+      }
+    } else if (f.name == "name") {
+      group.name = f.as_string();
+    } else if (f.name == "rate_limiter") {
+      group.claim = read_claim(f.as_message());
+    } else {
+      refuse_field("instance_group", f);
+    }
+  }
+  return group;
+}
+
+base::Json instance_group_json(const InstanceGroup& group) {
+  using base::Json;
+  Json resources = Json::array();
+  for (const sched::RateNeed& need : group.claim.needs) {
+    resources.push_back(
+        Json::object({{"name", need.name}, {"global", need.is_global}, {"count", need.count}}));
+  }
+  return Json::object({{"name", group.name},
+                       {"kind", group.kind},
+                       {"count", group.count},
+                       {"rate_limiter", Json::object({{"resources", std::move(resources)},
+                                                      {"priority", group.claim.priority}})},
+                       {"passive", false}});
+}
+
+}  // namespace trireme::serve

@@ -1,0 +1,25 @@
+// instance_group of a model's configuration: how many instances there are, and what they need to run.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+#include "sched/rate_limiter.h"
+#include "serve/pbtxt.h"
+
+namespace trireme::serve {
+
+/// Instances that are alike.
+struct InstanceGroup {
+  std::string name;  ///< empty: after the model
+  std::string kind = "KIND_CPU";
+  int count = 1;
+  sched::RateClaim claim = {};  ///< rate_limiter; priority 0: none was given, which counts as 1
+};
+
+/// Throws invalid_argument or unsupported with the line.
+InstanceGroup read_instance_group(const std::vector<TextField>& fields);
+base::Json instance_group_json(const InstanceGroup& group);
+
+}  // namespace trireme::serve
