@@ -1,0 +1,266 @@
+"""Serving beside other servers: ./dev bench serve [--quick] [--models a,b] [--servers a,b] [--parts speed,front,...].
+
+speed: requests a second of identity (16 floats), image (3 x 224 x 224 in, one number out), MobileNetV2 and MiniLM over
+HTTP binary, JSON and gRPC, from 1 to 256 connections, against NVIDIA Triton (the server in PyPI's nvidia-pytriton, with
+a backend in C++ for the models without work and ONNX Runtime in its Python backend for the others), MLServer, and ONNX
+Runtime or OpenVINO behind FastAPI. Half of the cores are the servers', half the load's. All servers get the same bytes
+from the same generators (`trireme load`; h2load for gRPC), a slice each, round after round; a row quotes medians over
+rounds and medians of the ratios inside a round.
+front: CPU time of our server a request of 602 KB, less the model's; beside it what the kernel alone takes to hand over
+such a request (bench_serve), in the same rotation.
+slo: latency of MiniLM at 80 % of its saturation rate. unserved: our served throughput over `trireme run --loop` of the
+best batch size on the same cores. Peers are installed outside the repository on first use. Writes JSON lines;
+--markdown FILE puts the tables between the marks "<!-- serve -->" and "<!-- /serve -->" of a page.
+"""
+import argparse
+import json
+import os
+import pathlib
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import urllib.request
+
+import numpy
+
+import contenders
+import report
+import serve_models
+import serve_report
+import serve_servers
+from models import ROOT, commit, machine, numbers
+from serve_load import Load
+from serve_servers import PEERS, Trireme
+
+FORMS = {"identity": ["binary", "json", "grpc"], "image": ["binary", "grpc"], "mobilenetv2": ["binary", "grpc"],
+         "resnet18": ["binary", "grpc"], "minilm": ["binary", "json", "grpc"]}
+PARTS = ["speed", "front", "slo", "unserved"]
+AGREES = 1e-3  # largest difference of answers, over the largest value
+
+
+def middle(values):
+    return statistics.median(values)
+
+
+def spread(values):
+    return [round(f(values), 3) for f in (middle, min, max)]
+
+
+class Bench:
+    def __init__(self, options, folder):
+        cores = sorted(os.sched_getaffinity(0))
+        half = max(1, len(cores) // 2)
+        self.server_cpus, self.load_cpus = cores[:half], cores[half:] or cores
+        self.options, self.folder = options, folder
+        found = serve_models.find_models(folder, options.tokens)
+        wanted = options.models.split(",") if options.models else list(found)
+        self.models = {name: m for name, m in found.items() if name in wanted}
+        self.loads = {}
+
+    def load(self, model, form):
+        key = model.name, form
+        if key not in self.loads:
+            self.loads[key] = Load(model, form, self.folder, self.load_cpus)
+        return self.loads[key]
+
+    def start(self):
+        names = [n for n in (self.options.servers.split(",") if self.options.servers else PEERS) if n in PEERS]
+        needs_peers = "speed" in self.options.parts.split(",") and names
+        peers = serve_servers.peers_folder() if needs_peers else None
+        classes = [Trireme] + ([PEERS[n] for n in names] if needs_peers else [])
+        self.servers = []
+        for kind in classes:
+            self.servers.append(kind(self.models, self.server_cpus, self.folder, peers))
+        for server in self.servers:
+            server.wait_ready()
+            print(f"ready: {server.name}", flush=True)
+        self.ours = self.servers[0]
+
+    def close(self):
+        for server in getattr(self, "servers", []):
+            server.close()
+
+    def head(self, part):
+        return {"part": part, "machine": machine(), "commit": commit(), "server_cores": len(self.server_cpus),
+                "load_cores": len(self.load_cpus), "rounds": self.options.rounds}
+
+    # speed: one row for each model, form and number of connections
+
+    def differences(self, model):
+        """Each server's answer against ours, relative to the largest value."""
+        answers = {}
+        for server in self.servers:
+            form = "binary" if "binary" in server.takes else "json"
+            answers[server.name] = self.load(model, form).answer(server)
+        ours = answers[self.ours.name]
+        return {name: float(f"{numpy.abs(a - ours).max() / max(numpy.abs(ours).max(), 1e-30):.2g}")
+                for name, a in answers.items() if name != self.ours.name}
+
+    def speed_row(self, model, form, connections):
+        team = [s for s in self.servers if form in s.takes]
+        load, rounds = self.load(model, form), []
+        for server in team:
+            load.run(server, connections, max(0.3, self.options.slice_s / 3))
+        for index in range(self.options.rounds):
+            turn = index % len(team)
+            rounds.append({s.name: load.run(s, connections, self.options.slice_s) for s in team[turn:] + team[:turn]})
+        row = self.head("speed") | {"model": model.name, "form": form, "connections": connections}
+        names = [s.name for s in team]
+        row["per_second"] = {n: round(middle([r[n].per_second for r in rounds]), 1) for n in names}
+        row["mean_ms"] = {n: round(middle([r[n].latency_ms["mean"] for r in rounds]), 3) for n in names}
+        row["p99_ms"] = {n: round(middle([r[n].latency_ms["p99"] for r in rounds]), 3) for n in names
+                         if "p99" in rounds[0][n].latency_ms}
+        row["cpu_us"] = {n: round(middle([sum(r[n].cpu_us) for r in rounds]), 1) for n in names}
+        ours = self.ours.name
+        row["ratio"] = {n: spread([r[ours].per_second / r[n].per_second for r in rounds]) for n in names if n != ours}
+        if row["ratio"]:
+            row["best_peer"] = max(row["ratio"], key=row["per_second"].get)
+            row["ratio_best_peer"] = row["ratio"][row["best_peer"]]
+        return row
+
+    def speed(self):
+        for model in self.models.values():
+            differences = self.differences(model)
+            for form in FORMS[model.name]:
+                if form == "grpc" and not shutil.which("h2load"):
+                    print("gRPC is left out: there is no h2load (Debian package nghttp2-client)", flush=True)
+                    continue
+                for connections in numbers(self.options.connections):
+                    if model.name != "identity" and connections > 64:
+                        continue  # a queue in front of the same cores
+                    row = self.speed_row(model, form, connections)
+                    row["difference"] = differences
+                    row["agrees"] = all(d <= AGREES for d in differences.values())
+                    yield row
+
+    # front: CPU of a large request
+
+    def floor_us(self, request_bytes, answer_bytes):
+        program = pathlib.Path(os.environ["TRIREME"]).parent / "bench_serve"
+        count = int(self.options.slice_s * 5000)
+        done = subprocess.run([str(w) for w in (program, request_bytes, answer_bytes, count, self.load_cpus[0])],
+                              capture_output=True, text=True, check=True,
+                              preexec_fn=lambda: os.sched_setaffinity(0, self.server_cpus))
+        return json.loads(done.stdout)["cpu_us"]
+
+    def model_us(self, model):
+        """Microseconds in the model so far, and requests, by the server's own statistics."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.ours.http}/v2/models/{model.name}/stats") as answer:
+            stats = json.load(answer)["model_stats"][0]
+        infer = stats["inference_stats"]["compute_infer"]
+        return infer["ns"] / 1e3, stats["inference_count"]
+
+    def front(self):
+        if "image" not in self.models:
+            return
+        model = self.models["image"]
+        for form in ("binary", "grpc"):
+            load = self.load(model, form)
+            for connections in (1, 16, 64):
+                floors, users, kernels, inside = [], [], [], []
+                load.run(self.ours, connections, 0.3)
+                for _ in range(self.options.rounds + 2):
+                    floors.append(self.floor_us(load.body.stat().st_size + 250, 350))
+                    before = self.model_us(model)
+                    result = load.run(self.ours, connections, self.options.slice_s)
+                    after = self.model_us(model)
+                    users.append(result.cpu_us[0])
+                    kernels.append(result.cpu_us[1])
+                    inside.append((after[0] - before[0]) / max(1, after[1] - before[1]))
+                nets = [u + k - m - f for u, k, m, f in zip(users, kernels, inside, floors)]
+                yield self.head("front") | {
+                    "form": form, "connections": connections, "user_us": spread(users), "kernel_us": spread(kernels),
+                    "model_us": spread(inside), "floor_us": spread(floors), "front_us": spread(nets)}
+
+    # slo: MiniLM at 80 % of saturation
+
+    def saturation(self, load):
+        """Requests a second that a queue that never runs empty gets, over some numbers of connections."""
+        return max(middle([load.run(self.ours, c, self.options.slice_s * 2).per_second for _ in range(2)])
+                   for c in (8, 32, 64))
+
+    def slo(self):
+        if "minilm" not in self.models:
+            return
+        load = self.load(self.models["minilm"], "binary")
+        load.run(self.ours, 32, self.options.slice_s)
+        full = self.saturation(load)
+        tails = [load.run(self.ours, 64, self.options.slice_s * 5, rate=round(0.8 * full, 2)) for _ in range(3)]
+        yield self.head("slo") | {
+            "model": "minilm", "tokens": self.options.tokens, "saturation_per_second": round(full, 1),
+            "rate": round(0.8 * full, 1), "p50_ms": spread([t.latency_ms["p50"] for t in tails]),
+            "p99_ms": spread([t.latency_ms["p99"] for t in tails])}
+
+    # unserved: the same model on the same cores without a server
+
+    def unserved(self):
+        for model in (m for m in self.models.values() if m.computes):
+            team = {batch: self.alone(model, batch) for batch in (1, 4, 8, 16, 32)}
+            load = self.load(model, "binary")
+            ratios, served, alone = [], [], []
+            try:
+                for contender in team.values():
+                    contender.run(200)
+                best = max(team, key=lambda b: b / team[b].run(self.options.slice_s * 1e3)["median_us"])
+                for _ in range(self.options.rounds + 2):
+                    alone.append(best * 1e6 / team[best].run(self.options.slice_s * 1e3)["median_us"])
+                    served.append(load.run(self.ours, 64, self.options.slice_s).per_second)
+                    ratios.append(served[-1] / alone[-1])
+            finally:
+                for contender in team.values():
+                    contender.close()
+            yield self.head("unserved") | {
+                "model": model.name, "batch": best, "served_per_second": spread(served),
+                "alone_per_second": spread(alone), "ratio": spread(ratios)}
+
+    def alone(self, model, batch):
+        feeds, outputs = self.folder / f"{model.name}.{batch}.feeds", self.folder / f"{model.name}.{batch}.out"
+        feeds.mkdir()
+        for name, array in model.inputs.items():
+            numpy.save(feeds / f"{name}.npy", numpy.repeat(array, batch, axis=0))
+        return contenders.ours(os.environ["TRIREME"], model.path, feeds, outputs, self.server_cpus)
+
+
+def parse():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", help="identity,image,mobilenetv2,minilm; default: all there are")
+    parser.add_argument("--servers", help=f"peers: {','.join(PEERS)}; default: all")
+    parser.add_argument("--parts", default=",".join(PARTS))
+    parser.add_argument("--connections", default="1,4,16,64,256")
+    parser.add_argument("--tokens", type=int, default=32, help="length of the MiniLM requests")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--slice-s", type=float, default=1.5)
+    parser.add_argument("--quick", action="store_true", help="1, 16, 64 and 256 connections, 3 rounds of short slices")
+    parser.add_argument("--out", default=str(ROOT / "out/bench/serve.jsonl"))
+    parser.add_argument("--markdown", help="page that gets the tables, for example docs/performance.md")
+    options = parser.parse_args()
+    if options.quick:
+        options.connections, options.rounds, options.slice_s = "1,16,64,256", 3, 0.4
+    return options
+
+
+def main():
+    options = parse()
+    rows = []
+    pathlib.Path(options.out).parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder, open(options.out, "w", encoding="utf-8") as out:
+        bench = Bench(options, pathlib.Path(folder))
+        try:
+            bench.start()
+            for part in options.parts.split(","):
+                for row in getattr(bench, part)():
+                    rows.append(row)
+                    print(json.dumps(row), file=out, flush=True)
+                    print(serve_report.line(row), flush=True)
+        finally:
+            bench.close()
+    print(serve_report.summary(rows))
+    if options.markdown:
+        report.into_page(pathlib.Path(options.markdown), "serve", serve_report.markdown(rows))
+    sys.exit(0 if all(row.get("agrees", True) for row in rows) else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,100 @@
+"""Load for ./dev bench serve: the same bytes to every server from `trireme load` (HTTP) and h2load (gRPC)."""
+import http.client
+import json
+import os
+import re
+import shutil
+import struct
+import subprocess
+
+import numpy
+
+import serve_models
+
+PATH = "/v2/models/{}/infer"
+CALL = "/inference.GRPCInferenceService/ModelInfer"
+
+
+class Result:
+    """What one slice of load gave."""
+
+    def __init__(self, requests, seconds, latency_ms, cpu_us):
+        self.requests, self.per_second = requests, requests / seconds
+        self.latency_ms, self.cpu_us = latency_ms, [us / max(requests, 1) for us in cpu_us]  # user, system a request
+
+
+class Load:
+    """Requests of one model in one form, written to files once."""
+
+    def __init__(self, model, form, folder, cpus):
+        self.model, self.form, self.cpus, self.folder = model, form, cpus, folder
+        self.body = folder / f"{model.name}.{form}"
+        self.headers = {}
+        if form == "grpc":
+            self.body.write_bytes(serve_models.grpc_message(model))
+        else:
+            body, self.headers = (serve_models.http_binary if form == "binary" else serve_models.http_json)(model)
+            self.body.write_bytes(body)
+
+    def run(self, server, connections, seconds, rate=0.0):
+        """Closed loop with so many connections; HTTP also open loop at a rate, with at most so many."""
+        before = server.cpu_us()
+        run = self.run_grpc if self.form == "grpc" else self.run_http
+        requests, latency_ms, took_s = run(server, connections, seconds, rate)
+        after = server.cpu_us()
+        return Result(requests, took_s, latency_ms, [b - a for a, b in zip(before, after)])
+
+    def pinned(self, command):
+        return subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False,
+                              preexec_fn=lambda: os.sched_setaffinity(0, self.cpus))
+
+    def run_http(self, server, connections, seconds, rate):
+        out = self.folder / "load.json"
+        command = [os.environ["TRIREME"], "load", f"http://127.0.0.1:{server.http}" + PATH.format(self.model.name),
+                   "--body", self.body, "--duration", f"{seconds}s", "--warmup", "0s", "--json", out, "--threads",
+                   max(1, min(len(self.cpus), connections))]
+        for name, value in self.headers.items():
+            command += ["--header", f"{name}: {value}"]
+        command += ["--rate", rate, "--connections", connections] if rate else ["--concurrency", connections]
+        done = self.pinned(command)
+        if done.returncode != 0:
+            raise RuntimeError(f"load of {server.name} failed: {done.stderr[-500:]}{done.stdout[-500:]}")
+        run = json.loads(out.read_text())["runs"][0]
+        if run["failed"] > 0 or run["succeeded"] == 0:
+            raise RuntimeError(f"{server.name} {self.model.name} {self.form}: {run['failed']} requests failed")
+        latency = {key: value / 1e6 for key, value in run["latency_ns"].items() if isinstance(value, (int, float))}
+        return run["succeeded"], latency, run["window_s"]
+
+    def run_grpc(self, server, connections, seconds, rate):
+        done = self.pinned([shutil.which("h2load") or "h2load", "-c", connections, "-m", 1, "-t",
+                            max(1, min(len(self.cpus), connections)), "-D", f"{int(seconds * 1000)}ms", "-d", self.body, "-H",
+                            "content-type: application/grpc", "-H", "te: trailers",
+                            f"http://127.0.0.1:{server.grpc}{CALL}"])
+        counts = re.search(r"(\d+) done, (\d+) succeeded, (\d+) failed", done.stdout)
+        data = re.search(r"\((\d+)\) data", done.stdout)
+        if counts and int(counts[1]) == 0 and seconds < 5:  # a slice too short for the first answers
+            return self.run_grpc(server, connections, 3 * seconds, rate)
+        if not counts or int(counts[2]) == 0:
+            raise RuntimeError(f"h2load on {server.name} failed: {done.stderr[-500:]}{done.stdout[-500:]}")
+        requests = int(counts[2])
+        # gRPC's errors are HTTP successes without a message: the bytes tell.
+        if int(counts[3]) > 0 or int(data[1]) < requests * self.model.answer_bytes():
+            raise RuntimeError(f"{server.name} {self.model.name} gRPC: answers are errors:\n{done.stdout[-800:]}")
+        mean = re.search(r"time for request:\s+\S+\s+\S+\s+([\d.]+)(us|ms|s)", done.stdout)
+        scale = {"us": 1e-3, "ms": 1.0, "s": 1e3}[mean[2]]
+        return requests, {"mean": float(mean[1]) * scale}, seconds
+
+    def answer(self, server):
+        """The output's values, by one HTTP request."""
+        connection = http.client.HTTPConnection("127.0.0.1", server.http, timeout=60)
+        connection.request("POST", PATH.format(self.model.name), self.body.read_bytes(), self.headers)
+        response = connection.getresponse()
+        body = response.read()
+        if response.status != 200:
+            raise RuntimeError(f"{server.name} {self.model.name}: {response.status} {body[:300]}")
+        length = response.getheader("Inference-Header-Content-Length")
+        output = json.loads(body[:int(length)] if length else body)["outputs"][0]
+        if "data" in output:
+            return numpy.array(output["data"], numpy.float32).reshape(-1)
+        count = output["parameters"]["binary_data_size"] // 4
+        return numpy.array(struct.unpack(f"<{count}f", body[int(length):int(length) + 4 * count]), numpy.float32)

@@ -1,0 +1,201 @@
+"""Servers of ./dev bench serve: Trireme and its peers as processes on given cores, all with the same model files."""
+import hashlib
+import http.client
+import json
+import os
+import pathlib
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import zipfile
+
+HERE = pathlib.Path(__file__).resolve().parent
+PYTRITON = "nvidia-pytriton==0.7.0"
+TICK_US = 1e6 / os.sysconf("SC_CLK_TCK")
+
+
+def peers_folder():
+    """A virtual environment and an unpacked Triton outside the repository, made when first needed."""
+    wanted = HERE.parent / "tools/requirements-serving-peers.txt"
+    key = hashlib.sha256(wanted.read_bytes() + PYTRITON.encode()).hexdigest()[:12]
+    cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME", pathlib.Path.home() / ".cache"))
+    folder = cache / "trireme" / f"serving-peers-{key}"
+    if (folder / "ready").exists():
+        return folder
+    print(f"installing the peers in {folder} (once, some minutes)", flush=True)
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    pip = [folder / "venv/bin/python", "-m", "pip", "--disable-pip-version-check", "-q"]
+    subprocess.run([sys.executable, "-m", "venv", folder / "venv"], check=True)
+    subprocess.run([*pip, "install", "-r", wanted], check=True)
+    subprocess.run([*pip, "download", "--no-deps", "-d", folder / "wheels", PYTRITON], check=True)
+    for wheel in (folder / "wheels").glob("*.whl"):
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extractall(folder / "triton")
+    shutil.rmtree(folder / "wheels")
+    triton = folder / "triton/pytriton/tritonserver"
+    python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    stub = triton / "python_backend_stubs" / python / "triton_python_backend_stub"
+    shutil.copy(stub, triton / "backends/python")
+    for program in (triton / "bin/tritonserver", triton / "backends/python/triton_python_backend_stub"):
+        program.chmod(0o755)
+    (triton / "backends/nothing").mkdir()
+    subprocess.run(["c++", "-O2", "-shared", "-fPIC", "-o", triton / "backends/nothing/libtriton_nothing.so",
+                    HERE / "serve_triton_backend.cc"], check=True)
+    (folder / "ready").touch()
+    return folder
+
+
+def free_ports(count):
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [s.getsockname()[1] for s in sockets]
+    for s in sockets:
+        s.close()
+    return ports
+
+
+class Server:
+    """A running server. `takes` are the forms it understands; CPU time is that of all its processes."""
+
+    name, takes = "", ("binary", "json", "grpc")
+
+    def __init__(self, models, cpus, scratch, peers):
+        self.models, self.cpus, self.folder, self.peers = models, cpus, scratch / self.name, peers
+        self.folder.mkdir(parents=True)
+        self.http, self.grpc, self.extra = free_ports(3)
+        self.environment = dict(os.environ, OMP_NUM_THREADS="1")
+        with open(self.folder / "log", "wb") as log:
+            self.process = subprocess.Popen(
+                [str(word) for word in self.command()], stdout=log, stderr=log, env=self.environment,
+                cwd=self.folder, start_new_session=True, preexec_fn=lambda: os.sched_setaffinity(0, cpus))
+
+    def command(self):
+        raise NotImplementedError
+
+    def wait_ready(self, seconds=120):
+        end = time.monotonic() + seconds
+        for model in self.models.values():
+            while not self.is_ready(model):
+                if self.process.poll() is not None or time.monotonic() > end:
+                    tail = (self.folder / "log").read_text(errors="replace")[-2000:]
+                    raise RuntimeError(f"{self.name} does not serve {model.name}:\n{tail}")
+                time.sleep(0.1)
+
+    def is_ready(self, model):
+        try:
+            connection = http.client.HTTPConnection("127.0.0.1", self.http, timeout=5)
+            connection.request("GET", f"/v2/models/{model.name}/ready")
+            return connection.getresponse().status == 200
+        except OSError:
+            return False
+
+    def cpu_us(self):
+        """User and system time so far, in microseconds, of every process of the server."""
+        user = kernel = 0
+        for stat in pathlib.Path("/proc").glob("[0-9]*/stat"):
+            try:
+                words = stat.read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            if int(words[3]) == self.process.pid:  # the session
+                user, kernel = user + int(words[11]), kernel + int(words[12])
+        return user * TICK_US, kernel * TICK_US
+
+    def close(self):
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGTERM)
+        try:
+            self.process.wait(timeout=20)
+        except subprocess.TimeoutExpired:
+            pass
+        try:
+            os.killpg(self.process.pid, signal.SIGKILL)  # workers that outlive their parent
+        except ProcessLookupError:
+            pass
+        self.process.wait()
+
+
+class Trireme(Server):
+    name = "trireme"
+
+    def command(self):
+        for model in self.models.values():
+            place = self.folder / "models" / model.name / "1"
+            place.mkdir(parents=True)
+            (place / "model.onnx").symlink_to(model.path)
+        return [os.environ["TRIREME"], "serve", "--model-repository", self.folder / "models", "--http-port", self.http,
+                "--grpc-port", self.grpc, "--host", "127.0.0.1"]
+
+
+class Triton(Server):
+    name = "triton"
+
+    def config(self, model):
+        tensors = "".join(
+            f'input [{{name: "{name}", data_type: TYPE_{kind}, dims: [-1{"".join(f", {d}" for d in shape[1:])}]}}]\n'
+            for name, kind, shape, _ in model.tensors())
+        shape = ", ".join(map(str, [-1] + model.output_shape))
+        engine = "python" if model.computes else "nothing"
+        return (f'backend: "{engine}"\nmax_batch_size: 0\n{tensors}'
+                f'output [{{name: "{model.output}", data_type: TYPE_FP32, dims: [{shape}]}}]\n'
+                f'instance_group [{{kind: KIND_CPU, count: {len(self.cpus)}}}]\n'
+                f'parameters {{key: "file", value: {{string_value: "{model.path}"}}}}\n')
+
+    def command(self):
+        triton = self.peers / "triton/pytriton/tritonserver"
+        for model in self.models.values():
+            place = self.folder / "models" / model.name / "1"
+            place.mkdir(parents=True)
+            (place.parent / "config.pbtxt").write_text(self.config(model))
+            if model.computes:
+                shutil.copy(HERE / "serve_triton_model.py", place / "model.py")
+        self.environment["LD_LIBRARY_PATH"] = str(self.peers / "triton/nvidia_pytriton.libs")
+        # its Python looks for packages beside the first python on the path, and nowhere else
+        self.environment["PATH"] = f"{self.peers / 'venv/bin'}:{os.environ['PATH']}"
+        return [triton / "bin/tritonserver", "--model-repository", self.folder / "models", "--backend-directory",
+                triton / "backends", "--http-port", self.http, "--grpc-port", self.grpc, "--metrics-port", self.extra,
+                "--http-thread-count", max(2, len(self.cpus)), "--log-warning", "false"]
+
+
+class Mlserver(Server):
+    name, takes = "mlserver", ("json", "grpc")
+
+    def command(self):
+        settings = {"host": "127.0.0.1", "http_port": self.http, "grpc_port": self.grpc, "metrics_port": self.extra,
+                    "parallel_workers": len(self.cpus), "debug": False, "environments_dir": str(self.folder / "envs")}
+        (self.folder / "settings.json").write_text(json.dumps(settings))
+        for model in self.models.values():
+            (self.folder / model.name).mkdir()
+            one = {"name": model.name, "implementation": "serve_mlserver.OnnxModel",
+                   "parameters": {"uri": str(model.path), "version": "1"}}
+            (self.folder / model.name / "model-settings.json").write_text(json.dumps(one))
+        self.environment["PYTHONPATH"] = str(HERE)
+        return [self.peers / "venv/bin/mlserver", "start", self.folder]
+
+
+class FastApi(Server):
+    takes = ("binary", "json")
+    engine = ""
+
+    def command(self):
+        files = {model.name: str(model.path) for model in self.models.values()}
+        (self.folder / "models.json").write_text(json.dumps(files))
+        self.environment |= {"SERVE_MODELS": str(self.folder / "models.json"), "SERVE_ENGINE": self.engine,
+                             "PYTHONPATH": str(HERE)}
+        return [self.peers / "venv/bin/uvicorn", "serve_fastapi:app", "--host", "127.0.0.1", "--port", self.http,
+                "--workers", len(self.cpus), "--loop", "uvloop", "--http", "httptools", "--no-access-log",
+                "--log-level", "warning"]
+
+
+class OnnxRuntimeFastApi(FastApi):
+    name, engine = "onnxruntime_fastapi", "onnxruntime"
+
+
+class OpenVinoFastApi(FastApi):
+    name, engine = "openvino_fastapi", "openvino"
+
+
+PEERS = {c.name: c for c in (Triton, Mlserver, OnnxRuntimeFastApi, OpenVinoFastApi)}
