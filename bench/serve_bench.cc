@@ -1,6 +1,6 @@
 // What the kernel alone takes to hand over a request: `bench_serve REQUEST_BYTES ANSWER_BYTES COUNT` receives
-// COUNT bodies over loopback with readiness events into one buffer, answers each, and says in one JSON line the
-// CPU microseconds a request of the receiving thread. The floor under bench/serve.py's front end.
+// COUNT bodies over loopback with readiness events into one buffer, answers each, and says in one JSON line
+// the CPU microseconds a request of the receiving thread. The floor under bench/serve.py's front end.
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/epoll.h>

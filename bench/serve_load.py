@@ -67,8 +67,8 @@ class Load:
 
     def run_grpc(self, server, connections, seconds, rate):
         done = self.pinned([shutil.which("h2load") or "h2load", "-c", connections, "-m", 1, "-t",
-                            max(1, min(len(self.cpus), connections)), "-D", f"{int(seconds * 1000)}ms", "-d", self.body, "-H",
-                            "content-type: application/grpc", "-H", "te: trailers",
+                            max(1, min(len(self.cpus), connections)), "-D", f"{int(seconds * 1000)}ms", "-d", self.body,
+                            "-H", "content-type: application/grpc", "-H", "te: trailers",
                             f"http://127.0.0.1:{server.grpc}{CALL}"])
         counts = re.search(r"(\d+) done, (\d+) succeeded, (\d+) failed", done.stdout)
         data = re.search(r"\((\d+)\) data", done.stdout)

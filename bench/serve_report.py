@@ -8,9 +8,10 @@ FORMS = {"binary": "HTTP binary", "json": "HTTP JSON", "grpc": "gRPC"}
 
 def line(row):
     if row["part"] == "speed":
-        others = "  ".join(f"{n} {row['per_second'][n]:.0f} ({r[0]:.2f}x)" for n, r in row["ratio"].items())
+        speeds = row["per_second"]
+        others = "  ".join(f"{n} {speeds[n]:.0f} ({r[0]:.2f}x)" for n, r in row["ratio"].items())
         flag = "" if row["agrees"] else f"  ANSWERS DIFFER {row['difference']}"
-        return (f"{row['model']:12} {row['form']:6} {row['connections']:3}  ours {row['per_second']['trireme']:8.0f} /s "
+        return (f"{row['model']:12} {row['form']:6} {row['connections']:3}  ours {speeds['trireme']:8.0f} /s "
                 f"{row['cpu_us']['trireme']:7.1f} us  {others}{flag}")
     if row["part"] == "front":
         return (f"front end {row['form']:6} {row['connections']:3}  {row['front_us'][0]:6.1f} us = user "
@@ -52,8 +53,8 @@ def speed_table(rows):
 
 
 def front_table(rows):
-    yield ("| form | connections | front end µs (least to most) | user µs | kernel µs | model µs | floor: the kernel's "
-           "hand-over alone µs |")
+    yield ("| form | connections | front end µs (least to most) | user µs | kernel µs | model µs | "
+           "floor: the kernel's hand-over alone µs |")
     yield "|---|---|---|---|---|---|---|"
     for r in rows:
         net = r["front_us"]

@@ -1,6 +1,6 @@
-// A backend for NVIDIA Triton without work of its own: the peer of our identity models in bench/serve.py, which
-// builds it as a shared library. A matrix comes back as it is; of each row of more dimensions the first value.
-// Triton's C interface is declared here as far as it is used.
+// A backend for NVIDIA Triton without work of its own: the peer of our identity models in bench/serve.py,
+// which builds it as a shared library. A matrix comes back as it is; of each row of more dimensions the first
+// value. Triton's C interface is declared here as far as it is used.
 #include <cstdint>
 #include <cstring>
 
@@ -12,7 +12,8 @@ struct TRITONBACKEND_Response;
 struct TRITONBACKEND_Input;
 struct TRITONBACKEND_Output;
 
-TRITONSERVER_Error* TRITONBACKEND_RequestInputByIndex(TRITONBACKEND_Request*, uint32_t, TRITONBACKEND_Input**);
+TRITONSERVER_Error* TRITONBACKEND_RequestInputByIndex(TRITONBACKEND_Request*, uint32_t,
+                                                      TRITONBACKEND_Input**);
 TRITONSERVER_Error* TRITONBACKEND_InputProperties(TRITONBACKEND_Input*, const char** name, int* type,
                                                   const int64_t** shape, uint32_t* rank, uint64_t* bytes,
                                                   uint32_t* buffers);
