@@ -1,7 +1,10 @@
-// trireme devices: what this machine has for programs to run on, and why not more.
+// trireme devices: what this machine has for programs to run on, why not more, and how fast it is.
+#include <iomanip>
 #include <iostream>
 
+#include "base/cpu_info.h"
 #include "cli/verb.h"
+#include "runtime/device_speed.h"
 #include "runtime/open_device.h"
 
 namespace trireme::cli {
@@ -9,24 +12,89 @@ namespace {
 
 struct DevicesOptions {
   bool json = false;
-  void fields(base::OptionList& f) { f.add("json", &json, "print one JSON array"); }
+  std::string measure;
+  int threads = 0;
+  runtime::SpeedOptions speed;
+  void fields(base::OptionList& f) {
+    f.add("json", &json, "print one JSON array; with measure one line for each result");
+    f.add("measure", &measure, "a device to measure: its copy and products, then operators against these");
+    f.add("threads", &threads, "of the CPU; 0: all cores this process may use").at_least(0);
+    f.add("scale", &speed.scale, "of the measured sizes; 1 fills a data-center GPU")
+        .at_least(1e-4)
+        .at_most(4);
+    f.add("seconds", &speed.seconds, "for each measurement, about").at_least(0.001);
+    f.add("only", &speed.only, "measure operators whose name contains it");
+  }
 };
+
+void list(bool json) {
+  base::Json all = base::Json::array();
+  for (const runtime::DeviceLine& line : runtime::list_devices()) {
+    if (json) {
+      all.push_back(
+          base::Json::object({{"name", line.name}, {"text", line.text}, {"is_there", line.is_there}}));
+    } else {
+      std::cout << line.name << (line.is_there ? ": " : ": none: ") << line.text << "\n";
+    }
+  }
+  if (json) std::cout << all.dump({.indent = 2}) << "\n";
+}
+
+void print(const runtime::Ceilings& ceilings, const DevicesOptions& options) {
+  if (options.json) {
+    base::Json line =
+        base::Json::object({{"device", options.measure}, {"copy_gbytes_s", ceilings.copy_gbytes_s}});
+    for (const auto& [type, rate] : ceilings.product_tflop_s)
+      line.set(base::concat("product_", tensor::name_of(type), "_tflop_s"), rate);
+    std::cout << line.dump() << std::endl;
+    return;
+  }
+  std::cout << "copy        " << std::setw(10) << ceilings.copy_gbytes_s << " GB/s (read and written)\n";
+  for (const auto& [type, rate] : ceilings.product_tflop_s)
+    std::cout << "product " << std::setw(4) << tensor::name_of(type) << std::setw(10) << rate << " TFLOP/s\n";
+}
+
+void print(const runtime::OpSpeed& s, const DevicesOptions& options) {
+  if (options.json) {
+    std::cout << base::Json::object({{"device", options.measure},
+                                     {"op", s.op},
+                                     {"kernel", s.kernel},
+                                     {"shape", s.shape},
+                                     {"seconds", s.seconds},
+                                     {"gbytes_s", s.gbytes_s},
+                                     {"tflop_s", s.tflop_s},
+                                     {"percent", s.percent},
+                                     {"refused", s.refused}})
+                     .dump()
+              << std::endl;
+    return;
+  }
+  std::cout << std::left << std::setw(18) << s.op << std::right;
+  if (!s.refused.empty()) {
+    std::cout << " refused: " << s.refused << "\n";
+    return;
+  }
+  std::cout << std::setw(11) << s.seconds * 1e6 << " us" << std::setw(10) << s.gbytes_s << " GB/s"
+            << std::setw(10) << s.tflop_s << " TFLOP/s" << std::setw(6) << std::setprecision(0) << s.percent
+            << " %  " << std::setprecision(3) << s.kernel << "  " << s.shape << std::endl;
+}
 
 }  // namespace
 
 int devices_main(std::span<const std::string> words, base::Env&) {
   DevicesOptions options;
   if (!parse(options, words, "devices")) return 0;
-  base::Json list = base::Json::array();
-  for (const runtime::DeviceLine& line : runtime::list_devices()) {
-    if (options.json) {
-      list.push_back(
-          base::Json::object({{"name", line.name}, {"text", line.text}, {"is_there", line.is_there}}));
-    } else {
-      std::cout << line.name << (line.is_there ? ": " : ": none: ") << line.text << "\n";
-    }
+  if (options.measure.empty()) {
+    list(options.json);
+    return 0;
   }
-  if (options.json) std::cout << list.dump({.indent = 2}) << "\n";
+  const std::unique_ptr<tensor::Device> device = runtime::open_device(options.measure);
+  base::ThreadPool pool(options.threads > 0 ? options.threads : base::read_cpu_info().threads());
+  std::cout << std::fixed << std::setprecision(3);
+  const runtime::Ceilings ceilings = runtime::measure_ceilings(*device, pool, options.speed);
+  print(ceilings, options);
+  for (const runtime::OpSpeed& speed : runtime::measure_ops(*device, pool, ceilings, options.speed))
+    print(speed, options);
   return 0;
 }
 

@@ -323,11 +323,10 @@ int run_main(std::span<const std::string> words, base::Env&) {
   if (!parse(options, words, "run")) return 0;
   const int64_t empty_bytes = base::resident_bytes();
   model::Model model = open_model(options.model);
-  engine::SessionOptions session_options{
-      .threads = options.threads,
-      .only_kernel = options.kernel,
-      .precision = options.precision,
-      .strategy = options.ranks.read()};
+  engine::SessionOptions session_options{.threads = options.threads,
+                                         .only_kernel = options.kernel,
+                                         .precision = options.precision,
+                                         .strategy = options.ranks.read()};
   for (int64_t cpu : options.cpus) session_options.cpus.push_back(static_cast<int>(cpu));
   session_options.passes.off = options.off;
   const std::string name = model.name;

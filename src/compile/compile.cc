@@ -145,7 +145,7 @@ class Compiler {
     if (node.op->schema.is_collective) step.axes = node.attrs.get_string("axes", "");
     step.cost = ir::cost_of(node.op->schema, view);
     try {
-      step.bound = kernel->prepare({view, packs_, options_.threads});
+      step.bound = kernel->prepare({view, packs_, options_.threads, options_.device});
     } catch (const base::Error& e) {
       throw e.with(base::concat("node '", node.from, "' (", node.op_name(), ", kernel ", kernel->name, ")"));
     }

@@ -74,6 +74,8 @@ struct Program {
 
 struct CompileOptions {
   tensor::DeviceKind on = tensor::DeviceKind::cpu;
+  tensor::Device* device = nullptr;  ///< where it will run; null on a GPU's program: it is only looked at
+  bool host_fallback = true;         ///< operators without a kernel for the device run on the host
   int threads = 1;
   std::string only_kernel = {};  ///< prefer kernels of this name ("reference"), for oracles and experiments
   /// Collectives run aside, on a lane of their own, while steps that do not need their results go on. Results
