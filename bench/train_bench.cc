@@ -1,5 +1,5 @@
-// Whole training steps of one network, for bench/train.py: `bench_train NETWORK THREADS`. Says in one
-// JSON line what a step costs, then answers each line "milliseconds" of standard input with a JSON line of
+// Whole training steps of one network, for bench/train.py and tools/gpu_check: `bench_train NETWORK THREADS
+// [DEVICE [f32|bf16|f16]]`. Says in one JSON line what a step costs, then answers each line "milliseconds" of standard input with a JSON line of
 // step times; the line "profile" prints where the last step's time went.
 #include <algorithm>
 #include <chrono>
@@ -37,6 +37,22 @@ const std::vector<Row>& rows() {
       {"resnet50", "resnet50", {}, {16, 3, 224, 224}, 1000, true},
       {"gpt2", "gpt2", {"dropout=0"}, {4, 256}, 50257, false},
       {"bert", "bert", {"dropout=0"}, {8, 128}, 30522, false},
+      // What fills a GPU: ResNet-50, GPT of 124 million and of 1.3 billion parameters; the last two try it out.
+      {"resnet50_256", "resnet50", {}, {256, 3, 224, 224}, 1000, true},
+      {"gpt2_1024", "gpt2", {"dropout=0"}, {16, 1024}, 50257, false},
+      {"gpt_1.3b",
+       "gpt2",
+       {"dropout=0", "width=2048", "layers=24", "heads=16", "positions=2048", "vocabulary=50304"},
+       {4, 2048},
+       50304,
+       false},
+      {"resnet_tiny", "resnet14", {"width=8", "channels=3", "size=16", "classes=10"}, {4, 3, 16, 16}, 10, true},
+      {"gpt_tiny",
+       "gpt2",
+       {"dropout=0", "width=32", "layers=1", "heads=2", "positions=8", "vocabulary=64"},
+       {2, 8},
+       64,
+       false},
   };
   return list;
 }
@@ -82,9 +98,17 @@ engine::Feeds feeds_of(const Row& row, const ir::Graph& graph) {
   return feeds;
 }
 
-engine::TrainOptions options_of(const Row& row, int threads) {
+struct Where {
+  int threads = 0;
+  std::string device = "cpu", precision = "f32";
+};
+
+engine::TrainOptions options_of(const Row& row, const Where& where) {
   engine::TrainOptions options;
-  options.threads = threads;
+  options.threads = where.threads;
+  options.device = where.device;
+  if (where.precision == "bf16") options.precision.compute = passes::Precision::bf16;
+  if (where.precision == "f16") options.precision.compute = passes::Precision::f16;
   options.optimizer.kind = row.is_image ? passes::OptimizerKind::sgd : passes::OptimizerKind::adamw;
   return options;
 }
@@ -121,11 +145,11 @@ void print_profile(const compile::Program& program, const runtime::Trace& trace)
   std::fflush(stdout);
 }
 
-int run(const std::string& name, int threads) {
+int run(const std::string& name, const Where& where) {
   const Row& row = need_row(name);
   model::Model model = model::zoo::build(row.source, row.options);
   model::add_loss(model.graph, {});
-  engine::TrainSession session(model.graph, options_of(row, threads));
+  engine::TrainSession session(model.graph, options_of(row, where));
   model.graph = {};
   const engine::Feeds feeds = feeds_of(row, session.trained_graph());
   engine::StepInputs inputs;
@@ -174,8 +198,11 @@ int run(const std::string& name, int threads) {
 
 int main(int argc, char** argv) {
   try {
-    trireme::base::require(argc == 3, "usage: bench_train NETWORK THREADS");
-    return trireme::run(argv[1], std::stoi(argv[2]));
+    trireme::base::require(argc >= 3 && argc <= 5, "usage: bench_train NETWORK THREADS [DEVICE [PRECISION]]");
+    trireme::Where where{.threads = std::stoi(argv[2])};
+    if (argc > 3) where.device = argv[3];
+    if (argc > 4) where.precision = argv[4];
+    return trireme::run(argv[1], where);
   } catch (const std::exception& e) {
     std::cerr << e.what() << "\n";
     return 1;

@@ -1,4 +1,5 @@
-"""PyTorch training one network in its own process: `train_peer.py NETWORK MODE THREADS CPUS`, MODE eager or compiled.
+"""PyTorch training one network in its own process: `train_peer.py NETWORK MODE THREADS CPUS [DEVICE [bf16]]`, MODE
+eager, compiled, channels_last or compiled_channels_last.
 
 Builds the network with random weights and one batch of random data, runs two steps, says so in one JSON line; then
 answers each line "milliseconds" of standard input with a JSON line of step times, as bench_train does.
@@ -12,6 +13,7 @@ import sys
 import time
 
 network, mode, threads, cpus = sys.argv[1:5]
+device, precision = (sys.argv[5:] + ["cpu", "f32"][len(sys.argv) - 5:])[:2]
 os.sched_setaffinity(0, [int(c) for c in cpus.split(",")])
 
 import torch  # noqa: E402  (threads that libraries start at import must inherit the affinity)
@@ -19,6 +21,7 @@ from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
 torch.set_num_threads(int(threads))
+torch.set_default_device(device)
 torch.manual_seed(1)
 
 
@@ -91,13 +94,13 @@ class Layer(nn.Module):
 
 
 class Transformer(nn.Module):
-    """GPT-2 or BERT-base shapes, the head's weight tied to the embedding."""
+    """GPT-2 or BERT shapes, the head's weight tied to the embedding."""
 
-    def __init__(self, vocabulary, positions, causal):
+    def __init__(self, vocabulary, positions, causal, width=768, layers=12, heads=12):
         super().__init__()
-        self.tokens, self.places = nn.Embedding(vocabulary, 768), nn.Embedding(positions, 768)
-        self.layers = nn.Sequential(*[Layer(768, 12, causal) for _ in range(12)])
-        self.norm = nn.LayerNorm(768)
+        self.tokens, self.places = nn.Embedding(vocabulary, width), nn.Embedding(positions, width)
+        self.layers = nn.Sequential(*[Layer(width, heads, causal) for _ in range(layers)])
+        self.norm = nn.LayerNorm(width)
         self.causal = causal
         for parameter in self.parameters():
             nn.init.normal_(parameter, std=0.02)
@@ -113,12 +116,15 @@ def task():
     if network == "mnist_cnn":
         return mnist_cnn(), torch.randn(64, 1, 28, 28), torch.randint(10, (64,))
     if network.startswith("resnet"):
-        deep = network == "resnet50"
-        batch = 16 if deep else 32
+        deep = network.startswith("resnet50")
+        batch = 256 if network == "resnet50_256" else 16 if deep else 32
         return (resnet([3, 4, 6, 3] if deep else [2, 2, 2, 2], deep), torch.randn(batch, 3, 224, 224),
                 torch.randint(1000, (batch,)))
-    causal = network == "gpt2"
-    vocabulary, shape = (50257, (4, 256)) if causal else (30522, (8, 128))
+    if network == "gpt_1.3b":
+        ids = torch.randint(50304, (4, 2048))
+        return Transformer(50304, 2048, True, 2048, 24, 16), ids, torch.roll(ids, -1, 1)
+    causal = network.startswith("gpt2")
+    vocabulary, shape = (50257, (16, 1024) if network == "gpt2_1024" else (4, 256)) if causal else (30522, (8, 128))
     ids = torch.randint(vocabulary, shape)
     return Transformer(vocabulary, 1024 if causal else 512, causal), ids, torch.roll(ids, -1, 1)
 
@@ -134,15 +140,16 @@ def main():
         optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9, weight_decay=1e-4)
     else:
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
-    if mode == "channels_last":  # the layout its convolutions like best
+    if "channels_last" in mode:  # the layout its convolutions like best
         model, x = model.to(memory_format=torch.channels_last), x.to(memory_format=torch.channels_last)
-    run = torch.compile(model) if mode == "compiled" else model
+    run = torch.compile(model) if "compiled" in mode else model
     empty = memory("VmRSS")
 
     def step():
         optimizer.zero_grad(set_to_none=True)
-        logits = run(x)
-        loss = F.cross_entropy(logits.flatten(0, -2), target.flatten())
+        with torch.autocast(device, torch.bfloat16, enabled=precision == "bf16"):
+            logits = run(x)
+            loss = F.cross_entropy(logits.flatten(0, -2), target.flatten())
         loss.backward()
         optimizer.step()
         return loss.item()
