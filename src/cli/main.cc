@@ -19,6 +19,7 @@ const std::vector<Verb>& verbs() {
       {"ops", "list the operators and what each has", ops_main, ops_markdown},
       {"serve", "serve a model repository over HTTP", serve_main, serve_markdown},
       {"load", "load a server on schedule; latency, throughput, goals", load_main, load_markdown},
+      {"tune", "find how to serve a model for a goal: batches, threads, precision", tune_main, tune_markdown},
       {"devices", "what this machine has for programs to run on", devices_main, devices_markdown},
       {"launch", "start ranks, and start them again when one dies", launch_main, launch_markdown},
       {"comm", "measure the collectives: trireme comm bench", comm_main, comm_markdown},

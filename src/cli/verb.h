@@ -39,6 +39,8 @@ int data_main(std::span<const std::string> words, base::Env& env);
 std::string data_markdown();
 int load_main(std::span<const std::string> words, base::Env& env);
 std::string load_markdown();
+int tune_main(std::span<const std::string> words, base::Env& env);
+std::string tune_markdown();
 int comm_main(std::span<const std::string> words, base::Env& env);
 std::string comm_markdown();
 int launch_main(std::span<const std::string> words, base::Env& env);

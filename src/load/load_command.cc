@@ -78,32 +78,16 @@ class Measurement {
     progress_(label_of(shown));
     Measured m;
     if (stability_ > 0 && plan_.pacer == nullptr) {
-      settle(m);
+      Settled settled = run_until_stable(plan_, stability_);
+      m.result = std::move(settled.result);
+      m.trials = settled.trials;
+      m.stable = settled.is_stable;
     } else {
       m.result = run_load(plan_);
     }
     m.result.title = title;
     m.slos = judge(slos_, m.result);
     return m;
-  }
-
-  // Windows until they agree; the last three are the measurement.
-  void settle(Measured& m) {
-    Stability stability(stability_);
-    std::vector<LoadResult> windows;
-    LoadPlan window = plan_;
-    while (!stability.done()) {
-      windows.push_back(run_load(window));
-      stability.add(windows.back().throughput(), windows.back().latency.mean());
-      // The server is warm; what is left is opening the connections again.
-      window.warmup_ns = std::min(plan_.warmup_ns, plan_.duration_ns / 10);
-      ++window.seed;
-    }
-    const size_t first = windows.size() - std::min(windows.size(), Stability::kWindows);
-    m.result = windows[first];
-    for (size_t i = first + 1; i < windows.size(); ++i) m.result.append(windows[i]);
-    m.trials = static_cast<int64_t>(stability.trials());
-    m.stable = stability.stable();
   }
 
   const Progress& progress_;

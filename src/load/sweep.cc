@@ -98,4 +98,23 @@ bool Stability::stable() const {
   return true;
 }
 
+Settled run_until_stable(const LoadPlan& plan, double share) {
+  Stability stability(share);
+  std::vector<LoadResult> windows;
+  LoadPlan window = plan;
+  while (!stability.done()) {
+    windows.push_back(run_load(window));
+    stability.add(windows.back().throughput(), windows.back().latency.mean());
+    // The server is warm; what is left is opening the connections again.
+    window.warmup_ns = std::min(plan.warmup_ns, plan.duration_ns / 10);
+    ++window.seed;
+  }
+  const size_t first = windows.size() - std::min(windows.size(), Stability::kWindows);
+  Settled settled{.result = windows[first]};
+  for (size_t i = first + 1; i < windows.size(); ++i) settled.result.append(windows[i]);
+  settled.trials = static_cast<int64_t>(stability.trials());
+  settled.is_stable = stability.stable();
+  return settled;
+}
+
 }  // namespace trireme::load

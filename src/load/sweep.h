@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "load/result.h"
+#include "load/generator.h"
 
 namespace trireme::load {
 
@@ -41,5 +41,14 @@ class Stability {
   double share_;
   std::vector<Window> windows_;
 };
+
+/// A load in windows until they agree, or were ten: the last three are the measurement.
+struct Settled {
+  LoadResult result;
+  int64_t trials = 0;
+  bool is_stable = false;
+};
+/// `plan` has no pacer; its duration is that of a window. `share`: as of Stability.
+Settled run_until_stable(const LoadPlan& plan, double share);
 
 }  // namespace trireme::load

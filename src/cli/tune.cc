@@ -1,0 +1,25 @@
+// trireme tune: finds batch sizes, window, instances, threads and precision of a model for a goal.
+#include <iostream>
+
+#include "cli/verb.h"
+#include "tune/report.h"
+#include "train/task.h"
+
+namespace trireme::cli {
+
+int tune_main(std::span<const std::string> words, base::Env&) {
+  tune::TuneOptions options;
+  if (!parse(options, words, "tune")) return 0;
+  const serve::OtherModels checkpoints{
+      .holds = train::has_checkpoint,
+      .open = [](const std::string& path) { return train::model_of_checkpoint(path, false); },
+      .fingerprint = train::find_checkpoint};
+  const tune::TuneResult result = tune::tune(
+      options, checkpoints, [](const std::string& step) { std::cerr << "tune: " << step << "\n"; });
+  std::cout << tune::text_report(result, options);
+  return result.is_reached ? 0 : 1;
+}
+
+std::string tune_markdown() { return options_markdown<tune::TuneOptions>(); }
+
+}  // namespace trireme::cli

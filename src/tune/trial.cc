@@ -1,0 +1,206 @@
+// Measurements of candidates on a real server.
+#include "tune/trial.h"
+
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/cpu_info.h"
+#include "base/file.h"
+#include "load/payload.h"
+#include "load/sweep.h"
+#include "tune/model_directory.h"
+
+namespace trireme::tune {
+namespace {
+
+int64_t own_cpu_ns() {
+  rusage usage{};
+  ::getrusage(RUSAGE_SELF, &usage);
+  const auto ns = [](const timeval& t) { return t.tv_sec * base::kNsPerSecond + t.tv_usec * base::kNsPerUs; };
+  return ns(usage.ru_utime) + ns(usage.ru_stime);
+}
+
+load::LoadOptions load_options(const Subject& subject, const TuneOptions& o, uint16_t port) {
+  load::LoadOptions load;
+  load.url = base::concat("http://127.0.0.1:", port);
+  load.model = subject.name;
+  load.shape = o.shape;
+  load.range = o.range;
+  load.batch = o.batch;
+  load.seed = o.seed;
+  load.text_file = o.text_file;
+  return load;
+}
+
+/// Goals are met without errors and with answers as fast as requests: else a queue grows that a longer run
+/// would show.
+bool sustains(const Measurement& m, const std::vector<LatencyGoal>& goals) {
+  constexpr double kKeptUp = 0.95;
+  return m.meets(goals) && (m.rate == 0 || m.throughput >= kKeptUp * m.rate);
+}
+
+}  // namespace
+
+bool Measurement::meets(const std::vector<LatencyGoal>& goals) const {
+  if (error_share >= 0.001 || throughput <= 0) return false;
+  return std::all_of(goals.begin(), goals.end(), [this](const LatencyGoal& g) {
+    const double ns = g.quantile == 0.5 ? p50_ns : g.quantile == 0.95 ? p95_ns : p99_ns;
+    return ns <= static_cast<double>(g.bound_ns);
+  });
+}
+
+base::Json Measurement::to_json() const {
+  return base::Json::object({{"rate", rate},
+                             {"clients", clients},
+                             {"throughput", throughput},
+                             {"p50_ns", p50_ns},
+                             {"p95_ns", p95_ns},
+                             {"p99_ns", p99_ns},
+                             {"mean_ns", mean_ns},
+                             {"error_share", error_share},
+                             {"windows", windows},
+                             {"stable", is_stable},
+                             {"peak_bytes", peak_bytes},
+                             {"cpu_ns", cpu_ns}});
+}
+
+Measurement Measurement::from_json(const base::Json& j) {
+  Measurement m;
+  m.rate = j.at("rate").as_double();
+  m.clients = j.at("clients").as_int();
+  m.throughput = j.at("throughput").as_double();
+  m.p50_ns = j.at("p50_ns").as_double();
+  m.p95_ns = j.at("p95_ns").as_double();
+  m.p99_ns = j.at("p99_ns").as_double();
+  m.mean_ns = j.at("mean_ns").as_double();
+  m.error_share = j.at("error_share").as_double();
+  m.windows = j.at("windows").as_int();
+  m.is_stable = j.at("stable").as_bool();
+  m.peak_bytes = j.at("peak_bytes").as_int();
+  m.cpu_ns = j.at("cpu_ns").as_double();
+  return m;
+}
+
+void TrialBench::start(const Candidate& candidate) {
+  if (served_ == candidate.id()) return;
+  server_.reset();
+  served_.clear();
+  const std::string repository = options_.out + "/trial";
+  write_model_directory(repository, subject_, candidate);
+  server_ = std::make_unique<ChildServer>("/proc/self/exe", repository, subject_.name,
+                                          options_.out + "/server.log");
+  served_ = candidate.id();
+}
+
+Measurement TrialBench::measure(const Candidate& candidate, double rate, int64_t clients) {
+  // To whole hundredths, so that the name of a rate is the same in every run.
+  rate = std::round(rate * 100) / 100;
+  const std::string id = base::concat("trial ", candidate.id(), " rate ", rate, " clients ", clients);
+  if (const base::Json* known = journal_.find(id)) return Measurement::from_json(*known);
+  start(candidate);
+  progress_(base::concat("trial: ", candidate.id(),
+                         clients > 0 ? base::concat(", ", clients, " clients")
+                                     : base::concat(", ", rate, " requests a second")));
+  const load::Payload payload = load::make_payload(load_options(subject_, options_, server_->port()));
+  load::LoadPlan plan;
+  plan.host = "127.0.0.1";
+  plan.port = server_->port();
+  plan.requests = &payload.requests;
+  plan.concurrency = clients;
+  plan.rate = rate;
+  plan.connections = 512;
+  plan.warmup_ns = options_.trial.ns / 4;
+  plan.duration_ns = options_.trial.ns;
+  plan.timeout_ns = 30 * base::kNsPerSecond;
+  plan.seed = static_cast<uint64_t>(options_.seed);
+  const int64_t cpu_ns = server_->cpu_ns() + own_cpu_ns();
+  const load::Settled settled = load::run_until_stable(plan, options_.stability / 100);
+  const load::LoadResult& r = settled.result;
+  Measurement m{.rate = rate, .clients = clients, .throughput = r.throughput()};
+  m.p50_ns = static_cast<double>(r.quantile_with_errors(0.5));
+  m.p95_ns = static_cast<double>(r.quantile_with_errors(0.95));
+  m.p99_ns = static_cast<double>(r.quantile_with_errors(0.99));
+  m.mean_ns = r.latency.mean();
+  m.error_share = r.error_share();
+  m.windows = settled.trials;
+  m.is_stable = settled.is_stable;
+  m.peak_bytes = server_->peak_bytes();
+  // Over all windows and warm-ups, of which the counted ones are a known part at a steady load.
+  const double seconds =
+      static_cast<double>(settled.trials) * 1.1 * static_cast<double>(plan.duration_ns) * 1e-9;
+  m.cpu_ns =
+      static_cast<double>(server_->cpu_ns() + own_cpu_ns() - cpu_ns) / std::max(1.0, seconds * m.throughput);
+  journal_.add(id, m.to_json());
+  return m;
+}
+
+FrontEnd TrialBench::front_end(const Candidate& candidate, const CostTable& costs) {
+  const Measurement m = measure(candidate, 0, 1);
+  double compute_ns = 0;
+  for (size_t g = 0; g < subject_.groups.size(); ++g) {
+    compute_ns += subject_.groups[g].share * costs.usual_ns(candidate.variant, candidate.layout, g,
+                                                            std::max<int64_t>(1, options_.batch), 1);
+  }
+  return {.overhead_ns = std::max(0.0, m.mean_ns - compute_ns),
+          .cpu_ns = std::max(0.0, m.cpu_ns - compute_ns)};
+}
+
+void TrialBench::add(Trial& trial, const Predictor& predictor, double rate, int64_t clients) {
+  Compared c{.measured = measure(trial.predicted.candidate, rate, clients)};
+  const Candidate& candidate = trial.predicted.candidate;
+  constexpr int64_t kRequests = 40'000;
+  c.predicted = predictor.describe(candidate, predictor.at(candidate, c.measured.rate, clients, kRequests),
+                                   c.measured.rate);
+  trial.runs.push_back(std::move(c));
+}
+
+void TrialBench::find_rate(Trial& trial, const Predictor& predictor, const Wish& wish) {
+  constexpr int kMostRuns = 5;
+  constexpr double kPrecision = 1.05;
+  double good = 0, bad = 0, rate = trial.predicted.rate;
+  for (int run = 0; run < kMostRuns && rate > 0.05; ++run) {
+    add(trial, predictor, rate, 0);
+    const Measurement& m = trial.runs.back().measured;
+    if (sustains(m, wish.goals)) {
+      good = rate;
+      trial.best = static_cast<int>(trial.runs.size()) - 1;
+    } else {
+      bad = rate;
+    }
+    if (good > 0 && bad > 0 && bad / good <= kPrecision) break;
+    if (good > 0 && bad > 0) {
+      rate = (good + bad) / 2;
+    } else {
+      // Down to what it answered at that load, if that is less than a step.
+      rate = good > 0 ? good * 1.1 : std::min(bad * 0.85, std::max(m.throughput * 0.95, bad * 0.3));
+    }
+  }
+}
+
+Trial TrialBench::run(const Prediction& prediction, const Predictor& predictor, const Wish& wish) {
+  Trial trial{.predicted = prediction};
+  try {
+    if (wish.clients > 0 || wish.rate > 0) {
+      add(trial, predictor, wish.rate, wish.clients);
+      if (sustains(trial.runs[0].measured, wish.goals)) trial.best = 0;
+    } else {
+      find_rate(trial, predictor, wish);
+    }
+  } catch (const base::Error& e) {
+    if (e.code() != base::ErrorCode::unavailable) throw;
+    trial.failure = e.message();
+    server_.reset();
+    served_.clear();
+  }
+  if (trial.best >= 0 && wish.memory_bytes > 0 &&
+      trial.runs[static_cast<size_t>(trial.best)].measured.peak_bytes > wish.memory_bytes) {
+    trial.failure = base::concat("it held ", trial.runs[static_cast<size_t>(trial.best)].measured.peak_bytes,
+                                 " bytes, more than --memory");
+    trial.best = -1;
+  }
+  return trial;
+}
+
+}  // namespace trireme::tune

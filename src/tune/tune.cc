@@ -1,0 +1,163 @@
+// The `tune` verb, in order: costs, predictions, trials, choice, reports.
+#include "tune/tune.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "base/cpu_info.h"
+#include "base/file.h"
+#include "tune/model_directory.h"
+#include "tune/report.h"
+
+namespace trireme::tune {
+namespace {
+
+/// "0.40/h", "0.40": money an hour.
+double price_of(const std::string& text) {
+  if (text.empty()) return 1;
+  char* rest = nullptr;
+  const double price = std::strtod(text.c_str(), &rest);
+  const std::string unit = rest;
+  base::require(rest != text.c_str() && price > 0 && (unit.empty() || unit == "/h"),
+                "--price is money an hour, such as 0.40/h, not '", text, "'");
+  return price;
+}
+
+void check_options(const TuneOptions& o) {
+  if (o.model.size() > 1)
+    base::fail_unsupported(
+        "several models that share a machine are not tuned together: give one, and what it may "
+        "use by --instances, --threads and --memory");
+  base::require(o.rate == 0 || o.concurrency == 0, "--rate and --concurrency exclude each other");
+  base::require(o.price.empty() || o.objective == Objective::cost, "--price needs --objective cost");
+  base::require(o.probe.ns > 0 && o.trial.ns > 0, "--probe and --trial must be positive");
+  for (const base::Duration& d : {o.p50, o.p95, o.p99})
+    base::require(d.ns >= 0, "a goal must not be negative");
+}
+
+Wish wish_of(const TuneOptions& o) {
+  Wish wish{.goals = o.goals(), .objective = o.objective, .price_per_hour = price_of(o.price)};
+  // Without a price, what counts is how much of the machine is used.
+  wish.price_per = o.price.empty() ? PricePer::core : o.price_per;
+  wish.machine_cores = base::read_cpu_info().threads();
+  wish.memory_bytes = o.memory.bytes;
+  wish.rate = o.rate;
+  wish.clients = o.concurrency;
+  wish.rows = o.batch;
+  wish.seed = static_cast<uint64_t>(o.seed);
+  return wish;
+}
+
+CostPlan cost_plan(const TuneOptions& o, const Subject& subject, const Wish& wish) {
+  CostPlan plan{.layouts = layouts_of(wish.machine_cores, o.instances, o.threads),
+                .probe_ns = o.probe.ns,
+                .passes = o.passes};
+  for (const LatencyGoal& g : wish.goals) plan.bound_ns = std::max(plan.bound_ns, g.bound_ns);
+  if (!subject.is_batched()) {
+    plan.rows = {1};
+  } else if (!o.max_batch.empty()) {
+    plan.rows = o.max_batch;
+    plan.rows.push_back(o.batch);
+    std::sort(plan.rows.begin(), plan.rows.end());
+    plan.rows.erase(std::unique(plan.rows.begin(), plan.rows.end()), plan.rows.end());
+    std::erase_if(plan.rows, [&](int64_t rows) { return rows < o.batch; });
+  } else {
+    for (int64_t rows = o.batch; rows <= std::max<int64_t>(64, o.batch); rows *= 2) plan.rows.push_back(rows);
+  }
+  return plan;
+}
+
+/// Windows worth trying: none, and some that leave most of the time for computing.
+std::vector<int64_t> windows_of(const TuneOptions& o, int64_t bound_ns) {
+  std::vector<int64_t> list;
+  for (const std::string& text : o.window) list.push_back(base::parse_duration(text).ns);
+  if (!list.empty()) return list;
+  list = {0};
+  for (int64_t ms : {1, 2, 5, 10, 20}) {
+    if (bound_ns == 0 || 2 * ms * base::kNsPerMs <= bound_ns) list.push_back(ms * base::kNsPerMs);
+  }
+  return list;
+}
+
+/// The least server: what it takes beyond the batch is the front end.
+Candidate least_candidate(const CostPlan& plan, const Subject& subject) {
+  Candidate c{.layout = plan.layouts.front()};
+  for (Layout layout : plan.layouts) {
+    if (layout.cores() < c.layout.cores()) c.layout = layout;
+  }
+  if (!subject.is_batched()) return c;
+  c.max_batch = plan.rows.front();
+  c.row_buckets = {c.max_batch};
+  return c;
+}
+
+/// As measured: the objective of a trial's best run.
+Prediction as_measured(const Trial& trial, const Wish& wish) {
+  Prediction p = trial.predicted;
+  const Measurement& m = trial.runs[static_cast<size_t>(trial.best)].measured;
+  p.is_feasible = true;
+  p.rate = m.rate;
+  p.throughput = m.throughput;
+  p.p50_ns = m.p50_ns;
+  p.p95_ns = m.p95_ns;
+  p.p99_ns = m.p99_ns;
+  p.memory_bytes = m.peak_bytes;
+  const double share = wish.price_per == PricePer::core ? p.candidate.layout.cores() : 1;
+  p.cost_per_million = wish.price_per_hour * share / 3600 / m.throughput * 1e6;
+  return p;
+}
+
+/// Of what was measured the best; where nothing met the goal, the nearest that was predicted or measured.
+void choose(TuneResult& r) {
+  for (size_t i = 0; i < r.trials.size(); ++i) {
+    if (r.trials[i].best < 0) continue;
+    const Prediction p = as_measured(r.trials[i], r.wish);
+    if (r.chosen_trial >= 0 && !is_better(p, r.chosen, r.wish)) continue;
+    r.chosen = p;
+    r.chosen_trial = static_cast<int>(i);
+  }
+  r.is_reached = r.chosen_trial >= 0;
+  if (r.is_reached) return;
+  r.chosen = r.predictions.front();
+  r.is_reached = r.trials.empty() && r.chosen.is_feasible;
+}
+
+void write_results(const TuneResult& result, const TuneOptions& options) {
+  std::filesystem::remove_all(options.out + "/trial");
+  write_model_directory(options.out + "/repository", result.subject, result.chosen.candidate);
+  base::write_file_atomic(options.out + "/result.json",
+                          json_report(result, options).dump({.indent = 1}) + "\n");
+  base::write_file_atomic(options.out + "/report.md", markdown_report(result, options));
+  base::write_file_atomic(options.out + "/report.html", html_report(result, options));
+}
+
+}  // namespace
+
+TuneResult tune(const TuneOptions& options, const serve::OtherModels& others, const Progress& progress) {
+  check_options(options);
+  const base::SystemClock clock;
+  const int64_t start_ns = clock.now_ns();
+  TuneResult result{.subject = open_subject(options, others), .wish = wish_of(options)};
+  std::filesystem::create_directories(options.out);
+  Journal journal(options.out + "/journal.jsonl", result.subject.key);
+  result.resumed = journal.resumed();
+  const CostPlan plan = cost_plan(options, result.subject, result.wish);
+  const Costs costs = measure_costs(result.subject, plan, journal, progress);
+  result.costs = costs.table;
+  TrialBench bench(result.subject, options, journal, progress);
+  if (options.top > 0) result.front = bench.front_end(least_candidate(plan, result.subject), costs.table);
+  const Predictor predictor(result.subject, costs, result.wish, result.front);
+  const std::vector<Candidate> candidates =
+      candidates_of(result.subject, plan, costs.table, windows_of(options, plan.bound_ns), result.wish);
+  base::require(!candidates.empty(), "no configuration is left of --max-batch, --batch and the layouts");
+  progress(base::concat("simulating ", candidates.size(), " configurations"));
+  result.predictions = search(predictor, candidates, result.wish);
+  for (const Prediction& p : shortlist(result.predictions, static_cast<size_t>(options.top)))
+    result.trials.push_back(bench.run(p, predictor, result.wish));
+  choose(result);
+  result.seconds = static_cast<double>(clock.now_ns() - start_ns) * 1e-9;
+  write_results(result, options);
+  return result;
+}
+
+}  // namespace trireme::tune
