@@ -18,8 +18,8 @@ constexpr const char* kStyle = R"(<style>
 --c2:#18794e;--c3:#7c3aad;--c4:#b3261e;--c5:#0c7a8a;--c6:#8a6d00;--c7:#5b5f66}
 @media(prefers-color-scheme:dark){:root{--bg:#111113;--fg:#edeef0;--dim:#b0b4ba;--line:#3a3f42;--c0:#70b8ff;
 --c1:#ffa057;--c2:#5fd0a0;--c3:#d19dff;--c4:#ff9592;--c5:#4ccce6;--c6:#f5e147;--c7:#b0b4ba}}
-body{background:var(--bg);color:var(--fg);font:15px/1.5 system-ui,sans-serif;max-width:1000px;margin:2rem auto;
-padding:0 1rem}h1{font-size:1.3rem}h2{font-size:1.1rem}
+body{background:var(--bg);color:var(--fg);font:15px/1.5 system-ui,sans-serif;
+max-width:1000px;margin:2rem auto;padding:0 1rem}h1{font-size:1.3rem}h2{font-size:1.1rem}
 table{border-collapse:collapse;width:100%;font-size:13px;font-variant-numeric:tabular-nums}
 th,td{text-align:right;padding:.25rem .5rem;border-bottom:1px solid var(--line)}
 th:first-child,td:first-child{text-align:left}pre{overflow:auto}
