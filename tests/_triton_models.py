@@ -101,6 +101,39 @@ def add_seven(repository):
     add_string_dyna_sequence(repository)
 
 
+DECOUPLED = """max_batch_size: 0
+model_transaction_policy { decoupled: true }
+parameters { key: "stream_rows" value { string_value: "true" } }
+"""
+
+
+def add_repeat(repository, name="repeat_int32"):
+    """IN [n] gives n answers: OUT its element, IDX the place. DELAY and WAIT are read by nobody: all answers are there."""
+    constants = [numpy_helper.from_array(np.array(v, np.int64), n) for n, v in
+                 (("zero", 0), ("one", 1), ("axis0", [0]), ("axis1", [1]))]
+    nodes = [helper.make_node("Unsqueeze", ["IN", "axis1"], ["OUT"]), helper.make_node("Shape", ["IN"], ["shape"]),
+             helper.make_node("Squeeze", ["shape", "axis0"], ["count"]),
+             helper.make_node("Range", ["zero", "count", "one"], ["places"]),
+             helper.make_node("Unsqueeze", ["places", "axis1"], ["column"]),
+             helper.make_node("Cast", ["column"], ["IDX"], to=UINT32)]
+    config = DECOUPLED + tensors("input", [("IN", "INT32", "-1", ""), ("DELAY", "UINT32", "-1", ""),
+                                           ("WAIT", "UINT32", "1", "")]) + tensors(
+        "output", [("OUT", "INT32", "1", ""), ("IDX", "UINT32", "1", "")])
+    write(repository, name, config, nodes,
+          [value("IN", INT32, ["n"]), value("DELAY", UINT32, ["d"]), value("WAIT", UINT32, [1])],
+          [value("OUT", INT32, ["n", 1]), value("IDX", UINT32, ["n", 1])], constants)
+
+
+def add_square(repository, name="square_int32"):
+    """IN [1] gives as many answers as it says, each the number itself: none for 0."""
+    constants = [numpy_helper.from_array(np.array([1], np.int64), "one")]
+    nodes = [helper.make_node("Cast", ["IN"], ["count"], to=TensorProto.INT64),
+             helper.make_node("Concat", ["count", "one"], ["shape"], axis=0),
+             helper.make_node("Expand", ["IN", "shape"], ["OUT"])]
+    config = DECOUPLED + tensors("input", [("IN", "INT32", "1", "")]) + tensors("output", [("OUT", "INT32", "1", "")])
+    write(repository, name, config, nodes, [value("IN", INT32, [1])], [value("OUT", INT32, [None, 1])], constants)
+
+
 def colour_weights(classes, seed):
     """[classes, 3]: a classifier of mean colours, small and not degenerate."""
     return numpy_helper.from_array(np.random.default_rng(seed).normal(size=(classes, 3)).astype(np.float32), "w")

@@ -99,6 +99,8 @@ void Ensemble::check_members(const ModelConfig& config) const {
                          "' which has no loaded version: ", e.message());
     }
     const ModelConfig& member = model->config();
+    base::require(!member.is_decoupled, "ensemble '", config.name, "': step '", step.model,
+                  "' is decoupled, and a step has one answer");
     for (const auto& [own, name] : step.inputs)
       meet(name, outline_of(step.model, need(member.inputs, own, step.model), member.is_batched()));
     for (const auto& [own, name] : step.outputs)

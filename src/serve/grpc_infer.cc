@@ -6,9 +6,11 @@
 
 #include <atomic>
 #include <chrono>
+#include <deque>
+#include <optional>
 #include <utility>
 
-#include "base/bounded_queue.h"
+#include "base/guarded.h"
 #include "serve/grpc_message.h"
 #include "serve/kserve_core.h"
 
@@ -132,7 +134,8 @@ class UnaryInfer final : public grpc::ServerUnaryReactor {
 };
 
 /// A stream of requests. Answers leave in the order they come; one write is on its way at a time. Reading
-/// pauses while too many requests are unanswered, so a client that does not read fills its own window.
+/// pauses while too many requests are unanswered, so a client that does not read fills its own window. What
+/// waits to be written are views of the models' outputs, a few hundred bytes each.
 class StreamInfer final : public grpc::ServerBidiReactor<ByteBuffer, ByteBuffer>,
                           public std::enable_shared_from_this<StreamInfer> {
  public:
@@ -156,7 +159,7 @@ class StreamInfer final : public grpc::ServerBidiReactor<ByteBuffer, ByteBuffer>
   }
   void OnWriteDone(bool ok) override {
     if (!ok) is_cancelled_ = true;
-    written();
+    if (ends_request_) answered();
     pump(pending_.fetch_sub(1) - 1);
   }
   void OnCancel() override { is_cancelled_ = true; }
@@ -167,7 +170,8 @@ class StreamInfer final : public grpc::ServerBidiReactor<ByteBuffer, ByteBuffer>
 
   struct Item {
     ByteBuffer message;
-    bool is_end = false;
+    bool ends_request = true;  ///< its last answer
+    bool is_end = false;       ///< nothing follows on this stream
     grpc::Status status;
   };
 
@@ -185,15 +189,22 @@ class StreamInfer final : public grpc::ServerBidiReactor<ByteBuffer, ByteBuffer>
       id = parsed.request.id;
       const auto model = core_.find(parsed.model_name, parsed.model_version);
       const auto self = shared_from_this();
+      const bool wants_end = parsed.wants_empty_final;
       InferSink sink{.done =
-                         [self](InferResponse&& r) {
+                         [self, wants_end](InferResponse&& r) {
                            ByteBuffer buffer = buffer_of(grpc_infer_response(r, true));
                            r.leave();
+                           if (r.is_decoupled && !wants_end)
+                             return self->answered();  // its answers have been put
                            self->put({std::move(buffer)});
                          },
                      .failed = [self, id](const base::Error& e) { self->put_error(e, id); },
                      .cancelled = [self] { return self->is_cancelled_.load(std::memory_order_relaxed); },
-                     .received_ns = now_ns};
+                     .received_ns = now_ns,
+                     .part =
+                         [self](InferResponse&& r) {
+                           self->put({buffer_of(grpc_infer_response(r, true)), false});
+                         }};
       core_.infer(model, std::move(parsed.request), std::move(sink));
     } catch (const base::Error& e) {
       put_error(e, id);
@@ -205,8 +216,8 @@ class StreamInfer final : public grpc::ServerBidiReactor<ByteBuffer, ByteBuffer>
   void put_error(const base::Error& e, const std::string& id) {
     if (ends_on_error_) {
       is_cancelled_ = true;  // nobody will hear of the others
-      put({{}, true, grpc_status(e)});
-      return written();
+      put({{}, false, true, grpc_status(e)});
+      return answered();
     }
     std::vector<HttpBodyPart> parts;
     parts.emplace_back(grpc_stream_error(e.message(), id));
@@ -215,31 +226,36 @@ class StreamInfer final : public grpc::ServerBidiReactor<ByteBuffer, ByteBuffer>
 
   /// Queues a write; whoever finds nothing pending starts it.
   void put(Item item) {
-    queue_.try_push(std::move(item));  // bounded by kMostOpen, far below its capacity
+    queue_.with([&](std::deque<Item>& q) { q.push_back(std::move(item)); });
     if (pending_.fetch_add(1) == 0) pump(1);
   }
   /// Starts the next write; the caller owns the right to. After the end nothing is written, and the right is
   /// kept.
   void pump(int pending) {
     if (pending == 0 || is_finished_) return;
-    std::optional<Item> item = queue_.try_pop();
-    base::check(item.has_value(), "a pending write is in the queue");
+    std::optional<Item> item;
+    queue_.with([&](std::deque<Item>& q) {
+      base::check(!q.empty(), "a pending write is in the queue");
+      item = std::move(q.front());
+      q.pop_front();
+    });
     if (item->is_end) {
       is_finished_ = true;
       return Finish(item->status);
     }
+    ends_request_ = item->ends_request;
     writing_ = std::move(item->message);
     StartWrite(&writing_);
   }
   /// A request has been answered.
-  void written() {
+  void answered() {
     const int before = open_.fetch_sub(1);
-    if (before == 1) return put({{}, true, grpc::Status::OK});
+    if (before == 1) return put({{}, false, true, grpc::Status::OK});
     if (before == kMostOpen + 1 && !is_finished_) StartRead(&message_);
   }
   /// The client's side has ended.
   void leave() {
-    if (open_.fetch_sub(1) == 1) put({{}, true, grpc::Status::OK});
+    if (open_.fetch_sub(1) == 1) put({{}, false, true, grpc::Status::OK});
   }
 
   KserveCore& core_;
@@ -247,10 +263,11 @@ class StreamInfer final : public grpc::ServerBidiReactor<ByteBuffer, ByteBuffer>
   std::shared_ptr<StreamInfer> self_;  ///< until OnDone
   bool ends_on_error_ = false;
   ByteBuffer message_, writing_;
+  bool ends_request_ = false;    ///< of what is being written
   std::atomic<int> open_{1};     ///< unanswered requests, and one for the client's side
   std::atomic<int> pending_{0};  ///< writes queued or on their way
   std::atomic<bool> is_cancelled_{false}, is_finished_{false};
-  base::BoundedQueue<Item> queue_{4 * kMostOpen};
+  base::Guarded<std::deque<Item>> queue_;
 };
 
 }  // namespace

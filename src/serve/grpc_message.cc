@@ -450,7 +450,7 @@ std::vector<HttpBodyPart> grpc_infer_response(const InferResponse& response, boo
     pbf_writer entry(message, 4);
     entry.add_string(1, "triton_final_response");
     pbf_writer choice(entry, 2);
-    choice.add_bool(1, true);
+    choice.add_bool(1, response.is_final);
   }
   for (const InferOutput& o : response.outputs) write_output(message, o);
   std::vector<HttpBodyPart> parts;

@@ -26,7 +26,7 @@ GrpcInferRequest parse_grpc_infer(std::span<const std::string_view> pieces,
                                   const std::shared_ptr<const void>& owner, const SharedRegions* regions);
 
 /// A ModelInferResponse as buffers to be sent one after another; raw_output_contents view the tensors' own
-/// memory. `is_stream` wraps it in a ModelStreamInferResponse and marks it as the request's final one.
+/// memory. `is_stream` wraps it in a ModelStreamInferResponse and says whether it is the request's final one.
 std::vector<HttpBodyPart> grpc_infer_response(const InferResponse& response, bool is_stream);
 
 /// A ModelStreamInferResponse with an error; `id` names the request, so that its client can tell.

@@ -214,33 +214,20 @@ void KserveApi::handle_model(const ModelPath& path, HttpRequest&& request, HttpR
   reply.send(ok_json(core_.metadata(path.name, path.version)));
 }
 
-/// One answer, as an object or as the only event of a stream.
+/// Answers as one object or as events of a stream.
 void KserveApi::generate(const ModelPath& path, HttpRequest&& request, HttpReply reply) const {
   const auto model = core_.find(path.name, path.version);
   InferRequest parsed =
       generate_request(request.body.view(), model->offered_inputs(), model->config().is_batched());
   parsed.traceparent = request.header("traceparent");
-  const bool is_stream = path.action == "generate_stream";
-  const auto shared = std::make_shared<HttpReply>(std::move(reply));
-  InferSink sink{.done =
-                     [shared, is_stream](InferResponse&& r) {
-                       const std::string json = generate_response(r).dump({.nan_and_infinity = true});
-                       r.leave();
-                       if (!is_stream) return shared->send(http_json(200, json));
-                       HttpResponse head;
-                       head.headers.emplace_back("Content-Type", "text/event-stream; charset=utf-8");
-                       head.headers.emplace_back("Cache-Control", "no-cache");
-                       HttpStream stream = shared->stream(std::move(head));
-                       stream.write("data: " + json + "\n\n");
-                       stream.finish();
-                     },
-                 .failed = [shared](const base::Error& e) { shared->send(http_error(e)); },
-                 .cancelled = [shared] { return shared->client_gone(); },
-                 .received_ns = request.received_ns};
+  InferSink sink =
+      generate_sink(std::move(reply), path.action == "generate_stream", model->config().is_decoupled);
+  sink.received_ns = request.received_ns;
+  const auto failed = sink.failed;
   try {
     core_.infer(model, std::move(parsed), std::move(sink));
   } catch (const base::Error& e) {
-    shared->send(http_error(e));  // thrown before anything was queued, so the reply is still unused
+    failed(e);  // thrown before anything was queued, so the reply is still unused
   }
 }
 

@@ -162,7 +162,13 @@ Json KserveCore::trace_settings(const std::string& model, const Json& changes) c
 
 void KserveCore::load(const std::string& name, const Json& parameters, Repository::Done done) const {
   require_loaded();
-  repository_.request_load(name, override_of(parameters), std::move(done));
+  Repository::Done told = [name, done = std::move(done)](const std::optional<base::Error>& error) {
+    // Scripts look for these words, whatever went wrong.
+    const std::string words = "failed to load '" + name + "'";
+    const bool lacks_words = error && error->message().find(words) == std::string::npos;
+    done(lacks_words ? error->with(words) : error);
+  };
+  repository_.request_load(name, override_of(parameters), std::move(told));
 }
 
 void KserveCore::unload(const std::string& name, const Json& parameters, Repository::Done done) const {
@@ -179,6 +185,8 @@ void KserveCore::infer(const std::shared_ptr<ServedModel>& model, InferRequest r
                   "': classification can not be written to shared memory");
     writes_regions = true;
   }
+  if (writes_regions && model->config().is_decoupled)
+    base::fail_unsupported("shared memory holds one answer, and model '", model->name(), "' is decoupled");
   if (writes_regions) {
     sink.done = [regions = regions_.get(), done = std::move(sink.done)](InferResponse&& response) {
       write_regions(*regions, response);  // what it throws becomes the request's failure

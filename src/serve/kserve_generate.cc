@@ -2,6 +2,9 @@
 #include "serve/kserve_generate.h"
 
 #include <algorithm>
+#include <memory>
+#include <optional>
+#include <utility>
 
 #include "serve/kserve_data.h"
 #include "serve/kserve_parameter.h"
@@ -74,6 +77,67 @@ Json values_of(const WireTensor& t) {
 }
 
 }  // namespace
+
+namespace {
+
+/// The reply of one call. Its model calls from one thread at a time.
+struct GenerateReply {
+  HttpReply reply;
+  HttpStream stream;
+  bool is_stream = false, is_open = false;
+  std::optional<std::string> only;  ///< the answer so far, where one object is wanted
+
+  void put(const InferResponse& response) {
+    std::string json = generate_response(response).dump({.nan_and_infinity = true});
+    if (is_stream) return send("data: " + json + "\n\n");
+    base::check(!only, kNotOne);
+    only = std::move(json);
+  }
+  void end(InferResponse& response) {
+    base::check(is_stream || only.has_value(), kNotOne);
+    if (is_stream && !is_open) open();
+    response.leave();
+    is_stream ? stream.finish() : reply.send(http_json(200, std::move(*only)));
+  }
+  void fail(const base::Error& e) {
+    if (!is_open) return reply.send(http_error(e));  // the status can still say it
+    send("data: " + Json::object({{"error", e.message()}}).dump() + "\n\n");
+    stream.finish();
+  }
+  bool is_gone() const { return is_open ? stream.client_gone() : reply.client_gone(); }
+
+ private:
+  static constexpr const char* kNotOne =
+      "generate expects model to produce exactly 1 response, use generate_stream for other numbers";
+
+  void open() {
+    HttpResponse head;
+    head.headers.emplace_back("Content-Type", "text/event-stream; charset=utf-8");
+    head.headers.emplace_back("Cache-Control", "no-cache");
+    stream = reply.stream(std::move(head));
+    is_open = true;
+  }
+  void send(std::string event) {
+    if (!is_open) open();
+    stream.write(std::move(event));
+  }
+};
+
+}  // namespace
+
+InferSink generate_sink(HttpReply reply, bool is_stream, bool is_decoupled) {
+  const auto shared = std::make_shared<GenerateReply>();
+  shared->reply = std::move(reply);
+  shared->is_stream = is_stream;
+  return {.done =
+              [shared, is_decoupled](InferResponse&& r) {
+                if (!is_decoupled) shared->put(r);
+                shared->end(r);
+              },
+          .failed = [shared](const base::Error& e) { shared->fail(e); },
+          .cancelled = [shared] { return shared->is_gone(); },
+          .part = [shared](InferResponse&& r) { shared->put(r); }};
+}
 
 InferRequest generate_request(std::string_view body, const std::vector<TensorConfig>& inputs,
                               bool is_batched) {

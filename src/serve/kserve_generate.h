@@ -5,6 +5,8 @@
 #include <string_view>
 #include <vector>
 
+#include "serve/http_reply.h"
+#include "serve/infer_sink.h"
 #include "serve/kserve_response.h"
 #include "serve/model_config.h"
 
@@ -17,5 +19,10 @@ InferRequest generate_request(std::string_view body, const std::vector<TensorCon
 
 /// Model, version, id and the outputs by name: a value where there is one element, else a flat array.
 base::Json generate_response(const InferResponse& response);
+
+/// Writes what comes to `reply`: the one answer as an object, or answers as server-sent events. Without
+/// `is_stream` a decoupled model with no or several answers is an error; so is, as an event, what fails after
+/// the first event. Its received_ns is the caller's to set.
+InferSink generate_sink(HttpReply reply, bool is_stream, bool is_decoupled);
 
 }  // namespace trireme::serve

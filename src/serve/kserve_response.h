@@ -25,6 +25,8 @@ struct InferResponse {
   std::vector<InferOutput> outputs;
   sched::Timing timing = {};     ///< of its (last) batch
   std::string traceparent = {};  ///< of our span, if the request was traced
+  bool is_final = true;          ///< no answer to the same request follows
+  bool is_decoupled = false;     ///< of a model with 0..n answers; the final one then has no outputs
   /// Called by leave(); lives as long as the call that hands the response over. May be null.
   const std::function<void()>* before_send = nullptr;
 

@@ -212,6 +212,8 @@ void check_batching(const ModelConfig& config) {
   const int choices = config.has_dynamic_batching + config.sequence.has_value() + config.ensemble.has_value();
   base::require(!config.caches || (!config.sequence && !config.ensemble),
                 "response_cache needs requests that do not depend on others: no sequences, no ensembles");
+  base::require(!config.is_decoupled || (!config.sequence && !config.ensemble),
+                "a decoupled model has no sequence_batching and no ensemble_scheduling");
   base::require(choices <= 1,
                 "a model has one of dynamic_batching, sequence_batching and ensemble_scheduling");
   base::require((config.platform == "ensemble") == config.ensemble.has_value() || config.platform.empty(),
@@ -372,6 +374,11 @@ ModelConfig config_of(const Fields& fields) {
         if (g.name != "enable") refuse_field("response_cache", g);
         config.caches = g.as_bool();
       }
+    } else if (f.name == "model_transaction_policy") {
+      for (const TextField& g : f.as_message()) {
+        if (g.name != "decoupled") refuse_field("model_transaction_policy", g);
+        config.is_decoupled = g.as_bool();
+      }
     } else if (f.name == "ensemble_scheduling") {
       config.ensemble = read_ensemble_config(f.as_message());
     } else if (f.name == "instance_group") {
@@ -472,6 +479,7 @@ base::Json config_json(const ModelConfig& config) {
   for (const auto& [key, value] : config.metric_tags) tags.set(key, value);
   json.set("model_warmup", std::move(warmups));
   json.set("metric_tags", std::move(tags));
+  json.set("model_transaction_policy", Json::object({{"decoupled", config.is_decoupled}}));
   json.set("response_cache", Json::object({{"enable", config.caches}}));
   if (config.ensemble) json.set("ensemble_scheduling", ensemble_config_json(*config.ensemble));
   if (config.sequence) json.set("sequence_batching", sequence_config_json(*config.sequence));

@@ -63,7 +63,8 @@ struct ModelConfig {
   std::vector<InstanceGroup> groups;             ///< empty: one, with the server's count
   std::vector<WarmupConfig> warmups;
   std::vector<std::pair<std::string, std::string>> metric_tags;
-  bool caches = false;  ///< response_cache
+  bool caches = false;        ///< response_cache
+  bool is_decoupled = false;  ///< model_transaction_policy: 0..n answers to a request
   std::optional<SequenceConfig> sequence;
   std::optional<EnsembleConfig> ensemble;
   VersionPolicy versions;

@@ -16,6 +16,7 @@ struct Fields {
     f.add("threads", &config.threads, "threads of an instance").at_least(0).at_most(4096);
     f.add("buckets", &config.buckets, "row counts that batches are filled up to").at_least(1);
     f.add("batch_window", &window, "longest wait for a fuller batch");
+    f.add("stream_rows", &config.streams_rows, "each row of the outputs is an answer");
     f.add("deadline_aware", &is_deadline_aware, "timeouts bound the answer");
   }
 };

@@ -13,13 +13,15 @@ namespace trireme::serve {
 
 /// `precision` f32, bf16 or f16; `threads` of an instance; `buckets` "1,2,4,8"; `batch_window` "2ms", which
 /// ends when as many wait as usual, unlike max_queue_delay_microseconds; `deadline_aware` true or false.
-/// Other parameters are the model's own and mean nothing here.
+/// `stream_rows` true: of a decoupled model, each place along the outputs' first dimension (behind the batch)
+/// is an answer of its own. Other parameters are the model's own and mean nothing here.
 struct RunConfig {
   passes::Precision precision = passes::Precision::f32;
   int threads = 0;                        ///< 0: the server's
   std::vector<int64_t> buckets;           ///< empty: the server's
   std::optional<int64_t> window_ns;       ///< absent: the server's
   std::optional<bool> is_deadline_aware;  ///< absent: the server's
+  bool streams_rows = false;
 
   /// Throws invalid_argument for a value that is not one of these.
   static RunConfig of(const std::vector<std::pair<std::string, std::string>>& parameters);

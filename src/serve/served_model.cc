@@ -202,6 +202,9 @@ void ServedModel::infer(InferRequest request, InferSink sink) {
                   " inputs but got 0 inputs for model '", name(), "'");
     base::require(sequences_ != nullptr || !request.sequence.is_any(), "sequence_id: model '", name(),
                   "' has no sequence_batching");
+    if (config_.is_decoupled && !sink.part)
+      base::fail_unsupported("this call doesn't support models with decoupled transaction policy: ask '",
+                             name(), "' by ModelStreamInfer or generate_stream");
     call->wishes = wishes_of(request);
     if (text_ && request.inputs[0].name == kText) {
       for (TokenGroup& g : groups_of(request, call->rows)) {
@@ -283,9 +286,34 @@ void ServedModel::drain() {
   scheduler_->drain();
 }
 
+InferResponse ServedModel::head_of(const Call& call) const {
+  return {.id = call.id,
+          .has_id = call.has_id,
+          .model_name = name(),
+          .model_version = version(),
+          .outputs = {},
+          .is_decoupled = config_.is_decoupled};
+}
+
+/// All answers of a decoupled model but the end.
+void ServedModel::answer_parts(Call& call) const {
+  const std::vector<Tensor>& outputs = call.outcomes[0].outputs;
+  const size_t axis = config_.is_batched() ? 1 : 0;
+  const int64_t count = streams_rows_ ? answer_count(outputs, axis) : 1;
+  for (int64_t i = 0; i < count; ++i) {
+    if (call.sink.cancelled && call.sink.cancelled()) return;
+    InferResponse part = head_of(call);
+    part.is_final = false;
+    for (const Wish& wish : call.wishes) {
+      const Tensor& all = outputs.at(wish.output);
+      add_output(part, wish, wire_output(wish, streams_rows_ ? answer_at(all, axis, i) : all, call.strings));
+    }
+    call.sink.part(std::move(part));
+  }
+}
+
 InferResponse ServedModel::response_of(Call& call) const {
-  InferResponse response{
-      .id = std::move(call.id), .has_id = call.has_id, .model_name = name(), .model_version = version()};
+  InferResponse response = head_of(call);
   for (const Wish& wish : call.wishes) {
     Tensor values = call.outcomes[0].outputs.at(wish.output);
     if (call.places.size() > 1) {
@@ -370,7 +398,8 @@ void ServedModel::finish(Call& call) const {
   }
   const sched::Timing timing = call.outcomes.back().timing;
   try {
-    InferResponse response = response_of(call);
+    if (config_.is_decoupled) answer_parts(call);
+    InferResponse response = config_.is_decoupled ? head_of(call) : response_of(call);
     response.timing = timing;
     hand_over(call, std::move(response));
   } catch (const base::Error& e) {

@@ -19,6 +19,7 @@
 #include "serve/model_metrics.h"
 #include "serve/options.h"
 #include "serve/response_cache.h"
+#include "serve/row_answers.h"
 #include "serve/sequence_batcher.h"
 #include "serve/string_ports.h"
 #include "serve/text_encoder.h"
@@ -97,7 +98,9 @@ class ServedModel {
   void set_times(const InferRequest& request, sched::Request& part) const;
   uint32_t priority_of(const InferRequest& request) const;
   void finish(Call& call) const;
+  void answer_parts(Call& call) const;
   void hand_over(Call& call, InferResponse&& response) const;
+  InferResponse head_of(const Call& call) const;
   InferResponse response_of(Call& call) const;
   bool answer_from_cache(sched::Request& part, const StringTable& strings);
   void add_output(InferResponse& response, const Wish& wish, WireTensor tensor) const;
@@ -112,6 +115,7 @@ class ServedModel {
   std::unique_ptr<TextEncoder> text_;    ///< null: tensors only
   int64_t vocab_ = 0;
   StringPorts strings_;
+  bool streams_rows_ = false;                     ///< each row of the outputs is an answer
   std::vector<std::vector<std::string>> labels_;  ///< by output
   std::shared_ptr<ModelMetrics> metrics_;
   ResponseCache* cache_ = nullptr;                ///< null: answers are not kept

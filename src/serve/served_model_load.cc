@@ -62,6 +62,19 @@ void set_string_types(ModelConfig& config, const StringPorts& ports, bool as_num
   }
 }
 
+/// Where each row of the outputs is an answer, clients do not see the rows' dimension; the graph has it.
+void set_answer_dims(std::vector<TensorConfig>& outputs, bool streams_rows, bool as_graph) {
+  if (!streams_rows) return;
+  for (TensorConfig& t : outputs) {
+    base::require(as_graph || !t.dims.empty(), "stream_rows: output '", t.name, "' has no rows");
+    if (as_graph) {
+      t.dims.insert(t.dims.begin(), -1);
+    } else {
+      t.dims.erase(t.dims.begin());
+    }
+  }
+}
+
 }  // namespace
 
 std::shared_ptr<const engine::PreparedModel> load_to_follow(const std::string& key,
@@ -74,6 +87,7 @@ std::shared_ptr<const engine::PreparedModel> load_to_follow(const std::string& k
 ServedModel::ServedModel(const ModelSource& source, const ModelHost& host, const ModelMetrics* earlier)
     : source_(source), env_(host.env), config_(source.config) {
   server_timeout_ns_ = host.options.request_timeout.ns;
+  streams_rows_ = RunConfig::of(config_.parameters).streams_rows;
   is_deadline_aware_ =
       RunConfig::of(config_.parameters).is_deadline_aware.value_or(host.options.deadline_aware);
   static std::atomic<uint64_t> loads{0};
@@ -152,8 +166,13 @@ void ServedModel::complete(const ir::Graph& graph, const ServeOptions& options) 
         "serve", "batching_off",
         {{"model", name()}, {"reason", "rows are not shown to be independent; set max_batch_size"}});
   }
+  base::require(config_.is_decoupled || !streams_rows_,
+                "stream_rows needs model_transaction_policy { decoupled: true }");
+  base::require(!config_.is_decoupled || !text_, "an encoder has one answer: it cannot be decoupled");
   set_string_types(config_, strings_, true);  // the graph's own types, while the two are compared
+  set_answer_dims(config_.outputs, streams_rows_, true);
   complete_config(config_, graph, options.max_batch);
+  set_answer_dims(config_.outputs, streams_rows_, false);
   set_string_types(config_, strings_, false);
   config_.name = name();
   if (config_.instances == 0) config_.instances = options.instances;
