@@ -172,10 +172,6 @@ void read_optimization(const Fields& fields) {
   }
 }
 
-void read_transactions(const Fields& fields) {
-  for (const TextField& f : fields) refuse_field("model_transaction_policy", f);
-}
-
 void read_parameter(const Fields& fields, ModelConfig& config) {
   std::string key, value;
   for (const TextField& f : fields) {
@@ -388,8 +384,6 @@ ModelConfig config_of(const Fields& fields) {
       config.default_model_filename = f.as_string();
     } else if (f.name == "optimization") {
       read_optimization(f.as_message());
-    } else if (f.name == "model_transaction_policy") {
-      read_transactions(f.as_message());
     } else if (f.name == "parameters") {
       read_parameter(f.as_message(), config);
     } else {

@@ -44,7 +44,6 @@ constexpr Unhonoured kUnhonoured[] = {
     {"optimization.execution_accelerators", "there is one executor"},
     {"optimization.gather_kernel_buffer_threshold", kNoGpu},
     {"optimization.eager_batching", "inputs are gathered when an instance is free"},
-    {"model_transaction_policy.decoupled", "each request has one response"},
     {"sequence_batching.iterative_sequence", "each request has one response"},
     {"sequence_batching.direct.minimum_slot_utilization", "a batch goes when it is full or its time is up"},
     {"sequence_batching.oldest.preserve_ordering", "the answers of a sequence are in order always"},
