@@ -27,7 +27,7 @@ add_slow(repository)
 (repository / "broken" / "1" / "model.onnx").write_bytes(b"\x08\x09not a model")
 (repository / "refused").mkdir()
 shutil.copytree(repository / "simple" / "1", repository / "refused" / "1")
-(repository / "refused" / "config.pbtxt").write_text('model_operations { }\n')
+(repository / "refused" / "config.pbtxt").write_text('model_operations { op_library_filename: "a.so" }\n')
 shutil.copytree(repository / "simple" / "1", repository / "configured" / "3")
 shutil.copytree(repository / "simple" / "1", repository / "configured" / "2")
 (repository / "configured" / "config.pbtxt").write_text("""
