@@ -15,6 +15,7 @@
 #include "engine/session.h"
 #include "ops/table.h"
 #include "tests/test_data.h"
+#include "tests/test_device.h"
 
 namespace trireme::passes {
 namespace {
@@ -120,7 +121,8 @@ std::vector<Tensor> random_inputs(const ir::Graph& g, double reach) {
 std::vector<Tensor> results_of(const ir::Graph& g, const std::vector<Tensor>& inputs,
                                const PassOptions& passes, const std::string& kernel) {
   const auto model = std::make_shared<const engine::PreparedModel>(g, passes);
-  engine::Session session(model, {.threads = 2, .only_kernel = kernel, .passes = passes});
+  engine::Session session(
+      model, {.device = tests::device_under_test(), .threads = 2, .only_kernel = kernel, .passes = passes});
   return session.run(inputs);
 }
 

@@ -24,7 +24,7 @@ namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
 struct Options {
-  std::string root, filter;
+  std::string root, filter, device = "cpu";
   int jobs = 2;
   int limit_s = 30;
   int memory_gib = 8;  // address space of a case; 0: no limit, which sanitizers need
@@ -65,7 +65,7 @@ Job start(const std::string& path, const Options& options) {
       const rlimit memory{bytes, bytes};
       setrlimit(RLIMIT_AS, &memory);
     }
-    const std::string line = run_case(path).dump();
+    const std::string line = run_case(path, options.device).dump();
     const bool is_written = write(ends[1], line.data(), line.size()) == static_cast<ssize_t>(line.size());
     _exit(is_written ? 0 : 1);
   }
@@ -120,8 +120,8 @@ void run_all(const std::vector<std::string>& cases, const Options& options) {
 }
 
 int usage() {
-  std::cerr
-      << "usage: onnx_conformance DIRECTORY [--filter TEXT] [--jobs N] [--limit SECONDS] [--memory GIB]\n";
+  std::cerr << "usage: onnx_conformance DIRECTORY [--filter TEXT] [--jobs N] [--limit SECONDS] [--memory "
+               "GIB] [--device NAME]\n";
   return 2;
 }
 
@@ -132,6 +132,8 @@ int conformance_main(int count, char** args) {
     const bool has_value = i + 1 < count;
     if (arg == "--filter" && has_value) {
       options.filter = args[++i];
+    } else if (arg == "--device" && has_value) {
+      options.device = args[++i];
     } else if (arg == "--jobs" && has_value) {
       options.jobs = std::max(1, std::atoi(args[++i]));
     } else if (arg == "--limit" && has_value) {

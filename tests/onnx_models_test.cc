@@ -8,6 +8,7 @@
 #include "model/npy.h"
 #include "model/onnx/tensor_proto.h"
 #include "tests/test_data.h"
+#include "tests/test_device.h"
 
 namespace trireme {
 namespace {
@@ -58,7 +59,7 @@ double relative_error(const Tensor& got, const Tensor& want) {
 void expect_outputs(const std::string& path, const std::vector<Tensor>& in, const std::vector<Tensor>& want,
                     double tolerance) {
   auto prepared = std::make_shared<engine::PreparedModel>(model::load_model(path).graph);
-  engine::Session session(prepared, {.threads = 2});
+  engine::Session session(prepared, {.device = tests::device_under_test(), .threads = 2});
   const auto got = session.run(in);
   ASSERT_GE(got.size(), want.size());
   for (size_t i = 0; i < want.size(); ++i) {

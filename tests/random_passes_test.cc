@@ -8,6 +8,7 @@
 #include "base/rng.h"
 #include "engine/session.h"
 #include "ops/table.h"
+#include "tests/test_device.h"
 
 namespace trireme::passes {
 namespace {
@@ -179,7 +180,9 @@ PassOptions no_passes() {
 std::vector<Tensor> run(const ir::Graph& graph, const PassOptions& passes, const std::string& kernel,
                         int threads) {
   const auto model = std::make_shared<const engine::PreparedModel>(graph, passes);
-  engine::Session session(model, {.threads = threads, .only_kernel = kernel, .passes = passes});
+  engine::Session session(
+      model,
+      {.device = tests::device_under_test(), .threads = threads, .only_kernel = kernel, .passes = passes});
   base::Rng rng(1);
   return session.run({noise({2, 4, 6, 5}, rng), noise({2, 3, 16}, rng)});
 }

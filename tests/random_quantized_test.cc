@@ -7,6 +7,7 @@
 #include "base/rng.h"
 #include "engine/session.h"
 #include "ops/table.h"
+#include "tests/test_device.h"
 
 namespace trireme::passes {
 namespace {
@@ -108,7 +109,8 @@ class Layer {
 std::vector<double> run(const ir::Graph& graph, const Dims& dims, const PassOptions& passes,
                         const char* kernel) {
   const auto model = std::make_shared<const engine::PreparedModel>(graph, passes);
-  engine::Session session(model, {.threads = 2, .only_kernel = kernel, .passes = passes});
+  engine::Session session(
+      model, {.device = tests::device_under_test(), .threads = 2, .only_kernel = kernel, .passes = passes});
   Tensor x = Tensor::empty(DType::f32, dims);
   base::Rng rng(3);
   for (float& v : x.mutable_data<float>()) v = static_cast<float>(4 * rng.uniform() - 2);

@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <iostream>
 
+#include "cli/device_options.h"
 #include "cli/model_input.h"
 #include "cli/verb.h"
 
@@ -16,6 +17,7 @@ struct InspectOptions {
   std::vector<std::string> shape, dim, off;
   int64_t batch = 1;
   int threads = 0;
+  DeviceOptions on;
 
   void fields(base::OptionList& f) {
     f.add("model", &model, "ONNX file, directory of a model, or zoo:resnet50").positional().required();
@@ -29,6 +31,7 @@ struct InspectOptions {
     f.add("batch", &batch, "first dimension of inputs where it is symbolic").at_least(1);
     f.add("threads", &threads, "threads of the session; 0: all cores").at_least(0);
     f.add("off", &off, "names of passes to leave out");
+    on.fields(f);
   }
 };
 
@@ -60,6 +63,8 @@ int inspect_main(std::span<const std::string> words, base::Env&) {
   }
   bool printed = false;
   engine::SessionOptions session_options{.threads = options.threads, .passes = watching(options, printed)};
+  options.on.apply(session_options);
+  session_options.plan_only = options.on.device != "cpu";  // what is only looked at needs no device
   const auto prepared =
       std::make_shared<engine::PreparedModel>(std::move(model.graph), session_options.passes);
   engine::Session session(prepared, session_options);

@@ -6,6 +6,7 @@
 #include <iostream>
 
 #include "base/memory.h"
+#include "cli/device_options.h"
 #include "cli/model_input.h"
 #include "cli/verb.h"
 #include "comm/mesh.h"
@@ -41,6 +42,7 @@ struct RunOptions {
   int64_t seed = 0;
   std::vector<int64_t> cpus;
   engine::InferenceRanks ranks;
+  DeviceOptions on;
 
   void fields(base::OptionList& f) {
     f.add("model", &model, "ONNX file, directory of a model, or zoo:resnet50").positional().required();
@@ -56,6 +58,7 @@ struct RunOptions {
     f.add("warmup", &warmup, "runs before timing").at_least(0);
     f.add("threads", &threads, "threads of the session; 0: all cores").at_least(0);
     f.add("cpus", &cpus, "pin thread i to the i-th of these cores");
+    on.fields(f);
     ranks.fields(f);
     f.add_choice("precision", &precision, {"f32", "bf16", "f16"},
                  "operands of products; weights are rounded once, sums and results stay f32");
@@ -164,10 +167,14 @@ void print_profile(const compile::Program& program, const std::vector<double>& s
   std::printf("      %9.1f us in steps\n", total);
 }
 
-void profile(engine::Session& session, const std::vector<tensor::Tensor>& inputs, int repeat) {
+std::vector<tensor::Dims> shapes_of(const std::vector<tensor::Tensor>& inputs) {
   std::vector<tensor::Dims> shapes;
   for (const tensor::Tensor& t : inputs) shapes.push_back(t.dims());
-  const compile::Program& program = session.prepare(shapes);
+  return shapes;
+}
+
+void profile(engine::Session& session, const std::vector<tensor::Tensor>& inputs, int repeat) {
+  const compile::Program& program = session.prepare(shapes_of(inputs));
   std::vector<std::vector<double>> us(program.steps.size());
   runtime::Trace trace;
   for (int i = 0; i < repeat; ++i) {
@@ -188,8 +195,7 @@ class Repeater {
  public:
   Repeater(engine::Session& session, const std::vector<tensor::Tensor>& inputs,
            std::vector<tensor::Tensor>& outputs)
-      : session_(session), inputs_(inputs), outputs_(outputs) {
-    for (const tensor::Tensor& t : inputs) shapes_.push_back(t.dims());
+      : session_(session), inputs_(inputs), outputs_(outputs), shapes_(shapes_of(inputs)) {
     fixed_ = session.is_static(shapes_);
   }
 
@@ -279,7 +285,7 @@ void write_outputs(const ir::Graph& graph, const std::vector<tensor::Tensor>& ou
 
 /// Everything that is asked of one session; the exit code.
 int run_session(engine::Session& session, const std::string& name, const RunOptions& options,
-                int64_t empty_bytes) {
+                int64_t empty_bytes, base::Log& log) {
   base::Json report = base::Json::object();
   report.set("model", name);
   int failures = 0;
@@ -287,6 +293,7 @@ int run_session(engine::Session& session, const std::string& name, const RunOpti
   if (options.test_data.empty() || options.repeat > 0 || !options.output.empty()) {
     const std::vector<tensor::Tensor> inputs = make_inputs(session.graph(), options);
     std::vector<tensor::Tensor> outputs = session.run(inputs);
+    warn_of_host_steps(session.prepare(shapes_of(inputs)), log);
     Repeater repeater(session, inputs, outputs);
     if (options.repeat > 0) time_runs(session, repeater, options, report);
     if (options.profile) profile(session, inputs, std::max(1, options.repeat));
@@ -318,7 +325,7 @@ int run_in_job(const std::shared_ptr<const engine::PreparedModel>& model,
 
 }  // namespace
 
-int run_main(std::span<const std::string> words, base::Env&) {
+int run_main(std::span<const std::string> words, base::Env& env) {
   RunOptions options;
   if (!parse(options, words, "run")) return 0;
   const int64_t empty_bytes = base::resident_bytes();
@@ -327,12 +334,15 @@ int run_main(std::span<const std::string> words, base::Env&) {
                                          .only_kernel = options.kernel,
                                          .precision = options.precision,
                                          .strategy = options.ranks.read()};
+  options.on.apply(session_options);
   for (int64_t cpu : options.cpus) session_options.cpus.push_back(static_cast<int>(cpu));
   session_options.passes.off = options.off;
   const std::string name = model.name;
   const auto prepared =
       std::make_shared<const engine::PreparedModel>(std::move(model.graph), session_options.passes);
-  const auto run = [&](engine::Session& session) { return run_session(session, name, options, empty_bytes); };
+  const auto run = [&](engine::Session& session) {
+    return run_session(session, name, options, empty_bytes, env.log);
+  };
   if (session_options.strategy.world() > 1 && comm::chosen_kind({}) == comm::RankKind::mpi)
     return run_in_job(prepared, session_options, run);
   engine::Session session(prepared, session_options);

@@ -1,7 +1,8 @@
 // Graph -> Program: chooses kernels, aliases views and in-place results, plans memory.
 #include <algorithm>
-#include <cstring>
+#include <map>
 
+#include "compile/choose.h"
 #include "compile/lanes.h"
 #include "compile/program.h"
 
@@ -12,53 +13,8 @@ using ir::Graph;
 using ir::Node;
 using ir::ValueId;
 
-const ir::Kernel* choose(const Node& node, const ir::NodeView& view, const CompileOptions& options,
-                         std::vector<std::string>& refusals) {
-  if (!options.only_kernel.empty()) {
-    for (const ir::Kernel& k : node.op->kernels) {
-      if (k.on == options.on && k.name == options.only_kernel && !(k.refuse && k.refuse(view))) return &k;
-    }
-  }
-  for (const ir::Kernel& k : node.op->kernels) {
-    if (k.on != options.on) continue;
-    const ir::Refusal refusal = k.refuse ? k.refuse(view) : std::nullopt;
-    if (!refusal) return &k;
-    refusals.push_back(k.name + ": " + *refusal);
-  }
-  return nullptr;
-}
-
-/// Rewrites nodes that no kernel runs by their `expand`, until every node has a kernel.
-Graph with_kernels(Graph graph, const CompileOptions& options) {
-  for (bool changed = true; changed;) {
-    changed = false;
-    for (size_t n = 0; n < graph.nodes().size(); ++n) {
-      const auto id = ir::NodeId(static_cast<uint32_t>(n));
-      const Node node = graph.node(id);
-      if (node.op == nullptr || node.op->schema.is_view) continue;
-      std::vector<std::string> refusals;
-      if (choose(node, graph.view(node), options, refusals) != nullptr) continue;
-      if (!node.op->schema.expand) {
-        std::string all;
-        for (const std::string& r : refusals) all += "; " + r;
-        base::fail_unsupported("no ", tensor::name_of(options.on), " kernel runs node '", node.from, "' (",
-                               node.op_name(), ")", all);
-      }
-      const std::vector<ValueId> results = node.op->schema.expand(graph, node);
-      for (size_t i = 0; i < results.size() && i < node.out.size(); ++i) {
-        if (node.out[i] != ir::kNoValue) graph.replace_uses(node.out[i], results[i]);
-      }
-      graph.erase(id);
-      changed = true;
-    }
-    if (changed) graph.sort();
-  }
-  return graph;
-}
-
 ir::BoundKernel copy_kernel(int64_t bytes) {
-  return {
-      .run = [bytes](const ir::RunArgs& a) { std::memcpy(a.out[0], a.in[0], static_cast<size_t>(bytes)); }};
+  return {.run = [bytes](const ir::RunArgs& a) { a.stream.copy(a.out[0], a.in[0], bytes); }};
 }
 
 class Compiler {
@@ -68,6 +24,7 @@ class Compiler {
 
   Program run() {
     program_.name = graph_.name;
+    program_.on = options_.on;
     add_slots();
     const bool overlap = options_.overlap && options_.on == tensor::DeviceKind::cpu;
     for (const size_t n : step_order(graph_, overlap)) {
@@ -137,15 +94,18 @@ class Compiler {
   void add_step(const Node& node) {
     const ir::NodeView view = graph_.view(node);
     Step step;
-    const ir::Kernel* kernel = choose(node, view, options_, step.refusals);
+    const Choice choice = choose(node, view, options_, step.refusals);
+    const ir::Kernel* kernel = choice.kernel;
     step.op = node.op;
-    step.kernel = kernel->name;
+    step.on_host = choice.on_host;
+    step.kernel = choice.on_host ? "host:" + kernel->name : kernel->name;
     step.attrs = node.attrs.to_string();
     step.from = node.from;
     if (node.op->schema.is_collective) step.axes = node.attrs.get_string("axes", "");
     step.cost = ir::cost_of(node.op->schema, view);
     try {
-      step.bound = kernel->prepare({view, packs_, options_.threads, options_.device});
+      tensor::Device* device = choice.on_host ? nullptr : options_.device;
+      step.bound = kernel->prepare({view, packs_, options_.threads, device});
     } catch (const base::Error& e) {
       throw e.with(base::concat("node '", node.from, "' (", node.op_name(), ", kernel ", kernel->name, ")"));
     }
@@ -334,14 +294,17 @@ class Compiler {
       offsets.push_back(&s.offset);
     }
     for (size_t s = 0; s < program_.steps.size(); ++s) {
-      const int64_t bytes = program_.steps[s].bound.workspace_bytes;
+      const int64_t bytes = program_.steps[s].on_host ? 0 : program_.steps[s].bound.workspace_bytes;
       if (bytes == 0) continue;
       add_planned(bytes, base::concat("the workspace of '", program_.steps[s].from, "'"));
       const Step& step = program_.steps[s];
       intervals.push_back({bytes, static_cast<int>(s), step.is_aside ? step.until - 1 : static_cast<int>(s)});
       offsets.push_back(&program_.steps[s].workspace_offset);
     }
-    program_.memory.arena_bytes = place(intervals);
+    // Libraries for GPUs want their workspaces so.
+    constexpr int64_t kCpuAlignment = 64, kDeviceAlignment = 256;
+    program_.memory.arena_bytes =
+        place(intervals, options_.on == tensor::DeviceKind::cpu ? kCpuAlignment : kDeviceAlignment);
     if (program_.memory.arena_bytes > options_.memory_bytes) {
       const auto largest =
           std::max_element(intervals.begin(), intervals.end(),
@@ -368,6 +331,18 @@ ir::Cost Program::cost() const {
   ir::Cost total;
   for (const Step& s : steps) total.flop += s.cost.flop, total.bytes += s.cost.bytes;
   return total;
+}
+
+std::string Program::host_operators() const {
+  std::map<std::string_view, int> counts;
+  for (const Step& s : steps) {
+    if (s.on_host) ++counts[s.op->schema.name];
+  }
+  std::string text;
+  for (const auto& [op, count] : counts) {
+    text += base::concat(text.empty() ? "" : ", ", op, count > 1 ? base::concat(" x", count) : "");
+  }
+  return text;
 }
 
 Program compile(const Graph& graph, const CompileOptions& options, base::SharedCache& packs) {

@@ -7,15 +7,12 @@
 namespace trireme::compile {
 namespace {
 
-constexpr int64_t kAlignment = 64;
-
-int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
-
 bool overlap_in_time(const Interval& a, const Interval& b) { return a.first <= b.last && b.first <= a.last; }
 
 }  // namespace
 
-int64_t place(std::vector<Interval>& intervals) {
+int64_t place(std::vector<Interval>& intervals, int64_t alignment) {
+  const auto aligned = [alignment](int64_t bytes) { return (bytes + alignment - 1) / alignment * alignment; };
   std::vector<size_t> order(intervals.size());
   std::iota(order.begin(), order.end(), size_t{0});
   std::stable_sort(order.begin(), order.end(),

@@ -39,6 +39,14 @@ std::string_view op_name(const Step& step) {
   return step.op == nullptr ? std::string_view("copy") : step.op->schema.name;
 }
 
+/// Where steps run, and whether they can be recorded once and replayed.
+std::string device_line(const Program& p) {
+  const auto on_host = std::count_if(p.steps.begin(), p.steps.end(), [](const Step& s) { return s.on_host; });
+  if (on_host == 0) return base::concat("on ", tensor::name_of(p.on), ": all steps; recorded and replayed\n");
+  return base::concat("on ", tensor::name_of(p.on), ": ", p.steps.size() - static_cast<size_t>(on_host),
+                      " steps; on the host: ", on_host, " (", p.host_operators(), "), so not recorded\n");
+}
+
 }  // namespace
 
 std::string_view to_string(SlotKind kind) {
@@ -57,6 +65,7 @@ std::string print_steps(const Program& p) {
   const ir::Cost total = p.cost();
   out << "program " << p.name << ": " << p.steps.size() << " steps, " << total.flop / 1e9 << " GFLOP, "
       << human(total.bytes) << " moved\n";
+  if (p.on != tensor::DeviceKind::cpu) out << device_line(p);
   for (size_t i = 0; i < p.steps.size(); ++i) {
     const Step& s = p.steps[i];
     out << i << "\t" << list(p, s.out) << " = " << op_name(s) << "(" << list(p, s.in) << ")";

@@ -44,6 +44,7 @@ struct Step {
   ir::Cost cost;
   std::string from;       ///< source layer
   std::string axes;       ///< mesh axes whose ranks this step meets; empty: none
+  bool on_host = false;   ///< the CPU's kernel in a device's program: operands and results are staged
   bool is_aside = false;  ///< runs on the communication lane, in order of these steps
   int until = -1;         ///< of a step aside: the first step that waits for it, or the step count
   int after_aside = -1;   ///< the last step aside that is done before this step begins; -1: any may run
@@ -60,6 +61,7 @@ struct MemoryPlan {
 
 struct Program {
   std::string name;
+  tensor::DeviceKind on = tensor::DeviceKind::cpu;
   std::vector<Slot> slots;
   std::vector<Step> steps;
   std::vector<SlotId> inputs, outputs;
@@ -70,12 +72,16 @@ struct Program {
   const Slot& slot(SlotId id) const { return slots[index(id)]; }
   const Slot& root(SlotId id) const { return slots[index(slots[index(id)].root)]; }
   ir::Cost cost() const;
+  /// Operators that run on the host though the program is a device's, with their counts: "lstm, top_k x2".
+  std::string host_operators() const;
 };
 
 struct CompileOptions {
   tensor::DeviceKind on = tensor::DeviceKind::cpu;
-  tensor::Device* device = nullptr;  ///< where it will run; null on a GPU's program: it is only looked at
-  bool host_fallback = true;         ///< operators without a kernel for the device run on the host
+  /// Where kernels keep what they pack. Null on the CPU, and for a program that is only looked at.
+  tensor::Device* device = nullptr;
+  /// Nodes that a device has no kernel for run on the CPU; else they are refused.
+  bool host_fallback = true;
   int threads = 1;
   std::string only_kernel = {};  ///< prefer kernels of this name ("reference"), for oracles and experiments
   /// Collectives run aside, on a lane of their own, while steps that do not need their results go on. Results
@@ -85,7 +91,8 @@ struct CompileOptions {
   int64_t memory_bytes = INT64_MAX;
 };
 
-/// Compiles a graph whose shapes are all static. Nodes without a kernel are rewritten by their `expand`.
+/// Compiles a graph whose shapes are all static. Nodes without a kernel are rewritten by their `expand`; on
+/// devices those whose parts have none either run on the host (Step::on_host).
 /// Throws unsupported naming the node and every kernel's reason when nothing runs it, exhausted when it needs
 /// too much memory.
 Program compile(const ir::Graph& graph, const CompileOptions& options, base::SharedCache& packs);
@@ -103,7 +110,7 @@ struct Interval {
   int first = 0, last = 0;
   int64_t offset = 0;
 };
-/// Fills the offsets, aligned to 64 bytes; returns the arena size.
-int64_t place(std::vector<Interval>& intervals);
+/// Fills the offsets, aligned to `alignment` bytes; returns the arena size.
+int64_t place(std::vector<Interval>& intervals, int64_t alignment = 64);
 
 }  // namespace trireme::compile

@@ -7,6 +7,7 @@
 #include "engine/session.h"
 #include "ops/table.h"
 #include "passes/pass.h"
+#include "tests/test_device.h"
 
 namespace trireme::engine {
 namespace {
@@ -134,7 +135,8 @@ std::shared_ptr<const PreparedModel> model_with_constant_rows() {
 TEST(Slices, GiveTheBytesOfRowsRunAlone) {
   const auto model = convolutions();
   for (int threads : {1, 2, 4}) {
-    Session batched(model, {.threads = threads}), alone(model, {.threads = 1});
+    Session batched(model, {.device = tests::device_under_test(), .threads = threads}),
+        alone(model, {.device = tests::device_under_test(), .threads = 1});
     const Tensor x = noise({8, 8, 20, 20}, 9);
     if (threads > 1) {
       EXPECT_GT(batched.slices({x.dims()}), 1) << "threads " << threads;
@@ -150,14 +152,14 @@ TEST(Slices, GiveTheBytesOfRowsRunAlone) {
 
 // The constant has equal rows, but fits batches of eight alone.
 TEST(Slices, LeaveBatchesWholeThatAConstantFixes) {
-  Session session(model_with_constant_rows(), {.threads = 2});
+  Session session(model_with_constant_rows(), {.device = tests::device_under_test(), .threads = 2});
   const Tensor x = noise({8, 4}, 3);
   EXPECT_EQ(session.slices({x.dims()}), 1);
   EXPECT_TRUE(session.run({x})[0].same_as(x));
 }
 
 TEST(Slices, RefuseResultsOfAnotherSize) {
-  Session session(convolutions(), {.threads = 2});
+  Session session(convolutions(), {.device = tests::device_under_test(), .threads = 2});
   std::vector<Tensor> wrong{Tensor::empty(tensor::DType::f32, {4, 8, 20, 20})};
   EXPECT_THROW(session.run_into({noise({8, 8, 20, 20}, 9)}, wrong), base::Error);
 }

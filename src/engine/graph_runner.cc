@@ -37,14 +37,15 @@ struct CompiledShape {
   std::vector<Dims> shapes;  ///< of the inputs: the key
   ir::Graph bound;
   Segments segments;
+  std::shared_ptr<const compile::Program> compiled;
   int64_t slices = 1;       ///< the program covers rows / slices rows of the batch
-  std::vector<Lane> lanes;  ///< at least one
+  std::vector<Lane> lanes;  ///< at least one, none where programs are only planned
   void* arena = nullptr;    ///< what the executors were bound to last
   std::unique_ptr<GraphRunner> rest;
   SubgraphCache subgraphs;  ///< runners of branches and loop bodies
   uint64_t last_used = 0;
 
-  const compile::Program& program() const { return lanes[0].executor->program(); }
+  const compile::Program& program() const { return *compiled; }
   /// Extents of result i over all slices; whether `dims` are those.
   Dims out_dims(size_t i) const {
     Dims dims = program().slot(program().outputs[i]).dims;
@@ -117,7 +118,7 @@ CompiledShape& GraphRunner::compiled_for(std::vector<Dims> shapes) {
 
 std::shared_ptr<const compile::Program> GraphRunner::compile_ready(ir::Graph& ready, int threads) {
   passes::run_passes(passes::bucket_passes(), ready, context_.passes);
-  lower_for_inference(ready, context_.precision, context_.device.kind(), context_.packs);
+  lower_for_inference(ready, context_.precision, context_.compile.on, context_.packs);
   compile::CompileOptions options = context_.compile;
   options.threads = threads;
   return std::make_shared<compile::Program>(compile::compile(ready, options, context_.packs));
@@ -125,7 +126,7 @@ std::shared_ptr<const compile::Program> GraphRunner::compile_ready(ir::Graph& re
 
 SlicePlan GraphRunner::slice_plan(const CompiledShape& shape) {
   const int64_t rows = shape.shapes.empty() || shape.shapes[0].empty() ? 1 : shape.shapes[0][0];
-  if (rows < 2 || !shape.segments.complete || context_.device.kind() != tensor::DeviceKind::cpu) return {};
+  if (rows < 2 || !shape.segments.complete || context_.compile.on != tensor::DeviceKind::cpu) return {};
   for (ir::ValueId id : graph_.inputs()) {
     const tensor::Shape& declared = graph_.type(id).shape;
     if (!declared.has_rank() || declared.rank() == 0 || declared[0].is_static()) return {};
@@ -160,12 +161,13 @@ std::unique_ptr<CompiledShape> GraphRunner::compile_shape(const std::vector<Dims
     made->segments = cut_segments(made->bound);
   }
   const int threads = plan.lanes > 1 ? 1 : context_.compile.threads;
-  const std::shared_ptr<const compile::Program> program = compile_ready(made->segments.ready, threads);
-  made->lanes.resize(static_cast<size_t>(plan.lanes));
+  made->compiled = compile_ready(made->segments.ready, threads);
+  made->lanes.resize(context_.plan_only ? 0 : static_cast<size_t>(plan.lanes));
   for (Lane& lane : made->lanes) {
-    lane.executor = std::make_unique<runtime::Executor>(program);
+    lane.executor =
+        std::make_unique<runtime::Executor>(made->compiled, std::vector<void*>(), nullptr, context_.on);
     lane.in.resize(shapes.size());
-    lane.out.resize(program->outputs.size());
+    lane.out.resize(made->compiled->outputs.size());
   }
   if (!made->segments.complete) {
     made->rest = std::make_unique<GraphRunner>(std::move(made->segments.rest), context_);
@@ -174,7 +176,8 @@ std::unique_ptr<CompiledShape> GraphRunner::compile_shape(const std::vector<Dims
 }
 
 void GraphRunner::bind_arena(CompiledShape& shape) {
-  const int64_t stride = (shape.program().memory.arena_bytes + 63) / 64 * 64;
+  if (shape.lanes.empty()) base::fail_unsupported("this session plans programs and runs none");
+  const int64_t stride = (shape.lanes[0].executor->arena_bytes() + 63) / 64 * 64;
   void* arena = context_.arena.reserve(stride * static_cast<int64_t>(shape.lanes.size()));
   if (arena == shape.arena) return;
   for (size_t i = 0; i < shape.lanes.size(); ++i) {

@@ -38,7 +38,9 @@ struct RunnerContext {
   compile::CompileOptions compile;
   passes::PassOptions passes;
   passes::Precision precision = passes::Precision::f32;
-  size_t max_programs = 64;  ///< programs kept; the least recently used goes first
+  size_t max_programs = 64;        ///< programs kept; the least recently used goes first
+  runtime::DeviceBinding on = {};  ///< for devices that are not the CPU
+  bool plan_only = false;          ///< programs are compiled and not run: there may be no such device here
 };
 
 /// One compiled shape of a graph: a program for all nodes whose shapes are known, then (if any are left)

@@ -7,6 +7,7 @@
 #include "engine/session.h"
 #include "model/zoo/zoo.h"
 #include "tensor/compare.h"
+#include "tests/test_device.h"
 
 namespace trireme::engine {
 namespace {
@@ -43,7 +44,7 @@ Tensor input_of(const Case& c, int64_t rows) {
 
 Tensor run(const std::shared_ptr<const PreparedModel>& model, Precision precision, const Tensor& input,
            int threads = 1) {
-  Session session(model, {.threads = threads, .precision = precision});
+  Session session(model, {.device = tests::device_under_test(), .threads = threads, .precision = precision});
   return session.run({input})[0].clone();
 }
 
@@ -70,8 +71,8 @@ TEST(LowPrecision, IsNearF32AndIndependentOfThreadsAndCompany) {
 TEST(LowPrecision, WeightsAreRoundedOnceForAllSessionsAndBuckets) {
   const Case& c = kCases[0];
   auto model = std::make_shared<const PreparedModel>(model::zoo::build(c.network, c.options).graph);
-  Session one(model, {.threads = 1, .precision = Precision::bf16}),
-      two(model, {.threads = 1, .precision = Precision::bf16});
+  Session one(model, {.device = tests::device_under_test(), .threads = 1, .precision = Precision::bf16}),
+      two(model, {.device = tests::device_under_test(), .threads = 1, .precision = Precision::bf16});
   const auto constants = [](Session& session, int64_t rows) {
     std::vector<const std::byte*> found;
     for (const compile::Slot& s : session.prepare({{rows, 1, 28, 28}}).slots) {

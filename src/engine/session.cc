@@ -12,13 +12,25 @@ PreparedModel::PreparedModel(ir::Graph graph, const passes::PassOptions& options
   records_ = passes::run_passes(passes::prepare_passes(), graph_, options);
 }
 
+namespace {
+
+/// What programs may need at most.
+int64_t memory_of(const SessionOptions& options, const tensor::Device& device) {
+  if (options.memory_bytes > 0) return options.memory_bytes;
+  if (options.plan_only && runtime::kind_of_device(options.device) != tensor::DeviceKind::cpu)
+    return INT64_MAX;  // of a device that is not here
+  return device.memory_bytes() > 0 ? device.memory_bytes() : base::memory_limit_bytes();
+}
+
+}  // namespace
+
 Session::Session(std::shared_ptr<const PreparedModel> model, const SessionOptions& options)
     : model_(std::move(model)),
       pool_(options.strategy.world() > 1 ? 1
             : options.threads > 0        ? options.threads
                                          : base::read_cpu_info().threads(),
             options.strategy.world() > 1 ? std::vector<int>() : options.cpus),
-      device_(runtime::open_device(options.device)),
+      device_(runtime::open_device(options.plan_only ? "cpu" : options.device)),
       stream_(device_->open_stream(pool_)),
       arena_(*device_),
       context_{.device = *device_,
@@ -26,17 +38,22 @@ Session::Session(std::shared_ptr<const PreparedModel> model, const SessionOption
                .pool = pool_,
                .packs = model_->packs(),
                .arena = arena_,
-               .compile = {.on = device_->kind(),
+               .compile = {.on = runtime::kind_of_device(options.device),
+                           .device = options.plan_only ? nullptr : device_.get(),
+                           .host_fallback = options.host_fallback,
                            .threads = pool_.size(),
                            .only_kernel = options.only_kernel,
-                           .memory_bytes =
-                               options.memory_bytes > 0 ? options.memory_bytes : base::memory_limit_bytes()},
+                           .memory_bytes = memory_of(options, *device_)},
                .passes = options.passes,
                .precision = options.precision,
-               .max_programs = options.max_programs},
+               .max_programs = options.max_programs,
+               .on = runtime::bind_device(*device_, pool_, model_->packs(), options.graphs),
+               .plan_only = options.plan_only},
       runner_(model_->graph(), context_) {
   if (options.strategy.world() > 1 && options.precision != passes::Precision::f32)
     base::fail_unsupported("a model that several ranks hold runs in f32");
+  if (options.plan_only && options.strategy.world() > 1)
+    base::fail_unsupported("a model that several ranks hold is not planned alone");
   if (options.strategy.world() > 1) sharded_ = std::make_unique<ShardedSession>(model_, options);
 }
 

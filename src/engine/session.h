@@ -19,8 +19,12 @@ class RankService;
 class ShardedSession;
 
 struct SessionOptions {
-  std::string device = "cpu";
-  int threads = 0;               ///< 0: all cores this process may use
+  std::string device = "cpu";  ///< as runtime::open_device() takes it
+  bool host_fallback =
+      true;                ///< nodes that the device has no kernel for run on the CPU; else they are refused
+  bool graphs = true;      ///< a device's launches are recorded once and replayed
+  bool plan_only = false;  ///< programs are compiled, not run; the device need not be there
+  int threads = 0;         ///< 0: all cores this process may use
   std::vector<int> cpus = {};    ///< pins thread i to cpus[i]; empty: not pinned
   size_t max_programs = 64;      ///< compiled shapes kept
   std::string only_kernel = {};  ///< "reference": run plain kernels where they exist

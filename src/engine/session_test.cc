@@ -6,6 +6,7 @@
 
 #include "base/rng.h"
 #include "ops/table.h"
+#include "tests/test_device.h"
 
 namespace trireme::engine {
 namespace {
@@ -57,7 +58,7 @@ const char* const kTwice = R"(graph "twice"
 )";
 
 TEST(Session, CompilesOncePerShapeAndForgetsTheOldest) {
-  Session session(model_of(kTwice), {.threads = 1, .max_programs = 2});
+  Session session(model_of(kTwice), {.device = tests::device_under_test(), .threads = 1, .max_programs = 2});
   const auto prepared = [&](int64_t n) { return &session.prepare({{n, 3}, {n, 1}}); };
   const auto* one = prepared(1);
   EXPECT_EQ(prepared(1), one);
@@ -73,14 +74,14 @@ TEST(Session, CompilesOncePerShapeAndForgetsTheOldest) {
 }
 
 TEST(Session, EmptyBatches) {
-  Session session(model_of(kTwice), {.threads = 2});
+  Session session(model_of(kTwice), {.device = tests::device_under_test(), .threads = 2});
   const auto out = session.run({noise({0, 3}, 1), noise({0, 1}, 2)});
   EXPECT_EQ(out[0].dims(), (Dims{0, 3}));
   EXPECT_EQ(out[1].to_ints(), (std::vector<int64_t>{0, 3}));
 }
 
 TEST(Session, RefusesInputsTheModelDoesNotTake) {
-  Session session(model_of(kTwice), {.threads = 1});
+  Session session(model_of(kTwice), {.device = tests::device_under_test(), .threads = 1});
   const Tensor x = noise({2, 3}, 1), z = noise({2, 1}, 2);
   expect_refused(session, {x}, "takes 2 inputs");
   expect_refused(session, {x, Tensor()}, "'z' is missing");
@@ -92,7 +93,7 @@ TEST(Session, RefusesInputsTheModelDoesNotTake) {
 }
 
 TEST(Session, RefusesMemoryThatDoesNotFit) {
-  Session session(model_of(kTwice), {.threads = 1});
+  Session session(model_of(kTwice), {.device = tests::device_under_test(), .threads = 1});
   const std::vector<Tensor> in{noise({2, 3}, 1), noise({2, 1}, 2)};
   std::vector<Tensor> out = session.run(in);
   session.run_into(in, out);
@@ -119,7 +120,7 @@ TEST(Session, ShapesThatDependOnData) {
   %11 = neg(%0)
   return %8 "scaled", %10 "nine", %11 "all", %6 "where"
 )"),
-                  {.threads = 2});
+                  {.device = tests::device_under_test(), .threads = 2});
   EXPECT_FALSE(session.is_static({{5}}));
   for (int round = 0; round < 2; ++round) {
     const auto out = session.run({floats({1, -2, 3, 0, 4})});
@@ -142,7 +143,7 @@ TEST(Session, ShapesThatAreInputs) {
   %4 = expand(%3, %1)
   return %3 "y", %4 "z"
 )"),
-                  {.threads = 1});
+                  {.device = tests::device_under_test(), .threads = 1});
   EXPECT_EQ(session.run({noise({6}, 1), longs({2, 3})})[0].dims(), (Dims{2, 3}));
   EXPECT_EQ(session.run({noise({6}, 1), longs({3, 2})})[0].dims(), (Dims{3, 2}));
   EXPECT_EQ(session.run({noise({6}, 1), longs({6})})[1].dims(), (Dims{6}));
@@ -174,7 +175,8 @@ TEST(Control, IfTakesOneBranchWithItsCaptures) {
                                     " %2 = add(%0, %1)\n return %2\n"));
   attrs.set("else_branch", subgraph("graph \"e\"\n %0 = input \"a\" : f32[n]\n %1 = input \"b\" : f32[n]\n"
                                     " %2 = sub(%0, %1)\n return %2\n"));
-  Session session(control_model("if", {kCondition, kVector, kVector}, attrs, 1), {.threads = 1});
+  Session session(control_model("if", {kCondition, kVector, kVector}, attrs, 1),
+                  {.device = tests::device_under_test(), .threads = 1});
   const Tensor a = floats({1, 2}), b = floats({10, 20});
   for (int round = 0; round < 2; ++round) {
     EXPECT_EQ(values(session.run({Tensor::scalar(true), a, b})[0]), (Doubles{11, 22}));
@@ -200,7 +202,8 @@ const char* const kLoopBody = R"(graph "body"
 TEST(Control, LoopCarriesStopsAndStacks) {
   ir::Attrs attrs{{"captures", int64_t{1}}};
   attrs.set("body", subgraph(kLoopBody));
-  Session session(control_model("loop", {kTrips, kCondition, kVector, kVector}, attrs, 2), {.threads = 1});
+  Session session(control_model("loop", {kTrips, kCondition, kVector, kVector}, attrs, 2),
+                  {.device = tests::device_under_test(), .threads = 1});
   const auto run = [&](int64_t trips, bool go) {
     return session.run({Tensor::scalar(trips), Tensor::scalar(go), floats({1, 2}), floats({5, 7})});
   };
@@ -226,7 +229,8 @@ TEST(Control, ScanReadsSlicesInBothDirections) {
   const tensor::TensorType matrix{DType::f32, {Dim::symbol("t"), Dim::symbol("n")}};
   const Tensor start = floats({0, 0}), x = floats({1, 2, 3, 4, 5, 6}, {3, 2}), w = floats({1, 10});
   {
-    Session session(control_model("scan", {kVector, matrix, kVector}, attrs, 2), {.threads = 1});
+    Session session(control_model("scan", {kVector, matrix, kVector}, attrs, 2),
+                    {.device = tests::device_under_test(), .threads = 1});
     const auto out = session.run({start, x, w});
     EXPECT_EQ(values(out[0]), (Doubles{9, 120}));
     EXPECT_EQ(values(out[1]), (Doubles{1, 20, 4, 60, 9, 120}));
@@ -234,7 +238,8 @@ TEST(Control, ScanReadsSlicesInBothDirections) {
   attrs.set("scan_input_directions", std::vector<int64_t>{1});
   attrs.set("scan_output_directions", std::vector<int64_t>{1});
   attrs.set("scan_output_axes", std::vector<int64_t>{1});
-  Session session(control_model("scan", {kVector, matrix, kVector}, attrs, 2), {.threads = 1});
+  Session session(control_model("scan", {kVector, matrix, kVector}, attrs, 2),
+                  {.device = tests::device_under_test(), .threads = 1});
   const auto out = session.run({start, x, w});
   EXPECT_EQ(out[1].dims(), (Dims{2, 3}));
   EXPECT_EQ(values(out[1]), (Doubles{9, 8, 5, 120, 100, 60}));
@@ -259,7 +264,8 @@ TEST(Control, NestedLoops) {
   outer.sort();
   ir::Attrs attrs{{"captures", int64_t{1}}};
   attrs.set("body", std::make_shared<const ir::Graph>(outer));
-  Session session(control_model("loop", {kTrips, kCondition, kVector, kVector}, attrs, 1), {.threads = 1});
+  Session session(control_model("loop", {kTrips, kCondition, kVector, kVector}, attrs, 1),
+                  {.device = tests::device_under_test(), .threads = 1});
   const auto out =
       session.run({Tensor::scalar<int64_t>(3), Tensor::scalar(true), floats({100, 0}), floats({1, 10})});
   EXPECT_EQ(values(out[0]), (Doubles{106, 60}));
@@ -291,15 +297,17 @@ const char* const kNet = R"(graph "net"
 TEST(Session, ThreadCountDoesNotChangeABit) {
   const auto model = model_of(kNet);
   const Tensor x = noise({3, 3, 17, 19}, 9);
-  const Tensor want = Session(model, {.threads = 1}).run({x})[0];
+  const Tensor want = Session(model, {.device = tests::device_under_test(), .threads = 1}).run({x})[0];
   for (int threads : {2, 3, 4, 7}) {
-    EXPECT_TRUE(Session(model, {.threads = threads}).run({x})[0].same_as(want)) << threads << " threads";
+    EXPECT_TRUE(
+        Session(model, {.device = tests::device_under_test(), .threads = threads}).run({x})[0].same_as(want))
+        << threads << " threads";
   }
 }
 
 TEST(Session, BatchMatesDoNotChangeABit) {
   const auto model = model_of(kNet);
-  Session session(model, {.threads = 2});
+  Session session(model, {.device = tests::device_under_test(), .threads = 2});
   const Tensor x = noise({5, 3, 17, 19}, 9);
   const Tensor together = session.run({x})[0];
   for (int64_t i = 0; i < 5; ++i) {
@@ -343,7 +351,8 @@ TEST(Session, InstancesAndBucketsShareOnePackedWeight) {
                 " %2 = counted(%0, %1)\n %3 = counted(%2, %1)\n return %3 \"y\"\n",
                 table));
   {
-    Session first(model, {.threads = 1}), second(model, {.threads = 2});
+    Session first(model, {.device = tests::device_under_test(), .threads = 1}),
+        second(model, {.device = tests::device_under_test(), .threads = 2});
     for (int64_t n : {1, 2, 3}) {
       for (Session* session : {&first, &second}) {
         const Tensor x = noise({n}, 1);
@@ -352,7 +361,7 @@ TEST(Session, InstancesAndBucketsShareOnePackedWeight) {
     }
     EXPECT_EQ(packed, 1);
   }
-  Session third(model, {.threads = 1});
+  Session third(model, {.device = tests::device_under_test(), .threads = 1});
   third.prepare({{5}});
   EXPECT_EQ(packed, 2);  // the last session that held the first copy is gone
 }
@@ -360,7 +369,7 @@ TEST(Session, InstancesAndBucketsShareOnePackedWeight) {
 TEST(Session, BadDataIsTheCallersMistake) {
   Session session(model_of("graph \"g\"\n %0 = input \"x\" : f32[n,2]\n %1 = input \"i\" : i64[k]\n"
                            " %2 = gather(%0, %1)  # table\n return %2 \"y\"\n"),
-                  {.threads = 2});
+                  {.device = tests::device_under_test(), .threads = 2});
   expect_refused(session, {noise({4, 2}, 1), longs({0, 4})}, "table");
   EXPECT_EQ(session.run({noise({4, 2}, 1), longs({0, -1})})[0].dims(), (Dims{2, 2}));
 }

@@ -51,6 +51,7 @@ struct TrainSession::StepProgram {
   std::vector<tensor::Tensor> results;  ///< in the order of graph.output_names()
   void* arena = nullptr;                ///< what the executor was bound to last
   runtime::Trace trace;
+  int64_t run_ns = 0;  ///< of the last run on a device, whose steps are not timed each time
   std::vector<const void*> in;
   std::vector<void*> out;
 

@@ -24,8 +24,11 @@ struct TrainOptions {
   passes::RecomputeMode recompute = passes::RecomputeMode::none;
   int64_t activation_bytes = 0;  ///< above 0: recompute as little as keeps activations under this many bytes
   std::vector<std::string> freeze = {};  ///< params whose name contains one of these are not trained
-  std::string device = "cpu";
-  int threads = 0;  ///< 0: all cores this process may use
+  std::string device = "cpu";  ///< as runtime::open_device() takes it; others than cpu train on one rank
+  bool host_fallback =
+      true;            ///< nodes that the device has no kernel for run on the CPU; else they are refused
+  bool graphs = true;  ///< a device's launches are recorded once and replayed
+  int threads = 0;     ///< 0: all cores this process may use
   std::vector<int> cpus = {};
   int64_t memory_bytes = 0;  ///< programs that need more are refused; 0: what this process may use
   passes::PassOptions passes = {};

@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstring>
+#include <numeric>
 #include <unordered_map>
 
 #include "base/cpu_info.h"
@@ -51,7 +53,14 @@ TrainSession::TrainSession(const ir::Graph& loss_graph, const TrainOptions& opti
       model_(loss_graph),
       pool_(options.threads > 0 ? options.threads : base::read_cpu_info().threads(), options.cpus),
       device_(runtime::open_device(options.device)),
-      stream_(device_->open_stream(pool_)) {
+      stream_(device_->open_stream(pool_)),
+      on_(runtime::bind_device(*device_, pool_, packs_, options.graphs)) {
+  if (on_.device != nullptr) {
+    if (options_.mesh != nullptr)
+      base::fail_unsupported("training on several ranks runs on cpu, asked for ", options_.device);
+    states_.live_on(*device_, *stream_, *on_.staging);
+    scratch_.live_on(*device_, *stream_, *on_.staging);
+  }
   open_groups(options_);
   model_.sort();
   const auto loss = output_index(model_, kLossOutput);
@@ -125,10 +134,9 @@ void TrainSession::states_changed() {
 
 /// A weight or a running statistic stands as the step wants it: whole, or this rank's part of it.
 void TrainSession::settle_weight(const std::string& name, const ir::Value& wanted) {
-  const Tensor& held = states_.at(name);
   const StatePlace place{states_.place(name).dims, wanted.shard};
-  if (held.type() == wanted.type) return states_.set_place(name, place);
-  states_.replace(name, part_of(held, place, graphs_->mesh(), graphs_->coordinates()), place);
+  if (states_.type(name) == wanted.type) return states_.set_place(name, place);
+  states_.replace(name, part_of(states_.at(name), place, graphs_->mesh(), graphs_->coordinates()), place);
   for (size_t i = 0; i < model_.values().size(); ++i) {
     ir::Value& v = model_.value(ValueId(static_cast<uint32_t>(i)));
     if (v.kind == ir::ValueKind::param && v.name == name) v.data = Tensor();
@@ -176,11 +184,15 @@ void TrainSession::settle_states(const StepGraph& step) {
 }
 
 std::shared_ptr<const compile::Program> TrainSession::compile_step(ir::Graph& graph, bool is_stage) {
-  const compile::CompileOptions options{
-      .on = device_->kind(),
-      .threads = pool_.size(),
-      .overlap = options_.strategy.overlap,
-      .memory_bytes = options_.memory_bytes > 0 ? options_.memory_bytes : base::memory_limit_bytes()};
+  const compile::CompileOptions options{.on = device_->kind(),
+                                        .device = device_.get(),
+                                        .host_fallback = options_.host_fallback,
+                                        .threads = pool_.size(),
+                                        .overlap = options_.strategy.overlap,
+                                        .memory_bytes = options_.memory_bytes > 0 ? options_.memory_bytes
+                                                        : device_->memory_bytes() > 0
+                                                            ? device_->memory_bytes()
+                                                            : base::memory_limit_bytes()};
   // What a stage computes again was decided before its programs were split.
   if (is_stage) passes::fix_collective_order(graph);
   if (is_stage) return std::make_shared<compile::Program>(compile::compile(graph, options, packs_));
@@ -261,8 +273,18 @@ void TrainSession::fail_budget(int64_t least) const {
              "; a smaller micro-batch needs less");
 }
 
-Tensor* TrainSession::buffer(const std::string& name) {
-  return states_.has(name) ? &states_.at(name) : &scratch_.at(name);
+void* TrainSession::address_of(const std::string& state) {
+  return states_.has(state) ? states_.address(state) : scratch_.address(state);
+}
+
+void TrainSession::mark_written(const compile::Program& program) {
+  for (const compile::Step& step : program.steps) {
+    for (const compile::SlotId id : step.out) {
+      if (id == compile::kNoSlot || program.root(id).kind != compile::SlotKind::state) continue;
+      const std::string& name = program.root(id).name;
+      states_.has(name) ? states_.was_written(name) : scratch_.was_written(name);
+    }
+  }
 }
 
 std::unique_ptr<TrainSession::StepProgram> TrainSession::build(const StepKey& key) {
@@ -297,9 +319,9 @@ void TrainSession::finish(StepProgram& p) {
   p.program = compile_step(p.graph, p.key.part == StepPart::stage);
   std::vector<void*> addresses;
   for (compile::SlotId id : p.program->states) {
-    addresses.push_back(buffer(p.program->slot(id).name)->mutable_raw());
+    addresses.push_back(address_of(p.program->slot(id).name));
   }
-  p.executor = std::make_unique<runtime::Executor>(p.program, std::move(addresses), options_.mesh);
+  p.executor = std::make_unique<runtime::Executor>(p.program, std::move(addresses), options_.mesh, on_);
   p.phases = phases_of(*p.program);
 }
 
@@ -356,10 +378,10 @@ const ir::Graph& TrainSession::step_graph(const std::vector<Dims>& shapes, size_
 }
 
 void TrainSession::use_arena(StepProgram& p) {
-  if (p.program->memory.arena_bytes > arena_bytes_) {
+  if (p.executor->arena_bytes() > arena_bytes_) {
     arena_.reset();
-    arena_ = device_->allocate(p.program->memory.arena_bytes);
-    arena_bytes_ = p.program->memory.arena_bytes;
+    arena_ = device_->allocate(p.executor->arena_bytes());
+    arena_bytes_ = p.executor->arena_bytes();
   }
   if (p.arena == arena_.get() && p.arena != nullptr) return;
   p.executor->bind_arena(arena_.get());
@@ -384,7 +406,21 @@ void TrainSession::launch(StepProgram& p, const Feeds& feeds, const StepInputs& 
     p.in.push_back(scalar != nullptr ? scalar : feeds.at(i).raw());
   }
   for (Tensor& t : p.results) p.out.push_back(t.mutable_raw());
-  p.executor->run(p.in, p.out, *stream_, &p.trace);
+  if (on_.device == nullptr) return p.executor->run(p.in, p.out, *stream_, &p.trace);
+  launch_on_device(p);
+}
+
+/// Steps are timed one by one in the first run; later ones are replayed as a whole, whose time is shared out
+/// among them as it was then.
+void TrainSession::launch_on_device(StepProgram& p) {
+  states_.upload();
+  scratch_.upload();
+  const bool is_first = p.trace.step_ns.empty();
+  const auto start = std::chrono::steady_clock::now();
+  p.executor->run(p.in, p.out, *stream_, is_first ? &p.trace : nullptr);
+  p.run_ns =
+      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - start).count();
+  mark_written(*p.program);
 }
 
 void TrainSession::read_results(const StepProgram& p, StepResult& result) const {
@@ -393,11 +429,14 @@ void TrainSession::read_results(const StepProgram& p, StepResult& result) const 
   result.correct = p.number("correct");
   result.grad_norm = p.number("grad_norm");
   result.skipped = p.number("skipped") != 0;
+  const int64_t traced = std::accumulate(p.trace.step_ns.begin(), p.trace.step_ns.end(), int64_t{0});
+  const double scale =
+      p.run_ns == 0 || traced == 0 ? 1 : static_cast<double>(p.run_ns) / static_cast<double>(traced);
   for (size_t s = 0; s < p.phases.size(); ++s) {
     int64_t& ns = p.phases[s] == StepPhase::forward    ? result.forward_ns
                   : p.phases[s] == StepPhase::backward ? result.backward_ns
                                                        : result.update_ns;
-    ns += p.trace.step_ns[s];
+    ns += static_cast<int64_t>(static_cast<double>(p.trace.step_ns[s]) * scale);
   }
 }
 

@@ -98,7 +98,8 @@ class TrainSession {
   std::string pipeline_text(const std::vector<tensor::Dims>& shapes, size_t micro_batches);
   /// Bytes of the buffers of this pipeline stage: what crosses, and what micro-batches in flight keep.
   int64_t pipeline_bytes(const std::vector<tensor::Dims>& shapes, size_t micro_batches);
-  /// Times of the steps of the first program of programs(), as its last run measured them.
+  /// Times of the steps of the first program of programs(), as its last run measured them; on devices its
+  /// first.
   const runtime::Trace& trace(const std::vector<tensor::Dims>& shapes, size_t micro_batches);
   /// What the optimizer decided, for printing: groups, decays, states.
   const std::string& optimizer_text() const { return optimizer_text_; }
@@ -118,7 +119,9 @@ class TrainSession {
   void take_states();
   void settle_states(const StepGraph& step);
   void settle_weight(const std::string& name, const ir::Value& wanted);
-  tensor::Tensor* buffer(const std::string& name);
+  void* address_of(const std::string& state);
+  /// What the device wrote is newer than the host's copies.
+  void mark_written(const compile::Program& program);
   std::shared_ptr<const compile::Program> compile_step(ir::Graph& graph, bool is_stage);
   std::shared_ptr<const compile::Program> compile_plan(ir::Graph& graph, const passes::RecomputePlan& plan,
                                                        const compile::CompileOptions& options);
@@ -130,6 +133,7 @@ class TrainSession {
   std::shared_ptr<const compile::Program> fit_activations(ir::Graph& graph,
                                                           const compile::CompileOptions& options);
   void launch(StepProgram& program, const Feeds& feeds, const StepInputs& inputs, size_t micro_batch);
+  void launch_on_device(StepProgram& program);
   void read_results(const StepProgram& program, StepResult& result) const;
   std::vector<tensor::Dims> shapes_of(const Feeds& feeds) const;
 
@@ -165,6 +169,7 @@ class TrainSession {
   std::unique_ptr<tensor::Device> device_;
   std::unique_ptr<tensor::Stream> stream_;
   base::SharedCache packs_;
+  runtime::DeviceBinding on_;
   std::shared_ptr<void> arena_;
   int64_t arena_bytes_ = 0;
   std::map<StepKey, std::unique_ptr<StepProgram>> programs_;

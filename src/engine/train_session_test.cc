@@ -4,10 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <map>
 
 #include "base/rng.h"
 #include "engine/session.h"
 #include "model/builder.h"
+#include "tests/test_device.h"
 
 namespace trireme::engine {
 namespace {
@@ -63,7 +65,14 @@ Feeds batch_of(int64_t rows, uint64_t stream) {
 TrainOptions options_with(int threads) {
   TrainOptions options;
   options.optimizer.kind = passes::OptimizerKind::adamw;
+  options.device = tests::device_under_test();
   options.threads = threads;
+  return options;
+}
+
+TrainOptions options_on(const std::string& device) {
+  TrainOptions options = options_with(2);
+  options.device = device;
   return options;
 }
 
@@ -90,6 +99,40 @@ TEST(TrainSession, LearnsARule) {
   const auto loss = losses(session, 200, 1, 64);
   EXPECT_GT(loss.front(), std::log(5.0));
   EXPECT_LT(loss.back(), 0.6);
+}
+
+void expect_near(const Tensor& got, const Tensor& want, const std::string& what) {
+  const auto a = got.to_doubles(), b = want.to_doubles();
+  ASSERT_EQ(a.size(), b.size()) << what;
+  for (size_t i = 0; i < a.size(); ++i) EXPECT_NEAR(a[i], b[i], 2e-4 * (1 + std::abs(b[i]))) << what;
+}
+
+TEST(TrainSession, OnADeviceItFollowsTheCpu) {
+  const auto device = tests::cuda_device();
+  if (!device) GTEST_SKIP() << tests::kNoGpu;
+  TrainSession host(classifier(), options_on("cpu")), there(classifier(), options_on(*device));
+  const auto want = losses(host, 12, 2, 16), got = losses(there, 12, 2, 16);
+  for (size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(got[i], want[i], 1e-4 * (1 + want[i])) << "step " << i;
+  for (const std::string& name : host.states().names())
+    expect_near(there.states().at(name), host.states().at(name), name);
+}
+
+TEST(TrainSession, StatesOfADeviceAreReadWrittenAndServed) {
+  const auto device = tests::cuda_device();
+  if (!device) GTEST_SKIP() << tests::kNoGpu;
+  TrainSession session(classifier(), options_on(*device));
+  losses(session, 3, 1, 16);
+  std::map<std::string, Tensor> kept;
+  for (const std::string& name : session.states().names()) kept[name] = session.states().at(name).clone();
+  const auto after_three = losses(session, 2, 1, 16);
+  EXPECT_FALSE(session.states().at("layer0.weight").same_as(kept.at("layer0.weight")));
+  for (const auto& [name, content] : kept) session.states().set(name, content);
+  EXPECT_EQ(losses(session, 2, 1, 16), after_three);  // what was written there is what the steps begin with
+  const ir::Graph trained = session.trained_graph();
+  const Feeds feeds = batch_of(8, 7);
+  Session here(std::make_shared<const PreparedModel>(trained), {.threads = 1});
+  Session there(std::make_shared<const PreparedModel>(trained), {.device = *device, .threads = 1});
+  expect_near(there.run(feeds)[0], here.run(feeds)[0], "evaluation");
 }
 
 TEST(TrainSession, GivesTheSameBitsForEveryThreadCount) {

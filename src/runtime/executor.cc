@@ -5,6 +5,7 @@
 
 #include "backend/cpu/cpu_stream.h"
 #include "comm/mesh.h"
+#include "runtime/device_run.h"
 #include "runtime/same_collectives.h"
 #include "runtime/side_lane.h"
 
@@ -43,11 +44,23 @@ struct Executor::Aside {
 
 Executor::~Executor() = default;
 
+DeviceBinding bind_device(tensor::Device& device, base::ThreadPool& pool, base::SharedCache& packs,
+                          bool graphs) {
+  if (device.kind() == tensor::DeviceKind::cpu) return {};
+  return {&device, &pool, &packs, std::make_shared<Staging>(device, pool), graphs};
+}
+
 Executor::Executor(std::shared_ptr<const compile::Program> program, std::vector<void*> states,
-                   comm::Mesh* mesh)
+                   comm::Mesh* mesh, const DeviceBinding& on)
     : program_(std::move(program)), states_(std::move(states)), mesh_(mesh) {
   base::check(states_.size() == program_->states.size(), "the program has ", program_->states.size(),
               " states, got ", states_.size());
+  if (program_->on != tensor::DeviceKind::cpu) {
+    base::check(on.device != nullptr, "a program for ", tensor::name_of(program_->on), " without a device");
+    open_groups();
+    device_run_ = std::make_unique<DeviceRun>(*program_, states_, mesh_, on);
+    return;
+  }
   for (const compile::Step& step : program_->steps) {
     first_in_.push_back(addresses_.size());
     addresses_.resize(addresses_.size() + step.in.size());
@@ -70,7 +83,18 @@ void Executor::open_groups() {
   if (meets_ranks_) open_same_collectives(*program_, *mesh_);
 }
 
+const Communication& Executor::communication() const {
+  return device_run_ != nullptr ? device_run_->communication() : communication_;
+}
+
+int64_t Executor::arena_bytes() const {
+  return device_run_ != nullptr ? device_run_->arena_bytes() : program_->memory.arena_bytes;
+}
+
+bool Executor::is_recorded() const { return device_run_ != nullptr && device_run_->is_recorded(); }
+
 void Executor::bind_arena(void* arena) {
+  if (device_run_ != nullptr) return device_run_->bind_arena(arena);
   const compile::Program& p = *program_;
   input_patches_.clear();
   output_patches_.clear();
@@ -101,6 +125,8 @@ void Executor::bind_arena(void* arena) {
 
 void Executor::run(std::span<const void* const> inputs, std::span<void* const> outputs,
                    tensor::Stream& stream, Trace* trace) {
+  if (device_run_ != nullptr) [[unlikely]]
+    return device_run_->run(inputs, outputs, stream, trace);
   for (const Patch& p : input_patches_) addresses_[p.argument] = const_cast<void*>(inputs[p.binding]);
   for (const Patch& p : output_patches_) addresses_[p.argument] = outputs[p.binding];
   if (meets_ranks_) {

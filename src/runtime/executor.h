@@ -9,11 +9,31 @@
 #include "compile/program.h"
 #include "tensor/device.h"
 
+namespace trireme::base {
+class SharedCache;
+}
+
 namespace trireme::comm {
 class Mesh;
 }
 
 namespace trireme::runtime {
+
+class DeviceRun;
+class Staging;
+
+/// Where programs run that are not the CPU's. All that is named here outlives the executors.
+struct DeviceBinding {
+  tensor::Device* device = nullptr;    ///< null: programs are the CPU's
+  base::ThreadPool* pool = nullptr;    ///< for steps that run on the host
+  base::SharedCache* packs = nullptr;  ///< of the model: its programs share constants on the device
+  std::shared_ptr<Staging> staging;    ///< of the session
+  bool graphs = true;                  ///< launches are recorded in the second run and replayed from then on
+};
+
+/// What executors of one session need on `device`: empty for the CPU.
+DeviceBinding bind_device(tensor::Device& device, base::ThreadPool& pool, base::SharedCache& packs,
+                          bool graphs);
 
 /// Measured times of one run; filled only when a trace is passed.
 struct Trace {
@@ -32,23 +52,28 @@ class Executor {
   /// `program` is shared with other executors. `states`: addresses of program->states, which outlive the
   /// executor. Call bind_arena before the first run. `mesh`: where collectives meet the other ranks, which
   /// outlives the executor. With collectives in the program the constructor is itself collective: it opens
-  /// the groups of all axes in program order, so all ranks make their executors in the same order.
+  /// the groups of all axes in program order, so all ranks make their executors in the same order. `on`: for
+  /// programs that are not the CPU's; the constructor uploads constants that are not on the device yet.
   explicit Executor(std::shared_ptr<const compile::Program> program, std::vector<void*> states = {},
-                    comm::Mesh* mesh = nullptr);
+                    comm::Mesh* mesh = nullptr, const DeviceBinding& on = {});
 
   ~Executor();
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
 
   const compile::Program& program() const { return *program_; }
-  const Communication& communication() const { return communication_; }
-  /// Points every planned slot into `arena`, which holds at least program().memory.arena_bytes bytes.
+  const Communication& communication() const;
+  /// Bytes of the arena: the program's, and on devices the places of inputs and outputs.
+  int64_t arena_bytes() const;
+  /// Points every planned slot into `arena`, memory of the device of at least arena_bytes() bytes.
   void bind_arena(void* arena);
+  /// True once the launches of a device's program are recorded and replayed.
+  bool is_recorded() const;
 
-  /// Runs all steps. `inputs`/`outputs`: addresses in the program's order, sized as its slots say; outputs
-  /// must not overlap anything else. Throws invalid_argument when a kernel reports bad data (an index out of
-  /// range), and what the communicator throws: unavailable for ranks that are gone, invalid_argument for
-  /// ranks that disagree. After a throw results and states are undefined.
+  /// Runs all steps. `inputs`/`outputs`: host addresses in the program's order, sized as its slots say;
+  /// outputs must not overlap anything else. Throws invalid_argument when a kernel reports bad data (an index
+  /// out of range), and what the communicator throws: unavailable for ranks that are gone, invalid_argument
+  /// for ranks that disagree. After a throw results and states are undefined.
   void run(std::span<const void* const> inputs, std::span<void* const> outputs, tensor::Stream& stream,
            Trace* trace = nullptr);
 
@@ -83,7 +108,8 @@ class Executor {
   size_t failed_step_ = 0;  ///< the step launched last
   bool meets_ranks_ = false;
   Communication communication_;
-  std::unique_ptr<Aside> aside_;  ///< only where steps run aside
+  std::unique_ptr<Aside> aside_;           ///< only where steps run aside
+  std::unique_ptr<DeviceRun> device_run_;  ///< runs programs that are not the CPU's
 };
 
 }  // namespace trireme::runtime

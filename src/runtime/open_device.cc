@@ -29,19 +29,33 @@ std::vector<DeviceLine> list_devices() {
   return lines;
 }
 
-std::unique_ptr<tensor::Device> open_device(std::string_view name) {
-  if (name == "cpu") return std::make_unique<cpu::CpuDevice>();
-  if (name == "emulated") return cuda::open_emulated();
-  if (name == "cuda") return cuda::open_gpu(0);
+namespace {
+
+/// The ordinal in "cuda:N", 0 for "cuda". Throws invalid_argument for every other name.
+int ordinal_of(std::string_view name) {
+  if (name == "cuda") return 0;
   if (name.starts_with("cuda:")) {
     const std::string_view digits = name.substr(5);
     int ordinal = -1;
     const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), ordinal);
-    if (error == std::errc() && end == digits.data() + digits.size() && ordinal >= 0)
-      return cuda::open_gpu(ordinal);
+    if (error == std::errc() && end == digits.data() + digits.size() && ordinal >= 0) return ordinal;
   }
   base::fail_invalid("no device '", name,
                      "'; there are cpu, cuda, cuda:N and emulated (see trireme devices)");
+}
+
+}  // namespace
+
+std::unique_ptr<tensor::Device> open_device(std::string_view name) {
+  if (name == "cpu") return std::make_unique<cpu::CpuDevice>();
+  if (name == "emulated") return cuda::open_emulated();
+  return cuda::open_gpu(ordinal_of(name));
+}
+
+tensor::DeviceKind kind_of_device(std::string_view name) {
+  if (name == "cpu") return tensor::DeviceKind::cpu;
+  if (name != "emulated") ordinal_of(name);
+  return tensor::DeviceKind::cuda;
 }
 
 }  // namespace trireme::runtime

@@ -33,6 +33,7 @@ struct ServeOptions {
   int http_threads = 2;
   int instances = 1;
   int threads = 0;
+  std::string device = "cpu";
   bool pin = false;
   engine::InferenceRanks ranks = {};
   int max_queue = 1024;
@@ -79,6 +80,8 @@ struct ServeOptions {
     f.add("http_threads", &http_threads, "threads that read and write connections").at_least(1).at_most(256);
     f.add("instances", &instances, "batches of a model that run side by side").at_least(1).at_most(1024);
     f.add("threads", &threads, "threads of an instance; 0: all cores shared among the instances").at_least(0);
+    f.add("device", &device,
+          "where models run: cpu, cuda:N, or emulated (CUDA kernels on the host, for tests)");
     f.add("pin", &pin, "bind the threads of instances to cores");
     ranks.fields(f);
     f.add("max_queue", &max_queue, "requests that may wait for a model; further ones get 503").at_least(1);

@@ -226,6 +226,7 @@ sched::SchedulerOptions ServedModel::scheduler_options(const ModelHost& host) co
   out.claims = config_.claims();
   const int threads = run.threads > 0 ? run.threads : options.threads;
   out.session.threads = threads > 0 ? threads : std::max(1, cpu.threads() / out.instances);
+  out.session.device = options.device;
   out.session.precision = run.precision;
   out.session.strategy = options.ranks.read();
   out.session.service = options.service;

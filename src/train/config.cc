@@ -34,6 +34,10 @@ void RunOptions::fields(base::OptionList& f) {
         "does not depend on it")
       .at_least(0)
       .at_most(1024);
+  f.add("device", &device, "cpu, cuda, cuda:N, or emulated: CUDA kernels run on the host, for tests");
+  f.add("host_fallback", &host_fallback,
+        "run operators that the device has no kernel for on the CPU; without it they are refused");
+  f.add("graphs", &graphs, "record a GPU's launches in the second run and replay them from then on");
   f.add("memory", &memory, "refuse programs that need more; 0B: what this process may use");
   f.add_choice("non_finite", &non_finite, {"skip", "stop"},
                "when a loss or gradient is not finite: leave the step out, or end the run");

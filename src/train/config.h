@@ -37,6 +37,9 @@ struct RunOptions {
   double epochs = 0;
   int64_t seed = 1;
   int threads = 0;
+  std::string device = "cpu";
+  bool host_fallback = true;
+  bool graphs = true;
   base::ByteSize memory{0};
   NonFinite non_finite = NonFinite::skip;
   int64_t max_skips = 20;

@@ -81,7 +81,7 @@ Evaluator::Evaluator(const ir::Graph& graph, data::DatasetPtr dataset, data::Tra
 
 Evaluator::Sums Evaluator::run_batches(const ir::Graph& loss_graph) {
   engine::Session session(std::make_shared<const engine::PreparedModel>(loss_graph),
-                          {.threads = options_.threads});
+                          {.device = options_.device, .threads = options_.threads});
   loader_.seek({0, 0});
   Sums sums;
   for (int64_t b = options_.ranks.rank(); options_.max_batches == 0 || b < options_.max_batches;

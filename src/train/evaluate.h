@@ -19,6 +19,7 @@ struct EvaluatorOptions {
   int64_t max_batches = 0;  ///< 0: the whole data set
   int64_t ignore_index = -100;
   int threads = 0;
+  std::string device = "cpu";
   int workers = 2;
   FeedRules feed = {};
   std::vector<std::string> target_inputs = {};

@@ -96,6 +96,7 @@ Trainer::Trainer(const TrainConfig& config, TrainTask task, base::Env env, Ranks
   o.max_batches = config.eval.batches;
   o.ignore_index = config.loss.ignored;
   o.threads = config.run.threads;
+  o.device = config.run.device;
   o.workers = config.loader.workers;
   o.feed = config.loader.rules();
   o.target_inputs = task_.target_inputs;

@@ -44,7 +44,8 @@ RankStates::RankStates(engine::StateStore& states, const Ranks& ranks) : states_
     Held h{name, place.dims, tensor::local_boxes(place.dims, place.shard, shape, coordinates)};
     h.is_mine = is_first_holder(name, place.shard);
     const tensor::Dims local = tensor::local_dims(place.dims, place.shard, shape, coordinates);
-    base::check(local == states.at(name).dims(), "state '", name, "' is ", states.at(name).type().to_string(),
+    const tensor::TensorType held = states.type(name);
+    base::check(local == held.shape.to_dims(), "state '", name, "' is ", held.to_string(),
                 ", its place says ", tensor::to_string(local));
     held_.push_back(std::move(h));
   }
@@ -69,7 +70,7 @@ std::vector<CheckpointPiece> RankStates::pieces() const {
   std::vector<CheckpointPiece> pieces;
   for (const Held& h : held_) {
     if (!h.is_mine) continue;
-    const tensor::Tensor& local = states_.at(h.name);
+    const tensor::Tensor& local = std::as_const(states_).at(h.name);
     const std::vector<tensor::Dims> offsets = local_offsets(h.boxes);
     for (size_t b = 0; b < h.boxes.size(); ++b) {
       if (h.boxes[b].elements() == 0 && h.boxes[b].size != h.dims) continue;
@@ -81,7 +82,7 @@ std::vector<CheckpointPiece> RankStates::pieces() const {
 
 int64_t RankStates::bytes() const {
   int64_t sum = 0;
-  for (const Held& h : held_) sum += h.is_mine ? states_.at(h.name).bytes() : 0;
+  for (const Held& h : held_) sum += h.is_mine ? tensor::bytes_of(states_.type(h.name)) : 0;
   return sum;
 }
 
@@ -96,7 +97,7 @@ void RankStates::check(const CheckpointReader& checkpoint) const {
   }
   for (const Held& h : held_) {
     const StoredTensor& stored = *checkpoint.find(h.name);
-    const tensor::DType dtype = states_.at(h.name).dtype();
+    const tensor::DType dtype = states_.type(h.name).dtype;
     base::require(stored.dims == h.dims && stored.dtype == dtype, "state '", h.name, "' is ",
                   tensor::name_of(dtype), tensor::to_string(h.dims), ", in the checkpoint ",
                   tensor::name_of(stored.dtype), tensor::to_string(stored.dims));

@@ -69,6 +69,9 @@ engine::TrainOptions TrainConfig::session_options() const {
   o.scaled_loss = is_scaled();
   o.freeze = model.freeze;
   o.threads = run.threads;
+  o.device = run.device;
+  o.host_fallback = run.host_fallback;
+  o.graphs = run.graphs;
   o.memory_bytes = run.memory.bytes;
   o.guarded = spikes.policy != SpikePolicy::off;
   const std::string budget = "budget:";

@@ -24,8 +24,19 @@ class EmulatedMemory {
     std::map<void*, size_t> blocks;
     int at_work = 0;
   };
+  /// Neighbours in one call.
   static void protect(const State& state, int rights) {
-    for (const auto& [at, size] : state.blocks) mprotect(at, size, rights);
+    std::byte* begin = nullptr;
+    std::byte* end = nullptr;
+    for (const auto& [at, size] : state.blocks) {
+      auto* block = static_cast<std::byte*>(at);
+      if (block != end) {
+        if (begin != end) mprotect(begin, static_cast<size_t>(end - begin), rights);
+        begin = block;
+      }
+      end = block + size;
+    }
+    if (begin != end) mprotect(begin, static_cast<size_t>(end - begin), rights);
   }
   base::Guarded<State> state_;
 };
@@ -35,24 +46,27 @@ namespace {
 constexpr size_t kPage = 4096;
 constexpr int kOpen = PROT_READ | PROT_WRITE;
 
+using Launches = std::vector<std::function<void(HostGrid&)>>;
+
 class EmulatedRecording final : public tensor::Recording {
  public:
-  explicit EmulatedRecording(std::vector<std::function<void()>> work) : work_(std::move(work)) {}
+  explicit EmulatedRecording(Launches launches) : launches_(std::move(launches)) {}
   void replay(tensor::Stream& stream) override {
-    for (const auto& w : work_) static_cast<EmulatedStream&>(stream).launch(w);
+    for (const auto& launch : launches_) static_cast<EmulatedStream&>(stream).launch(launch);
   }
 
  private:
-  std::vector<std::function<void()>> work_;
+  Launches launches_;
 };
 
 class EmulatedDevice final : public tensor::Device {
  public:
+  explicit EmulatedDevice(std::shared_ptr<EmulatedMemory> memory) : memory_(std::move(memory)) {}
   tensor::DeviceKind kind() const override { return tensor::DeviceKind::cuda; }
   std::string describe() const override { return "CUDA kernels run thread by thread on the CPU, for tests"; }
   std::shared_ptr<void> allocate(int64_t bytes) override { return memory_->allocate(memory_, bytes); }
-  std::unique_ptr<tensor::Stream> open_stream(base::ThreadPool&) override {
-    return std::make_unique<EmulatedStream>(memory_);
+  std::unique_ptr<tensor::Stream> open_stream(base::ThreadPool& pool) override {
+    return std::make_unique<EmulatedStream>(memory_, pool);
   }
   std::shared_ptr<void> allocate_host(int64_t bytes) override {
     constexpr size_t kAlign = 64;
@@ -64,7 +78,7 @@ class EmulatedDevice final : public tensor::Device {
   int ordinal() const override { return -1; }
 
  private:
-  std::shared_ptr<EmulatedMemory> memory_ = std::make_shared<EmulatedMemory>();
+  std::shared_ptr<EmulatedMemory> memory_;
 };
 
 }  // namespace
@@ -101,34 +115,27 @@ void EmulatedMemory::leave() {
   });
 }
 
-EmulatedStream::EmulatedStream(std::shared_ptr<EmulatedMemory> memory) : memory_(std::move(memory)) {
+EmulatedStream::EmulatedStream(std::shared_ptr<EmulatedMemory> memory, base::ThreadPool& pool)
+    : memory_(std::move(memory)), grid_(&pool) {
   // Small, so that loops over the blocks of a grid are run.
   multiprocessors_ = 2;
 }
 
-void EmulatedStream::run(const std::function<void()>& work) {
-  memory_->reach();
-  try {
-    work();
-  } catch (...) {
-    memory_->leave();
-    throw;
-  }
-  memory_->leave();
+EmulatedStream::~EmulatedStream() {
+  if (is_open_) memory_->leave();
 }
 
-void EmulatedStream::launch(std::function<void()> work) {
-  if (is_recording_) {
-    recorded_.push_back(std::move(work));
-  } else {
-    run(work);
-  }
+void EmulatedStream::reach() {
+  if (!std::exchange(is_open_, true)) memory_->reach();
 }
 
-void EmulatedStream::synchronize() { base::check(!is_recording_, "a recording stream is waited for"); }
+void EmulatedStream::synchronize() {
+  base::check(!is_recording_, "a recording stream is waited for");
+  if (std::exchange(is_open_, false)) memory_->leave();
+}
 
 void EmulatedStream::copy(void* to, const void* from, int64_t bytes) {
-  if (bytes > 0) launch([to, from, bytes] { std::memcpy(to, from, static_cast<size_t>(bytes)); });
+  if (bytes > 0) launch([to, from, bytes](HostGrid&) { std::memcpy(to, from, static_cast<size_t>(bytes)); });
 }
 
 void EmulatedStream::begin_recording() {
@@ -154,6 +161,14 @@ std::unique_ptr<tensor::Device> open_gpu(int) {
   return nullptr;
 }
 
-std::unique_ptr<tensor::Device> open_emulated() { return std::make_unique<EmulatedDevice>(); }
+std::unique_ptr<tensor::Device> open_emulated() {
+  // Whoever opens it gets the same device, as with a GPU: what one session uploads, another uses.
+  static base::Guarded<std::weak_ptr<EmulatedMemory>> shared;
+  return std::make_unique<EmulatedDevice>(shared.with([](std::weak_ptr<EmulatedMemory>& known) {
+    std::shared_ptr<EmulatedMemory> memory = known.lock();
+    if (memory == nullptr) known = memory = std::make_shared<EmulatedMemory>();
+    return memory;
+  }));
+}
 
 }  // namespace trireme::cuda

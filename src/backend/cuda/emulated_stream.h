@@ -15,10 +15,17 @@ class EmulatedMemory;
 
 class EmulatedStream final : public CudaStream {
  public:
-  explicit EmulatedStream(std::shared_ptr<EmulatedMemory> memory);
+  /// Blocks of a launch are shared out over the pool, which outlives the stream.
+  EmulatedStream(std::shared_ptr<EmulatedMemory> memory, base::ThreadPool& pool);
+  ~EmulatedStream() override;
 
-  /// Device work: the memory is within reach while it runs.
-  void launch(std::function<void()> work);
+  /// Device work, work(grid). From the first after a synchronize() until the next the memory is within reach.
+  template <class Work>
+  void launch(const Work& work) {
+    if (is_recording_) return recorded_.emplace_back(work), void();
+    reach();
+    work(grid_);
+  }
 
   void synchronize() override;
   void upload(void* to, const void* from, int64_t bytes) override { copy(to, from, bytes); }
@@ -28,11 +35,12 @@ class EmulatedStream final : public CudaStream {
   std::unique_ptr<tensor::Recording> end_recording() override;
 
  private:
-  void run(const std::function<void()>& work);
+  void reach();
 
   std::shared_ptr<EmulatedMemory> memory_;
-  bool is_recording_ = false;
-  std::vector<std::function<void()>> recorded_;
+  HostGrid grid_;
+  bool is_recording_ = false, is_open_ = false;
+  std::vector<std::function<void(HostGrid&)>> recorded_;
 };
 
 }  // namespace trireme::cuda

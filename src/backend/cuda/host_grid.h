@@ -2,131 +2,19 @@
 // they meet. For tests without a device: it finds wrong indices and missing barriers, not speed.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <cstring>
-#include <functional>
+#include <exception>
 #include <memory>
 #include <vector>
 
-#include <ucontext.h>
-
+#include "backend/cuda/host_block.h"
 #include "backend/cuda/lane.h"
 #include "base/error.h"
+#include "base/thread_pool.h"
 
 namespace trireme::cuda {
-
-/// One block while it runs. Threads take turns and change over at barriers and shuffles only. The order of
-/// turns is reversed after each meeting, so that a missing barrier shows as a wrong result.
-class HostBlock {
- public:
-  HostBlock(int threads, int64_t shared_bytes)
-      : threads_(threads),
-        shared_(static_cast<size_t>(shared_bytes) + 16, std::byte{0xcd}),
-        fibers_(static_cast<size_t>(threads)),
-        exchange_(static_cast<size_t>(threads)) {}
-
-  void run(const std::function<void(int)>& body) {
-    body_ = &body;
-    for (int t = 0; t < threads_; ++t) start(t);
-    while (turn()) {
-    }
-  }
-
-  std::byte* shared() {
-    return reinterpret_cast<std::byte*>((reinterpret_cast<uintptr_t>(shared_.data()) + 15) & ~uintptr_t{15});
-  }
-  void sync(int thread) { meet(thread, Wait::block); }
-  uint64_t shuffle(int thread, uint64_t value, int mask) {
-    exchange_[static_cast<size_t>(thread)] = value;
-    meet(thread, Wait::warp);
-    const int other = thread / kWarp * kWarp + ((thread % kWarp) ^ mask);
-    base::check(other < threads_, "a shuffle reads lane ", other, " of a block of ", threads_);
-    const uint64_t out = exchange_[static_cast<size_t>(other)];
-    meet(thread, Wait::warp);
-    return out;
-  }
-
- private:
-  enum class Wait : uint8_t { none, warp, block, done };
-  struct Fiber {
-    ucontext_t context;
-    std::vector<std::byte> stack;
-    Wait wait = Wait::none;
-  };
-
-  void start(int thread) {
-    constexpr size_t kStackBytes = 64 << 10;
-    Fiber& f = fibers_[static_cast<size_t>(thread)];
-    f.stack.resize(kStackBytes);
-    getcontext(&f.context);
-    f.context.uc_stack.ss_sp = f.stack.data();
-    f.context.uc_stack.ss_size = kStackBytes;
-    f.context.uc_link = &scheduler_;
-    const auto self = reinterpret_cast<uintptr_t>(this);
-    makecontext(&f.context, reinterpret_cast<void (*)()>(&HostBlock::enter), 3, static_cast<int>(self >> 32),
-                static_cast<int>(self & 0xffffffffu), thread);
-  }
-  static void enter(int high, int low, int thread) {
-    auto* self = reinterpret_cast<HostBlock*>((uintptr_t{static_cast<unsigned>(high)} << 32) |
-                                              uintptr_t{static_cast<unsigned>(low)});
-    (*self->body_)(thread);
-    self->fibers_[static_cast<size_t>(thread)].wait = Wait::done;
-  }
-  void meet(int thread, Wait wait) {
-    Fiber& f = fibers_[static_cast<size_t>(thread)];
-    f.wait = wait;
-    swapcontext(&f.context, &scheduler_);
-  }
-
-  /// Runs every thread that may run once; false when all are done.
-  bool turn() {
-    bool ran = false, any_left = false;
-    for (int i = 0; i < threads_; ++i) {
-      const int t = reverse_ ? threads_ - 1 - i : i;
-      Fiber& f = fibers_[static_cast<size_t>(t)];
-      if (f.wait == Wait::done) continue;
-      any_left = true;
-      if (f.wait != Wait::none) continue;
-      swapcontext(&scheduler_, &f.context);
-      ran = true;
-    }
-    if (!any_left) return false;
-    if (!ran) release();
-    return true;
-  }
-
-  /// Everyone waits: lets those go whose meeting is complete.
-  void release() {
-    reverse_ = !reverse_;
-    bool released = false;
-    for (int first = 0; first < threads_; first += kWarp) {
-      if (!all_wait(first, std::min(first + kWarp, threads_), Wait::warp)) continue;
-      let_go(first, std::min(first + kWarp, threads_));
-      released = true;
-    }
-    if (released) return;
-    base::check(all_wait(0, threads_, Wait::block),
-                "a barrier or shuffle that not all threads of the block (warp) reach");
-    let_go(0, threads_);
-  }
-  bool all_wait(int first, int last, Wait wait) const {
-    for (int t = first; t < last; ++t) {
-      if (fibers_[static_cast<size_t>(t)].wait != wait) return false;
-    }
-    return true;
-  }
-  void let_go(int first, int last) {
-    for (int t = first; t < last; ++t) fibers_[static_cast<size_t>(t)].wait = Wait::none;
-  }
-
-  int threads_;
-  bool reverse_ = false;
-  std::vector<std::byte> shared_;
-  std::vector<Fiber> fibers_;
-  std::vector<uint64_t> exchange_;
-  ucontext_t scheduler_;
-  const std::function<void(int)>* body_ = nullptr;
-};
 
 /// A thread of a launch on the host.
 struct HostLane {
@@ -154,16 +42,83 @@ struct HostLane {
   }
 };
 
-/// kernel(lane) for every thread of the launch, block after block. Throws internal for a barrier that some
-/// threads do not reach, and for a block that does not fill its warps.
+/// True for kernels whose threads never meet and use no shared memory (`static constexpr bool kIndependent =
+/// true`): they run as plain loops.
+template <class Kernel>
+constexpr bool is_independent() {
+  if constexpr (requires { Kernel::kIndependent; }) return Kernel::kIndependent;
+  return false;
+}
+
+/// Runs launches, one after another; keeps the fibers of its blocks. With a pool several blocks run at a
+/// time.
+class HostGrid {
+ public:
+  explicit HostGrid(base::ThreadPool* pool = nullptr)
+      : pool_(pool), blocks_(pool == nullptr ? 1 : static_cast<size_t>(pool->size())) {}
+
+  /// kernel(lane) for every thread of the launch. Throws internal for a barrier that some threads do not
+  /// reach, for bytes written past the shared memory, and for a block that does not fill its warps.
+  template <class Kernel>
+  void run(const Launch& launch, const Kernel& kernel) {
+    base::check(launch.threads > 0 && launch.threads % kWarp == 0, "a block of ", launch.threads,
+                " threads does not fill its warps");
+    const Call<Kernel> call{kernel, launch};
+    const auto run_block = [&call](HostBlock& block, int64_t b) { call.run(block, b); };
+    if (blocks_.size() == 1 || launch.blocks < 2) {
+      for (int64_t b = 0; b < launch.blocks; ++b) run_block(blocks_[0], b);
+      return;
+    }
+    std::atomic<int64_t> next{0};
+    std::vector<std::exception_ptr>& failures = failures_;
+    failures.assign(blocks_.size(), nullptr);
+    pool_->run(static_cast<int64_t>(blocks_.size()), [&](int64_t worker) {
+      const auto w = static_cast<size_t>(worker);
+      try {
+        for (int64_t b; (b = next.fetch_add(1)) < launch.blocks;) run_block(blocks_[w], b);
+      } catch (...) {
+        failures[w] = std::current_exception();
+      }
+    });
+    for (const std::exception_ptr& failure : failures) {
+      if (failure) std::rethrow_exception(failure);
+    }
+  }
+
+ private:
+  template <class Kernel>
+  struct Call {
+    const Kernel& kernel;
+    const Launch& launch;
+
+    struct Block {
+      const Call& call;
+      HostBlock& block;
+      int64_t index;
+    };
+    static void thread(const void* what, int t) {
+      const auto& at = *static_cast<const Block*>(what);
+      at.call.kernel(HostLane{&at.block, t, at.call.launch.threads, at.index, at.call.launch.blocks});
+    }
+    void run(HostBlock& block, int64_t index) const {
+      const Block at{*this, block, index};
+      if constexpr (is_independent<Kernel>()) {
+        block.run_apart(launch.threads, &thread, &at);
+      } else {
+        block.run(launch.threads, launch.shared_bytes, &thread, &at);
+      }
+    }
+  };
+
+  base::ThreadPool* pool_;
+  std::vector<HostBlock> blocks_;  ///< one for each that may run at a time
+  std::vector<std::exception_ptr> failures_;
+};
+
+/// One launch with fibers of its own, for tests of kernels.
 template <class Kernel>
 void run_on_host(const Launch& launch, const Kernel& kernel) {
-  base::check(launch.threads > 0 && launch.threads % kWarp == 0, "a block of ", launch.threads,
-              " threads does not fill its warps");
-  for (int64_t b = 0; b < launch.blocks; ++b) {
-    HostBlock block(launch.threads, launch.shared_bytes);
-    block.run([&](int thread) { kernel(HostLane{&block, thread, launch.threads, b, launch.blocks}); });
-  }
+  HostGrid().run(launch, kernel);
 }
 
 }  // namespace trireme::cuda

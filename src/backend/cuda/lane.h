@@ -3,6 +3,9 @@
 #pragma once
 
 #include <cstdint>
+#ifndef __CUDACC__
+#include <atomic>
+#endif
 
 #ifdef __CUDACC__
 #define TRIREME_DEVICE __device__ __forceinline__
@@ -72,7 +75,8 @@ TRIREME_DEVICE void report_fault(int64_t* fault, int64_t step, int64_t value) {
   const auto word = static_cast<unsigned long long>(step + 1);
   if (atomicCAS(reinterpret_cast<unsigned long long*>(fault), 0ull, word) == 0ull) fault[1] = value;
 #else
-  if (fault[0] == 0) fault[0] = step + 1, fault[1] = value;
+  int64_t none = 0;
+  if (std::atomic_ref<int64_t>(fault[0]).compare_exchange_strong(none, step + 1)) fault[1] = value;
 #endif
 }
 

@@ -50,7 +50,7 @@ void launch(tensor::Stream& stream, const char* name, const Launch& grid, const 
 #else
   base::check(grid.threads <= most_threads<Kernel>(), name, ": a block of ", grid.threads,
               " threads, compiled for ", most_threads<Kernel>());
-  static_cast<EmulatedStream&>(stream).launch([grid, kernel] { run_on_host(grid, kernel); });
+  static_cast<EmulatedStream&>(stream).launch([grid, kernel](HostGrid& host) { host.run(grid, kernel); });
 #endif
 }
 

@@ -17,6 +17,8 @@ std::string gibibytes(int64_t bytes) {
   return base::concat(static_cast<double>(bytes >> 20) / 1024.0, " GiB");
 }
 
+std::string version_text(int version) { return base::concat(version / 1000, ".", version % 1000 / 10); }
+
 GpuInfo info_of(int ordinal) {
   cudaDeviceProp p{};
   check_cuda(cudaGetDeviceProperties(&p, ordinal), "reading the properties of a GPU");
@@ -52,9 +54,8 @@ std::vector<GpuInfo> list_gpus() {
     cudaDriverGetVersion(&driver);
     base::fail(base::ErrorCode::unavailable, "CUDA: ",
                driver == 0 ? base::concat("there is no NVIDIA driver")
-                           : base::concat("the driver speaks CUDA ", driver / 1000, ".", driver % 1000 / 10,
-                                          ", this program needs ", CUDART_VERSION / 1000, ".",
-                                          CUDART_VERSION % 1000 / 10));
+                           : base::concat("the driver speaks CUDA ", version_text(driver),
+                                          ", this program needs ", version_text(CUDART_VERSION)));
   }
   check_cuda(status, "counting GPUs");
   std::vector<GpuInfo> out;
@@ -130,6 +131,7 @@ class ToolkitStream final : public CudaStream {
     move(to, from, bytes, cudaMemcpyDeviceToDevice, "copying on the device");
   }
   void begin_recording() override {
+    check_cuda(cudaSetDevice(ordinal_), "choosing a GPU");
     check_cuda(cudaStreamBeginCapture(queue_, cudaStreamCaptureModeThreadLocal), "recording launches");
   }
   std::unique_ptr<tensor::Recording> end_recording() override {
@@ -146,6 +148,7 @@ class ToolkitStream final : public CudaStream {
  private:
   void move(void* to, const void* from, int64_t bytes, cudaMemcpyKind kind, const char* what) {
     if (bytes == 0) return;
+    check_cuda(cudaSetDevice(ordinal_), "choosing a GPU");  // another thread may run what this one opened
     check_cuda(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), kind, queue_), what);
   }
   int ordinal_;
@@ -162,6 +165,7 @@ class Gpu final : public tensor::Device {
   }
   std::shared_ptr<void> allocate_host(int64_t bytes) override {
     void* memory = nullptr;
+    check_cuda(cudaSetDevice(info_.ordinal), "choosing a GPU");
     check_cuda(cudaMallocHost(&memory, static_cast<size_t>(std::max<int64_t>(bytes, 1))),
                "allocating pinned host memory");
     return {memory, [](void* p) { cudaFreeHost(p); }};
@@ -192,9 +196,12 @@ Gpu::Gpu(int ordinal) {
 }
 
 std::string Gpu::describe() const {
+  int driver = 0;
+  check_cuda(cudaDriverGetVersion(&driver), "asking for the driver's version");
   return base::concat(info_.name, ", sm_", info_.major, info_.minor, ", ", info_.multiprocessors,
                       " multiprocessors, ", gibibytes(info_.memory_bytes), ", L2 ",
-                      static_cast<double>(info_.l2_bytes) / 1048576.0, " MiB");
+                      static_cast<double>(info_.l2_bytes) / 1048576.0, " MiB, driver CUDA ",
+                      version_text(driver));
 }
 
 std::shared_ptr<void> Gpu::allocate(int64_t bytes) {

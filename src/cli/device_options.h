@@ -1,0 +1,36 @@
+// Options of verbs that run models: which device, and what happens to what it has no kernel for.
+#pragma once
+
+#include <string>
+
+#include "base/log.h"
+#include "base/options.h"
+#include "engine/session.h"
+
+namespace trireme::cli {
+
+struct DeviceOptions {
+  std::string device = "cpu";
+  bool host_fallback = true;
+  bool graphs = true;
+
+  void fields(base::OptionList& f) {
+    f.add("device", &device, "cpu, cuda, cuda:N, or emulated: CUDA kernels run on the host, for tests");
+    f.add("host_fallback", &host_fallback,
+          "run operators that the device has no kernel for on the CPU; without it they are refused");
+    f.add("graphs", &graphs, "record a GPU's launches in the second run and replay them from then on");
+  }
+  void apply(engine::SessionOptions& options) const {
+    options.device = device;
+    options.host_fallback = host_fallback;
+    options.graphs = graphs;
+  }
+};
+
+/// Says once which operators of the program run on the host though it is a device's.
+inline void warn_of_host_steps(const compile::Program& program, base::Log& log) {
+  const std::string names = program.host_operators();
+  if (!names.empty()) log.warning("runtime", "host_fallback", {{"operators", names}});
+}
+
+}  // namespace trireme::cli

@@ -1,0 +1,316 @@
+// Runs a program on a device whose memory is not the host's: constants uploaded once, inputs and results
+// staged, launches recorded and replayed, steps without a device kernel run on the host.
+#include "runtime/device_run.h"
+
+#include <algorithm>
+#include <chrono>
+
+namespace trireme::runtime {
+
+using compile::SlotId;
+using compile::SlotKind;
+
+namespace {
+
+constexpr int64_t kAlignment = 256;
+
+int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+int64_t now_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+/// Places the slots one after another from 0 on; returns where they end.
+int64_t lay_out(const compile::Program& p, const std::vector<SlotId>& slots, std::vector<StagedPart>& parts) {
+  int64_t end = 0;
+  for (const SlotId id : slots) {
+    parts.push_back({.host = nullptr, .offset = end, .bytes = p.slot(id).bytes});
+    end += aligned(p.slot(id).bytes);
+  }
+  return end;
+}
+
+}  // namespace
+
+DeviceRun::DeviceRun(const compile::Program& program, std::vector<void*> states, comm::Mesh* mesh,
+                     const DeviceBinding& on)
+    : program_(program),
+      states_(std::move(states)),
+      mesh_(mesh),
+      on_(on),
+      host_stream_(*on.pool),
+      constants_(program.slots.size()),
+      binding_(program.slots.size(), 0),
+      host_steps_(program.steps.size()),
+      fault_(on.device->allocate_host(2 * sizeof(int64_t))) {
+  std::memset(fault_.get(), 0, 2 * sizeof(int64_t));
+  in_bytes_ = lay_out(program, program.inputs, in_);
+  out_bytes_ = lay_out(program, program.outputs, out_);
+  inputs_at_ = aligned(program.memory.arena_bytes);
+  outputs_at_ = inputs_at_ + in_bytes_;
+  lay_out_arguments();
+  const auto is_in_line = [](const compile::Step& s) { return !s.on_host && s.axes.empty(); };
+  may_record_ = on.graphs && !program.steps.empty() &&
+                std::all_of(program.steps.begin(), program.steps.end(), is_in_line);
+  on_.staging->reserve(std::max(in_bytes_, out_bytes_), 0);
+  upload_constants();
+}
+
+void DeviceRun::lay_out_arguments() {
+  const compile::Program& p = program_;
+  for (size_t i = 0; i < p.inputs.size(); ++i) binding_[compile::index(p.inputs[i])] = i;
+  for (size_t i = 0; i < p.outputs.size(); ++i) binding_[compile::index(p.outputs[i])] = i;
+  for (size_t i = 0; i < p.states.size(); ++i) binding_[compile::index(p.states[i])] = i;
+  size_t most = 0;
+  for (const compile::Step& step : p.steps) {
+    first_in_.push_back(addresses_.size());
+    addresses_.resize(addresses_.size() + step.in.size());
+    first_out_.push_back(addresses_.size());
+    addresses_.resize(addresses_.size() + step.out.size());
+    most = std::max(most, step.in.size() + step.out.size());
+  }
+  for (size_t s = 0; s < p.steps.size(); ++s) {
+    if (p.steps[s].on_host) plan_host_step(s);
+  }
+  host_args_.resize(most);
+}
+
+/// One copy of a constant on a device serves all programs and instances of a model.
+void DeviceRun::upload_constants() {
+  const std::unique_ptr<tensor::Stream> stream = on_.device->open_stream(*on_.pool);
+  const std::string format = base::concat("on device ", on_.device->ordinal());
+  const auto upload = [&](const tensor::Tensor& content) {
+    return on_.packs->get<void>(ir::pack_key(content, format), [&]() -> std::shared_ptr<const void> {
+      std::shared_ptr<void> memory = on_.device->allocate(content.bytes());
+      const StagedPart whole{const_cast<std::byte*>(content.raw()), 0, content.bytes()};
+      on_.staging->reserve(content.bytes(), 0);
+      on_.staging->upload(static_cast<std::byte*>(memory.get()), {&whole, 1}, whole.bytes, *stream);
+      stream->synchronize();
+      return memory;
+    });
+  };
+  for (const compile::Step& step : program_.steps) {
+    for (size_t i = 0; i < step.in.size() && !step.on_host; ++i) {
+      if (step.in[i] == compile::kNoSlot) continue;
+      const compile::Slot& root = program_.root(step.in[i]);
+      std::shared_ptr<const void>& copy = constants_[compile::index(root.root)];
+      const bool is_unread = i < 32 && (step.bound.unread_inputs >> i & 1u);
+      if (root.kind == SlotKind::constant && copy == nullptr && !is_unread) copy = upload(root.constant);
+    }
+  }
+}
+
+void DeviceRun::plan_host_step(size_t s) {
+  const compile::Step& step = program_.steps[s];
+  HostStep& host = host_steps_[s];
+  int64_t end = 0;
+  std::vector<SlotId> roots;
+  const auto place = [&](SlotId id, size_t argument, bool is_result) {
+    host.fixed.push_back(nullptr);
+    host.from.push_back(-1);
+    if (id == compile::kNoSlot) return;
+    const compile::Slot& root = program_.root(id);
+    if (root.kind == SlotKind::constant) {
+      host.fixed.back() = const_cast<std::byte*>(root.constant.raw());
+      return;
+    }
+    const auto known = std::find(roots.begin(), roots.end(), root.root);
+    host.from.back() = static_cast<int>(known - roots.begin());
+    if (known == roots.end()) {
+      roots.push_back(root.root);
+      host.moved.push_back({.argument = argument, .at = end, .bytes = program_.slot(id).bytes});
+      end += aligned(program_.slot(id).bytes);
+    }
+    Moved& moved = host.moved[static_cast<size_t>(host.from.back())];
+    (is_result ? moved.is_written : moved.is_read) = true;
+  };
+  for (size_t i = 0; i < step.in.size(); ++i) {
+    const bool is_unread = i < 32 && (step.bound.unread_inputs >> i & 1u);
+    place(is_unread ? compile::kNoSlot : step.in[i], first_in_[s] + i, false);
+  }
+  for (size_t i = 0; i < step.out.size(); ++i) place(step.out[i], first_out_[s] + i, true);
+  host.workspace_at = end;
+  on_.staging->reserve(0, end + step.bound.workspace_bytes);
+}
+
+void DeviceRun::resolve(SlotId id, size_t argument) {
+  if (id == compile::kNoSlot) return;
+  const compile::Slot& root = program_.root(id);
+  const size_t slot = compile::index(root.root);
+  const size_t bound = binding_[slot];
+  switch (root.kind) {
+    case SlotKind::arena: addresses_[argument] = arena_ + root.offset; break;
+    case SlotKind::constant: addresses_[argument] = const_cast<void*>(constants_[slot].get()); break;
+    case SlotKind::state: addresses_[argument] = states_[bound]; break;
+    case SlotKind::input: addresses_[argument] = arena_ + inputs_at_ + in_[bound].offset; break;
+    case SlotKind::output: addresses_[argument] = arena_ + outputs_at_ + out_[bound].offset; break;
+  }
+}
+
+void DeviceRun::bind_arena(void* arena) {
+  arena_ = static_cast<std::byte*>(arena);
+  recording_.reset();
+  for (size_t s = 0; s < program_.steps.size(); ++s) {
+    const compile::Step& step = program_.steps[s];
+    for (size_t i = 0; i < step.in.size(); ++i) resolve(step.in[i], first_in_[s] + i);
+    for (size_t i = 0; i < step.out.size(); ++i) resolve(step.out[i], first_out_[s] + i);
+  }
+}
+
+void DeviceRun::run(std::span<const void* const> inputs, std::span<void* const> outputs,
+                    tensor::Stream& stream, Trace* trace) {
+  for (size_t i = 0; i < in_.size(); ++i) in_[i].host = static_cast<std::byte*>(const_cast<void*>(inputs[i]));
+  for (size_t i = 0; i < out_.size(); ++i) out_[i].host = static_cast<std::byte*>(outputs[i]);
+  communication_ = {};
+  is_launching_ = false;
+  try {
+    on_.staging->upload(arena_ + inputs_at_, in_, in_bytes_, stream);
+    trace != nullptr ? launch_timed(stream, *trace) : launch_or_replay(stream);
+    on_.staging->fetch(arena_ + outputs_at_, out_bytes_, stream);
+    stream.synchronize();
+  } catch (const base::Error& e) {
+    explain(e, stream);
+  }
+  ++runs_;
+  check_data();
+  on_.staging->deliver(arena_ + outputs_at_, out_, out_bytes_);
+}
+
+/// Libraries load and tune their code in the first run; from the second on the launches are one.
+void DeviceRun::launch_or_replay(tensor::Stream& stream) {
+  if (recording_ == nullptr && may_record_ && runs_ > 0 && stream.can_record()) record(stream);
+  recording_ != nullptr ? recording_->replay(stream) : launch_all(stream);
+}
+
+void DeviceRun::record(tensor::Stream& stream) {
+  stream.synchronize();
+  stream.begin_recording();
+  std::exception_ptr failure;
+  try {
+    launch_all(stream);
+  } catch (const base::Error&) {
+    failure = std::current_exception();
+  }
+  is_launching_ = false;
+  try {
+    recording_ = stream.end_recording();
+  } catch (const base::Error&) {
+    if (!failure) failure = std::current_exception();
+  }
+  if (!failure) return;
+  // A launch that cannot be recorded runs as the others did before.
+  recording_.reset();
+  may_record_ = false;
+}
+
+void DeviceRun::run_step(size_t s, tensor::Stream& stream) {
+  failed_step_ = s;
+  const compile::Step& step = program_.steps[s];
+  if (step.on_host) return run_host_step(s, stream);
+  step.bound.run({.in = addresses_.data() + first_in_[s],
+                  .out = addresses_.data() + first_out_[s],
+                  .workspace = arena_ + step.workspace_offset,
+                  .stream = stream,
+                  .status = &status_,
+                  .mesh = mesh_,
+                  .fault = static_cast<int64_t*>(fault_.get()),
+                  .step = static_cast<int64_t>(s)});
+}
+
+void DeviceRun::run_host_step(size_t s, tensor::Stream& stream) {
+  const compile::Step& step = program_.steps[s];
+  const HostStep& host = host_steps_[s];
+  std::byte* memory = on_.staging->host();
+  for (const Moved& m : host.moved) {
+    if (m.is_read) stream.download(memory + m.at, addresses_[m.argument], m.bytes);
+  }
+  stream.synchronize();
+  for (size_t i = 0; i < host.from.size(); ++i) {
+    host_args_[i] =
+        host.from[i] < 0 ? host.fixed[i] : memory + host.moved[static_cast<size_t>(host.from[i])].at;
+  }
+  const int64_t start = step.axes.empty() ? 0 : now_ns();
+  step.bound.run({.in = host_args_.data(),
+                  .out = host_args_.data() + step.in.size(),
+                  .workspace = memory + host.workspace_at,
+                  .stream = host_stream_,
+                  .status = &status_,
+                  .mesh = mesh_});
+  if (!step.axes.empty()) {
+    communication_.total_ns += now_ns() - start;
+    communication_.exposed_ns = communication_.total_ns;
+  }
+  for (const Moved& m : host.moved) {
+    if (m.is_written) stream.upload(addresses_[m.argument], memory + m.at, m.bytes);
+  }
+}
+
+void DeviceRun::launch_all(tensor::Stream& stream) {
+  is_launching_ = true;
+  const size_t count = program_.steps.size();
+  for (size_t s = 0; s < count && !status_.failed(); ++s) run_step(s, stream);
+  is_launching_ = false;
+}
+
+void DeviceRun::launch_timed(tensor::Stream& stream, Trace& trace) {
+  const size_t count = program_.steps.size();
+  trace.step_ns.assign(count, 0);
+  std::vector<std::unique_ptr<tensor::Event>> events;
+  events.reserve(count + 1);
+  is_launching_ = true;
+  events.push_back(stream.record_event());
+  for (size_t s = 0; s < count && !status_.failed(); ++s) {
+    run_step(s, stream);
+    events.push_back(stream.record_event());
+  }
+  is_launching_ = false;
+  stream.synchronize();
+  for (size_t s = 0; s + 1 < events.size(); ++s) trace.step_ns[s] = events[s + 1]->ns_since(*events[s]);
+}
+
+std::string DeviceRun::step_text(size_t s) const {
+  const compile::Step& step = program_.steps[s];
+  const std::string_view op = step.op == nullptr ? std::string_view("copy") : step.op->schema.name;
+  return base::concat("step ", s, " '", step.from, "' (", op, ", kernel ", step.kernel, ")");
+}
+
+void DeviceRun::check_data() {
+  auto* words = static_cast<int64_t*>(fault_.get());
+  if (status_.failed()) [[unlikely]]
+    status_.throw_if_failed(step_text(failed_step_));
+  if (words[0] == 0) [[likely]]
+    return;
+  const auto step = static_cast<size_t>(words[0] - 1);
+  const int64_t value = words[1];
+  words[0] = words[1] = 0;
+  base::fail_invalid(step_text(std::min(step, program_.steps.size() - 1)),
+                     ": a value is out of range: ", value);
+}
+
+/// Throws the error with the step it came from. What a replay or a wait reports may come from any step: they
+/// are run again one by one, unless the device takes no more work.
+void DeviceRun::explain(const base::Error& error, tensor::Stream& stream) {
+  const std::string program = base::concat("program '", program_.name, "'");
+  if (is_launching_) throw error.with(step_text(failed_step_));
+  const bool was_replayed = std::exchange(recording_, nullptr) != nullptr;
+  const std::string how = was_replayed ? program + ", replayed" : program;
+  try {
+    stream.synchronize();
+  } catch (const base::Error&) {
+    throw error.with(how +
+                     ": the device takes no more work; a profiled run without recording names the step");
+  }
+  for (size_t s = 0; s < program_.steps.size(); ++s) {
+    try {
+      run_step(s, stream);
+      stream.synchronize();
+    } catch (const base::Error& again) {
+      throw again.with(base::concat(how, ", then run step by step: ", step_text(s)));
+    }
+  }
+  throw error.with(how + ": no step fails when they are run one by one");
+}
+
+}  // namespace trireme::runtime
