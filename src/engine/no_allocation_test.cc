@@ -11,6 +11,7 @@
 #include "ops/table.h"
 #include "runtime/executor.h"
 #include "runtime/open_device.h"
+#include "tests/test_device.h"
 
 // Sanitizers bring an allocator of their own; there the runs are still made, but not counted.
 #if defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
@@ -287,17 +288,21 @@ Tensor random_tensor(const tensor::TensorType& type) {
   return t;
 }
 
-class NoAllocation : public testing::TestWithParam<std::tuple<size_t, int>> {};
+/// The case, threads, and the device.
+class NoAllocation : public testing::TestWithParam<std::tuple<size_t, int, const char*>> {};
 
 TEST_P(NoAllocation, WhileAProgramRuns) {
-  const auto [which, threads] = GetParam();
+  const auto [which, threads, device] = GetParam();
+  if (device == std::string("emulated") && tests::cuda_device() != "emulated")
+    GTEST_SKIP() << "allocations of the CUDA runtime are not counted";
   const std::string body = kCases[which].body;
   const auto model =
       std::make_shared<const PreparedModel>(ir::parse("graph \"g\"" + body + "\n", ops::table()));
-  Session session(model, {.threads = threads});
+  Session session(model, {.device = device, .threads = threads});
   std::vector<Tensor> in;
   for (ir::ValueId id : session.graph().inputs()) in.push_back(random_tensor(session.graph().type(id)));
   std::vector<Tensor> out = session.run(in);
+  session.run_into(in, out);  // a device's launches are recorded here
   const int64_t before = count();
   for (int i = 0; i < 3; ++i) session.run_into(in, out);
   EXPECT_EQ(count() - before, 0) << compile::print_steps(session.prepare([&] {
@@ -307,13 +312,19 @@ TEST_P(NoAllocation, WhileAProgramRuns) {
   }()));
 }
 
+std::string name_of_case(const testing::TestParamInfo<std::tuple<size_t, int, const char*>>& one) {
+  return std::string(kCases[std::get<0>(one.param)].name) + "_" + std::to_string(std::get<1>(one.param)) +
+         "_threads_" + std::get<2>(one.param);
+}
+
 INSTANTIATE_TEST_SUITE_P(Programs, NoAllocation,
-                         testing::Combine(testing::Range<size_t>(0, std::size(kCases)),
-                                          testing::Values(1, 4)),
-                         [](const auto& one) {
-                           return std::string(kCases[std::get<0>(one.param)].name) + "_" +
-                                  std::to_string(std::get<1>(one.param)) + "_threads";
-                         });
+                         testing::Combine(testing::Range<size_t>(0, std::size(kCases)), testing::Values(1, 4),
+                                          testing::Values("cpu")),
+                         name_of_case);
+INSTANTIATE_TEST_SUITE_P(Devices, NoAllocation,
+                         testing::Combine(testing::Range<size_t>(0, std::size(kCases)), testing::Values(2),
+                                          testing::Values("emulated")),
+                         name_of_case);
 
 // Buckets, parts that are packed, a state, in line and beside the computation.
 constexpr const char* kRanksBody = R"(graph "ranks"

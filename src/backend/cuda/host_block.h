@@ -20,6 +20,8 @@ class HostBlock {
   HostBlock(const HostBlock&) = delete;
   HostBlock& operator=(const HostBlock&) = delete;
 
+  /// Makes room for blocks of this size, so that run() allocates nothing.
+  void reserve(int threads, int64_t shared_bytes);
   /// body(what, thread) for all threads. Throws internal for a meeting that not all reach and for bytes
   /// written past the shared memory; else what a thread threw first.
   void run(int threads, int64_t shared_bytes, Body body, const void* what);
@@ -37,7 +39,6 @@ class HostBlock {
   struct Fiber;
   struct Fibers;
 
-  void reserve(int threads, int64_t shared_bytes);
   static void enter(unsigned high, unsigned low, int thread);
   [[noreturn]] void live(int thread);
   void resume(int thread);

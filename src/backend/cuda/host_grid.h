@@ -72,6 +72,8 @@ class HostGrid {
     std::atomic<int64_t> next{0};
     std::vector<std::exception_ptr>& failures = failures_;
     failures.assign(blocks_.size(), nullptr);
+    // Which of them run is not fixed; that none allocates later is.
+    for (HostBlock& block : blocks_) block.reserve(launch.threads, launch.shared_bytes);
     pool_->run(static_cast<int64_t>(blocks_.size()), [&](int64_t worker) {
       const auto w = static_cast<size_t>(worker);
       try {
