@@ -21,6 +21,12 @@ const char* misfit(const Request& request, const Padding& padding) {
   return nullptr;
 }
 
+inline void pause_cpu() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
 }  // namespace
 
 Scheduler::Scheduler(std::shared_ptr<const engine::PreparedModel> model, SchedulerOptions options,
@@ -109,9 +115,10 @@ void Scheduler::instance_main(const std::shared_ptr<const engine::PreparedModel>
     const std::lock_guard lock(mutex_);
     ++ready_;
     if (failure) failure_ = failure;
+    if (runner && session->sharded() == nullptr) instances_[static_cast<size_t>(index)].runner = runner.get();
   }
   idle_.notify_all();
-  if (!failure) work(*runner, index);
+  if (!failure) work(*runner, instances_[static_cast<size_t>(index)]);
 }
 
 void Scheduler::submit(Request request) {
@@ -128,10 +135,15 @@ void Scheduler::submit(Request request) {
                         .runs_late = request.runs_late};
   const char* refusal = nullptr;
   {
-    const std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
     refusal = refusal_of(request, waiting);
     if (refusal != nullptr) {
       ++stats_.refused;
+    } else if (Instance* instance = take_instance(waiting, lock)) {
+      lock.unlock();
+      std::vector<Request> alone;
+      alone.push_back(std::move(request));
+      return run_batch(*instance->runner, *instance, std::move(alone));
     } else {
       if (options_.preserves_order) request.sink = order_.place(request.priority, std::move(request.sink));
       queue_.push_back({std::move(request), waiting});
@@ -143,6 +155,39 @@ void Scheduler::submit(Request request) {
   if (refusal != nullptr) return refuse(request, Ending::refused, base::ErrorCode::unavailable, refusal);
   // With a limiter the one that would be woken may be waiting for its leave.
   options_.limiter != nullptr ? changed_.notify_all() : changed_.notify_one();
+}
+
+/// Whether a request is cheaper run here than handed over.
+bool Scheduler::is_for_here(const Waiting& waiting) const {
+  const bool may = options_.inline_ns > 0 && options_.limiter == nullptr && !options_.preserves_order;
+  const bool is_late = waiting.deadline_ns != 0 && waiting.deadline_ns <= waiting.enqueued_ns;
+  if (!may || is_held_ || closing_ || !queue_.empty() || is_late) return false;
+  const int64_t cost_ns = predict(waiting.group, waiting.rows);
+  return cost_ns > 0 && cost_ns <= options_.inline_ns;
+}
+
+/// An idle instance for a request that is to run here, or null. If all are in use, each by as little as this
+/// one, it waits for as long as a hand-over would take: a moment, so without sleeping.
+Scheduler::Instance* Scheduler::take_instance(const Waiting& waiting, std::unique_lock<std::mutex>& lock) {
+  constexpr int kPauses = 2000;
+  for (bool has_waited = false; is_for_here(waiting); has_waited = true) {
+    for (Instance& instance : instances_) {
+      if (instance.runner == nullptr || instance.is_taken) continue;
+      instance.is_taken = true;
+      ++busy_;
+      ++running_;
+      ++stats_.accepted;
+      ++stats_.batches;
+      usual_.arrived(running_);
+      return &instance;
+    }
+    if (has_waited) return nullptr;
+    const uint32_t before = ended_.load(std::memory_order_relaxed);
+    lock.unlock();
+    for (int i = 0; i < kPauses && ended_.load(std::memory_order_relaxed) == before; ++i) pause_cpu();
+    lock.lock();
+  }
+  return nullptr;
 }
 
 int64_t Scheduler::predict(uint64_t group, int64_t rows) const {
@@ -269,11 +314,16 @@ void Scheduler::wait(int64_t wake_ns, std::unique_lock<std::mutex>& lock) {
 std::vector<Request> Scheduler::next_batch(Instance& instance) {
   std::unique_lock lock(mutex_);
   while (true) {
+    if (instance.is_taken) {  // by a thread that submits; it tells when it leaves somebody waiting
+      changed_.wait(lock);
+      continue;
+    }
     const bool may_run = options_.limiter == nullptr || instance.leave == Instance::Leave::granted;
     Taken taken = take(clock_.now_ns(), may_run);
     if (!taken.empty()) {
       ++busy_;
       if (!taken.batch.empty()) ++stats_.batches;
+      instance.is_taken = !taken.batch.empty();
       running_ += taken.batch.size();
       instance.busy_until_ns = taken.until_ns;
       const bool more = !queue_.empty();
@@ -297,8 +347,12 @@ void Scheduler::finish_batch(Instance& instance, size_t still_running) {
   {
     const std::lock_guard lock(mutex_);
     instance.busy_until_ns = 0;
+    instance.is_taken = false;
+    ended_.fetch_add(1, std::memory_order_relaxed);
     running_ -= still_running;
     asks_again = !queue_.empty();
+    if (instance.runner != nullptr && options_.inline_ns > 0 && (asks_again || closing_))
+      changed_.notify_all();
     if (options_.limiter != nullptr)
       instance.leave = asks_again ? Instance::Leave::asked : Instance::Leave::none;
     if (--busy_ == 0 && queue_.empty()) idle_.notify_all();
@@ -309,34 +363,38 @@ void Scheduler::finish_batch(Instance& instance, size_t still_running) {
   instance.leave = Instance::Leave::granted;
 }
 
-void Scheduler::work(BatchRunner& runner, int index) {
-  Instance& instance = instances_[static_cast<size_t>(index)];
+void Scheduler::work(BatchRunner& runner, Instance& instance) {
   while (true) {
     std::vector<Request> batch = next_batch(instance);
     if (batch.empty()) return;
-    const uint64_t group = group_key(batch[0].inputs, options_.padding);
-    const int64_t start = clock_.now_ns();
-    for (Request& r : batch) r.timing.started_ns = start;
-    size_t count = batch.size();
-    // Before the sinks are called: a client that sends its next request at once must not count itself twice.
-    int64_t padded = 0, runs = 0;
-    const auto on_batch = [&](const Timing& timing) {
-      padded = timing.padded_rows;
-      ++runs;
-      {
-        const std::lock_guard lock(mutex_);
-        running_ -= std::exchange(count, 0);
-      }
-      if (on_batch_) on_batch_(timing);
-    };
-    runner.run(batch, clock_, on_batch);
-    batch.clear();    // requests hold memory of their clients: free it before waiting
-    if (runs == 1) {  // a failed batch ran in parts
-      const std::lock_guard lock(mutex_);
-      cost_.observe(group, padded, clock_.now_ns() - start);
-    }
-    finish_batch(instance, count);
+    run_batch(runner, instance, std::move(batch));
   }
+}
+
+/// Runs what has been taken; the instance is free afterwards.
+void Scheduler::run_batch(BatchRunner& runner, Instance& instance, std::vector<Request> batch) {
+  const uint64_t group = group_key(batch[0].inputs, options_.padding);
+  const int64_t start = clock_.now_ns();
+  for (Request& r : batch) r.timing.started_ns = start;
+  size_t count = batch.size();
+  // Before the sinks are called: a client that sends its next request at once must not count itself twice.
+  int64_t padded = 0, runs = 0;
+  const auto on_batch = [&](const Timing& timing) {
+    padded = timing.padded_rows;
+    ++runs;
+    {
+      const std::lock_guard lock(mutex_);
+      running_ -= std::exchange(count, 0);
+    }
+    if (on_batch_) on_batch_(timing);
+  };
+  runner.run(batch, clock_, on_batch);
+  batch.clear();    // requests hold memory of their clients: free it before waiting
+  if (runs == 1) {  // a failed batch ran in parts
+    const std::lock_guard lock(mutex_);
+    cost_.observe(group, padded, clock_.now_ns() - start);
+  }
+  finish_batch(instance, count);
 }
 
 void Scheduler::drain() {

@@ -1,6 +1,7 @@
 // The dynamic batcher of one model: a bounded queue in front of instances that run batches.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <functional>
 #include <map>
@@ -34,6 +35,9 @@ struct SchedulerOptions {
   bool preserves_order = false;        ///< answers leave in the order of requests, level by level
   RateLimiter* limiter = nullptr;      ///< shared with other models; outlives the scheduler; null: no limits
   std::vector<RateClaim> claims = {};  ///< by instance, with a limiter
+  /// A request expected to take no longer runs at once, on the thread that submits it, where an instance is
+  /// idle and nobody waits: handing it over would cost more. 0: none does.
+  int64_t inline_ns = 0;
 };
 
 /// Counts since the start; any thread may read them through Scheduler::stats().
@@ -56,8 +60,8 @@ class Scheduler {
   Scheduler(const Scheduler&) = delete;
   Scheduler& operator=(const Scheduler&) = delete;
 
-  /// Queues a request; its sink is called exactly once. Where the queue is full or closing, the sink gets
-  /// `unavailable` before submit returns.
+  /// Queues a request, or runs it here (see inline_ns); its sink is called exactly once, maybe before submit
+  /// returns. Where the queue is full or closing, it gets `unavailable`.
   void submit(Request request);
   /// Stops accepting, runs what waits, returns when all instances are idle.
   void drain();
@@ -81,12 +85,17 @@ class Scheduler {
     int64_t busy_until_ns = 0;  ///< predicted; 0: idle
     uint64_t claim = 0;         ///< its number at the limiter
     enum class Leave : uint8_t { none, asked, granted } leave = Leave::none;
+    BatchRunner* runner = nullptr;  ///< of its thread; null where only that thread may use it
+    bool is_taken = false;          ///< by a batch, on its thread or on one that submits
   };
   void instance_main(const std::shared_ptr<const engine::PreparedModel>& model, int index);
   engine::SessionOptions session_options(int index) const;
   void claim_resources();
   void stop();
-  void work(BatchRunner& runner, int index);
+  void work(BatchRunner& runner, Instance& instance);
+  void run_batch(BatchRunner& runner, Instance& instance, std::vector<Request> batch);
+  bool is_for_here(const Waiting& waiting) const;
+  Instance* take_instance(const Waiting& waiting, std::unique_lock<std::mutex>& lock);
   /// Takes the next batch out of the queue, or waits; empty means closing and nothing left.
   std::vector<Request> next_batch(Instance& instance);
   void answer_unrun(Taken& taken);
@@ -117,6 +126,7 @@ class Scheduler {
   BatchCost cost_;
   OrderedRelease order_;
   bool is_held_ = false;             ///< until hold_until requests wait
+  std::atomic<uint32_t> ended_{0};   ///< batches, for those who wait a moment for an instance
   std::vector<Instance> instances_;  ///< as many from the start to the end
 };
 

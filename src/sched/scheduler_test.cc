@@ -3,11 +3,13 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cmath>
 #include <condition_variable>
 #include <future>
 #include <latch>
 #include <random>
+#include <thread>
 
 #include "engine/sharded_session.h"
 #include "ops/table.h"
@@ -101,6 +103,67 @@ TEST(Scheduler, ARowIsTheSameAloneAndInABatch) {
     EXPECT_TRUE(o.outputs.at(0).same_as(alone[i])) << i;
   }
   EXPECT_EQ(most, 7);  // they did share a batch
+}
+
+TEST(Scheduler, AnIdleInstanceRunsAQuickRequestOnTheThreadThatSubmits) {
+  base::SystemClock clock;
+  SchedulerOptions o = options(8, 0);
+  o.inline_ns = 1000 * base::kNsPerMs;
+  Scheduler scheduler(small_model(), o, clock);
+  std::thread::id first_ran, second_ran;
+  Answer first;
+  scheduler.submit({.inputs = {input(1, 1)}, .rows = 1, .sink = [&](Outcome&& out) {
+                      first_ran = std::this_thread::get_id();
+                      first.promise.set_value(std::move(out));
+                    }});
+  const Tensor expected = first.future.get().outputs.at(0);
+  EXPECT_NE(first_ran, std::this_thread::get_id());  // its cost was not known yet
+  bool is_answered = false;
+  for (int i = 0; i < 1000 && second_ran != std::this_thread::get_id(); ++i) {
+    Answer next;
+    is_answered = false;
+    scheduler.submit({.inputs = {input(1, 1)}, .rows = 1, .sink = [&](Outcome&& out) {
+                        second_ran = std::this_thread::get_id();
+                        EXPECT_TRUE(out.outputs.at(0).same_as(expected));
+                        is_answered = true;
+                        next.promise.set_value(std::move(out));
+                      }});
+    if (second_ran != std::this_thread::get_id()) next.future.get();
+  }
+  EXPECT_EQ(second_ran, std::this_thread::get_id());
+  EXPECT_TRUE(is_answered);
+  scheduler.drain();
+  EXPECT_EQ(scheduler.stats().accepted, scheduler.stats().batches);
+}
+
+// Threads that run their requests themselves, the instances' own threads, a drain in between: each request
+// has one answer.
+TEST(Scheduler, ManyThreadsThatRunTheirOwnRequestsGetOneAnswerEach) {
+  base::SystemClock clock;
+  SchedulerOptions o = options(8, 0);
+  o.inline_ns = 200 * base::kNsPerUs;
+  o.instances = 2;
+  auto scheduler = std::make_unique<Scheduler>(small_model(), o, clock);
+  constexpr int kThreads = 4, kEach = 3000;
+  std::atomic<int> done{0}, refused{0};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&, t] {
+      for (int i = 0; i < kEach; ++i) {
+        scheduler->submit({.inputs = {input(1 + t % 2, 5)}, .rows = 1 + t % 2, .sink = [&](Outcome&& out) {
+                             (out.error ? refused : done).fetch_add(1);
+                           }});
+      }
+    });
+  }
+  while (done.load() < kThreads * kEach / 2 && done.load() + refused.load() < kThreads * kEach) {
+    std::this_thread::yield();
+  }
+  scheduler->drain();
+  for (std::thread& thread : threads) thread.join();
+  scheduler.reset();
+  EXPECT_EQ(done.load() + refused.load(), kThreads * kEach);
+  EXPECT_GE(done.load(), 1);
 }
 
 TEST(Scheduler, RequestsOfManyRowsGetTheirOwnRowsBack) {

@@ -204,6 +204,10 @@ sched::SchedulerOptions ServedModel::scheduler_options(const ModelHost& host) co
       out.is_window_adaptive = false;
     }
   }
+  // What is asked for in so many words is kept; else a model whose work is less than a hand-over between
+  // threads (two wake-ups: 20 to 40 us) runs where its request is read.
+  const bool asks_to_wait = config_.max_queue_delay_us || !config_.preferred_batch_size.empty();
+  if (!asks_to_wait && !config_.sequence) out.inline_ns = 30 * base::kNsPerUs;
   out.padding.is_batched = is_batched;
   if (is_batched) {
     out.padding.row_buckets =
