@@ -1,6 +1,8 @@
 // What the tests of ops share: evaluation by name on a small team, and tensors of reproducible values.
 #pragma once
 
+#include <algorithm>
+
 #include "base/rng.h"
 #include "ops/table.h"
 
@@ -39,6 +41,13 @@ inline Tensor random_tensor(DType dtype, tensor::Dims dims, double low, double h
 inline Tensor ints(std::vector<int64_t> values) {
   const int64_t n = static_cast<int64_t>(values.size());
   return Tensor::from<int64_t>({n}, std::span<const int64_t>(values));
+}
+
+/// Kernels for the CPU.
+inline size_t cpu_kernel_count(const ir::OpDef& op) {
+  return static_cast<size_t>(std::count_if(op.kernels.begin(), op.kernels.end(), [](const ir::Kernel& k) {
+    return k.on == tensor::DeviceKind::cpu;
+  }));
 }
 
 }  // namespace trireme::ops::testing

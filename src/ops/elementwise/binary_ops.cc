@@ -1,6 +1,6 @@
 // Functions of two or more tensors, element by element with broadcasting: the table of names, formulas and
 // types.
-#include "ops/elementwise/binary_math.h"
+#include "tensor/binary_math.h"
 #include "ops/elementwise/elementwise.h"
 #include "ops/grad.h"
 

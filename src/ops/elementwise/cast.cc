@@ -3,10 +3,9 @@
 #include "ops/elementwise/cast.h"
 
 #include <array>
-#include <cmath>
-#include <limits>
 
 #include "ops/elementwise/row_kernels.h"
+#include "tensor/element_math.h"
 
 namespace trireme::ops {
 namespace {
@@ -14,26 +13,8 @@ namespace {
 using tensor::DType;
 
 template <class To, class From>
-To convert(From x) {
-  if constexpr (std::is_same_v<To, bool>) {
-    return static_cast<Arithmetic<From>>(x) != 0;
-  } else if constexpr (std::is_integral_v<To> && !std::is_integral_v<From>) {
-    const Arithmetic<From> v = static_cast<Arithmetic<From>>(x);
-    if (std::isnan(v)) return 0;
-    // The limits as floats may be one past the integer's own: compare before converting.
-    if (v >= static_cast<Arithmetic<From>>(std::numeric_limits<To>::max()))
-      return std::numeric_limits<To>::max();
-    if (v <= static_cast<Arithmetic<From>>(std::numeric_limits<To>::lowest()))
-      return std::numeric_limits<To>::lowest();
-    return static_cast<To>(v);
-  } else {
-    return static_cast<To>(static_cast<Arithmetic<From>>(x));
-  }
-}
-
-template <class To, class From>
 void convert_run(const From* x, To* y, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) y[i] = convert<To>(x[i]);
+  for (int64_t i = 0; i < n; ++i) y[i] = math::converted<To>(static_cast<Arithmetic<From>>(x[i]));
 }
 
 bool is_packed_int(DType t) { return tensor::bits_of(t) < 8 && t != DType::f4e2m1; }

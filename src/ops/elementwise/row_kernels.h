@@ -6,7 +6,12 @@
 
 #include "ops/elementwise/strided_loop.h"
 
+namespace trireme::tensor::math {}
+
 namespace trireme::ops {
+
+/// The scalar functions, tensor/*_math.h.
+namespace math = tensor::math;
 
 /// Attributes of an elementwise op as numbers, in table order.
 using Params = std::array<double, 2>;

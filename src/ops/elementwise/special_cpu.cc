@@ -3,7 +3,7 @@
 
 #include "backend/cpu/cpu_stream.h"
 #include "base/rng.h"
-#include "ops/elementwise/binary_math.h"
+#include "tensor/binary_math.h"
 #include "ops/elementwise/special.h"
 
 namespace trireme::ops {

@@ -2,7 +2,7 @@
 #include <limits>
 
 #include "backend/cpu/cpu_stream.h"
-#include "ops/elementwise/derivative_math.h"
+#include "tensor/derivative_math.h"
 #include "ops/elementwise/special.h"
 
 namespace trireme::ops {

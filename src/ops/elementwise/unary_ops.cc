@@ -1,6 +1,6 @@
 // Functions of one tensor, element by element: the table of names, formulas, flop counts and types.
-#include "ops/elementwise/derivative_math.h"
-#include "ops/elementwise/element_math.h"
+#include "tensor/derivative_math.h"
+#include "tensor/element_math.h"
 #include "ops/elementwise/elementwise.h"
 #include "ops/grad.h"
 

@@ -13,10 +13,16 @@
 #define TRIREME_HD
 #endif
 
-namespace trireme::ops::math {
+namespace trireme::tensor::math {
 
 template <class C>
 inline constexpr bool kSigned = std::is_signed_v<C> || std::is_floating_point_v<C>;
+
+/// The limits as constants: device code may not call what gives them.
+template <class C>
+inline constexpr C kLargest = std::numeric_limits<C>::max();
+template <class C>
+inline constexpr C kLowest = std::numeric_limits<C>::lowest();
 
 /// Integers wrap around instead of overflowing.
 template <class C>
@@ -116,9 +122,36 @@ struct IsInf {
   TRIREME_HD explicit IsInf(const double* p) : negative(p[0] != 0), positive(p[1] != 0) {}
   template <class C>
   TRIREME_HD bool operator()(C x) const {
-    return (positive && x > std::numeric_limits<C>::max()) ||
-           (negative && x < std::numeric_limits<C>::lowest());
+    return (positive && x > kLargest<C>) || (negative && x < kLowest<C>);
   }
 };
 
-}  // namespace trireme::ops::math
+/// min(max(x, p[0]), p[1]); NaN passes through.
+struct Clamp {
+  double low, high;
+  TRIREME_HD explicit Clamp(const double* p) : low(p[0]), high(p[1]) {}
+  template <class C>
+  TRIREME_HD C operator()(C x) const {
+    const C l = static_cast<C>(low), h = static_cast<C>(high);
+    const C raised = x < l ? l : x;
+    return raised > h ? h : raised;
+  }
+};
+
+/// x as a To: floats truncate and clamp to the range of integers, NaN becomes 0; integers wrap.
+template <class To, class C>
+TRIREME_HD To converted(C x) {
+  if constexpr (std::is_same_v<To, bool>) {
+    return x != C(0);
+  } else if constexpr (std::is_integral_v<To> && std::is_floating_point_v<C>) {
+    if (x != x) return 0;
+    // The limits as floats may be one past the integer's own: compare before converting.
+    if (x >= static_cast<C>(kLargest<To>)) return kLargest<To>;
+    if (x <= static_cast<C>(kLowest<To>)) return kLowest<To>;
+    return static_cast<To>(x);
+  } else {
+    return static_cast<To>(x);
+  }
+}
+
+}  // namespace trireme::tensor::math

@@ -2,9 +2,9 @@
 // row.
 #pragma once
 
-#include "ops/elementwise/element_math.h"
+#include "tensor/element_math.h"
 
-namespace trireme::ops::math {
+namespace trireme::tensor::math {
 
 // Two operands. Integer arithmetic wraps; division by zero gives 0 for integers, because trapping is no
 // answer.
@@ -107,4 +107,4 @@ struct Pow {
   }
 };
 
-}  // namespace trireme::ops::math
+}  // namespace trireme::tensor::math

@@ -2,9 +2,9 @@
 // operand x or the result y of the op, whichever is cheaper to start from.
 #pragma once
 
-#include "ops/elementwise/element_math.h"
+#include "tensor/element_math.h"
 
-namespace trireme::ops::math {
+namespace trireme::tensor::math {
 
 #define TRIREME_DERIVATIVE(Name, expression)   \
   struct Name {                                \
@@ -94,4 +94,4 @@ struct GeluTanhGrad {
   }
 };
 
-}  // namespace trireme::ops::math
+}  // namespace trireme::tensor::math

@@ -1,0 +1,238 @@
+// Elementwise ops on NVIDIA GPUs: every op, and every fused chain, becomes an element program of one launch.
+#include <algorithm>
+#include <limits>
+
+#include "backend/cuda/element_launch.h"
+#include "ops/cuda_kernels.h"
+#include "ops/elementwise/elementwise.h"
+#include "ops/elementwise/fused.h"
+
+namespace trireme::ops {
+namespace {
+
+using cuda::ElementFunction;
+using cuda::ElementProgram;
+using cuda::ElementRef;
+using cuda::ElementStep;
+using cuda::ElementType;
+using tensor::DType;
+
+/// What a node computes, or why there is no program for it.
+struct Made {
+  ElementProgram program;
+  ir::Refusal refusal;
+};
+Made refused(std::string why) { return {{}, std::move(why)}; }
+
+/// A program of the node's operands and results, no steps yet; result k is register k.
+ElementProgram program_of(const ir::NodeView& n, ElementType type) {
+  ElementProgram p{.type = type, .steps = {}, .constants = {}, .inputs = {}, .outputs = {}, .extent = {}};
+  for (size_t i = 0; i < n.in.size(); ++i) {
+    p.inputs.push_back({n.in[i].dtype, n.present(i) ? n.in_dims(i) : tensor::Dims{}});
+  }
+  for (size_t k = 0; k < n.out.size(); ++k) p.outputs.push_back({n.out[k].dtype, static_cast<uint8_t>(k)});
+  p.extent = n.out_dims(0);
+  return p;
+}
+
+ElementStep step_of(cuda::ElementOp op, ElementRef a, ElementRef b = {}, const Params& params = {}) {
+  return {.op = op, .dst = 0, .a = a, .b = b, .c = {}, .p = {params[0], params[1]}};
+}
+
+ElementRef constant(ElementProgram& p, double value) {
+  p.constants.push_back(value);
+  return cuda::element_constant(p.constants.size() - 1);
+}
+
+/// One function of the operands, of variadic ops folded from the left.
+Made single(const ir::NodeView& n, std::string_view function, const Params& params, bool divides = false) {
+  const auto type = cuda::element_type_of(n.in[0].dtype);
+  if (!type) return refused(no_type(n.in[0].dtype));
+  const bool is_real = *type == ElementType::f32 || *type == ElementType::f64;
+  if (divides && !is_real) return refused("a mean of integers");
+  const auto f = cuda::element_function(function, *type);
+  if (!f) return refused(base::concat("no device function '", function, "'"));
+  Made made{program_of(n, *type), {}};
+  ElementProgram& p = made.program;
+  if (f->operands == 1) {
+    p.steps.push_back(step_of(f->op, cuda::element_in(0), {}, params));
+    return made;
+  }
+  ElementRef total = cuda::element_in(0);
+  for (size_t i = 1; i < n.in.size(); ++i) {
+    p.steps.push_back(step_of(f->op, total, cuda::element_in(i), params));
+    total = cuda::element_reg(0);
+  }
+  if (n.in.size() == 1) p.steps.push_back(step_of(cuda::ElementOp::copy_, total));
+  if (divides) {
+    const ElementRef count = constant(p, static_cast<double>(n.in.size()));
+    p.steps.push_back(step_of(cuda::element_function("div", *type)->op, cuda::element_reg(0), count));
+  }
+  return made;
+}
+
+Made where_program(const ir::NodeView& n) {
+  const auto type = cuda::element_type_of(n.in[1].dtype);
+  if (!type) return refused(no_type(n.in[1].dtype));
+  Made made{program_of(n, *type), {}};
+  ElementStep step = step_of(cuda::ElementOp::select_, cuda::element_in(0), cuda::element_in(1));
+  step.c = cuda::element_in(2);
+  made.program.steps = {step};
+  return made;
+}
+
+/// The bounds are operands of one element, read at every run.
+Made clip_program(const ir::NodeView& n) {
+  const auto type = cuda::element_type_of(n.in[0].dtype);
+  if (!type) return refused(no_type(n.in[0].dtype));
+  Made made{program_of(n, *type), {}};
+  ElementRef value = cuda::element_in(0);
+  for (size_t i = 1; i < n.in.size(); ++i) {
+    if (!n.present(i)) continue;
+    const auto f = cuda::element_function(i == 1 ? "max" : "min", *type);
+    made.program.steps.push_back(step_of(f->op, value, cuda::element_in(i)));
+    value = cuda::element_reg(0);
+  }
+  if (made.program.steps.empty()) made.program.steps = {step_of(cuda::ElementOp::copy_, value)};
+  return made;
+}
+
+/// dy where low <= x <= high.
+Made clip_grad_program(const ir::NodeView& n) {
+  const auto type = cuda::element_type_of(n.in[0].dtype);
+  if (!type) return refused(no_type(n.in[0].dtype));
+  Made made{program_of(n, *type), {}};
+  ElementProgram& p = made.program;
+  const ElementRef zero = constant(p, 0);
+  ElementRef value = cuda::element_in(0);
+  const auto keep = [&](const char* compare, size_t bound) {
+    ElementStep inside =
+        step_of(cuda::element_function(compare, *type)->op, cuda::element_in(1), cuda::element_in(bound));
+    inside.dst = 1;
+    ElementStep choose = step_of(cuda::ElementOp::select_, cuda::element_reg(1), value);
+    choose.c = zero;
+    p.steps.insert(p.steps.end(), {inside, choose});
+    value = cuda::element_reg(0);
+  };
+  if (n.present(2)) keep("greater_or_equal", 2);
+  if (n.present(3)) keep("less_or_equal", 3);
+  if (p.steps.empty()) p.steps = {step_of(cuda::ElementOp::copy_, value)};
+  return made;
+}
+
+/// The exponent may be of another type: then the power is taken in f64, or exactly where both are integers.
+Made pow_program(const ir::NodeView& n) {
+  const auto base = cuda::element_type_of(n.in[0].dtype), exponent = cuda::element_type_of(n.in[1].dtype);
+  if (!base || !exponent) return refused("elements without arithmetic");
+  const auto is_real = [](ElementType t) { return t == ElementType::f32 || t == ElementType::f64; };
+  const bool mixed = n.in[0].dtype != n.in[1].dtype;
+  const ElementType type = !mixed                                 ? *base
+                           : is_real(*base) || is_real(*exponent) ? ElementType::f64
+                                                                  : ElementType::i64;
+  Made made{program_of(n, type), {}};
+  made.program.steps = {
+      step_of(cuda::element_function("pow", type)->op, cuda::element_in(0), cuda::element_in(1))};
+  return made;
+}
+
+ElementRef reference_of(const std::string& text) {
+  const size_t index = static_cast<size_t>(std::stoi(text.substr(1)));
+  switch (text[0]) {
+    case 'i': return cuda::element_in(index);
+    case 'c': return cuda::element_constant(index);
+    // Results are the first registers.
+    case 'o': return cuda::element_reg(index);
+    default: return cuda::element_reg(cuda::kElementOutputs + index);
+  }
+}
+
+/// Attributes of a step's function in the order of its functor: what a fused step and a row agree on.
+Made fused_program(const ir::NodeView& n) {
+  static_assert(kMaxFusedInputs <= static_cast<int>(cuda::kElementInputs));
+  static_assert(kMaxFusedOutputs <= static_cast<int>(cuda::kElementOutputs));
+  for (const tensor::TensorType& t : n.out) {
+    if (t.shape != n.out[0].shape) return refused("results of different shapes");
+  }
+  Made made{program_of(n, ElementType::f32), {}};
+  ElementProgram& p = made.program;
+  p.constants = n.attrs.get_floats("constants");
+  const std::vector<double> params = n.attrs.get_floats("params");
+  const std::vector<std::string> steps = n.attrs.get_strings("steps");
+  for (size_t s = 0; s < steps.size(); ++s) {
+    const FusedStepText text = parse_fused_step(steps[s]);
+    const Params own = params.size() >= 2 * s + 2 ? Params{params[2 * s], params[2 * s + 1]} : Params{};
+    std::vector<ElementRef> refs;
+    for (const std::string& o : text.operands) refs.push_back(reference_of(o));
+    ElementStep step{.op = cuda::ElementOp::muladd_,
+                     .dst = reference_of(text.dst).index,
+                     .a = refs[0],
+                     .b = refs.size() > 1 ? refs[1] : ElementRef{},
+                     .c = refs.size() > 2 ? refs[2] : ElementRef{},
+                     .p = {own[0], own[1]}};
+    if (text.function == "pow_scalar") {
+      step.op = cuda::element_function("pow", p.type)->op;
+      step.b = constant(p, own[0]);
+    } else if (text.function != "muladd") {
+      const auto f = cuda::element_function(text.function, p.type);
+      if (!f) return refused(base::concat("no device function '", text.function, "'"));
+      step.op = f->op;
+    }
+    p.steps.push_back(step);
+  }
+  return made;
+}
+
+using Make = std::function<Made(const ir::NodeView&)>;
+
+/// `may_overwrite`: operands that have result 0's element type whenever they have its size.
+ir::Kernel kernel_of(Make make, uint32_t may_overwrite) {
+  ir::Kernel k{.name = "elements"};
+  k.refuse = [make](const ir::NodeView& n) -> ir::Refusal {
+    const Made made = make(n);
+    if (made.refusal) return made.refusal;
+    return cuda::refuse_elements(made.program);
+  };
+  k.prepare = [make = std::move(make)](const ir::KernelInit& init) -> ir::BoundKernel {
+    const cuda::ElementRun run = cuda::bind_elements(make(init.node).program, init.device);
+    return {[run](const ir::RunArgs& args) { run(args.stream, args.in, args.out); }};
+  };
+  k.may_overwrite = may_overwrite;
+  return k;
+}
+
+void add_rows(std::vector<CudaKernels>& all, const std::vector<ElementwiseRow>& rows) {
+  for (const ElementwiseRow& row : rows) {
+    const bool is_mean = row.name == "mean";
+    const std::string_view function = row.name == "sum" || is_mean ? "add" : row.name;
+    const auto make = [&row, function, is_mean](const ir::NodeView& n) {
+      return single(n, function, params_of(row, n.attrs), is_mean);
+    };
+    all.push_back({std::string(row.name), {kernel_of(make, row.is_predicate ? 0u : 0xffffffffu)}});
+  }
+}
+
+Make gelu_like(std::string name) {
+  return [name](const ir::NodeView& n) {
+    const bool is_tanh = n.attrs.get_string("approximate", "none") == "tanh";
+    const std::string suffix = name.substr(4);  // "" or "_grad"
+    return single(n, is_tanh ? "gelu_tanh" + suffix : name, {});
+  };
+}
+
+}  // namespace
+
+std::vector<CudaKernels> elementwise_cuda_kernels() {
+  std::vector<CudaKernels> all;
+  for (const auto* rows : {&unary_rows(), &unary_grad_rows(), &binary_rows(), &variadic_rows()})
+    add_rows(all, *rows);
+  all.push_back({"gelu", {kernel_of(gelu_like("gelu"), 1)}});
+  all.push_back({"gelu_grad", {kernel_of(gelu_like("gelu_grad"), 3)}});
+  all.push_back({"where", {kernel_of(where_program, 6)}});
+  all.push_back({"clip", {kernel_of(clip_program, 1)}});
+  all.push_back({"clip_grad", {kernel_of(clip_grad_program, 3)}});
+  all.push_back({"pow", {kernel_of(pow_program, 1)}});
+  all.push_back({"fused_elementwise", {kernel_of(fused_program, (1u << kMaxFusedInputs) - 1)}});
+  return all;
+}
+
+}  // namespace trireme::ops
