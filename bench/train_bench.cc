@@ -1,6 +1,6 @@
 // Whole training steps of one network, for bench/train.py and tools/gpu_check: `bench_train NETWORK THREADS
-// [DEVICE [f32|bf16|f16]]`. Says in one JSON line what a step costs, then answers each line "milliseconds" of standard input with a JSON line of
-// step times; the line "profile" prints where the last step's time went.
+// [DEVICE [f32|bf16|f16]]`. Says in one JSON line what a step costs, then answers each line "milliseconds" of
+// standard input with a JSON line of step times; the line "profile" prints where the last step's time went.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -37,7 +37,8 @@ const std::vector<Row>& rows() {
       {"resnet50", "resnet50", {}, {16, 3, 224, 224}, 1000, true},
       {"gpt2", "gpt2", {"dropout=0"}, {4, 256}, 50257, false},
       {"bert", "bert", {"dropout=0"}, {8, 128}, 30522, false},
-      // What fills a GPU: ResNet-50, GPT of 124 million and of 1.3 billion parameters; the last two try it out.
+      // What fills a GPU: ResNet-50, GPT of 124 million and of 1.3 billion parameters; the last two try it
+      // out.
       {"resnet50_256", "resnet50", {}, {256, 3, 224, 224}, 1000, true},
       {"gpt2_1024", "gpt2", {"dropout=0"}, {16, 1024}, 50257, false},
       {"gpt_1.3b",
@@ -46,7 +47,12 @@ const std::vector<Row>& rows() {
        {4, 2048},
        50304,
        false},
-      {"resnet_tiny", "resnet14", {"width=8", "channels=3", "size=16", "classes=10"}, {4, 3, 16, 16}, 10, true},
+      {"resnet_tiny",
+       "resnet14",
+       {"width=8", "channels=3", "size=16", "classes=10"},
+       {4, 3, 16, 16},
+       10,
+       true},
       {"gpt_tiny",
        "gpt2",
        {"dropout=0", "width=32", "layers=1", "heads=2", "positions=8", "vocabulary=64"},

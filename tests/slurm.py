@@ -1,4 +1,5 @@
-# Ranks under a real Slurm of one machine: the conformance suite by srun, and a training run that loses a rank.
+# Ranks under a real Slurm of one machine: the conformance suite by srun, a training run that loses a rank, and a batch
+# job that is stopped, waits in the queue and goes on.
 # tier: slurm
 # timeout: 240
 import os
@@ -74,6 +75,49 @@ def launched_run_loses_a_rank(slurm, room):
     return "" if good and len(running) == 2 else f"exit {process.returncode}, ranks {running}:\n{err[-4000:]}"
 
 
+def state_of(slurm, job):
+    """PENDING, RUNNING, COMPLETED … as scontrol says; with the count of restarts."""
+    _, output = slurm.run(["scontrol", "show", "job", job])
+    fields = dict(word.split("=", 1) for word in output.split() if "=" in word)
+    return fields.get("JobState", "GONE"), int(fields.get("Restarts", "0"))
+
+
+def until(limit_s, ready):
+    end = time.monotonic() + limit_s
+    while not ready() and time.monotonic() < end:
+        time.sleep(0.05)
+    return ready()
+
+
+def batch_job_is_requeued(slurm, room):
+    """deploy/train.sbatch: empty if the job was stopped, saved, queued again and ended; else what was wrong."""
+    room = room / "batch"
+    room.mkdir()
+    make_patterns(room / "data")
+    config, directory, log = room / "run.yaml", room / "run", room / "job.log"
+    config.write_text(CONFIG.format(directory=directory, data=room / "data"))
+    script = Path(__file__).resolve().parent.parent / "deploy/train.sbatch"
+    code, output = slurm.run(["sbatch", "--parsable", "--nodes=1", "--ntasks-per-node=2", "--overcommit",
+                              f"--export=ALL,TRIREME={Path(TRIREME).resolve()}", f"--output={log}", script, config])
+    if code:
+        return f"sbatch: {output}"
+    job = output.split()[-1]
+    if not until(60, (directory / "checkpoints/latest").exists):
+        return f"no checkpoint: {state_of(slurm, job)}\n{log.read_text() if log.exists() else ''}"
+    slurm.run(["scancel", "--batch", "--signal=USR1", job])
+    if not until(60, lambda: state_of(slurm, job)[1] == 1):
+        return f"not queued again: {state_of(slurm, job)}\n{log.read_text()[-1200:]}"
+    until(20, lambda: state_of(slurm, job)[0] == "PENDING")
+    slurm.run(["scontrol", "update", f"JobId={job}", "StartTime=now"])  # Slurm would wait for two minutes
+    if not until(90, lambda: state_of(slurm, job)[0] not in ("PENDING", "RUNNING", "COMPLETING", "CONFIGURING")):
+        return f"does not end: {state_of(slurm, job)}\n{log.read_text()[-1200:]}"
+    state, _ = state_of(slurm, job)
+    steps = [int(line.rsplit('"step":', 1)[1].split(",")[0].rstrip("}"))
+             for line in (directory / "log.jsonl").read_text().splitlines() if '"event":"step"' in line]
+    good = state == "COMPLETED" and steps and max(steps) == 2000
+    return "" if good else f"{state}, last step {steps[-1:]}:\n{log.read_text()[-4000:]}"
+
+
 def run_all(room):
     """Totals (passed, failed)."""
     passed = failed = 0
@@ -82,11 +126,12 @@ def run_all(room):
             good, bad = conformance(slurm, ranks)
             passed += good
             failed += bad
-        wrong = launched_run_loses_a_rank(slurm, room)
-        passed += not wrong
-        failed += bool(wrong)
-        if wrong:
-            print(f"FAILED a launched run loses a rank: {wrong}")
+        for case in (launched_run_loses_a_rank, batch_job_is_requeued):
+            wrong = case(slurm, room)
+            passed += not wrong
+            failed += bool(wrong)
+            if wrong:
+                print(f"FAILED {case.__name__}: {wrong}")
         if failed:
             print(slurm.logs())
     return passed, failed

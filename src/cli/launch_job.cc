@@ -53,9 +53,13 @@ std::vector<pid_t> children_of(pid_t parent) {
   return out;
 }
 
-/// mpirun answers SIGTERM by killing its ranks within a second: what trainers need to save goes to them
-/// directly.
+/// mpirun and srun answer SIGTERM by killing their ranks: what trainers need to save goes to them directly,
+/// or as the signal that srun passes on. A second signal ends the job.
 void pass_on(LaunchKind kind, pid_t job, int signal, bool first) {
+  if (kind == LaunchKind::slurm && first) {
+    ::kill(job, SIGUSR1);
+    return;
+  }
   const std::vector<pid_t> ranks = kind == LaunchKind::mpi && first ? children_of(job) : std::vector<pid_t>{};
   for (const pid_t rank : ranks) ::kill(rank, signal);
   if (ranks.empty()) ::kill(job, signal);
@@ -106,7 +110,7 @@ std::string quoted(const std::vector<std::string>& words) {
 
 HeldSignals::HeldSignals() {
   sigemptyset(&held_);
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGCHLD}) sigaddset(&held_, signal);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGCHLD}) sigaddset(&held_, signal);
   ::pthread_sigmask(SIG_BLOCK, &held_, &before_);
 }
 

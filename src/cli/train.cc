@@ -1,5 +1,5 @@
-// trireme train: trains a model by one configuration file; stops cleanly on SIGINT and SIGTERM, and goes on
-// later.
+// trireme train: trains a model by one configuration file; stops cleanly on SIGINT, SIGTERM and SIGUSR1, and
+// goes on later.
 #include <csignal>
 #include <filesystem>
 #include <iostream>
@@ -19,13 +19,15 @@
 namespace trireme::cli {
 namespace {
 
-/// Holds SIGINT and SIGTERM back in all threads, and looks for them when asked: no handler, no global.
+/// Holds the signals that ask a run to stop back in all threads, and looks for them when asked: no handler,
+/// no global.
 class StopSignals {
  public:
   StopSignals() {
     sigemptyset(&set_);
     sigaddset(&set_, SIGINT);
     sigaddset(&set_, SIGTERM);
+    sigaddset(&set_, SIGUSR1);  // batch systems warn of the end with it
     pthread_sigmask(SIG_BLOCK, &set_, nullptr);
   }
   /// True from the first signal on. A second one then ends the program at once.
