@@ -12,7 +12,7 @@ from pathlib import Path
 
 import _ranks
 import _slurm
-from _training import TRIREME, make_patterns
+from _training import TRIREME, make_patterns, read_log
 
 CONFIG = """
 run: {{name: run, directory: {directory}, steps: 2000, seed: 11}}
@@ -112,10 +112,9 @@ def batch_job_is_requeued(slurm, room):
     if not until(90, lambda: state_of(slurm, job)[0] not in ("PENDING", "RUNNING", "COMPLETING", "CONFIGURING")):
         return f"does not end: {state_of(slurm, job)}\n{log.read_text()[-1200:]}"
     state, _ = state_of(slurm, job)
-    steps = [int(line.rsplit('"step":', 1)[1].split(",")[0].rstrip("}"))
-             for line in (directory / "log.jsonl").read_text().splitlines() if '"event":"step"' in line]
-    good = state == "COMPLETED" and steps and max(steps) == 2000
-    return "" if good else f"{state}, last step {steps[-1:]}:\n{log.read_text()[-4000:]}"
+    steps = [event["step"] for event in read_log(directory).get("step", [])]
+    good = state == "COMPLETED" and steps and steps[-1] == 2000
+    return "" if good else f"{state}, last step {steps[-1:]}:\n{log.read_text()[-1500:]}"
 
 
 def run_all(room):
