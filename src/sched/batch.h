@@ -44,6 +44,8 @@ class BatchRunner {
   void run(std::vector<Request>& batch, const base::Clock& clock,
            const std::function<void(const Timing&)>& on_batch);
   void warm_up(const WarmUp& shapes);
+  /// Scratch memory of the session: that of its largest program so far.
+  int64_t scratch_bytes() const { return session_.arena_bytes(); }
 
  private:
   tensor::Dims padded_dims(const tensor::Tensor& input, size_t index, int64_t rows) const;

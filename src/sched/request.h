@@ -14,11 +14,12 @@ namespace trireme::sched {
 /// When things happened to a request; the clock is the scheduler's.
 struct Timing {
   int64_t enqueued_ns = 0;
-  int64_t started_ns = 0;   ///< its batch was formed
-  int64_t computed_ns = 0;  ///< the model began, after inputs were gathered
-  int64_t finished_ns = 0;  ///< the model ended
-  int64_t batch_rows = 0;   ///< rows of all requests in the batch
-  int64_t padded_rows = 0;  ///< rows the model ran on
+  int64_t started_ns = 0;    ///< its batch was formed
+  int64_t computed_ns = 0;   ///< the model began, after inputs were gathered
+  int64_t finished_ns = 0;   ///< the model ended
+  int64_t batch_rows = 0;    ///< rows of all requests in the batch
+  int64_t padded_rows = 0;   ///< rows the model ran on
+  int64_t queue_length = 0;  ///< requests that waited when its batch was formed, those of the batch included
 };
 
 /// How a request ended, for counting; the error says it in words.

@@ -115,6 +115,7 @@ void Scheduler::instance_main(const std::shared_ptr<const engine::PreparedModel>
     const std::lock_guard lock(mutex_);
     ++ready_;
     if (failure) failure_ = failure;
+    if (runner) instances_[static_cast<size_t>(index)].scratch_bytes = runner->scratch_bytes();
     if (runner && session->sharded() == nullptr) instances_[static_cast<size_t>(index)].runner = runner.get();
   }
   idle_.notify_all();
@@ -143,6 +144,7 @@ void Scheduler::submit(Request request) {
       lock.unlock();
       std::vector<Request> alone;
       alone.push_back(std::move(request));
+      alone[0].timing.queue_length = 1;
       return run_batch(*instance->runner, *instance, std::move(alone));
     } else {
       if (options_.preserves_order) request.sink = order_.place(request.priority, std::move(request.sink));
@@ -327,6 +329,8 @@ std::vector<Request> Scheduler::next_batch(Instance& instance) {
       running_ += taken.batch.size();
       instance.busy_until_ns = taken.until_ns;
       const bool more = !queue_.empty();
+      const size_t queued = queue_.size() + taken.batch.size();
+      for (Request& r : taken.batch) r.timing.queue_length = static_cast<int64_t>(queued);
       lock.unlock();
       if (more) changed_.notify_one();  // another instance may take what is left
       answer_unrun(taken);
@@ -385,6 +389,7 @@ void Scheduler::run_batch(BatchRunner& runner, Instance& instance, std::vector<R
     {
       const std::lock_guard lock(mutex_);
       running_ -= std::exchange(count, 0);
+      instance.scratch_bytes = runner.scratch_bytes();
     }
     if (on_batch_) on_batch_(timing);
   };
@@ -408,6 +413,7 @@ SchedulerStats Scheduler::stats() const {
   const std::lock_guard lock(mutex_);
   SchedulerStats stats = stats_;
   stats.waiting = queue_.size();
+  for (const Instance& instance : instances_) stats.scratch_bytes += instance.scratch_bytes;
   return stats;
 }
 

@@ -44,6 +44,7 @@ struct SchedulerOptions {
 struct SchedulerStats {
   size_t waiting = 0;
   uint64_t accepted = 0, refused = 0, expired = 0, cancelled = 0, batches = 0;
+  int64_t scratch_bytes = 0;  ///< of all instances
 };
 
 /// Instances are threads with a session each; they share the model's packed weights. Requests may come from
@@ -85,6 +86,7 @@ class Scheduler {
     int64_t busy_until_ns = 0;  ///< predicted; 0: idle
     uint64_t claim = 0;         ///< its number at the limiter
     enum class Leave : uint8_t { none, asked, granted } leave = Leave::none;
+    int64_t scratch_bytes = 0;      ///< of its session
     BatchRunner* runner = nullptr;  ///< of its thread; null where only that thread may use it
     bool is_taken = false;          ///< by a batch, on its thread or on one that submits
   };

@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "serve/metric_summary.h"
 
 namespace trireme::serve {
 
@@ -16,6 +17,8 @@ struct MetricRegistry::Series {
   std::unique_ptr<MetricCounter> counter;
   std::unique_ptr<MetricGauge> gauge;
   std::unique_ptr<MetricHistogram> histogram;
+  std::unique_ptr<MetricSummary> summary;
+  double scale = 1;  // of the summary
   std::function<double()> read;
   std::atomic<bool> hidden{false};
   Series* next = nullptr;
@@ -120,6 +123,19 @@ void append_histogram(std::string& out, const std::string& name, const std::stri
   append_sample(out, name + "_count", labels, total);
 }
 
+// Its own observations' sum and count go on for ever, as Prometheus wants them; only quantiles look back.
+void append_summary(std::string& out, const std::string& name, const std::string& labels, MetricSummary& s,
+                    double scale) {
+  const std::vector<double> values = s.read();
+  for (size_t i = 0; i < values.size(); ++i) {
+    std::string quantile = labels.empty() ? "quantile=\"" : labels + ",quantile=\"";
+    append_value(quantile, MetricSummary::kQuantiles[i]);
+    append_sample(out, name, quantile + "\"", values[i] * scale);
+  }
+  append_sample(out, name + "_sum", labels, s.histogram().sum() * scale);
+  append_sample(out, name + "_count", labels, s.histogram().count());
+}
+
 }  // namespace
 
 MetricHistogram::MetricHistogram(std::vector<double> bounds)
@@ -218,6 +234,14 @@ MetricHistogram& MetricRegistry::histogram(std::string_view name, std::string_vi
   return *series(family(name, help, Kind::histogram), labels, make).histogram;
 }
 
+void MetricRegistry::summary_of(std::string_view name, std::string_view help, const MetricLabels& labels,
+                                const SummarySource& source) {
+  series(family(name, help, Kind::summary), labels, [&](Series& fresh) {
+    fresh.summary = std::make_unique<MetricSummary>(source.histogram, source.clock);
+    fresh.scale = source.scale;
+  });
+}
+
 void MetricRegistry::gauge_from(std::string_view name, std::string_view help, const MetricLabels& labels,
                                 std::function<double()> read) {
   series(family(name, help, Kind::gauge), labels, [&](Series& fresh) { fresh.read = std::move(read); });
@@ -239,7 +263,7 @@ void MetricRegistry::set_hidden(std::string_view label, std::string_view value, 
 }
 
 std::string MetricRegistry::expose() const {
-  static constexpr std::array<std::string_view, 3> kKinds = {"counter", "gauge", "histogram"};
+  static constexpr std::array<std::string_view, 4> kKinds = {"counter", "gauge", "histogram", "summary"};
   std::string out;
   for (const Family* f : oldest_first(families_)) {
     out.append("# HELP ").append(f->name).append(" ");
@@ -253,6 +277,8 @@ std::string MetricRegistry::expose() const {
       if (s->hidden.load()) continue;
       if (s->histogram) {
         append_histogram(out, f->name, s->label_text, *s->histogram);
+      } else if (s->summary) {
+        append_summary(out, f->name, s->label_text, *s->summary, s->scale);
       } else if (s->counter) {
         append_sample(out, f->name, s->label_text, s->counter->value());
       } else {

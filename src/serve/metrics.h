@@ -10,6 +10,10 @@
 #include <utility>
 #include <vector>
 
+namespace trireme::base {
+class Clock;
+}
+
 namespace trireme::serve {
 
 /// Label names and values; order is kept and is part of a series' identity.
@@ -72,6 +76,16 @@ class MetricRegistry {
   MetricGauge& gauge(std::string_view name, std::string_view help, const MetricLabels& labels = {});
   MetricHistogram& histogram(std::string_view name, std::string_view help, const std::vector<double>& bounds,
                              const MetricLabels& labels = {});
+  /// What a summary looks at: a histogram of this registry, in its unit times `scale`. The clock outlives the
+  /// registry.
+  struct SummarySource {
+    const MetricHistogram& histogram;
+    double scale;
+    const base::Clock& clock;
+  };
+  /// Quantiles of about the last minute.
+  void summary_of(std::string_view name, std::string_view help, const MetricLabels& labels,
+                  const SummarySource& source);
   /// A gauge or counter whose value is read when scraped. `read` must stay callable and be safe from any
   /// thread.
   void gauge_from(std::string_view name, std::string_view help, const MetricLabels& labels,
@@ -88,7 +102,7 @@ class MetricRegistry {
   static constexpr std::string_view kContentType = "text/plain; version=0.0.4; charset=utf-8";
 
  private:
-  enum class Kind : uint8_t { counter, gauge, histogram };
+  enum class Kind : uint8_t { counter, gauge, histogram, summary };
   struct Series;
   struct Family;
   Family& family(std::string_view name, std::string_view help, Kind kind);

@@ -3,9 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <thread>
 
 #include "base/error.h"
+#include "serve/metric_summary.h"
 
 namespace trireme::serve {
 namespace {
@@ -83,6 +85,40 @@ TEST(Metrics, ThreadsRegisterAndCountWhileOthersScrape) {
 TEST(Metrics, BucketsGrowAndReadWell) {
   const std::vector<double> bounds = metric_buckets(0.0001, 2, 6);
   EXPECT_EQ(bounds, (std::vector<double>{0.0001, 0.0002, 0.0004, 0.0008, 0.0016, 0.0032}));
+}
+
+TEST(Metrics, QuantilesAreInterpolatedWithinTheirBucket) {
+  const std::vector<double> bounds{1, 2, 4};
+  EXPECT_TRUE(std::isnan(bucket_quantile(bounds, {0, 0, 0, 0}, 0.5)));
+  EXPECT_DOUBLE_EQ(bucket_quantile(bounds, {4, 0, 0, 0}, 0.5), 0.5);
+  EXPECT_DOUBLE_EQ(bucket_quantile(bounds, {2, 2, 0, 0}, 0.75), 1.5);
+  EXPECT_DOUBLE_EQ(bucket_quantile(bounds, {0, 0, 10, 0}, 0.9), 3.8);
+  EXPECT_DOUBLE_EQ(bucket_quantile(bounds, {0, 0, 1, 9}, 0.9), 4);  // above all bounds
+}
+
+TEST(Metrics, SummariesLookBackAMinute) {
+  base::FakeClock clock(1);
+  MetricRegistry registry;
+  MetricHistogram& h = registry.histogram("h_seconds", "H.", {0.001, 0.002, 0.004});
+  registry.summary_of("s_us", "S.", {{"m", "a"}}, {h, 1e6, clock});
+  const auto median = [&] {
+    const std::string text = registry.expose(), key = "s_us{m=\"a\",quantile=\"0.5\"} ";
+    return text.substr(text.find(key) + key.size(),
+                       text.find('\n', text.find(key)) - text.find(key) - key.size());
+  };
+  EXPECT_EQ(median(), "NaN");
+  for (int i = 0; i < 10; ++i) h.observe(0.0005);
+  EXPECT_EQ(median(), "500");
+  clock.advance(30 * base::kNsPerSecond);
+  for (int i = 0; i < 10; ++i) h.observe(0.003);
+  EXPECT_EQ(median(), "1000");  // half below 1 ms
+  for (int i = 0; i < 5; ++i) h.observe(0.003);
+  clock.advance(61 * base::kNsPerSecond);
+  EXPECT_EQ(median(), "3000");  // the five since the look that began the window
+  clock.advance(61 * base::kNsPerSecond);
+  EXPECT_EQ(median(), "NaN");  // nothing new
+  EXPECT_NE(registry.expose().find("s_us_count{m=\"a\"} 25\n"), std::string::npos);
+  EXPECT_NE(registry.expose().find("# TYPE s_us summary\n"), std::string::npos);
 }
 
 }  // namespace

@@ -67,6 +67,17 @@ ModelMetrics::ModelMetrics(MetricRegistry& registry, const MetricLabels& labels,
   latency_s_ = &registry.histogram("trireme_request_duration_seconds",
                                    "From a request's last byte to its answer", seconds, labels);
   queue_s_ = &registry.histogram("trireme_queue_duration_seconds", "Time in the queue", seconds, labels);
+  // 1 us to 16 s: gathering inputs and writing outputs take microseconds.
+  const std::vector<double> phases = metric_buckets(1e-6, 1.2589254, 73);
+  const auto phase = [&](const char* name, const char* help) {
+    return &registry.histogram(name, help, phases, labels);
+  };
+  input_s_ = phase("trireme_compute_input_duration_seconds", "Time of gathering a request's inputs");
+  infer_s_ = phase("trireme_compute_infer_duration_seconds", "Time of the model run that answered a request");
+  output_s_ =
+      phase("trireme_compute_output_duration_seconds", "From the model's end to an answer's wire form");
+  queue_length_ = &registry.histogram("trireme_queue_length", "Requests waiting when a batch was formed",
+                                      metric_buckets(1, 2, 17), labels);
 }
 
 void ModelMetrics::register_durations(MetricRegistry& registry, const MetricLabels& labels) {
@@ -93,10 +104,24 @@ void ModelMetrics::register_durations(MetricRegistry& registry, const MetricLabe
   }
 }
 
+void ModelMetrics::show_summaries(MetricRegistry& registry, const MetricLabels& labels,
+                                  const base::Clock& clock) const {
+  const auto show = [&](const char* name, const char* help, const MetricHistogram* histogram) {
+    registry.summary_of(name, help, labels, {*histogram, 1e6, clock});
+  };
+  show("nv_inference_request_summary_us", "Summary of inference request duration in microseconds",
+       latency_s_);
+  show("nv_inference_queue_summary_us", "Summary of time in the queue in microseconds", queue_s_);
+  show("nv_inference_compute_input_summary_us", "Summary of gathering inputs in microseconds", input_s_);
+  show("nv_inference_compute_infer_summary_us", "Summary of model runs in microseconds", infer_s_);
+  show("nv_inference_compute_output_summary_us", "Summary of writing outputs in microseconds", output_s_);
+}
+
 void ModelMetrics::count_batch(const sched::Timing& t) {
   counts_->rows.fetch_add(static_cast<uint64_t>(t.batch_rows), std::memory_order_relaxed);
   counts_->batches.fetch_add(1, std::memory_order_relaxed);
   batch_rows_->observe(static_cast<double>(t.batch_rows));
+  if (t.queue_length > 0) queue_length_->observe(static_cast<double>(t.queue_length));
   if (sizes_.empty()) return;
   const int64_t last = static_cast<int64_t>(sizes_.size()) - 1;
   BatchSize& size = *sizes_[static_cast<size_t>(std::clamp<int64_t>(t.batch_rows - 1, 0, last))];
@@ -112,6 +137,9 @@ void ModelMetrics::count_success(const sched::Timing& t, int64_t received_ns, in
     counts_->input.add(t.computed_ns - t.started_ns);
     counts_->infer.add(t.finished_ns - t.computed_ns);
     counts_->output.add(answered_ns - t.finished_ns);
+    input_s_->observe(static_cast<double>(t.computed_ns - t.started_ns) * 1e-9);
+    infer_s_->observe(static_cast<double>(t.finished_ns - t.computed_ns) * 1e-9);
+    output_s_->observe(static_cast<double>(answered_ns - t.finished_ns) * 1e-9);
   }
   counts_->last_ms.store(wall_ms, std::memory_order_relaxed);
   latency_s_->observe(static_cast<double>(answered_ns - received_ns) * 1e-9);
@@ -151,7 +179,6 @@ void ModelMetrics::append_stats(base::Json& stats) const {
                                   {"compute_output", none}}));
   }
   stats.set("batch_stats", std::move(sizes));
-  stats.set("memory_usage", Json::array());
 }
 
 }  // namespace trireme::serve

@@ -35,10 +35,12 @@ class ModelMetrics {
   void count_success(const sched::Timing& timing, int64_t received_ns, int64_t answered_ns, int64_t wall_ms);
   /// A request was looked up among the kept answers.
   void count_lookup(bool is_hit, int64_t took_ns);
+  /// Also shows Triton's nv_inference_*_summary_us: quantiles of about the last minute.
+  void show_summaries(MetricRegistry& registry, const MetricLabels& labels, const base::Clock& clock) const;
   /// A request failed; `ending` gives the reason label.
   void count_failure(sched::Ending ending, int64_t received_ns, int64_t answered_ns);
 
-  /// "inference_count" and so on, without name and version.
+  /// "inference_count" and so on, without name, version and memory.
   void append_stats(base::Json& stats) const;
 
  private:
@@ -60,6 +62,10 @@ class ModelMetrics {
   MetricHistogram* batch_rows_ = nullptr;
   MetricHistogram* latency_s_ = nullptr;
   MetricHistogram* queue_s_ = nullptr;
+  MetricHistogram* input_s_ = nullptr;
+  MetricHistogram* infer_s_ = nullptr;
+  MetricHistogram* output_s_ = nullptr;
+  MetricHistogram* queue_length_ = nullptr;
 };
 
 }  // namespace trireme::serve

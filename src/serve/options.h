@@ -56,6 +56,7 @@ struct ServeOptions {
   std::vector<std::string> rate_limit_resource;
   std::vector<std::string> restrict;
   std::string restrict_file;
+  bool metric_summaries = false;
   std::string trace_file, trace_otlp;
   TraceForm trace_form = TraceForm::triton;
   bool trace = false;
@@ -102,6 +103,8 @@ struct ServeOptions {
     f.add("rate_limit_resource", &rate_limit_resource,
           "name:count[:0 | :global]: how much there is of a resource; else the most that an instance needs");
     f.add("cache_size", &cache_size, "answers kept for models with response_cache; 0: none");
+    f.add("metric_summaries", &metric_summaries,
+          "/metrics also has nv_inference_*_summary_us: quantiles of about the last minute");
     f.add("trace_file", &trace_file, "where traces of requests are written; empty: nowhere");
     f.add("trace_otlp", &trace_otlp, "OpenTelemetry collector, http://host:4318/v1/traces; empty: none");
     f.add_choice("trace_form", &trace_form, {"triton", "perfetto"},

@@ -243,15 +243,7 @@ CatalogVersion Repository::load_version(const ModelSource& source) {
     const MetricLabels labels{{"model", source.name}, {"version", source.version}};
     metrics_.gauge("nv_model_load_duration_secs", "Duration of the last load in seconds", labels)
         .set(seconds);
-    metrics_.gauge_from("nv_inference_pending_request_count", "Requests waiting for execution", labels,
-                        [this, name = source.name, number = version_number(source.version)] {
-                          const auto now = catalog();
-                          const auto at = now->models.find(name);
-                          if (at == now->models.end()) return 0.0;
-                          const auto v = at->second.versions.find(number);
-                          const bool serves = v != at->second.versions.end() && v->second.model;
-                          return serves ? static_cast<double>(v->second.model->waiting()) : 0.0;
-                        });
+    register_gauges(labels, version_number(source.version));
     env_.log.info("serve", "model_ready",
                   {{"model", source.name},
                    {"version", source.version},
@@ -265,6 +257,31 @@ CatalogVersion Repository::load_version(const ModelSource& source) {
                    {{"model", source.name}, {"version", source.version}, {"reason", e.what()}});
   }
   return version;
+}
+
+/// Gauges of a version look it up when they are scraped: they stay when it is replaced or unloaded.
+void Repository::register_gauges(const MetricLabels& labels, int64_t number) {
+  const auto gauge = [&](const char* name, const char* help, const MetricLabels& own, auto read) {
+    metrics_.gauge_from(name, help, own, [this, model = labels[0].second, number, read] {
+      const auto now = catalog();
+      const auto at = now->models.find(model);
+      if (at == now->models.end()) return 0.0;
+      const auto v = at->second.versions.find(number);
+      const bool serves = v != at->second.versions.end() && v->second.model;
+      return serves ? static_cast<double>(read(*v->second.model)) : 0.0;
+    });
+  };
+  gauge("nv_inference_pending_request_count", "Requests waiting for execution", labels,
+        [](const ServedModel& m) { return m.waiting(); });
+  MetricLabels kind = labels;
+  kind.emplace_back("kind", "weights");
+  gauge("trireme_model_memory_bytes",
+        "Memory of a model: its weights, and the scratch memory of its instances", kind,
+        [](const ServedModel& m) { return m.memory().weight_bytes; });
+  kind.back().second = "scratch";
+  gauge("trireme_model_memory_bytes",
+        "Memory of a model: its weights, and the scratch memory of its instances", kind,
+        [](const ServedModel& m) { return m.memory().scratch_bytes; });
 }
 
 void Repository::unload_now(const std::string& name) {

@@ -64,6 +64,7 @@ class Repository {
   void load_members(const std::string& name);
   CatalogModel load_versions(const std::string& name, const LoadOverride& given);
   CatalogVersion load_version(const ModelSource& source);
+  void register_gauges(const MetricLabels& labels, int64_t number);
   /// Puts `next` in the place of a model's entry and lets the old versions finish.
   void replace(const std::string& name, CatalogModel next);
   void retire(std::vector<std::shared_ptr<ServedModel>> old) const;

@@ -440,9 +440,17 @@ std::vector<TensorConfig> ServedModel::offered_inputs() const {
   return inputs;
 }
 
+ServedModel::MemoryUse ServedModel::memory() const {
+  return {weight_bytes_, scheduler_ ? scheduler_->stats().scratch_bytes : 0};
+}
+
 base::Json ServedModel::stats() const {
   base::Json json = base::Json::object({{"name", name()}, {"version", version()}});
   metrics_->append_stats(json);
+  const MemoryUse used = memory();
+  json.set("memory_usage",
+           base::Json::array({base::Json::object(
+               {{"type", "CPU"}, {"id", 0}, {"byte_size", used.weight_bytes + used.scratch_bytes}})}));
   return json;
 }
 

@@ -61,6 +61,11 @@ class ServedModel {
   std::shared_ptr<ModelMetrics> metrics() const { return metrics_; }
   /// Requests in the queue.
   size_t waiting() const;
+  /// Weights as the model holds them, and the scratch memory of its instances.
+  struct MemoryUse {
+    int64_t weight_bytes = 0, scratch_bytes = 0;
+  };
+  MemoryUse memory() const;
   /// The inputs that the metadata names: of an encoder's alternatives, the text.
   std::vector<TensorConfig> offered_inputs() const;
 
@@ -118,7 +123,8 @@ class ServedModel {
   bool streams_rows_ = false;                     ///< each row of the outputs is an answer
   std::vector<std::vector<std::string>> labels_;  ///< by output
   std::shared_ptr<ModelMetrics> metrics_;
-  ResponseCache* cache_ = nullptr;                ///< null: answers are not kept
+  ResponseCache* cache_ = nullptr;  ///< null: answers are not kept
+  int64_t weight_bytes_ = 0;
   uint64_t load_number_ = 0;                      ///< tells this load from all others
   std::unique_ptr<Ensemble> ensemble_;            ///< instead of a scheduler
   std::shared_ptr<const SequenceLayout> layout_;  ///< of a sequence model, as the next

@@ -106,6 +106,8 @@ void ServedModel::load(const ModelHost& host, const ModelMetrics* earlier) {
   if (config_.sequence)
     layout_ = std::make_shared<const SequenceLayout>(config_, model.graph, strings_, source_.root);
   auto prepared = std::make_shared<const engine::PreparedModel>(std::move(model.graph));
+  for (const ir::Value& v : prepared->graph().values())
+    weight_bytes_ += v.data.defined() ? static_cast<int64_t>(v.data.bytes()) : 0;
   scheduler_ =
       std::make_unique<sched::Scheduler>(std::move(prepared), scheduler_options(host), env_.clock,
                                          [this](const sched::Timing& t) { metrics_->count_batch(t); });
@@ -129,6 +131,7 @@ void ServedModel::make_metrics(const ModelHost& host, const ModelMetrics* earlie
   for (const auto& tag : config_.metric_tags) labels.push_back(tag);
   metrics_ = std::make_shared<ModelMetrics>(
       host.metrics, labels, std::max<int64_t>(1, config_.max_batch_size.value_or(0)), earlier);
+  if (host.options.metric_summaries) metrics_->show_summaries(host.metrics, labels, env_.clock);
 }
 
 void ServedModel::make_sequences(const ServeOptions& options) {

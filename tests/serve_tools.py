@@ -1,0 +1,221 @@
+# Strangers' tools against the server: promtool, Prometheus and the dashboard's queries, wrk, h2load.
+import json
+import random
+import re
+import shutil
+import socket
+import subprocess
+import threading
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import numpy as np
+import tritonclient.http as triton
+from tritonclient.utils import InferenceServerException
+
+from _serving import ROOT, Server, Skip, add_simple, add_slow, run_cases, temporary
+
+work = temporary()
+repository = work / "models"
+add_simple(repository)
+add_simple(repository, "kept")
+(repository / "kept" / "config.pbtxt").write_text("max_batch_size: 8\nresponse_cache { enable: true }\n")
+add_slow(repository, "dense", 1)
+BODY = json.dumps({"inputs": [{"name": f"INPUT{i}", "shape": [1, 16], "datatype": "INT32", "data": list(range(16))}
+                              for i in (0, 1)]})
+
+
+def tool(name):
+    path = shutil.which(name)
+    if not path:
+        raise Skip(f"{name} is not installed (./dev setup)")
+    return path
+
+
+def traffic(server, seed, count):
+    """Requests of both models: rows at random, some asked again for the cache, some that are refused."""
+    rng = np.random.default_rng(seed)
+    client = triton.InferenceServerClient(server.address)
+    for number in range(count):
+        model, rows = ("simple", "kept")[number % 2], int(rng.integers(1, 6))
+        if number % 13 == 0:
+            rows = 100  # more than max_batch_size
+        inputs = [triton.InferInput(f"INPUT{i}", [rows, 16], "INT32") for i in (0, 1)]
+        for x in inputs:
+            x.set_data_from_numpy(np.full((rows, 16), number % 7, np.int32))
+        try:
+            client.infer(model, inputs)
+        except InferenceServerException as error:
+            assert rows == 100 and "batch-size" in str(error), error
+
+
+def in_parallel(server, count):
+    threads = [threading.Thread(target=traffic, args=(server, seed, count)) for seed in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+
+
+# What every server without an accelerator must show (families that need a GPU or decoupled models are left out).
+TRITON_NAMES = """nv_inference_request_success nv_inference_request_failure nv_inference_count nv_inference_exec_count
+nv_inference_pending_request_count nv_inference_request_duration_us nv_inference_queue_duration_us
+nv_inference_compute_input_duration_us nv_inference_compute_infer_duration_us nv_inference_compute_output_duration_us
+nv_inference_request_summary_us nv_inference_queue_summary_us nv_inference_compute_input_summary_us
+nv_inference_compute_infer_summary_us nv_inference_compute_output_summary_us nv_model_load_duration_secs
+nv_cache_num_hits_per_model nv_cache_num_misses_per_model nv_cache_hit_duration_per_model
+nv_cache_miss_duration_per_model nv_cpu_utilization nv_cpu_memory_total_bytes nv_cpu_memory_used_bytes
+nv_pinned_memory_pool_total_bytes nv_pinned_memory_pool_used_bytes""".split()
+
+
+def promtool_metrics():
+    """The exposition parses, and only names that Triton chose break Prometheus' advice on names."""
+    promtool = tool("promtool")
+    with Server(repository, "--metric-summaries") as server:
+        in_parallel(server, 40)
+        text = urllib.request.urlopen(server.url + "/metrics", timeout=10).read()
+    families = set(re.findall(r"^# TYPE (\S+) ", text.decode(), re.M))
+    missing = [name for name in TRITON_NAMES if name not in families]
+    assert not missing, missing
+    done = subprocess.run([promtool, "check", "metrics"], input=text, capture_output=True, timeout=60)
+    advice = (done.stdout + done.stderr).decode().splitlines()
+    assert done.returncode in (0, 3), advice  # 1: does not parse, 3: advice
+    ours = [line for line in advice if not line.startswith("nv_")]
+    assert not ours, ours
+    broken = subprocess.run([promtool, "check", "metrics"], input=b"a{b=} 1\n", capture_output=True, timeout=60)
+    assert broken.returncode == 1, "promtool accepts anything"
+
+
+def statistics_equal_metrics():
+    """After random traffic the statistics in JSON and the scrape tell the same numbers."""
+    with Server(repository) as server:
+        in_parallel(server, 200)
+        stats = json.loads(urllib.request.urlopen(server.url + "/v2/models/stats", timeout=10).read())
+        metrics = server.metrics()
+        for model in stats["model_stats"]:
+            name, s = model["name"], model["inference_stats"]
+            own = f'{{model="{name}",version="{model["version"]}"}}'
+            failed = sum(v for k, v in metrics.items() if k.startswith(f"nv_inference_request_failure{own[:-1]}"))
+            pairs = {"request_success": s["success"]["count"], "count": model["inference_count"],
+                     "exec_count": model["execution_count"]}
+            for phase, word in (("request", "success"), ("queue", "queue"), ("compute_input", "compute_input"),
+                                ("compute_infer", "compute_infer"), ("compute_output", "compute_output")):
+                pairs[f"{phase}_duration_us"] = s[word]["ns"] // 1000
+            for key, expected in pairs.items():
+                assert metrics[f"nv_inference_{key}{own}"] == expected, (key, expected)
+            asked = 0 if name == "dense" else 4 * 100
+            assert failed == s["fail"]["count"] and (failed > 0) == (asked > 0), (failed, s)
+            assert s["success"]["count"] + failed == asked
+            assert s["success"]["count"] == s["cache_hit"]["count"] + s["compute_infer"]["count"], s
+            for what, key in (("hits", "cache_hit"), ("misses", "cache_miss")):
+                assert metrics[f"nv_cache_num_{what}_per_model{own}"] == s[key]["count"]
+            # Our histograms count the same events.
+            for family, expected in (("request_duration_seconds", s["success"]), ("queue_duration_seconds", s["queue"]),
+                                     ("compute_infer_duration_seconds", s["compute_infer"]),
+                                     ("compute_input_duration_seconds", s["compute_input"]),
+                                     ("compute_output_duration_seconds", s["compute_output"])):
+                assert metrics[f"trireme_{family}_count{own}"] == expected["count"], family
+                seconds = expected["ns"] * 1e-9
+                assert abs(metrics[f"trireme_{family}_sum{own}"] - seconds) <= 1e-9 + 1e-3 * seconds, family
+            assert metrics[f"trireme_batch_rows_count{own}"] == model["execution_count"]
+            assert metrics[f"trireme_batch_rows_sum{own}"] == model["inference_count"]
+            assert metrics[f"trireme_queue_length_count{own}"] == model["execution_count"]
+            runs = sum(b["compute_infer"]["count"] for b in model["batch_stats"])
+            rows = sum(b["batch_size"] * b["compute_infer"]["count"] for b in model["batch_stats"])
+            assert (runs, rows) == (model["execution_count"], model["inference_count"])
+            memory = sum(metrics[f'trireme_model_memory_bytes{own[:-1]},kind="{k}"}}'] for k in ("weights", "scratch"))
+            assert memory == model["memory_usage"][0]["byte_size"], model["memory_usage"]
+            assert name != "dense" or memory >= 2**20, memory  # its weight is one MiB
+        assert any(m["inference_stats"]["cache_hit"]["count"] for m in stats["model_stats"])
+
+
+def succeeded(server):
+    return int(server.metrics()['nv_inference_request_success{model="simple",version="1"}'])
+
+
+def wrk():
+    """Without and with pipelining: no socket error, no answer but 200, nothing counted twice."""
+    wrk = tool("wrk")
+    script = work / "infer.lua"
+    for depth in (1, 8):
+        script.write_text(f"""wrk.method = "POST"
+wrk.headers["Content-Type"] = "application/json"
+wrk.body = [[{BODY}]]
+local all
+init = function() local one = {{}} for i = 1, {depth} do one[i] = wrk.format() end all = table.concat(one) end
+request = function() return all end
+""")
+        with Server(repository) as server:
+            done = subprocess.run([wrk, "-t2", "-c16", "-d2s", "--timeout", "5s", "-s", str(script),
+                                   server.url + "/v2/models/simple/infer"], capture_output=True, text=True, timeout=60)
+            text = done.stdout + done.stderr
+            asked = re.search(r"(\d+) requests in", text)
+            assert done.returncode == 0 and asked and int(asked[1]) > 100, text
+            assert "Socket errors" not in text and "Non-2xx" not in text, text
+            # wrk leaves what is under way when its time is over.
+            assert 0 <= succeeded(server) - int(asked[1]) <= 16 * depth, (succeeded(server), text)
+            assert server.stop() == 0
+
+
+def h2load():
+    """Exactly so many answers as requests, one at a time and ten at a time on each connection."""
+    h2load = tool("h2load")
+    body = work / "body.json"
+    body.write_text(BODY)
+    with Server(repository) as server:
+        before = succeeded(server)
+        for depth in (1, 10):
+            done = subprocess.run([h2load, "--h1", "-n", "6000", "-c", "20", "-t", "2", "-m", str(depth),
+                                   "-d", str(body), "-H", "Content-Type: application/json", server.url + "/v2/models/simple/infer"],
+                                  capture_output=True, text=True, timeout=60)
+            ended = "6000 total, 6000 started, 6000 done, 6000 succeeded, 0 failed, 0 errored, 0 timeout"
+            assert ended in done.stdout, done.stdout + done.stderr
+            assert "6000 2xx, 0 3xx, 0 4xx, 0 5xx" in done.stdout, done.stdout
+            before += 6000
+            assert succeeded(server) == before
+        assert server.stop() == 0
+
+
+def pipelined_in_order():
+    """Requests of random sizes written without waiting, torn at random: answers come in order, each its own."""
+    rng = random.Random(5)
+    with Server(repository) as server:
+        with socket.create_connection(("127.0.0.1", server.port)) as s:
+            s.settimeout(30)
+            wanted, stream = [], b""
+            for number in range(300):
+                rows = rng.randint(1, 8)
+                data = [rng.randint(-99, 99) for _ in range(16 * rows)]
+                body = json.dumps({"id": str(number), "inputs": [
+                    {"name": f"INPUT{i}", "shape": [rows, 16], "datatype": "INT32", "data": data} for i in (0, 1)]})
+                wanted.append((str(number), [2 * x for x in data]))
+                stream += (f"POST /v2/models/simple/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+                           f"{body}").encode()
+
+            def send():
+                at = 0
+                while at < len(stream):
+                    size = rng.choice((1, 7, 900, 20000))
+                    s.sendall(stream[at:at + size])
+                    at += size
+
+            sender = threading.Thread(target=send)
+            sender.start()
+            answers = s.makefile("rb")
+            for number, data in wanted:
+                assert answers.readline() == b"HTTP/1.1 200 OK\r\n", number
+                length = 0
+                while (line := answers.readline()) != b"\r\n":
+                    if line.lower().startswith(b"content-length:"):
+                        length = int(line.split(b":")[1])
+                answer = json.loads(answers.read(length))
+                assert answer["id"] == number and answer["outputs"][0]["data"] == data, number
+            sender.join()
+
+
+try:
+    run_cases([(case.__name__, case) for case in (
+        promtool_metrics, statistics_equal_metrics, wrk, h2load, pipelined_in_order)])
+finally:
+    shutil.rmtree(work, ignore_errors=True)
