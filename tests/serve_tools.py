@@ -6,9 +6,9 @@ import shutil
 import socket
 import subprocess
 import threading
-import urllib.error
+import time
+import urllib.parse
 import urllib.request
-from pathlib import Path
 
 import numpy as np
 import tritonclient.http as triton
@@ -130,6 +130,124 @@ def statistics_equal_metrics():
         assert any(m["inference_stats"]["cache_hit"]["count"] for m in stats["model_stats"])
 
 
+RULES_TEST = """rule_files: [{rules}]
+evaluation_interval: 10s
+tests:
+  - interval: 10s
+    input_series:
+      - {{series: 'up{{job="trireme", instance="a"}}', values: '1x30 0x30'}}
+      - {{series: 'nv_inference_request_success{{instance="a", model="m"}}', values: '0+100x60'}}
+      - {{series: 'nv_inference_request_failure{{instance="a", model="m", reason="BACKEND"}}', values: '0x10 0+5x50'}}
+      - {{series: 'nv_inference_request_failure{{instance="a", model="m", reason="REJECTED"}}', values: '0x60'}}
+    alert_rule_test:
+      - {{eval_time: 4m, alertname: TriremeDown, exp_alerts: []}}
+      - eval_time: 8m
+        alertname: TriremeDown
+        exp_alerts: [{{exp_labels: {{severity: page, job: trireme, instance: a}},
+                      exp_annotations: {{summary: "a does not answer"}}}}]
+      - {{eval_time: 1m, alertname: TriremeModelFails, exp_alerts: []}}
+      - {{eval_time: 8m, alertname: TriremeRejects, exp_alerts: []}}
+"""
+
+
+def alert_rules():
+    """The alert rules parse, fire when they should and are quiet when they should; the scrape config parses."""
+    promtool = tool("promtool")
+    folder = ROOT / "deploy" / "prometheus"
+    for words in (["check", "rules", folder / "rules.yml"], ["check", "config", folder / "prometheus.yml"]):
+        done = subprocess.run([promtool, *map(str, words)], capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done
+    page = work / "rules_test.yml"
+    page.write_text(RULES_TEST.format(rules=folder / "rules.yml"))
+    done = subprocess.run([promtool, "test", "rules", str(page)], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+class Prometheus:
+    """A real Prometheus that scrapes the server each half second."""
+
+    def __init__(self, server):
+        with socket.socket() as s:
+            s.bind(("127.0.0.1", 0))
+            port = s.getsockname()[1]
+        config = (ROOT / "deploy" / "prometheus" / "prometheus.yml").read_text()
+        config = config.replace("10s", "500ms").replace("localhost:8000", server.address)
+        shutil.copy(ROOT / "deploy" / "prometheus" / "rules.yml", work)
+        (work / "prometheus.yml").write_text(config)
+        self.url = f"http://127.0.0.1:{port}"
+        self.process = subprocess.Popen(
+            [tool("prometheus"), f"--config.file={work / 'prometheus.yml'}", f"--web.listen-address=127.0.0.1:{port}",
+             f"--storage.tsdb.path={work / 'series'}", "--log.level=error"])
+
+    def ask(self, path, **query):
+        url = f"{self.url}/api/v1/{path}?{urllib.parse.urlencode(query)}"
+        answer = json.loads(urllib.request.urlopen(url, timeout=30).read())
+        assert answer["status"] == "success", answer
+        return answer["data"]
+
+    def wait_scraped(self, times, limit_s=60):
+        end = time.monotonic() + limit_s
+        while time.monotonic() < end:
+            try:
+                found = self.ask("query", query="count_over_time(trireme_uptime_seconds[1m])")["result"]
+                if found and float(found[0]["value"][1]) >= times:
+                    return
+            except OSError:
+                assert self.process.poll() is None, "prometheus ended"
+            time.sleep(0.2)
+        raise AssertionError("prometheus does not scrape the server")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.terminate()
+        self.process.wait(30)
+
+
+def dashboard():
+    """Every query of the Grafana dashboard, evaluated by Prometheus over our own metrics, gives numbers."""
+    tool("prometheus")
+    board = json.loads((ROOT / "deploy" / "grafana" / "trireme.json").read_text())
+    panels = [p for p in board["panels"] if p["type"] != "row"]
+    assert len(panels) > 15 and len({p["id"] for p in board["panels"]}) == len(board["panels"])
+    with Server(repository) as server, Prometheus(server) as prometheus:
+        stop = threading.Event()
+
+        def ask_on():
+            while not stop.is_set():
+                traffic(server, 3, 40)
+
+        client = threading.Thread(target=ask_on)
+        client.start()
+        try:
+            prometheus.wait_scraped(8)
+            for panel in panels:
+                for target in panel["targets"]:
+                    query = target["expr"].replace("$__rate_interval", "10s").replace("$model", ".*").replace(
+                        "$instance", ".*")
+                    assert "$" not in query, query
+                    found = prometheus.ask("query", query=query)["result"]
+                    assert found, f"{panel['title']}: nothing for {query}"
+                    wrong = [r for r in found if r["value"][1] in ("NaN", "+Inf") and r["metric"].get("model") == "simple"]
+                    assert not wrong, (panel["title"], query, wrong)
+            for variable in board["templating"]["list"]:
+                match = re.fullmatch(r"label_values\((\w+), (\w+)\)", variable["query"] if isinstance(
+                    variable["query"], str) else variable["query"]["query"])
+                if match:
+                    assert prometheus.ask(f"label/{match[2]}/values", **{"match[]": match[1]}), variable["name"]
+            rules = prometheus.ask("rules")["groups"][0]["rules"]
+            bad = [r for r in rules if r["health"] != "ok"]
+            assert len(rules) >= 7 and not bad, bad
+            # No rule is a misspelt name: each one's series exist.
+            for rule in rules:
+                for name in set(re.findall(r"\b(?:nv|trireme|process)_\w+", rule["query"])):
+                    assert prometheus.ask("query", query=name)["result"], (rule["name"], name)
+        finally:
+            stop.set()
+            client.join()
+
+
 def succeeded(server):
     return int(server.metrics()['nv_inference_request_success{model="simple",version="1"}'])
 
@@ -216,6 +334,6 @@ def pipelined_in_order():
 
 try:
     run_cases([(case.__name__, case) for case in (
-        promtool_metrics, statistics_equal_metrics, wrk, h2load, pipelined_in_order)])
+        promtool_metrics, statistics_equal_metrics, alert_rules, dashboard, wrk, h2load, pipelined_in_order)])
 finally:
     shutil.rmtree(work, ignore_errors=True)

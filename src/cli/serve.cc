@@ -23,6 +23,12 @@ sigset_t block_signals() {
   return set;
 }
 
+/// A full disk and a log that nobody reads any more are errors of a write, not the end of the server.
+void ignore_write_signals() {
+  std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);
+}
+
 /// Checkpoints are models as they lie: the newest one of a run directory, whatever ranks wrote it.
 serve::OtherModels checkpoints() {
   return {.holds = train::has_checkpoint,
@@ -101,6 +107,7 @@ int serve_main(std::span<const std::string> words, base::Env& env) {
   options.others = checkpoints();
   serve_one_run(options);
   const sigset_t signals = block_signals();
+  ignore_write_signals();
   const bool is_job = options.ranks.read().world() > 1 && comm::chosen_kind({}) == comm::RankKind::mpi;
   return is_job ? serve_in_job(options, signals, env) : serve_here(options, signals, env);
 }

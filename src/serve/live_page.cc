@@ -1,55 +1,113 @@
-// The page at `/`: what the server holds and does, refreshed each second; no file and no host beside this
-// one.
-#include "serve/server.h"
+// The page at `/`: markup, style and security policy.
+#include "serve/live_page.h"
+
+#include <random>
+
+#include "base/error.h"
+#include "serve/http_reply.h"
 
 namespace trireme::serve {
+namespace {
 
-std::string_view live_page() {
-  return R"html(<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Trireme</title>
-<meta name="viewport" content="width=device-width,initial-scale=1"><style>
-body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:60rem;padding:0 1rem;color:#223}
-h1{font-size:1.4rem}table{border-collapse:collapse;width:100%}th,td{text-align:right;padding:.3rem .6rem}
-th:first-child,td:first-child{text-align:left}tr{border-bottom:1px solid #dde}th{color:#667;font-weight:500}
-.bad{color:#b22}.bar{display:inline-block;width:1.2rem;background:#47a;margin-right:2px;vertical-align:bottom}
-.bars{height:3rem;white-space:nowrap}small{color:#667}
-@media(prefers-color-scheme:dark){body{background:#181b22;color:#dde}tr{border-color:#334}}
-</style></head><body><h1>Trireme <small id="state"></small></h1>
-<table><thead><tr><th>model</th><th>version</th><th>requests/s</th><th>rows/s</th><th>mean rows a batch</th>
-<th>mean queue ms</th><th>mean compute ms</th><th>failed</th><th>batch sizes</th></tr></thead>
-<tbody id="models"></tbody></table>
-<p><small><a href="/metrics">/metrics</a> <a href="/v2">/v2</a> 
-<a href="/v2/models/stats">statistics</a></small>
-</p><script>
-const last={};
-function cell(row,text,cls){const td=row.insertCell();td.textContent=text;if(cls)td.className=cls;return td}
-function rate(now,then,seconds){return ((now-then)/seconds).toFixed(1)}
-function mean(d,p){const n=d.count-p.count;return n>0?((d.ns-p.ns)/n/1e6).toFixed(2):'-'}
-async function tick(){
- try{
-  const index=await(await fetch('/v2/repository/index',{method:'POST',body:'{}'})).json();
-  const stats=(await(await fetch('/v2/models/stats')).json()).model_stats;
-  const body=document.getElementById('models');const t=performance.now()/1e3;body.textContent='';
-  for(const entry of index){
-   const row=body.insertRow();cell(row,entry.name);cell(row,entry.version||'');
-   const s=stats.find(x=>x.name===entry.name&&x.version===entry.version);
-   if(!s){const td=cell(row,entry.state+': '+(entry.reason||''),'bad');td.colSpan=7;continue}
-   const key=s.name+'/'+s.version,p=last[key]||{t:t-1,s};last[key]={t,s};
-   const d=t-p.t,i=s.inference_stats,j=p.s.inference_stats;
-   cell(row,rate(i.success.count,j.success.count,d));cell(row,rate(s.inference_count,p.s.inference_count,d));
-   cell(row,s.execution_count?(s.inference_count/s.execution_count).toFixed(2):'-');
-   cell(row,mean(i.queue,j.queue));cell(row,mean(i.compute_infer,j.compute_infer));cell(row,i.fail.count);
-   const bars=cell(row,'','bars'),most=Math.max(1,...s.batch_stats.map(b=>b.compute_infer.count));
-   for(const b of s.batch_stats){const e=document.createElement('span');e.className='bar';
-    e.style.height=(4+44*b.compute_infer.count/most)+'px';
-    e.title=b.batch_size+' rows: '+b.compute_infer.count+' batches';bars.append(e)}
-  }
-  document.getElementById('state').textContent=index.length+' model versions';
- }catch(e){document.getElementById('state').textContent='not reachable'}
- setTimeout(tick,1000);
-}
-tick();
-</script></body></html>
+constexpr std::string_view kStyle = R"css(
+:root{color-scheme:light dark;--ink:#1d2433;--soft:#566078;--line:#d5dae5;--page:#fff;--card:#f5f7fb;
+  --bad:#a81c1c;
+ --a:#2060b0;--b:#b06000;--c:#a02060}
+@media(prefers-color-scheme:dark){:root{--ink:#e4e8f2;--soft:#a4adc2;--line:#343c50;--page:#151922;
+  --card:#1d2330;
+ --bad:#ff8d85;--a:#7ab4ff;--b:#ffb860;--c:#ff8fc0}}
+*{box-sizing:border-box}
+body{font:15px/1.5 system-ui,sans-serif;margin:0 auto;max-width:76rem;padding:1rem;color:var(--ink);
+  background:var(--page)}
+h1{font-size:1.4rem;margin:.2rem 0}h2{font-size:1.1rem;margin:1.2rem 0 .4rem}h3{font-size:.95rem;margin:0;
+  color:var(--soft)}
+a{color:var(--a)}.bad,.bad button{color:var(--bad)}.wide{overflow-x:auto}
+table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}
+th,td{text-align:right;padding:.3rem .5rem;border-bottom:1px solid var(--line);white-space:nowrap}
+th:first-child{text-align:left}thead th{color:var(--soft);font-weight:500}caption{text-align:left;
+  color:var(--soft)}
+tr[aria-current]{background:var(--card)}tbody button{font:inherit;border:0;background:none;color:var(--a);
+  padding:0;
+ text-decoration:underline;cursor:pointer}
+#server{display:flex;flex-wrap:wrap;gap:.4rem 1.6rem;margin:.4rem 0}#server dt,#facts dt{color:var(--soft)}
+#server dd,#facts dd{margin:0;font-variant-numeric:tabular-nums}
+.cards{display:grid;grid-template-columns:repeat(auto-fit,minmax(17rem,1fr));gap:.8rem}
+.card{background:var(--card);border:1px solid var(--line);border-radius:.4rem;padding:.6rem .8rem}
+#facts{display:grid;grid-template-columns:auto auto;margin:0}#facts dd{text-align:right}
+svg{width:100%;display:block}svg text{fill:var(--soft);font-size:10px}.bar{fill:var(--a)}
+.line{fill:none;stroke:var(--a);stroke-width:1.5}.line1{stroke:var(--b)}.line2{stroke:var(--c)}
+fieldset{border:1px solid var(--line);border-radius:.4rem;margin:0 0 .6rem}label{display:block;
+  color:var(--soft)}
+input,textarea{font:13px ui-monospace,monospace;width:100%;color:inherit;background:var(--page);
+  border:1px solid var(--line);
+ border-radius:.2rem;padding:.3rem}
+#form button{font:inherit;padding:.3rem 1.2rem}pre{white-space:pre-wrap;overflow-wrap:anywhere;margin:.4rem 0}
+:focus-visible{outline:2px solid var(--a);outline-offset:2px}
+)css";
+
+constexpr std::string_view kBody = R"html(</style></head><body>
+<header><h1>Trireme</h1><p id="state" role="status">asking the server</p><dl id="server"></dl></header>
+<main>
+<section aria-labelledby="h-models"><h2 id="h-models">Models</h2><div class="wide"><table>
+<caption>Over the last ten seconds; latencies in milliseconds from a request's last byte to its
+answer</caption>
+<thead><tr><th scope="col">model</th><th scope="col">version</th><th scope="col">requests/s</th>
+<th scope="col">rows/s</th><th scope="col">p50</th><th scope="col">p95</th><th scope="col">p99</th>
+<th scope="col">rows a batch</th><th scope="col">waiting</th><th scope="col">busy</th><th
+scope="col">failed/s</th>
+<th scope="col">memory</th><th scope="col"><abbr title="cost per million
+inferences">cost/M</abbr></th></tr></thead>
+<tbody id="models"></tbody></table></div></section>
+<section aria-labelledby="chosen"><h2 id="chosen">no model</h2><div class="cards">
+<div class="card"><h3>requests/s, last minute</h3><div id="rate"></div></div>
+<div class="card"><h3>latency, last minute</h3><div id="latency"></div></div>
+<div class="card"><h3>rows of a batch</h3><div id="batches"></div></div>
+<div class="card"><h3>requests waiting when a batch was formed</h3><div id="lengths"></div></div>
+<div class="card"><h3>time and memory</h3><dl id="facts"></dl></div></div></section>
+<section aria-labelledby="h-try"><h2 id="h-try">Try it</h2><form id="form"><div id="fields"></div>
+<button type="submit">Send</button> <span id="took" role="status"></span></form>
+<pre id="answer" aria-live="polite" aria-label="answer"></pre></section>
+</main>
+<footer><details><summary>Access</summary><div id="access"><p>Where the server was started with
+<code>--restrict</code>:</p>
+<label for="header">header</label><input id="header" autocomplete="off" placeholder="authorization">
+<label for="secret">secret</label><input id="secret" type="password" autocomplete="off"></div></details>
+<p><a href="/metrics">/metrics</a> <a href="/v2">/v2</a> <a
+href="/v2/models/stats">statistics</a></p></footer>
 )html";
+
+/// 128 random bits: what this one page's script and style carry, and injected ones cannot know.
+std::string fresh_nonce() {
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  std::random_device random;
+  std::string nonce;
+  for (int i = 0; i < 4; ++i) {
+    for (unsigned bits = random(), n = 0; n < 8; ++n, bits >>= 4) nonce += kDigits[bits & 15];
+  }
+  return nonce;
+}
+
+}  // namespace
+
+HttpResponse live_page() {
+  const std::string nonce = fresh_nonce();
+  std::string page =
+      base::concat("<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><title>Trireme</title>",
+                   "<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\"><link "
+                   "rel=\"icon\" href=\"data:,\">",
+                   "<style nonce=\"", nonce, "\">", kStyle, kBody, "<script nonce=\"", nonce, "\">",
+                   live_page_metrics_script(), live_page_view_script(), live_page_form_script(),
+                   "</script></body></html>\n");
+  HttpResponse response = http_text(200, std::move(page), "text/html; charset=utf-8");
+  response.headers.emplace_back(
+      "Content-Security-Policy",
+      base::concat("default-src 'none'; script-src 'nonce-", nonce, "'; style-src 'nonce-", nonce,
+                   "'; connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; "
+                   "frame-ancestors 'none'"));
+  response.headers.emplace_back("X-Content-Type-Options", "nosniff");
+  response.headers.emplace_back("Referrer-Policy", "no-referrer");
+  response.headers.emplace_back("Cache-Control", "no-store");
+  return response;
 }
 
 }  // namespace trireme::serve

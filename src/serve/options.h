@@ -31,6 +31,7 @@ struct ServeOptions {
   std::string host = "0.0.0.0";
   int http_port = 8000;
   int http_threads = 2;
+  int max_connections = 16384;
   int instances = 1;
   int threads = 0;
   std::string device = "cpu";
@@ -79,6 +80,9 @@ struct ServeOptions {
         .at_least(0)
         .at_most(65535);
     f.add("http_threads", &http_threads, "threads that read and write connections").at_least(1).at_most(256);
+    f.add("max_connections", &max_connections, "HTTP connections open at once; further ones get 503")
+        .at_least(1)
+        .at_most(1 << 20);
     f.add("instances", &instances, "batches of a model that run side by side").at_least(1).at_most(1024);
     f.add("threads", &threads, "threads of an instance; 0: all cores shared among the instances").at_least(0);
     f.add("device", &device,

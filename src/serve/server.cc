@@ -1,8 +1,11 @@
 // The server: from start to drain.
 #include "serve/server.h"
 
+#include <sys/resource.h>
+
 #include <algorithm>
 
+#include "serve/live_page.h"
 #include "serve/process_metrics.h"
 
 namespace trireme::serve {
@@ -13,6 +16,7 @@ HttpServerOptions http_options(const ServeOptions& options) {
   http.host = options.host;
   http.port = static_cast<uint16_t>(options.http_port);
   http.threads = options.http_threads;
+  http.max_connections = options.max_connections;
   http.limits.max_body_bytes = static_cast<size_t>(options.max_request_bytes.bytes);
   http.tls_certificate_file = options.tls_certificate;
   http.tls_key_file = options.tls_key;
@@ -30,6 +34,18 @@ GrpcServerOptions grpc_options(const ServeOptions& options) {
   return grpc;
 }
 
+/// Each connection is an open file: takes what the system allows, and says so where that is too little.
+void allow_open_files(int connections, base::Log& log) {
+  constexpr rlim_t kOthers = 256;  // models, gRPC, logs
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
+  if (limit.rlim_cur >= static_cast<rlim_t>(connections) + kOthers) return;
+  log.warning("serve", "few_files_allowed",
+              {{"max_connections", connections}, {"open_files", limit.rlim_cur}, {"see", "ulimit -Hn"}});
+}
+
 }  // namespace
 
 Server::Server(const ServeOptions& options, const base::Env& env)
@@ -39,6 +55,7 @@ Server::Server(const ServeOptions& options, const base::Env& env)
       core_(repository_, options, env),
       kserve_(core_) {
   register_process_metrics(metrics_, env_.clock);
+  allow_open_files(options.max_connections, env_.log);
   register_http_metrics();
   http_ = std::make_unique<HttpServer>(http_options(options), [this](HttpRequest&& request, HttpReply reply) {
     handle(std::move(request), std::move(reply));
@@ -91,9 +108,7 @@ void Server::handle(HttpRequest&& request, HttpReply reply) const {
   }
   if (request.path == "/metrics" && is_get)
     return reply.send(http_text(200, metrics_.expose(), metrics_.kContentType));
-  if (request.path == "/" && is_get) {
-    return reply.send(http_text(200, std::string(live_page()), "text/html; charset=utf-8"));
-  }
+  if (request.path == "/" && is_get) return reply.send(live_page());
   reply.send(http_error(404, "Not Found"));
 }
 
@@ -108,6 +123,14 @@ void Server::register_http_metrics() {
        &HttpServerCounts::connections_accepted);
   http("trireme_http_clients_gone_total", "Clients that left while being answered",
        &HttpServerCounts::clients_gone);
+  http("trireme_http_connections_refused_total", "Connections beyond --max-connections",
+       &HttpServerCounts::connections_refused);
+  http("trireme_http_malformed_total", "Requests that are no HTTP, or beyond a limit",
+       &HttpServerCounts::requests_malformed);
+  http("trireme_http_timeouts_total", "Connections closed because their client was too slow",
+       &HttpServerCounts::timeouts);
+  metrics_.counter_from("trireme_traces_dropped_total", "Traces that could not be written", {},
+                        [this] { return static_cast<double>(core_.tracer().dropped()); });
   metrics_.gauge_from("trireme_http_connections_open", "Connections open now", {},
                       [this] { return static_cast<double>(http_->counts().connections_open); });
 }

@@ -41,7 +41,4 @@ class Server {
   std::unique_ptr<HttpServer> http_;  ///< last: its threads use the others
 };
 
-/// The page at `/`: self-contained HTML that shows models, rates and batch sizes as they change.
-std::string_view live_page();
-
 }  // namespace trireme::serve

@@ -233,29 +233,46 @@ void Tracer::write_all() {
       if (fd_ >= 0) write_file(batch);
       if (!options_.otlp_url.empty()) send(batch);
     } catch (const std::exception& e) {
-      dropped_ += batch.size();
-      env_.log.warning("serve", "traces_lost", {{"count", batch.size()}, {"reason", e.what()}});
+      lose(batch.size(), e.what());
     }
   }
 }
 
 /// Appends records and the closing bracket; the next batch writes over the bracket, so the file is whole JSON
-/// whenever somebody looks.
+/// whenever somebody looks. Where the disk is full the file ends as it ended before.
 void Tracer::write_file(const Batch& batch) {
+  constexpr std::string_view kEnd = "\n]\n";
   std::string text;
   for (const auto& trace : batch) {
-    text += is_first_ ? "[\n" : ",\n";
-    is_first_ = false;
+    text += end_ == 0 && text.empty() ? "[\n" : ",\n";
     text += options_.form == TraceForm::triton ? triton_text(*trace) : perfetto_text(*trace);
   }
-  text += "\n]\n";
-  size_t done = 0;
-  while (done < text.size()) {
-    const ssize_t n = write(fd_, text.data() + done, text.size() - done);
-    base::require(n > 0, "cannot write the trace file: ", std::strerror(errno));
-    done += static_cast<size_t>(n);
+  try {
+    write_at(end_, text + std::string(kEnd));
+  } catch (const base::Error&) {
+    if (ftruncate(fd_, end_) == 0 && end_ > 0) write_at(end_, kEnd);  // its place has just become free
+    throw;
   }
-  lseek(fd_, -3, SEEK_CUR);
+  end_ += static_cast<int64_t>(text.size());
+}
+
+void Tracer::write_at(int64_t offset, std::string_view bytes) const {
+  lseek(fd_, offset, SEEK_SET);  // a pipe has no places: there all follows all
+  while (!bytes.empty()) {
+    const ssize_t n = write(fd_, bytes.data(), bytes.size());
+    base::require(n > 0, "cannot write the trace file: ", std::strerror(errno));
+    bytes.remove_prefix(static_cast<size_t>(n));
+  }
+}
+
+/// A full disk or an absent collector stays so for a while: the log hears of it now and then, not each time.
+void Tracer::lose(size_t count, const char* reason) {
+  constexpr int64_t kBetweenWarningsNs = 10 * base::kNsPerSecond;
+  dropped_ += count;
+  unreported_ += count;
+  if (env_.clock.now_ns() < next_warning_ns_) return;
+  env_.log.warning("serve", "traces_lost", {{"count", std::exchange(unreported_, 0)}, {"reason", reason}});
+  next_warning_ns_ = env_.clock.now_ns() + kBetweenWarningsNs;
 }
 
 std::string Tracer::triton_text(const Trace& t) const {

@@ -88,6 +88,8 @@ class Tracer {
   static bool is_on(const Table& table, const std::string& model);
   void write_all();
   void write_file(const Batch& batch);
+  void write_at(int64_t offset, std::string_view bytes) const;
+  void lose(size_t count, const char* reason);
   void send(const Batch& batch);
   std::string triton_text(const Trace& trace) const;
   std::string perfetto_text(const Trace& trace) const;
@@ -101,7 +103,10 @@ class Tracer {
   std::array<uint64_t, 2> seed_{};
   base::BoundedQueue<std::shared_ptr<Trace>> queue_{4096};
   int fd_ = -1;
-  bool is_first_ = true;  ///< nothing stands in the file yet
+  // Of the writer's thread:
+  int64_t end_ = 0;  ///< where the file's closing bracket stands; 0: nothing stands in it yet
+  uint64_t unreported_ = 0;
+  int64_t next_warning_ns_ = 0;
   std::thread writer_;
 };
 
