@@ -229,7 +229,8 @@ def dashboard():
                     assert "$" not in query, query
                     found = prometheus.ask("query", query=query)["result"]
                     assert found, f"{panel['title']}: nothing for {query}"
-                    wrong = [r for r in found if r["value"][1] in ("NaN", "+Inf") and r["metric"].get("model") == "simple"]
+                    wrong = [r for r in found
+                             if r["value"][1] in ("NaN", "+Inf") and r["metric"].get("model") == "simple"]
                     assert not wrong, (panel["title"], query, wrong)
             for variable in board["templating"]["list"]:
                 match = re.fullmatch(r"label_values\((\w+), (\w+)\)", variable["query"] if isinstance(
@@ -285,7 +286,8 @@ def h2load():
         before = succeeded(server)
         for depth in (1, 10):
             done = subprocess.run([h2load, "--h1", "-n", "6000", "-c", "20", "-t", "2", "-m", str(depth),
-                                   "-d", str(body), "-H", "Content-Type: application/json", server.url + "/v2/models/simple/infer"],
+                                   "-d", str(body), "-H", "Content-Type: application/json",
+                                   server.url + "/v2/models/simple/infer"],
                                   capture_output=True, text=True, timeout=60)
             ended = "6000 total, 6000 started, 6000 done, 6000 succeeded, 0 failed, 0 errored, 0 timeout"
             assert ended in done.stdout, done.stdout + done.stderr

@@ -81,7 +81,12 @@ void HttpConnection::advance() {
     if (out_.bytes() > kOutputWindow) flush();
     if (closed_) break;
     if (parse_buffered()) continue;
-    const bool room = parser_.state() == HttpRequestParser::State::body || in_.size() < kReadBytes;
+    // A head is parsed once it is whole: up to its limit, which the parser refuses beyond, all of it must
+    // fit.
+    const size_t ahead = accepts_requests()
+                             ? std::max(kReadBytes, loop_.shared().options.limits.max_header_bytes + 1)
+                             : kReadBytes;
+    const bool room = parser_.state() == HttpRequestParser::State::body || in_.size() < ahead;
     if (!readable_ || eof_ || input_suspect_ || !room) break;
     if (!accepts_requests() && !hung_up_) break;
     if (reads++ == kReadsPerTurn) {

@@ -124,6 +124,9 @@ size_t HttpRequestParser::Impl::feed_head(std::string_view input) {
   while (scanned == 0 && input.substr(skipped, 2) == "\r\n") skipped += 2;
   input.remove_prefix(skipped);
   if (skipped > 0) return skipped;
+  // A TLS hello or other noise has no end of a head to wait for; the CR may be half of a blank line.
+  if (scanned == 0 && !input.empty() && (input[0] <= ' ' || input[0] > '~') && input[0] != '\r')
+    return fail(400, "malformed HTTP request: method");
   const size_t end = input.find("\r\n\r\n", scanned);
   const size_t head_bytes = end == std::string_view::npos ? input.size() : end + 4;
   if (head_bytes > limits.max_header_bytes) {
