@@ -115,7 +115,9 @@ def wait_ready(url, limit_s):
 
 
 def ask(url, x):
-    body = {"inputs": [{"name": "input", "shape": list(x.shape), "datatype": "FP32", "data": x.ravel().tolist()}]}
+    with urllib.request.urlopen(f"{url}/v2/models/net", timeout=10) as answer:
+        name = json.load(answer)["inputs"][0]["name"]
+    body = {"inputs": [{"name": name, "shape": list(x.shape), "datatype": "FP32", "data": x.ravel().tolist()}]}
     request = urllib.request.Request(f"{url}/v2/models/net/infer", json.dumps(body).encode())
     with urllib.request.urlopen(request, timeout=60) as answer:
         return numpy.array(json.load(answer)["outputs"][0]["data"])
