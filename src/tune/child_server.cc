@@ -50,7 +50,7 @@ int64_t proc_number(const std::string& path, std::string_view name) {
 ChildServer::ChildServer(const std::string& program, const std::string& repository, const std::string& model,
                          const std::string& log) {
   start({program, "serve", "--model-repository", repository, "--model-control", "explicit", "--load-model",
-         model, "--host", "127.0.0.1", "--http-port", "0", "--grpc-port", "-1", "--max-queue", "100000"},
+         model, "--host", "127.0.0.1", "--http-port", "0", "--grpc-port", "-1"},
         log);
   try {
     wait_ready(model, log);

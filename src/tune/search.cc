@@ -2,6 +2,7 @@
 #include "tune/search.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <limits>
 #include <set>
@@ -177,16 +178,16 @@ Prediction Predictor::at_best_rate(const Candidate& c, int64_t requests) const {
   const auto run_at = [&](double rate) {
     int64_t count = requests;
     for (const LatencyGoal& goal : wish_.goals) {
-      const double steady = 40 * rate * static_cast<double>(goal.bound_ns) * 1e-9;
-      count = std::max(count, static_cast<int64_t>(std::min(steady, 10.0 * static_cast<double>(requests))));
+      const double steady = 20 * rate * static_cast<double>(goal.bound_ns) * 1e-9;
+      count = std::max(count, static_cast<int64_t>(std::min(steady, 4.0 * static_cast<double>(requests))));
     }
     return simulate(c.batching(), times_of(c, rate), traffic(rate, 0, count), wish_.goals);
   };
   double good = most / 64, bad = most;
   Simulated best = run_at(good);
   if (!best.meets(wish_.goals)) return describe(c, at(c, good, 0, requests), good);
-  constexpr double kPrecision = 1.01;
-  while (bad / good > kPrecision) {
+  const double precision = requests > kRoughRequests ? 1.01 : 1.04;
+  while (bad / good > precision) {
     const double rate = good * 4 < bad ? std::sqrt(good * bad) : (good + bad) / 2;
     Simulated run = run_at(rate);
     // Without a goal the queue still has to keep up.
@@ -217,6 +218,36 @@ bool is_better(const Prediction& a, const Prediction& b, const Wish& wish) {
   return a.p99_ns < b.p99_ns;
 }
 
+double Predictor::promise(const Candidate& c) const {
+  const double share = wish_.price_per == PricePer::core ? c.layout.cores() : 1;
+  return saturation_of(c) / (wish_.objective == Objective::cost ? share : 1);
+}
+
+double Predictor::worth(const Prediction& p) const {
+  const double share = wish_.price_per == PricePer::core ? p.candidate.layout.cores() : 1;
+  return p.throughput / (wish_.objective == Objective::cost ? share : 1);
+}
+
+Prediction Predictor::unsimulated(const Candidate& c) const {
+  Prediction p{.candidate = c, .saturation = saturation_of(c), .cost_per_million = kInfinite};
+  p.excess = kInfinite;
+  return p;
+}
+
+namespace {
+
+/// The most promising first: what comes later can then be left out.
+std::vector<size_t> by_promise(const Predictor& predictor, const std::vector<Candidate>& candidates) {
+  std::vector<std::pair<double, size_t>> keys;
+  for (size_t i = 0; i < candidates.size(); ++i) keys.emplace_back(-predictor.promise(candidates[i]), i);
+  std::sort(keys.begin(), keys.end());
+  std::vector<size_t> order;
+  for (const auto& [key, i] : keys) order.push_back(i);
+  return order;
+}
+
+}  // namespace
+
 std::vector<Prediction> search(const Predictor& predictor, const std::vector<Candidate>& candidates,
                                const Wish& wish) {
   std::vector<Prediction> list(candidates.size());
@@ -225,8 +256,21 @@ std::vector<Prediction> search(const Predictor& predictor, const std::vector<Can
     std::stable_sort(list.begin(), list.end(),
                      [&](const Prediction& a, const Prediction& b) { return is_better(a, b, wish); });
   };
+  const std::vector<size_t> order = by_promise(predictor, candidates);
+  std::atomic<double> best{0};
   pool.run(static_cast<int64_t>(list.size()), [&](int64_t i) {
-    list[static_cast<size_t>(i)] = predictor.predict(candidates[static_cast<size_t>(i)], kRoughRequests);
+    const Candidate& c = candidates[order[static_cast<size_t>(i)]];
+    Prediction& p = list[static_cast<size_t>(i)];
+    // Far below the best even when saturated: not worth a simulation.
+    const bool is_open = wish.rate == 0 && wish.clients == 0;
+    if (is_open && predictor.promise(c) < 0.7 * best.load()) {
+      p = predictor.unsimulated(c);
+      return;
+    }
+    p = predictor.predict(c, kRoughRequests);
+    const double worth = p.is_feasible ? predictor.worth(p) : 0;
+    for (double now = best.load(); worth > now && !best.compare_exchange_weak(now, worth);) {
+    }
   });
   sort();
   pool.run(static_cast<int64_t>(std::min(kFineCount, list.size())), [&](int64_t i) {

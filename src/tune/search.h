@@ -63,6 +63,12 @@ class Predictor {
   /// The simulation at a given rate (or, with `clients`, in a closed loop).
   Simulated at(const Candidate& candidate, double rate, int64_t clients, int64_t requests) const;
   Prediction describe(const Candidate& candidate, const Simulated& run, double rate) const;
+  /// What the objective counts, of a saturated candidate and of a prediction: requests a second, or those of
+  /// the money of a second.
+  double promise(const Candidate& candidate) const;
+  double worth(const Prediction& prediction) const;
+  /// Of a candidate that cannot be the best: infeasible, with its saturation only.
+  Prediction unsimulated(const Candidate& candidate) const;
 
  private:
   ServiceTimes times_of(const Candidate& candidate, double rate) const;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <queue>
+#include <span>
 
 #include "base/error.h"
 #include "base/rng.h"
@@ -13,7 +14,7 @@ namespace {
 
 constexpr int64_t kNever = INT64_MAX;
 
-/// Where a waiting request came from; parallel to the queue that the policy sees.
+/// Where a waiting request came from.
 struct Origin {
   int64_t sent_ns = 0;
   size_t group = 0;
@@ -118,7 +119,7 @@ class Simulation {
       if (traffic_.clients == 0) send_at(sent_ns + next_gap());
       const bool is_counted = number >= traffic_.warm_up && number < traffic_.warm_up + traffic_.requests;
       if (number == traffic_.warm_up) counted_from_ns_ = std::max<int64_t>(1, now_ns_);
-      if (queue_.size() >= batching_.max_queue) {
+      if (waiting() >= batching_.max_queue) {
         result_.refused += is_counted ? 1 : 0;
         if (traffic_.clients > 0) send_at(now_ns_ + 1'000'000);
         for (Allowance& a : allowed_) {
@@ -129,7 +130,7 @@ class Simulation {
       const size_t group = draw_group();
       queue_.push_back({.rows = traffic_.rows, .enqueued_ns = now_ns_, .group = group});
       origins_.push_back({sent_ns, group, is_counted});
-      usual_.arrived(queue_.size() + running_);
+      usual_.arrived(waiting() + running_);
     }
   }
 
@@ -140,14 +141,28 @@ class Simulation {
                                cumulative_.begin());
   }
 
+  size_t waiting() const { return queue_.size() - first_; }
+
+  /// The beginning of the queue that decides: all wait in order of arrival and none is due, so once the first
+  /// one's group is sure to fill a batch, who comes later changes nothing.
+  std::span<const sched::Waiting> deciding() const {
+    int64_t rows = 0;
+    size_t end = first_;
+    while (end < queue_.size() && rows <= batching_.limits.max_rows) {
+      if (queue_[end].group == queue_[first_].group) rows += queue_[end].rows;
+      ++end;
+    }
+    return {queue_.data() + first_, end - first_};
+  }
+
   void start_batches() {
     wake_ns_ = kNever;
     for (Instance& instance : instances_) {
-      if (queue_.empty()) return;
+      if (waiting() == 0) return;
       if (!instance.is_idle()) continue;
       sched::BatchLimits limits = batching_.limits;
-      if (batching_.is_window_adaptive && usual_.is_complete(queue_.size() + running_)) limits.window_ns = 0;
-      const sched::Decision decision = sched::decide(queue_, now_ns_, limits);
+      if (batching_.is_window_adaptive && usual_.is_complete(waiting() + running_)) limits.window_ns = 0;
+      const sched::Decision decision = sched::decide(deciding(), now_ns_, limits);
       if (decision.take.empty()) {
         wake_ns_ = decision.wake_ns;
         return;
@@ -156,19 +171,33 @@ class Simulation {
     }
   }
 
+  /// Takes these of the deciding ones out; the others of them move up to the rest.
+  void remove(const std::vector<size_t>& taken) {
+    const size_t reach = *std::max_element(taken.begin(), taken.end()) + 1;
+    std::vector<bool> leaves(reach, false);
+    for (size_t i : taken) leaves[i] = true;
+    size_t to = first_ + reach;
+    for (size_t i = reach; i-- > 0;) {
+      if (leaves[i]) continue;
+      --to;
+      queue_[to] = queue_[first_ + i];
+      origins_[to] = origins_[first_ + i];
+    }
+    first_ = to;
+    if (first_ < 4096 || 2 * first_ < queue_.size()) return;
+    queue_.erase(queue_.begin(), queue_.begin() + static_cast<std::ptrdiff_t>(first_));
+    origins_.erase(origins_.begin(), origins_.begin() + static_cast<std::ptrdiff_t>(first_));
+    first_ = 0;
+  }
+
   void start_batch(Instance& instance, const std::vector<size_t>& taken) {
     int64_t rows = 0;
-    std::vector<bool> leaves(queue_.size(), false);
     for (size_t i : taken) {
-      leaves[i] = true;
-      rows += queue_[i].rows;
-      instance.batch.push_back(origins_[i]);
+      rows += queue_[first_ + i].rows;
+      instance.batch.push_back(origins_[first_ + i]);
     }
-    const size_t group = origins_[taken[0]].group;
-    size_t index = 0;
-    std::erase_if(queue_, [&](const auto&) { return leaves[index++]; });
-    index = 0;
-    std::erase_if(origins_, [&](const auto&) { return leaves[index++]; });
+    const size_t group = origins_[first_ + taken[0]].group;
+    remove(taken);
     running_ += taken.size();
     int busy = 1;
     for (const Instance& i : instances_) busy += i.is_idle() ? 0 : 1;
@@ -190,8 +219,9 @@ class Simulation {
   base::Rng arrivals_random_{traffic_.seed, 1}, groups_random_{traffic_.seed, 2},
       service_random_{traffic_.seed, 3};
   std::priority_queue<Arrival, std::vector<Arrival>, std::greater<>> arrivals_;
-  std::vector<sched::Waiting> queue_;
-  std::vector<Origin> origins_;
+  std::vector<sched::Waiting> queue_;  ///< from first_ on; in front lies what has left
+  std::vector<Origin> origins_;        ///< of the same requests
+  size_t first_ = 0;
   std::vector<Instance> instances_;
   sched::UsualLoad usual_;
   size_t running_ = 0;

@@ -1,0 +1,192 @@
+# `trireme tune` on a small network: goal, files that serve, interruption, accuracy, refusals.
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+import urllib.request
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+
+from _serving import TRIREME, Server, run_cases, save, temporary, value
+
+work = temporary()
+# Small budgets: what is tested is that the steps fit together, not how fast this machine is.
+QUICK = ["--instances", "1,2", "--threads", "1", "--max-batch", "1,4,8", "--window", "0", "--window", "2ms",
+         "--probe", "4ms", "--passes", "1", "--trial", "150ms", "--stability", "100", "--top", "1"]
+
+
+def network(path, width=192, depth=4, seed=1):
+    """A chain of products with rectifiers between: x [batch, width] -> y [batch, width]."""
+    random = np.random.default_rng(seed)
+    nodes, weights, at = [], [], "x"
+    for i in range(depth):
+        weights.append(onnx.numpy_helper.from_array(
+            (random.standard_normal((width, width)) / np.sqrt(width)).astype(np.float32), f"w{i}"))
+        nodes.append(helper.make_node("MatMul", [at, f"w{i}"], [f"p{i}"]))
+        at = "y" if i == depth - 1 else f"r{i}"
+        nodes.append(helper.make_node("Identity" if at == "y" else "Relu", [f"p{i}"], [at]))
+    save(nodes, [value("x", TensorProto.FLOAT, ["batch", width])], [value("y", TensorProto.FLOAT, ["batch", width])],
+         path, weights)
+    return path
+
+
+model = network(work / "net.onnx")
+
+
+def tune(*options, code=0, out="out", path=model):
+    words = [TRIREME, "tune", str(path), "--out", str(work / out), *map(str, options)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=200)
+    assert done.returncode == code, (words, done.returncode, done.stdout, done.stderr)
+    result = work / out / "result.json"
+    return done, json.loads(result.read_text()) if code < 2 and result.exists() else None
+
+
+def infer(server, name, rows):
+    body = json.dumps({"inputs": [{"name": "x", "datatype": "FP32", "shape": list(rows.shape),
+                                   "data": rows.ravel().tolist()}]}).encode()
+    answer = json.loads(urllib.request.urlopen(f"{server.url}/v2/models/{name}/infer", body, timeout=20).read())
+    return np.array(answer["outputs"][0]["data"], np.float32).reshape(answer["outputs"][0]["shape"])
+
+
+def finds_and_serves():
+    done, result = tune("--p99", "400ms", *QUICK)
+    assert "Goal reached." in done.stdout and result["reached"] and result["measured"], done.stdout
+    chosen = result["chosen"]
+    assert chosen["p99_ms"] <= 400 and chosen["throughput"] > 0 and chosen["memory_bytes"] > 1 << 20, chosen
+    run = result["trials"][0]["runs"][0]
+    assert run["predicted"]["throughput"] > 0 and run["measured"]["throughput"] > 0, run
+    assert len(result["predictions"]) >= 20 and result["front_end"]["overhead_us"] > 0, result["front_end"]
+    page = (work / "out/report.html").read_text()
+    assert page.count("<svg") == 3 and "http://" not in page and "<script" not in page
+    assert "Prediction beside measurement" in (work / "out/report.md").read_text()
+    # What was written serves as chosen, and answers as the network does in f32.
+    with Server(work / "out/repository") as server:
+        config = json.loads(urllib.request.urlopen(f"{server.url}/v2/models/net/config", timeout=5).read())
+        assert config["max_batch_size"] == chosen["max_batch"], config
+        assert config["instance_group"][0]["count"] == chosen["instances"], config
+        assert config["parameters"]["threads"]["string_value"] == str(chosen["threads"]), config
+        rows = np.random.default_rng(3).standard_normal((2, 192)).astype(np.float32)[:chosen["max_batch"]]
+        x = rows
+        for i, w in enumerate(onnx.load(model).graph.initializer):
+            x = x @ onnx.numpy_helper.to_array(w)
+            x = x if i == 3 else np.maximum(x, 0)
+        error = np.abs(infer(server, "net", rows) - x).max() / np.abs(x).max()
+        assert error < (1e-4 if chosen["variant"] == "f32" else 0.03), error
+
+
+def measurements(path):
+    """Whole lines: what a new run may count on."""
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+def goes_on_after_kills():
+    """Killed again and again wherever it is; every run begins with all that the journal has, and it ends."""
+    journal = work / "killed/journal.jsonl"
+    words = [TRIREME, "tune", str(model), "--out", str(work / "killed"), "--p99", "400ms", *QUICK]
+    kills, result = 0, None
+    for attempt in range(40):
+        before = measurements(journal)
+        process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        # Late enough to make some way: until a few new measurements are there.
+        wanted = before + 3 + attempt % 3
+        while process.poll() is None and measurements(journal) < wanted and kills < 8:
+            time.sleep(0.002)
+        if process.poll() is None and kills < 8:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+            kills += 1
+            assert measurements(journal) >= before
+            continue
+        text = process.communicate(timeout=120)[0]
+        result = json.loads((work / "killed/result.json").read_text())
+        assert process.returncode in (0, 1), text
+        assert result["resumed"] == before, (result["resumed"], before)
+        break
+    assert kills >= 3 and result, kills
+    # The server of a killed search is gone with it.
+    time.sleep(0.1)
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            command = open(f"/proc/{pid}/cmdline", "rb").read()
+        except OSError:
+            continue
+        assert str(work / "killed/trial").encode() not in command, command
+    # Once more: nothing is left to measure, and the choice is the same.
+    lines = measurements(journal)
+    done, again = tune("--p99", "400ms", *QUICK, code=0 if result["reached"] else 1, out="killed")
+    assert measurements(journal) == lines == again["resumed"], (lines, measurements(journal))
+    assert again["chosen"] == result["chosen"], (again["chosen"], result["chosen"])
+    # A line cut short is measured again; another model's journal is of no use.
+    data = journal.read_bytes()
+    journal.write_bytes(data[:-20])
+    _, cut = tune("--p99", "400ms", *QUICK, code=0 if result["reached"] else 1, out="killed")
+    assert cut["resumed"] == lines - 1, (cut["resumed"], lines)
+    _, other = tune("--top", 0, "--instances", 1, *QUICK[2:6], "--probe", "2ms", "--passes", 1, out="killed",
+                    path=network(work / "other.onnx", seed=2))
+    assert other["resumed"] == 0, other["resumed"]
+
+
+def unreachable_goal():
+    done, result = tune("--p99", "2us", "--precision", "f32", "--top", 0, *QUICK[:-2], code=1, out="never")
+    assert "Goal not reached" in done.stdout and not result["reached"], done.stdout
+    assert result["chosen"]["p99_ms"] > 0.002, result["chosen"]
+    assert (work / "never/repository/net/config.pbtxt").exists()
+
+
+def fixed_loads():
+    done, result = tune("--rate", 30, "--objective", "cost", "--price", "0.36/h", "--price-per", "core", "--p95", "900ms",
+                        *QUICK, out="rate")
+    chosen = result["chosen"]
+    assert result["reached"] and chosen["instances"] == 1, done.stdout
+    assert abs(chosen["cost_per_million"] - 0.36 / 3600 / chosen["throughput"] * 1e6) < 1e-6 * chosen["cost_per_million"]
+    done, result = tune("--concurrency", 3, *QUICK, out="closed")
+    measured = result["trials"][0]["runs"][0]["measured"]
+    # Little's law of a closed loop, measured: clients = throughput times latency.
+    assert abs(measured["throughput"] * measured["mean_ns"] * 1e-9 - 3) < 0.6, measured
+
+
+def accuracy():
+    done, result = tune("--tolerance", 0, "--top", 0, *QUICK[:-2], out="exact")
+    low = next(v for v in result["variants"] if v["name"] == "bf16")
+    assert 0 < low["error"] < 0.03 and "tolerance" in low["refusal"], low
+    assert "left out: bf16" in done.stdout and result["chosen"]["variant"] == "f32", done.stdout
+    # Another network under the same name is found out, and so is one that takes other inputs.
+    _, result = tune("--variant", f"wrong={network(work / 'wrong.onnx', seed=9)}", "--top", 0, *QUICK[:-2], out="wrong")
+    wrong = next(v for v in result["variants"] if v["name"] == "wrong")
+    assert wrong["error"] > 0.1 and wrong["refusal"], wrong
+    done, _ = tune("--variant", f"narrow={network(work / 'narrow.onnx', width=96)}", "--top", 0, *QUICK[:-2], out="narrow")
+    assert "left out: narrow" in done.stdout, done.stdout
+
+
+def keeps_its_configuration():
+    root = work / "models/own"
+    network(root / "1/model.onnx")
+    (root / "config.pbtxt").write_text('max_batch_size: 16\ninput [{name: "x" data_type: TYPE_FP32 dims: [192]}]\n'
+                                       'response_cache { enable: true }\nparameters { key: "k" value { string_value: "v" } }\n')
+    _, result = tune("--top", 0, *QUICK[:-2], out="own", path=root)
+    assert result["model"] == "own"
+    text = (work / "own/repository/own/config.pbtxt").read_text()
+    assert "response_cache" in text and '"k"' in text and len(re.findall("max_batch_size", text)) == 1, text
+    with Server(work / "own/repository") as server:
+        assert infer(server, "own", np.zeros((1, 192), np.float32)).shape == (1, 192)
+
+
+def refusals():
+    for code, words, says in [
+            (3, ["--p99", "5ms"], "no model"), (2, ["--price", "0.4/day", "--objective", "cost"], "--price"),
+            (2, ["--price", "0.4/h"], "--objective cost"), (2, ["--precision", "int8"], "--variant"),
+            (2, ["--rate", 3, "--concurrency", 3], "exclude"), (2, ["--threads", 9999], "no layout"),
+            (2, ["--variant", "nothing"], "name=PATH"), (3, ["--variant", "q=/no/such.onnx"], "variant 'q'"),
+            (2, ["--test-data", "/no/such"], "no directory"), (2, ["--window", "soon"], "duration")]:
+        done, _ = tune(*words, code=code, out="refused", path="/no/such.onnx" if code == 3 and "--p99" in words else model)
+        assert says in done.stderr, (words, done.stderr)
+    done = subprocess.run([TRIREME, "tune", str(model), str(model)], capture_output=True, text=True)
+    assert done.returncode == 4 and "not tuned together" in done.stderr, done
+
+
+run_cases([(case.__name__, case) for case in [finds_and_serves, goes_on_after_kills, unreachable_goal, fixed_loads,
+                                              accuracy, keeps_its_configuration, refusals]])
