@@ -16,7 +16,7 @@ namespace {
 /// What a process holds besides weights and arenas: code, buffers of connections, queues.
 constexpr int64_t kProcessBytes = int64_t{48} << 20;
 constexpr int64_t kRoughRequests = 4'000, kFineRequests = 40'000;
-constexpr size_t kFineCount = 24;
+constexpr size_t kFineCount = 16;
 constexpr double kInfinite = std::numeric_limits<double>::infinity();
 
 std::vector<int> steps_to(int most) {
@@ -166,13 +166,13 @@ Prediction Predictor::describe(const Candidate& c, const Simulated& run, double 
   return p;
 }
 
-Prediction Predictor::predict(const Candidate& c, int64_t requests) const {
+Prediction Predictor::predict(const Candidate& c, int64_t requests, double hint) const {
   if (wish_.clients > 0) return describe(c, at(c, 0, wish_.clients, requests), 0);
   if (wish_.rate > 0) return describe(c, at(c, wish_.rate, 0, requests), wish_.rate);
-  return at_best_rate(c, requests);
+  return at_best_rate(c, requests, hint);
 }
 
-Prediction Predictor::at_best_rate(const Candidate& c, int64_t requests) const {
+Prediction Predictor::at_best_rate(const Candidate& c, int64_t requests, double hint) const {
   const double most = saturation_of(c);
   // A short run above capacity may still meet a patient goal: a fixed time must be simulated, not a count.
   const auto run_at = [&](double rate) {
@@ -183,16 +183,24 @@ Prediction Predictor::at_best_rate(const Candidate& c, int64_t requests) const {
     }
     return simulate(c.batching(), times_of(c, rate), traffic(rate, 0, count), wish_.goals);
   };
-  double good = most / 64, bad = most;
+  // Without a goal the queue still has to keep up.
+  const auto holds = [&](const Simulated& run, double rate) {
+    return run.meets(wish_.goals) && run.throughput >= 0.97 * rate;
+  };
+  double good = hint > 0 ? 0.92 * hint : most / 64, bad = most;
   Simulated best = run_at(good);
+  if (hint > 0 && !holds(best, good)) {
+    bad = good;
+    good = most / 64;
+    best = run_at(good);
+  }
   if (!best.meets(wish_.goals)) return describe(c, at(c, good, 0, requests), good);
   const double precision = requests > kRoughRequests ? 1.01 : 1.04;
   while (bad / good > precision) {
-    const double rate = good * 4 < bad ? std::sqrt(good * bad) : (good + bad) / 2;
+    double rate = good * 4 < bad ? std::sqrt(good * bad) : (good + bad) / 2;
+    if (hint > 0 && hint * 1.06 > good && hint * 1.06 < rate) rate = hint * 1.06;
     Simulated run = run_at(rate);
-    // Without a goal the queue still has to keep up.
-    const bool keeps_up = run.throughput >= 0.97 * rate;
-    if (run.meets(wish_.goals) && keeps_up) {
+    if (holds(run, rate)) {
       good = rate;
       best = std::move(run);
     } else {
@@ -275,7 +283,7 @@ std::vector<Prediction> search(const Predictor& predictor, const std::vector<Can
   sort();
   pool.run(static_cast<int64_t>(std::min(kFineCount, list.size())), [&](int64_t i) {
     Prediction& p = list[static_cast<size_t>(i)];
-    p = predictor.predict(p.candidate, kFineRequests);
+    p = predictor.predict(p.candidate, kFineRequests, p.rate);
   });
   sort();
   return list;

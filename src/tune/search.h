@@ -58,8 +58,8 @@ class Predictor {
       : subject_(subject), costs_(costs), wish_(wish), front_(front) {}
 
   /// The best rate that meets the goals (by bisection, `requests` a simulation), or what the wanted rate or
-  /// clients give.
-  Prediction predict(const Candidate& candidate, int64_t requests) const;
+  /// clients give. `hint`: about where the best rate is; 0: anywhere.
+  Prediction predict(const Candidate& candidate, int64_t requests, double hint = 0) const;
   /// The simulation at a given rate (or, with `clients`, in a closed loop).
   Simulated at(const Candidate& candidate, double rate, int64_t clients, int64_t requests) const;
   Prediction describe(const Candidate& candidate, const Simulated& run, double rate) const;
@@ -74,7 +74,7 @@ class Predictor {
   ServiceTimes times_of(const Candidate& candidate, double rate) const;
   double saturation_of(const Candidate& candidate) const;
   Traffic traffic(double rate, int64_t clients, int64_t requests) const;
-  Prediction at_best_rate(const Candidate& candidate, int64_t requests) const;
+  Prediction at_best_rate(const Candidate& candidate, int64_t requests, double hint) const;
 
   const Subject& subject_;
   const Costs& costs_;
