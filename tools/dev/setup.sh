@@ -42,10 +42,10 @@ need_packages() {
 need_python() {
   local list=$1 stamp
   shift
-  stamp=$venv/.$list-$(sha256sum "$root/tools/$list.txt" | cut -c1-16)
+  stamp=$venv/.$list.$(sha256sum "$root/tools/$list.txt" | cut -c1-16)
   [[ -e $stamp ]] && return
   stage "python packages: tools/$list.txt" install_python "$list" "$@"
-  rm -f "$venv/.$list-"*
+  rm -f "$venv/.$list".*
   touch "$stamp"
 }
 
@@ -68,6 +68,7 @@ need_cuda() {
     CUDACXX=$(echo "$venv"/lib/python3*/site-packages/nvidia/cu13/bin/nvcc)
     export CUDACXX
   fi
+  command -v cuobjdump >/dev/null || need_python requirements-cuda-tools --no-deps
 }
 
 # What tests, demo and benchmarks read from the environment. TRIREME_ENCODER is the demo's model.
