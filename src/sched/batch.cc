@@ -121,6 +121,7 @@ std::vector<Tensor> BatchRunner::compute(std::vector<Request>& batch, int64_t ro
     r.timing.finished_ns = end;
     r.timing.batch_rows = rows;
     r.timing.padded_rows = padded;
+    r.timing.own_rows = r.rows;
   }
   for (const Tensor& t : outputs) {
     base::check(!padding_.is_batched || (t.rank() > 0 && t.dims()[0] == padded), "an output of shape ",

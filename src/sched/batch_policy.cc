@@ -12,8 +12,6 @@ constexpr int64_t kNever = INT64_MAX;
 /// A request without a due time is due so long after it came: it cannot be overtaken for ever.
 constexpr int64_t kPatienceNs = 30'000'000'000;
 
-int64_t due_of(const Waiting& w) { return w.finish_ns != 0 ? w.finish_ns : w.enqueued_ns + kPatienceNs; }
-
 class Forming {
  public:
   Forming(std::span<const Waiting> queue, int64_t now_ns, const BatchLimits& limits, const PredictNs& predict)
@@ -59,7 +57,7 @@ class Forming {
     }
     std::sort(order_.begin(), order_.end(), [&](size_t a, size_t b) {
       const auto key = [&](size_t i) {
-        return std::tuple(queue_[i].priority, bool(is_late[i]), due_of(queue_[i]), i);
+        return std::tuple(queue_[i].priority, bool(is_late[i]), queue_[i].fair_tag, due_of(queue_[i]), i);
       };
       return key(a) < key(b);
     });
@@ -197,6 +195,8 @@ class Forming {
 
 }  // namespace
 
+int64_t due_of(const Waiting& w) { return w.finish_ns != 0 ? w.finish_ns : w.enqueued_ns + kPatienceNs; }
+
 int64_t bucket_of(std::span<const int64_t> buckets, int64_t value) {
   const auto at = std::lower_bound(buckets.begin(), buckets.end(), value);
   return at == buckets.end() ? value : *at;
@@ -216,14 +216,14 @@ bool admits(std::span<const Waiting> queue, const Waiting& request, int64_t free
     const int64_t last = std::min(limits.max_rows, rows_ahead % limits.max_rows + w.rows);
     return free_ns + batches * full_ns + predict(w.group, last);
   };
-  using Due = std::tuple<uint32_t, int64_t>;
-  const auto key = [](const Waiting& w) { return Due(w.priority, due_of(w)); };
+  const auto key = [](const Waiting& w) { return std::tuple(w.priority, w.fair_tag, due_of(w)); };
   int64_t rows_ahead = 0;
   std::vector<const Waiting*> behind;
   for (const Waiting& w : queue) {
     if (key(w) <= key(request)) {
       rows_ahead += w.rows;
-    } else if (w.finish_ns != 0) {
+    } else if (w.finish_ns != 0 && w.tenant == request.tenant) {
+      // Another tenant that has had its share cannot keep this one from its own.
       behind.push_back(&w);
     }
   }

@@ -18,7 +18,15 @@ struct Waiting {
   uint64_t group = 0;  ///< only requests of one group (equal inner shapes, equal length bucket) share a batch
   int64_t finish_ns = 0;   ///< its answer is of use until then; 0: always
   bool runs_late = false;  ///< past deadline_ns it goes behind all others of its priority instead of away
+  uint32_t tenant = 0;
+  double weight = 1;    ///< of the tenant
+  double cost_ns = 1;   ///< what it adds to a batch, for the tenants' shares
+  double fair_tag = 0;  ///< lower first within a priority: FairShare; equal where nobody shares
 };
+
+/// When an answer is due; where the request does not say, so long after it came that it is never overtaken
+/// for ever.
+int64_t due_of(const Waiting& waiting);
 
 /// Predicted time of a batch of so many rows of a group; 0: unknown.
 using PredictNs = std::function<int64_t(uint64_t group, int64_t rows)>;
@@ -39,16 +47,18 @@ struct Decision {
   int64_t wake_ns = INT64_MAX;
 };
 
-/// Decides for one idle instance. `queue` is in order of arrival. Requests go by priority, then by when their
-/// answer is due; where none is due, by arrival. The first gives the group; others of it join in order while
-/// they fit. A batch that would be late for its most urgent member is made smaller; where that would make
-/// others late, so that some must be given up in any case, the batch with the most rows in time per second
-/// goes, and what it leaves behind ends as hopeless, before it has cost anything.
+/// Decides for one idle instance. `queue` is in order of arrival. Requests go by priority, then by the share
+/// that their tenant has had, then by when their answer is due; where none is due, by arrival. The first
+/// gives the group; others of it join in order while they fit. A batch that would be late for its most urgent
+/// member is made smaller; where that would make others late, so that some must be given up in any case, the
+/// batch with the most rows in time per second goes, and what it leaves behind ends as hopeless, before it
+/// has cost anything.
 Decision decide(std::span<const Waiting> queue, int64_t now_ns, const BatchLimits& limits,
                 const PredictNs& predict = {});
 
 /// Whether a request that arrives now can be done in time behind what is due before it, with an eighth of the
-/// wait in hand, and without making anybody late who waits already. An instance is free from `free_ns` on.
+/// wait in hand, and without making anybody of its tenant late who waits already. An instance is free from
+/// `free_ns` on.
 bool admits(std::span<const Waiting> queue, const Waiting& request, int64_t free_ns,
             const BatchLimits& limits, const PredictNs& predict);
 

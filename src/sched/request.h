@@ -20,6 +20,7 @@ struct Timing {
   int64_t batch_rows = 0;    ///< rows of all requests in the batch
   int64_t padded_rows = 0;   ///< rows the model ran on
   int64_t queue_length = 0;  ///< requests that waited when its batch was formed, those of the batch included
+  int64_t own_rows = 0;      ///< of the request itself
 };
 
 /// How a request ended, for counting; the error says it in words.
@@ -41,6 +42,8 @@ struct Request {
   int64_t finish_ns = 0;    ///< its answer is of use until then: refused once that cannot be met; 0: always
   bool runs_late = false;   ///< past deadline_ns it goes behind all others instead
   uint32_t priority = 0;    ///< lower goes first
+  uint32_t tenant = 0;      ///< who shares the model with others; meaningful where the scheduler is fair
+  double weight = 1;        ///< of the tenant's share
   std::function<bool()> cancelled = {};  ///< true: nobody waits any more; any thread, must be quick
   std::function<void(Outcome&&)> sink;   ///< called exactly once, on an owner thread or inside submit
   Timing timing = {};

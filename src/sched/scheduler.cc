@@ -127,17 +127,21 @@ void Scheduler::submit(Request request) {
   if (const char* reason = misfit(request, options_.padding)) {
     return refuse(request, Ending::failed, base::ErrorCode::invalid_argument, reason);
   }
-  const Waiting waiting{.rows = request.rows,
-                        .enqueued_ns = request.timing.enqueued_ns,
-                        .deadline_ns = request.deadline_ns,
-                        .priority = request.priority,
-                        .group = group_key(request.inputs, options_.padding),
-                        .finish_ns = request.finish_ns,
-                        .runs_late = request.runs_late};
+  Waiting waiting{.rows = request.rows,
+                  .enqueued_ns = request.timing.enqueued_ns,
+                  .deadline_ns = request.deadline_ns,
+                  .priority = request.priority,
+                  .group = group_key(request.inputs, options_.padding),
+                  .finish_ns = request.finish_ns,
+                  .runs_late = request.runs_late,
+                  .tenant = options_.is_fair ? request.tenant : 0,
+                  .weight = request.weight};
   const char* refusal = nullptr;
+  std::vector<Request> evicted;
   {
     std::unique_lock lock(mutex_);
-    refusal = refusal_of(request, waiting);
+    waiting.cost_ns = cost_of(waiting);
+    refusal = refusal_of(request, waiting, evicted);
     if (refusal != nullptr) {
       ++stats_.refused;
     } else if (Instance* instance = take_instance(waiting, lock)) {
@@ -148,11 +152,16 @@ void Scheduler::submit(Request request) {
       return run_batch(*instance->runner, *instance, std::move(alone));
     } else {
       if (options_.preserves_order) request.sink = order_.place(request.priority, std::move(request.sink));
+      if (options_.is_fair) shares_.join(waiting.tenant, waiting_of(waiting.tenant));
       queue_.push_back({std::move(request), waiting});
       ++stats_.accepted;
       if (queue_.size() >= options_.hold_until) is_held_ = false;
       usual_.arrived(queue_.size() + running_);
     }
+  }
+  for (Request& r : evicted) {
+    refuse(r, Ending::refused, base::ErrorCode::unavailable,
+           "Exceeds maximum queue size: others have a right to this tenant's place");
   }
   if (refusal != nullptr) return refuse(request, Ending::refused, base::ErrorCode::unavailable, refusal);
   // With a limiter the one that would be woken may be waiting for its leave.
@@ -197,9 +206,38 @@ int64_t Scheduler::predict(uint64_t group, int64_t rows) const {
                        options_.padding.is_batched ? bucket_of(options_.padding.row_buckets, rows) : rows);
 }
 
-const char* Scheduler::refusal_of(const Request& request, const Waiting& waiting) const {
+/// What a request adds to a full batch; a millisecond a row where nothing is known yet.
+double Scheduler::cost_of(const Waiting& waiting) const {
+  const int64_t most = options_.limits.max_rows;
+  const auto full_ns = static_cast<double>(predict(waiting.group, most));
+  const double row_ns = full_ns > 0 ? full_ns / static_cast<double>(most) : 1e6;
+  return row_ns * static_cast<double>(std::max<int64_t>(1, waiting.rows));
+}
+
+size_t Scheduler::waiting_of(uint32_t tenant) const {
+  return static_cast<size_t>(std::count_if(
+      queue_.begin(), queue_.end(), [tenant](const Item& item) { return item.waiting.tenant == tenant; }));
+}
+
+/// In a full queue the newest request of the tenant with most waiting for its weight gives way, unless that
+/// is the one that asks.
+bool Scheduler::make_room(const Waiting& waiting, std::vector<Request>& evicted) {
+  const uint32_t tenant = greediest(waiting_list(), waiting);
+  if (tenant == waiting.tenant) return false;
+  for (size_t i = queue_.size(); i-- > 0;) {
+    if (queue_[i].waiting.tenant != tenant) continue;
+    evicted.push_back(std::move(queue_[i].request));
+    queue_.erase(queue_.begin() + static_cast<ptrdiff_t>(i));
+    ++stats_.refused;
+    return true;
+  }
+  return false;
+}
+
+const char* Scheduler::refusal_of(const Request& request, Waiting& waiting, std::vector<Request>& evicted) {
   if (closing_) return "the server is shutting down";
-  if (queue_.size() >= options_.max_queue) return "Exceeds maximum queue size";
+  if (queue_.size() >= options_.max_queue && !(options_.is_fair && make_room(waiting, evicted)))
+    return "Exceeds maximum queue size";
   const auto level = options_.level_queue.find(request.priority);
   if (level != options_.level_queue.end()) {
     const auto same = std::count_if(queue_.begin(), queue_.end(), [&](const Item& item) {
@@ -214,7 +252,14 @@ const char* Scheduler::refusal_of(const Request& request, const Waiting& waiting
       std::min_element(instances_.begin(), instances_.end(),
                        [](const auto& a, const auto& b) { return a.busy_until_ns < b.busy_until_ns; });
   const int64_t free_ns = std::max(waiting.enqueued_ns, first_free->busy_until_ns);
-  const bool is_in_time = admits(waiting_list(), waiting, free_ns, limits,
+  std::vector<Waiting> list = waiting_list();
+  if (options_.is_fair) {
+    list.push_back(waiting);
+    shares_.tag(list);
+    waiting.fair_tag = list.back().fair_tag;
+    list.pop_back();
+  }
+  const bool is_in_time = admits(list, waiting, free_ns, limits,
                                  [this](uint64_t group, int64_t rows) { return predict(group, rows); });
   return is_in_time ? nullptr : "Exceeds what can be done before the request's deadline";
 }
@@ -233,7 +278,8 @@ Scheduler::Taken Scheduler::take(int64_t now_ns, bool may_run) {
     taken.cancelled.push_back(std::move(item.request));
     return true;
   });
-  const std::vector<Waiting> waiting = waiting_list();
+  std::vector<Waiting> waiting = waiting_list();
+  if (options_.is_fair) shares_.tag(waiting);
   BatchLimits limits = options_.limits;
   const bool is_complete = usual_.is_complete(queue_.size() + running_);
   if (closing_ || (options_.is_window_adaptive && is_complete)) limits.window_ns = 0;
@@ -249,6 +295,9 @@ Scheduler::Taken Scheduler::take(int64_t now_ns, bool may_run) {
     std::erase_if(decision.take, [&](size_t i) {
       return !same_group(queue_[i].request.inputs, queue_[head].request.inputs, options_.padding);
     });
+  }
+  if (options_.is_fair) {
+    for (size_t i : decision.take) shares_.run(waiting[i], i == decision.take[0]);
   }
   std::vector<bool> leaves(queue_.size(), false);
   const auto move_out = [&](const std::vector<size_t>& list, std::vector<Request>& to) {

@@ -14,6 +14,7 @@
 #include "sched/batch.h"
 #include "sched/batch_cost.h"
 #include "sched/batch_policy.h"
+#include "sched/fair_share.h"
 #include "sched/ordered_release.h"
 #include "sched/rate_limiter.h"
 #include "sched/usual_load.h"
@@ -32,6 +33,7 @@ struct SchedulerOptions {
   bool pin = false;                ///< pins instance i to the i-th group of `cpus`, one for each thread
   std::vector<int> cpus = {};      ///< what pinning hands out, in order
   std::vector<WarmUp> warm_up = {};
+  bool is_fair = false;                ///< tenants get shares by weight, of the instances and of the queue
   bool preserves_order = false;        ///< answers leave in the order of requests, level by level
   RateLimiter* limiter = nullptr;      ///< shared with other models; outlives the scheduler; null: no limits
   std::vector<RateClaim> claims = {};  ///< by instance, with a limiter
@@ -108,9 +110,12 @@ class Scheduler {
   // With the lock held:
   Taken take(int64_t now_ns, bool may_run);
   std::vector<Waiting> waiting_list() const;
+  double cost_of(const Waiting& waiting) const;
+  size_t waiting_of(uint32_t tenant) const;
+  bool make_room(const Waiting& waiting, std::vector<Request>& evicted);
   int64_t predict(uint64_t group, int64_t rows) const;
   /// Why a request cannot be queued, or null.
-  const char* refusal_of(const Request& request, const Waiting& waiting) const;
+  const char* refusal_of(const Request& request, Waiting& waiting, std::vector<Request>& evicted);
 
   const base::Clock& clock_;
   const SchedulerOptions options_;
@@ -126,6 +131,7 @@ class Scheduler {
   std::exception_ptr failure_;  ///< of an instance's start
   SchedulerStats stats_;
   BatchCost cost_;
+  FairShare shares_;
   OrderedRelease order_;
   bool is_held_ = false;             ///< until hold_until requests wait
   std::atomic<uint32_t> ended_{0};   ///< batches, for those who wait a moment for an instance

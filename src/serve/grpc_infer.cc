@@ -63,11 +63,17 @@ int64_t deadline_ns(const grpc::CallbackServerContext& context, int64_t now_ns) 
   return std::max<int64_t>(1, now_ns + left_ns);
 }
 
-/// The caller's trace context, or empty.
-std::string traceparent_of(const grpc::CallbackServerContext& context) {
+/// One of the call's metadata, or empty.
+std::string metadata_of(const grpc::CallbackServerContext& context, const std::string& name) {
   const auto& metadata = context.client_metadata();
-  const auto at = metadata.find("traceparent");
+  const auto at = metadata.find(name);
   return at == metadata.end() ? std::string() : std::string(at->second.data(), at->second.size());
+}
+
+/// The caller's trace context, and the tenant where a header tells.
+void add_metadata(const KserveCore& core, const grpc::CallbackServerContext& context, InferRequest& request) {
+  request.traceparent = metadata_of(context, "traceparent");
+  if (core.tenants().names_by_header()) request.tenant = metadata_of(context, core.tenants().header());
 }
 
 /// A call that is answered once, from whichever thread is first: a result, an error, or the client's leaving.
@@ -88,7 +94,7 @@ class UnaryInfer final : public grpc::ServerUnaryReactor {
       const std::shared_ptr<const Received> received = keep(message);
       GrpcInferRequest parsed = parse_grpc_infer(received->pieces, received, &core_.regions());
       parsed.request.deadline_ns = deadline_ns(context, now_ns);
-      parsed.request.traceparent = traceparent_of(context);
+      add_metadata(core_, context, parsed.request);
       const auto model = core_.find(parsed.model_name, parsed.model_version);
       InferSink sink{.done = [state](InferResponse&& r) { state->answer(std::move(r)); },
                      .failed = [state](const base::Error& e) { state->finish(grpc_status(e)); },
@@ -185,7 +191,7 @@ class StreamInfer final : public grpc::ServerBidiReactor<ByteBuffer, ByteBuffer>
       const int64_t now_ns = core_.now_ns();
       GrpcInferRequest parsed = parse_grpc_infer(received->pieces, received, &core_.regions());
       parsed.request.deadline_ns = deadline_ns(*context_, now_ns);
-      parsed.request.traceparent = traceparent_of(*context_);
+      add_metadata(core_, *context_, parsed.request);
       id = parsed.request.id;
       const auto model = core_.find(parsed.model_name, parsed.model_version);
       const auto self = shared_from_this();

@@ -220,6 +220,7 @@ void KserveApi::generate(const ModelPath& path, HttpRequest&& request, HttpReply
   InferRequest parsed =
       generate_request(request.body.view(), model->offered_inputs(), model->config().is_batched());
   parsed.traceparent = request.header("traceparent");
+  if (core_.tenants().names_by_header()) parsed.tenant = request.header(core_.tenants().header());
   InferSink sink =
       generate_sink(std::move(reply), path.action == "generate_stream", model->config().is_decoupled);
   sink.received_ns = request.received_ns;
@@ -243,6 +244,7 @@ void KserveApi::infer(const ModelPath& path, HttpRequest&& request, HttpReply re
                                                    model->config().is_batched(), body, kept)
                                : parse_infer_request(body, json_bytes, kept, &core_.regions());
   parsed.traceparent = kept->header("traceparent");
+  if (core_.tenants().names_by_header()) parsed.tenant = kept->header(core_.tenants().header());
   const auto shared = std::make_shared<HttpReply>(std::move(reply));
   InferSink sink{.done =
                      [shared](InferResponse&& r) {

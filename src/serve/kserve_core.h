@@ -55,6 +55,7 @@ class KserveCore {
 
   int64_t now_ns() const { return env_.clock.now_ns(); }
   SharedRegions& regions() const { return *regions_; }
+  const Tenants& tenants() const { return repository_.tenants(); }
   const AccessRules& rules() const { return rules_; }
   const Tracer& tracer() const { return *tracer_; }
 

@@ -61,6 +61,7 @@ void set_parameter(InferRequest& request, std::string_view key, const ParameterV
   if (key == "binary_data_output") request.binary_output = parameter_bool(value, key);
   if (key == "timeout") request.timeout_us = parameter_unsigned(value, key);
   if (key == "priority") request.priority = parameter_unsigned(value, key);
+  if (key == "tenant") request.tenant = parameter_text(value, key);
   if (key == "sequence_id") set_sequence(request.sequence, value);
   if (key == "sequence_start") request.sequence.is_start = parameter_bool(value, key);
   if (key == "sequence_end") request.sequence.is_end = parameter_bool(value, key);

@@ -55,6 +55,9 @@ struct ServeOptions {
   int delay_scheduler = 0;
   RateLimit rate_limit = RateLimit::off;
   std::vector<std::string> rate_limit_resource;
+  std::string tenant_by;
+  std::vector<std::string> tenant;
+  int64_t tenants_unlisted = 64;
   std::vector<std::string> restrict;
   std::string restrict_file;
   bool metric_summaries = false;
@@ -106,6 +109,16 @@ struct ServeOptions {
                  "instances run as they come; they wait for the resources of their rate_limiter");
     f.add("rate_limit_resource", &rate_limit_resource,
           "name:count[:0 | :global]: how much there is of a resource; else the most that an instance needs");
+    f.add("tenant_by", &tenant_by,
+          "what tells tenants apart, who then have fair shares of each model: parameter (the request's "
+          "`tenant`) "
+          "or header:NAME; empty: nothing");
+    f.add("tenant", &tenant,
+          "NAME=WEIGHT or NAME=WEIGHT:SECRET (what the header holds): shares; others have 1");
+    f.add("tenants_unlisted", &tenants_unlisted,
+          "tenants of their own that are not listed; further ones share")
+        .at_least(0)
+        .at_most(4096);
     f.add("cache_size", &cache_size, "answers kept for models with response_cache; 0: none");
     f.add("metric_summaries", &metric_summaries,
           "/metrics also has nv_inference_*_summary_us: quantiles of about the last minute");

@@ -35,6 +35,7 @@ Repository::Repository(const ServeOptions& options, const base::Env& env, Metric
       metrics_(metrics),
       cache_(static_cast<size_t>(options.cache_size.bytes)),
       limiter_(totals_of(options)),
+      tenants_(options.tenant_by, options.tenant, options.tenants_unlisted, metrics),
       catalog_(std::make_shared<const Catalog>()) {}
 
 Repository::~Repository() { stop_changes(); }
@@ -168,6 +169,7 @@ ModelHost Repository::host() const {
       metrics_,
       [this](const std::string& name, const std::string& version) { return catalog()->find(name, version); },
       cache_,
+      tenants_,
       options_.rate_limit == RateLimit::off ? nullptr : &limiter_};
 }
 

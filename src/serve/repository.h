@@ -44,6 +44,7 @@ class Repository {
   /// `with_members`: those of an ensemble too.
   void request_unload(const std::string& name, bool with_members, Done done);
 
+  const Tenants& tenants() const { return tenants_; }
   std::shared_ptr<const Catalog> catalog() const { return catalog_.copy(); }
   /// The catalog's index and, in explicit mode, the models that were never loaded (with an empty state).
   std::vector<RepositoryEntry> index() const;
@@ -74,6 +75,7 @@ class Repository {
   MetricRegistry& metrics_;
   mutable ResponseCache cache_;
   mutable sched::RateLimiter limiter_;
+  mutable Tenants tenants_;
   base::Guarded<std::shared_ptr<const Catalog>> catalog_;
   /// Counts by model and version; they go on when a model is loaded again. Repository's thread.
   std::map<std::pair<std::string, std::string>, std::shared_ptr<ModelMetrics>> counts_;

@@ -45,6 +45,7 @@ struct ServedModel::Call {
   std::vector<Wish> wishes;
   InferSink sink;
   int64_t rows = 0;
+  Tenant tenant;
   StringTable strings;                       ///< what handles of this request name
   std::vector<std::vector<int64_t>> places;  ///< rows of each part in the request
   std::vector<sched::Outcome> outcomes;      ///< by part
@@ -225,11 +226,14 @@ void ServedModel::infer(InferRequest request, InferSink sink) {
   }
   call->id = std::move(request.id);
   call->has_id = request.has_id;
+  call->tenant = tenants_.find(request.tenant);
   call->sink = std::move(sink);
   call->outcomes.resize(parts.size());
   call->left = parts.size();
   for (size_t i = 0; i < parts.size(); ++i) {
     parts[i].priority = priority_of(request);
+    parts[i].tenant = call->tenant.number;
+    parts[i].weight = call->tenant.weight;
     set_times(request, parts[i]);
     parts[i].cancelled = [call] { return call->sink.cancelled && call->sink.cancelled(); };
     parts[i].sink = [this, call, i](sched::Outcome&& outcome) {
@@ -394,6 +398,7 @@ void ServedModel::finish(Call& call) const {
   }
   if (failed != nullptr) {
     metrics_->count_failure(failed->ending, received_ns, env_.clock.now_ns());
+    tenants_.count(call.tenant.number, failed->timing, failed->ending, 0);
     return call.sink.failed(*failed->error);
   }
   const sched::Timing timing = call.outcomes.back().timing;
@@ -413,8 +418,9 @@ void ServedModel::hand_over(Call& call, InferResponse&& response) const {
   bool is_counted = false;
   const auto count = [&, timing = response.timing] {
     if (std::exchange(is_counted, true)) return;
-    metrics_->count_success(timing, call.sink.received_ns, env_.clock.now_ns(),
-                            env_.clock.wall_ns() / base::kNsPerMs);
+    const int64_t now_ns = env_.clock.now_ns(), received_ns = call.sink.received_ns;
+    metrics_->count_success(timing, received_ns, now_ns, env_.clock.wall_ns() / base::kNsPerMs);
+    tenants_.count(call.tenant.number, timing, sched::Ending::done, now_ns - received_ns);
   };
   const std::function<void()> before_send = std::ref(count);
   response.before_send = &before_send;

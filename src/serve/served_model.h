@@ -22,6 +22,7 @@
 #include "serve/row_answers.h"
 #include "serve/sequence_batcher.h"
 #include "serve/string_ports.h"
+#include "serve/tenants.h"
 #include "serve/text_encoder.h"
 
 namespace trireme::serve {
@@ -40,6 +41,7 @@ struct ModelHost {
   MetricRegistry& metrics;
   FindModel find;
   ResponseCache& cache;
+  Tenants& tenants;
   sched::RateLimiter* limiter = nullptr;  ///< null: resources are not limited
 };
 
@@ -113,6 +115,7 @@ class ServedModel {
 
   ModelSource source_;
   base::Env env_;
+  Tenants& tenants_;
   ModelConfig config_;
   int64_t server_timeout_ns_ = 0;  ///< where the config names none
   bool is_deadline_aware_ = false;

@@ -85,7 +85,7 @@ std::shared_ptr<const engine::PreparedModel> load_to_follow(const std::string& k
 }
 
 ServedModel::ServedModel(const ModelSource& source, const ModelHost& host, const ModelMetrics* earlier)
-    : source_(source), env_(host.env), config_(source.config) {
+    : source_(source), env_(host.env), tenants_(host.tenants), config_(source.config) {
   server_timeout_ns_ = host.options.request_timeout.ns;
   streams_rows_ = RunConfig::of(config_.parameters).streams_rows;
   is_deadline_aware_ =
@@ -228,6 +228,7 @@ sched::SchedulerOptions ServedModel::scheduler_options(const ModelHost& host) co
   }
   out.hold_until = static_cast<size_t>(options.delay_scheduler);
   out.instances = config_.instances;
+  out.is_fair = tenants_.is_on();
   out.preserves_order = config_.preserves_order;
   out.limiter = host.limiter;
   out.claims = config_.claims();
