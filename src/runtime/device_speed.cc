@@ -245,6 +245,15 @@ std::vector<Case> math_cases(double scale, DType t) {
   };
 }
 
+/// The largest product of a layer of a Llama of 8 billion parameters, for a few sequences' next tokens: bound
+/// by the bytes of its weight.
+std::vector<Case> decode_cases(double scale, DType t) {
+  std::vector<Case> cases;
+  for (const int64_t batch : {1, 8, 64})
+    cases.push_back({"matmul", {{t, {batch, scaled(4096, scale)}}, {t, {scaled(4096, scale), 14336}}}});
+  return cases;
+}
+
 std::vector<Case> update_cases(double scale) {
   const Operand state{DType::f32, {scaled(8192, scale), 8192}, 0, true};
   Operand grad = state;
@@ -285,6 +294,7 @@ std::vector<OpSpeed> measure_ops(tensor::Device& device, base::ThreadPool& pool,
   const DType t = device.kind() == tensor::DeviceKind::cpu ? DType::f32 : DType::bf16;
   std::vector<Case> cases = memory_cases(options.scale, t);
   for (Case& c : math_cases(options.scale, t)) cases.push_back(std::move(c));
+  for (Case& c : decode_cases(options.scale, t)) cases.push_back(std::move(c));
   for (Case& c : update_cases(options.scale)) cases.push_back(std::move(c));
   std::vector<OpSpeed> speeds;
   for (const Case& c : cases) {
