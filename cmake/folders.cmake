@@ -159,8 +159,8 @@ function(trireme_examples)
   endforeach()
 endfunction()
 
-# Sources of src/backend/cuda. Files named toolkit_* need the CUDA toolkit, those named emulated_* stand in for it: without
-# it the .cu files are C++ and run on the host.
+# Sources of src/backend/cuda. Files named toolkit_* need the CUDA toolkit, those named emulated_* stand in for it:
+# without it the .cu files are C++ and run on the host.
 function(trireme_cuda_folder result)
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/backend/cuda/*.cc)
   file(GLOB_RECURSE kernels CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/backend/cuda/*.cu)

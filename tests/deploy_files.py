@@ -12,7 +12,8 @@ DEPLOY = Path(__file__).resolve().parent.parent / "deploy"
 def pods_of(document):
     """What the API itself knows of an operator's resource: the pods it makes."""
     for role, replica in document["spec"]["mpiReplicaSpecs"].items():
-        yield {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": role.lower()}, "spec": replica["template"]["spec"]}
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": role.lower()}}
+        yield {**pod, "spec": replica["template"]["spec"]}
 
 
 def main():

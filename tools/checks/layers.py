@@ -1,4 +1,4 @@
-# Layers: every #include arrow between folders must stand in tools/layers.txt, and no file asks which backends there are.
+# Layers: every #include arrow between folders must stand in tools/layers.txt; no file asks which backends there are.
 import fnmatch
 
 from checks.files import ROOT, cxx, includes, rows, text, tracked

@@ -68,7 +68,7 @@ def main():
     lines += ["| file | kernel | " + " | ".join(f"{arch} registers, stack, shared" for arch in archs) + " |",
               "|---|---|" + "---|" * len(archs)]
     for (file, name), by_arch in sorted(kernels.items()):
-        cells = [", ".join(str(by_arch[arch].get(key, 0)) for key in ("REG", "STACK", "SHARED")) if arch in by_arch else ""
+        cells = [", ".join(str(by_arch.get(arch, {}).get(key, 0)) for key in ("REG", "STACK", "SHARED"))
                  for arch in archs]
         lines.append(f"| {file} | {name} | " + " | ".join(cells) + " |")
     if options.write:

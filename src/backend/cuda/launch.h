@@ -5,9 +5,8 @@
 #include <algorithm>
 
 #ifdef __CUDACC__
-#include <cuda_runtime.h>
-
 #include "backend/cuda/cuda_check.h"
+#include "backend/cuda/runtime.cuh"
 #else
 #include "backend/cuda/emulated_stream.h"
 #endif
