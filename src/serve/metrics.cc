@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <charconv>
 #include <cmath>
 
@@ -136,17 +137,38 @@ void append_summary(std::string& out, const std::string& name, const std::string
   append_sample(out, name + "_count", labels, s.histogram().count());
 }
 
+constexpr int kKeyShift = 49;  // of a double's 52 bits of fraction the first three stay
+
+uint64_t key_of(double value) { return std::bit_cast<uint64_t>(value) >> kKeyShift; }
+
 }  // namespace
 
 MetricHistogram::MetricHistogram(std::vector<double> bounds)
     : bounds_(std::move(bounds)), buckets_(std::make_unique<std::atomic<uint64_t>[]>(bounds_.size() + 1)) {
   base::check(std::is_sorted(bounds_.begin(), bounds_.end(), std::less_equal<>()),
               "histogram bounds do not ascend");
+  if (bounds_.empty() || bounds_.front() <= 0) return;
+  first_key_ = key_of(bounds_.front());
+  for (uint64_t key = first_key_; key <= key_of(bounds_.back()); ++key) {
+    const double least = std::bit_cast<double>(key << kKeyShift);
+    const auto at = std::lower_bound(bounds_.begin(), bounds_.end(), least);
+    table_.push_back(static_cast<uint16_t>(at - bounds_.begin()));
+  }
+}
+
+/// The first bound that is not below the value: bounds are inclusive (le).
+size_t MetricHistogram::bucket_of(double value) const {
+  size_t i = 0;
+  if (!table_.empty() && value > 0) {
+    const uint64_t key = key_of(value);
+    if (key >= first_key_) i = key - first_key_ < table_.size() ? table_[key - first_key_] : bounds_.size();
+  }
+  while (i < bounds_.size() && bounds_[i] < value) ++i;
+  return i;
 }
 
 void MetricHistogram::observe(double value) {
-  const auto at = std::lower_bound(bounds_.begin(), bounds_.end(), value);  // bounds are inclusive: le
-  buckets_[static_cast<size_t>(at - bounds_.begin())].fetch_add(1, std::memory_order_relaxed);
+  buckets_[bucket_of(value)].fetch_add(1, std::memory_order_relaxed);
   sum_.fetch_add(value, std::memory_order_relaxed);
 }
 

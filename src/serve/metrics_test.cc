@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <thread>
 
@@ -119,6 +120,28 @@ TEST(Metrics, SummariesLookBackAMinute) {
   EXPECT_EQ(median(), "NaN");  // nothing new
   EXPECT_NE(registry.expose().find("s_us_count{m=\"a\"} 25\n"), std::string::npos);
   EXPECT_NE(registry.expose().find("# TYPE s_us summary\n"), std::string::npos);
+}
+
+TEST(Metrics, EveryValueFallsIntoItsBucket) {
+  const std::vector<std::vector<double>> kinds = {metric_buckets(1e-6, 1.2589254, 73),
+                                                  {1, 2, 3, 100},
+                                                  {0, 1},
+                                                  {-2, 5},
+                                                  metric_buckets(1, 2, 17),
+                                                  {0.001}};
+  for (const std::vector<double>& bounds : kinds) {
+    std::vector<double> values{0, -1, 1e-300, 1e300, 0.5, INFINITY};
+    for (const double b : bounds) {
+      for (const double v : {b, std::nextafter(b, -INFINITY), std::nextafter(b, INFINITY), b * 1.1, b * 0.7})
+        values.push_back(v);
+    }
+    for (const double v : values) {
+      MetricHistogram h(bounds);
+      h.observe(v);
+      const auto want = std::lower_bound(bounds.begin(), bounds.end(), v) - bounds.begin();
+      EXPECT_EQ(h.in_bucket(static_cast<size_t>(want)), 1u) << v << " among " << bounds.size();
+    }
+  }
 }
 
 }  // namespace

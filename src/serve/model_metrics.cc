@@ -2,6 +2,7 @@
 #include "serve/model_metrics.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace trireme::serve {
 namespace {
@@ -23,6 +24,17 @@ base::Json duration_json(const DurationSum& d) {
   return base::Json::object({{"count", d.count.load()}, {"ns", d.ns.load()}});
 }
 
+/// Of a histogram of seconds; a double holds whole nanoseconds up to a hundred days.
+uint64_t ns_of(const MetricHistogram& h) { return static_cast<uint64_t>(std::llround(h.sum() * 1e9)); }
+
+base::Json duration_json(const MetricHistogram& h) {
+  return base::Json::object({{"count", h.count()}, {"ns", ns_of(h)}});
+}
+
+double seconds_between(int64_t begin_ns, int64_t end_ns) {
+  return static_cast<double>(std::max<int64_t>(0, end_ns - begin_ns)) * 1e-9;
+}
+
 }  // namespace
 
 ModelMetrics::ModelMetrics(MetricRegistry& registry, const MetricLabels& labels, int64_t max_rows,
@@ -33,8 +45,9 @@ ModelMetrics::ModelMetrics(MetricRegistry& registry, const MetricLabels& labels,
   }
   while (static_cast<int64_t>(sizes_.size()) < std::min<int64_t>(max_rows, 4096))
     sizes_.push_back(std::make_shared<BatchSize>());
+  make_histograms(registry, labels, max_rows);
   registry.counter_from("nv_inference_request_success", "Number of successful inference requests", labels,
-                        [c = counts_] { return static_cast<double>(c->success.count.load()); });
+                        [h = latency_s_] { return static_cast<double>(h->count()); });
   for (size_t i = 0; i < failures_.size(); ++i) {
     MetricLabels with_reason = labels;
     with_reason.emplace_back("reason", kReasons[i]);
@@ -42,9 +55,9 @@ ModelMetrics::ModelMetrics(MetricRegistry& registry, const MetricLabels& labels,
         &registry.counter("nv_inference_request_failure", "Number of failed inference requests", with_reason);
   }
   registry.counter_from("nv_inference_count", "Number of inferences performed (rows of batches)", labels,
-                        [c = counts_] { return static_cast<double>(c->rows.load()); });
+                        [h = batch_rows_] { return h->sum(); });
   registry.counter_from("nv_inference_exec_count", "Number of model executions (batches)", labels,
-                        [c = counts_] { return static_cast<double>(c->batches.load()); });
+                        [h = batch_rows_] { return static_cast<double>(h->count()); });
   register_durations(registry, labels);
   const auto cached = [&](const char* name, const char* help, DurationSum Counts::*member, bool is_time) {
     registry.counter_from(name, help, labels, [c = counts_, member, is_time] {
@@ -58,6 +71,9 @@ ModelMetrics::ModelMetrics(MetricRegistry& registry, const MetricLabels& labels,
          &Counts::hit, true);
   cached("nv_cache_miss_duration_per_model", "Cumulative time of lookups that missed in microseconds",
          &Counts::miss, true);
+}
+
+void ModelMetrics::make_histograms(MetricRegistry& registry, const MetricLabels& labels, int64_t max_rows) {
   std::vector<double> rows;
   for (int64_t b = 1; b < 2 * max_rows; b *= 2) rows.push_back(static_cast<double>(b));
   batch_rows_ =
@@ -80,27 +96,25 @@ ModelMetrics::ModelMetrics(MetricRegistry& registry, const MetricLabels& labels,
                                       metric_buckets(1, 2, 17), labels);
 }
 
-void ModelMetrics::register_durations(MetricRegistry& registry, const MetricLabels& labels) {
+void ModelMetrics::register_durations(MetricRegistry& registry, const MetricLabels& labels) const {
   struct Row {
     const char* name;
     const char* help;
-    DurationSum Counts::*member;
+    const MetricHistogram* histogram;
   };
   const Row kRows[] = {
       {"nv_inference_request_duration_us", "Cumulative inference request duration in microseconds",
-       &Counts::success},
-      {"nv_inference_queue_duration_us", "Cumulative time in the queue in microseconds", &Counts::queue},
+       latency_s_},
+      {"nv_inference_queue_duration_us", "Cumulative time in the queue in microseconds", queue_s_},
       {"nv_inference_compute_input_duration_us", "Cumulative time of gathering inputs in microseconds",
-       &Counts::input},
-      {"nv_inference_compute_infer_duration_us", "Cumulative time of model runs in microseconds",
-       &Counts::infer},
+       input_s_},
+      {"nv_inference_compute_infer_duration_us", "Cumulative time of model runs in microseconds", infer_s_},
       {"nv_inference_compute_output_duration_us", "Cumulative time of writing outputs in microseconds",
-       &Counts::output},
+       output_s_},
   };
   for (const Row& row : kRows) {
-    registry.counter_from(row.name, row.help, labels, [c = counts_, member = row.member] {
-      return static_cast<double>(((*c).*member).ns.load() / 1000);
-    });
+    registry.counter_from(row.name, row.help, labels,
+                          [h = row.histogram] { return static_cast<double>(ns_of(*h) / 1000); });
   }
 }
 
@@ -118,8 +132,6 @@ void ModelMetrics::show_summaries(MetricRegistry& registry, const MetricLabels& 
 }
 
 void ModelMetrics::count_batch(const sched::Timing& t) {
-  counts_->rows.fetch_add(static_cast<uint64_t>(t.batch_rows), std::memory_order_relaxed);
-  counts_->batches.fetch_add(1, std::memory_order_relaxed);
   batch_rows_->observe(static_cast<double>(t.batch_rows));
   if (t.queue_length > 0) queue_length_->observe(static_cast<double>(t.queue_length));
   if (sizes_.empty()) return;
@@ -131,19 +143,13 @@ void ModelMetrics::count_batch(const sched::Timing& t) {
 
 void ModelMetrics::count_success(const sched::Timing& t, int64_t received_ns, int64_t answered_ns,
                                  int64_t wall_ms) {
-  counts_->success.add(answered_ns - received_ns);
-  counts_->queue.add(t.started_ns - t.enqueued_ns);
-  if (t.batch_rows > 0) {  // a kept answer costs no compute
-    counts_->input.add(t.computed_ns - t.started_ns);
-    counts_->infer.add(t.finished_ns - t.computed_ns);
-    counts_->output.add(answered_ns - t.finished_ns);
-    input_s_->observe(static_cast<double>(t.computed_ns - t.started_ns) * 1e-9);
-    infer_s_->observe(static_cast<double>(t.finished_ns - t.computed_ns) * 1e-9);
-    output_s_->observe(static_cast<double>(answered_ns - t.finished_ns) * 1e-9);
-  }
+  latency_s_->observe(seconds_between(received_ns, answered_ns));
+  queue_s_->observe(seconds_between(t.enqueued_ns, t.started_ns));
   counts_->last_ms.store(wall_ms, std::memory_order_relaxed);
-  latency_s_->observe(static_cast<double>(answered_ns - received_ns) * 1e-9);
-  queue_s_->observe(static_cast<double>(t.started_ns - t.enqueued_ns) * 1e-9);
+  if (t.batch_rows == 0) return;  // a kept answer costs no compute
+  input_s_->observe(seconds_between(t.started_ns, t.computed_ns));
+  infer_s_->observe(seconds_between(t.computed_ns, t.finished_ns));
+  output_s_->observe(seconds_between(t.finished_ns, answered_ns));
 }
 
 void ModelMetrics::count_lookup(bool is_hit, int64_t took_ns) {
@@ -159,14 +165,14 @@ void ModelMetrics::append_stats(base::Json& stats) const {
   using base::Json;
   const Json none = Json::object({{"count", 0}, {"ns", 0}});
   stats.set("last_inference", counts_->last_ms.load());
-  stats.set("inference_count", counts_->rows.load());
-  stats.set("execution_count", counts_->batches.load());
-  stats.set("inference_stats", Json::object({{"success", duration_json(counts_->success)},
+  stats.set("inference_count", static_cast<uint64_t>(batch_rows_->sum()));
+  stats.set("execution_count", batch_rows_->count());
+  stats.set("inference_stats", Json::object({{"success", duration_json(*latency_s_)},
                                              {"fail", duration_json(counts_->failure)},
-                                             {"queue", duration_json(counts_->queue)},
-                                             {"compute_input", duration_json(counts_->input)},
-                                             {"compute_infer", duration_json(counts_->infer)},
-                                             {"compute_output", duration_json(counts_->output)},
+                                             {"queue", duration_json(*queue_s_)},
+                                             {"compute_input", duration_json(*input_s_)},
+                                             {"compute_infer", duration_json(*infer_s_)},
+                                             {"compute_output", duration_json(*output_s_)},
                                              {"cache_hit", duration_json(counts_->hit)},
                                              {"cache_miss", duration_json(counts_->miss)}}));
   stats.set("response_stats", Json::object());

@@ -22,10 +22,12 @@ struct DurationSum {
   }
 };
 
+/// What is counted is counted once: Triton's counters and the statistics are read from the histograms of the
+/// phases, so all agree, and a request costs a handful of atomic additions (`bench_metrics`).
 class ModelMetrics {
  public:
   /// Registers the series with these labels (model, version and the model's tags); counts go on from those of
-  /// `earlier`, if there is one.
+  /// `earlier`, if there is one. A load whose tags are others begins anew where tags tell series apart.
   ModelMetrics(MetricRegistry& registry, const MetricLabels& labels, int64_t max_rows,
                const ModelMetrics* earlier);
 
@@ -49,16 +51,17 @@ class ModelMetrics {
   };
   /// What scrapes read through the registry, which outlives the model.
   struct Counts {
-    DurationSum success, failure, queue, input, infer, output, hit, miss;
-    std::atomic<uint64_t> rows{0}, batches{0};
+    DurationSum failure, hit, miss;
     std::atomic<int64_t> last_ms{0};
   };
-  void register_durations(MetricRegistry& registry, const MetricLabels& labels);
+  void make_histograms(MetricRegistry& registry, const MetricLabels& labels, int64_t max_rows);
+  void register_durations(MetricRegistry& registry, const MetricLabels& labels) const;
 
   std::shared_ptr<Counts> counts_ = std::make_shared<Counts>();
   std::vector<std::shared_ptr<BatchSize>>
       sizes_;  ///< by rows of a batch, 1 ... max; the last takes all larger ones
   std::array<MetricCounter*, 4> failures_{};  ///< REJECTED, CANCELED, BACKEND, OTHER
+  // The registry's, which outlives the model:
   MetricHistogram* batch_rows_ = nullptr;
   MetricHistogram* latency_s_ = nullptr;
   MetricHistogram* queue_s_ = nullptr;
