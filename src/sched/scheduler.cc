@@ -146,10 +146,7 @@ void Scheduler::submit(Request request) {
       ++stats_.refused;
     } else if (Instance* instance = take_instance(waiting, lock)) {
       lock.unlock();
-      std::vector<Request> alone;
-      alone.push_back(std::move(request));
-      alone[0].timing.queue_length = 1;
-      return run_batch(*instance->runner, *instance, std::move(alone));
+      return run_here(*instance, std::move(request));
     } else {
       if (options_.preserves_order) request.sink = order_.place(request.priority, std::move(request.sink));
       if (options_.is_fair) shares_.join(waiting.tenant, waiting_of(waiting.tenant));
@@ -173,7 +170,9 @@ bool Scheduler::is_for_here(const Waiting& waiting) const {
   const bool may = options_.inline_ns > 0 && options_.limiter == nullptr && !options_.preserves_order;
   const bool is_late = waiting.deadline_ns != 0 && waiting.deadline_ns <= waiting.enqueued_ns;
   if (!may || is_held_ || closing_ || !queue_.empty() || is_late) return false;
-  const int64_t cost_ns = predict(waiting.group, waiting.rows);
+  const int64_t rows =
+      options_.padding.is_batched ? bucket_of(options_.padding.row_buckets, waiting.rows) : waiting.rows;
+  const int64_t cost_ns = compute_.predict(waiting.group, rows);
   return cost_ns > 0 && cost_ns <= options_.inline_ns;
 }
 
@@ -183,7 +182,7 @@ Scheduler::Instance* Scheduler::take_instance(const Waiting& waiting, std::uniqu
   constexpr int kPauses = 2000;
   for (bool has_waited = false; is_for_here(waiting); has_waited = true) {
     for (Instance& instance : instances_) {
-      if (instance.runner == nullptr || instance.is_taken) continue;
+      if (instance.runner == nullptr || instance.is_taken || instance.busy_until_ns != 0) continue;
       instance.is_taken = true;
       ++busy_;
       ++running_;
@@ -374,7 +373,6 @@ std::vector<Request> Scheduler::next_batch(Instance& instance) {
     if (!taken.empty()) {
       ++busy_;
       if (!taken.batch.empty()) ++stats_.batches;
-      instance.is_taken = !taken.batch.empty();
       running_ += taken.batch.size();
       instance.busy_until_ns = taken.until_ns;
       const bool more = !queue_.empty();
@@ -400,12 +398,9 @@ void Scheduler::finish_batch(Instance& instance, size_t still_running) {
   {
     const std::lock_guard lock(mutex_);
     instance.busy_until_ns = 0;
-    instance.is_taken = false;
     ended_.fetch_add(1, std::memory_order_relaxed);
     running_ -= still_running;
     asks_again = !queue_.empty();
-    if (instance.runner != nullptr && options_.inline_ns > 0 && (asks_again || closing_))
-      changed_.notify_all();
     if (options_.limiter != nullptr)
       instance.leave = asks_again ? Instance::Leave::asked : Instance::Leave::none;
     if (--busy_ == 0 && queue_.empty()) idle_.notify_all();
@@ -420,35 +415,62 @@ void Scheduler::work(BatchRunner& runner, Instance& instance) {
   while (true) {
     std::vector<Request> batch = next_batch(instance);
     if (batch.empty()) return;
-    run_batch(runner, instance, std::move(batch));
+    const uint64_t group = group_key(batch[0].inputs, options_.padding);
+    const int64_t start = clock_.now_ns();
+    for (Request& r : batch) r.timing.started_ns = start;
+    size_t count = batch.size();
+    // Before the sinks are called: a client that sends its next request at once must not count itself twice.
+    int64_t padded = 0, runs = 0;
+    const auto on_batch = [&](const Timing& timing) {
+      padded = timing.padded_rows;
+      ++runs;
+      {
+        const std::lock_guard lock(mutex_);
+        running_ -= std::exchange(count, 0);
+        instance.scratch_bytes = runner.scratch_bytes();
+        if (options_.inline_ns > 0) compute_.observe(group, padded, timing.finished_ns - timing.started_ns);
+      }
+      if (on_batch_) on_batch_(timing);
+    };
+    runner.run(batch, clock_, on_batch);
+    batch.clear();    // requests hold memory of their clients: free it before waiting
+    if (runs == 1) {  // a failed batch ran in parts
+      const std::lock_guard lock(mutex_);
+      cost_.observe(group, padded, clock_.now_ns() - start);
+    }
+    finish_batch(instance, count);
   }
 }
 
-/// Runs what has been taken; the instance is free afterwards.
-void Scheduler::run_batch(BatchRunner& runner, Instance& instance, std::vector<Request> batch) {
-  const uint64_t group = group_key(batch[0].inputs, options_.padding);
-  const int64_t start = clock_.now_ns();
-  for (Request& r : batch) r.timing.started_ns = start;
-  size_t count = batch.size();
-  // Before the sinks are called: a client that sends its next request at once must not count itself twice.
-  int64_t padded = 0, runs = 0;
-  const auto on_batch = [&](const Timing& timing) {
-    padded = timing.padded_rows;
-    ++runs;
+/// Runs one request on an instance that take_instance() gave. The instance is free again before the sink is
+/// called, which writes to sockets; results are tensors of their own.
+void Scheduler::run_here(Instance& instance, Request request) {
+  const uint64_t group = group_key(request.inputs, options_.padding);
+  request.timing.started_ns = clock_.now_ns();
+  request.timing.queue_length = 1;
+  std::vector<Request> batch;
+  batch.push_back(std::move(request));
+  bool has_instance = true;
+  const auto leave = [&] {  // with the lock held
+    has_instance = false;
+    --running_;
+    instance.is_taken = false;
+    ended_.fetch_add(1, std::memory_order_relaxed);
+    if (!queue_.empty() || closing_) changed_.notify_all();
+  };
+  instance.runner->run(batch, clock_, [&](const Timing& timing) {
     {
       const std::lock_guard lock(mutex_);
-      running_ -= std::exchange(count, 0);
-      instance.scratch_bytes = runner.scratch_bytes();
+      compute_.observe(group, timing.padded_rows, timing.finished_ns - timing.started_ns);
+      instance.scratch_bytes = instance.runner->scratch_bytes();
+      leave();
     }
     if (on_batch_) on_batch_(timing);
-  };
-  runner.run(batch, clock_, on_batch);
-  batch.clear();    // requests hold memory of their clients: free it before waiting
-  if (runs == 1) {  // a failed batch ran in parts
-    const std::lock_guard lock(mutex_);
-    cost_.observe(group, padded, clock_.now_ns() - start);
-  }
-  finish_batch(instance, count);
+  });
+  batch.clear();
+  const std::lock_guard lock(mutex_);
+  if (has_instance) leave();  // the model failed
+  if (--busy_ == 0 && queue_.empty()) idle_.notify_all();
 }
 
 void Scheduler::drain() {

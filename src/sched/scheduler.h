@@ -90,14 +90,14 @@ class Scheduler {
     enum class Leave : uint8_t { none, asked, granted } leave = Leave::none;
     int64_t scratch_bytes = 0;      ///< of its session
     BatchRunner* runner = nullptr;  ///< of its thread; null where only that thread may use it
-    bool is_taken = false;          ///< by a batch, on its thread or on one that submits
+    bool is_taken = false;          ///< by a thread that submits
   };
   void instance_main(const std::shared_ptr<const engine::PreparedModel>& model, int index);
   engine::SessionOptions session_options(int index) const;
   void claim_resources();
   void stop();
   void work(BatchRunner& runner, Instance& instance);
-  void run_batch(BatchRunner& runner, Instance& instance, std::vector<Request> batch);
+  void run_here(Instance& instance, Request request);
   bool is_for_here(const Waiting& waiting) const;
   Instance* take_instance(const Waiting& waiting, std::unique_lock<std::mutex>& lock);
   /// Takes the next batch out of the queue, or waits; empty means closing and nothing left.
@@ -132,6 +132,7 @@ class Scheduler {
   SchedulerStats stats_;
   BatchCost cost_;
   FairShare shares_;
+  BatchCost compute_;  ///< the same without the sinks, where requests may run on the thread that submits
   OrderedRelease order_;
   bool is_held_ = false;             ///< until hold_until requests wait
   std::atomic<uint32_t> ended_{0};   ///< batches, for those who wait a moment for an instance

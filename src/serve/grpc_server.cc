@@ -22,6 +22,7 @@ namespace {
 constexpr size_t kPemLimit = size_t{4} << 20;
 /// What is on its way when a drain begins arrives within this; it is answered UNAVAILABLE, not cut off.
 constexpr std::chrono::milliseconds kGrace{250};
+constexpr int kWindowBytes = 4 << 20, kFrameBytes = 1 << 20, kReadBytes = 64 << 10;
 constexpr const char* kServiceName = "inference.GRPCInferenceService";
 
 std::shared_ptr<grpc::ServerCredentials> credentials(const GrpcServerOptions& options) {
@@ -51,6 +52,11 @@ void set_limits(grpc::ServerBuilder& builder) {
   // clients.
   builder.SetMaxReceiveMessageSize(INT_MAX);
   builder.SetMaxSendMessageSize(INT_MAX);
+  // With the library's window of 64 KiB an image of 600 KB waits for ten updates on its way in, and its
+  // frames of 16 KiB come in forty pieces.
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, kWindowBytes);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, kFrameBytes);
+  builder.AddChannelArgument(GRPC_ARG_TCP_MIN_READ_CHUNK_SIZE, kReadBytes);
   // Triton's keep-alive defaults, so that clients tuned for it are not told to calm down.
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 7'200'000);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 20'000);
