@@ -82,3 +82,18 @@ if(TRIREME_CUDA)
     message(STATUS "no nccl.h: ranks with GPUs will be refused")
   endif()
 endif()
+
+# cuDNN's headers and its front end's (headers only, PyPI's nvidia-cudnn-frontend): the library is loaded at run time.
+# Without them convolutions and attention run on kernels of ours.
+set(TRIREME_CUDNN OFF)
+if(TRIREME_CUDA)
+  file(GLOB TRIREME_PYCUDNN ${CMAKE_SOURCE_DIR}/.venv/lib/python3*/site-packages/nvidia/cudnn/include
+       ${CMAKE_SOURCE_DIR}/.venv/lib/python3*/site-packages/include)
+  find_path(CUDNN_INCLUDE cudnn.h HINTS ${CUDAToolkit_INCLUDE_DIRS} ${TRIREME_PYCUDNN})
+  find_path(CUDNN_FRONTEND_INCLUDE cudnn_frontend.h HINTS ${CUDAToolkit_INCLUDE_DIRS} ${TRIREME_PYCUDNN})
+  if(CUDNN_INCLUDE AND CUDNN_FRONTEND_INCLUDE)
+    set(TRIREME_CUDNN ON)
+  else()
+    message(STATUS "no cuDNN with its front end: convolutions and attention run on kernels of ours")
+  endif()
+endif()

@@ -1,5 +1,6 @@
 # Layers: every #include arrow between folders must stand in tools/layers.txt; no file asks which backends there are.
 import fnmatch
+import re
 
 from checks.files import ROOT, cxx, includes, rows, text, tracked
 
@@ -57,6 +58,6 @@ def run():
             if not any(inside(target, one) for one in allowed):
                 wrong.append(f"{name}:{line}: {folder} may not include {target} (allowed: {' '.join(allowed[1:])})")
     for name in tracked():
-        if name.startswith("src/") and "TRIREME_CUDA" in text(name) and name not in ASKS_FOR_CUDA:
+        if name.startswith("src/") and re.search(r"TRIREME_CUDA\b", text(name)) and name not in ASKS_FOR_CUDA:
             wrong.append(f"{name}:1: name the file toolkit_* instead of asking for TRIREME_CUDA")
     return wrong

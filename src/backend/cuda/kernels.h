@@ -14,45 +14,16 @@ struct On {
   tensor::DType dtype = tensor::DType::f32;
 };
 
-/// See row_kernels.h. Rows of n elements one after another, the first 16-byte aligned.
-struct RowArgs {
+/// See row_kernels.h. [rows, n, inner], the first 16-byte aligned; along n. `log`: the logarithm.
+struct SoftmaxArgs {
   const void* x = nullptr;
   void* y = nullptr;
-  int64_t rows = 0, n = 0;
+  int64_t rows = 0, n = 0, inner = 1;
+  bool log = false;
 };
-void softmax(On on, const RowArgs& args);
-
-struct NormArgs {
-  RowArgs row;
-  const float *scale = nullptr, *bias = nullptr;
-  float *mean = nullptr, *inv_std = nullptr;
-  float epsilon = 1e-5f;
-};
-void layer_norm(On on, const NormArgs& args);
-void rms_norm(On on, const NormArgs& args);
-
-/// dx in row.y from dy in row.x and x; dscale and dbias [n] through pieces of
-/// layer_norm_grad_workspace_bytes().
-struct LayerNormGradArgs {
-  RowArgs row;
-  const void* x = nullptr;
-  const float *scale = nullptr, *mean = nullptr, *inv_std = nullptr;
-  float *dscale = nullptr, *dbias = nullptr;
-  void* workspace = nullptr;
-};
-int64_t layer_norm_grad_workspace_bytes(int64_t rows, int64_t n);
-void layer_norm_grad(On on, const LayerNormGradArgs& args);
-
-struct CrossEntropyArgs {
-  const void* logits = nullptr;
-  const int64_t* target = nullptr;
-  float *loss = nullptr, *log_sum_exp = nullptr;  ///< [rows]
-  uint8_t* correct = nullptr;                     ///< [rows]
-  int64_t rows = 0, n = 0;
-};
-void cross_entropy(On on, const CrossEntropyArgs& args);
-/// `dloss`: one number in device memory.
-void cross_entropy_grad(On on, const CrossEntropyArgs& args, const float* dloss, void* dlogits);
+void softmax(On on, const SoftmaxArgs& args);
+/// dx in y from dy and the result, which is x.
+void softmax_grad(On on, const SoftmaxArgs& args, const void* dy);
 
 struct DropoutArgs {
   const void* x = nullptr;

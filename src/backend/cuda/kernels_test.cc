@@ -10,9 +10,7 @@
 #include "backend/cuda/decode_kernels.h"
 #include "backend/cuda/flat_kernels.h"
 #include "backend/cuda/host_grid.h"
-#include "backend/cuda/loss_kernels.h"
 #include "backend/cuda/move_kernels.h"
-#include "backend/cuda/norm_grad_kernels.h"
 #include "backend/cuda/row_kernels.h"
 #include "base/rng.h"
 
@@ -80,106 +78,6 @@ TYPED_TEST(Rows, SoftmaxOfAlignedAndOddRows) {
       }
     }
     EXPECT_TRUE(y.guard_holds());
-  }
-}
-
-TYPED_TEST(Rows, NormsAndTheirStatistics) {
-  using T = TypeParam;
-  for (const int64_t n : {8, 100, 768}) {
-    const Memory<T> x = normal<T>(4 * n, 2, 3);
-    const Memory<float> scale = normal<float>(n, 3), bias = normal<float>(n, 4);
-    Memory<T> y(4 * n), z(4 * n);
-    Memory<float> mean(4), inv_std(4), inv_rms(4);
-    run_on_host(kRows, LayerNorm<T>{x.data(), scale.data(), bias.data(), y.data(), mean.data(),
-                                    inv_std.data(), 4, n, 1e-5f});
-    run_on_host(kRows, RmsNorm<T>{x.data(), scale.data(), z.data(), inv_rms.data(), 4, n, 1e-5f});
-    for (int64_t row = 0; row < 4; ++row) {
-      double m = 0, v = 0, s = 0;
-      for (int64_t i = 0; i < n; ++i) m += x[row * n + i], s += double{x[row * n + i]} * x[row * n + i];
-      m /= static_cast<double>(n);
-      for (int64_t i = 0; i < n; ++i) v += (x[row * n + i] - m) * (x[row * n + i] - m);
-      const double r = 1 / std::sqrt(v / static_cast<double>(n) + 1e-5);
-      const double q = 1 / std::sqrt(s / static_cast<double>(n) + 1e-5);
-      ASSERT_NEAR(mean[row], m, 1e-5);
-      ASSERT_NEAR(inv_std[row], r, 1e-5);
-      ASSERT_NEAR(inv_rms[row], q, 1e-5);
-      for (int64_t i = 0; i < n; ++i) {
-        ASSERT_NEAR(y[row * n + i], (x[row * n + i] - m) * r * scale[i] + bias[i], 10 * tolerance<T>());
-        ASSERT_NEAR(z[row * n + i], x[row * n + i] * q * scale[i], 10 * tolerance<T>());
-      }
-    }
-    EXPECT_TRUE(y.guard_holds() && z.guard_holds() && mean.guard_holds());
-  }
-}
-
-TEST(Rows, LayerNormGradientsFollowTheFormula) {
-  constexpr int64_t kRowCount = 300, kN = 96;
-  const Memory<float> x = normal<float>(kRowCount * kN, 5), dy = normal<float>(kRowCount * kN, 6),
-                      scale = normal<float>(kN, 7);
-  Memory<float> y(kRowCount * kN), mean(kRowCount), inv_std(kRowCount), dx(kRowCount * kN);
-  run_on_host(kRows, LayerNorm<float>{x.data(), scale.data(), nullptr, y.data(), mean.data(), inv_std.data(),
-                                      kRowCount, kN, 1e-5f});
-  run_on_host(kRows, LayerNormGradX<float>{dy.data(), x.data(), scale.data(), mean.data(), inv_std.data(),
-                                           dx.data(), kRowCount, kN});
-  constexpr int64_t kPieces = 3;
-  Memory<float> scale_pieces(kPieces * kN), bias_pieces(kPieces * kN), dscale(kN), dbias(kN);
-  run_on_host({.blocks = kPieces, .threads = 128},
-              LayerNormGradScale<float>{dy.data(), x.data(), mean.data(), inv_std.data(), scale_pieces.data(),
-                                        bias_pieces.data(), kRowCount, kN});
-  run_on_host({.blocks = 2, .threads = 32}, SumPieces{scale_pieces.data(), dscale.data(), kPieces, kN});
-  run_on_host({.blocks = 2, .threads = 32}, SumPieces{bias_pieces.data(), dbias.data(), kPieces, kN});
-  std::vector<double> want_scale(kN), want_bias(kN);
-  for (int64_t row = 0; row < kRowCount; ++row) {
-    double plain = 0, along = 0;
-    for (int64_t i = 0; i < kN; ++i) {
-      const int64_t at = row * kN + i;
-      const double hat = (double{x[at]} - mean[row]) * inv_std[row];
-      plain += double{dy[at]} * scale[i] / kN;
-      along += double{dy[at]} * scale[i] * hat / kN;
-      want_scale[static_cast<size_t>(i)] += dy[at] * hat;
-      want_bias[static_cast<size_t>(i)] += dy[at];
-    }
-    for (int64_t i = 0; i < kN; ++i) {
-      const int64_t at = row * kN + i;
-      const double hat = (double{x[at]} - mean[row]) * inv_std[row];
-      ASSERT_NEAR(dx[at], inv_std[row] * (double{dy[at]} * scale[i] - plain - hat * along), 1e-5);
-    }
-  }
-  for (int64_t i = 0; i < kN; ++i) {
-    ASSERT_NEAR(dscale[i], want_scale[static_cast<size_t>(i)], 1e-4);
-    ASSERT_NEAR(dbias[i], want_bias[static_cast<size_t>(i)], 1e-4);
-  }
-}
-
-TEST(Rows, CrossEntropyAndItsGradient) {
-  constexpr int64_t kRowCount = 6;
-  for (const int64_t n : {5, 1000}) {
-    Memory<float> x = normal<float>(kRowCount * n, 8, 5), loss(kRowCount), lse(kRowCount), dx(kRowCount * n);
-    std::vector<int64_t> target{0, n - 1, -100, 2, 3, 1};
-    x[3 * n + 2] = x[3 * n + 4] = 99;  // the first of two largest is the target's
-    x[4 * n + 2] = x[4 * n + 3] = 99;  // the second is
-    std::vector<uint8_t> correct(kRowCount);
-    run_on_host(kRows, CrossEntropyRows<float>{x.data(), target.data(), loss.data(), lse.data(),
-                                               correct.data(), kRowCount, n});
-    const float dloss = 0.25f;
-    run_on_host(kRows, CrossEntropyGradRows<float>{x.data(), target.data(), lse.data(), &dloss, dx.data(),
-                                                   kRowCount, n});
-    for (int64_t row = 0; row < kRowCount; ++row) {
-      double total = 0, most = -INFINITY;
-      for (int64_t i = 0; i < n; ++i) most = std::max(most, double{x[row * n + i]});
-      for (int64_t i = 0; i < n; ++i) total += std::exp(x[row * n + i] - most);
-      const double want = most + std::log(total);
-      const int64_t t = target[static_cast<size_t>(row)];
-      ASSERT_NEAR(lse[row], want, 1e-5 * std::max(1.0, std::abs(want)));
-      ASSERT_NEAR(loss[row], t < 0 ? 0 : want - x[row * n + t], 2e-5 * std::max(1.0, std::abs(want)));
-      for (int64_t i = 0; i < n; ++i) {
-        const double d = t < 0 ? 0 : 0.25 * (std::exp(x[row * n + i] - want) - (i == t ? 1 : 0));
-        ASSERT_NEAR(dx[row * n + i], d, 2e-6) << row << " " << i;
-      }
-    }
-    EXPECT_EQ(correct[2], 0);
-    EXPECT_EQ(correct[3], 1);
-    EXPECT_EQ(correct[4], 0);
   }
 }
 

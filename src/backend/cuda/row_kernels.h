@@ -48,13 +48,14 @@ TRIREME_DEVICE void map_row(const Lane& lane, const T* row, T* out, int64_t n, F
   }
 }
 
-/// y = exp(x - max) / sum exp(x - max) of each row [n]. 2 sizeof(T) bytes an element while a row fits the
-/// cache. The first row is 16-byte aligned.
+/// y = exp(x - max) / sum exp(x - max) of each row [n], or its logarithm. 2 sizeof(T) bytes an element while
+/// a row fits the cache. The first row is 16-byte aligned.
 template <class T>
 struct Softmax {
   const T* x;
   T* y;
   int64_t rows, n;
+  bool log = false;
 
   template <class Lane>
   TRIREME_DEVICE void operator()(const Lane& lane) const {
@@ -69,63 +70,84 @@ struct Softmax {
       float total = 0;
       for_row(lane, from, n, [&](float v, int64_t) { total += expf(v - base); });
       total = block_reduce(lane, total, scratch, Plus{});
-      const float scale = total > 0 ? 1.0f / total : 0.0f;
-      map_row(lane, from, y + row * n, n, [&](float v, int64_t) { return expf(v - base) * scale; });
+      if (log) {
+        const float sum = logf(total);
+        map_row(lane, from, y + row * n, n, [&](float v, int64_t) { return v - base - sum; });
+      } else {
+        const float scale = total > 0 ? 1.0f / total : 0.0f;
+        map_row(lane, from, y + row * n, n, [&](float v, int64_t) { return expf(v - base) * scale; });
+      }
     }
   }
 };
 
-/// y = (x - mean) inv_std scale + bias; the statistics of each row are kept for the backward pass. Two passes
-/// over the row: the variance is of differences from the mean. 2 sizeof(T) bytes an element.
+/// dx = y (dy - sum dy y), or with y the logarithms dy - e^y sum dy, of each row. 3 sizeof(T) bytes an
+/// element.
 template <class T>
-struct LayerNorm {
-  const T* x;
-  const float *scale, *bias;  // [n]; bias may be null
-  T* y;
-  float *mean, *inv_std;  // [rows] or null
+struct SoftmaxGrad {
+  const T *dy, *y;
+  T* dx;
   int64_t rows, n;
-  float epsilon;
+  bool log = false;
 
   template <class Lane>
   TRIREME_DEVICE void operator()(const Lane& lane) const {
     float* scratch = lane.template shared<float>();
     for (int64_t row = lane.block(); row < rows; row += lane.blocks()) {
-      const T* from = x + row * n;
-      float total = 0, squares = 0;
-      for_row(lane, from, n, [&](float v, int64_t) { total += v; });
-      const float m = block_reduce(lane, total, scratch, Plus{}) / static_cast<float>(n);
-      for_row(lane, from, n, [&](float v, int64_t) { squares += (v - m) * (v - m); });
-      const float variance = block_reduce(lane, squares, scratch, Plus{}) / static_cast<float>(n);
-      const float r = 1.0f / sqrtf(variance + epsilon);
-      map_row(lane, from, y + row * n, n, [&](float v, int64_t i) {
-        return (v - m) * r * scale[i] + (bias != nullptr ? bias[i] : 0.0f);
+      const T *grad = dy + row * n, *out = y + row * n;
+      float total = 0;
+      for_row(lane, grad, n, [&](float d, int64_t i) { total += log ? d : d * to_float(out[i]); });
+      total = block_reduce(lane, total, scratch, Plus{});
+      map_row(lane, grad, dx + row * n, n, [&](float d, int64_t i) {
+        const float v = to_float(out[i]);
+        return log ? d - expf(v) * total : v * (d - total);
       });
-      if (lane.thread() == 0 && mean != nullptr) mean[row] = m;
-      if (lane.thread() == 0 && inv_std != nullptr) inv_std[row] = r;
     }
   }
 };
 
-/// y = x scale / sqrt(mean(x^2) + epsilon) of each row. 2 sizeof(T) bytes an element.
+/// The four above along an axis whose elements are `inner` apart: a thread a line, neighbouring lines
+/// together.
 template <class T>
-struct RmsNorm {
-  const T* x;
-  const float* scale;
+struct SoftmaxLines {
+  const T *x, *dy;  // dy: null forward; x is then the operand, else the result
   T* y;
-  float* inv_rms;  // [rows] or null
-  int64_t rows, n;
-  float epsilon;
+  int64_t outer, n, inner;
+  bool log = false;
 
   template <class Lane>
   TRIREME_DEVICE void operator()(const Lane& lane) const {
-    float* scratch = lane.template shared<float>();
-    for (int64_t row = lane.block(); row < rows; row += lane.blocks()) {
-      float squares = 0;
-      for_row(lane, x + row * n, n, [&](float v, int64_t) { squares += v * v; });
-      const float mean = block_reduce(lane, squares, scratch, Plus{}) / static_cast<float>(n);
-      const float r = 1.0f / sqrtf(mean + epsilon);
-      map_row(lane, x + row * n, y + row * n, n, [&](float v, int64_t i) { return v * r * scale[i]; });
-      if (lane.thread() == 0 && inv_rms != nullptr) inv_rms[row] = r;
+    const int64_t step = lane.blocks() * lane.threads();
+    for (int64_t line = lane.block() * lane.threads() + lane.thread(); line < outer * inner; line += step) {
+      const int64_t at = line / inner * n * inner + line % inner;
+      dy == nullptr ? forward(at) : backward(at);
+    }
+  }
+
+ private:
+  TRIREME_DEVICE void forward(int64_t at) const {
+    float most = -INFINITY, total = 0;
+    for (int64_t i = 0; i < n; ++i) {
+      const float v = to_float(x[at + i * inner]);
+      most = v > most ? v : most;
+    }
+    const float base = most == -INFINITY ? 0.0f : most;
+    for (int64_t i = 0; i < n; ++i) total += expf(to_float(x[at + i * inner]) - base);
+    const float sum = logf(total), scale = total > 0 ? 1.0f / total : 0.0f;
+    for (int64_t i = 0; i < n; ++i) {
+      const float v = to_float(x[at + i * inner]) - base;
+      y[at + i * inner] = from_float<T>(log ? v - sum : expf(v) * scale);
+    }
+  }
+  TRIREME_DEVICE void backward(int64_t at) const {
+    float total = 0;
+    for (int64_t i = 0; i < n; ++i) {
+      const float d = to_float(dy[at + i * inner]);
+      total += log ? d : d * to_float(x[at + i * inner]);
+    }
+    for (int64_t i = 0; i < n; ++i) {
+      const float v = to_float(x[at + i * inner]), d = to_float(dy[at + i * inner]);
+      y[at + i * inner] = from_float<T>(log ? d - expf(v) * total : v * (d - total));
     }
   }
 };

@@ -1,4 +1,4 @@
-// Kernels of softmax on NVIDIA GPUs.
+// Kernels of softmax, its logarithm and their gradients on NVIDIA GPUs.
 #include "backend/cuda/kernels.h"
 #include "ops/cuda_kernels.h"
 #include "ops/kernel_forms.h"
@@ -12,25 +12,41 @@ AxisLoops loops_of(const ir::NodeView& node) {
   return axis_loops(dims, ir::normal_axis(node.attrs.get_int("axis", -1), dims.size()));
 }
 
-/// The device's kernels take rows whose elements are neighbours.
-ir::Refusal refuse_inner(const ir::NodeView& node) {
-  if (loops_of(node).inner != 1) return "the axis is not the innermost";
+ir::Refusal refuse_types(const ir::NodeView& node) {
   return refuse_dtype(node, 0, {tensor::DType::f32, tensor::DType::f16, tensor::DType::bf16});
 }
 
-ir::Kernel softmax_rows() {
-  auto prepare = [](const ir::KernelInit& init) {
+ir::Kernel softmax_kernel(bool log) {
+  auto prepare = [log](const ir::KernelInit& init) {
     const AxisLoops loops = loops_of(init.node);
     const tensor::DType dtype = init.node.in[0].dtype;
-    return ir::BoundKernel{[loops, dtype](const ir::RunArgs& args) {
-      cuda::softmax({args.stream, dtype}, {args.in[0], args.out[0], loops.outer, loops.n});
+    return ir::BoundKernel{[loops, dtype, log](const ir::RunArgs& args) {
+      cuda::softmax({args.stream, dtype}, {args.in[0], args.out[0], loops.outer, loops.n, loops.inner, log});
     }};
   };
-  return {.name = "rows", .refuse = refuse_inner, .prepare = prepare, .may_overwrite = 1};
+  return {.name = "rows", .refuse = refuse_types, .prepare = prepare, .may_overwrite = 1};
+}
+
+/// Operands dy, y.
+ir::Kernel gradient_kernel(bool log) {
+  auto prepare = [log](const ir::KernelInit& init) {
+    const AxisLoops loops = loops_of(init.node);
+    const tensor::DType dtype = init.node.in[0].dtype;
+    return ir::BoundKernel{[loops, dtype, log](const ir::RunArgs& args) {
+      cuda::softmax_grad({args.stream, dtype},
+                         {args.in[1], args.out[0], loops.outer, loops.n, loops.inner, log}, args.in[0]);
+    }};
+  };
+  return {.name = "rows", .refuse = refuse_types, .prepare = prepare, .may_overwrite = 0b11};
 }
 
 }  // namespace
 
-std::vector<CudaKernels> softmaxes_cuda_kernels() { return {{"softmax", {softmax_rows()}}}; }
+std::vector<CudaKernels> softmaxes_cuda_kernels() {
+  return {{"softmax", {softmax_kernel(false)}},
+          {"log_softmax", {softmax_kernel(true)}},
+          {"softmax_grad", {gradient_kernel(false)}},
+          {"log_softmax_grad", {gradient_kernel(true)}}};
+}
 
 }  // namespace trireme::ops

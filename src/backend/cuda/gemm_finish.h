@@ -1,0 +1,37 @@
+// Launchers of what follows a product: bias, residual, activation, and sums of columns.
+#pragma once
+
+#include "backend/cuda/activation.h"
+#include "backend/cuda/kernels.h"
+
+namespace trireme::cuda {
+
+/// out = act(z + beta residual) or act(z) + beta residual or act'(aux) z, z = product + bias; rows of n
+/// elements. The product is `out`'s old content unless `from_zero`.
+struct FinishArgs {
+  void* out = nullptr;
+  bool from_zero = false;
+  const void *bias = nullptr, *residual = nullptr;
+  int64_t residual_row = 0, residual_column = 0;
+  float beta = 1;
+  ActivationForm act;
+  bool act_before_residual = false;
+  void* aux_out = nullptr;
+  const void* aux_in = nullptr;
+  int64_t rows = 0, n = 0;
+};
+void finish_product(On on, const FinishArgs& args);
+
+/// out [n] = sums of the columns of x [rows, n], in pieces of rows that depend on nothing else.
+struct ColumnSumArgs {
+  const void* x = nullptr;
+  void* out = nullptr;
+  int64_t rows = 0, n = 0;
+};
+int64_t column_sums_workspace_bytes(int64_t rows, int64_t n);
+void column_sums(On on, const ColumnSumArgs& args, void* workspace);
+
+/// out [rows] = sums of the rows of x [rows, n].
+void row_sums(On on, const ColumnSumArgs& args);
+
+}  // namespace trireme::cuda

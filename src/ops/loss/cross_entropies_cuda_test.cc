@@ -1,0 +1,90 @@
+// Cross entropy and its steps on the device against the CPU's.
+#include "tests/half_tensors.h"
+#include "tests/run_on_device.h"
+
+namespace trireme::ops {
+namespace {
+
+using tensor::Dims;
+using tensor::DType;
+using tensor::Tensor;
+using tests::random_tensor;
+
+/// Classes in [0, n), every fifth ignored.
+template <class T>
+Tensor targets(const Dims& dims, int64_t n) {
+  Tensor t = Tensor::empty(tensor::dtype_of<T>(), dims);
+  int64_t i = 0;
+  for (T& v : t.mutable_data<T>()) {
+    v = static_cast<T>(i % 5 == 4 ? -100 : i * 7 % n);
+    ++i;
+  }
+  return t;
+}
+
+ir::Attrs smoothed() { return {{"label_smoothing", 0.1}, {"z_loss", 0.01}}; }
+
+class EntropyCuda : public testing::TestWithParam<DType> {
+ protected:
+  void expect_as_cpu(tests::DeviceTrial trial) const {
+    trial.relative = trial.absolute = 3 * tests::half_tolerance(GetParam());
+    tests::expect_as_cpu(trial);
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Types, EntropyCuda, testing::Values(DType::f32, DType::f16, DType::bf16),
+                         [](const auto& at) { return std::string(name_of(at.param)); });
+
+TEST_P(EntropyCuda, LossAndItsGradient) {
+  for (const int64_t n : {1, 5, 64, 1001}) {
+    const Tensor x = tests::rounded_to(GetParam(), random_tensor({2, 7, n}, 1, 3));
+    Tensor lse = random_tensor({2, 7}, 2);
+    for (float& v : lse.mutable_data<float>()) v += 8;
+    const Tensor up = Tensor::scalar(0.25f);
+    for (const ir::Attrs& attrs : {ir::Attrs{}, smoothed()}) {
+      expect_as_cpu(
+          {.op = "cross_entropy", .in = {x, targets<int64_t>({2, 7}, n)}, .attrs = attrs, .out_count = 4});
+      expect_as_cpu(
+          {.op = "cross_entropy", .in = {x, targets<int32_t>({2, 7}, n)}, .attrs = attrs, .out_count = 1});
+      expect_as_cpu(
+          {.op = "cross_entropy_grad", .in = {x, targets<int32_t>({2, 7}, n), lse, up}, .attrs = attrs});
+    }
+  }
+}
+
+TEST(EntropyCudaRows, TiesAndInfinities) {
+  Tensor x = random_tensor({5, 9}, 1);
+  auto at = [&](int64_t row, int64_t c) -> float& { return x.mutable_data<float>()[size_t(row * 9 + c)]; };
+  at(0, 0) = at(0, 7) = 9;  // the first of two largest is the target's
+  at(1, 3) = at(1, 7) = 9;  // the second is
+  at(2, 1) = -INFINITY;
+  tests::expect_as_cpu({.op = "cross_entropy", .in = {x, targets<int64_t>({5}, 9)}, .out_count = 4});
+}
+
+TEST(EntropyCudaRows, NoneAtAll) {
+  tests::expect_as_cpu({.op = "cross_entropy",
+                        .in = {Tensor::zeros(DType::f32, {0, 9}), targets<int64_t>({0}, 9)},
+                        .out_count = 4});
+}
+
+TEST(EntropyCudaRows, StepsOverPartsOfTheClasses) {
+  const int64_t n = 103;
+  const Tensor x = random_tensor({6, n}, 1, 2), target = targets<int64_t>({6}, 200);
+  for (const char* smoothing : {"", "with"}) {
+    ir::Attrs attrs{{"parts", int64_t{4}}, {"classes", int64_t{206}}, {"first", int64_t{50}}};
+    if (*smoothing != 0) attrs.set("label_smoothing", 0.1);
+    tests::expect_as_cpu({.op = "cross_entropy_part", .in = {x, target}, .attrs = attrs, .out_count = 2});
+    base::ThreadPool pool(1);
+    const auto parts = evaluate(table().need("cross_entropy_part"), attrs, {x, target}, 2, pool);
+    const Tensor top = random_tensor({6}, 3);
+    tests::expect_as_cpu({.op = "cross_entropy_total", .in = {parts[0], parts[1], top}});
+    Tensor totals = random_tensor({*smoothing != 0 ? 3 : 2, 6}, 4);
+    for (float& v : totals.mutable_data<float>()) v = 1 + v * v;
+    attrs = {{"classes", int64_t{206}}, {"z_loss", 0.01}};
+    if (*smoothing != 0) attrs.set("label_smoothing", 0.1);
+    tests::expect_as_cpu(
+        {.op = "cross_entropy_join", .in = {top, totals, target}, .attrs = attrs, .out_count = 4});
+  }
+}
+
+}  // namespace
+}  // namespace trireme::ops
