@@ -175,6 +175,30 @@ def keeps_its_configuration():
         assert infer(server, "own", np.zeros((1, 192), np.float32)).shape == (1, 192)
 
 
+def cost_of_inferences():
+    """The server's cost against its busy time, as other metrics count it, times a price worked out here."""
+    prices = work / "prices.yaml"
+    prices.write_text("core: 0.9  # an hour\n")
+    with Server(model.parent / "models", "--threads", "2", "--prices", str(prices)) as server:
+        assert server.metrics()['trireme_cost_per_million_inferences{model="own",version="1"}'] == 0
+        for rows in (1, 3, 1, 2):
+            for _ in range(10):
+                infer(server, "own", np.random.default_rng(rows).standard_normal((rows, 192)).astype(np.float32))
+        metrics = server.metrics()
+        label = '{model="own",version="1"}'
+        # One request a batch: its times are the batch's. Kept answers (three of four are) ran nothing.
+        busy_s = sum(metrics[f"nv_inference_compute_{part}_duration_us{label}"] for part in ("input", "infer")) * 1e-6
+        expected = busy_s * 2 * 0.9 / 3600
+        got = metrics[f"trireme_cost_total{label}"]
+        assert abs(got - expected) <= 0.05 * expected + 2e-6 * 2 * 0.9 / 3600, (got, expected)
+        rows = metrics[f"nv_inference_count{label}"]
+        assert rows == 6, rows
+        assert abs(metrics[f"trireme_cost_per_million_inferences{label}"] - got / rows * 1e6) < 1e-6 * got / rows * 1e6
+    bad = subprocess.run([TRIREME, "serve", "--model-repository", str(work), "--prices", "/no/such"], capture_output=True,
+                         text=True, timeout=20)
+    assert bad.returncode == 3 and "/no/such" in bad.stderr, bad
+
+
 def refusals():
     for code, words, says in [
             (3, ["--p99", "5ms"], "no model"), (2, ["--price", "0.4/day", "--objective", "cost"], "--price"),
@@ -189,4 +213,4 @@ def refusals():
 
 
 run_cases([(case.__name__, case) for case in [finds_and_serves, goes_on_after_kills, unreachable_goal, fixed_loads,
-                                              accuracy, keeps_its_configuration, refusals]])
+                                              accuracy, keeps_its_configuration, cost_of_inferences, refusals]])

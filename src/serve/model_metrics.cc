@@ -131,7 +131,20 @@ void ModelMetrics::show_summaries(MetricRegistry& registry, const MetricLabels& 
   show("nv_inference_compute_output_summary_us", "Summary of writing outputs in microseconds", output_s_);
 }
 
+void ModelMetrics::show_cost(MetricRegistry& registry, const MetricLabels& labels, double per_busy_second) {
+  cost_per_ns_ = per_busy_second * 1e-9;
+  registry.counter_from("trireme_cost_total", "Cost of computing, in the currency of the prices", labels,
+                        [c = counts_] { return c->cost.load(); });
+  registry.gauge_from("trireme_cost_per_million_inferences",
+                      "Cost of computing over inferences since the start, times a million", labels,
+                      [c = counts_, h = batch_rows_] {
+                        return h->sum() == 0 ? 0 : c->cost.load() / h->sum() * 1e6;
+                      });
+}
+
 void ModelMetrics::count_batch(const sched::Timing& t) {
+  if (cost_per_ns_ > 0)
+    counts_->cost.fetch_add(cost_per_ns_ * static_cast<double>(t.finished_ns - t.started_ns));
   batch_rows_->observe(static_cast<double>(t.batch_rows));
   if (t.queue_length > 0) queue_length_->observe(static_cast<double>(t.queue_length));
   if (sizes_.empty()) return;

@@ -39,6 +39,9 @@ class ModelMetrics {
   void count_lookup(bool is_hit, int64_t took_ns);
   /// Also shows Triton's nv_inference_*_summary_us: quantiles of about the last minute.
   void show_summaries(MetricRegistry& registry, const MetricLabels& labels, const base::Clock& clock) const;
+  /// Also shows what batches cost from now on, `per_busy_second` of an instance that computes, and that over
+  /// all inferences.
+  void show_cost(MetricRegistry& registry, const MetricLabels& labels, double per_busy_second);
   /// A request failed; `ending` gives the reason label.
   void count_failure(sched::Ending ending, int64_t received_ns, int64_t answered_ns);
 
@@ -53,10 +56,12 @@ class ModelMetrics {
   struct Counts {
     DurationSum failure, hit, miss;
     std::atomic<int64_t> last_ms{0};
+    std::atomic<double> cost{0};
   };
   void make_histograms(MetricRegistry& registry, const MetricLabels& labels, int64_t max_rows);
   void register_durations(MetricRegistry& registry, const MetricLabels& labels) const;
 
+  double cost_per_ns_ = 0;  ///< of an instance that computes; 0: nobody said
   std::shared_ptr<Counts> counts_ = std::make_shared<Counts>();
   std::vector<std::shared_ptr<BatchSize>>
       sizes_;  ///< by rows of a batch, 1 ... max; the last takes all larger ones

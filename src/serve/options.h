@@ -66,6 +66,8 @@ struct ServeOptions {
   bool trace = false;
   int64_t trace_rate = 1000;
   base::ByteSize cache_size{int64_t{64} << 20};
+  double price_per_hour = 0;
+  std::string prices;
   std::string server_name = "trireme";
   OtherModels others = {};                 ///< no option: given by the program
   engine::RankService* service = nullptr;  ///< likewise: the ranks of a job that hold the models
@@ -145,6 +147,10 @@ struct ServeOptions {
         .at_least(-1)
         .at_most(65535);
     f.add("allow_client_shm", &allow_client_shm, "clients may name POSIX shared memory objects as tensors");
+    f.add("price_per_hour", &price_per_hour,
+          "of this machine: /metrics then has trireme_cost_per_million_inferences; 0: none")
+        .at_least(0);
+    f.add("prices", &prices, "YAML file with prices an hour: machine, core, gpu; instead or besides");
     f.add("server_name", &server_name, "name in the server metadata; triton pleases scripts that check it");
   }
 };

@@ -88,7 +88,9 @@ class ServedModel {
   void make_sequences(const ServeOptions& options);
   void load(const ModelHost& host, const ModelMetrics* earlier);
   void load_ensemble(const ModelHost& host, const ModelMetrics* earlier);
+  MetricLabels metric_labels() const;
   void make_metrics(const ModelHost& host, const ModelMetrics* earlier);
+  void show_cost(const ModelHost& host, int threads);
   void infer_ensemble(InferRequest request, InferSink sink);
   void make_text_front(model::Model& model, const ServeOptions& options);
   void complete(const ir::Graph& graph, const ServeOptions& options);

@@ -4,6 +4,7 @@
 #include "base/cpu_info.h"
 #include "base/file.h"
 #include "engine/batch_proof.h"
+#include "serve/price.h"
 #include "serve/run_config.h"
 #include "serve/served_model.h"
 
@@ -108,8 +109,10 @@ void ServedModel::load(const ModelHost& host, const ModelMetrics* earlier) {
   auto prepared = std::make_shared<const engine::PreparedModel>(std::move(model.graph));
   for (const ir::Value& v : prepared->graph().values())
     weight_bytes_ += v.data.defined() ? static_cast<int64_t>(v.data.bytes()) : 0;
+  sched::SchedulerOptions own = scheduler_options(host);
+  show_cost(host, own.session.threads);
   scheduler_ =
-      std::make_unique<sched::Scheduler>(std::move(prepared), scheduler_options(host), env_.clock,
+      std::make_unique<sched::Scheduler>(std::move(prepared), std::move(own), env_.clock,
                                          [this](const sched::Timing& t) { metrics_->count_batch(t); });
   if (config_.sequence) make_sequences(options);
 }
@@ -122,13 +125,25 @@ void ServedModel::load_ensemble(const ModelHost& host, const ModelMetrics* earli
   make_metrics(host, earlier);
 }
 
+MetricLabels ServedModel::metric_labels() const {
+  MetricLabels labels{{"model", name()}, {"version", version()}};
+  for (const auto& tag : config_.metric_tags) labels.push_back(tag);
+  return labels;
+}
+
+void ServedModel::show_cost(const ModelHost& host, int threads) {
+  const ServeOptions& o = host.options;
+  const Prices prices = Prices::read(o.price_per_hour, o.prices, base::read_cpu_info().threads());
+  if (prices.is_known())
+    metrics_->show_cost(host.metrics, metric_labels(), prices.per_busy_second(o.device, threads));
+}
+
 /// Labels and counts, once the configuration is complete.
 void ServedModel::make_metrics(const ModelHost& host, const ModelMetrics* earlier) {
   for (const TensorConfig& t : config_.outputs)
     labels_.push_back(read_labels(source_.root, t.label_filename));
   metadata({});  // throws for a type that the protocol cannot name
-  MetricLabels labels{{"model", name()}, {"version", version()}};
-  for (const auto& tag : config_.metric_tags) labels.push_back(tag);
+  const MetricLabels labels = metric_labels();
   metrics_ = std::make_shared<ModelMetrics>(
       host.metrics, labels, std::max<int64_t>(1, config_.max_batch_size.value_or(0)), earlier);
   if (host.options.metric_summaries) metrics_->show_summaries(host.metrics, labels, env_.clock);

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "serve/live_page.h"
+#include "serve/price.h"
 #include "serve/process_metrics.h"
 
 namespace trireme::serve {
@@ -54,6 +55,7 @@ Server::Server(const ServeOptions& options, const base::Env& env)
       repository_(options, env, metrics_),
       core_(repository_, options, env),
       kserve_(core_) {
+  Prices::read(options.price_per_hour, options.prices, 1);  // what is wrong with them is told now
   register_process_metrics(metrics_, env_.clock);
   allow_open_files(options.max_connections, env_.log);
   register_http_metrics();
