@@ -1,4 +1,5 @@
 # What clients, operators and disks do wrong: the server answers whoever behaves, loses nobody, and goes on.
+# tier: all
 # timeout: 300
 import json
 import os

@@ -1,4 +1,5 @@
 # The page at `/` in a real browser: numbers that move under traffic, the form, no error, nothing from elsewhere.
+# tier: all
 import json
 import os
 import shutil

@@ -1,4 +1,5 @@
 # Strangers' tools against the server: promtool, Prometheus and the dashboard's queries, wrk, h2load.
+# tier: all
 import json
 import random
 import re
