@@ -72,9 +72,9 @@ bool is_expanded(const Graph& graph, const Node& node, const CompileOptions& opt
   if (choice.on_host) {
     if (parts_run_on_device(graph, node, options, 0)) return true;
     if (options.host_fallback) return false;
-    base::fail_unsupported("node '", node.from, "' (", node.op_name(), ") has no ",
-                           tensor::name_of(options.on),
-                           " kernel; it runs on the host unless the fallback is off", joined(refusals));
+    std::erase_if(refusals, [](const std::string& r) { return r.starts_with("host:"); });
+    base::fail_unsupported("no ", tensor::name_of(options.on), " kernel runs node '", node.from, "' (",
+                           node.op_name(), "), and the host fallback is off", joined(refusals));
   }
   if (node.op->schema.expand) return true;
   base::fail_unsupported("no ", tensor::name_of(options.on), " kernel runs node '", node.from, "' (",
@@ -87,7 +87,9 @@ Choice choose(const Node& node, const ir::NodeView& view, const CompileOptions& 
               std::vector<std::string>& refusals) {
   if (const ir::Kernel* own = of_device(node, view, options, refusals)) return {own, false};
   if (options.on == tensor::DeviceKind::cpu) return {};
-  const ir::Kernel* host = first_of(tensor::DeviceKind::cpu, node, view, refusals);
+  std::vector<std::string> on_host;
+  const ir::Kernel* host = first_of(tensor::DeviceKind::cpu, node, view, on_host);
+  for (const std::string& reason : on_host) refusals.push_back("host:" + reason);
   return {host, host != nullptr};
 }
 

@@ -65,7 +65,7 @@ std::string print_steps(const Program& p) {
   const ir::Cost total = p.cost();
   out << "program " << p.name << ": " << p.steps.size() << " steps, " << total.flop / 1e9 << " GFLOP, "
       << human(total.bytes) << " moved\n";
-  if (p.on != tensor::DeviceKind::cpu) out << device_line(p);
+  if (p.on != tensor::DeviceKind::cpu && !p.steps.empty()) out << device_line(p);
   for (size_t i = 0; i < p.steps.size(); ++i) {
     const Step& s = p.steps[i];
     out << i << "\t" << list(p, s.out) << " = " << op_name(s) << "(" << list(p, s.in) << ")";

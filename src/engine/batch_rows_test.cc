@@ -135,8 +135,7 @@ std::shared_ptr<const PreparedModel> model_with_constant_rows() {
 TEST(Slices, GiveTheBytesOfRowsRunAlone) {
   const auto model = convolutions();
   for (int threads : {1, 2, 4}) {
-    Session batched(model, {.device = tests::device_under_test(), .threads = threads}),
-        alone(model, {.device = tests::device_under_test(), .threads = 1});
+    Session batched(model, {.threads = threads}), alone(model, {.threads = 1});
     const Tensor x = noise({8, 8, 20, 20}, 9);
     if (threads > 1) {
       EXPECT_GT(batched.slices({x.dims()}), 1) << "threads " << threads;

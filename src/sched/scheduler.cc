@@ -91,6 +91,8 @@ void Scheduler::claim_resources() {
 
 engine::SessionOptions Scheduler::session_options(int index) const {
   engine::SessionOptions session = options_.session;
+  const auto i = static_cast<size_t>(index);
+  if (i < options_.devices.size() && !options_.devices[i].empty()) session.device = options_.devices[i];
   if (!options_.pin || options_.cpus.empty()) return session;
   for (int t = 0; t < session.threads; ++t) {
     session.cpus.push_back(

@@ -40,6 +40,7 @@ struct SchedulerOptions {
   /// A request expected to take no longer runs at once, on the thread that submits it, where an instance is
   /// idle and nobody waits: handing it over would cost more. 0: none does.
   int64_t inline_ns = 0;
+  std::vector<std::string> devices = {};  ///< by instance; empty, or none for it: session.device
 };
 
 /// Counts since the start; any thread may read them through Scheduler::stats().

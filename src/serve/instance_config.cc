@@ -54,24 +54,40 @@ InstanceGroup read_instance_group(const Fields& fields) {
       group.count = count == 0 ? 1 : static_cast<int>(count);
     } else if (f.name == "kind") {
       group.kind = f.as_word();
-      if (group.kind != "KIND_CPU" && group.kind != "KIND_AUTO" && group.kind != "KIND_MODEL") {
-        base::fail_unsupported("line ", f.line, ": instance_group.kind ", group.kind,
-                               ": this server runs on the CPU");
+      group.has_kind = true;
+      if (group.kind != "KIND_CPU" && group.kind != "KIND_AUTO" && group.kind != "KIND_MODEL" &&
+          group.kind != "KIND_GPU") {
+        base::fail_unsupported("line ", f.line, ": instance_group.kind ", group.kind);
       }
     } else if (f.name == "name") {
       group.name = f.as_string();
+    } else if (f.name == "gpus") {
+      const int64_t gpu = f.as_int();
+      base::require(gpu >= 0 && gpu <= 1024, "line ", f.line, ": instance_group gpus ", gpu);
+      group.gpus.push_back(static_cast<int>(gpu));
     } else if (f.name == "rate_limiter") {
       group.claim = read_claim(f.as_message());
     } else {
       refuse_field("instance_group", f);
     }
   }
+  base::require(group.gpus.empty() || group.kind == "KIND_GPU", "instance_group.gpus without kind KIND_GPU");
   return group;
+}
+
+std::vector<std::string> InstanceGroup::devices() const {
+  std::vector<std::string> list;
+  if (kind != "KIND_GPU")
+    list.assign(static_cast<size_t>(count), has_kind && kind == "KIND_CPU" ? "cpu" : "");
+  if (kind == "KIND_GPU" && gpus.empty()) list.assign(static_cast<size_t>(count), "cuda:0");
+  for (int gpu : gpus) list.insert(list.end(), static_cast<size_t>(count), base::concat("cuda:", gpu));
+  return list;
 }
 
 base::Json instance_group_json(const InstanceGroup& group) {
   using base::Json;
-  Json resources = Json::array();
+  Json resources = Json::array(), gpus = Json::array();
+  for (const int gpu : group.gpus) gpus.push_back(gpu);
   for (const sched::RateNeed& need : group.claim.needs) {
     resources.push_back(
         Json::object({{"name", need.name}, {"global", need.is_global}, {"count", need.count}}));
@@ -79,6 +95,7 @@ base::Json instance_group_json(const InstanceGroup& group) {
   return Json::object({{"name", group.name},
                        {"kind", group.kind},
                        {"count", group.count},
+                       {"gpus", std::move(gpus)},
                        {"rate_limiter", Json::object({{"resources", std::move(resources)},
                                                       {"priority", group.claim.priority}})},
                        {"passive", false}});

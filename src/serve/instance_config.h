@@ -14,8 +14,13 @@ namespace trireme::serve {
 struct InstanceGroup {
   std::string name;  ///< empty: after the model
   std::string kind = "KIND_CPU";
-  int count = 1;
+  bool has_kind = false;        ///< else instances run where the server's others do
+  int count = 1;                ///< on each GPU of KIND_GPU
+  std::vector<int> gpus = {};   ///< of KIND_GPU; empty: the first
   sched::RateClaim claim = {};  ///< rate_limiter; priority 0: none was given, which counts as 1
+
+  /// The device of each instance as engine::SessionOptions takes it; empty: the server's.
+  std::vector<std::string> devices() const;
 };
 
 /// Throws invalid_argument or unsupported with the line.

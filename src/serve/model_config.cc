@@ -379,7 +379,7 @@ ModelConfig config_of(const Fields& fields) {
       config.ensemble = read_ensemble_config(f.as_message());
     } else if (f.name == "instance_group") {
       config.groups.push_back(read_instance_group(f.as_message()));
-      config.instances += config.groups.back().count;
+      config.instances += static_cast<int>(config.groups.back().devices().size());
     } else if (f.name == "default_model_filename") {
       config.default_model_filename = f.as_string();
     } else if (f.name == "optimization") {
@@ -447,9 +447,17 @@ base::Json tensors_json(const std::vector<TensorConfig>& tensors, bool is_batche
 
 std::vector<sched::RateClaim> ModelConfig::claims() const {
   std::vector<sched::RateClaim> list;
-  for (const InstanceGroup& group : groups)
-    list.insert(list.end(), static_cast<size_t>(group.count), group.claim);
+  for (const InstanceGroup& group : groups) list.insert(list.end(), group.devices().size(), group.claim);
   list.resize(static_cast<size_t>(std::max(1, instances)));
+  return list;
+}
+
+std::vector<std::string> ModelConfig::devices() const {
+  std::vector<std::string> list;
+  for (const InstanceGroup& group : groups) {
+    const std::vector<std::string> of_group = group.devices();
+    list.insert(list.end(), of_group.begin(), of_group.end());
+  }
   return list;
 }
 

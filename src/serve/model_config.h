@@ -77,6 +77,8 @@ struct ModelConfig {
   }
   /// What each instance needs, in their order.
   std::vector<sched::RateClaim> claims() const;
+  /// The device of each instance, empty: the server's; an empty list: all of them.
+  std::vector<std::string> devices() const;
   bool is_batched() const { return max_batch_size.value_or(0) > 0; }
 };
 

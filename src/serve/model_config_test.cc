@@ -85,7 +85,7 @@ TEST(ModelConfig, RefusesOtherFieldsByName) {
   EXPECT_NE(
       refusal("input { name: \"x\" data_type: TYPE_FP32 dims: 4 reshape { shape: [2, 3] } }").find("reshape"),
       std::string::npos);
-  EXPECT_NE(refusal("instance_group { kind: KIND_GPU }").find("KIND_GPU"), std::string::npos);
+  EXPECT_NE(refusal("instance_group { gpus: 1 }").find("without kind KIND_GPU"), std::string::npos);
   EXPECT_NE(refusal("max_batch_size: -1").find("negative"), std::string::npos);
   EXPECT_NE(refusal("max_batch_size: 0 dynamic_batching { }").find("max_batch_size"), std::string::npos);
   EXPECT_NE(refusal("max_batch_size: 4 dynamic_batching { preferred_batch_size: 5 }").find("5"),
@@ -128,6 +128,17 @@ TEST(ModelConfig, ChecksTheConfigAgainstTheGraph) {
       complete("max_batch_size: 8 input { name: \"x\" data_type: TYPE_FP32 dims: 7 }", open);
   EXPECT_EQ(c.inputs.at(0).dims, (tensor::Dims{7}));
   EXPECT_EQ(c.outputs.at(0).dims, (tensor::Dims{-1}));
+}
+
+TEST(ModelConfig, GroupsOfGpusHaveInstancesOnEach) {
+  const ModelConfig c = parse_model_config(
+      "instance_group { count: 2 kind: KIND_GPU gpus: [ 1, 3 ] } instance_group { count: 1 kind: KIND_CPU } "
+      "instance_group { kind: KIND_GPU } instance_group { kind: KIND_AUTO }");
+  EXPECT_EQ(c.instances, 7);
+  EXPECT_EQ(c.devices(),
+            (std::vector<std::string>{"cuda:1", "cuda:1", "cuda:3", "cuda:3", "cpu", "cuda:0", ""}));
+  EXPECT_EQ(c.claims().size(), 7u);
+  EXPECT_EQ(parse_model_config_json(config_json(c).dump()).devices(), c.devices());
 }
 
 TEST(ModelConfig, ReadsInstanceGroupsAndTheirResources) {

@@ -111,9 +111,17 @@ void ServedModel::load(const ModelHost& host, const ModelMetrics* earlier) {
     weight_bytes_ += v.data.defined() ? static_cast<int64_t>(v.data.bytes()) : 0;
   sched::SchedulerOptions own = scheduler_options(host);
   show_cost(host, own.session.threads);
-  scheduler_ =
-      std::make_unique<sched::Scheduler>(std::move(prepared), std::move(own), env_.clock,
-                                         [this](const sched::Timing& t) { metrics_->count_batch(t); });
+  try {
+    scheduler_ =
+        std::make_unique<sched::Scheduler>(std::move(prepared), std::move(own), env_.clock,
+                                           [this](const sched::Timing& t) { metrics_->count_batch(t); });
+  } catch (const base::Error& e) {
+    const std::vector<std::string> devices = config_.devices();
+    const bool wants_gpus = std::any_of(devices.begin(), devices.end(),
+                                        [](const std::string& d) { return d.starts_with("cuda"); });
+    if (!wants_gpus) throw;
+    throw e.with("instance_group.kind KIND_GPU");
+  }
   if (config_.sequence) make_sequences(options);
 }
 
@@ -247,6 +255,7 @@ sched::SchedulerOptions ServedModel::scheduler_options(const ModelHost& host) co
   out.preserves_order = config_.preserves_order;
   out.limiter = host.limiter;
   out.claims = config_.claims();
+  out.devices = config_.devices();
   const int threads = run.threads > 0 ? run.threads : options.threads;
   out.session.threads = threads > 0 ? threads : std::max(1, cpu.threads() / out.instances);
   out.session.device = options.device;

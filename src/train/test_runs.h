@@ -14,6 +14,7 @@
 #include "base/rng.h"
 #include "model/zoo/zoo.h"
 #include "train/loop.h"
+#include "tests/test_device.h"
 
 namespace trireme::train {
 
@@ -57,6 +58,7 @@ struct TestRun {
     if (!keep) std::filesystem::remove_all(config.run.directory);
     config.run.steps = 30;
     config.run.threads = 2;
+    config.run.device = tests::device_under_test();
     config.batch.global = 16;
     config.optimizer.kind = passes::OptimizerKind::adamw;
     config.optimizer.ema_keep = 0.9;
