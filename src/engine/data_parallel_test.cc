@@ -12,6 +12,7 @@
 #include "model/loss.h"
 #include "model/zoo/zoo.h"
 #include "ops/table.h"
+#include "tests/test_device.h"
 
 namespace trireme::engine {
 namespace {
@@ -63,6 +64,7 @@ Case gpt(OptimizerKind kind, Precision precision) {
   c.options.optimizer.kind = kind;
   c.options.optimizer.clip_norm = 0.5;
   c.options.precision.compute = precision;
+  c.options.device = tests::device_under_test();
   c.options.threads = 1;
   return c;
 }

@@ -8,6 +8,7 @@
 #include "engine/train_session.h"
 #include "model/loss.h"
 #include "model/zoo/zoo.h"
+#include "tests/test_device.h"
 
 namespace trireme::engine {
 namespace {
@@ -80,6 +81,7 @@ TrainOptions options_for(Precision precision, int threads = 2) {
   TrainOptions o;
   o.precision.compute = precision;
   o.scaled_loss = precision == Precision::f16;
+  o.device = tests::device_under_test();
   o.threads = threads;
   return o;
 }

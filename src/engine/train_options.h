@@ -24,7 +24,7 @@ struct TrainOptions {
   passes::RecomputeMode recompute = passes::RecomputeMode::none;
   int64_t activation_bytes = 0;  ///< above 0: recompute as little as keeps activations under this many bytes
   std::vector<std::string> freeze = {};  ///< params whose name contains one of these are not trained
-  std::string device = "cpu";  ///< as runtime::open_device() takes it; others than cpu train on one rank
+  std::string device = "cpu";            ///< as runtime::open_device() takes it; pipelines train on cpu
   bool host_fallback =
       true;            ///< nodes that the device has no kernel for run on the CPU; else they are refused
   bool graphs = true;  ///< a device's launches are recorded once and replayed

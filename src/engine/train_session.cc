@@ -52,12 +52,13 @@ TrainSession::TrainSession(const ir::Graph& loss_graph, const TrainOptions& opti
     : options_(options),
       model_(loss_graph),
       pool_(options.threads > 0 ? options.threads : base::read_cpu_info().threads(), options.cpus),
-      device_(runtime::open_device(options.device)),
+      device_(runtime::open_device(
+          options.mesh == nullptr ? options.device
+                                  : runtime::device_of_rank(options.device, options.mesh->world().rank()))),
       stream_(device_->open_stream(pool_)),
       on_(runtime::bind_device(*device_, pool_, packs_, options.graphs)) {
   if (on_.device != nullptr) {
-    if (options_.mesh != nullptr)
-      base::fail_unsupported("training on several ranks runs on cpu, asked for ", options_.device);
+    if (stages() > 1) base::fail_unsupported("pipelines train on cpu, asked for ", options_.device);
     states_.live_on(*device_, *stream_, *on_.staging);
     scratch_.live_on(*device_, *stream_, *on_.staging);
   }

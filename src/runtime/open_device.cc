@@ -52,6 +52,11 @@ std::unique_ptr<tensor::Device> open_device(std::string_view name) {
   return cuda::open_gpu(ordinal_of(name));
 }
 
+std::string device_of_rank(const std::string& name, int rank) {
+  if (name != "cuda") return name;
+  return base::concat("cuda:", static_cast<size_t>(rank) % cuda::list_gpus().size());
+}
+
 tensor::DeviceKind kind_of_device(std::string_view name) {
   if (name == "cpu") return tensor::DeviceKind::cpu;
   if (name != "emulated") ordinal_of(name);

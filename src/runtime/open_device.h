@@ -22,6 +22,8 @@ std::vector<DeviceLine> list_devices();
 /// invalid_argument for another name, unavailable where there is no such GPU (and says why), unsupported for
 /// what this build is without.
 std::unique_ptr<tensor::Device> open_device(std::string_view name);
+/// The name of the device of one of several ranks: of "cuda" the GPUs here in turn, else the name as it is.
+std::string device_of_rank(const std::string& name, int rank);
 /// Which kernels programs for the device of that name have; it need not be there. Throws invalid_argument
 /// for a name that open_device() does not know.
 tensor::DeviceKind kind_of_device(std::string_view name);
