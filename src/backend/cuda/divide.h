@@ -8,24 +8,28 @@
 
 namespace trireme::cuda {
 
-/// n / d and n % d. Source: Granlund & Montgomery 1994, with N = 32 and n < 2^31.
+/// n / d and n % d for n in [0, 2^63), without a division. Source: Granlund & Montgomery 1994.
 class Divider {
  public:
   Divider() = default;
-  /// For n in [0, below). d = 0, of tensors without elements, divides nothing.
+  /// For n in [0, below): with 32-bit numbers where they do. d = 0, of tensors without elements, divides
+  /// nothing.
   Divider(int64_t d, int64_t below)
       : divisor_(d < 1 ? 1 : d), is_small_(below <= INT32_MAX && d <= INT32_MAX) {
-    if (!is_small_) return;
-    while ((int64_t{1} << shift_) < divisor_) ++shift_;
-    const uint64_t one = 1, by = static_cast<uint64_t>(divisor_);
-    magic_ = static_cast<uint32_t>((one << 32) * ((one << shift_) - by) / by + 1);
+    while ((uint64_t{1} << shift_) < static_cast<uint64_t>(divisor_)) ++shift_;
+    const uint64_t by = static_cast<uint64_t>(divisor_), rest = (uint64_t{1} << shift_) - by;
+    const int bits = is_small_ ? 32 : 64;
+    magic_ = static_cast<uint64_t>((static_cast<unsigned __int128>(rest) << bits) / by + 1);
   }
   TRIREME_DEVICE int64_t divisor() const { return divisor_; }
   TRIREME_DEVICE int64_t quotient(int64_t n) const {
-    if (!is_small_) return n / divisor_;
-    const auto low = static_cast<uint32_t>(n);
-    const auto high = static_cast<uint32_t>(static_cast<uint64_t>(low) * magic_ >> 32);
-    return static_cast<int64_t>((high + low) >> shift_);
+    if (is_small_) {
+      const auto low = static_cast<uint32_t>(n);
+      const auto high = static_cast<uint32_t>(uint64_t{low} * static_cast<uint32_t>(magic_) >> 32);
+      return static_cast<int64_t>((high + low) >> shift_);
+    }
+    const auto wide = static_cast<uint64_t>(n);
+    return static_cast<int64_t>((high_product(magic_, wide) + wide) >> shift_);
   }
   /// Leaves the quotient in n, returns the remainder.
   TRIREME_DEVICE int64_t step(int64_t& n) const {
@@ -35,8 +39,15 @@ class Divider {
   }
 
  private:
+  static TRIREME_DEVICE uint64_t high_product(uint64_t a, uint64_t b) {
+#ifdef __CUDA_ARCH__
+    return __umul64hi(a, b);
+#else
+    return static_cast<uint64_t>(static_cast<unsigned __int128>(a) * b >> 64);
+#endif
+  }
   int64_t divisor_ = 1;
-  uint32_t magic_ = 1;
+  uint64_t magic_ = 1;
   uint8_t shift_ = 0;
   bool is_small_ = true;
 };

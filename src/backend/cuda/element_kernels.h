@@ -43,29 +43,25 @@ TRIREME_DEVICE C load_element(tensor::DType type, const void* data, int64_t i) {
   }
 }
 
+/// Floats truncate and clamp to integers, integers wrap.
 template <class C>
 TRIREME_DEVICE void store_element(tensor::DType type, void* data, int64_t i, C v) {
   using tensor::DType;
-  constexpr bool kReal = std::is_floating_point_v<C>;
-  if constexpr (kReal) {
-    switch (type) {
-      case DType::f32: static_cast<float*>(data)[i] = static_cast<float>(v); return;
-      case DType::f16: static_cast<Half*>(data)[i] = from_float<Half>(static_cast<float>(v)); return;
-      case DType::bf16: static_cast<BFloat16*>(data)[i] = from_float<BFloat16>(static_cast<float>(v)); return;
-      case DType::f64: static_cast<double*>(data)[i] = static_cast<double>(v); return;
-      default: break;
-    }
-  }
+  using tensor::math::converted;
   switch (type) {
+    case DType::f32: static_cast<float*>(data)[i] = static_cast<float>(v); return;
+    case DType::f16: static_cast<Half*>(data)[i] = from_float<Half>(static_cast<float>(v)); return;
+    case DType::bf16: static_cast<BFloat16*>(data)[i] = from_float<BFloat16>(static_cast<float>(v)); return;
+    case DType::f64: static_cast<double*>(data)[i] = static_cast<double>(v); return;
     case DType::boolean: static_cast<uint8_t*>(data)[i] = v != C(0) ? 1 : 0; return;
-    case DType::i8: static_cast<int8_t*>(data)[i] = static_cast<int8_t>(v); return;
-    case DType::u8: static_cast<uint8_t*>(data)[i] = static_cast<uint8_t>(v); return;
-    case DType::i16: static_cast<int16_t*>(data)[i] = static_cast<int16_t>(v); return;
-    case DType::u16: static_cast<uint16_t*>(data)[i] = static_cast<uint16_t>(v); return;
-    case DType::i32: static_cast<int32_t*>(data)[i] = static_cast<int32_t>(v); return;
-    case DType::u32: static_cast<uint32_t*>(data)[i] = static_cast<uint32_t>(v); return;
-    case DType::i64: static_cast<int64_t*>(data)[i] = static_cast<int64_t>(v); return;
-    case DType::u64: static_cast<uint64_t*>(data)[i] = static_cast<uint64_t>(v); return;
+    case DType::i8: static_cast<int8_t*>(data)[i] = converted<int8_t>(v); return;
+    case DType::u8: static_cast<uint8_t*>(data)[i] = converted<uint8_t>(v); return;
+    case DType::i16: static_cast<int16_t*>(data)[i] = converted<int16_t>(v); return;
+    case DType::u16: static_cast<uint16_t*>(data)[i] = converted<uint16_t>(v); return;
+    case DType::i32: static_cast<int32_t*>(data)[i] = converted<int32_t>(v); return;
+    case DType::u32: static_cast<uint32_t*>(data)[i] = converted<uint32_t>(v); return;
+    case DType::i64: static_cast<int64_t*>(data)[i] = converted<int64_t>(v); return;
+    case DType::u64: static_cast<uint64_t*>(data)[i] = converted<uint64_t>(v); return;
     default: return;
   }
 }

@@ -182,6 +182,16 @@ Made fused_program(const ir::NodeView& n) {
   return made;
 }
 
+/// x stored as another type; the second operand of cast_like is not read.
+Made cast_program(const ir::NodeView& n) {
+  const auto type = cuda::element_type_of(n.in[0].dtype);
+  if (!type || !cuda::element_type_of(n.out[0].dtype)) return refused("8-bit floats and packed types");
+  Made made{program_of(n, *type), {}};
+  made.program.inputs.resize(1);
+  made.program.steps = {step_of(cuda::ElementOp::copy_, cuda::element_in(0))};
+  return made;
+}
+
 using Make = std::function<Made(const ir::NodeView&)>;
 
 /// `may_overwrite`: operands that have result 0's element type whenever they have its size.
@@ -231,6 +241,7 @@ std::vector<CudaKernels> elementwise_cuda_kernels() {
   all.push_back({"clip", {kernel_of(clip_program, 1)}});
   all.push_back({"clip_grad", {kernel_of(clip_grad_program, 3)}});
   all.push_back({"pow", {kernel_of(pow_program, 1)}});
+  for (const char* op : {"cast", "cast_like"}) all.push_back({op, {kernel_of(cast_program, 0)}});
   all.push_back({"fused_elementwise", {kernel_of(fused_program, (1u << kMaxFusedInputs) - 1)}});
   return all;
 }

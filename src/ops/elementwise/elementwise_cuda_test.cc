@@ -137,6 +137,22 @@ TEST(ElementwiseCuda, WhereChooses) {
   }
 }
 
+TEST(ElementwiseCuda, CastsBetweenAllTypes) {
+  Tensor wild = tests::random_tensor({77}, 50, 1e5f);
+  wild.mutable_data<float>()[3] = std::numeric_limits<float>::quiet_NaN();
+  wild.mutable_data<float>()[4] = std::numeric_limits<float>::infinity();
+  for (const DType from : kTypes) {
+    for (const DType to : kTypes) {
+      if (from == to) continue;
+      SCOPED_TRACE(base::concat(name_of(from), " ", name_of(to)));
+      tests::expect_as_cpu({.op = "cast_like",
+                            .in = {as_type(wild, from), Tensor::empty(to, {1})},
+                            .relative = 0,
+                            .absolute = 0});
+    }
+  }
+}
+
 TEST(ElementwiseCuda, FusedChainsInOneLaunch) {
   ir::Attrs attrs;
   attrs.set("steps",

@@ -1,0 +1,255 @@
+// Kernels that read or write at computed places.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <type_traits>
+
+#include "backend/cuda/divide.h"
+#include "backend/cuda/index.h"
+#include "backend/cuda/scalar.h"
+
+namespace trireme::cuda {
+
+/// Index i in [0, extent), or -1 after reporting it.
+TRIREME_DEVICE int64_t checked_index(const Indices& at, int64_t i) {
+  const int64_t given =
+      at.is_wide ? static_cast<const int64_t*>(at.data)[i] : int64_t{static_cast<const int32_t*>(at.data)[i]};
+  const int64_t row = given < 0 ? given + at.extent : given;
+  if (row >= 0 && row < at.extent) return row;
+  report_fault(at.fault, at.step, given);
+  return -1;
+}
+/// The row at hand, or -1.
+TRIREME_DEVICE int64_t row_at_hand(const Indices& at, int64_t i) {
+  const int64_t row = checked_index(at, i);
+  return row >= at.first && row < at.first + at.rows ? row - at.first : -1;
+}
+
+/// Units of up to 16 bytes, a thread each; 2 slice bytes a slice.
+template <class T>
+struct GatherUnits {
+  static constexpr bool kIndependent = true;
+  Indices at;
+  const T* x;
+  T* y;
+  Divider units, places;  // of a slice, indices
+  int64_t total;          // units of y
+
+  template <class Lane>
+  TRIREME_DEVICE void operator()(const Lane& lane) const {
+    const int64_t stride = lane.blocks() * lane.threads();
+    for (int64_t i = lane.block() * lane.threads() + lane.thread(); i < total; i += stride) {
+      int64_t rest = i;
+      const int64_t unit = units.step(rest), place = places.step(rest);
+      const int64_t row = row_at_hand(at, place);
+      y[i] = row < 0 ? T{} : x[(rest * at.rows + row) * units.divisor() + unit];
+    }
+  }
+};
+
+/// keys[i] = row of index i and i itself, so that sorted keys have the places of each row in order; indices
+/// that give nothing, and i >= count, sort last.
+struct SortKeys {
+  static constexpr bool kIndependent = true;
+  Indices at;
+  uint64_t* keys;
+  int64_t count, padded, padding;
+
+  template <class Lane>
+  TRIREME_DEVICE void operator()(const Lane& lane) const {
+    const int64_t stride = lane.blocks() * lane.threads();
+    for (int64_t i = lane.block() * lane.threads() + lane.thread(); i < padded; i += stride) {
+      const int64_t row = i < count ? row_at_hand(at, i) : -1;
+      keys[i] = row < 0 || row == padding ? ~uint64_t{0}
+                                          : static_cast<uint64_t>(row) << 32 | static_cast<uint64_t>(i);
+    }
+  }
+};
+
+/// One pass of a bitonic sort: exchanges at `distance` inside sequences of `size`; distances below
+/// kChunk / 2 run in one launch through shared memory.
+struct BitonicPass {
+  static constexpr int kThreads = 512;
+  static constexpr int64_t kChunk = 2 * kThreads;
+  static constexpr int64_t kSharedBytes = kChunk * static_cast<int64_t>(sizeof(uint64_t));
+  uint64_t* keys;
+  int64_t n, size, distance;
+  int64_t first_size;  // > 0: sorts chunks from sequences of this size up to `size`, all distances
+
+  template <class Lane>
+  TRIREME_DEVICE void operator()(const Lane& lane) const {
+    if (distance >= kChunk) {
+      const int64_t stride = lane.blocks() * lane.threads();
+      for (int64_t t = lane.block() * lane.threads() + lane.thread(); t < n / 2; t += stride)
+        exchange(keys, t, 0, size, distance);
+      return;
+    }
+    auto* chunk = lane.template shared<uint64_t>();
+    for (int64_t base = lane.block() * kChunk; base < n; base += lane.blocks() * kChunk) {
+      for (int64_t i = lane.thread(); i < kChunk; i += lane.threads()) chunk[i] = keys[base + i];
+      lane.sync();
+      for (int64_t s = first_size > 0 ? first_size : size; s <= size; s *= 2) {
+        for (int64_t d = first_size > 0 ? s / 2 : distance; d > 0; d /= 2) {
+          exchange(chunk, lane.thread(), base, s, d);
+          lane.sync();
+        }
+      }
+      for (int64_t i = lane.thread(); i < kChunk; i += lane.threads()) keys[base + i] = chunk[i];
+      lane.sync();
+    }
+  }
+
+ private:
+  static TRIREME_DEVICE void exchange(uint64_t* at, int64_t t, int64_t base, int64_t s, int64_t d) {
+    const int64_t i = t / d * 2 * d + t % d;
+    const bool ascending = ((base + i) & s) == 0;
+    const uint64_t a = at[i], b = at[i + d];
+    if ((a > b) == ascending) at[i] = b, at[i + d] = a;
+  }
+};
+
+/// A block for each run of equal rows and 128 columns: the run's slices join in order. Runs begin at every
+/// place whose predecessor is of another row; other places have nothing to do.
+template <class T>
+struct SumRuns {
+  static constexpr bool kIndependent = true;
+  using A = std::conditional_t<std::is_same_v<T, double>, double, float>;
+  static constexpr int kColumns = 128;
+  const uint64_t* keys;
+  const T* dy;
+  T* dx;
+  int64_t outer, count, slice, rows, across;  // across: pieces of kColumns of a slice
+
+  template <class Lane>
+  TRIREME_DEVICE void operator()(const Lane& lane) const {
+    for (int64_t item = lane.block(); item < outer * count * across; item += lane.blocks()) {
+      const int64_t column = item % across * kColumns + lane.thread();
+      const int64_t start = item / across % count, o = item / across / count;
+      const uint64_t row = keys[start] >> 32;
+      if (row == 0xffffffffu || (start > 0 && keys[start - 1] >> 32 == row) || column >= slice) continue;
+      T& to = dx[(o * rows + static_cast<int64_t>(row)) * slice + column];
+      A total = static_cast<A>(to);
+      const T* from = dy + o * count * slice + column;
+      int64_t j = start;
+      // Four loads under way; the sums keep their order.
+      for (; j + 4 <= count && keys[j + 3] >> 32 == row; j += 4) {
+        A v[4];
+        for (int k = 0; k < 4; ++k)
+          v[k] = static_cast<A>(from[static_cast<int64_t>(keys[j + k] & 0xffffffffu) * slice]);
+        for (int k = 0; k < 4; ++k) total += v[k];
+      }
+      for (; j < count && keys[j] >> 32 == row; ++j)
+        total += static_cast<A>(from[static_cast<int64_t>(keys[j] & 0xffffffffu) * slice]);
+      to = static_cast<T>(total);
+    }
+  }
+};
+
+/// Places named by one index an element, or by tuples.
+struct IndexedPlaces {
+  Indices at;
+  Divider extent[kCopyRank];
+  int64_t steps[kCopyRank];
+  int rank;
+  int64_t axis_step;
+  int64_t tuple_extent[kCopyRank], tuple_step[kCopyRank];
+  int depth;  // > 0: tuples
+  int64_t tuples, block;
+
+  /// Where item i's place begins, in elements, or -1.
+  TRIREME_DEVICE int64_t place(int64_t i) const {
+    if (depth == 0) {
+      const int64_t row = checked_index(at, i);
+      if (row < 0) return -1;
+      int64_t from = row * axis_step;
+      for (int d = rank - 1; d >= 0; --d) from += extent[d].step(i) * steps[d];
+      return from;
+    }
+    int64_t from = i / tuples * block;
+    for (int d = 0; d < depth; ++d) {
+      const int64_t given = static_cast<const int64_t*>(at.data)[i * depth + d];
+      const int64_t row = given < 0 ? given + tuple_extent[d] : given;
+      if (row < 0 || row >= tuple_extent[d]) {
+        report_fault(at.fault, at.step, given);
+        return -1;
+      }
+      from += row * tuple_step[d];
+    }
+    return from;
+  }
+};
+
+/// y [items, slice] = x at their places; what has no place is zero.
+template <class T>
+struct GatherPlaces {
+  static constexpr bool kIndependent = true;
+  IndexedPlaces places;
+  const T* x;
+  T* y;
+  Divider slice;
+  int64_t total;
+
+  template <class Lane>
+  TRIREME_DEVICE void operator()(const Lane& lane) const {
+    const int64_t stride = lane.blocks() * lane.threads();
+    for (int64_t i = lane.block() * lane.threads() + lane.thread(); i < total; i += stride) {
+      int64_t item = i;
+      const int64_t along = slice.step(item), from = places.place(item);
+      y[i] = from < 0 ? T{} : x[from + along];
+    }
+  }
+};
+
+/// The larger of *at and value stays there.
+TRIREME_DEVICE void raise_to(int64_t* at, int64_t value) {
+#ifdef __CUDACC__
+  atomicMax(reinterpret_cast<long long*>(at), static_cast<long long>(value));
+#else
+  std::atomic_ref<int64_t> shared(*at);
+  for (int64_t seen = shared.load(); seen < value && !shared.compare_exchange_weak(seen, value);) {
+  }
+#endif
+}
+
+/// winner [slices of y] = 1 + the last update that goes there, 0: none. Which one is the last does not depend
+/// on the order of threads.
+struct FindWinners {
+  static constexpr bool kIndependent = true;
+  IndexedPlaces places;
+  int64_t* winner;
+  int64_t items, slice;
+
+  template <class Lane>
+  TRIREME_DEVICE void operator()(const Lane& lane) const {
+    const int64_t stride = lane.blocks() * lane.threads();
+    for (int64_t i = lane.block() * lane.threads() + lane.thread(); i < items; i += stride) {
+      const int64_t to = places.place(i);
+      if (to >= 0) raise_to(winner + to / slice, i + 1);
+    }
+  }
+};
+
+/// Updates that won are written.
+template <class T>
+struct WriteWinners {
+  static constexpr bool kIndependent = true;
+  IndexedPlaces places;
+  const int64_t* winner;
+  const T* updates;
+  T* y;
+  Divider slice;
+  int64_t total;
+
+  template <class Lane>
+  TRIREME_DEVICE void operator()(const Lane& lane) const {
+    const int64_t stride = lane.blocks() * lane.threads();
+    for (int64_t i = lane.block() * lane.threads() + lane.thread(); i < total; i += stride) {
+      int64_t item = i;
+      const int64_t along = slice.step(item), to = places.place(item);
+      if (to >= 0 && winner[to / slice.divisor()] == item + 1) y[to + along] = updates[i];
+    }
+  }
+};
+
+}  // namespace trireme::cuda
