@@ -309,7 +309,8 @@ InputPart read_input(pbf_reader message) {
         break;
       }
       case 5: {
-        out.contents = view_of(message);
+        // An empty message is none: MLServer's client sends one beside raw contents.
+        if (const std::string_view contents = view_of(message); !contents.empty()) out.contents = contents;
         break;
       }
       default: message.skip();

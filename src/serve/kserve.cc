@@ -29,12 +29,6 @@ HttpResponse wrong_method(std::string_view allowed) {
   return response;
 }
 
-/// 503 while loading or draining, so that balancers look elsewhere.
-HttpResponse health(bool is_well) {
-  if (!is_well) return http_error(503, "server is not ready");
-  return HttpResponse{};
-}
-
 /// The JSON object in a body; empty: null.
 Json object_of(std::string_view body) {
   if (body.empty()) return {};
@@ -57,6 +51,14 @@ Json control_parameters(std::string_view body) {
 }
 
 HttpResponse ok_json(const Json& json) { return http_json(200, json.dump()); }
+
+/// 503 while loading or draining, so that balancers look elsewhere.
+HttpResponse health(bool is_well, std::string_view word, std::string_view model = {}) {
+  if (!is_well) return http_error(503, "server is not ready");
+  Json json = model.empty() ? Json::object() : Json::object({{"name", std::string(model)}});
+  json.set(std::string(word), true);
+  return ok_json(json);
+}
 
 bool wants_ready_only(std::string_view body) {
   const Json json = object_of(body);
@@ -109,8 +111,8 @@ HttpResponse KserveApi::answer(std::string_view path, std::string_view method, s
   };
   static constexpr Route kRoutes[] = {
       {"/v2", "GET", [](Api api, Body) { return ok_json(api.core_.server_metadata()); }},
-      {"/v2/health/live", "GET", [](Api, Body) { return health(true); }},
-      {"/v2/health/ready", "GET", [](Api api, Body) { return health(api.core_.is_ready()); }},
+      {"/v2/health/live", "GET", [](Api, Body) { return health(true, "live"); }},
+      {"/v2/health/ready", "GET", [](Api api, Body) { return health(api.core_.is_ready(), "ready"); }},
       {"/v2/models/stats", "GET", [](Api api, Body) { return ok_json(api.core_.statistics("", "")); }},
       {"/v2/repository/index", "POST",
        [](Api api, Body b) { return ok_json(api.core_.index(wants_ready_only(b))); }},
@@ -205,7 +207,7 @@ void KserveApi::handle_model(const ModelPath& path, HttpRequest&& request, HttpR
   if (request.method != "GET" && request.method != "HEAD") return reply.send(wrong_method("GET"));
   if (path.action == "ready") {
     core_.find(path.name, path.version);
-    return reply.send(health(core_.is_ready()));
+    return reply.send(health(core_.is_ready(), "ready", path.name));
   }
   if (path.action == "config") {
     return reply.send(ok_json(config_json(core_.find(path.name, path.version)->config())));

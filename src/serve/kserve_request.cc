@@ -95,6 +95,9 @@ At InferHandler::object_at() const {
     case At::input: return is_parameters ? At::input_parameters : At::skip;
     case At::output: return is_parameters ? At::output_parameters : At::skip;
     case At::skip: return At::skip;
+    case At::parameters:
+      if (key_ == "headers") return At::skip;  // MLServer's requests carry those of their own request
+      [[fallthrough]];
     default: base::fail_invalid("Unable to parse '", key_, "': unexpected JSON object");
   }
 }

@@ -86,8 +86,13 @@ std::shared_ptr<const std::string> write_override(const LoadOverride& load) {
     for (const fs::path& part : relative)
       is_inside = is_inside && part != ".." && part != "." && !part.empty();
     base::require(is_inside, "load failed: file '", name, "' must not contain path traversal characters");
-    fs::create_directories(fs::path(*root) / relative.parent_path());
-    base::write_file_atomic(*root + "/" + name, contents);
+    try {
+      fs::create_directories(fs::path(*root) / relative.parent_path());
+      base::write_file_atomic(*root + "/" + name, contents);
+    } catch (const std::exception& e) {  // a name too long, a full disk
+      base::fail(base::ErrorCode::internal, "failed to poll from model repository: file '", name.substr(0, 120),
+                 "' cannot be written: ", std::string_view(e.what()).substr(0, 400));
+    }
   }
   return root;
 }
