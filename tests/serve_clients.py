@@ -3,11 +3,9 @@ import asyncio
 import json
 import queue
 import shutil
-import threading
 import urllib.error
 import urllib.request
 import uuid
-from functools import partial
 
 import numpy as np
 import tritonclient.grpc as triton_grpc
@@ -26,6 +24,8 @@ repository = temporary()
 models.add_seven(repository)
 models.add_repeat(repository)
 models.add_square(repository)
+models.add_densenet(repository)
+models.add_inception(repository)
 server = Server(repository, "--threads", "2", "--allow-client-shm", "--server-name", "triton")
 PROTOCOLS = {"http": triton_http, "grpc": triton_grpc}
 
@@ -343,8 +343,270 @@ def generate():
     assert post("/v2/models/simple_sequence/generate_stream", {"INPUT": 1})[0] == 400
 
 
-CASES = [strings, strings_in_batches, explicit_contents, shared_memory, cuda_shared_memory, sequences, asyncio_sequences,
-         decoupled_stream, decoupled_asyncio, decoupled_refusals, generate]
+def health_and_metadata():
+    """simple_*_health_metadata: live, ready, metadata with extra headers and query parameters, unknown models."""
+    for module in PROTOCOLS.values():
+        c = client(module)
+        assert c.is_server_live() and c.is_server_ready() and c.is_model_ready("simple")
+        metadata = c.get_server_metadata()
+        assert (metadata["name"] if module is triton_http else metadata.name) == "triton"
+        extra = {"query_params": {"test_1": 1, "test_2": 2}} if module is triton_http else {}
+        model = c.get_model_metadata("simple", headers={"test": "1", "dummy": "2"}, **extra)
+        assert (model["name"] if module is triton_http else model.name) == "simple"
+        refused("Request for unknown model: 'wrong_model_name' is not found",
+                lambda: c.get_model_metadata("wrong_model_name"))
+        config = c.get_model_config("simple")
+        config = config if module is triton_http else config.config
+        assert (config["max_batch_size"] if module is triton_http else config.max_batch_size) == 8
+        assert c.get_inference_statistics("simple")
+
+
+def check_sum(result, outputs=("OUTPUT0", "OUTPUT1")):
+    _, _, total, difference = sixteen()
+    for name, want in (("OUTPUT0", total), ("OUTPUT1", difference)):
+        if name in outputs:
+            np.testing.assert_array_equal(result.as_numpy(name), want)
+        else:
+            assert result.as_numpy(name) is None
+
+
+def simple_inputs(module, binary=(True, True)):
+    first, second = sixteen()[:2]
+    inputs = [module.InferInput(f"INPUT{i}", [1, 16], "INT32") for i in (0, 1)]
+    for made, array, is_binary in zip(inputs, (first, second), binary):
+        made.set_data_from_numpy(array, **({"binary_data": is_binary} if module is triton_http else {}))
+    return inputs
+
+
+def http_infer():
+    """simple_http_infer_client: mixed JSON and binary, compression both ways, raw bodies, some or no outputs named."""
+    c = client(triton_http)
+    wanted = [triton_http.InferRequestedOutput("OUTPUT0", binary_data=True),
+              triton_http.InferRequestedOutput("OUTPUT1", binary_data=False)]
+    for request, response in ((None, None), ("gzip", "deflate"), ("deflate", "gzip")):
+        options = {"request_compression_algorithm": request, "response_compression_algorithm": response}
+        inputs = simple_inputs(triton_http, (False, True))
+        check_sum(c.infer("simple", inputs, outputs=wanted, query_params={"test_1": 1}, headers={"test": "1"}, **options))
+        check_sum(c.infer("simple", inputs, **options))
+        body, json_size = triton_http.InferenceServerClient.generate_request_body(inputs, outputs=wanted[:1])
+        headers = {"Inference-Header-Content-Length": str(json_size)} if json_size else {}
+        request = urllib.request.Request(server.url + "/v2/models/simple/infer", body, headers)
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            result = triton_http.InferenceServerClient.parse_response_body(
+                answer.read(), header_length=int(answer.headers["Inference-Header-Content-Length"]))
+        check_sum(result, ("OUTPUT0",))
+    stats = c.get_inference_statistics("simple")["model_stats"]
+    assert len(stats) == 1 and stats[0]["name"] == "simple" and stats[0]["inference_stats"]["success"]["count"] > 0
+
+
+def grpc_infer():
+    """simple_grpc_infer, _custom_args, _keepalive: compression, headers, channel arguments, timeouts."""
+    keep = triton_grpc.KeepAliveOptions(keepalive_time_ms=2**31 - 1, keepalive_timeout_ms=20000,
+                                        keepalive_permit_without_calls=False, http2_max_pings_without_data=2)
+    channels = [("grpc.max_send_message_length", 1 << 26), ("grpc.lb_policy_name", "pick_first")]
+    for options in ({}, {"keepalive_options": keep}, {"channel_args": channels}):
+        c = client(triton_grpc, **options)
+        for codec in (None, "gzip", "deflate"):
+            check_sum(c.infer("simple", simple_inputs(triton_grpc), headers={"test": "1"}, client_timeout=30,
+                              compression_algorithm=codec))
+        check_sum(c.infer("simple", simple_inputs(triton_grpc), outputs=[triton_grpc.InferRequestedOutput("OUTPUT1")]),
+                  ("OUTPUT1",))
+    statistics = client(triton_grpc).get_inference_statistics("simple")
+    assert len(statistics.model_stats) == 1 and statistics.model_stats[0].inference_count > 0
+
+
+def async_infer():
+    """simple_*_async_infer_client and simple_*_aio_infer_client."""
+    c = client(triton_http, concurrency=4)
+    for handle in [c.async_infer("simple", simple_inputs(triton_http)) for _ in range(8)]:
+        check_sum(handle.get_result(block=True, timeout=30))
+    answers = queue.Queue()
+    c = client(triton_grpc)
+    for _ in range(8):
+        c.async_infer("simple", simple_inputs(triton_grpc), lambda result, error: answers.put(error or result))
+    for _ in range(8):
+        check_sum(answers.get(timeout=30))
+
+    async def run():
+        async with http_aio.InferenceServerClient(server.address) as h:
+            assert await h.is_server_ready() and await h.is_model_ready("simple")
+            for result in await asyncio.gather(*(h.infer("simple", simple_inputs(triton_http)) for _ in range(8))):
+                check_sum(result)
+        async with grpc_aio.InferenceServerClient(server.grpc_address) as g:
+            assert await g.is_server_live() and (await g.get_server_metadata()).name == "triton"
+            for result in await asyncio.gather(*(g.infer("simple", simple_inputs(triton_grpc)) for _ in range(8))):
+                check_sum(result)
+
+    asyncio.run(run())
+
+
+def reused_objects():
+    """reuse_infer_objects_client: the same input and output objects with memory regions, then without them."""
+    for module in PROTOCOLS.values():
+        c = client(module)
+        first, second = sixteen()[:2]
+        inputs, outputs = simple_inputs(module), [module.InferRequestedOutput(f"OUTPUT{i}") for i in (0, 1)]
+        regions = {}
+        for key in ("i0", "i1", "o0", "o1"):
+            name = f"/trireme_{uuid.uuid4().hex}"
+            regions[key] = shm.create_shared_memory_region(key, name, 64)
+            c.register_system_shared_memory(key, name, 64)
+        shm.set_shared_memory_region(regions["i0"], [first])
+        shm.set_shared_memory_region(regions["i1"], [second])
+        check_sum(c.infer("simple", inputs, outputs=outputs))
+        for part, key in zip(inputs + outputs, regions):
+            part.set_shared_memory(key, 64)
+        for _ in range(2):
+            c.infer("simple", inputs, outputs=outputs)
+            np.testing.assert_array_equal(shm.get_contents_as_numpy(regions["o0"], np.int32, [16]), (first + second)[0])
+        for made, array in zip(inputs, (first, second)):
+            made.set_data_from_numpy(array)
+        for output in outputs:
+            output.unset_shared_memory()
+        check_sum(c.infer("simple", inputs, outputs=outputs))
+        c.unregister_system_shared_memory()
+        for handle in regions.values():
+            shm.destroy_shared_memory_region(handle)
+
+
+def picture(height, width, seed):
+    return np.random.default_rng(seed).integers(0, 255, (height, width, 3)).astype(np.float32) / 127.5 - 1
+
+
+def image_clients():
+    """image_client and grpc_image_client: what they read of metadata and config, batches, classes with labels."""
+    for module in PROTOCOLS.values():
+        c = client(module)
+        for model, batching in (("densenet_onnx", False), ("inception_onnx", True)):
+            config = c.get_model_config(model, **({"as_json": True} if module is triton_grpc else {}))
+            config = config.get("config", config)
+            given = config["input"][0]
+            assert given["format"] == ("FORMAT_NHWC" if batching else "FORMAT_NCHW"), given
+            metadata = c.get_model_metadata(model, **({"as_json": True} if module is triton_grpc else {}))
+            shape = [int(d) for d in metadata["inputs"][0]["shape"]]
+            assert shape == ([-1, 299, 299, 3] if batching else [3, 224, 224])
+            rows = 2 if batching else 1
+            pictures = np.stack([picture(*((299, 299) if batching else (224, 224)), i) for i in range(rows)])
+            batch = pictures if batching else pictures[0].transpose(2, 0, 1).copy()
+            name, output = metadata["inputs"][0]["name"], metadata["outputs"][0]["name"]
+            result = c.infer(model, [tensor(module, name, batch, "FP32")],
+                             outputs=[module.InferRequestedOutput(output, class_count=3)]).as_numpy(output)
+            weights = np.random.default_rng(2 if batching else 1).normal(size=(1001 if batching else 1000, 3))
+            scores = pictures.mean((1, 2)) @ weights.astype(np.float32).T
+            for row, want in zip(result if batching else [result], scores):
+                best = np.argsort(-want)[:3]
+                assert [int(text.decode().split(":")[1]) for text in row] == best.tolist(), (row, best)
+                assert [text.decode().split(":")[2] for text in row] == [f"class {i}" for i in best]
+
+
+def model_control():
+    """simple_*_model_control: a repository of seven, explicit control, a config by the wire, what is refused."""
+    seven = temporary()
+    models.add_seven(seven)
+    with Server(seven, "--model-control-mode", "explicit") as own:
+        for module in PROTOCOLS.values():
+            c = client(module, own)
+            index = c.get_model_repository_index()
+            assert len(index if module is triton_http else index.models) == 7
+            c.load_model("simple")
+            assert c.is_model_ready("simple")
+            refused("failed to load", lambda: c.load_model("simple", config='"parameters": {"config": {{"max": "16"}}}'))
+            c.load_model("simple", config='{"max_batch_size":"16"}')
+            config = c.get_model_config("simple")
+            assert (config["max_batch_size"] if module is triton_http else config.config.max_batch_size) == 16
+            c.unload_model("simple")
+            assert not c.is_model_ready("simple")
+            refused("failed to poll from model repository",
+                    lambda: c.load_model("simple", config="{}", files={"file:" + "A" * 256: b"a"}))
+            assert c.is_server_live()
+            refused("failed to load 'wrong_model_name', failed to poll from model repository",
+                    lambda: c.load_model("wrong_model_name"))
+    shutil.rmtree(seven)
+
+
+def several_repositories():
+    """Triton's own words on the command line; models of two roots; a name in both is nobody's."""
+    first, second = temporary(), temporary()
+    models.add_identity(first, "one")
+    models.add_identity(second, "two")
+    for root in (first, second):
+        models.add_identity(root, "both")
+    with Server(first, "--model-repository", str(second), "--strict-readiness", "false", "--exit-timeout-secs", "5",
+                "--metrics-port", "0", "--grpc-infer-thread-count", "16", "--log-verbose=1") as own:
+        c = client(triton_http, own)
+        assert c.is_model_ready("one") and c.is_model_ready("two") and not c.is_model_ready("both")
+        index = {e["name"]: e for e in c.get_model_repository_index()}
+        assert "more than one repository" in index["both"]["reason"], index["both"]
+        notes = [line for line in own.log if "option_without_effect" in line]
+        assert len(notes) == 2 and "--log-verbose" in "".join(notes), notes
+        port = next(int(line.split("metrics_port=")[1].split()[0]) for line in own.log if "metrics_port=" in line)
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+            assert b"nv_inference_request_success" in answer.read()
+        try:
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/v2/health/live", timeout=10)
+            raise AssertionError("only metrics are on that port")
+        except urllib.error.HTTPError as error:
+            assert error.code == 404
+        assert own.stop() == 0
+    for root in (first, second):
+        shutil.rmtree(root)
+
+
+def kserve_client():
+    """What the kserve package sends and reads: health as JSON, request parameters, raw FP16, contents over gRPC."""
+    for path, want in (("/v2/health/live", {"live": True}), ("/v2/health/ready", {"ready": True}),
+                       ("/v2/models/simple/ready", {"name": "simple", "ready": True})):
+        with urllib.request.urlopen(server.url + path, timeout=10) as answer:
+            assert json.load(answer) == want
+    first, second, total, _ = sixteen()
+    json_part = {"id": "42", "model_name": "simple", "parameters": {"p": 1, "binary_data_output": True},
+                 "inputs": [{"name": f"INPUT{i}", "shape": [1, 16], "datatype": "INT32",
+                             "parameters": {"binary_data_size": 64}} for i in (0, 1)],
+                 "outputs": [{"name": "OUTPUT0", "parameters": {"binary_data": True}}]}
+    head = json.dumps(json_part, separators=(",", ":")).encode()
+    request = urllib.request.Request(server.url + "/v2/models/simple/infer", head + first.tobytes() + second.tobytes(), {
+        "content-type": "application/octet-stream", "inference-header-content-length": str(len(head)), "accept": "*/*",
+        "user-agent": "python-httpx"})
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        size = int(answer.headers["inference-header-content-length"])
+        body = answer.read()
+    assert json.loads(body[:size])["id"] == "42"
+    np.testing.assert_array_equal(np.frombuffer(body[size:], np.int32), total[0])
+
+
+def mlserver_client():
+    """What MLServer's codecs and gRPC converters send: content types, headers among the parameters, empty contents."""
+    def request(name, values, datatype, content):
+        return {"name": name, "shape": list(np.shape(values)), "datatype": datatype,
+                "parameters": {"content_type": content}, "data": np.ravel(values).tolist()}
+
+    first, second, total, _ = sixteen()
+    body = {"id": "abc", "parameters": {"content_type": "np", "headers": {"x-request": "y", "n": [1]}},
+            "inputs": [request("INPUT0", first, "INT32", "np"), request("INPUT1", second, "INT32", "np")],
+            "outputs": [{"name": "OUTPUT0", "parameters": {"content_type": "np"}}]}
+    status, _, answer = post("/v2/models/simple/infer", body)
+    answer = json.loads(answer)
+    assert status == 200 and answer["id"] == "abc" and answer["outputs"][0]["data"] == total[0].tolist(), answer
+    texts = [["a"], ["b c"]]
+    status, _, answer = post("/v2/models/simple_identity/infer", {"inputs": [request("INPUT0", texts, "BYTES", "str")]})
+    output = json.loads(answer)["outputs"][0]
+    assert output["shape"] == [2, 1] and output["data"] == ["a", "b c"] and output["datatype"] == "BYTES"
+    import grpc
+    stub = service_pb2_grpc.GRPCInferenceServiceStub(grpc.insecure_channel(server.grpc_address))
+    message = service_pb2.ModelInferRequest(model_name="simple")
+    message.parameters["content_type"].string_param = "np"
+    for i, array in enumerate((first, second)):
+        part = message.inputs.add(name=f"INPUT{i}", datatype="INT32", shape=[1, 16])
+        part.parameters["content_type"].string_param = "np"
+        part.contents.SetInParent()
+        message.raw_input_contents.append(array.tobytes())
+    np.testing.assert_array_equal(np.frombuffer(stub.ModelInfer(message).raw_output_contents[0], np.int32), total[0])
+
+
+CASES = [health_and_metadata, http_infer, grpc_infer, async_infer, reused_objects, image_clients, model_control,
+         several_repositories, kserve_client, mlserver_client, strings, strings_in_batches, explicit_contents,
+         shared_memory, cuda_shared_memory, sequences, asyncio_sequences, decoupled_stream, decoupled_asyncio,
+         decoupled_refusals, generate]
 if __name__ == "__main__":
     try:
         run_cases([(case.__name__, case) for case in CASES])

@@ -1,4 +1,5 @@
 // trireme serve: serves a model repository over HTTP until SIGTERM or SIGINT, then drains.
+#include <algorithm>
 #include <csignal>
 #include <filesystem>
 #include <pthread.h>
@@ -8,6 +9,7 @@
 #include "engine/rank_service.h"
 #include "serve/served_model.h"
 #include "serve/server.h"
+#include "serve/triton_flags.h"
 #include "train/task.h"
 
 namespace trireme::cli {
@@ -38,11 +40,14 @@ serve::OtherModels checkpoints() {
 
 /// A run directory in the repository's place is a repository of that run alone.
 void serve_one_run(serve::ServeOptions& options) {
-  if (!train::has_checkpoint(options.model_repository)) return;
-  base::require(options.model_control != serve::ModelControl::poll, "'", options.model_repository,
-                "' is a run: give the directory above it to follow its checkpoints");
-  const std::filesystem::path run = std::filesystem::canonical(options.model_repository);
-  options.model_repository = run.parent_path().string();
+  const std::vector<std::string>& roots = options.model_repository;
+  const auto at = std::find_if(roots.begin(), roots.end(), train::has_checkpoint);
+  if (at == roots.end()) return;
+  base::require(
+      roots.size() == 1 && options.model_control != serve::ModelControl::poll, "'", *at,
+      "' is a run: give the directory above it to serve it beside others or follow its checkpoints");
+  const std::filesystem::path run = std::filesystem::canonical(*at);
+  options.model_repository = {run.parent_path().string()};
   options.model_control = serve::ModelControl::explicitly;
   options.load_model = {run.filename().string()};
 }
@@ -61,7 +66,10 @@ int serve_here(const serve::ServeOptions& options, const sigset_t& signals, base
   const int64_t start_ns = env.clock.now_ns();
   serve::Server server(options, env);
   env.log.info("serve", "listening",
-               {{"host", options.host}, {"grpc_port", server.grpc_port()}, {"port", server.port()}});
+               {{"host", options.host},
+                {"metrics_port", server.metrics_port()},
+                {"grpc_port", server.grpc_port()},
+                {"port", server.port()}});
   server.load();
   const auto seconds = [&](int64_t since_ns) {
     return static_cast<double>(env.clock.now_ns() - since_ns) * 1e-9;
@@ -102,8 +110,11 @@ int serve_in_job(serve::ServeOptions options, const sigset_t& signals, base::Env
 }  // namespace
 
 int serve_main(std::span<const std::string> words, base::Env& env) {
+  const serve::TritonFlags flags = serve::translate_triton_flags(words);
   serve::ServeOptions options;
-  if (!parse(options, words, "serve")) return 0;
+  if (!parse(options, flags.words, "serve")) return 0;
+  for (const std::string& note : flags.notes)
+    env.log.info("serve", "option_without_effect", {{"option", note}});
   options.others = checkpoints();
   serve_one_run(options);
   const sigset_t signals = block_signals();

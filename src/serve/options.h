@@ -24,7 +24,7 @@ enum class ModelControl { none, explicitly, poll };
 enum class RateLimit { off, execution_count };
 
 struct ServeOptions {
-  std::string model_repository;
+  std::vector<std::string> model_repository;
   ModelControl model_control = ModelControl::none;
   std::vector<std::string> load_model;
   base::Duration poll_interval{15 * base::kNsPerSecond};
@@ -50,6 +50,7 @@ struct ServeOptions {
   std::string tls_certificate, tls_key;
   int grpc_port = 8001;
   std::string tls_client_ca;
+  int metrics_port = -1;
   bool allow_client_shm = false;
   bool deadline_aware = false;
   int delay_scheduler = 0;
@@ -74,7 +75,8 @@ struct ServeOptions {
 
   void fields(base::OptionList& f) {
     f.add("model_repository", &model_repository,
-          "directory with one directory for each model: ONNX, Hugging Face, or a run of `trireme train`")
+          "directory with one directory for each model: ONNX, Hugging Face, or a run of `trireme train`; "
+          "several: a name may be in one only")
         .required();
     f.add_choice("model_control", &model_control, {"none", "explicit", "poll"},
                  "all models once, at the start; on request; all, following changes of the files");
@@ -144,6 +146,10 @@ struct ServeOptions {
     f.add("tls_key", &tls_key, "PEM file of the certificate's key");
     f.add("tls_client_ca", &tls_client_ca, "PEM file: clients must show a certificate that it signed");
     f.add("grpc_port", &grpc_port, "port of the gRPC listener; 0: the system picks one; -1: none")
+        .at_least(-1)
+        .at_most(65535);
+    f.add("metrics_port", &metrics_port,
+          "another port for /metrics alone, as Triton's 8002; 0: the system picks one; -1: none")
         .at_least(-1)
         .at_most(65535);
     f.add("allow_client_shm", &allow_client_shm, "clients may name POSIX shared memory objects as tensors");

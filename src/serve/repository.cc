@@ -51,13 +51,20 @@ void Repository::load() {
                         [this](const std::string& n) { return members(n).empty(); });
   for (const std::string& name : names) {
     try {
-      loaded_files_[name] = files_fingerprint(options_.model_repository + "/" + name, options_.others);
+      loaded_files_[name] = fingerprint(name);
       load_now(name);
     } catch (const std::exception& e) {
       env_.log.error("serve", "model_failed", {{"model", name}, {"reason", e.what()}});
     }
   }
   thread_ = std::thread([this] { run_changes(); });
+}
+
+std::string Repository::fingerprint(const std::string& name) const {
+  std::string all;
+  for (const std::string& home : model_homes(options_.model_repository, name))
+    all += files_fingerprint(home, options_.others) + "\n";
+  return all;
 }
 
 void Repository::run_changes() {
@@ -87,7 +94,7 @@ void Repository::stop_changes() {
 void Repository::poll() {
   const std::vector<std::string> names = model_names(options_.model_repository);
   for (const std::string& name : names) {
-    std::string files = files_fingerprint(options_.model_repository + "/" + name, options_.others);
+    std::string files = fingerprint(name);
     if (stopping_) return;
     if (loaded_files_[name] == files) continue;
     if (std::exchange(seen_files_[name], files) != files) continue;
@@ -153,7 +160,9 @@ void Repository::request_unload(const std::string& name, bool with_members, Done
 std::vector<std::string> Repository::members(const std::string& name) const {
   std::vector<std::string> list;
   try {
-    const ModelConfig config = read_config(base::safe_join(options_.model_repository, name), name);
+    const std::vector<std::string> homes = model_homes(options_.model_repository, name);
+    if (homes.empty()) return list;
+    const ModelConfig config = read_config(homes[0], name);
     if (!config.ensemble) return list;
     for (const EnsembleConfig::Step& step : config.ensemble->steps) list.push_back(step.model);
   } catch (const base::Error&) {
@@ -175,7 +184,7 @@ ModelHost Repository::host() const {
 
 void Repository::load_now(const std::string& name, const LoadOverride& given) {
   check_model_name(name);
-  if (given.files.empty() && !std::filesystem::is_directory(options_.model_repository + "/" + name)) {
+  if (given.files.empty() && model_homes(options_.model_repository, name).empty()) {
     base::fail(base::ErrorCode::not_found, "failed to load '", name,
                "', failed to poll from model repository: it holds no such directory");
   }
@@ -215,7 +224,10 @@ void Repository::load_members(const std::string& name) {
 
 CatalogModel Repository::load_versions(const std::string& name, const LoadOverride& given) {
   ModelSource source{.name = name};
-  if (given.files.empty()) source.root = base::safe_join(options_.model_repository, name);
+  const std::vector<std::string> homes = model_homes(options_.model_repository, name);
+  if (given.files.empty()) source.root = homes.at(0);
+  base::require(!given.files.empty() || homes.size() == 1, "model '", name,
+                "' is in more than one repository: ", homes.at(0), ", ", homes.back());
   std::shared_ptr<const std::string> written;  // removed after the load: what is mapped stays
   if (!given.files.empty()) {
     written = write_override(given);

@@ -57,6 +57,7 @@ class Repository {
   void run_changes();
   void stop_changes();
   void poll();
+  std::string fingerprint(const std::string& name) const;
   void load_now(const std::string& name, const LoadOverride& given = {});
   void unload_now(const std::string& name);
   /// Models that an ensemble's steps name; empty for other models.

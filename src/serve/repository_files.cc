@@ -40,15 +40,27 @@ int64_t version_number(std::string_view name) {
   return is_number && number > 0 ? number : 0;
 }
 
-std::vector<std::string> model_names(const std::string& root) {
-  if (!fs::is_directory(root)) base::fail(base::ErrorCode::not_found, "no model repository at '", root, "'");
+std::vector<std::string> model_names(const std::vector<std::string>& roots) {
   std::vector<std::string> names;
-  for (const auto& entry : fs::directory_iterator(root)) {
-    const std::string name = entry.path().filename().string();
-    if (name[0] != '.' && entry.is_directory()) names.push_back(name);
+  for (const std::string& root : roots) {
+    if (!fs::is_directory(root))
+      base::fail(base::ErrorCode::not_found, "no model repository at '", root, "'");
+    for (const auto& entry : fs::directory_iterator(root)) {
+      const std::string name = entry.path().filename().string();
+      if (name[0] != '.' && entry.is_directory()) names.push_back(name);
+    }
   }
   std::sort(names.begin(), names.end());
+  names.erase(std::unique(names.begin(), names.end()), names.end());
   return names;
+}
+
+std::vector<std::string> model_homes(const std::vector<std::string>& roots, const std::string& name) {
+  std::vector<std::string> homes;
+  for (const std::string& root : roots) {
+    if (fs::is_directory(root + "/" + name)) homes.push_back(base::safe_join(root, name));
+  }
+  return homes;
 }
 
 void check_model_name(std::string_view name) {
@@ -90,8 +102,8 @@ std::shared_ptr<const std::string> write_override(const LoadOverride& load) {
       fs::create_directories(fs::path(*root) / relative.parent_path());
       base::write_file_atomic(*root + "/" + name, contents);
     } catch (const std::exception& e) {  // a name too long, a full disk
-      base::fail(base::ErrorCode::internal, "failed to poll from model repository: file '", name.substr(0, 120),
-                 "' cannot be written: ", std::string_view(e.what()).substr(0, 400));
+      base::fail(base::ErrorCode::internal, "failed to poll from model repository: file '",
+                 name.substr(0, 120), "' cannot be written: ", std::string_view(e.what()).substr(0, 400));
     }
   }
   return root;

@@ -17,8 +17,10 @@ namespace trireme::serve {
 /// The number of a version directory, or 0: digits only, above 0, no leading zero.
 int64_t version_number(std::string_view name);
 
-/// Names of the models in a repository, sorted. Throws not_found if the root is no directory.
-std::vector<std::string> model_names(const std::string& root);
+/// Names of the models in the repositories, sorted, each once. Throws not_found if a root is no directory.
+std::vector<std::string> model_names(const std::vector<std::string>& roots);
+/// The directories of that name, in the order of the roots: one, unless something is wrong.
+std::vector<std::string> model_homes(const std::vector<std::string>& roots, const std::string& name);
 
 /// Refuses names that could lead out of the repository.
 void check_model_name(std::string_view name);

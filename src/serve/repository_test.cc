@@ -37,7 +37,7 @@ class RepositoryTest : public ::testing::Test {
     root_ = fs::temp_directory_path() / ("trireme-repository-" + std::to_string(::getpid()));
     fs::remove_all(root_);
     fs::create_directories(root_);
-    options_.model_repository = root_.string();
+    options_.model_repository = {root_.string()};
     options_.model_control = ModelControl::explicitly;
     options_.threads = 1;
     options_.warm_up = WarmUpLevel::none;

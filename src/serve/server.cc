@@ -62,6 +62,15 @@ Server::Server(const ServeOptions& options, const base::Env& env)
   http_ = std::make_unique<HttpServer>(http_options(options), [this](HttpRequest&& request, HttpReply reply) {
     handle(std::move(request), std::move(reply));
   });
+  if (options.metrics_port >= 0) {
+    HttpServerOptions http = http_options(options);
+    http.port = static_cast<uint16_t>(options.metrics_port);
+    http.threads = 1;
+    metrics_http_ = std::make_unique<HttpServer>(http, [this](HttpRequest&& request, HttpReply reply) {
+      if (request.path != "/metrics") return reply.send(http_error(404, "Not Found"));
+      handle(std::move(request), std::move(reply));
+    });
+  }
   if (options.grpc_port < 0) return;
   if (GrpcServer::is_built()) {
     grpc_ = std::make_unique<GrpcServer>(grpc_options(options), core_);
@@ -72,6 +81,7 @@ Server::Server(const ServeOptions& options, const base::Env& env)
 
 Server::~Server() {
   if (grpc_) grpc_->stop();
+  if (metrics_http_) metrics_http_->stop();
   http_->stop();
 }
 

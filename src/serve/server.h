@@ -25,6 +25,8 @@ class Server {
   uint16_t port() const { return http_->port(); }
   /// Of the gRPC listener; 0: there is none.
   uint16_t grpc_port() const { return grpc_ ? grpc_->port() : uint16_t{0}; }
+  /// Of the listener for metrics alone; 0: there is none.
+  uint16_t metrics_port() const { return metrics_http_ ? metrics_http_->port() : uint16_t{0}; }
   const Repository& repository() const { return repository_; }
 
  private:
@@ -37,8 +39,9 @@ class Server {
   Repository repository_;
   KserveCore core_;
   KserveApi kserve_;
-  std::unique_ptr<GrpcServer> grpc_;  ///< null: not wanted
-  std::unique_ptr<HttpServer> http_;  ///< last: its threads use the others
+  std::unique_ptr<GrpcServer> grpc_;          ///< null: not wanted
+  std::unique_ptr<HttpServer> http_;          ///< its threads use the others, as the next one's do
+  std::unique_ptr<HttpServer> metrics_http_;  ///< null: not wanted
 };
 
 }  // namespace trireme::serve
