@@ -83,9 +83,11 @@ def add_string_dyna_sequence(repository, name="simple_string_dyna_sequence"):
     state = 'state { input_name: "total_in" output_name: "total_out" data_type: TYPE_INT32 dims: 1 }\n'
     write(repository, name, NUMBER + OLDEST + control("CORRID", "CORRID", "STRING") + state + "}\n",
           [helper.make_node("Cast", ["CORRID"], ["id"], to=INT32), helper.make_node("Mul", ["id", "END"], ["last"]),
-           helper.make_node("Mul", ["INPUT", "READY"], ["input"]), helper.make_node("Mul", ["START", "total_in"], ["old"]),
+           helper.make_node("Mul", ["INPUT", "READY"], ["input"]),
+           helper.make_node("Mul", ["START", "total_in"], ["old"]),
            helper.make_node("Sub", ["total_in", "old"], ["kept"]), helper.make_node("Add", ["kept", "input"], ["sum"]),
-           helper.make_node("Add", ["sum", "last"], ["OUTPUT"]), helper.make_node("Identity", ["OUTPUT"], ["total_out"])],
+           helper.make_node("Add", ["sum", "last"], ["OUTPUT"]),
+           helper.make_node("Identity", ["OUTPUT"], ["total_out"])],
           columns("INPUT", "START", "END", "READY", "total_in") + columns("CORRID", kind=STRING),
           columns("OUTPUT", "total_out"))
 
@@ -108,7 +110,7 @@ parameters { key: "stream_rows" value { string_value: "true" } }
 
 
 def add_repeat(repository, name="repeat_int32"):
-    """IN [n] gives n answers: OUT its element, IDX the place. DELAY and WAIT are read by nobody: all answers are there."""
+    """IN [n] gives n answers: OUT its element, IDX the place. Nobody reads DELAY and WAIT: all answers are there."""
     constants = [numpy_helper.from_array(np.array(v, np.int64), n) for n, v in
                  (("zero", 0), ("one", 1), ("axis0", [0]), ("axis1", [1]))]
     nodes = [helper.make_node("Unsqueeze", ["IN", "axis1"], ["OUT"]), helper.make_node("Shape", ["IN"], ["shape"]),
@@ -152,7 +154,8 @@ output { name: "fc6_1" data_type: TYPE_FP32 dims: [ 1000 ] reshape { shape: [ 1,
   label_filename: "labels.txt" }
 """
     write(repository, name, config,
-          [helper.make_node("GlobalAveragePool", ["data_0"], ["mean"]), helper.make_node("Conv", ["mean", "w"], ["fc6_1"])],
+          [helper.make_node("GlobalAveragePool", ["data_0"], ["mean"]),
+           helper.make_node("Conv", ["mean", "w"], ["fc6_1"])],
           [value("data_0", FLOAT, [1, 3, 224, 224])], [value("fc6_1", FLOAT, [1, 1000, 1, 1])],
           [numpy_helper.from_array(numpy_helper.to_array(colour_weights(1000, 1)).reshape(1000, 3, 1, 1), "w")])
     write_labels(repository, name, 1000)
@@ -169,6 +172,7 @@ output { name: "InceptionV3/Predictions/Softmax" data_type: TYPE_FP32 dims: [ 10
           [helper.make_node("ReduceMean", ["input"], ["mean"], axes=[1, 2], keepdims=0),
            helper.make_node("MatMul", ["mean", "w"], ["scores"]),
            helper.make_node("Softmax", ["scores"], ["InceptionV3/Predictions/Softmax"], axis=1)],
-          [value("input", FLOAT, ["batch", 299, 299, 3])], [value("InceptionV3/Predictions/Softmax", FLOAT, ["batch", 1001])],
+          [value("input", FLOAT, ["batch", 299, 299, 3])],
+          [value("InceptionV3/Predictions/Softmax", FLOAT, ["batch", 1001])],
           [weights])
     write_labels(repository, name, 1001)

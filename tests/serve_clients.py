@@ -80,7 +80,8 @@ def strings():
         result = c.infer("simple_string", inputs, outputs=[module.InferRequestedOutput(f"OUTPUT{i}") for i in (0, 1)])
         for name, want in (("OUTPUT0", total), ("OUTPUT1", difference)):
             assert [int(v) for v in result.as_numpy(name)[0]] == want[0].tolist()
-        for rows in ([["he\x00llo".encode()] * 16], [[b""], ["größer".encode()]], np.array([[b"\x00\x01\x02\x03"] * 16], "S4")):
+        fixed = np.array([[b"\x00\x01\x02\x03"] * 16], "S4")
+        for rows in ([["he\x00llo".encode()] * 16], [[b""], ["größer".encode()]], fixed):
             array = rows if isinstance(rows, np.ndarray) else np.array(rows, np.object_)
             back = c.infer("simple_identity", [tensor(module, "INPUT0", array, "BYTES")]).as_numpy("OUTPUT0")
             assert back.tolist() == array.astype(np.object_).tolist() if array.dtype == np.object_ else \
@@ -147,8 +148,8 @@ def shared_memory():
                 regions[key] = shm.create_shared_memory_region(key, name, len(values))
                 c.register_system_shared_memory(key, name, len(values))
             for key in ("a", "b"):
-                array = as_text(first if key == "a" else second) if datatype == "BYTES" else (first if key == "a" else second)
-                packed = utils.serialize_byte_tensor(array) if datatype == "BYTES" else array
+                array = first if key == "a" else second
+                packed = utils.serialize_byte_tensor(as_text(array)) if datatype == "BYTES" else array
                 shm.set_shared_memory_region(regions[key], [packed])
             inputs = [module.InferInput(f"INPUT{i}", [1, 16], datatype) for i in (0, 1)]
             outputs = [module.InferRequestedOutput(f"OUTPUT{i}") for i in (0, 1)]
@@ -205,6 +206,12 @@ def number(module, n):
     return [tensor(module, "INPUT", np.array([[n]], np.int32), "INT32")]
 
 
+def keep_number(got, result):
+    """Files an answer under its sequence, which its request's id begins with."""
+    sequence = result.get_response().id.rsplit("_", 1)[0]
+    got.setdefault(sequence, []).append(int(result.as_numpy("OUTPUT")[0][0]))
+
+
 def sequences():
     """simple_*_sequence_sync_infer_client and simple_grpc_sequence_stream_infer_client."""
     for model in ("simple_sequence", "simple_dyna_sequence"):
@@ -227,7 +234,7 @@ def sequences():
             for _ in range(sum(len(sent) for _, _, sent in plan)):
                 result = answers.get(timeout=30)
                 assert not isinstance(result, Exception), result
-                got.setdefault(result.get_response().id.rsplit("_", 1)[0], []).append(int(result.as_numpy("OUTPUT")[0][0]))
+                keep_number(got, result)
         assert got == {str(key): want for (_, key, _), want in zip(plan, expected)}, got
     refused("is wanted", lambda: client(triton_grpc).infer(
         "simple_string_dyna_sequence", number(triton_grpc, 1), sequence_id="no number", sequence_start=True))
@@ -248,7 +255,7 @@ def asyncio_sequences():
         async with grpc_aio.InferenceServerClient(server.grpc_address) as c:
             async for result, error in c.stream_infer(requests()):
                 assert error is None, error
-                got.setdefault(result.get_response().id.rsplit("_", 1)[0], []).append(int(result.as_numpy("OUTPUT")[0][0]))
+                keep_number(got, result)
         assert got == {str(key): want for (_, key, _), want in zip(plan, expected)}, got
 
     for model in ("simple_sequence", "simple_dyna_sequence"):
@@ -263,17 +270,17 @@ def repeat_inputs(count, offset=100):
 
 
 def decoupled_stream():
-    """simple_grpc_custom_repeat, then several requests at once, none, one and many answers, with and without the end."""
+    """simple_grpc_custom_repeat, then several requests at once: none, one and many answers, with the end or without."""
     for wants_end in (False, True):
         answers = queue.Queue()
         with client(triton_grpc) as c:
             assert c.get_model_config("repeat_int32").config.model_transaction_policy.decoupled
             c.start_stream(lambda result, error: answers.put(error or result))
+            wanted = [triton_grpc.InferRequestedOutput(name) for name in ("OUT", "IDX")]
             plan = {"ten": 10, "none": 0, "one": 1, "many": 3000}
             for name, count in plan.items():
                 c.async_stream_infer("repeat_int32", repeat_inputs(count)[1], request_id=name,
-                                     outputs=[triton_grpc.InferRequestedOutput("OUT"), triton_grpc.InferRequestedOutput("IDX")],
-                                     enable_empty_final_response=wants_end)
+                                     outputs=wanted, enable_empty_final_response=wants_end)
             c.async_stream_infer("square_int32", [tensor(triton_grpc, "IN", np.array([4], np.int32), "INT32")],
                                  request_id="square", enable_empty_final_response=wants_end)
             got, ends = {}, set()
@@ -386,7 +393,8 @@ def http_infer():
     for request, response in ((None, None), ("gzip", "deflate"), ("deflate", "gzip")):
         options = {"request_compression_algorithm": request, "response_compression_algorithm": response}
         inputs = simple_inputs(triton_http, (False, True))
-        check_sum(c.infer("simple", inputs, outputs=wanted, query_params={"test_1": 1}, headers={"test": "1"}, **options))
+        check_sum(c.infer("simple", inputs, outputs=wanted, query_params={"test_1": 1}, headers={"test": "1"},
+                          **options))
         check_sum(c.infer("simple", inputs, **options))
         body, json_size = triton_http.InferenceServerClient.generate_request_body(inputs, outputs=wanted[:1])
         headers = {"Inference-Header-Content-Length": str(json_size)} if json_size else {}
@@ -510,7 +518,8 @@ def model_control():
             assert len(index if module is triton_http else index.models) == 7
             c.load_model("simple")
             assert c.is_model_ready("simple")
-            refused("failed to load", lambda: c.load_model("simple", config='"parameters": {"config": {{"max": "16"}}}'))
+            malformed = '"parameters": {"config": {{"max_batch_size": "16"}}}'
+            refused("failed to load", lambda: c.load_model("simple", config=malformed))
             c.load_model("simple", config='{"max_batch_size":"16"}')
             config = c.get_model_config("simple")
             assert (config["max_batch_size"] if module is triton_http else config.config.max_batch_size) == 16
@@ -564,9 +573,10 @@ def kserve_client():
                              "parameters": {"binary_data_size": 64}} for i in (0, 1)],
                  "outputs": [{"name": "OUTPUT0", "parameters": {"binary_data": True}}]}
     head = json.dumps(json_part, separators=(",", ":")).encode()
-    request = urllib.request.Request(server.url + "/v2/models/simple/infer", head + first.tobytes() + second.tobytes(), {
-        "content-type": "application/octet-stream", "inference-header-content-length": str(len(head)), "accept": "*/*",
-        "user-agent": "python-httpx"})
+    body = head + first.tobytes() + second.tobytes()
+    request = urllib.request.Request(server.url + "/v2/models/simple/infer", body, {
+        "content-type": "application/octet-stream", "inference-header-content-length": str(len(head)),
+        "accept": "*/*", "user-agent": "python-httpx"})
     with urllib.request.urlopen(request, timeout=10) as answer:
         size = int(answer.headers["inference-header-content-length"])
         body = answer.read()

@@ -224,10 +224,12 @@ void Repository::load_members(const std::string& name) {
 
 CatalogModel Repository::load_versions(const std::string& name, const LoadOverride& given) {
   ModelSource source{.name = name};
-  const std::vector<std::string> homes = model_homes(options_.model_repository, name);
-  if (given.files.empty()) source.root = homes.at(0);
-  base::require(!given.files.empty() || homes.size() == 1, "model '", name,
-                "' is in more than one repository: ", homes.at(0), ", ", homes.back());
+  if (given.files.empty()) {
+    const std::vector<std::string> homes = model_homes(options_.model_repository, name);
+    source.root = homes.at(0);
+    base::require(homes.size() == 1, "model '", name, "' is in more than one repository: ", homes[0], ", ",
+                  homes.back());
+  }
   std::shared_ptr<const std::string> written;  // removed after the load: what is mapped stays
   if (!given.files.empty()) {
     written = write_override(given);
