@@ -66,19 +66,13 @@ size_t json_estimate(const InferResponse& response) {
   return bytes;
 }
 
-void append_span(std::string& json, const RegionSpan& span) {
-  json += ",\"parameters\":{\"shared_memory_region\":";
-  base::append_json(json, std::string_view(span.region));
-  json += ",\"shared_memory_offset\":";
-  base::append_json(json, span.offset);
-  json += ",\"shared_memory_byte_size\":";
-  base::append_json(json, span.bytes);
-  json += "}}";
-}
-
 /// One output after its name, type and shape; binary ones go to `blobs`.
 void append_output(std::string& json, const InferOutput& o, std::vector<HttpBodyPart>& blobs) {
-  if (!o.span.region.empty()) return append_span(json, o.span);
+  if (!o.span.region
+           .empty()) {  // no word of the place: C++ clients take any parameters for those of binary data
+    json += '}';
+    return;
+  }
   if (o.is_binary) {
     blobs.push_back(tensor_bytes(o.tensor));
     json += ",\"parameters\":{\"binary_data_size\":";
