@@ -1,6 +1,7 @@
 # Strangers' tools against the server: promtool, Prometheus and the dashboard's queries, wrk, h2load.
 # tier: all
 import json
+import queue
 import random
 import re
 import shutil
@@ -12,10 +13,12 @@ import urllib.parse
 import urllib.request
 
 import numpy as np
+import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton
 from tritonclient.utils import InferenceServerException
 
 from _serving import ROOT, Server, Skip, add_simple, add_slow, run_cases, temporary
+from _triton_models import add_repeat
 
 work = temporary()
 repository = work / "models"
@@ -250,6 +253,31 @@ def dashboard():
             client.join()
 
 
+def first_responses():
+    """A decoupled model shows how long its first answers take; a request without answers has none."""
+    models = work / "decoupled"
+    add_repeat(models)
+    with Server(models) as server:
+        answers = queue.Queue()
+        client = triton_grpc.InferenceServerClient(server.grpc_address)
+        client.start_stream(lambda result, error: answers.put(error or result))
+        for count in (3, 0, 1):
+            given = {"IN": ("INT32", np.zeros(count, np.int32)), "DELAY": ("UINT32", np.zeros(count, np.uint32)),
+                     "WAIT": ("UINT32", np.zeros(1, np.uint32))}
+            inputs = [triton_grpc.InferInput(name, list(data.shape), kind) for name, (kind, data) in given.items()]
+            for x, (_, data) in zip(inputs, given.values()):
+                x.set_data_from_numpy(data)
+            client.async_stream_infer("repeat_int32", inputs, enable_empty_final_response=True)
+        for _ in range(3 + 0 + 1 + 3):
+            assert not isinstance(answers.get(timeout=30), Exception)
+        client.close()
+        m = server.metrics()
+        own = '{model="repeat_int32",version="1"'
+        assert m[f"nv_inference_first_response_histogram_ms_count{own}}}"] == 2, m
+        assert m[f'nv_inference_first_response_histogram_ms_bucket{own},le="5000"}}'] == 2, m
+        assert m[f"nv_inference_request_success{own}}}"] == 3
+
+
 def succeeded(server):
     return int(server.metrics()['nv_inference_request_success{model="simple",version="1"}'])
 
@@ -337,6 +365,6 @@ def pipelined_in_order():
 
 try:
     run_cases([(case.__name__, case) for case in (
-        promtool_metrics, statistics_equal_metrics, alert_rules, dashboard, wrk, h2load, pipelined_in_order)])
+        promtool_metrics, statistics_equal_metrics, alert_rules, dashboard, first_responses, wrk, h2load, pipelined_in_order)])
 finally:
     shutil.rmtree(work, ignore_errors=True)

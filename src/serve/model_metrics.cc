@@ -165,6 +165,16 @@ void ModelMetrics::count_success(const sched::Timing& t, int64_t received_ns, in
   output_s_->observe(seconds_between(t.finished_ns, answered_ns));
 }
 
+void ModelMetrics::show_first_responses(MetricRegistry& registry, const MetricLabels& labels) {
+  first_response_ms_ = &registry.histogram("nv_inference_first_response_histogram_ms",
+                                           "Duration from request to first response in milliseconds",
+                                           {100, 500, 2000, 5000}, labels);
+}
+
+void ModelMetrics::count_first_response(int64_t took_ns) {
+  if (first_response_ms_ != nullptr) first_response_ms_->observe(static_cast<double>(took_ns) * 1e-6);
+}
+
 void ModelMetrics::count_lookup(bool is_hit, int64_t took_ns) {
   (is_hit ? counts_->hit : counts_->miss).add(took_ns);
 }

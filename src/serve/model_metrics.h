@@ -42,6 +42,9 @@ class ModelMetrics {
   /// Also shows what batches cost from now on, `per_busy_second` of an instance that computes, and that over
   /// all inferences.
   void show_cost(MetricRegistry& registry, const MetricLabels& labels, double per_busy_second);
+  /// Of a decoupled model: shows and counts how long its first answers take.
+  void show_first_responses(MetricRegistry& registry, const MetricLabels& labels);
+  void count_first_response(int64_t took_ns);
   /// A request failed; `ending` gives the reason label.
   void count_failure(sched::Ending ending, int64_t received_ns, int64_t answered_ns);
 
@@ -74,6 +77,7 @@ class ModelMetrics {
   MetricHistogram* infer_s_ = nullptr;
   MetricHistogram* output_s_ = nullptr;
   MetricHistogram* queue_length_ = nullptr;
+  MetricHistogram* first_response_ms_ = nullptr;  ///< null: not decoupled
 };
 
 }  // namespace trireme::serve

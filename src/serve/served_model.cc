@@ -313,6 +313,7 @@ void ServedModel::answer_parts(Call& call) const {
       add_output(part, wish, wire_output(wish, streams_rows_ ? answer_at(all, axis, i) : all, call.strings));
     }
     call.sink.part(std::move(part));
+    if (i == 0) metrics_->count_first_response(env_.clock.now_ns() - call.sink.received_ns);
   }
 }
 

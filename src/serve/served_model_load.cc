@@ -154,6 +154,7 @@ void ServedModel::make_metrics(const ModelHost& host, const ModelMetrics* earlie
   const MetricLabels labels = metric_labels();
   metrics_ = std::make_shared<ModelMetrics>(
       host.metrics, labels, std::max<int64_t>(1, config_.max_batch_size.value_or(0)), earlier);
+  if (config_.is_decoupled) metrics_->show_first_responses(host.metrics, labels);
   if (host.options.metric_summaries) metrics_->show_summaries(host.metrics, labels, env_.clock);
 }
 
