@@ -8,6 +8,7 @@ namespace {
 // set as text, never as markup.
 constexpr std::string_view kMetrics = R"js('use strict';
 const $=id=>document.getElementById(id);
+const BUSY='trireme_instance_busy_seconds_total';
 const WINDOW=10,POINTS=60;            // seconds that rates and percentiles look back; points of a line
 let access={},history=[],index=[],chosen=null,lines={};
 function headers(more){return Object.assign({},access,more||{})}
@@ -47,6 +48,7 @@ function scrape(text){
     }else if(l.quantile===undefined){
       m.values[s.name]=(m.values[s.name]||0)+s.value;
       if(l.kind)m.values[s.name+':'+l.kind]=s.value;
+      if(s.name===BUSY)m.instances=(m.instances||0)+1;
     }
   }
   return shot;
@@ -92,15 +94,14 @@ function figures(now,then,seconds){
     const n=d('trireme_'+phase+'_duration_seconds_count');
     return n?d('trireme_'+phase+'_duration_seconds_sum')/n:NaN;
   };
-  const busy='trireme_model_busy_seconds_total',waste=d('trireme_padded_rows_total'),rows=d(
-    'nv_inference_count');
+  const filled=d('trireme_input_elements_total'),rows=d('nv_inference_count');
   return {requests:per('nv_inference_request_success'),rows:per('nv_inference_count'),
     failed:per('nv_inference_request_failure'),p50:quantile(latency,.5),p95:quantile(latency,.95),
     p99:quantile(latency,.99),batch:runs?rows/runs:NaN,
       waiting:now.values.nv_inference_pending_request_count||0,
     queue:mean('queue'),input:mean('compute_input'),infer:mean('compute_infer'),output:mean('compute_output'),
-    busy:busy in now.values?per(busy):d('nv_inference_compute_infer_duration_us')*1e-6/seconds,
-    waste:waste+rows?waste/(waste+rows):NaN,
+    busy:now.instances?per(BUSY)/now.instances:NaN,
+    waste:filled?d('trireme_padded_elements_total')/filled:NaN,
     hits:per('nv_cache_num_hits_per_model'),weights:now.values['trireme_model_memory_bytes:weights']||0,
     scratch:now.values['trireme_model_memory_bytes:scratch']||0,
     cost:now.values.trireme_cost_per_million_inferences,
@@ -172,8 +173,8 @@ function rowOf(key,name,version){
 }
 function show(row,f){
   const text={requests:number(f.requests,1),rows:number(f.rows,1),p50:ms(f.p50),p95:ms(f.p95),p99:ms(f.p99),
-    batch:number(f.batch),waiting:number(f.waiting,0),busy:number(100*f.busy,0)+' %',failed:number(
-      f.failed,1),
+    batch:number(f.batch),waiting:number(f.waiting,0),
+    busy:Number.isNaN(f.busy)?'–':number(100*f.busy,0)+' %',failed:number(f.failed,1),
     memory:bytes(f.weights+f.scratch),cost:f.cost===undefined?'–':number(f.cost)};
   for(const td of row.cells){
     const own=text[td.dataset.of];
@@ -202,7 +203,7 @@ function detail(f,l){
   const facts={'mean time in the queue':ms(f.queue)+' ms','gathering inputs':ms(f.input)+' ms',
     'model run':ms(f.infer)+' ms','writing the answer':ms(f.output)+' ms','answers from the cache':number(
       f.hits,1)+'/s',
-    'rows that are padding':Number.isNaN(f.waste)?'–':number(100*f.waste,1)+' %',
+    'padding in inputs':Number.isNaN(f.waste)?'–':number(100*f.waste,1)+' %',
     'weights':bytes(f.weights),'scratch memory':bytes(f.scratch)};
   const list=[];
   for(const k in facts){
