@@ -77,6 +77,7 @@ function quantile(buckets,q){
 }
 function number(x,digits){
   if(x===undefined||Number.isNaN(x))return '–';
+  if(digits===undefined&&x!==0&&Math.abs(x)<.1)return x.toPrecision(2);
   if(Math.abs(x)>=1e4)return Math.round(x).toLocaleString('en');
   return x.toFixed(digits===undefined?(Math.abs(x)<10?2:1):digits);
 }
