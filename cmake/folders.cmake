@@ -159,6 +159,22 @@ function(trireme_examples)
   endforeach()
 endfunction()
 
+# The headers of elementwise functions as strings, for the GPU's run-time compiler: one functor for host and device.
+function(trireme_function_texts result)
+  set(text "// The headers of src/tensor that generated kernels include. Made by cmake/folders.cmake.\nnamespace trireme::cuda {\n")
+  foreach(name Element Binary Derivative)
+    string(TOLOWER ${name} file)
+    set(header ${CMAKE_SOURCE_DIR}/src/tensor/${file}_math.h)
+    set_property(DIRECTORY ${CMAKE_SOURCE_DIR} APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${header})
+    file(READ ${header} body)
+    string(APPEND text "extern const char* const k${name}MathText;\n"
+           "const char* const k${name}MathText = R\"~~~(${body})~~~\";\n")
+  endforeach()
+  set(made ${CMAKE_BINARY_DIR}/function_texts.cc)
+  file(CONFIGURE OUTPUT ${made} CONTENT "${text}}  // namespace trireme::cuda\n" @ONLY)
+  set(${result} ${made} PARENT_SCOPE)
+endfunction()
+
 # Sources of src/backend/cuda. Files named toolkit_* need the CUDA toolkit, those named emulated_* stand in for it:
 # without it the .cu files are C++ and run on the host.
 function(trireme_cuda_folder result)
@@ -170,8 +186,12 @@ function(trireme_cuda_folder result)
   else()
     list(FILTER sources EXCLUDE REGEX "/toolkit_cudnn")
   endif()
+  trireme_function_texts(texts)
+  list(APPEND sources ${texts})
   if(TRIREME_CUDA)
     list(FILTER sources EXCLUDE REGEX "/emulated_")
+    set_property(SOURCE ${CMAKE_SOURCE_DIR}/src/backend/cuda/toolkit_elements.cc APPEND PROPERTY COMPILE_DEFINITIONS
+                 TRIREME_TOOLKIT_LIBRARIES="${CUDAToolkit_LIBRARY_DIR}")
     list(LENGTH kernels count)
     message(STATUS "CUDA ${CMAKE_CUDA_COMPILER_VERSION}: ${count} files of kernels for sm_${CMAKE_CUDA_ARCHITECTURES}")
     set_property(SOURCE ${sources} ${kernels} APPEND PROPERTY INCLUDE_DIRECTORIES ${CUDAToolkit_INCLUDE_DIRS})

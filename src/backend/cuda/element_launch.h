@@ -7,6 +7,7 @@
 #include <string>
 
 #include "backend/cuda/element_program.h"
+#include "base/shared_cache.h"
 #include "tensor/device.h"
 
 namespace trireme::cuda {
@@ -32,7 +33,7 @@ std::optional<std::string> refuse_elements(const ElementProgram& program);
 /// dense operands of their element size.
 using ElementRun = std::function<void(tensor::Stream& stream, const void* const* in, void* const* out)>;
 /// Compiles where `device` is a GPU and a run-time compiler is found; null device: nothing is compiled.
-ElementRun bind_elements(const ElementProgram& program, tensor::Device* device);
+ElementRun bind_elements(const ElementProgram& program, tensor::Device* device, base::SharedCache& packs);
 /// The interpreter of the same programs.
 ElementRun interpret_elements(const ElementProgram& program);
 

@@ -203,7 +203,7 @@ ir::Kernel kernel_of(Make make, uint32_t may_overwrite) {
     return cuda::refuse_elements(made.program);
   };
   k.prepare = [make = std::move(make)](const ir::KernelInit& init) -> ir::BoundKernel {
-    const cuda::ElementRun run = cuda::bind_elements(make(init.node).program, init.device);
+    const cuda::ElementRun run = cuda::bind_elements(make(init.node).program, init.device, init.packs);
     return {[run](const ir::RunArgs& args) { run(args.stream, args.in, args.out); }};
   };
   k.may_overwrite = may_overwrite;
