@@ -77,6 +77,7 @@ need_cuda() {
     export CUDACXX
   fi
   command -v cuobjdump >/dev/null || need_python requirements-cuda-tools --no-deps
+  need_python requirements-cudnn --no-deps
 }
 
 # What tests, demo and benchmarks read from the environment. TRIREME_ENCODER is the demo's model.

@@ -59,7 +59,6 @@ AttentionView view_of(const AttentionShape& s, const void* mask, const int64_t* 
 /// f(std::integral_constant) of the smallest tile that holds the channels.
 template <class F>
 void by_dim(int64_t dim, F f) {
-  if (dim <= 32) return f(std::integral_constant<int, 32>{});
   if (dim <= 64) return f(std::integral_constant<int, 64>{});
   if (dim <= 128) return f(std::integral_constant<int, 128>{});
   base::check(dim <= kMostHeadDim, "a head of ", dim, " channels on the device");
@@ -72,7 +71,7 @@ void launch_tiles(tensor::Stream& stream, const char* name, int64_t tiles, const
          {blocks_for(cuda_stream(stream), tiles, 16), Kernel::kMostThreads, Kernel::kSharedBytes}, kernel);
 }
 
-int64_t tiles_of(int64_t rows) { return (rows + AttentionTile<32>::kRows - 1) / AttentionTile<32>::kRows; }
+int64_t tiles_of(int64_t rows) { return (rows + AttentionTile<64>::kRows - 1) / AttentionTile<64>::kRows; }
 
 }  // namespace
 

@@ -1,0 +1,65 @@
+// cuDNN as it is found at run time, and what its graphs share.
+#pragma once
+
+#include <cudnn_frontend.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "backend/cuda/gemm.h"
+#include "backend/cuda/toolkit_library.h"
+#include "base/error.h"
+#include "base/guarded.h"
+
+namespace trireme::cuda {
+
+namespace fe = cudnn_frontend;
+
+// Plans that need more are not chosen; all ask for as much, so that a program does not depend on the choice.
+inline constexpr int64_t kCudnnWorkspaceBytes = int64_t{64} << 20;
+
+/// The library and handles of one device; a launch borrows one for its stream.
+class Cudnn {
+ public:
+  /// Throws unavailable if the library, cuBLASLt or the runtime is not found.
+  explicit Cudnn(int ordinal);
+  ~Cudnn();
+  Cudnn(const Cudnn&) = delete;
+  Cudnn& operator=(const Cudnn&) = delete;
+
+  /// A handle for `stream` until it is destroyed.
+  class Lease {
+   public:
+    Lease(const Cudnn& owner, tensor::Stream* stream);
+    ~Lease();
+    Lease(const Lease&) = delete;
+    Lease& operator=(const Lease&) = delete;
+    cudnnHandle_t handle() const { return handle_; }
+
+   private:
+    const Cudnn& owner_;
+    cudnnHandle_t handle_;
+  };
+
+ private:
+  int ordinal_;
+  mutable base::Guarded<std::vector<cudnnHandle_t>> free_;
+};
+
+/// The library for a place with a device; null with none, or where the library is missing: then kernels of
+/// ours run.
+std::shared_ptr<const Cudnn> cudnn_of(const GemmPlace& place);
+
+fe::DataType_t cudnn_type(tensor::DType type);
+
+/// Validates the graph and builds its first plan that is deterministic, keeps f32 and fits the workspace;
+/// false if there is none.
+bool build_graph(fe::graph::Graph& graph, const Cudnn& cudnn, bool keeps_f32);
+
+/// One launch of a built graph; `addresses` by tensor.
+using CudnnAddresses = std::unordered_map<std::shared_ptr<fe::graph::Tensor_attributes>, void*>;
+void run_graph(const fe::graph::Graph& graph, const Cudnn& cudnn, tensor::Stream& stream,
+               CudnnAddresses addresses, void* workspace);
+
+}  // namespace trireme::cuda
