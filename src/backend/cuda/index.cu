@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "backend/cuda/copy_kernels.h"
-#include "backend/cuda/index_kernels.h"
+#include "backend/cuda/index_grad_kernels.h"
 #include "backend/cuda/launch.h"
 #include "base/error.h"
 
@@ -90,22 +90,17 @@ void gather(tensor::Stream& stream, const IndexedMove& m, int64_t items, const v
   });
 }
 
-struct ScatterTo {
-  const void* updates;
-  void* y;
-  int64_t elements;
-  int64_t* winner;
-};
-void scatter(tensor::Stream& stream, const IndexedMove& m, int64_t items, const ScatterTo& to) {
+void scatter(tensor::Stream& stream, const IndexedMove& m, int64_t items, const ScatterTarget& to) {
   const int64_t total = items * m.slice;
   if (total == 0 || to.elements == 0) return;
-  fill_zero(stream, to.winner, scatter_workspace_bytes(to.elements / m.slice));
+  auto* winner = static_cast<int64_t*>(to.workspace);
+  fill_zero(stream, winner, scatter_workspace_bytes(to.elements / m.slice));
   const IndexedPlaces places = places_of(m, items);
-  launch(stream, "find_winners", flat(stream, items), FindWinners{places, to.winner, items, m.slice});
+  launch(stream, "find_winners", flat(stream, items), FindWinners{places, winner, items, m.slice});
   by_size(m.unit_bytes, [&](auto zero) {
     using T = decltype(zero);
     launch(stream, "write_winners", flat(stream, total),
-           WriteWinners<T>{places, to.winner, static_cast<const T*>(to.updates), static_cast<T*>(to.y),
+           WriteWinners<T>{places, winner, static_cast<const T*>(to.updates), static_cast<T*>(to.y),
                            Divider(m.slice, std::max(total, to.elements)), total});
   });
 }
@@ -157,14 +152,11 @@ void gather_tuples(tensor::Stream& stream, const IndexedMove& m, const void* x, 
 
 int64_t scatter_workspace_bytes(int64_t slices) { return slices * static_cast<int64_t>(sizeof(int64_t)); }
 
-void scatter_elements(tensor::Stream& stream, const IndexedMove& m, const void* updates, void* y,
-                      int64_t elements, void* workspace) {
-  scatter(stream, m, tensor::element_count(m.extent),
-          {updates, y, elements, static_cast<int64_t*>(workspace)});
+void scatter_elements(tensor::Stream& stream, const IndexedMove& m, const ScatterTarget& to) {
+  scatter(stream, m, tensor::element_count(m.extent), to);
 }
-void scatter_tuples(tensor::Stream& stream, const IndexedMove& m, const void* updates, void* y,
-                    int64_t elements, void* workspace) {
-  scatter(stream, m, m.tuples, {updates, y, elements, static_cast<int64_t*>(workspace)});
+void scatter_tuples(tensor::Stream& stream, const IndexedMove& m, const ScatterTarget& to) {
+  scatter(stream, m, m.tuples, to);
 }
 
 }  // namespace trireme::cuda

@@ -50,11 +50,14 @@ struct IndexedMove {
 void gather_elements(tensor::Stream& stream, const IndexedMove& move, const void* x, void* y);
 void gather_tuples(tensor::Stream& stream, const IndexedMove& move, const void* x, void* y);
 /// y [elements], which holds x already, with updates written; of repeated indices the last counts.
-/// `workspace`: scatter_workspace_bytes(slices of y).
+struct ScatterTarget {
+  const void* updates = nullptr;
+  void* y = nullptr;
+  int64_t elements = 0;
+  void* workspace = nullptr;  ///< scatter_workspace_bytes(slices of y)
+};
 int64_t scatter_workspace_bytes(int64_t slices);
-void scatter_elements(tensor::Stream& stream, const IndexedMove& move, const void* updates, void* y,
-                      int64_t elements, void* workspace);
-void scatter_tuples(tensor::Stream& stream, const IndexedMove& move, const void* updates, void* y,
-                    int64_t elements, void* workspace);
+void scatter_elements(tensor::Stream& stream, const IndexedMove& move, const ScatterTarget& to);
+void scatter_tuples(tensor::Stream& stream, const IndexedMove& move, const ScatterTarget& to);
 
 }  // namespace trireme::cuda

@@ -160,7 +160,7 @@ ir::Kernel scatter(bool tuples) {
                              if (args.out[0] != args.in[0])
                                cuda::copy_strided(args.stream, whole, args.in[0], args.out[0]);
                              (tuples ? cuda::scatter_tuples : cuda::scatter_elements)(
-                                 args.stream, m, args.in[2], args.out[0], elements, args.workspace);
+                                 args.stream, m, {args.in[2], args.out[0], elements, args.workspace});
                            },
                            cuda::scatter_workspace_bytes(elements / std::max<int64_t>(1, shape.slice))};
   };
