@@ -135,11 +135,10 @@ void ModelMetrics::show_cost(MetricRegistry& registry, const MetricLabels& label
   cost_per_ns_ = per_busy_second * 1e-9;
   registry.counter_from("trireme_cost_total", "Cost of computing, in the currency of the prices", labels,
                         [c = counts_] { return c->cost.load(); });
-  registry.gauge_from("trireme_cost_per_million_inferences",
-                      "Cost of computing over inferences since the start, times a million", labels,
-                      [c = counts_, h = batch_rows_] {
-                        return h->sum() == 0 ? 0 : c->cost.load() / h->sum() * 1e6;
-                      });
+  registry.gauge_from(
+      "trireme_cost_per_million_inferences",
+      "Cost of computing over inferences since the start, times a million", labels,
+      [c = counts_, h = batch_rows_] { return h->sum() == 0 ? 0 : c->cost.load() / h->sum() * 1e6; });
 }
 
 void ModelMetrics::count_batch(const sched::Timing& t) {

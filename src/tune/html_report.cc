@@ -86,13 +86,20 @@ std::string html_of(const std::string& markdown) {
   return in_table ? out + "</table>" : out;
 }
 
-/// Throughput against p99 of every layout's configurations at their best, and the front of them all.
+std::vector<std::pair<double, double>> points_of(const std::vector<Prediction>& list) {
+  std::vector<std::pair<double, double>> points;
+  for (const Prediction& p : list) points.emplace_back(p.throughput, p.p99_ns * 1e-6);
+  return points;
+}
+
+/// p99 against throughput: the choice from light load to saturation, the front of all that were followed so,
+/// and what was measured.
 Plot space_plot(const TuneResult& r) {
-  Plot plot{"Configurations at their best rate", "requests a second", "p99, ms", {}, true, true, {}};
-  PlotSeries& front = plot.series.emplace_back();
-  front.name = "Pareto front (predicted)";
-  for (const Prediction& p : pareto_front(r.predictions))
-    front.points.emplace_back(p.throughput, p.p99_ns * 1e-6);
+  Plot plot{"Latency against throughput", "answers a second", "p99, ms", {}, true, true, {}};
+  std::vector<Prediction> all;
+  for (const auto& curve : r.curves) all.insert(all.end(), curve.begin(), curve.end());
+  plot.series.push_back({"Pareto front, predicted", points_of(pareto_front(all))});
+  if (!r.curves.empty()) plot.series.push_back({"the choice, predicted", points_of(r.curves[0])});
   PlotSeries measured{"measured", {}};
   for (const Trial& t : r.trials) {
     for (const Compared& c : t.runs) {

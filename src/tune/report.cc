@@ -199,6 +199,11 @@ base::Json json_report(const TuneResult& r, const TuneOptions& o) {
                             {"error", std::isfinite(v.error) ? base::Json(v.error) : base::Json()},
                             {"refusal", v.refusal}}));
   }
+  base::Json curves = base::Json::array();
+  for (const auto& curve : r.curves) {
+    base::Json& list = curves.push_back(base::Json::array());
+    for (const Prediction& p : curve) list.push_back(prediction_json(p, r.subject));
+  }
   TuneOptions copy = o;
   base::OptionList list(copy);
   return base::Json::object({{"model", r.subject.name},
@@ -211,6 +216,7 @@ base::Json json_report(const TuneResult& r, const TuneOptions& o) {
                                                                {"cpu_us", r.front.cpu_ns * 1e-3}})},
                              {"variants", std::move(variants)},
                              {"trials", std::move(trials)},
+                             {"curves", std::move(curves)},
                              {"predictions", std::move(predictions)},
                              {"machine", base::read_cpu_info().to_json()},
                              {"key", r.subject.key},

@@ -15,7 +15,7 @@ namespace {
 
 /// What a process holds besides weights and arenas: code, buffers of connections, queues.
 constexpr int64_t kProcessBytes = int64_t{48} << 20;
-constexpr int64_t kRoughRequests = 4'000, kFineRequests = 40'000;
+constexpr int64_t kRoughRequests = 4'000, kFineRequests = 40'000, kCurveRequests = 10'000;
 constexpr size_t kFineCount = 16;
 constexpr double kInfinite = std::numeric_limits<double>::infinity();
 
@@ -300,6 +300,19 @@ std::vector<Prediction> shortlist(const std::vector<Prediction>& sorted, size_t 
     if (is_new) list.push_back(p);
   }
   return list;
+}
+
+std::vector<Prediction> load_curve(const Predictor& predictor, const Candidate& candidate) {
+  std::vector<Prediction> curve;
+  const double most = predictor.saturation_of(candidate);
+  for (double share : {0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95}) {
+    const double rate = share * most;
+    const Simulated run = predictor.at(candidate, rate, 0, kCurveRequests);
+    // A queue that grows has no latency of its own.
+    if (run.refused == 0 && run.throughput >= 0.97 * rate)
+      curve.push_back(predictor.describe(candidate, run, rate));
+  }
+  return curve;
 }
 
 std::vector<Prediction> pareto_front(const std::vector<Prediction>& list) {

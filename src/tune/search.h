@@ -63,6 +63,8 @@ class Predictor {
   /// The simulation at a given rate (or, with `clients`, in a closed loop).
   Simulated at(const Candidate& candidate, double rate, int64_t clients, int64_t requests) const;
   Prediction describe(const Candidate& candidate, const Simulated& run, double rate) const;
+  /// Requests a second with full batches one after another.
+  double saturation_of(const Candidate& candidate) const;
   /// What the objective counts, of a saturated candidate and of a prediction: requests a second, or those of
   /// the money of a second.
   double promise(const Candidate& candidate) const;
@@ -72,7 +74,6 @@ class Predictor {
 
  private:
   ServiceTimes times_of(const Candidate& candidate, double rate) const;
-  double saturation_of(const Candidate& candidate) const;
   Traffic traffic(double rate, int64_t clients, int64_t requests) const;
   Prediction at_best_rate(const Candidate& candidate, int64_t requests, double hint) const;
 
@@ -91,6 +92,9 @@ std::vector<Prediction> search(const Predictor& predictor, const std::vector<Can
 
 /// The first `count` of a sorted list that differ in more than window and buckets.
 std::vector<Prediction> shortlist(const std::vector<Prediction>& sorted, size_t count);
+
+/// What a candidate would do from a light load to nearly its saturation.
+std::vector<Prediction> load_curve(const Predictor& predictor, const Candidate& candidate);
 
 /// Those that no other beats in both throughput and p99, by throughput.
 std::vector<Prediction> pareto_front(const std::vector<Prediction>& list);

@@ -6,6 +6,7 @@
 
 #include "base/cpu_info.h"
 #include "base/file.h"
+#include "base/thread_pool.h"
 #include "tune/model_directory.h"
 #include "tune/report.h"
 
@@ -122,6 +123,28 @@ void choose(TuneResult& r) {
   r.is_reached = r.trials.empty() && r.chosen.is_feasible;
 }
 
+/// Curves of the choice, and of those that differ from it: most answers a second, and least latency.
+std::vector<std::vector<Prediction>> curves_of(const TuneResult& r, const Predictor& predictor) {
+  constexpr size_t kMost = 24;
+  std::vector<Prediction> list{r.chosen};
+  for (const Prediction& p : shortlist(r.predictions, r.predictions.size())) {
+    // In steps, so that all kinds are seen.
+    const bool is_new = std::none_of(list.begin(), list.end(), [&](const Prediction& q) {
+      return q.candidate.id() == p.candidate.id() ||
+             (list.size() > kMost / 2 && q.candidate.layout == p.candidate.layout &&
+              q.candidate.variant == p.candidate.variant);
+    });
+    if (is_new && list.size() < kMost) list.push_back(p);
+  }
+  std::vector<std::vector<Prediction>> curves(list.size());
+  base::ThreadPool pool(r.wish.machine_cores);
+  pool.run(static_cast<int64_t>(list.size()), [&](int64_t i) {
+    const auto at = static_cast<size_t>(i);
+    curves[at] = load_curve(predictor, list[at].candidate);
+  });
+  return curves;
+}
+
 void write_results(const TuneResult& result, const TuneOptions& options) {
   std::filesystem::remove_all(options.out + "/trial");
   write_model_directory(options.out + "/repository", result.subject, result.chosen.candidate);
@@ -155,6 +178,7 @@ TuneResult tune(const TuneOptions& options, const serve::OtherModels& others, co
   for (const Prediction& p : shortlist(result.predictions, static_cast<size_t>(options.top)))
     result.trials.push_back(bench.run(p, predictor, result.wish));
   choose(result);
+  result.curves = curves_of(result, predictor);
   result.seconds = static_cast<double>(clock.now_ns() - start_ns) * 1e-9;
   write_results(result, options);
   return result;

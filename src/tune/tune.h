@@ -14,7 +14,8 @@ struct TuneResult {
   Wish wish;
   FrontEnd front;
   CostTable costs;
-  std::vector<Prediction> predictions;  ///< of all configurations, best first
+  std::vector<Prediction> predictions;          ///< of all configurations, best first
+  std::vector<std::vector<Prediction>> curves;  ///< of a few that differ, from light load to saturation
   std::vector<Trial> trials;
   int chosen_trial = -1;    ///< of `trials`; -1: nothing was measured, or nothing met the goal
   Prediction chosen;        ///< what is written: the best, or the nearest where no goal was met
