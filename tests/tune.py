@@ -1,4 +1,5 @@
 # `trireme tune` on a small network: goal, files that serve, interruption, accuracy, refusals.
+# timeout: 240
 import json
 import os
 import re
@@ -14,12 +15,13 @@ from onnx import TensorProto, helper
 from _serving import TRIREME, Server, run_cases, save, temporary, value
 
 work = temporary()
+WIDTH, DEPTH = 512, 6
 # Small budgets: what is tested is that the steps fit together, not how fast this machine is.
 QUICK = ["--instances", "1,2", "--threads", "1", "--max-batch", "1,4,8", "--window", "0", "--window", "2ms",
          "--probe", "4ms", "--passes", "1", "--trial", "150ms", "--stability", "100", "--top", "1"]
 
 
-def network(path, width=192, depth=4, seed=1):
+def network(path, width=WIDTH, depth=DEPTH, seed=1):
     """A chain of products with rectifiers between: x [batch, width] -> y [batch, width]."""
     random = np.random.default_rng(seed)
     nodes, weights, at = [], [], "x"
@@ -69,11 +71,11 @@ def finds_and_serves():
         assert config["max_batch_size"] == chosen["max_batch"], config
         assert config["instance_group"][0]["count"] == chosen["instances"], config
         assert config["parameters"]["threads"]["string_value"] == str(chosen["threads"]), config
-        rows = np.random.default_rng(3).standard_normal((2, 192)).astype(np.float32)[:chosen["max_batch"]]
+        rows = np.random.default_rng(3).standard_normal((2, WIDTH)).astype(np.float32)[:chosen["max_batch"]]
         x = rows
         for i, w in enumerate(onnx.load(model).graph.initializer):
             x = x @ onnx.numpy_helper.to_array(w)
-            x = x if i == 3 else np.maximum(x, 0)
+            x = x if i == DEPTH - 1 else np.maximum(x, 0)
         error = np.abs(infer(server, "net", rows) - x).max() / np.abs(x).max()
         assert error < (1e-4 if chosen["variant"] == "f32" else 0.03), error
 
@@ -92,10 +94,10 @@ def goes_on_after_kills():
         before = measurements(journal)
         process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         # Late enough to make some way: until a few new measurements are there.
-        wanted = before + 3 + attempt % 3
-        while process.poll() is None and measurements(journal) < wanted and kills < 8:
+        wanted = before + 4 + 2 * (attempt % 3)
+        while process.poll() is None and measurements(journal) < wanted and kills < 5:
             time.sleep(0.002)
-        if process.poll() is None and kills < 8:
+        if process.poll() is None and kills < 5:
             process.send_signal(signal.SIGKILL)
             process.wait()
             kills += 1
@@ -165,14 +167,14 @@ def accuracy():
 def keeps_its_configuration():
     root = work / "models/own"
     network(root / "1/model.onnx")
-    (root / "config.pbtxt").write_text('max_batch_size: 16\ninput [{name: "x" data_type: TYPE_FP32 dims: [192]}]\n'
+    (root / "config.pbtxt").write_text('max_batch_size: 16\ninput [{name: "x" data_type: TYPE_FP32 dims: [512]}]\n'
                                        'response_cache { enable: true }\nparameters { key: "k" value { string_value: "v" } }\n')
     _, result = tune("--top", 0, *QUICK[:-2], out="own", path=root)
     assert result["model"] == "own"
     text = (work / "own/repository/own/config.pbtxt").read_text()
     assert "response_cache" in text and '"k"' in text and len(re.findall("max_batch_size", text)) == 1, text
     with Server(work / "own/repository") as server:
-        assert infer(server, "own", np.zeros((1, 192), np.float32)).shape == (1, 192)
+        assert infer(server, "own", np.zeros((1, WIDTH), np.float32)).shape == (1, WIDTH)
 
 
 def cost_of_inferences():
@@ -183,7 +185,7 @@ def cost_of_inferences():
         assert server.metrics()['trireme_cost_per_million_inferences{model="own",version="1"}'] == 0
         for rows in (1, 3, 1, 2):
             for _ in range(10):
-                infer(server, "own", np.random.default_rng(rows).standard_normal((rows, 192)).astype(np.float32))
+                infer(server, "own", np.random.default_rng(rows).standard_normal((rows, WIDTH)).astype(np.float32))
         metrics = server.metrics()
         label = '{model="own",version="1"}'
         # One request a batch: its times are the batch's. Kept answers (three of four are) ran nothing.

@@ -111,13 +111,15 @@ void add_trials(const TuneResult& r, std::string& out) {
   for (const Trial& t : r.trials) {
     for (const Compared& c : t.runs) {
       const Measurement& m = c.measured;
-      out +=
-          base::concat("| ", words_of(t.predicted.candidate, r.subject), " | ",
-                       m.clients > 0 ? base::concat(m.clients, " clients") : number(m.rate) + "/s", " | ",
-                       number(m.throughput), " | ", number(c.predicted.throughput), " | ", ms(m.p50_ns),
-                       " | ", ms(c.predicted.p50_ns), " | ", ms(m.p99_ns), " | ", ms(c.predicted.p99_ns),
-                       " | ", error(c.predicted.p99_ns, m.p99_ns), " | ",
-                       m.meets(r.wish.goals) ? "met" : "missed", m.is_stable ? "" : ", not stable", " |\n");
+      out += base::concat("| ", words_of(t.predicted.candidate, r.subject), " | ",
+                          m.clients > 0 ? base::concat(m.clients, " clients") : number(m.rate) + "/s", " | ",
+                          number(m.throughput), " | ", number(c.predicted.throughput), " | ", ms(m.p50_ns),
+                          " | ", ms(c.predicted.p50_ns), " | ", ms(m.p99_ns), " | ", ms(c.predicted.p99_ns),
+                          " | ", error(c.predicted.p99_ns, m.p99_ns), " | ",
+                          !m.keeps_up             ? "fell behind"
+                          : m.meets(r.wish.goals) ? "met"
+                                                  : "missed",
+                          m.is_stable ? "" : ", not stable", " |\n");
     }
     if (!t.failure.empty())
       out += "\n" + words_of(t.predicted.candidate, r.subject) + ": " + t.failure + "\n";

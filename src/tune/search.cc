@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <set>
 
 #include "base/cpu_info.h"
@@ -118,7 +119,15 @@ double Predictor::saturation_of(const Candidate& c) const {
     total += subject_.groups[g].share;
     ns += subject_.groups[g].share * best;
   }
-  return c.layout.instances * 1e9 * total / ns;
+  // Medians are what is usual; capacity is what is so on average.
+  const std::vector<double> ratios = costs_.table.ratios(c.variant, c.layout);
+  const double mean = ratios.empty() ? 1
+                                     : std::accumulate(ratios.begin(), ratios.end(), 0.0) /
+                                           static_cast<double>(ratios.size());
+  const double computed = c.layout.instances * 1e9 * total / (ns * mean);
+  // Every request also takes its part of the front end, on the same cores.
+  const double core_s = c.layout.cores() / computed + front_.cpu_ns * 1e-9;
+  return std::min(computed, wish_.machine_cores / core_s);
 }
 
 Traffic Predictor::traffic(double rate, int64_t clients, int64_t requests) const {

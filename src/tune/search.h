@@ -63,7 +63,7 @@ class Predictor {
   /// The simulation at a given rate (or, with `clients`, in a closed loop).
   Simulated at(const Candidate& candidate, double rate, int64_t clients, int64_t requests) const;
   Prediction describe(const Candidate& candidate, const Simulated& run, double rate) const;
-  /// Requests a second with full batches one after another.
+  /// Requests a second with full batches one after another, and no core idle.
   double saturation_of(const Candidate& candidate) const;
   /// What the objective counts, of a saturated candidate and of a prediction: requests a second, or those of
   /// the money of a second.

@@ -34,11 +34,8 @@ load::LoadOptions load_options(const Subject& subject, const TuneOptions& o, uin
   return load;
 }
 
-/// Goals are met without errors and with answers as fast as requests: else a queue grows that a longer run
-/// would show.
 bool sustains(const Measurement& m, const std::vector<LatencyGoal>& goals) {
-  constexpr double kKeptUp = 0.95;
-  return m.meets(goals) && (m.rate == 0 || m.throughput >= kKeptUp * m.rate);
+  return m.meets(goals) && m.keeps_up;
 }
 
 }  // namespace
@@ -62,6 +59,7 @@ base::Json Measurement::to_json() const {
                              {"error_share", error_share},
                              {"windows", windows},
                              {"stable", is_stable},
+                             {"keeps_up", keeps_up},
                              {"peak_bytes", peak_bytes},
                              {"cpu_ns", cpu_ns}});
 }
@@ -78,6 +76,7 @@ Measurement Measurement::from_json(const base::Json& j) {
   m.error_share = j.at("error_share").as_double();
   m.windows = j.at("windows").as_int();
   m.is_stable = j.at("stable").as_bool();
+  m.keeps_up = j.at("keeps_up").as_bool();
   m.peak_bytes = j.at("peak_bytes").as_int();
   m.cpu_ns = j.at("cpu_ns").as_double();
   return m;
@@ -111,6 +110,7 @@ Measurement TrialBench::measure(const Candidate& candidate, double rate, int64_t
   plan.concurrency = clients;
   plan.rate = rate;
   plan.connections = 512;
+  plan.threads = std::clamp(base::read_cpu_info().threads() / 4, 1, 8);
   plan.warmup_ns = options_.trial.ns / 4;
   plan.duration_ns = options_.trial.ns;
   plan.timeout_ns = 30 * base::kNsPerSecond;
@@ -126,6 +126,11 @@ Measurement TrialBench::measure(const Candidate& candidate, double rate, int64_t
   m.error_share = r.error_share();
   m.windows = settled.trials;
   m.is_stable = settled.is_stable;
+  // A few are under way at the end of every window.
+  constexpr int64_t kUnderWay = 3;
+  const int64_t missing = r.scheduled - r.completed_in_window;
+  m.keeps_up =
+      rate == 0 || missing <= r.scheduled / 20 + kUnderWay * static_cast<int64_t>(load::Stability::kWindows);
   m.peak_bytes = server_->peak_bytes();
   // Over all windows and warm-ups, of which the counted ones are a known part at a steady load.
   const double seconds =
@@ -157,10 +162,10 @@ void TrialBench::add(Trial& trial, const Predictor& predictor, double rate, int6
 }
 
 void TrialBench::find_rate(Trial& trial, const Predictor& predictor, const Wish& wish) {
-  constexpr int kMostRuns = 5;
+  constexpr int kMostRuns = 5, kMostMisses = 9;
   constexpr double kPrecision = 1.05;
   double good = 0, bad = 0, rate = trial.predicted.rate;
-  for (int run = 0; run < kMostRuns && rate > 0.05; ++run) {
+  for (int run = 0; run < (good > 0 ? kMostRuns : kMostMisses) && rate > 0.05; ++run) {
     add(trial, predictor, rate, 0);
     const Measurement& m = trial.runs.back().measured;
     if (sustains(m, wish.goals)) {
@@ -174,7 +179,7 @@ void TrialBench::find_rate(Trial& trial, const Predictor& predictor, const Wish&
       rate = (good + bad) / 2;
     } else {
       // Down to what it answered at that load, if that is less than a step.
-      rate = good > 0 ? good * 1.1 : std::min(bad * 0.85, std::max(m.throughput * 0.95, bad * 0.3));
+      rate = good > 0 ? good * 1.1 : std::min(bad * 0.85, std::max(m.throughput * 0.9, bad * 0.3));
     }
   }
 }

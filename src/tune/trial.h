@@ -18,6 +18,7 @@ struct Measurement {
   double error_share = 0;
   int64_t windows = 0;
   bool is_stable = false;
+  bool keeps_up = true;  ///< answered as fast as asked: else a queue grows that a longer run would show
   int64_t peak_bytes = 0;
   double cpu_ns = 0;  ///< processor time a request, of server and generator together
 

@@ -32,6 +32,8 @@ void check_options(const TuneOptions& o) {
   base::require(o.rate == 0 || o.concurrency == 0, "--rate and --concurrency exclude each other");
   base::require(o.price.empty() || o.objective == Objective::cost, "--price needs --objective cost");
   base::require(o.probe.ns > 0 && o.trial.ns > 0, "--probe and --trial must be positive");
+  price_of(o.price);
+  for (const std::string& text : o.window) base::parse_duration(text);
   for (const base::Duration& d : {o.p50, o.p95, o.p99})
     base::require(d.ns >= 0, "a goal must not be negative");
 }
