@@ -140,15 +140,16 @@ def unreachable_goal():
 
 
 def fixed_loads():
-    done, result = tune("--rate", 30, "--objective", "cost", "--price", "0.36/h", "--price-per", "core", "--p95", "900ms",
-                        *QUICK, out="rate")
+    done, result = tune("--rate", 30, "--objective", "cost", "--price", "0.36/h", "--price-per", "core",
+                        "--p95", "900ms", *QUICK, out="rate")
     chosen = result["chosen"]
     assert result["reached"] and chosen["instances"] == 1, done.stdout
-    assert abs(chosen["cost_per_million"] - 0.36 / 3600 / chosen["throughput"] * 1e6) < 1e-6 * chosen["cost_per_million"]
+    cost = 0.36 / 3600 / chosen["throughput"] * 1e6
+    assert abs(chosen["cost_per_million"] - cost) < 1e-6 * cost, (chosen, cost)
     done, result = tune("--concurrency", 3, *QUICK, out="closed")
     measured = result["trials"][0]["runs"][0]["measured"]
-    # Little's law of a closed loop, measured: clients = throughput times latency.
-    assert abs(measured["throughput"] * measured["mean_ns"] * 1e-9 - 3) < 0.6, measured
+    # Little's law: clients = throughput times latency, less what the clients themselves take.
+    assert 1 < measured["throughput"] * measured["mean_ns"] * 1e-9 < 3.3, measured
 
 
 def accuracy():
@@ -157,10 +158,12 @@ def accuracy():
     assert 0 < low["error"] < 0.03 and "tolerance" in low["refusal"], low
     assert "left out: bf16" in done.stdout and result["chosen"]["variant"] == "f32", done.stdout
     # Another network under the same name is found out, and so is one that takes other inputs.
-    _, result = tune("--variant", f"wrong={network(work / 'wrong.onnx', seed=9)}", "--top", 0, *QUICK[:-2], out="wrong")
+    wrong = network(work / "wrong.onnx", seed=9)
+    _, result = tune("--variant", f"wrong={wrong}", "--top", 0, *QUICK[:-2], out="wrong")
     wrong = next(v for v in result["variants"] if v["name"] == "wrong")
     assert wrong["error"] > 0.1 and wrong["refusal"], wrong
-    done, _ = tune("--variant", f"narrow={network(work / 'narrow.onnx', width=96)}", "--top", 0, *QUICK[:-2], out="narrow")
+    narrow = network(work / "narrow.onnx", width=96)
+    done, _ = tune("--variant", f"narrow={narrow}", "--top", 0, *QUICK[:-2], out="narrow")
     assert "left out: narrow" in done.stdout, done.stdout
 
 
@@ -168,7 +171,8 @@ def keeps_its_configuration():
     root = work / "models/own"
     network(root / "1/model.onnx")
     (root / "config.pbtxt").write_text('max_batch_size: 16\ninput [{name: "x" data_type: TYPE_FP32 dims: [512]}]\n'
-                                       'response_cache { enable: true }\nparameters { key: "k" value { string_value: "v" } }\n')
+                                       'response_cache { enable: true }\n'
+                                       'parameters { key: "k" value { string_value: "v" } }\n')
     _, result = tune("--top", 0, *QUICK[:-2], out="own", path=root)
     assert result["model"] == "own"
     text = (work / "own/repository/own/config.pbtxt").read_text()
@@ -195,9 +199,10 @@ def cost_of_inferences():
         assert abs(got - expected) <= 0.05 * expected + 2e-6 * 2 * 0.9 / 3600, (got, expected)
         rows = metrics[f"nv_inference_count{label}"]
         assert rows == 6, rows
-        assert abs(metrics[f"trireme_cost_per_million_inferences{label}"] - got / rows * 1e6) < 1e-6 * got / rows * 1e6
-    bad = subprocess.run([TRIREME, "serve", "--model-repository", str(work), "--prices", "/no/such"], capture_output=True,
-                         text=True, timeout=20)
+        shown = metrics[f"trireme_cost_per_million_inferences{label}"]
+        assert abs(shown - got / rows * 1e6) < 1e-6 * shown, (shown, got)
+    bad = subprocess.run([TRIREME, "serve", "--model-repository", str(work), "--prices", "/no/such"],
+                         capture_output=True, text=True, timeout=20)
     assert bad.returncode == 3 and "/no/such" in bad.stderr, bad
 
 
@@ -208,7 +213,8 @@ def refusals():
             (2, ["--rate", 3, "--concurrency", 3], "exclude"), (2, ["--threads", 9999], "no layout"),
             (2, ["--variant", "nothing"], "name=PATH"), (3, ["--variant", "q=/no/such.onnx"], "variant 'q'"),
             (2, ["--test-data", "/no/such"], "no directory"), (2, ["--window", "soon"], "duration")]:
-        done, _ = tune(*words, code=code, out="refused", path="/no/such.onnx" if code == 3 and "--p99" in words else model)
+        absent = code == 3 and "--p99" in words
+        done, _ = tune(*words, code=code, out="refused", path="/no/such.onnx" if absent else model)
         assert says in done.stderr, (words, done.stderr)
     done = subprocess.run([TRIREME, "tune", str(model), str(model)], capture_output=True, text=True)
     assert done.returncode == 4 and "not tuned together" in done.stderr, done
