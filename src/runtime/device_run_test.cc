@@ -185,7 +185,8 @@ TEST_F(DeviceRunTest, WithoutTheFallbackTheNodeIsNamed) {
     FAIL() << "accepted";
   } catch (const base::Error& e) {
     EXPECT_EQ(e.code(), base::ErrorCode::unsupported);
-    EXPECT_NE(e.message().find("'down' (minus_one), and the host fallback is off"), std::string::npos) << e.message();
+    EXPECT_NE(e.message().find("'down' (minus_one), and the host fallback is off"), std::string::npos)
+        << e.message();
   }
 }
 

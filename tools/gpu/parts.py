@@ -12,7 +12,6 @@ import urllib.request
 
 import numpy
 
-STEPS = 10
 
 
 def toolkit_folders():
@@ -73,21 +72,23 @@ def configurations(check):
                      "data": {"path": str(check.scratch / "images")}, "batch": {"global": 16},
                      "optimizer": {"kind": "sgd"}, "schedule": {"lr": 0.05}}
     yield "gpt", {"model": {"source": "zoo:gpt2",
-                            "config": {"width": 64, "layers": 2, "heads": 4, "positions": 32, "dropout": 0}},
+                            "config": {"width": 64, "layers": 2, "heads": 4, "positions": 32, "dropout": 0,
+                                       "vocabulary": 26}},
                   "data": {"path": str(check.scratch / "text.txt"), "format": "characters", "context": 32},
                   "batch": {"global": 8}, "optimizer": {"kind": "adamw"}, "schedule": {"lr": 1e-3}}
 
 
 def trajectories(check):
     """A few steps of training on the device follow the CPU's."""
+    steps = 3 if check.quick else 10
     for name, config in configurations(check):
         losses = {}
         for device in ("cpu", check.device):
             folder = check.scratch / f"{name}-{device.replace(':', '')}"
             path = check.scratch / f"{folder.name}.yaml"
-            run = {"steps": STEPS, "name": folder.name, "directory": str(folder)}
+            run = {"steps": steps, "name": folder.name, "directory": str(folder)}
             path.write_text(json.dumps({"run": run, **config}))
-            done = check.run([check.program("trireme"), "train", path, "--device", device, "--quiet"], 120)
+            done = check.run([check.program("trireme"), "train", path, "--run.device", device, "--quiet"], 120)
             if done.returncode != 0:
                 check.verdict("trajectory", "failed", network=name, device=device, why=done.stderr[-2000:])
                 break
@@ -97,7 +98,7 @@ def trajectories(check):
             continue
         ours, theirs = losses[check.device], losses["cpu"]
         worst = max((abs(a - b) / abs(b) for a, b in zip(ours, theirs)), default=1)
-        good = len(ours) == len(theirs) == STEPS and worst < 1e-3
+        good = len(ours) == len(theirs) == steps and worst < 1e-3
         check.verdict("trajectory", "passed" if good else "failed", network=name, largest_difference=worst,
                       first=ours[:1], last=ours[-1:])
 

@@ -1,7 +1,6 @@
 // Products on the emulated device: plain loops, in stream order. Nothing of a finish is done here, so that
 // the kernels behind products run.
 #include <cmath>
-#include <vector>
 
 #include "backend/cuda/emulated_stream.h"
 #include "backend/cuda/gemm_product.h"
@@ -65,51 +64,53 @@ struct MatrixView {
   DType type;
 
   template <class A>
-  std::vector<A> read(int64_t rows, int64_t columns) const {
-    std::vector<A> out(static_cast<size_t>(rows * columns));
+  void read(int64_t rows, int64_t columns, A* out) const {
     for (int64_t i = 0; i < rows; ++i) {
       for (int64_t j = 0; j < columns; ++j)
-        out[static_cast<size_t>(i * columns + j)] =
+        out[i * columns + j] =
             value_at<A>(at, first + (transposed ? j * leading + i : i * leading + j), type);
     }
-    return out;
   }
 };
 
-/// Sums in A, in the order of k.
+/// Sums in A, in the order of k. `room`: for op(a), op(b) and a row of sums.
 template <class A>
-void multiply(const GemmShape& s, const GemmPointers& p, int64_t batch) {
+void multiply(const GemmShape& s, const GemmPointers& p, int64_t batch, A* room) {
   const int64_t i = batch / s.inner, j = batch % s.inner;
   const MatrixView left{p.a, i * s.outer_a + j * s.inner_a, s.lda, s.transpose_a, s.in};
   const MatrixView right{p.b, i * s.outer_b + j * s.inner_b, s.ldb, s.transpose_b, s.in_b};
-  const auto a = left.read<A>(s.m, s.k), b = right.read<A>(s.k, s.n);
+  A *a = room, *b = a + s.m * s.k, *sum = b + s.k * s.n;
+  left.read(s.m, s.k, a);
+  right.read(s.k, s.n, b);
   const A scale = static_cast<A>(s.alpha) * static_cast<A>(s.scaled ? *p.scale_a * *p.scale_b : 1.0f);
-  std::vector<A> sum(static_cast<size_t>(s.n));
   for (int64_t row = 0; row < s.m; ++row) {
-    std::fill(sum.begin(), sum.end(), A(0));
+    std::fill_n(sum, s.n, A(0));
     for (int64_t l = 0; l < s.k; ++l) {
-      const A x = a[static_cast<size_t>(row * s.k + l)];
-      const A* y = b.data() + l * s.n;
-      for (int64_t c = 0; c < s.n; ++c) sum[static_cast<size_t>(c)] += x * y[c];
+      const A x = a[row * s.k + l];
+      const A* y = b + l * s.n;
+      for (int64_t c = 0; c < s.n; ++c) sum[c] += x * y[c];
     }
     const int64_t at = i * s.outer_c + j * s.inner_c + row * s.ldc;
-    for (int64_t c = 0; c < s.n; ++c) store(p.out, at + c, s.out, scale * sum[static_cast<size_t>(c)]);
+    for (int64_t c = 0; c < s.n; ++c) store(p.out, at + c, s.out, scale * sum[c]);
   }
 }
 
 class EmulatedProduct final : public GemmPlan {
  public:
   explicit EmulatedProduct(const GemmShape& shape) : shape_(shape) {}
-  int64_t workspace_bytes() const override { return 0; }
-  void run(tensor::Stream& stream, const GemmPointers& pointers, void*) const override {
-    static_cast<EmulatedStream&>(stream).launch([shape = shape_, pointers](HostGrid&) {
+  int64_t workspace_bytes() const override {
+    const int64_t width = shape_.in == DType::f64 ? 8 : 4;
+    return width * (shape_.m * shape_.k + shape_.k * shape_.n + shape_.n);
+  }
+  void run(tensor::Stream& stream, const GemmPointers& pointers, void* room) const override {
+    static_cast<EmulatedStream&>(stream).launch([shape = shape_, pointers, room](HostGrid&) {
       for (int64_t b = 0; b < shape.outer * shape.inner; ++b) {
         if (shape.in == DType::i8) {
-          multiply<int32_t>(shape, pointers, b);
+          multiply(shape, pointers, b, static_cast<int32_t*>(room));
         } else if (shape.in == DType::f64) {
-          multiply<double>(shape, pointers, b);
+          multiply(shape, pointers, b, static_cast<double*>(room));
         } else {
-          multiply<float>(shape, pointers, b);
+          multiply(shape, pointers, b, static_cast<float*>(room));
         }
       }
     });

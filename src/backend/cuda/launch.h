@@ -29,7 +29,8 @@ inline int64_t blocks_for(const CudaStream& stream, int64_t work, int waves = 8)
 
 #ifdef __CUDACC__
 template <class Kernel>
-__global__ void __launch_bounds__(most_threads<Kernel>(), 1) run_kernel(const __grid_constant__ Kernel kernel) {
+__global__ void __launch_bounds__(most_threads<Kernel>(), 1)
+    run_kernel(const __grid_constant__ Kernel kernel) {
   kernel(GpuLane{});
 }
 #endif
