@@ -9,7 +9,8 @@ FORMS = {"binary": "HTTP binary", "json": "HTTP JSON", "grpc": "gRPC"}
 def line(row):
     if row["part"] == "speed":
         speeds = row["per_second"]
-        others = "  ".join(f"{n} {speeds[n]:.0f} ({r[0]:.2f}x)" for n, r in row["ratio"].items())
+        others = "  ".join(f"{n} {speeds[n]:.0f} ({r[0]:.2f}x, {row['cpu_us'][n]:.0f} us)"
+                           for n, r in row["ratio"].items())
         flag = "" if row["agrees"] else f"  ANSWERS DIFFER {row['difference']}"
         return (f"{row['model']:12} {row['form']:6} {row['connections']:3}  ours {speeds['trireme']:8.0f} /s "
                 f"{row['cpu_us']['trireme']:7.1f} us  {others}{flag}")
