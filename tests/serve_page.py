@@ -1,5 +1,6 @@
 # The page at `/` in a real browser: numbers that move under traffic, the form, no error, nothing from elsewhere.
 # tier: all
+# timeout: 300
 import json
 import os
 import random

@@ -1,5 +1,6 @@
 # Strangers' tools against the server: promtool, Prometheus and the dashboard's queries, wrk, h2load.
 # tier: all
+# timeout: 300
 import json
 import queue
 import random
@@ -215,7 +216,7 @@ def dashboard():
     board = json.loads((ROOT / "deploy" / "grafana" / "trireme.json").read_text())
     panels = [p for p in board["panels"] if p["type"] != "row"]
     assert len(panels) > 15 and len({p["id"] for p in board["panels"]}) == len(board["panels"])
-    with Server(repository) as server, Prometheus(server) as prometheus:
+    with Server(repository, "--price-per-hour", "1.5") as server, Prometheus(server) as prometheus:
         stop = threading.Event()
 
         def ask_on():

@@ -31,7 +31,7 @@ tr[aria-current]{background:var(--card)}tbody button{font:inherit;border:0;backg
  text-decoration:underline;cursor:pointer}
 #server{display:flex;flex-wrap:wrap;gap:.4rem 1.6rem;margin:.4rem 0}#server dt,#facts dt{color:var(--soft)}
 #server dd,#facts dd{margin:0;font-variant-numeric:tabular-nums}
-.cards{display:grid;grid-template-columns:repeat(auto-fit,minmax(13rem,1fr));gap:.8rem}
+.cards{display:grid;grid-template-columns:repeat(auto-fit,minmax(20rem,1fr));gap:.8rem}
 .card{background:var(--card);border:1px solid var(--line);border-radius:.4rem;padding:.6rem .8rem}
 #facts{display:grid;grid-template-columns:auto auto;margin:0}#facts dd{text-align:right}
 svg{width:100%;display:block}svg text{fill:var(--soft);font-size:10px}.bar{fill:var(--a)}
