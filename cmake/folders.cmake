@@ -186,6 +186,8 @@ function(trireme_cuda_folder result)
     file(GLOB graphs ${CMAKE_SOURCE_DIR}/src/backend/cuda/toolkit_cudnn*.cc)
     set_property(SOURCE ${graphs} APPEND PROPERTY COMPILE_DEFINITIONS NV_CUDNN_FRONTEND_USE_DYNAMIC_LOADING
                  NV_CUDNN_FRONTEND_DISABLE_LOGGING)
+    # Calls into the library: at -O3 the front end's headers take minutes a file.
+    set_property(SOURCE ${graphs} APPEND PROPERTY COMPILE_OPTIONS -O1)
     foreach(directory ${CUDNN_FRONTEND_INCLUDE} ${CUDNN_INCLUDE})
       set_property(SOURCE ${graphs} APPEND PROPERTY COMPILE_OPTIONS -isystem ${directory})
     endforeach()

@@ -3,6 +3,8 @@
 
 #include <cuda_runtime.h>
 
+#include <cstdlib>
+
 #include "backend/cuda/cuda_check.h"
 #include "backend/cuda/cuda_device.h"
 
@@ -21,7 +23,10 @@ void require(cudnnStatus_t status, const char* what) {
 
 /// Opens what cuDNN and its front end load by name first, so that they find it wherever it lies.
 void open_libraries() {
-  for (const char* name : {"libcudart.so.13", "libnvrtc.so.13", "libcublasLt.so.13", "libcublas.so.13"})
+  const ToolkitLibrary runtime("libcudart.so.13");
+  // The front end would take a runtime of CUDA 12 first where there is one.
+  ::setenv("CUDNN_FRONTEND_CUDART_LIB_NAME", runtime.path().c_str(), /*overwrite=*/0);
+  for (const char* name : {"libnvrtc.so.13", "libcublasLt.so.13", "libcublas.so.13"})
     const ToolkitLibrary needed(name);
   const ToolkitLibrary cudnn("libcudnn.so.9");
   fe::cudnn_dlhandle = cudnn.handle();

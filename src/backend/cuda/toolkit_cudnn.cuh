@@ -57,6 +57,13 @@ fe::DataType_t cudnn_type(tensor::DType type);
 /// false if there is none.
 bool build_graph(fe::graph::Graph& graph, const Cudnn& cudnn, bool keeps_f32);
 
+/// `workspace` rounded up to what graphs want; kCudnnAlignment bytes more are asked for.
+inline constexpr int64_t kCudnnAlignment = 256;
+inline std::byte* cudnn_aligned(void* workspace) {
+  const auto at = (reinterpret_cast<uintptr_t>(workspace) + kCudnnAlignment - 1) / kCudnnAlignment;
+  return reinterpret_cast<std::byte*>(at * kCudnnAlignment);
+}
+
 /// One launch of a built graph; `addresses` by tensor.
 using CudnnAddresses = std::unordered_map<std::shared_ptr<fe::graph::Tensor_attributes>, void*>;
 void run_graph(const fe::graph::Graph& graph, const Cudnn& cudnn, tensor::Stream& stream,

@@ -87,7 +87,7 @@ class CudnnAttention final : public AttentionPlan {
   CudnnAttention(std::shared_ptr<const Cudnn> cudnn, std::shared_ptr<const SharedGraph> graph)
       : cudnn_(std::move(cudnn)), graph_(std::move(graph)) {}
 
-  int64_t workspace_bytes() const override { return kCudnnWorkspaceBytes; }
+  int64_t workspace_bytes() const override { return kCudnnWorkspaceBytes + kCudnnAlignment; }
 
   void run(tensor::Stream& stream, const AttentionPointers& p, void* workspace) const override {
     const Built& b = *graph_->built;
@@ -96,7 +96,7 @@ class CudnnAttention final : public AttentionPlan {
                       {b.v, const_cast<void*>(p.v)},
                       {b.y, p.y}};
     if (b.lse != nullptr) at[b.lse] = p.lse;
-    run_graph(b.graph, *cudnn_, stream, std::move(at), workspace);
+    run_graph(b.graph, *cudnn_, stream, std::move(at), cudnn_aligned(workspace));
   }
 
   void run_grad(tensor::Stream& stream, const AttentionGradPointers& p, void* workspace) const override {
@@ -110,7 +110,7 @@ class CudnnAttention final : public AttentionPlan {
                       {b.dq, p.dq},
                       {b.dk, p.dk},
                       {b.dv, p.dv}};
-    run_graph(b.graph, *cudnn_, stream, std::move(at), workspace);
+    run_graph(b.graph, *cudnn_, stream, std::move(at), cudnn_aligned(workspace));
   }
 
  private:
@@ -121,7 +121,7 @@ class CudnnAttention final : public AttentionPlan {
 /// Stands where there is no device: the program is only looked at.
 class ImaginedAttention final : public AttentionPlan {
  public:
-  int64_t workspace_bytes() const override { return kCudnnWorkspaceBytes; }
+  int64_t workspace_bytes() const override { return kCudnnWorkspaceBytes + kCudnnAlignment; }
   void run(tensor::Stream&, const AttentionPointers&, void*) const override { refuse(); }
   void run_grad(tensor::Stream&, const AttentionGradPointers&, void*) const override { refuse(); }
 

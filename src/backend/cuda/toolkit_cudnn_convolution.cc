@@ -149,10 +149,12 @@ class CudnnConvolution final : public ConvolutionPlan {
                    std::shared_ptr<const SharedGraph> graph)
       : shape_(shape), copies_(shape), cudnn_(std::move(cudnn)), graph_(std::move(graph)) {}
 
-  int64_t workspace_bytes() const override { return copies_.bytes() + kCudnnWorkspaceBytes; }
+  int64_t workspace_bytes() const override {
+    return copies_.bytes() + kCudnnWorkspaceBytes + kCudnnAlignment;
+  }
 
   void run(tensor::Stream& stream, const ConvolutionPointers& p, void* workspace) const override {
-    auto* memory = static_cast<std::byte*>(workspace);
+    std::byte* memory = cudnn_aligned(workspace);
     const Built& b = *graph_->built;
     CudnnAddresses at;
     if (b.x != nullptr) at[b.x] = data_operand(stream, p, memory);
@@ -214,7 +216,9 @@ bool is_expressible(const ConvolutionShape& s) {
 class ImaginedConvolution final : public ConvolutionPlan {
  public:
   explicit ImaginedConvolution(const ConvolutionShape& shape) : copies_(shape) {}
-  int64_t workspace_bytes() const override { return copies_.bytes() + kCudnnWorkspaceBytes; }
+  int64_t workspace_bytes() const override {
+    return copies_.bytes() + kCudnnWorkspaceBytes + kCudnnAlignment;
+  }
   void run(tensor::Stream&, const ConvolutionPointers&, void*) const override {
     base::fail(base::ErrorCode::internal, "a convolution that was planned without a device is run");
   }

@@ -19,6 +19,11 @@ using tensor::DType;
 
 // What NVIDIA recommends for Hopper; a plan does not depend on the algorithm that is chosen later.
 constexpr int64_t kWorkspaceBytes = int64_t{32} << 20;
+constexpr int64_t kAlignment = 256;  // of it; arenas promise less
+
+void* aligned(void* p) {
+  return reinterpret_cast<void*>((reinterpret_cast<uintptr_t>(p) + kAlignment - 1) / kAlignment * kAlignment);
+}
 
 cudaDataType_t type_of(DType type) {
   switch (type) {
@@ -148,10 +153,10 @@ class LtProduct final : public GemmPlan {
             bool tf32)
       : lt_(std::move(lt)), shape_(shape), epilogue_(epilogue), problem_(*lt_, shape, epilogue, tf32) {}
 
-  int64_t workspace_bytes() const override { return kWorkspaceBytes; }
+  int64_t workspace_bytes() const override { return kWorkspaceBytes + kAlignment; }
 
   void run(tensor::Stream& stream, const GemmPointers& p, void* workspace) const override {
-    launch(queue_of(stream), p, workspace, choice_.algo);
+    launch(queue_of(stream), p, aligned(workspace), choice_.algo);
   }
 
   /// False if the library has no algorithm.
@@ -170,6 +175,7 @@ class LtProduct final : public GemmPlan {
   cublasLtEpilogue_t epilogue_;
   LtProblem problem_;
   GemmChoice choice_;
+  std::shared_ptr<const GemmChoices> choices_;  // the cache keeps what somebody holds
 };
 
 uint32_t LtProduct::alignment() const {
@@ -293,11 +299,11 @@ bool LtProduct::choose(const GemmPlace& place, const GemmOptions& options) {
   if (found.empty()) return false;
   choice_.algo = found[0].algo;
   if (!options.measure || found.size() == 1 || place.shared == nullptr) return true;
-  const auto choices = place.shared->get<GemmChoices>(
+  choices_ = place.shared->get<GemmChoices>(
       base::concat("gemm choices ", options.cache_file, " ", lt_->device_key()),
       [&] { return std::make_shared<const GemmChoices>(options.cache_file, lt_->device_key()); });
   try {
-    choice_ = choices->get(key_of(shape_, epilogue_, options.tf32), [&] { return trial_of(place, found); });
+    choice_ = choices_->get(key_of(shape_, epilogue_, options.tf32), [&] { return trial_of(place, found); });
   } catch (const base::Error& e) {
     // Without memory for a trial the first proposal stands.
     if (e.code() != base::ErrorCode::exhausted) throw;
@@ -308,7 +314,7 @@ bool LtProduct::choose(const GemmPlace& place, const GemmOptions& options) {
 /// Stands where there is no device: the program is only looked at.
 class ImaginedProduct final : public GemmPlan {
  public:
-  int64_t workspace_bytes() const override { return kWorkspaceBytes; }
+  int64_t workspace_bytes() const override { return kWorkspaceBytes + kAlignment; }
   void run(tensor::Stream&, const GemmPointers&, void*) const override {
     base::fail(base::ErrorCode::internal, "a product that was planned without a device is run");
   }
