@@ -65,6 +65,20 @@ def add_uneven(name, ordered):
     (repository / name / "config.pbtxt").write_text(ORDERED % str(ordered).lower())
 
 
+def add_padded(name, parameters):
+    """y = x + 1 for x [batch, n, 2], and the rows' sums over n, which the filling does change."""
+    one = onnx.numpy_helper.from_array(np.ones(1, np.float32), "one")
+    axes = onnx.numpy_helper.from_array(np.array([1]), "axes")
+    save([helper.make_node("Add", ["x", "one"], ["y"]), helper.make_node("ReduceSum", ["x", "axes"], ["s"], keepdims=0)],
+         [value("x", onnx.TensorProto.FLOAT, ["batch", "n", 2])],
+         [value("y", onnx.TensorProto.FLOAT, ["batch", "n", 2]), value("s", onnx.TensorProto.FLOAT, ["batch", 2])],
+         repository / name / "1" / "model.onnx", [one, axes])
+    text = "".join('parameters { key: "%s" value { string_value: "%s" } }\n' % p for p in parameters.items())
+    (repository / name / "config.pbtxt").write_text("max_batch_size: 8 dynamic_batching { }\n" + text)
+
+
+add_padded("padded", {"pad_buckets": "4,16", "pad_value": "3"})
+add_padded("padded_wrong", {"pad_buckets": "4,16", "pad_inputs": "z=1"})
 RATED = """instance_group { count: %d rate_limiter { resources { name: "R" count: %d } priority: %d } }"""
 
 
@@ -258,6 +272,30 @@ def kept_order():
             assert (got == ["0", "1", "2", "3"]) == in_order, (name, got)
 
 
+def padded_lengths():
+    """Requests of unequal lengths share a batch; each gets its own length back."""
+    with Server(repository, "--delay-scheduler", "3", "--threads", "1") as server:
+        c = triton.InferenceServerClient(server.grpc_address)
+        answers, lengths = queue.Queue(), [2, 3, 4]
+        for i, n in enumerate(lengths):
+            x = triton.InferInput("x", [1, n, 2], "FP32")
+            x.set_data_from_numpy(np.full((1, n, 2), i, np.float32))
+            c.async_infer("padded", [x], lambda result, error, i=i: answers.put((i, result, error)))
+        for _ in lengths:
+            i, result, error = answers.get(timeout=60)
+            assert error is None, error
+            np.testing.assert_array_equal(result.as_numpy("y"), np.full((1, lengths[i], 2), i + 1))
+            np.testing.assert_array_equal(result.as_numpy("s"), np.full((1, 2), i * lengths[i] + 3 * (4 - lengths[i])))
+        m, key = server.metrics(), '{model="padded",version="1"}'
+        assert m["nv_inference_exec_count" + key] == 1
+        # Four rows (three are filled up to four) of 4 x 2; 9 x 2 of them were sent.
+        assert m["trireme_input_elements_total" + key] == 32 and m["trireme_padded_elements_total" + key] == 14, m
+        assert m["trireme_padded_rows_total" + key] == 1
+        assert m['trireme_instance_busy_seconds_total{model="padded",version="1",instance="0"}'] > 0
+        reasons = {e.name: e.reason for e in c.get_model_repository_index().models}
+        assert "pad_inputs: the model has no input 'z'" in reasons["padded_wrong"], reasons["padded_wrong"]
+
+
 def warmed():
     with Server(repository, "--threads", "1") as server:
         c = triton.InferenceServerClient(server.grpc_address)
@@ -296,7 +334,7 @@ def kept_answers():
 
 
 try:
-    run_cases([(case.__name__, case) for case in (exact_counts, levels_and_late_ones, kept_answers, warmed, limited_rates, kept_order,
+    run_cases([(case.__name__, case) for case in (exact_counts, levels_and_late_ones, kept_answers, warmed, limited_rates, kept_order, padded_lengths,
                                                   in_time_or_at_once)])
 finally:
     shutil.rmtree(repository, ignore_errors=True)

@@ -220,6 +220,8 @@ void GraphRunner::launch(CompiledShape& shape, const std::vector<Tensor>& inputs
 }
 
 std::vector<Tensor> GraphRunner::run(const std::vector<Tensor>& inputs, runtime::Trace* trace) {
+  if (context_.stop != nullptr && context_.stop->load(std::memory_order_relaxed))
+    base::fail(base::ErrorCode::unavailable, "the run was ended: it took too long");
   check_types(inputs);
   CompiledShape& shape = compiled_for(inputs);
   const compile::Program& program = shape.program();

@@ -1,6 +1,7 @@
 // Runs a graph for any input shapes: compiles one program per shape, cuts it where a shape depends on data.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <map>
 #include <memory>
@@ -41,6 +42,8 @@ struct RunnerContext {
   size_t max_programs = 64;        ///< programs kept; the least recently used goes first
   runtime::DeviceBinding on = {};  ///< for devices that are not the CPU
   bool plan_only = false;          ///< programs are compiled and not run: there may be no such device here
+  /// Looked at between programs and rounds of loops: once true, runs end with `unavailable`. Null: never.
+  const std::atomic<bool>* stop = nullptr;
 };
 
 /// One compiled shape of a graph: a program for all nodes whose shapes are known, then (if any are left)

@@ -48,7 +48,8 @@ Session::Session(std::shared_ptr<const PreparedModel> model, const SessionOption
                .precision = options.precision,
                .max_programs = options.max_programs,
                .on = runtime::bind_device(*device_, pool_, model_->packs(), options.graphs),
-               .plan_only = options.plan_only},
+               .plan_only = options.plan_only,
+               .stop = options.stop},
       runner_(model_->graph(), context_) {
   if (options.strategy.world() > 1 && options.precision != passes::Precision::f32)
     base::fail_unsupported("a model that several ranks hold runs in f32");

@@ -2,6 +2,7 @@
 // bucket.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <string>
 #include <vector>
@@ -40,6 +41,9 @@ struct SessionOptions {
   /// the model.
   RankService* service = nullptr;
   std::string model_key = {};
+  /// Another thread sets it to end a run that takes too long: between programs and rounds of loops, not
+  /// within a kernel. Outlives the session.
+  const std::atomic<bool>* stop = nullptr;
 };
 
 /// A model after the passes that do not depend on shapes, with the packed weights all sessions share.

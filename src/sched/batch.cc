@@ -12,39 +12,99 @@ namespace {
 using tensor::Dims;
 using tensor::Tensor;
 
-bool is_padded(const Padding& padding, size_t input) {
-  return std::find(padding.padded_inputs.begin(), padding.padded_inputs.end(), input) !=
-         padding.padded_inputs.end();
+const PaddedSide* side_of(const Padding& padding, size_t input, size_t d) {
+  for (const PaddedSide& side : padding.padded_sides) {
+    if (side.tensor == input && side.dim == d) return &side;
+  }
+  return nullptr;
+}
+
+bool is_padded(const Padding& padding, size_t input, size_t d) {
+  const auto& zeros = padding.padded_inputs;
+  return (d == 1 && std::find(zeros.begin(), zeros.end(), input) != zeros.end()) ||
+         side_of(padding, input, d) != nullptr;
 }
 
 /// Extent of dimension `d` >= 1 after padding.
 int64_t extent_of(const Tensor& t, size_t input, size_t d, const Padding& padding) {
   const int64_t extent = t.dims()[d];
-  return d == 1 && is_padded(padding, input) ? bucket_of(padding.length_buckets, extent) : extent;
+  return is_padded(padding, input, d) ? bucket_of(padding.length_buckets, extent) : extent;
 }
 
-/// Copies the rows of `from` [rows, length, ...] to row `at` of `to`, whose dimension 1 may be longer.
-void copy_rows(const Tensor& from, Tensor& to, int64_t at) {
+/// Bytes of an element, and of a stretch that is contiguous from dimension `d` on.
+int64_t stretch_bytes(const Tensor& t, size_t d) {
+  int64_t bytes = t.elements() == 0 ? 0 : t.bytes() / t.elements();
+  for (size_t i = d; i < t.rank(); ++i) bytes *= t.dims()[i];
+  return bytes;
+}
+
+/// The first dimension in which the two differ; the rank where none does.
+size_t differing_dim(const Tensor& a, const Tensor& b) {
+  size_t d = 1;
+  while (d < a.rank() && a.dims()[d] == b.dims()[d]) ++d;
+  return d;
+}
+
+void fill(std::byte* to, int64_t bytes, tensor::DType type, double value) {
+  if (value == 0) return static_cast<void>(std::memset(to, 0, static_cast<size_t>(bytes)));
+  tensor::visit_dtype(type, [&]<class T>(T) {
+    T element;
+    if constexpr (std::is_arithmetic_v<T>) {
+      element = static_cast<T>(value);
+    } else {
+      element = T(static_cast<float>(value));
+    }
+    for (int64_t at = 0; at < bytes; at += static_cast<int64_t>(sizeof(T)))
+      std::memcpy(to + at, &element, sizeof(T));
+  });
+}
+
+/// Copies the rows of `from` [rows, ..., length, ...] to row `at` of `to`, which may be longer in one
+/// dimension; what is left of that is filled with `value`.
+void copy_rows(const Tensor& from, Tensor& to, int64_t at, double value) {
   const int64_t rows = from.dims()[0];
   if (rows == 0 || to.bytes() == 0) return;
-  const int64_t from_row = from.bytes() / rows, to_row = to.bytes() / to.dims()[0];
-  std::byte* target = to.mutable_raw() + at * to_row;
-  for (int64_t r = 0; r < rows; ++r) {
-    std::memcpy(target + r * to_row, from.raw() + r * from_row, static_cast<size_t>(from_row));
-    std::memset(target + r * to_row + from_row, 0, static_cast<size_t>(to_row - from_row));
+  const size_t d = differing_dim(from, to);
+  std::byte* target = to.mutable_raw() + at * stretch_bytes(to, 1);
+  if (d == from.rank())
+    return static_cast<void>(std::memcpy(target, from.raw(), static_cast<size_t>(from.bytes())));
+  const int64_t from_bytes = stretch_bytes(from, d), to_bytes = stretch_bytes(to, d);
+  const int64_t stretches =
+      from_bytes == 0 ? rows * stretch_bytes(to, 1) / to_bytes : from.bytes() / from_bytes;
+  for (int64_t i = 0; i < stretches; ++i) {
+    std::memcpy(target + i * to_bytes, from.raw() + i * from_bytes, static_cast<size_t>(from_bytes));
+    if (to_bytes > from_bytes)
+      fill(target + i * to_bytes + from_bytes, to_bytes - from_bytes, to.dtype(), value);
   }
+}
+
+/// The first `length` of dimension `d`.
+Tensor cropped(const Tensor& t, size_t d, int64_t length) {
+  if (t.dims()[d] <= length) return t;
+  Dims dims = t.dims();
+  dims[d] = length;
+  Tensor out = Tensor::empty(t.dtype(), dims);
+  if (out.bytes() == 0) return out;
+  const int64_t from_bytes = stretch_bytes(t, d), to_bytes = stretch_bytes(out, d);
+  for (int64_t i = 0; i < out.bytes() / to_bytes; ++i)
+    std::memcpy(out.mutable_raw() + i * to_bytes, t.raw() + i * from_bytes, static_cast<size_t>(to_bytes));
+  return out;
 }
 
 void fail(Request& request, const base::Error& error) {
   request.sink({.outputs = {}, .error = error, .ending = Ending::failed, .timing = request.timing});
 }
 
-/// Gives each request its own rows; views, not copies.
-void split(std::vector<Request>& batch, const std::vector<Tensor>& outputs) {
+/// Gives each request its own rows; views, not copies, but for what was as long as the filling.
+void split(std::vector<Request>& batch, const std::vector<Tensor>& outputs, const Padding& padding) {
   int64_t at = 0;
   for (Request& r : batch) {
     std::vector<Tensor> own;
     for (const Tensor& t : outputs) own.push_back(t.rows(at, at + r.rows));
+    for (const PaddedSide& side : padding.cropped_outputs) {
+      Tensor& t = own.at(side.tensor);
+      t = cropped(t, side.dim, r.inputs.at(side.input).dims()[side.input_dim]);
+    }
     at += r.rows;
     r.sink({.outputs = std::move(own), .error = std::nullopt, .timing = r.timing});
   }
@@ -98,9 +158,13 @@ std::vector<Tensor> BatchRunner::gather(const std::vector<Request>& batch, int64
       continue;
     }
     Tensor all = Tensor::empty(first.dtype(), dims);
+    double value = 0;
+    for (const PaddedSide& side : padding_.padded_sides) {
+      if (side.tensor == i) value = side.value;
+    }
     int64_t at = 0;
     for (const Request& r : batch) {
-      copy_rows(r.inputs[i], all, at);
+      copy_rows(r.inputs[i], all, at, value);
       at += r.rows;
     }
     const int64_t row = rows == 0 ? 0 : all.bytes() / rows;
@@ -113,6 +177,12 @@ std::vector<Tensor> BatchRunner::gather(const std::vector<Request>& batch, int64
 std::vector<Tensor> BatchRunner::compute(std::vector<Request>& batch, int64_t rows, int64_t padded,
                                          const base::Clock& clock) {
   const std::vector<Tensor> inputs = gather(batch, padded);
+  int64_t elements = 0, real = 0;
+  for (const Tensor& t : inputs) elements += t.elements();
+  for (const Request& r : batch) {
+    for (const Tensor& t : r.inputs) real += t.rank() == 0 ? 0 : t.elements();
+  }
+  for (const Tensor& t : inputs) real += t.rank() == 0 ? t.elements() : 0;
   const int64_t start = clock.now_ns();
   std::vector<Tensor> outputs = session_.run(inputs);
   const int64_t end = clock.now_ns();
@@ -122,6 +192,8 @@ std::vector<Tensor> BatchRunner::compute(std::vector<Request>& batch, int64_t ro
     r.timing.batch_rows = rows;
     r.timing.padded_rows = padded;
     r.timing.own_rows = r.rows;
+    r.timing.elements = elements;
+    r.timing.padded = elements - real;
   }
   for (const Tensor& t : outputs) {
     base::check(!padding_.is_batched || (t.rank() > 0 && t.dims()[0] == padded), "an output of shape ",
@@ -158,10 +230,10 @@ void BatchRunner::run(std::vector<Request>& batch, const base::Clock& clock,
   }
   if (error) return batch.size() == 1 ? fail(batch[0], *error) : run_singly(batch, clock, on_batch);
   if (on_batch) on_batch(batch[0].timing);
-  if (batch.size() == 1 && padded == rows) {
+  if (batch.size() == 1 && padded == rows && padding_.cropped_outputs.empty()) {
     batch[0].sink({.outputs = std::move(outputs), .error = std::nullopt, .timing = batch[0].timing});
   } else {
-    split(batch, outputs);
+    split(batch, outputs, padding_);
   }
 }
 

@@ -9,6 +9,16 @@
 
 namespace trireme::sched {
 
+/// A dimension of an input that is filled up with a value, or of an output that is cut to what the request
+/// had.
+struct PaddedSide {
+  size_t tensor = 0;     ///< input, or output
+  size_t dim = 1;        ///< after the batch's
+  double value = 0;      ///< of the filling, in the input's type
+  size_t input = 0;      ///< of an output: whose length it has,
+  size_t input_dim = 1;  ///< in this dimension
+};
+
 /// How a model's inputs are made equal in size.
 struct Padding {
   bool is_batched = true;  ///< dimension 0 counts rows; false: requests run alone, as they are
@@ -17,6 +27,8 @@ struct Padding {
   std::vector<int64_t> length_buckets =
       {};  ///< dimension 1 of padded inputs is filled up with zeros to one of these
   std::vector<size_t> padded_inputs = {};  ///< inputs whose dimension 1 is a length (tokens and their mask)
+  std::vector<PaddedSide> padded_sides = {};     ///< further ones, at most one of each input
+  std::vector<PaddedSide> cropped_outputs = {};  ///< lengths that outputs have of them
 };
 
 /// Hash of what same_group compares.

@@ -21,6 +21,9 @@ struct Timing {
   int64_t padded_rows = 0;   ///< rows the model ran on
   int64_t queue_length = 0;  ///< requests that waited when its batch was formed, those of the batch included
   int64_t own_rows = 0;      ///< of the request itself
+  int64_t elements = 0;      ///< of all inputs of the batch, as the model got them
+  int64_t padded = 0;        ///< of these, what was only filled in
+  int instance = 0;          ///< that ran it
 };
 
 /// How a request ended, for counting; the error says it in words.

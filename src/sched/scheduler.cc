@@ -31,10 +31,16 @@ inline void pause_cpu() {
 
 Scheduler::Scheduler(std::shared_ptr<const engine::PreparedModel> model, SchedulerOptions options,
                      const base::Clock& clock, std::function<void(const Timing&)> on_batch)
-    : clock_(clock), options_(std::move(options)), on_batch_(std::move(on_batch)) {
+    : clock_(clock),
+      options_(std::move(options)),
+      on_batch_(std::move(on_batch)),
+      tuner_({.p99_ns = options_.p99_ns,
+              .max_rows = options_.limits.max_rows,
+              .row_buckets = options_.padding.row_buckets,
+              .instances = options_.instances}),
+      instances_(static_cast<size_t>(std::max(0, options_.instances))) {
   base::require(options_.instances >= 1 && options_.limits.max_rows >= 1,
                 "a scheduler needs an instance and a row");
-  instances_.resize(static_cast<size_t>(options_.instances));
   is_held_ = options_.hold_until > 0;
   claim_resources();
   for (int i = 0; i < options_.instances; ++i) {
@@ -47,29 +53,48 @@ Scheduler::Scheduler(std::shared_ptr<const engine::PreparedModel> model, Schedul
     failure = failure_;
   }
   if (failure) {
-    stop();
+    stop(INT64_MAX);
     std::rethrow_exception(failure);
   }
+  if (options_.p99_ns > 0 || options_.hang_ns > 0) keeper_ = std::thread([this] { run_keeper(); });
 }
 
-Scheduler::~Scheduler() { stop(); }
+Scheduler::~Scheduler() { stop(INT64_MAX); }
 
-void Scheduler::stop() {
+void Scheduler::refuse_queue(const char* reason) {
   std::vector<Item> left;
   {
     const std::lock_guard lock(mutex_);
-    closing_ = true;
     left.swap(queue_);
   }
-  for (Item& item : left) {
-    refuse(item.request, Ending::refused, base::ErrorCode::unavailable, "the server is shutting down");
+  for (Item& item : left) refuse(item.request, Ending::refused, base::ErrorCode::unavailable, reason);
+}
+
+bool Scheduler::stop(int64_t patience_ns) {
+  {
+    const std::lock_guard lock(mutex_);
+    closing_ = true;
   }
+  refuse_queue("the server is shutting down");
   changed_.notify_all();
+  keep_.notify_all();
+  if (keeper_.joinable()) keeper_.join();
+  bool have_all_ended = true;
   for (Instance& instance : instances_) {
+    if (patience_ns < INT64_MAX && instance.thread.joinable()) {
+      std::unique_lock lock(mutex_);
+      const auto is_over = [&] { return instance.has_ended; };
+      if (!idle_.wait_for(lock, std::chrono::nanoseconds(patience_ns), is_over)) {
+        have_all_ended = false;
+        instance.thread.detach();
+        continue;
+      }
+    }
     if (instance.thread.joinable()) instance.thread.join();
     if (options_.limiter != nullptr && instance.claim != 0) options_.limiter->remove(instance.claim);
     instance.claim = 0;
   }
+  return have_all_ended;
 }
 
 /// Throws for needs that can never be met, with nothing left behind.
@@ -83,7 +108,7 @@ void Scheduler::claim_resources() {
         changed_.notify_all();
       });
     } catch (...) {
-      stop();
+      stop(INT64_MAX);
       throw;
     }
   }
@@ -93,6 +118,7 @@ engine::SessionOptions Scheduler::session_options(int index) const {
   engine::SessionOptions session = options_.session;
   const auto i = static_cast<size_t>(index);
   if (i < options_.devices.size() && !options_.devices[i].empty()) session.device = options_.devices[i];
+  session.stop = &instances_[static_cast<size_t>(index)].stop;
   if (!options_.pin || options_.cpus.empty()) return session;
   for (int t = 0; t < session.threads; ++t) {
     session.cpus.push_back(
@@ -110,6 +136,7 @@ void Scheduler::instance_main(const std::shared_ptr<const engine::PreparedModel>
     session = std::make_unique<engine::Session>(model, session_options(index));
     runner = std::make_unique<BatchRunner>(*session, options_.padding);
     for (const WarmUp& shapes : options_.warm_up) runner->warm_up(shapes);
+    if (options_.p99_ns > 0) measure(*runner);
   } catch (...) {
     failure = std::current_exception();
   }
@@ -121,7 +148,13 @@ void Scheduler::instance_main(const std::shared_ptr<const engine::PreparedModel>
     if (runner && session->sharded() == nullptr) instances_[static_cast<size_t>(index)].runner = runner.get();
   }
   idle_.notify_all();
-  if (!failure) work(*runner, instances_[static_cast<size_t>(index)]);
+  Instance& own = instances_[static_cast<size_t>(index)];
+  if (!failure) work(*runner, own);
+  runner.reset();
+  session.reset();
+  const std::lock_guard lock(mutex_);
+  own.has_ended = true;
+  idle_.notify_all();
 }
 
 void Scheduler::submit(Request request) {
@@ -142,7 +175,8 @@ void Scheduler::submit(Request request) {
   std::vector<Request> evicted;
   {
     std::unique_lock lock(mutex_);
-    waiting.cost_ns = cost_of(waiting);
+    if (options_.is_fair) waiting.cost_ns = cost_of(waiting);
+    if (options_.p99_ns > 0) tuner_.arrived({waiting.enqueued_ns, waiting.rows});
     refusal = refusal_of(request, waiting, evicted);
     if (refusal != nullptr) {
       ++stats_.refused;
@@ -163,13 +197,13 @@ void Scheduler::submit(Request request) {
            "Exceeds maximum queue size: others have a right to this tenant's place");
   }
   if (refusal != nullptr) return refuse(request, Ending::refused, base::ErrorCode::unavailable, refusal);
-  // With a limiter the one that would be woken may be waiting for its leave.
-  options_.limiter != nullptr ? changed_.notify_all() : changed_.notify_one();
+  wake_one();
 }
 
 /// Whether a request is cheaper run here than handed over.
 bool Scheduler::is_for_here(const Waiting& waiting) const {
-  const bool may = options_.inline_ns > 0 && options_.limiter == nullptr && !options_.preserves_order;
+  const bool may = options_.inline_ns > 0 && options_.p99_ns == 0 && !options_.is_fair &&
+                   options_.limiter == nullptr && !options_.preserves_order;
   const bool is_late = waiting.deadline_ns != 0 && waiting.deadline_ns <= waiting.enqueued_ns;
   if (!may || is_held_ || closing_ || !queue_.empty() || is_late) return false;
   const int64_t rows =
@@ -237,6 +271,7 @@ bool Scheduler::make_room(const Waiting& waiting, std::vector<Request>& evicted)
 
 const char* Scheduler::refusal_of(const Request& request, Waiting& waiting, std::vector<Request>& evicted) {
   if (closing_) return "the server is shutting down";
+  if (stats_.hung == options_.instances) return "no instance of the model is left: their batches do not end";
   if (queue_.size() >= options_.max_queue && !(options_.is_fair && make_room(waiting, evicted)))
     return "Exceeds maximum queue size";
   const auto level = options_.level_queue.find(request.priority);
@@ -247,8 +282,6 @@ const char* Scheduler::refusal_of(const Request& request, Waiting& waiting, std:
     if (static_cast<size_t>(same) >= level->second) return "Exceeds maximum queue size";
   }
   if (waiting.finish_ns == 0) return nullptr;
-  BatchLimits limits = options_.limits;
-  limits.instances = options_.instances;
   const auto first_free =
       std::min_element(instances_.begin(), instances_.end(),
                        [](const auto& a, const auto& b) { return a.busy_until_ns < b.busy_until_ns; });
@@ -260,7 +293,7 @@ const char* Scheduler::refusal_of(const Request& request, Waiting& waiting, std:
     waiting.fair_tag = list.back().fair_tag;
     list.pop_back();
   }
-  const bool is_in_time = admits(list, waiting, free_ns, limits,
+  const bool is_in_time = admits(list, waiting, free_ns, limits(),
                                  [this](uint64_t group, int64_t rows) { return predict(group, rows); });
   return is_in_time ? nullptr : "Exceeds what can be done before the request's deadline";
 }
@@ -272,6 +305,22 @@ std::vector<Waiting> Scheduler::waiting_list() const {
   return list;
 }
 
+BatchLimits Scheduler::limits() const {
+  BatchLimits limits = options_.limits;
+  limits.instances = options_.instances;
+  if (options_.p99_ns == 0) return limits;
+  limits.window_ns = tuner_.setting().window_ns;
+  limits.max_rows = tuner_.setting().max_rows;
+  limits.instances = tuner_.setting().instances;
+  return limits;
+}
+
+/// False for those that the tuner leaves idle; one that hangs is made up for.
+bool Scheduler::is_active(const Instance& instance) const {
+  if (options_.p99_ns == 0 || closing_) return true;
+  return &instance - instances_.data() < tuner_.setting().instances + stats_.hung;
+}
+
 Scheduler::Taken Scheduler::take(int64_t now_ns, bool may_run) {
   Taken taken;
   std::erase_if(queue_, [&](Item& item) {
@@ -281,13 +330,12 @@ Scheduler::Taken Scheduler::take(int64_t now_ns, bool may_run) {
   });
   std::vector<Waiting> waiting = waiting_list();
   if (options_.is_fair) shares_.tag(waiting);
-  BatchLimits limits = options_.limits;
+  BatchLimits now = limits();
   const bool is_complete = usual_.is_complete(queue_.size() + running_);
-  if (closing_ || (options_.is_window_adaptive && is_complete)) limits.window_ns = 0;
+  if (closing_ || (options_.is_window_adaptive && options_.p99_ns == 0 && is_complete)) now.window_ns = 0;
   if (is_held_ && !closing_) return taken;
-  limits.instances = options_.instances;
   Decision decision =
-      decide(waiting, now_ns, limits, [this](uint64_t group, int64_t rows) { return predict(group, rows); });
+      decide(waiting, now_ns, now, [this](uint64_t group, int64_t rows) { return predict(group, rows); });
   taken.wake_ns = decision.wake_ns;
   taken.is_ripe = !decision.take.empty();
   if (!may_run) decision.take.clear();
@@ -363,10 +411,16 @@ void Scheduler::wait(int64_t wake_ns, std::unique_lock<std::mutex>& lock) {
   changed_.wait_until(lock, std::chrono::steady_clock::time_point{std::chrono::nanoseconds(wake_ns)});
 }
 
+/// All, where the one that would be woken may be waiting for its leave, or not be wanted now.
+void Scheduler::wake_one() {
+  options_.limiter != nullptr || options_.p99_ns > 0 ? changed_.notify_all() : changed_.notify_one();
+}
+
 std::vector<Request> Scheduler::next_batch(Instance& instance) {
   std::unique_lock lock(mutex_);
   while (true) {
-    if (instance.is_taken) {  // by a thread that submits; it tells when it leaves somebody waiting
+    // Taken by a thread that submits, which tells when it leaves somebody waiting; or not wanted now.
+    if (instance.is_taken || !is_active(instance)) {
       changed_.wait(lock);
       continue;
     }
@@ -381,7 +435,7 @@ std::vector<Request> Scheduler::next_batch(Instance& instance) {
       const size_t queued = queue_.size() + taken.batch.size();
       for (Request& r : taken.batch) r.timing.queue_length = static_cast<int64_t>(queued);
       lock.unlock();
-      if (more) changed_.notify_one();  // another instance may take what is left
+      if (more) wake_one();  // another instance may take what is left
       answer_unrun(taken);
       if (!taken.batch.empty()) return std::move(taken.batch);
       lock.lock();
@@ -400,12 +454,18 @@ void Scheduler::finish_batch(Instance& instance, size_t still_running) {
   {
     const std::lock_guard lock(mutex_);
     instance.busy_until_ns = 0;
+    end_watch(instance);
     ended_.fetch_add(1, std::memory_order_relaxed);
     running_ -= still_running;
     asks_again = !queue_.empty();
     if (options_.limiter != nullptr)
       instance.leave = asks_again ? Instance::Leave::asked : Instance::Leave::none;
-    if (--busy_ == 0 && queue_.empty()) idle_.notify_all();
+    if (std::exchange(instance.is_hung, false)) {
+      --stats_.hung;  // the watchdog has counted it out already
+    } else {
+      --busy_;
+    }
+    if (busy_ == 0 && queue_.empty()) idle_.notify_all();
   }
   if (options_.limiter == nullptr) return;
   if (!options_.limiter->give_back(instance.claim, true, asks_again)) return;
@@ -417,31 +477,47 @@ void Scheduler::work(BatchRunner& runner, Instance& instance) {
   while (true) {
     std::vector<Request> batch = next_batch(instance);
     if (batch.empty()) return;
-    const uint64_t group = group_key(batch[0].inputs, options_.padding);
-    const int64_t start = clock_.now_ns();
-    for (Request& r : batch) r.timing.started_ns = start;
-    size_t count = batch.size();
-    // Before the sinks are called: a client that sends its next request at once must not count itself twice.
-    int64_t padded = 0, runs = 0;
-    const auto on_batch = [&](const Timing& timing) {
-      padded = timing.padded_rows;
-      ++runs;
-      {
-        const std::lock_guard lock(mutex_);
-        running_ -= std::exchange(count, 0);
-        instance.scratch_bytes = runner.scratch_bytes();
-        if (options_.inline_ns > 0) compute_.observe(group, padded, timing.finished_ns - timing.started_ns);
-      }
-      if (on_batch_) on_batch_(timing);
-    };
-    runner.run(batch, clock_, on_batch);
-    batch.clear();    // requests hold memory of their clients: free it before waiting
-    if (runs == 1) {  // a failed batch ran in parts
-      const std::lock_guard lock(mutex_);
-      cost_.observe(group, padded, clock_.now_ns() - start);
-    }
-    finish_batch(instance, count);
+    run_batch(runner, instance, std::move(batch));
   }
+}
+
+/// Runs what next_batch() has taken; the instance is free afterwards.
+void Scheduler::run_batch(BatchRunner& runner, Instance& instance, std::vector<Request> batch) {
+  const uint64_t group = group_key(batch[0].inputs, options_.padding);
+  const int64_t start = clock_.now_ns();
+  for (Request& r : batch) {
+    r.timing.started_ns = start;
+    r.timing.instance = static_cast<int>(&instance - instances_.data());
+  }
+  if (options_.hang_ns > 0 || options_.p99_ns > 0) watch_batch(instance, batch, group);
+  size_t count = batch.size();
+  // Before the sinks are called: a client that sends its next request at once must not count itself twice.
+  int64_t padded = 0, runs = 0;
+  const auto on_batch = [&](const Timing& timing) {
+    padded = timing.padded_rows;
+    ++runs;
+    bool has_hung = false;
+    {
+      const std::lock_guard lock(mutex_);
+      running_ -= std::exchange(count, 0);
+      instance.scratch_bytes = runner.scratch_bytes();
+      has_hung = instance.is_hung;
+      if (options_.inline_ns > 0) compute_.observe(group, padded, timing.finished_ns - timing.started_ns);
+      for (const Request& r : batch) {
+        if (options_.p99_ns > 0) tuner_.answered(timing.finished_ns - r.timing.enqueued_ns);
+      }
+    }
+    if (on_batch_ && !has_hung) on_batch_(timing);
+  };
+  runner.run(batch, clock_, on_batch);
+  batch.clear();    // requests hold memory of their clients: free it before waiting
+  if (runs == 1) {  // a failed batch ran in parts
+    const std::lock_guard lock(mutex_);
+    const int64_t now_ns = clock_.now_ns();
+    cost_.observe(group, padded, now_ns - start);
+    if (options_.p99_ns > 0) tuner_.ran(instance.busy_at_start, padded, now_ns - start, now_ns);
+  }
+  finish_batch(instance, count);
 }
 
 /// Runs one request on an instance that take_instance() gave. The instance is free again before the sink is
@@ -452,11 +528,16 @@ void Scheduler::run_here(Instance& instance, Request request) {
   request.timing.queue_length = 1;
   std::vector<Request> batch;
   batch.push_back(std::move(request));
-  bool has_instance = true;
+  batch[0].timing.instance = static_cast<int>(&instance - instances_.data());
+  if (options_.hang_ns > 0) watch_batch(instance, batch, group);
+  bool has_instance = true, has_hung = false;
   const auto leave = [&] {  // with the lock held
     has_instance = false;
     --running_;
     instance.is_taken = false;
+    end_watch(instance);
+    has_hung = std::exchange(instance.is_hung, false);
+    if (has_hung) --stats_.hung;
     ended_.fetch_add(1, std::memory_order_relaxed);
     if (!queue_.empty() || closing_) changed_.notify_all();
   };
@@ -467,12 +548,13 @@ void Scheduler::run_here(Instance& instance, Request request) {
       instance.scratch_bytes = instance.runner->scratch_bytes();
       leave();
     }
-    if (on_batch_) on_batch_(timing);
+    if (on_batch_ && !has_hung) on_batch_(timing);
   });
   batch.clear();
   const std::lock_guard lock(mutex_);
   if (has_instance) leave();  // the model failed
-  if (--busy_ == 0 && queue_.empty()) idle_.notify_all();
+  if (!has_hung) --busy_;     // else the watchdog has counted it out already
+  if (busy_ == 0 && queue_.empty()) idle_.notify_all();
 }
 
 void Scheduler::drain() {

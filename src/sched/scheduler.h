@@ -14,6 +14,7 @@
 #include "sched/batch.h"
 #include "sched/batch_cost.h"
 #include "sched/batch_policy.h"
+#include "sched/batch_tuner.h"
 #include "sched/fair_share.h"
 #include "sched/ordered_release.h"
 #include "sched/rate_limiter.h"
@@ -41,6 +42,15 @@ struct SchedulerOptions {
   /// idle and nobody waits: handing it over would cost more. 0: none does.
   int64_t inline_ns = 0;
   std::vector<std::string> devices = {};  ///< by instance; empty, or none for it: session.device
+  /// Goal of the 99th percentile from queue to result: then window, rows and number of instances are found
+  /// while it runs, up to those of limits and instances. 0: they are as they are.
+  int64_t p99_ns = 0;
+  std::function<void(const BatchTuner::Choice&)> on_tuned = {};  ///< told of every plan
+  /// A batch that takes so long, and ten times what was expected, hangs: its requests get `unavailable`, its
+  /// run is told to end, and if that was the last instance the queue is refused. 0: nobody looks.
+  int64_t hang_ns = 0;
+  /// It begins to, or has ended after all; must be quick and not call the scheduler.
+  std::function<void(int instance, bool hangs)> on_hang = {};
 };
 
 /// Counts since the start; any thread may read them through Scheduler::stats().
@@ -48,6 +58,7 @@ struct SchedulerStats {
   size_t waiting = 0;
   uint64_t accepted = 0, refused = 0, expired = 0, cancelled = 0, batches = 0;
   int64_t scratch_bytes = 0;  ///< of all instances
+  int hung = 0;               ///< instances whose batch does not end
 };
 
 /// Instances are threads with a session each; they share the model's packed weights. Requests may come from
@@ -59,7 +70,7 @@ class Scheduler {
   /// sinks.
   Scheduler(std::shared_ptr<const engine::PreparedModel> model, SchedulerOptions options,
             const base::Clock& clock, std::function<void(const Timing&)> on_batch = {});
-  /// Refuses what still waits and joins the instances.
+  /// Refuses what still waits and joins the instances; waits for ever for one that stop() has given up.
   ~Scheduler();
   Scheduler(const Scheduler&) = delete;
   Scheduler& operator=(const Scheduler&) = delete;
@@ -67,8 +78,11 @@ class Scheduler {
   /// Queues a request, or runs it here (see inline_ns); its sink is called exactly once, maybe before submit
   /// returns. Where the queue is full or closing, it gets `unavailable`.
   void submit(Request request);
-  /// Stops accepting, runs what waits, returns when all instances are idle.
+  /// Stops accepting, runs what waits, returns when all instances are idle or hang.
   void drain();
+  /// Like the destructor, but gives an instance that hangs up after `patience_ns`. False: one did not end,
+  /// its thread is detached, and this object must be left where it is for as long as the program runs.
+  bool stop(int64_t patience_ns);
   SchedulerStats stats() const;
 
  private:
@@ -84,10 +98,17 @@ class Scheduler {
     bool is_ripe = false;  ///< a batch would go now if the instance had leave to run
     bool empty() const { return batch.empty() && expired.empty() && hopeless.empty() && cancelled.empty(); }
   };
+  /// A request's sink while the watchdog may answer in its place.
+  struct Answer;
   struct Instance {
     std::thread thread;
-    int64_t busy_until_ns = 0;  ///< predicted; 0: idle
-    uint64_t claim = 0;         ///< its number at the limiter
+    std::atomic<bool> stop{false};  ///< its session looks at it
+    bool is_hung = false, has_ended = false;
+    int64_t hangs_at_ns = 0;  ///< when the batch in hand counts as hung; 0: none is watched
+    std::vector<std::shared_ptr<Answer>> answers;  ///< of that batch
+    int busy_at_start = 1;                         ///< instances at work when it began, with it
+    int64_t busy_until_ns = 0;                     ///< predicted; 0: idle
+    uint64_t claim = 0;                            ///< its number at the limiter
     enum class Leave : uint8_t { none, asked, granted } leave = Leave::none;
     int64_t scratch_bytes = 0;      ///< of its session
     BatchRunner* runner = nullptr;  ///< of its thread; null where only that thread may use it
@@ -96,8 +117,15 @@ class Scheduler {
   void instance_main(const std::shared_ptr<const engine::PreparedModel>& model, int index);
   engine::SessionOptions session_options(int index) const;
   void claim_resources();
-  void stop();
+  void measure(BatchRunner& runner);
+  void refuse_queue(const char* reason);
+  void watch_batch(Instance& instance, std::vector<Request>& batch, uint64_t group);
+  void end_watch(Instance& instance);
+  void run_keeper();
+  void keep_plan(std::unique_lock<std::mutex>& lock);
+  void keep_watch(std::unique_lock<std::mutex>& lock);
   void work(BatchRunner& runner, Instance& instance);
+  void run_batch(BatchRunner& runner, Instance& instance, std::vector<Request> batch);
   void run_here(Instance& instance, Request request);
   bool is_for_here(const Waiting& waiting) const;
   Instance* take_instance(const Waiting& waiting, std::unique_lock<std::mutex>& lock);
@@ -108,7 +136,10 @@ class Scheduler {
   /// The limiter calls back with its own lock held, so it is never called with ours.
   bool settle_leave(Instance& instance, bool is_ripe, std::unique_lock<std::mutex>& lock);
   void wait(int64_t wake_ns, std::unique_lock<std::mutex>& lock);
+  void wake_one();
   // With the lock held:
+  BatchLimits limits() const;
+  bool is_active(const Instance& instance) const;
   Taken take(int64_t now_ns, bool may_run);
   std::vector<Waiting> waiting_list() const;
   double cost_of(const Waiting& waiting) const;
@@ -122,7 +153,7 @@ class Scheduler {
   const SchedulerOptions options_;
   const std::function<void(const Timing&)> on_batch_;
   mutable std::mutex mutex_;
-  std::condition_variable changed_, idle_;
+  std::condition_variable changed_, idle_, keep_;
   std::vector<Item> queue_;  ///< in order of arrival
   bool closing_ = false;
   size_t running_ = 0;          ///< requests in batches now
@@ -135,9 +166,11 @@ class Scheduler {
   FairShare shares_;
   BatchCost compute_;  ///< the same without the sinks, where requests may run on the thread that submits
   OrderedRelease order_;
+  BatchTuner tuner_;
   bool is_held_ = false;             ///< until hold_until requests wait
   std::atomic<uint32_t> ended_{0};   ///< batches, for those who wait a moment for an instance
   std::vector<Instance> instances_;  ///< as many from the start to the end
+  std::thread keeper_;               ///< plans and watches, where either is asked for
 };
 
 }  // namespace trireme::sched

@@ -369,6 +369,50 @@ TEST(Scheduler, AFailingWarmUpIsThrown) {
   EXPECT_THROW(Scheduler(small_model(), o, clock), base::Error);
 }
 
+/// y = 2 x + length-blind, x [batch, 3, n, 2]: each element alone, so filling cannot change it.
+std::shared_ptr<const engine::PreparedModel> doubling_model() {
+  ir::Graph g;
+  const ir::ValueId x = g.add_input(
+      "x", {tensor::DType::f32,
+            {tensor::Dim::symbol("batch"), tensor::Dim(3), tensor::Dim::symbol("n"), tensor::Dim(2)}});
+  g.add_output(g.add1(ops::table().need("add"), {x, x}), "y");
+  return std::make_shared<const engine::PreparedModel>(std::move(g));
+}
+
+TEST(Scheduler, FillsLengthsUpAndCutsAnswers) {
+  base::SystemClock clock;
+  SchedulerOptions o = options(8, 0);
+  o.hold_until = 3;
+  o.padding.length_buckets = {4, 8};
+  o.padding.padded_sides = {{.tensor = 0, .dim = 2, .value = 7}};
+  o.padding.cropped_outputs = {{.tensor = 0, .dim = 2, .input = 0, .input_dim = 2}};
+  std::vector<Timing> batches;
+  Scheduler scheduler(doubling_model(), o, clock, [&](const Timing& t) { batches.push_back(t); });
+  Answer answers[4];
+  const int64_t lengths[] = {3, 4, 1, 8};
+  std::vector<Tensor> inputs;
+  for (int i = 0; i < 4; ++i) {
+    Tensor x = Tensor::empty(tensor::DType::f32, {i + 1, 3, lengths[i], 2});
+    float next = 0;
+    for (float& v : x.mutable_data<float>()) v = next++;
+    inputs.push_back(x);
+    scheduler.submit(request(x, answers[i]));
+  }
+  for (int i = 0; i < 4; ++i) {
+    const Outcome out = answers[i].future.get();
+    ASSERT_FALSE(out.error) << out.error->message();
+    ASSERT_EQ(out.outputs.at(0).dims(), inputs[static_cast<size_t>(i)].dims());
+    const auto got = out.outputs[0].data<float>(), want = inputs[static_cast<size_t>(i)].data<float>();
+    for (size_t k = 0; k < want.size(); ++k) ASSERT_EQ(got[k], 2 * want[k]) << i << " " << k;
+  }
+  scheduler.drain();
+  ASSERT_EQ(batches.size(), 2u);
+  // Rows 1+2+3 to 8; lengths 3, 4 and 1 to 4, times 6.
+  EXPECT_EQ(batches[0].elements, 8 * 6 * 4);
+  EXPECT_EQ(batches[0].padded, 8 * 6 * 4 - 6 * (1 * 3 + 2 * 4 + 3 * 1));
+  EXPECT_EQ(batches[1].padded, 0);
+}
+
 TEST(SameGroup, ComparesTypesExtentsBucketsAndScalars) {
   const Padding padding{.length_buckets = {16, 32}, .padded_inputs = {0}};
   const auto of = [](tensor::Dims dims) { return std::vector{Tensor::zeros(tensor::DType::f32, dims)}; };

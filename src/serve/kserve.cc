@@ -206,8 +206,8 @@ void KserveApi::handle_model(const ModelPath& path, HttpRequest&& request, HttpR
   if (!is_known || path.name.empty()) return reply.send(not_found());
   if (request.method != "GET" && request.method != "HEAD") return reply.send(wrong_method("GET"));
   if (path.action == "ready") {
-    core_.find(path.name, path.version);
-    return reply.send(health(core_.is_ready(), "ready", path.name));
+    const bool is_well = core_.find(path.name, path.version)->is_well();
+    return reply.send(health(core_.is_ready() && is_well, "ready", path.name));
   }
   if (path.action == "config") {
     return reply.send(ok_json(config_json(core_.find(path.name, path.version)->config())));

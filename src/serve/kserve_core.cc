@@ -110,8 +110,7 @@ std::shared_ptr<ServedModel> KserveCore::find(const std::string& name, const std
 
 bool KserveCore::is_served(const std::string& name, const std::string& version) const {
   try {
-    find(name, version);
-    return true;
+    return find(name, version)->is_well();
   } catch (const base::Error&) {
     return false;
   }

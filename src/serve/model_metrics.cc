@@ -42,6 +42,7 @@ ModelMetrics::ModelMetrics(MetricRegistry& registry, const MetricLabels& labels,
   if (earlier != nullptr) {
     counts_ = earlier->counts_;
     sizes_ = earlier->sizes_;
+    busy_ns_ = earlier->busy_ns_;
   }
   while (static_cast<int64_t>(sizes_.size()) < std::min<int64_t>(max_rows, 4096))
     sizes_.push_back(std::make_shared<BatchSize>());
@@ -59,6 +60,7 @@ ModelMetrics::ModelMetrics(MetricRegistry& registry, const MetricLabels& labels,
   registry.counter_from("nv_inference_exec_count", "Number of model executions (batches)", labels,
                         [h = batch_rows_] { return static_cast<double>(h->count()); });
   register_durations(registry, labels);
+  register_padding(registry, labels);
   const auto cached = [&](const char* name, const char* help, DurationSum Counts::*member, bool is_time) {
     registry.counter_from(name, help, labels, [c = counts_, member, is_time] {
       const DurationSum& sum = (*c).*member;
@@ -94,6 +96,30 @@ void ModelMetrics::make_histograms(MetricRegistry& registry, const MetricLabels&
       phase("trireme_compute_output_duration_seconds", "From the model's end to an answer's wire form");
   queue_length_ = &registry.histogram("trireme_queue_length", "Requests waiting when a batch was formed",
                                       metric_buckets(1, 2, 17), labels);
+}
+
+void ModelMetrics::register_padding(MetricRegistry& registry, const MetricLabels& labels) {
+  const auto count = [&](const char* name, const char* help, std::atomic<uint64_t> Counts::*member) {
+    registry.counter_from(name, help, labels, [c = counts_, member] {
+      return static_cast<double>(((*c).*member).load(std::memory_order_relaxed));
+    });
+  };
+  count("trireme_padded_rows_total", "Rows that batches were filled up with", &Counts::padded_rows);
+  count("trireme_input_elements_total", "Elements of inputs as the model got them", &Counts::elements);
+  count("trireme_padded_elements_total", "Of these, what rows and lengths were filled up with",
+        &Counts::padded_elements);
+}
+
+void ModelMetrics::add_instances(MetricRegistry& registry, const MetricLabels& labels, int count) {
+  while (busy_ns_.size() < static_cast<size_t>(count))
+    busy_ns_.push_back(std::make_shared<std::atomic<uint64_t>>(0));
+  for (size_t i = 0; i < busy_ns_.size(); ++i) {
+    MetricLabels own = labels;
+    own.emplace_back("instance", std::to_string(i));
+    registry.counter_from("trireme_instance_busy_seconds_total",
+                          "Time that an instance ran batches: its rate is the utilisation", own,
+                          [busy = busy_ns_[i]] { return static_cast<double>(busy->load()) * 1e-9; });
+  }
 }
 
 void ModelMetrics::register_durations(MetricRegistry& registry, const MetricLabels& labels) const {
@@ -145,6 +171,14 @@ void ModelMetrics::count_batch(const sched::Timing& t) {
   if (cost_per_ns_ > 0)
     counts_->cost.fetch_add(cost_per_ns_ * static_cast<double>(t.finished_ns - t.started_ns));
   batch_rows_->observe(static_cast<double>(t.batch_rows));
+  counts_->padded_rows.fetch_add(static_cast<uint64_t>(std::max<int64_t>(0, t.padded_rows - t.batch_rows)),
+                                 std::memory_order_relaxed);
+  counts_->elements.fetch_add(static_cast<uint64_t>(t.elements), std::memory_order_relaxed);
+  counts_->padded_elements.fetch_add(static_cast<uint64_t>(t.padded), std::memory_order_relaxed);
+  if (static_cast<size_t>(t.instance) < busy_ns_.size()) {
+    busy_ns_[static_cast<size_t>(t.instance)]->fetch_add(static_cast<uint64_t>(t.finished_ns - t.started_ns),
+                                                         std::memory_order_relaxed);
+  }
   if (t.queue_length > 0) queue_length_->observe(static_cast<double>(t.queue_length));
   if (sizes_.empty()) return;
   const int64_t last = static_cast<int64_t>(sizes_.size()) - 1;

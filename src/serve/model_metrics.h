@@ -31,6 +31,8 @@ class ModelMetrics {
   ModelMetrics(MetricRegistry& registry, const MetricLabels& labels, int64_t max_rows,
                const ModelMetrics* earlier);
 
+  /// Counts the time that each of so many instances works, beside what was there before.
+  void add_instances(MetricRegistry& registry, const MetricLabels& labels, int count);
   /// A batch ran; on its instance's thread.
   void count_batch(const sched::Timing& timing);
   /// A client's request was answered. `timing` is that of its (last) batch.
@@ -58,17 +60,21 @@ class ModelMetrics {
   /// What scrapes read through the registry, which outlives the model.
   struct Counts {
     DurationSum failure, hit, miss;
+    std::atomic<uint64_t> padded_rows{0}, elements{0};
+    std::atomic<uint64_t> padded_elements{0};  ///< of elements
     std::atomic<int64_t> last_ms{0};
     std::atomic<double> cost{0};
   };
   void make_histograms(MetricRegistry& registry, const MetricLabels& labels, int64_t max_rows);
   void register_durations(MetricRegistry& registry, const MetricLabels& labels) const;
+  void register_padding(MetricRegistry& registry, const MetricLabels& labels);
 
   double cost_per_ns_ = 0;  ///< of an instance that computes; 0: nobody said
   std::shared_ptr<Counts> counts_ = std::make_shared<Counts>();
   std::vector<std::shared_ptr<BatchSize>>
       sizes_;  ///< by rows of a batch, 1 ... max; the last takes all larger ones
-  std::array<MetricCounter*, 4> failures_{};  ///< REJECTED, CANCELED, BACKEND, OTHER
+  std::vector<std::shared_ptr<std::atomic<uint64_t>>> busy_ns_;  ///< by instance
+  std::array<MetricCounter*, 4> failures_{};                     ///< REJECTED, CANCELED, BACKEND, OTHER
   // The registry's, which outlives the model:
   MetricHistogram* batch_rows_ = nullptr;
   MetricHistogram* latency_s_ = nullptr;

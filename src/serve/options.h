@@ -56,6 +56,8 @@ struct ServeOptions {
   int delay_scheduler = 0;
   RateLimit rate_limit = RateLimit::off;
   std::vector<std::string> rate_limit_resource;
+  base::Duration slo_p99{0};
+  base::Duration instance_timeout{60 * base::kNsPerSecond};
   std::string tenant_by;
   std::vector<std::string> tenant;
   int64_t tenants_unlisted = 64;
@@ -109,6 +111,14 @@ struct ServeOptions {
           "timeouts bound the answer, not the wait: what cannot be done in time is refused before it runs");
     f.add("delay_scheduler", &delay_scheduler, "tests: nothing of a model runs before so many requests wait")
         .at_least(0);
+    f.add("slo_p99", &slo_p99,
+          "goal of the 99th percentile: window, rows and instances of a batch are found while models serve, "
+          "up to "
+          "--instances and max_batch_size; 0: as they are set");
+    f.add("instance_timeout", &instance_timeout,
+          "a batch that takes so long, and ten times what was expected, hangs: its requests get 503 and the "
+          "model "
+          "is not ready; 0: nobody looks");
     f.add_choice("rate_limit", &rate_limit, {"off", "execution_count"},
                  "instances run as they come; they wait for the resources of their rate_limiter");
     f.add("rate_limit_resource", &rate_limit_resource,

@@ -359,7 +359,7 @@ bool Repository::has_failures() const {
     if (model.is_unloaded) continue;
     if (model.versions.empty() && model.state == "UNAVAILABLE") return true;
     for (const auto& [number, version] : model.versions) {
-      if (version.state == "UNAVAILABLE") return true;
+      if (version.state == "UNAVAILABLE" || (version.model && !version.model->is_well())) return true;
     }
   }
   return false;

@@ -277,7 +277,15 @@ bool ServedModel::answer_from_cache(sched::Request& part, const StringTable& str
 
 ServedModel::~ServedModel() {
   if (sequences_) sequences_->stop();
+  // A run that cannot be ended uses the scheduler as long as it goes on: better its memory is lost.
+  constexpr int64_t kPatienceNs = 2 * base::kNsPerSecond;
+  if (scheduler_ && scheduler_->stats().hung > 0 && !scheduler_->stop(kPatienceNs)) {
+    env_.log.error("serve", "instance_abandoned", {{"model", name()}, {"version", version()}});
+    static_cast<void>(scheduler_.release());
+  }
 }
+
+bool ServedModel::is_well() const { return !scheduler_ || scheduler_->stats().hung == 0; }
 
 size_t ServedModel::waiting() const {
   if (ensemble_) return ensemble_->running();

@@ -63,6 +63,8 @@ class ServedModel {
   std::shared_ptr<ModelMetrics> metrics() const { return metrics_; }
   /// Requests in the queue.
   size_t waiting() const;
+  /// False while a batch does not end.
+  bool is_well() const;
   /// Weights as the model holds them, and the scratch memory of its instances.
   struct MemoryUse {
     int64_t weight_bytes = 0, scratch_bytes = 0;
@@ -94,8 +96,10 @@ class ServedModel {
   void infer_ensemble(InferRequest request, InferSink sink);
   void make_text_front(model::Model& model, const ServeOptions& options);
   void complete(const ir::Graph& graph, const ServeOptions& options);
-  sched::SchedulerOptions scheduler_options(const ModelHost& host) const;
+  sched::SchedulerOptions scheduler_options(const ModelHost& host);
+  void set_padding(const ir::Graph& graph);
   std::vector<sched::WarmUp> warm_up(const ServeOptions& options, const std::vector<int64_t>& rows) const;
+  void watch_scheduler(sched::SchedulerOptions& out, const ModelHost& host) const;
   void add_warmups(std::vector<sched::WarmUp>& list) const;
   std::vector<TokenGroup> groups_of(InferRequest& request, int64_t& rows) const;
   std::vector<tensor::Tensor> checked_inputs(InferRequest& request, Call& call) const;
@@ -130,6 +134,7 @@ class ServedModel {
   std::shared_ptr<ModelMetrics> metrics_;
   ResponseCache* cache_ = nullptr;  ///< null: answers are not kept
   int64_t weight_bytes_ = 0;
+  sched::Padding padding_;                        ///< by pad_buckets; no length buckets: none
   uint64_t load_number_ = 0;                      ///< tells this load from all others
   std::unique_ptr<Ensemble> ensemble_;            ///< instead of a scheduler
   std::shared_ptr<const SequenceLayout> layout_;  ///< of a sequence model, as the next

@@ -104,6 +104,7 @@ void ServedModel::load(const ModelHost& host, const ModelMetrics* earlier) {
   strings_ = StringPorts(model);
   complete(model.graph, options);
   make_metrics(host, earlier);
+  set_padding(model.graph);
   if (config_.sequence)
     layout_ = std::make_shared<const SequenceLayout>(config_, model.graph, strings_, source_.root);
   auto prepared = std::make_shared<const engine::PreparedModel>(std::move(model.graph));
@@ -155,6 +156,7 @@ void ServedModel::make_metrics(const ModelHost& host, const ModelMetrics* earlie
   metrics_ = std::make_shared<ModelMetrics>(
       host.metrics, labels, std::max<int64_t>(1, config_.max_batch_size.value_or(0)), earlier);
   if (config_.is_decoupled) metrics_->show_first_responses(host.metrics, labels);
+  if (!config_.ensemble) metrics_->add_instances(host.metrics, labels, config_.instances);
   if (host.options.metric_summaries) metrics_->show_summaries(host.metrics, labels, env_.clock);
 }
 
@@ -211,7 +213,54 @@ void ServedModel::complete(const ir::Graph& graph, const ServeOptions& options) 
   config_.inputs.insert(config_.inputs.begin(), {.name = "text", .type = std::nullopt, .is_optional = true});
 }
 
-sched::SchedulerOptions ServedModel::scheduler_options(const ModelHost& host) const {
+/// The parameters pad_buckets, pad_value and pad_inputs: which extents of inputs are filled up, and which of
+/// outputs have the same name in the graph and so are cut.
+void ServedModel::set_padding(const ir::Graph& graph) {
+  const RunConfig run = RunConfig::of(config_.parameters);
+  if (run.pad_buckets.empty()) return;
+  base::require(config_.is_batched() && !text_ && !config_.sequence && !config_.is_decoupled,
+                "parameter pad_buckets needs max_batch_size > 0 and requests that do not depend on others");
+  padding_.length_buckets = run.pad_buckets;
+  std::map<std::string, sched::PaddedSide> by_symbol;
+  std::map<std::string, double> left = run.pad_inputs;
+  for (size_t i = 0; i < graph.inputs().size(); ++i) {
+    const ir::Value& value = graph.value(graph.inputs()[i]);
+    if (!run.pad_inputs.empty() && left.erase(value.name) == 0) continue;
+    const auto config = std::find_if(config_.inputs.begin(), config_.inputs.end(),
+                                     [&](const TensorConfig& t) { return t.name == value.name; });
+    base::require(config == config_.inputs.end() || !config->reshape, "input '", value.name,
+                  "' is reshaped, so it cannot be padded");
+    const auto& dims = value.type.shape.dims();
+    size_t open = 0;
+    for (size_t d = 1; d < dims.size(); ++d) {
+      if (dims[d].is_static()) continue;
+      ++open;
+      const double fill = run.pad_inputs.empty() ? run.pad_value : run.pad_inputs.at(value.name);
+      padding_.padded_sides.push_back({.tensor = i, .dim = d, .value = fill});
+      by_symbol.emplace(dims[d].name(), sched::PaddedSide{.input = i, .input_dim = d});
+    }
+    base::require(open == 1 || (open == 0 && run.pad_inputs.empty()), "input '", value.name, "' has ", open,
+                  " open extents: pad_buckets fills up one");
+  }
+  base::require(left.empty(), "parameter pad_inputs: the model has no input '",
+                left.empty() ? "" : left.begin()->first, "'");
+  base::require(!padding_.padded_sides.empty(), "parameter pad_buckets: no input has an open extent");
+  for (size_t o = 0; o < graph.outputs().size(); ++o) {
+    const auto& dims = graph.type(graph.outputs()[o]).shape.dims();
+    for (size_t d = 1; d < dims.size(); ++d) {
+      if (dims[d].is_static()) continue;
+      const auto at = by_symbol.find(dims[d].name());
+      base::require(at != by_symbol.end() && dims[d].name() != "?", "output '", graph.output_names()[o],
+                    "' has an open extent that no padded input has: what of it is padding is not known");
+      sched::PaddedSide side = at->second;
+      side.tensor = o;
+      side.dim = d;
+      padding_.cropped_outputs.push_back(side);
+    }
+  }
+}
+
+sched::SchedulerOptions ServedModel::scheduler_options(const ModelHost& host) {
   const ServeOptions& options = host.options;
   const base::CpuInfo cpu = base::read_cpu_info();
   const RunConfig run = RunConfig::of(config_.parameters);
@@ -234,11 +283,22 @@ sched::SchedulerOptions ServedModel::scheduler_options(const ModelHost& host) co
   // What is asked for in so many words is kept; else a model whose work is less than a hand-over between
   // threads (two wake-ups: 20 to 40 us) runs where its request is read.
   const bool asks_to_wait = config_.max_queue_delay_us || !config_.preferred_batch_size.empty();
+  const int64_t p99_ns = run.p99_ns.value_or(options.slo_p99.ns);
+  base::require(
+      !run.p99_ns || *run.p99_ns == 0 || (merges && !config_.sequence && !asks_to_wait),
+      "parameter slo_p99 finds the window and the sizes of batches: it needs dynamic_batching without "
+      "preferred_batch_size and max_queue_delay_microseconds");
+  if (merges && !config_.sequence && !asks_to_wait) out.p99_ns = p99_ns;
+  out.hang_ns = options.instance_timeout.ns;
   if (!asks_to_wait && !config_.sequence) out.inline_ns = 30 * base::kNsPerUs;
   out.padding.is_batched = is_batched;
   if (is_batched) {
     out.padding.row_buckets =
         buckets_up_to(run.buckets.empty() ? options.buckets : run.buckets, out.limits.max_rows);
+  }
+  if (!padding_.length_buckets.empty()) {
+    padding_.row_buckets = out.padding.row_buckets;
+    out.padding = padding_;
   }
   if (text_) {
     out.padding.length_buckets = length_buckets_;
@@ -268,9 +328,57 @@ sched::SchedulerOptions ServedModel::scheduler_options(const ModelHost& host) co
   out.cpus = cpu.allowed;
   out.warm_up = warm_up(options, out.padding.row_buckets);
   add_warmups(out.warm_up);
+  if (out.p99_ns > 0) {
+    for (sched::WarmUp& w : out.warm_up) w.is_run = true;  // every size is measured before the first request
+  }
+  watch_scheduler(out, host);
   out.session.max_programs = 64 + out.warm_up.size() * std::max<size_t>(1, out.padding.row_buckets.size());
   if (is_batched && !merges) out.limits.max_rows = 1;
   return out;
+}
+
+/// What the scheduler finds out by itself, as metrics and in the log.
+void ServedModel::watch_scheduler(sched::SchedulerOptions& out, const ModelHost& host) const {
+  const MetricLabels labels{{"model", name()}, {"version", version()}};
+  const auto gauge = [&](const char* name_of, const char* help) {
+    return &host.metrics.gauge(name_of, help, labels);
+  };
+  if (out.hang_ns > 0) {
+    auto* hung = gauge("trireme_instances_hung", "Instances whose batch does not end");
+    hung->set(0);
+    out.on_hang = [this, hung](int instance, bool hangs) {
+      hung->add(hangs ? 1 : -1);
+      env_.log.warning("serve", hangs ? "instance_hangs" : "instance_recovered",
+                       {{"model", name()}, {"version", version()}, {"instance", instance}});
+    };
+  }
+  if (out.p99_ns == 0) return;
+  gauge("trireme_batching_goal_seconds", "Goal of the 99th percentile that batching is tuned for")
+      ->set(static_cast<double>(out.p99_ns) * 1e-9);
+  auto* window = gauge("trireme_batching_window_seconds", "Longest wait for a fuller batch, as tuned");
+  auto* rows = gauge("trireme_batching_max_rows", "Rows of a batch at most, as tuned");
+  auto* instances = gauge("trireme_batching_instances", "Instances at work, as tuned");
+  auto* p99 = gauge("trireme_batching_predicted_p99_seconds", "99th percentile that the tuning expects");
+  rows->set(static_cast<double>(out.limits.max_rows));
+  instances->set(out.instances);
+  window->set(0);
+  const auto last = std::make_shared<sched::BatchSetting>();
+  out.on_tuned = [this, window, rows, instances, p99, last](const sched::BatchTuner::Choice& choice) {
+    const sched::BatchSetting& s = choice.setting;
+    window->set(static_cast<double>(s.window_ns) * 1e-9);
+    rows->set(static_cast<double>(s.max_rows));
+    instances->set(s.instances);
+    p99->set(choice.outlook.p99_ns * 1e-9);
+    if (std::exchange(*last, s) == s) return;
+    env_.log.info("serve", "batching_tuned",
+                  {{"model", name()},
+                   {"version", version()},
+                   {"window_ms", static_cast<double>(s.window_ns) * 1e-6},
+                   {"max_rows", s.max_rows},
+                   {"instances", s.instances},
+                   {"p99_ms", choice.outlook.p99_ns * 1e-6},
+                   {"meets_goal", choice.meets_goal ? "yes" : "no"}});
+  };
 }
 
 /// The requests of model_warmup, on top of what --warm-up prepares.
