@@ -57,7 +57,8 @@ ORDERED = """max_batch_size: 1 instance_group { count: 2 } dynamic_batching { pr
 def add_uneven(name, ordered):
     """y [batch] of x [batch, n] by way of products [n, n]: long rows take much longer."""
     axes = [onnx.numpy_helper.from_array(np.array([d]), f"a{d}") for d in (1, 2)]
-    nodes = [helper.make_node("Unsqueeze", ["x", "a2"], ["column"]), helper.make_node("Unsqueeze", ["x", "a1"], ["row"]),
+    nodes = [helper.make_node("Unsqueeze", ["x", "a2"], ["column"]),
+             helper.make_node("Unsqueeze", ["x", "a1"], ["row"]),
              helper.make_node("MatMul", ["column", "row"], ["s"]), helper.make_node("MatMul", ["s", "s"], ["u"]),
              helper.make_node("ReduceMax", ["u"], ["y"], axes=[1, 2], keepdims=0)]
     save(nodes, [value("x", onnx.TensorProto.FLOAT, ["batch", "n"])], [value("y", onnx.TensorProto.FLOAT, ["batch"])],
@@ -69,7 +70,8 @@ def add_padded(name, parameters):
     """y = x + 1 for x [batch, n, 2], and the rows' sums over n, which the filling does change."""
     one = onnx.numpy_helper.from_array(np.ones(1, np.float32), "one")
     axes = onnx.numpy_helper.from_array(np.array([1]), "axes")
-    save([helper.make_node("Add", ["x", "one"], ["y"]), helper.make_node("ReduceSum", ["x", "axes"], ["s"], keepdims=0)],
+    save([helper.make_node("Add", ["x", "one"], ["y"]),
+          helper.make_node("ReduceSum", ["x", "axes"], ["s"], keepdims=0)],
          [value("x", onnx.TensorProto.FLOAT, ["batch", "n", 2])],
          [value("y", onnx.TensorProto.FLOAT, ["batch", "n", 2]), value("s", onnx.TensorProto.FLOAT, ["batch", 2])],
          repository / name / "1" / "model.onnx", [one, axes])
@@ -334,7 +336,8 @@ def kept_answers():
 
 
 try:
-    run_cases([(case.__name__, case) for case in (exact_counts, levels_and_late_ones, kept_answers, warmed, limited_rates, kept_order, padded_lengths,
-                                                  in_time_or_at_once)])
+    run_cases([(case.__name__, case) for case in (
+        exact_counts, levels_and_late_ones, kept_answers, warmed, limited_rates,
+        kept_order, padded_lengths, in_time_or_at_once)])
 finally:
     shutil.rmtree(repository, ignore_errors=True)

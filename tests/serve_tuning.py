@@ -67,10 +67,12 @@ def tunes_itself():
         tuned_rows, _ = rows_of_a_batch(server, "tuned", before)
         m = server.metrics()
         label = '{model="tuned",version="1"}'
-        window, predicted = m["trireme_batching_window_seconds" + label], m["trireme_batching_predicted_p99_seconds" + label]
+        window = m["trireme_batching_window_seconds" + label]
+        predicted = m["trireme_batching_predicted_p99_seconds" + label]
         p99 = run["latency_ns"]["p99"] * 1e-9
-        print(f"capacity {most:.0f}/s, at {rate:.0f}/s: window {window * 1e3:.0f} ms, p99 {p99 * 1e3:.0f} ms, predicted "
-              f"{predicted * 1e3:.0f} ms, {tuned_rows:.1f} rows a batch, {plain_rows:.1f} without", flush=True)
+        print(f"capacity {most:.0f}/s, at {rate:.0f}/s: window {window * 1e3:.0f} ms, p99 {p99 * 1e3:.0f} ms, "
+              f"predicted {predicted * 1e3:.0f} ms, {tuned_rows:.1f} rows a batch, {plain_rows:.1f} without",
+              flush=True)
         assert abs(m["trireme_batching_goal_seconds" + label] - 0.3) < 1e-9
         assert 0 < window < 0.3 and 0 < predicted <= 0.3
         assert run["succeeded"] > 0 and p99 <= 0.3, p99

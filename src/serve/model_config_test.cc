@@ -145,7 +145,8 @@ TEST(ModelConfig, ReadsInstanceGroupsAndTheirResources) {
   const ModelConfig c = parse_model_config(R"(
       max_batch_size: 4 dynamic_batching { preserve_ordering: true } default_model_filename: "net.onnx"
       instance_group { name: "a" count: 2 kind: KIND_AUTO
-        rate_limiter { resources [ { name: "R1" count: 4 }, { name: "R2" global: true count: 2 } ] priority: 3 } }
+        rate_limiter { priority: 3
+          resources [ { name: "R1" count: 4 }, { name: "R2" global: true count: 2 } ] } }
       instance_group { })");
   EXPECT_TRUE(c.preserves_order);
   EXPECT_EQ(c.instances, 3);

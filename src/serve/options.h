@@ -75,6 +75,42 @@ struct ServeOptions {
   OtherModels others = {};                 ///< no option: given by the program
   engine::RankService* service = nullptr;  ///< likewise: the ranks of a job that hold the models
 
+  /// How requests wait, form batches and share instances.
+  void scheduling_fields(base::OptionList& f) {
+    f.add("max_queue", &max_queue, "requests that may wait for a model; further ones get 503").at_least(1);
+    f.add("max_batch", &max_batch, "rows of a batch where the model's config does not say")
+        .at_least(1)
+        .at_most(65536);
+    f.add("batch_window", &batch_window,
+          "longest wait of a request for a fuller batch; ends when as many wait as usual");
+    f.add("buckets", &buckets, "row counts that batches are filled up to").at_least(1);
+    f.add("length_buckets", &length_buckets, "token counts that texts are filled up to").at_least(1);
+    f.add("request_timeout", &request_timeout, "longest time in the queue; 0: no limit");
+    f.add("deadline_aware", &deadline_aware,
+          "timeouts bound the answer, not the wait: what cannot be done in time is refused before it runs");
+    f.add("delay_scheduler", &delay_scheduler, "tests: nothing of a model runs before so many requests wait")
+        .at_least(0);
+    f.add("slo_p99", &slo_p99,
+          "goal of the 99th percentile: window, rows and instances of a batch are found while models serve, "
+          "up to --instances and max_batch_size; 0: as they are set");
+    f.add("instance_timeout", &instance_timeout,
+          "a batch that takes so long, and ten times what was expected, hangs: its requests get 503 and the "
+          "model is not ready; 0: nobody looks");
+    f.add_choice("rate_limit", &rate_limit, {"off", "execution_count"},
+                 "instances run as they come; they wait for the resources of their rate_limiter");
+    f.add("rate_limit_resource", &rate_limit_resource,
+          "name:count[:0 | :global]: how much there is of a resource; else the most that an instance needs");
+    f.add("tenant_by", &tenant_by,
+          "what tells tenants apart, who then have fair shares of each model: parameter (the request's "
+          "`tenant`) or header:NAME; empty: nothing");
+    f.add("tenant", &tenant,
+          "NAME=WEIGHT or NAME=WEIGHT:SECRET (what the header holds): shares; others have 1");
+    f.add("tenants_unlisted", &tenants_unlisted,
+          "tenants of their own that are not listed; further ones share")
+        .at_least(0)
+        .at_most(4096);
+  }
+
   void fields(base::OptionList& f) {
     f.add("model_repository", &model_repository,
           "directory with one directory for each model: ONNX, Hugging Face, or a run of `trireme train`; "
@@ -98,41 +134,7 @@ struct ServeOptions {
           "where models run: cpu, cuda:N, or emulated (CUDA kernels on the host, for tests)");
     f.add("pin", &pin, "bind the threads of instances to cores");
     ranks.fields(f);
-    f.add("max_queue", &max_queue, "requests that may wait for a model; further ones get 503").at_least(1);
-    f.add("max_batch", &max_batch, "rows of a batch where the model's config does not say")
-        .at_least(1)
-        .at_most(65536);
-    f.add("batch_window", &batch_window,
-          "longest wait of a request for a fuller batch; ends when as many wait as usual");
-    f.add("buckets", &buckets, "row counts that batches are filled up to").at_least(1);
-    f.add("length_buckets", &length_buckets, "token counts that texts are filled up to").at_least(1);
-    f.add("request_timeout", &request_timeout, "longest time in the queue; 0: no limit");
-    f.add("deadline_aware", &deadline_aware,
-          "timeouts bound the answer, not the wait: what cannot be done in time is refused before it runs");
-    f.add("delay_scheduler", &delay_scheduler, "tests: nothing of a model runs before so many requests wait")
-        .at_least(0);
-    f.add("slo_p99", &slo_p99,
-          "goal of the 99th percentile: window, rows and instances of a batch are found while models serve, "
-          "up to "
-          "--instances and max_batch_size; 0: as they are set");
-    f.add("instance_timeout", &instance_timeout,
-          "a batch that takes so long, and ten times what was expected, hangs: its requests get 503 and the "
-          "model "
-          "is not ready; 0: nobody looks");
-    f.add_choice("rate_limit", &rate_limit, {"off", "execution_count"},
-                 "instances run as they come; they wait for the resources of their rate_limiter");
-    f.add("rate_limit_resource", &rate_limit_resource,
-          "name:count[:0 | :global]: how much there is of a resource; else the most that an instance needs");
-    f.add("tenant_by", &tenant_by,
-          "what tells tenants apart, who then have fair shares of each model: parameter (the request's "
-          "`tenant`) "
-          "or header:NAME; empty: nothing");
-    f.add("tenant", &tenant,
-          "NAME=WEIGHT or NAME=WEIGHT:SECRET (what the header holds): shares; others have 1");
-    f.add("tenants_unlisted", &tenants_unlisted,
-          "tenants of their own that are not listed; further ones share")
-        .at_least(0)
-        .at_most(4096);
+    scheduling_fields(f);
     f.add("cache_size", &cache_size, "answers kept for models with response_cache; 0: none");
     f.add("metric_summaries", &metric_summaries,
           "/metrics also has nv_inference_*_summary_us: quantiles of about the last minute");
