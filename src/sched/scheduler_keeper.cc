@@ -110,7 +110,6 @@ void Scheduler::keep_watch(std::unique_lock<std::mutex>& lock) {
     Instance& instance = instances_[i];
     if (instance.is_hung || instance.hangs_at_ns == 0 || now_ns < instance.hangs_at_ns) continue;
     instance.is_hung = true;
-    instance.stop = true;
     ++stats_.hung;
     --busy_;
     unanswered.insert(unanswered.end(), instance.answers.begin(), instance.answers.end());
@@ -131,6 +130,10 @@ void Scheduler::keep_watch(std::unique_lock<std::mutex>& lock) {
   }
   if (is_last) refuse_queue("no instance of the model is left: their batches do not end");
   lock.lock();
+  // Only now, or the run's own error could be the answer; who has come back meanwhile has other work.
+  for (Instance& instance : instances_) {
+    if (instance.is_hung) instance.stop = true;
+  }
   if (busy_ == 0 && queue_.empty()) idle_.notify_all();
 }
 
