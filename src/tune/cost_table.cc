@@ -2,6 +2,7 @@
 #include "tune/cost_table.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "base/error.h"
 
@@ -90,6 +91,11 @@ std::vector<double> CostTable::ratios(size_t variant, Layout layout) const {
     for (double ns : cell.samples_ns) all.push_back(ns / cell.median_ns);
   }
   return all;
+}
+
+double CostTable::mean_ratio(size_t variant, Layout layout) const {
+  const std::vector<double> all = ratios(variant, layout);
+  return all.empty() ? 1 : std::accumulate(all.begin(), all.end(), 0.0) / static_cast<double>(all.size());
 }
 
 }  // namespace trireme::tune

@@ -34,6 +34,8 @@ class CostTable {
   double usual_ns(size_t variant, Layout layout, size_t group, int64_t rows, int busy) const;
   /// Samples over their median, of all sizes of a layout.
   std::vector<double> ratios(size_t variant, Layout layout) const;
+  /// Their mean: how much longer than usual a batch takes on average.
+  double mean_ratio(size_t variant, Layout layout) const;
 
  private:
   double on_line(size_t variant, Layout layout, int busy, size_t group, int64_t rows) const;

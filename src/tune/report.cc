@@ -23,6 +23,12 @@ std::string error(double predicted, double measured) {
   return (percent >= 0 ? "+" : "") + format_number(percent, 0) + " %";
 }
 
+/// Of the 99th percentile; one of a queue that was predicted to grow without end has no meaning.
+std::string error_of(const Compared& c) {
+  const bool is_past = c.measured.rate > 0 && c.predicted.throughput < 0.97 * c.measured.rate;
+  return is_past ? "predicted to fall behind" : error(c.predicted.p99_ns, c.measured.p99_ns);
+}
+
 std::string goal_text(const TuneResult& r) {
   std::string text;
   for (const LatencyGoal& g : r.wish.goals)
@@ -115,7 +121,7 @@ void add_trials(const TuneResult& r, std::string& out) {
                           m.clients > 0 ? base::concat(m.clients, " clients") : number(m.rate) + "/s", " | ",
                           number(m.throughput), " | ", number(c.predicted.throughput), " | ", ms(m.p50_ns),
                           " | ", ms(c.predicted.p50_ns), " | ", ms(m.p99_ns), " | ", ms(c.predicted.p99_ns),
-                          " | ", error(c.predicted.p99_ns, m.p99_ns), " | ",
+                          " | ", error_of(c), " | ",
                           !m.keeps_up             ? "fell behind"
                           : m.meets(r.wish.goals) ? "met"
                                                   : "missed",
@@ -178,7 +184,7 @@ std::string text_report(const TuneResult& r, const TuneOptions& o) {
                                                  : number(c.measured.rate) + "/s",
                           ": ", number(c.measured.throughput), "/s, p99 ", ms(c.measured.p99_ns),
                           " ms; predicted ", number(c.predicted.throughput), "/s, ", ms(c.predicted.p99_ns),
-                          " ms (", error(c.predicted.p99_ns, c.measured.p99_ns), ")\n");
+                          " ms (", error_of(c), ")\n");
     }
     if (!t.failure.empty())
       out += "  " + words_of(t.predicted.candidate, r.subject) + ": " + t.failure + "\n";

@@ -5,7 +5,6 @@
 #include <atomic>
 #include <cmath>
 #include <limits>
-#include <numeric>
 #include <set>
 
 #include "base/cpu_info.h"
@@ -120,10 +119,7 @@ double Predictor::saturation_of(const Candidate& c) const {
     ns += subject_.groups[g].share * best;
   }
   // Medians are what is usual; capacity is what is so on average.
-  const std::vector<double> ratios = costs_.table.ratios(c.variant, c.layout);
-  const double mean = ratios.empty() ? 1
-                                     : std::accumulate(ratios.begin(), ratios.end(), 0.0) /
-                                           static_cast<double>(ratios.size());
+  const double mean = costs_.table.mean_ratio(c.variant, c.layout);
   const double computed = c.layout.instances * 1e9 * total / (ns * mean);
   // Every request also takes its part of the front end, on the same cores.
   const double core_s = c.layout.cores() / computed + front_.cpu_ns * 1e-9;
@@ -226,7 +222,7 @@ bool is_better(const Prediction& a, const Prediction& b, const Wish& wish) {
   if (wish.objective == Objective::cost) {
     if (worse(a.cost_per_million, b.cost_per_million)) return true;
     if (worse(b.cost_per_million, a.cost_per_million)) return false;
-  } else {
+  } else if (wish.rate == 0) {  // a rate that is given is what all answer
     if (worse(b.throughput, a.throughput)) return true;
     if (worse(a.throughput, b.throughput)) return false;
   }

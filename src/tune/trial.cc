@@ -148,6 +148,8 @@ FrontEnd TrialBench::front_end(const Candidate& candidate, const CostTable& cost
     compute_ns += subject_.groups[g].share * costs.usual_ns(candidate.variant, candidate.layout, g,
                                                             std::max<int64_t>(1, options_.batch), 1);
   }
+  // Both are means: of latencies, and of batches.
+  compute_ns *= costs.mean_ratio(candidate.variant, candidate.layout);
   return {.overhead_ns = std::max(0.0, m.mean_ns - compute_ns),
           .cpu_ns = std::max(0.0, m.cpu_ns - compute_ns)};
 }
