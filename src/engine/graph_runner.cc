@@ -297,6 +297,14 @@ const compile::Program& GraphRunner::program_for(const std::vector<Dims>& shapes
 
 int64_t GraphRunner::slices(const std::vector<Dims>& shapes) { return compiled_for(shapes).slices; }
 
+std::string GraphRunner::host_operators() const {
+  for (const auto& [shapes, shape] : compiled_) {
+    std::string names = shape->program().host_operators();
+    if (!names.empty()) return names;
+  }
+  return {};
+}
+
 bool GraphRunner::is_static(const std::vector<Dims>& shapes) {
   return compiled_for(shapes).segments.complete;
 }

@@ -71,6 +71,8 @@ class GraphRunner {
   bool is_static(const std::vector<tensor::Dims>& shapes);
   const ir::Graph& graph() const { return graph_; }
   size_t programs() const { return compiled_.size(); }
+  /// Of the first compiled shape that has some: operators that run on the host of a device's program.
+  std::string host_operators() const;
 
  private:
   CompiledShape& compiled_for(const std::vector<tensor::Tensor>& inputs);

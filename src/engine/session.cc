@@ -83,6 +83,8 @@ bool Session::is_static(const std::vector<tensor::Dims>& shapes) {
   return sharded_ != nullptr || runner_.is_static(shapes);
 }
 
+std::string Session::host_operators() const { return runner_.host_operators(); }
+
 int64_t Session::arena_bytes() const {
   return sharded_ != nullptr ? sharded_->arena_bytes() : arena_.bytes();
 }

@@ -83,6 +83,9 @@ class Session {
   const ir::Graph& graph() const { return model_->graph(); }
   int threads() const { return pool_.size(); }
   int64_t arena_bytes() const;
+  /// Operators of a program compiled so far that run on the host though the device is another; empty for
+  /// none.
+  std::string host_operators() const;
   /// The ranks that hold the model, or null.
   ShardedSession* sharded() { return sharded_.get(); }
   base::ThreadPool& pool() { return pool_; }

@@ -16,6 +16,7 @@
 #include "engine/step_phases.h"
 #include "ops/table.h"
 #include "passes/collective_types.h"
+#include "runtime/device_speed.h"
 #include "runtime/open_device.h"
 
 namespace trireme::engine {
@@ -366,6 +367,26 @@ std::vector<const compile::Program*> TrainSession::programs(const std::vector<Di
   if (micro_batches > 1) list.push_back(program_for({shapes, micro_batches, StepPart::more}).program.get());
   list.push_back(program_for({shapes, micro_batches, StepPart::last}).program.get());
   return list;
+}
+
+std::optional<double> TrainSession::device_product_rate() {
+  constexpr int kEmulated = -1;
+  if (on_.device == nullptr || device_->ordinal() == kEmulated) return std::nullopt;
+  const runtime::Ceilings most = runtime::measure_ceilings(*device_, pool_, {.scale = 0.5, .seconds = 0.05});
+  const tensor::DType type = options_.precision.compute == passes::Precision::bf16  ? tensor::DType::bf16
+                             : options_.precision.compute == passes::Precision::f16 ? tensor::DType::f16
+                                                                                    : tensor::DType::f32;
+  return most.tflop_s(type) * 1e12;
+}
+
+std::string TrainSession::host_operators(const std::vector<Dims>& shapes, size_t micro_batches) {
+  std::string all;
+  if (on_.device == nullptr) return all;
+  for (const compile::Program* program : programs(shapes, micro_batches)) {
+    const std::string names = program->host_operators();
+    if (!names.empty() && all.find(names) == std::string::npos) all += (all.empty() ? "" : "; ") + names;
+  }
+  return all;
 }
 
 const runtime::Trace& TrainSession::trace(const std::vector<Dims>& shapes, size_t micro_batches) {

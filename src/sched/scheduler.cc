@@ -144,6 +144,7 @@ void Scheduler::instance_main(const std::shared_ptr<const engine::PreparedModel>
     const std::lock_guard lock(mutex_);
     ++ready_;
     if (failure) failure_ = failure;
+    if (runner && host_operators_.empty()) host_operators_ = session->host_operators();
     if (runner) instances_[static_cast<size_t>(index)].scratch_bytes = runner->scratch_bytes();
     if (runner && session->sharded() == nullptr) instances_[static_cast<size_t>(index)].runner = runner.get();
   }
@@ -155,6 +156,11 @@ void Scheduler::instance_main(const std::shared_ptr<const engine::PreparedModel>
   const std::lock_guard lock(mutex_);
   own.has_ended = true;
   idle_.notify_all();
+}
+
+std::string Scheduler::host_operators() const {
+  const std::lock_guard lock(mutex_);
+  return host_operators_;
 }
 
 void Scheduler::submit(Request request) {

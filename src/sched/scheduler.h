@@ -84,6 +84,8 @@ class Scheduler {
   /// its thread is detached, and this object must be left where it is for as long as the program runs.
   bool stop(int64_t patience_ns);
   SchedulerStats stats() const;
+  /// Operators that the instances' devices have no kernel for, of programs that the warm-up compiled.
+  std::string host_operators() const;
 
  private:
   struct Item {
@@ -161,6 +163,7 @@ class Scheduler {
   int busy_ = 0;                ///< instances with a batch or refusals in hand
   int ready_ = 0;               ///< instances warmed up or failed
   std::exception_ptr failure_;  ///< of an instance's start
+  std::string host_operators_;
   SchedulerStats stats_;
   BatchCost cost_;
   FairShare shares_;

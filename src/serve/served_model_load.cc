@@ -123,6 +123,9 @@ void ServedModel::load(const ModelHost& host, const ModelMetrics* earlier) {
     if (!wants_gpus) throw;
     throw e.with("instance_group.kind KIND_GPU");
   }
+  const std::string on_host = scheduler_->host_operators();
+  if (!on_host.empty())
+    env_.log.warning("serve", "host_fallback", {{"model", name()}, {"operators", on_host}});
   if (config_.sequence) make_sequences(options);
 }
 

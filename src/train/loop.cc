@@ -107,6 +107,22 @@ Trainer::Trainer(const TrainConfig& config, TrainTask task, base::Env env, Ranks
 
 Trainer::~Trainer() = default;
 
+/// Measures what the run is held against; says in words what MFU means then.
+std::string Trainer::set_product_rate() {
+  if (config_.run.device == "cpu") {
+    product_rate_ = measure_product_rate(session_.threads()) * ranks_.size();
+    return mfu_definition(product_rate_, session_.threads() * ranks_.size());
+  }
+  const std::string on_host = session_.host_operators(shapes(), static_cast<size_t>(batch_.accumulate));
+  if (!on_host.empty() && ranks_.is_leader())
+    env_.log.warning("train", "host_fallback", {{"operators", on_host}});
+  product_rate_ = session_.device_product_rate().value_or(0) * ranks_.size();
+  if (product_rate_ == 0) return "not measured on this device";
+  return base::concat("3 x forward flop of the model / (step time x ",
+                      base::format_number(product_rate_ * 1e-12, 0),
+                      " Tflop/s measured for square products in the type of the run)");
+}
+
 void Trainer::start_run() {
   RankStates& kept = states();
   const auto& outputs = task_.loss.output_names();
@@ -129,8 +145,7 @@ void Trainer::start_run() {
       files_, ranks_);
   flop_per_step_ =
       3 * forward_flop(task_.loss, shapes()) * static_cast<double>(batch_.accumulate * batch_.ranks);
-  product_rate_ = measure_product_rate(session_.threads()) * ranks_.size();
-  const std::string mfu = mfu_definition(product_rate_, session_.threads() * ranks_.size());
+  const std::string mfu = set_product_rate();
   const int64_t staging = kept.bytes();
   const int64_t free = files_.free_bytes(directory_);
   env_.log.info("train", "start",

@@ -68,6 +68,7 @@ class Trainer {
 
  private:
   void start_run();
+  std::string set_product_rate();
   void tell_restart(const LostWork& lost);
   StepRecord one_step();
   bool share(StepRecord& record, bool stopping) const;
