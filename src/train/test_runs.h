@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -14,7 +15,6 @@
 #include "base/rng.h"
 #include "model/zoo/zoo.h"
 #include "train/loop.h"
-#include "tests/test_device.h"
 
 namespace trireme::train {
 
@@ -58,7 +58,7 @@ struct TestRun {
     if (!keep) std::filesystem::remove_all(config.run.directory);
     config.run.steps = 30;
     config.run.threads = 2;
-    config.run.device = tests::device_under_test();
+    if (const char* device = std::getenv("TRIREME_TEST_DEVICE")) config.run.device = device;
     config.batch.global = 16;
     config.optimizer.kind = passes::OptimizerKind::adamw;
     config.optimizer.ema_keep = 0.9;
