@@ -303,7 +303,8 @@ bool LtProduct::choose(const GemmPlace& place, const GemmOptions& options) {
       base::concat("gemm choices ", options.cache_file, " ", lt_->device_key()),
       [&] { return std::make_shared<const GemmChoices>(options.cache_file, lt_->device_key()); });
   try {
-    choice_ = choices_->get(key_of(shape_, epilogue_, options.tf32), [&] { return trial_of(place, found); });
+    choice_ = choices_->get(base::concat(key_of(shape_, epilogue_, options.tf32), " a", alignment()),
+                            [&] { return trial_of(place, found); });
   } catch (const base::Error& e) {
     // Without memory for a trial the first proposal stands.
     if (e.code() != base::ErrorCode::exhausted) throw;
