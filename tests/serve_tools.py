@@ -366,6 +366,7 @@ def pipelined_in_order():
 
 try:
     run_cases([(case.__name__, case) for case in (
-        promtool_metrics, statistics_equal_metrics, alert_rules, dashboard, first_responses, wrk, h2load, pipelined_in_order)])
+        promtool_metrics, statistics_equal_metrics, alert_rules, dashboard, first_responses, wrk, h2load,
+        pipelined_in_order)])
 finally:
     shutil.rmtree(work, ignore_errors=True)
