@@ -5,6 +5,7 @@ import threading
 import time
 
 import numpy as np
+import onnx
 import tritonclient.grpc as triton
 import tritonclient.http as triton_http
 from onnx import TensorProto, helper
@@ -60,6 +61,25 @@ def add_sum(name="running_sum"):
   state { input_name: "state_in" output_name: "state_out" data_type: TYPE_INT32 dims: 1 } }\n""")
 
 
+def add_places(name="places", instances=1, batch=4):
+    """Each row's place in its batch, and how many rows up to it are ready: what a model with slots sees."""
+    zero, one, axis = (onnx.numpy_helper.from_array(np.array(v, kind), n)
+                       for v, kind, n in ((0, np.int32, "zero"), (1, np.int32, "one"), (0, np.int64, "axis")))
+    save([helper.make_node("Mul", ["INPUT", "zero"], ["nothing"]),
+          helper.make_node("Add", ["nothing", "one"], ["ones"]),
+          helper.make_node("CumSum", ["ones", "axis"], ["OUTPUT"]),
+          helper.make_node("CumSum", ["READY", "axis"], ["N"])],
+         wire("INPUT", "READY"), wire("OUTPUT", "N"), repository / name / "1" / "model.onnx", [zero, one, axis])
+    (repository / name / "config.pbtxt").write_text(
+        f"max_batch_size: {batch} instance_group {{ count: {instances} }}\n"
+        'input { name: "INPUT" data_type: TYPE_INT32 dims: 1 }\n'
+        'output [ { name: "OUTPUT" data_type: TYPE_INT32 dims: 1 }, { name: "N" data_type: TYPE_INT32 dims: 1 } ]\n'
+        "sequence_batching { max_sequence_idle_microseconds: 60000000 direct { }" +
+        CONTROL % ("READY", "READY") + "}\n")
+
+
+add_places()
+add_places("places_of_two", 2, 2)
 add_direct()
 add_direct("one_slot", 1, " max_sequence_idle_microseconds: 300000 ")
 add_oldest()
@@ -191,7 +211,27 @@ def slots():
     assert run(c, "running_sum", 9, [1, 2]) == [1, 3]
 
 
-CASES = [the_examples, streams, many_sequences, refusals, slots]
+def places():
+    """A sequence keeps its instance and its row from start to end; rows without one are not READY."""
+    c = grpc_client()
+
+    def at(model, sequence, start=False, end=False):
+        r = c.infer(model, tensor(7), sequence_id=sequence, sequence_start=start, sequence_end=end)
+        return int(r.as_numpy("OUTPUT")[0, 0]), int(r.as_numpy("N")[0, 0])
+
+    assert [at("places", i, start=True) for i in (1, 2, 3)] == [(1, 1), (2, 1), (3, 1)]
+    for _ in range(3):
+        assert [at("places", i) for i in (3, 1, 2)] == [(3, 1), (1, 1), (2, 1)]
+    assert at("places", 2, end=True) == (2, 1)
+    assert at("places", 4, start=True) == (2, 1)  # the lowest free one
+    assert at("places", 3) == (3, 1)
+    # Two instances of two rows: the first rows of both are given out first.
+    assert [at("places_of_two", i, start=True)[0] for i in (1, 2, 3, 4)] == [1, 1, 2, 2]
+    for _ in range(3):
+        assert [at("places_of_two", i)[0] for i in (4, 3, 2, 1)] == [2, 2, 1, 1]
+
+
+CASES = [places, the_examples, streams, many_sequences, refusals, slots]
 try:
     run_cases([(case.__name__, case) for case in CASES])
 finally:

@@ -96,16 +96,17 @@ void fail(Request& request, const base::Error& error) {
 }
 
 /// Gives each request its own rows; views, not copies, but for what was as long as the filling.
-void split(std::vector<Request>& batch, const std::vector<Tensor>& outputs, const Padding& padding) {
-  int64_t at = 0;
-  for (Request& r : batch) {
+void split(std::vector<Request>& batch, const std::vector<int64_t>& places,
+           const std::vector<Tensor>& outputs, const Padding& padding) {
+  for (size_t i = 0; i < batch.size(); ++i) {
+    Request& r = batch[i];
+    const int64_t at = places[i];
     std::vector<Tensor> own;
     for (const Tensor& t : outputs) own.push_back(t.rows(at, at + r.rows));
     for (const PaddedSide& side : padding.cropped_outputs) {
       Tensor& t = own.at(side.tensor);
       t = cropped(t, side.dim, r.inputs.at(side.input).dims()[side.input_dim]);
     }
-    at += r.rows;
     r.sink({.outputs = std::move(own), .error = std::nullopt, .timing = r.timing});
   }
 }
@@ -148,7 +149,33 @@ Dims BatchRunner::padded_dims(const Tensor& input, size_t index, int64_t rows) c
   return dims;
 }
 
+std::vector<int64_t> BatchRunner::places_of(const std::vector<Request>& batch, int64_t& rows) {
+  std::vector<int64_t> places;
+  rows = 0;
+  for (const Request& r : batch) {
+    places.push_back(r.row >= 0 ? r.row : rows);
+    rows = std::max(rows, places.back() + r.rows);
+  }
+  return places;
+}
+
+void BatchRunner::fill_rows(Tensor& all, size_t input, const std::vector<bool>& is_taken) const {
+  const int64_t row = is_taken.empty() ? 0 : all.bytes() / static_cast<int64_t>(is_taken.size());
+  const Tensor* idle = input < padding_.idle_row.size() ? &padding_.idle_row[input] : nullptr;
+  for (size_t r = 0; r < is_taken.size(); ++r) {
+    if (is_taken[r]) continue;
+    std::byte* to = all.mutable_raw() + static_cast<int64_t>(r) * row;
+    if (idle != nullptr && idle->bytes() == row) {
+      std::memcpy(to, idle->raw(), static_cast<size_t>(row));
+    } else {
+      std::memset(to, 0, static_cast<size_t>(row));
+    }
+  }
+}
+
 std::vector<Tensor> BatchRunner::gather(const std::vector<Request>& batch, int64_t rows) const {
+  int64_t needed = 0;
+  const std::vector<int64_t> places = places_of(batch, needed);
   std::vector<Tensor> inputs;
   for (size_t i = 0; i < batch[0].inputs.size(); ++i) {
     const Tensor& first = batch[0].inputs[i];
@@ -162,13 +189,12 @@ std::vector<Tensor> BatchRunner::gather(const std::vector<Request>& batch, int64
     for (const PaddedSide& side : padding_.padded_sides) {
       if (side.tensor == i) value = side.value;
     }
-    int64_t at = 0;
-    for (const Request& r : batch) {
-      copy_rows(r.inputs[i], all, at, value);
-      at += r.rows;
+    std::vector<bool> is_taken(static_cast<size_t>(rows), false);
+    for (size_t k = 0; k < batch.size(); ++k) {
+      copy_rows(batch[k].inputs[i], all, places[k], value);
+      std::fill_n(is_taken.begin() + places[k], batch[k].rows, true);
     }
-    const int64_t row = rows == 0 ? 0 : all.bytes() / rows;
-    std::memset(all.mutable_raw() + at * row, 0, static_cast<size_t>((rows - at) * row));
+    fill_rows(all, i, is_taken);
     inputs.push_back(std::move(all));
   }
   return inputs;
@@ -214,9 +240,10 @@ void BatchRunner::run_singly(std::vector<Request>& batch, const base::Clock& clo
 
 void BatchRunner::run(std::vector<Request>& batch, const base::Clock& clock,
                       const std::function<void(const Timing&)>& on_batch) {
-  int64_t rows = 0;
+  int64_t rows = 0, needed = 0;
   for (const Request& r : batch) rows += r.rows;
-  const int64_t padded = padding_.is_batched ? bucket_of(padding_.row_buckets, rows) : rows;
+  const std::vector<int64_t> places = places_of(batch, needed);
+  const int64_t padded = padding_.is_batched ? bucket_of(padding_.row_buckets, needed) : rows;
   std::vector<Tensor> outputs;
   std::optional<base::Error> error;
   try {
@@ -230,10 +257,10 @@ void BatchRunner::run(std::vector<Request>& batch, const base::Clock& clock,
   }
   if (error) return batch.size() == 1 ? fail(batch[0], *error) : run_singly(batch, clock, on_batch);
   if (on_batch) on_batch(batch[0].timing);
-  if (batch.size() == 1 && padded == rows && padding_.cropped_outputs.empty()) {
+  if (batch.size() == 1 && padded == rows && places[0] == 0 && padding_.cropped_outputs.empty()) {
     batch[0].sink({.outputs = std::move(outputs), .error = std::nullopt, .timing = batch[0].timing});
   } else {
-    split(batch, outputs, padding_);
+    split(batch, places, outputs, padding_);
   }
 }
 

@@ -28,6 +28,7 @@ struct Padding {
       {};  ///< dimension 1 of padded inputs is filled up with zeros to one of these
   std::vector<size_t> padded_inputs = {};  ///< inputs whose dimension 1 is a length (tokens and their mask)
   std::vector<PaddedSide> padded_sides = {};     ///< further ones, at most one of each input
+  std::vector<tensor::Tensor> idle_row = {};     ///< inputs of rows that nobody sent; empty: zeros
   std::vector<PaddedSide> cropped_outputs = {};  ///< lengths that outputs have of them
 };
 
@@ -64,6 +65,9 @@ class BatchRunner {
   std::vector<tensor::Tensor> gather(const std::vector<Request>& batch, int64_t rows) const;
   std::vector<tensor::Tensor> compute(std::vector<Request>& batch, int64_t rows, int64_t padded,
                                       const base::Clock& clock);
+  /// First row of each request, and the rows that hold them all.
+  static std::vector<int64_t> places_of(const std::vector<Request>& batch, int64_t& rows);
+  void fill_rows(tensor::Tensor& all, size_t input, const std::vector<bool>& is_taken) const;
   void run_singly(std::vector<Request>& batch, const base::Clock& clock,
                   const std::function<void(const Timing&)>& on_batch);
   engine::Session& session_;

@@ -47,6 +47,8 @@ struct Request {
   uint32_t priority = 0;    ///< lower goes first
   uint32_t tenant = 0;      ///< who shares the model with others; meaningful where the scheduler is fair
   double weight = 1;        ///< of the tenant's share
+  int instance = -1;        ///< that must run it; -1: any
+  int64_t row = -1;         ///< of the batch, where all requests of the model have theirs; -1: as they come
   std::function<bool()> cancelled = {};  ///< true: nobody waits any more; any thread, must be quick
   std::function<void(Outcome&&)> sink;   ///< called exactly once, on an owner thread or inside submit
   Timing timing = {};

@@ -327,14 +327,22 @@ bool Scheduler::is_active(const Instance& instance) const {
   return &instance - instances_.data() < tuner_.setting().instances + stats_.hung;
 }
 
-Scheduler::Taken Scheduler::take(int64_t now_ns, bool may_run) {
+Scheduler::Taken Scheduler::take(int64_t now_ns, bool may_run, const Instance& instance) {
   Taken taken;
   std::erase_if(queue_, [&](Item& item) {
     if (!item.request.cancelled || !item.request.cancelled()) return false;
     taken.cancelled.push_back(std::move(item.request));
     return true;
   });
-  std::vector<Waiting> waiting = waiting_list();
+  std::vector<Waiting> waiting;
+  std::vector<size_t> places;  // in the queue, of those that this instance may run
+  const auto index_of_instance = static_cast<int>(&instance - instances_.data());
+  for (size_t i = 0; i < queue_.size(); ++i) {
+    const int wanted = queue_[i].request.instance;
+    if (wanted >= 0 && wanted != index_of_instance) continue;
+    waiting.push_back(queue_[i].waiting);
+    places.push_back(i);
+  }
   if (options_.is_fair) shares_.tag(waiting);
   BatchLimits now = limits();
   const bool is_complete = usual_.is_complete(queue_.size() + running_);
@@ -348,7 +356,8 @@ Scheduler::Taken Scheduler::take(int64_t now_ns, bool may_run) {
   if (!decision.take.empty()) {
     const size_t head = decision.take[0];
     std::erase_if(decision.take, [&](size_t i) {
-      return !same_group(queue_[i].request.inputs, queue_[head].request.inputs, options_.padding);
+      return !same_group(queue_[places[i]].request.inputs, queue_[places[head]].request.inputs,
+                         options_.padding);
     });
   }
   if (options_.is_fair) {
@@ -357,8 +366,8 @@ Scheduler::Taken Scheduler::take(int64_t now_ns, bool may_run) {
   std::vector<bool> leaves(queue_.size(), false);
   const auto move_out = [&](const std::vector<size_t>& list, std::vector<Request>& to) {
     for (size_t i : list) {
-      leaves[i] = true;
-      to.push_back(std::move(queue_[i].request));
+      leaves[places[i]] = true;
+      to.push_back(std::move(queue_[places[i]].request));
     }
   };
   move_out(decision.take, taken.batch);
@@ -417,9 +426,10 @@ void Scheduler::wait(int64_t wake_ns, std::unique_lock<std::mutex>& lock) {
   changed_.wait_until(lock, std::chrono::steady_clock::time_point{std::chrono::nanoseconds(wake_ns)});
 }
 
-/// All, where the one that would be woken may be waiting for its leave, or not be wanted now.
+/// All, where the one that would be woken may be waiting for its leave, or not be wanted now or for this.
 void Scheduler::wake_one() {
-  options_.limiter != nullptr || options_.p99_ns > 0 ? changed_.notify_all() : changed_.notify_one();
+  const bool may_be_wrong = options_.limiter != nullptr || options_.p99_ns > 0 || options_.places_rows;
+  may_be_wrong ? changed_.notify_all() : changed_.notify_one();
 }
 
 std::vector<Request> Scheduler::next_batch(Instance& instance) {
@@ -431,7 +441,7 @@ std::vector<Request> Scheduler::next_batch(Instance& instance) {
       continue;
     }
     const bool may_run = options_.limiter == nullptr || instance.leave == Instance::Leave::granted;
-    Taken taken = take(clock_.now_ns(), may_run);
+    Taken taken = take(clock_.now_ns(), may_run, instance);
     if (!taken.empty()) {
       ++busy_;
       if (!taken.batch.empty()) ++stats_.batches;

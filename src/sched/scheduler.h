@@ -35,6 +35,7 @@ struct SchedulerOptions {
   std::vector<int> cpus = {};      ///< what pinning hands out, in order
   std::vector<WarmUp> warm_up = {};
   bool is_fair = false;                ///< tenants get shares by weight, of the instances and of the queue
+  bool places_rows = false;            ///< requests name their instance and row: slots of sequences
   bool preserves_order = false;        ///< answers leave in the order of requests, level by level
   RateLimiter* limiter = nullptr;      ///< shared with other models; outlives the scheduler; null: no limits
   std::vector<RateClaim> claims = {};  ///< by instance, with a limiter
@@ -142,7 +143,7 @@ class Scheduler {
   // With the lock held:
   BatchLimits limits() const;
   bool is_active(const Instance& instance) const;
-  Taken take(int64_t now_ns, bool may_run);
+  Taken take(int64_t now_ns, bool may_run, const Instance& instance);
   std::vector<Waiting> waiting_list() const;
   double cost_of(const Waiting& waiting) const;
   size_t waiting_of(uint32_t tenant) const;

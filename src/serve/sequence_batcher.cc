@@ -155,6 +155,9 @@ std::vector<Tensor> SequenceLayout::take_states(std::vector<Tensor>& outputs) co
 SequenceBatcher::SequenceBatcher(std::shared_ptr<const SequenceLayout> layout, Options options,
                                  const base::Env& env, Submit submit)
     : layout_(std::move(layout)), options_(std::move(options)), env_(env), submit_(std::move(submit)) {
+  table_.with([&](Table& table) {
+    for (size_t slot = 0; slot < options_.slots; ++slot) table.free.insert(table.free.end(), slot);
+  });
   sweeper_ = std::thread([this] { run_sweeps(); });
 }
 
@@ -212,6 +215,10 @@ void SequenceBatcher::take_next(Table& table, const std::string& key, Ready& rea
   request.inputs =
       layout_->assemble(std::move(request.inputs),
                         {.is_start = item.is_start, .is_end = item.is_end, .number = s.number}, s.states);
+  if (options_.instances > 0) {  // first rows of all instances first
+    request.instance = static_cast<int>(s.slot % options_.instances);
+    request.row = options_.has_rows ? static_cast<int64_t>(s.slot / options_.instances) : -1;
+  }
   request.sink = [this, key, is_end = item.is_end, sink = std::move(request.sink)](sched::Outcome&& outcome) {
     finish(key, is_end, std::move(outcome), sink);
   };
@@ -222,14 +229,16 @@ void SequenceBatcher::take_next(Table& table, const std::string& key, Ready& rea
 void SequenceBatcher::release_slot(Table& table, const std::string& key, Ready& ready) {
   const auto at = table.sequences.find(key);
   if (at != table.sequences.end()) {
-    table.used -= at->second.has_slot;
+    if (at->second.has_slot) table.free.insert(at->second.slot);
     table.sequences.erase(at);
   }
-  while (table.used < options_.slots && !table.backlog.empty()) {
+  while (!table.free.empty() && !table.backlog.empty()) {
     const std::string next = std::move(table.backlog.front());
     table.backlog.pop_front();
-    table.sequences.at(next).has_slot = true;
-    ++table.used;
+    Sequence& sequence = table.sequences.at(next);
+    sequence.has_slot = true;
+    sequence.slot = *table.free.begin();
+    table.free.erase(table.free.begin());
     take_next(table, next, ready);
   }
 }

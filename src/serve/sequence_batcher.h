@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -68,6 +69,9 @@ class SequenceBatcher {
     size_t max_waiting = 1024;  ///< requests that wait here; further ones are refused
     int64_t idle_ns = 0;        ///< a sequence without requests for so long loses its slot
     std::string model;
+    /// `direct`: a sequence keeps to one instance and one row of its batches. 0: it does not.
+    size_t instances = 0;
+    bool has_rows = true;  ///< the model batches
   };
   using Submit = std::function<void(sched::Request)>;
 
@@ -96,13 +100,15 @@ class SequenceBatcher {
     std::vector<tensor::Tensor> states;
     uint64_t number = 0;
     bool has_slot = false, is_running = false;
+    size_t slot = 0;
     bool has_ended = false;  ///< its last request so far was an end
     int64_t last_ns = 0;
   };
   struct Table {
     std::map<std::string, Sequence> sequences;
     std::deque<std::string> backlog;  ///< sequences without a slot, in order
-    size_t used = 0, waiting = 0;
+    std::set<size_t> free;            ///< slots, the lowest first
+    size_t waiting = 0;
     bool is_closing = false;
   };
   using Ready = std::vector<sched::Request>;

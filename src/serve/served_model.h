@@ -99,6 +99,7 @@ class ServedModel {
   sched::SchedulerOptions scheduler_options(const ModelHost& host);
   void set_padding(const ir::Graph& graph);
   std::vector<sched::WarmUp> warm_up(const ServeOptions& options, const std::vector<int64_t>& rows) const;
+  std::vector<tensor::Tensor> idle_row() const;
   void watch_scheduler(sched::SchedulerOptions& out, const ModelHost& host) const;
   void add_warmups(std::vector<sched::WarmUp>& list) const;
   std::vector<TokenGroup> groups_of(InferRequest& request, int64_t& rows) const;

@@ -172,6 +172,8 @@ void ServedModel::make_sequences(const ServeOptions& options) {
   own.max_waiting = static_cast<size_t>(options.max_queue);
   own.idle_ns = config_.sequence->idle_us * base::kNsPerUs;
   own.model = name();
+  own.instances = config_.sequence->is_oldest ? 0 : static_cast<size_t>(config_.instances);
+  own.has_rows = config_.is_batched();
   sequences_ = std::make_unique<SequenceBatcher>(
       layout_, own, env_, [this](sched::Request request) { scheduler_->submit(std::move(request)); });
 }
@@ -316,6 +318,8 @@ sched::SchedulerOptions ServedModel::scheduler_options(const ModelHost& host) {
   out.hold_until = static_cast<size_t>(options.delay_scheduler);
   out.instances = config_.instances;
   out.is_fair = tenants_.is_on();
+  out.places_rows = config_.sequence && !config_.sequence->is_oldest;
+  if (layout_ && is_batched) out.padding.idle_row = idle_row();
   out.preserves_order = config_.preserves_order;
   out.limiter = host.limiter;
   out.claims = config_.claims();
@@ -338,6 +342,18 @@ sched::SchedulerOptions ServedModel::scheduler_options(const ModelHost& host) {
   out.session.max_programs = 64 + out.warm_up.size() * std::max<size_t>(1, out.padding.row_buckets.size());
   if (is_batched && !merges) out.limits.max_rows = 1;
   return out;
+}
+
+/// Inputs of a row that no sequence has: READY is false. Empty where an extent is open.
+std::vector<Tensor> ServedModel::idle_row() const {
+  std::vector<Tensor> row;
+  for (const TensorConfig& t : config_.inputs) {
+    tensor::Dims dims = t.model_dims();
+    if (!t.type || std::find(dims.begin(), dims.end(), -1) != dims.end()) return {};
+    dims.insert(dims.begin(), 1);
+    row.push_back(Tensor::zeros(*t.type, dims));
+  }
+  return layout_->assemble(std::move(row), {.is_ready = false}, layout_->initial_states());
 }
 
 /// What the scheduler finds out by itself, as metrics and in the log.
