@@ -176,3 +176,24 @@ output { name: "InceptionV3/Predictions/Softmax" data_type: TYPE_FP32 dims: [ 10
           [value("InceptionV3/Predictions/Softmax", FLOAT, ["batch", 1001])],
           [weights])
     write_labels(repository, name, 1001)
+
+
+def add_image_ensemble(repository, name="preprocess_inception_ensemble"):
+    """Picture files in, classes out: a model that only decodes, then inception_onnx."""
+    config = """max_batch_size: 128
+input { name: "INPUT" data_type: TYPE_STRING dims: 1 }
+output { name: "OUTPUT" data_type: TYPE_FP32 dims: [ 299, 299, 3 ] }
+parameters { key: "image_input" value { string_value: "inception" } }
+"""
+    write(repository, "preprocess", config, [helper.make_node("Identity", ["INPUT"], ["OUTPUT"])],
+          [value("INPUT", FLOAT, ["batch", 299, 299, 3])], [value("OUTPUT", FLOAT, ["batch", 299, 299, 3])])
+    (repository / name / "1").mkdir(parents=True)
+    (repository / name / "config.pbtxt").write_text(f"""name: "{name}" platform: "ensemble" max_batch_size: 128
+input {{ name: "INPUT" data_type: TYPE_STRING dims: 1 }}
+output {{ name: "OUTPUT" data_type: TYPE_FP32 dims: 1001 label_filename: "labels.txt" }}
+ensemble_scheduling {{ step {{ model_name: "preprocess" model_version: -1
+    input_map {{ key: "INPUT" value: "INPUT" }} output_map {{ key: "OUTPUT" value: "pixels" }} }}
+  step {{ model_name: "inception_onnx" model_version: -1 input_map {{ key: "input" value: "pixels" }}
+    output_map {{ key: "InceptionV3/Predictions/Softmax" value: "OUTPUT" }} }} }}
+""")
+    write_labels(repository, name, 1001)

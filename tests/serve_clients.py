@@ -3,6 +3,7 @@ import asyncio
 import json
 import queue
 import shutil
+import struct
 import urllib.error
 import urllib.request
 import uuid
@@ -26,6 +27,7 @@ models.add_repeat(repository)
 models.add_square(repository)
 models.add_densenet(repository)
 models.add_inception(repository)
+models.add_image_ensemble(repository)
 server = Server(repository, "--threads", "2", "--allow-client-shm", "--server-name", "triton")
 PROTOCOLS = {"http": triton_http, "grpc": triton_grpc}
 
@@ -507,6 +509,39 @@ def image_clients():
                 assert [text.decode().split(":")[2] for text in row] == [f"class {i}" for i in best]
 
 
+def bitmap(pixels):
+    """A picture [height, width, 3] as a BMP file of 24 bits."""
+    height, width, _ = pixels.shape
+    rows = np.zeros((height, (width * 3 + 3) // 4 * 4), np.uint8)
+    rows[:, :width * 3] = pixels[::-1, :, ::-1].reshape(height, -1)
+    header = struct.pack("<2sIHHIIiiHHIIiiII", b"BM", 54 + rows.size, 0, 0, 54, 40, width, height, 1, 24, 0, rows.size,
+                         2835, 2835, 0, 0)
+    return header + rows.tobytes()
+
+
+def picture_files():
+    """ensemble_image_client: whole files as BYTES, decoded and scaled by the first step, classified by the second."""
+    weights = np.random.default_rng(2).normal(size=(1001, 3)).astype(np.float32)
+    pictures = [np.random.default_rng(i).integers(0, 256, (299, 299, 3)).astype(np.uint8) // (i + 1) for i in range(3)]
+    files = np.array([[bitmap(p)] for p in pictures], np.object_)
+    for module in PROTOCOLS.values():
+        c = client(module)
+        metadata = c.get_model_metadata("preprocess_inception_ensemble",
+                                        **({"as_json": True} if module is triton_grpc else {}))
+        given = metadata["inputs"][0]
+        assert given["datatype"] == "BYTES" and [int(d) for d in given["shape"]] == [-1, 1]
+        result = c.infer("preprocess_inception_ensemble", [tensor(module, "INPUT", files, "BYTES")],
+                         outputs=[module.InferRequestedOutput("OUTPUT", class_count=3)]).as_numpy("OUTPUT")
+        for row, pixels in zip(result, pictures):
+            best = np.argsort(-((pixels / 127.5 - 1).mean((0, 1)) @ weights.T))[:3]
+            assert [int(text.decode().split(":")[1]) for text in row] == best.tolist(), (row, best)
+        small = np.array([[bitmap(np.full((7, 5, 3), 51, np.uint8))]], np.object_)  # resized
+        got = c.infer("preprocess", [tensor(module, "INPUT", small, "BYTES")]).as_numpy("OUTPUT")
+        np.testing.assert_allclose(got, np.full((1, 299, 299, 3), 51 / 127.5 - 1), atol=1e-6)
+        other = tensor(module, "INPUT", np.array([[b"GIF89a"]], np.object_), "BYTES")
+        refused("input 'INPUT'", lambda: c.infer("preprocess", [other]))
+
+
 def model_control():
     """simple_*_model_control: a repository of seven, explicit control, a config by the wire, what is refused."""
     seven = temporary()
@@ -613,10 +648,10 @@ def mlserver_client():
     np.testing.assert_array_equal(np.frombuffer(stub.ModelInfer(message).raw_output_contents[0], np.int32), total[0])
 
 
-CASES = [health_and_metadata, http_infer, grpc_infer, async_infer, reused_objects, image_clients, model_control,
-         several_repositories, kserve_client, mlserver_client, strings, strings_in_batches, explicit_contents,
-         shared_memory, cuda_shared_memory, sequences, asyncio_sequences, decoupled_stream, decoupled_asyncio,
-         decoupled_refusals, generate]
+CASES = [health_and_metadata, http_infer, grpc_infer, async_infer, reused_objects, image_clients, picture_files,
+         model_control, several_repositories, kserve_client, mlserver_client, strings, strings_in_batches,
+         explicit_contents, shared_memory, cuda_shared_memory, sequences, asyncio_sequences, decoupled_stream,
+         decoupled_asyncio, decoupled_refusals, generate]
 if __name__ == "__main__":
     try:
         run_cases([(case.__name__, case) for case in CASES])

@@ -154,6 +154,11 @@ struct ServeOptions {
     f.add_choice("warm_up", &warm_up, {"none", "compile", "run"},
                  "before ready: nothing; every bucket compiled and the smallest run; every bucket run");
     f.add("strict_readiness", &strict_readiness, "not ready while any model failed to load");
+    listener_fields(f);
+  }
+
+ private:
+  void listener_fields(base::OptionList& f) {
     f.add("tls_certificate", &tls_certificate, "PEM file; with --tls-key: HTTPS");
     f.add("tls_key", &tls_key, "PEM file of the certificate's key");
     f.add("tls_client_ca", &tls_client_ca, "PEM file: clients must show a certificate that it signed");

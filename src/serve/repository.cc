@@ -192,19 +192,22 @@ void Repository::load_now(const std::string& name, const LoadOverride& given) {
   const bool serves = !catalog()->versions(name).empty();
   if (!serves) replace(name, {.versions = {}, .state = "LOADING", .reason = "", .is_unloaded = false});
   CatalogModel next;
+  auto code = base::ErrorCode::invalid_argument;
   try {
     next = load_versions(name, given);
   } catch (const std::exception& e) {
+    const auto* own = dynamic_cast<const base::Error*>(&e);
+    if (own != nullptr && own->code() == base::ErrorCode::internal) code = own->code();
     next = {.versions = {}, .state = "UNAVAILABLE", .reason = e.what(), .is_unloaded = false};
   }
   const std::string failures = failures_of(next);
   if (serves && !failures.empty()) {
     // The old versions go on; what did load of the new ones goes again.
-    base::fail_invalid("load failed for model '", name, "', which serves on as it was: ", failures);
+    base::fail(code, "load failed for model '", name, "', which serves on as it was: ", failures);
   }
   replace(name, std::move(next));
   metrics_.set_hidden("model", name, false);
-  base::require(failures.empty(), "load failed for model '", name, "': ", failures);
+  if (!failures.empty()) base::fail(code, "load failed for model '", name, "': ", failures);
 }
 
 /// What an ensemble needs and is not there. Why a member does not load, the ensemble's own load will say.

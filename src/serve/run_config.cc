@@ -20,6 +20,8 @@ struct Fields {
     f.add("threads", &config.threads, "threads of an instance").at_least(0).at_most(4096);
     f.add("buckets", &config.buckets, "row counts that batches are filled up to").at_least(1);
     f.add("batch_window", &window, "longest wait for a fuller batch");
+    f.add_choice("image_input", &config.image_input, {"off", "none", "unit", "inception", "imagenet"},
+                 "the input takes picture files; what their bytes become");
     f.add("stream_rows", &config.streams_rows, "each row of the outputs is an answer");
     f.add("pad_buckets", &config.pad_buckets, "lengths that open extents are filled up to").at_least(1);
     f.add("pad_value", &config.pad_value, "what they are filled with");

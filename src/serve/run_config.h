@@ -12,13 +12,18 @@
 
 namespace trireme::serve {
 
+/// What the bytes b of a picture become: b, b / 255, b / 127.5 - 1, or scaled by ImageNet's mean and
+/// deviation.
+enum class PixelValues : uint8_t { off, none, unit, inception, imagenet };
+
 /// `precision` f32, bf16 or f16; `threads` of an instance; `buckets` "1,2,4,8"; `batch_window` "2ms", which
 /// ends when as many wait as usual, unlike max_queue_delay_microseconds; `deadline_aware` true or false;
 /// `pad_buckets` "16,32,64", `pad_value` "0" and `pad_inputs` "ids=0,labels=-100": the open extent of inputs
 /// is filled up, and outputs are cut to what the request had; `slo_p99` "50ms", the goal that batching is
 /// tuned for while the model serves. `stream_rows` true: of a decoupled model, each place along the outputs'
-/// first dimension (behind the batch) is an answer of its own. Other parameters are the model's own and mean
-/// nothing here.
+/// first dimension (behind the batch) is an answer of its own. `image_input` none, unit, inception or
+/// imagenet: the model's one input takes JPEG, PNG or BMP files instead of pixels, and resizes them. Other
+/// parameters are the model's own and mean nothing here.
 struct RunConfig {
   passes::Precision precision = passes::Precision::f32;
   int threads = 0;                        ///< 0: the server's
@@ -30,6 +35,7 @@ struct RunConfig {
   double pad_value = 0;
   std::map<std::string, double> pad_inputs;  ///< only these are filled, each with its value; empty: all
   bool streams_rows = false;
+  PixelValues image_input = PixelValues::off;
 
   /// Throws invalid_argument for a value that is not one of these.
   static RunConfig of(const std::vector<std::pair<std::string, std::string>>& parameters);

@@ -78,7 +78,8 @@ void ServedModel::check_tensor(const WireTensor& got, const TensorConfig& want) 
 std::vector<Tensor> ServedModel::checked_inputs(InferRequest& request, Call& call) const {
   std::vector<std::string> missing, given;
   for (const WireTensor& t : request.inputs) given.push_back(t.name);
-  std::vector<Tensor> inputs;
+  std::vector<Tensor> inputs;          // an ensemble's are its models' to check and convert
+  std::vector<int64_t> extents;        // of the batch, by input
   const size_t first = text_ ? 1 : 0;  // a text model's first input is the alternative to its tensors
   for (size_t i = first; i < config_.inputs.size(); ++i) {
     const TensorConfig& want = config_.inputs[i];
@@ -89,6 +90,7 @@ std::vector<Tensor> ServedModel::checked_inputs(InferRequest& request, Call& cal
       continue;
     }
     check_tensor(*at, want);
+    extents.push_back(config_.is_batched() ? at->dims[0] : 1);
     const bool is_text = !want.type && !ensemble_;
     inputs.push_back(is_text ? strings_.enter(*at, call.strings) : std::move(at->values));
     if (want.reshape && !ensemble_) inputs.back() = inputs.back().reshaped(model_shape(want, at->dims));
@@ -97,10 +99,10 @@ std::vector<Tensor> ServedModel::checked_inputs(InferRequest& request, Call& cal
   base::require(missing.empty() && request.inputs.size() == wanted, "expected ", wanted, " inputs but got ",
                 request.inputs.size(), " inputs for model '", name(), "'. Got input(s) ", list_names(given),
                 ", but missing required input(s) ", list_names(missing));
-  call.rows = config_.is_batched() ? inputs[0].dims()[0] : 1;
-  for (const Tensor& t : inputs) {
-    base::require(!config_.is_batched() || t.dims()[0] == call.rows, "inputs of model '", name(),
-                  "' differ in their batch-size: ", call.rows, " and ", t.dims().empty() ? 0 : t.dims()[0]);
+  call.rows = extents.at(0);
+  for (int64_t rows : extents) {
+    base::require(rows == call.rows, "inputs of model '", name(), "' differ in their batch-size: ", call.rows,
+                  " and ", rows);
   }
   if (text_) check_tokens(inputs);
   return inputs;

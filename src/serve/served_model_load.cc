@@ -50,10 +50,15 @@ bool keep_embedding(model::Model& model) {
 
 /// Gives string inputs and outputs the type of the numbers that stand for them, or TYPE_STRING again.
 void set_string_types(ModelConfig& config, const StringPorts& ports, bool as_numbers) {
-  const auto set = [as_numbers](TensorConfig& t, tensor::DType number) {
+  const auto set = [&ports, as_numbers](TensorConfig& t, tensor::DType number) {
     base::require(!as_numbers || !t.type, "'", t.name, "': data_type ", config_type_name(t.type),
                   ", the model has TYPE_STRING");
     t.type = as_numbers ? WireType(number) : std::nullopt;
+    const tensor::Dims* picture = ports.picture_dims(t.name);
+    if (picture == nullptr) return;
+    base::require(!as_numbers || t.dims == tensor::Dims{1}, "'", t.name,
+                  "': image_input takes files, dims [ 1 ]");
+    t.dims = as_numbers ? *picture : tensor::Dims{1};
   };
   for (TensorConfig& t : config.inputs) {
     if (ports.takes(t.name)) set(t, ports.input_type(t.name));
@@ -102,6 +107,8 @@ void ServedModel::load(const ModelHost& host, const ModelMetrics* earlier) {
   model::Model model = open_model(source_.path, options.others);
   if (model.format == "huggingface") make_text_front(model, options);
   strings_ = StringPorts(model);
+  const PixelValues pixels = RunConfig::of(config_.parameters).image_input;
+  if (pixels != PixelValues::off) strings_.add_picture(model.graph, pixels, config_.is_batched());
   complete(model.graph, options);
   make_metrics(host, earlier);
   set_padding(model.graph);
@@ -449,7 +456,8 @@ std::vector<sched::WarmUp> ServedModel::warm_up(const ServeOptions& options,
   }
   std::vector<Tensor> example;
   for (const TensorConfig& t : config_.inputs) {
-    tensor::Dims dims = t.model_dims();
+    const tensor::Dims* picture = strings_.picture_dims(t.name);
+    tensor::Dims dims = picture != nullptr ? *picture : t.model_dims();
     // An open extent is the client's to choose; nothing to prepare for.
     if (std::find(dims.begin(), dims.end(), -1) != dims.end()) return list;
     if (config_.is_batched()) dims.insert(dims.begin(), 1);

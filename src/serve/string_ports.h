@@ -2,11 +2,14 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "data/image.h"
 #include "model/model.h"
 #include "serve/kserve_tensor.h"
+#include "serve/run_config.h"
 
 namespace trireme::serve {
 
@@ -19,6 +22,12 @@ class StringPorts {
   StringPorts() = default;
   /// Throws unsupported for an element type that no text spells: bool, FP16, BF16.
   explicit StringPorts(const model::Model& model);
+
+  /// Makes the graph's one input, f32 [height, width, 3] or [3, height, width] behind a batch dimension, take
+  /// picture files: BYTES [1] for each. Throws unsupported for a graph of another kind.
+  void add_picture(const ir::Graph& graph, PixelValues values, bool is_batched);
+  /// The extents behind the batch that the graph has in place of an input of picture files; null for others.
+  const tensor::Dims* picture_dims(const std::string& input) const;
 
   bool takes(const std::string& input) const { return inputs_.contains(input); }
   bool gives(const std::string& output) const { return outputs_.contains(output); }
@@ -38,7 +47,10 @@ class StringPorts {
   struct Port {
     bool is_handle = false;
     tensor::DType type = tensor::DType::i64;
+    tensor::Dims picture = {};  ///< extents of a decoded picture; empty: no picture
+    data::PixelScaling scaling = {};
   };
+  static tensor::Tensor decode(const Port& port, const WireTensor& given);
   std::map<std::string, Port> inputs_, outputs_;
 };
 
