@@ -1,14 +1,12 @@
 // What the kernel alone takes to hand over a request: `bench_serve REQUEST_BYTES ANSWER_BYTES COUNT` receives
-// COUNT bodies over loopback with readiness events into one buffer, answers each, and says in one JSON line
+// COUNT bodies over loopback, each in one call into one buffer, answers each, and says in one JSON line
 // the CPU microseconds a request of the receiving thread. The floor under bench/serve.py's front end.
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <cstdlib>
 #include <ctime>
 #include <iostream>
@@ -58,23 +56,12 @@ int client(const sockaddr_in& address, const Exchange& exchange) {
 double receive(int fd, const Exchange& exchange) {
   const int on = 1;
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-  const int poll = epoll_create1(0);
-  epoll_event event{};
-  event.events = EPOLLIN | EPOLLET;
-  epoll_ctl(poll, EPOLL_CTL_ADD, fd, &event);
   std::vector<char> body(exchange.request_bytes, '\0');
   const std::vector<char> answer(exchange.answer_bytes, 'a');
   const double start = thread_cpu_us();
   for (int i = 0; i < exchange.count; ++i) {
-    for (size_t at = 0; at < body.size();) {
-      const ssize_t got = recv(fd, body.data() + at, body.size() - at, MSG_DONTWAIT);
-      trireme::base::check(got > 0 || (got < 0 && errno == EAGAIN), "the sender has gone");
-      if (got < 0) {
-        epoll_wait(poll, &event, 1, -1);
-      } else {
-        at += static_cast<size_t>(got);
-      }
-    }
+    const ssize_t got = recv(fd, body.data(), body.size(), MSG_WAITALL);
+    trireme::base::check(got == static_cast<ssize_t>(body.size()), "the sender has gone");
     trireme::base::check(send_all(fd, answer), "the sender has gone");
   }
   return (thread_cpu_us() - start) / exchange.count;
