@@ -161,7 +161,8 @@ endfunction()
 
 # The headers of elementwise functions as strings, for the GPU's run-time compiler: one functor for host and device.
 function(trireme_function_texts result)
-  set(text "// The headers of src/tensor that generated kernels include. Made by cmake/folders.cmake.\nnamespace trireme::cuda {\n")
+  set(text "// The headers of src/tensor that generated kernels include. Made by cmake/folders.cmake.\n")
+  string(APPEND text "namespace trireme::cuda {\n")
   foreach(name Element Binary Derivative)
     string(TOLOWER ${name} file)
     set(header ${CMAKE_SOURCE_DIR}/src/tensor/${file}_math.h)

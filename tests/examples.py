@@ -28,8 +28,9 @@ SHOWS = {
     "07_train_and_serve.sh": [r"evaluated step=200", r"restarted .*step=120", r"equal, bit for bit", r"20 runs", r"report\.md"],
     "08_train_on_ranks.sh": [r"16 micro x 8 accumulate x 1 dp", r"x 2 dp", r"x 4 dp", r"equal, bit for bit", r"launch start",
                              r"still equal", r"tensors-r00003-00000\.safetensors", r"20 runs"],
-    "09_tune.sh": [r"goal: p99 within 250ms", r"requests a second, p99 [\d.]+ ms", r"predicted", r"report\.html", r"max_batch_size: \d",
-                   r"instance_group", r"configurations, [1-9]\d* measurements resumed", r"trireme serve --model-repository"],
+    "09_tune.sh": [r"goal: p99 within 250ms", r"requests a second, p99 [\d.]+ ms", r"predicted", r"report\.html",
+                   r"max_batch_size: \d", r"instance_group", r"configurations, [1-9]\d* measurements resumed",
+                   r"trireme serve --model-repository"],
     "06_load_test.sh": [r"Closed loop", r"Open loop", r"p99", r"execution_count\":[1-9]"],
 }
 

@@ -56,7 +56,8 @@ install_python() {
   logged "$python" -m pip install --disable-pip-version-check "$@" -r "$root/tools/$list.txt"
 }
 
-# need_perf_analyzer: apart from .venv's packages, since its wheel holds an older client. Tests skip where it cannot be had.
+# need_perf_analyzer: apart from .venv's packages, since its wheel holds an older client. Tests skip where it cannot be
+# had.
 need_perf_analyzer() {
   local list=requirements-perf-analyzer target=$venv/perf_analyzer
   [[ -x $target/bin/perf_analyzer ]] && return
