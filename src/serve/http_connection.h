@@ -9,6 +9,7 @@
 #include "serve/http_parser.h"
 #include "serve/http_reply.h"
 #include "serve/http_socket.h"
+#include "serve/loop_connection.h"
 
 namespace trireme::serve {
 
@@ -16,27 +17,23 @@ class HttpLoop;
 
 /// Owned by one loop and touched only on its thread. Requests are parsed ahead and handed to the handler at
 /// once; answers leave in request order whatever order they come in.
-class HttpConnection {
+class HttpConnection final : public LoopConnection {
  public:
   HttpConnection(HttpLoop& loop, int fd);
-  ~HttpConnection();
+  ~HttpConnection() override;
   HttpConnection(const HttpConnection&) = delete;
   HttpConnection& operator=(const HttpConnection&) = delete;
 
   int fd() const { return socket_.fd(); }
-  bool closed() const { return closed_; }
+  bool closed() const override { return closed_; }
 
-  /// Takes epoll's flags and moves on.
-  void on_events(uint32_t events);
-  /// Does all that can be done without waiting: parse, answer, read, write.
-  void advance();
+  void on_events(uint32_t events) override;
+  /// Parse, answer, read, write.
+  void advance() override;
   /// Closes or answers 408 if the deadline has passed.
-  void check_deadline();
+  void check_deadline() override;
   void apply(HttpExchange& exchange, HttpStep step, std::string&& piece);
-  void close();
-
-  size_t index = 0;  // place in the loop's list
-  bool revisit_queued = false;
+  void close() override;
 
  private:
   bool parse_buffered();

@@ -106,7 +106,7 @@ void HttpLoop::run() {
       } else if (who == this) {
         accept_all();
       } else {
-        static_cast<HttpConnection*>(who)->on_events(events[static_cast<size_t>(i)].events);
+        static_cast<LoopConnection*>(who)->on_events(events[static_cast<size_t>(i)].events);
       }
     }
     mailbox_->deliver_all();
@@ -167,11 +167,9 @@ bool HttpLoop::turn_one_away() {
 }
 
 void HttpLoop::refuse(int fd) {
-  static constexpr std::string_view kFull =
-      "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: 1\r\n"
-      "Content-Length: 33\r\nConnection: close\r\n\r\n{\"error\":\"too many connections\"}\n";
   shared_.counts.refused.fetch_add(1, std::memory_order_relaxed);
-  [[maybe_unused]] const ssize_t sent = ::send(fd, kFull.data(), kFull.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+  const std::string_view words = shared_.refusal;
+  [[maybe_unused]] const ssize_t sent = ::send(fd, words.data(), words.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
   ::close(fd);
 }
 
@@ -185,7 +183,7 @@ void HttpLoop::adopt_from_anywhere(int fd) {
 void HttpLoop::adopt(int fd) {
   const int on = 1;
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-  auto connection = std::make_unique<HttpConnection>(*this, fd);
+  auto connection = shared_.open(*this, fd);
   connection->index = connections_.size();
   epoll_event event{};
   event.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET;
@@ -223,7 +221,7 @@ const std::string& HttpLoop::date_line() {
   return date_line_;
 }
 
-void HttpLoop::revisit(HttpConnection& connection) {
+void HttpLoop::revisit(LoopConnection& connection) {
   if (connection.revisit_queued || connection.closed()) return;
   connection.revisit_queued = true;
   revisits_.push_back(&connection);
@@ -232,7 +230,7 @@ void HttpLoop::revisit(HttpConnection& connection) {
 // One round: what is queued during it waits for the next turn, so that sockets are looked at in between.
 void HttpLoop::handle_revisits() {
   revisiting_.swap(revisits_);
-  for (HttpConnection* connection : revisiting_) {
+  for (LoopConnection* connection : revisiting_) {
     connection->revisit_queued = false;
     if (!connection->closed()) connection->advance();
   }
@@ -249,11 +247,11 @@ void HttpLoop::begin_drain() {
   drain_began_ns_ = now_ns_;
 }
 
-void HttpLoop::retire(HttpConnection& connection) { retired_.push_back(&connection); }
+void HttpLoop::retire(LoopConnection& connection) { retired_.push_back(&connection); }
 
 // Deletion waits for the end of the turn: later events of this turn may still name the connection.
 void HttpLoop::bury() {
-  for (HttpConnection* dead : retired_) {
+  for (LoopConnection* dead : retired_) {
     if (dead->revisit_queued) std::erase(revisits_, dead);
     const size_t at = dead->index;
     std::swap(connections_[at], connections_.back());

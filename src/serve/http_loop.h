@@ -6,12 +6,13 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
-#include "serve/http_connection.h"
 #include "serve/http_exchange.h"
 #include "serve/http_server.h"
 #include "serve/http_socket.h"
+#include "serve/loop_connection.h"
 
 namespace trireme::serve {
 
@@ -25,6 +26,8 @@ struct HttpSharedCounts {
 struct HttpShared {
   HttpServerOptions options;
   HttpHandler handler;
+  LoopConnectionMaker open;
+  std::string_view refusal;  // what a connection over the limit is told before it is closed
   std::unique_ptr<HttpTlsContext> tls;
   HttpSharedCounts counts;
   std::atomic<bool> draining{false};
@@ -53,9 +56,9 @@ class HttpLoop {
   /// `Date: ...\r\n`, renewed once a second.
   const std::string& date_line();
   /// Calls connection.advance() before the loop sleeps again.
-  void revisit(HttpConnection& connection);
+  void revisit(LoopConnection& connection);
   /// Deletes the connection at the end of this turn.
-  void retire(HttpConnection& connection);
+  void retire(LoopConnection& connection);
 
   // From any thread.
   void adopt_from_anywhere(int fd);
@@ -91,9 +94,9 @@ class HttpLoop {
   int64_t drain_began_ns_ = 0;
   int64_t date_second_ = -1;
   std::string date_line_;
-  std::vector<std::unique_ptr<HttpConnection>> connections_;
-  std::vector<HttpConnection*> revisits_, revisiting_;
-  std::vector<HttpConnection*> retired_;
+  std::vector<std::unique_ptr<LoopConnection>> connections_;
+  std::vector<LoopConnection*> revisits_, revisiting_;
+  std::vector<LoopConnection*> retired_;
 };
 
 int64_t http_steady_ns();

@@ -11,10 +11,15 @@
 #include <vector>
 
 #include "base/error.h"
+#include "serve/http_connection.h"
 #include "serve/http_loop.h"
 
 namespace trireme::serve {
 namespace {
+
+constexpr std::string_view kFull =
+    "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: 1\r\n"
+    "Content-Length: 33\r\nConnection: close\r\n\r\n{\"error\":\"too many connections\"}\n";
 
 struct AddressList {
   addrinfo* first = nullptr;
@@ -68,6 +73,15 @@ struct HttpServer::Impl {
 };
 
 HttpServer::HttpServer(const HttpServerOptions& options, HttpHandler handler)
+    : HttpServer(
+          options, [](HttpLoop& loop, int fd) { return std::make_unique<HttpConnection>(loop, fd); }, kFull,
+          std::move(handler)) {}
+
+HttpServer::HttpServer(const HttpServerOptions& options, LoopConnectionMaker open, std::string_view refusal)
+    : HttpServer(options, std::move(open), refusal, HttpHandler()) {}
+
+HttpServer::HttpServer(const HttpServerOptions& options, LoopConnectionMaker open, std::string_view refusal,
+                       HttpHandler handler)
     : impl_(std::make_unique<Impl>()) {
   base::require(options.threads >= 1 && options.threads <= 256,
                 "HTTP server needs 1 to 256 threads: ", options.threads);
@@ -82,10 +96,13 @@ HttpServer::HttpServer(const HttpServerOptions& options, HttpHandler handler)
   HttpShared& shared = impl_->shared;
   shared.options = options;
   shared.handler = std::move(handler);
+  shared.open = std::move(open);
+  shared.refusal = refusal;
   if (!options.tls_certificate_file.empty()) {
     shared.tls = std::make_unique<HttpTlsContext>(HttpTlsFiles{.certificate = options.tls_certificate_file,
                                                                .key = options.tls_key_file,
-                                                               .client_ca = options.tls_client_ca_file});
+                                                               .client_ca = options.tls_client_ca_file,
+                                                               .protocol = options.tls_protocol});
   }
   for (int i = 0; i < options.threads; ++i) shared.loops.push_back(std::make_unique<HttpLoop>(shared));
   const int fd = bind_and_listen(options.host, options.port);

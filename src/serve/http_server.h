@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "serve/http_message.h"
 #include "serve/http_parser.h"
@@ -31,11 +32,17 @@ struct HttpServerOptions {
   std::string tls_certificate_file;                  // PEM; both set: HTTPS
   std::string tls_key_file;
   std::string tls_client_ca_file;  // PEM: clients must show a certificate that it signed
+  std::string tls_protocol;        // ALPN name that secured clients must offer; empty: none is asked for
 };
 
 /// Called on a server thread for each complete request; must not block. Errors it throws become error
 /// responses. The reply may be kept, moved to another thread, and used later.
 using HttpHandler = std::function<void(HttpRequest&&, HttpReply)>;
+
+class HttpLoop;
+class LoopConnection;
+/// Makes the state machine of an accepted socket, on its loop's thread.
+using LoopConnectionMaker = std::function<std::unique_ptr<LoopConnection>(HttpLoop& loop, int fd)>;
 
 /// Counts since the start; any thread may read them.
 struct HttpServerCounts {
@@ -53,6 +60,9 @@ class HttpServer {
  public:
   /// Throws unavailable if the address cannot be bound, invalid_argument if the options make no sense.
   HttpServer(const HttpServerOptions& options, HttpHandler handler);
+  /// A listener for another protocol on the same kind of loops. `refusal` (static) is what connections over
+  /// the limit are sent. Throws likewise.
+  HttpServer(const HttpServerOptions& options, LoopConnectionMaker open, std::string_view refusal);
   /// Stops without waiting for replies.
   ~HttpServer();
   HttpServer(const HttpServer&) = delete;
@@ -70,6 +80,8 @@ class HttpServer {
   void stop();
 
  private:
+  HttpServer(const HttpServerOptions& options, LoopConnectionMaker open, std::string_view refusal,
+             HttpHandler handler);
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };

@@ -18,6 +18,7 @@ namespace trireme::serve {
 
 struct HttpTlsContext::Impl {
   SSL_CTX* context = nullptr;
+  std::string protocols;  // the one ALPN name in wire form: its length, then itself
   ~Impl() { SSL_CTX_free(context); }
 };
 
@@ -45,6 +46,18 @@ void require_client_certificate(SSL_CTX* context, const std::string& ca_file) {
   SSL_CTX_set_verify(context, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, nullptr);
 }
 
+/// ALPN: the handshake fails unless the client offers our protocol.
+int choose_protocol(SSL*, const unsigned char** chosen, unsigned char* chosen_bytes,
+                    const unsigned char* offered, unsigned int offered_bytes, void* ours) {
+  const auto& name = *static_cast<const std::string*>(ours);
+  unsigned char* match = nullptr;
+  const int found =
+      SSL_select_next_proto(&match, chosen_bytes, reinterpret_cast<const unsigned char*>(name.data()),
+                            static_cast<unsigned int>(name.size()), offered, offered_bytes);
+  *chosen = match;
+  return found == OPENSSL_NPN_NEGOTIATED ? SSL_TLSEXT_ERR_OK : SSL_TLSEXT_ERR_ALERT_FATAL;
+}
+
 }  // namespace
 
 HttpTlsContext::HttpTlsContext(const HttpTlsFiles& files) : impl_(std::make_unique<Impl>()) {
@@ -62,6 +75,9 @@ HttpTlsContext::HttpTlsContext(const HttpTlsFiles& files) : impl_(std::make_uniq
                       SSL_CTX_check_private_key(context) == 1;
   if (!usable) fail_tls("TLS certificate or key", files.certificate + ", " + files.key);
   if (!files.client_ca.empty()) require_client_certificate(context, files.client_ca);
+  if (files.protocol.empty()) return;
+  impl_->protocols = static_cast<char>(files.protocol.size()) + files.protocol;
+  SSL_CTX_set_alpn_select_cb(context, choose_protocol, &impl_->protocols);
 }
 
 HttpTlsContext::~HttpTlsContext() = default;
@@ -111,8 +127,12 @@ ssize_t HttpSocket::read(char* to, size_t bytes) {
 ssize_t HttpSocket::read(std::span<char> to, std::span<char> spill) {
   if (tls_ != nullptr) return read(to.data(), to.size());
   const std::array<iovec, 2> io = {{{to.data(), to.size()}, {spill.data(), spill.size()}}};
+  return read(io);
+}
+
+ssize_t HttpSocket::read(std::span<const iovec> views) {
   for (;;) {
-    const ssize_t got = ::readv(fd_, io.data(), 2);
+    const ssize_t got = ::readv(fd_, views.data(), static_cast<int>(views.size()));
     if (got >= 0) return got;
     if (errno == EINTR) continue;
     return errno == EAGAIN || errno == EWOULDBLOCK ? kAgain : kBroken;
@@ -174,7 +194,7 @@ size_t HttpOutput::bytes() const {
 }
 
 HttpOutput::Flush HttpOutput::flush(HttpSocket& socket) {
-  constexpr size_t kViews = 16;
+  constexpr size_t kViews = 64;
   // Until the kernel takes no more: with edge-triggered readiness there is no other call to continue from.
   for (;;) {
     std::array<std::string_view, kViews> views;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <sys/types.h>
+#include <sys/uio.h>
 
 #include <cstddef>
 #include <memory>
@@ -19,6 +20,7 @@ namespace trireme::serve {
 /// PEM files of a TLS listener. With a client CA, whoever connects must show a certificate that it signed.
 struct HttpTlsFiles {
   std::string certificate, key, client_ca;
+  std::string protocol = {};  // ALPN: what clients must offer; empty: none is asked for
 };
 
 /// Certificate and key that connections of one server share.
@@ -51,6 +53,8 @@ class HttpSocket {
   ssize_t read(char* to, size_t bytes);
   /// Fills `to`, then `spill`; secured sockets use `to` only. What comes back short has emptied the socket.
   ssize_t read(std::span<char> to, std::span<char> spill);
+  /// Fills the views one after another. Plain sockets only.
+  ssize_t read(std::span<const iovec> views);
   /// Readiness is told from so many waiting bytes on; 1 is the usual. Errors and the peer's end always are.
   void wake_at(size_t bytes);
   /// Writes views in order, as many as one call takes.
