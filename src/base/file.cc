@@ -77,6 +77,11 @@ MappedFile::~MappedFile() {
   if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
 }
 
+void MappedFile::release_pages() const {
+  // Only advice: where the kernel declines it, the pages stay.
+  if (data_ != nullptr) (void)::madvise(const_cast<std::byte*>(data_), size_, MADV_DONTNEED);
+}
+
 std::string read_file(const std::string& path, size_t limit_bytes) {
   const Descriptor file(open_for_read(path));
   struct stat info {};

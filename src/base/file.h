@@ -30,6 +30,8 @@ class MappedFile {
   std::string_view text() const { return {reinterpret_cast<const char*>(data_), size_}; }
   size_t size() const { return size_; }
   const std::string& path() const { return path_; }
+  /// Gives back the memory that touched pages take; they come again, from the page cache, on the next touch.
+  void release_pages() const;
 
  private:
   std::string path_;

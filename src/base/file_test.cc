@@ -5,11 +5,13 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <filesystem>
 #include <functional>
 
 #include "base/error.h"
+#include "base/memory.h"
 
 namespace trireme::base {
 namespace {
@@ -112,6 +114,21 @@ TEST_F(File, JoinedNamesStayInside) {
   fs::create_directory_symlink(dir_ / "root2", dir_ / "root/twin");
   EXPECT_EQ(code_of([&] { safe_join(root, "twin/x"); }), ErrorCode::invalid_argument);
   EXPECT_EQ(code_of([&] { safe_join(path("absent"), "x"); }), ErrorCode::not_found);
+}
+
+TEST_F(File, GivesBackTheMemoryOfTouchedPagesAndReadsThemAgain) {
+  constexpr size_t kBytes = size_t{32} << 20;
+  write_file_atomic(path("large"), std::string(kBytes, 'x'));
+  const MappedFile file(path("large"));
+  const auto touch = [&] {
+    return std::count(file.text().begin(), file.text().end(), 'x') == static_cast<ptrdiff_t>(kBytes);
+  };
+  const int64_t before = resident_bytes();
+  EXPECT_TRUE(touch());
+  EXPECT_GT(resident_bytes(), before + static_cast<int64_t>(kBytes / 2));
+  file.release_pages();
+  EXPECT_LT(resident_bytes(), before + static_cast<int64_t>(kBytes / 4));
+  EXPECT_TRUE(touch());
 }
 
 }  // namespace

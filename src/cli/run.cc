@@ -340,6 +340,7 @@ int run_main(std::span<const std::string> words, base::Env& env) {
   const std::string name = model.name;
   const auto prepared =
       std::make_shared<const engine::PreparedModel>(std::move(model.graph), session_options.passes);
+  model.release_pages();
   const auto run = [&](engine::Session& session) {
     return run_session(session, name, options, empty_bytes, env.log);
   };

@@ -3,6 +3,7 @@
 
 #include <filesystem>
 
+#include "base/file.h"
 #include "model/hf/checkpoint.h"
 #include "model/hf/directory.h"
 #include "model/onnx/import.h"
@@ -10,6 +11,10 @@
 namespace trireme::model {
 
 namespace fs = std::filesystem;
+
+void Model::release_pages() const {
+  for (const auto& file : files) file->release_pages();
+}
 
 Model load_model(const std::string& path, const LoadOptions& options) {
   std::error_code none;  // an unreadable path counts as absent

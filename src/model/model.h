@@ -2,12 +2,17 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/json.h"
 #include "ir/graph.h"
+
+namespace trireme::base {
+class MappedFile;
+}
 
 namespace trireme::model {
 
@@ -32,7 +37,12 @@ struct Model {
   std::string producer;
   base::Json config;  ///< config.json of a Hugging Face directory, else null
   std::vector<std::pair<std::string, std::string>> metadata;
-  std::vector<StringPort> string_inputs, string_outputs;  ///< those that are not listed are numbers
+  std::vector<StringPort> string_inputs, string_outputs;       ///< those that are not listed are numbers
+  std::vector<std::shared_ptr<const base::MappedFile>> files;  ///< an ONNX model's and its external data's
+
+  /// Gives back the memory that reading the files has taken. Call it when passes have made weights of their
+  /// own of them, and again when kernels have packed those.
+  void release_pages() const;
 };
 
 /// What the caller of a reader can deal with.

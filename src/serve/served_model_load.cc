@@ -115,6 +115,7 @@ void ServedModel::load(const ModelHost& host, const ModelMetrics* earlier) {
   if (config_.sequence)
     layout_ = std::make_shared<const SequenceLayout>(config_, model.graph, strings_, source_.root);
   auto prepared = std::make_shared<const engine::PreparedModel>(std::move(model.graph));
+  model.release_pages();
   for (const ir::Value& v : prepared->graph().values())
     weight_bytes_ += v.data.defined() ? static_cast<int64_t>(v.data.bytes()) : 0;
   sched::SchedulerOptions own = scheduler_options(host);

@@ -31,6 +31,7 @@ Model import_onnx(std::string_view bytes, std::shared_ptr<const void> owner, con
   model.string_inputs = importer.string_inputs();
   model.string_outputs = importer.string_outputs();
   model.producer = producer_text(proto);
+  for (const auto& [name, file] : importer.external_files()) model.files.push_back(file);
   for (const StringPair& pair : proto.metadata) model.metadata.emplace_back(pair.key, pair.value);
   return model;
 }
@@ -42,6 +43,7 @@ Model load_onnx(const std::string& path, const LoadOptions& options) {
   try {
     Model model = import_onnx(file->text(), file, directory, options);
     model.directory = directory;
+    model.files.push_back(file);
     return model;
   } catch (const base::Error& e) {
     throw e.with(base::concat("model '", path, "'"));

@@ -33,6 +33,8 @@ class Importer {
  public:
   Importer(const ModelProto& proto, TensorSource source, bool takes_strings);
   ir::Graph run();
+  /// The files of external data that weights look into.
+  const auto& external_files() const { return source_.files; }
   int64_t default_opset() const;
   const std::vector<StringPort>& string_inputs() const { return string_inputs_; }
   const std::vector<StringPort>& string_outputs() const { return string_outputs_; }

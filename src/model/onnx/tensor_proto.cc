@@ -164,7 +164,7 @@ const base::MappedFile& open_external(TensorSource& source, std::string_view loc
     const std::string path = base::safe_join(source.directory, location);
     at = source.files.emplace(std::string(location), base::MappedFile::open(path)).first;
   }
-  return *static_cast<const base::MappedFile*>(at->second.get());
+  return *at->second;
 }
 
 Tensor from_external(const TensorProto& proto, DType dtype, TensorSource& source) {

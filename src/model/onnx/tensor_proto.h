@@ -9,6 +9,10 @@
 #include "model/onnx/proto.h"
 #include "tensor/tensor.h"
 
+namespace trireme::base {
+class MappedFile;
+}
+
 namespace trireme::model::onnx {
 
 /// TensorProto.DataType of strings, which no element type stands for.
@@ -23,8 +27,8 @@ int32_t dtype_to_onnx(tensor::DType dtype);
 struct TensorSource {
   std::shared_ptr<const void> owner;  ///< keeps the model's bytes alive
   std::string directory;              ///< root of external files; empty: external data is refused
-  /// External files by their name in the model; each is mapped once. Holds base::MappedFile.
-  std::map<std::string, std::shared_ptr<const void>, std::less<>> files = {};
+  /// External files by their name in the model; each is mapped once.
+  std::map<std::string, std::shared_ptr<const base::MappedFile>, std::less<>> files = {};
 };
 
 /// Makes the tensor: looks into the file where the bytes are aligned to the element size, else copies.
