@@ -1,57 +1,11 @@
 // Kernels of updates, averages, gradient norms and clipping on NVIDIA GPUs.
-#include "backend/cuda/optimizer.h"
 #include "ops/cuda_kernels.h"
-#include "ops/kernel_forms.h"
-#include "ops/optim/update_layout.h"
+#include "ops/optim/update_node_cuda.h"
 
 namespace trireme::ops {
 namespace {
 
 using tensor::DType;
-
-/// What an update launch keeps of its node.
-struct UpdateNode {
-  UpdateLayout layout;
-  std::vector<int64_t> elements;  // by group
-  bool lr_is_wide, scale_is_wide;
-
-  UpdateNode(const ir::NodeView& node, std::string_view op) : layout(update_layout(op)) {
-    for (size_t g = 0; g < layout.groups(node.in.size()); ++g)
-      elements.push_back(tensor::element_count(node.in_dims(layout.param(g))));
-    lr_is_wide = node.in[kUpdateLr].dtype == DType::f64;
-    scale_is_wide = node.present(kUpdateGradScale) && node.in[kUpdateGradScale].dtype == DType::f64;
-  }
-
-  std::vector<cuda::UpdateTensor> tensors(const ir::RunArgs& args) const {
-    std::vector<cuda::UpdateTensor> out(elements.size());
-    for (size_t g = 0; g < elements.size(); ++g) {
-      cuda::UpdateTensor& t = out[g];
-      t.param = in_ptr<float>(args, layout.param(g));
-      t.grad = in_ptr<float>(args, layout.grad(g));
-      t.param_out = out_ptr<float>(args, layout.param_result(g));
-      for (size_t s = 0; s < layout.states; ++s) {
-        t.state[s] = in_ptr<float>(args, layout.state(g, s));
-        t.state_out[s] = out_ptr<float>(args, layout.state_result(g, s));
-      }
-      t.n = elements[g];
-    }
-    return out;
-  }
-
-  cuda::UpdateOperands operands(const ir::RunArgs& args) const {
-    return {.lr = args.in[kUpdateLr],
-            .lr_is_wide = lr_is_wide,
-            .step = in_ptr<int64_t>(args, kUpdateStep),
-            .grad_scale = args.in[kUpdateGradScale],
-            .grad_scale_is_wide = scale_is_wide,
-            .skip = in_ptr<uint8_t>(args, kUpdateSkip)};
-  }
-};
-
-ir::Refusal refuse_wide(const ir::NodeView& node) {
-  if (node.in.size() <= kUpdateScalars) return "nothing to update";
-  return refuse_dtype(node, kUpdateScalars, {DType::f32});
-}
 
 /// `launch(call, operands)` for the tensors of a node.
 template <class Form>
@@ -64,7 +18,7 @@ ir::Kernel update_kernel(std::string op, Form form_of) {
     };
     return ir::BoundKernel{run, cuda::kUpdateWorkspaceBytes};
   };
-  return {.name = "multi_tensor", .refuse = refuse_wide, .prepare = prepare};
+  return {.name = "multi_tensor", .refuse = refuse_wide_update, .prepare = prepare};
 }
 
 auto sgd_form(const ir::Attrs& attrs) {

@@ -1,0 +1,327 @@
+// Updates whose step is scaled by norms of a whole parameter: LAMB, LARS and Adafactor's form for vectors.
+// The rules round once an operation, as backend/cpu/update_rules.h writes them; norms are sums in f64 of
+// chunks of blocks, in the blocks' order, whichever ranks hold them.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "backend/cuda/exact.h"
+#include "backend/cuda/gradient_norm_kernels.h"
+
+namespace trireme::cuda {
+
+/// What a step is made of, computed once a launch from operands in device memory.
+struct TrustNumbers {
+  double lr, grad_scale, step;
+  float scale, inverse, root, take, keep;
+  int32_t is_skipped;
+};
+
+/// inverse = 1 / (1 - beta1^t), root = 1 / sqrt(1 - beta2^t), take = t^beta2_decay, keep = 1 - lr
+/// weight_decay.
+struct PrepareTrust {
+  FloatScalar lr, grad_scale;
+  const int64_t* step;
+  const uint8_t* skip;  // or null
+  double lr_scale, beta1, beta2, beta2_decay, weight_decay;
+  TrustNumbers* out;
+
+  template <class Lane>
+  TRIREME_DEVICE void operator()(const Lane& lane) const {
+    if (lane.thread() != 0) return;
+    TrustNumbers k{};
+    k.lr = lr.value(0) * lr_scale;
+    k.grad_scale = grad_scale.value(1);
+    k.step = static_cast<double>(*step);
+    k.scale = static_cast<float>(k.grad_scale);
+    k.inverse = static_cast<float>(1 / (1 - pow(beta1, k.step)));
+    k.root = static_cast<float>(1 / sqrt(1 - pow(beta2, k.step)));
+    k.take = static_cast<float>(pow(k.step, beta2_decay));
+    k.keep = static_cast<float>(1 - k.lr * weight_decay);
+    k.is_skipped = skip != nullptr && *skip != 0 ? 1 : 0;
+    *out = k;
+  }
+};
+
+// A rule's begin() gives the new states and the term whose norm is compared with the parameter's; rate()
+// makes the step of the parameter from both sums of squares; end() takes it. kEarly: begin's states are kept,
+// and end() reads them.
+struct LambTrust {
+  static constexpr int kStates = 2;
+  static constexpr bool kEarly = true;
+  float beta1, take1, beta2, take2, epsilon, weight_decay;
+  bool adapt;
+
+  TRIREME_DEVICE float begin(const TrustNumbers& k, float p, float g, float* s) const {
+    g = exact::times(g, k.scale);
+    s[0] = exact::plus(exact::times(beta1, s[0]), exact::times(take1, g));
+    s[1] = exact::plus(exact::times(beta2, s[1]), exact::times(exact::times(take2, g), g));
+    return direction(k, p, s);
+  }
+  TRIREME_DEVICE double rate(const TrustNumbers& k, double param, double update, int64_t) const {
+    if (!adapt || !(param != 0) || !(update != 0)) return k.lr;
+    return k.lr * (sqrt(param) / sqrt(update));
+  }
+  TRIREME_DEVICE float end(const TrustNumbers& k, float rate, float p, float, float* s) const {
+    return exact::plus(p, -exact::times(rate, direction(k, p, s)));
+  }
+
+ private:
+  TRIREME_DEVICE float direction(const TrustNumbers& k, float p, const float* s) const {
+    const float below = exact::plus(exact::times(exact::root(s[1]), k.root), epsilon);
+    return exact::plus(exact::divided(exact::times(s[0], k.inverse), below), exact::times(weight_decay, p));
+  }
+};
+
+struct LarsTrust {
+  static constexpr int kStates = 1;
+  static constexpr bool kEarly = false;
+  float momentum, weight_decay;
+  double eta, wide_decay, epsilon;
+  bool adapt;
+
+  TRIREME_DEVICE float begin(const TrustNumbers&, float, float g, float*) const { return g; }
+  TRIREME_DEVICE double rate(const TrustNumbers& k, double param, double grad, int64_t) const {
+    if (!adapt) return k.lr;
+    const double p = sqrt(param), g = sqrt(grad) * fabs(k.grad_scale);
+    if (!(p != 0) || !(g != 0)) return k.lr;
+    return k.lr * (eta * p / (g + wide_decay * p + epsilon));
+  }
+  TRIREME_DEVICE float end(const TrustNumbers& k, float rate, float p, float g, float* s) const {
+    g = exact::plus(exact::times(g, k.scale), exact::times(weight_decay, p));
+    s[0] = exact::plus(exact::times(momentum, s[0]), exact::times(rate, g));
+    return exact::plus(p, -s[0]);
+  }
+};
+
+/// The step of Adafactor from sums of squares of parameter and direction over n elements.
+struct FactoredStep {
+  double eps2, d;
+  TRIREME_DEVICE double operator()(const TrustNumbers& k, double param, double update, int64_t n) const {
+    const double slow = 1 / sqrt(k.step), rho = k.lr < slow ? k.lr : slow;
+    const double p = sqrt(param / static_cast<double>(n)), u = sqrt(update / static_cast<double>(n)) / d;
+    return (p > eps2 ? p : eps2) * rho / (u > 1.0 ? u : 1.0);
+  }
+};
+
+/// u = g / sqrt(max(factor variance, floor)); a NaN variance stays.
+TRIREME_DEVICE float factored_direction(float g, float scale, float variance, float floor) {
+  return exact::divided(exact::times(g, scale), exact::root(floor > variance ? floor : variance));
+}
+
+struct FactoredVector {
+  static constexpr int kStates = 1;
+  static constexpr bool kEarly = true;
+  float floor;
+  FactoredStep step;
+
+  TRIREME_DEVICE float begin(const TrustNumbers& k, float, float g, float* s) const {
+    const float scaled = exact::times(g, k.scale);
+    s[0] = exact::plus(s[0], exact::times(k.take, exact::plus(exact::times(scaled, scaled), -s[0])));
+    return factored_direction(g, k.scale, s[0], floor);
+  }
+  TRIREME_DEVICE double rate(const TrustNumbers& k, double param, double update, int64_t n) const {
+    return step(k, param, update, n);
+  }
+  TRIREME_DEVICE float end(const TrustNumbers& k, float rate, float p, float g, float* s) const {
+    const float u = factored_direction(g, k.scale, s[0], floor);
+    return exact::plus(exact::times(-rate, u), exact::times(k.keep, p));
+  }
+};
+
+/// A parameter of `blocks` blocks of equal length, which are `chunks` tasks each.
+struct TrustGroup {
+  UpdateGroup at;
+  int64_t blocks, block_elements, chunks;
+  int64_t first_block;  // among those of all parameters
+  int64_t first_sum;    // of its chunks
+};
+
+/// Fits the parameters of a launch.
+struct TrustTable {
+  static constexpr int kMost = 64;
+  static constexpr int64_t kChunk = 8192;  // elements
+  TrustGroup group[kMost];
+  int64_t first_task[kMost + 1];
+  int count;
+
+  TRIREME_DEVICE int group_of(int64_t task) const {
+    int low = 0, high = count;  // first_task[low] <= task < first_task[high]
+    while (high - low > 1) {
+      const int middle = (low + high) / 2;
+      first_task[middle] <= task ? low = middle : high = middle;
+    }
+    return low;
+  }
+  /// Elements [begin, end) of a group's task.
+  static TRIREME_DEVICE void extent_of(const TrustGroup& g, int64_t local, int64_t& begin, int64_t& end) {
+    const int64_t block = local / g.chunks, last = (block + 1) * g.block_elements;
+    begin = block * g.block_elements + local % g.chunks * kChunk;
+    end = begin + kChunk < last ? begin + kChunk : last;
+  }
+};
+
+/// Four neighbouring elements with their states, or fewer.
+template <int kStates>
+struct TrustPack {
+  float p[4], g[4], s[kStates][4] = {};
+
+  TRIREME_DEVICE TrustPack(const UpdateGroup& from, const float* const (&states)[2], int64_t at, int64_t n) {
+    load_pack(from.param + at, n, p);
+    load_pack(from.grad + at, n, g);
+    for (int j = 0; j < kStates; ++j) load_pack(states[j] + at, n, s[j]);
+  }
+  TRIREME_DEVICE void store_states(float* const (&out)[2], int64_t at, int64_t n) const {
+    for (int j = 0; j < kStates; ++j) {
+      if (out[j] != nullptr) store_pack(s[j], n, out[j] + at);
+    }
+  }
+};
+
+/// f(first element, how many) of this thread's packs of [begin, end): four where 16 bytes are aligned.
+template <class Lane, class F>
+TRIREME_DEVICE void for_packs(const Lane& lane, const UpdateGroup& g, int64_t begin, int64_t end, F f) {
+  const auto bits = [](const void* p) { return reinterpret_cast<uintptr_t>(p); };
+  const bool is_aligned = ((bits(g.param) | bits(g.grad) | bits(g.state[0]) | bits(g.state[1]) |
+                            bits(g.param_out) | bits(g.state_out[0]) | bits(g.state_out[1])) &
+                           15) == 0 &&
+                          begin % 4 == 0;
+  const int64_t each = is_aligned ? 4 : 1;
+  for (int64_t i = begin + lane.thread() * each; i < end; i += lane.threads() * each)
+    f(i, end - i < each ? end - i : each);
+}
+
+/// begin() of every element: states, where they are kept, and two sums of squares of each task. LAMB: 24
+/// bytes an element, Adafactor 16, LARS 8.
+template <class Rule>
+struct MeasureTrust {
+  TrustTable table;
+  const TrustNumbers* numbers;
+  Rule rule;
+  double* sums;  // [2, tasks]
+  int64_t tasks;
+
+  template <class Lane>
+  TRIREME_DEVICE void operator()(const Lane& lane) const {
+    double* scratch = lane.template shared<double>();
+    const TrustNumbers k = *numbers;
+    for (int64_t task = lane.block(); task < table.first_task[table.count]; task += lane.blocks()) {
+      const int number = table.group_of(task);
+      const TrustGroup& g = table.group[number];
+      int64_t begin, end;
+      TrustTable::extent_of(g, task - table.first_task[number], begin, end);
+      double param = 0, update = 0;
+      for_packs(lane, g.at, begin, end, [&](int64_t at, int64_t n) {
+        TrustPack<Rule::kStates> x(g.at, g.at.state, at, n);
+        for (int i = 0; i < 4 && k.is_skipped == 0; ++i) {  // what is not there is 0, and so is its u
+          float own[Rule::kStates];
+          for (int j = 0; j < Rule::kStates; ++j) own[j] = x.s[j][i];
+          const auto u = static_cast<double>(rule.begin(k, x.p[i], x.g[i], own));
+          for (int j = 0; j < Rule::kStates; ++j) x.s[j][i] = own[j];
+          param += static_cast<double>(x.p[i]) * static_cast<double>(x.p[i]);
+          update += u * u;
+        }
+        if (Rule::kEarly) x.store_states(g.at.state_out, at, n);
+      });
+      param = block_reduce(lane, param, scratch, PlusWide{});
+      update = block_reduce(lane, update, scratch, PlusWide{});
+      if (lane.thread() == 0) {
+        const int64_t at = g.first_sum + task - table.first_task[number];
+        sums[at] = param;
+        sums[tasks + at] = update;
+      }
+    }
+  }
+};
+
+/// Both sums of each block, a warp a block: out [2, blocks of all parameters].
+struct JoinTrust {
+  TrustTable table;
+  const double* sums;
+  int64_t tasks;
+  double* out;
+  int64_t blocks;
+
+  template <class Lane>
+  TRIREME_DEVICE void operator()(const Lane& lane) const {
+    const int warps = lane.threads() / kWarp, in_warp = lane.thread() % kWarp;
+    for (int number = 0; number < table.count; ++number) {
+      const TrustGroup& g = table.group[number];
+      for (int64_t b = lane.block() * warps + lane.thread() / kWarp; b < 2 * g.blocks;
+           b += lane.blocks() * warps) {
+        const int64_t half = b / g.blocks, block = b % g.blocks;
+        const double* from = sums + half * tasks + g.first_sum + block * g.chunks;
+        double sum = 0;
+        for (int64_t c = in_warp; c < g.chunks; c += kWarp) sum += from[c];
+        for (int mask = kWarp / 2; mask > 0; mask /= 2) sum += lane.shuffle_xor(sum, mask);
+        if (in_warp == 0) out[half * blocks + g.first_block + block] = sum;
+      }
+    }
+  }
+};
+
+/// The step of each parameter from the sums of its blocks on all ranks, a thread a parameter.
+template <class Rule>
+struct TrustRates {
+  TrustTable table;
+  const TrustNumbers* numbers;
+  Rule rule;
+  const double* squares;  // [parts, 2, blocks]
+  int64_t blocks, parts;
+  float* rate;
+
+  template <class Lane>
+  TRIREME_DEVICE void operator()(const Lane& lane) const {
+    for (int t = lane.thread(); t < table.count; t += lane.threads()) {
+      const TrustGroup& g = table.group[t];
+      double sum[2] = {};
+      for (int half = 0; half < 2; ++half) {
+        for (int64_t part = 0; part < parts; ++part) {
+          for (int64_t b = 0; b < g.blocks; ++b)
+            sum[half] += squares[(2 * part + half) * blocks + g.first_block + b];
+        }
+      }
+      rate[t] = static_cast<float>(rule.rate(*numbers, sum[0], sum[1], g.at.n));
+    }
+  }
+};
+
+/// end() of every element. LAMB and Adafactor: 16 bytes an element, LARS 20.
+template <class Rule>
+struct ApplyTrust {
+  TrustTable table;
+  const TrustNumbers* numbers;
+  Rule rule;
+  const float* rate;
+
+  template <class Lane>
+  TRIREME_DEVICE void operator()(const Lane& lane) const {
+    const TrustNumbers k = *numbers;
+    for (int64_t task = lane.block(); task < table.first_task[table.count]; task += lane.blocks()) {
+      const int number = table.group_of(task);
+      const UpdateGroup& g = table.group[number].at;
+      const float by = rate[number];
+      int64_t begin, end;
+      TrustTable::extent_of(table.group[number], task - table.first_task[number], begin, end);
+      const float* states[2] = {g.state[0], g.state[1]};
+      if (Rule::kEarly) {
+        states[0] = g.state_out[0];
+        states[1] = g.state_out[1];
+      }
+      for_packs(lane, g, begin, end, [&](int64_t at, int64_t n) {
+        TrustPack<Rule::kStates> x(g, states, at, n);
+        for (int i = 0; i < 4 && k.is_skipped == 0; ++i) {
+          float own[Rule::kStates];
+          for (int j = 0; j < Rule::kStates; ++j) own[j] = x.s[j][i];
+          x.p[i] = rule.end(k, by, x.p[i], x.g[i], own);
+          for (int j = 0; j < Rule::kStates; ++j) x.s[j][i] = own[j];
+        }
+        store_pack(x.p, n, g.param_out + at);
+        if (!Rule::kEarly) x.store_states(g.state_out, at, n);
+      });
+    }
+  }
+};
+
+}  // namespace trireme::cuda
