@@ -2,104 +2,12 @@
 // gradient is read four times (28 bytes an element in all) and nothing of its size is stored.
 #pragma once
 
-#include <cmath>
 #include <cstdint>
 
-#include "backend/cuda/trust_kernels.h"
+#include "backend/cuda/factored_table.h"
+#include "backend/cuda/gradient_norm_kernels.h"
 
 namespace trireme::cuda {
-
-/// Rows of a part, whose column sums one thread adds up.
-inline constexpr int64_t kFactoredPartRows = 128;
-inline constexpr int64_t kFactoredTask = 8192;  // elements, about
-
-inline int64_t factored_parts(int64_t rows) {
-  return (rows + kFactoredPartRows - 1) / kFactoredPartRows;
-}
-/// Column sums that wait for their join.
-inline int64_t factored_partials(int64_t matrices, int64_t rows, int64_t cols) {
-  const int64_t parts = factored_parts(rows);
-  return parts > 1 ? matrices * parts * cols : 0;
-}
-
-/// A parameter [matrices, rows, cols] with its states and its share of the workspace.
-struct FactoredGroup {
-  const float *param, *grad, *row, *col;
-  float *param_out, *row_out, *col_out;
-  int64_t matrices, rows, cols;
-  double *partial, *mean, *param_squares, *update_squares;  // [matrices, parts, cols], [matrices], [rows]
-  int64_t parts, task_rows;
-  int width;  // lanes of a row: a power of two
-};
-
-/// Fits the parameters of a launch.
-struct FactoredTable {
-  static constexpr int kMost = 32;
-  FactoredGroup group[kMost];
-  int64_t first_task[kMost + 1];    // of runs of task_rows rows
-  int64_t first_column[kMost + 1];  // of columns of parts
-  int count;
-
-  void add(FactoredGroup g, double* partial, double* mean, double* param, double* update) {
-    g.partial = partial;
-    g.mean = mean;
-    g.param_squares = param;
-    g.update_squares = update;
-    g.parts = factored_parts(g.rows);
-    for (g.width = 1; g.width < kWarp && g.width < g.cols;) g.width *= 2;
-    const int64_t at_once = 256 / g.width;  // rows that a block of 256 threads takes at a time
-    g.task_rows = (kFactoredTask / g.cols + at_once) / at_once * at_once;
-    const int64_t all = g.matrices * g.rows;
-    first_task[count + 1] = first_task[count] + (all + g.task_rows - 1) / g.task_rows;
-    first_column[count + 1] = first_column[count] + g.matrices * g.parts * g.cols;
-    group[count++] = g;
-  }
-  TRIREME_DEVICE int group_of(const int64_t* first, int64_t at) const {
-    int low = 0, high = count;  // first[low] <= at < first[high]
-    while (high - low > 1) {
-      const int middle = (low + high) / 2;
-      first[middle] <= at ? low = middle : high = middle;
-    }
-    return low;
-  }
-};
-
-/// Numbers of a step and constants of a node.
-struct FactoredRule {
-  const TrustNumbers* numbers;
-  double eps1;
-  float floor;
-  FactoredStep step;
-};
-
-/// f(group, number in the table, row, is one, lane of the row) for the rows of the tasks of this block; all
-/// threads of a warp call f equally often.
-template <class Lane, class F>
-TRIREME_DEVICE void for_factored_rows(const Lane& lane, const FactoredTable& table, F f) {
-  for (int64_t task = lane.block(); task < table.first_task[table.count]; task += lane.blocks()) {
-    const int number = table.group_of(table.first_task, task);
-    const FactoredGroup& g = table.group[number];
-    const int64_t all = g.matrices * g.rows, first = (task - table.first_task[number]) * g.task_rows;
-    const int at_once = lane.threads() / g.width;
-    for (int64_t i = lane.thread() / g.width; i < g.task_rows; i += at_once)
-      f(g, number, first + i, first + i < all, lane.thread() % g.width);
-  }
-}
-
-/// The sum over the lanes of a row, the same in each.
-template <class Lane>
-TRIREME_DEVICE double row_total(const Lane& lane, double value, int width) {
-  for (int mask = width / 2; mask > 0; mask /= 2) value += lane.shuffle_xor(value, mask);
-  return value;
-}
-
-TRIREME_DEVICE double squared(float x) { return static_cast<double>(x) * static_cast<double>(x); }
-
-/// Running mean: old + take (mean - old).
-TRIREME_DEVICE float blended(const TrustNumbers& k, float old, double mean) {
-  if (k.is_skipped != 0) return old;
-  return exact::plus(old, exact::times(k.take, exact::plus(static_cast<float>(mean), -old)));
-}
 
 /// Row factors, and sums of squares of the parameter's rows.
 struct FactorRows {
@@ -216,8 +124,8 @@ struct MeasureFactored {
       const float* col = g.col_out + (is_one ? row / g.rows * g.cols : 0);
       double sum = 0;
       for (int64_t c = at; c < g.cols && is_one; c += g.width)
-        sum += squared(factored_direction(g.grad[row * g.cols + c], k.scale, exact::times(factor, col[c]),
-                                          rule.floor));
+        sum += squared(
+            factored_direction(g.grad[row * g.cols + c], k.scale, exact::times(factor, col[c]), rule.floor));
       sum = row_total(lane, sum, g.width);
       if (at == 0 && is_one) g.update_squares[row] = sum;
     });
@@ -261,8 +169,7 @@ struct ApplyFactored {
       const float* col = g.col_out + row / g.rows * g.cols;
       for (int64_t c = at; c < g.cols; c += g.width) {
         const int64_t i = row * g.cols + c;
-        const float u =
-            factored_direction(g.grad[i], k.scale, exact::times(factor, col[c]), rule.floor);
+        const float u = factored_direction(g.grad[i], k.scale, exact::times(factor, col[c]), rule.floor);
         const float p = g.param[i];
         g.param_out[i] = k.is_skipped != 0 ? p : exact::plus(exact::times(by, u), exact::times(k.keep, p));
       }

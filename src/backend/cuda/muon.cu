@@ -25,8 +25,8 @@ void for_muon_tables(std::span<const UpdateTensor> tensors, F f) {
     for (const UpdateTensor& t :
          tensors.subspan(first, std::min<size_t>(UpdateTable::kMost, tensors.size() - first))) {
       UpdateTable& table = at.table;
-      table.group[table.count] = {t.param, t.grad,         {t.state[0], nullptr}, t.param_out,
-                                  {t.state_out[0], nullptr}, t.n};
+      table.group[table.count] = {
+          t.param, t.grad, {t.state[0], nullptr}, t.param_out, {t.state_out[0], nullptr}, t.n};
       table.first_chunk[table.count + 1] = table.first_chunk[table.count] + chunks_of(t.n);
       ++table.count;
     }
@@ -76,8 +76,8 @@ MuonPlan::MuonPlan(const GemmPlace& place, const MuonForm& form, int64_t count, 
   gram_at_ = aligned(y_at_ + count * rows * cols * item);
   gram2_at_ = aligned(gram_at_ + count * low * low * item);
   gemm_at_ = aligned(gram2_at_ + count * low * low * item);
-  bytes_ = gemm_at_ + std::max({gram_->workspace_bytes(), square_->workspace_bytes(),
-                                step_->workspace_bytes()});
+  bytes_ =
+      gemm_at_ + std::max({gram_->workspace_bytes(), square_->workspace_bytes(), step_->workspace_bytes()});
 }
 
 void MuonPlan::run(const UpdateCall& call, const UpdateOperands& operands) const {

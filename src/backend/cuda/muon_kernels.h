@@ -35,8 +35,7 @@ struct StartMuon {
     double* scratch = lane.template shared<double>();
     const TrustNumbers k = *numbers;
     const int64_t per = at.table.first_chunk[1];  // all matrices have as many
-    for (int64_t chunk = lane.block(); chunk < at.table.first_chunk[at.table.count];
-         chunk += lane.blocks()) {
+    for (int64_t chunk = lane.block(); chunk < at.table.first_chunk[at.table.count]; chunk += lane.blocks()) {
       const int64_t number = chunk / per, begin = chunk % per * UpdateTable::kChunk;
       const UpdateGroup& g = at.table.group[number];
       const int64_t end = begin + UpdateTable::kChunk < g.n ? begin + UpdateTable::kChunk : g.n;
@@ -68,8 +67,7 @@ struct MuonNorms {
   template <class Lane>
   TRIREME_DEVICE void operator()(const Lane& lane) const {
     const int warps = lane.threads() / kWarp, in_warp = lane.thread() % kWarp;
-    for (int64_t m = lane.block() * warps + lane.thread() / kWarp; m < matrices;
-         m += lane.blocks() * warps) {
+    for (int64_t m = lane.block() * warps + lane.thread() / kWarp; m < matrices; m += lane.blocks() * warps) {
       double sum = 0;
       for (int64_t c = in_warp; c < chunks; c += kWarp) sum += sums[m * chunks + c];
       for (int mask = kWarp / 2; mask > 0; mask /= 2) sum += lane.shuffle_xor(sum, mask);
@@ -108,8 +106,7 @@ struct ApplyMuon {
     const TrustNumbers k = *numbers;
     const int64_t per = at.table.first_chunk[1];
     const float by = static_cast<float>(-k.lr * adjust);
-    for (int64_t chunk = lane.block(); chunk < at.table.first_chunk[at.table.count];
-         chunk += lane.blocks()) {
+    for (int64_t chunk = lane.block(); chunk < at.table.first_chunk[at.table.count]; chunk += lane.blocks()) {
       const int64_t number = chunk / per, begin = chunk % per * UpdateTable::kChunk;
       const UpdateGroup& g = at.table.group[number];
       const int64_t end = begin + UpdateTable::kChunk < g.n ? begin + UpdateTable::kChunk : g.n;

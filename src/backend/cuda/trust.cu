@@ -61,17 +61,14 @@ void for_trust_tables(const TrustCall& call, F f) {
     for (size_t i = first; i < last; ++i) {
       const UpdateTensor& t = tensors[i];
       const int64_t blocks = call.blocks[i], chunks = chunks_of_block(t.n, blocks);
-      table.group[table.count] = {.at = {t.param,
-                                         t.grad,
-                                         {t.state[0], t.state[1]},
-                                         t.param_out,
-                                         {t.state_out[0], t.state_out[1]},
-                                         t.n},
-                                  .blocks = blocks,
-                                  .block_elements = t.n / std::max<int64_t>(1, blocks),
-                                  .chunks = chunks,
-                                  .first_block = block,
-                                  .first_sum = sum};
+      table.group[table.count] = {
+          .at =
+              {t.param, t.grad, {t.state[0], t.state[1]}, t.param_out, {t.state_out[0], t.state_out[1]}, t.n},
+          .blocks = blocks,
+          .block_elements = t.n / std::max<int64_t>(1, blocks),
+          .chunks = chunks,
+          .first_block = block,
+          .first_sum = sum};
       table.first_task[table.count + 1] = table.first_task[table.count] + blocks * chunks;
       block += blocks;
       sum += blocks * chunks;
@@ -121,9 +118,8 @@ void update(const TrustCall& call, const Rule& rule) {
   for_trust_tables(call, [&](const TrustTable& table, size_t first) {
     if (table.first_task[table.count] == 0) return;
     launch(call.update.stream, "trust_rates", {1, TrustTable::kMost},
-           TrustRates<Rule>{table, work.numbers, rule,
-                            call.squares == nullptr ? work.squares : call.squares, counts.blocks, call.parts,
-                            work.rate + first});
+           TrustRates<Rule>{table, work.numbers, rule, call.squares == nullptr ? work.squares : call.squares,
+                            counts.blocks, call.parts, work.rate + first});
     launch(call.update.stream, "apply_trust", task_launch(call.update.stream, table),
            ApplyTrust<Rule>{table, work.numbers, rule, work.rate + first});
   });
@@ -266,8 +262,8 @@ void factored_update(tensor::Stream& stream, std::span<const FactoredTensor> ten
   FactoredWork work(FactoredSizes(tensors), workspace);
   prepare({.update = {stream, {}, workspace}, .blocks = {}}, operands, prepare_of(form));
   const double least = least_epsilon(form);
-  const FactoredRule rule{work.numbers, least, static_cast<float>(least * least),
-                          {form.epsilon2, form.clip_threshold}};
+  const FactoredRule rule{
+      work.numbers, least, static_cast<float>(least * least), {form.epsilon2, form.clip_threshold}};
   for (size_t at = 0; at < tensors.size();) {
     FactoredTable table{};
     for (; at < tensors.size() && table.count < FactoredTable::kMost; ++at) {

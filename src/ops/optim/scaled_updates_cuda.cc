@@ -64,9 +64,7 @@ struct TrustNode : UpdateNode {
   size_t squares = 0;  // the operand with the ranks' sums, or 0
 
   TrustNode(const ir::NodeView& node, std::string_view op)
-      : UpdateNode(node, op),
-        blocks(node.attrs.get_ints("blocks")),
-        parts(node.attrs.get_int("parts", 1)) {
+      : UpdateNode(node, op), blocks(node.attrs.get_ints("blocks")), parts(node.attrs.get_int("parts", 1)) {
     if (blocks.empty()) {
       for (const Dims& d : dims) {
         const NormBlocks whole = norm_blocks(d);
@@ -158,8 +156,9 @@ std::vector<MuonBatch> muon_batches(const ir::KernelInit& init, const UpdateNode
   for (const auto& [dims, groups] : alike) {
     const auto most = static_cast<size_t>(std::max<int64_t>(1, kMostElements / (dims[0] * dims[1])));
     for (size_t at = 0; at < groups.size(); at += most) {
-      const std::vector<size_t> run(groups.begin() + static_cast<int64_t>(at),
-                                    groups.begin() + static_cast<int64_t>(std::min(groups.size(), at + most)));
+      const std::vector<size_t> run(
+          groups.begin() + static_cast<int64_t>(at),
+          groups.begin() + static_cast<int64_t>(std::min(groups.size(), at + most)));
       const auto count = static_cast<int64_t>(run.size());
       out.push_back({run, {{init.device, &init.packs}, form, count, dims[0], dims[1]}});
     }

@@ -21,8 +21,7 @@ struct UpdateNode {
       elements.push_back(tensor::element_count(dims.back()));
     }
     lr_is_wide = node.in[kUpdateLr].dtype == tensor::DType::f64;
-    scale_is_wide =
-        node.present(kUpdateGradScale) && node.in[kUpdateGradScale].dtype == tensor::DType::f64;
+    scale_is_wide = node.present(kUpdateGradScale) && node.in[kUpdateGradScale].dtype == tensor::DType::f64;
   }
 
   /// `writes`: the node's results are the groups' params and states.
