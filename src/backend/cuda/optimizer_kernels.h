@@ -71,12 +71,6 @@ struct UpdateMany {
   }
 
  private:
-  static TRIREME_DEVICE bool is_aligned(const UpdateGroup& g) {
-    const auto bits = [](const void* p) { return reinterpret_cast<uintptr_t>(p); };
-    return ((bits(g.param) | bits(g.grad) | bits(g.state[0]) | bits(g.state[1]) | bits(g.param_out) |
-             bits(g.state_out[0]) | bits(g.state_out[1])) &
-            15) == 0;
-  }
   TRIREME_DEVICE void step(const UpdateNumbers& k, const UpdateGroup& g, int64_t at, int64_t count) const {
     constexpr int kStates = Rule::kStates;
     float p[4], d[4], s[kStates + 1][4] = {};

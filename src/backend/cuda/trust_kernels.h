@@ -1,5 +1,4 @@
-// Updates whose step is scaled by norms of a whole parameter: norms are sums in f64 of chunks of blocks, in
-// the blocks' order, whichever ranks hold them.
+// Updates scaled by norms, which are sums in f64 of chunks of blocks in their order, whoever holds them.
 #pragma once
 
 #include <cstdint>
@@ -61,12 +60,7 @@ struct TrustPack {
 /// f(first element, how many) of this thread's packs of [begin, end): four where 16 bytes are aligned.
 template <class Lane, class F>
 TRIREME_DEVICE void for_packs(const Lane& lane, const UpdateGroup& g, int64_t begin, int64_t end, F f) {
-  const auto bits = [](const void* p) { return reinterpret_cast<uintptr_t>(p); };
-  const bool is_aligned = ((bits(g.param) | bits(g.grad) | bits(g.state[0]) | bits(g.state[1]) |
-                            bits(g.param_out) | bits(g.state_out[0]) | bits(g.state_out[1])) &
-                           15) == 0 &&
-                          begin % 4 == 0;
-  const int64_t each = is_aligned ? 4 : 1;
+  const int64_t each = is_aligned(g) && begin % 4 == 0 ? 4 : 1;
   for (int64_t i = begin + lane.thread() * each; i < end; i += lane.threads() * each)
     f(i, end - i < each ? end - i : each);
 }

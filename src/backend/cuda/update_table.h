@@ -18,6 +18,14 @@ struct UpdateGroup {
   int64_t n;
 };
 
+/// Whether packs of four may be read and written everywhere.
+TRIREME_DEVICE bool is_aligned(const UpdateGroup& g) {
+  const auto bits = [](const void* p) { return reinterpret_cast<uintptr_t>(p); };
+  return ((bits(g.param) | bits(g.grad) | bits(g.state[0]) | bits(g.state[1]) | bits(g.param_out) |
+           bits(g.state_out[0]) | bits(g.state_out[1])) &
+          15) == 0;
+}
+
 /// Fits the parameters of a launch.
 struct UpdateTable {
   static constexpr int kMost = 64;
