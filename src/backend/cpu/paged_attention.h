@@ -1,0 +1,45 @@
+// Attention of a language model's new tokens over keys and values that lie in pages: decoding and prefill in
+// one ragged batch.
+#pragma once
+
+#include <cstdint>
+
+#include "base/thread_pool.h"
+#include "tensor/dtype.h"
+
+namespace trireme::cpu {
+
+/// Keys of a sequence are taken in parts of this length, whose results are joined in their order: the same
+/// arithmetic whether one task walks a sequence or several share it.
+inline constexpr int64_t kPagedPart = 256;
+inline constexpr int64_t kPagedMaxDim = 256;
+
+/// Sequence s has the rows starts[s] .. starts[s + 1] of q: its last tokens, of lengths[s] in all, whose keys
+/// and values are in the pages already. Row i of n sees the first lengths[s] - n + i + 1 keys. Rows behind
+/// the last sequence's give 0.
+struct PagedAttention {
+  tensor::DType type = tensor::DType::f32;        ///< of q and y: f32, bf16 or f16
+  tensor::DType page_type = tensor::DType::f32;   ///< of keys and values: f32, bf16 or f16
+  const void* q = nullptr;                        ///< [rows, heads, dim]
+  const void *keys = nullptr, *values = nullptr;  ///< [pages, kv_heads, page_tokens, dim]
+  const int32_t* table = nullptr;                 ///< [sequences, most_pages]: pages in the order of tokens
+  const int32_t *lengths = nullptr, *starts = nullptr;  ///< [sequences], [sequences + 1]
+  void* y = nullptr;                                    ///< [rows, heads, dim]
+  int64_t rows = 0, sequences = 0, heads = 1, kv_heads = 1, dim = 0;
+  int64_t pages = 0, page_tokens = 16, most_pages = 0;
+  float scale = 1;
+  void* workspace = nullptr;
+};
+
+/// What is wrong with table, lengths and starts, or null.
+const char* paged_fault(const PagedAttention& args, int64_t* value);
+
+int64_t paged_attention_workspace_bytes(const PagedAttention& args);
+
+/// Sums and softmax in f32. A row's result depends on its own sequence alone: neither on other rows of the
+/// batch, nor on how many new tokens come at once, nor on the number of threads. Takes what paged_fault()
+/// finds nothing wrong with; heads a multiple of kv_heads, dim at most kPagedMaxDim. Flop: 4 heads dim a row
+/// and key it sees. Bytes: the keys and values of a sequence once for every 32 query vectors of a key head.
+void paged_attention(const PagedAttention& args, base::ThreadPool& pool);
+
+}  // namespace trireme::cpu

@@ -1,0 +1,35 @@
+// Operands of paged_attention and kv_append, and the kernels of both.
+#pragma once
+
+#include <vector>
+
+#include "ir/kernel.h"
+#include "ops/cuda_kernels.h"
+
+namespace trireme::ops {
+
+/// Keys and values of all sequences: [pages, kv_heads, page_tokens, dim].
+struct PageShape {
+  int64_t pages = 0, kv_heads = 1, page_tokens = 1, dim = 1;
+};
+
+/// Extents of a node of paged_attention, whose shapes are static. Operands: q, keys, values, table, lengths,
+/// starts.
+struct PagedPlan {
+  int64_t rows = 0, heads = 1, sequences = 0, most_pages = 0;
+  PageShape pages;
+  float scale = 1;
+};
+PagedPlan plan_paged(const ir::NodeView& node);
+
+/// Extents of a node of kv_append. Operands: keys, values, key pages, value pages, slots.
+struct AppendPlan {
+  int64_t tokens = 0;
+  PageShape pages;
+};
+AppendPlan plan_append(const ir::NodeView& node);
+
+std::vector<ir::Kernel> paged_attention_cpu_kernels();
+std::vector<ir::Kernel> kv_append_cpu_kernels();
+
+}  // namespace trireme::ops

@@ -1,0 +1,127 @@
+// Kernels of paged_attention and kv_append on CPU.
+#include <cstring>
+
+#include "backend/cpu/cast_types.h"
+#include "backend/cpu/cpu_stream.h"
+#include "backend/cpu/paged_attention.h"
+#include "ops/attention/paged.h"
+#include "ops/kernel_forms.h"
+
+namespace trireme::ops {
+namespace {
+
+using tensor::DType;
+
+constexpr std::initializer_list<DType> kTypes = {DType::f32, DType::bf16, DType::f16};
+
+ir::Refusal refuse_paged(const ir::NodeView& node) {
+  if (auto why = refuse_dtype(node, 0, kTypes)) return why;
+  if (plan_paged(node).pages.dim > cpu::kPagedMaxDim)
+    return base::concat("a head has more than ", cpu::kPagedMaxDim, " channels");
+  return std::nullopt;
+}
+
+ir::BoundKernel prepare_paged(const ir::KernelInit& init) {
+  const PagedPlan p = plan_paged(init.node);
+  cpu::PagedAttention fixed{.type = init.node.in[0].dtype,
+                            .page_type = init.node.in[1].dtype,
+                            .rows = p.rows,
+                            .sequences = p.sequences,
+                            .heads = p.heads,
+                            .kv_heads = p.pages.kv_heads,
+                            .dim = p.pages.dim,
+                            .pages = p.pages.pages,
+                            .page_tokens = p.pages.page_tokens,
+                            .most_pages = p.most_pages,
+                            .scale = p.scale};
+  auto run = [fixed](const ir::RunArgs& args) {
+    cpu::PagedAttention a = fixed;
+    a.q = args.in[0];
+    a.keys = args.in[1];
+    a.values = args.in[2];
+    a.table = in_ptr<int32_t>(args, 3);
+    a.lengths = in_ptr<int32_t>(args, 4);
+    a.starts = in_ptr<int32_t>(args, 5);
+    a.y = args.out[0];
+    a.workspace = args.workspace;
+    int64_t value = 0;
+    if (const char* fault = cpu::paged_fault(a, &value)) {
+      if (args.status != nullptr) args.status->fail(fault, value);
+      return;
+    }
+    cpu::paged_attention(a, cpu::pool_of(args.stream));
+  };
+  return {run, cpu::paged_attention_workspace_bytes(fixed)};
+}
+
+/// n elements of one type to another: the same bits, widened, or rounded to nearest even.
+void convert(const void* from, DType from_type, void* to, DType to_type, size_t n) {
+  if (from_type == to_type) {
+    std::memcpy(to, from, n * static_cast<size_t>(tensor::bytes_of(to_type, 1)));
+    return;
+  }
+  float wide[cpu::kPagedMaxDim];
+  const auto* bits = static_cast<const uint16_t*>(from);
+  for (size_t i = 0; i < n; i += cpu::kPagedMaxDim) {
+    const size_t count = std::min<size_t>(cpu::kPagedMaxDim, n - i);
+    const float* x = from_type == DType::f32 ? static_cast<const float*>(from) + i : wide;
+    if (from_type == DType::bf16) cpu::bf16_to_f32(bits + i, wide, count);
+    if (from_type == DType::f16) cpu::f16_to_f32(bits + i, wide, count);
+    if (to_type == DType::f32) std::memcpy(static_cast<float*>(to) + i, x, count * sizeof(float));
+    if (to_type == DType::bf16) cpu::f32_to_bf16(x, static_cast<uint16_t*>(to) + i, count);
+    if (to_type == DType::f16) cpu::f32_to_f16(x, static_cast<uint16_t*>(to) + i, count);
+  }
+}
+
+/// New content of pages: in place as programs have it, else a copy first.
+void keep_pages(const ir::RunArgs& args, size_t result, size_t operand, int64_t bytes) {
+  if (args.out[result] != args.in[operand] && bytes > 0)
+    std::memcpy(args.out[result], args.in[operand], static_cast<size_t>(bytes));
+}
+
+ir::BoundKernel prepare_append(const ir::KernelInit& init) {
+  const AppendPlan p = plan_append(init.node);
+  const DType from = init.node.in[0].dtype, to = init.node.in[2].dtype;
+  const int64_t places = p.pages.pages * p.pages.page_tokens;
+  const int64_t bytes = tensor::bytes_of(to, places * p.pages.kv_heads * p.pages.dim);
+  const int64_t head_bytes = tensor::bytes_of(to, p.pages.dim);
+  const int64_t fresh_bytes = tensor::bytes_of(from, p.pages.dim);
+  return {[=](const ir::RunArgs& args) {
+    keep_pages(args, 0, 2, bytes);
+    keep_pages(args, 1, 3, bytes);
+    const auto* slots = in_ptr<int32_t>(args, 4);
+    const auto write = [&](int64_t token, int64_t head) {
+      const int64_t slot = slots[token];
+      if (slot < 0) return;
+      if (slot >= places) {
+        if (args.status != nullptr) args.status->fail("slot out of range", slot);
+        return;
+      }
+      const int64_t page = slot / p.pages.page_tokens, at = slot % p.pages.page_tokens;
+      const int64_t place = ((page * p.pages.kv_heads + head) * p.pages.page_tokens + at) * head_bytes;
+      const int64_t source = (token * p.pages.kv_heads + head) * fresh_bytes;
+      for (size_t i : {0, 1}) {
+        convert(static_cast<const std::byte*>(args.in[i]) + source, from,
+                static_cast<std::byte*>(args.out[i]) + place, to, static_cast<size_t>(p.pages.dim));
+      }
+    };
+    const int64_t heads = p.pages.kv_heads;
+    cpu::pool_of(args.stream).for_range(p.tokens * heads, 64, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) write(i / heads, i % heads);
+    });
+  }};
+}
+
+}  // namespace
+
+std::vector<ir::Kernel> paged_attention_cpu_kernels() {
+  return {{.name = "pages", .refuse = refuse_paged, .prepare = prepare_paged}};
+}
+
+std::vector<ir::Kernel> kv_append_cpu_kernels() {
+  return {{.name = "rows",
+           .refuse = [](const ir::NodeView& node) { return refuse_dtype(node, 0, kTypes); },
+           .prepare = prepare_append}};
+}
+
+}  // namespace trireme::ops

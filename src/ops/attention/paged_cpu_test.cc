@@ -1,0 +1,237 @@
+// paged_attention and kv_append against naive loops in double, and the promise that a row's result depends on
+// its own sequence alone.
+#include <cstring>
+#include <limits>
+
+#include "tests/run_kernels.h"
+
+namespace trireme::ops {
+namespace {
+
+using tensor::DType;
+using tensor::Tensor;
+using tests::random_tensor;
+
+struct Case {
+  int64_t heads, kv_heads, dim, page_tokens;
+  std::vector<int> lengths, fresh;  ///< of each sequence: tokens in all, and how many of them are new
+  DType pages = DType::f32, type = DType::f32;
+  int64_t padding = 0;  ///< rows behind the last sequence
+};
+
+Tensor ints(const tensor::Dims& dims, const std::vector<int32_t>& values) {
+  return Tensor::from<int32_t>(dims, std::span<const int32_t>(values));
+}
+
+Tensor as(const Tensor& t, DType type) {
+  if (t.dtype() == type) return t;
+  base::ThreadPool pool(1);
+  const int64_t onnx = type == DType::f16 ? 10 : 16;
+  return evaluate(table().need("cast"), {{"to", onnx}}, {t}, 1, pool)[0];
+}
+
+/// Operands of a case: pages of all sequences shuffled into one pool, with unused ones full of NaN.
+struct Operands {
+  Tensor q, keys, values, table, lengths, starts;
+  std::vector<Tensor> list() const { return {q, keys, values, table, lengths, starts}; }
+};
+
+/// Content of sequence s is the same whatever else is in the case: drawn by s + 1 and the token.
+Operands make(const Case& c, const std::vector<int>& seeds) {
+  const size_t n = c.lengths.size();
+  int64_t most = 1, rows = 0;
+  std::vector<int32_t> starts{0};
+  for (size_t s = 0; s < n; ++s) {
+    most = std::max<int64_t>(most, (c.lengths[s] + c.page_tokens - 1) / c.page_tokens);
+    rows += c.fresh[s];
+    starts.push_back(static_cast<int32_t>(rows));
+  }
+  const int64_t pages = static_cast<int64_t>(n) * most + 1, row = c.kv_heads * c.dim;
+  const tensor::Dims dims{pages, c.kv_heads, c.page_tokens, c.dim};
+  Tensor keys = Tensor::empty(DType::f32, dims), values = Tensor::empty(DType::f32, dims);
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  for (Tensor* t : {&keys, &values}) std::fill_n(t->mutable_data<float>().data(), t->elements(), nan);
+  Tensor q = Tensor::empty(DType::f32, {1, rows + c.padding, c.heads * c.dim});
+  std::fill_n(q.mutable_data<float>().data(), q.elements(), 1.0f);
+  std::vector<int32_t> places(n * static_cast<size_t>(most), -1);
+  for (size_t s = 0; s < n; ++s) {
+    const auto seed = static_cast<uint32_t>(3 * seeds[s]);
+    const Tensor k = random_tensor({c.lengths[s], row}, seed),
+                 v = random_tensor({c.lengths[s], row}, seed + 1),
+                 all = random_tensor({c.lengths[s], c.heads * c.dim}, seed + 2);
+    for (int64_t t = 0; t < c.lengths[s]; ++t) {
+      const int64_t in_order = t / c.page_tokens * static_cast<int64_t>(n) + static_cast<int64_t>(s);
+      const int64_t page = pages - 1 - in_order;
+      places[s * static_cast<size_t>(most) + static_cast<size_t>(t / c.page_tokens)] =
+          static_cast<int32_t>(page);
+      for (int64_t h = 0; h < c.kv_heads; ++h) {
+        const int64_t to = ((page * c.kv_heads + h) * c.page_tokens + t % c.page_tokens) * c.dim;
+        std::copy_n(k.data<float>().data() + t * row + h * c.dim, c.dim,
+                    keys.mutable_data<float>().data() + to);
+        std::copy_n(v.data<float>().data() + t * row + h * c.dim, c.dim,
+                    values.mutable_data<float>().data() + to);
+      }
+    }
+    const int64_t skipped = c.lengths[s] - c.fresh[s], width = c.heads * c.dim;
+    std::copy_n(all.data<float>().data() + skipped * width, c.fresh[s] * width,
+                q.mutable_data<float>().data() + starts[s] * width);
+  }
+  std::vector<int32_t> lengths(c.lengths.begin(), c.lengths.end());
+  const auto count = static_cast<int64_t>(n);
+  return {as(q, c.type),          as(keys, c.pages),        as(values, c.pages), ints({count, most}, places),
+          ints({count}, lengths), ints({count + 1}, starts)};
+}
+
+std::vector<double> naive(const Case& c, const Operands& o) {
+  const auto q = o.q.to_doubles(), keys = o.keys.to_doubles(), values = o.values.to_doubles();
+  const auto table = o.table.to_ints(), starts = o.starts.to_ints();
+  const int64_t most = o.table.dims()[1], group = c.heads / c.kv_heads;
+  std::vector<double> y(q.size(), 0);
+  for (size_t s = 0; s < c.lengths.size(); ++s) {
+    for (int64_t i = 0; i < c.fresh[s]; ++i) {
+      const int64_t seen = c.lengths[s] - c.fresh[s] + i + 1, row = starts[s] + i;
+      for (int64_t h = 0; h < c.heads; ++h) {
+        const auto at = [&](int64_t t) {
+          const int64_t page = table[s * static_cast<size_t>(most) + static_cast<size_t>(t / c.page_tokens)];
+          return static_cast<size_t>(((page * c.kv_heads + h / group) * c.page_tokens + t % c.page_tokens) *
+                                     c.dim);
+        };
+        const auto first = static_cast<size_t>((row * c.heads + h) * c.dim);
+        std::vector<double> p;
+        double sum = 0;
+        for (int64_t t = 0; t < seen; ++t) {
+          double dot = 0;
+          for (size_t d = 0; d < static_cast<size_t>(c.dim); ++d) dot += q[first + d] * keys[at(t) + d];
+          p.push_back(std::exp(dot / std::sqrt(static_cast<double>(c.dim))));
+          sum += p.back();
+        }
+        for (int64_t t = 0; t < seen; ++t) {
+          for (size_t d = 0; d < static_cast<size_t>(c.dim); ++d)
+            y[first + d] += p[static_cast<size_t>(t)] / sum * values[at(t) + d];
+        }
+      }
+    }
+  }
+  return y;
+}
+
+std::vector<int> numbers(size_t n) {
+  std::vector<int> list;
+  for (size_t i = 0; i < n; ++i) list.push_back(static_cast<int>(i));
+  return list;
+}
+
+Tensor run(const Case& c, const std::vector<int>& seeds, int threads) {
+  const auto results = tests::run_kernels("paged_attention", {}, make(c, seeds).list(), 1, {}, threads);
+  EXPECT_EQ(results.size(), 1u);
+  return results.at(0).out[0];
+}
+
+TEST(PagedAttention, MatchesNaiveLoops) {
+  const std::vector<Case> cases{
+      {2, 2, 16, 16, {1}, {1}},
+      {4, 2, 64, 16, {5, 40, 1}, {1, 1, 1}},
+      {4, 4, 8, 4, {9, 3}, {9, 3}},
+      {8, 2, 24, 7, {300, 17, 600}, {1, 17, 40}, DType::f32, DType::f32, 3},
+      {6, 1, 128, 16, {513, 255}, {2, 5}, DType::bf16},
+      {2, 1, 80, 32, {70, 256}, {70, 1}, DType::f16, DType::f16},
+      {3, 3, 5, 1, {4, 2}, {2, 1}, DType::bf16, DType::bf16, 1},
+      {1, 1, 256, 256, {257}, {257}},
+      {2, 1, 32, 16, {0, 20, 0}, {0, 4, 0}, DType::f32, DType::f32, 2},
+  };
+  for (const Case& c : cases) {
+    const Operands o = make(c, numbers(c.lengths.size()));
+    const bool low = c.type != DType::f32;
+    for (int threads : {1, 3}) {
+      const Tensor y = run(c, numbers(c.lengths.size()), threads);
+      tests::expect_close(y, naive(c, o), low ? 1e-2 : 2e-5, low ? 1e-2 : 2e-5,
+                          base::concat("dim ", c.dim, " threads ", threads));
+    }
+  }
+}
+
+TEST(PagedAttention, SeesInfinitiesNowhere) {  // a score of -inf hides a key, all of them give 0
+  const Case c{1, 1, 16, 16, {3}, {1}};
+  Operands o = make(c, {0});
+  Tensor q = o.q.clone();
+  std::fill_n(q.mutable_data<float>().data(), q.elements(), -std::numeric_limits<float>::infinity());
+  Tensor keys = o.keys.clone();
+  for (float& v : keys.mutable_data<float>()) v = 1.0f;
+  const auto got =
+      tests::run_kernels("paged_attention", {}, {q, keys, o.values, o.table, o.lengths, o.starts});
+  for (double v : got.at(0).out[0].to_doubles()) EXPECT_EQ(v, 0);
+}
+
+/// The bits of rows [begin, begin + n) of y.
+std::vector<float> rows_of(const Tensor& y, int64_t begin, int64_t n) {
+  const int64_t width = y.dims().back();
+  const auto all =
+      y.data<float>().subspan(static_cast<size_t>(begin * width), static_cast<size_t>(n * width));
+  return {all.begin(), all.end()};
+}
+
+TEST(PagedAttention, RowsDoNotDependOnMatesChunksOrThreads) {
+  for (const DType pages : {DType::f32, DType::bf16}) {
+    const Case alone{8, 2, 64, 16, {700}, {700}, pages};
+    const Tensor whole = run(alone, {5}, 1);
+    for (const int chunk : {1, 3, 64, 256, 333}) {
+      for (int done = 0; done < 700; done += std::max(chunk, 61)) {
+        const int n = std::min(chunk, 700 - done);
+        const Case part{8, 2, 64, 16, {33, done + n, 512}, {33, n, 1}, pages};
+        const Tensor y = run(part, {1, 5, 2}, 1 + done % 4);
+        ASSERT_EQ(rows_of(y, 33, n), rows_of(whole, done, n)) << "chunk " << chunk << " at " << done;
+      }
+    }
+  }
+}
+
+TEST(PagedAttention, ReportsBadTables) {
+  const Case c{2, 1, 16, 16, {20, 5}, {2, 5}};
+  const Operands good = make(c, {0, 1});
+  const auto fails = [&](const Operands& o) {
+    base::ThreadPool pool(1);
+    try {
+      evaluate(table().need("paged_attention"), {}, o.list(), 1, pool);
+    } catch (const base::Error& e) {
+      return e.code() == base::ErrorCode::invalid_argument;
+    }
+    return false;
+  };
+  EXPECT_FALSE(fails(good));
+  Operands o = good;
+  o.table = ints({2, 2}, {0, 99, 1, 1});
+  EXPECT_TRUE(fails(o));
+  o = good;
+  o.lengths = ints({2}, {33, 5});
+  EXPECT_TRUE(fails(o));
+  o = good;
+  o.lengths = ints({2}, {1, 5});
+  EXPECT_TRUE(fails(o));
+  o = good;
+  o.starts = ints({3}, {0, 5, 2});
+  EXPECT_TRUE(fails(o));
+}
+
+TEST(KvAppend, WritesSlotsAndNothingElse) {
+  for (const DType type : {DType::f32, DType::bf16, DType::f16}) {
+    const Tensor k = random_tensor({1, 3, 10}, 1), v = random_tensor({1, 3, 10}, 2);
+    const Tensor keys = as(random_tensor({4, 2, 3, 5}, 3), type),
+                 values = as(random_tensor({4, 2, 3, 5}, 4), type);
+    const auto got = tests::run_kernels("kv_append", {}, {k, v, keys, values, ints({3}, {7, -1, 2})}, 2);
+    ASSERT_EQ(got.size(), 1u);
+    for (size_t i : {0, 1}) {
+      std::vector<double> want = (i == 0 ? keys : values).to_doubles();
+      const auto fresh = as(i == 0 ? k : v, type).to_doubles();
+      for (const auto& [token, slot] : {std::pair<size_t, size_t>{0, 7}, {2, 2}}) {
+        for (size_t h = 0; h < 2; ++h) {
+          for (size_t d = 0; d < 5; ++d)
+            want[((slot / 3 * 2 + h) * 3 + slot % 3) * 5 + d] = fresh[token * 10 + h * 5 + d];
+        }
+      }
+      EXPECT_EQ(got[0].out[i].to_doubles(), want);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace trireme::ops
