@@ -79,13 +79,19 @@ const std::byte* element(const void* base, DType type, int64_t at) {
   return static_cast<const std::byte*>(base) + at * bytes_of(type);
 }
 
-// Tokens [token, token + n) of one key head, n <= kRun and within a page, as rows of `width` floats.
+// Keys or values of tokens [token, token + n) of a job, n <= kRun and within a page.
+struct Tokens {
+  const void* pages;
+  int64_t token;
+  size_t n;
+};
+// They as rows of whole vectors of floats: where they lie, or in `room`.
 struct Run {
   const float* rows;
   size_t step;  // floats from row to row
 };
-Run load_run(const PagedAttention& g, const void* pages, const PagedJob& job, int64_t token, size_t n,
-             float* room) {
+Run load_run(const PagedAttention& g, const PagedJob& job, const Tokens& tokens, float* room) {
+  const auto [pages, token, n] = tokens;
   const int64_t page = g.table[job.sequence * g.most_pages + token / g.page_tokens];
   const int64_t first = ((page * g.kv_heads + job.kv) * g.page_tokens + token % g.page_tokens) * g.dim;
   const size_t dim = static_cast<size_t>(g.dim), width = width_of(g.dim);
@@ -133,16 +139,23 @@ HWY_INLINE void store_sums(const VF (&v)[4], float scale, float* to, size_t n) {
 }
 #endif
 
-// Scores of kRows query vectors with the n <= 4 keys at `keys`.
+// Up to 4 keys and what to score them with.
+struct Keys {
+  Run run;
+  size_t n, width;
+  float scale;
+};
+
+// Scores of kRows query vectors with the keys.
 template <size_t kRows>
-HWY_INLINE void score_tile(const float* q, const Run& keys, size_t width, size_t n, float scale, float* to) {
+HWY_INLINE void score_tile(const float* q, const Keys& keys, float* to) {
   VF acc[kRows][4];
   for (size_t r = 0; r < kRows; ++r) {
     for (size_t t = 0; t < 4; ++t) acc[r][t] = hn::Zero(kF);
   }
   const float* row[4];
-  for (size_t t = 0; t < 4; ++t) row[t] = keys.rows + (t < n ? t : 0) * keys.step;
-  for (size_t d = 0; d < width; d += kLanes) {
+  for (size_t t = 0; t < 4; ++t) row[t] = keys.run.rows + (t < keys.n ? t : 0) * keys.run.step;
+  for (size_t d = 0; d < keys.width; d += kLanes) {
     VF key[4];
     for (size_t t = 0; t < 4; ++t) key[t] = hn::LoadU(kF, row[t] + d);
     for (size_t r = 0; r < kRows; ++r) {
@@ -150,7 +163,7 @@ HWY_INLINE void score_tile(const float* q, const Run& keys, size_t width, size_t
       for (size_t t = 0; t < 4; ++t) acc[r][t] = hn::MulAdd(query, key[t], acc[r][t]);
     }
   }
-  for (size_t r = 0; r < kRows; ++r) store_sums(acc[r], scale, to + r * kPart, n);
+  for (size_t r = 0; r < kRows; ++r) store_sums(acc[r], keys.scale, to + r * kPart, keys.n);
 }
 
 // y (+)= p v for kRows query vectors, kV vectors of channels, n tokens.
@@ -225,19 +238,22 @@ void soften(Scratch& s, size_t i, int64_t begin, size_t filled) {
 
 float exp_one(float x) { return hn::GetLane(exp_nonpositive(set(x))); }
 
-// Takes the state (top, sum, y) of later keys into an earlier one.
-void join(float* top, float* sum, float* y, const float* later, float later_top, float later_sum,
-          size_t width) {
-  if (later_top == -std::numeric_limits<float>::infinity()) return;
-  const float most = std::max(*top, later_top);
-  const float keep = exp_one(*top - most), take = exp_one(later_top - most);
-  const VF a = set(keep), b = set(take);
+// What some keys say of a query vector: largest score, sum of exponents, sum of weighted values.
+struct State {
+  float *top, *sum, *y;
+};
+
+// Takes the state of later keys into an earlier one.
+void join(const State& state, const State& later, size_t width) {
+  if (*later.top == -std::numeric_limits<float>::infinity()) return;
+  const float most = std::max(*state.top, *later.top);
+  const VF a = set(exp_one(*state.top - most)), b = set(exp_one(*later.top - most));
   for (size_t d = 0; d < width; d += kLanes) {
-    const VF added = hn::Mul(hn::LoadU(kF, later + d), b);
-    hn::StoreU(hn::MulAdd(hn::LoadU(kF, y + d), a, added), kF, y + d);
+    const VF added = hn::Mul(hn::LoadU(kF, later.y + d), b);
+    hn::StoreU(hn::MulAdd(hn::LoadU(kF, state.y + d), a, added), kF, state.y + d);
   }
-  *sum = hn::GetLane(hn::MulAdd(set(*sum), a, hn::Mul(set(later_sum), b)));
-  *top = most;
+  *state.sum = hn::GetLane(hn::MulAdd(set(*state.sum), a, hn::Mul(set(*later.sum), b)));
+  *state.top = most;
 }
 
 // Where query vector i of a job lies: in q and y.
@@ -267,14 +283,13 @@ void load_queries(const PagedAttention& g, const PagedJob& job, Scratch& s) {
 void attend_part(const PagedAttention& g, const PagedJob& job, int64_t begin, int64_t end, Scratch& s) {
   const size_t width = width_of(g.dim), count = static_cast<size_t>(job.count);
   for_runs(g, begin, end, [&](int64_t token, size_t n) HWY_ATTR {
-    const Run keys = load_run(g, g.keys, job, token, n, s.run);
+    const Run keys = load_run(g, job, {g.keys, token, n}, s.run);
     float* to = s.scores + (token - begin);
     for (size_t t = 0; t < n; t += 4) {
-      const Run four{keys.rows + t * keys.step, keys.step};
-      const size_t left = std::min<size_t>(4, n - t);
-      for_tiles(count, [&](auto rows, size_t i) HWY_ATTR {
-        score_tile<rows.value>(s.q + i * kMaxDim, four, width, left, g.scale, to + i * kPart + t);
-      });
+      const Run run{keys.rows + t * keys.step, keys.step};
+      const Keys four{run, std::min<size_t>(4, n - t), width, g.scale};
+      for_tiles(count, [&](auto rows, size_t i)
+                           HWY_ATTR { score_tile<rows.value>(s.q + i * kMaxDim, four, to + i * kPart + t); });
     }
   });
   for (size_t i = 0; i < count; ++i) {
@@ -282,7 +297,7 @@ void attend_part(const PagedAttention& g, const PagedJob& job, int64_t begin, in
     std::fill_n(s.part + i * kMaxDim, width, 0.0f);
   }
   for_runs(g, begin, end, [&](int64_t token, size_t n) HWY_ATTR {
-    const Run values = load_run(g, g.values, job, token, n, s.run);
+    const Run values = load_run(g, job, {g.values, token, n}, s.run);
     const float* p = s.scores + (token - begin);
     for_tiles(count, [&](auto rows, size_t i) HWY_ATTR {
       value_rows<rows.value>(p + i * kPart, values, n, width, s.part + i * kMaxDim);
@@ -307,9 +322,9 @@ void attend_job(const PagedAttention& g, const PagedJob& job) {
     const int64_t begin = part * kPagedPart;
     attend_part(g, job, begin, std::min(seen, begin + kPagedPart), s);
     for (size_t i = 0; i < static_cast<size_t>(job.count); ++i) {
-      const float* y = s.part + i * kMaxDim;
+      float* y = s.part + i * kMaxDim;
       if (job.states == nullptr) {
-        join(&s.top[i], &s.sum[i], s.y + i * kMaxDim, y, s.part_top[i], s.part_sum[i], width);
+        join({s.top + i, s.sum + i, s.y + i * kMaxDim}, {s.part_top + i, s.part_sum + i, y}, width);
         continue;
       }
       float* state = job.states + static_cast<int64_t>(i) * job.stride;
@@ -331,9 +346,9 @@ void join_states(const PagedAttention& g, const PagedJob& job) {
   std::fill_n(later, width, 0.0f);
   float top = -std::numeric_limits<float>::infinity(), sum = 0;
   for (int64_t part = job.part; part < job.last_part; ++part) {
-    const float* state = job.states + part * (g.dim + 2);
+    float* state = job.states + part * (g.dim + 2);
     std::memcpy(later, state, dim * sizeof(float));
-    join(&top, &sum, y, later, state[dim], state[dim + 1], width);
+    join({&top, &sum, y}, {state + dim, state + dim + 1, later}, width);
   }
   store_vector(g, job, 0, y, sum);
 }

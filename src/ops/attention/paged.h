@@ -4,7 +4,6 @@
 #include <vector>
 
 #include "ir/kernel.h"
-#include "ops/cuda_kernels.h"
 
 namespace trireme::ops {
 
