@@ -1,0 +1,114 @@
+// Draws on the device are the CPU's; draws of tokens respect their cuts and follow their probabilities.
+#include <map>
+#include <set>
+
+#include "tests/half_tensors.h"
+#include "tests/run_on_device.h"
+
+namespace trireme::ops {
+namespace {
+
+using tensor::Dims;
+using tensor::DType;
+using tensor::Tensor;
+
+/// A number in [0, 1) of place and seed.
+float noise(int64_t i, uint32_t seed) {
+  uint32_t h = static_cast<uint32_t>(i) * 2654435761u + seed * 40503u + 12345u;
+  h ^= h >> 15, h *= 2246822519u, h ^= h >> 13;
+  return static_cast<float>(h >> 8) * 0x1p-24f;
+}
+
+Tensor logits(int64_t rows, int64_t n, float spread, uint32_t seed) {
+  Tensor x = Tensor::empty(DType::f32, {rows, n});
+  for (int64_t i = 0; i < rows * n; ++i)
+    x.mutable_data<float>()[static_cast<size_t>(i)] = spread * noise(i, seed);
+  return x;
+}
+
+/// One row of settings for each row of logits, then the counters (7, row).
+std::vector<Tensor> operands(const Tensor& x, const std::vector<std::array<float, 4>>& settings) {
+  std::vector<float> flat;
+  std::vector<int64_t> counters;
+  for (size_t r = 0; r < settings.size(); ++r) {
+    flat.insert(flat.end(), settings[r].begin(), settings[r].end());
+    counters.insert(counters.end(), {7, static_cast<int64_t>(r)});
+  }
+  const auto rows = static_cast<int64_t>(settings.size());
+  return {x, Tensor::from<float>({rows, 4}, flat), Tensor::from<int64_t>({rows, 2}, counters)};
+}
+
+const std::vector<std::array<float, 4>> kSettings{
+    {0, 0, 1, 0},     {1, 0, 1, 0},    {0.7f, 1, 1, 0},         {0.7f, 5, 1, 0}, {1.5f, 0, 0.4f, 0},
+    {1, 20, 0.9f, 0}, {1, 0, 1, 0.2f}, {0.9f, 50, 0.8f, 0.05f}, {1, 3, 0, 1},    {1e-3f, 0, 0.5f, 0}};
+
+TEST(SamplesCuda, TokensAsOnTheCpu) {
+  for (const int64_t n : {1, 2, 17, 300, 5003}) {
+    const Tensor x = logits(10, n, 6, 1);
+    for (const DType type : {DType::f32, DType::f16, DType::bf16})
+      tests::expect_as_cpu({.op = "sample_tokens", .in = operands(tests::rounded_to(type, x), kSettings)});
+  }
+  // Ties in value, and tokens that are ruled out.
+  Tensor x = logits(10, 700, 6, 2);
+  for (size_t i = 0; i < 7000; ++i) {
+    float& v = x.mutable_data<float>()[i];
+    v = i % 3 == 0 ? -INFINITY : std::floor(v);
+  }
+  tests::expect_as_cpu({.op = "sample_tokens", .in = operands(x, kSettings)});
+}
+
+/// Draws of one row of logits by one setting.
+std::map<int64_t, int> drawn(const Tensor& row, std::array<float, 4> setting, int64_t count) {
+  const int64_t n = row.dims()[1];
+  Tensor x = Tensor::empty(DType::f32, {count, n});
+  for (int64_t r = 0; r < count; ++r)
+    std::copy_n(row.data<float>().data(), n, x.mutable_data<float>().data() + r * n);
+  base::ThreadPool pool(2);
+  const auto in = operands(x, std::vector<std::array<float, 4>>(static_cast<size_t>(count), setting));
+  const Tensor y = ops::evaluate(ops::table().need("sample_tokens"), {}, in, 1, pool)[0];
+  std::map<int64_t, int> seen;
+  for (int64_t id : y.data<int64_t>()) ++seen[id];
+  return seen;
+}
+
+TEST(SampleTokens, CutsAndProbabilities) {
+  // Probabilities 0.5, 0.25, 0.125, 0.0625, 0.0625 out of order.
+  const std::vector<float> p{0.0625f, 0.5f, 0.125f, 0.0625f, 0.25f};
+  std::vector<float> x;
+  for (float v : p) x.push_back(std::log(v));
+  const Tensor row = Tensor::from<float>({1, 5}, x);
+  const auto keys = [](const std::map<int64_t, int>& seen) {
+    std::set<int64_t> out;
+    for (const auto& [id, count] : seen) out.insert(id);
+    return out;
+  };
+  const auto all = drawn(row, {1, 0, 1, 0}, 8000);
+  for (size_t i = 0; i < 5; ++i)
+    EXPECT_NEAR(all.at(static_cast<int64_t>(i)) / 8000.0, static_cast<double>(p[i]), 0.02) << i;
+  EXPECT_EQ(keys(drawn(row, {0, 0, 1, 0}, 50)), (std::set<int64_t>{1}));
+  EXPECT_EQ(keys(drawn(row, {1, 2, 1, 0}, 400)), (std::set<int64_t>{1, 4}));
+  EXPECT_EQ(keys(drawn(row, {1, 4, 1, 0}, 800)), (std::set<int64_t>{0, 1, 2, 4}));  // of equals the first
+  EXPECT_EQ(keys(drawn(row, {1, 0, 0.7f, 0}, 400)), (std::set<int64_t>{1, 4}));
+  EXPECT_EQ(keys(drawn(row, {1, 0, 0.8f, 0}, 400)), (std::set<int64_t>{1, 2, 4}));
+  EXPECT_EQ(keys(drawn(row, {1, 2, 0.6f, 0}, 200)), (std::set<int64_t>{1}));  // 2/3 after top_k
+  EXPECT_EQ(keys(drawn(row, {1, 0, 1, 0.2f}, 800)), (std::set<int64_t>{1, 2, 4}));
+  const auto two = drawn(row, {1, 2, 1, 0}, 8000);
+  EXPECT_NEAR(two.at(1) / 8000.0, 2.0 / 3, 0.02);
+  const auto hot = drawn(row, {2, 0, 1, 0}, 8000);
+  EXPECT_NEAR(hot.at(1) / static_cast<double>(hot.at(0)), std::sqrt(8.0), 0.4);
+}
+
+TEST(SamplesCuda, Multinomial) {
+  for (const int64_t classes : {1, 3, 300, 1025}) {
+    const Tensor x = logits(3, classes, 4, 3);
+    for (const DType type : {DType::f32, DType::f16, DType::bf16}) {
+      tests::expect_as_cpu({.op = "multinomial",
+                            .in = {tests::rounded_to(type, x)},
+                            .attrs = {{"sample_size", int64_t{37}}, {"seed", 5.0}}});
+    }
+    tests::expect_as_cpu({.op = "multinomial", .in = {x}, .attrs = {{"dtype", int64_t{7}}}});
+  }
+}
+
+}  // namespace
+}  // namespace trireme::ops
