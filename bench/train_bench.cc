@@ -1,6 +1,7 @@
 // Whole training steps of one network, for bench/train.py and tools/gpu_check: `bench_train NETWORK THREADS
 // [DEVICE [f32|bf16|f16]]`. Says in one JSON line what a step costs, then answers each line "milliseconds" of
-// standard input with a JSON line of step times; the line "profile" prints where the last step's time went.
+// standard input with a JSON line of step times; the line "profile" prints where the last step's time went,
+// the line "steps COUNT" the lower quartile of the times of each of the program's steps over that many runs.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -151,6 +152,33 @@ void print_profile(const compile::Program& program, const runtime::Trace& trace)
   std::fflush(stdout);
 }
 
+std::string shape_of(const compile::Program& program, compile::SlotId id) {
+  if (id == compile::kNoSlot) return "-";
+  std::string text = "[";
+  for (int64_t extent : program.slot(id).dims) text += (text.size() > 1 ? "," : "") + std::to_string(extent);
+  return text + "]";
+}
+
+/// What a quarter of the values stay below: a shared machine disturbs most runs somewhere.
+double lower_quartile(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 4];
+}
+
+/// One line for each step of the program: microseconds, FLOPs, bytes, kernel and shapes.
+void print_steps(const compile::Program& program, const std::vector<std::vector<double>>& us) {
+  for (size_t i = 0; i < program.steps.size(); ++i) {
+    const compile::Step& s = program.steps[i];
+    std::printf("%3zu %9.1f us %9.3f MFLOP %8.3f MB  %s / %s ", i, lower_quartile(us[i]), s.cost.flop / 1e6,
+                s.cost.bytes / 1e6, s.op == nullptr ? "copy" : s.op->schema.name.c_str(), s.kernel.c_str());
+    for (compile::SlotId id : s.in) std::printf(" %s", shape_of(program, id).c_str());
+    std::printf(" ->");
+    for (compile::SlotId id : s.out) std::printf(" %s", shape_of(program, id).c_str());
+    std::printf("\n");
+  }
+  std::fflush(stdout);
+}
+
 int run(const std::string& name, const Where& where) {
   const Row& row = need_row(name);
   model::Model model = model::zoo::build(row.source, row.options);
@@ -179,6 +207,16 @@ int run(const std::string& name, const Where& where) {
   for (std::string line; std::getline(std::cin, line);) {
     if (line == "profile") {
       print_profile(program, session.trace(shapes, 1));
+      continue;
+    }
+    if (line.starts_with("steps ")) {
+      std::vector<std::vector<double>> us(program.steps.size());
+      for (int64_t left = std::stoll(line.substr(6)); left > 0; --left) {
+        step();
+        for (size_t i = 0; i < us.size(); ++i)
+          us[i].push_back(static_cast<double>(session.trace(shapes, 1).step_ns[i]) / 1e3);
+      }
+      print_steps(program, us);
       continue;
     }
     const double budget_us = std::stod(line) * 1e3;

@@ -311,7 +311,7 @@ void TrainSession::fuse(ir::Graph& graph) const {
   // Before the passes, so that what is widened still fuses; after them for what they made.
   const bool is_mixed = options_.precision.compute != passes::Precision::f32;
   if (is_mixed) passes::widen_unsupported(graph, device_->kind());
-  passes::run_passes(passes::step_passes(), graph, options_.passes);
+  passes::run_passes(passes::step_passes(device_->kind()), graph, options_.passes);
   if (!is_mixed) return;
   passes::widen_unsupported(graph, device_->kind());
   passes::localise_casts(graph);

@@ -8,6 +8,7 @@
 #include "passes/elementwise.h"
 #include "passes/layout.h"
 #include "passes/pool_gradients.h"
+#include "passes/pooled_convs.h"
 #include "passes/rewriter.h"
 #include "passes/train_norms.h"
 #include "passes/transformer.h"
@@ -92,16 +93,23 @@ const std::vector<Pass>& forward_passes() {
   return list;
 }
 
-const std::vector<Pass>& step_passes() {
-  static const std::vector<Pass> list{
-      {"step_noops", "removes nodes that change nothing", remove_noops},
-      {"step_cse", "computes equal nodes once", merge_equal_nodes},
-      {"step_norm_sums", "sums of gradients move into the norms before them", fuse_norm_gradient_sums},
-      {"step_pools", "gradients of rectifiers move into those of the pools behind them", fuse_pool_gradients},
-      {"step_epilogue", "activation and residual move into products and convolutions", fuse_epilogues},
-      {"step_fuse", "runs of elementwise nodes pass over memory once", fuse_elementwise},
+const std::vector<Pass>& step_passes(tensor::DeviceKind on) {
+  const auto passes_for = [](bool is_cpu) {
+    std::vector<Pass> list{
+        {"step_noops", "removes nodes that change nothing", remove_noops},
+        {"step_cse", "computes equal nodes once", merge_equal_nodes},
+        {"step_norm_sums", "sums of gradients move into the norms before them", fuse_norm_gradient_sums},
+        {"step_pools", "gradients of rectifiers move into those of the pools behind them",
+         fuse_pool_gradients},
+        {"step_epilogue", "activation and residual move into products and convolutions", fuse_epilogues}};
+    if (is_cpu)
+      list.push_back(
+          {"step_pooled_convs", "maxima move into the convolutions before them", fuse_pooled_convs});
+    list.push_back({"step_fuse", "runs of elementwise nodes pass over memory once", fuse_elementwise});
+    return list;
   };
-  return list;
+  static const std::vector<Pass> cpu = passes_for(true), other = passes_for(false);
+  return on == tensor::DeviceKind::cpu ? cpu : other;
 }
 
 std::vector<ParamGradient> differentiate(ir::Graph& graph, ValueId loss, const std::vector<ValueId>& params) {

@@ -29,8 +29,8 @@ size_t to_training(ir::Graph& graph);
 /// Passes over a forward graph with static shapes that may run before it is differentiated: what they
 /// make has gradient rules.
 const std::vector<Pass>& forward_passes();
-/// Passes over the graph of a whole step.
-const std::vector<Pass>& step_passes();
+/// Passes over the graph of a whole step that runs on such a device.
+const std::vector<Pass>& step_passes(tensor::DeviceKind on = tensor::DeviceKind::cpu);
 
 /// The gradient of one parameter.
 struct ParamGradient {

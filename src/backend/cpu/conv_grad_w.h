@@ -13,6 +13,10 @@ struct ConvGradWArgs {
   const float* dy = nullptr;
   float* dw = nullptr;
   Isa isa = best_isa();
+  /// In Winograd form only: dy is of the windows of a maximum behind the convolution, see WinogradArgs; db
+  /// [oc], if not null, takes its sum over all pixels.
+  const uint8_t* which = nullptr;
+  float* db = nullptr;
 };
 
 /// A product summed over output pixels, gathered block by block (implicit im2col). Pixels fall into pieces

@@ -167,6 +167,8 @@ void conv_grad_x_winograd(const ConvGradXArgs& a, void* workspace, base::ThreadP
   const WeightView view = backward_view(a.shape, a.weights);
   char* memory = align64(workspace);
   WinogradArgs args{.shape = backward_shape(a.shape), .x = a.dy, .y = a.dx, .epilogue = {}};
+  args.x_which = a.which;
+  args.gate = a.gate;
   args.weights = transform_view(view, WinogradTile::four, memory, pool);
   winograd_nhwc(args, memory + align64(winograd_view_bytes(view, WinogradTile::four)), pool);
 }

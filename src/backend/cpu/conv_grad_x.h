@@ -11,6 +11,10 @@ struct ConvGradXArgs {
   const float* dy = nullptr;
   const float* weights = nullptr;
   float* dx = nullptr;
+  /// In Winograd form only, see WinogradArgs: dy is of the windows of a maximum behind the convolution; dx
+  /// vanishes where `gate` [like dx] is not above zero.
+  const uint8_t* which = nullptr;
+  const float* gate = nullptr;
 };
 
 /// The convolution over dy that a convolution of stride 1 is backwards: taps turned around, channels swapped.

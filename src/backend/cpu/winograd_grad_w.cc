@@ -30,6 +30,15 @@ struct TileToPoints {
   float* out;
   int64_t point_stride, panel_stride;
   int64_t width;
+  const uint8_t* const* which = nullptr;  // of windows: pixels and which are [2 * 2]
+};
+
+/// Windows [count, channels] on their way to the sum of the image that they stand for.
+struct WindowSums {
+  const float* dy;
+  const uint8_t* which;
+  int64_t count, channels;
+  float* sums;  // [channels]
 };
 
 /// Sums at the points on their way to 3 x 3 taps of one output channel: dw[c][9].
@@ -57,8 +66,8 @@ struct OutputRows {
   static HWY_INLINE void apply(const VF* d, VF* o) { Four::outputs(d, o); }
 };
 
-/// kSide^2 pixels to 36 points.
-template <class Rows>
+/// kSide^2 pixels to 36 points; the pixels stand in windows if kWindows.
+template <class Rows, bool kWindows>
 HWY_INLINE void to_points(const TileToPoints& t) {
   constexpr int kSide = Rows::kSide;
   for (int64_t c = 0; c < t.padded; c += static_cast<int64_t>(kLanes)) {
@@ -67,7 +76,15 @@ HWY_INLINE void to_points(const TileToPoints& t) {
     VF middle[6][kSide];
     for (int j = 0; j < kSide; ++j) {
       VF d[kSide], o[6];
-      for (int i = 0; i < kSide; ++i) d[i] = load_some(t.pixels[i * kSide + j] + c, left);
+      for (int i = 0; i < kSide; ++i) {
+        if constexpr (kWindows) {
+          const int window = i / 2 * 2 + j / 2;
+          d[i] = window_pixel(load_some(t.pixels[window] + c, left), load_which(t.which[window] + c, left),
+                              i % 2 * 2 + j % 2);
+        } else {
+          d[i] = load_some(t.pixels[i * kSide + j] + c, left);
+        }
+      }
       Rows::apply(d, o);
       for (int i = 0; i < 6; ++i) middle[i][j] = o[i];
     }
@@ -79,8 +96,23 @@ HWY_INLINE void to_points(const TileToPoints& t) {
   }
 }
 
-void input_to_points(const TileToPoints& t) { to_points<InputRows>(t); }
-void output_to_points(const TileToPoints& t) { to_points<OutputRows>(t); }
+void input_to_points(const TileToPoints& t) { to_points<InputRows, false>(t); }
+void output_to_points(const TileToPoints& t) { to_points<OutputRows, false>(t); }
+void windows_to_points(const TileToPoints& t) { to_points<OutputRows, true>(t); }
+
+void sum_windows(const WindowSums& w) {
+  for (int64_t c = 0; c < w.channels; c += static_cast<int64_t>(kLanes)) {
+    const size_t left = static_cast<size_t>(w.channels - c);
+    VF sum = set(0.0f);
+    for (int64_t i = 0; i < w.count; ++i) {
+      const int64_t at = i * w.channels + c;
+      const VI none = hn::Set(kI, int32_t{kNoMaximum});
+      const auto stands = hn::RebindMask(kF, hn::Lt(load_which(w.which + at, left), none));
+      sum = hn::Add(sum, hn::IfThenElseZero(stands, load_some(w.dy + at, left)));
+    }
+    store_some(sum, w.sums + c, left);
+  }
+}
 
 void points_to_taps(const PointsToTaps& t) {
   HWY_ALIGN float taps[9][kLanes];
@@ -114,6 +146,8 @@ namespace trireme::cpu {
 
 HWY_EXPORT(input_to_points);
 HWY_EXPORT(output_to_points);
+HWY_EXPORT(windows_to_points);
+HWY_EXPORT(sum_windows);
 HWY_EXPORT(points_to_taps);
 
 namespace {
@@ -126,6 +160,8 @@ constexpr int64_t kLeastTiles = 128, kMostTiles = 256;  // fewer would spend the
 constexpr int64_t kBlockRows = 128, kBlockColumns = 128;
 constexpr int64_t kTileGrain = 4;
 constexpr int64_t kAhead = 2 * 4;  // pixels
+// Windows that are summed in one chain, and the most chains.
+constexpr int64_t kChainWindows = 64, kMostChains = 64;
 
 int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 int64_t round_up(int64_t a, int64_t b) { return divide_up(a, b) * b; }
@@ -179,7 +215,8 @@ class Layer {
     std::memset(zeros_, 0, static_cast<size_t>(m.zeros) * sizeof(float));
     simd_ready();
     input_ = HWY_DYNAMIC_DISPATCH(input_to_points);
-    output_ = HWY_DYNAMIC_DISPATCH(output_to_points);
+    output_ =
+        a.which == nullptr ? HWY_DYNAMIC_DISPATCH(output_to_points) : HWY_DYNAMIC_DISPATCH(windows_to_points);
     taps_ = HWY_DYNAMIC_DISPATCH(points_to_taps);
   }
 
@@ -237,6 +274,9 @@ class Layer {
     }
     input_({pixels.data(), s_.c, c_.columns, x_ + at * c_.panel, point_floats(count, c_.columns),
             count * c_.panel, c_.panel});
+    TileToPoints t{pixels.data(),   s_.oc,  c_.rows, dy_ + at * kTnRows, point_floats(count, c_.rows),
+                   count * kTnRows, kTnRows};
+    if (a_.which != nullptr) return transform_windows(t, {image, h / 2, w / 2}, pixels.data());
     const int64_t oh = s_.out_h(), ow = s_.out_w();
     for (int i = 0; i < 4; ++i) {
       for (int j = 0; j < 4; ++j) {
@@ -246,8 +286,26 @@ class Layer {
         ask_for(pixels[static_cast<size_t>(i * 4 + j)] + kAhead * s_.oc, s_.oc);
       }
     }
-    output_({pixels.data(), s_.oc, c_.rows, dy_ + at * kTnRows, point_floats(count, c_.rows), count * kTnRows,
-             kTnRows});
+    output_(t);
+  }
+
+  struct Window {
+    int64_t image, h, w;
+  };
+
+  /// The four windows of a tile, the first at `at`.
+  void transform_windows(TileToPoints& t, const Window& at, const float** pixels) const {
+    const int64_t height = s_.out_h() / 2, width = s_.out_w() / 2;
+    std::array<const uint8_t*, 4> which;
+    for (int i = 0; i < 4; ++i) {
+      const int64_t h = at.h + i / 2, w = at.w + i % 2;
+      const bool inside = h < height && w < width;
+      const int64_t window = ((at.image * height + h) * width + w) * s_.oc;
+      pixels[i] = inside ? a_.dy + window : zeros_;
+      which[static_cast<size_t>(i)] = inside ? a_.which + window : reinterpret_cast<const uint8_t*>(zeros_);
+    }
+    t.which = which.data();
+    output_(t);
   }
 
   /// One block of one point's sums [rows, c] of output channels from `row` on.
@@ -274,12 +332,31 @@ class Layer {
   void (*taps_)(const PointsToTaps&);
 };
 
+/// Chains of windows for the sum over all pixels: by extents, not by the team.
+int64_t window_chains(const ConvShape& s) {
+  const int64_t windows = s.n * (s.out_h() / 2) * (s.out_w() / 2);
+  return std::clamp<int64_t>(windows / kChainWindows, 1, kMostChains);
+}
+
+void sum_all_windows(const ConvGradWArgs& a, float* parts, base::ThreadPool& pool) {
+  const ConvShape& s = a.shape;
+  const int64_t windows = s.n * (s.out_h() / 2) * (s.out_w() / 2), chains = window_chains(s);
+  const auto sum = HWY_DYNAMIC_DISPATCH(sum_windows);
+  pool.run(chains, [&](int64_t i) {
+    const int64_t begin = windows * i / chains, end = windows * (i + 1) / chains;
+    sum({a.dy + begin * s.oc, a.which + begin * s.oc, end - begin, s.oc, parts + i * s.oc});
+  });
+  sum_tree(parts, chains, s.oc, 0, s.oc);
+  std::memcpy(a.db, parts, static_cast<size_t>(s.oc) * sizeof(float));
+}
+
 }  // namespace
 
 size_t winograd_grad_w_bytes(const ConvShape& s, int) {
   int64_t floats = 0;
   for (const Isa isa : usable_isas())
     floats = std::max(floats, memory_of(s, cut(s, dense_kernels(isa))).floats());
+  floats = std::max(floats, window_chains(s) * s.oc);
   return static_cast<size_t>(floats + 16) * sizeof(float);
 }
 
@@ -287,7 +364,10 @@ void winograd_grad_w(const ConvGradWArgs& args, void* workspace, base::ThreadPoo
   base::check(winograd_fits(args.shape), "not a convolution for the Winograd form");
   const Cut c = cut(args.shape, dense_kernels(args.isa));
   const uintptr_t at = (reinterpret_cast<uintptr_t>(workspace) + 63) & ~uintptr_t{63};
-  Layer(args, c, reinterpret_cast<float*>(at)).run(pool);
+  float* memory = reinterpret_cast<float*>(at);
+  Layer(args, c, memory).run(pool);
+  // The workspace is free again.
+  if (args.db != nullptr) sum_all_windows(args, memory, pool);
 }
 
 }  // namespace trireme::cpu

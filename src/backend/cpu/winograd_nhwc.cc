@@ -30,6 +30,7 @@ struct WinogradGather {
   int64_t channels;
   float* out;  // point p at out + p * point_stride
   int64_t point_stride;
+  const uint8_t* const* which = nullptr;  // of windows: pixels and which are [windows * windows]
 };
 
 /// One tile's products on their way to y.
@@ -44,7 +45,12 @@ struct WinogradScatter {
   int rows, columns;      // outputs inside the image
   float lo, hi;
   bool clamps, act_before_residual;
+  const float* gate;  // like y, or null
+  uint8_t* which;     // of windows: y, which, pixel and line are of the windows
 };
+
+/// Windows that a tile of `side` input pixels reaches into when it begins inside one.
+constexpr int windows_of(int side) { return side / 2 + 1; }
 
 }  // namespace trireme::cpu
 #endif
@@ -73,10 +79,38 @@ HWY_INLINE void gather_tile(const WinogradGather& g) {
   }
 }
 
+/// The same from windows, the first of which the tile shares from its second line (column) on if kLine
+/// (kColumn) is 1.
+template <class Tile, int kLine, int kColumn>
+HWY_INLINE void gather_windows(const WinogradGather& g) {
+  constexpr int kSide = Tile::kSide, kWindows = windows_of(kSide);
+  for (int64_t c = 0; c < g.channels; c += static_cast<int64_t>(kLanes)) {
+    const size_t left = static_cast<size_t>(g.channels - c);
+    VF middle[kSide][kSide];
+    for (int j = 0; j < kSide; ++j) {
+      VF d[kSide], o[kSide];
+      for (int i = 0; i < kSide; ++i) {
+        const int window = (i + kLine) / 2 * kWindows + (j + kColumn) / 2;
+        const int place = (i + kLine) % 2 * 2 + (j + kColumn) % 2;
+        d[i] =
+            window_pixel(load_some(g.pixels[window] + c, left), load_which(g.which[window] + c, left), place);
+      }
+      Tile::input(d, o);
+      for (int i = 0; i < kSide; ++i) middle[i][j] = o[i];
+    }
+    for (int i = 0; i < kSide; ++i) {
+      VF o[kSide];
+      Tile::input(middle[i], o);
+      for (int j = 0; j < kSide; ++j) store_some(o[j], g.out + (i * kSide + j) * g.point_stride + c, left);
+    }
+  }
+}
+
 HWY_INLINE VF finish(const WinogradScatter& s, VF x, int64_t at, size_t left) {
   const VF residual = s.residual ? load_some(s.residual + at, left) : set(0.0f);
   if (s.residual && !s.act_before_residual) x = hn::Add(x, residual);
   if (s.clamps) x = clamp_keep_nan(x, s.lo, s.hi);
+  if (s.gate) x = hn::IfThenElseZero(hn::Gt(load_some(s.gate + at, left), set(0.0f)), x);
   return s.residual && s.act_before_residual ? hn::Add(x, residual) : x;
 }
 
@@ -104,7 +138,52 @@ HWY_INLINE void scatter_tile(const WinogradScatter& s) {
   }
 }
 
+/// The larger of each window's four outputs, and where it stood.
+HWY_INLINE void store_maximum(const WinogradScatter& s, const VF* taps, int64_t at, size_t left) {
+  VF best = taps[0], place = set(0.0f);
+  for (int i = 1; i < 4; ++i) {
+    const MF wins = hn::Or(hn::Gt(taps[i], best), not_equal(taps[i], taps[i]));
+    best = hn::IfThenElse(wins, taps[i], best);
+    place = hn::IfThenElse(wins, set(static_cast<float>(i)), place);
+  }
+  if (s.clamps) place = hn::IfThenElse(hn::Gt(best, set(0.0f)), place, set(float{kNoMaximum}));
+  store_some(best, s.y + at, left);
+  store_which(place, s.which + at, left);
+}
+
+template <class Tile>
+HWY_INLINE void scatter_windows(const WinogradScatter& s) {
+  constexpr int kSide = Tile::kSide, kOut = Tile::kOut;
+  for (int64_t c = 0; c < s.channels; c += static_cast<int64_t>(kLanes)) {
+    const size_t left = static_cast<size_t>(s.channels - c);
+    VF middle[kOut][kSide];
+    for (int j = 0; j < kSide; ++j) {
+      VF m[kSide], o[kOut];
+      for (int i = 0; i < kSide; ++i) m[i] = load_some(s.in + (i * kSide + j) * s.point_stride + c, left);
+      Tile::output(m, o);
+      for (int i = 0; i < kOut; ++i) middle[i][j] = o[i];
+    }
+    const VF bias = s.bias ? load_some(s.bias + c, left) : set(0.0f);
+    for (int i = 0; i + 1 < s.rows; i += 2) {
+      VF upper[kOut], lower[kOut];
+      Tile::output(middle[i], upper);
+      Tile::output(middle[i + 1], lower);
+      for (int j = 0; j + 1 < s.columns; j += 2) {
+        VF taps[4] = {upper[j], upper[j + 1], lower[j], lower[j + 1]};
+        for (VF& tap : taps) tap = finish(s, hn::Add(tap, bias), 0, left);
+        store_maximum(s, taps, i / 2 * s.line + j / 2 * s.pixel + c, left);
+      }
+    }
+  }
+}
+
 void gather_two(const WinogradGather& g) { gather_tile<Two>(g); }
+void gather_windows_00(const WinogradGather& g) { gather_windows<Four, 0, 0>(g); }
+void gather_windows_01(const WinogradGather& g) { gather_windows<Four, 0, 1>(g); }
+void gather_windows_10(const WinogradGather& g) { gather_windows<Four, 1, 0>(g); }
+void gather_windows_11(const WinogradGather& g) { gather_windows<Four, 1, 1>(g); }
+void scatter_windows_two(const WinogradScatter& s) { scatter_windows<Two>(s); }
+void scatter_windows_four(const WinogradScatter& s) { scatter_windows<Four>(s); }
 void gather_four(const WinogradGather& g) { gather_tile<Four>(g); }
 void scatter_two(const WinogradScatter& s) { scatter_tile<Two>(s); }
 void scatter_four(const WinogradScatter& s) { scatter_tile<Four>(s); }
@@ -120,6 +199,12 @@ HWY_EXPORT(gather_two);
 HWY_EXPORT(gather_four);
 HWY_EXPORT(scatter_two);
 HWY_EXPORT(scatter_four);
+HWY_EXPORT(gather_windows_00);
+HWY_EXPORT(gather_windows_01);
+HWY_EXPORT(gather_windows_10);
+HWY_EXPORT(gather_windows_11);
+HWY_EXPORT(scatter_windows_two);
+HWY_EXPORT(scatter_windows_four);
 
 namespace {
 
@@ -198,6 +283,9 @@ class Winograd {
     const bool two = g_.out == 2;
     gather_ = two ? HWY_DYNAMIC_DISPATCH(gather_two) : HWY_DYNAMIC_DISPATCH(gather_four);
     scatter_ = two ? HWY_DYNAMIC_DISPATCH(scatter_two) : HWY_DYNAMIC_DISPATCH(scatter_four);
+    if (a_.which != nullptr)
+      scatter_ = two ? HWY_DYNAMIC_DISPATCH(scatter_windows_two) : HWY_DYNAMIC_DISPATCH(scatter_windows_four);
+    if (a_.x_which != nullptr) gather_ = gather_of_windows();
     clamps_ = clamp_bounds(a_.epilogue, lo_, hi_);
   }
 
@@ -207,7 +295,11 @@ class Winograd {
     const int64_t count = end - begin, part = std::min(g_.part, s_.oc - column);
     float* v = reinterpret_cast<float*>(memory);            // [points, count, c] and a line
     float* m = reinterpret_cast<float*>(memory + lane_.v);  // [points, count, part] and a line
-    for (int64_t t = 0; t < count; ++t) gather(begin + t, v + t * s_.c, point_floats(count, s_.c));
+    for (int64_t t = 0; t < count; ++t) {
+      float* out = v + t * s_.c;
+      a_.x_which == nullptr ? gather(begin + t, out, point_floats(count, s_.c))
+                            : gather_from_windows(begin + t, out, point_floats(count, s_.c));
+    }
     multiply(count, column, part, memory);
     for (int64_t t = 0; t < count; ++t)
       scatter(begin + t, column, part, {m + t * part, point_floats(count, part)});
@@ -249,6 +341,35 @@ class Winograd {
     gather_({pixels.data(), s_.c, out, point_stride});
   }
 
+  /// Tiles begin at multiples of four less the padding, so all begin at the same places of windows.
+  void (*gather_of_windows() const)(const WinogradGather&) {
+    const bool line = s_.pad_top % 2 != 0, column = s_.pad_left % 2 != 0;
+    if (line)
+      return column ? HWY_DYNAMIC_DISPATCH(gather_windows_11) : HWY_DYNAMIC_DISPATCH(gather_windows_10);
+    return column ? HWY_DYNAMIC_DISPATCH(gather_windows_01) : HWY_DYNAMIC_DISPATCH(gather_windows_00);
+  }
+
+  void gather_from_windows(int64_t tile, float* out, int64_t point_stride) const {
+    const Spot at = spot(tile);
+    const int64_t height = s_.h / 2, width = s_.w / 2;
+    const int64_t first_h = (at.h - s_.pad_top - s_.pad_top % 2) / 2;
+    const int64_t first_w = (at.w - s_.pad_left - s_.pad_left % 2) / 2;
+    const int windows = windows_of(g_.side);
+    std::array<const float*, 16> pixels;
+    std::array<const uint8_t*, 16> which;
+    for (int i = 0; i < windows; ++i) {
+      for (int j = 0; j < windows; ++j) {
+        const int64_t h = first_h + i, w = first_w + j;
+        const bool inside = h >= 0 && h < height && w >= 0 && w < width;
+        const int64_t window = ((at.image * height + h) * width + w) * s_.c;
+        const size_t k = static_cast<size_t>(i * windows + j);
+        pixels[k] = inside ? a_.x + window : zeros_;
+        which[k] = inside ? a_.x_which + window : reinterpret_cast<const uint8_t*>(zeros_);
+      }
+    }
+    gather_({pixels.data(), s_.c, out, point_stride, which.data()});
+  }
+
   void multiply(int64_t count, int64_t column, int64_t part, char* memory) const {
     const DenseKernels& kernels = dense_kernels(a_.weights.isa);
     GemmJob job;
@@ -286,8 +407,10 @@ class Winograd {
                                .lo = lo_,
                                .hi = hi_,
                                .clamps = clamps_ && e.act != Activation::none,
-                               .act_before_residual = e.act_before_residual};
-    scatter_(s);
+                               .act_before_residual = e.act_before_residual,
+                               .gate = a_.gate ? a_.gate + first : nullptr,
+                               .which = nullptr};
+    a_.which == nullptr ? scatter_(s) : scatter_to_windows(s, at, column);
     if (clamps_) return;
     for (int i = 0; i < s.rows; ++i) {
       dense_kernels(a_.weights.isa)
@@ -295,6 +418,15 @@ class Winograd {
               {s.y + i * s.line, s_.oc, s.columns, part, later && residual ? residual + i * s.line : nullptr},
               e);
     }
+  }
+
+  void scatter_to_windows(WinogradScatter s, const Spot& at, int64_t column) const {
+    const int64_t height = s_.out_h() / 2, width = s_.out_w() / 2;
+    const int64_t first = ((at.image * height + at.h / 2) * width + at.w / 2) * s_.oc + column;
+    s.y = a_.y + first;
+    s.which = a_.which + first;
+    s.line = width * s_.oc;
+    scatter_(s);
   }
 
   const WinogradArgs& a_;
@@ -340,6 +472,8 @@ size_t winograd_workspace_bytes(const ConvShape& s, WinogradTile tile, int threa
 void winograd_nhwc(const WinogradArgs& args, void* workspace, base::ThreadPool& pool) {
   const ConvShape& s = args.shape;
   base::check(winograd_fits(s), "not a convolution for the Winograd form");
+  base::check(args.x_which == nullptr || args.weights.tile == WinogradTile::four,
+              "windows go to tiles of four");
   if (s.n == 0 || s.oc == 0 || s.out_h() <= 0 || s.out_w() <= 0) return;
   const Grid g = cut(s, args.weights.tile, pool.size(), dense_kernels(args.weights.isa).panel);
   char* zeros = align64(workspace);

@@ -38,12 +38,25 @@ size_t packed_winograd_bytes(const ConvShape& shape, WinogradTile tile, Isa isa 
 PackedWinograd pack_winograd(const ConvShape& shape, const float* weights, WinogradTile tile, void* memory,
                              Isa isa = best_isa());
 
+/// 2 x 2 windows of stride 2, of an image [n, h, w, c] whose last odd line and column lie in none.
+/// which [n, h / 2, w / 2, c] says which element was the window's maximum, line by line; kNoMaximum: none,
+/// since a rectifier left nothing above zero.
+inline constexpr uint8_t kNoMaximum = 4;
+
 struct WinogradArgs {
   ConvShape shape;
   const float* x = nullptr;
   PackedWinograd weights;
   float* y = nullptr;
   Epilogue epilogue;
+  /// Not null: x [n, h / 2, w / 2, c] holds a value for each window of the input, which stands where x_which
+  /// [like x] says; all other inputs are zero. Tiles of four only.
+  const uint8_t* x_which = nullptr;
+  /// Not null: y [n, out_h / 2, out_w / 2, oc] takes the maximum of each window of outputs (the first of
+  /// equal ones, the last NaN), which says where it stood. Of the activations only a rectifier.
+  uint8_t* which = nullptr;
+  /// Not null: like y; outputs become zero where it is not above zero.
+  const float* gate = nullptr;
 };
 
 size_t winograd_workspace_bytes(const ConvShape& shape, WinogradTile tile, int threads);

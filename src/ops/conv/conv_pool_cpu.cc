@@ -1,0 +1,119 @@
+// conv_pool_nhwc and its gradients on CPU: Winograd tiles of four, whose outputs are whole windows.
+#include "backend/cpu/conv_grad_w.h"
+#include "backend/cpu/conv_grad_x.h"
+#include "backend/cpu/conv_pack.h"
+#include "backend/cpu/cpu_stream.h"
+#include "backend/cpu/winograd_grad_w.h"
+#include "backend/cpu/winograd_nhwc.h"
+#include "ops/conv/conv_pool.h"
+#include "ops/conv/conv_shape_cpu.h"
+#include "ops/dense/epilogue_cpu.h"
+#include "ops/kernel_forms.h"
+
+namespace trireme::ops {
+namespace {
+
+constexpr cpu::WinogradTile kTile = cpu::WinogradTile::four;
+
+cpu::ConvShape shape_of(const ir::NodeView& n, const PooledConv& c) {
+  return conv_shape(n.attrs, {c.x[0], c.x[1], c.x[2], c.x[3]}, c.w);
+}
+
+/// `p` are the extents of the windows; `tiles` of the image that the tiles cover.
+ir::Refusal refuse_shape(const cpu::ConvShape& s, const tensor::Dims& p, std::pair<int64_t, int64_t> tiles) {
+  if (s.out_h() / 2 != p[1] || s.out_w() / 2 != p[2]) return "padding is negative or rounds up";
+  if (const auto why = refuse_not_three_by_three(s)) return why;
+  if (!cpu::winograd_fits(s)) return "padding is above 2";
+  if (std::min(tiles.first, tiles.second) < 4)
+    return base::concat("image of ", tiles.first, " x ", tiles.second);
+  return std::nullopt;
+}
+
+ir::Refusal refuse(const ir::NodeView& n) {
+  if (const auto why = refuse_dtype(n, 0, {tensor::DType::f32})) return why;
+  if (const auto why = refuse_empty(n)) return why;
+  const ActivationKind kind = activation_of(n.attrs).kind;
+  if (kind != ActivationKind::none && kind != ActivationKind::relu) return "activation is not a rectifier";
+  const cpu::ConvShape s = shape_of(n, pooled_conv(n));
+  return refuse_shape(s, n.out_dims(0), {s.out_h(), s.out_w()});
+}
+
+ir::Refusal refuse_x(const ir::NodeView& n) {
+  if (const auto why = refuse_dtype(n, 0, {tensor::DType::f32})) return why;
+  if (const auto why = refuse_empty(n)) return why;
+  const cpu::ConvShape s = shape_of(n, pooled_conv_of_grad_x(n));
+  if (const auto why = refuse_shape(s, n.in_dims(0), {s.h, s.w})) return why;
+  if (!cpu::conv_grad_x_winograd_fits(s)) return "padding is above 2";
+  return std::nullopt;
+}
+
+ir::Refusal refuse_w(const ir::NodeView& n) {
+  if (const auto why = refuse_dtype(n, 0, {tensor::DType::f32})) return why;
+  if (const auto why = refuse_empty(n)) return why;
+  const cpu::ConvShape s = shape_of(n, pooled_conv_of_grad_w(n));
+  return refuse_shape(s, n.in_dims(1), {s.out_h(), s.out_w()});
+}
+
+ir::BoundKernel prepare(const ir::KernelInit& init) {
+  const cpu::ConvShape shape = shape_of(init.node, pooled_conv(init.node));
+  const int64_t packed =
+      align_up(static_cast<int64_t>(cpu::winograd_view_bytes(cpu::forward_view(shape, nullptr), kTile)));
+  const size_t operands = init.node.in.size();
+  ir::BoundKernel bound;
+  bound.workspace_bytes =
+      packed + static_cast<int64_t>(cpu::winograd_workspace_bytes(shape, kTile, init.threads));
+  bound.run = [=, epilogue = epilogue_of(activation_of(init.node.attrs))](const ir::RunArgs& args) {
+    base::ThreadPool& pool = cpu::pool_of(args.stream);
+    cpu::WinogradArgs a{
+        .shape = shape, .x = in_ptr<float>(args, 0), .y = out_ptr<float>(args, 0), .epilogue = epilogue};
+    a.which = out_ptr<uint8_t>(args, 1);
+    a.epilogue.bias = opt_ptr<float>(args, 2, operands);
+    a.weights =
+        cpu::transform_view(cpu::forward_view(shape, in_ptr<float>(args, 1)), kTile, args.workspace, pool);
+    cpu::winograd_nhwc(a, static_cast<char*>(args.workspace) + packed, pool);
+  };
+  return bound;
+}
+
+ir::BoundKernel prepare_x(const ir::KernelInit& init) {
+  const cpu::ConvShape shape = shape_of(init.node, pooled_conv_of_grad_x(init.node));
+  const size_t operands = init.node.in.size();
+  ir::BoundKernel bound{.workspace_bytes =
+                            static_cast<int64_t>(cpu::conv_grad_x_winograd_bytes(shape, init.threads))};
+  bound.run = [=](const ir::RunArgs& args) {
+    cpu::ConvGradXArgs a{shape, in_ptr<float>(args, 0), in_ptr<float>(args, 2), out_ptr<float>(args, 0)};
+    a.which = in_ptr<uint8_t>(args, 1);
+    a.gate = opt_ptr<float>(args, 3, operands);
+    cpu::conv_grad_x_winograd(a, args.workspace, cpu::pool_of(args.stream));
+  };
+  return bound;
+}
+
+ir::BoundKernel prepare_w(const ir::KernelInit& init) {
+  const cpu::ConvShape shape = shape_of(init.node, pooled_conv_of_grad_w(init.node));
+  const bool has_bias = init.node.out.size() > 1;
+  ir::BoundKernel bound{.workspace_bytes =
+                            static_cast<int64_t>(cpu::winograd_grad_w_bytes(shape, init.threads))};
+  bound.run = [=](const ir::RunArgs& args) {
+    cpu::ConvGradWArgs a{.shape = shape, .x = in_ptr<float>(args, 0), .dy = in_ptr<float>(args, 1)};
+    a.dw = out_ptr<float>(args, 0);
+    a.which = in_ptr<uint8_t>(args, 2);
+    a.db = has_bias ? out_ptr<float>(args, 1) : nullptr;
+    cpu::winograd_grad_w(a, args.workspace, cpu::pool_of(args.stream));
+  };
+  return bound;
+}
+
+}  // namespace
+
+std::vector<ir::Kernel> conv_pool_nhwc_cpu_kernels() {
+  return {{.name = "winograd", .refuse = refuse, .prepare = prepare}};
+}
+std::vector<ir::Kernel> conv_pool_nhwc_grad_x_cpu_kernels() {
+  return {{.name = "winograd", .refuse = refuse_x, .prepare = prepare_x}};
+}
+std::vector<ir::Kernel> conv_pool_nhwc_grad_w_cpu_kernels() {
+  return {{.name = "winograd", .refuse = refuse_w, .prepare = prepare_w}};
+}
+
+}  // namespace trireme::ops

@@ -1,0 +1,181 @@
+// Convolutions with a maximum behind them against the plain convolution, a naive maximum and double
+// precision.
+#include <cstring>
+
+#include "ops/test_eval.h"
+#include "tests/run_kernels.h"
+
+namespace trireme::ops {
+namespace {
+
+using tensor::Dims;
+using tensor::DType;
+using tensor::Tensor;
+using Ints = std::vector<int64_t>;
+
+struct Layer {
+  int64_t n, h, w, c, oc, pad;
+  int64_t oh() const { return h + 2 * pad - 2; }
+  int64_t ow() const { return w + 2 * pad - 2; }
+  Dims image() const { return {n, oh(), ow(), oc}; }
+  Dims windows() const { return {n, oh() / 2, ow() / 2, oc}; }
+};
+
+/// Odd extents, every padding, channels that fill no vector, the MNIST network's own layer.
+std::vector<Layer> layers() {
+  return {{2, 10, 12, 16, 16, 0}, {2, 9, 11, 17, 37, 1}, {1, 7, 6, 20, 24, 2},
+          {3, 26, 26, 32, 64, 0}, {1, 15, 8, 64, 48, 1}, {2, 13, 10, 130, 16, 2}};
+}
+
+ir::Attrs attrs_of(const Layer& l) {
+  return {{"pads", Ints{l.pad, l.pad, l.pad, l.pad}}, {"kernel_shape", Ints{3, 3}}};
+}
+
+/// The image of what stands in the windows.
+Tensor spread(const Layer& l, const Tensor& p, const Tensor& which) {
+  Tensor image = Tensor::zeros(DType::f32, l.image());
+  const Dims d = p.dims();
+  const auto value = p.data<float>();
+  const auto place = which.data<uint8_t>();
+  size_t at = 0;
+  for (int64_t n = 0; n < d[0]; ++n) {
+    for (int64_t h = 0; h < d[1]; ++h) {
+      for (int64_t w = 0; w < d[2]; ++w) {
+        for (int64_t c = 0; c < d[3]; ++c, ++at) {
+          if (place[at] > 3) continue;
+          const int64_t line = n * l.oh() + 2 * h + place[at] / 2, column = 2 * w + place[at] % 2;
+          image.mutable_data<float>()[static_cast<size_t>((line * l.ow() + column) * l.oc + c)] = value[at];
+        }
+      }
+    }
+  }
+  return image;
+}
+
+/// Maxima of an image and their places: the first of equal ones, the last NaN; 4 if none is above zero.
+std::pair<Tensor, Tensor> maxima(const Layer& l, const Tensor& y, bool rectified) {
+  Tensor p = Tensor::empty(DType::f32, l.windows()), which = Tensor::empty(DType::u8, l.windows());
+  const Dims d = p.dims();
+  size_t at = 0;
+  for (int64_t n = 0; n < d[0]; ++n) {
+    for (int64_t h = 0; h < d[1]; ++h) {
+      for (int64_t w = 0; w < d[2]; ++w) {
+        for (int64_t c = 0; c < d[3]; ++c, ++at) {
+          float best = 0;
+          uint8_t place = 0;
+          for (int64_t i = 0; i < 4; ++i) {
+            const int64_t line = n * l.oh() + 2 * h + i / 2, column = 2 * w + i % 2;
+            const float v = y.data<float>()[static_cast<size_t>((line * l.ow() + column) * l.oc + c)];
+            if (i == 0 || v > best || v != v) best = v, place = static_cast<uint8_t>(i);
+          }
+          p.mutable_data<float>()[at] = best;
+          which.mutable_data<uint8_t>()[at] = rectified && !(best > 0) ? 4 : place;
+        }
+      }
+    }
+  }
+  return {p, which};
+}
+
+bool same_bits(const Tensor& a, const Tensor& b) {
+  return a.dims() == b.dims() &&
+         std::memcmp(a.raw(), b.raw(), static_cast<size_t>(tensor::bytes_of(a.type()))) == 0;
+}
+
+/// The results of the only kernel, the same bits for every team.
+std::vector<Tensor> only_kernel(const std::string& op, const ir::Attrs& attrs, const std::vector<Tensor>& in,
+                                size_t results) {
+  const auto first = tests::run_kernels(op, attrs, in, results, {0, 1, 2}, 1);
+  EXPECT_EQ(first.size(), 1u) << op;
+  for (const int threads : {2, 3, 4}) {
+    const auto again = tests::run_kernels(op, attrs, in, results, {0, 1, 2}, threads);
+    for (size_t i = 0; i < results; ++i)
+      EXPECT_TRUE(same_bits(first[0].out[i], again[0].out[i])) << op << ", threads " << threads;
+  }
+  return first[0].out;
+}
+
+/// The same by the named kernel of a plain op.
+Tensor plain(const std::string& op, const std::string& kernel, const ir::Attrs& attrs,
+             const std::vector<Tensor>& in) {
+  for (const tests::KernelResult& r : tests::run_kernels(op, attrs, in, 1, {0, 1, 2}, 2)) {
+    if (r.kernel == kernel) return r.out[0];
+  }
+  ADD_FAILURE() << op << " has no kernel " << kernel << " here";
+  return in[0];
+}
+
+double worst(const Tensor& got, const Tensor& want) {
+  const std::vector<double> a = got.to_doubles(), b = want.to_doubles();
+  double difference = 0, largest = 1e-30;
+  for (size_t i = 0; i < b.size(); ++i) {
+    difference = std::max(difference, std::abs(a[i] - b[i]));
+    largest = std::max(largest, std::abs(b[i]));
+  }
+  return difference / largest;
+}
+
+TEST(ConvPool, IsTheMaximumOfTheConvolution) {
+  for (const Layer& l : layers()) {
+    SCOPED_TRACE(base::concat(l.h, "x", l.w, " c ", l.c, " oc ", l.oc, " pad ", l.pad));
+    const Tensor x = tests::random_tensor({l.n, l.h, l.w, l.c}, 1), b = tests::random_tensor({l.oc}, 3);
+    const Tensor w = tests::random_tensor({l.oc, l.c, 3, 3}, 2, 0.1f);
+    for (const std::string activation : {"none", "relu"}) {
+      ir::Attrs attrs = attrs_of(l);
+      attrs.set("activation", activation);
+      const auto [p, which] =
+          maxima(l, plain("conv_nhwc", "winograd_live", attrs, {x, w, b}), activation == "relu");
+      const std::vector<Tensor> got = only_kernel("conv_pool_nhwc", attrs, {x, w, b}, 2);
+      EXPECT_TRUE(same_bits(got[0], p)) << activation;
+      EXPECT_TRUE(same_bits(got[1], which)) << activation;
+    }
+  }
+}
+
+TEST(ConvPool, NotANumberIsAMaximumWithoutGradientBehindARectifier) {
+  const Layer l{1, 6, 6, 16, 16, 0};
+  Tensor x = tests::random_tensor({1, 6, 6, 16}, 1);
+  x.mutable_data<float>()[0] = std::numeric_limits<float>::quiet_NaN();
+  const Tensor w = tests::random_tensor({16, 16, 3, 3}, 2);
+  ir::Attrs attrs = attrs_of(l);
+  attrs.set("activation", std::string("relu"));
+  const auto got = only_kernel("conv_pool_nhwc", attrs, {x, w}, 2);
+  EXPECT_TRUE(std::isnan(got[0].data<float>()[0]));
+  EXPECT_EQ(got[1].data<uint8_t>()[0], 4);
+}
+
+TEST(ConvPool, GradientsAreThoseOfTheImageBetween) {
+  for (const Layer& l : layers()) {
+    SCOPED_TRACE(base::concat(l.h, "x", l.w, " c ", l.c, " oc ", l.oc, " pad ", l.pad));
+    const Tensor x = tests::random_tensor({l.n, l.h, l.w, l.c}, 1), dp = tests::random_tensor(l.windows(), 4);
+    const Tensor w = tests::random_tensor({l.oc, l.c, 3, 3}, 2, 0.1f);
+    const Tensor which = tests::random_bytes<uint8_t>(l.windows(), 5, 0, 4);
+    const Tensor dy = spread(l, dp, which);
+    ir::Attrs to_x = attrs_of(l);
+    to_x.set("in_shape", Ints{l.h, l.w});
+    const Tensor dx = plain("conv_nhwc_grad_x", "winograd", to_x, {dy, w});
+    EXPECT_TRUE(same_bits(only_kernel("conv_pool_nhwc_grad_x", to_x, {dp, which, w}, 1)[0], dx));
+    const Tensor gated = testing::run("relu_grad", {dx, x})[0];
+    const Tensor got = only_kernel("conv_pool_nhwc_grad_x", to_x, {dp, which, w, x}, 1)[0];
+    EXPECT_EQ(worst(got, gated), 0);
+    const auto grads = only_kernel("conv_pool_nhwc_grad_w", attrs_of(l), {x, dp, which}, 2);
+    EXPECT_TRUE(same_bits(grads[0], plain("conv_nhwc_grad_w", "winograd", attrs_of(l), {x, dy})));
+    const Tensor db =
+        testing::run("reduce_sum", {dy, testing::ints({0, 1, 2})}, {{"keepdims", int64_t{0}}})[0];
+    EXPECT_LT(worst(grads[1], db), 2e-6);
+  }
+}
+
+TEST(ConvPool, OnlyWinogradShapesAreTaken) {
+  const Tensor x = tests::random_tensor({1, 8, 8, 16}, 1), w5 = tests::random_tensor({16, 16, 5, 5}, 2);
+  const Tensor w = tests::random_tensor({16, 16, 3, 3}, 2), few = tests::random_tensor({8, 16, 3, 3}, 2);
+  EXPECT_EQ(tests::run_kernels("conv_pool_nhwc", {}, {x, w}, 2, {1}).size(), 1u);
+  EXPECT_TRUE(tests::run_kernels("conv_pool_nhwc", {}, {x, w5}, 2, {1}).empty());
+  EXPECT_TRUE(tests::run_kernels("conv_pool_nhwc", {}, {x, few}, 2, {1}).empty());
+  EXPECT_TRUE(
+      tests::run_kernels("conv_pool_nhwc", {{"activation", std::string("tanh")}}, {x, w}, 2, {1}).empty());
+  EXPECT_TRUE(tests::run_kernels("conv_pool_nhwc", {{"strides", Ints{2, 2}}}, {x, w}, 2, {1}).empty());
+}
+
+}  // namespace
+}  // namespace trireme::ops
