@@ -140,28 +140,61 @@ TEST(ConvQuantized, MatchesIntegerLoops) {
   }
 }
 
+/// Runs `p` at every level, with byte dot products where they fit, and compares with the integer loops.
+void check_depthwise(const Problem& p, QuantEpilogue e) {
+  const QuantDepthwiseWeights w = {p.s, p.w.data(), p.w_signed, p.zero.data(), p.bias.data()};
+  std::vector<float> weights(p.w.size());
+  std::vector<int32_t> sums(p.bias.size());
+  pack_quant_depthwise(w, p.input, {weights.data(), sums.data()});
+  e.offsets = sums.data();
+  e.scale = p.scale.data();
+  for (const Isa isa : usable_isas()) {
+    std::vector<char> dots(packed_depthwise_dot_bytes(p.s));
+    const bool fits = pack_depthwise_dot(w, p.input, p.scale.data(), dots.data(), isa);
+    const bool wanted = isa == Isa::avx512_vnni && p.s.kh == 3 && p.zero[0] == (p.w_signed ? 0 : 128);
+    EXPECT_TRUE(fits || !wanted);
+    for (const bool with_dots : {false, true}) {
+      if (with_dots && !fits) continue;
+      e.scales_below_one = with_dots;
+      const size_t n = static_cast<size_t>(p.outputs());
+      std::vector<uint8_t> y(n + 64, 0x55);
+      base::ThreadPool pool(2);
+      quant_depthwise_nhwc({p.s, p.x.data(), p.input, weights.data(), y.data(), e, isa, dots.data()}, pool);
+      for (size_t i = n; i < y.size(); ++i) ASSERT_EQ(y[i], 0x55);
+      p.expect(y, e);
+    }
+  }
+}
+
 TEST(DepthwiseQuantized, MatchesIntegerLoops) {
   for (const int k : {3, 5, 2}) {
     for (const int stride : {1, 2}) {
-      for (const int64_t c : {5, 16, 43}) {
-        ConvShape s = shape(9, c, c, k, stride);
-        s.groups = c;
-        for (const bool is_signed : {false, true}) {
-          const Problem p(s, {is_signed, is_signed ? -9 : 131}, true, 2);
-          std::vector<float> weights(p.w.size());
-          std::vector<int32_t> sums(p.bias.size());
-          pack_quant_depthwise({s, p.w.data(), true, p.zero.data(), p.bias.data()}, p.input,
-                               {weights.data(), sums.data()});
-          QuantEpilogue e = {QuantOutput::s8, sums.data(), nullptr, p.scale.data(), -20, -128, 100};
-          for (const Isa isa : usable_isas()) {
-            std::vector<uint8_t> y(static_cast<size_t>(p.outputs()));
-            base::ThreadPool pool(2);
-            quant_depthwise_nhwc({s, p.x.data(), p.input, weights.data(), y.data(), e, isa}, pool);
-            p.expect(y, e);
-          }
+      for (const int64_t c : {5, 16, 27, 32, 43, 50, 64, 144}) {
+        for (const int64_t hw : {9, 4}) {
+          ConvShape s = shape(hw, c, c, k, stride);
+          s.groups = c;
+          const bool is_signed = c % 2 == 1 || hw == 4;
+          const int32_t weight_zero = c == 43 ? 2 : 0;
+          const Problem p(s, {is_signed, is_signed ? -9 : 131}, true, weight_zero);
+          check_depthwise(p, {QuantOutput::s8, nullptr, nullptr, nullptr, -20, -128, 100});
+          check_depthwise(p, {QuantOutput::u8, nullptr, nullptr, nullptr, 100, 3, 255});
         }
       }
     }
+  }
+}
+
+TEST(DepthwiseQuantized, PaddingOnOneSideAndUnsignedWeights) {
+  for (const int stride : {1, 2}) {
+    ConvShape s = shape(6, 80, 80, 3, stride);
+    s.groups = 80;
+    s.pad_top = s.pad_left = 0;
+    s.pad_bottom = s.pad_right = 2;
+    check_depthwise(Problem(s, {false, 7}, false, 128),
+                    {QuantOutput::u8, nullptr, nullptr, nullptr, 9, 9, 200});
+    s.w = 1;
+    s.pad_left = 2;
+    check_depthwise(Problem(s, {true, 7}, true, 0), {QuantOutput::u8, nullptr, nullptr, nullptr, 9, 0, 255});
   }
 }
 

@@ -20,8 +20,19 @@ namespace {
 #include "backend/cpu/dense_simd_avx512.inc"
 
 #include "backend/cpu/qgemm_kernel.inc"
+#include "backend/cpu/qgemm_bytes_kernel.inc"
+#include "backend/cpu/depthwise_dot_kernel.inc"
 
-constexpr QuantKernels kQuantTable = make_quant_kernels<true>();
+constexpr QuantKernels make_vnni_kernels() {
+  QuantKernels table = make_quant_kernels<true>();
+  fill_byte_tiles<1, 1>(table);
+  fill_byte_tiles<2, 1>(table);
+  fill_byte_tiles<4, 1>(table);
+  table.dot_band = dot_band;
+  return table;
+}
+
+constexpr QuantKernels kQuantTable = make_vnni_kernels();
 
 }  // namespace
 }  // namespace trireme::cpu

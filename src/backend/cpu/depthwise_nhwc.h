@@ -39,6 +39,14 @@ struct QuantDepthwisePacked {
 
 void pack_quant_depthwise(const QuantDepthwiseWeights& weights, QuantInput input, QuantDepthwisePacked out);
 
+/// The form of the weights that byte dot products read: 3 x 3 kernels with equal strides of 1 or 2 at the
+/// levels that have them, where every weight less its zero point fits a signed byte.
+size_t packed_depthwise_dot_bytes(const ConvShape& shape);
+
+/// Packs into `memory` with the epilogue's scales [c]; returns false where the form does not fit.
+bool pack_depthwise_dot(const QuantDepthwiseWeights& weights, QuantInput input, const float* scale,
+                        void* memory, Isa isa = best_isa());
+
 /// Output u8 or s8; epilogue.offsets are the packed sums, row_factors unused. Sums are exact below 2^24; no
 /// workspace.
 struct QuantDepthwiseArgs {
@@ -49,6 +57,8 @@ struct QuantDepthwiseArgs {
   void* y = nullptr;
   QuantEpilogue epilogue;
   Isa isa = best_isa();
+  const void* dots =
+      nullptr;  // memory that pack_depthwise_dot filled, where it did; used with scales below one
 };
 
 void quant_depthwise_nhwc(const QuantDepthwiseArgs& args, base::ThreadPool& pool);

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "backend/cpu/dense_kernels.h"
+#include "backend/cpu/depthwise_dot.h"
 #include "backend/cpu/qgemm_s8.h"
 
 namespace trireme::cpu {
@@ -32,12 +33,35 @@ struct QuantTile {
 };
 using QuantTileFn = void (*)(const QuantTile&);
 
+/// Rows of a tall byte tile; tiles of four vectors have half as many.
+inline constexpr int kByteRows = 12;
+
+/// One register tile of a plain matrix product with 8-bit results, the whole depth at once. a, b and offsets
+/// as in QuantTile; |sum * scale| must stay below 2^31.
+struct ByteTile {
+  const uint8_t* a = nullptr;  // [rows, k] groups of 4 bytes, rows lda bytes apart
+  int64_t lda = 0;
+  int64_t k = 0;
+  const int32_t* b = nullptr;  // packed [k, panel width]
+  int64_t panel_stride = 0;    // from a panel to the next
+  uint8_t* c = nullptr;
+  int64_t ldc = 0;
+  int n = 0;  // valid columns
+  const int32_t* offsets = nullptr;
+  const float* scale = nullptr;
+  bool output_signed = false;
+  int32_t zero = 0, lo = 0, hi = 0;  // quantised values
+};
+using ByteTileFn = void (*)(const ByteTile&);
+
 struct QuantKernels {
   int tile_rows, width, panel;
   int group;                             // values of k in 32 bits: 4 or 2
   QuantTileFn packed[2][kMaxTileRows];   // [vectors - 1][rows - 1]
   QuantTileFn rows[2][2][kMaxTileRows];  // [signed][vectors - 1][rows - 1], group 4 only
   QuantTileFn line[2][2][kMaxTileRows];  // [stride - 1][vectors - 1][rows - 1], group 4 only
+  ByteTileFn bytes[2][3][kByteRows];     // [signed input][vectors / 2][rows - 1] for 1, 2, 4 vectors, or null
+  DotBandFn dot_band;                    // or null
 };
 
 const QuantKernels& quant_kernels_portable();

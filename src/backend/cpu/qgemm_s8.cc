@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "backend/cpu/qgemm_bytes.h"
 #include "backend/cpu/qgemm_driver.h"
 
 namespace trireme::cpu {
@@ -101,6 +102,7 @@ size_t qgemm_workspace_bytes(int64_t m, const PackedQuantMatrix& b, int threads)
 
 void qgemm(const QuantGemmArgs& args, void* workspace, base::ThreadPool& pool) {
   if (args.m == 0 || args.b.n == 0) return;
+  if (fits_byte_tiles(args)) return run_byte_tiles(args, pool);
   QuantJob job;
   job.source.base = static_cast<const char*>(args.a);
   job.source.row_stride = args.lda;

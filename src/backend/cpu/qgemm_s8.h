@@ -65,7 +65,8 @@ struct QuantEpilogue {
   const int32_t* row_factors = nullptr;  // [n] or null, see quant_offsets
   const float* scale = nullptr;          // [n]; unused for s32
   int32_t zero = 0, lo = 0, hi = 255;
-  Epilogue real;  // f32 only: bias, residual, activation
+  bool scales_below_one = false;  // promised by the caller: no |acc * scale| reaches 2^31
+  Epilogue real;                  // f32 only: bias, residual, activation
 };
 
 struct QuantGemmArgs {

@@ -83,6 +83,8 @@ std::vector<Case> cases() {
                                 {17, 63, 47},
                                 {29, 130, 150},
                                 {5, 1024, 70},
+                                {79, 24, 144},
+                                {200, 16, 63},
                                 {100, 36, 16}}) {
     all.push_back({m, k, n, false, true, 0, 0, false});
     all.push_back({m, k, n, false, true, 131, 0, false});
@@ -116,13 +118,15 @@ TEST(QgemmS8, RequantisesLikeOnnx) {
   for (const Case& s : cases()) {
     for (const Isa isa : usable_isas()) {
       Product p(s, isa);
-      for (const QuantOutput output : {QuantOutput::u8, QuantOutput::s8}) {
+      for (const int kind : {0, 1, 2, 3}) {
+        const QuantOutput output = kind % 2 ? QuantOutput::s8 : QuantOutput::u8;
         QuantEpilogue e;
         e.output = output;
+        e.scales_below_one = kind >= 2;  // they are: the short way and the general one must agree
         e.zero = output == QuantOutput::u8 ? 100 : -10;
         e.lo = output == QuantOutput::u8 ? 100 : -128;  // the first as a fused relu
         e.hi = output == QuantOutput::u8 ? 255 : 127;
-        const std::vector<char> c = p.run(e, 1, 2);
+        const std::vector<char> c = p.run(e, 1, kind == 2 ? 1 : 4);
         for (int64_t i = 0; i < s.m * s.n; ++i) {
           const float real =
               static_cast<float>(p.exact(i / s.n, i % s.n)) * p.scale_[static_cast<size_t>(i % s.n)];

@@ -91,6 +91,7 @@ void set_epilogue(const QProduct& q, PackedProduct& p) {
                                   : cpu::QuantOutput::s8;
   e.offsets = p.offsets.data();
   e.scale = p.scale.data();
+  e.scales_below_one = std::all_of(p.scale.begin(), p.scale.end(), [](float s) { return s < 1.0f; });
   if (q.to_float()) {
     e.real = epilogue_of(q.activation);
   } else {
@@ -116,6 +117,7 @@ ir::Refusal refuse_depthwise(const ir::NodeView& node) {
 struct PackedDepthwise {
   cpu::ConvShape shape;
   std::vector<float> weights;
+  std::vector<char> dots;  // the byte dot form, or empty
   PackedProduct product;
 };
 
@@ -131,6 +133,11 @@ std::shared_ptr<const PackedDepthwise> pack_depthwise(const ir::NodeView& node) 
   cpu::pack_quant_depthwise({p->shape, w.raw(), w.dtype() == DType::i8, q.w_zero.data(), q.bias.data()},
                             product.input, {p->weights.data(), product.offsets.data()});
   set_epilogue(q, product);
+  p->dots.resize(cpu::packed_depthwise_dot_bytes(p->shape));
+  if (!cpu::pack_depthwise_dot({p->shape, w.raw(), w.dtype() == DType::i8, q.w_zero.data(), q.bias.data()},
+                               product.input, product.scale.data(), p->dots.data())) {
+    p->dots.clear();
+  }
   return p;
 }
 
@@ -142,7 +149,8 @@ ir::BoundKernel prepare_depthwise(const ir::KernelInit& init) {
                                        .input = p->product.input,
                                        .weights = p->weights.data(),
                                        .y = args.out[0],
-                                       .epilogue = p->product.epilogue};
+                                       .epilogue = p->product.epilogue,
+                                       .dots = p->dots.empty() ? nullptr : p->dots.data()};
     cpu::quant_depthwise_nhwc(call, cpu::pool_of(args.stream));
   };
   return {run, 0, 1u << Q::w};
