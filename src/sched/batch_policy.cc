@@ -22,8 +22,9 @@ class Forming {
     if (order_.empty()) return std::move(decision_);
     gather();
     cut_to_preferred();
+    cut_to_worth();
     const int64_t go_ns = std::min(window_end(), latest_start());
-    if (!is_full_ && !is_preferred_ && go_ns > now_ns_) {
+    if (!is_full_ && !is_preferred_ && gains_by_waiting_ && go_ns > now_ns_) {
       decision_.wake_ns = std::min(decision_.wake_ns, go_ns);
       return std::move(decision_);
     }
@@ -90,6 +91,19 @@ class Forming {
     if (cut == 0) return;
     is_preferred_ = true;
     batch_.resize(cut);
+  }
+
+  /// Rows that would cost as much in a batch of their own are left to one.
+  void cut_to_worth() {
+    if (!limits_.worth || !limits_.preferred.empty()) return;
+    const BatchWorth worth = limits_.worth(head().group, rows_);
+    gains_by_waiting_ = worth.gains_by_waiting;
+    size_t kept = 1;
+    int64_t rows = head().rows;
+    for (; kept < batch_.size() && rows + queue_[batch_[kept]].rows <= worth.rows; ++kept)
+      rows += queue_[batch_[kept]].rows;
+    batch_.resize(kept);
+    rows_ = rows;
   }
 
   int64_t window_end() const {
@@ -190,7 +204,7 @@ class Forming {
   Decision decision_;
   std::vector<size_t> order_, batch_;
   int64_t rows_ = 0;
-  bool is_full_ = false, is_preferred_ = false;
+  bool is_full_ = false, is_preferred_ = false, gains_by_waiting_ = true;
 };
 
 }  // namespace

@@ -31,11 +31,20 @@ int64_t due_of(const Waiting& waiting);
 /// Predicted time of a batch of so many rows of a group; 0: unknown.
 using PredictNs = std::function<int64_t(uint64_t group, int64_t rows)>;
 
+/// How many of the waiting rows to run at once; and whether more of them would be cheaper, so that waiting
+/// for them may gain something.
+struct BatchWorth {
+  int64_t rows = 0;
+  bool gains_by_waiting = true;
+};
+using WorthOf = std::function<BatchWorth(uint64_t group, int64_t rows)>;
+
 struct BatchLimits {
   int64_t max_rows = 1;
   int64_t window_ns = 0;                ///< longest wait of the oldest request for a fuller batch
   std::vector<int64_t> preferred = {};  ///< row counts worth running at once, ascending
   int instances = 1;                    ///< that share the queue
+  WorthOf worth = {};  ///< ends a batch earlier, where there are no preferred counts; empty: none
 };
 
 /// Either `take` (indices into the queue, in batch order) is not empty, or nothing is to be done before

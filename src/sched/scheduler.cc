@@ -34,6 +34,7 @@ Scheduler::Scheduler(std::shared_ptr<const engine::PreparedModel> model, Schedul
     : clock_(clock),
       options_(std::move(options)),
       on_batch_(std::move(on_batch)),
+      prices_(options_.padding.row_buckets, options_.limits.max_rows),
       tuner_({.p99_ns = options_.p99_ns,
               .max_rows = options_.limits.max_rows,
               .row_buckets = options_.padding.row_buckets,
@@ -299,7 +300,7 @@ const char* Scheduler::refusal_of(const Request& request, Waiting& waiting, std:
     waiting.fair_tag = list.back().fair_tag;
     list.pop_back();
   }
-  const bool is_in_time = admits(list, waiting, free_ns, limits(),
+  const bool is_in_time = admits(list, waiting, free_ns, limits(waiting.enqueued_ns),
                                  [this](uint64_t group, int64_t rows) { return predict(group, rows); });
   return is_in_time ? nullptr : "Exceeds what can be done before the request's deadline";
 }
@@ -311,10 +312,19 @@ std::vector<Waiting> Scheduler::waiting_list() const {
   return list;
 }
 
-BatchLimits Scheduler::limits() const {
+BatchLimits Scheduler::limits(int64_t now_ns) const {
   BatchLimits limits = options_.limits;
   limits.instances = options_.instances;
-  if (options_.p99_ns == 0) return limits;
+  if (options_.p99_ns == 0) {
+    // A window that was asked for is waited out, a usual one only while that gains something.
+    if (prices_rows())
+      limits.worth = [this, now_ns](uint64_t group, int64_t rows) {
+        BatchWorth worth = prices_.worth(group, rows, now_ns);
+        worth.gains_by_waiting = worth.gains_by_waiting || !options_.is_window_adaptive;
+        return worth;
+      };
+    return limits;
+  }
   limits.window_ns = tuner_.setting().window_ns;
   limits.max_rows = tuner_.setting().max_rows;
   limits.instances = tuner_.setting().instances;
@@ -344,7 +354,7 @@ Scheduler::Taken Scheduler::take(int64_t now_ns, bool may_run, const Instance& i
     places.push_back(i);
   }
   if (options_.is_fair) shares_.tag(waiting);
-  BatchLimits now = limits();
+  BatchLimits now = limits(now_ns);
   const bool is_complete = usual_.is_complete(queue_.size() + running_);
   if (closing_ || (options_.is_window_adaptive && options_.p99_ns == 0 && is_complete)) now.window_ns = 0;
   if (is_held_ && !closing_) return taken;
@@ -497,6 +507,19 @@ void Scheduler::work(BatchRunner& runner, Instance& instance) {
   }
 }
 
+/// Whether batches are cut where further rows make none cheaper.
+bool Scheduler::prices_rows() const {
+  return !options_.runs_whole && options_.p99_ns == 0 && !options_.places_rows &&
+         options_.padding.is_batched && options_.limits.max_rows > 1;
+}
+
+/// With the lock held: what a batch took, gathering and computing.
+void Scheduler::learn_from(const Timing& timing, uint64_t group) {
+  const int64_t took_ns = timing.finished_ns - timing.started_ns;
+  if (options_.inline_ns > 0) compute_.observe(group, timing.padded_rows, took_ns);
+  if (prices_rows()) prices_.observe(group, timing.padded_rows, took_ns, timing.finished_ns);
+}
+
 /// Runs what next_batch() has taken; the instance is free afterwards.
 void Scheduler::run_batch(BatchRunner& runner, Instance& instance, std::vector<Request> batch) {
   const uint64_t group = group_key(batch[0].inputs, options_.padding);
@@ -507,6 +530,8 @@ void Scheduler::run_batch(BatchRunner& runner, Instance& instance, std::vector<R
   }
   if (options_.hang_ns > 0 || options_.p99_ns > 0) watch_batch(instance, batch, group);
   size_t count = batch.size();
+  int64_t rows = 0;
+  for (const Request& r : batch) rows += r.rows;
   // Before the sinks are called: a client that sends its next request at once must not count itself twice.
   int64_t padded = 0, runs = 0;
   const auto on_batch = [&](const Timing& timing) {
@@ -518,7 +543,8 @@ void Scheduler::run_batch(BatchRunner& runner, Instance& instance, std::vector<R
       running_ -= std::exchange(count, 0);
       instance.scratch_bytes = runner.scratch_bytes();
       has_hung = instance.is_hung;
-      if (options_.inline_ns > 0) compute_.observe(group, padded, timing.finished_ns - timing.started_ns);
+      // A batch that failed runs again in parts, whose times say nothing.
+      if (timing.batch_rows == rows) learn_from(timing, group);
       for (const Request& r : batch) {
         if (options_.p99_ns > 0) tuner_.answered(timing.finished_ns - r.timing.enqueued_ns);
       }
@@ -560,7 +586,7 @@ void Scheduler::run_here(Instance& instance, Request request) {
   instance.runner->run(batch, clock_, [&](const Timing& timing) {
     {
       const std::lock_guard lock(mutex_);
-      compute_.observe(group, timing.padded_rows, timing.finished_ns - timing.started_ns);
+      learn_from(timing, group);
       instance.scratch_bytes = instance.runner->scratch_bytes();
       leave();
     }

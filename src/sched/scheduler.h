@@ -18,6 +18,7 @@
 #include "sched/fair_share.h"
 #include "sched/ordered_release.h"
 #include "sched/rate_limiter.h"
+#include "sched/row_prices.h"
 #include "sched/usual_load.h"
 
 namespace trireme::sched {
@@ -26,6 +27,7 @@ struct SchedulerOptions {
   BatchLimits limits;
   Padding padding;
   bool is_window_adaptive = false;  ///< the window ends once as many wait as are usually in flight
+  bool runs_whole = false;          ///< a batch is as large as may be, whatever its rows cost (see RowPrices)
   size_t max_queue = 1024;          ///< requests waiting; further ones are refused
   std::map<uint32_t, size_t> level_queue = {};  ///< the same for single priorities
   size_t hold_until = 0;           ///< nothing starts before so many wait; for tests that count batches
@@ -141,7 +143,9 @@ class Scheduler {
   void wait(int64_t wake_ns, std::unique_lock<std::mutex>& lock);
   void wake_one();
   // With the lock held:
-  BatchLimits limits() const;
+  BatchLimits limits(int64_t now_ns) const;
+  bool prices_rows() const;
+  void learn_from(const Timing& timing, uint64_t group);
   bool is_active(const Instance& instance) const;
   Taken take(int64_t now_ns, bool may_run, const Instance& instance);
   std::vector<Waiting> waiting_list() const;
@@ -169,6 +173,7 @@ class Scheduler {
   BatchCost cost_;
   FairShare shares_;
   BatchCost compute_;  ///< the same without the sinks, where requests may run on the thread that submits
+  RowPrices prices_;
   OrderedRelease order_;
   BatchTuner tuner_;
   bool is_held_ = false;             ///< until hold_until requests wait

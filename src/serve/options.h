@@ -40,7 +40,8 @@ struct ServeOptions {
   int max_queue = 1024;
   int64_t max_batch = 32;
   base::Duration batch_window{2 * base::kNsPerMs};
-  std::vector<int64_t> buckets{1, 2, 4, 8, 16, 32};
+  bool whole_batches = false;
+  std::vector<int64_t> buckets{1, 2, 3, 4, 6, 8, 12, 16, 24, 32};
   std::vector<int64_t> length_buckets{16, 32, 64, 128, 256, 512};
   base::Duration request_timeout{30 * base::kNsPerSecond};
   base::Duration exit_timeout{30 * base::kNsPerSecond};
@@ -83,6 +84,8 @@ struct ServeOptions {
         .at_most(65536);
     f.add("batch_window", &batch_window,
           "longest wait of a request for a fuller batch; ends when as many wait as usual");
+    f.add("whole_batches", &whole_batches,
+          "a batch takes all that fits; else it ends where more rows were seen to make none cheaper");
     f.add("buckets", &buckets, "row counts that batches are filled up to").at_least(1);
     f.add("length_buckets", &length_buckets, "token counts that texts are filled up to").at_least(1);
     f.add("request_timeout", &request_timeout, "longest time in the queue; 0: no limit");

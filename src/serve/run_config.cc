@@ -13,7 +13,7 @@ struct Fields {
   RunConfig config;
   base::Duration window{-1}, slo{-1};
   std::string pad_inputs;
-  bool is_deadline_aware = false;
+  bool is_deadline_aware = false, runs_whole = false;
 
   void fields(base::OptionList& f) {
     f.add_choice("precision", &config.precision, {"f32", "bf16", "f16"}, "operands of products");
@@ -27,6 +27,7 @@ struct Fields {
     f.add("pad_value", &config.pad_value, "what they are filled with");
     f.add("pad_inputs", &pad_inputs, "only these inputs: name=value,...");
     f.add("slo_p99", &slo, "goal of the 99th percentile");
+    f.add("whole_batches", &runs_whole, "a batch takes all that fits, whatever its rows cost");
     f.add("deadline_aware", &is_deadline_aware, "timeouts bound the answer");
   }
 };
@@ -77,6 +78,7 @@ RunConfig RunConfig::of(const std::vector<std::pair<std::string, std::string>>& 
                 "parameter pad_inputs needs pad_buckets");
   if (fields.slo.ns >= 0) fields.config.p99_ns = fields.slo.ns;
   if (list.given("deadline_aware")) fields.config.is_deadline_aware = fields.is_deadline_aware;
+  if (list.given("whole_batches")) fields.config.runs_whole = fields.runs_whole;
   return fields.config;
 }
 

@@ -17,7 +17,8 @@ namespace trireme::serve {
 enum class PixelValues : uint8_t { off, none, unit, inception, imagenet };
 
 /// `precision` f32, bf16 or f16; `threads` of an instance; `buckets` "1,2,4,8"; `batch_window` "2ms", which
-/// ends when as many wait as usual, unlike max_queue_delay_microseconds; `deadline_aware` true or false;
+/// ends when as many wait as usual, unlike max_queue_delay_microseconds; `whole_batches` true: a batch takes
+/// all that fits, whatever its rows cost; `deadline_aware` true or false;
 /// `pad_buckets` "16,32,64", `pad_value` "0" and `pad_inputs` "ids=0,labels=-100": the open extent of inputs
 /// is filled up, and outputs are cut to what the request had; `slo_p99` "50ms", the goal that batching is
 /// tuned for while the model serves. `stream_rows` true: of a decoupled model, each place along the outputs'
@@ -31,6 +32,7 @@ struct RunConfig {
   std::optional<int64_t> window_ns;       ///< absent: the server's
   std::optional<bool> is_deadline_aware;  ///< absent: the server's
   std::optional<int64_t> p99_ns;          ///< absent: the server's
+  std::optional<bool> runs_whole;         ///< absent: the server's
   std::vector<int64_t> pad_buckets;       ///< lengths that open extents are filled up to; empty: none is
   double pad_value = 0;
   std::map<std::string, double> pad_inputs;  ///< only these are filled, each with its value; empty: all

@@ -302,6 +302,7 @@ sched::SchedulerOptions ServedModel::scheduler_options(const ModelHost& host) {
       "parameter slo_p99 finds the window and the sizes of batches: it needs dynamic_batching without "
       "preferred_batch_size and max_queue_delay_microseconds");
   if (merges && !config_.sequence && !asks_to_wait) out.p99_ns = p99_ns;
+  out.runs_whole = run.runs_whole.value_or(options.whole_batches);
   out.hang_ns = options.instance_timeout.ns;
   if (!asks_to_wait && !config_.sequence) out.inline_ns = 30 * base::kNsPerUs;
   out.padding.is_batched = is_batched;

@@ -40,7 +40,7 @@ bool is_one_of(const std::string& name, std::initializer_list<std::string_view> 
 /// A parameter that the search decides.
 bool is_ours(const TextField& parameter) {
   return std::any_of(parameter.fields.begin(), parameter.fields.end(), [](const TextField& f) {
-    return f.name == "key" && is_one_of(f.text, {"precision", "threads", "buckets", "batch_window"});
+    return f.name == "key" && is_one_of(f.text, {"precision", "threads", "buckets", "batch_window", "whole_batches"});
   });
 }
 
@@ -58,6 +58,7 @@ void add_batching(std::string& out, const Candidate& c, const std::string& kept)
   std::string buckets;
   for (int64_t b : c.row_buckets) buckets += (buckets.empty() ? "" : ",") + std::to_string(b);
   add_parameter(out, "buckets", buckets);
+  add_parameter(out, "whole_batches", "true");  // as simulated: max_batch is what pays already
   if (!c.keeps_window && c.window_ns > 0)
     add_parameter(out, "batch_window", to_string(base::Duration{c.window_ns}));
 }

@@ -1,0 +1,150 @@
+// What a row costs in batches of each size, and how many of the waiting rows to run at once.
+#include "sched/row_prices.h"
+
+#include <algorithm>
+#include <bit>
+
+namespace trireme::sched {
+namespace {
+
+/// Prices that differ by less are alike.
+constexpr double kAlike = 1.03;
+/// A size is tried where its neighbour costs no more than this over the lowest price.
+constexpr double kHope = 1.25;
+/// A batch also costs its hand-over to the instance and back, which is not in its time.
+constexpr int64_t kHandOverNs = 10'000;
+constexpr size_t kSamples = 15;
+/// Of batches that follow one another faster, one in so long is enough.
+constexpr int64_t kSampleNs = 500'000;
+constexpr int64_t kOutdatedNs = 10'000'000'000;
+/// Shapes are the clients' to choose, so what is remembered of them is bounded.
+constexpr size_t kMostGroups = 128;
+
+}  // namespace
+
+RowPrices::RowPrices(std::vector<int64_t> row_buckets, int64_t max_rows)
+    : buckets_(std::move(row_buckets)), max_rows_(max_rows) {}
+
+void RowPrices::Cost::add(int64_t taken_ns, int64_t now_ns) {
+  // Where a pause has changed much, the new ones soon outweigh the old.
+  size_t kept = kSamples - 1;
+  if (is_known() && seen_ns < now_ns - kOutdatedNs) {
+    const double change = static_cast<double>(taken_ns) / median_ns;
+    if (change > kHope || change < 1 / kHope) kept = 2;
+  }
+  if (last_ns.size() > kept) last_ns.erase(last_ns.begin(), last_ns.end() - static_cast<ptrdiff_t>(kept));
+  last_ns.push_back(taken_ns);
+  std::vector<int64_t> sorted = last_ns;
+  const auto middle = sorted.begin() + static_cast<ptrdiff_t>(sorted.size() / 2);
+  std::nth_element(sorted.begin(), middle, sorted.end());
+  median_ns = static_cast<double>(*middle);
+  seen_ns = now_ns;
+}
+
+/// Without buckets sizes up to each power of two count as that one.
+int64_t RowPrices::size_of(int64_t rows) const {
+  if (!buckets_.empty()) return bucket_of(buckets_, rows);
+  return std::max(std::min(static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(rows))), max_rows_),
+                  rows);
+}
+
+int64_t RowPrices::next_above(int64_t size) const { return size_of(size + 1); }
+
+int64_t RowPrices::next_below(int64_t size) const {
+  if (buckets_.empty()) return static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(size - 1)));
+  const auto at = std::lower_bound(buckets_.begin(), buckets_.end(), size);
+  return at == buckets_.begin() ? 0 : *std::prev(at);
+}
+
+void RowPrices::observe(uint64_t group, int64_t padded, int64_t ns, int64_t now_ns) {
+  if (padded <= 0) return;
+  const int64_t size = size_of(padded);
+  Cost& cost = groups_[group][size];
+  if (cost.is_known() && now_ns - cost.seen_ns < kSampleNs) return;
+  cost.add((ns + kHandOverNs) * size / padded, now_ns);
+  if (groups_.size() > kMostGroups) forget_oldest();
+}
+
+void RowPrices::forget_oldest() {
+  const auto seen_ns = [](const auto& group) {
+    int64_t last = 0;
+    for (const auto& [size, cost] : group.second) last = std::max(last, cost.seen_ns);
+    return last;
+  };
+  groups_.erase(std::min_element(groups_.begin(), groups_.end(),
+                                 [&](const auto& a, const auto& b) { return seen_ns(a) < seen_ns(b); }));
+}
+
+double RowPrices::full_price(const Sizes& sizes, int64_t size) {
+  const auto at = sizes.find(size);
+  if (at == sizes.end() || !at->second.is_known()) return 0;
+  return at->second.median_ns / static_cast<double>(size);
+}
+
+/// A size that is worth finding out about, or 0: all that waits, where the next smaller size is among the
+/// cheapest; or a smaller one under one that is.
+int64_t RowPrices::untried(const Sizes& sizes, int64_t rows, double lowest) const {
+  const int64_t whole = size_of(rows);
+  if (full_price(sizes, whole) == 0) {
+    const double below = full_price(sizes, next_below(whole));
+    return below == 0 || below <= kHope * lowest ? rows : 0;
+  }
+  for (int64_t above = whole, size = next_below(whole); size > 0; above = size, size = next_below(size)) {
+    if (full_price(sizes, size) != 0) continue;
+    return full_price(sizes, above) <= kHope * lowest ? size : 0;
+  }
+  return 0;
+}
+
+/// The fewest rows whose price is near the lowest of all that can be had with so many; of a batch that is
+/// filled up only real rows share the price.
+int64_t RowPrices::cheapest(const Sizes& sizes, int64_t rows) const {
+  const int64_t whole = size_of(rows);
+  const double share = buckets_.empty() ? 1.0 : static_cast<double>(whole) / static_cast<double>(rows);
+  const double whole_price = full_price(sizes, whole) * share;
+  double lowest = whole_price;
+  for (int64_t size = next_below(whole); size > 0; size = next_below(size)) {
+    const double price = full_price(sizes, size);
+    if (price > 0 && (lowest == 0 || price < lowest)) lowest = price;
+  }
+  int64_t chosen = rows;
+  for (int64_t size = next_below(whole); size > 0; size = next_below(size)) {
+    const double price = full_price(sizes, size);
+    if (price > 0 && price <= kAlike * lowest) chosen = size;
+  }
+  return chosen;
+}
+
+/// A size that was not seen for long, or 0: the machine may have changed. Of larger ones only the next: a
+/// look at them makes somebody wait.
+int64_t RowPrices::outdated(const Sizes& sizes, const Choice& choice, int64_t rows, int64_t now_ns) const {
+  const int64_t most = std::min(next_above(size_of(choice.rows)), rows);
+  for (const auto& [size, cost] : sizes) {
+    if (size > most) break;
+    if (cost.seen_ns < now_ns - kOutdatedNs && full_price(sizes, size) <= kHope * choice.lowest) return size;
+  }
+  return 0;
+}
+
+BatchWorth RowPrices::worth(uint64_t group, int64_t rows, int64_t now_ns) const {
+  const auto found = groups_.find(group);
+  if (found == groups_.end() || rows <= 0) return {.rows = rows};
+  const Sizes& sizes = found->second;
+  double lowest = 0;
+  for (const auto& [size, cost] : sizes) {
+    const double price = full_price(sizes, size);
+    if (price > 0 && (lowest == 0 || price < lowest)) lowest = price;
+  }
+  if (const int64_t size = untried(sizes, rows, lowest); size > 0) return {.rows = size};
+  BatchWorth worth{.rows = cheapest(sizes, rows)};
+  if (const int64_t size = outdated(sizes, {worth.rows, lowest}, rows, now_ns); size > 0)
+    return {.rows = size};
+  // Waiting for more pays only where more are known to be cheaper, or nobody knows.
+  const int64_t size = size_of(worth.rows);
+  const double own = full_price(sizes, size) * static_cast<double>(size) / static_cast<double>(worth.rows);
+  const bool knows_more = size >= max_rows_ || full_price(sizes, next_above(size)) > 0;
+  worth.gains_by_waiting = !knows_more || own > kAlike * lowest;
+  return worth;
+}
+
+}  // namespace trireme::sched
