@@ -276,7 +276,7 @@ def kept_order():
 
 def padded_lengths():
     """Requests of unequal lengths share a batch; each gets its own length back."""
-    with Server(repository, "--delay-scheduler", "3", "--threads", "1") as server:
+    with Server(repository, "--delay-scheduler", "3", "--threads", "1", "--buckets", "1,2,4") as server:
         c = triton.InferenceServerClient(server.grpc_address)
         answers, lengths = queue.Queue(), [2, 3, 4]
         for i, n in enumerate(lengths):

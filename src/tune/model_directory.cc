@@ -40,7 +40,8 @@ bool is_one_of(const std::string& name, std::initializer_list<std::string_view> 
 /// A parameter that the search decides.
 bool is_ours(const TextField& parameter) {
   return std::any_of(parameter.fields.begin(), parameter.fields.end(), [](const TextField& f) {
-    return f.name == "key" && is_one_of(f.text, {"precision", "threads", "buckets", "batch_window", "whole_batches"});
+    return f.name == "key" &&
+           is_one_of(f.text, {"precision", "threads", "buckets", "batch_window", "whole_batches"});
   });
 }
 
