@@ -71,7 +71,7 @@ struct SampleTokens {
     uint64_t least = 0;  // codes from here on are kept
     const auto top_k = setting[1] >= 1 ? static_cast<int64_t>(setting[1]) : n;
     if (top_k < n) {
-      least = search(lane, scratch, from, bits, static_cast<uint64_t>(top_k), [&](float v, int64_t i) {
+      least = search(lane, {scratch, from}, bits, static_cast<uint64_t>(top_k), [&](float v, int64_t i) {
         return Counted{code_of(v, i), 1};
       });
     }
@@ -81,7 +81,7 @@ struct SampleTokens {
         return Counted{code_of(v, i), kept(v, i) ? weight(v) : 0};
       };
       const uint64_t goal = tensor::nucleus(setting[2], total_of(lane, scratch, from, counted));
-      const uint64_t cut = search(lane, scratch, from, bits, goal, counted);
+      const uint64_t cut = search(lane, {scratch, from}, bits, goal, counted);
       least = cut > least ? cut : least;
     }
     const uint64_t least_weight = tensor::least_weight(setting[3]);
@@ -94,10 +94,14 @@ struct SampleTokens {
                          static_cast<uint64_t>(counter[1]));
     const uint64_t part = tensor::drawn_part(word.word[0], word.word[1], total);
     // The first place up to which there is more than `part`.
-    const uint64_t at = search(lane, scratch, from, place_bits, part + 1, by_place);
+    const uint64_t at = search(lane, {scratch, from}, place_bits, part + 1, by_place);
     return total == 0 ? best : n - 1 - static_cast<int64_t>(at);
   }
 
+  struct Searched {
+    uint64_t* scratch;
+    const T* from;
+  };
   struct Counted {
     uint64_t code, amount;
   };
@@ -111,19 +115,18 @@ struct SampleTokens {
 
   /// The greatest code for which the amounts of codes not below it reach `goal`; 0 if none does.
   template <class Lane, class F>
-  TRIREME_DEVICE uint64_t search(const Lane& lane, uint64_t* scratch, const T* from, int bits, uint64_t goal,
-                                 F f) const {
+  TRIREME_DEVICE uint64_t search(const Lane& lane, Searched in, int bits, uint64_t goal, F f) const {
     uint64_t prefix = 0, above = 0;
     for (int shift = (bits + 3) / 4 * 4 - 4; shift >= 0; shift -= 4) {
       uint64_t own[kWays] = {};
       for (int64_t i = lane.thread(); i < n; i += lane.threads()) {
-        const Counted c = f(to_float(from[i]), i);
+        const Counted c = f(to_float(in.from[i]), i);
         if ((c.code >> shift) >> 4 != prefix) continue;
         const int way = static_cast<int>(c.code >> shift & 15);
         for (int w = 0; w < kWays; ++w) own[w] += w == way ? c.amount : 0;
       }
-      join(lane, scratch, own);
-      const uint64_t* sums = scratch + kThreads / kWarp * kWays;
+      join(lane, in.scratch, own);
+      const uint64_t* sums = in.scratch + kThreads / kWarp * kWays;
       int way = kWays - 1;
       while (way > 0 && above + sums[way] < goal) above += sums[way--];
       prefix = prefix << 4 | static_cast<uint64_t>(way);
