@@ -21,8 +21,8 @@ struct SlicePlan {
 
 /// Chooses the slices of a batch of `rows` from the program of one row. Layers whose values outgrow the cache
 /// run part by part, so that one layer's result is still cached when the next reads it; with several threads
-/// each takes rows of its own and never waits for the others between layers. Where weights outweigh the
-/// values, the batch stays whole: every slice reads all weights again.
+/// each takes rows of its own and never waits for the others between layers. Every slice reads all weights
+/// again: the batch stays whole where they outweigh the values and, for lanes, the computation.
 SlicePlan plan_slices(const compile::Program& one_row, int64_t rows, int threads);
 
 }  // namespace trireme::engine

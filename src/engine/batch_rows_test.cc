@@ -94,6 +94,23 @@ TEST(PlanSlices, CutsWhatOutgrowsTheCacheAndSharesRowsAmongThreads) {
   EXPECT_EQ(slices(program_of(8 * kMiB, 40 * kMiB, 14 * kMiB), 1, 4), Pair(1, 1));
 }
 
+TEST(PlanSlices, RowsOfTheirOwnWhereAThreadComputesMuchForEachWeight) {
+  constexpr int64_t kMiB = int64_t{1} << 20;
+  compile::Program p = program_of(kMiB, 4 * kMiB, 400 * kMiB);
+  p.slots.push_back({.kind = compile::SlotKind::constant, .bytes = 40 * kMiB});
+  p.slots.push_back({.kind = compile::SlotKind::constant, .bytes = 360 * kMiB});
+  compile::Step product, gather;
+  product.in = {compile::SlotId(0), compile::kNoSlot};
+  gather.in = {compile::SlotId(1)};  // a table of which it reads little
+  product.cost = {.flop = 60.0 * 40 * kMiB, .bytes = 50.0 * kMiB};
+  gather.cost = {.flop = 0, .bytes = 1.0 * kMiB};
+  p.steps = {product, gather};
+  const SlicePlan two = plan_slices(p, 8, 4);  // two rows a thread
+  EXPECT_EQ(two.slices, 4);
+  EXPECT_EQ(two.lanes, 4);
+  EXPECT_EQ(plan_slices(p, 4, 4).lanes, 1);  // one row: the weights would be read for too little
+}
+
 const char* const kConvolutions = R"(graph "convolutions"
   %0 = input "x" : f32[n,8,20,20]
   %1 = param "w" : f32[16,8,3,3]#zeros
