@@ -1,0 +1,45 @@
+// Text to a language model's tokens and back, whatever the kind of its tokenizer.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace trireme::data {
+
+/// Tokens of one answer as they come -> text as soon as it is certain: never half of a character.
+class TextStream {
+ public:
+  virtual ~TextStream() = default;
+  /// The text that this token completes; empty while a character is still open. Special tokens are left out.
+  virtual std::string push(int64_t id) = 0;
+  /// What is left; bytes that never became a character are U+FFFD.
+  virtual std::string finish() = 0;
+};
+
+/// Immutable; any thread.
+class Tokenizer {
+ public:
+  virtual ~Tokenizer() = default;
+  /// Tokens of a prompt; `special`: with those that the tokenizer puts before and behind every text. Special
+  /// tokens that are spelled in the text count as such.
+  virtual std::vector<int64_t> encode(std::string_view text, bool special = true) const = 0;
+  virtual std::unique_ptr<TextStream> stream() const = 0;
+  virtual std::string decode(const std::vector<int64_t>& ids) const;
+  /// The id of a token by its spelling, for example "</s>".
+  virtual std::optional<int64_t> find(std::string_view token) const = 0;
+  virtual int64_t vocabulary_size() const = 0;
+};
+
+/// The tokenizer of a Hugging Face directory: tokenizer.json with a BPE model, or vocab.json and merges.txt.
+/// Throws not_found if there is none, unsupported for other kinds, by name.
+std::unique_ptr<Tokenizer> open_tokenizer(const std::string& directory);
+
+/// Characters in ascending order are tokens 0, 1, 2, ...: those of `text`, as the data format `characters`
+/// counts them. A character that is not among them is an error.
+std::unique_ptr<Tokenizer> character_tokenizer(std::string_view text);
+
+}  // namespace trireme::data
