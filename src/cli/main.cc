@@ -11,6 +11,8 @@ namespace trireme::cli {
 const std::vector<Verb>& verbs() {
   static const std::vector<Verb> list{
       {"run", "run a model on files or random data; check it, time it", run_main, run_markdown},
+      {"generate", "continue prompts with a language model; text as it comes, files of prompts, speed",
+       generate_main, generate_markdown},
       {"train", "train a model by one configuration file", train_main, train_markdown},
       {"data", "show what a data set holds: trireme data inspect PATH", data_main, data_markdown},
       {"inspect", "show a model's graph, passes, program, kernels and memory", inspect_main,

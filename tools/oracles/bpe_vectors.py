@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes src/data/testdata/bpe_vectors.json: byte pair tokenizers, texts, and what Hugging Face's tokenizers make of them.
+"""Writes src/data/testdata/bpe_vectors.json: byte pair tokenizers, texts, what Hugging Face's make of them.
 
 Usage: bpe_vectors.py TEXT TOKENIZERS > src/data/testdata/bpe_vectors.json   (tokenizers 0.23.3)
 TEXT trains small tokenizers of each kind, which the file holds whole. TOKENIZERS is a directory with phi-3-mini, gpt2
@@ -17,19 +17,26 @@ QWEN2 = LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
 SPECIAL = ["<unk>", "<s>", "</s>"]
 
 HARD = [
-    "", " ", "  ", "\n", "\t\n\r\n", "Hello, World!", " Hello", "  two  spaces  ", "don't I'LL we'Ve you're 'S'T'd",
+    "", " ", "  ", "\n", "\t\n\r\n", "Hello, World!", " Hello", "  two  spaces  ",
+    "don't I'LL we'Ve you're 'S'T'd",
     "It's 1234567 and 3.14159, 10,000!", "\n\n  indented\n    more\r\n\r\nend\n", "a\n b \n\n c   \n", "   \n   x",
-    "na\u00efve re\u0301sume\u0301 \u00c5ngstr\u00f6m \u1e9e \ufb01ne \u017fo 'ſ", "\u4f60\u597d\u4e16\u754c\u3002abc\u4e2d\u6587",
-    "\U0001f600 \U0001f468\u200d\U0001f469\u200d\U0001f467 \u2764\ufe0f", "\u0928\u092e\u0938\u094d\u0924\u0947 \u0661\u0662\u0663 \u2167 \u00bd",
-    "\u00a0nbsp\u2003em\u3000wide\u200bzero", "!!!???...\n\n...", "<s>marked</s> <unk>x", " <s> a </s>b", "<|end|> after  <|end|>",
-    "x<mask>y <mask> z", "\u2581already\u2581marked", " \u2581x", "tab\tin\tthe middle", "CamelCaseWORDS snake_case_words",
-    "antidisestablishmentarianism" * 4, "\x00\x01\x7f", "\ud55c\uad6d\uc5b4 \u1112\u1161\u11ab", "e\u0301\u0323 q\u0307\u0323",
+    "na\u00efve re\u0301sume\u0301 \u00c5ngstr\u00f6m \u1e9e \ufb01ne \u017fo 'ſ",
+    "\u4f60\u597d\u4e16\u754c\u3002abc\u4e2d\u6587",
+    "\U0001f600 \U0001f468\u200d\U0001f469\u200d\U0001f467 \u2764\ufe0f",
+    "\u0928\u092e\u0938\u094d\u0924\u0947 \u0661\u0662\u0663 \u2167 \u00bd",
+    "\u00a0nbsp\u2003em\u3000wide\u200bzero", "!!!???...\n\n...", "<s>marked</s> <unk>x",
+    " <s> a </s>b", "<|end|> after  <|end|>",
+    "x<mask>y <mask> z", "\u2581already\u2581marked", " \u2581x",
+    "tab\tin\tthe middle", "CamelCaseWORDS snake_case_words",
+    "antidisestablishmentarianism" * 4, "\x00\x01\x7f",
+    "\ud55c\uad6d\uc5b4 \u1112\u1161\u11ab", "e\u0301\u0323 q\u0307\u0323",
 ]
 
 
 def texts(rng):
     pools = [range(0x20, 0x7F)] * 4 + [range(0x61, 0x7B)] * 4 + [range(9, 14), range(0x20, 0x21), range(0x30, 0x3A),
-             range(0xA0, 0x250), range(0x370, 0x530), range(0x2000, 0x2070), range(0x4E00, 0x4E40), range(0x1F600, 0x1F640)]
+             range(0xA0, 0x250), range(0x370, 0x530), range(0x2000, 0x2070),
+             range(0x4E00, 0x4E40), range(0x1F600, 0x1F640)]
     out = list(HARD)
     for _ in range(60):
         text = ""

@@ -1,0 +1,398 @@
+// trireme generate: continues prompts with a language model; text as it comes, files of prompts, speed.
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <iostream>
+#include <map>
+
+#include "base/file.h"
+#include "base/rng.h"
+#include "cli/device_options.h"
+#include "cli/model_input.h"
+#include "cli/verb.h"
+#include "data/stop_text.h"
+#include "data/tokenizer.h"
+#include "engine/generator.h"
+#include "model/hf/generation.h"
+
+namespace trireme::cli {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+enum class CacheType { f32, bf16, f16 };
+
+struct GenerateOptions {
+  std::string model;
+  std::vector<std::string> prompt;
+  std::vector<int64_t> prompt_ids;
+  std::string batch_file, tokenizer, characters, bench;
+  int64_t max_tokens = 128;
+  std::vector<std::string> stop;
+  bool ignore_eos = false, json = false;
+  engine::SamplingOptions sampling{.temperature = 0};
+  DeviceOptions on;
+  int threads = 0;
+  std::vector<int64_t> cpus;
+  passes::Precision precision = passes::Precision::f32;
+  CacheType cache_type = CacheType::f32;
+  base::ByteSize cache_bytes;
+  int64_t page_tokens = 16, max_sequences = 64, chunk = 512, max_length = 0;
+
+  void fields(base::OptionList& f) {
+    f.add("model", &model, "Hugging Face directory, run or checkpoint of `trireme train`, or zoo:NAME")
+        .positional()
+        .required();
+    f.add("prompt", &prompt, "text to continue; may be given several times");
+    f.add("prompt_ids", &prompt_ids, "a prompt as numbers of tokens; the answer is printed so too");
+    f.add("batch_file", &batch_file,
+          "JSON lines with `prompt` or `prompt_ids`, and any of max_tokens, stop and the sampling options");
+    f.add("max_tokens", &max_tokens, "tokens of an answer at most").at_least(1);
+    f.add("stop", &stop, "text that ends an answer, and is not part of it");
+    f.add("ignore_eos", &ignore_eos, "go on behind the token that ends a text");
+    sampling.fields(f);
+    f.add("tokenizer", &tokenizer, "directory of the tokenizer; empty: the model's own");
+    f.add("characters", &characters,
+          "tokens are the characters of this text, on which the model was trained");
+    f.add("json", &json, "one JSON object a prompt, in their order");
+    f.add("bench", &bench, "measure instead: prompt=512,new=128,batch=8 with random tokens");
+    on.fields(f);
+    f.add("threads", &threads, "threads of the session; 0: all cores").at_least(0);
+    f.add("cpus", &cpus, "pin thread i to the i-th of these cores");
+    f.add_choice("precision", &precision, {"f32", "bf16", "f16"}, "operands of products");
+    f.add_choice("cache_type", &cache_type, {"f32", "bf16", "f16"}, "keys and values that are kept");
+    f.add("cache_bytes", &cache_bytes, "memory for keys and values; 0: up to half of the device's");
+    f.add("page_tokens", &page_tokens, "tokens of a page of keys and values").at_least(1);
+    f.add("max_sequences", &max_sequences, "prompts under way at a time").at_least(1);
+    f.add("chunk", &chunk, "new tokens of one step; longer prompts take several").at_least(1);
+    f.add("max_length", &max_length, "tokens of prompt and answer; 0: as many as the model knows")
+        .at_least(0);
+  }
+
+  engine::DecodeOptions session() const {
+    engine::DecodeOptions o;
+    o.device = on.device;
+    o.host_fallback = on.host_fallback;
+    o.graphs = on.graphs;
+    o.threads = threads;
+    o.cpus.assign(cpus.begin(), cpus.end());
+    o.precision = precision;
+    constexpr tensor::DType kTypes[] = {tensor::DType::f32, tensor::DType::bf16, tensor::DType::f16};
+    o.cache_type = kTypes[static_cast<size_t>(cache_type)];
+    o.cache_bytes = cache_bytes.bytes;
+    o.page_tokens = page_tokens;
+    o.max_sequences = max_sequences;
+    o.max_tokens = chunk;
+    o.max_length = max_length;
+    return o;
+  }
+};
+
+/// One prompt of the command line or the batch file.
+struct Job {
+  std::string text;  ///< empty where ids were given
+  engine::GenerateRequest request;
+  std::vector<std::string> stop;
+};
+
+/// An answer under way.
+struct Answer {
+  Job job;
+  std::unique_ptr<data::TextStream> stream;  ///< null: numbers of tokens
+  data::StopText stop{{}};
+  std::string text;
+  std::vector<int64_t> tokens;
+  engine::FinishReason finish = engine::FinishReason::none;
+  double log_probability = 0;
+};
+
+class GenerateVerb {
+ public:
+  explicit GenerateVerb(GenerateOptions options) : o_(std::move(options)), model_(open_model(o_.model)) {
+    if (!o_.tokenizer.empty() || !o_.characters.empty()) open_tokenizer();
+    if (!o_.ignore_eos) end_ = model::hf::end_tokens(model_);
+    prepared_ = std::make_shared<engine::DecodeModel>(model_.graph, o_.session());
+    session_ = std::make_unique<engine::DecodeSession>(prepared_, o_.session());
+  }
+
+  engine::DecodeSession& session() { return *session_; }
+  int run();
+  int bench();
+
+ private:
+  void open_tokenizer();
+  Job job(std::string text, std::vector<int64_t> ids);
+  Job job_of_line(const base::Json& line);
+  std::vector<Job> jobs();
+  void take(const engine::GenerateEvent& event, engine::Generator& generator, bool shows);
+  void end(Answer& answer, engine::FinishReason reason, bool shows);
+  base::Json json_of(const Answer& answer) const;
+
+  GenerateOptions o_;
+  model::Model model_;
+  std::unique_ptr<data::Tokenizer> tokenizer_;
+  std::vector<int64_t> end_;
+  std::shared_ptr<engine::DecodeModel> prepared_;
+  std::unique_ptr<engine::DecodeSession> session_;
+  std::map<int64_t, Answer> answers_;
+};
+
+/// Numbers of tokens need none, so it is opened where text is met.
+void GenerateVerb::open_tokenizer() {
+  if (!o_.characters.empty()) {
+    tokenizer_ = data::character_tokenizer(base::read_file(o_.characters));
+    return;
+  }
+  const std::string directory = o_.tokenizer.empty() ? model_.directory : o_.tokenizer;
+  if (directory.empty())
+    base::fail_invalid("'", o_.model, "' has no tokenizer; give --tokenizer, --characters or --prompt-ids");
+  tokenizer_ = data::open_tokenizer(directory);
+}
+
+Job GenerateVerb::job(std::string text, std::vector<int64_t> ids) {
+  Job job{.text = std::move(text), .request = {.prompt = std::move(ids)}, .stop = o_.stop};
+  if (job.request.prompt.empty()) {
+    if (tokenizer_ == nullptr) open_tokenizer();
+    job.request.prompt = tokenizer_->encode(job.text);
+    if (job.request.prompt.empty()) base::fail_invalid("the prompt '", job.text, "' has no tokens");
+  }
+  job.request.max_tokens = o_.max_tokens;
+  job.request.stop = end_;
+  job.request.sampling = o_.sampling;
+  return job;
+}
+
+Job GenerateVerb::job_of_line(const base::Json& line) {
+  std::vector<int64_t> ids;
+  if (const base::Json* list = line.find("prompt_ids")) {
+    for (const base::Json& id : list->as_array()) ids.push_back(id.as_int());
+  }
+  const std::string text = ids.empty() ? line.at("prompt").as_string() : "";
+  Job made = job(text, std::move(ids));
+  base::OptionList sampling(made.request.sampling);
+  base::Json given = base::Json::object();
+  for (const auto& [key, value] : line.as_object()) {
+    if (key == "prompt" || key == "prompt_ids") continue;
+    if (key == "max_tokens") {
+      made.request.max_tokens = value.as_int();
+    } else if (key == "stop") {
+      made.stop.clear();
+      for (const base::Json& s : value.as_array()) made.stop.push_back(s.as_string());
+    } else {
+      given.set(key, value);
+    }
+  }
+  sampling.parse_json(given);
+  return made;
+}
+
+std::vector<Job> GenerateVerb::jobs() {
+  std::vector<Job> jobs;
+  for (const std::string& text : o_.prompt) jobs.push_back(job(text, {}));
+  if (!o_.prompt_ids.empty()) jobs.push_back(job("", o_.prompt_ids));
+  if (!o_.batch_file.empty()) {
+    const std::string text = base::read_file(o_.batch_file);
+    for (size_t begin = 0, line = 1; begin < text.size(); ++line) {
+      const size_t end = std::min(text.find('\n', begin), text.size());
+      const std::string_view content = std::string_view(text).substr(begin, end - begin);
+      begin = end + 1;
+      if (content.find_first_not_of(" \t\r") == std::string_view::npos) continue;
+      try {
+        jobs.push_back(job_of_line(base::parse_json(content)));
+      } catch (const base::Error& e) {
+        throw e.with(base::concat("'", o_.batch_file, "' line ", line));
+      }
+    }
+  }
+  if (jobs.empty()) base::fail_invalid("nothing to continue: give --prompt, --prompt-ids or --batch-file");
+  return jobs;
+}
+
+base::Json GenerateVerb::json_of(const Answer& a) const {
+  base::Json tokens = base::Json::array();
+  for (int64_t id : a.tokens) tokens.push_back(id);
+  base::Json json = base::Json::object();
+  if (!a.job.text.empty()) json.set("prompt", a.job.text);
+  if (a.stream != nullptr) json.set("text", a.text);
+  json.set("tokens", std::move(tokens));
+  json.set("finish", engine::to_string(a.finish));
+  json.set("prompt_tokens", a.job.request.prompt.size());
+  json.set("log_probability", a.log_probability);
+  return json;
+}
+
+/// One prompt is shown as it comes, several when their turn is over.
+void GenerateVerb::end(Answer& a, engine::FinishReason reason, bool shows) {
+  if (a.stream != nullptr && !a.stop.found()) {
+    std::string rest = a.stop.push(a.stream->finish());
+    rest += a.stop.finish();
+    a.text += rest;
+    if (shows) std::cout << rest;
+  }
+  a.finish = reason;
+}
+
+void GenerateVerb::take(const engine::GenerateEvent& event, engine::Generator& generator, bool shows) {
+  Answer& a = answers_.at(event.request);
+  if (a.finish != engine::FinishReason::none) return;
+  if (event.token >= 0) {
+    a.tokens.push_back(event.token);
+    a.log_probability += event.log_probability;
+    if (a.stream != nullptr) {
+      const std::string text = a.stop.push(a.stream->push(event.token));
+      a.text += text;
+      if (shows) std::cout << text << std::flush;
+      if (a.stop.found()) {
+        end(a, engine::FinishReason::stop, shows);
+        return generator.cancel(event.request);
+      }
+    } else if (shows) {
+      std::cout << (a.tokens.size() > 1 ? "," : "") << event.token << std::flush;
+    }
+  }
+  if (event.finish != engine::FinishReason::none) end(a, event.finish, shows);
+}
+
+int GenerateVerb::run() {
+  std::vector<Job> list = jobs();
+  const bool shows = list.size() == 1 && !o_.json;
+  engine::Generator generator(*session_);
+  for (Job& job : list) {
+    const int64_t id = generator.add(job.request);
+    Answer& a = answers_[id];
+    if (tokenizer_ != nullptr) a.stream = tokenizer_->stream();
+    a.stop = data::StopText(job.stop);
+    a.job = std::move(job);
+  }
+  int64_t printed = 0;
+  const auto print_done = [&] {
+    for (auto at = answers_.find(printed);
+         at != answers_.end() && at->second.finish != engine::FinishReason::none;
+         at = answers_.find(printed)) {
+      const Answer& a = at->second;
+      if (o_.json) {
+        std::cout << json_of(a).dump() << std::endl;
+      } else if (!shows) {
+        std::cout << "--- " << printed << "\n" << a.text;
+        for (size_t i = 0; a.stream == nullptr && i < a.tokens.size(); ++i)
+          std::cout << (i > 0 ? "," : "") << a.tokens[i];
+      }
+      if (!o_.json) std::cout << std::endl;
+      answers_.erase(at);
+      ++printed;
+    }
+  };
+  while (!generator.is_idle()) {
+    for (const engine::GenerateEvent& event : generator.step()) {
+      if (answers_.contains(event.request)) take(event, generator, shows);
+    }
+    print_done();
+  }
+  return 0;
+}
+
+struct BenchShape {
+  int64_t prompt = 512, fresh = 128, batch = 1;
+};
+
+BenchShape parse_bench(const std::string& text) {
+  BenchShape shape;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    const auto [name, value] = split_assignment(text.substr(begin, end - begin));
+    int64_t* to = name == "prompt"  ? &shape.prompt
+                  : name == "new"   ? &shape.fresh
+                  : name == "batch" ? &shape.batch
+                                    : nullptr;
+    base::require(to != nullptr, "--bench takes prompt, new and batch, not '", name, "'");
+    *to = std::atoll(value.c_str());
+    base::require(*to > 0, "--bench: ", name, "=", value);
+    begin = end + 1;
+  }
+  return shape;
+}
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values.empty() ? 0 : values[values.size() / 2];
+}
+
+/// Bytes that a program's steps read and write at least, keys and values left out.
+double step_bytes(const compile::Program& program) {
+  double bytes = 0;
+  for (const compile::Step& step : program.steps) {
+    if (step.op != nullptr && step.op->schema.name != "paged_attention") bytes += step.cost.bytes;
+  }
+  return bytes;
+}
+
+int GenerateVerb::bench() {
+  const BenchShape shape = parse_bench(o_.bench);
+  const auto seconds = [](Clock::time_point from) {
+    return std::chrono::duration<double>(Clock::now() - from).count();
+  };
+  std::vector<double> prefill, decode;
+  for (int round = 0; round < 2; ++round) {  // the first compiles and packs
+    engine::Generator generator(*session_);
+    for (int64_t i = 0; i < shape.batch; ++i) {
+      engine::GenerateRequest r{.max_tokens = shape.fresh, .sampling = o_.sampling};
+      base::Rng rng(static_cast<uint64_t>(o_.sampling.seed), static_cast<uint64_t>(i));
+      for (int64_t t = 0; t < shape.prompt; ++t)
+        r.prompt.push_back(static_cast<int64_t>(rng.below(static_cast<uint64_t>(session_->vocabulary()))));
+      generator.add(std::move(r));
+    }
+    prefill.clear();
+    decode.clear();
+    while (!generator.is_idle()) {
+      const auto from = Clock::now();
+      const size_t before = generator.running() + generator.waiting();
+      generator.step();
+      const bool decodes = generator.step_tokens() == static_cast<int64_t>(before);
+      (decodes ? decode : prefill).push_back(seconds(from));
+    }
+  }
+  double prefill_s = 0;
+  for (double s : prefill) prefill_s += s;
+  const double step_s = median(decode);
+  const auto sizes = session_->bucket(shape.batch, shape.batch);
+  const double kept = static_cast<double>(session_->pool().layout().page_bytes()) /
+                      static_cast<double>(o_.page_tokens) * static_cast<double>(shape.batch) *
+                      static_cast<double>(shape.prompt + shape.fresh / 2);
+  const double bytes = step_bytes(session_->prepare(sizes)) + kept;
+  base::Json json =
+      base::Json::object({{"prompt", shape.prompt}, {"new", shape.fresh}, {"batch", shape.batch}});
+  json.set("threads", session_->threads().size());
+  json.set("prefill_s", prefill_s);
+  json.set("prefill_tokens_s", static_cast<double>(shape.prompt * shape.batch) / prefill_s);
+  json.set("decode_step_ms", step_s * 1e3);
+  json.set("decode_tokens_s", static_cast<double>(shape.batch) / step_s);
+  json.set("decode_step_bytes", static_cast<int64_t>(bytes));
+  json.set("decode_gbytes_s", bytes / step_s / 1e9);
+  if (o_.json) {
+    std::cout << json.dump() << std::endl;
+    return 0;
+  }
+  std::printf("prefill  %lld x %lld tokens in %.3f s: %.0f tokens/s\n", static_cast<long long>(shape.batch),
+              static_cast<long long>(shape.prompt), prefill_s, json.at("prefill_tokens_s").as_double());
+  std::printf("decode   %.3f ms a step of %lld: %.1f tokens/s, %.1f MB a step, %.1f GB/s\n", step_s * 1e3,
+              static_cast<long long>(shape.batch), json.at("decode_tokens_s").as_double(), bytes / 1e6,
+              bytes / step_s / 1e9);
+  return 0;
+}
+
+}  // namespace
+
+int generate_main(std::span<const std::string> words, base::Env& env) {
+  GenerateOptions options;
+  if (!parse(options, words, "generate")) return 0;
+  const bool is_bench = !options.bench.empty();
+  GenerateVerb verb(std::move(options));
+  const int code = is_bench ? verb.bench() : verb.run();
+  const std::string names = verb.session().host_operators();
+  if (!names.empty()) env.log.warning("runtime", "host_fallback", {{"operators", names}});
+  return code;
+}
+
+std::string generate_markdown() { return options_markdown<GenerateOptions>(); }
+
+}  // namespace trireme::cli

@@ -1,0 +1,124 @@
+# trireme generate: a reference's tokens, text that streams and stops, batch files, characters, errors, speed figures.
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+TRIREME = os.environ.get("TRIREME", str(ROOT / "build/release/trireme"))
+SHARED = Path(os.environ.get("TRIREME_SHARED_DATA", ROOT / "shared/data"))
+LLAMA = "zoo:llama:layers=2,width=32,heads=4,kv_heads=2,inner=48,vocabulary=424,positions=128"
+passed, failures, skips = 0, [], []
+
+
+def check(what, ok, detail=""):
+    global passed
+    if ok:
+        passed += 1
+    else:
+        failures.append(f"{what}: {detail}"[:2000])
+
+
+def generate(*words, code=0):
+    done = subprocess.run([TRIREME, "generate", *map(str, words)], capture_output=True, stdin=subprocess.DEVNULL)
+    check("exit code of " + " ".join(map(str, words))[:120], done.returncode == code,
+          f"{done.returncode}, want {code}: {done.stderr.decode()[-500:]}")
+    return done.stdout.decode()
+
+
+def answers(*words):
+    return [json.loads(line) for line in generate(*words, "--json").splitlines()]
+
+
+def test_reference():
+    root = SHARED / "llm/stories260K"
+    if not root.exists():
+        return skips.append(f"no {root}")
+    cases = json.loads((root / "reference_greedy.json").read_text())["cases"]
+    with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as lines:
+        for c in cases:
+            n = len(c["prompt_tokens"])
+            left = len(c["greedy_tokens"]) - n
+            lines.write(json.dumps({"prompt_ids": c["prompt_tokens"], "max_tokens": left}) + "\n")
+        lines.flush()
+        for more in ([], ["--chunk", 4], ["--max-sequences", 2, "--page-tokens", 5], ["--cache-type", "f16"]):
+            got = answers(root / "hf", "--batch-file", lines.name, "--ignore-eos", "--threads", 2, *more)
+            for a, c in zip(got, cases):
+                check(f"stories260K {more}", a["tokens"] == c["greedy_tokens"][len(c["prompt_tokens"]):], a["tokens"])
+        one = generate(root / "hf", "--prompt-ids", "1", "--max-tokens", 5, "--threads", 1)
+        check("ids as text", one.strip() == ",".join(map(str, cases[0]["greedy_tokens"][1:6])), one)
+
+
+def test_text(scratch):
+    vectors = json.loads((ROOT / "src/data/testdata/bpe_vectors.json").read_text())
+    tokenizer = next(s for s in vectors["small"] if s["name"] == "llama3")["tokenizer"]
+    model = scratch / "model"
+    subprocess.run([TRIREME, "export", LLAMA, model], check=True)
+    (model / "tokenizer.json").write_text(json.dumps(tokenizer))
+    plain = answers(model, "--prompt", "The king", "--max-tokens", 40)[0]
+    check("answer", len(plain["tokens"]) == 40 and plain["finish"] == "length" and plain["prompt_tokens"] > 1, plain)
+    shown = generate(model, "--prompt", "The king", "--max-tokens", 40)
+    check("streamed text", shown == plain["text"] + "\n", (shown, plain["text"]))
+    stop = plain["text"][8:11]
+    cut = answers(model, "--prompt", "The king", "--max-tokens", 40, "--stop", stop)[0]
+    check("stop text", cut["text"] == plain["text"][: plain["text"].find(stop)] and cut["finish"] == "stop", cut)
+    end = plain["tokens"][6]
+    (model / "generation_config.json").write_text(json.dumps({"eos_token_id": [end, 423]}))
+    ended = answers(model, "--prompt", "The king", "--max-tokens", 40)[0]
+    before = plain["tokens"][: plain["tokens"].index(end)]
+    check("end token", ended["tokens"] == before and ended["finish"] == "stop", ended)
+    ignored = answers(model, "--prompt", "The king", "--max-tokens", 40, "--ignore-eos")[0]
+    check("ignored end token", ignored["tokens"] == plain["tokens"], ignored)
+    lines = scratch / "prompts.jsonl"
+    lines.write_text("".join(json.dumps({"prompt": f"Speak {i}", "temperature": 0.8, "seed": i % 3, "top_k": 50,
+                                         "max_tokens": 3 + i}) + "\n" for i in range(9)))
+    wide = answers(model, "--batch-file", lines, "--ignore-eos")
+    narrow = answers(model, "--batch-file", lines, "--ignore-eos", "--max-sequences", 2, "--chunk", 3, "--threads", 1)
+    check("answers in any company", wide == narrow and [len(a["tokens"]) for a in wide] == list(range(3, 12)), wide)
+    check("order of prompts", [a["prompt"] for a in wide] == [f"Speak {i}" for i in range(9)])
+    several = generate(model, "--prompt", "a", "--prompt", "b", "--max-tokens", 2)
+    check("several prompts", several.startswith("--- 0\n") and "--- 1\n" in several, several)
+    lines.write_text('{"prompt": "x", "temprature": 1}\n')
+    generate(model, "--batch-file", lines, code=2)
+
+
+def test_characters(scratch):
+    text = scratch / "text.txt"
+    text.write_text("".join(map(chr, range(32, 127))) + "\n\u00e9")
+    model = "zoo:nanogpt:layers=1,width=32,vocabulary=97"
+    got = answers(model, "--characters", text, "--prompt", "Hi", "--max-tokens", 20)[0]
+    check("characters", len(got["text"]) == 20 and got["prompt_tokens"] == 2, got)
+    generate(model, "--characters", text, "--prompt", "\u20ac", code=2)
+
+
+def test_speed_and_errors():
+    bench = json.loads(generate(LLAMA, "--bench", "prompt=40,new=8,batch=3", "--json", "--threads", 2))
+    check("bench", bench["batch"] == 3 and bench["decode_tokens_s"] > 0 and bench["decode_step_bytes"] > 0, bench)
+    emulated = answers(LLAMA, "--prompt-ids", "1,2,3", "--max-tokens", 4, "--device", "emulated")
+    host = answers(LLAMA, "--prompt-ids", "1,2,3", "--max-tokens", 4)
+    check("emulated device", emulated[0]["tokens"] == host[0]["tokens"], (emulated, host))
+    generate("zoo:resnet8", "--prompt-ids", "1", code=2)
+    generate("zoo:bert:layers=1,width=32,heads=4", "--prompt-ids", "1", code=2)
+    generate(LLAMA, "--prompt", "text", code=2)
+    generate(LLAMA, "--prompt-ids", "500", code=2)
+    generate(LLAMA, code=2)
+    generate(LLAMA, "--prompt-ids", "1", "--cache-bytes", "1KiB", code=5)
+
+
+def main():
+    with tempfile.TemporaryDirectory() as scratch:
+        test_reference()
+        test_text(Path(scratch))
+        test_characters(Path(scratch))
+        test_speed_and_errors()
+    for failure in failures:
+        print("FAILED", failure)
+    for reason in skips:
+        print("skipped:", reason)
+    print(f"{passed} passed, {len(failures)} failed, {len(skips)} skipped")
+    sys.exit(1 if failures else 0)
+
+
+main()
