@@ -5,6 +5,7 @@
 
 #include "ops/conv/window.h"
 #include "ops/table.h"
+#include "passes/cpu_kernels.h"
 #include "passes/rewriter.h"
 
 namespace trireme::passes {
@@ -80,24 +81,6 @@ std::optional<Place> find(const Rewriter& rw, const Node& back) {
   return place;
 }
 
-/// Whether a CPU kernel takes such a node; its operands are in the graph already, but for `made`.
-bool runs(const ir::Graph& graph, const Node& node, size_t results,
-          const std::vector<tensor::TensorType>& made) {
-  ir::NodeView view{.attrs = node.attrs,
-                    .in = {},
-                    .out = {},
-                    .known = std::vector<const tensor::Tensor*>(node.in.size(), nullptr),
-                    .is_present = {},
-                    .out_count = results};
-  size_t next = 0;
-  for (ValueId id : node.in) {
-    view.in.push_back(id == ir::kNoValue ? made.at(next++) : graph.type(id));
-    view.is_present.push_back(true);
-  }
-  view.out = ir::infer_types(node.op->schema, view);
-  return ops::choose_kernel(*node.op, view, tensor::DeviceKind::cpu) != nullptr;
-}
-
 Node node_of(const char* op, const Node& like, std::vector<ValueId> in) {
   Node node = like;
   node.op = &ops::table().need(op);
@@ -116,13 +99,13 @@ bool fuse(Rewriter& rw, const Node& back) {
   Node to_w = node_of("conv_pool_nhwc_grad_w", *at.to_w, {at.conv.in[0], dp, ir::kNoValue});
   conv.attrs.erase("group"), to_w.attrs.erase("group");
   const tensor::TensorType which{tensor::DType::u8, rw.graph().type(dp).shape};
-  if (!runs(rw.graph(), conv, 2, {}) || !runs(rw.graph(), to_w, 2, {which})) return false;
+  if (!has_cpu_kernel(rw.graph(), conv, 2, {}) || !has_cpu_kernel(rw.graph(), to_w, 2, {which})) return false;
   std::optional<Node> to_x;
   if (at.to_x) {
     to_x = node_of("conv_pool_nhwc_grad_x", *at.to_x, {dp, ir::kNoValue, at.conv.in[1]});
     to_x->attrs.erase("group");
     if (at.rectifier) to_x->in.push_back(at.rectifier->in[1]);
-    if (!runs(rw.graph(), *to_x, 1, {which})) return false;
+    if (!has_cpu_kernel(rw.graph(), *to_x, 1, {which})) return false;
   }
   const std::vector<ValueId> pooled = rw.add_all("conv_pool_nhwc", conv, 2);
   to_w.in[2] = pooled[1];

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "ops/test_grad.h"
+#include "passes/conv_bias_sums.h"
 
 namespace trireme::passes {
 namespace {
@@ -109,6 +110,33 @@ TEST(PooledConvs, ConvolutionsThatNoKernelTakesStay) {
   s.forward();
   s.backward();
   EXPECT_EQ(fuse(s.g), 0u);
+}
+
+TEST(ConvBiasSums, OneNodeGivesBothGradients) {
+  for (const int64_t channels : {1, 16}) {  // Winograd's kernel, for sixteen channels, does not sum
+    ir::Graph g;
+    const ValueId x = g.add_input("x", {DType::f32, {2, 9, 10, channels}});
+    const ValueId dy = g.add_input("dy", {DType::f32, {2, 7, 8, 24}});
+    const auto op = [&](const char* name, std::vector<ValueId> in, ir::Attrs attrs) {
+      return g.add1(ops::table().need(name), std::move(in), std::move(attrs));
+    };
+    g.add_output(op("conv_nhwc_grad_w", {x, dy}, {{"kernel_shape", Ints{3, 3}}}), "dw");
+    const ValueId axes = g.add_constant(ops::testing::ints({0, 1, 2}));
+    g.add_output(op("reduce_sum", {dy, axes}, {{"keepdims", int64_t{0}}}), "db");
+    ir::Graph after = g;
+    EXPECT_EQ(fuse_conv_bias_sums(after), channels == 1 ? 1u : 0u);
+    after.sort();
+    ir::verify(after);
+    EXPECT_EQ(count(after, "reduce_sum"), channels == 1 ? 0u : 1u);
+    std::vector<Tensor> inputs;
+    for (ValueId id : g.inputs())
+      inputs.push_back(ops::testing::random_tensor(DType::f32, g.type(id).shape.to_dims(), -1, 1, 5));
+    const auto want = ops::testing::run_graph(g, inputs), got = ops::testing::run_graph(after, inputs);
+    for (size_t o = 0; o < 2; ++o) {
+      const auto a = want[o].data<float>(), b = got[o].data<float>();
+      for (size_t i = 0; i < a.size(); ++i) EXPECT_NEAR(a[i], b[i], 1e-4) << o << " " << i;
+    }
+  }
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include "ops/grad.h"
 #include "ops/table.h"
 #include "passes/cleanup.h"
+#include "passes/conv_bias_sums.h"
 #include "passes/dense.h"
 #include "passes/elementwise.h"
 #include "passes/layout.h"
@@ -102,9 +103,12 @@ const std::vector<Pass>& step_passes(tensor::DeviceKind on) {
         {"step_pools", "gradients of rectifiers move into those of the pools behind them",
          fuse_pool_gradients},
         {"step_epilogue", "activation and residual move into products and convolutions", fuse_epilogues}};
-    if (is_cpu)
+    if (is_cpu) {
+      list.push_back(
+          {"step_conv_biases", "gradients of biases move into those of weights", fuse_conv_bias_sums});
       list.push_back(
           {"step_pooled_convs", "maxima move into the convolutions before them", fuse_pooled_convs});
+    }
     list.push_back({"step_fuse", "runs of elementwise nodes pass over memory once", fuse_elementwise});
     return list;
   };

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "backend/cpu/conv_nhwc.h"
+#include "backend/cpu/dense_kernels.h"
 
 namespace trireme::cpu {
 
@@ -13,9 +14,9 @@ struct ConvGradWArgs {
   const float* dy = nullptr;
   float* dw = nullptr;
   Isa isa = best_isa();
-  /// In Winograd form only: dy is of the windows of a maximum behind the convolution, see WinogradArgs; db
-  /// [oc], if not null, takes its sum over all pixels.
+  /// In Winograd form only: dy is of the windows of a maximum behind the convolution, see WinogradArgs.
   const uint8_t* which = nullptr;
+  /// Of windows and of lines only: [oc], takes the sum of dy over all pixels. Null: not wanted.
   float* db = nullptr;
 };
 
@@ -28,6 +29,8 @@ void conv_grad_w_columns(const ConvGradWArgs& args, void* workspace, base::Threa
 
 /// The same for few input channels, nhwc or nchw: a row of taps is one run of a padded line.
 bool conv_grad_w_lines_fits(const ConvShape& shape, ImageLayout layout);
+/// Whether the last vector of a row of taps has room for a one, whose gradient is the sum of dy.
+inline bool conv_grad_w_lines_sums(const ConvShape& s) { return s.c * s.kh * s.kw % kRowSlots != 0; }
 size_t conv_grad_w_lines_bytes(const ConvShape& shape, ImageLayout layout, int threads);
 void conv_grad_w_lines(const ConvGradWArgs& args, void* workspace, base::ThreadPool& pool);
 

@@ -76,6 +76,7 @@ struct Cut {
   int64_t lines, line;    // lines of an output line, floats of each
   int64_t length;         // of a run
   int64_t columns;        // lines * length = c * kh * kw
+  int64_t sums;           // columns, and one of ones if dy is summed
   int64_t block, blocks;  // output channels of a block
   int64_t row;            // floats of a packed row of a block of dy
   int64_t chunk;          // pixels at a time
@@ -91,6 +92,7 @@ Cut cut(const ConvShape& s, ImageLayout layout, const DenseKernels& kernels) {
   c.line = round_up((s.w + s.pad_left + std::max(0, s.pad_right)) * c.unit + kSlack, 16);
   c.length = s.kw * c.unit;
   c.columns = c.lines * c.length;
+  c.sums = c.columns + (conv_grad_w_lines_sums(s) ? 1 : 0);
   c.pixels = s.n * s.out_h() * s.out_w();
   c.pieces = std::clamp<int64_t>(c.pixels / kLeastPixels, 1, kMostPieces);
   c.block = c.pieces == kMostPieces ? s.oc : std::min(s.oc, kBlockChannels);
@@ -108,7 +110,7 @@ struct Lane {
 };
 
 Lane lane_of(const Cut& c) {
-  return {c.chunk * c.row, c.chunk * round_up(c.columns, kTnRows) + kSlack,
+  return {c.chunk * c.row, c.chunk * round_up(c.sums, kTnRows) + kSlack,
           round_up(c.chunk * (c.columns + kSlack) + kSlack, 16), c.lines * c.line};
 }
 
@@ -149,14 +151,15 @@ class Lines {
         done += many;
       }
       const float* dy = packed_dy({a_.dy + k * s_.oc + channel, s_.oc, count, channels, memory, 0, count});
-      multiply_tn({columns, dy, count, c_.columns, channels, parts_ + piece * s_.oc * c_.columns + channel,
-                   s_.oc, k > begin},
+      if (a_.db != nullptr) add_ones(columns, count);
+      multiply_tn({columns, dy, count, a_.db != nullptr ? c_.sums : c_.columns, channels,
+                   parts_ + piece * s_.oc * c_.sums + channel, s_.oc, k > begin},
                   kernels_);
     }
   }
 
   /// Adds the pieces of results [begin, end).
-  void add(int64_t begin, int64_t end) const { sum_tree(parts_, c_.pieces, s_.oc * c_.columns, begin, end); }
+  void add(int64_t begin, int64_t end) const { sum_tree(parts_, c_.pieces, s_.oc * c_.sums, begin, end); }
 
   /// Writes the sums [columns, oc] in ONNX order.
   void finish() const {
@@ -165,6 +168,8 @@ class Lines {
       const int64_t to = c_.nchw ? i : i % s_.c * taps + i / s_.c;
       for (int64_t o = 0; o < s_.oc; ++o) a_.dw[o * c_.columns + to] = parts_[i * s_.oc + o];
     }
+    if (a_.db != nullptr)
+      std::memcpy(a_.db, parts_ + c_.columns * s_.oc, static_cast<size_t>(s_.oc) * sizeof(float));
   }
 
  private:
@@ -175,6 +180,12 @@ class Lines {
     copy.narrow = kernels_.width;
     copy_columns(copy);
     return copy.to;
+  }
+
+  /// A column of ones behind the taps of the packed rows [column / 16][count][16].
+  void add_ones(float* columns, int64_t count) const {
+    float* to = columns + c_.columns / kTnRows * count * kTnRows + c_.columns % kTnRows;
+    for (int64_t i = 0; i < count; ++i) to[i * kTnRows] = 1.0f;
   }
 
   /// Copies the input lines of output line `line` between the zeros of their padding.
@@ -217,7 +228,7 @@ size_t conv_grad_w_lines_bytes(const ConvShape& s, ImageLayout layout, int threa
   int64_t floats = 0;
   for (const Isa isa : usable_isas()) {
     const Cut c = cut(s, layout, dense_kernels(isa));
-    floats = std::max(floats, threads * lane_of(c).floats() + c.pieces * s.oc * c.columns);
+    floats = std::max(floats, threads * lane_of(c).floats() + c.pieces * s.oc * c.sums);
   }
   return static_cast<size_t>(floats + 32) * sizeof(float);
 }
@@ -233,7 +244,8 @@ void conv_grad_w_lines(const ConvGradWArgs& args, void* workspace, base::ThreadP
     for (int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < c.tasks();)
       lines.task(i, lanes + lane * lane_floats);
   });
-  pool.for_range(s.oc * c.columns, 1024, [&](int64_t begin, int64_t end) { lines.add(begin, end); });
+  pool.for_range(s.oc * (args.db != nullptr ? c.sums : c.columns), 1024,
+                 [&](int64_t begin, int64_t end) { lines.add(begin, end); });
   lines.finish();
 }
 

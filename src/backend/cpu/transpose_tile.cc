@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <cstring>
 
+#include "backend/cpu/dense_kernels.h"
+
 #if defined(__SSE2__)
 #include <emmintrin.h>
 #endif
@@ -120,8 +122,31 @@ void small(const Part<T>& p, int64_t rows, int64_t cols) {
   edge(p.at(whole_rows, 0), rows - whole_rows, cols);
 }
 
+/// Whole vectors of rows through the widest registers, for elements of four bytes. They visit a line of x
+/// several times, so the rows' lines must not share a few sets of the first-level cache. Returns the rows
+/// done.
+int64_t wide_rows(const Part<uint32_t>& p, int64_t rows, int64_t cols) {
+  constexpr int64_t kWorstStride = 512;  // elements: half a page
+  if (p.x_stride % kWorstStride == 0) return 0;
+  const DenseKernels& kernels = dense_kernels(best_isa());
+  const float* lines[kRowSlots];
+  int64_t done = 0;
+  for (; done + kernels.width <= rows; done += kernels.width) {
+    for (int i = 0; i < kernels.width; ++i)
+      lines[i] = reinterpret_cast<const float*>(p.x + (done + i) * p.x_stride);
+    kernels.transpose(lines, cols, reinterpret_cast<float*>(p.y + done), p.y_stride);
+  }
+  return done;
+}
+
 template <class T>
-void transpose(const TransposeTile& t, int64_t rows, int64_t cols) {
+void transpose(TransposeTile t, int64_t rows, int64_t cols) {
+  if constexpr (sizeof(T) == 4) {
+    const Part<T> part = {static_cast<const T*>(t.x), t.x_stride, static_cast<T*>(t.y), t.y_stride};
+    const int64_t done = t.stream ? 0 : wide_rows(part, rows, cols);
+    const Part<T> rest = part.at(done, 0);
+    t.x = rest.x, t.y = rest.y, rows -= done;
+  }
   const T* x = static_cast<const T*>(t.x);
   T* y = static_cast<T*>(t.y);
   constexpr int64_t kSize = sizeof(T), kLine = 64 / kSize;

@@ -1,9 +1,10 @@
 // Tiles of x and dy go to the points in packed order, one product per point adds them up, and three taps come
-// back.
+// back. Where the sums are few each task owns a piece of the tiles and its sums; else the team shares groups.
 #include "backend/cpu/winograd_grad_w.h"
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstring>
 
 #include "backend/cpu/gemm_tn.h"
@@ -159,6 +160,9 @@ constexpr int64_t kLeastGroupBytes = 4 << 20, kMostGroupBytes = 16 << 20, kSumBy
 constexpr int64_t kLeastTiles = 128, kMostTiles = 256;  // fewer would spend their time on the sums
 constexpr int64_t kBlockRows = 128, kBlockColumns = 128;
 constexpr int64_t kTileGrain = 4;
+// Sums that a core keeps in its second-level cache beside a chunk of transformed tiles; pieces of the tiles,
+// a number that teams of 1, 2, 3, 4, 6 and 12 share evenly.
+constexpr int64_t kOwnSumBytes = 320 * 1024, kChunkBytes = 1344 * 1024, kPieces = 12;
 constexpr int64_t kAhead = 2 * 4;  // pixels
 // Windows that are summed in one chain, and the most chains.
 constexpr int64_t kChainWindows = 64, kMostChains = 64;
@@ -166,11 +170,14 @@ constexpr int64_t kChainWindows = 64, kMostChains = 64;
 int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 int64_t round_up(int64_t a, int64_t b) { return divide_up(a, b) * b; }
 
-/// How a layer is cut: groups of tiles, and blocks of output channels where one group holds all tiles.
+/// How a layer is cut: pieces of tiles that a task takes in groups, each with sums of its own; or, if there
+/// are no pieces, groups of tiles that the team shares, and blocks of output channels where one group holds
+/// all tiles.
 struct Cut {
   int64_t tiles_h, tiles_w, tiles, groups, group_tiles;
   int64_t panel, columns, rows;  // c and oc in whole panels
   int64_t sum_rows;              // output channels whose sums are held at a time
+  int64_t pieces = 0;
 };
 
 Cut cut(const ConvShape& s, const DenseKernels& kernels) {
@@ -180,6 +187,14 @@ Cut cut(const ConvShape& s, const DenseKernels& kernels) {
   c.columns = round_up(s.c, c.panel);
   c.rows = round_up(s.oc, kTnRows);
   const int64_t tile_bytes = kPoints * (c.columns + c.rows) * 4;
+  const int64_t own_tiles = kChunkBytes / tile_bytes;
+  if (kPoints * s.c * s.oc * 4 <= kOwnSumBytes && c.tiles >= kPieces * own_tiles) {
+    c.pieces = kPieces;
+    c.groups = divide_up(divide_up(c.tiles, kPieces), own_tiles);
+    c.group_tiles = divide_up(divide_up(c.tiles, kPieces), c.groups);
+    c.sum_rows = s.oc;
+    return c;
+  }
   const int64_t group_bytes = std::clamp(2 * kPoints * s.c * s.oc * 4, kLeastGroupBytes, kMostGroupBytes);
   c.groups = divide_up(c.tiles, std::clamp(group_bytes / tile_bytes, kLeastTiles, kMostTiles));
   c.group_tiles = divide_up(c.tiles, c.groups);
@@ -192,27 +207,35 @@ Cut cut(const ConvShape& s, const DenseKernels& kernels) {
 /// tile do not fight for one set of the first-level cache.
 int64_t point_floats(int64_t tiles, int64_t row) { return tiles * row + 16; }
 
-/// Floats of the workspace: points of x, points of dy, sums, one pixel of zeros.
+/// Floats of the workspace: points of x and of dy, once for each of `lanes`; sums, once for each piece; one
+/// pixel of zeros.
 struct Memory {
-  int64_t x, dy, sums, zeros;
-  int64_t floats() const { return x + dy + sums + zeros; }
+  int64_t x, dy, sums, zeros, lanes, pieces;
+  int64_t floats() const { return lanes * (x + dy) + pieces * sums + zeros; }
 };
 
-Memory memory_of(const ConvShape& s, const Cut& c) {
-  return {kPoints * point_floats(c.group_tiles, c.columns), kPoints * point_floats(c.group_tiles, c.rows),
-          round_up(kPoints * point_floats(c.sum_rows, s.c), 16), round_up(std::max(s.c, s.oc), 16)};
+Memory memory_of(const ConvShape& s, const Cut& c, int threads) {
+  return {.x = kPoints * point_floats(c.group_tiles, c.columns),
+          .dy = kPoints * point_floats(c.group_tiles, c.rows),
+          .sums = round_up(kPoints * point_floats(c.sum_rows, s.c), 16),
+          .zeros = round_up(std::max(s.c, s.oc), 16),
+          .lanes = c.pieces > 0 ? std::min<int64_t>(threads, c.pieces) : 1,
+          .pieces = std::max<int64_t>(1, c.pieces)};
 }
+
+/// Transformed tiles: x [36, columns / panel, tiles, panel], dy [36, rows / 16, tiles, 16].
+struct Points {
+  float *x, *dy;
+};
 
 class Layer {
  public:
-  Layer(const ConvGradWArgs& a, const Cut& cut, float* memory)
-      : a_(a), s_(a.shape), c_(cut), kernels_(dense_kernels(a.isa)) {
-    const Memory m = memory_of(s_, cut);
-    x_ = memory;
-    dy_ = x_ + m.x;
-    sums_ = dy_ + m.dy;
-    zeros_ = sums_ + m.sums;
-    std::memset(zeros_, 0, static_cast<size_t>(m.zeros) * sizeof(float));
+  Layer(const ConvGradWArgs& a, const Cut& cut, float* memory, int threads)
+      : a_(a), s_(a.shape), c_(cut), m_(memory_of(s_, cut, threads)), kernels_(dense_kernels(a.isa)) {
+    sums_ = memory;
+    zeros_ = sums_ + m_.pieces * m_.sums;
+    points_ = zeros_ + m_.zeros;
+    std::memset(zeros_, 0, static_cast<size_t>(m_.zeros) * sizeof(float));
     simd_ready();
     input_ = HWY_DYNAMIC_DISPATCH(input_to_points);
     output_ =
@@ -220,20 +243,55 @@ class Layer {
     taps_ = HWY_DYNAMIC_DISPATCH(points_to_taps);
   }
 
-  void run(base::ThreadPool& pool) const {
+  void run(base::ThreadPool& pool) const { c_.pieces > 0 ? run_pieces(pool) : run_groups(pool); }
+
+ private:
+  /// Transformed tiles never leave the core that made them.
+  void run_pieces(base::ThreadPool& pool) const {
+    std::atomic<int64_t> next{0};
+    pool.run(m_.lanes, [&](int64_t lane) {
+      for (int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < c_.pieces;)
+        piece(i, points_of(lane));
+    });
+    pool.run(s_.oc, [&](int64_t o) {
+      const int64_t stride = point_floats(s_.oc, s_.c);
+      for (int64_t p = 0; p < kPoints; ++p) {
+        const int64_t at = p * stride + o * s_.c;
+        sum_tree(sums_, c_.pieces, m_.sums, at, at + s_.c);
+      }
+      taps_({sums_ + o * s_.c, stride, s_.c, a_.dw + o * s_.c * 9});
+    });
+  }
+
+  void piece(int64_t index, const Points& points) const {
+    const int64_t first = c_.tiles * index / c_.pieces, tiles = c_.tiles * (index + 1) / c_.pieces - first;
+    for (int64_t g = 0; g < c_.groups; ++g) {
+      const int64_t begin = tiles * g / c_.groups, count = tiles * (g + 1) / c_.groups - begin;
+      for (int64_t t = 0; t < count; ++t) transform(first + begin + t, t, count, points);
+      for (int64_t p = 0; p < kPoints; ++p) {
+        for (int64_t row = 0; row < s_.oc; row += kBlockRows) {
+          for (int64_t column = 0; column < s_.c; column += kBlockColumns)
+            multiply(p, {0, s_.oc, row, column}, {count, g > 0}, points, sums_ + index * m_.sums);
+        }
+      }
+    }
+  }
+
+  void run_groups(base::ThreadPool& pool) const {
+    const Points points = points_of(0);
     for (int64_t g = 0; g < c_.groups; ++g) {
       const int64_t begin = c_.tiles * g / c_.groups, count = c_.tiles * (g + 1) / c_.groups - begin;
       pool.run(divide_up(count, kTileGrain), [&](int64_t i) {
         for (int64_t t = i * kTileGrain; t < std::min(count, (i + 1) * kTileGrain); ++t) {
-          transform(begin + t, t, count);
+          transform(begin + t, t, count, points);
         }
       });
       for (int64_t row = 0; row < s_.oc; row += c_.sum_rows) {
         const int64_t rows = std::min(c_.sum_rows, s_.oc - row);
         const int64_t down = divide_up(rows, kBlockRows), across = divide_up(s_.c, kBlockColumns);
         pool.run(kPoints * down * across, [&](int64_t i) {
-          multiply(i / down / across, row, rows, {i / across % down * kBlockRows, i % across * kBlockColumns},
-                   {count, g > 0});
+          const Block block = {row, rows, i / across % down * kBlockRows, i % across * kBlockColumns};
+          multiply(i / down / across, block, {count, g > 0}, points, sums_);
         });
         if (g + 1 < c_.groups) continue;
         pool.run(rows, [&](int64_t o) {
@@ -243,8 +301,9 @@ class Layer {
     }
   }
 
- private:
-  struct Corner {
+  /// Output channels [first, first + held) have sums; of them the block begins at `row`, `column`.
+  struct Block {
+    int64_t first, held;
     int64_t row, column;
   };
   struct Depth {
@@ -257,8 +316,13 @@ class Layer {
     for (int64_t c = 0; c < channels; c += 16) __builtin_prefetch(pixel + c, 0, 2);
   }
 
+  Points points_of(int64_t lane) const {
+    float* x = points_ + lane * (m_.x + m_.dy);
+    return {x, x + m_.x};
+  }
+
   /// Tile `tile` of the layer to place `at` of a group of `count`.
-  void transform(int64_t tile, int64_t at, int64_t count) const {
+  void transform(int64_t tile, int64_t at, int64_t count, const Points& points) const {
     const int64_t line = tile / c_.tiles_w, image = line / c_.tiles_h;
     const int64_t h = line % c_.tiles_h * 4, w = tile % c_.tiles_w * 4;
     std::array<const float*, kPoints> pixels;
@@ -272,9 +336,9 @@ class Layer {
         if (j >= 2) ask_for(pixels[static_cast<size_t>(i * 6 + j)] + kAhead * s_.c, s_.c);
       }
     }
-    input_({pixels.data(), s_.c, c_.columns, x_ + at * c_.panel, point_floats(count, c_.columns),
+    input_({pixels.data(), s_.c, c_.columns, points.x + at * c_.panel, point_floats(count, c_.columns),
             count * c_.panel, c_.panel});
-    TileToPoints t{pixels.data(),   s_.oc,  c_.rows, dy_ + at * kTnRows, point_floats(count, c_.rows),
+    TileToPoints t{pixels.data(),   s_.oc,  c_.rows, points.dy + at * kTnRows, point_floats(count, c_.rows),
                    count * kTnRows, kTnRows};
     if (a_.which != nullptr) return transform_windows(t, {image, h / 2, w / 2}, pixels.data());
     const int64_t oh = s_.out_h(), ow = s_.out_w();
@@ -308,14 +372,14 @@ class Layer {
     output_(t);
   }
 
-  /// One block of one point's sums [rows, c] of output channels from `row` on.
-  void multiply(int64_t point, int64_t row, int64_t rows, Corner corner, Depth depth) const {
+  /// One block of one point's sums [held, c].
+  void multiply(int64_t point, const Block& b, Depth depth, const Points& points, float* sums) const {
     TnBlock t{.k = depth.tiles, .accumulate = depth.accumulate};
-    t.a = dy_ + point * point_floats(depth.tiles, c_.rows) + (row + corner.row) * depth.tiles;
-    t.b = x_ + point * point_floats(depth.tiles, c_.columns) + corner.column * depth.tiles;
-    t.m = std::min(kBlockRows, rows - corner.row);
-    t.n = std::min(kBlockColumns, s_.c - corner.column);
-    t.c = sums_ + point * point_floats(rows, s_.c) + corner.row * s_.c + corner.column;
+    t.a = points.dy + point * point_floats(depth.tiles, c_.rows) + (b.first + b.row) * depth.tiles;
+    t.b = points.x + point * point_floats(depth.tiles, c_.columns) + b.column * depth.tiles;
+    t.m = std::min(kBlockRows, b.held - b.row);
+    t.n = std::min(kBlockColumns, s_.c - b.column);
+    t.c = sums + point * point_floats(b.held, s_.c) + b.row * s_.c + b.column;
     t.ldc = s_.c;
     t.whole_panels = c_.panel > kernels_.width;
     multiply_tn(t, kernels_);
@@ -324,9 +388,9 @@ class Layer {
   const ConvGradWArgs& a_;
   const ConvShape& s_;
   const Cut& c_;
+  const Memory m_;
   const DenseKernels& kernels_;
-  float *x_, *dy_, *sums_,
-      *zeros_;  // [36, columns / panel, tiles, panel], [36, rows / 16, tiles, 16], [36, rows, c]
+  float *sums_, *zeros_, *points_;  // [pieces][36, rows, c], [zeros], [lanes] of Points
   void (*input_)(const TileToPoints&);
   void (*output_)(const TileToPoints&);
   void (*taps_)(const PointsToTaps&);
@@ -352,10 +416,10 @@ void sum_all_windows(const ConvGradWArgs& a, float* parts, base::ThreadPool& poo
 
 }  // namespace
 
-size_t winograd_grad_w_bytes(const ConvShape& s, int) {
+size_t winograd_grad_w_bytes(const ConvShape& s, int threads) {
   int64_t floats = 0;
   for (const Isa isa : usable_isas())
-    floats = std::max(floats, memory_of(s, cut(s, dense_kernels(isa))).floats());
+    floats = std::max(floats, memory_of(s, cut(s, dense_kernels(isa)), threads).floats());
   floats = std::max(floats, window_chains(s) * s.oc);
   return static_cast<size_t>(floats + 16) * sizeof(float);
 }
@@ -365,7 +429,7 @@ void winograd_grad_w(const ConvGradWArgs& args, void* workspace, base::ThreadPoo
   const Cut c = cut(args.shape, dense_kernels(args.isa));
   const uintptr_t at = (reinterpret_cast<uintptr_t>(workspace) + 63) & ~uintptr_t{63};
   float* memory = reinterpret_cast<float*>(at);
-  Layer(args, c, memory).run(pool);
+  Layer(args, c, memory, pool.size()).run(pool);
   // The workspace is free again.
   if (args.db != nullptr) sum_all_windows(args, memory, pool);
 }

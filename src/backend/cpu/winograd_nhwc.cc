@@ -210,8 +210,8 @@ namespace {
 
 // V and M of a task should stay in most of a 1 MiB second-level cache.
 constexpr int64_t kBlockBytes = 640 * 1024;
-// Below this many rows a product spends its time fetching weights.
-constexpr int64_t kLeastTiles = 28;
+// Below this many rows, two register tiles of the widest vectors, a product spends its time fetching weights.
+constexpr int64_t kLeastTiles = 26;
 
 int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -240,8 +240,9 @@ Grid cut(const ConvShape& s, WinogradTile tile, int threads, int64_t panel) {
   g.tiles = s.n * g.tiles_h * g.tiles_w;
   const int64_t tile_bytes = g.points * (s.c + s.oc) * static_cast<int64_t>(sizeof(float));
   int64_t most = std::max(kLeastTiles, kBlockBytes / tile_bytes);
-  // A team wants several blocks a member, but not at the price of products of few rows.
-  if (threads > 1) most = std::max(kLeastTiles, std::min(most, divide_up(g.tiles, 3 * threads)));
+  // A team wants many blocks a member, since all wait for the last, but not at the price of products of few
+  // rows.
+  if (threads > 1) most = std::max(kLeastTiles, std::min(most, divide_up(g.tiles, 24 * threads)));
   g.blocks = std::max<int64_t>(1, divide_up(g.tiles, most));
   g.block_tiles = divide_up(g.tiles, g.blocks);
   // Where tiles are few the team shares the output channels and repeats the input transform.

@@ -102,9 +102,10 @@ ir::CutRule conv_nhwc_grad_w_cut(const ir::NodeView& n) {
   const Channels l = channels_of(n);
   CutNotation notation(n);
   notation.in(0, reads_nchw(n) ? first('n', l.in, 4) : last('n', l.in, 4)).in(1, last('n', l.out, 4));
-  notation.out(0, first(l.weight_out, l.weight_in, 4));
+  // The bias's gradient knows nothing of input channels: every rank that has a part of them has all of it.
+  notation.out(0, first(l.weight_out, l.weight_in, 4)).out(1, {l.out});
   ir::CutRule r = finish(n, notation, "n");
-  r.linear = {0b01, 0b10};
+  r.linear = n.out.size() > 1 ? std::vector<uint32_t>{0b10} : std::vector<uint32_t>{0b01, 0b10};
   return r;
 }
 

@@ -51,6 +51,7 @@ TEST(ConvCut, ChannelsLast) {
   const ir::Attrs to_x = with(kWindow, {{"in_shape", std::vector<int64_t>{6, 5}}});
   EXPECT_EQ(expect_cuts({.op = "conv_nhwc_grad_x", .in = {dy, w}, .attrs = to_x}), "noc");
   EXPECT_EQ(expect_cuts({.op = "conv_nhwc_grad_w", .in = {x, dy}, .attrs = kWindow}), "nco");
+  EXPECT_EQ(expect_cuts({.op = "conv_nhwc_grad_w", .in = {x, dy}, .attrs = kWindow, .results = 2}), "nco");
   const ir::Attrs nchw = with(kWindow, {{"input_layout", std::string("nchw")}});
   const Tensor first = values({2, 4, 6, 5}, 1), narrow = values({6, 2, 3, 3}, 2);
   EXPECT_EQ(expect_cuts({.op = "conv_nhwc", .in = {first, w, b}, .attrs = nchw}), "no");

@@ -42,7 +42,8 @@ std::vector<tensor::TensorType> infer_w(const ir::NodeView& n) {
   const int64_t channels = x[reads_nchw(n.attrs) ? 1 : 3].value();
   base::require(group >= 1 && channels % group == 0, "conv_nhwc_grad_w: ", channels, " channels in ", group,
                 " groups");
-  return {{n.in[0].dtype, Shape({dy[3], Dim(channels / group), Dim(kernel[0]), Dim(kernel[1])})}};
+  return {{n.in[0].dtype, Shape({dy[3], Dim(channels / group), Dim(kernel[0]), Dim(kernel[1])})},
+          {n.in[0].dtype, Shape({dy[3]})}};
 }
 
 ValueId transposed(ir::Graph& graph, ValueId x, const std::vector<int64_t>& perm, const std::string& from) {
@@ -64,7 +65,13 @@ std::vector<ValueId> expand_w(ir::Graph& graph, const ir::Node& node) {
   attrs.erase("input_layout");
   const ValueId x = reads_nchw(node.attrs) ? node.in[0] : transposed(graph, node.in[0], kToFirst, node.from);
   const ValueId dy = transposed(graph, node.in[1], kToFirst, node.from);
-  return {graph.add1(table().need("conv_grad_w"), {x, dy}, attrs, node.from)};
+  std::vector<ValueId> out{graph.add1(table().need("conv_grad_w"), {x, dy}, attrs, node.from)};
+  if (node.out.size() > 1) {
+    const ValueId pixels = graph.add_constant(tensor::Tensor::from<int64_t>({3}, {0, 2, 3}));
+    out.push_back(
+        graph.add1(table().need("reduce_sum"), {dy, pixels}, {{"keepdims", int64_t{0}}}, node.from));
+  }
+  return out;
 }
 
 /// Gradients where nothing follows the sum but bias and residual; dy is the gradient of that sum.
@@ -146,11 +153,14 @@ ir::OpSchema conv_nhwc_grad_x_schema() {
 
 ir::OpSchema conv_nhwc_grad_w_schema() {
   return {.name = "conv_nhwc_grad_w",
-          .doc = "gradient of conv_nhwc towards w; x [n,h,w,c], dy [n,oh,ow,oc] -> dw [oc,c/group,kh,kw]",
+          .doc =
+              "gradients of conv_nhwc towards w and bias; x [n,h,w,c], dy [n,oh,ow,oc] -> dw "
+              "[oc,c/group,kh,kw], db [oc]",
           .cut = conv_nhwc_grad_w_cut,
           .localise = localise_conv_grad_w,
           .min_in = 2,
           .max_in = 2,
+          .max_out = 2,
           .attrs = grad_attrs({{"input_layout", "string", "of x: nhwc, or nchw"}}),
           .infer = infer_w,
           .expand = expand_w,

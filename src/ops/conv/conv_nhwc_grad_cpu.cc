@@ -70,8 +70,14 @@ ir::Refusal refuse_x_depthwise(const ir::NodeView& n) {
   return refuse_not_depthwise(shape_x(n));
 }
 
+ir::Refusal refuse_sums(const ir::NodeView& n) {
+  if (n.out.size() > 1) return "does not sum dy";
+  return std::nullopt;
+}
+
 ir::Refusal refuse_w_depthwise(const ir::NodeView& n) {
   if (const auto why = refuse_w(n)) return why;
+  if (const auto why = refuse_sums(n)) return why;
   if (conv_reads_nchw(n)) return "reads nchw";
   return refuse_not_depthwise(shape_w(n));
 }
@@ -99,17 +105,20 @@ ir::Refusal refuse_w_lines(const ir::NodeView& n) {
   if (const auto why = refuse_w(n)) return why;
   if (!cpu::conv_grad_w_lines_fits(shape_w(n), layout_of(n)))
     return "16 input channels or more, groups, dilation";
+  if (n.out.size() > 1 && !cpu::conv_grad_w_lines_sums(shape_w(n))) return "taps fill whole vectors";
   return std::nullopt;
 }
 
 ir::Refusal refuse_w_columns(const ir::NodeView& n) {
   if (const auto why = refuse_w(n)) return why;
+  if (const auto why = refuse_sums(n)) return why;
   if (!cpu::conv_grad_w_columns_fits(shape_w(n), layout_of(n))) return "reads nchw";
   return std::nullopt;
 }
 
 ir::Refusal refuse_w_winograd(const ir::NodeView& n) {
   if (const auto why = refuse_w(n)) return why;
+  if (const auto why = refuse_sums(n)) return why;
   const cpu::ConvShape s = shape_w(n);
   if (const auto why = refuse_not_three_by_three(s)) return why;
   if (layout_of(n) == cpu::ImageLayout::nchw) return "reads nchw";
@@ -127,8 +136,11 @@ ir::BoundKernel prepare_w_lines(const ir::KernelInit& init) {
   const cpu::ImageLayout layout = layout_of(init.node);
   ir::BoundKernel bound{.workspace_bytes =
                             static_cast<int64_t>(cpu::conv_grad_w_lines_bytes(shape, layout, init.threads))};
+  const bool sums = init.node.out.size() > 1;
   bound.run = [=](const ir::RunArgs& args) {
-    cpu::conv_grad_w_lines(args_w(shape, layout, args), args.workspace, cpu::pool_of(args.stream));
+    cpu::ConvGradWArgs a = args_w(shape, layout, args);
+    if (sums) a.db = out_ptr<float>(args, 1);
+    cpu::conv_grad_w_lines(a, args.workspace, cpu::pool_of(args.stream));
   };
   return bound;
 }

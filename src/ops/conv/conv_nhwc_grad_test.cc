@@ -99,6 +99,26 @@ TEST(ConvNhwcGrad, FastKernelsStayCloseToDouble) {
   }
 }
 
+TEST(ConvNhwcGrad, LinesSumTheGradientToo) {
+  for (const Layer& l : {Layer{3, 30, 31, 1, 32, 3, 1, 0}, Layer{2, 17, 19, 3, 40, 3, 2, 1}}) {
+    ir::Attrs attrs = attrs_of(l);
+    attrs.set("kernel_shape", Ints{l.k, l.k});
+    const int64_t oh = (l.h + 2 * l.pad - l.k) / l.stride + 1, ow = (l.w + 2 * l.pad - l.k) / l.stride + 1;
+    const Tensor x = tests::random_tensor({l.n, l.h, l.w, l.c}, 1);
+    const Tensor dy = tests::random_tensor({l.n, oh, ow, l.oc}, 3);
+    const std::vector<Tensor> want = testing::run("conv_nhwc_grad_w", {wide(x), wide(dy)}, attrs, 2);
+    const Tensor alone = tests::run_kernels("conv_nhwc_grad_w", attrs, {x, dy}, 1, {0, 1}, 1)[0].out[0];
+    for (const int threads : {1, 2, 4}) {
+      const auto got = tests::run_kernels("conv_nhwc_grad_w", attrs, {x, dy}, 2, {0, 1}, threads);
+      ASSERT_EQ(got.size(), 1u);
+      EXPECT_EQ(got[0].kernel, "lines");
+      EXPECT_LT(worst(got[0].out[0], want[0]), 5e-6);
+      EXPECT_LT(worst(got[0].out[1], want[1]), 5e-6);
+      EXPECT_EQ(std::memcmp(got[0].out[0].raw(), alone.raw(), static_cast<size_t>(alone.elements()) * 4), 0);
+    }
+  }
+}
+
 Tensor half(const Tensor& t) {
   Tensor out = Tensor::empty(DType::bf16, t.dims());
   const std::vector<double> values = t.to_doubles();

@@ -129,6 +129,7 @@ ir::BoundKernel prepare_transpose(const ir::KernelInit& init) {
 
 ir::Refusal refuse_types(const ir::NodeView& node) {
   if (node.in[0].shape.rank() > 5) return "more than three spatial axes";
+  if (node.out.size() > 1) return "does not sum dy";
   return refuse_products(node);
 }
 
