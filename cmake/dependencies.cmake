@@ -22,18 +22,10 @@ if(NOT TRIREME_FUZZ)
   find_package(dnnl QUIET)  # oneDNN: the peer of bench_gemm, which is left out without it
 endif()
 
-# gRPC's C++ library is the second listener of `trireme serve`. Without it the program is built all the same, says so
-# in the log and serves HTTP alone. Left out of thread-sanitizer and fuzz builds: its code is not instrumented.
-set(TRIREME_GRPC OFF)
-if(NOT TRIREME_FUZZ AND NOT TRIREME_SANITIZE MATCHES "thread")
-  find_package(Protobuf QUIET)
-  find_package(gRPC CONFIG QUIET)
-  if(Protobuf_FOUND AND gRPC_FOUND AND TARGET gRPC::grpc_cpp_plugin)
-    set(TRIREME_GRPC ON)
-  else()
-    message(STATUS "no gRPC C++ library: serve will have no gRPC listener")
-  endif()
-endif()
+# The gRPC listener of `trireme serve`: frames and header compression, and the small messages of its calls.
+find_path(NGHTTP2_INCLUDE nghttp2/nghttp2.h REQUIRED)
+find_library(NGHTTP2_LIBRARY nghttp2 REQUIRED)
+find_package(Protobuf REQUIRED)
 
 # Arrow C++ reads Parquet; Debian 12 has none, so `./dev setup` takes PyPI's pyarrow, whose wheel carries headers and
 # libraries. TRIREME_ARROW_ROOT names a directory with include/ and libarrow.so*, libparquet.so* in it or in lib/.

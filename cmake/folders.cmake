@@ -21,10 +21,11 @@ if(TRIREME_WERROR)
 endif()
 target_include_directories(trireme_flags INTERFACE ${CMAKE_SOURCE_DIR}/src)
 target_include_directories(trireme_flags SYSTEM INTERFACE ${RAPIDJSON_INCLUDE} ${PROTOZERO_INCLUDE}
-                           ${UTF8PROC_INCLUDE} ${HIGHWAY_INCLUDE} ${YAML_CPP_INCLUDE} ${Boost_INCLUDE_DIRS})
+                           ${UTF8PROC_INCLUDE} ${HIGHWAY_INCLUDE} ${YAML_CPP_INCLUDE} ${Boost_INCLUDE_DIRS}
+                           ${NGHTTP2_INCLUDE})
 target_link_libraries(trireme_flags INTERFACE Threads::Threads ${UTF8PROC_LIBRARY} ${HIGHWAY_LIBRARY}
                       OpenSSL::SSL OpenSSL::Crypto ZLIB::ZLIB JPEG::JPEG PNG::PNG
-                      ${YAML_CPP_LIBRARY})
+                      ${YAML_CPP_LIBRARY} ${NGHTTP2_LIBRARY})
 
 # Arrow's headers, libraries and macro for the one file that uses them and its stand-in. --as-needed: programs that
 # open no data sets do not load 60 MB of libraries.
@@ -51,31 +52,28 @@ function(trireme_mpi)
   target_link_libraries(trireme_flags INTERFACE -Wl,--push-state,--as-needed ${libraries} -Wl,--pop-state)
 endfunction()
 
-# Messages and service of src/serve/proto by protoc, in a library of their own so that our warnings stay ours; the macro
-# goes to the files of the listener and their stand-in.
-function(trireme_grpc)
+# Messages of src/serve/proto by protoc, in a library of their own so that our warnings stay ours.
+function(trireme_proto)
   set(out ${CMAKE_BINARY_DIR}/proto)
   set(generated "")
   file(GLOB protos CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/serve/proto/*.proto)
   foreach(proto ${protos})
     get_filename_component(name ${proto} NAME_WE)
-    set(files ${out}/serve/proto/${name}.pb.cc ${out}/serve/proto/${name}.grpc.pb.cc)
+    set(file ${out}/serve/proto/${name}.pb.cc)
     add_custom_command(
-      OUTPUT ${files} ${out}/serve/proto/${name}.pb.h ${out}/serve/proto/${name}.grpc.pb.h
+      OUTPUT ${file} ${out}/serve/proto/${name}.pb.h
       COMMAND ${CMAKE_COMMAND} -E make_directory ${out}
-      COMMAND protobuf::protoc -I ${CMAKE_SOURCE_DIR}/src --cpp_out=${out} --grpc_out=${out}
-              --plugin=protoc-gen-grpc=$<TARGET_FILE:gRPC::grpc_cpp_plugin> ${proto}
+      COMMAND protobuf::protoc -I ${CMAKE_SOURCE_DIR}/src --cpp_out=${out} ${proto}
       DEPENDS ${protos} VERBATIM)
-    list(APPEND generated ${files})
+    list(APPEND generated ${file})
   endforeach()
   add_library(trireme_proto STATIC ${generated})
   target_include_directories(trireme_proto SYSTEM PRIVATE ${out})
-  target_link_libraries(trireme_proto PUBLIC gRPC::grpc++ gRPC::grpc++_reflection protobuf::libprotobuf)
-  # Only for linking: all other files compile as without gRPC.
+  target_link_libraries(trireme_proto PUBLIC protobuf::libprotobuf)
+  # Only for linking: all other files compile as without protobuf.
   target_link_libraries(trireme_core PUBLIC $<LINK_ONLY:trireme_proto>)
   add_dependencies(trireme_core trireme_proto)
   file(GLOB files CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/serve/grpc_*.cc)
-  set_property(SOURCE ${files} APPEND PROPERTY COMPILE_DEFINITIONS TRIREME_GRPC=1)
   set_property(SOURCE ${files} APPEND PROPERTY COMPILE_OPTIONS -isystem ${out})
 endfunction()
 
@@ -91,7 +89,8 @@ endfunction()
 
 # Tests may also include from tests/ and ask it where the checkout, shared data and encoder are.
 function(trireme_test_support)
-  add_library(trireme_test_support STATIC tests/cut_trial.cc tests/partition_trial.cc tests/test_data.cc)
+  add_library(trireme_test_support STATIC tests/cut_trial.cc tests/partition_trial.cc tests/test_data.cc
+              tests/http2_peer.cc)
   target_link_libraries(trireme_test_support PUBLIC trireme_core GTest::gtest_main)
   target_include_directories(trireme_test_support PUBLIC ${CMAKE_SOURCE_DIR})
   target_compile_definitions(trireme_test_support PRIVATE TRIREME_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
@@ -241,9 +240,7 @@ function(trireme_folders)
   if(TRIREME_MPI)
     trireme_mpi()
   endif()
-  if(TRIREME_GRPC)
-    trireme_grpc()
-  endif()
+  trireme_proto()
   if(TRIREME_NCCL)
     trireme_nccl()
   endif()

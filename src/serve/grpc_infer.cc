@@ -1,326 +1,183 @@
-// ModelInfer and ModelStreamInfer over gRPC's callback API.
-#if TRIREME_GRPC
+// ModelInfer and ModelStreamInfer over gRPC.
 #include "serve/grpc_infer.h"
 
-#include <grpcpp/grpcpp.h>
-
-#include <atomic>
-#include <chrono>
-#include <deque>
-#include <optional>
+#include <array>
 #include <utility>
 
-#include "base/guarded.h"
 #include "serve/grpc_message.h"
 #include "serve/kserve_core.h"
 
 namespace trireme::serve {
 namespace {
 
-using grpc::ByteBuffer;
-using grpc::Slice;
-
-/// A received message: slices share their memory with the transport, so keeping them copies nothing.
-struct Received {
-  std::vector<Slice> slices;
-  std::vector<std::string_view> pieces;
-};
-
-std::shared_ptr<const Received> keep(const ByteBuffer& buffer) {
-  auto kept = std::make_shared<Received>();
-  base::require(buffer.Dump(&kept->slices).ok(), "the message cannot be read");
-  for (const Slice& s : kept->slices) {
-    kept->pieces.emplace_back(reinterpret_cast<const char*>(s.begin()), s.size());
-  }
-  return kept;
-}
-
-/// A message whose large parts stay where they are until they are sent.
-ByteBuffer buffer_of(std::vector<HttpBodyPart> parts) {
-  std::vector<Slice> slices;
-  for (HttpBodyPart& part : parts) {
-    auto* kept = new HttpBodyPart(std::move(part));
-    const std::string_view bytes = kept->bytes();
-    slices.emplace_back(
-        const_cast<char*>(bytes.data()), bytes.size(), [](void* p) { delete static_cast<HttpBodyPart*>(p); },
-        kept);
-  }
-  return ByteBuffer(slices.data(), slices.size());
-}
-
-/// While draining, new requests are told to go elsewhere: gRPC's own shutdown would call them cancelled.
+/// While draining, new requests are told to go elsewhere.
 void require_open(const KserveCore& core) {
   if (core.is_draining()) base::fail(base::ErrorCode::unavailable, "the server is shutting down");
 }
 
-/// The call's deadline on the steady clock; 0: it has none.
-int64_t deadline_ns(const grpc::CallbackServerContext& context, int64_t now_ns) {
-  const auto deadline = context.deadline();
-  const auto now = std::chrono::system_clock::now();
-  if (deadline - now > std::chrono::hours(24 * 365)) return 0;
-  // A deadline that has passed is 1: long ago, not "none".
-  const int64_t left_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(deadline - now).count();
-  return std::max<int64_t>(1, now_ns + left_ns);
+/// A received message as a request of this call, whose tensors look into it.
+GrpcInferRequest request_of(const KserveCore& core, const GrpcCall& call, HttpBytes&& message) {
+  require_open(core);
+  require_access(core, call, Category::inference);
+  const auto kept = std::make_shared<const HttpBytes>(std::move(message));
+  const std::array<std::string_view, 1> pieces = {kept->view()};
+  GrpcInferRequest parsed = parse_grpc_infer(pieces, kept, &core.regions());
+  parsed.request.deadline_ns = call.deadline_ns();
+  parsed.request.traceparent = call.field("traceparent");
+  if (core.tenants().names_by_header()) parsed.request.tenant = call.field(core.tenants().header());
+  return parsed;
 }
 
-/// One of the call's metadata, or empty.
-std::string metadata_of(const grpc::CallbackServerContext& context, const std::string& name) {
-  const auto& metadata = context.client_metadata();
-  const auto at = metadata.find(name);
-  return at == metadata.end() ? std::string() : std::string(at->second.data(), at->second.size());
-}
-
-/// The caller's trace context, and the tenant where a header tells.
-void add_metadata(const KserveCore& core, const grpc::CallbackServerContext& context, InferRequest& request) {
-  request.traceparent = metadata_of(context, "traceparent");
-  if (core.tenants().names_by_header()) request.tenant = metadata_of(context, core.tenants().header());
-}
-
-/// A call that is answered once, from whichever thread is first: a result, an error, or the client's leaving.
-class UnaryInfer final : public grpc::ServerUnaryReactor {
+/// A call with one answer.
+class UnaryInfer final : public GrpcHandler {
  public:
-  UnaryInfer(KserveCore& core, ByteBuffer* response) : core_(core), state_(std::make_shared<State>()) {
-    state_->reactor = this;
-    state_->response = response;
-  }
+  UnaryInfer(KserveCore& core, std::shared_ptr<GrpcCall> call) : core_(core), call_(std::move(call)) {}
 
-  void start(grpc::CallbackServerContext& context, const ByteBuffer& message) {
-    state_->context = &context;
-    const std::shared_ptr<State> state = state_;  // `this` may be gone once the sink has been called
+  size_t aligned_at(std::string_view begin) const override { return grpc_tensor_offset(begin); }
+  void on_message(HttpBytes&& message) override {
+    if (has_message_) base::fail_unsupported("ModelInfer takes one message");
+    has_message_ = true;
+    message_ = std::move(message);
+  }
+  void on_end() override {
+    if (!has_message_) base::fail_unsupported("ModelInfer takes one message");
     const int64_t now_ns = core_.now_ns();
-    try {
-      require_open(core_);
-      require_access(core_, context, Category::inference);
-      const std::shared_ptr<const Received> received = keep(message);
-      GrpcInferRequest parsed = parse_grpc_infer(received->pieces, received, &core_.regions());
-      parsed.request.deadline_ns = deadline_ns(context, now_ns);
-      add_metadata(core_, context, parsed.request);
-      const auto model = core_.find(parsed.model_name, parsed.model_version);
-      InferSink sink{.done = [state](InferResponse&& r) { state->answer(std::move(r)); },
-                     .failed = [state](const base::Error& e) { state->finish(grpc_status(e)); },
-                     .cancelled = [state] { return state->is_cancelled.load(std::memory_order_relaxed); },
-                     .received_ns = now_ns};
-      core_.infer(model, std::move(parsed.request), std::move(sink));
-    } catch (const base::Error& e) {
-      state->finish(grpc_status(e));
-    } catch (const std::exception& e) {
-      state->finish({grpc::StatusCode::INTERNAL, e.what()});
-    }
+    GrpcInferRequest parsed = request_of(core_, *call_, std::move(message_));
+    const auto model = core_.find(parsed.model_name, parsed.model_version);
+    InferSink sink{.done =
+                       [call = call_](InferResponse&& r) {
+                         std::vector<HttpBodyPart> message = grpc_infer_response(r, false);
+                         r.leave();
+                         Http2Fields trailers;
+                         if (!r.traceparent.empty()) trailers.emplace_back("traceparent", r.traceparent);
+                         call->answer(std::move(message), std::move(trailers));
+                       },
+                   .failed = [call = call_](const base::Error& e) { call->finish(grpc_status(e)); },
+                   .cancelled = [call = call_] { return call->is_cancelled(); },
+                   .received_ns = now_ns};
+    core_.infer(model, std::move(parsed.request), std::move(sink));
   }
-
-  void OnCancel() override {
-    state_->is_cancelled = true;
-    state_->finish({grpc::StatusCode::CANCELLED, "the request was cancelled"});
-  }
-  void OnDone() override { delete this; }
-  /// The reactions above are short, so the thread that wrote the answer may run them: no third thread wakes.
-  bool InternalInlineable() override { return true; }
 
  private:
-  /// Outlives the reactor in the sinks. The reactor lives at least until somebody has finished.
-  struct State {
-    std::atomic<bool> is_over{false}, is_cancelled{false};
-    grpc::ServerUnaryReactor* reactor = nullptr;
-    ByteBuffer* response = nullptr;
-    grpc::CallbackServerContext* context = nullptr;
-
-    void finish(const grpc::Status& status) {
-      if (!is_over.exchange(true)) reactor->Finish(status);
-    }
-    void answer(InferResponse&& r) {
-      ByteBuffer buffer = buffer_of(grpc_infer_response(r, false));
-      r.leave();
-      if (is_over.exchange(true)) return;
-      if (!r.traceparent.empty()) context->AddTrailingMetadata("traceparent", r.traceparent);
-      response->Swap(&buffer);
-      reactor->Finish(grpc::Status::OK);
-    }
-  };
-
   KserveCore& core_;
-  std::shared_ptr<State> state_;
+  const std::shared_ptr<GrpcCall> call_;
+  HttpBytes message_;
+  bool has_message_ = false;
 };
 
-/// A stream of requests. Answers leave in the order they come; one write is on its way at a time. Reading
-/// pauses while too many requests are unanswered, so a client that does not read fills its own window. What
-/// waits to be written are views of the models' outputs, a few hundred bytes each.
-class StreamInfer final : public grpc::ServerBidiReactor<ByteBuffer, ByteBuffer>,
-                          public std::enable_shared_from_this<StreamInfer> {
+/// A stream of requests. Answers leave in the order they come. Reading pauses while too many requests are
+/// unanswered, or answered and not read, so a client that does not read fills its own window.
+class StreamInfer final : public GrpcHandler {
  public:
-  StreamInfer(KserveCore& core, grpc::CallbackServerContext* context) : core_(core), context_(context) {
-    const auto& metadata = context->client_metadata();
-    const auto at = metadata.find("triton_grpc_error");
-    ends_on_error_ = at != metadata.end() && at->second == "true";
+  StreamInfer(KserveCore& core, std::shared_ptr<GrpcCall> call)
+      : core_(core), stream_(std::make_shared<Stream>()) {
+    stream_->ends_on_error = call->field("triton_grpc_error") == "true";
+    stream_->call = std::move(call);
   }
 
-  void start(std::shared_ptr<StreamInfer> self) {
-    self_ = std::move(self);
-    StartRead(&message_);
-  }
+  size_t aligned_at(std::string_view begin) const override { return grpc_tensor_offset(begin); }
 
-  void OnReadDone(bool ok) override {
-    if (!ok) return leave();  // the client has sent all it wants to, or has gone
-    const int open = open_.fetch_add(1) + 1;
-    submit();
-    // The client's own side counts as one.
-    if (open <= kMostOpen && !is_finished_) StartRead(&message_);
+  void on_message(HttpBytes&& message) override {
+    if (++open_ >= kMostOpen) stream_->call->hold(true);
+    std::string id;
+    try {
+      submit(std::move(message), id);
+    } catch (const base::Error& e) {
+      stream_->fail(e, id);
+    } catch (const std::exception& e) {
+      stream_->fail(base::Error(base::ErrorCode::internal, e.what()), id);
+    }
   }
-  void OnWriteDone(bool ok) override {
-    if (!ok) is_cancelled_ = true;
-    if (ends_request_) answered();
-    pump(pending_.fetch_sub(1) - 1);
+  void on_end() override {
+    has_ended_ = true;
+    end_if_done();
   }
-  void OnCancel() override { is_cancelled_ = true; }
-  void OnDone() override { self_.reset(); }
+  void on_cancel() override { stream_->is_over = true; }
+  /// A request has been answered and its answer has gone.
+  void on_sent() override {
+    --open_;
+    end_if_done();
+    if (open_ == kMostOpen / 2) stream_->call->hold(false);
+  }
+  void on_drain() override {
+    is_draining_ = true;
+    end_if_done();
+  }
 
  private:
   static constexpr int kMostOpen = 1024;
 
-  struct Item {
-    ByteBuffer message;
-    bool ends_request = true;  ///< its last answer
-    bool is_end = false;       ///< nothing follows on this stream
-    grpc::Status status;
+  /// What the answering threads share.
+  struct Stream {
+    std::shared_ptr<GrpcCall> call;
+    bool ends_on_error = false;
+    std::atomic<bool> is_over{false};  // nobody will hear of what comes
+
+    void put(const InferResponse& r) { call->send(grpc_infer_response(r, true)); }
+    void fail(const base::Error& e, const std::string& id) {
+      if (ends_on_error) {
+        is_over = true;
+        return call->finish(grpc_status(e));
+      }
+      std::vector<HttpBodyPart> parts;
+      parts.emplace_back(grpc_stream_error(e.message(), id));
+      call->send(std::move(parts));
+      call->count();
+    }
   };
 
-  void submit() {
-    std::string id;
-    try {
-      require_open(core_);
-      require_access(core_, *context_, Category::inference);
-      const std::shared_ptr<const Received> received = keep(message_);
-      message_.Clear();
-      const int64_t now_ns = core_.now_ns();
-      GrpcInferRequest parsed = parse_grpc_infer(received->pieces, received, &core_.regions());
-      parsed.request.deadline_ns = deadline_ns(*context_, now_ns);
-      add_metadata(core_, *context_, parsed.request);
-      id = parsed.request.id;
-      const auto model = core_.find(parsed.model_name, parsed.model_version);
-      const auto self = shared_from_this();
-      const bool wants_end = parsed.wants_empty_final;
-      InferSink sink{.done =
-                         [self, wants_end](InferResponse&& r) {
-                           ByteBuffer buffer = buffer_of(grpc_infer_response(r, true));
-                           r.leave();
-                           if (r.is_decoupled && !wants_end)
-                             return self->answered();  // its answers have been put
-                           self->put({std::move(buffer)});
-                         },
-                     .failed = [self, id](const base::Error& e) { self->put_error(e, id); },
-                     .cancelled = [self] { return self->is_cancelled_.load(std::memory_order_relaxed); },
-                     .received_ns = now_ns,
-                     .part =
-                         [self](InferResponse&& r) {
-                           self->put({buffer_of(grpc_infer_response(r, true)), false});
-                         }};
-      core_.infer(model, std::move(parsed.request), std::move(sink));
-    } catch (const base::Error& e) {
-      put_error(e, id);
-    } catch (const std::exception& e) {
-      put_error(base::Error(base::ErrorCode::internal, e.what()), id);
-    }
+  void submit(HttpBytes&& message, std::string& id) {
+    const int64_t now_ns = core_.now_ns();
+    GrpcInferRequest parsed = request_of(core_, *stream_->call, std::move(message));
+    id = parsed.request.id;
+    const auto model = core_.find(parsed.model_name, parsed.model_version);
+    InferSink sink{
+        .done =
+            [stream = stream_, wants_end = parsed.wants_empty_final](InferResponse&& r) {
+              const bool is_said = !r.is_decoupled || wants_end;
+              std::vector<HttpBodyPart> last;
+              if (is_said) last = grpc_infer_response(r, true);
+              r.leave();
+              if (is_said) stream->call->send(std::move(last));
+              stream->call->count();
+            },
+        .failed = [stream = stream_, id](const base::Error& e) { stream->fail(e, id); },
+        .cancelled = [stream = stream_] { return stream->is_over.load(std::memory_order_relaxed); },
+        .received_ns = now_ns,
+        .part = [stream = stream_](InferResponse&& r) { stream->put(r); }};
+    core_.infer(model, std::move(parsed.request), std::move(sink));
   }
-
-  void put_error(const base::Error& e, const std::string& id) {
-    if (ends_on_error_) {
-      is_cancelled_ = true;  // nobody will hear of the others
-      put({{}, false, true, grpc_status(e)});
-      return answered();
-    }
-    std::vector<HttpBodyPart> parts;
-    parts.emplace_back(grpc_stream_error(e.message(), id));
-    put({buffer_of(std::move(parts))});
-  }
-
-  /// Queues a write; whoever finds nothing pending starts it.
-  void put(Item item) {
-    queue_.with([&](std::deque<Item>& q) { q.push_back(std::move(item)); });
-    if (pending_.fetch_add(1) == 0) pump(1);
-  }
-  /// Starts the next write; the caller owns the right to. After the end nothing is written, and the right is
-  /// kept.
-  void pump(int pending) {
-    if (pending == 0 || is_finished_) return;
-    std::optional<Item> item;
-    queue_.with([&](std::deque<Item>& q) {
-      base::check(!q.empty(), "a pending write is in the queue");
-      item = std::move(q.front());
-      q.pop_front();
-    });
-    if (item->is_end) {
-      is_finished_ = true;
-      return Finish(item->status);
-    }
-    ends_request_ = item->ends_request;
-    writing_ = std::move(item->message);
-    StartWrite(&writing_);
-  }
-  /// A request has been answered.
-  void answered() {
-    const int before = open_.fetch_sub(1);
-    if (before == 1) return put({{}, false, true, grpc::Status::OK});
-    if (before == kMostOpen + 1 && !is_finished_) StartRead(&message_);
-  }
-  /// The client's side has ended.
-  void leave() {
-    if (open_.fetch_sub(1) == 1) put({{}, false, true, grpc::Status::OK});
+  void end_if_done() {
+    if (open_ > 0) return;
+    if (has_ended_) return stream_->call->finish({});
+    if (is_draining_) stream_->call->finish({GrpcCode::unavailable, "the server is shutting down"});
   }
 
   KserveCore& core_;
-  grpc::CallbackServerContext* context_;
-  std::shared_ptr<StreamInfer> self_;  ///< until OnDone
-  bool ends_on_error_ = false;
-  ByteBuffer message_, writing_;
-  bool ends_request_ = false;    ///< of what is being written
-  std::atomic<int> open_{1};     ///< unanswered requests, and one for the client's side
-  std::atomic<int> pending_{0};  ///< writes queued or on their way
-  std::atomic<bool> is_cancelled_{false}, is_finished_{false};
-  base::Guarded<std::deque<Item>> queue_;
+  const std::shared_ptr<Stream> stream_;
+  int open_ = 0;  // requests whose answer has not gone
+  bool has_ended_ = false, is_draining_ = false;
 };
 
 }  // namespace
 
-grpc::Status grpc_status(const base::Error& error) {
-  const auto code = [&] {
-    switch (error.code()) {
-      case base::ErrorCode::invalid_argument: return grpc::StatusCode::INVALID_ARGUMENT;
-      case base::ErrorCode::not_found: return grpc::StatusCode::NOT_FOUND;
-      case base::ErrorCode::unsupported: return grpc::StatusCode::UNIMPLEMENTED;
-      case base::ErrorCode::exhausted: return grpc::StatusCode::RESOURCE_EXHAUSTED;
-      case base::ErrorCode::unavailable: return grpc::StatusCode::UNAVAILABLE;
-      case base::ErrorCode::internal: break;
-    }
-    return grpc::StatusCode::INTERNAL;
-  }();
-  return {code, error.message()};
-}
-
-void require_access(const KserveCore& core, const grpc::CallbackServerContext& context, Category category) {
-  const auto& metadata = context.client_metadata();
+void require_access(const KserveCore& core, const GrpcCall& call, Category category) {
+  if (!core.rules().has_any()) return;
   const auto lookup = [&](const std::string& name) {
-    auto at = metadata.find(name);
-    if (at == metadata.end()) at = metadata.find("triton-grpc-protocol-" + name);
-    return at == metadata.end() ? std::string_view() : std::string_view(at->second.data(), at->second.size());
+    const std::string_view value = call.field(name);
+    return value.empty() ? call.field("triton-grpc-protocol-" + name) : value;
   };
   if (core.rules().allows(category, lookup)) return;
   base::fail(base::ErrorCode::unavailable, "This protocol is restricted: ", AccessRules::name(category),
              " calls need the metadata that the server was started with");
 }
 
-grpc::ServerUnaryReactor* grpc_infer(KserveCore& core, grpc::CallbackServerContext* context,
-                                     const ByteBuffer* request, ByteBuffer* response) {
-  auto* reactor = new UnaryInfer(core, response);  // deletes itself in OnDone
-  reactor->start(*context, *request);
-  return reactor;
+std::unique_ptr<GrpcHandler> grpc_infer(KserveCore& core, const std::shared_ptr<GrpcCall>& call) {
+  return std::make_unique<UnaryInfer>(core, call);
 }
 
-grpc::ServerBidiReactor<ByteBuffer, ByteBuffer>* grpc_stream_infer(KserveCore& core,
-                                                                   grpc::CallbackServerContext* context) {
-  auto reactor = std::make_shared<StreamInfer>(core, context);
-  StreamInfer* raw = reactor.get();
-  raw->start(std::move(reactor));
-  return raw;
+std::unique_ptr<GrpcHandler> grpc_stream_infer(KserveCore& core, const std::shared_ptr<GrpcCall>& call) {
+  return std::make_unique<StreamInfer>(core, call);
 }
 
 }  // namespace trireme::serve
-#endif

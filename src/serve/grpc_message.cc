@@ -441,6 +441,28 @@ GrpcInferRequest parse_grpc_infer(std::span<const std::string_view> pieces,
   }
 }
 
+size_t grpc_tensor_offset(std::string_view begin) {
+  const char* at = begin.data();
+  const char* const end = at + begin.size();
+  try {
+    while (at < end) {
+      const uint64_t tag = protozero::decode_varint(&at, end);
+      if ((tag & 7) != 2) {
+        if ((tag & 7) != 0) return 0;  // the messages' own fields are texts, numbers and messages
+        protozero::skip_varint(&at, end);
+        continue;
+      }
+      const uint64_t bytes = protozero::decode_varint(&at, end);
+      if (tag >> 3 == kRawInputs && bytes > kSmallBytes) return static_cast<size_t>(at - begin.data());
+      if (bytes > static_cast<uint64_t>(end - at)) return 0;
+      at += bytes;
+    }
+  } catch (const protozero::exception&) {
+    // Cut off or malformed: who reads all of it will tell.
+  }
+  return 0;
+}
+
 std::vector<HttpBodyPart> grpc_infer_response(const InferResponse& response, bool is_stream) {
   std::string head;
   pbf_writer message(head);

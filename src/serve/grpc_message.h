@@ -25,6 +25,10 @@ struct GrpcInferRequest {
 GrpcInferRequest parse_grpc_infer(std::span<const std::string_view> pieces,
                                   const std::shared_ptr<const void>& owner, const SharedRegions* regions);
 
+/// Where in a message, whose first bytes are `begin`, the first tensor of raw_input_contents lies; 0: not
+/// seen.
+size_t grpc_tensor_offset(std::string_view begin);
+
 /// A ModelInferResponse as buffers to be sent one after another; raw_output_contents view the tensors' own
 /// memory. `is_stream` wraps it in a ModelStreamInferResponse and says whether it is the request's final one.
 std::vector<HttpBodyPart> grpc_infer_response(const InferResponse& response, bool is_stream);

@@ -6,6 +6,8 @@
 #include <memory>
 #include <string>
 
+#include "serve/http_server.h"
+
 namespace trireme::serve {
 
 class KserveCore;
@@ -13,6 +15,8 @@ class KserveCore;
 struct GrpcServerOptions {
   std::string host = "0.0.0.0";
   uint16_t port = 0;                 // 0: the system picks one, see GrpcServer::port()
+  int threads = 2;                   // that read and write connections
+  int max_connections = 8192;        // further ones are closed
   std::string tls_certificate_file;  // PEM; both set: TLS
   std::string tls_key_file;
   std::string tls_client_ca_file;  // set: clients must show a certificate that it signed
@@ -21,13 +25,14 @@ struct GrpcServerOptions {
 /// Listens from construction on. `core` outlives it.
 class GrpcServer {
  public:
-  /// Throws unavailable if the address cannot be bound; unsupported in a build without gRPC.
+  /// Throws unavailable if the address cannot be bound, invalid_argument if the options make no sense.
   GrpcServer(const GrpcServerOptions& options, KserveCore& core);
   ~GrpcServer();
   GrpcServer(const GrpcServer&) = delete;
   GrpcServer& operator=(const GrpcServer&) = delete;
 
   uint16_t port() const;
+  HttpServerCounts counts() const;
   /// The health service says NOT_SERVING from now on; the core refuses new requests in words.
   void stop_accepting();
   /// Lets clients hear the refusals for a moment, then refuses new calls and connections, waits for those in
@@ -35,8 +40,6 @@ class GrpcServer {
   bool drain(std::chrono::milliseconds timeout);
   /// Cuts everything off. Idempotent.
   void stop();
-  /// False in a build without gRPC.
-  static bool is_built();
 
  private:
   struct Impl;

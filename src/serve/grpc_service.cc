@@ -1,38 +1,22 @@
 // KServe's service: each call is the core's answer in protobuf's form.
-#if TRIREME_GRPC
 #include "serve/grpc_service.h"
 
 #include <google/protobuf/util/json_util.h>
-#include <grpcpp/grpcpp.h>
 
+#include <string_view>
 #include <utility>
 
+#include "serve/grpc_health.h"
 #include "serve/grpc_infer.h"
+#include "serve/grpc_reflection.h"
+#include "serve/grpc_unary.h"
 #include "serve/kserve_core.h"
-#include "serve/proto/kserve.grpc.pb.h"
+#include "serve/proto/kserve.pb.h"
 
 namespace trireme::serve {
 namespace {
 
 using base::Json;
-using grpc::ByteBuffer;
-using Context = grpc::CallbackServerContext;
-using Reactor = grpc::ServerUnaryReactor;
-using Kserve = inference::GRPCInferenceService;
-
-/// Calls `run` and gives its errors as a status.
-template <class Run>
-grpc::Status status_of(const Run& run) {
-  try {
-    run();
-    return grpc::Status::OK;
-  } catch (const base::Error& e) {
-    return grpc_status(e);
-  } catch (const std::exception& e) {
-    return {grpc::StatusCode::INTERNAL, e.what()};
-  }
-}
-
 /// Fills a message from JSON whose keys are its fields: the protocol's two forms have the same names.
 void fill(google::protobuf::Message& message, const Json& json) {
   google::protobuf::util::JsonParseOptions options;
@@ -122,178 +106,179 @@ void fill_log(inference::LogSettingsResponse& response, const Json& settings) {
   base::fail_unsupported("CUDA shared memory is not served: this server runs on the CPU");
 }
 
-// Each With... makes one call asynchronous; inference calls see bytes, the others messages.
-using Inference =
-    Kserve::WithRawCallbackMethod_ModelInfer<Kserve::WithRawCallbackMethod_ModelStreamInfer<Kserve::Service>>;
-using Health = Kserve::WithCallbackMethod_ServerLive<
-    Kserve::WithCallbackMethod_ServerReady<Kserve::WithCallbackMethod_ModelReady<Inference>>>;
-using Metadata = Kserve::WithCallbackMethod_ServerMetadata<Kserve::WithCallbackMethod_ModelMetadata<
-    Kserve::WithCallbackMethod_ModelConfig<Kserve::WithCallbackMethod_ModelStatistics<Health>>>>;
-using Control = Kserve::WithCallbackMethod_RepositoryIndex<Kserve::WithCallbackMethod_RepositoryModelLoad<
-    Kserve::WithCallbackMethod_RepositoryModelUnload<Metadata>>>;
-using SystemMemory =
-    Kserve::WithCallbackMethod_SystemSharedMemoryStatus<Kserve::WithCallbackMethod_SystemSharedMemoryRegister<
-        Kserve::WithCallbackMethod_SystemSharedMemoryUnregister<Control>>>;
-using CudaMemory =
-    Kserve::WithCallbackMethod_CudaSharedMemoryStatus<Kserve::WithCallbackMethod_CudaSharedMemoryRegister<
-        Kserve::WithCallbackMethod_CudaSharedMemoryUnregister<SystemMemory>>>;
-using Asynchronous =
-    Kserve::WithCallbackMethod_TraceSetting<Kserve::WithCallbackMethod_LogSettings<CudaMemory>>;
+using Core = KserveCore;
 
-class KserveService final : public Asynchronous {
+/// One method: what its request is read as and what answers it, at once or when a load has ended.
+struct Method {
+  std::string_view name;
+  std::unique_ptr<GrpcHandler> (*open)(Core& core, const std::shared_ptr<GrpcCall>& call);
+};
+
+/// A method that is answered at once: `kFill` asks the core and fills the response.
+template <class Request, class Response, void (*kFill)(Core&, const Request&, Response&)>
+std::unique_ptr<GrpcHandler> at_once(Core& core, const std::shared_ptr<GrpcCall>& call) {
+  return grpc_unary<Request>(call, [&core](GrpcCall& to, const Request& request) {
+    Response response;
+    kFill(core, request, response);
+    to.answer(grpc_message(response));
+  });
+}
+
+/// A method that is answered when a load or unload has ended.
+template <class Request, void (KserveCore::*kStart)(const std::string&, const Json&, Repository::Done) const>
+std::unique_ptr<GrpcHandler> in_time(Core& core, const std::shared_ptr<GrpcCall>& call) {
+  return grpc_unary<Request>(call, [&core](GrpcCall& to, const Request& request) {
+    require_no_repository(request.repository_name());
+    const Repository::Done done = [kept = to.shared_from_this()](const std::optional<base::Error>& error) {
+      if (error) return kept->finish(grpc_status(*error));
+      kept->answer({});  // the response has no fields
+    };
+    (core.*kStart)(request.model_name(), parameters_json(request.parameters()), done);
+  });
+}
+
+namespace pb = inference;
+
+void server_live(Core&, const pb::ServerLiveRequest&, pb::ServerLiveResponse& to) { to.set_live(true); }
+
+void server_ready(Core& core, const pb::ServerReadyRequest&, pb::ServerReadyResponse& to) {
+  to.set_ready(core.is_ready());
+}
+
+void model_ready(Core& core, const pb::ModelReadyRequest& request, pb::ModelReadyResponse& to) {
+  to.set_ready(core.is_ready() && core.is_served(request.name(), request.version()));
+}
+
+void server_metadata(Core& core, const pb::ServerMetadataRequest&, pb::ServerMetadataResponse& to) {
+  fill(to, core.server_metadata());
+}
+
+void model_metadata(Core& core, const pb::ModelMetadataRequest& request, pb::ModelMetadataResponse& to) {
+  fill(to, core.metadata(request.name(), request.version()));
+}
+
+void model_config(Core& core, const pb::ModelConfigRequest& request, pb::ModelConfigResponse& to) {
+  const auto model = core.find(request.name(), request.version());
+  fill(*to.mutable_config(), config_json(model->config()));
+}
+
+void model_statistics(Core& core, const pb::ModelStatisticsRequest& request,
+                      pb::ModelStatisticsResponse& to) {
+  fill(to, core.statistics(request.name(), request.version()));
+}
+
+void repository_index(Core& core, const pb::RepositoryIndexRequest& request,
+                      pb::RepositoryIndexResponse& to) {
+  require_no_repository(request.repository_name());
+  fill(to, Json::object({{"models", core.index(request.ready())}}));
+}
+
+void shared_status(Core& core, const pb::SystemSharedMemoryStatusRequest& request,
+                   pb::SystemSharedMemoryStatusResponse& to) {
+  const Json regions = core.regions().status(request.name());
+  for (const Json& region : regions.as_array())
+    fill((*to.mutable_regions())[region.at("name").as_string()], region);
+}
+
+void shared_register(Core& core, const pb::SystemSharedMemoryRegisterRequest& request,
+                     pb::SystemSharedMemoryRegisterResponse&) {
+  core.regions().add(request.name(), request.key(), request.offset(), request.byte_size());
+}
+
+void shared_unregister(Core& core, const pb::SystemSharedMemoryUnregisterRequest& request,
+                       pb::SystemSharedMemoryUnregisterResponse&) {
+  core.regions().remove(request.name());
+}
+
+void cuda_status(Core&, const pb::CudaSharedMemoryStatusRequest& request,
+                 pb::CudaSharedMemoryStatusResponse&) {
+  if (!request.name().empty()) refuse_cuda();
+}
+
+void cuda_register(Core&, const pb::CudaSharedMemoryRegisterRequest&, pb::CudaSharedMemoryRegisterResponse&) {
+  refuse_cuda();
+}
+
+void cuda_unregister(Core&, const pb::CudaSharedMemoryUnregisterRequest& request,
+                     pb::CudaSharedMemoryUnregisterResponse&) {
+  if (!request.name().empty()) refuse_cuda();
+}
+
+void trace_setting(Core& core, const pb::TraceSettingRequest& request, pb::TraceSettingResponse& to) {
+  fill_trace(to, core.trace_settings(request.model_name(), trace_changes(request)));
+}
+
+void log_settings(Core& core, const pb::LogSettingsRequest& request, pb::LogSettingsResponse& to) {
+  fill_log(to, core.log_settings(log_changes(request)));
+}
+
+#define TRIREME_AT_ONCE(name, fill) \
+  { #name, at_once < pb::name##Request, pb::name##Response, fill> }
+
+constexpr Method kMethods[] = {
+    {"ModelInfer", grpc_infer},
+    {"ModelStreamInfer", grpc_stream_infer},
+    TRIREME_AT_ONCE(ServerLive, server_live),
+    TRIREME_AT_ONCE(ServerReady, server_ready),
+    TRIREME_AT_ONCE(ModelReady, model_ready),
+    TRIREME_AT_ONCE(ServerMetadata, server_metadata),
+    TRIREME_AT_ONCE(ModelMetadata, model_metadata),
+    TRIREME_AT_ONCE(ModelConfig, model_config),
+    TRIREME_AT_ONCE(ModelStatistics, model_statistics),
+    TRIREME_AT_ONCE(RepositoryIndex, repository_index),
+    {"RepositoryModelLoad", in_time<pb::RepositoryModelLoadRequest, &KserveCore::load>},
+    {"RepositoryModelUnload", in_time<pb::RepositoryModelUnloadRequest, &KserveCore::unload>},
+    TRIREME_AT_ONCE(SystemSharedMemoryStatus, shared_status),
+    TRIREME_AT_ONCE(SystemSharedMemoryRegister, shared_register),
+    TRIREME_AT_ONCE(SystemSharedMemoryUnregister, shared_unregister),
+    TRIREME_AT_ONCE(CudaSharedMemoryStatus, cuda_status),
+    TRIREME_AT_ONCE(CudaSharedMemoryRegister, cuda_register),
+    TRIREME_AT_ONCE(CudaSharedMemoryUnregister, cuda_unregister),
+    TRIREME_AT_ONCE(TraceSetting, trace_setting),
+    TRIREME_AT_ONCE(LogSettings, log_settings),
+};
+
+#undef TRIREME_AT_ONCE
+
+class Routes final : public GrpcRoutes {
  public:
-  explicit KserveService(KserveCore& core) : core_(core) {}
+  Routes(KserveCore& core, GrpcHealth& health) : core_(core), health_(health) {}
 
-  Reactor* ModelInfer(Context* context, const ByteBuffer* request, ByteBuffer* response) override {
-    return grpc_infer(core_, context, request, response);
-  }
-  grpc::ServerBidiReactor<ByteBuffer, ByteBuffer>* ModelStreamInfer(Context* context) override {
-    return grpc_stream_infer(core_, context);
-  }
-
-  Reactor* ServerLive(Context* context, const inference::ServerLiveRequest*,
-                      inference::ServerLiveResponse* response) override {
-    return answer(context, __func__, [&] { response->set_live(true); });
-  }
-  Reactor* ServerReady(Context* context, const inference::ServerReadyRequest*,
-                       inference::ServerReadyResponse* response) override {
-    return answer(context, __func__, [&] { response->set_ready(core_.is_ready()); });
-  }
-  Reactor* ModelReady(Context* context, const inference::ModelReadyRequest* request,
-                      inference::ModelReadyResponse* response) override {
-    return answer(context, __func__, [&] {
-      response->set_ready(core_.is_ready() && core_.is_served(request->name(), request->version()));
-    });
-  }
-  Reactor* ServerMetadata(Context* context, const inference::ServerMetadataRequest*,
-                          inference::ServerMetadataResponse* response) override {
-    return answer(context, __func__, [&] { fill(*response, core_.server_metadata()); });
-  }
-  Reactor* ModelMetadata(Context* context, const inference::ModelMetadataRequest* request,
-                         inference::ModelMetadataResponse* response) override {
-    return answer(context, __func__,
-                  [&] { fill(*response, core_.metadata(request->name(), request->version())); });
-  }
-  Reactor* ModelConfig(Context* context, const inference::ModelConfigRequest* request,
-                       inference::ModelConfigResponse* response) override {
-    return answer(context, __func__, [&] {
-      const auto model = core_.find(request->name(), request->version());
-      fill(*response->mutable_config(), config_json(model->config()));
-    });
-  }
-  Reactor* ModelStatistics(Context* context, const inference::ModelStatisticsRequest* request,
-                           inference::ModelStatisticsResponse* response) override {
-    return answer(context, __func__,
-                  [&] { fill(*response, core_.statistics(request->name(), request->version())); });
-  }
-
-  Reactor* RepositoryIndex(Context* context, const inference::RepositoryIndexRequest* request,
-                           inference::RepositoryIndexResponse* response) override {
-    return answer(context, __func__, [&] {
-      require_no_repository(request->repository_name());
-      fill(*response, Json::object({{"models", core_.index(request->ready())}}));
-    });
-  }
-  Reactor* RepositoryModelLoad(Context* context, const inference::RepositoryModelLoadRequest* request,
-                               inference::RepositoryModelLoadResponse*) override {
-    return control(context, __func__, [&](const Repository::Done& done) {
-      require_no_repository(request->repository_name());
-      core_.load(request->model_name(), parameters_json(request->parameters()), done);
-    });
-  }
-  Reactor* RepositoryModelUnload(Context* context, const inference::RepositoryModelUnloadRequest* request,
-                                 inference::RepositoryModelUnloadResponse*) override {
-    return control(context, __func__, [&](const Repository::Done& done) {
-      require_no_repository(request->repository_name());
-      core_.unload(request->model_name(), parameters_json(request->parameters()), done);
-    });
-  }
-
-  Reactor* SystemSharedMemoryStatus(Context* context,
-                                    const inference::SystemSharedMemoryStatusRequest* request,
-                                    inference::SystemSharedMemoryStatusResponse* response) override {
-    return answer(context, __func__, [&] {
-      const Json regions = core_.regions().status(request->name());
-      for (const Json& region : regions.as_array()) {
-        fill((*response->mutable_regions())[region.at("name").as_string()], region);
-      }
-    });
-  }
-  Reactor* SystemSharedMemoryRegister(Context* context,
-                                      const inference::SystemSharedMemoryRegisterRequest* request,
-                                      inference::SystemSharedMemoryRegisterResponse*) override {
-    return answer(context, __func__, [&] {
-      core_.regions().add(request->name(), request->key(), request->offset(), request->byte_size());
-    });
-  }
-  Reactor* SystemSharedMemoryUnregister(Context* context,
-                                        const inference::SystemSharedMemoryUnregisterRequest* request,
-                                        inference::SystemSharedMemoryUnregisterResponse*) override {
-    return answer(context, __func__, [&] { core_.regions().remove(request->name()); });
-  }
-  Reactor* CudaSharedMemoryStatus(Context* context, const inference::CudaSharedMemoryStatusRequest* request,
-                                  inference::CudaSharedMemoryStatusResponse*) override {
-    return answer(context, __func__, [&] {
-      if (!request->name().empty()) refuse_cuda();
-    });
-  }
-  Reactor* CudaSharedMemoryRegister(Context* context, const inference::CudaSharedMemoryRegisterRequest*,
-                                    inference::CudaSharedMemoryRegisterResponse*) override {
-    return answer(context, __func__, [] { refuse_cuda(); });
-  }
-  Reactor* CudaSharedMemoryUnregister(Context* context,
-                                      const inference::CudaSharedMemoryUnregisterRequest* request,
-                                      inference::CudaSharedMemoryUnregisterResponse*) override {
-    return answer(context, __func__, [&] {
-      if (!request->name().empty()) refuse_cuda();
-    });
-  }
-
-  Reactor* TraceSetting(Context* context, const inference::TraceSettingRequest* request,
-                        inference::TraceSettingResponse* response) override {
-    return answer(context, __func__, [&] {
-      fill_trace(*response, core_.trace_settings(request->model_name(), trace_changes(*request)));
-    });
-  }
-  Reactor* LogSettings(Context* context, const inference::LogSettingsRequest* request,
-                       inference::LogSettingsResponse* response) override {
-    return answer(context, __func__, [&] { fill_log(*response, core_.log_settings(log_changes(*request))); });
+  std::unique_ptr<GrpcHandler> open(const std::shared_ptr<GrpcCall>& call) override {
+    std::string_view path = call->path();
+    if (path.empty() || path.front() != '/') return nullptr;
+    path.remove_prefix(1);
+    const size_t slash = path.find('/');
+    if (slash == path.npos) return nullptr;
+    const std::string_view service = path.substr(0, slash), method = path.substr(slash + 1);
+    if (service == kGrpcServiceName) return kserve(method, call);
+    if (service == "grpc.health.v1.Health") return health_.open(method, call);
+    if (service == "grpc.reflection.v1.ServerReflection" ||
+        service == "grpc.reflection.v1alpha.ServerReflection")
+      return grpc_reflection(method, call);
+    return nullptr;
   }
 
  private:
-  /// A call that is answered at once.
-  template <class Run>
-  Reactor* answer(Context* context, const char* call, const Run& run) const {
-    Reactor* reactor = context->DefaultReactor();
-    reactor->Finish(status_of([&] {
-      require_access(core_, *context, category_of_call(call));
-      run();
-    }));
-    return reactor;
-  }
-  /// A call that is answered when a load or unload has ended.
-  template <class Start>
-  Reactor* control(Context* context, const char* call, const Start& start) const {
-    Reactor* reactor = context->DefaultReactor();
-    const Repository::Done done = [reactor](const std::optional<base::Error>& error) {
-      reactor->Finish(error ? grpc_status(*error) : grpc::Status::OK);
-    };
-    const grpc::Status refused = status_of([&] {
-      require_access(core_, *context, category_of_call(call));
-      start(done);
-    });
-    if (!refused.ok()) reactor->Finish(refused);  // refused before it was queued
-    return reactor;
+  std::unique_ptr<GrpcHandler> kserve(std::string_view name, const std::shared_ptr<GrpcCall>& call) const {
+    for (const Method& method : kMethods) {
+      if (method.name != name) continue;
+      // Inference says so for each message: within a stream it is an answer.
+      const Category category = category_of_call(name);
+      if (category != Category::inference) require_access(core_, *call, category);
+      return method.open(core_, call);
+    }
+    return nullptr;
   }
 
   KserveCore& core_;
+  GrpcHealth& health_;
 };
 
 }  // namespace
 
-std::unique_ptr<grpc::Service> make_kserve_service(KserveCore& core) {
-  return std::make_unique<KserveService>(core);
+std::unique_ptr<GrpcRoutes> make_kserve_routes(KserveCore& core, GrpcHealth& health) {
+  return std::make_unique<Routes>(core, health);
 }
 
 }  // namespace trireme::serve
-#endif

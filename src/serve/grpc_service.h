@@ -1,17 +1,18 @@
-// KServe's service as gRPC's library wants it; internal to the gRPC listener.
+// KServe's service, health and reflection as methods of gRPC calls; internal to the gRPC listener.
 #pragma once
 
 #include <memory>
 
-namespace grpc {
-class Service;
-}
+#include "serve/grpc_call.h"
 
 namespace trireme::serve {
 
+class GrpcHealth;
 class KserveCore;
 
-/// `core` outlives the service.
-std::unique_ptr<grpc::Service> make_kserve_service(KserveCore& core);
+constexpr const char* kGrpcServiceName = "inference.GRPCInferenceService";
+
+/// `core` and `health` outlive the routes.
+std::unique_ptr<GrpcRoutes> make_kserve_routes(KserveCore& core, GrpcHealth& health);
 
 }  // namespace trireme::serve

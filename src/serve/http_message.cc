@@ -41,6 +41,15 @@ void HttpBytes::erase_front(size_t bytes) {
   size_ -= bytes;
 }
 
+HttpBodyPart HttpBodyPart::share(size_t offset, size_t count) {
+  if (!owner_) {
+    auto kept = std::make_shared<const std::string>(std::move(text_));
+    shared_ = *kept;
+    owner_ = std::move(kept);
+  }
+  return {shared_.substr(offset, count), owner_};
+}
+
 bool http_iequals(std::string_view a, std::string_view b) {
   const auto lower = [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; };
   return a.size() == b.size() &&

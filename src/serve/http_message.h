@@ -94,6 +94,8 @@ class HttpBodyPart {
       : shared_(bytes), owner_(std::move(owner)) {}
 
   std::string_view bytes() const { return owner_ ? shared_ : std::string_view(text_); }
+  /// A part that looks at `count` bytes of this one from `offset` on; both keep them.
+  HttpBodyPart share(size_t offset, size_t count);
 
  private:
   std::string text_;

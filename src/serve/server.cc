@@ -29,6 +29,8 @@ GrpcServerOptions grpc_options(const ServeOptions& options) {
   GrpcServerOptions grpc;
   grpc.host = options.host;
   grpc.port = static_cast<uint16_t>(std::max(0, options.grpc_port));
+  grpc.threads = options.http_threads;
+  grpc.max_connections = options.max_connections;
   grpc.tls_certificate_file = options.tls_certificate;
   grpc.tls_key_file = options.tls_key;
   grpc.tls_client_ca_file = options.tls_client_ca;
@@ -72,11 +74,7 @@ Server::Server(const ServeOptions& options, const base::Env& env)
     });
   }
   if (options.grpc_port < 0) return;
-  if (GrpcServer::is_built()) {
-    grpc_ = std::make_unique<GrpcServer>(grpc_options(options), core_);
-  } else {
-    env_.log.warning("serve", "grpc_off", {{"reason", "this build has no gRPC: it needs libgrpc++-dev"}});
-  }
+  grpc_ = std::make_unique<GrpcServer>(grpc_options(options), core_);
 }
 
 Server::~Server() {
