@@ -47,6 +47,46 @@ bool walks_lines(const QuantConvArgs& a) {
          a.epilogue.output != QuantOutput::f32 && quant_kernels(a.groups[0].isa).group == 4;
 }
 
+bool has_byte_tiles(const QuantConvArgs& a) {
+  const QuantEpilogue& e = a.epilogue;
+  return e.scales_below_one && e.offsets && (e.output == QuantOutput::u8 || e.output == QuantOutput::s8) &&
+         quant_kernels(a.groups[0].isa).bytes[0][0][0] != nullptr;
+}
+
+/// run_line by the tiles that requantise four vectors at once. The copy's bytes are unsigned already.
+void run_byte_line(const QuantConvArgs& a, const int32_t* image, int64_t oh, int64_t at) {
+  const ConvShape& s = a.shape;
+  const QuantEpilogue& e = a.epilogue;
+  const QuantKernels& kernels = quant_kernels(a.groups[0].isa);
+  const int64_t ow = s.out_w(), wp = s.w + s.pad_left + s.pad_right;
+  ByteTile tile;
+  tile.lda = 4 * s.stride_w;
+  tile.segments = s.kh;
+  tile.segment_stride = 4 * s.dilation_h * wp;
+  tile.k = s.kw;
+  tile.panel_stride = taps(s) * kernels.panel;
+  tile.ldc = s.oc;
+  tile.output_signed = e.output == QuantOutput::s8;
+  tile.zero = e.zero, tile.lo = e.lo, tile.hi = e.hi;
+  const uint8_t* line = reinterpret_cast<const uint8_t*>(image + oh * s.stride_h * wp);
+  for (int64_t column = 0, step; column < s.oc; column += step) {
+    const int64_t left = s.oc - column;
+    const int vectors = left > 48 ? 4 : left > 16 ? 2 : 1;
+    step = vectors * kernels.width;
+    tile.n = static_cast<int>(std::min(left, step));
+    tile.b = a.groups[0].data + column * taps(s);
+    tile.offsets = e.offsets + column;
+    tile.scale = e.scale + column;
+    const int64_t high = vectors == 4 ? kByteRows / 2 : kByteRows, tiles = (ow + high - 1) / high;
+    for (int64_t t = 0, begin = 0, end; t < tiles; ++t, begin = end) {
+      end = ow * (t + 1) / tiles;
+      tile.a = line + begin * tile.lda;
+      tile.c = static_cast<uint8_t*>(a.y) + (at + begin) * s.oc + column;
+      kernels.bytes[0][vectors / 2][end - begin - 1](tile);
+    }
+  }
+}
+
 /// One output line from the padded copy of its image; `at` is its first output pixel.
 void run_line(const QuantConvArgs& a, const int32_t* image, int64_t oh, int64_t at) {
   const ConvShape& s = a.shape;
@@ -85,9 +125,10 @@ void run_lines(const QuantConvArgs& a, const char* front, base::ThreadPool& pool
   const ConvShape& s = a.shape;
   const int64_t oh = s.out_h(), ow = s.out_w();
   const int64_t image = (s.h + s.pad_top + s.pad_bottom) * (s.w + s.pad_left + s.pad_right);
+  const auto line = has_byte_tiles(a) ? run_byte_line : run_line;
   pool.for_range(s.n * oh, 4, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      run_line(a, reinterpret_cast<const int32_t*>(front) + i / oh * image, i % oh, i * ow);
+      line(a, reinterpret_cast<const int32_t*>(front) + i / oh * image, i % oh, i * ow);
     }
   });
 }
@@ -111,7 +152,11 @@ void copy_line(const QuantConvArgs& a, int64_t image, int64_t ih, uint8_t* out) 
   };
   if (!inside) return fill(s.w + s.pad_left + s.pad_right);
   fill(s.pad_left);
-  if (s.c == 3) {
+  const auto widen = quant_kernels(a.groups[0].isa).widen_pixels;
+  if (s.c == 3 && !planes && widen != nullptr) {
+    widen(x, out, s.w, flip);
+    out += 4 * s.w;
+  } else if (s.c == 3) {
     for (int64_t i = 0; i < s.w; ++i, x += pixel, out += 4) {
       const uint32_t bytes = (x[0] | uint32_t{x[channel]} << 8 | uint32_t{x[2 * channel]} << 16) ^ flip;
       std::memcpy(out, &bytes, 4);

@@ -29,6 +29,7 @@ constexpr QuantKernels make_vnni_kernels() {
   fill_byte_tiles<2, 1>(table);
   fill_byte_tiles<4, 1>(table);
   table.dot_band = dot_band;
+  table.widen_pixels = widen_pixels;
   return table;
 }
 

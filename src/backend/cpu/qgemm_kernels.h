@@ -36,14 +36,16 @@ using QuantTileFn = void (*)(const QuantTile&);
 /// Rows of a tall byte tile; tiles of four vectors have half as many.
 inline constexpr int kByteRows = 12;
 
-/// One register tile of a plain matrix product with 8-bit results, the whole depth at once. a, b and offsets
-/// as in QuantTile; |sum * scale| must stay below 2^31.
+/// One register tile of a product with 8-bit results whose rows lie a constant distance apart, the whole
+/// depth at once: a matrix, or with a segment for each kernel row the pixels of a line. a, b and offsets as
+/// in QuantTile; |sum * scale| must stay below 2^31.
 struct ByteTile {
-  const uint8_t* a = nullptr;  // [rows, k] groups of 4 bytes, rows lda bytes apart
+  const uint8_t* a = nullptr;  // [segments, rows, k] groups of 4 bytes, rows lda bytes apart
   int64_t lda = 0;
-  int64_t k = 0;
-  const int32_t* b = nullptr;  // packed [k, panel width]
-  int64_t panel_stride = 0;    // from a panel to the next
+  int64_t segments = 1, segment_stride = 1;  // the stride in bytes, not 0
+  int64_t k = 0;                             // groups of a segment
+  const int32_t* b = nullptr;                // packed [k, panel width]
+  int64_t panel_stride = 0;                  // from a panel to the next
   uint8_t* c = nullptr;
   int64_t ldc = 0;
   int n = 0;  // valid columns
@@ -62,6 +64,8 @@ struct QuantKernels {
   QuantTileFn line[2][2][kMaxTileRows];  // [stride - 1][vectors - 1][rows - 1], group 4 only
   ByteTileFn bytes[2][3][kByteRows];     // [signed input][vectors / 2][rows - 1] for 1, 2, 4 vectors, or null
   DotBandFn dot_band;                    // or null
+  // Pixels of 3 bytes -> 4 bytes, the last one zero, all xor `flip`; or null.
+  void (*widen_pixels)(const uint8_t* x, uint8_t* out, int64_t pixels, uint32_t flip);
 };
 
 const QuantKernels& quant_kernels_portable();

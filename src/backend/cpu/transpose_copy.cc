@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "backend/cpu/transpose_tile.h"
+#include "backend/cpu/weave_bytes.h"
 #include "base/error.h"
 
 namespace trireme::cpu {
@@ -141,6 +142,10 @@ void weave(const char* x, int64_t plane, char* y, int64_t pixels) {
   }
 }
 
+void weave_colours(const char* x, int64_t plane, char* y, int64_t pixels) {
+  weave_bytes3(reinterpret_cast<const uint8_t*>(x), plane, reinterpret_cast<uint8_t*>(y), pixels);
+}
+
 template <class T>
 auto weave_of(int64_t planes) {
   return planes == 2 ? weave<T, 2> : planes == 3 ? weave<T, 3> : weave<T, 4>;
@@ -154,9 +159,10 @@ bool is_woven(const Plan& p) {
 
 void copy_woven(const Plan& p, base::ThreadPool& pool) {
   const Axis cols = p.axes[static_cast<size_t>(p.rank - 2)], rows = p.axes[static_cast<size_t>(p.rank - 1)];
-  const auto weave_planes = p.bytes == 1   ? weave_of<uint8_t>(rows.n)
-                            : p.bytes == 2 ? weave_of<uint16_t>(rows.n)
-                                           : weave_of<uint32_t>(rows.n);
+  const auto weave_planes = p.bytes == 1 && rows.n == 3 ? weave_colours
+                            : p.bytes == 1              ? weave_of<uint8_t>(rows.n)
+                            : p.bytes == 2              ? weave_of<uint16_t>(rows.n)
+                                                        : weave_of<uint32_t>(rows.n);
   constexpr int64_t kPixels = 8192;
   const int64_t cuts = (cols.n + kPixels - 1) / kPixels;
   pool.for_range(p.outer_count(2) * cuts, 1, [&](int64_t begin, int64_t end) {
