@@ -2,6 +2,7 @@
 #include "sched/batch_tuner.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "sched/batch_policy.h"
@@ -12,6 +13,7 @@ namespace {
 /// The trace that settings are judged by: so many arrivals, and no older than this if there are a few newer.
 constexpr size_t kMostArrivals = 1024, kFewArrivals = 48;
 constexpr int64_t kRecentNs = 5'000'000'000;
+constexpr int64_t kPlanNs = 1'000'000'000;
 constexpr int64_t kForgetNs = 300'000'000'000;
 /// Settings whose price differs less are alike; so much less price or latency is worth a change.
 constexpr double kAlike = 1.02, kCheaper = 0.95, kFaster = 0.7;
@@ -142,6 +144,42 @@ Outlook replay(const BatchSetting& setting, const std::vector<Arrival>& arrivals
           .rows_per_s = rows * 1e9 / static_cast<double>(last_ns - arrivals[0].at_ns)};
 }
 
+/// Compares each of the last stretches with what came before it. A count that is four deviations off, of
+/// arrivals that come as by chance and in bursts, is another load.
+RecentLoad recent_load(std::vector<Arrival> arrivals, int64_t now_ns) {
+  constexpr double kDeviations = 4;
+  constexpr std::array<int64_t, 5> kStretchesNs{2'000'000'000, 1'400'000'000, 1'000'000'000, 500'000'000,
+                                                250'000'000};
+  RecentLoad load{.arrivals = std::move(arrivals)};
+  if (load.arrivals.size() < kFewArrivals) return load;
+  const int64_t first_ns = load.arrivals.front().at_ns;
+  double most = kDeviations, slower = 1;  // old rate over new
+  size_t cut = 0;
+  for (const int64_t stretch_ns : kStretchesNs) {
+    const int64_t at_ns = now_ns - stretch_ns;
+    const auto at = std::lower_bound(load.arrivals.begin(), load.arrivals.end(), at_ns,
+                                     [](const Arrival& a, int64_t ns) { return a.at_ns < ns; });
+    const auto before = static_cast<double>(at - load.arrivals.begin());
+    const auto after = static_cast<double>(load.arrivals.end() - at);
+    if (at_ns - first_ns < stretch_ns || after == 0) continue;
+    const double expected = before * static_cast<double>(stretch_ns) / static_cast<double>(at_ns - first_ns);
+    const double deviations = std::abs(after - expected) / std::sqrt(expected + after + 1);
+    if (deviations <= most) continue;
+    most = deviations;
+    cut = static_cast<size_t>(before);
+    load.changed_ns = at_ns;
+    slower = expected / after;
+  }
+  if (load.changed_ns == 0) return load;
+  const size_t kept = std::min(cut, load.arrivals.size() - kFewArrivals);
+  for (size_t i = kept; i < cut; ++i) {
+    int64_t& at_ns = load.arrivals[i].at_ns;
+    at_ns = load.changed_ns - static_cast<int64_t>(static_cast<double>(load.changed_ns - at_ns) * slower);
+  }
+  load.arrivals.erase(load.arrivals.begin(), load.arrivals.begin() + static_cast<ptrdiff_t>(kept));
+  return load;
+}
+
 BatchTuner::BatchTuner(TunerOptions options) : options_(std::move(options)) {
   // Until something is known: no wait, and all that is allowed.
   setting_ = {.window_ns = 0, .max_rows = options_.max_rows, .instances = options_.instances};
@@ -166,6 +204,11 @@ std::vector<Arrival> BatchTuner::recent(int64_t now_ns) const {
   while (list.size() - old > kFewArrivals && list[old].at_ns < now_ns - kRecentNs) ++old;
   list.erase(list.begin(), list.begin() + static_cast<ptrdiff_t>(old));
   return list;
+}
+
+bool BatchTuner::wants_plan(int64_t now_ns) const {
+  if (now_ns - planned_ns_ >= kPlanNs) return true;
+  return now_ns - planned_ns_ >= kPlanNs / 4 && recent_load(recent(now_ns), now_ns).changed_ns > 0;
 }
 
 std::vector<BatchSetting> BatchTuner::candidates() const {
@@ -194,7 +237,8 @@ std::vector<BatchSetting> BatchTuner::candidates() const {
 }
 
 std::optional<BatchTuner::Choice> BatchTuner::plan(int64_t now_ns) const {
-  const std::vector<Arrival> arrivals = recent(now_ns);
+  const RecentLoad load = recent_load(recent(now_ns), now_ns);
+  const std::vector<Arrival>& arrivals = load.arrivals;
   if (arrivals.size() < kFewArrivals || cost_.predict(1, 1) == 0) return std::nullopt;
   std::vector<Choice> choices;
   bool any_meets = false;
@@ -221,15 +265,22 @@ std::optional<BatchTuner::Choice> BatchTuner::plan(int64_t now_ns) const {
   const bool is_worth_it =
       best.meets_goal != current.meets_goal || price(best) < kCheaper * price(current) ||
       (price(best) <= kAlike * price(current) && best.outlook.p99_ns < kFaster * current.outlook.p99_ns);
-  return is_worth_it ? best : current;
+  Choice choice = is_worth_it ? best : current;
+  choice.is_after_change = load.changed_ns > 0;
+  return choice;
 }
 
 void BatchTuner::adopt(const Choice& choice, int64_t now_ns) {
   const bool is_kept = choice.setting == setting_;
   setting_ = choice.setting;
+  planned_ns_ = now_ns;
+  if (choice.is_after_change) {  // what came before has been understood
+    const RecentLoad load = recent_load(recent(now_ns), now_ns);
+    arrivals_.assign(load.arrivals.begin(), load.arrivals.end());
+  }
   cost_.forget_before(now_ns - kForgetNs);
-  // Latencies of one setting only, and enough of them that their 99th is more than the worst one.
-  if (!is_kept) return latencies_.clear();
+  // Latencies of one setting and load only, and enough of them that their 99th is more than the worst one.
+  if (!is_kept || choice.is_after_change) return latencies_.clear();
   if (latencies_.size() < 200) return;
   const double share = quantile(latencies_, 0.99) / static_cast<double>(options_.p99_ns);
   latencies_.clear();

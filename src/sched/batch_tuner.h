@@ -67,6 +67,14 @@ struct Outlook {
 Outlook replay(const BatchSetting& setting, const std::vector<Arrival>& arrivals, const ConcurrentCost& cost,
                const std::vector<int64_t>& row_buckets);
 
+/// The arrivals that say what comes next: where the rate has changed within them, those since, and if these
+/// are few the earlier ones too, drawn out or pressed together in time until they come as fast.
+struct RecentLoad {
+  std::vector<Arrival> arrivals;
+  int64_t changed_ns = 0;  ///< when the rate changed; 0: it did not
+};
+RecentLoad recent_load(std::vector<Arrival> arrivals, int64_t now_ns);
+
 /// Replays what came recently under every setting of a grid, and takes the one that costs least of those that
 /// meet the goal; where none does, the one with most rows a second. It changes for a gain of 5 % or a missed
 /// goal only. What it aims at goes down where measured latencies miss the goal and slowly up again. Not for
@@ -83,7 +91,10 @@ class BatchTuner {
     BatchSetting setting;
     Outlook outlook;
     bool meets_goal = false;
+    bool is_after_change = false;  ///< of the load: latencies measured before are of another one
   };
+  /// Whether it is time for a plan: once a second, and soon after the load has changed.
+  bool wants_plan(int64_t now_ns) const;
   /// The choice for now; costs milliseconds. Empty while too little is known. Does not change the tuner.
   std::optional<Choice> plan(int64_t now_ns) const;
   /// Makes it the setting and judges the last period's latencies.
@@ -102,6 +113,7 @@ class BatchTuner {
   std::deque<Arrival> arrivals_;
   std::vector<int64_t> latencies_;  ///< since the last judgement
   double margin_ = 0.8;             ///< of the goal, that is aimed at
+  int64_t planned_ns_ = 0;
 };
 
 }  // namespace trireme::sched

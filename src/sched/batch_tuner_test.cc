@@ -63,7 +63,7 @@ class Simulation {
     std::vector<int64_t> free_ns(static_cast<size_t>(machine_.instances), 0);
     std::vector<int64_t> counted;
     Result result;
-    int64_t arrival_ns = next_arrival(0), plan_ns = kNsPerSecond;
+    int64_t arrival_ns = next_arrival(0), plan_ns = kNsPerSecond / 4;
     double work_ms = 0;
     while (clock_.now_ns() < end_ns_) {
       const int64_t now = clock_.now_ns();
@@ -72,8 +72,9 @@ class Simulation {
         if (queue_.size() < kMaxQueue) queue_.push_back({.enqueued_ns = arrival_ns});
       }
       if (fixed == nullptr && now >= plan_ns) {
-        plan_ns = now + kNsPerSecond;
-        if (const auto choice = tuner.plan(now)) {
+        plan_ns = now + kNsPerSecond / 4;
+        const auto choice = tuner.wants_plan(now) ? tuner.plan(now) : std::nullopt;
+        if (choice) {
           result.changes += now >= counted_from_ns_ && !(choice->setting == tuner.setting());
           tuner.adopt(*choice, now);
         }
@@ -194,6 +195,8 @@ double linear(int64_t rows, int) { return 1.5 * static_cast<double>(rows); }
 double cliff(int64_t rows, int) {
   return rows <= 8 ? 3 + 0.4 * static_cast<double>(rows) : 1.6 * static_cast<double>(rows);
 }
+/// MiniLM of 32 tokens on two cores.
+double encoder(int64_t rows, int) { return 2.2 + 1.68 * static_cast<double>(rows); }
 /// Instances have the memory's bandwidth in common: two run at 0.8 of the speed, four at 0.5.
 double shared(int64_t rows, int busy) { return affine(rows, 1) * (busy <= 1 ? 1 : busy == 2 ? 1.25 : 2.0); }
 
@@ -227,6 +230,59 @@ TEST(BatchTuner, FollowsTheLoad) {
   const Result steady_down = Simulation(machine, {{50, 60}}, 20).run(nullptr);
   EXPECT_LE(down.p99_ms, 50);
   EXPECT_NEAR(down.row_ms, steady_down.row_ms, 0.08 * steady_down.row_ms);
+}
+
+TEST(BatchTuner, LeavesTheSettingOfAnOverloadInTwoSeconds) {
+  // Twice the capacity, which takes the largest batches, then less than half of it.
+  struct Case {
+    CostMs cost_ms;
+    double high, low;
+  };
+  for (const Case& c : {Case{affine, 3500, 600}, Case{cliff, 3000, 500}, Case{encoder, 1200, 350}}) {
+    const Machine machine{.cost_ms = c.cost_ms};
+    const Result after = Simulation(machine, {{c.high, 15}, {c.low, 6}}, 4).run(nullptr);
+    std::printf("two to six seconds after an overload: p99 %.1f ms, %lld rows\n", after.p99_ms,
+                static_cast<long long>(after.last.max_rows));
+    EXPECT_LE(after.p99_ms, 50);
+  }
+}
+
+TEST(BatchTuner, DoesNotSwingWithALoadThatDoes) {
+  std::vector<Phase> phases;
+  for (int i = 0; i < 10; ++i) {
+    phases.push_back({500, 3});
+    phases.push_back({900, 3});
+  }
+  const Result result = Simulation({.cost_ms = affine}, phases, 30).run(nullptr);
+  std::printf("a load that changes every three seconds: p99 %.1f ms, %d changes in 30 s\n", result.p99_ms,
+              result.changes);
+  EXPECT_LE(result.p99_ms, 50);
+  EXPECT_LE(result.changes, 20);
+}
+
+TEST(RecentLoad, SeesAStepAndDrawsOutWhatCameBefore) {
+  std::mt19937_64 random{5};
+  std::vector<Arrival> list;
+  int64_t now = 0;
+  const auto add = [&](double rate, int64_t until_ns) {
+    for (std::exponential_distribution<double> gap(rate); now < until_ns;) {
+      list.push_back({.at_ns = now});
+      now += static_cast<int64_t>(gap(random) * 1e9);
+    }
+    now = until_ns;
+  };
+  add(400, 4 * kNsPerSecond);
+  EXPECT_EQ(recent_load(list, now).changed_ns, 0);
+  add(100, 4 * kNsPerSecond + 500 * kNsPerMs);
+  const RecentLoad slower = recent_load(list, now);
+  EXPECT_NEAR(static_cast<double>(slower.changed_ns) / kNsPerMs, 4000, 300);
+  const double seconds = static_cast<double>(now - slower.arrivals.front().at_ns) * 1e-9;
+  EXPECT_NEAR(static_cast<double>(slower.arrivals.size()) / seconds, 100, 25);
+  EXPECT_GE(slower.arrivals.size(), 48U);
+  add(100, 8 * kNsPerSecond);
+  add(100, 9 * kNsPerSecond);
+  std::erase_if(list, [](const Arrival& a) { return a.at_ns < 4 * kNsPerSecond; });
+  EXPECT_EQ(recent_load(list, now).changed_ns, 0);  // and then it is the usual one
 }
 
 TEST(BatchTuner, AloneClientIsNotMadeToWait) {

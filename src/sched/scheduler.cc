@@ -315,16 +315,15 @@ std::vector<Waiting> Scheduler::waiting_list() const {
 BatchLimits Scheduler::limits(int64_t now_ns) const {
   BatchLimits limits = options_.limits;
   limits.instances = options_.instances;
-  if (options_.p99_ns == 0) {
-    // A window that was asked for is waited out, a usual one only while that gains something.
-    if (prices_rows())
-      limits.worth = [this, now_ns](uint64_t group, int64_t rows) {
-        BatchWorth worth = prices_.worth(group, rows, now_ns);
-        worth.gains_by_waiting = worth.gains_by_waiting || !options_.is_window_adaptive;
-        return worth;
-      };
-    return limits;
-  }
+  // A window that was asked for or tuned is waited out, a usual one only while that gains something.
+  const bool ends_waits = options_.is_window_adaptive && options_.p99_ns == 0;
+  if (prices_rows())
+    limits.worth = [this, now_ns, ends_waits](uint64_t group, int64_t rows) {
+      BatchWorth worth = prices_.worth(group, rows, now_ns);
+      worth.gains_by_waiting = worth.gains_by_waiting || !ends_waits;
+      return worth;
+    };
+  if (options_.p99_ns == 0) return limits;
   limits.window_ns = tuner_.setting().window_ns;
   limits.max_rows = tuner_.setting().max_rows;
   limits.instances = tuner_.setting().instances;
@@ -509,8 +508,8 @@ void Scheduler::work(BatchRunner& runner, Instance& instance) {
 
 /// Whether batches are cut where further rows make none cheaper.
 bool Scheduler::prices_rows() const {
-  return !options_.runs_whole && options_.p99_ns == 0 && !options_.places_rows &&
-         options_.padding.is_batched && options_.limits.max_rows > 1;
+  return !options_.runs_whole && !options_.places_rows && options_.padding.is_batched &&
+         options_.limits.max_rows > 1;
 }
 
 /// With the lock held: what a batch took, gathering and computing.

@@ -6,7 +6,7 @@
 namespace trireme::sched {
 namespace {
 
-constexpr int64_t kPlanNs = base::kNsPerSecond;
+constexpr int64_t kLookNs = base::kNsPerSecond / 4;
 /// A model may be slow; hanging is what it has never done.
 constexpr int64_t kUnexpected = 10;
 
@@ -70,15 +70,13 @@ void Scheduler::end_watch(Instance& instance) {
 
 void Scheduler::run_keeper() {
   const int64_t look_ns =
-      options_.hang_ns > 0 ? std::clamp<int64_t>(options_.hang_ns / 4, base::kNsPerMs, kPlanNs / 4) : kPlanNs;
-  int64_t plan_at_ns = clock_.now_ns() + kPlanNs;
+      options_.hang_ns > 0 ? std::clamp<int64_t>(options_.hang_ns / 4, base::kNsPerMs, kLookNs) : kLookNs;
   std::unique_lock lock(mutex_);
   while (!closing_) {
     keep_.wait_for(lock, std::chrono::nanoseconds(look_ns));
     if (options_.hang_ns > 0) keep_watch(lock);
-    if (options_.p99_ns == 0 || closing_ || clock_.now_ns() < plan_at_ns) continue;
+    if (options_.p99_ns == 0 || closing_ || !tuner_.wants_plan(clock_.now_ns())) continue;
     keep_plan(lock);
-    plan_at_ns = clock_.now_ns() + kPlanNs;
   }
   // What hangs while the model goes is answered too.
   while (options_.hang_ns > 0 && busy_ > 0) {
