@@ -13,10 +13,14 @@ Mesh::Mesh(Communicator& world, MeshShape shape) : world_(world), shape_(std::mo
   for (const MeshAxis& a : shape_.axes()) open(a.name);
 }
 
+Mesh::Mesh(Mesh& host, Make make)
+    : world_(host.world_), shape_(host.shape_), host_(&host), make_(std::move(make)) {}
+
 std::vector<int> Mesh::coordinates() const { return shape_.coordinates(world_.rank()); }
 
 Communicator& Mesh::open(std::string_view axes) {
   if (const auto found = groups_.find(axes); found != groups_.end()) return *found->second;
+  if (host_ != nullptr) return *groups_.emplace(std::string(axes), make_(host_->open(axes))).first->second;
   const std::vector<size_t> members = shape_.indices_of(axes);
   // The group's name is the rank at its beginning; members are ordered as in the world.
   std::vector<int> first = coordinates();

@@ -22,6 +22,10 @@ class Mesh {
  public:
   /// Collective over `world`, whose size is the product of the extents. Opens the group of every axis.
   Mesh(Communicator& world, MeshShape shape);
+  /// The same places with other communicators, on device memory say: `make` turns a group of `host` into one
+  /// when it is opened here. Opens none by itself; world() stays the host's. `host` outlives this.
+  using Make = std::function<std::unique_ptr<Communicator>(Communicator& group)>;
+  Mesh(Mesh& host, Make make);
 
   const MeshShape& shape() const { return shape_; }
   std::vector<int> coordinates() const;
@@ -35,6 +39,8 @@ class Mesh {
  private:
   Communicator& world_;
   MeshShape shape_;
+  Mesh* host_ = nullptr;
+  Make make_;
   std::map<std::string, std::unique_ptr<Communicator>, std::less<>> groups_;
 };
 

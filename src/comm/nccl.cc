@@ -7,6 +7,7 @@
 #include <nccl.h>
 
 #include <algorithm>
+#include <atomic>
 #include <vector>
 
 #include "backend/cuda/cuda_check.h"
@@ -94,7 +95,7 @@ ncclDataType_t type_of(tensor::DType type) {
 size_t index(int rank) { return static_cast<size_t>(rank); }
 size_t bytes_of(const Reduction& r) { return static_cast<size_t>(tensor::bits_of(r.dtype) / 8); }
 
-class NcclCommunicator : public Communicator {
+class NcclCommunicator : public DeviceGroup {
  public:
   NcclCommunicator(std::shared_ptr<const Library> library, Communicator& host, tensor::Stream& stream,
                    DeviceOrder order);
@@ -104,6 +105,9 @@ class NcclCommunicator : public Communicator {
   int size() const override { return host_.size(); }
   const FlightRecorder& flights() const override { return flights_; }
   std::unique_ptr<Communicator> split(int color, int key) override;
+  bool can_record() const override { return true; }
+  std::string trouble() override;
+  void abort() override;
 
  protected:
   void execute(const Call& call) override;
@@ -133,7 +137,7 @@ class NcclCommunicator : public Communicator {
   tensor::Stream& stream_;
   DeviceOrder order_;
   ncclComm_t group_ = nullptr;
-  bool failed_ = false;
+  std::atomic<bool> failed_{false}, is_aborted_{false};
   base::SystemClock clock_;
   FlightRecorder flights_;
   std::vector<AskedLetter> questions_;  // [size]
@@ -177,7 +181,21 @@ NcclCommunicator::NcclCommunicator(std::shared_ptr<const Library> library, Commu
 
 NcclCommunicator::~NcclCommunicator() {
   if (scratch_ != nullptr) cudaFreeAsync(scratch_, queue());
-  if (group_ != nullptr) failed_ ? library_->abort(group_) : library_->destroy(group_);
+  if (group_ != nullptr && !is_aborted_) failed_ ? library_->abort(group_) : library_->destroy(group_);
+}
+
+std::string NcclCommunicator::trouble() {
+  ncclResult_t state = ncclSuccess;
+  if (is_aborted_) return {};
+  const ncclResult_t asked = library_->async_error(group_, &state);
+  const ncclResult_t worse = asked != ncclSuccess ? asked : state;
+  return worse == ncclSuccess || worse == ncclInProgress ? "" : library_->error_text(worse);
+}
+
+/// The kernels of this rank end without their peers; the stream goes on.
+void NcclCommunicator::abort() {
+  failed_ = true;
+  if (!is_aborted_.exchange(true)) library_->abort(group_);
 }
 
 void NcclCommunicator::execute(const Call& call) {
@@ -209,6 +227,7 @@ void NcclCommunicator::meet(const Call& call, int64_t sequence) {
 }
 
 void NcclCommunicator::require_working() const {
+  if (is_aborted_) base::fail(base::ErrorCode::unavailable, "NCCL: this group was given up");
   ncclResult_t state = ncclSuccess;
   library_->require(library_->async_error(group_, &state), "asking for errors");
   library_->require(state, "an operation before this one");
@@ -386,7 +405,16 @@ std::unique_ptr<Communicator> NcclCommunicator::split(int color, int key) {
 
 bool has_nccl() { return true; }
 
-std::unique_ptr<Communicator> open_nccl(Communicator& host, tensor::Stream& stream, DeviceOrder order) {
+std::string nccl_refusal() {
+  try {
+    const Library library;
+    return {};
+  } catch (const base::Error& e) {
+    return e.message();
+  }
+}
+
+std::unique_ptr<DeviceGroup> open_nccl(Communicator& host, tensor::Stream& stream, DeviceOrder order) {
   base::require(stream.kind() == tensor::DeviceKind::cuda, "NCCL takes streams of GPUs");
   return std::make_unique<NcclCommunicator>(std::make_shared<const Library>(), host, stream, order);
 }

@@ -3,8 +3,7 @@
 
 #include <memory>
 
-#include "comm/communicator.h"
-#include "tensor/device.h"
+#include "comm/device_group.h"
 
 namespace trireme::comm {
 
@@ -14,18 +13,21 @@ enum class DeviceOrder { tree, library };
 
 /// Whether this program was built with NCCL's interface. NCCL itself is loaded when it is first needed.
 bool has_nccl();
+/// Why NCCL cannot be used here; empty: its library loads.
+std::string nccl_refusal();
 
 /// A communicator of the ranks of `host` on the GPUs of their streams. Collective over `host`, which carries
 /// what ranks agree on and watches for those that do not come; `host` and `stream` outlive it. Called on the
 /// thread that opened the stream.
 ///
-/// Spans are device memory. A call meets the other ranks on the host, queues its work on `stream` and
-/// returns: later work on the stream sees the result; flights end when the work is queued. barrier() also
-/// waits for the stream. A failure of the network shows as unavailable at a later call.
+/// A call meets the other ranks on the host, queues its work on `stream` and returns; flights end when the
+/// work is queued. barrier() also waits for the stream. A failure of the network shows in trouble(), and as
+/// unavailable at a later call. In a recording only NCCL's work is written down: replays do not meet on the
+/// host. Calls that are recorded were made before with the same sizes, so that scratch memory is there.
 ///
 /// Throws unsupported in a program built without NCCL; unavailable where its library is missing, or GPU and
 /// network refuse.
-std::unique_ptr<Communicator> open_nccl(Communicator& host, tensor::Stream& stream,
-                                        DeviceOrder order = DeviceOrder::tree);
+std::unique_ptr<DeviceGroup> open_nccl(Communicator& host, tensor::Stream& stream,
+                                       DeviceOrder order = DeviceOrder::tree);
 
 }  // namespace trireme::comm

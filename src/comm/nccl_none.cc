@@ -7,7 +7,9 @@ namespace trireme::comm {
 
 bool has_nccl() { return false; }
 
-std::unique_ptr<Communicator> open_nccl(Communicator&, tensor::Stream&, DeviceOrder) {
+std::string nccl_refusal() { return "this program was built without NCCL"; }
+
+std::unique_ptr<DeviceGroup> open_nccl(Communicator&, tensor::Stream&, DeviceOrder) {
   base::fail_unsupported(
       "this program was built without NCCL: configure the preset cuda where nccl.h is found (NCCL_INCLUDE)");
 }

@@ -26,12 +26,11 @@ class Compiler {
     program_.name = graph_.name;
     program_.on = options_.on;
     add_slots();
-    const bool overlap = options_.overlap && options_.on == tensor::DeviceKind::cpu;
-    for (const size_t n : step_order(graph_, overlap)) {
+    for (const size_t n : step_order(graph_, options_.overlap)) {
       if (!graph_.nodes()[n].op->schema.is_view) add_step(graph_.nodes()[n]);
     }
     claim_outputs();
-    if (overlap) plan_lanes(program_);
+    if (options_.overlap) plan_lanes(program_);
     share_in_place();
     plan_memory();
     return std::move(program_);

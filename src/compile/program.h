@@ -84,8 +84,8 @@ struct CompileOptions {
   bool host_fallback = true;
   int threads = 1;
   std::string only_kernel = {};  ///< prefer kernels of this name ("reference"), for oracles and experiments
-  /// Collectives run aside, on a lane of their own, while steps that do not need their results go on. Results
-  /// are the same bits with and without. CPU programs only; others run them in line.
+  /// Collectives run aside, on a lane or a stream of their own, while steps that do not need their results go
+  /// on. Results are the same bits with and without.
   bool overlap = false;
   /// No value and no arena may be larger. Checked before kernels prepare, whose tables grow with the extents.
   int64_t memory_bytes = INT64_MAX;

@@ -57,7 +57,7 @@ TrainSession::TrainSession(const ir::Graph& loss_graph, const TrainOptions& opti
           options.mesh == nullptr ? options.device
                                   : runtime::device_of_rank(options.device, options.mesh->world().rank()))),
       stream_(device_->open_stream(pool_)),
-      on_(runtime::bind_device(*device_, pool_, packs_, options.graphs)) {
+      on_(runtime::bind_device(*device_, pool_, packs_, options.graphs, options.mesh)) {
   if (on_.device != nullptr) {
     if (stages() > 1) base::fail_unsupported("pipelines train on cpu, asked for ", options_.device);
     states_.live_on(*device_, *stream_, *on_.staging);
@@ -370,8 +370,7 @@ std::vector<const compile::Program*> TrainSession::programs(const std::vector<Di
 }
 
 std::optional<double> TrainSession::device_product_rate() {
-  constexpr int kEmulated = -1;
-  if (on_.device == nullptr || device_->ordinal() == kEmulated) return std::nullopt;
+  if (on_.device == nullptr || device_->ordinal() < 0) return std::nullopt;
   const runtime::Ceilings most = runtime::measure_ceilings(*device_, pool_, {.scale = 0.5, .seconds = 0.05});
   const tensor::DType type = options_.precision.compute == passes::Precision::bf16  ? tensor::DType::bf16
                              : options_.precision.compute == passes::Precision::f16 ? tensor::DType::f16

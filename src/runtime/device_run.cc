@@ -3,7 +3,8 @@
 #include "runtime/device_run.h"
 
 #include <algorithm>
-#include <chrono>
+#include <exception>
+#include <utility>
 
 namespace trireme::runtime {
 
@@ -15,12 +16,6 @@ namespace {
 constexpr int64_t kAlignment = 256;
 
 int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
-
-int64_t now_ns() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(
-             std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
 
 /// Places the slots one after another from 0 on; returns where they end.
 int64_t lay_out(const compile::Program& p, const std::vector<SlotId>& slots, std::vector<StagedPart>& parts) {
@@ -34,12 +29,11 @@ int64_t lay_out(const compile::Program& p, const std::vector<SlotId>& slots, std
 
 }  // namespace
 
-DeviceRun::DeviceRun(const compile::Program& program, std::vector<void*> states, comm::Mesh* mesh,
-                     const DeviceBinding& on)
+DeviceRun::DeviceRun(const compile::Program& program, std::vector<void*> states, const DeviceBinding& on)
     : program_(program),
       states_(std::move(states)),
-      mesh_(mesh),
       on_(on),
+      met_(program.steps.size()),
       host_stream_(*on.pool),
       constants_(program.slots.size()),
       binding_(program.slots.size(), 0),
@@ -51,9 +45,14 @@ DeviceRun::DeviceRun(const compile::Program& program, std::vector<void*> states,
   inputs_at_ = aligned(program.memory.arena_bytes);
   outputs_at_ = inputs_at_ + in_bytes_;
   lay_out_arguments();
-  const auto is_in_line = [](const compile::Step& s) { return !s.on_host && s.axes.empty(); };
-  may_record_ = on.graphs && !program.steps.empty() &&
-                std::all_of(program.steps.begin(), program.steps.end(), is_in_line);
+  for (size_t s = 0; s < program.steps.size(); ++s) {
+    if (program.steps[s].axes.empty()) continue;
+    if (ready_ == nullptr) ready_ = on_.ranks->stream().make_event();
+    met_[s] = on_.ranks->stream().make_event();
+  }
+  const auto is_of_device = [](const compile::Step& s) { return !s.on_host; };
+  may_record_ = on.graphs && !program.steps.empty() && (ready_ == nullptr || on_.ranks->can_record()) &&
+                std::all_of(program.steps.begin(), program.steps.end(), is_of_device);
   on_.staging->reserve(std::max(in_bytes_, out_bytes_), 0);
   upload_constants();
 }
@@ -163,19 +162,37 @@ void DeviceRun::run(std::span<const void* const> inputs, std::span<void* const> 
                     tensor::Stream& stream, Trace* trace) {
   for (size_t i = 0; i < in_.size(); ++i) in_[i].host = static_cast<std::byte*>(const_cast<void*>(inputs[i]));
   for (size_t i = 0; i < out_.size(); ++i) out_[i].host = static_cast<std::byte*>(outputs[i]);
-  communication_ = {};
   is_launching_ = false;
+  if (ready_ != nullptr) on_.ranks->begin(program_.name);
   try {
-    on_.staging->upload(arena_ + inputs_at_, in_, in_bytes_, stream);
-    trace != nullptr ? launch_timed(stream, *trace) : launch_or_replay(stream);
-    on_.staging->fetch(arena_ + outputs_at_, out_bytes_, stream);
-    stream.synchronize();
+    if (trace != nullptr) {
+      launch_timed(stream, *trace);
+    } else {
+      on_.staging->upload(arena_ + inputs_at_, in_, in_bytes_, stream);
+      launch_or_replay(stream);
+      on_.staging->fetch(arena_ + outputs_at_, out_bytes_, stream);
+    }
+    finish(stream);
   } catch (const base::Error& e) {
     explain(e, stream);
   }
   ++runs_;
   check_data();
   on_.staging->deliver(arena_ + outputs_at_, out_, out_bytes_);
+}
+
+/// Waits for both streams. What went wrong between ranks is the cause of what else did.
+void DeviceRun::finish(tensor::Stream& stream) {
+  if (ready_ == nullptr) return stream.synchronize();
+  std::exception_ptr failure;
+  try {
+    stream.synchronize();
+  } catch (const base::Error&) {
+    failure = std::current_exception();
+  }
+  on_.ranks->stream().synchronize();
+  on_.ranks->end();
+  if (failure) std::rethrow_exception(failure);
 }
 
 /// Libraries load and tune their code in the first run; from the second on the launches are one.
@@ -205,18 +222,82 @@ void DeviceRun::record(tensor::Stream& stream) {
   may_record_ = false;
 }
 
-void DeviceRun::run_step(size_t s, tensor::Stream& stream) {
+/// Events around what is launched on the streams; read once all have passed.
+struct DeviceRun::Timeline {
+  using Clock = std::unique_ptr<tensor::Event>;
+  struct Entry {
+    Span span;
+    Clock from, to;
+  };
+  explicit Timeline(tensor::Stream& stream) : origin(stream.record_event()) {}
+
+  void begin(tensor::Stream& stream) { from = stream.record_event(); }
+  void end(tensor::Stream& stream, Lane lane, int step, const char* what = "") {
+    entries.push_back({{.lane = lane, .step = step, .what = what}, std::move(from), stream.record_event()});
+  }
+  std::vector<Span> spans() const {
+    std::vector<Span> all;
+    for (const Entry& e : entries) {
+      all.push_back(e.span);
+      all.back().begin_ns = e.from->ns_since(*origin);
+      all.back().end_ns = e.to->ns_since(*origin);
+    }
+    return all;
+  }
+
+  Clock origin, from;
+  std::vector<Entry> entries;
+};
+
+ir::RunArgs DeviceRun::args_of(size_t s, tensor::Stream& stream) {
+  return {.in = addresses_.data() + first_in_[s],
+          .out = addresses_.data() + first_out_[s],
+          .workspace = arena_ + program_.steps[s].workspace_offset,
+          .stream = stream,
+          .status = &status_,
+          .mesh = ready_ == nullptr ? nullptr : &on_.ranks->mesh(),
+          .fault = static_cast<int64_t*>(fault_.get()),
+          .step = static_cast<int64_t>(s)};
+}
+
+void DeviceRun::run_step(size_t s, tensor::Stream& stream, Timeline* timeline) {
   failed_step_ = s;
   const compile::Step& step = program_.steps[s];
+  if (!step.axes.empty()) return run_collective(s, cuda::cuda_stream(stream), timeline);
+  wait_aside(s, stream, timeline);
   if (step.on_host) return run_host_step(s, stream);
-  step.bound.run({.in = addresses_.data() + first_in_[s],
-                  .out = addresses_.data() + first_out_[s],
-                  .workspace = arena_ + step.workspace_offset,
-                  .stream = stream,
-                  .status = &status_,
-                  .mesh = mesh_,
-                  .fault = static_cast<int64_t*>(fault_.get()),
-                  .step = static_cast<int64_t>(s)});
+  step.bound.run(args_of(s, stream));
+}
+
+/// Ranks meet on the communication stream, after what the computation has launched so far; the computation
+/// waits at once where the step is in line, else where a step needs it.
+void DeviceRun::run_collective(size_t s, cuda::CudaStream& stream, Timeline* timeline) {
+  cuda::CudaStream& aside = on_.ranks->stream();
+  stream.set(*ready_);
+  aside.wait(*ready_);
+  if (timeline != nullptr) timeline->begin(aside);
+  program_.steps[s].bound.run(args_of(s, aside));
+  if (timeline != nullptr) timeline->end(aside, Lane::communication, static_cast<int>(s));
+  aside.set(*met_[s]);
+  last_met_ = static_cast<int>(s);
+  if (program_.steps[s].is_aside) return;
+  wait_aside(s, stream, timeline);
+}
+
+/// The step before which the computation waits for a step aside; a collective in line waits for itself.
+void DeviceRun::wait_aside(size_t s, tensor::Stream& stream, Timeline* timeline) {
+  const compile::Step& step = program_.steps[s];
+  const int awaited = step.axes.empty() ? step.after_aside : static_cast<int>(s);
+  if (awaited < 0) return;
+  if (timeline != nullptr) timeline->begin(stream);
+  stream.wait(*met_[static_cast<size_t>(awaited)]);
+  if (timeline != nullptr) timeline->end(stream, Lane::compute, -1, "wait");
+  if (awaited == last_met_) last_met_ = -1;
+}
+
+/// The computation ends after the last collective.
+void DeviceRun::join(tensor::Stream& stream) {
+  if (last_met_ >= 0) stream.wait(*met_[static_cast<size_t>(std::exchange(last_met_, -1))]);
 }
 
 void DeviceRun::run_host_step(size_t s, tensor::Stream& stream) {
@@ -231,17 +312,11 @@ void DeviceRun::run_host_step(size_t s, tensor::Stream& stream) {
     host_args_[i] =
         host.from[i] < 0 ? host.fixed[i] : memory + host.moved[static_cast<size_t>(host.from[i])].at;
   }
-  const int64_t start = step.axes.empty() ? 0 : now_ns();
   step.bound.run({.in = host_args_.data(),
                   .out = host_args_.data() + step.in.size(),
                   .workspace = memory + host.workspace_at,
                   .stream = host_stream_,
-                  .status = &status_,
-                  .mesh = mesh_});
-  if (!step.axes.empty()) {
-    communication_.total_ns += now_ns() - start;
-    communication_.exposed_ns = communication_.total_ns;
-  }
+                  .status = &status_});
   for (const Moved& m : host.moved) {
     if (m.is_written) stream.upload(addresses_[m.argument], memory + m.at, m.bytes);
   }
@@ -251,23 +326,43 @@ void DeviceRun::launch_all(tensor::Stream& stream) {
   is_launching_ = true;
   const size_t count = program_.steps.size();
   for (size_t s = 0; s < count && !status_.failed(); ++s) run_step(s, stream);
+  join(stream);
   is_launching_ = false;
 }
 
 void DeviceRun::launch_timed(tensor::Stream& stream, Trace& trace) {
   const size_t count = program_.steps.size();
-  trace.step_ns.assign(count, 0);
-  std::vector<std::unique_ptr<tensor::Event>> events;
-  events.reserve(count + 1);
+  Timeline timeline(stream);
+  timeline.begin(stream);
+  on_.staging->upload(arena_ + inputs_at_, in_, in_bytes_, stream);
+  timeline.end(stream, Lane::copy, -1, "inputs");
   is_launching_ = true;
-  events.push_back(stream.record_event());
   for (size_t s = 0; s < count && !status_.failed(); ++s) {
-    run_step(s, stream);
-    events.push_back(stream.record_event());
+    if (!program_.steps[s].axes.empty()) {
+      run_step(s, stream, &timeline);
+      continue;
+    }
+    wait_aside(s, stream, &timeline);
+    timeline.begin(stream);
+    program_.steps[s].on_host ? run_host_step(s, stream) : program_.steps[s].bound.run(args_of(s, stream));
+    timeline.end(stream, Lane::compute, static_cast<int>(s));
+    failed_step_ = s;
   }
+  join(stream);
   is_launching_ = false;
-  stream.synchronize();
-  for (size_t s = 0; s + 1 < events.size(); ++s) trace.step_ns[s] = events[s + 1]->ns_since(*events[s]);
+  timeline.begin(stream);
+  on_.staging->fetch(arena_ + outputs_at_, out_bytes_, stream);
+  timeline.end(stream, Lane::copy, -1, "results");
+  finish(stream);
+  trace.spans = timeline.spans();
+  trace.step_ns.assign(count, 0);
+  communication_ = {};
+  for (const Span& span : trace.spans) {
+    const int64_t ns = span.end_ns - span.begin_ns;
+    if (span.step >= 0) trace.step_ns[static_cast<size_t>(span.step)] = ns;
+    if (span.lane == Lane::communication) communication_.total_ns += ns;
+    if (span.lane == Lane::compute && span.step < 0) communication_.exposed_ns += ns;
+  }
 }
 
 std::string DeviceRun::step_text(size_t s) const {
@@ -289,10 +384,26 @@ void DeviceRun::check_data() {
                      ": a value is out of range: ", value);
 }
 
+/// Lets what is launched end, so that nothing of it is under way when memory goes.
+void DeviceRun::give_up(tensor::Stream& stream) {
+  for (tensor::Stream* each : {&stream, static_cast<tensor::Stream*>(&on_.ranks->stream())}) {
+    try {
+      each->synchronize();
+    } catch (const base::Error&) {
+      // the error under way is the first
+    }
+  }
+}
+
 /// Throws the error with the step it came from. What a replay or a wait reports may come from any step: they
 /// are run again one by one, unless the device takes no more work.
 void DeviceRun::explain(const base::Error& error, tensor::Stream& stream) {
   const std::string program = base::concat("program '", program_.name, "'");
+  last_met_ = -1;
+  if (ready_ != nullptr) {
+    give_up(stream);
+    if (!is_launching_) throw error.with(program);
+  }
   if (is_launching_) throw error.with(step_text(failed_step_));
   const bool was_replayed = std::exchange(recording_, nullptr) != nullptr;
   const std::string how = was_replayed ? program + ", replayed" : program;

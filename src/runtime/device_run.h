@@ -9,6 +9,7 @@
 
 #include "backend/cpu/cpu_stream.h"
 #include "base/shared_cache.h"
+#include "runtime/device_ranks.h"
 #include "runtime/executor.h"
 #include "runtime/staging.h"
 
@@ -17,8 +18,8 @@ namespace trireme::runtime {
 /// One program on one device; what Executor is made of where the program is not the CPU's.
 class DeviceRun {
  public:
-  DeviceRun(const compile::Program& program, std::vector<void*> states, comm::Mesh* mesh,
-            const DeviceBinding& on);
+  /// `on.ranks` has the groups that the program meets.
+  DeviceRun(const compile::Program& program, std::vector<void*> states, const DeviceBinding& on);
 
   /// The program's arena, followed by the places of its inputs and outputs.
   int64_t arena_bytes() const { return outputs_at_ + out_bytes_; }
@@ -29,6 +30,8 @@ class DeviceRun {
   bool is_recorded() const { return recording_ != nullptr; }
 
  private:
+ private:
+  struct Timeline;
   /// Memory of the device that a host step reads or writes, and its place in the host's.
   struct Moved {
     size_t argument = 0;  ///< index into addresses_
@@ -48,20 +51,28 @@ class DeviceRun {
   void upload_constants();
   void plan_host_step(size_t step);
   void resolve(compile::SlotId id, size_t argument);
-  void run_step(size_t step, tensor::Stream& stream);
+  void run_step(size_t step, tensor::Stream& stream, Timeline* timeline = nullptr);
+  void run_collective(size_t step, cuda::CudaStream& stream, Timeline* timeline);
+  void wait_aside(size_t step, tensor::Stream& stream, Timeline* timeline);
+  void join(tensor::Stream& stream);
+  void finish(tensor::Stream& stream);
+  ir::RunArgs args_of(size_t step, tensor::Stream& stream);
   void run_host_step(size_t step, tensor::Stream& stream);
   void launch_all(tensor::Stream& stream);
   void launch_timed(tensor::Stream& stream, Trace& trace);
   void launch_or_replay(tensor::Stream& stream);
   void record(tensor::Stream& stream);
   void check_data();
+  void give_up(tensor::Stream& stream);
   [[noreturn]] void explain(const base::Error& error, tensor::Stream& stream);
   std::string step_text(size_t step) const;
 
   const compile::Program& program_;
   std::vector<void*> states_;
-  comm::Mesh* mesh_;
   DeviceBinding on_;
+  std::unique_ptr<tensor::Event> ready_;             ///< what a collective's operands wait for
+  std::vector<std::unique_ptr<tensor::Event>> met_;  ///< per step: a collective's end; null for others
+  int last_met_ = -1;                                ///< of the present run: the collective launched last
   cpu::CpuStream host_stream_;
   std::vector<std::shared_ptr<const void>> constants_;  ///< per slot; null where no device step reads it
   std::vector<size_t> binding_;                         ///< per slot: index among inputs, outputs or states

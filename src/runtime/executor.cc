@@ -5,6 +5,7 @@
 
 #include "backend/cpu/cpu_stream.h"
 #include "comm/mesh.h"
+#include "runtime/device_ranks.h"
 #include "runtime/device_run.h"
 #include "runtime/same_collectives.h"
 #include "runtime/side_lane.h"
@@ -45,9 +46,16 @@ struct Executor::Aside {
 Executor::~Executor() = default;
 
 DeviceBinding bind_device(tensor::Device& device, base::ThreadPool& pool, base::SharedCache& packs,
-                          bool graphs) {
+                          bool graphs, comm::Mesh* mesh) {
   if (device.kind() == tensor::DeviceKind::cpu) return {};
-  return {&device, &pool, &packs, std::make_shared<Staging>(device, pool), graphs};
+  DeviceBinding on{&device, &pool, &packs, std::make_shared<Staging>(device, pool), graphs};
+  if (mesh != nullptr)
+    on.ranks = std::make_shared<DeviceRanks>(*mesh, dynamic_cast<cuda::CudaDevice&>(device));
+  return on;
+}
+
+std::string_view to_string(Lane lane) {
+  return lane == Lane::compute ? "compute" : lane == Lane::communication ? "communication" : "copy";
 }
 
 Executor::Executor(std::shared_ptr<const compile::Program> program, std::vector<void*> states,
@@ -58,7 +66,8 @@ Executor::Executor(std::shared_ptr<const compile::Program> program, std::vector<
   if (program_->on != tensor::DeviceKind::cpu) {
     base::check(on.device != nullptr, "a program for ", tensor::name_of(program_->on), " without a device");
     open_groups();
-    device_run_ = std::make_unique<DeviceRun>(*program_, states_, mesh_, on);
+    open_on_device(on);
+    device_run_ = std::make_unique<DeviceRun>(*program_, states_, on);
     return;
   }
   for (const compile::Step& step : program_->steps) {
@@ -78,9 +87,19 @@ void Executor::open_groups() {
     base::check(mesh_ != nullptr, "the program meets the ranks of ", step.axes, " ('", step.from,
                 "') but was given no mesh");
     meets_ranks_ = true;
-    if (step.is_aside && aside_ == nullptr) aside_ = std::make_unique<Aside>(*this);
+    if (program_->on == tensor::DeviceKind::cpu && step.is_aside && aside_ == nullptr)
+      aside_ = std::make_unique<Aside>(*this);
   }
   if (meets_ranks_) open_same_collectives(*program_, *mesh_);
+}
+
+/// The groups of the device's memory, in the order of the program as those of the host.
+void Executor::open_on_device(const DeviceBinding& on) {
+  for (const compile::Step& step : program_->steps) {
+    if (step.axes.empty()) continue;
+    base::check(on.ranks != nullptr, "'", step.from, "' meets ranks on a device that has none");
+    on.ranks->mesh().open(step.axes);
+  }
 }
 
 const Communication& Executor::communication() const {

@@ -4,6 +4,7 @@
 #include <exception>
 #include <memory>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "compile/program.h"
@@ -19,6 +20,7 @@ class Mesh;
 
 namespace trireme::runtime {
 
+class DeviceRanks;
 class DeviceRun;
 class Staging;
 
@@ -29,15 +31,30 @@ struct DeviceBinding {
   base::SharedCache* packs = nullptr;  ///< of the model: its programs share constants on the device
   std::shared_ptr<Staging> staging;    ///< of the session
   bool graphs = true;                  ///< launches are recorded in the second run and replayed from then on
+  std::shared_ptr<DeviceRanks> ranks = nullptr;  ///< where programs meet other ranks; null: one rank
 };
 
-/// What executors of one session need on `device`: empty for the CPU.
+/// What executors of one session need on `device`: empty for the CPU. `mesh`: collective over its world; the
+/// ranks' programs meet on a stream of their own.
 DeviceBinding bind_device(tensor::Device& device, base::ThreadPool& pool, base::SharedCache& packs,
-                          bool graphs);
+                          bool graphs, comm::Mesh* mesh = nullptr);
+
+/// Where a span ran.
+enum class Lane : uint8_t { compute, communication, copy };
+std::string_view to_string(Lane lane);
+
+/// Work of one run on one stream, in nanoseconds since the run began.
+struct Span {
+  Lane lane = Lane::compute;
+  int step = -1;          ///< of the program; -1: see `what`
+  const char* what = "";  ///< "inputs", "results", "wait"
+  int64_t begin_ns = 0, end_ns = 0;
+};
 
 /// Measured times of one run; filled only when a trace is passed.
 struct Trace {
   std::vector<int64_t> step_ns;  ///< [steps]; of steps aside while they ran on their lane
+  std::vector<Span> spans;       ///< in the order they were launched; those of a stream do not overlap
 };
 
 /// How long the last run met other ranks.
@@ -85,6 +102,7 @@ class Executor {
   };
   struct Aside;
   void open_groups();
+  void open_on_device(const DeviceBinding& on);
   void run_step(size_t step, tensor::Stream& stream);
   void launch_all(tensor::Stream& stream);
   void launch_with_ranks(tensor::Stream& stream, Trace* trace);

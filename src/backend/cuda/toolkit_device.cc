@@ -22,13 +22,20 @@ std::string version_text(int version) { return base::concat(version / 1000, ".",
 GpuInfo info_of(int ordinal) {
   cudaDeviceProp p{};
   check_cuda(cudaGetDeviceProperties(&p, ordinal), "reading the properties of a GPU");
+  std::string uuid = "GPU-";
+  for (const char c : p.uuid.bytes) {
+    constexpr char kDigits[] = "0123456789abcdef";
+    const auto byte = static_cast<unsigned char>(c);
+    uuid += kDigits[byte >> 4], uuid += kDigits[byte & 15];
+  }
   return {ordinal,
           p.name,
           p.major,
           p.minor,
           p.multiProcessorCount,
           static_cast<int64_t>(p.totalGlobalMem),
-          static_cast<int64_t>(p.l2CacheSize)};
+          static_cast<int64_t>(p.l2CacheSize),
+          uuid};
 }
 
 }  // namespace
@@ -67,9 +74,8 @@ namespace {
 
 class ToolkitEvent final : public tensor::Event {
  public:
-  explicit ToolkitEvent(cudaStream_t queue) {
-    check_cuda(cudaEventCreate(&event_), "making an event");
-    check_cuda(cudaEventRecord(event_, queue), "recording an event");
+  explicit ToolkitEvent(unsigned flags) {
+    check_cuda(cudaEventCreateWithFlags(&event_, flags), "making an event");
   }
   ~ToolkitEvent() override { cudaEventDestroy(event_); }
   ToolkitEvent(const ToolkitEvent&) = delete;
@@ -81,6 +87,7 @@ class ToolkitEvent final : public tensor::Event {
     return static_cast<int64_t>(static_cast<double>(ms) * 1e6);
   }
   cudaEvent_t handle() const { return event_; }
+  void record(cudaStream_t queue) { check_cuda(cudaEventRecord(event_, queue), "recording an event"); }
 
  private:
   cudaEvent_t event_ = nullptr;
@@ -106,9 +113,12 @@ class ToolkitRecording final : public tensor::Recording {
 
 class ToolkitStream final : public CudaStream {
  public:
-  explicit ToolkitStream(int ordinal) : ordinal_(ordinal) {
+  ToolkitStream(int ordinal, StreamRole role) : ordinal_(ordinal) {
     check_cuda(cudaSetDevice(ordinal), "choosing a GPU");
-    check_cuda(cudaStreamCreateWithFlags(&queue_, cudaStreamNonBlocking), "opening a stream");
+    int least = 0, most = 0;
+    check_cuda(cudaDeviceGetStreamPriorityRange(&least, &most), "asking for priorities of streams");
+    const int priority = role == StreamRole::communication ? most : least;
+    check_cuda(cudaStreamCreateWithPriority(&queue_, cudaStreamNonBlocking, priority), "opening a stream");
     check_cuda(cudaDeviceGetAttribute(&multiprocessors_, cudaDevAttrMultiProcessorCount, ordinal),
                "counting multiprocessors");
   }
@@ -139,7 +149,22 @@ class ToolkitStream final : public CudaStream {
     check_cuda(cudaStreamEndCapture(queue_, &graph), "recording launches");
     return std::make_unique<ToolkitRecording>(graph);
   }
-  std::unique_ptr<tensor::Event> record_event() override { return std::make_unique<ToolkitEvent>(queue_); }
+  std::unique_ptr<tensor::Event> record_event() override {
+    auto event = std::make_unique<ToolkitEvent>(cudaEventDefault);
+    event->record(queue_);
+    return event;
+  }
+  std::unique_ptr<tensor::Event> make_event() override {
+    check_cuda(cudaSetDevice(ordinal_), "choosing a GPU");
+    return std::make_unique<ToolkitEvent>(cudaEventDisableTiming);
+  }
+  void set(tensor::Event& event) override { static_cast<ToolkitEvent&>(event).record(queue_); }
+  bool is_done() override {
+    const cudaError_t status = cudaStreamQuery(queue_);
+    if (status == cudaErrorNotReady) return false;
+    check_cuda(status, "looking at a stream");
+    return true;
+  }
   void wait(const tensor::Event& event) override {
     check_cuda(cudaStreamWaitEvent(queue_, static_cast<const ToolkitEvent&>(event).handle(), 0),
                "waiting for an event");
@@ -154,15 +179,15 @@ class ToolkitStream final : public CudaStream {
   int ordinal_;
 };
 
-class Gpu final : public tensor::Device {
+class Gpu final : public CudaDevice {
  public:
   explicit Gpu(int ordinal);
-  tensor::DeviceKind kind() const override { return tensor::DeviceKind::cuda; }
   std::string describe() const override;
   std::shared_ptr<void> allocate(int64_t bytes) override;
-  std::unique_ptr<tensor::Stream> open_stream(base::ThreadPool&) override {
-    return std::make_unique<ToolkitStream>(info_.ordinal);
+  std::unique_ptr<CudaStream> open_stream(base::ThreadPool&, StreamRole role) override {
+    return std::make_unique<ToolkitStream>(info_.ordinal, role);
   }
+  std::string identity() const override { return info_.uuid; }
   std::shared_ptr<void> allocate_host(int64_t bytes) override {
     void* memory = nullptr;
     check_cuda(cudaSetDevice(info_.ordinal), "choosing a GPU");
@@ -227,7 +252,7 @@ bool has_toolkit() { return true; }
 
 std::unique_ptr<tensor::Device> open_gpu(int ordinal) { return std::make_unique<Gpu>(ordinal); }
 
-std::unique_ptr<tensor::Device> open_emulated() {
+std::unique_ptr<tensor::Device> open_emulated(int, EmulatedPlan) {
   base::fail_unsupported(
       "the kernels of this program are compiled for GPUs; the emulated device is in builds "
       "without the CUDA toolkit");

@@ -31,6 +31,9 @@ class PieceCut {
   int64_t rows() const { return rows_; }
   int64_t row_bytes(size_t rank) const { return size_[rank]; }
   int64_t largest_row_bytes() const { return largest_; }
+  /// From one row of the whole tensor to the next, and where rank r's part begins in each.
+  int64_t section_bytes() const { return section_bytes_; }
+  int64_t begin_bytes(size_t rank) const { return begin_[rank]; }
 
   /// Copies rows of rank r's part between the whole tensor and `part`, where they stand one after another.
   void pack(const std::byte* whole, std::byte* part, size_t rank, base::ThreadPool& pool,
@@ -60,9 +63,13 @@ struct Parcel {
   int64_t chunk_rows = 0;   ///< above 0: a lone piece goes in calls of so many rows, which caches hold
 };
 
+struct ParcelRules {
+  bool mixed = false;   ///< pieces of any type share a parcel
+  bool chunked = true;  ///< large lone pieces that are packed go in runs of rows
+};
 /// Pieces of one element type (any type where `mixed`) that are small or not contiguous share a parcel; each
 /// other piece goes alone. The choice depends on shapes only, so all ranks make the same.
-std::vector<Parcel> make_parcels(std::vector<Piece> pieces, bool mixed, int ranks);
+std::vector<Parcel> make_parcels(std::vector<Piece> pieces, ParcelRules rules, int ranks);
 
 /// Memory for `ranks` blocks of the largest packed parcel.
 int64_t workspace_bytes(const std::vector<Parcel>& parcels, int ranks);

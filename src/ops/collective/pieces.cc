@@ -1,6 +1,6 @@
 // How the tensors of one collective stand in the memory that ranks exchange: pieces of blocks, one block a
 // rank.
-#include "ops/collective/pieces_cpu.h"
+#include "ops/collective/pieces.h"
 
 #include <algorithm>
 #include <cstring>
@@ -60,7 +60,7 @@ void PieceCut::unpack(const std::byte* part, std::byte* whole, size_t rank, base
                  });
 }
 
-std::vector<Parcel> make_parcels(std::vector<Piece> pieces, bool mixed, int ranks) {
+std::vector<Parcel> make_parcels(std::vector<Piece> pieces, ParcelRules rules, int ranks) {
   std::vector<Parcel> packed, alone;
   for (Piece& piece : pieces) {
     if (!wants_packing(piece)) {
@@ -68,7 +68,7 @@ std::vector<Parcel> make_parcels(std::vector<Piece> pieces, bool mixed, int rank
       continue;
     }
     const auto at = std::find_if(packed.begin(), packed.end(), [&](const Parcel& p) {
-      return mixed || p.pieces.front().dtype == piece.dtype;
+      return rules.mixed || p.pieces.front().dtype == piece.dtype;
     });
     Parcel& parcel = at == packed.end() ? packed.emplace_back() : *at;
     parcel.is_packed = true;
@@ -82,7 +82,7 @@ std::vector<Parcel> make_parcels(std::vector<Piece> pieces, bool mixed, int rank
     const PieceCut& cut = parcel.pieces[0].cut;
     parcel.is_packed = !cut.is_contiguous();
     const int64_t rows = kChunkBytes / std::max<int64_t>(1, ranks * cut.largest_row_bytes());
-    if (!parcel.is_packed || rows >= cut.rows() || ranks == 1) continue;
+    if (!rules.chunked || !parcel.is_packed || rows >= cut.rows() || ranks == 1) continue;
     parcel.chunk_rows = std::max<int64_t>(1, rows);
     parcel.block_bytes = aligned(parcel.chunk_rows * cut.largest_row_bytes());
   }
