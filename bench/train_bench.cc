@@ -211,12 +211,20 @@ int run(const std::string& name, const Where& where) {
     }
     if (line.starts_with("steps ")) {
       std::vector<std::vector<double>> us(program.steps.size());
+      std::vector<double> between;  // of a whole run, what no step of the program took
       for (int64_t left = std::stoll(line.substr(6)); left > 0; --left) {
+        const auto begin = std::chrono::steady_clock::now();
         step();
-        for (size_t i = 0; i < us.size(); ++i)
+        const auto end = std::chrono::steady_clock::now();
+        between.push_back(std::chrono::duration<double, std::micro>(end - begin).count());
+        for (size_t i = 0; i < us.size(); ++i) {
           us[i].push_back(static_cast<double>(session.trace(shapes, 1).step_ns[i]) / 1e3);
+          between.back() -= us[i].back();
+        }
       }
       print_steps(program, us);
+      std::printf("    %9.1f us between the steps\n", lower_quartile(between));
+      std::fflush(stdout);
       continue;
     }
     const double budget_us = std::stod(line) * 1e3;

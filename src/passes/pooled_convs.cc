@@ -1,4 +1,4 @@
-// Finds the six nodes around the image between a convolution and a maximum, and makes three of them.
+// Finds the six nodes around the image between a convolution and a maximum, and makes two of them.
 #include "passes/pooled_convs.h"
 
 #include <algorithm>
@@ -76,7 +76,8 @@ std::optional<Place> find(const Rewriter& rw, const Node& back) {
   if (place.pool.op == nullptr || !take_readers(rw, back.out[0], place)) return std::nullopt;
   if (!place.to_x || !rw.single_use(place.to_x->out[0])) return place;
   for (const Node& node : rw.graph().nodes()) {
-    if (node.op_name() == "relu_grad" && node.in[0] == place.to_x->out[0]) place.rectifier = node;
+    const bool follows = node.op_name() == "relu_grad" && node.in[0] == place.to_x->out[0];
+    if (follows && node.in[1] == place.conv.in[0]) place.rectifier = node;
   }
   return place;
 }
@@ -85,6 +86,7 @@ Node node_of(const char* op, const Node& like, std::vector<ValueId> in) {
   Node node = like;
   node.op = &ops::table().need(op);
   node.in = std::move(in);
+  node.attrs.erase("group");
   return node;
 }
 
@@ -92,31 +94,21 @@ bool fuse(Rewriter& rw, const Node& back) {
   const std::optional<Place> found = find(rw, back);
   if (!found) return false;
   const Place& at = *found;
-  const ValueId dp = back.in[1];
+  const ValueId x = at.conv.in[0], w = at.conv.in[1], dp = back.in[1];
   std::vector<ValueId> operands = at.conv.in;
   while (operands.back() == ir::kNoValue) operands.pop_back();
-  Node conv = node_of("conv_pool_nhwc", at.conv, operands);
-  Node to_w = node_of("conv_pool_nhwc_grad_w", *at.to_w, {at.conv.in[0], dp, ir::kNoValue});
-  conv.attrs.erase("group"), to_w.attrs.erase("group");
+  const Node conv = node_of("conv_pool_nhwc", at.conv, operands);
+  Node grad = node_of("conv_pool_nhwc_grad", *at.to_w, {x, dp, ir::kNoValue, w});
+  if (at.rectifier) grad.attrs.set("rectified", int64_t{1});
   const tensor::TensorType which{tensor::DType::u8, rw.graph().type(dp).shape};
-  if (!has_cpu_kernel(rw.graph(), conv, 2, {}) || !has_cpu_kernel(rw.graph(), to_w, 2, {which})) return false;
-  std::optional<Node> to_x;
-  if (at.to_x) {
-    to_x = node_of("conv_pool_nhwc_grad_x", *at.to_x, {dp, ir::kNoValue, at.conv.in[1]});
-    to_x->attrs.erase("group");
-    if (at.rectifier) to_x->in.push_back(at.rectifier->in[1]);
-    if (!has_cpu_kernel(rw.graph(), *to_x, 1, {which})) return false;
-  }
+  if (!has_cpu_kernel(rw.graph(), conv, 2) || !has_cpu_kernel(rw.graph(), grad, 3, {which})) return false;
   const std::vector<ValueId> pooled = rw.add_all("conv_pool_nhwc", conv, 2);
-  to_w.in[2] = pooled[1];
-  const std::vector<ValueId> grads = rw.add_all("conv_pool_nhwc_grad_w", to_w, at.sum ? 2 : 1);
+  grad.in[2] = pooled[1];
+  const std::vector<ValueId> grads = rw.add_all("conv_pool_nhwc_grad", grad, 3);
   rw.replace(at.pool.out[0], pooled[0]);
-  rw.replace(at.to_w->out[0], grads[0]);
-  if (at.sum) rw.replace(at.sum->out[0], grads[1]);
-  if (!to_x) return true;
-  to_x->in[1] = pooled[1];
-  const ValueId dx = rw.add_all("conv_pool_nhwc_grad_x", *to_x, 1)[0];
-  rw.replace(at.rectifier ? at.rectifier->out[0] : at.to_x->out[0], dx);
+  if (at.to_x) rw.replace(at.rectifier ? at.rectifier->out[0] : at.to_x->out[0], grads[0]);
+  rw.replace(at.to_w->out[0], grads[1]);
+  if (at.sum) rw.replace(at.sum->out[0], grads[2]);
   return true;
 }
 

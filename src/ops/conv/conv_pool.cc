@@ -43,21 +43,12 @@ std::vector<TensorType> infer(const ir::NodeView& n) {
   return {{n.in[0].dtype, p}, {tensor::DType::u8, p}};
 }
 
-std::vector<TensorType> infer_x(const ir::NodeView& n) {
-  const std::vector<int64_t> in = n.attrs.get_ints("in_shape");
-  const Shape &dp = n.in[0].shape, &w = n.in[2].shape;
-  base::require(in.size() == 2 && dp.rank() == 4 && w.rank() == 4, "conv_pool_nhwc_grad_x of ",
-                dp.to_string(), " and ", w.to_string());
-  return {{n.in[0].dtype, Shape({dp[0], Dim(in[0]), Dim(in[1]), w[1]})}};
-}
-
-std::vector<TensorType> infer_w(const ir::NodeView& n) {
-  const std::vector<int64_t> kernel = n.attrs.get_ints("kernel_shape");
-  const Shape &x = n.in[0].shape, &dp = n.in[1].shape;
-  base::require(kernel.size() == 2 && x.rank() == 4 && dp.rank() == 4, "conv_pool_nhwc_grad_w of ",
-                x.to_string(), " and ", dp.to_string());
-  return {{n.in[0].dtype, Shape({dp[3], x[3], Dim(kernel[0]), Dim(kernel[1])})},
-          {n.in[0].dtype, Shape({dp[3]})}};
+/// Operands x, dp, which, w.
+std::vector<TensorType> infer_grad(const ir::NodeView& n) {
+  const Shape &dp = n.in[1].shape, &w = n.in[3].shape;
+  base::require(n.in[0].shape.rank() == 4 && dp.rank() == 4 && w.rank() == 4, "conv_pool_nhwc_grad of ",
+                n.in[0].shape.to_string(), ", ", dp.to_string(), " and ", w.to_string());
+  return {n.in[0], n.in[3], {n.in[0].dtype, Shape({w[0]})}};
 }
 
 ir::OpSchema conv_pool_nhwc_schema() {
@@ -78,43 +69,31 @@ ir::OpSchema conv_pool_nhwc_schema() {
       .why_no_grad = "made after gradients are taken"};
 }
 
-ir::OpSchema conv_pool_nhwc_grad_x_schema() {
+ir::OpSchema conv_pool_nhwc_grad_schema() {
   std::vector<ir::AttrSpec> attrs = window_attrs();
-  attrs.push_back({"in_shape", "ints", "height and width of x"});
-  return {.name = "conv_pool_nhwc_grad_x",
-          .doc = std::string(
-                     "gradient of conv_pool_nhwc towards x, zero where gate is not above zero; dp, which, "
-                     "w, gate [like x] -> dx [n,h,w,c]") +
-                 kWindow,
-          .cut =
-              [](const ir::NodeView& n) {
-                return images_cut(n, {0, 1, 3}, 1, "");
-              },
-          .min_in = 3,
-          .max_in = 4,
-          .attrs = std::move(attrs),
-          .infer = infer_x,
-          .cost = [](const ir::NodeView& n) { return cost_of(n, pooled_conv_of_grad_x(n)); },
-          .why_no_grad = "a gradient itself: second derivatives are not taken"};
-}
-
-ir::OpSchema conv_pool_nhwc_grad_w_schema() {
-  return {.name = "conv_pool_nhwc_grad_w",
-          .doc = std::string(
-                     "gradients of conv_pool_nhwc towards w and bias; x, dp, which -> dw [oc,c,kh,kw], db "
-                     "[oc]") +
-                 kWindow,
-          .cut =
-              [](const ir::NodeView& n) {
-                return images_cut(n, {0, 1, 2}, 0, "n");
-              },
-          .min_in = 3,
-          .max_in = 3,
-          .max_out = 2,
-          .attrs = window_attrs(),
-          .infer = infer_w,
-          .cost = [](const ir::NodeView& n) { return cost_of(n, pooled_conv_of_grad_w(n)); },
-          .why_no_grad = "a gradient itself: second derivatives are not taken"};
+  attrs.push_back({"rectified", "int", "1: x is the result of a relu, whose gradient is taken too"});
+  return {
+      .name = "conv_pool_nhwc_grad",
+      .doc = std::string("gradients of conv_pool_nhwc; x, dp, which, w -> dx [n,h,w,c], dw [oc,c,kh,kw], db "
+                         "[oc]") +
+             kWindow,
+      .cut =
+          [](const ir::NodeView& n) {
+            return images_cut(n, {0, 1, 2}, 1, "n");
+          },
+      .min_in = 4,
+      .max_in = 4,
+      .min_out = 3,
+      .max_out = 3,
+      .attrs = std::move(attrs),
+      .infer = infer_grad,
+      .cost =
+          [](const ir::NodeView& n) {
+            ir::Cost cost = cost_of(n, pooled_conv_of_grad(n));
+            cost.flop *= 2;
+            return cost;
+          },
+      .why_no_grad = "a gradient itself: second derivatives are not taken"};
 }
 
 /// `x` [n,h,w,c], `w` [oc,c,kh,kw].
@@ -126,17 +105,13 @@ PooledConv geometry(const ir::Attrs& attrs, Dims x, Dims w) {
 }  // namespace
 
 PooledConv pooled_conv(const ir::NodeView& n) { return geometry(n.attrs, n.in_dims(0), n.in_dims(1)); }
-PooledConv pooled_conv_of_grad_x(const ir::NodeView& n) {
-  return geometry(n.attrs, n.out_dims(0), n.in_dims(2));
-}
-PooledConv pooled_conv_of_grad_w(const ir::NodeView& n) {
-  return geometry(n.attrs, n.in_dims(0), n.out_dims(0));
+PooledConv pooled_conv_of_grad(const ir::NodeView& n) {
+  return geometry(n.attrs, n.in_dims(0), n.in_dims(3));
 }
 
 std::vector<ir::OpDef> pooled_convs_ops() {
   return {{conv_pool_nhwc_schema(), conv_pool_nhwc_cpu_kernels()},
-          {conv_pool_nhwc_grad_x_schema(), conv_pool_nhwc_grad_x_cpu_kernels()},
-          {conv_pool_nhwc_grad_w_schema(), conv_pool_nhwc_grad_w_cpu_kernels()}};
+          {conv_pool_nhwc_grad_schema(), conv_pool_nhwc_grad_cpu_kernels()}};
 }
 
 }  // namespace trireme::ops

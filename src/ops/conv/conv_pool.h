@@ -8,7 +8,7 @@
 
 namespace trireme::ops {
 
-/// The convolution inside a node of conv_pool_nhwc or of one of its gradients.
+/// The convolution inside a node of conv_pool_nhwc or of its gradients.
 struct PooledConv {
   tensor::Dims x, w;  // [n, h, w, c], [oc, c, kh, kw]
   Window window;
@@ -16,11 +16,9 @@ struct PooledConv {
   int64_t out_w() const { return window[2].out; }
 };
 PooledConv pooled_conv(const ir::NodeView& node);
-PooledConv pooled_conv_of_grad_x(const ir::NodeView& node);
-PooledConv pooled_conv_of_grad_w(const ir::NodeView& node);
+PooledConv pooled_conv_of_grad(const ir::NodeView& node);
 
 std::vector<ir::Kernel> conv_pool_nhwc_cpu_kernels();
-std::vector<ir::Kernel> conv_pool_nhwc_grad_x_cpu_kernels();
-std::vector<ir::Kernel> conv_pool_nhwc_grad_w_cpu_kernels();
+std::vector<ir::Kernel> conv_pool_nhwc_grad_cpu_kernels();
 
 }  // namespace trireme::ops

@@ -38,20 +38,14 @@ ir::Refusal refuse(const ir::NodeView& n) {
   return refuse_shape(s, n.out_dims(0), {s.out_h(), s.out_w()});
 }
 
-ir::Refusal refuse_x(const ir::NodeView& n) {
+ir::Refusal refuse_grad(const ir::NodeView& n) {
   if (const auto why = refuse_dtype(n, 0, {tensor::DType::f32})) return why;
   if (const auto why = refuse_empty(n)) return why;
-  const cpu::ConvShape s = shape_of(n, pooled_conv_of_grad_x(n));
-  if (const auto why = refuse_shape(s, n.in_dims(0), {s.h, s.w})) return why;
+  const cpu::ConvShape s = shape_of(n, pooled_conv_of_grad(n));
+  if (const auto why = refuse_shape(s, n.in_dims(1), {s.out_h(), s.out_w()})) return why;
+  if (const auto why = refuse_shape(s, n.in_dims(1), {s.h, s.w})) return why;
   if (!cpu::conv_grad_x_winograd_fits(s)) return "padding is above 2";
   return std::nullopt;
-}
-
-ir::Refusal refuse_w(const ir::NodeView& n) {
-  if (const auto why = refuse_dtype(n, 0, {tensor::DType::f32})) return why;
-  if (const auto why = refuse_empty(n)) return why;
-  const cpu::ConvShape s = shape_of(n, pooled_conv_of_grad_w(n));
-  return refuse_shape(s, n.in_dims(1), {s.out_h(), s.out_w()});
 }
 
 ir::BoundKernel prepare(const ir::KernelInit& init) {
@@ -75,31 +69,26 @@ ir::BoundKernel prepare(const ir::KernelInit& init) {
   return bound;
 }
 
-ir::BoundKernel prepare_x(const ir::KernelInit& init) {
-  const cpu::ConvShape shape = shape_of(init.node, pooled_conv_of_grad_x(init.node));
-  const size_t operands = init.node.in.size();
-  ir::BoundKernel bound{.workspace_bytes =
-                            static_cast<int64_t>(cpu::conv_grad_x_winograd_bytes(shape, init.threads))};
+/// Towards w first: what comes after it reads x only where it writes dx, which may take its memory.
+ir::BoundKernel prepare_grad(const ir::KernelInit& init) {
+  const cpu::ConvShape shape = shape_of(init.node, pooled_conv_of_grad(init.node));
+  const bool rectified = init.node.attrs.get_int("rectified", 0) != 0;
+  ir::BoundKernel bound;
+  bound.workspace_bytes = static_cast<int64_t>(std::max(
+      cpu::winograd_grad_w_bytes(shape, init.threads), cpu::conv_grad_x_winograd_bytes(shape, init.threads)));
   bound.run = [=](const ir::RunArgs& args) {
-    cpu::ConvGradXArgs a{shape, in_ptr<float>(args, 0), in_ptr<float>(args, 2), out_ptr<float>(args, 0)};
-    a.which = in_ptr<uint8_t>(args, 1);
-    a.gate = opt_ptr<float>(args, 3, operands);
-    cpu::conv_grad_x_winograd(a, args.workspace, cpu::pool_of(args.stream));
-  };
-  return bound;
-}
-
-ir::BoundKernel prepare_w(const ir::KernelInit& init) {
-  const cpu::ConvShape shape = shape_of(init.node, pooled_conv_of_grad_w(init.node));
-  const bool has_bias = init.node.out.size() > 1;
-  ir::BoundKernel bound{.workspace_bytes =
-                            static_cast<int64_t>(cpu::winograd_grad_w_bytes(shape, init.threads))};
-  bound.run = [=](const ir::RunArgs& args) {
-    cpu::ConvGradWArgs a{.shape = shape, .x = in_ptr<float>(args, 0), .dy = in_ptr<float>(args, 1)};
-    a.dw = out_ptr<float>(args, 0);
-    a.which = in_ptr<uint8_t>(args, 2);
-    a.db = has_bias ? out_ptr<float>(args, 1) : nullptr;
-    cpu::winograd_grad_w(a, args.workspace, cpu::pool_of(args.stream));
+    base::ThreadPool& pool = cpu::pool_of(args.stream);
+    const float *x = in_ptr<float>(args, 0), *dp = in_ptr<float>(args, 1);
+    const uint8_t* which = in_ptr<uint8_t>(args, 2);
+    cpu::ConvGradWArgs to_w{.shape = shape, .x = x, .dy = dp};
+    to_w.dw = out_ptr<float>(args, 1);
+    to_w.which = which;
+    to_w.db = out_ptr<float>(args, 2);
+    if (to_w.dw != nullptr) cpu::winograd_grad_w(to_w, args.workspace, pool);
+    cpu::ConvGradXArgs to_x{shape, dp, in_ptr<float>(args, 3), out_ptr<float>(args, 0)};
+    to_x.which = which;
+    to_x.gate = rectified ? x : nullptr;
+    if (to_x.dx != nullptr) cpu::conv_grad_x_winograd(to_x, args.workspace, pool);
   };
   return bound;
 }
@@ -109,11 +98,8 @@ ir::BoundKernel prepare_w(const ir::KernelInit& init) {
 std::vector<ir::Kernel> conv_pool_nhwc_cpu_kernels() {
   return {{.name = "winograd", .refuse = refuse, .prepare = prepare}};
 }
-std::vector<ir::Kernel> conv_pool_nhwc_grad_x_cpu_kernels() {
-  return {{.name = "winograd", .refuse = refuse_x, .prepare = prepare_x}};
-}
-std::vector<ir::Kernel> conv_pool_nhwc_grad_w_cpu_kernels() {
-  return {{.name = "winograd", .refuse = refuse_w, .prepare = prepare_w}};
+std::vector<ir::Kernel> conv_pool_nhwc_grad_cpu_kernels() {
+  return {{.name = "winograd", .refuse = refuse_grad, .prepare = prepare_grad, .may_overwrite = 1}};
 }
 
 }  // namespace trireme::ops

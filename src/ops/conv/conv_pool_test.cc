@@ -85,10 +85,10 @@ bool same_bits(const Tensor& a, const Tensor& b) {
 /// The results of the only kernel, the same bits for every team.
 std::vector<Tensor> only_kernel(const std::string& op, const ir::Attrs& attrs, const std::vector<Tensor>& in,
                                 size_t results) {
-  const auto first = tests::run_kernels(op, attrs, in, results, {0, 1, 2}, 1);
+  const auto first = tests::run_kernels(op, attrs, in, results, {0, 1, 2, 3}, 1);
   EXPECT_EQ(first.size(), 1u) << op;
   for (const int threads : {2, 3, 4}) {
-    const auto again = tests::run_kernels(op, attrs, in, results, {0, 1, 2}, threads);
+    const auto again = tests::run_kernels(op, attrs, in, results, {0, 1, 2, 3}, threads);
     for (size_t i = 0; i < results; ++i)
       EXPECT_TRUE(same_bits(first[0].out[i], again[0].out[i])) << op << ", threads " << threads;
   }
@@ -154,16 +154,49 @@ TEST(ConvPool, GradientsAreThoseOfTheImageBetween) {
     ir::Attrs to_x = attrs_of(l);
     to_x.set("in_shape", Ints{l.h, l.w});
     const Tensor dx = plain("conv_nhwc_grad_x", "winograd", to_x, {dy, w});
-    EXPECT_TRUE(same_bits(only_kernel("conv_pool_nhwc_grad_x", to_x, {dp, which, w}, 1)[0], dx));
-    const Tensor gated = testing::run("relu_grad", {dx, x})[0];
-    const Tensor got = only_kernel("conv_pool_nhwc_grad_x", to_x, {dp, which, w, x}, 1)[0];
-    EXPECT_EQ(worst(got, gated), 0);
-    const auto grads = only_kernel("conv_pool_nhwc_grad_w", attrs_of(l), {x, dp, which}, 2);
-    EXPECT_TRUE(same_bits(grads[0], plain("conv_nhwc_grad_w", "winograd", attrs_of(l), {x, dy})));
+    const std::vector<Tensor> got = only_kernel("conv_pool_nhwc_grad", attrs_of(l), {x, dp, which, w}, 3);
+    EXPECT_TRUE(same_bits(got[0], dx));
+    EXPECT_TRUE(same_bits(got[1], plain("conv_nhwc_grad_w", "winograd", attrs_of(l), {x, dy})));
     const Tensor db =
         testing::run("reduce_sum", {dy, testing::ints({0, 1, 2})}, {{"keepdims", int64_t{0}}})[0];
-    EXPECT_LT(worst(grads[1], db), 2e-6);
+    EXPECT_LT(worst(got[2], db), 2e-6);
+    ir::Attrs rectified = attrs_of(l);
+    rectified.set("rectified", int64_t{1});
+    const std::vector<Tensor> gated = only_kernel("conv_pool_nhwc_grad", rectified, {x, dp, which, w}, 3);
+    EXPECT_EQ(worst(gated[0], testing::run("relu_grad", {dx, x})[0]), 0);
+    EXPECT_TRUE(same_bits(gated[1], got[1]));
   }
+}
+
+TEST(ConvPool, TheGradientMayTakeTheMemoryOfTheInput) {
+  const Layer l{3, 26, 26, 32, 64, 0};
+  const Tensor x = tests::random_tensor({l.n, l.h, l.w, l.c}, 1), dp = tests::random_tensor(l.windows(), 4);
+  const Tensor w = tests::random_tensor({l.oc, l.c, 3, 3}, 2, 0.1f);
+  const Tensor which = tests::random_bytes<uint8_t>(l.windows(), 5, 0, 4);
+  ir::Attrs attrs = attrs_of(l);
+  attrs.set("rectified", int64_t{1});
+  const std::vector<Tensor> want = only_kernel("conv_pool_nhwc_grad", attrs, {x, dp, which, w}, 3);
+  const ir::OpDef& def = table().need("conv_pool_nhwc_grad");
+  ir::NodeView node{.attrs = attrs,
+                    .in = {x.type(), dp.type(), which.type(), w.type()},
+                    .out = {x.type(), w.type(), want[2].type()},
+                    .known = {nullptr, nullptr, nullptr, nullptr},
+                    .is_present = {true, true, true, true},
+                    .out_count = 3};
+  base::ThreadPool pool(4);
+  base::SharedCache packs;
+  ASSERT_EQ(def.kernels[0].may_overwrite, 1u);
+  const ir::BoundKernel bound = def.kernels[0].prepare({node, packs, pool.size()});
+  Tensor both = Tensor::empty(DType::f32, x.dims()), dw = Tensor::empty(DType::f32, w.dims());
+  Tensor db = Tensor::empty(DType::f32, {l.oc}), space = Tensor::empty(DType::u8, {bound.workspace_bytes});
+  std::memcpy(both.mutable_raw(), x.raw(), static_cast<size_t>(x.bytes()));
+  const void* in[] = {both.raw(), dp.raw(), which.raw(), w.raw()};
+  void* out[] = {both.mutable_raw(), dw.mutable_raw(), db.mutable_raw()};
+  cpu::CpuStream stream(pool);
+  bound.run({in, out, space.mutable_raw(), stream});
+  EXPECT_TRUE(same_bits(both, want[0]));
+  EXPECT_TRUE(same_bits(dw, want[1]));
+  EXPECT_TRUE(same_bits(db, want[2]));
 }
 
 TEST(ConvPool, OnlyWinogradShapesAreTaken) {
