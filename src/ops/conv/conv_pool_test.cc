@@ -1,6 +1,7 @@
 // Convolutions with a maximum behind them against the plain convolution, a naive maximum and double
 // precision.
 #include <cstring>
+#include <numeric>
 
 #include "ops/test_eval.h"
 #include "tests/run_kernels.h"
@@ -82,13 +83,20 @@ bool same_bits(const Tensor& a, const Tensor& b) {
          std::memcmp(a.raw(), b.raw(), static_cast<size_t>(tensor::bytes_of(a.type()))) == 0;
 }
 
+/// No operand is a constant.
+std::vector<size_t> all_fed(const std::vector<Tensor>& in) {
+  std::vector<size_t> fed(in.size());
+  std::iota(fed.begin(), fed.end(), size_t{0});
+  return fed;
+}
+
 /// The results of the only kernel, the same bits for every team.
 std::vector<Tensor> only_kernel(const std::string& op, const ir::Attrs& attrs, const std::vector<Tensor>& in,
                                 size_t results) {
-  const auto first = tests::run_kernels(op, attrs, in, results, {0, 1, 2, 3}, 1);
+  const auto first = tests::run_kernels(op, attrs, in, results, all_fed(in), 1);
   EXPECT_EQ(first.size(), 1u) << op;
   for (const int threads : {2, 3, 4}) {
-    const auto again = tests::run_kernels(op, attrs, in, results, {0, 1, 2, 3}, threads);
+    const auto again = tests::run_kernels(op, attrs, in, results, all_fed(in), threads);
     for (size_t i = 0; i < results; ++i)
       EXPECT_TRUE(same_bits(first[0].out[i], again[0].out[i])) << op << ", threads " << threads;
   }
@@ -98,7 +106,7 @@ std::vector<Tensor> only_kernel(const std::string& op, const ir::Attrs& attrs, c
 /// The same by the named kernel of a plain op.
 Tensor plain(const std::string& op, const std::string& kernel, const ir::Attrs& attrs,
              const std::vector<Tensor>& in) {
-  for (const tests::KernelResult& r : tests::run_kernels(op, attrs, in, 1, {0, 1, 2}, 2)) {
+  for (const tests::KernelResult& r : tests::run_kernels(op, attrs, in, 1, all_fed(in), 2)) {
     if (r.kernel == kernel) return r.out[0];
   }
   ADD_FAILURE() << op << " has no kernel " << kernel << " here";
