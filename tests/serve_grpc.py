@@ -434,8 +434,45 @@ def keep_alive():
     assert all(stub.ServerLive(service_pb2.ServerLiveRequest()).live for stub in stubs[50:])
 
 
+def resident_mib(own):
+    for line in open(f"/proc/{own.process.pid}/status", encoding="utf-8"):
+        if line.startswith("VmRSS"):
+            return int(line.split()[1]) / 1024
+    raise AssertionError("no VmRSS")
+
+
+def cancelled_floods_leave_no_memory():
+    """Eight clients that do nothing but ask and cancel: what they took goes back within seconds."""
+    with Server(repository, "--threads", "1") as own:
+        before, stop = resident_mib(own), threading.Event()
+
+        def flood():
+            c = client(own, channel_args=[("grpc.use_local_subchannel_pool", 1)])
+            while not stop.is_set():
+                for call in [c.async_infer("slow", slow_request(), lambda result, error: None) for _ in range(32)]:
+                    call.cancel()
+
+        threads = [threading.Thread(target=flood) for _ in range(8)]
+        for t in threads:
+            t.start()
+        limit, peak = time.monotonic() + 4, 0
+        while time.monotonic() < limit:
+            peak = max(peak, resident_mib(own))
+            time.sleep(0.1)
+        stop.set()
+        for t in threads:
+            t.join()
+        limit = time.monotonic() + 40
+        while resident_mib(own) > before + 40:
+            assert time.monotonic() < limit, (before, peak, resident_mib(own))
+            time.sleep(0.2)
+        check_simple(client(own).infer("simple", simple_inputs(2)[1]), simple_inputs(2)[0])
+        assert own.stop() == 0
+
+
 CASES = [same_answers_as_http, every_form, typed_contents, refusals, control, streams, asynchronous, large_messages,
-         deadlines_and_cancellation, health_and_reflection, tls, keep_alive, drain_under_load, taken_port]
+         deadlines_and_cancellation, health_and_reflection, tls, keep_alive, drain_under_load, taken_port,
+         cancelled_floods_leave_no_memory]
 try:
     run_cases([(case.__name__, case) for case in CASES])
 finally:

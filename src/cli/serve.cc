@@ -7,6 +7,7 @@
 #include "cli/verb.h"
 #include "comm/world.h"
 #include "engine/rank_service.h"
+#include "serve/idle_memory.h"
 #include "serve/served_model.h"
 #include "serve/server.h"
 #include "serve/triton_flags.h"
@@ -53,12 +54,14 @@ void serve_one_run(serve::ServeOptions& options) {
 }
 
 /// Until a signal comes, or a rank of the job is gone, after which it has to start again.
-int wait_for_end(const sigset_t& signals, const engine::RankService* service) {
+int wait_for_end(const sigset_t& signals, const engine::RankService* service, const base::Clock& clock) {
   constexpr timespec kLook{.tv_sec = 0, .tv_nsec = 100 * base::kNsPerMs};
+  serve::IdleMemory memory;
   for (;;) {
     const int signal = sigtimedwait(&signals, nullptr, &kLook);
     if (signal > 0) return signal;
     if (service != nullptr && service->is_lost()) return 0;
+    memory.look(clock.now_ns());
   }
 }
 
@@ -78,7 +81,7 @@ int serve_here(const serve::ServeOptions& options, const sigset_t& signals, base
                {{"models", server.repository().catalog()->serving().size()},
                 {"port", server.port()},
                 {"seconds", seconds(start_ns)}});
-  const int signal = wait_for_end(signals, options.service);
+  const int signal = wait_for_end(signals, options.service, env.clock);
   if (signal == 0) env.log.error("serve", "rank_lost", {});
   env.log.info("serve", "draining", {{"signal", signal}});
   const int64_t drain_ns = env.clock.now_ns();

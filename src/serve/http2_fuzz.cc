@@ -49,7 +49,7 @@ class Handler final : public GrpcHandler {
 
 class Side final : public Http2Owner, public GrpcRoutes {
  public:
-  Side() : session({.max_streams = 20, .stream_window_bytes = 100'000}, *this) {
+  Side() : session({.stream_window_bytes = 1u << 30, .connection_window_bytes = 1 << 30}, *this) {
     mailbox->owner.store(std::this_thread::get_id());
   }
   std::shared_ptr<Http2Stream> open_stream() override {
@@ -69,6 +69,8 @@ class Side final : public Http2Owner, public GrpcRoutes {
 /// What the bytes mean: what each call saw.
 std::string read_all(std::string_view bytes, std::string_view cuts, bool scatters) {
   Side side;
+  HttpOutput out;
+  side.session.send(out, SIZE_MAX, true);  // our settings, which a conversation acknowledges
   std::array<char, 16384> spill;
   size_t cut = 0;
   bool goes_on = true;
@@ -93,9 +95,8 @@ std::string read_all(std::string_view bytes, std::string_view cuts, bool scatter
     bytes.remove_prefix(got);
   }
   // Answers are made at the end: when they leave decides what is held, and so what is seen.
-  HttpOutput out;
   side.session.send(out, SIZE_MAX, cuts.empty());
-  std::string meaning = goes_on ? "+" : "-";
+  std::string meaning;
   for (const auto& log : side.logs) meaning.append(*log).append("|");
   return meaning;
 }
@@ -116,9 +117,14 @@ std::string frame(uint8_t type, uint8_t flags, uint8_t stream, std::string_view 
 /// A well-formed conversation whose frames the input chooses: random bytes alone seldom get past the first
 /// one.
 std::string conversation(std::string_view choices) {
-  // HPACK without a table: POST, http, /t/m, application/grpc.
-  static const std::string kFields = std::string("\x83\x86\x04\x04/t/m\x0f\x10\x10", 12) + "application/grpc";
-  std::string out = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0, "");
+  // HPACK without a table: POST, http, a, /t/m, application/grpc.
+  static const std::string kFields = std::string(
+                                         "\x83\x86\x01\x01"
+                                         "a"
+                                         "\x04\x04/t/m\x0f\x10\x10",
+                                         14) +
+                                     "application/grpc";
+  std::string out = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0, "") + frame(4, 1, 0, "");
   uint8_t newest = 1;
   bool is_open = false;
   while (choices.size() >= 2) {
