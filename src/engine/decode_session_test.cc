@@ -218,5 +218,55 @@ TEST(DecodeSession, RefusesWhatDoesNotFit) {
   EXPECT_TRUE(fails({{id, std::span(tokens).first(1)}}));
 }
 
+TEST(DecodeSession, LowPrecisionIsNear) {
+  const model::Model model = tiny_llama();
+  const auto tokens = random_tokens(50, 97, 8);
+  const auto run = [&](const DecodeOptions& o) {
+    DecodeSession session(std::make_shared<DecodeModel>(model.graph, o), o);
+    return feed(session, session.open(), tokens, {30, 1, 19}).back();
+  };
+  const auto want = run({.threads = 2});
+  for (const passes::Precision p :
+       {passes::Precision::f32, passes::Precision::bf16, passes::Precision::f16}) {
+    for (const tensor::DType cache : {tensor::DType::f32, tensor::DType::bf16, tensor::DType::f16}) {
+      const auto got = run({.threads = 2, .precision = p, .cache_type = cache});
+      const bool is_exact = p == passes::Precision::f32 && cache == tensor::DType::f32;
+      EXPECT_LE(difference(got, want), is_exact ? 0 : 0.02);
+    }
+  }
+}
+
+TEST(DecodeSession, RunsOnADevice) {
+  for (const model::Model& model : {tiny_llama(), tiny_gpt2()}) {
+    const auto tokens = random_tokens(40, 60, 9), other = random_tokens(40, 60, 10);
+    const auto run = [&](const DecodeOptions& o) {
+      DecodeSession session(std::make_shared<DecodeModel>(model.graph, o), o);
+      const SequenceId a = session.open(), b = session.open();
+      std::vector<float> last;
+      for (size_t at = 0; at < 40; at += 10) {  // prefill beside decode, and the same program again: recorded
+        feed(session, b, std::span(other).subspan(at / 10, 1), {1});
+        const DecodePiece pieces[] = {{a, std::span(tokens).subspan(at, 10)},
+                                      {b, std::span(other).subspan(10 + at / 10, 1)}};
+        const auto logits = session.step(pieces);
+        last.assign(logits.begin(), logits.end());
+      }
+      EXPECT_EQ(session.host_operators(), "");
+      const SequenceId c = session.fork(a);
+      const auto more = feed(session, c, std::span(other).first(3), {1});
+      last.insert(last.end(), more.back().begin(), more.back().end());
+      return last;
+    };
+    const auto want = run({.threads = 2});
+    EXPECT_LT(difference(run({.device = "emulated", .threads = 1}), want), 1e-4) << model.name;
+    EXPECT_LT(difference(run({.device = "emulated",
+                              .threads = 1,
+                              .precision = passes::Precision::bf16,
+                              .cache_type = tensor::DType::bf16}),
+                         want),
+              0.05)
+        << model.name;
+  }
+}
+
 }  // namespace
 }  // namespace trireme::engine

@@ -15,8 +15,8 @@ using ir::ValueId;
 using tensor::DType;
 using tensor::Tensor;
 
-/// What the pass does with an op; attention lowers q, k and v only.
-enum class Class { product, attention, follow, kept };
+/// What the pass does with an op; attention lowers q, k and v only, and over pages what meets these.
+enum class Class { product, attention, pages, follow, kept };
 
 struct Row {
   std::string_view op;
@@ -44,6 +44,8 @@ constexpr Row kRows[] = {
     {"attention", Class::attention, "products, softmax and sums in f32"},
     {"attention_bsnd", Class::attention, "products, softmax and sums in f32"},
     {"attention_qkv", Class::attention, "products, softmax and sums in f32"},
+    {"paged_attention", Class::pages, "products, softmax and sums in f32"},
+    {"kv_append", Class::pages, kMove},
 
     {"reshape", Class::follow, kMove},
     {"flatten", Class::follow, kMove},
@@ -279,6 +281,13 @@ class Lowering {
         for (size_t i = 0; i < count; ++i) in[i] = in[i] == ir::kNoValue ? in[i] : low(in[i], node.from);
         for (size_t i = count; i < in.size(); ++i)
           in[i] = in[i] == ir::kNoValue ? in[i] : wide(in[i], node.from);
+        break;
+      }
+      case Class::pages: {
+        // Pages keep their type: a cast would be of all of them.
+        const size_t first = node.op_name() == "kv_append" ? 2 : 1;
+        is_low = type(in[first]) == low_type_;
+        for (size_t i = 0; i < first; ++i) in[i] = is_low ? low(in[i], node.from) : wide(in[i], node.from);
         break;
       }
       case Class::follow:

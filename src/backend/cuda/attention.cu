@@ -1,9 +1,8 @@
-// Launchers of attention: whole, its gradient, paged, rotary embedding.
+// Launchers of attention: whole, its gradient, rotary embedding.
 #include "backend/cuda/attention.h"
 
 #include "backend/cuda/attention_grad_kernels.h"
 #include "backend/cuda/attention_kernels.h"
-#include "backend/cuda/paged_attention_kernels.h"
 #include "backend/cuda/rotary_kernels.h"
 #include "backend/cuda/types.h"
 
@@ -119,58 +118,6 @@ void attend_grad(tensor::Stream& stream, const AttentionShape& s, const Attentio
       }
     });
   });
-}
-
-namespace {
-
-int64_t parts_of(const PagedAttentionArgs& a) {
-  return (a.most_pages * a.page_tokens + kPagedPart - 1) / kPagedPart;
-}
-
-template <class T, int kDim, int kHeads>
-void launch_parts(tensor::Stream& stream, const PagedAttentionArgs& a) {
-  using Kernel = PagedParts<T, kDim, kHeads>;
-  const int64_t group = a.heads / a.kv_heads, chunks = (group + kHeads - 1) / kHeads;
-  const int64_t work = a.sequences * a.kv_heads * chunks * parts_of(a);
-  launch(stream, "paged_attention",
-         {blocks_for(cuda_stream(stream), work, 16), Kernel::kThreads, Kernel::kSharedBytes},
-         Kernel{static_cast<const T*>(a.q), static_cast<const T*>(a.k_pages),
-                static_cast<const T*>(a.v_pages), a.table, a.lengths, static_cast<float*>(a.workspace),
-                a.sequences, a.heads, a.kv_heads, a.page_tokens, a.most_pages, parts_of(a), a.scale});
-}
-
-template <class T, int kDim>
-void paged(tensor::Stream& stream, const PagedAttentionArgs& a) {
-  const int64_t group = a.heads / a.kv_heads;
-  if (parts_of(a) > 0) {
-    if (group == 1) {
-      launch_parts<T, kDim, 1>(stream, a);
-    } else if (group == 2) {
-      launch_parts<T, kDim, 2>(stream, a);
-    } else {
-      launch_parts<T, kDim, 4>(stream, a);
-    }
-  }
-  launch(stream, "join_paged", {blocks_for(cuda_stream(stream), a.sequences * a.heads, 32), kDim},
-         JoinPaged<T, kDim>{static_cast<const float*>(a.workspace), a.lengths, static_cast<T*>(a.y),
-                            a.sequences, a.heads, parts_of(a)});
-}
-
-}  // namespace
-
-int64_t paged_attention_workspace_bytes(const PagedAttentionArgs& a) {
-  return a.sequences * a.heads * parts_of(a) * (a.dim + 2) * static_cast<int64_t>(sizeof(float));
-}
-
-void paged_attention(tensor::Stream& stream, const PagedAttentionArgs& a) {
-  base::check(a.dim == 64 || a.dim == 128, "paged attention over heads of ", a.dim, " channels");
-  base::check(a.heads % a.kv_heads == 0, a.heads, " query heads over ", a.kv_heads);
-  if (a.sequences == 0) return;
-  const bool wide = a.dim == 128;
-  if (a.type == tensor::DType::bf16)
-    return wide ? paged<BFloat16, 128>(stream, a) : paged<BFloat16, 64>(stream, a);
-  base::check(a.type == tensor::DType::f16, "paged attention of ", tensor::name_of(a.type));
-  wide ? paged<Half, 128>(stream, a) : paged<Half, 64>(stream, a);
 }
 
 void rotate_pairs(tensor::Stream& stream, tensor::DType type, const RotaryArgs& a) {

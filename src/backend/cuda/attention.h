@@ -1,4 +1,4 @@
-// Attention on the device: whole, its gradient, and one query a sequence over pages of keys.
+// Attention on the device: whole, its gradient, rotary embedding.
 #pragma once
 
 #include <cstdint>
@@ -67,24 +67,6 @@ class AttentionPlan {
 };
 std::shared_ptr<const AttentionPlan> make_attention(const GemmPlace& place, const AttentionShape& shape,
                                                     bool gives_lse, bool gradient);
-
-/// One query a sequence over keys and values in pages. q, y [sequences, heads, dim]; pages [pages, kv_heads,
-/// page_tokens, dim]; table [sequences, most_pages]: the page of each run of tokens; lengths [sequences]:
-/// tokens, the query's own with them. A length of 0 gives zeros. f16 or bf16, dim 64 or 128; page_tokens any.
-struct PagedAttentionArgs {
-  tensor::DType type = tensor::DType::bf16;
-  const void *q = nullptr, *k_pages = nullptr, *v_pages = nullptr;
-  const int32_t *table = nullptr, *lengths = nullptr;
-  void* y = nullptr;
-  int64_t sequences = 0, heads = 1, kv_heads = 1, dim = 0, page_tokens = 16, most_pages = 0;
-  float scale = 1;
-  void* workspace = nullptr;
-};
-/// The sequence is split in parts of fixed length, which are joined in their order: an answer does not depend
-/// on who shares the batch, nor on the device.
-int64_t paged_attention_workspace_bytes(const PagedAttentionArgs& args);
-/// Reads 2 kv_heads dim sizeof(T) bytes a token once.
-void paged_attention(tensor::Stream& stream, const PagedAttentionArgs& args);
 
 /// Rotates pairs of channels of x [batch, seq, heads, dim] (any strides) by the angles of their positions.
 /// cosine, sine [rows, rotated / 2]; the row of a token is positions [batch, seq] (i64, clamped to the rows)

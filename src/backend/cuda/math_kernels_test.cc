@@ -1,12 +1,11 @@
-// What no operator reaches: attention over pages, and products with 8-bit operands, gradients of activations
-// and kept arguments, against plain loops.
+// What no operator reaches: products with 8-bit operands, gradients of activations and kept arguments,
+// against plain loops.
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <cstring>
 #include <random>
 
-#include "backend/cuda/attention.h"
 #include "backend/cuda/gemm.h"
 #include "tests/run_on_device.h"
 
@@ -55,93 +54,6 @@ std::vector<T> normal(size_t n, uint32_t seed, float scale = 1) {
   std::vector<T> out(n);
   for (T& v : out) v = T(draw(random));
   return out;
-}
-
-struct Paged {
-  int64_t heads, kv_heads, dim, page_tokens;
-  std::vector<int32_t> lengths;
-};
-
-class PagedAttention : public OnDevice {
- protected:
-  struct Memory {
-    std::vector<BFloat16> q, k, v;
-    std::vector<int32_t> table;
-    int64_t most_pages = 0;
-  };
-
-  /// y of one query by plain loops; rows of keys as their token's page says.
-  static std::vector<double> naive(const Paged& c, const Memory& m, int64_t sequence, int64_t head) {
-    const int64_t kv = head / (c.heads / c.kv_heads), length = c.lengths[static_cast<size_t>(sequence)];
-    std::vector<double> y(static_cast<size_t>(c.dim)), p;
-    const auto row = [&](int64_t token) {
-      const int64_t page = m.table[static_cast<size_t>(sequence * m.most_pages + token / c.page_tokens)];
-      return ((page * c.kv_heads + kv) * c.page_tokens + token % c.page_tokens) * c.dim;
-    };
-    double total = 0;
-    for (int64_t t = 0; t < length; ++t) {
-      double dot = 0;
-      for (int64_t i = 0; i < c.dim; ++i)
-        dot += double(m.q[size_t((sequence * c.heads + head) * c.dim + i)]) * double(m.k[size_t(row(t) + i)]);
-      p.push_back(std::exp(dot * 0.1));
-      total += p.back();
-    }
-    for (int64_t t = 0; t < length; ++t) {
-      for (int64_t i = 0; i < c.dim; ++i)
-        y[size_t(i)] += p[size_t(t)] / total * double(m.v[size_t(row(t) + i)]);
-    }
-    return y;
-  }
-
-  void expect_as_naive(const Paged& c) {
-    const auto sequences = static_cast<int64_t>(c.lengths.size());
-    Memory m;
-    int64_t pages = 1;
-    for (int32_t length : c.lengths)
-      m.most_pages = std::max<int64_t>(m.most_pages, (length + c.page_tokens - 1) / c.page_tokens);
-    // Pages lie in no order, and not all of the table is used.
-    for (int64_t i = 0; i < sequences * m.most_pages; ++i, ++pages)
-      m.table.push_back(static_cast<int32_t>(sequences * m.most_pages - i));
-    m.q = normal<BFloat16>(size_t(sequences * c.heads * c.dim), 1);
-    const auto size = size_t(pages * c.kv_heads * c.page_tokens * c.dim);
-    m.k = normal<BFloat16>(size, 2);
-    m.v = normal<BFloat16>(size, 3);
-    PagedAttentionArgs args{.q = upload(m.q),
-                            .k_pages = upload(m.k),
-                            .v_pages = upload(m.v),
-                            .table = upload(m.table),
-                            .lengths = upload(c.lengths),
-                            .sequences = sequences,
-                            .heads = c.heads,
-                            .kv_heads = c.kv_heads,
-                            .dim = c.dim,
-                            .page_tokens = c.page_tokens,
-                            .most_pages = m.most_pages,
-                            .scale = 0.1f};
-    auto* y = upload(normal<BFloat16>(m.q.size(), 4));
-    args.y = y;
-    args.workspace = room(paged_attention_workspace_bytes(args));
-    paged_attention(*stream_, args);
-    const auto got = download(y, m.q.size());
-    for (int64_t s = 0; s < sequences; ++s) {
-      for (int64_t h = 0; h < c.heads; ++h) {
-        const auto want = naive(c, m, s, h);
-        for (int64_t i = 0; i < c.dim; ++i)
-          ASSERT_NEAR(double(got[size_t((s * c.heads + h) * c.dim + i)]), want[size_t(i)], 1e-2)
-              << "sequence " << s << " head " << h << " channel " << i;
-      }
-    }
-  }
-};
-
-TEST_F(PagedAttention, SequencesOfAllLengths) {
-  expect_as_naive({.heads = 2, .kv_heads = 2, .dim = 64, .page_tokens = 16, .lengths = {1, 0, 17, 300}});
-  expect_as_naive({.heads = 4, .kv_heads = 2, .dim = 128, .page_tokens = 32, .lengths = {256, 257, 31}});
-}
-
-TEST_F(PagedAttention, GroupsOfHeads) {
-  expect_as_naive({.heads = 8, .kv_heads = 2, .dim = 128, .page_tokens = 16, .lengths = {600, 40}});
-  expect_as_naive({.heads = 6, .kv_heads = 1, .dim = 64, .page_tokens = 5, .lengths = {23}});
 }
 
 class Products : public OnDevice {

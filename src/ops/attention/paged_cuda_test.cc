@@ -1,0 +1,50 @@
+// Kernels of paged attention for GPUs against the CPU's.
+#include "ops/attention/test_paged.h"
+#include "tests/run_on_device.h"
+
+namespace trireme::ops {
+namespace {
+
+using namespace paged_cases;
+
+TEST(PagedCuda, AttendsAsOnCpu) {
+  const std::vector<Case> cases{
+      {2, 2, 16, 16, {1}, {1}},
+      {4, 2, 64, 16, {5, 300, 1}, {1, 1, 1}},
+      {4, 4, 8, 4, {9, 3}, {9, 3}},
+      {8, 2, 24, 7, {300, 17, 40}, {1, 17, 40}, DType::f32, DType::f32, 3},
+      {6, 1, 128, 16, {260, 255}, {2, 5}, DType::bf16},
+      {2, 1, 80, 32, {70, 256}, {70, 1}, DType::f16, DType::f16},
+      {3, 3, 5, 1, {4, 2}, {2, 1}, DType::bf16, DType::bf16, 1},
+      {1, 1, 256, 256, {257}, {257}},
+      {2, 2, 200, 16, {40, 3}, {4, 3}, DType::bf16, DType::bf16},
+      {2, 1, 32, 16, {0, 20, 0}, {0, 4, 0}, DType::f32, DType::f32, 2},
+      {8, 2, 128, 16, {67, 1, 530}, {33, 1, 3}, DType::bf16, DType::bf16, 5},
+      {4, 1, 64, 16, {100}, {100}, DType::f16},
+  };
+  for (const Case& c : cases) {
+    std::vector<int> seeds;
+    for (size_t i = 0; i < c.lengths.size(); ++i) seeds.push_back(static_cast<int>(i));
+    const double tolerance = c.type == DType::f32 ? 2e-5 : 1e-2;
+    tests::expect_as_cpu(
+        {.op = "paged_attention", .in = make(c, seeds).list(), .relative = tolerance, .absolute = tolerance});
+  }
+}
+
+TEST(PagedCuda, AppendsAsOnCpu) {
+  for (const DType from : {DType::f32, DType::bf16, DType::f16}) {
+    for (const DType to : {DType::f32, DType::bf16, DType::f16}) {
+      tests::expect_as_cpu({.op = "kv_append",
+                            .in = {as(tests::random_tensor({1, 4, 10}, 1), from),
+                                   as(tests::random_tensor({1, 4, 10}, 2), from),
+                                   as(tests::random_tensor({4, 2, 3, 5}, 3), to),
+                                   as(tests::random_tensor({4, 2, 3, 5}, 4), to), ints({4}, {7, -1, 2, 11})},
+                            .out_count = 2,
+                            .relative = 0,
+                            .absolute = 0});
+    }
+  }
+}
+
+}  // namespace
+}  // namespace trireme::ops

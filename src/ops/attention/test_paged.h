@@ -1,0 +1,85 @@
+// Cases of paged_attention for the tests of its kernels: pages of all sequences shuffled into one pool.
+#pragma once
+
+#include <algorithm>
+#include <limits>
+
+#include "tests/run_kernels.h"
+
+namespace trireme::ops::paged_cases {
+
+using tensor::DType;
+using tensor::Tensor;
+using tests::random_tensor;
+
+struct Case {
+  int64_t heads, kv_heads, dim, page_tokens;
+  std::vector<int> lengths, fresh;  ///< of each sequence: tokens in all, and how many of them are new
+  DType pages = DType::f32, type = DType::f32;
+  int64_t padding = 0;  ///< rows behind the last sequence
+};
+
+inline Tensor ints(const tensor::Dims& dims, const std::vector<int32_t>& values) {
+  return Tensor::from<int32_t>(dims, std::span<const int32_t>(values));
+}
+
+inline Tensor as(const Tensor& t, DType type) {
+  if (t.dtype() == type) return t;
+  base::ThreadPool pool(1);
+  const int64_t onnx = type == DType::f16 ? 10 : 16;
+  return evaluate(table().need("cast"), {{"to", onnx}}, {t}, 1, pool)[0];
+}
+
+/// Operands of a case: pages of all sequences shuffled into one pool, with unused ones full of NaN.
+struct Operands {
+  Tensor q, keys, values, table, lengths, starts;
+  std::vector<Tensor> list() const { return {q, keys, values, table, lengths, starts}; }
+};
+
+/// Content of sequence s is the same whatever else is in the case: drawn by s + 1 and the token.
+inline Operands make(const Case& c, const std::vector<int>& seeds) {
+  const size_t n = c.lengths.size();
+  int64_t most = 1, rows = 0;
+  std::vector<int32_t> starts{0};
+  for (size_t s = 0; s < n; ++s) {
+    most = std::max<int64_t>(most, (c.lengths[s] + c.page_tokens - 1) / c.page_tokens);
+    rows += c.fresh[s];
+    starts.push_back(static_cast<int32_t>(rows));
+  }
+  const int64_t pages = static_cast<int64_t>(n) * most + 1, row = c.kv_heads * c.dim;
+  const tensor::Dims dims{pages, c.kv_heads, c.page_tokens, c.dim};
+  Tensor keys = Tensor::empty(DType::f32, dims), values = Tensor::empty(DType::f32, dims);
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  for (Tensor* t : {&keys, &values}) std::fill_n(t->mutable_data<float>().data(), t->elements(), nan);
+  Tensor q = Tensor::empty(DType::f32, {1, rows + c.padding, c.heads * c.dim});
+  std::fill_n(q.mutable_data<float>().data(), q.elements(), 1.0f);
+  std::vector<int32_t> places(n * static_cast<size_t>(most), -1);
+  for (size_t s = 0; s < n; ++s) {
+    const auto seed = static_cast<uint32_t>(3 * seeds[s]);
+    const Tensor k = random_tensor({c.lengths[s], row}, seed),
+                 v = random_tensor({c.lengths[s], row}, seed + 1),
+                 all = random_tensor({c.lengths[s], c.heads * c.dim}, seed + 2);
+    for (int64_t t = 0; t < c.lengths[s]; ++t) {
+      const int64_t in_order = t / c.page_tokens * static_cast<int64_t>(n) + static_cast<int64_t>(s);
+      const int64_t page = pages - 1 - in_order;
+      places[s * static_cast<size_t>(most) + static_cast<size_t>(t / c.page_tokens)] =
+          static_cast<int32_t>(page);
+      for (int64_t h = 0; h < c.kv_heads; ++h) {
+        const int64_t to = ((page * c.kv_heads + h) * c.page_tokens + t % c.page_tokens) * c.dim;
+        std::copy_n(k.data<float>().data() + t * row + h * c.dim, c.dim,
+                    keys.mutable_data<float>().data() + to);
+        std::copy_n(v.data<float>().data() + t * row + h * c.dim, c.dim,
+                    values.mutable_data<float>().data() + to);
+      }
+    }
+    const int64_t skipped = c.lengths[s] - c.fresh[s], width = c.heads * c.dim;
+    std::copy_n(all.data<float>().data() + skipped * width, c.fresh[s] * width,
+                q.mutable_data<float>().data() + starts[s] * width);
+  }
+  std::vector<int32_t> lengths(c.lengths.begin(), c.lengths.end());
+  const auto count = static_cast<int64_t>(n);
+  return {as(q, c.type),          as(keys, c.pages),        as(values, c.pages), ints({count, most}, places),
+          ints({count}, lengths), ints({count + 1}, starts)};
+}
+
+}  // namespace trireme::ops::paged_cases
