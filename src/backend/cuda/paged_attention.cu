@@ -1,7 +1,8 @@
 // Launchers of attention over pages.
 #include "backend/cuda/paged_attention.h"
 
-#include "backend/cuda/paged_attention_kernels.h"
+#include "backend/cuda/paged_decode_kernels.h"
+#include "backend/cuda/paged_tile_kernels.h"
 #include "backend/cuda/types.h"
 
 namespace trireme::cuda {

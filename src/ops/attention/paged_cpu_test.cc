@@ -3,7 +3,7 @@
 #include <cstring>
 #include <limits>
 
-#include "ops/attention/test_paged.h"
+#include "tests/paged_cases.h"
 
 namespace trireme::ops {
 namespace {

@@ -1,5 +1,5 @@
 // Kernels of paged attention for GPUs against the CPU's.
-#include "ops/attention/test_paged.h"
+#include "tests/paged_cases.h"
 #include "tests/run_on_device.h"
 
 namespace trireme::ops {
