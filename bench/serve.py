@@ -7,7 +7,7 @@ Runtime or OpenVINO behind FastAPI. Half of the cores are the servers', half the
 from the same generators (`trireme load`; h2load for gRPC), a slice each, round after round; a row quotes medians over
 rounds and medians of the ratios inside a round.
 front: CPU time of our server a request of 602 KB, less the model's; beside it what the kernel alone takes to hand over
-such a request (bench_serve), in the same rotation.
+such requests on as many connections (bench_serve), in the same rotation.
 slo: latency of MiniLM at 80 % of its saturation rate. unserved: our served throughput over `trireme run --loop` of the
 best batch size on the same cores. Peers are installed outside the repository on first use. Writes JSON lines;
 --markdown FILE puts the tables between the marks "<!-- serve -->" and "<!-- /serve -->" of a page.
@@ -152,10 +152,11 @@ class Bench:
 
     # front: CPU of a large request
 
-    def floor_us(self, request_bytes, answer_bytes):
+    def floor_us(self, request_bytes, answer_bytes, connections):
         program = pathlib.Path(os.environ["TRIREME"]).parent / "bench_serve"
         count = int(self.options.slice_s * 5000)
-        done = subprocess.run([str(w) for w in (program, request_bytes, answer_bytes, count, self.load_cpus[0])],
+        done = subprocess.run([str(w) for w in (program, request_bytes, answer_bytes, count, connections,
+                                                 ",".join(map(str, self.load_cpus)))],
                               capture_output=True, text=True, check=True,
                               preexec_fn=lambda: os.sched_setaffinity(0, self.server_cpus))
         return json.loads(done.stdout)["cpu_us"]
@@ -177,7 +178,7 @@ class Bench:
                 floors, users, kernels, inside = [], [], [], []
                 load.run(self.ours, connections, 0.3)
                 for _ in range(self.options.rounds + 2):
-                    floors.append(self.floor_us(load.body.stat().st_size + 250, 350))
+                    floors.append(self.floor_us(load.body.stat().st_size + 250, 350, connections))
                     before = self.model_us(model)
                     result = load.run(self.ours, connections, self.options.slice_s)
                     after = self.model_us(model)
