@@ -305,6 +305,31 @@ def decoupled_stream():
         assert ends == (set(plan) | {"square"} if wants_end else set())
 
 
+def decoupled_statistics():
+    """response_stats: each answer by its place, the end as an empty one behind the last, failures at the first."""
+    def counts(path):
+        with client(triton_http) as c:
+            stats = c.get_inference_statistics("repeat_int32")["model_stats"][0]["response_stats"]
+        return {place: values[path]["count"] for place, values in stats.items()}
+
+    def grown(path, before):
+        return {k: n - before[path].get(k, 0) for k, n in counts(path).items() if n > before[path].get(k, 0)}
+
+    paths = ("success", "compute_infer", "compute_output", "empty_response", "fail", "cancel")
+    before = {path: counts(path) for path in paths}
+    answers = queue.Queue()
+    with client(triton_grpc) as c:
+        c.start_stream(lambda result, error: answers.put(error or result))
+        for count in (3, 2):
+            c.async_stream_infer("repeat_int32", repeat_inputs(count)[1], enable_empty_final_response=True)
+        for _ in range(3 + 2 + 2):
+            assert not isinstance(answers.get(timeout=30), Exception)
+    for path in paths[:3]:
+        assert grown(path, before) == {"0": 2, "1": 2, "2": 1}, (path, grown(path, before))
+    assert grown("empty_response", before) == {"2": 1, "3": 1}, grown("empty_response", before)
+    assert grown("fail", before) == {} and grown("cancel", before) == {}
+
+
 def decoupled_asyncio():
     async def run():
         async def requests():
@@ -650,7 +675,8 @@ def mlserver_client():
 
 CASES = [health_and_metadata, http_infer, grpc_infer, async_infer, reused_objects, image_clients, picture_files,
          model_control, several_repositories, kserve_client, mlserver_client, strings, strings_in_batches,
-         explicit_contents, shared_memory, cuda_shared_memory, sequences, asyncio_sequences, decoupled_stream,
+         explicit_contents, shared_memory, cuda_shared_memory, sequences, asyncio_sequences,
+         decoupled_stream, decoupled_statistics,
          decoupled_asyncio, decoupled_refusals, generate]
 if __name__ == "__main__":
     try:

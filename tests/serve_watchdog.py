@@ -111,17 +111,17 @@ def a_long_kernel():
     """What cannot be ended is waited for elsewhere: the model is not ready, refuses at once, and comes back."""
     options = ("--threads", "1", "--instance-timeout", "300ms", "--warm-up", "none", "--model-control", "explicit",
                "--load-model", "*")
-    with Server(repository, *options, "--strict-readiness") as server:
+    with Server(repository, *options, "--strict-readiness", "--unready-status", "400") as server:
         c = triton.InferenceServerClient(server.grpc_address)
         took, error = fails(lambda: c.infer("long", long_input()))
         assert "hangs" in error and took < 20, (took, error)
-        seen = not c.is_model_ready("long") and status(server, "/v2/models/long/ready") == 503
+        seen = not c.is_model_ready("long") and status(server, "/v2/models/long/ready") == 400
         took, error = fails(lambda: c.infer("long", long_input()))
         if not seen:  # a machine so fast that it was over
             print("the long run was too short to be seen", flush=True)
         else:
             assert "no instance of the model is left" in error and took < 0.25, (took, error)
-            assert status(server, "/v2/health/ready") == 503  # strict
+            assert status(server, "/v2/health/ready") == 400  # strict; Triton's status
             assert server.metrics()['trireme_instances_hung{model="long",version="1"}'] == 1
         simple_works(c)
         until(lambda: c.is_model_ready("long"))
@@ -140,8 +140,11 @@ def unloaded_while_it_hangs():
         begin = time.monotonic()
         c.unload_model("long")
         assert time.monotonic() - begin < 30
+        key = 'trireme_instances_hung{model="long",version="1"}'
+        assert server.metrics().get(key, 0) == 0  # whether it was abandoned or has ended
         simple_works(c)
         c.load_model("long")
+        assert server.metrics()[key] == 0
         fails(lambda: c.infer("long", long_input()))
         assert server.stop() == 0
 

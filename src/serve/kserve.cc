@@ -52,9 +52,9 @@ Json control_parameters(std::string_view body) {
 
 HttpResponse ok_json(const Json& json) { return http_json(200, json.dump()); }
 
-/// 503 while loading or draining, so that balancers look elsewhere.
-HttpResponse health(bool is_well, std::string_view word, std::string_view model = {}) {
-  if (!is_well) return http_error(503, "server is not ready");
+/// `otherwise` (usually 503) while loading or draining, so that balancers look elsewhere.
+HttpResponse health(bool is_well, int otherwise, std::string_view word, std::string_view model = {}) {
+  if (!is_well) return http_error(otherwise, "server is not ready");
   Json json = model.empty() ? Json::object() : Json::object({{"name", std::string(model)}});
   json.set(std::string(word), true);
   return ok_json(json);
@@ -111,8 +111,9 @@ HttpResponse KserveApi::answer(std::string_view path, std::string_view method, s
   };
   static constexpr Route kRoutes[] = {
       {"/v2", "GET", [](Api api, Body) { return ok_json(api.core_.server_metadata()); }},
-      {"/v2/health/live", "GET", [](Api, Body) { return health(true, "live"); }},
-      {"/v2/health/ready", "GET", [](Api api, Body) { return health(api.core_.is_ready(), "ready"); }},
+      {"/v2/health/live", "GET", [](Api, Body) { return health(true, 503, "live"); }},
+      {"/v2/health/ready", "GET",
+       [](Api api, Body) { return health(api.core_.is_ready(), api.core_.unready_status(), "ready"); }},
       {"/v2/models/stats", "GET", [](Api api, Body) { return ok_json(api.core_.statistics("", "")); }},
       {"/v2/repository/index", "POST",
        [](Api api, Body b) { return ok_json(api.core_.index(wants_ready_only(b))); }},
@@ -207,7 +208,7 @@ void KserveApi::handle_model(const ModelPath& path, HttpRequest&& request, HttpR
   if (request.method != "GET" && request.method != "HEAD") return reply.send(wrong_method("GET"));
   if (path.action == "ready") {
     const bool is_well = core_.find(path.name, path.version)->is_well();
-    return reply.send(health(core_.is_ready() && is_well, "ready", path.name));
+    return reply.send(health(core_.is_ready() && is_well, core_.unready_status(), "ready", path.name));
   }
   if (path.action == "config") {
     return reply.send(ok_json(config_json(core_.find(path.name, path.version)->config())));

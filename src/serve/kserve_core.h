@@ -26,6 +26,8 @@ class KserveCore {
   void set_state(ServerState state) { state_ = state; }
   /// Takes requests now: not while loading or draining, nor, if so told, while a model has failed.
   bool is_ready() const;
+  /// HTTP status of a call that asks whether something is ready that is not.
+  int unready_status() const { return options_.unready_status; }
   bool is_draining() const { return state_.load() == ServerState::draining; }
   /// Throws unavailable while the models are loading: until then only health can be asked.
   void require_loaded() const;

@@ -231,7 +231,7 @@ void ModelMetrics::append_stats(base::Json& stats) const {
                                              {"compute_output", duration_json(*output_s_)},
                                              {"cache_hit", duration_json(counts_->hit)},
                                              {"cache_miss", duration_json(counts_->miss)}}));
-  stats.set("response_stats", Json::object());
+  stats.set("response_stats", counts_->responses.json());
   Json sizes = Json::array();
   for (size_t i = 0; i < sizes_.size(); ++i) {
     if (sizes_[i]->infer.count.load() == 0) continue;

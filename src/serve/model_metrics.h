@@ -10,6 +10,7 @@
 #include "base/json.h"
 #include "sched/request.h"
 #include "serve/metrics.h"
+#include "serve/response_stats.h"
 
 namespace trireme::serve {
 
@@ -47,6 +48,8 @@ class ModelMetrics {
   /// Of a decoupled model: shows and counts how long its first answers take.
   void show_first_responses(MetricRegistry& registry, const MetricLabels& labels);
   void count_first_response(int64_t took_ns);
+  /// Of a decoupled model: each answer by its place. Shared with later loads.
+  ResponseStats& responses() { return counts_->responses; }
   /// A request failed; `ending` gives the reason label.
   void count_failure(sched::Ending ending, int64_t received_ns, int64_t answered_ns);
 
@@ -64,6 +67,7 @@ class ModelMetrics {
     std::atomic<uint64_t> padded_elements{0};  ///< of elements
     std::atomic<int64_t> last_ms{0};
     std::atomic<double> cost{0};
+    ResponseStats responses;
   };
   void make_histograms(MetricRegistry& registry, const MetricLabels& labels, int64_t max_rows);
   void register_durations(MetricRegistry& registry, const MetricLabels& labels) const;

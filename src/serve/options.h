@@ -48,6 +48,7 @@ struct ServeOptions {
   base::ByteSize max_request_bytes{int64_t{64} << 20};
   WarmUpLevel warm_up = WarmUpLevel::compile;
   bool strict_readiness = false;
+  int unready_status = 503;
   std::string tls_certificate, tls_key;
   int grpc_port = 8001;
   std::string tls_client_ca;
@@ -157,6 +158,10 @@ struct ServeOptions {
     f.add_choice("warm_up", &warm_up, {"none", "compile", "run"},
                  "before ready: nothing; every bucket compiled and the smallest run; every bucket run");
     f.add("strict_readiness", &strict_readiness, "not ready while any model failed to load");
+    f.add("unready_status", &unready_status,
+          "HTTP status where it is asked whether server or model is ready and it is not; Triton's is 400")
+        .at_least(400)
+        .at_most(599);
     listener_fields(f);
   }
 

@@ -285,6 +285,8 @@ ServedModel::~ServedModel() {
     env_.log.error("serve", "instance_abandoned", {{"model", name()}, {"version", version()}});
     static_cast<void>(scheduler_.release());
   }
+  scheduler_.reset();  // nothing hangs or comes back any more
+  if (hung_) hung_->gauge->add(-hung_->instances.load());
 }
 
 bool ServedModel::is_well() const { return !scheduler_ || scheduler_->stats().hung == 0; }
@@ -314,8 +316,13 @@ void ServedModel::answer_parts(Call& call) const {
   const std::vector<Tensor>& outputs = call.outcomes[0].outputs;
   const size_t axis = config_.is_batched() ? 1 : 0;
   const int64_t count = streams_rows_ ? answer_count(outputs, axis) : 1;
+  const sched::Timing& timing = call.outcomes[0].timing;
+  ResponseStats& stats = metrics_->responses();
   for (int64_t i = 0; i < count; ++i) {
-    if (call.sink.cancelled && call.sink.cancelled()) return;
+    const int64_t begin_ns = env_.clock.now_ns();
+    // All answers are computed at once, so the first one has the time.
+    const int64_t infer_ns = i == 0 ? timing.finished_ns - timing.computed_ns : 0;
+    if (call.sink.cancelled && call.sink.cancelled()) return stats.count_cancel(i, infer_ns);
     InferResponse part = head_of(call);
     part.is_final = false;
     for (const Wish& wish : call.wishes) {
@@ -323,8 +330,11 @@ void ServedModel::answer_parts(Call& call) const {
       add_output(part, wish, wire_output(wish, streams_rows_ ? answer_at(all, axis, i) : all, call.strings));
     }
     call.sink.part(std::move(part));
-    if (i == 0) metrics_->count_first_response(env_.clock.now_ns() - call.sink.received_ns);
+    const int64_t end_ns = env_.clock.now_ns();
+    stats.count_answer(i, infer_ns, end_ns - begin_ns);
+    if (i == 0) metrics_->count_first_response(end_ns - call.sink.received_ns);
   }
+  stats.count_empty(count, 0);  // the end is an answer of its own
 }
 
 InferResponse ServedModel::response_of(Call& call) const {
@@ -408,7 +418,12 @@ void ServedModel::finish(Call& call) const {
     if (o.error && failed == nullptr) failed = &o;
   }
   if (failed != nullptr) {
-    metrics_->count_failure(failed->ending, received_ns, env_.clock.now_ns());
+    const int64_t now_ns = env_.clock.now_ns();
+    metrics_->count_failure(failed->ending, received_ns, now_ns);
+    if (config_.is_decoupled && failed->ending == sched::Ending::cancelled)
+      metrics_->responses().count_cancel(0, now_ns - received_ns);
+    else if (config_.is_decoupled)
+      metrics_->responses().count_failure(0, now_ns - received_ns);
     tenants_.count(call.tenant.number, failed->timing, failed->ending, 0);
     return call.sink.failed(*failed->error);
   }

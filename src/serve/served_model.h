@@ -100,7 +100,7 @@ class ServedModel {
   void set_padding(const ir::Graph& graph);
   std::vector<sched::WarmUp> warm_up(const ServeOptions& options, const std::vector<int64_t>& rows) const;
   std::vector<tensor::Tensor> idle_row() const;
-  void watch_scheduler(sched::SchedulerOptions& out, const ModelHost& host) const;
+  void watch_scheduler(sched::SchedulerOptions& out, const ModelHost& host);
   void add_warmups(std::vector<sched::WarmUp>& list) const;
   std::vector<TokenGroup> groups_of(InferRequest& request, int64_t& rows) const;
   std::vector<tensor::Tensor> checked_inputs(InferRequest& request, Call& call) const;
@@ -134,6 +134,12 @@ class ServedModel {
   std::vector<std::vector<std::string>> labels_;  ///< by output
   std::shared_ptr<ModelMetrics> metrics_;
   ResponseCache* cache_ = nullptr;  ///< null: answers are not kept
+  /// Instances of this load whose batches do not end, as the gauge of all loads has them.
+  struct Hung {
+    MetricGauge* gauge;
+    std::atomic<int> instances{0};
+  };
+  std::shared_ptr<Hung> hung_;  ///< null: nobody looks
   int64_t weight_bytes_ = 0;
   sched::Padding padding_;                        ///< by pad_buckets; no length buckets: none
   uint64_t load_number_ = 0;                      ///< tells this load from all others

@@ -366,16 +366,17 @@ std::vector<Tensor> ServedModel::idle_row() const {
 }
 
 /// What the scheduler finds out by itself, as metrics and in the log.
-void ServedModel::watch_scheduler(sched::SchedulerOptions& out, const ModelHost& host) const {
+void ServedModel::watch_scheduler(sched::SchedulerOptions& out, const ModelHost& host) {
   const MetricLabels labels{{"model", name()}, {"version", version()}};
   const auto gauge = [&](const char* name_of, const char* help) {
     return &host.metrics.gauge(name_of, help, labels);
   };
   if (out.hang_ns > 0) {
-    auto* hung = gauge("trireme_instances_hung", "Instances whose batch does not end");
-    hung->set(0);
-    out.on_hang = [this, hung](int instance, bool hangs) {
-      hung->add(hangs ? 1 : -1);
+    hung_ = std::make_shared<Hung>();
+    hung_->gauge = gauge("trireme_instances_hung", "Instances whose batch does not end");
+    out.on_hang = [this](int instance, bool hangs) {
+      hung_->gauge->add(hangs ? 1 : -1);
+      hung_->instances += hangs ? 1 : -1;
       env_.log.warning("serve", hangs ? "instance_hangs" : "instance_recovered",
                        {{"model", name()}, {"version", version()}, {"instance", instance}});
     };
