@@ -44,7 +44,9 @@ BlockGrid plan_blocks(const BlockProduct& p, const DenseKernels& kernels, BlockL
   const int64_t least_m =
       limits.task_floats == 0 ? 1 : std::min(g.tiles, divide_up(p.m * columns, limits.task_floats));
   double best = 0;
-  for (int64_t n_blocks = least; n_blocks <= std::min(g.panels, least + 2 * threads); ++n_blocks) {
+  // Tasks of few columns are shared evenly, but write short pieces of rows: bad where results are most of it.
+  const int64_t finest = std::min(g.panels, p.m > p.k ? least + 2 * threads : std::max(least, enough));
+  for (int64_t n_blocks = least; n_blocks <= finest; ++n_blocks) {
     for (int64_t m_blocks = least_m; m_blocks <= g.tiles; ++m_blocks) {
       const int64_t tasks = batches * n_blocks * m_blocks;
       // The last round is rarely shared evenly: 0.3 of a task is lost on average.
@@ -277,10 +279,89 @@ class Worker {
   bool clamps_ = true;
 };
 
+// Products of few results and many blocks of depth: more than this many floats of sums are not held apart.
+constexpr int64_t kMostResults = 16 * 1024, kMostApart = 1024 * 1024;
+
+/// A product whose blocks of depth are multiplied apart, for a team that its results are too few for: each
+/// member packs its own blocks once, where tasks of rows and columns would each pack the same operand.
+struct DeepPlan {
+  int64_t blocks = 0;  // 0: not worth it
+  BlockGrid grid;      // of one block, as one task
+};
+
+DeepPlan plan_deep(const BlockProduct& p, int threads) {
+  const bool is_plain = p.outer * p.inner == 1 && p.epilogue.residual == nullptr && p.row_sums == nullptr &&
+                        p.column_sums == nullptr;
+  float lo, hi;
+  const int64_t blocks = divide_up(p.k, kMaxDepth);
+  if (threads == 1 || !is_plain || !clamp_bounds(p.epilogue, lo, hi) || blocks < 2 * threads ||
+      p.m * p.n > kMostResults || p.m * p.n * blocks > kMostApart)
+    return {};
+  BlockProduct one = p;
+  one.k = divide_up(p.k, blocks);
+  DeepPlan plan{blocks, plan_blocks(one, dense_kernels(p.isa), {.threads = 1})};
+  if (plan.grid.m_blocks * plan.grid.n_blocks != 1) return {};
+  return plan;
+}
+
+size_t deep_bytes(const BlockProduct& p, const DeepPlan& plan, int threads) {
+  return static_cast<size_t>(threads) * plan.grid.lane_bytes +
+         align64(static_cast<size_t>(plan.blocks * p.m * p.n) * sizeof(float)) + 64;
+}
+
+/// Block `index` of the depth as a product of its own: the bias goes with the first, the activation with
+/// none.
+BlockProduct depth_block(const BlockProduct& p, const DeepPlan& plan, int64_t index, float* parts) {
+  BlockProduct one = p;
+  const int64_t k0 = index * plan.grid.depth;
+  one.k = std::min(plan.grid.depth, p.k - k0);
+  one.a.data += p.a.transposed ? k0 * p.a.ld : k0;
+  one.b.data += p.b.transposed ? k0 : k0 * p.b.ld;
+  one.c = parts + index * p.m * p.n;
+  one.ldc = p.n;
+  one.epilogue = {};
+  if (index == 0) one.epilogue.bias = p.epilogue.bias;
+  return one;
+}
+
+/// c = activation of the blocks' sums of rows [begin, end), added as one task would add them.
+void add_blocks(const BlockProduct& p, const DeepPlan& plan, float* parts, BlockTiles rows) {
+  float lo, hi;
+  const bool clamps = clamp_bounds(p.epilogue, lo, hi) && p.epilogue.act != Activation::none;
+  for (int64_t r = rows.first; r < rows.last; ++r) {
+    float* sum = parts + r * p.n;
+    for (int64_t i = 1; i < plan.blocks; ++i) {
+      const float* part = sum + i * p.m * p.n;
+      for (int64_t j = 0; j < p.n; ++j) sum[j] += part[j];
+    }
+    float* c = p.c + r * p.ldc;
+    for (int64_t j = 0; j < p.n; ++j) {
+      // Comparisons that keep NaN, as the register tiles' do.
+      const float above = lo > sum[j] ? lo : sum[j], inside = hi < above ? hi : above;
+      c[j] = clamps ? inside : sum[j];
+    }
+  }
+}
+
+void multiply_deep(const BlockProduct& p, const DeepPlan& plan, char* memory, base::ThreadPool& pool) {
+  float* parts = reinterpret_cast<float*>(memory);
+  char* lanes = memory + align64(static_cast<size_t>(plan.blocks * p.m * p.n) * sizeof(float));
+  std::atomic<int64_t> next{0};
+  pool.run(std::min<int64_t>(plan.blocks, pool.size()), [&](int64_t lane) {
+    for (int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < plan.blocks;) {
+      const BlockProduct one = depth_block(p, plan, i, parts);
+      Worker(one, plan.grid).run(0, lanes + static_cast<size_t>(lane) * plan.grid.lane_bytes);
+    }
+  });
+  pool.for_range(p.m, 8, [&](int64_t begin, int64_t end) { add_blocks(p, plan, parts, {begin, end}); });
+}
+
 }  // namespace
 
 size_t gemm_blocks_workspace_bytes(const BlockProduct& p, int threads) {
   if (p.m == 0 || p.n == 0 || p.k == 0) return 0;
+  const DeepPlan deep = plan_deep(p, threads);
+  if (deep.blocks > 0) return deep_bytes(p, deep, threads);
   return static_cast<size_t>(threads) *
              plan_blocks(p, dense_kernels(p.isa), {.threads = threads}).lane_bytes +
          64;
@@ -288,9 +369,11 @@ size_t gemm_blocks_workspace_bytes(const BlockProduct& p, int threads) {
 
 void gemm_blocks(const BlockProduct& p, void* workspace, base::ThreadPool& pool) {
   if (p.m == 0 || p.n == 0 || p.k == 0) return;
+  char* lanes = reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(workspace) + 63) & ~uintptr_t{63});
+  const DeepPlan deep = plan_deep(p, pool.size());
+  if (deep.blocks > 0) return multiply_deep(p, deep, lanes, pool);
   const BlockGrid g = plan_blocks(p, dense_kernels(p.isa), {.threads = pool.size()});
   const Worker worker(p, g);
-  char* lanes = reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(workspace) + 63) & ~uintptr_t{63});
   const int64_t tasks = p.outer * p.inner * g.m_blocks * g.n_blocks;
   std::atomic<int64_t> next{0};
   // A lane owns one piece of workspace and takes tasks until none is left.

@@ -118,6 +118,21 @@ TEST(GemmBlocks, SameBitsForEveryTeam) {
   }
 }
 
+TEST(GemmBlocks, DepthIsSharedWhereResultsAreFewAndKeepsTheBits) {
+  for (const int form : {0, 1, 2, 3}) {
+    for (const Activation act : {Activation::none, Activation::relu, Activation::clip, Activation::silu}) {
+      Problem problem({1, 1, 30, 5000, 70}, form & 1, form & 2);
+      problem.p.epilogue.bias = problem.bias.data();
+      problem.p.epilogue.act = act;
+      const std::vector<float> one = problem.run(1, best_isa());
+      for (const int threads : {2, 3, 4, 5}) EXPECT_EQ(problem.run(threads, best_isa()), one) << threads;
+      if (act != Activation::none) continue;
+      EXPECT_NEAR(one[static_cast<size_t>(29 * problem.p.ldc + 69)], problem.at(0, 29, 69) + problem.bias[69],
+                  5e-4);
+    }
+  }
+}
+
 TEST(GemmBlocks, BiasActivationAndResidual) {
   for (const bool before : {false, true}) {
     for (const Activation act : {Activation::none, Activation::relu, Activation::silu}) {
