@@ -44,8 +44,10 @@ BlockGrid plan_blocks(const BlockProduct& p, const DenseKernels& kernels, BlockL
   const int64_t least_m =
       limits.task_floats == 0 ? 1 : std::min(g.tiles, divide_up(p.m * columns, limits.task_floats));
   double best = 0;
-  // Tasks of few columns are shared evenly, but write short pieces of rows: bad where results are most of it.
-  const int64_t finest = std::min(g.panels, p.m > p.k ? least + 2 * threads : std::max(least, enough));
+  // Tasks of few columns are shared evenly, but pack all of a again and write short pieces of rows: worth it
+  // where a is a group of tiles at most, and the results are not most of what moves.
+  const bool is_low = g.tiles <= kBlockGroupTiles && p.m <= p.k;
+  const int64_t finest = std::min(g.panels, is_low ? std::max(least, enough) : least + 2 * threads);
   for (int64_t n_blocks = least; n_blocks <= finest; ++n_blocks) {
     for (int64_t m_blocks = least_m; m_blocks <= g.tiles; ++m_blocks) {
       const int64_t tasks = batches * n_blocks * m_blocks;
