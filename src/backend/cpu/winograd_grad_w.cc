@@ -161,8 +161,8 @@ constexpr int64_t kLeastTiles = 128, kMostTiles = 256;  // fewer would spend the
 constexpr int64_t kBlockRows = 128, kBlockColumns = 128;
 constexpr int64_t kTileGrain = 4;
 // Sums that a core keeps in its second-level cache beside a chunk of transformed tiles; pieces of the tiles,
-// a number that teams of 1, 2, 3, 4, 6 and 12 share evenly.
-constexpr int64_t kOwnSumBytes = 320 * 1024, kChunkBytes = 1344 * 1024, kPieces = 12;
+// a number that teams of 1, 2, 4 and 8 share evenly.
+constexpr int64_t kOwnSumBytes = 320 * 1024, kChunkBytes = 1344 * 1024, kPieces = 8;
 constexpr int64_t kAhead = 2 * 4;  // pixels
 // Windows that are summed in one chain, and the most chains.
 constexpr int64_t kChainWindows = 64, kMostChains = 64;

@@ -17,7 +17,7 @@ struct Layer {
   int64_t group = 1, dilation = 1;
 };
 
-/// The layers of ResNet-18/50 at small extents, a first layer, and odd ones.
+/// The layers of ResNet-18/50 at small extents, a first layer, odd ones, and one of many tiles for few sums.
 std::vector<Layer> layers() {
   return {
       {2, 17, 19, 3, 64, 7, 2, 3},     {2, 9, 11, 64, 64, 3, 1, 1},      {1, 10, 9, 64, 128, 3, 2, 1},
@@ -28,7 +28,8 @@ std::vector<Layer> layers() {
       {2, 9, 9, 16, 16, 2, 2, 0},      {1, 5, 4, 48, 17, 4, 4, 0},       {2, 10, 9, 24, 24, 3, 1, 1, 24},
       {2, 10, 9, 37, 37, 3, 2, 1, 37}, {1, 11, 12, 16, 16, 5, 2, 2, 16}, {1, 9, 9, 8, 8, 3, 1, 2, 8, 2},
       {60, 10, 10, 24, 24, 3, 1, 1},   {1, 6, 6, 16, 20, 1, 1, 1},       {1, 7, 7, 16, 20, 1, 2, 1},
-      {1, 6, 6, 17, 20, 2, 1, 3},      {1, 6, 6, 32, 300, 1, 1, 0},      {1, 6, 5, 3, 5, 3, 2, 0}};
+      {1, 6, 6, 17, 20, 2, 1, 3},      {1, 6, 6, 32, 300, 1, 1, 0},      {1, 6, 5, 3, 5, 3, 2, 0},
+      {3, 98, 97, 32, 16, 3, 1, 0}};
 }
 
 ir::Attrs attrs_of(const Layer& l) {
