@@ -1,4 +1,4 @@
-// A fork-join team of threads: epoch counter to start, task counter to share out, spin-then-futex to wait.
+// A fork-join team of threads: epoch counter to start, a run of tasks for each member, spin-then-futex to wait.
 #include "base/thread_pool.h"
 
 #include <pthread.h>
@@ -42,23 +42,31 @@ void stop_and_join(Shared& shared, std::vector<std::thread>& workers) {
 }  // namespace
 
 // Invariant: between two calls of run_erased no worker is inside the task loop (`inside` is 0), so the caller
-// may rewrite call/body/tasks. A worker registers in `inside` before it reads them and checks the epoch again
+// may rewrite call/body/shares. A worker registers in `inside` before it reads them and checks the epoch again
 // after.
 struct ThreadPool::Shared {
+  explicit Shared(int size) : shares(static_cast<size_t>(size)) {}
+
+  /// The tasks a member begins with; `next` passes `end` when they are all taken.
+  struct alignas(64) Share {
+    std::atomic<int64_t> next{0};
+    int64_t end = 0;
+  };
+
   alignas(64) std::atomic<uint32_t> epoch{0};
-  alignas(64) std::atomic<int64_t> next{0};
   alignas(64) std::atomic<int64_t> done{0};
   alignas(64) std::atomic<int> inside{0};
   alignas(64) std::atomic<int> sleeping{0};
   std::atomic<bool> open{false};
   std::atomic<bool> stop{false};
-  int64_t tasks = 0;
   Call call = nullptr;
   const void* body = nullptr;
+  int members = 0;  // shares in use
+  std::vector<Share> shares;
 };
 
 ThreadPool::ThreadPool(int threads, std::span<const int> cpus)
-    : size_(std::max(1, threads)), shared_(std::make_unique<Shared>()) {
+    : size_(std::max(1, threads)), shared_(std::make_unique<Shared>(size_)) {
   require(size_ <= kMaxThreads, "a team has at most ", kMaxThreads, " threads, asked for ", size_);
   for (int cpu : cpus) require(cpu >= 0 && cpu < CPU_SETSIZE, "no processor ", cpu);
   try {
@@ -76,21 +84,35 @@ ThreadPool::ThreadPool(int threads, std::span<const int> cpus)
 
 ThreadPool::~ThreadPool() { stop_and_join(*shared_, workers_); }
 
-bool ThreadPool::take_tasks(uint32_t epoch) {
+/// Runs the member's own tasks, then what is left of the others'; returns how many.
+int64_t ThreadPool::run_shares(int member) {
+  Shared& s = *shared_;
+  int64_t count = 0;
+  for (int k = 0; k < s.members; ++k) {
+    Shared::Share& share = s.shares[static_cast<size_t>(member + k < s.members ? member + k : member + k - s.members)];
+    // A look before the addition: a share that is done stays in the caches that read it.
+    while (share.next.load(std::memory_order_relaxed) < share.end) {
+      const int64_t i = share.next.fetch_add(1, std::memory_order_relaxed);
+      if (i >= share.end) break;
+      s.call(s.body, i, member);
+      ++count;
+    }
+  }
+  return count;
+}
+
+void ThreadPool::take_tasks(uint32_t epoch, int member) {
   Shared& s = *shared_;
   s.inside.fetch_add(1);
   // `open` falls before the caller leaves run_erased, so a late worker never reads a dead body.
-  const bool valid = s.open.load() && s.epoch.load() == epoch;
-  if (valid) {
-    int64_t mine = 0;
-    for (int64_t i; (i = s.next.fetch_add(1, std::memory_order_relaxed)) < s.tasks; ++mine) s.call(s.body, i);
+  if (s.open.load() && s.epoch.load() == epoch && member < s.members) {
+    const int64_t mine = run_shares(member);
     if (mine > 0) s.done.fetch_add(mine, std::memory_order_release);
   }
   s.inside.fetch_sub(1);
-  return valid;
 }
 
-void ThreadPool::work(int) {
+void ThreadPool::work(int member) {
   Shared& s = *shared_;
   uint32_t seen = 0;
   while (true) {
@@ -107,23 +129,26 @@ void ThreadPool::work(int) {
     }
     seen = now;
     if (s.stop) return;
-    take_tasks(now);
+    take_tasks(now, member);
   }
 }
 
 void ThreadPool::run_erased(int64_t tasks, Call call, const void* body) {
   Shared& s = *shared_;
   while (s.inside.load(std::memory_order_acquire) != 0) pause_cpu();
-  s.tasks = tasks;
   s.call = call;
   s.body = body;
-  s.next.store(0, std::memory_order_relaxed);
+  s.members = static_cast<int>(std::min<int64_t>(size_, tasks));
+  for (int m = 0; m < s.members; ++m) {
+    Shared::Share& share = s.shares[static_cast<size_t>(m)];
+    share.next.store(tasks * m / s.members, std::memory_order_relaxed);
+    share.end = tasks * (m + 1) / s.members;
+  }
   s.done.store(0, std::memory_order_relaxed);
   s.open.store(true);
   s.epoch.fetch_add(1);
   if (s.sleeping.load() > 0) s.epoch.notify_all();
-  int64_t mine = 0;
-  for (int64_t i; (i = s.next.fetch_add(1, std::memory_order_relaxed)) < tasks; ++mine) call(body, i);
+  const int64_t mine = run_shares(0);
   if (mine > 0) s.done.fetch_add(mine, std::memory_order_release);
   while (s.done.load(std::memory_order_acquire) != tasks) pause_cpu();
   s.open.store(false);

@@ -39,6 +39,7 @@ const std::vector<Pass>& bucket_passes() {
       {"input_layout", "first convolutions read channels-first inputs directly", absorb_input_layout},
       {"linear", "products with constant weights", make_linear},
       {"epilogue", "bias, activation and residual move into products and convolutions", fuse_epilogues},
+      {"separable", "depthwise convolutions run with the pointwise ones around them", gather_separable},
       {"final_noops", "removes what the passes above left", remove_noops},
       {"fuse_elementwise", "runs of elementwise nodes pass over memory once", fuse_elementwise},
   };

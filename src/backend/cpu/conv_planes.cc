@@ -2,7 +2,6 @@
 #include "backend/cpu/conv_planes.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 
 namespace trireme::cpu {
@@ -125,13 +124,10 @@ void conv2d_planes(const ConvArgs& args, void* workspace, base::ThreadPool& pool
   const uintptr_t aligned =
       (reinterpret_cast<uintptr_t>(workspace) + alignof(Lane) - 1) / alignof(Lane) * alignof(Lane);
   Lane* lanes = reinterpret_cast<Lane*>(aligned);
-  std::atomic<int64_t> next{0};
-  pool.run(std::min<int64_t>(pool.size(), lines), [&](int64_t lane) {
-    constexpr int64_t kGrain = 4;
-    for (int64_t at; (at = next.fetch_add(kGrain, std::memory_order_relaxed)) < lines;) {
-      for (int64_t i = at; i < std::min(lines, at + kGrain); ++i)
-        runner.run_line(i / s.out_h(), i % s.out_h(), lanes[lane]);
-    }
+  constexpr int64_t kGrain = 4;
+  pool.run((lines + kGrain - 1) / kGrain, [&](int64_t task, int member) {
+    for (int64_t i = task * kGrain; i < std::min(lines, (task + 1) * kGrain); ++i)
+      runner.run_line(i / s.out_h(), i % s.out_h(), lanes[member]);
   });
 }
 

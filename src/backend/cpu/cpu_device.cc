@@ -1,14 +1,13 @@
 // The CPU as a device: aligned host memory and streams over a borrowed pool.
 #include "backend/cpu/cpu_device.h"
 
-#include <sys/mman.h>
-
 #include <fstream>
 #include <thread>
 
 #include "backend/cpu/cpu_stream.h"
 #include "base/error.h"
 #include "base/memory.h"
+#include "base/slab.h"
 
 namespace trireme::cpu {
 namespace {
@@ -34,9 +33,7 @@ std::shared_ptr<void> CpuDevice::allocate(int64_t bytes) {
     base::fail(base::ErrorCode::exhausted, "no host memory for ", bytes, " bytes, the machine has ",
                base::memory_limit_bytes());
   }
-  void* memory = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) base::fail(base::ErrorCode::exhausted, "no host memory for ", bytes, " bytes");
-  return {memory, [size](void* p) { munmap(p, size); }};
+  return base::map_memory(size);
 }
 
 std::unique_ptr<tensor::Stream> CpuDevice::open_stream(base::ThreadPool& pool) {

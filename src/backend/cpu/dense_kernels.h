@@ -58,6 +58,7 @@ struct DepthwiseBand {
   const void* x;
   int64_t h, w, c, ow;
   int64_t begin, end;
+  int64_t channels;  // computed of the c, from the first on; 0: all
   int kh, kw, stride_h, stride_w, dilation_h, dilation_w, pad_top, pad_left;
   const float* weights;   // [kh, kw, c], zero points taken away
   const float* bias;      // [c] or null; f32

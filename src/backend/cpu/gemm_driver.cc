@@ -3,7 +3,6 @@
 #include "backend/cpu/gemm_driver.h"
 
 #include <algorithm>
-#include <atomic>
 
 #include "backend/cpu/gemm_rows.h"
 
@@ -291,11 +290,9 @@ void run_gemm(const GemmJob& job, const GemmPlan& plan, void* workspace, base::T
   const Runner runner(job, plan);
   char* lanes = reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(workspace) + 63) & ~uintptr_t{63});
   const int64_t tasks = plan.m_blocks * plan.n_blocks;
-  std::atomic<int64_t> next{0};
-  // A lane owns one piece of workspace and takes tasks until none is left.
-  pool.run(plan.lanes, [&](int64_t lane) {
-    char* memory = lanes + static_cast<size_t>(lane) * plan.lane_bytes;
-    for (int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < tasks;) runner.task(i, memory);
+  // Tasks run along the rows: a member's share are rows that lie together.
+  pool.run(tasks, [&](int64_t i, int member) {
+    runner.task(i, lanes + static_cast<size_t>(member) * plan.lane_bytes);
   });
 }
 

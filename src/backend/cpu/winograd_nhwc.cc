@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <cstring>
 
 #include "backend/cpu/conv_pack.h"
@@ -230,6 +229,48 @@ struct Grid {
   int64_t tasks() const { return blocks * parts; }
 };
 
+void cut_blocks(Grid& g, int64_t most) {
+  g.blocks = std::max<int64_t>(1, divide_up(g.tiles, most));
+  g.block_tiles = divide_up(g.tiles, g.blocks);
+}
+
+/// Cycles of the longest member under a grid: transforms (once for each part), then products at the pace of the
+/// multiply-adds or of the weights, whichever is slower.
+double grid_cycles(const Grid& g, const ConvShape& s, int64_t panel, int threads) {
+  constexpr double kTransform = 0.25, kWeightBytes = 16;  // cycles an element, bytes a cycle; measured
+  const double rows = static_cast<double>(g.block_tiles), points = g.points;
+  const double c = static_cast<double>(s.c), part = static_cast<double>(std::min(g.part, s.oc));
+  const double transforms = kTransform * points * rows * (c + part);
+  const double weights = 4 * points * c * part / kWeightBytes;
+  const double products = points * std::max(rows, 8.0) * static_cast<double>(divide_up(g.part, panel)) * c;
+  // A member that is late costs part of a task, so of equal grids the finer wins.
+  const double rounds = static_cast<double>(divide_up(g.tasks(), threads)) + 0.3;
+  return rounds * (transforms + std::max(weights, products) + 2000);
+}
+
+/// The grid of a team: blocks of tiles, and parts of the output channels that repeat the input transform.
+void share_out(Grid& g, const ConvShape& s, int64_t panel, int threads) {
+  const int64_t panels = divide_up(s.oc, panel), most = g.block_tiles;
+  Grid best = g;
+  double least = 0;
+  // Grids whose tasks come out even over the team, from one a member on; past 24 nothing waits for long.
+  for (int64_t parts = 1; parts <= panels && parts <= 2 * threads; parts *= 2) {
+    for (int64_t rounds = 1; rounds <= 24; ++rounds) {
+      Grid tried = g;
+      tried.blocks = std::max(divide_up(g.tiles, most), rounds * threads / parts);
+      if (tried.blocks > g.tiles) break;
+      tried.block_tiles = divide_up(g.tiles, tried.blocks);
+      tried.part = divide_up(panels, parts) * panel;
+      tried.parts = divide_up(s.oc, tried.part);
+      const double cycles = grid_cycles(tried, s, panel, threads);
+      if (least != 0 && cycles >= least) continue;
+      least = cycles;
+      best = tried;
+    }
+  }
+  g = best;
+}
+
 Grid cut(const ConvShape& s, WinogradTile tile, int threads, int64_t panel) {
   Grid g;
   g.out = static_cast<int>(tile);
@@ -238,19 +279,11 @@ Grid cut(const ConvShape& s, WinogradTile tile, int threads, int64_t panel) {
   g.tiles_h = divide_up(s.out_h(), g.out);
   g.tiles_w = divide_up(s.out_w(), g.out);
   g.tiles = s.n * g.tiles_h * g.tiles_w;
+  g.parts = 1;
+  g.part = divide_up(s.oc, panel) * panel;
   const int64_t tile_bytes = g.points * (s.c + s.oc) * static_cast<int64_t>(sizeof(float));
-  int64_t most = std::max(kLeastTiles, kBlockBytes / tile_bytes);
-  // A team wants many blocks a member, since all wait for the last, but not at the price of products of few
-  // rows.
-  if (threads > 1) most = std::max(kLeastTiles, std::min(most, divide_up(g.tiles, 24 * threads)));
-  g.blocks = std::max<int64_t>(1, divide_up(g.tiles, most));
-  g.block_tiles = divide_up(g.tiles, g.blocks);
-  // Where tiles are few the team shares the output channels and repeats the input transform.
-  const int64_t panels = divide_up(s.oc, panel);
-  int64_t parts = 1;
-  while (threads > 1 && g.blocks * parts < 2 * threads && 2 * parts <= panels) parts *= 2;
-  g.part = divide_up(panels, parts) * panel;
-  g.parts = divide_up(s.oc, g.part);
+  cut_blocks(g, std::max(kLeastTiles, kBlockBytes / tile_bytes));
+  if (threads > 1) share_out(g, s, panel, threads);
   return g;
 }
 
@@ -483,10 +516,8 @@ void winograd_nhwc(const WinogradArgs& args, void* workspace, base::ThreadPool& 
   char* lanes = zeros + zero_bytes;
   const size_t lane_bytes = lane_of(g, s).bytes();
   const Winograd layer(args, g, reinterpret_cast<const float*>(zeros));
-  std::atomic<int64_t> next{0};
-  pool.run(std::min<int64_t>(g.tasks(), pool.size()), [&](int64_t lane) {
-    char* memory = lanes + static_cast<size_t>(lane) * lane_bytes;
-    for (int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < g.tasks();) layer.task(i, memory);
+  pool.run(g.tasks(), [&](int64_t i, int member) {
+    layer.task(i, lanes + static_cast<size_t>(member) * lane_bytes);
   });
 }
 

@@ -8,6 +8,7 @@
 #include "ops/conv/conv_shape_cpu.h"
 #include "ops/dense/epilogue_cpu.h"
 #include "ops/kernel_forms.h"
+#include "ops/pack_memory.h"
 #include "ops/table.h"
 
 namespace trireme::ops {
@@ -45,12 +46,12 @@ ir::Refusal refuse_winograd(const ir::NodeView& n) {
 }
 
 struct Packed {
-  tensor::Tensor memory;
+  PackMemory memory;
   cpu::PackedConv conv;
 };
 
 struct WinogradWeights {
-  tensor::Tensor memory;
+  PackMemory memory;
   cpu::PackedWinograd packed;
 };
 
@@ -88,12 +89,12 @@ ir::BoundKernel prepare_winograd(const ir::KernelInit& init) {
   const tensor::Tensor& w = *n.value(1);
   const cpu::WinogradTile tile = cpu::winograd_tile(shape);
   const std::string format = base::concat("winograd_f32 ", static_cast<int>(tile));
+  const auto slab = pack_slab(init.packs);
   const auto weights = init.packs.get<WinogradWeights>(ir::pack_key(w, format), [&] {
-    auto made = std::make_shared<WinogradWeights>();
-    const int64_t bytes = static_cast<int64_t>(cpu::packed_winograd_bytes(shape, tile));
-    made->memory = tensor::Tensor::empty(tensor::DType::u8, {bytes});
-    made->packed = cpu::pack_winograd(shape, w.data<float>().data(), tile, made->memory.mutable_raw());
-    return made;
+    const PackMemory memory(slab, cpu::packed_winograd_bytes(shape, tile));
+    const cpu::PackedWinograd packed =
+        cpu::pack_winograd(shape, w.data<float>().data(), tile, memory.data.get());
+    return std::make_shared<WinogradWeights>(WinogradWeights{memory, packed});
   });
   const size_t operands = n.in.size();
   ir::BoundKernel bound{.unread_inputs = 1u << 1};
@@ -116,13 +117,12 @@ ir::BoundKernel prepare_implicit(const ir::KernelInit& init) {
   const tensor::Tensor& w = *n.value(1);
   const cpu::ImageLayout layout = reads_nchw(n) ? cpu::ImageLayout::nchw : cpu::ImageLayout::nhwc;
   const std::string format = base::concat("conv_f32 g", shape.groups, reads_nchw(n) ? " nchw" : "");
+  const auto slab = pack_slab(init.packs);
   const auto packed = init.packs.get<Packed>(ir::pack_key(w, format), [&] {
-    auto made = std::make_shared<Packed>();
-    made->memory =
-        tensor::Tensor::empty(tensor::DType::u8, {static_cast<int64_t>(cpu::packed_conv_bytes(shape))});
-    made->conv =
-        cpu::pack_conv(shape, w.data<float>().data(), made->memory.mutable_raw(), cpu::best_isa(), layout);
-    return made;
+    const PackMemory memory(slab, cpu::packed_conv_bytes(shape));
+    const cpu::PackedConv conv =
+        cpu::pack_conv(shape, w.data<float>().data(), memory.data.get(), cpu::best_isa(), layout);
+    return std::make_shared<Packed>(Packed{memory, conv});
   });
   const size_t operands = n.in.size();
   ir::BoundKernel bound{.unread_inputs = 1u << 1};

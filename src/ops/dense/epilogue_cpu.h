@@ -4,6 +4,7 @@
 #include "backend/cpu/dense_epilogue.h"
 #include "backend/cpu/gemm_f32.h"
 #include "ops/dense/activation.h"
+#include "ops/pack_memory.h"
 
 namespace trireme::ops {
 
@@ -30,7 +31,7 @@ inline bool is_clamp(const ActivationSpec& s) {
 
 /// A packed weight and the memory it looks at.
 struct PackedWeight {
-  tensor::Tensor memory;
+  PackMemory memory;
   cpu::PackedMatrix matrix;
 };
 
@@ -39,15 +40,14 @@ inline std::shared_ptr<const PackedWeight> pack_matrix(base::SharedCache& packs,
                                                        bool transposed) {
   const std::string format =
       base::concat("gemm_f32 ", cpu::to_string(cpu::best_isa()), transposed ? " t" : " n");
+  const auto slab = pack_slab(packs);
   return packs.get<PackedWeight>(ir::pack_key(weight, format), [&] {
     const int64_t rows = weight.dims()[0], cols = weight.dims()[1];
     const int64_t k = transposed ? cols : rows, n = transposed ? rows : cols;
-    auto packed = std::make_shared<PackedWeight>();
-    packed->memory =
-        tensor::Tensor::empty(tensor::DType::u8, {static_cast<int64_t>(cpu::packed_b_bytes(k, n))});
-    packed->matrix =
-        cpu::pack_b({weight.data<float>().data(), k, n, cols, transposed}, packed->memory.mutable_raw());
-    return packed;
+    const PackMemory memory(slab, cpu::packed_b_bytes(k, n));
+    const cpu::PackedMatrix matrix =
+        cpu::pack_b({weight.data<float>().data(), k, n, cols, transposed}, memory.data.get());
+    return std::make_shared<PackedWeight>(PackedWeight{memory, matrix});
   });
 }
 

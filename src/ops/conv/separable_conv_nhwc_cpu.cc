@@ -1,0 +1,101 @@
+// separable_conv_nhwc on CPU: one walk over bands of lines or slices of channels; weights packed once.
+#include "backend/cpu/separable_nhwc.h"
+
+#include "backend/cpu/cpu_stream.h"
+#include "ops/conv/conv_shape_cpu.h"
+#include "ops/conv/separable_conv.h"
+#include "ops/dense/epilogue_cpu.h"
+#include "ops/kernel_forms.h"
+#include "ops/table.h"
+
+namespace trireme::ops {
+namespace {
+
+bool has(const ir::NodeView& n, size_t i) { return i < n.in.size() && n.is_present[i]; }
+
+cpu::SeparableShape shape_of(const ir::NodeView& n) {
+  const tensor::Dims x = n.in_dims(kSeparableX), w = n.in_dims(kSeparableDepthwise);
+  cpu::SeparableShape shape;
+  shape.depthwise = conv_shape(n.attrs, {x[0], x[1], x[2], w[0]}, w);
+  shape.depthwise.groups = w[0];
+  shape.in = x[3];
+  shape.out = n.in_dims(kSeparableProject)[0];
+  shape.expands = has(n, kSeparableExpand);
+  return shape;
+}
+
+ir::Refusal refuse(const ir::NodeView& n) {
+  if (n.in[kSeparableX].dtype != tensor::DType::f32)
+    return base::concat("operand is ", tensor::name_of(n.in[kSeparableX].dtype));
+  for (size_t i : {kSeparableDepthwise, kSeparableProject, kSeparableExpand}) {
+    if (has(n, i) && n.value(i) == nullptr) return "weights are not constant";
+  }
+  const cpu::ConvShape s = shape_of(n).depthwise;
+  if (const ir::Refusal reason = refuse_conv_shape(s, n.out_dims(0))) return reason;
+  if (s.dilation_h != 1 || s.dilation_w != 1) return "kernel is dilated";
+  if (s.kh < s.stride_h || s.kw < s.stride_w) return "strides pass over pixels";
+  if (s.pad_top >= s.kh || s.pad_bottom >= s.kh) return "a window lies in the padding alone";
+  return std::nullopt;
+}
+
+std::shared_ptr<const tensor::Tensor> pack_taps(const ir::KernelInit& init, const cpu::ConvShape& shape) {
+  const tensor::Tensor& w = *init.node.value(kSeparableDepthwise);
+  return init.packs.get<tensor::Tensor>(ir::pack_key(w, "depthwise_f32"), [&] {
+    auto made = std::make_shared<tensor::Tensor>(tensor::Tensor::empty(tensor::DType::f32, w.dims()));
+    cpu::pack_depthwise(shape, w.data<float>().data(), made->mutable_data<float>().data());
+    return made;
+  });
+}
+
+/// Pointwise weights [out, in, 1, 1] as a packed right operand.
+std::shared_ptr<const PackedWeight> pack_pointwise(const ir::KernelInit& init, size_t operand) {
+  if (!has(init.node, operand)) return nullptr;
+  const tensor::Tensor& w = *init.node.value(operand);
+  const std::string format = base::concat("pointwise_f32 ", cpu::to_string(cpu::best_isa()));
+  const auto slab = pack_slab(init.packs);
+  return init.packs.get<PackedWeight>(ir::pack_key(w, format), [&] {
+    const int64_t n = w.dims()[0], k = w.dims()[1];
+    const PackMemory memory(slab, cpu::packed_b_bytes(k, n));
+    const cpu::PackedMatrix matrix = cpu::pack_b({w.data<float>().data(), k, n, k, true}, memory.data.get());
+    return std::make_shared<PackedWeight>(PackedWeight{memory, matrix});
+  });
+}
+
+ir::BoundKernel prepare(const ir::KernelInit& init) {
+  const ir::NodeView& n = init.node;
+  const cpu::SeparableShape shape = shape_of(n);
+  const auto taps = pack_taps(init, shape.depthwise);
+  const auto expand = pack_pointwise(init, kSeparableExpand), project = pack_pointwise(init, kSeparableProject);
+  cpu::SeparableArgs fixed{.shape = shape,
+                           .depthwise = taps->data<float>().data(),
+                           .project = project->matrix,
+                           .expand_end = epilogue_of(activation_of(stage_activation(n.attrs, "expand_"))),
+                           .depthwise_end = epilogue_of(activation_of(stage_activation(n.attrs, "depthwise_"))),
+                           .end = epilogue_of(activation_of(n.attrs))};
+  if (expand) fixed.expand = expand->matrix;
+  const size_t operands = n.in.size();
+  ir::BoundKernel bound;
+  bound.unread_inputs = 1u << kSeparableDepthwise | 1u << kSeparableProject | 1u << kSeparableExpand;
+  bound.workspace_bytes = static_cast<int64_t>(cpu::separable_workspace_bytes(shape, init.threads));
+  bound.run = [=](const ir::RunArgs& args) {
+    cpu::SeparableArgs a = fixed;
+    a.x = in_ptr<float>(args, kSeparableX);
+    a.y = out_ptr<float>(args, 0);
+    a.expand_end.bias = opt_ptr<float>(args, kSeparableExpandBias, operands);
+    a.depthwise_end.bias = opt_ptr<float>(args, kSeparableDepthwiseBias, operands);
+    a.end.bias = opt_ptr<float>(args, kSeparableProjectBias, operands);
+    a.end.residual = opt_ptr<float>(args, kSeparableResidual, operands);
+    cpu::separable_nhwc(a, args.workspace, cpu::pool_of(args.stream));
+  };
+  // The packs live as long as the kernel.
+  bound.run = [run = std::move(bound.run), taps, expand, project](const ir::RunArgs& args) { run(args); };
+  return bound;
+}
+
+}  // namespace
+
+std::vector<ir::Kernel> separable_conv_nhwc_cpu_kernels() {
+  return {{.name = "fused_walk", .refuse = refuse, .prepare = prepare}};
+}
+
+}  // namespace trireme::ops

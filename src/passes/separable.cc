@@ -1,0 +1,75 @@
+// Gathers pointwise, depthwise and pointwise convolutions into one node whose middle never leaves the cache.
+#include "ops/conv/separable_conv.h"
+#include "passes/layout.h"
+#include "passes/rewriter.h"
+
+namespace trireme::passes {
+namespace {
+
+using ir::Node;
+using ir::ValueId;
+
+bool has(const Node& node, size_t i) { return i < node.in.size() && node.in[i] != ir::kNoValue; }
+
+ValueId operand(const Node& node, size_t i) { return has(node, i) ? node.in[i] : ir::kNoValue; }
+
+bool all_equal(const Node& node, const char* name, int64_t value) {
+  const auto list = node.attrs.get_ints(name);
+  return std::all_of(list.begin(), list.end(), [&](int64_t v) { return v == value; });
+}
+
+/// A channels-last convolution of kernel 1 x 1 with nothing special about it; weights known now.
+bool is_pointwise(const Rewriter& rw, const Node& node) {
+  const tensor::Tensor* w = rw.known(node.in[1]);
+  if (w == nullptr || w->dtype() != tensor::DType::f32 || node.attrs.get_int("group", 1) != 1) return false;
+  return w->dims()[2] == 1 && w->dims()[3] == 1 && all_equal(node, "strides", 1) && all_equal(node, "pads", 0) &&
+         node.attrs.get_string("input_layout", "nhwc") == "nhwc";
+}
+
+/// One filter for each channel, undilated.
+bool is_depthwise(const Rewriter& rw, const Node& node) {
+  const tensor::Tensor* w = rw.known(node.in[1]);
+  if (w == nullptr || w->dtype() != tensor::DType::f32 || has(node, 3)) return false;
+  return w->dims()[1] == 1 && w->dims()[0] == node.attrs.get_int("group", 1) && w->dims()[0] > 1 &&
+         all_equal(node, "dilations", 1) && node.attrs.get_string("input_layout", "nhwc") == "nhwc" &&
+         rw.dims(node.out[0]).has_value();
+}
+
+bool gather(Rewriter& rw, const Node& project) {
+  if (!is_pointwise(rw, project) || !rw.single_use(project.in[0])) return false;
+  const auto depthwise = rw.producer(project.in[0], "conv_nhwc");
+  if (!depthwise || !is_depthwise(rw, *depthwise)) return false;
+  std::vector<ValueId> in(ops::kSeparableOperands, ir::kNoValue);
+  ir::Attrs attrs;
+  for (const char* name : {"strides", "pads", "auto_pad", "kernel_shape"}) {
+    if (const auto* value = depthwise->attrs.find(name)) attrs.set(name, *value);
+  }
+  in[ops::kSeparableX] = depthwise->in[0];
+  in[ops::kSeparableDepthwise] = depthwise->in[1];
+  in[ops::kSeparableDepthwiseBias] = operand(*depthwise, 2);
+  ops::set_stage_activation(attrs, "depthwise_", depthwise->attrs);
+  in[ops::kSeparableProject] = project.in[1];
+  in[ops::kSeparableProjectBias] = operand(project, 2);
+  in[ops::kSeparableResidual] = operand(project, 3);
+  ops::set_stage_activation(attrs, "", project.attrs);
+  if (const int64_t before = project.attrs.get_int("act_before_residual", 0)) attrs.set("act_before_residual", before);
+  const auto expand = rw.producer(depthwise->in[0], "conv_nhwc");
+  if (expand && rw.single_use(depthwise->in[0]) && is_pointwise(rw, *expand) && !has(*expand, 3)) {
+    in[ops::kSeparableX] = expand->in[0];
+    in[ops::kSeparableExpand] = expand->in[1];
+    in[ops::kSeparableExpandBias] = operand(*expand, 2);
+    ops::set_stage_activation(attrs, "expand_", expand->attrs);
+  }
+  while (in.back() == ir::kNoValue) in.pop_back();
+  rw.replace(project.out[0], rw.add("separable_conv_nhwc", std::move(in), std::move(attrs), project.from));
+  return true;
+}
+
+}  // namespace
+
+size_t gather_separable(ir::Graph& graph) {
+  Rewriter rw(graph);
+  return rw.for_each("conv_nhwc", [&](ir::NodeId, const Node& node) { return gather(rw, node); });
+}
+
+}  // namespace trireme::passes
