@@ -8,12 +8,13 @@
 
 namespace trireme::base {
 
-/// Maps `bytes` of zeros, on huge pages where the system grants them: a processor that translates 4 KiB at a time
-/// spends a tenth of a convolution's time on it under virtualization. Pages come on first touch. Throws exhausted.
+/// Maps `bytes` of zeros, on huge pages where the system grants them: a processor that translates 4 KiB at a
+/// time spends a tenth of a convolution's time on it under virtualization. Pages come on first touch. Throws
+/// exhausted.
 std::shared_ptr<void> map_memory(size_t bytes);
 
-/// Hands out pieces of large mappings one after another, aligned to 64 bytes. A mapping goes back when all its pieces
-/// have gone. Any thread.
+/// Hands out pieces of large mappings one after another, aligned to 64 bytes. A mapping goes back when all
+/// its pieces have gone. Any thread.
 class Slab {
  public:
   std::shared_ptr<char> allocate(size_t bytes) const;

@@ -1,4 +1,5 @@
-// A fork-join team of threads: epoch counter to start, a run of tasks for each member, spin-then-futex to wait.
+// A fork-join team of threads: epoch counter to start, a run of tasks for each member, spin-then-futex to
+// wait.
 #include "base/thread_pool.h"
 
 #include <pthread.h>
@@ -42,8 +43,8 @@ void stop_and_join(Shared& shared, std::vector<std::thread>& workers) {
 }  // namespace
 
 // Invariant: between two calls of run_erased no worker is inside the task loop (`inside` is 0), so the caller
-// may rewrite call/body/shares. A worker registers in `inside` before it reads them and checks the epoch again
-// after.
+// may rewrite call/body/shares. A worker registers in `inside` before it reads them and checks the epoch
+// again after.
 struct ThreadPool::Shared {
   explicit Shared(int size) : shares(static_cast<size_t>(size)) {}
 
@@ -63,6 +64,29 @@ struct ThreadPool::Shared {
   const void* body = nullptr;
   int members = 0;  // shares in use
   std::vector<Share> shares;
+
+  /// Runs the member's own tasks, then what is left of the others'.
+  void run_shares(int member) {
+    int64_t count = 0;
+    for (int k = 0; k < members; ++k) {
+      Share& share = shares[static_cast<size_t>(member + k < members ? member + k : member + k - members)];
+      // A look before the addition: a share that is done stays in the caches that read it.
+      while (share.next.load(std::memory_order_relaxed) < share.end) {
+        const int64_t i = share.next.fetch_add(1, std::memory_order_relaxed);
+        if (i >= share.end) break;
+        call(body, i);
+        ++count;
+      }
+    }
+    if (count > 0) done.fetch_add(count, std::memory_order_release);
+  }
+
+  void take(uint32_t started, int member) {
+    inside.fetch_add(1);
+    // `open` falls before the caller leaves run_erased, so a late worker never reads a dead body.
+    if (open.load() && epoch.load() == started && member < members) run_shares(member);
+    inside.fetch_sub(1);
+  }
 };
 
 ThreadPool::ThreadPool(int threads, std::span<const int> cpus)
@@ -84,34 +108,6 @@ ThreadPool::ThreadPool(int threads, std::span<const int> cpus)
 
 ThreadPool::~ThreadPool() { stop_and_join(*shared_, workers_); }
 
-/// Runs the member's own tasks, then what is left of the others'; returns how many.
-int64_t ThreadPool::run_shares(int member) {
-  Shared& s = *shared_;
-  int64_t count = 0;
-  for (int k = 0; k < s.members; ++k) {
-    Shared::Share& share = s.shares[static_cast<size_t>(member + k < s.members ? member + k : member + k - s.members)];
-    // A look before the addition: a share that is done stays in the caches that read it.
-    while (share.next.load(std::memory_order_relaxed) < share.end) {
-      const int64_t i = share.next.fetch_add(1, std::memory_order_relaxed);
-      if (i >= share.end) break;
-      s.call(s.body, i, member);
-      ++count;
-    }
-  }
-  return count;
-}
-
-void ThreadPool::take_tasks(uint32_t epoch, int member) {
-  Shared& s = *shared_;
-  s.inside.fetch_add(1);
-  // `open` falls before the caller leaves run_erased, so a late worker never reads a dead body.
-  if (s.open.load() && s.epoch.load() == epoch && member < s.members) {
-    const int64_t mine = run_shares(member);
-    if (mine > 0) s.done.fetch_add(mine, std::memory_order_release);
-  }
-  s.inside.fetch_sub(1);
-}
-
 void ThreadPool::work(int member) {
   Shared& s = *shared_;
   uint32_t seen = 0;
@@ -129,7 +125,7 @@ void ThreadPool::work(int member) {
     }
     seen = now;
     if (s.stop) return;
-    take_tasks(now, member);
+    s.take(now, member);
   }
 }
 
@@ -148,8 +144,7 @@ void ThreadPool::run_erased(int64_t tasks, Call call, const void* body) {
   s.open.store(true);
   s.epoch.fetch_add(1);
   if (s.sleeping.load() > 0) s.epoch.notify_all();
-  const int64_t mine = run_shares(0);
-  if (mine > 0) s.done.fetch_add(mine, std::memory_order_release);
+  s.run_shares(0);
   while (s.done.load(std::memory_order_acquire) != tasks) pause_cpu();
   s.open.store(false);
 }

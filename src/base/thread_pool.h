@@ -7,7 +7,6 @@
 #include <memory>
 #include <span>
 #include <thread>
-#include <type_traits>
 #include <vector>
 
 namespace trireme::base {
@@ -25,20 +24,17 @@ class ThreadPool {
 
   int size() const { return size_; }
 
-  /// Calls body(task) or body(task, member) once for each task in [0, tasks); returns when all are done.
-  /// Member m of at most min(size, tasks) begins with the m-th equal run of consecutive tasks, so that loops over
-  /// the same rows find them in the caches that wrote them; who is done helps the others. Which member runs a
-  /// task is not fixed, so results must not depend on it. `body` must not throw.
+  /// Calls body(task) once for each task in [0, tasks), tasks handed out dynamically; returns when all are
+  /// done. Which thread runs a task is not fixed, so results must not depend on it. `body` must not throw.
   template <class Body>
   void run(int64_t tasks, const Body& body) {
     if (tasks <= 0) return;
     if (size_ == 1 || tasks == 1) {
-      for (int64_t i = 0; i < tasks; ++i) call_body(body, i, 0);
+      for (int64_t i = 0; i < tasks; ++i) body(i);
       return;
     }
     run_erased(
-        tasks, [](const void* b, int64_t i, int member) { call_body(*static_cast<const Body*>(b), i, member); },
-        &body);
+        tasks, [](const void* b, int64_t i) { (*static_cast<const Body*>(b))(i); }, &body);
   }
 
   /// Calls body(begin, end) over [0, count) in pieces of at least `grain`; the pieces depend only on count
@@ -58,19 +54,10 @@ class ThreadPool {
   }
 
  private:
-  using Call = void (*)(const void* body, int64_t task, int member);
-  template <class Body>
-  static void call_body(const Body& body, int64_t task, int member) {
-    if constexpr (std::is_invocable_v<const Body&, int64_t, int>) {
-      body(task, member);
-    } else {
-      body(task);
-    }
-  }
+  using Call = void (*)(const void* body, int64_t task);
   void run_erased(int64_t tasks, Call call, const void* body);
   void work(int member);
-  void take_tasks(uint32_t epoch, int member);
-  int64_t run_shares(int member);
+  bool take_tasks(uint32_t epoch);
 
   int size_;
   std::vector<std::thread> workers_;

@@ -21,30 +21,6 @@ TEST(ThreadPool, EveryTaskRunsExactlyOnce) {
   }
 }
 
-TEST(ThreadPool, MembersAreDistinctAndFewerThanTasks) {
-  for (int threads : {1, 2, 4, 7}) {
-    ThreadPool pool(threads);
-    for (int round = 0; round < 2000; ++round) {
-      const int64_t tasks = 1 + round % 23;
-      // A member's scratch is its own: no two tasks are inside the same member at a time.
-      std::vector<std::atomic<int>> inside(static_cast<size_t>(std::min<int64_t>(threads, tasks)));
-      std::atomic<int> bad{0}, ran{0};
-      pool.run(tasks, [&](int64_t, int member) {
-        if (member < 0 || member >= static_cast<int>(inside.size())) {
-          bad.fetch_add(1);
-          return;
-        }
-        std::atomic<int>& mine = inside[static_cast<size_t>(member)];
-        if (mine.fetch_add(1) != 0) bad.fetch_add(1);
-        ran.fetch_add(1);
-        mine.fetch_sub(1);
-      });
-      ASSERT_EQ(bad.load(), 0);
-      ASSERT_EQ(ran.load(), tasks);
-    }
-  }
-}
-
 TEST(ThreadPool, MembersHelpOneThatIsLate) {
   ThreadPool pool(2);
   // The first task waits for all the others, half of which were dealt to the same member.

@@ -13,7 +13,8 @@ inline std::shared_ptr<const base::Slab> pack_slab(base::SharedCache& packs) {
 
 /// A piece of it that keeps the slab in use by other packs.
 struct PackMemory {
-  PackMemory(std::shared_ptr<const base::Slab> from, size_t bytes) : slab(std::move(from)), data(slab->allocate(bytes)) {}
+  PackMemory(std::shared_ptr<const base::Slab> from, size_t bytes)
+      : slab(std::move(from)), data(slab->allocate(bytes)) {}
   std::shared_ptr<const base::Slab> slab;
   std::shared_ptr<char> data;
 };

@@ -22,8 +22,8 @@ bool all_equal(const Node& node, const char* name, int64_t value) {
 bool is_pointwise(const Rewriter& rw, const Node& node) {
   const tensor::Tensor* w = rw.known(node.in[1]);
   if (w == nullptr || w->dtype() != tensor::DType::f32 || node.attrs.get_int("group", 1) != 1) return false;
-  return w->dims()[2] == 1 && w->dims()[3] == 1 && all_equal(node, "strides", 1) && all_equal(node, "pads", 0) &&
-         node.attrs.get_string("input_layout", "nhwc") == "nhwc";
+  return w->dims()[2] == 1 && w->dims()[3] == 1 && all_equal(node, "strides", 1) &&
+         all_equal(node, "pads", 0) && node.attrs.get_string("input_layout", "nhwc") == "nhwc";
 }
 
 /// One filter for each channel, undilated.
@@ -52,7 +52,8 @@ bool gather(Rewriter& rw, const Node& project) {
   in[ops::kSeparableProjectBias] = operand(project, 2);
   in[ops::kSeparableResidual] = operand(project, 3);
   ops::set_stage_activation(attrs, "", project.attrs);
-  if (const int64_t before = project.attrs.get_int("act_before_residual", 0)) attrs.set("act_before_residual", before);
+  if (const int64_t before = project.attrs.get_int("act_before_residual", 0))
+    attrs.set("act_before_residual", before);
   const auto expand = rw.producer(depthwise->in[0], "conv_nhwc");
   if (expand && rw.single_use(depthwise->in[0]) && is_pointwise(rw, *expand) && !has(*expand, 3)) {
     in[ops::kSeparableX] = expand->in[0];

@@ -1,5 +1,6 @@
 // Walks the output lines of a first-layer convolution; tiles that touch the padding read small padded copies.
 #include "backend/cpu/conv_planes.h"
+#include "backend/cpu/lane_loop.h"
 
 #include <algorithm>
 #include <cstring>
@@ -125,9 +126,9 @@ void conv2d_planes(const ConvArgs& args, void* workspace, base::ThreadPool& pool
       (reinterpret_cast<uintptr_t>(workspace) + alignof(Lane) - 1) / alignof(Lane) * alignof(Lane);
   Lane* lanes = reinterpret_cast<Lane*>(aligned);
   constexpr int64_t kGrain = 4;
-  pool.run((lines + kGrain - 1) / kGrain, [&](int64_t task, int member) {
+  run_lanes(pool, (lines + kGrain - 1) / kGrain, [&](int64_t task, int lane) {
     for (int64_t i = task * kGrain; i < std::min(lines, (task + 1) * kGrain); ++i)
-      runner.run_line(i / s.out_h(), i % s.out_h(), lanes[member]);
+      runner.run_line(i / s.out_h(), i % s.out_h(), lanes[lane]);
   });
 }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "backend/cpu/gemm_rows.h"
+#include "backend/cpu/lane_loop.h"
 
 namespace trireme::cpu {
 namespace {
@@ -17,10 +18,15 @@ int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 size_t align64(size_t bytes) { return (bytes + 63) & ~size_t{63}; }
 
-/// Chooses the grid of tasks: least of (rounds over the team) x (work of a task) plus what re-reading
-/// operands costs.
+/// What an operand's element costs besides its multiply-adds, in multiply-adds of one core for each unit of
+/// depth. Rows that a member keeps lie in its own cache; rows that several gather come from the cache of
+/// another.
+constexpr double kOwnRow = 10, kSharedRow = 24, kWeight = 3;
+
+/// Least of (rounds over the team) x (work of a task) plus what re-reading operands costs; fills in the grid.
 void choose_grid(GemmPlan& plan, int64_t max_block_tiles, int64_t m, int64_t n, int threads) {
-  const int64_t least_m_blocks = divide_up(plan.tiles, max_block_tiles);
+  const int64_t least_m_blocks =
+      std::max<int64_t>(1, divide_up(plan.tiles, std::max<int64_t>(1, max_block_tiles)));
   double best = 0;
   for (int64_t n_blocks = 1; n_blocks <= plan.panels; n_blocks = n_blocks < 8 ? n_blocks + 1 : n_blocks * 2) {
     const int64_t block_panels = divide_up(plan.panels, n_blocks);
@@ -33,10 +39,9 @@ void choose_grid(GemmPlan& plan, int64_t max_block_tiles, int64_t m, int64_t n, 
       const double work = (rounds + (threads > 1 ? 0.3 : 0.0)) *
                           static_cast<double>(block_tiles * block_panels) *
                           static_cast<double>(plan.tile_rows * 32);
-      // Packing a row element or fetching a weight again costs about as much as 2 and 4 multiply-adds on one
-      // core.
+      const double row = n_blocks == 1 ? kOwnRow : kSharedRow;
       const double reread =
-          (4.0 * static_cast<double>(m * n_blocks) + 2.0 * static_cast<double>(n * m_blocks)) / threads;
+          (row * static_cast<double>(m * n_blocks) + kWeight * static_cast<double>(n * m_blocks)) / threads;
       const double overhead = 300.0 * rounds;
       const double cost = work + reread + overhead;
       if (best == 0 || cost < best) {
@@ -93,6 +98,7 @@ class Runner {
           one.first_tile = t;
           one.last_tile = t + 1;
           gather(one, lane);
+          if (t + 1 < pass.last_tile) fetch_rows(t + 1, pass);
           multiply(one, lane);
         }
       } else {
@@ -126,11 +132,24 @@ class Runner {
     }
   }
 
+  /// Asks for the rows of a tile that is gathered next: its rows are short runs that the processor does not
+  /// foresee.
+  void fetch_rows(int64_t tile, const Pass& pass) const {
+    if (job_.source.spatial) return;
+    const int64_t begin = tile_begin(tile), end = tile_begin(tile + 1);
+    const char* row = job_.source.base + begin * job_.source.row_stride + pass.k0 * 4;
+    const int64_t bytes = (pass.k1 - pass.k0) * 4;
+    for (int64_t r = begin; r < end; ++r, row += job_.source.row_stride) {
+      for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(row + at, 0, 2);
+    }
+  }
+
   /// Transposes the activations of the pass to [tile][k][kRowSlots].
   void pack(const Pass& pass, float* out) const {
     for (int64_t t = pass.first_tile; t < pass.last_tile; ++t) {
       const int64_t begin = tile_begin(t);
       const TileRows rows(job_.source, begin, static_cast<int>(tile_begin(t + 1) - begin));
+      if (t + 1 < pass.last_tile) fetch_rows(t + 1, pass);
       for_pieces(pass, [&](int64_t tap, int64_t offset, int64_t length) {
         const float* start[kRowSlots];
         rows.tap(tap, offset * static_cast<int64_t>(sizeof(float)), start);
@@ -249,6 +268,9 @@ GemmPlan plan_gemm(int64_t m, int64_t n, const RowSource& source, const DenseKer
   GemmPlan plan;
   const int64_t depth = source.depth();
   plan.tiles = divide_up(m, kernels.tile_rows);
+  // A few tiles more, each a little lower, come out even over the team.
+  const int64_t even = divide_up(plan.tiles, threads) * threads;
+  if (plan.tiles < 8 * threads && 4 * m >= 3 * even * kernels.tile_rows) plan.tiles = even;
   plan.tile_rows = divide_up(m, std::max<int64_t>(1, plan.tiles));
   plan.tile_floor = m / std::max<int64_t>(1, plan.tiles);
   plan.tall = m - plan.tile_floor * plan.tiles;
@@ -291,8 +313,8 @@ void run_gemm(const GemmJob& job, const GemmPlan& plan, void* workspace, base::T
   char* lanes = reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(workspace) + 63) & ~uintptr_t{63});
   const int64_t tasks = plan.m_blocks * plan.n_blocks;
   // Tasks run along the rows: a member's share are rows that lie together.
-  pool.run(tasks, [&](int64_t i, int member) {
-    runner.task(i, lanes + static_cast<size_t>(member) * plan.lane_bytes);
+  run_lanes(pool, tasks, [&](int64_t i, int lane) {
+    runner.task(i, lanes + static_cast<size_t>(lane) * plan.lane_bytes);
   });
 }
 

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "backend/cpu/gemm_rows.h"
+#include "backend/cpu/lane_loop.h"
 
 namespace trireme::cpu {
 namespace {
@@ -226,8 +227,8 @@ void run_quant(const QuantJob& job, const GemmPlan& plan, void* workspace, base:
   const Runner runner(job, plan);
   char* lanes = reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(workspace) + 63) & ~uintptr_t{63});
   const int64_t tasks = plan.m_blocks * plan.n_blocks;
-  pool.run(tasks, [&](int64_t i, int member) {
-    runner.task(i, lanes + static_cast<size_t>(member) * plan.lane_bytes);
+  run_lanes(pool, tasks, [&](int64_t i, int lane) {
+    runner.task(i, lanes + static_cast<size_t>(lane) * plan.lane_bytes);
   });
 }
 

@@ -1,4 +1,5 @@
-// Cuts a chain of pointwise, depthwise and pointwise convolutions by lines or by channels, and walks the pieces.
+// Cuts a chain of pointwise, depthwise and pointwise convolutions by lines or by channels, and walks the
+// pieces.
 #include "backend/cpu/separable_nhwc.h"
 
 #include <algorithm>
@@ -7,12 +8,14 @@
 
 #include "backend/cpu/dense_kernels.h"
 #include "backend/cpu/gemm_driver.h"
+#include "backend/cpu/lane_loop.h"
 #include "base/error.h"
 
 namespace trireme::cpu {
 namespace {
 
-// What a band holds of the middle, before and behind the depthwise convolution: half of a 1 MiB second-level cache.
+// What a band holds of the middle, before and behind the depthwise convolution: half of a 1 MiB second-level
+// cache.
 constexpr int64_t kBandBytes = 448 * 1024;
 constexpr int64_t kFloat = sizeof(float);
 
@@ -32,7 +35,8 @@ RowSource rows_of(const float* a, int64_t depth) {
   return source;
 }
 
-/// How a chain is cut: into bands of `band` lines of each image, or, with `slices`, along the channels of the middle.
+/// How a chain is cut: into bands of `band` lines of each image, or, with `slices`, along the channels of the
+/// middle.
 struct Cut {
   int64_t bands = 1, band = 1;
   int64_t lines = 0;  ///< of the middle before the depthwise convolution, at most, in a band
@@ -69,8 +73,8 @@ Cut cut_of(const SeparableShape& shape, int threads, const DenseKernels& kernels
   return cut;
 }
 
-/// The memory of one member: what it computed last, the middle before and behind the depthwise convolution, and the
-/// products' own.
+/// The memory of one member: what it computed last, the middle before and behind the depthwise convolution,
+/// and the products' own.
 struct Lane {
   size_t before = 0, behind = 0, product = 0;
   size_t bytes() const { return sizeof(Kept) + before + behind + product; }
@@ -132,7 +136,8 @@ class Separable {
       const bool follows = kept.image == image && kept.first <= from && kept.end > from && kept.end <= to;
       const int64_t again = follows ? kept.end - from : 0;
       if (again > 0 && from > kept.first)
-        std::memmove(before, before + (from - kept.first) * line, static_cast<size_t>(again * line) * sizeof(float));
+        std::memmove(before, before + (from - kept.first) * line,
+                     static_cast<size_t>(again * line) * sizeof(float));
       expand((image * s_.h + from + again) * s_.w, (to - from - again) * s_.w, before + again * line, memory);
       kept = {image, from, to};
       source = before;
@@ -225,7 +230,8 @@ class Separable {
 
 GemmPlan plan_projection(const SeparableShape& shape, int threads, const DenseKernels& kernels) {
   const ConvShape& s = shape.depthwise;
-  return plan_gemm(s.n * s.out_h() * s.out_w(), shape.out, rows_of(nullptr, s.c), kernels, {.threads = threads});
+  return plan_gemm(s.n * s.out_h() * s.out_w(), shape.out, rows_of(nullptr, s.c), kernels,
+                   {.threads = threads});
 }
 
 /// The middle of whole images, for cuts by channels.
@@ -246,7 +252,7 @@ void run_by_channels(const SeparableArgs& a, const Cut& cut, char* memory, base:
   float* before = reinterpret_cast<float*>(memory);
   float* behind = reinterpret_cast<float*>(memory + whole.before);
   char* lanes = memory + whole.before + whole.behind;
-  pool.run(cut.slices, [&](int64_t slice, int member) {
+  run_lanes(pool, cut.slices, [&](int64_t slice, int member) {
     chain.channels(slice, before, behind, lanes + static_cast<size_t>(member) * lane.bytes());
   });
   GemmJob job;
@@ -272,7 +278,8 @@ size_t separable_workspace_bytes(const SeparableShape& shape, int threads) {
     if (cut.slices > 0) {
       const GemmPlan plan = plan_projection(shape, threads, kernels);
       const Whole whole = whole_of(s);
-      bytes = whole.before + whole.behind + std::max(bytes, static_cast<size_t>(plan.lanes) * plan.lane_bytes);
+      bytes =
+          whole.before + whole.behind + std::max(bytes, static_cast<size_t>(plan.lanes) * plan.lane_bytes);
     }
     most = std::max(most, bytes);
   }
@@ -291,7 +298,7 @@ void separable_nhwc(const SeparableArgs& args, void* workspace, base::ThreadPool
   const Lane lane = lane_of(args.shape, cut, kernels);
   const Separable chain(args, cut, lane);
   for (int m = 0; m < pool.size(); ++m) new (memory + static_cast<size_t>(m) * lane.bytes()) Lane::Kept;
-  pool.run(s.n * cut.bands, [&](int64_t task, int member) {
+  run_lanes(pool, s.n * cut.bands, [&](int64_t task, int member) {
     chain.lines(task, memory + static_cast<size_t>(member) * lane.bytes());
   });
 }

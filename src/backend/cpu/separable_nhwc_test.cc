@@ -1,4 +1,5 @@
-// Chains of pointwise, depthwise and pointwise convolutions give the bits of the three done one after another.
+// Chains of pointwise, depthwise and pointwise convolutions give the bits of the three done one after
+// another.
 #include "backend/cpu/separable_nhwc.h"
 
 #include <gtest/gtest.h>
@@ -81,11 +82,12 @@ struct Trial {
     a.end.act_before_residual = chain.act_before_residual;
   }
 
-  Floats product(const float* from, int64_t m, const PackedMatrix& b, const Epilogue& end, base::ThreadPool& pool) {
+  Floats product(const float* from, int64_t m, const PackedMatrix& b, const Epilogue& end,
+                 base::ThreadPool& pool) {
     Floats out(static_cast<size_t>(m * b.n));
     std::vector<char> workspace(gemm_workspace_bytes(m, b.k, b.n, pool.size()) + 64);
-    gemm({.m = m, .a = from, .lda = b.k, .b = b, .c = out.data(), .ldc = b.n, .epilogue = end}, workspace.data(),
-         pool);
+    gemm({.m = m, .a = from, .lda = b.k, .b = b, .c = out.data(), .ldc = b.n, .epilogue = end},
+         workspace.data(), pool);
     return out;
   }
 

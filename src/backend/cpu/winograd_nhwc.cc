@@ -9,6 +9,7 @@
 #include "backend/cpu/conv_pack.h"
 #include "backend/cpu/dense_kernels.h"
 #include "backend/cpu/gemm_driver.h"
+#include "backend/cpu/lane_loop.h"
 #include "backend/cpu/simd_level.h"
 #include "base/error.h"
 
@@ -229,39 +230,48 @@ struct Grid {
   int64_t tasks() const { return blocks * parts; }
 };
 
-void cut_blocks(Grid& g, int64_t most) {
-  g.blocks = std::max<int64_t>(1, divide_up(g.tiles, most));
-  g.block_tiles = divide_up(g.tiles, g.blocks);
-}
-
-/// Cycles of the longest member under a grid: transforms (once for each part), then products at the pace of the
-/// multiply-adds or of the weights, whichever is slower.
+/// Cycles of the longest member under a grid: transforms (once for each part) and products beside the stream
+/// of weights, which a member reads again for a block unless its part of them stays in the second-level
+/// cache.
 double grid_cycles(const Grid& g, const ConvShape& s, int64_t panel, int threads) {
-  constexpr double kTransform = 0.25, kWeightBytes = 16;  // cycles an element, bytes a cycle; measured
+  constexpr double kTransform = 0.25,
+                   kWeightBytes = 6;  // cycles an element, bytes a cycle of one of four cores
+  constexpr double kKept = 400 * 1024;
   const double rows = static_cast<double>(g.block_tiles), points = g.points;
   const double c = static_cast<double>(s.c), part = static_cast<double>(std::min(g.part, s.oc));
+  const int64_t tasks = divide_up(g.tasks(), threads);
+  const double weights = 4 * points * c * part;
+  const double reads = static_cast<double>(weights <= kKept ? divide_up(tasks, g.blocks) : tasks);
   const double transforms = kTransform * points * rows * (c + part);
-  const double weights = 4 * points * c * part / kWeightBytes;
   const double products = points * std::max(rows, 8.0) * static_cast<double>(divide_up(g.part, panel)) * c;
-  // A member that is late costs part of a task, so of equal grids the finer wins.
-  const double rounds = static_cast<double>(divide_up(g.tasks(), threads)) + 0.3;
-  return rounds * (transforms + std::max(weights, products) + 2000);
+  // 0.3 of a task is lost in the last round on average; what overlaps does so in part.
+  const double computing = (static_cast<double>(tasks) + 0.3) * (transforms + products + 2000);
+  const double reading = reads * weights / kWeightBytes;
+  return std::max(computing, reading) + 0.3 * std::min(computing, reading);
+}
+
+/// V and M of a task.
+int64_t block_bytes(const Grid& g, const ConvShape& s) {
+  return g.points * g.block_tiles * (s.c + std::min(g.part, s.oc)) * static_cast<int64_t>(sizeof(float));
 }
 
 /// The grid of a team: blocks of tiles, and parts of the output channels that repeat the input transform.
+/// Grids are tried whose tasks come out even over the team, from one a member on; past 24 nothing waits for
+/// long.
 void share_out(Grid& g, const ConvShape& s, int64_t panel, int threads) {
-  const int64_t panels = divide_up(s.oc, panel), most = g.block_tiles;
+  constexpr int64_t kMostBytes = 900 * 1024, kMostRounds = 24, kOneTile = 14;
+  const int64_t panels = divide_up(s.oc, panel);
   Grid best = g;
   double least = 0;
-  // Grids whose tasks come out even over the team, from one a member on; past 24 nothing waits for long.
   for (int64_t parts = 1; parts <= panels && parts <= 2 * threads; parts *= 2) {
-    for (int64_t rounds = 1; rounds <= 24; ++rounds) {
+    for (int64_t rounds = 1; rounds <= kMostRounds; ++rounds) {
       Grid tried = g;
-      tried.blocks = std::max(divide_up(g.tiles, most), rounds * threads / parts);
+      tried.blocks = std::max<int64_t>(1, rounds * threads / parts);
       if (tried.blocks > g.tiles) break;
       tried.block_tiles = divide_up(g.tiles, tried.blocks);
       tried.part = divide_up(panels, parts) * panel;
       tried.parts = divide_up(s.oc, tried.part);
+      if (tried.block_tiles > kOneTile && block_bytes(tried, s) > kMostBytes) continue;
       const double cycles = grid_cycles(tried, s, panel, threads);
       if (least != 0 && cycles >= least) continue;
       least = cycles;
@@ -282,7 +292,8 @@ Grid cut(const ConvShape& s, WinogradTile tile, int threads, int64_t panel) {
   g.parts = 1;
   g.part = divide_up(s.oc, panel) * panel;
   const int64_t tile_bytes = g.points * (s.c + s.oc) * static_cast<int64_t>(sizeof(float));
-  cut_blocks(g, std::max(kLeastTiles, kBlockBytes / tile_bytes));
+  g.blocks = std::max<int64_t>(1, divide_up(g.tiles, std::max(kLeastTiles, kBlockBytes / tile_bytes)));
+  g.block_tiles = divide_up(g.tiles, g.blocks);
   if (threads > 1) share_out(g, s, panel, threads);
   return g;
 }
@@ -324,7 +335,8 @@ class Winograd {
   }
 
   void task(int64_t index, char* memory) const {
-    const int64_t block = index / g_.parts, column = index % g_.parts * g_.part;
+    // Blocks of one part follow each other: their weights stay with the member.
+    const int64_t block = index % g_.blocks, column = index / g_.blocks * g_.part;
     const int64_t begin = g_.tiles * block / g_.blocks, end = g_.tiles * (block + 1) / g_.blocks;
     const int64_t count = end - begin, part = std::min(g_.part, s_.oc - column);
     float* v = reinterpret_cast<float*>(memory);            // [points, count, c] and a line
@@ -516,9 +528,8 @@ void winograd_nhwc(const WinogradArgs& args, void* workspace, base::ThreadPool& 
   char* lanes = zeros + zero_bytes;
   const size_t lane_bytes = lane_of(g, s).bytes();
   const Winograd layer(args, g, reinterpret_cast<const float*>(zeros));
-  pool.run(g.tasks(), [&](int64_t i, int member) {
-    layer.task(i, lanes + static_cast<size_t>(member) * lane_bytes);
-  });
+  run_lanes(pool, g.tasks(),
+            [&](int64_t i, int lane) { layer.task(i, lanes + static_cast<size_t>(lane) * lane_bytes); });
 }
 
 }  // namespace trireme::cpu

@@ -40,7 +40,7 @@ ir::Refusal refuse_winograd(const ir::NodeView& n) {
   if (const ir::Refusal reason = refuse_not_three_by_three(s)) return reason;
   if (reads_nchw(n)) return "reads nchw";
   if (!cpu::winograd_fits(s)) return "padding is above 2";
-  if (s.out_h() < 4 || s.out_w() < 4 || s.out_h() * s.out_w() < 64)
+  if (s.out_h() < 4 || s.out_w() < 4 || s.out_h() * s.out_w() < 49)
     return base::concat("output of ", s.out_h(), " x ", s.out_w(), " is too small to pay for larger weights");
   return std::nullopt;
 }

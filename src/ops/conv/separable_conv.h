@@ -1,16 +1,17 @@
-// Operand places and attribute names of separable_conv_nhwc, for its schema, its kernels and the pass that makes it.
+// Operand places and attribute names of separable_conv_nhwc, for its schema, its kernels and the pass that
+// makes it.
 #pragma once
 
 #include "ops/dense/activation.h"
 
 namespace trireme::ops {
 
-/// Operands; expand, expand_bias, the biases and the residual may be absent.
+/// Operands; those behind the third may be absent.
 enum SeparableOperand : size_t {
   kSeparableX,
   kSeparableDepthwise,
-  kSeparableDepthwiseBias,
   kSeparableProject,
+  kSeparableDepthwiseBias,
   kSeparableProjectBias,
   kSeparableExpand,
   kSeparableExpandBias,

@@ -19,8 +19,8 @@ std::vector<tensor::TensorType> infer(const ir::NodeView& n) {
   const Shape &x = n.in[kSeparableX].shape, &w = n.in[kSeparableDepthwise].shape;
   const Shape& project = n.in[kSeparableProject].shape;
   base::require(x.rank() == 4 && w.rank() == 4 && project.rank() == 4,
-                "separable_conv_nhwc takes x and weights of rank 4, got ", x.to_string(), ", ", w.to_string(), ", ",
-                project.to_string());
+                "separable_conv_nhwc takes x and weights of rank 4, got ", x.to_string(), ", ", w.to_string(),
+                ", ", project.to_string());
   const Dim channels = has(n, kSeparableExpand) ? n.in[kSeparableExpand].shape[0] : x[3];
   base::require(channels == w[0] && channels == project[1], "separable_conv_nhwc: ", channels.to_string(),
                 " channels, weights ", w.to_string(), " and ", project.to_string());
@@ -55,12 +55,14 @@ std::vector<ir::ValueId> expand(ir::Graph& graph, const ir::Node& node) {
   }
   const tensor::Shape& weights = graph.type(operand(kSeparableDepthwise)).shape;
   window.set("group", weights[0].value());
-  middle = graph.add1(conv, {middle, operand(kSeparableDepthwise), operand(kSeparableDepthwiseBias)}, window, node.from);
+  middle = graph.add1(conv, {middle, operand(kSeparableDepthwise), operand(kSeparableDepthwiseBias)}, window,
+                      node.from);
   ir::Attrs last = stage_activation(node.attrs, "");
-  if (const int64_t before = node.attrs.get_int("act_before_residual", 0)) last.set("act_before_residual", before);
-  return {graph.add1(conv,
-                     {middle, operand(kSeparableProject), operand(kSeparableProjectBias), operand(kSeparableResidual)},
-                     last, node.from)};
+  if (const int64_t before = node.attrs.get_int("act_before_residual", 0))
+    last.set("act_before_residual", before);
+  return {graph.add1(
+      conv, {middle, operand(kSeparableProject), operand(kSeparableProjectBias), operand(kSeparableResidual)},
+      last, node.from)};
 }
 
 }  // namespace
@@ -87,19 +89,21 @@ ir::OpSchema separable_conv_nhwc_schema() {
       if (a.name != "act_before_residual") attrs.push_back({stage + a.name, a.kind, a.doc});
     }
   }
-  return {.name = "separable_conv_nhwc",
-          .doc =
-              "y = activation(project * depthwise(expand * x) + residual), each stage with bias and activation; x "
-              "[n,h,w,in], depthwise weights [c,1,kh,kw], project [out,c,1,1], expand [c,in,1,1] or absent, y "
-              "[n,oh,ow,out]",
-          .why_no_cut = "made from convolutions that were cut before",
-          .min_in = 4,
-          .max_in = kSeparableOperands,
-          .attrs = std::move(attrs),
-          .infer = infer,
-          .expand = expand,
-          .cost = cost,
-          .grad = grad_by_expand()};
+  return {
+      .name = "separable_conv_nhwc",
+      .doc =
+          "y = activation(project * depthwise(expand * x) + residual), each stage with bias and activation; "
+          "x "
+          "[n,h,w,in], depthwise weights [c,1,kh,kw], project [out,c,1,1], expand [c,in,1,1] or absent, y "
+          "[n,oh,ow,out]",
+      .why_no_cut = "made from convolutions that were cut before",
+      .min_in = 3,
+      .max_in = kSeparableOperands,
+      .attrs = std::move(attrs),
+      .infer = infer,
+      .expand = expand,
+      .cost = cost,
+      .grad = grad_by_expand()};
 }
 
 }  // namespace trireme::ops

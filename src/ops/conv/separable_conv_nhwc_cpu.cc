@@ -65,13 +65,15 @@ ir::BoundKernel prepare(const ir::KernelInit& init) {
   const ir::NodeView& n = init.node;
   const cpu::SeparableShape shape = shape_of(n);
   const auto taps = pack_taps(init, shape.depthwise);
-  const auto expand = pack_pointwise(init, kSeparableExpand), project = pack_pointwise(init, kSeparableProject);
-  cpu::SeparableArgs fixed{.shape = shape,
-                           .depthwise = taps->data<float>().data(),
-                           .project = project->matrix,
-                           .expand_end = epilogue_of(activation_of(stage_activation(n.attrs, "expand_"))),
-                           .depthwise_end = epilogue_of(activation_of(stage_activation(n.attrs, "depthwise_"))),
-                           .end = epilogue_of(activation_of(n.attrs))};
+  const auto expand = pack_pointwise(init, kSeparableExpand),
+             project = pack_pointwise(init, kSeparableProject);
+  cpu::SeparableArgs fixed{
+      .shape = shape,
+      .depthwise = taps->data<float>().data(),
+      .project = project->matrix,
+      .expand_end = epilogue_of(activation_of(stage_activation(n.attrs, "expand_"))),
+      .depthwise_end = epilogue_of(activation_of(stage_activation(n.attrs, "depthwise_"))),
+      .end = epilogue_of(activation_of(n.attrs))};
   if (expand) fixed.expand = expand->matrix;
   const size_t operands = n.in.size();
   ir::BoundKernel bound;
