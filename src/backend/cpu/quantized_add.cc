@@ -54,7 +54,7 @@ HWY_EXPORT(add_i8);
 
 void quantized_add(const QuantizedAdd& args, base::ThreadPool& pool) {
   const auto run = args.is_signed ? HWY_DYNAMIC_DISPATCH(add_i8) : HWY_DYNAMIC_DISPATCH(add_u8);
-  pool.for_range(args.n, 32768, [&](int64_t begin, int64_t end) { run(args, begin, end); });
+  pool.for_range(args.n, 8192, [&](int64_t begin, int64_t end) { run(args, begin, end); });
 }
 
 }  // namespace trireme::cpu
