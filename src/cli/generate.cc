@@ -26,7 +26,8 @@ struct GenerateOptions {
   std::string model;
   std::vector<std::string> prompt;
   std::vector<int64_t> prompt_ids;
-  std::string batch_file, tokenizer, characters, bench;
+  std::string batch_file, tokenizer, characters;
+  std::vector<std::string> bench;
   int64_t max_tokens = 128;
   std::vector<std::string> stop;
   bool ignore_eos = false, json = false;
@@ -55,7 +56,9 @@ struct GenerateOptions {
     f.add("characters", &characters,
           "tokens are the characters of this text, on which the model was trained");
     f.add("json", &json, "one JSON object a prompt, in their order");
-    f.add("bench", &bench, "measure instead: prompt=512,new=128,batch=8 with random tokens");
+    f.add(
+        "bench", &bench,
+        "measure instead, with random tokens: prompt=512,new=128,batch=8; several times: one after another");
     on.fields(f);
     f.add("threads", &threads, "threads of the session; 0: all cores").at_least(0);
     f.add("cpus", &cpus, "pin thread i to the i-th of these cores");
@@ -117,7 +120,7 @@ class GenerateVerb {
 
   engine::DecodeSession& session() { return *session_; }
   int run();
-  int bench();
+  void bench(const std::string& text);
 
  private:
   void open_tokenizer();
@@ -317,67 +320,81 @@ double median(std::vector<double> values) {
   return values.empty() ? 0 : values[values.size() / 2];
 }
 
-/// Bytes that a program's steps read and write at least, keys and values left out.
-double step_bytes(const compile::Program& program) {
-  double bytes = 0;
+/// What a step of decoding costs at least, keys and values left out, and a token of a prompt.
+struct StepCost {
+  double bytes = 0, token_flop = 0;
+};
+StepCost cost_of(const compile::Program& program, int64_t tokens) {
+  StepCost cost;
   for (const compile::Step& step : program.steps) {
-    if (step.op != nullptr && step.op->schema.name != "paged_attention") bytes += step.cost.bytes;
+    if (step.op == nullptr || step.op->schema.name == "paged_attention") continue;
+    cost.bytes += step.cost.bytes;
+    const bool is_head = step.from.find("lm_head") != std::string::npos;  // of a prompt's last token alone
+    if (!is_head) cost.token_flop += step.cost.flop / static_cast<double>(tokens);
   }
-  return bytes;
+  return cost;
 }
 
-int GenerateVerb::bench() {
-  const BenchShape shape = parse_bench(o_.bench);
-  const auto seconds = [](Clock::time_point from) {
-    return std::chrono::duration<double>(Clock::now() - from).count();
-  };
+/// Times of the steps that read prompts, and of those in which every sequence decodes.
+struct StepTimes {
   std::vector<double> prefill, decode;
-  for (int round = 0; round < 2; ++round) {  // the first compiles and packs
-    engine::Generator generator(*session_);
-    for (int64_t i = 0; i < shape.batch; ++i) {
-      engine::GenerateRequest r{.max_tokens = shape.fresh, .sampling = o_.sampling};
-      base::Rng rng(static_cast<uint64_t>(o_.sampling.seed), static_cast<uint64_t>(i));
-      for (int64_t t = 0; t < shape.prompt; ++t)
-        r.prompt.push_back(static_cast<int64_t>(rng.below(static_cast<uint64_t>(session_->vocabulary()))));
-      generator.add(std::move(r));
-    }
-    prefill.clear();
-    decode.clear();
-    while (!generator.is_idle()) {
-      const auto from = Clock::now();
-      const size_t before = generator.running() + generator.waiting();
-      generator.step();
-      const bool decodes = generator.step_tokens() == static_cast<int64_t>(before);
-      (decodes ? decode : prefill).push_back(seconds(from));
-    }
+};
+
+StepTimes time_steps(engine::DecodeSession& session, const BenchShape& shape,
+                     const engine::SamplingOptions& sampling) {
+  engine::Generator generator(session);
+  for (int64_t i = 0; i < shape.batch; ++i) {
+    engine::GenerateRequest r{.max_tokens = shape.fresh, .sampling = sampling};
+    base::Rng rng(static_cast<uint64_t>(sampling.seed), static_cast<uint64_t>(i));
+    for (int64_t t = 0; t < shape.prompt; ++t)
+      r.prompt.push_back(static_cast<int64_t>(rng.below(static_cast<uint64_t>(session.vocabulary()))));
+    generator.add(std::move(r));
   }
+  StepTimes times;
+  while (!generator.is_idle()) {
+    const auto from = Clock::now();
+    const size_t before = generator.running() + generator.waiting();
+    generator.step();
+    const bool decodes = generator.step_tokens() == static_cast<int64_t>(before);
+    (decodes ? times.decode : times.prefill)
+        .push_back(std::chrono::duration<double>(Clock::now() - from).count());
+  }
+  return times;
+}
+
+void GenerateVerb::bench(const std::string& text) {
+  const BenchShape shape = parse_bench(text);
+  time_steps(*session_, shape, o_.sampling);  // compiles, packs and records
+  const StepTimes times = time_steps(*session_, shape, o_.sampling);
   double prefill_s = 0;
-  for (double s : prefill) prefill_s += s;
-  const double step_s = median(decode);
+  for (double s : times.prefill) prefill_s += s;
+  const double step_s = median(times.decode);
   const auto sizes = session_->bucket(shape.batch, shape.batch);
+  const StepCost cost = cost_of(session_->prepare(sizes), sizes.tokens);
   const double kept = static_cast<double>(session_->pool().layout().page_bytes()) /
-                      static_cast<double>(o_.page_tokens) * static_cast<double>(shape.batch) *
-                      static_cast<double>(shape.prompt + shape.fresh / 2);
-  const double bytes = step_bytes(session_->prepare(sizes)) + kept;
+                      static_cast<double>(o_.page_tokens) *
+                      static_cast<double>(shape.batch * (shape.prompt + shape.fresh / 2));
+  const double bytes = cost.bytes + kept, tokens = static_cast<double>(shape.prompt * shape.batch);
   base::Json json =
       base::Json::object({{"prompt", shape.prompt}, {"new", shape.fresh}, {"batch", shape.batch}});
   json.set("threads", session_->threads().size());
   json.set("prefill_s", prefill_s);
-  json.set("prefill_tokens_s", static_cast<double>(shape.prompt * shape.batch) / prefill_s);
+  json.set("prefill_tokens_s", tokens / prefill_s);
+  json.set("prefill_tflop_s", tokens * cost.token_flop / prefill_s / 1e12);
   json.set("decode_step_ms", step_s * 1e3);
   json.set("decode_tokens_s", static_cast<double>(shape.batch) / step_s);
   json.set("decode_step_bytes", static_cast<int64_t>(bytes));
   json.set("decode_gbytes_s", bytes / step_s / 1e9);
   if (o_.json) {
     std::cout << json.dump() << std::endl;
-    return 0;
+    return;
   }
-  std::printf("prefill  %lld x %lld tokens in %.3f s: %.0f tokens/s\n", static_cast<long long>(shape.batch),
-              static_cast<long long>(shape.prompt), prefill_s, json.at("prefill_tokens_s").as_double());
+  std::printf("prefill  %lld x %lld tokens in %.3f s: %.0f tokens/s, %.2f TFLOP/s\n",
+              static_cast<long long>(shape.batch), static_cast<long long>(shape.prompt), prefill_s,
+              tokens / prefill_s, json.at("prefill_tflop_s").as_double());
   std::printf("decode   %.3f ms a step of %lld: %.1f tokens/s, %.1f MB a step, %.1f GB/s\n", step_s * 1e3,
               static_cast<long long>(shape.batch), json.at("decode_tokens_s").as_double(), bytes / 1e6,
               bytes / step_s / 1e9);
-  return 0;
 }
 
 }  // namespace
@@ -385,9 +402,10 @@ int GenerateVerb::bench() {
 int generate_main(std::span<const std::string> words, base::Env& env) {
   GenerateOptions options;
   if (!parse(options, words, "generate")) return 0;
-  const bool is_bench = !options.bench.empty();
+  const std::vector<std::string> shapes = options.bench;
   GenerateVerb verb(std::move(options));
-  const int code = is_bench ? verb.bench() : verb.run();
+  for (const std::string& shape : shapes) verb.bench(shape);
+  const int code = shapes.empty() ? verb.run() : 0;
   const std::string names = verb.session().host_operators();
   if (!names.empty()) env.log.warning("runtime", "host_fallback", {{"operators", names}});
   return code;

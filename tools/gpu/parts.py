@@ -203,5 +203,29 @@ def inference(check):
             check.verdict("inference", outcome, network=source, batch=batch, **fields)
 
 
+LLAMA_8B = ("zoo:llama:vocabulary=128256,positions=8192,width=4096,layers=32,heads=32,kv_heads=8,inner=14336,"
+            "theta=500000,is_tied=false")
+LLAMA_TINY = "zoo:llama:vocabulary=96,positions=96,width=32,layers=2,heads=4,kv_heads=2,inner=48"
+
+
+def llama(check):
+    """Prompts and decoding of a Llama of 8 billion parameters with random weights, batches of 1 to 64."""
+    shapes = [(24, 4, 1), (8, 3, 3)] if check.quick else [(2048, 64, 1), (2048, 64, 8), (512, 64, 64)]
+    precision = "f32" if check.quick else "bf16"
+    command = [check.program("trireme"), "generate", LLAMA_TINY if check.quick else LLAMA_8B, "--device", check.device,
+               "--precision", precision, "--cache-type", precision, "--chunk", 32 if check.quick else 2048, "--json",
+               "--max-length", 96 if check.quick else 2304]
+    for prompt, fresh, batch in shapes:
+        command += ["--bench", f"prompt={prompt},new={fresh},batch={batch}"]
+    done = check.run(command, 60 if check.quick else 240)
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    for row in rows:
+        check.verdict("llama", "passed", precision=precision, **row)
+    if done.returncode != 0 or len(rows) != len(shapes):
+        check.verdict("llama", "failed", why=done.stderr[-2000:])
+    if "host_fallback" in done.stderr:
+        check.verdict("llama", "failed", why=done.stderr[-500:])
+
+
 PARTS = [("tests", tests), ("speed", speed), ("trajectory", trajectories), ("serve", serve), ("training", training),
-         ("inference", inference)]
+         ("inference", inference), ("llama", llama)]
