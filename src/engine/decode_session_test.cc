@@ -112,6 +112,11 @@ TEST(DecodeSession, BitsDependOnNothingButTheSequence) {
       DecodeSession session(prepared, {.threads = threads});
       EXPECT_EQ(feed(session, session.open(), tokens, sizes).back(), want) << "first piece " << sizes[0];
     }
+    const auto low = [&](const std::vector<size_t>& pieces, int threads) {
+      DecodeSession session(prepared, {.threads = threads, .precision = passes::Precision::bf16});
+      return feed(session, session.open(), tokens, pieces).back();
+    };
+    EXPECT_EQ(low(sizes, 2), low({1}, 1)) << "bf16, first piece " << sizes[0];
   }
   // Mates of many lengths, prefill beside decode.
   DecodeSession session(prepared, {.threads = 3});

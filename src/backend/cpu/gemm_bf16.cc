@@ -78,10 +78,11 @@ class Worker {
       call.k = std::min(g_.depth, pairs - k0);
       call.accumulate = call.adds_last = k0 > 0;
       const bool last_pass = k0 + call.k == pairs;
-      pack_columns(t, k0, call.k);
+      if (p_.packed_b == nullptr) pack_columns(t, k0, call.k);
       for (int64_t first = t.first_tile; first < t.last_tile; first += kBlockGroupTiles) {
         const BlockTiles group{first, std::min(first + kBlockGroupTiles, t.last_tile)};
         pack_rows(t, group, k0, call.k);
+        call.b = p_.packed_b == nullptr ? t.b : p_.packed_b + packed_at(k0, call.k, t.first_panel);
         multiply(t, group, call, last_pass);
       }
     }
@@ -90,7 +91,22 @@ class Worker {
     if (t.column_sums != nullptr) v_.narrow(t.column_sums, columns_of(t), p_.column_sums + column);
   }
 
+  /// All passes over depth of one panel, to where packed_at() looks for them.
+  void pack_whole(int64_t panel, float* packed) const {
+    const int64_t pairs = (p_.k + 1) / 2;
+    for (int64_t k0 = 0; k0 < pairs; k0 += g_.depth) {
+      const int64_t depth = std::min(g_.depth, pairs - k0);
+      pack_panel(panel * v_.tiles.panel, k0, depth, packed + packed_at(k0, depth, panel));
+    }
+  }
+
  private:
+  /// Pass after pass all panels, so that the panels of a task follow each other.
+  int64_t packed_at(int64_t k0, int64_t depth, int64_t panel) const {
+    return k0 / g_.depth * g_.panels * packed_panel(g_.depth, v_.tiles.panel) +
+           panel * packed_panel(depth, v_.tiles.panel);
+  }
+
   int64_t tile_begin(int64_t tile) const { return tile * height_ + std::min(tile, tall_); }
   int64_t columns_of(const Task& t) const {
     return std::min(p_.n, t.last_panel * v_.tiles.panel) - t.first_panel * v_.tiles.panel;
@@ -249,7 +265,6 @@ class Worker {
   }
 
   void multiply(const Task& t, BlockTiles group, GemmTile& call, bool last_pass) const {
-    call.b = t.b;
     call.ldc = l_.one_pass ? v_.tiles.panel : l_.task_columns;
     for (int64_t panel = t.first_panel; panel < t.last_panel; ++panel) {
       const int64_t column = panel * v_.tiles.panel, inside = column - t.first_panel * v_.tiles.panel;
@@ -294,6 +309,21 @@ class Worker {
 
 bool has_bf16_products() { return bf16_kernels() != nullptr; }
 
+int64_t packed_bf16_floats(int64_t k, int64_t n) {
+  const DenseKernels& tiles = bf16_kernels()->tiles;
+  const Bf16Product product{.m = 1, .k = k, .n = n};
+  const BlockGrid grid = lay_out(product, tiles, 1).grid;
+  const int64_t pairs = (k + 1) / 2, passes = (pairs + grid.depth - 1) / grid.depth;
+  return passes * grid.panels * packed_panel(grid.depth, tiles.panel);
+}
+
+void pack_bf16_columns(const Bf16Operand& b, int64_t k, int64_t n, float* packed) {
+  const Bf16Product product{.m = 1, .k = k, .n = n, .b = b};
+  const Layout layout = lay_out(product, bf16_kernels()->tiles, 1);
+  const Worker worker(product, layout);
+  for (int64_t panel = 0; panel < layout.grid.panels; ++panel) worker.pack_whole(panel, packed);
+}
+
 size_t gemm_bf16_workspace_bytes(const Bf16Product& p, int threads) {
   if (p.m == 0 || p.n == 0 || p.k == 0) return 0;
   return static_cast<size_t>(threads) * lay_out(p, bf16_kernels()->tiles, threads).lane_bytes + 64;
@@ -301,6 +331,7 @@ size_t gemm_bf16_workspace_bytes(const Bf16Product& p, int threads) {
 
 void gemm_bf16(const Bf16Product& p, void* workspace, base::ThreadPool& pool) {
   base::check(has_bf16_products(), "bf16 products on a processor without them");
+  base::check(p.packed_b == nullptr || p.column_sums == nullptr, "column sums of packed columns");
   if (p.m == 0 || p.n == 0 || p.k == 0) return;
   const Layout layout = lay_out(p, bf16_kernels()->tiles, pool.size());
   const Worker worker(p, layout);

@@ -24,6 +24,7 @@ struct Bf16Operand {
 struct Bf16Product {
   int64_t m = 0, k = 0, n = 0;
   Bf16Operand a, b;
+  const float* packed_b = nullptr;  // b by pack_bf16_columns, then b itself is not read; or null
   uint16_t* c = nullptr;
   int64_t ldc = 0;
   const uint16_t* bias = nullptr;      // [n] or null
@@ -32,6 +33,11 @@ struct Bf16Product {
   uint16_t* row_sums = nullptr;        // [m] or null: sum over k of a(row, k), rounded once
   uint16_t* column_sums = nullptr;     // [n] or null
 };
+
+/// Floats that b [k, n] takes as gemm_bf16 reads it: two bytes an element and a little. Made once for weights
+/// that stay: a product of few rows then takes the time of reading them. The same bits as without.
+int64_t packed_bf16_floats(int64_t k, int64_t n);
+void pack_bf16_columns(const Bf16Operand& b, int64_t k, int64_t n, float* packed);
 
 size_t gemm_bf16_workspace_bytes(const Bf16Product& product, int threads);
 

@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include <cmath>
 #include <cstring>
 #include <random>
@@ -113,6 +115,36 @@ TEST(GemmBf16, SameBitsForEveryTeam) {
       EXPECT_EQ(problem.rows, rows);
       EXPECT_EQ(problem.columns, columns);
     }
+  }
+}
+
+TEST(GemmBf16, PackedColumnsGiveTheSameBits) {
+  if (!has_bf16_products()) GTEST_SKIP() << "the processor has no bf16 products";
+  const int64_t shapes[][3] = {{1, 1, 1}, {1, 2100, 333}, {8, 5, 64}, {33, 4097, 65}, {100, 700, 48}};
+  for (const auto& [m, k, n] : shapes) {
+    for (const int form : {0, 2}) {
+      Problem problem(m, k, n, form);
+      problem.p.column_sums = nullptr;
+      const Bits want = problem.run(2), rows = problem.rows;
+      std::vector<float> packed(static_cast<size_t>(packed_bf16_floats(k, n)));
+      pack_bf16_columns(problem.p.b, k, n, packed.data());
+      problem.p.packed_b = packed.data();
+      problem.p.b.data = nullptr;
+      EXPECT_EQ(problem.run(3), want) << m << "x" << k << "x" << n;
+      EXPECT_EQ(problem.rows, rows);
+    }
+  }
+}
+
+TEST(GemmBf16, RowsDoNotDependOnTheirNumber) {
+  if (!has_bf16_products()) GTEST_SKIP() << "the processor has no bf16 products";
+  Problem many(40, 3000, 130, 2);
+  const Bits want = many.run(3);
+  for (const int64_t row : {0, 7, 39}) {
+    Problem one(1, 3000, 130, 2);
+    std::copy_n(many.a.begin() + row * 3000, 3000, one.a.begin());
+    const Bits got = one.run(2);
+    EXPECT_TRUE(std::equal(got.begin(), got.end(), want.begin() + row * 130)) << "row " << row;
   }
 }
 

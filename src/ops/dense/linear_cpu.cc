@@ -69,14 +69,30 @@ ir::BoundKernel prepare_blocks(const ir::KernelInit& init) {
 
 ir::BoundKernel prepare_bf16(const ir::KernelInit& init) {
   const LinearPlan p = plan_of(init.node);
-  const cpu::Bf16Product product{.m = p.m,
-                                 .k = p.k,
-                                 .n = p.n,
-                                 .a = {nullptr, p.k},
-                                 .b = {nullptr, p.transposed ? p.k : p.n, p.transposed},
-                                 .ldc = p.n,
-                                 .epilogue = epilogue_of(p.activation)};
-  return bind_bf16(product, {0, 1, init.node.present(2) ? 2 : -1, init.node.present(3) ? 3 : -1}, init);
+  cpu::Bf16Product product{.m = p.m,
+                           .k = p.k,
+                           .n = p.n,
+                           .a = {nullptr, p.k},
+                           .b = {nullptr, p.transposed ? p.k : p.n, p.transposed},
+                           .ldc = p.n,
+                           .epilogue = epilogue_of(p.activation)};
+  const BlockOperands operands{0, 1, init.node.present(2) ? 2 : -1, init.node.present(3) ? 3 : -1};
+  const tensor::Tensor* weight = init.node.value(1);
+  if (weight == nullptr) return bind_bf16(product, operands, init);
+  const std::string format = base::concat("bf16 columns ", p.k, "x", p.n, p.transposed ? " transposed" : "");
+  const auto packed = init.packs.get<tensor::Tensor>(ir::pack_key(*weight, format), [&] {
+    auto made = std::make_shared<tensor::Tensor>(
+        tensor::Tensor::empty(tensor::DType::f32, {cpu::packed_bf16_floats(p.k, p.n)}));
+    cpu::Bf16Operand b = product.b;
+    b.data = reinterpret_cast<const uint16_t*>(weight->raw());
+    cpu::pack_bf16_columns(b, p.k, p.n, made->mutable_data<float>().data());
+    return made;
+  });
+  product.packed_b = packed->data<float>().data();
+  ir::BoundKernel bound = bind_bf16(product, operands, init);
+  bound.run = [packed, run = std::move(bound.run)](const ir::RunArgs& args) { run(args); };
+  bound.unread_inputs = 1u << 1;
+  return bound;
 }
 
 template <class T>
