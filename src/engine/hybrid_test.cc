@@ -10,6 +10,7 @@
 #include "model/loss.h"
 #include "model/zoo/zoo.h"
 #include "passes/shard_rules.h"
+#include "tests/test_device.h"
 
 namespace trireme::engine {
 namespace {
@@ -44,6 +45,7 @@ Case language(const std::string& network, std::vector<std::string> options) {
   model::add_loss(c.graph);
   c.graph.sort();
   c.options.optimizer.clip_norm = 0.5;
+  c.options.device = tests::device_under_test();
   c.options.threads = 1;
   return c;
 }

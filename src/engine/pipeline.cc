@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "base/error.h"
+#include "runtime/device_ranks.h"
 
 namespace trireme::engine {
 
@@ -52,12 +53,48 @@ constexpr int kFrom = 0, kTo = 1;  // ranks on a link
 
 }  // namespace
 
-PipelineLinks::PipelineLinks(comm::Communicator& pp, bool is_ring) : stages(pp) {
+/// A stream for each link, and the host's communicators under those of the device.
+struct PipelineLinks::OnDevice {
+  struct Link {
+    std::unique_ptr<comm::Communicator> host;
+    std::unique_ptr<cuda::CudaStream> stream;
+    const comm::Communicator* link;
+  };
+  cuda::CudaDevice& device;
+  comm::DeviceLink how;
+  base::ThreadPool pool{1};
+  std::vector<Link> links = {};
+};
+
+PipelineLinks::~PipelineLinks() {
+  for (auto* link : {&activation_out, &activation_in, &gradient_out, &gradient_in}) link->reset();
+}
+
+std::unique_ptr<comm::Communicator> PipelineLinks::put_on_device(std::unique_ptr<comm::Communicator> link) {
+  if (on_device_ == nullptr || link == nullptr) return link;
+  auto stream = on_device_->device.open_stream(on_device_->pool, cuda::StreamRole::copy);
+  auto made = runtime::open_device_group(on_device_->how, *link, on_device_->device, *stream);
+  on_device_->links.push_back({std::move(link), std::move(stream), made.get()});
+  return made;
+}
+
+void PipelineLinks::settle(const comm::Communicator* link) const {
+  if (on_device_ == nullptr) return;
+  for (const OnDevice::Link& l : on_device_->links) {
+    if (l.link == link) l.stream->synchronize();
+  }
+}
+
+PipelineLinks::PipelineLinks(comm::Communicator& pp, bool is_ring, tensor::Device* device,
+                             const runtime::DeviceRanks* ranks)
+    : stages(pp) {
+  if (ranks != nullptr)
+    on_device_.reset(new OnDevice{dynamic_cast<cuda::CudaDevice&>(*device), ranks->choice().link});
   const int count = pp.size();
   for (int r = 0; r < (is_ring ? count : count - 1); ++r) {
     const int next = (r + 1) % count;
-    auto activations = open_link(pp, r, next);
-    auto gradients = open_link(pp, next, r);
+    auto activations = put_on_device(open_link(pp, r, next));
+    auto gradients = put_on_device(open_link(pp, next, r));
     if (pp.rank() == r) activation_out = std::move(activations), gradient_in = std::move(gradients);
     if (pp.rank() == next) activation_in = std::move(activations), gradient_out = std::move(gradients);
   }
@@ -187,6 +224,7 @@ void PipelineRunner::fail(std::exception_ptr error) {
 
 void PipelineRunner::run_lane(Lane& lane) {
   try {
+    links_.settle(lane.link);  // this thread is the device's from here on
     for (;;) {
       const int done = lane.runs.load(std::memory_order_relaxed);
       if (!wait([&] { return runs_.load(std::memory_order_acquire) > done; })) return;
@@ -211,10 +249,12 @@ bool PipelineRunner::transfer(Lane& lane, const PipelineTransfer& t) {
     const std::atomic<int>& made = lane.is_gradient ? c.backward : c.forward;
     if (!wait([&] { return made.load(std::memory_order_acquire) > i; })) return false;
     lane.link->send(bytes, kTo, lane.is_gradient ? c.first_layer : c.last_layer);
+    links_.settle(lane.link);
     (lane.is_gradient ? c.gradient_sent : c.sent).store(i + 1, std::memory_order_release);
   } else {
     if (!wait([&] { return c.through.load(std::memory_order_acquire) > i - ring.count; })) return false;
     lane.link->recv(bytes, kFrom, lane.is_gradient ? c.last_layer : c.first_layer);
+    links_.settle(lane.link);
     (lane.is_gradient ? c.gradient_arrived : c.arrived).store(i + 1, std::memory_order_release);
   }
   signal();

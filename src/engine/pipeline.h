@@ -12,6 +12,10 @@
 #include "passes/pipeline_flow.h"
 #include "tensor/device.h"
 
+namespace trireme::runtime {
+class DeviceRanks;
+}
+
 namespace trireme::engine {
 
 /// What one micro-batch takes in one part of the model.
@@ -34,10 +38,21 @@ struct PipelineBuffers {
 /// run beside the work and beside each other.
 struct PipelineLinks {
   /// Collective over `pp`. Stages are a ring if `is_ring` (several parts on a stage).
-  PipelineLinks(comm::Communicator& pp, bool is_ring);
+  /// `ranks`: of devices whose memory crosses; each link has a stream of its own. Null: memory of the host.
+  PipelineLinks(comm::Communicator& pp, bool is_ring, tensor::Device* device = nullptr,
+                const runtime::DeviceRanks* ranks = nullptr);
+  ~PipelineLinks();
   /// To and from the next stage, from and to the one before; null where there is none.
   std::unique_ptr<comm::Communicator> activation_out, activation_in, gradient_out, gradient_in;
   comm::Communicator& stages;
+
+  /// Waits until what was sent or received over the link has crossed; on the thread that did.
+  void settle(const comm::Communicator* link) const;
+
+ private:
+  struct OnDevice;
+  std::unique_ptr<comm::Communicator> put_on_device(std::unique_ptr<comm::Communicator> link);
+  std::unique_ptr<OnDevice> on_device_;  ///< null: the host's memory crosses
 };
 
 /// How a run went, the same on every stage.

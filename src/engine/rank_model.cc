@@ -9,6 +9,7 @@
 #include "passes/partition.h"
 #include "passes/shard_rules.h"
 #include "passes/train.h"
+#include "runtime/open_device.h"
 
 namespace trireme::engine {
 namespace {
@@ -39,13 +40,18 @@ std::vector<Dims> with_rows_of_one(std::vector<Dims> shapes, int micro_batches) 
 }  // namespace
 
 RankModel::RankModel(std::shared_ptr<const PreparedModel> model, passes::Strategy strategy, int rank,
-                     compile::CompileOptions compile)
+                     compile::CompileOptions compile, const std::string& device)
     : model_(std::move(model)),
       strategy_(passes::choose_kv_ranks(model_->graph(), std::move(strategy))),
       mesh_(strategy_.mesh()),
       coordinates_(mesh_.coordinates(rank)),
       stage_(mesh_.has("pp") ? coordinates_[mesh_.index_of("pp")] : 0),
+      device_(runtime::open_device(device)),
       compile_(std::move(compile)) {
+  compile_.on = device_->kind();
+  compile_.device = compile_.on == tensor::DeviceKind::cpu ? nullptr : device_.get();
+  if (device_->memory_bytes() > 0)
+    compile_.memory_bytes = std::min(compile_.memory_bytes, device_->memory_bytes());
   base::require(strategy_.dp == 1,
                 "ranks of one model are tensor parallel and pipeline stages; dp=", strategy_.dp,
                 " is for training, instances serve several batches at a time");

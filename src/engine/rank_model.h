@@ -28,9 +28,10 @@ struct RankProgram {
 /// Used by one thread at a time; programs stay when the ranks that ran them are gone.
 class RankModel {
  public:
-  /// `strategy` spreads over tp and pp. `model` is shared by all ranks of a process.
+  /// `strategy` spreads over tp and pp. `model` is shared by all ranks of a process. `device`: of this rank,
+  /// as runtime::open_device() takes it.
   RankModel(std::shared_ptr<const PreparedModel> model, passes::Strategy strategy, int rank,
-            compile::CompileOptions compile);
+            compile::CompileOptions compile, const std::string& device = "cpu");
 
   /// Compiles these shapes, or finds them. Deterministic: the ranks' programs meet in the same collectives.
   /// Throws unsupported where a shape depends on data.
@@ -40,6 +41,8 @@ class RankModel {
   const tensor::MeshShape& mesh() const { return mesh_; }
   int stage() const { return stage_; }
   int stages() const { return strategy_.pp; }
+  tensor::Device& device() { return *device_; }
+  base::SharedCache& packs() { return packs_; }
 
  private:
   std::unique_ptr<RankProgram> build(const std::vector<tensor::Dims>& shapes);
@@ -51,6 +54,7 @@ class RankModel {
   tensor::MeshShape mesh_;
   std::vector<int> coordinates_;
   int stage_;
+  std::unique_ptr<tensor::Device> device_;
   compile::CompileOptions compile_;
   base::SharedCache packs_;
   std::optional<passes::PipelineCut> cut_;         ///< the same for all shapes

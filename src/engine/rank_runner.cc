@@ -2,7 +2,7 @@
 // before, go to the next, results to the first rank.
 #include "engine/rank_runner.h"
 
-#include "runtime/open_device.h"
+#include "runtime/device_ranks.h"
 
 namespace trireme::engine {
 namespace {
@@ -24,16 +24,26 @@ RankRunner::RankRunner(RankModel& model, comm::Mesh& mesh, const SessionOptions&
     : model_(model),
       mesh_(mesh),
       pool_(options.threads, options.cpus),
-      device_(runtime::open_device(options.device)),
-      stream_(device_->open_stream(pool_)) {
-  if (model.stages() > 1) links_ = std::make_unique<PipelineLinks>(mesh.axis("pp"), false);
+      device_(model.device()),
+      stream_(device_.open_stream(pool_)),
+      on_(runtime::bind_device(device_, pool_, model.packs(), options.graphs, &mesh)) {
+  if (model.stages() > 1)
+    links_ = std::make_unique<PipelineLinks>(mesh.axis("pp"), false, on_.device, on_.ranks.get());
 }
 
 RankRunner::Bound& RankRunner::bound_for(const std::vector<Dims>& shapes) {
   const auto found = bound_.find(shapes);
   if (found != bound_.end()) return found->second;
   Bound bound{.program = &model_.program_for(shapes)};
-  bound.executor = std::make_unique<runtime::Executor>(bound.program->program, std::vector<void*>(), &mesh_);
+  runtime::DeviceBinding on = on_;
+  if (on.device != nullptr) {  // what crosses between stages stays on the device
+    on.inputs_there.assign(bound.program->inputs.size(), false);
+    on.inputs_there.resize(bound.program->program->inputs.size(), true);
+    on.outputs_there.assign(bound.program->out.size(), true);
+    on.outputs_there.resize(bound.program->program->outputs.size(), false);
+  }
+  bound.executor =
+      std::make_unique<runtime::Executor>(bound.program->program, std::vector<void*>(), &mesh_, on);
   // The first rank of a model without stages has its results written where the caller wants them.
   const bool is_last = model_.stage() + 1 == model_.stages();
   if (is_last && (model_.stages() > 1 || mesh_.world().rank() != 0)) {
@@ -51,10 +61,10 @@ const compile::Program& RankRunner::prepare(const std::vector<Dims>& shapes) {
 }
 
 void RankRunner::bind_arena(Bound& bound) {
-  const int64_t bytes = std::max<int64_t>(64, bound.program->program->memory.arena_bytes);
+  const int64_t bytes = std::max<int64_t>(64, bound.executor->arena_bytes());
   if (bytes > arena_bytes_) {
     arena_.reset();
-    arena_ = device_->allocate(bytes);
+    arena_ = device_.allocate(bytes);
     arena_bytes_ = bytes;
   }
   if (bound.arena == arena_.get()) return;
@@ -79,7 +89,7 @@ void RankRunner::add_stages(Bound& bound) {
   bound.stages = std::make_unique<PipelineRunner>(
       passes::make_inference_order(
           {.stages = model_.stages(), .micro_batches = bound.program->micro_batches}),
-      std::vector<PipelineBytes>{bytes}, *links_, *device_);
+      std::vector<PipelineBytes>{bytes}, *links_, device_);
 }
 
 void RankRunner::run_micro_batch(Bound& bound, int micro_batch, const PipelineBuffers& buffers,

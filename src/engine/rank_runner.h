@@ -47,8 +47,9 @@ class RankRunner {
   RankModel& model_;
   comm::Mesh& mesh_;
   base::ThreadPool pool_;
-  std::unique_ptr<tensor::Device> device_;
+  tensor::Device& device_;
   std::unique_ptr<tensor::Stream> stream_;
+  runtime::DeviceBinding on_;
   std::shared_ptr<void> arena_;
   int64_t arena_bytes_ = 0;
   std::unique_ptr<PipelineLinks> links_;

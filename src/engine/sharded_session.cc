@@ -8,6 +8,7 @@
 #include "base/cpu_info.h"
 #include "base/memory.h"
 #include "engine/rank_service.h"
+#include "runtime/open_device.h"
 
 namespace trireme::engine {
 namespace {
@@ -106,13 +107,15 @@ void require_same_model(comm::Communicator& ranks, const ir::Graph& graph) {
 }
 
 std::unique_ptr<RankModel> rank_model(std::shared_ptr<const PreparedModel> model, const SessionOptions& own,
-                                      int rank) {
+                                      int rank, const std::string& device) {
   return std::make_unique<RankModel>(
       std::move(model), own.strategy, rank,
       compile::CompileOptions{
+          .host_fallback = own.host_fallback,
           .threads = own.threads,
           .only_kernel = own.only_kernel,
-          .memory_bytes = own.memory_bytes > 0 ? own.memory_bytes : base::memory_limit_bytes()});
+          .memory_bytes = own.memory_bytes > 0 ? own.memory_bytes : base::memory_limit_bytes()},
+      device);
 }
 
 }  // namespace
@@ -138,9 +141,12 @@ ShardedSession::ShardedSession(std::shared_ptr<const PreparedModel> model, const
   base::require(options.mesh == nullptr || options.mesh->world().rank() == 0,
                 "the first rank leads, this is rank ",
                 options.mesh == nullptr ? 0 : options.mesh->world().rank());
-  base::require(options.device == "cpu", "a model on several ranks runs on cpu, asked for ", options.device);
   const int here = is_in_job() ? 1 : ranks;
-  for (int r = 0; r < here; ++r) models_.push_back(rank_model(model_, share_of(options, r, here), r));
+  for (int r = 0; r < here; ++r) {
+    const std::string device = is_in_job() ? runtime::device_of_rank(options.device)
+                                           : runtime::device_of_rank(options.device, {r, here});
+    models_.push_back(rank_model(model_, share_of(options, r, here), r, device));
+  }
   find_indices();
   ensure_group();
 }
@@ -295,7 +301,8 @@ void ShardedSession::lose(int rank) {
 void follow(std::shared_ptr<const PreparedModel> model, const SessionOptions& options) {
   base::check(options.mesh != nullptr, "to follow, a rank needs the others");
   const SessionOptions own = share_of(options, 0, 1);
-  const std::unique_ptr<RankModel> part = rank_model(std::move(model), own, options.mesh->world().rank());
+  const std::unique_ptr<RankModel> part = rank_model(std::move(model), own, options.mesh->world().rank(),
+                                                     runtime::device_of_rank(options.device));
   RankRunner runner(*part, *options.mesh, own);
   answer(runner, options.mesh->world());
 }
@@ -303,7 +310,8 @@ void follow(std::shared_ptr<const PreparedModel> model, const SessionOptions& op
 void follow(std::shared_ptr<const PreparedModel> model, const SessionOptions& options,
             comm::Communicator& group) {
   const SessionOptions own = share_of(options, 0, 1);
-  const std::unique_ptr<RankModel> part = rank_model(model, own, group.rank());
+  const std::unique_ptr<RankModel> part =
+      rank_model(model, own, group.rank(), runtime::device_of_rank(options.device));
   require_same_model(group, model->graph());
   comm::Mesh mesh(group, part->mesh());
   RankRunner runner(*part, mesh, own);

@@ -9,6 +9,7 @@
 #include "engine/sharded_session.h"
 #include "model/zoo/resnet.h"
 #include "model/zoo/zoo.h"
+#include "tests/test_device.h"
 
 namespace trireme::engine {
 namespace {
@@ -91,7 +92,9 @@ base::ErrorCode code_of(const std::function<void()>& call) {
 
 void expect_same_answers(const std::shared_ptr<const PreparedModel>& model, const passes::Strategy& strategy,
                          double tolerance = 2e-5) {
-  Session one(model, {.threads = 1}), many(model, {.threads = strategy.world(), .strategy = strategy});
+  const std::string on = tests::device_under_test();
+  Session one(model, {.device = on, .threads = 1}),
+      many(model, {.device = on, .threads = strategy.world(), .strategy = strategy});
   for (const int64_t rows : {1, 3, 1}) {
     const std::vector<Tensor> inputs = inputs_of(model->graph(), rows, 6 + rows);
     const std::vector<Tensor> want = one.run(inputs), got = many.run(inputs);

@@ -177,7 +177,7 @@ void TrainSession::compile_chunk(Pipeline& pipeline, const StepKey& key, passes:
     p.step = std::make_unique<StepProgram>();
     p.step->key = key;
     p.step->graph = std::move(graph);
-    finish(*p.step);
+    finish(*p.step, [&](const std::string& name) { return chunk.place(name).buffer != nullptr; });
     for (const std::string& name : p.step->program->input_names) {
       Place place = chunk.place(name);
       for (size_t i = 0; i < model_.inputs().size(); ++i) {
@@ -213,7 +213,8 @@ std::unique_ptr<TrainSession::Pipeline, TrainSession::PipelineDelete> TrainSessi
     const StepKey& key) {
   const passes::Strategy& strategy = options_.strategy;
   if (links_ == nullptr)
-    links_ = std::make_shared<PipelineLinks>(options_.mesh->axis("pp"), strategy.chunks > 1);
+    links_ = std::make_shared<PipelineLinks>(options_.mesh->axis("pp"), strategy.chunks > 1, on_.device,
+                                             on_.ranks.get());
   std::unique_ptr<Pipeline, PipelineDelete> made(new Pipeline);
   const passes::PipelineOrder order = passes::make_pipeline_order(
       strategy.schedule,
@@ -343,7 +344,7 @@ StepResult TrainSession::pipeline_step(std::span<const Feeds> micro_batches, con
                                                          : buffers.*place.buffer + place.offset);
         }
         for (const Place& place : p.out) p.step->out.push_back(buffers.*place.buffer + place.offset);
-        p.step->executor->run(p.step->in, p.step->out, *stream_, &p.step->trace);
+        run_bound(*p.step);
       });
   if (pipeline.tied != nullptr) add_tied(*pipeline.tied, inputs);
   launch(*pipeline.update, {}, inputs, 0);

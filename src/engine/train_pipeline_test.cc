@@ -11,6 +11,7 @@
 #include "engine/train_session.h"
 #include "model/loss.h"
 #include "model/zoo/zoo.h"
+#include "tests/test_device.h"
 
 namespace trireme::engine {
 namespace {
@@ -51,6 +52,7 @@ Case make(const std::string& name, const std::vector<std::string>& options, Feed
   c.graph.sort();
   c.options.optimizer.kind = passes::OptimizerKind::adamw;
   c.options.optimizer.clip_norm = 0.5;
+  c.options.device = tests::device_under_test();
   c.options.threads = 1;
   return c;
 }

@@ -53,13 +53,12 @@ TrainSession::TrainSession(const ir::Graph& loss_graph, const TrainOptions& opti
     : options_(options),
       model_(loss_graph),
       pool_(options.threads > 0 ? options.threads : base::read_cpu_info().threads(), options.cpus),
-      device_(runtime::open_device(
-          options.mesh == nullptr ? options.device
-                                  : runtime::device_of_rank(options.device, options.mesh->world().rank()))),
+      device_(runtime::open_device(options.mesh == nullptr
+                                       ? options.device
+                                       : runtime::device_of_rank(options.device, options.mesh->world()))),
       stream_(device_->open_stream(pool_)),
       on_(runtime::bind_device(*device_, pool_, packs_, options.graphs, options.mesh)) {
   if (on_.device != nullptr) {
-    if (stages() > 1) base::fail_unsupported("pipelines train on cpu, asked for ", options_.device);
     states_.live_on(*device_, *stream_, *on_.staging);
     scratch_.live_on(*device_, *stream_, *on_.staging);
   }
@@ -317,13 +316,18 @@ void TrainSession::fuse(ir::Graph& graph) const {
   passes::localise_casts(graph);
 }
 
-void TrainSession::finish(StepProgram& p) {
+void TrainSession::finish(StepProgram& p, const std::function<bool(const std::string&)>& is_crossing) {
   p.program = compile_step(p.graph, p.key.part == StepPart::stage);
   std::vector<void*> addresses;
   for (compile::SlotId id : p.program->states) {
     addresses.push_back(address_of(p.program->slot(id).name));
   }
-  p.executor = std::make_unique<runtime::Executor>(p.program, std::move(addresses), options_.mesh, on_);
+  runtime::DeviceBinding on = on_;
+  if (is_crossing && on.device != nullptr) {
+    for (const std::string& name : p.program->input_names) on.inputs_there.push_back(is_crossing(name));
+    for (const std::string& name : p.program->output_names) on.outputs_there.push_back(is_crossing(name));
+  }
+  p.executor = std::make_unique<runtime::Executor>(p.program, std::move(addresses), options_.mesh, on);
   p.phases = phases_of(*p.program);
 }
 
@@ -427,6 +431,10 @@ void TrainSession::launch(StepProgram& p, const Feeds& feeds, const StepInputs& 
     p.in.push_back(scalar != nullptr ? scalar : feeds.at(i).raw());
   }
   for (Tensor& t : p.results) p.out.push_back(t.mutable_raw());
+  run_bound(p);
+}
+
+void TrainSession::run_bound(StepProgram& p) {
   if (on_.device == nullptr) return p.executor->run(p.in, p.out, *stream_, &p.trace);
   launch_on_device(p);
 }

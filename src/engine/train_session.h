@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cmath>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -118,7 +119,8 @@ class TrainSession {
   StepProgram& program_for(const StepKey& key);
   std::unique_ptr<StepProgram> build(const StepKey& key);
   void fuse(ir::Graph& graph) const;
-  void finish(StepProgram& program);
+  /// `is_crossing`: of inputs and outputs that stay on the device between programs.
+  void finish(StepProgram& program, const std::function<bool(const std::string&)>& is_crossing = {});
   void use_arena(StepProgram& program);
   StepScalars scalars_of(const StepInputs& inputs, const Feeds& feeds, size_t micro_batch,
                          size_t per_rank) const;
@@ -140,6 +142,7 @@ class TrainSession {
                                                           const compile::CompileOptions& options);
   void launch(StepProgram& program, const Feeds& feeds, const StepInputs& inputs, size_t micro_batch);
   void launch_on_device(StepProgram& program);
+  void run_bound(StepProgram& program);
   void read_results(const StepProgram& program, StepResult& result) const;
   std::vector<tensor::Dims> shapes_of(const Feeds& feeds) const;
 

@@ -3,7 +3,9 @@
 #include "runtime/device_run.h"
 
 #include <algorithm>
+#include <array>
 #include <exception>
+#include <tuple>
 #include <utility>
 
 namespace trireme::runtime {
@@ -17,14 +19,25 @@ constexpr int64_t kAlignment = 256;
 
 int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
-/// Places the slots one after another from 0 on; returns where they end.
-int64_t lay_out(const compile::Program& p, const std::vector<SlotId>& slots, std::vector<StagedPart>& parts) {
+bool is_there(const std::vector<bool>& there, size_t i) { return i < there.size() && there[i]; }
+
+/// Places the slots, of the host's before those that are `there`; returns where each of the two ends. Parts
+/// that are there have no place in the host's memory.
+std::array<int64_t, 2> lay_out(const compile::Program& p, const std::vector<SlotId>& slots,
+                               const std::vector<bool>& there, std::vector<StagedPart>& parts) {
+  std::array<int64_t, 2> ends{};
   int64_t end = 0;
-  for (const SlotId id : slots) {
-    parts.push_back({.host = nullptr, .offset = end, .bytes = p.slot(id).bytes});
-    end += aligned(p.slot(id).bytes);
+  parts.resize(slots.size());
+  for (const bool wanted : {false, true}) {
+    for (size_t i = 0; i < slots.size(); ++i) {
+      if (is_there(there, i) != wanted) continue;
+      const int64_t bytes = p.slot(slots[i]).bytes;
+      parts[i] = {.host = nullptr, .offset = end, .bytes = bytes};
+      end += aligned(bytes);
+    }
+    ends[wanted ? 1 : 0] = end;
   }
-  return end;
+  return ends;
 }
 
 }  // namespace
@@ -40,8 +53,15 @@ DeviceRun::DeviceRun(const compile::Program& program, std::vector<void*> states,
       host_steps_(program.steps.size()),
       fault_(on.device->allocate_host(2 * sizeof(int64_t))) {
   std::memset(fault_.get(), 0, 2 * sizeof(int64_t));
-  in_bytes_ = lay_out(program, program.inputs, in_);
-  out_bytes_ = lay_out(program, program.outputs, out_);
+  std::tie(in_staged_, in_bytes_) = std::tuple_cat(lay_out(program, program.inputs, on_.inputs_there, in_));
+  std::tie(out_staged_, out_bytes_) =
+      std::tuple_cat(lay_out(program, program.outputs, on_.outputs_there, out_));
+  for (size_t i = 0; i < in_.size(); ++i) {
+    if (!is_there(on_.inputs_there, i)) staged_in_.push_back(in_[i]);
+  }
+  for (size_t i = 0; i < out_.size(); ++i) {
+    if (!is_there(on_.outputs_there, i)) staged_out_.push_back(out_[i]);
+  }
   inputs_at_ = aligned(program.memory.arena_bytes);
   outputs_at_ = inputs_at_ + in_bytes_;
   lay_out_arguments();
@@ -53,7 +73,7 @@ DeviceRun::DeviceRun(const compile::Program& program, std::vector<void*> states,
   const auto is_of_device = [](const compile::Step& s) { return !s.on_host; };
   may_record_ = on.graphs && !program.steps.empty() && (ready_ == nullptr || on_.ranks->can_record()) &&
                 std::all_of(program.steps.begin(), program.steps.end(), is_of_device);
-  on_.staging->reserve(std::max(in_bytes_, out_bytes_), 0);
+  on_.staging->reserve(std::max(in_staged_, out_staged_), 0);
   upload_constants();
 }
 
@@ -160,17 +180,22 @@ void DeviceRun::bind_arena(void* arena) {
 
 void DeviceRun::run(std::span<const void* const> inputs, std::span<void* const> outputs,
                     tensor::Stream& stream, Trace* trace) {
-  for (size_t i = 0; i < in_.size(); ++i) in_[i].host = static_cast<std::byte*>(const_cast<void*>(inputs[i]));
-  for (size_t i = 0; i < out_.size(); ++i) out_[i].host = static_cast<std::byte*>(outputs[i]);
+  for (size_t i = 0, k = 0; i < in_.size(); ++i) {
+    if (!is_there(on_.inputs_there, i))
+      staged_in_[k++].host = static_cast<std::byte*>(const_cast<void*>(inputs[i]));
+  }
+  for (size_t i = 0, k = 0; i < out_.size(); ++i) {
+    if (!is_there(on_.outputs_there, i)) staged_out_[k++].host = static_cast<std::byte*>(outputs[i]);
+  }
   is_launching_ = false;
   if (ready_ != nullptr) on_.ranks->begin(program_.name);
   try {
     if (trace != nullptr) {
-      launch_timed(stream, *trace);
+      launch_timed(stream, inputs, outputs, *trace);
     } else {
-      on_.staging->upload(arena_ + inputs_at_, in_, in_bytes_, stream);
+      move_there(stream, inputs);
       launch_or_replay(stream);
-      on_.staging->fetch(arena_ + outputs_at_, out_bytes_, stream);
+      move_back(stream, outputs);
     }
     finish(stream);
   } catch (const base::Error& e) {
@@ -178,7 +203,21 @@ void DeviceRun::run(std::span<const void* const> inputs, std::span<void* const> 
   }
   ++runs_;
   check_data();
-  on_.staging->deliver(arena_ + outputs_at_, out_, out_bytes_);
+  on_.staging->deliver(arena_ + outputs_at_, staged_out_, out_staged_);
+}
+
+void DeviceRun::move_there(tensor::Stream& stream, std::span<const void* const> inputs) {
+  on_.staging->upload(arena_ + inputs_at_, staged_in_, in_staged_, stream);
+  for (size_t i = 0; i < on_.inputs_there.size(); ++i) {
+    if (on_.inputs_there[i]) stream.copy(arena_ + inputs_at_ + in_[i].offset, inputs[i], in_[i].bytes);
+  }
+}
+
+void DeviceRun::move_back(tensor::Stream& stream, std::span<void* const> outputs) {
+  on_.staging->fetch(arena_ + outputs_at_, out_staged_, stream);
+  for (size_t i = 0; i < on_.outputs_there.size(); ++i) {
+    if (on_.outputs_there[i]) stream.copy(outputs[i], arena_ + outputs_at_ + out_[i].offset, out_[i].bytes);
+  }
 }
 
 /// Waits for both streams. What went wrong between ranks is the cause of what else did.
@@ -330,11 +369,12 @@ void DeviceRun::launch_all(tensor::Stream& stream) {
   is_launching_ = false;
 }
 
-void DeviceRun::launch_timed(tensor::Stream& stream, Trace& trace) {
+void DeviceRun::launch_timed(tensor::Stream& stream, std::span<const void* const> inputs,
+                             std::span<void* const> outputs, Trace& trace) {
   const size_t count = program_.steps.size();
   Timeline timeline(stream);
   timeline.begin(stream);
-  on_.staging->upload(arena_ + inputs_at_, in_, in_bytes_, stream);
+  move_there(stream, inputs);
   timeline.end(stream, Lane::copy, -1, "inputs");
   is_launching_ = true;
   for (size_t s = 0; s < count && !status_.failed(); ++s) {
@@ -351,7 +391,7 @@ void DeviceRun::launch_timed(tensor::Stream& stream, Trace& trace) {
   join(stream);
   is_launching_ = false;
   timeline.begin(stream);
-  on_.staging->fetch(arena_ + outputs_at_, out_bytes_, stream);
+  move_back(stream, outputs);
   timeline.end(stream, Lane::copy, -1, "results");
   finish(stream);
   trace.spans = timeline.spans();

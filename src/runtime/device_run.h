@@ -47,6 +47,8 @@ class DeviceRun {
     int64_t workspace_at = 0;
   };
 
+  void move_there(tensor::Stream& stream, std::span<const void* const> inputs);
+  void move_back(tensor::Stream& stream, std::span<void* const> outputs);
   void lay_out_arguments();
   void upload_constants();
   void plan_host_step(size_t step);
@@ -59,7 +61,8 @@ class DeviceRun {
   ir::RunArgs args_of(size_t step, tensor::Stream& stream);
   void run_host_step(size_t step, tensor::Stream& stream);
   void launch_all(tensor::Stream& stream);
-  void launch_timed(tensor::Stream& stream, Trace& trace);
+  void launch_timed(tensor::Stream& stream, std::span<const void* const> inputs,
+                    std::span<void* const> outputs, Trace& trace);
   void launch_or_replay(tensor::Stream& stream);
   void record(tensor::Stream& stream);
   void check_data();
@@ -80,9 +83,11 @@ class DeviceRun {
   std::vector<size_t> first_in_, first_out_;  ///< per step: where its operands and results begin
   std::vector<HostStep> host_steps_;          ///< per step; empty for those of the device
   std::vector<void*> host_args_;              ///< of the host step under way
-  std::vector<StagedPart> in_, out_;
+  std::vector<StagedPart> in_, out_;          ///< places; those of the host are first in their region
+  std::vector<StagedPart> staged_in_, staged_out_;
   int64_t inputs_at_ = 0, outputs_at_ = 0;  ///< in the arena
-  int64_t in_bytes_ = 0, out_bytes_ = 0;
+  int64_t in_bytes_ = 0, out_bytes_ = 0;    ///< of the whole regions
+  int64_t in_staged_ = 0, out_staged_ = 0;  ///< of their parts of the host
   std::byte* arena_ = nullptr;
   std::shared_ptr<void> fault_;  ///< two words that kernels and the host see
   ir::RunStatus status_;         ///< of host steps

@@ -32,6 +32,9 @@ struct DeviceBinding {
   std::shared_ptr<Staging> staging;    ///< of the session
   bool graphs = true;                  ///< launches are recorded in the second run and replayed from then on
   std::shared_ptr<DeviceRanks> ranks = nullptr;  ///< where programs meet other ranks; null: one rank
+  /// Of one program, in its order: inputs and outputs whose addresses in run() are memory of the device;
+  /// empty: none is. Who wrote such an input is done, and such an output is there when run() returns.
+  std::vector<bool> inputs_there = {}, outputs_there = {};
 };
 
 /// What executors of one session need on `device`: empty for the CPU. `mesh`: collective over its world; the
