@@ -36,6 +36,8 @@ struct GemmTile {
   const float* bias = nullptr;      // [n]; where sums start unless they accumulate
   const float* residual = nullptr;  // like c
   float lo = 0, hi = 0;
+  const float* fetch = nullptr;  // weights to ask for from here on; null: those a few steps ahead of b
+  int64_t fetch_step = 0;        // floats between what two steps ask for
 };
 using GemmTileFn = void (*)(const GemmTile&);
 

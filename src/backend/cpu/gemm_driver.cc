@@ -221,7 +221,11 @@ class Runner {
       const int vectors = step == 4 ? 8 : left > kernels_.width ? 2 : 1;
       tile.b = job_.b.data + column * depth_ + pass.k0 * std::min(vectors, 2) * kernels_.width;
       tile.bias = job_.epilogue.bias && pass.k0 == 0 ? job_.epilogue.bias + column : nullptr;
+      const float* next = next_weights(pass, p + step);
+      const bool fresh = p == pass.first_panel && !(job_.asked && pass.k0 == 0 && p == 0);
       for (int64_t t = pass.first_tile; t < pass.last_tile; ++t) {
+        ask_for(next, tile, t - pass.first_tile - (fresh ? 1 : 0),
+                pass.last_tile - pass.first_tile - (fresh ? 1 : 0));
         const int64_t begin = tile_begin(t);
         const int rows = static_cast<int>(tile_begin(t + 1) - begin);
         const int64_t slot = t - pass.first_tile;
@@ -232,6 +236,35 @@ class Runner {
         }
         finish_tile(tile, begin, rows, column, vectors);
       }
+    }
+  }
+
+  /// Where the panel that follows begins, within the pass, in the next, or in the next product; null:
+  /// nowhere.
+  const float* next_weights(const Pass& pass, int64_t panel) const {
+    int64_t k = pass.k0;
+    if (panel >= pass.last_panel) {
+      if (pass.k1 == depth_) return pass.last_panel == plan_.panels ? job_.next : nullptr;
+      panel = pass.first_panel;
+      k = pass.k1;
+    }
+    const int64_t column = panel * kernels_.panel, left = job_.b.n - column;
+    return job_.b.data + column * depth_ + k * (left > kernels_.width ? kernels_.panel : kernels_.width);
+  }
+
+  /// The first two of `tiles` tiles of a panel ask for half of the next panel each, so that it arrives while
+  /// all multiply; a single one for all of it. A tile before the first (its own weights were not asked for)
+  /// asks ahead.
+  void ask_for(const float* next, GemmTile& tile, int64_t index, int64_t tiles) const {
+    tile.fetch = nullptr;
+    tile.fetch_step = kernels_.panel;
+    if (next == nullptr || (index < 0 && tiles > 0)) return;
+    tile.fetch = tile.b;
+    if (tiles <= 1) {
+      tile.fetch = next;
+    } else if (index < 2) {
+      tile.fetch_step = kernels_.panel / 2;
+      tile.fetch = next + index * tile.k * tile.fetch_step;
     }
   }
 
@@ -289,7 +322,10 @@ GemmPlan plan_gemm(int64_t m, int64_t n, const RowSource& source, const DenseKer
   // sequence.
   choose_grid(plan, plan.panels * kernels.panel * plan.chunk * 4 <= kBlockBytes ? plan.tiles : most, m, n,
               threads);
-  plan.tiles_outside = plan.block_panels * kernels.panel * plan.chunk * 4 <= kBlockBytes;
+  // A few tiles go inside all the same: weights that come from memory then come while all of them multiply.
+  constexpr int64_t kFewTiles = 4;
+  plan.tiles_outside =
+      plan.block_tiles > kFewTiles && plan.block_panels * kernels.panel * plan.chunk * 4 <= kBlockBytes;
   plan.lanes = static_cast<int>(std::clamp<int64_t>(plan.m_blocks * plan.n_blocks, 1, threads));
   // The larger of both gathering modes and of every grid, so that the size does not hang on the cost model.
   const size_t block = static_cast<size_t>(std::min(most, plan.tiles));

@@ -64,6 +64,8 @@ struct GemmJob {
   float* c = nullptr;
   int64_t ldc = 0;
   Epilogue epilogue;
+  bool asked = false;           // the first weights were asked for by the product before
+  const float* next = nullptr;  // what to ask for at the end: the weights of the product after this one
 };
 
 /// Runs the job under `plan`; `workspace` holds plan.lanes * plan.lane_bytes.

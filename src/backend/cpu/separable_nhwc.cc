@@ -65,8 +65,12 @@ Cut cut_of(const SeparableShape& shape, int threads, const DenseKernels& kernels
   const int64_t in_line = shape.expands ? s.w * s.c * kFloat : 0, out_line = s.out_w() * s.c * kFloat;
   const int64_t fixed = in_line * std::max(0, s.kh - s.stride_h), each = in_line * s.stride_h + out_line;
   int64_t most = std::clamp<int64_t>((kBandBytes - fixed) / std::max<int64_t>(1, each), 1, oh);
-  // A team wants several bands a member, so that one that is late can be helped.
-  if (threads > 1) most = std::clamp<int64_t>(s.n * oh / (4 * threads), 1, most);
+  // A team wants several bands a member, so that one that is late can be helped, but none of few register
+  // tiles.
+  if (threads > 1) {
+    const int64_t fill = divide_up(4 * kernels.tile_rows, std::max<int64_t>(1, s.out_w()));
+    most = std::clamp<int64_t>(s.n * oh / (4 * threads), std::min(fill, most), most);
+  }
   cut.bands = divide_up(oh, most);
   cut.band = divide_up(oh, cut.bands);
   cut.lines = lines_for(s, cut.band);
@@ -153,6 +157,7 @@ class Separable {
     job.source = rows_of(a_.x, a_.shape.in);
     job.m = s_.n * s_.h * s_.w;
     job.b = {a_.expand.data + column * a_.shape.in, a_.shape.in, count, a_.expand.isa};
+    job.next = column + count < s_.c ? job.b.data + count * a_.shape.in : a_.project.data;
     job.c = before + column;
     job.ldc = s_.c;
     job.epilogue = a_.expand_end;
@@ -179,6 +184,7 @@ class Separable {
     job.source = rows_of(a_.x + pixel * a_.shape.in, a_.shape.in);
     job.m = count;
     job.b = a_.expand;
+    job.next = a_.project.data;
     job.c = out;
     job.ldc = s_.c;
     job.epilogue = a_.expand_end;

@@ -429,6 +429,8 @@ class Winograd {
       // Columns that start at a whole panel are a packed matrix of their own.
       job.b = {a_.weights.data + p * a_.weights.point_floats + column * s_.c, s_.c, part, a_.weights.isa};
       job.c = reinterpret_cast<float*>(memory + lane_.v) + p * point_floats(count, part);
+      job.asked = p > 0;
+      job.next = p + 1 < g_.points ? job.b.data + a_.weights.point_floats : nullptr;
       run_gemm_alone(job, plan, memory + lane_.v + lane_.m);
     }
   }
