@@ -7,7 +7,9 @@
 #include "base/rng.h"
 #include "comm/local.h"
 #include "comm/mesh.h"
+#include "engine/decode_session.h"
 #include "engine/session.h"
+#include "model/zoo/llama.h"
 #include "ops/table.h"
 #include "runtime/executor.h"
 #include "runtime/open_device.h"
@@ -384,6 +386,35 @@ TEST(NoAllocation, WhileRanksMeet) {
     });
     EXPECT_EQ(allocated.load(), 0) << (overlap ? "beside the computation" : "in line");
   }
+}
+
+TEST(NoAllocation, WhileSequencesDecode) {
+  model::zoo::LlamaConfig c;
+  c.vocabulary = 64;
+  c.width = 64;
+  c.layers = 2;
+  c.heads = 4;
+  c.kv_heads = 2;
+  c.inner = 96;
+  model::RandomParams params(1);
+  const model::Model model = model::zoo::llama(c, params);
+  DecodeSession session(std::make_shared<DecodeModel>(model.graph), {.threads = 3, .max_sequences = 4});
+  const std::vector<int64_t> tokens(40, 7);
+  const auto all = std::span(tokens);
+  // A prompt beside decoding sequences, then all decode: pages are taken and given back all the while.
+  const auto round = [&] {
+    const SequenceId ids[] = {session.open(), session.open(), session.open()};
+    for (size_t i = 0; i < 20; ++i) {
+      const DecodePiece pieces[] = {
+          {ids[0], all.first(i == 0 ? 40 : 1)}, {ids[1], all.first(1)}, {ids[2], all.first(1)}};
+      session.step(pieces);
+    }
+    for (SequenceId id : ids) session.close(id);
+  };
+  round();
+  const int64_t before = count();
+  for (int i = 0; i < 3; ++i) round();
+  EXPECT_EQ(count() - before, 0);
 }
 
 TEST(NoAllocation, CountsAtAll) {

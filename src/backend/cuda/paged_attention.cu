@@ -1,7 +1,10 @@
 // Launchers of attention over pages.
 #include "backend/cuda/paged_attention.h"
 
+#include <type_traits>
+
 #include "backend/cuda/paged_decode_kernels.h"
+#include "backend/cuda/paged_mma_kernels.h"
 #include "backend/cuda/paged_tile_kernels.h"
 #include "backend/cuda/types.h"
 
@@ -41,6 +44,17 @@ void launch_parts(tensor::Stream& stream, const PagedAttentionArgs& a) {
                 static_cast<const T*>(a.v_pages), static_cast<float*>(a.workspace)});
 }
 
+template <class T, int kDim>
+void launch_mma(tensor::Stream& stream, const PagedAttentionArgs& a) {
+  using Kernel = PagedMma<T, kDim>;
+  const int64_t group = a.heads / a.kv_heads;
+  const int64_t tiles = (a.rows * group / Kernel::kVectors + a.sequences) * a.kv_heads;
+  launch(stream, "paged_mma",
+         {blocks_for(cuda_stream(stream), tiles, 16), Kernel::kThreads, Kernel::kSharedBytes},
+         Kernel{view_of(a), static_cast<const T*>(a.q), static_cast<const T*>(a.k_pages),
+                static_cast<const T*>(a.v_pages), static_cast<T*>(a.y)});
+}
+
 template <class Q, class T, int kDim>
 void attend_pages(tensor::Stream& stream, const PagedAttentionArgs& a) {
   if (a.heads == a.kv_heads) {
@@ -49,6 +63,9 @@ void attend_pages(tensor::Stream& stream, const PagedAttentionArgs& a) {
     launch_parts<Q, T, kDim, 4>(stream, a);
   }
   if (a.rows <= kFewRows) return;
+  if constexpr (std::is_same_v<Q, T> && sizeof(T) == 2 && kDim <= 128) {
+    if (a.dim % 8 == 0) return launch_mma<T, kDim>(stream, a);
+  }
   using Kernel = PagedTiles<Q, T, kDim>;
   const int64_t tiles = (a.rows / Kernel::kRows + a.sequences) * a.heads;
   launch(stream, "paged_tiles",
