@@ -340,6 +340,71 @@ def health_and_reflection():
     assert len(compared) > 100 and same > 95, (len(compared), same, [n for n in compared if ours[n] != theirs[n]])
 
 
+def health_watch_and_both_reflections():
+    """A watcher hears of the drain; an unknown service is told, not refused; v1 of reflection is v1alpha's."""
+    with Server(repository) as own:
+        channel = grpc.insecure_channel(own.grpc_address)
+        health = health_pb2_grpc.HealthStub(channel)
+        seen = []
+
+        def watch(name):
+            try:
+                for answer in health.Watch(health_pb2.HealthCheckRequest(service=name)):
+                    seen.append((name, answer.status))
+            except grpc.RpcError as error:
+                seen.append((name, error.code().name))
+
+        names = ("", "inference.GRPCInferenceService", "nothing")
+        threads = [threading.Thread(target=watch, args=(name,)) for name in names]
+        for t in threads:
+            t.start()
+        limit = time.monotonic() + 10
+        while len(seen) < 3:
+            assert time.monotonic() < limit, seen
+            time.sleep(0.01)
+        assert sorted(seen) == [("", 1), ("inference.GRPCInferenceService", 1), ("nothing", 3)], seen
+        serialize, parse = reflection_pb2.ServerReflectionRequest.SerializeToString, \
+            reflection_pb2.ServerReflectionResponse.FromString
+        asks = [reflection_pb2.ServerReflectionRequest(list_services="*"),
+                reflection_pb2.ServerReflectionRequest(file_by_filename="no/such.proto"),
+                reflection_pb2.ServerReflectionRequest(file_containing_symbol="grpc.health.v1.Health.Check")]
+        for version in ("v1", "v1alpha"):
+            call = channel.stream_stream(f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo",
+                                         request_serializer=serialize, response_deserializer=parse)
+            names, missing, file = call(iter(asks), timeout=30)
+            assert len(names.list_services_response.service) == 4, names
+            assert missing.error_response.error_code == 5, missing
+            assert len(file.file_descriptor_response.file_descriptor_proto) == 1, file
+        assert own.stop() == 0
+        for t in threads:
+            t.join()
+        assert [s for s in seen if s[0] == ""] == [("", 1), ("", 2), ("", "UNAVAILABLE")], seen
+        assert ("nothing", "UNAVAILABLE") in seen, seen
+
+
+def one_channel_many_calls():
+    """600 calls at once over one connection, streams beside them; a call that is held does not stop the others."""
+    c = client()
+    stub = service_pb2_grpc.GRPCInferenceServiceStub(grpc.insecure_channel(server.grpc_address))
+    request = service_pb2.ModelInferRequest(model_name="simple")
+    for i in (0, 1):
+        tensor = request.inputs.add(name=f"INPUT{i}", datatype="INT32", shape=[1, 16])
+        tensor.contents.int_contents.extend(range(16))
+    hung = threading.Event()
+
+    def slow_questions():  # asks 3,000 times and reads nothing for a while
+        for _ in range(3000):
+            yield request
+        hung.set()
+
+    stream = stub.ModelStreamInfer(slow_questions())
+    calls = [stub.ModelInfer.future(request) for _ in range(600)]
+    assert all(call.result(timeout=60).outputs for call in calls)
+    check_simple(c.infer("simple", simple_inputs(2)[1]), simple_inputs(2)[0])
+    assert sum(1 for answer in stream if not answer.error_message) == 3000
+    assert hung.is_set()
+
+
 def collect(message, name, into):
     into[name] = {f.name: (f.number, f.type, f.label) for f in message.field}
     for nested in message.nested_type:
@@ -470,9 +535,9 @@ def cancelled_floods_leave_no_memory():
         assert own.stop() == 0
 
 
-CASES = [same_answers_as_http, every_form, typed_contents, refusals, control, streams, asynchronous, large_messages,
-         deadlines_and_cancellation, health_and_reflection, tls, keep_alive, drain_under_load, taken_port,
-         cancelled_floods_leave_no_memory]
+CASES = [same_answers_as_http, every_form, health_watch_and_both_reflections, one_channel_many_calls, typed_contents,
+         refusals, control, streams, asynchronous, large_messages, deadlines_and_cancellation, health_and_reflection,
+         tls, keep_alive, drain_under_load, taken_port, cancelled_floods_leave_no_memory]
 try:
     run_cases([(case.__name__, case) for case in CASES])
 finally:
