@@ -128,8 +128,11 @@ struct ServeOptions {
     f.add("http_port", &http_port, "port; 0: the system picks one, the log says which")
         .at_least(0)
         .at_most(65535);
-    f.add("http_threads", &http_threads, "threads that read and write connections").at_least(1).at_most(256);
-    f.add("max_connections", &max_connections, "HTTP connections open at once; further ones get 503")
+    f.add("http_threads", &http_threads, "threads of each listener that read and write connections")
+        .at_least(1)
+        .at_most(256);
+    f.add("max_connections", &max_connections,
+          "connections of each listener open at once; further ones get 503, over gRPC an end")
         .at_least(1)
         .at_most(1 << 20);
     f.add("instances", &instances, "batches of a model that run side by side").at_least(1).at_most(1024);

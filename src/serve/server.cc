@@ -61,6 +61,7 @@ Server::Server(const ServeOptions& options, const base::Env& env)
   register_process_metrics(metrics_, env_.clock);
   allow_open_files(options.max_connections, env_.log);
   register_http_metrics();
+  if (options.grpc_port >= 0) grpc_ = std::make_unique<GrpcServer>(grpc_options(options), core_);
   http_ = std::make_unique<HttpServer>(http_options(options), [this](HttpRequest&& request, HttpReply reply) {
     handle(std::move(request), std::move(reply));
   });
@@ -73,8 +74,6 @@ Server::Server(const ServeOptions& options, const base::Env& env)
       handle(std::move(request), std::move(reply));
     });
   }
-  if (options.grpc_port < 0) return;
-  grpc_ = std::make_unique<GrpcServer>(grpc_options(options), core_);
 }
 
 Server::~Server() {
@@ -139,6 +138,15 @@ void Server::register_http_metrics() {
        &HttpServerCounts::requests_malformed);
   http("trireme_http_timeouts_total", "Connections closed because their client was too slow",
        &HttpServerCounts::timeouts);
+  const auto grpc = [this](uint64_t HttpServerCounts::*member) {
+    return [this, member] { return grpc_ ? static_cast<double>(grpc_->counts().*member) : 0.0; };
+  };
+  metrics_.gauge_from("trireme_grpc_connections_open", "gRPC connections open now", {},
+                      grpc(&HttpServerCounts::connections_open));
+  metrics_.counter_from("trireme_grpc_connections_accepted_total", "gRPC connections accepted", {},
+                        grpc(&HttpServerCounts::connections_accepted));
+  metrics_.counter_from("trireme_grpc_connections_refused_total", "gRPC connections beyond --max-connections",
+                        {}, grpc(&HttpServerCounts::connections_refused));
   metrics_.counter_from("trireme_traces_dropped_total", "Traces that could not be written", {},
                         [this] { return static_cast<double>(core_.tracer().dropped()); });
   metrics_.gauge_from("trireme_http_connections_open", "Connections open now", {},
