@@ -160,8 +160,8 @@ constexpr int64_t kLeastGroupBytes = 4 << 20, kMostGroupBytes = 16 << 20, kSumBy
 constexpr int64_t kLeastTiles = 128, kMostTiles = 256;  // fewer would spend their time on the sums
 constexpr int64_t kBlockRows = 128, kBlockColumns = 128;
 constexpr int64_t kTileGrain = 4;
-// Sums that a core keeps in its second-level cache beside a chunk of transformed tiles; pieces of the tiles,
-// a number that teams of 1, 2, 4 and 8 share evenly.
+// Sums that a core keeps in its second-level cache; transformed tiles of a chunk, deep enough that adding to
+// the sums costs little; pieces of the tiles, a number that teams of 1, 2, 4 and 8 share evenly.
 constexpr int64_t kOwnSumBytes = 320 * 1024, kChunkBytes = 1344 * 1024, kPieces = 8;
 constexpr int64_t kAhead = 2 * 4;  // pixels
 // Windows that are summed in one chain, and the most chains.
