@@ -93,6 +93,22 @@ def test_characters(scratch):
     generate(model, "--characters", text, "--prompt", "\u20ac", code=2)
 
 
+def test_trained(scratch):
+    """A run of the trainer is continued as it stands, without an export."""
+    text = scratch / "abc.txt"
+    text.write_text("abcdefgh\n" * 400)
+    config = {"run": {"steps": 60, "name": "abc", "directory": str(scratch / "run")},
+              "model": {"source": "zoo:nanogpt",
+                        "config": {"width": 32, "layers": 1, "positions": 32, "vocabulary": 9}},
+              "data": {"path": str(text), "format": "characters", "context": 32}, "batch": {"global": 8},
+              "optimizer": {"kind": "adamw"}, "schedule": {"lr": 0.01}}
+    (scratch / "abc.yaml").write_text(json.dumps(config))
+    done = subprocess.run([TRIREME, "train", scratch / "abc.yaml", "--quiet"], capture_output=True, text=True)
+    check("training", done.returncode == 0, done.stderr)
+    said = generate(scratch / "run", "--characters", text, "--prompt", "abcd", "--max-tokens", 14)
+    check("what it learned", said == "efgh\nabcdefgh\na"[:14] + "\n", repr(said))
+
+
 def test_speed_and_errors():
     bench = json.loads(generate(LLAMA, "--bench", "prompt=40,new=8,batch=3", "--json", "--threads", 2))
     check("bench", bench["batch"] == 3 and bench["decode_tokens_s"] > 0 and bench["decode_step_bytes"] > 0, bench)
@@ -112,6 +128,7 @@ def main():
         test_reference()
         test_text(Path(scratch))
         test_characters(Path(scratch))
+        test_trained(Path(scratch))
         test_speed_and_errors()
     for failure in failures:
         print("FAILED", failure)
