@@ -16,10 +16,10 @@ enum class WinogradTile : uint8_t { two = 2, four = 4 };
 /// True for 3 x 3 kernels, stride and dilation 1, one group, paddings of 0 to 2.
 bool winograd_fits(const ConvShape& shape);
 
-/// For constant weights: the larger tile up to 256 channels in, else the smaller, whose weights take less
-/// than half of the memory.
+/// For constant weights: the larger tile up to 128 channels in, else the smaller. At 256 the larger one's
+/// weights take longer to come from memory than four cores take to multiply by them.
 inline WinogradTile winograd_tile(const ConvShape& shape) {
-  return shape.c <= 256 ? WinogradTile::four : WinogradTile::two;
+  return shape.c <= 128 ? WinogradTile::four : WinogradTile::two;
 }
 
 /// Transformed weights: one packed right operand [c, oc] per point of the transformed tile.
