@@ -476,6 +476,11 @@ def tls():
             time.sleep(0.02)
         values, ins = simple_inputs(2)
         check_simple(c.infer("simple", ins), values)
+        first = c.infer("slow", slow_request()).as_numpy("x220")  # 128 KB both ways
+        for i in range(1, 4):
+            np.testing.assert_array_equal(c.infer("slow", slow_request(), request_id="i" * i).as_numpy("x220"), first)
+        refused("INVALID_ARGUMENT", "batch-size", lambda: c.infer("simple_f32", simple_inputs(
+            40_000, np.float32, "FP32")[1]))  # 5 MB
         for stranger in (client(own), client(own, **options)):  # no TLS; no certificate
             refused("UNAVAILABLE", "", lambda: stranger.get_server_metadata())
         assert c.is_server_live()
