@@ -206,13 +206,15 @@ void expect_quantized_rows() {
   const Memory<float> scale = normal<float>(kRowCount * kK / kGroup, 20, 0.01f);
   Memory<BFloat16> y(3 * kRowCount);
   run_on_host({.blocks = 2, .threads = 64},
-              QuantizedRows<BFloat16, kBits>{x.data(), w, scale.data(), y.data(), kRowCount, kK, kGroup, 3});
+              QuantizedRows<BFloat16, kBits, 4>{
+                  x.data(), w, {scale.data(), nullptr, kK, kGroup}, nullptr, y.data(), kRowCount, kK, 3});
   for (int64_t b = 0; b < 3; ++b) {
     for (int64_t row = 0; row < kRowCount; ++row) {
       double want = 0;
       for (int64_t i = 0; i < kK; ++i) {
         const int64_t at = row * kK + i;
-        const int q = kBits == 8 ? static_cast<int8_t>(w[at]) : (w[at / 2] >> (at % 2 * 4) & 15) - 8;
+        const int q = kBits == 8 ? static_cast<int8_t>(w[at])
+                                 : (w[at / 32 * 16 + at % 16] >> (at % 32 / 16 * 4) & 15) - 8;
         want += double{x[b * kK + i]} * q * scale[row * (kK / kGroup) + i / kGroup];
       }
       ASSERT_NEAR(y[b * kRowCount + row], want, 0.01 * std::abs(want) + 0.05) << b << " " << row;

@@ -1,0 +1,33 @@
+// Products of f32 rows with weights of 8 or 4 bits, unpacked in registers: one row of x streams the weights
+// once.
+#pragma once
+
+#include <cstdint>
+
+#include "base/thread_pool.h"
+
+namespace trireme::cpu {
+
+/// w [n, k bits / 8]: bytes, or of 4 bits blocks of 32 weights in 16 bytes, byte i holding weights i (low
+/// half) and i + 16; scale and zero (or null) [n, k / group]. weight = scale (q - zero); without zeros 0 is
+/// taken for 8 bits, 8 for 4. k is a multiple of group, group of 32.
+struct WeightRows {
+  const uint8_t* w = nullptr;
+  const float* scale = nullptr;
+  const int8_t* zero = nullptr;
+  int bits = 8;
+  int64_t n = 0, k = 0, group = 64;
+};
+
+/// y [m, n] = x [m, k] w' + bias [n] (or null). The sum of a result is the same chain of multiply-adds
+/// whatever m and the team: a row's bits do not depend on its mates. m = 1 reads n k bits / 8 + 4 n k / group
+/// bytes.
+struct WeightRowsCall {
+  WeightRows weights;
+  const float *x = nullptr, *bias = nullptr;
+  float* y = nullptr;
+  int64_t m = 0;
+};
+void weight_rows(const WeightRowsCall& call, base::ThreadPool& pool);
+
+}  // namespace trireme::cpu

@@ -1,0 +1,63 @@
+// Weights of 8 or 4 bits under products of float rows: their stored form (docs/formats.md), and how they are
+// made.
+#pragma once
+
+#include <cstdint>
+
+#include "ir/kernel.h"
+
+namespace trireme::ops {
+
+/// Groups of `group` neighbours along k share a scale, and a zero point where `asymmetric`.
+struct WeightForm {
+  int bits = 8;        ///< 8 or 4
+  int64_t group = 64;  ///< 32, 64 or 128
+  bool asymmetric = false;
+};
+
+/// w [n, k bits / 8] bytes, scale f32 [n, k / group], zero i8 of that shape or undefined.
+struct StoredWeights {
+  tensor::Tensor w, scale, zero;
+};
+
+/// How far the stored weights are from the given ones.
+struct WeightError {
+  double relative = 0;  ///< |W - stored| / |W|, by Frobenius norms
+  double largest = 0;   ///< largest difference of one weight
+};
+
+/// Where row-major weights are, [n, k], or [k, n] where they are not `by_rows`.
+struct WeightMatrix {
+  const float* at = nullptr;
+  int64_t n = 0, k = 0;
+  bool by_rows = true;
+};
+
+/// Why weights of this depth cannot be stored so, or nothing.
+ir::Refusal refuse_weight_form(const WeightForm& form, int64_t k);
+
+/// Scales by least squares over a few candidates for each group of 4 bits, else by the largest weight.
+StoredWeights store_weights(const WeightMatrix& weights, const WeightForm& form, WeightError& error);
+
+/// Weight `i` of a stored row, before its scale and zero point.
+inline int stored_weight(const uint8_t* row, int64_t i, int bits) {
+  if (bits == 8) return static_cast<int8_t>(row[i]);
+  const uint8_t pair = row[i / 32 * 16 + i % 16];  // two halves of a block of 32
+  return i % 32 < 16 ? pair & 15 : pair >> 4;
+}
+/// The zero point of stored weights that have none.
+inline int default_zero(int bits) { return bits == 8 ? 0 : 8; }
+
+/// Extents of a node.
+struct WeightOnlyExtents {
+  int64_t rows = 0, n = 0, k = 0;
+  WeightForm form;
+};
+WeightOnlyExtents weight_only_extents(const ir::NodeView& node);
+
+/// Operands of weight_only_linear.
+enum WeightOnlyOperand : size_t { kWoX, kWoWeights, kWoScale, kWoZero, kWoBias };
+
+std::vector<ir::Kernel> weight_only_linear_cpu_kernels();
+
+}  // namespace trireme::ops
