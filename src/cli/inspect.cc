@@ -18,6 +18,7 @@ struct InspectOptions {
   int64_t batch = 1;
   int threads = 0;
   DeviceOptions on;
+  passes::WeightOptions weights;
 
   void fields(base::OptionList& f) {
     f.add("model", &model, "ONNX file, directory of a model, or zoo:resnet50").positional().required();
@@ -32,6 +33,7 @@ struct InspectOptions {
     f.add("threads", &threads, "threads of the session; 0: all cores").at_least(0);
     f.add("off", &off, "names of passes to leave out");
     on.fields(f);
+    weights.fields(f);
   }
 };
 
@@ -57,7 +59,8 @@ int inspect_main(std::span<const std::string> words, base::Env&) {
   if (!parse(options, words, "inspect")) return 0;
   model::Model model = open_model(options.model);
   model.graph.sort();
-  if (options.after.empty() && !options.passes && !options.program && !options.why && !options.memory) {
+  if (options.after.empty() && !options.passes && !options.program && !options.why && !options.memory &&
+      !options.weights.stores()) {
     std::cout << ir::print(model.graph);
     return 0;
   }
@@ -65,8 +68,9 @@ int inspect_main(std::span<const std::string> words, base::Env&) {
   engine::SessionOptions session_options{.threads = options.threads, .passes = watching(options, printed)};
   options.on.apply(session_options);
   session_options.plan_only = options.on.device != "cpu";  // what is only looked at needs no device
-  const auto prepared =
-      std::make_shared<engine::PreparedModel>(std::move(model.graph), session_options.passes);
+  const auto prepared = std::make_shared<engine::PreparedModel>(std::move(model.graph),
+                                                                session_options.passes, options.weights);
+  if (options.weights.stores()) std::cout << prepared->weights().text();
   engine::Session session(prepared, session_options);
   const std::vector<tensor::Dims> shapes =
       input_shapes(session.graph(), options.batch, options.shape, options.dim);

@@ -43,6 +43,7 @@ struct RunOptions {
   std::vector<int64_t> cpus;
   engine::InferenceRanks ranks;
   DeviceOptions on;
+  passes::WeightOptions weights;
 
   void fields(base::OptionList& f) {
     f.add("model", &model, "ONNX file, directory of a model, or zoo:resnet50").positional().required();
@@ -59,6 +60,7 @@ struct RunOptions {
     f.add("threads", &threads, "threads of the session; 0: all cores").at_least(0);
     f.add("cpus", &cpus, "pin thread i to the i-th of these cores");
     on.fields(f);
+    weights.fields(f);
     ranks.fields(f);
     f.add_choice("precision", &precision, {"f32", "bf16", "f16"},
                  "operands of products; weights are rounded once, sums and results stay f32");
@@ -338,8 +340,14 @@ int run_main(std::span<const std::string> words, base::Env& env) {
   for (int64_t cpu : options.cpus) session_options.cpus.push_back(static_cast<int>(cpu));
   session_options.passes.off = options.off;
   const std::string name = model.name;
-  const auto prepared =
-      std::make_shared<const engine::PreparedModel>(std::move(model.graph), session_options.passes);
+  if (options.weights.stores() && session_options.strategy.world() > 1)
+    base::fail_unsupported("a model that several ranks hold keeps its weights as they are");
+  const auto prepared = std::make_shared<const engine::PreparedModel>(
+      std::move(model.graph), session_options.passes, options.weights);
+  if (const size_t stored = prepared->weights().stored(); stored > 0)
+    env.log.info("run", "weights_stored",
+                 {{"matrices", static_cast<int64_t>(stored)},
+                  {"of", static_cast<int64_t>(prepared->weights().rows.size())}});
   model.release_pages();
   const auto run = [&](engine::Session& session) {
     return run_session(session, name, options, empty_bytes, env.log);

@@ -7,9 +7,12 @@
 #include "runtime/open_device.h"
 
 namespace trireme::engine {
-PreparedModel::PreparedModel(ir::Graph graph, const passes::PassOptions& options) : graph_(std::move(graph)) {
+PreparedModel::PreparedModel(ir::Graph graph, const passes::PassOptions& options,
+                             const passes::WeightOptions& weights)
+    : graph_(std::move(graph)) {
   graph_.sort();
   records_ = passes::run_passes(passes::prepare_passes(), graph_, options);
+  if (weights.stores()) weights_ = passes::store_weights(graph_, weights);
 }
 
 namespace {

@@ -9,6 +9,7 @@
 
 #include "engine/graph_runner.h"
 #include "passes/strategy.h"
+#include "passes/weights.h"
 
 namespace trireme::comm {
 class Mesh;
@@ -50,14 +51,18 @@ struct SessionOptions {
 /// Immutable but for the cache, which locks itself; make one per model and share it.
 class PreparedModel {
  public:
-  explicit PreparedModel(ir::Graph graph, const passes::PassOptions& options = {});
+  /// `weights`: how matrices under products are stored.
+  explicit PreparedModel(ir::Graph graph, const passes::PassOptions& options = {},
+                         const passes::WeightOptions& weights = {});
   const ir::Graph& graph() const { return graph_; }
   base::SharedCache& packs() const { return packs_; }
   const std::vector<passes::PassRecord>& records() const { return records_; }
+  const passes::WeightReport& weights() const { return weights_; }
 
  private:
   ir::Graph graph_;
   std::vector<passes::PassRecord> records_;
+  passes::WeightReport weights_;
   mutable base::SharedCache packs_;
 };
 

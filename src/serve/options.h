@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/options.h"
 #include "engine/inference_ranks.h"
+#include "passes/weights.h"
 #include "serve/other_models.h"
 #include "serve/tracer.h"
 
@@ -36,6 +37,7 @@ struct ServeOptions {
   int threads = 0;
   std::string device = "cpu";
   bool pin = false;
+  passes::WeightOptions weights;
   engine::InferenceRanks ranks = {};
   int max_queue = 1024;
   int64_t max_batch = 32;
@@ -140,6 +142,7 @@ struct ServeOptions {
     f.add("device", &device,
           "where models run: cpu, cuda:N, or emulated (CUDA kernels on the host, for tests)");
     f.add("pin", &pin, "bind the threads of instances to cores");
+    weights.fields(f);
     ranks.fields(f);
     scheduling_fields(f);
     f.add("cache_size", &cache_size, "answers kept for models with response_cache; 0: none");

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "passes/precision.h"
+#include "passes/weights.h"
 
 namespace trireme::serve {
 
@@ -16,24 +17,25 @@ namespace trireme::serve {
 /// deviation.
 enum class PixelValues : uint8_t { off, none, unit, inception, imagenet };
 
-/// `precision` f32, bf16 or f16; `threads` of an instance; `buckets` "1,2,4,8"; `batch_window` "2ms", which
-/// ends when as many wait as usual, unlike max_queue_delay_microseconds; `whole_batches` true: a batch takes
-/// all that fits, whatever its rows cost; `deadline_aware` true or false;
-/// `pad_buckets` "16,32,64", `pad_value` "0" and `pad_inputs` "ids=0,labels=-100": the open extent of inputs
-/// is filled up, and outputs are cut to what the request had; `slo_p99` "50ms", the goal that batching is
-/// tuned for while the model serves. `stream_rows` true: of a decoupled model, each place along the outputs'
-/// first dimension (behind the batch) is an answer of its own. `image_input` none, unit, inception or
-/// imagenet: the model's one input takes JPEG, PNG or BMP files instead of pixels, and resizes them. Other
-/// parameters are the model's own and mean nothing here.
+/// `precision` f32, bf16 or f16; `weights` f32, int8 or int4 with `weight_group` and `weight_zeros`;
+/// `threads` of an instance; `buckets` "1,2,4,8"; `batch_window` "2ms", which ends when as many wait as
+/// usual, unlike max_queue_delay_microseconds; `whole_batches` true: a batch takes all that fits, whatever
+/// its rows cost; `deadline_aware` true or false; `pad_buckets` "16,32,64", `pad_value` "0" and `pad_inputs`
+/// "ids=0,labels=-100": the open extent of inputs is filled up, and outputs are cut to what the request had;
+/// `slo_p99` "50ms", the goal that batching is tuned for while the model serves. `stream_rows` true: of a
+/// decoupled model, each place along the outputs' first dimension (behind the batch) is an answer of its own.
+/// `image_input` none, unit, inception or imagenet: the model's one input takes JPEG, PNG or BMP files
+/// instead of pixels, and resizes them. Other parameters are the model's own and mean nothing here.
 struct RunConfig {
   passes::Precision precision = passes::Precision::f32;
-  int threads = 0;                        ///< 0: the server's
-  std::vector<int64_t> buckets;           ///< empty: the server's
-  std::optional<int64_t> window_ns;       ///< absent: the server's
-  std::optional<bool> is_deadline_aware;  ///< absent: the server's
-  std::optional<int64_t> p99_ns;          ///< absent: the server's
-  std::optional<bool> runs_whole;         ///< absent: the server's
-  std::vector<int64_t> pad_buckets;       ///< lengths that open extents are filled up to; empty: none is
+  std::optional<passes::WeightOptions> weights;  ///< absent: the server's
+  int threads = 0;                               ///< 0: the server's
+  std::vector<int64_t> buckets;                  ///< empty: the server's
+  std::optional<int64_t> window_ns;              ///< absent: the server's
+  std::optional<bool> is_deadline_aware;         ///< absent: the server's
+  std::optional<int64_t> p99_ns;                 ///< absent: the server's
+  std::optional<bool> runs_whole;                ///< absent: the server's
+  std::vector<int64_t> pad_buckets;  ///< lengths that open extents are filled up to; empty: none is
   double pad_value = 0;
   std::map<std::string, double> pad_inputs;  ///< only these are filled, each with its value; empty: all
   bool streams_rows = false;

@@ -114,7 +114,9 @@ void ServedModel::load(const ModelHost& host, const ModelMetrics* earlier) {
   set_padding(model.graph);
   if (config_.sequence)
     layout_ = std::make_shared<const SequenceLayout>(config_, model.graph, strings_, source_.root);
-  auto prepared = std::make_shared<const engine::PreparedModel>(std::move(model.graph));
+  auto prepared = std::make_shared<const engine::PreparedModel>(
+      std::move(model.graph), passes::PassOptions{},
+      RunConfig::of(config_.parameters).weights.value_or(options.weights));
   model.release_pages();
   for (const ir::Value& v : prepared->graph().values())
     weight_bytes_ += v.data.defined() ? static_cast<int64_t>(v.data.bytes()) : 0;
