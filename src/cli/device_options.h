@@ -1,6 +1,7 @@
 // Options of verbs that run models: which device, and what happens to what it has no kernel for.
 #pragma once
 
+#include <cstdlib>
 #include <string>
 
 #include "base/log.h"
@@ -13,17 +14,21 @@ struct DeviceOptions {
   std::string device = "cpu";
   bool host_fallback = true;
   bool graphs = true;
+  bool allow_tf32 = false;
 
   void fields(base::OptionList& f) {
     f.add("device", &device, "cpu, cuda, cuda:N, or emulated: CUDA kernels run on the host, for tests");
     f.add("host_fallback", &host_fallback,
           "run operators that the device has no kernel for on the CPU; without it they are refused");
     f.add("graphs", &graphs, "record a GPU's launches in the second run and replay them from then on");
+    f.add("allow_tf32", &allow_tf32,
+          "a GPU rounds the operands of f32 products to 10 bits of mantissa, as TRIREME_CUDA_TF32=1 does");
   }
   void apply(engine::SessionOptions& options) const {
     options.device = device;
     options.host_fallback = host_fallback;
     options.graphs = graphs;
+    if (allow_tf32) setenv("TRIREME_CUDA_TF32", "1", 1);  // kernels have no other channel
   }
 };
 

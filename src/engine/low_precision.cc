@@ -1,6 +1,8 @@
 // A bucket's graph with its products on 16-bit operands.
 #include "engine/low_precision.h"
 
+#include "passes/casts.h"
+
 #include "ops/table.h"
 
 namespace trireme::engine {
@@ -43,6 +45,7 @@ void lower_for_inference(ir::Graph& graph, passes::Precision precision, tensor::
   round_weights(graph, packs);
   passes::widen_unsupported(graph, device);
   passes::localise_casts(graph);
+  passes::absorb_casts(graph, device);
   graph.sort();
 }
 

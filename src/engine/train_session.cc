@@ -15,6 +15,7 @@
 #include "engine/step_program.h"
 #include "engine/step_phases.h"
 #include "ops/table.h"
+#include "passes/casts.h"
 #include "passes/collective_types.h"
 #include "runtime/device_speed.h"
 #include "runtime/open_device.h"
@@ -314,6 +315,7 @@ void TrainSession::fuse(ir::Graph& graph) const {
   if (!is_mixed) return;
   passes::widen_unsupported(graph, device_->kind());
   passes::localise_casts(graph);
+  passes::absorb_casts(graph, device_->kind());
 }
 
 void TrainSession::finish(StepProgram& p, const std::function<bool(const std::string&)>& is_crossing) {

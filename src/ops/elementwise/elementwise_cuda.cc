@@ -182,6 +182,16 @@ Made fused_program(const ir::NodeView& n) {
   return made;
 }
 
+/// Operands and results of one type: what has a result's bytes then has its elements.
+Made one_type_program(const ir::NodeView& n) {
+  for (const auto* types : {&n.in, &n.out}) {
+    for (const tensor::TensorType& t : *types) {
+      if (t.dtype != n.out[0].dtype) return refused("operands and results of several types");
+    }
+  }
+  return fused_program(n);
+}
+
 /// x stored as another type; the second operand of cast_like is not read.
 Made cast_program(const ir::NodeView& n) {
   const auto type = cuda::element_type_of(n.in[0].dtype);
@@ -242,7 +252,10 @@ std::vector<CudaKernels> elementwise_cuda_kernels() {
   all.push_back({"clip_grad", {kernel_of(clip_grad_program, 3)}});
   all.push_back({"pow", {kernel_of(pow_program, 1)}});
   for (const char* op : {"cast", "cast_like"}) all.push_back({op, {kernel_of(cast_program, 0)}});
-  all.push_back({"fused_elementwise", {kernel_of(fused_program, (1u << kMaxFusedInputs) - 1)}});
+  ir::Kernel mixed = kernel_of(fused_program, 0);
+  mixed.name = "elements_mixed";
+  all.push_back(
+      {"fused_elementwise", {kernel_of(one_type_program, (1u << kMaxFusedInputs) - 1), std::move(mixed)}});
   return all;
 }
 

@@ -87,13 +87,36 @@ ValueId expand_step(ir::Graph& g, const FusedStepText& step, const std::vector<V
   return g.add1(ops.need(step.function), in, std::move(attrs));
 }
 
+/// The types of the results: the attribute `results`, else f32.
+std::vector<tensor::DType> result_types(const ir::Attrs& attrs, size_t count) {
+  std::vector<tensor::DType> types(count, tensor::DType::f32);
+  const std::vector<std::string> names = attrs.get_strings("results");
+  base::require(names.empty() || names.size() == count, "fused_elementwise: ", names.size(), " types for ",
+                count, " results");
+  for (size_t i = 0; i < names.size(); ++i) {
+    if (names[i] == "f16") types[i] = tensor::DType::f16;
+    if (names[i] == "bf16") types[i] = tensor::DType::bf16;
+    base::require(names[i] == name_of(types[i]), "fused_elementwise: no result of type ", names[i]);
+  }
+  return types;
+}
+
+/// Numbers of ONNX for casts.
+int64_t onnx_number(tensor::DType t) {
+  return t == tensor::DType::f16 ? 10 : t == tensor::DType::bf16 ? 16 : 1;
+}
+
 std::vector<ValueId> expand_fused(ir::Graph& g, const ir::Node& given) {
   const ir::Node node = given;  // adding nodes moves the original
   const std::vector<std::string> steps = node.attrs.get_strings("steps");
   const std::vector<double> params = node.attrs.get_floats("params"),
                             constants = node.attrs.get_floats("constants");
   std::map<std::string, ValueId> values;
-  for (size_t i = 0; i < node.in.size(); ++i) values[base::concat("i", i)] = node.in[i];
+  for (size_t i = 0; i < node.in.size(); ++i) {
+    const bool is_wide = g.type(node.in[i]).dtype == tensor::DType::f32;
+    values[base::concat("i", i)] =
+        is_wide ? node.in[i] : g.add1(table().need("cast"), {node.in[i]}, {{"to", int64_t{1}}});
+  }
   for (size_t i = 0; i < constants.size(); ++i) values[base::concat("c", i)] = scalar(g, constants[i]);
   for (size_t s = 0; s < steps.size(); ++s) {
     const FusedStepText step = parse_fused_step(steps[s]);
@@ -103,7 +126,13 @@ std::vector<ValueId> expand_fused(ir::Graph& g, const ir::Node& given) {
     values[step.dst] = expand_step(g, step, in, p);
   }
   std::vector<ValueId> out;
-  for (size_t i = 0; i < node.out.size(); ++i) out.push_back(values.at(base::concat("o", i)));
+  const std::vector<tensor::DType> types = result_types(node.attrs, node.out.size());
+  for (size_t i = 0; i < node.out.size(); ++i) {
+    ValueId y = values.at(base::concat("o", i));
+    if (types[i] != tensor::DType::f32)
+      y = g.add1(table().need("cast"), {y}, {{"to", onnx_number(types[i])}});
+    out.push_back(y);
+  }
   return out;
 }
 
@@ -113,8 +142,9 @@ std::vector<tensor::TensorType> infer_fused(const ir::NodeView& n) {
   base::require(n.in.size() <= kMaxFusedInputs && n.out_count <= kMaxFusedOutputs,
                 "fused_elementwise: too many operands or results");
   for (size_t i = 0; i < n.in.size(); ++i) {
-    base::require(n.in[i].dtype == tensor::DType::f32, "fused_elementwise computes f32, got ",
-                  name_of(n.in[i].dtype));
+    const tensor::DType type = n.in[i].dtype;
+    base::require(type == tensor::DType::f32 || type == tensor::DType::f16 || type == tensor::DType::bf16,
+                  "fused_elementwise computes f32, got ", name_of(type));
     shapes[base::concat("i", i)] = n.in[i].shape;
   }
   const size_t constants = n.attrs.get_floats("constants").size();
@@ -130,10 +160,11 @@ std::vector<tensor::TensorType> infer_fused(const ir::NodeView& n) {
     shapes[step.dst] = shape;
   }
   std::vector<tensor::TensorType> out;
+  const std::vector<tensor::DType> types = result_types(n.attrs, n.out_count);
   for (size_t i = 0; i < n.out_count; ++i) {
     const auto at = shapes.find(base::concat("o", i));
     base::require(at != shapes.end(), "fused_elementwise: no step writes o", i);
-    out.push_back({tensor::DType::f32, at->second});
+    out.push_back({types[i], at->second});
   }
   return out;
 }
@@ -217,19 +248,23 @@ std::optional<FusedFunction> fused_function(std::string_view op, const ir::NodeV
 }
 
 ir::OpSchema fused_elementwise_schema() {
-  return {.name = "fused_elementwise",
-          .doc = "a chain of elementwise functions in one pass over memory; operands broadcast",
-          .cut = elementwise_cut(),
-          .min_in = 1,
-          .max_in = kMaxFusedInputs,
-          .max_out = kMaxFusedOutputs,
-          .attrs = {{"steps", "strings", "one step each: \"dst function operand...\""},
-                    {"params", "floats", "two per step: the function's parameters"},
-                    {"constants", "floats", "values of the references c0, c1, ..."}},
-          .infer = infer_fused,
-          .expand = expand_fused,
-          .cost = cost_fused,
-          .grad = grad_by_expand()};
+  return {
+      .name = "fused_elementwise",
+      .doc =
+          "a chain of elementwise functions over f32 in one pass over memory; operands of f32, f16 or bf16 "
+          "broadcast",
+      .cut = elementwise_cut(),
+      .min_in = 1,
+      .max_in = kMaxFusedInputs,
+      .max_out = kMaxFusedOutputs,
+      .attrs = {{"steps", "strings", "one step each: \"dst function operand...\""},
+                {"params", "floats", "two per step: the function's parameters"},
+                {"constants", "floats", "values of the references c0, c1, ..."},
+                {"results", "strings", "types of the results: f32 (default), f16, bf16"}},
+      .infer = infer_fused,
+      .expand = expand_fused,
+      .cost = cost_fused,
+      .grad = grad_by_expand()};
 }
 
 }  // namespace trireme::ops

@@ -86,6 +86,11 @@ std::optional<Split> find_split(const ir::NodeView& n) {
 }
 
 ir::Refusal refuse(const ir::NodeView& n) {
+  for (const auto* types : {&n.in, &n.out}) {
+    for (const tensor::TensorType& t : *types) {
+      if (t.dtype != tensor::DType::f32) return base::concat("an operand or result is ", name_of(t.dtype));
+    }
+  }
   for (const tensor::TensorType& t : n.out) {
     if (t.shape != n.out[0].shape) return "results of different shapes";
   }
