@@ -109,7 +109,7 @@ Bpe::Bpe(std::vector<std::string> tokens, const std::vector<std::pair<std::strin
          BpeOptions options, std::vector<SpecialToken> special)
     : options_(std::move(options)), tokens_(std::move(tokens)), special_(std::move(special)) {
   for (const SpecialToken& t : special_) {
-    base::require(t.id >= 0 && t.id < (int64_t{1} << 24) && !t.content.empty(), "special token '", t.content,
+    base::require(t.id >= 0 && t.id < kMostTokens && !t.content.empty(), "special token '", t.content,
                   "' has the id ", t.id);
     if (t.id >= vocabulary_size()) tokens_.resize(static_cast<size_t>(t.id) + 1);
     tokens_[static_cast<size_t>(t.id)] = t.content;

@@ -10,6 +10,9 @@
 
 namespace trireme::data {
 
+/// Ids are below: a file cannot ask for any amount of memory.
+inline constexpr int64_t kMostTokens = int64_t{1} << 21;
+
 /// A token that is found in raw text before anything else happens to it.
 struct SpecialToken {
   std::string content;

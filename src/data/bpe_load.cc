@@ -1,5 +1,6 @@
 // Tokenizers from the files of a model's directory: tokenizer.json, or vocab.json with merges.txt.
 #include <algorithm>
+#include <charconv>
 #include <filesystem>
 
 #include "base/error.h"
@@ -44,11 +45,19 @@ std::vector<std::string> vocabulary(const Json& map) {
   std::vector<std::string> tokens;
   for (const auto& [token, id] : map.as_object()) {
     const int64_t at = id.as_int();
-    base::require(at >= 0 && at < (int64_t{1} << 24), "token '", token, "' has the id ", at);
+    base::require(at >= 0 && at < kMostTokens, "token '", token, "' has the id ", at);
     if (static_cast<size_t>(at) >= tokens.size()) tokens.resize(static_cast<size_t>(at) + 1);
     tokens[static_cast<size_t>(at)] = token;
   }
   return tokens;
+}
+
+/// An id that is a key of an object.
+int64_t id_of(const std::string& text) {
+  int64_t id = -1;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), id);
+  base::require(error == std::errc() && end == text.data() + text.size(), "token id '", text, "'");
+  return id;
 }
 
 /// "a b" in one string, as older files have it.
@@ -195,7 +204,7 @@ std::unique_ptr<Tokenizer> from_merges(const fs::path& root) {
     }
     o.add_prefix_space = json.get_or("add_prefix_space", false);
     if (const Json* added = part_of(json, "added_tokens_decoder")) {
-      for (const auto& [id, token] : added->as_object()) special.push_back(special_of(token, std::stoll(id)));
+      for (const auto& [id, token] : added->as_object()) special.push_back(special_of(token, id_of(id)));
     }
   }
   if (special.empty()) {
