@@ -3,6 +3,7 @@
 #include <cstring>
 #include <limits>
 
+#include "backend/cpu/simd_level.h"
 #include "tests/paged_cases.h"
 
 namespace trireme::ops {
@@ -55,6 +56,18 @@ Tensor run(const Case& c, const std::vector<int>& seeds, int threads) {
   return results.at(0).out[0];
 }
 
+void expect_naive(const std::vector<Case>& cases, const std::string& level) {
+  for (const Case& c : cases) {
+    const Operands o = make(c, numbers(c.lengths.size()));
+    const double tolerance = c.type == DType::f32 ? 2e-5 : 1e-2;
+    for (int threads : {1, 3}) {
+      const Tensor y = run(c, numbers(c.lengths.size()), threads);
+      tests::expect_close(y, naive(c, o), tolerance, tolerance,
+                          base::concat(level, ", dim ", c.dim, " threads ", threads));
+    }
+  }
+}
+
 TEST(PagedAttention, MatchesNaiveLoops) {
   const std::vector<Case> cases{
       {2, 2, 16, 16, {1}, {1}},
@@ -67,15 +80,11 @@ TEST(PagedAttention, MatchesNaiveLoops) {
       {1, 1, 256, 256, {257}, {257}},
       {2, 1, 32, 16, {0, 20, 0}, {0, 4, 0}, DType::f32, DType::f32, 2},
   };
-  for (const Case& c : cases) {
-    const Operands o = make(c, numbers(c.lengths.size()));
-    const bool low = c.type != DType::f32;
-    for (int threads : {1, 3}) {
-      const Tensor y = run(c, numbers(c.lengths.size()), threads);
-      tests::expect_close(y, naive(c, o), low ? 1e-2 : 2e-5, low ? 1e-2 : 2e-5,
-                          base::concat("dim ", c.dim, " threads ", threads));
-    }
+  for (const cpu::SimdLevel& level : cpu::simd_levels()) {
+    cpu::simd_force(level);
+    expect_naive(cases, level.name);
   }
+  cpu::simd_unforce();
 }
 
 TEST(PagedAttention, SeesInfinitiesNowhere) {  // a score of -inf hides a key, all of them give 0
