@@ -17,6 +17,7 @@ constexpr std::chrono::milliseconds kGrace{250};
 
 HttpServerOptions listener_options(const GrpcServerOptions& options) {
   HttpServerOptions to;
+  to.spin = options.spin;
   to.host = options.host;
   to.port = options.port;
   to.threads = options.threads;

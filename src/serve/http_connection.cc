@@ -159,6 +159,7 @@ void HttpConnection::dispatch() {
   continue_due_ = false;
   HttpRequest request = parser_.take();
   request.received_ns = http_steady_ns();
+  if (request.body.size() > kSmallRestBytes) loop_.takes_bulk();
   exchange->head_request = request.method == "HEAD";
   exchange->accepts = http_accepted_coding(request.header("Accept-Encoding"));
   if (!exchange->keep_alive) no_more_requests_ = true;
@@ -433,6 +434,7 @@ void HttpConnection::finish_turn() {
   const Phase now = phase();
   // Woken for each piece of a large body, a server spends more on waking than on reading it.
   const size_t missing = now == Phase::body ? parser_.body_missing() : 0;
+  if (missing > kSmallRestBytes) loop_.takes_bulk();
   socket_.wake_at(missing > kSmallRestBytes ? std::min(missing, kWakeBytes) : 1);
   if (now != last_phase_ || request_finished_) phase_began_ns_ = loop_.now_ns();
   last_phase_ = now;

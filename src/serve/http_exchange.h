@@ -42,6 +42,7 @@ class HttpMailbox {
   bool deliver_all();     // true if there was anything
   bool about_to_sleep();  // false if mail has arrived meanwhile: do not sleep
   void woke_up();
+  bool has_mail() const { return head_.load(std::memory_order_relaxed) != nullptr; }
   void drain_wake_fd();
   void close();  // discards what is left and everything that is posted later
 

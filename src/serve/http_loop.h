@@ -2,9 +2,12 @@
 // thread.
 #pragma once
 
+#include <sys/epoll.h>
+
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -60,6 +63,9 @@ class HttpLoop {
   /// Deletes the connection at the end of this turn.
   void retire(LoopConnection& connection);
 
+  /// A large body has come or is to come: the loop sleeps at once, so that one wake-up finds all of the next.
+  void takes_bulk() { takes_bulk_ = true; }
+
   // From any thread.
   void adopt_from_anywhere(int fd);
   void close_listener_from_anywhere();
@@ -77,6 +83,7 @@ class HttpLoop {
   void handle_revisits();
   void check_timers();
   void begin_drain();
+  int wait_for(std::span<epoll_event> events);
   int sleep_ms() const;
   void bury();
 
@@ -90,6 +97,8 @@ class HttpLoop {
   int64_t now_ns_ = 0;
   int64_t next_timer_check_ns_ = 0;
   int64_t tick_ns_ = 0;
+  bool takes_bulk_ = false;
+  int64_t idle_ns_ = INT64_MAX / 16;  // smoothed time between a turn and the next event
   bool draining_ = false;
   int64_t drain_began_ns_ = 0;
   int64_t date_second_ = -1;

@@ -19,6 +19,9 @@ struct HttpServerOptions {
   std::string host = "0.0.0.0";  // numeric address or name; "::" listens on both families
   uint16_t port = 0;             // 0: the system picks one, see HttpServer::port()
   int threads = 2;
+  /// How long a loop with few connections looks for the next request before it sleeps, where small requests
+  /// have been following answers as quickly; 0: it sleeps at once.
+  std::chrono::microseconds spin{0};
   int max_connections = 8192;  // further ones get a 503 and are closed
   int max_pipelined = 64;      // requests of one connection being answered at the same time
   HttpLimits limits;

@@ -61,6 +61,40 @@ TEST(HttpServer, AnswersAndKeepsTheConnection) {
   EXPECT_EQ(server.counts().requests, 3u);
 }
 
+int64_t process_cpu_ns() {
+  timespec t{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+  return t.tv_sec * 1'000'000'000 + t.tv_nsec;
+}
+
+// A loop that looks again before it sleeps must see answers from other threads, and sleep when nobody asks.
+TEST(HttpServer, SpinsWhileRequestsFollowAnswersAndSleepsThen) {
+  HttpServerOptions options = local_options();
+  options.spin = 20ms;  // long: whoever spins without end is seen
+  std::vector<std::thread> others;
+  HttpServer server(options, [&](HttpRequest&& request, HttpReply reply) {
+    if (request.path != "/other") return reply.send(http_text(200, "here"));
+    others.emplace_back([reply = std::move(reply)]() mutable { reply.send(http_text(200, "there")); });
+  });
+  HttpClient client = client_of(server);
+  for (int i = 0; i < 200; ++i) {
+    EXPECT_EQ(client.get("/").body, "here");
+    EXPECT_EQ(client.get("/other").body, "there");
+  }
+  for (std::thread& other : others) other.join();
+  std::this_thread::sleep_for(100ms);
+  const int64_t begin_ns = process_cpu_ns();
+  std::this_thread::sleep_for(500ms);
+  EXPECT_LT(process_cpu_ns() - begin_ns, 100'000'000);
+  // A client that comes every 60 ms is waited for asleep.
+  const int64_t slow_ns = process_cpu_ns();
+  for (int i = 0; i < 10; ++i) {
+    std::this_thread::sleep_for(60ms);
+    EXPECT_EQ(client.get("/").status, 200);
+  }
+  EXPECT_LT(process_cpu_ns() - slow_ns, 120'000'000);
+}
+
 TEST(HttpServer, HeadHasNoBodyButItsLength) {
   HttpServer server(local_options(), echo);
   HttpClient client = client_of(server);

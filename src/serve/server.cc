@@ -17,6 +17,7 @@ HttpServerOptions http_options(const ServeOptions& options) {
   http.host = options.host;
   http.port = static_cast<uint16_t>(options.http_port);
   http.threads = options.http_threads;
+  http.spin = std::chrono::microseconds(options.http_spin.ns / base::kNsPerUs);
   http.max_connections = options.max_connections;
   http.limits.max_body_bytes = static_cast<size_t>(options.max_request_bytes.bytes);
   http.tls_certificate_file = options.tls_certificate;
@@ -30,6 +31,7 @@ GrpcServerOptions grpc_options(const ServeOptions& options) {
   grpc.host = options.host;
   grpc.port = static_cast<uint16_t>(std::max(0, options.grpc_port));
   grpc.threads = options.http_threads;
+  grpc.spin = std::chrono::microseconds(options.http_spin.ns / base::kNsPerUs);
   grpc.max_connections = options.max_connections;
   grpc.tls_certificate_file = options.tls_certificate;
   grpc.tls_key_file = options.tls_key;
