@@ -14,11 +14,11 @@ class KserveCore;
 
 struct GrpcServerOptions {
   std::string host = "0.0.0.0";
-  uint16_t port = 0;                 // 0: the system picks one, see GrpcServer::port()
-  int threads = 2;                   // that read and write connections
+  uint16_t port = 0;                  // 0: the system picks one, see GrpcServer::port()
+  int threads = 2;                    // that read and write connections
   std::chrono::microseconds spin{0};  ///< as HttpServerOptions has it
-  int max_connections = 8192;        // further ones are closed
-  std::string tls_certificate_file;  // PEM; both set: TLS
+  int max_connections = 8192;         // further ones are closed
+  std::string tls_certificate_file;   // PEM; both set: TLS
   std::string tls_key_file;
   std::string tls_client_ca_file;  // set: clients must show a certificate that it signed
 };
