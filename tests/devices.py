@@ -99,6 +99,40 @@ def profiles_time_each_step():
     assert done.returncode == 0 and "us in steps" in done.stdout, done.stderr
 
 
+def profiles_open_in_perfetto():
+    path = ROOM / "trace.json"
+    done = trireme("run", "zoo:mlp", "--device", device(), "--profile", "--repeat", 2, "--perfetto", path)
+    assert done.returncode == 0, done.stderr
+    events = json.loads(path.read_text())["traceEvents"]
+    tracks = {e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    assert tracks >= {"compute", "copy"}, tracks
+    slices = [e for e in events if e["ph"] == "X"]
+    assert {"inputs", "results"} <= {e["name"] for e in slices} and all(e["dur"] >= 0 for e in slices), slices
+
+
+def in_turn():
+    """The name by which ranks take devices in turn; they share where there is one GPU."""
+    return "emulated" if device() == "emulated" else "cuda:shared"
+
+
+def ranks_meet_on_devices():
+    done = trireme("comm", "bench", "--device", in_turn(), "--ranks", 2, "--max", 4096, "--time", "5ms", "--json")
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    assert said["device_link"].split()[0] in ("calls", "nccl", "staged"), said["device_link"]
+    assert all(p["seconds"] > 0 for p in said["operations"][0]["sizes"]), said
+    topology = json.loads(trireme("devices", "--topology", "--json").stdout)
+    assert topology and all(line["text"] for line in topology), topology
+
+
+def models_of_several_ranks_answer_as_one():
+    want, _ = outputs("zoo:nanogpt", ROOM / "one", "--device", device())
+    for ranks in (("--tp", 2), ("--pp", 2)):
+        got, _ = outputs("zoo:nanogpt", ROOM / f"many{ranks[0]}", "--device", in_turn(), *ranks)
+        for key, value in want.items():
+            np.testing.assert_allclose(got[key], value, rtol=1e-3, atol=1e-4, err_msg=f"{ranks} {key}")
+
+
 def configure(name, where):
     path = ROOM / f"{name}.yaml"
     path.write_text(CONFIG.format(directory=ROOM / name, data=ROOM / "data", device=where))
@@ -141,4 +175,5 @@ def served_on_a_device():
 
 run_cases([(case.__name__, case) for case in [
     devices_say_what_they_are, names_are_checked, plans_need_no_device, results_are_the_cpus,
-    what_has_no_kernel_is_refused_when_asked, profiles_time_each_step, training_follows_the_cpu, served_on_a_device]])
+    what_has_no_kernel_is_refused_when_asked, profiles_time_each_step, profiles_open_in_perfetto, ranks_meet_on_devices,
+    models_of_several_ranks_answer_as_one, training_follows_the_cpu, served_on_a_device]])

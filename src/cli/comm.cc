@@ -7,6 +7,8 @@
 #include "cli/verb.h"
 #include "comm/bench.h"
 #include "comm/world.h"
+#include "runtime/device_ranks.h"
+#include "runtime/open_device.h"
 
 namespace trireme::cli {
 namespace {
@@ -22,6 +24,8 @@ struct CommOptions {
   std::string action;
   int ranks = 0;
   comm::RankKind kind = comm::RankKind::automatic;
+  std::string device = "cpu";
+  bool oversubscribe_devices = false;
   size_t op = 0;
   base::ByteSize min{1 << 10}, max{64 << 20};
   base::Duration time{100 * base::kNsPerMs};
@@ -34,6 +38,9 @@ struct CommOptions {
     f.add_choice(
         "kind", &kind, {"automatic", "local", "mpi"},
         "ranks as threads of this process or as processes of the job; automatic: mpi under a launcher");
+    f.add("device", &device, "where the buffers are: cpu, cuda or emulated, one for each rank of a machine");
+    f.add("oversubscribe_devices", &oversubscribe_devices,
+          "let ranks share devices where they outnumber them");
     f.add("op", base::ChoiceTarget{kOperations, [this] { return op; }, [this](size_t i) { op = i; }},
           "which collective");
     f.add("min", &min, "smallest size").at_least(1);
@@ -51,11 +58,13 @@ struct Measured {
 
 struct BenchRun {
   std::string kind;
+  std::string link;  ///< of devices
   int ranks = 0;
   std::vector<Measured> measured;
 };
 
 void print_text(const BenchRun& run) {
+  if (!run.link.empty()) std::printf("device memory, link %s\n", run.link.c_str());
   for (const Measured& m : run.measured) {
     std::printf("%s of f32, %d %s ranks; GB = 1e9 bytes\n", m.op.c_str(), run.ranks, run.kind.c_str());
     std::printf("%12s %12s %10s %10s %12s %8s\n", "bytes", "us", "alg GB/s", "bus GB/s", "memcpy GB/s",
@@ -94,6 +103,7 @@ void print_json(const BenchRun& run) {
   Json operations = Json::array();
   for (const Measured& m : run.measured) operations.push_back(to_json(m));
   std::cout << Json::object({{"communicator", run.kind},
+                             {"device_link", run.link},
                              {"ranks", run.ranks},
                              {"machine", base::read_cpu_info().to_json()},
                              {"operations", std::move(operations)}})
@@ -101,7 +111,8 @@ void print_json(const BenchRun& run) {
             << "\n";
 }
 
-std::vector<Measured> measure(const CommOptions& options, comm::Communicator& ranks) {
+std::vector<Measured> measure(const CommOptions& options, comm::Communicator& ranks,
+                              const comm::BenchDevice* on) {
   std::vector<Measured> out;
   const size_t first = options.op == kAll ? 0 : options.op;
   const size_t last = options.op == kAll ? kAll - 1 : options.op;
@@ -110,9 +121,25 @@ std::vector<Measured> measure(const CommOptions& options, comm::Communicator& ra
                                .min_bytes = options.min.bytes,
                                .max_bytes = options.max.bytes,
                                .min_ns = options.time.ns};
-    out.push_back({kOperations[op], comm::run_bench(ranks, spec)});
+    out.push_back({kOperations[op], comm::run_bench(ranks, spec, on)});
   }
   return out;
+}
+
+/// On memory of a device for each rank. The link that the ranks chose.
+std::string measure_devices(const CommOptions& options, comm::Communicator& ranks,
+                            std::vector<Measured>& measured) {
+  const std::string name =
+      options.oversubscribe_devices ? runtime::shared_device(options.device) : options.device;
+  const auto device = runtime::open_device(runtime::device_of_rank(name, ranks));
+  auto& gpu = dynamic_cast<cuda::CudaDevice&>(*device);
+  base::ThreadPool pool(1);
+  const auto stream = gpu.open_stream(pool, cuda::StreamRole::communication);
+  const runtime::DeviceLinkChoice choice = runtime::choose_link(ranks, gpu);
+  const auto group = runtime::open_device_group(choice.link, ranks, gpu, *stream);
+  const comm::BenchDevice on{*device, *stream, *group};
+  measured = measure(options, ranks, &on);
+  return base::concat(comm::to_string(choice.link), " (", choice.why, ")");
 }
 
 }  // namespace
@@ -128,9 +155,15 @@ int comm_main(std::span<const std::string> words, base::Env& env) {
   const bool local = comm::chosen_kind(how) == comm::RankKind::local;
   if (local && how.ranks == 0) how.ranks = base::read_cpu_info().threads();
   comm::run_ranks(how, [&](comm::Communicator& c) {
-    std::vector<Measured> measured = measure(options, c);
+    std::vector<Measured> measured;
+    std::string link;
+    if (runtime::kind_of_device(options.device) == tensor::DeviceKind::cpu) {
+      measured = measure(options, c, nullptr);
+    } else {
+      link = measure_devices(options, c, measured);
+    }
     if (c.rank() != 0) return;
-    const BenchRun run{local ? "local" : "mpi", c.size(), std::move(measured)};
+    const BenchRun run{local ? "local" : "mpi", link, c.size(), std::move(measured)};
     options.json ? print_json(run) : print_text(run);
   });
   return 0;

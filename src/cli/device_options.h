@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "base/options.h"
 #include "engine/session.h"
+#include "runtime/open_device.h"
 
 namespace trireme::cli {
 
@@ -15,17 +16,20 @@ struct DeviceOptions {
   bool host_fallback = true;
   bool graphs = true;
   bool allow_tf32 = false;
+  bool oversubscribe_devices = false;
 
   void fields(base::OptionList& f) {
-    f.add("device", &device, "cpu, cuda, cuda:N, or emulated: CUDA kernels run on the host, for tests");
+    f.add("device", &device, "cpu, cuda, cuda:N, or emulated[:N]: CUDA kernels run on the host, for tests");
     f.add("host_fallback", &host_fallback,
           "run operators that the device has no kernel for on the CPU; without it they are refused");
+    f.add("oversubscribe_devices", &oversubscribe_devices,
+          "let ranks share devices where they outnumber them");
     f.add("graphs", &graphs, "record a GPU's launches in the second run and replay them from then on");
     f.add("allow_tf32", &allow_tf32,
           "a GPU rounds the operands of f32 products to 10 bits of mantissa, as TRIREME_CUDA_TF32=1 does");
   }
   void apply(engine::SessionOptions& options) const {
-    options.device = device;
+    options.device = oversubscribe_devices ? runtime::shared_device(device) : device;
     options.host_fallback = host_fallback;
     options.graphs = graphs;
     if (allow_tf32) setenv("TRIREME_CUDA_TF32", "1", 1);  // kernels have no other channel

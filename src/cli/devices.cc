@@ -2,6 +2,7 @@
 #include <iomanip>
 #include <iostream>
 
+#include "backend/cuda/topology.h"
 #include "base/cpu_info.h"
 #include "cli/verb.h"
 #include "runtime/device_speed.h"
@@ -12,11 +13,14 @@ namespace {
 
 struct DevicesOptions {
   bool json = false;
+  bool topology = false;
   std::string measure;
   int threads = 0;
   runtime::SpeedOptions speed;
   void fields(base::OptionList& f) {
     f.add("json", &json, "print one JSON array; with measure one line for each result");
+    f.add("topology", &topology,
+          "how GPUs are wired: NVLink or PCIe, NUMA nodes, as the driver and sysfs tell");
     f.add("measure", &measure, "a device to measure: its copy and products, then operators against these");
     f.add("threads", &threads, "of the CPU; 0: all cores this process may use").at_least(0);
     f.add("scale", &speed.scale, "of the measured sizes; 1 fills a data-center GPU")
@@ -36,6 +40,15 @@ void list(bool json) {
     } else {
       std::cout << line.name << (line.is_there ? ": " : ": none: ") << line.text << "\n";
     }
+  }
+  if (json) std::cout << all.dump({.indent = 2}) << "\n";
+}
+
+void print_topology(bool json) {
+  base::Json all = base::Json::array();
+  for (const cuda::TopologyLine& line : cuda::describe_topology()) {
+    if (!json) std::cout << line.name << ": " << line.text << "\n";
+    all.push_back(base::Json::object({{"name", line.name}, {"text", line.text}}));
   }
   if (json) std::cout << all.dump({.indent = 2}) << "\n";
 }
@@ -84,6 +97,10 @@ void print(const runtime::OpSpeed& s, const DevicesOptions& options) {
 int devices_main(std::span<const std::string> words, base::Env&) {
   DevicesOptions options;
   if (!parse(options, words, "devices")) return 0;
+  if (options.topology) {
+    print_topology(options.json);
+    return 0;
+  }
   if (options.measure.empty()) {
     list(options.json);
     return 0;

@@ -17,6 +17,8 @@
 #include "model/onnx/tensor_proto.h"
 #include "passes/shard_rules.h"
 #include "tensor/compare.h"
+#include "base/file.h"
+#include "runtime/trace_file.h"
 
 namespace trireme::cli {
 namespace {
@@ -35,6 +37,7 @@ struct RunOptions {
   int64_t batch = 1;
   bool json = false;
   bool profile = false;
+  std::string perfetto;
   bool loop = false;
   passes::Precision precision = passes::Precision::f32;
   std::string kernel;
@@ -67,6 +70,8 @@ struct RunOptions {
     f.add("kernel", &kernel, "prefer kernels of this name, for example reference");
     f.add("off", &off, "names of passes to leave out");
     f.add("profile", &profile, "print the time of every step");
+    f.add("perfetto", &perfetto,
+          "with --profile: file for the last profiled run, a track for each stream, to open in Perfetto");
     f.add("loop", &loop, "after one run, time runs for each number of milliseconds read from standard input");
     f.add("seed", &seed, "seed of random inputs");
     f.add("json", &json, "print one JSON object");
@@ -175,7 +180,8 @@ std::vector<tensor::Dims> shapes_of(const std::vector<tensor::Tensor>& inputs) {
   return shapes;
 }
 
-void profile(engine::Session& session, const std::vector<tensor::Tensor>& inputs, int repeat) {
+void profile(engine::Session& session, const std::vector<tensor::Tensor>& inputs, int repeat,
+             const std::string& perfetto) {
   const compile::Program& program = session.prepare(shapes_of(inputs));
   std::vector<std::vector<double>> us(program.steps.size());
   runtime::Trace trace;
@@ -190,6 +196,7 @@ void profile(engine::Session& session, const std::vector<tensor::Tensor>& inputs
     step_us.push_back(*middle);
   }
   print_profile(program, step_us);
+  if (!perfetto.empty()) base::write_file_atomic(perfetto, runtime::to_perfetto(program, trace));
 }
 
 /// Runs the model again and again on the same inputs, into the same outputs where their shapes are known.
@@ -298,7 +305,8 @@ int run_session(engine::Session& session, const std::string& name, const RunOpti
     warn_of_host_steps(session.prepare(shapes_of(inputs)), log);
     Repeater repeater(session, inputs, outputs);
     if (options.repeat > 0) time_runs(session, repeater, options, report);
-    if (options.profile) profile(session, inputs, std::max(1, options.repeat));
+    base::require(options.perfetto.empty() || options.profile, "--perfetto goes with --profile");
+    if (options.profile) profile(session, inputs, std::max(1, options.repeat), options.perfetto);
     if (!options.output.empty()) write_outputs(session.graph(), outputs, options.output);
     if (options.loop) loop_runs(repeater, empty_bytes);
     for (size_t i = 0; i < outputs.size() && !options.json && !options.loop && options.repeat == 0; ++i) {

@@ -20,12 +20,13 @@ double slowest(Communicator& ranks, double value) {
 
 /// Seconds of one call of each: median over repeats, in turns, of the slowest rank's mean.
 std::vector<double> times_of(Communicator& ranks, const BenchSpec& spec,
-                             std::span<const std::function<void()>> calls) {
+                             std::span<const std::function<void()>> calls, const BenchDevice* on) {
   const base::SystemClock clock;
   const auto measure = [&](const std::function<void()>& call, int64_t count) {
     ranks.barrier();
     const int64_t begin = clock.now_ns();
     for (int64_t i = 0; i < count; ++i) call();
+    if (on != nullptr) on->stream.synchronize();
     return slowest(ranks, static_cast<double>(clock.now_ns() - begin) / static_cast<double>(count));
   };
   const double budget_ns = static_cast<double>(spec.min_ns) / spec.repeats;
@@ -60,6 +61,26 @@ void call_once(Communicator& c, Collective what, Bytes data, Bytes other) {
   }
 }
 
+/// Zeros, where the ranks' memory is.
+class Buffer {
+ public:
+  Buffer(int64_t bytes, const BenchDevice* on) : host_(static_cast<size_t>(bytes / 4)) {
+    if (on == nullptr) return;
+    memory_ = on->device.allocate(bytes);
+    on->stream.upload(memory_.get(), host_.data(), bytes);
+    on->stream.synchronize();
+  }
+  Bytes span() const {
+    const auto bytes = host_.size() * sizeof(float);
+    if (memory_ != nullptr) return {static_cast<std::byte*>(memory_.get()), bytes};
+    return {reinterpret_cast<std::byte*>(const_cast<float*>(host_.data())), bytes};
+  }
+
+ private:
+  std::vector<float> host_;
+  std::shared_ptr<void> memory_;
+};
+
 }  // namespace
 
 double bus_factor(Collective what, int ranks) {
@@ -73,18 +94,21 @@ double bus_factor(Collective what, int ranks) {
   }
 }
 
-std::vector<BenchPoint> run_bench(Communicator& ranks, const BenchSpec& spec) {
+std::vector<BenchPoint> run_bench(Communicator& ranks, const BenchSpec& spec, const BenchDevice* on) {
   std::vector<BenchPoint> points;
   const int64_t unit = 64 * ranks.size();  // whole cache lines for each rank's block
   for (int64_t want = spec.min_bytes; want <= spec.max_bytes; want *= 4) {
     const int64_t bytes = (want + unit - 1) / unit * unit;
-    std::vector<float> a(static_cast<size_t>(bytes / 4)), b(a.size());
-    const Bytes data = as_bytes(std::span(a)), other = as_bytes(std::span(b));
+    const Buffer a(bytes, on), b(bytes, on);
+    const Bytes data = a.span(), other = b.span();
     BenchPoint p{.bytes = bytes};
     const std::array<std::function<void()>, 2> calls{
-        [&] { call_once(ranks, spec.what, data, other); },
-        [&] { std::memcpy(other.data(), data.data(), data.size()); }};
-    const std::vector<double> seconds = times_of(ranks, spec, calls);
+        [&] { call_once(on == nullptr ? ranks : on->group, spec.what, data, other); },
+        [&] {
+          if (on != nullptr) return on->stream.copy(other.data(), data.data(), bytes);
+          std::memcpy(other.data(), data.data(), data.size());
+        }};
+    const std::vector<double> seconds = times_of(ranks, spec, calls, on);
     p.seconds = seconds[0];
     const double copy_s = seconds[1];
     p.algorithm_gb_s = static_cast<double>(bytes) / p.seconds * 1e-9;

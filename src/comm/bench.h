@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "comm/communicator.h"
+#include "tensor/device.h"
 
 namespace trireme::comm {
 
@@ -37,8 +38,17 @@ struct BenchFit {
 /// 2(n - 1)/n for all-reduce; (n - 1)/n for reduce-scatter, all-gather, all-to-all; 1 for broadcast.
 double bus_factor(Collective what, int ranks);
 
-/// Collective; every rank gets the slowest rank's times.
-std::vector<BenchPoint> run_bench(Communicator& ranks, const BenchSpec& spec);
+/// A rank's device, and the communicator of the same ranks on its memory, whose calls `stream` runs.
+struct BenchDevice {
+  tensor::Device& device;
+  tensor::Stream& stream;
+  Communicator& group;
+};
+
+/// Collective; every rank gets the slowest rank's times. `on`: buffers are the device's, of which each has
+/// one.
+std::vector<BenchPoint> run_bench(Communicator& ranks, const BenchSpec& spec,
+                                  const BenchDevice* on = nullptr);
 
 BenchFit fit(std::span<const BenchPoint> points);
 

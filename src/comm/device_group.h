@@ -36,4 +36,7 @@ std::unique_ptr<DeviceGroup> open_calls(Communicator& host, tensor::Stream& stre
 /// asks the host's communicator and copies back.
 std::unique_ptr<DeviceGroup> open_staged(Communicator& host, tensor::Device& device, tensor::Stream& stream);
 
+/// The call once more, on another communicator of the same ranks and other memory.
+void repeat(Communicator& on, const Call& call, ConstBytes in, Bytes out);
+
 }  // namespace trireme::comm

@@ -14,9 +14,6 @@ std::string_view to_string(DeviceLink link) {
   return link == DeviceLink::calls ? "calls" : link == DeviceLink::nccl ? "nccl" : "staged";
 }
 
-namespace {
-
-/// The call once more, on another communicator and other memory.
 void repeat(Communicator& on, const Call& call, ConstBytes in, Bytes out) {
   switch (call.what) {
     case Collective::all_reduce: return on.all_reduce(in, out, call.reduction, call.source);
@@ -35,6 +32,8 @@ void repeat(Communicator& on, const Call& call, ConstBytes in, Bytes out) {
     case Collective::finish: return;
   }
 }
+
+namespace {
 
 /// What both have: a group of the host's ranks.
 class HostGroup : public DeviceGroup {

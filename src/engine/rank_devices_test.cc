@@ -146,6 +146,27 @@ TEST_F(RankDevices, RanksThatOutnumberDevicesAreRefusedUnlessTheyMayShare) {
   ::unsetenv("TRIREME_EMULATED_DEVICES");
 }
 
+TEST_F(RankDevices, EvaluationReadsTheWeightsWhereTrainingHoldsThem) {
+  TrainOptions options;
+  options.threads = 1;
+  options.device = "emulated";
+  TrainSession session(gpt(true), options);
+  const Feeds feeds{tokens(1, 2), tokens(2, 2)};
+  session.step(feeds, {.lr = 0.01f, .loss_weight = 1.0f / 16});
+  const ir::Graph trained = session.trained_graph();
+  const auto loss = [&](Session& on) { return on.run({feeds[0], feeds[1]})[0].to_doubles()[0]; };
+  const auto lent = std::make_shared<const PreparedModel>(trained);
+  session.lend_weights(*lent);
+  const auto copied = std::make_shared<const PreparedModel>(trained);
+  Session reader(lent, {.device = "emulated", .threads = 1}),
+      other(copied, {.device = "emulated", .threads = 1});
+  const double before = loss(reader);
+  EXPECT_EQ(before, loss(other));
+  session.step(feeds, {.lr = 0.01f, .step = 2, .draw = 1, .loss_weight = 1.0f / 16});
+  EXPECT_NE(loss(reader), before) << "the memory is that of training";
+  EXPECT_EQ(loss(other), before);
+}
+
 TEST_F(RankDevices, ModelsOfSeveralRanksAnswerAsTheCpu) {
   const auto model = std::make_shared<const PreparedModel>(gpt(false));
   Session cpu(model, {.threads = 1});

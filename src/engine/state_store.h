@@ -28,6 +28,8 @@ class StateStore {
   void live_on(tensor::Device& device, tensor::Stream& stream, runtime::Staging& staging);
   /// Where programs find the state: memory of the device, or of the host where there is none.
   void* address(const std::string& name);
+  /// The device's memory of a state; null where there is none. Kept alive by its holders, written by steps.
+  std::shared_ptr<const void> memory(const std::string& name) const { return find(name).memory; }
   /// Before programs run: what the host wrote reaches the device.
   void upload();
   /// After a run: programs may have written this state.

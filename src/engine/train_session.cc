@@ -11,6 +11,7 @@
 #include "base/cpu_info.h"
 #include "base/memory.h"
 #include "comm/mesh.h"
+#include "engine/session.h"
 #include "engine/state_parts.h"
 #include "engine/step_program.h"
 #include "engine/step_phases.h"
@@ -54,9 +55,9 @@ TrainSession::TrainSession(const ir::Graph& loss_graph, const TrainOptions& opti
     : options_(options),
       model_(loss_graph),
       pool_(options.threads > 0 ? options.threads : base::read_cpu_info().threads(), options.cpus),
-      device_(runtime::open_device(options.mesh == nullptr
-                                       ? options.device
-                                       : runtime::device_of_rank(options.device, options.mesh->world()))),
+      device_name_(options.mesh == nullptr ? options.device
+                                           : runtime::device_of_rank(options.device, options.mesh->world())),
+      device_(runtime::open_device(device_name_)),
       stream_(device_->open_stream(pool_)),
       on_(runtime::bind_device(*device_, pool_, packs_, options.graphs, options.mesh)) {
   if (on_.device != nullptr) {
@@ -124,6 +125,21 @@ ir::Graph TrainSession::trained_graph(bool ema) const {
   }
   if (stages() > 1) share_weights(graph);
   return graph;
+}
+
+void TrainSession::lend_weights(const PreparedModel& model) {
+  if (on_.device == nullptr) return;
+  states_.upload();
+  const StateStore& states = states_;
+  const std::string format = base::concat("on device ", device_->ordinal());
+  for (const ir::Value& v : model.graph().values()) {
+    if (v.kind != ir::ValueKind::param || !v.data.defined()) continue;
+    for (const std::string& name : {v.name, v.name + ".ema"}) {
+      // Others were gathered from several ranks, or changed by a pass.
+      if (!states.has(name) || v.data.raw() != states.at(name).raw()) continue;
+      model.packs().get<void>(ir::pack_key(v.data, format), [&] { return states.memory(name); });
+    }
+  }
 }
 
 void TrainSession::states_changed() {

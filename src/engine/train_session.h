@@ -51,6 +51,7 @@ struct StepResult {
   double bubble = 0, expected_bubble = 0;
 };
 
+class PreparedModel;
 struct StepScalars;
 struct PipelineLinks;
 
@@ -86,6 +87,11 @@ class TrainSession {
   /// states (use it before the next step or clone it), what is split is gathered, a tensor at a time.
   /// Collective on a mesh. `ema`: the averaged weights where the optimizer keeps them.
   ir::Graph trained_graph(bool ema = false) const;
+  /// Lets sessions of a model made of trained_graph() read the weights where training holds them on the
+  /// device, instead of uploading copies. They show the present content only until the next step.
+  void lend_weights(const PreparedModel& model);
+  /// The device of this rank, as runtime::open_device() takes it.
+  const std::string& device_name() const { return device_name_; }
   /// To be called after the content of states() was overwritten: copies that are made of them follow.
   /// Collective on a mesh.
   void states_changed();
@@ -175,6 +181,7 @@ class TrainSession {
   std::vector<TrainedParam> params_;
   std::string optimizer_text_, precision_text_;
   base::ThreadPool pool_;
+  std::string device_name_;
   std::unique_ptr<tensor::Device> device_;
   std::unique_ptr<tensor::Stream> stream_;
   base::SharedCache packs_;

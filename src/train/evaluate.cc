@@ -79,9 +79,10 @@ Evaluator::Evaluator(const ir::Graph& graph, data::DatasetPtr dataset, data::Tra
       loader_(dataset, loader_options(options_, dataset->size()), std::move(transform), clock),
       feeder_(graph, loader_.fields(), options_.feed, options_.target_inputs) {}
 
-Evaluator::Sums Evaluator::run_batches(const ir::Graph& loss_graph) {
-  engine::Session session(std::make_shared<const engine::PreparedModel>(loss_graph),
-                          {.device = options_.device, .threads = options_.threads});
+Evaluator::Sums Evaluator::run_batches(const ir::Graph& loss_graph, const Lend& lend) {
+  const auto model = std::make_shared<const engine::PreparedModel>(loss_graph);
+  if (lend) lend(*model);
+  engine::Session session(model, {.device = options_.device, .threads = options_.threads});
   loader_.seek({0, 0});
   Sums sums;
   for (int64_t b = options_.ranks.rank(); options_.max_batches == 0 || b < options_.max_batches;
@@ -120,9 +121,9 @@ std::vector<double> Evaluator::in_order(const std::vector<double>& mine, size_t 
   return out;
 }
 
-EvalRecord Evaluator::run(const ir::Graph& loss_graph, int64_t step) {
+EvalRecord Evaluator::run(const ir::Graph& loss_graph, int64_t step, const Lend& lend) {
   const int64_t start = clock_.now_ns();
-  const Sums mine = run_batches(loss_graph);
+  const Sums mine = run_batches(loss_graph, lend);
   std::array<double, 3> sums{};  // loss, count, correct
   const std::vector<double> batches = in_order(mine.batches, sums.size());
   for (size_t i = 0; i < batches.size(); ++i) sums[i % sums.size()] += batches[i];

@@ -1,6 +1,7 @@
 // Evaluation: the loss graph as it stands, without updates, over a data set in its order.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -11,6 +12,10 @@
 #include "train/feed.h"
 #include "train/ranks.h"
 #include "train/run_log.h"
+
+namespace trireme::engine {
+class PreparedModel;
+}
 
 namespace trireme::train {
 
@@ -37,14 +42,16 @@ class Evaluator {
 
   /// Means over the valid targets; the same on every rank. `loss_graph` has the outputs loss_sum, count and
   /// perhaps correct.
-  EvalRecord run(const ir::Graph& loss_graph, int64_t step);
+  /// `lend`: gives the model what is on the device already.
+  using Lend = std::function<void(const engine::PreparedModel&)>;
+  EvalRecord run(const ir::Graph& loss_graph, int64_t step, const Lend& lend = {});
 
  private:
   struct Sums {
     std::vector<double> batches;            // loss, count, correct of each of this rank's batches, in order
     std::vector<double> predicted, wanted;  // similarities, of all of them
   };
-  Sums run_batches(const ir::Graph& loss_graph);
+  Sums run_batches(const ir::Graph& loss_graph, const Lend& lend);
   std::vector<double> in_order(const std::vector<double>& mine, size_t per_batch) const;
 
   EvaluatorOptions options_;

@@ -96,7 +96,7 @@ Trainer::Trainer(const TrainConfig& config, TrainTask task, base::Env env, Ranks
   o.max_batches = config.eval.batches;
   o.ignore_index = config.loss.ignored;
   o.threads = config.run.threads;
-  o.device = config.run.device;
+  o.device = session_.device_name();
   o.workers = config.loader.workers;
   o.feed = config.loader.rules();
   o.target_inputs = task_.target_inputs;
@@ -366,7 +366,9 @@ void Trainer::roll_back() {
 
 EvalRecord Trainer::evaluate() {
   log_->end_line();
-  const EvalRecord record = evaluator_->run(session_.trained_graph(config_.eval.average), state_.step);
+  const EvalRecord record =
+      evaluator_->run(session_.trained_graph(config_.eval.average), state_.step,
+                      [&](const engine::PreparedModel& model) { session_.lend_weights(model); });
   log_->eval(record);
   if (record.rank_correlation >= -1) {
     env_.log.info(
