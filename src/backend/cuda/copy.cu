@@ -2,6 +2,7 @@
 #include "backend/cuda/copy.h"
 
 #include <algorithm>
+#include <array>
 
 #include "backend/cuda/copy_kernels.h"
 #include "backend/cuda/launch.h"
@@ -29,7 +30,16 @@ Launch flat(tensor::Stream& stream, int64_t count) {
   return {blocks_for(cuda_stream(stream), (count + kThreads - 1) / kThreads, 32), kThreads};
 }
 
-CopyWalk walk_of(const StridedCopy& copy, const std::vector<size_t>& dims, int64_t below) {
+/// Dimensions of a copy, in memory of the caller: launches do not allocate.
+struct DimList {
+  std::array<size_t, kCopyRank> at{};
+  size_t count = 0;
+  void push_back(size_t dim) { at[count++] = dim; }
+  size_t size() const { return count; }
+  size_t operator[](size_t i) const { return at[i]; }
+};
+
+CopyWalk walk_of(const StridedCopy& copy, const DimList& dims, int64_t below) {
   CopyWalk walk{};
   walk.rank = static_cast<int>(dims.size());
   for (size_t k = 0; k < dims.size(); ++k) {
@@ -94,7 +104,7 @@ void run_tiles(tensor::Stream& stream, const StridedCopy& c, const T* x, T* y) {
   constexpr int64_t kTile = CopyTiles<T>::kTile;
   const int64_t across = (c.extent[fast] + kTile - 1) / kTile, down = (c.extent[slow] + kTile - 1) / kTile;
   int64_t tiles = across * down;
-  std::vector<size_t> others;
+  DimList others;
   for (size_t d = 0; d < c.extent.size(); ++d) {
     if (d == fast || d == slow) continue;
     others.push_back(d);
@@ -133,8 +143,8 @@ void copy_strided(tensor::Stream& stream, const StridedCopy& c, const void* x, v
     if constexpr (sizeof(T) <= 8) {
       if (crosses) return run_tiles<T>(stream, c, from, to);
     }
-    std::vector<size_t> all(c.extent.size());
-    for (size_t d = 0; d < all.size(); ++d) all[d] = d;
+    DimList all;
+    for (size_t d = 0; d < c.extent.size(); ++d) all.push_back(d);
     launch(stream, "copy_along", flat(stream, count), CopyAlong<T>{from, to, walk_of(c, all, count), count});
   });
 }
