@@ -57,7 +57,6 @@ class ThreadPool {
   using Call = void (*)(const void* body, int64_t task);
   void run_erased(int64_t tasks, Call call, const void* body);
   void work(int member);
-  bool take_tasks(uint32_t epoch);
 
   int size_;
   std::vector<std::thread> workers_;

@@ -56,6 +56,8 @@ Session::Session(std::shared_ptr<const PreparedModel> model, const SessionOption
       runner_(model_->graph(), context_) {
   if (options.strategy.world() > 1 && options.precision != passes::Precision::f32)
     base::fail_unsupported("a model that several ranks hold runs in f32");
+  if (options.strategy.world() > 1 && model_->weights().stored() > 0)
+    base::fail_unsupported("a model that several ranks hold keeps its weights as they are");
   if (options.plan_only && options.strategy.world() > 1)
     base::fail_unsupported("a model that several ranks hold is not planned alone");
   if (options.strategy.world() > 1) sharded_ = std::make_unique<ShardedSession>(model_, options);

@@ -210,6 +210,15 @@ TEST(ShardedSession, WrongInputsAreTheCallersAlone) {
   EXPECT_NO_THROW(many.run(inputs));
 }
 
+TEST(ShardedSession, StoredWeightsAreRefused) {
+  const auto model = std::make_shared<const PreparedModel>(
+      llama()->graph(), passes::PassOptions{},
+      passes::WeightOptions{.weights = passes::WeightBits::int8, .least_elements = 1});
+  ASSERT_GT(model->weights().stored(), 0u);
+  EXPECT_EQ(code_of([&] { Session(model, {.threads = 2, .strategy = {.tp = 2}}); }),
+            base::ErrorCode::unsupported);
+}
+
 TEST(ShardedSession, RanksOfAJobFollowTheFirst) {
   const auto model = llama();
   const std::vector<Tensor> inputs = inputs_of(model->graph(), 2, 8);
