@@ -213,7 +213,7 @@ TEST(ShardedSession, WrongInputsAreTheCallersAlone) {
 TEST(ShardedSession, StoredWeightsAreRefused) {
   const auto model = std::make_shared<const PreparedModel>(
       llama()->graph(), passes::PassOptions{},
-      passes::WeightOptions{.weights = passes::WeightBits::int8, .least_elements = 1});
+      passes::WeightOptions{.weights = passes::WeightBits::int8, .weight_group = 32, .least_elements = 1});
   ASSERT_GT(model->weights().stored(), 0u);
   EXPECT_EQ(code_of([&] { Session(model, {.threads = 2, .strategy = {.tp = 2}}); }),
             base::ErrorCode::unsupported);
