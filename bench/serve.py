@@ -33,7 +33,7 @@ import serve_report
 import serve_servers
 from models import ROOT, commit, machine, numbers
 from serve_load import Load
-from serve_servers import PEERS, Trireme
+from serve_servers import PEERS, Trireme, TriremePerCore
 
 FORMS = {"identity": ["binary", "json", "grpc"], "image": ["binary", "grpc"], "mobilenetv2": ["binary", "grpc"],
          "resnet18": ["binary", "grpc"], "minilm": ["binary", "json", "grpc"]}
@@ -192,21 +192,31 @@ class Bench:
 
     # slo: MiniLM at 80 % of saturation
 
-    def saturation(self, load):
+    def saturation(self, load, server):
         """Requests a second that a queue that never runs empty gets, over some numbers of connections."""
-        return max(middle([load.run(self.ours, c, self.options.slice_s * 2).per_second for _ in range(2)])
+        return max(middle([load.run(server, c, self.options.slice_s * 2).per_second for _ in range(2)])
                    for c in (8, 32, 64))
 
     def slo(self):
         if "minilm" not in self.models:
             return
+        model = self.models["minilm"]
+        yield self.slo_row(self.ours, "one instance")
+        per_core = TriremePerCore({model.name: model}, self.server_cpus, self.folder, None)
+        try:
+            per_core.wait_ready()
+            yield self.slo_row(per_core, "an instance a core")
+        finally:
+            per_core.close()
+
+    def slo_row(self, server, setting):
         load = self.load(self.models["minilm"], "binary")
-        load.run(self.ours, 32, self.options.slice_s)
-        full = self.saturation(load)
-        tails = [load.run(self.ours, 64, self.options.slice_s * 5, rate=round(0.8 * full, 2)) for _ in range(3)]
-        yield self.head("slo") | {
-            "model": "minilm", "tokens": self.options.tokens, "saturation_per_second": round(full, 1),
-            "rate": round(0.8 * full, 1), "p50_ms": spread([t.latency_ms["p50"] for t in tails]),
+        load.run(server, 32, self.options.slice_s)
+        full = self.saturation(load, server)
+        tails = [load.run(server, 64, self.options.slice_s * 5, rate=round(0.8 * full, 2)) for _ in range(3)]
+        return self.head("slo") | {
+            "model": "minilm", "setting": setting, "tokens": self.options.tokens,
+            "saturation_per_second": round(full, 1), "rate": round(0.8 * full, 1), "p50_ms": spread([t.latency_ms["p50"] for t in tails]),
             "p99_ms": spread([t.latency_ms["p99"] for t in tails])}
 
     # unserved: the same model on the same cores without a server

@@ -130,6 +130,15 @@ class Trireme(Server):
                 "--grpc-port", self.grpc, "--host", "127.0.0.1"]
 
 
+class TriremePerCore(Trireme):
+    """An instance for each core, as the peers run: no request waits for one that the other core computes."""
+
+    name = "trireme_per_core"
+
+    def command(self):
+        return super().command() + ["--instances", len(self.cpus), "--threads", 1]
+
+
 class Triton(Server):
     name = "triton"
 
