@@ -19,8 +19,8 @@ def line(row):
                 f"{row['user_us'][0]:.1f} + kernel {row['kernel_us'][0]:.1f} - model {row['model_us'][0]:.1f} "
                 f"- floor {row['floor_us'][0]:.1f}")
     if row["part"] == "slo":
-        return (f"{row['model']}, {row['setting']}, at {row['rate']} /s, 80 % of saturation: p50 {row['p50_ms'][0]:.1f} ms, "
-                f"p99 {row['p99_ms'][0]:.1f} ms")
+        return (f"{row['model']}, {row['setting']}, at {row['rate']} /s, 80 % of saturation: "
+                f"p50 {row['p50_ms'][0]:.1f} ms, p99 {row['p99_ms'][0]:.1f} ms")
     return (f"{row['model']} served {row['served_per_second'][0]:.0f} /s, alone {row['alone_per_second'][0]:.0f} /s "
             f"with batches of {row['batch']}: {100 * row['ratio'][0]:.0f} %")
 
