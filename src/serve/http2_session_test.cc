@@ -36,7 +36,7 @@ class Kept final : public Http2Stream {
     const size_t here = std::min(bytes.size(), place.size() - placed);
     if (bytes.data() == place.data() + placed && here > 0) {
       in_place += here;
-    } else {
+    } else if (here > 0) {
       std::memcpy(place.data() + placed, bytes.data(), here);
     }
     placed += here;
