@@ -13,8 +13,8 @@
 #include <string>
 #include <vector>
 
-#include "backend/cpu/cpu_stream.h"
-#include "backend/cpu/dense_kernels.h"
+#include "backend/cpu/device/cpu_stream.h"
+#include "backend/cpu/dense/dense_kernels.h"
 #include "ops/test_eval.h"
 
 namespace trireme::ops {

@@ -4,15 +4,17 @@ speed: requests a second of identity (16 floats), image (3 x 224 x 224 in, one n
 HTTP binary, JSON and gRPC, from 1 to 256 connections, against NVIDIA Triton (the server in PyPI's nvidia-pytriton, with
 a backend in C++ for the models without work and ONNX Runtime in its Python backend for the others), MLServer, and ONNX
 Runtime or OpenVINO behind FastAPI. Half of the cores are the servers', half the load's. All servers get the same bytes
-from the same generators (`trireme load`; h2load for gRPC), a slice each, round after round; a row quotes medians over
-rounds and medians of the ratios inside a round.
+from the same generators (`trireme load`; h2load for gRPC), a slice each while the others are stopped, round after
+round; a row quotes medians over rounds and medians of the ratios inside a round.
 front: CPU time of our server a request of 602 KB, less the model's; beside it what the kernel alone takes to hand over
 such requests on as many connections (bench_serve), in the same rotation.
-slo: latency of MiniLM at 80 % of its saturation rate. unserved: our served throughput over `trireme run --loop` of the
-best batch size on the same cores. Peers are installed outside the repository on first use. Writes JSON lines;
+slo: latency of MiniLM at 80 % of its saturation rate, open loop with Poisson arrivals, both measured in one turn, turn
+after turn (with --quick only ours). unserved: our served throughput over `trireme run --loop` of the best batch size on
+the same cores. Peers are installed outside the repository on first use. Writes JSON lines;
 --markdown FILE puts the tables between the marks "<!-- serve -->" and "<!-- /serve -->" of a page.
 """
 import argparse
+import contextlib
 import json
 import os
 import pathlib
@@ -38,6 +40,7 @@ from serve_servers import PEERS, Trireme, TriremePerCore
 FORMS = {"identity": ["binary", "json", "grpc"], "image": ["binary", "grpc"], "mobilenetv2": ["binary", "grpc"],
          "resnet18": ["binary", "grpc"], "minilm": ["binary", "json", "grpc"]}
 PARTS = ["speed", "front", "slo", "unserved"]
+SLO_SLICE_S = 1.5  # a tail takes four: some 3,000 requests of MiniLM
 AGREES = 1e-3  # largest difference of answers, over the largest value
 
 
@@ -68,7 +71,8 @@ class Bench:
 
     def start(self):
         names = [n for n in (self.options.servers.split(",") if self.options.servers else PEERS) if n in PEERS]
-        needs_peers = "speed" in self.options.parts.split(",") and names
+        parts = self.options.parts.split(",")
+        needs_peers = names and ("speed" in parts or "slo" in parts and not self.options.quick)
         peers = serve_servers.peers_folder() if needs_peers else None
         classes = [Trireme] + ([PEERS[n] for n in names] if needs_peers else [])
         self.servers = []
@@ -79,6 +83,8 @@ class Bench:
             print(f"ready: {server.name}", flush=True)
         self.ours = self.servers[0]
         self.settle()
+        for server in self.servers:
+            server.rest(True)
 
     def settle(self, seconds=30):
         """Waits until servers that say they are ready have really started."""
@@ -88,6 +94,19 @@ class Bench:
             time.sleep(1)
             if max(sum(s.cpu_us()) - b for s, b in zip(self.servers, before)) < 0.05e6:
                 return
+
+    @contextlib.contextmanager
+    def turn(self, server):
+        """Only this server runs meanwhile: some peers look for work a thousand times a second."""
+        server.rest(False)
+        try:
+            yield
+        finally:
+            server.rest(True)
+
+    def slice(self, load, server, connections, seconds):
+        with self.turn(server):
+            return load.run(server, connections, seconds)
 
     def close(self):
         for server in getattr(self, "servers", []):
@@ -104,7 +123,8 @@ class Bench:
         answers = {}
         for server in self.servers:
             form = "binary" if "binary" in server.takes else "json"
-            answers[server.name] = self.load(model, form).answer(server)
+            with self.turn(server):
+                answers[server.name] = self.load(model, form).answer(server)
         ours = answers[self.ours.name]
         return {name: float(f"{numpy.abs(a - ours).max() / max(numpy.abs(ours).max(), 1e-30):.2g}")
                 for name, a in answers.items() if name != self.ours.name}
@@ -113,10 +133,11 @@ class Bench:
         team = [s for s in self.servers if form in s.takes]
         load, rounds = self.load(model, form), []
         for server in team:
-            load.run(server, connections, max(0.3, self.options.slice_s / 3))
+            self.slice(load, server, connections, max(0.3, self.options.slice_s / 3))
         for index in range(self.options.rounds):
             turn = index % len(team)
-            rounds.append({s.name: load.run(s, connections, self.options.slice_s) for s in team[turn:] + team[:turn]})
+            rounds.append({s.name: self.slice(load, s, connections, self.options.slice_s)
+                           for s in team[turn:] + team[:turn]})
         row = self.head("speed") | {"model": model.name, "form": form, "connections": connections}
         names = [s.name for s in team]
         row["per_second"] = {n: round(middle([r[n].per_second for r in rounds]), 1) for n in names}
@@ -176,12 +197,13 @@ class Bench:
             load = self.load(model, form)
             for connections in (1, 16, 64):
                 floors, users, kernels, inside = [], [], [], []
-                load.run(self.ours, connections, 0.3)
+                self.slice(load, self.ours, connections, 0.3)
                 for _ in range(self.options.rounds + 2):
                     floors.append(self.floor_us(load.body.stat().st_size + 250, 350, connections))
-                    before = self.model_us(model)
-                    result = load.run(self.ours, connections, self.options.slice_s)
-                    after = self.model_us(model)
+                    with self.turn(self.ours):
+                        before = self.model_us(model)
+                        result = load.run(self.ours, connections, self.options.slice_s)
+                        after = self.model_us(model)
                     users.append(result.cpu_us[0])
                     kernels.append(result.cpu_us[1])
                     inside.append((after[0] - before[0]) / max(1, after[1] - before[1]))
@@ -192,32 +214,35 @@ class Bench:
 
     # slo: MiniLM at 80 % of saturation
 
-    def saturation(self, load, server):
-        """Requests a second that a queue that never runs empty gets, over some numbers of connections."""
-        return max(middle([load.run(server, c, self.options.slice_s * 2).per_second for _ in range(2)])
-                   for c in (8, 32, 64))
-
     def slo(self):
+        """Both figures of a setting come from one turn: machines change their speed by the minute."""
         if "minilm" not in self.models:
             return
         model = self.models["minilm"]
-        yield self.slo_row(self.ours, "one instance")
         per_core = TriremePerCore({model.name: model}, self.server_cpus, self.folder, None)
+        settings = {"one instance": self.ours, "an instance a core": per_core}
+        if not self.options.quick:
+            settings |= {s.name: s for s in self.servers[1:] if "binary" in s.takes}
+        turns = {name: [] for name in settings}
+        load = self.load(model, "binary")
         try:
             per_core.wait_ready()
-            yield self.slo_row(per_core, "an instance a core")
+            for server in settings.values():
+                with self.turn(server):
+                    load.run(server, 32, SLO_SLICE_S)
+            for seed in range(1, max(5, self.options.rounds) + 1):
+                for name, server in settings.items():
+                    with self.turn(server):
+                        full = max(load.run(server, c, SLO_SLICE_S).per_second for c in (16, 64))
+                        tail = load.run(server, 64, 4 * SLO_SLICE_S, rate=round(0.8 * full, 2), seed=seed)
+                    turns[name].append((full, tail.latency_ms["p50"], tail.latency_ms["p99"]))
         finally:
             per_core.close()
-
-    def slo_row(self, server, setting):
-        load = self.load(self.models["minilm"], "binary")
-        load.run(server, 32, self.options.slice_s)
-        full = self.saturation(load, server)
-        tails = [load.run(server, 64, self.options.slice_s * 5, rate=round(0.8 * full, 2)) for _ in range(3)]
-        return self.head("slo") | {
-            "model": "minilm", "setting": setting, "tokens": self.options.tokens,
-            "saturation_per_second": round(full, 1), "rate": round(0.8 * full, 1), "p50_ms": spread([t.latency_ms["p50"] for t in tails]),
-            "p99_ms": spread([t.latency_ms["p99"] for t in tails])}
+        for name, turn in turns.items():
+            full, p50, p99 = (spread(v) for v in zip(*turn))
+            yield self.head("slo") | {
+                "model": model.name, "setting": name, "tokens": self.options.tokens, "rounds": len(turn),
+                "saturation_per_second": full, "p50_ms": p50, "p99_ms": p99}
 
     # unserved: the same model on the same cores without a server
 
@@ -232,7 +257,7 @@ class Bench:
                 best = max(team, key=lambda b: b / team[b].run(self.options.slice_s * 1e3)["median_us"])
                 for _ in range(self.options.rounds + 2):
                     alone.append(best * 1e6 / team[best].run(self.options.slice_s * 1e3)["median_us"])
-                    served.append(load.run(self.ours, 64, self.options.slice_s).per_second)
+                    served.append(self.slice(load, self.ours, 64, self.options.slice_s).per_second)
                     ratios.append(served[-1] / alone[-1])
             finally:
                 for contender in team.values():

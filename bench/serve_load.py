@@ -36,11 +36,11 @@ class Load:
             body, self.headers = (serve_models.http_binary if form == "binary" else serve_models.http_json)(model)
             self.body.write_bytes(body)
 
-    def run(self, server, connections, seconds, rate=0.0):
+    def run(self, server, connections, seconds, rate=0.0, seed=1):
         """Closed loop with so many connections; HTTP also open loop at a rate, with at most so many."""
         before = server.cpu_us()
         run = self.run_grpc if self.form == "grpc" else self.run_http
-        requests, latency_ms, took_s = run(server, connections, seconds, rate)
+        requests, latency_ms, took_s = run(server, connections, seconds, rate, seed)
         after = server.cpu_us()
         return Result(requests, took_s, latency_ms, [b - a for a, b in zip(before, after)])
 
@@ -48,14 +48,15 @@ class Load:
         return subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False,
                               preexec_fn=lambda: os.sched_setaffinity(0, self.cpus))
 
-    def run_http(self, server, connections, seconds, rate):
+    def run_http(self, server, connections, seconds, rate, seed):
         out = self.folder / "load.json"
         command = [os.environ["TRIREME"], "load", f"http://127.0.0.1:{server.http}" + PATH.format(self.model.name),
                    "--body", self.body, "--duration", f"{seconds}s", "--warmup", "0s", "--json", out, "--threads",
                    max(1, min(len(self.cpus), connections))]
         for name, value in self.headers.items():
             command += ["--header", f"{name}: {value}"]
-        command += ["--rate", rate, "--connections", connections] if rate else ["--concurrency", connections]
+        open_loop = ["--rate", rate, "--seed", seed, "--connections", connections]
+        command += open_loop if rate else ["--concurrency", connections]
         done = self.pinned(command)
         if done.returncode != 0:
             raise RuntimeError(f"load of {server.name} failed: {done.stderr[-500:]}{done.stdout[-500:]}")
@@ -65,7 +66,7 @@ class Load:
         latency = {key: value / 1e6 for key, value in run["latency_ns"].items() if isinstance(value, (int, float))}
         return run["succeeded"], latency, run["window_s"]
 
-    def run_grpc(self, server, connections, seconds, _rate):
+    def run_grpc(self, server, connections, seconds, _rate, _seed):
         # A number of requests, not a time: at the end of a time h2load drops its connections, and Triton 2.51 does
         # not live through requests that are cut off.
         rate = self.rates.get((server.name, connections), 10 * connections)

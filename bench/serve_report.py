@@ -19,8 +19,9 @@ def line(row):
                 f"{row['user_us'][0]:.1f} + kernel {row['kernel_us'][0]:.1f} - model {row['model_us'][0]:.1f} "
                 f"- floor {row['floor_us'][0]:.1f}")
     if row["part"] == "slo":
-        return (f"{row['model']}, {row['setting']}, at {row['rate']} /s, 80 % of saturation: "
-                f"p50 {row['p50_ms'][0]:.1f} ms, p99 {row['p99_ms'][0]:.1f} ms")
+        full, p50, p99 = (row[key] for key in ("saturation_per_second", "p50_ms", "p99_ms"))
+        return (f"{row['model']}, {row['setting']}, at 80 % of its saturation of {full[0]:.0f} /s: "
+                f"p50 {p50[0]:.1f} ms, p99 {p99[0]:.1f} ms ({p99[1]:.1f} to {p99[2]:.1f}, {row['rounds']} turns)")
     return (f"{row['model']} served {row['served_per_second'][0]:.0f} /s, alone {row['alone_per_second'][0]:.0f} /s "
             f"with batches of {row['batch']}: {100 * row['ratio'][0]:.0f} %")
 

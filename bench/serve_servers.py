@@ -104,7 +104,12 @@ class Server:
                 user, kernel = user + int(words[11]), kernel + int(words[12])
         return user * TICK_US, kernel * TICK_US
 
+    def rest(self, on):
+        """Stops all of its processes, or lets them go on."""
+        os.killpg(self.process.pid, signal.SIGSTOP if on else signal.SIGCONT)
+
     def close(self):
+        self.rest(False)
         if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGTERM)
         try:

@@ -1,7 +1,8 @@
 // Whole training steps of one network, for bench/train.py and tools/gpu_check: `bench_train NETWORK THREADS
-// [DEVICE [f32|bf16|f16]]`. Says in one JSON line what a step costs, then answers each line "milliseconds" of
-// standard input with a JSON line of step times; the line "profile" prints where the last step's time went,
-// the line "steps COUNT" the lower quartile of the times of each of the program's steps over that many runs.
+// [DEVICE [f32|bf16|f16|fp8]]`. Says in one JSON line what a step costs, then answers each line
+// "milliseconds" of standard input with a JSON line of step times; the line "profile" prints where the last
+// step's time went, the line "steps COUNT" the lower quartile of the times of each of the program's steps
+// over that many runs.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -31,6 +32,10 @@ struct Row {
   bool is_image;
 };
 
+std::vector<std::string> gpt_1_3b() {
+  return {"dropout=0", "width=2048", "layers=24", "heads=16", "positions=2048", "vocabulary=50304"};
+}
+
 const std::vector<Row>& rows() {
   static const std::vector<Row> list{
       {"mnist_cnn", "cnn", {"dropout=0"}, {64, 1, 28, 28}, 10, true},
@@ -42,12 +47,10 @@ const std::vector<Row>& rows() {
       // out.
       {"resnet50_256", "resnet50", {}, {256, 3, 224, 224}, 1000, true},
       {"gpt2_1024", "gpt2", {"dropout=0"}, {16, 1024}, 50257, false},
-      {"gpt_1.3b",
-       "gpt2",
-       {"dropout=0", "width=2048", "layers=24", "heads=16", "positions=2048", "vocabulary=50304"},
-       {4, 2048},
-       50304,
-       false},
+      {"gpt_1.3b", "gpt2", gpt_1_3b(), {4, 2048}, 50304, false},
+      // Twice the sequences: what a step does once for all of them, the update above all, takes half the
+      // share.
+      {"gpt_1.3b_8", "gpt2", gpt_1_3b(), {8, 2048}, 50304, false},
       {"resnet_tiny",
        "resnet14",
        {"width=8", "channels=3", "size=16", "classes=10"},
@@ -115,6 +118,7 @@ engine::TrainOptions options_of(const Row& row, const Where& where) {
   options.threads = where.threads;
   options.device = where.device;
   if (where.precision == "bf16") options.precision.compute = passes::Precision::bf16;
+  if (where.precision == "fp8") options.precision.compute = passes::Precision::fp8;
   if (where.precision == "f16") options.precision.compute = passes::Precision::f16;
   options.optimizer.kind = row.is_image ? passes::OptimizerKind::sgd : passes::OptimizerKind::adamw;
   return options;

@@ -120,8 +120,8 @@ def task():
         batch = 256 if network == "resnet50_256" else 16 if deep else 32
         return (resnet([3, 4, 6, 3] if deep else [2, 2, 2, 2], deep), torch.randn(batch, 3, 224, 224),
                 torch.randint(1000, (batch,)))
-    if network == "gpt_1.3b":
-        ids = torch.randint(50304, (4, 2048))
+    if network.startswith("gpt_1.3b"):
+        ids = torch.randint(50304, (8 if network.endswith("_8") else 4, 2048))
         return Transformer(50304, 2048, True, 2048, 24, 16), ids, torch.roll(ids, -1, 1)
     causal = network.startswith("gpt2")
     vocabulary, shape = (50257, (16, 1024) if network == "gpt2_1024" else (4, 256)) if causal else (30522, (8, 128))

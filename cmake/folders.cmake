@@ -5,7 +5,7 @@
 #   src/cli/*.cc -> trireme                      tests/x_test.cc -> test_journeys
 #   examples/x.cc -> examples/x (a program; target `examples` builds all)
 set(TRIREME_FOLDERS base tensor data ir backend/cpu backend/cuda comm ops passes model compile plan runtime engine diag
-    train sched serve batch load tune)
+    train sched http serve batch load tune)
 
 # Flags and libraries that every file of ours gets; third-party headers are system headers, so our warnings stay ours.
 set(TRIREME_CXX_FLAGS -Wall -Wextra -Wshadow -Wno-missing-field-initializers -fno-math-errno -ffp-contract=off)
@@ -73,7 +73,7 @@ function(trireme_proto)
   # Only for linking: all other files compile as without protobuf.
   target_link_libraries(trireme_core PUBLIC $<LINK_ONLY:trireme_proto>)
   add_dependencies(trireme_core trireme_proto)
-  file(GLOB files CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/serve/grpc_*.cc)
+  file(GLOB files CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/serve/grpc/*.cc)
   set_property(SOURCE ${files} APPEND PROPERTY COMPILE_OPTIONS -isystem ${out})
 endfunction()
 
@@ -131,6 +131,9 @@ function(trireme_benches)
       target_link_libraries(bench_gemm PRIVATE DNNL::dnnl)
     endif()
     add_dependencies(benches bench_${name})
+    if(name STREQUAL "train")  # tests/gpu_check.py runs it
+      set_target_properties(bench_train PROPERTIES EXCLUDE_FROM_ALL FALSE)
+    endif()
   endforeach()
 endfunction()
 
@@ -183,7 +186,7 @@ function(trireme_cuda_folder result)
   list(FILTER sources EXCLUDE REGEX "_(test|bench|fuzz)\\.cc$")
   if(TRIREME_CUDNN)
     list(FILTER sources EXCLUDE REGEX "/cudnn_none")
-    file(GLOB graphs ${CMAKE_SOURCE_DIR}/src/backend/cuda/toolkit_cudnn*.cc)
+    file(GLOB graphs ${CMAKE_SOURCE_DIR}/src/backend/cuda/conv/toolkit_cudnn*.cc)
     set_property(SOURCE ${graphs} APPEND PROPERTY COMPILE_DEFINITIONS NV_CUDNN_FRONTEND_USE_DYNAMIC_LOADING
                  NV_CUDNN_FRONTEND_DISABLE_LOGGING)
     # Calls into the library: at -O3 the front end's headers take minutes a file.
@@ -198,8 +201,8 @@ function(trireme_cuda_folder result)
   list(APPEND sources ${texts})
   if(TRIREME_CUDA)
     list(FILTER sources EXCLUDE REGEX "/emulated_")
-    set_property(SOURCE ${CMAKE_SOURCE_DIR}/src/backend/cuda/toolkit_elements.cc APPEND PROPERTY COMPILE_DEFINITIONS
-                 TRIREME_TOOLKIT_LIBRARIES="${CUDAToolkit_LIBRARY_DIR}")
+    set_property(SOURCE ${CMAKE_SOURCE_DIR}/src/backend/cuda/elementwise/toolkit_elements.cc
+                 APPEND PROPERTY COMPILE_DEFINITIONS TRIREME_TOOLKIT_LIBRARIES="${CUDAToolkit_LIBRARY_DIR}")
     list(LENGTH kernels count)
     message(STATUS "CUDA ${CMAKE_CUDA_COMPILER_VERSION}: ${count} files of kernels for sm_${CMAKE_CUDA_ARCHITECTURES}")
     set_property(SOURCE ${sources} ${kernels} APPEND PROPERTY INCLUDE_DIRECTORIES ${CUDAToolkit_INCLUDE_DIRS})

@@ -75,7 +75,7 @@ async def _browse(journey, size):
     chromium = shutil.which("chromium") or shutil.which("chromium-browser")
     if not chromium:
         raise Skip("chromium is not installed (./dev setup strangers)")
-    with tempfile.TemporaryDirectory(prefix="trireme-browser-") as home:
+    with tempfile.TemporaryDirectory(prefix="trireme-browser-", ignore_cleanup_errors=True) as home:
         process = subprocess.Popen(
             [chromium, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
              "--disable-background-networking", "--disable-component-update", "--disable-sync", "--hide-scrollbars",

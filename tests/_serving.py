@@ -78,12 +78,13 @@ def add_slow(repository, name="slow", rounds=220):
 class Server:
     """`trireme serve` on a free port, as a context manager; the log is read by a thread."""
 
-    def __init__(self, repository, *options, ready=True):
+    def __init__(self, repository, *options, ready=True, environment=None, preexec=None):
         self.log = []
         self.port = self.grpc_port = None
         self.process = subprocess.Popen(
             [TRIREME, "serve", "--model-repository", str(repository), "--host", "127.0.0.1",
-             "--http-port", "0", "--grpc-port", "0", *options], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+             "--http-port", "0", "--grpc-port", "0", *options], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
+            env=dict(os.environ, **(environment or {})), preexec_fn=preexec)
         self._listening = threading.Event()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()

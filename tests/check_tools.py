@@ -89,7 +89,7 @@ def checking():
     up = '#include "ops/table.h"\n'
     expect("layer up", len(complaints("src/base/x.cc", up, layers.run)), 1)
     expect("layer down", complaints("src/engine/x.cc", up, layers.run), [])
-    kernel = '#include "backend/cpu/cpu_stream.h"\n'
+    kernel = '#include "backend/cpu/device/cpu_stream.h"\n'
     expect("kernel file", complaints("src/ops/new/x_cpu.cc", kernel, layers.run), [])
     expect("no kernel file", len(complaints("src/ops/new/x.cc", kernel, layers.run)), 1)
     expect("no row", len(complaints("src/newfolder/x.cc", up, layers.run)), 1)

@@ -10,7 +10,7 @@
 #include <numeric>
 
 #include "ops/table.h"
-#include "passes/partition_parts.h"
+#include "passes/partition/partition_parts.h"
 #include "tensor/shard.h"
 
 namespace trireme::tests {

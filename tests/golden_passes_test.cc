@@ -14,6 +14,7 @@
 #include "base/rng.h"
 #include "engine/session.h"
 #include "ops/table.h"
+#include "passes/train/train.h"
 #include "tests/test_data.h"
 #include "tests/test_device.h"
 
@@ -85,7 +86,7 @@ void write_cases(const std::filesystem::path& path, const std::vector<std::strin
 }
 
 const Pass& pass_named(const std::string& name) {
-  for (const auto* list : {&prepare_passes(), &bucket_passes()}) {
+  for (const auto* list : {&prepare_passes(), &bucket_passes(), &program_passes(tensor::DeviceKind::cuda)}) {
     for (const Pass& p : *list) {
       if (p.name == name) return p;
     }
@@ -191,7 +192,7 @@ TEST_P(GoldenPass, KeepsItsPromise) {
 std::vector<std::string> all_passes() {
   std::vector<std::string> names;
   std::vector<size_t (*)(ir::Graph&)> seen;
-  for (const auto* list : {&prepare_passes(), &bucket_passes()}) {
+  for (const auto* list : {&prepare_passes(), &bucket_passes(), &program_passes(tensor::DeviceKind::cuda)}) {
     for (const Pass& p : *list) {
       if (std::find(seen.begin(), seen.end(), p.run) == seen.end()) names.push_back(p.name);
       seen.push_back(p.run);

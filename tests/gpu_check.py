@@ -15,7 +15,8 @@ TRIREME = Path(os.environ.get("TRIREME", str(ROOT / "build/release/trireme")))
 def main():
     with tempfile.TemporaryDirectory() as out:
         done = subprocess.run([sys.executable, ROOT / "tools/gpu_check", "--device", "emulated", "--quick", "--build",
-                               TRIREME.parent, "--out", out, "--only", "speed,trajectory,serve,inference,llama"],
+                               TRIREME.parent, "--out", out, "--only",
+                               "ceilings,speed,trajectory,serve,inference,llama,training,float8"],
                               capture_output=True, text=True, stdin=subprocess.DEVNULL)
         lines = [json.loads(line) for line in (Path(out) / "check.jsonl").read_text().splitlines()]
         page = (Path(out) / "check.md").read_text()
@@ -24,7 +25,8 @@ def main():
         if line.get("outcome") == "failed":
             print(f"FAILED {line}")
     seen = {line["part"] for line in lines}
-    whole = {"machine", "speed", "trajectory", "serve", "inference", "llama"} <= seen and "## speed" in page
+    wanted = {"machine", "ceilings", "speed", "trajectory", "serve", "inference", "llama", "training", "float8"}
+    whole = wanted <= seen and "## speed" in page and "== summary" in done.stdout
     if not whole:
         print(f"FAILED parts {sorted(seen)}:\n{done.stderr[-2000:]}")
     print(f"{passed + whole} passed, {failed + (not whole)} failed, {skipped} skipped")

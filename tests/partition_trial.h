@@ -6,9 +6,9 @@
 
 #include "ops/collective/test_ranks_cpu.h"
 #include "ops/test_eval.h"
-#include "passes/partition.h"
-#include "passes/partition_parts.h"
-#include "passes/train.h"
+#include "passes/partition/partition.h"
+#include "passes/partition/partition_parts.h"
+#include "passes/train/train.h"
 
 namespace trireme::tests {
 

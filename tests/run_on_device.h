@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "backend/cuda/cuda_device.h"
+#include "backend/cuda/device/cuda_device.h"
 #include "ops/table.h"
 
 namespace trireme::tests {
@@ -67,6 +67,10 @@ class DeviceBuffers {
 
 inline void expect_same_values(const tensor::Tensor& got, const tensor::Tensor& want,
                                const DeviceTrial& trial, const std::string& what) {
+  if (tensor::is_float(got.dtype()) && tensor::bits_of(got.dtype()) <= 8) {
+    ASSERT_TRUE(got.same_as(want)) << what << ": other codes";
+    return;
+  }
   const std::vector<double> a = got.to_doubles(), b = want.to_doubles();
   ASSERT_EQ(a.size(), b.size()) << what;
   for (size_t i = 0; i < a.size(); ++i) {

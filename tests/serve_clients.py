@@ -375,6 +375,11 @@ def generate():
     status, _, body = post("/v2/models/square_int32/generate_stream", {"IN": -1})
     assert status == 400 and "negative" in body, (status, body)  # before the first event it is a plain error
     assert post("/v2/models/simple_sequence/generate_stream", {"INPUT": 1})[0] == 400
+    # What is no input is a parameter; inputs may stand among the parameters, where Triton's clients put them.
+    body = {"parameters": {"INPUT": 1, "sequence_id": 77}, "sequence_start": True, "sequence_end": True, "beams": 4}
+    assert json.loads(post("/v2/models/simple_sequence/generate", body)[2])["OUTPUT"] == 2
+    status, _, text = post("/v2/models/simple_sequence/generate", body | {"INPUTS": {}})
+    assert status == 400 and "parameter 'INPUTS' has invalid type" in text, text
 
 
 def health_and_metadata():

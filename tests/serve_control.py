@@ -94,7 +94,13 @@ def explicit_control():
         c.unload_model("nothing")
         overrides(c, repository)
         base = "/v2/repository/models/"
-        assert b"path traversal" in post(server, base + "..%2fx/load")[2]
+        for bad in ("..%2fx", "..", "%2fetc", "a%2fb", "a%2f", "%20..", "..%20", "a%5cb"):
+            assert b"model name must not contain path traversal characters" in post(server, base + bad + "/load")[2]
+            assert post(server, base + bad + "/unload", b'{"parameters":{"unload_dependents":true}}')[0] == 200, bad
+        for blank in ("%20", "%09%0a", ""):
+            assert b"Model name cannot be empty. Please enter" in post(server, base + blank + "/load")[2], blank
+        for fine in ("...", "..my_model", "model..1"):
+            assert b"failed to poll from model repository" in post(server, base + fine + "/load")[2], fine
         assert post(server, base + "/load")[0] == 400
         assert post(server, base + "adder/reload")[0] == 404
         status, headers, _ = post(server, base + "adder/load", method="GET")
@@ -242,6 +248,54 @@ def polled():
     shutil.rmtree(repository)
 
 
+def polled_ensemble():
+    """An ensemble that is there before its member is loaded once the member is."""
+    repository, outside = temporary(), temporary()
+    (repository / "both" / "1").mkdir(parents=True)
+    (repository / "both" / "config.pbtxt").write_text("""platform: "ensemble" max_batch_size: 8
+input { name: "x" data_type: TYPE_FP32 dims: 4 } output { name: "y" data_type: TYPE_FP32 dims: 4 }
+ensemble_scheduling { step { model_name: "adder" model_version: -1 input_map { key: "x" value: "x" }
+  output_map { key: "y" value: "y" } } }
+""")
+    with Server(repository, "--model-control", "poll", "--poll-interval", "100ms") as server:
+        c = triton.InferenceServerClient(server.address)
+        assert not c.is_model_ready("both")
+        add_constant(outside, 4)
+        (outside / "adder").rename(repository / "adder")
+        wait_for("the ensemble", lambda: c.is_model_ready("both"))
+        assert ask(c, "both")[0] == 4.0
+    shutil.rmtree(repository)
+    shutil.rmtree(outside)
+
+
+def links():
+    """The owner's links in the repository are followed, also in circles; a model that cannot be is listed."""
+    repository, outside = temporary(), temporary()
+    add_constant(outside, 3)
+    (repository / "whole").symlink_to(outside / "adder")
+    (repository / "version").mkdir()
+    (repository / "version" / "1").symlink_to(outside / "adder" / "1")
+    add_constant(repository, 5, 1, "circle")
+    (repository / "circle" / "a").mkdir()
+    for name in ("b", "c"):
+        (repository / "circle" / "a" / name).symlink_to("..")
+    add_constant(repository, 7, 1, "nowhere")
+    (repository / "nowhere" / "config.pbtxt").symlink_to(outside / "nothing")
+    add_constant(repository, 7, 1, "cold", """max_batch_size: 4 model_warmup { name: "w" batch_size: 1
+        inputs { key: "x" value { data_type: TYPE_FP32 dims: 4 input_data_file: "f" } } }""")
+    with Server(repository, "--model-control", "explicit", "--load-model", "*") as server:
+        c = triton.InferenceServerClient(server.address)
+        reasons = {e["name"]: e.get("reason", "") for e in c.get_model_repository_index()}
+        assert "config.pbtxt" in reasons["nowhere"] and "model_warmup 'w': input 'x'" in reasons["cold"], reasons
+        assert [ask(c, name)[0] for name in ("whole", "version", "circle")] == [3.0, 3.0, 5.0]
+    with Server(repository, "--model-control", "explicit", "--load-model", "nothing") as server:
+        c = triton.InferenceServerClient(server.address)
+        entry = {e["name"]: e for e in c.get_model_repository_index()}["nothing"]
+        assert entry["state"] == "UNAVAILABLE" and "holds no such directory" in entry["reason"], entry
+    shutil.rmtree(repository)
+    shutil.rmtree(outside)
+
+
 def flat_memory():
     """1,000 loads and unloads of a model with 1 MiB of weights: what is resident stays where it was."""
     repository = temporary()
@@ -323,5 +377,6 @@ def settings():
 
 
 run_cases([(case.__name__, case) for case in (
-    explicit_control, closed_control, version_policies, reload_under_load, polled, raw_requests, settings,
+    explicit_control, closed_control, version_policies, reload_under_load, polled, polled_ensemble, links,
+    raw_requests, settings,
     flat_memory)])

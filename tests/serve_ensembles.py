@@ -50,6 +50,18 @@ ensemble("twice", [("double", {"x": "X"}, {"y": "Y"}), ("negate", {"x": "X"}, {"
 ensemble("missing", [("nothing", {"x": "X"}, {"y": "Y"})])
 ensemble("unwritten", [("double", {"x": "W"}, {"y": "Y"})])
 ensemble("mismatch", [("double", {"x": "X"}, {"y": "Y"})], head="max_batch_size: 0\n")
+add("few", [helper.make_node("Neg", ["x"], ["y"])], ["x"], ["y"])
+(repository / "few" / "config.pbtxt").write_text("max_batch_size: 4\n")
+ensemble("larger", [("few", {"x": "X"}, {"y": "Y"})])
+ensemble("lacking", [("both", {"a": "X"}, {"sum": "Y"})])
+ensemble("grouped", [("double", {"x": "X"}, {"y": "Y"})], head="max_batch_size: 8 instance_group { count: 2 }\n")
+# double keeps no sequences, total does: OUTPUT is the sum so far of twice the inputs.
+add("total", [helper.make_node("Add", ["x", "sum_in"], ["y"]), helper.make_node("Identity", ["y"], ["sum_out"])],
+    ["x", "sum_in"], ["y", "sum_out"])
+(repository / "total" / "config.pbtxt").write_text("""max_batch_size: 8
+sequence_batching { oldest { } state { input_name: "sum_in" output_name: "sum_out" data_type: TYPE_FP32 dims: 4 } }
+""")
+ensemble("stateful", [("double", {"x": "X"}, {"y": "D"}), ("total", {"x": "D"}, {"y": "Y"})])
 add_slow(repository)
 (repository / "narrow" / "1").mkdir(parents=True)
 (repository / "narrow" / "config.pbtxt").write_text("""platform: "ensemble"
@@ -93,7 +105,20 @@ def statistics():
         c.infer("nested", x(1, seed=i)[1])
     after = {m.name: m.inference_stats.success.count for m in c.get_inference_statistics().model_stats}
     grown = {name: after[name] - before[name] for name in after}
-    assert grown == {"diamond": 5, "nested": 5, "double": 10, "negate": 5, "both": 5, "slow": 0, "narrow": 0}, grown
+    used = {name: count for name, count in grown.items() if count}
+    assert used == {"diamond": 5, "nested": 5, "double": 10, "negate": 5, "both": 5}, grown
+
+
+def sequences():
+    """Only the steps that keep sequences hear of them."""
+    c = triton.InferenceServerClient(server.grpc_address)
+    sums = {4: np.zeros((1, 4), np.float32), 5: np.zeros((1, 4), np.float32)}
+    for i in range(4):
+        for sequence in sums:
+            values, ins = x(1, seed=10 * sequence + i)
+            sums[sequence] += 2 * values
+            got = c.infer("stateful", ins, sequence_id=sequence, sequence_start=i == 0, sequence_end=i == 3)
+            np.testing.assert_allclose(got.as_numpy("Y"), sums[sequence], rtol=1e-5)
 
 
 def many_at_once():
@@ -130,7 +155,13 @@ def refusals():
     assert "circle" in reasons["circle"] and "written twice" in reasons["twice"], reasons
     assert "no loaded version" in reasons["missing"] or "failed to load" in reasons["missing"], reasons["missing"]
     assert "not written by any step" in reasons["unwritten"] and "mismatch" in reasons["mismatch"], reasons
+    assert "max_batch_size 8, its step 'few' only 4" in reasons["larger"], reasons["larger"]
+    assert "no input_map for the model's input 'b'" in reasons["lacking"], reasons["lacking"]
+    assert "'instance_group' is not honoured of an ensemble" in reasons["grouped"], reasons["grouped"]
+    assert "[-1,4]" in reasons["mismatch"], reasons["mismatch"]
     values, ins = x()
+    refused("no step with sequence_batching",
+            lambda: c.infer("diamond", ins, sequence_id=3, sequence_start=True))
     refused("expected 1 inputs but got 0", lambda: c.infer("diamond", []))
     refused("batch-size must be <= 8", lambda: c.infer("diamond", x(9)[1]))
     refused("unexpected inference output", lambda: c.infer(
@@ -166,7 +197,7 @@ def control():
 
 
 try:
-    run_cases([(case.__name__, case) for case in (results, statistics, many_at_once, refusals, control)])
+    run_cases([(case.__name__, case) for case in (results, statistics, sequences, many_at_once, refusals, control)])
 finally:
     if server.process.poll() is None:
         server.stop()

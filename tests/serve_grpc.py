@@ -1,9 +1,12 @@
 # The real server over gRPC: tritonclient (plain, streams, asyncio), health, reflection, and every refusal.
 import asyncio
+import gzip
 import queue
 import shutil
 import threading
 import time
+import urllib.error
+import urllib.request
 
 import grpc
 import numpy as np
@@ -161,6 +164,9 @@ def refusals():
     for junk in (b"\xff" * 20, b"\x0a\xff\xff\xff\xff\x0f", b"\x3a\xff\xff\xff\xff\xff\xff\xff\xff\x7f", b"\x0b"):
         refused("INVALID_ARGUMENT", "", lambda: raw(junk))
     refused("NOT_FOUND", "unknown model", lambda: raw(b""))
+    # A name that is much longer than what clients take as fields of an answer.
+    for length in (5_000, 100_000):
+        refused("NOT_FOUND", "unknown model: 'ää", lambda: c.infer("ä" * length, inputs, client_timeout=20))
 
 
 def control():
@@ -262,6 +268,39 @@ def large_messages():
     np.testing.assert_array_equal(h.infer("slow", [hx]).as_numpy("x220"), first)
     refused("INVALID_ARGUMENT", "batch-size", lambda: c.infer("simple_f32", simple_inputs(
         40_000, np.float32, "FP32")[1]))  # 5 MB arrive and are looked at
+
+
+def bombs():
+    """Small bodies that inflate to large ones, or to documents that take much more than their text."""
+    zeros = b"\0" * (512 << 20)
+    many = {"inputs": b'{"inputs":[' + b"{}," * (1 << 20), "outputs": b'{"outputs":[' + b"{}," * (1 << 20),
+            "shape": b'{"inputs":[{"name":"x","shape":[' + b"1," * (1 << 20),
+            "keys": b'{"parameters":{' + b'"":0,' * (3 << 20)}
+    with Server(repository, "--max-request-bytes", "16MiB") as own:
+        channel = grpc.insecure_channel(own.grpc_address, options=[("grpc.max_send_message_length", -1)])
+        call = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        web = urllib.request.Request(own.url + "/v2/models/simple/infer", headers={"Content-Encoding": "gzip"})
+        check_simple(client(own).infer("simple", simple_inputs(2)[1]), simple_inputs(2)[0])
+        before = resident_mib(own, "VmHWM")
+        for coding in (grpc.Compression.Gzip, grpc.Compression.Deflate):
+            refused("RESOURCE_EXHAUSTED", "maximum allowed input size of 16777216 bytes",
+                    lambda: call(zeros, compression=coding))
+            assert stub.ServerReady(service_pb2.ServerReadyRequest(), timeout=10).ready  # on the same connection
+        statuses = []
+        for body in (zeros, *many.values()):
+            web.data = gzip.compress(body, 1)
+            try:
+                urllib.request.urlopen(web, timeout=30)
+            except urllib.error.HTTPError as error:
+                statuses.append((error.code, error.read()))
+        assert [code for code, _ in statuses] == [413, 400, 400, 400, 400], statuses
+        for (_, text), fragment in zip(statuses[1:], (b"more inputs", b"more inputs", b"more dimensions", b"keys")):
+            assert fragment in text, text
+        # Twice 16 MiB while a buffer grows, and two million keys of 32 bytes while theirs does.
+        assert resident_mib(own, "VmHWM") < before + 260, (before, resident_mib(own, "VmHWM"))
+        check_simple(client(own).infer("simple", simple_inputs(2)[1]), simple_inputs(2)[0])
+        assert own.stop() == 0
 
 
 def slow_request():
@@ -380,6 +419,59 @@ def health_watch_and_both_reflections():
             t.join()
         assert [s for s in seen if s[0] == ""] == [("", 1), ("", 2), ("", "UNAVAILABLE")], seen
         assert ("nothing", "UNAVAILABLE") in seen, seen
+
+
+def health_is_readiness():
+    """A server that is not ready does not say SERVING, and who may not ask for health is told by both services."""
+    folder = temporary()
+    add_simple(folder)
+    (folder / "broken" / "1").mkdir(parents=True)
+    (folder / "broken" / "1" / "model.onnx").write_bytes(b"no model")
+    question = health_pb2.HealthCheckRequest()
+    with Server(folder, "--strict-readiness", ready=False) as own:
+        channel = grpc.insecure_channel(own.grpc_address)
+        stub, health = service_pb2_grpc.GRPCInferenceServiceStub(channel), health_pb2_grpc.HealthStub(channel)
+        limit = time.monotonic() + 30
+        while not stub.ModelReady(service_pb2.ModelReadyRequest(name="simple")).ready and time.monotonic() < limit:
+            assert health.Check(question).status == 2
+            time.sleep(0.02)
+            if any("ready" in line and "models" in line for line in own.log):
+                break
+        assert not stub.ServerReady(service_pb2.ServerReadyRequest()).ready
+        assert health.Check(question).status == 2
+        assert next(health.Watch(question)).status == 2
+    with Server(repository, "--restrict", "health:x-key=secret", ready=False) as own:
+        channel = grpc.insecure_channel(own.grpc_address)
+        health = health_pb2_grpc.HealthStub(channel)
+        refused("UNAVAILABLE", "restricted: health", lambda: health.Check(question))
+        refused("UNAVAILABLE", "restricted: health", lambda: next(health.Watch(question)))
+        key = (("x-key", "secret"),)
+        watched = health.Watch(question, metadata=key, timeout=30)
+        seen = [next(watched).status]
+        while seen[-1] != 1:  # it may still have been loading
+            seen.append(next(watched).status)
+        assert seen in ([1], [2, 1]), seen
+        assert health.Check(question, metadata=key).status == 1
+    shutil.rmtree(folder)
+
+
+def drains_beside_http():
+    """An HTTP client that holds its listener up does not keep gRPC's clients from hearing of the end."""
+    import signal
+    import socket
+    with Server(repository, "--exit-timeout", "6s") as own:
+        slow = socket.create_connection(("127.0.0.1", own.port))
+        slow.sendall(b"POST /v2/models/simple/infer HTTP/1.1\r\nHost: h\r\nContent-Length: 10\r\n\r\n")
+        health = health_pb2_grpc.HealthStub(grpc.insecure_channel(own.grpc_address))
+        watched = health.Watch(health_pb2.HealthCheckRequest())
+        assert next(watched).status == 1
+        began = time.monotonic()
+        own.process.send_signal(signal.SIGTERM)
+        assert next(watched).status == 2
+        refused("UNAVAILABLE", "shutting down", lambda: next(watched))
+        assert time.monotonic() < began + 3, time.monotonic() - began
+        slow.close()
+        assert own.process.wait(30) == 0
 
 
 def one_channel_many_calls():
@@ -504,11 +596,11 @@ def keep_alive():
     assert all(stub.ServerLive(service_pb2.ServerLiveRequest()).live for stub in stubs[50:])
 
 
-def resident_mib(own):
+def resident_mib(own, what="VmRSS"):
     for line in open(f"/proc/{own.process.pid}/status", encoding="utf-8"):
-        if line.startswith("VmRSS"):
+        if line.startswith(what):
             return int(line.split()[1]) / 1024
-    raise AssertionError("no VmRSS")
+    raise AssertionError(f"no {what}")
 
 
 def cancelled_floods_leave_no_memory():
@@ -540,9 +632,10 @@ def cancelled_floods_leave_no_memory():
         assert own.stop() == 0
 
 
-CASES = [same_answers_as_http, every_form, health_watch_and_both_reflections, one_channel_many_calls, typed_contents,
-         refusals, control, streams, asynchronous, large_messages, deadlines_and_cancellation, health_and_reflection,
-         tls, keep_alive, drain_under_load, taken_port, cancelled_floods_leave_no_memory]
+CASES = [same_answers_as_http, every_form, health_watch_and_both_reflections, health_is_readiness,
+         drains_beside_http, one_channel_many_calls, typed_contents, refusals, control, streams, asynchronous,
+         large_messages, bombs, deadlines_and_cancellation, health_and_reflection, tls, keep_alive, drain_under_load,
+         taken_port, cancelled_floods_leave_no_memory]
 try:
     run_cases([(case.__name__, case) for case in CASES])
 finally:

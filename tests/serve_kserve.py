@@ -136,7 +136,10 @@ def float_types():
     values, inputs = simple_inputs(2, np.float16, "FP16")
     check_simple("half", client().infer("simple_f16", inputs), values)
     outputs = [triton.InferRequestedOutput("OUTPUT0", binary_data=False)]
+    before = server.metrics()['nv_inference_exec_count{model="simple_f16",version="1"}']
     refused("half", "FP16", lambda: client().infer("simple_f16", inputs, outputs=outputs), 400)
+    after = server.metrics()['nv_inference_exec_count{model="simple_f16",version="1"}']
+    assert before == after, "an answer that cannot be written was computed"
 
 
 def misaligned_binary():
@@ -217,9 +220,43 @@ def malformed_bodies():
     assert post(path, good)[0] == 200 and post(path, late)[0] == 200
     assert json.loads(post(path, late)[2])["outputs"] == json.loads(post(path, good)[2])["outputs"]
     assert post("/v2/models/simple/versions/1/infer", good)[0] == 200
+    none = {"id": None, "parameters": None, "outputs": None}
+    assert post(path, json.dumps(json.loads(good) | none).encode())[0] == 200
+    assert b"missing required input(s) ['INPUT0','INPUT1']" in post(path, b'{"inputs":[]}')[2]
+    assert b"Expected [-1,16], got [16]" in post(path, good.replace(b"[1, 16]", b"[16]"))[2]
     assert post("/v2/models/..%2f..%2fetc/infer", good)[0] == 404
     assert post("/v2/models/simple/nothing", good)[0] == 404 and post("/v2/nothing", b"")[0] == 404
     assert post("/v2/models/simple", b"")[0] == 405
+
+
+def routes():
+    """Spellings of a path, methods, and what is asked of shared memory that is not there."""
+    def call(method, path):
+        request = urllib.request.Request(server.url + path, None, {}, method=method)
+        try:
+            with urllib.request.urlopen(request, timeout=30) as answer:
+                return answer.status, answer.read(), answer.headers
+        except urllib.error.HTTPError as error:
+            return error.code, error.read(), error.headers
+    assert "model_stats" in json.loads(call("GET", "/v2/models/stats/")[1])
+    assert call("GET", "/v2/models/simple/")[0] == 200 and call("GET", "/v2/models/simple/ready/")[0] == 200
+    for path in ("/v2/models/simple/versions/", "/v2/models/simple/versions//ready", "/v2/models//ready"):
+        assert call("GET", path)[0] == 404, path
+    for method, path, allowed in (("POST", "/metrics", "GET"), ("POST", "/", "GET"), ("PUT", "/v2", "GET"),
+                                  ("GET", "/v2/models/simple/infer/", "POST"),
+                                  ("PUT", "/v2/cudasharedmemory/status", "GET")):
+        status, _, headers = call(method, path)
+        assert status == 405 and headers["Allow"] == allowed, (method, path, status)
+    assert call("POST", "/v2/cudasharedmemory/region/a/unregister")[0] == 200
+    assert call("GET", "/v2/cudasharedmemory/region/a/status")[0] == 404
+    status, body, _ = call("POST", "/v2/systemsharedmemory/region/a/register")
+    assert status == 501 and b"--allow-client-shm" in body, body
+    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as s:
+        s.sendall(b"GET http://x/v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
+                  b"GET /v2/models/\xff HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        text = b"".join(iter(lambda: s.recv(65536), b""))
+        assert text.startswith(b"HTTP/1.1 200"), text
+        assert "is not found" in json.loads(text.rpartition(b"\r\n\r\n")[2])["error"]  # JSON in spite of the name
 
 
 def many_at_once():
@@ -423,7 +460,7 @@ def not_a_repository():
 
 
 CASES = [health_and_metadata, index, every_form, float_types, misaligned_binary, compression, classification,
-         bad_requests, malformed_bodies, many_at_once, statistics, texts, tokens, full_queue_and_deadlines,
+         bad_requests, malformed_bodies, routes, many_at_once, statistics, texts, tokens, full_queue_and_deadlines,
          leaving_client, drain_under_load, not_a_repository]
 try:
     run_cases([(case.__name__, case) for case in CASES])

@@ -152,6 +152,17 @@ def documented():
 
 for _field, _text in CASES.items():
     add(_field, _text)
+save([helper.make_node("Neg", ["x"], ["z"]), helper.make_node("Identity", ["z"], ["y"]),
+      helper.make_node("Abs", ["x"], ["other"])], [value("x", TensorProto.FLOAT, ["batch", 4])],
+     [value(n, TensorProto.FLOAT, ["batch", 4]) for n in ("other", "z", "y")],
+     repository / "one_output" / "1" / "model.onnx")
+(repository / "one_output" / "config.pbtxt").write_text(
+    'max_batch_size: 8 output { name: "y" data_type: TYPE_FP32 dims: 4 }')
+add("whole_dims", 'input { name: "x" data_type: TYPE_FP32 dims: [ -1, 4 ] }')
+(repository / "m_whole_dims").rename(repository / "whole_dims")
+(repository / "whole_dims" / "config.pbtxt").write_text(
+    'input { name: "x" data_type: TYPE_FP32 dims: [ -1, 4 ] } '
+    'output { name: "y" data_type: TYPE_FP32 dims: [ -1, 4 ] }')
 server = Server(repository, "--threads", "1")
 client = triton.InferenceServerClient(server.grpc_address)
 
@@ -197,9 +208,29 @@ def reshapes():
     assert list(meta.outputs[0].shape) == [-1, 2, 2], meta
 
 
+def partial_outputs():
+    """Outputs that the config does not name are not there, and not computed."""
+    assert [o.name for o in client.get_model_metadata("one_output").outputs] == ["y"]
+    x = triton.InferInput("x", [2, 4], "FP32")
+    x.set_data_from_numpy(np.ones((2, 4), np.float32))
+    got = client.infer("one_output", [x])
+    assert [o.name for o in got.get_response().outputs] == ["y"], got.get_response()
+    np.testing.assert_array_equal(got.as_numpy("y"), np.full((2, 4), -1, np.float32))
+
+
+def whole_dims():
+    """Without max_batch_size, dims that name all of the model's are all of a request's."""
+    config = client.get_model_config("whole_dims").config
+    assert config.max_batch_size == 0 and list(config.input[0].dims) == [-1, 4], config
+    x = triton.InferInput("x", [3, 4], "FP32")
+    x.set_data_from_numpy(np.ones((3, 4), np.float32))
+    assert client.infer("whole_dims", [x]).as_numpy("y").shape == (3, 4)
+
+
 try:
     run_cases([(case.__name__, case) for case in (docs_list_the_same_fields, each_field_is_as_documented,
-                                                  what_is_honoured_shows, reshapes)])
+                                                  what_is_honoured_shows, reshapes, partial_outputs,
+                                                  whole_dims)])
 finally:
     server.stop()
     shutil.rmtree(repository, ignore_errors=True)

@@ -31,6 +31,7 @@ def config(name, text):
 
 
 config("preferred", "dynamic_batching { preferred_batch_size: [ 2, 6 ] max_queue_delay_microseconds: 100000 }")
+config("patient", "dynamic_batching { preferred_batch_size: [ 2, 6 ] max_queue_delay_microseconds: 20000000 }")
 config("levels", """dynamic_batching { priority_levels: 2 default_priority_level: 2 priority_queue_policy {
   key: 2 value { max_queue_size: 2 } } }""")
 config("late", """dynamic_batching { default_queue_policy { timeout_action: DELAY
@@ -140,6 +141,24 @@ def exact_counts():
         # Never split, never overtaken: 3+3, then 3+1+1+1+1+1.
         sizes, executions = batch_sizes(c, "levels")
         assert executions == 2 and sizes == {6: 1, 8: 1}, sizes
+
+
+def past_the_preferred():
+    """As in Triton: what cannot reach a preferred size any more does not wait for one, however long it may."""
+    with Server(repository, "--threads", "1") as server:
+        c = triton.InferenceServerClient(server.grpc_address)
+        answers = queue.Queue()
+        begin = time.monotonic()
+        c.infer("patient", inputs(7))
+        send(c, "patient", inputs(3), answers)
+        time.sleep(0.1)  # four more would pass six: the three go, and the four wait
+        send(c, "patient", inputs(4), answers)
+        assert collect(answers, 1)[0][1] is None
+        assert answers.empty()
+        send(c, "patient", inputs(2), answers)
+        assert [error for _, error in collect(answers, 2)] == [None] * 2
+        assert time.monotonic() - begin < 15, "somebody waited for the window"
+        assert batch_sizes(c, "patient") == ({7: 1, 3: 1, 6: 1}, 3), batch_sizes(c, "patient")
 
 
 def levels_and_late_ones():
@@ -337,7 +356,7 @@ def kept_answers():
 
 try:
     run_cases([(case.__name__, case) for case in (
-        exact_counts, levels_and_late_ones, kept_answers, warmed, limited_rates,
+        exact_counts, past_the_preferred, levels_and_late_ones, kept_answers, warmed, limited_rates,
         kept_order, padded_lengths, in_time_or_at_once)])
 finally:
     shutil.rmtree(repository, ignore_errors=True)

@@ -61,6 +61,17 @@ def add_sum(name="running_sum"):
   state { input_name: "state_in" output_name: "state_out" data_type: TYPE_INT32 dims: 1 } }\n""")
 
 
+def add_stepping_sum(step, name="stepping_sum"):
+    """OUTPUT = state + INPUT + step, in two slots: the answers tell which file a sequence runs on."""
+    constant = onnx.numpy_helper.from_array(np.array(step, np.int32), "step")
+    save([helper.make_node("Add", ["INPUT", "state_in"], ["sum"]), helper.make_node("Add", ["sum", "step"], ["OUTPUT"]),
+          helper.make_node("Identity", ["OUTPUT"], ["state_out"])],
+         wire("INPUT", "state_in"), wire("OUTPUT", "state_out"), repository / name / "1" / "model.onnx", [constant])
+    (repository / name / "config.pbtxt").write_text(TENSORS % 1 + """instance_group { count: 2 }
+sequence_batching { max_sequence_idle_microseconds: 60000000 direct { }
+  state { input_name: "state_in" output_name: "state_out" data_type: TYPE_INT32 dims: 1 } }\n""")
+
+
 def add_places(name="places", instances=1, batch=4):
     """Each row's place in its batch, and how many rows up to it are ready: what a model with slots sees."""
     zero, one, axis = (onnx.numpy_helper.from_array(np.array(v, kind), n)
@@ -78,13 +89,35 @@ def add_places(name="places", instances=1, batch=4):
         CONTROL % ("READY", "READY") + "}\n")
 
 
+def configured(source, name, config):
+    """Another configuration of a model that is there."""
+    (repository / name).mkdir()
+    shutil.copytree(repository / source / "1", repository / name / "1")
+    (repository / name / "config.pbtxt").write_text(config)
+
+
 add_places()
 add_places("places_of_two", 2, 2)
+add_stepping_sum(0)
 add_direct()
 add_direct("one_slot", 1, " max_sequence_idle_microseconds: 300000 ")
 add_oldest()
 add_sum()
-server = Server(repository, "--threads", "1")
+# More sequences than memory could hold slots for.
+STATE = 'state { input_name: "state_in" output_name: "state_out" data_type: TYPE_INT32 dims: %d }'
+configured("running_sum", "roomy_sum", TENSORS % 8 + "sequence_batching { oldest { max_candidate_sequences: "
+           "4000000000 } " + STATE % 1 + " }")
+configured("running_sum", "wide_state", TENSORS % 8 + "sequence_batching { oldest { } " + STATE % 7 + " }")
+configured("running_sum", "kept_long", TENSORS % 1 + "sequence_batching { max_sequence_idle_microseconds: "
+           "18446744073709551615 direct { } " + STATE % 1 + " }")
+configured("running_sum", "kept_by_default", TENSORS % 1 + "sequence_batching { max_sequence_idle_microseconds: 0 "
+           "direct { } " + STATE % 1 + " }")
+save([helper.make_node("Cast", ["CORRID"], ["OUTPUT"], to=INT32), helper.make_node("Identity", ["INPUT"], ["rest"])],
+     wire("INPUT", "CORRID"), wire("OUTPUT", "rest"), repository / "narrow_id" / "1" / "model.onnx")
+(repository / "narrow_id" / "config.pbtxt").write_text(
+    TENSORS % 8 + 'sequence_batching { control_input { name: "CORRID" control { kind: CONTROL_SEQUENCE_CORRID '
+    "data_type: TYPE_INT32 } } }")
+server = Server(repository, "--threads", "1", "--model-control", "explicit", "--load-model", "*")
 
 
 def tensor(number, module=triton):
@@ -231,7 +264,105 @@ def places():
         assert [at("places_of_two", i)[0] for i in (4, 3, 2, 1)] == [2, 2, 1, 1]
 
 
-CASES = [places, the_examples, streams, many_sequences, refusals, slots]
+def limits():
+    """Slots are not memory, times are saturated, and what cannot fit is refused where it is said."""
+    c = grpc_client()
+    assert run(c, "roomy_sum", 1, [1, 2, 3]) == [1, 3, 6]
+    reasons = {m.name: m.reason for m in c.get_model_repository_index().models}
+    assert "state 'state_in' is TYPE_INT32 [7]" in reasons["wide_state"], reasons["wide_state"]
+    for model in ("kept_long", "kept_by_default"):
+        c.infer(model, tensor(1), sequence_id=1, sequence_start=True)
+        time.sleep(0.3)
+        assert c.infer(model, tensor(2), sequence_id=1, sequence_end=True).as_numpy("OUTPUT")[0, 0] == 3
+    assert run(c, "narrow_id", 2**31 - 1, [1]) == [2**31 - 1]
+    refused("which its input of TYPE_INT32 does not hold",
+            lambda: c.infer("narrow_id", tensor(1), sequence_id=2**32 + 7, sequence_start=True))
+
+
+def waits_end():
+    """A sequence that waits for a slot hears of its timeout; what follows in it does not run on its own."""
+    c = grpc_client()
+    c.infer("kept_long", tensor(1), sequence_id=1, sequence_start=True)  # has the one slot
+    answers = queue.Queue()
+    begin = time.monotonic()
+    handles = [c.async_infer("kept_long", tensor(n), lambda result, error, n=n: answers.put((n, result, error)),
+                             sequence_id=2, sequence_start=n == 1, sequence_end=n == 3,
+                             timeout=200000 if n == 1 else None) for n in (1, 2, 3)]
+    got = dict((n, str(error)) for n, _, error in (answers.get(timeout=10) for _ in handles))
+    assert time.monotonic() - begin < 3, "the timeout was not kept"
+    assert "Request timeout expired" in got[1] and "START request" in got[2] and "START request" in got[3], got
+    assert c.infer("kept_long", tensor(2), sequence_id=1, sequence_end=True).as_numpy("OUTPUT")[0, 0] == 3
+
+
+def reloads():
+    """A sequence goes on where it began, through reloads; those that start later, on the new version."""
+    c = grpc_client()
+
+    def step(sequence, start=False, end=False):
+        r = c.infer("stepping_sum", tensor(1), sequence_id=sequence, sequence_start=start, sequence_end=end)
+        return int(r.as_numpy("OUTPUT")[0, 0])
+
+    assert [step(i, start=True) for i in (1, 2)] == [1, 1]
+    answers = queue.Queue()
+    handles = [c.async_infer("stepping_sum", tensor(1), lambda result, error: answers.put((result, error)),
+                             sequence_id=3, sequence_start=i == 0, sequence_end=i == 1) for i in range(2)]
+    time.sleep(0.1)
+    add_stepping_sum(1000)
+    c.load_model("stepping_sum")
+    assert [step(i) for i in (1, 2)] == [2, 2]
+    assert step(4, start=True) == 1001
+    add_stepping_sum(5000)
+    c.load_model("stepping_sum")
+    assert step(5, start=True) == 5001 and step(4) == 2002 and step(5, end=True) == 10002
+    assert step(1, end=True) == 3  # its slot goes to the one that waited from before the reloads
+    for _ in handles:
+        result, error = answers.get(timeout=10)
+        assert error is None, error
+    assert result.as_numpy("OUTPUT")[0, 0] == 2
+    assert step(2, start=True) == 5001  # a new start is on the new version
+    assert step(2, end=True) == 10002 and step(4, end=True) == 3003
+    for i in range(8):  # old versions do not heap up behind a sequence that never ends
+        step(10 + i, start=True)
+        c.load_model("stepping_sum")
+    refused("START flag", lambda: step(10))
+    assert step(17) == 10002
+    c.unload_model("stepping_sum")
+    c.load_model("stepping_sum")
+    refused("START flag", lambda: step(17))
+
+
+def reloads_under_load():
+    """Sequences of many clients while the model is loaded again and again: none fails, all count right."""
+    errors, ended = [], []
+    stop = threading.Event()
+
+    def client(seed):
+        c, round_ = grpc_client(), 0
+        try:
+            while not stop.is_set():
+                numbers = list(range(1, 12))
+                got = run(c, "running_sum", 1000 * (seed + 1) + round_, numbers)
+                if got != [int(n) for n in np.cumsum(numbers)]:
+                    errors.append((seed, got))
+                ended.append(seed)
+                round_ += 1
+        except InferenceServerException as error:
+            errors.append((seed, str(error)))
+
+    threads = [threading.Thread(target=client, args=(i,)) for i in range(12)]
+    for t in threads:
+        t.start()
+    c = grpc_client()
+    for _ in range(20):
+        c.load_model("running_sum")
+        time.sleep(0.05)
+    stop.set()
+    for t in threads:
+        t.join()
+    assert not errors and len(ended) > 50, (errors[:3], len(ended))
+
+
+CASES = [reloads, reloads_under_load, limits, waits_end, places, the_examples, streams, many_sequences, refusals, slots]
 try:
     run_cases([(case.__name__, case) for case in CASES])
 finally:

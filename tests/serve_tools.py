@@ -142,6 +142,7 @@ tests:
     input_series:
       - {{series: 'up{{job="trireme", instance="a"}}', values: '1x30 0x30'}}
       - {{series: 'nv_inference_request_success{{instance="a", model="m"}}', values: '0+100x60'}}
+      - {{series: 'trireme_instances_hung{{instance="a", model="m", version="1"}}', values: '0x20 1x40'}}
       - {{series: 'nv_inference_request_failure{{instance="a", model="m", reason="BACKEND"}}', values: '0x10 0+5x50'}}
       - {{series: 'nv_inference_request_failure{{instance="a", model="m", reason="REJECTED"}}', values: '0x60'}}
     alert_rule_test:
@@ -150,6 +151,11 @@ tests:
         alertname: TriremeDown
         exp_alerts: [{{exp_labels: {{severity: page, job: trireme, instance: a}},
                       exp_annotations: {{summary: "a does not answer"}}}}]
+      - {{eval_time: 3m, alertname: TriremeHangs, exp_alerts: []}}
+      - eval_time: 6m
+        alertname: TriremeHangs
+        exp_alerts: [{{exp_labels: {{severity: page, model: m, version: "1", instance: a}},
+                      exp_annotations: {{summary: "m on a: instances whose batch does not end: 1"}}}}]
       - {{eval_time: 1m, alertname: TriremeModelFails, exp_alerts: []}}
       - {{eval_time: 8m, alertname: TriremeRejects, exp_alerts: []}}
 """
@@ -364,9 +370,36 @@ def pipelined_in_order():
             sender.join()
 
 
+def replaced_versions():
+    """Metrics are of the versions that serve, and counts go on where a version comes back."""
+
+    def seen(server):
+        return {key: value for key, value in server.metrics().items()
+                if 'model="rolled"' in key and key.startswith("nv_inference_request_success")}
+
+    repository = work / "rolling"
+    add_simple(repository, "rolled")
+    with Server(repository, "--model-control", "explicit", "--load-model", "rolled") as server:
+        client = triton.InferenceServerClient(server.address)
+        inputs = [triton.InferInput(f"INPUT{i}", [1, 16], "INT32") for i in (0, 1)]
+        for x in inputs:
+            x.set_data_from_numpy(np.ones((1, 16), np.int32))
+        for number in range(2, 5):
+            client.infer("rolled", inputs)
+            (repository / "rolled" / str(number - 1)).rename(repository / "rolled" / str(number))
+            client.load_model("rolled")
+            assert seen(server) == {
+                f'nv_inference_request_success{{model="rolled",version="{number}"}}': 0}, seen(server)
+        client.unload_model("rolled")
+        assert not seen(server)
+        (repository / "rolled" / "4").rename(repository / "rolled" / "1")
+        client.load_model("rolled")
+        assert seen(server) == {'nv_inference_request_success{model="rolled",version="1"}': 1}, seen(server)
+
+
 try:
     run_cases([(case.__name__, case) for case in (
-        promtool_metrics, statistics_equal_metrics, alert_rules, dashboard, first_responses, wrk, h2load,
-        pipelined_in_order)])
+        promtool_metrics, statistics_equal_metrics, replaced_versions, alert_rules, dashboard, first_responses, wrk,
+        h2load, pipelined_in_order)])
 finally:
     shutil.rmtree(work, ignore_errors=True)

@@ -2,6 +2,7 @@
 import http.server
 import json
 import shutil
+import socket
 import threading
 import time
 import urllib.request
@@ -57,6 +58,14 @@ def triton_file():
             assert h["id"] == t["id"] and [e["name"] for e in t["timestamps"]] == NAMES, t
             ns = [e["ns"] for e in t["timestamps"]]
             assert ns == sorted(ns), ns
+        # Over HTTP also when it was received and its answer given away, as Triton's summary of traces wants.
+        c.update_trace_settings(settings={"trace_rate": "1"})
+        triton_http.InferenceServerClient(server.address).infer("simple", inputs(triton_http), request_id="http")
+        until("one over HTTP", lambda: len(json.loads(path.read_text())) == 8)
+        events = json.loads(path.read_text())[7]["timestamps"]
+        names = ["HTTP_RECV_START", "HTTP_RECV_END", *NAMES, "HTTP_SEND_START", "HTTP_SEND_END"]
+        assert [e["name"] for e in events] == names, events
+        assert [e["ns"] for e in events] == sorted(e["ns"] for e in events), events
         # A model's own setting wins, null clears it, a count runs out, failures are traced too.
         c.update_trace_settings("simple", {"trace_level": ["OFF"]})
         c.infer("simple", inputs())
@@ -66,7 +75,7 @@ def triton_file():
         for _ in range(5):
             c.infer("simple", inputs())
         assert c.get_trace_settings("simple").settings["trace_count"].value == ["0"]
-        until("two more", lambda: len(json.loads(path.read_text())) == 10)
+        until("two more", lambda: len(json.loads(path.read_text())) == 12)
         for bad in ({"trace_level": ["TENSORS"]}, {"trace_rate": "0"}, {"trace_rate": "x"}, {"trace_x": "1"},
                     {"trace_file": "/tmp/x"}):
             try:
@@ -75,6 +84,49 @@ def triton_file():
                 continue
             raise AssertionError(bad)
     path.unlink()
+
+
+def rotated_files():
+    """log_frequency: so many traces a file, each whole; back at 0 they go into the one file."""
+    path = repository.parent / (repository.name + "-parts.json")
+    with Server(repository, "--trace-file", str(path), "--trace", "--trace-rate", "1") as server:
+        c = triton.InferenceServerClient(server.grpc_address)
+        c.update_trace_settings(settings={"log_frequency": "2"})
+        for i in range(5):
+            c.infer("simple", inputs(), request_id=f"r{i}")
+        parts = [path.with_name(f"{path.name}.{i}") for i in range(3)]
+        until("three parts", lambda: all(p.exists() and p.read_text() for p in parts))
+        assert [[r["request_id"] for r in json.loads(p.read_text())[0::2]] for p in parts] == [
+            ["r0", "r1"], ["r2", "r3"], ["r4"]]
+        assert path.read_text() == ""
+        c.update_trace_settings(settings={"log_frequency": "0"})
+        c.infer("simple", inputs(), request_id="whole")
+        until("the one file", lambda: path.read_text())
+        assert json.loads(path.read_text())[0]["request_id"] == "whole"
+        try:
+            c.update_trace_settings("simple", {"log_frequency": "5"})
+            raise AssertionError("a model has no files of its own")
+        except InferenceServerException as error:
+            assert "log_frequency" in str(error), error
+    for p in [path, *parts]:
+        p.unlink()
+
+
+def silent_collector():
+    """A collector that accepts and says nothing: requests go on, and the server stops in time."""
+    listener = socket.create_server(("127.0.0.1", 0), backlog=64)
+    url = f"http://127.0.0.1:{listener.getsockname()[1]}/v1/traces"
+    with Server(repository, "--trace-otlp", url, "--trace", "--trace-rate", "1") as server:
+        c = triton.InferenceServerClient(server.grpc_address)
+        for _ in range(1200):  # several batches of traces
+            c.infer("simple", inputs())
+        start = time.monotonic()
+        assert server.stop() == 0
+        took = time.monotonic() - start
+        assert took < 9, f"the server stopped after {took:.1f} s"
+        lost = sum(int(line.split("count=")[1].split()[0]) for line in server.log if "traces_lost" in line)
+        assert lost > 0, server.log
+    listener.close()
 
 
 def perfetto_file():
@@ -205,6 +257,7 @@ def system_shared_memory():
 
 
 try:
-    run_cases([(case.__name__, case) for case in (triton_file, perfetto_file, collector, system_shared_memory)])
+    run_cases([(case.__name__, case) for case in (
+        triton_file, rotated_files, perfetto_file, collector, silent_collector, system_shared_memory)])
 finally:
     shutil.rmtree(repository, ignore_errors=True)

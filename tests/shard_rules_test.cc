@@ -1,6 +1,6 @@
 // Networks split over tensor-parallel ranks by name and by structure: what is split, how often ranks talk,
 // and losses and gradients against the whole network.
-#include "passes/shard_rules.h"
+#include "passes/partition/shard_rules.h"
 
 #include <gtest/gtest.h>
 

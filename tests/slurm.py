@@ -1,9 +1,11 @@
-# Ranks under a real Slurm of one machine: the conformance suite by srun, a training run that loses a rank, and a batch
-# job that is stopped, waits in the queue and goes on.
+# Ranks under a real Slurm of one machine: the conformance suite by srun, a training run that loses a rank, tasks that
+# Slurm cannot launch, and a batch job that is stopped, waits in the queue and goes on.
 # tier: slurm
 # timeout: 240
 import os
+import re
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -75,11 +77,37 @@ def launched_run_loses_a_rank(slurm, room):
     return "" if good and len(running) == 2 else f"exit {process.returncode}, ranks {running}:\n{err[-4000:]}"
 
 
+def tasks_that_cannot_launch_are_an_error(slurm, room):
+    """Empty if a step that Slurm cannot launch, for which srun ends with 0, is started again and then an error."""
+    ids = [int(word) for word in re.findall(r"JobId=(\d+)", slurm.run(["scontrol", "show", "jobs"])[1])]
+    taken = [socket.socket(socket.AF_UNIX) for _ in range(3)]  # where Slurm's daemon of a step wants to listen
+    for number, place in enumerate(taken):
+        place.bind(str(slurm.room / f"spool/stepd.slurm.pmix.{max(ids) + 1 + number}.0"))
+    code, output = slurm.run([TRIREME, "launch", "-n", "2", "--kind", "slurm", "--restarts", "1", "--", "true"])
+    for place in taken:
+        path = Path(place.getsockname())
+        place.close()
+        path.unlink(missing_ok=True)
+    good = code == 1 and output.count("launch restart ended=\"exit 1\"") == 1 and "launch failed" in output
+    return "" if good else f"exit {code}:\n{output[-2000:]}"
+
+
 def state_of(slurm, job):
     """PENDING, RUNNING, COMPLETED … as scontrol says; with the count of restarts."""
     _, output = slurm.run(["scontrol", "show", "job", job])
     fields = dict(word.split("=", 1) for word in output.split() if "=" in word)
     return fields.get("JobState", "GONE"), int(fields.get("Restarts", "0"))
+
+
+def has_steps(job):
+    """Slurm's daemons of the job's steps still run."""
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and (entry / "cmdline").read_bytes().startswith(f"slurmstepd: [{job}.".encode()):
+                return True
+        except OSError:
+            pass
+    return False
 
 
 def until(limit_s, ready):
@@ -108,6 +136,7 @@ def batch_job_is_requeued(slurm, room):
     if not until(60, lambda: state_of(slurm, job)[1] == 1):
         return f"not queued again: {state_of(slurm, job)}\n{log.read_text()[-1200:]}"
     until(20, lambda: state_of(slurm, job)[0] == "PENDING")
+    until(20, lambda: not has_steps(job))  # a job that begins again before that is killed with them
     slurm.run(["scontrol", "update", f"JobId={job}", "StartTime=now"])  # Slurm would wait for two minutes
     if not until(90, lambda: state_of(slurm, job)[0] not in ("PENDING", "RUNNING", "COMPLETING", "CONFIGURING")):
         return f"does not end: {state_of(slurm, job)}\n{log.read_text()[-1200:]}"
@@ -125,7 +154,7 @@ def run_all(room):
             good, bad = conformance(slurm, ranks)
             passed += good
             failed += bad
-        for case in (launched_run_loses_a_rank, batch_job_is_requeued):
+        for case in (launched_run_loses_a_rank, tasks_that_cannot_launch_are_an_error, batch_job_is_requeued):
             wrong = case(slurm, room)
             passed += not wrong
             failed += bool(wrong)

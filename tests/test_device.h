@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "backend/cuda/cuda_device.h"
+#include "backend/cuda/device/cuda_device.h"
 
 namespace trireme::tests {
 

@@ -61,7 +61,8 @@ def finds_and_serves():
     assert chosen["p99_ms"] <= 400 and chosen["throughput"] > 0 and chosen["memory_bytes"] > 1 << 20, chosen
     run = result["trials"][0]["runs"][0]
     assert run["predicted"]["throughput"] > 0 and run["measured"]["throughput"] > 0, run
-    assert len(result["predictions"]) >= 20 and result["front_end"]["overhead_us"] > 0, result["front_end"]
+    # What the front end adds is a difference of measurements, 0 where other work made the lone batches slower.
+    assert len(result["predictions"]) >= 20 and result["front_end"]["overhead_us"] >= 0, result["front_end"]
     page = (work / "out/report.html").read_text()
     assert page.count("<svg") == 3 and "http://" not in page and "<script" not in page
     assert "Prediction beside measurement" in (work / "out/report.md").read_text()
@@ -137,6 +138,11 @@ def unreachable_goal():
     assert "Goal not reached" in done.stdout and not result["reached"], done.stdout
     assert result["chosen"]["p99_ms"] > 0.002, result["chosen"]
     assert (work / "never/repository/net/config.pbtxt").exists()
+    # What was measured and missed is not shown as what was predicted.
+    done, result = tune("--p99", "2us", "--precision", "f32", *QUICK, code=1, out="missed")
+    runs = [run["measured"] for trial in result["trials"] for run in trial["runs"]]
+    assert result["measured"] and "(measured)" in done.stdout and not result["chosen"]["feasible"], done.stdout
+    assert any(abs(result["chosen"]["p99_ms"] - run["p99_ns"] * 1e-6) < 1e-9 for run in runs), result["chosen"]
 
 
 def fixed_loads():

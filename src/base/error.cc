@@ -15,8 +15,9 @@ std::string_view to_string(ErrorCode code) {
   return "internal";
 }
 
-Error::Error(ErrorCode code, std::string message) : code_(code), message_(std::move(message)) {}
+Error::Error(ErrorCode code, std::string message)
+    : code_(code), message_(std::make_shared<const std::string>(std::move(message))) {}
 
-Error Error::with(std::string_view noun) const { return Error(code_, concat(noun, ": ", message_)); }
+Error Error::with(std::string_view noun) const { return Error(code_, concat(noun, ": ", *message_)); }
 
 }  // namespace trireme::base

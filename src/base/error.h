@@ -1,6 +1,7 @@
 // The one exception type of the program: a code, a message, and the nouns each layer added on the way up.
 #pragma once
 
+#include <memory>
 #include <sstream>
 #include <stdexcept>
 #include <string>
@@ -18,18 +19,21 @@ std::string_view to_string(ErrorCode code);
 class Error : public std::exception {
  public:
   Error(ErrorCode code, std::string message);
+  /// Copies need no memory: an error can be handed on when there is none.
+  Error(const Error&) noexcept = default;
+  Error& operator=(const Error&) noexcept = default;
 
   ErrorCode code() const { return code_; }
-  const std::string& message() const { return message_; }
+  const std::string& message() const { return *message_; }
 
   /// Prepends "noun: " to the message; used while the error travels up: `throw e.with("model 'resnet'")`.
   Error with(std::string_view noun) const;
 
-  const char* what() const noexcept override { return message_.c_str(); }
+  const char* what() const noexcept override { return message_->c_str(); }
 
  private:
   ErrorCode code_;
-  std::string message_;
+  std::shared_ptr<const std::string> message_;
 };
 
 /// Joins the arguments as `operator<<` prints them; the message builder of every throw.

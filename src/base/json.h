@@ -7,8 +7,9 @@
 #include <string>
 #include <string_view>
 #include <utility>
-#include <variant>
 #include <vector>
+
+#include "base/variant.h"
 
 namespace trireme::base {
 
@@ -111,8 +112,7 @@ class Json {
   /// Numbers compare by type and value; members by order.
   bool operator==(const Json& other) const;
 
-  using Value =
-      std::variant<std::nullptr_t, bool, int64_t, uint64_t, double, std::string, JsonArray, JsonObject>;
+  using Value = Variant<std::nullptr_t, bool, int64_t, uint64_t, double, std::string, JsonArray, JsonObject>;
   const Value& value() const { return value_; }
 
  private:

@@ -2,7 +2,9 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
+#include <new>
 
 #include "base/error.h"
 #include "base/json.h"
@@ -14,6 +16,20 @@
 
 namespace trireme::base {
 namespace {
+
+/// Memory for the reader's stack; the library's own allocator goes on with null where there is none.
+struct ReaderMemory {
+  static constexpr bool kNeedFree = true;
+  static void* Malloc(size_t bytes) { return Realloc(nullptr, 0, bytes); }
+  static void* Realloc(void* old, size_t, size_t bytes) {
+    if (bytes == 0) return Free(old), nullptr;
+    void* now = std::realloc(old, bytes);
+    if (now == nullptr) throw std::bad_alloc();
+    return now;
+  }
+  static void Free(void* old) { std::free(old); }
+};
+using Reader = rapidjson::GenericReader<rapidjson::UTF8<>, rapidjson::UTF8<>, ReaderMemory>;
 
 /// Input for the reader: bytes with an end, which need no terminator. Reads as NUL past the end.
 struct TextStream {
@@ -35,7 +51,12 @@ struct TextStream {
 class OpenKeys {
  public:
   void open() { starts_.push_back(keys_.size()); }
-  void add(std::string_view key) { keys_.emplace_back(key); }
+  /// False: they are too many to remember.
+  bool add(std::string_view key) {
+    if (keys_.size() == kMaxKeys) return false;
+    keys_.emplace_back(key);
+    return true;
+  }
   /// The first key that occurs twice in the innermost object, or null; closes the object.
   const std::string* close() {
     const auto first = keys_.begin() + static_cast<std::ptrdiff_t>(starts_.back());
@@ -51,6 +72,9 @@ class OpenKeys {
   }
 
  private:
+  // Twice the largest vocabulary in use; a key of one letter takes six times its text here.
+  static constexpr size_t kMaxKeys = 2'000'000;
+
   std::vector<std::string> keys_;
   std::vector<size_t> starts_;
   std::string duplicate_;
@@ -94,7 +118,7 @@ class Adapter {
   bool Key(const char* text, rapidjson::SizeType length, bool) {
     const std::string_view view(text, length);
     if (has_surrogate(view)) return refuse("JSON key holds an unpaired surrogate");
-    keys_.add(view);
+    if (!keys_.add(view)) return refuse("JSON objects have too many keys");
     return handler_.key(view), true;
   }
   bool StartObject() {
@@ -201,7 +225,7 @@ void parse_json(std::string_view text, JsonHandler& handler, const JsonLimits& l
   TextStream stream{text.data(), text.data(), text.data() + text.size()};
   Adapter adapter(handler, limits, stream);
   constexpr unsigned kFlags = rapidjson::kParseIterativeFlag | rapidjson::kParseValidateEncodingFlag;
-  rapidjson::Reader reader;
+  Reader reader;
   const rapidjson::ParseResult result =
       limits.nan_and_infinity ? reader.Parse<kFlags | rapidjson::kParseNanAndInfFlag>(stream, adapter)
                               : reader.Parse<kFlags>(stream, adapter);

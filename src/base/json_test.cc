@@ -117,6 +117,9 @@ TEST(Json, RefusesWithReasonAndPlace) {
   EXPECT_NE(error_of(R"({"a":1,"b":{"a":2},"a":3})").find("duplicate key 'a'"), std::string::npos);
   EXPECT_EQ(error_of(R"([{"a":1},{"a":1,"b":{"a":2}}])"), "");
   EXPECT_NE(error_of("[1, 2,]").find("6"), std::string::npos);
+  std::string keys = "{\"\":0";
+  for (int i = 0; i < 2'000'000; ++i) keys += ",\"\":0";
+  EXPECT_NE(error_of(keys).find("too many keys"), std::string::npos);
   EXPECT_NE(error_of("[1]", {.size_bytes = 2}).find("too large"), std::string::npos);
   for (const std::string& bad :
        {std::string(""), std::string(" "), std::string("{}x"), std::string("[1] [2]"), std::string("{}\0", 3),

@@ -9,6 +9,7 @@
 #include <system_error>
 
 #include "base/error.h"
+#include "base/team_seats.h"
 
 namespace trireme::base {
 namespace {
@@ -46,12 +47,20 @@ void stop_and_join(Shared& shared, std::vector<std::thread>& workers) {
 // may rewrite call/body/shares. A worker registers in `inside` before it reads them and checks the epoch
 // again after.
 struct ThreadPool::Shared {
-  explicit Shared(int size) : shares(static_cast<size_t>(size)) {}
+  explicit Shared(int size)
+      : shares(static_cast<size_t>(size)), places(shares.size()), seats(shares.size()) {}
 
   /// The tasks a member begins with; `next` passes `end` when they are all taken.
   struct alignas(64) Share {
     std::atomic<int64_t> next{0};
     int64_t end = 0;
+  };
+
+  /// Where a member sleeps, or that it woke on few processors and may use the others again.
+  struct alignas(64) Place {
+    std::atomic<int> cpu{-1};
+    std::atomic<bool> asleep{false};
+    std::atomic<bool> confined{false};
   };
 
   alignas(64) std::atomic<uint32_t> epoch{0};
@@ -64,6 +73,10 @@ struct ThreadPool::Shared {
   const void* body = nullptr;
   int members = 0;  // shares in use
   std::vector<Share> shares;
+  std::vector<Place> places;
+  std::vector<Seat> seats;  // the caller's notes
+  cpu_set_t usable;
+  bool seats_members = false;
 
   /// Runs the member's own tasks, then what is left of the others'.
   void run_shares(int member) {
@@ -81,6 +94,32 @@ struct ThreadPool::Shared {
     if (count > 0) done.fetch_add(count, std::memory_order_release);
   }
 
+  /// A hypervisor tells its guest that a processor which idles is taken, so that Linux wakes a thread on the
+  /// processor of the one that woke it, to wait for the end of its slice: milliseconds in which a team of two
+  /// is one. So sleepers wake on processors of their own, and are free to move once they run.
+  void seat_sleepers(std::vector<std::thread>& workers) {
+    seats[0] = {sched_getcpu(), false};
+    for (size_t m = 1; m < places.size(); ++m)
+      seats[m] = {places[m].cpu.load(std::memory_order_relaxed), places[m].asleep.load()};
+    assign_seats(usable, seats);
+    for (size_t m = 1; m < places.size(); ++m) {
+      if (!seats[m].asleep) continue;
+      const cpu_set_t set = waking_cpus(usable, seats, m);
+      places[m].confined.store(true);
+      (void)pthread_setaffinity_np(workers[m - 1].native_handle(), sizeof set, &set);
+    }
+  }
+
+  void sleep(uint32_t seen, int member) {
+    Place& place = places[static_cast<size_t>(member)];
+    place.cpu.store(sched_getcpu(), std::memory_order_relaxed);
+    place.asleep.store(true);
+    sleeping.fetch_add(1);
+    epoch.wait(seen);
+    sleeping.fetch_sub(1);
+    place.asleep.store(false);
+  }
+
   void take(uint32_t started, int member) {
     inside.fetch_add(1);
     // `open` falls before the caller leaves run_erased, so a late worker never reads a dead body.
@@ -93,6 +132,10 @@ ThreadPool::ThreadPool(int threads, std::span<const int> cpus)
     : size_(std::max(1, threads)), shared_(std::make_unique<Shared>(size_)) {
   require(size_ <= kMaxThreads, "a team has at most ", kMaxThreads, " threads, asked for ", size_);
   for (int cpu : cpus) require(cpu >= 0 && cpu < CPU_SETSIZE, "no processor ", cpu);
+  CPU_ZERO(&shared_->usable);
+  shared_->seats_members = cpus.empty() && size_ > 1 &&
+                           sched_getaffinity(0, sizeof shared_->usable, &shared_->usable) == 0 &&
+                           CPU_COUNT(&shared_->usable) > 1;
   try {
     for (int member = 1; member < size_; ++member) {
       workers_.emplace_back([this, member] { work(member); });
@@ -118,11 +161,12 @@ void ThreadPool::work(int member) {
       now = s.epoch.load(std::memory_order_acquire);
     }
     if (now == seen) {
-      s.sleeping.fetch_add(1);
-      s.epoch.wait(seen);
-      s.sleeping.fetch_sub(1);
+      s.sleep(seen, member);
       continue;
     }
+    std::atomic<bool>& confined = s.places[static_cast<size_t>(member)].confined;
+    if (confined.load(std::memory_order_relaxed) && confined.exchange(false))
+      (void)sched_setaffinity(0, sizeof s.usable, &s.usable);
     seen = now;
     if (s.stop) return;
     s.take(now, member);
@@ -141,6 +185,7 @@ void ThreadPool::run_erased(int64_t tasks, Call call, const void* body) {
     share.end = tasks * (m + 1) / s.members;
   }
   s.done.store(0, std::memory_order_relaxed);
+  if (s.seats_members && s.sleeping.load() > 0) s.seat_sleepers(workers_);
   s.open.store(true);
   s.epoch.fetch_add(1);
   if (s.sleeping.load() > 0) s.epoch.notify_all();

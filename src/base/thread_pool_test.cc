@@ -2,6 +2,7 @@
 #include "base/thread_pool.h"
 
 #include <gtest/gtest.h>
+#include <sched.h>
 
 #include <chrono>
 
@@ -33,6 +34,27 @@ TEST(ThreadPool, MembersHelpOneThatIsLate) {
     while (others.load() < 15) std::this_thread::yield();
   });
   EXPECT_EQ(others.load(), 15);
+}
+
+// A sleeper wakes on few processors; once it runs it may use what the team may use.
+TEST(ThreadPool, MembersThatSleptMayUseAllProcessors) {
+  cpu_set_t all;
+  CPU_ZERO(&all);
+  ASSERT_EQ(sched_getaffinity(0, sizeof all, &all), 0);
+  ThreadPool pool(3);
+  for (int round = 0; round < 20; ++round) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(3));
+    std::atomic<int> arrived{0}, equal{0};
+    pool.run(3, [&](int64_t) {
+      cpu_set_t own;
+      CPU_ZERO(&own);
+      arrived.fetch_add(1);
+      // Each member takes one task: nobody is done before all have come.
+      while (arrived.load() < 3) std::this_thread::yield();
+      if (sched_getaffinity(0, sizeof own, &own) == 0 && CPU_EQUAL(&own, &all)) equal.fetch_add(1);
+    });
+    EXPECT_EQ(equal.load(), 3);
+  }
 }
 
 TEST(ThreadPool, RangePiecesDoNotDependOnThreads) {

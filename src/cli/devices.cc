@@ -2,7 +2,7 @@
 #include <iomanip>
 #include <iostream>
 
-#include "backend/cuda/topology.h"
+#include "backend/cuda/device/topology.h"
 #include "base/cpu_info.h"
 #include "cli/verb.h"
 #include "runtime/device_speed.h"
@@ -110,8 +110,9 @@ int devices_main(std::span<const std::string> words, base::Env&) {
   std::cout << std::fixed << std::setprecision(3);
   const runtime::Ceilings ceilings = runtime::measure_ceilings(*device, pool, options.speed);
   print(ceilings, options);
-  for (const runtime::OpSpeed& speed : runtime::measure_ops(*device, pool, ceilings, options.speed))
-    print(speed, options);
+  // As they come: whoever waits no longer keeps what was measured.
+  options.speed.each = [&options](const runtime::OpSpeed& speed) { print(speed, options); };
+  runtime::measure_ops(*device, pool, ceilings, options.speed);
   return 0;
 }
 

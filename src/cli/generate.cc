@@ -13,6 +13,7 @@
 #include "data/stop_text.h"
 #include "data/tokenizer.h"
 #include "engine/generator.h"
+#include "engine/inference_ranks.h"
 #include "model/hf/generation.h"
 
 namespace trireme::cli {
@@ -38,7 +39,10 @@ struct GenerateOptions {
   passes::Precision precision = passes::Precision::f32;
   CacheType cache_type = CacheType::f32;
   base::ByteSize cache_bytes;
+  passes::WeightOptions weights;
+  engine::InferenceRanks ranks;
   int64_t page_tokens = 16, max_sequences = 64, chunk = 512, max_length = 0;
+  bool share_prefixes = true;
 
   void fields(base::OptionList& f) {
     f.add("model", &model, "Hugging Face directory, run or checkpoint of `trireme train`, or zoo:NAME")
@@ -62,10 +66,16 @@ struct GenerateOptions {
     on.fields(f);
     f.add("threads", &threads, "threads of the session; 0: all cores").at_least(0);
     f.add("cpus", &cpus, "pin thread i to the i-th of these cores");
-    f.add_choice("precision", &precision, {"f32", "bf16", "f16"}, "operands of products");
+    f.add_choice("precision", &precision, {"f32", "bf16", "f16", "fp8"}, "operands of products");
+    weights.fields(f);
+    f.add("tp", &ranks.tp,
+          "ranks of this process that each hold a part of the large weights and of the heads")
+        .at_least(0);
     f.add_choice("cache_type", &cache_type, {"f32", "bf16", "f16"}, "keys and values that are kept");
-    f.add("cache_bytes", &cache_bytes, "memory for keys and values; 0: up to half of the device's");
+    f.add("cache_bytes", &cache_bytes,
+          "memory for keys and values of each rank; 0: up to half of the device's");
     f.add("page_tokens", &page_tokens, "tokens of a page of keys and values").at_least(1);
+    f.add("share_prefixes", &share_prefixes, "texts that begin alike share the pages of that beginning");
     f.add("max_sequences", &max_sequences, "prompts under way at a time").at_least(1);
     f.add("chunk", &chunk, "new tokens of one step; longer prompts take several").at_least(1);
     f.add("max_length", &max_length, "tokens of prompt and answer; 0: as many as the model knows")
@@ -80,10 +90,13 @@ struct GenerateOptions {
     o.threads = threads;
     o.cpus.assign(cpus.begin(), cpus.end());
     o.precision = precision;
+    o.weights = weights;
+    o.strategy = ranks.read();
     constexpr tensor::DType kTypes[] = {tensor::DType::f32, tensor::DType::bf16, tensor::DType::f16};
     o.cache_type = kTypes[static_cast<size_t>(cache_type)];
     o.cache_bytes = cache_bytes.bytes;
     o.page_tokens = page_tokens;
+    o.share_prefixes = share_prefixes;
     o.max_sequences = max_sequences;
     o.max_tokens = chunk;
     o.max_length = max_length;
@@ -323,9 +336,10 @@ double median(std::vector<double> values) {
 /// What a step of decoding costs at least, keys and values left out, and a token of a prompt.
 struct StepCost {
   double bytes = 0, token_flop = 0;
+  size_t launches = 0;  ///< steps of the program
 };
 StepCost cost_of(const compile::Program& program, int64_t tokens) {
-  StepCost cost;
+  StepCost cost{.launches = program.steps.size()};
   for (const compile::Step& step : program.steps) {
     if (step.op == nullptr || step.op->schema.name == "paged_attention") continue;
     cost.bytes += step.cost.bytes;
@@ -370,7 +384,7 @@ void GenerateVerb::bench(const std::string& text) {
   for (double s : times.prefill) prefill_s += s;
   const double step_s = median(times.decode);
   const auto sizes = session_->bucket(shape.batch, shape.batch);
-  const StepCost cost = cost_of(session_->prepare(sizes), sizes.tokens);
+  const StepCost cost = cost_of(session_->prepare(sizes, passes::DecodeResult::tokens), sizes.tokens);
   const double kept = static_cast<double>(session_->pool().layout().page_bytes()) /
                       static_cast<double>(o_.page_tokens) *
                       static_cast<double>(shape.batch * (shape.prompt + shape.fresh / 2));
@@ -383,6 +397,7 @@ void GenerateVerb::bench(const std::string& text) {
   json.set("prefill_tflop_s", tokens * cost.token_flop / prefill_s / 1e12);
   json.set("decode_step_ms", step_s * 1e3);
   json.set("decode_tokens_s", static_cast<double>(shape.batch) / step_s);
+  json.set("decode_launches", cost.launches);
   json.set("decode_step_bytes", static_cast<int64_t>(bytes));
   json.set("decode_gbytes_s", bytes / step_s / 1e9);
   if (o_.json) {

@@ -6,10 +6,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <ctime>
 #include <fstream>
+#include <optional>
+#include <thread>
+#include <utility>
 
 #include "base/clock.h"
 #include "base/cpu_info.h"
@@ -20,19 +24,83 @@ namespace {
 
 constexpr int64_t kPollNs = 50 * base::kNsPerMs;
 constexpr int kCannotRun = 127;  // as shells say it
+constexpr int kNotLaunched = 1;
+
+/// srun (22.05) ends with 0 when Slurm could not launch its tasks and only says so: what it writes to stderr
+/// is passed on and looked at.
+class ErrorsOfSrun {
+ public:
+  ErrorsOfSrun() {
+    if (::pipe2(ends_.data(), O_CLOEXEC) != 0)
+      base::fail(base::ErrorCode::exhausted, "launch: no pipe for srun: ", std::strerror(errno));
+  }
+  ~ErrorsOfSrun() {
+    finish();
+    ::close(ends_[0]);
+  }
+  ErrorsOfSrun(const ErrorsOfSrun&) = delete;
+  ErrorsOfSrun& operator=(const ErrorsOfSrun&) = delete;
+
+  /// The job's stderr; once it has a copy of its own, begin().
+  int end() const { return ends_[1]; }
+  void begin() {
+    close_end();
+    reader_ = std::thread([this] { read(); });
+  }
+  /// After the job's end: whether it said that a task was not launched.
+  bool finish() {
+    close_end();
+    if (reader_.joinable()) reader_.join();
+    return says_not_launched_;
+  }
+
+ private:
+  void close_end() {
+    if (ends_[1] >= 0) ::close(std::exchange(ends_[1], -1));
+  }
+  void read() {
+    constexpr size_t kLineBytes = 4096;  // of a line, as much as is looked at
+    sigset_t pipe;                       // a stderr that is gone does not end the job
+    sigemptyset(&pipe);
+    sigaddset(&pipe, SIGPIPE);
+    ::pthread_sigmask(SIG_BLOCK, &pipe, nullptr);
+    std::array<char, 4096> buffer;
+    std::string line;
+    for (ssize_t n = 0; (n = ::read(ends_[0], buffer.data(), buffer.size())) > 0;) {
+      const std::string_view bytes(buffer.data(), static_cast<size_t>(n));
+      for (size_t sent = 0; sent < bytes.size();) {
+        const ssize_t now = ::write(STDERR_FILENO, bytes.data() + sent, bytes.size() - sent);
+        if (now <= 0) break;
+        sent += static_cast<size_t>(now);
+      }
+      for (const char c : bytes) {
+        if (c != '\n' && line.size() < kLineBytes) line += c;
+        if (c != '\n') continue;
+        says_not_launched_ |= line.starts_with("srun: error: ") && line.find(" launch failed") != line.npos;
+        line.clear();
+      }
+    }
+  }
+
+  std::array<int, 2> ends_{-1, -1};
+  bool says_not_launched_ = false;
+  std::thread reader_;
+};
 
 /// The child's side of a fork: only calls that are safe there.
-[[noreturn]] void become(char* const* words, const sigset_t& mask) {
+[[noreturn]] void become(char* const* words, const sigset_t& mask, int errors) {
   ::setpgid(0, 0);
   ::prctl(PR_SET_PDEATHSIG, SIGTERM);  // a job does not outlive who supervises it
   ::pthread_sigmask(SIG_SETMASK, &mask, nullptr);
   const int null = ::open("/dev/null", O_RDONLY);
   if (null >= 0) ::dup2(null, STDIN_FILENO);
+  if (errors >= 0) ::dup2(errors, STDERR_FILENO);
   ::execvp(words[0], words);
   ::_exit(kCannotRun);
 }
 
-pid_t start(const std::vector<std::string>& line, const sigset_t& mask) {
+/// `errors`: its stderr; negative: ours.
+pid_t start(const std::vector<std::string>& line, const sigset_t& mask, int errors) {
   std::vector<std::string> copies = line;
   std::vector<char*> words;
   for (std::string& w : copies) words.push_back(w.data());
@@ -40,7 +108,7 @@ pid_t start(const std::vector<std::string>& line, const sigset_t& mask) {
   const pid_t child = ::fork();
   if (child < 0)
     base::fail(base::ErrorCode::exhausted, "no process for '", line[0], "': ", std::strerror(errno));
-  if (child == 0) become(words.data(), mask);
+  if (child == 0) become(words.data(), mask, errors);
   ::setpgid(child, child);  // whichever of the two comes first
   return child;
 }
@@ -124,7 +192,10 @@ int HeldSignals::wait(int64_t limit_ns) {
 
 JobEnd run_job(const LaunchWords& words, HeldSignals& signals, const std::function<void()>& meanwhile) {
   const std::vector<std::string> line = launch_line(words);
-  const pid_t job = start(line, signals.before());
+  std::optional<ErrorsOfSrun> errors;
+  if (words.kind == LaunchKind::slurm) errors.emplace();
+  const pid_t job = start(line, signals.before(), errors ? errors->end() : -1);
+  if (errors) errors->begin();
   JobEnd end;
   int status = 0;
   while (::waitpid(job, &status, WNOHANG) == 0) {
@@ -137,6 +208,7 @@ JobEnd run_job(const LaunchWords& words, HeldSignals& signals, const std::functi
   }
   ::kill(-job, SIGKILL);  // whoever of the group is left
   end.code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+  if (errors && errors->finish() && end.code == 0) end.code = kNotLaunched;
   if (end.code == kCannotRun) base::fail(base::ErrorCode::not_found, "cannot run '", line[0], "'");
   return end;
 }

@@ -1,7 +1,13 @@
 // trireme load: sends requests to a server on schedule and reports latency, throughput and whether the goals
 // hold.
-#include <iostream>
+#include <pthread.h>
 
+#include <atomic>
+#include <csignal>
+#include <iostream>
+#include <thread>
+
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "cli/verb.h"
@@ -19,6 +25,45 @@ base::Json read_result(const std::string& path) {
   }
 }
 
+/// Ends the load when the user or the system asks to; asked again, the program ends at once. The signals are
+/// held back from all threads that are started while it lives.
+class Interruption {
+ public:
+  Interruption() {
+    sigemptyset(&signals_);
+    sigaddset(&signals_, SIGINT);
+    sigaddset(&signals_, SIGTERM);
+    pthread_sigmask(SIG_BLOCK, &signals_, nullptr);
+    thread_ = std::thread([this] {
+      constexpr timespec kLook{.tv_sec = 0, .tv_nsec = 50 * base::kNsPerMs};
+      while (!is_over_ && !stop) {
+        if (sigtimedwait(&signals_, nullptr, &kLook) <= 0) continue;
+        std::cerr << "load: stopping; once more ends it at once\n";
+        pthread_sigmask(SIG_UNBLOCK, &signals_, nullptr);
+        stop = true;
+      }
+      while (!is_over_) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    });
+  }
+  ~Interruption() {
+    is_over_ = true;
+    thread_.join();
+    pthread_sigmask(SIG_UNBLOCK, &signals_, nullptr);
+  }
+  Interruption(const Interruption&) = delete;
+  Interruption& operator=(const Interruption&) = delete;
+
+  std::atomic<bool> stop{false};
+
+ private:
+  sigset_t signals_{};
+  std::atomic<bool> is_over_{false};
+  std::thread thread_;
+};
+
+/// As shells say it of what SIGINT ended.
+constexpr int kInterruptedExit = 130;
+
 int compare_main(std::span<const std::string> words) {
   load::CompareOptions options;
   if (!parse(options, words, "load compare")) return 0;
@@ -35,12 +80,21 @@ int load_main(std::span<const std::string> words, base::Env&) {
   if (!words.empty() && words[0] == "compare") return compare_main(words.subspan(1));
   load::LoadOptions options;
   if (!parse(options, words, "load")) return 0;
-  const load::Report report =
-      load::measure(options, [](const std::string& run) { std::cerr << "load: running " << run << "\n"; });
+  const load::Report report = [&] {
+    Interruption interruption;
+    return load::measure(
+        options, [](const std::string& run) { std::cerr << "load: running " << run << "\n"; },
+        &interruption.stop);
+  }();
   std::cout << load::text_report(report);
   if (!options.json.empty())
     base::write_file_atomic(options.json, load::json_report(report).dump({.indent = 1}) + "\n");
+  if (!options.csv.empty()) base::write_file_atomic(options.csv, load::csv_report(report));
+  if (!options.record.empty()) base::write_file_atomic(options.record, load::record_csv(report));
   if (!options.html.empty()) base::write_file_atomic(options.html, load::html_report(report));
+  std::cout.flush();
+  if (report.failure) throw *report.failure;
+  if (report.is_interrupted()) return kInterruptedExit;
   return load::goals_met(report) ? 0 : 1;
 }
 

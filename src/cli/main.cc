@@ -19,7 +19,7 @@ const std::vector<Verb>& verbs() {
        inspect_markdown},
       {"export", "write a model as an ONNX file or a Hugging Face directory", export_main, export_markdown},
       {"ops", "list the operators and what each has", ops_main, ops_markdown},
-      {"serve", "serve a model repository over HTTP", serve_main, serve_markdown},
+      {"serve", "serve a model repository over HTTP and gRPC", serve_main, serve_markdown},
       {"load", "load a server on schedule; latency, throughput, goals", load_main, load_markdown},
       {"tune", "find how to serve a model for a goal: batches, threads, precision", tune_main, tune_markdown},
       {"devices", "what this machine has for programs to run on", devices_main, devices_markdown},

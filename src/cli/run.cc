@@ -15,7 +15,7 @@
 #include "engine/sharded_session.h"
 #include "model/npy.h"
 #include "model/onnx/tensor_proto.h"
-#include "passes/shard_rules.h"
+#include "passes/partition/shard_rules.h"
 #include "tensor/compare.h"
 #include "base/file.h"
 #include "runtime/trace_file.h"
@@ -65,7 +65,7 @@ struct RunOptions {
     on.fields(f);
     weights.fields(f);
     ranks.fields(f);
-    f.add_choice("precision", &precision, {"f32", "bf16", "f16"},
+    f.add_choice("precision", &precision, {"f32", "bf16", "f16", "fp8"},
                  "operands of products; weights are rounded once, sums and results stay f32");
     f.add("kernel", &kernel, "prefer kernels of this name, for example reference");
     f.add("off", &off, "names of passes to leave out");

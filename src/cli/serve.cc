@@ -1,30 +1,104 @@
-// trireme serve: serves a model repository over HTTP until SIGTERM or SIGINT, then drains.
-#include <algorithm>
-#include <csignal>
-#include <filesystem>
+// trireme serve: serves a model repository over HTTP until SIGTERM, SIGINT or SIGHUP, then drains.
+#include <poll.h>
 #include <pthread.h>
+#include <sys/eventfd.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <optional>
+#include <thread>
+
+#include "base/bounded_queue.h"
 #include "cli/verb.h"
 #include "comm/world.h"
 #include "engine/rank_service.h"
-#include "serve/idle_memory.h"
-#include "serve/served_model.h"
+#include "http/descriptor.h"
+#include "serve/seeing/idle_memory.h"
+#include "serve/repository/served_model.h"
 #include "serve/server.h"
-#include "serve/triton_flags.h"
+#include "serve/config/triton_flags.h"
 #include "train/task.h"
 
 namespace trireme::cli {
 namespace {
 
-/// Holds the two signals back for this thread and all it starts, so that sigwait gets them.
+/// Holds back the signals that end the server, for this thread and all it starts, so that sigwait gets them.
+/// A closed terminal (SIGHUP) is one of them, unless nohup told it to be ignored.
 sigset_t block_signals() {
   sigset_t set;
   sigemptyset(&set);
   sigaddset(&set, SIGTERM);
   sigaddset(&set, SIGINT);
+  struct sigaction hang_up {};
+  sigaction(SIGHUP, nullptr, &hang_up);
+  if (hang_up.sa_handler != SIG_IGN) sigaddset(&set, SIGHUP);
   pthread_sigmask(SIG_BLOCK, &set, nullptr);
   return set;
 }
+
+constexpr int kUnavailable = 6;
+
+/// While models load, which may take minutes, a signal ends the program at once: nothing is accepted yet.
+class LoadWatch {
+ public:
+  LoadWatch(const sigset_t& signals, base::Env& env)
+      : signal_(signalfd(-1, &signals, SFD_CLOEXEC)), over_(eventfd(0, EFD_CLOEXEC)) {
+    thread_ = std::thread([this, env] { wait(env); });
+  }
+  ~LoadWatch() {
+    const uint64_t one = 1;
+    [[maybe_unused]] const ssize_t told = write(over_.get(), &one, sizeof one);
+    thread_.join();
+  }
+  LoadWatch(const LoadWatch&) = delete;
+  LoadWatch& operator=(const LoadWatch&) = delete;
+
+ private:
+  /// Only looks: a signal that comes when all is loaded stays for whoever waits next.
+  void wait(base::Env env) const {
+    std::array<pollfd, 2> files = {{{signal_.get(), POLLIN, 0}, {over_.get(), POLLIN, 0}}};
+    while (poll(files.data(), files.size(), -1) < 0 && errno == EINTR) continue;
+    if (files[1].revents != 0) return;
+    env.log.info("serve", "stopped", {{"while", "loading"}});
+    std::_Exit(0);
+  }
+
+  http::Descriptor signal_, over_;
+  std::thread thread_;
+};
+
+/// From the signal on the program has so long, whatever does not end: a run, a load, a disk, a collector.
+class ExitLimit {
+ public:
+  ExitLimit(int64_t limit_ns, base::Env& env) {
+    thread_ = std::thread([this, env, until_ns = env.clock.now_ns() + limit_ns] {
+      over_.pop_until(until_ns);
+      if (over_.closed()) return;
+      env.log.error("serve", "exit_forced", {{"reason", "something did not end within --exit-timeout"}});
+      std::_Exit(has_answered_all_ ? 0 : kUnavailable);
+    });
+  }
+  ~ExitLimit() {
+    over_.close();
+    thread_.join();
+  }
+  ExitLimit(const ExitLimit&) = delete;
+  ExitLimit& operator=(const ExitLimit&) = delete;
+
+  void answered_all() { has_answered_all_ = true; }
+
+ private:
+  std::atomic<bool> has_answered_all_{false};
+  base::BoundedQueue<int> over_{1};
+  std::thread thread_;
+};
 
 /// A full disk and a log that nobody reads any more are errors of a write, not the end of the server.
 void ignore_write_signals() {
@@ -67,13 +141,17 @@ int wait_for_end(const sigset_t& signals, const engine::RankService* service, co
 
 int serve_here(const serve::ServeOptions& options, const sigset_t& signals, base::Env& env) {
   const int64_t start_ns = env.clock.now_ns();
+  std::optional<ExitLimit> limit;  // outlives the server, whose end it is for
   serve::Server server(options, env);
   env.log.info("serve", "listening",
                {{"host", options.host},
                 {"metrics_port", server.metrics_port()},
                 {"grpc_port", server.grpc_port()},
                 {"port", server.port()}});
-  server.load();
+  {
+    const LoadWatch watch(signals, env);
+    server.load();
+  }
   const auto seconds = [&](int64_t since_ns) {
     return static_cast<double>(env.clock.now_ns() - since_ns) * 1e-9;
   };
@@ -85,10 +163,13 @@ int serve_here(const serve::ServeOptions& options, const sigset_t& signals, base
   if (signal == 0) env.log.error("serve", "rank_lost", {});
   env.log.info("serve", "draining", {{"signal", signal}});
   const int64_t drain_ns = env.clock.now_ns();
-  pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);  // a second signal ends the program at once
+  pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);     // a second signal ends the program at once
+  constexpr int64_t kMoreNs = 2 * base::kNsPerSecond;  // for all that is not requests
+  limit.emplace(options.exit_timeout.ns + kMoreNs, env);
   const bool all = server.drain();
+  if (all) limit->answered_all();
   env.log.info("serve", "stopped", {{"answered_all", all ? "yes" : "no"}, {"seconds", seconds(drain_ns)}});
-  return all && signal != 0 ? 0 : 6;
+  return all && signal != 0 ? 0 : kUnavailable;
 }
 
 /// One process of a launched job: the first rank serves, the others follow its models.

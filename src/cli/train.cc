@@ -11,7 +11,7 @@
 #include "cli/verb.h"
 #include "comm/world.h"
 #include "compile/program.h"
-#include "passes/shard_rules.h"
+#include "passes/partition/shard_rules.h"
 #include "train/run_lock.h"
 #include "train/task.h"
 #include "train/weights.h"

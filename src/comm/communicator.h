@@ -54,6 +54,8 @@ class Communicator {
   virtual ~Communicator() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
+  /// How long the world lets a rank wait for others before it is given up; 0: for ever.
+  virtual int64_t deadline_ns() const { return 0; }
   /// The last operations of this rank in this group; readable from any thread.
   virtual const FlightRecorder& flights() const = 0;
 

@@ -15,12 +15,13 @@
 #include <thread>
 #include <vector>
 
-#include "backend/cuda/cuda_device.h"
+#include "backend/cuda/device/cuda_device.h"
 #include "base/error.h"
 #include "comm/device_group.h"
 #include "comm/local.h"
 #include "comm/mesh.h"
 #include "comm/mpi.h"
+#include "comm/nccl.h"
 #include "comm/world.h"
 
 namespace trireme::comm {
@@ -50,12 +51,26 @@ void run_local(int size, const Body& body, const Watch& watch = {}) {
   LocalWorld(size, {.deadline_ns = watch.deadline_ns, .on_stuck = watch.on_stuck}).run(body);
 }
 
-/// Passes the host's buffers through memory of an emulated device, where a device group works on them.
+/// How many GPUs there are for ranks; none in builds without the toolkit.
+int gpus() {
+  try {
+    return cuda::has_toolkit() ? static_cast<int>(cuda::list_gpus().size()) : 0;
+  } catch (const Error&) {
+    return 0;
+  }
+}
+
+/// Ranks share GPUs where these are fewer.
+std::shared_ptr<tensor::Device> device_of(int rank) {
+  return cuda::has_toolkit() ? cuda::open_gpu(rank % std::max(1, gpus())) : cuda::open_emulated(rank);
+}
+
+/// Passes the host's buffers through memory of a device, where a device group works on them.
 class ThroughDevice final : public Communicator {
  public:
   using Open = std::unique_ptr<DeviceGroup> (*)(Communicator&, tensor::Device&, tensor::Stream&);
   ThroughDevice(Communicator& host, Open open)
-      : device_(cuda::open_emulated(host.rank())),
+      : device_(device_of(host.rank())),
         pool_(std::make_shared<base::ThreadPool>(1)),
         stream_(
             dynamic_cast<cuda::CudaDevice&>(*device_).open_stream(*pool_, cuda::StreamRole::communication)),
@@ -116,8 +131,20 @@ void run_calls(int size, const Body& body, const Watch& watch) {
 void run_staged(int size, const Body& body, const Watch& watch) {
   run_through_device(size, body, watch, open_staged);
 }
+void run_nccl(int size, const Body& body, const Watch& watch) {
+  run_through_device(size, body, watch, [](Communicator& host, tensor::Device&, tensor::Stream& stream) {
+    return open_nccl(host, stream);
+  });
+}
 std::vector<int> emulated_sizes() {
   return cuda::has_toolkit() ? std::vector<int>{} : std::vector<int>{1, 2, 3, 4, 8};
+}
+std::vector<int> staged_sizes() { return gpus() > 0 ? std::vector<int>{1, 2, 3} : emulated_sizes(); }
+/// A GPU for each rank.
+std::vector<int> nccl_sizes() {
+  std::vector<int> sizes;
+  for (int size = 1; has_nccl() && size <= gpus(); size *= 2) sizes.push_back(size);
+  return sizes;
 }
 
 /// MPI from the first to the last test, if a launcher started this process.
@@ -660,12 +687,56 @@ INSTANTIATE_TEST_SUITE_P(Calls, Conformance,
                          name_of_case);
 INSTANTIATE_TEST_SUITE_P(Staged, Conformance,
                          ::testing::Combine(::testing::Values(Launcher{"staged", run_staged, false}),
-                                            ::testing::ValuesIn(emulated_sizes())),
+                                            ::testing::ValuesIn(staged_sizes())),
+                         name_of_case);
+INSTANTIATE_TEST_SUITE_P(Nccl, Conformance,
+                         ::testing::Combine(::testing::Values(Launcher{"nccl", run_nccl, false}),
+                                            ::testing::ValuesIn(nccl_sizes())),
                          name_of_case);
 INSTANTIATE_TEST_SUITE_P(Mpi, Conformance,
                          ::testing::Combine(::testing::Values(Launcher{"mpi", run_mpi}),
                                             ::testing::ValuesIn(mpi_sizes())),
                          name_of_case);
+
+TEST(NcclOnDevice, TwoRanksOfOneGpuAreRefusedByName) {
+  if (gpus() == 0 || !has_nccl()) GTEST_SKIP() << "no GPU, or no NCCL";
+  run_local(2, [](Communicator& host) {
+    const auto device = cuda::open_gpu(0);
+    base::ThreadPool pool(1);
+    const auto stream = device->open_stream(pool);
+    try {
+      open_nccl(host, *stream);
+      ADD_FAILURE() << "nothing thrown";
+    } catch (const Error& e) {
+      EXPECT_EQ(e.code(), ErrorCode::invalid_argument);
+      EXPECT_NE(e.message().find("ranks 0 and 1 have one GPU"), std::string::npos) << e.message();
+    }
+  });
+}
+
+TEST(NcclOnDevice, CallsAreRecordedAndReplayed) {
+  if (gpus() == 0 || !has_nccl()) GTEST_SKIP() << "no GPU, or no NCCL";
+  run_local(std::min(gpus(), 2), [](Communicator& host) {
+    const auto device = cuda::open_gpu(host.rank());
+    base::ThreadPool pool(1);
+    const auto stream = device->open_stream(pool);
+    const auto group = open_nccl(host, *stream);
+    std::vector<float> values(1000, 1.0f + static_cast<float>(host.rank()));
+    const auto bytes = static_cast<int64_t>(values.size() * sizeof(float));
+    const auto memory = device->allocate(bytes);
+    const Bytes all{static_cast<std::byte*>(memory.get()), static_cast<size_t>(bytes)};
+    group->all_reduce(all, {});  // its scratch memory is there afterwards
+    stream->synchronize();
+    stream->begin_recording();
+    group->all_reduce(all, {});
+    const auto recording = stream->end_recording();
+    stream->upload(memory.get(), values.data(), bytes);
+    recording->replay(*stream);
+    stream->download(values.data(), memory.get(), bytes);
+    stream->synchronize();
+    EXPECT_EQ(values[999], host.size() == 2 ? 3.0f : 1.0f);
+  });
+}
 
 TEST(LocalWorld, ManyRanksReduceByHalves) {
   for (const int size : {11, 19}) {

@@ -4,7 +4,7 @@
 #include <functional>
 #include <vector>
 
-#include "backend/cuda/cuda_device.h"
+#include "backend/cuda/device/cuda_device.h"
 #include "base/error.h"
 #include "comm/device_group.h"
 
@@ -41,6 +41,7 @@ class HostGroup : public DeviceGroup {
   explicit HostGroup(std::unique_ptr<Communicator> host) : host_(std::move(host)) {}
   int rank() const override { return host_->rank(); }
   int size() const override { return host_->size(); }
+  int64_t deadline_ns() const override { return host_->deadline_ns(); }
   const FlightRecorder& flights() const override { return host_->flights(); }
 
  protected:

@@ -194,6 +194,7 @@ std::unique_ptr<Communicator> LocalCommunicator::split(int color, int key) {
 
 struct LocalWorld::State {
   State(int size, LocalOptions chosen) : options(std::move(chosen)) {
+    faults.deadline_ns = options.deadline_ns;
     std::vector<int> ranks;
     for (int r = 0; r < size; ++r) ranks.push_back(r);
     group = std::make_shared<LocalGroup>(faults, ranks);

@@ -56,6 +56,8 @@ struct alignas(64) Published {
 /// Failure and the list of groups of one world.
 class LocalFaults {
  public:
+  int64_t deadline_ns = 0;  ///< of the world, set before ranks start
+
   /// The first failure counts; it reaches every group.
   void fail(base::ErrorCode code, const std::string& text);
   [[noreturn]] void throw_failure() const;
@@ -91,6 +93,7 @@ class LocalCommunicator : public Communicator {
 
   int rank() const override { return rank_; }
   int size() const override { return group_->size(); }
+  int64_t deadline_ns() const override { return group_->faults.deadline_ns; }
   const FlightRecorder& flights() const override { return recorder(); }
   std::unique_ptr<Communicator> split(int color, int key) override;
   /// A barrier that disagrees with every other collective: no rank waits for one that is done.

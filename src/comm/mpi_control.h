@@ -46,6 +46,7 @@ struct GroupRecord {
 class MpiControl {
  public:
   MpiControl(std::unique_ptr<Link> link, MpiOptions options);
+  int64_t deadline_ns() const { return options_.deadline_ns; }
   ~MpiControl();
   MpiControl(const MpiControl&) = delete;
   MpiControl& operator=(const MpiControl&) = delete;

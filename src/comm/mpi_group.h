@@ -25,6 +25,7 @@ class MpiCommunicator : public Communicator {
 
   int rank() const override { return link_->rank(); }
   int size() const override { return link_->size(); }
+  int64_t deadline_ns() const override { return control_.deadline_ns(); }
   const FlightRecorder& flights() const override { return record_->flights; }
   std::unique_ptr<Communicator> split(int color, int key) override;
   /// A barrier that disagrees with every other collective: no rank waits for one that is done.

@@ -3,6 +3,7 @@
 #include <mpi.h>
 
 #include <algorithm>
+#include <exception>
 #include <vector>
 
 #include "base/clock.h"
@@ -101,10 +102,13 @@ class MpiLink : public Link {
     MPI_Comm_rank(group, &rank_);
     MPI_Comm_size(group, &size_);
   }
+  /// The communicator of a rank that fails stays: others may still send to it, and where a thread takes such
+  /// a message in while this one frees, Open MPI reads what is gone.
   ~MpiLink() override {
     int ended = 0;
     MPI_Finalized(&ended);
-    if (!given_up_ && ended == 0) MPI_Comm_free(&group_);
+    const bool fails = given_up_ || std::uncaught_exceptions() > 0;
+    if (!fails && ended == 0) MPI_Comm_free(&group_);
   }
 
   int rank() const override { return rank_; }

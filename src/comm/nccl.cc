@@ -3,16 +3,22 @@
 #include "comm/nccl.h"
 
 #include <cuda_runtime.h>
-#include <dlfcn.h>
 #include <nccl.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <fstream>
+#include <mutex>
+#include <thread>
 #include <vector>
 
-#include "backend/cuda/cuda_check.h"
-#include "backend/cuda/cuda_device.h"
-#include "backend/cuda/tree_reduce.h"
+#include "backend/cuda/device/cuda_check.h"
+#include "backend/cuda/device/cuda_device.h"
+#include "backend/cuda/device/toolkit_library.h"
+#include "backend/cuda/device/tree_reduce.h"
 #include "base/clock.h"
 #include "base/error.h"
 #include "comm/agreement.h"
@@ -27,16 +33,15 @@ constexpr size_t kScratchBytes = size_t{64} << 20, kLeastPieceBytes = size_t{1} 
 /// NCCL's functions, found at run time: programs start without its library where nobody needs it.
 class Library {
  public:
-  Library() : handle_(::dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL)) {
-    if (handle_ == nullptr) {
-      base::fail(base::ErrorCode::unavailable, "NCCL: ", ::dlerror(), ": install it, or set LD_LIBRARY_PATH");
-    }
+  Library() {
     find(get_unique_id, "ncclGetUniqueId");
-    find(init, "ncclCommInitRank");
+    find(init, "ncclCommInitRankConfig");
+    find(finalize, "ncclCommFinalize");
     find(destroy, "ncclCommDestroy");
     find(abort, "ncclCommAbort");
     find(async_error, "ncclCommGetAsyncError");
     find(error_text, "ncclGetErrorString");
+    find(last_error, "ncclGetLastError");
     find(group_start, "ncclGroupStart");
     find(group_end, "ncclGroupEnd");
     find(send, "ncclSend");
@@ -46,21 +51,21 @@ class Library {
     find(all_gather, "ncclAllGather");
     find(broadcast, "ncclBroadcast");
   }
-  ~Library() { ::dlclose(handle_); }
-  Library(const Library&) = delete;
-  Library& operator=(const Library&) = delete;
 
   void require(ncclResult_t result, const char* what) const {
     if (result == ncclSuccess || result == ncclInProgress) return;
-    base::fail(base::ErrorCode::unavailable, "NCCL: ", what, ": ", error_text(result));
+    base::fail(base::ErrorCode::unavailable, "NCCL: ", what, ": ", error_text(result), ": ",
+               last_error(nullptr));
   }
 
   decltype(&ncclGetUniqueId) get_unique_id = nullptr;
-  decltype(&ncclCommInitRank) init = nullptr;
+  decltype(&ncclCommInitRankConfig) init = nullptr;
+  decltype(&ncclCommFinalize) finalize = nullptr;
   decltype(&ncclCommDestroy) destroy = nullptr;
   decltype(&ncclCommAbort) abort = nullptr;
   decltype(&ncclCommGetAsyncError) async_error = nullptr;
   decltype(&ncclGetErrorString) error_text = nullptr;
+  decltype(&ncclGetLastError) last_error = nullptr;
   decltype(&ncclGroupStart) group_start = nullptr;
   decltype(&ncclGroupEnd) group_end = nullptr;
   decltype(&ncclSend) send = nullptr;
@@ -73,11 +78,10 @@ class Library {
  private:
   template <class Function>
   void find(Function& function, const char* name) {
-    function = reinterpret_cast<Function>(::dlsym(handle_, name));
-    if (function == nullptr) base::fail(base::ErrorCode::unavailable, "NCCL: the library has no ", name);
+    library_.find(function, name);
   }
 
-  void* handle_;
+  cuda::ToolkitLibrary library_{"libnccl.so.2"};
 };
 
 ncclDataType_t type_of(tensor::DType type) {
@@ -103,6 +107,7 @@ class NcclCommunicator : public DeviceGroup {
 
   int rank() const override { return host_.rank(); }
   int size() const override { return host_.size(); }
+  int64_t deadline_ns() const override { return host_.deadline_ns(); }
   const FlightRecorder& flights() const override { return flights_; }
   std::unique_ptr<Communicator> split(int color, int key) override;
   bool can_record() const override { return true; }
@@ -116,8 +121,14 @@ class NcclCommunicator : public DeviceGroup {
   /// Several transfers that NCCL starts together; both sides of each are needed for any to end.
   class Group;
 
+  void open();
   void meet(const Call& call, int64_t sequence);
-  void require_working() const;
+  void require_open() const;
+  void require_working();
+  template <class Work>
+  void ask(const char* what, const Work& work);
+  void settle(ncclResult_t result, const char* what);
+  [[noreturn]] void fail(const char* what, std::string_view why) const;
   void perform(const Call& call);
   void reduce(const Call& call);
   void reduce_by_library(const Call& call);
@@ -137,6 +148,9 @@ class NcclCommunicator : public DeviceGroup {
   tensor::Stream& stream_;
   DeviceOrder order_;
   ncclComm_t group_ = nullptr;
+  /// NCCL's calls about a group come one at a time: the watch's abort() and trouble() between this rank's.
+  /// They do not block, so that nobody holds it for long.
+  std::mutex use_;
   std::atomic<bool> failed_{false}, is_aborted_{false};
   base::SystemClock clock_;
   FlightRecorder flights_;
@@ -147,24 +161,47 @@ class NcclCommunicator : public DeviceGroup {
 
 class NcclCommunicator::Group {
  public:
-  explicit Group(const Library& library) : library_(library) {
-    library_.require(library_.group_start(), "beginning a group");
+  explicit Group(NcclCommunicator& owner) : owner_(owner), lock_(owner.use_) {
+    owner_.require_open();
+    owner_.library_->require(owner_.library_->group_start(), "beginning a group");
   }
   /// Without it the group's transfers are begun all the same, but their errors are lost.
   void end() {
     open_ = false;
-    library_.require(library_.group_end(), "ending a group");
+    const ncclResult_t result = owner_.library_->group_end();
+    lock_.unlock();
+    owner_.settle(result, "a group of transfers");
   }
   ~Group() {
-    if (open_) library_.group_end();
+    if (open_) owner_.library_->group_end();
   }
   Group(const Group&) = delete;
   Group& operator=(const Group&) = delete;
 
  private:
-  const Library& library_;
+  NcclCommunicator& owner_;
+  std::unique_lock<std::mutex> lock_;
   bool open_ = true;
 };
+
+/// NCCL takes each GPU for one rank, and may hang rather than say so.
+void require_own_gpus(Communicator& host) {
+  std::array<char, 64> mine{};
+  std::ifstream("/proc/sys/kernel/random/boot_id").read(mine.data(), 36);
+  int ordinal = 0;
+  cuda::check_cuda(cudaGetDevice(&ordinal), "asking for the GPU of a rank");
+  cuda::check_cuda(cudaDeviceGetPCIBusId(mine.data() + 36, 27, ordinal), "asking for the address of a GPU");
+  std::vector<std::array<char, 64>> all(index(host.size()));
+  host.all_gather(as_bytes(std::span(mine)), as_bytes(std::span(all)), "GPUs of ranks");
+  for (int b = 1; b < host.size(); ++b) {
+    for (int a = 0; a < b; ++a) {
+      if (all[index(a)] != all[index(b)]) continue;
+      base::fail_invalid("NCCL: ranks ", a, " and ", b, " have one GPU (", all[index(a)].data() + 36,
+                         "): start as many ranks as there are GPUs, or let them share one with "
+                         "TRIREME_DEVICE_LINK=staged");
+    }
+  }
+}
 
 NcclCommunicator::NcclCommunicator(std::shared_ptr<const Library> library, Communicator& host,
                                    tensor::Stream& stream, DeviceOrder order)
@@ -173,20 +210,78 @@ NcclCommunicator::NcclCommunicator(std::shared_ptr<const Library> library, Commu
       stream_(stream),
       order_(order),
       questions_(index(host.size())) {
+  try {
+    open();
+  } catch (const base::Error&) {
+    abort();  // the destructor does not run
+    throw;
+  }
+}
+
+/// Calls do not block: a rank that waits for others does so where its deadline ends it.
+void NcclCommunicator::open() {
+  require_own_gpus(host_);
   ncclUniqueId id{};
-  if (host.rank() == 0) library_->require(library_->get_unique_id(&id), "naming a group");
-  host.broadcast(as_bytes(std::span(&id, 1)), 0, "the name of a group of GPUs");
-  library_->require(library_->init(&group_, host.size(), id, host.rank()), "opening a group");
+  if (rank() == 0) library_->require(library_->get_unique_id(&id), "naming a group");
+  host_.broadcast(as_bytes(std::span(&id, 1)), 0, "the name of a group of GPUs");
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  const char* wish = std::getenv("TRIREME_NCCL_BLOCKING");
+  config.blocking = wish != nullptr && std::string_view(wish) == "1" ? 1 : 0;
+  settle(library_->init(&group_, size(), id, rank(), &config), "opening a group");
 }
 
 NcclCommunicator::~NcclCommunicator() {
   if (scratch_ != nullptr) cudaFreeAsync(scratch_, queue());
-  if (group_ != nullptr && !is_aborted_) failed_ ? library_->abort(group_) : library_->destroy(group_);
+  if (group_ == nullptr || is_aborted_) return;
+  try {
+    if (!failed_) ask("ending a group", [this] { return library_->finalize(group_); });
+  } catch (const base::Error&) {
+    failed_ = true;
+  }
+  if (!is_aborted_) failed_ ? library_->abort(group_) : library_->destroy(group_);
+}
+
+/// One call of NCCL, until it is queued.
+template <class Work>
+void NcclCommunicator::ask(const char* what, const Work& work) {
+  std::unique_lock lock(use_);
+  require_open();
+  const ncclResult_t result = work();
+  lock.unlock();
+  settle(result, what);
+}
+
+/// Waits for a call to be queued, which for the first between two ranks takes the other one; no longer than
+/// the world's deadline.
+void NcclCommunicator::settle(ncclResult_t result, const char* what) {
+  constexpr int kTurns = 1000;  // without sleeping
+  const int64_t since = clock_.now_ns();
+  for (int turn = 0; result == ncclInProgress; ++turn) {
+    if (deadline_ns() > 0 && clock_.now_ns() - since > deadline_ns()) {
+      abort();
+      fail(what,
+           base::concat("waits since ", (clock_.now_ns() - since) / base::kNsPerMs, " ms for other ranks"));
+    }
+    if (turn > kTurns) std::this_thread::sleep_for(std::chrono::microseconds(50));
+    const std::lock_guard lock(use_);
+    require_open();
+    const ncclResult_t asked = library_->async_error(group_, &result);
+    if (asked != ncclSuccess) result = asked;
+  }
+  if (result != ncclSuccess)
+    fail(what, base::concat(library_->error_text(result), ": ", library_->last_error(nullptr)));
+}
+
+void NcclCommunicator::fail(const char* what, std::string_view why) const {
+  const auto last = flights_.last();
+  base::fail(base::ErrorCode::unavailable, "NCCL: rank ", rank(), ", ", what, ": ", why,
+             last ? "; last queued: " + last->describe() : std::string());
 }
 
 std::string NcclCommunicator::trouble() {
   ncclResult_t state = ncclSuccess;
-  if (is_aborted_) return {};
+  const std::lock_guard lock(use_);
+  if (is_aborted_ || group_ == nullptr) return {};
   const ncclResult_t asked = library_->async_error(group_, &state);
   const ncclResult_t worse = asked != ncclSuccess ? asked : state;
   return worse == ncclSuccess || worse == ncclInProgress ? "" : library_->error_text(worse);
@@ -195,7 +290,8 @@ std::string NcclCommunicator::trouble() {
 /// The kernels of this rank end without their peers; the stream goes on.
 void NcclCommunicator::abort() {
   failed_ = true;
-  if (!is_aborted_.exchange(true)) library_->abort(group_);
+  const std::lock_guard lock(use_);
+  if (!is_aborted_.exchange(true) && group_ != nullptr) library_->abort(group_);
 }
 
 void NcclCommunicator::execute(const Call& call) {
@@ -226,9 +322,14 @@ void NcclCommunicator::meet(const Call& call, int64_t sequence) {
   }
 }
 
-void NcclCommunicator::require_working() const {
-  if (is_aborted_) base::fail(base::ErrorCode::unavailable, "NCCL: this group was given up");
+void NcclCommunicator::require_open() const {
+  if (is_aborted_) fail("a call", "this group was given up");
+}
+
+void NcclCommunicator::require_working() {
   ncclResult_t state = ncclSuccess;
+  const std::lock_guard lock(use_);
+  require_open();
   library_->require(library_->async_error(group_, &state), "asking for errors");
   library_->require(state, "an operation before this one");
 }
@@ -240,16 +341,17 @@ void NcclCommunicator::perform(const Call& call) {
     case Collective::reduce_scatter:
       return order_ == DeviceOrder::library ? reduce_by_library(call) : reduce(call);
     case Collective::all_gather:
-      return l.require(
-          l.all_gather(call.in.data(), call.out.data(), call.in.size(), ncclUint8, group_, queue()),
-          "all_gather");
+      return ask("all_gather", [&] {
+        return l.all_gather(call.in.data(), call.out.data(), call.in.size(), ncclUint8, group_, queue());
+      });
     case Collective::broadcast:
-      return l.require(
-          l.broadcast(call.in.data(), call.out.data(), call.out.size(), ncclUint8, call.to, group_, queue()),
-          "broadcast");
+      return ask("broadcast", [&] {
+        return l.broadcast(call.in.data(), call.out.data(), call.out.size(), ncclUint8, call.to, group_,
+                           queue());
+      });
     case Collective::all_to_all: return all_to_all(call);
     case Collective::exchange: {
-      Group both(l);
+      Group both(*this);
       if (call.to >= 0) send(call.in, call.to);
       if (call.from >= 0) receive(call.out, call.from);
       return both.end();
@@ -267,7 +369,7 @@ void NcclCommunicator::reduce_by_library(const Call& call) {
   const size_t count = call.out.size() / bytes_of(call.reduction);
   const bool all = call.what == Collective::all_reduce;
   const auto run = all ? l.all_reduce : l.reduce_scatter;
-  l.require(run(call.in.data(), call.out.data(), count, type, op, group_, queue()), "a reduction");
+  ask("a reduction", [&] { return run(call.in.data(), call.out.data(), count, type, op, group_, queue()); });
 }
 
 /// Part r goes to rank r, which sums it in the tree; the stream keeps the steps in order.
@@ -284,7 +386,7 @@ void NcclCommunicator::reduce_piece(const Call& call, size_t at, size_t most) {
   const size_t stride = std::min(most, longest_part(call, size()));
   std::byte* pieces = scratch(stride * index(size()));
   const Part part = part_of(call, rank(), size()), mine = piece_of(part, at, most);
-  Group transfers(*library_);
+  Group transfers(*this);
   for (int r = 0; r < size(); ++r) {
     if (r == rank()) continue;
     const Part theirs = piece_of(part_of(call, r, size()), at, most);
@@ -306,7 +408,7 @@ void NcclCommunicator::reduce_piece(const Call& call, size_t at, size_t most) {
 
 void NcclCommunicator::share_piece(const Call& call, size_t at, size_t most) {
   const Part mine = piece_of(part_of(call, rank(), size()), at, most);
-  Group transfers(*library_);
+  Group transfers(*this);
   for (int r = 0; r < size(); ++r) {
     if (r == rank()) continue;
     const Part theirs = piece_of(part_of(call, r, size()), at, most);
@@ -328,7 +430,7 @@ void NcclCommunicator::all_to_all(const Call& call) {
   }
   const size_t own = index(rank()) * block;
   copy(call.out.data() + own, from + own, block);
-  Group transfers(*library_);
+  Group transfers(*this);
   for (int r = 0; r < size(); ++r) {
     if (r == rank()) continue;
     send({from + index(r) * block, block}, r);
@@ -350,7 +452,7 @@ void NcclCommunicator::all_to_all_uneven(const Call& call) {
   }
   const std::string text = disagreement(sizes);
   base::require(text.empty(), text);
-  Group transfers(*library_);
+  Group transfers(*this);
   for (int r = 0; r < size(); ++r) {
     const ConstBytes leaving =
         call.in.subspan(block_begin(call.in_sizes, r), static_cast<size_t>(call.in_sizes[index(r)]));

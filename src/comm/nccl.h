@@ -25,8 +25,12 @@ std::string nccl_refusal();
 /// unavailable at a later call. In a recording only NCCL's work is written down: replays do not meet on the
 /// host. Calls that are recorded were made before with the same sizes, so that scratch memory is there.
 ///
+/// NCCL's calls do not block (TRIREME_NCCL_BLOCKING=1: they do). Opening a group, and a call that has to wait
+/// for another rank before it is queued, give the group up at the world's deadline: unavailable, naming rank
+/// and collective. What waits on the device is the caller's to watch: trouble() and abort().
+///
 /// Throws unsupported in a program built without NCCL; unavailable where its library is missing, or GPU and
-/// network refuse.
+/// network refuse; invalid_argument for two ranks with one GPU, naming them.
 std::unique_ptr<DeviceGroup> open_nccl(Communicator& host, tensor::Stream& stream,
                                        DeviceOrder order = DeviceOrder::tree);
 

@@ -103,6 +103,24 @@ bool keeps_linear(const Rows& r, const Node& node) {
   return r.is_fed(node, 0);
 }
 
+/// Codes and scales of rows by codes and scales of a matrix.
+bool keeps_float8_product(const Rows& r, const Node& node) {
+  for (size_t i = 2; i < node.in.size(); ++i) {
+    if (r.is_fed(node, i) && (i != 5 || r.rank(node.in[i]) != r.rank(node.out[0]))) return false;
+  }
+  return r.is_fed(node, 0) && r.is_fed(node, 1);
+}
+
+/// Codes with a scale each row.
+bool keeps_float8_values(const Rows& r, const Node& node) {
+  return r.is_fed(node, 0) && r.is_fed(node, 1) && r.rank(node.in[1]) > 0;
+}
+
+/// One row of a single dimension has one scale for all of the batch.
+bool keeps_float8_rows(const Rows& r, const Node& node) {
+  return r.first_only(node) && r.rank(node.in[0]) > 1;
+}
+
 bool keeps_gather(const Rows& r, const Node& node) {
   const int64_t axis = node.attrs.get_int("axis", 0);
   if (r.is_fed(node, 0)) return r.first_only(node) && r.spares_rows({axis}, r.rank(node.in[0]));
@@ -194,6 +212,9 @@ const std::unordered_map<std::string_view, Rule>& rules() {
       {"matmul", keeps_product},
       {"gemm", keeps_gemm},
       {"linear", keeps_linear},
+      {"float8_rows", keeps_float8_rows},
+      {"float8_values", keeps_float8_values},
+      {"float8_product", keeps_float8_product},
       {"gather", keeps_gather},
       {"concat", keeps_concat},
       {"split", keeps_split},
@@ -228,16 +249,22 @@ bool node_keeps_rows(const Rows& r, const Node& node) {
   return is_elementwise(op) && keeps_aligned(r, node);
 }
 
+struct WeightsRead {
+  double bytes = 0, elements = 0;
+};
+
 /// Weights that one run of the program reads; of a table that rows are gathered from, only those rows.
-double weights_read(const compile::Program& program) {
-  double bytes = 0;
+WeightsRead weights_read(const compile::Program& program) {
+  WeightsRead read;
   for (const compile::Step& step : program.steps) {
     for (const compile::SlotId id : step.in) {
       if (id == compile::kNoSlot || program.slot(id).kind != compile::SlotKind::constant) continue;
-      bytes += std::min(static_cast<double>(program.slot(id).bytes), step.cost.bytes);
+      const double bytes = std::min(static_cast<double>(program.slot(id).bytes), step.cost.bytes);
+      read.bytes += bytes;
+      read.elements += bytes * 8 / static_cast<double>(tensor::bits_of(program.slot(id).dtype));
     }
   }
-  return bytes;
+  return read;
 }
 
 }  // namespace
@@ -272,15 +299,24 @@ SlicePlan plan_slices(const compile::Program& one_row, int64_t rows, int threads
   const auto worth = [&](int64_t slice_rows) {
     return slice_rows * one_row.memory.sum_bytes >= 2 * one_row.memory.constant_bytes;
   };
-  // Lanes that run at the same time all read the weights, from a cache they share: a core that does this many
-  // operations for each byte wants under 3 GB/s of f32 weights, 12 of 8-bit ones.
-  constexpr double kFlopPerByte = 96;
-  const double flop = one_row.cost().flop, read = weights_read(one_row);
-  const auto computes = [&](int64_t slice_rows) {
-    return static_cast<double>(slice_rows) * flop > kFlopPerByte * read;
-  };
+  // Lanes that run at the same time all read the weights, from a cache they share or from memory. A core that
+  // does this many operations for each byte wants under 3 GB/s of f32 weights, 12 of 8-bit ones. Of a few
+  // times the cache's size much is still there when the next lane reads it: then so many for each weight and
+  // lane do, by which all lanes together want 35 GB/s.
+  constexpr double kFlopPerByte = 96, kFlopPerWeightAndLane = 30;
+  const double flop = one_row.cost().flop;
+  const WeightsRead read = weights_read(one_row);
+  const bool is_near = read.bytes <= 8.0 * kCacheBytes;
+  const double apart = kFlopPerByte * read.bytes, near = kFlopPerWeightAndLane * threads * read.elements;
+  const double least = is_near ? std::min(apart, near) : apart;
+  const auto computes = [&](int64_t slice_rows) { return static_cast<double>(slice_rows) * flop > least; };
+  // Waking the other threads takes a core 10 to 20 us, and they look for more work as long again: a batch
+  // that one thread is through with in that time stays with it. In seconds, at a core's modest speeds.
+  constexpr double kWake = 20e-6, kFlopPerSecond = 30e9, kBytesPerSecond = 10e9;
+  const double moved = std::max(one_row.cost().bytes, static_cast<double>(one_row.memory.sum_bytes));
+  const bool is_short = static_cast<double>(rows) * (flop / kFlopPerSecond + moved / kBytesPerSecond) < kWake;
   SlicePlan plan;
-  for (int64_t slice = rows / threads; threads > 1 && slice >= 1; --slice) {
+  for (int64_t slice = rows / threads; threads > 1 && !is_short && slice >= 1; --slice) {
     const bool even = rows % slice == 0 && rows / slice % threads == 0;
     if (!even || (slice > 1 && slice * arena * threads > 2 * kCacheBytes)) continue;
     if (worth(slice) || computes(slice)) return {rows / slice, threads};

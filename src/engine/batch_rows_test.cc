@@ -92,23 +92,41 @@ TEST(PlanSlices, CutsWhatOutgrowsTheCacheAndSharesRowsAmongThreads) {
   EXPECT_EQ(slices(program_of(kMiB, 4 * kMiB, kMiB), 8, 4), Pair(4, 4));
   EXPECT_EQ(slices(program_of(kMiB, 4 * kMiB, 400 * kMiB), 8, 4), Pair(1, 1));  // weights outweigh the values
   EXPECT_EQ(slices(program_of(8 * kMiB, 40 * kMiB, 14 * kMiB), 1, 4), Pair(1, 1));
+  // Less work than it takes to wake a thread.
+  EXPECT_EQ(slices(program_of(0, 64, 0), 32, 4), Pair(1, 1));
+  EXPECT_EQ(slices(program_of(0, 4096, 0), 32, 4), Pair(1, 1));
+  EXPECT_EQ(slices(program_of(0, 65536, 0), 32, 4), Pair(4, 4));
+}
+
+/// A product of `flop_per_byte` for each of its weights' bytes, and a table of which it reads little.
+compile::Program product_and_table(double flop_per_byte, int64_t weights) {
+  constexpr int64_t kMiB = int64_t{1} << 20;
+  compile::Program p = program_of(kMiB, 4 * kMiB, 400 * kMiB);
+  p.slots.push_back({.kind = compile::SlotKind::constant, .bytes = weights});
+  p.slots.push_back({.kind = compile::SlotKind::constant, .bytes = 360 * kMiB});
+  compile::Step product, gather;
+  product.in = {compile::SlotId(0), compile::kNoSlot};
+  gather.in = {compile::SlotId(1)};
+  product.cost = {.flop = flop_per_byte * static_cast<double>(weights),
+                  .bytes = 1.25 * static_cast<double>(weights)};
+  gather.cost = {.flop = 0, .bytes = 1.0 * kMiB};
+  p.steps = {product, gather};
+  return p;
 }
 
 TEST(PlanSlices, RowsOfTheirOwnWhereAThreadComputesMuchForEachWeight) {
   constexpr int64_t kMiB = int64_t{1} << 20;
-  compile::Program p = program_of(kMiB, 4 * kMiB, 400 * kMiB);
-  p.slots.push_back({.kind = compile::SlotKind::constant, .bytes = 40 * kMiB});
-  p.slots.push_back({.kind = compile::SlotKind::constant, .bytes = 360 * kMiB});
-  compile::Step product, gather;
-  product.in = {compile::SlotId(0), compile::kNoSlot};
-  gather.in = {compile::SlotId(1)};  // a table of which it reads little
-  product.cost = {.flop = 60.0 * 40 * kMiB, .bytes = 50.0 * kMiB};
-  gather.cost = {.flop = 0, .bytes = 1.0 * kMiB};
-  p.steps = {product, gather};
+  const compile::Program p = product_and_table(60, 200 * kMiB);
   const SlicePlan two = plan_slices(p, 8, 4);  // two rows a thread
   EXPECT_EQ(two.slices, 4);
   EXPECT_EQ(two.lanes, 4);
   EXPECT_EQ(plan_slices(p, 4, 4).lanes, 1);  // one row: the weights would be read for too little
+  // Weights that are still near when the next lane reads them may be read for less, and the less the fewer
+  // lanes.
+  const compile::Program near = product_and_table(18, 40 * kMiB);
+  EXPECT_EQ(plan_slices(near, 8, 4).lanes, 4);
+  EXPECT_EQ(plan_slices(near, 4, 4).lanes, 1);
+  EXPECT_EQ(plan_slices(near, 2, 2).lanes, 2);
 }
 
 const char* const kConvolutions = R"(graph "convolutions"
@@ -164,6 +182,29 @@ TEST(Slices, GiveTheBytesOfRowsRunAlone) {
       EXPECT_TRUE(y.rows(row, row + 1).same_as(one)) << "row " << row << ", threads " << threads;
     }
   }
+}
+
+// Two products over `tokens` rows of 512 channels: 2 flop a weight and token.
+std::shared_ptr<const PreparedModel> products(int64_t tokens) {
+  ir::Graph graph = ir::parse("graph \"products\"\n  %0 = input \"x\" : f32[n," + std::to_string(tokens) +
+                                  ",512]\n  %1 = param \"w\" : f32[512,512]#zeros\n"
+                                  "  %2 = param \"v\" : f32[512,512]#zeros\n  %3 = matmul(%0, %1)\n"
+                                  "  %4 = matmul(%3, %2)\n  return %4 \"y\"\n",
+                              ops::table());
+  return std::make_shared<const PreparedModel>(std::move(graph));
+}
+
+// Of weights near the cache a slice does more than 30 flop for each and for each thread.
+TEST(Slices, EachThreadTakesRowsWhereTheyOutweighTheWeights) {
+  const auto slices = [](int64_t tokens, int64_t rows, int threads) {
+    return Session(products(tokens), {.threads = threads}).slices({{rows, tokens, 512}});
+  };
+  EXPECT_EQ(slices(32, 2, 2), 2);
+  EXPECT_EQ(slices(24, 2, 2), 1);
+  EXPECT_EQ(slices(24, 4, 2), 2);
+  EXPECT_EQ(slices(32, 4, 4), 1);
+  EXPECT_EQ(slices(32, 8, 4), 4);
+  EXPECT_EQ(slices(64, 4, 4), 4);
 }
 
 // The constant has equal rows, but fits batches of eight alone.

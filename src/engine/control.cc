@@ -41,6 +41,9 @@ Tensor stack(const std::vector<Tensor>& parts, size_t axis, const tensor::Tensor
     base::require(t.dims() == part && t.dtype() == parts[0].dtype(), "an iteration yielded ",
                   t.type().to_string(), " where the first yielded ", parts[0].type().to_string());
   }
+  if (tensor::bits_of(parts[0].dtype()) < 8)
+    base::fail_unsupported("values of iterations in ", name_of(parts[0].dtype()),
+                           ", of which several share a byte");
   Dims dims = part;
   dims.insert(dims.begin() + static_cast<int64_t>(axis), static_cast<int64_t>(parts.size()));
   Tensor out = Tensor::empty(parts[0].dtype(), dims);
@@ -58,6 +61,8 @@ Tensor stack(const std::vector<Tensor>& parts, size_t axis, const tensor::Tensor
 
 /// Element `i` of `t` along `axis`, without that dimension.
 Tensor slice(const Tensor& t, size_t axis, int64_t i) {
+  if (tensor::bits_of(t.dtype()) < 8)
+    base::fail_unsupported("a scan over ", name_of(t.dtype()), ", of which several elements share a byte");
   Dims dims = t.dims();
   const int64_t length = dims[axis];
   dims.erase(dims.begin() + static_cast<int64_t>(axis));
@@ -89,7 +94,8 @@ std::vector<Tensor> run_loop(const ir::Node& node, const std::vector<Tensor>& in
   const ir::GraphPtr body = node.attrs.get_graph("body");
   GraphRunner& runner = runner_of(body, cache, context);
   const std::vector<Tensor> outer = captured(node, in);
-  const int64_t trips = in[0].defined() ? in[0].to_ints().at(0) : INT64_MAX;
+  base::require(!in[0].defined() || in[0].elements() == 1, "loop: the trip count must be one number");
+  const int64_t trips = in[0].defined() ? in[0].to_ints()[0] : INT64_MAX;
   bool go_on = !in[1].defined() || truth(in[1]);
   std::vector<Tensor> carried(in.begin() + 2, in.end() - static_cast<int64_t>(outer.size()));
   base::require(body->outputs().size() >= carried.size() + 1, "the loop body yields too few values");
@@ -120,8 +126,8 @@ std::vector<Tensor> run_scan(const ir::Node& node, const std::vector<Tensor>& in
   const ir::GraphPtr body = node.attrs.get_graph("body");
   GraphRunner& runner = runner_of(body, cache, context);
   const std::vector<Tensor> outer = captured(node, in);
-  const size_t scans = static_cast<size_t>(node.attrs.need_int("num_scan_inputs"));
-  base::require(scans >= 1 && scans + outer.size() <= in.size(), "scan: num_scan_inputs is ", scans);
+  const size_t scans =
+      static_cast<size_t>(node.attrs.need_int("num_scan_inputs"));  // the type rule checks it
   const size_t states = in.size() - outer.size() - scans;
   std::vector<Tensor> carried(in.begin(), in.begin() + static_cast<int64_t>(states));
   const std::vector<int64_t> in_axes = node.attrs.get_ints("scan_input_axes");

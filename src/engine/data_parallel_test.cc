@@ -4,15 +4,13 @@
 #include <cmath>
 #include <limits>
 
-#include "base/rng.h"
 #include "comm/local.h"
 #include "engine/rank_memory.h"
 #include "engine/state_parts.h"
 #include "engine/train_session.h"
-#include "model/loss.h"
-#include "model/zoo/zoo.h"
 #include "ops/table.h"
 #include "tests/test_device.h"
+#include "tests/train_steps.h"
 
 namespace trireme::engine {
 namespace {
@@ -21,33 +19,6 @@ using passes::OptimizerKind;
 using passes::Precision;
 using tensor::DType;
 using tensor::Tensor;
-
-/// A small network of the zoo with its loss.
-ir::Graph network(const std::string& name, const std::vector<std::string>& options) {
-  ir::Graph g = model::zoo::build(name, options).graph;
-  model::add_loss(g);
-  g.sort();
-  return g;
-}
-
-/// 2 rows of 8 tokens, some of which do not count.
-Feeds tokens(uint64_t stream) {
-  Tensor ids = Tensor::empty(DType::i64, {2, 8}), labels = Tensor::empty(DType::i64, {2, 8});
-  base::Rng rng(3, stream);
-  for (size_t i = 0; i < 16; ++i) {
-    ids.mutable_data<int64_t>()[i] = static_cast<int64_t>(rng.uniform() * 32);
-    labels.mutable_data<int64_t>()[i] = rng.uniform() < 0.2 ? -100 : (3 * ids.data<int64_t>()[i] + 1) % 32;
-  }
-  return {ids, labels};
-}
-
-Feeds images(uint64_t stream) {
-  Tensor x = Tensor::empty(DType::f32, {4, 3, 16, 16}), labels = Tensor::empty(DType::i64, {4});
-  base::Rng rng(5, stream);
-  for (float& v : x.mutable_data<float>()) v = static_cast<float>(rng.normal());
-  for (int64_t& v : labels.mutable_data<int64_t>()) v = static_cast<int64_t>(rng.uniform() * 8);
-  return {x, labels};
-}
 
 struct Case {
   std::string name;
@@ -58,8 +29,9 @@ struct Case {
 
 Case gpt(OptimizerKind kind, Precision precision) {
   Case c{"gpt",
-         network("gpt2", {"vocabulary=32", "positions=8", "width=32", "layers=2", "heads=2", "dropout=0.1"}),
-         tokens,
+         tests::loss_network(
+             "gpt2", {"vocabulary=32", "positions=8", "width=32", "layers=2", "heads=2", "dropout=0.1"}),
+         tests::ruled_tokens<32>,
          {}};
   c.options.optimizer.kind = kind;
   c.options.optimizer.clip_norm = 0.5;
@@ -72,8 +44,8 @@ Case gpt(OptimizerKind kind, Precision precision) {
 Case resnet(OptimizerKind kind, Precision precision) {
   Case c = gpt(kind, precision);
   c.name = "resnet";
-  c.graph = network("small_resnet", {"depth=8", "width=8", "classes=8", "size=16", "channels=3"});
-  c.feeds = images;
+  c.graph = tests::loss_network("small_resnet", {"depth=8", "width=8", "classes=8", "size=16", "channels=3"});
+  c.feeds = tests::noise_images<4, 16>;
   return c;
 }
 
@@ -96,18 +68,7 @@ Trained train(TrainSession& session, const Case& c, size_t micro_batches, comm::
   Trained out;
   const size_t own = micro_batches / static_cast<size_t>(mesh == nullptr ? 1 : mesh->shape().extent("dp"));
   for (int step = 0; step < kSteps; ++step) {
-    std::vector<Feeds> feeds;
-    for (size_t i = 0; i < own; ++i) {
-      const size_t place = session.own_micro_batch(i, own);
-      feeds.push_back(c.feeds(static_cast<uint64_t>(step) * micro_batches + place));
-    }
-    StepInputs inputs;
-    inputs.lr = 0.01f;
-    inputs.step = step + 1;
-    inputs.draw = step;
-    inputs.seed = 7;
-    inputs.loss_weight = 1.0f / 50;
-    const StepResult r = session.step(feeds, inputs);
+    const StepResult r = tests::train_step(session, c.feeds, step, {micro_batches, own, 1.0f / 50});
     out.numbers.insert(out.numbers.end(), {r.loss_sum, r.count, r.grad_norm});
   }
   for (const std::string& name : session.states().names()) {
@@ -171,6 +132,7 @@ TEST(DataParallel, NumbersThatAreNoPowersOfTwo) {
 
 TEST(DataParallel, GptAdamW) { expect_layouts_agree(gpt(OptimizerKind::adamw, Precision::f32)); }
 TEST(DataParallel, GptAdamWInBf16) { expect_layouts_agree(gpt(OptimizerKind::adamw, Precision::bf16)); }
+TEST(DataParallel, GptAdamWInFp8) { expect_layouts_agree(gpt(OptimizerKind::adamw, Precision::fp8)); }
 TEST(DataParallel, GptLamb) { expect_layouts_agree(gpt(OptimizerKind::lamb, Precision::f32)); }
 TEST(DataParallel, GptMuon) { expect_layouts_agree(gpt(OptimizerKind::muon, Precision::f32)); }
 TEST(DataParallel, ResnetLars) { expect_layouts_agree(resnet(OptimizerKind::lars, Precision::f32)); }
@@ -198,11 +160,11 @@ TEST(DataParallel, ANumberThatIsNotFiniteOnOneRankSkipsTheStepOnAll) {
       std::map<std::string, Tensor> before;
       for (const std::string& name : session.states().names())
         before[name] = session.states().at(name).clone();
-      Feeds feeds = images(static_cast<uint64_t>(comm.rank()));
+      Feeds feeds = tests::noise_images<4, 16>(static_cast<uint64_t>(comm.rank()));
       if (comm.rank() == 1) feeds[0].mutable_data<float>()[5] = std::numeric_limits<float>::infinity();
       EXPECT_TRUE(session.step(feeds, {.lr = 0.1f}).skipped) << zero;
       for (const auto& [name, t] : before) EXPECT_TRUE(t.same_as(session.states().at(name))) << name;
-      EXPECT_FALSE(session.step(images(3), {.lr = 0.1f}).skipped) << zero;
+      EXPECT_FALSE(session.step(tests::noise_images<4, 16>(3), {.lr = 0.1f}).skipped) << zero;
     });
   }
 }

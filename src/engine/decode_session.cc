@@ -1,37 +1,25 @@
-// A language model that keeps its sequences: buckets, pages and the operands of a step.
+// A language model that keeps its sequences: pages and the operands of a step.
 #include "engine/decode_session.h"
 
 #include <algorithm>
 
-#include "base/cpu_info.h"
 #include "base/memory.h"
 #include "runtime/open_device.h"
 
 namespace trireme::engine {
 namespace {
 
+using passes::DecodeResult;
 using tensor::DType;
 using tensor::Tensor;
 
-passes::DecodeGraph decode_form(const ir::Graph& graph, const DecodeOptions& options) {
-  passes::DecodeOptions o{.page_type = options.cache_type, .page_tokens = options.page_tokens};
-  o.most_pages = (options.max_length + o.page_tokens - 1) / o.page_tokens;
-  passes::DecodeGraph form = passes::decode_form(graph, o);
-  passes::run_passes(passes::prepare_passes(), form.graph);
-  return form;
-}
-
-KvLayout layout_of(const passes::DecodeGraph& form) {
-  KvLayout layout{.layers = {}, .type = form.options.page_type, .page_tokens = form.options.page_tokens};
-  for (const passes::DecodeLayer& l : form.layers) layout.layers.push_back({l.kv_heads, l.dim});
-  return layout;
-}
-
 /// Pages for all sequences at their longest, or as many as the budget allows.
-int64_t pages_of(const DecodeOptions& options, const KvLayout& layout, int64_t most_pages,
-                 const tensor::Device& device) {
-  const int64_t wanted = options.max_sequences * most_pages;
-  const int64_t memory = device.memory_bytes() > 0 ? device.memory_bytes() : base::memory_limit_bytes();
+int64_t pages_of(const DecodeOptions& options, const DecodeModel& model) {
+  const KvLayout layout = kv_layout(model);
+  const int ranks = model.strategy().world();
+  const std::string device = ranks > 1 ? runtime::device_of_rank(options.device, {0, ranks}) : options.device;
+  const int64_t of_device = runtime::open_device(device)->memory_bytes();
+  const int64_t memory = of_device > 0 ? of_device : base::memory_limit_bytes() / ranks;
   const int64_t budget = options.cache_bytes > 0
                              ? options.cache_bytes
                              : static_cast<int64_t>(static_cast<double>(memory) * options.cache_share);
@@ -40,37 +28,13 @@ int64_t pages_of(const DecodeOptions& options, const KvLayout& layout, int64_t m
     base::fail(base::ErrorCode::exhausted, "keys and values have ", budget, " bytes, one page of ",
                layout.page_tokens, " tokens takes ", layout.page_bytes());
   }
-  return std::min(wanted, fit);
-}
-
-/// The next of 1, 2, 3, 4, 6, 8, 12, 16, 24, ...: at most a third of a step is padding.
-int64_t round_up(int64_t n) {
-  int64_t power = 1;
-  while (power < n) power *= 2;
-  return power >= 4 && power / 4 * 3 >= n ? power / 4 * 3 : power;
+  return std::min(options.max_sequences * model.form().options.most_pages, fit);
 }
 
 }  // namespace
 
-DecodeModel::DecodeModel(const ir::Graph& graph, const DecodeOptions& options)
-    : form_(decode_form(graph, options)) {}
-
-/// One bucket's program with the addresses of its operands.
-struct DecodeSession::Compiled {
-  std::shared_ptr<const compile::Program> program;
-  std::unique_ptr<runtime::Executor> executor;
-  void* arena = nullptr;
-  uint64_t last_used = 0;
-};
-
 DecodeSession::DecodeSession(std::shared_ptr<const DecodeModel> model, const DecodeOptions& options)
-    : model_(std::move(model)),
-      options_(options),
-      threads_(options.threads > 0 ? options.threads : base::read_cpu_info().threads(), options.cpus),
-      device_(runtime::open_device(options.device)),
-      stream_(device_->open_stream(threads_)),
-      on_(runtime::bind_device(*device_, threads_, model_->packs(), options.graphs)),
-      arena_(*device_) {
+    : model_(std::move(model)), options_(options) {
   const passes::DecodeGraph& form = model_->form();
   base::require(options.max_sequences > 0 && options.max_tokens > 0, "a session of ", options.max_sequences,
                 " sequences and ", options.max_tokens, " tokens a step");
@@ -78,23 +42,29 @@ DecodeSession::DecodeSession(std::shared_ptr<const DecodeModel> model, const Dec
   max_length_ = most_pages * form.options.page_tokens;
   if (form.positions > 0) max_length_ = std::min(max_length_, form.positions);
   if (options.max_length > 0) max_length_ = std::min(max_length_, options.max_length);
-  KvLayout layout = layout_of(form);
-  const int64_t pages = pages_of(options, layout, most_pages, *device_);
-  pool_ = std::make_unique<KvPool>(*device_, std::move(layout), pages);
-  passes::DecodeGraph own = form;
-  passes::set_pages(own, pages);
-  graph_ = std::move(own.graph);
+  ranks_ = std::make_unique<DecodeRanks>(model_, options, pages_of(options, *model_));
+  prefixes_ = std::make_unique<PrefixPages>(ranks_->first().pool());
+  const bool is_cpu = runtime::kind_of_device(options.device) == tensor::DeviceKind::cpu;
+  depth_ = options.run_ahead && !is_cpu && ranks_->size() == 1 ? 2 : 1;
   sequences_.resize(static_cast<size_t>(options.max_sequences));
   for (Sequence& s : sequences_) s.pages.reserve(static_cast<size_t>(most_pages));
   const Bucket most = bucket(options.max_tokens, options.max_sequences);
-  inputs_.resize(passes::kDecodeInputs);
-  inputs_[passes::kDecodeIds] = Tensor::zeros(DType::i64, {most.tokens});
-  inputs_[passes::kDecodePositions] = Tensor::zeros(DType::i64, {most.tokens});
-  inputs_[passes::kDecodeSlots] = Tensor::zeros(DType::i32, {most.tokens});
-  inputs_[passes::kDecodeTable] = Tensor::zeros(DType::i32, {most.sequences, most_pages});
-  inputs_[passes::kDecodeLengths] = Tensor::zeros(DType::i32, {most.sequences});
-  inputs_[passes::kDecodeStarts] = Tensor::zeros(DType::i32, {most.sequences + 1});
-  inputs_[passes::kDecodeLast] = Tensor::zeros(DType::i64, {most.sequences});
+  const auto make = [&](size_t input, DType type, const tensor::Dims& dims) {
+    inputs_.resize(std::max(inputs_.size(), input + 1));
+    inputs_[input] = Tensor::zeros(type, dims);
+  };
+  make(passes::kDecodeIds, DType::i64, {most.tokens});
+  make(passes::kDecodePositions, DType::i64, {most.tokens});
+  make(passes::kDecodeSlots, DType::i32, {most.tokens});
+  make(passes::kDecodeTable, DType::i32, {most.sequences, most_pages});
+  make(passes::kDecodeLengths, DType::i32, {most.sequences});
+  make(passes::kDecodeStarts, DType::i32, {most.sequences + 1});
+  make(passes::kDecodeLast, DType::i64, {most.sequences});
+  make(passes::kDrawChosen, DType::i64, {most.sequences});  // the device has it
+  make(passes::kDrawFrom, DType::i32, {most.tokens});
+  make(passes::kDrawSettings, DType::f32, {most.sequences, SamplingOptions::kNumbers});
+  make(passes::kDrawCounters, DType::i64, {most.sequences, 2});
+  make(passes::kDrawPlaces, DType::i32, {most.sequences});
   logits_ = Tensor::empty(DType::f32, {most.sequences, form.vocabulary});
 }
 
@@ -117,6 +87,45 @@ SequenceId DecodeSession::open() {
   base::fail(base::ErrorCode::exhausted, "no more sequences can be open at a time than ", sequences_.size());
 }
 
+/// Known pages of the prompt's beginning, but for its last token, whose logits are wanted.
+std::span<const int32_t> DecodeSession::shared_pages(std::span<const int64_t> prompt) {
+  if (!options_.share_prefixes || prompt.empty()) return {};
+  return prefixes_->find(prompt.first(prompt.size() - 1));
+}
+
+SequenceId DecodeSession::open(std::span<const int64_t> prompt) {
+  const SequenceId id = open();
+  Sequence& made = sequence(id);
+  for (int32_t page : shared_pages(prompt)) {
+    ranks_->first().pool().share(page);
+    made.pages.push_back(page);
+  }
+  made.length = static_cast<int64_t>(made.pages.size()) * options_.page_tokens;
+  return id;
+}
+
+int64_t DecodeSession::known(std::span<const int64_t> prompt) {
+  return static_cast<int64_t>(shared_pages(prompt).size()) * options_.page_tokens;
+}
+
+void DecodeSession::keep(SequenceId id, std::span<const int64_t> tokens) {
+  const Sequence& s = sequence(id);
+  base::check(static_cast<int64_t>(tokens.size()) <= s.length, "sequence ", id, " ran ", s.length,
+              " tokens, not ", tokens.size());
+  if (options_.share_prefixes) prefixes_->keep(tokens, s.pages);
+}
+
+int64_t DecodeSession::free_pages(std::span<const int64_t> prompt) {
+  int64_t pages = free_pages();
+  for (int32_t page : shared_pages(prompt)) pages -= pool().holders(page) == 1 ? 1 : 0;
+  return pages;
+}
+
+int32_t DecodeSession::take_page() {
+  if (pool().free_pages() == 0) prefixes_->give_up(1);
+  return ranks_->first().pool().take();
+}
+
 SequenceId DecodeSession::fork(SequenceId from) {
   const SequenceId id = open();
   const Sequence& old = sequence(from);
@@ -124,21 +133,22 @@ SequenceId DecodeSession::fork(SequenceId from) {
   const size_t full = static_cast<size_t>(old.length / options_.page_tokens);
   try {
     for (size_t i = 0; i < old.pages.size(); ++i) {
-      made.pages.push_back(i < full ? old.pages[i] : pool_->take());
-      if (i < full) pool_->share(old.pages[i]);
-      if (i >= full) pool_->copy_page(old.pages[i], made.pages[i], *stream_);
+      made.pages.push_back(i < full ? old.pages[i] : take_page());
+      if (i < full) ranks_->first().pool().share(old.pages[i]);
+      if (i >= full) ranks_->all([&](DecodeRank& rank) { rank.copy_page(old.pages[i], made.pages[i]); });
     }
   } catch (const base::Error&) {
     close(id);
     throw;
   }
+  ranks_->all([&](DecodeRank& rank) { rank.copy_seen(from, id); });
   made.length = old.length;
   return id;
 }
 
 void DecodeSession::close(SequenceId id) {
   Sequence& s = sequence(id);
-  for (int32_t page : s.pages) pool_->release(page);
+  for (int32_t page : s.pages) ranks_->first().pool().release(page);
   s.pages.clear();
   s.is_open = false;
 }
@@ -150,14 +160,14 @@ int64_t DecodeSession::pages_for(SequenceId id, int64_t tokens) const {
 }
 
 DecodeSession::Bucket DecodeSession::bucket(int64_t tokens, int64_t sequences) const {
-  return {round_up(tokens), round_up(sequences)};
+  return {rounded_size(tokens), rounded_size(sequences)};
 }
 
 void DecodeSession::check(std::span<const DecodePiece> pieces) const {
   int64_t tokens = 0, pages = 0;
   for (size_t i = 0; i < pieces.size(); ++i) {
     const DecodePiece& piece = pieces[i];
-    const auto fresh = static_cast<int64_t>(piece.tokens.size());
+    const int64_t fresh = piece.size();
     const Sequence& s = sequence(piece.sequence);
     if (fresh == 0) base::fail_invalid("a piece of no tokens of sequence ", piece.sequence);
     for (size_t j = 0; j < i; ++j) {
@@ -168,6 +178,9 @@ void DecodeSession::check(std::span<const DecodePiece> pieces) const {
       base::fail_invalid("a sequence becomes longer than the model and the session allow; tokens: ",
                          s.length + fresh, ", at most ", max_length_);
     }
+    if (piece.chosen >= 0 &&
+        (launched_ == 0 || static_cast<size_t>(piece.chosen) >= rows_[(launched_ - 1) % 2]))
+      base::fail_invalid("the step before has no row ", piece.chosen);
     for (int64_t id : piece.tokens) {
       if (id < 0 || id >= vocabulary())
         base::fail_invalid("token ", id, " is not in the vocabulary of ", vocabulary());
@@ -177,22 +190,23 @@ void DecodeSession::check(std::span<const DecodePiece> pieces) const {
   }
   if (pieces.empty() || tokens > options_.max_tokens)
     base::fail_invalid("a step takes 1 to ", options_.max_tokens, " tokens, not ", tokens);
-  if (pages > pool_->free_pages()) {
+  if (pages > pool().free_pages() && pages > free_pages()) {
     base::fail(base::ErrorCode::exhausted, "keys and values of this step need ", pages, " pages, free are ",
-               pool_->free_pages(), " of ", pool_->pages());
+               free_pages(), " of ", pool().pages());
   }
 }
 
 void DecodeSession::take_pages(std::span<const DecodePiece> pieces) {
   for (const DecodePiece& piece : pieces) {
-    const int64_t more = pages_for(piece.sequence, static_cast<int64_t>(piece.tokens.size()));
-    for (int64_t i = 0; i < more; ++i) sequence(piece.sequence).pages.push_back(pool_->take());
+    const int64_t more = pages_for(piece.sequence, piece.size());
+    for (int64_t i = 0; i < more; ++i) sequence(piece.sequence).pages.push_back(take_page());
   }
 }
 
 void DecodeSession::fill(std::span<const DecodePiece> pieces, const Bucket& bucket) {
   auto* ids = inputs_[passes::kDecodeIds].mutable_data<int64_t>().data();
   auto* positions = inputs_[passes::kDecodePositions].mutable_data<int64_t>().data();
+  auto* from = inputs_[passes::kDrawFrom].mutable_data<int32_t>().data();
   auto* slots = inputs_[passes::kDecodeSlots].mutable_data<int32_t>().data();
   auto* table = inputs_[passes::kDecodeTable].mutable_data<int32_t>().data();
   auto* lengths = inputs_[passes::kDecodeLengths].mutable_data<int32_t>().data();
@@ -204,12 +218,12 @@ void DecodeSession::fill(std::span<const DecodePiece> pieces, const Bucket& buck
   for (const DecodePiece& piece : pieces) {
     const Sequence& s = sequence(piece.sequence);
     int64_t position = s.length;
-    for (int64_t id : piece.tokens) {
+    for (int64_t i = 0; i < piece.size(); ++i, ++token, ++position) {
       const int32_t page = s.pages[static_cast<size_t>(position / page_tokens)];
-      ids[token] = id;
+      ids[token] = piece.chosen >= 0 ? 0 : piece.tokens[static_cast<size_t>(i)];
+      from[token] = piece.chosen;
       positions[token] = position;
-      slots[token++] = static_cast<int32_t>(page * page_tokens + position % page_tokens);
-      ++position;
+      slots[token] = static_cast<int32_t>(page * page_tokens + position % page_tokens);
     }
     std::copy(s.pages.begin(), s.pages.end(), table + row * most_pages);
     lengths[row] = static_cast<int32_t>(position);
@@ -217,7 +231,7 @@ void DecodeSession::fill(std::span<const DecodePiece> pieces, const Bucket& buck
     starts[++row] = static_cast<int32_t>(token);
   }
   const auto used = static_cast<int32_t>(token);
-  for (; token < bucket.tokens; ++token) ids[token] = positions[token] = 0, slots[token] = -1;
+  for (; token < bucket.tokens; ++token) ids[token] = positions[token] = 0, slots[token] = from[token] = -1;
   for (; row < bucket.sequences; ++row) {
     lengths[row] = 0;
     last[row] = 0;
@@ -225,71 +239,88 @@ void DecodeSession::fill(std::span<const DecodePiece> pieces, const Bucket& buck
   }
 }
 
-DecodeSession::Compiled& DecodeSession::compiled(const Bucket& bucket) {
-  auto at = compiled_.find(bucket);
-  if (at == compiled_.end()) {
-    const int64_t n = bucket.tokens, s = bucket.sequences;
-    const int64_t most_pages = inputs_[passes::kDecodeTable].dims()[1];
-    ir::Graph bound = passes::bind_shapes(graph_, {{1, n}, {1, n}, {n}, {s, most_pages}, {s}, {s + 1}, {s}});
-    passes::run_passes(passes::bucket_passes(), bound);
-    const tensor::DeviceKind kind = runtime::kind_of_device(options_.device);
-    lower_for_inference(bound, options_.precision, kind, model_->packs());
-    const compile::CompileOptions how{.on = kind,
-                                      .device = device_.get(),
-                                      .host_fallback = options_.host_fallback,
-                                      .threads = threads_.size()};
-    auto made = std::make_unique<Compiled>();
-    made->program = std::make_shared<compile::Program>(compile::compile(bound, how, model_->packs()));
-    std::vector<void*> states;
-    for (compile::SlotId id : made->program->states) {
-      const std::string& name = made->program->slot(id).name;
-      for (size_t i = 0; i < model_->form().layers.size(); ++i) {
-        if (name == passes::key_pages(i)) states.push_back(pool_->keys(i));
-        if (name == passes::value_pages(i)) states.push_back(pool_->values(i));
-      }
-    }
-    base::check(states.size() == made->program->states.size(), "a decoding program has states of its own");
-    made->executor = std::make_unique<runtime::Executor>(made->program, std::move(states), nullptr, on_);
-    if (compiled_.size() >= options_.max_programs) {
-      compiled_.erase(std::min_element(compiled_.begin(), compiled_.end(), [](const auto& a, const auto& b) {
-        return a.second->last_used < b.second->last_used;
-      }));
-    }
-    at = compiled_.emplace(bucket, std::move(made)).first;
+/// How each row's token is drawn; rows whose token nobody wants take the likeliest and are not counted.
+void DecodeSession::fill_draws(std::span<const DecodePiece> pieces, const Bucket& bucket,
+                               DecodeResult result) {
+  const bool has_penalties = result == DecodeResult::penalized;
+  auto* settings = inputs_[passes::kDrawSettings].mutable_data<float>().data();
+  auto* counters = inputs_[passes::kDrawCounters].mutable_data<int64_t>().data();
+  auto* places = inputs_[passes::kDrawPlaces].mutable_data<int32_t>().data();
+  const SamplingOptions likeliest{.temperature = 0};
+  for (size_t row = 0; row < static_cast<size_t>(bucket.sequences); ++row) {
+    const bool is_drawn = row < pieces.size() && pieces[row].sampling != nullptr;
+    const SamplingOptions& o = is_drawn ? *pieces[row].sampling : likeliest;
+    settings = o.write(settings, has_penalties);
+    counters[2 * row] = o.seed;
+    counters[2 * row + 1] = is_drawn ? pieces[row].position : 0;
+    places[row] = is_drawn && o.has_penalties() ? pieces[row].sequence : -1;
   }
-  Compiled& found = *at->second;
-  found.last_used = ++clock_;
-  void* arena = arena_.reserve(found.executor->arena_bytes());
-  if (found.arena != arena) found.executor->bind_arena(arena);
-  found.arena = arena;
-  return found;
 }
 
-const compile::Program& DecodeSession::prepare(const Bucket& bucket) { return *compiled(bucket).program; }
+void DecodeSession::grow(std::span<const DecodePiece> pieces) {
+  for (const DecodePiece& piece : pieces) sequence(piece.sequence).length += piece.size();
+}
+
+const compile::Program& DecodeSession::prepare(const Bucket& bucket, DecodeResult result) {
+  ranks_->all([&](DecodeRank& rank) { rank.prepare(result, bucket); });
+  return ranks_->first().prepare(result, bucket);
+}
+
+namespace {
+
+int64_t tokens_of(std::span<const DecodePiece> pieces) {
+  int64_t tokens = 0;
+  for (const DecodePiece& piece : pieces) tokens += piece.size();
+  return tokens;
+}
+
+}  // namespace
 
 std::span<const float> DecodeSession::step(std::span<const DecodePiece> pieces, runtime::Trace* trace) {
   check(pieces);
-  int64_t tokens = 0;
-  for (const DecodePiece& piece : pieces) tokens += static_cast<int64_t>(piece.tokens.size());
-  const Bucket size = bucket(tokens, static_cast<int64_t>(pieces.size()));
-  Compiled& program = compiled(size);
+  for (const DecodePiece& piece : pieces)
+    base::check(piece.chosen < 0, "a step to its logits is given its tokens");
+  const Bucket size = bucket(tokens_of(pieces), static_cast<int64_t>(pieces.size()));
+  prepare(size);
   take_pages(pieces);
   fill(pieces, size);
-  const void* in[passes::kDecodeInputs];
-  for (size_t i = 0; i < passes::kDecodeInputs; ++i) in[i] = inputs_[i].raw();
-  void* out[] = {logits_.mutable_raw()};
-  program.executor->run(in, out, *stream_, trace);
-  for (const DecodePiece& piece : pieces)
-    sequence(piece.sequence).length += static_cast<int64_t>(piece.tokens.size());
+  ranks_->all([&](DecodeRank& rank) { rank.run(size, inputs_, logits_, rank.is_first() ? trace : nullptr); });
+  grow(pieces);
   return logits_.data<float>().first(pieces.size() * static_cast<size_t>(vocabulary()));
 }
 
-std::string DecodeSession::host_operators() const {
-  for (const auto& [bucket, program] : compiled_) {
-    std::string names = program->program->host_operators();
-    if (!names.empty()) return names;
-  }
-  return {};
+void DecodeSession::launch(std::span<const DecodePiece> pieces) {
+  base::check(launched_ - collected_ < depth_, "a step is launched before the oldest of ", depth_,
+              " is collected");
+  check(pieces);
+  const bool has_penalties = std::any_of(pieces.begin(), pieces.end(), [](const DecodePiece& p) {
+    return p.sampling != nullptr && p.sampling->has_penalties();
+  });
+  const DecodeResult result = has_penalties ? DecodeResult::penalized : DecodeResult::tokens;
+  const Bucket size = bucket(tokens_of(pieces), static_cast<int64_t>(pieces.size()));
+  prepare(size, result);
+  take_pages(pieces);
+  fill(pieces, size);
+  fill_draws(pieces, size, result);
+  const auto slot = static_cast<size_t>(launched_ % 2);
+  ranks_->all([&](DecodeRank& rank) { rank.launch(result, size, inputs_, slot); });
+  rows_[slot] = pieces.size();
+  ++launched_;
+  grow(pieces);
+}
+
+DecodeSession::Drawn DecodeSession::collect() {
+  base::check(collected_ < launched_, "no step is under way");
+  const auto slot = static_cast<size_t>(collected_++ % 2);
+  const DecodeRank::Drawn drawn = ranks_->first().collect(slot);
+  return {{drawn.tokens, rows_[slot]}, {drawn.log_probabilities, rows_[slot]}};
+}
+
+void DecodeSession::see(SequenceId id, std::span<const int64_t> prompt) {
+  sequence(id);
+  seen_.assign(static_cast<size_t>(vocabulary()), 0);
+  for (int64_t token : prompt) seen_.at(static_cast<size_t>(token)) = 1;
+  ranks_->all([&](DecodeRank& rank) { rank.set_seen(id, seen_); });
 }
 
 }  // namespace trireme::engine

@@ -1,49 +1,17 @@
 // A language model that keeps its sequences: takes their new tokens in ragged batches and gives the logits of
-// the next ones.
+// the next ones, or draws them.
 #pragma once
 
-#include <map>
 #include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "engine/graph_runner.h"
-#include "engine/kv_pool.h"
-#include "passes/decode.h"
+#include "engine/decode_ranks.h"
+#include "engine/prefix_pages.h"
+#include "engine/sampling.h"
 
 namespace trireme::engine {
-
-struct DecodeOptions {
-  std::string device = "cpu";  ///< as runtime::open_device() takes it
-  bool host_fallback = true;   ///< nodes that the device has no kernel for run on the CPU
-  bool graphs = true;          ///< a device's launches are recorded once and replayed
-  int threads = 0;             ///< 0: all cores this process may use
-  std::vector<int> cpus = {};
-  passes::Precision precision = passes::Precision::f32;  ///< of products
-  tensor::DType cache_type = tensor::DType::f32;         ///< of keys and values: f32, bf16 or f16
-  int64_t page_tokens = 16;
-  int64_t cache_bytes = 0;     ///< of all pages; 0: cache_share of what is free, at most what can be used
-  double cache_share = 0.5;    ///< of the device's memory, or of what this process may use
-  int64_t max_sequences = 64;  ///< open at a time, and in one step
-  int64_t max_tokens = 512;    ///< new tokens of one step
-  int64_t max_length = 0;      ///< tokens of a sequence; 0: as many as the model's positions allow
-  size_t max_programs = 64;    ///< compiled sizes kept
-};
-
-/// A model in the form for decoding, after the passes that do not depend on sizes. Immutable but for the
-/// cache of packed weights; sessions of one model share it.
-class DecodeModel {
- public:
-  /// `graph`: input_ids [batch, seq] -> logits, see passes::decode_form(). Throws unsupported for others.
-  explicit DecodeModel(const ir::Graph& graph, const DecodeOptions& options = {});
-  const passes::DecodeGraph& form() const { return form_; }
-  base::SharedCache& packs() const { return packs_; }
-
- private:
-  passes::DecodeGraph form_;
-  mutable base::SharedCache packs_;
-};
 
 using SequenceId = int32_t;
 
@@ -51,6 +19,14 @@ using SequenceId = int32_t;
 struct DecodePiece {
   SequenceId sequence = 0;
   std::span<const int64_t> tokens;
+  /// Instead of `tokens`: the one token that row `chosen` of the step launched last draws.
+  int32_t chosen = -1;
+  /// Of steps that draw: how the next token is chosen, and the number of the draw. Null: it is not wanted,
+  /// the prompt goes on.
+  const SamplingOptions* sampling = nullptr;
+  int64_t position = 0;
+
+  int64_t size() const { return chosen >= 0 ? 1 : static_cast<int64_t>(tokens.size()); }
 };
 
 /// One owner thread. The logits of a sequence do not depend on what else is in the batch, nor on how its
@@ -59,12 +35,27 @@ struct DecodePiece {
 /// number of rows.
 class DecodeSession {
  public:
-  /// `options` must agree with the model's in cache_type, page_tokens and max_length.
+  using Bucket = DecodeBucket;
+
+  /// `options` must agree with the model's in cache_type, page_tokens, max_length, weights and strategy. With
+  /// several ranks each step is their sum: the bits are those of one rank only where no sum is split.
   DecodeSession(std::shared_ptr<const DecodeModel> model, const DecodeOptions& options = {});
   ~DecodeSession();
 
   /// A new sequence of no tokens. Throws exhausted if max_sequences are open.
   SequenceId open();
+  /// A new sequence that will begin with `prompt`: holds the pages of the longest beginning of it that is
+  /// known from keep(), and has its length then; at least one token of the prompt is left to run. The logits
+  /// are the same as if all had run, on the CPU to the bit.
+  SequenceId open(std::span<const int64_t> prompt);
+  /// How many tokens of `prompt` open() would find.
+  int64_t known(std::span<const int64_t> prompt);
+  /// Remembers the full pages of a sequence for others that begin so; `tokens`: what it ran, or the first of
+  /// it. Does nothing without DecodeOptions::share_prefixes.
+  void keep(SequenceId id, std::span<const int64_t> tokens);
+  /// Pages that are free, or only remembered; `prompt`: when a sequence has been opened for it.
+  int64_t free_pages() const { return pool().free_pages() + prefixes_->spare(); }
+  int64_t free_pages(std::span<const int64_t> prompt);
   /// A sequence with the tokens of another, whose full pages both hold. Throws exhausted.
   SequenceId fork(SequenceId from);
   /// Gives its pages back.
@@ -72,10 +63,13 @@ class DecodeSession {
   int64_t length(SequenceId id) const { return sequence(id).length; }
   /// Pages that `tokens` more would take.
   int64_t pages_for(SequenceId id, int64_t tokens) const;
-  const KvPool& pool() const { return *pool_; }
+  const KvPool& pool() const { return ranks_->first().pool(); }
   int64_t max_length() const { return max_length_; }
   int64_t vocabulary() const { return model_->form().vocabulary; }
   const DecodeOptions& options() const { return options_; }
+  /// How many steps may be launched before the oldest is collected: 2 where one device works meanwhile, else
+  /// 1.
+  int depth() const { return depth_; }
 
   /// Runs the pieces, each of another sequence and not empty. Row i of the result [pieces, vocabulary] holds
   /// the logits behind the last token of piece i, until the next step. Throws invalid_argument for what does
@@ -83,17 +77,28 @@ class DecodeSession {
   /// Allocates nothing once a step of these sizes has run.
   std::span<const float> step(std::span<const DecodePiece> pieces, runtime::Trace* trace = nullptr);
 
-  /// The sizes of a step's program: new tokens and sequences, rounded up.
-  struct Bucket {
-    int64_t tokens = 0, sequences = 0;
-    auto operator<=>(const Bucket&) const = default;
+  /// The same with draws instead of logits; collect() gives them. At most depth() steps are launched and not
+  /// collected.
+  void launch(std::span<const DecodePiece> pieces);
+  /// What row i of a step drew: tokens, and the natural logarithms of their probabilities among all, before
+  /// penalties and cuts. NaN where all logits are minus infinity or no numbers.
+  struct Drawn {
+    std::span<const int64_t> tokens;
+    std::span<const float> log_probabilities;
   };
+  /// Waits for the oldest step that was launched; its draws, until the second launch() from here. Throws what
+  /// kernels found wrong.
+  Drawn collect();
+  /// Tells of the prompt of a sequence that is drawn with penalties, once and before it is run.
+  void see(SequenceId id, std::span<const int64_t> prompt);
+
   Bucket bucket(int64_t tokens, int64_t sequences) const;
   /// Compiles a bucket's program now, so that the first step of its size does not wait.
-  const compile::Program& prepare(const Bucket& bucket);
-  int64_t arena_bytes() const { return arena_.bytes(); }
-  std::string host_operators() const;
-  base::ThreadPool& threads() { return threads_; }
+  const compile::Program& prepare(const Bucket& bucket,
+                                  passes::DecodeResult result = passes::DecodeResult::logits);
+  int64_t arena_bytes() const { return ranks_->first().arena_bytes(); }
+  std::string host_operators() const { return ranks_->first().host_operators(); }
+  base::ThreadPool& threads() { return ranks_->first().threads(); }
 
  private:
   struct Sequence {
@@ -101,29 +106,28 @@ class DecodeSession {
     int64_t length = 0;
     std::vector<int32_t> pages;  // room for the longest sequence
   };
-  struct Compiled;
   const Sequence& sequence(SequenceId id) const;
   Sequence& sequence(SequenceId id) { return const_cast<Sequence&>(std::as_const(*this).sequence(id)); }
+  int32_t take_page();
+  std::span<const int32_t> shared_pages(std::span<const int64_t> prompt);
   void check(std::span<const DecodePiece> pieces) const;
   void take_pages(std::span<const DecodePiece> pieces);
   void fill(std::span<const DecodePiece> pieces, const Bucket& bucket);
-  Compiled& compiled(const Bucket& bucket);
+  void fill_draws(std::span<const DecodePiece> pieces, const Bucket& bucket, passes::DecodeResult result);
+  void grow(std::span<const DecodePiece> pieces);
 
   std::shared_ptr<const DecodeModel> model_;
   DecodeOptions options_;
-  base::ThreadPool threads_;
-  std::unique_ptr<tensor::Device> device_;
-  std::unique_ptr<tensor::Stream> stream_;
-  runtime::DeviceBinding on_;
-  Arena arena_;
-  std::unique_ptr<KvPool> pool_;
-  ir::Graph graph_;  // over this pool
+  std::unique_ptr<DecodeRanks> ranks_;
+  std::unique_ptr<PrefixPages> prefixes_;
   int64_t max_length_ = 0;
+  int depth_ = 1;
   std::vector<Sequence> sequences_;
-  std::vector<tensor::Tensor> inputs_;  // of the largest bucket, in the order of passes::DecodeInput
+  std::vector<tensor::Tensor> inputs_;  // of the largest bucket, in the order of DecodeInput and DrawInput
   tensor::Tensor logits_;               // [max_sequences, vocabulary]
-  std::map<Bucket, std::unique_ptr<Compiled>> compiled_;
-  uint64_t clock_ = 0;
+  std::vector<int32_t> seen_;           // [vocabulary], of the prompt that see() is told of
+  int64_t launched_ = 0, collected_ = 0;
+  size_t rows_[2] = {};  // of the steps under way, by slot
 };
 
 }  // namespace trireme::engine

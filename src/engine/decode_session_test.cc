@@ -10,6 +10,7 @@
 #include "engine/session.h"
 #include "model/zoo/gpt2.h"
 #include "model/zoo/llama.h"
+#include "tests/test_device.h"
 
 namespace trireme::engine {
 namespace {
@@ -242,6 +243,8 @@ TEST(DecodeSession, LowPrecisionIsNear) {
 }
 
 TEST(DecodeSession, RunsOnADevice) {
+  const auto device = tests::cuda_device();
+  if (!device) GTEST_SKIP() << tests::kNoGpu;
   for (const model::Model& model : {tiny_llama(), tiny_gpt2()}) {
     const auto tokens = random_tokens(40, 60, 9), other = random_tokens(40, 60, 10);
     const auto run = [&](const DecodeOptions& o) {
@@ -262,14 +265,48 @@ TEST(DecodeSession, RunsOnADevice) {
       return last;
     };
     const auto want = run({.threads = 2});
-    EXPECT_LT(difference(run({.device = "emulated", .threads = 1}), want), 1e-4) << model.name;
-    EXPECT_LT(difference(run({.device = "emulated",
+    EXPECT_LT(difference(run({.device = *device, .threads = 1}), want), 1e-4) << model.name;
+    EXPECT_LT(difference(run({.device = *device,
                               .threads = 1,
                               .precision = passes::Precision::bf16,
                               .cache_type = tensor::DType::bf16}),
                          want),
               0.05)
         << model.name;
+  }
+}
+
+TEST(DecodeSession, DrawsFromItsLogits) {
+  const model::Model model = tiny_llama();
+  std::vector<std::string> devices{"cpu"};
+  if (const auto device = tests::cuda_device()) devices.push_back(*device);
+  for (const std::string& device : devices) {
+    const DecodeOptions o{.device = device, .threads = 1, .share_prefixes = false, .max_sequences = 4};
+    DecodeSession session(std::make_shared<DecodeModel>(model.graph, o), o);
+    EXPECT_EQ(session.depth(), device == "cpu" ? 1 : 2);
+    std::vector<int64_t> text = random_tokens(20, 97, 11);
+    const SequenceId drawn = session.open(), stepped = session.open();
+    const SamplingOptions likeliest{.temperature = 0};
+    for (int i = 0; i < 4; ++i) {
+      const size_t from = i == 0 ? 0 : text.size() - 1;
+      const DecodePiece piece{.sequence = stepped, .tokens = std::span(text).subspan(from)};
+      const auto logits = session.step({&piece, 1});
+      const auto best = std::max_element(logits.begin(), logits.end());
+      double sum = 0;
+      for (float v : logits) sum += std::exp(double{v} - double{*best});
+      DecodePiece next{.sequence = drawn, .sampling = &likeliest, .position = i};
+      if (i == 0) next.tokens = text;
+      if (i > 0) next.chosen = 0;  // what the step before drew, wherever it is
+      session.launch({&next, 1});
+      const DecodeSession::Drawn got = session.collect();
+      ASSERT_EQ(got.tokens.size(), 1u);
+      EXPECT_EQ(got.tokens[0], best - logits.begin()) << device;
+      EXPECT_NEAR(double{got.log_probabilities[0]}, -std::log(sum), 1e-3) << device;
+      text.push_back(best - logits.begin());
+    }
+    const DecodePiece strange{.sequence = drawn, .chosen = 1, .sampling = &likeliest};
+    EXPECT_THROW(session.launch({&strange, 1}), base::Error);
+    EXPECT_THROW(session.collect(), base::Error);
   }
 }
 

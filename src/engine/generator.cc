@@ -2,18 +2,22 @@
 #include "engine/generator.h"
 
 #include <algorithm>
+#include <cmath>
+#include <utility>
 
 namespace trireme::engine {
 
 struct Generator::Running {
   int64_t number = 0;
   GenerateRequest request;
-  Sampler sampler;
   SequenceId sequence = -1;
-  size_t done = 0;  // tokens of the prompt that ran
-  int64_t generated = 0;
-  int64_t last = 0;   // the token chosen last
-  int64_t pages = 0;  // at the longest
+  std::vector<int64_t> text;  // prompt and answer so far
+  size_t done = 0;            // tokens of the prompt that were launched
+  int64_t drawn = 0;          // draws that were launched
+  int64_t generated = 0;      // of them, those that are here
+  int64_t last = 0;           // the token that came last
+  int32_t row = -1;           // of the step launched last, where that draws its next token
+  int64_t pages = 0;          // at the longest
   bool is_cancelled = false;
   bool is_over = false;
 };
@@ -31,6 +35,13 @@ std::string_view to_string(FinishReason reason) {
 Generator::Generator(DecodeSession& session) : session_(session) {}
 
 Generator::~Generator() {
+  for (size_t i = 0; i < launched_.size(); ++i) {
+    try {
+      session_.collect();
+    } catch (const base::Error&) {
+      // nobody waits for these draws
+    }
+  }
   for (const auto& r : running_) session_.close(r->sequence);
 }
 
@@ -51,10 +62,8 @@ int64_t Generator::add(GenerateRequest request) {
     base::fail(base::ErrorCode::exhausted, "prompt and answer need ", pages, " pages of ", page,
                " tokens, there are ", session_.pool().pages());
   }
-  Sampler sampler(request.sampling, session_.vocabulary());
-  sampler.see_prompt(request.prompt);
-  waiting_.push_back(std::make_unique<Running>(
-      Running{.number = next_, .request = std::move(request), .sampler = std::move(sampler)}));
+  request.sampling.check();
+  waiting_.push_back(std::make_unique<Running>(Running{.number = next_, .request = std::move(request)}));
   waiting_.back()->pages = pages;
   return next_++;
 }
@@ -75,35 +84,65 @@ void Generator::admit() {
     }
     const bool has_place = static_cast<int64_t>(running_.size()) <
                            std::min(session_.options().max_sequences, session_.options().max_tokens);
-    if (!has_place || first.pages > session_.pool().free_pages() - reserved_pages_) return;
-    first.sequence = session_.open();
-    reserved_pages_ += first.pages;
+    if (!has_place) return;
+    const std::span<const int64_t> prompt(first.request.prompt);
+    const int64_t known = session_.known(prompt), page = session_.options().page_tokens;
+    if (first.pages - known / page > session_.free_pages(prompt) - reserved_pages_) return;
+    first.sequence = session_.open(prompt);
+    first.done = static_cast<size_t>(known);
+    first.text = first.request.prompt;
+    shared_tokens_ += known;
+    if (first.request.sampling.has_penalties()) session_.see(first.sequence, first.request.prompt);
+    reserved_pages_ += first.pages - known / page;
     running_.push_back(std::move(waiting_.front()));
     waiting_.pop_front();
   }
 }
 
-void Generator::plan() {
+/// The pieces of the next step, of requests whose last draw is not launched yet.
+void Generator::plan(Launched& step) {
   pieces_.clear();
-  of_piece_.clear();
   int64_t left = session_.options().max_tokens;
   for (const auto& r : running_) left -= r->done == r->request.prompt.size() ? 1 : 0;
   for (const auto& r : running_) {
+    const int32_t row = std::exchange(r->row, -1);
+    if (r->drawn == r->request.max_tokens) continue;
     const std::span<const int64_t> prompt(r->request.prompt);
-    const bool decodes = r->done == prompt.size();
-    const auto n = decodes ? size_t{1} : std::min(prompt.size() - r->done, static_cast<size_t>(left));
-    if (n == 0) continue;
-    pieces_.push_back(
-        {r->sequence, decodes ? std::span<const int64_t>(&r->last, 1) : prompt.subspan(r->done, n)});
-    of_piece_.push_back(r.get());
-    if (!decodes) left -= static_cast<int64_t>(n);
+    DecodePiece piece{.sequence = r->sequence, .position = r->drawn};
+    if (r->done < prompt.size()) {
+      const auto n = std::min(prompt.size() - r->done, static_cast<size_t>(left));
+      if (n == 0) continue;
+      piece.tokens = prompt.subspan(r->done, n);
+      r->done += n;
+      left -= static_cast<int64_t>(n);
+    } else if (r->drawn > r->generated) {
+      base::check(row >= 0, "a draw under way is in the step launched last");
+      piece.chosen = row;
+    } else {
+      piece.tokens = {&r->last, 1};
+    }
+    const bool draws = r->done == prompt.size();
+    if (draws) {
+      piece.sampling = &r->request.sampling;
+      ++r->drawn;
+      r->row = static_cast<int32_t>(pieces_.size());
+    }
+    step.rows.push_back(draws ? r.get() : nullptr);
+    step.tokens += piece.size();
+    pieces_.push_back(piece);
   }
 }
 
 /// Gives back what finished requests hold, and counts what the others may still take.
 void Generator::retire() {
   for (const auto& r : running_) {
-    if (r->is_over) session_.close(r->sequence);
+    if (!r->is_over) continue;
+    // The token that came last may not have run.
+    if (r->generated > 0) session_.keep(r->sequence, std::span(r->text).first(r->text.size() - 1));
+    session_.close(r->sequence);
+  }
+  for (Launched& step : launched_) {
+    for (Running*& r : step.rows) r = r != nullptr && r->is_over ? nullptr : r;
   }
   std::erase_if(running_, [](const auto& r) { return r->is_over; });
   const int64_t page = session_.options().page_tokens;
@@ -112,13 +151,16 @@ void Generator::retire() {
     reserved_pages_ += r->pages - (session_.length(r->sequence) + page - 1) / page;
 }
 
-/// Chooses the next token of a request from its logits.
-void Generator::choose(Running& r, std::span<const float> logits) {
-  r.last = r.sampler.next(logits);
+/// The next token of a request is here.
+void Generator::choose(Running& r, int64_t token, double log_probability) {
+  base::check(std::isfinite(log_probability), "token ", token, " of request ", r.number,
+              " has no probability: the model's logits are minus infinity or no numbers");
+  r.last = token;
+  r.text.push_back(token);
   ++r.generated;
-  GenerateEvent event{r.number, r.last, r.sampler.last_log_probability()};
+  GenerateEvent event{r.number, token, log_probability};
   const auto& stop = r.request.stop;
-  if (std::find(stop.begin(), stop.end(), r.last) != stop.end()) {
+  if (std::find(stop.begin(), stop.end(), token) != stop.end()) {
     event.token = -1;
     event.finish = FinishReason::stop;
   } else if (r.generated == r.request.max_tokens) {
@@ -126,6 +168,30 @@ void Generator::choose(Running& r, std::span<const float> logits) {
   }
   r.is_over = event.finish != FinishReason::none;
   events_.push_back(event);
+}
+
+/// Launches the next step, if there is one.
+bool Generator::launch() {
+  admit();
+  Launched step;
+  plan(step);
+  if (pieces_.empty()) return false;
+  session_.launch(pieces_);
+  for (const auto& r : running_) {
+    if (r->row >= 0 && r->drawn == 1) session_.keep(r->sequence, r->request.prompt);
+  }
+  launched_.push_back(std::move(step));
+  return true;
+}
+
+void Generator::collect() {
+  const Launched step = std::move(launched_.front());
+  launched_.pop_front();
+  const DecodeSession::Drawn drawn = session_.collect();
+  step_tokens_ = step.tokens;
+  for (size_t i = 0; i < step.rows.size(); ++i) {
+    if (step.rows[i] != nullptr) choose(*step.rows[i], drawn.tokens[i], double{drawn.log_probabilities[i]});
+  }
 }
 
 const std::vector<GenerateEvent>& Generator::step() {
@@ -136,21 +202,11 @@ const std::vector<GenerateEvent>& Generator::step() {
     r->is_over = true;
   }
   retire();
-  admit();
-  plan();
   step_tokens_ = 0;
-  if (pieces_.empty()) return events_;
-  const std::span<const float> logits = session_.step(pieces_);
-  const auto width = static_cast<size_t>(session_.vocabulary());
-  for (size_t i = 0; i < pieces_.size(); ++i) {
-    Running& r = *of_piece_[i];
-    step_tokens_ += static_cast<int64_t>(pieces_[i].tokens.size());
-    if (r.done < r.request.prompt.size()) {
-      r.done += pieces_[i].tokens.size();
-      if (r.done < r.request.prompt.size()) continue;
-    }
-    choose(r, logits.subspan(i * width, width));
+  while (static_cast<int>(launched_.size()) < session_.depth() && launch()) {
   }
+  if (launched_.empty()) return events_;
+  collect();
   retire();
   return events_;
 }

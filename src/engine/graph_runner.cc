@@ -6,8 +6,10 @@
 #include <exception>
 #include <unordered_map>
 
+#include "engine/rounded_weights.h"
 #include "engine/batch_rows.h"
 #include "engine/control.h"
+#include "engine/joined_weights.h"
 #include "engine/segments.h"
 #include "ops/table.h"
 
@@ -118,10 +120,16 @@ CompiledShape& GraphRunner::compiled_for(std::vector<Dims> shapes) {
 
 std::shared_ptr<const compile::Program> GraphRunner::compile_ready(ir::Graph& ready, int threads) {
   passes::run_passes(passes::bucket_passes(), ready, context_.passes);
+  const bool packs_parts =
+      context_.precision == passes::Precision::f32 && context_.compile.on == tensor::DeviceKind::cpu;
+  join_weights(ready, context_.packs, packs_parts);
   lower_for_inference(ready, context_.precision, context_.compile.on, context_.packs);
   compile::CompileOptions options = context_.compile;
   options.threads = threads;
-  return std::make_shared<compile::Program>(compile::compile(ready, options, context_.packs));
+  auto program = std::make_shared<compile::Program>(compile::compile(ready, options, context_.packs));
+  fill_read_weights(*program, context_.packs);
+  fill_read_joined(*program, context_.packs);
+  return program;
 }
 
 SlicePlan GraphRunner::slice_plan(const CompiledShape& shape) {

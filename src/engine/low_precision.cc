@@ -1,39 +1,184 @@
 // A bucket's graph with its products on 16-bit operands.
 #include "engine/low_precision.h"
 
-#include "passes/casts.h"
+#include <algorithm>
+#include <map>
 
+#include "engine/rounded_weights.h"
 #include "ops/table.h"
+#include "passes/precision/casts.h"
+#include "passes/precision/float8.h"
+#include "tensor/repeated.h"
+#include "tensor/rounded.h"
 
 namespace trireme::engine {
 namespace {
 
 using tensor::Tensor;
 
-/// The weight in the cast's type; lives as long as a program reads it.
-Tensor rounded(const ir::Node& cast, tensor::DType to, const Tensor& weight, base::SharedCache& packs) {
+using Results = std::vector<Tensor>;
+
+/// The weight in the cast's type, which programs share; lives as long as one of them reads it. Of a weight
+/// that repeats a block the block alone is rounded.
+Tensor rounded(const ir::Node& cast, tensor::DType to, const Tensor& weight, base::SharedCache& packs,
+               bool later) {
   const std::string format = base::concat("rounded ", tensor::name_of(to));
-  const auto shared = packs.get<Tensor>(ir::pack_key(weight, format), [&] {
+  const auto shared = [&](const Tensor& from, const std::function<Tensor()>& make) {
+    // The cache keeps the memory itself, so that what is known of its kind stays known.
+    const auto bytes = packs.get<std::byte>(ir::pack_key(from, format), [&make] { return make().owner(); });
+    const auto count = static_cast<size_t>(tensor::bytes_of(to, from.elements()));
+    return Tensor::view(to, from.dims(), {bytes.get(), count}, bytes);
+  };
+  const auto round = [&](const Tensor& from) {
     base::ThreadPool pool(1);
-    return std::make_shared<const Tensor>(ops::evaluate(*cast.op, cast.attrs, {weight}, 1, pool)[0]);
-  });
-  const std::span<const std::byte> bytes(shared->raw(), static_cast<size_t>(shared->bytes()));
-  return Tensor::view(shared->dtype(), shared->dims(), bytes, shared);
+    return ops::evaluate(*cast.op, cast.attrs, {from}, 1, pool)[0];
+  };
+  const tensor::Repetition large = tensor::repetition_of(weight);
+  if (!large.block.defined())
+    return shared(weight, [&] { return later ? tensor::rounded_later(weight, to) : round(weight); });
+  const Tensor block = shared(large.block, [&] { return round(large.block); });
+  return shared(weight, [&] { return tensor::repeated(block, large.first, weight.dims()); });
 }
 
-void round_weights(ir::Graph& graph, base::SharedCache& packs) {
-  const size_t count = graph.nodes().size();
-  for (size_t n = 0; n < count; ++n) {
-    const ir::Node node = graph.nodes()[n];
-    if (node.op == nullptr || node.op_name() != "cast") continue;
-    const Tensor* weight = graph.known(node.in[0]);
-    if (weight == nullptr || weight->dtype() != tensor::DType::f32 || weight->elements() == 0) continue;
-    Tensor small = rounded(node, graph.type(node.out[0]).dtype, *weight, packs);
-    graph.erase(ir::NodeId(static_cast<uint32_t>(n)));
-    graph.replace_uses(node.out[0], graph.add_constant(std::move(small), graph.value(node.out[0]).name));
-  }
-  graph.sort();
+/// Gives a weight that was left for later its content, once for all who share it.
+void fill(const Tensor& weight, base::SharedCache& packs) {
+  packs.get<std::byte>(ir::pack_key(weight, "filled"), [&] {
+    base::ThreadPool pool(1);
+    const Tensor source = tensor::source_of(weight);
+    const ir::Attrs to{{"to", int64_t{16}}};  // bf16
+    tensor::fill_rounded(weight, ops::evaluate(ops::table().need("cast"), to, {source}, 1, pool)[0]);
+    return weight.owner();
+  });
 }
+
+/// Kernels that pack a weight from its source, and do not read it after.
+bool packs_source(const ir::Graph& graph, const ir::Node& node, size_t operand) {
+  if (node.op_name() != "linear" || operand != 1) return false;
+  const ir::Kernel* kernel = ops::choose_kernel(*node.op, graph.view(node), tensor::DeviceKind::cpu);
+  return kernel != nullptr && kernel->name == "gemm_bf16";
+}
+
+/// Weights that were left for later, and that a kernel reads or packs otherwise, get their content now.
+void fill_what_is_read(const ir::Graph& graph, base::SharedCache& packs) {
+  for (const ir::Node& node : graph.nodes()) {
+    for (size_t i = 0; node.op != nullptr && i < node.in.size(); ++i) {
+      const Tensor* weight = node.in[i] == ir::kNoValue ? nullptr : graph.known(node.in[i]);
+      if (weight == nullptr || !tensor::source_of(*weight).defined()) continue;
+      if (!packs_source(graph, node, i)) fill(*weight, packs);
+    }
+  }
+  for (const ir::ValueId id : graph.outputs()) {
+    const Tensor* weight = graph.known(id);
+    if (weight != nullptr && tensor::source_of(*weight).defined()) fill(*weight, packs);
+  }
+}
+
+/// Computes ahead what casts and quantizers make of weights, once for all graphs that share `packs`.
+class WeightFolder {
+ public:
+  /// `later`: roundings to bf16 that linear products alone read are only named; who reads them fills them.
+  WeightFolder(ir::Graph& graph, base::SharedCache& packs, bool later)
+      : graph_(graph), packs_(packs), uses_(graph.uses()), later_(later) {}
+
+  void run() {
+    const size_t count = graph_.nodes().size();
+    for (size_t n = 0; n < count; ++n) {
+      const auto id = ir::NodeId(static_cast<uint32_t>(n));
+      const ir::Node node = graph_.node(id);
+      if (node.op == nullptr || is_folded(id)) continue;
+      for (size_t i = 0; i < node.in.size(); ++i) {
+        const ir::Node* made = node.in[i] == ir::kNoValue ? nullptr : graph_.producer(node.in[i]);
+        if (made != nullptr && is_folded(graph_.value(node.in[i]).producer))
+          graph_.set_operand(id, i, constant(node.in[i]));
+      }
+    }
+    graph_.sort();
+  }
+
+ private:
+  /// A rounding or a quantizer: what is kept of a weight is smaller than the weight.
+  bool is_of_weights(const ir::Node& node) const {
+    const std::string_view op = node.op_name();
+    if (op == "cast") return graph_.type(node.in[0]).dtype == tensor::DType::f32;
+    return op == "float8_rows" || op == "float8_columns" || op == "float8_values";
+  }
+
+  /// The weight that a node's results follow from alone, or null; `recipe` says how.
+  const Tensor* root(ir::ValueId id, std::string& recipe) const {
+    const Tensor* known = graph_.known(id);
+    if (known != nullptr) return tensor::is_float(known->dtype()) && known->elements() > 0 ? known : nullptr;
+    const ir::Node* node = graph_.producer(id);
+    if (node == nullptr || !is_of_weights(*node)) return nullptr;
+    const Tensor* all = nullptr;
+    for (ir::ValueId in : node->in) {
+      const Tensor* one = root(in, recipe);
+      if (one == nullptr || (all != nullptr && one != all)) return nullptr;
+      all = one;
+    }
+    recipe += base::concat(" ", node->op_name(), node->attrs.to_string());
+    return all;
+  }
+  bool is_folded(ir::NodeId id) const {
+    std::string recipe;
+    const ir::Node& node = graph_.node(id);
+    return is_of_weights(node) && root(node.out[0], recipe) != nullptr;
+  }
+
+  /// Results of a node whose operands are weights or follow from one.
+  Results results(const ir::Node& node, base::ThreadPool& pool) const {
+    std::vector<Tensor> in;
+    std::map<ir::NodeId, Results> made;
+    for (ir::ValueId id : node.in) {
+      if (const Tensor* known = graph_.known(id)) {
+        in.push_back(*known);
+        continue;
+      }
+      const ir::Value& v = graph_.value(id);
+      Results& all = made[v.producer];
+      if (all.empty()) all = results(graph_.node(v.producer), pool);
+      in.push_back(all[v.producer_index]);
+    }
+    return ops::evaluate(*node.op, node.attrs, in, node.out.size(), pool);
+  }
+
+  bool is_of_products(ir::ValueId id) const {
+    const std::vector<ir::NodeId>& readers = uses_[ir::index(id)];
+    return std::all_of(readers.begin(), readers.end(), [&](ir::NodeId reader) {
+      const ir::Node& node = graph_.node(reader);
+      return node.op_name() == "linear" && node.in[1] == id;
+    });
+  }
+
+  /// Lives as long as a program reads it.
+  ir::ValueId constant(ir::ValueId id) {
+    ir::ValueId& made = constants_.try_emplace(id, ir::kNoValue).first->second;
+    if (made != ir::kNoValue) return made;
+    std::string recipe;
+    const Tensor* weight = root(id, recipe);
+    const ir::Value value = graph_.value(id);
+    const ir::Node node = graph_.node(value.producer);
+    if (node.op_name() == "cast" && graph_.known(node.in[0]) == weight) {
+      const bool waits = later_ && value.type.dtype == tensor::DType::bf16 && is_of_products(id);
+      Tensor small = rounded(node, value.type.dtype, *weight, packs_, waits);
+      // Another size of the model may have left it for later.
+      if (!waits && tensor::source_of(small).defined()) fill(small, packs_);
+      return made = graph_.add_constant(std::move(small), value.name);
+    }
+    const auto shared = packs_.get<Results>(ir::pack_key(*weight, recipe), [&] {
+      base::ThreadPool pool(1);
+      return std::make_shared<const Results>(results(node, pool));
+    });
+    const Tensor& own = (*shared)[value.producer_index];
+    const std::span<const std::byte> bytes(own.raw(), static_cast<size_t>(own.bytes()));
+    return made = graph_.add_constant(Tensor::view(own.dtype(), own.dims(), bytes, shared), value.name);
+  }
+
+  ir::Graph& graph_;
+  base::SharedCache& packs_;
+  std::vector<std::vector<ir::NodeId>> uses_;  // as the graph came
+  bool later_;
+  std::map<ir::ValueId, ir::ValueId> constants_;
+};
 
 }  // namespace
 
@@ -42,11 +187,21 @@ void lower_for_inference(ir::Graph& graph, passes::Precision precision, tensor::
   if (precision == passes::Precision::f32) return;
   passes::lower_precision(graph, {.compute = precision});
   graph.sort();
-  round_weights(graph, packs);
+  if (precision == passes::Precision::fp8) passes::lower_float8(graph, device);
+  const bool is_later = device == tensor::DeviceKind::cpu && precision == passes::Precision::bf16;
+  WeightFolder(graph, packs, is_later).run();
   passes::widen_unsupported(graph, device);
   passes::localise_casts(graph);
   passes::absorb_casts(graph, device);
   graph.sort();
+  if (is_later) fill_what_is_read(graph, packs);
+}
+
+void fill_read_weights(const compile::Program& program, base::SharedCache& packs) {
+  for (const compile::Slot& slot : program.slots) {
+    const bool is_read = slot.kind == compile::SlotKind::constant && !slot.unread;
+    if (is_read && tensor::source_of(slot.constant).defined()) fill(slot.constant, packs);
+  }
 }
 
 }  // namespace trireme::engine

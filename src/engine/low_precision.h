@@ -3,7 +3,7 @@
 
 #include "base/shared_cache.h"
 #include "ir/graph.h"
-#include "passes/precision.h"
+#include "passes/precision/precision.h"
 #include "tensor/device.h"
 
 namespace trireme::engine {

@@ -6,9 +6,8 @@
 
 #include "base/rng.h"
 #include "engine/train_session.h"
-#include "model/loss.h"
-#include "model/zoo/zoo.h"
 #include "tests/test_device.h"
+#include "tests/train_steps.h"
 
 namespace trireme::engine {
 namespace {
@@ -17,14 +16,6 @@ using passes::OptimizerKind;
 using passes::Precision;
 using tensor::DType;
 using tensor::Tensor;
-
-/// A small network of the zoo with its loss.
-ir::Graph network(const std::string& name, const std::vector<std::string>& options) {
-  ir::Graph g = model::zoo::build(name, options).graph;
-  model::add_loss(g);
-  g.sort();
-  return g;
-}
 
 /// Tokens whose successor follows a rule (next = 3 token + 1 mod 17), 4 rows of 8.
 Feeds tokens(uint64_t stream) {
@@ -87,7 +78,7 @@ TrainOptions options_for(Precision precision, int threads = 2) {
 }
 
 TEST(MixedPrecision, GptLearnsAsInF32) {
-  const ir::Graph gpt = network("gpt2", kSmallGpt);
+  const ir::Graph gpt = tests::loss_network("gpt2", kSmallGpt);
   const std::vector<double> want = train(gpt, options_for(Precision::f32), tokens, 60, 0.01f).loss;
   EXPECT_LT(want.back(), 0.3 * want.front());
   for (Precision p : {Precision::bf16, Precision::f16}) {
@@ -104,8 +95,38 @@ TEST(MixedPrecision, GptLearnsAsInF32) {
   }
 }
 
+/// Mean distance of two loss curves.
+double distance(const std::vector<double>& a, const std::vector<double>& b) {
+  double sum = 0;
+  for (size_t i = 0; i < a.size(); ++i) sum += std::abs(a[i] - b[i]);
+  return sum / static_cast<double>(a.size());
+}
+
+TEST(MixedPrecision, EightBitProductsLearnNearly) {
+  const ir::Graph gpt = tests::loss_network("gpt2", kSmallGpt);
+  const int steps = tests::device_under_test() == "cpu" ? 50 : 8;
+  const std::vector<double> exact = train(gpt, options_for(Precision::f32), tokens, steps, 0.01f).loss;
+  const std::vector<double> bf16 = train(gpt, options_for(Precision::bf16), tokens, steps, 0.01f).loss;
+  const Trained got = train(gpt, options_for(Precision::fp8), tokens, steps, 0.01f);
+  EXPECT_NE(got.loss[1], bf16[1]);
+  EXPECT_LT(distance(exact, got.loss), 0.04);  // of losses that fall from 2.9 to 0.05
+  if (steps == 50) {
+    EXPECT_LT(got.loss.back(), 0.1);
+  }
+  const std::string& text = got.session->precision_text();
+  EXPECT_NE(text.find("linear x 8: 16-bit: product of 8-bit floats"), std::string::npos) << text;
+  EXPECT_NE(text.find("linear x 1: 16-bit: product, sums in f32; no product follows"), std::string::npos);
+}
+
+TEST(MixedPrecision, EightBitStepsDoNotDependOnThreads) {
+  const ir::Graph gpt = tests::loss_network("gpt2", kSmallGpt);
+  const Trained a = train(gpt, options_for(Precision::fp8, 1), tokens, 3, 0.01f);
+  const Trained b = train(gpt, options_for(Precision::fp8, 3), tokens, 3, 0.01f);
+  EXPECT_EQ(a.loss, b.loss);
+}
+
 TEST(MixedPrecision, ConvolutionsLearnAsInF32) {
-  const ir::Graph cnn = network("cnn", {});
+  const ir::Graph cnn = tests::loss_network("cnn", {});
   const std::vector<double> want = train(cnn, options_for(Precision::f32), images, 12, 0.002f).loss;
   const Trained got = train(cnn, options_for(Precision::bf16), images, 12, 0.002f);
   EXPECT_NEAR(got.loss[0], want[0], 0.02);
@@ -115,7 +136,7 @@ TEST(MixedPrecision, ConvolutionsLearnAsInF32) {
 }
 
 TEST(MixedPrecision, ThreadsDoNotMatter) {
-  const ir::Graph gpt = network("gpt2", kSmallGpt);
+  const ir::Graph gpt = tests::loss_network("gpt2", kSmallGpt);
   const Trained a = train(gpt, options_for(Precision::bf16, 1), tokens, 4, 0.01f);
   const Trained b = train(gpt, options_for(Precision::bf16, 3), tokens, 4, 0.01f);
   EXPECT_EQ(a.loss, b.loss);
@@ -124,7 +145,7 @@ TEST(MixedPrecision, ThreadsDoNotMatter) {
 }
 
 TEST(MixedPrecision, AnOverflowChangesNothing) {
-  TrainSession session(network("gpt2", kSmallGpt), options_for(Precision::f16));
+  TrainSession session(tests::loss_network("gpt2", kSmallGpt), options_for(Precision::f16));
   session.prepare({{4, 8}, {4, 8}}, 1);
   std::map<std::string, Tensor> before;
   for (const std::string& name : session.states().names()) before[name] = session.states().at(name).clone();
@@ -140,7 +161,7 @@ TEST(MixedPrecision, AnOverflowChangesNothing) {
 }
 
 TEST(Optimizers, EveryKindLearns) {
-  const ir::Graph gpt = network("gpt2", kSmallGpt);
+  const ir::Graph gpt = tests::loss_network("gpt2", kSmallGpt);
   const std::pair<OptimizerKind, float> kinds[] = {
       {OptimizerKind::sgd, 0.2f},   {OptimizerKind::adam, 0.01f}, {OptimizerKind::adamw, 0.01f},
       {OptimizerKind::lamb, 0.02f}, {OptimizerKind::lars, 0.5f},  {OptimizerKind::adafactor, 0.05f},
@@ -159,7 +180,8 @@ TEST(Optimizers, MicroBatchesMakeTheSameGroups) {
   TrainOptions options = options_for(Precision::f32);
   options.optimizer.kind = OptimizerKind::muon;
   options.optimizer.muon_exclude = {};  // the embedding is known by what reads it
-  TrainSession whole(network("gpt2", kSmallGpt), options), parts(network("gpt2", kSmallGpt), options);
+  TrainSession whole(tests::loss_network("gpt2", kSmallGpt), options),
+      parts(tests::loss_network("gpt2", kSmallGpt), options);
   whole.prepare({{4, 8}, {4, 8}}, 1);
   parts.prepare({{4, 8}, {4, 8}}, 2);
   EXPECT_EQ(whole.optimizer_text(), parts.optimizer_text());

@@ -58,7 +58,7 @@ struct PipelineLinks::OnDevice {
   struct Link {
     std::unique_ptr<comm::Communicator> host;
     std::unique_ptr<cuda::CudaStream> stream;
-    const comm::Communicator* link;
+    comm::DeviceGroup* link;
   };
   cuda::CudaDevice& device;
   comm::DeviceLink how;
@@ -81,7 +81,7 @@ std::unique_ptr<comm::Communicator> PipelineLinks::put_on_device(std::unique_ptr
 void PipelineLinks::settle(const comm::Communicator* link) const {
   if (on_device_ == nullptr) return;
   for (const OnDevice::Link& l : on_device_->links) {
-    if (l.link == link) l.stream->synchronize();
+    if (l.link == link) runtime::wait_for_ranks(*l.stream, *l.link, on_device_->how);
   }
 }
 

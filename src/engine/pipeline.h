@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "comm/communicator.h"
-#include "passes/pipeline_flow.h"
+#include "passes/pipeline/pipeline_flow.h"
 #include "tensor/device.h"
 
 namespace trireme::runtime {

@@ -10,7 +10,7 @@
 #include "model/zoo/zoo.h"
 #include "ops/table.h"
 #include "passes/pass.h"
-#include "passes/pipeline.h"
+#include "passes/pipeline/pipeline.h"
 #include "runtime/executor.h"
 #include "runtime/open_device.h"
 

@@ -1,4 +1,4 @@
-// Many ranks on emulated devices: training follows the CPU's losses and models that several ranks hold answer
+// Many ranks on devices: training follows the CPU's losses and models that several ranks hold answer
 // as the CPU does, whichever order the events of the streams allow.
 #include <gtest/gtest.h>
 
@@ -28,11 +28,25 @@ class Order {
   ~Order() { ::unsetenv("TRIREME_EMULATED_ORDER"); }
 };
 
+/// Emulated devices, one for each rank; where there is a GPU, all ranks share it.
 class RankDevices : public testing::Test {
+ protected:
+  void SetUp() override {
+    const auto device = tests::cuda_device();
+    if (!device) GTEST_SKIP() << tests::kNoGpu;
+    device_ = *device == "emulated" ? "emulated" : "cuda:shared";
+    one_ = *device;
+  }
+  std::string device_, one_;  ///< of several ranks, and of one
+};
+
+/// What only the stand-in can do.
+class EmulatedRankDevices : public RankDevices {
  protected:
   void SetUp() override {
     if (tests::cuda_device() != "emulated")
       GTEST_SKIP() << "emulated devices are in builds without the toolkit";
+    RankDevices::SetUp();
   }
 };
 
@@ -109,10 +123,10 @@ TEST_F(RankDevices, TrainingFollowsTheCpusLosses) {
       {"zero bubble", {.pp = 2, .schedule = PipelineSchedule::zero_bubble}},
       {"ring", {.pp = 2, .schedule = PipelineSchedule::interleaved, .chunks = 2}},
       {"all", {.dp = 2, .tp = 2, .pp = 2, .zero = 1}}};
-  for (const auto& [what, strategy] : layouts) expect_near(want, train(graph, strategy, "emulated"), what);
+  for (const auto& [what, strategy] : layouts) expect_near(want, train(graph, strategy, device_), what);
 }
 
-TEST_F(RankDevices, EveryOrderOfTheStreamsGivesTheSameBits) {
+TEST_F(EmulatedRankDevices, EveryOrderOfTheStreamsGivesTheSameBits) {
   const ir::Graph graph = gpt(true);
   const Strategy strategy{.dp = 2, .pp = 2, .zero = 1};
   const std::vector<double> want = train(graph, strategy, "emulated");
@@ -125,14 +139,14 @@ TEST_F(RankDevices, EveryOrderOfTheStreamsGivesTheSameBits) {
 TEST_F(RankDevices, StagedThroughTheHostGivesTheSameBits) {
   const ir::Graph graph = gpt(true);
   const Strategy strategy{.dp = 2, .pp = 2, .zero = 2};
-  const std::vector<double> want = train(graph, strategy, "emulated");
+  const std::vector<double> want = train(graph, strategy, device_);
   ::setenv("TRIREME_DEVICE_LINK", "staged", 1);
-  const std::vector<double> got = train(graph, strategy, "emulated");
+  const std::vector<double> got = train(graph, strategy, device_);
   ::unsetenv("TRIREME_DEVICE_LINK");
   EXPECT_EQ(got, want);
 }
 
-TEST_F(RankDevices, RanksThatOutnumberDevicesAreRefusedUnlessTheyMayShare) {
+TEST_F(EmulatedRankDevices, RanksThatOutnumberDevicesAreRefusedUnlessTheyMayShare) {
   const ir::Graph graph = gpt(true);
   ::setenv("TRIREME_EMULATED_DEVICES", "1", 1);
   try {
@@ -149,7 +163,7 @@ TEST_F(RankDevices, RanksThatOutnumberDevicesAreRefusedUnlessTheyMayShare) {
 TEST_F(RankDevices, EvaluationReadsTheWeightsWhereTrainingHoldsThem) {
   TrainOptions options;
   options.threads = 1;
-  options.device = "emulated";
+  options.device = one_;
   TrainSession session(gpt(true), options);
   const Feeds feeds{tokens(1, 2), tokens(2, 2)};
   session.step(feeds, {.lr = 0.01f, .loss_weight = 1.0f / 16});
@@ -158,8 +172,7 @@ TEST_F(RankDevices, EvaluationReadsTheWeightsWhereTrainingHoldsThem) {
   const auto lent = std::make_shared<const PreparedModel>(trained);
   session.lend_weights(*lent);
   const auto copied = std::make_shared<const PreparedModel>(trained);
-  Session reader(lent, {.device = "emulated", .threads = 1}),
-      other(copied, {.device = "emulated", .threads = 1});
+  Session reader(lent, {.device = one_, .threads = 1}), other(copied, {.device = one_, .threads = 1});
   const double before = loss(reader);
   EXPECT_EQ(before, loss(other));
   session.step(feeds, {.lr = 0.01f, .step = 2, .draw = 1, .loss_weight = 1.0f / 16});
@@ -171,7 +184,7 @@ TEST_F(RankDevices, ModelsOfSeveralRanksAnswerAsTheCpu) {
   const auto model = std::make_shared<const PreparedModel>(gpt(false));
   Session cpu(model, {.threads = 1});
   for (const Strategy& strategy : {Strategy{.tp = 2}, Strategy{.pp = 2}, Strategy{.tp = 2, .pp = 2}}) {
-    Session many(model, {.device = "emulated", .threads = strategy.world(), .strategy = strategy});
+    Session many(model, {.device = device_, .threads = strategy.world(), .strategy = strategy});
     for (const int64_t rows : {1, 4, 4}) {
       const std::vector<Tensor> inputs{tokens(static_cast<uint64_t>(rows), rows)};
       const std::vector<double> want = cpu.run(inputs)[0].to_doubles(),

@@ -5,10 +5,10 @@
 #include <algorithm>
 
 #include "engine/batch_rows.h"
-#include "passes/collective_types.h"
-#include "passes/partition.h"
-#include "passes/shard_rules.h"
-#include "passes/train.h"
+#include "passes/partition/collective_types.h"
+#include "passes/partition/partition.h"
+#include "passes/partition/shard_rules.h"
+#include "passes/train/train.h"
 #include "runtime/open_device.h"
 
 namespace trireme::engine {
@@ -106,7 +106,8 @@ std::unique_ptr<RankProgram> RankModel::build(const std::vector<Dims>& shapes) {
     part = passes::cut_part(part.graph, *cut_, static_cast<size_t>(stage_));
   }
   ir::Graph local = mesh_.size() > strategy_.pp ? partitioned(part.graph, placed) : std::move(part.graph);
-  passes::run_passes(passes::bucket_passes(), local);
+  // Nothing computes joined weights here: a rank's part of them is not a part of the whole's.
+  passes::run_passes(passes::bucket_passes(), local, {.off = {"projections"}});
   made->program = std::make_shared<const compile::Program>(compile::compile(local, compile_, packs_));
   const compile::Program& p = *made->program;
   base::check(p.states.empty(), "a model with states runs on one rank");

@@ -10,7 +10,7 @@
 
 #include "compile/program.h"
 #include "engine/session.h"
-#include "passes/pipeline.h"
+#include "passes/pipeline/pipeline.h"
 #include "passes/strategy.h"
 
 namespace trireme::engine {

@@ -9,7 +9,7 @@
 
 #include "engine/graph_runner.h"
 #include "passes/strategy.h"
-#include "passes/weights.h"
+#include "passes/precision/weights.h"
 
 namespace trireme::comm {
 class Mesh;

@@ -5,7 +5,7 @@
 #include "engine/step_draft.h"
 #include "ops/collective/parts.h"
 #include "ops/table.h"
-#include "passes/partition.h"
+#include "passes/partition/partition.h"
 
 namespace trireme::engine {
 

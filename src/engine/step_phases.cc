@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "passes/train.h"
+#include "passes/train/train.h"
 
 namespace trireme::engine {
 

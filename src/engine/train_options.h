@@ -4,10 +4,10 @@
 #include <string>
 #include <vector>
 
-#include "passes/optimizer.h"
+#include "passes/train/optimizer.h"
 #include "passes/pass.h"
-#include "passes/precision.h"
-#include "passes/recompute.h"
+#include "passes/precision/precision.h"
+#include "passes/train/recompute.h"
 #include "passes/strategy.h"
 
 namespace trireme::comm {

@@ -5,13 +5,11 @@
 #include <cmath>
 #include <map>
 
-#include "base/rng.h"
 #include "comm/local.h"
 #include "engine/state_parts.h"
 #include "engine/train_session.h"
-#include "model/loss.h"
-#include "model/zoo/zoo.h"
 #include "tests/test_device.h"
+#include "tests/train_steps.h"
 
 namespace trireme::engine {
 namespace {
@@ -27,29 +25,8 @@ struct Case {
   TrainOptions options;
 };
 
-Feeds tokens(uint64_t stream) {
-  Tensor ids = Tensor::empty(DType::i64, {2, 8}), labels = Tensor::empty(DType::i64, {2, 8});
-  base::Rng rng(3, stream);
-  for (size_t i = 0; i < 16; ++i) {
-    ids.mutable_data<int64_t>()[i] = static_cast<int64_t>(rng.uniform() * 32);
-    labels.mutable_data<int64_t>()[i] = rng.uniform() < 0.2 ? -100 : (3 * ids.data<int64_t>()[i] + 1) % 32;
-  }
-  return {ids, labels};
-}
-
-template <int64_t kSize>
-Feeds images(uint64_t stream) {
-  Tensor x = Tensor::empty(DType::f32, {2, 3, kSize, kSize}), labels = Tensor::empty(DType::i64, {2});
-  base::Rng rng(5, stream);
-  for (float& v : x.mutable_data<float>()) v = static_cast<float>(rng.normal());
-  for (int64_t& v : labels.mutable_data<int64_t>()) v = static_cast<int64_t>(rng.uniform() * 8);
-  return {x, labels};
-}
-
 Case make(const std::string& name, const std::vector<std::string>& options, Feeds (*feeds)(uint64_t)) {
-  Case c{name, model::zoo::build(name, options).graph, feeds, {}};
-  model::add_loss(c.graph);
-  c.graph.sort();
+  Case c{name, tests::loss_network(name, options), feeds, {}};
   c.options.optimizer.kind = passes::OptimizerKind::adamw;
   c.options.optimizer.clip_norm = 0.5;
   c.options.device = tests::device_under_test();
@@ -61,11 +38,12 @@ Case gpt(const std::string& tied = "true") {
   return make(
       "gpt2",
       {"vocabulary=32", "positions=8", "width=32", "layers=4", "heads=2", "dropout=0.1", "is_tied=" + tied},
-      tokens);
+      tests::ruled_tokens<32>);
 }
 
 Case small_resnet() {
-  return make("small_resnet", {"depth=14", "width=8", "classes=8", "size=16", "channels=3"}, images<16>);
+  return make("small_resnet", {"depth=14", "width=8", "classes=8", "size=16", "channels=3"},
+              tests::noise_images<2, 16>);
 }
 
 struct Layout {
@@ -89,18 +67,7 @@ Trained train(TrainSession& session, const Case& c, size_t micro_batches, int dp
   Trained out;
   const size_t own = micro_batches / static_cast<size_t>(dp);
   for (int step = 0; step < kSteps; ++step) {
-    std::vector<Feeds> feeds;
-    for (size_t i = 0; i < own; ++i) {
-      const size_t place = session.own_micro_batch(i, own);
-      feeds.push_back(c.feeds(static_cast<uint64_t>(step) * micro_batches + place));
-    }
-    StepInputs inputs;
-    inputs.lr = 0.01f;
-    inputs.step = step + 1;
-    inputs.draw = step;
-    inputs.seed = 7;
-    inputs.loss_weight = 1.0f / 50;
-    const StepResult r = session.step(feeds, inputs);
+    const StepResult r = tests::train_step(session, c.feeds, step, {micro_batches, own, 1.0f / 50});
     EXPECT_FALSE(r.skipped);
     out.losses.push_back(r.loss_sum);
     out.counts.push_back(r.count);
@@ -289,7 +256,8 @@ TEST(TrainPipeline, ABadTokenFailsTheStepOnEveryStageAndChangesNothing) {
     comm::Mesh mesh(comm, options.strategy.mesh());
     options.mesh = &mesh;
     TrainSession session(c.graph, options);
-    std::vector<Feeds> feeds{tokens(1), tokens(2), tokens(3)};
+    std::vector<Feeds> feeds{tests::ruled_tokens<32>(1), tests::ruled_tokens<32>(2),
+                             tests::ruled_tokens<32>(3)};
     feeds[1][0].mutable_data<int64_t>()[3] = 77;
     session.prepare({{2, 8}, {2, 8}}, 3);
     std::map<std::string, Tensor> before;
@@ -301,14 +269,14 @@ TEST(TrainPipeline, ABadTokenFailsTheStepOnEveryStageAndChangesNothing) {
       ++refused;
     }
     for (const auto& [name, t] : before) EXPECT_TRUE(t.same_as(session.states().at(name))) << name;
-    feeds[1] = tokens(2);
+    feeds[1] = tests::ruled_tokens<32>(2);
     EXPECT_FALSE(session.step(feeds, {.lr = 0.1f}).skipped);
   });
   EXPECT_EQ(refused, 2);
 }
 
 TEST(TrainPipeline, Resnet152OnFourStages) {
-  const Case c = make("resnet", {"depth=152", "size=32", "classes=8"}, images<32>);
+  const Case c = make("resnet", {"depth=152", "size=32", "classes=8"}, tests::noise_images<2, 32>);
   const Trained want = alone(c, 2);
   expect_near(want, train(c, 2, {.pp = 4}), 1e-3);
 }

@@ -7,12 +7,12 @@
 #include "comm/mesh.h"
 #include "engine/step_draft.h"
 #include "ops/table.h"
-#include "passes/collective_types.h"
-#include "passes/gradient_norm.h"
-#include "passes/partition.h"
-#include "passes/shard_rules.h"
-#include "passes/vocab_parallel.h"
-#include "passes/whole_values.h"
+#include "passes/partition/collective_types.h"
+#include "passes/train/gradient_norm.h"
+#include "passes/partition/partition.h"
+#include "passes/partition/shard_rules.h"
+#include "passes/partition/vocab_parallel.h"
+#include "passes/partition/whole_values.h"
 
 namespace trireme::engine {
 

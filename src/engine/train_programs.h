@@ -7,8 +7,8 @@
 
 #include "engine/state_store.h"
 #include "engine/train_options.h"
-#include "passes/data_parallel.h"
-#include "passes/pipeline.h"
+#include "passes/partition/data_parallel.h"
+#include "passes/pipeline/pipeline.h"
 
 namespace trireme::engine {
 

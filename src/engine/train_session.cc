@@ -16,8 +16,9 @@
 #include "engine/step_program.h"
 #include "engine/step_phases.h"
 #include "ops/table.h"
-#include "passes/casts.h"
-#include "passes/collective_types.h"
+#include "passes/partition/collective_types.h"
+#include "passes/precision/float8.h"
+#include "passes/train/wide_gradients.h"
 #include "runtime/device_speed.h"
 #include "runtime/open_device.h"
 
@@ -212,8 +213,11 @@ std::shared_ptr<const compile::Program> TrainSession::compile_step(ir::Graph& gr
                                                             ? device_->memory_bytes()
                                                             : base::memory_limit_bytes()};
   // What a stage computes again was decided before its programs were split.
-  if (is_stage) passes::fix_collective_order(graph);
-  if (is_stage) return std::make_shared<compile::Program>(compile::compile(graph, options, packs_));
+  if (is_stage) {
+    finish_passes(graph);
+    passes::fix_collective_order(graph);
+    return std::make_shared<compile::Program>(compile::compile(graph, options, packs_));
+  }
   if (options_.activation_bytes > 0) return fit_activations(graph, options);
   std::vector<passes::RecomputePlan> plans{passes::plan_recompute(graph, options_.recompute)};
   share_plans(plans, graph.nodes().size());
@@ -225,6 +229,7 @@ std::shared_ptr<const compile::Program> TrainSession::compile_plan(ir::Graph& gr
                                                                    const compile::CompileOptions& options) {
   passes::recompute(graph, plan);
   graph.sort();
+  finish_passes(graph);
   if (options_.strategy.zero == 3) passes::gather_again(graph);
   if (options_.mesh != nullptr) passes::fix_collective_order(graph);
   return std::make_shared<compile::Program>(compile::compile(graph, options, packs_));
@@ -326,12 +331,18 @@ std::unique_ptr<TrainSession::StepProgram> TrainSession::build(const StepKey& ke
 void TrainSession::fuse(ir::Graph& graph) const {
   // Before the passes, so that what is widened still fuses; after them for what they made.
   const bool is_mixed = options_.precision.compute != passes::Precision::f32;
+  if (is_mixed) passes::widen_weight_gradients(graph);
+  if (options_.precision.compute == passes::Precision::fp8) passes::lower_float8(graph, device_->kind());
   if (is_mixed) passes::widen_unsupported(graph, device_->kind());
   passes::run_passes(passes::step_passes(device_->kind()), graph, options_.passes);
   if (!is_mixed) return;
   passes::widen_unsupported(graph, device_->kind());
   passes::localise_casts(graph);
-  passes::absorb_casts(graph, device_->kind());
+  passes::run_passes(passes::cast_passes(device_->kind()), graph, options_.passes);
+}
+
+void TrainSession::finish_passes(ir::Graph& graph) const {
+  passes::run_passes(passes::program_passes(device_->kind()), graph, options_.passes);
 }
 
 void TrainSession::finish(StepProgram& p, const std::function<bool(const std::string&)>& is_crossing) {
@@ -394,9 +405,11 @@ std::vector<const compile::Program*> TrainSession::programs(const std::vector<Di
 std::optional<double> TrainSession::device_product_rate() {
   if (on_.device == nullptr || device_->ordinal() < 0) return std::nullopt;
   const runtime::Ceilings most = runtime::measure_ceilings(*device_, pool_, {.scale = 0.5, .seconds = 0.05});
-  const tensor::DType type = options_.precision.compute == passes::Precision::bf16  ? tensor::DType::bf16
-                             : options_.precision.compute == passes::Precision::f16 ? tensor::DType::f16
-                                                                                    : tensor::DType::f32;
+  // Of fp8 too: MFU is then a share of what 16 bits could do, and may exceed 1.
+  const bool is_low = options_.precision.compute != passes::Precision::f32;
+  const tensor::DType type = options_.precision.compute == passes::Precision::f16 ? tensor::DType::f16
+                             : is_low                                             ? tensor::DType::bf16
+                                                                                  : tensor::DType::f32;
   return most.tflop_s(type) * 1e12;
 }
 

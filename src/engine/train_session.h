@@ -13,7 +13,7 @@
 #include "engine/state_store.h"
 #include "engine/train_options.h"
 #include "engine/train_programs.h"
-#include "passes/pipeline_flow.h"
+#include "passes/pipeline/pipeline_flow.h"
 #include "runtime/executor.h"
 
 namespace trireme::engine {
@@ -125,6 +125,7 @@ class TrainSession {
   StepProgram& program_for(const StepKey& key);
   std::unique_ptr<StepProgram> build(const StepKey& key);
   void fuse(ir::Graph& graph) const;
+  void finish_passes(ir::Graph& graph) const;
   /// `is_crossing`: of inputs and outputs that stay on the device between programs.
   void finish(StepProgram& program, const std::function<bool(const std::string&)>& is_crossing = {});
   void use_arena(StepProgram& program);

@@ -5,9 +5,9 @@
 #include <string>
 #include <string_view>
 #include <utility>
-#include <variant>
 #include <vector>
 
+#include "base/variant.h"
 #include "tensor/tensor.h"
 
 namespace trireme::ir {
@@ -16,8 +16,8 @@ class Graph;
 
 /// A subgraph attribute (branches and bodies of control flow) is immutable and shared.
 using GraphPtr = std::shared_ptr<const Graph>;
-using AttrValue = std::variant<int64_t, double, std::string, std::vector<int64_t>, std::vector<double>,
-                               std::vector<std::string>, tensor::Tensor, GraphPtr>;
+using AttrValue = base::Variant<int64_t, double, std::string, std::vector<int64_t>, std::vector<double>,
+                                std::vector<std::string>, tensor::Tensor, GraphPtr>;
 
 /// Named constants, kept sorted by name so that equal attributes print and hash equally.
 class Attrs {

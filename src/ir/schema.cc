@@ -134,7 +134,8 @@ std::vector<TensorType> infer_types(const OpSchema& op, const NodeView& node) {
   for (size_t i = 0; i < op.min_in; ++i)
     base::require(node.present(i), "op '", op.name, "' needs operand ", i);
   std::vector<TensorType> types = op.infer ? op.infer(node) : infer_from_notation(op.dims, node);
-  base::check(types.size() >= node.out_count, "op '", op.name, "' inferred too few results");
+  base::require(types.size() >= node.out_count, "op '", op.name, "' has ", types.size(),
+                " results with these attributes, asked for ", node.out_count);
   types.resize(node.out_count);
   for (const TensorType& t : types) {
     // A dimension without number and name comes from an operand's negative value.

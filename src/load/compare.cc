@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <tuple>
 
 #include "base/error.h"
 #include "load/report.h"
@@ -13,7 +14,7 @@ namespace {
 
 constexpr std::array<const char*, 5> kLatencies = {"p50", "p90", "p95", "p99", "p99.9"};
 // Options that say where results go, not what is measured.
-constexpr std::array<std::string_view, 3> kAside = {"json", "html", "title"};
+constexpr std::array<std::string_view, 5> kAside = {"json", "html", "title", "csv", "record"};
 
 Bounds bounds_of(const base::Json& json) { return {json.at(0).as_double(), json.at(1).as_double()}; }
 
@@ -69,6 +70,13 @@ void compare_runs(const base::Json& before, const base::Json& after, Comparison&
   }
   out.differences.push_back(difference("failed", failed_share(before), failed_share(after), false, 100));
   const std::string label = label_of(before);
+  // What made a figure doubtful makes its comparison doubtful.
+  for (const auto& [run, name] : {std::pair{&before, "before"}, std::pair{&after, "after"}}) {
+    const base::Json* warnings = run->find("warnings");
+    if (warnings == nullptr) continue;
+    for (const base::Json& warning : warnings->as_array())
+      out.notes.push_back(label + " " + name + ": " + warning.as_string());
+  }
   for (size_t i = first; i < out.differences.size(); ++i) out.differences[i].label = label;
   if (!before.contains("scenario") || !after.contains("scenario")) return;
   const bool was = before.at("scenario").at("valid").as_bool(),
@@ -84,6 +92,14 @@ void note_options(const base::Json& before, const base::Json& after, Comparison&
     if (other == nullptr || *other == value || std::find(kAside.begin(), kAside.end(), key) != kAside.end())
       continue;
     out.notes.push_back("options differ: " + key + " " + value.dump() + " -> " + other->dump());
+  }
+  // Written by programs of different age: what one has not, it did not do.
+  for (const auto& [test, other, name] :
+       {std::tuple{&before, &after, "before"}, std::tuple{&after, &before, "after"}}) {
+    for (const auto& [key, value] : test->as_object()) {
+      if (other->find(key) == nullptr && std::find(kAside.begin(), kAside.end(), key) == kAside.end())
+        out.notes.push_back(std::string("option only ") + name + ": " + key + " " + value.dump());
+    }
   }
 }
 

@@ -1,6 +1,7 @@
 // The load generator: sends prepared requests on schedule over many connections from few threads.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -14,8 +15,7 @@ namespace trireme::load {
 
 /// One measurement: a pacer, or exactly one of concurrency and rate is positive.
 struct LoadPlan {
-  std::string host;
-  uint16_t port = 80;
+  Target target;
   const std::vector<std::string>* requests = nullptr;  // whole messages, head and body, sent in turn
   const Payload* mix = nullptr;                        // order and classes of the requests, if it has any
   int64_t concurrency = 0;  // closed loop: connections, one request in flight on each
@@ -32,11 +32,14 @@ struct LoadPlan {
   int64_t connections = 1;   // open loop: most connections
   int threads = 1;
   uint64_t seed = 1;
+  bool records = false;                     // every counted request goes into the result
+  const std::atomic<bool>* stop = nullptr;  // once true, nothing more is sent and the result is what came
 };
 
 /// Runs the plan and waits for its last answer. A request belongs to the measurement if its *scheduled* time
 /// does, so a stalled server is charged for every request that should have been sent meanwhile (no
-/// coordinated omission). Throws unavailable if the server cannot be reached at the start.
+/// coordinated omission). Throws unavailable if the server cannot be reached at the start, exhausted if the
+/// process may not open as many connections.
 LoadResult run_load(const LoadPlan& plan);
 
 /// Time of the k-th arrival of one thread's share, ns after the start. Poisson: exponential gaps from a

@@ -71,6 +71,15 @@ std::string goals_of(const Report& report) {
     out +=
         "<li>highest rate that met every goal: " + format_number(report.found_rate, 1) + " requests/s</li>";
   }
+  if (report.found_concurrency >= 0) {
+    out += "<li>highest concurrency that met every goal: " + format_number(report.found_concurrency, 0) +
+           "</li>";
+  }
+  for (const Measured& m : report.runs) {
+    for (const std::string& warning : warnings_of(m))
+      out += "<li class=\"bad\">" + html_escape(label_of(m.result) + ": " + warning) + "</li>";
+  }
+  if (report.failure) out += "<li class=\"bad\">" + html_escape(report.failure->message()) + "</li>";
   return out.empty() ? out : "<ul>" + out + "</ul>";
 }
 

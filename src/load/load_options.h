@@ -22,6 +22,7 @@ struct LoadOptions {
   double rate = 0;
   Arrivals arrivals = Arrivals::poisson;
   bool find_rate = false;
+  bool find_concurrency = false;
   std::string trace;
   double speed = 1;
   std::string mix;
@@ -48,13 +49,21 @@ struct LoadOptions {
   int batch = 1;
   Format format = Format::binary;
   int variants = 16;
+  bool stream = false;
+  std::string tls_ca, tls_certificate, tls_key;
+  bool tls_insecure = false;
   std::vector<std::string> slo;
   std::string json;
+  std::string csv;
+  std::string record;
   std::string html;
   std::string title;
 
   void fields(base::OptionList& f) {
-    f.add("url", &url, "server, http://host:port[/path]; with --model the path is made")
+    f.add(
+         "url", &url,
+         "server: http, https, grpc or grpcs://host:port[/path]; with --model, which gRPC needs, the path is "
+         "made")
         .positional()
         .required();
     f.add("concurrency", &concurrency, "closed loop: requests kept in flight").at_least(1).at_most(65536);
@@ -68,6 +77,8 @@ struct LoadOptions {
     f.add("rate", &rate, "open loop: requests a second, sent on time whatever the server does").at_least(0);
     f.add_choice("arrivals", &arrivals, {"poisson", "fixed"}, "open loop: gaps between requests");
     f.add("find_rate", &find_rate, "search the highest rate that meets every --slo, starting at --rate");
+    f.add("find_concurrency", &find_concurrency,
+          "search the most requests in flight that meet every --slo, starting at --concurrency");
     f.add("trace", &trace,
           "replay the arrival times of this file: CSV with a timestamp column, JSON lines with timestamp in "
           "ms, "
@@ -102,10 +113,19 @@ struct LoadOptions {
     f.add("batch", &batch, "items a request: the first dimension where the model leaves it open").at_least(1);
     f.add_choice("format", &format, {"binary", "json"}, "tensor encoding of --model requests");
     f.add("variants", &variants, "different random requests, sent in turn").at_least(1).at_most(10000);
+    f.add("stream", &stream,
+          "answers come in parts, whose times are reported: server-sent events over HTTP (with --model from "
+          "generate_stream), ModelStreamInfer over gRPC");
+    f.add("tls_ca", &tls_ca, "PEM file of who signs the server's certificate; default: the system's");
+    f.add("tls_certificate", &tls_certificate, "PEM file that the client shows; with --tls-key");
+    f.add("tls_key", &tls_key, "PEM file of the certificate's key");
+    f.add("tls_insecure", &tls_insecure, "take any certificate of the server");
     f.add("slo", &slo,
-          "goal: p99=50ms, p99.9=1s, mean=5ms, max=1s, errors=0.1%, throughput=100; may be repeated; missed: "
-          "exit 1");
+          "goal: p99=50ms, p99.9=1s, mean=5ms, max=1s, first_p99=200ms and part_p99=20ms of --stream, "
+          "errors=0.1%, throughput=100; may be repeated; missed: exit 1");
     f.add("json", &json, "write the results to this file");
+    f.add("csv", &csv, "write a line for each load to this file, in perf_analyzer's columns");
+    f.add("record", &record, "write every counted request to this file: when it was due, sent, answered");
     f.add("html", &html, "write a self-contained page with plots to this file");
     f.add("title", &title, "title of the page");
   }

@@ -14,26 +14,26 @@
 #include "load/generator.h"
 #include "load/load_command.h"
 #include "load/payload.h"
-#include "serve/http_server.h"
+#include "http/server.h"
 
 namespace trireme::load {
 namespace {
 
 using namespace std::chrono_literals;
-using serve::HttpReply;
-using serve::HttpRequest;
-using serve::HttpServer;
+using http::Reply;
+using http::Request;
+using http::Server;
 
-serve::HttpServerOptions local() {
-  serve::HttpServerOptions o;
+http::ServerOptions local() {
+  http::ServerOptions o;
   o.host = "127.0.0.1";
   o.threads = 1;
   return o;
 }
 
-void ok(HttpRequest&&, HttpReply reply) { reply.send(serve::http_text(200, "ok")); }
+void ok(http::Request&&, http::Reply reply) { reply.send(http::text_response(200, "ok")); }
 
-LoadOptions options_for(const HttpServer& server, const std::vector<std::string>& flags) {
+LoadOptions options_for(const http::Server& server, const std::vector<std::string>& flags) {
   std::vector<std::string> words = {"http://127.0.0.1:" + std::to_string(server.port()) + "/", "--warmup",
                                     "0s"};
   words.insert(words.end(), flags.begin(), flags.end());
@@ -42,12 +42,12 @@ LoadOptions options_for(const HttpServer& server, const std::vector<std::string>
   return options;
 }
 
-Report run(const HttpServer& server, const std::vector<std::string>& flags) {
+Report run(const http::Server& server, const std::vector<std::string>& flags) {
   return measure(options_for(server, flags), [](const std::string&) {});
 }
 
 TEST(Load, ClosedLoopCountsEveryRequest) {
-  HttpServer server(local(), ok);
+  http::Server server(local(), ok);
   const Report report = run(server, {"--concurrency", "4", "--requests", "500", "--threads", "2"});
   const LoadResult& r = report.runs.at(0).result;
   EXPECT_EQ(r.scheduled, 500);
@@ -60,7 +60,7 @@ TEST(Load, ClosedLoopCountsEveryRequest) {
 }
 
 TEST(Load, FixedRateIsKept) {
-  HttpServer server(local(), ok);
+  http::Server server(local(), ok);
   const Report report =
       run(server, {"--rate", "400", "--arrivals", "fixed", "--duration", "500ms", "--threads", "2"});
   const LoadResult& r = report.runs.at(0).result;
@@ -96,9 +96,9 @@ TEST(Load, PoissonGapsAreExponential) {
 // sees all that should have been sent meanwhile.
 TEST(Load, StallsAreChargedToEveryScheduledRequest) {
   std::atomic<int> seen{0};
-  HttpServer server(local(), [&](HttpRequest&&, HttpReply reply) {
+  http::Server server(local(), [&](http::Request&&, http::Reply reply) {
     if (seen.fetch_add(1) == 20) std::this_thread::sleep_for(300ms);
-    reply.send(serve::http_text(200, "ok"));
+    reply.send(http::text_response(200, "ok"));
   });
   const Report report =
       run(server, {"--rate", "200", "--arrivals", "fixed", "--duration", "1s", "--connections", "1"});
@@ -111,11 +111,11 @@ TEST(Load, StallsAreChargedToEveryScheduledRequest) {
 
 TEST(Load, ErrorsAreClassedAndMissGoals) {
   std::atomic<int> seen{0};
-  HttpServer server(local(), [&](HttpRequest&&, HttpReply reply) {
+  http::Server server(local(), [&](http::Request&&, http::Reply reply) {
     const int n = seen.fetch_add(1) % 4;
-    reply.send(n == 0   ? serve::http_error(503, "full")
-               : n == 1 ? serve::http_error(400, "bad")
-                        : serve::http_text(200, "ok"));
+    reply.send(n == 0   ? http::error_response(503, "full")
+               : n == 1 ? http::error_response(400, "bad")
+                        : http::text_response(200, "ok"));
   });
   const Report report = run(server, {"--requests", "400", "--slo", "p40=1s", "--slo", "p60=1s", "--slo",
                                      "errors=50%", "--slo", "max=9s"});
@@ -132,8 +132,8 @@ TEST(Load, ErrorsAreClassedAndMissGoals) {
 }
 
 TEST(Load, TimeoutsAndClosedConnectionsAreErrors) {
-  std::vector<HttpReply> held;
-  HttpServer silent(local(), [&](HttpRequest&&, HttpReply reply) { held.push_back(std::move(reply)); });
+  std::vector<http::Reply> held;
+  http::Server silent(local(), [&](http::Request&&, http::Reply reply) { held.push_back(std::move(reply)); });
   const Report late = run(silent, {"--requests", "3", "--concurrency", "3", "--timeout", "100ms"});
   EXPECT_EQ(late.runs[0].result.errors.at("timeout"), 3);
   silent.stop();
@@ -142,9 +142,9 @@ TEST(Load, TimeoutsAndClosedConnectionsAreErrors) {
 }
 
 TEST(Load, FindsTheHighestRateOfASlowServer) {
-  HttpServer server(local(), [](HttpRequest&&, HttpReply reply) {
+  http::Server server(local(), [](http::Request&&, http::Reply reply) {
     std::this_thread::sleep_for(5ms);  // one thread: 200 requests a second at most
-    reply.send(serve::http_text(200, "ok"));
+    reply.send(http::text_response(200, "ok"));
   });
   const Report report = run(server, {"--find-rate", "--rate", "25", "--arrivals", "fixed", "--duration",
                                      "300ms", "--slo", "p90=40ms"});
@@ -154,7 +154,7 @@ TEST(Load, FindsTheHighestRateOfASlowServer) {
 }
 
 TEST(Load, SweepReportsEveryConcurrency) {
-  HttpServer server(local(), ok);
+  http::Server server(local(), ok);
   Report report =
       run(server, {"--sweep", "1,2,8", "--duration", "100ms", "--slo", "p99=10s", "--title", "a <b>"});
   ASSERT_EQ(report.runs.size(), 3u);
@@ -175,10 +175,10 @@ TEST(Load, SweepReportsEveryConcurrency) {
 
 TEST(Load, ModelRequestsFollowTheMetadata) {
   std::atomic<int> wrong{0}, good{0};
-  HttpServer server(local(), [&](HttpRequest&& request, HttpReply reply) {
+  http::Server server(local(), [&](http::Request&& request, http::Reply reply) {
     if (request.path == "/v2/models/m") {
       reply.send(
-          serve::http_json(200, R"({"name":"m","inputs":[{"name":"x","datatype":"FP32","shape":[-1,3,-1]},
+          http::json_response(200, R"({"name":"m","inputs":[{"name":"x","datatype":"FP32","shape":[-1,3,-1]},
         {"name":"ids","datatype":"INT64","shape":[-1,2]}],"outputs":[]})"));
       return;
     }
@@ -199,7 +199,7 @@ TEST(Load, ModelRequestsFollowTheMetadata) {
       fits = v >= 5 && v <= 7;
     }
     (fits ? good : wrong)++;
-    reply.send(serve::http_json(200, "{}"));
+    reply.send(http::json_response(200, "{}"));
   });
   const Report report = run(server, {"--model", "m", "--batch", "2", "--shape", "x:2,3,4", "--range",
                                      "ids:5,7", "--requests", "40"});
@@ -215,10 +215,10 @@ TEST(Load, SentencesBecomeBytesElements) {
       std::filesystem::temp_directory_path() / ("trireme_load_" + std::to_string(::getpid()) + ".txt");
   std::ofstream(path) << "first line\r\nsecond \"line\"\n\nthird\n";
   std::vector<std::string> bodies;
-  HttpServer server(local(), [&](HttpRequest&& request, HttpReply reply) {
+  http::Server server(local(), [&](http::Request&& request, http::Reply reply) {
     const bool metadata = request.method == "GET";
     if (!metadata) bodies.emplace_back(request.body.view());
-    reply.send(serve::http_json(
+    reply.send(http::json_response(
         200, metadata ? R"({"inputs":[{"name":"text","datatype":"BYTES","shape":[-1]}]})" : "{}"));
   });
   run(server, {"--model", "m", "--text-file", path.string(), "--format", "json", "--requests", "3"});

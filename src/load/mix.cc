@@ -97,12 +97,19 @@ Payload make_mix(const std::vector<MixEntry>& entries, uint64_t seed) {
     Payload one = make_payload(entries[e].options);
     if (e == 0) {
       all.url = one.url;
+      all.target = one.target;
+      all.prefix = one.prefix;
+      all.headers = one.headers;
       all.items_per_request = one.items_per_request;
     }
     if (one.items_per_request != all.items_per_request) all.items_per_request = 1;
     for (std::string& request : one.requests) {
       all.requests.push_back(std::move(request));
       all.class_of.push_back(e);
+    }
+    for (const std::string& model : one.models) {
+      if (std::find(all.models.begin(), all.models.end(), model) == all.models.end())
+        all.models.push_back(model);
     }
     all.classes.push_back(entries[e].name);
     weights.push_back(entries[e].weight);

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/rng.h"
+#include "load/kserve_grpc.h"
 
 namespace trireme::load {
 namespace {
@@ -194,14 +195,22 @@ std::vector<int64_t> close_shape(const base::Json& input, const std::vector<int6
   return shape;
 }
 
-std::vector<ModelInput> model_inputs(const LoadOptions& options, serve::HttpClient& client,
-                                     const std::string& path) {
-  const serve::HttpReceived answer = client.get(path);
-  if (answer.status != 200) {
-    base::fail(answer.status == 404 ? base::ErrorCode::not_found : base::ErrorCode::unavailable,
-               "model metadata was refused: ", path, ": status ", answer.status, ": ", answer.body);
+/// The model's metadata as the HTTP route gives it.
+base::Json metadata_of(const LoadOptions& options, const Payload& payload, const std::string& path) {
+  const std::string authority = payload.url.authority();
+  try {
+    if (payload.target.protocol == Protocol::grpc)
+      return metadata_of_grpc(
+          call(payload.target, grpc_request(std::string(kGrpcService) + "ModelMetadata", payload.headers,
+                                            authority, encode_model_name(options.model))));
+    return base::parse_json(
+        call(payload.target, http::request_head("GET", path, authority, 0, payload.headers)));
+  } catch (const base::Error& e) {
+    throw e.with("model metadata of " + options.model);
   }
-  const base::Json metadata = base::parse_json(answer.body);
+}
+
+std::vector<ModelInput> model_inputs(const LoadOptions& options, const base::Json& metadata) {
   const auto shapes = named_numbers<int64_t>(options.shape, "shape");
   std::vector<ModelInput> inputs;
   std::vector<std::string> names;
@@ -271,8 +280,8 @@ std::vector<std::vector<InputTensor>> text_requests(const LoadOptions& options,
   return requests;
 }
 
-serve::HttpHeaderList parse_headers(const std::vector<std::string>& lines) {
-  serve::HttpHeaderList headers;
+http::HeaderList parse_headers(const std::vector<std::string>& lines) {
+  http::HeaderList headers;
   for (const std::string& line : lines) {
     const size_t colon = line.find(':');
     base::require(colon != std::string::npos && colon > 0 && line.find_first_of("\r\n") == std::string::npos,
@@ -283,29 +292,38 @@ serve::HttpHeaderList parse_headers(const std::vector<std::string>& lines) {
   return headers;
 }
 
-void add_model_requests(const LoadOptions& options, Payload& payload, const serve::HttpHeaderList& headers) {
-  std::string prefix = payload.url.target;
-  while (!prefix.empty() && prefix.back() == '/') prefix.pop_back();
-  const std::string model = prefix + "/v2/models/" + options.model;
-  serve::HttpClient client(payload.url.host, payload.url.port);
-  const std::vector<ModelInput> inputs = model_inputs(options, client, model);
+std::string model_request(const LoadOptions& options, const Payload& payload,
+                          const std::vector<InputTensor>& inputs) {
+  const std::string authority = payload.url.authority();
+  if (payload.target.protocol == Protocol::grpc)
+    return grpc_request(payload.url.target, payload.headers, authority,
+                        encode_grpc_infer(options.model, inputs));
+  const bool is_binary = !options.stream && options.format == Format::binary;
+  size_t json_bytes = 0;
+  const std::string body =
+      options.stream ? encode_generate(inputs) : encode_infer(inputs, options.format, &json_bytes);
+  http::HeaderList all = payload.headers;
+  all.emplace_back("Content-Type", is_binary ? "application/octet-stream" : "application/json");
+  if (is_binary) all.emplace_back("Inference-Header-Content-Length", std::to_string(json_bytes));
+  return http::request_head("POST", payload.url.target, authority, body.size(), all) + body;
+}
+
+void add_model_requests(const LoadOptions& options, Payload& payload) {
+  payload.prefix = payload.url.target;
+  while (!payload.prefix.empty() && payload.prefix.back() == '/') payload.prefix.pop_back();
+  payload.models = {options.model};
+  const bool is_grpc = payload.target.protocol == Protocol::grpc;
+  base::require(!is_grpc || payload.prefix.empty(), "a gRPC URL has no path: ", options.url);
+  const std::string model = payload.prefix + "/v2/models/" + options.model;
+  const std::vector<ModelInput> inputs = model_inputs(options, metadata_of(options, payload, model));
   payload.items_per_request =
       !inputs.empty() && !inputs[0].shape.empty() ? std::max<int64_t>(inputs[0].shape[0], 1) : 1;
-  payload.url.target = model + "/infer";
+  payload.url.target = is_grpc
+                           ? std::string(kGrpcService) + (options.stream ? "ModelStreamInfer" : "ModelInfer")
+                           : model + (options.stream ? "/generate_stream" : "/infer");
   const bool text = !options.text_file.empty();
-  for (const auto& request : text ? text_requests(options, inputs) : random_requests(options, inputs)) {
-    size_t json_bytes = 0;
-    const std::string body = encode_infer(request, options.format, &json_bytes);
-    serve::HttpHeaderList all = headers;
-    all.emplace_back("Content-Type",
-                     options.format == Format::binary ? "application/octet-stream" : "application/json");
-    if (options.format == Format::binary) {
-      all.emplace_back("Inference-Header-Content-Length", std::to_string(json_bytes));
-    }
-    payload.requests.push_back(
-        serve::http_request_head("POST", payload.url.target, payload.url.authority(), body.size(), all) +
-        body);
-  }
+  for (const auto& request : text ? text_requests(options, inputs) : random_requests(options, inputs))
+    payload.requests.push_back(model_request(options, payload, request));
 }
 
 }  // namespace
@@ -351,23 +369,48 @@ std::string encode_infer(const std::vector<InputTensor>& inputs, Format format, 
   return json + blobs;
 }
 
+std::string encode_generate(const std::vector<InputTensor>& inputs) {
+  std::string json = "{";
+  for (const InputTensor& input : inputs) {
+    const Datatype& type = datatype_of(input.datatype);
+    if (type.form == Form::half || type.form == Form::brain)
+      base::fail_unsupported("datatype has no JSON form: ", input.datatype);
+    if (json.size() > 1) json += ',';
+    base::append_json(json, std::string_view(input.name));
+    json += ':';
+    const size_t first = json.size();
+    int64_t count = 0;
+    for (size_t at = 0; at < input.bytes.size(); ++count) {
+      if (count > 0) json += ',';
+      append_json_element(json, type, input.bytes, at);
+    }
+    if (count == 1) continue;
+    json.insert(first, "[");
+    json += ']';
+  }
+  return json + "}";
+}
+
 Payload make_payload(const LoadOptions& options) {
   Payload payload;
-  payload.url = serve::HttpUrl::parse(options.url);
-  const serve::HttpHeaderList headers = parse_headers(options.header);
+  payload.url = parse_url(options.url);
+  payload.target = target_of(options, payload.url);
+  payload.headers = parse_headers(options.header);
+  base::require(payload.target.protocol == Protocol::http || !options.model.empty(),
+                "a gRPC URL needs --model: ", options.url);
   base::require(options.text_file.empty() || !options.model.empty(), "--text-file needs --model");
   base::require(options.body.empty() || options.model.empty(), "--body and --model exclude each other");
   std::string method = options.method;
   if (!options.model.empty()) {
     base::require(method.empty() || method == "POST", "--model requests are POST, not ", method);
     method = "POST";
-    add_model_requests(options, payload, headers);
+    add_model_requests(options, payload);
   } else {
     const std::string body = options.body.empty() ? std::string() : base::read_file(options.body);
     if (method.empty()) method = options.body.empty() ? "GET" : "POST";
-    payload.requests.push_back(
-        serve::http_request_head(method, payload.url.target, payload.url.authority(), body.size(), headers) +
-        body);
+    payload.requests.push_back(http::request_head(method, payload.url.target, payload.url.authority(),
+                                                  body.size(), payload.headers) +
+                               body);
   }
   payload.description = base::concat(method, " ", payload.url.target, ", ", payload.requests.size(),
                                      " variants, ", payload.requests.front().size(), " bytes, ",

@@ -1,5 +1,5 @@
-// What the load generator sends: whole HTTP messages made from files, sentences, or a KServe v2 model's
-// metadata.
+// What the load generator sends: whole HTTP messages or gRPC calls made from files, sentences, or a KServe v2
+// model's metadata.
 #pragma once
 
 #include <cstdint>
@@ -9,12 +9,16 @@
 
 #include "base/json.h"
 #include "load/load_options.h"
-#include "serve/http_client.h"
+#include "load/target.h"
 
 namespace trireme::load {
 
 struct Payload {
-  serve::HttpUrl url;
+  http::Url url;
+  Target target;
+  std::vector<std::string> models;    // of KServe v2, whose statistics are asked for
+  std::string prefix;                 // of their paths
+  http::HeaderList headers;           // for those calls too
   std::vector<std::string> requests;  // head and body
   int64_t items_per_request = 1;      // sentences or batch rows
   // A mix only: names of the classes, the class of each request, and the order in which they are sent.
@@ -39,6 +43,9 @@ struct InputTensor {
 /// Body of an infer request. Binary: JSON then blobs, `json_bytes` gets the length of the JSON part; JSON:
 /// numbers in `data`. Throws unsupported for FP16 or BF16 in JSON.
 std::string encode_infer(const std::vector<InputTensor>& inputs, Format format, size_t* json_bytes);
+
+/// Body of a generate request: each input's name with its value, or the list of its values.
+std::string encode_generate(const std::vector<InputTensor>& inputs);
 
 /// Bytes of random elements: integers from low to high inclusive, floats uniform between them, BYTES short
 /// words. Throws unsupported for an unknown datatype.

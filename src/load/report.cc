@@ -45,6 +45,45 @@ std::string class_table(const LoadResult& r) {
   return out;
 }
 
+std::string us_text(double ns) { return format_number(ns / 1e3, 1); }
+
+// What streams add: the time to the first part and between parts.
+std::string stream_text(const LoadResult& r) {
+  if (r.first_part.count() == 0) return "";
+  std::string out = "parts       " + std::to_string(r.parts) + ", " +
+                    format_number(static_cast<double>(r.parts) / std::max(r.window_s, 1e-9), 1) +
+                    " a second\n";
+  const auto row = [&](const char* name, const base::Histogram& times) {
+    out += name;
+    for (const Percentile& p : kPercentiles)
+      out += "  " + std::string(p.name) + " " + format_ms(static_cast<double>(times.quantile(p.quantile)));
+    out += "\n";
+  };
+  row("to the first part, ms: ", r.first_part);
+  if (r.between_parts.count() > 0) row("between parts, ms:     ", r.between_parts);
+  return out;
+}
+
+std::string server_text(const std::vector<ServerTimes>& models) {
+  std::string out;
+  for (const ServerTimes& s : models) {
+    if (s.requests <= 0) continue;
+    out += "server " + s.model + ", mean us of a request: queue " + us_text(s.mean_of(s.queue_ns)) +
+           ", compute input " + us_text(s.mean_of(s.compute_input_ns)) + ", infer " +
+           us_text(s.mean_of(s.compute_infer_ns)) + ", output " + us_text(s.mean_of(s.compute_output_ns)) +
+           "; " + format_number(s.mean_batch(), 2) + " rows a batch\n";
+  }
+  return out;
+}
+
+std::string effort_text(const LoadResult& r) {
+  const Effort& e = r.effort;
+  return "generator: busiest thread " + format_number(e.busy_share * 100, 0) +
+         " % of a core, waited for one " + format_number(e.waited_share * 100, 0) +
+         " % of the time, sends late by p99 " + format_ms(static_cast<double>(e.late.quantile(0.99))) +
+         " ms\n";
+}
+
 // One run: every figure with its 95 % interval.
 std::string single_report(const Report& report, const Measured& m) {
   const LoadResult& r = m.result;
@@ -60,6 +99,7 @@ std::string single_report(const Report& report, const Measured& m) {
          " s: " + std::to_string(r.succeeded) + " succeeded, " + std::to_string(r.error_count()) +
          " failed\n";
   append_errors(out, r);
+  if (r.succeeded == 0) return out + effort_text(r);
   out += "latency from the scheduled time, ms (95 % interval, " + format_number(effective_samples(r), 0) +
          " effective samples)\n";
   for (const Percentile& p : kPercentiles) {
@@ -70,10 +110,15 @@ std::string single_report(const Report& report, const Measured& m) {
   out += pad("mean", 8) + pad(format_ms(r.latency.mean()), 11) + "\n";
   out += pad("max", 8) + pad(format_ms(static_cast<double>(r.latency.max())), 11) + "\n";
   // Waiting in the generator shows only in an open loop that the server cannot follow.
-  const auto waited = static_cast<double>(r.latency.quantile(0.5) - r.service.quantile(0.5));
-  if (r.offered_rate > 0)
-    out += "of which waiting for a connection at p50: " + format_ms(std::max(0.0, waited)) + " ms\n";
-  return out + class_table(r);
+  if (r.concurrency == 0 && r.effort.starved > 0) {
+    out += "of which waiting for a connection: ";
+    for (const double q : {0.5, 0.99}) {
+      const auto waited = static_cast<double>(r.latency.quantile(q) - r.service.quantile(q));
+      out += (q == 0.5 ? "p50 " : ", p99 ") + format_ms(std::max(0.0, waited)) + " ms";
+    }
+    out += "\n";
+  }
+  return out + stream_text(r) + class_table(r) + server_text(m.server) + effort_text(r);
 }
 
 std::string table(const Report& report) {
@@ -84,7 +129,8 @@ std::string table(const Report& report) {
     const LoadResult& r = m.result;
     out += pad(label_of(r), 12) + pad(format_number(r.throughput(), 1), 12);
     for (const Percentile& p : kPercentiles) {
-      out += pad(format_ms(static_cast<double>(r.latency.quantile(p.quantile))), 11);
+      const auto ns = static_cast<double>(r.latency.quantile(p.quantile));
+      out += pad(r.succeeded > 0 ? format_ms(ns) : "-", 11);
     }
     out += pad(std::to_string(r.error_count()), 9) +
            pad(m.slos.empty()    ? "-"
@@ -114,6 +160,40 @@ base::Json classes_json(const LoadResult& r) {
     out.push_back(item);
   }
   return out;
+}
+
+base::Json stream_json(const LoadResult& r) {
+  base::Json out = base::Json::object({{"parts", r.parts}}), first, between;
+  for (const Percentile& p : kPercentiles) {
+    first.set(p.name, r.first_part.quantile(p.quantile));
+    between.set(p.name, r.between_parts.quantile(p.quantile));
+  }
+  out.set("first_part_ns", first);
+  if (r.between_parts.count() > 0) out.set("between_parts_ns", between);
+  return out;
+}
+
+base::Json server_json(const std::vector<ServerTimes>& models) {
+  base::Json out = base::Json::array();
+  for (const ServerTimes& s : models) {
+    out.push_back(base::Json::object({{"model", s.model},
+                                      {"requests", s.requests},
+                                      {"inferences", s.inferences},
+                                      {"batches", s.batches},
+                                      {"queue_ns", s.mean_of(s.queue_ns)},
+                                      {"compute_input_ns", s.mean_of(s.compute_input_ns)},
+                                      {"compute_infer_ns", s.mean_of(s.compute_infer_ns)},
+                                      {"compute_output_ns", s.mean_of(s.compute_output_ns)}}));
+  }
+  return out;
+}
+
+base::Json effort_json(const Effort& e) {
+  return base::Json::object({{"busy_share", e.busy_share},
+                             {"waited_share", e.waited_share},
+                             {"late_p50_ns", e.late.quantile(0.5)},
+                             {"late_p99_ns", e.late.quantile(0.99)},
+                             {"starved", e.starved}});
 }
 
 base::Json run_json(const Measured& m) {
@@ -168,6 +248,13 @@ base::Json run_json(const Measured& m) {
     run.set("stable", m.stable);
   }
   if (m.scenario) run.set("scenario", scenario_json(*m.scenario));
+  if (r.first_part.count() > 0) run.set("stream", stream_json(r));
+  if (!m.server.empty()) run.set("server", server_json(m.server));
+  run.set("generator", effort_json(r.effort));
+  base::Json warnings = base::Json::array();
+  for (const std::string& warning : warnings_of(m)) warnings.push_back(warning);
+  run.set("warnings", warnings);
+  if (r.is_interrupted) run.set("interrupted", true);
   return run;
 }
 
@@ -176,6 +263,41 @@ base::Json run_json(const Measured& m) {
 std::string format_ms(double ns) {
   const double ms = ns / 1e6;
   return format_number(ms, ms < 1 ? 4 : ms < 10 ? 3 : ms < 100 ? 2 : 1);
+}
+
+std::vector<std::string> warnings_of(const Measured& m) {
+  const LoadResult& r = m.result;
+  const Effort& e = r.effort;
+  constexpr double kBusy = 0.9, kWaited = 0.1, kStarved = 0.01, kKeptUp = 0.95;
+  std::vector<std::string> out;
+  if (r.is_interrupted) out.push_back("interrupted: these are the figures until then");
+  if (r.succeeded == 0) out.push_back("no request succeeded");
+  if (e.busy_share > kBusy) {
+    out.push_back("the generator may be the limit: its busiest thread worked " +
+                  format_number(e.busy_share * 100, 0) +
+                  " % of the time; more --threads, or another machine");
+  }
+  if (e.waited_share > kWaited) {
+    out.push_back(
+        "the generator waited for a processor " + format_number(e.waited_share * 100, 0) +
+        " % of the time: latencies are too long by that; fewer programs beside it, or another machine");
+  }
+  const auto late = static_cast<double>(e.late.quantile(0.99));
+  if (late > 1e6 && late > 0.1 * static_cast<double>(r.latency.quantile(0.99)) && e.busy_share <= kBusy)
+    out.push_back("requests left late, p99 " + format_ms(late) + " ms after they were due");
+  const auto starved = static_cast<double>(e.starved);
+  if (starved > kStarved * static_cast<double>(r.scheduled)) {
+    out.push_back(format_number(100 * starved / static_cast<double>(std::max<int64_t>(1, r.scheduled)), 1) +
+                  " % of the requests found every connection in use and waited for one: the server does not "
+                  "keep up, or --connections is too small");
+  }
+  if (r.offered_rate > 0 && r.succeeded > 0 && r.throughput() < kKeptUp * r.offered_rate &&
+      static_cast<double>(r.scheduled - r.completed_in_window) >
+          0.05 * static_cast<double>(r.scheduled) + 10) {
+    out.push_back("the server did not keep up with " + format_number(r.offered_rate, 1) +
+                  " requests a second: a longer run would show longer latencies");
+  }
+  return out;
 }
 
 std::string label_of(const LoadResult& result) {
@@ -195,6 +317,9 @@ std::string text_report(const Report& report) {
     if (m.trials > 0 && !m.stable)
       out += label_of(m.result) + " did not settle in " + std::to_string(m.trials) + " windows\n";
     if (m.scenario) out += scenario_text(*m.scenario);
+    for (const std::string& warning : warnings_of(m))
+      out +=
+          "warning: " + (report.runs.size() > 1 ? label_of(m.result) + ": " : std::string()) + warning + "\n";
   }
   for (const Measured& m : report.runs) {
     for (const SloOutcome& o : m.slos) {
@@ -205,6 +330,8 @@ std::string text_report(const Report& report) {
   if (report.found_rate >= 0) {
     out += "highest rate that met every goal: " + format_number(report.found_rate, 1) + " requests/s\n";
   }
+  if (report.found_concurrency >= 0)
+    out += "highest concurrency that met every goal: " + format_number(report.found_concurrency, 0) + "\n";
   return out;
 }
 
@@ -215,7 +342,10 @@ base::Json json_report(const Report& report) {
   out.set("what", report.what);
   out.set("items_per_request", report.items_per_request);
   out.set("options", report.options);
+  out.set("started", report.started);
   if (report.found_rate >= 0) out.set("found_rate", report.found_rate);
+  if (report.found_concurrency >= 0) out.set("found_concurrency", report.found_concurrency);
+  if (report.failure) out.set("failure", report.failure->message());
   base::Json runs = base::Json::array();
   for (const Measured& m : report.runs) runs.push_back(run_json(m));
   out.set("runs", runs);

@@ -33,6 +33,13 @@ namespace {
 void add_totals(LoadResult& to, const LoadResult& from) {
   to.latency.merge(from.latency);
   to.service.merge(from.service);
+  to.first_part.merge(from.first_part);
+  to.between_parts.merge(from.between_parts);
+  to.parts += from.parts;
+  to.send_ns += from.send_ns;
+  to.receive_ns += from.receive_ns;
+  to.effort.merge(from.effort);
+  to.is_interrupted = to.is_interrupted || from.is_interrupted;
   to.scheduled += from.scheduled;
   to.succeeded += from.succeeded;
   to.completed_in_window += from.completed_in_window;
@@ -51,8 +58,16 @@ void add_totals(LoadResult& to, const LoadResult& from) {
 
 }  // namespace
 
+void Effort::merge(const Effort& other) {
+  busy_share = std::max(busy_share, other.busy_share);
+  waited_share = std::max(waited_share, other.waited_share);
+  late.merge(other.late);
+  starved += other.starved;
+}
+
 void LoadResult::merge(const LoadResult& other) {
   add_totals(*this, other);
+  records.insert(records.end(), other.records.begin(), other.records.end());
   if (intervals.size() < other.intervals.size()) intervals.resize(other.intervals.size());
   for (size_t i = 0; i < other.intervals.size(); ++i) {
     intervals[i].latency.merge(other.intervals[i].latency);
@@ -63,6 +78,13 @@ void LoadResult::merge(const LoadResult& other) {
 
 void LoadResult::append(const LoadResult& later) {
   add_totals(*this, later);
+  // As if it had followed at once.
+  const auto shift_ns = static_cast<int64_t>(window_s * 1e9);
+  for (Record r : later.records) {
+    for (int64_t* at : {&r.scheduled_ns, &r.sent_ns, &r.first_ns, &r.ended_ns})
+      *at += *at == 0 ? 0 : shift_ns;
+    records.push_back(std::move(r));
+  }
   window_s += later.window_s;
   intervals.insert(intervals.end(), later.intervals.begin(), later.intervals.end());
 }

@@ -24,6 +24,24 @@ struct ClassResult {
   int64_t failed = 0;
 };
 
+/// One counted request; times are ns after the beginning of the counted time.
+struct Record {
+  int64_t scheduled_ns = 0, sent_ns = 0, first_ns = 0, ended_ns = 0;  // first byte of the answer; 0: none
+  uint32_t request = 0;                                               // which of the prepared messages
+  uint32_t parts = 0;                                                 // of a stream
+  std::string error;
+};
+
+/// What the generator itself did with its time: whether it, and not the server, was the limit.
+struct Effort {
+  double busy_share = 0;    // processor time of the busiest thread over the time of the run
+  double waited_share = 0;  // of the run in which the worst thread was ready and had no processor
+  base::Histogram late;     // ns from when a request was due, with a connection free, to its sending
+  int64_t starved = 0;      // counted requests that found all connections in use
+
+  void merge(const Effort& other);
+};
+
 struct LoadResult {
   std::string title;        // of a scenario or a trace; empty = by concurrency or rate
   int64_t concurrency = 0;  // closed loop; 0 = open loop
@@ -32,7 +50,13 @@ struct LoadResult {
 
   base::Histogram latency;  // ns, successes, from the scheduled time
   base::Histogram service;  // ns, successes, from the moment the request was sent
-  int64_t scheduled = 0;    // requests that belong to the window
+  // Streams, successes: ns from the scheduled time to the first part, and between parts: (last - first) /
+  // (parts - 1) of each answer of more than one.
+  base::Histogram first_part, between_parts;
+  int64_t parts = 0;
+  double send_ns = 0,
+         receive_ns = 0;  // sums over successes: until the request had left, and first byte to last
+  int64_t scheduled = 0;  // requests that belong to the window
   int64_t succeeded = 0;
   std::map<std::string, int64_t> errors;  // class -> count: "status 503", "timeout", "connect", "closed"
   int64_t completed_in_window = 0;        // successes that ended inside the window: the throughput
@@ -41,6 +65,9 @@ struct LoadResult {
   int64_t interval_ns = 0;
   std::vector<Interval> intervals;
   std::vector<ClassResult> classes;  // of a mix
+  std::vector<Record> records;       // if asked for
+  Effort effort;
+  bool is_interrupted = false;
 
   int64_t error_count() const;
   double error_share() const;

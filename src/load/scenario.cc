@@ -54,8 +54,9 @@ void judge_server(ScenarioResult& r) {
   const auto first_over = std::upper_bound(r.sorted_ns.begin(), r.sorted_ns.end(), s.bound_ns);
   r.over_bound = r.sorted_ns.end() - first_over;
   r.needed_for_over = queries_needed(r.over_bound, s.percentile_or_default());
+  // Gaps a second: as LoadGen counts, the first query comes at time 0 and has none.
   r.metric = r.issued_duration_ns > 0
-                 ? static_cast<double>(r.queries) * 1e9 / static_cast<double>(r.issued_duration_ns)
+                 ? static_cast<double>(r.queries - 1) * 1e9 / static_cast<double>(r.issued_duration_ns)
                  : 0;
   if (r.percentile_ns > s.bound_ns) {
     const std::string measured = r.percentile_ns == Pacer::kNever
@@ -105,6 +106,22 @@ ScenarioPacer::ScenarioPacer(const ScenarioSettings& settings)
   base::require(settings.percentile >= 0 && settings.percentile < 1, "percentile is not between 0 and 1");
   if (settings.scenario == Scenario::multi_stream) query_size_ = settings.samples_per_query;
   if (settings.scenario == Scenario::offline) query_size_ = offline_samples(settings);
+  skip_shuffles();
+}
+
+// Before it draws, LoadGen (6.0) shuffles the loaded set, padded for multi stream, once for every pass that
+// the least number of queries makes of it, and then the places where queries may begin. Modes that are not
+// ours use the results; here they only move the generator on.
+void ScenarioPacer::skip_shuffles() {
+  if (settings_.scenario == Scenario::offline) return;
+  const bool is_multi = settings_.scenario == Scenario::multi_stream;
+  const auto stride = static_cast<size_t>(is_multi ? query_size_ : 1);
+  std::vector<size_t> padded(settings_.sample_count + stride - 1);
+  const auto least = static_cast<size_t>(settings_.min_queries_or_default());
+  for (size_t done = 0; done < least; done += padded.size())
+    std::shuffle(padded.begin(), padded.end(), sample_rng_);
+  std::vector<size_t> starts((settings_.sample_count + stride - 1) / stride);
+  std::shuffle(starts.begin(), starts.end(), sample_rng_);
 }
 
 bool ScenarioPacer::stream() const {

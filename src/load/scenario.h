@@ -51,8 +51,8 @@ struct ScenarioResult {
   int64_t latency_at(double q) const;
 };
 
-/// Issues the queries of one run. Indices and gaps are those of LoadGen for the same seeds and standard
-/// library: mt19937 with uniform_int_distribution and exponential_distribution.
+/// Issues the queries of one run. Indices and gaps are those of LoadGen 6.0 for the same seeds and standard
+/// library: mt19937 with shuffle, uniform_int_distribution and exponential_distribution.
 class ScenarioPacer : public Pacer {
  public:
   explicit ScenarioPacer(const ScenarioSettings& settings);
@@ -72,6 +72,7 @@ class ScenarioPacer : public Pacer {
     int64_t open = 0;  // samples without an answer
     bool failed = false;
   };
+  void skip_shuffles();
   bool stream() const;
   bool enough(int64_t at_ns) const;
   void begin_query(int64_t scheduled_ns);

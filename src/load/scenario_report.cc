@@ -22,7 +22,13 @@ std::string share_name(double share) {
 std::string metric_text(const ScenarioResult& r) {
   const std::string name = share_name(r.settings.percentile_or_default());
   switch (r.settings.scenario) {
-    case Scenario::server: return "scheduled queries a second: " + format_number(r.metric, 2);
+    case Scenario::server: {
+      const double completed = r.last_answer_ns > 0 ? static_cast<double>(r.queries - 1) * 1e9 /
+                                                          static_cast<double>(r.last_answer_ns)
+                                                    : 0;
+      return "scheduled queries a second: " + format_number(r.metric, 2) +
+             ", completed: " + format_number(completed, 2);
+    }
     case Scenario::offline: return "samples a second: " + format_number(r.metric, 2);
     default:
       return r.early.enough ? name + " latency, early-stopping estimate: " + format_ms(r.metric) + " ms"

@@ -29,7 +29,7 @@ Slo Slo::parse(std::string_view text) {
   slo.text = text;
   const size_t equals = text.find('=');
   base::require(equals != std::string_view::npos, "goal is not name=bound, like p99=50ms: ", text);
-  const std::string_view name = text.substr(0, equals);
+  std::string_view name = text.substr(0, equals);
   std::string_view bound = text.substr(equals + 1);
   if (name == "errors") {
     slo.kind = Kind::errors;
@@ -48,8 +48,13 @@ Slo Slo::parse(std::string_view text) {
     slo.kind = name == "mean" ? Kind::mean : Kind::max;
     return slo;
   }
+  for (const auto& [prefix, kind] : {std::pair{"first_", Kind::first}, std::pair{"part_", Kind::part}}) {
+    if (!name.starts_with(prefix)) continue;
+    slo.kind = kind;
+    name.remove_prefix(std::string_view(prefix).size());
+  }
   base::require(name.size() > 1 && name.front() == 'p',
-                "goal is none of pNN, mean, max, errors, throughput: ", text);
+                "goal is none of pNN, first_pNN, part_pNN, mean, max, errors, throughput: ", text);
   slo.quantile = positive_number(name.substr(1), text) / 100;
   base::require(slo.quantile > 0 && slo.quantile < 1, "goal's percentile is not between 0 and 100: ", text);
   return slo;
@@ -66,6 +71,14 @@ std::vector<SloOutcome> judge(std::span<const Slo> slos, const LoadResult& resul
       case Slo::Kind::quantile: {
         const int64_t ns = result.quantile_with_errors(slo.quantile);
         o.measured = ns == std::numeric_limits<int64_t>::max() ? kNever : static_cast<double>(ns);
+        break;
+      }
+      case Slo::Kind::first:
+      case Slo::Kind::part: {
+        const base::Histogram& times =
+            slo.kind == Slo::Kind::first ? result.first_part : result.between_parts;
+        const bool is_known = times.count() > 0 && !failed;
+        o.measured = is_known ? static_cast<double>(times.quantile(slo.quantile)) : kNever;
         break;
       }
       case Slo::Kind::mean: o.measured = failed ? kNever : result.latency.mean(); break;

@@ -12,10 +12,10 @@
 namespace trireme::load {
 
 struct Slo {
-  enum class Kind { quantile, mean, max, errors, throughput };
+  enum class Kind { quantile, first, part, mean, max, errors, throughput };
   std::string text;  // as given
   Kind kind = Kind::quantile;
-  double quantile = 0;  // 0.99
+  double quantile = 0;  // 0.99; first: of the time to a stream's first part; part: of that between parts
   double bound = 0;     // ns, share of requests, or requests a second
 
   /// Throws invalid_argument for another form.

@@ -108,6 +108,7 @@ Settled run_until_stable(const LoadPlan& plan, double share) {
     // The server is warm; what is left is opening the connections again.
     window.warmup_ns = std::min(plan.warmup_ns, plan.duration_ns / 10);
     ++window.seed;
+    if (windows.back().is_interrupted) break;
   }
   const size_t first = windows.size() - std::min(windows.size(), Stability::kWindows);
   Settled settled{.result = windows[first]};

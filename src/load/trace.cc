@@ -57,6 +57,8 @@ std::optional<int64_t> date_ns(std::string_view text) {
   const auto hour = number_of<int64_t>(text.substr(11, 2)), minute = number_of<int64_t>(text.substr(14, 2));
   const auto second = number_of<int64_t>(text.substr(17, 2));
   if (!year || !month || !day || !hour || !minute || !second) return {};
+  // Nanoseconds since 1970 fit an int64_t until 2262; a sign is no digit.
+  if (*year < 1900 || *year > 2200 || *hour < 0 || *minute < 0 || *second < 0) return {};
   const std::chrono::year_month_day date{std::chrono::year(*year), std::chrono::month(*month),
                                          std::chrono::day(*day)};
   if (!date.ok()) return {};
@@ -66,7 +68,7 @@ std::optional<int64_t> date_ns(std::string_view text) {
     if (text[19] != '.' || digits.empty()) return {};
     digits.resize(9, '0');
     const auto fraction = number_of<int64_t>(digits);
-    if (!fraction) return {};
+    if (!fraction || *fraction < 0) return {};
     fraction_ns = *fraction;
   }
   const int64_t days = std::chrono::sys_days(date).time_since_epoch().count();
@@ -135,7 +137,9 @@ class TraceReader {
     } else if (const auto gap_us = number_of<double>(line); gap_us && (gaps || arrivals.empty())) {
       base::require(*gap_us >= 0, "trace has a negative gap: ", *gap_us);
       gaps = true;
-      arrivals.push_back({(arrivals.empty() ? 0 : arrivals.back().at_ns) + ns_of(*gap_us, 1e3), 0, ""});
+      const int64_t last = arrivals.empty() ? 0 : arrivals.back().at_ns, gap = ns_of(*gap_us, 1e3);
+      base::require(gap < INT64_MAX - last, "trace's gaps add up to more than 292 years");
+      arrivals.push_back({last + gap, 0, ""});
     } else if (!line.empty()) {
       base::require(arrivals.empty(), "trace's line is of another form than those before: ", line);
       columns_ = std::make_unique<CsvColumns>(line);

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "base/rng.h"
+#include "tensor/repeated.h"
 
 namespace trireme::model {
 namespace {
@@ -65,6 +66,17 @@ tensor::Tensor RandomParams::get(const std::string& name, const tensor::Dims& di
     }
   });
   return t;
+}
+
+tensor::Tensor RepeatedParams::get(const std::string& name, const tensor::Dims& dims, const Init& init) {
+  constexpr int64_t kBlock = int64_t{4} << 20;
+  if (init.kind == Init::Kind::constant || tensor::element_count(dims) < kBlock)
+    return drawn_.get(name, dims, init);
+  tensor::Tensor& block = blocks_[{init.kind, init.mean, init.spread}];
+  if (!block.defined()) block = drawn_.get("block", {kBlock}, init);
+  const uint64_t places = static_cast<uint64_t>(kBlock / tensor::kRepeatedUnit);
+  return tensor::repeated(block, static_cast<int64_t>(name_hash(name) % places) * tensor::kRepeatedUnit,
+                          dims);
 }
 
 }  // namespace trireme::model

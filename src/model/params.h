@@ -2,8 +2,10 @@
 #pragma once
 
 #include <cmath>
+#include <map>
 #include <string>
 #include <string_view>
+#include <tuple>
 
 #include "base/thread_pool.h"
 #include "tensor/tensor.h"
@@ -43,6 +45,18 @@ class RandomParams : public ParamSource {
  private:
   uint64_t seed_;
   base::ThreadPool pool_;
+};
+
+/// For measuring networks that are too large to draw: weights of one Init repeat one block of 4 Mi drawn
+/// elements, each from a place of its own (tensor/repeated.h). Constants as ever.
+class RepeatedParams : public ParamSource {
+ public:
+  explicit RepeatedParams(uint64_t seed) : drawn_(seed) {}
+  tensor::Tensor get(const std::string& name, const tensor::Dims& dims, const Init& init) override;
+
+ private:
+  RandomParams drawn_;
+  std::map<std::tuple<Init::Kind, double, double>, tensor::Tensor> blocks_;
 };
 
 /// 64-bit FNV-1a of a text: the stream of the weight of that name.

@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <array>
 
-#include "backend/cpu/cast_types.h"
-#include "backend/cpu/cpu_stream.h"
+#include "backend/cpu/elementwise/cast_types.h"
+#include "backend/cpu/device/cpu_stream.h"
 #include "ops/kernel_forms.h"
 
 namespace trireme::ops {

@@ -4,8 +4,9 @@
 #include <algorithm>
 #include <cstring>
 
-#include "backend/cpu/cpu_stream.h"
+#include "backend/cpu/device/cpu_stream.h"
 #include "ops/cuda_kernels.h"
+#include "ops/operand_rules.h"
 
 namespace trireme::ops {
 
@@ -49,6 +50,7 @@ const ir::OpTable& table() {
 #undef OPS
 #undef CUDA
     add_cuda_kernels(ops, std::move(on_gpus));
+    for (ir::OpDef& op : ops) guard_operands(op.schema);
     return ir::OpTable(std::move(ops));
   }();
   return all;

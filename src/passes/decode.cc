@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "ops/random/sample_tokens.h"
 #include "ops/table.h"
 #include "passes/rewriter.h"
 
@@ -266,6 +267,41 @@ DecodeGraph decode_form(const ir::Graph& graph, const DecodeOptions& options) {
   ir::Graph sorted = graph;
   sorted.sort();
   return DecodeRewriter(sorted, options).run();
+}
+
+ir::Graph draw_form(const DecodeGraph& form, DecodeResult result, int64_t most_sequences) {
+  ir::Graph graph = form.graph;
+  const ValueId ids = graph.inputs()[kDecodeIds], logits = graph.outputs()[0];
+  const Dim tokens = graph.type(ids).shape[1], sequences = Dim::symbol("sequences");
+  const bool has_penalties = result == DecodeResult::penalized;
+  const ValueId chosen = graph.add_input("chosen", {DType::i64, Shape{Dim(most_sequences)}});
+  const ValueId from = graph.add_input("from", {DType::i32, Shape{tokens}});
+  const ValueId settings = graph.add_input(
+      "settings",
+      {DType::f32, Shape{sequences, Dim(has_penalties ? ops::kSampleSettings : ops::kPlainSettings)}});
+  const ValueId counters = graph.add_input("counters", {DType::i64, Shape{sequences, Dim(2)}});
+  Rewriter rw(graph);
+  const ValueId taken = rw.add("take_tokens", {ids, chosen, from}, {}, "take_tokens");
+  const ir::NodeId taker = graph.value(taken).producer;
+  for (size_t n = 0; n < graph.nodes().size(); ++n) {
+    const auto id = ir::NodeId(static_cast<uint32_t>(n));
+    for (size_t i = 0; id != taker && i < graph.node(id).in.size(); ++i) {
+      if (graph.node(id).op != nullptr && graph.node(id).in[i] == ids) graph.set_operand(id, i, taken);
+    }
+  }
+  const std::vector<int64_t> rows{-1, form.vocabulary};
+  const ValueId shape = rw.constant(tensor::Tensor::from<int64_t>({2}, std::span(rows)));
+  std::vector<ValueId> in{rw.add("reshape", {logits, shape}, {}, "draw"), settings, counters};
+  if (has_penalties) {
+    in.push_back(graph.add_state(kSeenTokens, {DType::i32, Shape::of({most_sequences, form.vocabulary})}));
+    in.push_back(graph.add_input("places", {DType::i32, Shape{sequences}}));
+  }
+  const std::vector<ValueId> drawn = graph.add(ops::table().need("sample_tokens"), in, {}, 2, "draw");
+  if (has_penalties) graph.add(ops::table().need("count_tokens"), {in[3], in[4], drawn[0]}, {}, 1, "draw");
+  graph.set_outputs(drawn, {"tokens", "log_probabilities"});
+  graph.sort();
+  graph.infer_all();
+  return graph;
 }
 
 void set_pages(DecodeGraph& form, int64_t pages) {

@@ -55,4 +55,26 @@ DecodeGraph decode_form(const ir::Graph& graph, const DecodeOptions& options);
 /// The same graph over a pool of another size.
 void set_pages(DecodeGraph& form, int64_t pages);
 
+/// What a step gives for each sequence.
+enum class DecodeResult : uint8_t {
+  logits,     ///< f32 [1, sequences, vocabulary]
+  tokens,     ///< a draw: i64 [sequences], and f32 [sequences], the logarithm of its probability
+  penalized,  ///< the same after penalties for tokens that were seen, which the step counts
+};
+
+/// More inputs of a graph that draws, behind the others in this order.
+enum DrawInput : size_t {
+  kDrawChosen = kDecodeInputs,  ///< i64 [most sequences]: what another step drew
+  kDrawFrom,                    ///< i32 [tokens]: row of that step whose token this is; below 0: see ids
+  kDrawSettings,                ///< f32 [sequences, 4 or 7], as sample_tokens takes them
+  kDrawCounters,                ///< i64 [sequences, 2]: seed and position of the draw
+  kDrawPlaces,                  ///< i32 [sequences]: row of the state kSeenTokens; of `penalized` alone
+  kDrawInputs
+};
+inline constexpr const char* kSeenTokens = "seen";  ///< i32 [places, vocabulary], see count_tokens
+
+/// `form` with draws instead of logits, after passes or before. `most_sequences`: of any step; also the
+/// places of what is seen.
+ir::Graph draw_form(const DecodeGraph& form, DecodeResult result, int64_t most_sequences);
+
 }  // namespace trireme::passes

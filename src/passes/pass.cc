@@ -5,12 +5,13 @@
 #include <chrono>
 
 #include "passes/cleanup.h"
-#include "passes/dense.h"
-#include "passes/elementwise.h"
+#include "passes/fuse/dense.h"
+#include "passes/fuse/elementwise.h"
 #include "passes/fold.h"
 #include "passes/layout.h"
-#include "passes/quantized.h"
-#include "passes/transformer.h"
+#include "passes/precision/quantized.h"
+#include "passes/train/train.h"
+#include "passes/fuse/transformer.h"
 
 namespace trireme::passes {
 
@@ -39,6 +40,8 @@ const std::vector<Pass>& bucket_passes() {
       {"input_layout", "first convolutions read channels-first inputs directly", absorb_input_layout},
       {"linear", "products with constant weights", make_linear},
       {"epilogue", "bias, activation and residual move into products and convolutions", fuse_epilogues},
+      {"projections", "queries, keys and values of one input are one product", join_projections},
+      {"joined_attention", "attention reads that product in place", pack_attention},
       {"separable", "depthwise convolutions run with the pointwise ones around them", gather_separable},
       {"final_noops", "removes what the passes above left", remove_noops},
       {"fuse_elementwise", "runs of elementwise nodes pass over memory once", fuse_elementwise},
@@ -48,15 +51,16 @@ const std::vector<Pass>& bucket_passes() {
 
 namespace {
 
-bool contains(const std::vector<Pass>& list, std::string_view name) {
-  return std::any_of(list.begin(), list.end(), [&](const Pass& p) { return p.name == name; });
-}
-
 void check_known(std::string_view name) {
-  if (name.empty() || contains(prepare_passes(), name) || contains(bucket_passes(), name)) return;
+  if (name.empty()) return;
   std::string known;
-  for (const auto* list : {&prepare_passes(), &bucket_passes()}) {
-    for (const Pass& p : *list) known += " " + p.name;
+  for (const auto* list :
+       {&prepare_passes(), &bucket_passes(), &forward_passes(), &step_passes(tensor::DeviceKind::cpu),
+        &cast_passes(tensor::DeviceKind::cuda), &program_passes(tensor::DeviceKind::cuda)}) {
+    for (const Pass& p : *list) {
+      if (p.name == name) return;
+      known += " " + p.name;
+    }
   }
   base::fail(base::ErrorCode::not_found, "no pass '", name, "'; known:", known);
 }

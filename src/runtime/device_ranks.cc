@@ -73,6 +73,26 @@ std::unique_ptr<comm::DeviceGroup> open_device_group(comm::DeviceLink link, comm
   return comm::open_nccl(host, stream, is_library ? comm::DeviceOrder::library : comm::DeviceOrder::tree);
 }
 
+void wait_for_ranks(cuda::CudaStream& stream, comm::DeviceGroup& group, comm::DeviceLink link) {
+  const int64_t limit = group.deadline_ns(), since = now_ns();
+  if (link != comm::DeviceLink::nccl || limit == 0) return stream.synchronize();
+  constexpr int kTurns = 1000;  // without sleeping
+  for (int64_t turn = 0; !stream.is_done(); ++turn) {
+    const std::string trouble = turn % kTurns == kTurns - 1 ? group.trouble() : std::string();
+    if (trouble.empty() && now_ns() - since < limit) {
+      if (turn > kTurns) std::this_thread::sleep_for(std::chrono::microseconds(20));
+      continue;
+    }
+    const auto last = group.flights().last();
+    group.abort();
+    base::fail(base::ErrorCode::unavailable, "rank ", group.rank(), " of a link: ",
+               trouble.empty() ? base::concat("the device waits since ", (now_ns() - since) / 1'000'000,
+                                              " ms for the other rank")
+                               : trouble,
+               last ? "; last queued: " + last->describe() : std::string());
+  }
+}
+
 /// Looks at the groups while a run is under way; gives them up when a device waits too long.
 struct DeviceRanks::Watch {
   Watch(int rank_of_world, int64_t deadline)
@@ -126,7 +146,8 @@ DeviceRanks::DeviceRanks(comm::Mesh& host, cuda::CudaDevice& device, DeviceRanks
       choice_(choose_link(host.world(), device)),
       stream_(device.open_stream(pool_, cuda::StreamRole::communication)) {
   if (choice_.link == comm::DeviceLink::nccl)
-    watch_ = std::make_unique<Watch>(host.world().rank(), options_.deadline_ns);
+    watch_ = std::make_unique<Watch>(
+        host.world().rank(), options_.deadline_ns > 0 ? options_.deadline_ns : host.world().deadline_ns());
   mesh_ = std::make_unique<comm::Mesh>(host, [this, &device](comm::Communicator& group) {
     std::unique_ptr<comm::DeviceGroup> made = open_device_group(choice_.link, group, device, *stream_);
     if (watch_ != nullptr) watch_->state.with([&](Watch::State& s) { s.groups.push_back(made.get()); });

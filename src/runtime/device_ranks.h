@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "backend/cuda/cuda_device.h"
+#include "backend/cuda/device/cuda_device.h"
 #include "comm/device_group.h"
 #include "comm/mesh.h"
 
@@ -26,8 +26,13 @@ DeviceLinkChoice choose_link(comm::Communicator& world, cuda::CudaDevice& device
 std::unique_ptr<comm::DeviceGroup> open_device_group(comm::DeviceLink link, comm::Communicator& host,
                                                      cuda::CudaDevice& device, tensor::Stream& stream);
 
+/// Waits for what is queued on the stream of a group; where only the device waits for other ranks (NCCL), no
+/// longer than the group's deadline. Throws unavailable with rank and collective then; the group is gone.
+void wait_for_ranks(cuda::CudaStream& stream, comm::DeviceGroup& group, comm::DeviceLink link);
+
 struct DeviceRanksOptions {
-  /// How long a run may wait for other ranks where only the device waits (NCCL); 0: for ever.
+  /// How long a run may wait for other ranks where only the device waits (NCCL); 0: as long as the world's
+  /// deadline says.
   int64_t deadline_ns = 0;
 };
 

@@ -4,9 +4,12 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <exception>
 #include <tuple>
 #include <utility>
+
+#include "tensor/repeated.h"
 
 namespace trireme::runtime {
 
@@ -96,6 +99,12 @@ void DeviceRun::lay_out_arguments() {
   host_args_.resize(most);
 }
 
+/// Bytes after which a constant repeats itself; all of them for most.
+static int64_t period_of(const tensor::Tensor& content) {
+  const tensor::Tensor block = tensor::repetition_of(content).block;
+  return block.defined() ? std::min(block.bytes(), content.bytes()) : content.bytes();
+}
+
 /// One copy of a constant on a device serves all programs and instances of a model.
 void DeviceRun::upload_constants() {
   const std::unique_ptr<tensor::Stream> stream = on_.device->open_stream(*on_.pool);
@@ -103,9 +112,13 @@ void DeviceRun::upload_constants() {
   const auto upload = [&](const tensor::Tensor& content) {
     return on_.packs->get<void>(ir::pack_key(content, format), [&]() -> std::shared_ptr<const void> {
       std::shared_ptr<void> memory = on_.device->allocate(content.bytes());
-      const StagedPart whole{const_cast<std::byte*>(content.raw()), 0, content.bytes()};
-      on_.staging->reserve(content.bytes(), 0);
-      on_.staging->upload(static_cast<std::byte*>(memory.get()), {&whole, 1}, whole.bytes, *stream);
+      auto* to = static_cast<std::byte*>(memory.get());
+      const int64_t period = period_of(content);
+      const StagedPart once{const_cast<std::byte*>(content.raw()), 0, period};
+      on_.staging->reserve(period, 0);
+      on_.staging->upload(to, {&once, 1}, period, *stream);
+      for (int64_t done = period; done < content.bytes(); done *= 2)
+        stream->copy(to + done, to, std::min(done, content.bytes() - done));
       stream->synchronize();
       return memory;
     });
@@ -178,8 +191,7 @@ void DeviceRun::bind_arena(void* arena) {
   }
 }
 
-void DeviceRun::run(std::span<const void* const> inputs, std::span<void* const> outputs,
-                    tensor::Stream& stream, Trace* trace) {
+void DeviceRun::take_addresses(std::span<const void* const> inputs, std::span<void* const> outputs) {
   for (size_t i = 0, k = 0; i < in_.size(); ++i) {
     if (!is_there(on_.inputs_there, i))
       staged_in_[k++].host = static_cast<std::byte*>(const_cast<void*>(inputs[i]));
@@ -189,6 +201,11 @@ void DeviceRun::run(std::span<const void* const> inputs, std::span<void* const> 
   }
   is_launching_ = false;
   if (ready_ != nullptr) on_.ranks->begin(program_.name);
+}
+
+void DeviceRun::run(std::span<const void* const> inputs, std::span<void* const> outputs,
+                    tensor::Stream& stream, Trace* trace) {
+  take_addresses(inputs, outputs);
   try {
     if (trace != nullptr) {
       launch_timed(stream, inputs, outputs, *trace);
@@ -206,8 +223,25 @@ void DeviceRun::run(std::span<const void* const> inputs, std::span<void* const> 
   on_.staging->deliver(arena_ + outputs_at_, staged_out_, out_staged_);
 }
 
-void DeviceRun::move_there(tensor::Stream& stream, std::span<const void* const> inputs) {
-  on_.staging->upload(arena_ + inputs_at_, staged_in_, in_staged_, stream);
+void DeviceRun::launch(std::span<const void* const> inputs, std::span<void* const> outputs,
+                       tensor::Stream& stream, size_t turn) {
+  base::check(staged_out_.empty(), "results of a program that is launched stay on the device");
+  take_addresses(inputs, outputs);
+  try {
+    // Larger ones do not go in stream order: what is under way may still read the region.
+    if (!Staging::fits_chunk(in_staged_)) stream.synchronize();
+    move_there(stream, inputs, turn);
+    launch_or_replay(stream);
+    move_back(stream, outputs);
+    if (ready_ != nullptr) finish(stream);  // ranks that wait for each other are watched to the end
+  } catch (const base::Error& e) {
+    explain(e, stream);
+  }
+  ++runs_;
+}
+
+void DeviceRun::move_there(tensor::Stream& stream, std::span<const void* const> inputs, size_t turn) {
+  on_.staging->upload(arena_ + inputs_at_, staged_in_, in_staged_, stream, turn);
   for (size_t i = 0; i < on_.inputs_there.size(); ++i) {
     if (on_.inputs_there[i]) stream.copy(arena_ + inputs_at_ + in_[i].offset, inputs[i], in_[i].bytes);
   }
@@ -246,8 +280,8 @@ void DeviceRun::record(tensor::Stream& stream) {
   std::exception_ptr failure;
   try {
     launch_all(stream);
-  } catch (const base::Error&) {
-    failure = std::current_exception();
+  } catch (const base::Error& e) {
+    failure = std::make_exception_ptr(e.with(base::concat("recording ", step_text(failed_step_))));
   }
   is_launching_ = false;
   try {
@@ -256,9 +290,11 @@ void DeviceRun::record(tensor::Stream& stream) {
     if (!failure) failure = std::current_exception();
   }
   if (!failure) return;
-  // A launch that cannot be recorded runs as the others did before.
+  // A launch that cannot be recorded runs as the others did before; checks want to hear of it.
   recording_.reset();
   may_record_ = false;
+  const char* wish = std::getenv("TRIREME_RECORD");
+  if (wish != nullptr && std::string_view(wish) == "must") std::rethrow_exception(failure);
 }
 
 /// Events around what is launched on the streams; read once all have passed.

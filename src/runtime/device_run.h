@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "backend/cpu/cpu_stream.h"
+#include "backend/cpu/device/cpu_stream.h"
 #include "base/shared_cache.h"
 #include "runtime/device_ranks.h"
 #include "runtime/executor.h"
@@ -26,10 +26,13 @@ class DeviceRun {
   void bind_arena(void* arena);
   void run(std::span<const void* const> inputs, std::span<void* const> outputs, tensor::Stream& stream,
            Trace* trace);
+  /// See Executor::launch() and check().
+  void launch(std::span<const void* const> inputs, std::span<void* const> outputs, tensor::Stream& stream,
+              size_t turn);
+  void check_data();
   const Communication& communication() const { return communication_; }
   bool is_recorded() const { return recording_ != nullptr; }
 
- private:
  private:
   struct Timeline;
   /// Memory of the device that a host step reads or writes, and its place in the host's.
@@ -47,7 +50,8 @@ class DeviceRun {
     int64_t workspace_at = 0;
   };
 
-  void move_there(tensor::Stream& stream, std::span<const void* const> inputs);
+  void take_addresses(std::span<const void* const> inputs, std::span<void* const> outputs);
+  void move_there(tensor::Stream& stream, std::span<const void* const> inputs, size_t turn = 0);
   void move_back(tensor::Stream& stream, std::span<void* const> outputs);
   void lay_out_arguments();
   void upload_constants();
@@ -65,7 +69,6 @@ class DeviceRun {
                     std::span<void* const> outputs, Trace& trace);
   void launch_or_replay(tensor::Stream& stream);
   void record(tensor::Stream& stream);
-  void check_data();
   void give_up(tensor::Stream& stream);
   [[noreturn]] void explain(const base::Error& error, tensor::Stream& stream);
   std::string step_text(size_t step) const;

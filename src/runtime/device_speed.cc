@@ -54,6 +54,10 @@ std::vector<std::byte> content(const Operand& o) {
       case DType::i64:
         put(static_cast<int64_t>(static_cast<double>(u) * static_cast<double>(o.below)));
         break;
+      // Codes from 2^-3 to 15, of both signs.
+      case DType::f8e4m3fn:
+        put(static_cast<uint8_t>((i % 2 << 7) + 0x20 + static_cast<int>(63 * u) % 0x38));
+        break;
       default: put(uint8_t{0}); break;
     }
   }
@@ -177,6 +181,7 @@ std::string shape_text(const Case& c) {
     if (!text.empty()) text += " ";
     text += base::concat(tensor::to_string(o.dims), tensor::name_of(o.dtype));
   }
+  if (c.results > 1) text += base::concat(", ", c.results, " results");
   return text;
 }
 
@@ -245,6 +250,31 @@ std::vector<Case> math_cases(double scale, DType t) {
   };
 }
 
+/// What a device's training makes of a product and its GELU: the argument is kept, its slope ends a product,
+/// the gradients of weight and bias are f32.
+std::vector<Case> training_cases(double scale, DType t) {
+  const int64_t tokens = scaled(16384, scale), width = 2048;
+  const ir::Attrs gelu{{"activation", std::string("gelu_tanh")}};
+  const Operand x{t, {tokens, width}}, wide{t, {tokens, 4 * width}}, bias{t, {4 * width}};
+  return {{"linear", {x, {t, {width, 4 * width}}, bias}, gelu, 2},
+          {"linear_grad_x", {x, {t, {4 * width, width}}, wide}, gelu},
+          {"linear_grad_w", {x, wide}, {{"wide", int64_t{1}}}, 2}};
+}
+
+/// What precision fp8 adds: quantizers of activations, and a product whose share of the ceiling is that of 16
+/// bits.
+std::vector<Case> float8_cases(double scale, DType t) {
+  const int64_t tokens = scaled(16384, scale), width = 2048, wide = 4 * width;
+  const Operand x{t, {tokens, width}}, bias{t, {wide}};
+  const auto codes = [](int64_t rows, int64_t k) { return Operand{DType::f8e4m3fn, {rows, k}}; };
+  const auto scales = [](int64_t rows) { return Operand{DType::f32, {rows}}; };
+  return {{"float8_rows", {x}, {}, 2},
+          {"float8_both", {x}, {}, 4},
+          {"float8_product",
+           {codes(tokens, width), scales(tokens), codes(wide, width), scales(wide), bias},
+           {{"type", std::string(tensor::name_of(t))}}}};
+}
+
 /// The largest product of a layer of a Llama of 8 billion parameters, for a few sequences' next tokens: bound
 /// by the bytes of its weight.
 std::vector<Case> decode_cases(double scale, DType t) {
@@ -295,6 +325,10 @@ std::vector<OpSpeed> measure_ops(tensor::Device& device, base::ThreadPool& pool,
   std::vector<Case> cases = memory_cases(options.scale, t);
   for (Case& c : math_cases(options.scale, t)) cases.push_back(std::move(c));
   for (Case& c : decode_cases(options.scale, t)) cases.push_back(std::move(c));
+  if (device.kind() != tensor::DeviceKind::cpu) {
+    for (Case& c : training_cases(options.scale, t)) cases.push_back(std::move(c));
+    for (Case& c : float8_cases(options.scale, t)) cases.push_back(std::move(c));
+  }
   for (Case& c : update_cases(options.scale)) cases.push_back(std::move(c));
   std::vector<OpSpeed> speeds;
   for (const Case& c : cases) {
@@ -303,6 +337,7 @@ std::vector<OpSpeed> measure_ops(tensor::Device& device, base::ThreadPool& pool,
     const double rate = ceilings.tflop_s(c.in.back().dtype == DType::f32 ? DType::f32 : t);
     if (ceilings.copy_gbytes_s > 0) speed.percent = 100 * speed.gbytes_s / ceilings.copy_gbytes_s;
     if (rate > 0) speed.percent = std::max(speed.percent, 100 * speed.tflop_s / rate);
+    if (options.each) options.each(speed);
     speeds.push_back(std::move(speed));
   }
   return speeds;

@@ -1,6 +1,7 @@
 // Measures what a device can do at most, and how near to that its kernels come.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -33,6 +34,7 @@ struct SpeedOptions {
   double scale = 1;       ///< of the sizes: 1 fills a data-center GPU, small ones suit tests
   double seconds = 0.2;   ///< for each measurement, about
   std::string only = {};  ///< operators whose name contains it
+  std::function<void(const OpSpeed&)> each = {};  ///< called with every result as it comes
 };
 
 /// Copy within the device, and square products in f32, bf16 and f16.

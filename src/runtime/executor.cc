@@ -3,7 +3,7 @@
 
 #include <chrono>
 
-#include "backend/cpu/cpu_stream.h"
+#include "backend/cpu/device/cpu_stream.h"
 #include "comm/mesh.h"
 #include "runtime/device_ranks.h"
 #include "runtime/device_run.h"
@@ -157,6 +157,15 @@ void Executor::run(std::span<const void* const> inputs, std::span<void* const> o
   }
   stream.synchronize();
   if (status_.failed()) throw_failure();
+}
+
+void Executor::launch(std::span<const void* const> inputs, std::span<void* const> outputs,
+                      tensor::Stream& stream, size_t turn) {
+  device_run_ != nullptr ? device_run_->launch(inputs, outputs, stream, turn) : run(inputs, outputs, stream);
+}
+
+void Executor::check() {
+  if (device_run_ != nullptr) device_run_->check_data();
 }
 
 void Executor::throw_failure() {

@@ -97,6 +97,14 @@ class Executor {
   void run(std::span<const void* const> inputs, std::span<void* const> outputs, tensor::Stream& stream,
            Trace* trace = nullptr);
 
+  /// run() that on a device may return before the work is done, where all outputs are memory of the device
+  /// (DeviceBinding::outputs_there). Inputs may change afterwards. At most two launches are under way, whose
+  /// `turn` (0 or 1) differ; `stream` is synchronized before anything else is done with its session's
+  /// programs. What kernels found wrong with their data check() throws later, and then tells of any of them.
+  void launch(std::span<const void* const> inputs, std::span<void* const> outputs, tensor::Stream& stream,
+              size_t turn);
+  void check();
+
  private:
   /// Where the address of a caller's buffer has to be written before a run.
   struct Patch {

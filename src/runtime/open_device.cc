@@ -8,8 +8,8 @@
 #include <fstream>
 #include <optional>
 
-#include "backend/cpu/cpu_device.h"
-#include "backend/cuda/cuda_device.h"
+#include "backend/cpu/device/cpu_device.h"
+#include "backend/cuda/device/cuda_device.h"
 #include "base/error.h"
 #include "comm/world.h"
 

@@ -6,7 +6,7 @@
 #include <functional>
 #include <thread>
 
-#include "backend/cuda/cuda_device.h"
+#include "backend/cuda/device/cuda_device.h"
 #include "ops/collective/test_ranks_cpu.h"
 #include "runtime/executor.h"
 #include "runtime/test_graphs.h"
@@ -126,6 +126,26 @@ TEST_F(OverlapOnDevice, AProgramThatForgetsToWaitGivesWrongBits) {
   const cuda::EmulatedPlan late{cuda::EmulatedOrder::late};
   EXPECT_EQ(agreeing_runs(graph, x, {.graphs = false, .plan = late}, 2), 4);
   EXPECT_EQ(agreeing_runs(graph, x, {.graphs = false, .plan = late, .change = forget}, 2), 0);
+}
+
+/// A result that is reduced last has no reader that waits for it: the end of the run does.
+TEST_F(OverlapOnDevice, ResultsThatNoStepWaitsForAreThereAtTheEnd) {
+  const auto graph = [](int) {
+    ir::Graph g;
+    const ir::Attrs group{{"axes", std::string("dp")}, {"parts", std::vector<int64_t>{2}}};
+    const ir::ValueId x = g.add_input("x", {tensor::DType::f32, {16, 16}});
+    const ir::ValueId y = g.add1(ops::table().need("matmul"), {x, x}, {}, "product");
+    g.add_output(g.add1(ops::table().need("all_reduce"), {y}, group, "sum"), "sum");
+    g.add_output(g.add1(ops::table().need("tanh"), {y}, {}, "beside"), "beside");
+    g.sort();
+    return g;
+  };
+  const Change unawaited = [](Program& p) {
+    for (Step& step : p.steps) step.is_aside = !step.axes.empty(), step.after_aside = -1;
+  };
+  const Tensor x = ops::testing::random_tensor(tensor::DType::f32, {16, 16}, -0.3, 0.3, 5);
+  const cuda::EmulatedPlan late{cuda::EmulatedOrder::late};
+  EXPECT_EQ(agreeing_runs(graph, x, {.graphs = false, .plan = late, .change = unawaited}, 2), 4);
 }
 
 TEST_F(OverlapOnDevice, ProgramsThatMeetRanksAreRecorded) {

@@ -34,7 +34,7 @@ void Staging::reserve(int64_t region_bytes, int64_t host_bytes) {
 }
 
 void Staging::upload(std::byte* region, std::span<const StagedPart> parts, int64_t bytes,
-                     tensor::Stream& stream) {
+                     tensor::Stream& stream, size_t turn) {
   const auto gather = [&](size_t i, int64_t begin, int64_t end) {
     for_parts(parts, begin, end, [&](const std::byte* host, int64_t at, size_t size) {
       std::memcpy(chunk(i) + at, host, size);
@@ -42,8 +42,8 @@ void Staging::upload(std::byte* region, std::span<const StagedPart> parts, int64
   };
   if (bytes <= kChunkBytes) {
     if (bytes == 0) return;
-    gather(0, 0, bytes);
-    return stream.upload(region, chunk(0), bytes);
+    gather(turn, 0, bytes);
+    return stream.upload(region, chunk(turn), bytes);
   }
   size_t i = 0;
   for (int64_t begin = 0; begin < bytes; begin += kChunkBytes, i = 1 - i) {

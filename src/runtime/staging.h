@@ -27,9 +27,13 @@ class Staging {
   void reserve(int64_t region_bytes, int64_t host_bytes);
 
   /// Sends the parts to `region` before what follows on `stream`. A region above a chunk goes in chunks: one
-  /// is gathered into pinned memory while the one before it is transferred. The parts may change afterwards;
-  /// the next call waits for nothing, so synchronize `stream` before it.
-  void upload(std::byte* region, std::span<const StagedPart> parts, int64_t bytes, tensor::Stream& stream);
+  /// is gathered into pinned memory while the one before it is transferred. The parts may change afterwards.
+  /// A call waits for nothing, so `stream` is synchronized between it and the next, or the next but one where
+  /// `turn` tells two in succession apart: then regions fit a chunk and nothing is fetched.
+  void upload(std::byte* region, std::span<const StagedPart> parts, int64_t bytes, tensor::Stream& stream,
+              size_t turn = 0);
+  /// True for regions that go in one chunk.
+  static bool fits_chunk(int64_t bytes) { return bytes <= kChunkBytes; }
   /// Orders the way back of a region that fits a chunk behind what was launched on `stream`.
   void fetch(const std::byte* region, int64_t bytes, tensor::Stream& stream);
   /// After stream.synchronize(): hands the region's content out, large ones in chunks as upload() does.

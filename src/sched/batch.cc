@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "sched/batch_policy.h"
+#include "sched/current_error.h"
 
 namespace trireme::sched {
 namespace {
@@ -91,23 +92,38 @@ Tensor cropped(const Tensor& t, size_t d, int64_t length) {
   return out;
 }
 
-void fail(Request& request, const base::Error& error) {
-  request.sink({.outputs = {}, .error = error, .ending = Ending::failed, .timing = request.timing});
+void fail(Request& request, base::Error error) {
+  request.sink(
+      {.outputs = {}, .error = std::move(error), .ending = Ending::failed, .timing = request.timing});
 }
 
 /// Gives each request its own rows; views, not copies, but for what was as long as the filling.
-void split(std::vector<Request>& batch, const std::vector<int64_t>& places,
-           const std::vector<Tensor>& outputs, const Padding& padding) {
+void split(std::span<Request> batch, const std::vector<int64_t>& places, const std::vector<Tensor>& outputs,
+           const Padding& padding) {
   for (size_t i = 0; i < batch.size(); ++i) {
     Request& r = batch[i];
     const int64_t at = places[i];
     std::vector<Tensor> own;
-    for (const Tensor& t : outputs) own.push_back(t.rows(at, at + r.rows));
-    for (const PaddedSide& side : padding.cropped_outputs) {
-      Tensor& t = own.at(side.tensor);
-      t = cropped(t, side.dim, r.inputs.at(side.input).dims()[side.input_dim]);
+    try {
+      for (const Tensor& t : outputs) own.push_back(t.rows(at, at + r.rows));
+      for (const PaddedSide& side : padding.cropped_outputs) {
+        Tensor& t = own.at(side.tensor);
+        t = cropped(t, side.dim, r.inputs.at(side.input).dims()[side.input_dim]);
+      }
+    } catch (...) {
+      fail(r, current_error());
+      continue;
     }
     r.sink({.outputs = std::move(own), .error = std::nullopt, .timing = r.timing});
+  }
+}
+
+/// What is learned of a batch is not worth its answers.
+void tell(const std::function<void(const Timing&)>& on_batch, const Timing& timing) {
+  try {
+    if (on_batch) on_batch(timing);
+  } catch (const std::bad_alloc&) {
+    return;
   }
 }
 
@@ -149,7 +165,7 @@ Dims BatchRunner::padded_dims(const Tensor& input, size_t index, int64_t rows) c
   return dims;
 }
 
-std::vector<int64_t> BatchRunner::places_of(const std::vector<Request>& batch, int64_t& rows) {
+std::vector<int64_t> BatchRunner::places_of(std::span<const Request> batch, int64_t& rows) {
   std::vector<int64_t> places;
   rows = 0;
   for (const Request& r : batch) {
@@ -173,7 +189,7 @@ void BatchRunner::fill_rows(Tensor& all, size_t input, const std::vector<bool>& 
   }
 }
 
-std::vector<Tensor> BatchRunner::gather(const std::vector<Request>& batch, int64_t rows) const {
+std::vector<Tensor> BatchRunner::gather(std::span<const Request> batch, int64_t rows) const {
   int64_t needed = 0;
   const std::vector<int64_t> places = places_of(batch, needed);
   std::vector<Tensor> inputs;
@@ -200,7 +216,7 @@ std::vector<Tensor> BatchRunner::gather(const std::vector<Request>& batch, int64
   return inputs;
 }
 
-std::vector<Tensor> BatchRunner::compute(std::vector<Request>& batch, int64_t rows, int64_t padded,
+std::vector<Tensor> BatchRunner::compute(std::span<Request> batch, int64_t rows, int64_t padded,
                                          const base::Clock& clock) {
   const std::vector<Tensor> inputs = gather(batch, padded);
   int64_t elements = 0, real = 0;
@@ -222,41 +238,33 @@ std::vector<Tensor> BatchRunner::compute(std::vector<Request>& batch, int64_t ro
     r.timing.padded = elements - real;
   }
   for (const Tensor& t : outputs) {
-    base::check(!padding_.is_batched || (t.rank() > 0 && t.dims()[0] == padded), "an output of shape ",
-                tensor::to_string(t.dims()), " does not follow the batch of ", padded,
-                " rows; serve this model with max_batch_size 0");
+    if (!padding_.is_batched || (t.rank() > 0 && t.dims()[0] == padded)) continue;
+    base::fail(base::ErrorCode::internal, "an output of shape ", tensor::to_string(t.dims()),
+               " does not follow the batch of ", padded, " rows; serve this model with max_batch_size 0");
   }
   return outputs;
 }
 
-void BatchRunner::run_singly(std::vector<Request>& batch, const base::Clock& clock,
-                             const std::function<void(const Timing&)>& on_batch) {
-  for (Request& r : batch) {
-    std::vector<Request> one;
-    one.push_back(std::move(r));
-    run(one, clock, on_batch);
-  }
-}
-
-void BatchRunner::run(std::vector<Request>& batch, const base::Clock& clock,
+void BatchRunner::run(std::span<Request> batch, const base::Clock& clock,
                       const std::function<void(const Timing&)>& on_batch) {
-  int64_t rows = 0, needed = 0;
+  int64_t rows = 0, needed = 0, padded = 0;
   for (const Request& r : batch) rows += r.rows;
-  const std::vector<int64_t> places = places_of(batch, needed);
-  const int64_t padded = padding_.is_batched ? bucket_of(padding_.row_buckets, needed) : rows;
+  std::vector<int64_t> places;
   std::vector<Tensor> outputs;
   std::optional<base::Error> error;
   try {
+    places = places_of(batch, needed);
+    padded = padding_.is_batched ? bucket_of(padding_.row_buckets, needed) : rows;
     outputs = compute(batch, rows, padded, clock);
-  } catch (const base::Error& e) {
-    error = e;
-  } catch (const std::bad_alloc&) {
-    error = base::Error(base::ErrorCode::exhausted, "out of memory");
-  } catch (const std::exception& e) {
-    error = base::Error(base::ErrorCode::internal, e.what());
+  } catch (...) {
+    error = current_error();
   }
-  if (error) return batch.size() == 1 ? fail(batch[0], *error) : run_singly(batch, clock, on_batch);
-  if (on_batch) on_batch(batch[0].timing);
+  if (error && batch.size() == 1) return fail(batch[0], std::move(*error));
+  if (error) {
+    for (size_t i = 0; i < batch.size(); ++i) run(batch.subspan(i, 1), clock, on_batch);
+    return;
+  }
+  tell(on_batch, batch[0].timing);
   if (batch.size() == 1 && padded == rows && places[0] == 0 && padding_.cropped_outputs.empty()) {
     batch[0].sink({.outputs = std::move(outputs), .error = std::nullopt, .timing = batch[0].timing});
   } else {

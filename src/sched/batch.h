@@ -1,6 +1,7 @@
 // Puts the rows of several requests into one model run and takes the results apart again.
 #pragma once
 
+#include <span>
 #include <vector>
 
 #include "base/clock.h"
@@ -54,7 +55,7 @@ class BatchRunner {
   /// Runs all requests as one batch, reports its timing to `on_batch` (may be empty), then calls the sinks.
   /// Requests must be of one group. If the batch fails, each request runs alone, so that one with bad data
   /// fails alone.
-  void run(std::vector<Request>& batch, const base::Clock& clock,
+  void run(std::span<Request> batch, const base::Clock& clock,
            const std::function<void(const Timing&)>& on_batch);
   void warm_up(const WarmUp& shapes);
   /// Scratch memory of the session: that of its largest program so far.
@@ -62,14 +63,12 @@ class BatchRunner {
 
  private:
   tensor::Dims padded_dims(const tensor::Tensor& input, size_t index, int64_t rows) const;
-  std::vector<tensor::Tensor> gather(const std::vector<Request>& batch, int64_t rows) const;
-  std::vector<tensor::Tensor> compute(std::vector<Request>& batch, int64_t rows, int64_t padded,
+  std::vector<tensor::Tensor> gather(std::span<const Request> batch, int64_t rows) const;
+  std::vector<tensor::Tensor> compute(std::span<Request> batch, int64_t rows, int64_t padded,
                                       const base::Clock& clock);
   /// First row of each request, and the rows that hold them all.
-  static std::vector<int64_t> places_of(const std::vector<Request>& batch, int64_t& rows);
+  static std::vector<int64_t> places_of(std::span<const Request> batch, int64_t& rows);
   void fill_rows(tensor::Tensor& all, size_t input, const std::vector<bool>& is_taken) const;
-  void run_singly(std::vector<Request>& batch, const base::Clock& clock,
-                  const std::function<void(const Timing&)>& on_batch);
   engine::Session& session_;
   const Padding& padding_;
 };

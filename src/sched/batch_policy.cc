@@ -3,12 +3,15 @@
 
 #include <algorithm>
 #include <limits>
+#include <set>
 #include <tuple>
 
 namespace trireme::sched {
 namespace {
 
 constexpr int64_t kNever = INT64_MAX;
+/// So many other groups are looked at for a full batch.
+constexpr size_t kMostGroups = 8;
 /// A request without a due time is due so long after it came: it cannot be overtaken for ever.
 constexpr int64_t kPatienceNs = 30'000'000'000;
 
@@ -20,11 +23,9 @@ class Forming {
   Decision run() {
     sort_out();
     if (order_.empty()) return std::move(decision_);
-    gather();
-    cut_to_preferred();
-    cut_to_worth();
+    form(order_[0]);
     const int64_t go_ns = std::min(window_end(), latest_start());
-    if (!is_full_ && !is_preferred_ && gains_by_waiting_ && go_ns > now_ns_) {
+    if (!is_ripe() && go_ns > now_ns_ && !form_other()) {
       decision_.wake_ns = std::min(decision_.wake_ns, go_ns);
       return std::move(decision_);
     }
@@ -35,7 +36,8 @@ class Forming {
 
  private:
   int64_t cost(uint64_t group, int64_t rows) const { return predict_ ? predict_(group, rows) : 0; }
-  const Waiting& head() const { return queue_[order_[0]]; }
+  const Waiting& head() const { return queue_[head_]; }
+  bool is_ripe() const { return is_full_ || is_preferred_ || !gains_by_waiting_; }
 
   /// Refusals aside; the others in the order they should go.
   void sort_out() {
@@ -64,6 +66,37 @@ class Forming {
     });
   }
 
+  /// The batch of the group of `head`.
+  void form(size_t head) {
+    head_ = head;
+    batch_.clear();
+    rows_ = 0;
+    is_full_ = is_preferred_ = false;
+    gains_by_waiting_ = true;
+    gather();
+    cut_to_preferred();
+    cut_to_worth();
+  }
+
+  /// While the first one's batch waits for more: that of another group of its priority which need not. Not
+  /// where somebody in the first is due, whom it could make late.
+  bool form_other() {
+    const size_t first = head_;
+    const auto is_due = [&](size_t i) { return queue_[i].finish_ns != 0; };
+    if (std::any_of(batch_.begin(), batch_.end(), is_due)) return false;
+    std::set<uint64_t> seen{head().group};
+    for (size_t i : order_) {
+      if (queue_[i].priority != queue_[first].priority) break;
+      if (!seen.insert(queue_[i].group).second) continue;
+      if (limits_.others_end_window) return true;
+      if (seen.size() > kMostGroups) break;
+      form(i);
+      if (is_full_ || is_preferred_) return true;
+    }
+    if (seen.size() > 1) form(first);
+    return false;
+  }
+
   /// All of the first one's group that fit, in order.
   void gather() {
     for (size_t i : order_) {
@@ -78,19 +111,24 @@ class Forming {
     is_full_ = is_full_ || rows_ >= limits_.max_rows;
   }
 
-  /// The largest preferred size that the batch reaches on its way ends it.
+  /// The largest preferred size that the batch reaches on its way ends it; without one it ends before it
+  /// passes the largest.
   void cut_to_preferred() {
     if (limits_.preferred.empty()) return;
+    const auto& sizes = limits_.preferred;
+    const int64_t most = *std::max_element(sizes.begin(), sizes.end());
     int64_t rows = 0;
-    size_t cut = 0;
+    size_t exact = 0, below = 0;
     for (size_t k = 0; k < batch_.size(); ++k) {
       rows += queue_[batch_[k]].rows;
-      const auto& sizes = limits_.preferred;
-      if (std::find(sizes.begin(), sizes.end(), rows) != sizes.end()) cut = k + 1;
+      if (std::find(sizes.begin(), sizes.end(), rows) != sizes.end()) exact = k + 1;
+      if (k == 0 || rows <= most) below = k + 1;
     }
-    if (cut == 0) return;
+    if (exact == 0 && (rows < most || window_end() <= now_ns_)) return;  // who has waited long goes with all
     is_preferred_ = true;
-    batch_.resize(cut);
+    batch_.resize(exact > 0 ? exact : below);
+    rows_ = 0;
+    for (size_t i : batch_) rows_ += queue_[i].rows;
   }
 
   /// Rows that would cost as much in a batch of their own are left to one.
@@ -203,6 +241,7 @@ class Forming {
   const PredictNs& predict_;
   Decision decision_;
   std::vector<size_t> order_, batch_;
+  size_t head_ = 0;  ///< gives the batch its group
   int64_t rows_ = 0;
   bool is_full_ = false, is_preferred_ = false, gains_by_waiting_ = true;
 };

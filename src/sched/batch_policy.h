@@ -45,6 +45,8 @@ struct BatchLimits {
   std::vector<int64_t> preferred = {};  ///< row counts worth running at once, ascending
   int instances = 1;                    ///< that share the queue
   WorthOf worth = {};  ///< ends a batch earlier, where there are no preferred counts; empty: none
+  bool others_end_window =
+      false;  ///< one of another group that waits ends the first one's wait, as in Triton
 };
 
 /// Either `take` (indices into the queue, in batch order) is not empty, or nothing is to be done before
@@ -58,10 +60,12 @@ struct Decision {
 
 /// Decides for one idle instance. `queue` is in order of arrival. Requests go by priority, then by the share
 /// that their tenant has had, then by when their answer is due; where none is due, by arrival. The first
-/// gives the group; others of it join in order while they fit. A batch that would be late for its most urgent
-/// member is made smaller; where that would make others late, so that some must be given up in any case, the
-/// batch with the most rows in time per second goes, and what it leaves behind ends as hopeless, before it
-/// has cost anything.
+/// gives the group; others of it join in order while they fit. While these wait for more, another group's
+/// full batch goes, so that no instance is idle beside work. Of preferred counts the largest that is reached
+/// ends the batch; where none can be met exactly any more, it ends before it passes the largest. A batch that
+/// would be late for its most urgent member is made smaller; where that would make others late, so that some
+/// must be given up in any case, the batch with the most rows in time per second goes, and what it leaves
+/// behind ends as hopeless, before it has cost anything.
 Decision decide(std::span<const Waiting> queue, int64_t now_ns, const BatchLimits& limits,
                 const PredictNs& predict = {});
 

@@ -79,6 +79,42 @@ TEST(BatchPolicy, CutsAtTheLargestPreferredSize) {
   EXPECT_EQ(decide(queue, 1000, {.max_rows = 8, .window_ns = 1000, .preferred = {16}}).take.size(), 7u);
 }
 
+// Triton's cases: what cannot reach a preferred size any more need not wait for one.
+TEST(BatchPolicy, PastTheLargestPreferredSizeNobodyWaits) {
+  const BatchLimits limits{.max_rows = 8, .window_ns = 1000, .preferred = {2, 6}};
+  EXPECT_EQ(decide(std::vector<Waiting>{{.rows = 7}}, 1, limits).take, (Indices{0}));
+  EXPECT_EQ(decide(std::vector<Waiting>{{.rows = 3}, {.rows = 4}}, 1, limits).take, (Indices{0}));
+  EXPECT_TRUE(decide(std::vector<Waiting>{{.rows = 4}}, 1, limits).take.empty());
+  EXPECT_TRUE(decide(std::vector<Waiting>{{.rows = 3}, {.rows = 1}}, 1, limits).take.empty());
+  EXPECT_EQ(decide(std::vector<Waiting>{{.rows = 3}, {.rows = 3}, {.rows = 1}}, 1, limits).take,
+            (Indices{0, 1}));
+  EXPECT_EQ(decide(std::vector<Waiting>{{.rows = 1}, {.rows = 1}, {.rows = 5}}, 1, limits).take,
+            (Indices{0, 1}));
+}
+
+TEST(BatchPolicy, AnotherGroupEndsTheWaitWhereItIsToldTo) {
+  const std::vector<Waiting> queue{{.enqueued_ns = 0, .group = 1}, {.enqueued_ns = 5, .group = 2}};
+  BatchLimits limits{.max_rows = 8, .window_ns = 1000};
+  EXPECT_TRUE(decide(queue, 10, limits).take.empty());
+  limits.others_end_window = true;
+  EXPECT_EQ(decide(queue, 10, limits).take, (Indices{0}));
+  EXPECT_TRUE(decide(std::vector<Waiting>{queue[1]}, 10, limits).take.empty());
+}
+
+// An instance is not idle while a batch is full: the first one goes on waiting for its own kind.
+TEST(BatchPolicy, AFullBatchOfAnotherGroupDoesNotWaitForTheFirst) {
+  std::vector<Waiting> queue{{.rows = 1, .group = 1}, {.rows = 2, .group = 2}, {.rows = 2, .group = 2}};
+  const BatchLimits limits{.max_rows = 4, .window_ns = 1000};
+  EXPECT_EQ(decide(queue, 1, limits).take, (Indices{1, 2}));
+  EXPECT_EQ(decide(queue, 1000, limits).take, (Indices{0}));  // its time has come
+  queue[0].priority = 1;
+  for (size_t i : {1, 2}) queue[i].priority = 2;
+  EXPECT_TRUE(decide(queue, 1, limits).take.empty());  // never before a higher level
+  queue[0] = {.group = 1, .finish_ns = 900};
+  queue[1].priority = queue[2].priority = 0;
+  EXPECT_TRUE(decide(queue, 1, limits).take.empty());  // nor before one that is due
+}
+
 TEST(BatchPolicy, DelayedRequestsRunBehindTheOthers) {
   const std::vector<Waiting> queue{{.deadline_ns = 50, .runs_late = true}, {}, {}};
   EXPECT_EQ(decide(queue, 40, {.max_rows = 2}).take, (Indices{0, 1}));

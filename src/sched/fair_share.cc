@@ -49,14 +49,4 @@ void FairShare::run(const Waiting& request, bool is_head) {
   if (is_head) now_ = std::max(now_, request.fair_tag);
 }
 
-uint32_t greediest(std::span<const Waiting> queue, const Waiting& also) {
-  std::map<uint32_t, double> rows;
-  const auto add = [&](const Waiting& w) { return rows[w.tenant] += 1 / std::max(1e-9, w.weight); };
-  for (const Waiting& w : queue) add(w);
-  add(also);
-  return std::max_element(rows.begin(), rows.end(),
-                          [](const auto& a, const auto& b) { return a.second < b.second; })
-      ->first;
-}
-
 }  // namespace trireme::sched

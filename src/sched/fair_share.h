@@ -29,8 +29,4 @@ class FairShare {
   double now_ = 0;
 };
 
-/// Which of the tenants has most waiting for its weight; `also` counts as waiting. For a full queue: its
-/// newest request makes room.
-uint32_t greediest(std::span<const Waiting> queue, const Waiting& also);
-
 }  // namespace trireme::sched

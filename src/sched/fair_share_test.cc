@@ -9,6 +9,7 @@
 #include <random>
 
 #include "base/clock.h"
+#include "sched/waiting_queue.h"
 
 namespace trireme::sched {
 namespace {
@@ -35,6 +36,12 @@ struct Seen {
     return latency_ms.empty() ? 0 : latency_ms[latency_ms.size() * 99 / 100];
   }
 };
+
+uint32_t greediest(const std::vector<Waiting>& list, const Waiting& also) {
+  WaitingQueue queue(true);
+  for (const Waiting& w : list) queue.push({}, w);
+  return queue.greediest(also);
+}
 
 /// As the scheduler does in a full queue.
 bool make_room(std::vector<Waiting>& queue, const Waiting& waiting) {

@@ -16,7 +16,10 @@ constexpr int64_t kHandOverNs = 10'000;
 constexpr size_t kSamples = 15;
 /// Of batches that follow one another faster, one in so long is enough.
 constexpr int64_t kSampleNs = 500'000;
-constexpr int64_t kOutdatedNs = 10'000'000'000;
+/// A size unseen for so long is looked at again. A dear one later, so that looks cost a quarter percent of
+/// the time: it may have run only while the machine was slow, and would else stay dear for ever.
+constexpr int64_t kOutdatedNs = 5'000'000'000, kLongOutdatedNs = 60'000'000'000;
+constexpr double kLookShare = 1.0 / 400;
 /// Shapes are the clients' to choose, so what is remembered of them is bounded.
 constexpr size_t kMostGroups = 128;
 
@@ -26,11 +29,11 @@ RowPrices::RowPrices(std::vector<int64_t> row_buckets, int64_t max_rows)
     : buckets_(std::move(row_buckets)), max_rows_(max_rows) {}
 
 void RowPrices::Cost::add(int64_t taken_ns, int64_t now_ns) {
-  // Where a pause has changed much, the new ones soon outweigh the old.
+  // What a pause has changed much is learnt anew: it is unknown until it has run twice more.
   size_t kept = kSamples - 1;
   if (is_known() && seen_ns < now_ns - kOutdatedNs) {
     const double change = static_cast<double>(taken_ns) / median_ns;
-    if (change > kHope || change < 1 / kHope) kept = 2;
+    if (change > kHope || change < 1 / kHope) kept = 0;
   }
   if (last_ns.size() > kept) last_ns.erase(last_ns.begin(), last_ns.end() - static_cast<ptrdiff_t>(kept));
   last_ns.push_back(taken_ns);
@@ -121,7 +124,9 @@ int64_t RowPrices::outdated(const Sizes& sizes, const Choice& choice, int64_t ro
   const int64_t most = std::min(next_above(size_of(choice.rows)), rows);
   for (const auto& [size, cost] : sizes) {
     if (size > most) break;
-    if (cost.seen_ns < now_ns - kOutdatedNs && full_price(sizes, size) <= kHope * choice.lowest) return size;
+    const double excess_ns = (full_price(sizes, size) - choice.lowest) * static_cast<double>(size);
+    const double pause_ns = std::clamp(excess_ns / kLookShare, double(kOutdatedNs), double(kLongOutdatedNs));
+    if (static_cast<double>(now_ns - cost.seen_ns) > pause_ns) return size;
   }
   return 0;
 }
@@ -145,6 +150,14 @@ BatchWorth RowPrices::worth(uint64_t group, int64_t rows, int64_t now_ns) const 
   const bool knows_more = size >= max_rows_ || full_price(sizes, next_above(size)) > 0;
   worth.gains_by_waiting = !knows_more || own > kAlike * lowest;
   return worth;
+}
+
+WorthOf RowPrices::worth_at(int64_t now_ns, bool ends_waits) const {
+  return [this, now_ns, ends_waits](uint64_t group, int64_t rows) {
+    BatchWorth found = worth(group, rows, now_ns);
+    found.gains_by_waiting = found.gains_by_waiting || !ends_waits;
+    return found;
+  };
 }
 
 }  // namespace trireme::sched

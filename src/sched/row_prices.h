@@ -20,9 +20,12 @@ class RowPrices {
   /// A batch that was filled up to `padded` rows took `ns` from the queue to its results.
   void observe(uint64_t group, int64_t padded, int64_t ns, int64_t now_ns);
   /// Of `rows` that wait: the fewest whose price is within 3 % of the lowest that can be had with them, so
-  /// that nobody waits for rows that make nothing cheaper. A size that has not run three times, or not for
-  /// ten seconds, is tried where there is hope. With nothing known: all of them.
+  /// that nobody waits for rows that make nothing cheaper. A size that has not run three times is tried
+  /// where there is hope, one that did not run for five seconds (a dear one: up to a minute) again. With
+  /// nothing known: all of them.
   BatchWorth worth(uint64_t group, int64_t rows, int64_t now_ns) const;
+  /// The same for a policy that decides at `now_ns`. `ends_waits`: a window ends where waiting gains nothing.
+  WorthOf worth_at(int64_t now_ns, bool ends_waits) const;
 
  private:
   struct Cost {

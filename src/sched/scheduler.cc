@@ -2,14 +2,24 @@
 #include "sched/scheduler.h"
 
 #include <algorithm>
+#include <functional>
+#include <iterator>
+#include <new>
 #include <utility>
+
+#include "sched/current_error.h"
 
 namespace trireme::sched {
 namespace {
 
 void refuse(Request& request, Ending ending, base::ErrorCode code, const char* message) {
-  request.sink(
-      {.outputs = {}, .error = base::Error(code, message), .ending = ending, .timing = request.timing});
+  Outcome outcome{.outputs = {}, .error = {}, .ending = ending, .timing = request.timing};
+  try {
+    outcome.error.emplace(code, message);
+  } catch (const std::bad_alloc&) {
+    outcome.error = current_error();
+  }
+  request.sink(std::move(outcome));
 }
 
 /// Empty if the inputs agree with `rows`; a batch is gathered and split by that number.
@@ -34,6 +44,7 @@ Scheduler::Scheduler(std::shared_ptr<const engine::PreparedModel> model, Schedul
     : clock_(clock),
       options_(std::move(options)),
       on_batch_(std::move(on_batch)),
+      queue_(options_.is_fair),
       prices_(options_.padding.row_buckets, options_.limits.max_rows),
       tuner_({.p99_ns = options_.p99_ns,
               .max_rows = options_.limits.max_rows,
@@ -44,31 +55,35 @@ Scheduler::Scheduler(std::shared_ptr<const engine::PreparedModel> model, Schedul
                 "a scheduler needs an instance and a row");
   is_held_ = options_.hold_until > 0;
   claim_resources();
+  try {
+    start(model);
+  } catch (...) {
+    stop(INT64_MAX);
+    throw;
+  }
+}
+
+void Scheduler::start(const std::shared_ptr<const engine::PreparedModel>& model) {
   for (int i = 0; i < options_.instances; ++i) {
     instances_[static_cast<size_t>(i)].thread = std::thread([this, model, i] { instance_main(model, i); });
   }
-  std::exception_ptr failure;
   {
     std::unique_lock lock(mutex_);
     idle_.wait(lock, [&] { return ready_ == options_.instances; });
-    failure = failure_;
+    if (failure_) std::rethrow_exception(failure_);
   }
-  if (failure) {
-    stop(INT64_MAX);
-    std::rethrow_exception(failure);
-  }
-  if (options_.p99_ns > 0 || options_.hang_ns > 0) keeper_ = std::thread([this] { run_keeper(); });
+  keeper_ = std::thread([this] { run_keeper(); });
 }
 
 Scheduler::~Scheduler() { stop(INT64_MAX); }
 
 void Scheduler::refuse_queue(const char* reason) {
-  std::vector<Item> left;
+  std::vector<Request> left;
   {
     const std::lock_guard lock(mutex_);
-    left.swap(queue_);
+    left = queue_.take_all();
   }
-  for (Item& item : left) refuse(item.request, Ending::refused, base::ErrorCode::unavailable, reason);
+  for (Request& r : left) refuse(r, Ending::refused, base::ErrorCode::unavailable, reason);
 }
 
 bool Scheduler::stop(int64_t patience_ns) {
@@ -133,11 +148,13 @@ void Scheduler::instance_main(const std::shared_ptr<const engine::PreparedModel>
   std::unique_ptr<engine::Session> session;
   std::unique_ptr<BatchRunner> runner;
   std::exception_ptr failure;
+  std::string host_operators;
   try {
     session = std::make_unique<engine::Session>(model, session_options(index));
     runner = std::make_unique<BatchRunner>(*session, options_.padding);
     for (const WarmUp& shapes : options_.warm_up) runner->warm_up(shapes);
     if (options_.p99_ns > 0) measure(*runner);
+    host_operators = session->host_operators();
   } catch (...) {
     failure = std::current_exception();
   }
@@ -145,7 +162,7 @@ void Scheduler::instance_main(const std::shared_ptr<const engine::PreparedModel>
     const std::lock_guard lock(mutex_);
     ++ready_;
     if (failure) failure_ = failure;
-    if (runner && host_operators_.empty()) host_operators_ = session->host_operators();
+    if (host_operators_.empty()) host_operators_.swap(host_operators);
     if (runner) instances_[static_cast<size_t>(index)].scratch_bytes = runner->scratch_bytes();
     if (runner && session->sharded() == nullptr) instances_[static_cast<size_t>(index)].runner = runner.get();
   }
@@ -179,12 +196,13 @@ void Scheduler::submit(Request request) {
                   .tenant = options_.is_fair ? request.tenant : 0,
                   .weight = request.weight};
   const char* refusal = nullptr;
-  std::vector<Request> evicted;
+  Taken leaving;
   {
     std::unique_lock lock(mutex_);
+    last_arrival_ns_ = waiting.enqueued_ns;
     if (options_.is_fair) waiting.cost_ns = cost_of(waiting);
     if (options_.p99_ns > 0) tuner_.arrived({waiting.enqueued_ns, waiting.rows});
-    refusal = refusal_of(request, waiting, evicted);
+    refusal = refusal_of(request, waiting, leaving);
     if (refusal != nullptr) {
       ++stats_.refused;
     } else if (Instance* instance = take_instance(waiting, lock)) {
@@ -192,17 +210,15 @@ void Scheduler::submit(Request request) {
       return run_here(*instance, std::move(request));
     } else {
       if (options_.preserves_order) request.sink = order_.place(request.priority, std::move(request.sink));
-      if (options_.is_fair) shares_.join(waiting.tenant, waiting_of(waiting.tenant));
-      queue_.push_back({std::move(request), waiting});
+      if (options_.is_fair) shares_.join(waiting.tenant, queue_.of_tenant(waiting.tenant));
+      queue_.push(std::move(request), waiting);
       ++stats_.accepted;
       if (queue_.size() >= options_.hold_until) is_held_ = false;
       usual_.arrived(queue_.size() + running_);
+      if (is_everybody_busy() || options_.p99_ns > 0) wake_keeper(next_look_ns(waiting.enqueued_ns));
     }
   }
-  for (Request& r : evicted) {
-    refuse(r, Ending::refused, base::ErrorCode::unavailable,
-           "Exceeds maximum queue size: others have a right to this tenant's place");
-  }
+  answer_unrun(leaving);
   if (refusal != nullptr) return refuse(request, Ending::refused, base::ErrorCode::unavailable, refusal);
   wake_one();
 }
@@ -256,44 +272,51 @@ double Scheduler::cost_of(const Waiting& waiting) const {
   return row_ns * static_cast<double>(std::max<int64_t>(1, waiting.rows));
 }
 
-size_t Scheduler::waiting_of(uint32_t tenant) const {
-  return static_cast<size_t>(std::count_if(
-      queue_.begin(), queue_.end(), [tenant](const Item& item) { return item.waiting.tenant == tenant; }));
-}
-
-/// In a full queue the newest request of the tenant with most waiting for its weight gives way, unless that
-/// is the one that asks.
-bool Scheduler::make_room(const Waiting& waiting, std::vector<Request>& evicted) {
-  const uint32_t tenant = greediest(waiting_list(), waiting);
+/// In a full queue the last request of the tenant with most waiting for its weight gives way, unless that is
+/// the one that asks.
+bool Scheduler::make_room(const Waiting& waiting, Taken& leaving) {
+  const uint32_t tenant = queue_.greediest(waiting);
   if (tenant == waiting.tenant) return false;
-  for (size_t i = queue_.size(); i-- > 0;) {
-    if (queue_[i].waiting.tenant != tenant) continue;
-    evicted.push_back(std::move(queue_[i].request));
-    queue_.erase(queue_.begin() + static_cast<ptrdiff_t>(i));
-    ++stats_.refused;
-    return true;
-  }
-  return false;
+  leaving.evicted.push_back(queue_.evict(tenant));
+  ++stats_.refused;
+  return true;
 }
 
-const char* Scheduler::refusal_of(const Request& request, Waiting& waiting, std::vector<Request>& evicted) {
+/// With the lock held: a slice of the queue is looked through for who left or is too late.
+void Scheduler::sweep(int64_t now_ns, Taken& leaving) {
+  WaitingQueue::Leavers leavers;
+  queue_.sweep(now_ns, leavers);
+  stats_.expired += leavers.expired.size() + leavers.hopeless.size();
+  stats_.cancelled += leavers.cancelled.size();
+  const auto move_all = [](std::vector<Request>& from, std::vector<Request>& to) {
+    std::move(from.begin(), from.end(), std::back_inserter(to));
+  };
+  move_all(leavers.expired, leaving.expired);
+  move_all(leavers.hopeless, leaving.hopeless);
+  move_all(leavers.cancelled, leaving.cancelled);
+}
+
+const char* Scheduler::refusal_of(const Request& request, Waiting& waiting, Taken& leaving) {
   if (closing_) return "the server is shutting down";
-  if (stats_.hung == options_.instances) return "no instance of the model is left: their batches do not end";
-  if (queue_.size() >= options_.max_queue && !(options_.is_fair && make_room(waiting, evicted)))
-    return "Exceeds maximum queue size";
+  const bool is_own_hung = request.instance >= 0 && instances_[static_cast<size_t>(request.instance)].is_hung;
+  if (is_own_hung || stats_.hung == options_.instances)
+    return "no instance of the model is left: their batches do not end";
   const auto level = options_.level_queue.find(request.priority);
-  if (level != options_.level_queue.end()) {
-    const auto same = std::count_if(queue_.begin(), queue_.end(), [&](const Item& item) {
-      return item.waiting.priority == request.priority;
-    });
-    if (static_cast<size_t>(same) >= level->second) return "Exceeds maximum queue size";
-  }
+  const auto is_full = [&] { return queue_.size() >= options_.max_queue; };
+  const auto is_level_full = [&] {
+    return level != options_.level_queue.end() && queue_.of_level(request.priority) >= level->second;
+  };
+  // Who is gone keeps nobody out.
+  if ((is_full() || is_level_full()) && queue_.next_sweep_ns() <= waiting.enqueued_ns)
+    sweep(waiting.enqueued_ns, leaving);
+  if (is_level_full()) return "Exceeds maximum queue size";
+  if (is_full() && !(options_.is_fair && make_room(waiting, leaving))) return "Exceeds maximum queue size";
   if (waiting.finish_ns == 0) return nullptr;
   const auto first_free =
       std::min_element(instances_.begin(), instances_.end(),
                        [](const auto& a, const auto& b) { return a.busy_until_ns < b.busy_until_ns; });
   const int64_t free_ns = std::max(waiting.enqueued_ns, first_free->busy_until_ns);
-  std::vector<Waiting> list = waiting_list();
+  std::vector<Waiting> list = queue_.all();
   if (options_.is_fair) {
     list.push_back(waiting);
     shares_.tag(list);
@@ -305,24 +328,12 @@ const char* Scheduler::refusal_of(const Request& request, Waiting& waiting, std:
   return is_in_time ? nullptr : "Exceeds what can be done before the request's deadline";
 }
 
-std::vector<Waiting> Scheduler::waiting_list() const {
-  std::vector<Waiting> list;
-  list.reserve(queue_.size());
-  for (const Item& item : queue_) list.push_back(item.waiting);
-  return list;
-}
-
 BatchLimits Scheduler::limits(int64_t now_ns) const {
   BatchLimits limits = options_.limits;
   limits.instances = options_.instances;
   // A window that was asked for or tuned is waited out, a usual one only while that gains something.
   const bool ends_waits = options_.is_window_adaptive && options_.p99_ns == 0;
-  if (prices_rows())
-    limits.worth = [this, now_ns, ends_waits](uint64_t group, int64_t rows) {
-      BatchWorth worth = prices_.worth(group, rows, now_ns);
-      worth.gains_by_waiting = worth.gains_by_waiting || !ends_waits;
-      return worth;
-    };
+  if (prices_rows()) limits.worth = prices_.worth_at(now_ns, ends_waits);
   if (options_.p99_ns == 0) return limits;
   limits.window_ns = tuner_.setting().window_ns;
   limits.max_rows = tuner_.setting().max_rows;
@@ -336,27 +347,41 @@ bool Scheduler::is_active(const Instance& instance) const {
   return &instance - instances_.data() < tuner_.setting().instances + stats_.hung;
 }
 
+/// Those the instance may choose from; who has left goes.
+WaitingQueue::View Scheduler::view(const Instance& instance, int64_t max_rows, Taken& leaving) {
+  const auto index = static_cast<int>(&instance - instances_.data());
+  while (true) {
+    WaitingQueue::View view = queue_.view(index, max_rows);
+    const size_t before = leaving.cancelled.size();
+    for (const auto place : view.places) {
+      const Request& r = place->second.request;
+      if (r.cancelled && r.cancelled()) leaving.cancelled.push_back(queue_.take(place));
+    }
+    const size_t left = leaving.cancelled.size() - before;
+    if (left == 0) return view;
+    stats_.cancelled += left;
+  }
+}
+
 Scheduler::Taken Scheduler::take(int64_t now_ns, bool may_run, const Instance& instance) {
   Taken taken;
-  std::erase_if(queue_, [&](Item& item) {
-    if (!item.request.cancelled || !item.request.cancelled()) return false;
-    taken.cancelled.push_back(std::move(item.request));
-    return true;
-  });
-  std::vector<Waiting> waiting;
-  std::vector<size_t> places;  // in the queue, of those that this instance may run
-  const auto index_of_instance = static_cast<int>(&instance - instances_.data());
-  for (size_t i = 0; i < queue_.size(); ++i) {
-    const int wanted = queue_[i].request.instance;
-    if (wanted >= 0 && wanted != index_of_instance) continue;
-    waiting.push_back(queue_[i].waiting);
-    places.push_back(i);
+  try {
+    choose(taken, now_ns, may_run, instance);
+  } catch (const std::bad_alloc&) {  // again in a moment
+    taken.wake_ns = now_ns + base::kNsPerMs;
   }
-  if (options_.is_fair) shares_.tag(waiting);
+  return taken;
+}
+
+/// The body of take(). What it throws, it throws before a batch leaves the queue.
+void Scheduler::choose(Taken& taken, int64_t now_ns, bool may_run, const Instance& instance) {
+  if (queue_.next_sweep_ns() <= now_ns) sweep(now_ns, taken);
+  if (is_held_ && !closing_) return;
   BatchLimits now = limits(now_ns);
+  auto [waiting, places] = view(instance, now.max_rows, taken);
+  if (options_.is_fair) shares_.tag(waiting);
   const bool is_complete = usual_.is_complete(queue_.size() + running_);
   if (closing_ || (options_.is_window_adaptive && options_.p99_ns == 0 && is_complete)) now.window_ns = 0;
-  if (is_held_ && !closing_) return taken;
   Decision decision =
       decide(waiting, now_ns, now, [this](uint64_t group, int64_t rows) { return predict(group, rows); });
   taken.wake_ns = decision.wake_ns;
@@ -365,33 +390,28 @@ Scheduler::Taken Scheduler::take(int64_t now_ns, bool may_run, const Instance& i
   if (!decision.take.empty()) {
     const size_t head = decision.take[0];
     std::erase_if(decision.take, [&](size_t i) {
-      return !same_group(queue_[places[i]].request.inputs, queue_[places[head]].request.inputs,
+      return !same_group(places[i]->second.request.inputs, places[head]->second.request.inputs,
                          options_.padding);
     });
   }
   if (options_.is_fair) {
     for (size_t i : decision.take) shares_.run(waiting[i], i == decision.take[0]);
   }
-  std::vector<bool> leaves(queue_.size(), false);
+  taken.batch.reserve(decision.take.size());
+  taken.expired.reserve(taken.expired.size() + decision.expired.size());
+  taken.hopeless.reserve(taken.hopeless.size() + decision.hopeless.size());
   const auto move_out = [&](const std::vector<size_t>& list, std::vector<Request>& to) {
-    for (size_t i : list) {
-      leaves[places[i]] = true;
-      to.push_back(std::move(queue_[places[i]].request));
-    }
+    for (size_t i : list) to.push_back(queue_.take(places[i]));
   };
+  stats_.expired += decision.expired.size() + decision.hopeless.size();
   move_out(decision.take, taken.batch);
   move_out(decision.expired, taken.expired);
   move_out(decision.hopeless, taken.hopeless);
-  size_t index = 0;
-  std::erase_if(queue_, [&](const Item&) { return leaves[index++]; });
   if (!taken.batch.empty()) {
     int64_t rows = 0;
     for (const Request& r : taken.batch) rows += r.rows;
     taken.until_ns = now_ns + predict(group_key(taken.batch[0].inputs, options_.padding), rows);
   }
-  stats_.expired += taken.expired.size() + taken.hopeless.size();
-  stats_.cancelled += taken.cancelled.size();
-  return taken;
 }
 
 void Scheduler::answer_unrun(Taken& taken) {
@@ -404,6 +424,10 @@ void Scheduler::answer_unrun(Taken& taken) {
   }
   for (Request& r : taken.cancelled) {
     refuse(r, Ending::cancelled, base::ErrorCode::unavailable, "the client left");
+  }
+  for (Request& r : taken.evicted) {
+    refuse(r, Ending::refused, base::ErrorCode::unavailable,
+           "Exceeds maximum queue size: others have a right to this tenant's place");
   }
 }
 
@@ -435,9 +459,11 @@ void Scheduler::wait(int64_t wake_ns, std::unique_lock<std::mutex>& lock) {
   changed_.wait_until(lock, std::chrono::steady_clock::time_point{std::chrono::nanoseconds(wake_ns)});
 }
 
-/// All, where the one that would be woken may be waiting for its leave, or not be wanted now or for this.
+/// All, where the one that would be woken may be waiting for its leave, or not be wanted now or for this, or
+/// be taken by a thread that submits.
 void Scheduler::wake_one() {
-  const bool may_be_wrong = options_.limiter != nullptr || options_.p99_ns > 0 || options_.places_rows;
+  const bool may_be_wrong = options_.limiter != nullptr || options_.p99_ns > 0 || options_.places_rows ||
+                            (options_.inline_ns > 0 && options_.instances > 1);
   may_be_wrong ? changed_.notify_all() : changed_.notify_one();
 }
 
@@ -457,6 +483,7 @@ std::vector<Request> Scheduler::next_batch(Instance& instance) {
       running_ += taken.batch.size();
       instance.busy_until_ns = taken.until_ns;
       const bool more = !queue_.empty();
+      if (more && is_everybody_busy()) wake_keeper(queue_.next_sweep_ns());
       const size_t queued = queue_.size() + taken.batch.size();
       for (Request& r : taken.batch) r.timing.queue_length = static_cast<int64_t>(queued);
       lock.unlock();
@@ -468,7 +495,7 @@ std::vector<Request> Scheduler::next_batch(Instance& instance) {
       continue;
     }
     if (settle_leave(instance, taken.is_ripe, lock)) continue;
-    if (queue_.empty() && busy_ == 0) idle_.notify_all();
+    tell_if_idle();
     if (closing_ && queue_.empty()) return {};
     wait(taken.wake_ns, lock);
   }
@@ -490,7 +517,7 @@ void Scheduler::finish_batch(Instance& instance, size_t still_running) {
     } else {
       --busy_;
     }
-    if (busy_ == 0 && queue_.empty()) idle_.notify_all();
+    tell_if_idle();
   }
   if (options_.limiter == nullptr) return;
   if (!options_.limiter->give_back(instance.claim, true, asks_again)) return;
@@ -550,13 +577,17 @@ void Scheduler::run_batch(BatchRunner& runner, Instance& instance, std::vector<R
     }
     if (on_batch_ && !has_hung) on_batch_(timing);
   };
-  runner.run(batch, clock_, on_batch);
+  runner.run(batch, clock_, std::ref(on_batch));
   batch.clear();    // requests hold memory of their clients: free it before waiting
   if (runs == 1) {  // a failed batch ran in parts
     const std::lock_guard lock(mutex_);
     const int64_t now_ns = clock_.now_ns();
-    cost_.observe(group, padded, now_ns - start);
-    if (options_.p99_ns > 0) tuner_.ran(instance.busy_at_start, padded, now_ns - start, now_ns);
+    try {
+      cost_.observe(group, padded, now_ns - start);
+      if (options_.p99_ns > 0) tuner_.ran(instance.busy_at_start, padded, now_ns - start, now_ns);
+    } catch (const std::bad_alloc&) {
+      runs = 0;  // not learned from
+    }
   }
   finish_batch(instance, count);
 }
@@ -567,10 +598,6 @@ void Scheduler::run_here(Instance& instance, Request request) {
   const uint64_t group = group_key(request.inputs, options_.padding);
   request.timing.started_ns = clock_.now_ns();
   request.timing.queue_length = 1;
-  std::vector<Request> batch;
-  batch.push_back(std::move(request));
-  batch[0].timing.instance = static_cast<int>(&instance - instances_.data());
-  if (options_.hang_ns > 0) watch_batch(instance, batch, group);
   bool has_instance = true, has_hung = false;
   const auto leave = [&] {  // with the lock held
     has_instance = false;
@@ -582,7 +609,7 @@ void Scheduler::run_here(Instance& instance, Request request) {
     ended_.fetch_add(1, std::memory_order_relaxed);
     if (!queue_.empty() || closing_) changed_.notify_all();
   };
-  instance.runner->run(batch, clock_, [&](const Timing& timing) {
+  const auto on_batch = [&](const Timing& timing) {
     {
       const std::lock_guard lock(mutex_);
       learn_from(timing, group);
@@ -590,12 +617,21 @@ void Scheduler::run_here(Instance& instance, Request request) {
       leave();
     }
     if (on_batch_ && !has_hung) on_batch_(timing);
-  });
-  batch.clear();
+  };
+  std::vector<Request> batch;
+  try {
+    batch.push_back(std::move(request));
+    batch[0].timing.instance = static_cast<int>(&instance - instances_.data());
+    if (options_.hang_ns > 0) watch_batch(instance, batch, group);
+    instance.runner->run(batch, clock_, std::ref(on_batch));
+    batch.clear();
+  } catch (const std::bad_alloc&) {
+    if (batch.empty()) refuse(request, Ending::failed, base::ErrorCode::exhausted, "out of memory");
+  }
   const std::lock_guard lock(mutex_);
   if (has_instance) leave();  // the model failed
   if (!has_hung) --busy_;     // else the watchdog has counted it out already
-  if (busy_ == 0 && queue_.empty()) idle_.notify_all();
+  tell_if_idle();
 }
 
 void Scheduler::drain() {

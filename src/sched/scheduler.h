@@ -20,6 +20,7 @@
 #include "sched/rate_limiter.h"
 #include "sched/row_prices.h"
 #include "sched/usual_load.h"
+#include "sched/waiting_queue.h"
 
 namespace trireme::sched {
 
@@ -91,17 +92,15 @@ class Scheduler {
   std::string host_operators() const;
 
  private:
-  struct Item {
-    Request request;
-    Waiting waiting;
-  };
   /// Requests that leave the queue: to run, or to be told why not.
   struct Taken {
-    std::vector<Request> batch, expired, hopeless, cancelled;
+    std::vector<Request> batch, expired, hopeless, cancelled, evicted;
     int64_t wake_ns = INT64_MAX;
     int64_t until_ns = 0;  ///< predicted end of the batch
     bool is_ripe = false;  ///< a batch would go now if the instance had leave to run
-    bool empty() const { return batch.empty() && expired.empty() && hopeless.empty() && cancelled.empty(); }
+    bool empty() const {
+      return batch.empty() && expired.empty() && hopeless.empty() && cancelled.empty() && evicted.empty();
+    }
   };
   /// A request's sink while the watchdog may answer in its place.
   struct Answer;
@@ -119,6 +118,7 @@ class Scheduler {
     BatchRunner* runner = nullptr;  ///< of its thread; null where only that thread may use it
     bool is_taken = false;          ///< by a thread that submits
   };
+  void start(const std::shared_ptr<const engine::PreparedModel>& model);
   void instance_main(const std::shared_ptr<const engine::PreparedModel>& model, int index);
   engine::SessionOptions session_options(int index) const;
   void claim_resources();
@@ -129,6 +129,7 @@ class Scheduler {
   void run_keeper();
   void keep_plan(std::unique_lock<std::mutex>& lock);
   void keep_watch(std::unique_lock<std::mutex>& lock);
+  void keep_queue(std::unique_lock<std::mutex>& lock);
   void work(BatchRunner& runner, Instance& instance);
   void run_batch(BatchRunner& runner, Instance& instance, std::vector<Request> batch);
   void run_here(Instance& instance, Request request);
@@ -148,20 +149,25 @@ class Scheduler {
   void learn_from(const Timing& timing, uint64_t group);
   bool is_active(const Instance& instance) const;
   Taken take(int64_t now_ns, bool may_run, const Instance& instance);
-  std::vector<Waiting> waiting_list() const;
+  void choose(Taken& taken, int64_t now_ns, bool may_run, const Instance& instance);
+  WaitingQueue::View view(const Instance& instance, int64_t max_rows, Taken& leaving);
   double cost_of(const Waiting& waiting) const;
-  size_t waiting_of(uint32_t tenant) const;
-  bool make_room(const Waiting& waiting, std::vector<Request>& evicted);
+  bool make_room(const Waiting& waiting, Taken& leaving);
   int64_t predict(uint64_t group, int64_t rows) const;
   /// Why a request cannot be queued, or null.
-  const char* refusal_of(const Request& request, Waiting& waiting, std::vector<Request>& evicted);
+  const char* refusal_of(const Request& request, Waiting& waiting, Taken& leaving);
+  void sweep(int64_t now_ns, Taken& leaving);
+  int64_t next_look_ns(int64_t now_ns) const;
+  void wake_keeper(int64_t by_ns);
+  bool is_everybody_busy() const;
+  void tell_if_idle();
 
   const base::Clock& clock_;
   const SchedulerOptions options_;
   const std::function<void(const Timing&)> on_batch_;
   mutable std::mutex mutex_;
   std::condition_variable changed_, idle_, keep_;
-  std::vector<Item> queue_;  ///< in order of arrival
+  WaitingQueue queue_;
   bool closing_ = false;
   size_t running_ = 0;          ///< requests in batches now
   UsualLoad usual_;             ///< requests in flight, as arriving ones see them
@@ -179,7 +185,9 @@ class Scheduler {
   bool is_held_ = false;             ///< until hold_until requests wait
   std::atomic<uint32_t> ended_{0};   ///< batches, for those who wait a moment for an instance
   std::vector<Instance> instances_;  ///< as many from the start to the end
-  std::thread keeper_;               ///< plans and watches, where either is asked for
+  std::thread keeper_;               ///< plans, watches, and lets go who is late while all are busy
+  int64_t keeper_wakes_ns_ = 0;      ///< when it looks again without being woken; 0: it is at it
+  int64_t last_arrival_ns_ = 0;
 };
 
 }  // namespace trireme::sched

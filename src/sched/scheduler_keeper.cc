@@ -1,14 +1,25 @@
 // The scheduler's keeper: plans the batching for its goal, and looks for batches that do not end.
 #include <algorithm>
+#include <new>
+#include <utility>
 
 #include "sched/scheduler.h"
 
 namespace trireme::sched {
 namespace {
 
-constexpr int64_t kLookNs = base::kNsPerSecond / 4;
+/// Between two looks at the load, and how long after the last request they end.
+constexpr int64_t kLookNs = base::kNsPerSecond / 4, kAskedNs = 10 * base::kNsPerSecond;
+constexpr const char* kNoInstance = "no instance of the model is left: their batches do not end";
 /// A model may be slow; hanging is what it has never done.
 constexpr int64_t kUnexpected = 10;
+
+void refuse_unrun(Request& request, const char* reason) {
+  request.sink({.outputs = {},
+                .error = base::Error(base::ErrorCode::unavailable, reason),
+                .ending = Ending::refused,
+                .timing = request.timing});
+}
 
 }  // namespace
 
@@ -43,20 +54,27 @@ void Scheduler::measure(BatchRunner& runner) {
 void Scheduler::watch_batch(Instance& instance, std::vector<Request>& batch, uint64_t group) {
   std::vector<std::shared_ptr<Answer>> answers;
   int64_t rows = 0;
-  for (Request& r : batch) {
-    rows += r.rows;
-    if (options_.hang_ns == 0) continue;
-    const auto answer = std::make_shared<Answer>();
-    answer->sink = std::move(r.sink);
-    answer->timing = r.timing;
-    r.sink = [answer](Outcome&& outcome) { answer->give(std::move(outcome)); };
-    answers.push_back(answer);
+  for (const Request& r : batch) rows += r.rows;
+  try {
+    for (Request& r : batch) {
+      if (options_.hang_ns == 0) break;
+      const auto answer = std::make_shared<Answer>();
+      std::function<void(Outcome &&)> sink = [answer](Outcome&& outcome) {
+        answer->give(std::move(outcome));
+      };
+      answers.push_back(answer);
+      answer->timing = r.timing;
+      answer->sink = std::exchange(r.sink, std::move(sink));
+    }
+  } catch (const std::bad_alloc&) {
+    // The rest of them runs unwatched.
   }
   const std::lock_guard lock(mutex_);
   instance.answers = std::move(answers);
-  instance.busy_at_start = busy_;
-  if (options_.hang_ns > 0)
-    instance.hangs_at_ns = clock_.now_ns() + std::max(options_.hang_ns, kUnexpected * predict(group, rows));
+  instance.busy_at_start = std::min(busy_, options_.instances);  // others may be answering refusals
+  if (options_.hang_ns == 0) return;
+  instance.hangs_at_ns = clock_.now_ns() + std::max(options_.hang_ns, kUnexpected * predict(group, rows));
+  wake_keeper(instance.hangs_at_ns);
 }
 
 /// With the lock held, at the end of a batch.
@@ -68,30 +86,91 @@ void Scheduler::end_watch(Instance& instance) {
     options_.on_hang(static_cast<int>(&instance - instances_.data()), false);
 }
 
+/// It sleeps for as long as there is nothing to look for: a model that nobody asks costs no wake-up.
 void Scheduler::run_keeper() {
-  const int64_t look_ns =
-      options_.hang_ns > 0 ? std::clamp<int64_t>(options_.hang_ns / 4, base::kNsPerMs, kLookNs) : kLookNs;
   std::unique_lock lock(mutex_);
-  while (!closing_) {
-    keep_.wait_for(lock, std::chrono::nanoseconds(look_ns));
+  uint32_t seen = 0;
+  // What hangs or is late while the model goes is answered too.
+  while (!closing_ || busy_ > 0 || !queue_.empty()) {
+    keep_queue(lock);
     if (options_.hang_ns > 0) keep_watch(lock);
-    if (options_.p99_ns == 0 || closing_ || !tuner_.wants_plan(clock_.now_ns())) continue;
-    keep_plan(lock);
+    if (options_.p99_ns > 0 && !closing_ && tuner_.wants_plan(clock_.now_ns())) keep_plan(lock);
+    const int64_t now_ns = clock_.now_ns();
+    int64_t look_ns = next_look_ns(now_ns);
+    // Batches that come one at a time need not wake it each.
+    const uint32_t ended = ended_.load(std::memory_order_relaxed);
+    if (options_.hang_ns > 0 && std::exchange(seen, ended) != ended)
+      look_ns = std::min(look_ns, now_ns + options_.hang_ns);
+    if (closing_ && busy_ == 0 && queue_.empty()) return;
+    keeper_wakes_ns_ = look_ns;
+    if (look_ns == INT64_MAX) {
+      keep_.wait(lock);
+    } else {
+      keep_.wait_until(lock, std::chrono::steady_clock::time_point{std::chrono::nanoseconds(look_ns)});
+    }
+    keeper_wakes_ns_ = 0;
   }
-  // What hangs while the model goes is answered too.
-  while (options_.hang_ns > 0 && busy_ > 0) {
-    keep_.wait_for(lock, std::chrono::nanoseconds(look_ns));
-    keep_watch(lock);
+}
+
+/// With the lock held: when there is something to look for.
+int64_t Scheduler::next_look_ns(int64_t now_ns) const {
+  int64_t look_ns = is_everybody_busy() ? queue_.next_sweep_ns() : INT64_MAX;
+  for (const Instance& instance : instances_) {
+    if (!instance.is_hung && instance.hangs_at_ns != 0) look_ns = std::min(look_ns, instance.hangs_at_ns);
   }
+  const bool is_asked = now_ns - last_arrival_ns_ < kAskedNs && last_arrival_ns_ != 0;
+  if (options_.p99_ns > 0 && is_asked && !closing_) look_ns = std::min(look_ns, now_ns + kLookNs);
+  return look_ns;
+}
+
+/// With the lock held.
+void Scheduler::wake_keeper(int64_t by_ns) {
+  if (by_ns >= keeper_wakes_ns_) return;
+  keeper_wakes_ns_ = by_ns;
+  keep_.notify_one();
+}
+
+/// Whether nobody is there who would see that a request is late: an instance that waits looks itself.
+bool Scheduler::is_everybody_busy() const {
+  const int active = options_.p99_ns > 0 && !closing_ ? tuner_.setting().instances : options_.instances;
+  return busy_ + stats_.hung >= active || options_.limiter != nullptr;
+}
+
+/// With the lock held: drain() and the keeper of a model that goes wait for it.
+void Scheduler::tell_if_idle() {
+  if (busy_ > 0 || !queue_.empty()) return;
+  idle_.notify_all();
+  if (closing_) keep_.notify_all();
+}
+
+/// Lets go who is late or has left while all instances are busy.
+void Scheduler::keep_queue(std::unique_lock<std::mutex>& lock) {
+  const int64_t now_ns = clock_.now_ns();
+  if (!is_everybody_busy() || queue_.next_sweep_ns() > now_ns) return;
+  Taken leaving;
+  sweep(now_ns, leaving);
+  if (leaving.empty()) return;
+  ++busy_;
+  lock.unlock();
+  answer_unrun(leaving);
+  lock.lock();
+  --busy_;
+  tell_if_idle();
 }
 
 /// Plans on a copy, without the lock: it takes milliseconds.
 void Scheduler::keep_plan(std::unique_lock<std::mutex>& lock) {
-  const BatchTuner copy = tuner_;
-  lock.unlock();
-  const int64_t now_ns = clock_.now_ns();
-  const std::optional<BatchTuner::Choice> choice = copy.plan(now_ns);
-  lock.lock();
+  std::optional<BatchTuner::Choice> choice;
+  int64_t now_ns = 0;
+  try {
+    const BatchTuner copy = tuner_;
+    lock.unlock();
+    now_ns = clock_.now_ns();
+    choice = copy.plan(now_ns);
+  } catch (const std::bad_alloc&) {
+    // The next look plans again.
+  }
+  if (!lock.owns_lock()) lock.lock();
   if (!choice) return;
   tuner_.adopt(*choice, now_ns);
   changed_.notify_all();
@@ -104,6 +183,7 @@ void Scheduler::keep_plan(std::unique_lock<std::mutex>& lock) {
 void Scheduler::keep_watch(std::unique_lock<std::mutex>& lock) {
   const int64_t now_ns = clock_.now_ns();
   std::vector<std::shared_ptr<Answer>> unanswered;
+  std::vector<Request> bound;  // to an instance that hangs
   for (size_t i = 0; i < instances_.size(); ++i) {
     Instance& instance = instances_[i];
     if (instance.is_hung || instance.hangs_at_ns == 0 || now_ns < instance.hangs_at_ns) continue;
@@ -111,11 +191,12 @@ void Scheduler::keep_watch(std::unique_lock<std::mutex>& lock) {
     ++stats_.hung;
     --busy_;
     unanswered.insert(unanswered.end(), instance.answers.begin(), instance.answers.end());
+    for (Request& r : queue_.take_of_instance(static_cast<int>(i))) bound.push_back(std::move(r));
     if (options_.on_hang) options_.on_hang(static_cast<int>(i), true);
   }
   if (unanswered.empty()) return;
   const bool is_last = stats_.hung == options_.instances;
-  if (busy_ == 0 && queue_.empty()) idle_.notify_all();
+  tell_if_idle();
   changed_.notify_all();
   lock.unlock();
   for (const auto& answer : unanswered) {
@@ -126,13 +207,14 @@ void Scheduler::keep_watch(std::unique_lock<std::mutex>& lock) {
          .ending = Ending::failed,
          .timing = answer->timing});
   }
-  if (is_last) refuse_queue("no instance of the model is left: their batches do not end");
+  for (Request& r : bound) refuse_unrun(r, kNoInstance);
+  if (is_last) refuse_queue(kNoInstance);
   lock.lock();
   // Only now, or the run's own error could be the answer; who has come back meanwhile has other work.
   for (Instance& instance : instances_) {
     if (instance.is_hung) instance.stop = true;
   }
-  if (busy_ == 0 && queue_.empty()) idle_.notify_all();
+  tell_if_idle();
 }
 
 }  // namespace trireme::sched

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cmath>
+#include <cstdio>
 #include <condition_variable>
 #include <future>
 #include <latch>
@@ -196,6 +197,74 @@ TEST(Scheduler, AFullQueueRefusesAtOnce) {
   EXPECT_FALSE(answers[0].future.get().error);
   EXPECT_FALSE(answers[1].future.get().error);
   EXPECT_EQ(scheduler.stats().refused, 1u);
+}
+
+/// Seconds to queue so many requests behind a running one and to run them, in batches of eight.
+double seconds_of_queue(size_t count, const std::function<void(Request&, size_t)>& change) {
+  base::SystemClock clock;
+  SchedulerOptions o = options(8, 0);
+  o.max_queue = count;
+  o.runs_whole = true;
+  Scheduler scheduler(small_model(), o, clock);
+  Blocker blocker(scheduler);
+  std::latch done(static_cast<ptrdiff_t>(count));
+  const Tensor x = input(1, 1);
+  const int64_t start_ns = clock.now_ns();
+  for (size_t i = 0; i < count; ++i) {
+    Request r{.inputs = {x}, .rows = 1, .sink = [&](Outcome&& outcome) {
+                EXPECT_FALSE(outcome.error);
+                done.count_down();
+              }};
+    change(r, i);
+    scheduler.submit(std::move(r));
+  }
+  blocker.release();
+  done.wait();
+  return static_cast<double>(clock.now_ns() - start_ns) * 1e-9;
+}
+
+// What a request costs must not grow with how many wait: ten times as many may take no more than thirty times
+// as long, which a hundred times is far from.
+TEST(Scheduler, ALongQueueCostsNoMoreForEachThanAShortOne) {
+  const auto plain = [](Request&, size_t) {};
+  const auto mixed = [](Request& r, size_t i) {
+    r.priority = static_cast<uint32_t>(i % 3);
+    r.deadline_ns = base::SystemClock().now_ns() + 600 * base::kNsPerSecond;
+    r.cancelled = [] { return false; };
+  };
+  for (const std::function<void(Request&, size_t)>& change : {std::function(plain), std::function(mixed)}) {
+    const double few = seconds_of_queue(6'000, change), many = seconds_of_queue(60'000, change);
+    std::printf("6,000 wait: %.3f s; 60,000 wait: %.3f s\n", few, many);
+    EXPECT_LT(many, 30 * few + 0.5);
+  }
+}
+
+// A request that is late, or whose client has left, hears so while the only instance is busy.
+TEST(Scheduler, WhoIsLateOrLeftDoesNotWaitForAnInstance) {
+  base::SystemClock clock;
+  SchedulerOptions o = options(8, 0);
+  o.max_queue = 2;
+  Scheduler scheduler(small_model(), o, clock);
+  Blocker blocker(scheduler);
+  Answer late, gone, refused, next;
+  Request r = request(input(1, 1), late);
+  r.deadline_ns = clock.now_ns() + 30 * base::kNsPerMs;
+  scheduler.submit(std::move(r));
+  std::atomic<bool> has_left{false};
+  r = request(input(1, 2), gone);
+  r.cancelled = [&] { return has_left.load(); };
+  scheduler.submit(std::move(r));
+  scheduler.submit(request(input(1, 3), refused));
+  EXPECT_EQ(refused.future.get().ending, Ending::refused);
+  has_left = true;
+  ASSERT_EQ(late.future.wait_for(std::chrono::seconds(20)), std::future_status::ready);
+  EXPECT_EQ(late.future.get().ending, Ending::expired);
+  ASSERT_EQ(gone.future.wait_for(std::chrono::seconds(20)), std::future_status::ready);
+  EXPECT_EQ(gone.future.get().ending, Ending::cancelled);
+  EXPECT_EQ(scheduler.stats().waiting, 0u);
+  scheduler.submit(request(input(1, 4), next));  // their places are free
+  blocker.release();
+  EXPECT_FALSE(next.future.get().error);
 }
 
 TEST(Scheduler, ExpiredAndCancelledRequestsAreNotRun) {

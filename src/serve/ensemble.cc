@@ -6,7 +6,8 @@
 #include <thread>
 
 #include "base/guarded.h"
-#include "serve/served_model.h"
+#include "sched/current_error.h"
+#include "serve/repository/served_model.h"
 
 namespace trireme::serve {
 namespace {
@@ -41,6 +42,22 @@ const TensorConfig& need(const std::vector<TensorConfig>& list, const std::strin
   return *at;
 }
 
+/// What a step's model must be besides having the tensors: able to take what the ensemble lets through.
+void check_step(const ModelConfig& config, const Step& step, const ModelConfig& member) {
+  base::require(!member.is_decoupled, "ensemble '", config.name, "': step '", step.model,
+                "' is decoupled, and a step has one answer");
+  base::require(
+      !config.is_batched() || !member.is_batched() || *config.max_batch_size <= *member.max_batch_size,
+      "ensemble '", config.name, "' allows max_batch_size ", config.max_batch_size.value_or(0),
+      ", its step '", step.model, "' only ", member.max_batch_size.value_or(0));
+  for (const TensorConfig& t : member.inputs) {
+    const bool is_given = std::any_of(step.inputs.begin(), step.inputs.end(),
+                                      [&](const auto& in) { return in.first == t.name; });
+    base::require(is_given || t.is_optional, "ensemble '", config.name, "': step '", step.model,
+                  "' has no input_map for the model's input '", t.name, "'");
+  }
+}
+
 }  // namespace
 
 /// One run. Steps that finish at the same time meet at the lock; what they start goes outside of it.
@@ -50,11 +67,19 @@ struct Ensemble::Flow {
     std::vector<bool> started;
     bool is_over = false;
   };
+  Flow() = default;
+  Flow(const Flow&) = delete;
+  Flow& operator=(const Flow&) = delete;
+  /// Also of a run whose steps were dropped without a word, because there was no memory for one.
+  ~Flow() {
+    if (running) running->fetch_sub(1);
+  }
+
   std::shared_ptr<const EnsembleConfig> config;
   std::vector<std::string> outputs;
   FindModel find;
-  std::shared_ptr<std::atomic<size_t>> running;
-  InferRequest request;  ///< deadline, timeout, priority
+  std::shared_ptr<std::atomic<size_t>> running;  ///< counts this one, once it is set
+  InferRequest request;                          ///< deadline, timeout, priority
   Sink sink;
   base::Guarded<State> state;
 
@@ -63,9 +88,16 @@ struct Ensemble::Flow {
     return state.with([](State& s) { return !std::exchange(s.is_over, true); });
   }
   void fail(const base::Error& error, sched::Ending ending) {
-    if (!end()) return;
-    sink.failed(error, ending);
-    running->fetch_sub(1);
+    if (end()) leave([&] { sink.failed(error, ending); });
+  }
+  /// The last answer. What is thrown while it is made (there is no memory) ends the run all the same.
+  template <class Last>
+  void leave(const Last& last) {
+    try {
+      last();
+    } catch (const std::exception&) {
+      // Without its sink the call says that it was dropped.
+    }
   }
 };
 
@@ -79,7 +111,7 @@ Ensemble::Ensemble(const ModelConfig& config, FindModel find)
   check_members(config);
 }
 
-void Ensemble::check_members(const ModelConfig& config) const {
+void Ensemble::check_members(const ModelConfig& config) {
   std::map<std::string, Outline> outlines;
   const auto meet = [&](const std::string& name, const Outline& outline) {
     const auto [at, is_new] = outlines.try_emplace(name, outline);
@@ -99,8 +131,8 @@ void Ensemble::check_members(const ModelConfig& config) const {
                          "' which has no loaded version: ", e.message());
     }
     const ModelConfig& member = model->config();
-    base::require(!member.is_decoupled, "ensemble '", config.name, "': step '", step.model,
-                  "' is decoupled, and a step has one answer");
+    check_step(config, step, member);
+    takes_sequences_ = takes_sequences_ || model->takes_sequences();
     for (const auto& [own, name] : step.inputs)
       meet(name, outline_of(step.model, need(member.inputs, own, step.model), member.is_batched()));
     for (const auto& [own, name] : step.outputs)
@@ -110,25 +142,29 @@ void Ensemble::check_members(const ModelConfig& config) const {
 
 void Ensemble::run(InferRequest request, Sink sink) {
   const auto limit = static_cast<size_t>(config_->max_inflight);
-  if (running_->fetch_add(1) >= limit && limit > 0) {
-    running_->fetch_sub(1);
-    base::fail(base::ErrorCode::unavailable, "Exceeds maximum queue size: ", limit,
-               " requests of the ensemble are under way");
-  }
   auto flow = std::make_shared<Flow>();
   flow->config = config_;
   flow->outputs = outputs_;
   flow->find = find_;
+  const size_t others = running_->fetch_add(1);
   flow->running = running_;
+  if (others >= limit && limit > 0) {
+    base::fail(base::ErrorCode::unavailable, "Exceeds maximum queue size: ", limit,
+               " requests of the ensemble are under way");
+  }
   flow->sink = std::move(sink);
-  flow->state.with([&](Flow::State& s) {
-    s.started.resize(config_->steps.size(), false);
-    for (WireTensor& t : request.inputs) s.tensors[t.name] = std::move(t);
-  });
-  request.inputs.clear();
-  request.outputs.clear();
-  flow->request = std::move(request);
-  advance(flow);
+  try {
+    flow->state.with([&](Flow::State& s) {
+      s.started.resize(config_->steps.size(), false);
+      for (WireTensor& t : request.inputs) s.tensors[t.name] = std::move(t);
+    });
+    request.inputs.clear();
+    request.outputs.clear();
+    flow->request = std::move(request);
+    advance(flow);
+  } catch (const std::exception&) {
+    flow->fail(sched::current_error(), sched::Ending::failed);
+  }
 }
 
 /// Starts every step whose inputs are there; answers when all outputs are.
@@ -162,11 +198,7 @@ void Ensemble::advance(const std::shared_ptr<Flow>& flow) {
     }
     return false;
   });
-  if (is_done) {
-    flow->sink.done(std::move(results));
-    flow->running->fetch_sub(1);
-    return;
-  }
+  if (is_done) return flow->leave([&] { flow->sink.done(std::move(results)); });
   for (auto& [index, request] : ready) start_step(flow, index, std::move(request));
 }
 
@@ -187,20 +219,26 @@ void Ensemble::start_step(const std::shared_ptr<Flow>& flow, size_t index, Infer
   };
   sink.done = [flow, index](InferResponse&& response) {
     const Step& own = flow->config->steps[index];
-    flow->state.with([&](Flow::State& s) {
-      for (InferOutput& o : response.outputs) {
-        for (const auto& [key, name] : own.outputs) {
-          if (key == o.tensor.name) s.tensors[name] = o.tensor;
+    try {
+      flow->state.with([&](Flow::State& s) {
+        for (InferOutput& o : response.outputs) {
+          for (const auto& [key, name] : own.outputs) {
+            if (key == o.tensor.name) s.tensors[name] = o.tensor;
+          }
         }
-      }
-      for (auto& [name, tensor] : s.tensors) tensor.name = name;
-    });
-    advance(flow);
+        for (auto& [name, tensor] : s.tensors) tensor.name = name;
+      });
+      advance(flow);
+    } catch (const std::exception&) {
+      flow->fail(sched::current_error(), sched::Ending::failed);
+    }
   };
   try {
-    flow->find(step.model, step.version_text())->infer(std::move(request), std::move(sink));
-  } catch (const base::Error& e) {
-    flow->fail(e.with("in ensemble, step '" + step.model + "'"), sched::Ending::failed);
+    const std::shared_ptr<ServedModel> model = flow->find(step.model, step.version_text());
+    if (!model->takes_sequences()) request.sequence = {};
+    model->infer(std::move(request), std::move(sink));
+  } catch (const std::exception&) {
+    flow->fail(sched::current_error().with("in ensemble, step '" + step.model + "'"), sched::Ending::failed);
   }
 }
 

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "serve/infer_sink.h"
-#include "serve/model_config.h"
+#include "serve/config/model_config.h"
 
 namespace trireme::serve {
 
@@ -37,16 +37,19 @@ class Ensemble {
   /// Returns when no run is under way.
   void drain() const;
   size_t running() const { return running_->load(); }
+  /// True where a step keeps sequences; then the others do not hear of them.
+  bool takes_sequences() const { return takes_sequences_; }
 
  private:
   struct Flow;
   static void advance(const std::shared_ptr<Flow>& flow);
   static void start_step(const std::shared_ptr<Flow>& flow, size_t index, InferRequest request);
-  void check_members(const ModelConfig& config) const;
+  void check_members(const ModelConfig& config);
 
   std::shared_ptr<const EnsembleConfig> config_;
   std::vector<std::string> outputs_;
   FindModel find_;
+  bool takes_sequences_ = false;
   std::shared_ptr<std::atomic<size_t>> running_ = std::make_shared<std::atomic<size_t>>(0);
 };
 

@@ -5,7 +5,7 @@
 #include <functional>
 
 #include "sched/request.h"
-#include "serve/kserve_response.h"
+#include "serve/kserve/kserve_response.h"
 
 namespace trireme::serve {
 
@@ -17,7 +17,8 @@ struct InferSink {
   std::function<void(InferResponse&&)> done;
   std::function<void(const base::Error&)> failed;
   std::function<bool()> cancelled;
-  int64_t received_ns = 0;
+  int64_t received_ns = 0;  ///< when the request was there
+  int64_t begun_ns = 0;     ///< when its first bytes were, over HTTP; 0: not known
   std::function<void(InferResponse&&)> part = {};
 };
 

@@ -90,8 +90,8 @@ std::optional<ResponseCache::Outputs> ResponseCache::find(const Key& key) {
   });
 }
 
-void ResponseCache::insert(const Key& key, const Outputs& outputs) {
-  Entry entry{.key = key, .outputs = {}, .bytes = 128};
+void ResponseCache::insert(const Key& key, const Outputs& outputs, uint64_t load) {
+  Entry entry{.key = key, .outputs = {}, .bytes = 128, .load = load};
   for (const tensor::Tensor& t : outputs) entry.bytes += static_cast<size_t>(t.bytes());
   if (entry.bytes > max_bytes_) return;
   // Copies: a row's view would keep its whole batch in memory, uncounted.
@@ -107,6 +107,19 @@ void ResponseCache::insert(const Key& key, const Outputs& outputs) {
       table.bytes -= last->bytes;
       table.by_key.erase(last->key);
       gone.splice(gone.begin(), table.entries, last);
+    }
+  });
+}
+
+void ResponseCache::forget(uint64_t load) {
+  std::list<Entry> gone;  // freed outside of the lock
+  table_.with([&](Table& table) {
+    for (auto at = table.entries.begin(); at != table.entries.end();) {
+      const auto entry = at++;
+      if (entry->load != load) continue;
+      table.bytes -= entry->bytes;
+      table.by_key.erase(entry->key);
+      gone.splice(gone.begin(), table.entries, entry);
     }
   });
 }

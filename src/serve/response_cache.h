@@ -48,8 +48,10 @@ class ResponseCache {
   Key key_of(uint64_t load, const std::vector<tensor::Tensor>& inputs,
              const std::vector<std::string>& strings = {}) const;
   std::optional<Outputs> find(const Key& key);
-  /// Keeps copies; what is larger than the cache is let go.
-  void insert(const Key& key, const Outputs& outputs);
+  /// Keeps copies; what is larger than the cache is let go. `load` is that of the key.
+  void insert(const Key& key, const Outputs& outputs, uint64_t load);
+  /// Lets the answers of a load go that nobody can ask for any more.
+  void forget(uint64_t load);
   size_t bytes() const;
 
  private:
@@ -57,6 +59,7 @@ class ResponseCache {
     Key key;
     Outputs outputs;
     size_t bytes = 0;
+    uint64_t load = 0;
   };
   struct Table {
     std::list<Entry> entries;  ///< latest use first

@@ -55,15 +55,21 @@ TEST(ResponseCache, TellsApartWhatDiffersInAnything) {
 TEST(ResponseCache, LetsGoWhatWasUsedLongestAgo) {
   ResponseCache cache(3 * (128 + 4000));
   const Tensor big = Tensor::zeros(DType::f32, {1000});
-  for (uint64_t i = 0; i < 3; ++i) cache.insert({i, 0}, {big});
+  for (uint64_t i = 0; i < 3; ++i) cache.insert({i, 0}, {big}, i % 2);
   EXPECT_TRUE(cache.find({0, 0}).has_value());
-  cache.insert({3, 0}, {big});
+  cache.insert({3, 0}, {big}, 1);
   EXPECT_FALSE(cache.find({1, 0}).has_value());
   EXPECT_TRUE(cache.find({0, 0}) && cache.find({2, 0}) && cache.find({3, 0}));
   EXPECT_LE(cache.bytes(), 3u * 4128);
-  cache.insert({9, 0}, {Tensor::zeros(DType::f32, {100'000})});
+  cache.insert({9, 0}, {Tensor::zeros(DType::f32, {100'000})}, 2);
   EXPECT_FALSE(cache.find({9, 0}).has_value());
   EXPECT_TRUE(cache.find({3, 0}).has_value());
+  cache.forget(0);
+  EXPECT_EQ(cache.bytes(), 4128u);
+  EXPECT_FALSE(cache.find({0, 0}) || cache.find({2, 0}));
+  EXPECT_TRUE(cache.find({3, 0}).has_value());
+  cache.forget(1);
+  EXPECT_EQ(cache.bytes(), 0u);
 }
 
 }  // namespace

@@ -1,10 +1,12 @@
 // Keeps the requests of a sequence in order, and gives each what the model wants to know of its sequence.
 #pragma once
 
-#include <deque>
+#include <atomic>
 #include <functional>
+#include <list>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <thread>
@@ -15,9 +17,9 @@
 #include "base/guarded.h"
 #include "ir/graph.h"
 #include "sched/request.h"
-#include "serve/kserve_request.h"
-#include "serve/model_config.h"
-#include "serve/string_ports.h"
+#include "serve/kserve/kserve_request.h"
+#include "serve/config/model_config.h"
+#include "serve/kserve/string_ports.h"
 
 namespace trireme::serve {
 
@@ -39,7 +41,8 @@ class SequenceLayout {
   /// Gives the states among a run's outputs and takes out what clients do not see.
   std::vector<tensor::Tensor> take_states(std::vector<tensor::Tensor>& outputs) const;
   /// What the model is told as its sequence's ID; the number of the wish where it is not told.
-  /// Throws invalid_argument for a text where it wants a number, or one that is no number.
+  /// Throws invalid_argument for a text where it wants a number, one that is no number, or a number that the
+  /// input's type does not hold.
   uint64_t number_of(const SequenceWish& wish, const std::string& model) const;
 
  private:
@@ -56,8 +59,9 @@ class SequenceLayout {
   std::vector<size_t> state_outputs_;   ///< by state
   std::vector<bool> is_hidden_output_;  ///< by output of the graph
   std::vector<tensor::Tensor> initial_;
-  bool has_number_ = false;  ///< an input of the model is the ID, as a number
-  bool has_text_ = false;    ///< likewise, as a number that a string spells
+  std::vector<tensor::DType> id_types_;  ///< of the inputs that are the ID
+  bool has_number_ = false;              ///< an input of the model is the ID, as a number
+  bool has_text_ = false;                ///< likewise, as a number that a string spells
 };
 
 /// One request of a sequence runs at a time; sequences share batches. As many sequences as there are slots
@@ -89,34 +93,62 @@ class SequenceBatcher {
   /// Runs what sequences with slots have sent and refuses the rest.
   void drain();
   size_t waiting() const;
+  /// True for a sequence that has started and not ended.
+  bool knows(const SequenceWish& wish) const;
+  /// True while there is any, with a slot or waiting for one.
+  bool has_sequences() const;
 
  private:
+  using Sink = std::function<void(sched::Outcome&&)>;
+  /// What a request is in its sequence, and who waits for its answer.
+  struct Call {
+    std::string key;
+    bool is_start = false, is_end = false;
+    Sink sink;
+    std::atomic<bool> is_over = false;
+  };
   struct Item {
     sched::Request request;
-    bool is_start = false, is_end = false;
+    std::shared_ptr<Call> call;
+    std::optional<base::Error> error = std::nullopt;  ///< it could not be made ready to run
+    const char* reason = nullptr;                     ///< of a request that is answered without having run
+    sched::Ending ending = sched::Ending::refused;
   };
+  // Once a request is taken, nothing on its way asks for memory but the making of its inputs, whose failure
+  // is its answer: items, places in the backlog and slots go from one container to another as they are.
+  using Items = std::list<Item>;
+  using Slots = std::set<size_t>;
   struct Sequence {
-    std::deque<Item> items;
+    Items items;
     std::vector<tensor::Tensor> states;
     uint64_t number = 0;
     bool has_slot = false, is_running = false;
-    size_t slot = 0;
+    Slots::node_type slot;   ///< room for one before there is one
     bool has_ended = false;  ///< its last request so far was an end
     int64_t last_ns = 0;
   };
+  using Sequences = std::map<std::string, Sequence>;
   struct Table {
-    std::map<std::string, Sequence> sequences;
-    std::deque<std::string> backlog;  ///< sequences without a slot, in order
-    std::set<size_t> free;            ///< slots, the lowest first
+    Sequences sequences;
+    std::list<std::string> backlog;  ///< sequences without a slot, in order
+    Slots free;                      ///< slots that were in use, the lowest first
+    size_t unused = 0;               ///< the first slot that never was
     size_t waiting = 0;
     bool is_closing = false;
   };
-  using Ready = std::vector<sched::Request>;
-  void take_next(Table& table, const std::string& key, Ready& ready);
-  void release_slot(Table& table, const std::string& key, Ready& ready);
-  void finish(const std::string& key, bool is_end, sched::Outcome&& outcome,
-              const std::function<void(sched::Outcome&&)>& sink);
-  void submit_all(Ready ready);
+  static Sequence& find_or_add(Table& table, const std::string& key, uint64_t number);
+  void drop_dead(Table& table, Items& refused) const;
+  static void drop_items(Table& table, Sequence& sequence, const char* reason, Items& refused);
+  static void refuse_first(Table& table, Sequence& sequence, const char* reason, sched::Ending ending,
+                           Items& refused);
+  static void refuse(const Item& item);
+  static void refuse_all(const Items& items);
+  bool has_free_slot(const Table& table) const;
+  void take_next(Table& table, Sequence& sequence, Items& ready);
+  void end_sequence(Table& table, Sequences::iterator at, Items& ready);
+  void give_slots(Table& table, Items& ready);
+  void finish(Call& call, sched::Outcome&& outcome);
+  void submit_all(Items ready);
   void sweep();
   void run_sweeps();
 

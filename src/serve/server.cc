@@ -4,16 +4,17 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <thread>
 
-#include "serve/live_page.h"
-#include "serve/price.h"
-#include "serve/process_metrics.h"
+#include "serve/seeing/live_page.h"
+#include "serve/seeing/price.h"
+#include "serve/seeing/process_metrics.h"
 
 namespace trireme::serve {
 namespace {
 
-HttpServerOptions http_options(const ServeOptions& options) {
-  HttpServerOptions http;
+http::ServerOptions http_options(const ServeOptions& options) {
+  http::ServerOptions http;
   http.host = options.host;
   http.port = static_cast<uint16_t>(options.http_port);
   http.threads = options.http_threads;
@@ -33,6 +34,7 @@ GrpcServerOptions grpc_options(const ServeOptions& options) {
   grpc.threads = options.http_threads;
   grpc.spin = std::chrono::microseconds(options.http_spin.ns / base::kNsPerUs);
   grpc.max_connections = options.max_connections;
+  grpc.max_inflated_bytes = static_cast<size_t>(options.max_request_bytes.bytes);
   grpc.tls_certificate_file = options.tls_certificate;
   grpc.tls_key_file = options.tls_key;
   grpc.tls_client_ca_file = options.tls_client_ca;
@@ -64,24 +66,26 @@ Server::Server(const ServeOptions& options, const base::Env& env)
   allow_open_files(options.max_connections, env_.log);
   register_http_metrics();
   if (options.grpc_port >= 0) grpc_ = std::make_unique<GrpcServer>(grpc_options(options), core_);
-  http_ = std::make_unique<HttpServer>(http_options(options), [this](HttpRequest&& request, HttpReply reply) {
-    handle(std::move(request), std::move(reply));
-  });
+  http_ = std::make_unique<http::Server>(
+      http_options(options),
+      [this](http::Request&& request, http::Reply reply) { handle(std::move(request), std::move(reply)); });
   if (options.metrics_port >= 0) {
-    HttpServerOptions http = http_options(options);
+    http::ServerOptions http = http_options(options);
     http.port = static_cast<uint16_t>(options.metrics_port);
     http.threads = 1;
-    metrics_http_ = std::make_unique<HttpServer>(http, [this](HttpRequest&& request, HttpReply reply) {
-      if (request.path != "/metrics") return reply.send(http_error(404, "Not Found"));
+    metrics_http_ = std::make_unique<http::Server>(http, [this](http::Request&& request, http::Reply reply) {
+      if (request.path != "/metrics") return reply.send(http::error_response(404, "Not Found"));
       handle(std::move(request), std::move(reply));
     });
   }
+  has_listeners_ = true;
 }
 
 Server::~Server() {
   if (grpc_) grpc_->stop();
   if (metrics_http_) metrics_http_->stop();
   http_->stop();
+  repository_.close();  // what still runs traces itself, and writes to clients' regions: the core's
 }
 
 void Server::load() {
@@ -92,67 +96,76 @@ void Server::load() {
 bool Server::drain() {
   core_.set_state(ServerState::draining);
   const auto limit = std::chrono::milliseconds(options_.exit_timeout.ns / base::kNsPerMs);
-  const auto start = std::chrono::steady_clock::now();
-  if (grpc_) grpc_->stop_accepting();
-  bool all = http_->drain(limit);
-  if (grpc_) {
-    const auto spent = std::chrono::steady_clock::now() - start;
-    const auto left = limit - std::chrono::duration_cast<std::chrono::milliseconds>(spent);
-    all = grpc_->drain(std::max(left, std::chrono::milliseconds(0))) && all;
-  }
+  // Both at once: clients of one hear of the end whatever those of the other still wait for.
+  bool all_grpc = true;
+  std::thread grpc([&] {
+    if (grpc_) all_grpc = grpc_->drain(limit);
+  });
+  const bool all_http = http_->drain(limit);
+  grpc.join();
+  const bool all = all_http && all_grpc;
   // Answers that came too late go nowhere; the schedulers still end in order.
   http_->stop();
   if (all) repository_.drain();
   return all;
 }
 
-void Server::handle(HttpRequest&& request, HttpReply reply) const {
+void Server::handle(http::Request&& request, http::Reply reply) const {
   const bool is_get = request.method == "GET" || request.method == "HEAD";
   const Category category = category_of_path(request.path);
   if (!core_.rules().allows(category, [&](const std::string& name) { return request.header(name); })) {
     return reply.send(
-        http_error(403, base::concat("This API is restricted: ", AccessRules::name(category),
-                                     " calls need the header that the server was started with")));
+        http::error_response(403, base::concat("This API is restricted: ", AccessRules::name(category),
+                                               " calls need the header that the server was started with")));
   }
   if (request.path.substr(0, 3) == "/v2") {
     return kserve_.handle(std::move(request), std::move(reply));
   }
-  if (request.path == "/metrics" && is_get)
-    return reply.send(http_text(200, metrics_.expose(), metrics_.kContentType));
-  if (request.path == "/" && is_get) return reply.send(live_page());
-  reply.send(http_error(404, "Not Found"));
+  const bool is_page = request.path == "/metrics" || request.path == "/";
+  if (is_page && !is_get) {
+    http::Response refusal = http::error_response(405, "Method Not Allowed");
+    refusal.headers.emplace_back("Allow", "GET");
+    return reply.send(std::move(refusal));
+  }
+  if (request.path == "/metrics")
+    return reply.send(http::text_response(200, metrics_.expose(), metrics_.kContentType));
+  if (request.path == "/") return reply.send(live_page());
+  reply.send(http::error_response(404, "Not Found"));
 }
 
 void Server::register_http_metrics() {
-  // The listener is made after this; scrapes come through it, so it is there whenever these are read.
-  const auto http = [this](std::string_view name, std::string_view help, uint64_t HttpServerCounts::*member) {
-    metrics_.counter_from(name, help, {},
-                          [this, member] { return static_cast<double>(http_->counts().*member); });
+  const auto count = [this](uint64_t http::ServerCounts::*member) {
+    return [this, member] { return has_listeners_ ? static_cast<double>(http_->counts().*member) : 0.0; };
   };
-  http("trireme_http_requests_total", "HTTP requests handed to a route", &HttpServerCounts::requests);
+  const auto http = [&](std::string_view name, std::string_view help, uint64_t http::ServerCounts::*member) {
+    metrics_.counter_from(name, help, {}, count(member));
+  };
+  http("trireme_http_requests_total", "HTTP requests handed to a route", &http::ServerCounts::requests);
   http("trireme_http_connections_accepted_total", "Connections accepted",
-       &HttpServerCounts::connections_accepted);
+       &http::ServerCounts::connections_accepted);
   http("trireme_http_clients_gone_total", "Clients that left while being answered",
-       &HttpServerCounts::clients_gone);
+       &http::ServerCounts::clients_gone);
   http("trireme_http_connections_refused_total", "Connections beyond --max-connections",
-       &HttpServerCounts::connections_refused);
+       &http::ServerCounts::connections_refused);
   http("trireme_http_malformed_total", "Requests that are no HTTP, or beyond a limit",
-       &HttpServerCounts::requests_malformed);
+       &http::ServerCounts::requests_malformed);
   http("trireme_http_timeouts_total", "Connections closed because their client was too slow",
-       &HttpServerCounts::timeouts);
-  const auto grpc = [this](uint64_t HttpServerCounts::*member) {
-    return [this, member] { return grpc_ ? static_cast<double>(grpc_->counts().*member) : 0.0; };
+       &http::ServerCounts::timeouts);
+  const auto grpc = [this](uint64_t http::ServerCounts::*member) {
+    return [this, member] {
+      return has_listeners_ && grpc_ ? static_cast<double>(grpc_->counts().*member) : 0.0;
+    };
   };
   metrics_.gauge_from("trireme_grpc_connections_open", "gRPC connections open now", {},
-                      grpc(&HttpServerCounts::connections_open));
+                      grpc(&http::ServerCounts::connections_open));
   metrics_.counter_from("trireme_grpc_connections_accepted_total", "gRPC connections accepted", {},
-                        grpc(&HttpServerCounts::connections_accepted));
+                        grpc(&http::ServerCounts::connections_accepted));
   metrics_.counter_from("trireme_grpc_connections_refused_total", "gRPC connections beyond --max-connections",
-                        {}, grpc(&HttpServerCounts::connections_refused));
+                        {}, grpc(&http::ServerCounts::connections_refused));
   metrics_.counter_from("trireme_traces_dropped_total", "Traces that could not be written", {},
                         [this] { return static_cast<double>(core_.tracer().dropped()); });
   metrics_.gauge_from("trireme_http_connections_open", "Connections open now", {},
-                      [this] { return static_cast<double>(http_->counts().connections_open); });
+                      count(&http::ServerCounts::connections_open));
 }
 
 }  // namespace trireme::serve

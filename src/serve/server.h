@@ -1,14 +1,15 @@
 // The server: repository, routes, metrics and the HTTP listener, from start to drain.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 
-#include "serve/grpc_server.h"
-#include "serve/http_server.h"
-#include "serve/kserve.h"
-#include "serve/metrics.h"
-#include "serve/repository.h"
+#include "serve/grpc/grpc_server.h"
+#include "http/server.h"
+#include "serve/kserve/kserve.h"
+#include "serve/seeing/metrics.h"
+#include "serve/repository/repository.h"
 
 namespace trireme::serve {
 
@@ -30,7 +31,7 @@ class Server {
   const Repository& repository() const { return repository_; }
 
  private:
-  void handle(HttpRequest&& request, HttpReply reply) const;
+  void handle(http::Request&& request, http::Reply reply) const;
   void register_http_metrics();
 
   const ServeOptions& options_;
@@ -39,9 +40,11 @@ class Server {
   Repository repository_;
   KserveCore core_;
   KserveApi kserve_;
-  std::unique_ptr<GrpcServer> grpc_;          ///< null: not wanted
-  std::unique_ptr<HttpServer> http_;          ///< its threads use the others, as the next one's do
-  std::unique_ptr<HttpServer> metrics_http_;  ///< null: not wanted
+  std::unique_ptr<GrpcServer> grpc_;            ///< null: not wanted
+  std::unique_ptr<http::Server> http_;          ///< its threads use the others, as the next one's do
+  std::unique_ptr<http::Server> metrics_http_;  ///< null: not wanted
+  /// The listeners above are there to be asked; their threads run before they are.
+  std::atomic<bool> has_listeners_{false};
 };
 
 }  // namespace trireme::serve

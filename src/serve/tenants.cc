@@ -32,7 +32,13 @@ Listed parse(const std::string& text) {
 /// A header may hold a secret, which is no label: its hash is. FNV-1a of 64 bits, the upper half.
 std::string label_of(std::string_view word, bool is_secret) {
   if (word.empty()) return "none";
-  if (!is_secret) return std::string(word.substr(0, 64));
+  if (!is_secret) {
+    size_t length = std::min<size_t>(64, word.size());
+    // Not in the middle of a character.
+    while (length > 0 && length < word.size() && (static_cast<unsigned char>(word[length]) & 0xC0) == 0x80)
+      --length;
+    return std::string(word.substr(0, length));
+  }
   uint64_t hash = 0xcbf29ce484222325ull;
   for (char c : word) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3ull;
   std::string text = "key-00000000";
@@ -85,22 +91,26 @@ Tenant Tenants::add_unlisted(Table& table, std::string_view word) {
 
 uint32_t Tenants::add(Table& table, const std::string& name) {
   const auto number = static_cast<uint32_t>(table.counts.size());
-  const auto counts = std::make_shared<Counts>();
+  std::shared_ptr<Counts>& counts = table.by_label[name];
+  const bool is_known = counts != nullptr;
+  if (!is_known) counts = std::make_shared<Counts>();
   table.counts.push_back(counts);
+  if (is_known) return number;
   const MetricLabels labels{{"tenant", name}};
   const auto results = [&](const char* result, std::atomic<uint64_t> Counts::*member) {
     MetricLabels with_result = labels;
     with_result.emplace_back("result", result);
-    registry_.counter_from("trireme_tenant_requests_total", "Requests by tenant and how they ended",
-                           with_result,
-                           [counts, member] { return static_cast<double>((*counts.*member).load()); });
+    registry_.counter_from(
+        "trireme_tenant_requests_total", "Requests by tenant and how they ended", with_result,
+        [counts = counts, member] { return static_cast<double>((*counts.*member).load()); });
   };
   results("done", &Counts::done);
   results("refused", &Counts::refused);
   results("failed", &Counts::failed);
   const auto seconds = [&](const char* name_of, const char* help, std::atomic<uint64_t> Counts::*member) {
-    registry_.counter_from(name_of, help, labels,
-                           [counts, member] { return static_cast<double>((*counts.*member).load()) * 1e-9; });
+    registry_.counter_from(name_of, help, labels, [counts = counts, member] {
+      return static_cast<double>((*counts.*member).load()) * 1e-9;
+    });
   };
   seconds("trireme_tenant_queue_seconds_total", "Time that a tenant's requests waited", &Counts::queue_ns);
   seconds("trireme_tenant_compute_seconds_total", "Time of batches, by each tenant's rows in them",

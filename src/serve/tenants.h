@@ -11,7 +11,7 @@
 
 #include "base/guarded.h"
 #include "sched/request.h"
-#include "serve/metrics.h"
+#include "serve/seeing/metrics.h"
 
 namespace trireme::serve {
 
@@ -48,6 +48,7 @@ class Tenants {
     int64_t unlisted = 0;
     uint32_t others = 0;  ///< the shared one; 0: not made yet
     std::vector<std::shared_ptr<Counts>> counts;
+    std::map<std::string, std::shared_ptr<Counts>> by_label;  ///< words may share one: so do their counts
   };
   uint32_t add(Table& table, const std::string& name);
   Tenant add_unlisted(Table& table, std::string_view word);

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include "base/utf8.h"
+
 #include "base/error.h"
 
 namespace trireme::serve {
@@ -41,6 +43,26 @@ TEST(Tenants, LabelsHoldNoSecret) {
   EXPECT_EQ(text.find("secret"), std::string::npos);
   EXPECT_NE(text.find("tenant=\"gold\""), std::string::npos);
   EXPECT_NE(text.find("trireme_tenant_requests_total{tenant=\"none\",result=\"done\"} 1"), std::string::npos);
+}
+
+// A label is what a client chose: it is counted whole, and never breaks the scrape.
+TEST(Tenants, WordsWithOneLabelAreCountedTogether) {
+  MetricRegistry registry;
+  Tenants tenants("parameter", {"gold=2:s3cret"}, 8, registry);
+  const sched::Timing timing{.started_ns = 5, .finished_ns = 25, .batch_rows = 4, .own_rows = 1};
+  const std::string cut = "a" + std::string(63, 'x');
+  for (const std::string& word :
+       {std::string("s3cret"), std::string("gold"), std::string("none"), std::string(), cut + "1", cut + "2"})
+    tenants.count(tenants.find(word).number, timing, sched::Ending::done, 30);
+  std::string accents = "a";
+  for (int i = 0; i < 40; ++i) accents += "\xC3\xA9";
+  tenants.count(tenants.find(accents).number, timing, sched::Ending::done, 30);
+  const std::string text = registry.expose();
+  for (const std::string& label : {std::string("gold"), std::string("none"), cut})
+    EXPECT_NE(text.find("trireme_tenant_requests_total{tenant=\"" + label + "\",result=\"done\"} 2\n"),
+              std::string::npos)
+        << label;
+  EXPECT_TRUE(base::is_utf8(text));
 }
 
 TEST(Tenants, RefusesWhatIsNone) {

@@ -18,11 +18,32 @@ TRIREME_HD inline uint32_t ordered_bits(float v) {
   return (bits >> 31) != 0 ? ~bits : bits | 0x80000000u;
 }
 
-/// exp((x - most) / temperature) in units of 2^-31; what is 21 nats below the most likely token is 0. Up to
-/// 2^32 of them fit a sum.
-TRIREME_HD inline uint64_t token_weight(float x, float most, float inverse_temperature) {
-  const float e = expf((x - most) * inverse_temperature);
-  return e == e ? static_cast<uint64_t>(e * 2147483648.0f) : 0;
+/// What token_weight() takes for a temperature above 0: log2(e) / temperature.
+TRIREME_HD inline float weight_scale(float temperature) { return 1.44269504f / temperature; }
+
+/// exp((x - most) / temperature) in units of 2^-31, in whole numbers but for one difference and one product:
+/// the same on every processor, to 2^-26 of each. What is 21 nats below the most likely token is 0. Up
+/// to 2^32 of them fit a sum.
+TRIREME_HD inline uint64_t token_weight(float x, float most, float scale) {
+  const float below = (most - x) * scale;  // log2 of 1 / weight
+  if (!(below < 32.0f)) return 0;
+  const auto fixed = static_cast<uint32_t>(below * 134217728.0f);
+  const uint64_t z = fixed << 5;  // the fraction in units of 2^-32
+  // 2^-z = 1 - z (c1 - z (c2 - ...)) with c_i = ln(2)^i / i!.
+  constexpr uint64_t kFactors[] = {437,      5676,      65510,      661577,    5726720,
+                                   41309550, 238388332, 1031764991, 2977044472};
+  uint64_t sum = kFactors[0];
+  for (int i = 1; i < 9; ++i) sum = kFactors[i] - (z * sum >> 32);
+  return ((uint64_t{1} << 31) - (z * sum >> 33)) >> (fixed >> 27);
+}
+
+/// The score of a token that occurred `seen` times two, plus 1 if it was in the prompt: repetition divides or
+/// multiplies, what was generated costs `presence` and each time `frequency`.
+TRIREME_HD inline float penalized(float x, int32_t seen, float repetition, float presence, float frequency) {
+  if (seen == 0) return x;
+  // A product by fma with -0 cannot be contracted with the difference.
+  const float score = x > 0 ? x / repetition : fmaf(x, repetition, -0.0f);
+  return seen > 1 ? score - fmaf(frequency, static_cast<float>(seen >> 1), presence) : score;
 }
 
 /// The least weight that min_p keeps.

@@ -10,7 +10,8 @@ int64_t element_count(const Dims& dims) {
   int64_t count = 1;
   bool empty = false;
   for (int64_t d : dims) {
-    base::require(d >= 0, "negative dimension in shape ", to_string(dims));
+    // Not require(): its words would be made, and allocate, for every tensor.
+    if (d < 0) base::fail_invalid("negative dimension in shape ", to_string(dims));
     if (d == 0) empty = true;
     if (d != 0 && count > kLimit / d)
       base::fail_invalid("element count overflows in shape ", to_string(dims));
@@ -19,7 +20,11 @@ int64_t element_count(const Dims& dims) {
   return empty ? 0 : count;
 }
 
-std::string to_string(const Dims& dims) { return Shape::of(dims).to_string(); }
+std::string to_string(const Dims& dims) {
+  std::string out = "[";
+  for (size_t i = 0; i < dims.size(); ++i) out += (i > 0 ? "," : "") + std::to_string(dims[i]);
+  return out + "]";
+}
 
 Dim Dim::symbol(std::string name) {
   Dim dim(-1);
@@ -63,7 +68,7 @@ bool Shape::is_static() const {
 }
 
 Dims Shape::to_dims() const {
-  base::check(is_static(), "shape ", to_string(), " is not static");
+  if (!is_static()) base::fail(base::ErrorCode::internal, "shape ", to_string(), " is not static");
   Dims dims;
   for (const Dim& d : dims_) dims.push_back(d.value());
   return dims;

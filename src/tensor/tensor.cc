@@ -6,6 +6,20 @@
 
 #include "base/memory.h"
 
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define TRIREME_WATCHES_ADDRESSES
+#endif
+#elif defined(__SANITIZE_ADDRESS__)
+#define TRIREME_WATCHES_ADDRESSES
+#endif
+#ifdef TRIREME_WATCHES_ADDRESSES
+#include <sanitizer/asan_interface.h>
+#else
+#define ASAN_POISON_MEMORY_REGION(address, bytes) ((void)(address), (void)(bytes))
+#define ASAN_UNPOISON_MEMORY_REGION(address, bytes) ((void)(address), (void)(bytes))
+#endif
+
 namespace trireme::tensor {
 namespace {
 
@@ -35,8 +49,14 @@ Tensor Tensor::empty(DType dtype, Dims dims) {
     base::fail(base::ErrorCode::exhausted, "no memory for a tensor of ", bytes, " bytes, shape ",
                to_string(t.dims_));
   }
-  t.data_ = std::shared_ptr<const std::byte>(
-      static_cast<std::byte*>(memory), [](const std::byte* p) { std::free(const_cast<std::byte*>(p)); });
+  // The address sanitizer shall see who reads the bytes that only fill up the last line.
+  std::byte* rest = static_cast<std::byte*>(memory) + bytes;
+  ASAN_POISON_MEMORY_REGION(rest, padded - bytes);
+  t.data_ =
+      std::shared_ptr<const std::byte>(static_cast<std::byte*>(memory), [bytes, padded](const std::byte* p) {
+        ASAN_UNPOISON_MEMORY_REGION(p + bytes, padded - bytes);
+        std::free(const_cast<std::byte*>(p));
+      });
   return t;
 }
 
@@ -52,8 +72,10 @@ Tensor Tensor::view(DType dtype, Dims dims, std::span<const std::byte> bytes,
   t.dtype_ = dtype;
   t.elements_ = element_count(dims);
   t.dims_ = std::move(dims);
-  base::require(t.bytes() == static_cast<int64_t>(bytes.size()), "tensor of type ", name_of(dtype),
-                to_string(t.dims_), " needs ", t.bytes(), " bytes, got ", bytes.size());
+  if (t.bytes() != static_cast<int64_t>(bytes.size())) {
+    base::fail_invalid("tensor of type ", name_of(dtype), to_string(t.dims_), " needs ", t.bytes(),
+                       " bytes, got ", bytes.size());
+  }
   // An empty view still has to count as defined, so it points at something that lives for ever.
   static const std::byte kNothing{};
   const std::byte* data = bytes.data() == nullptr ? &kNothing : bytes.data();
@@ -62,15 +84,16 @@ Tensor Tensor::view(DType dtype, Dims dims, std::span<const std::byte> bytes,
 }
 
 Tensor Tensor::reshaped(Dims dims) const {
-  base::require(element_count(dims) == elements_, "cannot view ", to_string(dims_), " as ", to_string(dims));
+  if (element_count(dims) != elements_)
+    base::fail_invalid("cannot view ", to_string(dims_), " as ", to_string(dims));
   Tensor t = *this;
   t.dims_ = std::move(dims);
   return t;
 }
 
 Tensor Tensor::rows(int64_t begin, int64_t end) const {
-  base::require(rank() >= 1 && 0 <= begin && begin <= end && end <= dims_[0], "rows [", begin, ",", end,
-                ") are not inside ", to_string(dims_));
+  if (rank() < 1 || begin < 0 || begin > end || end > dims_[0])
+    base::fail_invalid("rows [", begin, ",", end, ") are not inside ", to_string(dims_));
   base::check(bits_of(dtype_) % 8 == 0, "rows of a sub-byte tensor");
   Tensor t = *this;
   const int64_t row = dims_[0] == 0 ? 0 : elements_ / dims_[0];

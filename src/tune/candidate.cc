@@ -9,8 +9,9 @@
 namespace trireme::tune {
 
 std::string Candidate::id() const {
-  std::string text = base::concat("v", variant, " i", layout.instances, " t", layout.threads, " b", max_batch,
-                                  " w", window_ns / base::kNsPerUs, keeps_window ? "us k" : "us a");
+  std::string text =
+      base::concat("v", variant, " i", layout.instances, " t", layout.threads, " b", max_batch, " w",
+                   window_ns / base::kNsPerUs, keeps_window ? "us k" : "us a", runs_whole ? " whole" : "");
   for (size_t i = 0; i < row_buckets.size(); ++i)
     text += (i == 0 ? " " : ",") + std::to_string(row_buckets[i]);
   return text;
@@ -22,6 +23,7 @@ Batching Candidate::batching() const {
   b.limits.window_ns = max_batch > 0 ? window_ns : 0;
   b.limits.instances = layout.instances;
   b.is_window_adaptive = !keeps_window;
+  b.runs_whole = runs_whole;
   b.row_buckets = row_buckets;
   return b;
 }

@@ -23,6 +23,7 @@ struct Candidate {
   int64_t max_batch = 0;  ///< rows; 0: the model has no batch dimension
   int64_t window_ns = 0;
   bool keeps_window = false;         ///< max_queue_delay, kept to the letter; else the window adapts
+  bool runs_whole = false;           ///< batches do not end where rows get no cheaper
   std::vector<int64_t> row_buckets;  ///< ascending, the last is max_batch; empty without a batch
 
   /// Unique among the candidates of a search: "v0 i2 t2 b16 w2000us a 1,2,4,8,16".

@@ -12,7 +12,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/file.h"
-#include "serve/http_client.h"
+#include "http/client.h"
 
 namespace trireme::tune {
 namespace {
@@ -92,7 +92,7 @@ void ChildServer::wait_ready(const std::string& model, const std::string& log) {
       base::fail(base::ErrorCode::unavailable, "the server cannot load the model: ", tail(text));
     port_ = static_cast<uint16_t>(logged_number(text, " listening", " port="));
     if (port_ != 0 && text.find(" ready ") != std::string::npos) {
-      serve::HttpClient client("127.0.0.1", port_);
+      http::Client client("127.0.0.1", port_);
       if (client.get("/v2/models/" + model + "/ready").status == 200) return;
     }
     std::this_thread::sleep_for(kLook);

@@ -100,15 +100,17 @@ Plot space_plot(const TuneResult& r) {
   for (const auto& curve : r.curves) all.insert(all.end(), curve.begin(), curve.end());
   plot.series.push_back({"Pareto front, predicted", points_of(pareto_front(all))});
   if (!r.curves.empty()) plot.series.push_back({"the choice, predicted", points_of(r.curves[0])});
-  PlotSeries measured{"measured", {}};
-  for (const Trial& t : r.trials) {
-    for (const Compared& c : t.runs) {
+  // A line for each configuration; one that joined them would mean nothing.
+  constexpr size_t kColours = 8;
+  for (size_t i = 0; i < r.trials.size() && plot.series.size() < kColours; ++i) {
+    PlotSeries measured{base::concat("measured, no. ", i + 1), {}};
+    for (const Compared& c : r.trials[i].runs) {
       if (c.measured.p99_ns < 1e15)
         measured.points.emplace_back(c.measured.throughput, c.measured.p99_ns * 1e-6);
     }
+    std::sort(measured.points.begin(), measured.points.end());
+    if (!measured.points.empty()) plot.series.push_back(std::move(measured));
   }
-  std::sort(measured.points.begin(), measured.points.end());
-  if (!measured.points.empty()) plot.series.push_back(std::move(measured));
   return plot;
 }
 

@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/json.h"
-#include "serve/pbtxt.h"
+#include "serve/config/pbtxt.h"
 
 namespace trireme::tune {
 namespace {
@@ -59,7 +59,7 @@ void add_batching(std::string& out, const Candidate& c, const std::string& kept)
   std::string buckets;
   for (int64_t b : c.row_buckets) buckets += (buckets.empty() ? "" : ",") + std::to_string(b);
   add_parameter(out, "buckets", buckets);
-  add_parameter(out, "whole_batches", "true");  // as simulated: max_batch is what pays already
+  if (c.runs_whole) add_parameter(out, "whole_batches", "true");
   if (!c.keeps_window && c.window_ns > 0)
     add_parameter(out, "batch_window", to_string(base::Duration{c.window_ns}));
 }
@@ -113,8 +113,11 @@ std::string config_text(const Subject& subject, const Candidate& c) {
   add_batching(out, c, kept);
   out += base::concat("instance_group [ { count: ", c.layout.instances, " } ]\n");
   add_parameter(out, "threads", std::to_string(c.layout.threads));
-  if (v.precision != passes::Precision::f32)
-    add_parameter(out, "precision", v.precision == passes::Precision::bf16 ? "bf16" : "f16");
+  using passes::Precision;
+  if (v.precision != Precision::f32) {
+    const bool is_f16 = v.precision == Precision::f16;
+    add_parameter(out, "precision", v.precision == Precision::fp8 ? "fp8" : is_f16 ? "f16" : "bf16");
+  }
   return out + rest;
 }
 

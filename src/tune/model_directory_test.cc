@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "serve/run_config.h"
+#include "serve/config/run_config.h"
 
 namespace trireme::tune {
 namespace {
@@ -38,8 +38,13 @@ TEST(ConfigText, SaysWhatWasChosen) {
   EXPECT_EQ(run.window_ns, 2'000'000);
   EXPECT_EQ(run.precision, passes::Precision::bf16);
 
+  EXPECT_FALSE(run.runs_whole.has_value());
+
   Candidate kept = c;
-  kept.keeps_window = true;
+  kept.keeps_window = kept.runs_whole = true;
+  EXPECT_EQ(
+      serve::RunConfig::of(serve::parse_model_config(config_text(subject(), kept)).parameters).runs_whole,
+      true);
   EXPECT_EQ(serve::parse_model_config(config_text(subject(), kept)).max_queue_delay_us, 2'000);
   const serve::ModelConfig plain = serve::parse_model_config(config_text(subject(), {.layout = {4, 1}}));
   EXPECT_EQ(plain.max_batch_size, 0);

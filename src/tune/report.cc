@@ -55,6 +55,7 @@ base::Json prediction_json(const Prediction& p, const Subject& subject) {
        {"buckets", base::JsonArray(c.row_buckets.begin(), c.row_buckets.end())},
        {"window_us", c.window_ns / base::kNsPerUs},
        {"window", c.keeps_window ? "kept" : "adaptive"},
+       {"whole_batches", c.runs_whole},
        {"feasible", p.is_feasible},
        {"rate", p.rate},
        {"throughput", p.throughput},
@@ -92,7 +93,7 @@ void add_choice(const TuneResult& r, const TuneOptions& o, std::string& out) {
   out += base::concat(number(p.throughput), " requests a second, p50 ", ms(p.p50_ns), " ms, p95 ",
                       ms(p.p95_ns), " ms, p99 ", ms(p.p99_ns), " ms, ", mib(p.memory_bytes), " MiB, ",
                       money(p.cost_per_million), " ", cost_unit(o),
-                      r.chosen_trial >= 0 ? " (measured)" : " (predicted)", ".\n\n");
+                      r.is_chosen_measured ? " (measured)" : " (predicted)", ".\n\n");
   out += "```\n" + serve_line(o) + "\n```\n\n";
 }
 
@@ -109,8 +110,9 @@ void add_trials(const TuneResult& r, std::string& out) {
   if (r.trials.empty()) return;
   out +=
       "## Prediction beside measurement\n\nEach load on a real server over a socket, until three windows "
-      "agreed; "
-      "the simulation of the very same load beside it.\n\n"
+      "agreed; beside it what the simulation said of the very same load before. After each load the batch "
+      "times of its variant and layout are what the server's own statistics say, so that a first line "
+      "shows the error from the costs alone and the lines after it what is left of it.\n\n"
       "| configuration | load | answers/s | predicted | p50 ms | predicted | p99 ms | predicted | error of "
       "p99 | goal |\n"
       "|---|---|---|---|---|---|---|---|---|---|\n";
@@ -163,7 +165,8 @@ std::string words_of(const Candidate& c, const Subject& subject) {
       text += (i > 0 ? "," : "") + std::to_string(c.row_buckets[i]);
     text += ")";
   }
-  return text + ", window " + to_string(base::Duration{c.window_ns}) + (c.keeps_window ? " kept" : "");
+  return text + ", window " + to_string(base::Duration{c.window_ns}) + (c.keeps_window ? " kept" : "") +
+         (c.runs_whole ? ", whole batches" : "");
 }
 
 std::string serve_line(const TuneOptions& options) {
@@ -176,7 +179,7 @@ std::string text_report(const TuneResult& r, const TuneOptions& o) {
   out +=
       base::concat(words_of(p.candidate, r.subject), ": ", number(p.throughput), " requests a second, p99 ",
                    ms(p.p99_ns), " ms, ", mib(p.memory_bytes), " MiB, ", money(p.cost_per_million), " ",
-                   cost_unit(o), r.chosen_trial >= 0 ? " (measured)\n" : " (predicted)\n");
+                   cost_unit(o), r.is_chosen_measured ? " (measured)\n" : " (predicted)\n");
   for (const Trial& t : r.trials) {
     for (const Compared& c : t.runs) {
       out += base::concat("  ", words_of(t.predicted.candidate, r.subject), ": ",
@@ -218,7 +221,7 @@ base::Json json_report(const TuneResult& r, const TuneOptions& o) {
                              {"goal", goal_text(r)},
                              {"reached", r.is_reached},
                              {"chosen", prediction_json(r.chosen, r.subject)},
-                             {"measured", r.chosen_trial >= 0},
+                             {"measured", r.is_chosen_measured},
                              {"serve", serve_line(o)},
                              {"front_end", base::Json::object({{"overhead_us", r.front.overhead_ns * 1e-3},
                                                                {"cpu_us", r.front.cpu_ns * 1e-3}})},

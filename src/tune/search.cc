@@ -84,8 +84,10 @@ ServiceTimes Predictor::times_of(const Candidate& c, double rate) const {
   const auto most = static_cast<size_t>(std::max<int64_t>(1, c.max_batch));
   const size_t groups = subject_.groups.size(), instances = static_cast<size_t>(c.layout.instances);
   // What the front end takes from the cores that compute, once none is left for it.
-  const double wanted = static_cast<double>(c.layout.cores()) + rate * front_.cpu_ns * 1e-9;
-  const double slower = std::max(1.0, wanted / static_cast<double>(wish_.machine_cores));
+  // A team waits for that one of its threads that lost its core, so what is taken from one is lost to all.
+  const double free = static_cast<double>(wish_.machine_cores - c.layout.cores());
+  const double taken = std::max(0.0, rate * front_.cpu_ns * 1e-9 - std::max(0.0, free));
+  const double slower = (1 + taken / c.layout.instances) * slowness(c);
   auto table = std::make_shared<std::vector<double>>(groups * instances * (most + 1));
   for (size_t g = 0; g < groups; ++g) {
     for (size_t b = 0; b < instances; ++b) {
@@ -120,10 +122,34 @@ double Predictor::saturation_of(const Candidate& c) const {
   }
   // Medians are what is usual; capacity is what is so on average.
   const double mean = costs_.table.mean_ratio(c.variant, c.layout);
-  const double computed = c.layout.instances * 1e9 * total / (ns * mean);
+  const double computed = c.layout.instances * 1e9 * total / (ns * mean * slowness(c));
   // Every request also takes its part of the front end, on the same cores.
   const double core_s = c.layout.cores() / computed + front_.cpu_ns * 1e-9;
   return std::min(computed, wish_.machine_cores / core_s);
+}
+
+double Predictor::slowness(const Candidate& c) const {
+  const auto known = taught_.find({c.variant, c.layout});
+  return known == taught_.end() ? 1 : known->second.factor;
+}
+
+// Longer batches are also larger ones, so the factor is looked for by simulating. Near saturation a short
+// stall fills batches for long, which looks like slowness; and what passes between batches looks like none.
+void Predictor::learn(const Candidate& c, const Observed& seen) {
+  constexpr double kMost = 4;
+  constexpr int kSteps = 8;  // to half a percent
+  if (!(seen.service_ns > 0)) return;
+  Taught& taught = taught_[{c.variant, c.layout}];
+  taught.factor = 1;
+  const double possible = seen.throughput > 0 ? std::max(1.0, saturation_of(c) / seen.throughput) : kMost;
+  taught.least = seen.keeps_up ? std::min(taught.least, possible) : possible;
+  double low = 1, high = kMost;
+  for (int step = 0; step < kSteps; ++step) {
+    taught.factor = std::sqrt(low * high);
+    (at(c, seen.rate, seen.clients, kCurveRequests).service_ns < seen.service_ns ? low : high) =
+        taught.factor;
+  }
+  taught.factor = std::clamp(std::sqrt(low * high), taught.least, std::max(taught.least, possible));
 }
 
 Traffic Predictor::traffic(double rate, int64_t clients, int64_t requests) const {
@@ -259,6 +285,13 @@ std::vector<size_t> by_promise(const Predictor& predictor, const std::vector<Can
   return order;
 }
 
+/// More by twice what a bisection's end may differ by, or as much much sooner.
+bool is_clearly_better(const Predictor& predictor, const Prediction& a, const Prediction& b) {
+  if (a.is_feasible != b.is_feasible || !a.is_feasible) return a.is_feasible;
+  const double gain = predictor.worth(a) / predictor.worth(b);
+  return gain > 1.02 || (gain > 0.99 && a.p99_ns < 0.9 * b.p99_ns);
+}
+
 }  // namespace
 
 std::vector<Prediction> search(const Predictor& predictor, const std::vector<Candidate>& candidates,
@@ -289,6 +322,11 @@ std::vector<Prediction> search(const Predictor& predictor, const std::vector<Can
   pool.run(static_cast<int64_t>(std::min(kFineCount, list.size())), [&](int64_t i) {
     Prediction& p = list[static_cast<size_t>(i)];
     p = predictor.predict(p.candidate, kFineRequests, p.rate);
+    if (p.candidate.max_batch <= wish.rows) return;
+    Candidate whole = p.candidate;
+    whole.runs_whole = true;
+    Prediction other = predictor.predict(whole, kFineRequests, p.rate);
+    if (is_clearly_better(predictor, other, p)) p = std::move(other);
   });
   sort();
   return list;

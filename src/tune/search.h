@@ -52,6 +52,15 @@ std::vector<Candidate> candidates_of(const Subject& subject, const CostPlan& pla
 std::vector<Layout> layouts_of(int cores, const std::vector<int64_t>& instances,
                                const std::vector<int64_t>& threads);
 
+/// What a server under a load told.
+struct Observed {
+  double rate = 0;        ///< offered; 0: closed loop
+  int64_t clients = 0;    ///< closed loop
+  double service_ns = 0;  ///< mean over requests of the time of their batch; 0: unknown
+  double throughput = 0;  ///< answers a second
+  bool keeps_up = true;   ///< else no more can be answered
+};
+
 class Predictor {
  public:
   Predictor(const Subject& subject, const Costs& costs, const Wish& wish, const FrontEnd& front)
@@ -71,6 +80,14 @@ class Predictor {
   double worth(const Prediction& prediction) const;
   /// Of a candidate that cannot be the best: infeasible, with its saturation only.
   Prediction unsimulated(const Candidate& candidate) const;
+  /// Learns from a server under a load how much longer batches of this variant and layout take there than in
+  /// the measurement of costs: beside a front end, a generator and all that the machine does. The factor is
+  /// the one with which the simulation of that load gives the same time of a batch; not so large that the
+  /// answers a second that there were could not have been, and at least so large as what a load that was too
+  /// much says. It holds for all later predictions.
+  void learn(const Candidate& candidate, const Observed& seen);
+  /// That factor; 1: nothing was learnt.
+  double slowness(const Candidate& candidate) const;
 
  private:
   ServiceTimes times_of(const Candidate& candidate, double rate) const;
@@ -81,6 +98,10 @@ class Predictor {
   const Costs& costs_;
   const Wish& wish_;
   const FrontEnd front_;
+  struct Taught {
+    double factor = 1, least = 1;
+  };
+  std::map<std::pair<size_t, Layout>, Taught> taught_;
 };
 
 /// Whether `a` is to be preferred; feasible ones first, then the objective, then fewer cores and a lower p99.

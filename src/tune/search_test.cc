@@ -114,6 +114,42 @@ TEST(Search, FindsTheMostRequestsWithinTheGoal) {
   EXPECT_FALSE(predictor.at(best.candidate, best.saturation * 1.1, 0, 100'000).meets(setting.wish.goals));
 }
 
+/// Costs were measured on an idle machine, the server runs beside other work that makes batches 1.4 times as
+/// long: after one load under which the server's own times are known, predictions are those of the truth.
+TEST(Search, LearnsFromTheServersTimes) {
+  const Setting setting;
+  Setting truth;
+  for (Layout layout : truth.plan.layouts) {
+    for (int64_t rows : truth.plan.rows)
+      for (const int busy : {1, layout.instances})
+        truth.costs.table.add({1, layout, busy, 0, rows}, {1.4 * cost_ns(0, layout, rows)});
+  }
+  truth.subject.variants.push_back({.name = "slow"});
+  const Candidate c{.layout = {4, 1}, .max_batch = 16, .row_buckets = row_buckets(16, false)};
+  Candidate slow = c;
+  slow.variant = 1;
+  Predictor predictor(setting.subject, setting.costs, setting.wish, {});
+  const Predictor oracle(truth.subject, truth.costs, truth.wish, {});
+  const double rate = 0.8 * oracle.saturation_of(slow);
+  const Simulated real = oracle.at(slow, rate, 0, 40'000);
+  const double before = predictor.at(c, rate, 0, 40'000).latency.quantile(0.99);
+  EXPECT_LT(before, 0.75 * static_cast<double>(real.latency.quantile(0.99)));
+  predictor.learn(c, {.rate = rate, .service_ns = real.service_ns, .throughput = real.throughput});
+  EXPECT_NEAR(predictor.slowness(c), 1.4, 0.04);
+  const double after = predictor.at(c, rate, 0, 40'000).latency.quantile(0.99);
+  EXPECT_NEAR(after, static_cast<double>(real.latency.quantile(0.99)), 0.1 * after);
+  EXPECT_NEAR(predictor.predict(c, 20'000).rate, oracle.predict(slow, 20'000).rate, 0.04 * rate);
+  EXPECT_NEAR(predictor.saturation_of(c), oracle.saturation_of(slow), 0.04 * rate);
+  predictor.learn(c, {.rate = rate});  // a server that tells nothing teaches nothing
+  EXPECT_NEAR(predictor.slowness(c), 1.4, 0.04);
+  // Batches that were long after a stall do not make it slower than what it was seen to answer.
+  predictor.learn(c, {.rate = rate, .service_ns = 100e6, .throughput = rate});
+  EXPECT_NEAR(predictor.saturation_of(c), rate, 0.01 * rate);
+  // A load that was too much says what the most is, however short its batches were.
+  predictor.learn(c, {.rate = rate, .service_ns = 1e6, .throughput = rate / 2, .keeps_up = false});
+  EXPECT_NEAR(predictor.saturation_of(c), rate / 2, 0.01 * rate);
+}
+
 TEST(Search, TightGoalsAskForThreadsAndSmallBatches) {
   Setting setting;
   setting.wish.goals = {{0.99, 1'000'000}};  // a row takes 1.25 ms on one thread, 0.63 ms on four

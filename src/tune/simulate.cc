@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/rng.h"
+#include "sched/row_prices.h"
 #include "sched/usual_load.h"
 
 namespace trireme::tune {
@@ -24,6 +25,8 @@ struct Origin {
 struct Instance {
   int64_t free_ns = kNever;  ///< when its batch ends; kNever: idle
   std::vector<Origin> batch;
+  size_t group = 0;
+  int64_t padded_rows = 0, took_ns = 0;
   bool is_idle() const { return free_ns == kNever; }
 };
 
@@ -35,7 +38,8 @@ class Simulation {
         times_(times),
         traffic_(traffic),
         half_overhead_ns_(static_cast<int64_t>(times.overhead_ns / 2)),
-        instances_(static_cast<size_t>(batching.limits.instances)) {
+        instances_(static_cast<size_t>(batching.limits.instances)),
+        prices_(batching.row_buckets, batching.limits.max_rows) {
     double sum = 0;
     for (double share : traffic.group_shares) cumulative_.push_back(sum += share);
     base::check(sum > 0 && (traffic.rate > 0) != (traffic.clients > 0), "traffic needs a rate or clients");
@@ -57,6 +61,7 @@ class Simulation {
     const auto window_ns = static_cast<double>(std::max<int64_t>(1, now_ns_ - counted_from_ns_));
     result_.throughput = static_cast<double>(answered_in_window_) * 1e9 / window_ns;
     result_.mean_batch = batches_ == 0 ? 0 : static_cast<double>(batched_) / static_cast<double>(batches_);
+    result_.service_ns = batched_ == 0 ? 0 : service_ns_ / static_cast<double>(batched_);
     result_.busy = busy_ns_ / (static_cast<double>(std::max<int64_t>(1, now_ns_)) *
                                static_cast<double>(instances_.size()));
     return std::move(result_);
@@ -93,6 +98,7 @@ class Simulation {
     for (Instance& i : instances_) {
       if (i.free_ns > now_ns_) continue;
       running_ -= i.batch.size();
+      if (prices_rows()) prices_.observe(i.group, i.padded_rows, i.took_ns, now_ns_);
       for (const Origin& origin : i.batch) answer(origin);
       i.batch.clear();
       i.free_ns = kNever;
@@ -142,6 +148,7 @@ class Simulation {
   }
 
   size_t waiting() const { return queue_.size() - first_; }
+  bool prices_rows() const { return !batching_.runs_whole && batching_.limits.max_rows > 1; }
 
   /// The beginning of the queue that decides: all wait in order of arrival and none is due, so once the first
   /// one's group is sure to fill a batch, who comes later changes nothing.
@@ -161,6 +168,7 @@ class Simulation {
       if (waiting() == 0) return;
       if (!instance.is_idle()) continue;
       sched::BatchLimits limits = batching_.limits;
+      if (prices_rows()) limits.worth = prices_.worth_at(now_ns_, batching_.is_window_adaptive);
       if (batching_.is_window_adaptive && usual_.is_complete(waiting() + running_)) limits.window_ns = 0;
       const sched::Decision decision = sched::decide(deciding(), now_ns_, limits);
       if (decision.take.empty()) {
@@ -196,15 +204,18 @@ class Simulation {
       rows += queue_[first_ + i].rows;
       instance.batch.push_back(origins_[first_ + i]);
     }
-    const size_t group = origins_[first_ + taken[0]].group;
+    instance.group = origins_[first_ + taken[0]].group;
     remove(taken);
     running_ += taken.size();
     int busy = 1;
     for (const Instance& i : instances_) busy += i.is_idle() ? 0 : 1;
-    double took_ns = times_.usual_ns(group, sched::bucket_of(batching_.row_buckets, rows), busy);
+    instance.padded_rows = sched::bucket_of(batching_.row_buckets, rows);
+    double took_ns = times_.usual_ns(instance.group, instance.padded_rows, busy);
     if (!times_.ratios.empty()) took_ns *= times_.ratios[service_random_.below(times_.ratios.size())];
-    instance.free_ns = now_ns_ + std::max<int64_t>(1, static_cast<int64_t>(took_ns));
+    instance.took_ns = std::max<int64_t>(1, static_cast<int64_t>(took_ns));
+    instance.free_ns = now_ns_ + instance.took_ns;
     busy_ns_ += took_ns;
+    service_ns_ += took_ns * static_cast<double>(taken.size());
     ++batches_;
     batched_ += static_cast<int64_t>(taken.size());
   }
@@ -224,10 +235,11 @@ class Simulation {
   size_t first_ = 0;
   std::vector<Instance> instances_;
   sched::UsualLoad usual_;
+  sched::RowPrices prices_;  ///< learnt as the server learns them
   size_t running_ = 0;
   int64_t now_ns_ = 0, wake_ns_ = kNever, sent_ = 0, counted_from_ns_ = 0;
   int64_t answered_ = 0, answered_in_window_ = 0, batches_ = 0, batched_ = 0;
-  double busy_ns_ = 0;
+  double busy_ns_ = 0, service_ns_ = 0;
   Simulated result_;
 };
 

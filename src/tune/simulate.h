@@ -24,6 +24,7 @@ struct ServiceTimes {
 struct Batching {
   sched::BatchLimits limits;         ///< its instances count
   bool is_window_adaptive = false;   ///< as sched::SchedulerOptions has it
+  bool runs_whole = false;           ///< likewise
   std::vector<int64_t> row_buckets;  ///< a batch is filled up to one of these; empty: exact
   size_t max_queue = 1024;
 };
@@ -50,6 +51,7 @@ struct Simulated {
   int64_t refused = 0;        ///< counted ones that found the queue full
   double throughput = 0;      ///< answers a second
   double mean_batch = 0;      ///< requests of a batch
+  double service_ns = 0;      ///< time of the batch that a request is in, mean over requests
   double busy = 0;            ///< share of time that an instance works, mean over instances
   bool is_cut_short = false;  ///< a goal was out of reach before the end
   bool meets(const std::vector<LatencyGoal>& goals) const;

@@ -24,6 +24,7 @@ Batching at_most(int64_t rows, int instances = 1, std::vector<int64_t> buckets =
   batching.limits.max_rows = rows;
   batching.limits.instances = instances;
   batching.row_buckets = std::move(buckets);
+  batching.runs_whole = true;
   return batching;
 }
 Batching singly(int instances) { return at_most(1, instances); }
@@ -132,6 +133,23 @@ TEST(Simulate, PadsWaitsAndKeepsGroupsApart) {
   Traffic mixed = poisson(400, 20'000);
   mixed.group_shares = {1, 1, 1, 1};
   EXPECT_LT(simulate(batching, flat, mixed).mean_batch, hasty.mean_batch);
+}
+
+/// As the server's own batches do (decision 0032): a curve on which batches save little, at 80 % of what it
+/// can carry, ends in small batches, and a device that is idle below 16 rows still gets its 16.
+TEST(Simulate, BatchesEndWhereRowsGetNoCheaper) {
+  Batching batching = at_most(32, 1, {1, 2, 3, 4, 6, 8, 12, 16, 24, 32});
+  batching.is_window_adaptive = true;
+  const ServiceTimes encoder =
+      fixed_ns([](int64_t rows) { return 2.2e6 + 1.68e6 * static_cast<double>(rows); });
+  const Simulated whole = simulate(batching, encoder, poisson(458, 50'000));
+  batching.runs_whole = false;
+  const Simulated ended = simulate(batching, encoder, poisson(458, 50'000));
+  EXPECT_GT(whole.mean_batch, 1.3 * ended.mean_batch);
+  EXPECT_LT(ended.latency.quantile(0.99), whole.latency.quantile(0.99) * 2 / 3);
+  const ServiceTimes idle = fixed_ns([](int64_t rows) { return rows <= 16 ? 8e6 : 16e6; });
+  const Simulated full = simulate(batching, idle, {.clients = 64});
+  EXPECT_GT(full.mean_batch, 15);
 }
 
 TEST(Simulate, GoalsEndARunThatCannotMeetThem) {

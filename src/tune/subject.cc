@@ -12,9 +12,9 @@
 #include "engine/batch_proof.h"
 #include "load/payload.h"
 #include "model/onnx/tensor_proto.h"
-#include "serve/repository_files.h"
-#include "serve/served_model.h"
-#include "serve/text_encoder.h"
+#include "serve/repository/repository_files.h"
+#include "serve/repository/served_model.h"
+#include "serve/repository/text_encoder.h"
 
 namespace trireme::tune {
 namespace {
@@ -85,9 +85,9 @@ std::string key_of(const Subject& subject, const TuneOptions& o) {
 std::vector<Variant> variants_of(const TuneOptions& options, const std::string& path) {
   std::vector<Variant> list;
   for (const std::string& text : options.precision) {
-    const std::vector<std::string> names{"f32", "bf16", "f16"};
+    const std::vector<std::string> names{"f32", "bf16", "f16", "fp8"};
     const auto at = std::find(names.begin(), names.end(), text);
-    base::require(at != names.end(), "--precision is f32, bf16 or f16, not '", text,
+    base::require(at != names.end(), "--precision is f32, bf16, f16 or fp8, not '", text,
                   "'; a model in int8 is a --variant");
     list.push_back(
         {.name = text, .path = path, .precision = static_cast<passes::Precision>(at - names.begin())});

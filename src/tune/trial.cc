@@ -9,6 +9,7 @@
 #include "base/cpu_info.h"
 #include "base/file.h"
 #include "load/payload.h"
+#include "load/server_times.h"
 #include "load/sweep.h"
 #include "tune/model_directory.h"
 
@@ -61,6 +62,7 @@ base::Json Measurement::to_json() const {
                              {"stable", is_stable},
                              {"keeps_up", keeps_up},
                              {"peak_bytes", peak_bytes},
+                             {"service_ns", service_ns},
                              {"cpu_ns", cpu_ns}});
 }
 
@@ -78,6 +80,7 @@ Measurement Measurement::from_json(const base::Json& j) {
   m.is_stable = j.at("stable").as_bool();
   m.keeps_up = j.at("keeps_up").as_bool();
   m.peak_bytes = j.at("peak_bytes").as_int();
+  m.service_ns = j.at("service_ns").as_double();
   m.cpu_ns = j.at("cpu_ns").as_double();
   return m;
 }
@@ -104,8 +107,7 @@ Measurement TrialBench::measure(const Candidate& candidate, double rate, int64_t
                                      : base::concat(", ", rate, " requests a second")));
   const load::Payload payload = load::make_payload(load_options(subject_, options_, server_->port()));
   load::LoadPlan plan;
-  plan.host = "127.0.0.1";
-  plan.port = server_->port();
+  plan.target = payload.target;
   plan.requests = &payload.requests;
   plan.concurrency = clients;
   plan.rate = rate;
@@ -115,6 +117,10 @@ Measurement TrialBench::measure(const Candidate& candidate, double rate, int64_t
   plan.duration_ns = options_.trial.ns;
   plan.timeout_ns = 30 * base::kNsPerSecond;
   plan.seed = static_cast<uint64_t>(options_.seed);
+  const auto server_times = [&] {
+    return load::ask_server_times(payload.target, payload.prefix, payload.models, payload.headers);
+  };
+  const std::vector<load::ServerTimes> before = server_times();
   const int64_t cpu_ns = server_->cpu_ns() + own_cpu_ns();
   const load::Settled settled = load::run_until_stable(plan, options_.stability / 100);
   const load::LoadResult& r = settled.result;
@@ -132,6 +138,8 @@ Measurement TrialBench::measure(const Candidate& candidate, double rate, int64_t
   m.keeps_up =
       rate == 0 || missing <= r.scheduled / 20 + kUnderWay * static_cast<int64_t>(load::Stability::kWindows);
   m.peak_bytes = server_->peak_bytes();
+  for (const load::ServerTimes& s : load::difference(before, server_times()))
+    m.service_ns = s.mean_of(s.compute_input_ns + s.compute_infer_ns + s.compute_output_ns);
   // Over all windows and warm-ups, of which the counted ones are a known part at a steady load.
   const double seconds =
       static_cast<double>(settled.trials) * 1.1 * static_cast<double>(plan.duration_ns) * 1e-9;
@@ -154,18 +162,36 @@ FrontEnd TrialBench::front_end(const Candidate& candidate, const CostTable& cost
           .cpu_ns = std::max(0.0, m.cpu_ns - compute_ns)};
 }
 
-void TrialBench::add(Trial& trial, const Predictor& predictor, double rate, int64_t clients) {
+void TrialBench::add(Trial& trial, Predictor& predictor, double rate, int64_t clients) {
   Compared c{.measured = measure(trial.predicted.candidate, rate, clients)};
   const Candidate& candidate = trial.predicted.candidate;
   constexpr int64_t kRequests = 40'000;
   c.predicted = predictor.describe(candidate, predictor.at(candidate, c.measured.rate, clients, kRequests),
                                    c.measured.rate);
+  predictor.learn(candidate, {c.measured.rate, clients, c.measured.service_ns, c.measured.throughput,
+                              c.measured.keeps_up});
   trial.runs.push_back(std::move(c));
 }
 
-void TrialBench::find_rate(Trial& trial, const Predictor& predictor, const Wish& wish) {
+namespace {
+
+/// What to try after a load that held (the highest so far is `good`) or did not (`bad` is the lowest): what
+/// the predictor says now, kept inside what is known, and not so near to either that nothing would be learnt.
+double next_rate(double good, double bad, double promised) {
+  if (good > 0 && bad > 0) {
+    const double margin = 0.25 * (bad - good);
+    return std::clamp(promised, good + margin, bad - margin);
+  }
+  if (good > 0) return std::clamp(promised, good * 1.05, good * 1.4);
+  return std::clamp(promised * 0.97, bad * 0.3, bad * 0.93);
+}
+
+}  // namespace
+
+void TrialBench::find_rate(Trial& trial, Predictor& predictor, const Wish& wish) {
   constexpr int kMostRuns = 5, kMostMisses = 9;
   constexpr double kPrecision = 1.05;
+  constexpr int64_t kAgainRequests = 10'000;
   double good = 0, bad = 0, rate = trial.predicted.rate;
   for (int run = 0; run < (good > 0 ? kMostRuns : kMostMisses) && rate > 0.05; ++run) {
     add(trial, predictor, rate, 0);
@@ -177,16 +203,14 @@ void TrialBench::find_rate(Trial& trial, const Predictor& predictor, const Wish&
       bad = rate;
     }
     if (good > 0 && bad > 0 && bad / good <= kPrecision) break;
-    if (good > 0 && bad > 0) {
-      rate = (good + bad) / 2;
-    } else {
-      // Down to what it answered at that load, if that is less than a step.
-      rate = good > 0 ? good * 1.1 : std::min(bad * 0.85, std::max(m.throughput * 0.9, bad * 0.3));
-    }
+    const Prediction now = predictor.predict(trial.predicted.candidate, kAgainRequests, rate);
+    // What fell behind, for whatever reason, carries no more than it answered.
+    const double carried = m.keeps_up ? rate * 2 : m.throughput * 0.95;
+    rate = next_rate(good, bad, std::min(carried, now.is_feasible ? now.rate : bad * 0.5));
   }
 }
 
-Trial TrialBench::run(const Prediction& prediction, const Predictor& predictor, const Wish& wish) {
+Trial TrialBench::run(const Prediction& prediction, Predictor& predictor, const Wish& wish) {
   Trial trial{.predicted = prediction};
   try {
     if (wish.clients > 0 || wish.rate > 0) {

@@ -20,14 +20,15 @@ struct Measurement {
   bool is_stable = false;
   bool keeps_up = true;  ///< answered as fast as asked: else a queue grows that a longer run would show
   int64_t peak_bytes = 0;
-  double cpu_ns = 0;  ///< processor time a request, of server and generator together
+  double service_ns = 0;  ///< time of the batch that a request was in, by the server's statistics; 0: unknown
+  double cpu_ns = 0;      ///< processor time a request, of server and generator together
 
   bool meets(const std::vector<LatencyGoal>& goals) const;
   base::Json to_json() const;
   static Measurement from_json(const base::Json& json);
 };
 
-/// A measurement with what the simulation said of the very same load.
+/// A measurement with what the simulation said of the very same load, before it was made.
 struct Compared {
   Measurement measured;
   Prediction predicted;
@@ -49,13 +50,13 @@ class TrialBench {
   /// What the server adds to a batch: one client against one instance of one thread.
   FrontEnd front_end(const Candidate& candidate, const CostTable& costs);
   /// Measures the candidate: at the wanted rate or clients, else looks for the highest rate that meets the
-  /// goals, beginning at the predicted one.
-  Trial run(const Prediction& prediction, const Predictor& predictor, const Wish& wish);
+  /// goals, beginning at the predicted one. The predictor learns from every load.
+  Trial run(const Prediction& prediction, Predictor& predictor, const Wish& wish);
 
  private:
   Measurement measure(const Candidate& candidate, double rate, int64_t clients);
-  void add(Trial& trial, const Predictor& predictor, double rate, int64_t clients);
-  void find_rate(Trial& trial, const Predictor& predictor, const Wish& wish);
+  void add(Trial& trial, Predictor& predictor, double rate, int64_t clients);
+  void find_rate(Trial& trial, Predictor& predictor, const Wish& wish);
   void start(const Candidate& candidate);
 
   const Subject& subject_;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <limits>
 
 #include "base/cpu_info.h"
 #include "base/file.h"
@@ -94,11 +95,11 @@ Candidate least_candidate(const CostPlan& plan, const Subject& subject) {
   return c;
 }
 
-/// As measured: the objective of a trial's best run.
-Prediction as_measured(const Trial& trial, const Wish& wish) {
+/// A trial's configuration with the figures of one of its runs.
+Prediction as_measured(const Trial& trial, size_t run, const Wish& wish) {
   Prediction p = trial.predicted;
-  const Measurement& m = trial.runs[static_cast<size_t>(trial.best)].measured;
-  p.is_feasible = true;
+  const Measurement& m = trial.runs[run].measured;
+  p.is_feasible = static_cast<int>(run) == trial.best;
   p.rate = m.rate;
   p.throughput = m.throughput;
   p.p50_ns = m.p50_ns;
@@ -110,19 +111,44 @@ Prediction as_measured(const Trial& trial, const Wish& wish) {
   return p;
 }
 
-/// Of what was measured the best; where nothing met the goal, the nearest that was predicted or measured.
+/// By how much a run missed: its largest latency over its bound; one that fell behind counts its queue.
+double miss_of(const Measurement& m, const Wish& wish) {
+  double miss = m.keeps_up ? 0 : m.rate / std::max(m.throughput, 1e-9);
+  for (const LatencyGoal& g : wish.goals) {
+    const double ns = g.quantile == 0.5 ? m.p50_ns : g.quantile == 0.95 ? m.p95_ns : m.p99_ns;
+    miss = std::max(miss, ns / static_cast<double>(g.bound_ns));
+  }
+  return miss;
+}
+
+/// Where nothing met the goal, the run that missed it least: what a trial has refuted is no choice.
+void choose_nearest(TuneResult& r) {
+  double least = std::numeric_limits<double>::infinity();
+  for (const Trial& t : r.trials) {
+    for (size_t run = 0; run < t.runs.size(); ++run) {
+      const double miss = miss_of(t.runs[run].measured, r.wish);
+      if (t.runs[run].measured.throughput <= 0 || miss >= least) continue;
+      least = miss;
+      r.chosen = as_measured(t, run, r.wish);
+      r.is_chosen_measured = true;
+    }
+  }
+}
+
+/// Of what was measured the best; where nothing met the goal, the nearest that was measured, else predicted.
 void choose(TuneResult& r) {
   for (size_t i = 0; i < r.trials.size(); ++i) {
     if (r.trials[i].best < 0) continue;
-    const Prediction p = as_measured(r.trials[i], r.wish);
+    const Prediction p = as_measured(r.trials[i], static_cast<size_t>(r.trials[i].best), r.wish);
     if (r.chosen_trial >= 0 && !is_better(p, r.chosen, r.wish)) continue;
     r.chosen = p;
     r.chosen_trial = static_cast<int>(i);
   }
-  r.is_reached = r.chosen_trial >= 0;
+  r.is_reached = r.is_chosen_measured = r.chosen_trial >= 0;
   if (r.is_reached) return;
   r.chosen = r.predictions.front();
   r.is_reached = r.trials.empty() && r.chosen.is_feasible;
+  choose_nearest(r);
 }
 
 /// Curves of the choice, and of those that differ from it: most answers a second, and least latency.
@@ -145,6 +171,27 @@ std::vector<std::vector<Prediction>> curves_of(const TuneResult& r, const Predic
     curves[at] = load_curve(predictor, list[at].candidate);
   });
   return curves;
+}
+
+/// The best few, each time the best by all that the trials before have taught.
+void run_trials(TuneResult& r, const TuneOptions& options, TrialBench& bench, Predictor& predictor) {
+  constexpr size_t kReserve = 3;
+  constexpr int64_t kRequests = 10'000;
+  const auto most = static_cast<size_t>(options.top);
+  std::vector<Prediction> open = shortlist(r.predictions, kReserve * most);
+  while (r.trials.size() < most && !open.empty()) {
+    const auto best =
+        std::min_element(open.begin(), open.end(),
+                         [&](const Prediction& a, const Prediction& b) { return is_better(a, b, r.wish); });
+    const Prediction chosen = *best;
+    open.erase(best);
+    r.trials.push_back(bench.run(chosen, predictor, r.wish));
+    for (Prediction& p : open) {
+      const bool is_taught =
+          p.candidate.layout == chosen.candidate.layout && p.candidate.variant == chosen.candidate.variant;
+      if (is_taught) p = predictor.predict(p.candidate, kRequests, p.rate);
+    }
+  }
 }
 
 void write_results(const TuneResult& result, const TuneOptions& options) {
@@ -171,14 +218,13 @@ TuneResult tune(const TuneOptions& options, const serve::OtherModels& others, co
   result.costs = costs.table;
   TrialBench bench(result.subject, options, journal, progress);
   if (options.top > 0) result.front = bench.front_end(least_candidate(plan, result.subject), costs.table);
-  const Predictor predictor(result.subject, costs, result.wish, result.front);
+  Predictor predictor(result.subject, costs, result.wish, result.front);
   const std::vector<Candidate> candidates =
       candidates_of(result.subject, plan, costs.table, windows_of(options, plan.bound_ns), result.wish);
   base::require(!candidates.empty(), "no configuration is left of --max-batch, --batch and the layouts");
   progress(base::concat("simulating ", candidates.size(), " configurations"));
   result.predictions = search(predictor, candidates, result.wish);
-  for (const Prediction& p : shortlist(result.predictions, static_cast<size_t>(options.top)))
-    result.trials.push_back(bench.run(p, predictor, result.wish));
+  run_trials(result, options, bench, predictor);
   choose(result);
   result.curves = curves_of(result, predictor);
   result.seconds = static_cast<double>(clock.now_ns() - start_ns) * 1e-9;

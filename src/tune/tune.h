@@ -17,10 +17,11 @@ struct TuneResult {
   std::vector<Prediction> predictions;          ///< of all configurations, best first
   std::vector<std::vector<Prediction>> curves;  ///< of a few that differ, from light load to saturation
   std::vector<Trial> trials;
-  int chosen_trial = -1;    ///< of `trials`; -1: nothing was measured, or nothing met the goal
-  Prediction chosen;        ///< what is written: the best, or the nearest where no goal was met
-  bool is_reached = false;  ///< the goal; measured where trials were made
-  size_t resumed = 0;       ///< measurements that an earlier run had left
+  int chosen_trial = -1;            ///< of `trials`; -1: nothing was measured, or nothing met the goal
+  Prediction chosen;                ///< what is written: the best, or the nearest where no goal was met
+  bool is_chosen_measured = false;  ///< its figures are those of a load on a real server
+  bool is_reached = false;          ///< the goal; measured where trials were made
+  size_t resumed = 0;               ///< measurements that an earlier run had left
   double seconds = 0;
 };
 

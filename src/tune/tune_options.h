@@ -50,7 +50,7 @@ struct TuneOptions {
     f.add("variant", &variant,
           "name=PATH: the same model in another form, such as int8, that competes; may be repeated");
     f.add("precision", &precision,
-          "of products, tried for the model itself: f32, bf16, f16; may be repeated");
+          "of products, tried for the model itself: f32, bf16, f16, fp8; may be repeated");
     f.add("tolerance", &tolerance,
           "largest error against f32 that a precision or variant may make, over the largest value of an "
           "output")

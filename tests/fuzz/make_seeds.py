@@ -1,5 +1,5 @@
-# Writes the seed corpora onnx/, session/, npy/, safetensors/, idx/, tar/ and tfrecord/ beside it: small well-formed
-# files to mutate.
+# Writes seed corpora beside it (onnx/, session/, npy/, safetensors/, checkpoint_reader/, trace/ and others): small
+# well-formed files to mutate.
 import gzip
 import io
 import json
@@ -57,6 +57,54 @@ CASES = [
     ("Trilu", [[3, 3]], [], {"upper": 0}), ("Det", [[2, 2]], [], {}), ("Split", [[4]], [np.array([1, 3])], {"axis": 0}),
     ("Attention", [[1, 2, 2, 4]] * 3, [], {"is_causal": 1}), ("DFT", [[1, 4, 1]], [], {}),
     ("Hardmax", [[2, 3]], [], {}), ("Mod", [[3], [3]], [], {"fmod": 1}), ("IsInf", [[3]], [], {}),
+    ("MaxUnpool", [[1, 1, 2, 2]], [np.array([0, 3, 8, 11]).reshape(1, 1, 2, 2)],
+     {"kernel_shape": [2, 2], "strides": [2, 2]}),
+    ("MaxRoiPool", [[1, 1, 4, 4], [2, 5]], [], {"pooled_shape": [2, 2]}),
+    ("DeformConv", [[1, 2, 3, 3]], [ONES((2, 1, 2, 2), np.float32), ONES((1, 8, 2, 2), np.float32),
+                                    ONES(2, np.float32), ONES((1, 4, 2, 2), np.float32)], {"group": 2}),
+    ("ConvInteger", [], [ONES((1, 2, 3, 3), np.uint8), ONES((3, 2, 2, 2), np.uint8), np.uint8(1), ONES(3, np.uint8)],
+     {}),
+    ("QLinearConv", [], [ONES((1, 2, 3, 3), np.uint8), np.float32(0.1), np.uint8(1), ONES((3, 2, 2, 2), np.int8),
+                         ONES(3, np.float32), ONES(3, np.int8), np.float32(0.2), np.uint8(3), ONES(3, np.int32)], {}),
+    ("QLinearMatMul", [], [ONES((2, 3), np.uint8), ONES(2, np.float32), ONES(2, np.uint8), ONES((3, 4), np.int8),
+                           ONES(4, np.float32), ONES(4, np.int8), np.float32(0.1), np.uint8(0)], {}),
+    ("MatMulInteger", [], [ONES((2, 3), np.uint8), ONES((3, 4), np.int8), ONES(2, np.uint8), ONES(4, np.int8)], {}),
+    ("DequantizeLinear", [], [ONES((2, 4), np.int8), ONES((2, 2), np.float32), ONES((2, 2), np.int8)],
+     {"block_size": 2, "axis": 1}),
+    ("RNN", [[3, 2, 2]], [ONES((1, 4, 2), np.float32), ONES((1, 4, 4), np.float32), ONES((1, 8), np.float32),
+                          np.array([3, 1], np.int32), ONES((1, 2, 4), np.float32)], {"hidden_size": 4}),
+    ("RotaryEmbedding", [[1, 2, 3, 4], [5, 2], [5, 2]], [np.array([[0, 1, 2]])], {}),
+    ("Attention", [[1, 2, 4], [1, 3, 4], [1, 3, 4]], [ONES((2, 3), np.float32)],
+     {"q_num_heads": 2, "kv_num_heads": 2}),
+    ("STFT", [[1, 12, 1]], [np.int64(2), ONES(4, np.float32), np.int64(4)], {}),
+    ("MelWeightMatrix", [], [np.int64(3), np.int64(8), np.int64(800), np.float32(0), np.float32(400)], {}),
+    ("HannWindow", [], [np.int64(5)], {}),
+    ("DFT", [[1, 4, 2]], [np.int64(3), np.int64(1)], {"onesided": 0, "inverse": 1}),
+    ("NonMaxSuppression", [[1, 3, 4], [1, 2, 3]], [np.int64(2), np.float32(0.5), np.float32(0.1)], {}),
+    ("ReverseSequence", [[3, 2, 2]], [np.array([1, 3])], {}),
+    ("Compress", [[3, 2]], [np.array([True, False])], {"axis": 0}),
+    ("Col2Im", [[1, 4, 4]], [np.array([3, 3]), np.array([2, 2])], {}),
+    ("CenterCropPad", [[3, 4]], [np.array([4, 2])], {}), ("AffineGrid", [[1, 2, 3]], [np.array([1, 1, 2, 3])], {}),
+    ("SpaceToDepth", [[1, 1, 4, 4]], [], {"blocksize": 2}), ("RMSNormalization", [[2, 4]], [ONES(4, np.float32)], {}),
+    ("LpNormalization", [[2, 3]], [], {"p": 1}), ("MeanVarianceNormalization", [[1, 2, 3, 3]], [], {}),
+    ("NegativeLogLikelihoodLoss", [[2, 3]], [np.array([0, 2]), ONES(3, np.float32)], {"reduction": "sum"}),
+    ("SoftmaxCrossEntropyLoss", [[2, 3]], [np.array([0, 2])], {"ignore_index": 2}),
+    ("Dropout", [[2, 3]], [np.float32(0.3), np.bool_(True)], {"seed": 1}),
+    ("BitShift", [], [np.array([1, 2], np.uint8), np.array([3, 1], np.uint8)], {"direction": "RIGHT"}),
+    ("BitwiseAnd", [], [np.array([1, 2]), np.array([3, 1])], {}), ("PRelu", [[2, 3]], [ONES(3, np.float32)], {}),
+    ("Multinomial", [[2, 3]], [], {"sample_size": 2}), ("Bernoulli", [[3]], [], {}),
+    ("RandomNormal", [], [], {"shape": [2]}), ("RandomUniformLike", [[3]], [], {}),
+    ("CumProd", [[4]], [np.int64(0)], {"reverse": 1}), ("Pow", [[3]], [np.float32(2)], {}),
+    ("Resize", [[1, 1, 4, 4]], ["", "", np.array([1, 1, 2, 3])], {"mode": "cubic", "antialias": 1}),
+    ("Resize", [[1, 1, 3, 3]],
+     [np.array([0, 0, 0.2, 0.2, 1, 1, 0.9, 0.9], np.float32), np.array([1, 1, 2, 2], np.float32)],
+     {"coordinate_transformation_mode": "tf_crop_and_resize", "mode": "linear"}),
+    ("TensorScatter", [[1, 4, 2], [1, 1, 2]], [np.array([2])], {"axis": 1}), ("SwiGLU", [[2, 3], [2, 3]], [], {}),
+    ("CausalConvWithState", [[1, 2, 3], [2, 1, 2]], [], {}),
+    ("LinearAttention", [[1, 3, 4], [1, 3, 4], [1, 3, 4]], [],
+     {"q_num_heads": 2, "kv_num_heads": 2, "update_rule": "linear"}),
+    ("CastLike", [[3]], [np.array([1])], {}), ("Max", [[3], [2, 3]], [ONES((2, 1), np.float32)], {}),
+    ("GlobalLpPool", [[1, 2, 3, 3]], [], {"p": 3}), ("ArgMin", [[2, 3]], [], {"select_last_index": 1}),
 ]
 
 
@@ -72,10 +120,32 @@ def info(name, shape, kind=F32):
 
 def single_models():
     for i, (op, shapes, constants, attributes) in enumerate(CASES):
-        names = [f"x{k}" for k in range(len(shapes))] + [f"c{k}" for k in range(len(constants))]
+        names = [f"x{k}" for k in range(len(shapes))] + ["" if isinstance(c, str) else f"c{k}"
+                                                         for k, c in enumerate(constants)]
         node = helper.make_node(op, names, ["y"], **attributes)
         yield f"{i:02}_{op}", model([node], [info(f"x{k}", s) for k, s in enumerate(shapes)],
-                                    [numpy_helper.from_array(np.asarray(c), f"c{k}") for k, c in enumerate(constants)])
+                                    [numpy_helper.from_array(np.asarray(c), f"c{k}") for k, c in enumerate(constants)
+                                     if not isinstance(c, str)])
+
+
+def old_models():
+    """Forms that newer opsets replaced."""
+    for name, opset, op, shapes, attributes in (
+            ("softmax", 11, "Softmax", [[2, 3, 2]], {"axis": 1}),
+            ("upsample", 7, "Upsample", [[1, 1, 2, 2]], {"scales": [1.0, 1.0, 2.0, 2.0]}),
+            ("pad", 2, "Pad", [[2, 2]], {"pads": [0, 1, 0, 1], "value": 1.0}),
+            ("prelu", 6, "PRelu", [[1, 2, 3], [2]], {}),
+            ("add", 6, "Add", [[2, 3, 2], [3]], {"broadcast": 1, "axis": 1}),
+            ("split", 11, "Split", [[4]], {"split": [1, 3]}),
+            ("slice", 9, "Slice", [[4]], {"starts": [1], "ends": [3]}), ("topk", 9, "TopK", [[4]], {"k": 2}),
+            ("clip", 6, "Clip", [[4]], {"min": 0.0, "max": 1.0}), ("squeeze", 11, "Squeeze", [[1, 2]], {"axes": [0]}),
+            ("group_norm", 18, "GroupNormalization", [[1, 4, 2], [2], [2]], {"num_groups": 2})):
+        node = helper.make_node(op, [f"x{k}" for k in range(len(shapes))], ["y"] if op not in ("TopK", "Split") else
+                                ["y", "z"], **attributes)
+        graph = helper.make_graph([node], "g", [info(f"x{k}", s) for k, s in enumerate(shapes)],
+                                  [helper.make_tensor_value_info("y", F32, None)], [])
+        yield f"old_{name}", helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)],
+                                               ir_version=6).SerializeToString()
 
 
 def larger_models():
@@ -179,11 +249,62 @@ def tfrecord_files():
     return [("bare", example), ("framed", length + crc(length) + example + crc(example))]
 
 
+def checkpoint_indices():
+    """Indices over a file `bytes` of 256 bytes; the target adds the checksum."""
+    def chunk(offset, size, at, count):
+        return {"offset": offset, "size": size, "file": "bytes", "byte_offset": at, "bytes": count,
+                "crc32c": "00000000"}
+
+    whole = {"name": "w", "dtype": "f32", "shape": [2, 3], "chunks": [chunk([0, 0], [2, 3], 0, 24)]}
+    halves = {"name": "v", "dtype": "i64", "shape": [4], "chunks": [chunk([0], [3], 8, 24), chunk([3], [1], 32, 8)]}
+    for name, tensors in (("none", []), ("whole", [whole]), ("halves", [halves, whole])):
+        yield name, json.dumps({"format": "trireme-checkpoint", "version": 1, "step": 3, "meta": {"a": 1},
+                                "tensors": tensors}).encode()
+
+
+def hf_directories():
+    """config.json of each architecture at its smallest, an index, weights: 0xff between them."""
+    sizes = {"hidden_size": 4, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8,
+             "vocab_size": 8, "max_position_embeddings": 8, "type_vocab_size": 2}
+    configs = {"bert": {"architectures": ["BertModel"], **sizes},
+               "gpt2": {"architectures": ["GPT2LMHeadModel"], "n_embd": 4, "n_layer": 1, "n_head": 2, "n_positions": 8,
+                        "vocab_size": 8},
+               "llama": {"architectures": ["LlamaForCausalLM"], "num_key_value_heads": 1, "rms_norm_eps": 1e-5,
+                         **sizes},
+               "vit": {"architectures": ["ViTForImageClassification"], "image_size": 4, "patch_size": 2,
+                       "num_channels": 3, **sizes},
+               "resnet": {"architectures": ["ResNetForImageClassification"], "num_channels": 3, "embedding_size": 4,
+                          "hidden_sizes": [4], "depths": [1], "layer_type": "basic"}}
+    table = {"wte.weight": {"dtype": "F32", "shape": [8, 4], "data_offsets": [0, 128]}}
+    text = json.dumps(table).encode()
+    weights = struct.pack("<Q", len(text)) + text + bytes(128)
+    for name, config in configs.items():
+        yield name, json.dumps({"model_type": name, **config}).encode() + b"\xff\xff" + weights
+    index = json.dumps({"weight_map": {"wte.weight": "part"}}).encode()
+    yield "shards", json.dumps({"model_type": "gpt2", **configs["gpt2"]}).encode() + b"\xff" + index + b"\xff" + weights
+
+
+def texts():
+    """Seeds that are text: (folder, [(name, text)])."""
+    yield "trace", [("azure", "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.9799600,4808,10\n"
+                              "2023-11-16 18:17:04.0319600,3180,8\n"),
+                    ("seconds", "timestamp,length,model\n0.5,3,a\n1.25,4,b\n"),
+                    ("mooncake", '{"timestamp": 0, "input_length": 9, "model": "m"}\n{"timestamp": 27}\n'),
+                    ("gaps", "100\n250\n0\n")]
+    yield "kserve_generate", [("flat", ' {"text_input": "a", "x": [1, 2], "id": "7", "parameters": {"priority": 1}}'),
+                              ("batched", '!{"text_input": ["a"], "x": [1e3, -2, 3, 4], "n": -3, "b": [true, false]}')]
+    yield "journal", [("other", '{"key": "other", "id": "a", "value": 1, "crc": 1}\n'), ("torn", '{"key": "key", "id')]
+    yield "pbtxt", [("json", '{"name": "m", "max_batch_size": 8, "input": [{"name": "x", "data_type": "TYPE_FP32", '
+                             '"dims": [3]}], "dynamic_batching": {}}')]
+
+
 def main():
-    models = [*single_models(), *larger_models()]
+    models = [*single_models(), *old_models(), *larger_models()]
     for folder, files in (("onnx", models[-6:] + models[::6]), ("session", models), ("npy", array_files()),
                           ("safetensors", safetensors_files()), ("idx", idx_files()), ("tar", tar_files()),
-                          ("tfrecord", tfrecord_files())):
+                          ("tfrecord", tfrecord_files()), ("checkpoint_reader", checkpoint_indices()),
+                          ("hf_directory", hf_directories()),
+                          *((folder, [(name, text.encode()) for name, text in found]) for folder, found in texts())):
         (HERE / folder).mkdir(exist_ok=True)
         for name, data in files:
             (HERE / folder / name).write_bytes(data)

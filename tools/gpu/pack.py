@@ -31,7 +31,8 @@ def commit(root):
 
 def pack(root, options):
     build = options.build or root / "build/cuda"
-    subprocess.run([root / "dev", "build", "cuda", *PROGRAMS], check=True)
+    if options.build is None:
+        subprocess.run([root / "dev", "build", "cuda", *PROGRAMS], check=True)
     bundle = options.bundle
     shutil.rmtree(bundle, ignore_errors=True)
     (bundle / "tree/bin").mkdir(parents=True)

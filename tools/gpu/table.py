@@ -23,10 +23,11 @@ def rows(lines, part):
         yield "| " + " | ".join(cell(line.get(column, "")) for column in columns) + " |"
 
 
-def markdown(lines):
+def markdown(lines, summary=()):
     parts = []
     for line in lines:
         if line["part"] not in parts:
             parts.append(line["part"])
     body = [text for part in parts for text in rows(lines, part)]
-    return "\n".join(["# Check on a GPU", "", "Written by `tools/gpu_check`."] + body) + "\n"
+    head = ["# Check on a GPU", "", "Written by `tools/gpu_check`.", ""]
+    return "\n".join(head + [f"- {line}" for line in summary if line and line != "== summary"] + body) + "\n"

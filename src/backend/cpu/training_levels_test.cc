@@ -5,11 +5,11 @@
 #include <cstring>
 #include <vector>
 
-#include "backend/cpu/batch_norm_train.h"
-#include "backend/cpu/cross_entropy.h"
-#include "backend/cpu/dropout.h"
-#include "backend/cpu/norm_grad.h"
-#include "backend/cpu/simd_level.h"
+#include "backend/cpu/norm/batch_norm_train.h"
+#include "backend/cpu/norm/cross_entropy.h"
+#include "backend/cpu/elementwise/dropout.h"
+#include "backend/cpu/norm/norm_grad.h"
+#include "backend/cpu/simd/simd_level.h"
 
 namespace trireme::cpu {
 namespace {

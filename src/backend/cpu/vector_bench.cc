@@ -10,19 +10,19 @@
 #include <string>
 #include <vector>
 
-#include "backend/cpu/attention_encoder.h"
-#include "backend/cpu/batch_norm_train.h"
-#include "backend/cpu/cast_types.h"
-#include "backend/cpu/cross_entropy.h"
-#include "backend/cpu/dropout.h"
-#include "backend/cpu/embedding_rows.h"
-#include "backend/cpu/fused_program.h"
-#include "backend/cpu/norm_grad.h"
-#include "backend/cpu/norm_rows.h"
-#include "backend/cpu/quantize_linear.h"
-#include "backend/cpu/reduce_axes.h"
-#include "backend/cpu/softmax_rows.h"
-#include "backend/cpu/transpose_copy.h"
+#include "backend/cpu/attention/attention_encoder.h"
+#include "backend/cpu/norm/batch_norm_train.h"
+#include "backend/cpu/elementwise/cast_types.h"
+#include "backend/cpu/norm/cross_entropy.h"
+#include "backend/cpu/elementwise/dropout.h"
+#include "backend/cpu/move/embedding_rows.h"
+#include "backend/cpu/elementwise/fused_program.h"
+#include "backend/cpu/norm/norm_grad.h"
+#include "backend/cpu/norm/norm_rows.h"
+#include "backend/cpu/quant/quantize_linear.h"
+#include "backend/cpu/norm/reduce_axes.h"
+#include "backend/cpu/norm/softmax_rows.h"
+#include "backend/cpu/move/transpose_copy.h"
 
 namespace trireme::cpu {
 namespace {

@@ -7,11 +7,11 @@
 
 #include <gtest/gtest.h>
 
-#include "backend/cuda/decode_kernels.h"
-#include "backend/cuda/flat_kernels.h"
-#include "backend/cuda/host_grid.h"
-#include "backend/cuda/move_kernels.h"
-#include "backend/cuda/row_kernels.h"
+#include "backend/cuda/dense/decode_kernels.h"
+#include "backend/cuda/elementwise/flat_kernels.h"
+#include "backend/cuda/device/host_grid.h"
+#include "backend/cuda/index/move_kernels.h"
+#include "backend/cuda/norm/row_kernels.h"
 #include "base/rng.h"
 
 namespace trireme::cuda {

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <random>
 
-#include "backend/cuda/gemm.h"
+#include "backend/cuda/dense/gemm.h"
 #include "tests/run_on_device.h"
 
 namespace trireme::cuda {
@@ -100,7 +100,7 @@ TEST_F(Products, OfEightBitFloatsWithScales) {
        .in = DType::f8e4m3fn,
        .in_b = DType::f8e4m3fn,
        .out = DType::bf16,
-       .scaled = true},
+       .scales = Scales::single},
       {.a = upload(a),
        .b = upload(b),
        .out = y,

@@ -32,9 +32,13 @@ class Emitter {
   Emitter(ir::Graph& graph, std::string from) : graph_(graph), from_(std::move(from)) {}
 
   ir::Graph& graph() { return graph_; }
-  const tensor::TensorType& type(ir::ValueId id) const { return graph_.type(id); }
+  /// Throws invalid_argument for the id of an operand that a node leaves out.
+  const tensor::TensorType& type(ir::ValueId id) const {
+    base::require(id != ir::kNoValue, "an operand that the node needs is absent");
+    return graph_.type(id);
+  }
   /// Rank of a value. Throws unsupported if it is not known.
-  size_t rank(ir::ValueId id) const { return graph_.type(id).shape.rank(); }
+  size_t rank(ir::ValueId id) const { return type(id).shape.rank(); }
 
   ir::ValueId ints(const std::vector<int64_t>& values);  ///< i64 [n]
   ir::ValueId int_scalar(int64_t value);                 ///< i64 []

@@ -245,7 +245,8 @@ std::vector<ValueId> Importer::add_operator(const NodeProto& node, PendingNode p
   }
   Emitter emitter(scope.graph, pending.from);
   if (auto results = upgrade(emitter, pending)) {
-    base::check(results->size() >= pending.out_count, "rewriting ", node.op_type, " made too few results");
+    base::require(results->size() >= pending.out_count, node.op_type, " has only ", results->size(),
+                  " outputs");
     results->resize(pending.out_count);
     return *results;
   }

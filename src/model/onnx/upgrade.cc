@@ -177,7 +177,7 @@ Results broadcast_1(Emitter& e, PendingNode& n) {
   const int64_t axis = n.attrs.get_int("axis", 0);
   for (std::string_view old : {"broadcast", "axis", "consumed_inputs"}) n.attrs.erase(old);
   if (!is_on || !has_axis) return std::nullopt;
-  const size_t wide = e.rank(n.in[0]), narrow = e.rank(n.in[1]);
+  const size_t wide = e.rank(n.in[0]), narrow = e.rank(n.input(1));
   const size_t first = ir::normal_axis(axis, wide);
   base::require(first + narrow <= wide, "broadcast axis ", axis, " leaves no room for the operand");
   std::vector<int64_t> axes;
@@ -189,7 +189,7 @@ Results broadcast_1(Emitter& e, PendingNode& n) {
 /// Before opset 7 the slope was one number per channel.
 Results prelu_1(Emitter& e, PendingNode& n) {
   n.attrs.erase("consumed_inputs");
-  const size_t rank = e.rank(n.in[0]), slope = e.rank(n.in[1]);
+  const size_t rank = e.rank(n.in[0]), slope = e.rank(n.input(1));
   if (slope != 1 || rank < 3) return std::nullopt;
   std::vector<int64_t> axes;
   for (size_t i = 1; i + 1 < rank; ++i) axes.push_back(static_cast<int64_t>(i));

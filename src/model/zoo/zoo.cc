@@ -30,14 +30,19 @@ struct Row {
   std::function<void(const Request&)> serve;
 };
 
-/// Every network's options and, before them, the seed.
+enum class Weights { drawn, repeated };
+
+/// Every network's options and, before them, where its weights come from.
 template <class Config>
 struct Seeded {
   Config config;
   int64_t seed = 1;
+  Weights weights = Weights::drawn;
 
   void fields(base::OptionList& f) {
     f.add("seed", &seed, "the weights depend on it").at_least(0);
+    f.add_choice("weights", &weights, {"drawn", "repeated"},
+                 "repeated: large weights repeat one block, for measuring networks without their memory");
     config.fields(f);
   }
 };
@@ -62,8 +67,10 @@ Row row(std::string name, std::string meaning, Model (*make)(const Config&, Para
     if (request.options != nullptr) *request.options = list.to_json();
     if (request.markdown != nullptr) *request.markdown = list.markdown();
     if (request.model == nullptr) return;
-    RandomParams params(static_cast<uint64_t>(options.seed));
-    *request.model = make(options.config, params);
+    const auto seed = static_cast<uint64_t>(options.seed);
+    std::unique_ptr<ParamSource> params = std::make_unique<RandomParams>(seed);
+    if (options.weights == Weights::repeated) params = std::make_unique<RepeatedParams>(seed);
+    *request.model = make(options.config, *params);
   };
   return {{std::move(name), std::move(meaning)}, serve};
 }

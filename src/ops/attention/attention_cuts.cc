@@ -101,6 +101,28 @@ ir::CutRule packed(const ir::NodeView& n, CutNotation& notation, bool is_backwar
 
 }  // namespace
 
+/// Queries and result [..., tokens, heads * channels], pages [pages, kv_heads, page_tokens, channels].
+ir::CutRule paged_attention_cut(const ir::NodeView& n) {
+  const int64_t kv_heads = n.in_dims(1)[1], heads = n.in_dims(0).back() / n.in_dims(1)[3];
+  const auto rule = [&n](const Cut& c) {
+    const std::string q = dots(n.in[0].shape.rank() - 1) + c.query_heads;
+    const std::string pages{'.', c.key_heads, '.', '.'};
+    CutNotation notation(n);
+    notation.in(0, q).in(1, pages).in(2, pages).out(0, q);
+    ir::CutRule r{.notation = notation.text()};
+    if (c.key_heads == '.') r.single = {{1, 1}};
+    return r;
+  };
+  return by_heads(rule, {'.', 'h', 'h'}, heads, kv_heads);
+}
+
+ir::CutRule kv_append_cut(const ir::NodeView& n) {
+  const std::string fresh = dots(n.in[0].shape.rank() - 1) + "h", pages = ".h..";
+  CutNotation notation(n);
+  notation.in(0, fresh).in(1, fresh).in(2, pages).in(3, pages).out(0, pages).out(1, pages);
+  return {.notation = notation.text(), .units = {{'h', n.in_dims(2)[1]}}};
+}
+
 ir::CutRule attention_qkv_cut(const ir::NodeView& n) {
   CutNotation notation(n);
   return packed(n, notation, false);

@@ -10,6 +10,8 @@ ir::CutRule attention_bsnd_cut(const ir::NodeView& node);
 ir::CutRule attention_bsnd_grad_cut(const ir::NodeView& node);
 ir::CutRule attention_qkv_cut(const ir::NodeView& node);
 ir::CutRule attention_qkv_grad_cut(const ir::NodeView& node);
+ir::CutRule paged_attention_cut(const ir::NodeView& node);
+ir::CutRule kv_append_cut(const ir::NodeView& node);
 ir::CutRule rotary_cut(const ir::NodeView& node);
 
 void localise_attention(ir::LocalNode& node);

@@ -77,5 +77,29 @@ TEST(AttentionCut, GeneralFormAndRotations) {
             "bhs");
 }
 
+TEST(AttentionCut, PagesByKeyHeads) {
+  const auto floats = [](tensor::Dims dims, uint64_t seed) {
+    return testing::random_tensor(DType::f32, std::move(dims), -1, 1, seed);
+  };
+  const auto ints = [](tensor::Dims dims, std::vector<int32_t> v) {
+    return Tensor::from<int32_t>(std::move(dims), v);
+  };
+  // Two sequences of 5 and 3 tokens, of which 2 and 1 are new.
+  for (const auto& [heads, kv_heads, want] : {std::tuple{4, 2, "h"}, {4, 4, "h"}, {4, 1, "g"}}) {
+    const Tensor q = floats({1, 3, heads * 5}, 1);
+    const Tensor keys = floats({4, kv_heads, 3, 5}, 2), values = floats({4, kv_heads, 3, 5}, 3);
+    EXPECT_EQ(expect_cuts({.op = "paged_attention",
+                           .in = {q, keys, values, ints({2, 2}, {3, 1, 0, 2}), ints({2}, {5, 3}),
+                                  ints({3}, {0, 2, 3})}}),
+              want);
+  }
+  const Tensor fresh = floats({1, 3, 2 * 5}, 4);
+  EXPECT_EQ(expect_cuts({.op = "kv_append",
+                         .in = {fresh, fresh, floats({4, 2, 3, 5}, 5), floats({4, 2, 3, 5}, 6),
+                                ints({3}, {10, -1, 2})},
+                         .results = 2}),
+            "h");
+}
+
 }  // namespace
 }  // namespace trireme::ops

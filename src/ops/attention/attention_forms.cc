@@ -25,6 +25,7 @@ DType lse_type(DType type) { return type == DType::f64 ? DType::f64 : DType::f32
 std::vector<TensorType> infer_bsnd(const ir::NodeView& n) {
   const Shape &q = n.in[0].shape, &k = n.in[1].shape, &v = n.in[2].shape;
   const DType type = n.in[0].dtype;
+  base::require(tensor::is_float(type), "attention of ", name_of(type));
   if (!q.has_rank() || !v.has_rank()) return {{type, Shape::unknown(4)}, {lse_type(type), Shape::unknown(3)}};
   base::require(q.rank() == 4 && v.rank() == 4 && (!k.has_rank() || k.rank() == 4),
                 "attention_bsnd takes 4-D operands, got ", q.to_string(), ", ", k.to_string(), ", ",

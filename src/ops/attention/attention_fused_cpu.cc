@@ -2,9 +2,9 @@
 #include <algorithm>
 #include <limits>
 
-#include "backend/cpu/attention_encoder.h"
-#include "backend/cpu/attention_grad.h"
-#include "backend/cpu/cpu_stream.h"
+#include "backend/cpu/attention/attention_encoder.h"
+#include "backend/cpu/attention/attention_grad.h"
+#include "backend/cpu/device/cpu_stream.h"
 #include "ops/attention/attention_kernels.h"
 #include "ops/attention/attention_plan.h"
 #include "ops/kernel_forms.h"

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <limits>
 
-#include "backend/cpu/cpu_stream.h"
+#include "backend/cpu/device/cpu_stream.h"
 #include "ops/attention/attention_kernels.h"
 #include "ops/attention/attention_plan.h"
 #include "ops/kernel_forms.h"

@@ -54,7 +54,11 @@ void check_together(const AttentionPlan& p) {
 }
 
 Dim product_of(const Dim& a, int64_t factor) {
-  return a.is_static() ? Dim(a.value() * factor) : Dim::unknown();
+  if (!a.is_static()) return Dim::unknown();
+  int64_t product = 0;
+  base::require(!__builtin_mul_overflow(a.value(), factor, &product), "attention of ", factor, " heads of ",
+                a.value());
+  return Dim(product);
 }
 
 /// heads of a projection: its own axis in 4-D, the attribute in 3-D.
@@ -190,6 +194,8 @@ AttentionGradPlan plan_attention_qkv_grad(const ir::NodeView& node) {
 std::vector<tensor::TensorType> infer_attention(const ir::NodeView& n) {
   const Shape &q = n.in[0].shape, &k = n.in[1].shape, &v = n.in[2].shape;
   const DType type = n.in[0].dtype;
+  for (size_t i = 0; i < 3; ++i)
+    base::require(tensor::is_float(n.in[i].dtype), "attention operand ", i, " is ", name_of(n.in[i].dtype));
   if (!q.has_rank() || !k.has_rank() || !v.has_rank()) {
     return {{type, Shape::unknown_rank()},
             {n.in[1].dtype, Shape::unknown(4)},
@@ -208,9 +214,9 @@ std::vector<tensor::TensorType> infer_attention(const ir::NodeView& n) {
     base::require(!past.has_rank() || past.rank() == 4, "attention cache of shape ", past.to_string());
     keys = past.has_rank() ? sum_of(past[2], fresh) : Dim::unknown();
   }
-  const Shape y =
-      flat ? Shape{q[0], queries, heads.is_static() ? product_of(dv, heads.value()) : Dim::unknown()}
-           : Shape{q[0], heads, queries, dv};
+  Dim width = Dim::unknown();
+  if (flat && heads.is_static()) width = product_of(dv, heads.value());
+  const Shape y = flat ? Shape{q[0], queries, width} : Shape{q[0], heads, queries, dv};
   bool all_static = true;
   for (size_t i = 0; i < n.in.size(); ++i)
     all_static = all_static && (!n.present(i) || n.in[i].shape.is_static());

@@ -99,6 +99,33 @@ Gradients rotary_gradient(GradBuilder& g) {
   return out;
 }
 
+/// Caches [positions, channels / 2] that `position_ids` [batch, seq] look up, or [batch, seq, channels / 2].
+std::vector<TensorType> infer_rotary(const ir::NodeView& n) {
+  const Shape &x = n.in[0].shape, &cosine = n.in[1].shape, &sine = n.in[2].shape;
+  const int64_t heads = n.attrs.get_int("num_heads", 0), asked = n.attrs.get_int("rotary_embedding_dim", 0);
+  base::require(!x.has_rank() || x.rank() == 4 || (x.rank() == 3 && heads > 0), "rotary_embedding of ",
+                x.to_string());
+  if (!x.is_static() || !cosine.is_static() || !sine.is_static()) return {n.in[0]};
+  const bool flat = x.rank() == 3;
+  base::require(!flat || x[2].value() % heads == 0, "rotary_embedding of ", x.to_string(), " with ", heads,
+                " heads");
+  const int64_t channels = flat ? x[2].value() / heads : x[3].value(),
+                rotated = asked == 0 ? channels : asked;
+  base::require(rotated >= 0 && rotated <= channels && rotated % 2 == 0, "rotary_embedding of ", rotated,
+                " of ", channels, " channels");
+  const Shape tokens{x[0], flat ? x[1] : x[2]};
+  const bool is_found = n.present(3);
+  const Shape want = is_found ? Shape{cosine.rank() > 0 ? cosine[0] : Dim(1), Dim(rotated / 2)}
+                              : Shape{tokens[0], tokens[1], Dim(rotated / 2)};
+  base::require(cosine == want && sine == want, "rotary caches of shapes ", cosine.to_string(), " and ",
+                sine.to_string(), ", need ", want.to_string());
+  if (!is_found) return {n.in[0]};
+  base::require(!n.in[3].shape.is_static() || n.in[3].shape == tokens, "rotary position_ids of shape ",
+                n.in[3].shape.to_string(), ", need ", tokens.to_string());
+  base::require(cosine[0].value() > 0 || x.elements() == 0, "rotary caches hold no position");
+  return {n.in[0]};
+}
+
 ir::OpSchema rotary_embedding() {
   return {.name = "rotary_embedding",
           .doc =
@@ -111,14 +138,7 @@ ir::OpSchema rotary_embedding() {
           .attrs = {{"interleaved", "int", "pairs are neighbours instead of halves"},
                     {"num_heads", "int", "heads of a 3-D operand"},
                     {"rotary_embedding_dim", "int", "channels that rotate, 0: all"}},
-          .infer =
-              [](const ir::NodeView& n) {
-                const Shape& x = n.in[0].shape;
-                base::require(
-                    !x.has_rank() || x.rank() == 4 || (x.rank() == 3 && n.attrs.get_int("num_heads", 0) > 0),
-                    "rotary_embedding of ", x.to_string());
-                return std::vector{n.in[0]};
-              },
+          .infer = infer_rotary,
           .grad = rule(rotary_gradient),
           .onnx = "RotaryEmbedding"};
 }

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <limits>
 
-#include "backend/cpu/cpu_stream.h"
+#include "backend/cpu/device/cpu_stream.h"
 #include "ops/attention/attention_kernels.h"
 #include "ops/attention/attention_plan.h"
 #include "ops/kernel_forms.h"
@@ -37,12 +37,14 @@ double mask_value(const AttentionPlan& p, DType type, const void* mask, std::arr
 
 /// True if causality, the window or the key count lets query i see key j.
 bool sees(const AttentionPlan& p, const int64_t* lengths, int64_t b, int64_t i, int64_t j) {
+  constexpr int64_t kMost = int64_t{1} << 40;  // whatever the operand says
+  const int64_t length = lengths == nullptr ? kMost : std::clamp<int64_t>(lengths[b], 0, kMost);
   const bool by_length = lengths != nullptr && p.past == 0;
-  const int64_t position = i + (by_length ? lengths[b] - p.queries : p.causal_offset);
+  const int64_t position = i + (by_length ? length - p.queries : p.causal_offset);
   if (p.causal && j > position) return false;
   if (p.left >= 0 && position - j > p.left) return false;
   if (p.right >= 0 && j - position > p.right) return false;
-  return lengths == nullptr || j < lengths[b];
+  return j < length;
 }
 
 /// Channels of key or value `j`: from the cache, else from the new projection.

@@ -1,5 +1,5 @@
 // Kernels of attention, its gradients and rotary embedding on NVIDIA GPUs.
-#include "backend/cuda/attention.h"
+#include "backend/cuda/attention/attention.h"
 #include "ops/attention/attention_plan.h"
 #include "ops/cuda_kernels.h"
 #include "ops/kernel_forms.h"
@@ -213,7 +213,8 @@ ir::Kernel cached_kernel() {
 
 ir::Kernel rotary_kernel() {
   auto refuse = [](const ir::NodeView& node) -> ir::Refusal {
-    if (auto why = refuse_mixed(node, {1, 2})) return why;
+    if (auto why = refuse_dtype(node, 1, {node.in[0].dtype, DType::f32})) return why;
+    if (auto why = refuse_dtype(node, 2, {node.in[1].dtype})) return why;
     return refuse_dtype(node, 0, {DType::f32, DType::f16, DType::bf16});
   };
   auto prepare = [](const ir::KernelInit& init) {
@@ -224,7 +225,8 @@ ir::Kernel rotary_kernel() {
                            .seq = by_head ? x[2] : x[1],
                            .heads = by_head ? x[1] : node.attrs.get_int("num_heads", 1),
                            .rows = cache[0],
-                           .interleaved = node.attrs.get_int("interleaved", 0) != 0};
+                           .interleaved = node.attrs.get_int("interleaved", 0) != 0,
+                           .angles_f32 = node.in[1].dtype == DType::f32};
     fixed.dim = by_head ? x[3] : x[2] / fixed.heads;
     fixed.at = by_head ? cuda::AttentionStrides{x[1] * x[2] * x[3], x[3], x[2] * x[3]}
                        : cuda::AttentionStrides{x[1] * x[2], x[2], fixed.dim};

@@ -48,6 +48,31 @@ TEST_P(AttentionCuda, ChannelsLastWithGroupsMasksAndCausality) {
   expect_as_cpu({.op = "attention_bsnd", .in = {x, x, x, padding}, .attrs = {{"scale", 0.3}}});
 }
 
+TEST_P(AttentionCuda, TilesOfAllHeadSizes) {
+  // Tiles of 64 queries and 64 or 32 keys: full ones, one row more, and one row alone.
+  const ir::Attrs causal{{"is_causal", int64_t{1}}};
+  for (const auto& [dim, tokens] : std::vector<std::array<int64_t, 2>>{
+           {32, 65}, {48, 129}, {80, 64}, {128, 65}, {160, 33}, {256, 65}, {7, 1}}) {
+    const Tensor q = random({1, tokens, 2, dim}, 1), k = random({1, tokens, 1, dim}, 2),
+                 v = random({1, tokens, 1, dim}, 3);
+    expect_as_cpu({.op = "attention_bsnd", .in = {q, k, v}, .attrs = causal, .out_count = 2});
+    base::ThreadPool pool(1);
+    const auto y = evaluate(table().need("attention_bsnd"), causal, {q, k, v}, 2, pool);
+    expect_as_cpu({.op = "attention_bsnd_grad",
+                   .in = {q, k, v, y[0], y[1], random({1, tokens, 2, dim}, 4)},
+                   .attrs = causal,
+                   .out_count = 3});
+  }
+}
+
+TEST_P(AttentionCuda, GradientsWithNarrowerValues) {
+  const Tensor q = random({2, 70, 2, 40}, 1), k = random({2, 90, 2, 40}, 2), v = random({2, 90, 2, 20}, 3);
+  base::ThreadPool pool(1);
+  const auto y = evaluate(table().need("attention_bsnd"), {}, {q, k, v}, 2, pool);
+  expect_as_cpu(
+      {.op = "attention_bsnd_grad", .in = {q, k, v, y[0], y[1], random({2, 70, 2, 20}, 4)}, .out_count = 3});
+}
+
 TEST_P(AttentionCuda, PackedProjections) {
   for (const int64_t kv : {0, 2}) {
     const int64_t parts = kv == 0 ? 12 : 8;
@@ -111,6 +136,11 @@ TEST_P(AttentionCuda, RotaryEmbedding) {
     const ir::Attrs attrs{{"interleaved", interleaved}};
     expect_as_cpu({.op = "rotary_embedding",
                    .in = {random({2, 3, 5, 8}, 1), random({2, 5, 4}, 2), random({2, 5, 4}, 3)},
+                   .attrs = attrs});
+    // Angles in f32 beside 16-bit channels.
+    expect_as_cpu({.op = "rotary_embedding",
+                   .in = {random({2, 3, 5, 8}, 1), tests::random_tensor({2, 5, 4}, 2),
+                          tests::random_tensor({2, 5, 4}, 3)},
                    .attrs = attrs});
     ir::Attrs partial{
         {"interleaved", interleaved}, {"num_heads", int64_t{3}}, {"rotary_embedding_dim", int64_t{4}}};

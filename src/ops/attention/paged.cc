@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "ops/attention/attention_cuts.h"
 #include "ops/table.h"
 
 namespace trireme::ops {
@@ -15,7 +16,6 @@ using tensor::TensorType;
 
 constexpr const char* kNoGrad =
     "keys and values in pages serve inference; training attends to whole sequences";
-constexpr const char* kNoCut = "the pool of pages and its tables are one rank's";
 
 bool is_cache_type(DType type) { return type == DType::f32 || type == DType::bf16 || type == DType::f16; }
 
@@ -94,7 +94,7 @@ ir::OpSchema paged_attention() {
           "y = softmax(scale q k^T) v of the last tokens of each sequence over its keys and values in "
           "pages, causal; operands q [..., tokens, heads dim], key and value pages [pages, kv_heads, "
           "page_tokens, dim], table [sequences, pages of one], lengths [sequences], starts [sequences + 1]",
-      .why_no_cut = kNoCut,
+      .cut = paged_attention_cut,
       .min_in = 6,
       .max_in = 6,
       .attrs = {{"scale", "float", "default 1 / sqrt(dim)"}},
@@ -109,7 +109,7 @@ ir::OpSchema kv_append() {
       .doc =
           "writes keys and values [..., tokens, kv_heads dim] to places slots[token] of the key and value "
           "pages, in place; place = page * page_tokens + token in the page, below 0: nowhere",
-      .why_no_cut = kNoCut,
+      .cut = kv_append_cut,
       .min_in = 5,
       .max_in = 5,
       .min_out = 2,

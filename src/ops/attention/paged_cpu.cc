@@ -1,9 +1,9 @@
 // Kernels of paged_attention and kv_append on CPU.
 #include <cstring>
 
-#include "backend/cpu/cast_types.h"
-#include "backend/cpu/cpu_stream.h"
-#include "backend/cpu/paged_attention.h"
+#include "backend/cpu/elementwise/cast_types.h"
+#include "backend/cpu/device/cpu_stream.h"
+#include "backend/cpu/attention/paged_attention.h"
 #include "ops/attention/paged.h"
 #include "ops/kernel_forms.h"
 

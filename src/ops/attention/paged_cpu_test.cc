@@ -3,7 +3,7 @@
 #include <cstring>
 #include <limits>
 
-#include "backend/cpu/simd_level.h"
+#include "backend/cpu/simd/simd_level.h"
 #include "tests/paged_cases.h"
 
 namespace trireme::ops {

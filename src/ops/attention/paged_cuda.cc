@@ -1,5 +1,5 @@
 // Kernels of paged_attention and kv_append on NVIDIA GPUs.
-#include "backend/cuda/paged_attention.h"
+#include "backend/cuda/attention/paged_attention.h"
 #include "ops/attention/paged.h"
 #include "ops/cuda_kernels.h"
 #include "ops/kernel_forms.h"

@@ -1,7 +1,7 @@
 // Collectives on the CPU: bytes are packed by the threads of the stream.
 #include <cstring>
 
-#include "backend/cpu/cpu_stream.h"
+#include "backend/cpu/device/cpu_stream.h"
 #include "ops/collective/talks.h"
 
 namespace trireme::ops {

@@ -1,5 +1,5 @@
 // Collectives on NVIDIA GPUs: bytes are packed by copies on the stream that the ranks meet on.
-#include "backend/cuda/copy.h"
+#include "backend/cuda/index/copy.h"
 #include "ops/collective/talks.h"
 #include "ops/cuda_kernels.h"
 

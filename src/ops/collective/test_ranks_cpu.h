@@ -3,7 +3,7 @@
 
 #include <functional>
 
-#include "backend/cpu/cpu_stream.h"
+#include "backend/cpu/device/cpu_stream.h"
 #include "comm/local.h"
 #include "comm/mesh.h"
 #include "ops/collective/parts.h"

@@ -92,8 +92,10 @@ Types infer_loop(const NodeView& n) {
 /// captures -> state, one slice of each scanned result.
 Types infer_scan(const NodeView& n) {
   const ir::GraphPtr body = n.attrs.get_graph("body");
-  const size_t scanned = static_cast<size_t>(n.attrs.need_int("num_scan_inputs"));
-  base::require(scanned >= 1 && scanned + captures(n) <= n.in.size(), "scan: num_scan_inputs = ", scanned);
+  const int64_t asked = n.attrs.need_int("num_scan_inputs");
+  base::require(asked >= 1 && asked <= static_cast<int64_t>(n.in.size() - captures(n)),
+                "scan: num_scan_inputs = ", asked);
+  const size_t scanned = static_cast<size_t>(asked);
   const size_t states = n.in.size() - captures(n) - scanned;
   require_inputs(*body, n.in.size(), "scan: the body");
   const Types inner = output_types(*body);

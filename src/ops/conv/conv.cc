@@ -5,6 +5,7 @@
 #include "ops/conv/deform_expand.h"
 #include "ops/conv/transpose_window.h"
 #include "ops/conv/window.h"
+#include "ops/quant/quants_expand.h"
 #include "ops/table.h"
 
 namespace trireme::ops {
@@ -54,6 +55,7 @@ ir::OpSchema conv_integer_schema() {
                 return std::vector<tensor::TensorType>{
                     {DType::i32, infer_conv_shape(n.attrs, n.in[0].shape, n.in[1].shape)}};
               },
+          .expand = expand_conv_integer,
           .cost = [](const ir::NodeView& n) { return conv_cost(n, 1); },
           .why_no_grad = "integer convolution: its operands are quantized values",
           .onnx = "ConvInteger"};
@@ -73,6 +75,7 @@ ir::OpSchema qlinear_conv_schema() {
                 return std::vector<tensor::TensorType>{
                     {n.in[7].dtype, infer_conv_shape(n.attrs, n.in[0].shape, n.in[3].shape)}};
               },
+          .expand = expand_qlinear_conv,
           .cost = [](const ir::NodeView& n) { return conv_cost(n, 3); },
           .why_no_grad = "integer convolution: its operands are quantized values",
           .onnx = "QLinearConv"};
@@ -91,8 +94,12 @@ ir::OpSchema conv_transpose_schema() {
           .attrs = std::move(attrs),
           .infer =
               [](const ir::NodeView& n) {
-                return std::vector<tensor::TensorType>{
-                    {n.in[0].dtype, infer_conv_transpose_shape(n.attrs, n.in[0].shape, n.in[1].shape)}};
+                const Shape y = infer_conv_transpose_shape(n.attrs, n.in[0].shape, n.in[1].shape);
+                if (n.present(2) && n.in[2].shape.is_static() && y.has_rank() && y[1].is_static()) {
+                  base::require(n.in[2].shape == Shape{y[1]}, "transposed convolution to ", y.to_string(),
+                                " with a bias of shape ", n.in[2].shape.to_string());
+                }
+                return std::vector<tensor::TensorType>{{n.in[0].dtype, y}};
               },
           .cost =
               [](const ir::NodeView& n) {
@@ -108,6 +115,28 @@ ir::OpSchema conv_transpose_schema() {
           .onnx = "ConvTranspose"};
 }
 
+namespace {
+
+/// Offsets [n, offset_group * 2 * taps, oh, ow] and mask [n, offset_group * taps, oh, ow].
+std::vector<tensor::TensorType> infer_deform_conv(const ir::NodeView& n) {
+  const Shape y = infer_conv_shape(n.attrs, n.in[0].shape, n.in[1].shape);
+  const Shape &x = n.in[0].shape, &w = n.in[1].shape;
+  const int64_t groups = n.attrs.get_int("offset_group", 1);
+  base::require(groups >= 1 && (!x.has_rank() || !x[1].is_static() || x[1].value() % groups == 0),
+                "deform_conv of ", x.to_string(), " in ", groups, " offset groups");
+  if (!y.is_static() || !w.is_static()) return {{n.in[0].dtype, y}};
+  const int64_t taps = tensor::element_count({groups, w[2].value(), w[3].value()});
+  for (const auto& [i, each] : {std::pair<size_t, int64_t>{2, 2}, {4, 1}}) {
+    if (!n.present(i) || !n.in[i].shape.is_static()) continue;
+    const Shape want{y[0], Dim(each * taps), y[2], y[3]};
+    base::require(n.in[i].shape == want, "deform_conv ", i == 2 ? "offsets" : "mask", " of shape ",
+                  n.in[i].shape.to_string(), ", needs ", want.to_string());
+  }
+  return {{n.in[0].dtype, y}};
+}
+
+}  // namespace
+
 ir::OpSchema deform_conv_schema() {
   std::vector<ir::AttrSpec> attrs = conv_attrs();
   attrs.push_back({"offset_group", "int", "channels share offsets in this many groups"});
@@ -117,11 +146,7 @@ ir::OpSchema deform_conv_schema() {
           .min_in = 3,
           .max_in = 5,
           .attrs = std::move(attrs),
-          .infer =
-              [](const ir::NodeView& n) {
-                return std::vector<tensor::TensorType>{
-                    {n.in[0].dtype, infer_conv_shape(n.attrs, n.in[0].shape, n.in[1].shape)}};
-              },
+          .infer = infer_deform_conv,
           .expand = expand_deform_conv,
           .cost = [](const ir::NodeView& n) { return conv_cost(n, 1); },
           .grad = grad_by_expand(),

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "backend/cpu/cpu_stream.h"
+#include "backend/cpu/device/cpu_stream.h"
 #include "ops/conv/window.h"
 #include "ops/kernel_forms.h"
 #include "ops/table.h"
@@ -41,6 +41,14 @@ struct ConvOperands {
   A x_zero, w_zero;
 };
 
+/// Sums of integers wrap around.
+template <class A>
+A wrapping_sum(A a, A b) {
+  if constexpr (std::is_integral_v<A>)
+    return static_cast<A>(std::make_unsigned_t<A>(a) + std::make_unsigned_t<A>(b));
+  return a + b;
+}
+
 /// Adds one tap of one input plane to a result plane: y[p] += factor * (x[p stride + k] - zero).
 template <class X, class A>
 void add_tap(const Window& w, const std::array<int64_t, 3>& k, const X* x, Affine<A> value, A* y) {
@@ -53,7 +61,8 @@ void add_tap(const Window& w, const std::array<int64_t, 3>& k, const X* x, Affin
       const int64_t ih = h * w[1].stride - w[1].pad_begin + k[1] * w[1].dilation;
       const X* row = x + (id * w[1].in + ih) * w[2].in - w[2].pad_begin + k[2] * w[2].dilation;
       A* out = y + (d * w[1].out + h) * w[2].out;
-      for (int64_t i = rw.first; i < rw.last; ++i) out[i] += factor * (static_cast<A>(row[i * step]) - zero);
+      for (int64_t i = rw.first; i < rw.last; ++i)
+        out[i] = wrapping_sum(out[i], factor * (static_cast<A>(row[i * step]) - zero));
     }
   }
 }

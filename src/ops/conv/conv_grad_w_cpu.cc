@@ -1,7 +1,7 @@
 // Reference kernel of conv_grad_w: one result plane of taps per task, sums in fixed order.
 #include <algorithm>
 
-#include "backend/cpu/cpu_stream.h"
+#include "backend/cpu/device/cpu_stream.h"
 #include "ops/conv/conv_grad.h"
 #include "ops/kernel_forms.h"
 #include "ops/table.h"

@@ -1,9 +1,9 @@
 // conv_nhwc on weights that change every step: they are packed or transformed into the workspace first.
 #include "ops/conv/conv_live_cpu.h"
 
-#include "backend/cpu/conv_pack.h"
-#include "backend/cpu/cpu_stream.h"
-#include "backend/cpu/depthwise_nhwc.h"
+#include "backend/cpu/conv/conv_pack.h"
+#include "backend/cpu/device/cpu_stream.h"
+#include "backend/cpu/conv/depthwise_nhwc.h"
 #include "ops/conv/conv_shape_cpu.h"
 #include "ops/dense/epilogue_cpu.h"
 #include "ops/kernel_forms.h"

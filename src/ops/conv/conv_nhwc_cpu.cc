@@ -1,9 +1,9 @@
 // conv_nhwc on CPU: depthwise rows, Winograd tiles, or an implicit product on packed weights; epilogue fused.
-#include "backend/cpu/conv_nhwc.h"
+#include "backend/cpu/conv/conv_nhwc.h"
 
-#include "backend/cpu/cpu_stream.h"
-#include "backend/cpu/depthwise_nhwc.h"
-#include "backend/cpu/winograd_nhwc.h"
+#include "backend/cpu/device/cpu_stream.h"
+#include "backend/cpu/conv/depthwise_nhwc.h"
+#include "backend/cpu/conv/winograd_nhwc.h"
 #include "ops/conv/conv_live_cpu.h"
 #include "ops/conv/conv_shape_cpu.h"
 #include "ops/dense/epilogue_cpu.h"

@@ -1,11 +1,11 @@
 // conv_nhwc_grad_x and conv_nhwc_grad_w on CPU: Winograd tiles, products over dy, products summed over
 // pixels.
-#include "backend/cpu/conv_grad_w.h"
-#include "backend/cpu/conv_grad_x.h"
-#include "backend/cpu/cpu_stream.h"
-#include "backend/cpu/depthwise_grad.h"
-#include "backend/cpu/winograd_grad_w.h"
-#include "backend/cpu/winograd_nhwc.h"
+#include "backend/cpu/conv/conv_grad_w.h"
+#include "backend/cpu/conv/conv_grad_x.h"
+#include "backend/cpu/device/cpu_stream.h"
+#include "backend/cpu/conv/depthwise_grad.h"
+#include "backend/cpu/conv/winograd_grad_w.h"
+#include "backend/cpu/conv/winograd_nhwc.h"
 #include "ops/conv/conv_shape_cpu.h"
 #include "ops/kernel_forms.h"
 #include "ops/table.h"

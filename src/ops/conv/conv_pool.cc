@@ -1,5 +1,5 @@
 // A convolution with the maximum of 2 x 2 windows behind it, and its gradients: the image between the two is
-// never in memory. A training step on a CPU is given them (passes/pooled_convs.h).
+// never in memory. A training step on a CPU is given them (passes/fuse/pooled_convs.h).
 #include "ops/conv/conv_pool.h"
 
 #include "ops/cut_notation.h"

@@ -1,7 +1,7 @@
 // From the attributes of channels-last convolutions to the shape that the CPU kernels take.
 #pragma once
 
-#include "backend/cpu/conv_nhwc.h"
+#include "backend/cpu/conv/conv_nhwc.h"
 #include "ir/kernel.h"
 #include "ops/conv/window.h"
 

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "backend/cpu/cpu_stream.h"
+#include "backend/cpu/device/cpu_stream.h"
 #include "ops/conv/transpose_window.h"
 #include "ops/kernel_forms.h"
 #include "ops/table.h"
@@ -83,7 +83,8 @@ struct DeformPlan {
 /// Bilinear sample of a [height, width] plane; points beyond the border by a pixel or more are 0.
 template <class T>
 T bilinear(const T* plane, int64_t height, int64_t width, T y, T x) {
-  if (y <= -1 || y >= static_cast<T>(height) || x <= -1 || x >= static_cast<T>(width)) return 0;
+  // NaN is outside too.
+  if (!(y > -1 && y < static_cast<T>(height) && x > -1 && x < static_cast<T>(width))) return 0;
   const int64_t y0 = static_cast<int64_t>(std::floor(y)), x0 = static_cast<int64_t>(std::floor(x));
   const T fy = y - static_cast<T>(y0), fx = x - static_cast<T>(x0);
   auto at = [&](int64_t i, int64_t j) {
@@ -145,14 +146,6 @@ ir::BoundKernel prepare_deform(const ir::KernelInit& init) {
                         w[0],
                         node.attrs.get_int("group", 1),
                         node.attrs.get_int("offset_group", 1)};
-  const int64_t points = plan.window.out_points();
-  base::require(plan.offset_group >= 1 && plan.channels % plan.offset_group == 0 &&
-                    node.in_dims(2) == Dims{x[0], plan.offset_group * 2 * plan.taps(), plan.window[1].out,
-                                            plan.window[2].out},
-                "deform_conv offsets of shape ", node.in[2].shape.to_string(), " do not fit");
-  base::require(
-      !node.present(4) || node.in[4].shape.elements() == x[0] * plan.offset_group * plan.taps() * points,
-      "deform_conv mask of shape does not fit the offsets");
   const size_t count = node.in.size();
   const int64_t row_values = plan.window[2].out * plan.channels * plan.taps();
   return visit_float(node.in[0].dtype, [&](auto t) {

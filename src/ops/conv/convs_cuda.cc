@@ -1,5 +1,5 @@
 // Kernels of convolutions and their gradients on NVIDIA GPUs.
-#include "backend/cuda/convolution.h"
+#include "backend/cuda/conv/convolution.h"
 #include "ops/conv/conv_grad.h"
 #include "ops/conv/transpose_window.h"
 #include "ops/cuda_kernels.h"

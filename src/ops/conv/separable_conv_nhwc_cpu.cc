@@ -1,7 +1,7 @@
 // separable_conv_nhwc on CPU: one walk over bands of lines or slices of channels; weights packed once.
-#include "backend/cpu/separable_nhwc.h"
+#include "backend/cpu/conv/separable_nhwc.h"
 
-#include "backend/cpu/cpu_stream.h"
+#include "backend/cpu/device/cpu_stream.h"
 #include "ops/conv/conv_shape_cpu.h"
 #include "ops/conv/separable_conv.h"
 #include "ops/dense/epilogue_cpu.h"

@@ -1,6 +1,8 @@
 // The geometry of transposed convolution.
 #include "ops/conv/transpose_window.h"
 
+#include "ops/shape/shape_rules.h"
+
 #include <algorithm>
 
 namespace trireme::ops {
@@ -13,7 +15,8 @@ int64_t entry(const ir::Attrs& attrs, std::string_view name, size_t i, int64_t f
   const std::vector<int64_t> list = attrs.get_ints(name);
   if (list.empty()) return fallback;
   base::require(i < list.size(), name, " has ", list.size(), " entries, needs more");
-  base::require(std::abs(list[i]) < (int64_t{1} << 31), name, " entry ", list[i], " is too large");
+  constexpr int64_t kMost = int64_t{1} << 31;
+  base::require(list[i] < kMost && list[i] > -kMost, name, " entry ", list[i], " is too large");
   return list[i];
 }
 
@@ -21,6 +24,9 @@ WindowAxis resolve(const ir::Attrs& attrs, size_t i, size_t rank, WindowAxis a) 
   a.stride = entry(attrs, "strides", i, 1);
   a.dilation = entry(attrs, "dilations", i, 1);
   base::require(a.stride > 0 && a.dilation > 0, "stride or dilation below 1 on axis ", i);
+  constexpr int64_t kMost = int64_t{1} << 31;  // products of two stay inside 64 bits
+  base::require(a.in < kMost && a.kernel >= 1 && a.kernel < kMost, "transposed convolution of an extent of ",
+                a.in, " with a window of ", a.kernel);
   const int64_t extra = entry(attrs, "output_padding", i, 0);
   const std::string auto_pad = attrs.get_string("auto_pad", "NOTSET");
   const bool same = auto_pad == "SAME_UPPER" || auto_pad == "SAME_LOWER";
@@ -53,7 +59,7 @@ tensor::Shape infer_conv_transpose_shape(const ir::Attrs& attrs, const tensor::S
     base::require(x[1] == w[0] && x[1].value() % group == 0, "channels of ", x.to_string(), " and weights ",
                   w.to_string(), " do not fit ", group, " groups");
   }
-  std::vector<Dim> out{x[0], w[1].is_static() ? Dim(w[1].value() * group) : Dim::unknown()};
+  std::vector<Dim> out{x[0], w[1].is_static() ? times(w[1], group) : Dim::unknown()};
   const size_t rank = x.rank() - 2;
   for (size_t i = 0; i < rank; ++i) {
     const bool known = x[i + 2].is_static() && w[i + 2].is_static();

@@ -35,9 +35,11 @@ Spec spec_of(const ir::Attrs& attrs, std::vector<int64_t> kernel, size_t rank) {
   for (size_t i = 0; i < rank; ++i) {
     base::require(s.kernel[i] > 0 && s.strides[i] > 0 && s.dilations[i] > 0, "window axis ", i,
                   " has kernel, stride or dilation below 1");
-    base::require(s.kernel[i] < (1 << 24) && s.strides[i] < (1 << 24) && s.dilations[i] < (1 << 24) &&
-                      std::max(std::abs(s.pads[i]), std::abs(s.pads[rank + i])) < (1 << 24),
-                  "window axis ", i, " has kernel, stride, dilation or padding over 2^24");
+    constexpr int64_t kMost = int64_t{1} << 24;
+    const auto [least_pad, most_pad] = std::minmax(s.pads[i], s.pads[rank + i]);
+    base::require(
+        std::max({s.kernel[i], s.strides[i], s.dilations[i], most_pad}) < kMost && least_pad > -kMost,
+        "window axis ", i, " has kernel, stride, dilation or padding over 2^24");
   }
   return s;
 }
@@ -148,10 +150,12 @@ tensor::Shape infer_conv_shape(const ir::Attrs& attrs, const tensor::Shape& x, c
   std::vector<int64_t> kernel;
   for (size_t i = 2; i < w.rank(); ++i) {
     if (!w[i].is_static() && !attrs.has("kernel_shape")) return tensor::Shape::unknown(x.rank());
-    kernel.push_back(w[i].is_static() ? w[i].value() : attrs.get_ints("kernel_shape").at(i - 2));
     const std::vector<int64_t> given = attrs.get_ints("kernel_shape");
-    base::require(given.empty() || (given.size() == w.rank() - 2 && given[i - 2] == kernel.back()),
-                  "kernel_shape contradicts weights ", w.to_string());
+    base::require(given.size() == w.rank() - 2 || (given.empty() && w[i].is_static()), "kernel_shape has ",
+                  given.size(), " entries for weights ", w.to_string());
+    kernel.push_back(w[i].is_static() ? w[i].value() : given[i - 2]);
+    base::require(given.empty() || given[i - 2] == kernel.back(), "kernel_shape contradicts weights ",
+                  w.to_string());
   }
   std::vector<Dim> out{x[0], w[0]};
   for (Dim& d : window_out(attrs, kernel, spatial)) out.push_back(std::move(d));

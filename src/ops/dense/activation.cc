@@ -2,18 +2,16 @@
 #include "ops/dense/activation.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 
+#include "ops/grad.h"
 #include "ops/table.h"
 
 namespace trireme::ops {
 namespace {
 
 using K = ActivationKind;
-constexpr std::array<std::string_view, 11> kNames{"none",      "relu",      "clip",        "sigmoid",
-                                                  "silu",      "hardswish", "hardsigmoid", "gelu_erf",
-                                                  "gelu_tanh", "tanh",      "leaky"};
+using tensor::kActivationNames;
 
 tensor::Tensor scalar_of(tensor::DType type, double value) {
   return tensor::visit_dtype(type,
@@ -24,9 +22,9 @@ tensor::Tensor scalar_of(tensor::DType type, double value) {
 
 ActivationSpec activation_of(const ir::Attrs& attrs) {
   const std::string name = attrs.get_string("activation", "none");
-  const auto at = std::find(kNames.begin(), kNames.end(), name);
-  base::require(at != kNames.end(), "unknown activation '", name, "'");
-  ActivationSpec s{.kind = static_cast<K>(at - kNames.begin())};
+  const auto at = std::find(kActivationNames.begin(), kActivationNames.end(), name);
+  base::require(at != kActivationNames.end(), "unknown activation '", name, "'");
+  ActivationSpec s{.kind = static_cast<K>(at - kActivationNames.begin())};
   s.lo = static_cast<float>(attrs.get_float("lo", 0));
   s.hi = static_cast<float>(attrs.get_float("hi", 6));
   s.alpha = static_cast<float>(attrs.get_float("alpha", s.kind == K::leaky ? 0.01 : 0.2));
@@ -62,6 +60,33 @@ double activate(const ActivationSpec& s, double x) {
   return x;
 }
 
+double activation_slope(const ActivationSpec& s, double x) {
+  const double sigmoid = 1 / (1 + std::exp(-x));
+  switch (s.kind) {
+    case K::none: return 1;
+    case K::relu: return x > 0 ? 1 : 0;
+    case K::clip: return x > double(s.lo) && x < double(s.hi) ? 1 : 0;
+    case K::sigmoid: return sigmoid * (1 - sigmoid);
+    case K::silu: return sigmoid * (1 + x * (1 - sigmoid));
+    case K::hardswish: return x < -3 ? 0 : x > 3 ? 1 : x / 3 + 0.5;
+    case K::hardsigmoid: {
+      const double y = double(s.alpha) * x + double(s.beta);
+      return y > 0 && y < 1 ? double(s.alpha) : 0;
+    }
+    case K::gelu_erf:
+      return 0.5 * (1 + std::erf(x * 0.70710678118654752440)) +
+             x * 0.39894228040143267794 * std::exp(-0.5 * x * x);
+    case K::gelu_tanh: {
+      constexpr double kScale = 0.79788456080286535588, kCube = 0.044715;
+      const double t = std::tanh(kScale * (x + kCube * x * x * x));
+      return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * kScale * (1 + 3 * kCube * x * x);
+    }
+    case K::tanh: return 1 - std::tanh(x) * std::tanh(x);
+    case K::leaky: return x < 0 ? double(s.alpha) : 1;
+  }
+  return 1;
+}
+
 double finish(const ActivationSpec& spec, double sum, double residual) {
   return spec.before_residual ? activate(spec, sum) + residual : activate(spec, sum + residual);
 }
@@ -88,6 +113,17 @@ ir::ValueId expand_activation(ir::Graph& g, ir::ValueId x, const ActivationSpec&
     case K::leaky: return add("leaky_relu", {{"alpha", double(s.alpha)}});
   }
   return x;
+}
+
+ir::ValueId expand_slope(ir::Graph& g, ir::ValueId dy, ir::ValueId x, const ActivationSpec& s) {
+  const size_t first = g.nodes().size();
+  const ir::ValueId y = expand_activation(g, x, s);
+  std::vector<char> wanted(g.values().size(), 0);
+  std::vector<ir::ValueId> grads(g.values().size(), ir::kNoValue);
+  wanted[index(x)] = 1;
+  grads[index(y)] = dy;
+  backpropagate(g, first, std::move(wanted), grads);
+  return grads[index(x)];
 }
 
 ir::ValueId expand_finish(ir::Graph& graph, ir::ValueId x, ir::ValueId residual, const ActivationSpec& spec) {

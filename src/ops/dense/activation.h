@@ -3,22 +3,11 @@
 #pragma once
 
 #include "ir/graph.h"
+#include "tensor/activation.h"
 
 namespace trireme::ops {
 
-enum class ActivationKind : uint8_t {
-  none,
-  relu,
-  clip,
-  sigmoid,
-  silu,
-  hardswish,
-  hardsigmoid,
-  gelu_erf,
-  gelu_tanh,
-  tanh,
-  leaky
-};
+using ActivationKind = tensor::Activation;
 
 /// clip: [lo, hi]; leaky: alpha x below 0; hardsigmoid: clamp(alpha x + beta, 0, 1).
 struct ActivationSpec {
@@ -37,11 +26,17 @@ std::vector<ir::AttrSpec> activation_attrs();
 /// The function at one point; what reference kernels use.
 double activate(const ActivationSpec& spec, double x);
 
+/// Its derivative; at a corner the value of the side towards 0.
+double activation_slope(const ActivationSpec& spec, double x);
+
 /// act(sum + residual), or act(sum) + residual with act_before_residual.
 double finish(const ActivationSpec& spec, double sum, double residual);
 
 /// Adds the plain node of the activation of `x`; x itself for none.
 ir::ValueId expand_activation(ir::Graph& graph, ir::ValueId x, const ActivationSpec& spec);
+
+/// Adds the plain nodes of act'(x) dy: the gradient of x where dy is that of act(x).
+ir::ValueId expand_slope(ir::Graph& graph, ir::ValueId dy, ir::ValueId x, const ActivationSpec& spec);
 
 /// Adds the plain nodes for the residual (kNoValue: none) and the activation of `x`.
 ir::ValueId expand_finish(ir::Graph& graph, ir::ValueId x, ir::ValueId residual, const ActivationSpec& spec);

@@ -1,5 +1,5 @@
 // Kernels of batched_gemm on CPU.
-#include "backend/cpu/cpu_stream.h"
+#include "backend/cpu/device/cpu_stream.h"
 #include "ops/dense/batched_gemm.h"
 #include "ops/dense/blocks_cpu.h"
 #include "ops/kernel_forms.h"

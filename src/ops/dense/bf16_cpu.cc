@@ -14,10 +14,10 @@ ir::BoundKernel bind_bf16(const cpu::Bf16Product& product, BlockOperands operand
     cpu::Bf16Product call = product;
     call.a.data = at(operands.a);
     call.b.data = at(operands.b);
-    call.c = out_ptr<uint16_t>(args, 0);
+    call.c = args.out[0];
     call.bias = at(operands.bias);
     call.residual = at(operands.residual);
-    uint16_t* sums = results > 1 ? out_ptr<uint16_t>(args, 1) : nullptr;
+    void* sums = results > 1 ? args.out[1] : nullptr;
     if (call.row_sums != nullptr) call.row_sums = sums;
     if (call.column_sums != nullptr) call.column_sums = sums;
     cpu::gemm_bf16(call, args.workspace, cpu::pool_of(args.stream));

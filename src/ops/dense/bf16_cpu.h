@@ -1,7 +1,7 @@
 // Kernels of linear and its gradients on the processor's own bf16 products.
 #pragma once
 
-#include "backend/cpu/gemm_bf16.h"
+#include "backend/cpu/dense/gemm_bf16.h"
 #include "ops/dense/blocks_cpu.h"
 
 namespace trireme::ops {

@@ -1,8 +1,8 @@
 // Kernels of the dense ops on gemm_blocks, whose operands all change from run to run.
 #pragma once
 
-#include "backend/cpu/cpu_stream.h"
-#include "backend/cpu/gemm_blocks.h"
+#include "backend/cpu/device/cpu_stream.h"
+#include "backend/cpu/dense/gemm_blocks.h"
 #include "ops/dense/batch_strides.h"
 #include "ops/kernel_forms.h"
 

@@ -94,21 +94,29 @@ ir::BoundKernel prepare_linear(const ir::KernelInit& init) {
   shape.finish.residual_column = 1;
   shape.finish.act = activation_form(act);
   shape.finish.act_before_residual = act.before_residual;
-  return bind_gemm(init, shape, {.bias = node.present(2) ? 2 : -1, .residual = node.present(3) ? 3 : -1});
+  // A result that nobody reads has no type.
+  shape.finish.writes_aux = node.out.size() > 1 && node.out[1] == node.out[0];
+  return bind_gemm(init, shape,
+                   {.bias = node.present(2) ? 2 : -1,
+                    .residual = node.present(3) ? 3 : -1,
+                    .aux_out = shape.finish.writes_aux ? 1 : -1});
 }
 
-/// dx [m, k] = dy [m, n] w'.
+/// dx [m, k] = dy [m, n] w', times act'(z).
 ir::BoundKernel prepare_grad_x(const ir::KernelInit& init) {
   const LinearGradExtents e = linear_grad_x_extents(init.node);
   cuda::GemmShape shape = typed(init.node, e.m, e.k, e.n);
   shape.transpose_b = !e.transposed;
-  return bind_gemm(init, shape, {});
+  shape.finish.act = activation_form(activation_of(init.node.attrs));
+  shape.finish.is_gradient = init.node.present(2);
+  return bind_gemm(init, shape, {.aux = shape.finish.is_gradient ? 2 : -1});
 }
 
 /// dw [k, n] = x' dy, or [n, k] = dy' x; dbias sums dy over the rows.
 ir::BoundKernel prepare_grad_w(const ir::KernelInit& init) {
   const LinearGradExtents e = linear_grad_w_extents(init.node);
   cuda::GemmShape shape = typed(init.node, e.transposed ? e.n : e.k, e.transposed ? e.k : e.n, e.m);
+  shape.out = init.node.out[0].dtype;
   shape.transpose_a = true;
   GemmOperands operands{.a = e.transposed ? 1 : 0, .b = e.transposed ? 0 : 1};
   if (init.node.out.size() > 1) {

@@ -1,5 +1,5 @@
 // Dense products on the device against the CPU's.
-#include "backend/cuda/gemm.h"
+#include "backend/cuda/dense/gemm.h"
 #include "tests/half_tensors.h"
 #include "tests/run_on_device.h"
 
@@ -68,10 +68,43 @@ TEST_P(DenseCuda, LinearWithEveryActivation) {
       expect_as_cpu({.op = "linear",
                      .in = {random({3, 16}, 1), random(w, 2), Tensor(), random({3, 24}, 4)},
                      .attrs = attrs});
+      // The argument is a result too: with a bias, without, and of rows that 16 bytes do not divide.
+      expect_as_cpu({.op = "linear",
+                     .in = {random({2, 5, 16}, 1), random(w, 2), random({24}, 3)},
+                     .attrs = attrs,
+                     .out_count = 2});
+      expect_as_cpu({.op = "linear",
+                     .in = {random({3, 16}, 1), random(w, 2), Tensor(), random({3, 24}, 4)},
+                     .attrs = attrs,
+                     .out_count = 2});
+      expect_as_cpu(
+          {.op = "linear",
+           .in = {random({3, 7}, 1), random(before != 0 ? tensor::Dims{13, 7} : tensor::Dims{7, 13}, 2)},
+           .attrs = attrs,
+           .out_count = 2});
     }
   }
   expect_as_cpu({.op = "linear", .in = {random({3, 7}, 1), random({7, 13}, 2), random({13}, 3)}});
   expect_as_cpu({.op = "linear", .in = {random({0, 7}, 1), random({7, 13}, 2), random({13}, 3)}});
+}
+
+TEST_P(DenseCuda, ProductsTimesSlopes) {
+  for (const char* act : {"relu", "clip", "sigmoid", "silu", "hardswish", "hardsigmoid", "gelu_erf",
+                          "gelu_tanh", "tanh", "leaky"}) {
+    for (const int64_t t : {0, 1}) {
+      const ir::Attrs attrs{{"activation", std::string(act)}, {"transposed", t}};
+      for (const int64_t k : {7, 16}) {
+        const tensor::Dims w = t != 0 ? tensor::Dims{13, k} : tensor::Dims{k, 13};
+        expect_as_cpu({.op = "linear_grad_x",
+                       .in = {random({2, 9, 13}, 1), random(w, 2), random({2, 9, k}, 3)},
+                       .attrs = attrs});
+      }
+      expect_as_cpu({.op = "linear_grad_x",
+                     .in = {random({0, 13}, 1), random(t != 0 ? tensor::Dims{13, 8} : tensor::Dims{8, 13}, 2),
+                            random({0, 8}, 3)},
+                     .attrs = attrs});
+    }
+  }
 }
 
 TEST_P(DenseCuda, GradientsOfLinear) {
@@ -88,11 +121,30 @@ TEST_P(DenseCuda, GradientsOfLinear) {
       expect_as_cpu(trial);
       trial.out_count = 1;
       expect_as_cpu(trial);
+      trial.attrs.set("wide", int64_t{1});
+      trial.out_count = 2;
+      expect_as_cpu(trial);
     }
     expect_as_cpu({.op = "linear_grad_w",
                    .in = {random({0, 6}, 1), random({0, 16}, 2)},
                    .attrs = attrs,
                    .out_count = 2});
+  }
+}
+
+/// Extents that a library finishes in its own pass, with all that training asks of it.
+TEST_P(DenseCuda, TrainingFormsOfAlignedProducts) {
+  const Tensor x = random({2, 150, 64}, 1), dy = random({2, 150, 128}, 2), b = random({128}, 4);
+  for (const int64_t t : {0, 1}) {
+    const Tensor w = random(t != 0 ? tensor::Dims{128, 64} : tensor::Dims{64, 128}, 3);
+    const ir::Attrs gelu{{"activation", std::string("gelu_tanh")}, {"transposed", t}};
+    expect_as_cpu({.op = "linear", .in = {x, w, b}, .attrs = gelu, .out_count = 2});
+    expect_as_cpu({.op = "linear", .in = {x, w}, .attrs = gelu, .out_count = 2});
+    expect_as_cpu({.op = "linear_grad_x", .in = {dy, w, x}, .attrs = gelu});
+    for (const int64_t wide : {0, 1}) {
+      const ir::Attrs attrs{{"transposed", t}, {"wide", wide}};
+      expect_as_cpu({.op = "linear_grad_w", .in = {x, dy}, .attrs = attrs, .out_count = 2});
+    }
   }
 }
 

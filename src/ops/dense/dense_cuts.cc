@@ -40,13 +40,15 @@ ir::CutRule linear_cut(const ir::NodeView& n) {
   if (n.in.size() > 2) rule.notation += n.present(2) ? ",N" : ",";
   if (n.in.size() > 3) rule.notation += n.present(3) ? "," + rows + "N" : ",";
   rule.notation += "->" + rows + "N";
+  if (n.out.size() > 1) rule.notation += "," + rows + "N";
   if (is_linear) rule.linear = {0b1101, 0b1110};
   return rule;
 }
 
 ir::CutRule linear_grad_x_cut(const ir::NodeView& n) {
   const std::string rows = rows_of(n);
-  return {.notation = rows + "N," + weight(n) + "->" + rows + "K",
+  const std::string argument = n.in.size() > 2 ? "," + rows + "K" : "";
+  return {.notation = rows + "N," + weight(n) + argument + "->" + rows + "K",
           .sums = "N",
           .linear = {0b01, 0b10},
           .uneven = rows + "NK"};

@@ -31,6 +31,9 @@ TEST(DenseCut, LinearAndItsGradients) {
     act.set("activation", std::string("relu"));
     // The summed index is whole.
     EXPECT_EQ(expect_cuts({.op = "linear", .in = {x, w, bias}, .attrs = act}), "abN");
+    EXPECT_EQ(expect_cuts({.op = "linear", .in = {x, w, bias}, .attrs = act, .results = 2}), "abN");
+    // A sum of products times one slope is the sum of their products with it.
+    EXPECT_EQ(expect_cuts({.op = "linear_grad_x", .in = {residual, w, x}, .attrs = act}), "abNK");
   }
 }
 

@@ -1,21 +1,18 @@
 // From the attributes of fused ops to the epilogue of the CPU's dense kernels; memory for packed weights.
 #pragma once
 
-#include "backend/cpu/dense_epilogue.h"
-#include "backend/cpu/gemm_f32.h"
+#include "backend/cpu/dense/dense_epilogue.h"
+#include "backend/cpu/dense/gemm_f32.h"
 #include "ops/dense/activation.h"
 #include "ops/pack_memory.h"
+#include "tensor/joined.h"
 
 namespace trireme::ops {
 
 /// The epilogue without its pointers.
 inline cpu::Epilogue epilogue_of(const ActivationSpec& s) {
-  // Both enumerations list the same functions in the same order.
-  static_assert(static_cast<int>(ActivationKind::leaky) == static_cast<int>(cpu::Activation::leaky));
-  static_assert(static_cast<int>(ActivationKind::gelu_erf) == static_cast<int>(cpu::Activation::gelu_erf));
-  static_assert(static_cast<int>(ActivationKind::hardswish) == static_cast<int>(cpu::Activation::hardswish));
   cpu::Epilogue e;
-  e.act = static_cast<cpu::Activation>(s.kind);
+  e.act = s.kind;
   e.lo = s.lo;
   e.hi = s.hi;
   e.alpha = s.alpha;
@@ -35,7 +32,8 @@ struct PackedWeight {
   cpu::PackedMatrix matrix;
 };
 
-/// Packs a constant [k, n] (or [n, k] if transposed) once per model and level.
+/// Packs a constant [k, n] (or [n, k] if transposed) once per model and level. One that was joined from parts
+/// is put together for the while.
 inline std::shared_ptr<const PackedWeight> pack_matrix(base::SharedCache& packs, const tensor::Tensor& weight,
                                                        bool transposed) {
   const std::string format =
@@ -45,8 +43,9 @@ inline std::shared_ptr<const PackedWeight> pack_matrix(base::SharedCache& packs,
     const int64_t rows = weight.dims()[0], cols = weight.dims()[1];
     const int64_t k = transposed ? cols : rows, n = transposed ? rows : cols;
     const PackMemory memory(slab, cpu::packed_b_bytes(k, n));
-    const cpu::PackedMatrix matrix =
-        cpu::pack_b({weight.data<float>().data(), k, n, cols, transposed}, memory.data.get());
+    const tensor::Tensor joined = tensor::joined_now(weight);
+    const float* content = (joined.defined() ? joined : weight).data<float>().data();
+    const cpu::PackedMatrix matrix = cpu::pack_b({content, k, n, cols, transposed}, memory.data.get());
     return std::make_shared<PackedWeight>(PackedWeight{memory, matrix});
   });
 }

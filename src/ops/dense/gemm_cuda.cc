@@ -8,11 +8,7 @@ namespace trireme::ops {
 using tensor::DType;
 
 cuda::ActivationForm activation_form(const ActivationSpec& s) {
-  // Both enumerations list the same functions in the same order.
-  static_assert(static_cast<int>(ActivationKind::leaky) == static_cast<int>(cuda::Activation::leaky));
-  static_assert(static_cast<int>(ActivationKind::gelu_erf) == static_cast<int>(cuda::Activation::gelu_erf));
-  static_assert(static_cast<int>(ActivationKind::hardswish) == static_cast<int>(cuda::Activation::hardswish));
-  return {static_cast<cuda::Activation>(s.kind), s.lo, s.hi, s.alpha, s.beta};
+  return {s.kind, s.lo, s.hi, s.alpha, s.beta};
 }
 
 ir::BoundKernel bind_gemm(const ir::KernelInit& init, const cuda::GemmShape& shape,
@@ -20,14 +16,16 @@ ir::BoundKernel bind_gemm(const ir::KernelInit& init, const cuda::GemmShape& sha
   const std::shared_ptr<const cuda::GemmPlan> plan = cuda::prepare_gemm({init.device, &init.packs}, shape);
   auto run = [plan, operands](const ir::RunArgs& args) {
     auto at = [&](int i) { return i < 0 ? nullptr : args.in[i]; };
-    plan->run(args.stream,
-              {.a = at(operands.a),
-               .b = at(operands.b),
-               .out = args.out[0],
-               .bias = at(operands.bias),
-               .residual = at(operands.residual),
-               .sums = operands.sums < 0 ? nullptr : args.out[operands.sums]},
-              args.workspace);
+    plan->run(
+        args.stream,
+        {.a = at(operands.a),
+         .b = at(operands.b),
+         .out = args.out[0],
+         .bias = at(operands.bias),
+         .residual = at(operands.residual),
+         .aux = operands.aux_out >= 0 ? args.out[operands.aux_out] : const_cast<void*>(at(operands.aux)),
+         .sums = operands.sums < 0 ? nullptr : args.out[operands.sums]},
+        args.workspace);
   };
   return {run, plan->workspace_bytes()};
 }

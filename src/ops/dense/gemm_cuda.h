@@ -1,7 +1,7 @@
 // From the attributes of dense ops to products of the device.
 #pragma once
 
-#include "backend/cuda/gemm.h"
+#include "backend/cuda/dense/gemm.h"
 #include "ir/kernel.h"
 #include "ops/dense/activation.h"
 #include "ops/dense/matmul_shape.h"
@@ -13,7 +13,8 @@ cuda::ActivationForm activation_form(const ActivationSpec& spec);
 /// Where each pointer of a product comes from: operand or result numbers, -1 for none.
 struct GemmOperands {
   int a = 0, b = 1, bias = -1, residual = -1;
-  int sums = -1;  ///< a result
+  int aux = -1;                 ///< of gradients
+  int sums = -1, aux_out = -1;  ///< results
 };
 
 /// Binds a node to a product. Result 0 is the product.

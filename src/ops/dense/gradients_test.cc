@@ -6,8 +6,10 @@ namespace {
 
 using tensor::Dims;
 using tensor::DType;
+using tensor::Tensor;
 using testing::expect_gradient;
 using testing::random_tensor;
+using testing::run;
 
 tensor::Tensor f64(Dims dims, uint64_t seed) {
   return random_tensor(DType::f64, std::move(dims), -1, 1, seed);
@@ -72,6 +74,8 @@ TEST(DenseGradients, LinearWithActivation) {
                             {"act_before_residual", int64_t{before}}};
       expect_gradient({.op = "linear", .in = {x, w, bias, residual}, .attrs = attrs});
       expect_gradient({.op = "linear", .in = {x, w}, .attrs = attrs});
+      // The argument is a result too, and a gradient arrives through it.
+      expect_gradient({.op = "linear", .in = {x, w, bias, residual}, .attrs = attrs, .results = 2});
     }
   }
 }
@@ -82,6 +86,22 @@ TEST(DenseGradients, SecondDerivativesOfLinear) {
     const auto x = f64({2, 3, 4}, 1), w = f64(t ? Dims{5, 4} : Dims{4, 5}, 2), dy = f64({2, 3, 5}, 3);
     expect_gradient({.op = "linear_grad_x", .in = {dy, w}, .attrs = attrs});
     expect_gradient({.op = "linear_grad_w", .in = {x, dy}, .attrs = attrs, .results = 2});
+  }
+}
+
+TEST(DenseGradients, WideResultsAreTheSumsBeforeRounding) {
+  const auto f32 = [](const Tensor& x) { return run("cast", {x}, {{"to", int64_t{1}}})[0]; };
+  for (const DType type : {DType::bf16, DType::f16}) {
+    for (const int64_t t : {0, 1}) {
+      const Tensor x = random_tensor(type, {70, 19}, -1, 1, 1), dy = random_tensor(type, {70, 33}, -1, 1, 2);
+      const auto wide = run("linear_grad_w", {x, dy}, {{"transposed", t}, {"wide", int64_t{1}}}, 2);
+      const auto want = run("linear_grad_w", {f32(x), f32(dy)}, {{"transposed", t}}, 2);
+      for (size_t r = 0; r < 2; ++r) {
+        ASSERT_EQ(wide[r].type().to_string(), want[r].type().to_string());
+        for (size_t i = 0; i < static_cast<size_t>(want[r].elements()); ++i)
+          ASSERT_NEAR(wide[r].data<float>()[i], want[r].data<float>()[i], 1e-5) << r << " at " << i;
+      }
+    }
   }
 }
 

@@ -31,7 +31,7 @@ std::vector<tensor::TensorType> infer(const ir::NodeView& n) {
     base::require(n.in[3].shape == y, "residual of shape ", n.in[3].shape.to_string(), " for a result ",
                   y.to_string());
   }
-  return {{n.in[0].dtype, y}};
+  return {{n.in[0].dtype, y}, {n.in[0].dtype, y}};
 }
 
 std::vector<ir::ValueId> expand(ir::Graph& g, const ir::Node& node) {
@@ -42,14 +42,18 @@ std::vector<ir::ValueId> expand(ir::Graph& g, const ir::Node& node) {
   ir::ValueId y = g.add1(table().need("matmul"), {node.in[0], w});
   auto operand = [&](size_t i) { return i < node.in.size() ? node.in[i] : ir::kNoValue; };
   if (operand(2) != ir::kNoValue) y = g.add1(table().need("add"), {y, operand(2)});
-  return {expand_finish(g, y, operand(3), activation_of(node.attrs))};
+  const ActivationSpec act = activation_of(node.attrs);
+  if (node.out.size() < 2) return {expand_finish(g, y, operand(3), act)};
+  const bool is_inside = operand(3) != ir::kNoValue && !act.before_residual;
+  const ir::ValueId z = is_inside ? g.add1(table().need("add"), {y, operand(3)}) : y;
+  return {expand_finish(g, z, is_inside ? ir::kNoValue : operand(3), act), z};
 }
 
 ir::Cost cost(const ir::NodeView& n) {
   ir::Cost c;
   for (size_t i = 0; i < n.in.size(); ++i)
     c.bytes += n.present(i) ? static_cast<double>(tensor::bytes_of(n.in[i])) : 0;
-  c.bytes += static_cast<double>(tensor::bytes_of(n.out[0]));
+  for (const tensor::TensorType& t : n.out) c.bytes += static_cast<double>(tensor::bytes_of(t));
   c.flop = 2.0 * static_cast<double>(n.in_dims(0).back()) *
            static_cast<double>(n.out[0].shape.elements().value_or(0));
   return c;
@@ -61,37 +65,46 @@ bool derivative_from_result(const ActivationSpec& s) {
   return s.kind == K::relu || (s.kind == K::leaky && s.alpha > 0);
 }
 
-/// The gradient of the activation's argument. Curved activations compute the product again: the passes do not
-/// fuse them before differentiation.
+/// What the products of the gradient share with that of the result.
+ir::Attrs product_attrs(const ir::Attrs& attrs) {
+  ir::Attrs out{{"transposed", attrs.get_int("transposed", 0)}};
+  if (attrs.get_int("float8", 0) != 0) out.set("float8", int64_t{1});
+  return out;
+}
+
+/// The gradient of the activation's argument. Curved activations whose argument is no result compute the
+/// product again: the passes do not fuse them before differentiation.
 ValueId argument_gradient(GradBuilder& g, const ActivationSpec& act, bool residual_inside) {
   if (act.kind == ActivationKind::none) return g.grad();
   ValueId z = g.out();
-  if (!derivative_from_result(act) || (g.has(3) && act.before_residual)) {
+  if (g.results() > 1 && g.out(1) != ir::kNoValue) {
+    z = g.out(1);
+  } else if (!derivative_from_result(act) || (g.has(3) && act.before_residual)) {
     std::vector<ValueId> in{g.in(0), g.in(1), g.in(2), residual_inside ? g.in(3) : ir::kNoValue};
     while (in.back() == ir::kNoValue) in.pop_back();
-    z = g.op("linear", std::move(in), {{"transposed", g.attrs().get_int("transposed", 0)}});
+    z = g.op("linear", std::move(in), product_attrs(g.attrs()));
   }
-  const size_t first = g.graph().nodes().size();
-  const ValueId y = expand_activation(g.graph(), z, act);
-  std::vector<char> wanted(g.graph().values().size(), 0);
-  std::vector<ValueId> grads(g.graph().values().size(), ir::kNoValue);
-  wanted[index(z)] = 1;
-  grads[index(y)] = g.grad();
-  backpropagate(g.graph(), first, std::move(wanted), grads);
-  return grads[index(z)];
+  return expand_slope(g.graph(), g.grad(), z, act);
+}
+
+/// The gradients that arrive by the result and by the argument, as that of the argument.
+ValueId summed_gradient(GradBuilder& g, const ActivationSpec& act, bool residual_inside) {
+  if (g.grad(1) == ir::kNoValue) return argument_gradient(g, act, residual_inside);
+  if (g.grad(0) == ir::kNoValue) return g.grad(1);
+  return g.add(argument_gradient(g, act, residual_inside), g.grad(1));
 }
 
 Gradients grad(GradBuilder& g) {
   const ActivationSpec act = activation_of(g.attrs());
   const bool residual_inside = g.has(3) && !act.before_residual;
-  const ValueId dz = argument_gradient(g, act, residual_inside);
-  const ir::Attrs attrs{{"transposed", g.attrs().get_int("transposed", 0)}};
+  const ValueId dz = summed_gradient(g, act, residual_inside);
+  const ir::Attrs attrs = product_attrs(g.attrs());
   Gradients out = g.none();
   out[0] = g.op("linear_grad_x", {dz, g.in(1)}, attrs);
   const auto dw = g.ops("linear_grad_w", {g.in(0), dz}, attrs, g.has(2) ? 2 : 1);
   out[1] = dw[0];
   if (g.has(2)) out[2] = dw[1];
-  if (g.has(3)) out[3] = residual_inside ? dz : g.grad();
+  if (g.has(3)) out[3] = residual_inside ? dz : g.grad() == ir::kNoValue ? g.zeros_like(g.out()) : g.grad();
   return out;
 }
 
@@ -100,13 +113,17 @@ Gradients grad(GradBuilder& g) {
 ir::OpSchema linear_schema() {
   std::vector<ir::AttrSpec> attrs = activation_attrs();
   attrs.push_back({"transposed", "int", "w is [n, k]"});
+  attrs.push_back({"float8", "int", "to become a float8_product before it is compiled"});
   return {.name = "linear",
-          .doc = "y = act(x w + bias + residual): operands x [..., k], w [k, n], bias [n], residual like y",
+          .doc =
+              "y = act(x w + bias + residual), and the activation's argument if it is asked for: operands "
+              "x [..., k], w [k, n], bias [n], residual like y",
           .dims = "...k,kn,n,...n->...n",
           .sums = "k",
           .cut = linear_cut,
           .min_in = 2,
           .max_in = 4,
+          .max_out = 2,
           .attrs = std::move(attrs),
           .infer = infer,
           .expand = expand,

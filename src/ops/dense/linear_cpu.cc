@@ -1,9 +1,10 @@
 // Kernels of linear on CPU: packed weights with the fused epilogue, and the plain loops.
-#include "backend/cpu/cpu_stream.h"
+#include "backend/cpu/device/cpu_stream.h"
 #include "ops/dense/bf16_cpu.h"
 #include "ops/dense/epilogue_cpu.h"
 #include "ops/kernel_forms.h"
 #include "ops/table.h"
+#include "tensor/rounded.h"
 
 namespace trireme::ops {
 namespace {
@@ -14,7 +15,7 @@ using tensor::DType;
 struct LinearPlan {
   int64_t m, k, n;
   bool transposed;
-  size_t operands;
+  size_t operands, results;
   ActivationSpec activation;
 };
 
@@ -25,10 +26,14 @@ LinearPlan plan_of(const ir::NodeView& node) {
           y.back(),
           node.attrs.get_int("transposed", 0) != 0,
           node.in.size(),
+          node.out.size(),
           activation_of(node.attrs)};
 }
 
+constexpr const char* kTwoResults = "the activation's argument is a result too";
+
 ir::Refusal refuse_packed(const ir::NodeView& node) {
+  if (node.out.size() > 1) return kTwoResults;
   if (auto why = refuse_empty(node)) return why;
   for (size_t i = 0; i < node.in.size(); ++i) {
     if (!node.present(i)) continue;
@@ -67,6 +72,15 @@ ir::BoundKernel prepare_blocks(const ir::KernelInit& init) {
   return bind_blocks(product, {0, 1, init.node.present(2) ? 2 : -1, init.node.present(3) ? 3 : -1}, init);
 }
 
+/// A weight to be packed; one that has no memory of its own is rounded for the while.
+tensor::Tensor content_of(const tensor::Tensor& weight, int threads) {
+  const tensor::Tensor source = tensor::source_of(weight);
+  if (!source.defined()) return weight;
+  base::ThreadPool pool(threads);
+  const ir::Attrs to{{"to", int64_t{16}}};  // bf16
+  return evaluate(ops::table().need("cast"), to, {source}, 1, pool)[0];
+}
+
 ir::BoundKernel prepare_bf16(const ir::KernelInit& init) {
   const LinearPlan p = plan_of(init.node);
   cpu::Bf16Product product{.m = p.m,
@@ -83,8 +97,9 @@ ir::BoundKernel prepare_bf16(const ir::KernelInit& init) {
   const auto packed = init.packs.get<tensor::Tensor>(ir::pack_key(*weight, format), [&] {
     auto made = std::make_shared<tensor::Tensor>(
         tensor::Tensor::empty(tensor::DType::f32, {cpu::packed_bf16_floats(p.k, p.n)}));
+    const tensor::Tensor content = content_of(*weight, init.threads);
     cpu::Bf16Operand b = product.b;
-    b.data = reinterpret_cast<const uint16_t*>(weight->raw());
+    b.data = reinterpret_cast<const uint16_t*>(content.raw());
     cpu::pack_bf16_columns(b, p.k, p.n, made->mutable_data<float>().data());
     return made;
   });
@@ -95,16 +110,27 @@ ir::BoundKernel prepare_bf16(const ir::KernelInit& init) {
   return bound;
 }
 
+/// Refuses what `rest` refuses, and a second result.
+auto with_one_result(ir::Refusal (*rest)(const ir::NodeView&)) {
+  return [rest](const ir::NodeView& node) -> ir::Refusal {
+    if (node.out.size() > 1) return kTwoResults;
+    return rest(node);
+  };
+}
+
 template <class T>
 void reference_row(const LinearPlan& p, const ir::RunArgs& args, int64_t row) {
   const T *x = in_ptr<T>(args, 0) + row * p.k, *w = in_ptr<T>(args, 1);
   const T *bias = opt_ptr<T>(args, 2, p.operands), *residual = opt_ptr<T>(args, 3, p.operands);
   T* y = out_ptr<T>(args, 0) + row * p.n;
+  T* argument = p.results > 1 && args.out[1] != nullptr ? out_ptr<T>(args, 1) + row * p.n : nullptr;
   for (int64_t j = 0; j < p.n; ++j) {
     double sum = bias == nullptr ? 0.0 : double(bias[j]);
     for (int64_t l = 0; l < p.k; ++l)
       sum += double(x[l]) * double(p.transposed ? w[j * p.k + l] : w[l * p.n + j]);
-    y[j] = T(finish(p.activation, sum, residual == nullptr ? 0.0 : double(residual[row * p.n + j])));
+    const double add = residual == nullptr ? 0.0 : double(residual[row * p.n + j]);
+    y[j] = T(finish(p.activation, sum, add));
+    if (argument != nullptr) argument[j] = T(p.activation.before_residual ? sum : sum + add);
   }
 }
 
@@ -123,8 +149,9 @@ ir::BoundKernel prepare_reference(const ir::KernelInit& init) {
 
 std::vector<ir::Kernel> linear_cpu_kernels() {
   const ir::Kernel packed{.name = "packed_gemm", .refuse = refuse_packed, .prepare = prepare_packed};
-  const ir::Kernel blocks{.name = "gemm_blocks", .refuse = refuse_blocks, .prepare = prepare_blocks};
-  const ir::Kernel bf16{.name = "gemm_bf16", .refuse = refuse_bf16, .prepare = prepare_bf16};
+  const ir::Kernel blocks{
+      .name = "gemm_blocks", .refuse = with_one_result(refuse_blocks), .prepare = prepare_blocks};
+  const ir::Kernel bf16{.name = "gemm_bf16", .refuse = with_one_result(refuse_bf16), .prepare = prepare_bf16};
   return with_bf16(faster({packed, blocks}, float_reference(prepare_reference)), bf16);
 }
 

@@ -1,5 +1,6 @@
 // Kernels of linear_grad_x and linear_grad_w on CPU.
-#include "backend/cpu/cpu_stream.h"
+#include "backend/cpu/device/cpu_stream.h"
+#include "ops/dense/activation.h"
 #include "ops/dense/bf16_cpu.h"
 #include "ops/dense/linear_grads.h"
 #include "ops/kernel_forms.h"
@@ -8,14 +9,16 @@ namespace trireme::ops {
 namespace {
 
 template <class T>
-void reference_dx_row(const LinearGradExtents& e, const ir::RunArgs& args, int64_t row) {
+void reference_dx_row(const LinearGradExtents& e, const ActivationSpec& act, const ir::RunArgs& args,
+                      int64_t row) {
   const T *dy = in_ptr<T>(args, 0) + row * e.n, *w = in_ptr<T>(args, 1);
+  const T* z = act.kind == ActivationKind::none ? nullptr : in_ptr<T>(args, 2);
   T* dx = out_ptr<T>(args, 0) + row * e.k;
   for (int64_t i = 0; i < e.k; ++i) {
     double sum = 0;
     for (int64_t j = 0; j < e.n; ++j)
       sum += double(dy[j]) * double(w[e.transposed ? j * e.k + i : i * e.n + j]);
-    dx[i] = T(sum);
+    dx[i] = T(z == nullptr ? sum : sum * activation_slope(act, double(z[row * e.k + i])));
   }
 }
 
@@ -37,9 +40,12 @@ void reference_dw_row(const LinearGradExtents& e, const ir::RunArgs& args, int64
 
 ir::BoundKernel prepare_reference_x(const ir::KernelInit& init) {
   const LinearGradExtents e = linear_grad_x_extents(init.node);
+  const ActivationSpec act = activation_of(init.node.attrs);
   return visit_float(init.node.in[0].dtype, [&](auto t) {
-    return ir::BoundKernel{[e](const ir::RunArgs& args) {
-      cpu::pool_of(args.stream).run(e.m, [&](int64_t row) { reference_dx_row<decltype(t)>(e, args, row); });
+    return ir::BoundKernel{[e, act](const ir::RunArgs& args) {
+      cpu::pool_of(args.stream).run(e.m, [&](int64_t row) {
+        reference_dx_row<decltype(t)>(e, act, args, row);
+      });
     }};
   });
 }
@@ -100,14 +106,24 @@ ir::BoundKernel prepare_blocks_w(const ir::KernelInit& init) {
 
 ir::BoundKernel prepare_bf16_w(const ir::KernelInit& init) {
   uint16_t asked = 0;
-  return bind_bf16(product_w<cpu::Bf16Product>(init.node, &asked), operands_w(init.node), init);
+  auto product = product_w<cpu::Bf16Product>(init.node, &asked);
+  product.is_wide = init.node.out[0].dtype == tensor::DType::f32;
+  return bind_bf16(product, operands_w(init.node), init);
 }
 
 }  // namespace
 
 std::vector<ir::Kernel> linear_grad_x_cpu_kernels() {
-  const ir::Kernel blocks{.name = "gemm_blocks", .refuse = refuse_blocks, .prepare = prepare_blocks_x};
-  const ir::Kernel bf16{.name = "gemm_bf16", .refuse = refuse_bf16, .prepare = prepare_bf16_x};
+  const auto plain = [](const ir::NodeView& node, ir::Refusal (*rest)(const ir::NodeView&)) -> ir::Refusal {
+    if (node.present(2)) return "no slope of an activation behind the product";
+    return rest(node);
+  };
+  const ir::Kernel blocks{.name = "gemm_blocks",
+                          .refuse = [=](const ir::NodeView& n) { return plain(n, refuse_blocks); },
+                          .prepare = prepare_blocks_x};
+  const ir::Kernel bf16{.name = "gemm_bf16",
+                        .refuse = [=](const ir::NodeView& n) { return plain(n, refuse_bf16); },
+                        .prepare = prepare_bf16_x};
   return with_bf16(faster({blocks}, float_reference(prepare_reference_x)), bf16);
 }
 

@@ -31,6 +31,13 @@ Shape infer_matmul(const Shape& a, const Shape& b) {
   return Shape(std::move(out));
 }
 
+void check_per_line(const ir::NodeView& n, size_t i, const Dim& lines) {
+  const std::optional<int64_t> given = n.in[i].shape.elements();
+  base::require(!given || *given == 1 || !lines.is_static() || *given == lines.value(), "operand ", i,
+                " of shape ", n.in[i].shape.to_string(), " is neither one value nor one for each of ",
+                lines.to_string(), " rows or columns");
+}
+
 MatmulShape matmul_shape(Dims a, Dims b) {
   if (a.size() == 1) a.insert(a.begin(), 1);
   if (b.size() == 1) b.push_back(1);
@@ -171,19 +178,24 @@ ir::OpSchema gemm_schema() {
 }
 
 ir::OpSchema matmul_integer_schema() {
-  return {
-      .name = "matmul_integer",
-      .doc = "y = (a - a_zero)(b - b_zero) in i32; a_zero per tensor or row, b_zero per tensor or column",
-      .cut = matmul_cut,
-      .min_in = 2,
-      .max_in = 4,
-      .infer =
-          [](const ir::NodeView& n) {
-            return std::vector<tensor::TensorType>{{DType::i32, infer_matmul(n.in[0].shape, n.in[1].shape)}};
-          },
-      .cost = [](const ir::NodeView& n) { return matmul_cost(n, 0, 1); },
-      .why_no_grad = "integer product: its operands are quantized values",
-      .onnx = "MatMulInteger"};
+  return {.name = "matmul_integer",
+          .doc = "y = (a - a_zero)(b - b_zero) in i32; a_zero per tensor or row, b_zero per tensor or column",
+          .cut = matmul_cut,
+          .min_in = 2,
+          .max_in = 4,
+          .infer =
+              [](const ir::NodeView& n) {
+                const Shape &a = n.in[0].shape, &b = n.in[1].shape;
+                const Shape y = infer_matmul(a, b);
+                if (n.present(2))
+                  check_per_line(n, 2, a.has_rank() && a.rank() > 1 ? a[a.rank() - 2] : Dim(1));
+                if (n.present(3))
+                  check_per_line(n, 3, b.has_rank() && b.rank() > 1 ? b[b.rank() - 1] : Dim(1));
+                return std::vector<tensor::TensorType>{{DType::i32, y}};
+              },
+          .cost = [](const ir::NodeView& n) { return matmul_cost(n, 0, 1); },
+          .why_no_grad = "integer product: its operands are quantized values",
+          .onnx = "MatMulInteger"};
 }
 
 }  // namespace trireme::ops

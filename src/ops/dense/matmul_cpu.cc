@@ -1,5 +1,5 @@
 // Reference kernels of matmul, gemm and matmul_integer on CPU.
-#include "backend/cpu/cpu_stream.h"
+#include "backend/cpu/device/cpu_stream.h"
 #include "ops/dense/matmul_fast.h"
 #include "ops/dense/matmul_reference.h"
 #include "ops/kernel_forms.h"

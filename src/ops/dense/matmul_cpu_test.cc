@@ -129,6 +129,45 @@ TEST(Linear, EveryKernelAndTheExpansionApplyTheEpilogue) {
   }
 }
 
+TEST(Linear, TheArgumentOfItsActivationIsASecondResult) {
+  const Tensor x = random_tensor({3, 17}, 1), w = random_tensor({17, 9}, 2, 0.3f),
+               bias = random_tensor({9}, 3), residual = random_tensor({3, 9}, 4);
+  const std::vector<double> plain = tests::run_expanded("linear", {}, {x, w, bias})[0].to_doubles();
+  for (const std::string name : {"none", "relu", "gelu_erf", "silu", "tanh"}) {
+    for (const bool before : {false, true}) {
+      const ir::Attrs attrs{{"activation", name}, {"act_before_residual", int64_t{before}}};
+      std::vector<double> want[2];
+      for (size_t i = 0; i < plain.size(); ++i) {
+        const double r = double(residual.data<float>()[i]), z = before ? plain[i] : plain[i] + r;
+        want[0].push_back(before ? act(name, z) + r : act(name, z));
+        want[1].push_back(z);
+      }
+      auto results = tests::run_kernels("linear", attrs, {x, w, bias, residual}, 2);
+      ASSERT_EQ(results.size(), 1u);
+      results.push_back({"expand", tests::run_expanded("linear", attrs, {x, w, bias, residual}, 2)});
+      for (const auto& r : results) {
+        for (size_t i : {size_t{0}, size_t{1}})
+          tests::expect_close(r.out[i], want[i], 1e-5, 1e-5, r.kernel + " " + name);
+      }
+    }
+  }
+}
+
+TEST(Linear, AGradientTimesTheSlopeIsThatOfTheExpansion) {
+  const Tensor dy = random_tensor({6, 11}, 1), w = random_tensor({7, 11}, 2), z = random_tensor({6, 7}, 3);
+  for (const std::string name : {"relu", "clip", "sigmoid", "silu", "hardswish", "hardsigmoid", "gelu_erf",
+                                 "gelu_tanh", "tanh", "leaky"}) {
+    const ir::Attrs attrs{{"activation", name}, {"lo", -0.5}, {"hi", 1.5}};
+    const auto results = tests::run_kernels("linear_grad_x", attrs, {dy, w, z});
+    ASSERT_EQ(results.size(), 1u);
+    const auto want = tests::run_expanded("linear_grad_x", attrs, {dy, w, z})[0].to_doubles();
+    tests::expect_close(results[0].out[0], want, 1e-5, 1e-5, name);
+  }
+  EXPECT_THROW(tests::run_kernels("linear_grad_x", {}, {dy, w, z}), base::Error);
+  EXPECT_THROW(tests::run_kernels("linear_grad_x", {{"activation", std::string("tanh")}}, {dy, w}),
+               base::Error);
+}
+
 TEST(Linear, KernelsOfItsGradientsMatchTheExpansion) {
   for (const bool transposed : {false, true}) {
     for (const auto& [m, k, n] :

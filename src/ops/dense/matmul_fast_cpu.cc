@@ -1,5 +1,5 @@
 // f32 kernels of matmul and gemm on packed or batched register tiles.
-#include "backend/cpu/cpu_stream.h"
+#include "backend/cpu/device/cpu_stream.h"
 #include "ops/dense/blocks_cpu.h"
 #include "ops/dense/epilogue_cpu.h"
 #include "ops/dense/matmul_fast.h"

@@ -21,6 +21,9 @@ MatmulShape matmul_shape(tensor::Dims a, tensor::Dims b);
 /// Type rule of `matmul`: shapes by NumPy, symbolic dimensions kept.
 tensor::Shape infer_matmul(const tensor::Shape& a, const tensor::Shape& b);
 
+/// Throws invalid_argument unless operand i has one element, or one for each of `lines`.
+void check_per_line(const ir::NodeView& node, size_t i, const tensor::Dim& lines);
+
 /// 2 m n k flop for every batch, operands and result once.
 ir::Cost matmul_cost(const ir::NodeView& node, size_t a, size_t b);
 

@@ -1,6 +1,6 @@
 // CPU kernels of cast: chunks of 16 Ki elements shared between threads.
-#include "backend/cpu/cast_types.h"
-#include "backend/cpu/cpu_stream.h"
+#include "backend/cpu/elementwise/cast_types.h"
+#include "backend/cpu/device/cpu_stream.h"
 #include "ops/elementwise/row_kernels.h"
 #include "ops/elementwise/cast.h"
 

@@ -1,6 +1,6 @@
 // Elementwise ops on CPU: vector tiles for f32 where the toolkit has the function, typed loops for everything
 // else.
-#include "backend/cpu/cpu_stream.h"
+#include "backend/cpu/device/cpu_stream.h"
 #include "ops/elementwise/elementwise.h"
 
 namespace trireme::ops {

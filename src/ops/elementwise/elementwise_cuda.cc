@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "backend/cuda/element_launch.h"
+#include "backend/cuda/elementwise/element_launch.h"
 #include "ops/cuda_kernels.h"
 #include "ops/elementwise/elementwise.h"
 #include "ops/elementwise/fused.h"
@@ -202,6 +202,28 @@ Made cast_program(const ir::NodeView& n) {
   return made;
 }
 
+/// Narrow integers are shifted as 64-bit ones: bits that leave their width are cut off when they are stored.
+Made bit_shift_program(const ir::NodeView& n) {
+  return single(n, "bit_shift", {n.attrs.get_string("direction", "") == "LEFT" ? 1.0 : 0.0, 0.0});
+}
+
+/// Inference: x, and a mask of ones.
+Made dropout_program(const ir::NodeView& n) {
+  const auto type = cuda::element_type_of(n.in[0].dtype);
+  if (!type) return refused(no_type(n.in[0].dtype));
+  if (n.present(2) && (n.value(2) == nullptr || n.value(2)->to_ints().at(0) != 0))
+    return refused("it may be training");
+  Made made{program_of(n, *type), {}};
+  ElementProgram& p = made.program;
+  p.inputs.resize(1);
+  p.steps = {step_of(cuda::ElementOp::copy_, cuda::element_in(0))};
+  if (n.out.size() > 1) {
+    p.steps.push_back(step_of(cuda::ElementOp::copy_, constant(p, 1)));
+    p.steps.back().dst = 1;
+  }
+  return made;
+}
+
 using Make = std::function<Made(const ir::NodeView&)>;
 
 /// `may_overwrite`: operands that have result 0's element type whenever they have its size.
@@ -251,6 +273,8 @@ std::vector<CudaKernels> elementwise_cuda_kernels() {
   all.push_back({"clip", {kernel_of(clip_program, 1)}});
   all.push_back({"clip_grad", {kernel_of(clip_grad_program, 3)}});
   all.push_back({"pow", {kernel_of(pow_program, 1)}});
+  all.push_back({"bit_shift", {kernel_of(bit_shift_program, 3)}});
+  all.push_back({"dropout", {kernel_of(dropout_program, 1)}});
   for (const char* op : {"cast", "cast_like"}) all.push_back({op, {kernel_of(cast_program, 0)}});
   ir::Kernel mixed = kernel_of(fused_program, 0);
   mixed.name = "elements_mixed";

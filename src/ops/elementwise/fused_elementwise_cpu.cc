@@ -1,8 +1,8 @@
 // fused_elementwise on the vector toolkit's interpreter: operands that are full, rows, columns or scalars.
 #include <algorithm>
 
-#include "backend/cpu/cpu_stream.h"
-#include "backend/cpu/fused_program.h"
+#include "backend/cpu/device/cpu_stream.h"
+#include "backend/cpu/elementwise/fused_program.h"
 #include "ops/elementwise/fused.h"
 #include "ops/elementwise/vector_tiles_cpu.h"
 

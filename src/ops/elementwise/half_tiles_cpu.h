@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "backend/cpu/cast_types.h"
+#include "backend/cpu/elementwise/cast_types.h"
 #include "tensor/dtype.h"
 
 namespace trireme::ops {

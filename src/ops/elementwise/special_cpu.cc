@@ -1,7 +1,7 @@
 // CPU kernels of pow, bit_shift, gelu, where, clip and dropout.
 #include <cstring>
 
-#include "backend/cpu/cpu_stream.h"
+#include "backend/cpu/device/cpu_stream.h"
 #include "base/rng.h"
 #include "tensor/binary_math.h"
 #include "ops/elementwise/special.h"

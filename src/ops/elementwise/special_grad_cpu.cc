@@ -1,7 +1,7 @@
 // CPU kernels of gelu_grad and clip_grad.
 #include <limits>
 
-#include "backend/cpu/cpu_stream.h"
+#include "backend/cpu/device/cpu_stream.h"
 #include "tensor/derivative_math.h"
 #include "ops/elementwise/special.h"
 

@@ -1,7 +1,7 @@
 // Elementwise f32 ops on the vector toolkit: its tiles inside the broadcast loops, and the fused interpreter.
 #include <algorithm>
 
-#include "backend/cpu/cpu_stream.h"
+#include "backend/cpu/device/cpu_stream.h"
 #include "ops/elementwise/elementwise.h"
 #include "ops/elementwise/half_tiles_cpu.h"
 #include "ops/elementwise/vector_tiles_cpu.h"

@@ -4,9 +4,9 @@
 #include <optional>
 #include <string_view>
 
-#include "backend/cpu/binary_ops.h"
-#include "backend/cpu/gradient_ops.h"
-#include "backend/cpu/unary_ops.h"
+#include "backend/cpu/elementwise/binary_ops.h"
+#include "backend/cpu/elementwise/gradient_ops.h"
+#include "backend/cpu/elementwise/unary_ops.h"
 #include "ops/elementwise/row_kernels.h"
 
 namespace trireme::ops {

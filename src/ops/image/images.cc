@@ -26,7 +26,9 @@ std::vector<TensorType> infer_resize(const ir::NodeView& n) {
       if (scale == 1.0) {
         y[i] = x[i];
       } else if (x[i].is_static()) {
-        y[i] = Dim(static_cast<int64_t>(scale * double(x[i].value())));
+        const double extent = scale * double(x[i].value());
+        base::require(extent >= 0 && extent < double(1 << 30), "resize by ", scale);
+        y[i] = Dim(static_cast<int64_t>(extent));
       }
     }
     const tensor::Tensor* sizes = n.value(3);
@@ -37,6 +39,9 @@ std::vector<TensorType> infer_resize(const ir::NodeView& n) {
     return {{n.in[0].dtype, y}};
   }
   const std::optional<ResizeTarget> target = resize_target(n);
+  bool may_come = false;  // an operand whose values are known only when the graph runs
+  for (size_t i = 1; i < n.in.size(); ++i) may_come |= n.present(i) && n.value(i) == nullptr;
+  base::require(target.has_value() || may_come, "resize has neither scales nor sizes");
   return {{n.in[0].dtype, target ? Shape::of(target->out) : Shape::unknown(x.rank())}};
 }
 
@@ -90,6 +95,9 @@ std::vector<TensorType> infer_grid_sample(const ir::NodeView& n) {
   const Dim& last = grid[grid.rank() - 1];
   base::require(!last.is_static() || last.value() == static_cast<int64_t>(x.rank()) - 2, "grid_sample grid ",
                 grid.to_string(), " for ", x.to_string());
+  for (size_t i = 2; i < x.rank(); ++i)
+    base::require(!x[i].is_static() || x[i].value() > 0, "grid_sample of ", x.to_string(),
+                  ", which has no point");
   std::vector<Dim> out{x[0], x[1]};
   for (size_t i = 1; i + 1 < grid.rank(); ++i) out.push_back(grid[i]);
   return {{n.in[0].dtype, Shape(std::move(out))}};

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <limits>
 
-#include "backend/cpu/cpu_stream.h"
+#include "backend/cpu/device/cpu_stream.h"
 #include "ops/image/image_kernels.h"
 #include "ops/image/resize_plan.h"
 #include "ops/kernel_forms.h"

@@ -1,7 +1,7 @@
 // Kernel of resize_grad on CPU: the passes of resize in reverse order, each transposed.
 #include <algorithm>
 
-#include "backend/cpu/cpu_stream.h"
+#include "backend/cpu/device/cpu_stream.h"
 #include "ops/image/image_kernels.h"
 #include "ops/image/resize_plan.h"
 #include "ops/kernel_forms.h"

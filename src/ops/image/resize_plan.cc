@@ -91,6 +91,11 @@ Taps taps_of(const Sampling& s, double scale, double ratio) {
   return t;
 }
 
+/// The index of an image of `extent` nearest to `at`; NaN and what lies before give the first.
+int32_t index_near(double at, int64_t extent) {
+  return at > 0 ? static_cast<int32_t>(std::min(at, double(extent - 1))) : 0;
+}
+
 /// Appends the taps of one output coordinate; indices are clamped to the image.
 void add_taps(const Sampling& s, const AxisGeometry& g, double x, ResizeAxis& axis) {
   const double i0 = std::ceil(x) - 1;
@@ -100,7 +105,7 @@ void add_taps(const Sampling& s, const AxisGeometry& g, double x, ResizeAxis& ax
     const double at = i0 + double(t.first) + double(k);
     if (s.exclude_outside && (at < 0 || at >= double(g.in))) t.weight[k] = 0;
     kept += t.weight[k];
-    axis.index.push_back(static_cast<int32_t>(std::clamp(at, 0.0, double(g.in - 1))));
+    axis.index.push_back(index_near(at, g.in));
   }
   for (double w : t.weight) axis.weight.push_back(static_cast<float>(kept == 0 ? w : w / kept));
   axis.taps = static_cast<int64_t>(t.weight.size());
@@ -112,7 +117,7 @@ ResizeAxis make_axis(const Sampling& s, size_t axis, const AxisGeometry& g) {
     const double x = source_of(s, g, double(i));
     if (s.coordinates == "tf_crop_and_resize") a.outside.push_back(x < 0 || x > double(g.in - 1));
     if (s.mode == "nearest") {
-      a.index.push_back(static_cast<int32_t>(std::clamp(nearest_of(s, x), 0.0, double(g.in - 1))));
+      a.index.push_back(index_near(nearest_of(s, x), g.in));
       a.weight.push_back(1.0f);
     } else {
       add_taps(s, g, x, a);
@@ -166,7 +171,8 @@ std::optional<ResizeTarget> resize_target(const ir::NodeView& node) {
   const Tensor& given = *node.value(by_sizes ? 3 : scales_at);
   base::require(given.elements() == static_cast<int64_t>(axes.size()), "resize has ", given.elements(),
                 " scales or sizes for ", axes.size(), " axes");
-  for (size_t axis : axes) base::require(in[axis] > 0, "resize of an empty axis");
+  for (size_t axis : axes)
+    base::require(in[axis] > 0 && in[axis] < (1 << 30), "resize of an axis of ", in[axis], " elements");
   if (by_sizes) {
     for (int64_t size : given.to_ints()) base::require(size > 0 && size < (1 << 30), "resize to ", size);
     apply_sizes(given.to_ints(), axes, in, node.attrs.get_string("keep_aspect_ratio_policy", "stretch"),

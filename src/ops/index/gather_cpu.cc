@@ -1,7 +1,7 @@
 // CPU kernels of gather, gather_elements, gather_nd, compress and non_zero.
 #include <cstring>
 
-#include "backend/cpu/cpu_stream.h"
+#include "backend/cpu/device/cpu_stream.h"
 #include "ops/elementwise/row_kernels.h"
 #include "ops/index/index_access.h"
 #include "ops/index/index_ops.h"

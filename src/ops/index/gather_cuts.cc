@@ -30,7 +30,11 @@ void set_rows(ir::LocalNode& n, int64_t local, int64_t rows, int64_t first) {
 }  // namespace
 
 IndexReader::Rows rows_at_hand(const ir::Attrs& attrs, int64_t rows) {
-  return {attrs.get_int("extent", rows), attrs.get_int("first", 0), rows};
+  const IndexReader::Rows all{attrs.get_int("extent", rows), attrs.get_int("first", 0), rows};
+  constexpr int64_t kMost = int64_t{1} << 62;
+  base::require(all.extent >= 0 && all.first >= 0 && all.first < kMost && rows < kMost, "rows from ",
+                all.first, " on of ", all.extent);
+  return all;
 }
 
 ir::CutRule gather_cut(const ir::NodeView& n) {

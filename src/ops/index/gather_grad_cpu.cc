@@ -1,9 +1,9 @@
 // CPU kernel of gather_grad: positions sorted by index, then the slices that occur get their sums in order.
 #include <cstring>
 
-#include "backend/cpu/binary_ops.h"
-#include "backend/cpu/cpu_stream.h"
-#include "backend/cpu/zero_fill.h"
+#include "backend/cpu/elementwise/binary_ops.h"
+#include "backend/cpu/device/cpu_stream.h"
+#include "backend/cpu/move/zero_fill.h"
 #include "ops/elementwise/row_kernels.h"
 #include "ops/index/index_access.h"
 #include "ops/index/index_ops.h"

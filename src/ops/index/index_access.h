@@ -41,7 +41,8 @@ class IndexReader {
 class TupleReader {
  public:
   TupleReader(const tensor::Dims& x, size_t first, size_t depth) : depth_(depth) {
-    base::check(depth <= StridedLoop::kMaxRank, "index tuples of ", depth, " entries");
+    if (depth > StridedLoop::kMaxRank)
+      base::fail_unsupported("index tuples of ", depth, " entries; the most are ", StridedLoop::kMaxRank);
     const std::vector<int64_t> steps = dense_steps(x);
     for (size_t k = 0; k < depth; ++k) {
       extent_[k] = x[first + k];

@@ -1,5 +1,5 @@
 // Lookups by index, their gradients and writes at indices on NVIDIA GPUs.
-#include "backend/cuda/index.h"
+#include "backend/cuda/index/index.h"
 #include "ops/cuda_kernels.h"
 #include "ops/index/index_ops.h"
 #include "ops/kernel_forms.h"
@@ -145,8 +145,7 @@ ir::Kernel lookup(bool tuples) {
 ir::Kernel scatter(bool tuples) {
   ir::Kernel k{.name = "last_wins"};
   k.refuse = [tuples](const ir::NodeView& n) -> ir::Refusal {
-    if (scatter_mode(n.attrs) != ScatterMode::none)
-      return "updates are joined: one after another, on the host";
+    if (scatter_mode(n.attrs) != ScatterMode::none) return "updates are joined";
     return refuse_move(n, tuples);
   };
   k.prepare = [tuples](const ir::KernelInit& init) {
@@ -168,6 +167,41 @@ ir::Kernel scatter(bool tuples) {
   return k;
 }
 
+/// Updates joined with what is there: sums, products, extremes.
+ir::Kernel joining_scatter(bool tuples) {
+  ir::Kernel k{.name = "sorted"};
+  k.refuse = [tuples](const ir::NodeView& n) -> ir::Refusal {
+    if (scatter_mode(n.attrs) == ScatterMode::none) return "updates are not joined";
+    if (tensor::element_count(n.in_dims(1)) > INT32_MAX || tensor::element_count(n.in_dims(0)) > INT32_MAX)
+      return "2^31 updates or elements";
+    if (auto why =
+            refuse_dtype(n, 0, {DType::f32, DType::f16, DType::bf16, DType::f64, DType::i32, DType::i64}))
+      return why;
+    return refuse_move(n, tuples);
+  };
+  k.prepare = [tuples](const ir::KernelInit& init) {
+    const ir::NodeView& n = init.node;
+    const cuda::IndexedMove shape = move_of(n, tuples);
+    const ScatterMode mode = scatter_mode(n.attrs);
+    const cuda::ScatterJoin join = mode == ScatterMode::add   ? cuda::ScatterJoin::add
+                                   : mode == ScatterMode::mul ? cuda::ScatterJoin::mul
+                                   : mode == ScatterMode::max ? cuda::ScatterJoin::max
+                                                              : cuda::ScatterJoin::min;
+    const int64_t elements = tensor::element_count(n.out_dims(0)), bytes = tensor::bytes_of(n.out[0]);
+    const cuda::StridedCopy whole = cuda::widened({{bytes}, {1}, {1}, 0, 0, 1});
+    auto run = [=, dtype = n.in[0].dtype](const ir::RunArgs& args) {
+      cuda::IndexedMove m = shape;
+      m.at = with_data(m.at, args);
+      if (args.out[0] != args.in[0]) cuda::copy_strided(args.stream, whole, args.in[0], args.out[0]);
+      cuda::scatter_joined({args.stream, dtype}, m, tuples, join,
+                           {args.in[2], args.out[0], elements, args.workspace});
+    };
+    return ir::BoundKernel{run, cuda::scatter_join_workspace_bytes(shape, tuples)};
+  };
+  k.may_overwrite = 1;
+  return k;
+}
+
 }  // namespace
 
 std::vector<CudaKernels> index_cuda_kernels() {
@@ -175,9 +209,9 @@ std::vector<CudaKernels> index_cuda_kernels() {
           {"gather_grad", {gather_grad()}},
           {"gather_elements", {lookup(false)}},
           {"gather_nd", {lookup(true)}},
-          {"scatter_elements", {scatter(false)}},
+          {"scatter_elements", {scatter(false), joining_scatter(false)}},
           {"scatter", {scatter(false)}},
-          {"scatter_nd", {scatter(true)}}};
+          {"scatter_nd", {scatter(true), joining_scatter(true)}}};
 }
 
 }  // namespace trireme::ops

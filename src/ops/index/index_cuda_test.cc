@@ -76,6 +76,26 @@ TEST(IndexCuda, OfRepeatedWritesTheLastStays) {
   }
 }
 
+TEST(IndexCuda, RepeatedUpdatesAreJoinedInTheirOrder) {
+  for (const DType dtype : {DType::f32, DType::f64, DType::i32, DType::i64}) {
+    for (const char* reduction : {"add", "mul", "max", "min"}) {
+      SCOPED_TRACE(base::concat(reduction, " ", name_of(dtype)));
+      const ir::Attrs attrs{{"reduction", std::string(reduction)}};
+      ir::Attrs along = attrs;
+      along.set("axis", int64_t{1});
+      const Tensor x = as_type(tests::random_tensor({4, 6, 5}, 17, 3), dtype);
+      expect("scatter_elements",
+             {x, indices({4, 9, 5}, 18, -6, 5), as_type(tests::random_tensor({4, 9, 5}, 19, 2), dtype)},
+             along);
+      expect("scatter_nd",
+             {x, indices({40, 1}, 20, -4, 3), as_type(tests::random_tensor({40, 6, 5}, 21, 2), dtype)},
+             attrs);
+      expect("scatter_nd", {x, indices({9, 3}, 22, 0, 3), as_type(tests::random_tensor({9}, 23, 9), dtype)},
+             attrs);
+    }
+  }
+}
+
 TEST(IndexCuda, AnIndexOutOfRangeIsReported) {
   std::string why;
   const std::unique_ptr<tensor::Device> device = tests::open_test_device(why);

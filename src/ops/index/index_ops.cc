@@ -69,6 +69,10 @@ Types infer_gather_nd(const NodeView& n) {
   base::require(batch >= 0 && batch < static_cast<int64_t>(std::min(x.rank(), at.rank())) &&
                     batch + depth <= static_cast<int64_t>(x.rank()),
                 "gather_nd: batch_dims ", batch, " and index depth ", depth, " do not fit ", x.to_string());
+  for (size_t d = 0; d < static_cast<size_t>(batch); ++d) {
+    base::require(!x[d].is_static() || !at[d].is_static() || x[d] == at[d], "gather_nd: ", batch,
+                  " batch axes of ", x.to_string(), " and of indices ", at.to_string(), " differ");
+  }
   DimList out;
   append(out, at, 0, at.rank() - 1);
   append(out, x, static_cast<size_t>(batch + depth), x.rank());

@@ -2,7 +2,7 @@
 // repeated indices give one result.
 #include <cstring>
 
-#include "backend/cpu/cpu_stream.h"
+#include "backend/cpu/device/cpu_stream.h"
 #include "ops/elementwise/row_kernels.h"
 #include "ops/index/index_access.h"
 #include "ops/index/index_ops.h"

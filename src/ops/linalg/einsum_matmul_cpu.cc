@@ -2,9 +2,9 @@
 // n], the product to the result's order. Permutations that change nothing are not made.
 #include <algorithm>
 
-#include "backend/cpu/cpu_stream.h"
-#include "backend/cpu/gemm_f32.h"
-#include "backend/cpu/transpose_copy.h"
+#include "backend/cpu/device/cpu_stream.h"
+#include "backend/cpu/dense/gemm_f32.h"
+#include "backend/cpu/move/transpose_copy.h"
 #include "ops/elementwise/strided_loop.h"
 #include "ops/linalg/linalg_ops.h"
 

@@ -1,7 +1,7 @@
 // CPU kernels of det (elimination with pivots) and einsum (one fixed-order sum per result element).
 #include <cmath>
 
-#include "backend/cpu/cpu_stream.h"
+#include "backend/cpu/device/cpu_stream.h"
 #include "ops/elementwise/row_kernels.h"
 #include "ops/linalg/linalg_ops.h"
 

@@ -188,6 +188,9 @@ EinsumPlan parse_einsum(const std::string& equation, const std::vector<Shape>& o
   for (char c : result.before + result.after) {
     base::require(letters.ids.count(c) == 1, "einsum: result letter '", std::string(1, c),
                   "' is in no operand");
+    const std::string all = result.before + result.after;
+    base::require(std::count(all.begin(), all.end(), c) == 1, "einsum: '", std::string(1, c),
+                  "' stands twice in the result of '", equation, "'");
   }
   plan.result = letters.of(result, letters.ellipsis);
   plan.extents = letters.extents;
@@ -202,6 +205,7 @@ std::vector<ir::OpDef> linalg_ops() {
                   .max_in = 8,
                   .attrs = {{"equation", "string", "as NumPy's einsum, e.g. \"...ij,...jk->...ik\""}},
                   .infer = infer_einsum,
+                  .expand = expand_einsum,
                   .cost = cost_einsum,
                   .grad = rule(einsum_rule),
                   .onnx = "Einsum"},

@@ -11,6 +11,8 @@ std::vector<ir::Kernel> det_grad_cpu_kernels();
 std::vector<ir::Kernel> einsum_cpu_kernels();
 Gradients einsum_rule(GradBuilder& g);
 Gradients det_rule(GradBuilder& g);
+/// einsum as transposes, sums and matrix products: how devices run it.
+std::vector<ValueId> expand_einsum(ir::Graph& graph, const ir::Node& node);
 /// The kernel of two f32 operands whose equation is a batched matrix product up to the order of dimensions.
 ir::Kernel einsum_matmul_kernel();
 

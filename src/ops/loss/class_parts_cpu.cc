@@ -3,8 +3,8 @@
 #include <cmath>
 #include <limits>
 
-#include "backend/cpu/cpu_stream.h"
-#include "backend/cpu/cross_entropy.h"
+#include "backend/cpu/device/cpu_stream.h"
+#include "backend/cpu/norm/cross_entropy.h"
 #include "ops/kernel_forms.h"
 #include "ops/loss/loss_kernels.h"
 #include "tensor/shard.h"

@@ -1,5 +1,5 @@
 // Kernels of cross entropy, its gradient and its steps over split classes on NVIDIA GPUs.
-#include "backend/cuda/loss.h"
+#include "backend/cuda/norm/loss.h"
 #include "ops/cuda_kernels.h"
 #include "ops/kernel_forms.h"
 

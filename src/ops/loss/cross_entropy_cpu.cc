@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "backend/cpu/cpu_stream.h"
-#include "backend/cpu/cross_entropy.h"
+#include "backend/cpu/device/cpu_stream.h"
+#include "backend/cpu/norm/cross_entropy.h"
 #include "ops/kernel_forms.h"
 #include "ops/loss/loss_kernels.h"
 

@@ -5,7 +5,7 @@
 
 namespace trireme::ops {
 
-/// Classes are whole here; passes/vocab_parallel has the form with classes that are split.
+/// Classes are whole here; passes/partition/vocab_parallel has the form with classes that are split.
 ir::CutRule cross_entropy_cut(const ir::NodeView& n) {
   const std::string rows = letters(n.in[1].shape.rank());
   CutNotation notation(n);

@@ -3,6 +3,7 @@
 #include "ops/grad.h"
 #include "ops/loss/loss_cuts.h"
 #include "ops/loss/loss_kernels.h"
+#include "ops/loss/losses_expand.h"
 #include "ops/table.h"
 
 namespace trireme::ops {
@@ -23,7 +24,8 @@ std::vector<TensorType> infer(const ir::NodeView& n) {
   base::require(reduction == "none" || reduction == "sum" || reduction == "mean", "unknown reduction '",
                 reduction, "'");
   if (x.has_rank())
-    base::require(x.rank() >= 2, "class loss of ", x.to_string(), ", which has no class axis");
+    base::require(x.rank() >= 2 && !(x[1].is_static() && x[1].value() == 0), "class loss of ", x.to_string(),
+                  ", which has no class");
   if (x.is_static() && target.is_static()) {
     std::vector<Dim> want{x[0]};
     want.insert(want.end(), x.dims().begin() + 2, x.dims().end());
@@ -67,6 +69,7 @@ ir::OpSchema class_loss_grad() {
                  .attrs = attrs()};
   s.attrs.push_back({"softmax", "int", "1: gradient of softmax_cross_entropy_loss, 0: of nll_loss"});
   s.infer = [](const ir::NodeView& n) { return std::vector{n.in[0]}; };
+  s.expand = expand_class_loss_grad;
   s.why_no_grad = "second derivatives of the loss are not computed";
   return s;
 }
@@ -92,6 +95,7 @@ std::vector<ir::OpDef> losses_ops() {
       .max_in = 3,
       .attrs = attrs(),
       .infer = infer,
+      .expand = expand_nll_loss,
       .cost = loss_cost(2),
       .grad = loss_gradient(false),
       .onnx = "NegativeLogLikelihoodLoss"};
@@ -103,6 +107,7 @@ std::vector<ir::OpDef> losses_ops() {
                        .max_out = 2,
                        .attrs = attrs(),
                        .infer = infer,
+                       .expand = expand_cross_entropy_loss,
                        .cost = loss_cost(18),
                        .grad = loss_gradient(true),
                        .onnx = "SoftmaxCrossEntropyLoss"};

@@ -1,8 +1,8 @@
 // Kernels of layer_norm and rms_norm on CPU.
 #include <cmath>
 
-#include "backend/cpu/cpu_stream.h"
-#include "backend/cpu/norm_rows.h"
+#include "backend/cpu/device/cpu_stream.h"
+#include "backend/cpu/norm/norm_rows.h"
 #include "ops/kernel_forms.h"
 #include "ops/norm/norm_kernels.h"
 

@@ -1,6 +1,7 @@
 // layer_norm_grad, rms_norm_grad, lrn_grad: the backward ops of normalisations over rows and neighbours.
 #include "ops/norm/norm_cuts.h"
 #include "ops/norm/norm_kernels.h"
+#include "ops/norm/rounded.h"
 #include "ops/table.h"
 
 namespace trireme::ops {
@@ -15,6 +16,13 @@ void require_like(const ir::NodeView& n, size_t i, const TensorType& x) {
   base::require(n.in[i] == x, "operand ", i, " is ", n.in[i].to_string(), " beside ", x.to_string());
 }
 
+/// The gradient that arrives may be of fewer bits than x.
+void require_shape_of(const ir::NodeView& n, size_t i, const TensorType& x) {
+  if (!n.present(i) || !n.in[i].shape.is_static() || !x.shape.is_static()) return;
+  base::require(n.in[i].shape == x.shape && tensor::is_float(n.in[i].dtype), "operand ", i, " is ",
+                n.in[i].to_string(), " beside ", x.to_string());
+}
+
 ir::CostFn cost(double flop) {
   return [flop](const ir::NodeView& n) {
     ir::Cost c{.flop = flop * static_cast<double>(n.in[1].shape.elements().value_or(0))};
@@ -25,10 +33,10 @@ ir::CostFn cost(double flop) {
   };
 }
 
-/// Operands dy, x, scale (absent: 1) and add (absent: 0), the first of which the results follow.
+/// Operands dy, x, scale (absent: 1) and add (absent: 0); dx is like x, the others like the scale.
 std::vector<TensorType> infer_row_norm(const ir::NodeView& n) {
   const TensorType& x = n.in[1];
-  require_like(n, 0, x);
+  require_shape_of(n, 0, x);
   require_like(n, 3, x);
   if (!x.shape.has_rank()) return {x, x, x};
   const size_t axis = ir::normal_axis(n.attrs.get_int("axis", -1), x.shape.rank());
@@ -48,13 +56,14 @@ ir::OpSchema row_norm(std::string name, std::string doc, size_t results) {
                  .cut = row_norm_grad_cut,
                  .min_in = 2,
                  .max_in = 4,
-                 .max_out = results,
+                 .max_out = results + 1,
                  .attrs = {{"axis", "int", "first normalised axis, default -1"},
-                           {"epsilon", "float", "added to the variance, default 1e-5"}}};
+                           {"epsilon", "float", "added to the variance, default 1e-5"},
+                           rounded_attr()}};
   s.infer = [results](const ir::NodeView& n) {
     std::vector<TensorType> types = infer_row_norm(n);
     types.resize(results);
-    return types;
+    return with_rounded(std::move(types), n.attrs);
   };
   s.cost = cost(17);
   s.why_no_grad = "second derivatives of normalisations are not computed";
@@ -91,15 +100,15 @@ std::vector<ir::OpDef> norm_grads_ops() {
       {row_norm("layer_norm_grad",
                 "with g = dy scale and xhat = (x - mean) / deviation over the axes from `axis` on: dx = (g "
                 "- mean(g) - xhat mean(g xhat)) / deviation + add, dscale = sum dy xhat, dbias = sum dy; "
-                "operands dy, x, scale or none, add or none",
+                "operands dy, x, scale or none, add or none; further result: dx rounded",
                 3),
-       layer_norm_grad_cpu_kernels()},
+       rounding(layer_norm_grad_cpu_kernels(), 3)},
       {row_norm("rms_norm_grad",
                 "with g = dy scale and xhat = x / sqrt(mean(x^2) + epsilon): dx = (g - xhat mean(g xhat)) "
                 "/ sqrt(mean(x^2) + epsilon) + add, dscale = sum dy xhat; operands dy, x, scale or none, "
-                "add or none",
+                "add or none; further result: dx rounded",
                 2),
-       rms_norm_grad_cpu_kernels()},
+       rounding(rms_norm_grad_cpu_kernels(), 2)},
       {lrn_grad(), lrn_grad_cpu_kernels()}};
 }
 

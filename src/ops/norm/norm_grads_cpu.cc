@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "backend/cpu/cpu_stream.h"
-#include "backend/cpu/norm_grad.h"
+#include "backend/cpu/device/cpu_stream.h"
+#include "backend/cpu/norm/norm_grad.h"
 #include "ops/kernel_forms.h"
 #include "ops/norm/norm_kernels.h"
 
@@ -118,7 +118,11 @@ PrepareFn prepare_reference(bool rms) {
 
 ir::Refusal refuse_vector(const ir::NodeView& node) {
   if (auto why = refuse_empty(node)) return why;
-  return refuse_dtype(node, 0, {tensor::DType::f32});
+  for (size_t i = 0; i < node.in.size(); ++i) {
+    if (!node.present(i)) continue;
+    if (auto why = refuse_dtype(node, i, {tensor::DType::f32})) return why;
+  }
+  return std::nullopt;
 }
 
 std::vector<ir::Kernel> row_norm_kernels(bool rms) {

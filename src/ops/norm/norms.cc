@@ -3,6 +3,8 @@
 #include "ops/norm/norm_cuts.h"
 #include "ops/norm/norm_kernels.h"
 #include "ops/norm/norm_rules.h"
+#include "ops/norm/norms_expand.h"
+#include "ops/norm/rounded.h"
 #include "ops/table.h"
 
 namespace trireme::ops {
@@ -60,6 +62,7 @@ ir::OpSchema batch_norm() {
                 require_channels(n, 1, 4);
                 return std::vector<TensorType>{n.in[0], n.in[3], n.in[4]};
               },
+          .expand = expand_batch_norm,
           .cost = norm_cost(2),
           .grad = batch_norm_gradient(),
           .onnx = "BatchNormalization"};
@@ -117,22 +120,38 @@ Shape statistics_shape(const ir::NodeView& n) {
   return Shape(std::move(dims));
 }
 
+/// Scale and bias broadcast to the normalised axes.
+void require_columns(const ir::NodeView& n) {
+  const Shape& x = n.in[0].shape;
+  if (!x.is_static()) return;
+  const size_t axis = ir::normal_axis(n.attrs.get_int("axis", -1), x.rank());
+  const Shape columns(std::vector<Dim>(x.dims().begin() + static_cast<int64_t>(axis), x.dims().end()));
+  for (size_t i = 1; i < n.in.size(); ++i) {
+    const Shape& given = n.in[i].shape;
+    if (!n.present(i) || !given.is_static()) continue;
+    base::require(given.rank() <= columns.rank() && ir::broadcast(columns, given) == columns, "operand ", i,
+                  " of shape ", given.to_string(), " does not broadcast to the normalised axes ",
+                  columns.to_string());
+  }
+}
+
 ir::OpSchema layer_norm() {
   return {.name = "layer_norm",
           .doc =
               "y = (x - mean) / sqrt(var + epsilon) scale + bias, statistics over the axes from `axis` on; "
               "further "
-              "results: mean and 1 / deviation",
+              "results: mean and 1 / deviation, y rounded",
           .cut = row_norm_cut,
           .min_in = 2,
           .max_in = 3,
-          .max_out = 3,
-          .attrs = {kEpsilon, kStash, {"axis", "int", "first normalised axis, default -1"}},
+          .max_out = 4,
+          .attrs = {kEpsilon, kStash, {"axis", "int", "first normalised axis, default -1"}, rounded_attr()},
           .infer =
               [](const ir::NodeView& n) {
+                require_columns(n);
                 const DType stash = n.in[0].dtype == DType::f64 ? DType::f64 : DType::f32;
-                return std::vector<TensorType>{
-                    n.in[0], {stash, statistics_shape(n)}, {stash, statistics_shape(n)}};
+                return with_rounded({n.in[0], {stash, statistics_shape(n)}, {stash, statistics_shape(n)}},
+                                    n.attrs);
               },
           .cost = norm_cost(8),
           .grad = layer_norm_gradient(),
@@ -143,15 +162,17 @@ ir::OpSchema rms_norm() {
   return {.name = "rms_norm",
           .doc =
               "y = x / sqrt(mean(x^2) + epsilon) scale over the axes from `axis` on (Zhang & Sennrich 2019, "
-              "eq. 4)",
+              "eq. 4); further result: y rounded",
           .cut = row_norm_cut,
           .min_in = 2,
           .max_in = 2,
-          .attrs = {kEpsilon, kStash, {"axis", "int", "first normalised axis, default -1"}},
+          .max_out = 2,
+          .attrs = {kEpsilon, kStash, {"axis", "int", "first normalised axis, default -1"}, rounded_attr()},
           .infer =
               [](const ir::NodeView& n) {
                 statistics_shape(n);
-                return like_x(n);
+                require_columns(n);
+                return with_rounded(like_x(n), n.attrs);
               },
           .cost = norm_cost(4),
           .grad = layer_norm_gradient(),
@@ -171,6 +192,7 @@ ir::OpSchema lp_norm() {
                 base::require(p == 1 || p == 2, "lp_norm has p ", p, ", takes 1 or 2");
                 return like_x(n);
               },
+          .expand = expand_lp_norm,
           .cost = norm_cost(3),
           .grad = lp_norm_gradient(),
           .onnx = "LpNormalization"};
@@ -182,6 +204,7 @@ ir::OpSchema mean_variance_norm() {
           .cut = mean_variance_cut,
           .attrs = {{"axes", "ints", "default [0, 2, 3]"}},
           .infer = like_x,
+          .expand = expand_mean_variance_norm,
           .cost = norm_cost(6),
           .grad = mean_variance_gradient(),
           .onnx = "MeanVarianceNormalization"};
@@ -212,8 +235,8 @@ std::vector<ir::OpDef> norms_ops() {
   return {{batch_norm(), batch_norm_cpu_kernels()},
           {instance_norm(), instance_norm_cpu_kernels()},
           {group_norm(), group_norm_cpu_kernels()},
-          {layer_norm(), layer_norm_cpu_kernels()},
-          {rms_norm(), rms_norm_cpu_kernels()},
+          {layer_norm(), rounding(layer_norm_cpu_kernels(), 3)},
+          {rms_norm(), rounding(rms_norm_cpu_kernels(), 1)},
           {lp_norm(), lp_norm_cpu_kernels()},
           {mean_variance_norm(), mean_variance_norm_cpu_kernels()},
           {lrn(), lrn_cpu_kernels()}};

@@ -1,7 +1,8 @@
 // Kernels of norms and their gradients on NVIDIA GPUs.
-#include "backend/cuda/norm.h"
+#include "backend/cuda/norm/norm.h"
 #include "ops/cuda_kernels.h"
 #include "ops/kernel_forms.h"
+#include "ops/norm/rounded.h"
 
 namespace trireme::ops {
 namespace {
@@ -38,6 +39,26 @@ cuda::NormTypes types_of(const ir::NodeView& node, size_t x, size_t scale) {
   return {node.in[x].dtype, node.present(scale) ? node.in[scale].dtype : node.in[x].dtype};
 }
 
+/// 16-bit tensors beside f32 rows: the result that is rounded, and a gradient that arrives so.
+ir::Refusal refuse_rounding(const ir::NodeView& node, size_t x, std::initializer_list<size_t> f32) {
+  const DType rounded = rounded_type(node.attrs);
+  const bool has_low_gradient = x == 1 && node.in[0].dtype != node.in[1].dtype;
+  if (rounded == DType::f32 && !has_low_gradient) return std::nullopt;
+  if (auto why = refuse_dtype(node, x, {DType::f32})) return why;
+  for (size_t i : f32) {
+    if (!node.present(i)) continue;
+    if (auto why = refuse_dtype(node, i, {DType::f32})) return why;
+  }
+  if (!has_low_gradient) return std::nullopt;
+  if (rounded == DType::f32) return refuse_dtype(node, 0, {DType::f16, DType::bf16});
+  return refuse_dtype(node, 0, {rounded});
+}
+
+cuda::NormRounding rounding_of(const ir::NodeView& node, size_t x) {
+  const bool has_low_gradient = x == 1 && node.in[0].dtype != node.in[1].dtype;
+  return {has_low_gradient ? node.in[0].dtype : rounded_type(node.attrs), has_low_gradient};
+}
+
 /// The rows of a norm over the axes from `axis` on.
 struct Rows {
   int64_t rows, n;
@@ -54,6 +75,7 @@ void* result(const ir::RunArgs& args, size_t i, size_t count) { return i < count
 
 ir::Refusal refuse_row_norm(const ir::NodeView& node) {
   if (auto why = refuse_types(node, 0, {1, 2})) return why;
+  if (auto why = refuse_rounding(node, 0, {1, 2})) return why;
   for (size_t i : {1, 2}) {
     if (node.present(i) && tensor::element_count(node.in_dims(i)) != rows_of(node, 0).n)
       return base::concat("operand ", i, " broadcasts over the normalised axes");
@@ -66,19 +88,21 @@ ir::Kernel row_norm_kernel(bool rms) {
     const ir::NodeView& node = init.node;
     const Rows rows = rows_of(node, 0);
     const cuda::RowNormArgs fixed{.types = types_of(node, 0, 1),
+                                  .rounding = rounding_of(node, 0),
                                   .rows = rows.rows,
                                   .n = rows.n,
                                   .epsilon = static_cast<float>(node.attrs.get_float("epsilon", 1e-5)),
                                   .rms = rms};
     return ir::BoundKernel{
-        [fixed, bias = at_or_none(node, 2), results = node.out.size()](const ir::RunArgs& args) {
+        [fixed, rms, bias = at_or_none(node, 2), results = node.out.size()](const ir::RunArgs& args) {
           cuda::RowNormArgs a = fixed;
           a.x = args.in[0];
           a.scale = args.in[1];
           a.bias = operand(args, bias);
           a.y = args.out[0];
-          a.mean = static_cast<float*>(result(args, 1, results));
-          a.inv_std = static_cast<float*>(result(args, 2, results));
+          a.rounded = result(args, rms ? 1 : 3, results);
+          if (!rms) a.mean = static_cast<float*>(result(args, 1, results));
+          if (!rms) a.inv_std = static_cast<float*>(result(args, 2, results));
           cuda::row_norm(args.stream, a);
         }};
   };
@@ -88,17 +112,19 @@ ir::Kernel row_norm_kernel(bool rms) {
 ir::Kernel row_norm_grad_kernel(bool rms) {
   auto refuse = [](const ir::NodeView& node) -> ir::Refusal {
     if (auto why = refuse_types(node, 1, {2})) return why;
-    return refuse_others(node, 1, {0, 3});
+    if (auto why = refuse_rounding(node, 1, {2})) return why;
+    return refuse_others(node, 1, {3});
   };
   auto prepare = [rms](const ir::KernelInit& init) {
     const ir::NodeView& node = init.node;
     const Rows rows = rows_of(node, 1);
     const cuda::RowNormGradArgs fixed{.types = types_of(node, 1, 2),
+                                      .rounding = rounding_of(node, 1),
                                       .rows = rows.rows,
                                       .n = rows.n,
                                       .epsilon = static_cast<float>(node.attrs.get_float("epsilon", 1e-5)),
                                       .rms = rms};
-    auto run = [fixed, scale = at_or_none(node, 2), add = at_or_none(node, 3),
+    auto run = [fixed, rms, scale = at_or_none(node, 2), add = at_or_none(node, 3),
                 results = node.out.size()](const ir::RunArgs& args) {
       cuda::RowNormGradArgs a = fixed;
       a.dy = args.in[0];
@@ -107,7 +133,8 @@ ir::Kernel row_norm_grad_kernel(bool rms) {
       a.add = operand(args, add);
       a.dx = args.out[0];
       a.dscale = result(args, 1, results);
-      a.dbias = result(args, 2, results);
+      if (!rms) a.dbias = result(args, 2, results);
+      a.rounded = result(args, rms ? 2 : 3, results);
       a.workspace = args.workspace;
       cuda::row_norm_grad(args.stream, a);
     };

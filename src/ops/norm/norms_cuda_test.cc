@@ -57,6 +57,50 @@ TEST_P(NormsCuda, GradientsOfRowNorms) {
   }
 }
 
+TEST_P(NormsCuda, RowsInF32BesideSixteenBits) {
+  if (GetParam() == DType::f32) return;
+  const ir::Attrs rounded{{"rounded", std::string(name_of(GetParam()))}};
+  for (const auto& [rows, n] :
+       std::vector<std::array<int64_t, 2>>{{1, 1}, {3, 7}, {9, 64}, {700, 24}, {2, 1028}}) {
+    const Tensor x = random_tensor({rows, n}, 2, 2), scale = random_tensor({n}, 3),
+                 bias = random_tensor({n}, 5);
+    const Tensor add = random_tensor({rows, n}, 4), dy = random({rows, n}, 1);
+    expect_as_cpu({.op = "layer_norm", .in = {x, scale, bias}, .attrs = rounded, .out_count = 4});
+    expect_as_cpu({.op = "rms_norm", .in = {x, scale}, .attrs = rounded, .out_count = 2});
+    for (const char* op : {"layer_norm_grad", "rms_norm_grad"}) {
+      const size_t results = op[0] == 'l' ? 3 : 2;
+      expect_as_cpu({.op = op, .in = {dy, x, scale, add}, .attrs = rounded, .out_count = results + 1});
+      expect_as_cpu({.op = op, .in = {dy, x, scale}, .out_count = results});
+      expect_as_cpu(
+          {.op = op, .in = {random_tensor({rows, n}, 1), x}, .attrs = rounded, .out_count = results + 1});
+    }
+  }
+}
+
+TEST(NormsCudaTypes, OtherMixturesAreRefused) {
+  const Tensor x = random_tensor({4, 8}, 1), scale = random_tensor({8}, 2);
+  const Tensor low = tests::rounded_to(DType::f16, x);
+  EXPECT_EQ(
+      tests::expect_as_cpu(
+          {.op = "rms_norm", .in = {low, scale}, .attrs = {{"rounded", std::string("bf16")}}, .out_count = 2},
+          true),
+      0u);
+  EXPECT_EQ(tests::expect_as_cpu({.op = "rms_norm_grad",
+                                  .in = {low, x, scale},
+                                  .attrs = {{"rounded", std::string("bf16")}},
+                                  .out_count = 3},
+                                 true),
+            0u);
+  base::ThreadPool pool(1);
+  const std::vector<Tensor> y =
+      evaluate(table().need("rms_norm"), {{"rounded", std::string("bf16")}}, {low, scale}, 2, pool);
+  const std::vector<double> first = y[0].to_doubles(), second = y[1].to_doubles();
+  for (size_t i = 0; i < first.size(); ++i)
+    EXPECT_EQ(second[i], static_cast<float>(tensor::BFloat16(static_cast<float>(first[i]))));
+  EXPECT_THROW(evaluate(table().need("rms_norm"), {{"rounded", std::string("f8")}}, {x, scale}, 2, pool),
+               base::Error);
+}
+
 TEST_P(NormsCuda, GroupsAndInstances) {
   for (const Dims& x : {Dims{2, 6, 5, 7}, {1, 4, 16}, {3, 2, 1}, {2, 8, 8, 8}}) {
     const Tensor scale = random({x[1]}, 2), bias = random({x[1]}, 3);

@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "backend/cpu/cpu_stream.h"
-#include "backend/cpu/norm_rows.h"
+#include "backend/cpu/device/cpu_stream.h"
+#include "backend/cpu/norm/norm_rows.h"
 #include "ops/kernel_forms.h"
 #include "ops/norm/norm_kernels.h"
 

@@ -2,9 +2,9 @@
 #include <algorithm>
 #include <cmath>
 
-#include "backend/cpu/cast_types.h"
-#include "backend/cpu/gemm_f32.h"
-#include "backend/cpu/transpose_copy.h"
+#include "backend/cpu/elementwise/cast_types.h"
+#include "backend/cpu/dense/gemm_f32.h"
+#include "backend/cpu/move/transpose_copy.h"
 #include "ops/optim/update_pieces_cpu.h"
 
 namespace trireme::ops {

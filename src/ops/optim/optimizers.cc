@@ -13,7 +13,8 @@ using tensor::TensorType;
 const char* const kNoGrad = "it runs after the gradients: nothing is differentiated through an update";
 
 const char* const kHeldAlike =
-    "a parameter, its gradient and states are held alike, in parts or whole: passes/infer_shards checks them";
+    "a parameter, its gradient and states are held alike, in parts or whole: passes/partition/infer_shards "
+    "checks them";
 const char* const kOfParts = "its caller adds up what ranks find for their parts";
 
 /// States per parameter of each update op, as update_layout() answers.

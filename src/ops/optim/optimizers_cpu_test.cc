@@ -6,7 +6,7 @@
 #include <cstring>
 #include <limits>
 
-#include "backend/cpu/simd_level.h"
+#include "backend/cpu/simd/simd_level.h"
 #include "ops/optim/norm_blocks.h"
 #include "ops/optim/test_update_cpu.h"
 

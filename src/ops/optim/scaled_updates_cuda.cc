@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <map>
 
-#include "backend/cuda/muon.h"
-#include "backend/cuda/trust.h"
+#include "backend/cuda/optim/muon.h"
+#include "backend/cuda/optim/trust.h"
 #include "ops/cuda_kernels.h"
 #include "ops/optim/norm_blocks.h"
 #include "ops/optim/update_node_cuda.h"

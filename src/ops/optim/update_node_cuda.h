@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "backend/cuda/optimizer.h"
+#include "backend/cuda/optim/optimizer.h"
 #include "ops/kernel_forms.h"
 #include "ops/optim/update_layout.h"
 

@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "backend/cpu/cpu_stream.h"
-#include "backend/cpu/update_rules.h"
+#include "backend/cpu/device/cpu_stream.h"
+#include "backend/cpu/optim/update_rules.h"
 #include "ops/kernel_forms.h"
 #include "ops/optim/update_layout.h"
 

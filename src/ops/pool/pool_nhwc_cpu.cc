@@ -1,7 +1,7 @@
 // Channels-last pooling on CPU: vectors over channels.
 
-#include "backend/cpu/cpu_stream.h"
-#include "backend/cpu/pool_grad.h"
+#include "backend/cpu/device/cpu_stream.h"
+#include "backend/cpu/conv/pool_grad.h"
 #include "ops/conv/window.h"
 #include "ops/kernel_forms.h"
 #include "ops/table.h"

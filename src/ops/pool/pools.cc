@@ -3,6 +3,7 @@
 #include "ops/conv/window.h"
 #include "ops/pool/pool_grad.h"
 #include "ops/pool/pool_kernels.h"
+#include "ops/pool/pools_expand.h"
 #include "ops/table.h"
 
 namespace trireme::ops {
@@ -81,16 +82,25 @@ ir::OpSchema global(std::string name, std::string doc, std::string onnx, PoolRul
 std::vector<TensorType> infer_unpool(const ir::NodeView& n) {
   const Shape& x = n.in[0].shape;
   if (!x.has_rank()) return {n.in[0]};
-  if (n.present(2)) {
-    if (const tensor::Tensor* size = n.value(2)) return {{n.in[0].dtype, Shape::of(size->to_ints())}};
-    return {{n.in[0].dtype, Shape::unknown(x.rank())}};
-  }
   const std::vector<int64_t> kernel = n.attrs.get_ints("kernel_shape"), strides = n.attrs.get_ints("strides"),
                              pads = n.attrs.get_ints("pads");
   const size_t rank = x.rank() - 2;
   base::require(x.rank() >= 3 && kernel.size() == rank && (strides.empty() || strides.size() == rank) &&
                     (pads.empty() || pads.size() == 2 * rank),
                 "max_unpool attributes do not fit ", x.to_string());
+  constexpr int64_t kMost = 1 << 24;
+  for (const auto* list : {&kernel, &strides, &pads}) {
+    for (int64_t v : *list) base::require(v >= 0 && v < kMost, "max_unpool has ", v, " among its attributes");
+  }
+  for (size_t i = 2; i < x.rank(); ++i)
+    base::require(!x[i].is_static() || x[i].value() < (int64_t{1} << 32), "max_unpool of ", x.to_string());
+  if (n.present(2)) {
+    const tensor::Tensor* size = n.value(2);
+    if (size == nullptr) return {{n.in[0].dtype, Shape::unknown(x.rank())}};
+    base::require(size->elements() == static_cast<int64_t>(x.rank()), "max_unpool of ", x.to_string(), " to ",
+                  size->elements(), " extents");
+    return {{n.in[0].dtype, Shape::of(size->to_ints())}};
+  }
   std::vector<Dim> out{x[0], x[1]};
   for (size_t i = 0; i < rank; ++i) {
     const int64_t pad = pads.empty() ? 0 : pads[i] + pads[rank + i],
@@ -111,16 +121,24 @@ ir::OpSchema max_unpool() {
                     {"strides", "ints", "its strides, default 1"},
                     {"pads", "ints", "its padding, default 0"}},
           .infer = infer_unpool,
+          .expand = expand_max_unpool,
           .grad = rule(max_unpool_gradients),
           .onnx = "MaxUnpool"};
 }
 
-std::vector<TensorType> infer_roi(const ir::NodeView& n, int64_t height, int64_t width) {
+/// Regions are rows of `coordinates` numbers.
+std::vector<TensorType> infer_roi(const ir::NodeView& n, int64_t coordinates, int64_t height, int64_t width) {
   const Shape &x = n.in[0].shape, &rois = n.in[1].shape;
   if (!x.has_rank() || !rois.has_rank()) return {{n.in[0].dtype, Shape::unknown(4)}};
   base::require(x.rank() == 4 && rois.rank() == 2, "region pooling of ", x.to_string(), " with regions ",
                 rois.to_string());
+  base::require(!rois[1].is_static() || rois[1].value() == coordinates, "region pooling by regions ",
+                rois.to_string(), ", which needs ", coordinates, " numbers each");
   base::require(height >= 1 && width >= 1, "region pooling to ", height, " x ", width);
+  if (x.is_static() && !(rois[0].is_static() && rois[0].value() == 0)) {
+    base::require(x[0].value() > 0 && x[2].value() > 0 && x[3].value() > 0, "region pooling of ",
+                  x.to_string(), ", which has no image");
+  }
   return {{n.in[0].dtype, Shape{rois[0], x[1], Dim(height), Dim(width)}}};
 }
 
@@ -136,7 +154,7 @@ ir::OpSchema max_roi_pool() {
               [](const ir::NodeView& n) {
                 const std::vector<int64_t> cells = n.attrs.get_ints("pooled_shape");
                 base::require(cells.size() == 2, "max_roi_pool needs pooled_shape of two entries");
-                return infer_roi(n, cells[0], cells[1]);
+                return infer_roi(n, 5, cells[0], cells[1]);
               },
           .why_no_grad = "regions rounded to whole pixels: train with roi_align, which replaced it",
           .onnx = "MaxRoiPool"};
@@ -156,7 +174,12 @@ ir::OpSchema roi_align() {
                     {"spatial_scale", "float", "factor from region to feature coordinates, default 1"}},
           .infer =
               [](const ir::NodeView& n) {
-                return infer_roi(n, n.attrs.get_int("output_height", 1), n.attrs.get_int("output_width", 1));
+                const Shape &rois = n.in[1].shape, &images = n.in[2].shape;
+                base::require(!images.is_static() || !rois.is_static() || images == Shape{rois[0]},
+                              "roi_align of regions ", rois.to_string(), " with image numbers ",
+                              images.to_string());
+                return infer_roi(n, 4, n.attrs.get_int("output_height", 1),
+                                 n.attrs.get_int("output_width", 1));
               },
           .grad = rule(roi_align_gradients),
           .onnx = "RoiAlign"};
@@ -169,6 +192,9 @@ std::vector<ir::OpDef> pools_ops() {
       windowed("max_pool", "maximum over each window; optional second result: index of the maximum",
                "MaxPool", {{"storage_order", "int", "1: indices count down columns"}}, max_pool_gradients);
   max.max_out = 2;
+  ir::OpSchema global_lp =
+      global("global_lp_pool", "p-norm over all spatial axes", "GlobalLpPool", global_lp_pool_gradients);
+  global_lp.expand = expand_global_lp_pool;
   return {
       {std::move(max), max_pool_cpu_kernels()},
       {windowed("average_pool", "mean over each window", "AveragePool",
@@ -183,8 +209,7 @@ std::vector<ir::OpDef> pools_ops() {
        global_average_pool_cpu_kernels()},
       {global("global_max_pool", "maximum over all spatial axes", "GlobalMaxPool", global_max_pool_gradients),
        global_max_pool_cpu_kernels()},
-      {global("global_lp_pool", "p-norm over all spatial axes", "GlobalLpPool", global_lp_pool_gradients),
-       global_lp_pool_cpu_kernels()},
+      {std::move(global_lp), global_lp_pool_cpu_kernels()},
       {max_unpool(), max_unpool_cpu_kernels()},
       {max_roi_pool(), max_roi_pool_cpu_kernels()},
       {roi_align(), roi_align_cpu_kernels()},

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <limits>
 
-#include "backend/cpu/cpu_stream.h"
+#include "backend/cpu/device/cpu_stream.h"
 #include "ops/conv/window.h"
 #include "ops/kernel_forms.h"
 #include "ops/pool/pool_kernels.h"

@@ -1,6 +1,6 @@
 // Pooling and its gradients on NVIDIA GPUs, channels first and last; whole planes are reductions.
-#include "backend/cuda/pool.h"
-#include "backend/cuda/reduce.h"
+#include "backend/cuda/image/pool.h"
+#include "backend/cuda/norm/reduce.h"
 #include "ops/conv/window.h"
 #include "ops/cuda_kernels.h"
 #include "ops/kernel_forms.h"
@@ -43,11 +43,7 @@ PoolShape shape_of(const ir::NodeView& n, const tensor::Dims& x, PoolKind kind, 
 
 ir::Kernel forward(PoolKind kind, bool channels_last) {
   ir::Kernel k{.name = "windows"};
-  k.refuse = [kind](const ir::NodeView& n) -> ir::Refusal {
-    const int64_t p = n.attrs.get_int("p", 2);
-    if (kind == PoolKind::lp && p != 1 && p != 2) return "norms of another order than 1 and 2";
-    return refuse_types(n);
-  };
+  k.refuse = refuse_types;
   k.prepare = [=](const ir::KernelInit& init) {
     const ir::NodeView& n = init.node;
     const PoolShape shape = shape_of(n, n.in_dims(0), kind, channels_last);

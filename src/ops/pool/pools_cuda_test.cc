@@ -56,6 +56,9 @@ TEST(PoolsCuda, WindowsOfImages) {
       expect("average_pool", {values}, window);
       expect("average_pool", {values}, counted);
       expect("lp_pool", {values}, window);
+      ir::Attrs cubes = window;
+      cubes.set("p", int64_t{3});
+      expect("lp_pool", {values}, cubes);
       expect("max_pool_nhwc", {values.reshaped({x[0], x[2], x[3], x[1]})}, window);
       expect("average_pool_nhwc", {values.reshaped({x[0], x[2], x[3], x[1]})}, counted);
     }

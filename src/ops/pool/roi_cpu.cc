@@ -3,7 +3,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "backend/cpu/cpu_stream.h"
+#include "backend/cpu/device/cpu_stream.h"
 #include "ops/kernel_forms.h"
 #include "ops/pool/pool_kernels.h"
 
@@ -36,7 +36,8 @@ ir::BoundKernel prepare_unpool(const ir::KernelInit& init) {
   base::require(y.size() == x.size() && y.size() <= plan.result.size(),
                 "max_unpool result rank does not fit");
   std::copy(y.begin(), y.end(), plan.result.begin());
-  std::copy(y.begin(), y.end(), plan.counted.begin());
+  // An empty result takes nothing, wherever it was counted.
+  for (size_t i = 0; i < y.size(); ++i) plan.counted[i] = std::max<int64_t>(y[i], 1);
   if (init.node.present(2)) {
     // The indices were counted in the smaller tensor that the attributes describe.
     const std::vector<int64_t> kernel = init.node.attrs.get_ints("kernel_shape"),
@@ -72,8 +73,14 @@ struct RoiPlan {
 
 template <class T>
 void max_region(const RoiPlan& p, const T* x, const T* roi, T* y) {
-  const int64_t image = std::clamp<int64_t>(static_cast<int64_t>(roi[0]), 0, p.batch - 1);
-  auto scaled = [&](T v) { return static_cast<int64_t>(std::round(static_cast<double>(v) * p.scale)); };
+  const int64_t last = p.batch - 1;
+  const int64_t image = roi[0] > 0 ? static_cast<int64_t>(std::min<double>(double(roi[0]), double(last))) : 0;
+  // Far beyond any image, yet their differences are exact; NaN is the lower end.
+  constexpr double kFar = 0x1p40;
+  auto scaled = [&](T v) {
+    const double at = std::round(static_cast<double>(v) * p.scale);
+    return static_cast<int64_t>(at > -kFar ? std::min(at, kFar) : -kFar);
+  };
   const int64_t x1 = scaled(roi[1]), y1 = scaled(roi[2]), x2 = scaled(roi[3]), y2 = scaled(roi[4]);
   const double cell_h = double(std::max<int64_t>(y2 - y1 + 1, 1)) / double(p.out_h);
   const double cell_w = double(std::max<int64_t>(x2 - x1 + 1, 1)) / double(p.out_w);
@@ -107,7 +114,8 @@ struct Corners {
 
 Corners corners_of(const RoiPlan& p, double y, double x) {
   Corners c;
-  if (y < -1.0 || y > double(p.height) || x < -1.0 || x > double(p.width)) return c;
+  // NaN is outside too.
+  if (!(y >= -1.0 && y <= double(p.height) && x >= -1.0 && x <= double(p.width))) return c;
   y = std::max(y, 0.0);
   x = std::max(x, 0.0);
   int64_t y0 = static_cast<int64_t>(y), x0 = static_cast<int64_t>(x);
@@ -139,22 +147,54 @@ RoiGrid grid_of(const RoiPlan& p, const T* roi) {
   }
   g.cell_h = h / double(p.out_h);
   g.cell_w = w / double(p.out_w);
-  // A region beyond any plausible image must not turn into an endless walk.
+  // A region beyond any plausible image must not turn into an endless walk. NaN takes no sample.
   auto samples = [&](double cell) {
-    return p.sampling > 0 ? p.sampling : static_cast<int64_t>(std::clamp(std::ceil(cell), 0.0, 4096.0));
+    const double wanted = std::ceil(cell);
+    return p.sampling > 0 ? p.sampling : wanted > 0 ? static_cast<int64_t>(std::min(wanted, 4096.0)) : 0;
   };
   g.samples_h = samples(g.cell_h);
   g.samples_w = samples(g.cell_w);
   return g;
 }
 
+/// Samples [first, last) of a cell among which are all that lie on the image; the others are 0.
+struct SampleSpan {
+  int64_t first, last;
+};
+
+/// Of n samples at origin + (k + 0.5) step: a region far larger than the image has nearly all of its own
+/// outside.
+SampleSpan span_inside(double origin, double step, int64_t n, int64_t extent) {
+  if (!(step > 0)) return {0, n};
+  // One more on each side: the rounding of the samples' own coordinates decides.
+  const double first = std::ceil((-1.0 - origin) / step - 0.5) - 1;
+  const double last = std::floor((double(extent) - origin) / step - 0.5) + 2;
+  const double most = double(n);
+  const int64_t begin = first > 0 ? static_cast<int64_t>(std::min(first, most)) : 0;
+  return {begin, last > double(begin) ? static_cast<int64_t>(std::min(last, most)) : begin};
+}
+
+struct CellSpans {
+  SampleSpan h, w;
+  bool all;  // no sample is left out
+};
+
+CellSpans spans_of(const RoiPlan& p, const RoiGrid& g, int64_t i, int64_t j) {
+  const double step_h = g.cell_h / double(g.samples_h), step_w = g.cell_w / double(g.samples_w);
+  CellSpans s{span_inside(g.y0 + double(i) * g.cell_h, step_h, g.samples_h, p.height),
+              span_inside(g.x0 + double(j) * g.cell_w, step_w, g.samples_w, p.width), false};
+  s.all = (s.h.last - s.h.first) * (s.w.last - s.w.first) == g.samples_h * g.samples_w;
+  return s;
+}
+
 template <class T>
 T align_cell(const RoiPlan& p, const RoiGrid& g, const T* plane, int64_t i, int64_t j) {
+  const CellSpans s = spans_of(p, g, i, j);
   double sum = 0, best = 0;
-  bool first = true;
-  for (int64_t a = 0; a < g.samples_h; ++a) {
+  bool first = s.all;  // what is left out is 0
+  for (int64_t a = s.h.first; a < s.h.last; ++a) {
     const double y = g.y0 + double(i) * g.cell_h + (double(a) + 0.5) * g.cell_h / double(g.samples_h);
-    for (int64_t b = 0; b < g.samples_w; ++b) {
+    for (int64_t b = s.w.first; b < s.w.last; ++b) {
       const double x = g.x0 + double(j) * g.cell_w + (double(b) + 0.5) * g.cell_w / double(g.samples_w);
       const Corners c = corners_of(p, y, x);
       for (int k = 0; k < 4; ++k) {
@@ -205,8 +245,9 @@ void align_cell_grad(const RoiPlan& p, const RoiGrid& g, const CellGrad<T>& back
   const double share = double(dy) / double(std::max<int64_t>(g.samples_h * g.samples_w, 1));
   double best = 0, best_weight = 0;
   int64_t best_at = -1;
-  for (int64_t a = 0; a < g.samples_h; ++a) {
-    for (int64_t b = 0; b < g.samples_w; ++b) {
+  const CellSpans s = spans_of(p, g, cell[0], cell[1]);
+  for (int64_t a = s.h.first; a < s.h.last; ++a) {
+    for (int64_t b = s.w.first; b < s.w.last; ++b) {
       const Corners c = sample_of(p, g, cell, {a, b});
       for (int k = 0; k < 4; ++k) {
         const double term = c.weight[k] * double(plane[c.at[k]]);
@@ -219,7 +260,8 @@ void align_cell_grad(const RoiPlan& p, const RoiGrid& g, const CellGrad<T>& back
       }
     }
   }
-  if (p.maximum && best_at >= 0) dx[best_at] += static_cast<T>(double(dy) * best_weight);
+  const bool is_left_out = !s.all && best < 0;  // the largest is a 0 beyond the image
+  if (p.maximum && best_at >= 0 && !is_left_out) dx[best_at] += static_cast<T>(double(dy) * best_weight);
 }
 
 /// All regions of one (image, channel) plane, in order.

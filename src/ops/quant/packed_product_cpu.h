@@ -2,7 +2,7 @@
 // requantization.
 #pragma once
 
-#include "backend/cpu/qgemm_s8.h"
+#include "backend/cpu/quant/qgemm_s8.h"
 #include "ir/kernel.h"
 #include "ops/quant/qproduct.h"
 

@@ -1,9 +1,10 @@
 // 8-bit convolution on packed weights, and depthwise convolution of 8-bit channels.
 #include <algorithm>
+#include <cmath>
 
-#include "backend/cpu/conv_quantized.h"
-#include "backend/cpu/cpu_stream.h"
-#include "backend/cpu/depthwise_nhwc.h"
+#include "backend/cpu/conv/conv_quantized.h"
+#include "backend/cpu/device/cpu_stream.h"
+#include "backend/cpu/conv/depthwise_nhwc.h"
 #include "ops/conv/window.h"
 #include "ops/dense/epilogue_cpu.h"
 #include "ops/kernel_forms.h"
@@ -91,7 +92,8 @@ void set_epilogue(const QProduct& q, PackedProduct& p) {
                                   : cpu::QuantOutput::s8;
   e.offsets = p.offsets.data();
   e.scale = p.scale.data();
-  e.scales_below_one = std::all_of(p.scale.begin(), p.scale.end(), [](float s) { return s < 1.0f; });
+  e.scales_below_one =
+      std::all_of(p.scale.begin(), p.scale.end(), [](float s) { return std::abs(s) < 1.0f; });
   if (q.to_float()) {
     e.real = epilogue_of(q.activation);
   } else {
@@ -166,6 +168,11 @@ ir::Refusal refuse_packed_product(const ir::NodeView& node) {
       kind == ActivationKind::none || kind == ActivationKind::relu || kind == ActivationKind::clip;
   if (node.out[0].dtype != DType::f32 && !clamps)
     return "the activation is no clamp, which 8-bit results need";
+  const QProduct q = read_product(node, node.out_dims(0).back());
+  if (!q.to_float() && !q.has_bounds()) return "the activation bounds steps that are not positive";
+  for (double s : q.product_scale) {
+    if (!std::isfinite(static_cast<float>(s / (q.to_float() ? 1 : q.y_scale)))) return "a scale overflows";
+  }
   return std::nullopt;
 }
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "ops/kernel_forms.h"
 #include "ops/quant/element_codec.h"
 
 namespace trireme::ops {
@@ -27,7 +28,8 @@ std::vector<int32_t> integers(const std::vector<double>& values) { return {value
 
 int32_t bound(const QProduct& p, float real, double fallback) {
   const IntegerRange range = range_of(p.out);
-  const double q = std::isfinite(real) ? std::nearbyint(double(real) / p.y_scale) + p.y_zero : fallback;
+  double q = std::isfinite(real) ? std::nearbyint(double(real) / p.y_scale) + p.y_zero : fallback;
+  if (std::isnan(q)) q = fallback;
   return static_cast<int32_t>(std::clamp(q, double(range.lowest), double(range.highest)));
 }
 
@@ -44,6 +46,10 @@ int32_t QProduct::highest() const {
   const double highest = double(range_of(out).highest);
   return activation.kind == ActivationKind::clip ? bound(*this, activation.hi, highest)
                                                  : static_cast<int32_t>(highest);
+}
+
+bool QProduct::has_bounds() const {
+  return activation.kind == ActivationKind::none || (y_scale > 0 && std::isfinite(y_scale));
 }
 
 DType product_dtype(const ir::NodeView& node) {
@@ -79,6 +85,37 @@ QProduct read_product(const ir::NodeView& node, int64_t channels) {
   p.out = node.out[0].dtype;
   p.activation = activation_of(node.attrs);
   return p;
+}
+
+QSum read_sum(const ir::NodeView& node) {
+  auto real = [&](size_t i) { return node.value(i)->to_doubles()[0]; };
+  QProduct q{.y_scale = real(6), .out = node.out[0].dtype, .activation = activation_of(node.attrs)};
+  q.y_zero = static_cast<int32_t>(real(7));
+  return {
+      .fa = static_cast<float>(real(1) / q.y_scale),
+      .fb = static_cast<float>(real(4) / q.y_scale),
+      .shift = static_cast<float>(q.y_zero - real(2) * real(1) / q.y_scale - real(5) * real(4) / q.y_scale),
+      .lowest = static_cast<float>(q.lowest()),
+      .highest = static_cast<float>(q.highest())};
+}
+
+ir::Refusal refuse_sum(const ir::NodeView& node) {
+  for (size_t i : {1, 2, 4, 5, 6, 7}) {
+    if (node.value(i) == nullptr) return base::concat("operand ", i, " is not constant");
+    if (node.value(i)->elements() != 1) return base::concat("operand ", i, " is not one value");
+  }
+  for (size_t i : {0, 3, 7}) {
+    if (auto why = refuse_dtype(node, i, {DType::u8, DType::i8})) return why;
+  }
+  const ActivationSpec act = activation_of(node.attrs);
+  const bool clamps = act.kind == ActivationKind::relu || act.kind == ActivationKind::clip;
+  if (!clamps && act.kind != ActivationKind::none) return "the activation is no clamp";
+  const QSum sum = read_sum(node);
+  const float largest = 255 * (std::abs(sum.fa) + std::abs(sum.fb)) + std::abs(sum.shift);
+  if (!std::isfinite(largest)) return "a factor of the scales overflows";
+  const double y_scale = node.value(6)->to_doubles()[0];
+  if (clamps && !(y_scale > 0)) return "the activation bounds steps that are not positive";
+  return std::nullopt;
 }
 
 }  // namespace trireme::ops

@@ -26,10 +26,22 @@ struct QProduct {
   /// Bounds of a clamping activation in quantized steps, inside the type's range.
   int32_t lowest() const;
   int32_t highest() const;
+  /// Whether those bounds are the activation's: a step is a positive number, or there is nothing to bound.
+  bool has_bounds() const;
 };
 
 /// Reads the constant operands. Throws invalid_argument where their sizes do not fit `channels`.
 QProduct read_product(const ir::NodeView& node, int64_t channels);
+
+/// y = round(a * fa + b * fb + shift), clamped: a sum of two quantized tensors.
+struct QSum {
+  float fa = 1, fb = 1, shift = 0;
+  float lowest = 0, highest = 0;
+};
+
+/// Why a qadd has no such form, or nothing: other types, unknown parameters, scales that overflow.
+ir::Refusal refuse_sum(const ir::NodeView& node);
+QSum read_sum(const ir::NodeView& node);
 
 /// Why the parameters cannot be read at compile time, or nothing.
 ir::Refusal refuse_unknown_parameters(const ir::NodeView& node);

@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "backend/cpu/quantized_add.h"
-#include "backend/cpu/cpu_stream.h"
+#include "backend/cpu/quant/quantized_add.h"
+#include "backend/cpu/device/cpu_stream.h"
 #include "ops/conv/window.h"
 #include "ops/kernel_forms.h"
 #include "ops/quant/element_codec.h"
@@ -27,7 +27,8 @@ void store(const QProduct& p, int64_t channel, int64_t sum, void* y, int64_t at)
     return;
   }
   const IntegerRange range = range_of(p.out);
-  const double q = std::nearbyint(real / p.y_scale) + p.y_zero;
+  const double quotient = real / p.y_scale;  // scales may be any numbers: NaN gives the zero point
+  const double q = std::isnan(quotient) ? p.y_zero : std::nearbyint(quotient) + p.y_zero;
   write_integer(p.out, y, at,
                 static_cast<int64_t>(std::clamp(q, double(range.lowest), double(range.highest))));
 }
@@ -189,27 +190,11 @@ ir::BoundKernel prepare_conv_reference(const ir::KernelInit& init) {
             : bind_conv_reference<uint8_t, uint8_t>(init.node);
 }
 
-/// y = round(a * fa + b * fb + shift), clamped: two multiply-adds per element.
+/// Two multiply-adds per element.
 struct AddPlan {
   int64_t n;
-  float fa, fb, shift;
-  float lowest, highest;
+  QSum sum;
 };
-
-ir::Refusal refuse_qadd(const ir::NodeView& node) {
-  for (size_t i : {1, 2, 4, 5, 6, 7}) {
-    if (node.value(i) == nullptr) return base::concat("operand ", i, " is not constant");
-    if (node.value(i)->elements() != 1) return base::concat("operand ", i, " is not one value");
-  }
-  for (size_t i : {0, 3, 7}) {
-    if (auto why = refuse_dtype(node, i, {DType::u8, DType::i8})) return why;
-  }
-  const ActivationKind kind = activation_of(node.attrs).kind;
-  if (kind != ActivationKind::none && kind != ActivationKind::relu && kind != ActivationKind::clip) {
-    return "the activation is no clamp";
-  }
-  return std::nullopt;
-}
 
 template <class A, class B, class Y>
 ir::BoundKernel bind_qadd(const AddPlan& p) {
@@ -219,9 +204,10 @@ ir::BoundKernel bind_qadd(const AddPlan& p) {
       const B* b = in_ptr<B>(args, 3);
       Y* y = out_ptr<Y>(args, 0);
       for (int64_t i = begin; i < end; ++i) {
-        const float v = static_cast<float>(a[i]) * p.fa + static_cast<float>(b[i]) * p.fb + p.shift;
+        const float v =
+            static_cast<float>(a[i]) * p.sum.fa + static_cast<float>(b[i]) * p.sum.fb + p.sum.shift;
         // Adding 1.5 * 2^23 rounds |v| < 2^22 half to even.
-        const float clamped = std::min(std::max(v, p.lowest), p.highest);
+        const float clamped = std::min(std::max(v, p.sum.lowest), p.sum.highest);
         y[i] = static_cast<Y>(static_cast<int32_t>((clamped + 12582912.0f) - 12582912.0f));
       }
     });
@@ -231,24 +217,17 @@ ir::BoundKernel bind_qadd(const AddPlan& p) {
 /// All three of one type: the vector kernel.
 ir::BoundKernel bind_same_qadd(const AddPlan& p, bool is_signed) {
   return {[p, is_signed](const ir::RunArgs& args) {
-    cpu::quantized_add(
-        {args.in[0], args.in[3], args.out[0], p.n, is_signed, p.fa, p.fb, p.shift, p.lowest, p.highest},
-        cpu::pool_of(args.stream));
+    cpu::quantized_add({args.in[0], args.in[3], args.out[0], p.n, is_signed, p.sum.fa, p.sum.fb, p.sum.shift,
+                        p.sum.lowest, p.sum.highest},
+                       cpu::pool_of(args.stream));
   }};
 }
 
 ir::BoundKernel prepare_qadd(const ir::KernelInit& init) {
   const ir::NodeView& node = init.node;
-  auto real = [&](size_t i) { return node.value(i)->to_doubles()[0]; };
-  QProduct q{.y_scale = real(6), .out = node.out[0].dtype, .activation = activation_of(node.attrs)};
-  q.y_zero = static_cast<int32_t>(real(7));
-  AddPlan p{.n = tensor::element_count(node.out_dims(0))};
-  p.fa = static_cast<float>(real(1) / q.y_scale);
-  p.fb = static_cast<float>(real(4) / q.y_scale);
-  p.shift = static_cast<float>(q.y_zero - real(2) * real(1) / q.y_scale - real(5) * real(4) / q.y_scale);
-  p.lowest = static_cast<float>(q.lowest());
-  p.highest = static_cast<float>(q.highest());
-  const bool a = node.in[0].dtype == DType::i8, b = node.in[3].dtype == DType::i8, y = q.out == DType::i8;
+  const AddPlan p{tensor::element_count(node.out_dims(0)), read_sum(node)};
+  const bool a = node.in[0].dtype == DType::i8, b = node.in[3].dtype == DType::i8,
+             y = node.out[0].dtype == DType::i8;
   if (a == b && a == y) return bind_same_qadd(p, a);
   if (a) {
     if (b) return y ? bind_qadd<int8_t, int8_t, int8_t>(p) : bind_qadd<int8_t, int8_t, uint8_t>(p);
@@ -279,7 +258,7 @@ std::vector<ir::Kernel> qconv_nhwc_cpu_kernels() {
 }
 
 std::vector<ir::Kernel> qadd_cpu_kernels() {
-  return {{.name = "plain", .refuse = refuse_qadd, .prepare = prepare_qadd}};
+  return {{.name = "plain", .refuse = refuse_sum, .prepare = prepare_qadd}};
 }
 
 }  // namespace trireme::ops

@@ -2,7 +2,7 @@
 // dynamic_quantize_linear.
 #include <algorithm>
 
-#include "backend/cuda/qproduct.h"
+#include "backend/cuda/dense/qproduct.h"
 #include "ops/conv/window.h"
 #include "ops/cuda_kernels.h"
 #include "ops/dense/gemm_cuda.h"
@@ -92,7 +92,7 @@ DeviceProduct device_product(const ir::KernelInit& init, const SignedWeights& w)
   const QProduct q = read_product(node, w.n);
   const int32_t x_shift = node.in[Q::x].dtype == DType::u8 ? 128 : 0;
   const int32_t w_shift = node.in[Q::w].dtype == DType::u8 ? 128 : 0, x_zero = q.x_zero - x_shift;
-  const bool folds = !q.to_float() && is_clamp(q.activation);
+  const bool folds = !q.to_float() && is_clamp(q.activation) && q.has_bounds();
   std::vector<float> factor(w.sums.size());
   std::vector<int32_t> offset(w.sums.size()), zero(w.sums.size());
   for (size_t c = 0; c < static_cast<size_t>(w.n); ++c) {
@@ -236,33 +236,18 @@ ir::BoundKernel prepare_qconv(const ir::KernelInit& init) {
   return bind_product(init, window, window_weights(*init.node.value(Q::w), false));
 }
 
-ir::Refusal refuse_qadd(const ir::NodeView& node) {
-  for (size_t i : {1, 2, 4, 5, 6, 7}) {
-    if (node.value(i) == nullptr) return base::concat("operand ", i, " is not constant");
-    if (node.value(i)->elements() != 1) return base::concat("operand ", i, " is not one value");
-  }
-  for (size_t i : {0, 3, 7}) {
-    if (auto why = refuse_dtype(node, i, {DType::u8, DType::i8})) return why;
-  }
-  if (!is_clamp(activation_of(node.attrs))) return "the activation is no clamp";
-  return std::nullopt;
-}
-
 ir::BoundKernel prepare_qadd(const ir::KernelInit& init) {
   const ir::NodeView& node = init.node;
-  auto real = [&](size_t i) { return node.value(i)->to_doubles()[0]; };
-  QProduct q{.y_scale = real(6), .out = node.out[0].dtype, .activation = activation_of(node.attrs)};
-  q.y_zero = static_cast<int32_t>(real(7));
-  const cuda::QuantAdd fixed{
-      .a_signed = node.in[0].dtype == DType::i8,
-      .b_signed = node.in[3].dtype == DType::i8,
-      .y_signed = q.out == DType::i8,
-      .fa = static_cast<float>(real(1) / q.y_scale),
-      .fb = static_cast<float>(real(4) / q.y_scale),
-      .shift = static_cast<float>(q.y_zero - real(2) * real(1) / q.y_scale - real(5) * real(4) / q.y_scale),
-      .low = static_cast<float>(q.lowest()),
-      .high = static_cast<float>(q.highest()),
-      .n = tensor::element_count(node.out_dims(0))};
+  const QSum sum = read_sum(node);
+  const cuda::QuantAdd fixed{.a_signed = node.in[0].dtype == DType::i8,
+                             .b_signed = node.in[3].dtype == DType::i8,
+                             .y_signed = node.out[0].dtype == DType::i8,
+                             .fa = sum.fa,
+                             .fb = sum.fb,
+                             .shift = sum.shift,
+                             .low = sum.lowest,
+                             .high = sum.highest,
+                             .n = tensor::element_count(node.out_dims(0))};
   return {[fixed](const ir::RunArgs& args) {
     cuda::QuantAdd a = fixed;
     a.a = args.in[0];
@@ -362,7 +347,7 @@ std::vector<CudaKernels> qproducts_cuda_kernels() {
   return {
       {"qlinear", {{.name = "gemm_8_bit", .refuse = refuse_unknown_parameters, .prepare = prepare_qlinear}}},
       {"qconv_nhwc", {{.name = "windows_8_bit", .refuse = refuse_qconv, .prepare = prepare_qconv}}},
-      {"qadd", {{.name = "flat", .refuse = refuse_qadd, .prepare = prepare_qadd}}},
+      {"qadd", {{.name = "flat", .refuse = refuse_sum, .prepare = prepare_qadd}}},
       {"matmul_integer", {{.name = "gemm_8_bit", .refuse = refuse_integer, .prepare = prepare_integer}}},
       {"dynamic_quantize_linear",
        {{.name = "two_passes",

@@ -3,12 +3,14 @@
 #include "ops/dense/matmul_shape.h"
 #include "ops/elementwise/cast.h"
 #include "ops/quant/quant_kernels.h"
+#include "ops/quant/quants_expand.h"
 #include "ops/quant/scale_map.h"
 #include "ops/table.h"
 
 namespace trireme::ops {
 namespace {
 
+using tensor::Dim;
 using tensor::DType;
 using tensor::Shape;
 using tensor::TensorType;
@@ -101,8 +103,15 @@ ir::OpSchema qlinear_matmul() {
       .max_in = 8,
       .infer =
           [](const ir::NodeView& n) {
-            return std::vector<TensorType>{{n.in[7].dtype, infer_matmul(n.in[0].shape, n.in[3].shape)}};
+            const Shape &a = n.in[0].shape, &b = n.in[3].shape;
+            const Shape y = infer_matmul(a, b);
+            for (size_t i : {1, 2})
+              check_per_line(n, i, a.has_rank() && a.rank() > 1 ? a[a.rank() - 2] : Dim(1));
+            for (size_t i : {4, 5})
+              check_per_line(n, i, b.has_rank() && b.rank() > 1 ? b[b.rank() - 1] : Dim(1));
+            return std::vector<TensorType>{{n.in[7].dtype, y}};
           },
+      .expand = expand_qlinear_matmul,
       .cost = [](const ir::NodeView& n) { return matmul_cost(n, 0, 3); },
       .why_no_grad = "integer product: its operands are quantized values",
       .onnx = "QLinearMatMul"};

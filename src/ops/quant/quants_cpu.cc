@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "backend/cpu/cpu_stream.h"
-#include "backend/cpu/quantize_linear.h"
+#include "backend/cpu/device/cpu_stream.h"
+#include "backend/cpu/quant/quantize_linear.h"
 #include "ops/dense/matmul_shape.h"
 #include "ops/elementwise/cast.h"
 #include "ops/elementwise/small_float.h"
@@ -191,7 +191,7 @@ void dynamic_quantize(const ir::RunArgs& args, int64_t n) {
 struct QMatmulPlan {
   MatmulShape shape;
   DType a, b, y, scale;
-  int64_t a_scales, b_scales;  // 1, m or n values
+  int64_t a_scales, a_zeros, b_scales, b_zeros;  // 1, m or n values
 };
 
 /// Value of scale or zero operand `i` for index `at` of `count`; one value serves all.
@@ -203,19 +203,20 @@ void qmatmul_row(const QMatmulPlan& p, const ir::RunArgs& args, int64_t row) {
   const MatmulShape& s = p.shape;
   const size_t batch = static_cast<size_t>(row / s.m);
   const int64_t i = row % s.m, a0 = s.a_offset[batch] + i * s.k, b0 = s.b_offset[batch];
-  const double a_zero = parameter(p.a, args, 2, i, p.a_scales),
+  const double a_zero = parameter(p.a, args, 2, i, p.a_zeros),
                a_scale = parameter(p.scale, args, 1, i, p.a_scales);
   const double y_scale = read_element(p.scale, args.in[6], 0), y_zero = read_element(p.y, args.in[7], 0);
   const IntegerRange range = range_of(p.y);
   for (int64_t j = 0; j < s.n; ++j) {
-    const double b_zero = parameter(p.b, args, 5, j, p.b_scales);
+    const double b_zero = parameter(p.b, args, 5, j, p.b_zeros);
     double sum = 0;  // exact: products of 8-bit values
     for (int64_t l = 0; l < s.k; ++l) {
       sum += (read_element(p.a, args.in[0], a0 + l) - a_zero) *
              (read_element(p.b, args.in[3], b0 + l * s.n + j) - b_zero);
     }
     const double v = sum * a_scale * parameter(p.scale, args, 4, j, p.b_scales) / y_scale;
-    const double q = std::clamp(std::nearbyint(v) + y_zero, double(range.lowest), double(range.highest));
+    const double whole = std::isnan(v) ? y_zero : std::nearbyint(v) + y_zero;
+    const double q = std::clamp(whole, double(range.lowest), double(range.highest));
     write_integer(p.y, args.out[0], row * s.n + j, static_cast<int64_t>(q));
   }
 }
@@ -235,7 +236,9 @@ ir::BoundKernel prepare_qmatmul(const ir::KernelInit& init) {
                          node.out[0].dtype,
                          node.in[1].dtype,
                          tensor::element_count(node.in_dims(1)),
-                         tensor::element_count(node.in_dims(4))};
+                         tensor::element_count(node.in_dims(2)),
+                         tensor::element_count(node.in_dims(4)),
+                         tensor::element_count(node.in_dims(5))};
   return {[plan](const ir::RunArgs& args) {
     cpu::pool_of(args.stream).run(plan.shape.batches() * plan.shape.m, [&](int64_t row) {
       qmatmul_row(plan, args, row);

@@ -1,5 +1,5 @@
 // Kernels of quantize_linear and dequantize_linear on NVIDIA GPUs.
-#include "backend/cuda/quantize.h"
+#include "backend/cuda/quant/quantize.h"
 #include "ops/cuda_kernels.h"
 #include "ops/kernel_forms.h"
 #include "ops/quant/scale_map.h"

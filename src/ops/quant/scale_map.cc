@@ -26,6 +26,8 @@ ScaleMap scale_map(const ir::NodeView& node) {
   }
   base::require(block > 0 && scale.size() == x.size(), "block_size ", block, " with scales of shape ",
                 tensor::to_string(scale));
+  base::require(block < (int64_t{1} << 31) && scale[axis] < (int64_t{1} << 31), "block_size ", block,
+                " with scales of shape ", tensor::to_string(scale));
   map.kind = ScaleMap::Kind::blocked;
   map.block = block;
   map.blocks = scale[axis];

@@ -1,6 +1,6 @@
 // Kernels of weight_only_linear on CPU.
-#include "backend/cpu/cpu_stream.h"
-#include "backend/cpu/weight_rows.h"
+#include "backend/cpu/device/cpu_stream.h"
+#include "backend/cpu/dense/weight_rows.h"
 #include "ops/kernel_forms.h"
 #include "ops/quant/weight_only.h"
 

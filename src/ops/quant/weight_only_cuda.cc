@@ -1,8 +1,8 @@
 // Kernels of weight_only_linear on NVIDIA GPUs: few rows stream the stored weights, more meet them as floats.
 #include <algorithm>
 
-#include "backend/cuda/gemm.h"
-#include "backend/cuda/gemm_finish.h"
+#include "backend/cuda/dense/gemm.h"
+#include "backend/cuda/dense/gemm_finish.h"
 #include "backend/cuda/kernels.h"
 #include "ops/cuda_kernels.h"
 #include "ops/kernel_forms.h"

@@ -1,5 +1,5 @@
 // weight_only_linear on CPU and device: every kernel against plain sums of the stored weights.
-#include "backend/cpu/weight_rows.h"
+#include "backend/cpu/dense/weight_rows.h"
 #include "ops/quant/weight_only.h"
 #include "tests/half_tensors.h"
 #include "tests/run_on_device.h"
@@ -105,6 +105,8 @@ TEST(WeightOnly, StoredWeightsAreNear) {
 }
 
 TEST(WeightOnlyCuda, AsOnTheCpu) {
+  std::string why;
+  if (tests::open_test_device(why) == nullptr) GTEST_SKIP() << why;
   for (const Case& c : kCases) {
     for (const DType type : {DType::f32, DType::f16, DType::bf16}) {
       const double off = tests::half_tolerance(type) * 4;

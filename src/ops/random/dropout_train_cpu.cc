@@ -1,6 +1,6 @@
 // Kernels of dropout_train on CPU.
-#include "backend/cpu/cpu_stream.h"
-#include "backend/cpu/dropout.h"
+#include "backend/cpu/device/cpu_stream.h"
+#include "backend/cpu/elementwise/dropout.h"
 #include "ops/kernel_forms.h"
 #include "ops/random/random_ops.h"
 

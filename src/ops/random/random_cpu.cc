@@ -3,7 +3,7 @@
 #include <cmath>
 #include <numbers>
 
-#include "backend/cpu/cpu_stream.h"
+#include "backend/cpu/device/cpu_stream.h"
 #include "base/rng.h"
 #include "ops/elementwise/row_kernels.h"
 #include "ops/random/random_ops.h"

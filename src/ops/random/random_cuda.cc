@@ -1,8 +1,8 @@
 // Dropout and random numbers on NVIDIA GPUs: the same draws as on the CPU.
 #include <bit>
 
-#include "backend/cuda/element_program.h"
-#include "backend/cuda/random.h"
+#include "backend/cuda/elementwise/element_program.h"
+#include "backend/cuda/random/random.h"
 #include "ops/cuda_kernels.h"
 #include "ops/elementwise/strided_loop.h"
 #include "ops/kernel_forms.h"

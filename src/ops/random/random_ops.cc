@@ -24,6 +24,8 @@ Types infer_like(const NodeView& n) { return {{dtype_or(n, n.in[0].dtype), n.in[
 Types infer_multinomial(const NodeView& n) {
   const tensor::Shape& x = n.in[0].shape;
   base::require(!x.has_rank() || x.rank() == 2, "multinomial takes [batch, classes]");
+  base::require(!x.has_rank() || !x[1].is_static() || x[1].value() > 0,
+                "multinomial of no class: ", x.to_string());
   const int64_t samples = n.attrs.get_int("sample_size", 1);
   return {{dtype_or(n, DType::i32), {x.has_rank() ? x[0] : tensor::Dim::unknown(), samples}}};
 }

@@ -1,4 +1,4 @@
-// sample_tokens: the weight of a token and the draw, as the CPU and the device compute them.
+// sample_tokens and what feeds tokens from step to step: columns of the settings, kernels.
 #pragma once
 
 #include <cstdint>
@@ -8,9 +8,21 @@
 
 namespace trireme::ops {
 
-/// Columns of the settings [rows, 4].
-enum SampleSetting : int64_t { kTemperature, kTopK, kTopP, kMinP, kSampleSettings };
+/// Columns of the settings [rows, 4], or [rows, 7] where penalties are taken.
+enum SampleSetting : int64_t {
+  kTemperature,
+  kTopK,
+  kTopP,
+  kMinP,
+  kPlainSettings,
+  kRepetition = kPlainSettings,
+  kPresence,
+  kFrequency,
+  kSampleSettings
+};
 
 std::vector<ir::Kernel> sample_tokens_cpu_kernels();
+std::vector<ir::Kernel> count_tokens_cpu_kernels();
+std::vector<ir::Kernel> take_tokens_cpu_kernels();
 
 }  // namespace trireme::ops

@@ -1,17 +1,19 @@
-// Kernel of sample_tokens on CPU: each row is sorted by weight and cut.
+// Kernels of sample_tokens, count_tokens and take_tokens on CPU: a draw sorts the tokens that have weight.
 #include <algorithm>
-#include <numeric>
+#include <cmath>
+#include <limits>
 
-#include "backend/cpu/cpu_stream.h"
+#include "backend/cpu/device/cpu_stream.h"
 #include "base/rng.h"
 #include "ops/elementwise/row_kernels.h"
+#include "ops/kernel_forms.h"
 #include "ops/random/sample_tokens.h"
 #include "tensor/sample_math.h"
 
 namespace trireme::ops {
 namespace {
 
-/// One row's memory: logits in f32, their weights, and places in the order of the cut.
+/// One row's memory: scores in f32, their weights, and places in the order of the cut.
 struct SampleRow {
   float* x;
   uint64_t* weight;
@@ -24,35 +26,47 @@ struct SampleRow {
   }
 };
 
+int64_t largest(const float* x, int64_t n) {
+  int64_t best = 0;
+  for (int64_t i = 1; i < n; ++i) {
+    if (tensor::ordered_bits(x[i]) > tensor::ordered_bits(x[best])) best = i;
+  }
+  return best;
+}
+
+/// Orders the first `kept` places of `count`, and returns how many of them hold top_p of their weight.
+int64_t cut_nucleus(const SampleRow& row, int64_t kept, float top_p) {
+  uint64_t total = 0, upto = 0;
+  for (int64_t i = 0; i < kept; ++i) total += row.weight[row.place[i]];
+  const uint64_t goal = tensor::nucleus(top_p, total);
+  int64_t i = 0;
+  while (i < kept && upto < goal) upto += row.weight[row.place[i++]];
+  return i;
+}
+
 /// The place of the drawn token.
 int64_t draw(const SampleRow& row, int64_t n, const float* settings, const int64_t* counter) {
   const auto before = [&](uint32_t a, uint32_t b) {
     const uint32_t ka = tensor::ordered_bits(row.x[a]), kb = tensor::ordered_bits(row.x[b]);
     return ka != kb ? ka > kb : a < b;
   };
-  std::iota(row.place, row.place + n, 0u);
-  const uint32_t best = *std::min_element(row.place, row.place + n, before);
+  const int64_t best = largest(row.x, n);
   if (!(settings[kTemperature] > 0)) return best;
-  const float inverse = 1 / settings[kTemperature];
-  for (int64_t i = 0; i < n; ++i) row.weight[i] = tensor::token_weight(row.x[i], row.x[best], inverse);
-  int64_t kept = settings[kTopK] >= 1 ? std::min(n, static_cast<int64_t>(settings[kTopK])) : n;
-  const bool cuts = settings[kTopP] < 1;
-  if (cuts) {
-    std::sort(row.place, row.place + n, before);
-  } else if (kept < n) {
-    std::nth_element(row.place, row.place + kept, row.place + n, before);
+  const float scale = tensor::weight_scale(settings[kTemperature]);
+  int64_t count = 0;  // what has no weight is never drawn, and comes behind all that has
+  for (int64_t i = 0; i < n; ++i) {
+    row.weight[i] = tensor::token_weight(row.x[i], row.x[best], scale);
+    if (row.weight[i] > 0) row.place[count++] = static_cast<uint32_t>(i);
   }
-  uint64_t total = 0, upto = 0;
-  for (int64_t i = 0; i < kept; ++i) total += row.weight[row.place[i]];
-  if (cuts) {
-    const uint64_t goal = tensor::nucleus(settings[kTopP], total);
-    int64_t i = 0;
-    while (i < kept && upto < goal) upto += row.weight[row.place[i++]];
-    kept = i;
+  int64_t kept = settings[kTopK] >= 1 ? std::min(count, static_cast<int64_t>(settings[kTopK])) : count;
+  if (kept < count) std::nth_element(row.place, row.place + kept, row.place + count, before);
+  if (settings[kTopP] < 1) {
+    std::sort(row.place, row.place + kept, before);
+    kept = cut_nucleus(row, kept, settings[kTopP]);
   }
   const uint64_t least = tensor::least_weight(settings[kMinP]);
   std::sort(row.place, row.place + kept);
-  total = 0;
+  uint64_t total = 0, upto = 0;
   for (int64_t i = 0; i < kept; ++i) {
     uint64_t& w = row.weight[row.place[i]];
     w = w >= least ? w : 0;
@@ -61,7 +75,6 @@ int64_t draw(const SampleRow& row, int64_t n, const float* settings, const int64
   const base::PhiloxBlock word = base::philox_block(static_cast<uint64_t>(counter[0]), tensor::kTokenStream,
                                                     static_cast<uint64_t>(counter[1]));
   const uint64_t part = tensor::drawn_part(word[0], word[1], total);
-  upto = 0;
   for (int64_t i = 0; i < kept; ++i) {
     upto += row.weight[row.place[i]];
     if (upto > part) return row.place[i];
@@ -69,9 +82,24 @@ int64_t draw(const SampleRow& row, int64_t n, const float* settings, const int64
   return best;
 }
 
-ir::BoundKernel bind(const ir::KernelInit& init) {
+/// The natural logarithm of the probability of token `at` among all; numbers that are none do not count.
+template <class T>
+float log_probability(const T* x, int64_t n, int64_t at) {
+  float most = -std::numeric_limits<float>::infinity();
+  for (int64_t i = 0; i < n; ++i) most = std::max(most, static_cast<float>(x[i]));
+  double sum = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    const double v = static_cast<double>(static_cast<float>(x[i]));
+    if (v == v) sum += std::exp(v - double{most});
+  }
+  return static_cast<float>(double{static_cast<float>(x[at])} - double{most} - std::log(sum));
+}
+
+ir::BoundKernel bind_sample(const ir::KernelInit& init) {
   const ir::NodeView& n = init.node;
-  const int64_t rows = n.in_dims(0)[0], tokens = n.in_dims(0)[1];
+  const int64_t rows = n.in_dims(0)[0], tokens = n.in_dims(0)[1], columns = n.in_dims(1)[1];
+  const int64_t places = n.in.size() > 3 ? n.in_dims(3)[0] : 0;
+  const bool wants_logarithm = n.out.size() > 1;
   const int64_t each = (SampleRow::bytes(tokens) + 63) / 64 * 64;
   return tensor::visit_dtype(n.in[0].dtype, [&](auto zero) -> ir::BoundKernel {
     using T = decltype(zero);
@@ -80,16 +108,58 @@ ir::BoundKernel bind(const ir::KernelInit& init) {
         for (int64_t r = begin; r < end; ++r) {
           const SampleRow row(static_cast<std::byte*>(args.workspace) + r * each, tokens);
           const T* from = static_cast<const T*>(args.in[0]) + r * tokens;
-          for (int64_t i = 0; i < tokens; ++i) row.x[i] = static_cast<float>(from[i]);
-          static_cast<int64_t*>(args.out[0])[r] =
-              draw(row, tokens, static_cast<const float*>(args.in[1]) + r * kSampleSettings,
-                   static_cast<const int64_t*>(args.in[2]) + 2 * r);
+          const float* s = static_cast<const float*>(args.in[1]) + r * columns;
+          const int64_t place = places > 0 ? in_ptr<int32_t>(args, 4)[r] : -1;
+          const int32_t* seen =
+              place >= 0 && place < places ? in_ptr<int32_t>(args, 3) + place * tokens : nullptr;
+          for (int64_t i = 0; i < tokens; ++i) {
+            const auto v = static_cast<float>(from[i]);
+            row.x[i] = seen == nullptr
+                           ? v
+                           : tensor::penalized(v, seen[i], s[kRepetition], s[kPresence], s[kFrequency]);
+          }
+          const int64_t drawn = draw(row, tokens, s, in_ptr<int64_t>(args, 2) + 2 * r);
+          out_ptr<int64_t>(args, 0)[r] = drawn;
+          if (wants_logarithm) out_ptr<float>(args, 1)[r] = log_probability(from, tokens, drawn);
         }
       });
     };
     return {run, rows * each};
   });
 }
+
+void fail(const ir::RunArgs& args, const char* message, int64_t value) {
+  if (args.status != nullptr) args.status->fail(message, value);
+}
+
+ir::BoundKernel bind_count(const ir::KernelInit& init) {
+  const ir::NodeView& n = init.node;
+  const int64_t rows = n.in_dims(1)[0], places = n.in_dims(0)[0], tokens = n.in_dims(0)[1];
+  return {[=](const ir::RunArgs& args) {
+    auto* seen = out_ptr<int32_t>(args, 0);
+    if (args.out[0] != args.in[0]) std::copy_n(in_ptr<int32_t>(args, 0), places * tokens, seen);
+    for (int64_t r = 0; r < rows; ++r) {
+      const int64_t place = in_ptr<int32_t>(args, 1)[r], token = in_ptr<int64_t>(args, 2)[r];
+      if (place < 0) continue;
+      if (place >= places || token < 0 || token >= tokens)
+        return fail(args, "a place or token is out of range", token);
+      seen[place * tokens + token] += 2;
+    }
+  }};
+}
+
+ir::BoundKernel bind_take(const ir::KernelInit& init) {
+  const int64_t count = init.node.in_dims(2)[0], rows = init.node.in_dims(1)[0];
+  return {[=](const ir::RunArgs& args) {
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t from = in_ptr<int32_t>(args, 2)[i];
+      if (from >= rows) return fail(args, "a row is out of range", from);
+      out_ptr<int64_t>(args, 0)[i] = from < 0 ? in_ptr<int64_t>(args, 0)[i] : in_ptr<int64_t>(args, 1)[from];
+    }
+  }};
+}
+
+ir::Refusal never(const ir::NodeView&) { return std::nullopt; }
 
 }  // namespace
 
@@ -103,8 +173,16 @@ std::vector<ir::Kernel> sample_tokens_cpu_kernels() {
     }
     return base::concat("logits are ", name_of(n.in[0].dtype));
   };
-  k.prepare = bind;
+  k.prepare = bind_sample;
   return {k};
+}
+
+std::vector<ir::Kernel> count_tokens_cpu_kernels() {
+  return {{.name = "rows", .refuse = never, .prepare = bind_count}};
+}
+
+std::vector<ir::Kernel> take_tokens_cpu_kernels() {
+  return {{.name = "rows", .refuse = never, .prepare = bind_take}};
 }
 
 }  // namespace trireme::ops

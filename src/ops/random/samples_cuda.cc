@@ -1,8 +1,8 @@
 // Draws of tokens and classes on NVIDIA GPUs.
 #include <bit>
 
-#include "backend/cuda/element_program.h"
-#include "backend/cuda/sample.h"
+#include "backend/cuda/elementwise/element_program.h"
+#include "backend/cuda/random/sample.h"
 #include "ops/cuda_kernels.h"
 #include "ops/kernel_forms.h"
 
@@ -18,17 +18,60 @@ ir::Kernel sample_tokens() {
     return refuse_dtype(n, 0, {DType::f32, DType::f16, DType::bf16});
   };
   k.prepare = [](const ir::KernelInit& init) {
-    const cuda::SampleArgs fixed{.rows = init.node.in_dims(0)[0], .n = init.node.in_dims(0)[1]};
-    return ir::BoundKernel{[fixed, dtype = init.node.in[0].dtype](const ir::RunArgs& args) {
+    const ir::NodeView& n = init.node;
+    const bool has_penalties = n.in.size() > 3, wants_logarithm = n.out.size() > 1;
+    const cuda::SampleArgs fixed{.rows = n.in_dims(0)[0],
+                                 .n = n.in_dims(0)[1],
+                                 .columns = n.in_dims(1)[1],
+                                 .places = has_penalties ? n.in_dims(3)[0] : 0};
+    return ir::BoundKernel{[=, dtype = n.in[0].dtype](const ir::RunArgs& args) {
       cuda::SampleArgs a = fixed;
       a.x = args.in[0];
       a.settings = in_ptr<float>(args, 1);
       a.counters = in_ptr<int64_t>(args, 2);
+      a.seen = has_penalties ? in_ptr<int32_t>(args, 3) : nullptr;
+      a.row_places = has_penalties ? in_ptr<int32_t>(args, 4) : nullptr;
       a.y = out_ptr<int64_t>(args, 0);
+      a.log_probability = wants_logarithm ? out_ptr<float>(args, 1) : nullptr;
       cuda::sample_tokens({args.stream, dtype}, a);
     }};
   };
   return k;
+}
+
+ir::Refusal never(const ir::NodeView&) { return std::nullopt; }
+
+ir::Kernel count_tokens() {
+  auto prepare = [](const ir::KernelInit& init) {
+    const tensor::Dims seen = init.node.in_dims(0);
+    const cuda::TokenArgs fixed{.count = init.node.in_dims(1)[0], .extent = seen[0], .n = seen[1]};
+    return ir::BoundKernel{[fixed](const ir::RunArgs& args) {
+      const int64_t bytes = fixed.extent * fixed.n * static_cast<int64_t>(sizeof(int32_t));
+      // In place as programs have it, else a copy first.
+      if (args.out[0] != args.in[0]) args.stream.copy(args.out[0], args.in[0], bytes);
+      cuda::TokenArgs a = fixed;
+      a.at = in_ptr<int32_t>(args, 1);
+      a.fault = args.fault;
+      a.step = args.step;
+      cuda::count_tokens(args.stream, a, out_ptr<int32_t>(args, 0), in_ptr<int64_t>(args, 2));
+    }};
+  };
+  return {.name = "rows", .refuse = never, .prepare = prepare};
+}
+
+ir::Kernel take_tokens() {
+  auto prepare = [](const ir::KernelInit& init) {
+    const cuda::TokenArgs fixed{.count = init.node.in_dims(2)[0], .extent = init.node.in_dims(1)[0]};
+    return ir::BoundKernel{[fixed](const ir::RunArgs& args) {
+      cuda::TokenArgs a = fixed;
+      a.at = in_ptr<int32_t>(args, 2);
+      a.fault = args.fault;
+      a.step = args.step;
+      cuda::take_tokens(args.stream, a, in_ptr<int64_t>(args, 0), in_ptr<int64_t>(args, 1),
+                        out_ptr<int64_t>(args, 0));
+    }};
+  };
+  return {.name = "rows", .refuse = never, .prepare = prepare};
 }
 
 ir::Kernel multinomial() {
@@ -59,7 +102,10 @@ ir::Kernel multinomial() {
 }  // namespace
 
 std::vector<CudaKernels> samples_cuda_kernels() {
-  return {{"sample_tokens", {sample_tokens()}}, {"multinomial", {multinomial()}}};
+  return {{"sample_tokens", {sample_tokens()}},
+          {"count_tokens", {count_tokens()}},
+          {"take_tokens", {take_tokens()}},
+          {"multinomial", {multinomial()}}};
 }
 
 }  // namespace trireme::ops

@@ -2,6 +2,7 @@
 #include <map>
 #include <set>
 
+#include "tensor/sample_math.h"
 #include "tests/half_tensors.h"
 #include "tests/run_on_device.h"
 
@@ -46,7 +47,8 @@ TEST(SamplesCuda, TokensAsOnTheCpu) {
   for (const int64_t n : {1, 2, 17, 300, 5003}) {
     const Tensor x = logits(10, n, 6, 1);
     for (const DType type : {DType::f32, DType::f16, DType::bf16})
-      tests::expect_as_cpu({.op = "sample_tokens", .in = operands(tests::rounded_to(type, x), kSettings)});
+      tests::expect_as_cpu(
+          {.op = "sample_tokens", .in = operands(tests::rounded_to(type, x), kSettings), .out_count = 2});
   }
   // Ties in value, and tokens that are ruled out.
   Tensor x = logits(10, 700, 6, 2);
@@ -54,7 +56,71 @@ TEST(SamplesCuda, TokensAsOnTheCpu) {
     float& v = x.mutable_data<float>()[i];
     v = i % 3 == 0 ? -INFINITY : std::floor(v);
   }
-  tests::expect_as_cpu({.op = "sample_tokens", .in = operands(x, kSettings)});
+  tests::expect_as_cpu({.op = "sample_tokens", .in = operands(x, kSettings), .out_count = 2});
+}
+
+/// Penalties for rows at places 2, none, 0, 1, ... over four places.
+std::vector<Tensor> penalized(const Tensor& x) {
+  std::vector<Tensor> in = operands(x, kSettings);
+  const int64_t n = x.dims()[1];
+  Tensor settings = Tensor::empty(DType::f32, {10, 7}), seen = Tensor::empty(DType::i32, {4, n});
+  for (size_t r = 0; r < 10; ++r) {
+    float* row = settings.mutable_data<float>().data() + r * 7;
+    std::copy_n(in[1].data<float>().data() + r * 4, 4, row);
+    row[4] = r % 2 == 0 ? 1.3f : 1.0f, row[5] = 0.25f * static_cast<float>(r % 3),
+    row[6] = r % 5 == 0 ? 0.7f : 0;
+  }
+  for (size_t i = 0; i < static_cast<size_t>(4 * n); ++i)
+    seen.mutable_data<int32_t>()[i] = i % 3 == 0 ? static_cast<int32_t>(i % 8) : 0;
+  const Tensor places = Tensor::from<int32_t>({10}, std::vector<int32_t>{2, -1, 0, 1, 3, -1, 2, 2, 0, 1});
+  return {x, settings, in[2], seen, places};
+}
+
+TEST(SamplesCuda, PenaltiesAsOnTheCpu) {
+  for (const int64_t n : {1, 33, 2001}) {
+    Tensor x = logits(10, n, 6, 4);
+    for (float& v : x.mutable_data<float>()) v -= 3;
+    for (const DType type : {DType::f32, DType::f16, DType::bf16})
+      tests::expect_as_cpu(
+          {.op = "sample_tokens", .in = penalized(tests::rounded_to(type, x)), .out_count = 2});
+  }
+}
+
+TEST(SamplesCuda, CountsAndTakesTokens) {
+  const auto i32 = [](std::vector<int32_t> v) {
+    return Tensor::from<int32_t>({static_cast<int64_t>(v.size())}, v);
+  };
+  const auto i64 = [](std::vector<int64_t> v) {
+    return Tensor::from<int64_t>({static_cast<int64_t>(v.size())}, v);
+  };
+  const Tensor seen = Tensor::zeros(DType::i32, {3, 5});
+  tests::expect_as_cpu({.op = "count_tokens", .in = {seen, i32({2, -1, 0}), i64({4, 4, 1})}});
+  tests::expect_as_cpu({.op = "take_tokens", .in = {i64({5, 6, 7, 8}), i64({40, 50}), i32({-1, 1, -1, 0})}});
+  base::ThreadPool pool(1);
+  const Tensor counted = ops::evaluate(ops::table().need("count_tokens"), {},
+                                       {seen, i32({2, -1, 0}), i64({4, 4, 1})}, 1, pool)[0];
+  std::vector<int32_t> want(15);
+  want[14] = want[1] = 2;
+  EXPECT_EQ(std::vector<int32_t>(counted.data<int32_t>().begin(), counted.data<int32_t>().end()), want);
+  const Tensor taken = ops::evaluate(ops::table().need("take_tokens"), {},
+                                     {i64({5, 6, 7, 8}), i64({40, 50}), i32({-1, 1, -1, 0})}, 1, pool)[0];
+  EXPECT_EQ(std::vector<int64_t>(taken.data<int64_t>().begin(), taken.data<int64_t>().end()),
+            (std::vector<int64_t>{5, 50, 7, 40}));
+}
+
+TEST(SampleTokens, WeightsAreExponentials) {
+  for (const float temperature : {0.3f, 1.0f, 2.5f}) {
+    for (int i = 0; i < 4000; ++i) {
+      const float below = 0.006f * static_cast<float>(i) * temperature;
+      const double want = std::exp(-static_cast<double>(below) / static_cast<double>(temperature)) * 0x1p31;
+      const auto got =
+          static_cast<double>(tensor::token_weight(-below, 0, tensor::weight_scale(temperature)));
+      ASSERT_NEAR(got, want, 1 + 4e-6 * want) << below;  // of the exponent's rounding: 2^-24 of up to 32
+    }
+  }
+  EXPECT_EQ(tensor::token_weight(NAN, 0, 1), 0u);
+  EXPECT_EQ(tensor::token_weight(-INFINITY, 0, 1), 0u);
+  EXPECT_EQ(tensor::token_weight(3, 3, 1), uint64_t{1} << 31);
 }
 
 /// Draws of one row of logits by one setting.
@@ -92,6 +158,13 @@ TEST(SampleTokens, CutsAndProbabilities) {
   EXPECT_EQ(keys(drawn(row, {1, 0, 0.8f, 0}, 400)), (std::set<int64_t>{1, 2, 4}));
   EXPECT_EQ(keys(drawn(row, {1, 2, 0.6f, 0}, 200)), (std::set<int64_t>{1}));  // 2/3 after top_k
   EXPECT_EQ(keys(drawn(row, {1, 0, 1, 0.2f}, 800)), (std::set<int64_t>{1, 2, 4}));
+  // A share that the first of equals just has is held by them.
+  const Tensor equals = Tensor::zeros(DType::f32, {1, 4});
+  EXPECT_EQ(keys(drawn(equals, {1, 0, 0.5f, 0}, 200)), (std::set<int64_t>{0, 1}));
+  tests::expect_as_cpu({.op = "sample_tokens",
+                        .in = operands(Tensor::zeros(DType::f32, {30, 4}),
+                                       std::vector<std::array<float, 4>>(30, {1, 0, 0.5f, 0})),
+                        .out_count = 2});
   const auto two = drawn(row, {1, 2, 1, 0}, 8000);
   EXPECT_NEAR(two.at(1) / 8000.0, 2.0 / 3, 0.02);
   const auto hot = drawn(row, {2, 0, 1, 0}, 8000);

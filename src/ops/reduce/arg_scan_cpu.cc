@@ -1,6 +1,6 @@
 // CPU kernels along one axis of [outer, axis, inner]: arg_max, arg_min, cum_sum, cum_prod.
-#include "backend/cpu/cpu_stream.h"
-#include "backend/cpu/reduce_axes.h"
+#include "backend/cpu/device/cpu_stream.h"
+#include "backend/cpu/norm/reduce_axes.h"
 #include "ops/elementwise/row_kernels.h"
 #include "ops/reduce/reduce.h"
 

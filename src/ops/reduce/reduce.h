@@ -23,6 +23,8 @@ ir::CutFn reduce_cut(Reduction reduction);
 ir::CutRule arg_cut(const ir::NodeView& node);
 ir::CutFn scan_cut(size_t axis_operand, std::vector<uint32_t> linear);
 
+/// log(sum of e^(x - max x)) + max x.
+std::vector<ValueId> expand_log_sum_exp(ir::Graph& graph, const ir::Node& node);
 ir::GradFn reduce_grad(Reduction kind);
 Gradients cum_sum_rule(GradBuilder& g);
 Gradients cum_prod_rule(GradBuilder& g);

@@ -2,8 +2,8 @@
 #include <cmath>
 #include <limits>
 
-#include "backend/cpu/cpu_stream.h"
-#include "backend/cpu/reduce_axes.h"
+#include "backend/cpu/device/cpu_stream.h"
+#include "backend/cpu/norm/reduce_axes.h"
 #include "ops/elementwise/row_kernels.h"
 #include "ops/kernel_forms.h"
 #include "ops/reduce/reduce.h"
@@ -202,7 +202,8 @@ ir::BoundKernel bind(const ReducePlan& plan) {
 template <Reduction kKind>
 ir::BoundKernel prepare(const ir::KernelInit& init) {
   const ReducePlan plan = plan_of(init.node.in_dims(0), reduced_axes(init.node));
-  base::check(plan.gone.size() < StridedLoop::kMaxRank, "too many reduced dimensions");
+  if (plan.gone.size() >= StridedLoop::kMaxRank)
+    base::fail_unsupported("a reduction over ", plan.gone.size(), " dimensions that do not merge");
   return tensor::visit_dtype(init.node.in[0].dtype,
                              [&](auto zero) { return bind<kKind, decltype(zero)>(plan); });
 }

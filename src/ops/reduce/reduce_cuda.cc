@@ -1,5 +1,5 @@
 // Reductions, arg_max, arg_min and running sums on NVIDIA GPUs.
-#include "backend/cuda/reduce.h"
+#include "backend/cuda/norm/reduce.h"
 #include "ops/cuda_kernels.h"
 #include "ops/kernel_forms.h"
 #include "ops/reduce/reduce.h"

@@ -99,4 +99,27 @@ Gradients cum_prod_rule(GradBuilder& g) {
   return {g.op("cum_prod_grad", {g.grad(), g.in(0), g.in(1)}, g.attrs()), std::nullopt};
 }
 
+std::vector<ValueId> expand_log_sum_exp(ir::Graph& graph, const ir::Node& given) {
+  const ir::Node node = given;  // adding nodes moves the original
+  GradBuilder g(graph, node, {});
+  const tensor::DType type = g.type(g.in(0)).dtype;
+  const bool is_half = type == tensor::DType::f16 || type == tensor::DType::bf16;
+  const ValueId x = is_half ? g.op("cast", {g.in(0)}, {{"to", int64_t{1}}}) : g.in(0);
+  std::vector<int64_t> axes;
+  tensor::Dims kept;
+  const std::vector<bool> reduced = reduced_axes(g.view());
+  for (size_t d = 0; d < reduced.size(); ++d) {
+    if (reduced[d]) axes.push_back(static_cast<int64_t>(d));
+    if (!reduced[d] || g.attrs().get_int("keepdims", 1) != 0) kept.push_back(reduced[d] ? 1 : g.dims(x)[d]);
+  }
+  if (axes.empty()) return {g.in(0)};
+  const ir::Attrs keep{{"keepdims", int64_t{1}}};
+  const ValueId most = g.op("reduce_max", {x, g.ints(axes)}, keep);
+  // Nothing or an infinity at the top: the plain formula is right.
+  const ValueId shift = g.op("where", {g.op("is_inf", {most}), g.scalar(0, x), most});
+  const ValueId sum = g.reduce_sum(g.op("exp", {g.sub(x, shift)}), axes, true);
+  const ValueId y = g.reshape(g.add(g.op("log", {sum}), shift), kept);
+  return {is_half ? g.op("cast_like", {y, g.in(0)}) : y};
+}
+
 }  // namespace trireme::ops

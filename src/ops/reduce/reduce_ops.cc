@@ -121,6 +121,7 @@ std::vector<ir::OpDef> reduce_ops() {
       return ir::Cost{flop * static_cast<double>(n.in[0].shape.elements().value_or(0)),
                       static_cast<double>(tensor::bytes_of(n.in[0]) + tensor::bytes_of(n.out[0]))};
     };
+    if (row.reduction == Reduction::log_sum_exp) s.expand = expand_log_sum_exp;
     s.grad = reduce_grad(row.reduction);
     s.cut = reduce_cut(row.reduction);
     ops.push_back({std::move(s), reduce_cpu_kernels(row.reduction)});

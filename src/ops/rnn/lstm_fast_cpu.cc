@@ -1,8 +1,8 @@
 // The f32 LSTM on packed products: inputs of all steps at once, the recurrence step by step.
 #include <algorithm>
 
-#include "backend/cpu/cpu_stream.h"
-#include "backend/cpu/unary_ops.h"
+#include "backend/cpu/device/cpu_stream.h"
+#include "backend/cpu/elementwise/unary_ops.h"
 #include "ops/dense/epilogue_cpu.h"
 #include "ops/kernel_forms.h"
 #include "ops/rnn/lstm_fast.h"

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <array>
 
-#include "backend/cpu/cpu_stream.h"
-#include "backend/cpu/gemm_blocks.h"
-#include "backend/cpu/unary_ops.h"
+#include "backend/cpu/device/cpu_stream.h"
+#include "backend/cpu/dense/gemm_blocks.h"
+#include "backend/cpu/elementwise/unary_ops.h"
 #include "ops/kernel_forms.h"
 #include "ops/rnn/lstm_fast.h"
 #include "ops/rnn/recurrent_plan.h"

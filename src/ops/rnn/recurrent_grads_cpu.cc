@@ -4,7 +4,7 @@
 #include <array>
 #include <cmath>
 
-#include "backend/cpu/cpu_stream.h"
+#include "backend/cpu/device/cpu_stream.h"
 #include "ops/kernel_forms.h"
 #include "ops/rnn/lstm_fast.h"
 #include "ops/rnn/recurrent_kernels.h"
@@ -130,7 +130,7 @@ void forward_step(const Layer<T>& l, int64_t s) {
     const double i = l.act(0, pre[j]), f = p.input_forget ? 1 - i : l.act(0, pre[2 * n + j]);
     cell[j] = f * c[j] + i * l.act(1, pre[3 * n + j]);
     pre[n + j] += l.peep(1, j) * cell[j];
-    next[j] = l.act(0, pre[n + j]) * l.act(2, cell[j]);
+    next[j] = l.act(0, pre[n + j]) * apply(l.gate[2], cell[j]);
   }
 }
 
@@ -180,7 +180,7 @@ void lstm_back(const Layer<T>& l, int64_t s, double* before) {
   for (int64_t j = 0; j < n; ++j) {
     const double i = l.act(0, pre[j]), o = l.act(0, pre[n + j]), g = l.act(1, pre[3 * n + j]);
     const double f = p.input_forget ? 1 - i : l.act(0, pre[2 * n + j]), dh = l.tape.dh[j];
-    const double d_o = dh * l.act(2, cell[j]) * l.slope(0, pre[n + j]);
+    const double d_o = dh * apply(l.gate[2], cell[j]) * l.slope(0, pre[n + j]);
     // The output function is not clamped.
     const double total = dc[j] + dh * o * derivative(l.gate[2], cell[j]) + d_o * l.peep(1, j);
     const double d_i = total * (p.input_forget ? g - c[j] : g) * l.slope(0, pre[j]);
@@ -270,12 +270,14 @@ void weight_row(const RecurrentPlan& p, const ir::RunArgs& args, int64_t task, d
   out_ptr<T>(args, kOutB)[d * 2 * rows + rows + row] = static_cast<T>(recurrent_bias);
 }
 
-/// Peepholes of one direction and hidden unit: i and f look at the cell before the step, o after it.
+/// Peepholes of one direction and hidden unit, zero where there are none: i and f look at the cell before the
+/// step, o after it.
 template <class T>
 void peephole_unit(const RecurrentPlan& p, const ir::RunArgs& args, int64_t task, double* scratch) {
   const int64_t n = p.hidden, d = task / n, j = task % n;
   double sums[3] = {0, 0, 0};
-  for (int64_t b = 0; b < p.batch && p.gates == 4; ++b) {
+  const bool is_asked = p.gates == 4 && args.in[kPeephole] != nullptr;
+  for (int64_t b = 0; b < p.batch && is_asked; ++b) {
     const Layer<T> l(p, args, d * p.batch + b, scratch);
     for (int64_t s = 0; s < l.length; ++s) {
       const double *g = l.tape.dpre + s * 4 * n, *c = l.tape.c + s * n;

@@ -2,22 +2,11 @@
 #pragma once
 
 #include "ir/schema.h"
+#include "tensor/gate.h"
 
 namespace trireme::ops {
 
-enum class GateKind : uint8_t {
-  sigmoid,
-  tanh,
-  relu,
-  affine,
-  leaky_relu,
-  thresholded_relu,
-  scaled_tanh,
-  hard_sigmoid,
-  elu,
-  softsign,
-  softplus
-};
+using tensor::GateKind;
 
 /// One activation of a recurrent layer with its parameters.
 struct Gate {

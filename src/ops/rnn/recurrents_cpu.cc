@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "backend/cpu/cpu_stream.h"
+#include "backend/cpu/device/cpu_stream.h"
 #include "ops/kernel_forms.h"
 #include "ops/rnn/lstm_fast.h"
 #include "ops/rnn/recurrent_kernels.h"

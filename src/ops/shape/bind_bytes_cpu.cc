@@ -2,9 +2,9 @@
 // elements.
 #include <memory>
 
-#include "backend/cpu/cpu_stream.h"
-#include "backend/cpu/transpose_copy.h"
-#include "backend/cpu/zero_fill.h"
+#include "backend/cpu/device/cpu_stream.h"
+#include "backend/cpu/move/transpose_copy.h"
+#include "backend/cpu/move/zero_fill.h"
 #include "ops/shape/copy_ops.h"
 
 namespace trireme::ops {
@@ -85,8 +85,9 @@ ir::BoundKernel bind_bytes(const ir::NodeView& node, ByteBody body) {
             cpu::pool_of(args.stream)});
     }};
   }
-  base::check(d.in_offset.size() <= kMaxAddresses && d.out_offset.size() <= kMaxAddresses,
-              "too many packed operands");
+  const size_t addresses = std::max(d.in_offset.size(), d.out_offset.size());
+  if (addresses > kMaxAddresses)
+    base::fail_unsupported(addresses, " packed operands or results; the most are ", kMaxAddresses);
   const int64_t bytes = d.bytes;
   return {[d = std::move(d), body = std::move(body)](const ir::RunArgs& args) { run_around(d, body, args); },
           bytes};

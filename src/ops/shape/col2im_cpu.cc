@@ -1,7 +1,7 @@
 // CPU kernel of col2im: every column of a block is added where the block lay in the image.
 #include <cstring>
 
-#include "backend/cpu/cpu_stream.h"
+#include "backend/cpu/device/cpu_stream.h"
 #include "ops/elementwise/row_kernels.h"
 #include "ops/shape/fill_ops.h"
 #include "ops/shape/strided_copy.h"

@@ -1,6 +1,6 @@
 // Ops that move elements along steps, on NVIDIA GPUs: the same plans as on the CPU, in units of up to 16
 // bytes.
-#include "backend/cuda/copy.h"
+#include "backend/cuda/index/copy.h"
 #include "ops/cuda_kernels.h"
 #include "ops/shape/copy_ops.h"
 #include "ops/shape/fill_ops.h"

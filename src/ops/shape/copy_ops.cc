@@ -83,7 +83,7 @@ Types infer_concat(const NodeView& n) {
     if (total.is_static() && total.value() == 0) {
       total = more;
     } else {
-      total = total.is_static() && more.is_static()   ? Dim(total.value() + more.value())
+      total = total.is_static() && more.is_static()   ? plus(total, more.value())
               : more.is_static() && more.value() == 0 ? total
                                                       : Dim::unknown();
     }
@@ -98,6 +98,8 @@ std::vector<int64_t> split_sizes(const NodeView& n, int64_t extent) {
     int64_t total = 0;
     for (int64_t s : *sizes) {
       base::require(s >= 0, "split: size ", s, " is negative");
+      base::require(s <= extent - total, "split: a size of ", s, " of the ", extent - total,
+                    " that are left of ", extent);
       total += s;
     }
     base::require(total == extent, "split: sizes add up to ", total, " of an extent of ", extent);

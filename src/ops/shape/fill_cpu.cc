@@ -1,7 +1,7 @@
 // CPU kernels of shape, size, constant_of_shape, range, eye_like, trilu, one_hot.
 #include <cstring>
 
-#include "backend/cpu/cpu_stream.h"
+#include "backend/cpu/device/cpu_stream.h"
 #include "ops/elementwise/row_kernels.h"
 #include "ops/shape/fill_ops.h"
 #include "ops/shape/strided_copy.h"
@@ -17,6 +17,13 @@ ir::Kernel kernel(std::function<ir::BoundKernel(const ir::NodeView&)> bind,
   k.refuse = std::move(refuse);
   k.prepare = [bind = std::move(bind)](const ir::KernelInit& init) { return bind(init.node); };
   return k;
+}
+
+/// Several packed elements share a byte.
+ir::Refusal refuse_packed(const ir::NodeView& n) {
+  if (tensor::bits_of(n.out[0].dtype) < 8)
+    return base::concat("elements of ", name_of(n.out[0].dtype), " are packed");
+  return std::nullopt;
 }
 
 /// A kernel that writes numbers fixed at compile time.
@@ -67,6 +74,7 @@ ir::BoundKernel bind_eye(const ir::NodeView& n) {
     return {[dims, k, bytes](const ir::RunArgs& args) {
       T* y = static_cast<T*>(args.out[0]);
       std::memset(args.out[0], 0, static_cast<size_t>(bytes));
+      if (k <= -dims[0] || k >= dims[1]) return;  // beyond every element
       for (int64_t i = std::max<int64_t>(0, -k); i < dims[0] && i + k < dims[1]; ++i)
         y[i * dims[1] + i + k] = static_cast<T>(1);
     }};
@@ -159,7 +167,7 @@ std::vector<ir::Kernel> range_cpu_kernels() {
 
 std::vector<ir::Kernel> eye_like_cpu_kernels() { return {kernel(bind_eye)}; }
 
-std::vector<ir::Kernel> trilu_cpu_kernels() { return {kernel(bind_trilu)}; }
-std::vector<ir::Kernel> one_hot_cpu_kernels() { return {kernel(bind_one_hot)}; }
+std::vector<ir::Kernel> trilu_cpu_kernels() { return {kernel(bind_trilu, refuse_packed)}; }
+std::vector<ir::Kernel> one_hot_cpu_kernels() { return {kernel(bind_one_hot, refuse_packed)}; }
 
 }  // namespace trireme::ops

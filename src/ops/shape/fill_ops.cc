@@ -59,7 +59,25 @@ Types infer_one_hot(const NodeView& n) {
   return {{n.in[2].dtype, Shape(std::move(out))}};
 }
 
-Types infer_same(const NodeView& n) { return like(n.in[0], n.in[0].shape); }
+Types infer_trilu(const NodeView& n) {
+  const Shape& x = n.in[0].shape;
+  base::require(!x.has_rank() || x.rank() >= 2, "trilu takes matrices, got ", x.to_string());
+  return like(n.in[0], x);
+}
+
+/// The two leading axes are time and batch, in either order; lengths are one per batch entry.
+Types infer_reverse_sequence(const NodeView& n) {
+  const Shape &x = n.in[0].shape, &lengths = n.in[1].shape;
+  const int64_t time = n.attrs.get_int("time_axis", 0), batch = n.attrs.get_int("batch_axis", 1);
+  base::require((time == 0 && batch == 1) || (time == 1 && batch == 0),
+                "reverse_sequence takes batch and time as axes 0 and 1, got ", batch, " and ", time);
+  if (!x.has_rank()) return like(n.in[0], x);
+  base::require(x.rank() >= 2, "reverse_sequence takes [time, batch, ...], got ", x.to_string());
+  const Dim& entries = x[static_cast<size_t>(batch)];
+  base::require(!lengths.is_static() || !entries.is_static() || lengths == Shape{entries},
+                "reverse_sequence of ", x.to_string(), " with lengths ", lengths.to_string());
+  return like(n.in[0], x);
+}
 
 Types infer_pad(const NodeView& n) {
   const std::string mode = n.attrs.get_string("mode", "constant");
@@ -85,6 +103,8 @@ Types infer_center_crop_pad(const NodeView& n) {
   const Shape& x = n.in[0].shape;
   if (!x.has_rank() || n.value(1) == nullptr)
     return like(n.in[0], x.has_rank() ? Shape::unknown(x.rank()) : x);
+  const std::vector<int64_t> extents = *known_ints(n, 1);
+  for (int64_t extent : extents) base::require(extent >= 0, "center_crop_pad to an extent of ", extent);
   const tensor::Dims mark(x.rank(), -1);  // -1: untouched
   const std::vector<int64_t> wanted = crop_targets(n, mark);
   DimList out = x.dims();
@@ -103,9 +123,16 @@ Types infer_col2im(const NodeView& n) {
   }
   base::require(x.rank() == 3 && image->size() == block->size(), "col2im takes [n, c * block, positions]");
   int64_t per_block = 1;
-  for (int64_t b : *block) per_block *= b;
-  base::require(per_block > 0 && (!x[1].is_static() || x[1].value() % per_block == 0),
+  for (int64_t b : *block) {
+    base::require(b >= 1, "col2im: a block of ", b, " is empty");
+    per_block = times(per_block, b).value();
+  }
+  base::require((!x[1].is_static() || x[1].value() % per_block == 0),
                 "col2im: channels do not divide by the block");
+  int64_t positions = 1;
+  for (int64_t p : window_positions(n)) positions = times(positions, p).value();
+  base::require(!x[2].is_static() || x[2].value() == positions, "col2im: ", x[2].to_string(),
+                " columns, the image has ", positions, " positions");
   DimList out{x[0], x[1].is_static() ? Dim(x[1].value() / per_block) : Dim::unknown()};
   for (int64_t d : *image) out.push_back(d);
   return like(n.in[0], Shape(std::move(out)));
@@ -128,9 +155,9 @@ Types infer_im2col(const NodeView& n) {
   base::require(image->size() == block->size() && dims.size() == image->size() + 2,
                 "im2col takes [n, c, image...]");
   int64_t positions = 1, per_block = 1;
-  for (int64_t p : window_positions(n)) positions *= p;
-  for (int64_t b : *block) per_block *= b;
-  return like(n.in[0], {dims[0], dims[1] * per_block, positions});
+  for (int64_t p : window_positions(n)) positions = times(positions, p).value();
+  for (int64_t b : *block) per_block = times(per_block, b).value();
+  return like(n.in[0], {dims[0], times(dims[1], per_block), positions});
 }
 
 /// Ops that exist as gradients of others.
@@ -170,7 +197,7 @@ int64_t range_count(const tensor::Tensor& start, const tensor::Tensor& limit, co
   const double count =
       std::ceil((limit.to_doubles().at(0) - start.to_doubles().at(0)) / delta.to_doubles().at(0));
   base::require(!std::isnan(count) && count < 0x1p62, "range: start, limit and delta give no finite count");
-  return std::max<int64_t>(0, static_cast<int64_t>(count));
+  return static_cast<int64_t>(std::max(0.0, count));
 }
 
 Pads pads_of(const NodeView& node) {
@@ -180,6 +207,10 @@ Pads pads_of(const NodeView& node) {
   if (node.present(3)) axes = *known_ints(node, 3);
   for (int64_t d = 0; !node.present(3) && d < static_cast<int64_t>(rank); ++d) axes.push_back(d);
   base::require(pads.size() == 2 * axes.size(), "pad: ", pads.size(), " pads for ", axes.size(), " axes");
+  for (int64_t p : pads) {
+    constexpr int64_t kMost = int64_t{1} << 56;
+    base::require(p > -kMost && p < kMost, "pad: ", p, " elements");
+  }
   normal_axes(axes, rank);
   Pads out{std::vector<int64_t>(rank, 0), std::vector<int64_t>(rank, 0)};
   for (size_t i = 0; i < axes.size(); ++i) {
@@ -212,8 +243,16 @@ std::vector<int64_t> window_positions(const NodeView& n) {
   std::vector<int64_t> positions;
   for (size_t d = 0; d < rank; ++d) {
     base::require(strides[d] > 0 && dilations[d] > 0, "strides and dilations must be positive");
+    constexpr int64_t kMost = int64_t{1} << 31;
+    for (int64_t v : {image[d], block[d], strides[d], dilations[d], pads[d], pads[d + rank]})
+      base::require(v < kMost, "image, block, strides, dilations and pads must be below 2^31, got ", v);
+    for (int64_t v : {image[d], block[d], pads[d] + kMost, pads[d + rank] + kMost})
+      base::require(v >= 0, "image and block must not be negative, pads not below -2^31");
     const int64_t reach = dilations[d] * (block[d] - 1) + 1;
-    positions.push_back((image[d] + pads[d] + pads[d + rank] - reach) / strides[d] + 1);
+    const int64_t span = image[d] + pads[d] + pads[d + rank] - reach;
+    base::require(block[d] >= 1 && span >= 0, "a block of ", block[d], " reaches over ", reach,
+                  " of a padded ", span + reach);
+    positions.push_back(span / strides[d] + 1);
   }
   return positions;
 }
@@ -264,7 +303,7 @@ std::vector<ir::OpDef> fill_ops() {
       schema("eye_like", "EyeLike", "ones on diagonal k of a matrix shaped like x", 1, infer_eye_like),
       {{"k", "int", "default 0"}, {"dtype", "int", "ONNX number, default x's"}}, eye_like_cpu_kernels()));
   ops.push_back(
-      {schema("trilu", "Trilu", "the upper or lower triangle of each matrix, zero elsewhere", 1, infer_same),
+      {schema("trilu", "Trilu", "the upper or lower triangle of each matrix, zero elsewhere", 1, infer_trilu),
        trilu_cpu_kernels()});
   ops.back().schema.max_in = 2;
   ops.back().schema.attrs = {{"upper", "int", "default 1"}};
@@ -294,7 +333,7 @@ std::vector<ir::OpDef> fill_ops() {
   ops.back().schema.attrs = {{"axes", "ints", "default all"}};
   ops.back().schema.grad = rule(center_crop_pad_rule);
   ops.push_back({schema("reverse_sequence", "ReverseSequence",
-                        "the first lengths[b] steps of each batch reversed", 2, infer_same),
+                        "the first lengths[b] steps of each batch reversed", 2, infer_reverse_sequence),
                  reverse_sequence_cpu_kernels()});
   ops.back().schema.attrs = {{"batch_axis", "int", "default 1"}, {"time_axis", "int", "default 0"}};
   ops.back().schema.grad = rule(reverse_sequence_rule);

@@ -1,6 +1,6 @@
 // Ops whose elements follow from their places, on NVIDIA GPUs.
-#include "backend/cuda/element_program.h"
-#include "backend/cuda/fill.h"
+#include "backend/cuda/elementwise/element_program.h"
+#include "backend/cuda/index/fill.h"
 #include "ops/cuda_kernels.h"
 #include "ops/kernel_forms.h"
 #include "ops/shape/copy_ops.h"

@@ -2,7 +2,7 @@
 // sequences.
 #include <cstring>
 
-#include "backend/cpu/cpu_stream.h"
+#include "backend/cpu/device/cpu_stream.h"
 #include "ops/elementwise/row_kernels.h"
 #include "ops/shape/fill_ops.h"
 #include "ops/shape/strided_copy.h"
@@ -166,7 +166,8 @@ ir::BoundKernel bind_crop(const ir::NodeView& n) {
     const int64_t shift = x[d] > out[d] ? (x[d] - out[d]) / 2 : -((out[d] - x[d]) / 2);
     for (int64_t i = 0; i < out[d]; ++i) maps[d].push_back(source_index(i + shift, x[d], "constant"));
   }
-  const MapPlan plan = plan_of(x, maps, element_bytes_of(n.in[0].dtype));
+  if (maps.empty()) maps.push_back({0});
+  const MapPlan plan = plan_of(x.empty() ? tensor::Dims{1} : x, maps, element_bytes_of(n.in[0].dtype));
   return bind_bytes(n, [plan](const ByteArgs& args) {
     static constexpr std::array<std::byte, 16> kZero{};
     run_map(plan, kZero.data(), args);
@@ -176,8 +177,7 @@ ir::BoundKernel bind_crop(const ir::NodeView& n) {
 /// The two leading axes are batch and time, in either order.
 ir::BoundKernel bind_reverse(const ir::NodeView& n) {
   const tensor::Dims x = n.in_dims(0);
-  base::require(x.size() >= 2, "reverse_sequence takes [time, batch, ...]");
-  const bool time_first = ir::normal_axis(n.attrs.get_int("time_axis", 0), x.size()) == 0;
+  const bool time_first = n.attrs.get_int("time_axis", 0) == 0;
   const int64_t row =
       x[0] * x[1] == 0 ? 0 : tensor::element_count(x) / (x[0] * x[1]) * element_bytes_of(n.in[0].dtype);
   const int64_t time = time_first ? x[0] : x[1], batch = time_first ? x[1] : x[0], second = x[1];
@@ -210,6 +210,12 @@ ir::Kernel kernel(std::function<ir::BoundKernel(const ir::NodeView&)> bind,
 std::vector<ir::Kernel> pad_cpu_kernels() { return {kernel(bind_pad, needs_values({1, 3}))}; }
 std::vector<ir::Kernel> pad_grad_cpu_kernels() { return {kernel(bind_pad_grad, needs_values({1, 3}))}; }
 std::vector<ir::Kernel> center_crop_pad_cpu_kernels() { return {kernel(bind_crop)}; }
-std::vector<ir::Kernel> reverse_sequence_cpu_kernels() { return {kernel(bind_reverse)}; }
+std::vector<ir::Kernel> reverse_sequence_cpu_kernels() {
+  return {kernel(bind_reverse, [](const ir::NodeView& n) -> ir::Refusal {
+    if (tensor::bits_of(n.in[0].dtype) < 8)
+      return base::concat("elements of ", name_of(n.in[0].dtype), " are packed");
+    return std::nullopt;
+  })};
+}
 
 }  // namespace trireme::ops

@@ -21,7 +21,7 @@ Dim product(const Shape& s, size_t from, size_t to) {
     if (total.is_static() && total.value() == 1) {
       total = s[i];
     } else if (total.is_static() && s[i].is_static()) {
-      total = total.value() * s[i].value();
+      total = times(total, s[i].value());
     } else {
       return Dim::unknown();
     }
@@ -37,21 +37,23 @@ Dim missing_dim(const Shape& x, const DimList& target, size_t hole) {
   int64_t numbers_above = 1, numbers_below = 1;
   for (const Dim& d : x.dims()) {
     if (d.is_static())
-      numbers_above *= d.value();
+      numbers_above = times(numbers_above, d.value()).value();
     else
       above.push_back(d.name());
   }
   for (size_t i = 0; i < target.size(); ++i) {
     if (i == hole) continue;
     if (target[i].is_static()) {
-      numbers_below *= target[i].value();
+      numbers_below = times(numbers_below, target[i].value()).value();
       continue;
     }
     const auto at = std::find(above.begin(), above.end(), target[i].name());
     if (at == above.end() || target[i].is_unknown()) return Dim::unknown();
     above.erase(at);
   }
-  if (above.empty() && numbers_below != 0) {
+  if (above.empty()) {
+    base::require(numbers_below != 0, "reshape: any extent fits behind -1 beside an extent of 0, of ",
+                  x.to_string());
     base::require(numbers_above % numbers_below == 0, "reshape: ", x.to_string(),
                   " does not divide into the shape");
     return numbers_above / numbers_below;

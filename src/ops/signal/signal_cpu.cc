@@ -2,7 +2,7 @@
 #include <cmath>
 #include <numbers>
 
-#include "backend/cpu/cpu_stream.h"
+#include "backend/cpu/device/cpu_stream.h"
 #include "ops/elementwise/row_kernels.h"
 #include "ops/shape/strided_copy.h"
 #include "ops/signal/fourier.h"
@@ -170,7 +170,9 @@ ir::BoundKernel prepare_mel(const ir::KernelInit& init) {
   std::vector<int64_t> edges;
   for (int64_t i = 0; i < bands + 2; ++i) {
     const double mel = low + static_cast<double>(i) * ((high - low) / static_cast<double>(bands + 2));
-    edges.push_back(static_cast<int64_t>(std::floor((length + 1) * hertz_of(mel) / rate)));
+    const double edge = std::floor((length + 1) * hertz_of(mel) / rate);
+    base::require(std::abs(edge) < 0x1p52, "mel_weight_matrix has a band edge at bin ", edge);
+    edges.push_back(static_cast<int64_t>(edge));
   }
   std::vector<double> weights(static_cast<size_t>(bins * bands), 0);
   for (int64_t m = 0; m < bands; ++m) {
@@ -180,9 +182,9 @@ ir::BoundKernel prepare_mel(const ir::KernelInit& init) {
       if (bin >= 0 && bin < bins) weights[static_cast<size_t>(bin * bands + m)] = w;
     };
     if (top == from) set(top, 1);
-    for (int64_t j = from; top != from && j <= top; ++j)
+    for (int64_t j = std::max<int64_t>(from, 0); top != from && j <= std::min(top, bins - 1); ++j)
       set(j, static_cast<double>(j - from) / static_cast<double>(top - from));
-    for (int64_t j = top; to != top && j < to; ++j)
+    for (int64_t j = std::max<int64_t>(top, 0); to != top && j < std::min(to, bins); ++j)
       set(j, static_cast<double>(to - j) / static_cast<double>(to - top));
   }
   return write_values(n, std::move(weights));

@@ -16,10 +16,24 @@ using tensor::DType;
 using tensor::Shape;
 using Types = std::vector<tensor::TensorType>;
 
+/// The number that operand i holds, as an extent. Throws invalid_argument for one below 0.
+Dim scalar_dim(const NodeView& n, size_t i) {
+  if (n.value(i) == nullptr) return Dim::unknown();
+  const int64_t extent = n.value(i)->to_ints().at(0);
+  base::require(extent >= 0, "operand ", i, " is an extent of ", extent);
+  return extent;
+}
+
 void require_real(const NodeView& n) {
   base::require(n.in[0].dtype == DType::f32 || n.in[0].dtype == DType::f64 || n.in[0].dtype == DType::f16 ||
                     n.in[0].dtype == DType::bf16,
                 "a signal has floating point elements, not ", name_of(n.in[0].dtype));
+}
+
+void require_parts(const Shape& x) {
+  const Dim& parts = x[x.rank() - 1];
+  base::require(!parts.is_static() || parts.value() == 1 || parts.value() == 2,
+                "the last axis of a signal is 1 (real) or 2 (complex), got ", x.to_string());
 }
 
 /// x [..., extent, ..., 1 or 2] -> [..., bins, ..., 2], or ..., 1 for the inverse of a one-sided spectrum.
@@ -35,11 +49,14 @@ Types infer_dft(const NodeView& n) {
   const size_t axis = ir::normal_axis(
       n.value(2) != nullptr ? n.value(2)->to_ints().at(0) : n.attrs.get_int("axis", -2), x.rank());
   base::require(axis + 1 < x.rank(), "dft: the last axis holds real and imaginary parts");
+  require_parts(x);
   Dim length = x[axis];
-  if (n.present(1)) length = n.value(1) != nullptr ? Dim(n.value(1)->to_ints().at(0)) : Dim::unknown();
+  if (n.present(1)) length = scalar_dim(n, 1);
   if (one_sided && inverse && !n.present(1)) {
     length = x[axis].is_static() ? Dim(2 * (x[axis].value() - 1)) : Dim::unknown();
   }
+  base::require(!length.is_static() || (length.value() >= 1 && length.value() < (int64_t{1} << 40)),
+                "dft: a length of ", length.to_string());
   if (one_sided && !inverse) length = length.is_static() ? Dim(length.value() / 2 + 1) : Dim::unknown();
   out[axis] = length;
   return like(n.in[0], Shape(std::move(out)));
@@ -50,8 +67,19 @@ Types infer_stft(const NodeView& n) {
   require_real(n);
   const Shape& x = n.in[0].shape;
   Dim frames = Dim::unknown(), bins = Dim::unknown(), frame = Dim::unknown();
+  base::require(n.present(2) || n.present(3), "stft has neither a window nor a frame length");
+  if (x.has_rank()) {
+    base::require(x.rank() == 2 || x.rank() == 3, "stft takes [batch, samples, 1 or 2], got ", x.to_string());
+    if (x.rank() == 3) require_parts(x);
+  }
   if (n.present(2) && n.in[2].shape.has_rank()) frame = n.in[2].shape[0];
-  if (n.value(3) != nullptr) frame = n.value(3)->to_ints().at(0);
+  if (n.present(3)) {
+    const Dim window = frame;
+    frame = scalar_dim(n, 3);
+    base::require(!window.is_static() || !frame.is_static() || window.value() <= frame.value(),
+                  "stft: a window of ", window.to_string(), " is longer than the frame of ",
+                  frame.to_string());
+  }
   if (frame.is_static()) {
     bins = n.attrs.get_int("onesided", 1) != 0 ? frame.value() / 2 + 1 : frame.value();
   }
@@ -64,14 +92,9 @@ Types infer_stft(const NodeView& n) {
   return like(n.in[0], {x.has_rank() ? x[0] : Dim::unknown(), frames, bins, 2});
 }
 
-Dim scalar_dim(const NodeView& n, size_t i) {
-  if (n.value(i) == nullptr) return Dim::unknown();
-  return n.value(i)->to_ints().at(0);
-}
-
 Types infer_mel(const NodeView& n) {
-  Dim bins = Dim::unknown();
-  if (n.value(1) != nullptr) bins = n.value(1)->to_ints().at(0) / 2 + 1;
+  Dim bins = scalar_dim(n, 1);
+  if (bins.is_static()) bins = bins.value() / 2 + 1;
   return {{dtype_from_onnx(n.attrs.get_int("output_datatype", 1)), {bins, scalar_dim(n, 0)}}};
 }
 
@@ -119,6 +142,7 @@ std::vector<ir::OpDef> signal_ops() {
         .max_in = 3,
         .attrs = {{"inverse", "int", "default 0"}, {"onesided", "int", "1: only the n/2 + 1 first bins"}},
         .infer = infer_dft,
+        .expand = expand_dft,
         .grad = rule(dft_rule),
         .onnx = "DFT"},
        dft_cpu_kernels()});
@@ -129,6 +153,7 @@ std::vector<ir::OpDef> signal_ops() {
                   .max_in = 4,
                   .attrs = {{"onesided", "int", "default 1"}},
                   .infer = infer_stft,
+                  .expand = expand_stft,
                   .grad = rule(stft_rule),
                   .onnx = "STFT"},
                  stft_cpu_kernels()});

@@ -49,18 +49,51 @@ ir::OpSchema backward(std::string name, std::string doc, double flop) {
   return s;
 }
 
+/// The one-hot code of the first maximum.
+std::vector<ValueId> expand_hardmax(ir::Graph& graph, const ir::Node& given) {
+  const ir::Node node = given;  // adding nodes moves the original
+  GradBuilder g(graph, node, {});
+  const tensor::Dims dims = g.dims(g.in(0));
+  if (dims.empty()) return {g.plus(g.zeros_like(g.in(0)), 1)};
+  const int64_t axis = g.attrs().get_int("axis", -1);
+  const ir::Attrs drop{{"axis", axis}, {"keepdims", int64_t{0}}};
+  const ValueId values =
+      g.op("concat", {g.reshape(g.scalar(0, g.in(0)), {1}), g.reshape(g.scalar(1, g.in(0)), {1})},
+           {{"axis", int64_t{0}}});
+  const int64_t classes = dims[ir::normal_axis(axis, dims.size())];
+  return {g.op("one_hot", {g.op("arg_max", {g.in(0)}, drop), g.ints({classes}), values}, {{"axis", axis}})};
+}
+
+/// For element types that a device has no kernel of.
+ir::ExpandFn expand_softmax(bool is_log) {
+  return [is_log](ir::Graph& graph, const ir::Node& given) -> std::vector<ValueId> {
+    const ir::Node node = given;
+    GradBuilder g(graph, node, {});
+    const ValueId x = g.in(0);
+    if (g.dims(x).empty()) return {is_log ? g.zeros_like(x) : g.plus(g.zeros_like(x), 1)};
+    const std::vector<int64_t> axis{g.attrs().get_int("axis", -1)};
+    const ValueId most = g.op("reduce_max", {x, g.ints(axis)}, {{"keepdims", int64_t{1}}});
+    const ValueId below = g.sub(x, most), e = g.op("exp", {below});
+    const ValueId sum = g.reduce_sum(e, axis, true);
+    return {is_log ? g.sub(below, g.op("log", {sum})) : g.div(e, sum)};
+  };
+}
+
 }  // namespace
 
 std::vector<ir::OpDef> softmaxes_ops() {
   ir::OpSchema hard = along_axis("hardmax", "1 at the first maximum along the axis, 0 elsewhere", "Hardmax");
+  hard.expand = expand_hardmax;
   hard.why_no_grad = "piecewise constant: its derivative is 0 wherever it exists";
   ir::OpSchema soft =
       along_axis("softmax", "y = exp(x - max x) / sum exp(x - max x) along the axis", "Softmax");
+  soft.expand = expand_softmax(false);
   soft.grad = rule([](GradBuilder& g) -> Gradients {
     return {g.op("softmax_grad", {g.grad(), g.out()}, g.attrs())};
   });
   ir::OpSchema log =
       along_axis("log_softmax", "y = x - max x - log sum exp(x - max x) along the axis", "LogSoftmax");
+  log.expand = expand_softmax(true);
   log.grad = rule([](GradBuilder& g) -> Gradients {
     return {g.op("log_softmax_grad", {g.grad(), g.out()}, g.attrs())};
   });

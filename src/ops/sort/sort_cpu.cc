@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "backend/cpu/cpu_stream.h"
+#include "backend/cpu/device/cpu_stream.h"
 #include "ops/elementwise/row_kernels.h"
 #include "ops/sort/sort_ops.h"
 

@@ -36,13 +36,28 @@ TEST(SortCuda, TheFirstOfAnyAxis) {
   }
 }
 
+TEST(SortCuda, ManyAreSorted) {
+  base::ThreadPool pool(1);
+  const Tensor many = tests::random_tensor({3, 2000}, 1);
+  expect(many, 1500, 1);
+  expect(many, 129, -1);
+  for (const DType dtype : {DType::f32, DType::f16, DType::bf16, DType::i32}) {
+    const Tensor coarse =
+        evaluate(table().need("cast_like"), {},
+                 {tests::random_bytes<int8_t>({2, 300, 3}, 2, -5, 5), Tensor::empty(dtype, {1})}, 1, pool)[0];
+    expect(coarse, 300, 1);
+  }
+}
+
 TEST(SortCuda, NanIsTheLargestAndZerosAreEqual) {
-  Tensor x = tests::random_tensor({40}, 3);
-  x.mutable_data<float>()[7] = x.mutable_data<float>()[30] = std::numeric_limits<float>::quiet_NaN();
-  x.mutable_data<float>()[3] = -0.0f;
-  x.mutable_data<float>()[2] = 0.0f;
-  x.mutable_data<float>()[5] = std::numeric_limits<float>::infinity();
-  expect(x, 40, 0);
+  for (const int64_t n : {40, 200}) {
+    Tensor x = tests::random_tensor({n}, 3);
+    x.mutable_data<float>()[7] = x.mutable_data<float>()[30] = std::numeric_limits<float>::quiet_NaN();
+    x.mutable_data<float>()[3] = -0.0f;
+    x.mutable_data<float>()[2] = 0.0f;
+    x.mutable_data<float>()[5] = std::numeric_limits<float>::infinity();
+    expect(x, n, 0);
+  }
 }
 
 }  // namespace

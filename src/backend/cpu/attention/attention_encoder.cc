@@ -1,0 +1,198 @@
+// Attention kernels. Lanes are queries: scores, running maximum, sum and output are vectors over a block of
+// queries, so there is no horizontal reduction, and keys and values are read as they lie, one broadcast float
+// at a time.
+#include "backend/cpu/attention/attention_encoder.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "backend/cpu/simd/simd_targets.h"
+#include "base/error.h"
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "backend/cpu/attention/attention_encoder.cc"
+#include "hwy/foreach_target.h"
+// After foreach_target, which sets the level.
+#include "backend/cpu/simd/simd_math.inc"
+
+HWY_BEFORE_NAMESPACE();
+namespace trireme::cpu::HWY_NAMESPACE {
+namespace {
+
+#include "backend/cpu/attention/attention_blocks.inc"
+
+// Per-task memory, on the stack: at most 64 queries x (256 + 128 + 256) floats.
+struct Scratch {
+  alignas(64) float q[kAttentionMaxDim * kBlock];    // [head_dim, kBlock], scaled
+  alignas(64) float scores[kKeys * kBlock];          // [keys of the step, kBlock]
+  alignas(64) float out[kAttentionMaxDim * kBlock];  // [value_dim, kBlock]
+  VF max[kQ], sum[kQ];                               // per query
+};
+
+// scratch.q [head_dim, kBlock] = scale * q^T; lanes without a query are 0.
+template <size_t kV>
+HWY_NOINLINE void load_queries(const Attention& g, const BlockAt& at, Scratch& s) {
+  const size_t dim = static_cast<size_t>(g.head_dim);
+  const float* q =
+      g.q.data + at.batch * g.q.stride_batch + at.query * g.q.stride_seq + at.head * g.q.stride_head;
+  if (at.queries < kV * kLanes) {
+    for (size_t j = 0; j < dim; ++j) {
+      for (size_t v = 0; v < kV; ++v) hn::Store(hn::Zero(kF), kF, s.q + j * kBlock + v * kLanes);
+    }
+  }
+  transpose_small({q, g.q.stride_seq, s.q, kBlock}, at.queries, dim);
+  const VF scale = set(g.scale);
+  for (size_t j = 0; j < dim; ++j) {
+    for (size_t v = 0; v < kV; ++v) {
+      float* p = s.q + j * kBlock + v * kLanes;
+      hn::Store(hn::Mul(hn::Load(kF, p), scale), kF, p);
+    }
+  }
+}
+
+// One step of the online softmax over scores [n, kBlock]: new maximum, rescaled sum and output, scores ->
+// exp.
+template <size_t kV>
+HWY_NOINLINE void softmax_step(const Attention& g, size_t n, bool first, Scratch& s) {
+  for (size_t v = 0; v < kV; ++v) {
+    float* p = s.scores + v * kLanes;
+    // Four running maxima and four running sums hide the latency.
+    VF top[4] = {s.max[v], s.max[v], s.max[v], s.max[v]};
+    size_t k = 0;
+    for (; k + 4 <= n; k += 4) {
+      for (size_t t = 0; t < 4; ++t) top[t] = max_or_second(top[t], hn::Load(kF, p + (k + t) * kBlock));
+    }
+    for (; k < n; ++k) top[0] = max_or_second(top[0], hn::Load(kF, p + k * kBlock));
+    const VF max = max_or_second(max_or_second(top[0], top[1]), max_or_second(top[2], top[3]));
+    VF part[4] = {hn::Zero(kF), hn::Zero(kF), hn::Zero(kF), hn::Zero(kF)};
+    for (k = 0; k + 4 <= n; k += 4) {
+      for (size_t t = 0; t < 4; ++t) {
+        const VF e = exp_nonpositive(hn::Sub(hn::Load(kF, p + (k + t) * kBlock), max));
+        part[t] = hn::Add(part[t], e);
+        hn::Store(e, kF, p + (k + t) * kBlock);
+      }
+    }
+    for (; k < n; ++k) {
+      const VF e = exp_nonpositive(hn::Sub(hn::Load(kF, p + k * kBlock), max));
+      part[0] = hn::Add(part[0], e);
+      hn::Store(e, kF, p + k * kBlock);
+    }
+    const VF sum = hn::Add(hn::Add(part[0], part[1]), hn::Add(part[2], part[3]));
+    const VF keep = exp_nonpositive(hn::Sub(s.max[v], max));
+    s.sum[v] = first ? sum : hn::MulAdd(s.sum[v], keep, sum);
+    s.max[v] = max;
+    if (first) continue;
+    for (size_t j = 0; j < static_cast<size_t>(g.value_dim); ++j) {
+      float* o = s.out + j * kBlock + v * kLanes;
+      hn::Store(hn::Mul(hn::Load(kF, o), keep), kF, o);
+    }
+  }
+}
+
+// log of the sum of exponents of each query's scores; -inf where it saw no key.
+void store_log_sum_exp(const Attention& g, const BlockAt& at, const Scratch& s) {
+  alignas(64) float max[kBlock], sum[kBlock];
+  for (size_t v = 0; v * kLanes < at.queries; ++v) {
+    hn::Store(s.max[v], kF, max + v * kLanes);
+    hn::Store(s.sum[v], kF, sum + v * kLanes);
+  }
+  float* to = g.log_sum_exp + (at.batch * g.heads + at.head) * g.queries + at.query;
+  for (size_t i = 0; i < at.queries; ++i) {
+    to[i] = sum[i] == 0 ? -std::numeric_limits<float>::infinity() : max[i] + std::log(sum[i]);
+  }
+}
+
+// out = out^T / sum; a query that saw no key gives 0.
+template <size_t kV>
+HWY_NOINLINE void store_output(const Attention& g, const BlockAt& at, Scratch& s) {
+  const size_t dim = static_cast<size_t>(g.value_dim);
+  for (size_t v = 0; v < kV; ++v) {
+    const VF sum = s.sum[v];
+    const VF inverse = hn::IfThenZeroElse(hn::Eq(sum, hn::Zero(kF)), hn::Div(set(1.0f), sum));
+    for (size_t j = 0; j < dim; ++j) {
+      float* o = s.out + j * kBlock + v * kLanes;
+      hn::Store(hn::Mul(hn::Load(kF, o), inverse), kF, o);
+    }
+  }
+  float* out = g.out + ((at.batch * g.queries + at.query) * g.heads + at.head) * g.value_dim;
+  transpose_small({s.out, static_cast<int64_t>(kBlock), out, static_cast<size_t>(g.heads * g.value_dim)}, dim,
+                  at.queries);
+}
+
+template <size_t kV>
+void run_block(const Attention& g, const BlockAt& at, Scratch& s) {
+  load_queries<kV>(g, at, s);
+  for (size_t v = 0; v < kV; ++v) s.max[v] = set(kLowest), s.sum[v] = hn::Zero(kF);
+  const int64_t kv_head = at.head / (g.heads / g.kv_heads);
+  const float* k = g.k.data + at.batch * g.k.stride_batch + kv_head * g.k.stride_head;
+  const float* v = g.v.data + at.batch * g.v.stride_batch + kv_head * g.v.stride_head;
+  const int64_t last_query = at.query + static_cast<int64_t>(at.queries) - 1;
+  const int64_t keys = g.causal ? std::clamp<int64_t>(last_query + g.causal_offset + 1, 0, g.keys) : g.keys;
+  for (int64_t first = 0; first < keys; first += static_cast<int64_t>(kKeys)) {
+    const size_t n = static_cast<size_t>(std::min<int64_t>(static_cast<int64_t>(kKeys), keys - first));
+    product<kV, false>(
+        {k + first * g.k.stride_seq, g.k.stride_seq, 1, s.q, s.scores, static_cast<size_t>(g.head_dim)}, n);
+    if (g.mask.data != nullptr) add_mask<kV>(g, at, first, n, s.scores);
+    if (g.causal && first + static_cast<int64_t>(n) > at.query + g.causal_offset + 1)
+      apply_causal(g, at, first, n, s.scores);
+    softmax_step<kV>(g, n, first == 0, s);
+    const Product pv = {v + first * g.v.stride_seq, 1, g.v.stride_seq, s.scores, s.out, n};
+    if (first == 0)
+      product<kV, false>(pv, static_cast<size_t>(g.value_dim));
+    else
+      product<kV, true>(pv, static_cast<size_t>(g.value_dim));
+  }
+  if (keys <= 0) std::fill_n(s.out, static_cast<size_t>(g.value_dim) * kBlock, 0.0f);
+  if (g.log_sum_exp != nullptr) store_log_sum_exp(g, at, s);
+  store_output<kV>(g, at, s);
+}
+
+int64_t block_queries() { return static_cast<int64_t>(kBlock); }
+
+// Task `index` counts over [batch, heads, blocks of `size` queries], size at most kBlock.
+void attention_task(const Attention& g, int64_t size, int64_t index) {
+  Scratch s;
+  const int64_t blocks = (g.queries + size - 1) / size;
+  BlockAt at{index / blocks / g.heads, index / blocks % g.heads, index % blocks * size, 0};
+  at.queries = static_cast<size_t>(std::min(size, g.queries - at.query));
+  switch ((at.queries + kLanes - 1) / kLanes) {
+    case 1: return run_block<1>(g, at, s);
+    case 2: return run_block<2>(g, at, s);
+#if HWY_TARGET != HWY_AVX2
+    case 3: return run_block<3>(g, at, s);
+    default: return run_block<4>(g, at, s);
+#endif
+  }
+}
+
+}  // namespace
+}  // namespace trireme::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace trireme::cpu {
+
+HWY_EXPORT(attention_task);
+HWY_EXPORT(block_queries);
+
+void attention(const Attention& args, base::ThreadPool& pool) {
+  base::require(args.head_dim <= kAttentionMaxDim && args.value_dim <= kAttentionMaxDim,
+                "attention supports head dims up to ", kAttentionMaxDim, ", got ", args.head_dim, " and ",
+                args.value_dim);
+  base::require(args.kv_heads > 0 && args.heads % args.kv_heads == 0,
+                "attention needs kv heads that divide heads: ", args.kv_heads, " of ", args.heads);
+  // With few heads the blocks shrink until every thread has one. Queries are lanes: they do not feel who
+  // shares their block, so results stay the same.
+  const int64_t largest = HWY_DYNAMIC_DISPATCH(block_queries)();
+  const int64_t step = std::min<int64_t>(16, largest);
+  const int64_t heads = std::max<int64_t>(1, args.batch * args.heads);
+  const int64_t wanted = (pool.size() + heads - 1) / heads;
+  const int64_t share = (args.queries + wanted - 1) / wanted;
+  const int64_t size = std::clamp((share + step - 1) / step * step, step, largest);
+  const auto task = HWY_DYNAMIC_DISPATCH(attention_task);
+  const int64_t tasks = args.batch * args.heads * ((args.queries + size - 1) / size);
+  pool.run(tasks, [&](int64_t i) { task(args, size, i); });
+}
+
+}  // namespace trireme::cpu
+#endif

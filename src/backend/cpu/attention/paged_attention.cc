@@ -1,0 +1,479 @@
+// Paged attention: query vectors that share a key head are taken in blocks, keys and values in runs of tokens
+// that lie together in a page.
+#include "backend/cpu/attention/paged_attention.h"
+
+#include <algorithm>
+#include <limits>
+#include <type_traits>
+
+#include "backend/cpu/elementwise/cast_types.h"
+#include "backend/cpu/simd/simd_targets.h"
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "backend/cpu/attention/paged_attention.cc"
+#include "hwy/foreach_target.h"
+// After foreach_target, which sets the level.
+#include "backend/cpu/simd/simd_math.inc"
+#include "backend/cpu/simd/simd_reduce.inc"
+
+#ifndef TRIREME_PAGED_JOB
+#define TRIREME_PAGED_JOB
+namespace trireme::cpu {
+/// Query vectors [first, first + count) of those of one sequence and key head (row after row, the heads of
+/// the group within), over parts [part, last_part).
+struct PagedJob {
+  int64_t sequence, kv, first, count, part, last_part;
+  float* states;  ///< one part: where [count][stride] states of dim + 2 floats go; null: into y
+  int64_t stride = 0;
+};
+inline constexpr int64_t kPagedBlock = 32;  // query vectors of a job
+}  // namespace trireme::cpu
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace trireme::cpu::HWY_NAMESPACE {
+namespace {
+
+using tensor::DType;
+
+constexpr size_t kRun = 16;  // tokens taken together
+constexpr size_t kBlock = static_cast<size_t>(kPagedBlock), kPart = static_cast<size_t>(kPagedPart);
+constexpr size_t kMaxDim = static_cast<size_t>(kPagedMaxDim);
+// A register tile: kTile query vectors by 4 keys, or by kWide vectors of channels.
+#if HWY_TARGET == HWY_AVX3
+constexpr size_t kTile = 4;
+#else
+constexpr size_t kTile = 2;
+#endif
+constexpr size_t kWide = 4;
+
+// Rows of all arrays are kMaxDim or kPart floats apart where they are not `width`: dim rounded up to whole
+// vectors, zeros behind dim.
+struct Scratch {
+  HWY_ALIGN float q[kBlock * kMaxDim];
+  HWY_ALIGN float scores[kBlock * kPart];
+  HWY_ALIGN float part[kBlock * kMaxDim];  // sum of weighted values of the part
+  HWY_ALIGN float y[kBlock * kMaxDim];     // of all parts so far
+  HWY_ALIGN float run[kRun * kMaxDim];     // keys or values as whole f32 vectors
+  float top[kBlock], sum[kBlock], part_top[kBlock], part_sum[kBlock];
+  int64_t limit[kBlock];  // keys that a query vector sees
+};
+
+size_t width_of(int64_t dim) { return (static_cast<size_t>(dim) + kLanes - 1) / kLanes * kLanes; }
+
+// n elements of `type` -> floats.
+void widen(const void* from, DType type, float* to, size_t n) {
+  if (type == DType::f32) std::memcpy(to, from, n * sizeof(float));
+  if (type == DType::bf16) bf16_to_f32(static_cast<const uint16_t*>(from), to, n);
+  if (type == DType::f16) f16_to_f32(static_cast<const uint16_t*>(from), to, n);
+}
+
+void narrow(const float* from, DType type, void* to, size_t n) {
+  if (type == DType::f32) std::memcpy(to, from, n * sizeof(float));
+  if (type == DType::bf16) f32_to_bf16(from, static_cast<uint16_t*>(to), n);
+  if (type == DType::f16) f32_to_f16(from, static_cast<uint16_t*>(to), n);
+}
+
+int64_t bytes_of(DType type) { return type == DType::f32 ? 4 : 2; }
+
+const std::byte* element(const void* base, DType type, int64_t at) {
+  return static_cast<const std::byte*>(base) + at * bytes_of(type);
+}
+
+// Keys or values of tokens [token, token + n) of a job, n <= kRun and within a page.
+struct Tokens {
+  const void* pages;
+  int64_t token;
+  size_t n;
+};
+// They as rows of whole vectors of floats: where they lie, or in `room`.
+struct Run {
+  const float* rows;
+  size_t step;  // floats from row to row
+};
+Run load_run(const PagedAttention& g, const PagedJob& job, const Tokens& tokens, float* room) {
+  const auto [pages, token, n] = tokens;
+  const int64_t page = g.table[job.sequence * g.most_pages + token / g.page_tokens];
+  const int64_t first = ((page * g.kv_heads + job.kv) * g.page_tokens + token % g.page_tokens) * g.dim;
+  const size_t dim = static_cast<size_t>(g.dim), width = width_of(g.dim);
+  const std::byte* from = element(pages, g.page_type, first);
+  if (g.page_type == DType::f32 && dim == width) return {reinterpret_cast<const float*>(from), dim};
+  if (dim == width) {
+    widen(from, g.page_type, room, n * dim);
+    return {room, width};
+  }
+  for (size_t t = 0; t < n; ++t) {
+    widen(from + static_cast<int64_t>(t) * g.dim * bytes_of(g.page_type), g.page_type, room + t * width, dim);
+    std::fill(room + t * width + dim, room + (t + 1) * width, 0.0f);
+  }
+  return {room, width};
+}
+
+#if HWY_TARGET == HWY_SCALAR
+HWY_INLINE void store_sums(const VF (&v)[4], float scale, float* to, size_t n) {
+  for (size_t i = 0; i < n; ++i) to[i] = hn::GetLane(v[i]) * scale;
+}
+#else
+// to[i] = scale * sum of the lanes of v[i], four sums in one tree.
+HWY_INLINE void store_sums(const VF (&v)[4], float scale, float* to, size_t n) {
+  const hn::Repartition<uint64_t, F32> pairs;
+  const VF ab = hn::Add(hn::InterleaveLower(kF, v[0], v[1]), hn::InterleaveUpper(kF, v[0], v[1]));
+  const VF cd = hn::Add(hn::InterleaveLower(kF, v[2], v[3]), hn::InterleaveUpper(kF, v[2], v[3]));
+  const auto x = hn::BitCast(pairs, ab), y = hn::BitCast(pairs, cd);
+  const VF all = hn::Add(hn::BitCast(kF, hn::InterleaveLower(pairs, x, y)),
+                         hn::BitCast(kF, hn::InterleaveUpper(pairs, x, y)));
+  const hn::FixedTag<float, 4> four;
+#if HWY_TARGET == HWY_AVX3
+  const hn::Half<F32> half;
+  const auto h = hn::Add(hn::LowerHalf(half, all), hn::UpperHalf(half, all));
+  const auto q = hn::Add(hn::LowerHalf(four, h), hn::UpperHalf(four, h));
+#elif HWY_TARGET == HWY_AVX2
+  const auto q = hn::Add(hn::LowerHalf(four, all), hn::UpperHalf(four, all));
+#else
+  const auto q = all;
+#endif
+  const auto scaled = hn::Mul(q, hn::Set(four, scale));
+  if (n == 4) return hn::StoreU(scaled, four, to);
+  HWY_ALIGN float lanes[4];
+  hn::Store(scaled, four, lanes);
+  for (size_t i = 0; i < n; ++i) to[i] = lanes[i];
+}
+#endif
+
+// Up to 4 keys and what to score them with.
+struct Keys {
+  Run run;
+  size_t n, width;
+  float scale;
+};
+
+// Scores of kRows query vectors with the keys.
+template <size_t kRows>
+HWY_INLINE void score_tile(const float* q, const Keys& keys, float* to) {
+  VF acc[kRows][4];
+  for (size_t r = 0; r < kRows; ++r) {
+    for (size_t t = 0; t < 4; ++t) acc[r][t] = hn::Zero(kF);
+  }
+  const float* row[4];
+  for (size_t t = 0; t < 4; ++t) row[t] = keys.run.rows + (t < keys.n ? t : 0) * keys.run.step;
+  for (size_t d = 0; d < keys.width; d += kLanes) {
+    VF key[4];
+    for (size_t t = 0; t < 4; ++t) key[t] = hn::LoadU(kF, row[t] + d);
+    for (size_t r = 0; r < kRows; ++r) {
+      const VF query = hn::Load(kF, q + r * kMaxDim + d);
+      for (size_t t = 0; t < 4; ++t) acc[r][t] = hn::MulAdd(query, key[t], acc[r][t]);
+    }
+  }
+  for (size_t r = 0; r < kRows; ++r) store_sums(acc[r], keys.scale, to + r * kPart, keys.n);
+}
+
+// y (+)= p v for kRows query vectors, kV vectors of channels, n tokens.
+template <size_t kRows, size_t kV>
+HWY_INLINE void value_tile(const float* p, const Run& values, size_t n, float* y) {
+  VF acc[kRows][kV];
+  for (size_t r = 0; r < kRows; ++r) {
+    for (size_t v = 0; v < kV; ++v) acc[r][v] = hn::Load(kF, y + r * kMaxDim + v * kLanes);
+  }
+  const float* row = values.rows;
+  for (size_t t = 0; t < n; ++t, row += values.step) {
+    VF value[kV];
+    for (size_t v = 0; v < kV; ++v) value[v] = hn::LoadU(kF, row + v * kLanes);
+    for (size_t r = 0; r < kRows; ++r) {
+      const VF weight = set(p[r * kPart + t]);
+      for (size_t v = 0; v < kV; ++v) acc[r][v] = hn::MulAdd(weight, value[v], acc[r][v]);
+    }
+  }
+  for (size_t r = 0; r < kRows; ++r) {
+    for (size_t v = 0; v < kV; ++v) hn::Store(acc[r][v], kF, y + r * kMaxDim + v * kLanes);
+  }
+}
+
+template <size_t kRows>
+HWY_INLINE void value_rows(const float* p, const Run& values, size_t n, size_t width, float* y) {
+  size_t d = 0;
+  for (; d + kWide * kLanes <= width; d += kWide * kLanes)
+    value_tile<kRows, kWide>(p, {values.rows + d, values.step}, n, y + d);
+  for (; d < width; d += kLanes) value_tile<kRows, 1>(p, {values.rows + d, values.step}, n, y + d);
+}
+
+// Calls f(size constant, first) over [0, count) in tiles of kTile, then one by one.
+template <class F>
+HWY_INLINE void for_tiles(size_t count, const F& f) {
+  size_t i = 0;
+  for (; i + kTile <= count; i += kTile) f(std::integral_constant<size_t, kTile>(), i);
+  for (; i < count; ++i) f(std::integral_constant<size_t, 1>(), i);
+}
+
+// Calls f(token, n) over [begin, end) in runs of at most kRun tokens that lie in one page.
+template <class F>
+HWY_INLINE void for_runs(const PagedAttention& g, int64_t begin, int64_t end, const F& f) {
+  for (int64_t token = begin; token < end;) {
+    const int64_t page_end = (token / g.page_tokens + 1) * g.page_tokens;
+    const int64_t next = std::min({end, page_end, token + static_cast<int64_t>(kRun)});
+    f(token, static_cast<size_t>(next - token));
+    token = next;
+  }
+}
+
+// scores -> exponents, their largest and their sum; zeros behind the keys that a query vector sees.
+void soften(Scratch& s, size_t i, int64_t begin, size_t filled) {
+  float* p = s.scores + i * kPart;
+  const auto n = static_cast<size_t>(std::clamp<int64_t>(s.limit[i] - begin, 0, kPagedPart));
+  const float none = -std::numeric_limits<float>::infinity();
+  const float top = reduce_run(p, n, none, Same(), MaxFold());
+  const VF most = set(top);
+  s.part_top[i] = top;
+  s.part_sum[i] = reduce_run(
+      p, n, 0.0f,
+      [=](VF v, size_t at) HWY_ATTR {
+        const VF e = exp_nonpositive(hn::Sub(v, most));
+        if (HWY_LIKELY(at + kLanes <= n))
+          hn::StoreU(e, kF, p + at);
+        else
+          store_n(e, p + at, n - at);
+        return e;
+      },
+      AddFold());
+  for (size_t t = n; t < filled; ++t) p[t] = 0.0f;
+}
+
+float exp_one(float x) { return hn::GetLane(exp_nonpositive(set(x))); }
+
+// What some keys say of a query vector: largest score, sum of exponents, sum of weighted values.
+struct State {
+  float *top, *sum, *y;
+};
+
+// Takes the state of later keys into an earlier one.
+void join(const State& state, const State& later, size_t width) {
+  if (*later.top == -std::numeric_limits<float>::infinity()) return;
+  const float most = std::max(*state.top, *later.top);
+  const VF a = set(exp_one(*state.top - most)), b = set(exp_one(*later.top - most));
+  for (size_t d = 0; d < width; d += kLanes) {
+    const VF added = hn::Mul(hn::LoadU(kF, later.y + d), b);
+    hn::StoreU(hn::MulAdd(hn::LoadU(kF, state.y + d), a, added), kF, state.y + d);
+  }
+  *state.sum = hn::GetLane(hn::MulAdd(set(*state.sum), a, hn::Mul(set(*later.sum), b)));
+  *state.top = most;
+}
+
+// Where query vector i of a job lies: in q and y.
+int64_t vector_at(const PagedAttention& g, const PagedJob& job, int64_t i) {
+  const int64_t group = g.heads / g.kv_heads, at = job.first + i;
+  const int64_t row = g.starts[job.sequence] + at / group;
+  return (row * g.heads + job.kv * group + at % group) * g.dim;
+}
+
+void load_queries(const PagedAttention& g, const PagedJob& job, Scratch& s) {
+  const size_t dim = static_cast<size_t>(g.dim), width = width_of(g.dim);
+  const int64_t group = g.heads / g.kv_heads;
+  const int64_t fresh = g.starts[job.sequence + 1] - g.starts[job.sequence];
+  for (int64_t i = 0; i < job.count; ++i) {
+    const auto n = static_cast<size_t>(i);
+    float* to = s.q + n * kMaxDim;
+    widen(element(g.q, g.type, vector_at(g, job, i)), g.type, to, dim);
+    std::fill(to + dim, to + width, 0.0f);
+    s.limit[n] = g.lengths[job.sequence] - fresh + (job.first + i) / group + 1;
+    s.top[n] = -std::numeric_limits<float>::infinity();
+    s.sum[n] = 0;
+    std::fill_n(s.y + n * kMaxDim, width, 0.0f);
+  }
+}
+
+// One part of the keys: its scores, their exponents and the weighted sum of its values.
+void attend_part(const PagedAttention& g, const PagedJob& job, int64_t begin, int64_t end, Scratch& s) {
+  const size_t width = width_of(g.dim), count = static_cast<size_t>(job.count);
+  for_runs(g, begin, end, [&](int64_t token, size_t n) HWY_ATTR {
+    const Run keys = load_run(g, job, {g.keys, token, n}, s.run);
+    float* to = s.scores + (token - begin);
+    for (size_t t = 0; t < n; t += 4) {
+      const Run run{keys.rows + t * keys.step, keys.step};
+      const Keys four{run, std::min<size_t>(4, n - t), width, g.scale};
+      for_tiles(count, [&](auto rows, size_t i)
+                           HWY_ATTR { score_tile<rows.value>(s.q + i * kMaxDim, four, to + i * kPart + t); });
+    }
+  });
+  for (size_t i = 0; i < count; ++i) {
+    soften(s, i, begin, static_cast<size_t>(end - begin));
+    std::fill_n(s.part + i * kMaxDim, width, 0.0f);
+  }
+  for_runs(g, begin, end, [&](int64_t token, size_t n) HWY_ATTR {
+    const Run values = load_run(g, job, {g.values, token, n}, s.run);
+    const float* p = s.scores + (token - begin);
+    for_tiles(count, [&](auto rows, size_t i) HWY_ATTR {
+      value_rows<rows.value>(p + i * kPart, values, n, width, s.part + i * kMaxDim);
+    });
+  });
+}
+
+void store_vector(const PagedAttention& g, const PagedJob& job, int64_t i, float* y, float sum) {
+  const float inverse = sum > 0 ? 1.0f / sum : 0.0f;
+  const size_t dim = static_cast<size_t>(g.dim);
+  for (size_t d = 0; d < dim; ++d) y[d] *= inverse;
+  const std::byte* to = element(g.y, g.type, vector_at(g, job, i));
+  narrow(y, g.type, const_cast<std::byte*>(to), dim);
+}
+
+void attend_job(const PagedAttention& g, const PagedJob& job) {
+  Scratch s;
+  load_queries(g, job, s);
+  const size_t width = width_of(g.dim), dim = static_cast<size_t>(g.dim);
+  const int64_t seen = s.limit[job.count - 1];  // later rows see more
+  for (int64_t part = job.part; part < job.last_part && part * kPagedPart < seen; ++part) {
+    const int64_t begin = part * kPagedPart;
+    attend_part(g, job, begin, std::min(seen, begin + kPagedPart), s);
+    for (size_t i = 0; i < static_cast<size_t>(job.count); ++i) {
+      float* y = s.part + i * kMaxDim;
+      if (job.states == nullptr) {
+        join({s.top + i, s.sum + i, s.y + i * kMaxDim}, {s.part_top + i, s.part_sum + i, y}, width);
+        continue;
+      }
+      float* state = job.states + static_cast<int64_t>(i) * job.stride;
+      std::memcpy(state, y, dim * sizeof(float));
+      state[dim] = s.part_top[i];
+      state[dim + 1] = s.part_sum[i];
+    }
+  }
+  if (job.states != nullptr) return;
+  for (int64_t i = 0; i < job.count; ++i)
+    store_vector(g, job, i, s.y + static_cast<size_t>(i) * kMaxDim, s.sum[i]);
+}
+
+// y of one query vector from the states of its parts.
+void join_states(const PagedAttention& g, const PagedJob& job) {
+  HWY_ALIGN float y[kMaxDim], later[kMaxDim];
+  const size_t dim = static_cast<size_t>(g.dim), width = width_of(g.dim);
+  std::fill_n(y, width, 0.0f);
+  std::fill_n(later, width, 0.0f);
+  float top = -std::numeric_limits<float>::infinity(), sum = 0;
+  for (int64_t part = job.part; part < job.last_part; ++part) {
+    float* state = job.states + part * (g.dim + 2);
+    std::memcpy(later, state, dim * sizeof(float));
+    join({&top, &sum, y}, {state + dim, state + dim + 1, later}, width);
+  }
+  store_vector(g, job, 0, y, sum);
+}
+
+}  // namespace
+}  // namespace trireme::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace trireme::cpu {
+
+HWY_EXPORT(attend_job);
+HWY_EXPORT(join_states);
+
+namespace {
+
+/// Query vectors whose parts may be shared among threads; more of them give work enough as they are.
+constexpr int64_t kMostSplit = 512;
+
+int64_t most_parts(const PagedAttention& g) {
+  return (g.most_pages * g.page_tokens + kPagedPart - 1) / kPagedPart;
+}
+
+/// Where the jobs of each sequence begin: [sequences + 1] numbers of jobs, then of states.
+class Jobs {
+ public:
+  Jobs(const PagedAttention& g, base::ThreadPool& pool) : g_(g), group_(g.heads / g.kv_heads) {
+    first_ = static_cast<int64_t*>(g.workspace);
+    first_vector_ = first_ + g.sequences + 1;
+    states_ = reinterpret_cast<float*>(first_vector_ + g.sequences + 1);
+    layout(false);
+    const int64_t vectors = first_vector_[g.sequences];
+    if (count() < 4 * pool.size() && vectors <= kMostSplit && pool.size() > 1) layout(true);
+  }
+  int64_t count() const { return first_[g_.sequences]; }
+  int64_t vectors() const { return first_vector_[g_.sequences]; }
+  bool is_split() const { return is_split_; }
+
+  PagedJob job(int64_t index) const {
+    const int64_t s = sequence_of(first_, index);
+    const int64_t parts = is_split_ ? parts_of(s) : 1, blocks = blocks_of(s);
+    const int64_t at = index - first_[s], part = at % parts, block = at / parts % blocks;
+    PagedJob job{s, at / parts / blocks, block * kPagedBlock, 0, 0, most_parts(g_), nullptr};
+    job.count = std::min(kPagedBlock, vectors_of(s) - job.first);
+    if (!is_split_) return job;
+    job.part = part;
+    job.last_part = part + 1;
+    job.stride = most_parts(g_) * (g_.dim + 2);
+    job.states = states_at(first_vector_[s] + job.kv * vectors_of(s) + job.first) + part * (g_.dim + 2);
+    return job;
+  }
+  /// Query vector `index` over its parts.
+  PagedJob join(int64_t index) const {
+    const int64_t s = sequence_of(first_vector_, index), at = index - first_vector_[s];
+    const int64_t fresh = g_.starts[s + 1] - g_.starts[s], first = at % vectors_of(s);
+    const int64_t seen = g_.lengths[s] - fresh + first / group_ + 1;
+    return {s, at / vectors_of(s), first, 1, 0, (seen + kPagedPart - 1) / kPagedPart, states_at(index)};
+  }
+
+ private:
+  void layout(bool is_split) {
+    is_split_ = is_split;
+    first_[0] = first_vector_[0] = 0;
+    for (int64_t s = 0; s < g_.sequences; ++s) {
+      first_[s + 1] = first_[s] + blocks_of(s) * g_.kv_heads * (is_split ? parts_of(s) : 1);
+      first_vector_[s + 1] = first_vector_[s] + vectors_of(s) * g_.kv_heads;
+    }
+  }
+  int64_t vectors_of(int64_t s) const { return (g_.starts[s + 1] - g_.starts[s]) * group_; }
+  int64_t blocks_of(int64_t s) const { return (vectors_of(s) + kPagedBlock - 1) / kPagedBlock; }
+  int64_t parts_of(int64_t s) const { return (g_.lengths[s] + kPagedPart - 1) / kPagedPart; }
+  float* states_at(int64_t vector) const { return states_ + vector * most_parts(g_) * (g_.dim + 2); }
+  /// The sequence whose range of `firsts` holds `index`; empty ranges hold none.
+  int64_t sequence_of(const int64_t* firsts, int64_t index) const {
+    return std::upper_bound(firsts, firsts + g_.sequences + 1, index) - firsts - 1;
+  }
+
+  const PagedAttention& g_;
+  int64_t group_;
+  int64_t *first_, *first_vector_;
+  float* states_;
+  bool is_split_ = false;
+};
+
+}  // namespace
+
+const char* paged_fault(const PagedAttention& g, int64_t* value) {
+  int64_t last = 0;
+  for (int64_t s = 0; s < g.sequences; ++s) {
+    const int64_t begin = g.starts[s], end = g.starts[s + 1], length = g.lengths[s];
+    *value = s;
+    if (begin != last || end < begin || end > g.rows) return "rows out of order or out of range in sequence";
+    if (length < end - begin) return "fewer tokens than new ones in sequence";
+    if (length > g.most_pages * g.page_tokens) return "more tokens than its pages hold in sequence";
+    last = end;
+    if (end == begin) continue;
+    for (int64_t i = 0; i * g.page_tokens < length; ++i) {
+      const int64_t page = g.table[s * g.most_pages + i];
+      if (page < 0 || page >= g.pages) return "page out of range in sequence";
+    }
+  }
+  return nullptr;
+}
+
+int64_t paged_attention_workspace_bytes(const PagedAttention& g) {
+  const int64_t vectors = std::min(kMostSplit, g.rows * g.heads);
+  return 2 * (g.sequences + 1) * 8 + vectors * most_parts(g) * (g.dim + 2) * 4;
+}
+
+void paged_attention(const PagedAttention& g, base::ThreadPool& pool) {
+  const Jobs jobs(g, pool);
+  const auto attend = HWY_DYNAMIC_DISPATCH(attend_job);
+  pool.run(jobs.count(), [&](int64_t i) { attend(g, jobs.job(i)); });
+  if (jobs.is_split()) {
+    const auto join = HWY_DYNAMIC_DISPATCH(join_states);
+    pool.for_range(jobs.vectors(), 8, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) join(g, jobs.join(i));
+    });
+  }
+  const int64_t used = g.sequences > 0 ? g.starts[g.sequences] : 0,
+                row_bytes = g.heads * g.dim * (g.type == tensor::DType::f32 ? 4 : 2);
+  if (used < g.rows)
+    std::memset(static_cast<std::byte*>(g.y) + used * row_bytes, 0,
+                static_cast<size_t>((g.rows - used) * row_bytes));
+}
+
+}  // namespace trireme::cpu
+#endif

@@ -1,0 +1,43 @@
+// The gradient of a channels-last convolution towards its input, on weights that change every step.
+#pragma once
+
+#include "backend/cpu/conv/conv_pack.h"
+
+namespace trireme::cpu {
+
+/// dx[n, h, w, c] from dy[n, out_h, out_w, oc] and ONNX weights of the convolution `shape`.
+struct ConvGradXArgs {
+  ConvShape shape;
+  const float* dy = nullptr;
+  const float* weights = nullptr;
+  float* dx = nullptr;
+  /// In Winograd form only, see WinogradArgs: dy is of the windows of a maximum behind the convolution; dx
+  /// vanishes where `gate` [like dx] is not above zero.
+  const uint8_t* which = nullptr;
+  const float* gate = nullptr;
+};
+
+/// The convolution over dy that a convolution of stride 1 is backwards: taps turned around, channels swapped.
+/// Paddings may come out negative.
+ConvShape backward_shape(const ConvShape& shape);
+
+/// True if backward_shape(shape) can run as a product over dy: stride 1, and no negative padding where dy is
+/// copied with its padding.
+bool conv_grad_x_direct_fits(const ConvShape& shape);
+size_t conv_grad_x_direct_bytes(const ConvShape& shape, int threads);
+/// The forward product on packed weights turned around: each element is one multiply-add chain.
+void conv_grad_x_direct(const ConvGradXArgs& args, void* workspace, base::ThreadPool& pool);
+
+/// True for stride 1 and the shapes of winograd_fits.
+bool conv_grad_x_winograd_fits(const ConvShape& shape);
+size_t conv_grad_x_winograd_bytes(const ConvShape& shape, int threads);
+void conv_grad_x_winograd(const ConvGradXArgs& args, void* workspace, base::ThreadPool& pool);
+
+/// True for any stride, with dilation 1.
+bool conv_grad_x_phases_fits(const ConvShape& shape);
+size_t conv_grad_x_phases_bytes(const ConvShape& shape, int threads);
+/// Input pixels of one remainder modulo the strides read the same taps: each such phase is a product of
+/// stride 1 over dy, computed for a few images at a time and interleaved into dx.
+void conv_grad_x_phases(const ConvGradXArgs& args, void* workspace, base::ThreadPool& pool);
+
+}  // namespace trireme::cpu

@@ -1,0 +1,157 @@
+// Turns a convolution into products of row-pointer sources, one per group.
+#include "backend/cpu/conv/conv_nhwc.h"
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "backend/cpu/conv/conv_planes.h"
+#include "backend/cpu/conv/conv_source.h"
+#include "base/error.h"
+
+namespace trireme::cpu {
+namespace {
+
+constexpr size_t kAlignment = 64;
+
+size_t align_up(size_t bytes) { return (bytes + kAlignment - 1) & ~(kAlignment - 1); }
+
+char* align_up(void* p) {
+  return reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(p) + kAlignment - 1) &
+                                 ~uintptr_t{kAlignment - 1});
+}
+
+int64_t group_depth(const ConvShape& s) { return s.c / s.groups * s.kh * s.kw; }
+
+bool copies_input(const ConvShape& s, ImageLayout layout) {
+  return layout == ImageLayout::nchw || conv_wants_padded_copy(s);
+}
+
+/// One line of the padded channels-last copy: out[wp, c] from image line `line` (may lie outside).
+void copy_line(const ConvArgs& a, int64_t image, int64_t line, float* out) {
+  const ConvShape& s = a.shape;
+  const int64_t wp = s.w + s.pad_left + s.pad_right;
+  if (line < 0 || line >= s.h) {
+    std::memset(out, 0, static_cast<size_t>(wp * s.c) * sizeof(float));
+    return;
+  }
+  std::memset(out, 0, static_cast<size_t>(s.pad_left * s.c) * sizeof(float));
+  std::memset(out + (s.pad_left + s.w) * s.c, 0, static_cast<size_t>(s.pad_right * s.c) * sizeof(float));
+  out += s.pad_left * s.c;
+  if (a.x_layout == ImageLayout::nhwc) {
+    std::memcpy(out, a.x + (image * s.h + line) * s.w * s.c, static_cast<size_t>(s.w * s.c) * sizeof(float));
+    return;
+  }
+  const int64_t plane = s.h * s.w;
+  const float* x = a.x + image * s.c * plane + line * s.w;
+  if (s.c == 3) {
+    for (int64_t i = 0; i < s.w; ++i) {
+      out[3 * i] = x[i];
+      out[3 * i + 1] = x[plane + i];
+      out[3 * i + 2] = x[2 * plane + i];
+    }
+    return;
+  }
+  for (int64_t c = 0; c < s.c; ++c) {
+    for (int64_t i = 0; i < s.w; ++i) out[i * s.c + c] = x[c * plane + i];
+  }
+}
+
+void copy_padded(const ConvArgs& a, float* out, base::ThreadPool& pool) {
+  const ConvShape& s = a.shape;
+  const int64_t hp = s.h + s.pad_top + s.pad_bottom;
+  const int64_t line_floats = (s.w + s.pad_left + s.pad_right) * s.c;
+  pool.for_range(s.n * hp, 16, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) copy_line(a, i / hp, i % hp - s.pad_top, out + i * line_floats);
+  });
+}
+
+}  // namespace
+
+bool conv_packs_planes(const ConvShape& shape, ImageLayout x_layout) {
+  return conv_reads_planes(shape, x_layout);
+}
+
+size_t packed_conv_bytes(const ConvShape& shape, Isa isa) {
+  const size_t group = align_up(packed_b_bytes(group_depth(shape), shape.oc / shape.groups, isa));
+  return group * static_cast<size_t>(shape.groups) + kAlignment;
+}
+
+PackedConv pack_conv(const ConvShape& shape, const float* weights, void* memory, Isa isa,
+                     ImageLayout x_layout) {
+  const int64_t depth = group_depth(shape);
+  const int64_t cg = shape.c / shape.groups;
+  const int64_t og = shape.oc / shape.groups;
+  const int64_t taps = shape.kh * shape.kw;
+  char* out = align_up(memory);
+  const size_t group_bytes = align_up(packed_b_bytes(depth, og, isa));
+  const bool planes = conv_reads_planes(shape, x_layout);
+  std::vector<float> rows(static_cast<size_t>(og * depth));  // [og, taps, cg]: the channels-last order
+  PackedConv packed = {nullptr, static_cast<int64_t>(group_bytes / sizeof(float)), isa, planes};
+  for (int64_t g = 0; g < shape.groups; ++g) {
+    const float* w = weights + g * og * depth;
+    for (int64_t o = 0; o < og; ++o) {
+      for (int64_t c = 0; c < cg; ++c) {
+        for (int64_t t = 0; t < taps; ++t) {
+          rows[static_cast<size_t>(planes ? (o * cg + c) * taps + t : (o * taps + t) * cg + c)] =
+              w[(o * cg + c) * taps + t];
+        }
+      }
+    }
+    const PackedMatrix b =
+        pack_b({rows.data(), depth, og, depth, true}, out + static_cast<size_t>(g) * group_bytes, isa);
+    if (g == 0) packed.data = b.data;
+  }
+  return packed;
+}
+
+size_t conv2d_workspace_bytes(const ConvShape& shape, ImageLayout x_layout, int threads) {
+  const int64_t element = sizeof(float);
+  const bool copies = copies_input(shape, x_layout);
+  const int64_t m = shape.n * shape.out_h() * shape.out_w();
+  const RowSource source = copies ? conv_padded_source(shape, nullptr, element, 0)
+                                  : conv_source(shape, nullptr, element, 0, nullptr);
+  size_t lanes = 0;
+  for (const Isa isa : usable_isas()) {
+    const GemmPlan plan =
+        plan_gemm(m, shape.oc / shape.groups, source, dense_kernels(isa), {.threads = threads});
+    lanes = std::max(lanes, static_cast<size_t>(plan.lanes) * plan.lane_bytes);
+  }
+  const int64_t front = copies ? conv_padded_elements(shape) : shape.c / shape.groups;
+  const size_t planes = conv_reads_planes(shape, x_layout) ? conv_planes_workspace_bytes(shape, threads) : 0;
+  return std::max(planes, lanes + align_up(static_cast<size_t>(front * element)) + 2 * kAlignment);
+}
+
+void conv2d_nhwc(const ConvArgs& args, void* workspace, base::ThreadPool& pool) {
+  const ConvShape& s = args.shape;
+  base::check(!args.weights.by_planes || args.x_layout == ImageLayout::nchw,
+              "weights were packed for planes");
+  if (args.weights.by_planes) return conv2d_planes(args, workspace, pool);
+  const bool copies = copies_input(s, args.x_layout);
+  float* front = reinterpret_cast<float*>(align_up(workspace));  // padded image, or one pixel of zeros
+  const int64_t front_floats = copies ? conv_padded_elements(s) : s.c / s.groups;
+  char* lanes = align_up(reinterpret_cast<char*>(front + front_floats));
+  if (copies) {
+    copy_padded(args, front, pool);
+  } else {
+    std::memset(front, 0, static_cast<size_t>(front_floats) * sizeof(float));
+  }
+  const int64_t og = s.oc / s.groups;
+  GemmJob job;
+  job.m = s.n * s.out_h() * s.out_w();
+  job.ldc = s.oc;
+  for (int64_t g = 0; g < s.groups; ++g) {
+    job.source = copies ? conv_padded_source(s, front, sizeof(float), g)
+                        : conv_source(s, args.x, sizeof(float), g, front);
+    job.b = {args.weights.data + g * args.weights.group_floats, group_depth(s), og, args.weights.isa};
+    job.c = args.y + g * og;
+    job.epilogue = args.epilogue;
+    if (job.epilogue.bias) job.epilogue.bias += g * og;
+    if (job.epilogue.residual) job.epilogue.residual += g * og;
+    const GemmPlan plan =
+        plan_gemm(job.m, og, job.source, dense_kernels(job.b.isa), {.threads = pool.size()});
+    run_gemm(job, plan, lanes, pool);
+  }
+}
+
+}  // namespace trireme::cpu

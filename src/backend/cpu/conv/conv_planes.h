@@ -1,0 +1,20 @@
+// Internal: the first layer of an image network, read straight from planes [n, c, h, w] without a layout
+// change.
+#pragma once
+
+#include "backend/cpu/conv/conv_nhwc.h"
+#include "backend/cpu/dense/dense_kernels.h"
+
+namespace trireme::cpu {
+
+/// True if the convolution is of the form that the plane kernels take; its weights are then packed in (c, kh,
+/// kw) order.
+bool conv_reads_planes(const ConvShape& shape, ImageLayout layout);
+
+size_t conv_planes_workspace_bytes(const ConvShape& shape, int threads);
+
+/// Neighbouring output pixels of a line are `stride_w` floats apart in each plane, so one pointer per (c, kh)
+/// serves a whole tile and every broadcast has a constant offset.
+void conv2d_planes(const ConvArgs& args, void* workspace, base::ThreadPool& pool);
+
+}  // namespace trireme::cpu

@@ -1,0 +1,336 @@
+// Casts: SIMD loops for the pairs that carry weights and activations, an L1 tile of double or int64 for all
+// others.
+#include "backend/cpu/elementwise/cast_types.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "backend/cpu/elementwise/cast_float8.h"
+#include "backend/cpu/simd/simd_targets.h"
+#include "base/error.h"
+#include "tensor/half.h"
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "backend/cpu/elementwise/cast_types.cc"
+#include "hwy/foreach_target.h"
+// After foreach_target, which sets the level.
+#include "backend/cpu/simd/simd_vector.inc"
+
+HWY_BEFORE_NAMESPACE();
+namespace trireme::cpu::HWY_NAMESPACE {
+namespace {
+
+using tensor::bf16_bits_to_f32;
+using tensor::f16_bits_to_f32;
+using tensor::f32_to_bf16_bits;
+using tensor::f32_to_f16_bits;
+
+void f16_to_f32_run(const uint16_t* x, float* y, size_t n) {
+  size_t i = 0;
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
+  const hn::Rebind<hwy::float16_t, F32> d16;
+  const hn::Rebind<uint16_t, F32> u16;
+  for (; i + kLanes <= n; i += kLanes) {
+    hn::StoreU(hn::PromoteTo(kF, hn::BitCast(d16, hn::LoadU(u16, x + i))), kF, y + i);
+  }
+#endif
+  for (; i < n; ++i) y[i] = f16_bits_to_f32(x[i]);
+}
+
+void f32_to_f16_run(const float* x, uint16_t* y, size_t n) {
+  size_t i = 0;
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
+  const hn::Rebind<hwy::float16_t, F32> d16;
+  const hn::Rebind<uint16_t, F32> u16;
+  for (; i + kLanes <= n; i += kLanes) {
+    hn::StoreU(hn::BitCast(u16, hn::DemoteTo(d16, hn::LoadU(kF, x + i))), u16, y + i);
+  }
+#endif
+  for (; i < n; ++i) y[i] = f32_to_f16_bits(x[i]);
+}
+
+// The compiler vectorises these for the level they are compiled at.
+void bf16_to_f32_run(const uint16_t* x, float* y, size_t n) {
+  for (size_t i = 0; i < n; ++i) y[i] = bf16_bits_to_f32(x[i]);
+}
+void f32_to_bf16_run(const float* x, uint16_t* y, size_t n) {
+  for (size_t i = 0; i < n; ++i) y[i] = f32_to_bf16_bits(x[i]);
+}
+void i8_to_f32_run(const int8_t* x, float* y, size_t n) {
+  for (size_t i = 0; i < n; ++i) y[i] = static_cast<float>(x[i]);
+}
+void u8_to_f32_run(const uint8_t* x, float* y, size_t n) {
+  for (size_t i = 0; i < n; ++i) y[i] = static_cast<float>(x[i]);
+}
+void i32_to_f32_run(const int32_t* x, float* y, size_t n) {
+  for (size_t i = 0; i < n; ++i) y[i] = static_cast<float>(x[i]);
+}
+void i64_to_f32_run(const int64_t* x, float* y, size_t n) {
+  for (size_t i = 0; i < n; ++i) y[i] = static_cast<float>(x[i]);
+}
+
+}  // namespace
+}  // namespace trireme::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace trireme::cpu {
+
+HWY_EXPORT(f16_to_f32_run);
+HWY_EXPORT(f32_to_f16_run);
+HWY_EXPORT(bf16_to_f32_run);
+HWY_EXPORT(f32_to_bf16_run);
+HWY_EXPORT(i8_to_f32_run);
+HWY_EXPORT(u8_to_f32_run);
+HWY_EXPORT(i32_to_f32_run);
+HWY_EXPORT(i64_to_f32_run);
+
+void f16_to_f32(const uint16_t* x, float* y, size_t n) { HWY_DYNAMIC_DISPATCH(f16_to_f32_run)(x, y, n); }
+void f32_to_f16(const float* x, uint16_t* y, size_t n) { HWY_DYNAMIC_DISPATCH(f32_to_f16_run)(x, y, n); }
+void bf16_to_f32(const uint16_t* x, float* y, size_t n) { HWY_DYNAMIC_DISPATCH(bf16_to_f32_run)(x, y, n); }
+void f32_to_bf16(const float* x, uint16_t* y, size_t n) { HWY_DYNAMIC_DISPATCH(f32_to_bf16_run)(x, y, n); }
+
+namespace {
+
+using tensor::DType;
+
+constexpr size_t kTile = 512;
+
+template <class T>
+constexpr bool is_whole = std::is_integral_v<T>;
+
+// A double rounded to float so that a second rounding to fewer bits is right: inexact results get an odd last
+// bit.
+float round_to_odd(double x) {
+  const float f = static_cast<float>(x);
+  if (static_cast<double>(f) == x || x != x || std::isinf(f)) return f;
+  if ((std::bit_cast<uint32_t>(f) & 1u) != 0) return f;
+  // f is even and not exact: its neighbour on the side of x is odd.
+  return std::nextafterf(f, x > static_cast<double>(f) ? HUGE_VALF : -HUGE_VALF);
+}
+
+template <class T>
+T whole_from_double(double x) {
+  if (x != x) return 0;
+  // 2^63 is not an int64: compare with the first value outside.
+  const double above = std::ldexp(1.0, std::numeric_limits<T>::digits);
+  if (x >= above) return std::numeric_limits<T>::max();
+  if (x <= static_cast<double>(std::numeric_limits<T>::min())) return std::numeric_limits<T>::min();
+  return static_cast<T>(x);
+}
+
+Float8 float8_of(DType t) {
+  switch (t) {
+    case DType::f8e4m3fn: return Float8::e4m3fn;
+    case DType::f8e4m3fnuz: return Float8::e4m3fnuz;
+    case DType::f8e5m2: return Float8::e5m2;
+    default: return Float8::e5m2fnuz;
+  }
+}
+
+bool is_float8(DType t) {
+  return t == DType::f8e4m3fn || t == DType::f8e4m3fnuz || t == DType::f8e5m2 || t == DType::f8e5m2fnuz;
+}
+
+// u64 travels as the bits of i64 and is told apart where its value matters (to float).
+bool is_whole_type(DType t) { return tensor::is_integer(t) || t == DType::boolean; }
+
+template <class T, class Wide>
+void widen_run(const void* x, size_t n, Wide* y) {
+  const T* from = static_cast<const T*>(x);
+  for (size_t i = 0; i < n; ++i) y[i] = static_cast<Wide>(from[i]);
+}
+
+// Reads n integers as int64 bits.
+void load_whole(DType t, const void* x, size_t n, int64_t* y) {
+  switch (t) {
+    case DType::i8: return widen_run<int8_t>(x, n, y);
+    case DType::u8: return widen_run<uint8_t>(x, n, y);
+    case DType::i16: return widen_run<int16_t>(x, n, y);
+    case DType::u16: return widen_run<uint16_t>(x, n, y);
+    case DType::i32: return widen_run<int32_t>(x, n, y);
+    case DType::u32: return widen_run<uint32_t>(x, n, y);
+    case DType::boolean: {
+      const uint8_t* from = static_cast<const uint8_t*>(x);
+      for (size_t i = 0; i < n; ++i) y[i] = from[i] != 0;
+      return;
+    }
+    default: std::memcpy(y, x, n * 8);
+  }
+}
+
+// Reads n floats as doubles, exact.
+void load_real(DType t, const void* x, size_t n, double* y) {
+  const uint16_t* half = static_cast<const uint16_t*>(x);
+  switch (t) {
+    case DType::f64: std::memcpy(y, x, n * 8); return;
+    case DType::f32: return widen_run<float>(x, n, y);
+    case DType::f16:
+      for (size_t i = 0; i < n; ++i) y[i] = static_cast<double>(tensor::f16_bits_to_f32(half[i]));
+      return;
+    case DType::bf16:
+      for (size_t i = 0; i < n; ++i) y[i] = static_cast<double>(tensor::bf16_bits_to_f32(half[i]));
+      return;
+    default:
+      for (size_t i = 0; i < n; ++i) {
+        y[i] = static_cast<double>(float8_decode(float8_of(t), static_cast<const uint8_t*>(x)[i]));
+      }
+  }
+}
+
+template <class T, class Wide>
+void narrow_run(const Wide* x, size_t n, void* y) {
+  T* to = static_cast<T*>(y);
+  for (size_t i = 0; i < n; ++i) {
+    if constexpr (is_whole<T> && std::is_same_v<Wide, double>)
+      to[i] = whole_from_double<T>(x[i]);
+    else
+      to[i] = static_cast<T>(x[i]);
+  }
+}
+
+// Writes n doubles or integers as integers.
+template <class Wide>
+void store_whole(DType t, const Wide* x, size_t n, void* y) {
+  switch (t) {
+    case DType::i8: return narrow_run<int8_t>(x, n, y);
+    case DType::u8: return narrow_run<uint8_t>(x, n, y);
+    case DType::i16: return narrow_run<int16_t>(x, n, y);
+    case DType::u16: return narrow_run<uint16_t>(x, n, y);
+    case DType::i32: return narrow_run<int32_t>(x, n, y);
+    case DType::u32: return narrow_run<uint32_t>(x, n, y);
+    case DType::i64: return narrow_run<int64_t>(x, n, y);
+    case DType::u64: return narrow_run<uint64_t>(x, n, y);
+    default: {
+      uint8_t* to = static_cast<uint8_t*>(y);
+      for (size_t i = 0; i < n; ++i) to[i] = x[i] != 0;
+    }
+  }
+}
+
+// Writes n doubles as floats, rounded once.
+void store_real(const Cast& g, const double* x, size_t n, void* y) {
+  uint16_t* half = static_cast<uint16_t*>(y);
+  switch (g.to) {
+    case DType::f64: std::memcpy(y, x, n * 8); return;
+    case DType::f32: return narrow_run<float>(x, n, y);
+    case DType::f16:
+      for (size_t i = 0; i < n; ++i) half[i] = tensor::f32_to_f16_bits(round_to_odd(x[i]));
+      return;
+    case DType::bf16:
+      for (size_t i = 0; i < n; ++i) half[i] = tensor::f32_to_bf16_bits(round_to_odd(x[i]));
+      return;
+    default:
+      for (size_t i = 0; i < n; ++i) {
+        static_cast<uint8_t*>(y)[i] = float8_encode(float8_of(g.to), round_to_odd(x[i]), g.saturate);
+      }
+  }
+}
+
+// int64 (or u64) bits -> a float that rounds once more to the right value: f32 directly, others through odd
+// rounding.
+void store_real_from_whole(const Cast& g, const int64_t* x, size_t n, void* y) {
+  const bool is_unsigned = g.from == DType::u64;
+  if (g.to == DType::f32) {
+    float* to = static_cast<float*>(y);
+    for (size_t i = 0; i < n; ++i) {
+      to[i] = is_unsigned ? static_cast<float>(static_cast<uint64_t>(x[i])) : static_cast<float>(x[i]);
+    }
+    return;
+  }
+  // Beyond 2^53 the double is rounded to 53 bits; no 16- or 8-bit tie is that close unless it is exact there,
+  // so the sticky bit is set by hand where bits were lost.
+  double wide[kTile];
+  for (size_t i = 0; i < n; ++i) {
+    wide[i] = is_unsigned ? static_cast<double>(static_cast<uint64_t>(x[i])) : static_cast<double>(x[i]);
+    if (g.to == DType::f64) continue;
+    const bool exact =
+        is_unsigned ? static_cast<uint64_t>(x[i]) < (1ull << 53) : std::llabs(x[i] >> 1) < (1ll << 52);
+    if (exact) continue;
+    const int64_t kept = x[i] & ~int64_t{0xFFF};  // 52 bits and fewer: exact in a double
+    const int64_t lost = x[i] & 0xFFF;
+    wide[i] = is_unsigned ? static_cast<double>(static_cast<uint64_t>(kept)) : static_cast<double>(kept);
+    if (lost != 0) wide[i] += 2048.0;  // half of the cleared bits: on the same side of every 16-bit tie as x
+  }
+  store_real(g, wide, n, y);
+}
+
+void cast_tile(const Cast& g, const void* x, size_t n, void* y) {
+  if (is_whole_type(g.from)) {
+    int64_t wide[kTile];
+    load_whole(g.from, x, n, wide);
+    if (is_whole_type(g.to))
+      store_whole(g.to, wide, n, y);
+    else
+      store_real_from_whole(g, wide, n, y);
+    return;
+  }
+  double wide[kTile];
+  load_real(g.from, x, n, wide);
+  if (is_whole_type(g.to))
+    store_whole(g.to, wide, n, y);
+  else
+    store_real(g, wide, n, y);
+}
+
+using Direct = void (*)(const void* x, void* y, size_t n);
+
+#define TRIREME_DIRECT(name, From, To)                                               \
+  [](const void* x, void* y, size_t n) {                                             \
+    HWY_DYNAMIC_DISPATCH(name)(static_cast<const From*>(x), static_cast<To*>(y), n); \
+  }
+
+// The pair's own loop, if it has one.
+Direct direct_of(DType from, DType to) {
+  if (to == DType::f32) {
+    switch (from) {
+      case DType::f16: return TRIREME_DIRECT(f16_to_f32_run, uint16_t, float);
+      case DType::bf16: return TRIREME_DIRECT(bf16_to_f32_run, uint16_t, float);
+      case DType::i8: return TRIREME_DIRECT(i8_to_f32_run, int8_t, float);
+      case DType::u8: return TRIREME_DIRECT(u8_to_f32_run, uint8_t, float);
+      case DType::i32: return TRIREME_DIRECT(i32_to_f32_run, int32_t, float);
+      case DType::i64: return TRIREME_DIRECT(i64_to_f32_run, int64_t, float);
+      default: return nullptr;
+    }
+  }
+  if (from == DType::f32 && to == DType::f16) return TRIREME_DIRECT(f32_to_f16_run, float, uint16_t);
+  if (from == DType::f32 && to == DType::bf16) return TRIREME_DIRECT(f32_to_bf16_run, float, uint16_t);
+  return nullptr;
+}
+
+void require_castable(DType t) {
+  const bool ok = t == DType::f32 || t == DType::f64 || t == DType::f16 || t == DType::bf16 || is_float8(t) ||
+                  (is_whole_type(t) && tensor::bits_of(t) >= 8);
+  if (!ok) base::fail_unsupported("cast does not handle type ", tensor::name_of(t));
+}
+
+}  // namespace
+
+void cast(const Cast& args, base::ThreadPool& pool) {
+  require_castable(args.from);
+  require_castable(args.to);
+  const char* x = static_cast<const char*>(args.x);
+  char* y = static_cast<char*>(args.y);
+  const int64_t from_bytes = tensor::bits_of(args.from) / 8, to_bytes = tensor::bits_of(args.to) / 8;
+  const Direct direct = direct_of(args.from, args.to);
+  const bool same = args.from == args.to && args.to != DType::boolean;
+  constexpr int64_t kStep = static_cast<int64_t>(kTile);
+  pool.for_range((args.n + kStep - 1) / kStep, same || direct != nullptr ? 32 : 8,
+                 [&](int64_t begin, int64_t end) {
+                   for (int64_t i = begin * kStep; i < std::min(args.n, end * kStep); i += kStep) {
+                     const size_t n = static_cast<size_t>(std::min(kStep, args.n - i));
+                     const char* from = x + i * from_bytes;
+                     char* to = y + i * to_bytes;
+                     if (same)
+                       std::memcpy(to, from, n * static_cast<size_t>(to_bytes));
+                     else if (direct != nullptr)
+                       direct(from, to, n);
+                     else
+                       cast_tile(args, from, n, to);
+                   }
+                 });
+}
+
+}  // namespace trireme::cpu
+#endif

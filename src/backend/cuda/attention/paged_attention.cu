@@ -1,0 +1,123 @@
+// Launchers of attention over pages.
+#include "backend/cuda/attention/paged_attention.h"
+
+#include <type_traits>
+
+#include "backend/cuda/attention/paged_decode_kernels.h"
+#include "backend/cuda/attention/paged_mma_kernels.h"
+#include "backend/cuda/attention/paged_tile_kernels.h"
+#include "backend/cuda/device/types.h"
+
+namespace trireme::cuda {
+namespace {
+
+PagedView view_of(const PagedAttentionArgs& a) {
+  return {.table = a.table,
+          .lengths = a.lengths,
+          .starts = a.starts,
+          .rows = a.rows,
+          .sequences = a.sequences,
+          .heads = a.heads,
+          .kv_heads = a.kv_heads,
+          .dim = a.dim,
+          .pages = a.pages,
+          .page_tokens = a.page_tokens,
+          .most_pages = a.most_pages,
+          .scale = a.scale,
+          .fault = a.fault,
+          .step = a.step};
+}
+
+int64_t parts_of(const PagedAttentionArgs& a) {
+  return (a.most_pages * a.page_tokens + kPagedPart - 1) / kPagedPart;
+}
+
+template <class Q, class T, int kDim, int kVectors>
+void launch_parts(tensor::Stream& stream, const PagedAttentionArgs& a) {
+  using Kernel = PagedParts<Q, T, kDim, kVectors>;
+  const int64_t chunks = (kFewRows * (a.heads / a.kv_heads) + kVectors - 1) / kVectors;
+  const int64_t work = a.sequences * a.kv_heads * chunks * parts_of(a);
+  if (work == 0) return;
+  launch(stream, "paged_attention",
+         {blocks_for(cuda_stream(stream), work, 16), Kernel::kThreads, Kernel::kSharedBytes},
+         Kernel{view_of(a), static_cast<const Q*>(a.q), static_cast<const T*>(a.k_pages),
+                static_cast<const T*>(a.v_pages), static_cast<float*>(a.workspace)});
+}
+
+template <class T, int kDim>
+void launch_mma(tensor::Stream& stream, const PagedAttentionArgs& a) {
+  using Kernel = PagedMma<T, kDim>;
+  const int64_t group = a.heads / a.kv_heads;
+  const int64_t tiles = (a.rows * group / Kernel::kVectors + a.sequences) * a.kv_heads;
+  launch(stream, "paged_mma",
+         {blocks_for(cuda_stream(stream), tiles, 16), Kernel::kThreads, Kernel::kSharedBytes},
+         Kernel{view_of(a), static_cast<const T*>(a.q), static_cast<const T*>(a.k_pages),
+                static_cast<const T*>(a.v_pages), static_cast<T*>(a.y)});
+}
+
+template <class Q, class T, int kDim>
+void attend_pages(tensor::Stream& stream, const PagedAttentionArgs& a) {
+  if (a.heads == a.kv_heads) {
+    launch_parts<Q, T, kDim, 1>(stream, a);
+  } else {
+    launch_parts<Q, T, kDim, 4>(stream, a);
+  }
+  if (a.rows <= kFewRows) return;
+  if constexpr (std::is_same_v<Q, T> && sizeof(T) == 2 && kDim <= 128) {
+    if (a.dim % 8 == 0) return launch_mma<T, kDim>(stream, a);
+  }
+  using Kernel = PagedTiles<Q, T, kDim>;
+  const int64_t tiles = (a.rows / Kernel::kRows + a.sequences) * a.heads;
+  launch(stream, "paged_tiles",
+         {blocks_for(cuda_stream(stream), tiles, 16), Kernel::kThreads, Kernel::kSharedBytes},
+         Kernel{view_of(a), static_cast<const Q*>(a.q), static_cast<const T*>(a.k_pages),
+                static_cast<const T*>(a.v_pages), static_cast<Q*>(a.y)});
+}
+
+template <class Q, class T>
+void by_width(tensor::Stream& stream, const PagedAttentionArgs& a) {
+  if (a.sequences > 0) {
+    if (a.dim <= 64) {
+      attend_pages<Q, T, 64>(stream, a);
+    } else if (a.dim <= 128) {
+      attend_pages<Q, T, 128>(stream, a);
+    } else {
+      attend_pages<Q, T, 256>(stream, a);
+    }
+  }
+  launch(stream, "join_paged", {blocks_for(cuda_stream(stream), a.rows * a.heads, 32), 128},
+         JoinPaged<Q>{view_of(a), static_cast<const float*>(a.workspace), static_cast<Q*>(a.y)});
+}
+
+}  // namespace
+
+int64_t paged_attention_workspace_bytes(const PagedAttentionArgs& a) {
+  const int64_t states = a.sequences * kFewRows * a.heads * parts_of(a);
+  return states * (a.dim + 2) * static_cast<int64_t>(sizeof(float));
+}
+
+void paged_attention(tensor::Stream& stream, const PagedAttentionArgs& a) {
+  base::check(a.dim > 0 && a.dim <= kMostPagedDim && a.heads % a.kv_heads == 0, "paged attention of ",
+              a.heads, " heads of ", a.dim, " channels over ", a.kv_heads);
+  if (a.rows == 0) return;
+  if (a.type == a.page_type) {
+    return by_float(a.type, [&](auto zero) { by_width<decltype(zero), decltype(zero)>(stream, a); });
+  }
+  base::check(a.type == tensor::DType::f32, "paged attention of ", tensor::name_of(a.type), " over pages of ",
+              tensor::name_of(a.page_type));
+  a.page_type == tensor::DType::bf16 ? by_width<float, BFloat16>(stream, a)
+                                     : by_width<float, Half>(stream, a);
+}
+
+void kv_append(tensor::Stream& stream, const KvAppendArgs& a) {
+  const int64_t elements = a.tokens * a.kv_heads * a.dim;
+  if (elements == 0) return;
+  by_float(a.type, [&](auto from) {
+    by_float(a.page_type, [&](auto to) {
+      launch(stream, "kv_append", flat_launch(stream, elements),
+             AppendPages<decltype(from), decltype(to)>{a});
+    });
+  });
+}
+
+}  // namespace trireme::cuda

@@ -1,0 +1,211 @@
+// cuBLASLt opened at run time, and the measured choices of its algorithms.
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <limits>
+
+#include <fcntl.h>
+
+#include "backend/cuda/device/cuda_check.h"
+#include "backend/cuda/dense/toolkit_gemm.cuh"
+#include "base/error.h"
+#include "base/file.h"
+#include "base/json.h"
+
+namespace trireme::cuda {
+
+CublasLt::CublasLt(int ordinal) {
+  library_.find(matmul, "cublasLtMatmul");
+  library_.find(heuristic, "cublasLtMatmulAlgoGetHeuristic");
+  library_.find(init_desc, "cublasLtMatmulDescInit_internal");
+  library_.find(set_desc, "cublasLtMatmulDescSetAttribute");
+  library_.find(init_layout, "cublasLtMatrixLayoutInit_internal");
+  library_.find(set_layout, "cublasLtMatrixLayoutSetAttribute");
+  library_.find(init_preference, "cublasLtMatmulPreferenceInit_internal");
+  library_.find(set_preference, "cublasLtMatmulPreferenceSetAttribute");
+  library_.find(create_, "cublasLtCreate");
+  library_.find(destroy_, "cublasLtDestroy");
+  library_.find(version_, "cublasLtGetVersion");
+  library_.find(status_name_, "cublasLtGetStatusName");
+  check_cuda(cudaSetDevice(ordinal), "choosing a GPU");
+  require(create_(&handle_), "starting the library");
+  cudaDeviceProp properties{};
+  check_cuda(cudaGetDeviceProperties(&properties, ordinal), "reading the properties of a GPU");
+  int driver = 0;
+  check_cuda(cudaDriverGetVersion(&driver), "reading the driver's version");
+  device_key_ = base::concat(properties.name, " driver ", driver, " cublasLt ", version_());
+}
+
+CublasLt::~CublasLt() {
+  if (handle_ != nullptr) destroy_(handle_);
+}
+
+void CublasLt::require(cublasStatus_t status, const char* what) const {
+  if (status == CUBLAS_STATUS_SUCCESS) return;
+  const bool memory = status == CUBLAS_STATUS_ALLOC_FAILED;
+  base::fail(memory ? base::ErrorCode::exhausted : base::ErrorCode::unavailable, "cuBLASLt: ", what, ": ",
+             status_name_(status));
+}
+
+namespace {
+
+std::string hex_of(const cublasLtMatmulAlgo_t& algo) {
+  const auto* bytes = reinterpret_cast<const unsigned char*>(&algo);
+  std::string out;
+  for (size_t i = 0; i < sizeof(algo); ++i) {
+    out += "0123456789abcdef"[bytes[i] >> 4];
+    out += "0123456789abcdef"[bytes[i] & 15];
+  }
+  return out;
+}
+
+/// False for text that is no algorithm.
+bool read_hex(const std::string& text, cublasLtMatmulAlgo_t& algo) {
+  auto* bytes = reinterpret_cast<unsigned char*>(&algo);
+  if (text.size() != 2 * sizeof(algo)) return false;
+  auto digit = [](char c) {
+    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= '0' && c <= '9' ? c - '0' : -1;
+  };
+  for (size_t i = 0; i < sizeof(algo); ++i) {
+    const int high = digit(text[2 * i]), low = digit(text[2 * i + 1]);
+    if (high < 0 || low < 0) return false;
+    bytes[i] = static_cast<unsigned char>(high * 16 + low);
+  }
+  return true;
+}
+
+/// A queue and the two events of a measurement.
+class Timer {
+ public:
+  Timer() {
+    check_cuda(cudaStreamCreateWithFlags(&queue_, cudaStreamNonBlocking), "opening a stream");
+    check_cuda(cudaEventCreate(&begin_), "making an event");
+    check_cuda(cudaEventCreate(&end_), "making an event");
+  }
+  ~Timer() {
+    cudaEventDestroy(begin_);
+    cudaEventDestroy(end_);
+    cudaStreamDestroy(queue_);
+  }
+  Timer(const Timer&) = delete;
+  Timer& operator=(const Timer&) = delete;
+
+  /// The median of a few runs in milliseconds, after one that is not counted.
+  float median_ms(const GemmTrial& trial, const cublasLtMatmulAlgo_t& algo) {
+    constexpr int kRuns = 5;
+    float ms[kRuns];
+    trial.launch(queue_, algo);
+    for (float& one : ms) {
+      check_cuda(cudaEventRecord(begin_, queue_), "measuring a product");
+      trial.launch(queue_, algo);
+      check_cuda(cudaEventRecord(end_, queue_), "measuring a product");
+      check_cuda(cudaEventSynchronize(end_), "measuring a product");
+      check_cuda(cudaEventElapsedTime(&one, begin_, end_), "measuring a product");
+    }
+    std::nth_element(ms, ms + kRuns / 2, ms + kRuns);
+    return ms[kRuns / 2];
+  }
+
+ private:
+  cudaStream_t queue_ = nullptr;
+  cudaEvent_t begin_ = nullptr, end_ = nullptr;
+};
+
+/// The fastest; the first where none can be launched.
+GemmChoice measure(const GemmTrial& trial) {
+  Timer timer;
+  // Memory is filled on the default stream.
+  check_cuda(cudaStreamSynchronize(nullptr), "measuring a product");
+  GemmChoice best{trial.algos.at(0)};
+  float best_ms = std::numeric_limits<float>::infinity();
+  for (const cublasLtMatmulAlgo_t& algo : trial.algos) {
+    try {
+      const float ms = timer.median_ms(trial, algo);
+      if (ms < best_ms) best_ms = ms, best.algo = algo;
+    } catch (const base::Error&) {
+      cudaGetLastError();  // this algorithm does not launch
+    }
+  }
+  return best;
+}
+
+/// A file that one process at a time holds.
+class LockedFile {
+ public:
+  explicit LockedFile(const std::string& path)
+      : fd_(::open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644)) {
+    if (fd_ >= 0) ::flock(fd_, LOCK_EX);
+  }
+  ~LockedFile() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  LockedFile(const LockedFile&) = delete;
+  LockedFile& operator=(const LockedFile&) = delete;
+  bool is_open() const { return fd_ >= 0; }
+  /// Without the line, the next process measures again.
+  void append(const std::string& line) {
+    if (::write(fd_, line.data(), line.size()) != static_cast<ssize_t>(line.size())) {
+      // A cut line is skipped by readers.
+    }
+  }
+
+ private:
+  int fd_;
+};
+
+}  // namespace
+
+GemmChoices::GemmChoices(std::string file, std::string device_key)
+    : file_(std::move(file)), device_key_(std::move(device_key)) {
+  lines_.with([&](Lines& lines) { read(lines); });
+}
+
+void GemmChoices::read(Lines& lines) const {
+  if (file_.empty() || !base::file_exists(file_)) return;
+  const std::string text = base::read_file(file_);
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = std::min(text.find('\n', at), text.size());
+    const std::string line = text.substr(at, end - at);
+    at = end + 1;
+    try {
+      const base::Json entry = base::parse_json(line);
+      GemmChoice choice;
+      if (entry.at("device").as_string() != device_key_ ||
+          !read_hex(entry.at("algo").as_string(), choice.algo))
+        continue;
+      lines.emplace(entry.at("product").as_string(), choice);  // the first line of a product stands
+    } catch (const base::Error&) {
+      // A line that was cut short, or of another version: measured again.
+    }
+  }
+}
+
+GemmChoice GemmChoices::publish(const std::string& key, const GemmChoice& mine) const {
+  if (file_.empty()) return mine;
+  std::error_code ignored;
+  std::filesystem::create_directories(std::filesystem::path(file_).parent_path(), ignored);
+  LockedFile file(file_);
+  if (!file.is_open()) return mine;
+  Lines now;
+  read(now);
+  if (const auto at = now.find(key); at != now.end()) return at->second;
+  const base::Json entry =
+      base::Json::object({{"device", device_key_}, {"product", key}, {"algo", hex_of(mine.algo)}});
+  file.append(entry.dump() + "\n");
+  return mine;
+}
+
+GemmChoice GemmChoices::get(const std::string& key, const std::function<GemmTrial()>& make_trial) const {
+  // Held while measuring: two measurements at once would disturb each other.
+  return lines_.with([&](Lines& lines) {
+    if (const auto at = lines.find(key); at != lines.end()) return at->second;
+    const GemmChoice choice = publish(key, measure(make_trial()));
+    lines.emplace(key, choice);
+    return choice;
+  });
+}
+
+}  // namespace trireme::cuda

@@ -1,0 +1,66 @@
+// Kernel that reduces pieces of many ranks element by element, in the tree over the rank that comm defines.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "backend/cuda/device/scalar.h"
+
+namespace trireme::cuda {
+
+/// T(0, n) of load(0) … load(n - 1): the left part of T(lo, n) is the largest power of two below n. n up to
+/// 2^16.
+template <class A, class Load, class Combine>
+TRIREME_DEVICE A tree_of(int n, const Load& load, Combine combine) {
+  A kept[17] = {};  // kept[k]: the newest complete run of 2^k, while bit k of the count is set
+  for (int i = 0; i < n; ++i) {
+    A value = load(i);
+    int level = 0;
+    for (int runs = i; (runs & 1) != 0; runs >>= 1) value = combine(kept[level++], value);
+    kept[level] = value;
+  }
+  int level = 0;
+  while ((n >> level & 1) == 0) ++level;
+  A total = kept[level];
+  for (++level; n >> level != 0; ++level) {
+    if ((n >> level & 1) != 0) total = combine(kept[level], total);
+  }
+  return total;
+}
+
+struct TreeSum {
+  template <class A>
+  TRIREME_DEVICE A operator()(A a, A b) const {
+    return a + b;
+  }
+};
+/// The larger; NaN if either is.
+struct TreeMax {
+  template <class A>
+  TRIREME_DEVICE A operator()(A a, A b) const {
+    return a > b || a != a ? a : b;
+  }
+};
+
+/// out[i] = tree over ranks of piece r's element i; this rank's piece lies apart. 16-bit types in f32,
+/// rounded once. (ranks + 1) sizeof(T) bytes an element.
+template <class T, class Combine>
+struct TreeReduce {
+  using A = std::conditional_t<sizeof(T) == 2, float, T>;
+  const T* pieces;  // [ranks, stride]
+  const T* own;     // [n]
+  T* out;           // [n]; may be own
+  int64_t stride, n;
+  int rank, ranks;
+
+  template <class Lane>
+  TRIREME_DEVICE void operator()(const Lane& lane) const {
+    const int64_t step = lane.blocks() * lane.threads();
+    for (int64_t i = lane.block() * lane.threads() + lane.thread(); i < n; i += step) {
+      const auto load = [&](int r) { return static_cast<A>(r == rank ? own[i] : pieces[r * stride + i]); };
+      out[i] = static_cast<T>(tree_of<A>(ranks, load, Combine{}));
+    }
+  }
+};
+
+}  // namespace trireme::cuda

@@ -1,0 +1,206 @@
+// Element programs on a GPU: compiled at run time by NVRTC where that is found, kept on disk, else
+// interpreted.
+#include <dlfcn.h>
+
+#include <array>
+#include <cstdlib>
+#include <filesystem>
+
+#include <cuda_runtime.h>
+#include <nvrtc.h>
+
+#include "backend/cuda/device/cuda_check.h"
+#include "backend/cuda/device/cuda_device.h"
+#include "backend/cuda/elementwise/element_launch.h"
+#include "backend/cuda/elementwise/element_text.h"
+#include "backend/cuda/device/toolkit_library.h"
+#include "base/error.h"
+#include "base/file.h"
+
+namespace trireme::cuda {
+namespace {
+
+/// The run-time compiler, opened when it is first needed: programs run without it.
+class Compiler {
+ public:
+  /// Null with nothing thrown where the library is not found.
+  static std::shared_ptr<const Compiler> open() {
+    const std::string name = base::concat("libnvrtc.so.", CUDART_VERSION / 1000);
+    const std::string built = base::concat(TRIREME_TOOLKIT_LIBRARIES, "/", name);
+    try {
+      return std::make_shared<const Compiler>(ToolkitLibrary(name).handle());
+    } catch (const base::Error&) {
+      void* handle = ::dlopen(built.c_str(), RTLD_NOW | RTLD_LOCAL);
+      return handle == nullptr ? nullptr : std::make_shared<const Compiler>(handle);
+    }
+  }
+  explicit Compiler(void* handle) : handle_(handle) {
+    bind(create, "nvrtcCreateProgram");
+    bind(compile, "nvrtcCompileProgram");
+    bind(destroy, "nvrtcDestroyProgram");
+    bind(log_size, "nvrtcGetProgramLogSize");
+    bind(log, "nvrtcGetProgramLog");
+    bind(code_size, "nvrtcGetCUBINSize");
+    bind(code, "nvrtcGetCUBIN");
+    bind(version, "nvrtcVersion");
+  }
+  decltype(&nvrtcCreateProgram) create = nullptr;
+  decltype(&nvrtcCompileProgram) compile = nullptr;
+  decltype(&nvrtcDestroyProgram) destroy = nullptr;
+  decltype(&nvrtcGetProgramLogSize) log_size = nullptr;
+  decltype(&nvrtcGetProgramLog) log = nullptr;
+  decltype(&nvrtcGetCUBINSize) code_size = nullptr;
+  decltype(&nvrtcGetCUBIN) code = nullptr;
+  decltype(&nvrtcVersion) version = nullptr;
+
+ private:
+  template <class F>
+  void bind(F& to, const char* name) {
+    to = reinterpret_cast<F>(::dlsym(handle_, name));
+    if (to == nullptr) base::fail(base::ErrorCode::unavailable, "the CUDA run-time compiler lacks ", name);
+  }
+  void* handle_;
+};
+
+std::string compile_by(const Compiler& nvrtc, const ElementText& text, int arch) {
+  std::vector<std::string> owned;
+  std::vector<const char*> names, bodies;
+  for (const TextHeader& h : element_headers()) {
+    owned.emplace_back(h.text);
+    names.push_back(h.name.data());
+  }
+  for (const std::string& body : owned) bodies.push_back(body.c_str());
+  nvrtcProgram program = nullptr;
+  if (nvrtc.create(&program, text.source.c_str(), "elements.cu", static_cast<int>(names.size()),
+                   bodies.data(), names.data()) != NVRTC_SUCCESS) {
+    base::fail(base::ErrorCode::unavailable, "the CUDA run-time compiler takes no program");
+  }
+  const std::string target = base::concat("--gpu-architecture=sm_", arch);
+  const std::array<const char*, 4> options{target.c_str(), "--std=c++20",
+                                           "--device-as-default-execution-space", "--diag-suppress=186"};
+  const nvrtcResult status = nvrtc.compile(program, static_cast<int>(options.size()), options.data());
+  size_t size = 0;
+  std::string out;
+  if (status != NVRTC_SUCCESS) {
+    nvrtc.log_size(program, &size);
+    out.resize(size);
+    nvrtc.log(program, out.data());
+    nvrtc.destroy(&program);
+    base::fail(base::ErrorCode::internal, "a generated kernel does not compile: ", out, "\n", text.source);
+  }
+  nvrtc.code_size(program, &size);
+  out.resize(size);
+  nvrtc.code(program, out.data());
+  nvrtc.destroy(&program);
+  return out;
+}
+
+/// FNV-1a, twice with different starts: 32 hexadecimal digits.
+std::string digest_of(const std::string& text) {
+  std::string out;
+  for (uint64_t h : {uint64_t{0xcbf29ce484222325}, uint64_t{0x84222325cbf29ce4}}) {
+    for (const char c : text) h = (h ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+    char digits[17];
+    std::snprintf(digits, sizeof digits, "%016llx", static_cast<unsigned long long>(h));
+    out += digits;
+  }
+  return out;
+}
+
+/// $XDG_CACHE_HOME/trireme or ~/.cache/trireme; empty where there is no home.
+std::string cache_folder() {
+  const char* cache = std::getenv("XDG_CACHE_HOME");
+  if (cache != nullptr && *cache == '/') return base::concat(cache, "/trireme");
+  const char* home = std::getenv("HOME");
+  return home != nullptr && *home == '/' ? base::concat(home, "/.cache/trireme") : "";
+}
+
+/// From the folder of kernels compiled before, or compiled and put there; that a folder cannot be written
+/// only costs time.
+std::string cached_code(const Compiler& nvrtc, const ElementText& text, int arch) {
+  const std::string folder = cache_folder();
+  if (folder.empty()) return compile_by(nvrtc, text, arch);
+  int major = 0, minor = 0;
+  nvrtc.version(&major, &minor);
+  std::string all = base::concat("sm_", arch, " ", major, ".", minor, "\n", text.source);
+  for (const TextHeader& h : element_headers()) all += h.text;
+  const std::string path = base::concat(folder, "/", digest_of(all), ".cubin");
+  try {
+    return base::read_file(path);
+  } catch (const base::Error&) {
+  }
+  std::string code = compile_by(nvrtc, text, arch);
+  try {
+    std::error_code ignored;
+    std::filesystem::create_directories(folder, ignored);
+    base::write_file_atomic(path, code);
+  } catch (const base::Error&) {
+  }
+  return code;
+}
+
+/// A loaded kernel.
+class Loaded {
+ public:
+  explicit Loaded(const std::string& code) {
+    check_cuda(cudaLibraryLoadData(&library_, code.data(), nullptr, nullptr, 0, nullptr, nullptr, 0),
+               "loading a generated kernel");
+    check_cuda(cudaLibraryGetKernel(&kernel_, library_, "elements"), "finding a generated kernel");
+  }
+  ~Loaded() { cudaLibraryUnload(library_); }
+  Loaded(const Loaded&) = delete;
+  Loaded& operator=(const Loaded&) = delete;
+  const void* kernel() const { return reinterpret_cast<const void*>(kernel_); }
+
+ private:
+  cudaLibrary_t library_ = nullptr;
+  cudaKernel_t kernel_ = nullptr;
+};
+
+int arch_of(int ordinal) {
+  int major = 0, minor = 0;
+  check_cuda(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, ordinal), "asking a GPU");
+  check_cuda(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, ordinal), "asking a GPU");
+  return 10 * major + minor;
+}
+
+}  // namespace
+
+std::string compile_elements(const ElementText& text, int arch) {
+  const auto nvrtc = Compiler::open();
+  if (nvrtc == nullptr)
+    base::fail(base::ErrorCode::unavailable, "libnvrtc is not found: elementwise kernels are interpreted");
+  return compile_by(*nvrtc, text, arch);
+}
+
+ElementRun bind_elements(const ElementProgram& program, tensor::Device* device, base::SharedCache& packs) {
+  if (device == nullptr) return interpret_elements(program);
+  const auto nvrtc = packs.get<Compiler>("elements/compiler", [] { return Compiler::open(); });
+  if (nvrtc == nullptr) return interpret_elements(program);
+  const ElementText text = element_text(program);
+  const int ordinal = device->ordinal(), each = text.each;
+  const auto loaded = packs.get<Loaded>(base::concat("elements/", ordinal, "/", text.source), [&] {
+    check_cuda(cudaSetDevice(ordinal), "choosing a GPU");
+    return std::make_shared<const Loaded>(cached_code(*nvrtc, text, arch_of(ordinal)));
+  });
+  const int64_t count = tensor::element_count(program.extent);
+  const size_t inputs = program.inputs.size(), outputs = program.outputs.size();
+  // The compiler stays open with its kernels: opening it takes a moment.
+  return [=](tensor::Stream& stream, const void* const* in, void* const* out) {
+    static_cast<void>(nvrtc);
+    if (count == 0) return;
+    ElementArguments arguments{};
+    for (size_t k = 0; k < inputs; ++k) arguments.in[k] = in[k];
+    for (size_t k = 0; k < outputs; ++k) arguments.out[k] = out[k];
+    arguments.count = count;
+    const int64_t a_block = int64_t{kElementThreads} * each;
+    const int64_t most = int64_t{cuda_stream(stream).multiprocessors()} * 32;
+    const auto blocks = static_cast<unsigned>(std::min(most, (count + a_block - 1) / a_block));
+    void* list[] = {&arguments};
+    check_cuda(
+        cudaLaunchKernel(loaded->kernel(), dim3(blocks), dim3(kElementThreads), list, 0, queue_of(stream)),
+        "launching a generated kernel");
+  };
+}
+
+}  // namespace trireme::cuda

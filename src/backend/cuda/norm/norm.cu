@@ -1,0 +1,119 @@
+// Launchers of norms over rows and groups.
+#include "backend/cuda/norm/norm.h"
+
+#include "backend/cuda/dense/gemm_finish_kernels.h"
+#include "backend/cuda/norm/norm_kernels.h"
+#include "backend/cuda/norm/norm_types.h"
+
+namespace trireme::cuda {
+
+namespace {
+
+template <class T, class S, class R>
+void launch_norm(tensor::Stream& stream, const RowNormArgs& a) {
+  launch(stream, a.rms ? "rms_norm" : "layer_norm", row_launch<T>(stream, a.rows, a.n),
+         RowNorm<T, S, R>{.x = static_cast<const T*>(a.x),
+                          .scale = static_cast<const S*>(a.scale),
+                          .bias = static_cast<const S*>(a.bias),
+                          .y = static_cast<T*>(a.y),
+                          .rounded = static_cast<R*>(a.rounded),
+                          .mean = a.mean,
+                          .inv_std = a.inv_std,
+                          .rows = a.rows,
+                          .n = a.n,
+                          .epsilon = a.epsilon,
+                          .rms = a.rms});
+}
+
+}  // namespace
+
+void row_norm(tensor::Stream& stream, const RowNormArgs& a) {
+  if (a.rows == 0 || a.n == 0) return;
+  if (a.rounding.type != tensor::DType::f32) {
+    return by_float(a.rounding.type, [&](auto r) { launch_norm<float, float, decltype(r)>(stream, a); });
+  }
+  by_norm_types(a.types,
+                [&](auto x, auto s) { launch_norm<decltype(x), decltype(s), decltype(x)>(stream, a); });
+}
+
+void group_norm(tensor::Stream& stream, const GroupNormArgs& a) {
+  if (a.rows == 0 || a.n == 0) return;
+  by_norm_types(a.types, [&](auto x, auto s) {
+    using T = decltype(x);
+    using S = decltype(s);
+    launch(stream, "group_norm", row_launch<T>(stream, a.rows, a.n),
+           GroupNorm<T, S>{.x = static_cast<const T*>(a.x),
+                           .scale = static_cast<const S*>(a.scale),
+                           .bias = static_cast<const S*>(a.bias),
+                           .y = static_cast<T*>(a.y),
+                           .rows = a.rows,
+                           .n = a.n,
+                           .points = a.points,
+                           .groups = a.groups,
+                           .epsilon = a.epsilon});
+  });
+}
+
+int64_t row_norm_grad_workspace_bytes(int64_t rows, int64_t n) {
+  return rows * static_cast<int64_t>(sizeof(RowMoments)) +
+         2 * ColumnGrid::of(rows, n, 1).pieces * n * static_cast<int64_t>(sizeof(float));
+}
+
+namespace {
+
+template <class T, class S, class D>
+void scale_gradients(tensor::Stream& stream, const RowNormGradArgs& a, const RowMoments* moments,
+                     float* sums) {
+  const ColumnGrid grid = ColumnGrid::of(a.rows, a.n, kPack<T>);
+  if (a.rows > 0) {
+    launch(
+        stream, "norm_grad_columns", column_launch<T>(stream, grid),
+        RowNormColumns<T, D>{static_cast<const D*>(a.dy), static_cast<const T*>(a.x), moments, sums, grid});
+  }
+  void* const results[] = {a.dscale, a.dbias};
+  for (int64_t i = 0; i < 2; ++i) {
+    if (results[i] == nullptr) continue;
+    launch(stream, "sum_pieces", flat_launch(stream, a.n),
+           SumPiecesInto<S>{sums + i * grid.pieces * a.n, static_cast<S*>(results[i]), grid.pieces, a.n});
+  }
+}
+
+template <class T, class S, class D, class R>
+void launch_norm_grad(tensor::Stream& stream, const RowNormGradArgs& a) {
+  auto* moments = static_cast<RowMoments*>(a.workspace);
+  if (a.rows > 0) {
+    launch(stream, "norm_grad", row_launch<T>(stream, a.rows, a.n),
+           RowNormGrad<T, S, D, R>{.dy = static_cast<const D*>(a.dy),
+                                   .x = static_cast<const T*>(a.x),
+                                   .scale = static_cast<const S*>(a.scale),
+                                   .add = static_cast<const T*>(a.add),
+                                   .dx = static_cast<T*>(a.dx),
+                                   .rounded = static_cast<R*>(a.rounded),
+                                   .moments = moments,
+                                   .rows = a.rows,
+                                   .n = a.n,
+                                   .epsilon = a.epsilon,
+                                   .rms = a.rms});
+  }
+  if (a.dscale == nullptr && a.dbias == nullptr) return;
+  scale_gradients<T, S, D>(stream, a, moments, reinterpret_cast<float*>(moments + a.rows));
+}
+
+}  // namespace
+
+void row_norm_grad(tensor::Stream& stream, const RowNormGradArgs& a) {
+  if (a.n == 0) return;
+  if (a.rounding.type != tensor::DType::f32) {
+    return by_float(a.rounding.type, [&](auto r) {
+      using R = decltype(r);
+      a.rounding.dy ? launch_norm_grad<float, float, R, R>(stream, a)
+                    : launch_norm_grad<float, float, float, R>(stream, a);
+    });
+  }
+  by_norm_types(a.types, [&](auto x, auto s) {
+    using T = decltype(x);
+    launch_norm_grad<T, decltype(s), T, T>(stream, a);
+  });
+}
+
+}  // namespace trireme::cuda

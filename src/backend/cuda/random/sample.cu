@@ -1,0 +1,41 @@
+// Launchers of draws from distributions over a row.
+#include "backend/cuda/random/sample.h"
+
+#include <bit>
+
+#include "backend/cuda/random/token_kernels.h"
+#include "backend/cuda/device/types.h"
+
+namespace trireme::cuda {
+
+void sample_tokens(On on, const SampleArgs& a) {
+  if (a.rows == 0) return;
+  by_float(on.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    using Kernel = SampleTokens<T>;
+    launch(on.stream, "sample_tokens",
+           {blocks_for(cuda_stream(on.stream), a.rows, 4), Kernel::kThreads, Kernel::kSharedBytes},
+           Kernel{a, static_cast<int>(std::bit_width(static_cast<uint64_t>(a.n - 1)))});
+  });
+}
+
+void count_tokens(tensor::Stream& stream, const TokenArgs& a, int32_t* seen, const int64_t* tokens) {
+  if (a.count == 0) return;
+  launch(stream, "count_tokens", {1, 128, 0}, CountTokens{a, seen, tokens});
+}
+
+void take_tokens(tensor::Stream& stream, const TokenArgs& a, const int64_t* ids, const int64_t* chosen,
+                 int64_t* y) {
+  if (a.count == 0) return;
+  launch(stream, "take_tokens", {1, 128, 0}, TakeTokens{a, ids, chosen, y});
+}
+
+void multinomial(On on, const MultinomialArgs& a) {
+  if (a.rows * a.samples == 0) return;
+  const int64_t shared = (2 * kWarp + Multinomial::kThreads) * static_cast<int64_t>(sizeof(double));
+  launch(on.stream, "multinomial",
+         {blocks_for(cuda_stream(on.stream), a.rows), Multinomial::kThreads, shared},
+         Multinomial{a, on.dtype});
+}
+
+}  // namespace trireme::cuda

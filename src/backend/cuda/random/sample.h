@@ -1,0 +1,45 @@
+// Launchers of draws from distributions over a row.
+#pragma once
+
+#include "backend/cuda/kernels.h"
+
+namespace trireme::cuda {
+
+/// y [rows] by settings [rows, columns] and counters [rows, 2] in device memory: see sample_tokens in
+/// ops/random. `seen` [places, n] and `row_places` [rows]: null without penalties.
+struct SampleArgs {
+  const void* x = nullptr;
+  const float* settings = nullptr;
+  const int64_t* counters = nullptr;
+  const int32_t* seen = nullptr;
+  const int32_t* row_places = nullptr;
+  int64_t* y = nullptr;
+  float* log_probability = nullptr;  ///< [rows]; null: nobody asks
+  int64_t rows = 0, n = 0, columns = 4, places = 0;
+};
+void sample_tokens(On on, const SampleArgs& args);
+
+/// See count_tokens and take_tokens in ops/random. `fault`, `step`: as in ir::RunArgs.
+struct TokenArgs {
+  const int32_t* at = nullptr;  ///< [count]: place of a row, or row of a token
+  int64_t count = 0, extent = 0, n = 0;
+  int64_t* fault = nullptr;
+  int64_t step = 0;
+};
+/// seen [extent, n] += 2 at (at[i], tokens[i]).
+void count_tokens(tensor::Stream& stream, const TokenArgs& args, int32_t* seen, const int64_t* tokens);
+/// y[i] = at[i] < 0 ? ids[i] : chosen[at[i]], chosen [extent].
+void take_tokens(tensor::Stream& stream, const TokenArgs& args, const int64_t* ids, const int64_t* chosen,
+                 int64_t* y);
+
+/// y [rows, samples] of `on.dtype` from x [rows, classes].
+struct MultinomialArgs {
+  const void* x = nullptr;
+  tensor::DType x_type = tensor::DType::f32;
+  void* y = nullptr;
+  int64_t rows = 0, classes = 0, samples = 0;
+  uint64_t seed = 0;
+};
+void multinomial(On on, const MultinomialArgs& args);
+
+}  // namespace trireme::cuda

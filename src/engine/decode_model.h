@@ -1,0 +1,62 @@
+// A language model in the form for decoding, and the options of sessions over it.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/shared_cache.h"
+#include "passes/decode.h"
+#include "passes/precision/precision.h"
+#include "passes/strategy.h"
+#include "passes/precision/weights.h"
+
+namespace trireme::engine {
+
+struct DecodeOptions {
+  std::string device = "cpu";  ///< as runtime::open_device() takes it
+  bool host_fallback = true;   ///< nodes that the device has no kernel for run on the CPU
+  bool graphs = true;          ///< a device's launches are recorded once and replayed
+  bool run_ahead = true;       ///< a device is given its next step before the last one's tokens are here
+  int threads = 0;             ///< 0: all cores this process may use
+  std::vector<int> cpus = {};
+  passes::Precision precision = passes::Precision::f32;  ///< of products
+  passes::WeightOptions weights = {};                    ///< how matrices under products are stored
+  tensor::DType cache_type = tensor::DType::f32;         ///< of keys and values: f32, bf16 or f16
+  int64_t page_tokens = 16;
+  /// Ranks that hold the model together, by tp: threads of this process, which share its cores.
+  passes::Strategy strategy = {};
+  int64_t cache_bytes =
+      0;  ///< of all pages of a rank; 0: cache_share of what is free, at most what can be used
+  double cache_share = 0.5;    ///< of the device's memory, or of what this process may use
+  bool share_prefixes = true;  ///< texts that begin alike share the pages of that beginning
+  int64_t max_sequences = 64;  ///< open at a time, and in one step
+  int64_t max_tokens = 512;    ///< new tokens of one step
+  int64_t max_length = 0;      ///< tokens of a sequence; 0: as many as the model's positions allow
+  size_t max_programs = 64;    ///< compiled sizes kept
+};
+
+/// A model in the form for decoding, after the passes that do not depend on sizes. Immutable but for the
+/// cache of packed weights; sessions of one model share it.
+class DecodeModel {
+ public:
+  /// `graph`: input_ids [batch, seq] -> logits, see passes::decode_form(). Throws unsupported for others,
+  /// for pipelines, and for stored weights of several ranks.
+  explicit DecodeModel(const ir::Graph& graph, const DecodeOptions& options = {});
+  const passes::DecodeGraph& form() const { return form_; }
+  const passes::WeightReport& weights() const { return weights_; }
+  /// How many ranks hold it, key heads over as many of them as there are.
+  const passes::Strategy& strategy() const { return strategy_; }
+  /// What they split: weights, keys and values, by name.
+  const std::map<std::string, tensor::Shard>& placed() const { return placed_; }
+  base::SharedCache& packs() const { return packs_; }
+
+ private:
+  passes::DecodeGraph form_;
+  passes::WeightReport weights_;
+  passes::Strategy strategy_;
+  std::map<std::string, tensor::Shard> placed_;
+  mutable base::SharedCache packs_;
+};
+
+}  // namespace trireme::engine

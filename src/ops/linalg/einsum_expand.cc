@@ -1,0 +1,161 @@
+// einsum in simpler ops: diagonals by slices, letters of one operand summed, then a batched matrix product
+// (or a product with broadcasting) for each further operand.
+#include <algorithm>
+
+#include "ops/linalg/linalg_ops.h"
+
+namespace trireme::ops {
+namespace {
+
+using tensor::Dims;
+using Letters = std::vector<size_t>;
+
+bool has(const Letters& letters, size_t l) {
+  return std::find(letters.begin(), letters.end(), l) != letters.end();
+}
+
+/// A tensor with a letter for each dimension, none twice, none of extent 1.
+struct Part {
+  ValueId value;
+  Letters letters;
+};
+
+class Expander {
+ public:
+  Expander(GradBuilder& g, const EinsumPlan& plan) : g_(g), plan_(plan) {}
+
+  ValueId run() {
+    std::vector<Part> parts;
+    for (size_t i = 0; i < plan_.operands.size(); ++i) parts.push_back(diagonal(squeezed(i)));
+    for (size_t i = 0; i < parts.size(); ++i) parts[i] = own_sums(parts, i);
+    Part all = parts[0];
+    for (size_t i = 1; i < parts.size(); ++i) all = contracted(all, parts[i], needed_after(parts, i));
+    return finished(all);
+  }
+
+ private:
+  int64_t extent(size_t l) const { return plan_.extents[l].value(); }
+  Dims extents(const Letters& letters) const {
+    Dims dims;
+    for (size_t l : letters) dims.push_back(extent(l));
+    return dims;
+  }
+  int64_t size(const Letters& letters) const { return tensor::element_count(extents(letters)); }
+
+  /// Operand i without its dimensions of extent 1, which are repeated or nothing.
+  Part squeezed(size_t i) {
+    const Dims dims = g_.dims(g_.in(i));
+    Part p{g_.in(i), {}};
+    Dims kept;
+    for (size_t d = 0; d < dims.size(); ++d) {
+      if (dims[d] == 1) continue;
+      p.letters.push_back(plan_.operands[i][d]);
+      kept.push_back(dims[d]);
+    }
+    p.value = g_.reshape(p.value, kept);
+    return p;
+  }
+
+  /// Letters that stand twice become one dimension: [..., n, n] -> [..., n n], of which every (n + 1)th.
+  Part diagonal(Part p) {
+    for (size_t second = 1; second < p.letters.size(); ++second) {
+      const auto first = std::find(p.letters.begin(), p.letters.begin() + int64_t(second), p.letters[second]);
+      if (first == p.letters.begin() + int64_t(second)) continue;
+      const size_t l = p.letters[second], at = static_cast<size_t>(first - p.letters.begin());
+      Letters rest;
+      std::vector<int64_t> order;
+      for (size_t d = 0; d < p.letters.size(); ++d) {
+        if (d == at || d == second) continue;
+        rest.push_back(p.letters[d]);
+        order.push_back(static_cast<int64_t>(d));
+      }
+      order.push_back(static_cast<int64_t>(at));
+      order.push_back(static_cast<int64_t>(second));
+      const int64_t n = extent(l), axis = static_cast<int64_t>(rest.size());
+      // Of a letter that stands three times the dimensions are not yet those of the letters.
+      Dims flat;
+      const Dims dims = g_.dims(p.value);
+      for (size_t d = 0; d < rest.size(); ++d) flat.push_back(dims[static_cast<size_t>(order[d])]);
+      flat.push_back(n * n);
+      const ValueId pairs = g_.reshape(g_.transpose(p.value, order), flat);
+      p.value = g_.op("slice", {pairs, g_.ints({0}), g_.ints({n * n}), g_.ints({axis}), g_.ints({n + 1})});
+      rest.push_back(l);
+      p.letters = rest;
+      second = 0;
+    }
+    return p;
+  }
+
+  /// Sums what neither the result nor another operand names.
+  Part own_sums(const std::vector<Part>& parts, size_t i) {
+    Part p = parts[i];
+    std::vector<int64_t> axes;
+    Letters kept;
+    for (size_t d = 0; d < p.letters.size(); ++d) {
+      const size_t l = p.letters[d];
+      bool is_needed = has(plan_.result, l);
+      for (size_t j = 0; j < parts.size(); ++j) is_needed = is_needed || (j != i && has(parts[j].letters, l));
+      if (is_needed) kept.push_back(l);
+      if (!is_needed) axes.push_back(static_cast<int64_t>(d));
+    }
+    return {g_.reduce_sum(p.value, axes, false), kept};
+  }
+
+  Letters needed_after(const std::vector<Part>& parts, size_t i) const {
+    Letters all = plan_.result;
+    for (size_t j = i + 1; j < parts.size(); ++j)
+      all.insert(all.end(), parts[j].letters.begin(), parts[j].letters.end());
+    return all;
+  }
+
+  ValueId ordered(const Part& p, const Letters& to) {
+    std::vector<int64_t> order;
+    for (size_t l : to) order.push_back(std::find(p.letters.begin(), p.letters.end(), l) - p.letters.begin());
+    return std::is_sorted(order.begin(), order.end()) ? p.value : g_.transpose(p.value, order);
+  }
+
+  /// a [batch, m, k] b [batch, k, n], letters by where they stand; k is what nobody needs afterwards.
+  Part contracted(const Part& a, const Part& b, const Letters& later) {
+    Letters batch, m, n, k;
+    for (size_t l : a.letters) (!has(b.letters, l) ? m : has(later, l) ? batch : k).push_back(l);
+    for (size_t l : b.letters) {
+      if (!has(a.letters, l)) n.push_back(l);
+    }
+    const auto joined = [](Letters x, const Letters& y, const Letters& z) {
+      x.insert(x.end(), y.begin(), y.end());
+      x.insert(x.end(), z.begin(), z.end());
+      return x;
+    };
+    const ValueId left =
+        g_.reshape(ordered(a, joined(batch, m, k)), {size(batch), size(m), k.empty() ? 1 : size(k)});
+    const ValueId right =
+        g_.reshape(ordered(b, joined(batch, k, n)), {size(batch), k.empty() ? 1 : size(k), size(n)});
+    const ValueId y = k.empty() ? g_.mul(left, right) : g_.op("matmul", {left, right});
+    const Letters letters = joined(batch, m, n);
+    return {g_.reshape(y, extents(letters)), letters};
+  }
+
+  ValueId finished(const Part& p) {
+    Letters order;
+    for (size_t l : plan_.result) {
+      if (has(p.letters, l)) order.push_back(l);
+    }
+    return g_.reshape(ordered(p, order), extents(plan_.result));
+  }
+
+  GradBuilder& g_;
+  const EinsumPlan& plan_;
+};
+
+}  // namespace
+
+std::vector<ValueId> expand_einsum(ir::Graph& graph, const ir::Node& given) {
+  const ir::Node node = given;  // adding nodes moves the original
+  GradBuilder g(graph, node, {});
+  std::vector<tensor::Shape> shapes;
+  for (ValueId id : node.in) shapes.push_back(g.type(id).shape);
+  const EinsumPlan plan = parse_einsum(node.attrs.get_string("equation", ""), shapes);
+  return {Expander(g, plan).run()};
+}
+
+}  // namespace trireme::ops

@@ -1,0 +1,140 @@
+// 8-bit floats on the device against the CPU's: codes and scales bit for bit, products within rounding.
+#include <cmath>
+
+#include "tests/half_tensors.h"
+#include "tests/run_on_device.h"
+
+namespace trireme::ops {
+namespace {
+
+using tensor::Dims;
+using tensor::DType;
+using tensor::Tensor;
+using tests::random_tensor;
+using tests::rounded_to;
+
+constexpr DType kTypes[] = {DType::f32, DType::f16, DType::bf16};
+
+/// Rows of several sizes, one of zeros, one with an infinity, one with a NaN, one of subnormal numbers.
+Tensor rows(const Dims& dims, uint32_t seed) {
+  Tensor x = random_tensor(dims, seed, 0.1f);
+  const int64_t n = dims.back(), count = n == 0 ? 0 : x.elements() / n;
+  auto v = x.mutable_data<float>();
+  for (int64_t r = 0; r < count; ++r) {
+    for (int64_t i = 0; i < n; ++i) {
+      float& e = v[static_cast<size_t>(r * n + i)];
+      e *= std::ldexp(1.0f, static_cast<int>(r % 11) - 5);
+      if (r % 13 == 3) e = 0;
+      if (r % 13 == 5 && i == n / 2) e = -INFINITY;
+      if (r % 13 == 7 && i == 0) e = NAN;
+      if (r % 13 == 9) e *= 1e-38f;
+    }
+  }
+  return x;
+}
+
+TEST(Float8Cuda, CodesAndScales) {
+  const std::vector<Dims> shapes{{1, 1},  {2, 16},  {0, 8},    {3, 0},     {5, 7},
+                                 {17, 9}, {70, 64}, {66, 132}, {2, 3, 40}, {130, 2056}};
+  for (const DType type : kTypes) {
+    for (const Dims& dims : shapes) {
+      for (const int64_t e5m2 : {0, 1}) {
+        const Tensor x = rounded_to(type, rows(dims, 3));
+        const ir::Attrs attrs{{"e5m2", e5m2}};
+        for (const auto& [op, results] :
+             {std::pair{"float8_rows", 2}, {"float8_columns", 2}, {"float8_both", 4}})
+          EXPECT_EQ(tests::expect_as_cpu({.op = op,
+                                          .in = {x},
+                                          .attrs = attrs,
+                                          .out_count = static_cast<size_t>(results),
+                                          .relative = 0,
+                                          .absolute = 0}),
+                    1u);
+        // Sums of columns too, whose order is the device's.
+        for (const auto& [op, results] : {std::pair{"float8_columns", 3}, {"float8_both", 5}})
+          tests::expect_as_cpu({.op = op,
+                                .in = {x},
+                                .attrs = attrs,
+                                .out_count = static_cast<size_t>(results),
+                                .relative = 1e-5,
+                                .absolute = 1e-4});
+      }
+    }
+  }
+}
+
+std::vector<Tensor> quantized(const Tensor& x, int64_t e5m2) {
+  base::ThreadPool pool(1);
+  return evaluate(table().need("float8_rows"), {{"e5m2", e5m2}}, {x}, 2, pool);
+}
+
+TEST(Float8Cuda, Values) {
+  for (const int64_t e5m2 : {0, 1}) {
+    for (const char* type : {"f32", "f16", "bf16"}) {
+      EXPECT_EQ(tests::expect_as_cpu({.op = "float8_values",
+                                      .in = quantized(rows({19, 33}, 4), e5m2),
+                                      .attrs = {{"type", std::string(type)}},
+                                      .relative = 0,
+                                      .absolute = 0}),
+                1u);
+    }
+  }
+}
+
+struct Case {
+  int64_t m, n, k;
+  bool bias, residual;
+  const char* act;
+  int64_t a5 = 0, b5 = 0;
+};
+const std::vector<Case> kCases{{1, 16, 16, false, false, "none"},
+                               {5, 32, 48, true, false, "gelu_tanh"},
+                               {33, 48, 160, true, true, "relu", 1},
+                               {17, 16, 32, false, true, "silu", 0, 1},
+                               {16, 64, 512, true, true, "gelu_erf"}};
+
+TEST(Float8Cuda, Products) {
+  for (const Case& c : kCases) {
+    for (const DType type : kTypes) {
+      // Rows without infinities: whole rows of NaN compare as equal whatever their scale.
+      Tensor x = random_tensor({c.m, c.k}, 5);
+      for (size_t i = 0; i < static_cast<size_t>(x.elements()); ++i)
+        x.mutable_data<float>()[i] *= std::ldexp(1.0f, static_cast<int>(i / size_t(c.k) % 5));
+      std::vector<Tensor> in = quantized(x, c.a5);
+      for (const Tensor& t : quantized(random_tensor({c.n, c.k}, 6), c.b5)) in.push_back(t);
+      in.push_back(c.bias ? rounded_to(type, random_tensor({c.n}, 7)) : Tensor());
+      if (c.residual) in.push_back(rounded_to(type, random_tensor({c.m, c.n}, 8)));
+      const double off = tests::half_tolerance(type);
+      EXPECT_EQ(tests::expect_as_cpu(
+                    {.op = "float8_product",
+                     .in = in,
+                     .attrs = {{"type", std::string(name_of(type))}, {"activation", std::string(c.act)}},
+                     .relative = off,
+                     .absolute = off * 4}),
+                1u);
+    }
+  }
+}
+
+TEST(Float8Cuda, RowsWithInfinitiesGiveNaN) {
+  std::vector<Tensor> in = quantized(rows({14, 32}, 5), 0);
+  for (const Tensor& t : quantized(random_tensor({16, 32}, 6), 0)) in.push_back(t);
+  tests::expect_as_cpu({.op = "float8_product", .in = in, .attrs = {{"type", std::string("f32")}}});
+  base::ThreadPool pool(1);
+  const Tensor y = evaluate(table().need("float8_product"), {{"type", std::string("f32")}}, in, 1, pool)[0];
+  for (int64_t r = 0; r < 14; ++r) {
+    for (int64_t i = 0; i < 16; ++i)
+      EXPECT_EQ(std::isnan(y.data<float>()[static_cast<size_t>(r * 16 + i)]), r == 5 || r == 7) << r;
+  }
+}
+
+TEST(Float8Cuda, ExtentsThatTheLibraryDoesNotTakeAreRefused) {
+  for (const auto& [n, k] : {std::pair{int64_t{8}, int64_t{32}}, {16, 24}}) {
+    std::vector<Tensor> in = quantized(random_tensor({4, k}, 5), 0);
+    for (const Tensor& t : quantized(random_tensor({n, k}, 6), 0)) in.push_back(t);
+    EXPECT_EQ(tests::expect_as_cpu({.op = "float8_product", .in = in}, true), 0u);
+  }
+}
+
+}  // namespace
+}  // namespace trireme::ops

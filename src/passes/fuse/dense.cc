@@ -1,0 +1,171 @@
+// Dense products with what follows them: matmul + bias + activation + residual become one op.
+#include "passes/fuse/dense.h"
+
+#include <limits>
+
+#include "passes/rewriter.h"
+
+namespace trireme::passes {
+namespace {
+
+using ir::Attrs;
+using ir::Node;
+using ir::ValueId;
+
+bool is_f32(const Rewriter& rw, ValueId id) { return rw.graph().type(id).dtype == tensor::DType::f32; }
+
+bool is_matrix(const Rewriter& rw, ValueId id) {
+  const auto dims = rw.weight_dims(id);
+  return dims && dims->size() == 2 && is_f32(rw, id) && tensor::element_count(*dims) > 0;
+}
+
+bool linear_from_matmul(Rewriter& rw, const Node& node) {
+  const auto x = rw.dims(node.in[0]);
+  if (!x || x->size() < 2 || !is_f32(rw, node.in[0]) || !is_matrix(rw, node.in[1])) return false;
+  rw.replace(node.out[0], rw.add("linear", {node.in[0], node.in[1]}, {}, node.from));
+  return true;
+}
+
+bool linear_from_gemm(Rewriter& rw, const Node& node) {
+  const bool plain = node.attrs.get_float("alpha", 1) == 1 && node.attrs.get_float("beta", 1) == 1 &&
+                     node.attrs.get_int("transA", 0) == 0;
+  if (!plain || !is_f32(rw, node.in[0]) || !is_matrix(rw, node.in[1])) return false;
+  std::vector<ValueId> in{node.in[0], node.in[1]};
+  const bool transposed = node.attrs.get_int("transB", 0) != 0;
+  if (node.in.size() > 2 && node.in[2] != ir::kNoValue) {
+    const int64_t n = (*rw.weight_dims(node.in[1]))[transposed ? 0 : 1];
+    const auto bias = rw.weight_dims(node.in[2]);
+    if (!bias || tensor::element_count(*bias) != n) return false;
+    in.push_back(rw.reshaped_weight(node.in[2], {n}, node.from));
+  }
+  rw.replace(node.out[0], rw.add("linear", std::move(in), {{"transposed", int64_t{transposed}}}, node.from));
+  return true;
+}
+
+/// A linear or conv_nhwc that only `reader` reads.
+std::optional<Node> fusable(const Rewriter& rw, ValueId id) {
+  if (!rw.single_use(id)) return std::nullopt;
+  auto node = rw.producer(id, "linear");
+  if (!node) node = rw.producer(id, "conv_nhwc");
+  return node && node->out.size() == 1 ? node : std::nullopt;
+}
+
+bool has(const Node& node, size_t i) { return i < node.in.size() && node.in[i] != ir::kNoValue; }
+bool has_activation(const Node& node) { return node.attrs.get_string("activation", "none") != "none"; }
+
+void set_operand(Node& node, size_t i, ValueId id) {
+  if (node.in.size() <= i) node.in.resize(i + 1, ir::kNoValue);
+  node.in[i] = id;
+}
+
+void rebuild(Rewriter& rw, const Node& fused, ValueId old) {
+  rw.replace(old, rw.add(fused.op_name(), fused.in, fused.attrs, fused.from));
+}
+
+/// add(dense, constant over the last axis).
+bool fuse_bias(Rewriter& rw, const Node& add) {
+  for (size_t side : {size_t{0}, size_t{1}}) {
+    auto dense = fusable(rw, add.in[side]);
+    const auto bias = rw.weight_dims(add.in[1 - side]);
+    if (!dense || !bias || has(*dense, 2) || has(*dense, 3) || has_activation(*dense)) continue;
+    const int64_t n = rw.dims(add.in[side])->back();
+    const bool along_last = tensor::element_count(*bias) == n && (bias->empty() || bias->back() == n);
+    if (!along_last || rw.dims(add.out[0]) != rw.dims(add.in[side])) continue;
+    set_operand(*dense, 2, rw.reshaped_weight(add.in[1 - side], {n}, add.from));
+    rebuild(rw, *dense, add.out[0]);
+    return true;
+  }
+  return false;
+}
+
+/// add(dense, tensor of the same shape). The dense result has no other reader, so the other operand cannot
+/// depend on it.
+bool fuse_residual(Rewriter& rw, const Node& add) {
+  for (size_t side : {size_t{0}, size_t{1}}) {
+    auto dense = fusable(rw, add.in[side]);
+    const ValueId other = add.in[1 - side];
+    if (!dense || has(*dense, 3) || rw.is_weight(other)) continue;
+    if (rw.dims(other) != rw.dims(add.in[side]) || !is_f32(rw, other)) continue;
+    set_operand(*dense, 3, other);
+    if (has_activation(*dense)) dense->attrs.set("act_before_residual", int64_t{1});
+    rebuild(rw, *dense, add.out[0]);
+    return true;
+  }
+  return false;
+}
+
+Attrs named(const char* activation) { return {{"activation", std::string(activation)}}; }
+
+/// Constant bound of a clip; `absent` where it is left out, nullopt where it is computed.
+std::optional<double> bound(const Rewriter& rw, const Node& node, size_t i, double absent) {
+  return has(node, i) ? rw.scalar(node.in[i]) : std::optional<double>(absent);
+}
+
+/// The epilogue attributes that stand for a unary node, or nullopt.
+std::optional<Attrs> activation_of(const Rewriter& rw, const Node& node) {
+  const std::string_view op = node.op_name();
+  if (op == "relu") return named("relu");
+  if (op == "sigmoid") return named("sigmoid");
+  if (op == "tanh") return named("tanh");
+  if (op == "hard_swish") return named("hardswish");
+  if (op == "swish" && node.attrs.get_float("alpha", 1) == 1) return named("silu");
+  if (op == "gelu")
+    return named(node.attrs.get_string("approximate", "none") == "tanh" ? "gelu_tanh" : "gelu_erf");
+  if (op == "leaky_relu") return named("leaky").set("alpha", node.attrs.get_float("alpha", 0.01));
+  if (op == "hard_sigmoid") {
+    return named("hardsigmoid")
+        .set("alpha", node.attrs.get_float("alpha", 0.2))
+        .set("beta", node.attrs.get_float("beta", 0.5));
+  }
+  if (op == "clip") {
+    constexpr double kMax = std::numeric_limits<float>::max();
+    const auto lo = bound(rw, node, 1, -kMax), hi = bound(rw, node, 2, kMax);
+    if (lo && hi) return named("clip").set("lo", *lo).set("hi", *hi);
+  }
+  return std::nullopt;
+}
+
+bool fuse_activation(Rewriter& rw, const Node& node) {
+  auto dense = fusable(rw, node.in[0]);
+  if (!dense || has_activation(*dense)) return false;
+  const std::optional<Attrs> attrs = activation_of(rw, node);
+  if (!attrs) return false;
+  for (const auto& [name, value] : attrs->items()) dense->attrs.set(name, value);
+  rebuild(rw, *dense, node.out[0]);
+  return true;
+}
+
+}  // namespace
+
+size_t make_linear(ir::Graph& graph) {
+  Rewriter rw(graph);
+  return rw.for_each([&](ir::NodeId, const Node& node) {
+    if (node.op_name() == "matmul") return linear_from_matmul(rw, node);
+    return node.op_name() == "gemm" && linear_from_gemm(rw, node);
+  });
+}
+
+size_t fuse_biases(ir::Graph& graph) {
+  Rewriter rw(graph);
+  return rw.for_each("add", [&](ir::NodeId, const Node& node) { return fuse_bias(rw, node); });
+}
+
+size_t fuse_epilogues(ir::Graph& graph) {
+  size_t total = 0;
+  for (size_t changes = 1; changes > 0;) {
+    Rewriter rw(graph);
+    changes = rw.for_each([&](ir::NodeId, const Node& seen) {
+      const Node* now =
+          seen.out.empty() || seen.out[0] == ir::kNoValue ? nullptr : rw.graph().producer(seen.out[0]);
+      if (now == nullptr || now->in.empty()) return false;
+      const Node node = *now;
+      if (node.op_name() == "add") return fuse_bias(rw, node) || fuse_residual(rw, node);
+      return fuse_activation(rw, node);
+    });
+    graph.sort();
+    total += changes;
+  }
+  return total;
+}
+
+}  // namespace trireme::passes

@@ -1,0 +1,31 @@
+// The forms in which exporters write transformer blocks, gathered back into one op each.
+#pragma once
+
+#include "ir/graph.h"
+
+namespace trireme::passes {
+
+/// x * 0.5 * (1 + erf(x / sqrt 2)) and its tanh form in any association -> gelu; x * sigmoid(x) -> swish;
+/// x * clip(x + 3, 0, 6) / 6 and x * hard_sigmoid(x) -> hard_swish.
+size_t gather_activations(ir::Graph& graph);
+
+/// (x - mean) / sqrt(var + eps) * scale + bias over the last axis -> layer_norm;
+/// x / sqrt(mean(x^2) + eps) * scale -> rms_norm.
+size_t gather_norms(ir::Graph& graph);
+
+/// exp(x - max) / sum over one axis -> softmax.
+size_t gather_softmax(ir::Graph& graph);
+
+/// softmax(q k' * scale + mask) v between head transposes, and ONNX Attention that has no cache ->
+/// attention_bsnd.
+size_t gather_attention(ir::Graph& graph);
+
+/// attention_bsnd of three parts of one projection -> attention_qkv of the projection: no part is copied.
+size_t pack_attention(ir::Graph& graph);
+
+/// attention_bsnd of three `linear` of one value with constant weights -> of the parts of one linear, whose
+/// weight is a `concat` of theirs, for pack_attention to take. Each result is the same sum. Whoever runs the
+/// graph computes the concat once (engine::join_weights).
+size_t join_projections(ir::Graph& graph);
+
+}  // namespace trireme::passes

@@ -1,0 +1,549 @@
+// Mixed precision by classes of ops, and the fallback to f32 where a device lacks 16-bit kernels.
+#include "passes/precision/precision.h"
+
+#include <algorithm>
+#include <map>
+
+#include "ops/table.h"
+#include "passes/precision/float8.h"
+#include "passes/train/optimizer.h"
+
+namespace trireme::passes {
+namespace {
+
+using ir::Node;
+using ir::ValueId;
+using tensor::DType;
+using tensor::Tensor;
+
+/// What the pass does with an op; attention lowers q, k and v only, and over pages what meets these.
+enum class Class { product, attention, pages, follow, kept };
+
+struct Row {
+  std::string_view op;
+  Class kind;
+  const char* why;
+};
+
+constexpr const char* kProduct = "product, sums in f32";
+constexpr const char* kMove = "moves elements";
+constexpr const char* kRound = "one rounding per element";
+constexpr const char* kStatistics = "statistics";
+constexpr const char* kSum = "sum over many elements";
+constexpr const char* kLoss = "loss";
+constexpr const char* kRange = "range or error of exp, log and powers";
+
+// After PyTorch's autocast lists for CPU and CUDA; what they promote (sums of two, concat) follows here.
+constexpr Row kRows[] = {
+    {"linear", Class::product, kProduct},
+    {"matmul", Class::product, kProduct},
+    {"gemm", Class::product, kProduct},
+    {"einsum", Class::product, kProduct},
+    {"conv", Class::product, kProduct},
+    {"conv_nhwc", Class::product, kProduct},
+    {"conv_transpose", Class::product, kProduct},
+    {"attention", Class::attention, "products, softmax and sums in f32"},
+    {"attention_bsnd", Class::attention, "products, softmax and sums in f32"},
+    {"attention_qkv", Class::attention, "products, softmax and sums in f32"},
+    {"paged_attention", Class::pages, "products, softmax and sums in f32"},
+    {"kv_append", Class::pages, kMove},
+
+    {"reshape", Class::follow, kMove},
+    {"flatten", Class::follow, kMove},
+    {"squeeze", Class::follow, kMove},
+    {"unsqueeze", Class::follow, kMove},
+    {"identity", Class::follow, kMove},
+    {"transpose", Class::follow, kMove},
+    {"concat", Class::follow, kMove},
+    {"split", Class::follow, kMove},
+    {"slice", Class::follow, kMove},
+    {"expand", Class::follow, kMove},
+    {"pad", Class::follow, kMove},
+    {"tile", Class::follow, kMove},
+    {"gather", Class::follow, kMove},
+    {"gather_nd", Class::follow, kMove},
+    {"gather_elements", Class::follow, kMove},
+    {"depth_to_space", Class::follow, kMove},
+    {"space_to_depth", Class::follow, kMove},
+    {"max_pool", Class::follow, kMove},
+    {"max_pool_nhwc", Class::follow, kMove},
+    {"global_max_pool", Class::follow, kMove},
+    {"where", Class::follow, kMove},
+    {"abs", Class::follow, kMove},
+    {"neg", Class::follow, kMove},
+    {"relu", Class::follow, kMove},
+    {"clip", Class::follow, kMove},
+    {"max", Class::follow, kMove},
+    {"min", Class::follow, kMove},
+
+    {"add", Class::follow, kRound},
+    {"sub", Class::follow, kRound},
+    {"mul", Class::follow, kRound},
+    {"div", Class::follow, kRound},
+    {"sum", Class::follow, kRound},
+    {"leaky_relu", Class::follow, kRound},
+    {"prelu", Class::follow, kRound},
+    {"elu", Class::follow, kRound},
+    {"selu", Class::follow, kRound},
+    {"celu", Class::follow, kRound},
+    {"gelu", Class::follow, kRound},
+    {"swish", Class::follow, kRound},
+    {"mish", Class::follow, kRound},
+    {"sigmoid", Class::follow, kRound},
+    {"hard_sigmoid", Class::follow, kRound},
+    {"hard_swish", Class::follow, kRound},
+    {"tanh", Class::follow, kRound},
+    {"erf", Class::follow, kRound},
+    {"dropout", Class::follow, kRound},
+    {"dropout_train", Class::follow, kRound},
+    {"rotary_embedding", Class::follow, kRound},
+
+    {"softmax", Class::kept, kStatistics},
+    {"log_softmax", Class::kept, kStatistics},
+    {"layer_norm", Class::kept, kStatistics},
+    {"add_layer_norm", Class::kept, kStatistics},
+    {"rms_norm", Class::kept, kStatistics},
+    {"group_norm", Class::kept, kStatistics},
+    {"instance_norm", Class::kept, kStatistics},
+    {"batch_norm", Class::kept, kStatistics},
+    {"batch_norm_train", Class::kept, kStatistics},
+    {"mean_variance_norm", Class::kept, kStatistics},
+    {"l2_normalize", Class::kept, kStatistics},
+    {"lp_norm", Class::kept, kStatistics},
+    {"lrn", Class::kept, kStatistics},
+    {"ema_update", Class::kept, kStatistics},
+    {"cross_entropy", Class::kept, kLoss},
+    {"nll_loss", Class::kept, kLoss},
+    {"softmax_cross_entropy_loss", Class::kept, kLoss},
+    {"reduce_sum", Class::kept, kSum},
+    {"reduce_mean", Class::kept, kSum},
+    {"reduce_prod", Class::kept, kSum},
+    {"reduce_l1", Class::kept, kSum},
+    {"reduce_l2", Class::kept, kSum},
+    {"reduce_sum_square", Class::kept, kSum},
+    {"reduce_log_sum", Class::kept, kSum},
+    {"reduce_log_sum_exp", Class::kept, kSum},
+    {"cum_sum", Class::kept, kSum},
+    {"cum_prod", Class::kept, kSum},
+    {"mean", Class::kept, kSum},
+    {"average_pool", Class::kept, kSum},
+    {"average_pool_nhwc", Class::kept, kSum},
+    {"global_average_pool", Class::kept, kSum},
+    {"global_average_pool_nhwc", Class::kept, kSum},
+    {"masked_mean_pool", Class::kept, kSum},
+    {"exp", Class::kept, kRange},
+    {"log", Class::kept, kRange},
+    {"pow", Class::kept, kRange},
+    {"sqrt", Class::kept, kRange},
+    {"reciprocal", Class::kept, kRange},
+    {"softplus", Class::kept, kRange},
+};
+
+/// The class of a node: asked for, by op, or f32 because nobody vouched for it.
+Row row_of(const Node& node, const PrecisionOptions& options) {
+  const std::string_view op = node.op_name();
+  for (const std::string& pattern : options.keep) {
+    if (name_matches(pattern, node.from) || pattern == op) return {op, Class::kept, "asked for"};
+  }
+  for (const Row& row : kRows) {
+    if (row.op == op) return row;
+  }
+  return {op, Class::kept, "not known to bear 16 bits"};
+}
+
+DType dtype_of(Precision p) { return p == Precision::f16 ? DType::f16 : DType::bf16; }
+
+bool is_half(DType t) { return t == DType::f16 || t == DType::bf16; }
+
+/// The number ONNX gives the types casts go to.
+int64_t onnx_number(DType t) {
+  switch (t) {
+    case DType::f32: return 1;
+    case DType::f16: return 10;
+    case DType::bf16: return 16;
+    default: base::fail(base::ErrorCode::internal, "no precision ", name_of(t));
+  }
+}
+
+ValueId add_cast(ir::Graph& graph, ValueId value, DType to, const std::string& from) {
+  return graph.add1(ops::table().need("cast"), {value}, {{"to", onnx_number(to)}}, from);
+}
+
+bool is_product(const Node& node) {
+  const auto row =
+      std::find_if(std::begin(kRows), std::end(kRows), [&](const Row& r) { return r.op == node.op_name(); });
+  return row != std::end(kRows) && row->kind != Class::follow && row->kind != Class::kept;
+}
+
+/// For each node of a sorted graph: whether a product depends on its results.
+std::vector<bool> followed_by_products(const ir::Graph& graph) {
+  std::vector<bool> value(graph.values().size()), node(graph.nodes().size());
+  for (size_t n = graph.nodes().size(); n-- > 0;) {
+    const Node& it = graph.nodes()[n];
+    if (it.op == nullptr) continue;
+    for (ValueId id : it.out) node[n] = node[n] || (id != ir::kNoValue && value[ir::index(id)]);
+    if (!node[n] && !is_product(it)) continue;
+    for (ValueId id : it.in) {
+      if (id != ir::kNoValue) value[ir::index(id)] = true;
+    }
+  }
+  return node;
+}
+
+/// Rebuilds the nodes of a graph whose operands changed type.
+class Lowering {
+ public:
+  Lowering(ir::Graph& graph, const PrecisionOptions& options)
+      : graph_(graph), options_(options), low_type_(dtype_of(options.compute)) {}
+
+  PrecisionReport run() {
+    if (options_.compute == Precision::fp8) {
+      graph_.sort();
+      followed_ = followed_by_products(graph_);
+    }
+    const size_t count = graph_.nodes().size();
+    for (size_t n = 0; n < count; ++n) {
+      const Node node = graph_.nodes()[n];  // a copy: the graph grows
+      if (node.op != nullptr) visit(ir::NodeId(static_cast<uint32_t>(n)), node);
+    }
+    std::vector<ValueId> outputs = graph_.outputs();
+    for (ValueId& id : outputs) id = wide(now(id), "");
+    graph_.set_outputs(outputs, std::vector<std::string>(graph_.output_names()));
+    graph_.sort();
+    return std::move(report_);
+  }
+
+ private:
+  DType type(ValueId id) const { return graph_.type(id).dtype; }
+
+  /// What stands for a value of the old graph.
+  ValueId now(ValueId id) const {
+    const auto at = now_.find(id);
+    return at == now_.end() ? id : at->second;
+  }
+
+  /// The cast of a value to a type, made once.
+  ValueId cast(ValueId id, DType to, const std::string& from) {
+    ValueId& made = casts_.try_emplace({id, to}, ir::kNoValue).first->second;
+    if (made != ir::kNoValue) return made;
+    // The way back of a cast is its operand only where that lost nothing: 16-bit to f32.
+    const Node* producer = graph_.producer(id);
+    if (producer != nullptr && producer->op_name() == "cast" && is_half(to) && type(producer->in[0]) == to)
+      return made = producer->in[0];
+    const ir::ValueKind kind = graph_.value(id).kind;
+    made = add_cast(graph_, id, to, from);
+    ++report_.casts;
+    report_.weight_casts += kind == ir::ValueKind::state || kind == ir::ValueKind::param;
+    return made;
+  }
+  ValueId wide(ValueId id, const std::string& from) {
+    return is_half(type(id)) ? cast(id, DType::f32, from) : id;
+  }
+  ValueId low(ValueId id, const std::string& from) {
+    return type(id) == DType::f32 ? cast(id, low_type_, from) : id;
+  }
+
+  /// A constant of one element in the low type, if that holds its value exactly.
+  std::optional<ValueId> exact_scalar(ValueId id) {
+    const Tensor* value = graph_.known(id);
+    if (value == nullptr || value->elements() != 1 || graph_.value(id).kind != ir::ValueKind::constant)
+      return std::nullopt;
+    const double x = value->to_doubles()[0];
+    const float as_float = static_cast<float>(x);
+    const double rounded = low_type_ == DType::f16 ? double(float(tensor::Half(as_float)))
+                                                   : double(float(tensor::BFloat16(as_float)));
+    if (rounded != x) return std::nullopt;
+    return low(id, "");
+  }
+
+  /// Operands of a node that follows: all low if none has to stay wide, else all wide.
+  bool follow(const Node& node, std::vector<ValueId>& in) {
+    bool any_low = false, all_low = true;
+    std::vector<ValueId> narrow = in;
+    for (ValueId& id : narrow) {
+      if (id == ir::kNoValue || !tensor::is_float(type(id))) continue;
+      if (is_half(type(id))) {
+        any_low = true;
+      } else if (const auto exact = any_operand_low(in) ? exact_scalar(id) : std::nullopt) {
+        id = *exact;
+      } else {
+        all_low = false;
+      }
+    }
+    if (any_low && all_low) {
+      in = narrow;
+      return true;
+    }
+    for (ValueId& id : in) id = id == ir::kNoValue ? id : wide(id, node.from);
+    return false;
+  }
+
+  bool any_operand_low(const std::vector<ValueId>& in) const {
+    return std::any_of(in.begin(), in.end(),
+                       [&](ValueId id) { return id != ir::kNoValue && is_half(type(id)); });
+  }
+
+  /// Decides about one node, whose operands have been decided about before.
+  void visit(ir::NodeId number, const Node& node) {
+    std::vector<ValueId> in;
+    bool has_float = false;
+    for (ValueId id : node.in) {
+      in.push_back(id == ir::kNoValue ? id : now(id));
+      has_float |= id != ir::kNoValue && type(in.back()) != DType::f64 && tensor::is_float(type(in.back()));
+    }
+    if (!has_float || node.op_name() == "cast" || node.op_name() == "cast_like") {
+      rebuild(number, node, std::move(in));
+      return;
+    }
+    const Row row = row_of(node, options_);
+    bool is_low = true, is_float8 = false;
+    std::string why = row.why;
+    switch (row.kind) {
+      case Class::product:
+      case Class::attention: {
+        // An additive mask may hold the lowest f32, which 16 bits do not.
+        const size_t projections = node.op_name() == "attention_qkv" ? 1 : 3;
+        const size_t count = row.kind == Class::attention ? std::min(projections, in.size()) : in.size();
+        for (size_t i = 0; i < count; ++i) in[i] = in[i] == ir::kNoValue ? in[i] : low(in[i], node.from);
+        for (size_t i = count; i < in.size(); ++i)
+          in[i] = in[i] == ir::kNoValue ? in[i] : wide(in[i], node.from);
+        if (options_.compute == Precision::fp8 && node.op_name() == "linear") {
+          const ir::Refusal no = refuse_float8(number, node);
+          is_float8 = !no.has_value();
+          why = no ? base::concat(row.why, "; ", *no) : "product of 8-bit floats, sums in f32";
+        }
+        break;
+      }
+      case Class::pages: {
+        // Pages keep their type: a cast would be of all of them.
+        const size_t first = node.op_name() == "kv_append" ? 2 : 1;
+        is_low = type(in[first]) == low_type_;
+        for (size_t i = 0; i < first; ++i) in[i] = is_low ? low(in[i], node.from) : wide(in[i], node.from);
+        break;
+      }
+      case Class::follow:
+        is_low = follow(node, in);
+        if (!is_low) why = "an operand is f32";
+        break;
+      case Class::kept:
+        is_low = false;
+        for (ValueId& id : in) id = id == ir::kNoValue ? id : wide(id, node.from);
+        break;
+    }
+    report_.rows.push_back({std::string(node.op_name()), node.from, is_low, std::move(why)});
+    Node next = node;
+    if (is_float8) next.attrs.set("float8", int64_t{1});
+    rebuild(number, next, std::move(in), is_float8);
+  }
+
+  /// Why a linear product keeps 16-bit operands.
+  ir::Refusal refuse_float8(ir::NodeId number, const Node& node) const {
+    if (!options_.fp8_last && !followed_[ir::index(number)]) return "no product follows";
+    const tensor::Dims w = graph_.type(node.in[1]).shape.to_dims();
+    return passes::refuse_float8(w[0], w[1]);
+  }
+
+  /// The node with new operands, typed anew; the old one goes if they differ.
+  void rebuild(ir::NodeId number, const Node& node, std::vector<ValueId> in, bool is_changed = false) {
+    if (in == node.in && !is_changed) return;
+    const std::vector<ValueId> out =
+        graph_.add(*node.op, std::move(in), node.attrs, node.out.size(), node.from);
+    for (size_t i = 0; i < out.size(); ++i)
+      if (node.out[i] != ir::kNoValue) now_[node.out[i]] = out[i];
+    graph_.erase(number);
+  }
+
+  ir::Graph& graph_;
+  const PrecisionOptions& options_;
+  DType low_type_;
+  std::vector<bool> followed_;                          // by number: a product depends on it; for fp8
+  std::map<ValueId, ValueId> now_;                      // results of rebuilt nodes
+  std::map<std::pair<ValueId, DType>, ValueId> casts_;  // one cast of a value to a type
+  PrecisionReport report_;
+};
+
+/// The node as if its 16-bit operands and results were f32.
+ir::NodeView widened(ir::NodeView view) {
+  for (size_t i = 0; i < view.known.size(); ++i)
+    if (is_half(view.in[i].dtype)) view.known[i] = nullptr;
+  for (auto* types : {&view.in, &view.out}) {
+    for (tensor::TensorType& t : *types) t.dtype = is_half(t.dtype) ? DType::f32 : t.dtype;
+  }
+  return view;
+}
+
+bool has_half(const ir::NodeView& view) {
+  const auto any = [](const std::vector<tensor::TensorType>& types) {
+    return std::any_of(types.begin(), types.end(), [](const auto& t) { return is_half(t.dtype); });
+  };
+  return any(view.in) || any(view.out);
+}
+
+/// True where f32 between two casts serves better than what the device does with 16 bits.
+bool needs_widening(const ir::Graph& graph, const Node& node, tensor::DeviceKind device) {
+  if (node.op->schema.is_view || node.op->schema.is_control || node.op->schema.updates_state()) return false;
+  if (node.op_name() == "cast" || node.op_name() == "cast_like") return false;
+  const ir::NodeView view = graph.view(node);
+  if (!has_half(view)) return false;
+  const ir::Kernel* half = ops::choose_kernel(*node.op, view, device);
+  if (half == nullptr) return true;
+  const ir::Kernel* full = ops::choose_kernel(*node.op, widened(view), device);
+  if (full == nullptr) return false;
+  const auto is_reference = [](const ir::Kernel& k) { return k.name.starts_with("reference"); };
+  // A kernel that converts by itself does so for every reader and in memory of its own.
+  return half->name.ends_with("_via_f32") || (is_reference(*half) && !is_reference(*full));
+}
+
+/// One cast of each value to f32, however many nodes read it.
+class Widener {
+ public:
+  explicit Widener(ir::Graph& graph) : graph_(graph) {}
+
+  /// Computes the node in f32 and rounds its results to the types they had.
+  void widen(ir::NodeId number) {
+    const Node node = graph_.node(number);
+    std::vector<ValueId> in = node.in;
+    for (ValueId& id : in) {
+      if (id != ir::kNoValue && is_half(graph_.type(id).dtype)) id = wide(id, node.from);
+    }
+    const std::vector<ValueId> out = graph_.add(*node.op, in, node.attrs, node.out.size(), node.from);
+    for (size_t i = 0; i < out.size(); ++i) {
+      if (node.out[i] == ir::kNoValue) continue;
+      const DType was = graph_.type(node.out[i]).dtype;
+      const bool same = graph_.type(out[i]).dtype == was;
+      graph_.replace_uses(node.out[i], same ? out[i] : add_cast(graph_, out[i], was, node.from));
+    }
+    graph_.erase(number);
+  }
+
+ private:
+  ValueId wide(ValueId id, const std::string& from) {
+    ValueId& made = casts_.try_emplace(id, ir::kNoValue).first->second;
+    if (made == ir::kNoValue) made = add_cast(graph_, id, DType::f32, from);
+    return made;
+  }
+  ir::Graph& graph_;
+  std::map<ValueId, ValueId> casts_;
+};
+
+/// Gives readers of widened values that stand far apart their own casts.
+class Localiser {
+ public:
+  explicit Localiser(ir::Graph& graph) : graph_(graph) {}
+
+  size_t run() {
+    const std::vector<std::vector<ir::NodeId>> uses = graph_.uses();
+    const size_t count = graph_.nodes().size();
+    size_t changes = 0;
+    for (size_t n = 0; n < count; ++n) {
+      const Node node = graph_.nodes()[n];
+      if (node.op == nullptr || node.op_name() != "cast" || !is_half(graph_.type(node.in[0]).dtype)) continue;
+      if (graph_.type(node.out[0]).dtype == DType::f32) changes += split(n, node, uses[index(node.out[0])]);
+    }
+    if (changes > 0) graph_.sort();
+    return changes;
+  }
+
+ private:
+  // Readers this many nodes apart share a cast: a forward op and the next, not forward and backward.
+  static constexpr size_t kNear = 12;
+
+  /// Walks the readers in order; a gap begins a new group with a cast of its own.
+  size_t split(size_t position, const Node& cast, std::vector<ir::NodeId> readers) {
+    std::sort(readers.begin(), readers.end());
+    readers.erase(std::unique(readers.begin(), readers.end()), readers.end());
+    size_t changes = 0, last = position;
+    ValueId now = cast.out[0];
+    if (const ValueId exact = exact_source(cast); exact != ir::kNoValue) {
+      now = exact;
+      last = index(graph_.value(exact).producer);
+    }
+    for (const ir::NodeId reader : readers) {
+      // A new node at the end of the list is sorted in right before its reader.
+      if (index(reader) - last > kNear) now = add_cast(graph_, cast.in[0], DType::f32, cast.from);
+      last = index(reader);
+      for (size_t i = 0; i < graph_.node(reader).in.size(); ++i) {
+        if (graph_.node(reader).in[i] != cast.out[0] || now == cast.out[0]) continue;
+        graph_.set_operand(reader, i, now);
+        ++changes;
+      }
+    }
+    return changes;
+  }
+
+  /// The f32 value that a half was rounded from without loss, or kNoValue.
+  ValueId exact_source(const Node& widening) const {
+    const Node* narrowing = graph_.producer(widening.in[0]);
+    if (narrowing == nullptr || narrowing->op_name() != "cast") return ir::kNoValue;
+    const ValueId from = narrowing->in[0];
+    const bool is_exact =
+        graph_.type(from).dtype == DType::f32 && holds_halves(from, graph_.type(widening.in[0]).dtype, 4);
+    return is_exact ? from : ir::kNoValue;
+  }
+
+  /// f32 elements that are all of type `half`: widened, and then only moved or chosen between.
+  bool holds_halves(ValueId id, DType half, int depth) const {
+    const Node* p = graph_.producer(id);
+    if (p == nullptr || depth == 0) return false;
+    if (p->op_name() == "cast") return graph_.type(p->in[0]).dtype == half;
+    constexpr std::string_view kExact[] = {"relu",      "relu_grad", "max_pool_nhwc",
+                                           "transpose", "reshape",   "neg"};
+    const bool moves = std::find(std::begin(kExact), std::end(kExact), p->op_name()) != std::end(kExact);
+    return moves && holds_halves(p->in[0], half, depth - 1);
+  }
+
+  ir::Graph& graph_;
+};
+
+}  // namespace
+
+void PrecisionOptions::fields(base::OptionList& f) {
+  f.add_choice(
+      "compute", &compute, {"f32", "bf16", "f16", "fp8"},
+      "type of the operands of products; weights, statistics, losses and the optimizer stay f32. f16 "
+      "needs a loss scale; fp8: bf16, and products by weights on 8-bit floats with a scale each row");
+  f.add("keep", &keep, "ops, or nodes with these in their names, that stay f32");
+  f.add("fp8_last", &fp8_last, "fp8: products that no other follows (scores of a vocabulary) are 8-bit too");
+}
+
+std::string PrecisionReport::text() const {
+  std::vector<std::pair<std::string, size_t>> lines;
+  for (const PrecisionRow& row : rows) {
+    const std::string line = row.op + (row.is_low ? ": 16-bit: " : ": f32: ") + row.why;
+    const auto at = std::find_if(lines.begin(), lines.end(), [&](const auto& l) { return l.first == line; });
+    if (at == lines.end()) {
+      lines.emplace_back(line, 1);
+    } else {
+      ++at->second;
+    }
+  }
+  std::string all;
+  for (const auto& [line, times] : lines) {
+    const size_t colon = line.find(':');
+    all += base::concat(line.substr(0, colon), " x ", times, line.substr(colon), "\n");
+  }
+  return all + base::concat("casts: ", casts, ", of them of weights: ", weight_casts, "\n");
+}
+
+PrecisionReport lower_precision(ir::Graph& graph, const PrecisionOptions& options) {
+  if (options.compute == Precision::f32) return {};
+  return Lowering(graph, options).run();
+}
+
+size_t widen_unsupported(ir::Graph& graph, tensor::DeviceKind device) {
+  size_t changes = 0;
+  Widener widener(graph);
+  const size_t count = graph.nodes().size();
+  for (size_t n = 0; n < count; ++n) {
+    const auto id = ir::NodeId(static_cast<uint32_t>(n));
+    if (graph.node(id).op == nullptr || !needs_widening(graph, graph.node(id), device)) continue;
+    widener.widen(id);
+    ++changes;
+  }
+  if (changes > 0) graph.sort();
+  return changes;
+}
+
+size_t localise_casts(ir::Graph& graph) { return Localiser(graph).run(); }
+
+}  // namespace trireme::passes

@@ -1,0 +1,226 @@
+// Graphs with quantize/dequantize pairs become integer graphs.
+#include "passes/precision/quantized.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "passes/rewriter.h"
+
+namespace trireme::passes {
+namespace {
+
+using ir::Node;
+using ir::ValueId;
+using tensor::DType;
+using tensor::Tensor;
+
+/// A value known in 8 bits: real = scale * (q - zero).
+struct Quantized {
+  ValueId q, scale, zero;
+  int64_t axis = 1;  ///< that a vector of scales runs along
+};
+
+bool is_8_bit(DType t) { return t == DType::i8 || t == DType::u8; }
+
+/// The operands of a dequantize (or quantize) node with constant parameters; a missing zero point becomes one
+/// of `type`.
+std::optional<Quantized> parameters(Rewriter& rw, const Node& node, DType type) {
+  if (rw.known(node.in[1]) == nullptr || node.attrs.get_int("block_size", 0) != 0) return std::nullopt;
+  const int64_t axis = node.attrs.get_int("axis", 1);
+  if (node.in.size() > 2 && node.in[2] != ir::kNoValue) {
+    if (rw.known(node.in[2]) == nullptr) return std::nullopt;
+    return Quantized{node.in[0], node.in[1], node.in[2], axis};
+  }
+  // A zero point has as many elements as there are scales.
+  return Quantized{node.in[0], node.in[1], rw.constant(Tensor::zeros(type, rw.known(node.in[1])->dims())),
+                   axis};
+}
+
+std::optional<Quantized> dequantized(Rewriter& rw, ValueId id) {
+  const auto node = rw.producer(id, "dequantize_linear");
+  if (!node || !is_8_bit(rw.graph().type(node->in[0]).dtype)) return std::nullopt;
+  return parameters(rw, *node, rw.graph().type(node->in[0]).dtype);
+}
+
+bool per_tensor(const Rewriter& rw, const Quantized& v) { return rw.known(v.scale)->elements() == 1; }
+
+bool is_all_zero(const Tensor* t) {
+  if (t == nullptr) return false;
+  const std::vector<int64_t> values = t->to_ints();
+  return std::all_of(values.begin(), values.end(), [](int64_t v) { return v == 0; });
+}
+
+/// The bias in steps of x_scale * w_scale as i32 [n]; nullopt if it is not constant or does not fit.
+std::optional<Tensor> integer_bias(const Rewriter& rw, ValueId id, const std::vector<double>& steps) {
+  std::vector<double> real;
+  if (const auto dq = rw.producer(id, "dequantize_linear")) {
+    const Tensor *q = rw.known(dq->in[0]), *scale = rw.known(dq->in[1]);
+    const bool zero_is_0 = dq->in.size() < 3 || dq->in[2] == ir::kNoValue || is_all_zero(rw.known(dq->in[2]));
+    if (q == nullptr || scale == nullptr || !zero_is_0 || q->dtype() != DType::i32) return std::nullopt;
+    const std::vector<double> s = scale->to_doubles();
+    real = q->to_doubles();
+    for (size_t i = 0; i < real.size(); ++i) real[i] *= s[s.size() == 1 ? 0 : i];
+  } else if (const Tensor* t = rw.known(id); t != nullptr && t->dtype() == DType::f32) {
+    real = t->to_doubles();
+  } else {
+    return std::nullopt;
+  }
+  if (real.size() != steps.size()) return std::nullopt;
+  std::vector<int32_t> out(real.size());
+  for (size_t i = 0; i < real.size(); ++i) {
+    const double v = std::nearbyint(real[i] / steps[i]);
+    if (!(std::abs(v) < 2147483647.0)) return std::nullopt;
+    out[i] = static_cast<int32_t>(v);
+  }
+  return Tensor::from<int32_t>({static_cast<int64_t>(out.size())}, std::span<const int32_t>(out));
+}
+
+std::vector<double> product_steps(const Rewriter& rw, const Quantized& x, const Quantized& w,
+                                  int64_t channels) {
+  const double xs = rw.known(x.scale)->to_doubles()[0];
+  const std::vector<double> ws = rw.known(w.scale)->to_doubles();
+  std::vector<double> steps;
+  for (int64_t c = 0; c < channels; ++c)
+    steps.push_back(xs * ws[ws.size() == 1 ? 0 : static_cast<size_t>(c)]);
+  return steps;
+}
+
+/// The only reader of `id`, if it is a node of op `op`.
+std::optional<Node> only_reader(const Rewriter& rw, const std::vector<std::vector<ir::NodeId>>& readers,
+                                ValueId id, std::string_view op) {
+  if (!rw.single_use(id) || ir::index(id) >= readers.size()) return std::nullopt;
+  for (ir::NodeId n : readers[ir::index(id)]) {
+    const Node& node = rw.graph().node(n);
+    if (node.op != nullptr && node.op_name() == op && rw.uses(node.out[0]) > 0) return node;
+  }
+  return std::nullopt;
+}
+
+/// What follows a product: an optional relu, an optional quantization.
+struct Tail {
+  ValueId last;  ///< the value the integer op replaces
+  bool relu = false;
+  std::optional<Quantized> out;
+};
+
+Tail tail_of(Rewriter& rw, ValueId id) {
+  const auto readers = rw.graph().uses();
+  Tail tail{.last = id, .relu = false, .out = std::nullopt};
+  if (const auto relu = only_reader(rw, readers, tail.last, "relu")) {
+    tail.relu = true;
+    tail.last = relu->out[0];
+  }
+  const auto quantize = only_reader(rw, readers, tail.last, "quantize_linear");
+  if (!quantize || !is_8_bit(rw.graph().type(quantize->out[0]).dtype)) return tail;
+  const auto out = parameters(rw, *quantize, rw.graph().type(quantize->out[0]).dtype);
+  if (out && per_tensor(rw, *out)) {
+    tail.out = out;
+    tail.last = quantize->out[0];
+  }
+  return tail;
+}
+
+/// Operands of qconv_nhwc and qlinear in their order.
+std::vector<ValueId> product_operands(ValueId x, const Quantized& xq, const Quantized& w, const Tail& tail) {
+  const ValueId none = ir::kNoValue;
+  return {x,
+          xq.scale,
+          xq.zero,
+          w.q,
+          w.scale,
+          w.zero,
+          tail.out ? tail.out->scale : none,
+          tail.out ? tail.out->zero : none};
+}
+
+struct Product {
+  Quantized x, w;
+  std::optional<Tensor> bias;
+};
+
+/// Operands 0 to 2 of a conv or gemm if they are all quantized and the weights constant.
+std::optional<Product> product_of(Rewriter& rw, const Node& node, int64_t channels_axis) {
+  const auto x = dequantized(rw, node.in[0]), w = dequantized(rw, node.in[1]);
+  if (!x || !w || !per_tensor(rw, *x) || rw.known(w->q) == nullptr) return std::nullopt;
+  const Tensor& weights = *rw.known(w->q);
+  const int64_t channels = weights.dims()[static_cast<size_t>(channels_axis)];
+  const int64_t scales = rw.known(w->scale)->elements();
+  const int64_t axis = w->axis < 0 ? w->axis + static_cast<int64_t>(weights.rank()) : w->axis;
+  if (scales != 1 && (scales != channels || axis != channels_axis)) return std::nullopt;
+  if (rw.graph().type(node.out[0]).dtype != DType::f32) return std::nullopt;
+  Product p{*x, *w, std::nullopt};
+  if (node.in.size() > 2 && node.in[2] != ir::kNoValue) {
+    p.bias = integer_bias(rw, node.in[2], product_steps(rw, *x, *w, channels));
+    if (!p.bias) return std::nullopt;
+  }
+  return p;
+}
+
+bool convert_conv(Rewriter& rw, const Node& node) {
+  if (!rw.graph().type(node.in[1]).shape.has_rank() || rw.graph().type(node.in[1]).shape.rank() != 4)
+    return false;
+  const auto p = product_of(rw, node, 0);
+  if (!p) return false;
+  const Tail tail = tail_of(rw, node.out[0]);
+  const ValueId x = rw.add("transpose", {p->x.q}, {{"perm", std::vector<int64_t>{0, 2, 3, 1}}}, node.from);
+  std::vector<ValueId> in = product_operands(x, p->x, p->w, tail);
+  if (p->bias) in.push_back(rw.constant(*p->bias));
+  ir::Attrs attrs = node.attrs;
+  if (tail.relu) attrs.set("activation", std::string("relu"));
+  const ValueId y = rw.add("qconv_nhwc", std::move(in), std::move(attrs), node.from);
+  rw.replace(tail.last, rw.add("transpose", {y}, {{"perm", std::vector<int64_t>{0, 3, 1, 2}}}, node.from));
+  return true;
+}
+
+bool convert_gemm(Rewriter& rw, const Node& node) {
+  const bool plain = node.op_name() == "matmul" ||
+                     (node.attrs.get_float("alpha", 1) == 1 && node.attrs.get_float("beta", 1) == 1 &&
+                      node.attrs.get_int("transA", 0) == 0);
+  const tensor::Shape& w = rw.graph().type(node.in[1]).shape;
+  if (!plain || !w.has_rank() || w.rank() != 2) return false;
+  const bool transposed = node.attrs.get_int("transB", 0) != 0;
+  const auto p = product_of(rw, node, transposed ? 0 : 1);
+  if (!p) return false;
+  const Tail tail = tail_of(rw, node.out[0]);
+  std::vector<ValueId> in = product_operands(p->x.q, p->x, p->w, tail);
+  if (p->bias) in.push_back(rw.constant(*p->bias));
+  ir::Attrs attrs{{"transposed", int64_t{transposed}}};
+  if (tail.relu) attrs.set("activation", std::string("relu"));
+  rw.replace(tail.last, rw.add("qlinear", std::move(in), std::move(attrs), node.from));
+  return true;
+}
+
+bool convert_add(Rewriter& rw, const Node& node) {
+  const auto a = dequantized(rw, node.in[0]), b = dequantized(rw, node.in[1]);
+  if (!a || !b || !per_tensor(rw, *a) || !per_tensor(rw, *b)) return false;
+  const tensor::Shape &as = rw.graph().type(a->q).shape, &bs = rw.graph().type(b->q).shape;
+  const tensor::Shape& ys = rw.graph().type(node.out[0]).shape;
+  if (!as.has_rank() || !bs.has_rank() || as.rank() != bs.rank() || !ys.has_rank()) return false;
+  for (size_t i = 0; i < as.rank(); ++i) {
+    // Unknown extents might broadcast; only equal names or numbers are safe.
+    if (!(as[i] == bs[i])) return false;
+  }
+  const Tail tail = tail_of(rw, node.out[0]);
+  if (!tail.out) return false;
+  ir::Attrs attrs;
+  if (tail.relu) attrs.set("activation", std::string("relu"));
+  rw.replace(
+      tail.last,
+      rw.add("qadd", {a->q, a->scale, a->zero, b->q, b->scale, b->zero, tail.out->scale, tail.out->zero},
+             std::move(attrs), node.from));
+  return true;
+}
+
+}  // namespace
+
+size_t use_integer_kernels(ir::Graph& graph) {
+  Rewriter rw(graph);
+  return rw.for_each([&](ir::NodeId, const Node& node) {
+    if (node.out.empty() || node.out[0] == ir::kNoValue || rw.uses(node.out[0]) == 0) return false;
+    if (node.op_name() == "conv") return convert_conv(rw, node);
+    if (node.op_name() == "gemm" || node.op_name() == "matmul") return convert_gemm(rw, node);
+    return node.op_name() == "add" && convert_add(rw, node);
+  });
+}
+
+}  // namespace trireme::passes

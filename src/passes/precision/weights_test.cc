@@ -1,0 +1,115 @@
+// Storing weights: which products are replaced, by what, what is reported, and what the graph then computes.
+#include "passes/precision/weights.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "base/rng.h"
+#include "ops/quant/weight_only.h"
+#include "ops/table.h"
+#include "passes/pass.h"
+
+namespace trireme::passes {
+namespace {
+
+using tensor::Tensor;
+
+constexpr const char* kNet = R"(graph "g"
+  %0 = input "x" : f32[3,64]
+  %1 = param "w" : f32[64,96]#seed=1
+  %2 = param "v" : f32[64,96]#seed=2
+  %3 = param "b" : f32[1,64]#seed=3
+  %4 = param "u" : f32[64,64]#seed=4
+  %5 = param "c" : f32[64]#seed=5
+  %6 = param "t" : f32[64,5]#seed=6
+  %7 = matmul(%0, %1)
+  %8 = gemm(%7, %2, %3) {transB=1}
+  %9 = linear(%8, %4, %5, %0) {activation="relu"}
+  %10 = matmul(%9, %6)
+  return %10 "y"
+)";
+
+ir::Graph net() {
+  ir::Graph g = ir::parse(kNet, ops::table());
+  g.sort();
+  return g;
+}
+
+/// The ops of a graph in their order, and the extents of what they give.
+std::string outline(const ir::Graph& g) {
+  std::string out;
+  for (const ir::Node& n : g.nodes()) {
+    if (n.op != nullptr)
+      out += base::concat(n.op_name(), " ", g.type(n.out[0]).shape.to_string(), " of ", n.in.size(), "\n");
+  }
+  return out;
+}
+
+TEST(StoreWeights, ProductsWithConstantMatrices) {
+  ir::Graph g = net();
+  const WeightReport report =
+      store_weights(g, {.weights = WeightBits::int8, .weight_group = 32, .least_elements = 1000});
+  EXPECT_EQ(outline(g),
+            "weight_only_linear [3,96] of 3\n"
+            "weight_only_linear [3,64] of 5\n"
+            "weight_only_linear [3,64] of 5\n"
+            "add [3,64] of 2\n"
+            "relu [3,64] of 1\n"
+            "matmul [3,5] of 2\n");
+  ASSERT_EQ(report.rows.size(), 4u);
+  EXPECT_EQ(report.stored(), 3u);
+  EXPECT_EQ(report.rows[3].why, "few weights");
+  EXPECT_EQ(report.rows[0].bytes_before, 64 * 96 * 4);
+  EXPECT_EQ(report.rows[0].bytes_after, 64 * 96 + 64 * 96 / 32 * 4);
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_GT(report.rows[i].relative, 1e-4);
+    EXPECT_LT(report.rows[i].relative, 0.01);
+  }
+  EXPECT_NE(report.text().find("3 of 4 matrices stored"), std::string::npos) << report.text();
+}
+
+TEST(StoreWeights, GroupsThatDoNotDivideTheDepthStay) {
+  ir::Graph g = net();
+  const WeightReport report =
+      store_weights(g, {.weights = WeightBits::int4, .weight_group = 64, .least_elements = 1});
+  EXPECT_EQ(report.stored(), 3u);  // of depth 64; the gemm has 96
+  EXPECT_NE(report.rows[1].why.find("a depth of 96"), std::string::npos) << report.rows[1].why;
+  EXPECT_THROW(store_weights(g, {.weights = WeightBits::int8, .weight_group = 48}), base::Error);
+}
+
+/// Values of the graph's output by evaluating its nodes one by one.
+Tensor value_of(const ir::Graph& g, const Tensor& x) {
+  base::ThreadPool pool(1);
+  std::vector<Tensor> at(g.values().size());
+  for (size_t i = 0; i < at.size(); ++i) at[i] = g.values()[i].data;
+  at[ir::index(g.inputs()[0])] = x;
+  for (const ir::Node& n : g.nodes()) {
+    if (n.op == nullptr) continue;
+    std::vector<Tensor> in;
+    for (ir::ValueId id : n.in) in.push_back(id == ir::kNoValue ? Tensor() : at[ir::index(id)]);
+    at[ir::index(n.out[0])] = ops::evaluate(ops::table().need(n.op_name()), n.attrs, in, 1, pool)[0];
+  }
+  return at[ir::index(g.outputs()[0])];
+}
+
+TEST(StoreWeights, TheGraphComputesNearlyTheSame) {
+  Tensor x = Tensor::empty(tensor::DType::f32, {3, 64});
+  base::Rng rng(7);
+  for (float& v : x.mutable_data<float>()) v = static_cast<float>(rng.normal());
+  const std::vector<double> want = value_of(net(), x).to_doubles();
+  double largest = 0;
+  for (double v : want) largest = std::max(largest, std::abs(v));
+  for (const bool zeros : {false, true}) {
+    for (const WeightBits bits : {WeightBits::int8, WeightBits::int4}) {
+      ir::Graph g = net();
+      store_weights(g, {.weights = bits, .weight_group = 32, .weight_zeros = zeros, .least_elements = 1});
+      const std::vector<double> got = value_of(g, x).to_doubles();
+      const double off = bits == WeightBits::int8 ? 0.02 : 0.3;
+      for (size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(got[i], want[i], off * largest) << i;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace trireme::passes

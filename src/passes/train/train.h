@@ -1,0 +1,56 @@
+// From an inference graph to a training graph: training forms of ops, and the gradients of the loss.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "ir/graph.h"
+#include "passes/pass.h"
+
+namespace trireme::passes {
+
+/// Names of the inputs that training adds; the trainer feeds them every step.
+inline constexpr const char* kRngInput = "rng";                 ///< i64 [3]: seed, step, first row
+inline constexpr const char* kLossWeightInput = "loss_weight";  ///< f32 []: 1 / valid targets of the step
+inline constexpr const char* kLrInput = "lr";                   ///< f32 []: learning rate
+inline constexpr const char* kStepInput = "step";               ///< i64 []: count of executed updates, from 1
+
+inline constexpr const char* kCountInput = "micro_batch";  ///< i64 []: micro-batches of the step before this
+
+inline constexpr const char* kGradScaleInput = "grad_scale";  ///< f32 []: 1 / loss scale
+
+/// The input `name` of the graph, added if it has none.
+ir::ValueId need_input(ir::Graph& graph, const std::string& name, tensor::TensorType type);
+
+/// Training forms: dropout draws from the `rng` input, batch_norm takes the statistics of the batch and keeps
+/// running ones in its mean and variance, which must be states by now. Run before shapes are bound.
+size_t to_training(ir::Graph& graph);
+
+/// On a 16-bit step after the passes of the step: casts vanish into kernels of the device (casts.h). None for
+/// the CPU.
+const std::vector<Pass>& cast_passes(tensor::DeviceKind on);
+
+/// Passes over a forward graph with static shapes that may run before it is differentiated: what they
+/// make has gradient rules.
+const std::vector<Pass>& forward_passes();
+/// Passes over the graph of a whole step that runs on such a device.
+const std::vector<Pass>& step_passes(tensor::DeviceKind on = tensor::DeviceKind::cpu);
+/// Passes over what one program runs, when it is decided what is computed again and where stages are cut.
+const std::vector<Pass>& program_passes(tensor::DeviceKind on);
+
+/// The gradient of one parameter.
+struct ParamGradient {
+  ir::ValueId param, gradient;
+  /// What the optimizer changes where it is not `param` itself: this rank's part of it. Of the type of
+  /// `gradient`, whose Value::shard says which part.
+  ir::ValueId target = ir::kNoValue;
+  bool is_counted = true;  ///< false: another pipeline stage has this parameter too and counts it in the norm
+};
+
+/// Adds the gradients of the scalar `loss` times the input `loss_weight` with respect to `params` (values of
+/// kind state). A parameter the loss does not depend on is left out. All shapes are static.
+/// Throws unsupported naming the node that has no gradient.
+std::vector<ParamGradient> differentiate(ir::Graph& graph, ir::ValueId loss,
+                                         const std::vector<ir::ValueId>& params);
+
+}  // namespace trireme::passes

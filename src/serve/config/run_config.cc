@@ -1,0 +1,93 @@
+// How a model runs: reads the parameters as options, so that errors read alike.
+#include "serve/config/run_config.h"
+
+#include <algorithm>
+#include <charconv>
+
+#include "base/options.h"
+
+namespace trireme::serve {
+namespace {
+
+struct Fields {
+  RunConfig config;
+  passes::WeightOptions weights;
+  base::Duration window{-1}, slo{-1};
+  std::string pad_inputs;
+  bool is_deadline_aware = false, runs_whole = false;
+
+  void fields(base::OptionList& f) {
+    f.add_choice("precision", &config.precision, {"f32", "bf16", "f16", "fp8"}, "operands of products");
+    weights.fields(f);
+    f.add("threads", &config.threads, "threads of an instance").at_least(0).at_most(4096);
+    f.add("buckets", &config.buckets, "row counts that batches are filled up to").at_least(1);
+    f.add("batch_window", &window, "longest wait for a fuller batch");
+    f.add_choice("image_input", &config.image_input, {"off", "none", "unit", "inception", "imagenet"},
+                 "the input takes picture files; what their bytes become");
+    f.add("stream_rows", &config.streams_rows, "each row of the outputs is an answer");
+    f.add("pad_buckets", &config.pad_buckets, "lengths that open extents are filled up to").at_least(1);
+    f.add("pad_value", &config.pad_value, "what they are filled with");
+    f.add("pad_inputs", &pad_inputs, "only these inputs: name=value,...");
+    f.add("slo_p99", &slo, "goal of the 99th percentile");
+    f.add("whole_batches", &runs_whole, "a batch takes all that fits, whatever its rows cost");
+    f.add("deadline_aware", &is_deadline_aware, "timeouts bound the answer");
+  }
+};
+
+/// "a=1,b" with the default for b.
+std::map<std::string, double> values_by_name(const std::string& text, double otherwise) {
+  std::map<std::string, double> out;
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = std::min(text.find(',', at), text.size());
+    const std::string item = text.substr(at, end - at), name = item.substr(0, item.find('='));
+    double value = otherwise;
+    if (name.size() < item.size()) {
+      const char* last = item.data() + item.size();
+      const auto [stop, error] = std::from_chars(item.data() + name.size() + 1, last, value);
+      base::require(error == std::errc() && stop == last, "parameter pad_inputs: '", item,
+                    "' is no name=value");
+    }
+    base::require(!name.empty(), "parameter pad_inputs: '", text, "' has an item without a name");
+    out[name] = value;
+    at = end + 1;
+  }
+  return out;
+}
+
+}  // namespace
+
+bool RunConfig::knows(const std::string& key) {
+  Fields fields;
+  return base::OptionList(fields).to_json().contains(key);
+}
+
+RunConfig RunConfig::of(const std::vector<std::pair<std::string, std::string>>& parameters) {
+  Fields fields;
+  base::OptionList list(fields);
+  const base::Json known = list.to_json();
+  for (const auto& [key, value] : parameters) {
+    if (!known.contains(key)) continue;
+    std::string flag = "--" + key + "=" + value;
+    for (char& c : flag) {
+      if (c == '=') break;
+      if (c == '_') c = '-';
+    }
+    try {
+      list.parse_flags(std::vector<std::string>{flag});
+    } catch (const base::Error& e) {
+      throw e.with("parameters");
+    }
+  }
+  if (fields.window.ns >= 0) fields.config.window_ns = fields.window.ns;
+  fields.config.pad_inputs = values_by_name(fields.pad_inputs, fields.config.pad_value);
+  std::sort(fields.config.pad_buckets.begin(), fields.config.pad_buckets.end());
+  base::require(!fields.config.pad_buckets.empty() || fields.config.pad_inputs.empty(),
+                "parameter pad_inputs needs pad_buckets");
+  if (list.given("weights")) fields.config.weights = fields.weights;
+  if (fields.slo.ns >= 0) fields.config.p99_ns = fields.slo.ns;
+  if (list.given("deadline_aware")) fields.config.is_deadline_aware = fields.is_deadline_aware;
+  if (list.given("whole_batches")) fields.config.runs_whole = fields.runs_whole;
+  return fields.config;
+}
+
+}  // namespace trireme::serve

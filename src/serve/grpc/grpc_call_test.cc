@@ -1,0 +1,433 @@
+// Calls over real sockets: messages, statuses, compression, deadlines, streams, leaving and hostile clients,
+// drain.
+#include "serve/grpc/grpc_call.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <thread>
+
+#include "base/guarded.h"
+#include "http/http2_connection.h"
+#include "http/server.h"
+#include "tests/http2_peer.h"
+
+namespace trireme::serve {
+namespace {
+
+using namespace std::chrono_literals;
+using tests::grpc_fields;
+using tests::grpc_frame;
+using tests::http2_frame;
+using tests::http2_preface;
+using tests::Http2PeerAnswer;
+using tests::Http2Wire;
+
+bool eventually(const std::function<bool()>& condition) {
+  for (int i = 0; i < 1000; ++i) {
+    if (condition()) return true;
+    std::this_thread::sleep_for(5ms);
+  }
+  return false;
+}
+
+constexpr size_t kMostInflated = 200'000;
+
+/// Answers each message with itself: at once (/t/echo), from another thread (/t/later), never (/t/never); or
+/// throws (/t/throw).
+class Echo final : public GrpcHandler {
+ public:
+  struct Counts {
+    std::atomic<int> messages{0}, cancelled{0}, drained{0}, in_place{0}, alive{0};
+    base::Guarded<std::vector<std::thread>> threads;
+  };
+  Echo(Counts& counts, std::shared_ptr<GrpcCall> call) : counts_(counts), call_(std::move(call)) {
+    ++counts_.alive;
+    kind_ = call_->path().substr(3);
+  }
+  ~Echo() override { --counts_.alive; }
+
+  size_t aligned_at(std::string_view begin) const override { return begin.size() > 16 ? 16 : 0; }
+  void on_message(http::Bytes&& message) override {
+    ++counts_.messages;
+    if (reinterpret_cast<uintptr_t>(message.data() + 16) % 64 == 0) ++counts_.in_place;
+    if (kind_ == "throw") base::fail_invalid("50 % of \xc3\xa4 message\n");
+    if (kind_ == "busy") base::fail(base::ErrorCode::unavailable, "too busy");
+    if (kind_ == "long") base::fail_invalid(std::string(100'000, '\xc3'));
+    if (kind_ == "never") {
+      if (++held_ == 4) call_->hold(true);
+      return;
+    }
+    std::vector<http::BodyPart> parts;
+    parts.emplace_back(std::string(message.view()));
+    if (kind_ == "echo") return call_->send(std::move(parts));
+    counts_.threads.with([&](auto& threads) {
+      threads.emplace_back([call = call_, parts]() mutable {
+        call->send(std::move(parts));
+        call->finish({}, {{"x-thread", "other"}});
+      });
+    });
+  }
+  void on_end() override {
+    if (kind_ == "echo") call_->finish({});
+  }
+  void on_cancel() override { ++counts_.cancelled; }
+  void on_drain() override {
+    ++counts_.drained;
+    if (kind_ == "never") call_->finish({GrpcCode::unavailable, "going"});
+  }
+
+ private:
+  Counts& counts_;
+  const std::shared_ptr<GrpcCall> call_;
+  std::string kind_;
+  int held_ = 0;
+};
+
+class Listener : public GrpcRoutes {
+ public:
+  explicit Listener(http::ServerOptions options = {}) {
+    options.host = "127.0.0.1";
+    service_.limits.stream_window_bytes = 200'000;
+    service_.limits.silence_ns = 800'000'000;
+    service_.open = [this](http::Loop& loop, http::Http2Session& session) {
+      return std::make_shared<GrpcCall>(*this, session, loop.mailbox(), kMostInflated);
+    };
+    server = std::make_unique<http::Server>(
+        options,
+        [this](http::Loop& loop, http::Descriptor fd) {
+          return std::make_unique<http::Http2Connection>(loop, std::move(fd), service_);
+        },
+        std::string_view());
+  }
+  ~Listener() override {
+    server->stop();
+    counts.threads.with([](auto& threads) {
+      for (std::thread& t : threads) t.join();
+    });
+  }
+  std::unique_ptr<GrpcHandler> open(const std::shared_ptr<GrpcCall>& call) override {
+    if (call->path().substr(0, 3) != "/t/") return nullptr;
+    return std::make_unique<Echo>(counts, call);
+  }
+  uint16_t port() const { return server->port(); }
+
+  Echo::Counts counts;
+  std::unique_ptr<http::Server> server;
+
+ private:
+  http::Http2Service service_;
+};
+
+std::string status_of(const Http2PeerAnswer& answer) {
+  const auto at = answer.fields.find("grpc-status");
+  return at == answer.fields.end() ? "none" : at->second;
+}
+
+TEST(GrpcCall, MessagesOfEverySizeComeBack) {
+  Listener listener;
+  Http2Wire wire(listener.port());
+  for (const char* path : {"/t/echo", "/t/later"}) {
+    for (const size_t bytes : {0, 1, 4095, 4097, 16'384, 100'000, 700'000, 5'000'000}) {
+      std::string message(bytes, 'x');
+      for (size_t i = 0; i < bytes; i += 97) message[i] = static_cast<char>(i);
+      const int32_t id = wire.peer.request(grpc_fields(path), grpc_frame(message));
+      const Http2PeerAnswer& answer = wire.wait(id);
+      EXPECT_EQ(status_of(answer), "0") << bytes;
+      EXPECT_TRUE(answer.body == grpc_frame(message)) << bytes;
+    }
+  }
+  EXPECT_GE(listener.counts.in_place, 8);  // from 4,096 bytes on
+  EXPECT_TRUE(eventually([&] { return listener.counts.alive == 0; }));
+}
+
+TEST(GrpcCall, ManyStreamsAtOnceFromOtherThreads) {
+  Listener listener;
+  Http2Wire wire(listener.port());
+  std::vector<int32_t> ids;
+  for (int i = 0; i < 300; ++i)
+    ids.push_back(wire.peer.request(grpc_fields("/t/later"), grpc_frame("message " + std::to_string(i))));
+  for (int i = 0; i < 300; ++i) {
+    const Http2PeerAnswer& answer = wire.wait(ids[static_cast<size_t>(i)]);
+    EXPECT_EQ(answer.body, grpc_frame("message " + std::to_string(i)));
+    EXPECT_EQ(answer.fields.at("x-thread"), "other");
+  }
+}
+
+TEST(GrpcCall, StatusesAndRefusals) {
+  Listener listener;
+  Http2Wire wire(listener.port());
+  const auto ask = [&](const tests::Http2PeerFields& fields,
+                       const std::string& body) -> const Http2PeerAnswer& {
+    return wire.wait(wire.peer.request(fields, body));
+  };
+  const Http2PeerAnswer& thrown = ask(grpc_fields("/t/throw"), grpc_frame("x"));
+  EXPECT_EQ(status_of(thrown), "3");
+  EXPECT_EQ(thrown.fields.at("grpc-message"), "50 %25 of %C3%A4 message%0A");
+  EXPECT_EQ(status_of(ask(grpc_fields("/other/m"), grpc_frame("x"))), "12");
+  EXPECT_EQ(status_of(ask(grpc_fields("/t/echo", {{"grpc-encoding", "snappy"}}), grpc_frame("x"))), "12");
+  EXPECT_EQ(status_of(ask(grpc_fields("/t/echo"), grpc_frame("x", true))), "3");  // compressed by nothing
+  EXPECT_EQ(status_of(ask(grpc_fields("/t/echo"), grpc_frame("x").substr(0, 4))), "13");
+  EXPECT_EQ(status_of(ask(grpc_fields("/t/echo"), grpc_frame("long").substr(0, 7))), "13");
+  EXPECT_EQ(status_of(ask(grpc_fields("/t/echo"), std::string("\0\xff\xff\xff\xff", 5))), "8");
+  EXPECT_EQ(status_of(ask(grpc_fields("/t/echo", {{"grpc-timeout", "soon"}}), grpc_frame("x"))), "13");
+  EXPECT_EQ(status_of(ask(grpc_fields("/t/echo", {{"x", std::string(30'000, 'x')}}), grpc_frame("x"))), "8");
+  tests::Http2PeerFields page = grpc_fields("/t/echo");
+  page.back().second = "text/html";
+  EXPECT_EQ(ask(page, "x").fields.at(":status"), "415");
+  page = grpc_fields("/t/echo");
+  page.front().second = "GET";
+  EXPECT_EQ(ask(page, "").fields.at(":status"), "405");
+  EXPECT_EQ(status_of(ask(grpc_fields("/t/echo"), grpc_frame("x"))),
+            "0");  // the connection has lived through it
+}
+
+TEST(GrpcCall, CompressedBothWays) {
+  Listener listener;
+  Http2Wire wire(listener.port());
+  const std::string message(100'000, 'c');
+  for (const auto& [name, coding] :
+       {std::pair{"gzip", http::Coding::gzip}, std::pair{"deflate", http::Coding::deflate}}) {
+    const auto fields = grpc_fields("/t/echo", {{"grpc-encoding", name}});
+    const int32_t id = wire.peer.request(
+        fields, grpc_frame(http::deflate_body(message, coding), true) + grpc_frame("plain"));
+    const Http2PeerAnswer& answer = wire.wait(id);
+    EXPECT_EQ(status_of(answer), "0");
+    EXPECT_EQ(answer.fields.at("grpc-encoding"), name);
+    const size_t first = answer.body.size() - grpc_frame("plain").size();
+    ASSERT_EQ(answer.body[0], 1);
+    EXPECT_TRUE(http::inflate_body(answer.body.substr(5, first - 5), 1 << 20).view() == message);
+    EXPECT_EQ(answer.body.substr(first), grpc_frame("plain"));  // too small to be worth it
+    const int32_t damaged = wire.peer.request(fields, grpc_frame("no such coding", true));
+    EXPECT_EQ(status_of(wire.wait(damaged)), "3");
+  }
+}
+
+TEST(GrpcCall, SmallMessagesThatInflateWithoutEndAreRefused) {
+  Listener listener;
+  Http2Wire wire(listener.port());
+  for (const auto& [name, coding] :
+       {std::pair{"gzip", http::Coding::gzip}, std::pair{"deflate", http::Coding::deflate}}) {
+    const auto fields = grpc_fields("/t/echo", {{"grpc-encoding", name}});
+    const auto status_for = [&, coding = coding](size_t bytes) {
+      const std::string message = http::deflate_body(std::string(bytes, 'c'), coding);
+      return status_of(wire.wait(wire.peer.request(fields, grpc_frame(message, true))));
+    };
+    EXPECT_EQ(status_for(kMostInflated), "0");
+    EXPECT_EQ(status_for(kMostInflated + 1), "8");
+    EXPECT_EQ(status_for(50'000'000), "8");
+    EXPECT_EQ(status_for(1000), "0");  // on the same connection
+  }
+  EXPECT_EQ(listener.counts.messages, 4);
+}
+
+TEST(GrpcCall, DeadlinesAndLeavingClientsCancel) {
+  Listener listener;
+  {
+    Http2Wire wire(listener.port());
+    const int32_t late =
+        wire.peer.request(grpc_fields("/t/never", {{"grpc-timeout", "50m"}}), grpc_frame("x"));
+    EXPECT_EQ(status_of(wire.wait(late)), "4");
+    EXPECT_EQ(listener.counts.cancelled, 1);
+    const int32_t left = wire.peer.request(grpc_fields("/t/never"), grpc_frame("x"));
+    wire.send();
+    EXPECT_TRUE(eventually([&] { return listener.counts.messages == 2; }));
+    wire.peer.reset(left, 8);
+    wire.send();
+    EXPECT_TRUE(eventually([&] { return listener.counts.cancelled == 2; }));
+    wire.peer.request(grpc_fields("/t/never"), grpc_frame("x"));
+    wire.send();
+    EXPECT_TRUE(eventually([&] { return listener.counts.messages == 3; }));
+  }
+  EXPECT_TRUE(eventually([&] { return listener.counts.cancelled == 3 && listener.counts.alive == 0; }));
+}
+
+// What is refused after its deadline says so, whatever the reason; before it, the reason counts.
+TEST(GrpcCall, TimesThatAreOverAreTheDeadlines) {
+  Listener listener;
+  Http2Wire wire(listener.port());
+  const auto status_for = [&](const char* path, const char* timeout) {
+    return status_of(
+        wire.wait(wire.peer.request(grpc_fields(path, {{"grpc-timeout", timeout}}), grpc_frame("x"))));
+  };
+  EXPECT_EQ(status_for("/t/echo", "0m"), "4");
+  EXPECT_EQ(listener.counts.messages, 0);
+  EXPECT_EQ(status_for("/t/busy", "1n"), "4");
+  EXPECT_EQ(status_for("/t/busy", "1H"), "14");
+}
+
+// Clients refuse an answer whose fields are too long, and nghttp2 does not send it: the message is cut.
+TEST(GrpcCall, LongRefusalsAreCut) {
+  Listener listener;
+  Http2Wire wire(listener.port());
+  const auto& answer = wire.wait(wire.peer.request(grpc_fields("/t/long"), grpc_frame("x")));
+  EXPECT_EQ(status_of(answer), "3");
+  EXPECT_LE(answer.fields.at("grpc-message").size(), 4200u);
+  EXPECT_EQ(grpc_percent_encode(std::string(4097, 'a')), std::string(4096, 'a') + "...");
+  EXPECT_EQ(grpc_percent_encode(std::string(4096, 'a')), std::string(4096, 'a'));
+  // Never within a character.
+  const std::string cut = grpc_percent_encode("a" + std::string(1500, '\xc3') + "z");
+  EXPECT_EQ(cut.substr(cut.size() - 3), "...");
+  std::string text = "b";
+  for (int i = 0; i < 1000; ++i) text += "\xc3\xa4";
+  const std::string pairs = grpc_percent_encode(text);
+  EXPECT_EQ((pairs.size() - 1 - 3) % 6, 0u);
+}
+
+TEST(GrpcCall, AnswersInACodingThatTheClientReads) {
+  Listener listener;
+  Http2Wire wire(listener.port());
+  const std::string text(10'000, 'c'), message = http::deflate_body(text, http::Coding::gzip);
+  const auto coding_for = [&](const char* accepted) {
+    tests::Http2PeerFields fields = {{"grpc-encoding", "gzip"}};
+    if (accepted != nullptr) fields.emplace_back("grpc-accept-encoding", accepted);
+    const auto& answer =
+        wire.wait(wire.peer.request(grpc_fields("/t/echo", fields), grpc_frame(message, true)));
+    const auto at = answer.fields.find("grpc-encoding");
+    const bool is_plain = answer.body == grpc_frame(text);
+    EXPECT_EQ(is_plain, at == answer.fields.end());
+    return at == answer.fields.end() ? std::string("none") : at->second;
+  };
+  EXPECT_EQ(coding_for(nullptr), "gzip");
+  EXPECT_EQ(coding_for("identity"), "none");
+  EXPECT_EQ(coding_for("identity,deflate"), "none");
+  EXPECT_EQ(coding_for("identity, deflate , gzip"), "gzip");
+  EXPECT_EQ(coding_for("x-gzip"), "none");
+}
+
+// A message that is begun and does not go on ends its call; one that comes slowly does not.
+TEST(GrpcCall, MessagesLeftHalfAreGivenUp) {
+  Listener listener;
+  Http2Wire wire(listener.port());
+  const std::string frame = grpc_frame(std::string(10, 's'));
+  const int32_t slow = wire.peer.request(grpc_fields("/t/echo"), frame.substr(0, 5), false);
+  for (size_t i = 5; i < frame.size(); ++i) {
+    wire.send();
+    std::this_thread::sleep_for(150ms);
+    wire.peer.more(slow, frame.substr(i, 1), i + 1 == frame.size());
+  }
+  EXPECT_EQ(status_of(wire.wait(slow)), "0");
+  const int32_t half = wire.peer.request(grpc_fields("/t/echo"), frame.substr(0, 9), false);
+  EXPECT_EQ(status_of(wire.wait(half)), "4");
+  EXPECT_EQ(listener.counts.cancelled, 1);
+}
+
+// Answers that a client leaves unread stop its questions: they fill its window, not the server's memory.
+TEST(GrpcCall, AClientThatDoesNotReadIsNotReadEither) {
+  Listener listener;
+  Http2Wire wire(listener.port(), {.window_bytes = 0, .reads_late = true});
+  std::string bytes;
+  for (int i = 0; i < 200; ++i) bytes += grpc_frame(std::string(100'000, 'u'));
+  const int32_t id = wire.peer.request(grpc_fields("/t/echo"), bytes);
+  while (wire.turn(200)) {
+  }
+  EXPECT_GE(listener.counts.messages, 40);
+  EXPECT_LE(listener.counts.messages, 50);  // 4 MiB and the one that exceeds it
+  EXPECT_EQ(status_of(wire.wait(wire.peer.request(grpc_fields("/t/throw"), grpc_frame("x")))), "3");
+  wire.peer.widen(id, 1 << 30);
+  wire.peer.widen(0, 1 << 30);
+  EXPECT_EQ(wire.wait(id).body.size(), 200 * 100'005u);
+  EXPECT_EQ(listener.counts.messages, 201);
+}
+
+// A handler that takes no more leaves what comes in the client's window.
+TEST(GrpcCall, AHeldCallStopsItsClient) {
+  Listener listener;
+  Http2Wire wire(listener.port());
+  std::string bytes;
+  for (int i = 0; i < 1000; ++i) bytes += grpc_frame(std::string(1000, 'm'));
+  const int32_t id = wire.peer.request(grpc_fields("/t/never"), bytes);
+  while (wire.turn(200)) {
+  }
+  EXPECT_EQ(listener.counts.messages, 4);
+  // The rest of the connection goes on.
+  EXPECT_EQ(status_of(wire.wait(wire.peer.request(grpc_fields("/t/echo"), grpc_frame("x")))), "0");
+  wire.peer.reset(id, 8);
+  wire.send();
+  EXPECT_TRUE(eventually([&] { return listener.counts.alive == 0; }));
+}
+
+TEST(GrpcCall, AnswersLargerThanTheClientsWindowWait) {
+  Listener listener;
+  Http2Wire slow(listener.port(), {.window_bytes = 1000, .reads_late = true});
+  const int32_t id = slow.peer.request(grpc_fields("/t/echo"), grpc_frame(std::string(150'000, 'w')));
+  while (slow.turn(300)) {
+  }
+  EXPECT_EQ(slow.peer.answer(id).body.size(), 1000u);
+  Http2Wire other(listener.port());
+  EXPECT_EQ(status_of(other.wait(other.peer.request(grpc_fields("/t/echo"), grpc_frame("x")))), "0");
+  slow.peer.widen(id, 1 << 20);
+  slow.peer.widen(0, 1 << 20);
+  EXPECT_EQ(slow.wait(id).body.size(), 150'005u);
+}
+
+TEST(GrpcCall, HostileConnectionsEndAndOthersLive) {
+  http::ServerOptions options;
+  options.header_timeout = 200ms;
+  Listener listener(options);
+  Http2Wire good(listener.port());
+  const auto ends = [&](std::string_view bytes) {
+    Http2Wire bad(listener.port());
+    bad.peer.output();  // only what is written by hand
+    bad.send_raw(bytes);
+    const bool ended = bad.wait_closed(3000);
+    EXPECT_EQ(status_of(good.wait(good.peer.request(grpc_fields("/t/echo"), grpc_frame("x")))), "0");
+    return ended;
+  };
+  std::string pings = http2_preface(), settings = http2_preface();
+  for (int i = 0; i < 20'000; ++i) {
+    pings += http2_frame(6, 0, 0, "12345678");
+    settings += http2_frame(4, 0, 0, "");
+  }
+  EXPECT_TRUE(ends(pings));
+  EXPECT_TRUE(ends(settings));
+  EXPECT_TRUE(ends("GET / HTTP/1.1\r\nHost: h\r\n\r\n"));
+  EXPECT_TRUE(ends("PRI * HTT"));  // and then nothing
+  EXPECT_TRUE(ends(""));
+  EXPECT_TRUE(ends(http2_preface() + std::string(3000, '\xff')));
+}
+
+TEST(GrpcCall, DrainAnswersWhatIsOpen) {
+  auto listener = std::make_unique<Listener>();
+  Http2Wire wire(listener->port()), idle(listener->port());
+  const int32_t open = wire.peer.request(grpc_fields("/t/never"), grpc_frame("x"), false);
+  wire.send();
+  idle.turn();
+  ASSERT_TRUE(eventually([&] { return listener->counts.messages == 1; }));
+  std::atomic<bool> all{false};
+  std::thread drain([&] { all = listener->server->drain(5s); });
+  EXPECT_EQ(status_of(wire.wait(open)), "14");
+  EXPECT_TRUE(wire.wait_closed());
+  EXPECT_TRUE(idle.wait_closed());
+  EXPECT_EQ(wire.peer.goaway_error(), 0);
+  drain.join();
+  EXPECT_TRUE(all);
+  EXPECT_EQ(listener->counts.drained, 1);
+}
+
+TEST(GrpcCall, AnswersAfterTheServersEndGoNowhere) {
+  auto listener = std::make_unique<Listener>();
+  {
+    Http2Wire wire(listener->port());
+    for (int i = 0; i < 50; ++i) wire.peer.request(grpc_fields("/t/later"), grpc_frame("x"));
+    wire.send();
+    eventually([&] { return listener->counts.messages > 5; });
+  }
+  listener.reset();
+}
+
+TEST(GrpcStatus, MessagesAndTimeouts) {
+  EXPECT_EQ(grpc_percent_encode("a b~\x7f%\x00" + std::string("\xff")), "a b~%7F%25%FF");
+  EXPECT_EQ(grpc_timeout_ns("5S"), 5'000'000'000);
+  EXPECT_EQ(grpc_timeout_ns("100m"), 100'000'000);
+  EXPECT_EQ(grpc_timeout_ns("7n"), 7);
+  EXPECT_EQ(grpc_timeout_ns("2H"), 7'200'000'000'000);
+  EXPECT_GT(grpc_timeout_ns("99999999H"), 0);
+  for (const char* bad : {"", "5", "S", "5x", "123456789S", "-1S", "1.5S"})
+    EXPECT_EQ(grpc_timeout_ns(bad), -1) << bad;
+}
+
+}  // namespace
+}  // namespace trireme::serve

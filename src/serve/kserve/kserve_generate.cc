@@ -1,0 +1,204 @@
+// The generate extension.
+#include "serve/kserve/kserve_generate.h"
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "serve/kserve/kserve_data.h"
+#include "serve/kserve/kserve_parameter.h"
+#include "serve/kserve/request_json.h"
+
+namespace trireme::serve {
+namespace {
+
+using base::Json;
+
+void put(DataWriter& out, const Json& value, const std::string& name) {
+  if (value.is_bool()) return out.put(value.as_bool());
+  if (value.is_string()) return out.put(std::string_view(value.as_string()));
+  if (const auto* big = std::get_if<uint64_t>(&value.value())) return out.put(*big);
+  if (value.is_integer()) return out.put(value.as_int());
+  base::require(value.is_number(), "Unable to parse '", name, "': expected values, found ",
+                value.type_name());
+  out.put(value.as_double());
+}
+
+/// The extents that `count` values have: the open one takes what the others leave.
+tensor::Dims dims_of(const TensorConfig& input, bool is_batched, int64_t count) {
+  tensor::Dims dims = input.dims;
+  int64_t known = 1;
+  for (int64_t d : dims) known *= d == -1 ? 1 : d;
+  bool is_taken = false;
+  for (int64_t& d : dims) {
+    if (d != -1) continue;
+    d = is_taken ? 1 : count / std::max<int64_t>(1, known);
+    is_taken = true;
+  }
+  if (is_batched) dims.insert(dims.begin(), 1);
+  return dims;
+}
+
+WireTensor tensor_of(const TensorConfig& input, const Json& value, bool is_batched) {
+  const base::JsonArray values = value.is_array() ? value.as_array() : base::JsonArray{value};
+  WireTensor out{.name = input.name, .type = input.type};
+  out.dims = dims_of(input, is_batched, static_cast<int64_t>(values.size()));
+  DataWriter writer(out, values.size());
+  writer.start_array();
+  for (const Json& v : values) put(writer, v, input.name);
+  writer.end_array();
+  return out;
+}
+
+ParameterValue parameter_of(const std::string& key, const Json& value) {
+  if (value.is_bool()) return value.as_bool();
+  if (value.is_string()) return std::string_view(value.as_string());
+  if (const auto* big = std::get_if<uint64_t>(&value.value())) return *big;
+  if (value.is_integer()) return value.as_int();
+  base::require(value.is_number(), "parameter '", key,
+                "' has invalid type: it is no input of the model, and ", value.type_name(),
+                " is no number, boolean or string");
+  return value.as_double();
+}
+
+/// The members of the request, or of its `parameters`: inputs by their names, what else there is as
+/// parameters.
+void read_members(const Json& json, const std::vector<TensorConfig>& inputs, bool is_batched,
+                  InferRequest& request) {
+  for (const auto& [key, value] : json.as_object()) {
+    auto at = std::find_if(inputs.begin(), inputs.end(), [&](const auto& t) { return t.name == key; });
+    const bool is_only_text = key == "text_input" && inputs.size() == 1 && !inputs[0].type;
+    if (is_only_text) at = inputs.begin();  // by its usual name
+    if (at != inputs.end()) {
+      request.inputs.push_back(tensor_of(*at, value, is_batched));
+    } else {
+      set_parameter(request, key, parameter_of(key, value));
+    }
+  }
+}
+
+std::string values_of(const WireTensor& t) {
+  std::string json;
+  if (t.type == tensor::DType::f16 || t.type == tensor::DType::bf16) {
+    std::vector<float> wide;
+    for (double v : t.values.to_doubles()) wide.push_back(static_cast<float>(v));
+    WireTensor as_floats{.name = t.name, .type = tensor::DType::f32, .dims = t.dims};
+    as_floats.values = tensor::Tensor::from<float>(t.dims, wide);
+    append_values(json, as_floats);
+  } else {
+    append_values(json, t);
+  }
+  const bool is_one = wire_elements(t.name, t.dims) == 1;
+  return is_one ? json.substr(1, json.size() - 2) : json;
+}
+
+}  // namespace
+
+namespace {
+
+/// The reply of one call. Its model calls from one thread at a time.
+struct GenerateReply {
+  http::Reply reply;
+  http::Stream stream;
+  bool is_stream = false, is_open = false;
+  std::optional<std::string> only;  ///< the answer so far, where one object is wanted
+
+  void put(const InferResponse& response) {
+    std::string json = generate_response(response);
+    if (is_stream) return send("data: " + json + "\n\n");
+    base::check(!only, kNotOne);
+    only = std::move(json);
+  }
+  void end(InferResponse& response) {
+    base::check(is_stream || only.has_value(), kNotOne);
+    if (is_stream && !is_open) open();
+    response.leave();
+    is_stream ? stream.finish() : reply.send(http::json_response(200, std::move(*only)));
+  }
+  void fail(const base::Error& e) {
+    if (!is_open) return reply.send(http::error_response(e));  // the status can still say it
+    send("data: " + Json::object({{"error", e.message()}}).dump() + "\n\n");
+    stream.finish();
+  }
+  bool is_gone() const { return is_open ? stream.client_gone() : reply.client_gone(); }
+
+ private:
+  static constexpr const char* kNotOne =
+      "generate expects model to produce exactly 1 response, use generate_stream for other numbers";
+
+  void open() {
+    http::Response head;
+    head.headers.emplace_back("Content-Type", "text/event-stream; charset=utf-8");
+    head.headers.emplace_back("Cache-Control", "no-cache");
+    stream = reply.stream(std::move(head));
+    is_open = true;
+  }
+  void send(std::string event) {
+    if (!is_open) open();
+    stream.write(std::move(event));
+  }
+};
+
+}  // namespace
+
+InferSink generate_sink(http::Reply reply, bool is_stream, bool is_decoupled) {
+  const auto shared = std::make_shared<GenerateReply>();
+  shared->reply = std::move(reply);
+  shared->is_stream = is_stream;
+  return {.done =
+              [shared, is_decoupled](InferResponse&& r) {
+                if (!is_decoupled) shared->put(r);
+                shared->end(r);
+              },
+          .failed = [shared](const base::Error& e) { shared->fail(e); },
+          .cancelled = [shared] { return shared->is_gone(); },
+          .part = [shared](InferResponse&& r) { shared->put(r); }};
+}
+
+InferRequest generate_request(std::string_view body, const std::vector<TensorConfig>& inputs,
+                              bool is_batched) {
+  const Json json = request_json(body, {.nan_and_infinity = true});
+  base::require(json.is_object(), "failed to parse the request JSON buffer: expected an object");
+  InferRequest request;
+  base::JsonObject others;
+  for (const auto& [key, value] : json.as_object()) {
+    const bool is_input =
+        std::any_of(inputs.begin(), inputs.end(), [&k = key](const auto& t) { return t.name == k; });
+    if (key == "id" && !is_input) {
+      base::require(value.is_string(), "Unable to parse 'id': expected a string");
+      request.id = value.as_string();
+      request.has_id = !request.id.empty();
+    } else if (key == "parameters" && !is_input) {
+      base::require(value.is_object(), "Expected JSON object for keyword: 'parameters'");
+      read_members(value, inputs, is_batched, request);
+    } else {
+      others.push_back({key, value});
+    }
+  }
+  read_members(Json(std::move(others)), inputs, is_batched, request);
+  check_request_names(request);
+  return request;
+}
+
+std::string generate_response(const InferResponse& response) {
+  std::string json = "{";
+  const auto member = [&json](std::string_view key, std::string_view value) {
+    if (json.size() > 1) json += ',';
+    base::append_json(json, key);
+    json += ':';
+    json += value;
+  };
+  const auto quoted = [](std::string_view text) {
+    std::string out;
+    base::append_json(out, text);
+    return out;
+  };
+  if (response.has_id) member("id", quoted(response.id));
+  member("model_name", quoted(response.model_name));
+  member("model_version", quoted(response.model_version));
+  for (const InferOutput& o : response.outputs) member(o.tensor.name, values_of(o.tensor));
+  return json + '}';
+}
+
+}  // namespace trireme::serve

@@ -1,0 +1,75 @@
+// Lookups in a catalog, with the answers that clients expect for what is not there.
+#include "serve/repository/catalog.h"
+
+#include <algorithm>
+
+#include "serve/repository/repository_files.h"
+
+namespace trireme::serve {
+
+bool CatalogModel::serves() const {
+  return std::any_of(versions.begin(), versions.end(),
+                     [](const auto& v) { return v.second.model != nullptr; });
+}
+
+std::shared_ptr<ServedModel> Catalog::find(std::string_view name, std::string_view version) const {
+  const auto at = models.find(name);
+  if (at == models.end()) {
+    base::fail(base::ErrorCode::not_found, "Request for unknown model: '", name, "' is not found");
+  }
+  const CatalogModel& model = at->second;
+  if (!model.serves()) {
+    const std::string& reason =
+        model.versions.empty() ? model.reason : model.versions.rbegin()->second.reason;
+    base::fail(model.is_unloaded ? base::ErrorCode::not_found : base::ErrorCode::unavailable,
+               "Request for unknown model: '", name, "' has no available versions: ", reason);
+  }
+  if (version.empty()) {
+    for (auto v = model.versions.rbegin(); v != model.versions.rend(); ++v) {
+      if (v->second.model) return v->second.model;
+    }
+  }
+  const auto v = model.versions.find(version_number(version));
+  if (v == model.versions.end()) {
+    base::fail(base::ErrorCode::not_found, "Request for unknown model: '", name, "' version ", version,
+               " is not found");
+  }
+  if (!v->second.model) {
+    base::fail(base::ErrorCode::unavailable, "Request for unknown model: '", name, "' version ", version,
+               " is not at ready state: ", v->second.reason);
+  }
+  return v->second.model;
+}
+
+std::vector<std::string> Catalog::versions(std::string_view name) const {
+  std::vector<std::string> list;
+  const auto at = models.find(name);
+  if (at == models.end()) return list;
+  for (const auto& [number, version] : at->second.versions) {
+    if (version.model) list.push_back(std::to_string(number));
+  }
+  return list;
+}
+
+std::vector<RepositoryEntry> Catalog::index() const {
+  std::vector<RepositoryEntry> list;
+  for (const auto& [name, model] : models) {
+    for (const auto& [number, version] : model.versions) {
+      list.push_back({name, std::to_string(number), version.state, version.reason});
+    }
+    if (model.versions.empty()) list.push_back({name, "", model.state, model.reason});
+  }
+  return list;
+}
+
+std::vector<std::shared_ptr<ServedModel>> Catalog::serving() const {
+  std::vector<std::shared_ptr<ServedModel>> list;
+  for (const auto& [name, model] : models) {
+    for (const auto& [number, version] : model.versions) {
+      if (version.model) list.push_back(version.model);
+    }
+  }
+  return list;
+}
+
+}  // namespace trireme::serve

@@ -1,0 +1,486 @@
+// The model repository: loads models, keeps going past broken ones, swaps them under load.
+#include "serve/repository/repository.h"
+
+#include <malloc.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "base/file.h"
+#include "sched/current_error.h"
+#include "serve/repository/repository_files.h"
+
+namespace trireme::serve {
+namespace {
+
+constexpr const char* kUnloaded = "unloaded";
+
+std::string failures_of(const CatalogModel& model) {
+  std::string text = model.versions.empty() ? model.reason : "";
+  for (const auto& [number, version] : model.versions) {
+    if (version.model) continue;
+    text += "version " + std::to_string(number) + " is at UNAVAILABLE state: " + version.reason + ";";
+  }
+  return text;
+}
+
+std::vector<sched::RateTotal> totals_of(const ServeOptions& options) {
+  std::vector<sched::RateTotal> totals;
+  for (const std::string& text : options.rate_limit_resource) totals.push_back(sched::RateTotal::parse(text));
+  return totals;
+}
+
+}  // namespace
+
+Repository::Repository(const ServeOptions& options, const base::Env& env, MetricRegistry& metrics)
+    : options_(options),
+      env_(env),
+      metrics_(metrics),
+      cache_(static_cast<size_t>(options.cache_size.bytes)),
+      limiter_(totals_of(options)),
+      tenants_(options.tenant_by, options.tenant, options.tenants_unlisted, metrics),
+      catalog_(std::make_shared<const Catalog>()) {}
+
+Repository::~Repository() { close(); }
+
+/// All models stop before the first one goes: an ensemble's runs end on the threads of its members.
+void Repository::close() {
+  stop_changes();
+  auto last = std::make_shared<const Catalog>();
+  catalog_.with([&](auto& now) { now.swap(last); });
+  for (const Lingering& l : lingering_) l.old->stop();
+  for (const auto& model : last->serving()) model->stop();
+}
+
+void Repository::load() {
+  std::vector<std::string> names = model_names(options_.model_repository);
+  if (options_.model_control == ModelControl::explicitly) {
+    const auto& wanted = options_.load_model;
+    if (std::find(wanted.begin(), wanted.end(), "*") == wanted.end()) names = wanted;
+  }
+  // Ensembles last: their members must be there.
+  std::stable_partition(names.begin(), names.end(),
+                        [this](const std::string& n) { return members(n).empty(); });
+  for (const std::string& name : names) {
+    try {
+      loaded_files_[name] = fingerprint(name);
+      load_now(name);
+    } catch (const std::exception& e) {
+      env_.log.error("serve", "model_failed", {{"model", name}, {"reason", e.what()}});
+      list_failure(name, e.what());
+    }
+  }
+  thread_ = std::thread([this] { run_changes(); });
+}
+
+/// A model that was to be loaded, and of which there is nothing to list, is there with the reason.
+void Repository::list_failure(const std::string& name, const std::string& reason) {
+  for (const RepositoryEntry& entry : catalog()->index()) {
+    if (entry.name == name && entry.state != "LOADING" && entry.reason != kUnloaded) return;
+  }
+  replace(name, {.versions = {}, .state = "UNAVAILABLE", .reason = reason, .is_unloaded = false});
+}
+
+std::string Repository::fingerprint(const std::string& name) const {
+  std::string all;
+  for (const std::string& home : model_homes(options_.model_repository, name))
+    all += files_fingerprint(home, options_.others) + "\n";
+  return all;
+}
+
+void Repository::run_changes() {
+  const bool polls = options_.model_control == ModelControl::poll;
+  int64_t next_ns = env_.clock.now_ns() + options_.poll_interval.ns;
+  while (true) {
+    constexpr int64_t kLookNs = 100 * base::kNsPerMs;  // at sequences that may have ended
+    int64_t until_ns = polls ? next_ns : INT64_MAX;
+    if (!lingering_.empty()) until_ns = std::min(until_ns, env_.clock.now_ns() + kLookNs);
+    const auto change = until_ns < INT64_MAX ? changes_.pop_until(until_ns) : changes_.pop();
+    try {
+      if (change) (*change)();
+      if (!lingering_.empty()) retire_lingering("");
+    } catch (const std::exception& e) {  // its answer found no memory
+      env_.log.error("serve", "change_failed", {{"reason", e.what()}});
+    }
+    if (!change && changes_.closed()) return;
+    if (!polls || env_.clock.now_ns() < next_ns) continue;
+    try {
+      poll();
+    } catch (const std::exception& e) {
+      env_.log.error("serve", "poll_failed", {{"reason", e.what()}});
+    }
+    next_ns = env_.clock.now_ns() + options_.poll_interval.ns;
+  }
+}
+
+void Repository::stop_changes() {
+  stopping_ = true;
+  changes_.close();
+  if (thread_.joinable()) thread_.join();
+}
+
+/// A model is loaded when its files have changed and then were the same at two looks: half a copy stays out.
+void Repository::poll() {
+  const std::vector<std::string> names = model_names(options_.model_repository);
+  for (const std::string& name : names) {
+    std::string files = fingerprint(name);
+    if (stopping_) return;
+    if (loaded_files_[name] == files) continue;
+    if (std::exchange(seen_files_[name], files) != files) continue;
+    loaded_files_[name] = std::move(files);
+    try {
+      load_now(name);
+    } catch (const std::exception& e) {
+      env_.log.error("serve", "model_failed", {{"model", name}, {"reason", e.what()}});
+      list_failure(name, e.what());
+    }
+  }
+  // Known by their entry here: a catalog held across unload_now would keep the models in use.
+  std::vector<std::string> gone;
+  for (const auto& [name, files] : loaded_files_) {
+    if (!std::binary_search(names.begin(), names.end(), name)) gone.push_back(name);
+  }
+  for (const std::string& name : gone) {
+    unload_now(name);
+    loaded_files_.erase(name);
+    seen_files_.erase(name);
+  }
+}
+
+void Repository::submit(std::function<void()> change, const Done& done) {
+  if (options_.model_control != ModelControl::explicitly) {
+    base::fail(base::ErrorCode::unavailable,
+               "explicit model load / unload is not allowed: start with --model-control explicit");
+  }
+  std::function<void()> task = [this, change = std::move(change), done] {
+    std::optional<base::Error> error;
+    try {
+      if (stopping_) base::fail(base::ErrorCode::unavailable, "the server is shutting down");
+      change();
+    } catch (const base::Error& e) {
+      error = e;
+    } catch (const std::exception& e) {
+      error = base::Error(base::ErrorCode::internal, e.what());
+    }
+    done(error);
+  };
+  if (changes_.try_push(std::move(task)) != base::PushResult::ok) {
+    base::fail(base::ErrorCode::unavailable, "too many loads and unloads wait already, or the server stops");
+  }
+}
+
+void Repository::request_load(const std::string& name, LoadOverride given, Done done) {
+  check_model_name(name);
+  base::require(given.files.empty() || given.config, "failed to load '", name,
+                "', override model directory requires a config");
+  submit([this, name, given = std::move(given)] { load_now(name, given); }, done);
+}
+
+void Repository::request_unload(const std::string& name, bool with_members, Done done) {
+  if (!stays_inside(name)) with_members = false;  // an unknown name is no error, but no file is read by it
+  submit(
+      [this, name, with_members] {
+        const auto also = with_members ? served_members(name) : std::vector<std::string>();
+        unload_now(name);
+        for (const std::string& member : also) unload_now(member);
+      },
+      done);
+}
+
+std::vector<std::string> Repository::members(const std::string& name, const LoadOverride& given) const {
+  std::vector<std::string> list;
+  try {
+    const std::vector<std::string> homes = model_homes(options_.model_repository, name);
+    if (!given.config && homes.empty()) return list;
+    const ModelConfig config =
+        given.config ? parse_model_config_json(*given.config) : read_config(homes[0], name);
+    if (!config.ensemble) return list;
+    for (const EnsembleConfig::Step& step : config.ensemble->steps) list.push_back(step.model);
+  } catch (const base::Error&) {
+    list.clear();  // whoever loads it hears why
+  }
+  return list;
+}
+
+std::vector<std::string> Repository::served_members(const std::string& name) const {
+  std::vector<std::string> list;
+  const auto now = catalog();
+  const auto at = now->models.find(name);
+  if (at == now->models.end() || !at->second.serves()) return members(name);
+  for (const auto& [number, version] : at->second.versions) {
+    if (!version.model || !version.model->config().ensemble) continue;
+    for (const EnsembleConfig::Step& step : version.model->config().ensemble->steps)
+      list.push_back(step.model);
+  }
+  return list;
+}
+
+ModelHost Repository::host() const {
+  return {
+      options_,
+      env_,
+      metrics_,
+      [this](const std::string& name, const std::string& version) { return catalog()->find(name, version); },
+      cache_,
+      tenants_,
+      options_.rate_limit == RateLimit::off ? nullptr : &limiter_};
+}
+
+void Repository::load_now(const std::string& name, const LoadOverride& given) {
+  check_model_name(name);
+  if (given.files.empty() && model_homes(options_.model_repository, name).empty()) {
+    base::fail(base::ErrorCode::not_found, "failed to load '", name,
+               "', failed to poll from model repository: it holds no such directory");
+  }
+  load_members(name, given);
+  const bool serves = !catalog()->versions(name).empty();
+  if (!serves) replace(name, {.versions = {}, .state = "LOADING", .reason = "", .is_unloaded = false});
+  CatalogModel next;
+  auto code = base::ErrorCode::invalid_argument;
+  try {
+    next = load_versions(name, given);
+  } catch (const std::exception& e) {
+    const auto* own = dynamic_cast<const base::Error*>(&e);
+    if (own != nullptr && own->code() == base::ErrorCode::internal) code = own->code();
+    next = {.versions = {}, .state = "UNAVAILABLE", .reason = e.what(), .is_unloaded = false};
+  }
+  const std::string failures = failures_of(next);
+  if (serves && !failures.empty()) {
+    // The old versions go on; what did load of the new ones goes again.
+    next = {};
+    show_metrics(name);
+    base::fail(code, "load failed for model '", name, "', which serves on as it was: ", failures);
+  }
+  replace(name, std::move(next));
+  show_metrics(name);
+  retry_ensembles(name);
+  if (!failures.empty()) base::fail(code, "load failed for model '", name, "': ", failures);
+}
+
+/// Metrics are of the versions that serve: a scrape does not grow with every version that ever did.
+void Repository::show_metrics(const std::string& name) {
+  metrics_.show_only({"model", name}, "version", catalog()->versions(name));
+}
+
+/// Ensembles that could not be loaded because of a model that now serves.
+void Repository::retry_ensembles(const std::string& member) {
+  std::vector<std::string> failed;
+  {
+    const auto now = catalog();  // not held while models change: it would keep them in use
+    if (now->versions(member).empty()) return;
+    for (const auto& [name, model] : now->models) {
+      if (model.serves() || model.is_unloaded || loading_.count(name) > 0) continue;
+      const std::vector<std::string> needs = members(name);
+      if (std::find(needs.begin(), needs.end(), member) != needs.end()) failed.push_back(name);
+    }
+  }
+  for (const std::string& name : failed) {
+    try {
+      load_now(name);
+    } catch (const std::exception& e) {
+      env_.log.warning("serve", "ensemble_waits", {{"ensemble", name}, {"reason", e.what()}});
+    }
+  }
+}
+
+/// What an ensemble needs and is not there. Why a member does not load, the ensemble's own load will say.
+void Repository::load_members(const std::string& name, const LoadOverride& given) {
+  if (!loading_.insert(name).second) return;  // ensembles that contain each other
+  for (const std::string& member : members(name, given)) {
+    if (loading_.count(member) > 0 || !catalog()->versions(member).empty()) continue;
+    try {
+      // If it is half a copy, polling sees it change.
+      if (options_.model_control == ModelControl::poll) loaded_files_[member] = fingerprint(member);
+      load_now(member);
+    } catch (const base::Error& e) {
+      env_.log.warning("serve", "member_failed",
+                       {{"ensemble", name}, {"model", member}, {"reason", e.what()}});
+    }
+  }
+  loading_.erase(name);
+}
+
+CatalogModel Repository::load_versions(const std::string& name, const LoadOverride& given) {
+  ModelSource source{.name = name};
+  if (given.files.empty()) {
+    const std::vector<std::string> homes = model_homes(options_.model_repository, name);
+    source.root = homes.at(0);
+    base::require(homes.size() == 1, "model '", name, "' is in more than one repository: ", homes[0], ", ",
+                  homes.back());
+  }
+  std::shared_ptr<const std::string> written;  // removed after the load: what is mapped stays
+  if (!given.files.empty()) {
+    written = write_override(given);
+    source.root = *written;
+  }
+  source.config = given.config ? parse_model_config_json(*given.config) : read_config(source.root, name);
+  base::require(source.config.name.empty() || source.config.name == name, "name '", source.config.name,
+                "' of the config is not that of the model, '", name, "'");
+  CatalogModel model;
+  for (const auto& [number, path] : served_versions(source.root, source.config, options_.others)) {
+    source.version = std::to_string(number);
+    source.path = path;
+    model.versions[number] = load_version(source);
+  }
+  return model;
+}
+
+CatalogVersion Repository::load_version(const ModelSource& source) {
+  const int64_t start = env_.clock.now_ns();
+  CatalogVersion version;
+  try {
+    std::shared_ptr<ModelMetrics>& counts = counts_[{source.name, source.version}];
+    version.model = std::make_shared<ServedModel>(source, host(), counts.get());
+    counts = version.model->metrics();
+    version.state = "READY";
+    const double seconds = static_cast<double>(env_.clock.now_ns() - start) * 1e-9;
+    const MetricLabels labels{{"model", source.name}, {"version", source.version}};
+    metrics_.gauge("nv_model_load_duration_secs", "Duration of the last load in seconds", labels)
+        .set(seconds);
+    register_gauges(labels, version_number(source.version));
+    env_.log.info("serve", "model_ready",
+                  {{"model", source.name},
+                   {"version", source.version},
+                   {"max_batch_size", version.model->config().max_batch_size.value_or(0)},
+                   {"instances", version.model->config().instances},
+                   {"seconds", seconds}});
+  } catch (const std::exception&) {
+    version.state = "UNAVAILABLE";
+    version.reason = sched::current_error().message();
+    env_.log.error("serve", "model_failed",
+                   {{"model", source.name}, {"version", source.version}, {"reason", version.reason}});
+  }
+  return version;
+}
+
+/// Gauges of a version look it up when they are scraped: they stay when it is replaced or unloaded.
+void Repository::register_gauges(const MetricLabels& labels, int64_t number) {
+  const auto gauge = [&](const char* name, const char* help, const MetricLabels& own, auto read) {
+    metrics_.gauge_from(name, help, own, [this, model = labels[0].second, number, read] {
+      const auto now = catalog();
+      const auto at = now->models.find(model);
+      if (at == now->models.end()) return 0.0;
+      const auto v = at->second.versions.find(number);
+      const bool serves = v != at->second.versions.end() && v->second.model;
+      return serves ? static_cast<double>(read(*v->second.model)) : 0.0;
+    });
+  };
+  gauge("nv_inference_pending_request_count", "Requests waiting for execution", labels,
+        [](const ServedModel& m) { return m.waiting(); });
+  MetricLabels kind = labels;
+  kind.emplace_back("kind", "weights");
+  gauge("trireme_model_memory_bytes",
+        "Memory of a model: its weights, and the scratch memory of its instances", kind,
+        [](const ServedModel& m) { return m.memory().weight_bytes; });
+  kind.back().second = "scratch";
+  gauge("trireme_model_memory_bytes",
+        "Memory of a model: its weights, and the scratch memory of its instances", kind,
+        [](const ServedModel& m) { return m.memory().scratch_bytes; });
+}
+
+void Repository::unload_now(const std::string& name) {
+  CatalogModel gone{.versions = {}, .state = "UNAVAILABLE", .reason = kUnloaded, .is_unloaded = true};
+  {
+    const auto before = catalog();
+    const auto at = before->models.find(name);
+    if (at == before->models.end() || at->second.is_unloaded) return;
+    for (const auto& [number, version] : at->second.versions)
+      gone.versions[number] = {.model = nullptr, .state = "UNLOADING", .reason = ""};
+  }
+  replace(name, gone);
+  for (auto& [number, version] : gone.versions)
+    version = {.model = nullptr, .state = "UNAVAILABLE", .reason = kUnloaded};
+  replace(name, std::move(gone));
+  show_metrics(name);
+  env_.log.info("serve", "model_unloaded", {{"model", name}});
+}
+
+void Repository::replace(const std::string& name, CatalogModel next) {
+  std::vector<std::shared_ptr<ServedModel>> old;
+  {
+    const auto before = catalog();
+    auto after = std::make_shared<Catalog>(*before);
+    const auto& versions = after->models[name].versions;
+    std::shared_ptr<ServedModel> highest;
+    for (const auto& [number, version] : next.versions) highest = version.model ? version.model : highest;
+    for (auto v = versions.rbegin(); v != versions.rend(); ++v) {
+      if (!v->second.model) continue;
+      const auto same = next.versions.find(v->first);
+      const auto& follower = same != next.versions.end() ? same->second.model : highest;
+      if (follower && follower->follow(v->second.model)) {
+        lingering_.push_back({name, v->second.model, follower});
+      } else {
+        old.push_back(v->second.model);
+      }
+    }
+    after->models[name] = std::move(next);
+    catalog_.with([&](auto& now) { now = std::move(after); });
+  }
+  if (!old.empty()) retire(std::move(old));
+  retire_lingering(catalog()->versions(name).empty() ? name : "");
+}
+
+/// Retires those whose sequences are over, those of the model `cut`, and the oldest where many hold memory.
+void Repository::retire_lingering(const std::string& cut) {
+  constexpr int64_t kMost = 4;
+  for (size_t i = 0; i < lingering_.size();) {
+    Lingering& l = lingering_[i];
+    const auto of_name = std::count_if(lingering_.begin(), lingering_.end(),
+                                       [&](const Lingering& other) { return other.name == l.name; });
+    const bool is_cut = l.name == cut || of_name > kMost;
+    // Besides its follower and this list, only a request that found it before the change uses it for a
+    // moment.
+    while (!is_cut && l.old.use_count() > 2) std::this_thread::sleep_for(std::chrono::microseconds(100));
+    if (!is_cut && l.old->has_sequences()) {
+      ++i;
+      continue;
+    }
+    if (const auto follower = l.follower.lock()) follower->let_go_of_earlier();
+    std::vector<std::shared_ptr<ServedModel>> gone;
+    gone.push_back(std::move(l.old));
+    lingering_.erase(lingering_.begin() + static_cast<std::ptrdiff_t>(i));
+    retire(std::move(gone));
+  }
+}
+
+/// Whoever found an old model may still hand it a request, so drain comes after the last of them has let go:
+/// no request is refused because of a change.
+void Repository::retire(std::vector<std::shared_ptr<ServedModel>> old) const {
+  for (std::shared_ptr<ServedModel>& model : old) {
+    while (model.use_count() > 1) std::this_thread::sleep_for(std::chrono::microseconds(100));
+    std::atomic_thread_fence(std::memory_order_acquire);
+    model->drain();
+    model.reset();
+  }
+  malloc_trim(0);  // the allocator keeps what was freed; the machine's other programs want it
+}
+
+std::vector<RepositoryEntry> Repository::index() const {
+  const auto now = catalog();
+  std::vector<RepositoryEntry> list = now->index();
+  if (options_.model_control != ModelControl::explicitly) return list;
+  for (const std::string& name : model_names(options_.model_repository)) {
+    if (now->models.find(name) == now->models.end()) list.push_back({name, "", "", ""});
+  }
+  return list;
+}
+
+bool Repository::has_failures() const {
+  const auto now = catalog();
+  for (const auto& [name, model] : now->models) {
+    if (model.is_unloaded) continue;
+    if (model.versions.empty() && model.state == "UNAVAILABLE") return true;
+    for (const auto& [number, version] : model.versions) {
+      if (version.state == "UNAVAILABLE" || (version.model && !version.model->is_well())) return true;
+    }
+  }
+  return false;
+}
+
+void Repository::drain() {
+  stop_changes();
+  for (const auto& model : catalog()->serving()) model->drain();
+  for (const Lingering& l : lingering_) l.old->drain();  // the thread that keeps them has ended
+}
+
+}  // namespace trireme::serve

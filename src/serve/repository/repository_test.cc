@@ -1,0 +1,186 @@
+// The repository without a network: what loads, what a failure leaves, versions, raw requests, and swaps
+// under load.
+#include "serve/repository/repository.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <future>
+#include <thread>
+
+#include "base/file.h"
+#include "model/onnx/export.h"
+#include "ops/table.h"
+#include "serve/kserve/kserve_raw.h"
+
+namespace trireme::serve {
+namespace {
+
+namespace fs = std::filesystem;
+using tensor::Tensor;
+
+/// y = x + number, x [batch, 4], as an ONNX file.
+void write_model(const fs::path& path, float number) {
+  ir::Graph g;
+  const ir::ValueId x =
+      g.add_input("x", {tensor::DType::f32, {tensor::Dim::symbol("batch"), tensor::Dim(4)}});
+  const ir::ValueId b = g.add_param("b", Tensor::from<float>({4}, std::vector<float>(4, number)));
+  g.add_output(g.add1(ops::table().need("add"), {x, b}), "y");
+  fs::create_directories(path.parent_path());
+  model::onnx::save_onnx(g, path.string());
+}
+
+class RepositoryTest : public ::testing::Test {
+ protected:
+  RepositoryTest() {
+    root_ = fs::temp_directory_path() / ("trireme-repository-" + std::to_string(::getpid()));
+    fs::remove_all(root_);
+    fs::create_directories(root_);
+    options_.model_repository = {root_.string()};
+    options_.model_control = ModelControl::explicitly;
+    options_.threads = 1;
+    options_.warm_up = WarmUpLevel::none;
+    options_.batch_window = {0};
+  }
+  ~RepositoryTest() override { fs::remove_all(root_); }
+
+  void start() {
+    repository_ = std::make_unique<Repository>(options_, env_, metrics_);
+    repository_->load();
+  }
+  /// The error of a load or unload, or "".
+  std::string change(const std::function<void(Repository::Done)>& request) {
+    std::promise<std::string> said;
+    request([&](const std::optional<base::Error>& error) { said.set_value(error ? error->message() : ""); });
+    return said.get_future().get();
+  }
+  std::string load(const std::string& name, LoadOverride given = {}) {
+    return change([&](Repository::Done done) { repository_->request_load(name, given, std::move(done)); });
+  }
+  std::string unload(const std::string& name) {
+    return change([&](Repository::Done done) { repository_->request_unload(name, false, std::move(done)); });
+  }
+  /// y[0] for x = 0; throws the error of the request.
+  float ask(const std::string& name, const std::string& version = "") {
+    const std::string body(16, '\0');
+    const auto model = repository_->catalog()->find(name, version);
+    InferRequest request = raw_infer_request(name, model->offered_inputs(), true, body, nullptr);
+    std::promise<float> answer;
+    model->infer(
+        std::move(request),
+        {.done = [&](InferResponse&& r) { answer.set_value(r.outputs[0].tensor.values.data<float>()[0]); },
+         .failed = [&](const base::Error& e) { answer.set_exception(std::make_exception_ptr(e)); },
+         .cancelled = {},
+         .received_ns = env_.clock.now_ns()});
+    return answer.get_future().get();
+  }
+
+  fs::path root_;
+  ServeOptions options_;
+  base::SystemClock clock_;
+  base::Log log_{base::LogLevel::off};
+  base::Env env_{log_, clock_};
+  MetricRegistry metrics_;
+  std::unique_ptr<Repository> repository_;
+};
+
+TEST_F(RepositoryTest, LoadsReloadsAndUnloads) {
+  write_model(root_ / "m/1/model.onnx", 1);
+  start();
+  EXPECT_THROW(ask("m"), base::Error);
+  EXPECT_EQ(load("m"), "");
+  EXPECT_EQ(ask("m"), 1);
+  write_model(root_ / "m/1/model.onnx", 2);
+  EXPECT_EQ(ask("m"), 1);
+  EXPECT_EQ(load("m"), "");
+  EXPECT_EQ(ask("m"), 2);
+  base::write_file_atomic((root_ / "m/1/model.onnx").string(), "nonsense");
+  EXPECT_NE(load("m").find("serves on as it was"), std::string::npos);
+  EXPECT_EQ(ask("m"), 2);
+  EXPECT_EQ(unload("m"), "");
+  EXPECT_THROW(ask("m"), base::Error);
+  EXPECT_EQ(unload("nothing"), "");
+  EXPECT_NE(load("nothing").find("failed to poll from model repository"), std::string::npos);
+  EXPECT_FALSE(repository_->has_failures());
+}
+
+TEST_F(RepositoryTest, ServesTheVersionsOfThePolicy) {
+  for (int v = 1; v <= 3; ++v)
+    write_model(root_ / "m" / std::to_string(v) / "model.onnx", static_cast<float>(v));
+  write_model(root_ / "m/04/model.onnx", 4);  // no version: a leading zero
+  base::write_file_atomic((root_ / "m/config.pbtxt").string(),
+                          "version_policy { specific { versions: [1, 3] } }");
+  start();
+  EXPECT_EQ(load("m"), "");
+  EXPECT_EQ(ask("m"), 3);
+  EXPECT_EQ(ask("m", "1"), 1);
+  EXPECT_THROW(ask("m", "2"), base::Error);
+  EXPECT_EQ(repository_->catalog()->versions("m"), (std::vector<std::string>{"1", "3"}));
+}
+
+TEST_F(RepositoryTest, TakesAConfigWithTheRequest) {
+  write_model(root_ / "m/1/model.onnx", 5);
+  start();
+  EXPECT_EQ(load("m", {.config = R"({"max_batch_size": 2})", .files = {}}), "");
+  EXPECT_EQ(repository_->catalog()->find("m", "")->config().max_batch_size, 2);
+  EXPECT_NE(load("m", {.config = R"({"name": "x"})", .files = {}}), "");
+  EXPECT_EQ(load("m"), "");
+  EXPECT_EQ(repository_->catalog()->find("m", "")->config().max_batch_size, 32);
+}
+
+TEST_F(RepositoryTest, NoRequestFailsWhileModelsAreSwapped) {
+  write_model(root_ / "m/1/model.onnx", 0);
+  start();
+  ASSERT_EQ(load("m"), "");
+  std::atomic<bool> stop{false};
+  std::atomic<int> asked{0}, failed{0};
+  std::vector<std::thread> clients;
+  for (int i = 0; i < 4; ++i) {
+    clients.emplace_back([&] {
+      while (!stop) {
+        try {
+          const float answer = ask("m");
+          failed += answer < 0 || answer > 10;
+          ++asked;
+        } catch (const base::Error&) {
+          ++failed;
+        }
+      }
+    });
+  }
+  for (int i = 1; i <= 10; ++i) {
+    write_model(root_ / "m/1/model.onnx", static_cast<float>(i));
+    EXPECT_EQ(load("m"), "");
+    EXPECT_EQ(ask("m"), static_cast<float>(i));
+  }
+  stop = true;
+  for (std::thread& t : clients) t.join();
+  EXPECT_EQ(failed, 0);
+  EXPECT_GT(asked, 10);
+}
+
+TEST(RawRequest, TakesTheShapeFromTheSize) {
+  const std::string body(48, '\0');
+  const std::vector<TensorConfig> open{{.name = "x", .type = tensor::DType::f32, .dims = {3, -1}}};
+  EXPECT_EQ(raw_infer_request("m", open, true, body, nullptr).inputs.at(0).dims, (tensor::Dims{1, 3, 4}));
+  EXPECT_EQ(raw_infer_request("m", open, false, body, nullptr).inputs.at(0).dims, (tensor::Dims{3, 4}));
+  EXPECT_THROW(raw_infer_request("m", open, true, body.substr(1), nullptr), base::Error);
+  EXPECT_THROW(raw_infer_request("m", open, true, body.substr(4), nullptr), base::Error);  // 11 elements
+  const std::vector<TensorConfig> twice{{.name = "x", .type = tensor::DType::f32, .dims = {-1, -1}}};
+  EXPECT_THROW(raw_infer_request("m", twice, true, body, nullptr), base::Error);
+  EXPECT_THROW(raw_infer_request("m", {open[0], open[0]}, true, body, nullptr), base::Error);
+  EXPECT_THROW(raw_infer_request("m", {}, true, body, nullptr), base::Error);
+}
+
+TEST(RawRequest, IsOneTextForBytes) {
+  const std::vector<TensorConfig> text{{.name = "t", .type = std::nullopt, .dims = {1}}};
+  const InferRequest r = raw_infer_request("m", text, true, "a\0b", nullptr);
+  EXPECT_EQ(r.inputs.at(0).strings, (std::vector<std::string>{"a"}));
+  EXPECT_TRUE(r.binary_output);
+  const std::vector<TensorConfig> two{{.name = "t", .type = std::nullopt, .dims = {2}}};
+  EXPECT_THROW(raw_infer_request("m", two, true, "a", nullptr), base::Error);
+}
+
+}  // namespace
+}  // namespace trireme::serve

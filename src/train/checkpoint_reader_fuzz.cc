@@ -1,0 +1,60 @@
+// Fuzzes the index of a checkpoint, with its checksum made to fit: any index opens or is refused; the tensors
+// of one that opens are read whole.
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "base/crc32c.h"
+#include "base/error.h"
+#include "base/json.h"
+#include "train/checkpoint_reader.h"
+
+namespace {
+
+using namespace trireme;
+
+/// A directory with one file of 256 bytes, removed at the end.
+struct Directory {
+  std::string path = "/tmp/trireme_fuzz_checkpoint." + std::to_string(getpid());
+  Directory() {
+    std::filesystem::create_directories(path);
+    std::ofstream(path + "/bytes", std::ios::binary) << std::string(256, 'x');
+  }
+  ~Directory() { std::filesystem::remove_all(path); }
+};
+
+/// The text as an index with a checksum that fits; as it is where it is no JSON object.
+std::string sealed(std::string_view text) {
+  const base::JsonLimits limits{.depth = 100, .size_bytes = size_t{1} << 30, .nan_and_infinity = true};
+  base::Json index = base::parse_json(text, limits);
+  if (!index.is_object()) return std::string(text);
+  std::erase_if(index.as_object(), [](const base::JsonMember& m) { return m.key == "index_crc32c"; });
+  char digits[9];
+  std::snprintf(digits, sizeof digits, "%08x", base::crc32c(index.dump({.nan_and_infinity = true})));
+  index.as_object().push_back({"index_crc32c", base::Json(std::string(digits))});
+  return index.dump({.nan_and_infinity = true});
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  static const Directory kDirectory;
+  try {
+    std::ofstream(kDirectory.path + "/index.json", std::ios::binary)
+        << sealed({reinterpret_cast<const char*>(data), size});
+    const train::CheckpointReader reader(kDirectory.path);
+    for (const train::StoredTensor& t : reader.tensors()) {
+      if (tensor::element_count(t.dims) > 1 << 16) continue;
+      if (reader.read(t).dims() != t.dims) std::abort();
+    }
+    reader.verify(0, 1);
+  } catch (const base::Error& e) {
+    if (e.code() == base::ErrorCode::internal) std::abort();
+  }
+  return 0;
+}
