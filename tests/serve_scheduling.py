@@ -122,6 +122,30 @@ def batch_sizes(client, model):
     return {b.batch_size: b.compute_infer.count for b in stats.batch_stats}, stats.execution_count
 
 
+def halt_polling():
+    """Cores wait in a loop after work, and sleep without it."""
+    with Server(repository, "--threads", "1", "--halt-poll", "200ms") as server:
+        c = triton.InferenceServerClient(server.grpc_address)
+
+        def cpu_s():
+            return server.metrics()["process_cpu_seconds_total"]
+
+        before = cpu_s()
+        time.sleep(1)
+        idle = cpu_s() - before
+        before, end = cpu_s(), time.monotonic() + 60
+        while cpu_s() - before < 0.3 and time.monotonic() < end:  # tests beside this one come first
+            c.infer("simple", inputs())
+            time.sleep(0.05)
+        busy = cpu_s() - before
+        time.sleep(0.3)
+        before = cpu_s()
+        time.sleep(1)
+        after = cpu_s() - before
+        print(f"processor time: idle {idle:.3f} s a second, {busy:.2f} s polling, afterwards {after:.3f}", flush=True)
+        assert idle < 0.15 and after < 0.15 and busy >= 0.3
+
+
 def exact_counts():
     """The delay hook makes batches countable: eight wait, then what the policy says."""
     with Server(repository, "--delay-scheduler", "8", "--threads", "1") as server:
@@ -357,6 +381,6 @@ def kept_answers():
 try:
     run_cases([(case.__name__, case) for case in (
         exact_counts, past_the_preferred, levels_and_late_ones, kept_answers, warmed, limited_rates,
-        kept_order, padded_lengths, in_time_or_at_once)])
+        kept_order, padded_lengths, in_time_or_at_once, halt_polling)])
 finally:
     shutil.rmtree(repository, ignore_errors=True)

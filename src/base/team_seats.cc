@@ -1,12 +1,28 @@
 // On which processors the sleeping members of a team wake.
 #include "base/team_seats.h"
 
+#include <algorithm>
+
+#include "base/busy_cpus.h"
+
 namespace trireme::base {
 namespace {
 
 bool holds(const cpu_set_t& set, int cpu) { return cpu >= 0 && cpu < CPU_SETSIZE && CPU_ISSET(cpu, &set); }
 
 }  // namespace
+
+cpu_set_t without_others(const cpu_set_t& usable, std::span<const Seat> seats) {
+  cpu_set_t free = usable;
+  for (int cpu = 0, left = CPU_COUNT(&usable); left > 0; ++cpu) {
+    if (!CPU_ISSET(cpu, &usable)) continue;
+    --left;
+    const auto own = std::count_if(seats.begin(), seats.end(),
+                                   [&](const Seat& seat) { return !seat.asleep && seat.cpu == cpu; });
+    if (busy_threads(cpu) > own) CPU_CLR(cpu, &free);
+  }
+  return CPU_COUNT(&free) < static_cast<int>(seats.size()) ? usable : free;
+}
 
 void assign_seats(const cpu_set_t& usable, std::span<Seat> seats) {
   cpu_set_t free = usable;

@@ -13,6 +13,10 @@ struct Seat {
   bool asleep = false;
 };
 
+/// The processors on which no other team computes (see BusyCpu); all of them where too few would be left for
+/// this one.
+cpu_set_t without_others(const cpu_set_t& usable, std::span<const Seat> seats);
+
 /// Gives members a processor each, as far as there are: those that are awake keep theirs, sleepers keep the
 /// one they ran on unless somebody else has it. -1 for whom none is left.
 void assign_seats(const cpu_set_t& usable, std::span<Seat> seats);

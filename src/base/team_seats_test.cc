@@ -3,7 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <thread>
 #include <vector>
+
+#include "base/busy_cpus.h"
 
 namespace trireme::base {
 namespace {
@@ -46,6 +50,48 @@ TEST(TeamSeats, WakeOnTheirOwnOrOnOneThatIsNobodys) {
   EXPECT_EQ(list_of(waking_cpus(set_of({0, 1, 2, 3}), two, 1)), (std::vector<int>{1, 2, 3}));
   EXPECT_EQ(list_of(waking_cpus(set_of({0, 1}), three, 1)), (std::vector<int>{1}));
   EXPECT_EQ(list_of(waking_cpus(set_of({0}), {{{0}, {-1, true}}}, 1)), (std::vector<int>{0}));
+}
+
+// A thread that stays on a processor and counts as one that computes.
+class Neighbour {
+ public:
+  explicit Neighbour(int cpu)
+      : thread_([this, cpu] {
+          const cpu_set_t one = set_of({cpu});
+          EXPECT_EQ(sched_setaffinity(0, sizeof one, &one), 0);
+          const BusyCpu busy = BusyCpu::here();
+          ready_.store(true);
+          ready_.notify_all();
+          over_.wait(false);
+        }) {
+    ready_.wait(false);
+  }
+  ~Neighbour() {
+    over_.store(true);
+    over_.notify_all();
+    thread_.join();
+  }
+
+ private:
+  std::atomic<bool> ready_{false}, over_{false};
+  std::thread thread_;
+};
+
+TEST(TeamSeats, StayAwayFromOtherTeams) {
+  cpu_set_t all;
+  CPU_ZERO(&all);
+  ASSERT_EQ(sched_getaffinity(0, sizeof all, &all), 0);
+  const std::vector<int> cpus = list_of(all);
+  if (cpus.size() < 3) GTEST_SKIP() << "needs three processors";
+  const std::vector<Seat> team{{cpus[0]}, {cpus[1], true}};
+  EXPECT_EQ(list_of(without_others(all, team)), cpus);
+  const Neighbour neighbour(cpus[1]);
+  std::vector<int> others = cpus;
+  others.erase(others.begin() + 1);
+  EXPECT_EQ(list_of(without_others(all, team)), others);
+  // One of the team itself is no neighbour; nor are neighbours who leave the team too little.
+  EXPECT_EQ(list_of(without_others(all, std::vector<Seat>{{cpus[0]}, {cpus[1]}})), cpus);
+  EXPECT_EQ(list_of(without_others(all, std::vector<Seat>(cpus.size(), {-1, true}))), cpus);
 }
 
 }  // namespace

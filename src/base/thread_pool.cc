@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <system_error>
 
+#include "base/busy_cpus.h"
 #include "base/error.h"
 #include "base/team_seats.h"
 
@@ -101,22 +102,27 @@ struct ThreadPool::Shared {
     seats[0] = {sched_getcpu(), false};
     for (size_t m = 1; m < places.size(); ++m)
       seats[m] = {places[m].cpu.load(std::memory_order_relaxed), places[m].asleep.load()};
-    assign_seats(usable, seats);
+    const cpu_set_t free = without_others(usable, seats);
+    assign_seats(free, seats);
     for (size_t m = 1; m < places.size(); ++m) {
       if (!seats[m].asleep) continue;
-      const cpu_set_t set = waking_cpus(usable, seats, m);
+      const cpu_set_t set = waking_cpus(free, seats, m);
       places[m].confined.store(true);
       (void)pthread_setaffinity_np(workers[m - 1].native_handle(), sizeof set, &set);
     }
   }
 
-  void sleep(uint32_t seen, int member) {
+  /// Gives up the member's place among those that compute, and takes one where it wakes.
+  void sleep(uint32_t seen, int member, BusyCpu& busy) {
     Place& place = places[static_cast<size_t>(member)];
     place.cpu.store(sched_getcpu(), std::memory_order_relaxed);
+    busy = BusyCpu();
     place.asleep.store(true);
     sleeping.fetch_add(1);
     epoch.wait(seen);
     sleeping.fetch_sub(1);
+    busy = BusyCpu::here();
+    place.cpu.store(busy.cpu(), std::memory_order_relaxed);
     place.asleep.store(false);
   }
 
@@ -154,6 +160,7 @@ ThreadPool::~ThreadPool() { stop_and_join(*shared_, workers_); }
 void ThreadPool::work(int member) {
   Shared& s = *shared_;
   uint32_t seen = 0;
+  BusyCpu busy = BusyCpu::here();
   while (true) {
     uint32_t now = s.epoch.load(std::memory_order_acquire);
     for (int spin = 0; now == seen && spin < kSpins; ++spin) {
@@ -161,7 +168,7 @@ void ThreadPool::work(int member) {
       now = s.epoch.load(std::memory_order_acquire);
     }
     if (now == seen) {
-      s.sleep(seen, member);
+      s.sleep(seen, member, busy);
       continue;
     }
     std::atomic<bool>& confined = s.places[static_cast<size_t>(member)].confined;

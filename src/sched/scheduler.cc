@@ -7,6 +7,7 @@
 #include <new>
 #include <utility>
 
+#include "base/busy_cpus.h"
 #include "sched/current_error.h"
 
 namespace trireme::sched {
@@ -548,6 +549,8 @@ void Scheduler::learn_from(const Timing& timing, uint64_t group) {
 
 /// Runs what next_batch() has taken; the instance is free afterwards.
 void Scheduler::run_batch(BatchRunner& runner, Instance& instance, std::vector<Request> batch) {
+  if (options_.halt_polling != nullptr) options_.halt_polling->worked();
+  const base::BusyCpu seat = base::BusyCpu::alone();
   const uint64_t group = group_key(batch[0].inputs, options_.padding);
   const int64_t start = clock_.now_ns();
   for (Request& r : batch) {
@@ -590,11 +593,14 @@ void Scheduler::run_batch(BatchRunner& runner, Instance& instance, std::vector<R
     }
   }
   finish_batch(instance, count);
+  if (options_.halt_polling != nullptr) options_.halt_polling->worked();
 }
 
 /// Runs one request on an instance that take_instance() gave. The instance is free again before the sink is
 /// called, which writes to sockets; results are tensors of their own.
 void Scheduler::run_here(Instance& instance, Request request) {
+  if (options_.halt_polling != nullptr) options_.halt_polling->worked();
+  const base::BusyCpu seat = base::BusyCpu::here();
   const uint64_t group = group_key(request.inputs, options_.padding);
   request.timing.started_ns = clock_.now_ns();
   request.timing.queue_length = 1;

@@ -12,6 +12,8 @@
 #include <random>
 #include <thread>
 
+#include "base/busy_cpus.h"
+#include "base/cpu_info.h"
 #include "engine/sharded_session.h"
 #include "ops/table.h"
 
@@ -395,6 +397,55 @@ std::shared_ptr<const engine::PreparedModel> wide_model() {
   const ir::ValueId act = g.add1(ops::table().need("tanh"), {up});
   g.add_output(g.add1(ops::table().need("matmul"), {act, weight("down", 64, 24)}), "y");
   return std::make_shared<const engine::PreparedModel>(std::move(g));
+}
+
+// Where threads count as computing on all processors but one, batches run there.
+TEST(Scheduler, BatchesRunWhereNobodyElseComputes) {
+  const base::SystemClock clock;
+  const std::vector<int> cpus = base::read_cpu_info().allowed;
+  if (cpus.size() < 2) GTEST_SKIP() << "one processor";
+  const int free = cpus.back();
+  Scheduler scheduler(small_model(), options(8, 0), clock);
+  std::latch seated(static_cast<ptrdiff_t>(cpus.size() - 1)), over(1);
+  std::vector<std::thread> others;
+  for (size_t i = 0; i + 1 < cpus.size(); ++i) {
+    others.emplace_back([&, cpu = cpus[i]] {
+      cpu_set_t one;
+      CPU_ZERO(&one);
+      CPU_SET(cpu, &one);
+      EXPECT_EQ(sched_setaffinity(0, sizeof one, &one), 0);
+      const base::BusyCpu busy = base::BusyCpu::here();
+      seated.count_down();
+      over.wait();
+    });
+  }
+  seated.wait();
+  constexpr int kRequests = 50;
+  int there = 0;
+  for (int i = 0; i < kRequests; ++i) {
+    std::promise<int> cpu;
+    scheduler.submit(
+        {.inputs = {input(1, 3)}, .rows = 1, .sink = [&](Outcome&&) { cpu.set_value(sched_getcpu()); }});
+    there += cpu.get_future().get() == free;
+  }
+  over.count_down();
+  for (std::thread& t : others) t.join();
+  EXPECT_GE(there, kRequests * 8 / 10);  // the system may move a thread meanwhile
+}
+
+TEST(Scheduler, TellsHaltPollingOfBatches) {
+  const base::SystemClock clock;
+  base::HaltPolling polling(60 * base::kNsPerSecond, {base::read_cpu_info().allowed.front()});
+  SchedulerOptions o = options(8, 0);
+  o.halt_polling = &polling;
+  Scheduler scheduler(small_model(), o, clock);
+  while (polling.polling() > 0) std::this_thread::yield();
+  Answer answer;
+  scheduler.submit(request(input(1, 3), answer));
+  ASSERT_FALSE(answer.future.get().error);
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (polling.polling() == 0 && std::chrono::steady_clock::now() < end) std::this_thread::yield();
+  EXPECT_EQ(polling.polling(), 1);
 }
 
 TEST(BatchRunner, ALostRankFailsARequestWithUnavailableAndTheNextIsAnswered) {

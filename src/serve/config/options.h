@@ -30,14 +30,13 @@ struct ServeOptions {
   std::vector<std::string> load_model;
   base::Duration poll_interval{15 * base::kNsPerSecond};
   std::string host = "0.0.0.0";
-  int http_port = 8000;
-  int http_threads = 2;
+  int http_port = 8000, http_threads = 2;
   base::Duration http_spin{30 * base::kNsPerUs};
   int max_connections = 16384;
-  int instances = 1;
-  int threads = 0;
+  int instances = 1, threads = 0;
   std::string device = "cpu";
   bool pin = false;
+  base::Duration halt_poll{0};
   passes::WeightOptions weights;
   engine::InferenceRanks ranks = {};
   int max_queue = 1024;
@@ -46,16 +45,13 @@ struct ServeOptions {
   bool whole_batches = false;
   std::vector<int64_t> buckets{1, 2, 3, 4, 6, 8, 12, 16, 24, 32};
   std::vector<int64_t> length_buckets{16, 32, 64, 128, 256, 512};
-  base::Duration request_timeout{30 * base::kNsPerSecond};
-  base::Duration exit_timeout{30 * base::kNsPerSecond};
+  base::Duration request_timeout{30 * base::kNsPerSecond}, exit_timeout{30 * base::kNsPerSecond};
   base::ByteSize max_request_bytes{int64_t{64} << 20};
   WarmUpLevel warm_up = WarmUpLevel::compile;
   bool strict_readiness = false;
   int unready_status = 503;
-  std::string tls_certificate, tls_key;
-  int grpc_port = 8001;
-  std::string tls_client_ca;
-  int metrics_port = -1;
+  std::string tls_certificate, tls_key, tls_client_ca;
+  int grpc_port = 8001, metrics_port = -1;
   bool allow_client_shm = false;
   bool deadline_aware = false;
   int delay_scheduler = 0;
@@ -147,6 +143,9 @@ struct ServeOptions {
     f.add("device", &device,
           "where models run: cpu, cuda:N, or emulated (CUDA kernels on the host, for tests)");
     f.add("pin", &pin, "bind the threads of instances to cores");
+    f.add("halt_poll", &halt_poll,
+          "on virtual machines: so long after a batch idle cores wait in a loop instead of halting, at the "
+          "lowest priority, because a hypervisor moves those that wake; 0: they halt");
     weights.fields(f);
     ranks.fields(f);
     scheduling_fields(f);

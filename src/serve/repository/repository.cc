@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "base/cpu_info.h"
 #include "base/file.h"
 #include "sched/current_error.h"
 #include "serve/repository/repository_files.h"
@@ -30,6 +31,18 @@ std::vector<sched::RateTotal> totals_of(const ServeOptions& options) {
   return totals;
 }
 
+/// Polling processors use up what a control group allows, so that the batches themselves would be held back.
+std::unique_ptr<base::HaltPolling> halt_polling(const ServeOptions& options, base::Log& log) {
+  if (options.halt_poll.ns == 0) return nullptr;
+  const base::CpuInfo cpu = base::read_cpu_info();
+  if (cpu.quota > 0 && cpu.quota < static_cast<double>(cpu.allowed.size())) {
+    log.warning("serve", "halt_poll_left_out",
+                {{"reason", "a control group limits processor time"}, {"processors", cpu.quota}});
+    return nullptr;
+  }
+  return std::make_unique<base::HaltPolling>(options.halt_poll.ns, cpu.allowed);
+}
+
 }  // namespace
 
 Repository::Repository(const ServeOptions& options, const base::Env& env, MetricRegistry& metrics)
@@ -38,6 +51,7 @@ Repository::Repository(const ServeOptions& options, const base::Env& env, Metric
       metrics_(metrics),
       cache_(static_cast<size_t>(options.cache_size.bytes)),
       limiter_(totals_of(options)),
+      halt_polling_(halt_polling(options, env.log)),
       tenants_(options.tenant_by, options.tenant, options.tenants_unlisted, metrics),
       catalog_(std::make_shared<const Catalog>()) {}
 
@@ -223,7 +237,8 @@ ModelHost Repository::host() const {
       [this](const std::string& name, const std::string& version) { return catalog()->find(name, version); },
       cache_,
       tenants_,
-      options_.rate_limit == RateLimit::off ? nullptr : &limiter_};
+      options_.rate_limit == RateLimit::off ? nullptr : &limiter_,
+      halt_polling_.get()};
 }
 
 void Repository::load_now(const std::string& name, const LoadOverride& given) {

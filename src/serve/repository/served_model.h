@@ -43,7 +43,8 @@ struct ModelHost {
   FindModel find;
   ResponseCache& cache;
   Tenants& tenants;
-  sched::RateLimiter* limiter = nullptr;  ///< null: resources are not limited
+  sched::RateLimiter* limiter = nullptr;      ///< null: resources are not limited
+  base::HaltPolling* halt_polling = nullptr;  ///< null: processors halt when they idle
 };
 
 class ServedModel {
@@ -111,6 +112,7 @@ class ServedModel {
   void complete(const ir::Graph& graph, const ServeOptions& options);
   TensorConfig take_text_input();
   sched::SchedulerOptions scheduler_options(const ModelHost& host);
+  void share_machine(sched::SchedulerOptions& out, const RunConfig& run, const ModelHost& host) const;
   void set_padding(const ir::Graph& graph);
   std::vector<sched::WarmUp> warm_up(const ServeOptions& options, const std::vector<int64_t>& rows) const;
   std::vector<tensor::Tensor> idle_row() const;

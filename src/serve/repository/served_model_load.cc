@@ -338,9 +338,28 @@ void ServedModel::set_padding(const ir::Graph& graph) {
   }
 }
 
-sched::SchedulerOptions ServedModel::scheduler_options(const ModelHost& host) {
+/// Devices, threads and processors of the instances, and what limits or keeps them.
+void ServedModel::share_machine(sched::SchedulerOptions& out, const RunConfig& run,
+                                const ModelHost& host) const {
   const ServeOptions& options = host.options;
   const base::CpuInfo cpu = base::read_cpu_info();
+  out.limiter = host.limiter;
+  out.halt_polling = host.halt_polling;
+  out.claims = config_.claims();
+  out.devices = config_.devices();
+  const int threads = run.threads > 0 ? run.threads : options.threads;
+  out.session.threads = threads > 0 ? threads : std::max(1, cpu.threads() / out.instances);
+  out.session.device = options.device;
+  out.session.precision = run.precision;
+  out.session.strategy = options.ranks.read();
+  out.session.service = options.service;
+  out.session.model_key = base::concat(source_.path, "\n", load_number_, kept_outputs_);
+  out.pin = options.pin;
+  out.cpus = cpu.allowed;
+}
+
+sched::SchedulerOptions ServedModel::scheduler_options(const ModelHost& host) {
+  const ServeOptions& options = host.options;
   const RunConfig run = RunConfig::of(config_.parameters);
   sched::SchedulerOptions out;
   const bool is_batched = config_.is_batched();
@@ -396,18 +415,7 @@ sched::SchedulerOptions ServedModel::scheduler_options(const ModelHost& host) {
   out.places_rows = config_.sequence && !config_.sequence->is_oldest;
   if (layout_ && is_batched) out.padding.idle_row = idle_row();
   out.preserves_order = config_.preserves_order;
-  out.limiter = host.limiter;
-  out.claims = config_.claims();
-  out.devices = config_.devices();
-  const int threads = run.threads > 0 ? run.threads : options.threads;
-  out.session.threads = threads > 0 ? threads : std::max(1, cpu.threads() / out.instances);
-  out.session.device = options.device;
-  out.session.precision = run.precision;
-  out.session.strategy = options.ranks.read();
-  out.session.service = options.service;
-  out.session.model_key = base::concat(source_.path, "\n", load_number_, kept_outputs_);
-  out.pin = options.pin;
-  out.cpus = cpu.allowed;
+  share_machine(out, run, host);
   out.warm_up = warm_up(options, out.padding.row_buckets);
   add_warmups(out.warm_up);
   if (out.p99_ns > 0) {
