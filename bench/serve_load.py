@@ -18,8 +18,8 @@ CALL = "/inference.GRPCInferenceService/ModelInfer"
 class Result:
     """What one slice of load gave."""
 
-    def __init__(self, requests, seconds, latency_ms, cpu_us):
-        self.requests, self.per_second = requests, requests / seconds
+    def __init__(self, requests, per_second, latency_ms, cpu_us):
+        self.requests, self.per_second = requests, per_second
         self.latency_ms, self.cpu_us = latency_ms, [us / max(requests, 1) for us in cpu_us]  # user, system a request
 
 
@@ -40,9 +40,9 @@ class Load:
         """Closed loop with so many connections; HTTP also open loop at a rate, with at most so many."""
         before = server.cpu_us()
         run = self.run_grpc if self.form == "grpc" else self.run_http
-        requests, latency_ms, took_s = run(server, connections, seconds, rate, seed)
+        requests, per_second, latency_ms = run(server, connections, seconds, rate, seed)
         after = server.cpu_us()
-        return Result(requests, took_s, latency_ms, [b - a for a, b in zip(before, after)])
+        return Result(requests, per_second, latency_ms, [b - a for a, b in zip(before, after)])
 
     def pinned(self, command):
         return subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False,
@@ -51,10 +51,11 @@ class Load:
     def run_http(self, server, connections, seconds, rate, seed):
         out = self.folder / "load.json"
         command = [os.environ["TRIREME"], "load", f"http://127.0.0.1:{server.http}" + PATH.format(self.model.name),
-                   "--body", self.body, "--duration", f"{seconds}s", "--warmup", "0s", "--json", out, "--threads",
+                   "--body", self.body, "--duration", f"{seconds}s", "--warmup", "1s" if rate else "0s", "--json", out, "--threads",
                    max(1, min(len(self.cpus), connections))]
         for name, value in self.headers.items():
             command += ["--header", f"{name}: {value}"]
+        # An open loop asks for the tail of a server at work, not of one that wakes up.
         open_loop = ["--rate", rate, "--seed", seed, "--connections", connections]
         command += open_loop if rate else ["--concurrency", connections]
         done = self.pinned(command)
@@ -64,7 +65,8 @@ class Load:
         if run["failed"] > 0 or run["succeeded"] == 0:
             raise RuntimeError(f"{server.name} {self.model.name} {self.form}: {run['failed']} requests failed")
         latency = {key: value / 1e6 for key, value in run["latency_ns"].items() if isinstance(value, (int, float))}
-        return run["succeeded"], latency, run["window_s"]
+        # What ends after the window costs CPU but is no throughput: 64 connections would add 64 requests to a slice.
+        return run["succeeded"], run["throughput"], latency
 
     def run_grpc(self, server, connections, seconds, _rate, _seed):
         # A number of requests, not a time: at the end of a time h2load drops its connections, and Triton 2.51 does
@@ -85,7 +87,7 @@ class Load:
         scale = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
         took_s = float(took[1]) * scale[took[2]]
         self.rates[server.name, connections] = requests / took_s
-        return requests, {"mean": float(mean[1]) * scale[mean[2]] * 1e3}, took_s
+        return requests, requests / took_s, {"mean": float(mean[1]) * scale[mean[2]] * 1e3}
 
     def answer(self, server):
         """The output's values, by one HTTP request."""

@@ -144,6 +144,22 @@ class TriremePerCore(Trireme):
         return super().command() + ["--instances", len(self.cpus), "--threads", 1]
 
 
+class TriremePolling(Trireme):
+    """Cores that idle do not halt: on a virtual machine those that wake may find another one on their place."""
+
+    name = "trireme_polling"
+
+    def command(self):
+        return super().command() + ["--halt-poll", "20ms"]
+
+
+class TriremePerCorePolling(TriremePerCore):
+    name = "trireme_per_core_polling"
+
+    def command(self):
+        return super().command() + ["--halt-poll", "20ms"]
+
+
 class Triton(Server):
     name = "triton"
 
