@@ -43,7 +43,7 @@ struct SchedulerOptions {
   bool preserves_order = false;        ///< answers leave in the order of requests, level by level
   RateLimiter* limiter = nullptr;      ///< shared with other models; outlives the scheduler; null: no limits
   std::vector<RateClaim> claims = {};  ///< by instance, with a limiter
-  base::HaltPolling* halt_polling = nullptr;  ///< told of every batch; outlives the scheduler; null: none
+  std::shared_ptr<base::HaltPolling> halt_polling = {};  ///< told of every batch; null: none
   /// A request expected to take no longer runs at once, on the thread that submits it, where an instance is
   /// idle and nobody waits: handing it over would cost more. 0: none does.
   int64_t inline_ns = 0;

@@ -435,17 +435,18 @@ TEST(Scheduler, BatchesRunWhereNobodyElseComputes) {
 
 TEST(Scheduler, TellsHaltPollingOfBatches) {
   const base::SystemClock clock;
-  base::HaltPolling polling(60 * base::kNsPerSecond, {base::read_cpu_info().allowed.front()});
+  const auto polling = std::make_shared<base::HaltPolling>(
+      60 * base::kNsPerSecond, std::vector<int>{base::read_cpu_info().allowed.front()});
   SchedulerOptions o = options(8, 0);
-  o.halt_polling = &polling;
+  o.halt_polling = polling;
   Scheduler scheduler(small_model(), o, clock);
-  while (polling.polling() > 0) std::this_thread::yield();
+  while (polling->polling() > 0) std::this_thread::yield();
   Answer answer;
   scheduler.submit(request(input(1, 3), answer));
   ASSERT_FALSE(answer.future.get().error);
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-  while (polling.polling() == 0 && std::chrono::steady_clock::now() < end) std::this_thread::yield();
-  EXPECT_EQ(polling.polling(), 1);
+  while (polling->polling() == 0 && std::chrono::steady_clock::now() < end) std::this_thread::yield();
+  EXPECT_EQ(polling->polling(), 1);
 }
 
 TEST(BatchRunner, ALostRankFailsARequestWithUnavailableAndTheNextIsAnswered) {

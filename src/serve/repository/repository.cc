@@ -32,7 +32,7 @@ std::vector<sched::RateTotal> totals_of(const ServeOptions& options) {
 }
 
 /// Polling processors use up what a control group allows, so that the batches themselves would be held back.
-std::unique_ptr<base::HaltPolling> halt_polling(const ServeOptions& options, base::Log& log) {
+std::shared_ptr<base::HaltPolling> halt_polling(const ServeOptions& options, base::Log& log) {
   if (options.halt_poll.ns == 0) return nullptr;
   const base::CpuInfo cpu = base::read_cpu_info();
   if (cpu.quota > 0 && cpu.quota < static_cast<double>(cpu.allowed.size())) {
@@ -40,7 +40,7 @@ std::unique_ptr<base::HaltPolling> halt_polling(const ServeOptions& options, bas
                 {{"reason", "a control group limits processor time"}, {"processors", cpu.quota}});
     return nullptr;
   }
-  return std::make_unique<base::HaltPolling>(options.halt_poll.ns, cpu.allowed);
+  return std::make_shared<base::HaltPolling>(options.halt_poll.ns, cpu.allowed);
 }
 
 }  // namespace
@@ -238,7 +238,7 @@ ModelHost Repository::host() const {
       cache_,
       tenants_,
       options_.rate_limit == RateLimit::off ? nullptr : &limiter_,
-      halt_polling_.get()};
+      halt_polling_};
 }
 
 void Repository::load_now(const std::string& name, const LoadOverride& given) {

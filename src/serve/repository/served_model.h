@@ -43,8 +43,8 @@ struct ModelHost {
   FindModel find;
   ResponseCache& cache;
   Tenants& tenants;
-  sched::RateLimiter* limiter = nullptr;      ///< null: resources are not limited
-  base::HaltPolling* halt_polling = nullptr;  ///< null: processors halt when they idle
+  sched::RateLimiter* limiter = nullptr;                 ///< null: resources are not limited
+  std::shared_ptr<base::HaltPolling> halt_polling = {};  ///< null: processors halt when they idle
 };
 
 class ServedModel {
