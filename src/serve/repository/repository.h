@@ -90,7 +90,8 @@ class Repository {
   MetricRegistry& metrics_;
   mutable ResponseCache cache_;
   mutable sched::RateLimiter limiter_;
-  const std::shared_ptr<base::HaltPolling> halt_polling_;  ///< null: not asked for, or somebody else would pay
+  const std::shared_ptr<base::HaltPolling>
+      halt_polling_;  ///< null: not asked for, or somebody else would pay
   mutable Tenants tenants_;
   base::Guarded<std::shared_ptr<const Catalog>> catalog_;
   std::vector<Lingering> lingering_;  ///< oldest first. Repository's thread
