@@ -38,27 +38,32 @@ TEST(HaltPolling, PollsAfterWorkAndThenSleeps) {
   HaltPolling polling(100 * kNsPerMs, {cpu});
   ASSERT_TRUE(comes_true([&] { return polling.polling() == 0; }));
   for (int round = 0; round < 3; ++round) {
-    const auto begin = std::chrono::steady_clock::now();
-    polling.worked();
-    ASSERT_TRUE(comes_true([&] { return polling.polling() == 1; }));
+    auto last = std::chrono::steady_clock::now();
+    // It comes after all others, so on a busy processor it may come too late for one piece of work.
+    ASSERT_TRUE(comes_true([&] {
+      last = std::chrono::steady_clock::now();
+      polling.worked();
+      return polling.polling() == 1;
+    }));
     ASSERT_TRUE(comes_true([&] { return polling.polling() == 0; }));
-    EXPECT_GE(std::chrono::steady_clock::now() - begin, 100ms);
+    EXPECT_GE(std::chrono::steady_clock::now() - last, 100ms);
   }
 }
 
 TEST(HaltPolling, CostsNothingWithoutWork) {
   HaltPolling polling(20 * kNsPerMs, read_cpu_info().allowed);
   polling.worked();
+  std::this_thread::sleep_for(20ms);
   ASSERT_TRUE(comes_true([&] { return polling.polling() == 0; }));
   const int64_t before = cpu_ns();
   std::this_thread::sleep_for(300ms);
   EXPECT_LT(cpu_ns() - before, 30 * kNsPerMs);
 }
 
-// While it polls, who has something to do has the processor.
+// While it polls, who has something to do has the processor: nearly all that this process gets of it.
 TEST(HaltPolling, GivesWay) {
   const int cpu = read_cpu_info().allowed.front();
-  HaltPolling polling(5 * kNsPerSecond, {cpu});
+  HaltPolling polling(60 * kNsPerSecond, {cpu});
   polling.worked();
   ASSERT_TRUE(comes_true([&] { return polling.polling() == 1; }));
   double share = 0;
@@ -72,15 +77,10 @@ TEST(HaltPolling, GivesWay) {
       clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
       return t.tv_sec * kNsPerSecond + t.tv_nsec;
     };
-    // The best of several: tests that run beside this one want the processor too.
-    for (int round = 0; round < 20 && share < 0.9; ++round) {
-      const auto begin = std::chrono::steady_clock::now();
-      const int64_t own = own_ns();
-      while (own_ns() - own < 50 * kNsPerMs) {
-      }
-      const std::chrono::duration<double, std::nano> took = std::chrono::steady_clock::now() - begin;
-      share = std::max(share, 50.0 * kNsPerMs / took.count());
+    const int64_t own = own_ns(), all = cpu_ns();
+    while (own_ns() - own < 300 * kNsPerMs) {
     }
+    share = static_cast<double>(own_ns() - own) / static_cast<double>(cpu_ns() - all);
   });
   worker.join();
   EXPECT_GT(share, 0.9);
