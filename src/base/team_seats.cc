@@ -17,9 +17,11 @@ cpu_set_t without_others(const cpu_set_t& usable, std::span<const Seat> seats) {
   for (int cpu = 0, left = CPU_COUNT(&usable); left > 0; ++cpu) {
     if (!CPU_ISSET(cpu, &usable)) continue;
     --left;
+    const int busy = busy_threads(cpu);
+    if (busy == 0) continue;
     const auto own = std::count_if(seats.begin(), seats.end(),
                                    [&](const Seat& seat) { return !seat.asleep && seat.cpu == cpu; });
-    if (busy_threads(cpu) > own) CPU_CLR(cpu, &free);
+    if (busy > own) CPU_CLR(cpu, &free);
   }
   return CPU_COUNT(&free) < static_cast<int>(seats.size()) ? usable : free;
 }

@@ -5,6 +5,10 @@
 #include <sched.h>
 
 #include <chrono>
+#include <latch>
+
+#include "base/busy_cpus.h"
+#include "base/cpu_info.h"
 
 namespace trireme::base {
 namespace {
@@ -55,6 +59,44 @@ TEST(ThreadPool, MembersThatSleptMayUseAllProcessors) {
     });
     EXPECT_EQ(equal.load(), 3);
   }
+}
+
+// Where threads count as computing on all processors but two, a team of two wakes on those.
+TEST(ThreadPool, MembersWakeWhereNoOtherTeamComputes) {
+  const std::vector<int> cpus = read_cpu_info().allowed;
+  if (cpus.size() < 3) GTEST_SKIP() << "needs three processors";
+  std::latch seated(static_cast<ptrdiff_t>(cpus.size() - 2)), over(1);
+  std::vector<std::thread> others;
+  for (size_t i = 0; i + 2 < cpus.size(); ++i) {
+    others.emplace_back([&, cpu = cpus[i]] {
+      cpu_set_t one;
+      CPU_ZERO(&one);
+      CPU_SET(cpu, &one);
+      EXPECT_EQ(sched_setaffinity(0, sizeof one, &one), 0);
+      const BusyCpu busy = BusyCpu::here();
+      seated.count_down();
+      over.wait();
+    });
+  }
+  seated.wait();
+  ThreadPool pool(2);
+  int there = 0;
+  constexpr int kRounds = 40;
+  for (int round = 0; round < kRounds; ++round) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    const BusyCpu caller = BusyCpu::alone();
+    std::atomic<int> arrived{0}, outside{0};
+    pool.run(2, [&](int64_t) {
+      arrived.fetch_add(1);
+      while (arrived.load() < 2) std::this_thread::yield();
+      const int cpu = sched_getcpu();
+      outside.fetch_add(cpu != cpus[cpus.size() - 1] && cpu != cpus[cpus.size() - 2]);
+    });
+    there += outside.load() == 0;
+  }
+  over.count_down();
+  for (std::thread& t : others) t.join();
+  EXPECT_GE(there, kRounds * 7 / 10);  // the system may move a thread meanwhile
 }
 
 TEST(ThreadPool, RangePiecesDoNotDependOnThreads) {
