@@ -26,25 +26,24 @@ inline void pause_cpu() {
 #endif
 }
 
-/// Below everything else, and on this processor only.
-void settle(int cpu) {
+/// Below everything else, and on this processor only. False: the system refuses (a sandbox), and who polled
+/// all the same would take the processor from those who have work.
+bool settle(int cpu) {
   const sched_param none{};
-  (void)sched_setscheduler(0, SCHED_IDLE, &none);
   cpu_set_t one;
   CPU_ZERO(&one);
   CPU_SET(cpu, &one);
-  (void)sched_setaffinity(0, sizeof one, &one);
+  return sched_setscheduler(0, SCHED_IDLE, &none) == 0 && sched_setaffinity(0, sizeof one, &one) == 0;
 }
 
 }  // namespace
 
 HaltPolling::HaltPolling(int64_t duration_ns, const std::vector<int>& cpus)
     : duration_ns_(std::min(duration_ns, kLongestNs)), last_ns_(steady_ns() - duration_ns_) {
+  for (const int cpu : cpus) require(cpu >= 0 && cpu < CPU_SETSIZE, "no processor ", cpu);
+  threads_.reserve(cpus.size());
   try {
-    for (const int cpu : cpus) {
-      require(cpu >= 0 && cpu < CPU_SETSIZE, "no processor ", cpu);
-      threads_.emplace_back([this, cpu] { poll(cpu); });
-    }
+    for (const int cpu : cpus) threads_.emplace_back([this, cpu] { poll(cpu); });
   } catch (const std::system_error&) {  // the process may start no more: those there are will do
   }
 }
@@ -71,7 +70,7 @@ int HaltPolling::polling() const { return static_cast<int>(threads_.size()) - as
 
 void HaltPolling::poll(int cpu) {
   constexpr int kPauses = 64;  // between two looks: some microseconds
-  settle(cpu);
+  if (!settle(cpu)) return static_cast<void>(asleep_.fetch_add(1));
   while (!stop_.load(std::memory_order_relaxed)) {
     while (is_due() && !stop_.load(std::memory_order_relaxed)) {
       for (int i = 0; i < kPauses; ++i) pause_cpu();
