@@ -3,7 +3,7 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tools"))
-from checks import files, includes, layers, leaks, sizes  # noqa: E402
+from checks import files, includes, layers, leaks, op_names, sizes  # noqa: E402
 from checks.source_scan import scan  # noqa: E402
 
 passed = 0
@@ -107,7 +107,23 @@ def checking():
     expect("relative path", complaints("docs/x.md", "see ../shared/home/model\n", leaks.run), [])
 
 
+def operator_names():
+    known = {"conv", "relu", "add", "mul", "max_pool"}
+
+    def wrong(source):
+        return [name for _, name in op_names.unknown(source, known)]
+
+    expect("compared", wrong('if (node.op_name() == "convolve") {}'), ["convolve"])
+    expect("compared well", wrong('if (node.op_name() != "conv") {}'), [])
+    expect("looked up", wrong('rw.for_each("silu", f); rw.producer(node.in[0], "relu");'), ["silu"])
+    expect("list", wrong('const char* kSome[] = {"conv", "relu", "add", "maximum", "mul"};'), ["maximum"])
+    expect("table", wrong('t{{"conv", f}, {"relu", f}, {"add", g}, {"mul", g}, {"pool", g}};'), ["pool"])
+    expect("other words", wrong('f({"conv", "dim", "axis"}); g({"a", "b"});'), [])
+    expect("statements", wrong('void f() { g("conv"); g("relu"); g("add"); g("mul"); g("perm"); }'), [])
+
+
 scanning()
 checking()
+operator_names()
 print(f"{passed} passed, {failed} failed, 0 skipped")
 sys.exit(failed > 0)

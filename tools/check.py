@@ -5,7 +5,8 @@ import importlib
 import sys
 import time
 
-CHECKS = ["layers", "sizes", "first_lines", "includes", "leaks", "format", "headers", "ops_table", "generated"]
+CHECKS = ["layers", "sizes", "first_lines", "includes", "leaks", "format", "headers", "ops_table", "op_names",
+          "generated"]
 
 
 def main():
