@@ -1,9 +1,11 @@
 // Reading checkpoints: the index is checked first, then checksums, then boxes are put together from chunks.
 #include <algorithm>
 #include <cstring>
+#include <map>
 
 #include "base/crc32c.h"
 #include "base/error.h"
+#include "tensor/element_bytes.h"
 #include "train/box_copy.h"
 #include "train/checkpoint.h"
 #include "train/checkpoint_reader.h"
@@ -19,7 +21,10 @@ using tensor::Tensor;
 constexpr base::JsonLimits kIndexLimits{
     .depth = 100, .size_bytes = size_t{1} << 30, .nan_and_infinity = true};
 
+constexpr size_t kMaxRank = 64;  // as in NumPy
+
 Dims dims_of(const Json& list) {
+  base::require(list.size() <= kMaxRank, "a shape has ", list.size(), " dimensions, at most ", kMaxRank);
   Dims dims;
   for (const Json& d : list.as_array()) {
     dims.push_back(d.as_int());
@@ -53,24 +58,62 @@ Json read_index(const std::string& directory) {
   return index;
 }
 
-/// The chunks must tile the whole box: inside it, disjoint, and of the same volume.
+/// Dimensions along which chunks are cut; in the others all of them span the tensor.
+std::vector<size_t> cut_dims(const StoredTensor& t) {
+  constexpr size_t kMost = 4;  // 2^4 corners a chunk; a mesh cuts a tensor along two or three
+  std::vector<size_t> cut;
+  for (size_t d = 0; d < t.dims.size(); ++d) {
+    const auto is_part = [&](const StoredTensor::Chunk& c) { return c.box.size[d] != t.dims[d]; };
+    if (std::any_of(t.chunks.begin(), t.chunks.end(), is_part)) cut.push_back(d);
+  }
+  base::require(cut.size() <= kMost, "chunks are cut along ", cut.size(), " dimensions, at most ", kMost);
+  return cut;
+}
+
+/// Adds `sign` at the first corner of a box and at every corner an even number of steps away, and takes it
+/// off at the others.
+void add_corners(const Box& box, const std::vector<size_t>& cut, int64_t sign,
+                 std::map<Dims, int64_t>& sums) {
+  Dims corner(cut.size());
+  for (size_t which = 0; which < size_t{1} << cut.size(); ++which) {
+    int64_t value = sign;
+    for (size_t i = 0; i < cut.size(); ++i) {
+      const bool is_end = (which >> i & 1) != 0;
+      corner[i] = box.offset[cut[i]] + (is_end ? box.size[cut[i]] : 0);
+      if (is_end) value = -value;
+    }
+    sums[corner] += value;
+  }
+}
+
+/// The chunks must tile the whole box: inside it, of the same volume, and disjoint. The last is told without
+/// comparing all pairs: how often a box covers each place is the running sum, along every dimension, of +1
+/// and -1 at its corners, and the corners follow from that sum; so the chunks cover every place once exactly
+/// if the sums at their corners are those of the whole.
 void check_cover(const StoredTensor& t) {
+  const int64_t whole = tensor::element_count(t.dims);
   int64_t volume = 0;
-  for (size_t i = 0; i < t.chunks.size(); ++i) {
-    const Box& c = t.chunks[i].box;
-    base::require(c.offset.size() == t.dims.size() && c.size.size() == t.dims.size(),
+  for (const StoredTensor::Chunk& c : t.chunks) {
+    base::require(c.box.offset.size() == t.dims.size() && c.box.size.size() == t.dims.size(),
                   "a chunk has another rank than its tensor");
     for (size_t d = 0; d < t.dims.size(); ++d) {
-      base::require(c.offset[d] <= t.dims[d] && c.size[d] <= t.dims[d] - c.offset[d],
+      base::require(c.box.offset[d] <= t.dims[d] && c.box.size[d] <= t.dims[d] - c.box.offset[d],
                     "a chunk reaches outside its tensor");
     }
-    volume += c.elements();
-    for (size_t k = 0; k < i; ++k) {
-      base::require(intersection(t.chunks[k].box, c).elements() == 0, "two chunks overlap");
-    }
+    volume += c.box.elements();
+    base::require(volume <= whole, "two chunks overlap");
   }
-  base::require(volume == tensor::element_count(t.dims), "chunks hold ", volume, " of ",
-                tensor::element_count(t.dims), " elements");
+  base::require(volume == whole, "chunks hold ", volume, " of ", whole, " elements");
+  if (whole == 0) return;
+  const std::vector<size_t> cut = cut_dims(t);
+  std::map<Dims, int64_t> sums;
+  for (const StoredTensor::Chunk& c : t.chunks) {
+    if (c.box.elements() > 0) add_corners(c.box, cut, 1, sums);
+  }
+  add_corners({Dims(t.dims.size(), 0), t.dims}, cut, -1, sums);
+  const bool is_tiled =
+      std::all_of(sums.begin(), sums.end(), [](const auto& sum) { return sum.second == 0; });
+  base::require(is_tiled, "two chunks overlap");
 }
 
 }  // namespace
@@ -94,6 +137,7 @@ void CheckpointReader::add_tensor(const Json& entry) {
   StoredTensor t;
   t.name = entry.at("name").as_string();
   t.dtype = tensor::dtype_from_name(entry.at("dtype").as_string());
+  tensor::element_bytes(t.dtype);  // chunks are cut and joined by whole elements: refuses the packed types
   t.dims = dims_of(entry.at("shape"));
   for (const Json& one : entry.at("chunks").as_array()) {
     StoredTensor::Chunk c{.box = {dims_of(one.at("offset")), dims_of(one.at("size"))},
@@ -110,6 +154,9 @@ void CheckpointReader::add_tensor(const Json& entry) {
         " wanted, it has ", size);
     const int64_t wanted = tensor::bytes_of(t.dtype, c.box.elements());
     base::require(c.bytes == wanted, "a chunk holds ", c.bytes, " bytes, its size wants ", wanted);
+    int64_t& taken = taken_bytes_[c.file];
+    base::require(c.bytes <= size - taken, "chunks share bytes of file '", c.file, "', which has ", size);
+    taken += c.bytes;
     t.chunks.push_back(std::move(c));
   }
   check_cover(t);
@@ -146,9 +193,27 @@ void CheckpointReader::verify(int part, int parts) const {
   }
 }
 
+namespace {
+
+/// What is copied must have the type and lie inside of the tensor that it is copied to.
+void check_places(const StoredTensor& stored, const std::vector<Box>& boxes, const std::vector<Dims>& offsets,
+                  const Tensor& local) {
+  bool fits = local.dtype() == stored.dtype;
+  for (size_t b = 0; b < boxes.size() && fits; ++b) {
+    const Dims& size = boxes[b].size;
+    fits = size.size() == local.rank() && size.size() == stored.dims.size();
+    for (size_t d = 0; d < size.size() && fits; ++d) fits = offsets[b][d] + size[d] <= local.dims()[d];
+  }
+  base::require(fits, "tensor '", stored.name, "' is ", tensor::name_of(stored.dtype),
+                tensor::to_string(stored.dims), ", and does not fit into ", local.type().to_string());
+}
+
+}  // namespace
+
 void CheckpointReader::read(const StoredTensor& stored, const std::vector<Box>& boxes, Tensor& local) const {
-  const int64_t element_bytes = tensor::bytes_of(stored.dtype, 1);
+  const int64_t element_bytes = tensor::element_bytes(stored.dtype);
   const std::vector<Dims> offsets = local_offsets(boxes);
+  check_places(stored, boxes, offsets, local);
   for (size_t b = 0; b < boxes.size(); ++b) {
     for (const StoredTensor::Chunk& chunk : stored.chunks) {
       const Box common = intersection(boxes[b], chunk.box);

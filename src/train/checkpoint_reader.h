@@ -29,7 +29,8 @@ struct StoredTensor {
 };
 
 /// A checkpoint directory. Opening it reads the index and checks it: its checksum, that chunks tile their
-/// tensors, that the files are as long as they have to be. Bytes are read when they are asked for.
+/// tensors, that element types fill whole bytes, that the files are as long as they have to be and lie in the
+/// directory. Bytes are read when they are asked for.
 class CheckpointReader {
  public:
   /// Throws not_found, or invalid_argument naming what is wrong.
@@ -64,6 +65,7 @@ class CheckpointReader {
   base::Json meta_;
   std::vector<StoredTensor> tensors_;
   std::map<std::string, std::shared_ptr<const base::MappedFile>> files_;
+  std::map<std::string, int64_t> taken_bytes_;  ///< of each file, by chunks: no two share bytes
 };
 
 }  // namespace trireme::train

@@ -5,9 +5,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 
+#include "base/clock.h"
 #include "base/crc32c.h"
 #include "base/error.h"
 #include "base/file.h"
@@ -76,19 +78,23 @@ TEST(Checkpoint, FilesAreSafetensors) {
   EXPECT_TRUE(file.need("w").same_as(example(3).tensors[2].second));
 }
 
-/// An index written by hand: a [2, 3] tensor in the chunks given, 1 byte an element, bytes 0 1 2 3 4 5.
-std::string chunked(const std::string& name, const std::string& chunks) {
+/// An index written by hand, with the checksum that fits, of these tensors over a file `data`.
+std::string indexed(const std::string& name, const std::string& tensors,
+                    const std::string& data = std::string("\0\1\2\3\4\5", 6)) {
   const std::string directory = fresh(name);
-  std::ofstream(directory + "/data") << std::string("\0\1\2\3\4\5", 6);
+  std::ofstream(directory + "/data", std::ios::binary) << data;
   base::Json index = base::parse_json(
-      R"({"format":"trireme-checkpoint","version":1,"step":5,"meta":{},"tensors":[{"name":"t","dtype":"u8",)"
-      R"("shape":[2,3],"chunks":[)" +
-      chunks + "]}]}");
+      R"({"format":"trireme-checkpoint","version":1,"step":5,"meta":{},"tensors":[)" + tensors + "]}");
   std::string crc(8, '0');
   std::snprintf(crc.data(), 9, "%08x", base::crc32c(index.dump()));
   index.set("index_crc32c", crc);
   std::ofstream(directory + "/index.json") << index.dump();
   return directory;
+}
+
+/// A [2, 3] tensor in the chunks given, 1 byte an element.
+std::string chunked(const std::string& name, const std::string& chunks) {
+  return indexed(name, R"({"name":"t","dtype":"u8","shape":[2,3],"chunks":[)" + chunks + "]}");
 }
 
 std::string chunk(const std::string& offset, const std::string& size, int64_t at, std::string_view bytes) {
@@ -112,6 +118,102 @@ TEST(Checkpoint, ChunksOfAnyLayoutAreAssembled) {
   const std::string outside = hole + "," + chunk("[0,3]", "[2,1]", 4, "\4\5"sv);
   EXPECT_NE(error_of([&] { load_checkpoint(chunked("outside", outside)); }).find("outside"),
             std::string::npos);
+}
+
+// Every element type at every small count, with the bytes that it packs into: those that share bytes are
+// refused, the others give the bytes that lie there. A packed tensor read element by element would leave its
+// memory.
+TEST(Checkpoint, EveryElementTypeIsReadWholeOrRefused) {
+  const std::string data("\0\1\2\3\4\5", 6);
+  for (int type = 0; type < tensor::kDTypeCount; ++type) {
+    const auto dtype = static_cast<tensor::DType>(type);
+    for (int64_t count = 0; count <= 24; ++count) {
+      const auto bytes = static_cast<size_t>(tensor::bytes_of(dtype, count));
+      if (bytes > data.size()) break;
+      const std::string shape = base::concat("[", count, "]");
+      const std::string directory = indexed(
+          "types", base::concat(R"({"name":"t","dtype":")", tensor::name_of(dtype), R"(","shape":)", shape,
+                                R"(,"chunks":[)", chunk("[0]", shape, 0, data.substr(0, bytes)), "]}"));
+      if (tensor::bits_of(dtype) < 8) {
+        EXPECT_NE(error_of([&] { load_checkpoint(directory); }).find("share bytes"), std::string::npos)
+            << count;
+        continue;
+      }
+      const Tensor read = load_checkpoint(directory).tensors[0].second;
+      ASSERT_EQ(read.bytes(), static_cast<int64_t>(bytes));
+      EXPECT_EQ(std::memcmp(read.raw(), data.data(), bytes), 0);
+    }
+  }
+}
+
+TEST(Checkpoint, ReadRefusesATensorThatDoesNotFit) {
+  using namespace std::string_view_literals;
+  const CheckpointReader reader(chunked("fit", chunk("[0,0]", "[2,3]", 0, "\0\1\2\3\4\5"sv)));
+  const StoredTensor& t = reader.tensors()[0];
+  const std::vector<tensor::Box> whole{{{0, 0}, {2, 3}}};
+  for (const tensor::TensorType& type :
+       {tensor::TensorType{tensor::DType::u8, {1, 3}}, tensor::TensorType{tensor::DType::u8, {2, 2}},
+        tensor::TensorType{tensor::DType::u8, {6}}, tensor::TensorType{tensor::DType::boolean, {2, 3}}}) {
+    Tensor local = Tensor::zeros(type.dtype, type.shape.to_dims());
+    EXPECT_NE(error_of([&] { reader.read(t, whole, local); }).find("does not fit"), std::string::npos)
+        << type.to_string();
+  }
+}
+
+TEST(Checkpoint, ChunksThatTileAreTold) {
+  using namespace std::string_view_literals;
+  const auto error_with = [&](const std::string& chunks) {
+    return error_of([&] { CheckpointReader(chunked("tile", chunks)); });
+  };
+  // Of the right volume, inside, and yet one place twice and another never.
+  const std::string left = chunk("[0,0]", "[2,1]", 0, "\0\1"sv),
+                    middle = chunk("[0,1]", "[2,1]", 2, "\2\3"sv),
+                    right = chunk("[0,2]", "[2,1]", 4, "\4\5"sv), none = chunk("[1,1]", "[0,1]", 0, ""sv);
+  EXPECT_EQ(error_with(left + "," + none + "," + right + "," + middle), "no error");
+  EXPECT_NE(error_with(left + "," + middle + "," + chunk("[0,1]", "[2,1]", 4, "\4\5"sv)).find("overlap"),
+            std::string::npos);
+  EXPECT_NE(error_with(chunk("[0,0]", "[1,3]", 0, "\0\1\2"sv) + "," + chunk("[0,0]", "[1,2]", 3, "\3\4"sv) +
+                       "," + chunk("[1,2]", "[1,1]", 5, "\5"sv))
+                .find("overlap"),
+            std::string::npos);
+  // Bytes of a file belong to one chunk.
+  EXPECT_NE(error_of([&] {
+              CheckpointReader(indexed("share", R"({"name":"a","dtype":"u8","shape":[4],"chunks":[)" +
+                                                    chunk("[0]", "[4]", 0, "\0\1\2\3"sv) +
+                                                    R"(]},{"name":"b","dtype":"u8","shape":[4],"chunks":[)" +
+                                                    chunk("[0]", "[4]", 2, "\2\3\4\5"sv) + "]}"));
+            }).find("share bytes"),
+            std::string::npos);
+}
+
+// A comparison of all pairs would take minutes.
+TEST(Checkpoint, ManyChunksAreCheckedInOnePass) {
+  constexpr int64_t kRows = 50'000;
+  std::string chunks;
+  for (int64_t i = 0; i < kRows; ++i) {
+    chunks += base::concat(i == 0 ? "" : ",", R"({"offset":[)", i, R"(,0],"size":[1,1],"file":"data",)",
+                           R"("byte_offset":)", i, R"(,"bytes":1,"crc32c":"00000000"})");
+  }
+  const base::SystemClock clock;
+  const int64_t start_ns = clock.now_ns();
+  const std::string directory = indexed(
+      "many", base::concat(R"({"name":"t","dtype":"u8","shape":[)", kRows, R"(,1],"chunks":[)", chunks, "]}"),
+      std::string(kRows, 'x'));
+  EXPECT_EQ(CheckpointReader(directory).tensors()[0].chunks.size(), static_cast<size_t>(kRows));
+  EXPECT_LT(clock.now_ns() - start_ns, 30 * base::kNsPerSecond);
+}
+
+TEST(Checkpoint, FilesOfChunksLieInItsDirectory) {
+  const std::string elsewhere = fresh("elsewhere");
+  std::ofstream(elsewhere + "/data") << "secret";
+  for (const std::string file : {"../checkpoint_x/data", "/etc/hostname", "link", "sub/../../data", ""}) {
+    std::string one = chunk("[0]", "[6]", 0, "secret");
+    one.replace(one.find("\"data\""), 6, "\"" + file + "\"");
+    const std::string directory =
+        indexed("inside", R"({"name":"t","dtype":"u8","shape":[6],"chunks":[)" + one + "]}");
+    fs::create_symlink(elsewhere + "/data", directory + "/link");
+    EXPECT_NE(error_of([&] { CheckpointReader{directory}; }).find("path"), std::string::npos) << file;
+  }
 }
 
 TEST(Checkpoint, EveryFlippedByteAndEveryTruncationIsSeen) {

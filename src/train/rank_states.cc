@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "tensor/element_bytes.h"
 #include "train/box_copy.h"
 
 namespace trireme::train {
@@ -16,7 +17,7 @@ tensor::Tensor part_of(const tensor::Tensor& local, const tensor::Box& box, cons
   tensor::Tensor part = tensor::Tensor::empty(local.dtype(), box.size);
   const BoxPlace from{local.dims(), offset}, to{box.size, tensor::Dims(box.size.size(), 0)};
   std::byte* target = part.mutable_raw();
-  for_runs(box.size, from, to, tensor::bytes_of(local.dtype(), 1), [&](int64_t at, int64_t put, int64_t n) {
+  for_runs(box.size, from, to, tensor::element_bytes(local.dtype()), [&](int64_t at, int64_t put, int64_t n) {
     std::memcpy(target + put, local.raw() + at, static_cast<size_t>(n));
   });
   return part;
