@@ -38,8 +38,8 @@ struct Descriptor {
   int fd;
 };
 
-int open_for_read(const std::string& path) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+int open_for_read(const std::string& path, int flags = 0) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | flags);
   if (fd < 0) fail_errno("open", path, errno);
   return fd;
 }
@@ -57,10 +57,27 @@ std::string directory_of(const std::string& path) {
   return slash == 0 ? "/" : path.substr(0, slash);
 }
 
+bool starts_with_path(const std::filesystem::path& path, const std::filesystem::path& root) {
+  return std::mismatch(root.begin(), root.end(), path.begin(), path.end()).first == root.end();
+}
+
+/// Where links of a snapshot in Hugging Face's cache lead: <model>/snapshots/<revision>/… holds links into
+/// <model>/blobs. Empty for other directories.
+std::filesystem::path blobs_of(const std::filesystem::path& directory) {
+  std::error_code none;
+  for (std::filesystem::path at = directory; at != at.root_path(); at = at.parent_path()) {
+    if (at.parent_path().filename() != "snapshots") continue;
+    const std::filesystem::path blobs = at.parent_path().parent_path() / "blobs";
+    if (std::filesystem::is_directory(blobs, none)) return std::filesystem::canonical(blobs, none);
+  }
+  return {};
+}
+
 }  // namespace
 
 MappedFile::MappedFile(const std::string& path) : path_(path) {
-  const Descriptor file(open_for_read(path));
+  // A pipe in a file's place is refused below, not waited for.
+  const Descriptor file(open_for_read(path, O_NONBLOCK));
   size_ = regular_size(file.fd, path);
   if (size_ == 0) return;  // an empty mapping is an error to mmap, not to us
   void* data = ::mmap(nullptr, size_, PROT_READ, MAP_SHARED, file.fd, 0);
@@ -164,8 +181,11 @@ std::string safe_join(const std::string& root, std::string_view relative) {
   // Follows every link that exists; what does not exist yet cannot be a link.
   const fs::path resolved = fs::weakly_canonical(base / inner, error);
   require(!error, "path cannot be resolved: '", relative, "'");
-  const auto differ = std::mismatch(base.begin(), base.end(), resolved.begin(), resolved.end());
-  require(differ.first == base.end(), "path leaves its directory: '", relative, "'");
+  if (!starts_with_path(resolved, base)) {
+    const fs::path blobs = blobs_of(base);
+    require(!blobs.empty() && starts_with_path(resolved, blobs), "path leaves its directory: '", relative,
+            "'");
+  }
   return (fs::path(root) / inner).string();
 }
 

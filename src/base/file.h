@@ -70,8 +70,9 @@ void write_file_atomic(const std::string& path, std::string_view bytes);
 bool file_exists(const std::string& path);
 
 /// root/relative for a name that came from outside. Refuses (invalid_argument) an empty or absolute name, a
-/// ".." component, a NUL byte, and a symbolic link that leads out of the root. The file itself need not
-/// exist. The check is made now: the directory must not be writable by those who are kept out.
+/// ".." component, a NUL byte, and a symbolic link that leads out of the root; only those of a snapshot in
+/// Hugging Face's cache may lead to the blobs of the same model. The file itself need not exist. The check is
+/// made now: the directory must not be writable by those who are kept out.
 std::string safe_join(const std::string& root, std::string_view relative);
 
 }  // namespace trireme::base

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,6 +12,7 @@
 #include <functional>
 
 #include "base/error.h"
+#include "base/inside_path.h"
 #include "base/memory.h"
 
 namespace trireme::base {
@@ -114,6 +116,46 @@ TEST_F(File, JoinedNamesStayInside) {
   fs::create_directory_symlink(dir_ / "root2", dir_ / "root/twin");
   EXPECT_EQ(code_of([&] { safe_join(root, "twin/x"); }), ErrorCode::invalid_argument);
   EXPECT_EQ(code_of([&] { safe_join(path("absent"), "x"); }), ErrorCode::not_found);
+}
+
+// Hugging Face's cache: snapshots are links into the model's blobs, and into nothing else.
+TEST_F(File, LinksOfACachedSnapshotLeadToItsBlobs) {
+  const std::string model = path("root/models--a");
+  fs::create_directories(model + "/blobs");
+  fs::create_directories(model + "/refs");
+  fs::create_directories(model + "/snapshots/1234/onnx");
+  write_file_atomic(model + "/blobs/beef", "weights");
+  write_file_atomic(model + "/refs/main", "1234");
+  write_file_atomic(path("root/secret"), "1");
+  const std::string snapshot = model + "/snapshots/1234";
+  fs::create_symlink("../../blobs/beef", snapshot + "/part.safetensors");
+  fs::create_symlink("../../../blobs/beef", snapshot + "/onnx/data");
+  fs::create_symlink("../../refs/main", snapshot + "/refs");
+  fs::create_symlink("../../../secret", snapshot + "/out");
+  EXPECT_EQ(read_file(safe_join(snapshot, "part.safetensors")), "weights");
+  EXPECT_EQ(read_file(safe_join(snapshot, "onnx/data")), "weights");
+  EXPECT_EQ(read_file(safe_join(snapshot + "/onnx", "data")), "weights");
+  for (const char* bad : {"refs", "out", "../../blobs/beef"})
+    EXPECT_EQ(code_of([&] { safe_join(snapshot, bad); }), ErrorCode::invalid_argument) << bad;
+  // Outside of a snapshot there are no such links.
+  fs::create_symlink("../blobs/beef", model + "/refs/link");
+  EXPECT_EQ(code_of([&] { safe_join(model + "/refs", "link"); }), ErrorCode::invalid_argument);
+}
+
+TEST_F(File, PathsInsideAreTold) {
+  fs::create_directories(dir_ / "root/sub");
+  fs::create_directories(dir_ / "root2");
+  fs::create_directory_symlink(dir_ / "root2", dir_ / "root/out");
+  EXPECT_EQ(path_inside(path("root"), path("root/sub/../sub")), fs::canonical(dir_ / "root/sub").string());
+  EXPECT_EQ(path_inside(path("root"), path("root")), fs::canonical(dir_ / "root").string());
+  for (const char* bad : {"root2", "root/out", "root/..", "root/absent", "root/sub/../../root2"})
+    EXPECT_EQ(path_inside(path("root"), path(bad)), std::nullopt) << bad;
+  EXPECT_EQ(path_inside(path("absent"), path("root")), std::nullopt);
+}
+
+TEST_F(File, APipeIsNoFileToMap) {
+  ASSERT_EQ(::mkfifo(path("pipe").c_str(), 0600), 0);
+  EXPECT_EQ(code_of([&] { MappedFile{path("pipe")}; }), ErrorCode::invalid_argument);  // and does not wait
 }
 
 TEST_F(File, GivesBackTheMemoryOfTouchedPagesAndReadsThemAgain) {

@@ -34,7 +34,8 @@ struct ExportCommand {
 
 /// A run or checkpoint of the trainer, or what every verb takes.
 model::Model open_source(const ExportCommand& command) {
-  if (train::has_checkpoint(command.model)) return train::model_of_checkpoint(command.model, command.average);
+  if (train::has_checkpoint(command.model))
+    return train::model_of_checkpoint(command.model, {.average = command.average, .places = {"."}});
   base::require(!command.average, "--average is for runs and checkpoints, '", command.model, "' is none");
   return open_model(command.model);
 }

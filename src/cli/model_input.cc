@@ -53,7 +53,7 @@ tensor::Dims default_shape(const ir::Value& input, int64_t batch,
 
 model::Model open_model(const std::string& name) {
   constexpr std::string_view kZoo = "zoo:";
-  if (train::has_checkpoint(name)) return train::model_of_checkpoint(name, false);
+  if (train::has_checkpoint(name)) return train::model_of_checkpoint(name, {.places = {"."}});
   if (name.rfind(kZoo, 0) != 0) return model::load_model(name);
   // zoo:gpt2:layers=2,width=64
   const size_t colon = name.find(':', kZoo.size());

@@ -106,10 +106,14 @@ void ignore_write_signals() {
   std::signal(SIGXFSZ, SIG_IGN);
 }
 
-/// Checkpoints are models as they lie: the newest one of a run directory, whatever ranks wrote it.
-serve::OtherModels checkpoints() {
+/// Checkpoints are models as they lie: the newest one of a run directory, whatever ranks wrote it. The model
+/// that one was trained from lies in the repository, too: what a checkpoint names elsewhere is not opened.
+serve::OtherModels checkpoints(const std::vector<std::string>& repositories) {
   return {.holds = train::has_checkpoint,
-          .open = [](const std::string& path) { return train::model_of_checkpoint(path, false); },
+          .open =
+              [repositories](const std::string& path) {
+                return train::model_of_checkpoint(path, {.places = repositories});
+              },
           .fingerprint = train::find_checkpoint};
 }
 
@@ -199,8 +203,8 @@ int serve_main(std::span<const std::string> words, base::Env& env) {
   if (!parse(options, flags.words, "serve")) return 0;
   for (const std::string& note : flags.notes)
     env.log.info("serve", "option_without_effect", {{"option", note}});
-  options.others = checkpoints();
   serve_one_run(options);
+  options.others = checkpoints(options.model_repository);
   const sigset_t signals = block_signals();
   ignore_write_signals();
   const bool is_job = options.ranks.read().world() > 1 && comm::chosen_kind({}) == comm::RankKind::mpi;

@@ -12,7 +12,7 @@ int tune_main(std::span<const std::string> words, base::Env&) {
   if (!parse(options, words, "tune")) return 0;
   const serve::OtherModels checkpoints{
       .holds = train::has_checkpoint,
-      .open = [](const std::string& path) { return train::model_of_checkpoint(path, false); },
+      .open = [](const std::string& path) { return train::model_of_checkpoint(path, {.places = {"."}}); },
       .fingerprint = train::find_checkpoint};
   const tune::TuneResult result = tune::tune(
       options, checkpoints, [](const std::string& step) { std::cerr << "tune: " << step << "\n"; });

@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "base/error.h"
+#include "base/inside_path.h"
 #include "model/hf/directory.h"
 #include "model/onnx/export.h"
 #include "model/zoo/zoo.h"
@@ -83,18 +84,45 @@ PreparedTask prepare_task(const TrainConfig& config, const ConfigSections& secti
   return prepared;
 }
 
-model::Model model_of_checkpoint(const std::string& path, bool average) {
+namespace {
+
+/// The path of the model that a checkpoint names, if it lies in one of the places. A relative path counts
+/// from each place and, as when it was written, from the current directory.
+std::string source_inside(const std::string& named, const std::vector<std::string>& places) {
+  std::vector<std::string> candidates{named};
+  if (std::filesystem::path(named).is_relative()) {
+    for (const std::string& place : places) candidates.push_back(place + "/" + named);
+  }
+  for (const std::string& candidate : candidates) {
+    for (const std::string& place : places) {
+      if (const auto found = base::path_inside(place, candidate)) return *found;
+    }
+  }
+  std::string all;
+  for (const std::string& place : places) all += base::concat(all.empty() ? "'" : "', '", place);
+  base::fail_invalid("the checkpoint was trained from a model that is not in ", all, "': model.source '",
+                     named, "'; copy that model there, or give a directory that holds both");
+}
+
+}  // namespace
+
+model::Model model_of_checkpoint(const std::string& path, const CheckpointModel& options) {
   const std::string directory = find_checkpoint(path);
   const auto checkpoint = std::make_shared<const CheckpointReader>(directory);
   const base::Json& config = checkpoint->meta().at("config");
-  ModelOptions options;
-  base::OptionList(options).parse_json(config.at("model"));
-  options.weights.clear();
+  ModelOptions source;
+  base::OptionList(source).parse_json(config.at("model"));
+  source.weights.clear();
+  if (!source.source.starts_with(kZoo)) {
+    std::vector<std::string> places{path};
+    places.insert(places.end(), options.places.begin(), options.places.end());
+    source.source = source_inside(source.source, places);
+  }
   std::string text;
-  model::Model model = open_trained_model(options, config.at("run").at("seed").as_int(), text);
+  model::Model model = open_trained_model(source, config.at("run").at("seed").as_int(), text);
   size_t found = 0;
-  model.graph = with_weights(std::move(model.graph), weights_of(checkpoint, average), &found);
-  base::require(found > 0, "checkpoint '", directory, "' holds no parameter of '", options.source, "'");
+  model.graph = with_weights(std::move(model.graph), weights_of(checkpoint, options.average), &found);
+  base::require(found > 0, "checkpoint '", directory, "' holds no parameter of '", source.source, "'");
   return model;
 }
 

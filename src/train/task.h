@@ -3,6 +3,7 @@
 
 #include <span>
 #include <string>
+#include <vector>
 
 #include "model/model.h"
 #include "train/loop.h"
@@ -23,9 +24,17 @@ struct PreparedTask {
 /// Opens everything a run needs. `sections` is what the config was read with.
 PreparedTask prepare_task(const TrainConfig& config, const ConfigSections& sections);
 
-/// The model of a checkpoint, rebuilt from the configuration inside, with the checkpoint's weights
-/// (`average`: the averaged ones). `path`: as for find_checkpoint().
-model::Model model_of_checkpoint(const std::string& path, bool average);
+/// Which of its weights a checkpoint gives, and where the model that it was trained from may lie.
+struct CheckpointModel {
+  bool average = false;  ///< the averaged weights
+  /// Directories; the checkpoint's own is always one of them. A path inside a checkpoint is its author's
+  /// word, not the user's: whatever leads elsewhere, links followed, is refused.
+  std::vector<std::string> places;
+};
+
+/// The model of a checkpoint, rebuilt from the configuration inside, with the checkpoint's weights. `path`:
+/// as for find_checkpoint(). Throws invalid_argument for a model.source outside of the places.
+model::Model model_of_checkpoint(const std::string& path, const CheckpointModel& options);
 
 /// Writes DIRECTORY/model/NAME/1/model.onnx, or the Hugging Face directory DIRECTORY/model/NAME with the
 /// tokenizer's files of the model's own: model/ is a repository for `trireme serve` then. Gives the path.

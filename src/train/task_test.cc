@@ -7,7 +7,9 @@
 #include <filesystem>
 #include <fstream>
 
+#include "base/crc32c.h"
 #include "base/error.h"
+#include "base/file.h"
 #include "engine/session.h"
 #include "train/weights.h"
 
@@ -75,8 +77,10 @@ TEST(Task, TrainedModelIsWhatReadersFind) {
   EXPECT_GT(largest_difference(trained, logits_of(initial, ids)), 1e-4);
 
   // The checkpoint alone rebuilds the model; the averages are others.
-  EXPECT_EQ(logits_of(model_of_checkpoint(f.directory, false).graph, ids), trained);
-  EXPECT_GT(largest_difference(trained, logits_of(model_of_checkpoint(f.directory, true).graph, ids)), 1e-6);
+  EXPECT_EQ(logits_of(model_of_checkpoint(f.directory, {}).graph, ids), trained);
+  EXPECT_GT(
+      largest_difference(trained, logits_of(model_of_checkpoint(f.directory, {.average = true}).graph, ids)),
+      1e-6);
 
   // Both forms on disk are the same network.
   for (const ExportFormat format : {ExportFormat::by_source, ExportFormat::huggingface}) {
@@ -91,6 +95,56 @@ TEST(Task, TrainedModelIsWhatReadersFind) {
   const ir::Graph continued = start_from(initial, f.directory, text);
   EXPECT_EQ(logits_of(continued, ids), trained);
   EXPECT_NE(text.find(" parameters from "), std::string::npos);
+}
+
+/// Lets the checkpoint of a finished run name another model, as its author could; the checksum fits.
+void name_source(const std::string& run, const std::string& source) {
+  const std::string path = find_checkpoint(run) + "/index.json";
+  const base::JsonDumpOptions exact{.nan_and_infinity = true};
+  const base::Json before = base::parse_json(base::read_file(path), {.nan_and_infinity = true});
+  base::Json config = before.at("meta").at("config"), meta = before.at("meta"), index = base::Json::object();
+  config.set("model", base::Json::object({{"source", source}}));
+  meta.set("config", config);
+  for (const char* key : {"format", "version", "step"}) index.set(key, before.at(key));
+  index.set("meta", meta);
+  index.set("tensors", before.at("tensors"));
+  std::string digits(8, '0');
+  std::snprintf(digits.data(), 9, "%08x", base::crc32c(index.dump(exact)));
+  index.set("index_crc32c", digits);
+  base::write_file_atomic(path, index.dump(exact));
+}
+
+// A checkpoint's model is where the reader of the checkpoint looks, not where its writer says.
+TEST(Task, ACheckpointOpensModelsInItsPlacesOnly) {
+  Fixture f("places");
+  PreparedTask prepared = prepare_task(f.config, f.sections);
+  const model::Model model = prepared.model;
+  Trainer trainer(f.config, std::move(prepared.task), {f.log, f.clock});
+  trainer.run([] { return false; });
+  const std::string outside = f.directory + "_outside";
+  fs::remove_all(outside);
+  const std::string there = save_model(model, outside, "lm", ExportFormat::by_source);
+  const std::string inside = save_model(model, f.directory, "lm", ExportFormat::by_source);
+  fs::create_directory_symlink(outside, f.directory + "/link");
+  const auto error_of = [&](const std::string& source, const std::vector<std::string>& places) {
+    name_source(f.directory, source);
+    try {
+      model_of_checkpoint(f.directory, {.places = places});
+    } catch (const base::Error& e) {
+      return e.message();
+    }
+    return std::string("opened");
+  };
+  EXPECT_EQ(error_of(inside, {}), "opened");
+  EXPECT_EQ(error_of("model/lm/1/model.onnx", {}), "opened");
+  EXPECT_EQ(error_of(there, {outside}), "opened");
+  EXPECT_EQ(error_of("model/lm/1/model.onnx", {outside}), "opened");
+  const std::string up = "../" + fs::path(outside).filename().string() + "/model/lm/1/model.onnx";
+  for (const std::string& source :
+       {there, up, std::string("link/model/lm/1/model.onnx"), f.directory + "/link",
+        std::string("/etc/hostname"), std::string("/"), std::string("nowhere")}) {
+    EXPECT_NE(error_of(source, {}).find("model.source"), std::string::npos) << source;
+  }
 }
 
 TEST(Task, ValidationIsWhatTheSectionsSay) {
