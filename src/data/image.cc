@@ -15,6 +15,10 @@ Image decode_image(std::string_view file, const ImageLimits& limits) {
   base::fail_unsupported("image is neither JPEG, PNG nor BMP");
 }
 
+int64_t pixels_in(size_t file_bytes, int64_t pixels_per_byte) {
+  return static_cast<int64_t>(std::min<size_t>(file_bytes, size_t{1} << 40)) * pixels_per_byte;
+}
+
 Image crop_center(const Image& image, int64_t height, int64_t width) {
   base::require(height > 0 && width > 0 && height <= image.height && width <= image.width,
                 "crop must lie inside the image: crop ", height, "x", width, ", image ", image.height, "x",

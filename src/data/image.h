@@ -17,9 +17,17 @@ struct Image {
   std::vector<uint8_t> rgb;  // [height, width, 3]
 };
 
+/// What a file may cost. All are checked from what the file states, before the work they bound is begun.
 struct ImageLimits {
   int64_t max_pixels = 50'000'000;  // of the file's stated size, checked before anything is allocated for it
+  /// A progressive JPEG goes over the picture once a scan; honest ones have about ten, of large pictures too.
+  int max_scans = 100;
+  int64_t max_scanned_pixels = 500'000'000;  // pixels x scans
 };
+
+/// Pixels that a file of so many bytes can be asked for: each format packs at most `pixels_per_byte` into
+/// one, so a file that states more is cut off, and nothing is allocated for it.
+int64_t pixels_in(size_t file_bytes, int64_t pixels_per_byte);
 
 /// Decodes a file's bytes; the format is told by its first bytes. Grey and palette become RGB, CMYK is
 /// converted, alpha is dropped, 16 bits keep the upper 8, orientation tags and colour profiles are ignored

@@ -1,5 +1,6 @@
 // JPEG through libjpeg-turbo, whose errors are long jumps: nothing with a destructor lives where one may
 // pass.
+#include <algorithm>
 #include <csetjmp>
 #include <cstdio>
 #include <string>
@@ -15,8 +16,11 @@
 namespace trireme::data {
 namespace {
 
-// A progressive file of a few bytes a scan can demand hours; honest ones have a dozen scans.
-constexpr int kMaxScans = 500;
+// An arithmetic coder spends next to nothing on a flat block, a Huffman coder a bit on 64 samples: a file
+// that states more pixels for its bytes than this was not written by an encoder.
+constexpr int64_t kPixelsPerByte = 4096;
+constexpr int64_t kScannedPixelsPerByte = 8192, kFreeScannedPixels = 16 << 20;
+constexpr int64_t kFreePixels = 1 << 20;  // 9 MiB with the coefficients: what any file may ask for
 
 struct Reader {
   jpeg_decompress_struct jpeg{};
@@ -24,7 +28,7 @@ struct Reader {
   jpeg_progress_mgr progress{};
   std::jmp_buf jump;
   char message[JMSG_LENGTH_MAX] = "";
-  bool cut_off = false;
+  int64_t max_scans = 0;  // of a picture of this size
 
   Reader() = default;
   Reader(const Reader&) = delete;
@@ -41,14 +45,22 @@ void on_error(j_common_ptr jpeg) {
   std::longjmp(reader.jump, 1);
 }
 void on_message(j_common_ptr jpeg, int level) {
-  // Damage inside the picture is tolerated like everywhere else; a missing end is not.
-  if (level < 0 && jpeg->err->msg_code == JWRN_JPEG_EOF) reader_of(jpeg).cut_off = true;
-}
-void on_progress(j_common_ptr jpeg) {
-  if (jpeg->is_decompressor && reinterpret_cast<j_decompress_ptr>(jpeg)->input_scan_number > kMaxScans) {
-    std::snprintf(reader_of(jpeg).message, JMSG_LENGTH_MAX, "more than %d scans", kMaxScans);
+  // Damage inside the picture is tolerated like everywhere else; a missing end is not, and ends the work at
+  // once: the library would fill the rest of the picture, scan after scan.
+  if (level < 0 && jpeg->err->msg_code == JWRN_JPEG_EOF) {
+    std::snprintf(reader_of(jpeg).message, JMSG_LENGTH_MAX, "the file is cut off");
     std::longjmp(reader_of(jpeg).jump, 1);
   }
+}
+void on_progress(j_common_ptr jpeg) {
+  if (!jpeg->is_decompressor) return;
+  Reader& reader = reader_of(jpeg);
+  // The first scan is always paid for.
+  if (reinterpret_cast<j_decompress_ptr>(jpeg)->input_scan_number <= std::max<int64_t>(1, reader.max_scans))
+    return;
+  std::snprintf(reader.message, JMSG_LENGTH_MAX, "more than %d scans of a picture of this size",
+                static_cast<int>(reader.max_scans));
+  std::longjmp(reader.jump, 1);
 }
 }
 
@@ -108,12 +120,19 @@ Image decode_jpeg(std::string_view file, const ImageLimits& limits) {
   r.progress.progress_monitor = on_progress;
   base::require(open(r, file), "JPEG is broken: ", r.message);
   Image image{r.jpeg.image_height, r.jpeg.image_width, {}};
+  // Both sides are below 2^16.
   base::require(image.height * image.width <= limits.max_pixels, "image is too large: ", image.height, "x",
                 image.width, ", limit ", limits.max_pixels, " pixels");
+  const int64_t pixels = image.height * image.width;
+  base::require(pixels <= kFreePixels + pixels_in(file.size(), kPixelsPerByte),
+                "JPEG is cut off: ", image.height, "x", image.width, " in ", file.size(), " bytes");
+  // A scan that says nothing costs the file a few bytes and us the whole picture.
+  const int64_t work =
+      std::min(limits.max_scanned_pixels, kFreeScannedPixels + pixels_in(file.size(), kScannedPixelsPerByte));
+  r.max_scans = std::min<int64_t>(limits.max_scans, work / std::max<int64_t>(1, pixels));
   const bool four = r.jpeg.out_color_space == JCS_CMYK;
   image.rgb.resize(static_cast<size_t>(image.height * image.width * (four ? 4 : 3)));
   base::require(read_rows(r, image.rgb.data()), "JPEG is broken: ", r.message);
-  base::require(!r.cut_off, "JPEG is cut off");
   if (four) image.rgb = from_inverted_cmyk(image.rgb);
   return image;
 }

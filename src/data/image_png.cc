@@ -1,6 +1,7 @@
 // PNG through libpng, whose errors are long jumps: nothing with a destructor lives where one may pass.
 #include <png.h>
 
+#include <array>
 #include <csetjmp>
 #include <cstdio>
 #include <cstring>
@@ -10,6 +11,9 @@
 
 namespace trireme::data {
 namespace {
+
+// Deflate makes at most 1032 bytes of one, and a byte holds eight pixels.
+constexpr int64_t kPixelsPerByte = 1032 * 8;
 
 struct Reader {
   png_structp png = nullptr;
@@ -22,6 +26,14 @@ struct Reader {
   Reader& operator=(const Reader&) = delete;
   ~Reader() { png_destroy_read_struct(&png, &info, nullptr); }
 };
+
+// Names of chunks, each with its closing zero, as libpng wants them.
+constexpr std::array<png_byte, 10 * 5> kSkipped = [] {
+  constexpr std::string_view kNames = "tEXtzTXtiTXtiCCPsPLTeXIfhISTpCALsCALtIME";
+  std::array<png_byte, 10 * 5> bytes{};
+  for (size_t i = 0; i < kNames.size(); ++i) bytes[i / 4 * 5 + i % 4] = static_cast<png_byte>(kNames[i]);
+  return bytes;
+}();
 
 extern "C" {
 void on_png_error(png_structp png, png_const_charp message) {
@@ -42,6 +54,10 @@ void on_png_read(png_structp png, png_bytep to, png_size_t size) {
 bool open(Reader& r) {
   if (setjmp(png_jmpbuf(r.png)) != 0) return false;
   png_set_read_fn(r.png, &r, on_png_read);
+  // Texts, profiles and the like are skipped: compressed ones swell, and nobody looks at them.
+  png_set_keep_unknown_chunks(r.png, PNG_HANDLE_CHUNK_NEVER, kSkipped.data(), kSkipped.size() / 5);
+  png_set_chunk_cache_max(r.png, 16);
+  png_set_chunk_malloc_max(r.png, 1 << 20);
   png_read_info(r.png, r.info);
   png_set_expand(r.png);
   png_set_strip_16(r.png);
@@ -76,6 +92,8 @@ Image decode_png(std::string_view file, const ImageLimits& limits) {
   Image image{png_get_image_height(r.png, r.info), png_get_image_width(r.png, r.info), {}};
   base::require(image.height <= limits.max_pixels / image.width, "image is too large: ", image.height, "x",
                 image.width, ", limit ", limits.max_pixels, " pixels");
+  base::require(image.height * image.width <= pixels_in(file.size(), kPixelsPerByte),
+                "PNG is cut off: ", image.height, "x", image.width, " in ", file.size(), " bytes");
   image.rgb.resize(static_cast<size_t>(image.height * image.width * 3));
   base::require(
       read_rows(r, image.rgb.data(), static_cast<size_t>(image.height), static_cast<size_t>(image.width) * 3),

@@ -233,6 +233,37 @@ void ServedModel::infer(InferRequest request, InferSink sink) {
   if (ensemble_) return infer_ensemble(std::move(request), std::move(sink));
   if (const auto earlier = home_of(request.sequence))
     return earlier->infer(std::move(request), std::move(sink));
+  preparing_ ? infer_prepared(std::move(request), std::move(sink))
+             : infer_now(std::move(request), std::move(sink));
+}
+
+/// A small file may take long to decode: never on the caller's thread, which has other connections.
+void ServedModel::infer_prepared(InferRequest request, InferSink sink) {
+  struct Given {
+    InferRequest request;
+    InferSink sink;
+  };
+  const auto given = std::make_shared<Given>(Given{std::move(request), std::move(sink)});
+  try {
+    preparing_->submit([this, given] {
+      const std::function<void(const base::Error&)> failed = given->sink.failed;
+      try {
+        if (given->sink.cancelled && given->sink.cancelled()) {
+          metrics_->count_failure(sched::Ending::cancelled, given->sink.received_ns, env_.clock.now_ns());
+          return failed(base::Error(base::ErrorCode::unavailable, "the client left"));
+        }
+        infer_now(std::move(given->request), std::move(given->sink));
+      } catch (const std::exception&) {
+        failed(sched::current_error());
+      }
+    });
+  } catch (const base::Error&) {
+    metrics_->count_failure(sched::Ending::done, given->sink.received_ns, env_.clock.now_ns());
+    throw;
+  }
+}
+
+void ServedModel::infer_now(InferRequest request, InferSink sink) {
   auto call = std::make_shared<Call>();
   std::vector<sched::Request> parts;
   try {
@@ -317,6 +348,7 @@ bool ServedModel::answer_from_cache(sched::Request& part, const StringTable& str
 
 ServedModel::~ServedModel() {
   stop();
+  preparing_.reset();
   // A run that cannot be ended uses the scheduler as long as it goes on: better its memory is lost.
   if (is_abandoned_) static_cast<void>(scheduler_.release());
   scheduler_.reset();  // nothing hangs or comes back any more
@@ -326,6 +358,7 @@ ServedModel::~ServedModel() {
 
 void ServedModel::stop() {
   constexpr int64_t kPatienceNs = 2 * base::kNsPerSecond;
+  if (preparing_) preparing_->stop();
   if (sequences_) sequences_->stop();
   if (!scheduler_ || scheduler_->stop(scheduler_->stats().hung > 0 ? kPatienceNs : INT64_MAX)) return;
   is_abandoned_ = true;
@@ -336,11 +369,13 @@ bool ServedModel::is_well() const { return !scheduler_ || scheduler_->stats().hu
 
 size_t ServedModel::waiting() const {
   if (ensemble_) return ensemble_->running();
-  return scheduler_->stats().waiting + (sequences_ ? sequences_->waiting() : 0);
+  return scheduler_->stats().waiting + (sequences_ ? sequences_->waiting() : 0) +
+         (preparing_ ? preparing_->waiting() : 0);
 }
 
 void ServedModel::drain() {
   if (ensemble_) return ensemble_->drain();
+  if (preparing_) preparing_->drain();
   if (sequences_) sequences_->drain();
   scheduler_->drain();
 }

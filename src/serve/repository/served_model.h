@@ -23,6 +23,7 @@
 #include "serve/kserve/row_answers.h"
 #include "serve/sequence_batcher.h"
 #include "serve/kserve/string_ports.h"
+#include "serve/repository/preparing_threads.h"
 #include "serve/tenants.h"
 #include "serve/repository/text_encoder.h"
 
@@ -84,7 +85,8 @@ class ServedModel {
   /// The inputs that the metadata names: of an encoder's alternatives, the text.
   std::vector<TensorConfig> offered_inputs() const;
 
-  /// Checks and queues a request. Throws for what is wrong with it; later errors go to the sink.
+  /// Checks and queues a request. Throws for what is wrong with it; later errors go to the sink, and so do
+  /// all errors of a model that takes picture files: they are decoded on threads of its own.
   void infer(InferRequest request, InferSink sink);
   /// Runs what waits and refuses what comes.
   void drain();
@@ -107,6 +109,8 @@ class ServedModel {
   MetricLabels metric_labels() const;
   void make_metrics(const ModelHost& host, const ModelMetrics* earlier);
   void show_cost(const ModelHost& host, int threads);
+  void infer_now(InferRequest request, InferSink sink);
+  void infer_prepared(InferRequest request, InferSink sink);
   void infer_ensemble(InferRequest request, InferSink sink);
   void make_text_front(model::Model& model, const ServeOptions& options);
   void complete(const ir::Graph& graph, const ServeOptions& options);
@@ -166,7 +170,8 @@ class ServedModel {
   std::shared_ptr<const SequenceLayout> layout_;         ///< of a sequence model, as the next
   std::unique_ptr<SequenceBatcher> sequences_;           ///< in front of the scheduler
   base::Guarded<std::shared_ptr<ServedModel>> earlier_;  ///< null: none, or its sequences are over
-  std::unique_ptr<sched::Scheduler> scheduler_;          ///< last: its threads use the others
+  std::unique_ptr<sched::Scheduler> scheduler_;          ///< its threads use the others
+  std::unique_ptr<PreparingThreads> preparing_;          ///< of picture files; last: its threads use all
 };
 
 /// What a rank that follows a served model loads: the same graph, by SessionOptions::model_key.

@@ -177,6 +177,10 @@ void ServedModel::load(const ModelHost& host, const ModelMetrics* earlier) {
   if (!on_host.empty())
     env_.log.warning("serve", "host_fallback", {{"model", name()}, {"operators", on_host}});
   if (config_.sequence) make_sequences(options);
+  if (pixels == PixelValues::off) return;
+  constexpr int kMostThreads = 4;  // each may hold a decoded picture of ImageLimits::max_pixels
+  const int threads = config_.sequence ? 1 : std::clamp(base::read_cpu_info().threads(), 1, kMostThreads);
+  preparing_ = std::make_unique<PreparingThreads>(threads, static_cast<size_t>(options.max_queue));
 }
 
 void ServedModel::load_ensemble(const ModelHost& host, const ModelMetrics* earlier) {
