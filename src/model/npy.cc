@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "base/file.h"
+#include "tensor/element_bytes.h"
 
 namespace trireme::model {
 namespace {
@@ -102,7 +103,7 @@ Header read_header(std::string_view dict) {
 
 Tensor swap_bytes(const Tensor& t) {
   Tensor out = t.clone();
-  const int64_t size = bytes_of(t.dtype(), 1);
+  const int64_t size = element_bytes(t.dtype());
   for (int64_t i = 0; i < t.bytes(); i += size)
     std::reverse(out.mutable_raw() + i, out.mutable_raw() + i + size);
   return out;
@@ -111,7 +112,7 @@ Tensor swap_bytes(const Tensor& t) {
 /// Column-major bytes -> row-major tensor.
 Tensor to_row_major(const Tensor& t) {
   Tensor out = Tensor::empty(t.dtype(), t.dims());
-  const int64_t size = bytes_of(t.dtype(), 1);
+  const int64_t size = element_bytes(t.dtype());
   const size_t rank = t.rank();
   std::array<int64_t, kMaxRank> at{}, stride{1};
   for (size_t d = 1; d < rank; ++d) stride[d] = stride[d - 1] * t.dims()[d - 1];
@@ -152,7 +153,7 @@ Tensor parse_npy(std::string_view bytes, std::shared_ptr<const void> owner) {
                 " bytes of data, shape ", tensor::to_string(header.dims), " needs ", wanted);
   const auto span = std::as_bytes(std::span(data.data(), static_cast<size_t>(wanted)));
   Tensor t = Tensor::view(header.dtype, header.dims, span, std::move(owner));
-  if (reinterpret_cast<uintptr_t>(data.data()) % static_cast<size_t>(bytes_of(header.dtype, 1)) != 0)
+  if (reinterpret_cast<uintptr_t>(data.data()) % static_cast<size_t>(element_bytes(header.dtype)) != 0)
     t = t.clone();
   if (header.is_big_endian) t = swap_bytes(t);
   if (header.is_column_major && t.rank() > 1) t = to_row_major(t);
@@ -181,7 +182,7 @@ void write_npy(const std::string& path, const Tensor& t) {
   if (code.empty()) base::fail_unsupported("NumPy has no element type ", tensor::name_of(t.dtype()));
   std::string shape;
   for (int64_t d : t.dims()) shape += std::to_string(d) + ",";
-  std::string header = base::concat("{'descr': '", bytes_of(t.dtype(), 1) == 1 ? '|' : '<', code,
+  std::string header = base::concat("{'descr': '", element_bytes(t.dtype()) == 1 ? '|' : '<', code,
                                     "', 'fortran_order': False, 'shape': (", shape, "), }");
   // Prefix and header together fill whole blocks of 64 bytes, so that the data is aligned in a mapped file.
   header.append(64 - (10 + header.size() + 1) % 64, ' ');

@@ -65,6 +65,39 @@ TEST_F(NpyTest, RefusesBrokenFiles) {
   }
 }
 
+/// A zip file whose directory names one stored member `times` times.
+std::string zip_of(const std::string& npy, int times) {
+  const auto number = [](uint64_t value, int bytes) {
+    std::string text;
+    for (int i = 0; i < bytes; ++i) text += static_cast<char>(value >> 8 * i & 255);
+    return text;
+  };
+  const std::string name = "a.npy", sizes = number(0, 4) + number(npy.size(), 4) + number(npy.size(), 4);
+  std::string file =
+      "PK\3\4" + number(20, 2) + number(0, 8) + sizes + number(name.size(), 2) + number(0, 2) + name;
+  file += npy;
+  const size_t directory = file.size();
+  for (int i = 0; i < times; ++i) {
+    file += "PK\1\2" + number(20, 2) + number(20, 2) + number(0, 8) + sizes + number(name.size(), 2) +
+            number(0, 8) + number(0, 4) + number(0, 4) + name;
+  }
+  const size_t end = file.size();
+  return file + "PK\5\6" + number(0, 4) + number(static_cast<uint64_t>(times), 2) +
+         number(static_cast<uint64_t>(times), 2) + number(end - directory, 4) + number(directory, 4) +
+         number(0, 2);
+}
+
+// Members that share bytes make a small file swell as often as it names them.
+TEST_F(NpyTest, MembersOfAZipDoNotOverlap) {
+  write_npy(file("a.npy"), Tensor::zeros(DType::u8, {5000}));
+  const std::string npy = base::read_file(file("a.npy"));
+  const auto once = std::make_shared<std::string>(zip_of(npy, 1)),
+             often = std::make_shared<std::string>(zip_of(npy, 3));
+  ASSERT_EQ(parse_npz(*once, once).size(), 1u);
+  EXPECT_EQ(parse_npz(*once, once)[0].second.dims(), tensor::Dims{5000});
+  EXPECT_THROW(parse_npz(*often, often), base::Error);
+}
+
 TEST_F(NpyTest, RefusesAFileThatIsNoZip) {
   base::write_file_atomic(file("x.npz"), std::string(100, 'P'));
   EXPECT_THROW(read_npz(file("x.npz")), base::Error);

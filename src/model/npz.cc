@@ -119,7 +119,10 @@ tensor::Tensor read_member(std::string_view file, const Entry& entry,
 std::vector<std::pair<std::string, tensor::Tensor>> parse_npz(std::string_view bytes,
                                                               const std::shared_ptr<const void>& owner) {
   std::vector<std::pair<std::string, tensor::Tensor>> arrays;
+  uint64_t left = bytes.size();  // of what members may take: some share bytes only in files made to swell
   for (const Entry& entry : read_directory(bytes)) {
+    base::require(entry.packed_bytes <= left, "zip members overlap");
+    left -= entry.packed_bytes;
     std::string name(entry.name.substr(0, 200));
     if (!name.ends_with(".npy")) continue;
     name.resize(name.size() - 4);

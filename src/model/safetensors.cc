@@ -8,6 +8,7 @@
 
 #include "base/file.h"
 #include "base/json.h"
+#include "tensor/element_bytes.h"
 
 namespace trireme::model {
 namespace {
@@ -75,7 +76,7 @@ Range read_entry(const base::Json& entry, std::string_view data, const std::shar
   base::require(wanted == static_cast<int64_t>(bytes.size()), "shape ", tensor::to_string(dims), " of ",
                 tensor::name_of(dtype), " needs ", wanted, " bytes, data_offsets give ", bytes.size());
   out = Tensor::view(dtype, dims, std::as_bytes(std::span(bytes.data(), bytes.size())), owner);
-  const auto alignment = static_cast<size_t>(bytes_of(dtype, 1));
+  const auto alignment = static_cast<size_t>(element_bytes(dtype));
   if (reinterpret_cast<uintptr_t>(bytes.data()) % alignment != 0) out = out.clone();
   if (dtype == DType::boolean) {
     const auto is_bad = [](std::byte b) { return b > std::byte{1}; };
@@ -84,13 +85,18 @@ Range read_entry(const base::Json& entry, std::string_view data, const std::shar
   return range;
 }
 
-void check_disjoint(std::vector<Range> ranges) {
+/// As the format demands: tensors fill the data from its first byte to its last, without gaps or overlap.
+void check_ranges(std::vector<Range> ranges, size_t data_bytes) {
   std::sort(ranges.begin(), ranges.end(), [](const Range& a, const Range& b) {
     return a.begin != b.begin ? a.begin < b.begin : a.end < b.end;
   });
-  for (size_t i = 1; i < ranges.size(); ++i) {
-    base::require(ranges[i].begin >= ranges[i - 1].end, "tensors overlap at byte ", ranges[i].begin);
+  uint64_t end = 0;
+  for (const Range& r : ranges) {
+    base::require(r.begin >= end, "tensors overlap at byte ", r.begin);
+    base::require(r.begin == end, "bytes ", end, " to ", r.begin, " of the data belong to no tensor");
+    end = r.end;
   }
+  base::require(end == data_bytes, "bytes ", end, " to ", data_bytes, " of the data belong to no tensor");
 }
 
 }  // namespace
@@ -122,9 +128,13 @@ Safetensors Safetensors::parse(std::string_view bytes, std::shared_ptr<const voi
       throw e.with(base::concat("tensor '", member.key.substr(0, 120), "'"));
     }
   }
-  check_disjoint(std::move(ranges));
+  check_ranges(std::move(ranges), data.size());
   std::sort(file.tensors_.begin(), file.tensors_.end(),
             [](const auto& a, const auto& b) { return a.first < b.first; });
+  const auto twice = std::adjacent_find(file.tensors_.begin(), file.tensors_.end(),
+                                        [](const auto& a, const auto& b) { return a.first == b.first; });
+  base::require(twice == file.tensors_.end(), "two tensors have one name: '",
+                twice == file.tensors_.end() ? "" : twice->first.substr(0, 120), "'");
   return file;
 }
 

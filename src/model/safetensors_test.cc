@@ -46,6 +46,18 @@ TEST(Safetensors, RefusesLies) {
        }) {
     EXPECT_THROW(parse(bad, data), base::Error) << bad;
   }
+  // Gaps, also at the end, and two tensors of one name: the format has neither.
+  EXPECT_NO_THROW(parse(R"({"a":{"dtype":"F32","shape":[4],"data_offsets":[0,16]}})", data));
+  for (const char* bad : {
+           R"({"a":{"dtype":"F32","shape":[3],"data_offsets":[0,12]}})",
+           R"({"a":{"dtype":"F32","shape":[3],"data_offsets":[4,16]}})",
+           R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},)"
+           R"("b":{"dtype":"F32","shape":[2],"data_offsets":[8,16]}})",
+           R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},)"
+           R"("a":{"dtype":"F32","shape":[2],"data_offsets":[8,16]}})",
+       }) {
+    EXPECT_THROW(parse(bad, data), base::Error) << bad;
+  }
   EXPECT_THROW(Safetensors::parse("1234567", nullptr), base::Error);
   EXPECT_THROW(Safetensors::parse(std::string(8, '\xff'), nullptr), base::Error);
 }

@@ -10,6 +10,7 @@
 #include <random>
 
 #include "base/file.h"
+#include "model/onnx/tensor_proto.h"
 #include "tests/test_data.h"
 
 namespace trireme::model::onnx {
@@ -270,6 +271,53 @@ TEST(OnnxImport, ReadsTheSeeds) {
   }
 }
 
+// Tensors that share a file's bytes would make a small file swell, where they are copied: they are one
+// tensor, or do not overlap.
+TEST(OnnxImport, ExternalTensorsOfOneFileDoNotOverlap) {
+  const auto dir = std::filesystem::temp_directory_path() / "trireme_external_overlap";
+  std::filesystem::create_directories(dir);
+  base::write_file_atomic((dir / "w.bin").string(), std::string("\0\0\0\0\0\0\0\x80\x3f\0\0\0\x40", 13));
+  TensorSource source{.owner = nullptr, .directory = dir.string()};
+  const auto read = [&](const char* offset, tensor::Dims dims) {
+    TensorProto proto;
+    proto.dims = std::move(dims);
+    proto.data_type = 1;
+    proto.is_external = true;
+    proto.external_data = {{"location", "w.bin"}, {"offset", offset}};
+    return make_tensor(proto, source);
+  };
+  const tensor::Tensor two = read("5", {2});  // not aligned, so copied
+  EXPECT_EQ(two.to_doubles(), (std::vector<double>{1, 2}));
+  EXPECT_EQ(read("5", {2, 1}).raw(), two.raw());
+  EXPECT_EQ(read("1", {1}).to_doubles(), std::vector<double>{0});
+  EXPECT_THROW(read("4", {2}), base::Error);
+  EXPECT_THROW(read("6", {1}), base::Error);
+  std::filesystem::remove_all(dir);
+}
+
+TEST(OnnxImport, SparseTensorsAreAsDenseAsTheirValuesPayFor) {
+  TensorSource source;
+  const auto dense = [&](int64_t extent) {
+    SparseTensorProto proto;
+    proto.dims = {extent};
+    for (TensorProto* part : {&proto.values, &proto.indices}) part->dims = {1};
+    const std::string_view value("\0\0\x80\x3f", 4), index("\2\0\0\0\0\0\0\0", 8);
+    proto.values.data_type = 1, proto.values.raw_data = value;
+    proto.indices.data_type = 7, proto.indices.raw_data = index;
+    return make_dense(proto, source);
+  };
+  EXPECT_EQ(dense(4).to_doubles(), (std::vector<double>{0, 0, 1, 0}));
+  EXPECT_EQ(dense(1 << 20).elements(), 1 << 20);
+  EXPECT_THROW(dense(1 << 26), base::Error);
+  int made = 0;  // many small ones are as large together as one may be
+  try {
+    for (; made < 1000; ++made) dense(1 << 20);
+  } catch (const base::Error& e) {
+    EXPECT_NE(e.message().find("too large when dense"), std::string::npos);
+  }
+  EXPECT_LT(made, 10);
+}
+
 TEST(OnnxImport, ReadsExternalDataInsideTheDirectoryOnly) {
   const auto dir = std::filesystem::temp_directory_path() / "trireme_external_data";
   std::filesystem::create_directories(dir);
@@ -291,6 +339,9 @@ TEST(OnnxImport, ReadsExternalDataInsideTheDirectoryOnly) {
   EXPECT_EQ(load("w.bin", "4", "8"), (std::vector<double>{1, 2}));
   EXPECT_THROW(load("../trireme_external_data/w.bin", "4", "8"), base::Error);
   EXPECT_THROW(load("/etc/passwd", "0", "8"), base::Error);
+  std::filesystem::remove(dir / "link");
+  std::filesystem::create_symlink("/etc/passwd", dir / "link");
+  EXPECT_THROW(load("link", "0", "8"), base::Error);
   EXPECT_THROW(load("w.bin", "8", "8"), base::Error);
   EXPECT_THROW(load("w.bin", "18446744073709551615", "8"), base::Error);
   EXPECT_THROW(load("w.bin", "4", "4"), base::Error);

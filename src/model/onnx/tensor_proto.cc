@@ -7,6 +7,7 @@
 #include <protozero/pbf_reader.hpp>
 
 #include "base/file.h"
+#include "tensor/element_bytes.h"
 
 namespace trireme::model::onnx {
 namespace {
@@ -163,6 +164,7 @@ const base::MappedFile& open_external(TensorSource& source, std::string_view loc
   if (at == source.files.end()) {
     const std::string path = base::safe_join(source.directory, location);
     at = source.files.emplace(std::string(location), base::MappedFile::open(path)).first;
+    source.external_left.emplace(std::string(location), at->second->size());
   }
   return *at->second;
 }
@@ -177,14 +179,22 @@ Tensor from_external(const TensorProto& proto, DType dtype, TensorSource& source
     if (pair.key == "length") length = parse_number(pair.value, "length");
   }
   const std::string_view file = open_external(source, location).text();
+  const int64_t elements = tensor::element_count(proto.dims);
+  Tensor& known = source.external[{std::string(location), offset, dtype, elements}];
+  if (known.defined()) return known.reshaped(proto.dims);
   base::require(offset <= file.size(), "external data '", location, "' starts at ", offset, ", past its end ",
                 file.size());
   const uint64_t rest = file.size() - offset;
-  const int64_t needed = bytes_of(dtype, tensor::element_count(proto.dims));
+  const int64_t needed = bytes_of(dtype, elements);
   const uint64_t size = length.value_or(static_cast<uint64_t>(needed));
   base::require(size <= rest, "external data '", location, "' has ", rest, " bytes from offset ", offset,
                 ", wanted ", size);
-  return from_bytes(proto, dtype, file.substr(offset, size), source.files.find(location)->second);
+  uint64_t& left = source.external_left.find(location)->second;
+  base::require(size <= left, "external data '", location, "': tensors that overlap want more than its ",
+                file.size(), " bytes");
+  known = from_bytes(proto, dtype, file.substr(offset, size), source.files.find(location)->second);
+  left -= size;
+  return known;
 }
 
 Tensor make_unnamed(const TensorProto& proto, TensorSource& source) {
@@ -234,12 +244,15 @@ Tensor make_dense(const SparseTensorProto& proto, TensorSource& source) {
   const Tensor values = make_tensor(proto.values, source);
   const Tensor indices = make_tensor(proto.indices, source);
   base::require(indices.dtype() == DType::i64, "sparse tensor indices must be i64");
-  base::require(tensor::bits_of(values.dtype()) >= 8, "sparse tensors of sub-byte types are not supported");
-  constexpr int64_t kLimitBytes = int64_t{1} << 31;  // a few bytes of file may ask for any dense size
+  // A few bytes of file may ask for any dense size, so a byte of it pays for so many.
+  constexpr int64_t kDensePerByte = 4096;
+  source.dense_left += (values.bytes() + indices.bytes()) * kDensePerByte;
   const int64_t elements = tensor::element_count(proto.dims);
-  const int64_t size = bytes_of(values.dtype(), 1);
-  base::require(elements <= kLimitBytes / size, "sparse tensor of shape ", tensor::to_string(proto.dims),
-                " is too large when dense");
+  const int64_t size = tensor::element_bytes(values.dtype());
+  base::require(elements <= source.dense_left / size, "sparse tensor of shape ",
+                tensor::to_string(proto.dims), " is too large when dense: it has ", values.elements(),
+                " values");
+  source.dense_left -= elements * size;
   const int64_t count = values.elements();
   const int64_t rank = static_cast<int64_t>(proto.dims.size());
   const bool is_linear = indices.rank() == 1;  // one flat index each, else one row of coordinates each
