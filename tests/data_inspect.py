@@ -44,6 +44,26 @@ def write_tar(path, members):
             archive.addfile(entry, io.BytesIO(content))
 
 
+def swelling_parquet(path):
+    """A column of equal values takes the file a few bytes a page, whatever it takes in memory."""
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        return
+    writer = pyarrow.parquet.ParquetWriter(path, pyarrow.schema([("x", pyarrow.int64())]))
+    for _ in range(30):
+        writer.write_table(pyarrow.table({"x": pyarrow.repeat(pyarrow.scalar(7, pyarrow.int64()), 1_000_000)}))
+    writer.close()
+    code, _, error = inspect(path, "--max-unpacked", "16MiB")
+    if "reads no Parquet" in error:
+        return
+    size = path.stat().st_size
+    expect("240 MB in a small Parquet file", size < 1 << 20 and code == 5, (size, code, error))
+    code, out, error = inspect(path, "--samples", 1)
+    expect("the same where it is allowed", code == 0 and "30000000" in out.replace(",", ""), (out, error))
+
+
 def main():
     with tempfile.TemporaryDirectory() as temporary:
         root = Path(temporary)
@@ -74,6 +94,7 @@ def main():
         expect("an option of another format", code == 2 and "jsonl has no option 'context'" in error, error)
         code, _, error = inspect(root / "absent.jsonl")
         expect("a missing file", code == 3 and len(error.splitlines()) == 1, error)
+        swelling_parquet(root / "swelling.parquet")
         (root / "text.txt").write_text("hello hello " * 50)
         code, out, _ = inspect(root / "text.txt", "--context", 8, "--samples", 1)
         expect("characters", code == 0 and '"hello he"' in out and '"ello hel"' in out, out)

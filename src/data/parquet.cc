@@ -172,12 +172,13 @@ void check_size(const parquet::FileMetaData& file, const std::vector<int>& leave
 
 class ParquetDataset : public Dataset {
  public:
-  ParquetDataset(const std::string& path, const std::vector<std::string>& columns, int64_t limit_bytes) {
+  ParquetDataset(const std::string& path, const std::vector<std::string>& columns, int64_t limit_bytes)
+      : pool_(arrow::default_memory_pool(), pool_bytes(limit_bytes)) {
     mapped_ = base::MappedFile::open(path);
     const auto buffer = std::make_shared<arrow::Buffer>(
         reinterpret_cast<const uint8_t*>(mapped_->bytes().data()), static_cast<int64_t>(mapped_->size()));
     const auto file = std::make_shared<arrow::io::BufferReader>(buffer);
-    const auto reader = take_result(parquet::arrow::OpenFile(file, arrow::default_memory_pool()));
+    const auto reader = take_result(parquet::arrow::OpenFile(file, &pool_));
     const parquet::FileMetaData& metadata = *reader->parquet_reader()->metadata();
     const std::vector<int> leaves = leaves_of(metadata, columns);
     check_size(metadata, leaves, limit_bytes);
@@ -206,6 +207,13 @@ class ParquetDataset : public Dataset {
   }
 
  private:
+  /// What decoding may hold at once: the columns, twice while a buffer grows, and pages. Sizes that the file
+  /// states are its author's word, and a page of a few bytes may hold any number of equal values.
+  static int64_t pool_bytes(int64_t limit_bytes) {
+    constexpr int64_t kPages = int64_t{64} << 20;
+    return limit_bytes > (INT64_MAX - kPages) / 2 ? INT64_MAX : 2 * limit_bytes + kPages;
+  }
+
   /// Structs as columns of their own, "image.bytes" and "image.path".
   static std::shared_ptr<arrow::Table> flat(std::shared_ptr<arrow::Table> table) {
     const auto has_struct = [&] {
@@ -233,6 +241,7 @@ class ParquetDataset : public Dataset {
     return {field.name, numbers(array, field.dtype, row, 1, {}), {}};
   }
 
+  arrow::CappedMemoryPool pool_;                    // outlives what it gave
   std::shared_ptr<const base::MappedFile> mapped_;  // uncompressed columns may lie in it
   int64_t rows_ = 0;
   std::vector<Column> columns_;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <ctime>
 #include <filesystem>
 #include <functional>
 
@@ -224,6 +225,43 @@ TEST(Jsonl, LearnsTypesAndKeepsThem) {
   for (int i = 0; i < 70; ++i) late += i == 69 ? "{\"a\": \"x\"}\n" : "{\"a\": 1}\n";
   EXPECT_SAYS("member is not i64", open_dataset({.path = {dir.write("d.jsonl", late)}})->read(69));
   EXPECT_EQ(open_dataset({.path = {dir.write("e.jsonl", "")}})->size(), 0);
+}
+
+// Integers beyond 2^53 keep their value, in arrays too; those that no i64 holds are numbers of f32.
+TEST(Jsonl, LargeIntegersKeepTheirValue) {
+  const TestDirectory dir;
+  const DatasetPtr set =
+      open_dataset({.path = {dir.write(
+                        "a.jsonl", R"({"n": 9007199254740993, "v": [9007199254740993, -9223372036854775807],)"
+                                   R"( "u": 18446744073709551615, "w": [18446744073709551615, 1]})")}});
+  const Sample row = set->read(0);
+  EXPECT_EQ(row.tensor("n").to_ints(), std::vector<int64_t>{9007199254740993});
+  EXPECT_EQ(row.tensor("v").to_ints(), (std::vector<int64_t>{9007199254740993, -9223372036854775807}));
+  EXPECT_EQ(row.tensor("u").dtype(), DType::f32);
+  EXPECT_EQ(row.tensor("w").to_doubles(), (std::vector<double>{18446744073709551616.0, 1}));
+}
+
+/// Seconds of this thread's work.
+template <class Body>
+double cpu_seconds(const Body& body) {
+  const std::clock_t start = std::clock();
+  body();
+  return static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
+}
+
+// As many fields as a file has bytes for: a search through all of them for each takes minutes.
+TEST(Readers, ManyFieldsCostWhatTheirBytesAreWorth) {
+  constexpr int kFields = 100'000;
+  const TestDirectory dir;
+  std::string line = "{", shard;
+  for (int i = 0; i < kFields; ++i) line += base::concat(i == 0 ? "" : ",", "\"member", i, "\":1");
+  for (int i = 0; i < kFields / 4; ++i) shard += tar_member(base::concat("a.e", i), "");
+  const std::string rows = dir.write("a.jsonl", line + "}\n"), tar = dir.write("a.tar", shard);
+  const double seconds = cpu_seconds([&] {
+    EXPECT_EQ(open_dataset({.path = {rows}})->read(0).values.size(), size_t{kFields});
+    EXPECT_EQ(open_dataset({.path = {tar}})->read(0).values.size(), size_t{kFields / 4});
+  });
+  EXPECT_LT(seconds, 10);
 }
 
 TEST(Jsonl, ReadsTheRealFiles) {

@@ -1,10 +1,12 @@
 // Data sets of text lines: JSON objects and CSV rows, found by an index of offsets and parsed when read.
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <limits>
 
 #include "base/error.h"
 #include "base/json.h"
+#include "data/field_index.h"
 #include "data/readers.h"
 
 namespace trireme::data {
@@ -29,12 +31,16 @@ std::string_view trim_end(std::string_view line) {
   return line;
 }
 
+/// True for integers that an i64 holds.
+bool is_i64(const Json& value) {
+  return value.is_integer() && (value.as_double() < 0 || value.as_uint() <= INT64_MAX);
+}
+
 /// Collects the numbers of nested arrays and their extents. False: not rectangular, or not numbers alone.
-bool collect(const Json& value, size_t depth, Dims& dims, std::vector<double>& out, bool& all_integers) {
+bool collect(const Json& value, size_t depth, Dims& dims, std::vector<const Json*>& out) {
   if (value.is_number()) {
     if (depth != dims.size()) return false;
-    all_integers = all_integers && value.is_integer();
-    out.push_back(value.as_double());
+    out.push_back(&value);
     return true;
   }
   if (!value.is_array()) return false;
@@ -45,25 +51,26 @@ bool collect(const Json& value, size_t depth, Dims& dims, std::vector<double>& o
   }
   if (dims[depth] != count) return false;
   return std::all_of(value.as_array().begin(), value.as_array().end(),
-                     [&](const Json& item) { return collect(item, depth + 1, dims, out, all_integers); });
+                     [&](const Json& item) { return collect(item, depth + 1, dims, out); });
 }
 
 /// The array as a tensor of `dtype`; undefined if it is not a full array of numbers. f64 stands for "as
 /// found".
 Tensor array_tensor(const Json& value, DType dtype) {
   Dims dims;
-  std::vector<double> numbers;
-  bool all_integers = true;
-  if (!collect(value, 0, dims, numbers, all_integers)) return {};
+  std::vector<const Json*> numbers;
+  if (!collect(value, 0, dims, numbers)) return {};
   if (tensor::element_count(dims) != static_cast<int64_t>(numbers.size())) return {};
+  const bool all_integers =
+      std::all_of(numbers.begin(), numbers.end(), [](const Json* n) { return is_i64(*n); });
   const bool integers = dtype == DType::f64 ? all_integers : dtype == DType::i64;
   if (integers && !all_integers) return {};
   Tensor t = Tensor::empty(integers ? DType::i64 : DType::f32, dims);
   for (size_t i = 0; i < numbers.size(); ++i) {
     if (integers) {
-      t.mutable_data<int64_t>()[i] = static_cast<int64_t>(numbers[i]);
+      t.mutable_data<int64_t>()[i] = numbers[i]->as_int();
     } else {
-      t.mutable_data<float>()[i] = static_cast<float>(numbers[i]);
+      t.mutable_data<float>()[i] = static_cast<float>(numbers[i]->as_double());
     }
   }
   return t;
@@ -73,7 +80,7 @@ Tensor array_tensor(const Json& value, DType dtype) {
 Field field_of(const std::string& name, const Json& value) {
   Field field{name};
   if (value.is_number()) {
-    field.dtype = value.is_integer() ? DType::i64 : DType::f32;
+    field.dtype = is_i64(value) ? DType::i64 : DType::f32;
   } else if (value.is_bool()) {
     field.dtype = DType::boolean;
   } else if (const Tensor t = value.is_array() ? array_tensor(value, DType::f64) : Tensor{}; t.defined()) {
@@ -113,7 +120,7 @@ Value value_of(const Field& field, const Json& value) {
     return {field.name, {}, {value.is_string() ? value.as_string() : value.dump()}};
   Tensor t;
   if (field.dtype == DType::boolean && value.is_bool()) t = Tensor::scalar(value.as_bool());
-  if (field.dtype == DType::i64 && value.is_integer()) t = Tensor::scalar(value.as_int());
+  if (field.dtype == DType::i64 && is_i64(value)) t = Tensor::scalar(value.as_int());
   if (field.dtype == DType::f32 && value.is_number())
     t = Tensor::scalar(static_cast<float>(value.as_double()));
   if (value.is_array()) t = array_tensor(value, field.dtype);
@@ -143,7 +150,7 @@ class Jsonl : public Dataset {
     const Json row = parse(index);
     Sample sample;
     for (const base::JsonMember& member : row.as_object()) {
-      const Field* field = info_.find(member.key);
+      const Field* field = index_.find(info_.fields, member.key);
       // A null and a member that the first rows lack are absent.
       if (field == nullptr || member.value.is_null()) continue;
       sample.values.push_back(value_of(*field, member.value));
@@ -169,14 +176,9 @@ class Jsonl : public Dataset {
       }
       for (const base::JsonMember& member : row.as_object()) {
         if (member.value.is_null()) continue;
-        Field field = field_of(member.key, member.value);
-        const auto known = std::find_if(info_.fields.begin(), info_.fields.end(),
-                                        [&](const Field& f) { return f.name == field.name; });
-        if (known == info_.fields.end()) {
-          info_.fields.push_back(std::move(field));
-        } else {
-          widen(*known, field);
-        }
+        const Field field = field_of(member.key, member.value);
+        const auto [place, is_new] = index_.add(info_.fields, field);
+        if (!is_new) widen(info_.fields[place], field);
       }
     }
   }
@@ -184,6 +186,7 @@ class Jsonl : public Dataset {
   SourceFile source_;
   std::vector<Row> rows_;
   DatasetInfo info_;
+  FieldIndex index_;
 };
 
 /// Reads the cell at `at` and moves past it and its delimiter. Returns true at the end of the row.

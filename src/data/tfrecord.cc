@@ -4,10 +4,12 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <map>
 #include <protozero/pbf_reader.hpp>
 
 #include "base/error.h"
 #include "base/utf8.h"
+#include "data/field_index.h"
 #include "data/readers.h"
 
 namespace trireme::data {
@@ -199,7 +201,7 @@ class TfRecordDataset : public Dataset {
   Sample read(int64_t index) const override {
     Sample sample;
     for (const Feature& feature : features(static_cast<size_t>(index))) {
-      const Field* field = info_.find(feature.name);
+      const Field* field = index_.find(info_.fields, feature.name);
       if (feature.size() == 0 || field == nullptr) continue;  // an absent value: the sample lacks the field
       sample.values.push_back(value_of(feature, field->shape));
     }
@@ -221,40 +223,37 @@ class TfRecordDataset : public Dataset {
 
   static bool is_text(const Feature& f) { return std::all_of(f.bytes.begin(), f.bytes.end(), base::is_utf8); }
 
-  void learn_feature(const Feature& f, std::vector<Learned>& all) {
+  static void learn_feature(const Feature& f, std::map<std::string, Learned>& all) {
     if (f.size() == 0) return;
     Field field{f.name};
     if (!f.bytes.empty()) field.kind = is_text(f) ? FieldKind::text : FieldKind::bytes;
     if (!f.ints.empty()) field.dtype = DType::i64;
-    const auto at =
-        std::find_if(all.begin(), all.end(), [&](const Learned& l) { return l.field.name == f.name; });
-    if (at == all.end()) {
-      all.push_back({std::move(field), true, f.size()});
-      return;
-    }
-    if (field.kind == FieldKind::bytes) at->field.kind = FieldKind::bytes;
-    at->fixed = at->fixed && at->count == f.size();
+    const auto [at, is_new] = all.try_emplace(f.name, Learned{field, true, f.size()});
+    if (is_new) return;
+    Learned& known = at->second;
+    if (field.kind == FieldKind::bytes) known.field.kind = FieldKind::bytes;
+    known.fixed = known.fixed && known.count == f.size();
   }
 
   void learn() {
-    std::vector<Learned> all;
+    std::map<std::string, Learned> all;  // in the order of the names
     for (size_t i = 0; i < std::min(records_.size(), kLearnedRecords); ++i) {
       for (const Feature& f : features(i)) learn_feature(f, all);
     }
-    std::sort(all.begin(), all.end(),
-              [](const Learned& a, const Learned& b) { return a.field.name < b.field.name; });
-    for (Learned& l : all) {
+    for (auto& [name, l] : all) {
       if (l.field.kind == FieldKind::tensor) {
         if (!l.fixed) l.field.shape = {tensor::Dim::unknown()};
         if (l.fixed && l.count > 1) l.field.shape = {static_cast<int64_t>(l.count)};
       }
       info_.fields.push_back(std::move(l.field));
     }
+    index_.assign(info_.fields);
   }
 
   SourceFile source_;
   std::vector<RecordSpan> records_;
   DatasetInfo info_;
+  FieldIndex index_;
 };
 
 }  // namespace

@@ -3,8 +3,10 @@
 #include <charconv>
 #include <limits>
 #include <map>
+#include <set>
 
 #include "base/error.h"
+#include "data/field_index.h"
 #include "data/image_field.h"
 #include "data/readers.h"
 #include "data/tar.h"
@@ -69,7 +71,8 @@ class WebDataset : public Dataset {
     starts_.push_back(entries_.size());
     info_.format = "webdataset";
     info_.shards = {{source_.path, size(), source_.file_bytes}};
-    for (const Extension& e : extensions_) add_field(e);
+    FieldIndex index;
+    for (const Extension& e : extensions_) add_field(index, e);
     std::sort(info_.fields.begin(), info_.fields.end(),
               [](const Field& a, const Field& b) { return a.name < b.name; });
   }
@@ -105,12 +108,11 @@ class WebDataset : public Dataset {
     if (keys_.empty() || keys_.back() != key) {
       starts_.push_back(entries_.size());
       keys_.emplace_back(key);
+      fields_here_.clear();
     }
     const uint32_t extension = intern(std::string(text));
-    for (size_t at = starts_.back(); at < entries_.size(); ++at) {
-      require(extensions_[entries_[at].extension].field != extensions_[extension].field,
-              "two members of one sample are the same field: '", m.name, "'");
-    }
+    require(fields_here_.insert(extensions_[extension].field).second,
+            "two members of one sample are the same field: '", m.name, "'");
     entries_.push_back({m.offset, m.size, extension});
   }
 
@@ -120,15 +122,14 @@ class WebDataset : public Dataset {
     return at->second;
   }
 
-  void add_field(const Extension& e) {
-    if (info_.find(e.field) != nullptr) return;  // .jpg and .png are both the image
+  void add_field(FieldIndex& index, const Extension& e) {
     Field field{e.field};
     if (e.decoding == Decoding::image) field = image_field(e.field);
     if (e.decoding == Decoding::integer) field.dtype = DType::i64;
     if (e.decoding == Decoding::text) field.kind = FieldKind::text;
     if (e.decoding == Decoding::bytes) field.kind = FieldKind::bytes;
     field.is_target = e.field == "label";
-    info_.fields.push_back(std::move(field));
+    index.add(info_.fields, field);  // .jpg and .png are both the image
   }
 
   Value decode(const Extension& e, std::string_view content) const {
@@ -159,6 +160,7 @@ class WebDataset : public Dataset {
   std::vector<Entry> entries_;
   std::vector<Extension> extensions_;
   std::map<std::string, uint32_t> known_;
+  std::set<std::string> fields_here_;  // of the sample whose members come, while the index is made
   DatasetInfo info_;
 };
 

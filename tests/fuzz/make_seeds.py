@@ -5,6 +5,7 @@ import io
 import json
 import struct
 import tarfile
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -262,6 +263,108 @@ def checkpoint_indices():
                                 "tensors": tensors}).encode()
 
 
+def typed_checkpoints():
+    """The same indices with every element type: a first byte says which, the target mends what follows from it. And
+    indices as they would lie on a disk for the types of which several elements share a byte."""
+    indices = dict(checkpoint_indices())
+    for dtype in range(23):
+        yield f"type_{dtype:02}", bytes([dtype]) + indices["halves"]
+    for name, elements in (("i4", 48), ("u4", 48), ("f4e2m1", 48), ("i2", 96), ("u2", 96)):
+        chunk = {"offset": [0], "size": [elements], "file": "bytes", "byte_offset": 0, "bytes": 24,
+                 "crc32c": "00000000"}
+        yield name, json.dumps({"format": "trireme-checkpoint", "version": 1, "step": 0, "meta": {}, "tensors": [
+            {"name": "w", "dtype": name, "shape": [elements], "chunks": [chunk]}]}).encode()
+
+
+def progressive_jpeg(side, scans):
+    """A grey picture whose scans after the first say nothing: fourteen bytes each for up to 16384 blocks."""
+    def segment(marker, content):
+        return bytes([0xff, marker]) + struct.pack(">H", len(content) + 2) + content
+
+    def table(number, symbol):
+        return segment(0xc4, bytes([number, 1, *[0] * 15, symbol]))
+
+    blocks = (side // 8) ** 2
+    parts = [b"\xff\xd8", segment(0xdb, b"\0" + b"\1" * 64),
+             segment(0xc2, b"\x08" + struct.pack(">HH", side, side) + b"\1\1\x11\0"), table(0, 0), table(0x10, 0xe0),
+             segment(0xda, b"\1\1\0\0\0\0") + bytes((blocks + 7) // 8)]
+    runs = (blocks + 16383) // 16384
+    parts += [segment(0xda, b"\1\1\0\1\x3f\0") + bytes((runs * 15 + 7) // 8)] * (scans - 1)
+    return b"".join(parts) + b"\xff\xd9"
+
+
+def png(side, *chunks, bits=1, interlace=1):
+    """A grey picture with these chunks behind its header."""
+    def chunk(kind, content):
+        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+    rows = (side * bits + 7) // 8 + 1
+    return (b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", side, side, bits, 0, 0, 0, interlace)) +
+            b"".join(chunk(kind, content) for kind, content in chunks) +
+            chunk(b"IDAT", zlib.compress(bytes(rows * side * 2))) + chunk(b"IEND", b""))
+
+
+def pictures():
+    """Files that state more work than their bytes pay for, beside honest ones of the same kind."""
+    yield "jpeg_scans_10", progressive_jpeg(64, 10)
+    yield "jpeg_scans_495", progressive_jpeg(1024, 495)
+    swelling = b"name\0\0" + zlib.compress(b"a" * (1 << 20))
+    yield "png_texts", png(8, *[(b"zTXt", swelling)] * 4, (b"iCCP", swelling), interlace=0)
+    yield "png_interlaced", png(64)
+    small = png(8, interlace=0)
+    yield "png_huge", small[:16] + struct.pack(">II", 7000, 7000) + small[24:29] + struct.pack(
+        ">I", zlib.crc32(small[12:16] + struct.pack(">II", 7000, 7000) + small[24:29])) + small[33:]
+
+
+def row_files():
+    """Rows behind two bytes, which say of what kind they are."""
+    yield "jsonl", (b'j {"a": 1, "b": [1, 2.5], "c": "x", "d": [[1, 2], [3, 4]], "e": true}\n'
+                    b'{"a": 2.5, "b": [], "c": null}\n')
+    yield "jsonl_large", b'j {"a": 9007199254740993, "b": [18446744073709551615, 1]}\n'
+    yield "jsonl_wide", b"j {" + b", ".join(b'"%d": %d' % (i, i) for i in range(300)) + b"}\n"
+    yield "csv", b'h,name,score,text\na,1,"x, ""y"""\nb,2.5,z\n'
+    yield "tsv", b"n\t1\t2\t3\n4\t5\t6\n"
+    yield "gzip", b"j " + gzip.compress(b'{"a": 1}\n', mtime=0)
+
+
+def shard(members):
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w", format=tarfile.USTAR_FORMAT) as archive:
+        for name, content in members:
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            archive.addfile(entry, io.BytesIO(content))
+    return stream.getvalue().rstrip(b"\0") + bytes(1024)
+
+
+def webdatasets():
+    yield "pairs", shard([("d/1.png", png(4, interlace=0)), ("d/1.cls", b"3\n"), ("d/2.jpg", progressive_jpeg(16, 2)),
+                          ("d/2.cls", b"-1")])
+    yield "texts", shard([("1.txt", b"words"), ("1.json.gz", gzip.compress(b"{}", mtime=0)), ("1.seg.png", b"no"),
+                          ("2.npy", b"x")])
+    yield "many", shard([(f"1.e{i}", b"") for i in range(20)])
+
+
+def token_files():
+    """Ids behind four bytes: width, context, stride, split."""
+    ids = bytes(range(64))
+    yield "u16", b"\0\3\0\1" + ids
+    yield "u32", b"\1\3\2\0" + ids
+    yield "llmc", b"\0\3\0\1" + struct.pack("<3I", 20240520, 1, 32) + bytes(1012) + ids
+    yield "characters", "\2\2\1\4Grüße, wörld".encode()
+
+
+def regions():
+    """Numbers of three bytes: where a region lies, then reads (type, place, size, even, shape) and writes."""
+    def small(value):
+        return struct.pack(">BH", 0, value)
+
+    yield "read", small(16) + small(256) + bytes([0]) + small(8) + small(32) + bytes([0]) + small(8) + b"\1"
+    yield "write", small(0) + small(64) + bytes([1]) + small(8) + small(32) + bytes([1]) + small(20) + b"z"
+    yield "outside", small(4000) + small(97)
+    yield "wraps", small(16) + small(256) + bytes([0, 1, 0, 8, 0, 0, 16, 0]) + small(4) + b"\1"
+
+
 def hf_directories():
     """config.json of each architecture at its smallest, an index, weights: 0xff between them."""
     sizes = {"hidden_size": 4, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8,
@@ -303,6 +406,8 @@ def main():
     for folder, files in (("onnx", models[-6:] + models[::6]), ("session", models), ("npy", array_files()),
                           ("safetensors", safetensors_files()), ("idx", idx_files()), ("tar", tar_files()),
                           ("tfrecord", tfrecord_files()), ("checkpoint_reader", checkpoint_indices()),
+                          ("checkpoint_reader", typed_checkpoints()), ("image", pictures()), ("text_rows", row_files()),
+                          ("webdataset", webdatasets()), ("tokens", token_files()), ("shared_regions", regions()),
                           ("hf_directory", hf_directories()),
                           *((folder, [(name, text.encode()) for name, text in found]) for folder, found in texts())):
         (HERE / folder).mkdir(exist_ok=True)

@@ -100,6 +100,12 @@ SharedRegions::Region SharedRegions::find(const RegionSpan& span) const {
 
 WireTensor SharedRegions::read(WireTensor tensor, const RegionSpan& span, std::string_view model) const {
   const Region region = find(span);
+  if (tensor.type) {  // told before anything is copied: an object may be larger than what memory is left
+    const int64_t expected = tensor::bytes_of(*tensor.type, tensor::element_count(tensor.dims));
+    base::require(static_cast<uint64_t>(expected) == span.bytes, "input byte size mismatch for input '",
+                  tensor.name, "' in shared memory region '", span.region, "'. Expected ", expected, ", got ",
+                  span.bytes);
+  }
   tensor::Tensor bytes = tensor::Tensor::empty(tensor::DType::u8, {static_cast<int64_t>(span.bytes)});
   auto* to = reinterpret_cast<char*>(bytes.mutable_raw());
   const uint64_t from = region.offset + span.offset;
