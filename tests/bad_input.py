@@ -15,6 +15,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from _checkpoints import tensor, write_checkpoint
+
 ROOT = Path(__file__).resolve().parent.parent
 TRIREME = os.environ.get("TRIREME", str(ROOT / "build/release/trireme"))
 SANITIZED = "asan" in TRIREME or "tsan" in TRIREME
@@ -387,6 +389,62 @@ def paths(root):
         expect("unreadable file", ["run", good], {2, 3})
         good.chmod(0o644)
     inputs(root, good)
+    shards(root)
+    checkpoints(root)
+
+
+def shards(root):
+    """The files that the index of a Hugging Face directory names lie in that directory."""
+    directory, header, data = encoder_directory(root / "shards")
+    whole = directory / "model.safetensors"
+    (root / "elsewhere.safetensors").write_bytes(whole.read_bytes())
+    (directory / "link").symlink_to(root / "elsewhere.safetensors")
+    whole.rename(directory / "part")
+
+    def index(name):
+        (directory / "model.safetensors.index.json").write_text(json.dumps({"weight_map": dict.fromkeys(header, name)}))
+
+    index("part")
+    expect("a shard inside", ["inspect", directory], {0})
+    for name in ("../elsewhere.safetensors", str(root / "elsewhere.safetensors"), "link", "", "..", "missing",
+                 "x/../../elsewhere.safetensors", "part\0x"):
+        index(name)
+        expect(f"a shard at {name[-40:]!r}", ["inspect", directory], {2, 3})
+    # As the cache has it: a snapshot of links to the model's blobs, and one that leads out of them.
+    cache = root / "models--x"
+    snapshot = cache / "snapshots" / "1"
+    for place in (snapshot, cache / "blobs"):
+        place.mkdir(parents=True)
+    for path in directory.iterdir():
+        if path.name not in ("link", "model.safetensors.index.json"):
+            shutil.copy(path, cache / "blobs" / path.name)
+            (snapshot / path.name).symlink_to(f"../../blobs/{path.name}")
+    (snapshot / "out").symlink_to("../../../elsewhere.safetensors")
+    for name, allowed in (("part", {0}), ("out", {2})):
+        (snapshot / "model.safetensors.index.json").write_text(
+            json.dumps({"weight_map": dict.fromkeys(header, name)}))
+        expect(f"a cached snapshot's {name}", ["inspect", snapshot], allowed)
+
+
+def checkpoints(root):
+    """Types and places of a checkpoint are its author's word."""
+    content = bytes(256 * 784)
+    for dtype, bits in (("i4", 4), ("u4", 4), ("f4e2m1", 4), ("i2", 2), ("u2", 2)):
+        part = content[:len(content) * bits // 8]
+        expect(f"a checkpoint of {dtype}", ["run", write_checkpoint(
+            root / f"checkpoint_{dtype}", [tensor("fc1.weight", dtype, [256, 784], part)], content=part)], {4})
+    weights = tensor("w", "f32", [4], content[:16])
+    for i, source in enumerate([root / "inside" / "good.onnx", "../inside/good.onnx", "/etc/hostname", "/",
+                                "link.onnx"]):
+        directory = write_checkpoint(root / "run" / str(i), [weights], str(source), content[:16])
+        (directory / "link.onnx").symlink_to(root / "inside" / "good.onnx")
+        expect(f"a checkpoint of a model at {source}", ["inspect", directory], {2}, cwd=root / "run")
+    directory = write_checkpoint(root / "run" / "own", [weights], "model.onnx", content[:16])
+    external_model(directory / "model.onnx", "w.bin", offset=0, length=16)
+    (directory / "w.bin").write_bytes(content[:16])
+    expect("a checkpoint of a model beside it", ["inspect", directory], {0}, cwd=root / "run")
+    expect("and below the current directory", ["inspect", write_checkpoint(
+        root / "run" / "near", [weights], "own/model.onnx", content[:16])], {0}, cwd=root / "run")
 
 
 def inputs(root, good):
