@@ -1,13 +1,11 @@
 // trireme generate: continues prompts with a language model; text as it comes, files of prompts, speed.
 #include <algorithm>
-#include <chrono>
-#include <cstdio>
 #include <iostream>
 #include <map>
 
 #include "base/file.h"
-#include "base/rng.h"
 #include "cli/device_options.h"
+#include "cli/generate_timing.h"
 #include "cli/model_input.h"
 #include "cli/verb.h"
 #include "data/stop_text.h"
@@ -18,8 +16,6 @@
 
 namespace trireme::cli {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 enum class CacheType { f32, bf16, f16 };
 
@@ -133,7 +129,7 @@ class GenerateVerb {
 
   engine::DecodeSession& session() { return *session_; }
   int run();
-  void bench(const std::string& text);
+  void bench();
 
  private:
   void open_tokenizer();
@@ -307,109 +303,18 @@ int GenerateVerb::run() {
   return 0;
 }
 
-struct BenchShape {
-  int64_t prompt = 512, fresh = 128, batch = 1;
-};
-
-BenchShape parse_bench(const std::string& text) {
-  BenchShape shape;
-  for (size_t begin = 0; begin < text.size();) {
-    const size_t end = std::min(text.find(',', begin), text.size());
-    const auto [name, value] = split_assignment(text.substr(begin, end - begin));
-    int64_t* to = name == "prompt"  ? &shape.prompt
-                  : name == "new"   ? &shape.fresh
-                  : name == "batch" ? &shape.batch
-                                    : nullptr;
-    base::require(to != nullptr, "--bench takes prompt, new and batch, not '", name, "'");
-    *to = std::atoll(value.c_str());
-    base::require(*to > 0, "--bench: ", name, "=", value);
-    begin = end + 1;
+/// Every shape in its turn, on one session.
+void GenerateVerb::bench() {
+  GenerateBench bench(*session_, {.sampling = o_.sampling,
+                                  .device = o_.on.device,
+                                  .precision = o_.precision,
+                                  .stores_weights = o_.weights.stores(),
+                                  .page_tokens = o_.page_tokens,
+                                  .ranks = o_.ranks.read().world()});
+  for (const std::string& shape : o_.bench) {
+    const BenchResult result = bench.run(parse_bench(shape));
+    std::cout << (o_.json ? result.to_json().dump() + "\n" : result.text()) << std::flush;
   }
-  return shape;
-}
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values.empty() ? 0 : values[values.size() / 2];
-}
-
-/// What a step of decoding costs at least, keys and values left out, and a token of a prompt.
-struct StepCost {
-  double bytes = 0, token_flop = 0;
-  size_t launches = 0;  ///< steps of the program
-};
-StepCost cost_of(const compile::Program& program, int64_t tokens) {
-  StepCost cost{.launches = program.steps.size()};
-  for (const compile::Step& step : program.steps) {
-    if (step.op == nullptr || step.op->schema.name == "paged_attention") continue;
-    cost.bytes += step.cost.bytes;
-    const bool is_head = step.from.find("lm_head") != std::string::npos;  // of a prompt's last token alone
-    if (!is_head) cost.token_flop += step.cost.flop / static_cast<double>(tokens);
-  }
-  return cost;
-}
-
-/// Times of the steps that read prompts, and of those in which every sequence decodes.
-struct StepTimes {
-  std::vector<double> prefill, decode;
-};
-
-StepTimes time_steps(engine::DecodeSession& session, const BenchShape& shape,
-                     const engine::SamplingOptions& sampling) {
-  engine::Generator generator(session);
-  for (int64_t i = 0; i < shape.batch; ++i) {
-    engine::GenerateRequest r{.max_tokens = shape.fresh, .sampling = sampling};
-    base::Rng rng(static_cast<uint64_t>(sampling.seed), static_cast<uint64_t>(i));
-    for (int64_t t = 0; t < shape.prompt; ++t)
-      r.prompt.push_back(static_cast<int64_t>(rng.below(static_cast<uint64_t>(session.vocabulary()))));
-    generator.add(std::move(r));
-  }
-  StepTimes times;
-  while (!generator.is_idle()) {
-    const auto from = Clock::now();
-    const size_t before = generator.running() + generator.waiting();
-    generator.step();
-    const bool decodes = generator.step_tokens() == static_cast<int64_t>(before);
-    (decodes ? times.decode : times.prefill)
-        .push_back(std::chrono::duration<double>(Clock::now() - from).count());
-  }
-  return times;
-}
-
-void GenerateVerb::bench(const std::string& text) {
-  const BenchShape shape = parse_bench(text);
-  time_steps(*session_, shape, o_.sampling);  // compiles, packs and records
-  const StepTimes times = time_steps(*session_, shape, o_.sampling);
-  double prefill_s = 0;
-  for (double s : times.prefill) prefill_s += s;
-  const double step_s = median(times.decode);
-  const auto sizes = session_->bucket(shape.batch, shape.batch);
-  const StepCost cost = cost_of(session_->prepare(sizes, passes::DecodeResult::tokens), sizes.tokens);
-  const double kept = static_cast<double>(session_->pool().layout().page_bytes()) /
-                      static_cast<double>(o_.page_tokens) *
-                      static_cast<double>(shape.batch * (shape.prompt + shape.fresh / 2));
-  const double bytes = cost.bytes + kept, tokens = static_cast<double>(shape.prompt * shape.batch);
-  base::Json json =
-      base::Json::object({{"prompt", shape.prompt}, {"new", shape.fresh}, {"batch", shape.batch}});
-  json.set("threads", session_->threads().size());
-  json.set("prefill_s", prefill_s);
-  json.set("prefill_tokens_s", tokens / prefill_s);
-  json.set("prefill_tflop_s", tokens * cost.token_flop / prefill_s / 1e12);
-  json.set("decode_step_ms", step_s * 1e3);
-  json.set("decode_tokens_s", static_cast<double>(shape.batch) / step_s);
-  json.set("decode_launches", cost.launches);
-  json.set("decode_step_bytes", static_cast<int64_t>(bytes));
-  json.set("decode_gbytes_s", bytes / step_s / 1e9);
-  if (o_.json) {
-    std::cout << json.dump() << std::endl;
-    return;
-  }
-  std::printf("prefill  %lld x %lld tokens in %.3f s: %.0f tokens/s, %.2f TFLOP/s\n",
-              static_cast<long long>(shape.batch), static_cast<long long>(shape.prompt), prefill_s,
-              tokens / prefill_s, json.at("prefill_tflop_s").as_double());
-  std::printf("decode   %.3f ms a step of %lld: %.1f tokens/s, %.1f MB a step, %.1f GB/s\n", step_s * 1e3,
-              static_cast<long long>(shape.batch), json.at("decode_tokens_s").as_double(), bytes / 1e6,
-              bytes / step_s / 1e9);
 }
 
 }  // namespace
@@ -417,10 +322,10 @@ void GenerateVerb::bench(const std::string& text) {
 int generate_main(std::span<const std::string> words, base::Env& env) {
   GenerateOptions options;
   if (!parse(options, words, "generate")) return 0;
-  const std::vector<std::string> shapes = options.bench;
+  const bool measures = !options.bench.empty();
   GenerateVerb verb(std::move(options));
-  for (const std::string& shape : shapes) verb.bench(shape);
-  const int code = shapes.empty() ? verb.run() : 0;
+  if (measures) verb.bench();
+  const int code = measures ? 0 : verb.run();
   const std::string names = verb.session().host_operators();
   if (!names.empty()) env.log.warning("runtime", "host_fallback", {{"operators", names}});
   return code;

@@ -5,9 +5,12 @@
 #include <filesystem>
 #include <iostream>
 
+#include "base/cpu_info.h"
 #include "base/memory.h"
+#include "base/svg_plot.h"
 #include "cli/device_options.h"
 #include "cli/model_input.h"
+#include "cli/rates.h"
 #include "cli/verb.h"
 #include "comm/mesh.h"
 #include "comm/world.h"
@@ -157,7 +160,16 @@ std::vector<tensor::Tensor> make_inputs(const ir::Graph& graph, const RunOptions
   return inputs;
 }
 
-void print_profile(const compile::Program& program, const std::vector<double>& step_us) {
+/// "123.4", or "-" where more was counted than this machine can do: Winograd multiplies less than a direct
+/// convolution, which is what the schema counts.
+std::string gflop_text(double flop, double us, const base::Ceiling& ceiling) {
+  const std::optional<double> per_s = base::Rate(flop, us * 1e-6, ceiling).per_s();
+  return per_s ? base::format_number(*per_s * 1e-9, 1) : "-";
+}
+
+/// GB/s are bytes of operands and results, which may lie in a cache.
+void print_profile(const compile::Program& program, const std::vector<double>& step_us,
+                   const base::Ceiling& ceiling) {
   double total = 0;
   for (double us : step_us) total += us;
   for (size_t s = 0; s < step_us.size(); ++s) {
@@ -165,8 +177,8 @@ void print_profile(const compile::Program& program, const std::vector<double>& s
     std::string shape;
     if (!step.out.empty() && step.out[0] != compile::kNoSlot)
       shape = tensor::to_string(program.slot(step.out[0]).dims);
-    std::printf("%5zu %9.1f us %5.1f %%  %8.1f GFLOP/s %7.1f GB/s  %-22s %-16s %s  %s\n", s, step_us[s],
-                100 * step_us[s] / total, step.cost.flop / step_us[s] / 1e3,
+    std::printf("%5zu %9.1f us %5.1f %%  %8s GFLOP/s %7.1f GB/s  %-22s %-16s %s  %s\n", s, step_us[s],
+                100 * step_us[s] / total, gflop_text(step.cost.flop, step_us[s], ceiling).c_str(),
                 step.cost.bytes / step_us[s] / 1e3,
                 step.op == nullptr ? "copy" : step.op->schema.name.c_str(), step.kernel.c_str(),
                 shape.c_str(), step.from.c_str());
@@ -181,7 +193,7 @@ std::vector<tensor::Dims> shapes_of(const std::vector<tensor::Tensor>& inputs) {
 }
 
 void profile(engine::Session& session, const std::vector<tensor::Tensor>& inputs, int repeat,
-             const std::string& perfetto) {
+             const std::string& perfetto, const base::Ceiling& ceiling) {
   const compile::Program& program = session.prepare(shapes_of(inputs));
   std::vector<std::vector<double>> us(program.steps.size());
   runtime::Trace trace;
@@ -195,7 +207,8 @@ void profile(engine::Session& session, const std::vector<tensor::Tensor>& inputs
     std::nth_element(times.begin(), middle, times.end());
     step_us.push_back(*middle);
   }
-  print_profile(program, step_us);
+  if (session.sharded() != nullptr) std::printf("steps of the first of several ranks\n");
+  print_profile(program, step_us, ceiling);
   if (!perfetto.empty()) base::write_file_atomic(perfetto, runtime::to_perfetto(program, trace));
 }
 
@@ -219,8 +232,19 @@ class Repeater {
     return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count();
   }
   const compile::Program& program() { return session_.prepare(shapes_); }
-  /// Of one run: the program may cover a slice of the batch.
-  double flop() { return program().cost().flop * static_cast<double>(session_.slices(shapes_)); }
+  /// Of one run: the program may cover a slice of the batch, or one rank's part of the model.
+  double flop() {
+    if (has_ranks()) return whole_flop(session_.graph(), shapes_);
+    return program().cost().flop * static_cast<double>(session_.slices(shapes_));
+  }
+  bool has_ranks() { return session_.sharded() != nullptr; }
+  int threads() const { return session_.threads(); }
+  bool has_narrow_products() {
+    const auto& slots = program().slots;
+    return std::any_of(slots.begin(), slots.end(), [](const compile::Slot& s) {
+      return s.dtype != tensor::DType::boolean && tensor::bits_of(s.dtype) <= 8;
+    });
+  }
 
  private:
   engine::Session& session_;
@@ -236,7 +260,7 @@ void loop_runs(Repeater& repeater, int64_t empty_bytes) {
   const compile::Program& program = repeater.program();
   base::Json ready = base::Json::object();
   ready.set("gflop", repeater.flop() / 1e9);
-  ready.set("weight_bytes", program.memory.constant_bytes);
+  if (!repeater.has_ranks()) ready.set("weight_bytes", program.memory.constant_bytes);
   ready.set("empty_bytes", empty_bytes);
   std::cout << ready.dump() << std::endl;
   for (double budget_ms = 0; std::cin >> budget_ms;) {
@@ -255,7 +279,19 @@ void loop_runs(Repeater& repeater, int64_t empty_bytes) {
   }
 }
 
-void time_runs(engine::Session& session, Repeater& repeater, const RunOptions& options, base::Json& report) {
+/// Products at the run's precision, by all threads of all ranks. Products of 8-bit operands are faster than
+/// these, and ranks of a job may be on several machines: nothing is measured for them.
+base::Ceiling run_ceiling(Repeater& repeater, const RunOptions& options) {
+  const passes::Strategy ranks = options.ranks.read();
+  if (repeater.has_narrow_products() || options.weights.stores()) return {};
+  if (ranks.world() > 1 && comm::chosen_kind({}) == comm::RankKind::mpi) return {};
+  const int given = options.threads > 0 ? options.threads : base::read_cpu_info().threads();
+  const int threads = ranks.world() > 1 ? given : repeater.threads();  // ranks share what was given
+  return product_ceiling({options.on.device, threads, ranks.world()}, options.precision);
+}
+
+void time_runs(engine::Session& session, Repeater& repeater, const RunOptions& options,
+               const base::Ceiling& ceiling, base::Json& report) {
   for (int i = 0; i < options.warmup; ++i) repeater.once();
   std::vector<double> us;
   for (int i = 0; i < options.repeat; ++i) us.push_back(repeater.once());
@@ -269,16 +305,16 @@ void time_runs(engine::Session& session, Repeater& repeater, const RunOptions& o
   report.set("p50_us", quantile(0.5));
   report.set("p99_us", quantile(0.99));
   report.set("gflop", flop / 1e9);
-  report.set("gflop_per_s", flop / us.front() / 1e3);
+  const base::Rate rate(flop, us.front() * 1e-6, ceiling);
+  rate.write(report, "gflop_per_s", 1e9);
   report.set("threads", session.threads());
   report.set("arena_bytes", session.arena_bytes());
   report.set("peak_rss_bytes", base::peak_resident_bytes());
   if (!options.json) {
     std::printf(
-        "%zu runs, %d threads: min %.1f us, p50 %.1f us, p99 %.1f us, %.1f GFLOP/s at the best; peak RSS "
-        "%.1f MiB\n",
-        us.size(), session.threads(), us.front(), quantile(0.5), quantile(0.99), flop / us.front() / 1e3,
-        static_cast<double>(base::peak_resident_bytes()) / (1 << 20));
+        "%zu runs, %d threads: min %.1f us, p50 %.1f us, p99 %.1f us, at the best %s; peak RSS %.1f MiB\n",
+        us.size(), session.threads(), us.front(), quantile(0.5), quantile(0.99),
+        rate.text(1e9, "GFLOP").c_str(), static_cast<double>(base::peak_resident_bytes()) / (1 << 20));
   }
 }
 
@@ -304,9 +340,11 @@ int run_session(engine::Session& session, const std::string& name, const RunOpti
     std::vector<tensor::Tensor> outputs = session.run(inputs);
     warn_of_host_steps(session.prepare(shapes_of(inputs)), log);
     Repeater repeater(session, inputs, outputs);
-    if (options.repeat > 0) time_runs(session, repeater, options, report);
+    base::Ceiling ceiling;
+    if (options.repeat > 0 || options.profile) ceiling = run_ceiling(repeater, options);
+    if (options.repeat > 0) time_runs(session, repeater, options, ceiling, report);
     base::require(options.perfetto.empty() || options.profile, "--perfetto goes with --profile");
-    if (options.profile) profile(session, inputs, std::max(1, options.repeat), options.perfetto);
+    if (options.profile) profile(session, inputs, std::max(1, options.repeat), options.perfetto, ceiling);
     if (!options.output.empty()) write_outputs(session.graph(), outputs, options.output);
     if (options.loop) loop_runs(repeater, empty_bytes);
     for (size_t i = 0; i < outputs.size() && !options.json && !options.loop && options.repeat == 0; ++i) {

@@ -405,7 +405,6 @@ std::vector<const compile::Program*> TrainSession::programs(const std::vector<Di
 std::optional<double> TrainSession::device_product_rate() {
   if (on_.device == nullptr || device_->ordinal() < 0) return std::nullopt;
   const runtime::Ceilings most = runtime::measure_ceilings(*device_, pool_, {.scale = 0.5, .seconds = 0.05});
-  // Of fp8 too: MFU is then a share of what 16 bits could do, and may exceed 1.
   const bool is_low = options_.precision.compute != passes::Precision::f32;
   const tensor::DType type = options_.precision.compute == passes::Precision::f16 ? tensor::DType::f16
                              : is_low                                             ? tensor::DType::bf16

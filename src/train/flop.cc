@@ -24,6 +24,27 @@ bool is_product(const ir::Node& node) {
                      [&](std::string_view family) { return name.starts_with(family); });
 }
 
+/// The best of so many products of side x side matrices, flop/s.
+double square_rate(int64_t side, int repeats, int threads, passes::Precision precision) {
+  ir::Graph graph;
+  const auto weights = tensor::Tensor::zeros(tensor::DType::f32, {side, side});
+  model::Builder builder(graph);
+  const ir::ValueId x = graph.add_input("x", weights.type());
+  const ir::ValueId y = builder.op("matmul", {x, builder.param("w", weights)});
+  graph.add_output(y, "y");
+  engine::Session session(std::make_shared<const engine::PreparedModel>(std::move(graph)),
+                          {.threads = threads, .precision = precision});
+  std::vector<tensor::Tensor> out = session.run({weights});
+  double best = 1e9;
+  for (int i = 0; i < repeats; ++i) {
+    const auto start = std::chrono::steady_clock::now();
+    session.run_into({weights}, out);
+    best = std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+  }
+  const auto n = static_cast<double>(side);
+  return 2 * n * n * n / best;
+}
+
 }  // namespace
 
 double forward_flop(const ir::Graph& graph, const std::vector<tensor::Dims>& shapes) {
@@ -35,31 +56,17 @@ double forward_flop(const ir::Graph& graph, const std::vector<tensor::Dims>& sha
   return flop;
 }
 
-double measure_product_rate(int threads) {
-  constexpr int64_t kSide = 1024;
-  constexpr int kRepeats = 6;
-  ir::Graph graph;
-  const auto weights = tensor::Tensor::zeros(tensor::DType::f32, {kSide, kSide});
-  model::Builder builder(graph);
-  const ir::ValueId x = graph.add_input("x", weights.type());
-  const ir::ValueId y = builder.op("matmul", {x, builder.param("w", weights)});
-  graph.add_output(y, "y");
-  engine::Session session(std::make_shared<const engine::PreparedModel>(std::move(graph)),
-                          {.threads = threads});
-  std::vector<tensor::Tensor> out = session.run({weights});
-  double best = 1e9;
-  for (int i = 0; i < kRepeats; ++i) {
-    const auto start = std::chrono::steady_clock::now();
-    session.run_into({weights}, out);
-    best = std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
-  }
-  return 2.0 * kSide * kSide * kSide / best;
+double measure_product_rate(int threads, passes::Precision precision) {
+  // Large ones occupy many threads; of small ones some are not interrupted on a machine that others use too.
+  const double large = square_rate(1024, 6, threads, precision);
+  return std::max(large, square_rate(512, 40, threads, precision));
 }
 
-std::string mfu_definition(double product_rate, int threads) {
+std::string mfu_definition(double product_rate, int threads, passes::Precision precision) {
+  constexpr std::array<std::string_view, 4> kNames{"f32", "bf16", "f16", "fp8"};
   return base::concat("3 x forward flop of the model / (step time x ",
-                      base::format_number(product_rate * 1e-9, 0),
-                      " Gflop/s measured for 1024^3 f32 products on ", threads, " threads)");
+                      base::format_number(product_rate * 1e-9, 0), " Gflop/s measured for square ",
+                      kNames[static_cast<size_t>(precision)], " products on ", threads, " threads)");
 }
 
 }  // namespace trireme::train

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "ir/graph.h"
+#include "passes/precision/precision.h"
 
 namespace trireme::train {
 
@@ -12,11 +13,12 @@ namespace trireme::train {
 /// schemas' costs. A multiplication with its addition counts 2.
 double forward_flop(const ir::Graph& graph, const std::vector<tensor::Dims>& shapes);
 
-/// The best rate, flop/s, of f32 products of 1024 x 1024 matrices with so many threads; takes about 0.1 s.
-double measure_product_rate(int threads);
+/// The best rate, flop/s, of products of square matrices with so many threads, in f32 or with operands
+/// rounded as a run's; takes about 0.15 s.
+double measure_product_rate(int threads, passes::Precision precision = passes::Precision::f32);
 
 /// What MFU means here, for reports: model flop = 3 x forward (one forward, two backward: recomputation and
 /// frozen parts do not count), over time x the measured product rate.
-std::string mfu_definition(double product_rate, int threads);
+std::string mfu_definition(double product_rate, int threads, passes::Precision precision);
 
 }  // namespace trireme::train

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <filesystem>
 
+#include "base/rate.h"
 #include "base/file.h"
 #include "base/memory.h"
 #include "base/svg_plot.h"
@@ -109,9 +110,11 @@ Trainer::~Trainer() = default;
 
 /// Measures what the run is held against; says in words what MFU means then.
 std::string Trainer::set_product_rate() {
+  const passes::Precision precision = config_.precision.compute;
+  if (precision == passes::Precision::fp8) return "not measured for products of fp8";
   if (config_.run.device == "cpu") {
-    product_rate_ = measure_product_rate(session_.threads()) * ranks_.size();
-    return mfu_definition(product_rate_, session_.threads() * ranks_.size());
+    product_rate_ = measure_product_rate(session_.threads(), precision) * ranks_.size();
+    return mfu_definition(product_rate_, session_.threads() * ranks_.size(), precision);
   }
   const std::string on_host = session_.host_operators(shapes(), static_cast<size_t>(batch_.accumulate));
   if (!on_host.empty() && ranks_.is_leader())
@@ -284,7 +287,8 @@ bool Trainer::share(StepRecord& r, bool stopping) const {
   for (size_t i = 0; i < kTimes.size(); ++i) r.*kTimes[i] = all[known.size() + i];
   const double seconds = r.step_ms * 1e-3;
   r.samples_per_s = static_cast<double>(batch_.global) / seconds;
-  if (product_rate_ > 0) r.mfu = flop_per_step_ / seconds / product_rate_;
+  // A step above the ceiling did less than was counted (convolutions by Winograd): it has no MFU.
+  r.mfu = base::Rate(flop_per_step_, seconds, {product_rate_, "products"}).share().value_or(-1);
   return all[6] > 0;
 }
 

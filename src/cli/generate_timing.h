@@ -1,0 +1,69 @@
+// What `trireme generate --bench` measures: reading prompts and making tokens, each beside its ceiling.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/rate.h"
+#include "engine/decode_session.h"
+#include "engine/sampling.h"
+#include "passes/precision/precision.h"
+
+namespace trireme::cli {
+
+/// How many sequences of which length.
+struct BenchShape {
+  int64_t prompt = 512, fresh = 128, batch = 1;
+};
+/// Of "prompt=512,new=128,batch=8"; throws invalid_argument for other names and sizes below 1.
+BenchShape parse_bench(const std::string& text);
+
+/// Steps that read prompts (and may decode beside it), and those in which every sequence decodes.
+struct StepTimes {
+  double prefill_s = 0;
+  int64_t prefill_tokens = 0;  ///< that were computed: a text known from before is not
+  std::vector<double> decode_s;
+};
+
+struct BenchResult {
+  BenchShape shape;
+  size_t threads = 0;
+  StepTimes times;
+  double decode_step_s = 0, decode_bytes = 0;
+  size_t decode_launches = 0;  ///< steps of the program
+  base::Rate prefill_flop, decode_read;
+
+  double prefill_tokens_s() const;
+  double decode_tokens_s() const;
+  base::Json to_json() const;
+  std::string text() const;
+};
+
+/// What a session was opened with, as far as its ceilings and prompts depend on it.
+struct BenchSetup {
+  engine::SamplingOptions sampling;
+  std::string device = "cpu";
+  passes::Precision precision = passes::Precision::f32;
+  bool stores_weights = false;  ///< narrower than the precision of the products: no ceiling is measured
+  int64_t page_tokens = 16;
+  int ranks = 1;  ///< that share the work; programs and caches are one rank's
+};
+
+class GenerateBench {
+ public:
+  GenerateBench(engine::DecodeSession& session, BenchSetup setup);
+
+  /// Runs the shape twice, with prompts of its own each time, and reports the second.
+  BenchResult run(const BenchShape& shape);
+
+ private:
+  StepTimes time_steps(const BenchShape& shape);
+
+  engine::DecodeSession& session_;
+  BenchSetup setup_;
+  int threads_;  ///< of all ranks
+  base::Ceiling products_;
+  uint64_t prompts_ = 0;  ///< drawn so far: no two begin alike, or the later would find its tokens computed
+};
+
+}  // namespace trireme::cli
