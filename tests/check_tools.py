@@ -3,14 +3,15 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tools"))
-from checks import files, includes, layers, leaks, op_names, sizes  # noqa: E402
+import onnx_report  # noqa: E402
+from checks import empty_tests, files, includes, layers, leaks, op_names, sizes  # noqa: E402
 from checks.source_scan import scan  # noqa: E402
 
 passed = 0
 failed = 0
 
 
-def expect(what, got, wanted):
+def expect(what, got, wanted=True):
     global passed, failed
     if got == wanted:
         passed += 1
@@ -68,14 +69,14 @@ def with_text(name, source, check):
     original_text, original_cxx, original_tracked = files.text, files.cxx, files.tracked
     known = {name: source}
     text = lambda path: known[path] if path in known else original_text(path)  # noqa: E731
-    for module in (files, includes, layers, leaks, sizes):
+    for module in (empty_tests, files, includes, layers, leaks, sizes):
         for attribute, value in (("text", text), ("cxx", lambda: [name]), ("tracked", lambda: [name])):
             if hasattr(module, attribute):
                 setattr(module, attribute, value)
     try:
         return check()
     finally:
-        for module in (files, includes, layers, leaks, sizes):
+        for module in (empty_tests, files, includes, layers, leaks, sizes):
             for attribute, value in (("text", original_text), ("cxx", original_cxx), ("tracked", original_tracked)):
                 if hasattr(module, attribute):
                     setattr(module, attribute, value)
@@ -122,7 +123,49 @@ def operator_names():
     expect("statements", wrong('void f() { g("conv"); g("relu"); g("add"); g("mul"); g("perm"); }'), [])
 
 
+ASSERTS = """
+void expect_it(int x) { ASSERT_EQ(x, 1); }
+void deeper() { expect_it(2); }
+TEST(A, Asserts) { EXPECT_TRUE(f()); }
+TEST(A, ByAHelper) {
+  if (none) GTEST_SKIP() << why;
+  deeper();
+}
+TEST(A, LambdasMayReturn) {
+  run([&](int x) { if (x) return; g(x); });
+  EXPECT_EQ(a, b);
+}
+TEST(A, ReturnsBehindAnAssertion) {
+  EXPECT_EQ(a, b);
+  if (a) return;
+}
+"""
+
+
+def emptiness():
+    name = "src/base/x_test.cc"
+    expect("tests that assert", complaints(name, ASSERTS, empty_tests.run), [])
+    expect("no assertion", len(complaints(name, "TEST(A, B) {\n  f();\n  // EXPECT_EQ(1, 1)\n}\n", empty_tests.run)), 1)
+    leaves = "TEST_P(A, B) {\n  if (!reference.contains(key)) return;\n  EXPECT_EQ(a, b);\n}\n"
+    expect("returns first", len(complaints(name, leaves, empty_tests.run)), 1)
+
+
+def onnx_results():
+    def case(name, status, **more):
+        return {"case": name, "status": status, "path": "/node/x", "ops": [], "reason": "r", **more}
+
+    known = {"a": ("fail", "r"), "gone": ("fail", "r"), "ok": ("refused", "r"), "both": ("fail", "r")}
+    rows = [case("a", "fail"), case("b", "fail"), case("ok", "pass"), case("c", "refused"), case("d", "crash"),
+            case("e", "refused", value_kinds=["string"]), case("both", "fail"), case("both", "pass")]
+    found = sorted(message.split(":")[0] for message in onnx_report.unexpected(rows, known))
+    expect("failures, crashes and refusals that are not listed; listed ones that pass or are gone", found,
+           ["b", "c", "d", "gone", "ok"])
+    expect("every listed case has a reason", all(reason for _, reason in onnx_report.read_known().values()))
+
+
 scanning()
+emptiness()
+onnx_results()
 checking()
 operator_names()
 print(f"{passed} passed, {failed} failed, 0 skipped")

@@ -214,7 +214,7 @@ TEST_P(Networks, ImportedGradientsAreTheOracles) {
   expect_oracle_step(c, "bert.embeddings.word_embeddings.weight");
 }
 
-/// Largest relative difference of 50 losses to those of PyTorch.
+/// Largest difference of 50 losses to those of PyTorch, relative to the loss (or a floor where it gets tiny).
 double trajectory_error(const Case& c) {
   engine::TrainSession session = open_session(c);
   double error = 0;
@@ -225,16 +225,17 @@ double trajectory_error(const Case& c) {
                                              .step = static_cast<int64_t>(step + 1),
                                              .loss_weight = static_cast<float>(1 / valid)});
     const double want = c.reference.at("losses").at(step).as_double();
-    error = std::max(error, std::abs(result.loss_sum / valid - want) / want);
+    const double scale = std::max(want, c.reference.get_or("losses_floor", 0.0));
+    error = std::max(error, std::abs(result.loss_sum / valid - want) / scale);
   }
   return error;
 }
 
 TEST_P(Networks, FiftyStepsAreTheOracles) {
   const Case c = open_case(GetParam());
-  // Batch norms over 16 values: 50 steps of PyTorch in f32 and in f64 part by a hundredth.
-  if (!c.reference.contains("losses")) return;
-  EXPECT_LT(trajectory_error(c), 1e-5);
+  ASSERT_EQ(c.reference.at("losses").size(), kSteps);
+  // Batch norms over few values part steps in f32 from those in f64; the reference says by how much.
+  EXPECT_LT(trajectory_error(c), c.reference.get_or("losses_within", 1e-5));
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, Networks,

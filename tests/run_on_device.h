@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,13 +26,24 @@ inline std::unique_ptr<tensor::Device> open_test_device(std::string& why) {
   }
 }
 
+/// The device under test. Where there is none the test that asks is skipped, and says why; it goes on, so
+/// what it expects of the device must be under `if (device != nullptr)` or behind testing::Test::IsSkipped().
+inline std::unique_ptr<tensor::Device> device_or_skip(
+    std::unique_ptr<tensor::Device> (*open)(std::string&) = open_test_device) {
+  std::string why;
+  std::unique_ptr<tensor::Device> device = open(why);
+  if (device == nullptr) [&] { GTEST_SKIP() << why; }();
+  return device;
+}
+
 struct DeviceTrial {
   std::string op;
   std::vector<tensor::Tensor> in;  ///< an undefined tensor is an absent operand
   ir::Attrs attrs = {};
   size_t out_count = 1;
   double relative = 1e-5, absolute = 1e-5;
-  std::vector<size_t> fed = {};  ///< operands whose values are not known when kernels bind
+  std::vector<size_t> fed = {};        ///< operands whose values are not known when kernels bind
+  std::optional<size_t> kernels = {};  ///< how many take it; else at least one
 };
 
 /// One run's memory on the device, guarded: bytes behind every buffer are checked after the run.
@@ -82,14 +94,11 @@ inline void expect_same_values(const tensor::Tensor& got, const tensor::Tensor& 
 }
 
 /// Runs each accepting CUDA kernel against the CPU; returns how many there were. Fails the test if none
-/// accepts (unless `may_refuse`), if a result differs, or if a kernel writes past its results.
+/// accepts (unless `may_refuse`), if a result differs, or if a kernel writes past its results. Skips it, and
+/// returns 0, where there is no device.
 inline size_t expect_as_cpu(const DeviceTrial& trial, bool may_refuse = false) {
-  std::string why;
-  const std::unique_ptr<tensor::Device> device = open_test_device(why);
-  if (device == nullptr) {
-    testing::Test::RecordProperty("skipped", why);
-    return 0;
-  }
+  const std::unique_ptr<tensor::Device> device = device_or_skip();
+  if (device == nullptr) return 0;
   const ir::OpDef& def = ops::table().need(trial.op);
   base::ThreadPool pool(1);
   const std::vector<tensor::Tensor> want = ops::evaluate(def, trial.attrs, trial.in, trial.out_count, pool);
@@ -138,7 +147,9 @@ inline size_t expect_as_cpu(const DeviceTrial& trial, bool may_refuse = false) {
     buffers.expect_guards(what);
     ++ran;
   }
-  if (!may_refuse) {
+  if (trial.kernels) {
+    EXPECT_EQ(ran, *trial.kernels) << trial.op;
+  } else if (!may_refuse) {
     EXPECT_GT(ran, 0u) << "no CUDA kernel of " << trial.op << " takes the node";
   }
   return ran;
