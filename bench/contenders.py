@@ -13,9 +13,9 @@ HERE = pathlib.Path(__file__).resolve().parent
 class Contender:
     """A process that prints a JSON line when it is ready and one for each line "milliseconds" it is sent."""
 
-    def __init__(self, name, command, cpus):
+    def __init__(self, name, command, cpus, environment=None):
         start = time.perf_counter()
-        environment = dict(os.environ, OMP_PROC_BIND="true", OMP_NUM_THREADS=str(len(cpus)))
+        environment = dict(environment or os.environ, OMP_NUM_THREADS=str(len(cpus)))
         self.name = name
         self.process = subprocess.Popen(
             [str(word) for word in command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment,
@@ -52,10 +52,12 @@ def ours(trireme, model, feeds, outputs, cpus):
     return Contender("trireme", command, cpus)
 
 
-def peer(name, model, feeds, outputs, cpus):
-    command = [sys.executable, HERE / "peer_worker.py", name, model, len(cpus), feeds, outputs]
+def peer(name, mode, model, feeds, outputs, cpus):
+    """A peer in one of its modes; it goes by "name:mode"."""
+    command = [sys.executable, HERE / "peer_worker.py", name, mode, model, len(cpus), feeds, outputs]
     command.append(",".join(map(str, cpus)))
-    return Contender(name, command, cpus)
+    environment = dict(os.environ, OMP_PROC_BIND="true") if mode == "pinned" else None
+    return Contender(f"{name}:{mode}", command, cpus, environment)
 
 
 def limits(program, cpus):

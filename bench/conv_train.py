@@ -10,7 +10,11 @@ import json
 import subprocess
 import time
 
-import torch
+import pytorch
+from report import share
+
+pytorch.restart_with_paths()
+import torch  # noqa: E402
 
 # count in the network, n, side, channels in and out, kernel, stride, padding
 RESNET18 = [
@@ -96,7 +100,7 @@ def main():
             sums[0] += count * row["ms"]
             sums[1] += count * other
             print(f"{shape:28} {row['op']:17} {row['kernel']:18} {row['ms']:8.2f} {other:8.2f} "
-                  f"x{other / row['ms']:5.2f} {row['gflops']:7.1f} GF/s {100 * row['of_peak']:5.1f} % "
+                  f"x{other / row['ms']:5.2f} {row['gflops']:7.1f} GF/s {share(row['of_peak']):>3} % "
                   f"{row['workspace_mb']:6.1f} MiB", flush=True)
     for op, (mine, other) in total.items():
         print(f"all layers                   {op:17} {mine:10.1f} ms {other:10.1f} ms x{other / mine:5.2f}")

@@ -1,9 +1,10 @@
 """Time to accuracy on Fashion-MNIST beside PyTorch: ./dev bench fashion_mnist [--threads N] [--peer-epochs N].
 
 Both train the network of examples/train/fashion_mnist.yaml (three stages of two residual blocks, width 24) with one
-recipe, batches and augmentation, one after the other on the same cores, and are measured on the test images after every
-epoch. Prints seconds of training (evaluation left out) and accuracy by epoch, and the first epoch at 93 %. The peer may
-run fewer epochs: its time per epoch is what differs.
+recipe, batches and augmentation on the same cores, and are measured on the test images after every epoch. The peer runs
+in each of its modes, half of its epochs before and half after ours; it may run fewer, since its time per epoch is what
+differs. A row has seconds of training (evaluation left out) by epoch, and the first epoch at 93 %. What is written:
+bench/call.py.
 """
 import argparse
 import gzip
@@ -12,11 +13,18 @@ import math
 import os
 import pathlib
 import subprocess
+import statistics
+import sys
 import tempfile
 import time
 
+import contenders
+import pytorch
+from call import Call, arguments
+from report import Fashion
+
 GOAL = 0.93
-BATCH, WIDTH = 128, 24
+BATCH, WIDTH, EPOCHS = 128, 24, 10  # epochs that the rates are planned for
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 FASHION = pathlib.Path("/usr/share/datasets/fashion-mnist")
 
@@ -68,7 +76,8 @@ def build(torch):
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inside, 10))
 
 
-def peer(threads, epochs, planned):
+def peer(mode, threads, epochs, planned):
+    """[(seconds of training, accuracy)] by epoch."""
     import torch
     torch.manual_seed(1)
     if threads:
@@ -76,6 +85,15 @@ def peer(threads, epochs, planned):
     pixels, labels = images("train", torch)
     test_pixels, test_labels = images("t10k", torch)
     model = build(torch)
+    if "channels_last" in mode:
+        model = model.to(memory_format=torch.channels_last)
+
+    def loss_of(x, y):
+        return torch.nn.functional.cross_entropy(model(x), y)
+
+    loss = torch.compile(loss_of) if "compiled" in mode else loss_of
+    if "compiled" in mode:  # before the clock runs
+        loss(pixels[:BATCH], labels[:BATCH]).backward()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, nesterov=True, weight_decay=5e-4)
     steps = len(labels) // BATCH
     total, warm = planned * steps, int(0.05 * planned * steps)
@@ -97,7 +115,9 @@ def peer(threads, epochs, planned):
             flip = torch.rand(BATCH) < 0.5
             x[flip] = x[flip].flip(3)
             optimizer.zero_grad(set_to_none=True)
-            torch.nn.functional.cross_entropy(model(x), labels[chosen]).backward()
+            if "channels_last" in mode:
+                x = x.contiguous(memory_format=torch.channels_last)
+            loss(x, labels[chosen]).backward()
             optimizer.step()
         seconds += time.perf_counter() - begin
         model.eval()
@@ -107,25 +127,55 @@ def peer(threads, epochs, planned):
     return result
 
 
-def show(name, epochs):
-    print(f"{name}:")
-    for i, (seconds, accuracy) in enumerate(epochs, 1):
-        print(f"  epoch {i:2}  {seconds:8.1f} s  {100 * accuracy:.2f} %")
-    reached = next((seconds for seconds, accuracy in epochs if accuracy >= GOAL), None)
-    print(f"  {100 * GOAL:.0f} % " + (f"after {reached:.1f} s" if reached else "not reached in these epochs"))
+def row(name, epochs):
+    """Seconds of each epoch from the running sums."""
+    seconds = [b - a for a, b in zip([0.0] + [s for s, _ in epochs], [s for s, _ in epochs])]
+    return {"contender": name, "epochs_s": [round(s, 2) for s in seconds],
+            "epoch_s": round(statistics.median(seconds), 2), "accuracy": epochs[-1][1],
+            "goal_s": next((round(s, 1) for s, accuracy in epochs if accuracy >= GOAL), None)}
+
+
+def peer_row(mode, options):
+    """The peer in a process of its own, which has MKL's path as it should be."""
+    command = [sys.executable, __file__, "--peer", mode, "--threads", str(options.threads), "--peer-epochs",
+               str(options.peer_epochs), "--out", "-"]
+    done = subprocess.run(command, env=pytorch.environment(), check=True, stdout=subprocess.PIPE, text=True)
+    return row(f"PyTorch {mode}", json.loads(done.stdout.splitlines()[-1]))
+
+
+def parse():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--threads", type=int, default=0, help="0: all cores")
+    parser.add_argument("--peer-epochs", type=int, default=1, help="of each mode")
+    parser.add_argument("--modes", default="eager,compiled,channels_last,compiled_channels_last")
+    parser.add_argument("--peer", help=argparse.SUPPRESS)
+    arguments(parser)
+    return parser.parse_args()
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--threads", type=int, default=0, help="0: all cores")
-    parser.add_argument("--peer-epochs", type=int, default=10)
-    options = parser.parse_args()
-    mine = ours(options.threads)
-    show("Trireme", mine)
-    theirs = peer(options.threads, options.peer_epochs, len(mine))
-    show("PyTorch", theirs)
-    n = len(theirs)
-    print(f"time for {n} epochs: PyTorch / Trireme = {theirs[-1][0] / mine[n - 1][0]:.2f}")
+    options = parse()
+    if options.peer:
+        print(json.dumps(peer(options.peer, options.threads, options.peer_epochs, EPOCHS)))
+        return
+    cores = sorted(os.sched_getaffinity(0))
+    call = Call("fashion_mnist", options, lambda cpus: contenders.limits(options.limits, cpus))
+    paths, modes, rows = pytorch.paths(), options.modes.split(","), []
+
+    def probe():
+        for _ in range(4):
+            call.probe(cores[:options.threads or len(cores)])
+
+    for index, mode in enumerate([*modes, None]):
+        probe()
+        if index == len(modes) // 2:
+            rows.insert(0, row("Trireme", ours(options.threads)))
+            print(Fashion.line(rows[0]), flush=True)
+            probe()
+        if mode:
+            rows.append(peer_row(mode, options))
+            print(Fashion.line(rows[-1]), flush=True)
+    sys.exit(call.finish(rows, **paths))
 
 
 if __name__ == "__main__":

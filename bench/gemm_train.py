@@ -11,7 +11,11 @@ import os
 import subprocess
 import time
 
-import torch
+import pytorch
+from report import share
+
+pytorch.restart_with_paths()
+import torch  # noqa: E402
 
 
 def now(threads):
@@ -60,7 +64,7 @@ def main():
         ours_ns += flop / row["gflops"]
         theirs_ns += flop / other
         print(f"{form:8} {shape:15} {row['gflops']:7.1f} GF/s, PyTorch {other:7.1f} x{row['gflops'] / other:5.2f} "
-              f"{100 * row['share']:5.1f} % of peak {row['peak']:.0f}", flush=True)
+              f"{share(row['share']):>3} % of peak {row['peak']:.0f}", flush=True)
     print(f"all      x{theirs_ns / ours_ns:5.2f}")
 
 

@@ -1,16 +1,16 @@
 """Whole models beside ONNX Runtime and OpenVINO: ./dev bench models [--models a,b] [--batches 1,8,32] [--threads 1,0].
 
-The contenders run in turn, a slice of a few hundred milliseconds each, round after round, on the same pinned cores; the
-machine's limits are measured in the same rotation. A row quotes medians over rounds, and as its result the median of
-the ratios inside a round, which a noisy neighbour cannot move. Outputs are compared, so that no wrong answer wins.
-Writes JSON lines; --markdown FILE puts tables between the marks "<!-- models -->" and "<!-- /models -->" of a page.
+A call goes over all rows several times (--passes). On a row the contenders run in turn, a slice of a few hundred
+milliseconds each, round after round, on the same cores; the machine's limits are measured in the same rotation. The
+first pass runs the peers in each of their modes, later ones in the mode that was fastest on that row. A row quotes
+medians over rounds, and as its result the median of the ratios inside a round, which a noisy neighbour cannot move.
+Outputs are compared, so that no wrong answer wins. What is written: bench/call.py.
 """
 import argparse
 import json
 import math
 import os
 import pathlib
-import platform
 import statistics
 import subprocess
 import sys
@@ -21,11 +21,11 @@ import numpy
 import onnx
 
 import contenders
-import report
+from call import ROOT, Call, arguments
+from report import Models
 from encoder_onnx import write_encoder
 
-ROOT = contenders.HERE.parent
-PEERS = ["onnxruntime", "openvino"]
+MODES = {"onnxruntime": ["free", "pinned"], "openvino": ["latency", "pinned", "throughput"]}
 PAUSE_S = 0.04  # until a team that spins after its work has gone to sleep
 
 
@@ -94,90 +94,91 @@ def largest_difference(folder, reference):
     return worst
 
 
-class Race:
-    """All contenders on one model, batch and thread count."""
+class Row:
+    """All contenders on one model, batch and thread count, over all passes of a call."""
 
-    def __init__(self, model, batch, cpus, options):
-        self.model, self.batch, self.cpus, self.options = model, batch, cpus, options
+    def __init__(self, model, batch, cpus):
+        self.model, self.batch, self.cpus = model, batch, cpus
+        # on one thread there is nothing to pin, and one stream
+        self.modes = {name: modes if len(cpus) > 1 else modes[:1] for name, modes in MODES.items()}
+        self.rounds, self.bounds, self.differences, self.ready, self.peaks = [], [], {}, {}, {}
 
-    def start(self, scratch):
+    def measure(self, options, call, scratch):
+        """One pass: opens the contenders, compares their outputs, runs them in turn."""
         feeds = scratch / "feeds"
         write_feeds(self.model, self.batch, feeds)
-        folders = {name: scratch / name for name in ["trireme"] + PEERS}
-        for folder in folders.values():
-            folder.mkdir()
-        self.team = [contenders.ours(os.environ["TRIREME"], self.model.ours, feeds, folders["trireme"], self.cpus)]
-        for name in PEERS:
-            self.team.append(contenders.peer(name, self.model.peers, feeds, folders[name], self.cpus))
-        self.limits = contenders.limits(self.options.limits, self.cpus)
-        self.differences = {name: largest_difference(folder, folders["onnxruntime"])
-                            for name, folder in folders.items() if name != "onnxruntime"}
+        team = self.open(feeds, scratch)
+        try:
+            for contender in team:
+                contender.run(options.slice_ms / 2)
+            for _ in range(options.rounds):
+                self.bounds.append(call.probe(self.cpus))
+                turn = len(self.rounds) % len(team)
+                times = {}
+                for contender in team[turn:] + team[:turn]:
+                    time.sleep(PAUSE_S)
+                    times[contender.name] = contender.run(options.slice_ms)["median_us"]
+                self.rounds.append(times)
+            self.peaks |= {c.name: c.peak_bytes() for c in team}
+        finally:
+            for contender in team:
+                contender.close()
+        self.modes = {name: [self.best(name)] for name in MODES}
 
-    def measure(self):
-        """Rounds of {contender: microseconds}, and what the machine could do in each."""
-        for contender in self.team:
-            contender.run(self.options.slice_ms)
-        self.rounds, self.bounds = [], []
-        for index in range(self.options.rounds):
-            self.bounds.append(self.limits.run(self.options.slice_ms / 2))
-            turn = index % len(self.team)
-            times = {}
-            for contender in self.team[turn:] + self.team[:turn]:
-                time.sleep(PAUSE_S)
-                times[contender.name] = contender.run(self.options.slice_ms)["median_us"]
-            self.rounds.append(times)
+    def open(self, feeds, scratch):
+        folder = scratch / "trireme"
+        folder.mkdir()
+        team = [contenders.ours(os.environ["TRIREME"], self.model.ours, feeds, folder, self.cpus)]
+        folders = {"trireme": folder}
+        for name, modes in self.modes.items():
+            for mode in modes:
+                folders[f"{name}:{mode}"] = folder = scratch / f"{name}-{mode}"
+                folder.mkdir()
+                team.append(contenders.peer(name, mode, self.model.peers, feeds, folder, self.cpus))
+        reference = next(folder for key, folder in folders.items() if key.startswith("onnxruntime"))
+        for key, folder in folders.items():
+            if folder != reference:
+                self.differences[key] = max(self.differences.get(key, 0), largest_difference(folder, reference))
+        for contender in team:
+            self.ready.setdefault(contender.name, contender.ready | {"ready_ms": contender.ready_ms})
+        return team
 
-    def row(self):
-        medians = {c.name: statistics.median(r[c.name] for r in self.rounds) for c in self.team}
-        bound = {key: statistics.median(b[key] for b in self.bounds) for key in self.bounds[0]}
-        gflop, weights = self.team[0].ready["gflop"], self.team[0].ready["weight_bytes"]
-        peak = bound["int8_gops" if self.model.int8 else "f32_gflops"]
-        bound_us = max(gflop / peak * 1e6, weights / bound["read_gbs"] / 1e3)
-        row = {"model": self.model.name, "batch": self.batch, "threads": len(self.cpus), "rounds": len(self.rounds)}
-        row["limits"] = bound
-        row["gflop"] = round(gflop, 4)
-        row["us"] = {name: round(us, 1) for name, us in medians.items()}
-        row["roofline"] = {name: round(bound_us / us, 3) for name, us in medians.items()}
-        row["ratio"] = {name: self.ratio(name) for name in PEERS}
-        row["ratio_best_peer"] = self.ratio(min(PEERS, key=medians.get))
-        row["difference"] = {name: float(f"{d:.2g}") for name, d in self.differences.items()}
-        row["agrees"] = self.differences["trireme"] <= self.model.tolerance
-        row["peak_mib"] = {c.name: round(c.peak_bytes() / 2**20, 1) for c in self.team}
-        row["empty_mib"] = {c.name: round(c.ready.get("empty_bytes", 0) / 2**20, 1) for c in self.team}
-        row["first_ms"] = {c.name: round(c.ready.get("first_ms", c.ready_ms), 1) for c in self.team}
-        row["versions"] = {c.name: c.ready["version"] for c in self.team if "version" in c.ready}
-        return row
+    def us(self, key):
+        return statistics.median(r[key] for r in self.rounds if key in r)
 
-    def ratio(self, name):
+    def best(self, name):
+        """The fastest mode of a peer so far."""
+        return min(self.modes[name], key=lambda mode: self.us(f"{name}:{mode}"))
+
+    def ratio(self, key):
         """Peer's time / our time: [median, lowest, highest] over rounds."""
-        ratios = [r[name] / r["trireme"] for r in self.rounds]
+        ratios = [r[key] / r["trireme"] for r in self.rounds if key in r]
         return [round(x, 3) for x in (statistics.median(ratios), min(ratios), max(ratios))]
 
-    def close(self):
-        for contender in self.team + [self.limits]:
-            contender.close()
+    def facts(self):
+        keys = {"trireme": "trireme"} | {name: f"{name}:{self.best(name)}" for name in MODES}
+        bound = {key: statistics.median(b[key] for b in self.bounds) for key in self.bounds[0]}
+        ours = self.ready["trireme"]
+        peak = bound["int8_gops" if self.model.int8 else "f32_gflops"]
+        bound_us = max(ours["gflop"] / peak * 1e6, ours["weight_bytes"] / bound["read_gbs"] / 1e3)
+        us = {name: self.us(key) for name, key in keys.items()}
+        ready = {name: self.ready[key] for name, key in keys.items()}
+        fastest = min(MODES, key=us.get)
+        return {"model": self.model.name, "batch": self.batch, "threads": len(self.cpus), "rounds": len(self.rounds),
+                "gflop": round(ours["gflop"], 4), "mode": {name: self.best(name) for name in MODES},
+                "us": {name: round(value, 1) for name, value in us.items()},
+                "us_of_modes": {key: round(self.us(key), 1) for key in self.ready if key != "trireme"},
+                "roofline": {name: round(bound_us / value, 3) for name, value in us.items()},
+                "ratio": {name: self.ratio(keys[name]) for name in MODES},
+                "best_peer": fastest, "ratio_best_peer": self.ratio(keys[fastest]),
+                "difference": {key: float(f"{d:.2g}") for key, d in self.differences.items()},
+                "agrees": self.differences["trireme"] <= self.model.tolerance,
+                "peak_mib": {name: round(self.peaks[key] / 2**20, 1) for name, key in keys.items()},
+                "empty_mib": {name: round(r.get("empty_bytes", 0) / 2**20, 1) for name, r in ready.items()},
+                "first_ms": {name: round(r.get("first_ms", r["ready_ms"]), 1) for name, r in ready.items()}}
 
-
-def machine():
-    text = pathlib.Path("/proc/cpuinfo").read_text()
-    names = [line.split(":")[1].strip() for line in text.splitlines() if line.startswith("model name")]
-    return f"{names[0] if names else platform.machine()}, {len(os.sched_getaffinity(0))} cores"
-
-
-def commit():
-    return subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True,
-                          check=False).stdout.strip()
-
-
-def race(model, batch, cpus, options):
-    with tempfile.TemporaryDirectory() as folder:
-        one = Race(model, batch, cpus, options)
-        one.start(pathlib.Path(folder))
-        try:
-            one.measure()
-            return one.row()
-        finally:
-            one.close()
+    def versions(self):
+        return {key.split(":")[0]: ready["version"] for key, ready in self.ready.items() if "version" in ready}
 
 
 def parse():
@@ -185,11 +186,10 @@ def parse():
     parser.add_argument("--models", help="names, comma-separated; default: all")
     parser.add_argument("--batches", default="1,8,32")
     parser.add_argument("--threads", default="1,0", help="0: all cores this process may use")
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--passes", type=int, default=3, help="over all rows")
+    parser.add_argument("--rounds", type=int, default=2, help="on a row in each pass")
     parser.add_argument("--slice-ms", type=float, default=300)
-    parser.add_argument("--out", default=str(ROOT / "out/bench/models.jsonl"))
-    parser.add_argument("--markdown", help="page that gets the tables, for example docs/performance.md")
-    parser.add_argument("--limits", default=str(pathlib.Path(os.environ["TRIREME"]).parent / "bench_limits"))
+    arguments(parser)
     return parser.parse_args()
 
 
@@ -200,23 +200,21 @@ def numbers(text):
 def main():
     options = parse()
     allowed = sorted(os.sched_getaffinity(0))
-    rows = []
-    pathlib.Path(options.out).parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as folder, open(options.out, "w", encoding="utf-8") as out:
+    call = Call("models", options, lambda cpus: contenders.limits(options.limits, cpus))
+    with tempfile.TemporaryDirectory() as folder:
         models = find_models(pathlib.Path(folder))
         wanted = options.models.split(",") if options.models else [m.name for m in models]
-        for model in (m for m in models if m.name in wanted):
-            for threads in numbers(options.threads):
-                for batch in numbers(options.batches):
-                    row = {"machine": machine(), "commit": commit()}
-                    row |= race(model, batch, allowed[:threads or len(allowed)], options)
-                    rows.append(row)
-                    print(json.dumps(row), file=out, flush=True)
-                    print(report.line(row), flush=True)
-    print(report.summary(rows))
-    if options.markdown:
-        report.into_page(pathlib.Path(options.markdown), "models", report.markdown(rows))
-    sys.exit(0 if all(row["agrees"] for row in rows) else 1)
+        counts = dict.fromkeys(threads or len(allowed) for threads in numbers(options.threads))
+        rows = [Row(model, batch, allowed[:threads]) for model in models if model.name in wanted
+                for threads in counts for batch in numbers(options.batches)]
+        for index in range(options.passes):
+            for row in rows:
+                with tempfile.TemporaryDirectory() as scratch:
+                    row.measure(options, call, pathlib.Path(scratch))
+                print(f"pass {index + 1}  {Models.line(row.facts())}", flush=True)
+    facts = [row.facts() for row in rows]
+    code = call.finish(facts, **rows[0].versions())
+    sys.exit(code if all(row["agrees"] for row in facts) else 1)
 
 
 if __name__ == "__main__":

@@ -1,76 +1,221 @@
-"""Rows of ./dev bench models as text and as Markdown tables."""
+"""Rows of the benchmarks as lines, as tables, and as the few numbers that are quoted of them.
+
+A kind of benchmark has `what` (README's words), `page` (where its table stands), numbers(rows), sentence(numbers) and
+table(rows).
+"""
 import math
+
+DIRECT = "-: more than 100 %: convolutions count as direct ones, and Winograd's multiply less."
+MOST_SHARE = 1.1  # of a ceiling measured at another moment; what is above was not done as it is counted
 
 
 def geometric_mean(values):
     return math.exp(sum(math.log(v) for v in values) / len(values)) if values else float("nan")
 
 
-def line(row):
-    us, ratio, share = row["us"], row["ratio"], row["roofline"]
-    against = "  ".join(f"{name} {us[name] / 1e3:8.3f} ms ({ratio[name][0]:.2f}x)" for name in ratio)
-    flag = "" if row["agrees"] else f"  OUTPUTS DIFFER {row['difference']['trireme']}"
-    return (f"{row['model']:18} batch {row['batch']:2} threads {row['threads']:2}  ours {us['trireme'] / 1e3:8.3f} ms "
-            f"({100 * share['trireme']:.0f} % of the roofline)  {against}{flag}")
+def triple(ratio):
+    return f"{ratio[0]:.2f} ({ratio[1]:.2f} to {ratio[2]:.2f})" if ratio else ""
 
 
-def summary(rows):
-    """Geometric means over all rows, and how many rows are at least level with the faster peer."""
-    names = rows[0]["ratio"] if rows else []
-    means = ", ".join(f"{geometric_mean([r['ratio'][n][0] for r in rows]):.2f} times {n}" for n in names)
-    level = sum(r["ratio_best_peer"][0] >= 1 for r in rows)
-    return f"geometric mean {means}; {level} of {len(rows)} rows at least level with the faster peer"
+def share(value):
+    """A share of a ceiling in percent; none where it cannot be."""
+    return "-" if value > MOST_SHARE else f"{100 * value:.0f}"
 
 
-def speed_table(rows):
-    yield ("| model | batch | threads | Trireme ms | ONNX Runtime ms | OpenVINO ms | times ONNX Runtime | "
-           "times OpenVINO | % of roofline: Trireme / ONNX Runtime / OpenVINO |")
-    yield "|---|---|---|---|---|---|---|---|---|"
-    for r in rows:
-        us, share = r["us"], r["roofline"]
-        spread = {n: f"{v[0]:.2f} ({v[1]:.2f} to {v[2]:.2f})" for n, v in r["ratio"].items()}
-        shares = " / ".join(f"{100 * share[n]:.0f}" for n in ("trireme", "onnxruntime", "openvino"))
-        yield (f"| {r['model']} | {r['batch']} | {r['threads']} | {us['trireme'] / 1e3:.3f} | "
-               f"{us['onnxruntime'] / 1e3:.3f} | {us['openvino'] / 1e3:.3f} | {spread['onnxruntime']} | "
-               f"{spread['openvino']} | {shares} |")
+def of_noise(values, unit):
+    """A difference of two measurements, [median, least, most]: one that may be nothing is quoted as such."""
+    middle, least, most = values
+    if least <= 0:
+        return f"below noise, < {max(most, 0):.0f} {unit}"
+    return f"{middle:.1f} {unit} ({least:.1f} to {most:.1f})"
 
 
-def memory_table(rows):
-    yield ("| model | batch | threads | Trireme MiB (empty process) | ONNX Runtime MiB (empty process) | "
-           "OpenVINO MiB (empty process) | "
-           "exec to first result, ms: Trireme | load to first result, ms: ONNX Runtime | OpenVINO |")
-    yield "|---|---|---|---|---|---|---|---|---|"
-    for r in rows:
-        peak, empty, first = r["peak_mib"], r["empty_mib"], r["first_ms"]
-        yield (f"| {r['model']} | {r['batch']} | {r['threads']} | {peak['trireme']:.0f} ({empty['trireme']:.0f}) | "
-               f"{peak['onnxruntime']:.0f} ({empty['onnxruntime']:.0f}) | "
-               f"{peak['openvino']:.0f} ({empty['openvino']:.0f}) | "
-               f"{first['trireme']:.0f} | {first['onnxruntime']:.0f} | {first['openvino']:.0f} |")
+class Models:
+    what = "whole models beside ONNX Runtime and OpenVINO, each in its fastest mode"
+    page = "docs/performance.md"
+
+    @staticmethod
+    def line(row):
+        us, ratio = row["us"], row["ratio"]
+        against = "  ".join(f"{n} ({row['mode'][n]}) {us[n] / 1e3:8.3f} ms ({ratio[n][0]:.2f}x)" for n in ratio)
+        flag = "" if row["agrees"] else f"  OUTPUTS DIFFER {row['difference']['trireme']}"
+        return (f"{row['model']:18} batch {row['batch']:2} threads {row['threads']:2}  ours "
+                f"{us['trireme'] / 1e3:8.3f} ms ({share(row['roofline']['trireme'])} % of the roofline)  {against}"
+                f"{flag}")
+
+    @staticmethod
+    def numbers(rows):
+        best = [row["ratio_best_peer"][0] for row in rows]
+        return {"onnxruntime": geometric_mean([r["ratio"]["onnxruntime"][0] for r in rows]),
+                "openvino": geometric_mean([r["ratio"]["openvino"][0] for r in rows]), "least": min(best),
+                "level": sum(x >= 1 for x in best), "clear": sum(r["ratio_best_peer"][1] > 1 for r in rows),
+                "rows": len(rows)}
+
+    @staticmethod
+    def sentence(n):
+        return (f"geometric mean {n['onnxruntime']:.2f} times ONNX Runtime and {n['openvino']:.2f} times OpenVINO; "
+                f"{n['level']:.0f} of {n['rows']:.0f} rows at least level with the faster peer (least "
+                f"{n['least']:.2f}), "
+                f"{n['clear']:.0f} in every round")
+
+    @staticmethod
+    def table(rows):
+        yield ("| model | batch | threads | Trireme ms | ONNX Runtime ms (mode) | OpenVINO ms (mode) | "
+               "times ONNX Runtime | times OpenVINO | % of roofline: Trireme / ONNX Runtime / OpenVINO |")
+        yield "|---|---|---|---|---|---|---|---|---|"
+        for r in rows:
+            us = {n: f"{v / 1e3:.3f}" + (f" ({r['mode'][n]})" if n in r["mode"] else "") for n, v in r["us"].items()}
+            shares = " / ".join(share(r["roofline"][n]) for n in ("trireme", "onnxruntime", "openvino"))
+            yield (f"| {r['model']} | {r['batch']} | {r['threads']} | {us['trireme']} | {us['onnxruntime']} | "
+                   f"{us['openvino']} | {triple(r['ratio']['onnxruntime'])} | {triple(r['ratio']['openvino'])} | "
+                   f"{shares} |")
+        yield ""
+        yield DIRECT
+        yield ""
+        yield ("| model | batch | threads | peak MiB (empty process): Trireme | ONNX Runtime | OpenVINO | "
+               "exec to first result, ms: Trireme | load to first result, ms: ONNX Runtime | OpenVINO |")
+        yield "|---|---|---|---|---|---|---|---|---|"
+        for r in rows:
+            peak = [f"{r['peak_mib'][n]:.0f} ({r['empty_mib'][n]:.0f})" for n in ("trireme", "onnxruntime", "openvino")]
+            first = [f"{r['first_ms'][n]:.0f}" for n in ("trireme", "onnxruntime", "openvino")]
+            yield f"| {r['model']} | {r['batch']} | {r['threads']} | " + " | ".join(peak + first) + " |"
 
 
-def limits_line(rows):
-    """The machine's limits, medians over the rotations of all rows of one thread count."""
-    words = []
-    for threads in sorted({r["threads"] for r in rows}):
-        some = [r["limits"] for r in rows if r["threads"] == threads]
-        middle = {key: sorted(s[key] for s in some)[len(some) // 2] for key in some[0]}
-        words.append(f"{threads} thread{'s' if threads > 1 else ''}: {middle['f32_gflops']:.0f} GFLOP/s f32, "
-                     f"{middle['int8_gops']:.0f} Gop/s int8, {middle['read_gbs']:.0f} GB/s read")
-    return "; ".join(words)
+class Train:
+    what = "training steps beside PyTorch in its fastest mode (eager, compiled, each channels-last where that exists)"
+    page = "docs/performance.md"
+
+    @staticmethod
+    def line(row):
+        peers = "  ".join(f"{name} {row['ms'][name]:9.2f} ms ({r[0]:.2f}x)" for name, r in row["ratio"].items())
+        return (f"{row['network']:10} threads {row['threads']:2}  ours {row['ms']['trireme']:9.2f} ms "
+                f"({share(row['of_ceiling']['trireme'])} % of products)  {peers}  "
+                f"peak MiB {row['peak_mib']['trireme']:.0f} / {row['peak_mib'][row['best_peer']]:.0f}")
+
+    @staticmethod
+    def numbers(rows):
+        best = [row["ratio_best_peer"][0] for row in rows]
+        return {"mean": geometric_mean(best), "least": min(best), "level": sum(x >= 1 for x in best), "rows": len(rows)}
+
+    @staticmethod
+    def sentence(n):
+        return (f"geometric mean {n['mean']:.2f} times the fastest PyTorch mode; {n['level']:.0f} of {n['rows']:.0f} "
+                f"rows at least level (least {n['least']:.2f})")
+
+    @staticmethod
+    def table(rows):
+        yield ("| network | threads | Trireme ms | % of products | fastest PyTorch ms (mode) | % of products | times | "
+               "peak MiB: Trireme / PyTorch |")
+        yield "|---|---|---|---|---|---|---|---|"
+        for r in rows:
+            best = r["best_peer"]
+            yield (f"| {r['network']} | {r['threads']} | {r['ms']['trireme']:.2f} | "
+                   f"{share(r['of_ceiling']['trireme'])} | {r['ms'][best]:.2f} ({best}) | "
+                   f"{share(r['of_ceiling'][best])} | {triple(r['ratio_best_peer'])} | "
+                   f"{r['peak_mib']['trireme']:.0f} / {r['peak_mib'][best]:.0f} |")
+        yield ""
+        yield DIRECT
 
 
-def markdown(rows):
-    versions = ", ".join(f"{n} {v}" for n, v in rows[0]["versions"].items())
-    lines = [f"{rows[0]['machine']}; commit {rows[0]['commit']}; {versions}; {rows[0]['rounds']} rounds. Limits: "
-             f"{limits_line(rows)}.", "", summary(rows) + ".", ""]
-    lines += [*speed_table(rows), "", *memory_table(rows)]
-    return "\n".join(lines) + "\n"
+class Scale:
+    what = "data-parallel ranks (threads) beside one process with as many threads, and beside PyTorch DDP"
+    page = "docs/scaling.md"
+
+    @staticmethod
+    def line(r):
+        text = (f"{r['network']:9} {r['scaling']:6} {r['ranks']} ranks x {r['rows']:4} rows  {r['ms']:9.2f} ms  "
+                f"efficiency {r['efficiency'][0]:.2f}")
+        if r["ranks"] > 1:
+            text += f"  communication {r['communication_ms']:.2f} ms, hidden {100 * (r['hidden'] or 0):.0f} %"
+        if "ddp_ms" in r:
+            text += f"  DDP {r['ddp_ms']:9.2f} ms ({r['ddp_efficiency']:.2f})  times DDP {triple(r['times_ddp'])}"
+        if "of_one_process" in r:
+            text += f"  of one process {triple(r['of_one_process'])}"
+        return text
+
+    @staticmethod
+    def numbers(rows):
+        most = max(r["ranks"] for r in rows)
+        weak = [r for r in rows if r["ranks"] == most and r["scaling"] == "weak"]
+        found = {"ranks": most, "hidden": min((r["hidden"] for r in weak if r["hidden"] is not None), default=0)}
+        for r in weak:
+            found[f"{r['network']} one"] = r["of_one_process"][0] if "of_one_process" in r else 0
+            found[f"{r['network']} ddp"] = r["times_ddp"][0] if "times_ddp" in r else 0
+        return found
+
+    @staticmethod
+    def sentence(n):
+        networks = [key.split()[0] for key in n if key.endswith(" one")]
+        words = [f"{name} {n[name + ' one']:.2f} times one process and {n[name + ' ddp']:.2f} times DDP"
+                 for name in networks]
+        return (f"{n['ranks']:.0f} ranks: " + ", ".join(words) + f"; at least {100 * n['hidden']:.0f} % of the "
+                "communication under the computation")
+
+    @staticmethod
+    def table(rows):
+        yield ("| network | scaling | ranks x rows | ms | samples/s | efficiency | communication ms (hidden) | "
+               "DDP ms (efficiency) | times DDP | of one process |")
+        yield "|---|---|---|---|---|---|---|---|---|---|"
+        for r in rows:
+            hidden = f"{r['communication_ms']:.2f} ({100 * r['hidden']:.0f} %)" if r["hidden"] is not None else ""
+            ddp = f"{r['ddp_ms']:.2f} ({r['ddp_efficiency']:.2f})" if "ddp_ms" in r else ""
+            yield (f"| {r['network']} | {r['scaling']} | {r['ranks']} x {r['rows']} | {r['ms']:.2f} | "
+                   f"{r['samples_per_s']:.0f} | {r['efficiency'][0]:.2f} | {hidden} | {ddp} | "
+                   f"{triple(r.get('times_ddp'))} | {triple(r.get('of_one_process'))} |")
 
 
-def into_page(path, mark, text):
-    """Replaces what stands between the marks of a page."""
-    page = path.read_text(encoding="utf-8")
-    begin, end = f"<!-- {mark} -->", f"<!-- /{mark} -->"
-    head, _, rest = page.partition(begin)
-    _, _, tail = rest.partition(end)
-    path.write_text(f"{head}{begin}\n{text}{end}{tail}", encoding="utf-8")
+class Fashion:
+    what = "Fashion-MNIST to 93 % beside PyTorch, same network, recipe and batches"
+    page = "docs/performance.md"
+
+    @staticmethod
+    def line(row):
+        reached = f"{row['goal_s']:.1f} s" if row["goal_s"] else "not in these epochs"
+        return f"{row['contender']:20} an epoch {row['epoch_s']:.1f} s; 93 % after {reached}"
+
+    @staticmethod
+    def numbers(rows):
+        ours, *peers = rows
+        return {"goal_s": ours["goal_s"] or 0, "epoch_s": ours["epoch_s"], "peer_s": min(p["epoch_s"] for p in peers)}
+
+    @staticmethod
+    def sentence(n):
+        reached = f"93 % after {n['goal_s']:.0f} s" if n["goal_s"] else "93 % not reached"
+        return (f"{reached}; an epoch {n['epoch_s']:.1f} s, PyTorch in its fastest mode {n['peer_s']:.1f} s "
+                f"({n['peer_s'] / n['epoch_s']:.2f} times)")
+
+    @staticmethod
+    def table(rows):
+        yield "| contender | epochs | s an epoch (median, least to most) | accuracy at the end | 93 % after |"
+        yield "|---|---|---|---|---|"
+        for r in rows:
+            reached = f"{r['goal_s']:.1f} s" if r["goal_s"] else "-"
+            times = f"{r['epoch_s']:.1f} ({min(r['epochs_s']):.1f} to {max(r['epochs_s']):.1f})"
+            yield f"| {r['contender']} | {len(r['epochs_s'])} | {times} | {100 * r['accuracy']:.2f} % | {reached} |"
+
+
+class Collectives:
+    what = "all-reduce of local ranks beside copies by all ranks at once, bytes that each moves through memory"
+    page = "docs/scaling.md"
+
+    @staticmethod
+    def line(r):
+        return (f"{r['ranks']} ranks, {r['bytes'] >> 20} MiB: {r['gbytes_s'][0]:.1f} GB/s, "
+                f"{100 * r['of_copy'][0]:.0f} % of what copies move")
+
+    @staticmethod
+    def numbers(rows):
+        return {"least": min(r["of_copy"][0] for r in rows), "most": max(r["of_copy"][0] for r in rows)}
+
+    @staticmethod
+    def sentence(n):
+        return f"{100 * n['least']:.0f} to {100 * n['most']:.0f} % of what copies by all ranks move"
+
+    @staticmethod
+    def table(rows):
+        yield "| ranks | MiB | algorithm GB/s | bytes moved, GB/s | of what copies move |"
+        yield "|---|---|---|---|---|"
+        for r in rows:
+            of = [f"{100 * x:.0f}" for x in r["of_copy"]]
+            yield (f"| {r['ranks']} local | {r['bytes'] >> 20} | {triple(r['gbytes_s'])} | "
+                   f"{r['moved_gbytes_s'][0]:.1f} | {of[0]} % ({of[1]} to {of[2]}) |")

@@ -2,13 +2,12 @@
 
 Weak scaling: every rank keeps its rows, the global batch grows. Strong scaling: the global batch is that of the most
 ranks, shared out. One thread a rank, each rank on cores of its own. Beside it stand PyTorch DDP over gloo on the same
-ranks and rows, and this program as one process with as many threads as the most ranks. The contenders run in turn, a
-slice each, round after round; a row quotes medians over rounds, ratios are medians of the ratios inside a round. The
-share of communication hidden is what of the time in collectives did not hold up the computation. Writes JSON lines;
---markdown FILE puts the tables between the marks "<!-- scale -->" and "<!-- /scale -->" of a page.
+ranks and rows, eager or compiled, whichever is faster on one rank, and this program as one process with as many threads
+as the most ranks. The contenders of a network run in turn, a slice each, round after round; a row quotes medians over
+rounds, ratios are medians of the ratios inside a round. The share of communication hidden is what of the time in
+collectives did not hold up the computation. What is written: bench/call.py.
 """
 import argparse
-import json
 import os
 import pathlib
 import statistics
@@ -16,8 +15,10 @@ import sys
 import time
 
 import contenders
-import report
-from models import PAUSE_S, ROOT, commit, machine, numbers
+import pytorch
+from call import Call, arguments
+from models import PAUSE_S, numbers
+from report import Scale
 
 ROWS = {"resnet18": 32, "gpt": 8}  # samples a step on each of the most ranks; of gpt 128 tokens each
 
@@ -32,15 +33,28 @@ class Point:
     def name(self):
         return f"{self.who} {self.ranks}x{self.rows} rows" + (f" {self.threads} threads" if self.threads > 1 else "")
 
-    def open(self, cores, zero):
+    def open(self, cores, zero, mode):
         cpus = cores[:self.ranks * self.threads]
         words = [self.network, self.ranks, self.threads, self.rows]
         if self.who == "trireme":
             program = pathlib.Path(os.environ["TRIREME"]).parent / "bench_scale"
             command = [program, *words, zero]
         else:
-            command = [sys.executable, contenders.HERE / "scale_peer.py", *words, ",".join(map(str, cpus))]
-        return contenders.Contender(self.name, command, cpus)
+            command = [sys.executable, contenders.HERE / "scale_peer.py", mode, *words, ",".join(map(str, cpus))]
+        return contenders.Contender(self.name, command, cpus, pytorch.environment() if self.who == "ddp" else None)
+
+
+def faster_mode(network, rows, cores, slice_ms):
+    """eager or compiled: what is faster on one rank."""
+    point, found = Point("ddp", network, 1, rows), {}
+    for mode in ("eager", "compiled"):
+        peer = point.open(cores, 0, mode)
+        try:
+            peer.run(slice_ms / 4)
+            found[mode] = peer.run(slice_ms)["median_us"]
+        finally:
+            peer.close()
+    return min(found, key=found.get)
 
 
 def points(network, ranks, rows):
@@ -59,13 +73,15 @@ class Race:
         self.ranks = [n for n in numbers(options.ranks) if n <= len(cores)]
         self.rows, self.most = ROWS[network], max(self.ranks)
         self.team = []
+        self.mode = None if options.no_peer else faster_mode(network, self.rows, cores, options.slice_ms)
         for point in points(network, self.ranks, self.rows):
             if point.who == "trireme" or not options.no_peer:
-                self.team.append(point.open(cores, options.zero))
+                self.team.append(point.open(cores, options.zero, self.mode))
 
-    def measure(self):
+    def measure(self, call, cores):
         self.rounds = []
         for index in range(self.options.rounds):
+            call.probe(cores)
             turn = index % len(self.team)
             answers = {}
             for contender in self.team[turn:] + self.team[:turn]:
@@ -120,42 +136,11 @@ class Race:
         sizes = {c.ready["parameters"] for c in self.team}
         assert len(sizes) == 1, f"the contenders train different networks: {sizes}"
         return {"parameters": sizes.pop(), "torch": peers[0] if peers else None, "threads_whole": self.most,
-                "machine": machine(), "commit": commit()}
+                "ddp_mode": self.mode}
 
     def close(self):
         for contender in self.team:
             contender.close()
-
-
-def triple(ratio):
-    return f"{ratio[0]:.2f} ({ratio[1]:.2f} to {ratio[2]:.2f})" if ratio else ""
-
-
-def line(r):
-    text = (f"{r['network']:9} {r['scaling']:6} {r['ranks']} ranks x {r['rows']:4} rows  {r['ms']:9.2f} ms  "
-            f"efficiency {r['efficiency'][0]:.2f}")
-    if r["ranks"] > 1:
-        text += f"  communication {r['communication_ms']:.2f} ms, hidden {100 * (r['hidden'] or 0):.0f} %"
-    if "ddp_ms" in r:
-        text += f"  DDP {r['ddp_ms']:9.2f} ms ({r['ddp_efficiency']:.2f})  times DDP {triple(r['times_ddp'])}"
-    if "of_one_process" in r:
-        text += f"  of one process {triple(r['of_one_process'])}"
-    return text
-
-
-def markdown(rows):
-    r0 = rows[0]
-    lines = [f"{r0['machine']}; commit {r0['commit']}; PyTorch {r0['torch']}; {r0['rounds']} rounds; "
-             f"ZeRO {r0['zero']}; one thread a rank, the single process has {r0['threads_whole']}.", "",
-             "| network | scaling | ranks x rows | ms | samples/s | efficiency | communication ms (hidden) | "
-             "DDP ms (efficiency) | times DDP | of one process |", "|---|---|---|---|---|---|---|---|---|---|"]
-    for r in rows:
-        hidden = f"{r['communication_ms']:.2f} ({100 * r['hidden']:.0f} %)" if r["hidden"] is not None else ""
-        ddp = f"{r['ddp_ms']:.2f} ({r['ddp_efficiency']:.2f})" if "ddp_ms" in r else ""
-        lines.append(f"| {r['network']} | {r['scaling']} | {r['ranks']} x {r['rows']} | {r['ms']:.2f} | "
-                     f"{r['samples_per_s']:.0f} | {r['efficiency'][0]:.2f} | {hidden} | {ddp} | "
-                     f"{triple(r.get('times_ddp'))} | {triple(r.get('of_one_process'))} |")
-    return "\n".join(lines) + "\n"
 
 
 def parse():
@@ -166,31 +151,29 @@ def parse():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--slice-ms", type=float, default=2000)
     parser.add_argument("--no-peer", action="store_true", help="without PyTorch")
-    parser.add_argument("--out", default=str(ROOT / "out/bench/scale.jsonl"))
-    parser.add_argument("--markdown", help="page that gets the table, for example docs/scaling.md")
+    arguments(parser)
     return parser.parse_args()
 
 
 def main():
     options = parse()
     cores = sorted(os.sched_getaffinity(0))
-    out = pathlib.Path(options.out)
-    out.parent.mkdir(parents=True, exist_ok=True)
+    call = Call("scale", options, lambda cpus: contenders.limits(options.limits, cpus))
+    paths = {} if options.no_peer else pytorch.paths()
     rows = []
-    with out.open("w", encoding="utf-8") as log:
-        for network in options.networks.split(","):
-            race = Race(network, options, cores)
-            try:
-                race.measure()
-                found = [dict(row, **race.facts()) for row in race.table()]
-            finally:
-                race.close()
-            for row in found:
-                print(line(row), flush=True)
-                print(json.dumps(row), file=log, flush=True)
-            rows += found
-    if options.markdown:
-        report.into_page(pathlib.Path(options.markdown), "scale", markdown(rows))
+    for network in options.networks.split(","):
+        race = Race(network, options, cores)
+        try:
+            race.measure(call, cores)
+            found = [dict(row, **race.facts()) for row in race.table()]
+        finally:
+            race.close()
+        for row in found:
+            print(Scale.line(row), flush=True)
+        rows += found
+    modes = ", ".join(dict.fromkeys(f"{r['network']} {r['ddp_mode']}" for r in rows))
+    sys.exit(call.finish(rows, PyTorch=f"{rows[0]['torch']} ({modes})", ZeRO=options.zero,
+                         **{"threads a rank": 1, "threads of the one process": rows[0]["threads_whole"]}, **paths))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""PyTorch data-parallel training (DDP over gloo): `scale_peer.py NETWORK RANKS THREADS ROWS CPUS`.
+"""PyTorch data-parallel training (DDP over gloo): `scale_peer.py MODE NETWORK RANKS THREADS ROWS CPUS`, MODE
+eager or compiled (the loss inside what is compiled).
 
 The networks of bench_scale with random weights and data; ROWS samples a step on each rank, CPUS shared out among the
 ranks in equal runs. Rank 0 says in one JSON line what it trains and answers each line "milliseconds" of standard input
@@ -12,10 +13,10 @@ import sys
 import tempfile
 import time
 
-network, ranks, threads, rows = sys.argv[1], *map(int, sys.argv[2:5])
-cpus = [int(c) for c in sys.argv[5].split(",")]
-rank = int(sys.argv[6]) if len(sys.argv) > 6 else 0
-store = sys.argv[7] if len(sys.argv) > 7 else tempfile.mkdtemp(prefix="scale_peer") + "/store"
+mode, network, ranks, threads, rows = *sys.argv[1:3], *map(int, sys.argv[3:6])
+cpus = [int(c) for c in sys.argv[6].split(",")]
+rank = int(sys.argv[7]) if len(sys.argv) > 7 else 0
+store = sys.argv[8] if len(sys.argv) > 8 else tempfile.mkdtemp(prefix="scale_peer") + "/store"
 each = max(1, len(cpus) // ranks)
 os.sched_setaffinity(0, cpus[rank * each:(rank + 1) * each])
 os.environ["OMP_NUM_THREADS"] = str(threads)
@@ -110,11 +111,15 @@ class Peer:
             self.optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
         self.parameters = sum(p.numel() for p in model.parameters())
         self.model = nn.parallel.DistributedDataParallel(model) if ranks > 1 else model
+        self.loss = torch.compile(self.loss_of) if mode == "compiled" else self.loss_of
         self.last_s = 1.0
+
+    def loss_of(self, x):
+        return F.cross_entropy(self.model(x).flatten(0, -2), self.target.flatten())
 
     def step(self):
         self.optimizer.zero_grad(set_to_none=True)
-        loss = F.cross_entropy(self.model(self.x).flatten(0, -2), self.target.flatten())
+        loss = self.loss(self.x)
         loss.backward()
         self.optimizer.step()
         return loss.item()
@@ -138,7 +143,7 @@ class Peer:
 def main():
     others = []
     if rank == 0:
-        others = [subprocess.Popen([sys.executable, __file__, *sys.argv[1:6], str(r), store], stdin=subprocess.DEVNULL)
+        others = [subprocess.Popen([sys.executable, __file__, *sys.argv[1:7], str(r), store], stdin=subprocess.DEVNULL)
                   for r in range(1, ranks)]
     if ranks > 1:
         dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=ranks)

@@ -5,14 +5,15 @@ HTTP binary, JSON and gRPC, from 1 to 256 connections, against NVIDIA Triton (th
 a backend in C++ for the models without work and ONNX Runtime in its Python backend for the others), MLServer, and ONNX
 Runtime or OpenVINO behind FastAPI. Half of the cores are the servers', half the load's. All servers get the same bytes
 from the same generators (`trireme load`; h2load for gRPC), a slice each while the others are stopped, round after
-round; a row quotes medians over rounds and medians of the ratios inside a round.
+round over all rows; a row quotes medians over rounds and medians of the ratios inside a round. Each peer runs with a
+worker or instance a core and with one that has a thread for each core; the first round runs both, later ones the faster
+on that row. Triton batches dynamically where models compute.
 front: CPU time of our server a request of 602 KB, less the model's; beside it what the kernel alone takes to hand over
 such requests on as many connections (bench_serve), in the same rotation.
 slo: latency of MiniLM at 80 % of its saturation rate, open loop with Poisson arrivals, both measured in one turn, turn
 after turn (with --quick only ours), with one instance, an instance a core, and each with --halt-poll 20ms.
 unserved: our served throughput over `trireme run --loop` of the best batch size on the same cores. Peers are installed
-outside the repository on first use. Writes JSON lines; --markdown FILE puts the tables between the marks
-"<!-- serve -->" and "<!-- /serve -->" of a page.
+outside the repository on first use. What is written: bench/call.py.
 """
 import argparse
 import contextlib
@@ -30,11 +31,11 @@ import urllib.request
 import numpy
 
 import contenders
-import report
 import serve_models
 import serve_report
 import serve_servers
-from models import ROOT, commit, machine, numbers
+from call import Call, arguments
+from models import numbers
 from serve_load import Load
 from serve_servers import PEERS, Trireme, TriremePerCore, TriremePerCorePolling, TriremePolling
 
@@ -53,8 +54,51 @@ def spread(values):
     return [round(f(values), 3) for f in (middle, min, max)]
 
 
+class SpeedRow:
+    """All servers on one model, form and number of connections, over the rounds of a call."""
+
+    def __init__(self, bench, model, form, connections):
+        self.bench, self.model, self.form, self.connections = bench, model, form, connections
+        self.team = [s for s in bench.servers if form in s.takes and (model.computes or not s.is_wide)]
+        self.rounds = []
+
+    def measure(self, index):
+        load, seconds = self.bench.load(self.model, self.form), self.bench.slice_s(self.model)
+        if index == 0:
+            for server in self.team:
+                self.bench.slice(load, server, self.connections, max(0.3, seconds / 3))
+        turn = index % len(self.team)
+        self.rounds.append({s.name: self.bench.slice(load, s, self.connections, seconds)
+                            for s in self.team[turn:] + self.team[:turn]})
+        if index == 0:  # of each peer the setting that was faster
+            fastest = {}
+            for server in sorted(self.team, key=lambda s: self.rounds[0][s.name].per_second):
+                fastest[server.peer] = server
+            self.team = [s for s in self.team if fastest[s.peer] is s]
+
+    def facts(self):
+        names = {s.peer: s.name for s in self.team}
+        ours = self.bench.ours.name
+
+        def medians(of):
+            return {peer: round(middle([of(r[name]) for r in self.rounds]), 3) for peer, name in names.items()}
+        row = {"model": self.model.name, "form": self.form, "connections": self.connections,
+               "per_second": medians(lambda r: r.per_second), "mean_ms": medians(lambda r: r.latency_ms["mean"]),
+               "cpu_us": medians(lambda r: sum(r.cpu_us)),
+               "mode": {s.peer: "one, wide" if s.is_wide else "" for s in self.team},
+               "ratio": {peer: spread([r[ours].per_second / r[name].per_second for r in self.rounds])
+                         for peer, name in names.items() if peer != ours}}
+        if self.form != "grpc":  # h2load tells no percentiles
+            row["p99_ms"] = medians(lambda r: r.latency_ms["p99"])
+        if row["ratio"]:
+            row["best_peer"] = max(row["ratio"], key=row["per_second"].get)
+            row["ratio_best_peer"] = row["ratio"][row["best_peer"]]
+        return row
+
+
 class Bench:
-    def __init__(self, options, folder):
+    def __init__(self, options, folder, call):
+        self.call = call
         cores = sorted(os.sched_getaffinity(0))
         half = max(1, len(cores) // 2)
         self.server_cpus, self.load_cpus = cores[:half], cores[half:] or cores
@@ -75,10 +119,12 @@ class Bench:
         parts = self.options.parts.split(",")
         needs_peers = names and ("speed" in parts or "slo" in parts and not self.options.quick)
         peers = serve_servers.peers_folder() if needs_peers else None
-        classes = [Trireme] + ([PEERS[n] for n in names] if needs_peers else [])
-        self.servers = []
-        for kind in classes:
-            self.servers.append(kind(self.models, self.server_cpus, self.folder, peers))
+        self.servers = [Trireme(self.models, self.server_cpus, self.folder, peers)]
+        computes = any(m.computes for m in self.models.values())
+        widths = [False, True] if computes and len(self.server_cpus) > 1 else [False]
+        for name in names if needs_peers else []:
+            for is_wide in widths:
+                self.servers.append(PEERS[name](self.models, self.server_cpus, self.folder, peers, is_wide))
         for server in self.servers:
             server.wait_ready()
             print(f"ready: {server.name}", flush=True)
@@ -118,8 +164,16 @@ class Bench:
             server.close()
 
     def head(self, part):
-        return {"part": part, "machine": machine(), "commit": commit(), "server_cores": len(self.server_cpus),
-                "load_cores": len(self.load_cpus), "rounds": self.options.rounds}
+        return {"part": part, "rounds": self.options.rounds}
+
+    def facts(self):
+        """What stands in the head of the page."""
+        facts = {"server cores": len(self.server_cpus), "load cores": len(self.load_cpus)}
+        for server in self.servers[1:]:
+            if server.peer == "triton" and not server.is_wide:
+                with self.turn(server):
+                    facts["Triton"] = f"{server.version()} of {serve_servers.PYTRITON}, dynamic batching"
+        return facts
 
     # speed: one row for each model, form and number of connections
 
@@ -134,31 +188,9 @@ class Bench:
         return {name: float(f"{numpy.abs(a - ours).max() / max(numpy.abs(ours).max(), 1e-30):.2g}")
                 for name, a in answers.items() if name != self.ours.name}
 
-    def speed_row(self, model, form, connections):
-        team = [s for s in self.servers if form in s.takes]
-        load, rounds, seconds = self.load(model, form), [], self.slice_s(model)
-        for server in team:
-            self.slice(load, server, connections, max(0.3, seconds / 3))
-        for index in range(self.options.rounds):
-            turn = index % len(team)
-            rounds.append({s.name: self.slice(load, s, connections, seconds) for s in team[turn:] + team[:turn]})
-        row = self.head("speed") | {"model": model.name, "form": form, "connections": connections}
-        names = [s.name for s in team]
-        row["per_second"] = {n: round(middle([r[n].per_second for r in rounds]), 1) for n in names}
-        row["mean_ms"] = {n: round(middle([r[n].latency_ms["mean"] for r in rounds]), 3) for n in names}
-        row["p99_ms"] = {n: round(middle([r[n].latency_ms["p99"] for r in rounds]), 3) for n in names
-                         if "p99" in rounds[0][n].latency_ms}
-        row["cpu_us"] = {n: round(middle([sum(r[n].cpu_us) for r in rounds]), 1) for n in names}
-        ours = self.ours.name
-        row["ratio"] = {n: spread([r[ours].per_second / r[n].per_second for r in rounds]) for n in names if n != ours}
-        if row["ratio"]:
-            row["best_peer"] = max(row["ratio"], key=row["per_second"].get)
-            row["ratio_best_peer"] = row["ratio"][row["best_peer"]]
-        return row
-
-    def speed(self):
+    def speed_rows(self):
+        """(model, form, connections) of the table."""
         for model in self.models.values():
-            differences = self.differences(model)
             for form in FORMS[model.name]:
                 if self.options.quick and model.computes and form == "json":
                     continue
@@ -170,10 +202,19 @@ class Bench:
                         continue  # a queue in front of the same cores
                     if self.options.quick and model.computes and connections == 16:
                         continue
-                    row = self.speed_row(model, form, connections)
-                    row["difference"] = differences
-                    row["agrees"] = all(d <= AGREES for d in differences.values())
-                    yield row
+                    yield SpeedRow(self, model, form, connections)
+
+    def speed(self):
+        differences = {model.name: self.differences(model) for model in self.models.values()}
+        rows = list(self.speed_rows())
+        for index in range(self.options.rounds):
+            self.call.probe(self.server_cpus)
+            for row in rows:
+                row.measure(index)
+        for row in rows:
+            found = differences[row.model.name]
+            yield self.head("speed") | row.facts() | {"difference": found,
+                                                      "agrees": all(d <= AGREES for d in found.values())}
 
     # front: CPU of a large request
 
@@ -202,6 +243,7 @@ class Bench:
             for connections in (1, 16, 64):
                 floors, users, kernels, inside = [], [], [], []
                 self.slice(load, self.ours, connections, 0.3)
+                self.call.probe(self.server_cpus)
                 for _ in range(self.options.rounds + 2):
                     floors.append(self.floor_us(load.body.stat().st_size + 250, 350, connections))
                     with self.turn(self.ours):
@@ -239,6 +281,7 @@ class Bench:
                 with self.turn(server):
                     load.run(server, 32, LONG_SLICE_S)
             for seed in range(1, max(5, self.options.rounds) + 1):
+                self.call.probe(self.server_cpus)
                 for name, server in settings.items():
                     with self.turn(server):
                         full = self.saturation(load, server)
@@ -271,6 +314,7 @@ class Bench:
                 for contender in team.values():
                     contender.run(200)
                 best = max(team, key=lambda b: b / team[b].run(self.options.slice_s * 1e3)["median_us"])
+                self.call.probe(self.server_cpus)
                 for _ in range(self.options.rounds + 2):
                     alone.append(best * 1e6 / team[best].run(self.slice_s(model) * 1e3)["median_us"])
                     served.append(self.slice(load, self.ours, 64, 2 * self.slice_s(model)).per_second)
@@ -300,8 +344,7 @@ def parse():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--slice-s", type=float, default=1.5)
     parser.add_argument("--quick", action="store_true", help="1, 16, 64 and 256 connections, 3 rounds of short slices")
-    parser.add_argument("--out", default=str(ROOT / "out/bench/serve.jsonl"))
-    parser.add_argument("--markdown", help="page that gets the tables, for example docs/performance.md")
+    arguments(parser)
     options = parser.parse_args()
     if options.quick:
         options.connections, options.rounds, options.slice_s = "1,16,64,256", 3, 0.4
@@ -310,23 +353,21 @@ def parse():
 
 def main():
     options = parse()
-    rows = []
-    pathlib.Path(options.out).parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as folder, open(options.out, "w", encoding="utf-8") as out:
-        bench = Bench(options, pathlib.Path(folder))
+    call = Call("serve", options, lambda cpus: contenders.limits(options.limits, cpus))
+    rows, facts = [], {}
+    with tempfile.TemporaryDirectory() as folder:
+        bench = Bench(options, pathlib.Path(folder), call)
         try:
             bench.start()
+            facts = bench.facts()
             for part in options.parts.split(","):
                 for row in getattr(bench, part)():
                     rows.append(row)
-                    print(json.dumps(row), file=out, flush=True)
                     print(serve_report.line(row), flush=True)
         finally:
             bench.close()
-    print(serve_report.summary(rows))
-    if options.markdown:
-        report.into_page(pathlib.Path(options.markdown), "serve", serve_report.markdown(rows))
-    sys.exit(0 if all(row.get("agrees", True) for row in rows) else 1)
+    code = call.finish(rows, **facts)
+    sys.exit(code if all(row.get("agrees", True) for row in rows) else 1)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import numpy
 import orjson
 from fastapi import FastAPI, Request, Response
 
+THREADS = int(os.environ.get("SERVE_THREADS", "1"))  # of a worker: the workers share the cores
 TYPES = {"FP32": numpy.float32, "INT64": numpy.int64}
 NAMES = {numpy.dtype(v): k for k, v in TYPES.items()}
 
@@ -18,7 +19,7 @@ def onnx_runtime(path):
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1  # the workers share the cores
+    options.intra_op_num_threads = THREADS
     options.inter_op_num_threads = 1
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     return session.run
@@ -27,7 +28,7 @@ def onnx_runtime(path):
 def openvino(path):
     import openvino as ov
 
-    config = {"INFERENCE_NUM_THREADS": 1, "NUM_STREAMS": 1, "PERFORMANCE_HINT": "LATENCY",
+    config = {"INFERENCE_NUM_THREADS": THREADS, "NUM_STREAMS": 1, "PERFORMANCE_HINT": "LATENCY",
               "INFERENCE_PRECISION_HINT": "f32"}
     request = ov.Core().compile_model(path, "CPU", config).create_infer_request()
 

@@ -1,4 +1,6 @@
 """A runtime for MLServer that runs ONNX files in ONNX Runtime: a peer of bench/serve.py."""
+import os
+
 import onnxruntime
 from mlserver import MLModel
 from mlserver.codecs import NumpyCodec
@@ -8,7 +10,7 @@ from mlserver.types import InferenceResponse
 class OnnxModel(MLModel):
     async def load(self):
         options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = 1  # the workers share the cores
+        options.intra_op_num_threads = int(os.environ.get("SERVE_THREADS", "1"))  # the workers share the cores
         options.inter_op_num_threads = 1
         self.session = onnxruntime.InferenceSession(self.settings.parameters.uri, options,
                                                     providers=["CPUExecutionProvider"])

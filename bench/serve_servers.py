@@ -58,15 +58,20 @@ def free_ports(count):
 
 
 class Server:
-    """A running server. `takes` are the forms it understands; CPU time is that of all its processes."""
+    """A running server. `takes` are the forms it understands; CPU time is that of all its processes. A wide peer has one
+    worker or instance with a thread for each core, others one of each with a thread."""
 
     name, takes = "", ("binary", "json", "grpc")
 
-    def __init__(self, models, cpus, scratch, peers):
+    def __init__(self, models, cpus, scratch, peers, is_wide=False):
+        self.peer, self.is_wide = self.name, is_wide
+        self.workers, self.threads = (1, len(cpus)) if is_wide else (len(cpus), 1)
+        if is_wide:
+            self.name += ":wide"
         self.models, self.cpus, self.folder, self.peers = models, cpus, scratch / self.name, peers
         self.folder.mkdir(parents=True)
         self.http, self.grpc, self.extra = free_ports(3)
-        self.environment = dict(os.environ, OMP_NUM_THREADS="1")
+        self.environment = dict(os.environ, OMP_NUM_THREADS=str(self.threads), SERVE_THREADS=str(self.threads))
         with open(self.folder / "log", "wb") as log:
             self.process = subprocess.Popen(
                 [str(word) for word in self.command()], stdout=log, stderr=log, env=self.environment,
@@ -91,6 +96,14 @@ class Server:
             return connection.getresponse().status == 200
         except OSError:
             return False
+
+    def version(self):
+        """What the server says of itself; None where it does not."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.http, timeout=5)
+        connection.request("GET", "/v2")
+        response = connection.getresponse()
+        body = response.read()
+        return json.loads(body).get("version") if response.status == 200 else None
 
     def cpu_us(self):
         """User and system time so far, in microseconds, of every process of the server."""
@@ -164,14 +177,16 @@ class Triton(Server):
     name = "triton"
 
     def config(self, model):
+        """Models that compute batch dynamically: what is queued when an instance gets free goes together."""
+        batch = [] if model.computes else [-1]
         tensors = "".join(
-            f'input [{{name: "{name}", data_type: TYPE_{kind}, dims: [-1{"".join(f", {d}" for d in shape[1:])}]}}]\n'
+            f'input [{{name: "{name}", data_type: TYPE_{kind}, dims: {batch + list(shape[1:])}}}]\n'
             for name, kind, shape, _ in model.tensors())
-        shape = ", ".join(map(str, [-1] + model.output_shape))
         engine = "python" if model.computes else "nothing"
-        return (f'backend: "{engine}"\nmax_batch_size: 0\n{tensors}'
-                f'output [{{name: "{model.output}", data_type: TYPE_FP32, dims: [{shape}]}}]\n'
-                f'instance_group [{{kind: KIND_CPU, count: {len(self.cpus)}}}]\n'
+        batching = "max_batch_size: 16\ndynamic_batching { }\n" if model.computes else "max_batch_size: 0\n"
+        return (f'backend: "{engine}"\n{batching}{tensors}'
+                f'output [{{name: "{model.output}", data_type: TYPE_FP32, dims: {batch + list(model.output_shape)}}}]\n'
+                f'instance_group [{{kind: KIND_CPU, count: {self.workers}}}]\n'
                 f'parameters {{key: "file", value: {{string_value: "{model.path}"}}}}\n')
 
     def command(self):
@@ -195,7 +210,7 @@ class Mlserver(Server):
 
     def command(self):
         settings = {"host": "127.0.0.1", "http_port": self.http, "grpc_port": self.grpc, "metrics_port": self.extra,
-                    "parallel_workers": len(self.cpus), "debug": False, "environments_dir": str(self.folder / "envs")}
+                    "parallel_workers": self.workers, "debug": False, "environments_dir": str(self.folder / "envs")}
         (self.folder / "settings.json").write_text(json.dumps(settings))
         for model in self.models.values():
             (self.folder / model.name).mkdir()
@@ -216,7 +231,7 @@ class FastApi(Server):
         self.environment |= {"SERVE_MODELS": str(self.folder / "models.json"), "SERVE_ENGINE": self.engine,
                              "PYTHONPATH": str(HERE)}
         return [self.peers / "venv/bin/uvicorn", "serve_fastapi:app", "--host", "127.0.0.1", "--port", self.http,
-                "--workers", len(self.cpus), "--loop", "uvloop", "--http", "httptools", "--no-access-log",
+                "--workers", self.workers, "--loop", "uvloop", "--http", "httptools", "--no-access-log",
                 "--log-level", "warning"]
 
 

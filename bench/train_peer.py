@@ -142,14 +142,17 @@ def main():
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     if "channels_last" in mode:  # the layout its convolutions like best
         model, x = model.to(memory_format=torch.channels_last), x.to(memory_format=torch.channels_last)
-    run = torch.compile(model) if "compiled" in mode else model
     empty = memory("VmRSS")
+
+    def loss_of(x):
+        return F.cross_entropy(model(x).flatten(0, -2), target.flatten())
+
+    run = torch.compile(loss_of) if "compiled" in mode else loss_of
 
     def step():
         optimizer.zero_grad(set_to_none=True)
         with torch.autocast(device, torch.bfloat16, enabled=precision == "bf16"):
-            logits = run(x)
-            loss = F.cross_entropy(logits.flatten(0, -2), target.flatten())
+            loss = run(x)
         loss.backward()
         optimizer.step()
         return loss.item()

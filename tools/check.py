@@ -6,7 +6,7 @@ import sys
 import time
 
 CHECKS = ["layers", "sizes", "first_lines", "includes", "leaks", "format", "headers", "ops_table", "op_names",
-          "generated"]
+          "generated", "empty_tests", "figures", "onnx"]
 
 
 def main():
