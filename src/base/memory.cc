@@ -18,6 +18,19 @@ int64_t proc_bytes(const char* path, const std::string& key) {
   return 0;
 }
 
+/// The least limit of a group and of those around it.
+int64_t least_limit(const std::string& mount, std::string group, const char* file_name) {
+  int64_t least = INT64_MAX;
+  for (;;) {
+    if (group == "/") group.clear();
+    int64_t bytes = 0;
+    if (std::ifstream file(mount + group + file_name); file >> bytes && bytes > 0)  // "max" is no number
+      least = std::min(least, bytes);
+    if (group.empty()) return least;
+    group.resize(group.rfind('/') == std::string::npos ? 0 : group.rfind('/'));
+  }
+}
+
 }  // namespace
 
 int64_t resident_bytes() { return proc_bytes("/proc/self/status", "VmRSS:"); }
@@ -31,9 +44,17 @@ bool reset_peak_resident() {
 
 int64_t memory_limit_bytes() {
   int64_t limit = proc_bytes("/proc/meminfo", "MemTotal:");
-  for (const char* path : {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}) {
-    int64_t bytes = 0;
-    if (std::ifstream file(path); file >> bytes && bytes > 0) limit = std::min(limit, bytes);
+  // Lines "hierarchy:controllers:/path"; a container may show its own group as "/", or see the host's paths.
+  std::ifstream groups("/proc/self/cgroup");
+  for (std::string line; std::getline(groups, line);) {
+    const size_t first = line.find(':'), second = line.find(':', first + 1);
+    if (second == std::string::npos) continue;
+    const std::string controllers = line.substr(first + 1, second - first - 1);
+    const bool is_v2 = controllers.empty();
+    if (!is_v2 && ("," + controllers + ",").find(",memory,") == std::string::npos) continue;
+    const std::string mount = is_v2 ? "/sys/fs/cgroup" : "/sys/fs/cgroup/memory";
+    limit = std::min(
+        limit, least_limit(mount, line.substr(second + 1), is_v2 ? "/memory.max" : "/memory.limit_in_bytes"));
   }
   return limit;
 }

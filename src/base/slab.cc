@@ -39,10 +39,11 @@ std::shared_ptr<char> Slab::allocate(size_t bytes) const {
   return rest_.with([&](Rest& rest) -> std::shared_ptr<char> {
     if (rest.left < size) {
       const size_t mapping = std::max(size, kMapping);
-      rest.mapping = map_memory(mapping);
-      rest.at = static_cast<char*>(rest.mapping.get());
+      rest.mapping = std::make_shared<Mapping>(map_memory(mapping), MemoryLease(MemoryUse::scratch, 0));
+      rest.at = static_cast<char*>(rest.mapping->memory.get());
       rest.left = mapping;
     }
+    rest.mapping->lease.resize(rest.mapping->lease.bytes() + static_cast<int64_t>(size));
     char* piece = rest.at;
     rest.at += size;
     rest.left -= size;

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "base/guarded.h"
+#include "base/memory_budget.h"
 
 namespace trireme::base {
 
@@ -14,14 +15,19 @@ namespace trireme::base {
 std::shared_ptr<void> map_memory(size_t bytes);
 
 /// Hands out pieces of large mappings one after another, aligned to 64 bytes. A mapping goes back when all
-/// its pieces have gone. Any thread.
+/// its pieces have gone. Any thread. Throws exhausted.
 class Slab {
  public:
   std::shared_ptr<char> allocate(size_t bytes) const;
 
  private:
+  /// Of the account only what was handed out: the rest is address space.
+  struct Mapping {
+    std::shared_ptr<void> memory;
+    MemoryLease lease;
+  };
   struct Rest {
-    std::shared_ptr<void> mapping;
+    std::shared_ptr<Mapping> mapping;
     char* at = nullptr;
     size_t left = 0;
   };

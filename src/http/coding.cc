@@ -55,6 +55,15 @@ double weight_of(std::string_view parameters) {
 }  // namespace
 
 Bytes inflate_body(std::string_view coded, size_t max_bytes) {
+  std::optional<Bytes> plain = inflate_within(coded, max_bytes);
+  if (!plain) {
+    base::fail(base::ErrorCode::exhausted,
+               "decompressed request body exceeds the maximum allowed input size of ", max_bytes, " bytes");
+  }
+  return std::move(*plain);
+}
+
+std::optional<Bytes> inflate_within(std::string_view coded, size_t max_bytes) {
   const int window = window_of(coded);
   Inflater inflater(window);
   z_stream& z = inflater.z;
@@ -71,10 +80,7 @@ Bytes inflate_body(std::string_view coded, size_t max_bytes) {
     const uInt before = z.avail_out;
     const int rc = inflate(&z, Z_NO_FLUSH);
     out.set_size(out.size() + (before - z.avail_out));
-    if (out.size() > max_bytes) {
-      base::fail(base::ErrorCode::exhausted,
-                 "decompressed request body exceeds the maximum allowed input size of ", max_bytes, " bytes");
-    }
+    if (out.size() > max_bytes) return std::nullopt;
     // RFC 1952 section 2.2: gzip members may follow each other, and are read as one.
     if (rc == Z_STREAM_END && z.avail_in > 0 && window == kGzipWindow && *z.next_in == 0x1f) {
       base::check(inflateReset(&z) == Z_OK, "zlib cannot start");
@@ -136,6 +142,9 @@ void compress_response(Response& response, Coding accepted, size_t min_bytes) {
   for (const auto& [name, value] : response.headers) {
     if (iequals(name, "Content-Encoding")) return;
   }
+  // The copy and the coded form; where there is no room for them, the answer is sent as it is.
+  base::MemoryLease lease(base::MemoryUse::answers, 0);
+  if (!lease.try_resize(static_cast<int64_t>(bytes) * (response.body.size() > 1 ? 2 : 1))) return;
   std::string plain;
   if (response.body.size() > 1) {
     plain.reserve(bytes);
@@ -144,6 +153,7 @@ void compress_response(Response& response, Coding accepted, size_t min_bytes) {
   std::string coded =
       deflate_body(response.body.size() > 1 ? plain : response.body.front().bytes(), accepted);
   if (coded.size() >= bytes) return;
+  lease = base::MemoryLease();
   response.body.clear();
   response.body.emplace_back(std::move(coded));
   response.headers.emplace_back("Content-Encoding", accepted == Coding::gzip ? "gzip" : "deflate");

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -14,6 +15,9 @@ namespace trireme::http {
 /// Inflates gzip, zlib or raw deflate data, chosen by its first bytes. Throws invalid_argument on damaged
 /// data, exhausted if the result would exceed `max_bytes`.
 Bytes inflate_body(std::string_view coded, size_t max_bytes);
+/// The same, but nothing where the result would exceed `max_bytes`; exhausted is thrown for want of memory
+/// only.
+std::optional<Bytes> inflate_within(std::string_view coded, size_t max_bytes);
 
 /// Deflates as gzip or zlib ("deflate" in HTTP), at the fastest level.
 std::string deflate_body(std::string_view plain, Coding coding);

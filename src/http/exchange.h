@@ -100,6 +100,8 @@ struct Exchange {
   bool http10 = false;
   bool keep_alive = true;
   std::string pieces;  // stream bytes waiting for their turn
+  base::MemoryLease pieces_lease{base::MemoryUse::answers, 0};
+  size_t held_bytes = 0;  // of the request until its answer is there, then of the answer
 
   void release();
   void mark_gone();        // loop's thread, once

@@ -80,7 +80,7 @@ void Http1Connection::advance() {
     emit_ready();
     if (out_.bytes() > kOutputWindow) flush();
     if (closed_) break;
-    if (parse_buffered()) continue;
+    if (read_or_parse(false)) continue;
     // A head is parsed once it is whole: up to its limit, which the parser refuses beyond, all of it must
     // fit.
     const size_t ahead = accepts_requests()
@@ -93,7 +93,7 @@ void Http1Connection::advance() {
       loop_.revisit(*this);
       break;
     }
-    if (!read_some()) break;
+    if (!read_or_parse(true)) break;
   }
   // A peer that hung up behind more input than is read ahead has gone all the same.
   if (!closed_ && hung_up_) tell_gone();
@@ -101,9 +101,28 @@ void Http1Connection::advance() {
   advancing_ = false;
 }
 
+/// Parses what is there, or reads more; a request that finds no memory is answered and ends the connection.
+bool Http1Connection::read_or_parse(bool reads) {
+  try {
+    return reads ? read_some() : parse_buffered();
+  } catch (const base::Error& error) {
+    if (error.code() != base::ErrorCode::exhausted || no_more_requests_) throw;
+    refuse_body(error);
+    return true;
+  }
+}
+
 bool Http1Connection::accepts_requests() const {
-  return !no_more_requests_ && in_flight_ < loop_.shared().options.max_pipelined &&
-         out_.bytes() <= kOutputWindow;
+  if (no_more_requests_ || out_.bytes() > kOutputWindow) return false;
+  if (in_flight_ == 0 || parser_.state() == RequestParser::State::body) return true;
+  return in_flight_ < loop_.shared().options.max_pipelined &&
+         held_bytes_ < loop_.shared().options.max_held_bytes;
+}
+
+/// Until an answer comes, its request stands for an answer as large as the largest.
+void Http1Connection::hold(Exchange& exchange, size_t bytes) {
+  held_bytes_ = held_bytes_ - exchange.held_bytes + bytes;
+  exchange.held_bytes = bytes;
 }
 
 // Feeds what has been received to the parser; true if anything moved.
@@ -164,10 +183,12 @@ void Http1Connection::dispatch() {
   if (request.body.size() > kSmallRestBytes) loop_.takes_bulk();
   exchange->head_request = request.method == "HEAD";
   exchange->accepts = accepted_coding(request.header("Accept-Encoding"));
+  hold(*exchange, request.body.capacity() + largest_bytes_);
   if (!exchange->keep_alive) no_more_requests_ = true;
   Reply reply{ExchangeRef(exchange)};
   try {
     if (!decode_body(request, reply)) return;
+    hold(*exchange, request.body.capacity() + largest_bytes_);
     shared.counts.requests.fetch_add(1, std::memory_order_relaxed);
     shared.handler(std::move(request), std::move(reply));
   } catch (const base::Error& error) {
@@ -199,23 +220,36 @@ bool Http1Connection::decode_body(Request& request, Reply& reply) {
     reply.send(std::move(refusal));
     return false;
   }
-  try {
-    request.body = inflate_body(request.body.view(), loop_.shared().options.limits.max_body_bytes);
-  } catch (const base::Error& error) {
-    if (error.code() != base::ErrorCode::exhausted) throw;
-    reply.send(error_response(413, error.message()));
-    return false;
+  const size_t most = loop_.shared().options.limits.max_body_bytes;
+  std::optional<Bytes> plain = inflate_within(request.body.view(), most);
+  if (plain) {
+    request.body = std::move(*plain);
+    return true;
   }
-  return true;
+  reply.send(error_response(
+      413,
+      base::concat("decompressed request body exceeds the maximum allowed input size of ", most, " bytes")));
+  return false;
 }
 
 // The bytes after a malformed request mean nothing: this is the connection's last answer.
 void Http1Connection::answer_malformed(int status, std::string message) {
   loop_.shared().counts.malformed.fetch_add(1, std::memory_order_relaxed);
+  answer_last(error_response(status, message));
+}
+
+/// The rest of the request is not read, and what there is of it goes now.
+void Http1Connection::refuse_body(const base::Error& error) {
+  Bytes().swap(in_);
+  answer_last(error_response(error));
+}
+
+void Http1Connection::answer_last(Response response) {
+  parser_.drop_body();
   Exchange* exchange = new_exchange();
   exchange->release();  // no sink
   exchange->keep_alive = false;
-  exchange->response = error_response(status, message);
+  exchange->response = std::move(response);
   exchange->ready = true;
   no_more_requests_ = true;
   input_suspect_ = true;
@@ -233,9 +267,14 @@ void Http1Connection::apply(Exchange& exchange, Step step, std::string&& piece) 
         // No memory for the words: the status is all.
       }
       break;
-    case Step::respond: exchange.ready = true; break;
+    case Step::respond:
+      exchange.ready = true;
+      hold(exchange, exchange.response.body_bytes());
+      largest_bytes_ = std::max(largest_bytes_, exchange.held_bytes);
+      break;
     case Step::start_stream: exchange.ready = exchange.streaming = true; break;
     case Step::piece:
+      exchange.pieces_lease.resize(static_cast<int64_t>(exchange.pieces.size() + piece.size()));
       if (exchange.pieces.empty()) {
         exchange.pieces = std::move(piece);
       } else {
@@ -339,6 +378,7 @@ bool Http1Connection::emit_stream(Exchange& exchange) {
   emit(exchange.pieces);
   exchange.backlog_bytes.fetch_sub(exchange.pieces.size(), std::memory_order_relaxed);
   exchange.pieces.clear();
+  exchange.pieces_lease.resize(0);
   if (exchange.aborted) {
     exchange.keep_alive = false;  // without the last chunk: the client knows that something is missing
     return true;
@@ -353,6 +393,7 @@ void Http1Connection::pop_exchange() {
   first_ = done->next;
   if (first_ == nullptr) last_ = nullptr;
   --in_flight_;
+  hold(*done, 0);
   done->connection = nullptr;
   done->release();
   request_finished_ = true;
@@ -410,6 +451,7 @@ void Http1Connection::tell_gone() {
 void Http1Connection::flush() {
   if (closed_ || !writable_ || out_.empty()) return;
   const size_t before = out_.bytes();
+  if (written_bytes_ == 0) write_began_ns_ = loop_.now_ns();
   const Output::Flush result = out_.flush(socket_);
   if (result == Output::Flush::broken) {
     close();
@@ -417,12 +459,16 @@ void Http1Connection::flush() {
   }
   if (result == Output::Flush::blocked) writable_ = false;
   if (out_.bytes() < before) write_progress_ns_ = loop_.now_ns();
+  written_bytes_ = out_.empty() ? 0 : written_bytes_ + (before - out_.bytes());
 }
 
 // Writes what there is and decides whether the connection ends here.
 void Http1Connection::finish_turn() {
   if (out_.empty()) write_progress_ns_ = loop_.now_ns();
   flush();
+  // Text that waits for a slow reader counts; without room for it the reader goes. Tensors count by
+  // themselves.
+  if (!closed_ && !out_lease_.try_resize(out_.empty() ? 0 : static_cast<int64_t>(out_.text_bytes()))) close();
   if (closed_) return;
   if (out_.empty()) {
     if (first_ != nullptr && first_->streaming && !first_->pieces.empty()) loop_.revisit(*this);
@@ -480,7 +526,13 @@ Http1Connection::Phase Http1Connection::phase() const {
 int64_t Http1Connection::deadline_ns() const {
   const ServerOptions& options = loop_.shared().options;
   constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
-  if (!out_.empty() && !writable_) return write_progress_ns_ + to_ns(options.write_timeout);
+  if (!out_.empty() && !writable_) {
+    // While memory is tight, who does not read goes first; at all times a pace is asked for, as of senders.
+    const bool is_tight = base::process_memory().is_tight();
+    const double earned_s = static_cast<double>(written_bytes_) / static_cast<double>(options.min_body_rate);
+    return std::min(write_progress_ns_ + to_ns(is_tight ? options.tight_timeout : options.write_timeout),
+                    write_began_ns_ + to_ns(options.write_timeout) + static_cast<int64_t>(earned_s * 1e9));
+  }
   if (last_phase_ == Phase::linger) return phase_began_ns_ + kLingerNs;
   if (first_ != nullptr) return kNever;  // the handler's time is the handler's business
   switch (last_phase_) {

@@ -39,6 +39,10 @@ class Http1Connection final : public LoopConnection {
   bool parse_buffered();
   void dispatch();
   void answer_malformed(int status, std::string message);
+  void answer_last(Response response);
+  void refuse_body(const base::Error& error);
+  bool read_or_parse(bool reads);
+  void hold(Exchange& exchange, size_t bytes);
   Exchange* new_exchange();
   bool decode_body(Request& request, Reply& reply);
   static void answer_thrown(Exchange& exchange, Reply& reply, Response response);
@@ -65,7 +69,11 @@ class Http1Connection final : public LoopConnection {
   Exchange* first_ = nullptr;  // in request order; the connection holds one count of each
   Exchange* last_ = nullptr;
   int in_flight_ = 0;
-  bool readable_ = true;  // until a read says otherwise (edge-triggered)
+  size_t held_bytes_ = 0;     // of all exchanges
+  size_t largest_bytes_ = 0;  // of an answer so far
+  base::MemoryLease out_lease_{base::MemoryUse::answers,
+                               0};  // of text in out_ that its reader is slow to take
+  bool readable_ = true;            // until a read says otherwise (edge-triggered)
   bool writable_ = true;
   bool hung_up_ = false;  // the peer has sent its end; reads go on until they see it
   bool eof_ = false;
@@ -82,6 +90,8 @@ class Http1Connection final : public LoopConnection {
   int64_t phase_began_ns_ = 0;
   int64_t begun_ns_ = 0;  ///< when the first bytes of the request being read were there; 0: none are
   int64_t write_progress_ns_ = 0;
+  int64_t write_began_ns_ = 0;  ///< of what is in out_
+  size_t written_bytes_ = 0;    ///< since then
 };
 
 }  // namespace trireme::http

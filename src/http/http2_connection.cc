@@ -165,15 +165,17 @@ void Http2Connection::check_deadline() {
   const int64_t now_ns = loop_.now_ns();
   const ServerOptions& options = loop_.shared().options;
   const bool is_silent = !session_->has_preface() && now_ns > opened_ns_ + to_ns(options.header_timeout);
-  const bool is_stuck =
-      !out_.empty() && !writable_ && now_ns > write_progress_ns_ + to_ns(options.write_timeout);
+  // While memory is tight, who does not read goes first.
+  const bool is_tight = base::process_memory().is_tight();
+  const int64_t patience_ns = to_ns(is_tight ? options.tight_timeout : options.write_timeout);
+  const bool is_stuck = !out_.empty() && !writable_ && now_ns > write_progress_ns_ + patience_ns;
   if (is_silent || is_stuck || (lingering_ && now_ns > linger_began_ns_ + kLingerNs)) {
     if (!lingering_) loop_.shared().counts.timeouts.fetch_add(1, std::memory_order_relaxed);
     return close();
   }
   if (lingering_) return;
   for (size_t i = 0; i < session_->streams(); ++i) session_->open_streams()[i]->on_tick(now_ns);
-  session_->drop_unread(now_ns);
+  session_->drop_unread(now_ns, is_tight ? to_ns(options.tight_timeout) : INT64_MAX);
   check_silence();
   check_drain();
   if (!wakes_late_) return;

@@ -441,7 +441,7 @@ void Http2Session::hold(Http2Stream& stream, bool on) {
   owner_.on_output();
 }
 
-void Http2Session::drop_unread(int64_t now_ns) {
+void Http2Session::drop_unread(int64_t now_ns, int64_t most_ns) {
   if (is_lost()) return;
   const bool is_shut = nghttp2_session_get_remote_window_size(session_) <= 0;
   for (const auto& stream : streams_) {
@@ -451,7 +451,7 @@ void Http2Session::drop_unread(int64_t now_ns) {
     if (!waits || s.shut_ns_ == 0 || s.shut_at_ != s.sent_bytes_) {
       s.shut_ns_ = waits ? now_ns : 0;
       s.shut_at_ = s.sent_bytes_;
-    } else if (now_ns > s.shut_ns_ + limits_.unread_ns) {
+    } else if (now_ns > s.shut_ns_ + std::min(limits_.unread_ns, most_ns)) {
       s.shut_ns_ = now_ns;
       reset(s, NGHTTP2_CANCEL);
     }

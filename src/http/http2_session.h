@@ -132,8 +132,9 @@ class Http2Session {
   /// While held, the client may fill the stream's window and no more.
   void hold(Http2Stream& stream, bool on);
 
-  /// Resets streams whose client keeps the window of a finished answer shut. Called now and then.
-  void drop_unread(int64_t now_ns);
+  /// Resets streams whose client keeps the window of a finished answer shut for unread_ns, or `most_ns` if
+  /// that is less. Called now and then.
+  void drop_unread(int64_t now_ns, int64_t most_ns = INT64_MAX);
   /// Nothing has come for so long that a message begun is given up.
   bool is_silent(int64_t now_ns) const { return now_ns > now_ns_ + limits_.silence_ns; }
   /// Asks whether the client is there; last_receive_ns() tells.

@@ -14,16 +14,19 @@ void Bytes::reserve(size_t bytes) {
   // No value-initialisation: clearing 600 KB of tensor bytes that recv() overwrites costs more than parsing
   // them.
   constexpr uintptr_t kLine = 64;
+  base::MemoryLease lease(base::MemoryUse::bodies, static_cast<int64_t>(bytes));
   auto grown = std::make_unique_for_overwrite<char[]>(bytes + kLine - 1);
   const uintptr_t wanted = reinterpret_cast<uintptr_t>(grown.get()) + aligned_index_;
   char* first = grown.get() + (kLine - wanted % kLine) % kLine;
   if (size_ > 0) std::memcpy(first, data_, size_);
   memory_ = std::move(grown);
+  lease_ = std::move(lease);
   data_ = first;
   capacity_ = bytes;
 }
 
 void Bytes::swap(Bytes& other) noexcept {
+  lease_.swap(other.lease_);
   std::swap(memory_, other.memory_);
   std::swap(data_, other.data_);
   std::swap(size_, other.size_);
@@ -45,8 +48,12 @@ void Bytes::erase_front(size_t bytes) {
 
 BodyPart BodyPart::share(size_t offset, size_t count) {
   if (!owner_) {
-    auto kept = std::make_shared<const std::string>(std::move(text_));
-    shared_ = *kept;
+    struct Kept {
+      std::string text;
+      base::MemoryLease lease;
+    };
+    auto kept = std::make_shared<const Kept>(Kept{std::move(text_), std::move(lease_)});
+    shared_ = kept->text;
     owner_ = std::move(kept);
   }
   return {shared_.substr(offset, count), owner_};

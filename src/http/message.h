@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/memory_budget.h"
 
 namespace trireme::http {
 
@@ -36,7 +37,8 @@ class Bytes {
   /// From the next allocation on, the byte at `index` lies on a 64-byte boundary: what begins there needs no
   /// copy to be computed with.
   void align_at(size_t index) { aligned_index_ = index; }
-  /// Makes room for `bytes` in all; keeps the contents.
+  /// Makes room for `bytes` in all; keeps the contents. Throws exhausted where the process may not use so
+  /// much.
   void reserve(size_t bytes);
   void append(std::string_view bytes);
   /// Sets the size to at most capacity(); bytes beyond the old size are whatever was written there.
@@ -47,6 +49,7 @@ class Bytes {
   void swap(Bytes& other) noexcept;
 
  private:
+  base::MemoryLease lease_;
   std::unique_ptr<char[]> memory_;
   char* data_ = nullptr;  // within memory_
   size_t size_ = 0;
@@ -90,7 +93,12 @@ std::string base64_decode(std::string_view text);
 /// uncopied).
 class BodyPart {
  public:
-  BodyPart(std::string text) : text_(std::move(text)) {}
+  /// Throws exhausted where the process may not use so much for answers.
+  BodyPart(std::string text) : text_(std::move(text)) {
+    constexpr size_t kSmallBytes = 4096;  // the account is not for every word
+    if (text_.capacity() > kSmallBytes)
+      lease_ = base::MemoryLease(base::MemoryUse::answers, static_cast<int64_t>(text_.capacity()));
+  }
   BodyPart(std::string_view bytes, std::shared_ptr<const void> owner)
       : shared_(bytes), owner_(std::move(owner)) {}
 
@@ -100,6 +108,7 @@ class BodyPart {
 
  private:
   std::string text_;
+  base::MemoryLease lease_;  // of the text
   std::string_view shared_;
   std::shared_ptr<const void> owner_;
 };

@@ -310,6 +310,11 @@ void RequestParser::body_filled(size_t bytes) {
   if (impl_->body_left == 0) impl_->state = State::done;
 }
 
+void RequestParser::drop_body() {
+  impl_->request.body = Bytes();
+  impl_->state = State::failed;
+}
+
 Request RequestParser::take() {
   Request out = std::move(impl_->request);
   impl_->request = Request();

@@ -57,6 +57,8 @@ class RequestParser {
   /// Bytes of the body so far, for the pace that a slow client must keep.
   size_t body_received() const;
 
+  /// Lets go of an unfinished body; the parser is of no more use.
+  void drop_body();
   /// Hands the finished request over and starts on the next one.
   Request take();
 

@@ -25,12 +25,16 @@ struct ServerOptions {
   std::chrono::microseconds spin{0};
   int max_connections = 8192;  // further ones get a 503 and are closed
   int max_pipelined = 64;      // requests of one connection being answered at the same time
+  /// Bytes of a connection's requests in work and of their answers, those to come taken for as large as the
+  /// largest so far: from there on nothing is read from it but what one request needs.
+  size_t max_held_bytes = size_t{8} << 20;
   Limits limits;
   std::chrono::milliseconds header_timeout{10'000};  // from a request's first byte to the end of its head
   std::chrono::milliseconds body_timeout{30'000};    // plus one second for each min_body_rate bytes received
-  size_t min_body_rate = 16'384;                     // bytes per second
+  size_t min_body_rate = 16'384;                     // bytes per second, of answers that are read too
   std::chrono::milliseconds idle_timeout{75'000};    // between requests
   std::chrono::milliseconds write_timeout{30'000};   // without the client taking a byte
+  std::chrono::milliseconds tight_timeout{1'000};    // the same while memory is tight
   std::chrono::milliseconds drain_grace{500};        // idle connections stay that long when a drain begins
   size_t compress_min_bytes = 1400;                  // smaller responses are never compressed; 0: none are
   std::string tls_certificate_file;                  // PEM; both set: HTTPS

@@ -3,6 +3,7 @@
 #include "http/server.h"
 
 #include <gtest/gtest.h>
+#include <sys/socket.h>
 
 #include <atomic>
 #include <chrono>
@@ -93,6 +94,96 @@ TEST(HttpServer, SpinsWhileRequestsFollowAnswersAndSleepsThen) {
     EXPECT_EQ(client.get("/").status, 200);
   }
   EXPECT_LT(process_cpu_ns() - slow_ns, 120'000'000);
+}
+
+/// Restores what the process may use.
+struct MemoryLimit {
+  explicit MemoryLimit(int64_t more_bytes) {
+    base::process_memory().set_limit(base::process_memory().used_bytes() + more_bytes);
+  }
+  ~MemoryLimit() { base::process_memory().set_limit(INT64_MAX); }
+};
+
+TEST(HttpServer, BodiesBeyondTheMemoryAreRefusedAndOthersServed) {
+  Server server(local_options(), [](Request&& request, Reply reply) {
+    reply.send(text_response(200, std::to_string(request.body.size())));
+  });
+  const int64_t before = base::process_memory().used_bytes();
+  {
+    const MemoryLimit limit(int64_t{24} << 20);
+    Client large = client_of(server), small = client_of(server), coded = client_of(server);
+    EXPECT_EQ(large.post("/", std::string(8 << 20, 'x')).body, "8388608");
+    large.send_raw(post_head(60'000'000));
+    const std::string piece(1 << 20, 'x');
+    for (int i = 0; i < 20; ++i) large.send_raw(piece);  // its beginning finds room
+    Received got;
+    try {
+      for (int i = 0; i < 37; ++i) large.send_raw(piece);
+      got = large.receive();
+      EXPECT_EQ(got.status, 429);
+      EXPECT_FALSE(got.header("retry-after").empty());
+    } catch (const base::Error&) {
+      // Refused while it was still sending.
+    }
+    EXPECT_EQ(small.post("/", "abc").body, "3");
+    const std::string blanks = deflate_body(std::string(60 << 20, ' '), Coding::gzip);
+    coded.send_raw("POST / HTTP/1.1\r\nHost: h\r\nContent-Encoding: gzip\r\nContent-Length: " +
+                   std::to_string(blanks.size()) + "\r\n\r\n" + blanks);
+    EXPECT_EQ(coded.receive().status, 429);
+    EXPECT_EQ(small.post("/", "abcd").body, "4");
+  }
+  EXPECT_TRUE(eventually([&] { return base::process_memory().used_bytes() <= before + (1 << 20); }))
+      << base::process_memory().used_bytes() - before;
+}
+
+// Other threads answer, later: requests in work count for answers like those before.
+TEST(HttpServer, PipelinedRequestsInWorkCountForTheirAnswers) {
+  ServerOptions options = local_options();
+  options.max_held_bytes = 8 << 20;
+  std::atomic<int> working{0}, most{0};
+  std::vector<std::thread> workers;
+  Server server(options, [&](Request&&, Reply reply) {
+    workers.emplace_back([&, reply = std::move(reply)]() mutable {
+      const int now = ++working;
+      for (int seen = most.load(); now > seen && !most.compare_exchange_weak(seen, now);) {
+      }
+      std::this_thread::sleep_for(5ms);
+      --working;
+      reply.send(text_response(200, std::string(4 << 20, 'y')));
+    });
+  });
+  Client client = client_of(server);
+  const std::string request = "GET / HTTP/1.1\r\nHost: h\r\n\r\n";
+  client.send_raw(request);
+  client.receive();
+  most = 0;
+  std::string requests;
+  for (int i = 0; i < 60; ++i) requests += request;
+  client.send_raw(requests);
+  for (int i = 0; i < 60; ++i) ASSERT_EQ(client.receive().body.size(), size_t{4} << 20);
+  for (std::thread& worker : workers) worker.join();
+  EXPECT_LE(most.load(), 3);
+}
+
+// A little now and then is no reading: an answer must be taken at the pace that is asked of senders.
+TEST(HttpServer, AReaderThatTricklesIsCutOff) {
+  ServerOptions options = local_options();
+  options.write_timeout = 1500ms;
+  options.min_body_rate = 100'000'000;
+  Server server(options,
+                [](Request&&, Reply reply) { reply.send(text_response(200, std::string(64 << 20, 'y'))); });
+  const Descriptor socket(connect_to("127.0.0.1", server.port(), false));
+  const std::string_view request = "GET / HTTP/1.1\r\nHost: h\r\n\r\n";
+  ASSERT_EQ(::send(socket.get(), request.data(), request.size(), 0), static_cast<ssize_t>(request.size()));
+  std::string piece(20'000, '\0');
+  bool is_cut = false;
+  for (const auto end = std::chrono::steady_clock::now() + 8s;
+       !is_cut && std::chrono::steady_clock::now() < end;) {
+    if (::recv(socket.get(), piece.data(), piece.size(), 0) <= 0) break;
+    std::this_thread::sleep_for(5ms);  // 4 MB/s: the connection moves on all the time
+    is_cut = server.counts().connections_open == 0;
+  }
+  EXPECT_TRUE(is_cut);
 }
 
 TEST(HttpServer, HeadHasNoBodyButItsLength) {

@@ -234,6 +234,12 @@ size_t Output::bytes() const {
   return total - offset_;
 }
 
+size_t Output::text_bytes() const {
+  size_t total = 0;
+  for (size_t i = first_; i < segments_.size(); ++i) total += segments_[i].text.size();
+  return total;
+}
+
 Output::Flush Output::flush(Socket& socket) {
   constexpr size_t kViews = 64;
   // Until the kernel takes no more: with edge-triggered readiness there is no other call to continue from.

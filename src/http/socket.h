@@ -90,6 +90,8 @@ class Output {
   std::string& text();
   void append(BodyPart part);
   size_t bytes() const;
+  /// Of these, what is gathered text.
+  size_t text_bytes() const;
   bool empty() const { return bytes() == 0; }
 
   enum class Flush { done, blocked, broken };

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "base/memory.h"
+#include "base/memory_budget.h"
 
 #if defined(__has_feature)
 #if __has_feature(address_sanitizer)
@@ -24,6 +25,8 @@ namespace trireme::tensor {
 namespace {
 
 constexpr size_t kAlignment = 64;  // one cache line, one AVX-512 register
+// What a tensor takes besides its elements, about: many small ones are a way to fill memory too.
+constexpr int64_t kOwnBytes = 192;
 
 /// Refuses what the machine cannot hold. Systems that overcommit would hand out the address space and kill
 /// the process at first touch; below this size asking costs more than it protects.
@@ -44,8 +47,15 @@ Tensor Tensor::empty(DType dtype, Dims dims) {
   refuse_impossible(t.bytes(), t.dims_);
   const size_t bytes = static_cast<size_t>(t.bytes());
   const size_t padded = (std::max<size_t>(bytes, 1) + kAlignment - 1) / kAlignment * kAlignment;
+  const int64_t taken = static_cast<int64_t>(padded) + kOwnBytes;
+  base::MemoryBudget& budget = base::process_memory();
+  if (!budget.try_take(base::MemoryUse::tensors, taken)) {
+    base::fail(base::ErrorCode::exhausted, "no memory for a tensor of ", bytes, " bytes, shape ",
+               to_string(t.dims_), ":", budget.state());
+  }
   void* memory = std::aligned_alloc(kAlignment, padded);
   if (memory == nullptr) {
+    budget.give_back(base::MemoryUse::tensors, taken);
     base::fail(base::ErrorCode::exhausted, "no memory for a tensor of ", bytes, " bytes, shape ",
                to_string(t.dims_));
   }
@@ -56,6 +66,7 @@ Tensor Tensor::empty(DType dtype, Dims dims) {
       std::shared_ptr<const std::byte>(static_cast<std::byte*>(memory), [bytes, padded](const std::byte* p) {
         ASAN_UNPOISON_MEMORY_REGION(p + bytes, padded - bytes);
         std::free(const_cast<std::byte*>(p));
+        base::process_memory().give_back(base::MemoryUse::tensors, static_cast<int64_t>(padded) + kOwnBytes);
       });
   return t;
 }

@@ -7,6 +7,7 @@
 #include "backend/cpu/device/cpu_stream.h"
 #include "base/error.h"
 #include "base/memory.h"
+#include "base/memory_budget.h"
 #include "base/slab.h"
 
 namespace trireme::cpu {
@@ -33,7 +34,10 @@ std::shared_ptr<void> CpuDevice::allocate(int64_t bytes) {
     base::fail(base::ErrorCode::exhausted, "no host memory for ", bytes, " bytes, the machine has ",
                base::memory_limit_bytes());
   }
-  return base::map_memory(size);
+  auto lease = std::make_shared<base::MemoryLease>(base::MemoryUse::scratch, static_cast<int64_t>(size));
+  const std::shared_ptr<void> mapped = base::map_memory(size);
+  void* const at = mapped.get();
+  return {at, [lease, mapped](void*) {}};
 }
 
 std::unique_ptr<tensor::Stream> CpuDevice::open_stream(base::ThreadPool& pool) {

@@ -1,0 +1,78 @@
+// The account of memory: one counter for each use, added to first and looked at then, so that no two takers
+// miss each other.
+#include "base/memory_budget.h"
+
+#include "base/error.h"
+
+namespace trireme::base {
+namespace {
+
+constexpr int64_t kSmallBytes = int64_t{64} << 10;
+
+}  // namespace
+
+std::string_view name_of(MemoryUse use) {
+  switch (use) {
+    case MemoryUse::bodies: return "bodies";
+    case MemoryUse::tensors: return "tensors";
+    case MemoryUse::scratch: return "scratch";
+    case MemoryUse::answers: return "answers";
+  }
+  return "";
+}
+
+int64_t MemoryBudget::used_bytes() const {
+  int64_t sum = 0;
+  for (const Count& used : used_) sum += used.load(std::memory_order_relaxed);
+  return sum;
+}
+
+bool MemoryBudget::try_take(MemoryUse use, int64_t bytes) noexcept {
+  Count& used = used_[static_cast<size_t>(use)];
+  const int64_t limit = limit_bytes();
+  if (limit == INT64_MAX) {  // counted all the same: a limit may come
+    used.fetch_add(bytes, std::memory_order_relaxed);
+    return true;
+  }
+  // Added in one order for all: of two who together pass the limit at least one sees it.
+  used.fetch_add(bytes);
+  if (used_bytes() <= limit + (bytes <= kSmallBytes ? limit / 16 : 0)) return true;
+  used.fetch_sub(bytes);
+  refused_.fetch_add(1, std::memory_order_relaxed);
+  return false;
+}
+
+void MemoryBudget::give_back(MemoryUse use, int64_t bytes) noexcept {
+  used_[static_cast<size_t>(use)].fetch_sub(bytes, std::memory_order_relaxed);
+}
+
+bool MemoryBudget::is_tight() const {
+  const int64_t limit = limit_bytes();
+  return limit != INT64_MAX && used_bytes() > limit - limit / 4;
+}
+
+std::string MemoryBudget::state() const {
+  return concat(" of ", limit_bytes(), " bytes allowed, ", used_bytes(), " are in use");
+}
+
+MemoryBudget& process_memory() {
+  // Never destroyed: tensors of static life give their share back after everything else.
+  static MemoryBudget& budget = *new MemoryBudget;
+  return budget;
+}
+
+bool MemoryLease::try_resize(int64_t bytes) noexcept {
+  if (bytes > bytes_ && (budget_ == nullptr || !budget_->try_take(use_, bytes - bytes_))) return false;
+  if (bytes < bytes_) budget_->give_back(use_, bytes_ - bytes);
+  bytes_ = bytes;
+  return true;
+}
+
+void MemoryLease::resize(int64_t bytes) {
+  if (try_resize(bytes)) return;
+  check(budget_ != nullptr, "a lease of nothing cannot grow");
+  fail(ErrorCode::exhausted, "not enough memory is left; try again later, or raise the limit: ", bytes,
+       " bytes of ", name_of(use_), " are wanted,", budget_->state());
+}
+
+}  // namespace trireme::base
