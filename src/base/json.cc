@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <utility>
 
 #include "base/error.h"
 #include "base/utf8.h"
@@ -74,12 +75,12 @@ void dump_array(std::string& out, const JsonArray& items, const JsonDumpOptions&
 
 void dump_object(std::string& out, const JsonObject& members, const JsonDumpOptions& options, int level) {
   out.push_back('{');
-  for (size_t i = 0; i < members.size(); ++i) {
-    if (i > 0) out.push_back(',');
+  for (bool is_first = true; const JsonMember& member : members) {
+    if (!std::exchange(is_first, false)) out.push_back(',');
     break_line(out, options, level + 1);
-    append_json(out, members[i].key);
+    append_json(out, member.key);
     out += options.indent > 0 ? ": " : ":";
-    dump_value(out, members[i].value, options, level + 1);
+    dump_value(out, member.value, options, level + 1);
   }
   if (!members.empty()) break_line(out, options, level);
   out.push_back('}');
@@ -143,6 +144,12 @@ void append_json(std::string& out, float value, bool nan_and_infinity) {
 void append_json(std::string& out, int64_t value) { append_integer(out, value); }
 void append_json(std::string& out, uint64_t value) { append_integer(out, value); }
 
+template <class Value>
+BasicJsonObject<Value>::BasicJsonObject(BasicJsonObject&& other) noexcept = default;
+template <class Value>
+BasicJsonObject<Value>& BasicJsonObject<Value>::operator=(BasicJsonObject&& other) noexcept = default;
+template class BasicJsonObject<Json>;
+
 Json Json::from_unsigned(uint64_t value) {
   Json json;
   if (value <= static_cast<uint64_t>(std::numeric_limits<int64_t>::max()))
@@ -197,13 +204,7 @@ size_t Json::size() const {
   return is_object() ? as_object().size() : 0;
 }
 
-const Json* Json::find(std::string_view key) const {
-  if (!is_object()) return nullptr;
-  for (const JsonMember& member : as_object()) {
-    if (member.key == key) return &member.value;
-  }
-  return nullptr;
-}
+const Json* Json::find(std::string_view key) const { return is_object() ? as_object().find(key) : nullptr; }
 
 Json* Json::find(std::string_view key) { return const_cast<Json*>(std::as_const(*this).find(key)); }
 
@@ -223,9 +224,7 @@ const Json& Json::at(size_t index) const& {
 Json& Json::operator[](std::string_view key) {
   if (is_null()) value_ = JsonObject{};
   if (Json* member = find(key)) return *member;
-  JsonObject& members = as_object();
-  members.push_back({std::string(key), Json()});
-  return members.back().value;
+  return as_object().push_back({std::string(key), Json()});
 }
 
 Json& Json::set(std::string_view key, Json value) { return (*this)[key] = std::move(value); }

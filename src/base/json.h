@@ -9,21 +9,15 @@
 #include <utility>
 #include <vector>
 
+#include "base/json_object.h"
 #include "base/variant.h"
 
 namespace trireme::base {
 
 class Json;
-/// A template only so that it may be named before Json is complete.
-template <class Value>
-struct BasicJsonMember {
-  std::string key;
-  Value value;
-  bool operator==(const BasicJsonMember& other) const = default;
-};
 using JsonMember = BasicJsonMember<Json>;
 using JsonArray = std::vector<Json>;
-using JsonObject = std::vector<JsonMember>;  // insertion order is kept
+using JsonObject = BasicJsonObject<Json>;  // insertion order is kept
 
 struct JsonDumpOptions {
   int indent = 0;                 // 0 = compact, one line
@@ -31,7 +25,7 @@ struct JsonDumpOptions {
 };
 
 /// One JSON value. Accessors that do not fit the value throw invalid_argument naming what was found.
-/// Objects are searched linearly: they are meant for messages and configuration, not for dictionaries.
+/// A member is found, set and added in the same time however many an object has.
 class Json {
  public:
   Json() = default;  // null

@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <ctime>
 #include <limits>
 #include <random>
 
@@ -35,6 +36,51 @@ TEST(Json, BuildsDumpsAndParsesBack) {
   EXPECT_EQ(parse_json(json.dump({.indent = 2})), json);
   EXPECT_EQ(Json::object({{"a", Json::array({1})}}).dump({.indent = 2}), "{\n  \"a\": [\n    1\n  ]\n}");
   EXPECT_EQ(Json::object().dump({.indent = 2}), "{}");
+}
+
+/// 200,000 members: a walk over all of them for each would take minutes.
+TEST(Json, LargeObjectsAreBuiltAndSearchedInTimeOfTheirSize) {
+  constexpr int kMembers = 200'000;
+  const std::clock_t begin = std::clock();
+  Json json = Json::object();
+  for (int i = 0; i < kMembers; ++i) json.set(std::to_string(i * 7919), i);
+  for (int i = 0; i < kMembers; ++i) json.set(std::to_string(i * 7919), -i);
+  ASSERT_EQ(json.size(), size_t{kMembers});
+  const Json copy = json;
+  for (int i = 0; i < kMembers; ++i) ASSERT_EQ(copy.at(std::to_string(i * 7919)).as_int(), -i);
+  EXPECT_FALSE(copy.contains("none"));
+  EXPECT_EQ(copy.as_object().begin()->key, "0");  // order is kept
+  EXPECT_EQ((copy.as_object().end() - 1)->key, std::to_string((kMembers - 1) * 7919));
+  EXPECT_LT(static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC, 5.0);
+}
+
+/// The parser refuses them only at the object's end.
+TEST(Json, EqualKeysWithoutNumberAreReadInTimeOfTheirSize) {
+  std::string text = "{";
+  for (int i = 0; i < 1'000'000; ++i) text += "\"k\":0,";
+  text.back() = '}';
+  const std::clock_t begin = std::clock();
+  EXPECT_NE(error_of(text).find("duplicate key 'k'"), std::string::npos);
+  EXPECT_LT(static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC, 5.0);
+}
+
+TEST(Json, TheFirstOfTwoEqualKeysIsFoundHoweverManyMembersThereAre) {
+  for (const int members : {2, 15, 16, 17, 40, 43, 1000}) {
+    JsonObject object;
+    for (int round = 0; round < 2; ++round) {
+      for (int i = 0; i < members; ++i) object.push_back({std::to_string(i), Json(round)});
+    }
+    for (int i = 0; i < members; ++i) ASSERT_EQ(object.find(std::to_string(i))->as_int(), 0) << members;
+    Json json(object);
+    json.set("1", 5);  // replaces the first
+    EXPECT_EQ(json.at("1").as_int(), 5);
+    EXPECT_EQ(json.size(), static_cast<size_t>(2 * members));
+    EXPECT_TRUE(json.as_object().erase("0"));
+    EXPECT_FALSE(json.as_object().erase("0"));
+    EXPECT_EQ(json.find("0"), nullptr);
+    EXPECT_EQ(json.at("1").as_int(), 5);
+    EXPECT_EQ(json.size(), static_cast<size_t>(2 * members - 2));
+  }
 }
 
 TEST(Json, AccessNamesWhatIsWrong) {

@@ -1,76 +1,19 @@
 // Answers kept for requests that come again.
 #include "serve/response_cache.h"
 
-#include <bit>
-#include <cstring>
-#include <random>
 #include <utility>
 
 namespace trireme::serve {
 
-KeyedHash::KeyedHash(const std::array<uint64_t, 2>& key)
-    : v_{key[0] ^ 0x736f6d6570736575ull, key[1] ^ 0x646f72616e646f6dull ^ 0xee,
-         key[0] ^ 0x6c7967656e657261ull, key[1] ^ 0x7465646279746573ull} {}
-
-void KeyedHash::round() {
-  v_[0] += v_[1];
-  v_[1] = std::rotl(v_[1], 13) ^ v_[0];
-  v_[0] = std::rotl(v_[0], 32);
-  v_[2] += v_[3];
-  v_[3] = std::rotl(v_[3], 16) ^ v_[2];
-  v_[0] += v_[3];
-  v_[3] = std::rotl(v_[3], 21) ^ v_[0];
-  v_[2] += v_[1];
-  v_[1] = std::rotl(v_[1], 17) ^ v_[2];
-  v_[2] = std::rotl(v_[2], 32);
-}
-
-void KeyedHash::compress(uint64_t word) {
-  v_[3] ^= word;
-  round();
-  round();
-  v_[0] ^= word;
-}
-
-void KeyedHash::add(const void* data, size_t bytes) {
-  const auto* at = static_cast<const unsigned char*>(data);
-  const unsigned char* end = at + bytes;
-  while (at < end && bytes_ % 8 != 0) {
-    pending_ |= static_cast<uint64_t>(*at++) << (8 * (bytes_ % 8));
-    if (++bytes_ % 8 == 0) compress(std::exchange(pending_, 0));
-  }
-  for (; end - at >= 8; at += 8, bytes_ += 8) {
-    uint64_t word = 0;
-    std::memcpy(&word, at, sizeof word);
-    compress(word);
-  }
-  for (; at < end; ++bytes_) pending_ |= static_cast<uint64_t>(*at++) << (8 * (bytes_ % 8));
-}
-
-void KeyedHash::add(const std::string& text) {
-  add(static_cast<uint64_t>(text.size()));
-  add(text.data(), text.size());
-}
-
-std::array<uint64_t, 2> KeyedHash::finish() {
-  compress(pending_ | bytes_ << 56);
-  v_[2] ^= 0xee;
-  for (int i = 0; i < 4; ++i) round();
-  const uint64_t low = v_[0] ^ v_[1] ^ v_[2] ^ v_[3];
-  v_[1] ^= 0xdd;
-  for (int i = 0; i < 4; ++i) round();
-  return {low, v_[0] ^ v_[1] ^ v_[2] ^ v_[3]};
-}
-
-ResponseCache::ResponseCache(size_t max_bytes) : max_bytes_(max_bytes) {
-  std::random_device random;
-  for (uint64_t& half : hash_key_) half = static_cast<uint64_t>(random()) << 32 | random();
-}
+ResponseCache::ResponseCache(size_t max_bytes)
+    : max_bytes_(max_bytes), hash_key_(base::KeyedHash::random_key()) {}
 
 ResponseCache::Key ResponseCache::key_of(uint64_t load, const std::vector<tensor::Tensor>& inputs,
-                                         const std::vector<std::string>& strings) const {
-  KeyedHash hash(hash_key_);
+                                         const std::vector<std::string>& strings,
+                                         const std::string& tenant) const {
+  base::KeyedHash hash(hash_key_);
   hash.add(load);  // stands for model, version and configuration: a reload begins anew
+  hash.add(tenant);
   for (const tensor::Tensor& t : inputs) {
     hash.add(static_cast<uint64_t>(t.dtype()));
     hash.add(static_cast<uint64_t>(t.rank()));

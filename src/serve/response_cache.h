@@ -10,29 +10,10 @@
 #include <vector>
 
 #include "base/guarded.h"
+#include "base/keyed_hash.h"
 #include "tensor/tensor.h"
 
 namespace trireme::serve {
-
-/// SipHash-2-4 with 128 bits of result: without the key nobody can make two requests meet. Source: Aumasson &
-/// Bernstein 2012, with the 128-bit variant of its authors' code.
-class KeyedHash {
- public:
-  explicit KeyedHash(const std::array<uint64_t, 2>& key);
-  void add(const void* data, size_t bytes);
-  /// A number, or a text with its length, so that neighbours cannot flow into each other.
-  void add(uint64_t number) { add(&number, sizeof number); }
-  void add(const std::string& text);
-  std::array<uint64_t, 2> finish();
-
- private:
-  void compress(uint64_t word);
-  void round();
-
-  std::array<uint64_t, 4> v_;
-  uint64_t pending_ = 0;  ///< bytes that do not fill a word yet
-  uint64_t bytes_ = 0;
-};
 
 /// Least recently used answers of all models, up to a number of bytes. Any thread.
 class ResponseCache {
@@ -44,9 +25,9 @@ class ResponseCache {
   explicit ResponseCache(size_t max_bytes);
 
   /// Of a model's inputs, in its order, and the strings that they are handles to. `load` is a number that no
-  /// other load of any model has.
+  /// other load of any model has. Tenants share no answers: how long one takes would tell who asked before.
   Key key_of(uint64_t load, const std::vector<tensor::Tensor>& inputs,
-             const std::vector<std::string>& strings = {}) const;
+             const std::vector<std::string>& strings = {}, const std::string& tenant = {}) const;
   std::optional<Outputs> find(const Key& key);
   /// Keeps copies; what is larger than the cache is let go. `load` is that of the key.
   void insert(const Key& key, const Outputs& outputs, uint64_t load);
@@ -67,7 +48,7 @@ class ResponseCache {
     size_t bytes = 0;
   };
   const size_t max_bytes_;
-  std::array<uint64_t, 2> hash_key_;
+  const base::KeyedHash::Key hash_key_;
   base::Guarded<Table> table_;
 };
 

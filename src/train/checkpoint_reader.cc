@@ -49,7 +49,7 @@ Json read_index(const std::string& directory) {
     base::require(index.at("version").as_int() == 1, "version ", index.at("version").as_int(),
                   " is newer than this program");
     const uint32_t stored = parse_hex(index.at("index_crc32c").as_string());
-    std::erase_if(index.as_object(), [](const base::JsonMember& m) { return m.key == "index_crc32c"; });
+    index.as_object().erase("index_crc32c");
     base::require(base::crc32c(index.dump({.nan_and_infinity = true})) == stored,
                   "the checksum differs: the file is corrupt");
   } catch (const base::Error& e) {

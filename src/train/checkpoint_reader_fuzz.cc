@@ -57,7 +57,7 @@ std::string sealed(std::string_view text) {
   base::Json index = base::parse_json(text.substr(has_type ? 1 : 0), limits);
   if (has_type) index = with_type(index, static_cast<tensor::DType>(text[0]));
   if (!index.is_object()) return std::string(text);
-  std::erase_if(index.as_object(), [](const base::JsonMember& m) { return m.key == "index_crc32c"; });
+  index.as_object().erase("index_crc32c");
   char digits[9];
   std::snprintf(digits, sizeof digits, "%08x", base::crc32c(index.dump({.nan_and_infinity = true})));
   index.as_object().push_back({"index_crc32c", base::Json(std::string(digits))});

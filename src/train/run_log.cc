@@ -159,7 +159,7 @@ void RunLog::tell_errors() {
 void RunLog::event(const std::string& name, Json fields) {
   if (!jsonl_) return;
   Json line = Json::object({{"event", name}});
-  for (base::JsonMember& member : fields.as_object()) line.set(member.key, std::move(member.value));
+  for (const auto& [key, value] : fields.as_object()) line.set(key, value);
   jsonl_->append(line.dump(kLine) + "\n");
   flush();
 }
