@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/utf8.h"
 #include "data/bpe.h"
+#include "tests/fuzz_bounds.h"
 
 namespace {
 
@@ -38,6 +39,8 @@ void load(std::string_view json) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const trireme::fuzz::BoundedWork bounded(size,
+                                           {.fixed_peak_bytes = size_t{32} << 20, .peak_per_byte = 4096});
   static const Bpe kTokenizers[] = {byte_level(WordPattern::gpt2), byte_level(WordPattern::llama3),
                                     byte_level(WordPattern::qwen2), byte_level(WordPattern::none)};
   const std::string_view text(reinterpret_cast<const char*>(data), size);

@@ -5,8 +5,11 @@
 
 #include "base/error.h"
 #include "data/readers.h"
+#include "tests/fuzz_bounds.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
+  const trireme::fuzz::BoundedWork bounded(size,
+                                           {.fixed_peak_bytes = size_t{32} << 20, .peak_per_byte = 4096});
   using namespace trireme;
   constexpr int64_t kLimit = 1 << 20;
   std::string file(reinterpret_cast<const char*>(bytes), size);

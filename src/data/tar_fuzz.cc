@@ -4,8 +4,10 @@
 
 #include "base/error.h"
 #include "data/tar.h"
+#include "tests/fuzz_bounds.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
+  const trireme::fuzz::BoundedWork bounded(size);
   using namespace trireme;
   const std::string_view archive(reinterpret_cast<const char*>(bytes), size);
   try {

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "data/tfrecord.h"
+#include "tests/fuzz_bounds.h"
 
 namespace {
 
@@ -30,6 +31,7 @@ void read_record(std::string_view record) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
+  const trireme::fuzz::BoundedWork bounded(size);
   using namespace trireme;
   const std::string_view file(reinterpret_cast<const char*>(bytes), size);
   must_be_clear([&] {

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "data/wordpiece.h"
+#include "tests/fuzz_bounds.h"
 
 namespace {
 
@@ -26,6 +27,8 @@ void load(std::string_view json) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const trireme::fuzz::BoundedWork bounded(size,
+                                           {.fixed_peak_bytes = size_t{32} << 20, .peak_per_byte = 4096});
   const std::string_view text(reinterpret_cast<const char*>(data), size);
   const auto encoding = tokenizer().encode(text, 64);
   if (encoding.ids.size() > 64 || encoding.ids.size() != encoding.type_ids.size()) std::abort();

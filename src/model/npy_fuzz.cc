@@ -5,6 +5,7 @@
 
 #include "model/npy.h"
 #include "model/onnx/tensor_proto.h"
+#include "tests/fuzz_bounds.h"
 
 namespace {
 
@@ -14,6 +15,8 @@ void touch(const trireme::tensor::Tensor& t) { trireme::tensor::content_hash(t);
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const trireme::fuzz::BoundedWork bounded(size,
+                                           {.fixed_peak_bytes = size_t{32} << 20, .peak_per_byte = 4096});
   using namespace trireme;
   const auto owner = std::make_shared<std::string>(reinterpret_cast<const char*>(data), size);
   try {

@@ -13,6 +13,7 @@
 #include "base/crc32c.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "train/checkpoint_reader.h"
 #include "train/checkpoint_writer.h"
 #include "train/test_files.h"
 
