@@ -20,7 +20,9 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 MOST_VARIATION = 0.10  # of the probe's own results; above it a call keeps nothing
 KEPT_CALLS = 3
 PROBE_MS = 240
-PROBED = ("f32_gflops", "read_gbs")  # what judges a call; the other limits are recorded
+# What judges a call: what the machine did on average in each probe. Its limits are the best of a probe, which a busy
+# machine reaches now and then.
+PROBED = ("f32_mean_gflops", "read_mean_gbs")
 
 
 def machine():
@@ -30,7 +32,7 @@ def machine():
 
 
 def commit(root=ROOT):
-    """The commit of the sources, with -dirty where they differ from it; results and the pages made of them do not count."""
+    """The commit of the sources, with -dirty where they differ from it; results and pages do not count."""
     def git(*words):
         return subprocess.run(["git", *words], cwd=root, capture_output=True, text=True, check=False).stdout.strip()
     changed = git("status", "--porcelain", "--", ".", ":!bench/results", ":!docs", ":!README.md")

@@ -95,17 +95,28 @@ Loop int8_loop() {
   return {dot_product_avx2, double{kRounds} * kNarrow * 32 * 2};
 }
 
-/// The best rate, in units per nanosecond, of calls that do `units` each, within `budget`.
+/// Units per nanosecond: of the fastest call, and of all calls together. The first is what the machine can
+/// do, the second what it did beside whatever else ran.
+struct Rates {
+  double best = 0, mean = 0;
+};
+
+/// Of calls that do `units` each, within `budget`.
 template <class Call>
-double best_rate(double units, std::chrono::nanoseconds budget, const Call& call) {
-  double best = 0;
-  const auto end = Clock::now() + budget;
+Rates rates_of(double units, std::chrono::nanoseconds budget, const Call& call) {
+  Rates rates;
+  double calls = 0;
+  const auto start = Clock::now();
+  auto end = start;
   do {
-    const auto begin = Clock::now();
+    const auto begin = end;
     call();
-    best = std::max(best, units / std::chrono::duration<double, std::nano>(Clock::now() - begin).count());
-  } while (Clock::now() < end);
-  return best;
+    end = Clock::now();
+    ++calls;
+    rates.best = std::max(rates.best, units / std::chrono::duration<double, std::nano>(end - begin).count());
+  } while (end < start + budget);
+  rates.mean = calls * units / std::chrono::duration<double, std::nano>(end - start).count();
+  return rates;
 }
 
 class Limits {
@@ -115,23 +126,24 @@ class Limits {
 
   void measure(double budget_ms) {
     const auto third = std::chrono::nanoseconds(static_cast<int64_t>(budget_ms * 1e6 / 3));
-    const double f32 = compute(f32_loop(), third);
-    const double int8 = compute(int8_loop(), third);
-    std::printf("{\"f32_gflops\":%.1f,\"int8_gops\":%.1f,\"read_gbs\":%.1f}\n", f32, int8, read(third));
+    const Rates f32 = compute(f32_loop(), third), int8 = compute(int8_loop(), third), memory = read(third);
+    std::printf("{\"f32_gflops\":%.1f,\"int8_gops\":%.1f,\"read_gbs\":%.1f,", f32.best, int8.best,
+                memory.best);
+    std::printf("\"f32_mean_gflops\":%.1f,\"read_mean_gbs\":%.1f}\n", f32.mean, memory.mean);
     std::fflush(stdout);
   }
 
  private:
   static constexpr size_t kWordsPerThread = size_t{8} << 20;  ///< 64 MiB each: past every cache
 
-  double compute(const Loop& loop, std::chrono::nanoseconds budget) {
-    return best_rate(loop.operations * pool_.size(), budget, [&] {
+  Rates compute(const Loop& loop, std::chrono::nanoseconds budget) {
+    return rates_of(loop.operations * pool_.size(), budget, [&] {
       pool_.run(pool_.size(), [&](int64_t i) { sink_[static_cast<size_t>(i * 16)] = loop.run(); });
     });
   }
 
-  double read(std::chrono::nanoseconds budget) {
-    return best_rate(static_cast<double>(memory_.size() * sizeof(int64_t)), budget, [&] {
+  Rates read(std::chrono::nanoseconds budget) {
+    return rates_of(static_cast<double>(memory_.size() * sizeof(int64_t)), budget, [&] {
       pool_.run(pool_.size(), [&](int64_t i) {
         const int64_t* words = memory_.data() + static_cast<size_t>(i) * kWordsPerThread;
         int64_t sums[8] = {};

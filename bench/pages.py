@@ -33,10 +33,11 @@ def limits_line(call):
     """The machine's limits with their spread over the call."""
     words = []
     for threads, limits in call["limits"].items():
-        f32, read = limits["f32_gflops"], limits["read_gbs"]
-        words.append(f"{threads} thread{'s' if threads != '1' else ''}: {f32[0]:.0f} GFLOP/s f32 ({f32[1]:.0f} to "
-                     f"{f32[2]:.0f}, varies {100 * f32[3]:.0f} %), {read[0]:.0f} GB/s read ({read[1]:.0f} to "
-                     f"{read[2]:.0f}, varies {100 * read[3]:.0f} %)")
+        f32, read = limits["f32_mean_gflops"], limits["read_mean_gbs"]
+        words.append(f"{threads} thread{'s' if threads != '1' else ''}: {limits['f32_gflops'][0]:.0f} GFLOP/s f32 "
+                     f"(mean of a probe {f32[1]:.0f} to {f32[2]:.0f}, varies {100 * f32[3]:.0f} %), "
+                     f"{limits['read_gbs'][0]:.0f} GB/s read (mean {read[1]:.0f} to {read[2]:.0f}, varies "
+                     f"{100 * read[3]:.0f} %)")
     return "; ".join(words)
 
 

@@ -3,6 +3,8 @@
 #include <iostream>
 
 #include "backend/cuda/device/topology.h"
+#include "base/rate.h"
+#include "base/svg_plot.h"
 #include "base/cpu_info.h"
 #include "cli/verb.h"
 #include "runtime/device_speed.h"
@@ -68,6 +70,8 @@ void print(const runtime::Ceilings& ceilings, const DevicesOptions& options) {
 }
 
 void print(const runtime::OpSpeed& s, const DevicesOptions& options) {
+  // Above the ceilings there is no share: operands were read from a cache, or less was done than was counted.
+  const bool is_possible = s.percent <= 100 * base::kCeilingNoise;
   if (options.json) {
     std::cout << base::Json::object({{"device", options.measure},
                                      {"op", s.op},
@@ -76,7 +80,7 @@ void print(const runtime::OpSpeed& s, const DevicesOptions& options) {
                                      {"seconds", s.seconds},
                                      {"gbytes_s", s.gbytes_s},
                                      {"tflop_s", s.tflop_s},
-                                     {"percent", s.percent},
+                                     {"percent", is_possible ? base::Json(s.percent) : base::Json()},
                                      {"refused", s.refused}})
                      .dump()
               << std::endl;
@@ -88,8 +92,9 @@ void print(const runtime::OpSpeed& s, const DevicesOptions& options) {
     return;
   }
   std::cout << std::setw(11) << s.seconds * 1e6 << " us" << std::setw(10) << s.gbytes_s << " GB/s"
-            << std::setw(10) << s.tflop_s << " TFLOP/s" << std::setw(6) << std::setprecision(0) << s.percent
-            << " %  " << std::setprecision(3) << s.kernel << "  " << s.shape << std::endl;
+            << std::setw(10) << s.tflop_s << " TFLOP/s" << std::setw(6)
+            << (is_possible ? base::format_number(s.percent, 0) : "-") << " %  " << s.kernel << "  "
+            << s.shape << std::endl;
 }
 
 }  // namespace

@@ -77,7 +77,7 @@ def text(lines):
             out.append(f"{line['precision']} prefill of 8 layers: {rate(line['prefill_tflop_s'], 'TFLOP/s')}, decode "
                        f"{line['decode_step_ms']:.2f} ms")
     slow = [f"{line['op']} {line['percent']:.0f}" for line in find(lines, "speed")
-            if line.get("seconds") and line.get("percent", 100) < 85]
+            if line.get("seconds") and (line.get("percent") or 100) < 85]
     if find(lines, "speed"):
         out.append("operators below 85 % of the roofline: " + (", ".join(slow) or "none"))
     refused = sorted({line["op"] for line in find(lines, "speed") if line.get("refused")})
