@@ -2,6 +2,7 @@
 import io
 import json
 import os
+import random
 import struct
 import subprocess
 import tarfile
@@ -62,6 +63,30 @@ def swelling_parquet(path):
     expect("240 MB in a small Parquet file", size < 1 << 20 and code == 5, (size, code, error))
     code, out, error = inspect(path, "--samples", 1)
     expect("the same where it is allowed", code == 0 and "30000000" in out.replace(",", ""), (out, error))
+    damaged_parquet(path.with_name("damaged.parquet"))
+
+
+def damaged_parquet(path):
+    """Bytes changed, cut off and doubled: read, or refused in words."""
+    import pyarrow
+    import pyarrow.parquet
+    rows = {"n": [1, 2, None], "s": ["a", "b", "c"], "v": [[1.5], [], [2.5, 3.5]], "t": [{"k": 1}, None, {"k": 2}]}
+    pyarrow.parquet.write_table(pyarrow.table(rows), path, compression="gzip")
+    whole, rng, wrong = path.read_bytes(), random.Random(5), []
+    for i in range(60):
+        bad = bytearray(whole)
+        for _ in range(rng.randint(1, 4)):
+            bad[rng.randrange(len(bad))] = rng.randrange(256)
+        if i % 4 == 1:
+            del bad[rng.randrange(len(bad)):]
+        if i % 4 == 2:
+            at = rng.randrange(len(bad))
+            bad[at:at] = bad[at:at + rng.randint(1, 64)]
+        path.write_bytes(bad)
+        code, _, error = inspect(path, "--max-unpacked", "16MiB", "--labels", 0)
+        if code not in (0, 1, 2, 4, 5) or (code > 1 and len(error.splitlines()) != 1):
+            wrong.append((i, code, error[-200:]))
+    expect("damaged Parquet files", not wrong, wrong)
 
 
 def main():
