@@ -23,6 +23,8 @@ PROBE_MS = 240
 # What judges a call: what the machine did on average in each probe. Its limits are the best of a probe, which a busy
 # machine reaches now and then.
 PROBED = ("f32_mean_gflops", "read_mean_gbs")
+LEAST_PROBES = 3
+LEAST_MEAN = 0.85  # of the f32 limit: a machine that is as busy all through does not vary
 
 
 def machine():
@@ -52,9 +54,9 @@ def variation(values):
 
 def limits_of(probes):
     """{threads: {limit: [median, least, most, variation]}} of all probes of a call."""
-    return {str(threads): {key: [quantile([s[key] for s in samples], 0.5), min(s[key] for s in samples),
-                                 max(s[key] for s in samples), round(variation([s[key] for s in samples]), 3)]
-                           for key in samples[0]}
+    def spread(values):
+        return [quantile(values, 0.5), min(values), max(values), round(variation(values), 3)]
+    return {str(threads): {"probes": len(samples)} | {key: spread([s[key] for s in samples]) for key in samples[0]}
             for threads, samples in sorted(probes.items()) if samples}
 
 
@@ -63,6 +65,11 @@ def why_refused(call):
     if not call["limits"]:
         return "the limits of the machine were not probed"
     for threads, limits in call["limits"].items():
+        if limits["probes"] < LEAST_PROBES:
+            return f"{limits['probes']} probes on {threads} threads are too few to tell how steady the machine was"
+        if limits["f32_mean_gflops"][0] < LEAST_MEAN * limits["f32_gflops"][0]:
+            share = limits["f32_mean_gflops"][0] / limits["f32_gflops"][0]
+            return f"the probe on {threads} threads had {100 * share:.0f} % of their processors: others used them"
         for key in PROBED:
             if limits[key][3] > MOST_VARIATION:
                 return (f"the probe of {key} on {threads} threads varies by {100 * limits[key][3]:.0f} %, more than "

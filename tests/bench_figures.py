@@ -63,6 +63,8 @@ def refusing():
     reads = one_call(2.0)
     reads["limits"]["2"]["read_mean_gbs"][3] = 0.11
     expect("memory disturbed", "read_mean_gbs" in call.why_refused(reads))
+    expect("busy all through", "had 40 %" in call.why_refused(one_call(2.0, [41] * 8)))
+    expect("one probe", "too few" in call.why_refused(one_call(2.0, [100])))
     expect("dirty", "differ from the commit" in call.why_refused(one_call(2.0, commit="abc-dirty")))
     expect("no probe", "not probed" in call.why_refused(dict(steady, limits={})))
     with tempfile.TemporaryDirectory() as folder:
