@@ -26,7 +26,7 @@ def of_noise(values, unit):
     """A difference of two measurements, [median, least, most]: one that may be nothing is quoted as such."""
     middle, least, most = values
     if least <= 0:
-        return f"below noise, < {max(most, 0):.0f} {unit}"
+        return f"below noise, < {max(-least, most):.0f} {unit}"
     return f"{middle:.1f} {unit} ({least:.1f} to {most:.1f})"
 
 

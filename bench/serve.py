@@ -238,7 +238,7 @@ class Bench:
         if "image" not in self.models:
             return
         model = self.models["image"]
-        for form in ("binary", "grpc"):
+        for form in ("binary", "grpc") if shutil.which("h2load") else ("binary",):
             load = self.load(model, form)
             for connections in (1, 16, 64):
                 floors, users, kernels, inside = [], [], [], []
