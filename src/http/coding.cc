@@ -54,16 +54,23 @@ double weight_of(std::string_view parameters) {
 
 }  // namespace
 
+size_t most_inflated(size_t coded_bytes, size_t max_bytes) {
+  constexpr size_t kAlways = size_t{4} << 20, kTimes = 128;
+  return std::min(max_bytes, std::max(kAlways, coded_bytes * kTimes));
+}
+
 Bytes inflate_body(std::string_view coded, size_t max_bytes) {
   std::optional<Bytes> plain = inflate_within(coded, max_bytes);
   if (!plain) {
     base::fail(base::ErrorCode::exhausted,
-               "decompressed request body exceeds the maximum allowed input size of ", max_bytes, " bytes");
+               "decompressed request body exceeds the maximum allowed input size of ",
+               most_inflated(coded.size(), max_bytes), " bytes");
   }
   return std::move(*plain);
 }
 
 std::optional<Bytes> inflate_within(std::string_view coded, size_t max_bytes) {
+  max_bytes = most_inflated(coded.size(), max_bytes);
   const int window = window_of(coded);
   Inflater inflater(window);
   z_stream& z = inflater.z;

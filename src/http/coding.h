@@ -12,10 +12,14 @@
 
 namespace trireme::http {
 
+/// What a coded body may become, of at most `max_bytes`: 4 MiB, or 128 times its size if that is more. Blanks
+/// inflate a thousandfold, and their receiver's work with them.
+size_t most_inflated(size_t coded_bytes, size_t max_bytes);
+
 /// Inflates gzip, zlib or raw deflate data, chosen by its first bytes. Throws invalid_argument on damaged
-/// data, exhausted if the result would exceed `max_bytes`.
+/// data, exhausted if the result would exceed most_inflated().
 Bytes inflate_body(std::string_view coded, size_t max_bytes);
-/// The same, but nothing where the result would exceed `max_bytes`; exhausted is thrown for want of memory
+/// The same, but nothing where the result would exceed that; exhausted is thrown for want of memory
 /// only.
 std::optional<Bytes> inflate_within(std::string_view coded, size_t max_bytes);
 

@@ -220,7 +220,7 @@ bool Http1Connection::decode_body(Request& request, Reply& reply) {
     reply.send(std::move(refusal));
     return false;
   }
-  const size_t most = loop_.shared().options.limits.max_body_bytes;
+  const size_t most = most_inflated(request.body.size(), loop_.shared().options.limits.max_body_bytes);
   std::optional<Bytes> plain = inflate_within(request.body.view(), most);
   if (plain) {
     request.body = std::move(*plain);
