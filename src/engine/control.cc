@@ -78,6 +78,28 @@ Tensor slice(const Tensor& t, size_t axis, int64_t i) {
   return out;
 }
 
+/// Counts what a loop keeps of its rounds against what its session may take: how many there are, and how
+/// large each is, may come from a request.
+class KeptRounds {
+ public:
+  KeptRounds(size_t lists, int64_t max_bytes) : lists_(lists), left_(max_bytes) {}
+  void keep(size_t list, Tensor t) {
+    constexpr int64_t kOwnBytes = 256;  // of a tensor besides its elements
+    left_ -= t.bytes() + kOwnBytes;
+    if (left_ < 0) {
+      base::fail(base::ErrorCode::exhausted, "the results of ", lists_[list].size(),
+                 " rounds leave no room for another of type ", t.type().to_string());
+    }
+    lists_[list].push_back(std::move(t));
+  }
+  std::vector<Tensor>& of(size_t list) { return lists_[list]; }
+  size_t lists() const { return lists_.size(); }
+
+ private:
+  std::vector<std::vector<Tensor>> lists_;
+  int64_t left_;
+};
+
 bool truth(const Tensor& t) {
   base::require(t.defined() && t.elements() == 1, "a condition must have one element");
   return t.to_ints()[0] != 0;
@@ -99,7 +121,8 @@ std::vector<Tensor> run_loop(const ir::Node& node, const std::vector<Tensor>& in
   bool go_on = !in[1].defined() || truth(in[1]);
   std::vector<Tensor> carried(in.begin() + 2, in.end() - static_cast<int64_t>(outer.size()));
   base::require(body->outputs().size() >= carried.size() + 1, "the loop body yields too few values");
-  std::vector<std::vector<Tensor>> scanned(body->outputs().size() - 1 - carried.size());
+  // What is kept is copied once more when it is stacked.
+  KeptRounds scanned(body->outputs().size() - 1 - carried.size(), context.compile.memory_bytes / 2);
   for (int64_t i = 0; i < trips && go_on; ++i) {
     std::vector<Tensor> args{Tensor::scalar<int64_t>(i), Tensor::scalar<bool>(true)};
     args.insert(args.end(), carried.begin(), carried.end());
@@ -107,12 +130,13 @@ std::vector<Tensor> run_loop(const ir::Node& node, const std::vector<Tensor>& in
     std::vector<Tensor> out = runner.run(args);
     go_on = truth(out[0]);
     for (size_t c = 0; c < carried.size(); ++c) carried[c] = std::move(out[1 + c]);
-    for (size_t s = 0; s < scanned.size(); ++s) scanned[s].push_back(std::move(out[1 + carried.size() + s]));
+    for (size_t s = 0; s < scanned.lists(); ++s) scanned.keep(s, std::move(out[1 + carried.size() + s]));
   }
   std::vector<Tensor> results = std::move(carried);
-  const size_t first = body->outputs().size() - scanned.size();
-  for (size_t s = 0; s < scanned.size(); ++s) {
-    results.push_back(stack(scanned[s], 0, body->type(body->outputs()[first + s])));
+  const size_t first = body->outputs().size() - scanned.lists();
+  for (size_t s = 0; s < scanned.lists(); ++s) {
+    results.push_back(stack(scanned.of(s), 0, body->type(body->outputs()[first + s])));
+    scanned.of(s).clear();
   }
   return results;
 }
@@ -137,7 +161,7 @@ std::vector<Tensor> run_scan(const ir::Node& node, const std::vector<Tensor>& in
   const auto axis_of = [&](size_t s) { return ir::normal_axis(at_or(in_axes, s, 0), in[states + s].rank()); };
   const int64_t length = in[states].dims()[axis_of(0)];
   base::require(body->outputs().size() >= states, "the scan body yields too few values");
-  std::vector<std::vector<Tensor>> scanned(body->outputs().size() - states);
+  KeptRounds scanned(body->outputs().size() - states, context.compile.memory_bytes / 2);
   for (int64_t i = 0; i < length; ++i) {
     std::vector<Tensor> args = carried;
     for (size_t s = 0; s < scans; ++s) {
@@ -148,14 +172,16 @@ std::vector<Tensor> run_scan(const ir::Node& node, const std::vector<Tensor>& in
     args.insert(args.end(), outer.begin(), outer.end());
     std::vector<Tensor> out = runner.run(args);
     for (size_t c = 0; c < states; ++c) carried[c] = std::move(out[c]);
-    for (size_t s = 0; s < scanned.size(); ++s) scanned[s].push_back(std::move(out[states + s]));
+    for (size_t s = 0; s < scanned.lists(); ++s) scanned.keep(s, std::move(out[states + s]));
   }
   std::vector<Tensor> results = std::move(carried);
-  for (size_t s = 0; s < scanned.size(); ++s) {
+  for (size_t s = 0; s < scanned.lists(); ++s) {
     const tensor::TensorType& like = body->type(body->outputs()[states + s]);
-    if (at_or(out_reversed, s, 0)) std::reverse(scanned[s].begin(), scanned[s].end());
-    const size_t rank = scanned[s].empty() ? like.shape.dims().size() + 1 : scanned[s][0].rank() + 1;
-    results.push_back(stack(scanned[s], ir::normal_axis(at_or(out_axes, s, 0), rank), like));
+    std::vector<Tensor>& rounds = scanned.of(s);
+    if (at_or(out_reversed, s, 0)) std::reverse(rounds.begin(), rounds.end());
+    const size_t rank = rounds.empty() ? like.shape.dims().size() + 1 : rounds[0].rank() + 1;
+    results.push_back(stack(rounds, ir::normal_axis(at_or(out_axes, s, 0), rank), like));
+    rounds.clear();
   }
   return results;
 }

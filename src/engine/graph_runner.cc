@@ -5,7 +5,9 @@
 #include <atomic>
 #include <exception>
 #include <unordered_map>
+#include <unordered_set>
 
+#include "base/memory_budget.h"
 #include "engine/rounded_weights.h"
 #include "engine/batch_rows.h"
 #include "engine/control.h"
@@ -27,6 +29,29 @@ void* Arena::reserve(int64_t bytes) {
   return memory_.get();
 }
 
+namespace {
+
+/// Bytes of the constants of `ready` that `graph`, of which it is a part, does not have.
+int64_t new_constant_bytes(const ir::Graph& graph, const ir::Graph& ready) {
+  std::unordered_set<const std::byte*> known;
+  for (const ir::Value& v : graph.values()) known.insert(v.data.defined() ? v.data.raw() : nullptr);
+  int64_t bytes = 0;
+  for (const ir::Value& v : ready.values())
+    bytes += v.data.defined() && !known.contains(v.data.raw()) ? v.data.bytes() : 0;
+  return bytes;
+}
+
+}  // namespace
+
+void Arena::trim() {
+  constexpr int64_t kLargePart = 16;  // a sixteenth
+  const base::MemoryBudget& budget = base::process_memory();
+  if (device_.kind() != tensor::DeviceKind::cpu || !budget.is_tight()) return;
+  if (bytes_ <= budget.limit_bytes() / kLargePart) return;
+  memory_.reset();
+  bytes_ = 0;
+}
+
 /// One executor with the addresses of its next slice. Several lanes run slices of one batch at the same time.
 struct Lane {
   std::unique_ptr<runtime::Executor> executor;
@@ -46,6 +71,7 @@ struct CompiledShape {
   std::unique_ptr<GraphRunner> rest;
   SubgraphCache subgraphs;  ///< runners of branches and loop bodies
   uint64_t last_used = 0;
+  int64_t folded_bytes = 0;  ///< of constants that the model does not have: made for these shapes
 
   const compile::Program& program() const { return *compiled; }
   /// Extents of result i over all slices; whether `dims` are those.
@@ -100,17 +126,19 @@ CompiledShape& GraphRunner::compiled_for(const std::vector<Tensor>& inputs) {
   return compiled_for(std::move(shapes));
 }
 
+void GraphRunner::forget_oldest() {
+  const auto oldest = std::min_element(compiled_.begin(), compiled_.end(), [](const auto& a, const auto& b) {
+    return a.second->last_used < b.second->last_used;
+  });
+  if (last_ == oldest->second.get()) last_ = nullptr;
+  compiled_.erase(oldest);
+}
+
 CompiledShape& GraphRunner::compiled_for(std::vector<Dims> shapes) {
   auto at = compiled_.find(shapes);
   if (at == compiled_.end()) {
     std::unique_ptr<CompiledShape> made = compile_shape(shapes);
-    if (!compiled_.empty() && compiled_.size() >= context_.max_programs) {
-      const auto oldest = std::min_element(
-          compiled_.begin(), compiled_.end(),
-          [](const auto& a, const auto& b) { return a.second->last_used < b.second->last_used; });
-      if (last_ == oldest->second.get()) last_ = nullptr;
-      compiled_.erase(oldest);
-    }
+    if (!compiled_.empty() && compiled_.size() >= context_.max_programs) forget_oldest();
     at = compiled_.emplace(std::move(shapes), std::move(made)).first;
   }
   at->second->last_used = ++clock_;
@@ -118,8 +146,10 @@ CompiledShape& GraphRunner::compiled_for(std::vector<Dims> shapes) {
   return *last_;
 }
 
-std::shared_ptr<const compile::Program> GraphRunner::compile_ready(ir::Graph& ready, int threads) {
+std::shared_ptr<const compile::Program> GraphRunner::compile_ready(ir::Graph& ready, int threads,
+                                                                   int64_t* folded) {
   passes::run_passes(passes::bucket_passes(), ready, context_.passes);
+  if (folded != nullptr) *folded = new_constant_bytes(graph_, ready);
   const bool packs_parts =
       context_.precision == passes::Precision::f32 && context_.compile.on == tensor::DeviceKind::cpu;
   join_weights(ready, context_.packs, packs_parts);
@@ -169,7 +199,8 @@ std::unique_ptr<CompiledShape> GraphRunner::compile_shape(const std::vector<Dims
     made->segments = cut_segments(made->bound);
   }
   const int threads = plan.lanes > 1 ? 1 : context_.compile.threads;
-  made->compiled = compile_ready(made->segments.ready, threads);
+  made->compiled = compile_ready(made->segments.ready, threads, &made->folded_bytes);
+  ++context_.compiles;
   made->lanes.resize(context_.plan_only ? 0 : static_cast<size_t>(plan.lanes));
   for (Lane& lane : made->lanes) {
     lane.executor =
@@ -266,7 +297,8 @@ std::vector<Tensor> GraphRunner::run_node(CompiledShape& shape, const ir::Node& 
                                           std::vector<Tensor> in) {
   try {
     if (node.op->schema.is_control) return run_control(node, in, shape.subgraphs, context_);
-    return ops::evaluate(*node.op, node.attrs, in, node.out.size(), context_.pool);
+    return ops::evaluate(*node.op, node.attrs, in, node.out.size(), context_.pool,
+                         context_.compile.memory_bytes);
   } catch (const base::Error& e) {
     throw e.with(base::concat("node '", node.from, "' (", node.op_name(), ")"));
   }
@@ -299,6 +331,19 @@ std::vector<Tensor> GraphRunner::finish(CompiledShape& shape, const std::vector<
   return shape.rest->run(rest_inputs);
 }
 
+int64_t GraphRunner::folded_bytes() const {
+  int64_t bytes = 0;
+  for (const auto& [shapes, shape] : compiled_) {
+    bytes += shape->folded_bytes + (shape->rest ? shape->rest->folded_bytes() : 0);
+    for (const auto& [graph, runner] : shape->subgraphs) bytes += runner->folded_bytes();
+  }
+  return bytes;
+}
+
+void GraphRunner::trim(int64_t most_bytes) {
+  while (compiled_.size() > 1 && folded_bytes() > most_bytes) forget_oldest();
+}
+
 const compile::Program& GraphRunner::program_for(const std::vector<Dims>& shapes) {
   return compiled_for(shapes).program();
 }
@@ -312,6 +357,8 @@ std::string GraphRunner::host_operators() const {
   }
   return {};
 }
+
+bool GraphRunner::last_was_static() const { return last_ == nullptr || last_->segments.complete; }
 
 bool GraphRunner::is_static(const std::vector<Dims>& shapes) {
   return compiled_for(shapes).segments.complete;

@@ -16,12 +16,15 @@
 
 namespace trireme::engine {
 
-/// Scratch memory shared by all programs of one session (they run one at a time). Grows, never shrinks.
+/// Scratch memory shared by all programs of one session (they run one at a time). Grows; shrinks only by
+/// trim().
 class Arena {
  public:
   explicit Arena(tensor::Device& device) : device_(device) {}
   void* reserve(int64_t bytes);
   int64_t bytes() const { return bytes_; }
+  /// Between runs: lets go of memory that took a large part of what the process may use, where that is tight.
+  void trim();
 
  private:
   tensor::Device& device_;
@@ -44,6 +47,7 @@ struct RunnerContext {
   bool plan_only = false;          ///< programs are compiled and not run: there may be no such device here
   /// Looked at between programs and rounds of loops: once true, runs end with `unavailable`. Null: never.
   const std::atomic<bool>* stop = nullptr;
+  uint64_t compiles = 0;  ///< so far, by all runners of the session
 };
 
 /// One compiled shape of a graph: a program for all nodes whose shapes are known, then (if any are left)
@@ -69,8 +73,15 @@ class GraphRunner {
   int64_t slices(const std::vector<tensor::Dims>& shapes);
   /// True if one program covers the whole graph for these shapes.
   bool is_static(const std::vector<tensor::Dims>& shapes);
+  /// The same of the last run.
+  bool last_was_static() const;
   const ir::Graph& graph() const { return graph_; }
   size_t programs() const { return compiled_.size(); }
+  /// Constants that were folded for single shapes, in all.
+  int64_t folded_bytes() const;
+  /// Between runs: forgets the least recently used shapes until those constants take no more. Clients choose
+  /// shapes, so what is kept to be faster next time would fill memory.
+  void trim(int64_t most_bytes);
   /// Of the first compiled shape that has some: operators that run on the host of a device's program.
   std::string host_operators() const;
 
@@ -78,7 +89,9 @@ class GraphRunner {
   CompiledShape& compiled_for(const std::vector<tensor::Tensor>& inputs);
   CompiledShape& compiled_for(std::vector<tensor::Dims> shapes);
   std::unique_ptr<CompiledShape> compile_shape(const std::vector<tensor::Dims>& shapes);
-  std::shared_ptr<const compile::Program> compile_ready(ir::Graph& ready, int threads);
+  std::shared_ptr<const compile::Program> compile_ready(ir::Graph& ready, int threads,
+                                                        int64_t* folded = nullptr);
+  void forget_oldest();
   SlicePlan slice_plan(const CompiledShape& shape);
   void bind_arena(CompiledShape& shape);
   void check_types(const std::vector<tensor::Tensor>& inputs) const;

@@ -1,8 +1,12 @@
 // A session: a model made runnable.
 #include "engine/session.h"
 
+#include <algorithm>
+#include <utility>
+
 #include "base/cpu_info.h"
 #include "base/memory.h"
+#include "base/memory_budget.h"
 #include "engine/sharded_session.h"
 #include "runtime/open_device.h"
 
@@ -22,7 +26,8 @@ int64_t memory_of(const SessionOptions& options, const tensor::Device& device) {
   if (options.memory_bytes > 0) return options.memory_bytes;
   if (options.plan_only && runtime::kind_of_device(options.device) != tensor::DeviceKind::cpu)
     return INT64_MAX;  // of a device that is not here
-  return device.memory_bytes() > 0 ? device.memory_bytes() : base::memory_limit_bytes();
+  if (device.memory_bytes() > 0) return device.memory_bytes();
+  return std::min(base::memory_limit_bytes(), base::process_memory().limit_bytes());
 }
 
 }  // namespace
@@ -67,7 +72,18 @@ Session::~Session() = default;
 
 std::vector<tensor::Tensor> Session::run(const std::vector<tensor::Tensor>& inputs, runtime::Trace* trace) {
   if (sharded_ != nullptr) return sharded_->run(inputs, trace);
+  struct Trim {  // after failures too
+    Session& session;
+    ~Trim() { session.trim(); }
+  } trim{*this};
   return runner_.run(inputs, trace);
+}
+
+void Session::trim() {
+  constexpr int64_t kFoldedPart = 16;  // a sixteenth of what the process may use
+  arena_.trim();
+  if (std::exchange(trimmed_at_, context_.compiles) == context_.compiles) return;
+  runner_.trim(base::process_memory().limit_bytes() / kFoldedPart);
 }
 
 void Session::run_into(const std::vector<tensor::Tensor>& inputs, std::vector<tensor::Tensor>& outputs,
@@ -87,6 +103,8 @@ int64_t Session::slices(const std::vector<tensor::Dims>& shapes) {
 bool Session::is_static(const std::vector<tensor::Dims>& shapes) {
   return sharded_ != nullptr || runner_.is_static(shapes);
 }
+
+bool Session::last_was_static() const { return sharded_ != nullptr || runner_.last_was_static(); }
 
 std::string Session::host_operators() const { return runner_.host_operators(); }
 

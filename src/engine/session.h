@@ -84,6 +84,8 @@ class Session {
   /// How many times prepare()'s program runs for one batch of these shapes.
   int64_t slices(const std::vector<tensor::Dims>& shapes);
   bool is_static(const std::vector<tensor::Dims>& shapes);
+  /// The same of the last run.
+  bool last_was_static() const;
 
   const ir::Graph& graph() const { return model_->graph(); }
   int threads() const { return pool_.size(); }
@@ -96,6 +98,9 @@ class Session {
   base::ThreadPool& pool() { return pool_; }
 
  private:
+  /// Lets go of what was kept for speed alone, where the memory of the process is tight.
+  void trim();
+
   std::shared_ptr<const PreparedModel> model_;
   base::ThreadPool pool_;
   std::unique_ptr<tensor::Device> device_;
@@ -103,6 +108,7 @@ class Session {
   Arena arena_;
   RunnerContext context_;
   GraphRunner runner_;
+  uint64_t trimmed_at_ = 0;                  ///< programs compiled until the last trim()
   std::unique_ptr<ShardedSession> sharded_;  ///< where several ranks hold the model; then it runs everything
 };
 

@@ -4,6 +4,10 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <thread>
+
+#include "base/memory_budget.h"
 #include "base/rng.h"
 #include "ops/table.h"
 #include "tests/test_device.h"
@@ -219,6 +223,101 @@ TEST(Control, LoopCarriesStopsAndStacks) {
   EXPECT_EQ(out[1].elements(), 0);
   out = run(5, false);
   EXPECT_EQ(values(out[0]), (Doubles{1, 2}));
+}
+
+/// What a request's numbers ask for, within and beyond what the session may take.
+void expect_exhausted(Session& session, const std::vector<Tensor>& inputs, const std::string& why) {
+  try {
+    session.run(inputs);
+    FAIL() << "accepted where the reason should have been: " << why;
+  } catch (const base::Error& e) {
+    EXPECT_EQ(e.code(), base::ErrorCode::exhausted) << e.message();
+    EXPECT_NE(e.message().find(why), std::string::npos) << e.message();
+  }
+}
+
+TEST(Session, SizesThatAreDataKeepToTheSessionsMemory) {
+  Session session(model_of(R"(graph "sized"
+  %0 = input "to" : i64[k]
+  %1 = constant_of_shape(%0)
+  %2 = exp(%1)
+  return %2 "y"
+)"),
+                  {.device = tests::device_under_test(), .threads = 1, .memory_bytes = 1 << 20});
+  EXPECT_EQ(session.run({longs({100, 100})})[0].dims(), (Dims{100, 100}));
+  expect_exhausted(session, {longs({1'000'000})}, "constant_of_shape");
+  expect_exhausted(session, {longs({1 << 20, 1 << 20})}, "f32[1048576,1048576] needs 4398046511104 bytes");
+  EXPECT_EQ(session.run({longs({7})})[0].dims(), (Dims{7}));
+}
+
+TEST(Control, WhatRoundsKeepIsBounded) {
+  ir::Attrs attrs{{"captures", int64_t{1}}};
+  attrs.set("body", subgraph("graph \"b\"\n %0 = input \"i\" : i64[]\n %1 = input \"go\" : bool[]\n"
+                             " %2 = input \"v\" : f32[n]\n %3 = input \"s\" : f32[n]\n"
+                             " %4 = identity(%1)\n %5 = identity(%2)\n %6 = identity(%3)\n"
+                             " return %4, %5, %6\n"));
+  Session session(control_model("loop", {kTrips, kCondition, kVector, kVector}, attrs, 2),
+                  {.device = tests::device_under_test(), .threads = 1, .memory_bytes = 1 << 20});
+  const auto inputs = [](int64_t trips) {
+    return std::vector<Tensor>{Tensor::scalar(trips), Tensor::scalar(true), floats({1, 2}), floats({5, 7})};
+  };
+  EXPECT_EQ(session.run(inputs(1000))[1].dims(), (Dims{1000, 2}));
+  expect_exhausted(session, inputs(INT64_MAX), "rounds leave no room");
+  // Without anything to keep, it is another thread that ends them.
+  std::atomic<bool> stop{false};
+  attrs.set("body", subgraph("graph \"b\"\n %0 = input \"i\" : i64[]\n %1 = input \"go\" : bool[]\n"
+                             " %2 = input \"v\" : f32[n]\n %3 = input \"s\" : f32[n]\n"
+                             " %4 = identity(%1)\n %5 = add(%2, %3)\n return %4, %5\n"));
+  Session endless(control_model("loop", {kTrips, kCondition, kVector, kVector}, attrs, 1),
+                  {.device = tests::device_under_test(), .threads = 1, .stop = &stop});
+  std::thread other([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    stop = true;
+  });
+  EXPECT_THROW(endless.run(inputs(INT64_MAX)), base::Error);
+  other.join();
+}
+
+/// Restores what the process may use.
+struct MemoryLimit {
+  explicit MemoryLimit(int64_t more_bytes) {
+    base::process_memory().set_limit(base::process_memory().used_bytes() + more_bytes);
+  }
+  ~MemoryLimit() { base::process_memory().set_limit(INT64_MAX); }
+};
+
+TEST(Session, WhatIsKeptForManyShapesIsBounded) {
+  // A constant as large as the input is folded for each shape: 1 MB and more of them.
+  Session session(model_of(R"(graph "masks"
+  %0 = input "x" : f32[n]
+  %1 = shape(%0)
+  %2 = constant_of_shape(%1)
+  %3 = exp(%2)
+  %4 = add(%0, %3)
+  return %4 "y"
+)"),
+                  {.threads = 1});
+  session.run({noise({8}, 1)});
+  const MemoryLimit limit(int64_t{64} << 20);
+  const int64_t before = base::process_memory().used_bytes();
+  for (int64_t n = 0; n < 60; ++n) session.run({noise({(1 << 18) + n}, 1)});
+  EXPECT_LT(base::process_memory().used_bytes() - before, int64_t{24} << 20);
+}
+
+TEST(Session, ScratchMemoryGoesBackWhereTheProcessHasLittle) {
+  Session session(model_of(kTwice), {.threads = 1});
+  const auto run = [&](int64_t rows) { session.run({noise({rows, 3}, 1), noise({rows, 1}, 2)}); };
+  run(4);
+  const int64_t before = base::process_memory().used_bytes();
+  {
+    const MemoryLimit limit(int64_t{400} << 20);
+    run(4);
+    EXPECT_GE(base::process_memory().used_bytes(), before);
+    const base::MemoryLease others(base::MemoryUse::bodies, int64_t{340} << 20);
+    run(1'000'000);  // 12 MB in, 12 MB out: as much as there is
+    run(4);
+  }
+  EXPECT_LT(base::process_memory().used_bytes() - before, int64_t{30} << 20);
 }
 
 TEST(Control, ScanReadsSlicesInBothDirections) {

@@ -11,6 +11,7 @@
 #include <limits>
 
 #include "backend/cpu/device/cpu_stream.h"
+#include "base/memory.h"
 #include "ops/table.h"
 #include "ops/test_eval.h"
 
@@ -543,6 +544,81 @@ TEST(HostileOperands, EveryOnnxOperator) {
     if (c) plain.push_back(*c);
   }
   mutate_all(plain);
+}
+
+/// Whether the extents of results come from the values of operand `i`: types alone leave them open.
+bool sets_extents(const Case& c, size_t i) {
+  if (!c.in[i].defined()) return false;
+  ir::NodeView node{
+      .attrs = c.attrs, .in = {}, .out = {}, .known = {}, .is_present = {}, .out_count = c.results};
+  for (size_t k = 0; k < c.in.size(); ++k) {
+    node.is_present.push_back(c.in[k].defined());
+    node.in.push_back(c.in[k].defined() ? c.in[k].type() : tensor::TensorType{});
+    node.known.push_back(c.in[k].defined() && k != i ? &c.in[k] : nullptr);
+  }
+  const auto types = ir::infer_types(table().need(c.op).schema, node);
+  return std::any_of(types.begin(), types.end(), [](const auto& t) { return !t.shape.is_static(); });
+}
+
+/// The operand with one element, or all, made large in its own type.
+std::vector<Tensor> enlarged(const Tensor& given) {
+  std::vector<Tensor> out;
+  tensor::visit_dtype(given.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    if constexpr (std::is_arithmetic_v<T> && !std::is_same_v<T, bool>) {
+      for (const double v : {3e5, 3e8, 5e9, 1e12, 9e18}) {
+        if (v > static_cast<double>(std::numeric_limits<T>::max())) continue;
+        for (int64_t at = -1; at < given.elements(); ++at) {
+          Tensor t = given.clone();
+          const std::span<T> values = t.template mutable_data<T>();
+          at < 0 ? std::fill(values.begin(), values.end(), static_cast<T>(v))
+                 : static_cast<void>(values[static_cast<size_t>(at)] = static_cast<T>(v));
+          out.push_back(std::move(t));
+        }
+      }
+    }
+  });
+  return out;
+}
+
+/// Operands say how large results are: beyond the bound nothing is made, whatever operator it is.
+TEST(HostileOperands, ResultsSizedByValuesKeepToTheBound) {
+  // Besides results and workspace a kernel may take tables: those of a transform of prime length are the
+  // largest.
+  constexpr int64_t kMostBytes = int64_t{8} << 20, kMostGrown = 16 * kMostBytes;
+  base::ThreadPool pool(1);
+  std::vector<std::string> found;
+  int64_t refused = 0;
+  for (const auto& list : {window_cases(), index_cases(), shape_cases(), layer_cases(), product_cases()}) {
+    for (const Case& c : list) {
+      for (size_t i = 0; i < c.in.size(); ++i) {
+        if (table().need(c.op).schema.is_control || !sets_extents(c, i)) continue;
+        found.push_back(c.op);
+        for (Tensor& large : enlarged(c.in[i])) {
+          Case other = c;
+          other.in[i] = std::move(large);
+          const bool is_measured = base::reset_peak_resident();
+          const int64_t before = base::resident_bytes();
+          int64_t made = 0;
+          try {
+            for (const Tensor& t :
+                 evaluate(table().need(c.op), c.attrs, other.in, c.results, pool, kMostBytes))
+              made += t.bytes();
+          } catch (const base::Error& e) {
+            EXPECT_NE(e.code(), base::ErrorCode::internal) << c.op << ": " << e.message();
+            refused += e.code() == base::ErrorCode::exhausted ? 1 : 0;
+          }
+          EXPECT_LE(made, kMostBytes) << c.op;
+          const int64_t grown = is_measured ? base::peak_resident_bytes() - before : 0;
+          EXPECT_LT(grown, kMostGrown) << c.op << " operand " << i;
+        }
+      }
+    }
+  }
+  for (const char* op : {"constant_of_shape", "expand", "tile", "pad", "range", "resize", "one_hot"})
+    EXPECT_NE(std::find(found.begin(), found.end(), op), found.end())
+        << op << " is not seen to be of this kind";
+  EXPECT_GT(refused, 50);
 }
 
 }  // namespace

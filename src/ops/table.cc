@@ -83,7 +83,7 @@ ir::NodeView view_of(const ir::Attrs& attrs, const std::vector<tensor::Tensor>& 
 /// Runs the simpler nodes that the op expands to.
 std::vector<tensor::Tensor> evaluate_expansion(const ir::OpDef& op, const ir::Attrs& attrs,
                                                const std::vector<tensor::Tensor>& in, size_t out_count,
-                                               base::ThreadPool& pool) {
+                                               base::ThreadPool& pool, int64_t max_bytes) {
   ir::Graph graph;
   ir::Node node{.op = &op, .attrs = attrs, .in = {}, .out = {}, .from = op.schema.name};
   for (const tensor::Tensor& t : in) node.in.push_back(t.defined() ? graph.add_constant(t) : ir::kNoValue);
@@ -96,7 +96,7 @@ std::vector<tensor::Tensor> evaluate_expansion(const ir::OpDef& op, const ir::At
     std::vector<tensor::Tensor> operands;
     for (ir::ValueId id : step.in)
       operands.push_back(id == ir::kNoValue ? tensor::Tensor() : values[index(id)]);
-    const auto made = evaluate(*step.op, step.attrs, operands, step.out.size(), pool);
+    const auto made = evaluate(*step.op, step.attrs, operands, step.out.size(), pool, max_bytes);
     for (size_t i = 0; i < made.size(); ++i) {
       if (step.out[i] != ir::kNoValue) values[index(step.out[i])] = made[i];
     }
@@ -106,14 +106,27 @@ std::vector<tensor::Tensor> evaluate_expansion(const ir::OpDef& op, const ir::At
   return out;
 }
 
+/// Takes `bytes` of what is left, or says which op of what type wanted them.
+void take_bytes(int64_t bytes, int64_t& left, const ir::OpDef& op,
+                const std::vector<tensor::TensorType>& out) {
+  if (bytes <= left) {
+    left -= bytes;
+    return;
+  }
+  base::fail(base::ErrorCode::exhausted, "op '", op.schema.name, "' with results of type ",
+             out.empty() ? "none" : out[0].to_string(), " needs ", bytes, " bytes, there are ", left);
+}
+
 }  // namespace
 
 std::vector<tensor::Tensor> evaluate(const ir::OpDef& op, const ir::Attrs& attrs,
                                      const std::vector<tensor::Tensor>& in, size_t out_count,
-                                     base::ThreadPool& pool) {
+                                     base::ThreadPool& pool, int64_t max_bytes) {
   ir::NodeView node = view_of(attrs, in, out_count);
   node.name = op.schema.name;
   node.out = ir::infer_types(op.schema, node);
+  int64_t left = max_bytes;
+  for (const tensor::TensorType& t : node.out) take_bytes(tensor::bytes_of(t), left, op, node.out);
   std::vector<tensor::Tensor> out;
   for (const tensor::TensorType& t : node.out) {
     out.push_back(tensor::Tensor::empty(t.dtype, t.shape.to_dims()));
@@ -125,7 +138,8 @@ std::vector<tensor::Tensor> evaluate(const ir::OpDef& op, const ir::Attrs& attrs
   }
   std::vector<std::string> reasons;
   const ir::Kernel* kernel = choose_kernel(op, node, tensor::DeviceKind::cpu, &reasons);
-  if (kernel == nullptr && op.schema.expand) return evaluate_expansion(op, attrs, in, out_count, pool);
+  if (kernel == nullptr && op.schema.expand)
+    return evaluate_expansion(op, attrs, in, out_count, pool, max_bytes);
   if (kernel == nullptr) {
     std::string all;
     for (const std::string& r : reasons) all += "; " + r;
@@ -133,6 +147,7 @@ std::vector<tensor::Tensor> evaluate(const ir::OpDef& op, const ir::Attrs& attrs
   }
   base::SharedCache packs;
   const ir::BoundKernel bound = kernel->prepare({node, packs, pool.size()});
+  take_bytes(bound.workspace_bytes, left, op, node.out);
   const tensor::Tensor workspace = tensor::Tensor::empty(tensor::DType::u8, {bound.workspace_bytes});
   std::vector<const void*> in_pointers;
   std::vector<void*> out_pointers;

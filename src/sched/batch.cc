@@ -189,6 +189,22 @@ void BatchRunner::fill_rows(Tensor& all, size_t input, const std::vector<bool>& 
   }
 }
 
+/// What would be gathered into much memory is compiled first: a program that does not fit is refused then,
+/// before a byte is filled up for it.
+void BatchRunner::refuse_unfit(std::span<const Request> batch, int64_t rows) {
+  constexpr int64_t kMuchBytes = int64_t{1} << 20;
+  std::vector<Dims> shapes;
+  int64_t gathered = 0;
+  for (size_t i = 0; i < batch[0].inputs.size(); ++i) {
+    const Tensor& first = batch[0].inputs[i];
+    shapes.push_back(padded_dims(first, i, rows));
+    const int64_t bytes = tensor::bytes_of(first.dtype(), tensor::element_count(shapes.back()));
+    if (bytes > INT64_MAX - gathered) gathered = INT64_MAX - bytes;
+    gathered += shapes.back() == first.dims() ? 0 : bytes;
+  }
+  if (gathered > kMuchBytes) session_.prepare(shapes);
+}
+
 std::vector<Tensor> BatchRunner::gather(std::span<const Request> batch, int64_t rows) const {
   int64_t needed = 0;
   const std::vector<int64_t> places = places_of(batch, needed);
@@ -218,6 +234,7 @@ std::vector<Tensor> BatchRunner::gather(std::span<const Request> batch, int64_t 
 
 std::vector<Tensor> BatchRunner::compute(std::span<Request> batch, int64_t rows, int64_t padded,
                                          const base::Clock& clock) {
+  refuse_unfit(batch, padded);
   const std::vector<Tensor> inputs = gather(batch, padded);
   int64_t elements = 0, real = 0;
   for (const Tensor& t : inputs) elements += t.elements();
@@ -236,6 +253,7 @@ std::vector<Tensor> BatchRunner::compute(std::span<Request> batch, int64_t rows,
     r.timing.own_rows = r.rows;
     r.timing.elements = elements;
     r.timing.padded = elements - real;
+    r.timing.depends_on_data = !session_.last_was_static();
   }
   for (const Tensor& t : outputs) {
     if (!padding_.is_batched || (t.rank() > 0 && t.dims()[0] == padded)) continue;

@@ -62,6 +62,7 @@ class BatchRunner {
   int64_t scratch_bytes() const { return session_.arena_bytes(); }
 
  private:
+  void refuse_unfit(std::span<const Request> batch, int64_t rows);
   tensor::Dims padded_dims(const tensor::Tensor& input, size_t index, int64_t rows) const;
   std::vector<tensor::Tensor> gather(std::span<const Request> batch, int64_t rows) const;
   std::vector<tensor::Tensor> compute(std::span<Request> batch, int64_t rows, int64_t padded,

@@ -24,6 +24,7 @@ struct Timing {
   int64_t elements = 0;      ///< of all inputs of the batch, as the model got them
   int64_t padded = 0;        ///< of these, what was only filled in
   int instance = 0;          ///< that ran it
+  bool depends_on_data = false;  ///< the work, on values and not on extents alone: its time tells of no other
 };
 
 /// How a request ended, for counting; the error says it in words.

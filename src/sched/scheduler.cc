@@ -543,7 +543,8 @@ bool Scheduler::prices_rows() const {
 /// With the lock held: what a batch took, gathering and computing.
 void Scheduler::learn_from(const Timing& timing, uint64_t group) {
   const int64_t took_ns = timing.finished_ns - timing.started_ns;
-  if (options_.inline_ns > 0) compute_.observe(group, timing.padded_rows, took_ns);
+  // Where a request's values say how long it takes, a quick one before it is no promise.
+  if (options_.inline_ns > 0 && !timing.depends_on_data) compute_.observe(group, timing.padded_rows, took_ns);
   if (prices_rows()) prices_.observe(group, timing.padded_rows, took_ns, timing.finished_ns);
 }
 

@@ -110,7 +110,8 @@ class Scheduler {
     std::thread thread;
     std::atomic<bool> stop{false};  ///< its session looks at it
     bool is_hung = false, has_ended = false;
-    int64_t hangs_at_ns = 0;  ///< when the batch in hand counts as hung; 0: none is watched
+    int64_t hangs_at_ns = 0;    ///< when the batch in hand counts as hung; 0: none is watched
+    int64_t useless_at_ns = 0;  ///< when nobody wants its answers any more: then it is told to end; 0: never
     std::vector<std::shared_ptr<Answer>> answers;  ///< of that batch
     int busy_at_start = 1;                         ///< instances at work when it began, with it
     int64_t busy_until_ns = 0;                     ///< predicted; 0: idle
@@ -184,6 +185,7 @@ class Scheduler {
   RowPrices prices_;
   OrderedRelease order_;
   BatchTuner tuner_;
+  bool has_deadlines_ = false;       ///< of a batch since the keeper looked: then it looks often
   bool is_held_ = false;             ///< until hold_until requests wait
   std::atomic<uint32_t> ended_{0};   ///< batches, for those who wait a moment for an instance
   std::vector<Instance> instances_;  ///< as many from the start to the end

@@ -53,8 +53,11 @@ void Scheduler::measure(BatchRunner& runner) {
 
 void Scheduler::watch_batch(Instance& instance, std::vector<Request>& batch, uint64_t group) {
   std::vector<std::shared_ptr<Answer>> answers;
-  int64_t rows = 0;
-  for (const Request& r : batch) rows += r.rows;
+  int64_t rows = 0, useless_at_ns = batch.empty() ? 0 : batch[0].finish_ns;
+  for (const Request& r : batch) {
+    rows += r.rows;
+    useless_at_ns = r.finish_ns == 0 || useless_at_ns == 0 ? 0 : std::max(useless_at_ns, r.finish_ns);
+  }
   try {
     for (Request& r : batch) {
       if (options_.hang_ns == 0) break;
@@ -74,13 +77,17 @@ void Scheduler::watch_batch(Instance& instance, std::vector<Request>& batch, uin
   instance.busy_at_start = std::min(busy_, options_.instances);  // others may be answering refusals
   if (options_.hang_ns == 0) return;
   instance.hangs_at_ns = clock_.now_ns() + std::max(options_.hang_ns, kUnexpected * predict(group, rows));
+  instance.useless_at_ns = useless_at_ns;
   wake_keeper(instance.hangs_at_ns);
+  if (useless_at_ns == 0) return;
+  has_deadlines_ = true;
+  wake_keeper(useless_at_ns);
 }
 
 /// With the lock held, at the end of a batch.
 void Scheduler::end_watch(Instance& instance) {
   instance.answers.clear();
-  instance.hangs_at_ns = 0;
+  instance.hangs_at_ns = instance.useless_at_ns = 0;
   instance.stop = false;
   if (instance.is_hung && options_.on_hang && !closing_)
     options_.on_hang(static_cast<int>(&instance - instances_.data()), false);
@@ -100,7 +107,8 @@ void Scheduler::run_keeper() {
     // Batches that come one at a time need not wake it each.
     const uint32_t ended = ended_.load(std::memory_order_relaxed);
     if (options_.hang_ns > 0 && std::exchange(seen, ended) != ended)
-      look_ns = std::min(look_ns, now_ns + options_.hang_ns);
+      look_ns =
+          std::min(look_ns, now_ns + (std::exchange(has_deadlines_, false) ? kLookNs : options_.hang_ns));
     if (closing_ && busy_ == 0 && queue_.empty()) return;
     keeper_wakes_ns_ = look_ns;
     if (look_ns == INT64_MAX) {
@@ -117,6 +125,7 @@ int64_t Scheduler::next_look_ns(int64_t now_ns) const {
   int64_t look_ns = is_everybody_busy() ? queue_.next_sweep_ns() : INT64_MAX;
   for (const Instance& instance : instances_) {
     if (!instance.is_hung && instance.hangs_at_ns != 0) look_ns = std::min(look_ns, instance.hangs_at_ns);
+    if (instance.useless_at_ns != 0) look_ns = std::min(look_ns, instance.useless_at_ns);
   }
   const bool is_asked = now_ns - last_arrival_ns_ < kAskedNs && last_arrival_ns_ != 0;
   if (options_.p99_ns > 0 && is_asked && !closing_) look_ns = std::min(look_ns, now_ns + kLookNs);
@@ -186,6 +195,11 @@ void Scheduler::keep_watch(std::unique_lock<std::mutex>& lock) {
   std::vector<Request> bound;  // to an instance that hangs
   for (size_t i = 0; i < instances_.size(); ++i) {
     Instance& instance = instances_[i];
+    // Past the deadline of all its requests a run goes on for nobody.
+    if (instance.useless_at_ns != 0 && now_ns >= instance.useless_at_ns) {
+      instance.stop = true;
+      instance.useless_at_ns = 0;
+    }
     if (instance.is_hung || instance.hangs_at_ns == 0 || now_ns < instance.hangs_at_ns) continue;
     instance.is_hung = true;
     ++stats_.hung;

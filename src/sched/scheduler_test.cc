@@ -14,6 +14,7 @@
 
 #include "base/busy_cpus.h"
 #include "base/cpu_info.h"
+#include "base/memory_budget.h"
 #include "engine/sharded_session.h"
 #include "ops/table.h"
 
@@ -532,6 +533,87 @@ TEST(Scheduler, FillsLengthsUpAndCutsAnswers) {
   EXPECT_EQ(batches[0].elements, 8 * 6 * 4);
   EXPECT_EQ(batches[0].padded, 8 * 6 * 4 - 6 * (1 * 3 + 2 * 4 + 3 * 1));
   EXPECT_EQ(batches[1].padded, 0);
+}
+
+// One row of 8 MB in a batch filled up to 8 of them: refused by what its program would need, before it is
+// filled up.
+TEST(Scheduler, BatchesWhoseProgramDoesNotFitAreRefusedUnfilled) {
+  base::SystemClock clock;
+  SchedulerOptions o = options(8, 0);
+  o.padding.row_buckets = {8};
+  o.session.memory_bytes = int64_t{48} << 20;
+  Scheduler scheduler(doubling_model(), o, clock);
+  base::MemoryBudget& budget = base::process_memory();
+  const Tensor x = Tensor::zeros(tensor::DType::f32, {1, 3, 350'000, 2});
+  budget.set_limit(budget.used_bytes() + (int64_t{48} << 20));
+  const uint64_t refused = budget.refused();
+  Answer large, small;
+  scheduler.submit(request(x, large));
+  const Outcome out = large.future.get();
+  EXPECT_EQ(budget.refused(), refused);
+  budget.set_limit(INT64_MAX);
+  ASSERT_TRUE(out.error.has_value());
+  EXPECT_EQ(out.error->code(), base::ErrorCode::exhausted);
+  scheduler.submit(request(Tensor::zeros(tensor::DType::f32, {1, 3, 4, 2}), small));
+  EXPECT_FALSE(small.future.get().error.has_value());
+}
+
+/// x [n] and a trip count -> x, after so many rounds of nothing.
+std::shared_ptr<const engine::PreparedModel> looping_model() {
+  ir::Attrs attrs{{"captures", int64_t{0}}};
+  attrs.set("body", std::make_shared<const ir::Graph>(
+                        ir::parse("graph \"b\"\n %0 = input \"i\" : i64[]\n %1 = input \"go\" : bool[]\n"
+                                  " %2 = input \"v\" : f32[n]\n %3 = identity(%1)\n %4 = add(%2, %2)\n"
+                                  " return %3, %4\n",
+                                  ops::table())));
+  ir::Graph g;
+  const ir::ValueId x = g.add_input("x", {tensor::DType::f32, {tensor::Dim::symbol("n")}});
+  const ir::ValueId rounds = g.add_input("rounds", {tensor::DType::i64, {}});
+  g.add_output(g.add1(ops::table().need("loop"), {rounds, ir::kNoValue, x}, attrs), "y");
+  return std::make_shared<const engine::PreparedModel>(std::move(g));
+}
+
+// A model that is quick for one request and endless for the next never runs where requests are read.
+TEST(Scheduler, WorkThatDependsOnDataIsLeftToInstances) {
+  base::SystemClock clock;
+  SchedulerOptions o = options(1, 0);
+  o.padding.is_batched = false;
+  o.inline_ns = 1000 * base::kNsPerMs;
+  Scheduler scheduler(looping_model(), o, clock);
+  for (int i = 0; i < 200; ++i) {
+    std::thread::id ran;
+    Answer answer;
+    scheduler.submit({.inputs = {Tensor::zeros(tensor::DType::f32, {2}), Tensor::scalar<int64_t>(1)},
+                      .sink = [&](Outcome&& out) {
+                        ran = std::this_thread::get_id();
+                        answer.promise.set_value(std::move(out));
+                      }});
+    ASSERT_FALSE(answer.future.get().error.has_value());
+    ASSERT_NE(ran, std::this_thread::get_id()) << i;
+  }
+}
+
+// Past its request's deadline a run is told to end, long before it counts as hung: the instance is free
+// again.
+TEST(Scheduler, RunsThatNobodyWaitsForEnd) {
+  base::SystemClock clock;
+  SchedulerOptions o = options(1, 0);
+  o.padding.is_batched = false;
+  o.hang_ns = 600 * base::kNsPerSecond;
+  Scheduler scheduler(looping_model(), o, clock);
+  const auto ask = [&](int64_t rounds, int64_t finish_ns, Answer& answer) {
+    scheduler.submit({.inputs = {Tensor::zeros(tensor::DType::f32, {2}), Tensor::scalar(rounds)},
+                      .finish_ns = finish_ns,
+                      .sink = answer.sink()});
+    return answer.future.get();
+  };
+  Answer endless, next;
+  const int64_t begin_ns = clock.now_ns();
+  const Outcome out = ask(INT64_MAX, begin_ns + 200 * base::kNsPerMs, endless);
+  ASSERT_TRUE(out.error.has_value());
+  EXPECT_EQ(out.error->code(), base::ErrorCode::unavailable);
+  EXPECT_LT(clock.now_ns() - begin_ns, 60 * base::kNsPerSecond);
+  EXPECT_FALSE(ask(3, 0, next).error.has_value());
 }
 
 TEST(SameGroup, ComparesTypesExtentsBucketsAndScalars) {

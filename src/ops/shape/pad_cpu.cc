@@ -2,6 +2,7 @@
 // sequences.
 #include <cstring>
 
+#include "base/memory_budget.h"
 #include "backend/cpu/device/cpu_stream.h"
 #include "ops/elementwise/row_kernels.h"
 #include "ops/shape/fill_ops.h"
@@ -197,11 +198,29 @@ ir::BoundKernel bind_reverse(const ir::NodeView& n) {
   }};
 }
 
+/// The account's share for the tables of a node, which have an entry for each index of each axis: extents may
+/// come from a request's data. Null for small ones.
+std::shared_ptr<const base::MemoryLease> room_for_tables(const ir::NodeView& n) {
+  constexpr int64_t kEntryBytes = 40, kSmall = int64_t{1} << 15;  // maps as they grow, offsets, segments
+  int64_t entries = 0;
+  for (const tensor::Dims& dims : {n.in_dims(0), n.out_dims(0)}) {
+    for (int64_t d : dims) entries = std::max(entries, d);
+  }
+  if (entries <= kSmall) return nullptr;
+  return std::make_shared<const base::MemoryLease>(base::MemoryUse::scratch, entries * kEntryBytes);
+}
+
 ir::Kernel kernel(std::function<ir::BoundKernel(const ir::NodeView&)> bind,
                   std::function<ir::Refusal(const ir::NodeView&)> refuse = {}) {
   ir::Kernel k{.name = "reference"};
   k.refuse = std::move(refuse);
-  k.prepare = [bind = std::move(bind)](const ir::KernelInit& init) { return bind(init.node); };
+  k.prepare = [bind = std::move(bind)](const ir::KernelInit& init) {
+    const auto room = room_for_tables(init.node);
+    ir::BoundKernel bound = bind(init.node);
+    if (room != nullptr)
+      bound.run = [room, run = std::move(bound.run)](const ir::RunArgs& args) { run(args); };
+    return bound;
+  };
   return k;
 }
 
