@@ -2,12 +2,26 @@
 // miss each other.
 #include "base/memory_budget.h"
 
+#include <malloc.h>
+#include <unistd.h>
+
+#include <fstream>
+
 #include "base/error.h"
 
 namespace trireme::base {
 namespace {
 
 constexpr int64_t kSmallBytes = int64_t{64} << 10;
+constexpr int64_t kLookBytes = int64_t{32} << 20;
+
+/// Resident memory of the process that no file backs.
+int64_t anonymous_bytes() {
+  std::ifstream file("/proc/self/statm");
+  int64_t size = 0, resident = 0, shared = 0;
+  file >> size >> resident >> shared;
+  return (resident - shared) * ::sysconf(_SC_PAGESIZE);
+}
 
 }  // namespace
 
@@ -36,10 +50,30 @@ bool MemoryBudget::try_take(MemoryUse use, int64_t bytes) noexcept {
   }
   // Added in one order for all: of two who together pass the limit at least one sees it.
   used.fetch_add(bytes);
-  if (used_bytes() <= limit + (bytes <= kSmallBytes ? limit / 16 : 0)) return true;
+  if (used_bytes() <= limit + (bytes <= kSmallBytes ? limit / 16 : 0)) {
+    thread_local int64_t since_look = 0;
+    since_look += bytes;
+    if (since_look < kLookBytes) return true;
+    since_look = 0;
+    return_unused();
+    return true;
+  }
   used.fetch_sub(bytes);
   refused_.fetch_add(1, std::memory_order_relaxed);
   return false;
+}
+
+/// The allocator keeps for each thread what it freed: pieces below its threshold for mappings, of all sizes
+/// together more than the account leaves for it. Where that shows, it goes back to the system; looked at
+/// after every 32 MiB that a thread has taken.
+void MemoryBudget::return_unused() const noexcept {
+  const int64_t limit = limit_bytes();
+  try {
+    const int64_t resident = anonymous_bytes();
+    if (resident > limit - limit / 4 && resident - used_bytes() > limit / 16) malloc_trim(0);
+  } catch (const std::exception&) {
+    return;  // no memory to look
+  }
 }
 
 void MemoryBudget::give_back(MemoryUse use, int64_t bytes) noexcept {

@@ -45,6 +45,7 @@ class MemoryBudget {
 
  private:
   using Count = std::atomic<int64_t>;
+  void return_unused() const noexcept;
   const Count& of(MemoryUse use) const { return used_[static_cast<size_t>(use)]; }
 
   std::array<Count, kMemoryUses.size()> used_{};

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <thread>
 
+#include "base/memory.h"
+#include "base/memory_budget.h"
 #include "serve/seeing/live_page.h"
 #include "serve/seeing/price.h"
 #include "serve/seeing/process_metrics.h"
@@ -41,6 +43,13 @@ GrpcServerOptions grpc_options(const ServeOptions& options) {
   return grpc;
 }
 
+/// All memory that the server may use; the rest of what the control group allows is for what is not counted:
+/// code, stacks, what the allocator keeps, small things.
+int64_t memory_limit(const ServeOptions& options) {
+  if (options.memory_limit.bytes > 0) return options.memory_limit.bytes;
+  return base::memory_limit_bytes() / 5 * 4;
+}
+
 /// Each connection is an open file: takes what the system allows, and says so where that is too little.
 void allow_open_files(int connections, base::Log& log) {
   constexpr rlim_t kOthers = 256;  // models, gRPC, logs
@@ -61,6 +70,7 @@ Server::Server(const ServeOptions& options, const base::Env& env)
       repository_(options, env, metrics_),
       core_(repository_, options, env),
       kserve_(core_) {
+  base::process_memory().set_limit(memory_limit(options));
   Prices::read(options.price_per_hour, options.prices, 1);  // what is wrong with them is told now
   register_process_metrics(metrics_, env_.clock);
   allow_open_files(options.max_connections, env_.log);

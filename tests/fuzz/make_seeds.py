@@ -401,6 +401,17 @@ def texts():
                              '"dims": [3]}], "dynamic_batching": {}}')]
 
 
+def served_requests():
+    """A model's number, then for each extent and value an index into the target's table, or itself + 128."""
+    huge, loops = 13, 12  # 2^28 and 2^24
+    return [(name, bytes(data)) for name, data in (
+        ("rows", [0, 129, 132, 1, 2, 3, 4]), ("no_rows", [0, 0, huge]), ("planes", [1, 129, 130, 131] + 6 * [5]),
+        ("no_planes", [1, 0, huge, 1]), ("outer", [2, 133] + 5 * [9]), ("fill", [3, 129, 140]),
+        ("large_fill", [3, 130, huge, 10]),
+        ("expand", [4, 129, 5, 129, huge]), ("tile", [5, 129, 5, 129, huge]), ("loop", [6, 130, 5, 6, 135]),
+        ("long_loop", [6, 129, 5, loops]), ("grow", [7, 129, 5, 138]), ("overgrow", [7, 129, 5, 7]))]
+
+
 def main():
     models = [*single_models(), *old_models(), *larger_models()]
     for folder, files in (("onnx", models[-6:] + models[::6]), ("session", models), ("npy", array_files()),
@@ -408,7 +419,7 @@ def main():
                           ("tfrecord", tfrecord_files()), ("checkpoint_reader", checkpoint_indices()),
                           ("checkpoint_reader", typed_checkpoints()), ("image", pictures()), ("text_rows", row_files()),
                           ("webdataset", webdatasets()), ("tokens", token_files()), ("shared_regions", regions()),
-                          ("hf_directory", hf_directories()),
+                          ("hf_directory", hf_directories()), ("served_model", served_requests()),
                           *((folder, [(name, text.encode()) for name, text in found]) for folder, found in texts())):
         (HERE / folder).mkdir(exist_ok=True)
         for name, data in files:

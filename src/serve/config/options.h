@@ -46,7 +46,7 @@ struct ServeOptions {
   std::vector<int64_t> buckets{1, 2, 3, 4, 6, 8, 12, 16, 24, 32};
   std::vector<int64_t> length_buckets{16, 32, 64, 128, 256, 512};
   base::Duration request_timeout{30 * base::kNsPerSecond}, exit_timeout{30 * base::kNsPerSecond};
-  base::ByteSize max_request_bytes{int64_t{64} << 20};
+  base::ByteSize max_request_bytes{int64_t{64} << 20}, memory_limit{0};
   WarmUpLevel warm_up = WarmUpLevel::compile;
   bool strict_readiness = false;
   int unready_status = 503;
@@ -165,6 +165,9 @@ struct ServeOptions {
           "more rules of that form, one a line; ${NAME} in a secret: from the environment");
     f.add("exit_timeout", &exit_timeout, "time for requests in flight after SIGTERM");
     f.add("max_request_bytes", &max_request_bytes, "largest HTTP body, or gRPC message inflated");
+    f.add("memory_limit", &memory_limit,
+          "memory for models, requests in work and answers not yet read; what would need more is refused; 0: "
+          "four fifths of the control group's limit or of the machine's memory");
     f.add_choice("warm_up", &warm_up, {"none", "compile", "run"},
                  "before ready: nothing; every bucket compiled and the smallest run; every bucket run");
     f.add("strict_readiness", &strict_readiness, "not ready while any model failed to load");

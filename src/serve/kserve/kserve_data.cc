@@ -25,7 +25,12 @@ DataWriter::DataWriter(WireTensor& tensor, size_t text_bytes)
                 "' has datatype ", wire_name(tensor.type),
                 ", which JSON cannot carry; send it as binary data");
   if (elements_ > static_cast<int64_t>(text_bytes)) refuse_shape();
-  if (tensor.type) tensor.values = tensor::Tensor::empty(*tensor.type, tensor.dims);
+  if (tensor.type) {
+    tensor.values = tensor::Tensor::empty(*tensor.type, tensor.dims);
+    return;
+  }
+  tensor.room = room_for_strings(elements_, static_cast<int64_t>(text_bytes));
+  tensor.strings.reserve(static_cast<size_t>(elements_));
 }
 
 void DataWriter::refuse_shape() const {

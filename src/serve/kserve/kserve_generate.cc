@@ -89,7 +89,7 @@ std::string values_of(const WireTensor& t) {
   } else {
     append_values(json, t);
   }
-  const bool is_one = wire_elements(t.name, t.dims) == 1;
+  const bool is_one = tensor::element_count(t.dims) == 1;
   return is_one ? json.substr(1, json.size() - 2) : json;
 }
 

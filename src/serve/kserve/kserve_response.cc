@@ -116,7 +116,10 @@ http::BodyPart tensor_bytes(const WireTensor& t) {
 
 http::Response infer_http_response(InferResponse response) {
   std::string json;
-  json.reserve(json_estimate(response));
+  const size_t estimate = json_estimate(response);
+  // Refused before it is written; the part that it becomes counts itself.
+  base::MemoryLease lease(base::MemoryUse::answers, static_cast<int64_t>(estimate));
+  json.reserve(estimate);
   json += '{';
   if (response.has_id) {
     json += "\"id\":";
@@ -148,6 +151,7 @@ http::Response infer_http_response(InferResponse response) {
     http.headers.emplace_back("Inference-Header-Content-Length", std::to_string(json.size()));
   }
   if (!response.traceparent.empty()) http.headers.emplace_back("traceparent", response.traceparent);
+  lease = base::MemoryLease();
   http.body.emplace_back(std::move(json));
   for (http::BodyPart& blob : blobs) http.body.push_back(std::move(blob));
   return http;
@@ -164,6 +168,8 @@ WireTensor classify(const WireTensor& scores, int64_t count, bool is_batched,
   const int64_t kept = std::min(count, width);
   WireTensor out{.name = scores.name, .type = std::nullopt};
   out.dims = is_batched ? tensor::Dims{rows, kept} : tensor::Dims{kept};
+  constexpr int64_t kClassBytes = 32;  // "value:index"; labels are the model's
+  out.room = room_for_strings(rows * kept, rows * kept * kClassBytes);
   const auto rank_all = [&](const auto& values) {
     for (int64_t r = 0; r < rows; ++r)
       append_classes(values.data() + r * width, width, kept, labels, out.strings);

@@ -19,6 +19,7 @@ constexpr TypeName kTypeNames[] = {
     {DType::i64, "INT64"},    {DType::f16, "FP16"}, {DType::f32, "FP32"},   {DType::f64, "FP64"},
     {DType::bf16, "BF16"},
 };
+constexpr int64_t kMostBesidesZero = int64_t{1} << 24;  // elements of a large picture
 constexpr std::string_view kBytes = "BYTES", kTypePrefix = "TYPE_";
 
 /// " for model 'M'" in three parts, which cost nothing where nothing is refused; nothing without a model.
@@ -33,6 +34,7 @@ std::vector<std::string> strings_from(std::string_view name, const WireBytes& fr
   const std::string_view bytes = from.bytes;
   const ForModel model(from.model);
   std::vector<std::string> strings;
+  strings.reserve(std::min(static_cast<size_t>(count), bytes.size() / sizeof(uint32_t)));
   size_t at = 0;
   while (at < bytes.size()) {
     base::require(static_cast<int64_t>(strings.size()) < count, "unexpected number of string elements ",
@@ -88,10 +90,11 @@ WireType config_type(std::string_view name) {
 
 int64_t wire_elements(std::string_view name, const tensor::Dims& dims) {
   // Words are made only where they are needed: this is on the way of every request.
-  int64_t count = 1;
+  int64_t count = 1, solid = 1;
   for (int64_t d : dims) {
     base::require(d >= 0, "Unable to parse 'shape': input '", name, "' has the negative dimension ", d);
-    if (__builtin_mul_overflow(count, d, &count)) {
+    if (__builtin_mul_overflow(count, d, &count) ||
+        __builtin_mul_overflow(solid, std::max<int64_t>(d, 1), &solid)) {
       base::fail_invalid("shape ", tensor::to_string(dims), " of input '", name,
                          "' causes total element count to exceed maximum size of ", INT64_MAX);
     }
@@ -100,6 +103,12 @@ int64_t wire_elements(std::string_view name, const tensor::Dims& dims) {
   if (count > int64_t{1} << 56) {
     base::fail_invalid("byte size overflow for input '", name, "': shape ", tensor::to_string(dims), " has ",
                        count, " elements");
+  }
+  // An empty tensor costs its client nothing, whatever its other extents are; models may be made to fill
+  // them.
+  if (count == 0 && solid > kMostBesidesZero) {
+    base::fail_invalid("shape ", tensor::to_string(dims), " of input '", name,
+                       "' has no elements; its other extents make ", solid, ", at most ", kMostBesidesZero);
   }
   return count;
 }
@@ -110,6 +119,9 @@ WireTensor tensor_from_bytes(std::string name, WireType type, tensor::Dims dims,
   const int64_t elements = wire_elements(name, dims);
   WireTensor out{.name = std::move(name), .type = type, .dims = std::move(dims)};
   if (!type) {
+    // Each string has at least its length: more of them than that are not made room for.
+    const auto most = std::min(elements, static_cast<int64_t>(bytes.size() / sizeof(uint32_t)));
+    out.room = room_for_strings(most, static_cast<int64_t>(bytes.size()));
     out.strings = strings_from(out.name, from, elements);
     return out;
   }
@@ -133,6 +145,16 @@ WireTensor tensor_from_bytes(std::string name, WireType type, tensor::Dims dims,
     for (size_t i = 0; i < bytes.size(); ++i) to[i] = std::byte{to[i] != std::byte{0}};
   }
   return out;
+}
+
+std::shared_ptr<const base::MemoryLease> room_for_strings(int64_t count, int64_t bytes) {
+  constexpr int64_t kLittleBytes = int64_t{64} << 10;
+  int64_t room = 0;
+  if (__builtin_mul_overflow(count, static_cast<int64_t>(sizeof(std::string)), &room) ||
+      __builtin_add_overflow(room, bytes, &room))
+    room = INT64_MAX / 2;
+  if (room <= kLittleBytes) return nullptr;
+  return std::make_shared<const base::MemoryLease>(base::MemoryUse::tensors, room);
 }
 
 std::string bytes_of_strings(const std::vector<std::string>& strings) {

@@ -1,11 +1,13 @@
 // A tensor as KServe v2 names it: its wire datatype, and BYTES beside the numeric types of the engine.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/memory_budget.h"
 #include "tensor/tensor.h"
 
 namespace trireme::serve {
@@ -26,9 +28,14 @@ struct WireTensor {
   std::string name;
   WireType type;
   tensor::Dims dims;
-  tensor::Tensor values;             ///< numeric types
-  std::vector<std::string> strings;  ///< BYTES, row-major
+  tensor::Tensor values;                                    ///< numeric types
+  std::vector<std::string> strings;                         ///< BYTES, row-major
+  std::shared_ptr<const base::MemoryLease> room = nullptr;  ///< of the strings, where they are many or long
 };
+
+/// The memory of so many strings of so many bytes in all, which may be ten times what a request spends on
+/// them; null for a few. Throws exhausted.
+std::shared_ptr<const base::MemoryLease> room_for_strings(int64_t count, int64_t bytes);
 
 /// Product of the extents; throws invalid_argument in the protocol's words for a negative extent or an
 /// overflow.

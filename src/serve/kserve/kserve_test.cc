@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "base/json.h"
+#include "base/memory_budget.h"
 #include "serve/kserve/kserve_generate.h"
 #include "serve/kserve/kserve_request.h"
 #include "serve/kserve/kserve_response.h"
@@ -63,6 +64,61 @@ TEST(KserveRequest, TakesNestedDataAndDataBeforeItsShape) {
   EXPECT_EQ(parse(input("FP32", "[0,3]", "[]")).inputs[0].values.elements(), 0);
   EXPECT_EQ(parse(input("FP32", "[2,0]", "[[],[]]")).inputs[0].values.elements(), 0);
   EXPECT_EQ(parse(input("FP32", "[]", "[5]")).inputs[0].values.elements(), 1);
+}
+
+TEST(KserveRequest, EmptyTensorsHaveBoundedExtents) {
+  for (const char* shape :
+       {"[0,268435456]", "[268435456,0]", "[0,0,16777217]", "[1,0,4096,4097]", "[0,36028797018963968,8]"}) {
+    EXPECT_REFUSED(input("FP32", shape, "[]"), "has no elements; its other extents make") << shape;
+    EXPECT_REFUSED(input("BYTES", shape, "[]"), "has no elements; its other extents make") << shape;
+  }
+  EXPECT_REFUSED(input("FP32", "[0,9223372036854775807,2]", "[]"), "total element count");
+  EXPECT_EQ(parse(input("FP32", "[0,4096,4096]", "[]")).inputs[0].values.elements(), 0);
+  EXPECT_THROW(tensor_from_bytes("x", tensor::DType::f32, {0, 1 << 28}, {""}), base::Error);
+  EXPECT_THROW(tensor_from_bytes("x", std::nullopt, {0, 1 << 28}, {""}), base::Error);
+}
+
+/// Restores what the process may use.
+struct MemoryLimit {
+  explicit MemoryLimit(int64_t more_bytes) {
+    base::process_memory().set_limit(base::process_memory().used_bytes() + more_bytes);
+  }
+  ~MemoryLimit() { base::process_memory().set_limit(INT64_MAX); }
+};
+
+// An empty string takes three bytes of JSON, four of binary data, and 32 in memory.
+TEST(KserveRequest, ManyStringsCountForWhatTheyTake) {
+  constexpr int64_t kCount = 1 << 20;
+  std::string data = "[\"\"";
+  for (int64_t i = 1; i < kCount; ++i) data += ",\"\"";
+  const std::string json = input("BYTES", "[1048576]", data + "]");
+  const std::string bytes(4 * kCount, '\0');
+  const int64_t before = base::process_memory().used_bytes();
+  {
+    const InferRequest r = parse(json);
+    EXPECT_GE(base::process_memory().used_bytes() - before, kCount * int64_t{sizeof(std::string)});
+  }
+  EXPECT_EQ(base::process_memory().used_bytes(), before);
+  const MemoryLimit limit(int64_t{16} << 20);
+  EXPECT_REFUSED(json, "bytes allowed");
+  EXPECT_THROW(tensor_from_bytes("x", std::nullopt, {kCount}, {bytes}), base::Error);
+  EXPECT_EQ(parse(input("BYTES", "[2]", "[\"a\",\"b\"]")).inputs[0].strings.size(), 2u);
+}
+
+// Text of an answer may be five times its numbers.
+TEST(KserveResponse, TextCountsBeforeItIsWritten) {
+  InferResponse response{.model_name = "m", .model_version = "1"};
+  WireTensor t{.name = "y", .type = tensor::DType::f32, .dims = {1 << 20}};
+  t.values = tensor::Tensor::zeros(tensor::DType::f32, {1 << 20});
+  response.outputs.push_back({std::move(t), false});
+  const int64_t before = base::process_memory().used_bytes();
+  {
+    const http::Response kept = infer_http_response(response);
+    EXPECT_GE(base::process_memory().used_bytes() - before, 2 << 20);
+  }
+  EXPECT_EQ(base::process_memory().used_bytes(), before);
+  const MemoryLimit limit(int64_t{4} << 20);
+  EXPECT_THROW(infer_http_response(response), base::Error);
 }
 
 TEST(KserveRequest, TakesListsAroundExtentsOfOne) {

@@ -157,6 +157,16 @@ Tensor StringPorts::enter(const WireTensor& given, StringTable& table) const {
 WireTensor StringPorts::leave(const std::string& name, const Tensor& values, const StringTable& table) const {
   const Port& port = outputs_.at(name);
   WireTensor out{.name = name, .type = std::nullopt, .dims = values.dims()};
+  constexpr int64_t kPrintedBytes = 24;
+  int64_t bytes = kPrintedBytes * values.elements();
+  if (port.is_handle) {
+    bytes = 0;  // one long string may come out many times
+    for (int64_t handle : values.data<int64_t>()) {
+      const bool is_known = handle >= 0 && handle < static_cast<int64_t>(table.size());
+      bytes += is_known ? static_cast<int64_t>(table[static_cast<size_t>(handle)].size()) : 0;
+    }
+  }
+  out.room = room_for_strings(values.elements(), bytes);
   out.strings.reserve(static_cast<size_t>(values.elements()));
   if (port.is_handle) {
     for (int64_t handle : values.data<int64_t>()) {

@@ -160,6 +160,26 @@ TEST_F(RepositoryTest, NoRequestFailsWhileModelsAreSwapped) {
   EXPECT_GT(asked, 10);
 }
 
+// No rows would be filled up to a batch of what the client named, and paid nothing for.
+TEST_F(RepositoryTest, RequestsHaveARowAtLeast) {
+  write_model(root_ / "m/1/model.onnx", 1);
+  start();
+  ASSERT_EQ(load("m"), "");
+  const auto model = repository_->catalog()->find("m", "");
+  InferRequest request;
+  request.inputs.push_back(tensor_from_bytes("x", tensor::DType::f32, {0, 4}, {""}));
+  try {
+    model->infer(std::move(request), {.done = [](InferResponse&&) {},
+                                      .failed = [](const base::Error&) {},
+                                      .cancelled = {},
+                                      .received_ns = env_.clock.now_ns()});
+    FAIL() << "a request without rows was taken";
+  } catch (const base::Error& e) {
+    EXPECT_EQ(e.code(), base::ErrorCode::invalid_argument);
+    EXPECT_NE(e.message().find("batch-size must be >= 1"), std::string::npos) << e.message();
+  }
+}
+
 TEST(RawRequest, TakesTheShapeFromTheSize) {
   const std::string body(48, '\0');
   const std::vector<TensorConfig> open{{.name = "x", .type = tensor::DType::f32, .dims = {3, -1}}};

@@ -49,9 +49,10 @@ struct ServedModel::Call {
   InferSink sink;
   int64_t rows = 0;
   Tenant tenant;
-  StringTable strings;                       ///< what handles of this request name
-  std::vector<std::vector<int64_t>> places;  ///< rows of each part in the request
-  std::vector<sched::Outcome> outcomes;      ///< by part
+  StringTable strings;                            ///< what handles of this request name
+  std::shared_ptr<const base::MemoryLease> room;  ///< of these
+  std::vector<std::vector<int64_t>> places;       ///< rows of each part in the request
+  std::vector<sched::Outcome> outcomes;           ///< by part
   std::atomic<size_t> left{0};
 };
 
@@ -77,6 +78,8 @@ void ServedModel::check_tensor(const WireTensor& got, const TensorConfig& want) 
     base::fail_invalid("unexpected shape for input '", got.name, "' for model '", name(), "'. Expected ",
                        tensor::to_string(expected), ", got ", tensor::to_string(got.dims));
   }
+  base::require(!config_.is_batched() || got.dims[0] >= 1, "inference request batch-size must be >= 1 for '",
+                name(), "', got ", got.dims.empty() ? 0 : got.dims[0]);
   base::require(!config_.is_batched() || got.dims[0] <= *config_.max_batch_size,
                 "inference request batch-size must be <= ", config_.max_batch_size.value_or(0), " for '",
                 name(), "', got ", got.dims.empty() ? 0 : got.dims[0]);
@@ -108,6 +111,11 @@ std::vector<Tensor> ServedModel::checked_inputs(InferRequest& request, Call& cal
     base::fail_invalid("expected ", wanted, " inputs but got ", request.inputs.size(), " inputs for model '",
                        name(), "'. Got input(s) ", list_names(given), ", but missing required input(s) ",
                        list_names(missing), ". Please provide all required input(s).");
+  }
+  if (!call.strings.empty()) {
+    int64_t bytes = 0;
+    for (const std::string& s : call.strings) bytes += static_cast<int64_t>(s.size());
+    call.room = room_for_strings(static_cast<int64_t>(call.strings.size()), bytes);
   }
   call.rows = extents.at(0);
   for (int64_t rows : extents) {

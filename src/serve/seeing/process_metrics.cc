@@ -10,6 +10,7 @@
 #include "base/directory.h"
 #include "base/guarded.h"
 #include "base/memory.h"
+#include "base/memory_budget.h"
 
 namespace trireme::serve {
 namespace {
@@ -99,6 +100,15 @@ void register_process_metrics(MetricRegistry& metrics, const base::Clock& clock)
   metrics.counter_from("process_cpu_seconds_total", "Processor time of this process, user and system", {},
                        cpu_seconds);
   gauge("process_start_time_seconds", "When it started, since 1970-01-01 UTC", [=] { return started_s; });
+  gauge("trireme_memory_limit_bytes", "What --memory-limit allows",
+        [] { return static_cast<double>(base::process_memory().limit_bytes()); });
+  for (const base::MemoryUse use : base::kMemoryUses) {
+    metrics.gauge_from("trireme_memory_used_bytes", "Memory counted against that limit, by what it is for",
+                       {{"kind", std::string(base::name_of(use))}},
+                       [use] { return static_cast<double>(base::process_memory().used_bytes(use)); });
+  }
+  metrics.counter_from("trireme_memory_refused_total", "Times that memory was refused to keep to the limit",
+                       {}, [] { return static_cast<double>(base::process_memory().refused()); });
   gauge("process_threads", "Threads of this process",
         [] { return proc_value("/proc/self/status", "Threads:"); });
   gauge("process_open_fds", "Open files and sockets", open_files);
