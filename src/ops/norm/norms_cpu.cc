@@ -49,15 +49,17 @@ template <class T>
 void batch_norm_channel(const BatchNormPlan& p, const ir::RunArgs& args, size_t out_count, int64_t c) {
   const T* x = in_ptr<T>(args, 0);
   double mean = double(in_ptr<T>(args, 3)[c]), var = double(in_ptr<T>(args, 4)[c]);
+  double new_mean = mean, new_var = var;  // running statistics stay what they are outside training
   if (p.training) {
-    const double old_mean = mean, old_var = var;
-    std::tie(mean, var) = channel_statistics(x, p.planes, c);
     const double keep = p.momentum;
-    if (out_count > 1 && args.out[1] != nullptr)
-      out_ptr<T>(args, 1)[c] = T(old_mean * keep + mean * (1 - keep));
-    if (out_count > 2 && args.out[2] != nullptr)
-      out_ptr<T>(args, 2)[c] = T(old_var * keep + var * (1 - keep));
+    const auto [of_mean, of_var] = channel_statistics(x, p.planes, c);
+    new_mean = mean * keep + of_mean * (1 - keep);
+    new_var = var * keep + of_var * (1 - keep);
+    mean = of_mean;
+    var = of_var;
   }
+  if (out_count > 1 && args.out[1] != nullptr) out_ptr<T>(args, 1)[c] = T(new_mean);
+  if (out_count > 2 && args.out[2] != nullptr) out_ptr<T>(args, 2)[c] = T(new_var);
   const double factor = double(in_ptr<T>(args, 1)[c]) / std::sqrt(var + p.epsilon);
   const T a = T(factor), b = T(double(in_ptr<T>(args, 2)[c]) - mean * factor);
   for (int64_t n = 0; n < p.planes.batch; ++n) {
@@ -152,6 +154,10 @@ ir::Kernel vector_groups(bool per_channel) {
 }
 
 ir::Refusal refuse_folded(const ir::NodeView& node) {
+  for (size_t i = 1; i < node.out.size(); ++i) {
+    if (node.out[i].shape.rank() > 0)
+      return "running statistics are results";  // of results nobody reads: none
+  }
   if (node.attrs.get_int("training_mode", 0) != 0) return "training_mode takes the statistics of the batch";
   return refuse_vector(node);
 }
