@@ -12,6 +12,7 @@
 #include "ops/table.h"
 #include "passes/partition/partition_parts.h"
 #include "tensor/shard.h"
+#include "tests/row_trial.h"
 
 namespace trireme::tests {
 namespace {
@@ -261,6 +262,8 @@ std::string expect_cuts(const CutCase& c) {
     }
   }
   expect_linear(c, rule, whole);
+  RowCounts counts;
+  try_rows({c.op, c.in, c.attrs, c.results}, false, counts);
   return done;
 }
 

@@ -18,8 +18,9 @@ struct CutCase {
   double tolerance = 1e-11;  ///< of results in f64, relative to the largest element
 };
 
-/// Cuts along every letter that `parts` ranks can cut, and checks the linear operands. Returns the letters
-/// that were cut, those of other rules of the node after its first's.
+/// Cuts along every letter that `parts` ranks can cut, checks the linear operands, and holds single entries
+/// of each letter against the whole (row_trial.h). Returns the letters that were cut, those of other rules of
+/// the node after its first's.
 std::string expect_cuts(const CutCase& c);
 
 }  // namespace trireme::tests

@@ -6,6 +6,7 @@
 #include "cli/device_options.h"
 #include "cli/model_input.h"
 #include "cli/verb.h"
+#include "engine/batch_proof.h"
 
 namespace trireme::cli {
 namespace {
@@ -25,7 +26,7 @@ struct InspectOptions {
     f.add("after", &after, "print the graph as it stands after this pass");
     f.add("passes", &passes, "list the passes with their changes and times");
     f.add("program", &program, "print the steps with their kernels, FLOPs and bytes");
-    f.add("why", &why, "print which kernels refused each node, and why");
+    f.add("why", &why, "print which kernels refused each node, and why rows of a batch meet");
     f.add("memory", &memory, "print the memory plan: planned peak beside the sum of all values");
     f.add("shape", &shape, "name:1,3,224,224: the shape of an input");
     f.add("dim", &dim, "seq=128: the size of a symbolic dimension");
@@ -76,7 +77,11 @@ int inspect_main(std::span<const std::string> words, base::Env&) {
       input_shapes(session.graph(), options.batch, options.shape, options.dim);
   const compile::Program& program = session.prepare(shapes);
   if (options.program) std::cout << compile::print_steps(program);
-  if (options.why) std::cout << compile::print_refusals(program);
+  if (options.why) {
+    std::cout << compile::print_refusals(program);
+    const std::string mixed = engine::why_not_batched(session.graph());
+    std::cout << (mixed.empty() ? "rows of a batch are independent\n" : "no batches: " + mixed + "\n");
+  }
   if (options.memory) std::cout << compile::print_memory(program);
   if (!session.is_static(shapes)) {
     std::cout << "shapes depend on data: this is the first segment; the rest is compiled when its sizes are "

@@ -10,7 +10,7 @@ namespace trireme::engine {
 namespace {
 
 bool proven(const std::string& body) {
-  return batches_by_rows(ir::parse("graph \"g\"\n" + body, ops::table()));
+  return why_not_batched(ir::parse("graph \"g\"\n" + body, ops::table())).empty();
 }
 
 TEST(BatchProof, RowsThatStayApartMayBeBatched) {
@@ -20,6 +20,17 @@ TEST(BatchProof, RowsThatStayApartMayBeBatched) {
 
 TEST(BatchProof, RowsThatMeetMayNot) {
   EXPECT_FALSE(proven("  %0 = input \"x\" : f32[t,4]\n  %1 = softmax(%0) {axis=0}\n  return %1 \"y\"\n"));
+}
+
+TEST(BatchProof, ADimensionWithTheNameOfTheRowsIsNoRowsOwn) {
+  EXPECT_FALSE(proven("  %0 = input \"x\" : f32[n,n]\n  %1 = relu(%0)\n  return %1 \"y\"\n"));
+}
+
+// 16 and 64 columns make whole rows of 64 with four of theirs; 8 do not.
+TEST(BatchProof, RowsThatMeetAtSomeLengthsMayNot) {
+  EXPECT_FALSE(
+      proven("  %0 = input \"x\" : f32[n,len,4]\n  %1 = const : i64[2]{-1, 64}\n  %2 = reshape(%0, %1)\n"
+             "  %3 = softmax(%2) {axis=1}\n  %4 = const : i64[2]{0, -1}\n  return %3 \"y\"\n"));
 }
 
 TEST(BatchProof, AFixedFirstDimensionIsNoBatch) {

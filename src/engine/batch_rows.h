@@ -1,17 +1,11 @@
-// Whether the rows of a batch can be computed apart, and into how many slices a batch is best cut.
+// Into how many slices a batch whose rows are independent is best cut.
 #pragma once
 
 #include <cstdint>
 
 #include "compile/program.h"
-#include "ir/graph.h"
 
 namespace trireme::engine {
-
-/// True if every result has `rows` rows (outermost dimension) and row i of it depends on row i of each input
-/// and on constants alone. Decided node by node from a list of ops known to keep rows apart; false for any
-/// other op.
-bool rows_are_independent(const ir::Graph& bound, int64_t rows);
 
 /// How a batch runs: `slices` equal parts one after another, or shared out over `lanes` threads.
 struct SlicePlan {
@@ -22,7 +16,8 @@ struct SlicePlan {
 /// Chooses the slices of a batch of `rows` from the program of one row. Layers whose values outgrow the cache
 /// run part by part, so that one layer's result is still cached when the next reads it; with several threads
 /// each takes rows of its own and never waits for the others between layers. Every slice reads all weights
-/// again: the batch stays whole where they outweigh the values and, for lanes, the computation.
+/// again: the batch stays whole where they outweigh the values and, for lanes, the computation. Time is
+/// bounded whatever the number of rows.
 SlicePlan plan_slices(const compile::Program& one_row, int64_t rows, int threads);
 
 }  // namespace trireme::engine

@@ -1,9 +1,12 @@
-// Which graphs keep the rows of a batch apart, how batches are cut, and that cut batches give the same bytes.
+// How batches are cut, and that cut batches give the same bytes.
 #include "engine/batch_rows.h"
 
 #include <gtest/gtest.h>
 
+#include <chrono>
+
 #include "base/rng.h"
+#include "engine/batch_proof.h"
 #include "engine/session.h"
 #include "ops/table.h"
 #include "passes/pass.h"
@@ -13,64 +16,6 @@ namespace trireme::engine {
 namespace {
 
 using tensor::Tensor;
-
-struct Case {
-  const char* name;
-  bool apart;
-  const char* body;  ///< of a graph over %0 = x f32[n,4,6] and %1 = c f32[4,6]
-};
-
-class RowIndependence : public testing::TestWithParam<Case> {};
-
-TEST_P(RowIndependence, FollowsTheOps) {
-  const std::string text = std::string(
-                               "graph \"g\"\n  %0 = input \"x\" : f32[n,4,6]\n"
-                               "  %1 = const : f32[4,6]#zeros\n") +
-                           GetParam().body;
-  const ir::Graph bound = passes::bind_shapes(ir::parse(text, ops::table()), {{6, 4, 6}});
-  EXPECT_EQ(rows_are_independent(bound, 6), GetParam().apart);
-}
-
-// Six rows on purpose: as many as there are columns, so that equal extents alone prove nothing.
-INSTANTIATE_TEST_SUITE_P(
-    Ops, RowIndependence,
-    testing::Values(
-        Case{"elementwise", true, "  %2 = add(%0, %1)\n  %3 = relu(%2)\n  return %3 \"y\"\n"},
-        Case{"softmax_of_columns", true, "  %2 = softmax(%0) {axis=-1}\n  return %2 \"y\"\n"},
-        Case{"softmax_over_rows", false, "  %2 = softmax(%0) {axis=0}\n  return %2 \"y\"\n"},
-        Case{"swap_inside", true, "  %2 = transpose(%0) {perm=[0, 2, 1]}\n  return %2 \"y\"\n"},
-        Case{"swap_rows", false, "  %2 = transpose(%0) {perm=[2, 1, 0]}\n  return %2 \"y\"\n"},
-        Case{"rows_against_rows", false,
-             "  %2 = transpose(%0) {perm=[2, 1, 0]}\n  %3 = add(%0, %2)\n  return %3 \"y\"\n"},
-        Case{"equal_constant_rows", true,
-             "  %2 = const : f32[6,1,1]#zeros\n  %3 = add(%0, %2)\n  return %3 \"y\"\n"},
-        Case{"one_row_for_all", true,
-             "  %2 = const : f32[1,2,6]#zeros\n  %3 = const : i64[3]{6, 2, 6}\n  %4 = expand(%2, %3)\n"
-             "  %5 = concat(%4, %0) {axis=1}\n  return %5 \"y\"\n"},
-        Case{"rows_of_their_own", false,
-             "  %2 = const : f32[6,1,1]{1, 2, 3, 4, 5, 6}\n  %3 = add(%0, %2)\n  return %3 \"y\"\n"},
-        Case{"mean_of_columns", true,
-             "  %2 = const : i64[1]{2}\n  %3 = reduce_mean(%0, %2) {keepdims=1}\n  return %3 \"y\"\n"},
-        Case{"mean_of_rows", false,
-             "  %2 = const : i64[1]{-3}\n  %3 = reduce_mean(%0, %2) {keepdims=1}\n  %4 = sub(%0, %3)\n"
-             "  return %4 \"y\"\n"},
-        Case{"running_sum", false, "  %2 = const : i64[]{0}\n  %3 = cum_sum(%0, %2)\n  return %3 \"y\"\n"},
-        Case{"rotated_alike", true,
-             "  %2 = const : f32[8,1]#zeros\n  %3 = const : f32[8,1]#zeros\n"
-             "  %4 = const : i64[6,4]{0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, "
-             "3}\n"
-             "  %5 = rotary_embedding(%0, %2, %3, %4) {num_heads=3}\n  return %5 \"y\"\n"},
-        Case{"rotated_by_row", false,
-             "  %2 = const : f32[8,1]#zeros\n  %3 = const : f32[8,1]#zeros\n"
-             "  %4 = const : i64[6,4]{0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3, 1, 2, 3, "
-             "4}\n"
-             "  %5 = rotary_embedding(%0, %2, %3, %4) {num_heads=3}\n  return %5 \"y\"\n"},
-        Case{"rows_flattened", true,
-             "  %2 = const : i64[2]{6, 24}\n  %3 = reshape(%0, %2)\n  return %3 \"y\"\n"},
-        Case{"rows_lost", false, "  %2 = const : i64[2]{24, 6}\n  %3 = reshape(%0, %2)\n  return %3 \"y\"\n"},
-        Case{"weights", true, "  %2 = const : f32[6,5]#zeros\n  %3 = matmul(%0, %2)\n  return %3 \"y\"\n"},
-        Case{"constant_result", false, "  %2 = relu(%0)\n  return %2 \"y\", %1 \"c\"\n"}),
-    [](const auto& one) { return std::string(one.param.name); });
 
 compile::Program program_of(int64_t arena, int64_t values, int64_t weights) {
   compile::Program p;
@@ -96,6 +41,22 @@ TEST(PlanSlices, CutsWhatOutgrowsTheCacheAndSharesRowsAmongThreads) {
   EXPECT_EQ(slices(program_of(0, 64, 0), 32, 4), Pair(1, 1));
   EXPECT_EQ(slices(program_of(0, 4096, 0), 32, 4), Pair(1, 1));
   EXPECT_EQ(slices(program_of(0, 65536, 0), 32, 4), Pair(4, 4));
+}
+
+// Rows without elements may be any number: a request's extents set no amount of work.
+TEST(PlanSlices, TakesBoundedTimeForAnyNumberOfRows) {
+  constexpr int64_t kMiB = int64_t{1} << 20;
+  for (const int64_t rows : {int64_t{1} << 50, (int64_t{1} << 50) + 1, (int64_t{1} << 56) - 5}) {
+    for (const int threads : {1, 2, 7}) {
+      const auto begin = std::chrono::steady_clock::now();
+      for (const compile::Program& p :
+           {program_of(0, 0, 0), program_of(1, 1, 1), program_of(kMiB, kMiB, 1)}) {
+        const SlicePlan plan = plan_slices(p, rows, threads);
+        EXPECT_EQ(rows % plan.slices, 0);
+      }
+      EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(2)) << rows;
+    }
+  }
 }
 
 /// A product of `flop_per_byte` for each of its weights' bytes, and a table of which it reads little.
@@ -213,6 +174,58 @@ TEST(Slices, LeaveBatchesWholeThatAConstantFixes) {
   const Tensor x = noise({8, 4}, 3);
   EXPECT_EQ(session.slices({x.dims()}), 1);
   EXPECT_TRUE(session.run({x})[0].same_as(x));
+}
+
+/// A batch of eight by two threads, and each of its rows alone.
+void expect_rows_alone(const std::string& body, const char* why) {
+  const auto model = std::make_shared<const PreparedModel>(ir::parse(
+      "graph \"g\"\n  %0 = input \"x\" : f32[n,8,24,24]\n  %1 = param \"w\" : f32[8,8,3,3]#ones\n" + body,
+      ops::table()));
+  const std::string reason = why_not_batched(model->graph());
+  EXPECT_NE(reason.find(why), std::string::npos) << reason;
+  // What cannot be shown runs as one batch: as many slices as one would give other numbers.
+  const Tensor x = noise({8, 8, 24, 24}, 5);
+  Session one(model, {.threads = 1}), four(model, {.threads = 4});
+  EXPECT_EQ(four.slices({x.dims()}), 1);
+  const std::vector<Tensor> a = one.run({x}), b = four.run({x});
+  for (size_t i = 0; i < a.size(); ++i) EXPECT_TRUE(a[i].same_as(b[i])) << "result " << i;
+}
+
+TEST(Slices, StatisticsOfTheBatchKeepItWhole) {
+  expect_rows_alone(
+      "  %2 = const : f32[8]#ones\n  %3 = conv(%0, %1) {pads=[1, 1, 1, 1]}\n"
+      "  %4, %5, %6 = batch_norm(%3, %2, %2, %2, %2) {training_mode=1}\n"
+      "  %7 = conv(%4, %1) {pads=[1, 1, 1, 1]}\n  return %7 \"y\"\n",
+      "batch_norm");
+}
+
+TEST(Slices, PlacesOfMaximaInTheWholeTensorKeepItWhole) {
+  expect_rows_alone(
+      "  %2 = conv(%0, %1) {pads=[1, 1, 1, 1]}\n  %3, %4 = max_pool(%2) {kernel_shape=[2, 2]}\n"
+      "  return %3 \"y\", %4 \"at\"\n",
+      "max_pool");
+}
+
+TEST(Slices, ANumberOfRowsAsANumberKeepsThemTogether) {
+  expect_rows_alone(
+      "  %2 = conv(%0, %1) {pads=[1, 1, 1, 1]}\n  %3 = conv(%2, %1) {pads=[1, 1, 1, 1]}\n"
+      "  %4 = shape(%0) {start=0, end=1}\n  %5 = cast(%4) {to=1}\n  %6 = div(%3, %5)\n  return %6 \"y\"\n",
+      "div");
+}
+
+// No memory holds the program of 2^50 rows as they are planned; what counts is that this is said at once.
+TEST(Slices, RowsWithoutElementsDoNotHoldAModelUp) {
+  const auto model = std::make_shared<const PreparedModel>(ir::parse(
+      "graph \"g\"\n  %0 = input \"x\" : f32[n,m]\n  %1 = relu(%0)\n  return %1 \"y\"\n", ops::table()));
+  Session session(model, {.device = tests::device_under_test(), .threads = 2});
+  const auto begin = std::chrono::steady_clock::now();
+  try {
+    EXPECT_EQ(session.run({Tensor::empty(tensor::DType::f32, {int64_t{1} << 50, 0})}).size(), 1u);
+  } catch (const base::Error& e) {
+    EXPECT_EQ(e.code(), base::ErrorCode::exhausted) << e.what();
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
+  EXPECT_EQ(session.run({noise({3, 2}, 1)})[0].dims(), (tensor::Dims{3, 2}));
 }
 
 TEST(Slices, RefuseResultsOfAnotherSize) {

@@ -9,6 +9,7 @@
 
 #include "base/memory_budget.h"
 #include "engine/rounded_weights.h"
+#include "engine/batch_proof.h"
 #include "engine/batch_rows.h"
 #include "engine/control.h"
 #include "engine/joined_weights.h"
@@ -162,13 +163,21 @@ std::shared_ptr<const compile::Program> GraphRunner::compile_ready(ir::Graph& re
   return program;
 }
 
+/// The proof does not depend on the number of rows, so one does for all of them.
+bool GraphRunner::keeps_rows_apart(const std::vector<Dims>& shapes) {
+  const bool have_rows = std::all_of(shapes.begin(), shapes.end(), [&](const Dims& dims) {
+    return !dims.empty() && dims[0] == shapes[0][0];
+  });
+  if (!have_rows) return false;
+  if (rows_apart_.size() > 4 * context_.max_programs) rows_apart_.clear();  // shapes come from requests
+  const auto [at, is_new] = rows_apart_.emplace(with_rows(shapes, 1), false);
+  if (is_new) at->second = rows_are_independent(graph_, shapes);
+  return at->second;
+}
+
 SlicePlan GraphRunner::slice_plan(const CompiledShape& shape) {
   const int64_t rows = shape.shapes.empty() || shape.shapes[0].empty() ? 1 : shape.shapes[0][0];
   if (rows < 2 || !shape.segments.complete || context_.compile.on != tensor::DeviceKind::cpu) return {};
-  for (ir::ValueId id : graph_.inputs()) {
-    const tensor::Shape& declared = graph_.type(id).shape;
-    if (!declared.has_rank() || declared.rank() == 0 || declared[0].is_static()) return {};
-  }
   // Rows of types narrower than a byte may begin inside one.
   const auto has_whole_bytes = [&](ir::ValueId id) {
     const tensor::DType type = graph_.type(id).dtype;
@@ -176,14 +185,14 @@ SlicePlan GraphRunner::slice_plan(const CompiledShape& shape) {
   };
   if (!std::all_of(graph_.inputs().begin(), graph_.inputs().end(), has_whole_bytes)) return {};
   if (!std::all_of(graph_.outputs().begin(), graph_.outputs().end(), has_whole_bytes)) return {};
-  if (!rows_are_independent(shape.segments.ready, rows)) return {};
+  if (!keeps_rows_apart(shape.shapes)) return {};
   Segments one;
   try {
     one = cut_segments(passes::bind_shapes(graph_, with_rows(shape.shapes, 1)));
   } catch (const base::Error&) {
     return {};  // a constant of the model fits this number of rows and no other
   }
-  if (!one.complete || !rows_are_independent(one.ready, 1)) return {};
+  if (!one.complete) return {};
   return plan_slices(*compile_ready(one.ready, 1), rows, context_.pool.size());
 }
 

@@ -93,6 +93,7 @@ class GraphRunner {
                                                         int64_t* folded = nullptr);
   void forget_oldest();
   SlicePlan slice_plan(const CompiledShape& shape);
+  bool keeps_rows_apart(const std::vector<tensor::Dims>& shapes);
   void bind_arena(CompiledShape& shape);
   void check_types(const std::vector<tensor::Tensor>& inputs) const;
   void launch(CompiledShape& shape, const std::vector<tensor::Tensor>& inputs,
@@ -107,6 +108,7 @@ class GraphRunner {
   base::ThreadPool serial_pool_{1};
   std::unique_ptr<tensor::Stream> serial_stream_;  ///< of lanes: kernels that stay on their thread
   std::map<std::vector<tensor::Dims>, std::unique_ptr<CompiledShape>> compiled_;
+  std::map<std::vector<tensor::Dims>, bool> rows_apart_;  ///< what was shown, by shapes of one row
   CompiledShape* last_ = nullptr;  ///< the shape of the previous run, found without a search
   uint64_t clock_ = 0;             ///< for least recently used
 };

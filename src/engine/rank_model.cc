@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "engine/batch_rows.h"
+#include "engine/batch_proof.h"
 #include "passes/partition/collective_types.h"
 #include "passes/partition/partition.h"
 #include "passes/partition/shard_rules.h"
@@ -23,10 +23,10 @@ size_t position(const std::vector<std::string>& names, const std::string& name) 
 
 /// Into how many equal parts a batch is cut so that stages work at the same time: with twice as many as there
 /// are stages, a third of the time is lost at most; more would make products smaller than they need be.
-int micro_batches_of(const ir::Graph& bound, const std::vector<Dims>& shapes, int stages) {
+int micro_batches_of(const ir::Graph& graph, const std::vector<Dims>& shapes, int stages) {
   if (stages == 1 || shapes.empty() || shapes[0].empty()) return 1;
   const int64_t rows = shapes[0][0];
-  if (rows < 2 || !rows_are_independent(bound, rows)) return 1;
+  if (rows < 2 || !rows_are_independent(graph, shapes)) return 1;
   int parts = static_cast<int>(std::min<int64_t>(rows, 2 * stages));
   while (rows % parts != 0) --parts;
   return parts;
@@ -93,7 +93,7 @@ std::unique_ptr<RankProgram> RankModel::build(const std::vector<Dims>& shapes) {
     base::fail_unsupported("the shape of '", whole.output_names()[i],
                            "' depends on data: such a model runs on one rank");
   }
-  made->micro_batches = micro_batches_of(whole, shapes, strategy_.pp);
+  made->micro_batches = micro_batches_of(model_->graph(), shapes, strategy_.pp);
   if (made->micro_batches > 1)
     whole = passes::bind_shapes(model_->graph(), with_rows_of_one(shapes, made->micro_batches));
   passes::run_passes(passes::forward_passes(), whole);

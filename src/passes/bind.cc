@@ -1,4 +1,5 @@
 // Binds symbolic input shapes to numbers and follows them through the graph.
+#include <algorithm>
 #include <unordered_map>
 
 #include "ops/table.h"
@@ -32,6 +33,20 @@ void check_declared(const ir::Value& input, const tensor::Dims& dims,
 
 }  // namespace
 
+namespace {
+
+/// Integers, and numbers in a row (scales): what shape arithmetic consists of. Larger floats are left to the
+/// program, or one row's, which are few enough to be computed here, would come from other kernels than a
+/// batch's.
+bool is_shape_arithmetic(const ir::Graph& graph, const ir::Node& node) {
+  return std::all_of(node.out.begin(), node.out.end(), [&](ir::ValueId id) {
+    if (id == ir::kNoValue || !tensor::is_float(graph.type(id).dtype)) return true;
+    return graph.type(id).shape.has_rank() && graph.type(id).shape.rank() < 2;
+  });
+}
+
+}  // namespace
+
 ir::Graph bind_shapes(const ir::Graph& graph, const std::vector<tensor::Dims>& shapes) {
   // A constant computed here exists once per bucket, so only the small integer ones of shape arithmetic are
   // worth it.
@@ -51,7 +66,7 @@ ir::Graph bind_shapes(const ir::Graph& graph, const std::vector<tensor::Dims>& s
     const auto id = ir::NodeId(static_cast<uint32_t>(n));
     if (bound.node(id).op == nullptr) continue;
     bound.infer_node(id);
-    fold_node(bound, id, kMaxBytes, pool);
+    if (is_shape_arithmetic(bound, bound.node(id))) fold_node(bound, id, kMaxBytes, pool);
   }
   bound.sort();
   return bound;

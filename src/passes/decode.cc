@@ -5,6 +5,7 @@
 
 #include "ops/random/sample_tokens.h"
 #include "ops/table.h"
+#include "passes/independence.h"
 #include "passes/rewriter.h"
 
 namespace trireme::passes {
@@ -16,47 +17,6 @@ using ir::ValueId;
 using tensor::Dim;
 using tensor::DType;
 using tensor::Shape;
-
-/// What a node does to a token depends on that token alone. Norms, softmax and splits: over the last axis.
-constexpr std::string_view kByToken[] = {"abs",
-                                         "add",
-                                         "cast",
-                                         "clip",
-                                         "div",
-                                         "dropout",
-                                         "elu",
-                                         "erf",
-                                         "exp",
-                                         "gelu",
-                                         "hard_swish",
-                                         "identity",
-                                         "kv_append",
-                                         "layer_norm",
-                                         "leaky_relu",
-                                         "linear",
-                                         "log",
-                                         "matmul",
-                                         "max",
-                                         "min",
-                                         "mish",
-                                         "mul",
-                                         "neg",
-                                         "paged_attention",
-                                         "pow",
-                                         "reciprocal",
-                                         "relu",
-                                         "reshape",
-                                         "rms_norm",
-                                         "rotary_embedding",
-                                         "sigmoid",
-                                         "softmax",
-                                         "softplus",
-                                         "split",
-                                         "sqrt",
-                                         "sub",
-                                         "swish",
-                                         "tanh",
-                                         "unsqueeze"};
 
 class DecodeRewriter {
  public:
@@ -99,7 +59,7 @@ class DecodeRewriter {
     table_ = graph().add_input("table", {DType::i32, Shape{sequences, Dim::symbol("pages")}});
     lengths_ = graph().add_input("lengths", {DType::i32, Shape{sequences}});
     starts_ = graph().add_input("starts", {DType::i32, Shape{Dim::symbol("starts")}});
-    last_ = graph().add_input("last", {DType::i64, Shape{sequences}});
+    graph().add_input("last", {DType::i64, Shape{sequences}});
   }
 
   /// Extent `dim` of an attention's operand; heads and channels are always known.
@@ -176,35 +136,62 @@ class DecodeRewriter {
     return true;
   }
 
-  /// The operand of `node` that is no weight, if it is the only such and the node treats tokens one by one.
-  ValueId only_operand(const Node& node) {
-    constexpr std::string_view kAfter[] = {"add",    "cast", "div",      "gelu", "layer_norm",
-                                           "linear", "mul",  "rms_norm", "sub",  "tanh"};
-    if (std::find(std::begin(kAfter), std::end(kAfter), node.op_name()) == std::end(kAfter))
-      return ir::kNoValue;
+  /// How values depend on an index that these inputs hold. What a token adds to the pages, and what attention
+  /// takes from them, is its own sequence's alone: so these nodes were made.
+  std::vector<IndexUse> follow(const std::vector<std::pair<DecodeInput, size_t>>& indexed, bool by_token) {
+    IndexedInputs in;
+    for (const ValueId id : graph().inputs()) {
+      in.shapes.emplace_back();
+      for (const Dim& d : graph().type(id).shape.dims())
+        in.shapes.back().push_back(d.is_static() ? d.value() : 1);
+      in.dims.emplace_back();
+    }
+    in.shapes[kDecodeStarts] = {2};  // of one sequence
+    for (const auto& [input, dim] : indexed) in.dims[input] = dim;
+    for (const Node& node : graph().nodes()) {
+      if (node.op == append_) in.given[node.out[0]] = in.given[node.out[1]] = {};
+      if (node.op != attention_) continue;
+      const size_t tokens = graph().type(node.out[0]).shape.rank() - 2;
+      in.given[node.out[0]] = by_token ? IndexUse{IndexUse::Kind::along, {tokens}} : IndexUse{};
+    }
+    return follow_index(graph(), in);
+  }
+
+  static constexpr std::pair<DecodeInput, size_t> kTokens[] = {
+      {kDecodeIds, 1}, {kDecodePositions, 1}, {kDecodeSlots, 0}};
+
+  /// The operand of `node` that is no weight, if it is the only such and the node treats tokens one by one,
+  /// however many there are.
+  ValueId only_operand(const Node& node, const std::vector<IndexUse>& uses) {
+    const bool has_extents = node.op->schema.is_view || node.op->schema.shape_operand.has_value();
+    if (has_extents || node.out.size() != 1 || node.op == attention_) return ir::kNoValue;
     ValueId found = ir::kNoValue;
     for (ValueId id : node.in) {
       if (id == ir::kNoValue || rw_.is_weight(id)) continue;
       if (found != ir::kNoValue) return ir::kNoValue;
       found = id;
     }
-    return found;
+    const bool by_token = found != ir::kNoValue && uses[ir::index(found)].is_along(1);
+    return by_token && uses[ir::index(node.out[0])].is_along(1) ? found : ir::kNoValue;
   }
 
   /// Behind the last value that several tokens or branches meet in, only the last token of each sequence
   /// goes on.
   void keep_last() {
-    const ValueId logits = graph().outputs()[0];
+    graph().sort();
+    const std::vector<IndexUse> by_token = follow({std::begin(kTokens), std::end(kTokens)}, true);
+    const ValueId logits = graph().outputs()[0], last = graph().inputs()[kDecodeLast];
     ValueId at = logits;
     std::vector<NodeId> tail;
     const auto uses = graph().uses();
     for (const Node* node; (node = graph().producer(at)) != nullptr;) {
-      const ValueId before = only_operand(*node);
+      const ValueId before = only_operand(*node, by_token);
       if (before == ir::kNoValue || (at != logits && uses[ir::index(at)].size() > 1)) break;
       tail.push_back(graph().value(at).producer);
       at = before;
     }
-    const ValueId rows = rw_.add("gather", {at, last_}, {{"axis", int64_t{1}}}, "last_tokens");
+    check(by_token[ir::index(at)], 1);
+    const ValueId rows = rw_.add("gather", {at, last}, {{"axis", int64_t{1}}}, "last_tokens");
     if (tail.empty()) return graph().set_outputs({rows}, {"logits"});
     const Node first = graph().node(tail.back());
     for (size_t i = 0; i < first.in.size(); ++i) {
@@ -213,22 +200,22 @@ class DecodeRewriter {
     graph().set_outputs({logits}, {"logits"});
   }
 
-  /// Throws unless each node left treats tokens one by one.
+  static void check(const IndexUse& use, size_t dim) {
+    if (!use.is_along(dim))
+      base::fail_unsupported("decoding of a graph that does not treat tokens one by one: ",
+                             use.why.empty() ? "a value does not hold them" : use.why);
+  }
+
+  /// Throws unless the pages take keys and values token by token, attention takes queries so, and the logits
+  /// of a sequence follow from its last token.
   void check_tokens() {
+    const std::vector<IndexUse> by_token = follow({std::begin(kTokens), std::end(kTokens)}, true);
     for (const Node& node : graph().nodes()) {
-      if (node.op == nullptr) continue;
-      const std::string_view op = node.op_name();
-      if (op == "gather" && (rw_.is_weight(node.in[0]) || node.in[1] == graph().inputs()[kDecodeLast]))
-        continue;
-      const bool is_known = std::find(std::begin(kByToken), std::end(kByToken), op) != std::end(kByToken);
-      if (!is_known) base::fail_unsupported("decoding through '", op, "' ('", node.from, "')");
-      if (node.attrs.has("axis") && op != "gather") {
-        const int64_t axis = node.attrs.get_int("axis", -1);
-        const Shape& x = graph().type(node.in[0]).shape;
-        if (axis != -1 && axis + 1 != static_cast<int64_t>(x.rank()))
-          base::fail_unsupported("decoding through '", op, "' ('", node.from, "') along axis ", axis);
-      }
+      const size_t operands = node.op == append_ ? 2 : node.op == attention_ ? 1 : 0;
+      for (size_t i = 0; i < operands; ++i)
+        check(by_token[ir::index(node.in[i])], graph().type(node.in[i]).shape.rank() - 2);
     }
+    check(follow({{kDecodeLast, 0}}, false)[ir::index(graph().outputs()[0])], 1);
   }
 
   void finish() {
@@ -251,7 +238,8 @@ class DecodeRewriter {
   DecodeGraph form_;
   Rewriter rw_;
   const ir::OpDef* append_ = &ops::table().need("kv_append");
-  ValueId ids_, positions_, slots_, table_, lengths_, starts_, last_;
+  const ir::OpDef* attention_ = &ops::table().need("paged_attention");
+  ValueId ids_, positions_, slots_, table_, lengths_, starts_;
 };
 
 }  // namespace

@@ -196,7 +196,8 @@ bool is_encoder(const model::Model& model) {
 /// The configuration as the server would complete it.
 void make_config(Subject& subject, const ir::Graph& graph) {
   const bool is_told = subject.config.max_batch_size.has_value() || subject.config.has_dynamic_batching;
-  if (!is_told && !subject.is_text && !engine::batches_by_rows(graph)) subject.config.max_batch_size = 0;
+  if (!is_told && !subject.is_text && !engine::why_not_batched(graph).empty())
+    subject.config.max_batch_size = 0;
   const std::vector<serve::TensorConfig> given = std::exchange(subject.config.inputs, {});
   for (const serve::TensorConfig& t : given) {
     if (!subject.is_text || t.name != "text") subject.config.inputs.push_back(t);

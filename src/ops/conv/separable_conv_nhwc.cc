@@ -1,5 +1,6 @@
 // separable_conv_nhwc: a depthwise convolution between two pointwise ones, as one node.
 #include "ops/conv/separable_conv.h"
+#include "ops/cut_notation.h"
 #include "ops/conv/window.h"
 #include "ops/grad.h"
 #include "ops/table.h"
@@ -65,6 +66,14 @@ std::vector<ir::ValueId> expand(ir::Graph& graph, const ir::Node& node) {
       last, node.from)};
 }
 
+/// Made from convolutions that were cut before: channels stay whole.
+ir::CutRule images_cut(const ir::NodeView& n) {
+  CutNotation notation(n);
+  notation.in(kSeparableX, "n...").out(0, "n...");
+  if (n.in.size() > kSeparableResidual) notation.in(kSeparableResidual, "n...");
+  return {.notation = notation.text()};
+}
+
 }  // namespace
 
 ir::Attrs stage_activation(const ir::Attrs& attrs, const std::string& prefix) {
@@ -96,7 +105,7 @@ ir::OpSchema separable_conv_nhwc_schema() {
           "x "
           "[n,h,w,in], depthwise weights [c,1,kh,kw], project [out,c,1,1], expand [c,in,1,1] or absent, y "
           "[n,oh,ow,out]",
-      .why_no_cut = "made from convolutions that were cut before",
+      .cut = images_cut,
       .min_in = 3,
       .max_in = kSeparableOperands,
       .attrs = std::move(attrs),

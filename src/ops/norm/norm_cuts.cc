@@ -118,10 +118,12 @@ ir::CutRule masked_mean_pool_cut(const ir::NodeView& n) {
 }
 
 ir::CutRule lp_norm_cut(const ir::NodeView& n) {
-  const std::string x = all_but(n, {n.attrs.get_int("axis", -1)});
+  const int64_t axis = n.attrs.get_int("axis", -1);
+  const std::string x = all_but(n, {axis});
   CutNotation notation(n);
   notation.in(0, x).out(0, x);
-  return {.notation = notation.text()};
+  // With fewer elements behind the axis, its sums are taken in another order.
+  return {.notation = notation.text(), .own = x.substr(ir::normal_axis(axis, x.size()) + 1)};
 }
 
 ir::CutRule mean_variance_cut(const ir::NodeView& n) {

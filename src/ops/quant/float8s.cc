@@ -1,6 +1,7 @@
 // float8_rows, float8_columns, float8_both, float8_values, float8_product: types, costs, expansion.
 #include "ops/quant/float8s.h"
 
+#include "ops/cut_notation.h"
 #include "ops/dense/activation.h"
 #include "ops/table.h"
 
@@ -13,7 +14,6 @@ using tensor::DType;
 using tensor::Shape;
 using tensor::TensorType;
 
-constexpr const char* kNoCut = "products become 8-bit after a model was cut";
 constexpr const char* kNoGrad = "products become 8-bit after they were differentiated";
 
 ir::AttrSpec form_attr() { return {"e5m2", "int", "E5M2 instead of E4M3"}; }
@@ -64,12 +64,40 @@ ir::Cost bytes_cost(const ir::NodeView& n, double reads) {
   return c;
 }
 
+/// Letters of the rows: all dimensions but the last. Products become 8-bit after a model was cut, so what the
+/// rows share stays whole.
+std::string row_letters(const ir::NodeView& n) { return letters(n.in[0].shape.rank() - 1); }
+
+/// Each row has a scale of its own; each column's is over all rows.
+ir::CutRule quantizer_cut(const ir::NodeView& n, bool by_rows) {
+  CutNotation notation(n);
+  const std::string rows = row_letters(n);
+  if (by_rows && n.out.size() == 2) notation.in(0, rows + ".").out(0, rows + ".").out(1, rows);
+  return {.notation = notation.text()};
+}
+
+ir::CutRule values_cut(const ir::NodeView& n) {
+  CutNotation notation(n);
+  const std::string rows = row_letters(n);
+  if (n.in[1].shape.rank() == rows.size()) notation.in(0, rows + ".").in(1, rows).out(0, rows + ".");
+  return {.notation = notation.text()};
+}
+
+ir::CutRule product_cut(const ir::NodeView& n) {
+  CutNotation notation(n);
+  const std::string rows = row_letters(n);
+  if (n.in[kF8ScaleA].shape.rank() != rows.size()) return {.notation = notation.text()};
+  notation.in(kF8A, rows + ".").in(kF8ScaleA, rows).out(0, rows + ".");
+  if (n.in.size() > kF8Residual) notation.in(kF8Residual, rows + ".");
+  return {.notation = notation.text()};
+}
+
 ir::OpDef quantizer(const char* name, const char* doc, Float8Results results) {
   const bool rows = results.rows >= 0, columns = results.columns >= 0;
   const size_t count = rows && columns ? 4 : 2, sums = columns ? 1 : 0;
   ir::OpSchema schema{.name = name,
                       .doc = doc,
-                      .why_no_cut = kNoCut,
+                      .cut = [rows](const ir::NodeView& n) { return quantizer_cut(n, rows); },
                       .min_out = count,
                       .max_out = count + sums,
                       .attrs = {form_attr()},
@@ -90,7 +118,7 @@ ir::OpSchema values_schema() {
   return {
       .name = "float8_values",
       .doc = "y = code scale: operands codes [..., k], scale [...]; exact in f32, and in bf16 above 2^-126",
-      .why_no_cut = kNoCut,
+      .cut = values_cut,
       .min_in = 2,
       .max_in = 2,
       .attrs = {type_attr()},
@@ -161,7 +189,7 @@ ir::OpSchema product_schema() {
           .doc =
               "y = act(a b' scale_a scale_b + bias + residual), sums in f32: operands a [..., k], scale_a "
               "[...], b [n, k], scale_b [n], bias [n] and residual of y's type",
-          .why_no_cut = kNoCut,
+          .cut = product_cut,
           .min_in = 4,
           .max_in = 6,
           .attrs = std::move(attrs),

@@ -50,6 +50,19 @@ ir::CutRule qlinear_cut(const ir::NodeView& n) {
   return {.notation = notation.text()};
 }
 
+/// Operands a, a_scale, a_zero, b, ...: the rows of a, which may have a scale each.
+ir::CutRule qlinear_matmul_cut(const ir::NodeView& n) {
+  CutNotation notation(n);
+  const size_t rank = n.in[0].shape.rank();
+  if (rank < 2 || n.in[3].shape.rank() != 2) return {.notation = notation.text()};
+  const std::string rows = letters(rank - 1);
+  notation.in(0, rows + ".").out(0, rows + ".");
+  for (size_t i : {1, 2}) {
+    if (n.present(i) && n.in[i].shape.rank() == 1 && n.in_dims(i)[0] > 1) notation.in(i, {rows.back()});
+  }
+  return {.notation = notation.text()};
+}
+
 ir::CutRule qconv_nhwc_cut(const ir::NodeView& n) {
   const char o = n.attrs.get_int("group", 1) == 1 ? 'o' : '.';
   CutNotation notation(n);

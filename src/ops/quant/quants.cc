@@ -98,7 +98,7 @@ ir::OpSchema qlinear_matmul() {
       .doc =
           "operands a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero: the product of the real values, "
           "quantized again",
-      .why_no_cut = "qlinear is what the passes make of it",
+      .cut = qlinear_matmul_cut,
       .min_in = 8,
       .max_in = 8,
       .infer =

@@ -1,4 +1,5 @@
 // weight_only_linear: schema, and its expansion into plain ops.
+#include "ops/cut_notation.h"
 #include "ops/quant/weight_only.h"
 #include "ops/table.h"
 
@@ -102,6 +103,12 @@ std::vector<ir::ValueId> expand(ir::Graph& g, const ir::Node& given) {
   return {y};
 }
 
+/// Weights are stored after a model was cut: they stay whole.
+ir::CutRule rows_cut(const ir::NodeView& n) {
+  const std::string rows = letters(n.in[kWoX].shape.rank() - 1);
+  return {.notation = CutNotation(n).in(kWoX, rows + ".").out(0, rows + ".").text()};
+}
+
 }  // namespace
 
 WeightOnlyExtents weight_only_extents(const ir::NodeView& node) {
@@ -120,7 +127,7 @@ ir::OpSchema weight_only_linear_schema() {
               "y = x W' + bias with W [n, k] stored in 8 or 4 bits: operands x [..., k], weights u8 [n, k "
               "bits / 8], scale f32 [n, k / group], zero i8 like scale, bias [n] of x's type; W = scale (q - "
               "zero)",
-          .why_no_cut = "weights are stored after a model was cut",
+          .cut = rows_cut,
           .min_in = 3,
           .max_in = 5,
           .attrs = {{"bits", "int", "8 or 4"}, {"group", "int", "weights that share a scale: 32, 64, 128"}},

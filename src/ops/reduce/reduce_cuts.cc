@@ -19,6 +19,18 @@ std::string reduced_letters(const ir::NodeView& n, const std::string& x, const s
   return y;
 }
 
+/// Kept dimensions with a reduced one before them: with fewer elements in them, sums are taken in another
+/// order, so a part's are its own to the last bits.
+std::string behind_reduced(const std::string& x, const std::vector<bool>& reduced) {
+  std::string letters;
+  bool is_behind = false;
+  for (size_t d = 0; d < x.size(); ++d) {
+    is_behind = is_behind || reduced[d];
+    if (is_behind && !reduced[d]) letters += x[d];
+  }
+  return letters;
+}
+
 }  // namespace
 
 ir::CutFn reduce_cut(Reduction reduction) {
@@ -37,6 +49,7 @@ ir::CutFn reduce_cut(Reduction reduction) {
       else
         x[d] = '.';
     }
+    if (reduction != Reduction::max && reduction != Reduction::min) rule.own = behind_reduced(x, reduced);
     rule.notation = x +
                     (n.in.size() < 2 ? ""
                      : n.present(1)  ? ",."

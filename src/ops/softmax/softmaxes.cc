@@ -10,10 +10,16 @@ namespace {
 /// All dimensions but the one that is normalised. `linear`: the gradients are, in dy.
 ir::CutFn other_axes_cut(std::vector<uint32_t> linear) {
   return [linear](const ir::NodeView& n) {
-    std::string x = cut_letters(n.in[0].shape.rank());
-    if (!x.empty()) x[ir::normal_axis(n.attrs.get_int("axis", -1), x.size())] = '.';
-    return ir::CutRule{
-        .notation = n.in.size() == 2 ? x + "," + x + "->" + x : x + "->" + x, .linear = linear, .uneven = x};
+    std::string x = cut_letters(n.in[0].shape.rank()), behind;
+    if (!x.empty()) {
+      const size_t axis = ir::normal_axis(n.attrs.get_int("axis", -1), x.size());
+      x[axis] = '.';
+      behind = x.substr(axis + 1);  // with fewer elements there, sums are taken in another order
+    }
+    return ir::CutRule{.notation = n.in.size() == 2 ? x + "," + x + "->" + x : x + "->" + x,
+                       .own = behind,
+                       .linear = linear,
+                       .uneven = x};
   };
 }
 

@@ -129,6 +129,27 @@ TEST_F(RepositoryTest, TakesAConfigWithTheRequest) {
   EXPECT_EQ(repository_->catalog()->find("m", "")->config().max_batch_size, 32);
 }
 
+// Statistics over the batch would tell one client of another's rows: without a config each request is
+// answered alone.
+TEST_F(RepositoryTest, BatchesOnlyWhereRowsAreApart) {
+  for (const bool of_batch : {false, true}) {
+    const std::string name = of_batch ? "mixed" : "apart";
+    ir::Graph g;
+    const ir::ValueId x =
+        g.add_input("x", {tensor::DType::f32, {tensor::Dim::symbol("batch"), tensor::Dim(4)}});
+    const ir::ValueId c = g.add_param("c", Tensor::from<float>({4}, std::vector<float>(4, 1)));
+    const ir::Attrs attrs{{"training_mode", int64_t{of_batch}}};
+    g.add_output(g.add(ops::table().need("batch_norm"), {x, c, c, c, c}, attrs, of_batch ? 3 : 1)[0], "y");
+    fs::create_directories(root_ / name / "1");
+    model::onnx::save_onnx(g, (root_ / name / "1/model.onnx").string());
+  }
+  start();
+  EXPECT_EQ(load("apart"), "");
+  EXPECT_EQ(repository_->catalog()->find("apart", "")->config().max_batch_size, 32);
+  EXPECT_EQ(load("mixed"), "");
+  EXPECT_EQ(repository_->catalog()->find("mixed", "")->config().max_batch_size, 0);
+}
+
 TEST_F(RepositoryTest, NoRequestFailsWhileModelsAreSwapped) {
   write_model(root_ / "m/1/model.onnx", 0);
   start();

@@ -251,11 +251,13 @@ void ServedModel::complete(const ir::Graph& graph, const ServeOptions& options) 
   // Nobody said that the first dimension is a batch: then it must be shown, or clients' rows could mix.
   const bool is_told = config_.max_batch_size.has_value() || config_.sequence ||
                        config_.has_dynamic_batching || text_ != nullptr;
-  if (!is_told && !engine::batches_by_rows(graph)) {
+  const std::string why_alone = is_told ? "" : engine::why_not_batched(graph);
+  if (!why_alone.empty()) {
     config_.max_batch_size = 0;
     env_.log.info(
         "serve", "batching_off",
-        {{"model", name()}, {"reason", "rows are not shown to be independent; set max_batch_size"}});
+        {{"model", name()},
+         {"reason", "rows are not shown to be independent: " + why_alone + "; set max_batch_size"}});
   }
   base::require(config_.is_decoupled || !streams_rows_,
                 "stream_rows needs model_transaction_policy { decoupled: true }");
@@ -340,6 +342,13 @@ void ServedModel::set_padding(const ir::Graph& graph) {
       padding_.cropped_outputs.push_back(side);
     }
   }
+  std::vector<std::optional<size_t>> lengths(graph.inputs().size());
+  for (const sched::PaddedSide& side : padding_.padded_sides) lengths[side.tensor] = side.dim;
+  const std::string why = engine::why_positions_meet(graph, lengths);
+  if (why.empty()) return;
+  env_.log.info(
+      "serve", "padding_needs_mask",
+      {{"model", name()}, {"reason", "what is filled up reaches other positions, unless masked: " + why}});
 }
 
 /// Devices, threads and processors of the instances, and what limits or keeps them.
