@@ -35,8 +35,8 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"softmax_of_columns", "  %2 = softmax(%0) {axis=-1}\n  return %2 \"y\"\n"},
         Case{"swap_inside", "  %2 = transpose(%0) {perm=[0, 2, 1]}\n  return %2 \"y\"\n"},
         Case{"there_and_back",
-             "  %2 = transpose(%0) {perm=[2, 1, 0]}\n  %3 = softmax(%2) {axis=1}\n"
-             "  %4 = transpose(%3) {perm=[2, 1, 0]}\n  return %4 \"y\"\n"},
+             "  %2 = transpose(%0) {perm=[1, 0, 2]}\n  %3 = softmax(%2) {axis=2}\n"
+             "  %4 = transpose(%3) {perm=[1, 0, 2]}\n  return %4 \"y\"\n"},
         Case{"mean_of_columns",
              "  %2 = const : i64[1]{2}\n  %3 = reduce_mean(%0, %2) {keepdims=1}\n  return %3 \"y\"\n"},
         Case{"weights", "  %2 = const : f32[6,5]#zeros\n  %3 = matmul(%0, %2)\n  return %3 \"y\"\n"},
@@ -88,6 +88,10 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(
         Case{"softmax_over_rows", "  %2 = softmax(%0) {axis=0}\n  return %2 \"y\"\n"},
         Case{"swapped", "  %2 = transpose(%0) {perm=[2, 1, 0]}\n  return %2 \"y\"\n"},
+        // Rows behind the axis of a sum: how many there are decides in which order the kernels add.
+        Case{"softmax_before_the_rows",
+             "  %2 = transpose(%0) {perm=[2, 1, 0]}\n  %3 = softmax(%2) {axis=1}\n"
+             "  %4 = transpose(%3) {perm=[2, 1, 0]}\n  return %4 \"y\"\n"},
         Case{"rows_against_columns",
              "  %2 = const : i64[2]{-1, 24}\n  %3 = reshape(%0, %2)\n  %4 = transpose(%3) {perm=[1, 0]}\n"
              "  %5 = matmul(%3, %4)\n  return %5 \"y\"\n"},

@@ -106,6 +106,7 @@ ir::CutRule conv_nhwc_grad_w_cut(const ir::NodeView& n) {
   notation.out(0, first(l.weight_out, l.weight_in, 4)).out(1, {l.out});
   ir::CutRule r = finish(n, notation, "n");
   r.linear = n.out.size() > 1 ? std::vector<uint32_t>{0b10} : std::vector<uint32_t>{0b01, 0b10};
+  if (n.out.size() > 1) r.own = {l.out};  // fewer channels: the bias's sums are taken in another order
   return r;
 }
 

@@ -31,12 +31,21 @@ ir::CutRule quantize_cut(const ir::NodeView& n) {
 
 namespace {
 
-/// Scales, zeros and biases with one element for each output channel.
-void name_channels(CutNotation& notation, const ir::NodeView& n, char letter, int64_t channels) {
+/// Scales, zeros and biases with one element for each output channel: they have its letter, too.
+void name_channels(CutNotation& notation, const ir::NodeView& n, char letter) {
   for (size_t i : {Q::w_scale, Q::w_zero, Q::bias}) {
-    const bool is_vector = n.present(i) && n.in[i].shape.rank() == 1 && n.in_dims(i)[0] == channels;
-    if (is_vector && channels > 1) notation.in(i, {letter});
+    const bool is_vector = n.present(i) && n.in[i].shape.rank() == 1 && n.in_dims(i)[0] > 1;
+    if (is_vector) notation.in(i, {letter});
   }
+}
+
+/// The letter of the output channels; none where a vector has another number of them.
+char channel_letter(const ir::NodeView& n, int64_t channels) {
+  for (size_t i : {Q::w_scale, Q::w_zero, Q::bias}) {
+    const bool is_vector = n.present(i) && n.in[i].shape.rank() == 1 && n.in_dims(i)[0] > 1;
+    if (is_vector && n.in_dims(i)[0] != channels) return '.';
+  }
+  return 'o';
 }
 
 }  // namespace
@@ -45,8 +54,10 @@ ir::CutRule qlinear_cut(const ir::NodeView& n) {
   const std::string rows = letters(n.in[Q::x].shape.rank() - 1);
   const bool transposed = n.attrs.get_int("transposed", 0) != 0;
   CutNotation notation(n);
-  notation.in(Q::x, rows + ".").in(Q::w, transposed ? "o." : ".o").out(0, rows + "o");
-  name_channels(notation, n, 'o', n.in_dims(Q::w)[transposed ? 0 : 1]);
+  const char o = channel_letter(n, n.in_dims(Q::w)[transposed ? 0 : 1]);
+  notation.in(Q::x, rows + ".").in(Q::w, transposed ? std::string{o, '.'} : std::string{'.', o});
+  notation.out(0, rows + o);
+  name_channels(notation, n, o);
   return {.notation = notation.text()};
 }
 
@@ -64,10 +75,10 @@ ir::CutRule qlinear_matmul_cut(const ir::NodeView& n) {
 }
 
 ir::CutRule qconv_nhwc_cut(const ir::NodeView& n) {
-  const char o = n.attrs.get_int("group", 1) == 1 ? 'o' : '.';
+  const char o = n.attrs.get_int("group", 1) == 1 ? channel_letter(n, n.in_dims(Q::w)[0]) : '.';
   CutNotation notation(n);
   notation.in(Q::x, "a...").in(Q::w, {o, '.', '.', '.'}).out(0, {'a', '.', '.', o});
-  name_channels(notation, n, o, n.in_dims(Q::w)[0]);
+  name_channels(notation, n, o);
   return {.notation = notation.text()};
 }
 
