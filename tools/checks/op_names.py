@@ -9,7 +9,8 @@ from checks.program import ask, has_verb
 
 NAME = r'"([a-z][a-z0-9_]*)"'
 COMPARED = re.compile(r'(?:op_name\(\)|op->schema\.name|schema\.name)\s*[=!]=\s*' + NAME)
-LOOKED_UP = re.compile(r'\b(?:for_each|producer|is_op|find_op|made_by|need)\s*\((?:[^();"]*(?:\([^()]*\))?[^();"]*,)?\s*' + NAME)
+ARGUMENTS = r'(?:[^();"]*(?:\([^()]*\))?[^();"]*,)?'  # before the name
+LOOKED_UP = re.compile(r'\b(?:for_each|producer|is_op|find_op|made_by|need)\s*\(' + ARGUMENTS + r'\s*' + NAME)
 LITERAL = re.compile(r'"(?:\\.|[^"\\\n])*"')
 COMMENT = re.compile(r'//[^\n]*')
 # Operators are defined in src/ops from functions of src/tensor and src/backend, which have names of their own, like the
