@@ -474,7 +474,8 @@ std::vector<std::string> Trainer::candidates() const {
     if (base::file_exists(root + "/latest")) {
       std::string latest = base::read_file(root + "/latest", 4096);
       while (!latest.empty() && latest.back() == '\n') latest.pop_back();
-      if (std::erase(names, latest) > 0) names.push_back(latest);  // a name that leads elsewhere is none of them
+      if (std::erase(names, latest) > 0)
+        names.push_back(latest);  // a name that leads elsewhere is none of them
     }
     for (const std::string& name : names) {
       if (base::file_exists(root + "/" + name + "/index.json")) lines += root + "/" + name + "\n";
