@@ -1,6 +1,6 @@
 # One memory budget: requests that cost their sender little and the server much are refused or answered in bounded
-# memory, and others are served on. Each attack runs twice: in a real control group of 1 GiB, where a server that takes more is
-# killed as a pod would be, and against a bound on the most memory that was resident.
+# memory, and others are served on. Each attack runs twice: in a real control group of 1 GiB, where a server that takes
+# more is killed as a pod would be, and against a bound on the most memory that was resident.
 # tier: all
 # timeout: 600
 import contextlib

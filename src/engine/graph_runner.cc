@@ -306,8 +306,8 @@ std::vector<Tensor> GraphRunner::run_node(CompiledShape& shape, const ir::Node& 
                                           std::vector<Tensor> in) {
   try {
     if (node.op->schema.is_control) return run_control(node, in, shape.subgraphs, context_);
-    return ops::evaluate(*node.op, node.attrs, in, node.out.size(), context_.pool,
-                         context_.compile.memory_bytes);
+    return ops::evaluate(*node.op, node.attrs, in, node.out.size(),
+                         {context_.pool, context_.compile.memory_bytes});
   } catch (const base::Error& e) {
     throw e.with(base::concat("node '", node.from, "' (", node.op_name(), ")"));
   }

@@ -408,7 +408,7 @@ TEST(HostileOperands, ResultsSizedByValuesKeepToTheBound) {
           int64_t made = 0;
           try {
             for (const Tensor& t :
-                 evaluate(table().need(c.op), c.attrs, other.in, c.results, pool, kMostBytes))
+                 evaluate(table().need(c.op), c.attrs, other.in, c.results, {pool, kMostBytes}))
               made += t.bytes();
           } catch (const base::Error& e) {
             EXPECT_NE(e.code(), base::ErrorCode::internal) << c.op << ": " << e.message();

@@ -83,7 +83,7 @@ ir::NodeView view_of(const ir::Attrs& attrs, const std::vector<tensor::Tensor>& 
 /// Runs the simpler nodes that the op expands to.
 std::vector<tensor::Tensor> evaluate_expansion(const ir::OpDef& op, const ir::Attrs& attrs,
                                                const std::vector<tensor::Tensor>& in, size_t out_count,
-                                               base::ThreadPool& pool, int64_t max_bytes) {
+                                               const HostRun& on) {
   ir::Graph graph;
   ir::Node node{.op = &op, .attrs = attrs, .in = {}, .out = {}, .from = op.schema.name};
   for (const tensor::Tensor& t : in) node.in.push_back(t.defined() ? graph.add_constant(t) : ir::kNoValue);
@@ -96,7 +96,7 @@ std::vector<tensor::Tensor> evaluate_expansion(const ir::OpDef& op, const ir::At
     std::vector<tensor::Tensor> operands;
     for (ir::ValueId id : step.in)
       operands.push_back(id == ir::kNoValue ? tensor::Tensor() : values[index(id)]);
-    const auto made = evaluate(*step.op, step.attrs, operands, step.out.size(), pool, max_bytes);
+    const auto made = evaluate(*step.op, step.attrs, operands, step.out.size(), on);
     for (size_t i = 0; i < made.size(); ++i) {
       if (step.out[i] != ir::kNoValue) values[index(step.out[i])] = made[i];
     }
@@ -121,11 +121,11 @@ void take_bytes(int64_t bytes, int64_t& left, const ir::OpDef& op,
 
 std::vector<tensor::Tensor> evaluate(const ir::OpDef& op, const ir::Attrs& attrs,
                                      const std::vector<tensor::Tensor>& in, size_t out_count,
-                                     base::ThreadPool& pool, int64_t max_bytes) {
+                                     const HostRun& on) {
   ir::NodeView node = view_of(attrs, in, out_count);
   node.name = op.schema.name;
   node.out = ir::infer_types(op.schema, node);
-  int64_t left = max_bytes;
+  int64_t left = on.max_bytes;
   for (const tensor::TensorType& t : node.out) take_bytes(tensor::bytes_of(t), left, op, node.out);
   std::vector<tensor::Tensor> out;
   for (const tensor::TensorType& t : node.out) {
@@ -138,22 +138,21 @@ std::vector<tensor::Tensor> evaluate(const ir::OpDef& op, const ir::Attrs& attrs
   }
   std::vector<std::string> reasons;
   const ir::Kernel* kernel = choose_kernel(op, node, tensor::DeviceKind::cpu, &reasons);
-  if (kernel == nullptr && op.schema.expand)
-    return evaluate_expansion(op, attrs, in, out_count, pool, max_bytes);
+  if (kernel == nullptr && op.schema.expand) return evaluate_expansion(op, attrs, in, out_count, on);
   if (kernel == nullptr) {
     std::string all;
     for (const std::string& r : reasons) all += "; " + r;
     base::fail_unsupported("no CPU kernel runs op '", op.schema.name, "'", all);
   }
   base::SharedCache packs;
-  const ir::BoundKernel bound = kernel->prepare({node, packs, pool.size()});
+  const ir::BoundKernel bound = kernel->prepare({node, packs, on.pool.size()});
   take_bytes(bound.workspace_bytes, left, op, node.out);
   const tensor::Tensor workspace = tensor::Tensor::empty(tensor::DType::u8, {bound.workspace_bytes});
   std::vector<const void*> in_pointers;
   std::vector<void*> out_pointers;
   for (const tensor::Tensor& t : in) in_pointers.push_back(t.defined() ? t.raw() : nullptr);
   for (tensor::Tensor& t : out) out_pointers.push_back(t.mutable_raw());
-  cpu::CpuStream stream(pool);
+  cpu::CpuStream stream(on.pool);
   tensor::Tensor scratch = workspace;
   ir::RunStatus status;
   bound.run({in_pointers.data(), out_pointers.data(), scratch.mutable_raw(), stream, &status});

@@ -406,9 +406,9 @@ def served_requests():
     huge, loops = 13, 12  # 2^28 and 2^24
     return [(name, bytes(data)) for name, data in (
         ("rows", [0, 129, 132, 1, 2, 3, 4]), ("no_rows", [0, 0, huge]), ("planes", [1, 129, 130, 131] + 6 * [5]),
-        ("no_planes", [1, 0, huge, 1]), ("outer", [2, 133] + 5 * [9]), ("fill", [3, 129, 140]),
-        ("large_fill", [3, 130, huge, 10]),
-        ("expand", [4, 129, 5, 129, huge]), ("tile", [5, 129, 5, 129, huge]), ("loop", [6, 130, 5, 6, 135]),
+        ("no_planes", [1, 0, huge, 1]), ("outer", [2, 133] + 5 * [9]), ("fill", [3, 140, 141]),
+        ("large_fill", [3, huge, 10]),
+        ("expand", [4, 129, 5, 3, huge]), ("tile", [5, 129, 5, huge]), ("loop", [6, 130, 5, 6, 135]),
         ("long_loop", [6, 129, 5, loops]), ("grow", [7, 129, 5, 138]), ("overgrow", [7, 129, 5, 7]))]
 
 

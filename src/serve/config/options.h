@@ -71,8 +71,7 @@ struct ServeOptions {
   int64_t trace_rate = 1000;
   base::ByteSize cache_size{int64_t{64} << 20};
   double price_per_hour = 0;
-  std::string prices;
-  std::string server_name = "trireme";
+  std::string prices, server_name = "trireme";
   OtherModels others = {};                 ///< no option: given by the program
   engine::RankService* service = nullptr;  ///< likewise: the ranks of a job that hold the models
 
@@ -166,8 +165,7 @@ struct ServeOptions {
     f.add("exit_timeout", &exit_timeout, "time for requests in flight after SIGTERM");
     f.add("max_request_bytes", &max_request_bytes, "largest HTTP body, or gRPC message inflated");
     f.add("memory_limit", &memory_limit,
-          "memory for models, requests in work and answers not yet read; what would need more is refused; 0: "
-          "four fifths of the control group's limit or of the machine's memory");
+          "for models, requests and unread answers; 0: four fifths of the control group's or machine's");
     f.add_choice("warm_up", &warm_up, {"none", "compile", "run"},
                  "before ready: nothing; every bucket compiled and the smallest run; every bucket run");
     f.add("strict_readiness", &strict_readiness, "not ready while any model failed to load");

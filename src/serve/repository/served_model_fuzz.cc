@@ -80,13 +80,13 @@ constexpr Case kCases[] = {
     {"graph \"outer\"\n %0 = input \"x\" : f32[n]\n %1 = const : i64[1]{1}\n %2 = unsqueeze(%0, %1)\n"
      " %3 = mul(%0, %2)\n return %3 \"y\"\n",
      ""},
-    {"graph \"fill\"\n %0 = input \"x\" : i64[k]\n %1 = constant_of_shape(%0)\n %2 = exp(%1)\n return %2 "
+    {"graph \"fill\"\n %0 = input \"x\" : i64[2]\n %1 = constant_of_shape(%0)\n %2 = exp(%1)\n return %2 "
      "\"y\"\n",
      ""},
-    {"graph \"expand\"\n %0 = input \"x\" : f32[n]\n %1 = input \"k\" : i64[k]\n %2 = expand(%0, %1)\n "
+    {"graph \"expand\"\n %0 = input \"x\" : f32[n]\n %1 = input \"k\" : i64[2]\n %2 = expand(%0, %1)\n "
      "return %2 \"y\"\n",
      ""},
-    {"graph \"tile\"\n %0 = input \"x\" : f32[n]\n %1 = input \"k\" : i64[k]\n %2 = tile(%0, %1)\n return %2 "
+    {"graph \"tile\"\n %0 = input \"x\" : f32[n]\n %1 = input \"k\" : i64[1]\n %2 = tile(%0, %1)\n return %2 "
      "\"y\"\n",
      ""},
     {nullptr, "", false},
@@ -115,6 +115,11 @@ class Fleet {
     for (size_t i = 0; i < kCaseCount; ++i) {
       serve::ModelSource source{
           .name = base::concat("m", i), .version = "1", .path = std::to_string(i), .root = ".", .config = {}};
+      // What loops yield has no rank until it is told.
+      if (kCases[i].text == nullptr)
+        source.config.outputs = {{.name = "y0", .type = DType::f32, .dims = {-1}}};
+      if (kCases[i].text == nullptr && !kCases[i].grows)
+        source.config.outputs.push_back({.name = "y1", .type = DType::f32, .dims = {-1, 1024}});
       source.config.max_batch_size = std::strcmp(kCases[i].config, "batched") == 0 ? 8 : 0;
       models_.push_back(std::make_unique<serve::ServedModel>(source, host, nullptr));
     }
@@ -167,7 +172,11 @@ class Reader {
 serve::WireTensor input_of(const serve::TensorConfig& config, Reader& reader, bool is_batched) {
   tensor::Dims dims;
   const size_t rank = config.dims.size() + (is_batched ? 1 : 0);
-  for (size_t d = 0; d < rank; ++d) dims.push_back(reader.extent());
+  for (size_t d = 0; d < rank; ++d) {
+    const size_t own = d - (is_batched ? 1 : 0);  // of the config, which has no batch
+    const bool is_open = (is_batched && d == 0) || config.dims[own] == -1;
+    dims.push_back(is_open ? reader.extent() : config.dims[own]);
+  }
   const int64_t elements = serve::wire_elements(config.name, dims);
   const int64_t wanted = elements * tensor::bytes_of(*config.type, 1);
   std::string bytes;
