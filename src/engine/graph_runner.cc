@@ -175,7 +175,9 @@ bool GraphRunner::keeps_rows_apart(const std::vector<Dims>& shapes) {
   return at->second;
 }
 
-SlicePlan GraphRunner::slice_plan(const CompiledShape& shape) {
+/// `one_row`: the program of a row, if there is one; while it lives, others need not pack the weights again.
+SlicePlan GraphRunner::slice_plan(const CompiledShape& shape,
+                                  std::shared_ptr<const compile::Program>& one_row) {
   const int64_t rows = shape.shapes.empty() || shape.shapes[0].empty() ? 1 : shape.shapes[0][0];
   if (rows < 2 || !shape.segments.complete || context_.compile.on != tensor::DeviceKind::cpu) return {};
   // Rows of types narrower than a byte may begin inside one.
@@ -193,7 +195,8 @@ SlicePlan GraphRunner::slice_plan(const CompiledShape& shape) {
     return {};  // a constant of the model fits this number of rows and no other
   }
   if (!one.complete) return {};
-  return plan_slices(*compile_ready(one.ready, 1), rows, context_.pool.size());
+  one_row = compile_ready(one.ready, 1);
+  return plan_slices(*one_row, rows, context_.pool.size());
 }
 
 std::unique_ptr<CompiledShape> GraphRunner::compile_shape(const std::vector<Dims>& shapes) {
@@ -201,7 +204,8 @@ std::unique_ptr<CompiledShape> GraphRunner::compile_shape(const std::vector<Dims
   made->shapes = shapes;
   made->bound = passes::bind_shapes(graph_, shapes);
   made->segments = cut_segments(made->bound);
-  const SlicePlan plan = slice_plan(*made);
+  std::shared_ptr<const compile::Program> one_row;
+  const SlicePlan plan = slice_plan(*made, one_row);
   if (plan.slices > 1) {
     made->slices = plan.slices;
     made->bound = passes::bind_shapes(graph_, with_rows(shapes, shapes[0][0] / plan.slices));

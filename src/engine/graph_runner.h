@@ -92,7 +92,7 @@ class GraphRunner {
   std::shared_ptr<const compile::Program> compile_ready(ir::Graph& ready, int threads,
                                                         int64_t* folded = nullptr);
   void forget_oldest();
-  SlicePlan slice_plan(const CompiledShape& shape);
+  SlicePlan slice_plan(const CompiledShape& shape, std::shared_ptr<const compile::Program>& one_row);
   bool keeps_rows_apart(const std::vector<tensor::Dims>& shapes);
   void bind_arena(CompiledShape& shape);
   void check_types(const std::vector<tensor::Tensor>& inputs) const;
