@@ -64,7 +64,7 @@ class Echo final : public GrpcHandler {
     parts.emplace_back(std::string(message.view()));
     if (kind_ == "echo") return call_->send(std::move(parts));
     counts_.threads.with([&](auto& threads) {
-      threads.emplace_back([call = call_, parts]() mutable {
+      threads.emplace_back([call = call_, parts = std::move(parts)]() mutable {
         call->send(std::move(parts));
         call->finish({}, {{"x-thread", "other"}});
       });
