@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/json.h"
+#include "base/shortened.h"
 
 namespace trireme::base {
 namespace {
@@ -47,11 +48,13 @@ void Log::write(LogLevel level, std::string_view folder, std::string_view event,
   if (!enabled(level)) return;
   std::string line = concat(prefix_, to_string(level), ' ', folder, ' ', event);
   for (const LogField& field : fields) {
+    constexpr size_t kMostValueBytes = 4096;
+    const std::string value = shortened(field.value, kMostValueBytes);
     line += concat(' ', field.key, '=');
-    if (is_plain(field.value))
-      line += field.value;
+    if (is_plain(value))
+      line += value;
     else
-      append_json(line, field.value);
+      append_json(line, value);
   }
   line.push_back('\n');
   const std::lock_guard lock(mutex_);

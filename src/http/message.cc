@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "base/json.h"
+#include "base/shortened.h"
 
 namespace trireme::http {
 
@@ -126,7 +127,7 @@ Response json_response(int status, std::string body) {
 }
 
 Response error_response(int status, std::string_view message) {
-  return json_response(status, "{\"error\":" + json_quote(message) + "}");
+  return json_response(status, "{\"error\":" + json_quote(base::shortened(message)) + "}");
 }
 
 Response error_response(const base::Error& error) {

@@ -1,8 +1,6 @@
 // The directories of a model repository.
 #include "serve/repository/repository_files.h"
 
-#include <stdlib.h>
-
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
@@ -10,6 +8,7 @@
 
 #include "base/directory.h"
 #include "base/file.h"
+#include "base/scratch.h"
 
 namespace trireme::serve {
 namespace {
@@ -132,14 +131,7 @@ ModelConfig read_config(const std::string& root, const std::string& name) {
 }
 
 std::shared_ptr<const std::string> write_override(const LoadOverride& load) {
-  std::string path = (fs::temp_directory_path() / "trireme-load-XXXXXX").string();
-  if (mkdtemp(path.data()) == nullptr)
-    base::fail(base::ErrorCode::unavailable, "cannot make a directory for the files of the load request");
-  std::shared_ptr<const std::string> root(new std::string(path), [](const std::string* p) {
-    std::error_code error;  // nobody left to tell
-    fs::remove_all(*p, error);
-    delete p;
-  });
+  const std::shared_ptr<const std::string> root = base::make_scratch(kOverridePrefix);
   for (const auto& [name, contents] : load.files) {
     const fs::path relative(name);
     bool is_inside = !relative.empty() && relative.is_relative();

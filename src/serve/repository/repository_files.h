@@ -37,6 +37,9 @@ struct LoadOverride {
   std::map<std::string, std::string> files;  ///< path below the model's directory -> contents
 };
 
+/// What the names of directories begin with that hold the files of overrides (base/scratch.h).
+inline constexpr const char* kOverridePrefix = "trireme-load-";
+
 /// Writes the files of an override to a directory of their own, removed with the last owner. Throws
 /// invalid_argument for a path that would lead out of it.
 std::shared_ptr<const std::string> write_override(const LoadOverride& load);
