@@ -1,13 +1,16 @@
 # Restricted routes over both protocols, and the generate extension.
+import fcntl
 import json
 import os
 import shutil
+import socket
 import subprocess
 import time
 import urllib.error
 import urllib.request
 from pathlib import Path
 
+import grpc
 import numpy as np
 import tritonclient.grpc as triton
 import tritonclient.http as triton_http
@@ -94,10 +97,24 @@ HTTP_ROUTES = {
                    "GET /metrics", "GET /"],
     "trace": ["GET /v2/trace/setting", "GET /v2/trace/setting/", "GET /v2/models/simple/trace/setting"],
     "logging": ["GET /v2/logging", "GET /v2/logging/"]}
+def raw_grpc(path, *messages):
+    """A call of any service with messages as bytes; gives the answers."""
+    def run(c):
+        return list(c._channel.stream_stream(path)(iter(messages), timeout=30))  # pylint: disable=protected-access
+    return run
+
+
+def reflection(version):
+    return raw_grpc(f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo", b"\x3a\x01*")
+
+
 GRPC_CALLS = {
-    "health": [lambda c: c.is_server_live(), lambda c: c.is_server_ready(), lambda c: c.is_model_ready("simple")],
-    "metadata": [lambda c: c.get_server_metadata(), lambda c: c.get_model_metadata("simple")],
-    "inference": [lambda c: c.infer("simple", inputs(triton))],
+    "health": [lambda c: c.is_server_live(), lambda c: c.is_server_ready(), lambda c: c.is_model_ready("simple"),
+               raw_grpc("/grpc.health.v1.Health/Check", b"")],
+    "metadata": [lambda c: c.get_server_metadata(), lambda c: c.get_model_metadata("simple"), reflection("v1"),
+                 reflection("v1alpha")],
+    "inference": [lambda c: c.infer("simple", inputs(triton)),
+                  raw_grpc("/inference.GRPCInferenceService/ModelStreamInfer")],
     "shared-memory": [lambda c: c.get_system_shared_memory_status(), lambda c: c.get_cuda_shared_memory_status(),
                       lambda c: c.unregister_system_shared_memory()],
     "model-config": [lambda c: c.get_model_config("simple")],
@@ -120,7 +137,7 @@ def is_refused_http(server, route):
 def is_refused_grpc(client, call_):
     try:
         call_(client)
-    except InferenceServerException as error:
+    except (InferenceServerException, grpc.RpcError) as error:
         return "restricted" in str(error)
     return False
 
@@ -139,6 +156,188 @@ def protocols_agree():
                     assert is_refused_http(server, route) == (category == closed), (closed, route)
                 for number, one in enumerate(GRPC_CALLS[category]):
                     assert is_refused_grpc(client, one) == (category == closed), (closed, category, number)
+
+
+def keys_of_models():
+    """A model's keys stand in the place of its category's, whichever wire names the model."""
+    rules = ["--restrict", "inference:k=all", "--restrict", "inference,model-config@gold,silver*:k=own"]
+    for name in ("gold", "silver-2"):
+        if not (repository / name).exists():
+            add_simple(repository, name)
+    try:
+        with Server(repository, *rules) as server:
+            h, c = triton_http.InferenceServerClient(server.address), triton.InferenceServerClient(server.grpc_address)
+            for own, module, word in ((h, triton_http, "403"), (c, triton, "UNAVAILABLE")):
+                for name, key, other in (("simple", "all", "own"), ("gold", "own", "all"), ("silver-2", "own", "all")):
+                    assert own.infer(name, inputs(module), headers={"k": key}).as_numpy("OUTPUT0")[0, 0] == 2
+                    refused(word, lambda: own.infer(name, inputs(module), headers={"k": other}))
+                    refused(word, lambda: own.infer(name, inputs(module)))
+                assert own.get_model_config("simple")
+                refused(word, lambda: own.get_model_config("gold"))
+                assert own.get_model_config("gold", headers={"k": "own"})
+            for path in ("/v2/models/gol%64/config", "/v2/models/gold/versions/1/config", "/v2/models/gold/config/"):
+                assert call(server, path)[0] == 403, path
+            # Within a stream each message is looked at.
+            done = []
+            c.start_stream(lambda result, error: done.append(error), headers={"k": "all"})
+            for name in ("simple", "gold"):
+                c.async_stream_infer(name, inputs(triton))
+            c.stop_stream()
+            assert done[0] is None and "restricted" in str(done[1]), done
+    finally:
+        for name in ("gold", "silver-2"):
+            shutil.rmtree(repository / name)
+
+
+CONTROL_CATEGORIES = ("shared-memory", "model-repository", "trace", "logging")
+CONTROL = [route for category in CONTROL_CATEGORIES for route in HTTP_ROUTES[category]]
+
+
+def own_address():
+    """An address of this machine that is not loopback; None: there is none."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # sends nothing
+            address = probe.getsockname()[0]
+        except OSError:
+            return None
+    return None if address.startswith("127.") else address
+
+
+def other_machines_need_a_key():
+    """Without a rule, control calls are for this machine; the rest is for whoever reaches the port."""
+    forwarded = {"X-Forwarded-For": "203.0.113.7"}
+    with Server(repository, "--host", "0.0.0.0") as server:
+        ways = [(server.url, forwarded)]
+        if own_address():
+            ways.append((f"http://{own_address()}:{server.port}", {}))
+        else:
+            print("this machine has no other address: only forwarded calls are tried")
+        for url, headers in ways:
+            for category, routes in HTTP_ROUTES.items():
+                for route in routes:
+                    method, path = route.split()
+                    body = b"{}" if method == "POST" else None
+                    request = urllib.request.Request(url + path, body, headers, method=method)
+                    try:
+                        status, text = urllib.request.urlopen(request, timeout=60).status, b""
+                    except urllib.error.HTTPError as error:
+                        status, text = error.code, error.read()
+                    is_closed = status == 403 and b"other machines" in text
+                    assert is_closed == (route in CONTROL), (url, route, status, text)
+        assert call(server, "/v2/logging", {"log_info": True})[0] == 200  # here
+        if own_address():
+            c = triton.InferenceServerClient(f"{own_address()}:{server.grpc_port}")
+            assert c.infer("simple", inputs(triton))
+            for category in CONTROL_CATEGORIES:
+                for one in GRPC_CALLS[category]:
+                    assert is_refused_grpc(c, one), category
+    with Server(repository, "--restrict", "logging:k=1", "--restrict", "trace:anyone") as server:
+        assert call(server, "/v2/logging", {"log_info": True}, {**forwarded, "k": "1"})[0] == 200
+        assert call(server, "/v2/trace/setting", {"trace_rate": "7"}, forwarded)[0] == 200
+        assert call(server, "/v2/repository/index", {}, forwarded)[0] == 403
+
+
+def listens_here_unless_told():
+    """Without --host all three listeners are on loopback, whoever starts the program."""
+    def places(*options):
+        words = [TRIREME, "serve", "--model-repository", str(repository), "--http-port", "0", "--grpc-port", "0",
+                 "--metrics-port", "0", *options]
+        process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
+        try:
+            for line in process.stderr:
+                if "serve ready" in line:
+                    break
+            sockets = {os.readlink(f"/proc/{process.pid}/fd/{fd}") for fd in os.listdir(f"/proc/{process.pid}/fd")}
+            rows = [row.split() for row in Path(f"/proc/{process.pid}/net/tcp").read_text().splitlines()[1:]]
+            return sorted(row[1].split(":")[0] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in sockets)
+        finally:
+            process.kill()
+            process.wait()
+            process.stderr.close()
+    assert places() == ["0100007F"] * 3, places()
+    assert places("--host", "0.0.0.0") == ["00000000"] * 3
+    assert places("--grpc-address", "0.0.0.0", "--metrics-address", "127.0.0.2") == ["00000000", "0100007F", "0200007F"]
+
+
+def pages_of_others():
+    """What a browser sends for a foreign page, or for one whose name was given this address, does nothing."""
+    options = ("--model-control", "explicit", "--load-model", "*", "--host-name", "*.example.org")
+    with Server(repository, *options) as server:
+        own = {"Origin": server.url, "Content-Type": "application/json"}
+        body = {"log_info": False}
+        for bad, code in (({"Origin": "http://evil.example"}, 403), ({"Origin": "null"}, 403),
+                          ({"Origin": "http://evil.example", "Content-Type": "text/plain"}, 403),
+                          ({**own, "Content-Type": "text/plain"}, 415), ({"Sec-Fetch-Site": "cross-site"}, 403),
+                          ({"Host": "rebound.example", "Origin": "http://rebound.example",
+                            "Content-Type": "application/json"}, 403)):
+            for path in ("/v2/logging", "/v2/trace/setting", "/v2/repository/models/simple/unload"):
+                assert call(server, path, body, bad)[0] == code, (path, bad)
+        infer = {"inputs": [{"name": f"INPUT{i}", "shape": [1, 16], "datatype": "INT32", "data": [1] * 16}
+                            for i in (0, 1)]}
+        assert call(server, "/v2/models/simple/infer", infer, {"Origin": "http://evil.example"})[0] == 403
+        assert call(server, "/v2/models/simple/infer", infer, own)[0] == 200
+        assert call(server, "/v2/models/simple/config", headers={"Host": "rebound.example:80"})[0] == 403
+        for host in ("a.example.org", "localhost", "trireme:8000", "[::1]:8000", "10.0.0.1"):
+            assert call(server, "/v2/models/simple/config", headers={"Host": host})[0] == 200, host
+        assert call(server, "/v2/health/live", headers={"Host": "rebound.example"})[0] == 200
+        assert call(server, "/v2/logging", {"log_warning": True}, own)[0] == 200  # the server's own page
+        answer = call(server, "/v2/logging", headers={"Origin": "http://evil.example"})
+        assert json.loads(answer[2])["log_info"] and not any("access-control" in name.lower() for name in answer[1])
+
+
+def tls_as_asked_for():
+    """Who asks for TLS without a certificate gets no plain text."""
+    for words in (["--grpc-use-ssl", "true"], ["--grpc-use-ssl-mutual=true"]):
+        command = [TRIREME, "serve", "--model-repository", str(repository), "--http-port", "0", "--grpc-port", "0"]
+        done = subprocess.run([*command, *words], capture_output=True, text=True, timeout=60)
+        assert done.returncode == 2 and "--grpc-server-cert" in done.stderr and "listening" not in done.stderr, done
+
+
+def errors_are_short():
+    """What a client sent comes back in an error in a few words, over both protocols."""
+    long = "x" * 4_000_000
+    with Server(repository, "--model-control", "explicit", "--load-model", "*") as server:
+        for path, body in (("/v2/models/simple/infer", {"inputs": [{"name": long}]}),
+                           ("/v2/models/simple/infer", {"inputs": [], "parameters": {"triton_" + long: 1}}),
+                           ("/v2/logging", {long: True}), ("/v2/trace/setting", {long: "1"}),
+                           ("/v2/repository/models/simple/load", {"parameters": {long: 1}}),
+                           ("/v2/repository/models/simple/load", {"parameters": {"config": long}}),
+                           ("/v2/models/simple/generate", {long: {}})):
+            status, _, answer = call(server, path, body)
+            assert status >= 400 and 10 < len(answer) < 2000, (path, len(answer))
+        c = triton.InferenceServerClient(server.grpc_address)
+        for run in (lambda: c.update_log_settings({"x" * 500_000: True}), lambda: c.load_model("simple", config=long),
+                    lambda: c.get_model_config("x" * 500_000)):
+            try:
+                run()
+                raise AssertionError("the call succeeded")
+            except InferenceServerException as error:
+                assert len(str(error)) < 2000, len(str(error))
+        assert max(map(len, server.log)) < 6000
+
+
+def files_of_a_killed_server_go():
+    """Overrides' files lie in a directory of their own; the next start removes what a killed server left."""
+    scratch = repository.parent / (repository.name + "-scratch")
+    stale, used, other = (scratch / name for name in ("trireme-load-aBc123", "trireme-load-xyZ789", "trireme-loads"))
+    for folder in (stale, used, other):
+        (folder / "1").mkdir(parents=True)
+        (folder / "1/model.onnx").write_bytes(b"left")
+    holder = os.open(used, os.O_RDONLY)
+    fcntl.flock(holder, fcntl.LOCK_EX)  # as a server does that is loading
+    model = (repository / "simple/1/model.onnx").read_bytes()
+    try:
+        with Server(repository, "--model-control", "explicit", environment={"TMPDIR": str(scratch)}) as server:
+            assert sorted(scratch.iterdir()) == [used, other], list(scratch.iterdir())
+            h = triton_http.InferenceServerClient(server.address)
+            h.load_model("new", config="{}", files={"file:1/model.onnx": model})
+            assert h.infer("new", inputs(triton_http)).as_numpy("OUTPUT0")[0, 0] == 2
+            assert sorted(scratch.iterdir()) == [used, other], list(scratch.iterdir())
+            assert any("stale_files_removed directories=1" in line for line in server.log)
+    finally:
+        os.close(holder)
+        shutil.rmtree(scratch)
 
 
 def secrets_from_a_file():
@@ -197,7 +396,9 @@ def generate_from_text():
 
 
 try:
-    run_cases([(case.__name__, case) for case in (categories, protocols_agree, secrets_from_a_file, generate,
-                                                          generate_from_text)])
+    run_cases([(case.__name__, case) for case in (
+        categories, protocols_agree, keys_of_models, other_machines_need_a_key, listens_here_unless_told,
+        pages_of_others, tls_as_asked_for, errors_are_short, files_of_a_killed_server_go, secrets_from_a_file,
+        generate, generate_from_text)])
 finally:
     shutil.rmtree(repository, ignore_errors=True)

@@ -1,6 +1,8 @@
 # The real server over gRPC: tritonclient (plain, streams, asyncio), health, reflection, and every refusal.
 import asyncio
 import gzip
+import json
+import os
 import queue
 import shutil
 import threading
@@ -349,6 +351,61 @@ def flood(c):
     raise errors[0]
 
 
+def cpu_s(own):
+    """User and system time of the server so far."""
+    words = open(f"/proc/{own.process.pid}/stat", encoding="utf-8").read().rsplit(")", 1)[1].split()
+    return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def work_follows_bytes():
+    """Messages of many small parts cost time and memory by their bytes, not by the square or a thousand times those."""
+    settings = b"".join(b"\x0a\x0b\x0a\x05%05d\x12\x02\x0a\x00" % i for i in range(60_000))
+    parameters = b"".join(b"\x1a\x0b\x0a\x05%05d\x12\x02\x08\x01" % i for i in range(60_000))
+    unknown = (b"\xf2\x07\x00" * 300, b"\x0b" * 4000, b"\xf8\x07\x01" * 300)
+    with Server(repository, "--model-control", "explicit", "--load-model", "simple", "--threads", "1") as own:
+        channel = grpc.insecure_channel(own.grpc_address, options=[("grpc.max_receive_message_length", -1)])
+        check_simple(client(own).infer("simple", simple_inputs(2)[1]), simple_inputs(2)[0])
+        before_s, before = cpu_s(own), resident_mib(own, "VmHWM")
+        service = "/inference.GRPCInferenceService/"
+        for method, message in (("TraceSetting", settings), ("LogSettings", settings),
+                                ("RepositoryModelLoad", parameters), ("RepositoryModelUnload", parameters)):
+            refused("INVALID_ARGUMENT", "", lambda: channel.unary_unary(service + method)(message, timeout=60))
+        body = json.dumps({"parameters": {f"{i:06d}": 1 for i in range(140_000)}}).encode()
+        assert len(body) > 1_400_000
+        for path in ("/v2/repository/models/simple/load", "/v2/logging", "/v2/trace/setting"):
+            try:
+                urllib.request.urlopen(urllib.request.Request(own.url + path, body), timeout=60)
+                raise AssertionError("the call succeeded")
+            except urllib.error.HTTPError as error:
+                assert error.code == 400, error.code
+        for message in unknown:
+            try:
+                for version in ("v1", "v1alpha"):
+                    path = f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo"
+                    answers = channel.stream_stream(path)(iter([message]), timeout=60)
+                    assert sum(map(len, answers)) < 200
+            except grpc.RpcError as error:
+                assert error.code().name in ("INVALID_ARGUMENT", "RESOURCE_EXHAUSTED"), error
+        for path in ("grpc.reflection.v1.ServerReflection/ServerReflectionInfo", "grpc.health.v1.Health/Check"):
+            refused("RESOURCE_EXHAUSTED", "exceeds the limit",
+                    lambda: list(channel.stream_stream("/" + path)(iter([b"\x0b" * 1_500_000]), timeout=60)))
+        spent, grown = cpu_s(own) - before_s, resident_mib(own, "VmHWM") - before
+        assert spent < 4 and grown < 200, (spent, grown)  # minutes, and gigabytes
+        check_simple(client(own).infer("simple", simple_inputs(2)[1]), simple_inputs(2)[0])
+        assert own.stop() == 0
+
+
+def long_messages():
+    """--max-request-bytes bounds a message as it comes, and what a compressed one becomes, for every method."""
+    with Server(repository, "--max-request-bytes", "1MiB", "--threads", "1") as own:
+        channel = grpc.insecure_channel(own.grpc_address, options=[("grpc.max_send_message_length", -1)])
+        for method in ("ModelInfer", "RepositoryModelLoad", "ModelConfig", "TraceSetting"):
+            call = channel.unary_unary("/inference.GRPCInferenceService/" + method)
+            for options in ({}, {"compression": grpc.Compression.Gzip}):
+                refused("RESOURCE_EXHAUSTED", "", lambda: call(b"\x0a" + b"\0" * (2 << 20), timeout=30, **options))
+        check_simple(client(own).infer("simple", simple_inputs(2)[1]), simple_inputs(2)[0])
+
+
 def health_and_reflection():
     channel = grpc.insecure_channel(server.grpc_address)
     health = health_pb2_grpc.HealthStub(channel)
@@ -636,8 +693,8 @@ def cancelled_floods_leave_no_memory():
 
 CASES = [same_answers_as_http, every_form, health_watch_and_both_reflections, health_is_readiness,
          drains_beside_http, one_channel_many_calls, typed_contents, refusals, control, streams, asynchronous,
-         large_messages, bombs, deadlines_and_cancellation, health_and_reflection, tls, keep_alive, drain_under_load,
-         taken_port, cancelled_floods_leave_no_memory]
+         large_messages, bombs, work_follows_bytes, long_messages, deadlines_and_cancellation, health_and_reflection,
+         tls, keep_alive, drain_under_load, taken_port, cancelled_floods_leave_no_memory]
 try:
     run_cases([(case.__name__, case) for case in CASES])
 finally:

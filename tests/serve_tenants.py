@@ -1,4 +1,5 @@
 # Fair shares between tenants through a real server: a flood does not hold up another tenant, nor fill its queue.
+import os
 import queue
 import shutil
 import subprocess
@@ -8,8 +9,11 @@ import time
 import numpy as np
 import tritonclient.grpc as triton
 import tritonclient.http as triton_http
+import tritonclient.utils.shared_memory as shm
+from onnx import TensorProto, helper
+from tritonclient.utils import InferenceServerException
 
-from _serving import TRIREME, Server, add_slow, run_cases, temporary
+from _serving import TRIREME, Server, add_simple, add_slow, run_cases, save, temporary, value
 
 repository = temporary()
 add_slow(repository, rounds=100)
@@ -130,7 +134,126 @@ def weights_by_header():
         assert metrics['trireme_tenant_requests_total{tenant="gold",result="done"}'] > 0
 
 
+KEYS = ("--tenant-by", "header:x-api-key", "--tenant", "a=1:key-a", "--tenant", "b=1:key-b", "--threads", "1")
+
+
+def add_running_sum(name="running_sum"):
+    """OUTPUT = state + INPUT, which is the next state."""
+    kind = TensorProto.INT32
+    def wires(*names):
+        return [value(n, kind, ["batch", 1]) for n in names]
+    save([helper.make_node("Add", ["INPUT", "state_in"], ["OUTPUT"]),
+          helper.make_node("Identity", ["OUTPUT"], ["state_out"])],
+         wires("INPUT", "state_in"), wires("OUTPUT", "state_out"), repository / name / "1" / "model.onnx")
+    (repository / name / "config.pbtxt").write_text("""max_batch_size: 8
+input { name: "INPUT" data_type: TYPE_INT32 dims: 1 }
+output { name: "OUTPUT" data_type: TYPE_INT32 dims: 1 }
+sequence_batching { oldest { }
+  state { input_name: "state_in" output_name: "state_out" data_type: TYPE_INT32 dims: 1 } }
+""")
+    (repository / "sum_of_steps").mkdir()
+    (repository / "sum_of_steps/1").mkdir()
+    (repository / "sum_of_steps/config.pbtxt").write_text("""platform: "ensemble" max_batch_size: 8
+input { name: "IN" data_type: TYPE_INT32 dims: 1 }
+output { name: "OUT" data_type: TYPE_INT32 dims: 1 }
+ensemble_scheduling { step { model_name: "%s" model_version: -1
+  input_map { key: "INPUT" value: "IN" } output_map { key: "OUTPUT" value: "OUT" } } }
+""" % name)
+
+
+def sequences_belong_to_their_tenant():
+    """A stranger's request with the same number goes on with nothing, ends nothing, and is told nothing."""
+    add_running_sum()
+
+    def step(client, module, model, names, key, number, add, **options):
+        x = module.InferInput(names[0], [1, 1], "INT32")
+        x.set_data_from_numpy(np.full((1, 1), add, np.int32))
+        answer = client.infer(model, [x], sequence_id=number, headers={"x-api-key": key}, **options)
+        return int(answer.as_numpy(names[1])[0, 0])
+
+    with Server(repository, *KEYS) as server:
+        h, c = triton_http.InferenceServerClient(server.address), triton.InferenceServerClient(server.grpc_address)
+        wires = ((h, triton_http), (c, triton))
+        for model, names in (("running_sum", ("INPUT", "OUTPUT")), ("sum_of_steps", ("IN", "OUT"))):
+            for number in (7, "seven"):
+                for client, module in wires:
+                    def go(key, add, **options):
+                        return step(client, module, model, names, key, number, add, **options)
+                    assert go("key-a", 100, sequence_start=True) == 100
+                    for stranger in ("key-b", "none of them", ""):  # it must begin its own
+                        try:
+                            go(stranger, 1)
+                            raise AssertionError("another tenant's sequence went on")
+                        except InferenceServerException as error:
+                            assert "must specify the START flag" in str(error), error
+                    assert go("key-b", 1, sequence_start=True) == 1
+                    assert go("key-a", 10) == 110 and go("key-b", 1) == 2
+                    assert go("key-b", 1, sequence_end=True) == 3
+                    assert go("key-a", 10, sequence_end=True) == 120
+        # Nor over a stream, which brings the tenant in its metadata.
+        assert step(c, triton, "running_sum", ("INPUT", "OUTPUT"), "key-a", 9, 5, sequence_start=True) == 5
+        done = queue.Queue()
+        c.start_stream(lambda result, error: done.put(error), headers={"x-api-key": "key-b"})
+        x = triton.InferInput("INPUT", [1, 1], "INT32")
+        x.set_data_from_numpy(np.ones((1, 1), np.int32))
+        c.async_stream_infer("running_sum", [x], sequence_id=9, sequence_end=True)
+        assert "must specify the START flag" in str(done.get(timeout=30))
+        c.stop_stream()
+        assert step(c, triton, "running_sum", ("INPUT", "OUTPUT"), "key-a", 9, 5, sequence_end=True) == 10
+
+
+def regions_belong_to_their_tenant():
+    """Shared memory is registered, seen, read and forgotten by its tenant alone."""
+    key = f"/trireme-tenants-{os.getpid()}"
+    handle = shm.create_shared_memory_region("r", key, 64)
+    try:
+        with Server(repository, *KEYS, "--allow-client-shm") as server:
+            for module, client in ((triton_http, triton_http.InferenceServerClient(server.address)),
+                                   (triton, triton.InferenceServerClient(server.grpc_address))):
+                a, b = {"headers": {"x-api-key": "key-a"}}, {"headers": {"x-api-key": "key-b"}}
+                client.register_system_shared_memory("r", key, 64, **a)
+                assert "r" in str(client.get_system_shared_memory_status(**a))
+                assert key not in str(client.get_system_shared_memory_status(**b))
+                client.unregister_system_shared_memory(**b)  # all of its own: none
+                client.unregister_system_shared_memory("r", **b)
+                x = module.InferInput("INPUT", [1, 1], "INT32")
+                x.set_shared_memory("r", 4)
+                options = {"sequence_id": 3, "sequence_start": True, "sequence_end": True}
+                shm.set_shared_memory_region(handle, [np.full((1, 1), 41, np.int32)])
+                assert client.infer("running_sum", [x], **options, **a).as_numpy("OUTPUT")[0, 0] == 41
+                try:
+                    client.infer("running_sum", [x], **options, **b)
+                    raise AssertionError("another tenant's memory was read")
+                except InferenceServerException as error:
+                    assert "'r'" in str(error), error
+                client.unregister_system_shared_memory("r", **a)
+    finally:
+        shm.destroy_shared_memory_region(handle)
+
+
+def answers_kept_are_their_tenants():
+    """A tenant does not learn from a quick answer that another one has asked the same."""
+    add_simple(repository, "cached")
+    (repository / "cached/config.pbtxt").write_text("max_batch_size: 8 response_cache { enable: true }\n")
+
+    def ask(client, key):
+        tensors = [triton.InferInput(f"INPUT{i}", [1, 16], "INT32") for i in (0, 1)]
+        for t in tensors:
+            t.set_data_from_numpy(np.ones((1, 16), np.int32))
+        client.infer("cached", tensors, headers={"x-api-key": key})
+
+    with Server(repository, *KEYS) as server:
+        client = triton.InferenceServerClient(server.grpc_address)
+        def hits():
+            return sum(v for n, v in server.metrics().items() if n.startswith("nv_cache_num_hits_per_model"))
+        for key, wanted in (("key-a", 0), ("key-b", 0), ("key-a", 1), ("key-b", 2), ("unlisted", 2)):
+            ask(client, key)
+            assert hits() == wanted, (key, hits())
+
+
 try:
-    run_cases([(case.__name__, case) for case in (a_flood_holds_nobody_up, weights_by_header)])
+    run_cases([(case.__name__, case) for case in (
+        sequences_belong_to_their_tenant, regions_belong_to_their_tenant, answers_kept_are_their_tenants,
+        a_flood_holds_nobody_up, weights_by_header)])
 finally:
     shutil.rmtree(repository, ignore_errors=True)

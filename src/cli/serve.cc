@@ -22,6 +22,7 @@
 #include "http/descriptor.h"
 #include "serve/seeing/idle_memory.h"
 #include "serve/repository/served_model.h"
+#include "serve/kserve/kserve_settings.h"
 #include "serve/server.h"
 #include "serve/config/triton_flags.h"
 #include "train/task.h"
@@ -148,7 +149,7 @@ int serve_here(const serve::ServeOptions& options, const sigset_t& signals, base
   std::optional<ExitLimit> limit;  // outlives the server, whose end it is for
   serve::Server server(options, env);
   env.log.info("serve", "listening",
-               {{"host", options.host},
+               {{"host", options.access.host},
                 {"metrics_port", server.metrics_port()},
                 {"grpc_port", server.grpc_port()},
                 {"port", server.port()}});
@@ -201,8 +202,10 @@ int serve_main(std::span<const std::string> words, base::Env& env) {
   const serve::TritonFlags flags = serve::translate_triton_flags(words);
   serve::ServeOptions options;
   if (!parse(options, flags.words, "serve")) return 0;
+  serve::check_tls(flags, options.access);
+  if (!flags.log_settings.is_null()) serve::update_log_settings(env.log, flags.log_settings);
   for (const std::string& note : flags.notes)
-    env.log.info("serve", "option_without_effect", {{"option", note}});
+    env.log.warning("serve", "option_without_effect", {{"option", note}});
   serve_one_run(options);
   options.others = checkpoints(options.model_repository);
   const sigset_t signals = block_signals();

@@ -50,6 +50,7 @@ bool is_framing_header(std::string_view name) {
 Http1Connection::Http1Connection(Loop& loop, Descriptor fd)
     : loop_(loop),
       socket_(std::move(fd), loop.shared().tls.get()),
+      is_local_(socket_.is_local()),
       parser_(loop.shared().options.limits),
       phase_began_ns_(loop.now_ns()),
       write_progress_ns_(loop.now_ns()) {}
@@ -180,6 +181,7 @@ void Http1Connection::dispatch() {
   Request request = parser_.take();
   request.begun_ns = std::exchange(begun_ns_, 0);
   request.received_ns = steady_ns();
+  request.is_local = is_local_;
   if (request.body.size() > kSmallRestBytes) loop_.takes_bulk();
   exchange->head_request = request.method == "HEAD";
   exchange->accepts = accepted_coding(request.header("Accept-Encoding"));

@@ -63,6 +63,7 @@ class Http1Connection final : public LoopConnection {
 
   Loop& loop_;
   Socket socket_;
+  const bool is_local_;  // so is the peer
   RequestParser parser_;
   Bytes in_;  // received, not parsed
   Output out_;

@@ -27,6 +27,7 @@ Http2Connection::Http2Connection(Loop& loop, Descriptor fd, const Http2Service& 
     : loop_(loop),
       service_(service),
       socket_(std::move(fd), loop.shared().tls.get()),
+      is_local_(socket_.is_local()),
       session_(std::make_unique<Http2Session>(service.limits, static_cast<Http2Owner&>(*this))),
       opened_ns_(loop.now_ns()),
       write_progress_ns_(loop.now_ns()) {}

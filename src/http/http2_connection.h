@@ -16,8 +16,8 @@ struct Http2Service {
   Http2Limits limits;
   int64_t keepalive_ns = 7'200'000'000'000;      // of silence, then the client is asked whether it is there
   int64_t keepalive_answer_ns = 20'000'000'000;  // and has so long to answer
-  /// What takes part in a new stream.
-  std::function<std::shared_ptr<Http2Stream>(Loop& loop, Http2Session& session)> open;
+  /// What takes part in a new stream; `is_local`: of a peer with a loopback address.
+  std::function<std::shared_ptr<Http2Stream>(Loop& loop, Http2Session& session, bool is_local)> open;
 };
 
 /// Reads, hands to the session, gathers what all streams have to say and writes it in one call.
@@ -35,7 +35,7 @@ class Http2Connection final : public LoopConnection, private Http2Owner {
   bool closed() const override { return session_ == nullptr; }
 
  private:
-  std::shared_ptr<Http2Stream> open_stream() override { return service_.open(loop_, *session_); }
+  std::shared_ptr<Http2Stream> open_stream() override { return service_.open(loop_, *session_, is_local_); }
   void on_output() override;
   bool read_some();
   bool notice_small_rest();
@@ -48,6 +48,7 @@ class Http2Connection final : public LoopConnection, private Http2Owner {
   Loop& loop_;
   const Http2Service& service_;
   Socket socket_;
+  const bool is_local_;  // so is the peer
   Output out_;
   std::unique_ptr<Http2Session> session_;   // null: closed
   bool readable_ = true, writable_ = true;  // until a call says otherwise (edge-triggered)

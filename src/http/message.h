@@ -75,6 +75,7 @@ struct Request {
   Bytes body;               // after transfer and content decoding
   int64_t begun_ns = 0;     // steady clock, when its first bytes were there
   int64_t received_ns = 0;  // when the last byte was parsed
+  bool is_local = false;    // the peer has a loopback address
 
   /// Value of the first header with this name (any case), or empty.
   std::string_view header(std::string_view name) const;

@@ -4,6 +4,7 @@
 #include <openssl/err.h>
 #include <openssl/ssl.h>
 #include <openssl/x509_vfy.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 
@@ -138,6 +139,18 @@ Socket::Socket(Descriptor fd, const TlsContext* tls) : fd_(std::move(fd)) {
 }
 
 Socket::~Socket() = default;
+
+bool Socket::is_local() const {
+  sockaddr_storage peer{};
+  socklen_t bytes = sizeof peer;
+  if (getpeername(fd_.get(), reinterpret_cast<sockaddr*>(&peer), &bytes) != 0) return false;
+  if (peer.ss_family == AF_INET)
+    return ntohl(reinterpret_cast<const sockaddr_in&>(peer).sin_addr.s_addr) >> 24 == IN_LOOPBACKNET;
+  if (peer.ss_family != AF_INET6) return false;
+  const in6_addr& address = reinterpret_cast<const sockaddr_in6&>(peer).sin6_addr;
+  return IN6_IS_ADDR_LOOPBACK(&address) ||
+         (IN6_IS_ADDR_V4MAPPED(&address) && address.s6_addr[12] == IN_LOOPBACKNET);
+}
 
 std::string Socket::distrust() const {
   const long result = tls_ == nullptr ? X509_V_OK : SSL_get_verify_result(tls_->ssl);

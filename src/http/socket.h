@@ -61,6 +61,8 @@ class Socket {
 
   int fd() const { return fd_.get(); }
   bool is_tls() const { return tls_ != nullptr; }
+  /// The peer has a loopback address.
+  bool is_local() const;
   /// After kBroken of a client's first read or write: why the server's certificate was not taken; else empty.
   std::string distrust() const;
   ssize_t read(char* to, size_t bytes);

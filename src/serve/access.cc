@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "http/message.h"
 
 namespace trireme::serve {
 namespace {
@@ -61,6 +62,24 @@ std::string_view trimmed(std::string_view text) {
   return text.substr(first, text.find_last_not_of(kBlanks) + 1 - first);
 }
 
+/// The words between commas; empty ones are left out.
+std::vector<std::string> words_of(std::string_view list) {
+  std::vector<std::string> words;
+  for (size_t at = 0; at <= list.size();) {
+    const size_t end = std::min(list.find(',', at), list.size());
+    if (end > at) words.emplace_back(list.substr(at, end - at));
+    at = end + 1;
+  }
+  return words;
+}
+
+/// A pattern is a name, or the beginning of one and a star.
+bool matches(std::string_view pattern, std::string_view model) {
+  if (!pattern.empty() && pattern.back() == '*')
+    return starts_with(model, pattern.substr(0, pattern.size() - 1));
+  return pattern == model;
+}
+
 /// What follows the model's name (and version) in a path below /v2/models/.
 std::string_view action_of(std::string_view rest) {
   constexpr std::string_view kVersions = "/versions/";
@@ -95,33 +114,104 @@ std::vector<std::string> access_rules(std::vector<std::string> rules, const std:
   return rules;
 }
 
-AccessRules::AccessRules(const std::vector<std::string>& rules) : has_any_(!rules.empty()) {
-  std::vector<Rule> rest;
-  for (const std::string& text : rules) {
-    const size_t colon = text.find(':'), equals = text.find('=', colon == std::string::npos ? 0 : colon);
-    base::require(colon != std::string::npos && equals != std::string::npos && equals > colon + 1 &&
-                      equals + 1 < text.size(),
-                  "a rule of --restrict is category[,category]:header=secret");
-    Rule rule{text.substr(colon + 1, equals - colon - 1), with_environment(text.substr(equals + 1))};
-    std::transform(rule.header.begin(), rule.header.end(), rule.header.begin(),
-                   [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; });
-    for (size_t at = 0; at < colon;) {
-      const size_t end = std::min(text.find(',', at), colon);
-      const std::string_view name = std::string_view(text).substr(at, end - at);
-      (name == "all" ? rest : rules_[index_of(name)]).push_back(rule);
-      at = end + 1;
-    }
+bool is_control(Category category) {
+  return category == Category::model_repository || category == Category::shared_memory ||
+         category == Category::trace || category == Category::logging;
+}
+
+bool is_forwarded(const std::function<std::string_view(const std::string& header)>& header) {
+  for (const char* name : {"forwarded", "x-forwarded-for", "x-real-ip", "via"}) {
+    if (!header(name).empty()) return true;
   }
-  for (auto& list : rules_) {
-    if (list.empty()) list = rest;
+  return false;
+}
+
+AccessRules::AccessRules(const std::vector<std::string>& rules) {
+  Rules rest;
+  for (const std::string& text : rules) add(text, rest);
+  for (Rules& own : rules_) {
+    const bool is_named = own.is_open || std::any_of(own.list.begin(), own.list.end(),
+                                                     [](const Rule& r) { return r.models.empty(); });
+    for (const Rule& rule : rest.list) {
+      if (!is_named || !rule.models.empty()) own.list.push_back(rule);
+    }
+    own.is_open = own.is_open || (!is_named && rest.is_open);
   }
 }
 
-bool AccessRules::allows(Category category, const Lookup& header) const {
-  const std::vector<Rule>& list = rules_[static_cast<size_t>(category)];
-  bool is_allowed = list.empty();
-  for (const Rule& rule : list) is_allowed = same_secret(header(rule.header), rule.secret) || is_allowed;
-  return is_allowed;
+/// Reads one rule into its categories, or into the rest.
+void AccessRules::add(const std::string& text, Rules& rest) {
+  const size_t colon = std::min(text.find(':'), text.size());
+  const std::string_view subject = std::string_view(text).substr(0, colon);
+  const std::string_view demand = std::string_view(text).substr(std::min(colon + 1, text.size()));
+  const size_t at_sign = std::min(subject.find('@'), subject.size()), equals = demand.find('=');
+  const bool is_open = demand == "anyone";
+  const bool has_secret = equals != std::string_view::npos && equals > 0 && equals + 1 < demand.size();
+  base::require(
+      colon < text.size() && (is_open || has_secret),
+      "a rule of --restrict is category[,category][@model[,model]]:header=secret or category:anyone");
+  Rule rule;
+  if (at_sign < subject.size()) rule.models = words_of(subject.substr(at_sign + 1));
+  base::require(!is_open || at_sign == subject.size(), "a rule of --restrict opens categories, not models");
+  base::require(at_sign == subject.size() || !rule.models.empty(),
+                "a rule of --restrict names no model after @");
+  if (!is_open) {
+    rule.header = demand.substr(0, equals);
+    rule.secret = with_environment(demand.substr(equals + 1));
+    std::transform(rule.header.begin(), rule.header.end(), rule.header.begin(),
+                   [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; });
+  }
+  const std::vector<std::string> categories = words_of(subject.substr(0, at_sign));
+  base::require(!categories.empty(), "a rule of --restrict names no category");
+  for (const std::string& name : categories) {
+    Rules& to = name == "all" ? rest : rules_[index_of(name)];
+    is_open ? static_cast<void>(to.is_open = true) : to.list.push_back(rule);
+  }
+}
+
+Access AccessRules::verdict(Category category, const Rules& rules, const std::vector<const Rule*>& asked,
+                            const Caller& caller) {
+  if (asked.empty()) {
+    const bool is_free = rules.is_open || caller.is_local || !is_control(category);
+    return is_free ? Access::allowed : Access::only_here;
+  }
+  bool is_shown = false;
+  for (const Rule* rule : asked)
+    is_shown = same_secret(caller.header(rule->header), rule->secret) || is_shown;
+  return is_shown ? Access::allowed : Access::needs_key;
+}
+
+Access AccessRules::judge(Category category, std::string_view model, const Caller& caller) const {
+  const Rules& rules = rules_[static_cast<size_t>(category)];
+  std::vector<const Rule*> own, general;
+  for (const Rule& rule : rules.list) {
+    const auto names = [&](const std::string& pattern) { return matches(pattern, model); };
+    if (rule.models.empty()) general.push_back(&rule);
+    if (!model.empty() && std::any_of(rule.models.begin(), rule.models.end(), names)) own.push_back(&rule);
+  }
+  return verdict(category, rules, own.empty() ? general : own, caller);
+}
+
+Access AccessRules::judge_before_reading(Category category, const Caller& caller) const {
+  const Rules& rules = rules_[static_cast<size_t>(category)];
+  const Access general = judge(category, {}, caller);
+  std::vector<const Rule*> of_models;
+  for (const Rule& rule : rules.list) {
+    if (!rule.models.empty()) of_models.push_back(&rule);
+  }
+  const bool has_key = !of_models.empty() && verdict(category, rules, of_models, caller) == Access::allowed;
+  return has_key ? Access::allowed : general;
+}
+
+std::string AccessRules::refusal(Category category, Access why) {
+  if (why == Access::only_here) {
+    return base::concat("restricted: ", name(category),
+                        " calls from other machines need a key, and the server was started without one "
+                        "(--restrict ",
+                        name(category), ":header=secret)");
+  }
+  return base::concat("restricted: ", name(category),
+                      " calls need the header that the server was started with");
 }
 
 std::string_view AccessRules::name(Category category) { return kNames[static_cast<size_t>(category)]; }
@@ -138,6 +228,19 @@ Category category_of_path(std::string_view path) {
     return Category::shared_memory;
   if (starts_with(path, "/v2/logging")) return Category::logging;
   return starts_with(path, "/v2/trace") ? Category::trace : Category::metadata;
+}
+
+std::string model_of_path(std::string_view path) {
+  while (path.size() > 1 && path.back() == '/') path.remove_suffix(1);
+  constexpr std::string_view kModels = "/v2/models/", kControl = "/v2/repository/models/";
+  if (path == "/v2/models/stats") return {};
+  if (starts_with(path, kControl)) {
+    const std::string_view rest = path.substr(kControl.size());
+    return http::percent_decode(rest.substr(0, std::min(rest.rfind('/'), rest.size())));
+  }
+  if (!starts_with(path, kModels)) return {};
+  const std::string_view rest = path.substr(kModels.size());
+  return http::percent_decode(rest.substr(0, std::min(rest.find('/'), rest.size())));
 }
 
 Category category_of_call(std::string_view call) {

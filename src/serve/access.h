@@ -1,4 +1,5 @@
-// Which callers may use which routes: a header and its secret for each category of the protocol.
+// Which callers may use which routes: a header and its secret for each category of the protocol and each
+// model.
 #pragma once
 
 #include <array>
@@ -23,28 +24,55 @@ enum class Category {
 };
 constexpr size_t kCategories = 9;
 
-/// The rules of a server; a category without a rule is open.
+/// Calls that change what all clients see, or name the machine's memory and files.
+bool is_control(Category category);
+
+/// Who calls: what a call shows, and whether it comes from this machine.
+struct Caller {
+  /// Value of a header by its name in lower case, empty if absent.
+  std::function<std::string_view(const std::string& header)> header;
+  bool is_local = false;  ///< looked at for control calls only
+};
+
+/// True where a proxy says that it passes the call on for somebody else.
+bool is_forwarded(const std::function<std::string_view(const std::string& header)>& header);
+
+enum class Access { allowed, needs_key, only_here };
+
+/// The rules of a server. A category without a rule is open, but for control calls from other machines, which
+/// need a key.
 class AccessRules {
  public:
-  /// Each rule is `category[,category]:header=secret`; `all` names every category that no other rule names.
-  /// `${NAME}` in a secret stands for that variable of the environment. Throws invalid_argument for what is
-  /// no rule and for a variable that is not set or empty.
+  /// Each rule is `category[,category][@model[,model]]:header=secret` or `category[,category]:anyone`; `all`
+  /// names every category that no other rule names, a model may end with `*`. `${NAME}` in a secret stands
+  /// for that variable of the environment. Throws invalid_argument for what is no rule and for a variable
+  /// that is not set or empty.
   explicit AccessRules(const std::vector<std::string>& rules);
 
-  /// Value of a header by its name, empty if absent.
-  using Lookup = std::function<std::string_view(const std::string& header)>;
-  /// True if the caller has shown the category's secret. Takes as long for a wrong secret as for the right
-  /// one.
-  bool allows(Category category, const Lookup& header) const;
-  bool has_any() const { return has_any_; }
+  /// Whether the caller may make a call of the category on a model (empty: on none, or on all). Rules that
+  /// name the model stand in the place of the category's others. Takes as long for a wrong secret as for the
+  /// right one.
+  Access judge(Category category, std::string_view model, const Caller& caller) const;
+  /// The same before it is known which model the call is on: `allowed` if it may be on any.
+  Access judge_before_reading(Category category, const Caller& caller) const;
   static std::string_view name(Category category);
+  /// What a caller is told who is not allowed.
+  static std::string refusal(Category category, Access why);
 
  private:
   struct Rule {
     std::string header, secret;
+    std::vector<std::string> models;  ///< empty: all
   };
-  std::array<std::vector<Rule>, kCategories> rules_;
-  bool has_any_ = false;
+  struct Rules {
+    std::vector<Rule> list;
+    bool is_open = false;
+  };
+  void add(const std::string& text, Rules& rest);
+  static Access verdict(Category category, const Rules& rules, const std::vector<const Rule*>& asked,
+                        const Caller& caller);
+
+  std::array<Rules, kCategories> rules_;
 };
 
 /// `rules`, then those of a file (empty: none): one a line, without blank lines and those that begin with #.
@@ -53,6 +81,8 @@ std::vector<std::string> access_rules(std::vector<std::string> rules, const std:
 
 /// The category of an HTTP path below /v2, or of /metrics.
 Category category_of_path(std::string_view path);
+/// The model that such a path names, decoded; empty: none. Throws invalid_argument for a broken escape.
+std::string model_of_path(std::string_view path);
 /// The category of a call of GRPCInferenceService.
 Category category_of_call(std::string_view call);
 

@@ -77,8 +77,13 @@ bool holds(tensor::DType type, uint64_t number, bool is_signed) {
   return fits;
 }
 
+std::string id_of(const SequenceWish& wish) {
+  return wish.text.empty() ? std::to_string(wish.number) : wish.text;
+}
+
+/// The tenant, with its length, and the ID: no other tenant's words make the same key.
 std::string key_of(const SequenceWish& wish) {
-  return wish.text.empty() ? "#" + std::to_string(wish.number) : "$" + wish.text;
+  return base::concat(wish.tenant.size(), ' ', wish.tenant, wish.text.empty() ? '#' : '$', id_of(wish));
 }
 
 }  // namespace
@@ -215,7 +220,7 @@ void SequenceBatcher::submit(sched::Request request, const SequenceWish& wish) {
   const char* refusal = table_.with([&](Table& table) -> const char* {
     const auto at = table.sequences.find(key);
     const bool is_live = at != table.sequences.end() && !at->second.has_ended;
-    base::require(wish.is_start || is_live, "inference request for sequence ", key.substr(1), " to model '",
+    base::require(wish.is_start || is_live, "inference request for sequence ", id_of(wish), " to model '",
                   options_.model, "' must specify the START flag on the first request of the sequence");
     if (table.is_closing) return kClosing;
     if (table.waiting >= options_.max_waiting) return "Exceeds maximum queue size";

@@ -64,6 +64,7 @@ class SequenceLayout {
   bool has_text_ = false;                ///< likewise, as a number that a string spells
 };
 
+/// Sequences belong to the tenant that began them: another one's of the same ID is another sequence.
 /// One request of a sequence runs at a time; sequences share batches. As many sequences as there are slots
 /// are served, others wait whole. Any thread.
 class SequenceBatcher {

@@ -4,10 +4,13 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <optional>
 #include <thread>
 
 #include "base/memory.h"
 #include "base/memory_budget.h"
+#include "base/scratch.h"
+#include "serve/repository/repository_files.h"
 #include "serve/seeing/live_page.h"
 #include "serve/seeing/price.h"
 #include "serve/seeing/process_metrics.h"
@@ -17,29 +20,29 @@ namespace {
 
 http::ServerOptions http_options(const ServeOptions& options) {
   http::ServerOptions http;
-  http.host = options.host;
+  http.host = options.access.host;
   http.port = static_cast<uint16_t>(options.http_port);
   http.threads = options.http_threads;
   http.spin = std::chrono::microseconds(options.http_spin.ns / base::kNsPerUs);
   http.max_connections = options.max_connections;
   http.limits.max_body_bytes = static_cast<size_t>(options.max_request_bytes.bytes);
-  http.tls_certificate_file = options.tls_certificate;
-  http.tls_key_file = options.tls_key;
-  http.tls_client_ca_file = options.tls_client_ca;
+  http.tls_certificate_file = options.access.tls_certificate;
+  http.tls_key_file = options.access.tls_key;
+  http.tls_client_ca_file = options.access.tls_client_ca;
   return http;
 }
 
 GrpcServerOptions grpc_options(const ServeOptions& options) {
   GrpcServerOptions grpc;
-  grpc.host = options.host;
+  grpc.host = options.access.grpc_host.empty() ? options.access.host : options.access.grpc_host;
   grpc.port = static_cast<uint16_t>(std::max(0, options.grpc_port));
   grpc.threads = options.http_threads;
   grpc.spin = std::chrono::microseconds(options.http_spin.ns / base::kNsPerUs);
   grpc.max_connections = options.max_connections;
-  grpc.max_inflated_bytes = static_cast<size_t>(options.max_request_bytes.bytes);
-  grpc.tls_certificate_file = options.tls_certificate;
-  grpc.tls_key_file = options.tls_key;
-  grpc.tls_client_ca_file = options.tls_client_ca;
+  grpc.max_message_bytes = static_cast<size_t>(options.max_request_bytes.bytes);
+  grpc.tls_certificate_file = options.access.tls_certificate;
+  grpc.tls_key_file = options.access.tls_key;
+  grpc.tls_client_ca_file = options.access.tls_client_ca;
   return grpc;
 }
 
@@ -48,6 +51,18 @@ GrpcServerOptions grpc_options(const ServeOptions& options) {
 int64_t memory_limit(const ServeOptions& options) {
   if (options.memory_limit.bytes > 0) return options.memory_limit.bytes;
   return base::memory_limit_bytes() / 5 * 4;
+}
+
+/// The names that clients may call the server by: those given, and those that it listens on.
+std::vector<std::string> names_of(const AccessOptions& access) {
+  std::vector<std::string> names = access.host_name;
+  const auto is_name = [](const std::string& host) {
+    return host.find_first_of(":*") == std::string::npos && host.find('.') != std::string::npos;
+  };
+  for (const std::string* host : {&access.host, &access.metrics_host}) {
+    if (is_name(*host)) names.push_back(*host);
+  }
+  return names;
 }
 
 /// Each connection is an open file: takes what the system allows, and says so where that is too little.
@@ -69,6 +84,7 @@ Server::Server(const ServeOptions& options, const base::Env& env)
       env_(env),
       repository_(options, env, metrics_),
       core_(repository_, options, env),
+      guard_(names_of(options.access)),
       kserve_(core_) {
   base::process_memory().set_limit(memory_limit(options));
   Prices::read(options.price_per_hour, options.prices, 1);  // what is wrong with them is told now
@@ -82,6 +98,7 @@ Server::Server(const ServeOptions& options, const base::Env& env)
   if (options.metrics_port >= 0) {
     http::ServerOptions http = http_options(options);
     http.port = static_cast<uint16_t>(options.metrics_port);
+    if (!options.access.metrics_host.empty()) http.host = options.access.metrics_host;
     http.threads = 1;
     metrics_http_ = std::make_unique<http::Server>(http, [this](http::Request&& request, http::Reply reply) {
       if (request.path != "/metrics") return reply.send(http::error_response(404, "Not Found"));
@@ -99,6 +116,8 @@ Server::~Server() {
 }
 
 void Server::load() {
+  if (const int removed = base::remove_stale_scratch(kOverridePrefix); removed > 0)
+    env_.log.info("serve", "stale_files_removed", {{"directories", removed}});
   repository_.load();
   core_.set_state(ServerState::serving);
 }
@@ -123,10 +142,14 @@ bool Server::drain() {
 void Server::handle(http::Request&& request, http::Reply reply) const {
   const bool is_get = request.method == "GET" || request.method == "HEAD";
   const Category category = category_of_path(request.path);
-  if (!core_.rules().allows(category, [&](const std::string& name) { return request.header(name); })) {
+  if (std::optional<http::Response> refusal = guard_.refusal(request, category))
+    return reply.send(std::move(*refusal));
+  Caller caller{.header = [&](const std::string& name) { return request.header(name); }};
+  caller.is_local = is_control(category) && request.is_local && !is_forwarded(caller.header);
+  const Access access = core_.rules().judge(category, model_of_path(request.path), caller);
+  if (access != Access::allowed) {
     return reply.send(
-        http::error_response(403, base::concat("This API is restricted: ", AccessRules::name(category),
-                                               " calls need the header that the server was started with")));
+        http::error_response(403, base::concat("This API is ", AccessRules::refusal(category, access))));
   }
   if (request.path.substr(0, 3) == "/v2") {
     return kserve_.handle(std::move(request), std::move(reply));

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "serve/browser_guard.h"
 #include "serve/grpc/grpc_server.h"
 #include "http/server.h"
 #include "serve/kserve/kserve.h"
@@ -39,6 +40,7 @@ class Server {
   MetricRegistry metrics_;
   Repository repository_;
   KserveCore core_;
+  BrowserGuard guard_;
   KserveApi kserve_;
   std::unique_ptr<GrpcServer> grpc_;            ///< null: not wanted
   std::unique_ptr<http::Server> http_;          ///< its threads use the others, as the next one's do

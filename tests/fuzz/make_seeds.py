@@ -387,6 +387,23 @@ def hf_directories():
     yield "shards", json.dumps({"model_type": "gpt2", **configs["gpt2"]}).encode() + b"\xff" + index + b"\xff" + weights
 
 
+def grpc_questions():
+    """(method, repetitions) as two bytes and a message: settings, parameters, names, reflection, unknown fields."""
+    def field(number, content):
+        return bytes([number << 3 | 2, len(content)]) + content
+
+    setting = field(1, field(1, b"log_info") + field(2, b"\x08\x01"))
+    trace = field(1, field(1, b"trace_rate") + field(2, field(1, b"7")))
+    load = field(2, b"m") + field(3, field(1, b"config") + field(2, field(3, b"{}")))
+    messages = {"setting": setting, "trace": trace, "load": load, "name": field(1, b"m") + field(2, b"1"),
+                "list": field(7, b"*"), "symbol": field(4, b"grpc.health.v1.Health"),
+                "extension": field(5, field(1, b"x") + b"\x10\x02"), "unknown": b"\xf2\x07\x00\xf8\x07\x01",
+                "group": b"\x0b\x0c", "nothing": b""}
+    for number, (name, message) in enumerate(messages.items()):
+        for method in range(number, 24, 5):
+            yield f"{name}_{method}", bytes([method, 128 * (method % 2) + number % 8]) + message
+
+
 def texts():
     """Seeds that are text: (folder, [(name, text)])."""
     yield "trace", [("azure", "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.9799600,4808,10\n"
@@ -396,6 +413,12 @@ def texts():
                     ("gaps", "100\n250\n0\n")]
     yield "kserve_generate", [("flat", ' {"text_input": "a", "x": [1, 2], "id": "7", "parameters": {"priority": 1}}'),
                               ("batched", '!{"text_input": ["a"], "x": [1e3, -2, 3, 4], "n": -3, "b": [true, false]}')]
+    yield "model_load", [
+        ("parameters", '@{"parameters": {"config": "{\\"max_batch_size\\": 4}", "file:1/model.onnx": "AAAA"}}'),
+        ("config", 'B{"name": "m", "max_batch_size": 8, "input": [{"name": "x", "data_type": "TYPE_FP32", "dims": [4]}], '
+                   '"dynamic_batching": {"preferred_batch_size": [4]}, "instance_group": [{"count": 2}]}'),
+        ("with_file", 'A{"version_policy": {"latest": {"num_versions": 1}}, "output": [{"name": "y"}], '
+                      '"parameters": {"k": {"string_value": "v"}}}')]
     yield "journal", [("other", '{"key": "other", "id": "a", "value": 1, "crc": 1}\n'), ("torn", '{"key": "key", "id')]
     yield "pbtxt", [("json", '{"name": "m", "max_batch_size": 8, "input": [{"name": "x", "data_type": "TYPE_FP32", '
                              '"dims": [3]}], "dynamic_batching": {}}')]
@@ -420,6 +443,7 @@ def main():
                           ("checkpoint_reader", typed_checkpoints()), ("image", pictures()), ("text_rows", row_files()),
                           ("webdataset", webdatasets()), ("tokens", token_files()), ("shared_regions", regions()),
                           ("hf_directory", hf_directories()), ("served_model", served_requests()),
+                          ("grpc_unary", grpc_questions()),
                           *((folder, [(name, text.encode()) for name, text in found]) for folder, found in texts())):
         (HERE / folder).mkdir(exist_ok=True)
         for name, data in files:

@@ -437,7 +437,7 @@ ModelConfig config_of(const Fields& fields) {
 ModelConfig parse_model_config(std::string_view text) { return config_of(parse_pbtxt(text)); }
 
 ModelConfig parse_model_config_json(std::string_view text) {
-  const base::Json json = base::parse_json(text);
+  const base::Json json = base::parse_json(text, {.size_bytes = kMostConfigBytes});
   base::require(json.is_object(), "a model's config is a JSON object");
   try {
     return config_of(fields_of_json(json));

@@ -56,6 +56,30 @@ TEST(Pbtxt, RefusesWhatIsMalformed) {
   EXPECT_THROW(parse_pbtxt("a: maybe").at(0).as_bool(), base::Error);
 }
 
+/// Steps, tensors and controls are compared each with each: a load request may bring a configuration.
+TEST(Pbtxt, RefusesMoreFieldsThanAnyModelHas) {
+  const auto refusal = [](const std::string& text) -> std::string {
+    try {
+      text.front() == '{' ? parse_model_config_json(text) : parse_model_config(text);
+    } catch (const base::Error& e) {
+      return e.message();
+    }
+    return "";
+  };
+  std::string fields, list = "max_batch_size: 1 dynamic_batching { preferred_batch_size: [1",
+                      json = "{\"input\":[{}";
+  for (size_t i = 0; i <= kMostConfigFields; ++i) {
+    fields += "input { }\n";
+    list += ",1";
+    json += ",{}";
+  }
+  for (const std::string& text : {fields, list + "] }", json + "]}"})
+    EXPECT_NE(refusal(text).find("limit of 4096"), std::string::npos) << refusal(text);
+  const std::string blanks(kMostConfigBytes, ' ');
+  EXPECT_NE(refusal("#" + blanks).find("the limit is"), std::string::npos);
+  EXPECT_NE(refusal("{" + blanks + "}").find("too large"), std::string::npos);
+}
+
 TEST(ModelConfig, ReadsWhatIsHonoured) {
   const ModelConfig c = parse_model_config(R"(
       name: "m" backend: "onnxruntime" max_batch_size: 16

@@ -9,6 +9,7 @@
 #include "base/options.h"
 #include "engine/inference_ranks.h"
 #include "passes/precision/weights.h"
+#include "serve/config/access_options.h"
 #include "serve/repository/other_models.h"
 #include "serve/seeing/tracer.h"
 
@@ -29,7 +30,7 @@ struct ServeOptions {
   ModelControl model_control = ModelControl::none;
   std::vector<std::string> load_model;
   base::Duration poll_interval{15 * base::kNsPerSecond};
-  std::string host = "0.0.0.0";
+  AccessOptions access;
   int http_port = 8000, http_threads = 2;
   base::Duration http_spin{30 * base::kNsPerUs};
   int max_connections = 16384;
@@ -50,7 +51,6 @@ struct ServeOptions {
   WarmUpLevel warm_up = WarmUpLevel::compile;
   bool strict_readiness = false;
   int unready_status = 503;
-  std::string tls_certificate, tls_key, tls_client_ca;
   int grpc_port = 8001, metrics_port = -1;
   bool allow_client_shm = false;
   bool deadline_aware = false;
@@ -62,8 +62,6 @@ struct ServeOptions {
   std::string tenant_by;
   std::vector<std::string> tenant;
   int64_t tenants_unlisted = 64;
-  std::vector<std::string> restrict;
-  std::string restrict_file;
   bool metric_summaries = false;
   std::string trace_file, trace_otlp;
   TraceForm trace_form = TraceForm::triton;
@@ -122,7 +120,7 @@ struct ServeOptions {
                  "all models once, at the start; on request; all, following changes of the files");
     f.add("load_model", &load_model, "with explicit control: models to load at the start; * for all");
     f.add("poll_interval", &poll_interval, "with poll control: time between two looks at the files");
-    f.add("host", &host, "address to listen on");
+    access.fields(f);
     f.add("http_port", &http_port, "port; 0: the system picks one, the log says which")
         .at_least(0)
         .at_most(65535);
@@ -158,12 +156,9 @@ struct ServeOptions {
     f.add("trace", &trace, "trace from the start; else /v2/trace/setting switches it on");
     f.add("trace_rate", &trace_rate, "one of so many requests is traced, besides those whose caller samples")
         .at_least(1);
-    f.add("restrict", & restrict,
-          "category[,category]:header=secret: calls of these categories (all: the rest) need the header");
-    f.add("restrict_file", &restrict_file,
-          "more rules of that form, one a line; ${NAME} in a secret: from the environment");
     f.add("exit_timeout", &exit_timeout, "time for requests in flight after SIGTERM");
-    f.add("max_request_bytes", &max_request_bytes, "largest HTTP body, or gRPC message inflated");
+    f.add("max_request_bytes", &max_request_bytes,
+          "largest HTTP body or gRPC message, as it comes and inflated");
     f.add("memory_limit", &memory_limit,
           "for models, requests and unread answers; 0: four fifths of the control group's or machine's");
     f.add_choice("warm_up", &warm_up, {"none", "compile", "run"},
@@ -178,9 +173,6 @@ struct ServeOptions {
 
  private:
   void listener_fields(base::OptionList& f) {
-    f.add("tls_certificate", &tls_certificate, "PEM file; with --tls-key: HTTPS");
-    f.add("tls_key", &tls_key, "PEM file of the certificate's key");
-    f.add("tls_client_ca", &tls_client_ca, "PEM file: clients must show a certificate that it signed");
     f.add("grpc_port", &grpc_port, "port of the gRPC listener; 0: the system picks one; -1: none")
         .at_least(-1)
         .at_most(65535);

@@ -11,6 +11,11 @@ namespace {
 
 constexpr int kMaxDepth = 50;
 
+void check_room(const std::vector<TextField>& fields) {
+  base::require(fields.size() <= kMostConfigFields,
+                "a message of the configuration has more fields than the limit of ", kMostConfigFields);
+}
+
 bool is_word_char(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '.' ||
          c == '-' || c == '+';
@@ -41,6 +46,7 @@ class Reader {
         return fields;
       }
       field(fields, depth);
+      check_room(fields);
       skip_space();
       if (!at_end() && (peek() == ',' || peek() == ';')) ++at_;
     }
@@ -88,6 +94,7 @@ class Reader {
       if (take(']')) return;
       do {
         fields.push_back(value(head, true, depth));
+        check_room(fields);
       } while (take(','));
       if (!take(']')) fail("a list does not end");
       return;
@@ -294,16 +301,25 @@ std::vector<TextField> fields_of_json(const Json& json) {
         entry.kind = TextField::Kind::message;
         entry.fields = {field_of_json("key", key), field_of_json("value", item)};
         list.push_back(std::move(entry));
+        check_room(list);
       }
     } else if (value.is_array()) {
-      for (const Json& item : value.as_array()) list.push_back(field_of_json(name, item));
+      for (const Json& item : value.as_array()) {
+        list.push_back(field_of_json(name, item));
+        check_room(list);
+      }
     } else if (!is_default(value) || (may_be_absent(name) && !value.is_null())) {
       list.push_back(field_of_json(name, value));
     }
+    check_room(list);
   }
   return list;
 }
 
-std::vector<TextField> parse_pbtxt(std::string_view text) { return Reader(text).message('\0', 0); }
+std::vector<TextField> parse_pbtxt(std::string_view text) {
+  base::require(text.size() <= kMostConfigBytes, "a configuration has ", text.size(), " bytes, the limit is ",
+                kMostConfigBytes);
+  return Reader(text).message('\0', 0);
+}
 
 }  // namespace trireme::serve

@@ -1,6 +1,7 @@
 // Reads the protobuf text format into a tree, without a schema: the syntax of config.pbtxt.
 #pragma once
 
+#include <cstddef>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -26,6 +27,10 @@ struct TextField {
   const std::string& as_word() const;
   const std::vector<TextField>& as_message() const;
 };
+
+/// No configuration that serves is larger, or has so many fields in one message (a list is as many): what is
+/// compared with each other may then be compared each with each.
+inline constexpr size_t kMostConfigBytes = size_t{4} << 20, kMostConfigFields = 4096;
 
 /// Parses a whole file. Throws invalid_argument with the line number. Depth is limited to 50 messages.
 std::vector<TextField> parse_pbtxt(std::string_view text);

@@ -5,9 +5,11 @@
 
 #include "base/error.h"
 #include "serve/config/model_config.h"
+#include "tests/fuzz_bounds.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace trireme;
+  const fuzz::BoundedWork bounded(size);
   try {
     const std::string_view text(reinterpret_cast<const char*>(data), size);
     const bool is_json = text.starts_with('{');

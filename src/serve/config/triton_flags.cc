@@ -2,6 +2,7 @@
 #include "serve/config/triton_flags.h"
 
 #include <algorithm>
+#include <charconv>
 #include <iterator>
 #include <optional>
 #include <string_view>
@@ -23,6 +24,8 @@ enum class Form {
   needs_false,
   noted,  // no effect; `text` says why
   refused,
+  log,    // a log setting, as /v2/logging has it
+  tls,    // true needs the certificates that `text` names, false that there are none
   cache,  // local,size=N
   trace,  // triton,file=F ...
   grpc    // false: no gRPC listener
@@ -67,9 +70,9 @@ constexpr Row kRows[] = {
     {"allow-gpu-metrics", Form::noted, "devices are measured where there are any"},
     {"exit-on-error", Form::noted,
      "a model that fails to load does not end the server; see --strict-readiness"},
-    {"grpc-address", Form::noted, "both listeners have --host"},
-    {"grpc-use-ssl", Form::noted, "--tls-certificate and --tls-key put TLS on both listeners"},
-    {"grpc-use-ssl-mutual", Form::noted, "--tls-client-ca asks clients for certificates"},
+    {"grpc-address", Form::same, "grpc-host"},
+    {"grpc-use-ssl", Form::tls, "server"},
+    {"grpc-use-ssl-mutual", Form::tls, "client"},
     {"grpc-infer-thread-count", Form::noted, kThreads},
     {"grpc-infer-allocation-pool-size", Form::noted, kThreads},
     {"grpc-infer-response-compression-level", Form::noted, "answers are compressed as the call asks"},
@@ -82,12 +85,12 @@ constexpr Row kRows[] = {
     {"model-load-thread-count", Form::noted, kLoads},
     {"model-load-retry-count", Form::noted, kLoads},
     {"metrics-interval-ms", Form::noted, "gauges are read at each scrape"},
-    {"metrics-address", Form::noted, "all listeners have --host"},
-    {"log-verbose", Form::noted, "POST /v2/logging changes the level"},
-    {"log-info", Form::noted, "POST /v2/logging changes the level"},
-    {"log-warning", Form::noted, "POST /v2/logging changes the level"},
-    {"log-error", Form::noted, "POST /v2/logging changes the level"},
-    {"log-format", Form::noted, "a line has its level, its part and key=value pairs"},
+    {"metrics-address", Form::same, "metrics-host"},
+    {"log-verbose", Form::log, "log_verbose_level"},
+    {"log-info", Form::log, "log_info"},
+    {"log-warning", Form::log, "log_warning"},
+    {"log-error", Form::log, "log_error"},
+    {"log-format", Form::log, "log_format"},
     {"pinned-memory-pool-byte-size", Form::noted, kHost},
     {"cuda-memory-pool-byte-size", Form::noted, kHost},
     {"buffer-manager-thread-count", Form::noted, kHost},
@@ -155,6 +158,23 @@ void put_trace(const Given& given, TritonFlags& out) {
                          "opentelemetry,url");
 }
 
+/// A number is a level, true and false are switches, anything else is a name.
+void put_log(const Given& given, TritonFlags& out) {
+  const bool is_level = given.row.text == "log_verbose_level";
+  if (given.row.text == "log_format") {
+    out.log_settings.set(given.row.text, given.value);
+  } else if (!is_level) {
+    out.log_settings.set(given.row.text, given.is_true());
+  } else {
+    int64_t level = 0;
+    const char* end = given.value.data() + given.value.size();
+    const auto [at, error] = std::from_chars(given.value.data(), end, level);
+    base::require(error == std::errc() && at == end && level >= 0, "--", given.row.triton,
+                  " takes a number from 0 on, got '", given.value, "'");
+    out.log_settings.set(given.row.text, level);
+  }
+}
+
 void put_given(const Given& given, TritonFlags& out) {
   const Row& row = given.row;
   switch (row.form) {
@@ -169,6 +189,10 @@ void put_given(const Given& given, TritonFlags& out) {
       return;
     case Form::noted: return out.notes.push_back(concat("--", row.triton, ": ", row.text));
     case Form::refused: given.refuse();
+    case Form::log: return put_log(given, out);
+    case Form::tls:
+      (row.text == "server" ? out.wants_tls : out.wants_client_certificates) = given.is_true();
+      return;
     case Form::cache: {
       constexpr std::string_view kSize = "local,size=";
       if (given.value.rfind(kSize, 0) != 0)
@@ -219,6 +243,19 @@ TritonFlags translate_triton_flags(std::span<const std::string> words) {
     }
   }
   return out;
+}
+
+void check_tls(const TritonFlags& flags, const AccessOptions& access) {
+  const bool has_tls = !access.tls_certificate.empty() && !access.tls_key.empty();
+  const auto refuse = [](const auto&... words) { base::fail_invalid(words...); };
+  if (flags.wants_tls == true && !has_tls)
+    refuse(
+        "--grpc-use-ssl true needs --grpc-server-cert and --grpc-server-key: without them the server is in ",
+        "plain text");
+  if (flags.wants_tls == false && has_tls)
+    refuse("--grpc-use-ssl false: a certificate puts TLS on both listeners; leave out either");
+  if (flags.wants_client_certificates == true && (!has_tls || access.tls_client_ca.empty()))
+    refuse("--grpc-use-ssl-mutual true needs --grpc-server-cert, --grpc-server-key and --grpc-root-cert");
 }
 
 }  // namespace trireme::serve

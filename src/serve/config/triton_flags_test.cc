@@ -63,7 +63,7 @@ TEST(TritonFlags, AStartScriptOfTritonIsParsed) {
   EXPECT_EQ(options.poll_interval.ns, 5 * base::kNsPerSecond);
   EXPECT_EQ(options.exit_timeout.ns, 7 * base::kNsPerSecond);
   EXPECT_TRUE(options.strict_readiness && options.trace && options.allow_client_shm);
-  EXPECT_EQ(options.host, "127.0.0.1");
+  EXPECT_EQ(options.access.host, "127.0.0.1");
   EXPECT_EQ(options.http_threads, 4);
   EXPECT_EQ(options.max_request_bytes.bytes, 1000);
   EXPECT_EQ(options.grpc_port, -1);
@@ -72,6 +72,49 @@ TEST(TritonFlags, AStartScriptOfTritonIsParsed) {
   EXPECT_EQ(options.trace_rate, 9);
   EXPECT_EQ(flags.notes.size(), 3u);
   EXPECT_EQ(flags.notes[0].find("--grpc-infer-thread-count: "), 0u);
+}
+
+TEST(TritonFlags, ListenersHaveTheirAddresses) {
+  const TritonFlags flags =
+      translate_triton_flags(Words{"--model-store=/a", "--http-address", "0.0.0.0", "--grpc-address",
+                                   "127.0.0.2", "--metrics-address=127.0.0.3"});
+  ServeOptions options;
+  base::OptionList list(options);
+  ASSERT_TRUE(list.parse_flags(flags.words));
+  EXPECT_EQ(options.access.host, "0.0.0.0");
+  EXPECT_EQ(options.access.grpc_host, "127.0.0.2");
+  EXPECT_EQ(options.access.metrics_host, "127.0.0.3");
+  EXPECT_TRUE(flags.notes.empty());
+  EXPECT_EQ(ServeOptions().access.host, "127.0.0.1");  // unless told
+}
+
+/// Who asks for TLS never gets plain text.
+TEST(TritonFlags, TlsIsThereOrTheStartFails) {
+  AccessOptions none, server, both;
+  server.tls_certificate = server.tls_key = "file";
+  both = server;
+  both.tls_client_ca = "file";
+  const auto check = [](const Words& words, const AccessOptions& access) {
+    check_tls(translate_triton_flags(words), access);
+  };
+  EXPECT_THROW(check({"--grpc-use-ssl", "true"}, none), base::Error);
+  EXPECT_THROW(check({"--grpc-use-ssl=1", "--grpc-use-ssl-mutual=false"}, none), base::Error);
+  EXPECT_THROW(check({"--grpc-use-ssl-mutual=true"}, server), base::Error);
+  EXPECT_THROW(check({"--grpc-use-ssl=false"}, server), base::Error);
+  EXPECT_THROW(check({"--grpc-use-ssl=perhaps"}, server), base::Error);
+  check({"--grpc-use-ssl", "true"}, server);
+  check({"--grpc-use-ssl", "true", "--grpc-use-ssl-mutual", "true"}, both);
+  check({"--grpc-use-ssl", "false", "--grpc-use-ssl-mutual", "false"}, none);
+}
+
+TEST(TritonFlags, LogSettingsAreThoseOfTheProtocol) {
+  const TritonFlags flags = translate_triton_flags(
+      Words{"--log-verbose=2", "--log-info", "true", "--log-error=1", "--log-format=default"});
+  EXPECT_EQ(flags.log_settings.dump(),
+            R"({"log_verbose_level":2,"log_info":true,"log_error":true,"log_format":"default"})");
+  EXPECT_TRUE(flags.notes.empty());
+  EXPECT_TRUE(translate_triton_flags(Words{"--threads=1"}).log_settings.is_null());
+  EXPECT_THROW(translate_triton_flags(Words{"--log-verbose=much"}), base::Error);
 }
 
 TEST(TritonFlags, RefusesWhatCannotBeHad) {

@@ -7,12 +7,13 @@
 #include <new>
 #include <utility>
 
+#include "base/shortened.h"
 #include "http/loop.h"
 
 namespace trireme::serve {
 namespace {
 
-constexpr size_t kMaxMessageBytes = INT_MAX;         // as Triton: clients lift their own limits to it too
+constexpr size_t kMaxMessageBytes = INT_MAX;         // of what protobuf can read
 constexpr size_t kReservedBytes = size_t{16} << 20;  // on a client's word alone; more as the bytes come
 constexpr size_t kAlignedBytes = 4096;               // tensors of smaller messages are copied
 constexpr size_t kCompressedBytes = 1400;            // smaller messages are sent as they are
@@ -75,11 +76,12 @@ struct GrpcCall::StepMail final : http::Mail {
 };
 
 GrpcCall::GrpcCall(GrpcRoutes& routes, http::Http2Session& session, std::shared_ptr<http::Mailbox> mailbox,
-                   size_t max_inflated_bytes)
+                   size_t max_message_bytes, bool is_local)
     : routes_(routes),
       session_(&session),
       mailbox_(std::move(mailbox)),
-      max_inflated_bytes_(std::min(max_inflated_bytes, kMaxMessageBytes)) {}
+      max_message_bytes_(std::min(max_message_bytes, kMaxMessageBytes)),
+      is_local_(is_local) {}
 
 std::string_view GrpcCall::field(std::string_view name) const {
   const std::string_view text = text_;
@@ -236,19 +238,21 @@ void GrpcCall::begin_message(std::string_view rest) {
   base::require(byte(0) <= 1, "malformed message: unknown flags ", byte(0));
   base::require(byte(0) == 0 || coding_ != http::Coding::identity,
                 "malformed message: it is compressed, and the call names no grpc-encoding");
-  if (message_bytes_ > kMaxMessageBytes)
+  if (message_bytes_ > most_bytes())
     base::fail(base::ErrorCode::exhausted, "message of ", message_bytes_, " bytes exceeds the limit of ",
-               kMaxMessageBytes);
+               most_bytes());
   message_ = http::Bytes();
   if (message_bytes_ >= kAlignedBytes && byte(0) == 0) message_.align_at(handler_->aligned_at(rest));
   message_.reserve(std::min(message_bytes_, kReservedBytes));
 }
 
+size_t GrpcCall::most_bytes() const { return std::min(max_message_bytes_, handler_->most_bytes()); }
+
 void GrpcCall::take_message() {
   http::Bytes message = std::move(message_);
   message_ = http::Bytes();
   prefix_bytes_ = 0;
-  if (prefix_[0] != 0) message = http::inflate_body(message.view(), max_inflated_bytes_);
+  if (prefix_[0] != 0) message = http::inflate_body(message.view(), most_bytes());
   handler_->on_message(std::move(message));
 }
 
@@ -416,7 +420,8 @@ void GrpcCall::end(const GrpcStatus& status, http::Http2Fields&& trailers) {
       deadline_ns_ != 0 && status.code == GrpcCode::unavailable && http::steady_ns() >= deadline_ns_;
   const GrpcCode code = is_late ? GrpcCode::deadline_exceeded : status.code;
   trailers.emplace(trailers.begin(), "grpc-status", std::to_string(static_cast<int>(code)));
-  if (!status.message.empty()) trailers.emplace_back("grpc-message", grpc_percent_encode(status.message));
+  if (!status.message.empty())
+    trailers.emplace_back("grpc-message", grpc_percent_encode(base::shortened(status.message)));
   if (has_answered_) return session_->finish(*this, std::move(trailers));
   std::vector<http::Http2Field> fields(kHeads.begin(), kHeads.end());
   for (const auto& [name, value] : trailers) fields.emplace_back(name, value);

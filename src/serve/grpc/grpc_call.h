@@ -27,6 +27,8 @@ class GrpcHandler {
   virtual ~GrpcHandler() = default;
   /// Which byte of a message should lie on a cache line, by the message's first bytes.
   virtual size_t aligned_at(std::string_view /*begin*/) const { return 0; }
+  /// Longest message that it takes; the listener's limit bounds it too.
+  virtual size_t most_bytes() const { return SIZE_MAX; }
   virtual void on_message(http::Bytes&& message) = 0;
   /// The client has sent all its messages.
   virtual void on_end() = 0;
@@ -40,7 +42,8 @@ class GrpcHandler {
   virtual void on_tick() {}
 };
 
-/// Makes a call's handler; null: there is no such method. Throws what it refuses by.
+/// Makes a call's handler, before any of its messages is read; null: there is no such method. Throws what it
+/// refuses by.
 class GrpcRoutes {
  public:
   virtual ~GrpcRoutes() = default;
@@ -50,14 +53,16 @@ class GrpcRoutes {
 /// The part that is the wire's. Held by the session while its stream is open and by whoever answers.
 class GrpcCall final : public http::Http2Stream, public std::enable_shared_from_this<GrpcCall> {
  public:
-  /// A compressed message may become `max_inflated_bytes` long.
+  /// A message has at most `max_message_bytes`, as it is sent and when it is inflated.
   GrpcCall(GrpcRoutes& routes, http::Http2Session& session, std::shared_ptr<http::Mailbox> mailbox,
-           size_t max_inflated_bytes);
+           size_t max_message_bytes, bool is_local = false);
 
   // From the handler's thread.
   std::string_view path() const { return field(":path"); }
   /// Value of one of the client's metadata; empty: it has none of that name.
   std::string_view field(std::string_view name) const;
+  /// The peer has a loopback address.
+  bool is_local() const { return is_local_; }
   /// When the caller gives up, on the steady clock; 0: never.
   int64_t deadline_ns() const { return deadline_ns_; }
   /// While held, the handler gets no messages; what the client sends fills its window and no more.
@@ -96,6 +101,7 @@ class GrpcCall final : public http::Http2Stream, public std::enable_shared_from_
   void update_hold();
   void begin_message(std::string_view rest);
   void take_message();
+  size_t most_bytes() const;
   template <class Use>
   void guarded(const Use& use);
   void cancel();
@@ -115,7 +121,8 @@ class GrpcCall final : public http::Http2Stream, public std::enable_shared_from_
   GrpcRoutes& routes_;
   http::Http2Session* session_;  // null: the stream is closed
   const std::shared_ptr<http::Mailbox> mailbox_;
-  const size_t max_inflated_bytes_;
+  const size_t max_message_bytes_;
+  const bool is_local_;
   std::unique_ptr<GrpcHandler> handler_;
   std::string text_;
   std::vector<Field> fields_;

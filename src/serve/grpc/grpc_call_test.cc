@@ -33,7 +33,7 @@ bool eventually(const std::function<bool()>& condition) {
   return false;
 }
 
-constexpr size_t kMostInflated = 200'000;
+constexpr size_t kMostBytes = 6'000'000;
 
 /// Answers each message with itself: at once (/t/echo), from another thread (/t/later), never (/t/never); or
 /// throws (/t/throw).
@@ -92,8 +92,8 @@ class Listener : public GrpcRoutes {
     options.host = "127.0.0.1";
     service_.limits.stream_window_bytes = 200'000;
     service_.limits.silence_ns = 800'000'000;
-    service_.open = [this](http::Loop& loop, http::Http2Session& session) {
-      return std::make_shared<GrpcCall>(*this, session, loop.mailbox(), kMostInflated);
+    service_.open = [this](http::Loop& loop, http::Http2Session& session, bool is_local) {
+      return std::make_shared<GrpcCall>(*this, session, loop.mailbox(), kMostBytes, is_local);
     };
     server = std::make_unique<http::Server>(
         options,
@@ -215,12 +215,26 @@ TEST(GrpcCall, SmallMessagesThatInflateWithoutEndAreRefused) {
       const std::string message = http::deflate_body(std::string(bytes, 'c'), coding);
       return status_of(wire.wait(wire.peer.request(fields, grpc_frame(message, true))));
     };
-    EXPECT_EQ(status_for(kMostInflated), "0");
-    EXPECT_EQ(status_for(kMostInflated + 1), "8");
+    EXPECT_EQ(status_for(kMostBytes), "0");
+    EXPECT_EQ(status_for(kMostBytes + 1), "8");
     EXPECT_EQ(status_for(50'000'000), "8");
     EXPECT_EQ(status_for(1000), "0");  // on the same connection
   }
   EXPECT_EQ(listener.counts.messages, 4);
+}
+
+/// Refused by what its head says, before any of it is kept.
+TEST(GrpcCall, LongMessagesAreRefusedBeforeTheyCome) {
+  Listener listener;
+  Http2Wire wire(listener.port());
+  const std::string whole = grpc_frame(std::string(kMostBytes + 1, 'c'));
+  EXPECT_EQ(status_of(wire.wait(wire.peer.request(grpc_fields("/t/echo"), whole.substr(0, 5)))), "8");
+  const auto packed = grpc_fields("/t/echo", {{"grpc-encoding", "gzip"}});
+  std::string head = whole.substr(0, 5);
+  head[0] = 1;
+  EXPECT_EQ(status_of(wire.wait(wire.peer.request(packed, head))), "8");
+  EXPECT_EQ(status_of(wire.wait(wire.peer.request(grpc_fields("/t/echo"), grpc_frame("short")))), "0");
+  EXPECT_EQ(listener.counts.messages, 1);
 }
 
 TEST(GrpcCall, DeadlinesAndLeavingClientsCancel) {

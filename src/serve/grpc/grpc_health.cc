@@ -18,6 +18,7 @@ class Watch final : public GrpcHandler {
  public:
   Watch(const GrpcHealth& health, std::shared_ptr<GrpcCall> call) : health_(health), call_(std::move(call)) {}
 
+  size_t most_bytes() const override { return kSmallMessageBytes; }
   void on_message(http::Bytes&& message) override {
     if (has_question_) base::fail_unsupported("the method takes one message");
     service_ = grpc_parse<HealthCheckRequest>(message).service();

@@ -4,6 +4,7 @@
 #include <array>
 #include <utility>
 
+#include "serve/grpc/grpc_access.h"
 #include "serve/grpc/grpc_message.h"
 #include "serve/kserve/kserve_core.h"
 
@@ -18,13 +19,15 @@ void require_open(const KserveCore& core) {
 /// A received message as a request of this call, whose tensors look into it.
 GrpcInferRequest request_of(const KserveCore& core, const GrpcCall& call, http::Bytes&& message) {
   require_open(core);
-  require_access(core, call, Category::inference);
   const auto kept = std::make_shared<const http::Bytes>(std::move(message));
   const std::array<std::string_view, 1> pieces = {kept->view()};
-  GrpcInferRequest parsed = parse_grpc_infer(pieces, kept, &core.regions());
+  const bool by_header = core.tenants().names_by_header();
+  const std::string tenant(by_header ? call.field(core.tenants().header()) : std::string_view());
+  GrpcInferRequest parsed = parse_grpc_infer(pieces, kept, &core.regions(tenant));
+  require_access(core.rules(), call, Category::inference, parsed.model_name);
   parsed.request.deadline_ns = call.deadline_ns();
   parsed.request.traceparent = call.field("traceparent");
-  if (core.tenants().names_by_header()) parsed.request.tenant = call.field(core.tenants().header());
+  if (by_header) parsed.request.tenant = tenant;
   return parsed;
 }
 
@@ -160,17 +163,6 @@ class StreamInfer final : public GrpcHandler {
 };
 
 }  // namespace
-
-void require_access(const KserveCore& core, const GrpcCall& call, Category category) {
-  if (!core.rules().has_any()) return;
-  const auto lookup = [&](const std::string& name) {
-    const std::string_view value = call.field(name);
-    return value.empty() ? call.field("triton-grpc-protocol-" + name) : value;
-  };
-  if (core.rules().allows(category, lookup)) return;
-  base::fail(base::ErrorCode::unavailable, "This protocol is restricted: ", AccessRules::name(category),
-             " calls need the metadata that the server was started with");
-}
 
 std::unique_ptr<GrpcHandler> grpc_infer(KserveCore& core, const std::shared_ptr<GrpcCall>& call) {
   return std::make_unique<UnaryInfer>(core, call);

@@ -3,15 +3,11 @@
 
 #include <memory>
 
-#include "serve/access.h"
 #include "serve/grpc/grpc_call.h"
 
 namespace trireme::serve {
 
 class KserveCore;
-
-/// Throws unavailable, as Triton does, unless the caller may make calls of this category.
-void require_access(const KserveCore& core, const GrpcCall& call, Category category);
 
 /// What answers one such call; `core` outlives it. Throw what they refuse by.
 std::unique_ptr<GrpcHandler> grpc_infer(KserveCore& core, const std::shared_ptr<GrpcCall>& call);

@@ -7,6 +7,7 @@
 #include <protozero/pbf_reader.hpp>
 #include <protozero/pbf_writer.hpp>
 
+#include "base/shortened.h"
 #include "serve/kserve/kserve_data.h"
 #include "serve/kserve/kserve_parameter.h"
 #include "serve/kserve/shared_regions.h"
@@ -513,7 +514,7 @@ std::vector<http::BodyPart> grpc_infer_response(const InferResponse& response, b
 std::string grpc_stream_error(std::string_view message, std::string_view id) {
   std::string out;
   pbf_writer stream(out);
-  stream.add_string(1, message.data(), message.size());
+  stream.add_string(1, base::shortened(message));
   if (!id.empty()) {
     pbf_writer response(stream, 2);
     response.add_string(3, id.data(), id.size());

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "serve/grpc/grpc_message.h"
+#include "tests/fuzz_bounds.h"
 
 namespace {
 
@@ -32,6 +33,7 @@ int64_t look(const std::vector<std::string_view>& pieces) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size < 1) return 0;
+  const trireme::fuzz::BoundedWork bounded(size);
   const std::string_view message(reinterpret_cast<const char*>(data + 1), size - 1);
   const size_t step = data[0] % 32 + size_t{1};
   std::vector<std::string_view> pieces;

@@ -104,6 +104,7 @@ class Reflection final : public GrpcHandler {
  public:
   explicit Reflection(std::shared_ptr<GrpcCall> call) : call_(std::move(call)) {}
 
+  size_t most_bytes() const override { return kMostBytes; }
   // An answer is kilobytes to a question of bytes: one at a time, so that a client that does not read waits.
   void on_message(http::Bytes&& message) override {
     is_sending_ = true;
@@ -121,6 +122,7 @@ class Reflection final : public GrpcHandler {
   }
 
  private:
+  static constexpr size_t kMostBytes = 4096;  // a question is a name, and is sent back with the answer
   const std::shared_ptr<GrpcCall> call_;
   bool is_sending_ = false;
 };

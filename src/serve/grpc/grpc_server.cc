@@ -45,9 +45,9 @@ GrpcServer::GrpcServer(const GrpcServerOptions& options, KserveCore& core)
     : impl_(std::make_unique<Impl>(core)) {
   Impl& impl = *impl_;
   impl.routes = make_kserve_routes(core, impl.health);
-  impl.service.open = [&routes = *impl.routes, most = options.max_inflated_bytes](
-                          http::Loop& loop, http::Http2Session& session) {
-    return std::make_shared<GrpcCall>(routes, session, loop.mailbox(), most);
+  impl.service.open = [&routes = *impl.routes, most = options.max_message_bytes](
+                          http::Loop& loop, http::Http2Session& session, bool is_local) {
+    return std::make_shared<GrpcCall>(routes, session, loop.mailbox(), most, is_local);
   };
   try {
     impl.listener = std::make_unique<http::Server>(

@@ -13,13 +13,13 @@ namespace trireme::serve {
 class KserveCore;
 
 struct GrpcServerOptions {
-  std::string host = "0.0.0.0";
-  uint16_t port = 0;                             // 0: the system picks one, see GrpcServer::port()
-  int threads = 2;                               // that read and write connections
-  std::chrono::microseconds spin{0};             ///< as http::ServerOptions has it
-  int max_connections = 8192;                    // further ones are closed
-  size_t max_inflated_bytes = size_t{64} << 20;  ///< of a message that came compressed
-  std::string tls_certificate_file;              // PEM; both set: TLS
+  std::string host = "127.0.0.1";
+  uint16_t port = 0;                            // 0: the system picks one, see GrpcServer::port()
+  int threads = 2;                              // that read and write connections
+  std::chrono::microseconds spin{0};            ///< as http::ServerOptions has it
+  int max_connections = 8192;                   // further ones are closed
+  size_t max_message_bytes = size_t{64} << 20;  ///< of a message, as it comes and inflated
+  std::string tls_certificate_file;             // PEM; both set: TLS
   std::string tls_key_file;
   std::string tls_client_ca_file;  // set: clients must show a certificate that it signed
 };

@@ -3,9 +3,13 @@
 
 #include <google/protobuf/util/json_util.h>
 
+#include <algorithm>
+#include <iterator>
+#include <optional>
 #include <string_view>
 #include <utility>
 
+#include "serve/grpc/grpc_access.h"
 #include "serve/grpc/grpc_health.h"
 #include "serve/grpc/grpc_infer.h"
 #include "serve/grpc/grpc_reflection.h"
@@ -111,30 +115,61 @@ using Core = KserveCore;
 /// One method: what its request is read as and what answers it, at once or when a load has ended.
 struct Method {
   std::string_view name;
-  std::unique_ptr<GrpcHandler> (*open)(Core& core, const std::shared_ptr<GrpcCall>& call);
+  std::unique_ptr<GrpcHandler> (*open)(Core& core, const std::shared_ptr<GrpcCall>& call, Category category);
 };
 
+/// The model that a question is about; empty: none, or all.
+template <class Request>
+std::string_view model_of(const Request& request) {
+  if constexpr (requires { request.model_name(); }) {
+    return request.model_name();
+  } else if constexpr (requires { request.name(), request.version(); }) {
+    return request.name();  // others with a name alone are about regions
+  } else {
+    return {};
+  }
+}
+
+/// The tenant that the call's metadata shows, whose regions are its own.
+std::string tenant_of(const Core& core, const GrpcCall& call) {
+  return std::string(core.tenants().names_by_header() ? call.field(core.tenants().header())
+                                                      : std::string_view());
+}
+
 /// A method that is answered at once: `kFill` asks the core and fills the response.
-template <class Request, class Response, void (*kFill)(Core&, const Request&, Response&)>
-std::unique_ptr<GrpcHandler> at_once(Core& core, const std::shared_ptr<GrpcCall>& call) {
-  return grpc_unary<Request>(call, [&core](GrpcCall& to, const Request& request) {
+template <class Request, class Response, auto kFill>
+std::unique_ptr<GrpcHandler> at_once(Core& core, const std::shared_ptr<GrpcCall>& call, Category category) {
+  return grpc_unary<Request>(call, [&core, category](GrpcCall& to, const Request& request) {
+    require_access(core.rules(), to, category, model_of(request));
     Response response;
-    kFill(core, request, response);
+    if constexpr (requires { kFill(core.regions(""), request, response); }) {
+      kFill(core.regions(tenant_of(core, to)), request, response);
+    } else {
+      kFill(core, request, response);
+    }
     to.answer(grpc_message(response));
   });
 }
 
 /// A method that is answered when a load or unload has ended.
 template <class Request, void (KserveCore::*kStart)(const std::string&, const Json&, Repository::Done) const>
-std::unique_ptr<GrpcHandler> in_time(Core& core, const std::shared_ptr<GrpcCall>& call) {
-  return grpc_unary<Request>(call, [&core](GrpcCall& to, const Request& request) {
+std::unique_ptr<GrpcHandler> in_time(Core& core, const std::shared_ptr<GrpcCall>& call, Category category) {
+  const auto run = [&core, category](GrpcCall& to, const Request& request) {
+    require_access(core.rules(), to, category, model_of(request));
     require_no_repository(request.repository_name());
     const Repository::Done done = [kept = to.shared_from_this()](const std::optional<base::Error>& error) {
       if (error) return kept->finish(grpc_status(*error));
       kept->answer({});  // the response has no fields
     };
     (core.*kStart)(request.model_name(), parameters_json(request.parameters()), done);
-  });
+  };
+  return grpc_unary<Request>(call, run, SIZE_MAX);  // it may carry a model's files
+}
+
+/// Inference looks at the model itself: a stream has one in each message.
+template <std::unique_ptr<GrpcHandler> (*kOpen)(KserveCore&, const std::shared_ptr<GrpcCall>&)>
+std::unique_ptr<GrpcHandler> inference(Core& core, const std::shared_ptr<GrpcCall>& call, Category) {
+  return kOpen(core, call);
 }
 
 namespace pb = inference;
@@ -173,21 +208,21 @@ void repository_index(Core& core, const pb::RepositoryIndexRequest& request,
   fill(to, Json::object({{"models", core.index(request.ready())}}));
 }
 
-void shared_status(Core& core, const pb::SystemSharedMemoryStatusRequest& request,
+void shared_status(SharedRegions& regions, const pb::SystemSharedMemoryStatusRequest& request,
                    pb::SystemSharedMemoryStatusResponse& to) {
-  const Json regions = core.regions().status(request.name());
-  for (const Json& region : regions.as_array())
+  const Json list = regions.status(request.name());
+  for (const Json& region : list.as_array())
     fill((*to.mutable_regions())[region.at("name").as_string()], region);
 }
 
-void shared_register(Core& core, const pb::SystemSharedMemoryRegisterRequest& request,
+void shared_register(SharedRegions& regions, const pb::SystemSharedMemoryRegisterRequest& request,
                      pb::SystemSharedMemoryRegisterResponse&) {
-  core.regions().add(request.name(), request.key(), request.offset(), request.byte_size());
+  regions.add(request.name(), request.key(), request.offset(), request.byte_size());
 }
 
-void shared_unregister(Core& core, const pb::SystemSharedMemoryUnregisterRequest& request,
+void shared_unregister(SharedRegions& regions, const pb::SystemSharedMemoryUnregisterRequest& request,
                        pb::SystemSharedMemoryUnregisterResponse&) {
-  core.regions().remove(request.name());
+  regions.remove(request.name());
 }
 
 void cuda_status(Core&, const pb::CudaSharedMemoryStatusRequest& request,
@@ -216,8 +251,8 @@ void log_settings(Core& core, const pb::LogSettingsRequest& request, pb::LogSett
   { #name, at_once < pb::name##Request, pb::name##Response, fill> }
 
 constexpr Method kMethods[] = {
-    {"ModelInfer", grpc_infer},
-    {"ModelStreamInfer", grpc_stream_infer},
+    {"ModelInfer", inference<grpc_infer>},
+    {"ModelStreamInfer", inference<grpc_stream_infer>},
     TRIREME_AT_ONCE(ServerLive, server_live),
     TRIREME_AT_ONCE(ServerReady, server_ready),
     TRIREME_AT_ONCE(ModelReady, model_ready),
@@ -244,6 +279,7 @@ class Routes final : public GrpcRoutes {
  public:
   Routes(KserveCore& core, const GrpcHealth& health) : core_(core), health_(health) {}
 
+  /// The one way to every method of every service: what may be called is asked before a message is read.
   std::unique_ptr<GrpcHandler> open(const std::shared_ptr<GrpcCall>& call) override {
     std::string_view path = call->path();
     if (path.empty() || path.front() != '/') return nullptr;
@@ -251,27 +287,31 @@ class Routes final : public GrpcRoutes {
     const size_t slash = path.find('/');
     if (slash == path.npos) return nullptr;
     const std::string_view service = path.substr(0, slash), method = path.substr(slash + 1);
-    if (service == kGrpcServiceName) return kserve(method, call);
-    if (service == "grpc.health.v1.Health") {
-      require_access(core_, *call, Category::health);
-      return health_.open(method, call);
-    }
-    if (service == "grpc.reflection.v1.ServerReflection" ||
-        service == "grpc.reflection.v1alpha.ServerReflection")
-      return grpc_reflection(method, call);
-    return nullptr;
+    const std::optional<Category> category = category_of(service, method);
+    if (!category) return nullptr;
+    require_access(core_.rules(), *call, *category);
+    if (*category == Category::health && service != kGrpcServiceName) return health_.open(method, call);
+    if (service != kGrpcServiceName) return grpc_reflection(method, call);
+    return method_of(method)->open(core_, call, *category);
   }
 
  private:
-  std::unique_ptr<GrpcHandler> kserve(std::string_view name, const std::shared_ptr<GrpcCall>& call) const {
-    for (const Method& method : kMethods) {
-      if (method.name != name) continue;
-      // Inference says so for each message: within a stream it is an answer.
-      const Category category = category_of_call(name);
-      if (category != Category::inference) require_access(core_, *call, category);
-      return method.open(core_, call);
+  static const Method* method_of(std::string_view name) {
+    const auto at = std::find_if(std::begin(kMethods), std::end(kMethods),
+                                 [&](const Method& m) { return m.name == name; });
+    return at == std::end(kMethods) ? nullptr : at;
+  }
+  /// None: there is no such service, or ours has no such method.
+  static std::optional<Category> category_of(std::string_view service, std::string_view method) {
+    if (service == kGrpcServiceName) {
+      if (method_of(method) == nullptr) return {};
+      return category_of_call(method);
     }
-    return nullptr;
+    if (service == "grpc.health.v1.Health") return Category::health;
+    if (service == "grpc.reflection.v1.ServerReflection" ||
+        service == "grpc.reflection.v1alpha.ServerReflection")
+      return Category::metadata;
+    return {};
   }
 
   KserveCore& core_;

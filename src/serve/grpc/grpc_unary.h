@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "serve/grpc/grpc_call.h"
+#include "serve/grpc/grpc_fields.h"
 
 namespace trireme::serve {
 
@@ -18,21 +19,27 @@ std::vector<http::BodyPart> grpc_message(const Message& message) {
   return parts;
 }
 
-/// Reads a message. Throws invalid_argument if the bytes are none.
+/// What questions of names and settings need at most.
+inline constexpr size_t kSmallMessageBytes = size_t{1} << 20;
+
+/// Reads a message, and of it only the fields that its type has. Throws invalid_argument if the bytes are
+/// none.
 template <class Message>
 Message grpc_parse(const http::Bytes& bytes) {
   Message message;
-  base::require(message.ParseFromArray(bytes.data(), static_cast<int>(bytes.size())),
+  base::require(message.ParseFromString(known_fields(*Message::descriptor(), bytes.view())),
                 "malformed message: it is no ", message.GetTypeName());
   return message;
 }
 
-/// Reads the question and calls `run(call, question)` when the client has ended.
+/// Reads the question, of at most `most_bytes`, and calls `run(call, question)` when the client has ended.
 template <class Request, class Run>
 class GrpcUnary final : public GrpcHandler {
  public:
-  GrpcUnary(std::shared_ptr<GrpcCall> call, Run run) : call_(std::move(call)), run_(std::move(run)) {}
+  GrpcUnary(std::shared_ptr<GrpcCall> call, Run run, size_t most_bytes)
+      : call_(std::move(call)), run_(std::move(run)), most_bytes_(most_bytes) {}
 
+  size_t most_bytes() const override { return most_bytes_; }
   void on_message(http::Bytes&& message) override {
     if (has_request_) base::fail_unsupported("the method takes one message");
     request_ = grpc_parse<Request>(message);
@@ -46,13 +53,15 @@ class GrpcUnary final : public GrpcHandler {
  private:
   const std::shared_ptr<GrpcCall> call_;
   const Run run_;
+  const size_t most_bytes_;
   Request request_;
   bool has_request_ = false;
 };
 
 template <class Request, class Run>
-std::unique_ptr<GrpcHandler> grpc_unary(const std::shared_ptr<GrpcCall>& call, Run run) {
-  return std::make_unique<GrpcUnary<Request, Run>>(call, std::move(run));
+std::unique_ptr<GrpcHandler> grpc_unary(const std::shared_ptr<GrpcCall>& call, Run run,
+                                        size_t most_bytes = kSmallMessageBytes) {
+  return std::make_unique<GrpcUnary<Request, Run>>(call, std::move(run), most_bytes);
 }
 
 }  // namespace trireme::serve

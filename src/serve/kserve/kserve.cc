@@ -97,6 +97,12 @@ bool wants_ready_only(std::string_view body) {
 
 }  // namespace
 
+/// The word of the header that tells tenants apart; empty: none does.
+std::string KserveApi::tenant_of(const http::Request& request) const {
+  if (!core_.tenants().names_by_header()) return {};
+  return std::string(request.header(core_.tenants().header()));
+}
+
 /// The parts of /v2/models/{name}[/versions/{version}][/{action}].
 struct KserveApi::ModelPath {
   std::string name, version;
@@ -134,6 +140,10 @@ void KserveApi::handle(http::Request&& request, http::Reply reply) const {
     return handle_model(model, std::move(request), std::move(reply));
   }
   if (starts_with(path, kControl)) return control(path.substr(kControl.size()), request, std::move(reply));
+  if (starts_with(path, kRegions))
+    return reply.send(region_answer({.path = path.substr(kRegions.size())}, request));
+  if (starts_with(path, kCudaRegions))
+    return reply.send(region_answer({.is_cuda = true, .path = path.substr(kCudaRegions.size())}, request));
   reply.send(answer(path, request.method, request.body.view()));
 }
 
@@ -166,15 +176,13 @@ http::Response KserveApi::answer(std::string_view path, std::string_view method,
     allowed.append(allowed.empty() ? "" : ", ").append(r.method);
   }
   if (!allowed.empty()) return wrong_method(allowed);
-  if (starts_with(path, kRegions)) return region_answer({.path = path.substr(kRegions.size())}, method, body);
-  if (starts_with(path, kCudaRegions))
-    return region_answer({.is_cuda = true, .path = path.substr(kCudaRegions.size())}, method, body);
   if (starts_with(path, "/v2/repository/"))
     base::fail_unsupported("'repository_name' specification is not supported");
   return not_found();
 }
 
-http::Response KserveApi::region_answer(RegionPath at, std::string_view method, std::string_view body) const {
+http::Response KserveApi::region_answer(RegionPath at, const http::Request& request) const {
+  const std::string_view method = request.method;
   std::string name;
   std::string_view rest = at.path;
   constexpr std::string_view kRegion = "/region/";
@@ -194,10 +202,11 @@ http::Response KserveApi::region_answer(RegionPath at, std::string_view method, 
     if (name.empty()) return http::json_response(200, "[]");
     base::fail(base::ErrorCode::not_found, "Unable to find cuda shared memory region: '", name, "'");
   }
-  if (is_status) return ok_json(core_.regions().status(name));
+  SharedRegions& regions = core_.regions(tenant_of(request));
+  if (is_status) return ok_json(regions.status(name));
   if (is_register) {
-    core_.regions().require_allowed();
-    const Json json = object_of(body);
+    regions.require_allowed();
+    const Json json = object_of(request.body.view());
     const auto number = [&json](const char* key) -> uint64_t {
       const Json* value = json.find(key);
       if (value == nullptr) return 0;
@@ -208,9 +217,9 @@ http::Response KserveApi::region_answer(RegionPath at, std::string_view method, 
     const Json* key = json.find("key");
     base::require(key != nullptr && key->is_string(), "Unable to parse 'key': expected a string");
     base::require(json.contains("byte_size"), "Unable to parse 'byte_size': expected an unsigned integer");
-    core_.regions().add(name, key->as_string(), number("offset"), number("byte_size"));
+    regions.add(name, key->as_string(), number("offset"), number("byte_size"));
   } else {
-    core_.regions().remove(name);
+    regions.remove(name);
   }
   return http::Response{};
 }
@@ -270,7 +279,7 @@ void KserveApi::generate(const ModelPath& path, http::Request&& request, http::R
   InferRequest parsed =
       generate_request(request.body.view(), model->offered_inputs(), model->config().is_batched());
   parsed.traceparent = request.header("traceparent");
-  if (core_.tenants().names_by_header()) parsed.tenant = request.header(core_.tenants().header());
+  if (core_.tenants().names_by_header()) parsed.tenant = tenant_of(request);
   InferSink sink =
       generate_sink(std::move(reply), path.action == "generate_stream", model->config().is_decoupled);
   sink.received_ns = request.received_ns;
@@ -291,12 +300,14 @@ void KserveApi::infer(const ModelPath& path, http::Request&& request, http::Repl
   constexpr std::string_view kHeader = "Inference-Header-Content-Length";
   const size_t json_bytes = infer_json_bytes(kept->header(kHeader), kept->has_header(kHeader), body.size());
   const bool is_raw = kept->has_header(kHeader) && json_bytes == 0;
-  InferRequest parsed = is_raw ? raw_infer_request(model->name(), model->offered_inputs(),
-                                                   model->config().is_batched(), body, kept)
-                               : parse_infer_request(body, json_bytes, kept, &core_.regions(), model->name());
+  const std::string tenant = tenant_of(*kept);
+  InferRequest parsed =
+      is_raw ? raw_infer_request(model->name(), model->offered_inputs(), model->config().is_batched(), body,
+                                 kept)
+             : parse_infer_request(body, json_bytes, kept, &core_.regions(tenant), model->name());
   refuse_half_in_json(parsed, model->config().outputs);
   parsed.traceparent = kept->header("traceparent");
-  if (core_.tenants().names_by_header()) parsed.tenant = kept->header(core_.tenants().header());
+  if (core_.tenants().names_by_header()) parsed.tenant = tenant;
   const auto shared = std::make_shared<http::Reply>(std::move(reply));
   InferSink sink{.done =
                      [shared](InferResponse&& r) {

@@ -1,6 +1,7 @@
 // The KServe v2 routes over HTTP: which path and method asks the core for what.
 #pragma once
 
+#include <string>
 #include <string_view>
 
 #include "http/message.h"
@@ -25,7 +26,8 @@ class KserveApi {
   void generate(const ModelPath& path, http::Request&& request, http::Reply reply) const;
   void infer(const ModelPath& path, http::Request&& request, http::Reply reply) const;
   http::Response answer(std::string_view path, std::string_view method, std::string_view body) const;
-  http::Response region_answer(RegionPath at, std::string_view method, std::string_view body) const;
+  http::Response region_answer(RegionPath at, const http::Request& request) const;
+  std::string tenant_of(const http::Request& request) const;
 
   KserveCore& core_;
 };

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/shortened.h"
 #include "serve/kserve/kserve_settings.h"
 
 namespace trireme::serve {
@@ -94,8 +95,8 @@ KserveCore::KserveCore(Repository& repository, const ServeOptions& options, cons
     : repository_(repository),
       options_(options),
       env_(env),
-      rules_(access_rules(options.restrict, options.restrict_file)),
-      regions_(std::make_unique<SharedRegions>(options.allow_client_shm)),
+      rules_(access_rules(options.access.restrict, options.access.restrict_file)),
+      tenant_regions_(std::make_unique<TenantRegions>(options.allow_client_shm)),
       tracer_(std::make_unique<Tracer>(tracer_options(options), env)) {}
 
 bool KserveCore::is_ready() const {
@@ -156,7 +157,7 @@ Json KserveCore::index(bool ready_only) const {
     Json entry = Json::object({{"name", e.name}});
     if (!e.version.empty()) entry.set("version", e.version);
     if (!e.state.empty()) entry.set("state", e.state);
-    if (!e.reason.empty()) entry.set("reason", e.reason);
+    if (!e.reason.empty()) entry.set("reason", base::shortened(e.reason));
     list.push_back(std::move(entry));
   }
   return list;
@@ -201,7 +202,8 @@ void KserveCore::infer(const std::shared_ptr<ServedModel>& model, InferRequest r
   if (writes_regions && model->config().is_decoupled)
     base::fail_unsupported("shared memory holds one answer, and model '", model->name(), "' is decoupled");
   if (writes_regions) {
-    sink.done = [regions = regions_.get(), done = std::move(sink.done)](InferResponse&& response) {
+    sink.done = [regions = &regions(tenants().names_by_header() ? request.tenant : std::string()),
+                 done = std::move(sink.done)](InferResponse&& response) {
       write_regions(*regions, response);  // what it throws becomes the request's failure
       done(std::move(response));
     };

@@ -56,7 +56,8 @@ class KserveCore {
   void infer(const std::shared_ptr<ServedModel>& model, InferRequest request, InferSink sink) const;
 
   int64_t now_ns() const { return env_.clock.now_ns(); }
-  SharedRegions& regions() const { return *regions_; }
+  /// The regions of those who share the word that a tenant's header holds; empty: nobody is told apart.
+  SharedRegions& regions(const std::string& tenant) const { return tenant_regions_->of(tenant); }
   const Tenants& tenants() const { return repository_.tenants(); }
   const AccessRules& rules() const { return rules_; }
   const Tracer& tracer() const { return *tracer_; }
@@ -66,7 +67,7 @@ class KserveCore {
   const ServeOptions& options_;
   base::Env env_;
   const AccessRules rules_;
-  std::unique_ptr<SharedRegions> regions_;
+  std::unique_ptr<TenantRegions> tenant_regions_;
   std::unique_ptr<Tracer> tracer_;
   std::atomic<ServerState> state_{ServerState::loading};
 };

@@ -5,11 +5,13 @@
 
 #include "base/error.h"
 #include "serve/kserve/kserve_request.h"
+#include "tests/fuzz_bounds.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace trireme;
   // The first two bytes place the end of the JSON part.
   if (size < 2) return 0;
+  const fuzz::BoundedWork bounded(size);
   const std::string_view body(reinterpret_cast<const char*>(data + 2), size - 2);
   const size_t json_bytes = (data[0] | static_cast<size_t>(data[1]) << 8) % (body.size() + 1);
   try {

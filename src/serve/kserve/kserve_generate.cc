@@ -2,10 +2,12 @@
 #include "serve/kserve/kserve_generate.h"
 
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <optional>
 #include <utility>
 
+#include "base/shortened.h"
 #include "serve/kserve/kserve_data.h"
 #include "serve/kserve/kserve_parameter.h"
 #include "serve/kserve/request_json.h"
@@ -62,16 +64,17 @@ ParameterValue parameter_of(const std::string& key, const Json& value) {
   return value.as_double();
 }
 
+using InputsByName = std::map<std::string_view, const TensorConfig*>;
+
 /// The members of the request, or of its `parameters`: inputs by their names, what else there is as
 /// parameters.
-void read_members(const Json& json, const std::vector<TensorConfig>& inputs, bool is_batched,
-                  InferRequest& request) {
+void read_members(const Json& json, const InputsByName& inputs, bool is_batched, InferRequest& request) {
   for (const auto& [key, value] : json.as_object()) {
-    auto at = std::find_if(inputs.begin(), inputs.end(), [&](const auto& t) { return t.name == key; });
-    const bool is_only_text = key == "text_input" && inputs.size() == 1 && !inputs[0].type;
+    auto at = inputs.find(key);
+    const bool is_only_text = key == "text_input" && inputs.size() == 1 && !inputs.begin()->second->type;
     if (is_only_text) at = inputs.begin();  // by its usual name
     if (at != inputs.end()) {
-      request.inputs.push_back(tensor_of(*at, value, is_batched));
+      request.inputs.push_back(tensor_of(*at->second, value, is_batched));
     } else {
       set_parameter(request, key, parameter_of(key, value));
     }
@@ -118,7 +121,7 @@ struct GenerateReply {
   }
   void fail(const base::Error& e) {
     if (!is_open) return reply.send(http::error_response(e));  // the status can still say it
-    send("data: " + Json::object({{"error", e.message()}}).dump() + "\n\n");
+    send("data: " + Json::object({{"error", base::shortened(e.message())}}).dump() + "\n\n");
     stream.finish();
   }
   bool is_gone() const { return is_open ? stream.client_gone() : reply.client_gone(); }
@@ -161,22 +164,23 @@ InferRequest generate_request(std::string_view body, const std::vector<TensorCon
   const Json json = request_json(body, {.nan_and_infinity = true});
   base::require(json.is_object(), "failed to parse the request JSON buffer: expected an object");
   InferRequest request;
+  InputsByName by_name;
+  for (const TensorConfig& input : inputs) by_name.emplace(input.name, &input);
   base::JsonObject others;
   for (const auto& [key, value] : json.as_object()) {
-    const bool is_input =
-        std::any_of(inputs.begin(), inputs.end(), [&k = key](const auto& t) { return t.name == k; });
+    const bool is_input = by_name.find(key) != by_name.end();
     if (key == "id" && !is_input) {
       base::require(value.is_string(), "Unable to parse 'id': expected a string");
       request.id = value.as_string();
       request.has_id = !request.id.empty();
     } else if (key == "parameters" && !is_input) {
       base::require(value.is_object(), "Expected JSON object for keyword: 'parameters'");
-      read_members(value, inputs, is_batched, request);
+      read_members(value, by_name, is_batched, request);
     } else {
       others.push_back({key, value});
     }
   }
-  read_members(Json(std::move(others)), inputs, is_batched, request);
+  read_members(Json(std::move(others)), by_name, is_batched, request);
   check_request_names(request);
   return request;
 }

@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "serve/config/model_config.h"
 #include "serve/kserve/kserve_generate.h"
+#include "tests/fuzz_bounds.h"
 
 namespace {
 
@@ -23,6 +24,7 @@ std::vector<serve::TensorConfig> inputs() {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size < 1) return 0;
   static const std::vector<serve::TensorConfig> kInputs = inputs();
+  const fuzz::BoundedWork bounded(size);
   try {
     const std::string_view body(reinterpret_cast<const char*>(data + 1), size - 1);
     const serve::InferRequest request = serve::generate_request(body, kInputs, (data[0] & 1) != 0);

@@ -32,8 +32,9 @@ struct OutputWish {
 /// cost memory, of which an empty one takes a hundred times its text.
 inline constexpr size_t kMaxRequestTensors = 4096, kMaxRequestDims = 256;
 
-/// The sequence that a request belongs to: a number or a text; 0 and "" are none.
+/// The sequence that a request belongs to: a number or a text; 0 and "" are none. Each tenant has its own.
 struct SequenceWish {
+  std::string tenant = {};  ///< empty: nobody is told apart
   uint64_t number = 0;
   std::string text;
   bool is_start = false, is_end = false;

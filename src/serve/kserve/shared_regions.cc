@@ -126,4 +126,14 @@ void SharedRegions::write(const RegionSpan& span, std::string_view bytes) const 
   });
 }
 
+SharedRegions& TenantRegions::of(const std::string& tenant) {
+  if (tenant.empty() || !is_allowed_) return shared_;
+  return by_tenant_.with([&](auto& all) -> SharedRegions& {
+    const auto at = all.find(tenant);
+    if (at != all.end()) return *at->second;
+    if (all.size() == kMostTenants) return shared_;
+    return *all.emplace(tenant, std::make_unique<SharedRegions>(is_allowed_)).first->second;
+  });
+}
+
 }  // namespace trireme::serve

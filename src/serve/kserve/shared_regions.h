@@ -47,4 +47,18 @@ class SharedRegions {
   base::Guarded<std::map<std::string, Region>> regions_;
 };
 
+/// The regions of each tenant, which no other one can name. Any thread.
+class TenantRegions {
+ public:
+  explicit TenantRegions(bool is_allowed) : is_allowed_(is_allowed), shared_(is_allowed) {}
+  /// Stays where it is. Tenants beyond a bound share what those share who are not told apart.
+  SharedRegions& of(const std::string& tenant);
+
+ private:
+  static constexpr size_t kMostTenants = 4096;
+  const bool is_allowed_;
+  SharedRegions shared_;
+  base::Guarded<std::map<std::string, std::unique_ptr<SharedRegions>>> by_tenant_;
+};
+
 }  // namespace trireme::serve

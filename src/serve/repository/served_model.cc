@@ -239,6 +239,8 @@ bool ServedModel::has_sequences() const {
 
 void ServedModel::infer(InferRequest request, InferSink sink) {
   if (ensemble_) return infer_ensemble(std::move(request), std::move(sink));
+  if (!tenants_.is_on()) request.tenant.clear();  // a parameter that says nothing here
+  request.sequence.tenant = request.tenant;
   if (const auto earlier = home_of(request.sequence))
     return earlier->infer(std::move(request), std::move(sink));
   preparing_ ? infer_prepared(std::move(request), std::move(sink))
@@ -314,7 +316,7 @@ void ServedModel::infer_now(InferRequest request, InferSink sink) {
       call->outcomes[i] = std::move(outcome);
       if (call->left.fetch_sub(1) == 1) finish(*call);
     };
-    if (cache_ != nullptr && answer_from_cache(parts[i], call->strings)) continue;
+    if (cache_ != nullptr && answer_from_cache(parts[i], call->strings, request.tenant)) continue;
     if (!sequences_) {
       scheduler_->submit(std::move(parts[i]));
       continue;
@@ -329,9 +331,10 @@ void ServedModel::infer_now(InferRequest request, InferSink sink) {
 }
 
 /// True if the answer was there; else it will be kept when it comes.
-bool ServedModel::answer_from_cache(sched::Request& part, const StringTable& strings) {
+bool ServedModel::answer_from_cache(sched::Request& part, const StringTable& strings,
+                                    const std::string& tenant) {
   const int64_t start_ns = env_.clock.now_ns();
-  const ResponseCache::Key key = cache_->key_of(load_number_, part.inputs, strings);
+  const ResponseCache::Key key = cache_->key_of(load_number_, part.inputs, strings, tenant);
   std::optional<ResponseCache::Outputs> outputs = cache_->find(key);
   const int64_t now_ns = env_.clock.now_ns();
   metrics_->count_lookup(outputs.has_value(), now_ns - start_ns);

@@ -137,7 +137,7 @@ class ServedModel {
   void hand_over(Call& call, InferResponse&& response) const;
   InferResponse head_of(const Call& call) const;
   InferResponse response_of(Call& call) const;
-  bool answer_from_cache(sched::Request& part, const StringTable& strings);
+  bool answer_from_cache(sched::Request& part, const StringTable& strings, const std::string& tenant);
   void add_output(InferResponse& response, const Wish& wish, WireTensor tensor) const;
   WireTensor wire_output(const Wish& wish, tensor::Tensor values, const StringTable& strings) const;
 
