@@ -415,7 +415,8 @@ def texts():
                               ("batched", '!{"text_input": ["a"], "x": [1e3, -2, 3, 4], "n": -3, "b": [true, false]}')]
     yield "model_load", [
         ("parameters", '@{"parameters": {"config": "{\\"max_batch_size\\": 4}", "file:1/model.onnx": "AAAA"}}'),
-        ("config", 'B{"name": "m", "max_batch_size": 8, "input": [{"name": "x", "data_type": "TYPE_FP32", "dims": [4]}], '
+        ("config", 'B{"name": "m", "max_batch_size": 8, '
+                   '"input": [{"name": "x", "data_type": "TYPE_FP32", "dims": [4]}], '
                    '"dynamic_batching": {"preferred_batch_size": [4]}, "instance_group": [{"count": 2}]}'),
         ("with_file", 'A{"version_policy": {"latest": {"num_versions": 1}}, "output": [{"name": "y"}], '
                       '"parameters": {"k": {"string_value": "v"}}}')]
