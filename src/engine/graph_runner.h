@@ -71,6 +71,9 @@ class GraphRunner {
   const compile::Program& program_for(const std::vector<tensor::Dims>& shapes);
   /// Parts of the batch that the program runs through one after another or on several threads; 1: the whole.
   int64_t slices(const std::vector<tensor::Dims>& shapes);
+  /// Of a batch of these shapes: row i of every result is shown to depend on row i of the inputs alone. Kept
+  /// by the extents of a row.
+  bool keeps_rows_apart(const std::vector<tensor::Dims>& shapes);
   /// True if one program covers the whole graph for these shapes.
   bool is_static(const std::vector<tensor::Dims>& shapes);
   /// The same of the last run.
@@ -93,7 +96,6 @@ class GraphRunner {
                                                         int64_t* folded = nullptr);
   void forget_oldest();
   SlicePlan slice_plan(const CompiledShape& shape, std::shared_ptr<const compile::Program>& one_row);
-  bool keeps_rows_apart(const std::vector<tensor::Dims>& shapes);
   void bind_arena(CompiledShape& shape);
   void check_types(const std::vector<tensor::Tensor>& inputs) const;
   void launch(CompiledShape& shape, const std::vector<tensor::Tensor>& inputs,

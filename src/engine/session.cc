@@ -100,6 +100,10 @@ int64_t Session::slices(const std::vector<tensor::Dims>& shapes) {
   return sharded_ != nullptr ? 1 : runner_.slices(shapes);
 }
 
+bool Session::keeps_rows_apart(const std::vector<tensor::Dims>& shapes) {
+  return runner_.keeps_rows_apart(shapes);
+}
+
 bool Session::is_static(const std::vector<tensor::Dims>& shapes) {
   return sharded_ != nullptr || runner_.is_static(shapes);
 }

@@ -189,6 +189,15 @@ void BatchRunner::fill_rows(Tensor& all, size_t input, const std::vector<bool>& 
   }
 }
 
+/// Whether a batch of `rows` rows may hold more than one request's rows: told, or shown for these extents.
+bool BatchRunner::may_share(std::span<const Request> batch, int64_t rows) {
+  if (!padding_.is_shown || (batch.size() == 1 && rows == batch[0].rows)) return true;
+  std::vector<Dims> shapes;
+  for (size_t i = 0; i < batch[0].inputs.size(); ++i)
+    shapes.push_back(padded_dims(batch[0].inputs[i], i, rows));
+  return session_.keeps_rows_apart(shapes);
+}
+
 /// What would be gathered into much memory is compiled first: a program that does not fit is refused then,
 /// before a byte is filled up for it.
 void BatchRunner::refuse_unfit(std::span<const Request> batch, int64_t rows) {
@@ -270,15 +279,18 @@ void BatchRunner::run(std::span<Request> batch, const base::Clock& clock,
   std::vector<int64_t> places;
   std::vector<Tensor> outputs;
   std::optional<base::Error> error;
+  bool shares = true;
   try {
     places = places_of(batch, needed);
     padded = padding_.is_batched ? bucket_of(padding_.row_buckets, needed) : rows;
-    outputs = compute(batch, rows, padded, clock);
+    shares = may_share(batch, padded);
+    if (!shares && batch.size() == 1) padded = needed;
+    if (shares || batch.size() == 1) outputs = compute(batch, rows, padded, clock);
   } catch (...) {
     error = current_error();
   }
   if (error && batch.size() == 1) return fail(batch[0], std::move(*error));
-  if (error) {
+  if (error || (!shares && batch.size() > 1)) {
     for (size_t i = 0; i < batch.size(); ++i) run(batch.subspan(i, 1), clock, on_batch);
     return;
   }

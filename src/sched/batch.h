@@ -23,6 +23,9 @@ struct PaddedSide {
 /// How a model's inputs are made equal in size.
 struct Padding {
   bool is_batched = true;  ///< dimension 0 counts rows; false: requests run alone, as they are
+  /// Nobody said that rows are independent: it is shown for the extents of each batch, or its requests run
+  /// alone, as they are.
+  bool is_shown = false;
   std::vector<int64_t> row_buckets =
       {};  ///< the batch is filled up with zero rows to one of these; empty: exact
   std::vector<int64_t> length_buckets =
@@ -62,6 +65,7 @@ class BatchRunner {
   int64_t scratch_bytes() const { return session_.arena_bytes(); }
 
  private:
+  bool may_share(std::span<const Request> batch, int64_t rows);
   void refuse_unfit(std::span<const Request> batch, int64_t rows);
   tensor::Dims padded_dims(const tensor::Tensor& input, size_t index, int64_t rows) const;
   std::vector<tensor::Tensor> gather(std::span<const Request> batch, int64_t rows) const;

@@ -450,6 +450,60 @@ TEST(Scheduler, TellsHaltPollingOfBatches) {
   EXPECT_EQ(polling->polling(), 1);
 }
 
+/// y = softmax over groups of four elements, which may lie in two rows: x [batch, length].
+std::shared_ptr<const engine::PreparedModel> softmax_of_fours() {
+  ir::Graph g;
+  const ir::ValueId x =
+      g.add_input("x", {tensor::DType::f32, {tensor::Dim::symbol("batch"), tensor::Dim::symbol("length")}});
+  const ir::ValueId fours = g.add_constant(Tensor::from<int64_t>({2}, {-1, 4}));
+  const ir::ValueId groups = g.add1(ops::table().need("reshape"), {x, fours});
+  const ir::ValueId y = g.add1(ops::table().need("softmax"), {groups}, {{"axis", int64_t{-1}}});
+  const ir::ValueId shape = g.add1(ops::table().need("shape"), {x});
+  g.add_output(g.add1(ops::table().need("reshape"), {y, shape}), "y");
+  return std::make_shared<const engine::PreparedModel>(std::move(g));
+}
+
+// Rows of eight are apart, rows of six are not: two of those share a group of four.
+TEST(BatchRunner, RequestsShareABatchOnlyWhereTheirExtentsAreShownToKeepRowsApart) {
+  engine::Session session(softmax_of_fours(), {.threads = 1});
+  const Padding padding{.is_shown = true, .row_buckets = {1, 2, 4}};
+  BatchRunner runner(session, padding);
+  base::SystemClock clock;
+  for (const int64_t length : {8, 6}) {
+    std::vector<Request> batch;
+    std::vector<Outcome> outcomes(2);
+    for (size_t i = 0; i < 2; ++i) {
+      Tensor x = Tensor::empty(tensor::DType::f32, {2, length});
+      for (size_t k = 0; float& v : x.mutable_data<float>()) v = static_cast<float>((i + 1) * k++ % 5);
+      batch.push_back(
+          {.inputs = {x}, .rows = 2, .sink = [&, i](Outcome&& o) { outcomes[i] = std::move(o); }});
+    }
+    const std::vector<Tensor> alone = session.run(batch[1].inputs);
+    runner.run(batch, clock, {});
+    for (const Outcome& o : outcomes) {
+      ASSERT_FALSE(o.error) << o.error->message();
+      EXPECT_EQ(o.timing.batch_rows, length == 8 ? 4 : 2) << length;
+    }
+    EXPECT_TRUE(outcomes[1].outputs.at(0).same_as(alone.at(0))) << length;
+  }
+}
+
+// A row that would be filled up to two, and then share a group with nobody's row, is refused as it is alone.
+TEST(BatchRunner, ARowIsNotFilledUpWhereItWouldMeetTheFilling) {
+  engine::Session session(softmax_of_fours(), {.threads = 1});
+  const Padding padding{.is_shown = true, .row_buckets = {2}};
+  BatchRunner runner(session, padding);
+  base::SystemClock clock;
+  std::vector<Request> batch(1);
+  Outcome outcome;
+  batch[0].inputs = {Tensor::empty(tensor::DType::f32, {1, 6})};
+  batch[0].rows = 1;
+  batch[0].sink = [&](Outcome&& o) { outcome = std::move(o); };
+  runner.run(batch, clock, {});
+  ASSERT_TRUE(outcome.error);
+  EXPECT_EQ(outcome.error->code(), base::ErrorCode::invalid_argument);
+}
+
 TEST(BatchRunner, ALostRankFailsARequestWithUnavailableAndTheNextIsAnswered) {
   const auto model = wide_model();
   engine::Session session(model, {.threads = 2, .strategy = {.tp = 2}}), one(model, {.threads = 1});

@@ -115,6 +115,17 @@ void set_answer_dims(std::vector<TensorConfig>& outputs, bool streams_rows, bool
   }
 }
 
+/// Requests may come with extents that why_not_batched did not try.
+bool has_open_inner_extent(const ir::Graph& graph) {
+  return std::any_of(graph.inputs().begin(), graph.inputs().end(), [&](ir::ValueId id) {
+    const tensor::Shape& shape = graph.type(id).shape;
+    for (size_t d = 1; shape.has_rank() && d < shape.rank(); ++d) {
+      if (!shape[d].is_static()) return true;
+    }
+    return !shape.has_rank();
+  });
+}
+
 }  // namespace
 
 std::shared_ptr<const engine::PreparedModel> load_to_follow(const std::string& key,
@@ -259,6 +270,7 @@ void ServedModel::complete(const ir::Graph& graph, const ServeOptions& options) 
         {{"model", name()},
          {"reason", "rows are not shown to be independent: " + why_alone + "; set max_batch_size"}});
   }
+  padding_.is_shown = !is_told && has_open_inner_extent(graph);
   base::require(config_.is_decoupled || !streams_rows_,
                 "stream_rows needs model_transaction_policy { decoupled: true }");
   base::require(!config_.is_decoupled || !text_, "an encoder has one answer: it cannot be decoupled");
@@ -404,6 +416,7 @@ sched::SchedulerOptions ServedModel::scheduler_options(const ModelHost& host) {
   out.hang_ns = options.instance_timeout.ns;
   if (!asks_to_wait && !config_.sequence) out.inline_ns = 30 * base::kNsPerUs;
   out.padding.is_batched = is_batched;
+  out.padding.is_shown = padding_.is_shown;
   if (is_batched) {
     out.padding.row_buckets =
         buckets_up_to(run.buckets.empty() ? options.buckets : run.buckets, out.limits.max_rows);
