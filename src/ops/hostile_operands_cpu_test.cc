@@ -335,6 +335,16 @@ TEST(HostileOperands, Shapes) { mutate_all(shape_cases()); }
 TEST(HostileOperands, Layers) { mutate_all(layer_cases()); }
 TEST(HostileOperands, Products) { mutate_all(product_cases()); }
 
+/// What passes make of convolutions: a form of theirs that a file leads to reaches no memory but its own.
+TEST(HostileOperands, FusedConvolutions) {
+  const Tensor x = f({2, 12, 12, 16}), w = f({16, 16, 3, 3}), windows = f({2, 6, 6, 16});
+  const Tensor which = testing::random_tensor(DType::u8, {2, 6, 6, 16}, 0, 4.9, 7);
+  const ir::Attrs pads{{"pads", Ints{1, 1, 1, 1}}, {"kernel_shape", Ints{3, 3}}};
+  mutate_all({{"conv_pool_nhwc", {x, w, f({16})}, pads, 2},
+              {"conv_pool_nhwc", {x, w}, pads, 1},
+              {"conv_pool_nhwc_grad", {x, windows, which, w}, pads, 3}});
+}
+
 /// Every operator that a model file can name has a case, its own or a plain one.
 TEST(HostileOperands, EveryOnnxOperator) {
   std::vector<Case> plain;

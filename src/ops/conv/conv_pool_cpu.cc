@@ -29,19 +29,48 @@ ir::Refusal refuse_shape(const cpu::ConvShape& s, const tensor::Dims& p, std::pa
   return std::nullopt;
 }
 
+/// Refuses weights and attributes that contradict each other: kernels read by the extents of the window.
+ir::Refusal refuse_weights(const PooledConv& c) {
+  const int64_t kh = c.window[1].kernel, kw = c.window[2].kernel;
+  if (kh != c.w[2] || kw != c.w[3]) return base::concat("kernel_shape ", kh, " x ", kw, " of other weights");
+  if (c.w[1] != c.x[3]) return base::concat(c.x[3], " channels, weights of ", c.w[1]);
+  return std::nullopt;
+}
+
+/// Refuses unless `results` are asked for and those of the operands `floats` that are there are f32.
+ir::Refusal refuse_types(const ir::NodeView& n, std::initializer_list<size_t> floats, size_t results) {
+  if (n.out.size() < results) return base::concat(n.out.size(), " results of ", results);
+  for (const size_t i : floats) {
+    if (i >= n.in.size() || !n.present(i)) continue;
+    if (const auto why = refuse_dtype(n, i, {tensor::DType::f32})) return why;
+  }
+  return refuse_empty(n);
+}
+
 ir::Refusal refuse(const ir::NodeView& n) {
-  if (const auto why = refuse_dtype(n, 0, {tensor::DType::f32})) return why;
-  if (const auto why = refuse_empty(n)) return why;
+  if (const auto why = refuse_types(n, {0, 1, 2}, 1)) return why;
+  if (n.out[0].shape.rank() != 4) return "nobody asks for the maxima";
+  const PooledConv conv = pooled_conv(n);
+  if (const auto why = refuse_weights(conv)) return why;
+  if (n.present(2) && n.in[2].shape.elements() != conv.w[0])
+    return base::concat("bias ", n.in[2].shape.to_string(), " of ", conv.w[0], " channels");
   const ActivationKind kind = activation_of(n.attrs).kind;
   if (kind != ActivationKind::none && kind != ActivationKind::relu) return "activation is not a rectifier";
-  const cpu::ConvShape s = shape_of(n, pooled_conv(n));
+  const cpu::ConvShape s = shape_of(n, conv);
   return refuse_shape(s, n.out_dims(0), {s.out_h(), s.out_w()});
 }
 
 ir::Refusal refuse_grad(const ir::NodeView& n) {
-  if (const auto why = refuse_dtype(n, 0, {tensor::DType::f32})) return why;
-  if (const auto why = refuse_empty(n)) return why;
-  const cpu::ConvShape s = shape_of(n, pooled_conv_of_grad(n));
+  if (const auto why = refuse_types(n, {0, 1, 3}, 3)) return why;
+  if (const auto why = refuse_dtype(n, 2, {tensor::DType::u8})) return why;
+  const PooledConv conv = pooled_conv_of_grad(n);
+  if (const auto why = refuse_weights(conv)) return why;
+  const tensor::Dims windows{conv.x[0], conv.out_h() / 2, conv.out_w() / 2, conv.w[0]};
+  for (const size_t i : {1, 2}) {
+    if (!n.in[i].shape.is_static() || n.in_dims(i) != windows)
+      return base::concat("operand ", i, " is ", n.in[i].shape.to_string(), ", not of the windows");
+  }
+  const cpu::ConvShape s = shape_of(n, conv);
   if (const auto why = refuse_shape(s, n.in_dims(1), {s.out_h(), s.out_w()})) return why;
   if (const auto why = refuse_shape(s, n.in_dims(1), {s.h, s.w})) return why;
   if (!cpu::conv_grad_x_winograd_fits(s)) return "padding is above 2";
@@ -53,6 +82,7 @@ ir::BoundKernel prepare(const ir::KernelInit& init) {
   const int64_t packed =
       align_up(static_cast<int64_t>(cpu::winograd_view_bytes(cpu::forward_view(shape, nullptr), kTile)));
   const size_t operands = init.node.in.size();
+  const bool tells_places = init.node.out.size() > 1;
   ir::BoundKernel bound;
   bound.workspace_bytes =
       packed + static_cast<int64_t>(cpu::winograd_workspace_bytes(shape, kTile, init.threads));
@@ -60,7 +90,8 @@ ir::BoundKernel prepare(const ir::KernelInit& init) {
     base::ThreadPool& pool = cpu::pool_of(args.stream);
     cpu::WinogradArgs a{
         .shape = shape, .x = in_ptr<float>(args, 0), .y = out_ptr<float>(args, 0), .epilogue = epilogue};
-    a.which = out_ptr<uint8_t>(args, 1);
+    a.takes_maxima = true;
+    a.which = tells_places ? out_ptr<uint8_t>(args, 1) : nullptr;
     a.epilogue.bias = opt_ptr<float>(args, 2, operands);
     a.weights =
         cpu::transform_view(cpu::forward_view(shape, in_ptr<float>(args, 1)), kTile, args.workspace, pool);

@@ -141,6 +141,63 @@ TEST(ConvPool, IsTheMaximumOfTheConvolution) {
   }
 }
 
+/// The maxima where nobody asks for their places: nothing is written outside them.
+TEST(ConvPool, MaximaAreWrittenAlone) {
+  constexpr size_t kGuard = 4096;
+  constexpr float kUntouched = 77;
+  for (const Layer& l : layers()) {
+    SCOPED_TRACE(base::concat(l.h, "x", l.w, " c ", l.c, " oc ", l.oc, " pad ", l.pad));
+    const Tensor x = tests::random_tensor({l.n, l.h, l.w, l.c}, 1);
+    const Tensor w = tests::random_tensor({l.oc, l.c, 3, 3}, 2, 0.1f);
+    const ir::Attrs attrs = attrs_of(l);
+    const Tensor want = only_kernel("conv_pool_nhwc", attrs, {x, w}, 2)[0];
+    const ir::OpDef& def = table().need("conv_pool_nhwc");
+    for (const size_t results : {1, 2}) {
+      const tensor::TensorType absent;
+      ir::NodeView node{.attrs = attrs,
+                        .in = {x.type(), w.type()},
+                        .out = {want.type()},
+                        .known = {nullptr, nullptr},
+                        .is_present = {true, true},
+                        .out_count = results};
+      if (results == 2) node.out.push_back(absent);
+      ASSERT_EQ(def.kernels[0].refuse(node), std::nullopt);
+      base::ThreadPool pool(2);
+      base::SharedCache packs;
+      const ir::BoundKernel bound = def.kernels[0].prepare({node, packs, pool.size()});
+      Tensor space = Tensor::empty(DType::u8, {bound.workspace_bytes});
+      // The image that the windows are of would fit behind them: a kernel that writes it does no harm here.
+      const size_t count = static_cast<size_t>(want.elements()), room = 5 * count + 2 * kGuard;
+      std::vector<float> memory(room, kUntouched);
+      const void* in[] = {x.raw(), w.raw()};
+      void* out[] = {memory.data() + kGuard, nullptr};
+      cpu::CpuStream stream(pool);
+      bound.run({in, out, space.mutable_raw(), stream});
+      EXPECT_EQ(std::memcmp(memory.data() + kGuard, want.raw(), count * sizeof(float)), 0);
+      EXPECT_EQ(static_cast<size_t>(std::count(memory.begin(), memory.end(), kUntouched)), room - count);
+    }
+  }
+}
+
+TEST(ConvPool, OperandsThatContradictEachOtherAreRefused) {
+  const Tensor x = tests::random_tensor({1, 8, 8, 16}, 1), w = tests::random_tensor({16, 16, 3, 3}, 2);
+  const Tensor small = tests::random_tensor({16, 16, 1, 1}, 2), bias = tests::random_tensor({8}, 3);
+  const Tensor dp = tests::random_tensor({1, 3, 3, 16}, 4), few = tests::random_tensor({1, 3, 3, 8}, 4);
+  const Tensor which = tests::random_bytes<uint8_t>({1, 3, 3, 16}, 5, 0, 4);
+  const ir::Attrs attrs{{"kernel_shape", Ints{3, 3}}};
+  const auto runs = [&](const std::string& op, const std::vector<Tensor>& in, size_t results) {
+    return tests::run_kernels(op, attrs, in, results, all_fed(in)).size();
+  };
+  EXPECT_EQ(runs("conv_pool_nhwc", {x, w}, 2), 1u);
+  EXPECT_EQ(runs("conv_pool_nhwc", {x, small}, 2), 0u);
+  EXPECT_EQ(runs("conv_pool_nhwc", {x, w, bias}, 2), 0u);
+  EXPECT_EQ(runs("conv_pool_nhwc_grad", {x, dp, which, w}, 3), 1u);
+  EXPECT_EQ(runs("conv_pool_nhwc_grad", {x, few, which, w}, 3), 0u);
+  EXPECT_EQ(runs("conv_pool_nhwc_grad", {x, dp, dp, w}, 3), 0u);
+  EXPECT_EQ(runs("conv_pool_nhwc_grad", {x, dp, which, small}, 3), 0u);
+  EXPECT_EQ(runs("conv_pool_nhwc_grad", {x, dp, which, w}, 2), 0u);
+}
+
 TEST(ConvPool, NotANumberIsAMaximumWithoutGradientBehindARectifier) {
   const Layer l{1, 6, 6, 16, 16, 0};
   Tensor x = tests::random_tensor({1, 6, 6, 16}, 1);

@@ -46,7 +46,7 @@ struct WinogradScatter {
   float lo, hi;
   bool clamps, act_before_residual;
   const float* gate;  // like y, or null
-  uint8_t* which;     // of windows: y, which, pixel and line are of the windows
+  uint8_t* which;     // of windows, or null: y, which, pixel and line are of the windows
 };
 
 /// Windows that a tile of `side` input pixels reaches into when it begins inside one.
@@ -138,7 +138,7 @@ HWY_INLINE void scatter_tile(const WinogradScatter& s) {
   }
 }
 
-/// The larger of each window's four outputs, and where it stood.
+/// The largest of each window's four outputs, and where it stood if that is asked for.
 HWY_INLINE void store_maximum(const WinogradScatter& s, const VF* taps, int64_t at, size_t left) {
   VF best = taps[0], place = set(0.0f);
   for (int i = 1; i < 4; ++i) {
@@ -146,8 +146,9 @@ HWY_INLINE void store_maximum(const WinogradScatter& s, const VF* taps, int64_t 
     best = hn::IfThenElse(wins, taps[i], best);
     place = hn::IfThenElse(wins, set(static_cast<float>(i)), place);
   }
-  if (s.clamps) place = hn::IfThenElse(hn::Gt(best, set(0.0f)), place, set(float{kNoMaximum}));
   store_some(best, s.y + at, left);
+  if (s.which == nullptr) return;
+  if (s.clamps) place = hn::IfThenElse(hn::Gt(best, set(0.0f)), place, set(float{kNoMaximum}));
   store_which(place, s.which + at, left);
 }
 
@@ -328,7 +329,7 @@ class Winograd {
     const bool two = g_.out == 2;
     gather_ = two ? HWY_DYNAMIC_DISPATCH(gather_two) : HWY_DYNAMIC_DISPATCH(gather_four);
     scatter_ = two ? HWY_DYNAMIC_DISPATCH(scatter_two) : HWY_DYNAMIC_DISPATCH(scatter_four);
-    if (a_.which != nullptr)
+    if (a_.takes_maxima)
       scatter_ = two ? HWY_DYNAMIC_DISPATCH(scatter_windows_two) : HWY_DYNAMIC_DISPATCH(scatter_windows_four);
     if (a_.x_which != nullptr) gather_ = gather_of_windows();
     clamps_ = clamp_bounds(a_.epilogue, lo_, hi_);
@@ -458,7 +459,7 @@ class Winograd {
                                .act_before_residual = e.act_before_residual,
                                .gate = a_.gate ? a_.gate + first : nullptr,
                                .which = nullptr};
-    a_.which == nullptr ? scatter_(s) : scatter_to_windows(s, at, column);
+    a_.takes_maxima ? scatter_to_windows(s, at, column) : scatter_(s);
     if (clamps_) return;
     for (int i = 0; i < s.rows; ++i) {
       dense_kernels(a_.weights.isa)
@@ -472,7 +473,7 @@ class Winograd {
     const int64_t height = s_.out_h() / 2, width = s_.out_w() / 2;
     const int64_t first = ((at.image * height + at.h / 2) * width + at.w / 2) * s_.oc + column;
     s.y = a_.y + first;
-    s.which = a_.which + first;
+    s.which = a_.which ? a_.which + first : nullptr;
     s.line = width * s_.oc;
     scatter_(s);
   }
@@ -522,6 +523,10 @@ void winograd_nhwc(const WinogradArgs& args, void* workspace, base::ThreadPool& 
   base::check(winograd_fits(s), "not a convolution for the Winograd form");
   base::check(args.x_which == nullptr || args.weights.tile == WinogradTile::four,
               "windows go to tiles of four");
+  base::check(args.takes_maxima || args.which == nullptr, "places of maxima that are not taken");
+  const bool is_plain = args.gate == nullptr && args.epilogue.residual == nullptr &&
+                        (args.epilogue.act == Activation::none || args.epilogue.act == Activation::relu);
+  base::check(!args.takes_maxima || is_plain, "maxima of more than a rectifier's results");
   if (s.n == 0 || s.oc == 0 || s.out_h() <= 0 || s.out_w() <= 0) return;
   const Grid g = cut(s, args.weights.tile, pool.size(), dense_kernels(args.weights.isa).panel);
   char* zeros = align64(workspace);

@@ -52,8 +52,10 @@ struct WinogradArgs {
   /// Not null: x [n, h / 2, w / 2, c] holds a value for each window of the input, which stands where x_which
   /// [like x] says; all other inputs are zero. Tiles of four only.
   const uint8_t* x_which = nullptr;
-  /// Not null: y [n, out_h / 2, out_w / 2, oc] takes the maximum of each window of outputs (the first of
-  /// equal ones, the last NaN), which says where it stood. Of the activations only a rectifier.
+  /// y is [n, out_h / 2, out_w / 2, oc] and takes the maximum of each window of outputs (the first of equal
+  /// ones, the last NaN). Of the activations only a rectifier; no residual, no gate.
+  bool takes_maxima = false;
+  /// Of maxima, like y: says where they stood. Null: nobody asks.
   uint8_t* which = nullptr;
   /// Not null: like y; outputs become zero where it is not above zero.
   const float* gate = nullptr;
