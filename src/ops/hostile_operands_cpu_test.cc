@@ -345,6 +345,19 @@ TEST(HostileOperands, FusedConvolutions) {
               {"conv_pool_nhwc_grad", {x, windows, which, w}, pads, 3}});
 }
 
+/// Weights of 8 and of 4 bits, with all that may follow them.
+TEST(HostileOperands, StoredWeights) {
+  const auto bytes = [](DType type, Dims dims) {
+    return testing::random_tensor(type, std::move(dims), 0, 99, 7);
+  };
+  mutate_all({{"weight_only_linear",
+               {f({2, 4, 64}), bytes(DType::u8, {6, 64}), f({6, 2})},
+               {{"bits", int64_t{8}}, {"group", int64_t{32}}}},
+              {"weight_only_linear",
+               {f({2, 4, 64}), bytes(DType::u8, {6, 32}), f({6, 2}), bytes(DType::i8, {6, 2}), f({6})},
+               {{"bits", int64_t{4}}, {"group", int64_t{32}}}}});
+}
+
 /// Every operator that a model file can name has a case, its own or a plain one.
 TEST(HostileOperands, EveryOnnxOperator) {
   std::vector<Case> plain;

@@ -16,6 +16,8 @@ WeightForm form_of(const ir::Attrs& attrs, bool has_zero) {
 
 std::vector<tensor::TensorType> infer(const ir::NodeView& n) {
   const tensor::Shape &x = n.in[kWoX].shape, &w = n.in[kWoWeights].shape, &scale = n.in[kWoScale].shape;
+  const int64_t bits = n.attrs.get_int("bits", 8);
+  base::require(bits == 8 || bits == 4, "weight_only_linear: weights of ", bits, " bits, not 8 or 4");
   const WeightForm form = form_of(n.attrs, n.present(kWoZero));
   base::require(n.in[kWoWeights].dtype == DType::u8 && n.in[kWoScale].dtype == DType::f32,
                 "weight_only_linear takes weights as u8 and scales in f32");
@@ -28,6 +30,10 @@ std::vector<tensor::TensorType> infer(const ir::NodeView& n) {
   if (n.present(kWoZero))
     base::require(n.in[kWoZero].dtype == DType::i8 && n.in[kWoZero].shape == scale, "zero points ",
                   n.in[kWoZero].shape.to_string());
+  if (n.present(kWoBias))
+    base::require(n.in[kWoBias].dtype == n.in[kWoX].dtype && n.in[kWoBias].shape == tensor::Shape{w[0]},
+                  "bias ", n.in[kWoBias].to_string(), " for ", name_of(n.in[kWoX].dtype), " rows of ",
+                  w[0].to_string());
   if (!x.has_rank()) return {{n.in[kWoX].dtype, x}};
   base::require(x.rank() >= 1 && (!x[x.rank() - 1].is_static() || x[x.rank() - 1].value() == k), "rows ",
                 x.to_string(), " for weights of depth ", k);
