@@ -129,6 +129,8 @@ std::vector<TensorType> infer_types(const OpSchema& op, const NodeView& node) {
   const size_t given = node.in.size();
   base::require(given >= op.min_in && given <= op.max_in, "op '", op.name, "' takes ", op.min_in,
                 op.max_in == op.min_in ? "" : base::concat(" to ", op.max_in), " operands, got ", given);
+  base::require(node.out_count >= op.min_out, "op '", op.name, "' has at least ", op.min_out,
+                " results, asked for ", node.out_count);
   base::require(node.out_count <= op.max_out, "op '", op.name, "' has at most ", op.max_out,
                 " results, asked for ", node.out_count);
   for (size_t i = 0; i < op.min_in; ++i)
