@@ -342,7 +342,20 @@ TEST(HostileOperands, FusedConvolutions) {
   const ir::Attrs pads{{"pads", Ints{1, 1, 1, 1}}, {"kernel_shape", Ints{3, 3}}};
   mutate_all({{"conv_pool_nhwc", {x, w, f({16})}, pads, 2},
               {"conv_pool_nhwc", {x, w}, pads, 1},
-              {"conv_pool_nhwc_grad", {x, windows, which, w}, pads, 3}});
+              {"conv_pool_nhwc_grad", {x, windows, which, w}, pads, 3},
+              {"conv_nhwc", {x, w, f({16}), x}, pads},
+              {"conv_nhwc",
+               {f({2, 16, 9, 7}), w, f({16}), f({2, 7, 5, 16})},
+               {{"input_layout", std::string("nchw")}}},
+              {"conv_nhwc", {x, f({16, 1, 3, 3}), f({16})}, {{"group", int64_t{16}}}},
+              {"conv_nhwc_grad_x", {x, w}, {{"pads", Ints{1, 1, 1, 1}}, {"in_shape", Ints{12, 12}}}},
+              {"conv_nhwc_grad_w", {x, x}, pads},
+              {"conv_nhwc_grad_w", {f({2, 12, 12, 3}), x}, pads, 2},
+              {"separable_conv_nhwc", {f({2, 6, 5, 8}), f({8, 1, 3, 3}), f({6, 8, 1, 1}), f({8}), f({6})}},
+              {"separable_conv_nhwc",
+               {f({2, 6, 5, 4}), f({8, 1, 3, 3}), f({4, 8, 1, 1}), f({8}), f({4}), f({8, 4, 1, 1}), f({8}),
+                f({2, 6, 5, 4})},
+               pads}});
 }
 
 /// Weights of 8 and of 4 bits, with all that may follow them.

@@ -21,6 +21,7 @@ ir::Refusal refuse(const ir::NodeView& n) {
   if (n.in[1].shape.elements().value_or(0) == 0) return "weights are empty";
   const cpu::ConvShape s = shape_of(n);
   if (s.kh * s.kw > 256) return base::concat("kernel of ", s.kh * s.kw, " taps");
+  if (const auto why = refuse_conv_operands(n, s)) return why;
   return refuse_conv_shape(s, n.out_dims(0));
 }
 

@@ -21,7 +21,9 @@ cpu::ConvShape shape_of(const ir::NodeView& n) { return conv_shape(n.attrs, conv
 ir::Refusal refuse(const ir::NodeView& n) {
   if (n.in[0].dtype != tensor::DType::f32) return base::concat("operand is ", tensor::name_of(n.in[0].dtype));
   if (n.value(1) == nullptr) return "weights are not constant";
-  return refuse_conv_shape(shape_of(n), n.out_dims(0));
+  const cpu::ConvShape s = shape_of(n);
+  if (const ir::Refusal reason = refuse_conv_operands(n, s)) return reason;
+  return refuse_conv_shape(s, n.out_dims(0));
 }
 
 ir::Refusal refuse_depthwise(const ir::NodeView& n) {

@@ -26,14 +26,25 @@ cpu::ConvShape shape_w(const ir::NodeView& n) { return conv_shape(n.attrs, conv_
 
 ir::Refusal refuse_x(const ir::NodeView& n) {
   if (const auto why = refuse_dtype(n, 0, {tensor::DType::f32})) return why;
+  if (const auto why = refuse_dtype(n, 1, {tensor::DType::f32})) return why;
   if (const auto why = refuse_empty(n)) return why;
-  return refuse_conv_shape(shape_x(n), n.in_dims(0));
+  const Dims dy = n.in_dims(0);
+  const cpu::ConvShape s = shape_x(n);
+  if (dy[3] != s.oc || s.oc % s.groups != 0)
+    return base::concat("gradients of ", dy[3], " channels, weights of ", s.oc, " in ", s.groups, " groups");
+  return refuse_conv_shape(s, dy);
 }
 
 ir::Refusal refuse_w(const ir::NodeView& n) {
   if (const auto why = refuse_dtype(n, 0, {tensor::DType::f32})) return why;
+  if (const auto why = refuse_dtype(n, 1, {tensor::DType::f32})) return why;
   if (const auto why = refuse_empty(n)) return why;
-  return refuse_conv_shape(shape_w(n), n.in_dims(1));
+  const Dims dy = n.in_dims(1);
+  const cpu::ConvShape s = shape_w(n);
+  if (dy[0] != s.n || s.oc % s.groups != 0)
+    return base::concat("gradients of ", dy[0], " of ", s.n, " images, ", s.oc, " channels in ", s.groups,
+                        " groups");
+  return refuse_conv_shape(s, dy);
 }
 
 ir::Refusal refuse_x_winograd(const ir::NodeView& n) {

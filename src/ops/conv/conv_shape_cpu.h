@@ -19,6 +19,8 @@ struct ConvExtents {
 /// `weights` are the extents [oc, c / group, kh, kw].
 inline cpu::ConvShape conv_shape(const ir::Attrs& attrs, const ConvExtents& x, const tensor::Dims& weights) {
   const Window window = make_window(attrs, {weights[2], weights[3]}, {x.h, x.w});
+  base::require(window[1].kernel == weights[2] && window[2].kernel == weights[3],
+                "kernel_shape contradicts weights ", tensor::to_string(weights));
   const WindowAxis &h = window[1], &v = window[2];
   const auto small = [](int64_t value) { return static_cast<int>(value); };
   return {.n = x.n,
@@ -50,6 +52,19 @@ inline ConvExtents conv_extents(const ir::NodeView& n) {
 inline ir::Refusal refuse_conv_shape(const cpu::ConvShape& s, const tensor::Dims& y) {
   if (s.out_h() != y[1] || s.out_w() != y[2]) return "padding is negative or rounds up";
   if (s.pad_top < 0 || s.pad_left < 0 || s.pad_bottom < 0 || s.pad_right < 0) return "padding is negative";
+  return std::nullopt;
+}
+
+/// Refuses operands of other extents or types than kernels of conv_nhwc read by: weights, bias, residual.
+inline ir::Refusal refuse_conv_operands(const ir::NodeView& n, const cpu::ConvShape& s) {
+  for (size_t i = 1; i < n.in.size(); ++i) {
+    if (n.present(i) && n.in[i].dtype != n.in[0].dtype)
+      return base::concat("operand ", i, " is ", tensor::name_of(n.in[i].dtype));
+  }
+  if (n.present(2) && n.in[2].shape.elements() != s.oc)
+    return base::concat("bias ", n.in[2].shape.to_string(), " of ", s.oc, " channels");
+  if (n.present(3) && n.in[3].shape != n.out[0].shape)
+    return base::concat("residual ", n.in[3].shape.to_string(), " of ", n.out[0].shape.to_string());
   return std::nullopt;
 }
 

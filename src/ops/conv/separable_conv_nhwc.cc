@@ -22,6 +22,9 @@ std::vector<tensor::TensorType> infer(const ir::NodeView& n) {
   base::require(x.rank() == 4 && w.rank() == 4 && project.rank() == 4,
                 "separable_conv_nhwc takes x and weights of rank 4, got ", x.to_string(), ", ", w.to_string(),
                 ", ", project.to_string());
+  base::require(!has(n, kSeparableExpand) || n.in[kSeparableExpand].shape.rank() == 4,
+                "separable_conv_nhwc expands by weights of rank 4, got ",
+                has(n, kSeparableExpand) ? n.in[kSeparableExpand].shape.to_string() : "none");
   const Dim channels = has(n, kSeparableExpand) ? n.in[kSeparableExpand].shape[0] : x[3];
   base::require(channels == w[0] && channels == project[1], "separable_conv_nhwc: ", channels.to_string(),
                 " channels, weights ", w.to_string(), " and ", project.to_string());

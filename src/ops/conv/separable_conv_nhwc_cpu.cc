@@ -24,12 +24,30 @@ cpu::SeparableShape shape_of(const ir::NodeView& n) {
   return shape;
 }
 
+/// Refuses operands of other extents or types than the kernel reads by.
+ir::Refusal refuse_operands(const ir::NodeView& n) {
+  const tensor::Dims x = n.in_dims(kSeparableX), w = n.in_dims(kSeparableDepthwise), y = n.out_dims(0);
+  const int64_t c = w[0], out = y[3];
+  tensor::Dims wanted[kSeparableOperands] = {x, {c, 1, w[2], w[3]}, {out, c, 1, 1}, {c}, {out}};
+  wanted[kSeparableExpand] = {c, x[3], 1, 1};
+  wanted[kSeparableExpandBias] = {c};
+  wanted[kSeparableResidual] = y;
+  for (size_t i = 0; i < kSeparableOperands; ++i) {
+    if (!has(n, i)) continue;
+    if (n.in[i].dtype != tensor::DType::f32 || !n.in[i].shape.is_static() || n.in_dims(i) != wanted[i])
+      return base::concat("operand ", i, " is ", n.in[i].to_string(), ", not f32",
+                          tensor::to_string(wanted[i]));
+  }
+  return std::nullopt;
+}
+
 ir::Refusal refuse(const ir::NodeView& n) {
   if (n.in[kSeparableX].dtype != tensor::DType::f32)
     return base::concat("operand is ", tensor::name_of(n.in[kSeparableX].dtype));
   for (size_t i : {kSeparableDepthwise, kSeparableProject, kSeparableExpand}) {
     if (has(n, i) && n.value(i) == nullptr) return "weights are not constant";
   }
+  if (const ir::Refusal reason = refuse_operands(n)) return reason;
   const cpu::ConvShape s = shape_of(n).depthwise;
   if (const ir::Refusal reason = refuse_conv_shape(s, n.out_dims(0))) return reason;
   if (s.dilation_h != 1 || s.dilation_w != 1) return "kernel is dilated";
