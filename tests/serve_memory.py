@@ -25,7 +25,7 @@ from _serving import Server, Skip, add_simple, run_cases, save, temporary, value
 
 MIB = 2**20
 GROUP_BYTES, LIMIT_BYTES = 1024 * MIB, 600 * MIB
-SLACK_BYTES = 160 * MIB  # what is not counted: code, stacks, what the allocator keeps, words
+SLACK_BYTES = 220 * MIB  # what is not counted: code, stacks, what the allocator keeps, words; 180 were seen
 work = temporary()
 repository = work / "models"
 INT, FLOAT = TensorProto.INT64, TensorProto.FLOAT
