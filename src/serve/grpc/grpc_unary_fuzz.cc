@@ -69,6 +69,8 @@ class Side final : public http::Http2Owner {
       : world_(world), session({.stream_window_bytes = 1u << 30, .connection_window_bytes = 1 << 30}, *this) {
     mailbox->owner.store(std::this_thread::get_id());
   }
+  /// Loads answer from the repository's thread; an answer to nobody is discarded, as a connection's is.
+  ~Side() { mailbox->close(); }
   std::shared_ptr<http::Http2Stream> open_stream() override {
     return std::make_shared<GrpcCall>(*world_.routes, session, mailbox, kMostMessageBytes, true);
   }
