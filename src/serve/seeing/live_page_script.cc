@@ -294,7 +294,8 @@ function say(text,bad){
 async function tick(){
   const start=performance.now();
   try{
-    if(ticks++%5===0)index=await(await ask('/v2/repository/index',{method:'POST',body:'{}'})).json();
+    if(ticks++%5===0)index=await(await ask('/v2/repository/index',
+      {method:'POST',body:'{}',headers:{'Content-Type':'application/json'}})).json();
     history.push(scrape(await(await ask('/metrics')).text()));
     while(history.length>2&&history[history.length-1].at-history[1].at>=WINDOW)history.shift();
     const models=draw(),ready=(await ask('/v2/health/ready',{any:true})).ok;
