@@ -121,13 +121,15 @@ void Executor::bind_arena(void* arena) {
   for (size_t i = 0; i < p.inputs.size(); ++i) binding[compile::index(p.inputs[i])] = i;
   for (size_t i = 0; i < p.outputs.size(); ++i) binding[compile::index(p.outputs[i])] = i;
   for (size_t i = 0; i < p.states.size(); ++i) binding[compile::index(p.states[i])] = i;
-  std::byte* base = static_cast<std::byte*>(arena);
+  const auto at = [base = static_cast<std::byte*>(arena)](int64_t offset) {
+    return base == nullptr ? nullptr : base + offset;  // null: as long as there is no arena
+  };
   const auto resolve = [&](SlotId id, size_t argument) {
     if (id == compile::kNoSlot) return;
     const compile::Slot& root = p.root(id);
     const size_t bound = binding[compile::index(p.slot(id).root)];
     switch (root.kind) {
-      case SlotKind::arena: addresses_[argument] = base + root.offset; break;
+      case SlotKind::arena: addresses_[argument] = at(root.offset); break;
       case SlotKind::constant: addresses_[argument] = const_cast<std::byte*>(root.constant.raw()); break;
       case SlotKind::state: addresses_[argument] = states_[bound]; break;
       case SlotKind::input: input_patches_.push_back({argument, bound}); break;
@@ -138,7 +140,7 @@ void Executor::bind_arena(void* arena) {
     const compile::Step& step = p.steps[s];
     for (size_t i = 0; i < step.in.size(); ++i) resolve(step.in[i], first_in_[s] + i);
     for (size_t i = 0; i < step.out.size(); ++i) resolve(step.out[i], first_out_[s] + i);
-    workspaces_[s] = base + step.workspace_offset;
+    workspaces_[s] = at(step.workspace_offset);
   }
 }
 

@@ -21,11 +21,7 @@ std::vector<tensor::TensorType> infer(const ir::NodeView& n) {
   const bool nchw = reads_nchw(n.attrs);
   const std::vector<Dim> spatial{nchw ? x[2] : x[1], nchw ? x[3] : x[2]};
   const Dim& channels = nchw ? x[1] : x[3];
-  const int64_t group = n.attrs.get_int("group", 1);
-  if (channels.is_static() && w[1].is_static()) {
-    base::require(group > 0 && channels.value() == w[1].value() * group, "conv_nhwc: ", channels.value(),
-                  " channels, weights ", w.to_string(), ", group ", group);
-  }
+  require_groups(n.attrs, channels, w);
   const std::vector<Dim> out = window_out(n.attrs, {w[2].value(), w[3].value()}, spatial);
   return {{n.in[0].dtype, Shape({x[0], out[0], out[1], w[0]})}};
 }

@@ -132,20 +132,24 @@ std::vector<ir::AttrSpec> window_attrs() {
           {"auto_pad", "string", "NOTSET, VALID, SAME_UPPER or SAME_LOWER"}};
 }
 
-tensor::Shape infer_conv_shape(const ir::Attrs& attrs, const tensor::Shape& x, const tensor::Shape& w) {
-  if (!x.has_rank() || !w.has_rank()) return tensor::Shape::unknown_rank();
-  base::require(x.rank() >= 3 && w.rank() == x.rank(), "convolution of ", x.to_string(), " with weights ",
-                w.to_string());
+void require_groups(const ir::Attrs& attrs, const Dim& channels, const tensor::Shape& w) {
   const int64_t group = attrs.get_int("group", 1);
   base::require(group >= 1, "group ", group, " is below 1");
-  if (x[1].is_static() && w[1].is_static()) {
-    base::require(w[1].value() < (int64_t{1} << 40) / group && x[1].value() == w[1].value() * group,
-                  "convolution of ", x.to_string(), " with weights ", w.to_string(), " in ", group,
-                  " groups");
+  if (channels.is_static() && w[1].is_static()) {
+    base::require(channels.value() % group == 0 && w[1].value() == channels.value() / group,
+                  "convolution of ", channels.value(), " channels with weights ", w.to_string(), " in ",
+                  group, " groups");
   }
   if (w[0].is_static()) {
     base::require(w[0].value() % group == 0, w[0].value(), " output channels in ", group, " groups");
   }
+}
+
+tensor::Shape infer_conv_shape(const ir::Attrs& attrs, const tensor::Shape& x, const tensor::Shape& w) {
+  if (!x.has_rank() || !w.has_rank()) return tensor::Shape::unknown_rank();
+  base::require(x.rank() >= 3 && w.rank() == x.rank(), "convolution of ", x.to_string(), " with weights ",
+                w.to_string());
+  require_groups(attrs, x[1], w);
   const std::vector<Dim> spatial(x.dims().begin() + 2, x.dims().end());
   std::vector<int64_t> kernel;
   for (size_t i = 2; i < w.rank(); ++i) {

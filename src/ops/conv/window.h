@@ -45,6 +45,10 @@ ir::Cost conv_cost(const ir::NodeView& node, size_t w);
 /// Attribute list that all window ops share.
 std::vector<ir::AttrSpec> window_attrs();
 
+/// Throws unless `channels` of the input and weights w [oc, c / group, kernel...] fall into the attribute
+/// `group`.
+void require_groups(const ir::Attrs& attrs, const tensor::Dim& channels, const tensor::Shape& w);
+
 /// Shape [n, oc, spatial...] of a convolution of x with weights w [oc, c / group, kernel...].
 tensor::Shape infer_conv_shape(const ir::Attrs& attrs, const tensor::Shape& x, const tensor::Shape& w);
 

@@ -13,10 +13,15 @@
 
 // Sanitizers follow stacks through ucontext; elsewhere a jump is ten times as fast, for it leaves the signal
 // mask alone.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define TRIREME_JUMPS 0
-#else
 #define TRIREME_JUMPS 1
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#undef TRIREME_JUMPS
+#define TRIREME_JUMPS 0
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#undef TRIREME_JUMPS
+#define TRIREME_JUMPS 0
+#endif
 #endif
 
 namespace trireme::cuda {
