@@ -78,7 +78,11 @@ void each_box(const StatePlace& place, Rank rank, Copy copy) {
     copy(Region{nullptr, place.dims, p.box.offset}, Region{nullptr, local, p.local}, p.box.size);
 }
 
-int64_t width_of(const Tensor& t) { return tensor::bits_of(t.dtype()) / 8; }
+int64_t width_of(const Tensor& t) {
+  const int bits = tensor::bits_of(t.dtype());
+  base::require(bits >= 8, "a state of ", name_of(t.dtype()), ": its elements share bytes");
+  return bits / 8;
+}
 
 std::byte* bytes_of(const Tensor& t) { return const_cast<std::byte*>(t.raw()); }
 

@@ -17,8 +17,8 @@
 namespace trireme::http {
 
 struct ServerOptions {
-  std::string host = "0.0.0.0";  // numeric address or name; "::" listens on both families
-  uint16_t port = 0;             // 0: the system picks one, see Server::port()
+  std::string host = "127.0.0.1";  // numeric address or name; "::" listens on both families
+  uint16_t port = 0;               // 0: the system picks one, see Server::port()
   int threads = 2;
   /// How long a loop with few connections looks for the next request before it sleeps, where small requests
   /// have been following answers as quickly; 0: it sleeps at once.

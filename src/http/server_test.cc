@@ -463,7 +463,7 @@ TEST(HttpServer, SlowClientsAreTimedOut) {
 }
 
 TEST(HttpServer, TellsTheHandlerThatTheClientLeft) {
-  std::atomic<bool> called{false}, seen{false};
+  std::atomic<bool> called{false};
   std::latch taken(1);
   Reply held;
   Server server(local_options(), [&](Request&&, Reply reply) {

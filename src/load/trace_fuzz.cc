@@ -5,9 +5,11 @@
 
 #include "base/error.h"
 #include "load/trace.h"
+#include "tests/fuzz_bounds.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace trireme;
+  const fuzz::BoundedWork bounded(size);
   try {
     int64_t last = 0;
     for (const load::Arrival& a : load::parse_trace({reinterpret_cast<const char*>(data), size})) {

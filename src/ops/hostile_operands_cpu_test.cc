@@ -358,6 +358,21 @@ TEST(HostileOperands, FusedConvolutions) {
                pads}});
 }
 
+/// Products of integers with their scales and zero points, which are read when the kernel is prepared.
+TEST(HostileOperands, QuantizedProducts) {
+  const auto codes = [](DType type, Dims dims) {
+    return testing::random_tensor(type, std::move(dims), 0, 9, 3);
+  };
+  const auto one = [](float v) { return filled<float>({}, v); };
+  const Tensor zero = codes(DType::u8, {}), w_zero = codes(DType::i8, {4}), bias = codes(DType::i32, {4});
+  const Tensor x = codes(DType::u8, {3, 8}), image = codes(DType::u8, {1, 5, 5, 8});
+  mutate_all(
+      {{"qlinear", {x, one(0.1f), zero, codes(DType::i8, {8, 4}), f({4}), w_zero, one(0.2f), zero, bias}},
+       {"qlinear", {x, one(0.1f), zero, codes(DType::i8, {4, 8}), f({4})}, {{"transposed", int64_t{1}}}},
+       {"qconv_nhwc",
+        {image, one(0.1f), zero, codes(DType::i8, {4, 8, 3, 3}), f({4}), w_zero, one(0.2f), zero, bias}}});
+}
+
 /// Weights of 8 and of 4 bits, with all that may follow them.
 TEST(HostileOperands, StoredWeights) {
   const auto bytes = [](DType type, Dims dims) {

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "train/config.h"
+#include "tests/fuzz_bounds.h"
 
 namespace {
 
@@ -36,6 +37,7 @@ void check_round_trip(std::string_view text) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const fuzz::BoundedWork bounded(size);
   const std::string_view text(reinterpret_cast<const char*>(data), size);
   try {
     check_round_trip(text);

@@ -9,10 +9,12 @@
 
 #include "base/error.h"
 #include "tune/journal.h"
+#include "tests/fuzz_bounds.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace trireme;
   static const std::string kPath = "/tmp/trireme_fuzz_journal." + std::to_string(getpid());
+  const fuzz::BoundedWork bounded(size);
   std::ofstream(kPath, std::ios::binary)
       .write(reinterpret_cast<const char*>(data), static_cast<int64_t>(size));
   { tune::Journal(kPath, "key").add("one", 1.5); }

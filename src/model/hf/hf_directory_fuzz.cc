@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "ir/graph.h"
 #include "model/hf/directory.h"
+#include "tests/fuzz_bounds.h"
 
 namespace {
 
@@ -43,6 +44,7 @@ std::string_view next_part(std::string_view& rest) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static const Directory kDirectory;
+  const fuzz::BoundedWork bounded(size);
   std::string_view rest(reinterpret_cast<const char*>(data), size);
   kDirectory.put("config.json", next_part(rest));
   const std::string_view index = next_part(rest);

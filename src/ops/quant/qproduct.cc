@@ -62,6 +62,10 @@ ir::Refusal refuse_unknown_parameters(const ir::NodeView& node) {
   for (size_t i : {Q::x_scale, Q::x_zero, Q::w, Q::w_scale, Q::w_zero, Q::y_scale, Q::y_zero, Q::bias}) {
     if (node.present(i) && node.value(i) == nullptr) return base::concat("operand ", i, " is not constant");
   }
+  for (size_t i : {Q::x_scale, Q::x_zero, Q::y_scale, Q::y_zero}) {
+    if (node.present(i) && node.value(i)->elements() != 1)
+      return base::concat("operand ", i, " is not one value");
+  }
   for (size_t i : {Q::x, Q::w}) {
     const DType type = node.in[i].dtype;
     if (type != DType::u8 && type != DType::i8) return base::concat("operand ", i, " is ", name_of(type));

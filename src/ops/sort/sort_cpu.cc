@@ -74,11 +74,13 @@ void copy_ints(const std::vector<int64_t>& values, const ir::RunArgs& args, size
 ir::BoundKernel prepare_unique(const ir::KernelInit& init) {
   const ir::NodeView& n = init.node;
   const tensor::Dims x = n.in_dims(0);
+  const int bits = tensor::bits_of(n.in[0].dtype);
+  if (bits < 8) base::fail_unsupported("unique: elements of ", name_of(n.in[0].dtype), " share bytes");
   const UniqueResult r = unique_of(*n.value(0), n.attrs);
   const bool has_axis = n.attrs.has("axis");
   const size_t axis = has_axis ? ir::normal_axis(n.attrs.need_int("axis"), x.size()) : 0;
   int64_t outer = 1, count = has_axis ? x[axis] : tensor::element_count(x);
-  int64_t slice = tensor::bits_of(n.in[0].dtype) / 8;
+  int64_t slice = bits / 8;
   for (size_t d = 0; has_axis && d < x.size(); ++d) {
     if (d != axis) (d < axis ? outer : slice) *= x[d];
   }
