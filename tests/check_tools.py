@@ -103,6 +103,11 @@ def checking():
     expect("not too long", complaints("src/base/x.cc", "void f() {\n" + "g();\n" * 78 + "}\n", sizes.run), [])
     expect("long header", len(complaints("src/base/x.h", "// x\n" * 201, sizes.run)), 1)
     expect("parameters", len(complaints("src/base/x.h", "void f(int, int, int, int, int, int);\n", sizes.run)), 1)
+    members = "".join(f"  int get{i}() const {{ return a{i}; }}\n  std::map<int, int> a{i}{{}};\n" for i in range(20))
+    large = "class A : public B {\n public:\n  using T = int;\n  friend class C;\n  struct D { int x, y; };\n" + members
+    expect("forty members", complaints("src/base/x.h", large + "};\n", sizes.run), [])
+    expect("one member more", len(complaints("src/base/x.h", large + "  D d;\n};\n", sizes.run)), 1)
+    expect("fields in one line", len(complaints("src/base/x.h", large + "  int p = 0, q;\n};\n", sizes.run)), 1)
     private = "/" + "home/someone/model"
     expect("private path", len(complaints("docs/x.md", f"see {private}\n", leaks.run)), 1)
     expect("relative path", complaints("docs/x.md", "see ../shared/home/model\n", leaks.run), [])

@@ -1,4 +1,5 @@
-# Finds functions, their lengths and parameter counts in C++ by matching braces: no parser, but robust on our style.
+# Finds functions, their lengths and parameter counts, and members of classes in C++ by matching braces: no parser, but
+# robust on our style.
 #
 # Comments, literals and preprocessor lines are blanked first (of #if/#else only the first branch stays, so braces
 # balance). A brace opens a scope (namespace, class, extern "C"), an initialiser, or a function, judged by the text
@@ -114,10 +115,14 @@ def kind_of_brace(head):
     return "function"
 
 
-def scan(text):
-    """Yields every function defined or declared (lines 0) at namespace or class level."""
-    code = blank(text)
+def walk(code):
+    """Yields (kind, start of its first words, these words, its end, start of the scope around it) of every function with
+    a body, every statement and every scope at namespace or class level, each when it ends."""
     stack, head_start, place = [], 0, 0
+
+    def around():
+        return stack[-1][1] if stack else None
+
     while place < len(code):
         char = code[place]
         head = code[head_start:place]
@@ -128,16 +133,43 @@ def scan(text):
                 head_start = place + 1
         elif char == "}" and stack:
             kind, start, head = stack.pop()
-            if kind == "function":
-                yield make(code, start, head, place)
             if kind != "inside":
+                yield kind, start, head, place, around()
                 head_start = place + 1
         elif char == ";" and all(entry[0] == "scope" for entry in stack):
-            found = signature(head)
-            if found and not re.match(r"\s*[A-Z][A-Z0-9_]*\s*\(", head):
-                yield make(code, head_start, head, None)
+            yield "statement", head_start, head, place, around()
             head_start = place + 1
         place += 1
+
+
+def scan(text):
+    """Yields every function defined or declared (lines 0) at namespace or class level."""
+    code = blank(text)
+    for kind, start, head, end, _ in walk(code):
+        if kind == "function":
+            yield make(code, start, head, end)
+        elif kind == "statement" and signature(head) and not re.match(r"\s*[A-Z][A-Z0-9_]*\s*\(", head):
+            yield make(code, start, head, None)
+
+
+NOT_MEMBERS = re.compile(r"(using|typedef|friend|static_assert|enum)\b|(class|struct|union)\s+\w+$")
+CLASS = re.compile(r"^(?:class|struct)\s+(?:\[\[.*?\]\]\s*|alignas\([^)]*\)\s*)*((?:\w+::)*\w+)")
+
+
+def classes(text):
+    """Yields (name, line, members) of every class: its fields and functions; types, friends and bases do not count."""
+    code = blank(text)
+    members = {}
+    for kind, start, head, _, scope in walk(code):
+        words = strip_template(head)
+        if kind == "scope":
+            found = CLASS.match(words)
+            if found:
+                line = code.count("\n", 0, start + len(head) - len(head.lstrip())) + 1
+                yield found[1], line, members.get(start, 0)
+        elif words and not NOT_MEMBERS.match(words):
+            one = kind == "function" or signature(head) is not None
+            members[scope] = members.get(scope, 0) + (1 if one else count_parameters(words))
 
 
 def make(code, start, head, end):
