@@ -16,11 +16,9 @@ find_library(UTF8PROC_LIBRARY utf8proc REQUIRED)
 find_path(HIGHWAY_INCLUDE hwy/highway.h REQUIRED)
 find_library(HIGHWAY_LIBRARY hwy REQUIRED)
 
-if(NOT TRIREME_FUZZ)
-  find_package(GTest REQUIRED)
-  find_package(benchmark REQUIRED)
-  find_package(dnnl QUIET)  # oneDNN: the peer of bench_gemm, which is left out without it
-endif()
+find_package(GTest REQUIRED)
+find_package(benchmark REQUIRED)
+find_package(dnnl QUIET)  # oneDNN: the peer of bench_gemm, which is left out without it
 
 # The gRPC listener of `trireme serve`: frames and header compression, and the small messages of its calls.
 find_path(NGHTTP2_INCLUDE nghttp2/nghttp2.h REQUIRED)
@@ -29,10 +27,10 @@ find_package(Protobuf REQUIRED)
 
 # Arrow C++ reads Parquet; Debian 12 has none, so `./dev setup` takes PyPI's pyarrow, whose wheel carries headers and
 # libraries. TRIREME_ARROW_ROOT names a directory with include/ and libarrow.so*, libparquet.so* in it or in lib/.
-# Without it the program is built all the same and refuses Parquet files by name. Left out of sanitizer and fuzz
+# Without it the program is built all the same and refuses Parquet files by name. Left out of sanitizer
 # builds: its code is not instrumented.
 set(TRIREME_ARROW OFF)
-if(NOT TRIREME_FUZZ AND NOT TRIREME_SANITIZE)
+if(NOT TRIREME_SANITIZE)
   file(GLOB TRIREME_PYARROW CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/.venv/lib/python3*/site-packages/pyarrow)
   set(TRIREME_ARROW_ROOT "" CACHE PATH "prefix of Arrow C++; empty: .venv's pyarrow, then the system's")
   find_path(ARROW_INCLUDE arrow/api.h HINTS ${TRIREME_ARROW_ROOT}/include ${TRIREME_PYARROW}/include)
@@ -51,9 +49,9 @@ if(NOT TRIREME_FUZZ AND NOT TRIREME_SANITIZE)
 endif()
 
 # MPI: ranks as processes, under mpirun or srun. Without it the program is built all the same and says so when asked
-# for such ranks. Left out of sanitizer and fuzz builds: its code is not instrumented, and keeps memory to its end.
+# for such ranks. Left out of sanitizer builds: its code is not instrumented, and keeps memory to its end.
 set(TRIREME_MPI OFF)
-if(NOT TRIREME_FUZZ AND NOT TRIREME_SANITIZE)
+if(NOT TRIREME_SANITIZE)
   find_package(MPI QUIET COMPONENTS CXX)
   if(MPI_CXX_FOUND)
     set(TRIREME_MPI ON)

@@ -2,6 +2,7 @@
 import hashlib
 import json
 import os
+import re
 import shlex
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
@@ -12,14 +13,17 @@ CACHE = ROOT / "build/lone_headers.json"
 
 
 def flags():
-    """The release build's flags for our library, without its file names."""
+    """The release build's flags for our library, without its file names and the headers that are compiled before."""
     for entry in json.loads((ROOT / "build/release/compile_commands.json").read_text()):
         if "trireme_core" not in entry["command"]:
             continue
         words = shlex.split(entry["command"])
-        if "ccache" in words[0]:
-            words = words[1:]
-        return words[:words.index("-o")] + ["-I", str(ROOT)]
+        compiler = next(at for at, word in enumerate(words) if re.search(r"\+\+(-\d+)?$", word))
+        words = words[compiler:words.index("-o")]
+        while "-include" in words:
+            at = words.index("-include")
+            del words[at:at + 2]
+        return [word for word in words if word != "-Winvalid-pch"] + ["-I", str(ROOT)]
     raise SystemExit("build/release/compile_commands.json does not name trireme_core")
 
 
