@@ -20,6 +20,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 MOST_VARIATION = 0.10  # of the probe's own results; above it a call keeps nothing
 KEPT_CALLS = 3
 PROBE_MS = 240
+SETTLE_S = 0.3  # before a probe: threads of what was measured before it spin on for a while
 # What judges a call: what the machine did on average in each probe. Its limits are the best of a probe, which a busy
 # machine reaches now and then.
 PROBED = ("f32_mean_gflops", "read_mean_gbs")
@@ -103,6 +104,7 @@ class Call:
         threads = len(cpus)
         if threads not in self.teams:
             self.teams[threads] = self.open_limits(cpus)
+        time.sleep(SETTLE_S)
         answer = self.teams[threads].run(PROBE_MS)
         self.probes.setdefault(threads, []).append(answer)
         return answer

@@ -4,16 +4,18 @@
 // prints one JSON line. The caller rotates it with the contenders, so that a busy neighbour slows limit and
 // contender alike.
 #include <immintrin.h>
+#include <sched.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <iostream>
+#include <latch>
 #include <numeric>
 #include <string>
+#include <thread>
 #include <vector>
-
-#include "base/thread_pool.h"
 
 namespace trireme {
 namespace {
@@ -119,10 +121,23 @@ Rates rates_of(double units, std::chrono::nanoseconds budget, const Call& call) 
   return rates;
 }
 
+/// The processors that this process may use.
+std::vector<int> processors() {
+  cpu_set_t allowed;
+  CPU_ZERO(&allowed);
+  sched_getaffinity(0, sizeof allowed, &allowed);
+  std::vector<int> out;
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (CPU_ISSET(cpu, &allowed)) out.push_back(cpu);
+  }
+  return out;
+}
+
+/// Each thread stays on a processor of its own: what two threads do that share one is no limit of the
+/// machine.
 class Limits {
  public:
-  explicit Limits(int threads)
-      : pool_(threads), memory_(static_cast<size_t>(threads) * kWordsPerThread, 1), sink_(threads * 16) {}
+  explicit Limits(size_t threads) : cpus_(processors()), memory_(threads, std::vector<int64_t>(kWords, 1)) {}
 
   void measure(double budget_ms) {
     const auto third = std::chrono::nanoseconds(static_cast<int64_t>(budget_ms * 1e6 / 3));
@@ -134,36 +149,61 @@ class Limits {
   }
 
  private:
-  static constexpr size_t kWordsPerThread = size_t{8} << 20;  ///< 64 MiB each: past every cache
+  static constexpr size_t kWords = size_t{8} << 20;  ///< 64 MiB a thread: past every cache
 
   Rates compute(const Loop& loop, std::chrono::nanoseconds budget) {
-    return rates_of(loop.operations * pool_.size(), budget, [&] {
-      pool_.run(pool_.size(), [&](int64_t i) { sink_[static_cast<size_t>(i * 16)] = loop.run(); });
-    });
+    return on_all(loop.operations, budget, [&](size_t) { return loop.run(); });
   }
 
   Rates read(std::chrono::nanoseconds budget) {
-    return rates_of(static_cast<double>(memory_.size() * sizeof(int64_t)), budget, [&] {
-      pool_.run(pool_.size(), [&](int64_t i) {
-        const int64_t* words = memory_.data() + static_cast<size_t>(i) * kWordsPerThread;
-        int64_t sums[8] = {};
-        for (size_t w = 0; w < kWordsPerThread; w += 8) {
-          for (size_t j = 0; j < 8; ++j) sums[j] += words[w + j];
-        }
-        sink_[static_cast<size_t>(i * 16)] = static_cast<float>(std::accumulate(sums, sums + 8, int64_t{0}));
-      });
+    return on_all(double{kWords} * sizeof(int64_t), budget, [&](size_t thread) {
+      const int64_t* words = memory_[thread].data();
+      int64_t sums[8] = {};
+      for (size_t w = 0; w < kWords; w += 8) {
+        for (size_t j = 0; j < 8; ++j) sums[j] += words[w + j];
+      }
+      return static_cast<float>(std::accumulate(sums, sums + 8, int64_t{0}));
     });
   }
 
-  base::ThreadPool pool_;
-  std::vector<int64_t> memory_;
-  std::vector<float> sink_;  ///< results a cache line apart, so that no loop is optimised away
+  /// The rates of all threads together, which begin at the same time.
+  template <class Call>
+  Rates on_all(double units, std::chrono::nanoseconds budget, const Call& call) {
+    std::vector<Rates> each(memory_.size());
+    std::vector<float> results(memory_.size());  // so that no loop is optimised away
+    std::latch ready(static_cast<ptrdiff_t>(memory_.size()));
+    std::vector<std::jthread> threads;
+    for (size_t i = 0; i < memory_.size(); ++i) {
+      threads.emplace_back([&, i] {
+        cpu_set_t own;
+        CPU_ZERO(&own);
+        CPU_SET(cpus_[i % cpus_.size()], &own);
+        sched_setaffinity(0, sizeof own, &own);
+        float sum = 0;
+        ready.arrive_and_wait();
+        each[i] = rates_of(units, budget, [&] { sum += call(i); });
+        results[i] = sum;
+      });
+    }
+    threads.clear();
+    Rates all;
+    for (const Rates& one : each) {
+      all.best += one.best;
+      all.mean += one.mean;
+    }
+    sink_ = std::accumulate(results.begin(), results.end(), 0.0f);
+    return all;
+  }
+
+  std::vector<int> cpus_;
+  std::vector<std::vector<int64_t>> memory_;  ///< of each thread
+  volatile float sink_ = 0;
 };
 
 }  // namespace
 }  // namespace trireme
 
 int main(int argc, char** argv) {
-  trireme::Limits limits(argc > 1 ? std::stoi(argv[1]) : 1);
+  trireme::Limits limits(argc > 1 ? std::stoul(argv[1]) : 1);
   for (double budget_ms = 0; std::cin >> budget_ms;) limits.measure(budget_ms);
 }
