@@ -97,7 +97,7 @@ class Rank {
 
   int64_t parameters() const {
     int64_t sum = 0;
-    for (const engine::TrainedParam& p : session_.params()) sum += tensor::element_count(p.dims);
+    for (const lower::TrainedParam& p : session_.params()) sum += tensor::element_count(p.dims);
     return sum;
   }
 

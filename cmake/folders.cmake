@@ -4,8 +4,8 @@
 #   src/backend/cuda/*.cu -> trireme_core: by nvcc with preset cuda, else as C++ (trireme_cuda_folder)
 #   src/cli/*.cc -> trireme                      tests/x_test.cc -> test_journeys
 #   examples/x.cc -> examples/x (a program; target `examples` builds all)
-set(TRIREME_FOLDERS base tensor data ir backend/cpu backend/cuda comm ops passes model compile plan runtime engine diag
-    train sched http serve batch load tune)
+set(TRIREME_FOLDERS base tensor data ir backend/cpu backend/cuda comm ops passes model compile lower plan runtime engine
+    diag train sched http serve batch load tune)
 
 # Flags and libraries that every file of ours gets; third-party headers are system headers, so our warnings stay ours.
 set(TRIREME_CXX_FLAGS -Wall -Wextra -Wshadow -Wno-missing-field-initializers -fno-math-errno -ffp-contract=off)

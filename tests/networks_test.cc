@@ -165,7 +165,7 @@ void expect_gradients(engine::TrainSession& session, const base::Json& gradients
   for (const base::JsonMember& g : gradients.as_object()) {
     whole += g.value.at("norm").as_double() * g.value.at("norm").as_double();
   }
-  for (const engine::TrainedParam& p : session.params()) {
+  for (const lower::TrainedParam& p : session.params()) {
     SCOPED_TRACE(p.name);
     const base::Json* want = gradients.find(p.name);
     ASSERT_NE(want, nullptr);

@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "base/rng.h"
-#include "engine/batch_proof.h"
+#include "lower/batch_proof.h"
 #include "engine/session.h"
 #include "ops/table.h"
 
@@ -295,7 +295,7 @@ void try_graph(uint64_t seed, Tally& tally) {
     const auto model = std::make_shared<const engine::PreparedModel>(std::move(graph));
     engine::Session batch(model, {.threads = seed % 2 == 0 ? 1 : 4}), alone(model, {.threads = 1});
     batch.run({x});
-    why = engine::why_not_batched(model->graph());
+    why = lower::why_not_batched(model->graph());
     tally.sliced += batch.slices({x.dims()}) > 1 ? 1 : 0;
     EXPECT_TRUE(batch.slices({x.dims()}) == 1 || why.empty()) << "in slices: " << why;
     if (why.empty()) {

@@ -4,7 +4,7 @@
 
 #include <filesystem>
 
-#include "engine/batch_proof.h"
+#include "lower/batch_proof.h"
 #include "engine/session.h"
 #include "model/onnx/export.h"
 #include "model/onnx/import.h"
@@ -32,7 +32,7 @@ std::vector<std::string> small_options(const std::string& name) {
 }
 
 std::string why_not(ir::Graph graph) {
-  return engine::why_not_batched(engine::PreparedModel(std::move(graph)).graph());
+  return lower::why_not_batched(engine::PreparedModel(std::move(graph)).graph());
 }
 
 model::Model exported(const ir::Graph& graph) {

@@ -6,7 +6,7 @@
 #include "cli/device_options.h"
 #include "cli/model_input.h"
 #include "cli/verb.h"
-#include "engine/batch_proof.h"
+#include "lower/batch_proof.h"
 
 namespace trireme::cli {
 namespace {
@@ -79,7 +79,7 @@ int inspect_main(std::span<const std::string> words, base::Env&) {
   if (options.program) std::cout << compile::print_steps(program);
   if (options.why) {
     std::cout << compile::print_refusals(program);
-    const std::string mixed = engine::why_not_batched(session.graph());
+    const std::string mixed = lower::why_not_batched(session.graph());
     std::cout << (mixed.empty() ? "rows of a batch are independent\n" : "no batches: " + mixed + "\n");
   }
   if (options.memory) std::cout << compile::print_memory(program);

@@ -386,10 +386,8 @@ int run_main(std::span<const std::string> words, base::Env& env) {
   for (int64_t cpu : options.cpus) session_options.cpus.push_back(static_cast<int>(cpu));
   session_options.passes.off = options.off;
   const std::string name = model.name;
-  if (options.weights.stores() && session_options.strategy.world() > 1)
-    base::fail_unsupported("a model that several ranks hold keeps its weights as they are");
   const auto prepared = std::make_shared<const engine::PreparedModel>(
-      std::move(model.graph), session_options.passes, options.weights);
+      std::move(model.graph), session_options.passes, options.weights, session_options.strategy.world());
   if (const size_t stored = prepared->weights().stored(); stored > 0)
     env.log.info("run", "weights_stored",
                  {{"matrices", static_cast<int64_t>(stored)},

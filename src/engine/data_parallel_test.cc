@@ -172,7 +172,7 @@ TEST(DataParallel, ANumberThatIsNotFiniteOnOneRankSkipsTheStepOnAll) {
 /// Parameters of the session by how they are read, for the formula.
 ZeroElements elements_of(const TrainSession& session, bool low) {
   ZeroElements e;
-  for (const TrainedParam& p : session.params()) {
+  for (const lower::TrainedParam& p : session.params()) {
     const auto holds = [&](const char* part) { return p.name.find(part) != std::string::npos; };
     const bool is_of_product = !holds("wte") && !holds("wpe") && !holds("ln_");
     (low && is_of_product ? e.low : e.full) += tensor::element_count(p.dims);
@@ -197,7 +197,7 @@ TEST(DataParallel, AveragesGuardsAndLossScale) {
 }
 
 /// The step graph of a rank of two under a stage of ZeRO.
-ir::Graph rank_graph(int zero, StepPart part) {
+ir::Graph rank_graph(int zero, lower::StepPart part) {
   ir::Graph graph;
   const Case c = gpt(OptimizerKind::adamw, Precision::f32);
   comm::LocalWorld world(2);
@@ -208,7 +208,7 @@ ir::Graph rank_graph(int zero, StepPart part) {
     comm::Mesh mesh(comm, options.strategy.mesh());
     options.mesh = &mesh;
     TrainSession session(c.graph, options);
-    StepGraph step = session.make_graph({{{2, 8}, {2, 8}}, 2, part});
+    lower::StepGraph step = session.make_graph({{{2, 8}, {2, 8}}, 2, part});
     if (comm.rank() == 0) graph = std::move(step.graph);
   });
   return graph;
@@ -228,7 +228,7 @@ bool drop_reduction(ir::Graph& graph, size_t skip) {
 
 std::string refusal(const ir::Graph& graph) {
   try {
-    check_shards(graph);
+    lower::check_shards(graph);
   } catch (const base::Error& e) {
     return e.what();
   }
@@ -237,7 +237,7 @@ std::string refusal(const ir::Graph& graph) {
 
 TEST(DataParallel, AForgottenReductionIsRefused) {
   for (const int zero : {0, 1, 2, 3}) {
-    for (const StepPart part : {StepPart::more, StepPart::last}) {
+    for (const lower::StepPart part : {lower::StepPart::more, lower::StepPart::last}) {
       const ir::Graph graph = rank_graph(zero, part);
       EXPECT_EQ(refusal(graph), "") << zero;
       size_t dropped = 0;
@@ -246,7 +246,7 @@ TEST(DataParallel, AForgottenReductionIsRefused) {
         EXPECT_TRUE(why.find("missing") != std::string::npos || why.find("partial sum") != std::string::npos)
             << "zero " << zero << ", reduction " << dropped << ": " << why;
       }
-      EXPECT_EQ(dropped > 0, part == StepPart::last || zero >= 2);
+      EXPECT_EQ(dropped > 0, part == lower::StepPart::last || zero >= 2);
     }
   }
 }
@@ -254,7 +254,7 @@ TEST(DataParallel, AForgottenReductionIsRefused) {
 TEST(DataParallel, APartThatIsTakenForTheWholeIsRefused) {
   // Slicing what should be summed has the same type as reduce_scatter.
   for (const int zero : {1, 2, 3}) {
-    ir::Graph graph = rank_graph(zero, StepPart::last);
+    ir::Graph graph = rank_graph(zero, lower::StepPart::last);
     for (size_t n = 0; n < graph.nodes().size(); ++n) {
       ir::Node& node = graph.node(ir::NodeId(static_cast<uint32_t>(n)));
       if (node.op_name() == "reduce_scatter") node.op = &ops::table().need("shard_slice");

@@ -30,8 +30,6 @@ DecodeModel::DecodeModel(const ir::Graph& graph, const DecodeOptions& options)
     if (options.weights.stores()) weights_ = passes::store_weights(form_.graph, options.weights);
     return;
   }
-  if (options.weights.stores())
-    base::fail_unsupported("a model that several ranks hold keeps its weights as they are");
   placed_ = places(graph, strategy_);
   const tensor::MeshShape mesh = strategy_.mesh();
   for (size_t i = 0; mesh.extent("tp") > 1 && i < form_.layers.size(); ++i) {

@@ -40,8 +40,8 @@ struct DecodeOptions {
 /// cache of packed weights; sessions of one model share it.
 class DecodeModel {
  public:
-  /// `graph`: input_ids [batch, seq] -> logits, see passes::decode_form(). Throws unsupported for others,
-  /// for pipelines, and for stored weights of several ranks.
+  /// `graph`: input_ids [batch, seq] -> logits, see passes::decode_form(). Throws unsupported for others
+  /// and for pipelines. Of several ranks each stores its part of the weights.
   explicit DecodeModel(const ir::Graph& graph, const DecodeOptions& options = {});
   const passes::DecodeGraph& form() const { return form_; }
   const passes::WeightReport& weights() const { return weights_; }

@@ -4,10 +4,6 @@
 #include <algorithm>
 
 #include "base/cpu_info.h"
-#include "engine/rounded_weights.h"
-#include "passes/partition/collective_types.h"
-#include "passes/partition/partition.h"
-#include "passes/train/train.h"
 #include "runtime/open_device.h"
 
 namespace trireme::engine {
@@ -49,7 +45,6 @@ struct DecodeRank::Compiled {
   std::shared_ptr<const compile::Program> program;
   std::unique_ptr<runtime::Executor> executor;
   void* arena = nullptr;
-  uint64_t last_used = 0;
 };
 
 DecodeRank::DecodeRank(std::shared_ptr<const DecodeModel> model, const DecodeOptions& options, int64_t pages,
@@ -63,7 +58,9 @@ DecodeRank::DecodeRank(std::shared_ptr<const DecodeModel> model, const DecodeOpt
       on_(runtime::bind_device(*device_, threads_, model_->packs(), options.graphs, mesh)),
       arena_(*device_),
       form_(model_->form()),
-      most_sequences_(rounded_size(options.max_sequences)) {
+      most_sequences_(rounded_size(options.max_sequences)),
+      compiled_(options.max_programs) {
+  if (mesh != nullptr) part_.emplace(model_->strategy(), mesh->world().rank(), options.weights);
   pool_ = std::make_unique<KvPool>(*device_, kv_layout(*model_), pages);
   passes::set_pages(form_, pages);
   constexpr int64_t kDrawnBytes = sizeof(int64_t) + sizeof(float);
@@ -112,41 +109,21 @@ std::vector<void*> DecodeRank::states_of(const compile::Program& program) {
   return states;
 }
 
-/// This rank's part of a step. Weights are the same tensors in all programs: one copy, packed once.
-ir::Graph DecodeRank::part_of(const ir::Graph& bound) {
-  ir::Graph whole = bound;
-  passes::run_passes(passes::forward_passes(), whole);
-  whole.sort();
-  ir::Graph local = passes::partition(
-      whole, {.mesh = mesh_->shape(), .coordinates = mesh_->coordinates(), .placed = model_->placed()});
-  passes::infer_shards(local);
-  passes::fix_collective_order(local);
-  for (size_t i = 0; i < local.values().size(); ++i) {
-    ir::Value& v = local.value(ir::ValueId(static_cast<uint32_t>(i)));
-    if (v.kind != ir::ValueKind::param || v.name.empty()) continue;
-    const auto [at, is_new] = parts_.emplace(v.name, v.data);
-    if (!is_new && at->second.type() == v.data.type()) v.data = at->second;
-  }
-  return local;
-}
-
-std::unique_ptr<DecodeRank::Compiled> DecodeRank::build(const Key& key) {
+std::shared_ptr<DecodeRank::Compiled> DecodeRank::build(const Key& key) {
   if (key.result != DecodeResult::logits && !draws_.contains(key.result))
     draws_.emplace(key.result, passes::draw_form(form_, key.result, most_sequences_));
   const ir::Graph& graph = key.result == DecodeResult::logits ? form_.graph : draws_.at(key.result);
   const auto shapes = shapes_of(key.result, key.bucket, form_.options.most_pages, most_sequences_);
   ir::Graph bound = passes::bind_shapes(graph, shapes);
-  if (mesh_ != nullptr) bound = part_of(bound);
-  passes::run_passes(passes::bucket_passes(), bound, {.off = {"projections"}});
-  const tensor::DeviceKind kind = device_->kind();
-  lower_for_inference(bound, options_.precision, kind, model_->packs());
-  const compile::CompileOptions how{.on = kind,
-                                    .device = device_.get(),
-                                    .host_fallback = options_.host_fallback,
-                                    .threads = threads_.size()};
-  auto made = std::make_unique<Compiled>();
-  made->program = std::make_shared<compile::Program>(compile::compile(bound, how, model_->packs()));
-  fill_read_weights(*made->program, model_->packs());
+  if (part_) bound = part_->of(std::move(bound), &model_->placed()).graph;
+  const lower::InferenceTarget target{.compile = {.on = device_->kind(),
+                                                  .device = device_.get(),
+                                                  .host_fallback = options_.host_fallback,
+                                                  .threads = threads_.size()},
+                                      .passes = {.off = {"projections"}},
+                                      .precision = options_.precision};
+  auto made = std::make_shared<Compiled>();
+  made->program = lower::lower_inference(std::move(bound), target, model_->packs(), graph).program;
   runtime::DeviceBinding on = on_;
   if (on.device != nullptr && key.result != DecodeResult::logits) {
     on.inputs_there.assign(shapes.size(), false);
@@ -157,56 +134,45 @@ std::unique_ptr<DecodeRank::Compiled> DecodeRank::build(const Key& key) {
   return made;
 }
 
-DecodeRank::Compiled& DecodeRank::compiled(const Key& key) {
-  auto at = compiled_.find(key);
-  if (at == compiled_.end()) {
+std::shared_ptr<DecodeRank::Compiled> DecodeRank::compiled(const Key& key) {
+  std::shared_ptr<Compiled> found = compiled_.find(key, [&] {
     finish();  // making a program moves memory that what is under way may read
-    auto made = build(key);
-    if (compiled_.size() >= options_.max_programs) {
-      const auto oldest = std::min_element(
-          compiled_.begin(), compiled_.end(),
-          [](const auto& a, const auto& b) { return a.second->last_used < b.second->last_used; });
-      for (Compiled*& launched : launched_) launched = launched == oldest->second.get() ? nullptr : launched;
-      compiled_.erase(oldest);
-    }
-    at = compiled_.emplace(key, std::move(made)).first;
-  }
-  Compiled& found = *at->second;
-  found.last_used = ++clock_;
-  const int64_t bytes = found.executor->arena_bytes();
+    return std::make_unique<std::shared_ptr<Compiled>>(build(key));
+  });
+  const int64_t bytes = found->executor->arena_bytes();
   if (bytes > arena_.bytes()) finish();
   void* arena = arena_.reserve(bytes);
-  if (found.arena != arena) found.executor->bind_arena(arena);
-  found.arena = arena;
+  if (found->arena != arena) found->executor->bind_arena(arena);
+  found->arena = arena;
   return found;
 }
 
 const compile::Program& DecodeRank::prepare(DecodeResult result, const DecodeBucket& bucket) {
-  return *compiled({result, bucket}).program;
+  return *compiled({result, bucket})->program;
 }
 
 void DecodeRank::run(const DecodeBucket& bucket, const std::vector<Tensor>& inputs, Tensor& logits,
                      runtime::Trace* trace) {
-  Compiled& program = compiled({DecodeResult::logits, bucket});
+  const std::shared_ptr<Compiled> program = compiled({DecodeResult::logits, bucket});
   finish();
   const void* in[passes::kDecodeInputs];
   for (size_t i = 0; i < passes::kDecodeInputs; ++i) in[i] = inputs[i].raw();
   if (!is_first() && !unread_.defined()) unread_ = Tensor::empty(logits.dtype(), logits.dims());
   void* out[] = {is_first() ? logits.mutable_raw() : unread_.mutable_raw()};
-  program.executor->run(in, out, *stream_, trace);
+  program->executor->run(in, out, *stream_, trace);
 }
 
 void DecodeRank::launch(DecodeResult result, const DecodeBucket& bucket, const std::vector<Tensor>& inputs,
                         size_t slot) {
-  Compiled& program = compiled({result, bucket});
+  const std::shared_ptr<Compiled> program = compiled({result, bucket});
   const void* in[passes::kDrawInputs];
   for (size_t i = 0; i < passes::kDrawInputs; ++i) in[i] = inputs[i].raw();
   in[passes::kDrawChosen] = drawn_->there(1 - slot);
   std::byte* to = drawn_->there(slot);
   void* out[] = {to, to + most_sequences_ * static_cast<int64_t>(sizeof(int64_t))};
-  program.executor->launch(in, out, *stream_, slot);
+  program->executor->launch(in, out, *stream_, slot);
   drawn_->mark(slot, *stream_);
-  launched_[slot] = &program;
+  launched_[slot] = program;
 }
 
 DecodeRank::Drawn DecodeRank::collect(size_t slot) {
@@ -217,11 +183,11 @@ DecodeRank::Drawn DecodeRank::collect(size_t slot) {
 }
 
 std::string DecodeRank::host_operators() const {
-  for (const auto& [key, program] : compiled_) {
-    std::string names = program->program->host_operators();
-    if (!names.empty()) return names;
-  }
-  return {};
+  std::string names;
+  compiled_.for_each([&](const Key&, const std::shared_ptr<Compiled>& program) {
+    if (names.empty()) names = program->program->host_operators();
+  });
+  return names;
 }
 
 }  // namespace trireme::engine

@@ -3,6 +3,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -73,9 +74,8 @@ class DecodeRank {
     DecodeBucket bucket;
     auto operator<=>(const Key&) const = default;
   };
-  Compiled& compiled(const Key& key);
-  std::unique_ptr<Compiled> build(const Key& key);
-  ir::Graph part_of(const ir::Graph& bound);
+  std::shared_ptr<Compiled> compiled(const Key& key);
+  std::shared_ptr<Compiled> build(const Key& key);
   std::vector<void*> states_of(const compile::Program& program);
   int32_t* seen();
 
@@ -92,12 +92,11 @@ class DecodeRank {
   std::map<passes::DecodeResult, ir::Graph> draws_;  // made when first asked for
   int64_t most_sequences_;
   std::unique_ptr<runtime::LateResults> drawn_;
-  Compiled* launched_[2] = {};  // by slot
-  std::shared_ptr<void> seen_;  // [most sequences, vocabulary] i32, made when first asked for
-  std::map<Key, std::unique_ptr<Compiled>> compiled_;
-  tensor::Tensor unread_;                        // the same logits on other ranks than the first
-  std::map<std::string, tensor::Tensor> parts_;  // of the weights, shared by the programs
-  uint64_t clock_ = 0;
+  std::shared_ptr<Compiled> launched_[2];  // by slot
+  std::shared_ptr<void> seen_;             // [most sequences, vocabulary] i32, made when first asked for
+  std::optional<lower::RankPart> part_;    // of several ranks
+  lower::ProgramCache<Key, std::shared_ptr<Compiled>> compiled_;
+  tensor::Tensor unread_;  // the same logits on other ranks than the first
 };
 
 }  // namespace trireme::engine

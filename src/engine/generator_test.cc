@@ -273,14 +273,19 @@ TEST(Generator, RanksAnswerAsOne) {
           .size();
     };
     EXPECT_EQ(low(2), want.size());
+    for (const auto bits : {passes::WeightBits::int8, passes::WeightBits::int4}) {
+      DecodeOptions stored{.threads = 2};
+      stored.weights = {.weights = bits, .weight_group = 32, .least_elements = 1};
+      EXPECT_EQ(run(stored, 2).size(), want.size());
+      // Where each rank's part of a matrix holds whole groups, ranks store what one rank stores.
+      if (&model == &models[1]) {
+        EXPECT_EQ(run(stored, 2), run(stored, 1)) << model.name;
+      }
+    }
   }
-  DecodeOptions stored;
-  stored.strategy.tp = 2;
-  stored.weights = {.weights = passes::WeightBits::int8, .weight_group = 32};
-  EXPECT_THROW(DecodeModel(models[0].graph, stored), base::Error);
-  stored.weights = {};
-  stored.strategy.pp = 2;
-  EXPECT_THROW(DecodeModel(models[0].graph, stored), base::Error);
+  DecodeOptions stages;
+  stages.strategy.pp = 2;
+  EXPECT_THROW(DecodeModel(models[0].graph, stages), base::Error);
 }
 
 TEST(Generator, StoredWeightsAnswerAlikeOnDevices) {

@@ -5,15 +5,12 @@
 #include <atomic>
 #include <exception>
 #include <unordered_map>
-#include <unordered_set>
 
 #include "base/memory_budget.h"
-#include "engine/rounded_weights.h"
-#include "engine/batch_proof.h"
-#include "engine/batch_rows.h"
+#include "lower/batch_proof.h"
+#include "lower/batch_slices.h"
 #include "engine/control.h"
-#include "engine/joined_weights.h"
-#include "engine/segments.h"
+#include "lower/segments.h"
 #include "ops/table.h"
 
 namespace trireme::engine {
@@ -29,20 +26,6 @@ void* Arena::reserve(int64_t bytes) {
   }
   return memory_.get();
 }
-
-namespace {
-
-/// Bytes of the constants of `ready` that `graph`, of which it is a part, does not have.
-int64_t new_constant_bytes(const ir::Graph& graph, const ir::Graph& ready) {
-  std::unordered_set<const std::byte*> known;
-  for (const ir::Value& v : graph.values()) known.insert(v.data.defined() ? v.data.raw() : nullptr);
-  int64_t bytes = 0;
-  for (const ir::Value& v : ready.values())
-    bytes += v.data.defined() && !known.contains(v.data.raw()) ? v.data.bytes() : 0;
-  return bytes;
-}
-
-}  // namespace
 
 void Arena::trim() {
   constexpr int64_t kLargePart = 16;  // a sixteenth
@@ -64,14 +47,13 @@ struct Lane {
 struct CompiledShape {
   std::vector<Dims> shapes;  ///< of the inputs: the key
   ir::Graph bound;
-  Segments segments;
+  lower::Segments segments;
   std::shared_ptr<const compile::Program> compiled;
   int64_t slices = 1;       ///< the program covers rows / slices rows of the batch
   std::vector<Lane> lanes;  ///< at least one, none where programs are only planned
   void* arena = nullptr;    ///< what the executors were bound to last
   std::unique_ptr<GraphRunner> rest;
-  SubgraphCache subgraphs;  ///< runners of branches and loop bodies
-  uint64_t last_used = 0;
+  SubgraphCache subgraphs;   ///< runners of branches and loop bodies
   int64_t folded_bytes = 0;  ///< of constants that the model does not have: made for these shapes
 
   const compile::Program& program() const { return *compiled; }
@@ -90,7 +72,10 @@ struct CompiledShape {
 };
 
 GraphRunner::GraphRunner(ir::Graph graph, RunnerContext& context)
-    : graph_(std::move(graph)), context_(context), serial_stream_(context.device.open_stream(serial_pool_)) {}
+    : graph_(std::move(graph)),
+      context_(context),
+      serial_stream_(context.device.open_stream(serial_pool_)),
+      compiled_(context.max_programs) {}
 GraphRunner::~GraphRunner() = default;
 
 void GraphRunner::check_types(const std::vector<Tensor>& inputs) const {
@@ -124,43 +109,19 @@ CompiledShape& GraphRunner::compiled_for(const std::vector<Tensor>& inputs) {
   if (last_ != nullptr && same(*last_)) return *last_;
   std::vector<Dims> shapes;
   for (const Tensor& t : inputs) shapes.push_back(t.dims());
-  return compiled_for(std::move(shapes));
+  return compiled_for(shapes);
 }
 
-void GraphRunner::forget_oldest() {
-  const auto oldest = std::min_element(compiled_.begin(), compiled_.end(), [](const auto& a, const auto& b) {
-    return a.second->last_used < b.second->last_used;
-  });
-  if (last_ == oldest->second.get()) last_ = nullptr;
-  compiled_.erase(oldest);
-}
-
-CompiledShape& GraphRunner::compiled_for(std::vector<Dims> shapes) {
-  auto at = compiled_.find(shapes);
-  if (at == compiled_.end()) {
-    std::unique_ptr<CompiledShape> made = compile_shape(shapes);
-    if (!compiled_.empty() && compiled_.size() >= context_.max_programs) forget_oldest();
-    at = compiled_.emplace(std::move(shapes), std::move(made)).first;
-  }
-  at->second->last_used = ++clock_;
-  last_ = at->second.get();
+CompiledShape& GraphRunner::compiled_for(const std::vector<Dims>& shapes) {
+  last_ = nullptr;  // it may be the one that goes
+  last_ = &compiled_.find(shapes, [&] { return compile_shape(shapes); });
   return *last_;
 }
 
-std::shared_ptr<const compile::Program> GraphRunner::compile_ready(ir::Graph& ready, int threads,
-                                                                   int64_t* folded) {
-  passes::run_passes(passes::bucket_passes(), ready, context_.passes);
-  if (folded != nullptr) *folded = new_constant_bytes(graph_, ready);
-  const bool packs_parts =
-      context_.precision == passes::Precision::f32 && context_.compile.on == tensor::DeviceKind::cpu;
-  join_weights(ready, context_.packs, packs_parts);
-  lower_for_inference(ready, context_.precision, context_.compile.on, context_.packs);
-  compile::CompileOptions options = context_.compile;
-  options.threads = threads;
-  auto program = std::make_shared<compile::Program>(compile::compile(ready, options, context_.packs));
-  fill_read_weights(*program, context_.packs);
-  fill_read_joined(*program, context_.packs);
-  return program;
+lower::LoweredInference GraphRunner::compile_ready(ir::Graph& ready, int threads) {
+  lower::InferenceTarget target{context_.compile, context_.passes, context_.precision};
+  target.compile.threads = threads;
+  return lower::lower_inference(std::move(ready), target, context_.packs, graph_);
 }
 
 /// The proof does not depend on the number of rows, so one does for all of them.
@@ -171,13 +132,13 @@ bool GraphRunner::keeps_rows_apart(const std::vector<Dims>& shapes) {
   if (!have_rows) return false;
   if (rows_apart_.size() > 4 * context_.max_programs) rows_apart_.clear();  // shapes come from requests
   const auto [at, is_new] = rows_apart_.emplace(with_rows(shapes, 1), false);
-  if (is_new) at->second = rows_are_independent(graph_, shapes);
+  if (is_new) at->second = lower::rows_are_independent(graph_, shapes);
   return at->second;
 }
 
 /// `one_row`: the program of a row, if there is one; while it lives, others need not pack the weights again.
-SlicePlan GraphRunner::slice_plan(const CompiledShape& shape,
-                                  std::shared_ptr<const compile::Program>& one_row) {
+lower::SlicePlan GraphRunner::slice_plan(const CompiledShape& shape,
+                                         std::shared_ptr<const compile::Program>& one_row) {
   const int64_t rows = shape.shapes.empty() || shape.shapes[0].empty() ? 1 : shape.shapes[0][0];
   if (rows < 2 || !shape.segments.complete || context_.compile.on != tensor::DeviceKind::cpu) return {};
   // Rows of types narrower than a byte may begin inside one.
@@ -188,31 +149,33 @@ SlicePlan GraphRunner::slice_plan(const CompiledShape& shape,
   if (!std::all_of(graph_.inputs().begin(), graph_.inputs().end(), has_whole_bytes)) return {};
   if (!std::all_of(graph_.outputs().begin(), graph_.outputs().end(), has_whole_bytes)) return {};
   if (!keeps_rows_apart(shape.shapes)) return {};
-  Segments one;
+  lower::Segments one;
   try {
-    one = cut_segments(passes::bind_shapes(graph_, with_rows(shape.shapes, 1)));
+    one = lower::cut_segments(passes::bind_shapes(graph_, with_rows(shape.shapes, 1)));
   } catch (const base::Error&) {
     return {};  // a constant of the model fits this number of rows and no other
   }
   if (!one.complete) return {};
-  one_row = compile_ready(one.ready, 1);
-  return plan_slices(*one_row, rows, context_.pool.size());
+  one_row = compile_ready(one.ready, 1).program;
+  return lower::plan_slices(*one_row, rows, context_.pool.size());
 }
 
 std::unique_ptr<CompiledShape> GraphRunner::compile_shape(const std::vector<Dims>& shapes) {
   auto made = std::make_unique<CompiledShape>();
   made->shapes = shapes;
   made->bound = passes::bind_shapes(graph_, shapes);
-  made->segments = cut_segments(made->bound);
+  made->segments = lower::cut_segments(made->bound);
   std::shared_ptr<const compile::Program> one_row;
-  const SlicePlan plan = slice_plan(*made, one_row);
+  const lower::SlicePlan plan = slice_plan(*made, one_row);
   if (plan.slices > 1) {
     made->slices = plan.slices;
     made->bound = passes::bind_shapes(graph_, with_rows(shapes, shapes[0][0] / plan.slices));
-    made->segments = cut_segments(made->bound);
+    made->segments = lower::cut_segments(made->bound);
   }
   const int threads = plan.lanes > 1 ? 1 : context_.compile.threads;
-  made->compiled = compile_ready(made->segments.ready, threads, &made->folded_bytes);
+  const lower::LoweredInference lowered = compile_ready(made->segments.ready, threads);
+  made->compiled = lowered.program;
+  made->folded_bytes = lowered.folded_bytes;
   ++context_.compiles;
   made->lanes.resize(context_.plan_only ? 0 : static_cast<size_t>(plan.lanes));
   for (Lane& lane : made->lanes) {
@@ -346,15 +309,18 @@ std::vector<Tensor> GraphRunner::finish(CompiledShape& shape, const std::vector<
 
 int64_t GraphRunner::folded_bytes() const {
   int64_t bytes = 0;
-  for (const auto& [shapes, shape] : compiled_) {
-    bytes += shape->folded_bytes + (shape->rest ? shape->rest->folded_bytes() : 0);
-    for (const auto& [graph, runner] : shape->subgraphs) bytes += runner->folded_bytes();
-  }
+  compiled_.for_each([&](const std::vector<Dims>&, const CompiledShape& shape) {
+    bytes += shape.folded_bytes + (shape.rest ? shape.rest->folded_bytes() : 0);
+    for (const auto& [graph, runner] : shape.subgraphs) bytes += runner->folded_bytes();
+  });
   return bytes;
 }
 
 void GraphRunner::trim(int64_t most_bytes) {
-  while (compiled_.size() > 1 && folded_bytes() > most_bytes) forget_oldest();
+  while (compiled_.size() > 1 && folded_bytes() > most_bytes) {
+    last_ = nullptr;
+    compiled_.forget_oldest();
+  }
 }
 
 const compile::Program& GraphRunner::program_for(const std::vector<Dims>& shapes) {
@@ -364,11 +330,11 @@ const compile::Program& GraphRunner::program_for(const std::vector<Dims>& shapes
 int64_t GraphRunner::slices(const std::vector<Dims>& shapes) { return compiled_for(shapes).slices; }
 
 std::string GraphRunner::host_operators() const {
-  for (const auto& [shapes, shape] : compiled_) {
-    std::string names = shape->program().host_operators();
-    if (!names.empty()) return names;
-  }
-  return {};
+  std::string names;
+  compiled_.for_each([&](const std::vector<Dims>&, const CompiledShape& shape) {
+    if (names.empty()) names = shape.program().host_operators();
+  });
+  return names;
 }
 
 bool GraphRunner::last_was_static() const { return last_ == nullptr || last_->segments.complete; }

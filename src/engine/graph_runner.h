@@ -9,8 +9,9 @@
 
 #include "base/thread_pool.h"
 #include "compile/program.h"
-#include "engine/batch_rows.h"
-#include "engine/low_precision.h"
+#include "lower/batch_slices.h"
+#include "lower/inference.h"
+#include "lower/program_cache.h"
 #include "passes/pass.h"
 #include "runtime/executor.h"
 
@@ -90,12 +91,10 @@ class GraphRunner {
 
  private:
   CompiledShape& compiled_for(const std::vector<tensor::Tensor>& inputs);
-  CompiledShape& compiled_for(std::vector<tensor::Dims> shapes);
+  CompiledShape& compiled_for(const std::vector<tensor::Dims>& shapes);
   std::unique_ptr<CompiledShape> compile_shape(const std::vector<tensor::Dims>& shapes);
-  std::shared_ptr<const compile::Program> compile_ready(ir::Graph& ready, int threads,
-                                                        int64_t* folded = nullptr);
-  void forget_oldest();
-  SlicePlan slice_plan(const CompiledShape& shape, std::shared_ptr<const compile::Program>& one_row);
+  lower::LoweredInference compile_ready(ir::Graph& ready, int threads);
+  lower::SlicePlan slice_plan(const CompiledShape& shape, std::shared_ptr<const compile::Program>& one_row);
   void bind_arena(CompiledShape& shape);
   void check_types(const std::vector<tensor::Tensor>& inputs) const;
   void launch(CompiledShape& shape, const std::vector<tensor::Tensor>& inputs,
@@ -109,10 +108,9 @@ class GraphRunner {
   RunnerContext& context_;
   base::ThreadPool serial_pool_{1};
   std::unique_ptr<tensor::Stream> serial_stream_;  ///< of lanes: kernels that stay on their thread
-  std::map<std::vector<tensor::Dims>, std::unique_ptr<CompiledShape>> compiled_;
+  lower::ProgramCache<std::vector<tensor::Dims>, CompiledShape> compiled_;
   std::map<std::vector<tensor::Dims>, bool> rows_apart_;  ///< what was shown, by shapes of one row
   CompiledShape* last_ = nullptr;  ///< the shape of the previous run, found without a search
-  uint64_t clock_ = 0;             ///< for least recently used
 };
 
 }  // namespace trireme::engine

@@ -1,5 +1,5 @@
 // One product for queries, keys and values: the same bytes as three, one copy of the weights for all sizes.
-#include "engine/joined_weights.h"
+#include "lower/joined_weights.h"
 
 #include <gtest/gtest.h>
 

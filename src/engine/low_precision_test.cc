@@ -1,5 +1,5 @@
 // Sessions with 16-bit products: near f32, the same bits for any thread count and any company, weights once.
-#include "engine/low_precision.h"
+#include "lower/low_precision.h"
 
 #include <gtest/gtest.h>
 

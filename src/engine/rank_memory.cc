@@ -11,7 +11,7 @@ namespace {
 class Sorter {
  public:
   explicit Sorter(const TrainSession& session) {
-    for (const TrainedParam& p : session.params()) params_.insert(p.name);
+    for (const lower::TrainedParam& p : session.params()) params_.insert(p.name);
     for (const auto& [copy, master] : session.copies()) copies_.insert(copy), masters_.insert(master);
   }
 

@@ -2,16 +2,13 @@
 // by shape.
 #pragma once
 
-#include <map>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
-#include "compile/program.h"
 #include "engine/session.h"
-#include "passes/pipeline/pipeline.h"
-#include "passes/strategy.h"
+#include "lower/inference.h"
+#include "lower/program_cache.h"
 
 namespace trireme::engine {
 
@@ -28,38 +25,33 @@ struct RankProgram {
 /// Used by one thread at a time; programs stay when the ranks that ran them are gone.
 class RankModel {
  public:
-  /// `strategy` spreads over tp and pp. `model` is shared by all ranks of a process. `device`: of this rank,
-  /// as runtime::open_device() takes it.
-  RankModel(std::shared_ptr<const PreparedModel> model, passes::Strategy strategy, int rank,
-            compile::CompileOptions compile, const std::string& device = "cpu");
+  /// `options`: this rank's own, its strategy spread over tp and pp. `model` is shared by all ranks of a
+  /// process. `device`: of this rank, as runtime::open_device() takes it.
+  RankModel(std::shared_ptr<const PreparedModel> model, const SessionOptions& options, int rank,
+            const std::string& device);
 
   /// Compiles these shapes, or finds them. Deterministic: the ranks' programs meet in the same collectives.
   /// Throws unsupported where a shape depends on data.
-  const RankProgram& program_for(const std::vector<tensor::Dims>& shapes);
+  std::shared_ptr<const RankProgram> program_for(const std::vector<tensor::Dims>& shapes);
 
   const ir::Graph& graph() const { return model_->graph(); }
-  const tensor::MeshShape& mesh() const { return mesh_; }
-  int stage() const { return stage_; }
-  int stages() const { return strategy_.pp; }
+  const tensor::MeshShape& mesh() const { return part_.place().mesh; }
+  int stage() const { return part_.stage(); }
+  int stages() const { return part_.stages(); }
   tensor::Device& device() { return *device_; }
   base::SharedCache& packs() { return packs_; }
+  /// What storing matrices in few bits did to this rank's part.
+  const passes::WeightReport& stored() const { return part_.stored(); }
 
  private:
-  std::unique_ptr<RankProgram> build(const std::vector<tensor::Dims>& shapes);
-  ir::Graph partitioned(const ir::Graph& part, const std::map<std::string, tensor::Shard>& placed);
-  void share_weights(ir::Graph& graph);
+  std::shared_ptr<const RankProgram> build(const std::vector<tensor::Dims>& shapes);
 
   std::shared_ptr<const PreparedModel> model_;
-  passes::Strategy strategy_;
-  tensor::MeshShape mesh_;
-  std::vector<int> coordinates_;
-  int stage_;
+  lower::RankPart part_;
   std::unique_ptr<tensor::Device> device_;
-  compile::CompileOptions compile_;
+  lower::InferenceTarget target_;
   base::SharedCache packs_;
-  std::optional<passes::PipelineCut> cut_;         ///< the same for all shapes
-  std::map<std::string, tensor::Tensor> weights_;  ///< this rank's parts, shared by the programs
-  std::map<std::vector<tensor::Dims>, std::unique_ptr<RankProgram>> programs_;
+  lower::ProgramCache<std::vector<tensor::Dims>, std::shared_ptr<const RankProgram>> programs_;
 };
 
 }  // namespace trireme::engine

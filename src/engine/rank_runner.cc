@@ -26,15 +26,20 @@ RankRunner::RankRunner(RankModel& model, comm::Mesh& mesh, const SessionOptions&
       pool_(options.threads, options.cpus),
       device_(model.device()),
       stream_(device_.open_stream(pool_)),
-      on_(runtime::bind_device(device_, pool_, model.packs(), options.graphs, &mesh)) {
+      on_(runtime::bind_device(device_, pool_, model.packs(), options.graphs, &mesh)),
+      bound_(options.max_programs) {
   if (model.stages() > 1)
     links_ = std::make_unique<PipelineLinks>(mesh.axis("pp"), false, on_.device, on_.ranks.get());
 }
 
 RankRunner::Bound& RankRunner::bound_for(const std::vector<Dims>& shapes) {
-  const auto found = bound_.find(shapes);
-  if (found != bound_.end()) return found->second;
-  Bound bound{.program = &model_.program_for(shapes)};
+  return bound_.find(shapes, [&] { return bind(shapes); });
+}
+
+std::unique_ptr<RankRunner::Bound> RankRunner::bind(const std::vector<Dims>& shapes) {
+  auto made = std::make_unique<Bound>();
+  Bound& bound = *made;
+  bound.program = model_.program_for(shapes);
   runtime::DeviceBinding on = on_;
   if (on.device != nullptr) {  // what crosses between stages stays on the device
     on.inputs_there.assign(bound.program->inputs.size(), false);
@@ -51,7 +56,7 @@ RankRunner::Bound& RankRunner::bound_for(const std::vector<Dims>& shapes) {
       bound.results.push_back(Tensor::empty(t.dtype, t.shape.to_dims()));
   }
   if (model_.stages() > 1) add_stages(bound);
-  return bound_.emplace(shapes, std::move(bound)).first->second;
+  return made;
 }
 
 const compile::Program& RankRunner::prepare(const std::vector<Dims>& shapes) {

@@ -2,7 +2,6 @@
 // before, go to the next, results to the first rank.
 #pragma once
 
-#include <map>
 #include <memory>
 #include <vector>
 
@@ -30,7 +29,7 @@ class RankRunner {
 
  private:
   struct Bound {
-    const RankProgram* program;
+    std::shared_ptr<const RankProgram> program;
     std::unique_ptr<runtime::Executor> executor;
     std::vector<tensor::Tensor> results;     ///< whole, where the caller's memory does not take them
     std::vector<int64_t> in, out;            ///< of stages: where crossing values lie in their buffers
@@ -38,6 +37,7 @@ class RankRunner {
     void* arena = nullptr;
   };
   Bound& bound_for(const std::vector<tensor::Dims>& shapes);
+  std::unique_ptr<Bound> bind(const std::vector<tensor::Dims>& shapes);
   void bind_arena(Bound& bound);
   void add_stages(Bound& bound);
   void run_micro_batch(Bound& bound, int micro_batch, const PipelineBuffers& buffers,
@@ -53,7 +53,7 @@ class RankRunner {
   std::shared_ptr<void> arena_;
   int64_t arena_bytes_ = 0;
   std::unique_ptr<PipelineLinks> links_;
-  std::map<std::vector<tensor::Dims>, Bound> bound_;
+  lower::ProgramCache<std::vector<tensor::Dims>, Bound> bound_;
 };
 
 }  // namespace trireme::engine

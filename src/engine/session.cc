@@ -12,11 +12,15 @@
 
 namespace trireme::engine {
 PreparedModel::PreparedModel(ir::Graph graph, const passes::PassOptions& options,
-                             const passes::WeightOptions& weights)
+                             const passes::WeightOptions& weights, int ranks)
     : graph_(std::move(graph)) {
   graph_.sort();
   records_ = passes::run_passes(passes::prepare_passes(), graph_, options);
-  if (weights.stores()) weights_ = passes::store_weights(graph_, weights);
+  if (ranks > 1) {
+    by_ranks_ = weights;
+  } else if (weights.stores()) {
+    weights_ = passes::store_weights(graph_, weights);
+  }
 }
 
 namespace {
@@ -59,12 +63,10 @@ Session::Session(std::shared_ptr<const PreparedModel> model, const SessionOption
                .plan_only = options.plan_only,
                .stop = options.stop},
       runner_(model_->graph(), context_) {
-  if (options.strategy.world() > 1 && options.precision != passes::Precision::f32)
-    base::fail_unsupported("a model that several ranks hold runs in f32");
-  if (options.strategy.world() > 1 && model_->weights().stored() > 0)
-    base::fail_unsupported("a model that several ranks hold keeps its weights as they are");
-  if (options.plan_only && options.strategy.world() > 1)
-    base::fail_unsupported("a model that several ranks hold is not planned alone");
+  base::check(options.strategy.world() == 1 || model_->weights().stored() == 0,
+              "weights of a model that several ranks hold are stored by the ranks");
+  base::check(options.strategy.world() == 1 || !options.plan_only,
+              "a rank's programs are planned by lower::RankPart, without a session");
   if (options.strategy.world() > 1) sharded_ = std::make_unique<ShardedSession>(model_, options);
 }
 

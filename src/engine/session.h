@@ -51,18 +51,22 @@ struct SessionOptions {
 /// Immutable but for the cache, which locks itself; make one per model and share it.
 class PreparedModel {
  public:
-  /// `weights`: how matrices under products are stored.
+  /// `weights`: how matrices under products are stored; where several `ranks` hold the model, each stores its
+  /// part of them.
   explicit PreparedModel(ir::Graph graph, const passes::PassOptions& options = {},
-                         const passes::WeightOptions& weights = {});
+                         const passes::WeightOptions& weights = {}, int ranks = 1);
   const ir::Graph& graph() const { return graph_; }
   base::SharedCache& packs() const { return packs_; }
   const std::vector<passes::PassRecord>& records() const { return records_; }
   const passes::WeightReport& weights() const { return weights_; }
+  /// How ranks store their parts; of one rank everything is done.
+  const passes::WeightOptions& stored_by_ranks() const { return by_ranks_; }
 
  private:
   ir::Graph graph_;
   std::vector<passes::PassRecord> records_;
   passes::WeightReport weights_;
+  passes::WeightOptions by_ranks_;
   mutable base::SharedCache packs_;
 };
 

@@ -106,18 +106,6 @@ void require_same_model(comm::Communicator& ranks, const ir::Graph& graph) {
     base::require(all[r] == all[0], "ranks 0 and ", r, " loaded different graphs or weights");
 }
 
-std::unique_ptr<RankModel> rank_model(std::shared_ptr<const PreparedModel> model, const SessionOptions& own,
-                                      int rank, const std::string& device) {
-  return std::make_unique<RankModel>(
-      std::move(model), own.strategy, rank,
-      compile::CompileOptions{
-          .host_fallback = own.host_fallback,
-          .threads = own.threads,
-          .only_kernel = own.only_kernel,
-          .memory_bytes = own.memory_bytes > 0 ? own.memory_bytes : base::memory_limit_bytes()},
-      device);
-}
-
 }  // namespace
 
 /// Ranks that are up: the world, the followers' threads, the leader's part.
@@ -145,7 +133,7 @@ ShardedSession::ShardedSession(std::shared_ptr<const PreparedModel> model, const
   for (int r = 0; r < here; ++r) {
     const std::string device = is_in_job() ? runtime::device_of_rank(options.device)
                                            : runtime::device_of_rank(options.device, {r, here});
-    models_.push_back(rank_model(model_, share_of(options, r, here), r, device));
+    models_.push_back(std::make_unique<RankModel>(model_, share_of(options, r, here), r, device));
   }
   find_indices();
   ensure_group();
@@ -254,7 +242,8 @@ void ShardedSession::check_types(const std::vector<Tensor>& inputs) const {
 std::vector<Tensor> ShardedSession::run(const std::vector<Tensor>& inputs, runtime::Trace* trace) {
   check_types(inputs);
   std::vector<Tensor> outputs;
-  for (const tensor::TensorType& t : models_[0]->program_for(shapes_of(inputs)).results)
+  const std::shared_ptr<const RankProgram> program = models_[0]->program_for(shapes_of(inputs));
+  for (const tensor::TensorType& t : program->results)
     outputs.push_back(Tensor::empty(t.dtype, t.shape.to_dims()));
   run_into(inputs, outputs, trace);
   return outputs;
@@ -264,8 +253,8 @@ void ShardedSession::run_into(const std::vector<Tensor>& inputs, std::vector<Ten
                               runtime::Trace* trace) {
   check_types(inputs);
   // What is wrong with the shapes shows here, before other ranks hear of them.
-  const RankProgram& program = models_[0]->program_for(shapes_of(inputs));
-  base::require(types_of(outputs) == program.results, "the given memory is not of the results' types");
+  const std::shared_ptr<const RankProgram> program = models_[0]->program_for(shapes_of(inputs));
+  base::require(types_of(outputs) == program->results, "the given memory is not of the results' types");
   Message message = message_of(Command::run, types_of(inputs));
   with_group([&](Group& group) {
     group.ranks->broadcast(bytes_of(message), 0, "what to run");
@@ -278,7 +267,7 @@ void ShardedSession::run_into(const std::vector<Tensor>& inputs, std::vector<Ten
 }
 
 const compile::Program& ShardedSession::prepare(const std::vector<Dims>& shapes) {
-  const RankProgram& program = models_[0]->program_for(shapes);
+  const std::shared_ptr<const RankProgram> program = models_[0]->program_for(shapes);
   std::vector<tensor::TensorType> types;
   for (size_t i = 0; i < shapes.size(); ++i) {
     const ir::Graph& graph = model_->graph();
@@ -289,7 +278,7 @@ const compile::Program& ShardedSession::prepare(const std::vector<Dims>& shapes)
     group.ranks->broadcast(bytes_of(message), 0, "what to run");
     group.leader->prepare(shapes);
   });
-  return *program.program;
+  return *program->program;
 }
 
 int64_t ShardedSession::arena_bytes() const { return group_ == nullptr ? 0 : group_->leader->arena_bytes(); }
@@ -301,20 +290,19 @@ void ShardedSession::lose(int rank) {
 void follow(std::shared_ptr<const PreparedModel> model, const SessionOptions& options) {
   base::check(options.mesh != nullptr, "to follow, a rank needs the others");
   const SessionOptions own = share_of(options, 0, 1);
-  const std::unique_ptr<RankModel> part = rank_model(std::move(model), own, options.mesh->world().rank(),
-                                                     runtime::device_of_rank(options.device));
-  RankRunner runner(*part, *options.mesh, own);
+  RankModel part(std::move(model), own, options.mesh->world().rank(),
+                 runtime::device_of_rank(options.device));
+  RankRunner runner(part, *options.mesh, own);
   answer(runner, options.mesh->world());
 }
 
 void follow(std::shared_ptr<const PreparedModel> model, const SessionOptions& options,
             comm::Communicator& group) {
   const SessionOptions own = share_of(options, 0, 1);
-  const std::unique_ptr<RankModel> part =
-      rank_model(model, own, group.rank(), runtime::device_of_rank(options.device));
+  RankModel part(model, own, group.rank(), runtime::device_of_rank(options.device));
   require_same_model(group, model->graph());
-  comm::Mesh mesh(group, part->mesh());
-  RankRunner runner(*part, mesh, own);
+  comm::Mesh mesh(group, part.mesh());
+  RankRunner runner(part, mesh, own);
   answer(runner, group);
 }
 

@@ -126,8 +126,8 @@ TEST(ShardedSession, ConvolutionalNetworksRunInStages) {
 
 TEST(ShardedSession, BatchesGoThroughTheStagesInMicroBatches) {
   const auto model = llama();
-  RankModel of_two(model, {.pp = 2}, 1, {.threads = 1});
-  const auto micro_batches = [&](int64_t rows) { return of_two.program_for({{rows, 8}}).micro_batches; };
+  RankModel of_two(model, {.threads = 1, .strategy = {.pp = 2}}, 1, "cpu");
+  const auto micro_batches = [&](int64_t rows) { return of_two.program_for({{rows, 8}})->micro_batches; };
   EXPECT_EQ(micro_batches(1), 1);
   EXPECT_EQ(micro_batches(3), 3);
   EXPECT_EQ(micro_batches(8), 4);
@@ -210,13 +210,72 @@ TEST(ShardedSession, WrongInputsAreTheCallersAlone) {
   EXPECT_NO_THROW(many.run(inputs));
 }
 
-TEST(ShardedSession, StoredWeightsAreRefused) {
-  const auto model = std::make_shared<const PreparedModel>(
-      llama()->graph(), passes::PassOptions{},
-      passes::WeightOptions{.weights = passes::WeightBits::int8, .weight_group = 32, .least_elements = 1});
-  ASSERT_GT(model->weights().stored(), 0u);
-  EXPECT_EQ(code_of([&] { Session(model, {.threads = 2, .strategy = {.tp = 2}}); }),
-            base::ErrorCode::unsupported);
+/// Deep enough that each rank's part of a matrix holds whole groups.
+std::shared_ptr<const PreparedModel> wide_llama() {
+  return prepared("llama", {"vocabulary=37", "width=128", "layers=2", "heads=4", "inner=256", "kv_heads=4"});
+}
+
+const passes::Strategy kSpreads[] = {{.tp = 2}, {.pp = 2}, {.tp = 2, .pp = 2}, {.tp = 4}};
+
+TEST(ShardedSession, EveryPrecisionAnswersAsOneRank) {
+  const auto model = wide_llama();
+  const std::vector<Tensor> inputs = inputs_of(model->graph(), 3, 8);
+  for (const auto& [precision, tolerance] :
+       {std::pair(passes::Precision::bf16, 0.03), std::pair(passes::Precision::f16, 0.004),
+        std::pair(passes::Precision::fp8, 0.2)}) {
+    Session exact(model, {.threads = 1}), one(model, {.threads = 1, .precision = precision});
+    const Tensor want = one.run(inputs)[0];
+    EXPECT_GT(distance(want, exact.run(inputs)[0]), 1e-5) << "nothing was rounded";
+    for (const passes::Strategy& strategy : kSpreads) {
+      Session many(model, {.threads = strategy.world(), .precision = precision, .strategy = strategy});
+      // Stages split no sum; other ranks round partial sums apart. In fp8 the last product of each stage
+      // stays in 16 bits, as the last of a model does.
+      const bool is_exact = strategy.tp == 1 && precision != passes::Precision::fp8;
+      const double most = is_exact ? 0 : tolerance;
+      EXPECT_LE(distance(many.run(inputs)[0], want), most)
+          << static_cast<int>(precision) << ", tp " << strategy.tp << ", pp " << strategy.pp;
+    }
+  }
+}
+
+TEST(ShardedSession, RanksStoreTheirPartsOfTheWeightsAsOneRankStoresTheWhole) {
+  const auto model = wide_llama();
+  for (const passes::WeightBits bits : {passes::WeightBits::int8, passes::WeightBits::int4}) {
+    const passes::WeightOptions weights{.weights = bits, .weight_group = 32, .least_elements = 1};
+    const auto whole = std::make_shared<const PreparedModel>(model->graph(), passes::PassOptions{}, weights);
+    ASSERT_GT(whole->weights().stored(), 10u);
+    Session one(whole, {.threads = 1});
+    const std::vector<Tensor> inputs = inputs_of(model->graph(), 2, 8);
+    const Tensor want = one.run(inputs)[0];
+    for (const passes::Strategy& strategy : kSpreads) {
+      const auto parts = std::make_shared<const PreparedModel>(model->graph(), passes::PassOptions{}, weights,
+                                                               strategy.world());
+      Session many(parts, {.threads = strategy.world(), .strategy = strategy});
+      EXPECT_LE(distance(many.run(inputs)[0], want), strategy.tp == 1 ? 0 : 2e-5)
+          << "tp " << strategy.tp << ", pp " << strategy.pp;
+      RankModel rank(parts, {.threads = 1, .strategy = strategy}, 0, "cpu");
+      const auto program = rank.program_for({{2, 8}}), other = rank.program_for({{4, 8}});
+      EXPECT_GT(rank.stored().stored(), 0u);
+      const auto stored_weights = [](const RankProgram& p) {
+        std::vector<const std::byte*> at;
+        for (const compile::Slot& s : p.program->slots) {
+          if (s.kind == compile::SlotKind::constant && s.dtype == DType::u8) at.push_back(s.constant.raw());
+        }
+        return at;
+      };
+      EXPECT_FALSE(stored_weights(*program).empty());
+      EXPECT_EQ(stored_weights(*program), stored_weights(*other)) << "stored once for all sizes";
+    }
+  }
+}
+
+TEST(ShardedSession, KeepsAsManyProgramsAsItMay) {
+  const auto model = llama();
+  Session many(model, {.threads = 2, .max_programs = 2, .strategy = {.tp = 2}}), one(model, {.threads = 1});
+  for (const int64_t rows : {1, 2, 3, 1, 4, 2, 1}) {
+    const std::vector<Tensor> inputs = inputs_of(model->graph(), rows, 5);
+    EXPECT_LE(distance(many.run(inputs)[0], one.run(inputs)[0]), 2e-5);
+  }
 }
 
 TEST(ShardedSession, RanksOfAJobFollowTheFirst) {

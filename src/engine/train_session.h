@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cmath>
-#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -10,16 +9,10 @@
 #include <string>
 #include <vector>
 
-#include "engine/state_store.h"
-#include "engine/train_options.h"
-#include "engine/train_programs.h"
-#include "passes/pipeline/pipeline_flow.h"
-#include "runtime/executor.h"
+#include "engine/train_pipeline.h"
+#include "lower/step_lowering.h"
 
 namespace trireme::engine {
-
-/// Inputs of one micro-batch, in the order of the loss graph's inputs.
-using Feeds = std::vector<tensor::Tensor>;
 
 /// What a step wants besides its data.
 struct StepInputs {
@@ -51,10 +44,6 @@ struct StepResult {
   double bubble = 0, expected_bubble = 0;
 };
 
-class PreparedModel;
-struct StepScalars;
-struct PipelineLinks;
-
 /// Trains a graph whose output "loss_sum" is the sum of the loss over valid targets. Its float params of more
 /// than one element become states; running statistics of batch norms too, untrained. One owner thread.
 class TrainSession {
@@ -76,13 +65,13 @@ class TrainSession {
   void prepare(const std::vector<tensor::Dims>& shapes, size_t micro_batches);
 
   /// What a checkpoint holds, on this rank: complete after the first prepare() or step().
-  StateStore& states() { return states_; }
-  const StateStore& states() const { return states_; }
+  StateStore& states() { return states_->kept(); }
+  const StateStore& states() const { return std::as_const(*states_).kept(); }
   /// Partial sums of gradients and 16-bit copies of weights: made anew from states() and steps.
-  const StateStore& scratch() const { return scratch_; }
+  const StateStore& scratch() const { return std::as_const(*states_).scratch(); }
   /// Names of the copies, each with that of the state it is made of.
-  const std::map<std::string, std::string>& copies() const { return copies_; }
-  const std::vector<TrainedParam>& params() const { return params_; }
+  const std::map<std::string, std::string>& copies() const { return states_->copies(); }
+  const std::vector<lower::TrainedParam>& params() const { return lowering_->form().params; }
   /// The loss graph with the present weights as params: what is whole on this rank shares the bytes of the
   /// states (use it before the next step or clone it), what is split is gathered, a tensor at a time.
   /// Collective on a mesh. `ema`: the averaged weights where the optimizer keeps them.
@@ -91,14 +80,14 @@ class TrainSession {
   /// device, instead of uploading copies. They show the present content only until the next step.
   void lend_weights(const PreparedModel& model);
   /// The device of this rank, as runtime::open_device() takes it.
-  const std::string& device_name() const { return device_name_; }
+  const std::string& device_name() const { return runner_.device_name(); }
   /// To be called after the content of states() was overwritten: copies that are made of them follow.
   /// Collective on a mesh.
   void states_changed();
   /// The graph of the last micro-batch of a step with the update, after all passes, for `inspect` and tests.
   const ir::Graph& step_graph(const std::vector<tensor::Dims>& shapes, size_t micro_batches);
   /// A graph of a step before the step passes, not compiled: for `inspect` and tests.
-  StepGraph make_graph(const StepKey& key) { return graphs_->make(key, params_); }
+  lower::StepGraph make_graph(const lower::StepKey& key) { return lowering_->make_graph(key); }
   /// Programs of a step: of the last micro-batch with the update, after that of those before it.
   std::vector<const compile::Program*> programs(const std::vector<tensor::Dims>& shapes,
                                                 size_t micro_batches);
@@ -113,7 +102,7 @@ class TrainSession {
   const std::string& optimizer_text() const { return optimizer_text_; }
   /// What computes in 16 bits and what stays f32, with reasons; empty for f32. After the first prepare().
   const std::string& precision_text() const { return precision_text_; }
-  int threads() const { return pool_.size(); }
+  int threads() const { return runner_.pool().size(); }
   /// The best rate, flop/s, of products in the type that this run computes in, measured on its device in
   /// about 0.2 s; nothing on the CPU, and on the emulated device, whose speed means nothing.
   std::optional<double> device_product_rate();
@@ -121,77 +110,21 @@ class TrainSession {
   std::string host_operators(const std::vector<tensor::Dims>& shapes, size_t micro_batches);
 
  private:
-  struct StepProgram;
-  StepProgram& program_for(const StepKey& key);
-  std::unique_ptr<StepProgram> build(const StepKey& key);
-  void fuse(ir::Graph& graph) const;
-  void finish_passes(ir::Graph& graph) const;
-  /// `is_crossing`: of inputs and outputs that stay on the device between programs.
-  void finish(StepProgram& program, const std::function<bool(const std::string&)>& is_crossing = {});
-  void use_arena(StepProgram& program);
-  StepScalars scalars_of(const StepInputs& inputs, const Feeds& feeds, size_t micro_batch,
-                         size_t per_rank) const;
-  void take_states();
-  void settle_states(const StepGraph& step);
-  void settle_weight(const std::string& name, const ir::Value& wanted);
-  void* address_of(const std::string& state);
-  /// What the device wrote is newer than the host's copies.
-  void mark_written(const compile::Program& program);
-  std::shared_ptr<const compile::Program> compile_step(ir::Graph& graph, bool is_stage);
-  std::shared_ptr<const compile::Program> compile_plan(ir::Graph& graph, const passes::RecomputePlan& plan,
-                                                       const compile::CompileOptions& options);
-  /// From the least work done twice to the most: nothing, the cheap ops, then ever more pieces.
-  std::vector<passes::RecomputePlan> recompute_plans(const ir::Graph& graph) const;
-  void share_plans(std::vector<passes::RecomputePlan>& plans, size_t nodes) const;
-  int64_t most_of_stage(int64_t bytes) const;
-  [[noreturn]] void fail_budget(int64_t least) const;
-  std::shared_ptr<const compile::Program> fit_activations(ir::Graph& graph,
-                                                          const compile::CompileOptions& options);
-  void launch(StepProgram& program, const Feeds& feeds, const StepInputs& inputs, size_t micro_batch);
-  void launch_on_device(StepProgram& program);
-  void run_bound(StepProgram& program);
-  void read_results(const StepProgram& program, StepResult& result) const;
+  class Ranks;
+  BoundStep& part_of_step(const lower::StepKey& key);
+  TrainPipeline& pipeline_for(const std::vector<tensor::Dims>& shapes, size_t micro_batches);
+  void settle(const lower::StepGraph& step);
   std::vector<tensor::Dims> shapes_of(const Feeds& feeds) const;
 
-  // Of a pipeline (train_pipeline.cc).
-  struct Pipeline;
-  int stages() const;
-  Pipeline& pipeline_for(const std::vector<tensor::Dims>& shapes, size_t micro_batches);
-  struct PipelineDelete {
-    void operator()(Pipeline* pipeline) const;
-  };
-  std::unique_ptr<Pipeline, PipelineDelete> build_pipeline(const StepKey& key);
-  void add_chunk(Pipeline& pipeline, const StepKey& key, const passes::PipelineSlots& slots);
-  void compile_chunk(Pipeline& pipeline, const StepKey& key, passes::PipelinePart part);
-  void forget_other_stages();
-  StepResult pipeline_step(std::span<const Feeds> micro_batches, const StepInputs& inputs);
-  void add_tied(StepProgram& sums, const StepInputs& inputs);
-  void add_over_stages(tensor::Tensor& mine, const std::vector<int>& holders);
-  void share_weights(ir::Graph& graph) const;
-  std::vector<const compile::Program*> pipeline_programs(const std::vector<tensor::Dims>& shapes,
-                                                         size_t micro_batches);
-  const runtime::Trace& pipeline_trace(const std::vector<tensor::Dims>& shapes, size_t micro_batches);
-
   TrainOptions options_;
-  ir::Graph model_;     ///< the loss graph as given, its params' content dropped
-  ir::Graph training_;  ///< its training form: params are states
-  std::unique_ptr<StepGraphs> graphs_;
-  StateStore states_;                          ///< what a checkpoint holds
-  StateStore scratch_;                         ///< partial sums of gradients, 16-bit copies of weights
-  std::map<std::string, std::string> copies_;  ///< of scratch_: the state they are made of
-  std::vector<TrainedParam> params_;
+  StepRunner runner_;
+  std::unique_ptr<Ranks> ranks_;  ///< null: this one alone
+  std::unique_ptr<TrainStates> states_;
+  std::unique_ptr<lower::StepLowering> lowering_;
   std::string optimizer_text_, precision_text_;
-  base::ThreadPool pool_;
-  std::string device_name_;
-  std::unique_ptr<tensor::Device> device_;
-  std::unique_ptr<tensor::Stream> stream_;
-  base::SharedCache packs_;
-  runtime::DeviceBinding on_;
-  std::shared_ptr<void> arena_;
-  int64_t arena_bytes_ = 0;
-  std::map<StepKey, std::unique_ptr<StepProgram>> programs_;
-  std::shared_ptr<PipelineLinks> links_;
-  std::map<StepKey, std::unique_ptr<Pipeline, PipelineDelete>> pipelines_;
+  std::map<lower::StepKey, std::unique_ptr<BoundStep>> steps_;
+  std::unique_ptr<PipelineLinks> links_;
+  std::map<lower::StepKey, std::unique_ptr<TrainPipeline>> pipelines_;
 };
 
 }  // namespace trireme::engine

@@ -155,7 +155,7 @@ TEST(TrainSession, AccumulatesMicroBatches) {
   const StepResult a = whole.step(all, inputs), b = parts.step(quarters, inputs);
   EXPECT_NEAR(a.loss_sum, b.loss_sum, 1e-4);
   EXPECT_NEAR(a.grad_norm, b.grad_norm, 1e-5);
-  for (const TrainedParam& p : whole.params()) {
+  for (const lower::TrainedParam& p : whole.params()) {
     const auto x = whole.states().at(p.name).data<float>(), y = parts.states().at(p.name).data<float>();
     for (size_t i = 0; i < x.size(); ++i) ASSERT_NEAR(x[i], y[i], 2e-5) << p.name;
   }

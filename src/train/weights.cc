@@ -28,7 +28,7 @@ ir::Graph with_weights(ir::Graph graph, const WeightLookup& lookup, size_t* repl
 
 void drop_weights(ir::Graph& graph, const engine::TrainSession& session) {
   std::set<std::string> held(session.states().names().begin(), session.states().names().end());
-  for (const engine::TrainedParam& p : session.params()) held.insert(p.name);
+  for (const lower::TrainedParam& p : session.params()) held.insert(p.name);
   for (size_t i = 0; i < graph.values().size(); ++i) {
     ir::Value& value = graph.value(ir::ValueId{static_cast<uint32_t>(i)});
     if (value.kind == ir::ValueKind::param && held.contains(value.name)) value.data = {};

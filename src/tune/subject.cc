@@ -9,7 +9,7 @@
 #include "base/cpu_info.h"
 #include "base/crc32c.h"
 #include "base/file.h"
-#include "engine/batch_proof.h"
+#include "lower/batch_proof.h"
 #include "load/payload.h"
 #include "model/onnx/tensor_proto.h"
 #include "serve/repository/repository_files.h"
@@ -196,7 +196,7 @@ bool is_encoder(const model::Model& model) {
 /// The configuration as the server would complete it.
 void make_config(Subject& subject, const ir::Graph& graph) {
   const bool is_told = subject.config.max_batch_size.has_value() || subject.config.has_dynamic_batching;
-  if (!is_told && !subject.is_text && !engine::why_not_batched(graph).empty())
+  if (!is_told && !subject.is_text && !lower::why_not_batched(graph).empty())
     subject.config.max_batch_size = 0;
   const std::vector<serve::TensorConfig> given = std::exchange(subject.config.inputs, {});
   for (const serve::TensorConfig& t : given) {

@@ -72,7 +72,8 @@ struct Stored {
 
 class Storing {
  public:
-  Storing(ir::Graph& graph, const WeightOptions& options) : rw_(graph), options_(options) {
+  Storing(ir::Graph& graph, const WeightOptions& options, StoredWeightCache* cache)
+      : rw_(graph), options_(options), cache_(cache) {
     form_ = {.bits = options.weights == WeightBits::int4 ? 4 : 8,
              .group = options.weight_group,
              .asymmetric = options.weight_zeros};
@@ -132,10 +133,7 @@ class Storing {
   const Stored& stored(const Product& p, const WeightRow& row) {
     const auto [at, is_new] = stored_.try_emplace({p.w, p.by_rows});
     if (!is_new) return at->second;
-    const std::vector<float> values = floats_of(*rw_.known(p.w));
-    ops::WeightError error;
-    const ops::StoredWeights made =
-        ops::store_weights({values.data(), row.n, row.k, p.by_rows}, form_, error);
+    const auto [made, error] = made_of(*rw_.known(p.w), p.by_rows, row);
     Stored& s = at->second;
     s.row.bytes_after = made.w.bytes() + made.scale.bytes() + (made.zero.defined() ? made.zero.bytes() : 0);
     s.row.relative = error.relative;
@@ -146,8 +144,23 @@ class Storing {
     return s;
   }
 
+  std::pair<ops::StoredWeights, ops::WeightError> made_of(const Tensor& w, bool by_rows,
+                                                          const WeightRow& row) const {
+    const std::pair<const std::byte*, bool> key(w.raw(), by_rows);
+    if (cache_ != nullptr && cache_->entries.contains(key)) {
+      const StoredWeightCache::Entry& entry = cache_->entries.at(key);
+      return {entry.made, entry.error};
+    }
+    const std::vector<float> values = floats_of(w);
+    ops::WeightError error;
+    const ops::StoredWeights made = ops::store_weights({values.data(), row.n, row.k, by_rows}, form_, error);
+    if (cache_ != nullptr) cache_->entries.emplace(key, StoredWeightCache::Entry{w, made, error});
+    return {made, error};
+  }
+
   Rewriter rw_;
   const WeightOptions& options_;
+  StoredWeightCache* cache_;
   ops::WeightForm form_;
   std::map<std::pair<ValueId, bool>, Stored> stored_;
   WeightReport report_;
@@ -189,8 +202,8 @@ std::string WeightReport::text() const {
   return out + line;
 }
 
-WeightReport store_weights(ir::Graph& graph, const WeightOptions& options) {
-  return Storing(graph, options).run();
+WeightReport store_weights(ir::Graph& graph, const WeightOptions& options, StoredWeightCache* cache) {
+  return Storing(graph, options, cache).run();
 }
 
 }  // namespace trireme::passes

@@ -1,11 +1,14 @@
 // Weights of linear layers stored in 8 or 4 bits: what is asked for, and what it costs each layer.
 #pragma once
 
+#include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/options.h"
 #include "ir/graph.h"
+#include "ops/quant/weight_only.h"
 
 namespace trireme::passes {
 
@@ -36,9 +39,20 @@ struct WeightReport {
   std::string text() const;
 };
 
+/// Matrices that were stored for one graph, for the next graph that reads the same ones.
+struct StoredWeightCache {
+  struct Entry {
+    tensor::Tensor source;  ///< held, so that its address is its name
+    ops::StoredWeights made;
+    ops::WeightError error;
+  };
+  std::map<std::pair<const std::byte*, bool>, Entry> entries;  ///< by address and whether read by rows
+};
+
 /// Replaces matmul, gemm and linear by weight_only_linear where the right operand is a constant matrix whose
 /// depth the groups divide. What linear does behind its product follows as nodes of its own. Throws
 /// invalid_argument for a group that no kernel has.
-WeightReport store_weights(ir::Graph& graph, const WeightOptions& options);
+WeightReport store_weights(ir::Graph& graph, const WeightOptions& options,
+                           StoredWeightCache* cache = nullptr);
 
 }  // namespace trireme::passes

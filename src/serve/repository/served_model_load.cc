@@ -3,7 +3,7 @@
 
 #include "base/cpu_info.h"
 #include "base/file.h"
-#include "engine/batch_proof.h"
+#include "lower/batch_proof.h"
 #include "serve/seeing/price.h"
 #include "serve/config/run_config.h"
 #include "serve/repository/repository_files.h"
@@ -262,7 +262,7 @@ void ServedModel::complete(const ir::Graph& graph, const ServeOptions& options) 
   // Nobody said that the first dimension is a batch: then it must be shown, or clients' rows could mix.
   const bool is_told = config_.max_batch_size.has_value() || config_.sequence ||
                        config_.has_dynamic_batching || text_ != nullptr;
-  const std::string why_alone = is_told ? "" : engine::why_not_batched(graph);
+  const std::string why_alone = is_told ? "" : lower::why_not_batched(graph);
   if (!why_alone.empty()) {
     config_.max_batch_size = 0;
     env_.log.info(
@@ -356,7 +356,7 @@ void ServedModel::set_padding(const ir::Graph& graph) {
   }
   std::vector<std::optional<size_t>> lengths(graph.inputs().size());
   for (const sched::PaddedSide& side : padding_.padded_sides) lengths[side.tensor] = side.dim;
-  const std::string why = engine::why_positions_meet(graph, lengths);
+  const std::string why = lower::why_positions_meet(graph, lengths);
   if (why.empty()) return;
   env_.log.info(
       "serve", "padding_needs_mask",

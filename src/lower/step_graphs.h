@@ -5,19 +5,12 @@
 #include <string>
 #include <vector>
 
-#include "engine/state_store.h"
-#include "engine/train_options.h"
+#include "lower/step_options.h"
+#include "lower/training_form.h"
 #include "passes/partition/data_parallel.h"
 #include "passes/pipeline/pipeline.h"
 
-namespace trireme::engine {
-
-/// A parameter as the optimizer sees it, for the run's record.
-struct TrainedParam {
-  std::string name;
-  tensor::Dims dims;       ///< of the whole parameter
-  bool is_reached = true;  ///< false: the loss does not depend on it, so it keeps its content
-};
+namespace trireme::lower {
 
 /// Part of a step that one program runs: a micro-batch that others follow, or the last with the update. In a
 /// pipeline: a micro-batch in one part of the model, which becomes several programs; the gradients of
@@ -36,6 +29,7 @@ struct StepKey {
 /// A graph before the step passes, and what is to be known about it.
 struct StepGraph {
   ir::Graph graph;
+  std::vector<ir::Value> held;  ///< every state that the graph reads or updates: name, type, shard
   std::vector<passes::OptimizerState> states;  ///< of the optimizer
   /// 16-bit copies of states, by name: the state they are a copy of.
   std::map<std::string, std::string> copies;
@@ -76,7 +70,7 @@ std::string tied_sum(const std::string& param);
 class StepGraphs {
  public:
   /// `training`: the loss graph in training form, its params states. Outputs: loss_sum, then counters.
-  StepGraphs(const ir::Graph& training, const TrainOptions& options);
+  StepGraphs(const ir::Graph& training, const StepOptions& options, const RankPlace& place);
 
   /// Reads and writes `params`: is_reached. Throws unsupported naming the node that cannot be differentiated.
   StepGraph make(const StepKey& key, std::vector<TrainedParam>& params);
@@ -90,15 +84,14 @@ class StepGraphs {
   StepGraph make_update(const StepKey& key);
   /// Stages that hold a param or state, ascending; of a cut that is made.
   const std::map<std::string, std::vector<int>>& holders() const { return holders_; }
-  int stage() const;
+  int stage() const { return place_.on("pp"); }
   const passes::PipelineCut& pipeline_cut() const { return cut_; }
-  const std::vector<int>& coordinates() const { return coordinates_; }
-  const tensor::MeshShape& mesh() const { return mesh_; }
 
  private:
   struct Draft;
   void forward(Draft& draft, const StepKey& key);
-  int tensor_ranks() const { return mesh_.extent("tpr") * mesh_.extent("tp"); }
+  const tensor::MeshShape& mesh() const { return place_.mesh; }
+  int tensor_ranks() const { return mesh().extent("tpr") * mesh().extent("tp"); }
   void split_over_ranks(Draft& draft) const;
   tensor::Dims even_parts(const ir::Value& weight) const;
   void differentiate(Draft& draft, std::vector<TrainedParam>& params);
@@ -117,15 +110,14 @@ class StepGraphs {
   void write_back(Draft& draft, const passes::OptimizerPlan& plan) const;
   void add_running_statistics(Draft& draft, const passes::OptimizerPlan& plan, const StepKey& key) const;
   /// Sorts a finished graph and checks its sharding types, and that results are the same on all ranks.
-  void settle(ir::Graph& graph, bool has_common_results) const;
+  StepGraph settle(Draft& draft, bool has_common_results) const;
   void gather_for_update(Draft& draft, size_t i) const;
   std::string describe_parts(const Draft& draft) const;
   ir::ValueId mean_loss(ir::Graph& graph, ir::ValueId loss_sum) const;
 
   const ir::Graph& training_;
-  const TrainOptions& options_;
-  tensor::MeshShape mesh_;
-  std::vector<int> coordinates_;
+  const StepOptions& options_;
+  const RankPlace& place_;
   std::map<std::string, tensor::Shard> placed_;  ///< weights that tensor-parallel ranks split
   passes::PipelineCut cut_;
   std::map<std::string, std::vector<int>> holders_;
@@ -133,4 +125,4 @@ class StepGraphs {
   std::map<std::string, ir::Value> tied_sums_;  ///< type and shard of gradients that cross stages, by param
 };
 
-}  // namespace trireme::engine
+}  // namespace trireme::lower

@@ -1,11 +1,11 @@
 // Whether a model may be batched without being told: a proof over its graph.
-#include "engine/batch_proof.h"
+#include "lower/batch_proof.h"
 
 #include <algorithm>
 
 #include "passes/independence.h"
 
-namespace trireme::engine {
+namespace trireme::lower {
 namespace {
 
 /// Open inner dimensions (an image's height, a length) must have some extent; not every model takes every
@@ -110,4 +110,4 @@ bool rows_are_independent(const ir::Graph& graph, const std::vector<tensor::Dims
   }
 }
 
-}  // namespace trireme::engine
+}  // namespace trireme::lower

@@ -7,7 +7,7 @@
 
 #include "ir/graph.h"
 
-namespace trireme::engine {
+namespace trireme::lower {
 
 /// Empty if the first dimension of every input is open and row i of every result is shown to depend on row i
 /// of the inputs alone; else why not, in words: the node that mixes rows, or the input. Other open dimensions
@@ -23,4 +23,4 @@ std::string why_positions_meet(const ir::Graph& graph, const std::vector<std::op
 /// and row i of every result is shown to depend on row i of the inputs alone.
 bool rows_are_independent(const ir::Graph& graph, const std::vector<tensor::Dims>& shapes);
 
-}  // namespace trireme::engine
+}  // namespace trireme::lower

@@ -1,11 +1,10 @@
 // The graphs of a training step on one rank.
-#include "engine/train_programs.h"
+#include "lower/step_graphs.h"
 
 #include <algorithm>
 #include <optional>
 
-#include "comm/mesh.h"
-#include "engine/step_draft.h"
+#include "lower/step_draft.h"
 #include "ops/table.h"
 #include "passes/partition/collective_types.h"
 #include "passes/train/gradient_norm.h"
@@ -14,7 +13,7 @@
 #include "passes/partition/vocab_parallel.h"
 #include "passes/partition/whole_values.h"
 
-namespace trireme::engine {
+namespace trireme::lower {
 
 using ir::ValueId;
 
@@ -40,17 +39,13 @@ void check_shards(const ir::Graph& graph) {
   }
 }
 
-StepGraphs::StepGraphs(const ir::Graph& training, const TrainOptions& options)
-    : training_(training), options_(options) {
-  if (options.mesh == nullptr) return;
-  mesh_ = options.mesh->shape();
-  coordinates_ = options.mesh->coordinates();
-}
+StepGraphs::StepGraphs(const ir::Graph& training, const StepOptions& options, const RankPlace& place)
+    : training_(training), options_(options), place_(place) {}
 
 void StepGraphs::place_inputs(ir::Graph& graph) const {
-  graph.mesh = mesh_;
-  if (mesh_.extent("dp") == 1) return;
-  const size_t axis = mesh_.index_of("dp");
+  graph.mesh = mesh();
+  if (mesh().extent("dp") == 1) return;
+  const size_t axis = mesh().index_of("dp");
   for (size_t i = 0; i < training_.inputs().size() && i < graph.inputs().size(); ++i) {
     ir::Value& v = graph.value(graph.inputs()[i]);
     // The random numbers of a rank begin at its own row; everything else is a part of the batch.
@@ -79,14 +74,14 @@ void StepGraphs::take_statistics(Draft& draft) {
 void StepGraphs::split_over_ranks(Draft& draft) const {
   if (tensor_ranks() == 1) return;
   passes::Partitioning how{
-      .mesh = mesh_, .coordinates = coordinates_, .placed = placed_, .untouched = {"pp", "dp"}};
+      .mesh = mesh(), .coordinates = place_.coordinates, .placed = placed_, .untouched = {"pp", "dp"}};
   if (options_.strategy.sequence) how.sequence_axis = "tp";
   for (const auto& [name, shard] : placed_) {
     how.outputs[name + kGradientSuffix] = shard;
     how.outputs[name + kStatisticSuffix] = shard;
   }
   draft.graph.sort();
-  passes::split_classes(draft.graph, placed_, mesh_);
+  passes::split_classes(draft.graph, placed_, mesh());
   draft.graph = passes::partition(draft.graph, how);
 }
 
@@ -134,11 +129,11 @@ void StepGraphs::differentiate(Draft& draft, std::vector<TrainedParam>& params) 
 /// so that all ranks decide alike.
 tensor::Dims StepGraphs::even_parts(const ir::Value& v) const {
   tensor::Dims dims = training_.type(state_of(training_, v.name)).shape.to_dims();
-  for (size_t a = 0; a < mesh_.axes().size(); ++a) {
+  for (size_t a = 0; a < mesh().axes().size(); ++a) {
     const tensor::Placement p = v.shard.on(a);
     if (!p.is_split()) continue;
     int64_t& extent = dims[static_cast<size_t>(p.dim)];
-    extent = extent % mesh_.axes()[a].extent == 0 ? extent / mesh_.axes()[a].extent : 1;
+    extent = extent % mesh().axes()[a].extent == 0 ? extent / mesh().axes()[a].extent : 1;
   }
   return dims;
 }
@@ -157,7 +152,7 @@ void StepGraphs::choose_parts(Draft& draft) {
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return first[a] > first[b]; });
   const auto kinds =
       passes::optimizer_kinds(graph, params, options_.optimizer, passes::embedding_names(training_));
-  const int ranks = mesh_.extent("dp");
+  const int ranks = mesh().extent("dp");
   for (size_t i : order) {
     const ir::Value& v = graph.value(params[i]);
     const tensor::Dims dims = even_parts(v);
@@ -189,7 +184,7 @@ void StepGraphs::share_out_params(Draft& draft) {
       draft.made.copies[copy] = draft.names[i];
     }
   }
-  const std::vector<ValueId> parts = passes::gather_params(graph, gathered, coordinates_, bucket);
+  const std::vector<ValueId> parts = passes::gather_params(graph, gathered, place_.coordinates, bucket);
   for (size_t k = 0; k < parts.size(); ++k) draft.gradients[which[k]].param = parts[k];
 }
 
@@ -207,7 +202,7 @@ void StepGraphs::add_sums(Draft& draft, const StepKey& key) {
 
 void StepGraphs::sum_up(Draft& draft, const StepKey& key) const {
   const bool is_update = key.part == StepPart::update || key.part == StepPart::tied;
-  const passes::StepSums how{.coordinates = coordinates_,
+  const passes::StepSums how{.coordinates = place_.coordinates,
                              .micro_batches = key.micro_batches,
                              .is_last = key.part == StepPart::last || is_update,
                              .reduce_each = options_.strategy.zero >= 2,
@@ -232,20 +227,20 @@ void StepGraphs::gather_for_update(Draft& draft, size_t i) const {
   passes::ParamGradient& g = draft.gradients[i];
   if (passes::split_axes(graph, g.gradient).empty()) return;
   const tensor::Dims dims = training_.type(state_of(training_, draft.names[i])).shape.to_dims();
-  g.target = passes::gather_whole(graph, g.param, dims, coordinates_);
-  g.gradient = passes::gather_whole(graph, g.gradient, dims, coordinates_);
+  g.target = passes::gather_whole(graph, g.param, dims, place_.coordinates);
+  g.gradient = passes::gather_whole(graph, g.gradient, dims, place_.coordinates);
 }
 
 /// What ZeRO shares out and what it does not, for the run's record.
 std::string StepGraphs::describe_parts(const Draft& draft) const {
-  if (options_.strategy.zero == 0 || mesh_.extent("dp") == 1) return "";
+  if (options_.strategy.zero == 0 || mesh().extent("dp") == 1) return "";
   std::string whole;
   for (size_t i = 0; i < draft.names.size(); ++i) {
     if (draft.dims[i] < 0) whole += "  " + draft.names[i] + "\n";
   }
   const auto count = static_cast<size_t>(std::count(draft.dims.begin(), draft.dims.end(), -1));
   return base::concat("zero ", options_.strategy.zero, ": ", draft.names.size() - count, " parameters in ",
-                      mesh_.extent("dp"), " parts; whole on every rank ", count, "\n", whole);
+                      mesh().extent("dp"), " parts; whole on every rank ", count, "\n", whole);
 }
 
 /// New parts of parameters reach whoever reads them.
@@ -263,9 +258,10 @@ void StepGraphs::write_back(Draft& draft, const passes::OptimizerPlan& plan) con
     const passes::ParamGradient& g = draft.gradients[i];
     if (g.target == ir::kNoValue || draft.dims[i] >= 0) continue;
     const tensor::Shard shard = graph.value(g.param).shard;
-    passes::assign_state(graph, g.param, passes::slice_part(graph, plan.updated[i], shard, coordinates_));
+    passes::assign_state(graph, g.param,
+                         passes::slice_part(graph, plan.updated[i], shard, place_.coordinates));
   }
-  passes::gather_updates(graph, parts, coordinates_,
+  passes::gather_updates(graph, parts, place_.coordinates,
                          static_cast<int64_t>(options_.strategy.bucket_mb * (1 << 20)));
 }
 
@@ -274,7 +270,7 @@ void StepGraphs::add_running_statistics(Draft& draft, const passes::OptimizerPla
                                         const StepKey& key) const {
   ir::Graph& graph = draft.graph;
   const size_t count = draft.gradients.size();
-  const auto terms = static_cast<double>(key.micro_batches) * mesh_.extent("dp");
+  const auto terms = static_cast<double>(key.micro_batches) * mesh().extent("dp");
   for (size_t i = 0; i < draft.statistics.size(); ++i) {
     const Draft::Statistic& s = draft.statistics[i];
     ValueId mean = draft.sums[count + i].value;
@@ -298,7 +294,7 @@ void StepGraphs::add_update(Draft& draft, const StepKey& key) {
     passes::ParamGradient& g = draft.gradients[i];
     g.gradient = draft.sums[i].value;
     const bool is_whole = draft.dims[i] >= 0 && options_.strategy.zero < 3 && draft.copies[i] == ir::kNoValue;
-    if (is_whole) g.target = passes::own_part(graph, {g.param, draft.dims[i]}, coordinates_);
+    if (is_whole) g.target = passes::own_part(graph, {g.param, draft.dims[i]}, place_.coordinates);
     if (passes::needs_whole(kinds[i])) gather_for_update(draft, i);
   }
   const passes::OptimizerPlan plan =
@@ -307,7 +303,7 @@ void StepGraphs::add_update(Draft& draft, const StepKey& key) {
                              .norm_limit = options_.guarded,
                              .loss = mean_loss(graph, draft.sums[count + draft.statistics.size()].value),
                              .embeddings = passes::embedding_names(training_),
-                             .coordinates = coordinates_});
+                             .coordinates = place_.coordinates});
   write_back(draft, plan);
   add_running_statistics(draft, plan, key);
   draft.made.states = plan.states;
@@ -337,15 +333,20 @@ StepGraph StepGraphs::make(const StepKey& key, std::vector<TrainedParam>& params
   } else {
     draft.graph.set_outputs({}, {});
   }
-  settle(draft.graph, true);
+  return settle(draft, true);
+}
+
+StepGraph StepGraphs::settle(Draft& draft, bool has_common_results) const {
+  ir::Graph& graph = draft.graph;
+  graph.sort();
+  if (!place_.is_alone()) {
+    passes::fix_collective_order(graph);
+    has_common_results ? check_shards(graph) : static_cast<void>(passes::infer_shards(graph));
+  }
+  for (const ir::Value& v : graph.values()) {
+    if (v.kind == ir::ValueKind::state) draft.made.held.push_back(v);
+  }
   return std::move(draft.made);
 }
 
-void StepGraphs::settle(ir::Graph& graph, bool has_common_results) const {
-  graph.sort();
-  if (mesh_.size() == 1) return;
-  passes::fix_collective_order(graph);
-  has_common_results ? check_shards(graph) : static_cast<void>(passes::infer_shards(graph));
-}
-
-}  // namespace trireme::engine
+}  // namespace trireme::lower

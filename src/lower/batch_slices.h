@@ -5,7 +5,7 @@
 
 #include "compile/program.h"
 
-namespace trireme::engine {
+namespace trireme::lower {
 
 /// How a batch runs: `slices` equal parts one after another, or shared out over `lanes` threads.
 struct SlicePlan {
@@ -20,4 +20,4 @@ struct SlicePlan {
 /// bounded whatever the number of rows.
 SlicePlan plan_slices(const compile::Program& one_row, int64_t rows, int threads);
 
-}  // namespace trireme::engine
+}  // namespace trireme::lower

@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "engine/train_programs.h"
+#include "lower/step_graphs.h"
 
-namespace trireme::engine {
+namespace trireme::lower {
 
 inline constexpr const char* kGradientSuffix = ".grad";
 
@@ -54,4 +54,4 @@ struct StepGraphs::Draft {
   std::vector<passes::StepSum> sums;
 };
 
-}  // namespace trireme::engine
+}  // namespace trireme::lower

@@ -1,12 +1,12 @@
 // Splits a bound graph at the nodes whose shapes, or choice of kernel, depend on data.
-#include "engine/segments.h"
+#include "lower/segments.h"
 
 #include <algorithm>
 #include <unordered_map>
 
 #include "ops/table.h"
 
-namespace trireme::engine {
+namespace trireme::lower {
 namespace {
 
 using ir::Graph;
@@ -138,4 +138,4 @@ Segments cut_segments(const Graph& bound) {
   return cut;
 }
 
-}  // namespace trireme::engine
+}  // namespace trireme::lower

@@ -5,7 +5,7 @@
 #include "compile/program.h"
 #include "ir/graph.h"
 
-namespace trireme::engine {
+namespace trireme::lower {
 
 /// Computes the `concat` nodes of constants under products (passes::join_projections leaves them). Matrices
 /// are shared through `packs` by all buckets and instances, and live as long as a program reads them.
@@ -16,4 +16,4 @@ void join_weights(ir::Graph& graph, base::SharedCache& packs, bool later);
 /// runs.
 void fill_read_joined(const compile::Program& program, base::SharedCache& packs);
 
-}  // namespace trireme::engine
+}  // namespace trireme::lower

@@ -1,12 +1,12 @@
 // Tests the proof that a model may be batched: rows apart, rows mixed, a fixed first dimension, odd inner
 // sizes.
-#include "engine/batch_proof.h"
+#include "lower/batch_proof.h"
 
 #include <gtest/gtest.h>
 
 #include "ops/table.h"
 
-namespace trireme::engine {
+namespace trireme::lower {
 namespace {
 
 bool proven(const std::string& body) {
@@ -38,4 +38,4 @@ TEST(BatchProof, AFixedFirstDimensionIsNoBatch) {
 }
 
 }  // namespace
-}  // namespace trireme::engine
+}  // namespace trireme::lower

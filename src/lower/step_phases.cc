@@ -1,11 +1,11 @@
 // Which part of a training step each step of a program belongs to.
-#include "engine/step_phases.h"
+#include "lower/step_phases.h"
 
 #include <algorithm>
 
 #include "passes/train/train.h"
 
-namespace trireme::engine {
+namespace trireme::lower {
 
 std::vector<StepPhase> phases_of(const compile::Program& program) {
   std::vector<StepPhase> of_slot(program.slots.size(), StepPhase::forward);
@@ -32,4 +32,4 @@ std::vector<StepPhase> phases_of(const compile::Program& program) {
   return phases;
 }
 
-}  // namespace trireme::engine
+}  // namespace trireme::lower

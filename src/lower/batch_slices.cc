@@ -1,9 +1,9 @@
 // The choice of slices.
-#include "engine/batch_rows.h"
+#include "lower/batch_slices.h"
 
 #include <algorithm>
 
-namespace trireme::engine {
+namespace trireme::lower {
 namespace {
 
 /// No batch runs in more parts than this; a search through their numbers takes a millisecond.
@@ -75,4 +75,4 @@ SlicePlan plan_slices(const compile::Program& one_row, int64_t rows, int threads
   return plan;
 }
 
-}  // namespace trireme::engine
+}  // namespace trireme::lower

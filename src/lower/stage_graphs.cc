@@ -1,13 +1,12 @@
 // The graphs of a pipeline stage in a training step: its parts of the model, and its update.
 #include <algorithm>
 
-#include "comm/mesh.h"
-#include "engine/step_draft.h"
+#include "lower/step_draft.h"
 #include "ops/collective/parts.h"
 #include "ops/table.h"
 #include "passes/partition/partition.h"
 
-namespace trireme::engine {
+namespace trireme::lower {
 
 using ir::ValueId;
 
@@ -46,11 +45,9 @@ void place_activations(ir::Graph& graph) {
 
 }  // namespace
 
-int StepGraphs::stage() const { return mesh_.has(kAxis) ? coordinates_[mesh_.index_of(kAxis)] : 0; }
-
 /// Decides where the model is cut, and which stage holds what.
 void StepGraphs::cut(const ir::Graph& graph) {
-  const int stages = mesh_.extent(kAxis);
+  const int stages = mesh().extent(kAxis);
   const auto parts = static_cast<size_t>(stages * options_.strategy.chunks);
   cut_ = passes::plan_pipeline_cut(graph, parts, options_.strategy.cuts);
   const auto weights = passes::weights_of_parts(graph, cut_);
@@ -71,9 +68,9 @@ StageGraph StepGraphs::make_stage(const StepKey& key, std::vector<TrainedParam>&
   Draft draft;
   forward(draft, key);
   place_inputs(draft.graph);
-  if (mesh_.extent("dp") > 1) place_activations(draft.graph);
+  if (mesh().extent("dp") > 1) place_activations(draft.graph);
   if (holders_.empty()) cut(draft.graph);
-  const size_t index = key.chunk * static_cast<size_t>(mesh_.extent(kAxis)) + static_cast<size_t>(stage());
+  const size_t index = key.chunk * static_cast<size_t>(mesh().extent(kAxis)) + static_cast<size_t>(stage());
   const bool is_last = index + 1 == cut_.parts();
   passes::PipelinePart part = passes::cut_part(draft.graph, cut_, index);
   const std::vector<ValueId> wanted = trained_states(part.graph, params);
@@ -104,8 +101,7 @@ StageGraph StepGraphs::make_stage(const StepKey& key, std::vector<TrainedParam>&
   std::vector<ValueId> outputs;
   for (size_t i = draft.counters; i < crossing.size(); ++i) outputs.push_back(output_of(graph, crossing[i]));
   graph.set_outputs(outputs, {crossing.begin() + static_cast<ptrdiff_t>(draft.counters), crossing.end()});
-  settle(graph, false);
-  return {std::move(draft.made), part.in, part.out};
+  return {settle(draft, false), part.in, part.out};
 }
 
 StageSums StepGraphs::sums_of(const Draft& draft, size_t micro_batches) const {
@@ -145,7 +141,7 @@ void StepGraphs::share_counters(Draft& draft, const std::vector<StageSums>& part
     in.push_back(mine);
   }
   const auto out = graph.add(ops::table().need("all_reduce"), in,
-                             ops::group_attrs(mesh_, coordinates_, kAxis), in.size(), "loss");
+                             ops::group_attrs(mesh(), place_.coordinates, kAxis), in.size(), "loss");
   for (size_t i = 0; i < out.size(); ++i) draft.sums[first + i].value = out[i];
 }
 
@@ -166,7 +162,7 @@ StepGraph StepGraphs::make_tied(const StepKey& key) {
   Draft draft;
   ir::Graph& graph = draft.graph;
   graph.name = "tied";
-  graph.mesh = mesh_;
+  graph.mesh = mesh();
   for (const StageSums& part : parts_of(key)) {
     for (const StageSums::Param& p : part.params) {
       if (!is_tied(p.name)) continue;
@@ -179,15 +175,14 @@ StepGraph StepGraphs::make_tied(const StepKey& key) {
     tied_sums_[s.name] = described(graph, s.value);
     graph.add_output(s.value, tied_sum(s.name));
   }
-  settle(graph, false);
-  return std::move(draft.made);
+  return settle(draft, false);
 }
 
 StepGraph StepGraphs::make_update(const StepKey& key) {
   Draft draft;
   ir::Graph& graph = draft.graph;
   graph.name = "update";
-  graph.mesh = mesh_;
+  graph.mesh = mesh();
   const std::vector<StageSums> parts = parts_of(key);
   const auto sum = [&](const std::string& name, const ir::Value& like) {
     return add_state(graph, passes::lowest_sum(name, key.micro_batches), like);
@@ -226,8 +221,7 @@ StepGraph StepGraphs::make_update(const StepKey& key) {
   draft.counters = names.size();
   share_counters(draft, parts);
   add_update(draft, key);
-  settle(graph, true);
-  return std::move(draft.made);
+  return settle(draft, true);
 }
 
-}  // namespace trireme::engine
+}  // namespace trireme::lower

@@ -1,5 +1,5 @@
 // Weights that passes put side by side.
-#include "engine/joined_weights.h"
+#include "lower/joined_weights.h"
 
 #include <algorithm>
 
@@ -7,7 +7,7 @@
 #include "ops/table.h"
 #include "tensor/joined.h"
 
-namespace trireme::engine {
+namespace trireme::lower {
 namespace {
 
 using tensor::Tensor;
@@ -67,4 +67,4 @@ void fill_read_joined(const compile::Program& program, base::SharedCache& packs)
   }
 }
 
-}  // namespace trireme::engine
+}  // namespace trireme::lower

@@ -1,17 +1,17 @@
 // A bucket's graph with its products on 16-bit operands.
-#include "engine/low_precision.h"
+#include "lower/low_precision.h"
 
 #include <algorithm>
 #include <map>
 
-#include "engine/rounded_weights.h"
+#include "lower/rounded_weights.h"
 #include "ops/table.h"
 #include "passes/precision/casts.h"
 #include "passes/precision/float8.h"
 #include "tensor/repeated.h"
 #include "tensor/rounded.h"
 
-namespace trireme::engine {
+namespace trireme::lower {
 namespace {
 
 using tensor::Tensor;
@@ -204,4 +204,4 @@ void fill_read_weights(const compile::Program& program, base::SharedCache& packs
   }
 }
 
-}  // namespace trireme::engine
+}  // namespace trireme::lower

@@ -5,7 +5,7 @@
 
 #include "ir/graph.h"
 
-namespace trireme::engine {
+namespace trireme::lower {
 
 /// A bound graph in three parts. Everything in `ready` has static shapes. `frontier` nodes (ids of the bound
 /// graph) have all operands available after `ready` but results that need data or subgraphs. `rest` is what
@@ -21,4 +21,4 @@ struct Segments {
 
 Segments cut_segments(const ir::Graph& bound);
 
-}  // namespace trireme::engine
+}  // namespace trireme::lower

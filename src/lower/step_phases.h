@@ -5,7 +5,7 @@
 
 #include "compile/program.h"
 
-namespace trireme::engine {
+namespace trireme::lower {
 
 enum class StepPhase : uint8_t { forward, backward, update };
 
@@ -13,4 +13,4 @@ enum class StepPhase : uint8_t { forward, backward, update };
 /// makes a backward step, else it is forward.
 std::vector<StepPhase> phases_of(const compile::Program& program);
 
-}  // namespace trireme::engine
+}  // namespace trireme::lower

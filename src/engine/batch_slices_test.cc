@@ -1,12 +1,12 @@
 // How batches are cut, and that cut batches give the same bytes.
-#include "engine/batch_rows.h"
+#include "lower/batch_slices.h"
 
 #include <gtest/gtest.h>
 
 #include <chrono>
 
 #include "base/rng.h"
-#include "engine/batch_proof.h"
+#include "lower/batch_proof.h"
 #include "engine/session.h"
 #include "ops/table.h"
 #include "passes/pass.h"
@@ -26,7 +26,7 @@ compile::Program program_of(int64_t arena, int64_t values, int64_t weights) {
 TEST(PlanSlices, CutsWhatOutgrowsTheCacheAndSharesRowsAmongThreads) {
   constexpr int64_t kMiB = int64_t{1} << 20;
   const auto slices = [](const compile::Program& p, int64_t rows, int threads) {
-    const SlicePlan plan = plan_slices(p, rows, threads);
+    const lower::SlicePlan plan = lower::plan_slices(p, rows, threads);
     return std::pair<int64_t, int>(plan.slices, plan.lanes);
   };
   using Pair = std::pair<int64_t, int>;
@@ -51,7 +51,7 @@ TEST(PlanSlices, TakesBoundedTimeForAnyNumberOfRows) {
       const auto begin = std::chrono::steady_clock::now();
       for (const compile::Program& p :
            {program_of(0, 0, 0), program_of(1, 1, 1), program_of(kMiB, kMiB, 1)}) {
-        const SlicePlan plan = plan_slices(p, rows, threads);
+        const lower::SlicePlan plan = lower::plan_slices(p, rows, threads);
         EXPECT_EQ(rows % plan.slices, 0);
       }
       EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(2)) << rows;
@@ -78,16 +78,16 @@ compile::Program product_and_table(double flop_per_byte, int64_t weights) {
 TEST(PlanSlices, RowsOfTheirOwnWhereAThreadComputesMuchForEachWeight) {
   constexpr int64_t kMiB = int64_t{1} << 20;
   const compile::Program p = product_and_table(60, 200 * kMiB);
-  const SlicePlan two = plan_slices(p, 8, 4);  // two rows a thread
+  const lower::SlicePlan two = lower::plan_slices(p, 8, 4);  // two rows a thread
   EXPECT_EQ(two.slices, 4);
   EXPECT_EQ(two.lanes, 4);
-  EXPECT_EQ(plan_slices(p, 4, 4).lanes, 1);  // one row: the weights would be read for too little
+  EXPECT_EQ(lower::plan_slices(p, 4, 4).lanes, 1);  // one row: the weights would be read for too little
   // Weights that are still near when the next lane reads them may be read for less, and the less the fewer
   // lanes.
   const compile::Program near = product_and_table(18, 40 * kMiB);
-  EXPECT_EQ(plan_slices(near, 8, 4).lanes, 4);
-  EXPECT_EQ(plan_slices(near, 4, 4).lanes, 1);
-  EXPECT_EQ(plan_slices(near, 2, 2).lanes, 2);
+  EXPECT_EQ(lower::plan_slices(near, 8, 4).lanes, 4);
+  EXPECT_EQ(lower::plan_slices(near, 4, 4).lanes, 1);
+  EXPECT_EQ(lower::plan_slices(near, 2, 2).lanes, 2);
 }
 
 const char* const kConvolutions = R"(graph "convolutions"
@@ -181,7 +181,7 @@ void expect_rows_alone(const std::string& body, const char* why) {
   const auto model = std::make_shared<const PreparedModel>(ir::parse(
       "graph \"g\"\n  %0 = input \"x\" : f32[n,8,24,24]\n  %1 = param \"w\" : f32[8,8,3,3]#ones\n" + body,
       ops::table()));
-  const std::string reason = why_not_batched(model->graph());
+  const std::string reason = lower::why_not_batched(model->graph());
   EXPECT_NE(reason.find(why), std::string::npos) << reason;
   // What cannot be shown runs as one batch: as many slices as one would give other numbers.
   const Tensor x = noise({8, 8, 24, 24}, 5);

@@ -1,0 +1,85 @@
+// From a graph with static shapes to the program of one rank for inference.
+#include "lower/inference.h"
+
+#include <unordered_set>
+
+#include "lower/joined_weights.h"
+#include "lower/low_precision.h"
+#include "lower/rounded_weights.h"
+#include "passes/partition/collective_types.h"
+#include "passes/partition/partition.h"
+#include "passes/partition/shard_rules.h"
+#include "passes/train/train.h"
+
+namespace trireme::lower {
+namespace {
+
+/// Bytes of the constants of `graph` that `model`, of which it is a part, does not have.
+int64_t new_constant_bytes(const ir::Graph& model, const ir::Graph& graph) {
+  std::unordered_set<const std::byte*> known;
+  for (const ir::Value& v : model.values()) known.insert(v.data.defined() ? v.data.raw() : nullptr);
+  int64_t bytes = 0;
+  for (const ir::Value& v : graph.values())
+    bytes += v.data.defined() && !known.contains(v.data.raw()) ? v.data.bytes() : 0;
+  return bytes;
+}
+
+}  // namespace
+
+LoweredInference lower_inference(ir::Graph bound, const InferenceTarget& target, base::SharedCache& packs,
+                                 const ir::Graph& model) {
+  const tensor::DeviceKind on = target.compile.on;
+  passes::run_passes(passes::bucket_passes(), bound, target.passes);
+  LoweredInference made;
+  made.folded_bytes = new_constant_bytes(model, bound);
+  const bool packs_parts = target.precision == passes::Precision::f32 && on == tensor::DeviceKind::cpu;
+  join_weights(bound, packs, packs_parts);
+  lower_for_inference(bound, target.precision, on, packs);
+  made.program = std::make_shared<const compile::Program>(compile::compile(bound, target.compile, packs));
+  fill_read_weights(*made.program, packs);
+  fill_read_joined(*made.program, packs);
+  return made;
+}
+
+RankPart::RankPart(passes::Strategy strategy, int rank, passes::WeightOptions stored)
+    : strategy_(std::move(strategy)), place_{strategy_.mesh(), {}}, store_(stored) {
+  place_.coordinates = place_.mesh.coordinates(rank);
+  base::require(strategy_.dp == 1,
+                "ranks of one model are tensor parallel and pipeline stages; dp=", strategy_.dp,
+                " is for training, instances serve several batches at a time");
+}
+
+/// Weights are the same tensors in all programs: one copy of each part, packed once.
+void RankPart::share_weights(ir::Graph& graph) {
+  for (size_t i = 0; i < graph.values().size(); ++i) {
+    ir::Value& v = graph.value(ir::ValueId(static_cast<uint32_t>(i)));
+    if (v.kind != ir::ValueKind::param || v.name.empty()) continue;
+    const auto [at, is_new] = weights_.emplace(v.name, v.data);
+    if (!is_new && at->second.type() == v.data.type()) v.data = at->second;
+  }
+}
+
+passes::PipelinePart RankPart::of(ir::Graph whole, const std::map<std::string, tensor::Shard>* placed) {
+  passes::run_passes(passes::forward_passes(), whole);
+  whole.sort();
+  std::map<std::string, tensor::Shard> weights;
+  if (placed == nullptr) weights = passes::place_params(whole, strategy_);
+  passes::PipelinePart part{.graph = std::move(whole), .in = {}, .out = {}};
+  if (stages() > 1) {
+    if (!cut_) cut_ = passes::plan_pipeline_cut(part.graph, static_cast<size_t>(stages()), strategy_.cuts);
+    part = passes::cut_part(part.graph, *cut_, static_cast<size_t>(stage()));
+  }
+  if (strategy_.tp > 1) {
+    part.graph = passes::partition(part.graph, {.mesh = place_.mesh,
+                                                .coordinates = place_.coordinates,
+                                                .placed = placed == nullptr ? weights : *placed,
+                                                .untouched = {"pp"}});
+    passes::infer_shards(part.graph);
+    passes::fix_collective_order(part.graph);
+    share_weights(part.graph);
+  }
+  if (store_.stores()) report_ = passes::store_weights(part.graph, store_, &stored_);
+  return part;
+}
+
+}  // namespace trireme::lower

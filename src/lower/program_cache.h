@@ -1,0 +1,56 @@
+// Programs by what they were made for, as many as a session may keep.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <memory>
+
+namespace trireme::lower {
+
+/// Keeps the most recently used values. Clients choose sizes, so no cache of programs is without a limit.
+/// One owner thread.
+template <class Key, class Value>
+class ProgramCache {
+ public:
+  explicit ProgramCache(size_t most) : most_(std::max<size_t>(1, most)) {}
+
+  /// The value of a key, which `make` gives where there is none; it takes the place of the least recently
+  /// used once there are as many as may be kept. Stays valid until another find().
+  template <class Make>
+  Value& find(const Key& key, const Make& make) {
+    auto at = entries_.find(key);
+    if (at == entries_.end()) {
+      std::unique_ptr<Value> made = make();  // if it throws, nothing has changed
+      while (entries_.size() >= most_) forget_oldest();
+      at = entries_.emplace(key, Entry{std::move(made), 0}).first;
+    }
+    at->second.last_used = ++clock_;
+    return *at->second.value;
+  }
+
+  void forget_oldest() {
+    const auto oldest = std::min_element(entries_.begin(), entries_.end(), [](const auto& a, const auto& b) {
+      return a.second.last_used < b.second.last_used;
+    });
+    if (oldest != entries_.end()) entries_.erase(oldest);
+  }
+
+  size_t size() const { return entries_.size(); }
+  /// Calls use(key, value) for each, in the order of the keys.
+  template <class Use>
+  void for_each(const Use& use) const {
+    for (const auto& [key, entry] : entries_) use(key, *entry.value);
+  }
+
+ private:
+  struct Entry {
+    std::unique_ptr<Value> value;
+    uint64_t last_used;
+  };
+  size_t most_;
+  uint64_t clock_ = 0;
+  std::map<Key, Entry> entries_;
+};
+
+}  // namespace trireme::lower

@@ -1,0 +1,38 @@
+// What decides the programs of a training step besides the loss graph, and which rank they are for.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "passes/pass.h"
+#include "passes/precision/precision.h"
+#include "passes/strategy.h"
+#include "passes/train/optimizer.h"
+#include "passes/train/recompute.h"
+#include "tensor/mesh.h"
+
+namespace trireme::lower {
+
+/// One rank of a mesh. Programs are made for it without a communicator: its numbers are all they need.
+struct RankPlace {
+  tensor::MeshShape mesh = {};
+  std::vector<int> coordinates = {};  ///< on the axes of the mesh
+
+  bool is_alone() const { return mesh.size() == 1; }
+  /// The coordinate on an axis; 0 where the mesh does not have it.
+  int on(std::string_view axis) const { return mesh.has(axis) ? coordinates[mesh.index_of(axis)] : 0; }
+};
+
+struct StepOptions {
+  passes::OptimizerOptions optimizer;
+  passes::PrecisionOptions precision = {};  ///< of products; weights, moments and statistics stay f32
+  bool scaled_loss = false;                 ///< loss_weight carries a loss scale, grad_scale its inverse
+  bool guarded = false;                     ///< steps above norm_limit or loss_limit change nothing
+  passes::RecomputeMode recompute = passes::RecomputeMode::none;
+  int64_t activation_bytes = 0;  ///< above 0: recompute as little as keeps activations under this many bytes
+  std::vector<std::string> freeze = {};  ///< params whose name contains one of these are not trained
+  passes::PassOptions passes = {};
+  passes::Strategy strategy = {};
+};
+
+}  // namespace trireme::lower
