@@ -4,6 +4,7 @@
 #include <iostream>
 
 #include "cli/device_options.h"
+#include "cli/inspect_rank.h"
 #include "cli/model_input.h"
 #include "cli/verb.h"
 #include "lower/batch_proof.h"
@@ -20,9 +21,14 @@ struct InspectOptions {
   int threads = 0;
   DeviceOptions on;
   passes::WeightOptions weights;
+  RankInspection rank;
 
   void fields(base::OptionList& f) {
-    f.add("model", &model, "ONNX file, directory of a model, or zoo:resnet50").positional().required();
+    f.add("model", &model,
+          "ONNX file, directory of a model, or zoo:resnet50; or the YAML file of a training, whose data need "
+          "not be there: the programs of a step")
+        .positional()
+        .required();
     f.add("after", &after, "print the graph as it stands after this pass");
     f.add("passes", &passes, "list the passes with their changes and times");
     f.add("program", &program, "print the steps with their kernels, FLOPs and bytes");
@@ -35,6 +41,7 @@ struct InspectOptions {
     f.add("off", &off, "names of passes to leave out");
     on.fields(f);
     weights.fields(f);
+    rank.fields(f);
   }
 };
 
@@ -58,6 +65,14 @@ passes::PassOptions watching(const InspectOptions& options, bool& printed) {
 int inspect_main(std::span<const std::string> words, base::Env&) {
   InspectOptions options;
   if (!parse(options, words, "inspect")) return 0;
+  if (options.model.ends_with(".yaml") || options.model.ends_with(".yml") || !options.rank.ranks.empty()) {
+    options.rank.sizes = {options.batch, options.shape, options.dim};
+    options.rank.prints = {options.program, options.memory, options.why};
+    options.rank.threads = options.threads;
+    options.rank.weights = options.weights;
+    options.rank.off = options.off;
+    return inspect_rank(options.model, options.rank, options.on);
+  }
   model::Model model = open_model(options.model);
   model.graph.sort();
   if (options.after.empty() && !options.passes && !options.program && !options.why && !options.memory &&

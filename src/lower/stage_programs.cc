@@ -76,7 +76,11 @@ int64_t LoweredStage::peak_bytes(const passes::PipelineSlots& slots) const {
   for (const StageProgram* p : {&forward, &backward, &weights}) {
     if (p->program != nullptr) arena = std::max(arena, p->program->memory.arena_bytes);
   }
-  return arena + in.bytes * slots.in + out.bytes * slots.out + in_gradient.bytes * slots.in_gradient +
+  return arena + buffer_bytes(slots);
+}
+
+int64_t LoweredStage::buffer_bytes(const passes::PipelineSlots& slots) const {
+  return in.bytes * slots.in + out.bytes * slots.out + in_gradient.bytes * slots.in_gradient +
          out_gradient.bytes * slots.out_gradient + kept.bytes * slots.kept + late.bytes * slots.late;
 }
 

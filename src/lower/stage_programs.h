@@ -45,7 +45,9 @@ struct LoweredStage {
   BufferLayout in, out, in_gradient, out_gradient, kept, late;
 
   StageSlot slot(const std::string& name) const;
-  /// What activations take: the largest program, and buffers for the micro-batches in flight.
+  /// Bytes of the buffers for the micro-batches in flight.
+  int64_t buffer_bytes(const passes::PipelineSlots& slots) const;
+  /// What activations take: the largest program and the buffers.
   int64_t peak_bytes(const passes::PipelineSlots& slots) const;
   const StageProgram& program(passes::PipelineWork work) const;
 };

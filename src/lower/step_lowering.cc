@@ -155,8 +155,10 @@ LoweredPipeline StepLowering::lower_pipeline(const StepKey& key) {
   const auto slots = passes::plan_pipeline_slots(made.order)[static_cast<size_t>(graphs_.stage())];
   StepKey part = key;
   part.part = StepPart::stage;
-  for (part.chunk = 0; part.chunk < slots.size(); ++part.chunk)
+  for (part.chunk = 0; part.chunk < slots.size(); ++part.chunk) {
     made.chunks.push_back(lower_chunk(part, slots[part.chunk]));
+    made.buffer_bytes += made.chunks.back().buffer_bytes(slots[part.chunk]);
+  }
   StepKey whole = key;
   whole.chunk = 0;
   whole.part = StepPart::tied;

@@ -42,6 +42,7 @@ struct LoweredPipeline {
   std::vector<LoweredStage> chunks;  ///< the parts of the model on this stage
   LoweredStep tied;                  ///< sums of gradients that other stages hold too; without outputs: none
   LoweredStep update;
+  int64_t buffer_bytes = 0;  ///< of all parts, for the micro-batches in flight
 };
 
 /// Makes and compiles the programs of one rank. Needs no communicator, no device and no content of weights.

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "base/rng.h"
+#include "tensor/absent.h"
 #include "tensor/repeated.h"
 
 namespace trireme::model {
@@ -66,6 +67,12 @@ tensor::Tensor RandomParams::get(const std::string& name, const tensor::Dims& di
     }
   });
   return t;
+}
+
+tensor::Tensor AbsentParams::get(const std::string& name, const tensor::Dims& dims, const Init& init) {
+  constexpr int64_t kSmall = 1024;  // scalars and the like, which passes may compute with
+  if (tensor::element_count(dims) <= kSmall) return drawn_.get(name, dims, init);
+  return tensor::absent(tensor::DType::f32, dims);
 }
 
 tensor::Tensor RepeatedParams::get(const std::string& name, const tensor::Dims& dims, const Init& init) {

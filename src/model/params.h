@@ -59,6 +59,15 @@ class RepeatedParams : public ParamSource {
   std::map<std::tuple<Init::Kind, double, double>, tensor::Tensor> blocks_;
 };
 
+/// For networks whose programs are looked at and not run: large weights have no content (tensor/absent.h).
+class AbsentParams : public ParamSource {
+ public:
+  tensor::Tensor get(const std::string& name, const tensor::Dims& dims, const Init& init) override;
+
+ private:
+  RandomParams drawn_{0};
+};
+
 /// 64-bit FNV-1a of a text: the stream of the weight of that name.
 uint64_t name_hash(std::string_view name);
 

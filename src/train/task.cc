@@ -34,14 +34,22 @@ std::string describe(const char* what, const data::Dataset& dataset) {
 
 }  // namespace
 
-model::Model open_trained_model(const ModelOptions& options, int64_t seed, std::string& text) {
+ir::Graph loss_graph(const model::Model& model, model::LossOptions options) {
+  ir::Graph graph = model.graph;
+  options.keeps_outputs |= options.kind == model::LossKind::cosine;  // evaluation ranks the similarities
+  model::add_loss(graph, options);
+  return graph;
+}
+
+model::Model open_trained_model(const ModelOptions& options, int64_t seed, std::string& text,
+                                model::ParamSource* params) {
   model::Model model;
   if (options.source.starts_with(kZoo)) {
     std::vector<std::string> config = options.config;
     const bool has_seed = std::any_of(config.begin(), config.end(),
                                       [](const std::string& c) { return c.starts_with("seed="); });
     if (!has_seed) config.push_back(base::concat("seed=", seed));
-    model = model::zoo::build(std::string_view(options.source).substr(kZoo.size()), config);
+    model = model::zoo::build(std::string_view(options.source).substr(kZoo.size()), config, params);
   } else {
     base::require(options.config.empty(), "model.config is for zoo models; '", options.source, "' is a file");
     model = model::load_model(options.source);
@@ -59,14 +67,11 @@ PreparedTask prepare_task(const TrainConfig& config, const ConfigSections& secti
   PreparedTask prepared;
   prepared.model = open_trained_model(config.model, config.run.seed, prepared.text);
   TrainTask& task = prepared.task;
-  task.loss = prepared.model.graph;
-  model::LossOptions loss = config.loss;
-  loss.keeps_outputs |= loss.kind == model::LossKind::cosine;  // evaluation ranks the similarities
-  model::add_loss(task.loss, loss);
+  task.loss = loss_graph(prepared.model, config.loss);
   const auto open = [&](const data::DatasetSpec& spec) {
     data::DatasetPtr opened = data::open_dataset(spec);
     if (config.texts.columns.empty()) return opened;
-    const bool is_class = loss.kind == model::LossKind::cross_entropy;
+    const bool is_class = config.loss.kind == model::LossKind::cross_entropy;
     return tokenized(std::move(opened), config.texts, prepared.model.directory, is_class);
   };
   task.data = open(config.data);

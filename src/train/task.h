@@ -5,15 +5,20 @@
 #include <string>
 #include <vector>
 
+#include "model/loss.h"
 #include "model/model.h"
+#include "model/params.h"
 #include "train/loop.h"
 #include "train/train_config.h"
 
 namespace trireme::train {
 
 /// The model that `model.source` names, with weights from `model.weights`. A zoo network whose options give
-/// no seed takes `seed`. Throws what the builders and readers throw.
-model::Model open_trained_model(const ModelOptions& options, int64_t seed, std::string& text);
+/// no seed takes `seed`, or its weights from `params`. Throws what the builders and readers throw.
+model::Model open_trained_model(const ModelOptions& options, int64_t seed, std::string& text,
+                                model::ParamSource* params = nullptr);
+/// The loss of a model as the configuration says: the graph that is trained.
+ir::Graph loss_graph(const model::Model& model, model::LossOptions options);
 
 struct PreparedTask {
   model::Model model;  ///< as it will be served: no loss

@@ -21,6 +21,7 @@ namespace {
 struct Request {
   std::span<const std::string> assignments;
   Model* model = nullptr;         // receives the network
+  ParamSource* params = nullptr;  // of its weights; null: as the options say
   base::Json* options = nullptr;  // receives the options
   std::string* markdown = nullptr;
 };
@@ -70,7 +71,7 @@ Row row(std::string name, std::string meaning, Model (*make)(const Config&, Para
     const auto seed = static_cast<uint64_t>(options.seed);
     std::unique_ptr<ParamSource> params = std::make_unique<RandomParams>(seed);
     if (options.weights == Weights::repeated) params = std::make_unique<RepeatedParams>(seed);
-    *request.model = make(options.config, *params);
+    *request.model = make(options.config, request.params != nullptr ? *request.params : *params);
   };
   return {{std::move(name), std::move(meaning)}, serve};
 }
@@ -147,9 +148,9 @@ std::vector<Entry> entries() {
   return out;
 }
 
-Model build(std::string_view name, std::span<const std::string> assignments) {
+Model build(std::string_view name, std::span<const std::string> assignments, ParamSource* params) {
   Model model;
-  serve(name, {.assignments = assignments, .model = &model});
+  serve(name, {.assignments = assignments, .model = &model, .params = params});
   return model;
 }
 

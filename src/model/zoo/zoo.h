@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "model/model.h"
+#include "model/params.h"
 
 namespace trireme::model::zoo {
 
@@ -20,7 +21,9 @@ std::vector<Entry> entries();
 
 /// Builds the network `name` with the options `assignments` ("layers=4"); every network has `seed`, on which
 /// the weights depend. Throws invalid_argument for an unknown name or option, naming the nearest.
-Model build(std::string_view name, std::span<const std::string> assignments = {});
+/// `params`: where the weights come from instead of the seed.
+Model build(std::string_view name, std::span<const std::string> assignments = {},
+            ParamSource* params = nullptr);
 
 /// The options of a network with their present values, as build() would use them.
 base::Json options_of(std::string_view name, std::span<const std::string> assignments = {});
