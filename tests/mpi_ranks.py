@@ -96,6 +96,21 @@ def training_has_the_bits_of_local_ranks():
             assert models["local"] == models["mpi"], f"{layout}: other weights"
 
 
+def decoding_ranks_may_be_processes():
+    """Two processes answer as one rank does, in f32 and with weights and products in few bits."""
+    model = "zoo:llama:layers=2,width=64,heads=4,kv_heads=2,inner=128,vocabulary=97"
+    words = [_ranks.TRIREME, "generate", model, "--prompt-ids", "1,5,9", "--max-tokens", 12, "--ignore-eos", "--json",
+             "--threads", 1]
+    for more in ([], ["--weights", "int8", "--weight-group", 32], ["--precision", "bf16"]):
+        tokens = []
+        for ranks in (1, 2):
+            code, output = _ranks.run(ranks, [*words, *more, *(["--tp", ranks] if ranks > 1 else [])],
+                                      under_mpi=ranks > 1)
+            assert code == 0, f"{more} on {ranks}: {code}: {output}"
+            tokens.append(json.loads(output.strip().splitlines()[-1])["tokens"])
+        assert len(tokens[0]) == 12 and tokens[0] == tokens[1], f"{more}: {tokens}"
+
+
 def main():
     reason = _ranks.why_no_mpi()
     if reason:
@@ -104,7 +119,7 @@ def main():
         return
     passed, failed = conformance()
     for case in (bench_measures_all, other_size_is_refused, stopped_rank_is_named,
-                 training_has_the_bits_of_local_ranks):
+                 training_has_the_bits_of_local_ranks, decoding_ranks_may_be_processes):
         try:
             case()
             passed += 1

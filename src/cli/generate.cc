@@ -10,6 +10,9 @@
 #include "cli/verb.h"
 #include "data/stop_text.h"
 #include "data/tokenizer.h"
+#include "comm/mesh.h"
+#include "comm/world.h"
+#include "engine/decode_ranks.h"
 #include "engine/generator.h"
 #include "engine/inference_ranks.h"
 #include "model/hf/generation.h"
@@ -65,7 +68,7 @@ struct GenerateOptions {
     f.add_choice("precision", &precision, {"f32", "bf16", "f16", "fp8"}, "operands of products");
     weights.fields(f);
     f.add("tp", &ranks.tp,
-          "ranks of this process that each hold a part of the large weights and of the heads")
+          "ranks that each hold a part of the large weights and of the heads: of this process, or of a job")
         .at_least(0);
     f.add_choice("cache_type", &cache_type, {"f32", "bf16", "f16"}, "keys and values that are kept");
     f.add("cache_bytes", &cache_bytes,
@@ -124,9 +127,24 @@ class GenerateVerb {
     if (!o_.tokenizer.empty() || !o_.characters.empty()) open_tokenizer();
     if (!o_.ignore_eos) end_ = model::hf::end_tokens(model_);
     prepared_ = std::make_shared<engine::DecodeModel>(model_.graph, o_.session());
-    session_ = std::make_unique<engine::DecodeSession>(prepared_, o_.session());
   }
 
+  /// The ranks of a job of the model's strategy; null: all ranks are in this process.
+  void open(comm::Mesh* mesh) {
+    engine::DecodeOptions options = o_.session();
+    options.mesh = mesh;
+    session_ = std::make_unique<engine::DecodeSession>(prepared_, options);
+  }
+  /// What the other ranks of the job do.
+  void follow(comm::Mesh& mesh) {
+    engine::DecodeOptions options = o_.session();
+    options.mesh = &mesh;
+    engine::follow_decoding(prepared_, options);
+  }
+  const passes::Strategy& strategy() const { return prepared_->strategy(); }
+
+  /// Ends the session, and with it those of the other ranks.
+  void close() { session_.reset(); }
   engine::DecodeSession& session() { return *session_; }
   int run();
   void bench();
@@ -324,10 +342,22 @@ int generate_main(std::span<const std::string> words, base::Env& env) {
   if (!parse(options, words, "generate")) return 0;
   const bool measures = !options.bench.empty();
   GenerateVerb verb(std::move(options));
-  if (measures) verb.bench();
-  const int code = measures ? 0 : verb.run();
-  const std::string names = verb.session().host_operators();
-  if (!names.empty()) env.log.warning("runtime", "host_fallback", {{"operators", names}});
+  const auto run = [&](comm::Mesh* mesh) {
+    verb.open(mesh);
+    if (measures) verb.bench();
+    const int code = measures ? 0 : verb.run();
+    const std::string names = verb.session().host_operators();
+    if (!names.empty()) env.log.warning("runtime", "host_fallback", {{"operators", names}});
+    verb.close();
+    return code;
+  };
+  const int ranks = verb.strategy().world();
+  if (ranks == 1 || comm::chosen_kind({}) != comm::RankKind::mpi) return run(nullptr);
+  int code = 0;
+  comm::run_ranks({.kind = comm::RankKind::mpi, .ranks = ranks}, [&](comm::Communicator& world) {
+    comm::Mesh mesh(world, verb.strategy().mesh());
+    world.rank() == 0 ? void(code = run(&mesh)) : verb.follow(mesh);
+  });
   return code;
 }
 

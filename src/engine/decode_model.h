@@ -11,6 +11,10 @@
 #include "passes/strategy.h"
 #include "passes/precision/weights.h"
 
+namespace trireme::comm {
+class Mesh;
+}
+
 namespace trireme::engine {
 
 struct DecodeOptions {
@@ -26,6 +30,9 @@ struct DecodeOptions {
   int64_t page_tokens = 16;
   /// Ranks that hold the model together, by tp: threads of this process, which share its cores.
   passes::Strategy strategy = {};
+  /// The ranks of a job of that shape instead: this is rank 0 of it, the others run follow_decoding().
+  /// Outlives the session.
+  comm::Mesh* mesh = nullptr;
   int64_t cache_bytes =
       0;  ///< of all pages of a rank; 0: cache_share of what is free, at most what can be used
   double cache_share = 0.5;    ///< of the device's memory, or of what this process may use

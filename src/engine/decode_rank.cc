@@ -12,18 +12,6 @@ namespace {
 using passes::DecodeResult;
 using tensor::Tensor;
 
-/// Shapes of a step's inputs, in their order.
-std::vector<tensor::Dims> shapes_of(DecodeResult result, const DecodeBucket& b, int64_t most_pages,
-                                    int64_t most_sequences) {
-  const int64_t n = b.tokens, s = b.sequences;
-  std::vector<tensor::Dims> shapes{{1, n}, {1, n}, {n}, {s, most_pages}, {s}, {s + 1}, {s}};
-  if (result == DecodeResult::logits) return shapes;
-  const bool has_penalties = result == DecodeResult::penalized;
-  shapes.insert(shapes.end(), {{most_sequences}, {n}, {s, has_penalties ? 7 : 4}, {s, 2}});
-  if (has_penalties) shapes.push_back({s});
-  return shapes;
-}
-
 }  // namespace
 
 KvLayout kv_layout(const DecodeModel& model) {
@@ -109,11 +97,21 @@ std::vector<void*> DecodeRank::states_of(const compile::Program& program) {
   return states;
 }
 
+std::vector<tensor::Dims> DecodeRank::operand_shapes(DecodeResult result, const DecodeBucket& b) const {
+  const int64_t n = b.tokens, s = b.sequences;
+  std::vector<tensor::Dims> shapes{{1, n}, {1, n}, {n}, {s, form_.options.most_pages}, {s}, {s + 1}, {s}};
+  if (result == DecodeResult::logits) return shapes;
+  const bool has_penalties = result == DecodeResult::penalized;
+  shapes.insert(shapes.end(), {{most_sequences_}, {n}, {s, has_penalties ? 7 : 4}, {s, 2}});
+  if (has_penalties) shapes.push_back({s});
+  return shapes;
+}
+
 std::shared_ptr<DecodeRank::Compiled> DecodeRank::build(const Key& key) {
   if (key.result != DecodeResult::logits && !draws_.contains(key.result))
     draws_.emplace(key.result, passes::draw_form(form_, key.result, most_sequences_));
   const ir::Graph& graph = key.result == DecodeResult::logits ? form_.graph : draws_.at(key.result);
-  const auto shapes = shapes_of(key.result, key.bucket, form_.options.most_pages, most_sequences_);
+  const auto shapes = operand_shapes(key.result, key.bucket);
   ir::Graph bound = passes::bind_shapes(graph, shapes);
   if (part_) bound = part_->of(std::move(bound), &model_->placed()).graph;
   const lower::InferenceTarget target{.compile = {.on = device_->kind(),
@@ -151,14 +149,15 @@ const compile::Program& DecodeRank::prepare(DecodeResult result, const DecodeBuc
   return *compiled({result, bucket})->program;
 }
 
-void DecodeRank::run(const DecodeBucket& bucket, const std::vector<Tensor>& inputs, Tensor& logits,
+void DecodeRank::run(const DecodeBucket& bucket, const std::vector<Tensor>& inputs, Tensor* logits,
                      runtime::Trace* trace) {
   const std::shared_ptr<Compiled> program = compiled({DecodeResult::logits, bucket});
   finish();
   const void* in[passes::kDecodeInputs];
   for (size_t i = 0; i < passes::kDecodeInputs; ++i) in[i] = inputs[i].raw();
-  if (!is_first() && !unread_.defined()) unread_ = Tensor::empty(logits.dtype(), logits.dims());
-  void* out[] = {is_first() ? logits.mutable_raw() : unread_.mutable_raw()};
+  if (logits == nullptr && !unread_.defined())
+    unread_ = Tensor::empty(tensor::DType::f32, {most_sequences_, form_.vocabulary});
+  void* out[] = {logits != nullptr ? logits->mutable_raw() : unread_.mutable_raw()};
   program->executor->run(in, out, *stream_, trace);
 }
 

@@ -43,11 +43,16 @@ class DecodeRank {
   int64_t arena_bytes() const { return arena_.bytes(); }
   std::string host_operators() const;
   const compile::Program& prepare(passes::DecodeResult result, const DecodeBucket& bucket);
+  /// Whether prepare() would find the program.
+  bool has(passes::DecodeResult result, const DecodeBucket& bucket) const {
+    return compiled_.has({result, bucket});
+  }
 
-  bool is_first() const { return mesh_ == nullptr || mesh_->world().rank() == 0; }
-  /// Runs a step to its end; the first rank's logits [sequences, vocabulary] to `logits`. `inputs`: of the
-  /// largest bucket, in the order of passes::DecodeInput and DrawInput.
-  void run(const DecodeBucket& bucket, const std::vector<tensor::Tensor>& inputs, tensor::Tensor& logits,
+  /// Extents of a step's operands, in the order of passes::DecodeInput and DrawInput.
+  std::vector<tensor::Dims> operand_shapes(passes::DecodeResult result, const DecodeBucket& bucket) const;
+  /// Runs a step to its end; the first rank's logits [sequences, vocabulary] to `logits`, null on others.
+  /// `inputs`: of the largest bucket, in the order of passes::DecodeInput and DrawInput.
+  void run(const DecodeBucket& bucket, const std::vector<tensor::Tensor>& inputs, tensor::Tensor* logits,
            runtime::Trace* trace);
   /// Launches a step that draws into slot `slot` of two; tokens that the step before drew are those of the
   /// other slot.

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 
-#include "base/memory.h"
 #include "runtime/open_device.h"
 
 namespace trireme::engine {
@@ -12,24 +11,6 @@ namespace {
 using passes::DecodeResult;
 using tensor::DType;
 using tensor::Tensor;
-
-/// Pages for all sequences at their longest, or as many as the budget allows.
-int64_t pages_of(const DecodeOptions& options, const DecodeModel& model) {
-  const KvLayout layout = kv_layout(model);
-  const int ranks = model.strategy().world();
-  const std::string device = ranks > 1 ? runtime::device_of_rank(options.device, {0, ranks}) : options.device;
-  const int64_t of_device = runtime::open_device(device)->memory_bytes();
-  const int64_t memory = of_device > 0 ? of_device : base::memory_limit_bytes() / ranks;
-  const int64_t budget = options.cache_bytes > 0
-                             ? options.cache_bytes
-                             : static_cast<int64_t>(static_cast<double>(memory) * options.cache_share);
-  const int64_t fit = budget / layout.page_bytes();
-  if (fit < 1) {
-    base::fail(base::ErrorCode::exhausted, "keys and values have ", budget, " bytes, one page of ",
-               layout.page_tokens, " tokens takes ", layout.page_bytes());
-  }
-  return std::min(options.max_sequences * model.form().options.most_pages, fit);
-}
 
 }  // namespace
 
@@ -42,7 +23,7 @@ DecodeSession::DecodeSession(std::shared_ptr<const DecodeModel> model, const Dec
   max_length_ = most_pages * form.options.page_tokens;
   if (form.positions > 0) max_length_ = std::min(max_length_, form.positions);
   if (options.max_length > 0) max_length_ = std::min(max_length_, options.max_length);
-  ranks_ = std::make_unique<DecodeRanks>(model_, options, pages_of(options, *model_));
+  ranks_ = std::make_unique<DecodeRanks>(model_, options);
   prefixes_ = std::make_unique<PrefixPages>(ranks_->first().pool());
   const bool is_cpu = runtime::kind_of_device(options.device) == tensor::DeviceKind::cpu;
   depth_ = options.run_ahead && !is_cpu && ranks_->size() == 1 ? 2 : 1;
@@ -135,13 +116,13 @@ SequenceId DecodeSession::fork(SequenceId from) {
     for (size_t i = 0; i < old.pages.size(); ++i) {
       made.pages.push_back(i < full ? old.pages[i] : take_page());
       if (i < full) ranks_->first().pool().share(old.pages[i]);
-      if (i >= full) ranks_->all([&](DecodeRank& rank) { rank.copy_page(old.pages[i], made.pages[i]); });
+      if (i >= full) ranks_->copy_page(old.pages[i], made.pages[i]);
     }
   } catch (const base::Error&) {
     close(id);
     throw;
   }
-  ranks_->all([&](DecodeRank& rank) { rank.copy_seen(from, id); });
+  ranks_->copy_seen(from, id);
   made.length = old.length;
   return id;
 }
@@ -262,8 +243,7 @@ void DecodeSession::grow(std::span<const DecodePiece> pieces) {
 }
 
 const compile::Program& DecodeSession::prepare(const Bucket& bucket, DecodeResult result) {
-  ranks_->all([&](DecodeRank& rank) { rank.prepare(result, bucket); });
-  return ranks_->first().prepare(result, bucket);
+  return ranks_->prepare(result, bucket);
 }
 
 namespace {
@@ -284,7 +264,7 @@ std::span<const float> DecodeSession::step(std::span<const DecodePiece> pieces, 
   prepare(size);
   take_pages(pieces);
   fill(pieces, size);
-  ranks_->all([&](DecodeRank& rank) { rank.run(size, inputs_, logits_, rank.is_first() ? trace : nullptr); });
+  ranks_->run(size, inputs_, logits_, trace);
   grow(pieces);
   return logits_.data<float>().first(pieces.size() * static_cast<size_t>(vocabulary()));
 }
@@ -303,7 +283,7 @@ void DecodeSession::launch(std::span<const DecodePiece> pieces) {
   fill(pieces, size);
   fill_draws(pieces, size, result);
   const auto slot = static_cast<size_t>(launched_ % 2);
-  ranks_->all([&](DecodeRank& rank) { rank.launch(result, size, inputs_, slot); });
+  ranks_->launch(result, size, inputs_, slot);
   rows_[slot] = pieces.size();
   ++launched_;
   grow(pieces);
@@ -320,7 +300,7 @@ void DecodeSession::see(SequenceId id, std::span<const int64_t> prompt) {
   sequence(id);
   seen_.assign(static_cast<size_t>(vocabulary()), 0);
   for (int64_t token : prompt) seen_.at(static_cast<size_t>(token)) = 1;
-  ranks_->all([&](DecodeRank& rank) { rank.set_seen(id, seen_); });
+  ranks_->set_seen(id, seen_);
 }
 
 }  // namespace trireme::engine

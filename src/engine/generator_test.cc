@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <map>
 
+#include "comm/mesh.h"
 #include "engine/session.h"
 #include "model/zoo/gpt2.h"
 #include "model/zoo/llama.h"
@@ -286,6 +287,35 @@ TEST(Generator, RanksAnswerAsOne) {
   DecodeOptions stages;
   stages.strategy.pp = 2;
   EXPECT_THROW(DecodeModel(models[0].graph, stages), base::Error);
+}
+
+TEST(Generator, RanksOfAJobFollowTheFirst) {
+  const model::Model model = tiny();
+  const auto run = [&](const std::shared_ptr<const DecodeModel>& prepared, const DecodeOptions& o) {
+    DecodeSession session(prepared, o);
+    const SequenceId first = session.open();
+    const std::vector<int64_t> prompt{1, 2, 3, 4, 5};
+    session.step({{{.sequence = first, .tokens = prompt}}});
+    session.fork(first);  // copies a page on every rank
+    Generator generator(session);
+    GenerateRequest request{.prompt = {7, 8}, .max_tokens = 6, .stop = {}, .sampling = {.temperature = 0}};
+    request.sampling.repetition_penalty = 1.3;  // what was seen is kept on every rank
+    generator.add(request);
+    generator.add({.prompt = {9}, .max_tokens = 4, .stop = {}, .sampling = {.temperature = 0}});
+    return run_all(generator);
+  };
+  DecodeOptions options{.threads = 1, .page_tokens = 4};
+  const Answers want = run(std::make_shared<DecodeModel>(model.graph, options), options);
+  options.strategy.tp = 2;
+  comm::LocalWorld world(2);
+  world.run([&](comm::Communicator& all) {
+    const auto prepared = std::make_shared<const DecodeModel>(model.graph, options);
+    comm::Mesh mesh(all, prepared->strategy().mesh());
+    DecodeOptions own = options;
+    own.mesh = &mesh;
+    if (all.rank() != 0) return follow_decoding(prepared, own);
+    EXPECT_EQ(run(prepared, own), want);
+  });
 }
 
 TEST(Generator, StoredWeightsAnswerAlikeOnDevices) {

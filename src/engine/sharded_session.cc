@@ -5,9 +5,6 @@
 #include <array>
 #include <cstring>
 
-#include "base/cpu_info.h"
-#include "base/memory.h"
-#include "engine/rank_service.h"
 #include "runtime/open_device.h"
 
 namespace trireme::engine {
@@ -84,124 +81,47 @@ void answer(RankRunner& runner, comm::Communicator& world) {
 }
 
 /// The options of one of several ranks on this machine: its share of the threads.
-SessionOptions share_of(const SessionOptions& all, int rank, int ranks) {
+SessionOptions options_of(const SessionOptions& all, int rank, int ranks) {
   SessionOptions own = all;
-  const int threads = all.threads > 0 ? all.threads : base::read_cpu_info().threads();
-  own.threads = std::max(1, threads / ranks);
-  own.cpus.clear();
-  for (int t = 0; t < own.threads && !all.cpus.empty(); ++t) {
-    own.cpus.push_back(all.cpus[static_cast<size_t>(rank * own.threads + t) % all.cpus.size()]);
-  }
+  ThreadShare share = share_of(all.threads, all.cpus, rank, ranks);
+  own.threads = share.threads;
+  own.cpus = std::move(share.cpus);
   return own;
-}
-
-/// Processes load a model each for themselves: weights that differ would answer without a word.
-void require_same_model(comm::Communicator& ranks, const ir::Graph& graph) {
-  uint64_t mine = 14695981039346656037u;
-  for (const char c : ir::print(graph)) mine = (mine ^ static_cast<unsigned char>(c)) * 1099511628211u;
-  std::vector<uint64_t> all(static_cast<size_t>(ranks.size()));
-  ranks.all_gather(comm::as_bytes(std::span<uint64_t>(&mine, 1)), comm::as_bytes(std::span<uint64_t>(all)),
-                   "what was loaded");
-  for (size_t r = 1; r < all.size(); ++r)
-    base::require(all[r] == all[0], "ranks 0 and ", r, " loaded different graphs or weights");
 }
 
 }  // namespace
 
-/// Ranks that are up: the world, the followers' threads, the leader's part.
-struct ShardedSession::Group {
-  explicit Group(int size) : world(size) {}
-  ~Group() {
-    for (std::thread& t : followers) t.join();
-  }
-
-  comm::LocalWorld world;
-  std::vector<std::thread> followers;
-  std::unique_ptr<comm::Communicator> opened;  ///< by a service
-  std::unique_ptr<comm::Mesh> mesh;            ///< the leader's
-  std::unique_ptr<RankRunner> leader;
-  comm::Communicator* ranks = nullptr;
-};
-
 ShardedSession::ShardedSession(std::shared_ptr<const PreparedModel> model, const SessionOptions& options)
     : model_(std::move(model)), options_(options) {
-  const int ranks = options.strategy.world();
-  base::require(options.mesh == nullptr || options.mesh->world().rank() == 0,
-                "the first rank leads, this is rank ",
-                options.mesh == nullptr ? 0 : options.mesh->world().rank());
-  const int here = is_in_job() ? 1 : ranks;
+  RankHome home{.mesh = options.mesh,
+                .service = options.service,
+                .model_key = options.model_key,
+                .graph = &model_->graph()};
+  const int here = home.is_in_job() ? 1 : options.strategy.world();
   for (int r = 0; r < here; ++r) {
-    const std::string device = is_in_job() ? runtime::device_of_rank(options.device)
-                                           : runtime::device_of_rank(options.device, {r, here});
-    models_.push_back(std::make_unique<RankModel>(model_, share_of(options, r, here), r, device));
+    const std::string device = home.is_in_job() ? runtime::device_of_rank(options.device)
+                                                : runtime::device_of_rank(options.device, {r, here});
+    models_.push_back(std::make_unique<RankModel>(model_, options_of(options, r, here), r, device));
   }
   find_indices();
-  ensure_group();
+  home.shape = models_[0]->mesh();
+  const auto runner = [this, here](int rank, comm::Mesh& mesh) {
+    RankModel& part = *models_[static_cast<size_t>(rank)];
+    return std::make_unique<RankRunner>(part, mesh, options_of(options_, rank, here));
+  };
+  RankGroup<RankRunner>::Crew crew{
+      .follow = [runner](int rank, comm::Mesh& mesh) { answer(*runner(rank, mesh), mesh.world()); },
+      .lead = [runner](comm::Mesh& mesh) { return runner(0, mesh); },
+      .say_end =
+          [](comm::Communicator& world) {
+            Message stop = message_of(Command::stop, {});
+            world.broadcast(bytes_of(stop), 0, "the end");
+          }};
+  ranks_ = std::make_unique<RankGroup<RankRunner>>(std::move(home), std::move(crew));
+  ranks_->open();
 }
 
-ShardedSession::~ShardedSession() { end_group(); }
-
-void ShardedSession::ensure_group() {
-  if (group_ != nullptr) return;
-  if ((options_.mesh != nullptr && restarts_ >= 0) ||
-      (options_.service != nullptr && options_.service->is_lost()))
-    base::fail(base::ErrorCode::unavailable, "a rank of the job is gone: the job has to start again");
-  const int here = static_cast<int>(models_.size());
-  auto group = std::make_unique<Group>(here);
-  for (int r = 1; r < here; ++r) {
-    group->followers.emplace_back([this, r, here, &world = group->world] {
-      try {
-        comm::Mesh mesh(world.communicator(r), models_[static_cast<size_t>(r)]->mesh());
-        RankRunner runner(*models_[static_cast<size_t>(r)], mesh, share_of(options_, r, here));
-        answer(runner, mesh.world());
-      } catch (const std::exception& e) {
-        world.fail(r, e.what());  // the leader meets this
-      }
-    });
-  }
-  try {
-    comm::Mesh* mesh = options_.mesh;
-    if (mesh == nullptr) {
-      if (options_.service != nullptr) group->opened = options_.service->open(options_.model_key);
-      comm::Communicator& all = group->opened != nullptr ? *group->opened : group->world.communicator(0);
-      if (group->opened != nullptr) require_same_model(all, model_->graph());
-      group->mesh = std::make_unique<comm::Mesh>(all, models_[0]->mesh());
-      mesh = group->mesh.get();
-    }
-    group->ranks = &mesh->world();
-    group->leader = std::make_unique<RankRunner>(*models_[0], *mesh, share_of(options_, 0, here));
-  } catch (const std::exception& e) {
-    group->world.fail(0, e.what());  // the followers need not wait
-    throw;
-  }
-  group_ = std::move(group);
-  ++restarts_;
-}
-
-void ShardedSession::end_group() {
-  if (group_ == nullptr) return;
-  try {
-    Message stop = message_of(Command::stop, {});
-    group_->ranks->broadcast(bytes_of(stop), 0, "the end");
-  } catch (const base::Error& e) {
-    group_->world.fail(0, e.what());
-  }
-  group_.reset();
-}
-
-/// Whatever goes wrong between ranks leaves some of them waiting for others: the group ends with it.
-template <class F>
-void ShardedSession::with_group(const F& use) {
-  ensure_group();
-  try {
-    use(*group_);
-  } catch (const std::exception& e) {
-    if (options_.service != nullptr) options_.service->say_lost();
-    group_->world.fail(0, e.what());
-    group_.reset();
-    throw;
-  }
-}
+ShardedSession::~ShardedSession() = default;
 
 /// Inputs that are read as rows of a table: of what else a client may get wrong, ranks learn only when some
 /// of them wait for others already.
@@ -256,13 +176,13 @@ void ShardedSession::run_into(const std::vector<Tensor>& inputs, std::vector<Ten
   const std::shared_ptr<const RankProgram> program = models_[0]->program_for(shapes_of(inputs));
   base::require(types_of(outputs) == program->results, "the given memory is not of the results' types");
   Message message = message_of(Command::run, types_of(inputs));
-  with_group([&](Group& group) {
-    group.ranks->broadcast(bytes_of(message), 0, "what to run");
+  ranks_->lead([&](RankRunner& leader, comm::Communicator& world) {
+    world.broadcast(bytes_of(message), 0, "what to run");
     for (const Tensor& t : inputs) {
       Tensor same = t;
-      group.ranks->broadcast(bytes_of(same), 0, "inputs");
+      world.broadcast(bytes_of(same), 0, "inputs");
     }
-    group.leader->run(inputs, outputs, trace);
+    leader.run(inputs, outputs, trace);
   });
 }
 
@@ -274,22 +194,20 @@ const compile::Program& ShardedSession::prepare(const std::vector<Dims>& shapes)
     types.push_back({graph.type(graph.inputs()[i]).dtype, tensor::Shape::of(shapes[i])});
   }
   Message message = message_of(Command::prepare, types);
-  with_group([&](Group& group) {
-    group.ranks->broadcast(bytes_of(message), 0, "what to run");
-    group.leader->prepare(shapes);
+  ranks_->lead([&](RankRunner& leader, comm::Communicator& world) {
+    world.broadcast(bytes_of(message), 0, "what to run");
+    leader.prepare(shapes);
   });
   return *program->program;
 }
 
-int64_t ShardedSession::arena_bytes() const { return group_ == nullptr ? 0 : group_->leader->arena_bytes(); }
-
-void ShardedSession::lose(int rank) {
-  if (group_ != nullptr) group_->world.fail(rank, "taken away");
+int64_t ShardedSession::arena_bytes() const {
+  return ranks_->leader() == nullptr ? 0 : ranks_->leader()->arena_bytes();
 }
 
 void follow(std::shared_ptr<const PreparedModel> model, const SessionOptions& options) {
   base::check(options.mesh != nullptr, "to follow, a rank needs the others");
-  const SessionOptions own = share_of(options, 0, 1);
+  const SessionOptions own = options_of(options, 0, 1);
   RankModel part(std::move(model), own, options.mesh->world().rank(),
                  runtime::device_of_rank(options.device));
   RankRunner runner(part, *options.mesh, own);
@@ -298,7 +216,7 @@ void follow(std::shared_ptr<const PreparedModel> model, const SessionOptions& op
 
 void follow(std::shared_ptr<const PreparedModel> model, const SessionOptions& options,
             comm::Communicator& group) {
-  const SessionOptions own = share_of(options, 0, 1);
+  const SessionOptions own = options_of(options, 0, 1);
   RankModel part(model, own, group.rank(), runtime::device_of_rank(options.device));
   require_same_model(group, model->graph());
   comm::Mesh mesh(group, part.mesh());

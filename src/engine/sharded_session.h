@@ -3,10 +3,9 @@
 #pragma once
 
 #include <memory>
-#include <thread>
 #include <vector>
 
-#include "comm/local.h"
+#include "engine/rank_group.h"
 #include "engine/rank_runner.h"
 
 namespace trireme::engine {
@@ -30,26 +29,18 @@ class ShardedSession {
   int64_t arena_bytes() const;
   int ranks() const { return static_cast<int>(models_.size()); }
   /// Takes a rank away, as if its thread had died; for tests. From any thread.
-  void lose(int rank);
+  void lose(int rank) { ranks_->lose(rank); }
   /// How often ranks were started again.
-  int restarts() const { return restarts_; }
+  int restarts() const { return ranks_->restarts(); }
 
  private:
-  struct Group;
-  void ensure_group();
-  void end_group();
-  template <class F>
-  void with_group(const F& use);
   void check_types(const std::vector<tensor::Tensor>& inputs) const;
-  bool is_in_job() const { return options_.mesh != nullptr || options_.service != nullptr; }
   void find_indices();
 
   std::shared_ptr<const PreparedModel> model_;
   SessionOptions options_;
-  std::vector<std::unique_ptr<RankModel>>
-      models_;                    ///< by rank; of this process only rank 0 where ranks are given
-  std::unique_ptr<Group> group_;  ///< null: none, or it was lost
-  int restarts_ = -1;
+  std::vector<std::unique_ptr<RankModel>> models_;  ///< by rank, of this process
+  std::unique_ptr<RankGroup<RankRunner>> ranks_;
   struct Indices {
     size_t input;
     int64_t rows;

@@ -37,6 +37,7 @@ class ProgramCache {
   }
 
   size_t size() const { return entries_.size(); }
+  bool has(const Key& key) const { return entries_.contains(key); }
   /// Calls use(key, value) for each, in the order of the keys.
   template <class Use>
   void for_each(const Use& use) const {
