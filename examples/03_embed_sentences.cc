@@ -9,7 +9,7 @@
 
 #include "data/wordpiece.h"
 #include "engine/session.h"
-#include "model/model.h"
+#include "model/load/load.h"
 
 using trireme::tensor::DType;
 using trireme::tensor::Tensor;

@@ -11,7 +11,7 @@
 #include "base/file.h"
 #include "data/image.h"
 #include "engine/session.h"
-#include "model/model.h"
+#include "model/load/load.h"
 #include "model/onnx/tensor_proto.h"
 #include "tests/test_data.h"
 

@@ -1,5 +1,5 @@
 // Choosing the reader of a model, and the pooling description of sentence models.
-#include "model/model.h"
+#include "model/load/load.h"
 
 #include <gtest/gtest.h>
 
