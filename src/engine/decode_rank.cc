@@ -5,6 +5,7 @@
 
 #include "base/cpu_info.h"
 #include "engine/rounded_weights.h"
+#include "passes/lists/lists.h"
 #include "passes/partition/collective_types.h"
 #include "passes/partition/partition.h"
 #include "passes/train/train.h"

@@ -15,6 +15,7 @@
 #include "engine/joined_weights.h"
 #include "engine/segments.h"
 #include "ops/table.h"
+#include "passes/lists/lists.h"
 
 namespace trireme::engine {
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "engine/batch_proof.h"
+#include "passes/lists/lists.h"
 #include "passes/partition/collective_types.h"
 #include "passes/partition/partition.h"
 #include "passes/partition/shard_rules.h"

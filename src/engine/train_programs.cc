@@ -7,6 +7,7 @@
 #include "comm/mesh.h"
 #include "engine/step_draft.h"
 #include "ops/table.h"
+#include "passes/lists/lists.h"
 #include "passes/partition/collective_types.h"
 #include "passes/train/gradient_norm.h"
 #include "passes/partition/partition.h"

@@ -16,9 +16,10 @@
 #include "engine/step_program.h"
 #include "engine/step_phases.h"
 #include "ops/table.h"
+#include "passes/lists/lists.h"
 #include "passes/partition/collective_types.h"
 #include "passes/precision/float8.h"
-#include "passes/train/wide_gradients.h"
+#include "passes/precision/wide_gradients.h"
 #include "runtime/device_speed.h"
 #include "runtime/open_device.h"
 

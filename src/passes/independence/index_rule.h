@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "ops/counts.h"
-#include "passes/independence.h"
+#include "passes/independence/independence.h"
 
 namespace trireme::passes {
 

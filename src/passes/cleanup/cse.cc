@@ -1,7 +1,7 @@
 // Common subexpressions: nodes of equal op, attributes and operands are computed once.
 #include <unordered_map>
 
-#include "passes/cleanup.h"
+#include "passes/cleanup/cleanup.h"
 
 namespace trireme::passes {
 namespace {

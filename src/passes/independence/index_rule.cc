@@ -1,5 +1,5 @@
 // Reads cut rules as statements about single entries: stricter than for ranks, whose parts may add up later.
-#include "passes/index_rule.h"
+#include "passes/independence/index_rule.h"
 
 #include <algorithm>
 #include <numeric>

@@ -1,13 +1,13 @@
 // Follows an index through a graph: binds it with a number of entries that no other extent has to do with,
 // types node by node, and asks each node's cut rule where the index goes.
-#include "passes/independence.h"
+#include "passes/independence/independence.h"
 
 #include <algorithm>
 #include <numeric>
 
 #include "ops/counts.h"
-#include "passes/fold.h"
-#include "passes/index_rule.h"
+#include "passes/cleanup/fold.h"
+#include "passes/independence/index_rule.h"
 #include "passes/partition/cut_match.h"
 
 namespace trireme::passes {

@@ -1,5 +1,5 @@
 // Fuses rectifiers and residual sums into the norms of a training graph.
-#include "passes/train/train_norms.h"
+#include "passes/fuse/train_norms.h"
 
 #include "passes/rewriter.h"
 

@@ -3,8 +3,8 @@
 #include <unordered_map>
 
 #include "ops/table.h"
-#include "passes/fold.h"
-#include "passes/pass.h"
+#include "passes/cleanup/fold.h"
+#include "passes/lists/lists.h"
 
 namespace trireme::passes {
 namespace {

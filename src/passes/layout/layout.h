@@ -17,8 +17,4 @@ size_t sink_transposes(ir::Graph& graph);
 /// Lets a convolution read the model's own channels-first input: the layout change rides on its gathering.
 size_t absorb_input_layout(ir::Graph& graph);
 
-/// Makes one node of a depthwise convolution, the pointwise one that reads it, and the pointwise one before
-/// it where nothing else reads what lies between.
-size_t gather_separable(ir::Graph& graph);
-
 }  // namespace trireme::passes

@@ -1,11 +1,11 @@
 // Rewrites attention over whole sequences into attention over pages, and positions into an operand.
-#include "passes/decode.h"
+#include "passes/decode/decode.h"
 
 #include <algorithm>
 
 #include "ops/random/sample_tokens.h"
 #include "ops/table.h"
-#include "passes/independence.h"
+#include "passes/independence/independence.h"
 #include "passes/rewriter.h"
 
 namespace trireme::passes {

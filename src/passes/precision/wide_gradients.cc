@@ -1,5 +1,5 @@
 // Gradients of weights in f32 as they were summed, where only f32 is read of them.
-#include "passes/train/wide_gradients.h"
+#include "passes/precision/wide_gradients.h"
 
 #include <algorithm>
 

@@ -1,5 +1,5 @@
 // The gradient of a rectifier moves into the gradient of the pooling behind it.
-#include "passes/train/pool_gradients.h"
+#include "passes/fuse/pool_gradients.h"
 
 #include "passes/rewriter.h"
 

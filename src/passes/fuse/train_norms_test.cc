@@ -1,6 +1,6 @@
 // The fusion of rectifiers and residuals into training batch norms: what it takes, what it leaves, equal
 // numbers.
-#include "passes/train/train_norms.h"
+#include "passes/fuse/train_norms.h"
 
 #include "ops/test_grad.h"
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "passes/cleanup.h"
+#include "passes/cleanup/cleanup.h"
 #include "passes/rewriter.h"
 
 namespace trireme::passes {

@@ -1,5 +1,5 @@
 // Constant folding: nodes whose operands are all known are computed now.
-#include "passes/fold.h"
+#include "passes/cleanup/fold.h"
 
 #include <algorithm>
 

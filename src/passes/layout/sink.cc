@@ -1,7 +1,7 @@
 // Moves layout transposes down through ops that do not care, until they meet and cancel.
 #include <algorithm>
 
-#include "passes/layout.h"
+#include "passes/layout/layout.h"
 #include "passes/rewriter.h"
 
 namespace trireme::passes {

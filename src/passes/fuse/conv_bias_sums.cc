@@ -1,5 +1,5 @@
 // The gradient of a bias moves into the gradient of the weights of its convolution.
-#include "passes/train/conv_bias_sums.h"
+#include "passes/fuse/conv_bias_sums.h"
 
 #include "passes/cpu_kernels.h"
 #include "passes/rewriter.h"

@@ -1,5 +1,5 @@
 // Channels-last networks: which ops change layout, and how a convolution absorbs the first change.
-#include "passes/layout.h"
+#include "passes/layout/layout.h"
 
 #include "passes/rewriter.h"
 

@@ -1,6 +1,6 @@
 // Which graphs keep rows apart, and what is said of those that do not: every rule that a proof leans on, and
 // the ways in which a number of rows gets into a graph.
-#include "passes/independence.h"
+#include "passes/independence/independence.h"
 
 #include <gtest/gtest.h>
 
