@@ -1,6 +1,6 @@
 // The bf16 product tiles compiled for AVX-512 with bf16; reached only after a run-time check.
-#include "backend/cpu/dense/dense_bf16.h"
-#include "backend/cpu/dense/dense_simd.h"
+#include "backend/cpu/tiles/dense_bf16.h"
+#include "backend/cpu/tiles/dense_simd.h"
 
 // Clang 16, which builds the fuzz targets, crashes on these intrinsics: its binaries take the f32 tiles.
 #if defined(__x86_64__) && (!defined(__clang__) || __clang_major__ > 16)
@@ -18,11 +18,11 @@ namespace trireme::cpu {
 namespace {
 
 // Vocabulary, then templates.
-#include "backend/cpu/dense/dense_simd_avx512.inc"
+#include "backend/cpu/tiles/dense_simd_avx512.inc"
 
-#include "backend/cpu/dense/gemm_kernel.inc"
+#include "backend/cpu/tiles/gemm_kernel.inc"
 
-#include "backend/cpu/dense/bf16_rows.inc"
+#include "backend/cpu/tiles/bf16_rows.inc"
 
 constexpr Bf16Kernels make_kernels() {
   Bf16Kernels kernels{};

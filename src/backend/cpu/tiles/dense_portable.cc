@@ -1,21 +1,21 @@
 // The dense kernels in plain vector extensions, for any processor; also where the levels' tables are chosen.
-#include "backend/cpu/dense/dense_kernels.h"
-#include "backend/cpu/dense/dense_simd.h"
-#include "backend/cpu/quant/qgemm_kernels.h"
+#include "backend/cpu/tiles/dense_kernels.h"
+#include "backend/cpu/tiles/dense_simd.h"
+#include "backend/cpu/tiles/qgemm_kernels.h"
 
 namespace trireme::cpu {
 namespace {
 
 // Vocabulary, templates, table: in this order.
-#include "backend/cpu/dense/dense_simd_portable.inc"
+#include "backend/cpu/tiles/dense_simd_portable.inc"
 
-#include "backend/cpu/dense/dense_activation.inc"
-#include "backend/cpu/conv/depthwise_kernel.inc"
-#include "backend/cpu/dense/gemm_kernel.inc"
-#include "backend/cpu/conv/pool_kernel.inc"
-#include "backend/cpu/quant/qgemm_kernel.inc"
+#include "backend/cpu/tiles/dense_activation.inc"
+#include "backend/cpu/tiles/depthwise_kernel.inc"
+#include "backend/cpu/tiles/gemm_kernel.inc"
+#include "backend/cpu/tiles/pool_kernel.inc"
+#include "backend/cpu/tiles/qgemm_kernel.inc"
 
-#include "backend/cpu/dense/dense_table.inc"
+#include "backend/cpu/tiles/dense_table.inc"
 
 constexpr DenseKernels kTable = make_dense_kernels(Isa::portable);
 constexpr QuantKernels kQuantTable = make_quant_kernels<false>();

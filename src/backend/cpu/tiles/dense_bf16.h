@@ -1,7 +1,7 @@
 // Internal: the vector kernels of bf16 products.
 #pragma once
 
-#include "backend/cpu/dense/dense_kernels.h"
+#include "backend/cpu/tiles/dense_kernels.h"
 
 namespace trireme::cpu {
 

@@ -1,8 +1,8 @@
 // The 8-bit product tiles compiled for AVX-512 with VNNI; reached only through the table, after a run-time
 // check.
-#include "backend/cpu/dense/dense_kernels.h"
-#include "backend/cpu/dense/dense_simd.h"
-#include "backend/cpu/quant/qgemm_kernels.h"
+#include "backend/cpu/tiles/dense_kernels.h"
+#include "backend/cpu/tiles/dense_simd.h"
+#include "backend/cpu/tiles/qgemm_kernels.h"
 
 #if defined(__x86_64__)
 
@@ -17,11 +17,11 @@ namespace trireme::cpu {
 namespace {
 
 // Vocabulary, then templates.
-#include "backend/cpu/dense/dense_simd_avx512.inc"
+#include "backend/cpu/tiles/dense_simd_avx512.inc"
 
-#include "backend/cpu/quant/qgemm_kernel.inc"
-#include "backend/cpu/quant/qgemm_bytes_kernel.inc"
-#include "backend/cpu/conv/depthwise_dot_kernel.inc"
+#include "backend/cpu/tiles/qgemm_kernel.inc"
+#include "backend/cpu/tiles/qgemm_bytes_kernel.inc"
+#include "backend/cpu/tiles/depthwise_dot_kernel.inc"
 
 constexpr QuantKernels make_vnni_kernels() {
   QuantKernels table = make_quant_kernels<true>();

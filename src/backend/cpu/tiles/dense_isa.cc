@@ -1,5 +1,5 @@
 // Finds the highest instruction-set level of this machine by asking the processor and the operating system.
-#include "backend/cpu/dense/dense_isa.h"
+#include "backend/cpu/tiles/dense_isa.h"
 
 #include <array>
 

@@ -3,9 +3,8 @@
 
 #include <cstdint>
 
-#include "backend/cpu/dense/dense_kernels.h"
-#include "backend/cpu/conv/depthwise_dot.h"
-#include "backend/cpu/quant/qgemm_s8.h"
+#include "backend/cpu/tiles/dense_kernels.h"
+#include "backend/cpu/tiles/depthwise_dot.h"
 
 namespace trireme::cpu {
 

@@ -27,7 +27,7 @@
 
 #include "backend/cpu/conv/conv_nhwc.h"
 #include "backend/cpu/conv/conv_quantized.h"
-#include "backend/cpu/dense/dense_simd.h"
+#include "backend/cpu/tiles/dense_simd.h"
 #include "backend/cpu/conv/depthwise_nhwc.h"
 #include "backend/cpu/dense/gemm_bf16.h"
 #include "backend/cpu/dense/gemm_blocks.h"

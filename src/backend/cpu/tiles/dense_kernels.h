@@ -3,8 +3,8 @@
 
 #include <cstdint>
 
-#include "backend/cpu/dense/dense_epilogue.h"
-#include "backend/cpu/dense/dense_isa.h"
+#include "backend/cpu/tiles/dense_epilogue.h"
+#include "backend/cpu/tiles/dense_isa.h"
 
 namespace trireme::cpu {
 

@@ -2,6 +2,7 @@
 // residual.
 #pragma once
 
+#include <cstdint>
 #include <limits>
 
 #include "tensor/activation.h"
@@ -9,6 +10,9 @@
 namespace trireme::cpu {
 
 using tensor::Activation;
+
+/// As what the results of 8-bit products are stored.
+enum class QuantOutput : uint8_t { s32, f32, u8, s8 };
 
 /// y = act(acc + bias + residual), or act(acc + bias) + residual with `act_before_residual`.
 /// `bias` is [n]; `residual` is laid out exactly like the output (same leading dimension); either may be
