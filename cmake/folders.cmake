@@ -210,7 +210,7 @@ function(trireme_cuda_folder result)
   list(FILTER sources EXCLUDE REGEX "_(test|bench|fuzz)\\.cc$")
   if(TRIREME_CUDNN)
     list(FILTER sources EXCLUDE REGEX "/cudnn_none")
-    file(GLOB graphs ${CMAKE_SOURCE_DIR}/src/backend/cuda/conv/toolkit_cudnn*.cc)
+    file(GLOB graphs ${CMAKE_SOURCE_DIR}/src/backend/cuda/*/toolkit_cudnn*.cc)
     set_property(SOURCE ${graphs} APPEND PROPERTY COMPILE_DEFINITIONS NV_CUDNN_FRONTEND_USE_DYNAMIC_LOADING
                  NV_CUDNN_FRONTEND_DISABLE_LOGGING)
     # Calls into the library: at -O3 the front end's headers take minutes a file.

@@ -3,7 +3,7 @@
 
 #include "backend/cuda/dense/gemm.h"
 #include "backend/cuda/dense/gemm_finish.h"
-#include "backend/cuda/kernels.h"
+#include "backend/cuda/quant/quantized_rows.h"
 #include "ops/cuda_kernels.h"
 #include "ops/kernel_forms.h"
 #include "ops/quant/weight_only.h"

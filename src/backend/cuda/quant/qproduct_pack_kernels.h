@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "backend/cuda/dense/qproduct.h"
+#include "backend/cuda/quant/qproduct.h"
 #include "backend/cuda/device/scalar.h"
 
 namespace trireme::cuda {

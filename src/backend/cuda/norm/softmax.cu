@@ -1,9 +1,8 @@
 // Launchers of softmax and its gradient.
-#include "backend/cuda/norm/row_kernels.h"
+#include "backend/cuda/norm/softmax.h"
 
-#include "backend/cuda/kernels.h"
-#include "backend/cuda/device/launch.h"
 #include "backend/cuda/device/types.h"
+#include "backend/cuda/norm/softmax_kernels.h"
 
 namespace trireme::cuda {
 void softmax(On on, const SoftmaxArgs& a) {

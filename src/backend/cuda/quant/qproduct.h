@@ -7,7 +7,7 @@
 
 #include "backend/cuda/dense/activation.h"
 #include "backend/cuda/dense/gemm.h"
-#include "backend/cuda/kernels.h"
+#include "backend/cuda/device/on.h"
 
 namespace trireme::cuda {
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "backend/cuda/device/exact.h"
-#include "backend/cuda/dense/qproduct_pack_kernels.h"
+#include "backend/cuda/quant/qproduct_pack_kernels.h"
 
 namespace trireme::cuda {
 

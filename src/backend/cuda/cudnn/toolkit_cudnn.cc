@@ -1,5 +1,5 @@
 // Opens cuDNN and builds and runs its graphs.
-#include "backend/cuda/conv/toolkit_cudnn.cuh"
+#include "backend/cuda/cudnn/toolkit_cudnn.cuh"
 
 #include <cuda_runtime.h>
 

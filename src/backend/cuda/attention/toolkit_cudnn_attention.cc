@@ -2,7 +2,7 @@
 #include <cmath>
 
 #include "backend/cuda/attention/attention.h"
-#include "backend/cuda/conv/toolkit_cudnn.cuh"
+#include "backend/cuda/cudnn/toolkit_cudnn.cuh"
 
 namespace trireme::cuda {
 namespace {

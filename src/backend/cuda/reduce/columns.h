@@ -73,4 +73,22 @@ TRIREME_DEVICE void column_pieces(const Lane& lane, const ColumnGrid& g, Add add
   }
 }
 
+/// out[i] = sum over pieces of in[piece, i], in their order, rounded once.
+template <class T>
+struct SumPiecesInto {
+  const float* in;
+  T* out;
+  int64_t pieces, n;
+
+  template <class Lane>
+  TRIREME_DEVICE void operator()(const Lane& lane) const {
+    const int64_t stride = lane.blocks() * lane.threads();
+    for (int64_t i = lane.block() * lane.threads() + lane.thread(); i < n; i += stride) {
+      float total = 0;
+      for (int64_t p = 0; p < pieces; ++p) total += in[p * n + i];
+      out[i] = from_float<T>(total);
+    }
+  }
+};
+
 }  // namespace trireme::cuda

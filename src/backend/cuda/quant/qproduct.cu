@@ -1,10 +1,10 @@
 // Launchers around 8-bit products.
-#include "backend/cuda/dense/qproduct.h"
+#include "backend/cuda/quant/qproduct.h"
 
 #include <algorithm>
 
 #include "backend/cuda/quant/dynamic_quantize_kernels.h"
-#include "backend/cuda/dense/qproduct_kernels.h"
+#include "backend/cuda/quant/qproduct_kernels.h"
 #include "backend/cuda/device/types.h"
 
 namespace trireme::cuda {

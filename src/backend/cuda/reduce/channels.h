@@ -1,8 +1,6 @@
-// Tensors [outer, channels, inner] by elements and planes; norms by given statistics. inner == 1 is channels
-// last.
+// Tensors [outer, channels, inner] by elements and planes. inner == 1 is channels last.
 #pragma once
 
-#include <cmath>
 #include <cstdint>
 
 #include "backend/cuda/device/scalar.h"
@@ -45,30 +43,5 @@ TRIREME_DEVICE float warp_sum(const Lane& lane, float value) {
   for (int mask = kWarp / 2; mask > 0; mask /= 2) value += lane.shuffle_xor(value, mask);
   return value;
 }
-
-/// Inference: y = (x - mean) / sqrt(variance + epsilon) scale + bias. 2 sizeof(T) bytes an element.
-template <class T, class S = float>
-struct ChannelNorm {
-  const T* x;
-  const S *scale, *bias, *mean, *variance;
-  T* y;
-  ChannelExtents extents;
-  float epsilon;
-
-  template <class Lane>
-  TRIREME_DEVICE void operator()(const Lane& lane) const {
-    const int64_t n = extents.outer * extents.channels * extents.inner;
-    const int64_t stride = lane.blocks() * lane.threads() * kPack<T>;
-    for (int64_t at = (lane.block() * lane.threads() + lane.thread()) * kPack<T>; at < n; at += stride) {
-      float v[kPack<T>];
-      load_pack(x + at, n - at, v);
-      for_channels(extents, at, kPack<T>, [&](int i, int64_t c) {
-        const float factor = to_float(scale[c]) / sqrtf(to_float(variance[c]) + epsilon);
-        v[i] = (v[i] - to_float(mean[c])) * factor + to_float(bias[c]);
-      });
-      store_pack(v, n - at, y + at);
-    }
-  }
-};
 
 }  // namespace trireme::cuda
