@@ -38,9 +38,10 @@ endfunction()
 # Arrow's headers, libraries and macro for the one file that uses them and its stand-in. --as-needed: programs that
 # open no data sets do not load 60 MB of libraries.
 function(trireme_arrow)
-  set_property(SOURCE ${CMAKE_SOURCE_DIR}/src/data/parquet.cc ${CMAKE_SOURCE_DIR}/src/data/parquet_none.cc
+  set(readers ${CMAKE_SOURCE_DIR}/src/data/readers)
+  set_property(SOURCE ${readers}/parquet.cc ${readers}/parquet_none.cc
                APPEND PROPERTY COMPILE_DEFINITIONS TRIREME_ARROW=1)
-  set_property(SOURCE ${CMAKE_SOURCE_DIR}/src/data/parquet.cc APPEND PROPERTY COMPILE_OPTIONS -isystem ${ARROW_INCLUDE})
+  set_property(SOURCE ${readers}/parquet.cc APPEND PROPERTY COMPILE_OPTIONS -isystem ${ARROW_INCLUDE})
   target_link_libraries(trireme_flags INTERFACE -Wl,--push-state,--as-needed ${ARROW_LIBRARY} ${PARQUET_LIBRARY}
                         -Wl,--pop-state)
 endfunction()

@@ -7,7 +7,7 @@
 #include <memory>
 #include <string>
 
-#include "data/wordpiece.h"
+#include "data/text/wordpiece.h"
 #include "engine/session.h"
 #include "model/load/load.h"
 

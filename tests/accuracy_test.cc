@@ -9,7 +9,7 @@
 #include <sstream>
 
 #include "base/file.h"
-#include "data/image.h"
+#include "data/image/image.h"
 #include "engine/session.h"
 #include "model/load/load.h"
 #include "model/onnx/tensor_proto.h"
