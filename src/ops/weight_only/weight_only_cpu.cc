@@ -2,7 +2,7 @@
 #include "backend/cpu/device/cpu_stream.h"
 #include "backend/cpu/dense/weight_rows.h"
 #include "ops/kernel_forms.h"
-#include "ops/quant/weight_only.h"
+#include "ops/weight_only/weight_only.h"
 
 namespace trireme::ops {
 namespace {

@@ -1,6 +1,6 @@
 // weight_only_linear on CPU and device: every kernel against plain sums of the stored weights.
 #include "backend/cpu/dense/weight_rows.h"
-#include "ops/quant/weight_only.h"
+#include "ops/weight_only/weight_only.h"
 #include "tests/half_tensors.h"
 #include "tests/run_on_device.h"
 

@@ -1,5 +1,5 @@
 // Stored weights: how they are made from floats.
-#include "ops/quant/weight_only.h"
+#include "ops/weight_only/weight_only.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,6 +1,6 @@
 // weight_only_linear: schema, and its expansion into plain ops.
 #include "ops/cut_notation.h"
-#include "ops/quant/weight_only.h"
+#include "ops/weight_only/weight_only.h"
 #include "ops/table.h"
 
 namespace trireme::ops {

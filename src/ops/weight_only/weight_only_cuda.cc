@@ -6,7 +6,7 @@
 #include "backend/cuda/quant/quantized_rows.h"
 #include "ops/cuda_kernels.h"
 #include "ops/kernel_forms.h"
-#include "ops/quant/weight_only.h"
+#include "ops/weight_only/weight_only.h"
 
 namespace trireme::ops {
 namespace {
