@@ -109,6 +109,9 @@ def checking():
     expect("forty members", complaints("src/base/x.h", large + "};\n", sizes.run), [])
     expect("one member more", len(complaints("src/base/x.h", large + "  D d;\n};\n", sizes.run)), 1)
     expect("fields in one line", len(complaints("src/base/x.h", large + "  int p = 0, q;\n};\n", sizes.run)), 1)
+    names = [f"src/base/x{i}.h" for i in range(40)] + ["src/base/more/x.h"]
+    expect("forty files", list(sizes.crowded(names)), [])
+    expect("one file more", list(sizes.crowded([*names, "src/base/y.cc"])), [("src/base", 1, "folder", 41)])
     private = "/" + "home/someone/model"
     expect("private path", len(complaints("docs/x.md", f"see {private}\n", leaks.run)), 1)
     expect("relative path", complaints("docs/x.md", "see ../shared/home/model\n", leaks.run), [])
