@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "backend/cpu/device/cpu_stream.h"
-#include "backend/cpu/dense/dense_kernels.h"
+#include "backend/cpu/tiles/dense_kernels.h"
 #include "ops/test_eval.h"
 
 namespace trireme::ops {

@@ -1,4 +1,4 @@
-"""Tokenizes the files of src/data/wordpiece_bench.cc with the tokenizers package, one thread, and prints MB/s and tokens."""
+"""Tokenizes the files of src/data/text/wordpiece_bench.cc with the tokenizers package, one thread, and prints MB/s and tokens."""
 import os
 import statistics
 import sys

@@ -38,9 +38,10 @@ endfunction()
 # Arrow's headers, libraries and macro for the one file that uses them and its stand-in. --as-needed: programs that
 # open no data sets do not load 60 MB of libraries.
 function(trireme_arrow)
-  set_property(SOURCE ${CMAKE_SOURCE_DIR}/src/data/parquet.cc ${CMAKE_SOURCE_DIR}/src/data/parquet_none.cc
+  set(readers ${CMAKE_SOURCE_DIR}/src/data/readers)
+  set_property(SOURCE ${readers}/parquet.cc ${readers}/parquet_none.cc
                APPEND PROPERTY COMPILE_DEFINITIONS TRIREME_ARROW=1)
-  set_property(SOURCE ${CMAKE_SOURCE_DIR}/src/data/parquet.cc APPEND PROPERTY COMPILE_OPTIONS -isystem ${ARROW_INCLUDE})
+  set_property(SOURCE ${readers}/parquet.cc APPEND PROPERTY COMPILE_OPTIONS -isystem ${ARROW_INCLUDE})
   target_link_libraries(trireme_flags INTERFACE -Wl,--push-state,--as-needed ${ARROW_LIBRARY} ${PARQUET_LIBRARY}
                         -Wl,--pop-state)
 endfunction()
@@ -210,7 +211,7 @@ function(trireme_cuda_folder result)
   list(FILTER sources EXCLUDE REGEX "_(test|bench|fuzz)\\.cc$")
   if(TRIREME_CUDNN)
     list(FILTER sources EXCLUDE REGEX "/cudnn_none")
-    file(GLOB graphs ${CMAKE_SOURCE_DIR}/src/backend/cuda/conv/toolkit_cudnn*.cc)
+    file(GLOB graphs ${CMAKE_SOURCE_DIR}/src/backend/cuda/*/toolkit_cudnn*.cc)
     set_property(SOURCE ${graphs} APPEND PROPERTY COMPILE_DEFINITIONS NV_CUDNN_FRONTEND_USE_DYNAMIC_LOADING
                  NV_CUDNN_FRONTEND_DISABLE_LOGGING)
     # Calls into the library: at -O3 the front end's headers take minutes a file.

@@ -7,9 +7,9 @@
 #include <memory>
 #include <string>
 
-#include "data/wordpiece.h"
+#include "data/text/wordpiece.h"
 #include "engine/session.h"
-#include "model/model.h"
+#include "model/load/load.h"
 
 using trireme::tensor::DType;
 using trireme::tensor::Tensor;

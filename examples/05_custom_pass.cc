@@ -6,6 +6,7 @@
 
 #include "engine/session.h"
 #include "ops/table.h"
+#include "passes/lists/lists.h"
 #include "passes/rewriter.h"
 
 using trireme::ir::Graph;

@@ -9,9 +9,9 @@
 #include <sstream>
 
 #include "base/file.h"
-#include "data/image.h"
+#include "data/image/image.h"
 #include "engine/session.h"
-#include "model/model.h"
+#include "model/load/load.h"
 #include "model/onnx/tensor_proto.h"
 #include "tests/test_data.h"
 

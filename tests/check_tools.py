@@ -91,9 +91,10 @@ def checking():
     expect("layer up", len(complaints("src/base/x.cc", up, layers.run)), 1)
     expect("layer down", complaints("src/engine/x.cc", up, layers.run), [])
     kernel = '#include "backend/cpu/device/cpu_stream.h"\n'
-    expect("kernel file", complaints("src/ops/new/x_cpu.cc", kernel, layers.run), [])
-    expect("no kernel file", len(complaints("src/ops/new/x.cc", kernel, layers.run)), 1)
+    expect("kernel file", complaints("src/ops/dense/x_cpu.cc", kernel, layers.run), [])
+    expect("no kernel file", len(complaints("src/ops/dense/x.cc", kernel, layers.run)), 1)
     expect("no row", len(complaints("src/newfolder/x.cc", up, layers.run)), 1)
+    expect("included text", len(complaints("src/base/x.inc", up, layers.run)), 1)
     once = "#pragma once\n"
     expect("third party", len(complaints("src/base/x.h", once + "#include <openssl/ssl.h>\n", includes.run)), 1)
     expect("standard", complaints("src/base/x.h", once + "#include <vector>\n", includes.run), [])
@@ -108,9 +109,60 @@ def checking():
     expect("forty members", complaints("src/base/x.h", large + "};\n", sizes.run), [])
     expect("one member more", len(complaints("src/base/x.h", large + "  D d;\n};\n", sizes.run)), 1)
     expect("fields in one line", len(complaints("src/base/x.h", large + "  int p = 0, q;\n};\n", sizes.run)), 1)
+    names = [f"src/base/x{i}.h" for i in range(40)] + ["src/base/more/x.h"]
+    expect("forty files", list(sizes.crowded(names)), [])
+    expect("one file more", list(sizes.crowded([*names, "src/base/y.cc"])), [("src/base", 1, "folder", 41)])
     private = "/" + "home/someone/model"
     expect("private path", len(complaints("docs/x.md", f"see {private}\n", leaks.run)), 1)
     expect("relative path", complaints("docs/x.md", "see ../shared/home/model\n", leaks.run), [])
+
+
+ROOMS = """
+low:
+low *_test.cc:  high
+net:            low
+net:            net/b
+net/a:          net
+net/b:          net/a
+net *_dev.cc:   device
+device:         low
+high:           net
+top:            all
+"""
+
+
+def rooms():
+    """The rules for divided folders, on an invented table."""
+    def table(text):
+        return with_text(layers.TABLE, text, layers.table)
+
+    def may(path, target, room):
+        return any(layers.means(name, room, target, known) for name in layers.names_for(room, path, known))
+
+    known = table(ROOMS)
+    expect("outer folders are inherited", may("net/a/x.cc", "low/x.h", "net/a"))
+    expect("files directly in the folder", may("net/a/x.cc", "net/x.h", "net/a"))
+    expect("no other room by the folder's name", may("net/a/x.cc", "net/b/x.h", "net/a"), False)
+    expect("a room that is named", may("net/b/x.cc", "net/a/x.h", "net/b"))
+    expect("the folder's row opens its rooms to its own files", may("net/x.cc", "net/b/x.h", "net"))
+    expect("but not to its rooms", may("net/a/x.cc", "net/b/x.h", "net/a"), False)
+    expect("a suffix holds for rooms", may("net/a/x_dev.cc", "device/x.h", "net/a"))
+    expect("a suffix holds for no other file", may("net/a/x.cc", "device/x.h", "net/a"), False)
+    expect("from outside all rooms", may("high/x.cc", "net/b/x.h", "high"))
+    expect("a subfolder without a row", layers.homeless("net/c/x.cc", "net", known) is not None)
+    expect("one room with its subfolders", layers.homeless("low/c/x.cc", "low", known), None)
+
+    def cycles(text):
+        return [message.split("cycle: ")[1] for message in layers.wrong_table(table(text)) if "cycle: " in message]
+
+    expect("cycle inside a folder", cycles(ROOMS), ["net -> net/b -> net/a -> net"])
+    free = ROOMS.replace("net:            net/b\n", "")
+    expect("no cycle", cycles(free), [])
+    free = free.replace("net *_dev.cc:   device\n", "")
+    expect("cycle of folders", cycles(free.replace("low:\n", "low: high\n")), ["low -> high -> net -> low"])
+    between = free.replace("device:         low", "device: net/a").replace("net/b:          net/a", "net/b: device")
+    expect("a cycle of folders, though not of rooms", cycles(between), ["device -> net -> device"])
+    expect("unknown name", len(list(layers.wrong_table(table(free + "more: nothing\n")))), 1)
 
 
 def operator_names():
@@ -172,6 +224,7 @@ scanning()
 emptiness()
 onnx_results()
 checking()
+rooms()
 operator_names()
 print(f"{passed} passed, {failed} failed, 0 skipped")
 sys.exit(failed > 0)

@@ -14,6 +14,7 @@
 #include "base/rng.h"
 #include "engine/session.h"
 #include "ops/table.h"
+#include "passes/lists/lists.h"
 #include "passes/train/train.h"
 #include "tests/test_data.h"
 #include "tests/test_device.h"

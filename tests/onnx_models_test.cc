@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "engine/session.h"
-#include "model/model.h"
+#include "model/load/load.h"
 #include "model/npy.h"
 #include "model/onnx/tensor_proto.h"
 #include "tests/test_data.h"

@@ -7,6 +7,7 @@
 #include "base/rng.h"
 #include "engine/session.h"
 #include "ops/table.h"
+#include "passes/lists/lists.h"
 #include "tests/test_device.h"
 
 namespace trireme::passes {

@@ -8,7 +8,7 @@
 #include <set>
 
 #include "ops/table.h"
-#include "passes/independence.h"
+#include "passes/independence/independence.h"
 #include "passes/partition/cut_match.h"
 
 namespace trireme::tests {

@@ -12,6 +12,7 @@
 #include "model/zoo/llama.h"
 #include "model/zoo/mlp.h"
 #include "model/zoo/vit.h"
+#include "passes/lists/lists.h"
 #include "tests/partition_trial.h"
 
 namespace trireme {

@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "base/utf8.h"
 #include "cli/verb.h"
-#include "data/open_dataset.h"
+#include "data/loader/open_dataset.h"
 
 namespace trireme::cli {
 namespace {

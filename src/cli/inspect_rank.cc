@@ -10,6 +10,7 @@
 #include "cli/model_input.h"
 #include "lower/inference.h"
 #include "lower/step_lowering.h"
+#include "passes/lists/lists.h"
 #include "passes/partition/shard_rules.h"
 #include "train/task.h"
 

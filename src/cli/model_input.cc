@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <random>
 
+#include "model/load/load.h"
 #include "model/zoo/resnet.h"
 #include "model/zoo/zoo.h"
 #include "train/task.h"

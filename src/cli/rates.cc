@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "base/thread_pool.h"
-#include "passes/pass.h"
+#include "passes/lists/lists.h"
 #include "runtime/device_speed.h"
 #include "runtime/open_device.h"
 #include "train/flop.h"

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "engine/graph_runner.h"
+#include "passes/lists/lists.h"
 
 namespace trireme::engine {
 namespace {

@@ -1,7 +1,7 @@
 // A language model in the form for decoding.
 #include "engine/decode_model.h"
 
-#include "passes/pass.h"
+#include "passes/lists/lists.h"
 #include "passes/partition/shard_rules.h"
 
 namespace trireme::engine {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/shared_cache.h"
-#include "passes/decode.h"
+#include "passes/decode/decode.h"
 #include "passes/precision/precision.h"
 #include "passes/strategy.h"
 #include "passes/precision/weights.h"

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/cpu_info.h"
+#include "passes/lists/lists.h"
 #include "runtime/open_device.h"
 
 namespace trireme::engine {

@@ -12,6 +12,7 @@
 #include "engine/control.h"
 #include "lower/segments.h"
 #include "ops/table.h"
+#include "passes/lists/lists.h"
 
 namespace trireme::engine {
 

@@ -12,6 +12,7 @@
 #include "lower/batch_slices.h"
 #include "lower/inference.h"
 #include "lower/program_cache.h"
+#include "passes/lists/lists.h"
 #include "passes/pass.h"
 #include "runtime/executor.h"
 

@@ -8,6 +8,7 @@
 #include "lower/inference.h"
 #include "engine/rank_model.h"
 #include "model/zoo/zoo.h"
+#include "passes/lists/lists.h"
 #include "passes/partition/shard_rules.h"
 #include "tensor/absent.h"
 #include "tests/train_steps.h"

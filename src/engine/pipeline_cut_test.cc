@@ -9,7 +9,7 @@
 #include "model/loss.h"
 #include "model/zoo/zoo.h"
 #include "ops/table.h"
-#include "passes/pass.h"
+#include "passes/lists/lists.h"
 #include "passes/pipeline/pipeline.h"
 #include "runtime/executor.h"
 #include "runtime/open_device.h"

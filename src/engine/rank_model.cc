@@ -6,6 +6,7 @@
 
 #include "base/memory.h"
 #include "lower/batch_proof.h"
+#include "passes/lists/lists.h"
 #include "passes/partition/shard_rules.h"
 #include "runtime/open_device.h"
 

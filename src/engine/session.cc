@@ -8,6 +8,7 @@
 #include "base/memory.h"
 #include "base/memory_budget.h"
 #include "engine/sharded_session.h"
+#include "passes/lists/lists.h"
 #include "runtime/open_device.h"
 
 namespace trireme::engine {

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "passes/independence.h"
+#include "passes/independence/independence.h"
 
 namespace trireme::lower {
 namespace {

@@ -6,6 +6,7 @@
 #include "lower/joined_weights.h"
 #include "lower/low_precision.h"
 #include "lower/rounded_weights.h"
+#include "passes/lists/lists.h"
 #include "passes/partition/collective_types.h"
 #include "passes/partition/partition.h"
 #include "passes/partition/shard_rules.h"

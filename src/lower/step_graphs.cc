@@ -6,6 +6,7 @@
 
 #include "lower/step_draft.h"
 #include "ops/table.h"
+#include "passes/lists/lists.h"
 #include "passes/partition/collective_types.h"
 #include "passes/train/gradient_norm.h"
 #include "passes/partition/partition.h"

@@ -3,10 +3,11 @@
 
 #include <algorithm>
 
+#include "passes/lists/lists.h"
 #include "passes/partition/collective_types.h"
 #include "passes/precision/casts.h"
 #include "passes/precision/float8.h"
-#include "passes/train/wide_gradients.h"
+#include "passes/precision/wide_gradients.h"
 
 namespace trireme::lower {
 

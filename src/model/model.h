@@ -50,9 +50,4 @@ struct LoadOptions {
   bool takes_strings = false;  ///< honours string_inputs and string_outputs; else such models are refused
 };
 
-/// Loads a file *.onnx, a directory with model.onnx, or a Hugging Face directory (config.json and
-/// model.safetensors). Throws not_found, unsupported (unknown format, operator or architecture) or
-/// invalid_argument (broken file).
-Model load_model(const std::string& path, const LoadOptions& options = {});
-
 }  // namespace trireme::model

@@ -1,5 +1,4 @@
-// A pass turns a graph into a graph. One visible ordered list; each pass is named, timed, verified,
-// switchable.
+// A pass turns a graph into a graph. Each is named, timed, verified, switchable; lists/lists.h orders them.
 #pragma once
 
 #include <functional>
@@ -33,19 +32,5 @@ struct PassOptions {
   bool verify = false;                ///< check every invariant after each pass
   std::function<void(const PassRecord&, const ir::Graph&)> after = {};  ///< called after each pass
 };
-
-/// Once per model, on symbolic shapes: may transform weights (folding constants, batch norm, …).
-const std::vector<Pass>& prepare_passes();
-/// Once per bucket, on static shapes: fusion, layouts; must not make large constants.
-const std::vector<Pass>& bucket_passes();
-
-/// Runs a list in order. Throws not_found when options name an unknown pass.
-std::vector<PassRecord> run_passes(const std::vector<Pass>& list, ir::Graph& graph,
-                                   const PassOptions& options = {});
-
-/// The graph with its inputs given the static `shapes` (in order of graph.inputs()); every node is typed
-/// again and small constants that follow from the shapes are computed. Nodes whose shapes depend on data stay
-/// unknown. Throws invalid_argument when a shape contradicts the declared one.
-ir::Graph bind_shapes(const ir::Graph& graph, const std::vector<tensor::Dims>& shapes);
 
 }  // namespace trireme::passes

@@ -133,4 +133,10 @@ bool Rewriter::replace_same(ir::ValueId from, ir::ValueId to) {
   return true;
 }
 
+void leave_out(ir::Graph& graph, const ir::Node& original, const std::vector<ir::ValueId>& copy) {
+  for (size_t i = 0; i < copy.size(); ++i) {
+    if (original.out[i] == ir::kNoValue) graph.node(graph.value(copy[i]).producer).out[i] = ir::kNoValue;
+  }
+}
+
 }  // namespace trireme::passes

@@ -94,4 +94,7 @@ class Rewriter {
   std::vector<size_t> uses_;  ///< live readers of each value; a graph output counts as two
 };
 
+/// Leaves out those results of a copy that its original leaves out: kernels do not write them.
+void leave_out(ir::Graph& graph, const ir::Node& original, const std::vector<ir::ValueId>& copy);
+
 }  // namespace trireme::passes

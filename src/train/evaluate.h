@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "data/loader.h"
+#include "data/loader/loader.h"
 #include "ir/graph.h"
 #include "train/feed.h"
 #include "train/ranks.h"

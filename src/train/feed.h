@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "data/loader.h"
+#include "data/loader/loader.h"
 #include "ir/graph.h"
 
 namespace trireme::train {

@@ -9,7 +9,7 @@
 #include "base/svg_plot.h"
 #include "engine/session.h"
 #include "model/builder.h"
-#include "passes/pass.h"
+#include "passes/lists/lists.h"
 
 namespace trireme::train {
 namespace {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/env.h"
-#include "data/loader.h"
+#include "data/loader/loader.h"
 #include "engine/train_session.h"
 #include "train/checkpoint_writer.h"
 #include "train/evaluate.h"

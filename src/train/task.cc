@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/inside_path.h"
 #include "model/hf/directory.h"
+#include "model/load/load.h"
 #include "model/onnx/export.h"
 #include "model/zoo/zoo.h"
 #include "train/checkpoint.h"

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "engine/session.h"
+#include "model/load/load.h"
 #include "train/weights.h"
 
 namespace trireme::train {

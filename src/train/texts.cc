@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "base/error.h"
-#include "data/wordpiece.h"
+#include "data/text/wordpiece.h"
 
 namespace trireme::train {
 namespace {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "base/options.h"
-#include "data/dataset.h"
+#include "data/dataset/dataset.h"
 
 namespace trireme::train {
 

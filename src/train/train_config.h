@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
-#include "data/augment.h"
-#include "data/loader.h"
-#include "data/open_dataset.h"
+#include "data/loader/augment.h"
+#include "data/loader/loader.h"
+#include "data/loader/open_dataset.h"
 #include "engine/train_session.h"
 #include "model/loss.h"
 #include "passes/strategy.h"

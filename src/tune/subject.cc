@@ -11,6 +11,7 @@
 #include "base/file.h"
 #include "lower/batch_proof.h"
 #include "load/payload.h"
+#include "model/load/load.h"
 #include "model/onnx/tensor_proto.h"
 #include "serve/repository/repository_files.h"
 #include "serve/repository/served_model.h"

@@ -5,7 +5,7 @@ from functools import lru_cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-CXX = (".cc", ".h", ".cu", ".cuh")
+CXX = (".cc", ".h", ".cu", ".cuh", ".inc")
 
 
 @lru_cache(maxsize=None)

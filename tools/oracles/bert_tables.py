@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Writes src/data/bert_tables.h: the character classes of the `tokenizers` package's BERT rules, read out of the package.
+"""Writes src/data/text/bert_tables.h: character classes of the `tokenizers` package's BERT rules, read out of it.
 
 The package classifies by Unicode tables of its own age, which differ from every Unicode library's in a few hundred code
-points; ids agree exactly only if the classes do. Usage: bert_tables.py > src/data/bert_tables.h (tokenizers 0.23.3).
+points; ids agree exactly only if the classes do. Usage: bert_tables.py > src/data/text/bert_tables.h (0.23.3).
 """
 from tokenizers import normalizers, pre_tokenizers
 import unicodedata

@@ -7,12 +7,10 @@
 
 #include <gtest/gtest.h>
 
-#include "backend/cuda/dense/decode_kernels.h"
-#include "backend/cuda/elementwise/flat_kernels.h"
+#include "backend/cuda/conv/transpose_kernels.h"
 #include "backend/cuda/device/host_grid.h"
-#include "backend/cuda/index/move_kernels.h"
-#include "backend/cuda/norm/row_kernels.h"
-#include "base/rng.h"
+#include "backend/cuda/norm/softmax_kernels.h"
+#include "backend/cuda/quant/quantized_rows_kernels.h"
 
 namespace trireme::cuda {
 namespace {
@@ -81,72 +79,6 @@ TYPED_TEST(Rows, SoftmaxOfAlignedAndOddRows) {
   }
 }
 
-struct TwiceAndOne {
-  float operator()(float a) const { return 2 * a + 1; }
-  float operator()(float a, float b) const { return a * b; }
-};
-
-TEST(Flat, MapsTouchEveryElementOnce) {
-  for (const int64_t n : {1, 3, 8, 1000, 4097}) {
-    const Memory<BFloat16> x = normal<BFloat16>(n, 9), z = normal<BFloat16>(n, 10);
-    Memory<BFloat16> y(n), w(n);
-    run_on_host({.blocks = 3, .threads = 64}, MapUnary<BFloat16, TwiceAndOne>{x.data(), y.data(), n, {}});
-    run_on_host({.blocks = 2, .threads = 32},
-                MapBinary<BFloat16, TwiceAndOne>{x.data(), z.data(), w.data(), n, {}});
-    for (int64_t i = 0; i < n; ++i) {
-      ASSERT_EQ(static_cast<float>(y[i]), static_cast<float>(BFloat16(2 * float{x[i]} + 1)));
-      ASSERT_EQ(static_cast<float>(w[i]), static_cast<float>(BFloat16(float{x[i]} * float{z[i]})));
-    }
-    EXPECT_TRUE(y.guard_holds() && w.guard_holds());
-  }
-}
-
-TEST(Flat, DropoutDrawsTheMaskOfItsCounters) {
-  constexpr uint64_t kSeed = 77, kStream = uint64_t{1} << 63 | 5;
-  constexpr uint32_t kThreshold = 1u << 30;
-  for (const uint64_t first : {0u, 64u, 100u}) {
-    for (const int64_t n : {1, 63, 500}) {
-      const Memory<float> x = normal<float>(n, 11);
-      Memory<float> y(n);
-      run_on_host({.blocks = 2, .threads = 32},
-                  Dropout<float>{x.data(), y.data(), n, first, kSeed, kStream, kThreshold, 2.0f});
-      for (int64_t i = 0; i < n; ++i) {
-        const uint64_t e = first + static_cast<uint64_t>(i);
-        const uint32_t word = base::philox_block(kSeed, kStream, e / 64 * 16 + e % 16)[e % 64 / 16];
-        ASSERT_EQ(y[i], word >= kThreshold ? 2 * x[i] : 0.0f) << first << " " << i;
-      }
-      EXPECT_TRUE(y.guard_holds());
-    }
-  }
-}
-
-TEST(Flat, AdamIsTheRuleAndCanBeSkipped) {
-  constexpr int64_t kN = 1003;
-  const Memory<float> grad = normal<float>(kN, 12);
-  const AdamNumbers k{0.5f, 0.1f, 0.9f, 0.1f, 0.99f, 0.01f, 1e-8f, 0.002f, 3.0f, 0.999f};
-  for (const uint8_t skip : {0, 1}) {
-    Memory<float> p = normal<float>(kN, 13), m = normal<float>(kN, 14), v = normal<float>(kN, 15);
-    for (int64_t i = 0; i < kN; ++i) v[i] = std::abs(v[i]);
-    const Memory<float> p0 = p, m0 = m, v0 = v;
-    run_on_host({.blocks = 2, .threads = 64},
-                AdamStep{p.data(), m.data(), v.data(), grad.data(), &skip, kN, k});
-    for (int64_t i = 0; i < kN; ++i) {
-      if (skip != 0) {
-        ASSERT_EQ(p[i], p0[i]);
-        continue;
-      }
-      const double g = double{grad[i]} * k.grad_scale + double{k.l2} * p0[i];
-      const double first = double{k.beta1} * m0[i] + double{k.take1} * g;
-      const double second = double{k.beta2} * v0[i] + double{k.take2} * g * g;
-      ASSERT_NEAR(p[i], p0[i] * double{k.decay} - k.rate * first / (std::sqrt(second) * k.root + k.eps),
-                  1e-6);
-      ASSERT_NEAR(m[i], first, 1e-6);
-      ASSERT_NEAR(v[i], second, 1e-6);
-    }
-    EXPECT_TRUE(p.guard_holds() && m.guard_holds() && v.guard_holds());
-  }
-}
-
 TEST(Move, TransposesAnyShape) {
   for (const auto& [batch, rows, columns] :
        std::vector<std::array<int64_t, 3>>{{1, 1, 1}, {2, 33, 64}, {1, 100, 7}, {3, 32, 32}}) {
@@ -161,37 +93,6 @@ TEST(Move, TransposesAnyShape) {
       }
     }
     EXPECT_TRUE(y.guard_holds());
-  }
-}
-
-TEST(Move, RowsByIndexAndBack) {
-  constexpr int64_t kVocabulary = 10, kN = 40;
-  const Memory<float> table = normal<float>(kVocabulary * kN, 17);
-  const std::vector<int64_t> index{3, 9, 3, 0, 5};
-  Memory<float> y(5 * kN), part(5 * kN), back(kVocabulary * kN);
-  run_on_host({.blocks = 2, .threads = 32},
-              GatherRows<float>{table.data(), index.data(), y.data(), 5, kN, 0, kVocabulary});
-  run_on_host({.blocks = 2, .threads = 32},
-              GatherRows<float>{table.data() + 4 * kN, index.data(), part.data(), 5, kN, 4, 6});
-  for (int64_t row = 0; row < 5; ++row) {
-    const int64_t from = index[static_cast<size_t>(row)];
-    for (int64_t i = 0; i < kN; ++i) {
-      ASSERT_EQ(y[row * kN + i], table[from * kN + i]);
-      ASSERT_EQ(part[row * kN + i], from >= 4 ? table[from * kN + i] : 0.0f);
-    }
-  }
-  std::vector<int64_t> order{0, 1, 2, 3, 4}, begin(kVocabulary + 1);
-  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
-    return index[static_cast<size_t>(a)] < index[static_cast<size_t>(b)];
-  });
-  for (const int64_t i : index) ++begin[static_cast<size_t>(i) + 1];
-  for (size_t v = 0; v < kVocabulary; ++v) begin[v + 1] += begin[v];
-  run_on_host({.blocks = 3, .threads = 32},
-              GatherRowsGrad<float>{y.data(), order.data(), begin.data(), back.data(), kVocabulary, kN});
-  for (int64_t i = 0; i < kN; ++i) {
-    EXPECT_EQ(back[3 * kN + i], y[i] + y[2 * kN + i]);
-    EXPECT_EQ(back[9 * kN + i], y[kN + i]);
-    EXPECT_EQ(back[1 * kN + i], 0.0f);
   }
 }
 

@@ -10,6 +10,7 @@
 
 #include "base/file.h"
 #include "model/interpret.h"
+#include "model/load/load.h"
 #include "model/zoo/zoo.h"
 #include "tests/test_data.h"
 

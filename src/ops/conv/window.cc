@@ -132,6 +132,12 @@ std::vector<ir::AttrSpec> window_attrs() {
           {"auto_pad", "string", "NOTSET, VALID, SAME_UPPER or SAME_LOWER"}};
 }
 
+std::vector<ir::AttrSpec> conv_attrs() {
+  std::vector<ir::AttrSpec> attrs = window_attrs();
+  attrs.push_back({"group", "int", "channels fall into this many independent groups"});
+  return attrs;
+}
+
 void require_groups(const ir::Attrs& attrs, const Dim& channels, const tensor::Shape& w) {
   const int64_t group = attrs.get_int("group", 1);
   base::require(group >= 1, "group ", group, " is below 1");

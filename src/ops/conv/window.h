@@ -44,6 +44,8 @@ ir::Cost conv_cost(const ir::NodeView& node, size_t w);
 
 /// Attribute list that all window ops share.
 std::vector<ir::AttrSpec> window_attrs();
+/// The same with `group`, for convolutions.
+std::vector<ir::AttrSpec> conv_attrs();
 
 /// Throws unless `channels` of the input and weights w [oc, c / group, kernel...] fall into the attribute
 /// `group`.

@@ -1,7 +1,7 @@
 // From the attributes of fused ops to the epilogue of the CPU's dense kernels; memory for packed weights.
 #pragma once
 
-#include "backend/cpu/dense/dense_epilogue.h"
+#include "backend/cpu/tiles/dense_epilogue.h"
 #include "backend/cpu/dense/gemm_f32.h"
 #include "ops/dense/activation.h"
 #include "ops/pack_memory.h"

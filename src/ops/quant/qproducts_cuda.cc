@@ -2,7 +2,7 @@
 // dynamic_quantize_linear.
 #include <algorithm>
 
-#include "backend/cuda/dense/qproduct.h"
+#include "backend/cuda/quant/qproduct.h"
 #include "ops/conv/window.h"
 #include "ops/cuda_kernels.h"
 #include "ops/dense/gemm_cuda.h"

@@ -1,5 +1,5 @@
 // Kernels of softmax, its logarithm and their gradients on NVIDIA GPUs.
-#include "backend/cuda/kernels.h"
+#include "backend/cuda/norm/softmax.h"
 #include "ops/cuda_kernels.h"
 #include "ops/kernel_forms.h"
 

@@ -1,7 +1,7 @@
 // Folds batch normalization after a convolution with constant weights into those weights.
 #include <cmath>
 
-#include "passes/cleanup.h"
+#include "passes/fuse/batch_norm.h"
 #include "passes/rewriter.h"
 
 namespace trireme::passes {

@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "ops/test_grad.h"
-#include "passes/train/conv_bias_sums.h"
+#include "passes/fuse/conv_bias_sums.h"
 
 namespace trireme::passes {
 namespace {

@@ -1,6 +1,6 @@
 // Gathers pointwise, depthwise and pointwise convolutions into one node whose middle never leaves the cache.
 #include "ops/conv/separable_conv.h"
-#include "passes/layout.h"
+#include "passes/fuse/separable.h"
 #include "passes/rewriter.h"
 
 namespace trireme::passes {

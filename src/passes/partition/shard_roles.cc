@@ -6,7 +6,7 @@
 #include <optional>
 #include <set>
 
-#include "passes/train/optimizer.h"
+#include "passes/name_match.h"
 #include "passes/partition/vocab_parallel.h"
 
 namespace trireme::passes {

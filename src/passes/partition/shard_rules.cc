@@ -7,7 +7,7 @@
 #include <set>
 
 #include "base/error.h"
-#include "passes/train/optimizer.h"
+#include "passes/name_match.h"
 #include "passes/partition/shard_roles.h"
 
 namespace trireme::passes {

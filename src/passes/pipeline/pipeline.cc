@@ -7,8 +7,8 @@
 
 #include "ops/grad.h"
 #include "ops/table.h"
-#include "passes/precision/casts.h"
 #include "passes/pipeline/pipeline_spine.h"
+#include "passes/rewriter.h"
 
 namespace trireme::passes {
 namespace {
@@ -16,9 +16,6 @@ namespace {
 using ir::Graph;
 using ir::Node;
 using ir::ValueId;
-
-constexpr const char* kCut = "cut";
-constexpr const char* kGradient = ".gradient";
 
 /// Copies chosen nodes of a graph into a new one.
 class Extract {
@@ -98,8 +95,6 @@ std::vector<ValueId> crossing_values(const Spine& spine, const std::vector<size_
   }
   return out;
 }
-
-std::string crossing_name(size_t b, size_t i) { return base::concat(kCut, b, ".", i); }
 
 bool is_float(const Graph& graph, ValueId id) { return tensor::is_float(graph.type(id).dtype); }
 
@@ -183,12 +178,6 @@ std::vector<std::vector<std::string>> weights_of_parts(const Graph& graph, const
     }
   }
   return names;
-}
-
-std::string crossing_gradient(const std::string& value) { return value + kGradient; }
-
-bool is_crossing_gradient(std::string_view name) {
-  return name.starts_with(kCut) && name.ends_with(kGradient);
 }
 
 std::vector<ParamGradient> differentiate_part(PipelinePart& part, ValueId loss,

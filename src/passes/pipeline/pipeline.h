@@ -53,11 +53,6 @@ PipelinePart cut_part(const ir::Graph& graph, const PipelineCut& cut, size_t par
 /// Names of the params and states each part reads or updates; a tied weight is in several.
 std::vector<std::vector<std::string>> weights_of_parts(const ir::Graph& graph, const PipelineCut& cut);
 
-/// The name of the gradient of a crossing value.
-std::string crossing_gradient(const std::string& value);
-/// True for the name of an input that brings such a gradient.
-bool is_crossing_gradient(std::string_view name);
-
 /// Adds the gradients of a part's graph: inputs crossing_gradient(out) for its crossing outputs, or the loss
 /// weight for `loss` (an output, kNoValue in all parts but the last); outputs crossing_gradient(in), zeros
 /// where nothing depends on one. Gradients of values that are not float neither exist nor cross. Returns the

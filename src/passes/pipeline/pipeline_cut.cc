@@ -3,7 +3,7 @@
 #include <cmath>
 #include <limits>
 
-#include "passes/train/optimizer.h"
+#include "passes/name_match.h"
 #include "passes/pipeline/pipeline_spine.h"
 
 namespace trireme::passes {

@@ -323,12 +323,6 @@ class Absorber {
 
 }  // namespace
 
-void leave_out(ir::Graph& graph, const Node& original, const std::vector<ValueId>& copy) {
-  for (size_t i = 0; i < copy.size(); ++i) {
-    if (original.out[i] == ir::kNoValue) graph.node(graph.value(copy[i]).producer).out[i] = ir::kNoValue;
-  }
-}
-
 size_t absorb_casts(ir::Graph& graph, tensor::DeviceKind device) {
   if (device != tensor::DeviceKind::cuda) return 0;
   graph.sort();

@@ -13,7 +13,4 @@ namespace trireme::passes {
 /// step. Nothing is changed for the CPU, whose vector kernels read f32. Returns how many nodes it changed.
 size_t absorb_casts(ir::Graph& graph, tensor::DeviceKind device);
 
-/// Leaves out those results of a copy that its original leaves out: kernels do not write them.
-void leave_out(ir::Graph& graph, const ir::Node& original, const std::vector<ir::ValueId>& copy);
-
 }  // namespace trireme::passes

@@ -6,7 +6,7 @@
 
 #include "ops/table.h"
 #include "passes/precision/float8.h"
-#include "passes/train/optimizer.h"
+#include "passes/name_match.h"
 
 namespace trireme::passes {
 namespace {

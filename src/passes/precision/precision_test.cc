@@ -9,7 +9,7 @@
 #include "base/json.h"
 #include "ops/test_grad.h"
 #include "passes/train/train.h"
-#include "passes/train/wide_gradients.h"
+#include "passes/precision/wide_gradients.h"
 #include "tests/test_data.h"
 
 namespace trireme::passes {

@@ -6,7 +6,7 @@
 #include <optional>
 
 #include "ops/dense/activation.h"
-#include "ops/quant/weight_only.h"
+#include "ops/weight_only/weight_only.h"
 #include "ops/table.h"
 #include "passes/rewriter.h"
 

@@ -8,7 +8,7 @@
 
 #include "base/options.h"
 #include "ir/graph.h"
-#include "ops/quant/weight_only.h"
+#include "ops/weight_only/weight_only.h"
 
 namespace trireme::passes {
 

@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "base/rng.h"
-#include "ops/quant/weight_only.h"
+#include "ops/weight_only/weight_only.h"
 #include "ops/table.h"
 #include "passes/pass.h"
 

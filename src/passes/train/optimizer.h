@@ -90,7 +90,4 @@ bool updates_parts(OptimizerKind kind, const tensor::Dims& dims, int dim, int ra
 OptimizerPlan add_optimizer(ir::Graph& graph, std::span<const ParamGradient> gradients,
                             const OptimizerOptions& options, const OptimizerInputs& inputs = {});
 
-/// `text` holds `pattern`, or, if the pattern has a '*', matches it as a whole.
-bool name_matches(std::string_view pattern, std::string_view text);
-
 }  // namespace trireme::passes

@@ -8,6 +8,7 @@
 #include <map>
 
 #include "ops/table.h"
+#include "passes/name_match.h"
 
 namespace trireme::passes {
 namespace {

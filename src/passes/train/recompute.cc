@@ -4,8 +4,7 @@
 #include <algorithm>
 #include <array>
 
-#include "passes/precision/casts.h"
-#include "passes/pipeline/pipeline.h"
+#include "passes/rewriter.h"
 #include "passes/train/train.h"
 
 namespace trireme::passes {

@@ -3,18 +3,7 @@
 
 #include "ops/grad.h"
 #include "ops/table.h"
-#include "passes/precision/casts.h"
-#include "passes/cleanup.h"
-#include "passes/train/conv_bias_sums.h"
-#include "passes/fuse/dense.h"
-#include "passes/fuse/elementwise.h"
-#include "passes/layout.h"
-#include "passes/train/pool_gradients.h"
-#include "passes/fuse/pooled_convs.h"
-#include "passes/fuse/product_epilogues.h"
 #include "passes/rewriter.h"
-#include "passes/train/train_norms.h"
-#include "passes/fuse/transformer.h"
 
 namespace trireme::passes {
 namespace {
@@ -59,7 +48,18 @@ bool train_batch_norm(Rewriter& rw, const Node& node) {
   return true;
 }
 
+constexpr const char* kCut = "cut";
+constexpr const char* kGradient = ".gradient";
+
 }  // namespace
+
+std::string crossing_name(size_t b, size_t i) { return base::concat(kCut, b, ".", i); }
+
+std::string crossing_gradient(const std::string& value) { return value + kGradient; }
+
+bool is_crossing_gradient(std::string_view name) {
+  return name.starts_with(kCut) && name.ends_with(kGradient);
+}
 
 ValueId need_input(ir::Graph& graph, const std::string& name, tensor::TensorType type) {
   for (ValueId id : graph.inputs()) {
@@ -75,61 +75,6 @@ size_t to_training(ir::Graph& graph) {
     if (node.op_name() == "dropout") return train_dropout(rw, node, dropouts++);
     return node.op_name() == "batch_norm" && train_batch_norm(rw, node);
   });
-}
-
-const std::vector<Pass>& forward_passes() {
-  static const std::vector<Pass> list{
-      {"train_noops", "removes nodes that change nothing", remove_noops},
-      {"train_cse", "computes equal nodes once", merge_equal_nodes},
-      {"train_activations", "gathers GELU, SiLU and hard-swish", gather_activations},
-      {"train_norms", "gathers layer norm and RMS norm", gather_norms},
-      {"train_softmax", "gathers softmax", gather_softmax},
-      {"train_attention", "gathers attention", gather_attention},
-      {"train_packed_attention", "attention reads the projection that q, k and v share", pack_attention},
-      {"train_channels_last", "convolutions and pools in [n,h,w,c]", use_channels_last},
-      {"train_sink", "moves layout changes down until they cancel", sink_transposes},
-      {"train_batch_norms", "sums and rectifiers move into the batch norms before them", fuse_train_norms},
-      {"train_linear", "products with weights", make_linear},
-      {"train_bias", "biases move into products", fuse_biases},
-      {"train_final_noops", "removes what the passes above left", remove_noops},
-  };
-  return list;
-}
-
-const std::vector<Pass>& step_passes(tensor::DeviceKind on) {
-  const auto passes_for = [](bool is_cpu) {
-    std::vector<Pass> list{
-        {"step_noops", "removes nodes that change nothing", remove_noops},
-        {"step_cse", "computes equal nodes once", merge_equal_nodes},
-        {"step_norm_sums", "sums of gradients move into the norms before them", fuse_norm_gradient_sums},
-        {"step_pools", "gradients of rectifiers move into those of the pools behind them",
-         fuse_pool_gradients},
-        {"step_epilogue", "activation and residual move into products and convolutions", fuse_epilogues}};
-    if (is_cpu) {
-      list.push_back(
-          {"step_conv_biases", "gradients of biases move into those of weights", fuse_conv_bias_sums});
-      list.push_back(
-          {"step_pooled_convs", "maxima move into the convolutions before them", fuse_pooled_convs});
-    }
-    list.push_back({"step_fuse", "runs of elementwise nodes pass over memory once", fuse_elementwise});
-    return list;
-  };
-  static const std::vector<Pass> cpu = passes_for(true), other = passes_for(false);
-  return on == tensor::DeviceKind::cpu ? cpu : other;
-}
-
-const std::vector<Pass>& cast_passes(tensor::DeviceKind on) {
-  static const std::vector<Pass> none,
-      device{{"step_casts", "casts vanish into the kernels beside them",
-              [](ir::Graph&graph) { return absorb_casts(graph, tensor::DeviceKind::cuda); }}};
-  return on == tensor::DeviceKind::cpu ? none : device;
-}
-
-const std::vector<Pass>& program_passes(tensor::DeviceKind on) {
-  static const std::vector<Pass> none,
-      device{{"program_epilogue", "GELU and its gradient move into the products before them",
-              finish_in_products}};
-  return on == tensor::DeviceKind::cpu ? none : device;
 }
 
 std::vector<ParamGradient> differentiate(ir::Graph& graph, ValueId loss, const std::vector<ValueId>& params) {

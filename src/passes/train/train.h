@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "ir/graph.h"
-#include "passes/pass.h"
 
 namespace trireme::passes {
 
@@ -19,24 +18,19 @@ inline constexpr const char* kCountInput = "micro_batch";  ///< i64 []: micro-ba
 
 inline constexpr const char* kGradScaleInput = "grad_scale";  ///< f32 []: 1 / loss scale
 
+/// The name of value i of those that cross from pipeline part b to the next.
+std::string crossing_name(size_t b, size_t i);
+/// The name of the gradient of a crossing value.
+std::string crossing_gradient(const std::string& value);
+/// True for the name of an input that brings such a gradient.
+bool is_crossing_gradient(std::string_view name);
+
 /// The input `name` of the graph, added if it has none.
 ir::ValueId need_input(ir::Graph& graph, const std::string& name, tensor::TensorType type);
 
 /// Training forms: dropout draws from the `rng` input, batch_norm takes the statistics of the batch and keeps
 /// running ones in its mean and variance, which must be states by now. Run before shapes are bound.
 size_t to_training(ir::Graph& graph);
-
-/// On a 16-bit step after the passes of the step: casts vanish into kernels of the device (casts.h). None for
-/// the CPU.
-const std::vector<Pass>& cast_passes(tensor::DeviceKind on);
-
-/// Passes over a forward graph with static shapes that may run before it is differentiated: what they
-/// make has gradient rules.
-const std::vector<Pass>& forward_passes();
-/// Passes over the graph of a whole step that runs on such a device.
-const std::vector<Pass>& step_passes(tensor::DeviceKind on = tensor::DeviceKind::cpu);
-/// Passes over what one program runs, when it is decided what is computed again and where stages are cut.
-const std::vector<Pass>& program_passes(tensor::DeviceKind on);
 
 /// The gradient of one parameter.
 struct ParamGradient {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "data/image.h"
+#include "data/image/image.h"
 #include "model/model.h"
 #include "serve/kserve/kserve_tensor.h"
 #include "serve/config/run_config.h"

@@ -4,6 +4,7 @@
 #include "base/cpu_info.h"
 #include "base/file.h"
 #include "lower/batch_proof.h"
+#include "model/load/load.h"
 #include "serve/seeing/price.h"
 #include "serve/config/run_config.h"
 #include "serve/repository/repository_files.h"

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "data/wordpiece.h"
+#include "data/text/wordpiece.h"
 #include "tensor/tensor.h"
 
 namespace trireme::serve {

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "backend/cpu/conv/conv_nhwc.h"
-#include "backend/cpu/dense/dense_kernels.h"
+#include "backend/cpu/tiles/dense_kernels.h"
 
 namespace trireme::cpu {
 

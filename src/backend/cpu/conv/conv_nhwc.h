@@ -4,8 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "backend/cpu/dense/dense_epilogue.h"
-#include "backend/cpu/dense/dense_isa.h"
+#include "backend/cpu/tiles/dense_epilogue.h"
+#include "backend/cpu/tiles/dense_isa.h"
 #include "base/thread_pool.h"
 
 namespace trireme::cpu {

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "backend/cpu/dense/dense_kernels.h"
+#include "backend/cpu/tiles/dense_kernels.h"
 #include "backend/cpu/dense/gemm_f32.h"
 #include "backend/cpu/simd/simd_level.h"
 #include "base/error.h"

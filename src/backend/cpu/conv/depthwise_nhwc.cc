@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "backend/cpu/quant/qgemm_kernels.h"
+#include "backend/cpu/tiles/qgemm_kernels.h"
 #include "base/error.h"
 
 namespace trireme::cpu {

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "backend/cpu/dense/dense_kernels.h"
+#include "backend/cpu/tiles/dense_kernels.h"
 #include "base/error.h"
 
 namespace trireme::cpu {

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <new>
 
-#include "backend/cpu/dense/dense_kernels.h"
+#include "backend/cpu/tiles/dense_kernels.h"
 #include "backend/cpu/dense/gemm_driver.h"
 #include "backend/cpu/device/lane_loop.h"
 #include "base/error.h"

@@ -6,7 +6,7 @@
 #include <atomic>
 #include <cstring>
 
-#include "backend/cpu/dense/dense_bf16.h"
+#include "backend/cpu/tiles/dense_bf16.h"
 #include "backend/cpu/dense/gemm_blocks_plan.h"
 #include "base/error.h"
 

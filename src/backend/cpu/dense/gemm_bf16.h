@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "backend/cpu/dense/dense_epilogue.h"
+#include "backend/cpu/tiles/dense_epilogue.h"
 #include "base/thread_pool.h"
 
 namespace trireme::cpu {

@@ -1,7 +1,7 @@
 // Internal: how a product of two changing operands is cut into tasks, for every element type.
 #pragma once
 
-#include "backend/cpu/dense/dense_kernels.h"
+#include "backend/cpu/tiles/dense_kernels.h"
 #include "backend/cpu/dense/gemm_blocks.h"
 
 namespace trireme::cpu {

@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "backend/cpu/dense/dense_kernels.h"
+#include "backend/cpu/tiles/dense_kernels.h"
 #include "backend/cpu/dense/gemm_f32.h"
 #include "base/thread_pool.h"
 

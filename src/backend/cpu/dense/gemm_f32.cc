@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <atomic>
 
-#include "backend/cpu/dense/dense_kernels.h"
+#include "backend/cpu/tiles/dense_kernels.h"
 #include "backend/cpu/dense/gemm_driver.h"
 #include "base/error.h"
 

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "backend/cpu/dense/dense_kernels.h"
+#include "backend/cpu/tiles/dense_kernels.h"
 
 namespace trireme::cpu {
 

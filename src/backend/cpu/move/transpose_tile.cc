@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstring>
 
-#include "backend/cpu/dense/dense_kernels.h"
+#include "backend/cpu/tiles/dense_kernels.h"
 
 #if defined(__SSE2__)
 #include <emmintrin.h>

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "backend/cpu/quant/qgemm_kernels.h"
+#include "backend/cpu/tiles/qgemm_kernels.h"
 
 namespace trireme::cpu {
 namespace {

@@ -2,7 +2,8 @@
 #pragma once
 
 #include "backend/cpu/dense/gemm_driver.h"
-#include "backend/cpu/quant/qgemm_kernels.h"
+#include "backend/cpu/quant/qgemm_s8.h"
+#include "backend/cpu/tiles/qgemm_kernels.h"
 
 namespace trireme::cpu {
 

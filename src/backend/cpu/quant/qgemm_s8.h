@@ -4,8 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "backend/cpu/dense/dense_epilogue.h"
-#include "backend/cpu/dense/dense_isa.h"
+#include "backend/cpu/tiles/dense_epilogue.h"
+#include "backend/cpu/tiles/dense_isa.h"
 #include "base/thread_pool.h"
 
 namespace trireme::cpu {
@@ -53,8 +53,6 @@ struct QuantOffsets {
 /// Once per model.
 bool quant_offsets(const PackedQuantMatrix& b, QuantInput a, const int32_t* bias, const int32_t* b_zero,
                    QuantOffsets out);
-
-enum class QuantOutput : uint8_t { s32, f32, u8, s8 };
 
 /// acc = exact 32-bit sum. s32: acc. f32: epilogue(acc * scale[n]). u8, s8: clamp(round_half_even(acc *
 /// scale[n]) + zero, lo, hi), where lo and hi are quantised values inside the type's range (a fused relu or

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "backend/cuda/kernels.h"
+#include "backend/cuda/device/on.h"
 
 namespace trireme::cuda {
 

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "backend/cuda/dense/activation.h"
-#include "backend/cuda/conv/channel_kernels.h"
+#include "backend/cuda/reduce/channels.h"
 #include "backend/cuda/conv/convolution.h"
 #include "backend/cuda/device/scalar.h"
 

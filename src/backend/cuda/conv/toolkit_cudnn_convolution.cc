@@ -1,8 +1,8 @@
 // Convolutions by cuDNN's graphs, with bias, residual and rectifier in the same pass. With channels last the
 // weights, which ours are [filters, channels, taps], go through a copy [filters, taps, channels].
 #include "backend/cuda/conv/convolution.h"
-#include "backend/cuda/kernels.h"
-#include "backend/cuda/conv/toolkit_cudnn.cuh"
+#include "backend/cuda/conv/transpose.h"
+#include "backend/cuda/cudnn/toolkit_cudnn.cuh"
 
 namespace trireme::cuda {
 namespace {

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "backend/cuda/dense/gemm.h"
-#include "backend/cuda/kernels.h"
+#include "backend/cuda/device/on.h"
 
 namespace trireme::cuda {
 

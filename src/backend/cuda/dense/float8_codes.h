@@ -1,7 +1,7 @@
 // Codes of 8-bit floats, as kernels make and store them.
 #pragma once
 
-#include "backend/cuda/norm/row_kernels.h"
+#include "backend/cuda/reduce/rows.h"
 #include "tensor/float8.h"
 #ifdef __CUDACC__
 #include "backend/cuda/dense/float8.cuh"

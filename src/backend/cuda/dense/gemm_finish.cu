@@ -4,6 +4,7 @@
 #include "backend/cuda/dense/gemm_finish_kernels.h"
 #include "backend/cuda/device/launch.h"
 #include "backend/cuda/device/types.h"
+#include "backend/cuda/reduce/column_launch.h"
 
 namespace trireme::cuda {
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "backend/cuda/dense/activation.h"
-#include "backend/cuda/kernels.h"
+#include "backend/cuda/device/on.h"
 
 namespace trireme::cuda {
 

@@ -2,8 +2,8 @@
 #pragma once
 
 #include "backend/cuda/dense/activation.h"
-#include "backend/cuda/conv/column_pieces.h"
-#include "backend/cuda/norm/row_kernels.h"
+#include "backend/cuda/reduce/columns.h"
+#include "backend/cuda/reduce/rows.h"
 
 namespace trireme::cuda {
 
@@ -73,24 +73,6 @@ struct ColumnSums {
         [&](int64_t piece, int64_t column, const float* total) {
           pieces[piece * grid.n + column] = total[0];
         });
-  }
-};
-
-/// out[i] = sum over pieces of in[piece, i], in their order, rounded once.
-template <class T>
-struct SumPiecesInto {
-  const float* in;
-  T* out;
-  int64_t pieces, n;
-
-  template <class Lane>
-  TRIREME_DEVICE void operator()(const Lane& lane) const {
-    const int64_t stride = lane.blocks() * lane.threads();
-    for (int64_t i = lane.block() * lane.threads() + lane.thread(); i < n; i += stride) {
-      float total = 0;
-      for (int64_t p = 0; p < pieces; ++p) total += in[p * n + i];
-      out[i] = from_float<T>(total);
-    }
   }
 };
 

@@ -1,7 +1,7 @@
 // Launcher of the reduction over ranks, for comm/nccl.
 #pragma once
 
-#include "backend/cuda/kernels.h"
+#include "backend/cuda/device/on.h"
 
 namespace trireme::cuda {
 

@@ -1,7 +1,6 @@
 // From a type's name to kernels over it, and the usual grids. For .cu files.
 #pragma once
 
-#include "backend/cuda/conv/column_pieces.h"
 #include "backend/cuda/device/launch.h"
 #include "backend/cuda/device/scalar.h"
 #include "tensor/dtype.h"
@@ -30,13 +29,6 @@ Launch row_launch(tensor::Stream& stream, int64_t rows, int64_t n) {
   const int64_t wanted = ((n + kPack<T> - 1) / kPack<T> + kWarp - 1) / kWarp * kWarp;
   return {blocks_for(cuda_stream(stream), rows, 32),
           static_cast<int>(std::clamp<int64_t>(wanted, kWarp, 512)), kReduceScratchBytes};
-}
-
-/// A block a tile of column_pieces.
-template <class T>
-Launch column_launch(tensor::Stream& stream, const ColumnGrid& grid) {
-  return {blocks_for(cuda_stream(stream), grid.pieces * grid.across), ColumnGrid::kThreads,
-          kColumnPiecesBytes<T>};
 }
 
 }  // namespace trireme::cuda

@@ -1,7 +1,7 @@
 // Launchers of samples at the points of a grid, and of the way back to image and grid.
 #pragma once
 
-#include "backend/cuda/kernels.h"
+#include "backend/cuda/device/on.h"
 
 namespace trireme::cuda {
 

@@ -1,7 +1,7 @@
 // Launchers of normalisation over neighbouring channels, and its gradient.
 #pragma once
 
-#include "backend/cuda/kernels.h"
+#include "backend/cuda/device/on.h"
 
 namespace trireme::cuda {
 

@@ -1,7 +1,7 @@
 // Launchers of window pooling and its gradients, channels first or last.
 #pragma once
 
-#include "backend/cuda/kernels.h"
+#include "backend/cuda/device/on.h"
 
 namespace trireme::cuda {
 

@@ -1,7 +1,7 @@
 // Launchers of images on grids of other extents: weighted lines along up to three axes in one pass.
 #pragma once
 
-#include "backend/cuda/kernels.h"
+#include "backend/cuda/device/on.h"
 
 namespace trireme::cuda {
 

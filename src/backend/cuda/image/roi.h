@@ -1,7 +1,7 @@
 // Launchers of region pooling: bilinear samples of regions and their way back, maxima over whole pixels.
 #pragma once
 
-#include "backend/cuda/kernels.h"
+#include "backend/cuda/device/on.h"
 
 namespace trireme::cuda {
 

@@ -2,7 +2,7 @@
 // less than a byte.
 #pragma once
 
-#include "backend/cuda/kernels.h"
+#include "backend/cuda/device/on.h"
 #include "backend/cuda/quant/quantize.h"
 #include "tensor/small_float_math.h"
 

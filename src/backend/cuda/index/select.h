@@ -1,7 +1,7 @@
 // Launcher of the selection of the first of an order.
 #pragma once
 
-#include "backend/cuda/kernels.h"
+#include "backend/cuda/device/on.h"
 
 namespace trireme::cuda {
 

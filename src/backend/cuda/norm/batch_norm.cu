@@ -2,6 +2,7 @@
 #include "backend/cuda/norm/batch_norm_grad_kernels.h"
 #include "backend/cuda/norm/batch_norm_kernels.h"
 #include "backend/cuda/norm/norm_types.h"
+#include "backend/cuda/reduce/column_launch.h"
 
 namespace trireme::cuda {
 namespace {

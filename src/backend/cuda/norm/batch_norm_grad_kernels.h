@@ -3,8 +3,8 @@
 
 #include <cstdint>
 
-#include "backend/cuda/conv/channel_kernels.h"
-#include "backend/cuda/conv/column_pieces.h"
+#include "backend/cuda/reduce/channels.h"
+#include "backend/cuda/reduce/columns.h"
 
 namespace trireme::cuda {
 

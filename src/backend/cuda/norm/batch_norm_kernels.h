@@ -4,10 +4,35 @@
 #include <cmath>
 #include <cstdint>
 
-#include "backend/cuda/conv/channel_kernels.h"
-#include "backend/cuda/conv/column_pieces.h"
+#include "backend/cuda/reduce/channels.h"
+#include "backend/cuda/reduce/columns.h"
 
 namespace trireme::cuda {
+
+/// Inference: y = (x - mean) / sqrt(variance + epsilon) scale + bias. 2 sizeof(T) bytes an element.
+template <class T, class S = float>
+struct ChannelNorm {
+  const T* x;
+  const S *scale, *bias, *mean, *variance;
+  T* y;
+  ChannelExtents extents;
+  float epsilon;
+
+  template <class Lane>
+  TRIREME_DEVICE void operator()(const Lane& lane) const {
+    const int64_t n = extents.outer * extents.channels * extents.inner;
+    const int64_t stride = lane.blocks() * lane.threads() * kPack<T>;
+    for (int64_t at = (lane.block() * lane.threads() + lane.thread()) * kPack<T>; at < n; at += stride) {
+      float v[kPack<T>];
+      load_pack(x + at, n - at, v);
+      for_channels(extents, at, kPack<T>, [&](int i, int64_t c) {
+        const float factor = to_float(scale[c]) / sqrtf(to_float(variance[c]) + epsilon);
+        v[i] = (v[i] - to_float(mean[c])) * factor + to_float(bias[c]);
+      });
+      store_pack(v, n - at, y + at);
+    }
+  }
+};
 
 /// Mean and sum of squared differences of each channel over pieces: [2, pieces, channels]. Channels last: a
 /// piece is rows of the grid; sums are taken around the piece's first value. sizeof(T) bytes an element.

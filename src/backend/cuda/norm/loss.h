@@ -1,7 +1,7 @@
 // Launchers of cross entropy and its steps.
 #pragma once
 
-#include "backend/cuda/kernels.h"
+#include "backend/cuda/device/on.h"
 
 namespace trireme::cuda {
 

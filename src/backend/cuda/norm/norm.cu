@@ -1,9 +1,9 @@
 // Launchers of norms over rows and groups.
 #include "backend/cuda/norm/norm.h"
 
-#include "backend/cuda/dense/gemm_finish_kernels.h"
 #include "backend/cuda/norm/norm_kernels.h"
 #include "backend/cuda/norm/norm_types.h"
+#include "backend/cuda/reduce/column_launch.h"
 
 namespace trireme::cuda {
 

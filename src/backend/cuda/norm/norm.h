@@ -1,7 +1,7 @@
 // Launchers of norms and their gradients.
 #pragma once
 
-#include "backend/cuda/kernels.h"
+#include "backend/cuda/device/on.h"
 
 namespace trireme::cuda {
 

@@ -7,8 +7,8 @@
 #include <cmath>
 #include <cstdint>
 
-#include "backend/cuda/conv/column_pieces.h"
-#include "backend/cuda/norm/row_kernels.h"
+#include "backend/cuda/reduce/columns.h"
+#include "backend/cuda/reduce/rows.h"
 
 namespace trireme::cuda {
 

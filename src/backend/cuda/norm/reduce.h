@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "backend/cuda/kernels.h"
+#include "backend/cuda/device/on.h"
 #include "tensor/shape.h"
 
 namespace trireme::cuda {

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "backend/cuda/norm/row_kernels.h"
+#include "backend/cuda/reduce/rows.h"
 
 namespace trireme::cuda {
 

@@ -5,8 +5,8 @@
 #include <cstdint>
 
 #include "backend/cuda/device/exact.h"
-#include "backend/cuda/dense/qproduct.h"
-#include "backend/cuda/norm/row_kernels.h"
+#include "backend/cuda/quant/qproduct.h"
+#include "backend/cuda/reduce/rows.h"
 
 namespace trireme::cuda {
 

@@ -6,7 +6,7 @@
 
 #include "backend/cuda/device/divide.h"
 #include "backend/cuda/elementwise/element_kernels.h"
-#include "backend/cuda/elementwise/flat_kernels.h"
+#include "backend/cuda/random/philox.h"
 #include "backend/cuda/random/random.h"
 
 namespace trireme::cuda {

@@ -1,7 +1,7 @@
 // Launchers of draws from distributions over a row.
 #pragma once
 
-#include "backend/cuda/kernels.h"
+#include "backend/cuda/device/on.h"
 
 namespace trireme::cuda {
 

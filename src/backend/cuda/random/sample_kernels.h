@@ -4,8 +4,7 @@
 #include <cstdint>
 
 #include "backend/cuda/elementwise/element_kernels.h"
-#include "backend/cuda/elementwise/flat_kernels.h"
-#include "backend/cuda/optim/gradient_norm_kernels.h"
+#include "backend/cuda/random/philox.h"
 #include "backend/cuda/random/sample.h"
 
 namespace trireme::cuda {

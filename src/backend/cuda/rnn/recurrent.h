@@ -1,7 +1,7 @@
 // Launchers of recurrent layers, one step of all sequences and directions at a time.
 #pragma once
 
-#include "backend/cuda/kernels.h"
+#include "backend/cuda/device/on.h"
 #include "tensor/gate.h"
 
 namespace trireme::cuda {

@@ -1,0 +1,135 @@
+// Opens cuDNN and builds and runs its graphs.
+#include "backend/cuda/cudnn/toolkit_cudnn.cuh"
+
+#include <cuda_runtime.h>
+
+#include <cstdlib>
+
+#include "backend/cuda/device/cuda_check.h"
+#include "backend/cuda/device/cuda_device.h"
+
+// Where the front end looks for the library's functions.
+namespace cudnn_frontend {
+void* cudnn_dlhandle = nullptr;
+}
+
+namespace trireme::cuda {
+namespace {
+
+void require(cudnnStatus_t status, const char* what) {
+  if (status == CUDNN_STATUS_SUCCESS) return;
+  base::fail(base::ErrorCode::unavailable, "cuDNN: ", what, ": ", fe::detail::get_error_string(status));
+}
+
+/// Opens what cuDNN and its front end load by name first, so that they find it wherever it lies.
+void open_libraries() {
+  const ToolkitLibrary runtime("libcudart.so.13");
+  // The front end would take a runtime of CUDA 12 first where there is one.
+  ::setenv("CUDNN_FRONTEND_CUDART_LIB_NAME", runtime.path().c_str(), /*overwrite=*/0);
+  for (const char* name : {"libnvrtc.so.13", "libcublasLt.so.13", "libcublas.so.13"})
+    const ToolkitLibrary needed(name);
+  const ToolkitLibrary cudnn("libcudnn.so.9");
+  fe::cudnn_dlhandle = cudnn.handle();
+}
+
+/// While it lives, this thread may do what a thread that records launches may not: allocate, load code. The
+/// recording is not touched by it.
+class Unrecorded {
+ public:
+  Unrecorded() { check_cuda(cudaThreadExchangeStreamCaptureMode(&mode_), "leaving a recording"); }
+  ~Unrecorded() { cudaThreadExchangeStreamCaptureMode(&mode_); }
+  Unrecorded(const Unrecorded&) = delete;
+  Unrecorded& operator=(const Unrecorded&) = delete;
+
+ private:
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+};
+
+cudnnHandle_t new_handle() {
+  const Unrecorded here;
+  cudnnHandle_t handle = nullptr;
+  require(fe::detail::create_handle(&handle), "starting the library");
+  return handle;
+}
+
+}  // namespace
+
+Cudnn::Cudnn(int ordinal) : ordinal_(ordinal) {
+  open_libraries();
+  check_cuda(cudaSetDevice(ordinal), "choosing a GPU");
+  const Lease first(*this, nullptr);  // fails now rather than in a run
+}
+
+Cudnn::~Cudnn() {
+  free_.with([](std::vector<cudnnHandle_t>& handles) {
+    for (cudnnHandle_t handle : handles) fe::detail::destroy_handle(handle);
+  });
+}
+
+Cudnn::Lease::Lease(const Cudnn& owner, tensor::Stream* stream) : owner_(owner) {
+  handle_ = owner.free_.with([](std::vector<cudnnHandle_t>& handles) -> cudnnHandle_t {
+    if (handles.empty()) return nullptr;
+    const cudnnHandle_t handle = handles.back();
+    handles.pop_back();
+    return handle;
+  });
+  if (handle_ == nullptr) handle_ = new_handle();
+  if (stream != nullptr) require(fe::detail::set_stream(handle_, queue_of(*stream)), "choosing a stream");
+}
+
+Cudnn::Lease::~Lease() {
+  owner_.free_.with([&](std::vector<cudnnHandle_t>& handles) { handles.push_back(handle_); });
+}
+
+std::shared_ptr<const Cudnn> cudnn_of(const GemmPlace& place) {
+  if (place.device == nullptr || place.shared == nullptr) return nullptr;
+  const int ordinal = place.device->ordinal();
+  try {
+    return place.shared->get<Cudnn>(base::concat("cudnn ", ordinal),
+                                    [&] { return std::make_shared<const Cudnn>(ordinal); });
+  } catch (const base::Error& e) {
+    if (e.code() != base::ErrorCode::unavailable) throw;
+    return nullptr;
+  }
+}
+
+fe::DataType_t cudnn_type(tensor::DType type) {
+  switch (type) {
+    case tensor::DType::f32: return fe::DataType_t::FLOAT;
+    case tensor::DType::f16: return fe::DataType_t::HALF;
+    case tensor::DType::bf16: return fe::DataType_t::BFLOAT16;
+    default: base::fail(base::ErrorCode::internal, "cuDNN: no type for ", tensor::name_of(type));
+  }
+}
+
+bool build_graph(fe::graph::Graph& graph, const Cudnn& cudnn, const PlanWish& wish) {
+  check_cuda(cudaSetDevice(cudnn.ordinal()), "choosing a GPU");  // the front end asks for its generation
+  const Cudnn::Lease lease(cudnn, nullptr);
+  if (graph.validate().is_bad()) return false;
+  if (graph.build_operation_graph(lease.handle()).is_bad()) return false;
+  if (graph.create_execution_plans({fe::HeurMode_t::A, fe::HeurMode_t::FALLBACK}).is_bad()) return false;
+  std::vector<fe::NumericalNote_t> unwanted;
+  if (wish.checks_notes)
+    unwanted = {fe::NumericalNote_t::NONDETERMINISTIC, fe::NumericalNote_t::REDUCED_PRECISION_REDUCTION};
+  if (wish.keeps_f32) {
+    unwanted.push_back(fe::NumericalNote_t::TENSOR_CORE);
+    unwanted.push_back(fe::NumericalNote_t::DOWN_CONVERT_INPUTS);
+  }
+  graph.deselect_numeric_notes(unwanted);
+  graph.deselect_workspace_greater_than(wish.workspace_bytes);
+  if (graph.check_support(lease.handle()).is_bad()) return false;
+  if (graph.build_plans(lease.handle(), fe::BuildPlanPolicy_t::HEURISTICS_CHOICE).is_bad()) return false;
+  // The front end has intermediate results beside what the plan asks for, which the choice above is blind to.
+  int64_t needed = 0;
+  return graph.get_workspace_size(needed).is_good() && needed <= wish.workspace_bytes;
+}
+
+void run_graph(const fe::graph::Graph& graph, const Cudnn& cudnn, tensor::Stream& stream,
+               CudnnAddresses addresses, void* workspace) {
+  const Cudnn::Lease lease(cudnn, &stream);
+  fe::error_t status = graph.execute(lease.handle(), addresses, workspace);
+  if (status.is_bad())
+    base::fail(base::ErrorCode::unavailable, "cuDNN: a launch failed: ", status.get_message());
+}
+
+}  // namespace trireme::cuda

@@ -1,0 +1,115 @@
+// Opens data files; unpacks gzip member by member with a limit that a small hostile file cannot talk past.
+#include "data/dataset/source_file.h"
+
+#include <zlib.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "base/error.h"
+#include "base/file.h"
+
+namespace trireme::data {
+
+namespace fs = std::filesystem;
+using base::require;
+
+namespace {
+
+constexpr int kGzipWindow = 15 + 16;  // zlib's way to say: 32 KiB window, gzip wrapper
+
+struct Inflater {
+  z_stream z{};
+  Inflater() { base::check(inflateInit2(&z, kGzipWindow) == Z_OK, "zlib cannot start"); }
+  ~Inflater() { inflateEnd(&z); }
+  Inflater(const Inflater&) = delete;
+  Inflater& operator=(const Inflater&) = delete;
+};
+
+bool looks_like_gzip(std::string_view bytes) { return bytes.starts_with("\x1f\x8b"); }
+
+/// Unpacks one member to the end of `out`; returns how much of `packed` it took.
+size_t unpack_member(std::string_view packed, std::string& out, size_t limit) {
+  Inflater inflater;
+  z_stream& z = inflater.z;
+  size_t taken = 0;
+  size_t filled = out.size();
+  for (;;) {
+    if (filled == out.size()) {
+      // One byte more than allowed is room enough to see that the limit is passed.
+      out.resize(std::min(limit + 1, std::max<size_t>(out.size() * 2, packed.size() * 4 + 4096)));
+    }
+    const auto in = static_cast<uInt>(std::min<size_t>(packed.size() - taken, UINT32_MAX));
+    const auto room = static_cast<uInt>(std::min<size_t>(out.size() - filled, UINT32_MAX));
+    z.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(packed.data() + taken));
+    z.avail_in = in;
+    z.next_out = reinterpret_cast<Bytef*>(out.data() + filled);
+    z.avail_out = room;
+    const int rc = inflate(&z, Z_NO_FLUSH);
+    taken += in - z.avail_in;
+    filled += room - z.avail_out;
+    if (filled > limit) {
+      base::fail(base::ErrorCode::exhausted, "unpacked data exceeds the limit of ", limit, " bytes");
+    }
+    if (rc == Z_STREAM_END) break;
+    require(rc != Z_BUF_ERROR || z.avail_out == 0, "gzip data is cut off");
+    require(rc == Z_OK || rc == Z_BUF_ERROR, "gzip data is damaged", z.msg == nullptr ? "" : ": ",
+            z.msg == nullptr ? "" : z.msg);
+  }
+  out.resize(filled);
+  return taken;
+}
+
+}  // namespace
+
+std::string gunzip(std::string_view packed, int64_t limit_bytes) {
+  require(looks_like_gzip(packed), "not gzip data");
+  std::string out;
+  while (looks_like_gzip(packed)) {
+    packed.remove_prefix(unpack_member(packed, out, static_cast<size_t>(limit_bytes)));
+  }
+  // Tapes and some writers pad with zeros; anything else is not ours to drop silently.
+  require(packed.find_first_not_of('\0') == std::string_view::npos,
+          "gzip data is followed by other bytes: ", packed.size());
+  out.shrink_to_fit();
+  return out;
+}
+
+SourceFile open_source(const std::string& path, int64_t limit_bytes) {
+  auto mapped = base::MappedFile::open(path);
+  SourceFile source{path, mapped->text(), mapped, static_cast<int64_t>(mapped->size()), false};
+  if (!looks_like_gzip(source.bytes)) return source;
+  try {
+    auto text = std::make_shared<const std::string>(gunzip(source.bytes, limit_bytes));
+    source.bytes = *text;
+    source.owner = std::move(text);
+    source.was_gzip = true;
+  } catch (const base::Error& e) {
+    throw e.with("'" + path + "'");
+  }
+  return source;
+}
+
+std::string base_name(const std::string& path) { return fs::path(path).filename().string(); }
+
+std::string_view without_gz(std::string_view path) {
+  return path.ends_with(".gz") ? path.substr(0, path.size() - 3) : path;
+}
+
+std::vector<std::string> list_directory(const std::string& path) {
+  std::error_code error;
+  std::vector<std::string> names;
+  for (fs::directory_iterator it(path, error), end; !error && it != end; it.increment(error)) {
+    names.push_back(it->path().filename().string());
+  }
+  if (error) base::fail(base::ErrorCode::not_found, "cannot list '", path, "': ", error.message());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+bool is_directory(const std::string& path) {
+  std::error_code error;
+  return fs::is_directory(path, error);
+}
+
+}  // namespace trireme::data

@@ -1,0 +1,15 @@
+// Passes that make graphs smaller without changing what they compute: no-ops, equal nodes.
+#pragma once
+
+#include "ir/graph.h"
+
+namespace trireme::passes {
+
+/// Removes identities, casts to the same type, inference dropout, transposes and reshapes that undo or
+/// repeat.
+size_t remove_noops(ir::Graph& graph);
+
+/// Merges nodes of equal op, attributes and operands.
+size_t merge_equal_nodes(ir::Graph& graph);
+
+}  // namespace trireme::passes

@@ -1,0 +1,305 @@
+// Rewrites attention over whole sequences into attention over pages, and positions into an operand.
+#include "passes/decode/decode.h"
+
+#include <algorithm>
+
+#include "ops/random/sample_tokens.h"
+#include "ops/table.h"
+#include "passes/independence/independence.h"
+#include "passes/rewriter.h"
+
+namespace trireme::passes {
+namespace {
+
+using ir::Node;
+using ir::NodeId;
+using ir::ValueId;
+using tensor::Dim;
+using tensor::DType;
+using tensor::Shape;
+
+class DecodeRewriter {
+ public:
+  DecodeRewriter(const ir::Graph& graph, const DecodeOptions& options)
+      : form_{.graph = graph, .layers = {}, .options = options}, rw_(form_.graph) {}
+
+  DecodeGraph run() {
+    take_inputs();
+    const size_t attentions = rw_.for_each("attention_bsnd", [&](NodeId, const Node& node) {
+      attend(node);
+      return true;
+    });
+    if (attentions == 0) base::fail_unsupported("decoding of a graph without causal attention");
+    rw_.for_each("rotary_embedding", [&](NodeId id, const Node& node) { return rotate(id, node); });
+    rw_.for_each("slice", [&](NodeId, const Node& node) { return place(node); });
+    keep_last();
+    graph().sort();
+    check_tokens();
+    graph().infer_all();
+    finish();
+    return std::move(form_);
+  }
+
+ private:
+  ir::Graph& graph() { return form_.graph; }
+
+  void take_inputs() {
+    base::require(graph().inputs().size() == 1 && graph().outputs().size() == 1,
+                  "decoding takes a graph of token ids to logits, this one has ", graph().inputs().size(),
+                  " inputs and ", graph().outputs().size(), " outputs");
+    ids_ = graph().inputs()[0];
+    base::require(graph().type(ids_).dtype == DType::i64 && graph().type(ids_).shape.rank() == 2,
+                  "decoding takes token ids i64 [batch, seq], input '", graph().value(ids_).name, "' is ",
+                  graph().type(ids_).to_string());
+    const Dim tokens = Dim::symbol("tokens"), sequences = Dim::symbol("sequences");
+    graph().value(ids_).type.shape = Shape{Dim(1), tokens};
+    positions_ = graph().add_input("positions", {DType::i64, Shape{Dim(1), tokens}});
+    slots_ = graph().add_input("slots", {DType::i32, Shape{tokens}});
+    // The extent of a table of positions is known only when all are found; finish() sets the second one.
+    table_ = graph().add_input("table", {DType::i32, Shape{sequences, Dim::symbol("pages")}});
+    lengths_ = graph().add_input("lengths", {DType::i32, Shape{sequences}});
+    starts_ = graph().add_input("starts", {DType::i32, Shape{Dim::symbol("starts")}});
+    graph().add_input("last", {DType::i64, Shape{sequences}});
+  }
+
+  /// Extent `dim` of an attention's operand; heads and channels are always known.
+  int64_t extent(const Node& node, size_t operand, size_t dim) {
+    const Shape& shape = graph().type(node.in[operand]).shape;
+    if (!shape.has_rank() || shape.rank() != 4 || !shape[dim].is_static())
+      base::fail_unsupported("decoding of attention '", node.from, "' over ", shape.to_string());
+    return shape[dim].value();
+  }
+
+  /// [.., heads, dim] as [.., heads * dim]: what a reshape split, or joined anew.
+  ValueId flat(const Node& node, size_t operand) {
+    const int64_t channels = extent(node, operand, 2) * extent(node, operand, 3);
+    if (const auto split = rw_.producer(node.in[operand], "reshape")) {
+      const Shape& shape = graph().type(split->in[0]).shape;
+      if (shape.has_rank() && shape.rank() == 3 && shape[2] == Dim(channels)) return split->in[0];
+    }
+    return reshape(node.in[operand], {0, 0, channels}, node.from);
+  }
+
+  ValueId reshape(ValueId x, const std::vector<int64_t>& to, const std::string& from) {
+    const auto shape = tensor::Tensor::from<int64_t>({static_cast<int64_t>(to.size())}, std::span(to));
+    return rw_.add("reshape", {x, rw_.constant(shape)}, {}, from);
+  }
+
+  void attend(const Node& node) {
+    if (node.attrs.get_int("is_causal", 0) == 0)
+      base::fail_unsupported("decoding of attention '", node.from, "', which sees later tokens");
+    if (node.in.size() > 3 && node.in[3] != ir::kNoValue)
+      base::fail_unsupported("decoding of attention '", node.from, "' with a mask of its own");
+    const int64_t heads = extent(node, 0, 2), kv_heads = extent(node, 1, 2), dim = extent(node, 1, 3);
+    if (extent(node, 2, 3) != dim || extent(node, 0, 3) != dim)
+      base::fail_unsupported("decoding of attention '", node.from, "' whose values have another width");
+    const size_t layer = form_.layers.size();
+    form_.layers.push_back({kv_heads, dim});
+    const tensor::TensorType pages{
+        form_.options.page_type, Shape::of({form_.options.pages, kv_heads, form_.options.page_tokens, dim})};
+    const ValueId keys = graph().add_state(key_pages(layer), pages);
+    const ValueId values = graph().add_state(value_pages(layer), pages);
+    const ValueId q = flat(node, 0), k = flat(node, 1), v = flat(node, 2);
+    const auto now = graph().add(*append_, {k, v, keys, values, slots_}, {}, 2, node.from);
+    ir::Attrs attrs;
+    if (node.attrs.has("scale")) attrs.set("scale", node.attrs.get_float("scale", 1));
+    const ValueId y =
+        rw_.add("paged_attention", {q, now[0], now[1], table_, lengths_, starts_}, attrs, node.from);
+    graph().replace_uses(node.out[0], reshape(y, {0, 0, heads, dim}, node.from));
+  }
+
+  void limit_positions(int64_t rows) {
+    form_.positions = form_.positions == 0 ? rows : std::min(form_.positions, rows);
+  }
+
+  bool rotate(NodeId id, const Node& node) {
+    const Shape& table = graph().type(node.in[1]).shape;
+    if (node.in.size() < 4 || node.in[3] == ir::kNoValue || !rw_.is_weight(node.in[1]))
+      base::fail_unsupported("decoding of rotary positions '", node.from, "' that are not looked up");
+    limit_positions(table[0].value());
+    graph().set_operand(id, 3, positions_);
+    return true;
+  }
+
+  /// The leading rows of a table, one for each position: looked up instead.
+  bool place(const Node& node) {
+    if (!rw_.is_weight(node.in[0])) return false;
+    const tensor::Dims table = *rw_.weight_dims(node.in[0]);
+    const Shape& rows = graph().type(node.out[0]).shape;
+    const auto begin = rw_.ints(node.in[1]);
+    if (table.size() != 2 || !rows.has_rank() || rows[0].is_static() || !begin ||
+        *begin != std::vector<int64_t>{0})
+      return false;
+    limit_positions(table[0]);
+    const ValueId y = rw_.add("gather", {node.in[0], positions_}, {{"axis", int64_t{0}}}, node.from);
+    graph().replace_uses(node.out[0], y);
+    return true;
+  }
+
+  /// How values depend on an index that these inputs hold. What a token adds to the pages, and what attention
+  /// takes from them, is its own sequence's alone: so these nodes were made.
+  std::vector<IndexUse> follow(const std::vector<std::pair<DecodeInput, size_t>>& indexed, bool by_token) {
+    IndexedInputs in;
+    for (const ValueId id : graph().inputs()) {
+      in.shapes.emplace_back();
+      for (const Dim& d : graph().type(id).shape.dims())
+        in.shapes.back().push_back(d.is_static() ? d.value() : 1);
+      in.dims.emplace_back();
+    }
+    in.shapes[kDecodeStarts] = {2};  // of one sequence
+    for (const auto& [input, dim] : indexed) in.dims[input] = dim;
+    for (const Node& node : graph().nodes()) {
+      if (node.op == append_) in.given[node.out[0]] = in.given[node.out[1]] = {};
+      if (node.op != attention_) continue;
+      const size_t tokens = graph().type(node.out[0]).shape.rank() - 2;
+      in.given[node.out[0]] = by_token ? IndexUse{IndexUse::Kind::along, {tokens}} : IndexUse{};
+    }
+    return follow_index(graph(), in);
+  }
+
+  static constexpr std::pair<DecodeInput, size_t> kTokens[] = {
+      {kDecodeIds, 1}, {kDecodePositions, 1}, {kDecodeSlots, 0}};
+
+  /// The operand of `node` that is no weight, if it is the only such and the node treats tokens one by one,
+  /// however many there are.
+  ValueId only_operand(const Node& node, const std::vector<IndexUse>& uses) {
+    const bool has_extents = node.op->schema.is_view || node.op->schema.shape_operand.has_value();
+    if (has_extents || node.out.size() != 1 || node.op == attention_) return ir::kNoValue;
+    ValueId found = ir::kNoValue;
+    for (ValueId id : node.in) {
+      if (id == ir::kNoValue || rw_.is_weight(id)) continue;
+      if (found != ir::kNoValue) return ir::kNoValue;
+      found = id;
+    }
+    const bool by_token = found != ir::kNoValue && uses[ir::index(found)].is_along(1);
+    return by_token && uses[ir::index(node.out[0])].is_along(1) ? found : ir::kNoValue;
+  }
+
+  /// Behind the last value that several tokens or branches meet in, only the last token of each sequence
+  /// goes on.
+  void keep_last() {
+    graph().sort();
+    const std::vector<IndexUse> by_token = follow({std::begin(kTokens), std::end(kTokens)}, true);
+    const ValueId logits = graph().outputs()[0], last = graph().inputs()[kDecodeLast];
+    ValueId at = logits;
+    std::vector<NodeId> tail;
+    const auto uses = graph().uses();
+    for (const Node* node; (node = graph().producer(at)) != nullptr;) {
+      const ValueId before = only_operand(*node, by_token);
+      if (before == ir::kNoValue || (at != logits && uses[ir::index(at)].size() > 1)) break;
+      tail.push_back(graph().value(at).producer);
+      at = before;
+    }
+    check(by_token[ir::index(at)], 1);
+    const ValueId rows = rw_.add("gather", {at, last}, {{"axis", int64_t{1}}}, "last_tokens");
+    if (tail.empty()) return graph().set_outputs({rows}, {"logits"});
+    const Node first = graph().node(tail.back());
+    for (size_t i = 0; i < first.in.size(); ++i) {
+      if (first.in[i] == at) graph().set_operand(tail.back(), i, rows);
+    }
+    graph().set_outputs({logits}, {"logits"});
+  }
+
+  static void check(const IndexUse& use, size_t dim) {
+    if (!use.is_along(dim))
+      base::fail_unsupported("decoding of a graph that does not treat tokens one by one: ",
+                             use.why.empty() ? "a value does not hold them" : use.why);
+  }
+
+  /// Throws unless the pages take keys and values token by token, attention takes queries so, and the logits
+  /// of a sequence follow from its last token.
+  void check_tokens() {
+    const std::vector<IndexUse> by_token = follow({std::begin(kTokens), std::end(kTokens)}, true);
+    for (const Node& node : graph().nodes()) {
+      const size_t operands = node.op == append_ ? 2 : node.op == attention_ ? 1 : 0;
+      for (size_t i = 0; i < operands; ++i)
+        check(by_token[ir::index(node.in[i])], graph().type(node.in[i]).shape.rank() - 2);
+    }
+    check(follow({{kDecodeLast, 0}}, false)[ir::index(graph().outputs()[0])], 1);
+  }
+
+  void finish() {
+    DecodeOptions& o = form_.options;
+    if (o.most_pages == 0) {
+      base::require(form_.positions > 0, "the model limits no sequence, so say how many pages one may have");
+      o.most_pages = (form_.positions + o.page_tokens - 1) / o.page_tokens;
+    }
+    graph().value(graph().inputs()[kDecodeTable]).type.shape =
+        Shape{Dim::symbol("sequences"), Dim(o.most_pages)};
+    const Shape& logits = graph().type(graph().outputs()[0]).shape;
+    base::require(
+        logits.rank() == 3 && logits[2].is_static() && graph().type(graph().outputs()[0]).dtype == DType::f32,
+        "decoding gives logits f32 [batch, seq, vocabulary], this graph ",
+        graph().type(graph().outputs()[0]).to_string());
+    form_.vocabulary = logits[2].value();
+    graph().infer_all();
+  }
+
+  DecodeGraph form_;
+  Rewriter rw_;
+  const ir::OpDef* append_ = &ops::table().need("kv_append");
+  const ir::OpDef* attention_ = &ops::table().need("paged_attention");
+  ValueId ids_, positions_, slots_, table_, lengths_, starts_;
+};
+
+}  // namespace
+
+std::string key_pages(size_t layer) { return base::concat("cache.", layer, ".keys"); }
+std::string value_pages(size_t layer) { return base::concat("cache.", layer, ".values"); }
+
+DecodeGraph decode_form(const ir::Graph& graph, const DecodeOptions& options) {
+  base::require(options.pages > 0 && options.page_tokens > 0, "a pool of ", options.pages, " pages of ",
+                options.page_tokens, " tokens");
+  ir::Graph sorted = graph;
+  sorted.sort();
+  return DecodeRewriter(sorted, options).run();
+}
+
+ir::Graph draw_form(const DecodeGraph& form, DecodeResult result, int64_t most_sequences) {
+  ir::Graph graph = form.graph;
+  const ValueId ids = graph.inputs()[kDecodeIds], logits = graph.outputs()[0];
+  const Dim tokens = graph.type(ids).shape[1], sequences = Dim::symbol("sequences");
+  const bool has_penalties = result == DecodeResult::penalized;
+  const ValueId chosen = graph.add_input("chosen", {DType::i64, Shape{Dim(most_sequences)}});
+  const ValueId from = graph.add_input("from", {DType::i32, Shape{tokens}});
+  const ValueId settings = graph.add_input(
+      "settings",
+      {DType::f32, Shape{sequences, Dim(has_penalties ? ops::kSampleSettings : ops::kPlainSettings)}});
+  const ValueId counters = graph.add_input("counters", {DType::i64, Shape{sequences, Dim(2)}});
+  Rewriter rw(graph);
+  const ValueId taken = rw.add("take_tokens", {ids, chosen, from}, {}, "take_tokens");
+  const ir::NodeId taker = graph.value(taken).producer;
+  for (size_t n = 0; n < graph.nodes().size(); ++n) {
+    const auto id = ir::NodeId(static_cast<uint32_t>(n));
+    for (size_t i = 0; id != taker && i < graph.node(id).in.size(); ++i) {
+      if (graph.node(id).op != nullptr && graph.node(id).in[i] == ids) graph.set_operand(id, i, taken);
+    }
+  }
+  const std::vector<int64_t> rows{-1, form.vocabulary};
+  const ValueId shape = rw.constant(tensor::Tensor::from<int64_t>({2}, std::span(rows)));
+  std::vector<ValueId> in{rw.add("reshape", {logits, shape}, {}, "draw"), settings, counters};
+  if (has_penalties) {
+    in.push_back(graph.add_state(kSeenTokens, {DType::i32, Shape::of({most_sequences, form.vocabulary})}));
+    in.push_back(graph.add_input("places", {DType::i32, Shape{sequences}}));
+  }
+  const std::vector<ValueId> drawn = graph.add(ops::table().need("sample_tokens"), in, {}, 2, "draw");
+  if (has_penalties) graph.add(ops::table().need("count_tokens"), {in[3], in[4], drawn[0]}, {}, 1, "draw");
+  graph.set_outputs(drawn, {"tokens", "log_probabilities"});
+  graph.sort();
+  graph.infer_all();
+  return graph;
+}
+
+void set_pages(DecodeGraph& form, int64_t pages) {
+  form.options.pages = pages;
+  for (size_t i = 0; i < form.graph.values().size(); ++i) {
+    ir::Value& v = form.graph.value(ValueId(static_cast<uint32_t>(i)));
+    if (v.kind != ir::ValueKind::state || !v.name.starts_with("cache.")) continue;
+    tensor::Dims dims = v.type.shape.to_dims();
+    dims[0] = pages;
+    v.type.shape = Shape::of(dims);
+  }
+  form.graph.infer_all();
+}
+
+}  // namespace trireme::passes

@@ -1,0 +1,155 @@
+// Which graphs keep rows apart, and what is said of those that do not: every rule that a proof leans on, and
+// the ways in which a number of rows gets into a graph.
+#include "passes/independence/independence.h"
+
+#include <gtest/gtest.h>
+
+#include "ops/table.h"
+
+namespace trireme::passes {
+namespace {
+
+/// The reason over one input x f32[n, 4, 6] and a constant c f32[4, 6]; empty: rows are apart.
+std::string reason(const std::string& body, tensor::Dims shape = {1, 4, 6}) {
+  std::string dims = "n";
+  for (size_t d = 1; d < shape.size(); ++d) dims += "," + std::to_string(shape[d]);
+  const std::string text =
+      "graph \"g\"\n  %0 = input \"x\" : f32[" + dims + "]\n  %1 = const : f32[4,6]#zeros\n" + body;
+  return why_rows_mix(ir::parse(text, ops::table()), {std::move(shape)});
+}
+
+struct Case {
+  const char* name;
+  const char* body;
+};
+
+std::string name_of(const testing::TestParamInfo<Case>& one) { return one.param.name; }
+
+class RowsApart : public testing::TestWithParam<Case> {};
+TEST_P(RowsApart, AreShown) { EXPECT_EQ(reason(GetParam().body), ""); }
+
+INSTANTIATE_TEST_SUITE_P(
+    Ops, RowsApart,
+    testing::Values(
+        Case{"elementwise", "  %2 = add(%0, %1)\n  %3 = relu(%2)\n  return %3 \"y\"\n"},
+        Case{"softmax_of_columns", "  %2 = softmax(%0) {axis=-1}\n  return %2 \"y\"\n"},
+        Case{"swap_inside", "  %2 = transpose(%0) {perm=[0, 2, 1]}\n  return %2 \"y\"\n"},
+        Case{"there_and_back",
+             "  %2 = transpose(%0) {perm=[1, 0, 2]}\n  %3 = softmax(%2) {axis=2}\n"
+             "  %4 = transpose(%3) {perm=[1, 0, 2]}\n  return %4 \"y\"\n"},
+        Case{"mean_of_columns",
+             "  %2 = const : i64[1]{2}\n  %3 = reduce_mean(%0, %2) {keepdims=1}\n  return %3 \"y\"\n"},
+        Case{"weights", "  %2 = const : f32[6,5]#zeros\n  %3 = matmul(%0, %2)\n  return %3 \"y\"\n"},
+        Case{"scores",
+             "  %2 = transpose(%0) {perm=[0, 2, 1]}\n  %3 = matmul(%0, %2)\n  %4 = softmax(%3)\n"
+             "  %5 = matmul(%4, %0)\n  return %5 \"y\"\n"},
+        Case{"joined_and_split",
+             "  %2 = const : i64[2]{-1, 6}\n  %3 = reshape(%0, %2)\n  %4 = const : f32[6,8]#zeros\n"
+             "  %5 = matmul(%3, %4)\n  %6 = const : i64[3]{-1, 4, 8}\n  %7 = reshape(%5, %6)\n"
+             "  return %7 \"y\"\n"},
+        Case{"inner_part_of_a_dimension",
+             "  %2 = transpose(%0) {perm=[1, 0, 2]}\n  %3 = const : i64[2]{-1, 6}\n  %4 = reshape(%2, %3)\n"
+             "  %5 = relu(%4)\n  %6 = const : i64[3]{4, -1, 6}\n  %7 = reshape(%5, %6)\n"
+             "  %8 = transpose(%7) {perm=[1, 0, 2]}\n  return %8 \"y\"\n"},
+        Case{"heads_split_by_the_number_of_rows",
+             "  %2 = shape(%0) {start=0, end=1}\n  %3 = const : i64[3]{4, 2, 3}\n"
+             "  %4 = concat(%2, %3) {axis=0}\n  %5 = reshape(%0, %4)\n"
+             "  %6 = transpose(%5) {perm=[0, 2, 1, 3]}\n  return %6 \"y\"\n"},
+        Case{"elements_over_columns",
+             "  %2 = size(%0)\n  %3 = const : i64[]{24}\n  %4 = div(%2, %3)\n  %5 = const : i64[1]{0}\n"
+             "  %6 = unsqueeze(%4, %5)\n  %7 = const : i64[1]{24}\n  %8 = concat(%6, %7) {axis=0}\n"
+             "  %9 = reshape(%0, %8)\n  return %9 \"y\"\n"},
+        Case{
+            "one_row_for_all",
+            "  %2 = shape(%0) {start=0, end=1}\n  %3 = const : i64[2]{4, 6}\n  %4 = concat(%2, %3) {axis=0}\n"
+            "  %5 = expand(%1, %4)\n  %6 = concat(%5, %0) {axis=1}\n  return %6 \"y\"\n"},
+        Case{"shape_in_32_bits",
+             "  %2 = shape(%0)\n  %3 = cast(%2) {to=6}\n  %4 = const : i64[1]{0}\n  %5 = const : i64[1]{1}\n"
+             "  %6 = slice(%3, %4, %5)\n  %7 = const : i32[2]{4, 6}\n  %8 = concat(%6, %7) {axis=0}\n"
+             "  %9 = cast(%8) {to=7}\n  %10 = expand(%1, %9)\n  return %10 \"y\"\n"},
+        Case{"as_exporters_expand",  // where(shape == -1, ones, shape)
+             "  %2 = shape(%0)\n  %3 = const : i64[]{-1}\n  %4 = equal(%2, %3)\n  %5 = const : i64[3]{1, 1, "
+             "1}\n"
+             "  %6 = where(%4, %5, %2)\n  %7 = expand(%1, %6)\n  %8 = add(%7, %0)\n  return %8 \"y\"\n"},
+        Case{"ones_of_the_rows",
+             "  %2 = shape(%0)\n  %3 = constant_of_shape(%2)\n  %4 = add(%3, %0)\n  return %4 \"y\"\n"},
+        Case{"pooled_image",
+             "  %2 = const : i64[4]{0, 1, 4, 6}\n  %3 = reshape(%0, %2)\n"
+             "  %4 = max_pool(%3) {kernel_shape=[2, 2], strides=[2, 2]}\n  return %4 \"y\"\n"},
+        Case{"normal_batch_norm",
+             "  %2 = const : f32[4]#zeros\n  %3 = batch_norm(%0, %2, %2, %2, %2)\n  return %3 \"y\"\n"}),
+    name_of);
+
+class RowsMixed : public testing::TestWithParam<Case> {};
+TEST_P(RowsMixed, AreRefused) { EXPECT_NE(reason(GetParam().body), ""); }
+
+INSTANTIATE_TEST_SUITE_P(
+    Ops, RowsMixed,
+    testing::Values(
+        Case{"softmax_over_rows", "  %2 = softmax(%0) {axis=0}\n  return %2 \"y\"\n"},
+        Case{"swapped", "  %2 = transpose(%0) {perm=[2, 1, 0]}\n  return %2 \"y\"\n"},
+        // Rows behind the axis of a sum: how many there are decides in which order the kernels add.
+        Case{"softmax_before_the_rows",
+             "  %2 = transpose(%0) {perm=[2, 1, 0]}\n  %3 = softmax(%2) {axis=1}\n"
+             "  %4 = transpose(%3) {perm=[2, 1, 0]}\n  return %4 \"y\"\n"},
+        Case{"rows_against_columns",
+             "  %2 = const : i64[2]{-1, 24}\n  %3 = reshape(%0, %2)\n  %4 = transpose(%3) {perm=[1, 0]}\n"
+             "  %5 = matmul(%3, %4)\n  return %5 \"y\"\n"},
+        Case{"mean_of_rows",
+             "  %2 = const : i64[1]{-3}\n  %3 = reduce_mean(%0, %2) {keepdims=1}\n  %4 = sub(%0, %3)\n"
+             "  return %4 \"y\"\n"},
+        Case{"running_sum", "  %2 = const : i64[]{0}\n  %3 = cum_sum(%0, %2)\n  return %3 \"y\"\n"},
+        Case{"rows_cut_through", "  %2 = const : i64[2]{4, -1}\n  %3 = reshape(%0, %2)\n  return %3 \"y\"\n"},
+        Case{"rows_in_pairs",
+             "  %2 = const : i64[3]{-1, 8, 6}\n  %3 = reshape(%0, %2)\n  %4 = softmax(%3) {axis=1}\n"
+             "  %5 = const : i64[3]{-1, 4, 6}\n  %6 = reshape(%4, %5)\n  return %6 \"y\"\n"},
+        Case{"first_row",
+             "  %2 = const : i64[]{0}\n  %3 = gather(%0, %2) {axis=0}\n  %4 = add(%0, %3)\n"
+             "  return %4 \"y\"\n"},
+        Case{"no_rows_in_result", "  %2 = relu(%0)\n  return %2 \"y\", %1 \"c\"\n"},
+        Case{"statistics_of_the_batch",
+             "  %2 = const : f32[4]#zeros\n  %3, %4, %5 = batch_norm(%0, %2, %2, %2, %2) {training_mode=1}\n"
+             "  return %3 \"y\"\n"},
+        Case{"places_in_the_whole_tensor",
+             "  %2 = const : i64[4]{0, 1, 4, 6}\n  %3 = reshape(%0, %2)\n"
+             "  %4, %5 = max_pool(%3) {kernel_shape=[2, 2]}\n  return %4 \"y\", %5 \"at\"\n"},
+        Case{"divided_by_the_rows",
+             "  %2 = shape(%0) {start=0, end=1}\n  %3 = cast(%2) {to=1}\n  %4 = div(%0, %3)\n"
+             "  return %4 \"y\"\n"},
+        Case{"numbered_rows",
+             "  %2 = shape(%0)\n  %3 = const : i64[]{0}\n  %4 = gather(%2, %3) {axis=0}\n"
+             "  %5 = const : i64[]{1}\n  %6 = range(%3, %4, %5)\n  %7 = cast(%6) {to=1}\n"
+             "  %8 = const : i64[2]{1, 2}\n  %9 = unsqueeze(%7, %8)\n  %10 = add(%0, %9)\n  return %10 "
+             "\"y\"\n"},
+        Case{"other_with_more_than_eight",
+             "  %2 = shape(%0) {start=0, end=1}\n  %3 = const : i64[1]{8}\n  %4 = greater(%2, %3)\n"
+             "  %5 = relu(%0)\n  %6 = where(%4, %5, %0)\n  return %6 \"y\"\n"},
+        Case{"another_shape_with_more_than_eight",
+             "  %2 = shape(%0) {start=0, end=1}\n  %3 = const : i64[1]{8}\n  %4 = greater(%2, %3)\n"
+             "  %5 = const : i64[1]{1}\n  %6 = where(%4, %5, %2)\n  %7 = const : i64[1]{-1}\n"
+             "  %8 = concat(%6, %7) {axis=0}\n  %9 = reshape(%0, %8)\n  %10 = softmax(%9) {axis=1}\n"
+             "  return %10 \"y\"\n"},
+        Case{"columns_by_the_rows",
+             "  %2 = shape(%0) {start=0, end=1}\n  %3 = const : i64[1]{-1}\n  %4 = concat(%3, %2) {axis=0}\n"
+             "  %5 = reshape(%0, %4)\n  return %5 \"y\"\n"},
+        Case{"one_more_than_the_rows",
+             "  %2 = shape(%0) {start=0, end=1}\n  %3 = const : i64[1]{1}\n  %4 = add(%2, %3)\n"
+             "  %5 = constant_of_shape(%4)\n  return %5 \"y\"\n"},
+        Case{"noise", "  %2 = random_normal_like(%0)\n  %3 = add(%0, %2)\n  return %3 \"y\"\n"},
+        Case{"steps_of_the_whole_tensor", "  %2, %3, %4 = dynamic_quantize_linear(%0)\n  return %2 \"y\"\n"}),
+    name_of);
+
+TEST(Independence, NamesTheNodeAndWhatItDoes) {
+  const std::string why = reason("  %2 = softmax(%0) {axis=0}\n  return %2 \"y\"\n");
+  EXPECT_NE(why.find("softmax"), std::string::npos) << why;
+  EXPECT_NE(why.find("dimension 0"), std::string::npos) << why;
+}
+
+// The constant fits batches of eight (and, repeated, single rows): no statement about all batches.
+TEST(Independence, AConstantWithRowsFixesTheirNumber) {
+  EXPECT_THROW(reason("  %2 = const : f32[8,4,6]#zeros\n  %3 = add(%0, %2)\n  return %3 \"y\"\n"),
+               base::Error);
+}
+
+}  // namespace
+}  // namespace trireme::passes

@@ -1,0 +1,20 @@
+// Channels-last networks: convolutions and pools read and write [n,h,w,c], and transposes between them
+// vanish.
+#pragma once
+
+#include "ir/graph.h"
+
+namespace trireme::passes {
+
+/// Rewrites 2-D f32 convolutions with weights of known extents, and 2-D pools, as transpose -> channels-last
+/// op -> transpose. sink_transposes then cancels what stands between two of them.
+size_t use_channels_last(ir::Graph& graph);
+
+/// Moves transposes from channels-last below elementwise ops, concatenations, pads and reductions, where they
+/// meet and cancel the transposes of the next layer. Turns those that only move extents of 1 into reshapes.
+size_t sink_transposes(ir::Graph& graph);
+
+/// Lets a convolution read the model's own channels-first input: the layout change rides on its gathering.
+size_t absorb_input_layout(ir::Graph& graph);
+
+}  // namespace trireme::passes
