@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "base/cpu_info.h"
+#include "base/machine/cpu_info.h"
 #include "engine/rounded_weights.h"
 #include "passes/lists/lists.h"
 #include "passes/partition/collective_types.h"

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "base/memory.h"
+#include "base/machine/memory.h"
 #include "runtime/open_device.h"
 
 namespace trireme::engine {

@@ -7,7 +7,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
-#include "base/memory_budget.h"
+#include "base/memory/memory_budget.h"
 #include "engine/rounded_weights.h"
 #include "engine/batch_proof.h"
 #include "engine/batch_rows.h"

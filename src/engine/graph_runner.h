@@ -7,7 +7,7 @@
 #include <memory>
 #include <vector>
 
-#include "base/thread_pool.h"
+#include "base/threads/thread_pool.h"
 #include "compile/program.h"
 #include "engine/batch_rows.h"
 #include "engine/low_precision.h"

@@ -5,8 +5,8 @@
 #include <array>
 #include <cstring>
 
-#include "base/cpu_info.h"
-#include "base/memory.h"
+#include "base/machine/cpu_info.h"
+#include "base/machine/memory.h"
 #include "engine/rank_service.h"
 #include "runtime/open_device.h"
 

@@ -8,8 +8,8 @@
 #include <numeric>
 #include <unordered_map>
 
-#include "base/cpu_info.h"
-#include "base/memory.h"
+#include "base/machine/cpu_info.h"
+#include "base/machine/memory.h"
 #include "comm/mesh.h"
 #include "engine/session.h"
 #include "engine/state_parts.h"
