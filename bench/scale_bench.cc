@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "base/json.h"
+#include "base/text/json.h"
 #include "base/rng.h"
 #include "comm/mesh.h"
 #include "comm/world.h"

@@ -21,7 +21,7 @@
 #include <thread>
 #include <vector>
 
-#include "base/cpu_info.h"
+#include "base/machine/cpu_info.h"
 #include "base/error.h"
 
 namespace {

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "base/json.h"
+#include "base/text/json.h"
 #include "base/rng.h"
 #include "engine/train_session.h"
 #include "model/loss.h"

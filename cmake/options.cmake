@@ -25,7 +25,7 @@ if(TRIREME_SANITIZE)
   add_compile_options(-fsanitize=${TRIREME_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
   add_link_options(-fsanitize=${TRIREME_SANITIZE})
   # RapidJSON adds offsets to its null stack pointer before the first allocation; all of it is in this one file.
-  set_source_files_properties(src/base/json_parse.cc PROPERTIES COMPILE_OPTIONS -fno-sanitize=pointer-overflow)
+  set_source_files_properties(src/base/text/json_parse.cc PROPERTIES COMPILE_OPTIONS -fno-sanitize=pointer-overflow)
 endif()
 
 find_program(CCACHE ccache)

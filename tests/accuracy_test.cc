@@ -8,7 +8,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "base/file.h"
+#include "base/files/file.h"
 #include "data/image/image.h"
 #include "engine/session.h"
 #include "model/load/load.h"

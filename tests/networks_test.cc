@@ -6,7 +6,7 @@
 #include <cmath>
 #include <cstdlib>
 
-#include "base/file.h"
+#include "base/files/file.h"
 #include "engine/train_session.h"
 #include "model/interpret.h"
 #include "model/loss.h"

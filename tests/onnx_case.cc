@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <set>
 
-#include "base/file.h"
+#include "base/files/file.h"
 #include "engine/session.h"
 #include "model/onnx/import.h"
 #include "model/onnx/proto.h"

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "base/json.h"
+#include "base/text/json.h"
 
 namespace trireme::tests {
 

@@ -14,7 +14,7 @@
 #include <iostream>
 
 #include "base/error.h"
-#include "base/json.h"
+#include "base/text/json.h"
 #include "tests/onnx_case.h"
 
 namespace trireme::tests {

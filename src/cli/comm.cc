@@ -2,7 +2,7 @@
 #include <cstdio>
 #include <iostream>
 
-#include "base/cpu_info.h"
+#include "base/machine/cpu_info.h"
 #include "base/error.h"
 #include "cli/verb.h"
 #include "comm/bench.h"

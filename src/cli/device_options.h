@@ -4,8 +4,8 @@
 #include <cstdlib>
 #include <string>
 
-#include "base/log.h"
-#include "base/options.h"
+#include "base/report/log.h"
+#include "base/text/options.h"
 #include "engine/session.h"
 #include "runtime/open_device.h"
 

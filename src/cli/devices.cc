@@ -3,9 +3,9 @@
 #include <iostream>
 
 #include "backend/cuda/device/topology.h"
-#include "base/rate.h"
-#include "base/svg_plot.h"
-#include "base/cpu_info.h"
+#include "base/report/rate.h"
+#include "base/report/svg_plot.h"
+#include "base/machine/cpu_info.h"
 #include "cli/verb.h"
 #include "runtime/device_speed.h"
 #include "runtime/open_device.h"

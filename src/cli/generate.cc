@@ -3,7 +3,7 @@
 #include <iostream>
 #include <map>
 
-#include "base/file.h"
+#include "base/files/file.h"
 #include "cli/device_options.h"
 #include "cli/generate_timing.h"
 #include "cli/model_input.h"

@@ -6,7 +6,7 @@
 #include <cstdlib>
 
 #include "base/rng.h"
-#include "base/svg_plot.h"
+#include "base/report/svg_plot.h"
 #include "cli/rates.h"
 #include "cli/model_input.h"
 #include "engine/generator.h"

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "base/rate.h"
+#include "base/report/rate.h"
 #include "engine/decode_session.h"
 #include "engine/sampling.h"
 #include "passes/precision/precision.h"

@@ -5,8 +5,8 @@
 #include <iostream>
 #include <map>
 
-#include "base/cpu_info.h"
-#include "base/file.h"
+#include "base/machine/cpu_info.h"
+#include "base/files/file.h"
 #include "cli/model_input.h"
 #include "lower/inference.h"
 #include "lower/step_lowering.h"

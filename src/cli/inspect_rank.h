@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "base/options.h"
+#include "base/text/options.h"
 #include "cli/device_options.h"
 #include "passes/precision/weights.h"
 

@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <iostream>
 
-#include "base/cpu_info.h"
+#include "base/machine/cpu_info.h"
 #include "base/error.h"
 #include "cli/launch_job.h"
 #include "cli/launch_train.h"

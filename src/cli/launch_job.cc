@@ -16,7 +16,7 @@
 #include <utility>
 
 #include "base/clock.h"
-#include "base/cpu_info.h"
+#include "base/machine/cpu_info.h"
 #include "base/error.h"
 
 namespace trireme::cli {

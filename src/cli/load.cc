@@ -9,7 +9,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/file.h"
+#include "base/files/file.h"
 #include "cli/verb.h"
 #include "load/compare.h"
 #include "load/load_command.h"

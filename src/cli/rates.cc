@@ -6,7 +6,7 @@
 #include <numeric>
 #include <utility>
 
-#include "base/thread_pool.h"
+#include "base/threads/thread_pool.h"
 #include "passes/lists/lists.h"
 #include "runtime/device_speed.h"
 #include "runtime/open_device.h"

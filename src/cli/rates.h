@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "base/rate.h"
+#include "base/report/rate.h"
 #include "ir/graph.h"
 #include "passes/precision/precision.h"
 

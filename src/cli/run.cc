@@ -5,9 +5,9 @@
 #include <filesystem>
 #include <iostream>
 
-#include "base/cpu_info.h"
-#include "base/memory.h"
-#include "base/svg_plot.h"
+#include "base/machine/cpu_info.h"
+#include "base/machine/memory.h"
+#include "base/report/svg_plot.h"
 #include "cli/device_options.h"
 #include "cli/model_input.h"
 #include "cli/rates.h"
@@ -20,7 +20,7 @@
 #include "model/onnx/tensor_proto.h"
 #include "passes/partition/shard_rules.h"
 #include "tensor/compare.h"
-#include "base/file.h"
+#include "base/files/file.h"
 #include "runtime/trace_file.h"
 
 namespace trireme::cli {

@@ -15,7 +15,7 @@
 #include <optional>
 #include <thread>
 
-#include "base/bounded_queue.h"
+#include "base/threads/bounded_queue.h"
 #include "cli/verb.h"
 #include "comm/world.h"
 #include "engine/rank_service.h"

@@ -6,7 +6,7 @@
 #include <optional>
 #include <pthread.h>
 
-#include "base/file.h"
+#include "base/files/file.h"
 #include "cli/train_command.h"
 #include "cli/verb.h"
 #include "comm/world.h"

@@ -2,7 +2,7 @@
 #include "cli/train_command.h"
 
 #include "base/error.h"
-#include "base/file.h"
+#include "base/files/file.h"
 
 namespace trireme::cli {
 namespace {

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "base/env.h"
-#include "base/options.h"
+#include "base/report/env.h"
+#include "base/text/options.h"
 
 namespace trireme::cli {
 

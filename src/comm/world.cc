@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include "base/cpu_info.h"
+#include "base/machine/cpu_info.h"
 #include "base/error.h"
 #include "comm/local.h"
 #include "comm/mpi.h"

@@ -9,7 +9,7 @@
 #include <set>
 #include <vector>
 
-#include "base/cpu_info.h"
+#include "base/machine/cpu_info.h"
 #include "base/error.h"
 
 namespace trireme::comm {

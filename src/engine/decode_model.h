@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "base/shared_cache.h"
+#include "base/memory/shared_cache.h"
 #include "passes/decode/decode.h"
 #include "passes/precision/precision.h"
 #include "passes/strategy.h"

@@ -5,7 +5,7 @@
 #include <array>
 #include <cstring>
 
-#include "base/memory.h"
+#include "base/machine/memory.h"
 #include "runtime/open_device.h"
 
 namespace trireme::engine {

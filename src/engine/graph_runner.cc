@@ -6,7 +6,7 @@
 #include <exception>
 #include <unordered_map>
 
-#include "base/memory_budget.h"
+#include "base/memory/memory_budget.h"
 #include "lower/batch_proof.h"
 #include "lower/batch_slices.h"
 #include "engine/control.h"

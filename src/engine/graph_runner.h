@@ -7,7 +7,7 @@
 #include <memory>
 #include <vector>
 
-#include "base/thread_pool.h"
+#include "base/threads/thread_pool.h"
 #include "compile/program.h"
 #include "lower/batch_slices.h"
 #include "lower/inference.h"

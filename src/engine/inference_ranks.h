@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "base/options.h"
+#include "base/text/options.h"
 #include "passes/strategy.h"
 
 namespace trireme::engine {

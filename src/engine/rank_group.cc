@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "base/cpu_info.h"
+#include "base/machine/cpu_info.h"
 #include "engine/rank_service.h"
 
 namespace trireme::engine {

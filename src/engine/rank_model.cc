@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "base/memory.h"
+#include "base/machine/memory.h"
 #include "lower/batch_proof.h"
 #include "passes/lists/lists.h"
 #include "passes/partition/shard_rules.h"

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "base/options.h"
+#include "base/text/options.h"
 
 namespace trireme::engine {
 

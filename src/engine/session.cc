@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/cpu_info.h"
-#include "base/memory.h"
-#include "base/memory_budget.h"
+#include "base/machine/cpu_info.h"
+#include "base/machine/memory.h"
+#include "base/memory/memory_budget.h"
 #include "engine/sharded_session.h"
 #include "passes/lists/lists.h"
 #include "runtime/open_device.h"

@@ -7,7 +7,7 @@
 #include <atomic>
 #include <thread>
 
-#include "base/memory_budget.h"
+#include "base/memory/memory_budget.h"
 #include "base/rng.h"
 #include "ops/table.h"
 #include "tests/test_device.h"

@@ -5,7 +5,7 @@
 #include <chrono>
 #include <numeric>
 
-#include "base/cpu_info.h"
+#include "base/machine/cpu_info.h"
 #include "comm/mesh.h"
 #include "engine/train_session.h"
 #include "passes/train/train.h"

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "base/thread_pool.h"
+#include "base/threads/thread_pool.h"
 #include "engine/train_options.h"
 #include "engine/train_states.h"
 #include "lower/step_phases.h"

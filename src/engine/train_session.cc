@@ -3,7 +3,7 @@
 
 #include <array>
 
-#include "base/memory.h"
+#include "base/machine/memory.h"
 #include "comm/mesh.h"
 #include "engine/session.h"
 #include "runtime/device_speed.h"

@@ -4,7 +4,7 @@
 #include <string>
 #include <thread>
 
-#include "base/bounded_queue.h"
+#include "base/threads/bounded_queue.h"
 #include "http/client.h"
 #include "http/http2_session.h"
 #include "http/parser.h"

@@ -5,8 +5,8 @@
 #include <array>
 #include <cstring>
 
-#include "base/json.h"
-#include "base/shortened.h"
+#include "base/text/json.h"
+#include "base/text/shortened.h"
 
 namespace trireme::http {
 

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/memory_budget.h"
+#include "base/memory/memory_budget.h"
 
 namespace trireme::http {
 

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "base/options.h"
+#include "base/text/options.h"
 
 namespace trireme::ir {
 

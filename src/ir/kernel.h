@@ -8,7 +8,7 @@
 #include <span>
 #include <string>
 
-#include "base/shared_cache.h"
+#include "base/memory/shared_cache.h"
 #include "ir/schema.h"
 #include "tensor/device.h"
 

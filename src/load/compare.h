@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "base/json.h"
-#include "base/options.h"
+#include "base/text/json.h"
+#include "base/text/options.h"
 #include "load/result.h"
 
 namespace trireme::load {

@@ -8,7 +8,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/file.h"
+#include "base/files/file.h"
 #include "load/generator.h"
 #include "load/mix.h"
 #include "load/payload.h"

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "base/options.h"
+#include "base/text/options.h"
 #include "load/scenario.h"
 
 namespace trireme::load {

@@ -10,7 +10,7 @@
 #include <thread>
 
 #include "base/error.h"
-#include "base/json.h"
+#include "base/text/json.h"
 #include "load/generator.h"
 #include "load/load_command.h"
 #include "load/payload.h"

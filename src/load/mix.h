@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "base/json.h"
+#include "base/text/json.h"
 #include "load/load_options.h"
 #include "load/payload.h"
 #include "load/trace.h"

@@ -9,7 +9,7 @@
 #include <map>
 
 #include "base/error.h"
-#include "base/file.h"
+#include "base/files/file.h"
 #include "base/rng.h"
 #include "load/kserve_grpc.h"
 

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <cstdio>
 
-#include "base/options.h"
+#include "base/text/options.h"
 
 namespace trireme::load {
 namespace {

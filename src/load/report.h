@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/json.h"
-#include "base/svg_plot.h"
+#include "base/text/json.h"
+#include "base/report/svg_plot.h"
 #include "load/result.h"
 #include "load/scenario.h"
 #include "load/server_times.h"

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "base/histogram.h"
+#include "base/report/histogram.h"
 
 namespace trireme::load {
 

@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "base/error.h"
-#include "base/options.h"
+#include "base/text/options.h"
 #include "load/report.h"
 
 namespace trireme::load {

@@ -7,7 +7,7 @@
 #include <limits>
 
 #include "base/error.h"
-#include "base/options.h"
+#include "base/text/options.h"
 #include "load/report.h"
 
 namespace trireme::load {

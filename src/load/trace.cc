@@ -10,7 +10,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/json.h"
+#include "base/text/json.h"
 
 namespace trireme::load {
 namespace {

@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "base/shared_cache.h"
+#include "base/memory/shared_cache.h"
 #include "compile/program.h"
 #include "lower/step_options.h"
 #include "passes/pipeline/pipeline.h"

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "base/thread_pool.h"
+#include "base/threads/thread_pool.h"
 #include "ops/table.h"
 #include "tensor/joined.h"
 

@@ -1,7 +1,7 @@
 // Weights that passes put side by side, made once for all programs of a model.
 #pragma once
 
-#include "base/shared_cache.h"
+#include "base/memory/shared_cache.h"
 #include "compile/program.h"
 #include "ir/graph.h"
 

@@ -1,7 +1,7 @@
 // A bucket's graph with its products on 16-bit operands; what would suffer stays f32.
 #pragma once
 
-#include "base/shared_cache.h"
+#include "base/memory/shared_cache.h"
 #include "ir/graph.h"
 #include "passes/precision/precision.h"
 #include "tensor/device.h"

@@ -1,7 +1,7 @@
 // Weights of a bucket's program that lower_for_inference() only named.
 #pragma once
 
-#include "base/shared_cache.h"
+#include "base/memory/shared_cache.h"
 #include "compile/program.h"
 
 namespace trireme::lower {

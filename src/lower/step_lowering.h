@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "base/shared_cache.h"
+#include "base/memory/shared_cache.h"
 #include "lower/stage_programs.h"
 
 namespace trireme::lower {

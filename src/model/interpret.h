@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "base/thread_pool.h"
+#include "base/threads/thread_pool.h"
 #include "ops/table.h"
 
 namespace trireme::model {

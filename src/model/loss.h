@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "base/options.h"
+#include "base/text/options.h"
 #include "ir/graph.h"
 
 namespace trireme::model {

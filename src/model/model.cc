@@ -1,7 +1,7 @@
 // Models and the memory of their files.
 #include "model/model.h"
 
-#include "base/file.h"
+#include "base/files/file.h"
 
 namespace trireme::model {
 

@@ -6,7 +6,7 @@
 #include <charconv>
 #include <cstring>
 
-#include "base/file.h"
+#include "base/files/file.h"
 #include "tensor/element_bytes.h"
 
 namespace trireme::model {

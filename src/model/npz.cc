@@ -2,7 +2,7 @@
 #include <cstring>
 #include <zlib.h>
 
-#include "base/file.h"
+#include "base/files/file.h"
 #include "model/npy.h"
 
 namespace trireme::model {

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <tuple>
 
-#include "base/thread_pool.h"
+#include "base/threads/thread_pool.h"
 #include "tensor/tensor.h"
 
 namespace trireme::model {

@@ -6,8 +6,8 @@
 #include <array>
 #include <numeric>
 
-#include "base/file.h"
-#include "base/json.h"
+#include "base/files/file.h"
+#include "base/text/json.h"
 #include "tensor/element_bytes.h"
 
 namespace trireme::model {

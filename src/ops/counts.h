@@ -6,7 +6,7 @@
 #include <optional>
 #include <vector>
 
-#include "base/thread_pool.h"
+#include "base/threads/thread_pool.h"
 #include "ir/kernel.h"
 
 namespace trireme::ops {

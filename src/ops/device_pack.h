@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "base/thread_pool.h"
+#include "base/threads/thread_pool.h"
 #include "ir/kernel.h"
 
 namespace trireme::ops {

@@ -11,7 +11,7 @@
 #include <limits>
 
 #include "backend/cpu/device/cpu_stream.h"
-#include "base/memory.h"
+#include "base/machine/memory.h"
 #include "ops/table.h"
 #include "ops/test_eval.h"
 #include "tests/op_cases.h"

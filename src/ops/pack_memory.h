@@ -1,8 +1,8 @@
 // Memory for packed weights: one model's lie together, on huge pages.
 #pragma once
 
-#include "base/shared_cache.h"
-#include "base/slab.h"
+#include "base/memory/shared_cache.h"
+#include "base/memory/slab.h"
 
 namespace trireme::ops {
 

@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "base/options.h"
+#include "base/text/options.h"
 #include "tensor/mesh.h"
 
 namespace trireme::passes {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "backend/cpu/device/cpu_stream.h"
-#include "base/shared_cache.h"
+#include "base/memory/shared_cache.h"
 #include "runtime/device_ranks.h"
 #include "runtime/executor.h"
 #include "runtime/staging.h"

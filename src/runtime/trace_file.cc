@@ -3,7 +3,7 @@
 
 #include <set>
 
-#include "base/json.h"
+#include "base/text/json.h"
 
 namespace trireme::runtime {
 namespace {

@@ -7,7 +7,7 @@
 #include <new>
 #include <utility>
 
-#include "base/busy_cpus.h"
+#include "base/machine/busy_cpus.h"
 #include "sched/current_error.h"
 
 namespace trireme::sched {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "base/halt_polling.h"
+#include "base/machine/halt_polling.h"
 #include "sched/batch.h"
 #include "sched/batch_cost.h"
 #include "sched/batch_policy.h"

@@ -12,9 +12,9 @@
 #include <random>
 #include <thread>
 
-#include "base/busy_cpus.h"
-#include "base/cpu_info.h"
-#include "base/memory_budget.h"
+#include "base/machine/busy_cpus.h"
+#include "base/machine/cpu_info.h"
+#include "base/memory/memory_budget.h"
 #include "engine/sharded_session.h"
 #include "ops/table.h"
 

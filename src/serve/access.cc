@@ -5,7 +5,7 @@
 #include <cstdlib>
 
 #include "base/error.h"
-#include "base/file.h"
+#include "base/files/file.h"
 #include "http/message.h"
 
 namespace trireme::serve {

@@ -6,7 +6,7 @@
 #include <new>
 #include <utility>
 
-#include "base/file.h"
+#include "base/files/file.h"
 #include "sched/current_error.h"
 
 namespace trireme::serve {

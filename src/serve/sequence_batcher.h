@@ -12,8 +12,8 @@
 #include <thread>
 #include <vector>
 
-#include "base/bounded_queue.h"
-#include "base/env.h"
+#include "base/threads/bounded_queue.h"
+#include "base/report/env.h"
 #include "base/guarded.h"
 #include "ir/graph.h"
 #include "sched/request.h"

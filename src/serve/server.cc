@@ -7,9 +7,9 @@
 #include <optional>
 #include <thread>
 
-#include "base/memory.h"
-#include "base/memory_budget.h"
-#include "base/scratch.h"
+#include "base/machine/memory.h"
+#include "base/memory/memory_budget.h"
+#include "base/files/scratch.h"
 #include "serve/repository/repository_files.h"
 #include "serve/seeing/live_page.h"
 #include "serve/seeing/price.h"

@@ -4,8 +4,8 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "base/memory.h"
-#include "base/memory_budget.h"
+#include "base/machine/memory.h"
+#include "base/memory/memory_budget.h"
 
 #if defined(__has_feature)
 #if __has_feature(address_sanitizer)

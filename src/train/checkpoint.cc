@@ -9,7 +9,7 @@
 
 #include "base/crc32c.h"
 #include "base/error.h"
-#include "base/file.h"
+#include "base/files/file.h"
 #include "train/box_copy.h"
 
 namespace trireme::train {

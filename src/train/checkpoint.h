@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "base/json.h"
+#include "base/text/json.h"
 #include "model/safetensors.h"
 #include "tensor/shard.h"
 #include "train/file_ops.h"

@@ -12,7 +12,7 @@
 
 #include "base/crc32c.h"
 #include "base/error.h"
-#include "base/json.h"
+#include "base/text/json.h"
 #include "tests/fuzz_bounds.h"
 #include "train/checkpoint_reader.h"
 

@@ -12,7 +12,7 @@
 #include "base/clock.h"
 #include "base/crc32c.h"
 #include "base/error.h"
-#include "base/file.h"
+#include "base/files/file.h"
 #include "train/checkpoint_reader.h"
 #include "train/checkpoint_writer.h"
 #include "train/test_files.h"

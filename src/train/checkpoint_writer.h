@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "base/bounded_queue.h"
+#include "base/threads/bounded_queue.h"
 #include "base/error.h"
 #include "train/checkpoint.h"
 #include "train/ranks.h"

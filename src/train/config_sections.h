@@ -6,8 +6,8 @@
 #include <string_view>
 #include <vector>
 
-#include "base/options.h"
-#include "base/yaml.h"
+#include "base/text/options.h"
+#include "base/text/yaml.h"
 
 namespace trireme::train {
 

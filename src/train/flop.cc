@@ -6,7 +6,7 @@
 #include <chrono>
 #include <string_view>
 
-#include "base/svg_plot.h"
+#include "base/report/svg_plot.h"
 #include "engine/session.h"
 #include "model/builder.h"
 #include "passes/lists/lists.h"

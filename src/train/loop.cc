@@ -6,10 +6,10 @@
 #include <cmath>
 #include <filesystem>
 
-#include "base/rate.h"
-#include "base/file.h"
-#include "base/memory.h"
-#include "base/svg_plot.h"
+#include "base/report/rate.h"
+#include "base/files/file.h"
+#include "base/machine/memory.h"
+#include "base/report/svg_plot.h"
 #include "train/flop.h"
 #include "train/report.h"
 #include "train/weights.h"

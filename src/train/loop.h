@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "base/env.h"
+#include "base/report/env.h"
 #include "data/loader/loader.h"
 #include "engine/train_session.h"
 #include "train/checkpoint_writer.h"

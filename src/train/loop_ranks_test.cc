@@ -3,7 +3,7 @@
 
 #include <functional>
 
-#include "base/file.h"
+#include "base/files/file.h"
 #include "comm/local.h"
 #include "train/test_runs.h"
 

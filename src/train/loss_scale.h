@@ -3,8 +3,8 @@
 
 #include <cstdint>
 
-#include "base/json.h"
-#include "base/options.h"
+#include "base/text/json.h"
+#include "base/text/options.h"
 
 namespace trireme::train {
 

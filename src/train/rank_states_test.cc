@@ -9,7 +9,7 @@
 #include <numeric>
 
 #include "base/error.h"
-#include "base/file.h"
+#include "base/files/file.h"
 #include "comm/local.h"
 #include "passes/strategy.h"
 #include "train/checkpoint_writer.h"

@@ -6,9 +6,9 @@
 #include <filesystem>
 #include <functional>
 
-#include "base/file.h"
-#include "base/svg_plot.h"
-#include "base/yaml.h"
+#include "base/files/file.h"
+#include "base/report/svg_plot.h"
+#include "base/text/yaml.h"
 
 namespace trireme::train {
 namespace {

@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "base/env.h"
-#include "base/json.h"
-#include "base/options.h"
+#include "base/report/env.h"
+#include "base/text/json.h"
+#include "base/text/options.h"
 #include "train/append_file.h"
 #include "train/tensorboard.h"
 

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "base/json.h"
+#include "base/text/json.h"
 
 namespace trireme::train {
 

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "base/json.h"
-#include "base/options.h"
+#include "base/text/json.h"
+#include "base/text/options.h"
 
 namespace trireme::train {
 

@@ -5,7 +5,7 @@
 #include <filesystem>
 
 #include "base/error.h"
-#include "base/inside_path.h"
+#include "base/files/inside_path.h"
 #include "model/hf/directory.h"
 #include "model/load/load.h"
 #include "model/onnx/export.h"

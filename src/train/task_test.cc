@@ -9,7 +9,7 @@
 
 #include "base/crc32c.h"
 #include "base/error.h"
-#include "base/file.h"
+#include "base/files/file.h"
 #include "engine/session.h"
 #include "model/load/load.h"
 #include "train/weights.h"

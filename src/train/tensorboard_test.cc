@@ -10,7 +10,7 @@
 
 #include "base/crc32c.h"
 #include "base/error.h"
-#include "base/file.h"
+#include "base/files/file.h"
 
 namespace trireme::train {
 namespace {

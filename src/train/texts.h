@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "base/options.h"
+#include "base/text/options.h"
 #include "data/dataset/dataset.h"
 
 namespace trireme::train {

@@ -6,7 +6,7 @@
 #include <latch>
 #include <thread>
 
-#include "base/cpu_info.h"
+#include "base/machine/cpu_info.h"
 
 namespace trireme::tune {
 namespace {

@@ -11,7 +11,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/file.h"
+#include "base/files/file.h"
 #include "http/client.h"
 
 namespace trireme::tune {

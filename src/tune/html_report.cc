@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "base/svg_plot.h"
+#include "base/report/svg_plot.h"
 #include "tune/report.h"
 
 namespace trireme::tune {

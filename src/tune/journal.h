@@ -4,7 +4,7 @@
 #include <map>
 #include <string>
 
-#include "base/json.h"
+#include "base/text/json.h"
 
 namespace trireme::tune {
 

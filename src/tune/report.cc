@@ -3,8 +3,8 @@
 
 #include <cmath>
 
-#include "base/cpu_info.h"
-#include "base/svg_plot.h"
+#include "base/machine/cpu_info.h"
+#include "base/report/svg_plot.h"
 
 namespace trireme::tune {
 namespace {

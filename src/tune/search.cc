@@ -7,8 +7,8 @@
 #include <limits>
 #include <set>
 
-#include "base/cpu_info.h"
-#include "base/thread_pool.h"
+#include "base/machine/cpu_info.h"
+#include "base/threads/thread_pool.h"
 
 namespace trireme::tune {
 namespace {

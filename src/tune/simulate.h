@@ -5,7 +5,7 @@
 #include <functional>
 #include <vector>
 
-#include "base/histogram.h"
+#include "base/report/histogram.h"
 #include "sched/batch_policy.h"
 
 namespace trireme::tune {

@@ -6,9 +6,9 @@
 #include <filesystem>
 #include <limits>
 
-#include "base/cpu_info.h"
+#include "base/machine/cpu_info.h"
 #include "base/crc32c.h"
-#include "base/file.h"
+#include "base/files/file.h"
 #include "lower/batch_proof.h"
 #include "load/payload.h"
 #include "model/load/load.h"

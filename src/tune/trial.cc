@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "base/cpu_info.h"
-#include "base/file.h"
+#include "base/machine/cpu_info.h"
+#include "base/files/file.h"
 #include "load/payload.h"
 #include "load/server_times.h"
 #include "load/sweep.h"

@@ -5,9 +5,9 @@
 #include <filesystem>
 #include <limits>
 
-#include "base/cpu_info.h"
-#include "base/file.h"
-#include "base/thread_pool.h"
+#include "base/machine/cpu_info.h"
+#include "base/files/file.h"
+#include "base/threads/thread_pool.h"
 #include "tune/model_directory.h"
 #include "tune/report.h"
 

@@ -9,8 +9,8 @@
 #include <random>
 
 #include "base/error.h"
-#include "base/file.h"
-#include "base/json.h"
+#include "base/files/file.h"
+#include "base/text/json.h"
 #include "tests/test_data.h"
 
 namespace trireme::data {

@@ -5,7 +5,7 @@
 #include <array>
 #include <string>
 
-#include "base/options.h"
+#include "base/text/options.h"
 #include "base/rng.h"
 #include "data/loader/loader.h"
 

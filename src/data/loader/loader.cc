@@ -7,7 +7,7 @@
 #include <cstring>
 #include <thread>
 
-#include "base/bounded_queue.h"
+#include "base/threads/bounded_queue.h"
 #include "base/error.h"
 #include "data/dataset/permutation.h"
 

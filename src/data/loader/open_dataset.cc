@@ -6,8 +6,8 @@
 #include <filesystem>
 
 #include "base/error.h"
-#include "base/options.h"
-#include "base/file.h"
+#include "base/text/options.h"
+#include "base/files/file.h"
 #include "data/dataset/data_files.h"
 #include "data/readers/image_field.h"
 #include "data/readers/readers.h"

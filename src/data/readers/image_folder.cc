@@ -3,7 +3,7 @@
 #include <filesystem>
 
 #include "base/error.h"
-#include "base/file.h"
+#include "base/files/file.h"
 #include "data/image/image.h"
 #include "data/readers/image_field.h"
 #include "data/readers/readers.h"

@@ -10,7 +10,7 @@
 #include <optional>
 
 #include "base/error.h"
-#include "base/file.h"
+#include "base/files/file.h"
 #include "data/readers/readers.h"
 
 namespace trireme::data {

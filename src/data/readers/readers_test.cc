@@ -10,7 +10,7 @@
 #include <sstream>
 
 #include "base/error.h"
-#include "base/file.h"
+#include "base/files/file.h"
 #include "data/loader/open_dataset.h"
 #include "data/readers/test_files.h"
 #include "tests/test_data.h"

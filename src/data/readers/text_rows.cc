@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "base/error.h"
-#include "base/json.h"
+#include "base/text/json.h"
 #include "data/readers/field_index.h"
 #include "data/readers/readers.h"
 

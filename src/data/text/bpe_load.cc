@@ -4,8 +4,8 @@
 #include <filesystem>
 
 #include "base/error.h"
-#include "base/file.h"
-#include "base/json.h"
+#include "base/files/file.h"
+#include "base/text/json.h"
 #include "data/text/bpe.h"
 
 namespace trireme::data {

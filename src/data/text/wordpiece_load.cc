@@ -2,8 +2,8 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "base/file.h"
-#include "base/json.h"
+#include "base/files/file.h"
+#include "base/text/json.h"
 #include "data/text/wordpiece.h"
 
 namespace trireme::data {

@@ -6,8 +6,8 @@
 #include <sstream>
 
 #include "base/error.h"
-#include "base/file.h"
-#include "base/json.h"
+#include "base/files/file.h"
+#include "base/text/json.h"
 #include "tests/test_data.h"
 
 namespace trireme::data {

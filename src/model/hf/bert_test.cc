@@ -6,7 +6,7 @@
 
 #include <cmath>
 
-#include "base/file.h"
+#include "base/files/file.h"
 #include "base/rng.h"
 #include "model/interpret.h"
 #include "model/npy.h"

@@ -5,8 +5,8 @@
 #include <filesystem>
 #include <set>
 
-#include "base/file.h"
-#include "base/json.h"
+#include "base/files/file.h"
+#include "base/text/json.h"
 #include "tensor/half.h"
 
 namespace trireme::model::hf {

@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <unordered_map>
 
-#include "base/file.h"
+#include "base/files/file.h"
 #include "model/hf/bert.h"
 #include "model/hf/checkpoint.h"
 #include "model/hf/transformers.h"

@@ -8,7 +8,7 @@
 #include <cmath>
 #include <filesystem>
 
-#include "base/file.h"
+#include "base/files/file.h"
 #include "model/interpret.h"
 #include "model/load/load.h"
 #include "model/zoo/zoo.h"

@@ -1,7 +1,7 @@
 // What a Hugging Face directory says about generating text.
 #include "model/hf/generation.h"
 
-#include "base/file.h"
+#include "base/files/file.h"
 
 namespace trireme::model::hf {
 namespace {

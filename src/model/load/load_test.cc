@@ -5,7 +5,7 @@
 
 #include <filesystem>
 
-#include "base/file.h"
+#include "base/files/file.h"
 #include "model/hf/pooling.h"
 #include "tests/test_data.h"
 

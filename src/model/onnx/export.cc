@@ -5,7 +5,7 @@
 #include <protozero/pbf_writer.hpp>
 #include <set>
 
-#include "base/file.h"
+#include "base/files/file.h"
 #include "model/onnx/proto.h"
 #include "model/onnx/tensor_proto.h"
 

@@ -9,7 +9,7 @@
 #include <protozero/pbf_writer.hpp>
 #include <random>
 
-#include "base/file.h"
+#include "base/files/file.h"
 #include "model/onnx/tensor_proto.h"
 #include "tests/test_data.h"
 

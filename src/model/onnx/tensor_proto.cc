@@ -6,7 +6,7 @@
 #include <cstring>
 #include <protozero/pbf_reader.hpp>
 
-#include "base/file.h"
+#include "base/files/file.h"
 #include "tensor/element_bytes.h"
 
 namespace trireme::model::onnx {

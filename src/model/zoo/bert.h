@@ -2,7 +2,7 @@
 // classes.
 #pragma once
 
-#include "base/options.h"
+#include "base/text/options.h"
 #include "model/model.h"
 #include "model/params.h"
 

@@ -1,7 +1,7 @@
 // Small convolutional network for digits: two convolutions, one pool, two linear layers.
 #pragma once
 
-#include "base/options.h"
+#include "base/text/options.h"
 #include "model/model.h"
 #include "model/params.h"
 

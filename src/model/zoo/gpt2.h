@@ -1,7 +1,7 @@
 // GPT-2 (Radford et al. 2019): a causal transformer with learned positions and norms before each branch.
 #pragma once
 
-#include "base/options.h"
+#include "base/text/options.h"
 #include "model/model.h"
 #include "model/params.h"
 

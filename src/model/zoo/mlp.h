@@ -1,7 +1,7 @@
 // Multi-layer perceptron: linear layers with an activation between them.
 #pragma once
 
-#include "base/options.h"
+#include "base/text/options.h"
 #include "model/model.h"
 #include "model/params.h"
 

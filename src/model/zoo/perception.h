@@ -1,7 +1,7 @@
 // Perception from two sensors: cells of a camera image look at the points of a lidar or radar.
 #pragma once
 
-#include "base/options.h"
+#include "base/text/options.h"
 #include "model/model.h"
 #include "model/params.h"
 

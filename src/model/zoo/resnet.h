@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "base/options.h"
+#include "base/text/options.h"
 #include "model/model.h"
 #include "model/params.h"
 

@@ -1,7 +1,7 @@
 // Vision transformer (Dosovitskiy et al. 2020): patches of an image as tokens, norms before each branch.
 #pragma once
 
-#include "base/options.h"
+#include "base/text/options.h"
 #include "model/model.h"
 #include "model/params.h"
 

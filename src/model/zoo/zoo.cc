@@ -3,8 +3,8 @@
 
 #include <functional>
 
-#include "base/options.h"
-#include "base/yaml.h"
+#include "base/text/options.h"
+#include "base/text/yaml.h"
 #include "model/zoo/bert.h"
 #include "model/zoo/cnn.h"
 #include "model/zoo/gpt2.h"

@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "base/thread_pool.h"
+#include "base/threads/thread_pool.h"
 #include "ops/collective/parts.h"
 
 namespace trireme::ops {

@@ -1,7 +1,7 @@
 // The plain matrix product that the reference kernels share: exact order, every arithmetic type.
 #pragma once
 
-#include "base/thread_pool.h"
+#include "base/threads/thread_pool.h"
 #include "ops/dense/matmul_shape.h"
 
 namespace trireme::ops {

@@ -1,7 +1,7 @@
 // Batch norm with its running statistics, and cross entropy, against PyTorch
 // (tools/oracles/training_norms.py).
-#include "base/file.h"
-#include "base/json.h"
+#include "base/files/file.h"
+#include "base/text/json.h"
 #include "ops/test_eval.h"
 #include "tests/run_kernels.h"
 #include "tests/test_data.h"

@@ -3,8 +3,8 @@
 
 #include <cmath>
 
-#include "base/file.h"
-#include "base/json.h"
+#include "base/files/file.h"
+#include "base/text/json.h"
 #include "ops/optim/test_update_cpu.h"
 #include "tests/test_data.h"
 

@@ -2,7 +2,7 @@
 // sequences.
 #include <cstring>
 
-#include "base/memory_budget.h"
+#include "base/memory/memory_budget.h"
 #include "backend/cpu/device/cpu_stream.h"
 #include "ops/elementwise/row_kernels.h"
 #include "ops/shape/fill_ops.h"

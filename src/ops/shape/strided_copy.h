@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <vector>
 
-#include "base/thread_pool.h"
+#include "base/threads/thread_pool.h"
 #include "ir/kernel.h"
 #include "ops/elementwise/strided_loop.h"
 

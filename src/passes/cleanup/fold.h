@@ -1,7 +1,7 @@
 // Constant folding: nodes whose operands are all known are computed now.
 #pragma once
 
-#include "base/thread_pool.h"
+#include "base/threads/thread_pool.h"
 #include "ir/graph.h"
 
 namespace trireme::passes {

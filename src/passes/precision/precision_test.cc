@@ -5,8 +5,8 @@
 
 #include <cmath>
 
-#include "base/file.h"
-#include "base/json.h"
+#include "base/files/file.h"
+#include "base/text/json.h"
 #include "ops/test_grad.h"
 #include "passes/train/train.h"
 #include "passes/precision/wide_gradients.h"

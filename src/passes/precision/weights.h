@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/options.h"
+#include "base/text/options.h"
 #include "ir/graph.h"
 #include "ops/weight_only/weight_only.h"
 

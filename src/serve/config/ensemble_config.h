@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/json.h"
+#include "base/text/json.h"
 #include "serve/config/pbtxt.h"
 
 namespace trireme::serve {

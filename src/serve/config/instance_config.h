@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "base/json.h"
+#include "base/text/json.h"
 #include "sched/rate_limiter.h"
 #include "serve/config/pbtxt.h"
 

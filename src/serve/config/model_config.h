@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/json.h"
+#include "base/text/json.h"
 #include "ir/graph.h"
 #include "serve/config/ensemble_config.h"
 #include "serve/config/instance_config.h"

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "base/error.h"
-#include "base/options.h"
+#include "base/text/options.h"
 #include "serve/config/pbtxt.h"
 
 namespace trireme::serve {

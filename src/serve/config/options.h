@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "base/options.h"
+#include "base/text/options.h"
 #include "engine/inference_ranks.h"
 #include "passes/precision/weights.h"
 #include "serve/config/access_options.h"

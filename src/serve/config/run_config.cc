@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <charconv>
 
-#include "base/options.h"
+#include "base/text/options.h"
 
 namespace trireme::serve {
 namespace {

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <random>
 
-#include "base/file.h"
+#include "base/files/file.h"
 #include "serve/config/field_readers.h"
 
 namespace trireme::serve {

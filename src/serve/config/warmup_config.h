@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "base/json.h"
+#include "base/text/json.h"
 #include "serve/kserve/kserve_tensor.h"
 #include "serve/config/pbtxt.h"
 

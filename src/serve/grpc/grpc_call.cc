@@ -7,7 +7,7 @@
 #include <new>
 #include <utility>
 
-#include "base/shortened.h"
+#include "base/text/shortened.h"
 #include "http/loop.h"
 
 namespace trireme::serve {

@@ -7,7 +7,7 @@
 #include <protozero/pbf_reader.hpp>
 #include <protozero/pbf_writer.hpp>
 
-#include "base/shortened.h"
+#include "base/text/shortened.h"
 #include "serve/kserve/kserve_data.h"
 #include "serve/kserve/kserve_parameter.h"
 #include "serve/kserve/shared_regions.h"

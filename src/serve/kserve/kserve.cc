@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "base/json.h"
+#include "base/text/json.h"
 #include "serve/kserve/kserve_generate.h"
 #include "serve/kserve/kserve_raw.h"
 #include "serve/kserve/request_json.h"

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/shortened.h"
+#include "base/text/shortened.h"
 #include "serve/kserve/kserve_settings.h"
 
 namespace trireme::serve {

@@ -7,7 +7,7 @@
 #include <memory>
 #include <string>
 
-#include "base/env.h"
+#include "base/report/env.h"
 #include "serve/access.h"
 #include "serve/repository/repository.h"
 #include "serve/kserve/shared_regions.h"

@@ -7,7 +7,7 @@
 #include <optional>
 #include <utility>
 
-#include "base/shortened.h"
+#include "base/text/shortened.h"
 #include "serve/kserve/kserve_data.h"
 #include "serve/kserve/kserve_parameter.h"
 #include "serve/kserve/request_json.h"

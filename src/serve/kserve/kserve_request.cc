@@ -5,7 +5,7 @@
 #include <charconv>
 #include <variant>
 
-#include "base/json.h"
+#include "base/text/json.h"
 #include "serve/kserve/kserve_data.h"
 #include "serve/kserve/kserve_parameter.h"
 #include "serve/kserve/request_json.h"

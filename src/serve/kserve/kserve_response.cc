@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "base/json.h"
+#include "base/text/json.h"
 
 namespace trireme::serve {
 namespace {

@@ -1,8 +1,8 @@
 // The log settings that KServe clients read and change while the server runs.
 #pragma once
 
-#include "base/json.h"
-#include "base/log.h"
+#include "base/text/json.h"
+#include "base/report/log.h"
 
 namespace trireme::serve {
 

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "base/memory_budget.h"
+#include "base/memory/memory_budget.h"
 #include "tensor/tensor.h"
 
 namespace trireme::serve {

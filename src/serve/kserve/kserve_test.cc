@@ -4,8 +4,8 @@
 #include <cmath>
 #include <cstring>
 
-#include "base/json.h"
-#include "base/memory_budget.h"
+#include "base/text/json.h"
+#include "base/memory/memory_budget.h"
 #include "serve/kserve/kserve_generate.h"
 #include "serve/kserve/kserve_request.h"
 #include "serve/kserve/kserve_response.h"

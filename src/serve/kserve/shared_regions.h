@@ -8,7 +8,7 @@
 #include <string>
 
 #include "base/guarded.h"
-#include "base/json.h"
+#include "base/text/json.h"
 #include "serve/kserve/kserve_request.h"
 
 namespace trireme::serve {

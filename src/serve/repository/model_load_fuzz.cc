@@ -9,7 +9,7 @@
 #include <string>
 #include <string_view>
 
-#include "base/file.h"
+#include "base/files/file.h"
 #include "http/message.h"
 #include "model/onnx/export.h"
 #include "ops/table.h"

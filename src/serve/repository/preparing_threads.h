@@ -6,7 +6,7 @@
 #include <thread>
 #include <vector>
 
-#include "base/bounded_queue.h"
+#include "base/threads/bounded_queue.h"
 
 namespace trireme::serve {
 

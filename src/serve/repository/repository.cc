@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "base/cpu_info.h"
-#include "base/file.h"
+#include "base/machine/cpu_info.h"
+#include "base/files/file.h"
 #include "sched/current_error.h"
 #include "serve/repository/repository_files.h"
 

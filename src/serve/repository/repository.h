@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include "base/bounded_queue.h"
+#include "base/threads/bounded_queue.h"
 #include "base/guarded.h"
 #include "serve/repository/catalog.h"
 #include "serve/repository/repository_files.h"

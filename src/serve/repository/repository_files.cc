@@ -6,9 +6,9 @@
 #include <filesystem>
 #include <set>
 
-#include "base/directory.h"
-#include "base/file.h"
-#include "base/scratch.h"
+#include "base/files/directory.h"
+#include "base/files/file.h"
+#include "base/files/scratch.h"
 
 namespace trireme::serve {
 namespace {

@@ -37,7 +37,7 @@ struct LoadOverride {
   std::map<std::string, std::string> files;  ///< path below the model's directory -> contents
 };
 
-/// What the names of directories begin with that hold the files of overrides (base/scratch.h).
+/// What the names of directories begin with that hold the files of overrides (base/files/scratch.h).
 inline constexpr const char* kOverridePrefix = "trireme-load-";
 
 /// Writes the files of an override to a directory of their own, removed with the last owner. Throws

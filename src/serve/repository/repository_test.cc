@@ -9,7 +9,7 @@
 #include <future>
 #include <thread>
 
-#include "base/file.h"
+#include "base/files/file.h"
 #include "model/onnx/export.h"
 #include "ops/table.h"
 #include "serve/kserve/kserve_raw.h"

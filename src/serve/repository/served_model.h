@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "base/env.h"
+#include "base/report/env.h"
 #include "base/guarded.h"
 #include "model/model.h"
 #include "sched/scheduler.h"

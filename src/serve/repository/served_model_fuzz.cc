@@ -8,8 +8,8 @@
 #include <cstring>
 #include <future>
 
-#include "base/memory.h"
-#include "base/memory_budget.h"
+#include "base/machine/memory.h"
+#include "base/memory/memory_budget.h"
 #include "ops/table.h"
 #include "serve/repository/served_model.h"
 

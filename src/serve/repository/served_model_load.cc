@@ -1,8 +1,8 @@
 // Loading of a served model: its files, configuration, scheduler and warm-up.
 #include <algorithm>
 
-#include "base/cpu_info.h"
-#include "base/file.h"
+#include "base/machine/cpu_info.h"
+#include "base/files/file.h"
 #include "lower/batch_proof.h"
 #include "model/load/load.h"
 #include "serve/seeing/price.h"

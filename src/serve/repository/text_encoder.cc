@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <map>
 
-#include "base/file.h"
-#include "base/json.h"
+#include "base/files/file.h"
+#include "base/text/json.h"
 #include "sched/batch_policy.h"
 
 namespace trireme::serve {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "base/json.h"
+#include "base/text/json.h"
 #include "sched/request.h"
 #include "serve/seeing/metrics.h"
 #include "serve/seeing/response_stats.h"

@@ -2,8 +2,8 @@
 #include "serve/seeing/price.h"
 
 #include "base/error.h"
-#include "base/file.h"
-#include "base/yaml.h"
+#include "base/files/file.h"
+#include "base/text/yaml.h"
 
 namespace trireme::serve {
 

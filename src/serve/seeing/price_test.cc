@@ -6,7 +6,7 @@
 #include <filesystem>
 
 #include "base/error.h"
-#include "base/file.h"
+#include "base/files/file.h"
 #include "serve/seeing/model_metrics.h"
 
 namespace trireme::serve {

@@ -7,10 +7,10 @@
 #include <array>
 #include <fstream>
 
-#include "base/directory.h"
+#include "base/files/directory.h"
 #include "base/guarded.h"
-#include "base/memory.h"
-#include "base/memory_budget.h"
+#include "base/machine/memory.h"
+#include "base/memory/memory_budget.h"
 
 namespace trireme::serve {
 namespace {

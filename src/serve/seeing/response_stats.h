@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/guarded.h"
-#include "base/json.h"
+#include "base/text/json.h"
 
 namespace trireme::serve {
 

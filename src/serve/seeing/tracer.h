@@ -13,10 +13,10 @@
 #include <utility>
 #include <vector>
 
-#include "base/bounded_queue.h"
-#include "base/env.h"
+#include "base/threads/bounded_queue.h"
+#include "base/report/env.h"
 #include "base/guarded.h"
-#include "base/json.h"
+#include "base/text/json.h"
 #include "sched/request.h"
 
 namespace trireme::serve {

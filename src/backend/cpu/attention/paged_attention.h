@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "base/thread_pool.h"
+#include "base/threads/thread_pool.h"
 #include "tensor/dtype.h"
 
 namespace trireme::cpu {

@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "backend/cpu/tiles/dense_epilogue.h"
-#include "base/thread_pool.h"
+#include "base/threads/thread_pool.h"
 
 namespace trireme::cpu {
 

@@ -7,7 +7,7 @@
 
 #include "backend/cpu/tiles/dense_kernels.h"
 #include "backend/cpu/dense/gemm_f32.h"
-#include "base/thread_pool.h"
+#include "base/threads/thread_pool.h"
 
 namespace trireme::cpu {
 

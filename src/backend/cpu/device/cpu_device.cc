@@ -6,9 +6,9 @@
 
 #include "backend/cpu/device/cpu_stream.h"
 #include "base/error.h"
-#include "base/memory.h"
-#include "base/memory_budget.h"
-#include "base/slab.h"
+#include "base/machine/memory.h"
+#include "base/memory/memory_budget.h"
+#include "base/memory/slab.h"
 
 namespace trireme::cpu {
 namespace {

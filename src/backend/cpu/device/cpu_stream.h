@@ -1,7 +1,7 @@
 // The CPU's stream: kernels run at once on the caller and its thread pool.
 #pragma once
 
-#include "base/thread_pool.h"
+#include "base/threads/thread_pool.h"
 #include "tensor/device.h"
 
 namespace trireme::cpu {

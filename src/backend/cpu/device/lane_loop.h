@@ -7,7 +7,7 @@
 #include <atomic>
 #include <cstdint>
 
-#include "base/thread_pool.h"
+#include "base/threads/thread_pool.h"
 
 namespace trireme::cpu {
 

@@ -6,7 +6,7 @@
 #include <span>
 
 #include "base/rng.h"
-#include "base/thread_pool.h"
+#include "base/threads/thread_pool.h"
 
 namespace trireme::cpu {
 

@@ -9,7 +9,7 @@
 #include "backend/cpu/elementwise/binary_ops.h"
 #include "backend/cpu/elementwise/gradient_ops.h"
 #include "backend/cpu/elementwise/unary_ops.h"
-#include "base/thread_pool.h"
+#include "base/threads/thread_pool.h"
 
 namespace trireme::cpu {
 

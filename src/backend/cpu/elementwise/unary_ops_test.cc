@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "backend/cpu/simd/simd_level.h"
-#include "base/thread_pool.h"
+#include "base/threads/thread_pool.h"
 
 namespace trireme::cpu {
 namespace {

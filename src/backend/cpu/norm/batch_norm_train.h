@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "base/thread_pool.h"
+#include "base/threads/thread_pool.h"
 
 namespace trireme::cpu {
 

@@ -6,7 +6,7 @@
 
 #include "backend/cpu/tiles/dense_epilogue.h"
 #include "backend/cpu/tiles/dense_isa.h"
-#include "base/thread_pool.h"
+#include "base/threads/thread_pool.h"
 
 namespace trireme::cpu {
 

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "backend/cuda/dense/activation.h"
-#include "base/shared_cache.h"
+#include "base/memory/shared_cache.h"
 #include "tensor/device.h"
 #include "tensor/dtype.h"
 

@@ -12,8 +12,8 @@
 #include "backend/cuda/device/cuda_check.h"
 #include "backend/cuda/dense/toolkit_gemm.cuh"
 #include "base/error.h"
-#include "base/file.h"
-#include "base/json.h"
+#include "base/files/file.h"
+#include "base/text/json.h"
 
 namespace trireme::cuda {
 

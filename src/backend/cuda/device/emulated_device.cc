@@ -6,7 +6,7 @@
 #include "backend/cuda/device/emulated_memory.h"
 #include "backend/cuda/device/emulated_stream.h"
 #include "base/error.h"
-#include "base/memory.h"
+#include "base/machine/memory.h"
 
 namespace trireme::cuda {
 

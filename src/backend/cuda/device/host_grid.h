@@ -12,7 +12,7 @@
 #include "backend/cuda/device/host_block.h"
 #include "backend/cuda/device/lane.h"
 #include "base/error.h"
-#include "base/thread_pool.h"
+#include "base/threads/thread_pool.h"
 
 namespace trireme::cuda {
 

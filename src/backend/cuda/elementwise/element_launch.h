@@ -7,7 +7,7 @@
 #include <string>
 
 #include "backend/cuda/elementwise/element_program.h"
-#include "base/shared_cache.h"
+#include "base/memory/shared_cache.h"
 #include "tensor/device.h"
 
 namespace trireme::cuda {

@@ -15,7 +15,7 @@
 #include "backend/cuda/elementwise/element_text.h"
 #include "backend/cuda/device/toolkit_library.h"
 #include "base/error.h"
-#include "base/file.h"
+#include "base/files/file.h"
 
 namespace trireme::cuda {
 namespace {

@@ -1,0 +1,60 @@
+// On which processors threads of this process compute.
+#include "base/machine/busy_cpus.h"
+
+#include <array>
+#include <atomic>
+
+namespace trireme::base {
+namespace {
+
+// Notes for a choice that is never wrong, only worse or better: no order with other memory is needed.
+std::array<std::atomic<int>, CPU_SETSIZE> counts{};
+
+std::atomic<int>& count_of(int cpu) { return counts[static_cast<size_t>(cpu)]; }
+
+bool is_known(int cpu) { return cpu >= 0 && cpu < CPU_SETSIZE; }
+
+/// Takes a processor of `usable` that nobody computes on, the next after `from` first; -1: there is none.
+int take_free(const cpu_set_t& usable, int from) {
+  for (int step = 1; step < CPU_SETSIZE; ++step) {
+    const int cpu = (from + step) % CPU_SETSIZE;
+    int none = 0;
+    if (CPU_ISSET(cpu, &usable) && count_of(cpu).compare_exchange_strong(none, 1, std::memory_order_relaxed))
+      return cpu;
+  }
+  return -1;
+}
+
+}  // namespace
+
+BusyCpu BusyCpu::here() {
+  const int cpu = sched_getcpu();
+  if (!is_known(cpu)) return {};
+  count_of(cpu).fetch_add(1, std::memory_order_relaxed);
+  return BusyCpu(cpu);
+}
+
+BusyCpu BusyCpu::alone() {
+  BusyCpu own = here();
+  if (own.cpu_ < 0 || busy_threads(own.cpu_) < 2) return own;
+  cpu_set_t usable;
+  CPU_ZERO(&usable);
+  if (sched_getaffinity(0, sizeof usable, &usable) != 0) return own;
+  const int free = take_free(usable, own.cpu_);
+  if (free < 0) return own;
+  BusyCpu better(free);
+  cpu_set_t only;
+  CPU_ZERO(&only);
+  CPU_SET(free, &only);
+  if (sched_setaffinity(0, sizeof only, &only) != 0) return own;
+  (void)sched_setaffinity(0, sizeof usable, &usable);
+  return better;
+}
+
+BusyCpu::~BusyCpu() {
+  if (cpu_ >= 0) count_of(cpu_).fetch_sub(1, std::memory_order_relaxed);
+}
+
+int busy_threads(int cpu) { return is_known(cpu) ? count_of(cpu).load(std::memory_order_relaxed) : 0; }
+
+}  // namespace trireme::base

@@ -1,0 +1,112 @@
+// The account of memory: one counter for each use, added to first and looked at then, so that no two takers
+// miss each other.
+#include "base/memory/memory_budget.h"
+
+#include <malloc.h>
+#include <unistd.h>
+
+#include <fstream>
+
+#include "base/error.h"
+
+namespace trireme::base {
+namespace {
+
+constexpr int64_t kSmallBytes = int64_t{64} << 10;
+constexpr int64_t kLookBytes = int64_t{32} << 20;
+
+/// Resident memory of the process that no file backs.
+int64_t anonymous_bytes() {
+  std::ifstream file("/proc/self/statm");
+  int64_t size = 0, resident = 0, shared = 0;
+  file >> size >> resident >> shared;
+  return (resident - shared) * ::sysconf(_SC_PAGESIZE);
+}
+
+}  // namespace
+
+std::string_view name_of(MemoryUse use) {
+  switch (use) {
+    case MemoryUse::bodies: return "bodies";
+    case MemoryUse::tensors: return "tensors";
+    case MemoryUse::scratch: return "scratch";
+    case MemoryUse::answers: return "answers";
+  }
+  return "";
+}
+
+int64_t MemoryBudget::used_bytes() const {
+  int64_t sum = 0;
+  for (const Count& used : used_) sum += used.load(std::memory_order_relaxed);
+  return sum;
+}
+
+bool MemoryBudget::try_take(MemoryUse use, int64_t bytes) noexcept {
+  Count& used = used_[static_cast<size_t>(use)];
+  const int64_t limit = limit_bytes();
+  if (limit == INT64_MAX) {  // counted all the same: a limit may come
+    used.fetch_add(bytes, std::memory_order_relaxed);
+    return true;
+  }
+  // Added in one order for all: of two who together pass the limit at least one sees it.
+  used.fetch_add(bytes);
+  if (used_bytes() <= limit + (bytes <= kSmallBytes ? limit / 16 : 0)) {
+    thread_local int64_t since_look = 0;
+    since_look += bytes;
+    if (since_look < kLookBytes) return true;
+    since_look = 0;
+    return_unused();
+    return true;
+  }
+  used.fetch_sub(bytes);
+  refused_.fetch_add(1, std::memory_order_relaxed);
+  return false;
+}
+
+/// The allocator keeps for each thread what it freed: pieces below its threshold for mappings, of all sizes
+/// together more than the account leaves for it. Where that shows, it goes back to the system; looked at
+/// after every 32 MiB that a thread has taken.
+void MemoryBudget::return_unused() const noexcept {
+  const int64_t limit = limit_bytes();
+  try {
+    const int64_t resident = anonymous_bytes();
+    if (resident > limit - limit / 4 && resident - used_bytes() > limit / 16) malloc_trim(0);
+  } catch (const std::exception&) {
+    return;  // no memory to look
+  }
+}
+
+void MemoryBudget::give_back(MemoryUse use, int64_t bytes) noexcept {
+  used_[static_cast<size_t>(use)].fetch_sub(bytes, std::memory_order_relaxed);
+}
+
+bool MemoryBudget::is_tight() const {
+  const int64_t limit = limit_bytes();
+  return limit != INT64_MAX && used_bytes() > limit - limit / 4;
+}
+
+std::string MemoryBudget::state() const {
+  return concat(" of ", limit_bytes(), " bytes allowed, ", used_bytes(), " are in use");
+}
+
+MemoryBudget& process_memory() {
+  // Never destroyed: tensors of static life give their share back after everything else.
+  static MemoryBudget& budget = *new MemoryBudget;
+  return budget;
+}
+
+bool MemoryLease::try_resize(int64_t bytes) noexcept {
+  if (bytes > bytes_ && (budget_ == nullptr || !budget_->try_take(use_, bytes - bytes_))) return false;
+  if (bytes < bytes_) budget_->give_back(use_, bytes_ - bytes);
+  bytes_ = bytes;
+  return true;
+}
+
+void MemoryLease::resize(int64_t bytes) {
+  if (try_resize(bytes)) return;
+  check(budget_ != nullptr, "a lease of nothing cannot grow");
+  fail(ErrorCode::exhausted, "not enough memory is left; try again later, or raise the limit: ", bytes,
+       " bytes of ", name_of(use_), " are wanted,", budget_->state());
+}
+
+}  // namespace trireme::base

@@ -1,0 +1,85 @@
+// Tests the account of memory: what is taken comes back, the limit holds against many threads, small things
+// find room.
+#include "base/memory/memory_budget.h"
+
+#include <gtest/gtest.h>
+
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "base/error.h"
+
+namespace trireme::base {
+namespace {
+
+constexpr int64_t kMiB = int64_t{1} << 20;
+
+TEST(MemoryBudget, TakesUpToTheLimitAndGivesBack) {
+  MemoryBudget budget(10 * kMiB);
+  MemoryLease bodies(MemoryUse::bodies, 6 * kMiB, budget);
+  EXPECT_THROW(MemoryLease(MemoryUse::tensors, 5 * kMiB, budget), Error);
+  EXPECT_EQ(budget.used_bytes(), 6 * kMiB);
+  EXPECT_EQ(budget.refused(), 1u);
+  MemoryLease tensors(MemoryUse::tensors, 4 * kMiB, budget);
+  EXPECT_EQ(budget.used_bytes(MemoryUse::tensors), 4 * kMiB);
+  EXPECT_TRUE(budget.is_tight());
+  EXPECT_FALSE(bodies.try_resize(7 * kMiB));
+  EXPECT_EQ(bodies.bytes(), 6 * kMiB);
+  EXPECT_TRUE(bodies.try_resize(kMiB));
+  EXPECT_FALSE(budget.is_tight());
+  MemoryLease moved = std::move(bodies);
+  bodies = MemoryLease();
+  EXPECT_EQ(budget.used_bytes(), 5 * kMiB);
+  moved = MemoryLease();
+  tensors.resize(0);
+  EXPECT_EQ(budget.used_bytes(), 0);
+}
+
+TEST(MemoryBudget, RefusalsSayWhatIsTaken) {
+  MemoryBudget budget(2 * kMiB);
+  try {
+    MemoryLease(MemoryUse::answers, 3 * kMiB, budget);
+    FAIL() << "more than there is was given";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ErrorCode::exhausted);
+    EXPECT_NE(e.message().find("3145728 bytes of answers are wanted, of 2097152 bytes allowed, 0 are in use"),
+              std::string::npos)
+        << e.message();
+  }
+}
+
+TEST(MemoryBudget, SmallPiecesFindRoomForAWhile) {
+  MemoryBudget budget(16 * kMiB);
+  ASSERT_TRUE(budget.try_take(MemoryUse::tensors, 16 * kMiB));
+  EXPECT_FALSE(budget.try_take(MemoryUse::tensors, kMiB));
+  int64_t small = 0;
+  while (budget.try_take(MemoryUse::bodies, 4096)) small += 4096;
+  EXPECT_EQ(small, kMiB);
+}
+
+TEST(MemoryBudget, ThreadsTogetherNeverPassTheLimit) {
+  MemoryBudget budget(100 * kMiB);
+  std::atomic<int64_t> held{0}, most{0};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      for (int round = 0; round < 20'000; ++round) {
+        const int64_t bytes = (1 + (round * 7 + t) % 60) * kMiB;
+        if (!budget.try_take(MemoryUse::tensors, bytes)) continue;
+        const int64_t now = held.fetch_add(bytes) + bytes;
+        for (int64_t seen = most.load(); now > seen && !most.compare_exchange_weak(seen, now);) {
+        }
+        held.fetch_sub(bytes);
+        budget.give_back(MemoryUse::tensors, bytes);
+      }
+    });
+  }
+  for (std::thread& t : threads) t.join();
+  EXPECT_LE(most.load(), 100 * kMiB);
+  EXPECT_GT(most.load(), 0);
+  EXPECT_EQ(budget.used_bytes(), 0);
+}
+
+}  // namespace
+}  // namespace trireme::base
