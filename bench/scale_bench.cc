@@ -12,7 +12,7 @@
 #include "base/rng.h"
 #include "comm/mesh.h"
 #include "comm/world.h"
-#include "engine/train_session.h"
+#include "engine/train/train_session.h"
 #include "model/loss.h"
 #include "model/zoo/zoo.h"
 

@@ -13,7 +13,7 @@
 
 #include "base/text/json.h"
 #include "base/rng.h"
-#include "engine/train_session.h"
+#include "engine/train/train_session.h"
 #include "model/loss.h"
 #include "model/zoo/zoo.h"
 

@@ -4,7 +4,7 @@
 #include <memory>
 #include <vector>
 
-#include "engine/session.h"
+#include "engine/session/session.h"
 #include "ops/table.h"
 
 using trireme::ir::Graph;

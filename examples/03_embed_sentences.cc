@@ -8,7 +8,7 @@
 #include <string>
 
 #include "data/text/wordpiece.h"
-#include "engine/session.h"
+#include "engine/session/session.h"
 #include "model/load/load.h"
 
 using trireme::tensor::DType;

@@ -4,7 +4,7 @@
 #include <cstdio>
 #include <memory>
 
-#include "engine/session.h"
+#include "engine/session/session.h"
 #include "ops/table.h"
 #include "passes/lists/lists.h"
 #include "passes/rewriter.h"

@@ -10,7 +10,7 @@
 
 #include "base/files/file.h"
 #include "data/image/image.h"
-#include "engine/session.h"
+#include "engine/session/session.h"
 #include "model/load/load.h"
 #include "model/onnx/tensor_proto.h"
 #include "tests/test_data.h"

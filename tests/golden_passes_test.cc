@@ -12,7 +12,7 @@
 #include <sstream>
 
 #include "base/rng.h"
-#include "engine/session.h"
+#include "engine/session/session.h"
 #include "ops/table.h"
 #include "passes/lists/lists.h"
 #include "passes/train/train.h"

@@ -7,7 +7,7 @@
 #include <cstdlib>
 
 #include "base/files/file.h"
-#include "engine/train_session.h"
+#include "engine/train/train_session.h"
 #include "model/interpret.h"
 #include "model/loss.h"
 #include "model/onnx/export.h"

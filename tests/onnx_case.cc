@@ -6,7 +6,7 @@
 #include <set>
 
 #include "base/files/file.h"
-#include "engine/session.h"
+#include "engine/session/session.h"
 #include "model/onnx/import.h"
 #include "model/onnx/proto.h"
 #include "model/onnx/tensor_proto.h"

@@ -3,7 +3,7 @@
 
 #include <cmath>
 
-#include "engine/session.h"
+#include "engine/session/session.h"
 #include "model/load/load.h"
 #include "model/npy.h"
 #include "model/onnx/tensor_proto.h"

@@ -6,7 +6,7 @@
 #include <map>
 
 #include "base/rng.h"
-#include "engine/session.h"
+#include "engine/session/session.h"
 #include "ops/table.h"
 #include "passes/lists/lists.h"
 #include "tests/test_device.h"

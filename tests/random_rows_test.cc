@@ -7,7 +7,7 @@
 
 #include "base/rng.h"
 #include "lower/batch_proof.h"
-#include "engine/session.h"
+#include "engine/session/session.h"
 #include "ops/table.h"
 
 namespace trireme {

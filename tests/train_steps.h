@@ -3,7 +3,7 @@
 #pragma once
 
 #include "base/rng.h"
-#include "engine/train_session.h"
+#include "engine/train/train_session.h"
 #include "model/loss.h"
 #include "model/zoo/zoo.h"
 

@@ -5,7 +5,7 @@
 #include <filesystem>
 
 #include "lower/batch_proof.h"
-#include "engine/session.h"
+#include "engine/session/session.h"
 #include "model/onnx/export.h"
 #include "model/onnx/import.h"
 #include "model/zoo/zoo.h"

@@ -6,7 +6,7 @@
 
 #include "base/report/log.h"
 #include "base/text/options.h"
-#include "engine/session.h"
+#include "engine/session/session.h"
 #include "runtime/open_device.h"
 
 namespace trireme::cli {

@@ -12,9 +12,9 @@
 #include "comm/world.h"
 #include "data/text/stop_text.h"
 #include "data/text/tokenizer.h"
-#include "engine/decode_ranks.h"
-#include "engine/generator.h"
-#include "engine/inference_ranks.h"
+#include "engine/decode/decode_ranks.h"
+#include "engine/decode/generator.h"
+#include "engine/ranks/inference_ranks.h"
 #include "model/hf/generation.h"
 
 namespace trireme::cli {

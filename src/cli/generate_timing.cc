@@ -9,7 +9,7 @@
 #include "base/report/svg_plot.h"
 #include "cli/rates.h"
 #include "cli/model_input.h"
-#include "engine/generator.h"
+#include "engine/decode/generator.h"
 
 namespace trireme::cli {
 namespace {

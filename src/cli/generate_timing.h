@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "base/report/rate.h"
-#include "engine/decode_session.h"
-#include "engine/sampling.h"
+#include "engine/decode/decode_session.h"
+#include "engine/decode/sampling.h"
 #include "passes/precision/precision.h"
 
 namespace trireme::cli {

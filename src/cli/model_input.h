@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/session.h"
+#include "engine/session/session.h"
 #include "model/model.h"
 
 namespace trireme::cli {

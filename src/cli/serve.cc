@@ -18,7 +18,7 @@
 #include "base/threads/bounded_queue.h"
 #include "cli/verb.h"
 #include "comm/world.h"
-#include "engine/rank_service.h"
+#include "engine/ranks/rank_service.h"
 #include "http/descriptor.h"
 #include "serve/seeing/idle_memory.h"
 #include "serve/repository/served_model.h"

@@ -12,9 +12,9 @@
 #include "comm/world.h"
 #include "compile/program.h"
 #include "passes/partition/shard_rules.h"
-#include "train/run_lock.h"
+#include "train/files/run_lock.h"
 #include "train/task.h"
-#include "train/weights.h"
+#include "train/checkpoint/weights.h"
 
 namespace trireme::cli {
 namespace {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/text/options.h"
-#include "train/train_config.h"
+#include "train/config/train_config.h"
 
 namespace trireme::cli {
 

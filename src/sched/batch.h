@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "engine/session.h"
+#include "engine/session/session.h"
 #include "sched/request.h"
 
 namespace trireme::sched {

@@ -15,7 +15,7 @@
 #include "base/machine/busy_cpus.h"
 #include "base/machine/cpu_info.h"
 #include "base/memory/memory_budget.h"
-#include "engine/sharded_session.h"
+#include "engine/ranks/sharded_session.h"
 #include "ops/table.h"
 
 namespace trireme::sched {

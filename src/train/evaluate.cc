@@ -6,7 +6,7 @@
 #include <cmath>
 #include <numeric>
 
-#include "engine/session.h"
+#include "engine/session/session.h"
 
 namespace trireme::train {
 namespace {

@@ -9,9 +9,9 @@
 #include "base/clock.h"
 #include "data/loader/loader.h"
 #include "ir/graph.h"
-#include "train/feed.h"
-#include "train/ranks.h"
-#include "train/run_log.h"
+#include "train/config/feed.h"
+#include "train/ranks/ranks.h"
+#include "train/report/run_log.h"
 
 namespace trireme::engine {
 class PreparedModel;

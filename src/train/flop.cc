@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "base/report/svg_plot.h"
-#include "engine/session.h"
+#include "engine/session/session.h"
 #include "model/builder.h"
 #include "passes/lists/lists.h"
 

@@ -11,8 +11,8 @@
 #include "base/machine/memory.h"
 #include "base/report/svg_plot.h"
 #include "train/flop.h"
-#include "train/report.h"
-#include "train/weights.h"
+#include "train/report/report.h"
+#include "train/checkpoint/weights.h"
 
 namespace trireme::train {
 namespace {

@@ -9,16 +9,16 @@
 
 #include "base/report/env.h"
 #include "data/loader/loader.h"
-#include "engine/train_session.h"
-#include "train/checkpoint_writer.h"
+#include "engine/train/train_session.h"
+#include "train/checkpoint/checkpoint_writer.h"
 #include "train/evaluate.h"
-#include "train/feed.h"
-#include "train/rank_states.h"
-#include "train/ranks.h"
-#include "train/run_log.h"
+#include "train/config/feed.h"
+#include "train/checkpoint/rank_states.h"
+#include "train/ranks/ranks.h"
+#include "train/report/run_log.h"
 #include "train/run_state.h"
-#include "train/slow_ranks.h"
-#include "train/train_config.h"
+#include "train/ranks/slow_ranks.h"
+#include "train/config/train_config.h"
 
 namespace trireme::train {
 

@@ -10,8 +10,8 @@
 #include "model/load/load.h"
 #include "model/onnx/export.h"
 #include "model/zoo/zoo.h"
-#include "train/checkpoint.h"
-#include "train/weights.h"
+#include "train/checkpoint/checkpoint.h"
+#include "train/checkpoint/weights.h"
 
 namespace trireme::train {
 namespace {

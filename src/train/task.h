@@ -9,7 +9,7 @@
 #include "model/model.h"
 #include "model/params.h"
 #include "train/loop.h"
-#include "train/train_config.h"
+#include "train/config/train_config.h"
 
 namespace trireme::train {
 

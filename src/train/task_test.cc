@@ -10,9 +10,9 @@
 #include "base/crc32c.h"
 #include "base/error.h"
 #include "base/files/file.h"
-#include "engine/session.h"
+#include "engine/session/session.h"
 #include "model/load/load.h"
-#include "train/weights.h"
+#include "train/checkpoint/weights.h"
 
 namespace trireme::train {
 namespace {

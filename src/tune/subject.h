@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/session.h"
+#include "engine/session/session.h"
 #include "sched/batch.h"
 #include "serve/config/model_config.h"
 #include "serve/repository/other_models.h"

@@ -7,7 +7,7 @@
 
 #include "base/clock.h"
 #include "base/text/options.h"
-#include "engine/inference_ranks.h"
+#include "engine/ranks/inference_ranks.h"
 #include "passes/precision/weights.h"
 #include "serve/config/access_options.h"
 #include "serve/repository/other_models.h"

@@ -1,0 +1,193 @@
+// The part of a decoding session that owns a device: pages, programs by size, results on their way.
+#include "engine/decode/decode_rank.h"
+
+#include <algorithm>
+
+#include "base/machine/cpu_info.h"
+#include "passes/lists/lists.h"
+#include "runtime/open_device.h"
+
+namespace trireme::engine {
+namespace {
+
+using passes::DecodeResult;
+using tensor::Tensor;
+
+}  // namespace
+
+KvLayout kv_layout(const DecodeModel& model) {
+  const passes::DecodeGraph& form = model.form();
+  const int64_t parts = model.strategy().mesh().extent("tp");
+  KvLayout layout{.layers = {}, .type = form.options.page_type, .page_tokens = form.options.page_tokens};
+  for (const passes::DecodeLayer& l : form.layers) layout.layers.push_back({l.kv_heads / parts, l.dim});
+  return layout;
+}
+
+int64_t rounded_size(int64_t n) {
+  int64_t power = 1;
+  while (power < n) power *= 2;
+  return power >= 4 && power / 4 * 3 >= n ? power / 4 * 3 : power;
+}
+
+/// One size's program with the addresses of its operands.
+struct DecodeRank::Compiled {
+  std::shared_ptr<const compile::Program> program;
+  std::unique_ptr<runtime::Executor> executor;
+  void* arena = nullptr;
+};
+
+DecodeRank::DecodeRank(std::shared_ptr<const DecodeModel> model, const DecodeOptions& options, int64_t pages,
+                       comm::Mesh* mesh)
+    : model_(std::move(model)),
+      options_(options),
+      mesh_(mesh),
+      threads_(options.threads > 0 ? options.threads : base::read_cpu_info().threads(), options.cpus),
+      device_(runtime::open_device(options.device)),
+      stream_(device_->open_stream(threads_)),
+      on_(runtime::bind_device(*device_, threads_, model_->packs(), options.graphs, mesh)),
+      arena_(*device_),
+      form_(model_->form()),
+      most_sequences_(rounded_size(options.max_sequences)),
+      compiled_(options.max_programs) {
+  if (mesh != nullptr) part_.emplace(model_->strategy(), mesh->world().rank(), options.weights);
+  pool_ = std::make_unique<KvPool>(*device_, kv_layout(*model_), pages);
+  passes::set_pages(form_, pages);
+  constexpr int64_t kDrawnBytes = sizeof(int64_t) + sizeof(float);
+  drawn_ = std::make_unique<runtime::LateResults>(*device_, threads_, most_sequences_ * kDrawnBytes);
+}
+
+DecodeRank::~DecodeRank() {
+  try {
+    finish();
+  } catch (const base::Error&) {
+    // whoever collects the step is told; here nothing may stay under way
+  }
+}
+
+int32_t* DecodeRank::seen() {
+  if (seen_ == nullptr) {
+    finish();
+    seen_ = device_->allocate(most_sequences_ * form_.vocabulary * static_cast<int64_t>(sizeof(int32_t)));
+  }
+  return static_cast<int32_t*>(seen_.get());
+}
+
+void DecodeRank::set_seen(int64_t place, const std::vector<int32_t>& counts) {
+  stream_->upload(seen() + place * form_.vocabulary, counts.data(),
+                  form_.vocabulary * static_cast<int64_t>(sizeof(int32_t)));
+  finish();
+}
+
+void DecodeRank::copy_seen(int64_t from, int64_t to) {
+  if (seen_ == nullptr) return;
+  stream_->copy(seen() + to * form_.vocabulary, seen() + from * form_.vocabulary,
+                form_.vocabulary * static_cast<int64_t>(sizeof(int32_t)));
+}
+
+std::vector<void*> DecodeRank::states_of(const compile::Program& program) {
+  std::vector<void*> states;
+  for (const compile::SlotId id : program.states) {
+    const std::string& name = program.slot(id).name;
+    if (name == passes::kSeenTokens) states.push_back(seen());
+    for (size_t i = 0; i < form_.layers.size(); ++i) {
+      if (name == passes::key_pages(i)) states.push_back(pool_->keys(i));
+      if (name == passes::value_pages(i)) states.push_back(pool_->values(i));
+    }
+  }
+  base::check(states.size() == program.states.size(), "a decoding program has states of its own");
+  return states;
+}
+
+std::vector<tensor::Dims> DecodeRank::operand_shapes(DecodeResult result, const DecodeBucket& b) const {
+  const int64_t n = b.tokens, s = b.sequences;
+  std::vector<tensor::Dims> shapes{{1, n}, {1, n}, {n}, {s, form_.options.most_pages}, {s}, {s + 1}, {s}};
+  if (result == DecodeResult::logits) return shapes;
+  const bool has_penalties = result == DecodeResult::penalized;
+  shapes.insert(shapes.end(), {{most_sequences_}, {n}, {s, has_penalties ? 7 : 4}, {s, 2}});
+  if (has_penalties) shapes.push_back({s});
+  return shapes;
+}
+
+std::shared_ptr<DecodeRank::Compiled> DecodeRank::build(const Key& key) {
+  if (key.result != DecodeResult::logits && !draws_.contains(key.result))
+    draws_.emplace(key.result, passes::draw_form(form_, key.result, most_sequences_));
+  const ir::Graph& graph = key.result == DecodeResult::logits ? form_.graph : draws_.at(key.result);
+  const auto shapes = operand_shapes(key.result, key.bucket);
+  ir::Graph bound = passes::bind_shapes(graph, shapes);
+  if (part_) bound = part_->of(std::move(bound), &model_->placed()).graph;
+  const lower::InferenceTarget target{.compile = {.on = device_->kind(),
+                                                  .device = device_.get(),
+                                                  .host_fallback = options_.host_fallback,
+                                                  .threads = threads_.size()},
+                                      .passes = {.off = {"projections"}},
+                                      .precision = options_.precision};
+  auto made = std::make_shared<Compiled>();
+  made->program = lower::lower_inference(std::move(bound), target, model_->packs(), graph).program;
+  runtime::DeviceBinding on = on_;
+  if (on.device != nullptr && key.result != DecodeResult::logits) {
+    on.inputs_there.assign(shapes.size(), false);
+    on.inputs_there[passes::kDrawChosen] = true;
+    on.outputs_there = {true, true};
+  }
+  made->executor = std::make_unique<runtime::Executor>(made->program, states_of(*made->program), mesh_, on);
+  return made;
+}
+
+std::shared_ptr<DecodeRank::Compiled> DecodeRank::compiled(const Key& key) {
+  std::shared_ptr<Compiled> found = compiled_.find(key, [&] {
+    finish();  // making a program moves memory that what is under way may read
+    return std::make_unique<std::shared_ptr<Compiled>>(build(key));
+  });
+  const int64_t bytes = found->executor->arena_bytes();
+  if (bytes > arena_.bytes()) finish();
+  void* arena = arena_.reserve(bytes);
+  if (found->arena != arena) found->executor->bind_arena(arena);
+  found->arena = arena;
+  return found;
+}
+
+const compile::Program& DecodeRank::prepare(DecodeResult result, const DecodeBucket& bucket) {
+  return *compiled({result, bucket})->program;
+}
+
+void DecodeRank::run(const DecodeBucket& bucket, const std::vector<Tensor>& inputs, Tensor* logits,
+                     runtime::Trace* trace) {
+  const std::shared_ptr<Compiled> program = compiled({DecodeResult::logits, bucket});
+  finish();
+  const void* in[passes::kDecodeInputs];
+  for (size_t i = 0; i < passes::kDecodeInputs; ++i) in[i] = inputs[i].raw();
+  if (logits == nullptr && !unread_.defined())
+    unread_ = Tensor::empty(tensor::DType::f32, {most_sequences_, form_.vocabulary});
+  void* out[] = {logits != nullptr ? logits->mutable_raw() : unread_.mutable_raw()};
+  program->executor->run(in, out, *stream_, trace);
+}
+
+void DecodeRank::launch(DecodeResult result, const DecodeBucket& bucket, const std::vector<Tensor>& inputs,
+                        size_t slot) {
+  const std::shared_ptr<Compiled> program = compiled({result, bucket});
+  const void* in[passes::kDrawInputs];
+  for (size_t i = 0; i < passes::kDrawInputs; ++i) in[i] = inputs[i].raw();
+  in[passes::kDrawChosen] = drawn_->there(1 - slot);
+  std::byte* to = drawn_->there(slot);
+  void* out[] = {to, to + most_sequences_ * static_cast<int64_t>(sizeof(int64_t))};
+  program->executor->launch(in, out, *stream_, slot);
+  drawn_->mark(slot, *stream_);
+  launched_[slot] = program;
+}
+
+DecodeRank::Drawn DecodeRank::collect(size_t slot) {
+  const std::byte* from = drawn_->fetch(slot);
+  if (launched_[slot] != nullptr) launched_[slot]->executor->check();
+  const auto* tokens = reinterpret_cast<const int64_t*>(from);
+  return {tokens, reinterpret_cast<const float*>(tokens + most_sequences_)};
+}
+
+std::string DecodeRank::host_operators() const {
+  std::string names;
+  compiled_.for_each([&](const Key&, const std::shared_ptr<Compiled>& program) {
+    if (names.empty()) names = program->program->host_operators();
+  });
+  return names;
+}
+
+}  // namespace trireme::engine

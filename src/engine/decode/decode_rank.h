@@ -1,0 +1,107 @@
+// The part of a decoding session that owns a device: pages, programs by size, results on their way.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "comm/mesh.h"
+#include "engine/decode/decode_model.h"
+#include "engine/arena.h"
+#include "engine/decode/kv_pool.h"
+#include "runtime/late_results.h"
+
+namespace trireme::engine {
+
+/// The sizes of a step's program: new tokens and sequences, rounded up.
+struct DecodeBucket {
+  int64_t tokens = 0, sequences = 0;
+  auto operator<=>(const DecodeBucket&) const = default;
+};
+
+/// The next of 1, 2, 3, 4, 6, 8, 12, 16, 24, ...: at most a third of a step is padding.
+int64_t rounded_size(int64_t n);
+
+/// Keys and values of one token on one rank.
+KvLayout kv_layout(const DecodeModel& model);
+
+/// One owner thread. All ranks of a model make the same calls in the same order, and each draws the same
+/// tokens.
+class DecodeRank {
+ public:
+  /// `options`: threads, cpus and device are this rank's own. `mesh`: the ranks of the model's strategy,
+  /// which outlives it; null: there is one.
+  DecodeRank(std::shared_ptr<const DecodeModel> model, const DecodeOptions& options, int64_t pages,
+             comm::Mesh* mesh = nullptr);
+  ~DecodeRank();
+
+  KvPool& pool() { return *pool_; }
+  const KvPool& pool() const { return *pool_; }
+  base::ThreadPool& threads() { return threads_; }
+  int64_t arena_bytes() const { return arena_.bytes(); }
+  std::string host_operators() const;
+  const compile::Program& prepare(passes::DecodeResult result, const DecodeBucket& bucket);
+  /// Whether prepare() would find the program.
+  bool has(passes::DecodeResult result, const DecodeBucket& bucket) const {
+    return compiled_.has({result, bucket});
+  }
+
+  /// Extents of a step's operands, in the order of passes::DecodeInput and DrawInput.
+  std::vector<tensor::Dims> operand_shapes(passes::DecodeResult result, const DecodeBucket& bucket) const;
+  /// Runs a step to its end; the first rank's logits [sequences, vocabulary] to `logits`, null on others.
+  /// `inputs`: of the largest bucket, in the order of passes::DecodeInput and DrawInput.
+  void run(const DecodeBucket& bucket, const std::vector<tensor::Tensor>& inputs, tensor::Tensor* logits,
+           runtime::Trace* trace);
+  /// Launches a step that draws into slot `slot` of two; tokens that the step before drew are those of the
+  /// other slot.
+  void launch(passes::DecodeResult result, const DecodeBucket& bucket,
+              const std::vector<tensor::Tensor>& inputs, size_t slot);
+  /// What that step drew, once it is done: tokens, then logarithms. Throws what it found wrong.
+  struct Drawn {
+    const int64_t* tokens;
+    const float* log_probabilities;
+  };
+  Drawn collect(size_t slot);
+  /// Waits until nothing is under way.
+  void finish() { stream_->synchronize(); }
+
+  void copy_page(int32_t from, int32_t to) { pool_->copy_page(from, to, *stream_); }
+  /// What sequence `place` has seen so far: counts [vocabulary] as count_tokens keeps them.
+  void set_seen(int64_t place, const std::vector<int32_t>& counts);
+  void copy_seen(int64_t from, int64_t to);
+
+ private:
+  struct Compiled;
+  struct Key {
+    passes::DecodeResult result;
+    DecodeBucket bucket;
+    auto operator<=>(const Key&) const = default;
+  };
+  std::shared_ptr<Compiled> compiled(const Key& key);
+  std::shared_ptr<Compiled> build(const Key& key);
+  std::vector<void*> states_of(const compile::Program& program);
+  int32_t* seen();
+
+  std::shared_ptr<const DecodeModel> model_;
+  DecodeOptions options_;
+  comm::Mesh* mesh_;
+  base::ThreadPool threads_;
+  std::unique_ptr<tensor::Device> device_;
+  std::unique_ptr<tensor::Stream> stream_;
+  runtime::DeviceBinding on_;
+  Arena arena_;
+  std::unique_ptr<KvPool> pool_;
+  passes::DecodeGraph form_;                         // over this pool
+  std::map<passes::DecodeResult, ir::Graph> draws_;  // made when first asked for
+  int64_t most_sequences_;
+  std::unique_ptr<runtime::LateResults> drawn_;
+  std::shared_ptr<Compiled> launched_[2];  // by slot
+  std::shared_ptr<void> seen_;             // [most sequences, vocabulary] i32, made when first asked for
+  std::optional<lower::RankPart> part_;    // of several ranks
+  lower::ProgramCache<Key, std::shared_ptr<Compiled>> compiled_;
+  tensor::Tensor unread_;  // the same logits on other ranks than the first
+};
+
+}  // namespace trireme::engine

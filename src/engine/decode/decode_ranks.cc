@@ -1,0 +1,240 @@
+// The ranks of one decoding session.
+#include "engine/decode/decode_ranks.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "base/machine/memory.h"
+#include "runtime/open_device.h"
+
+namespace trireme::engine {
+namespace {
+
+using passes::DecodeResult;
+using tensor::Tensor;
+
+enum class Command : int64_t { end, prepare, run, launch, copy_page, set_seen, copy_seen };
+
+/// The options of one of several ranks of this machine: its device and its share of the threads.
+DecodeOptions options_of(const DecodeOptions& all, int rank, int ranks) {
+  DecodeOptions own = all;
+  ThreadShare share = share_of(all.threads, all.cpus, rank, ranks);
+  own.threads = share.threads;
+  own.cpus = std::move(share.cpus);
+  own.device = all.mesh != nullptr ? runtime::device_of_rank(all.device)
+                                   : runtime::device_of_rank(all.device, {rank, ranks});
+  return own;
+}
+
+/// Pages for all sequences at their longest, or as many as the budget of a rank allows. `ranks`: that share
+/// this machine's memory.
+int64_t pages_of(const DecodeOptions& options, const DecodeModel& model, int ranks) {
+  const KvLayout layout = kv_layout(model);
+  const int64_t of_device = runtime::open_device(options.device)->memory_bytes();
+  const int64_t memory = of_device > 0 ? of_device : base::memory_limit_bytes() / ranks;
+  const int64_t budget = options.cache_bytes > 0
+                             ? options.cache_bytes
+                             : static_cast<int64_t>(static_cast<double>(memory) * options.cache_share);
+  const int64_t fit = budget / layout.page_bytes();
+  if (fit < 1) {
+    base::fail(base::ErrorCode::exhausted, "keys and values have ", budget, " bytes, one page of ",
+               layout.page_tokens, " tokens takes ", layout.page_bytes());
+  }
+  return std::min(options.max_sequences * model.form().options.most_pages, fit);
+}
+
+/// This rank's part, with as many pages as all ranks can hold. Collective.
+std::unique_ptr<DecodeRank> open_rank(const std::shared_ptr<const DecodeModel>& model,
+                                      const DecodeOptions& own, comm::Mesh& mesh) {
+  const int here = own.mesh == nullptr ? mesh.world().size() : 1;
+  if (own.mesh != nullptr) require_same_model(mesh.world(), model->form().graph);
+  std::array<int64_t, 1> fewest{-pages_of(own, *model, here)};
+  mesh.world().all_reduce(comm::as_bytes(std::span<int64_t>(fewest)),
+                          {tensor::DType::i64, comm::ReduceOp::max}, "pages");
+  return std::make_unique<DecodeRank>(model, own, -fewest[0], &mesh);
+}
+
+/// The operands of a step that other ranks need, one after another.
+struct StepOperands {
+  std::vector<tensor::Dims> shapes;
+  std::vector<tensor::DType> types;
+  std::vector<size_t> begins;
+  size_t bytes = 0;
+
+  StepOperands(const DecodeRank& rank, DecodeResult result, const DecodeBucket& bucket)
+      : shapes(rank.operand_shapes(result, bucket)) {
+    using passes::DecodeInput, passes::DrawInput;
+    for (size_t i = 0; i < shapes.size(); ++i) {
+      const bool is_i32 = i == passes::kDecodeSlots || i == passes::kDecodeTable ||
+                          i == passes::kDecodeLengths || i == passes::kDecodeStarts ||
+                          i == passes::kDrawFrom || i == passes::kDrawPlaces;
+      types.push_back(i == passes::kDrawSettings ? tensor::DType::f32
+                      : is_i32                   ? tensor::DType::i32
+                                                 : tensor::DType::i64);
+      begins.push_back(bytes);
+      constexpr size_t kAlign = 16;
+      const auto own = static_cast<size_t>(tensor::bytes_of(types[i], tensor::element_count(shapes[i])));
+      bytes +=
+          i == passes::kDrawChosen ? 0 : (own + kAlign - 1) / kAlign * kAlign;  // the device has that one
+    }
+  }
+
+  void pack(const std::vector<Tensor>& inputs, std::vector<std::byte>& to) const {
+    to.resize(bytes);
+    for (size_t i = 0; i < shapes.size(); ++i) {
+      const auto own = static_cast<size_t>(tensor::bytes_of(types[i], tensor::element_count(shapes[i])));
+      if (i != passes::kDrawChosen) std::memcpy(to.data() + begins[i], inputs[i].raw(), own);
+    }
+  }
+
+  std::vector<Tensor> unpack(std::span<const std::byte> from) const {
+    std::vector<Tensor> inputs;
+    for (size_t i = 0; i < shapes.size(); ++i) {
+      const auto own = static_cast<size_t>(tensor::bytes_of(types[i], tensor::element_count(shapes[i])));
+      inputs.push_back(i == passes::kDrawChosen
+                           ? Tensor::empty(types[i], shapes[i])
+                           : Tensor::view(types[i], shapes[i], from.subspan(begins[i], own), nullptr));
+    }
+    return inputs;
+  }
+};
+
+}  // namespace
+
+/// What the first rank tells the others: a command and its numbers. Bytes may follow.
+struct DecodeRanks::Order {
+  Command command = Command::end;
+  int64_t result = 0, tokens = 0, sequences = 0, slot = 0, from = 0, to = 0, bytes = 0;
+
+  static Order step(Command command, DecodeResult result, const DecodeBucket& bucket, size_t slot = 0) {
+    return {.command = command,
+            .result = static_cast<int64_t>(result),
+            .tokens = bucket.tokens,
+            .sequences = bucket.sequences,
+            .slot = static_cast<int64_t>(slot)};
+  }
+  DecodeResult wanted() const { return static_cast<DecodeResult>(result); }
+  DecodeBucket bucket() const { return {tokens, sequences}; }
+
+  /// Collective: the first rank's order and bytes reach all.
+  void share(comm::Communicator& world, std::span<std::byte> with) {
+    world.broadcast({reinterpret_cast<std::byte*>(this), sizeof *this}, 0, "what to decode");
+    if (bytes > 0 && world.rank() == 0) world.broadcast(with, 0, "operands");
+  }
+
+  /// On another rank: does what it is told until the end.
+  static void follow(DecodeRank& rank, comm::Communicator& world) {
+    std::vector<std::byte> bytes;
+    for (Order order;;) {
+      order.share(world, {});
+      bytes.resize(static_cast<size_t>(order.bytes));
+      if (order.bytes > 0) world.broadcast(bytes, 0, "operands");
+      if (order.command == Command::end) return;
+      order.act(rank, bytes);
+    }
+  }
+
+ private:
+  void act(DecodeRank& rank, std::span<const std::byte> with) const {
+    const auto operands = [&] { return StepOperands(rank, wanted(), bucket()).unpack(with); };
+    switch (command) {
+      case Command::end: return;
+      case Command::prepare: rank.prepare(wanted(), bucket()); return;
+      case Command::run: return rank.run(bucket(), operands(), nullptr, nullptr);
+      case Command::launch: return rank.launch(wanted(), bucket(), operands(), static_cast<size_t>(slot));
+      case Command::copy_page: return rank.copy_page(static_cast<int32_t>(from), static_cast<int32_t>(to));
+      case Command::copy_seen: return rank.copy_seen(from, to);
+      case Command::set_seen: {
+        const auto* counts = reinterpret_cast<const int32_t*>(with.data());
+        return rank.set_seen(to, {counts, counts + with.size() / sizeof(int32_t)});
+      }
+    }
+  }
+};
+
+DecodeRanks::DecodeRanks(std::shared_ptr<const DecodeModel> model, const DecodeOptions& options)
+    : model_(std::move(model)), options_(options) {
+  if (size() == 1) {
+    alone_ = std::make_unique<DecodeRank>(model_, options_, pages_of(options_, *model_, 1));
+    return;
+  }
+  RankHome home{.shape = model_->strategy().mesh(), .mesh = options_.mesh, .graph = &model_->form().graph};
+  const auto open = [this, here = home.here()](int rank, comm::Mesh& mesh) {
+    return open_rank(model_, options_of(options_, rank, here), mesh);
+  };
+  group_ = std::make_unique<RankGroup<DecodeRank>>(
+      std::move(home),
+      RankGroup<DecodeRank>::Crew{
+          .follow = [open](int rank, comm::Mesh& mesh) { Order::follow(*open(rank, mesh), mesh.world()); },
+          .lead = [open](comm::Mesh& mesh) { return open(0, mesh); },
+          .say_end = [](comm::Communicator& world) { Order{}.share(world, {}); }});
+  group_->open();
+}
+
+DecodeRanks::~DecodeRanks() = default;
+
+void DecodeRanks::follow(DecodeRank& rank, comm::Communicator& world) { Order::follow(rank, world); }
+
+DecodeRank& DecodeRanks::first() {
+  if (alone_ != nullptr) return *alone_;
+  if (group_->leader() == nullptr)
+    base::fail(base::ErrorCode::unavailable, "a rank of this session is gone: it has to be opened again");
+  return *group_->leader();
+}
+
+template <class Do>
+void DecodeRanks::all(const Order& order, std::span<std::byte> bytes, const Do& act) {
+  DecodeRank& own = first();  // lost ranks do not come back with what they kept
+  if (alone_ != nullptr) return act(own);
+  group_->lead([&](DecodeRank& leader, comm::Communicator& world) {
+    Order said = order;
+    said.bytes = static_cast<int64_t>(bytes.size());
+    said.share(world, bytes);
+    act(leader);
+  });
+}
+
+const compile::Program& DecodeRanks::prepare(DecodeResult result, const DecodeBucket& bucket) {
+  if (!first().has(result, bucket))
+    all(Order::step(Command::prepare, result, bucket), {}, [&](DecodeRank& r) { r.prepare(result, bucket); });
+  return first().prepare(result, bucket);
+}
+
+void DecodeRanks::run(const DecodeBucket& bucket, const std::vector<Tensor>& inputs, Tensor& logits,
+                      runtime::Trace* trace) {
+  if (size() > 1) StepOperands(first(), DecodeResult::logits, bucket).pack(inputs, packed_);
+  all(Order::step(Command::run, DecodeResult::logits, bucket), packed_,
+      [&](DecodeRank& r) { r.run(bucket, inputs, &logits, trace); });
+}
+
+void DecodeRanks::launch(DecodeResult result, const DecodeBucket& bucket, const std::vector<Tensor>& inputs,
+                         size_t slot) {
+  if (size() > 1) StepOperands(first(), result, bucket).pack(inputs, packed_);
+  all(Order::step(Command::launch, result, bucket, slot), packed_,
+      [&](DecodeRank& r) { r.launch(result, bucket, inputs, slot); });
+}
+
+void DecodeRanks::copy_page(int32_t from, int32_t to) {
+  all({.command = Command::copy_page, .from = from, .to = to}, {},
+      [&](DecodeRank& r) { r.copy_page(from, to); });
+}
+
+void DecodeRanks::set_seen(int64_t place, std::vector<int32_t> counts) {
+  all({.command = Command::set_seen, .to = place},
+      {reinterpret_cast<std::byte*>(counts.data()), counts.size() * sizeof(int32_t)},
+      [&](DecodeRank& r) { r.set_seen(place, counts); });
+}
+
+void DecodeRanks::copy_seen(int64_t from, int64_t to) {
+  all({.command = Command::copy_seen, .from = from, .to = to}, {},
+      [&](DecodeRank& r) { r.copy_seen(from, to); });
+}
+
+void follow_decoding(std::shared_ptr<const DecodeModel> model, const DecodeOptions& options) {
+  base::check(options.mesh != nullptr, "to follow, a rank needs the others");
+  const std::unique_ptr<DecodeRank> own = open_rank(model, options_of(options, 0, 1), *options.mesh);
+  DecodeRanks::follow(*own, options.mesh->world());
+}
+
+}  // namespace trireme::engine

@@ -1,0 +1,306 @@
+// A language model that keeps its sequences: pages and the operands of a step.
+#include "engine/decode/decode_session.h"
+
+#include <algorithm>
+
+#include "runtime/open_device.h"
+
+namespace trireme::engine {
+namespace {
+
+using passes::DecodeResult;
+using tensor::DType;
+using tensor::Tensor;
+
+}  // namespace
+
+DecodeSession::DecodeSession(std::shared_ptr<const DecodeModel> model, const DecodeOptions& options)
+    : model_(std::move(model)), options_(options) {
+  const passes::DecodeGraph& form = model_->form();
+  base::require(options.max_sequences > 0 && options.max_tokens > 0, "a session of ", options.max_sequences,
+                " sequences and ", options.max_tokens, " tokens a step");
+  const int64_t most_pages = form.options.most_pages;
+  max_length_ = most_pages * form.options.page_tokens;
+  if (form.positions > 0) max_length_ = std::min(max_length_, form.positions);
+  if (options.max_length > 0) max_length_ = std::min(max_length_, options.max_length);
+  ranks_ = std::make_unique<DecodeRanks>(model_, options);
+  prefixes_ = std::make_unique<PrefixPages>(ranks_->first().pool());
+  const bool is_cpu = runtime::kind_of_device(options.device) == tensor::DeviceKind::cpu;
+  depth_ = options.run_ahead && !is_cpu && ranks_->size() == 1 ? 2 : 1;
+  sequences_.resize(static_cast<size_t>(options.max_sequences));
+  for (Sequence& s : sequences_) s.pages.reserve(static_cast<size_t>(most_pages));
+  const Bucket most = bucket(options.max_tokens, options.max_sequences);
+  const auto make = [&](size_t input, DType type, const tensor::Dims& dims) {
+    inputs_.resize(std::max(inputs_.size(), input + 1));
+    inputs_[input] = Tensor::zeros(type, dims);
+  };
+  make(passes::kDecodeIds, DType::i64, {most.tokens});
+  make(passes::kDecodePositions, DType::i64, {most.tokens});
+  make(passes::kDecodeSlots, DType::i32, {most.tokens});
+  make(passes::kDecodeTable, DType::i32, {most.sequences, most_pages});
+  make(passes::kDecodeLengths, DType::i32, {most.sequences});
+  make(passes::kDecodeStarts, DType::i32, {most.sequences + 1});
+  make(passes::kDecodeLast, DType::i64, {most.sequences});
+  make(passes::kDrawChosen, DType::i64, {most.sequences});  // the device has it
+  make(passes::kDrawFrom, DType::i32, {most.tokens});
+  make(passes::kDrawSettings, DType::f32, {most.sequences, SamplingOptions::kNumbers});
+  make(passes::kDrawCounters, DType::i64, {most.sequences, 2});
+  make(passes::kDrawPlaces, DType::i32, {most.sequences});
+  logits_ = Tensor::empty(DType::f32, {most.sequences, form.vocabulary});
+}
+
+DecodeSession::~DecodeSession() = default;
+
+const DecodeSession::Sequence& DecodeSession::sequence(SequenceId id) const {
+  base::check(
+      id >= 0 && static_cast<size_t>(id) < sequences_.size() && sequences_[static_cast<size_t>(id)].is_open,
+      "there is no open sequence ", id);
+  return sequences_[static_cast<size_t>(id)];
+}
+
+SequenceId DecodeSession::open() {
+  for (size_t i = 0; i < sequences_.size(); ++i) {
+    if (sequences_[i].is_open) continue;
+    sequences_[i].is_open = true;
+    sequences_[i].length = 0;
+    return static_cast<SequenceId>(i);
+  }
+  base::fail(base::ErrorCode::exhausted, "no more sequences can be open at a time than ", sequences_.size());
+}
+
+/// Known pages of the prompt's beginning, but for its last token, whose logits are wanted.
+std::span<const int32_t> DecodeSession::shared_pages(std::span<const int64_t> prompt) {
+  if (!options_.share_prefixes || prompt.empty()) return {};
+  return prefixes_->find(prompt.first(prompt.size() - 1));
+}
+
+SequenceId DecodeSession::open(std::span<const int64_t> prompt) {
+  const SequenceId id = open();
+  Sequence& made = sequence(id);
+  for (int32_t page : shared_pages(prompt)) {
+    ranks_->first().pool().share(page);
+    made.pages.push_back(page);
+  }
+  made.length = static_cast<int64_t>(made.pages.size()) * options_.page_tokens;
+  return id;
+}
+
+int64_t DecodeSession::known(std::span<const int64_t> prompt) {
+  return static_cast<int64_t>(shared_pages(prompt).size()) * options_.page_tokens;
+}
+
+void DecodeSession::keep(SequenceId id, std::span<const int64_t> tokens) {
+  const Sequence& s = sequence(id);
+  base::check(static_cast<int64_t>(tokens.size()) <= s.length, "sequence ", id, " ran ", s.length,
+              " tokens, not ", tokens.size());
+  if (options_.share_prefixes) prefixes_->keep(tokens, s.pages);
+}
+
+int64_t DecodeSession::free_pages(std::span<const int64_t> prompt) {
+  int64_t pages = free_pages();
+  for (int32_t page : shared_pages(prompt)) pages -= pool().holders(page) == 1 ? 1 : 0;
+  return pages;
+}
+
+int32_t DecodeSession::take_page() {
+  if (pool().free_pages() == 0) prefixes_->give_up(1);
+  return ranks_->first().pool().take();
+}
+
+SequenceId DecodeSession::fork(SequenceId from) {
+  const SequenceId id = open();
+  const Sequence& old = sequence(from);
+  Sequence& made = sequence(id);
+  const size_t full = static_cast<size_t>(old.length / options_.page_tokens);
+  try {
+    for (size_t i = 0; i < old.pages.size(); ++i) {
+      made.pages.push_back(i < full ? old.pages[i] : take_page());
+      if (i < full) ranks_->first().pool().share(old.pages[i]);
+      if (i >= full) ranks_->copy_page(old.pages[i], made.pages[i]);
+    }
+  } catch (const base::Error&) {
+    close(id);
+    throw;
+  }
+  ranks_->copy_seen(from, id);
+  made.length = old.length;
+  return id;
+}
+
+void DecodeSession::close(SequenceId id) {
+  Sequence& s = sequence(id);
+  for (int32_t page : s.pages) ranks_->first().pool().release(page);
+  s.pages.clear();
+  s.is_open = false;
+}
+
+int64_t DecodeSession::pages_for(SequenceId id, int64_t tokens) const {
+  const Sequence& s = sequence(id);
+  const int64_t page = options_.page_tokens;
+  return (s.length + tokens + page - 1) / page - static_cast<int64_t>(s.pages.size());
+}
+
+DecodeSession::Bucket DecodeSession::bucket(int64_t tokens, int64_t sequences) const {
+  return {rounded_size(tokens), rounded_size(sequences)};
+}
+
+void DecodeSession::check(std::span<const DecodePiece> pieces) const {
+  int64_t tokens = 0, pages = 0;
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    const DecodePiece& piece = pieces[i];
+    const int64_t fresh = piece.size();
+    const Sequence& s = sequence(piece.sequence);
+    if (fresh == 0) base::fail_invalid("a piece of no tokens of sequence ", piece.sequence);
+    for (size_t j = 0; j < i; ++j) {
+      if (pieces[j].sequence == piece.sequence)
+        base::fail_invalid("two pieces of one step are of sequence ", piece.sequence);
+    }
+    if (s.length + fresh > max_length_) {
+      base::fail_invalid("a sequence becomes longer than the model and the session allow; tokens: ",
+                         s.length + fresh, ", at most ", max_length_);
+    }
+    if (piece.chosen >= 0 &&
+        (launched_ == 0 || static_cast<size_t>(piece.chosen) >= rows_[(launched_ - 1) % 2]))
+      base::fail_invalid("the step before has no row ", piece.chosen);
+    for (int64_t id : piece.tokens) {
+      if (id < 0 || id >= vocabulary())
+        base::fail_invalid("token ", id, " is not in the vocabulary of ", vocabulary());
+    }
+    tokens += fresh;
+    pages += pages_for(piece.sequence, fresh);
+  }
+  if (pieces.empty() || tokens > options_.max_tokens)
+    base::fail_invalid("a step takes 1 to ", options_.max_tokens, " tokens, not ", tokens);
+  if (pages > pool().free_pages() && pages > free_pages()) {
+    base::fail(base::ErrorCode::exhausted, "keys and values of this step need ", pages, " pages, free are ",
+               free_pages(), " of ", pool().pages());
+  }
+}
+
+void DecodeSession::take_pages(std::span<const DecodePiece> pieces) {
+  for (const DecodePiece& piece : pieces) {
+    const int64_t more = pages_for(piece.sequence, piece.size());
+    for (int64_t i = 0; i < more; ++i) sequence(piece.sequence).pages.push_back(take_page());
+  }
+}
+
+void DecodeSession::fill(std::span<const DecodePiece> pieces, const Bucket& bucket) {
+  auto* ids = inputs_[passes::kDecodeIds].mutable_data<int64_t>().data();
+  auto* positions = inputs_[passes::kDecodePositions].mutable_data<int64_t>().data();
+  auto* from = inputs_[passes::kDrawFrom].mutable_data<int32_t>().data();
+  auto* slots = inputs_[passes::kDecodeSlots].mutable_data<int32_t>().data();
+  auto* table = inputs_[passes::kDecodeTable].mutable_data<int32_t>().data();
+  auto* lengths = inputs_[passes::kDecodeLengths].mutable_data<int32_t>().data();
+  auto* starts = inputs_[passes::kDecodeStarts].mutable_data<int32_t>().data();
+  auto* last = inputs_[passes::kDecodeLast].mutable_data<int64_t>().data();
+  const int64_t most_pages = inputs_[passes::kDecodeTable].dims()[1], page_tokens = options_.page_tokens;
+  int64_t token = 0, row = 0;
+  starts[0] = 0;
+  for (const DecodePiece& piece : pieces) {
+    const Sequence& s = sequence(piece.sequence);
+    int64_t position = s.length;
+    for (int64_t i = 0; i < piece.size(); ++i, ++token, ++position) {
+      const int32_t page = s.pages[static_cast<size_t>(position / page_tokens)];
+      ids[token] = piece.chosen >= 0 ? 0 : piece.tokens[static_cast<size_t>(i)];
+      from[token] = piece.chosen;
+      positions[token] = position;
+      slots[token] = static_cast<int32_t>(page * page_tokens + position % page_tokens);
+    }
+    std::copy(s.pages.begin(), s.pages.end(), table + row * most_pages);
+    lengths[row] = static_cast<int32_t>(position);
+    last[row] = token - 1;
+    starts[++row] = static_cast<int32_t>(token);
+  }
+  const auto used = static_cast<int32_t>(token);
+  for (; token < bucket.tokens; ++token) ids[token] = positions[token] = 0, slots[token] = from[token] = -1;
+  for (; row < bucket.sequences; ++row) {
+    lengths[row] = 0;
+    last[row] = 0;
+    starts[row + 1] = used;
+  }
+}
+
+/// How each row's token is drawn; rows whose token nobody wants take the likeliest and are not counted.
+void DecodeSession::fill_draws(std::span<const DecodePiece> pieces, const Bucket& bucket,
+                               DecodeResult result) {
+  const bool has_penalties = result == DecodeResult::penalized;
+  auto* settings = inputs_[passes::kDrawSettings].mutable_data<float>().data();
+  auto* counters = inputs_[passes::kDrawCounters].mutable_data<int64_t>().data();
+  auto* places = inputs_[passes::kDrawPlaces].mutable_data<int32_t>().data();
+  const SamplingOptions likeliest{.temperature = 0};
+  for (size_t row = 0; row < static_cast<size_t>(bucket.sequences); ++row) {
+    const bool is_drawn = row < pieces.size() && pieces[row].sampling != nullptr;
+    const SamplingOptions& o = is_drawn ? *pieces[row].sampling : likeliest;
+    settings = o.write(settings, has_penalties);
+    counters[2 * row] = o.seed;
+    counters[2 * row + 1] = is_drawn ? pieces[row].position : 0;
+    places[row] = is_drawn && o.has_penalties() ? pieces[row].sequence : -1;
+  }
+}
+
+void DecodeSession::grow(std::span<const DecodePiece> pieces) {
+  for (const DecodePiece& piece : pieces) sequence(piece.sequence).length += piece.size();
+}
+
+const compile::Program& DecodeSession::prepare(const Bucket& bucket, DecodeResult result) {
+  return ranks_->prepare(result, bucket);
+}
+
+namespace {
+
+int64_t tokens_of(std::span<const DecodePiece> pieces) {
+  int64_t tokens = 0;
+  for (const DecodePiece& piece : pieces) tokens += piece.size();
+  return tokens;
+}
+
+}  // namespace
+
+std::span<const float> DecodeSession::step(std::span<const DecodePiece> pieces, runtime::Trace* trace) {
+  check(pieces);
+  for (const DecodePiece& piece : pieces)
+    base::check(piece.chosen < 0, "a step to its logits is given its tokens");
+  const Bucket size = bucket(tokens_of(pieces), static_cast<int64_t>(pieces.size()));
+  prepare(size);
+  take_pages(pieces);
+  fill(pieces, size);
+  ranks_->run(size, inputs_, logits_, trace);
+  grow(pieces);
+  return logits_.data<float>().first(pieces.size() * static_cast<size_t>(vocabulary()));
+}
+
+void DecodeSession::launch(std::span<const DecodePiece> pieces) {
+  base::check(launched_ - collected_ < depth_, "a step is launched before the oldest of ", depth_,
+              " is collected");
+  check(pieces);
+  const bool has_penalties = std::any_of(pieces.begin(), pieces.end(), [](const DecodePiece& p) {
+    return p.sampling != nullptr && p.sampling->has_penalties();
+  });
+  const DecodeResult result = has_penalties ? DecodeResult::penalized : DecodeResult::tokens;
+  const Bucket size = bucket(tokens_of(pieces), static_cast<int64_t>(pieces.size()));
+  prepare(size, result);
+  take_pages(pieces);
+  fill(pieces, size);
+  fill_draws(pieces, size, result);
+  const auto slot = static_cast<size_t>(launched_ % 2);
+  ranks_->launch(result, size, inputs_, slot);
+  rows_[slot] = pieces.size();
+  ++launched_;
+  grow(pieces);
+}
+
+DecodeSession::Drawn DecodeSession::collect() {
+  base::check(collected_ < launched_, "no step is under way");
+  const auto slot = static_cast<size_t>(collected_++ % 2);
+  const DecodeRank::Drawn drawn = ranks_->first().collect(slot);
+  return {{drawn.tokens, rows_[slot]}, {drawn.log_probabilities, rows_[slot]}};
+}
+
+void DecodeSession::see(SequenceId id, std::span<const int64_t> prompt) {
+  sequence(id);
+  seen_.assign(static_cast<size_t>(vocabulary()), 0);
+  for (int64_t token : prompt) seen_.at(static_cast<size_t>(token)) = 1;
+  ranks_->set_seen(id, seen_);
+}
+
+}  // namespace trireme::engine

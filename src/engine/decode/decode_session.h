@@ -1,0 +1,133 @@
+// A language model that keeps its sequences: takes their new tokens in ragged batches and gives the logits of
+// the next ones, or draws them.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/decode/decode_ranks.h"
+#include "engine/decode/prefix_pages.h"
+#include "engine/decode/sampling.h"
+
+namespace trireme::engine {
+
+using SequenceId = int32_t;
+
+/// New tokens of one sequence in a step: a prompt, a part of it, or the token chosen last.
+struct DecodePiece {
+  SequenceId sequence = 0;
+  std::span<const int64_t> tokens;
+  /// Instead of `tokens`: the one token that row `chosen` of the step launched last draws.
+  int32_t chosen = -1;
+  /// Of steps that draw: how the next token is chosen, and the number of the draw. Null: it is not wanted,
+  /// the prompt goes on.
+  const SamplingOptions* sampling = nullptr;
+  int64_t position = 0;
+
+  int64_t size() const { return chosen >= 0 ? 1 : static_cast<int64_t>(tokens.size()); }
+};
+
+/// One owner thread. The logits of a sequence do not depend on what else is in the batch, nor on how its
+/// tokens were cut into steps, nor on the number of threads: bit for bit on the CPU. On a GPU that holds for
+/// the operators of this project; the library behind matrix products may choose another sum order for another
+/// number of rows.
+class DecodeSession {
+ public:
+  using Bucket = DecodeBucket;
+
+  /// `options` must agree with the model's in cache_type, page_tokens, max_length, weights and strategy. With
+  /// several ranks each step is their sum: the bits are those of one rank only where no sum is split.
+  DecodeSession(std::shared_ptr<const DecodeModel> model, const DecodeOptions& options = {});
+  ~DecodeSession();
+
+  /// A new sequence of no tokens. Throws exhausted if max_sequences are open.
+  SequenceId open();
+  /// A new sequence that will begin with `prompt`: holds the pages of the longest beginning of it that is
+  /// known from keep(), and has its length then; at least one token of the prompt is left to run. The logits
+  /// are the same as if all had run, on the CPU to the bit.
+  SequenceId open(std::span<const int64_t> prompt);
+  /// How many tokens of `prompt` open() would find.
+  int64_t known(std::span<const int64_t> prompt);
+  /// Remembers the full pages of a sequence for others that begin so; `tokens`: what it ran, or the first of
+  /// it. Does nothing without DecodeOptions::share_prefixes.
+  void keep(SequenceId id, std::span<const int64_t> tokens);
+  /// Pages that are free, or only remembered; `prompt`: when a sequence has been opened for it.
+  int64_t free_pages() const { return pool().free_pages() + prefixes_->spare(); }
+  int64_t free_pages(std::span<const int64_t> prompt);
+  /// A sequence with the tokens of another, whose full pages both hold. Throws exhausted.
+  SequenceId fork(SequenceId from);
+  /// Gives its pages back.
+  void close(SequenceId id);
+  int64_t length(SequenceId id) const { return sequence(id).length; }
+  /// Pages that `tokens` more would take.
+  int64_t pages_for(SequenceId id, int64_t tokens) const;
+  const KvPool& pool() const { return ranks_->first().pool(); }
+  int64_t max_length() const { return max_length_; }
+  int64_t vocabulary() const { return model_->form().vocabulary; }
+  const DecodeOptions& options() const { return options_; }
+  /// How many steps may be launched before the oldest is collected: 2 where one device works meanwhile, else
+  /// 1.
+  int depth() const { return depth_; }
+
+  /// Runs the pieces, each of another sequence and not empty. Row i of the result [pieces, vocabulary] holds
+  /// the logits behind the last token of piece i, until the next step. Throws invalid_argument for what does
+  /// not fit max_tokens, max_sequences or max_length, exhausted if pages run out: then nothing has changed.
+  /// Allocates nothing once a step of these sizes has run.
+  std::span<const float> step(std::span<const DecodePiece> pieces, runtime::Trace* trace = nullptr);
+
+  /// The same with draws instead of logits; collect() gives them. At most depth() steps are launched and not
+  /// collected.
+  void launch(std::span<const DecodePiece> pieces);
+  /// What row i of a step drew: tokens, and the natural logarithms of their probabilities among all, before
+  /// penalties and cuts. NaN where all logits are minus infinity or no numbers.
+  struct Drawn {
+    std::span<const int64_t> tokens;
+    std::span<const float> log_probabilities;
+  };
+  /// Waits for the oldest step that was launched; its draws, until the second launch() from here. Throws what
+  /// kernels found wrong.
+  Drawn collect();
+  /// Tells of the prompt of a sequence that is drawn with penalties, once and before it is run.
+  void see(SequenceId id, std::span<const int64_t> prompt);
+
+  Bucket bucket(int64_t tokens, int64_t sequences) const;
+  /// Compiles a bucket's program now, so that the first step of its size does not wait.
+  const compile::Program& prepare(const Bucket& bucket,
+                                  passes::DecodeResult result = passes::DecodeResult::logits);
+  int64_t arena_bytes() const { return ranks_->first().arena_bytes(); }
+  std::string host_operators() const { return ranks_->first().host_operators(); }
+  base::ThreadPool& threads() { return ranks_->first().threads(); }
+
+ private:
+  struct Sequence {
+    bool is_open = false;
+    int64_t length = 0;
+    std::vector<int32_t> pages;  // room for the longest sequence
+  };
+  const Sequence& sequence(SequenceId id) const;
+  Sequence& sequence(SequenceId id) { return const_cast<Sequence&>(std::as_const(*this).sequence(id)); }
+  int32_t take_page();
+  std::span<const int32_t> shared_pages(std::span<const int64_t> prompt);
+  void check(std::span<const DecodePiece> pieces) const;
+  void take_pages(std::span<const DecodePiece> pieces);
+  void fill(std::span<const DecodePiece> pieces, const Bucket& bucket);
+  void fill_draws(std::span<const DecodePiece> pieces, const Bucket& bucket, passes::DecodeResult result);
+  void grow(std::span<const DecodePiece> pieces);
+
+  std::shared_ptr<const DecodeModel> model_;
+  DecodeOptions options_;
+  std::unique_ptr<DecodeRanks> ranks_;
+  std::unique_ptr<PrefixPages> prefixes_;
+  int64_t max_length_ = 0;
+  int depth_ = 1;
+  std::vector<Sequence> sequences_;
+  std::vector<tensor::Tensor> inputs_;  // of the largest bucket, in the order of DecodeInput and DrawInput
+  tensor::Tensor logits_;               // [max_sequences, vocabulary]
+  std::vector<int32_t> seen_;           // [vocabulary], of the prompt that see() is told of
+  int64_t launched_ = 0, collected_ = 0;
+  size_t rows_[2] = {};  // of the steps under way, by slot
+};
+
+}  // namespace trireme::engine

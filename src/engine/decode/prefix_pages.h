@@ -1,0 +1,58 @@
+// Pages whose keys and values are those of a known beginning of a text, for sequences that begin so too.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <vector>
+
+#include "engine/decode/kv_pool.h"
+
+namespace trireme::engine {
+
+/// A tree of full pages: a page's content follows from its tokens and those of the pages before it. Holds
+/// each page once beside the sequences that do; what only the tree holds is given up when pages are short,
+/// least recently used first. Whoever holds a page holds those before it, so such pages can always be given
+/// up from the ends. One owner thread.
+class PrefixPages {
+ public:
+  /// `pool` outlives it.
+  explicit PrefixPages(KvPool& pool) : pool_(pool) {}
+  ~PrefixPages();
+  PrefixPages(const PrefixPages&) = delete;
+  PrefixPages& operator=(const PrefixPages&) = delete;
+
+  /// Pages for the longest known beginning of `tokens`, whole pages only; none of them is taken yet.
+  const std::vector<int32_t>& find(std::span<const int64_t> tokens);
+  /// Remembers `pages`, which hold `tokens` from the beginning on and are full as far as tokens go. Where
+  /// another page of the same beginning is known, that one stays, and what follows is not remembered.
+  void keep(std::span<const int64_t> tokens, std::span<const int32_t> pages);
+  /// Gives up to `count` pages back to the pool; returns how many.
+  int64_t give_up(int64_t count);
+  /// How many could be given up.
+  int64_t spare() const;
+  int64_t pages() const { return static_cast<int64_t>(nodes_.size()); }
+
+ private:
+  /// The place in the tree: the page before (-1: none) and this page's tokens.
+  struct Key {
+    int32_t before;
+    std::vector<int64_t> tokens;
+    auto operator<=>(const Key&) const = default;
+  };
+  struct Node {
+    int32_t page = -1;
+    int64_t behind = 0;  ///< known pages that follow this one
+    uint64_t last_used = 0;
+  };
+  using Nodes = std::map<Key, Node>;
+  Key key(int32_t before, std::span<const int64_t> tokens, size_t index) const;
+
+  KvPool& pool_;
+  Nodes nodes_;
+  std::map<int32_t, Nodes::iterator> by_page_;
+  std::vector<int32_t> found_;
+  uint64_t clock_ = 0;
+};
+
+}  // namespace trireme::engine

@@ -1,0 +1,53 @@
+// Known beginnings: found by their tokens and what stands before them, given up from their ends.
+#include "engine/decode/prefix_pages.h"
+
+#include <gtest/gtest.h>
+
+#include "runtime/open_device.h"
+
+namespace trireme::engine {
+namespace {
+
+TEST(PrefixPages, AreFoundKeptAndGivenUp) {
+  const auto cpu = runtime::open_device("cpu");
+  KvPool pool(*cpu, {.layers = {{1, 1}}, .page_tokens = 2}, 6);
+  {
+    PrefixPages prefixes(pool);
+    const auto text = [](std::vector<int64_t> v) { return v; };
+    const int32_t a = pool.take(), b = pool.take(), c = pool.take();
+    const std::vector<int32_t> pages{a, b, c};
+    prefixes.keep(text({1, 2, 3, 4, 5}), pages);  // the third is not full
+    EXPECT_EQ(pool.holders(a), 2);
+    EXPECT_EQ(pool.holders(c), 1);
+    EXPECT_EQ(prefixes.find(text({1, 2, 3, 4, 9})), (std::vector<int32_t>{a, b}));
+    EXPECT_EQ(prefixes.find(text({1, 2, 3})), (std::vector<int32_t>{a}));
+    EXPECT_EQ(prefixes.find(text({3, 4, 1, 2})),
+              (std::vector<int32_t>{}));  // a page is known where it stands
+    const int32_t other = pool.take();
+    const std::vector<int32_t> twice{other, c};
+    prefixes.keep(text({1, 2, 7, 8}), twice);  // the first page is known already: nothing follows `other`
+    EXPECT_EQ(pool.holders(other), 1);
+    EXPECT_EQ(pool.holders(c), 1);
+    const std::vector<int32_t> branch{a, c};
+    prefixes.keep(text({1, 2, 7, 8}), branch);
+    EXPECT_EQ(prefixes.pages(), 3);
+    EXPECT_EQ(prefixes.spare(), 0);
+    EXPECT_EQ(prefixes.give_up(3), 0);
+    for (int32_t page : {a, b, c, other}) pool.release(page);
+    EXPECT_EQ(prefixes.spare(), 3);
+    prefixes.find(text({1, 2, 3, 4}));
+    EXPECT_EQ(prefixes.give_up(1), 1);  // of the two ends the one that nobody asked for
+    EXPECT_EQ(pool.holders(c), 0);
+    EXPECT_EQ(pool.holders(b), 1);
+    EXPECT_EQ(prefixes.give_up(5), 2);
+    EXPECT_EQ(prefixes.pages(), 0);
+    const int32_t last = pool.take();
+    prefixes.keep(text({1, 2}), std::vector<int32_t>{last});
+    pool.release(last);
+    EXPECT_EQ(pool.free_pages(), 5);
+  }
+  EXPECT_EQ(pool.free_pages(), 6);
+}
+
+}  // namespace
+}  // namespace trireme::engine

@@ -1,0 +1,36 @@
+// A model after the passes that do not depend on shapes, which all its sessions share.
+#pragma once
+
+#include <vector>
+
+#include "base/memory/shared_cache.h"
+#include "ir/graph.h"
+#include "passes/pass.h"
+#include "passes/precision/weights.h"
+
+namespace trireme::engine {
+
+/// A model after the passes that do not depend on shapes, with the packed weights all sessions share.
+/// Immutable but for the cache, which locks itself; make one per model and share it.
+class PreparedModel {
+ public:
+  /// `weights`: how matrices under products are stored; where several `ranks` hold the model, each stores its
+  /// part of them.
+  explicit PreparedModel(ir::Graph graph, const passes::PassOptions& options = {},
+                         const passes::WeightOptions& weights = {}, int ranks = 1);
+  const ir::Graph& graph() const { return graph_; }
+  base::SharedCache& packs() const { return packs_; }
+  const std::vector<passes::PassRecord>& records() const { return records_; }
+  const passes::WeightReport& weights() const { return weights_; }
+  /// How ranks store their parts; of one rank everything is done.
+  const passes::WeightOptions& stored_by_ranks() const { return by_ranks_; }
+
+ private:
+  ir::Graph graph_;
+  std::vector<passes::PassRecord> records_;
+  passes::WeightReport weights_;
+  passes::WeightOptions by_ranks_;
+  mutable base::SharedCache packs_;
+};
+
+}  // namespace trireme::engine

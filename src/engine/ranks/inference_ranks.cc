@@ -1,0 +1,36 @@
+// How many ranks hold a model that is run or served, as options and as the strategy file that training takes.
+#include "engine/ranks/inference_ranks.h"
+
+#include "base/error.h"
+#include "base/files/file.h"
+#include "base/text/yaml.h"
+
+namespace trireme::engine {
+
+void InferenceRanks::fields(base::OptionList& f) {
+  f.add("tp", &tp, "ranks that each hold a part of the large weights; 0: as --strategy says, else 1")
+      .at_least(0);
+  f.add("pp", &pp, "ranks that each hold some of the layers; 0: as --strategy says, else 1").at_least(0);
+  f.add("strategy", &strategy,
+        "file with the keys of the section `parallel` of a training: tp, pp, rules, cuts, …");
+}
+
+passes::Strategy InferenceRanks::read() const {
+  passes::Strategy s;
+  if (!strategy.empty()) {
+    try {
+      base::OptionList(s).parse_json(base::parse_yaml_value(base::read_file(strategy)));
+    } catch (const base::Error& e) {
+      throw e.with(base::concat("strategy '", strategy, "'"));
+    }
+  }
+  if (tp > 0) s.tp = tp;
+  if (pp > 0) s.pp = pp;
+  s.dp = 1;
+  s.zero = 0;
+  s.chunks = 1;
+  s.schedule = passes::PipelineSchedule::one_f_one_b;
+  return s;
+}
+
+}  // namespace trireme::engine

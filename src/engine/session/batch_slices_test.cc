@@ -1,0 +1,238 @@
+// How batches are cut, and that cut batches give the same bytes.
+#include "lower/batch_slices.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+
+#include "base/rng.h"
+#include "lower/batch_proof.h"
+#include "engine/session/session.h"
+#include "ops/table.h"
+#include "passes/pass.h"
+#include "tests/test_device.h"
+
+namespace trireme::engine {
+namespace {
+
+using tensor::Tensor;
+
+compile::Program program_of(int64_t arena, int64_t values, int64_t weights) {
+  compile::Program p;
+  p.memory = {.arena_bytes = arena, .sum_bytes = values, .constant_bytes = weights};
+  return p;
+}
+
+TEST(PlanSlices, CutsWhatOutgrowsTheCacheAndSharesRowsAmongThreads) {
+  constexpr int64_t kMiB = int64_t{1} << 20;
+  const auto slices = [](const compile::Program& p, int64_t rows, int threads) {
+    const lower::SlicePlan plan = lower::plan_slices(p, rows, threads);
+    return std::pair<int64_t, int>(plan.slices, plan.lanes);
+  };
+  using Pair = std::pair<int64_t, int>;
+  EXPECT_EQ(slices(program_of(8 * kMiB, 40 * kMiB, 14 * kMiB), 8, 1), Pair(4, 1));
+  EXPECT_EQ(slices(program_of(8 * kMiB, 40 * kMiB, 14 * kMiB), 8, 4), Pair(8, 4));
+  EXPECT_EQ(slices(program_of(8 * kMiB, 40 * kMiB, 14 * kMiB), 7, 4), Pair(7, 1));  // not even: part by part
+  EXPECT_EQ(slices(program_of(kMiB, 4 * kMiB, kMiB), 8, 1), Pair(1, 1));            // cached as it is
+  EXPECT_EQ(slices(program_of(kMiB, 4 * kMiB, kMiB), 8, 4), Pair(4, 4));
+  EXPECT_EQ(slices(program_of(kMiB, 4 * kMiB, 400 * kMiB), 8, 4), Pair(1, 1));  // weights outweigh the values
+  EXPECT_EQ(slices(program_of(8 * kMiB, 40 * kMiB, 14 * kMiB), 1, 4), Pair(1, 1));
+  // Less work than it takes to wake a thread.
+  EXPECT_EQ(slices(program_of(0, 64, 0), 32, 4), Pair(1, 1));
+  EXPECT_EQ(slices(program_of(0, 4096, 0), 32, 4), Pair(1, 1));
+  EXPECT_EQ(slices(program_of(0, 65536, 0), 32, 4), Pair(4, 4));
+}
+
+// Rows without elements may be any number: a request's extents set no amount of work.
+TEST(PlanSlices, TakesBoundedTimeForAnyNumberOfRows) {
+  constexpr int64_t kMiB = int64_t{1} << 20;
+  for (const int64_t rows : {int64_t{1} << 50, (int64_t{1} << 50) + 1, (int64_t{1} << 56) - 5}) {
+    for (const int threads : {1, 2, 7}) {
+      const auto begin = std::chrono::steady_clock::now();
+      for (const compile::Program& p :
+           {program_of(0, 0, 0), program_of(1, 1, 1), program_of(kMiB, kMiB, 1)}) {
+        const lower::SlicePlan plan = lower::plan_slices(p, rows, threads);
+        EXPECT_EQ(rows % plan.slices, 0);
+      }
+      EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(2)) << rows;
+    }
+  }
+}
+
+/// A product of `flop_per_byte` for each of its weights' bytes, and a table of which it reads little.
+compile::Program product_and_table(double flop_per_byte, int64_t weights) {
+  constexpr int64_t kMiB = int64_t{1} << 20;
+  compile::Program p = program_of(kMiB, 4 * kMiB, 400 * kMiB);
+  p.slots.push_back({.kind = compile::SlotKind::constant, .bytes = weights});
+  p.slots.push_back({.kind = compile::SlotKind::constant, .bytes = 360 * kMiB});
+  compile::Step product, gather;
+  product.in = {compile::SlotId(0), compile::kNoSlot};
+  gather.in = {compile::SlotId(1)};
+  product.cost = {.flop = flop_per_byte * static_cast<double>(weights),
+                  .bytes = 1.25 * static_cast<double>(weights)};
+  gather.cost = {.flop = 0, .bytes = 1.0 * kMiB};
+  p.steps = {product, gather};
+  return p;
+}
+
+TEST(PlanSlices, RowsOfTheirOwnWhereAThreadComputesMuchForEachWeight) {
+  constexpr int64_t kMiB = int64_t{1} << 20;
+  const compile::Program p = product_and_table(60, 200 * kMiB);
+  const lower::SlicePlan two = lower::plan_slices(p, 8, 4);  // two rows a thread
+  EXPECT_EQ(two.slices, 4);
+  EXPECT_EQ(two.lanes, 4);
+  EXPECT_EQ(lower::plan_slices(p, 4, 4).lanes, 1);  // one row: the weights would be read for too little
+  // Weights that are still near when the next lane reads them may be read for less, and the less the fewer
+  // lanes.
+  const compile::Program near = product_and_table(18, 40 * kMiB);
+  EXPECT_EQ(lower::plan_slices(near, 8, 4).lanes, 4);
+  EXPECT_EQ(lower::plan_slices(near, 4, 4).lanes, 1);
+  EXPECT_EQ(lower::plan_slices(near, 2, 2).lanes, 2);
+}
+
+const char* const kConvolutions = R"(graph "convolutions"
+  %0 = input "x" : f32[n,8,20,20]
+  %1 = param "w" : f32[16,8,3,3]#zeros
+  %2 = param "v" : f32[8,16,1,1]#zeros
+  %3 = conv(%0, %1) {kernel_shape=[3, 3], pads=[1, 1, 1, 1]}
+  %4 = relu(%3)
+  %5 = conv(%4, %2) {kernel_shape=[1, 1]}
+  %6 = add(%5, %0)
+  return %6 "y"
+)";
+
+Tensor noise(const tensor::Dims& dims, uint64_t seed) {
+  Tensor t = Tensor::empty(tensor::DType::f32, dims);
+  base::Rng rng(seed);
+  for (float& v : t.mutable_data<float>()) v = static_cast<float>(2 * rng.uniform() - 1);
+  return t;
+}
+
+std::shared_ptr<const PreparedModel> convolutions() {
+  ir::Graph graph = ir::parse(kConvolutions, ops::table());
+  uint64_t seed = 1;
+  for (size_t i = 0; i < graph.values().size(); ++i) {
+    ir::Value& v = graph.value(ir::ValueId(static_cast<uint32_t>(i)));
+    if (v.kind == ir::ValueKind::param) v.data = noise(v.data.dims(), ++seed);
+  }
+  return std::make_shared<const PreparedModel>(std::move(graph));
+}
+
+std::shared_ptr<const PreparedModel> model_with_constant_rows() {
+  return std::make_shared<const PreparedModel>(ir::parse(R"(graph "constant_rows"
+  %0 = input "x" : f32[n,4]
+  %1 = const : f32[8,4]#zeros
+  %2 = add(%0, %1)
+  return %2 "y"
+)",
+                                                         ops::table()));
+}
+
+TEST(Slices, GiveTheBytesOfRowsRunAlone) {
+  const auto model = convolutions();
+  for (int threads : {1, 2, 4}) {
+    Session batched(model, {.threads = threads}), alone(model, {.threads = 1});
+    const Tensor x = noise({8, 8, 20, 20}, 9);
+    if (threads > 1) {
+      EXPECT_GT(batched.slices({x.dims()}), 1) << "threads " << threads;
+    }
+    const Tensor y = batched.run({x})[0];
+    ASSERT_EQ(y.dims(), (tensor::Dims{8, 8, 20, 20}));
+    for (int64_t row = 0; row < 8; ++row) {
+      const Tensor one = alone.run({x.rows(row, row + 1)})[0];
+      EXPECT_TRUE(y.rows(row, row + 1).same_as(one)) << "row " << row << ", threads " << threads;
+    }
+  }
+}
+
+// Two products over `tokens` rows of 512 channels: 2 flop a weight and token.
+std::shared_ptr<const PreparedModel> products(int64_t tokens) {
+  ir::Graph graph = ir::parse("graph \"products\"\n  %0 = input \"x\" : f32[n," + std::to_string(tokens) +
+                                  ",512]\n  %1 = param \"w\" : f32[512,512]#zeros\n"
+                                  "  %2 = param \"v\" : f32[512,512]#zeros\n  %3 = matmul(%0, %1)\n"
+                                  "  %4 = matmul(%3, %2)\n  return %4 \"y\"\n",
+                              ops::table());
+  return std::make_shared<const PreparedModel>(std::move(graph));
+}
+
+// Of weights near the cache a slice does more than 30 flop for each and for each thread.
+TEST(Slices, EachThreadTakesRowsWhereTheyOutweighTheWeights) {
+  const auto slices = [](int64_t tokens, int64_t rows, int threads) {
+    return Session(products(tokens), {.threads = threads}).slices({{rows, tokens, 512}});
+  };
+  EXPECT_EQ(slices(32, 2, 2), 2);
+  EXPECT_EQ(slices(24, 2, 2), 1);
+  EXPECT_EQ(slices(24, 4, 2), 2);
+  EXPECT_EQ(slices(32, 4, 4), 1);
+  EXPECT_EQ(slices(32, 8, 4), 4);
+  EXPECT_EQ(slices(64, 4, 4), 4);
+}
+
+// The constant has equal rows, but fits batches of eight alone.
+TEST(Slices, LeaveBatchesWholeThatAConstantFixes) {
+  Session session(model_with_constant_rows(), {.device = tests::device_under_test(), .threads = 2});
+  const Tensor x = noise({8, 4}, 3);
+  EXPECT_EQ(session.slices({x.dims()}), 1);
+  EXPECT_TRUE(session.run({x})[0].same_as(x));
+}
+
+/// A batch of eight by two threads, and each of its rows alone.
+void expect_rows_alone(const std::string& body, const char* why) {
+  const auto model = std::make_shared<const PreparedModel>(ir::parse(
+      "graph \"g\"\n  %0 = input \"x\" : f32[n,8,24,24]\n  %1 = param \"w\" : f32[8,8,3,3]#ones\n" + body,
+      ops::table()));
+  const std::string reason = lower::why_not_batched(model->graph());
+  EXPECT_NE(reason.find(why), std::string::npos) << reason;
+  // What cannot be shown runs as one batch: as many slices as one would give other numbers.
+  const Tensor x = noise({8, 8, 24, 24}, 5);
+  Session one(model, {.threads = 1}), four(model, {.threads = 4});
+  EXPECT_EQ(four.slices({x.dims()}), 1);
+  const std::vector<Tensor> a = one.run({x}), b = four.run({x});
+  for (size_t i = 0; i < a.size(); ++i) EXPECT_TRUE(a[i].same_as(b[i])) << "result " << i;
+}
+
+TEST(Slices, StatisticsOfTheBatchKeepItWhole) {
+  expect_rows_alone(
+      "  %2 = const : f32[8]#ones\n  %3 = conv(%0, %1) {pads=[1, 1, 1, 1]}\n"
+      "  %4, %5, %6 = batch_norm(%3, %2, %2, %2, %2) {training_mode=1}\n"
+      "  %7 = conv(%4, %1) {pads=[1, 1, 1, 1]}\n  return %7 \"y\"\n",
+      "batch_norm");
+}
+
+TEST(Slices, PlacesOfMaximaInTheWholeTensorKeepItWhole) {
+  expect_rows_alone(
+      "  %2 = conv(%0, %1) {pads=[1, 1, 1, 1]}\n  %3, %4 = max_pool(%2) {kernel_shape=[2, 2]}\n"
+      "  return %3 \"y\", %4 \"at\"\n",
+      "max_pool");
+}
+
+TEST(Slices, ANumberOfRowsAsANumberKeepsThemTogether) {
+  expect_rows_alone(
+      "  %2 = conv(%0, %1) {pads=[1, 1, 1, 1]}\n  %3 = conv(%2, %1) {pads=[1, 1, 1, 1]}\n"
+      "  %4 = shape(%0) {start=0, end=1}\n  %5 = cast(%4) {to=1}\n  %6 = div(%3, %5)\n  return %6 \"y\"\n",
+      "div");
+}
+
+// No memory holds the program of 2^50 rows as they are planned; what counts is that this is said at once.
+TEST(Slices, RowsWithoutElementsDoNotHoldAModelUp) {
+  const auto model = std::make_shared<const PreparedModel>(ir::parse(
+      "graph \"g\"\n  %0 = input \"x\" : f32[n,m]\n  %1 = relu(%0)\n  return %1 \"y\"\n", ops::table()));
+  Session session(model, {.device = tests::device_under_test(), .threads = 2});
+  const auto begin = std::chrono::steady_clock::now();
+  try {
+    EXPECT_EQ(session.run({Tensor::empty(tensor::DType::f32, {int64_t{1} << 50, 0})}).size(), 1u);
+  } catch (const base::Error& e) {
+    EXPECT_EQ(e.code(), base::ErrorCode::exhausted) << e.what();
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
+  EXPECT_EQ(session.run({noise({3, 2}, 1)})[0].dims(), (tensor::Dims{3, 2}));
+}
+
+TEST(Slices, RefuseResultsOfAnotherSize) {
+  Session session(convolutions(), {.device = tests::device_under_test(), .threads = 2});
+  std::vector<Tensor> wrong{Tensor::empty(tensor::DType::f32, {4, 8, 20, 20})};
+  EXPECT_THROW(session.run_into({noise({8, 8, 20, 20}, 9)}, wrong), base::Error);
+}
+
+}  // namespace
+}  // namespace trireme::engine

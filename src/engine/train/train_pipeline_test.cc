@@ -1,0 +1,285 @@
+// Training in pipelines: the losses and weights of one rank for every schedule, cut and mesh.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cmath>
+#include <map>
+
+#include "comm/local.h"
+#include "engine/train/state_parts.h"
+#include "engine/train/train_session.h"
+#include "tests/test_device.h"
+#include "tests/train_steps.h"
+
+namespace trireme::engine {
+namespace {
+
+using passes::PipelineSchedule;
+using tensor::DType;
+using tensor::Tensor;
+
+struct Case {
+  std::string name;
+  ir::Graph graph;
+  Feeds (*feeds)(uint64_t);
+  TrainOptions options;
+};
+
+Case make(const std::string& name, const std::vector<std::string>& options, Feeds (*feeds)(uint64_t)) {
+  Case c{name, tests::loss_network(name, options), feeds, {}};
+  c.options.optimizer.kind = passes::OptimizerKind::adamw;
+  c.options.optimizer.clip_norm = 0.5;
+  c.options.device = tests::device_under_test();
+  c.options.threads = 1;
+  return c;
+}
+
+Case gpt(const std::string& tied = "true") {
+  return make(
+      "gpt2",
+      {"vocabulary=32", "positions=8", "width=32", "layers=4", "heads=2", "dropout=0.1", "is_tied=" + tied},
+      tests::ruled_tokens<32>);
+}
+
+Case small_resnet() {
+  return make("small_resnet", {"depth=14", "width=8", "classes=8", "size=16", "channels=3"},
+              tests::noise_images<2, 16>);
+}
+
+struct Layout {
+  int pp = 1, dp = 1, chunks = 1, zero = 0;
+  PipelineSchedule schedule = PipelineSchedule::one_f_one_b;
+  std::vector<std::string> cuts = {};
+  std::string text() const {
+    return base::concat("pp ", pp, " dp ", dp, " chunks ", chunks, " zero ", zero, " schedule ",
+                        static_cast<int>(schedule));
+  }
+};
+
+struct Trained {
+  std::vector<double> losses, norms, counts;
+  std::map<std::string, Tensor> weights;  ///< of the trained graph
+};
+
+constexpr int kSteps = 3;
+
+Trained train(TrainSession& session, const Case& c, size_t micro_batches, int dp) {
+  Trained out;
+  const size_t own = micro_batches / static_cast<size_t>(dp);
+  for (int step = 0; step < kSteps; ++step) {
+    const StepResult r = tests::train_step(session, c.feeds, step, {micro_batches, own, 1.0f / 50});
+    EXPECT_FALSE(r.skipped);
+    out.losses.push_back(r.loss_sum);
+    out.counts.push_back(r.count);
+    out.norms.push_back(r.grad_norm);
+  }
+  const ir::Graph trained = session.trained_graph();
+  for (const ir::Value& v : trained.values()) {
+    if (v.kind == ir::ValueKind::param && v.data.elements() > 1) out.weights[v.name] = v.data.clone();
+  }
+  return out;
+}
+
+/// Trains under a layout; all ranks must see the same.
+Trained train(const Case& c, size_t micro_batches, const Layout& layout) {
+  comm::LocalWorld world(layout.pp * layout.dp, {.deadline_ns = 60'000'000'000});
+  std::vector<Trained> all(static_cast<size_t>(world.size()));
+  world.run([&](comm::Communicator& comm) {
+    TrainOptions options = c.options;
+    options.strategy.pp = layout.pp;
+    options.strategy.dp = layout.dp;
+    options.strategy.chunks = layout.chunks;
+    options.strategy.zero = layout.zero;
+    options.strategy.schedule = layout.schedule;
+    options.strategy.cuts = layout.cuts;
+    comm::Mesh mesh(comm, options.strategy.mesh());
+    options.mesh = &mesh;
+    TrainSession session(c.graph, options);
+    all[static_cast<size_t>(comm.rank())] = train(session, c, micro_batches, layout.dp);
+  });
+  for (const Trained& t : all) {
+    EXPECT_EQ(t.losses, all[0].losses);
+    EXPECT_EQ(t.norms, all[0].norms);
+    EXPECT_EQ(t.counts, all[0].counts);
+    EXPECT_EQ(t.weights.size(), all[0].weights.size());
+    for (const auto& [name, w] : t.weights) EXPECT_TRUE(w.same_as(all[0].weights.at(name))) << name;
+  }
+  return all[0];
+}
+
+double distance(const Tensor& a, const Tensor& b) {
+  double most = 1e-30, apart = 0;
+  const auto x = a.data<float>(), y = b.data<float>();
+  for (size_t i = 0; i < x.size(); ++i) {
+    most = std::max(most, std::abs(static_cast<double>(x[i])));
+    apart = std::max(apart, std::abs(static_cast<double>(x[i]) - static_cast<double>(y[i])));
+  }
+  return apart / most;
+}
+
+/// The first loss has the bits of one rank; later ones differ by what the order of sums in the norm and in
+/// tied gradients does.
+void expect_near(const Trained& want, const Trained& got, double tolerance = 1e-4) {
+  EXPECT_EQ(want.losses[0], got.losses[0]);
+  EXPECT_EQ(want.counts, got.counts);
+  for (size_t i = 0; i < want.losses.size(); ++i) {
+    EXPECT_NEAR(got.losses[i] / want.losses[i], 1, tolerance) << i;
+    EXPECT_NEAR(got.norms[i] / want.norms[i], 1, tolerance) << i;
+  }
+  ASSERT_EQ(want.weights.size(), got.weights.size());
+  for (const auto& [name, w] : want.weights)
+    EXPECT_LT(distance(w, got.weights.at(name)), 50 * tolerance) << name;
+}
+
+void expect_same(const Trained& want, const Trained& got) {
+  EXPECT_EQ(want.losses, got.losses);
+  EXPECT_EQ(want.norms, got.norms);
+  for (const auto& [name, w] : want.weights) EXPECT_TRUE(w.same_as(got.weights.at(name))) << name;
+}
+
+Trained alone(const Case& c, size_t micro_batches) {
+  TrainSession session(c.graph, c.options);
+  return train(session, c, micro_batches, 1);
+}
+
+TEST(TrainPipeline, EveryScheduleGivesTheSameBitsAndOneRanksLosses) {
+  for (const Case& c : {gpt(), small_resnet()}) {
+    const Trained want = alone(c, 4);
+    for (int pp : {2, 4}) {
+      const Trained first = train(c, 4, {.pp = pp});
+      SCOPED_TRACE(base::concat(c.name, " in ", pp));
+      expect_near(want, first);
+      expect_same(first, train(c, 4, {.pp = pp, .schedule = PipelineSchedule::gpipe}));
+      expect_same(first, train(c, 4, {.pp = pp, .schedule = PipelineSchedule::zero_bubble}));
+    }
+    expect_near(want, train(c, 4, {.pp = 2, .chunks = 2, .schedule = PipelineSchedule::interleaved}));
+  }
+}
+
+TEST(TrainPipeline, WithoutTiesAndClippingHasTheBitsOfOneRank) {
+  for (Case c : {gpt("false"), small_resnet()}) {
+    c.options.optimizer.clip_norm = 0;
+    const Trained want = alone(c, 4);
+    for (const Layout& layout :
+         {Layout{.pp = 2}, Layout{.pp = 4, .schedule = PipelineSchedule::zero_bubble},
+          Layout{.pp = 2, .dp = 2}, Layout{.pp = 2, .chunks = 2, .schedule = PipelineSchedule::interleaved},
+          Layout{.pp = 2, .dp = 2, .zero = 3}}) {
+      SCOPED_TRACE(c.name + " " + layout.text());
+      const Trained got = train(c, 4, layout);
+      EXPECT_EQ(want.losses, got.losses);
+      for (const auto& [name, w] : want.weights) EXPECT_TRUE(w.same_as(got.weights.at(name))) << name;
+    }
+  }
+}
+
+TEST(TrainPipeline, WithDataParallelRanksAndEveryZero) {
+  for (const Case& c : {gpt(), small_resnet()}) {
+    const Trained want = train(c, 4, {.pp = 2});
+    for (int zero : {0, 1, 2, 3}) {
+      const Layout layout{.pp = 2, .dp = 2, .zero = zero};
+      SCOPED_TRACE(c.name + " " + layout.text());
+      expect_same(want, train(c, 4, layout));
+    }
+  }
+}
+
+TEST(TrainPipeline, OneMicroBatchAndOddNumbers) {
+  const Case c = gpt("false");
+  for (size_t micro_batches : {1, 3, 5}) {
+    const Trained want = alone(c, micro_batches);
+    const Trained got = train(c, micro_batches, {.pp = 2});
+    expect_near(want, got);
+    expect_same(got, train(c, micro_batches, {.pp = 2, .schedule = PipelineSchedule::zero_bubble}));
+  }
+}
+
+TEST(TrainPipeline, CutsByNameAndSixteenBits) {
+  Case c = gpt();
+  c.options.precision.compute = passes::Precision::bf16;
+  c.options.optimizer.ema_keep = 0.9;
+  const Trained want = alone(c, 4);
+  expect_near(want, train(c, 4, {.pp = 3, .cuts = {"h.1", "h.3"}}), 1e-3);
+  for (int zero : {1, 3}) expect_near(want, train(c, 4, {.pp = 2, .dp = 2, .zero = zero}), 1e-3);
+}
+
+TEST(TrainPipeline, RecomputationKeepsTheBits) {
+  Case c = gpt();
+  const Trained want = train(c, 4, {.pp = 2});
+  for (auto mode : {passes::RecomputeMode::selective, passes::RecomputeMode::full}) {
+    c.options.recompute = mode;
+    expect_same(want, train(c, 4, {.pp = 2}));
+  }
+}
+
+/// Buffers and the largest arena of each stage.
+std::vector<int64_t> activation_bytes(Case c, int64_t budget, PipelineSchedule schedule) {
+  std::vector<int64_t> bytes(4);
+  comm::LocalWorld world(4, {.deadline_ns = 60'000'000'000});
+  world.run([&](comm::Communicator& comm) {
+    TrainOptions options = c.options;
+    options.activation_bytes = budget;
+    options.strategy.pp = 4;
+    options.strategy.schedule = schedule;
+    options.strategy.cuts = {"h.1", "h.2", "h.3"};
+    comm::Mesh mesh(comm, options.strategy.mesh());
+    options.mesh = &mesh;
+    TrainSession session(c.graph, options);
+    auto programs = session.programs({{2, 8}, {2, 8}}, 8);
+    programs.pop_back();  // the update
+    int64_t arena = 0;
+    for (const compile::Program* p : programs) arena = std::max(arena, p->memory.arena_bytes);
+    bytes[static_cast<size_t>(comm.rank())] = arena + session.pipeline_bytes({{2, 8}, {2, 8}}, 8);
+  });
+  return bytes;
+}
+
+TEST(TrainPipeline, MemoryFollowsTheSchedule) {
+  const Case c = gpt();
+  const auto one = activation_bytes(c, 0, PipelineSchedule::one_f_one_b);
+  const auto all = activation_bytes(c, 0, PipelineSchedule::gpipe);
+  // Equal layers: stage 1 keeps three of them, stage 2 two; GPipe keeps those of all 8 micro-batches.
+  EXPECT_GT(one[1], one[2]);
+  EXPECT_NEAR(static_cast<double>(all[1] - one[1]) / static_cast<double>(all[2] - one[2]), 5.0 / 6, 0.05);
+  // A budget between the least and the most is kept, by recomputation.
+  const int64_t budget = one[0] * 4 / 5;
+  for (int64_t bytes : activation_bytes(c, budget, PipelineSchedule::one_f_one_b)) EXPECT_LE(bytes, budget);
+  EXPECT_THROW(activation_bytes(c, 1000, PipelineSchedule::one_f_one_b), base::Error);
+}
+
+TEST(TrainPipeline, ABadTokenFailsTheStepOnEveryStageAndChangesNothing) {
+  const Case c = gpt();
+  comm::LocalWorld world(2, {.deadline_ns = 60'000'000'000});
+  std::atomic<int> refused{0};
+  world.run([&](comm::Communicator& comm) {
+    TrainOptions options = c.options;
+    options.strategy.pp = 2;
+    comm::Mesh mesh(comm, options.strategy.mesh());
+    options.mesh = &mesh;
+    TrainSession session(c.graph, options);
+    std::vector<Feeds> feeds{tests::ruled_tokens<32>(1), tests::ruled_tokens<32>(2),
+                             tests::ruled_tokens<32>(3)};
+    feeds[1][0].mutable_data<int64_t>()[3] = 77;
+    session.prepare({{2, 8}, {2, 8}}, 3);
+    std::map<std::string, Tensor> before;
+    for (const std::string& name : session.states().names()) before[name] = session.states().at(name).clone();
+    try {
+      session.step(feeds, {.lr = 0.1f});
+    } catch (const base::Error& e) {
+      EXPECT_EQ(e.code(), base::ErrorCode::invalid_argument) << e.what();
+      ++refused;
+    }
+    for (const auto& [name, t] : before) EXPECT_TRUE(t.same_as(session.states().at(name))) << name;
+    feeds[1] = tests::ruled_tokens<32>(2);
+    EXPECT_FALSE(session.step(feeds, {.lr = 0.1f}).skipped);
+  });
+  EXPECT_EQ(refused, 2);
+}
+
+TEST(TrainPipeline, Resnet152OnFourStages) {
+  const Case c = make("resnet", {"depth=152", "size=32", "classes=8"}, tests::noise_images<2, 32>);
+  const Trained want = alone(c, 2);
+  expect_near(want, train(c, 2, {.pp = 4}), 1e-3);
+}
+
+}  // namespace
+}  // namespace trireme::engine

@@ -1,0 +1,194 @@
+// Matching fields to inputs, and converting what does not fit as it is.
+#include "train/config/feed.h"
+
+#include <algorithm>
+#include <set>
+#include <span>
+
+#include "base/error.h"
+
+namespace trireme::train {
+namespace {
+
+using data::Field;
+using tensor::Dims;
+using tensor::Tensor;
+
+bool contains(const std::vector<std::string>& list, const std::string& name) {
+  return std::find(list.begin(), list.end(), name) != list.end();
+}
+
+std::string names_of(const std::vector<Field>& fields) {
+  std::string text;
+  for (const Field& f : fields) {
+    text += (text.empty() ? "" : ", ") + f.name + " " + std::string(tensor::name_of(f.dtype)) +
+            f.shape.to_string() + (f.is_target ? " (target)" : "");
+  }
+  return text;
+}
+
+/// The only field of the kind wanted that no input has; null if there are none or several.
+const Field* only_unused(const std::vector<Field>& fields, const std::set<std::string>& used, bool target) {
+  const Field* found = nullptr;
+  for (const Field& f : fields) {
+    if (f.kind != data::FieldKind::tensor || f.is_target != target || used.contains(f.name)) continue;
+    if (found != nullptr) return nullptr;
+    found = &f;
+  }
+  return found;
+}
+
+const Field* by_name(const std::vector<Field>& fields, const std::string& name) {
+  const auto found =
+      std::find_if(fields.begin(), fields.end(), [&](const Field& f) { return f.name == name; });
+  return found == fields.end() ? nullptr : &*found;
+}
+
+/// A field with one dimension more than a row of the input holds several rows a sample: sentence pairs for
+/// an encoder of sentences. Returns how many.
+int64_t rows_per_sample(const ir::Value& input, const Field& field) {
+  const tensor::Shape& want = input.type.shape;
+  const bool is_stacked = want.has_rank() && want.rank() >= 2 && field.shape.has_rank() &&
+                          field.shape.rank() == want.rank() && field.shape[0].is_static();
+  if (!is_stacked) return 1;
+  const auto is_open = [](const tensor::Dim& d) { return !d.is_static(); };
+  const bool is_free = std::any_of(want.dims().begin() + 1, want.dims().end(), is_open);
+  return is_free ? field.shape[0].value() : 1;
+}
+
+/// Extents of one row: the input's where it states them all and they hold as many elements, else the field's.
+Dims row_dims(const ir::Value& input, const Field& field) {
+  base::require(field.shape.is_static(), "field '", field.name,
+                "' has samples of different shapes: ", field.shape.to_string(), "; resize or crop them");
+  Dims have = field.shape.to_dims();
+  if (rows_per_sample(input, field) > 1) have.erase(have.begin());
+  if (!input.type.shape.has_rank() || input.type.shape.rank() == 0) return have;
+  Dims want;
+  for (size_t d = 1; d < input.type.shape.rank(); ++d) {
+    const tensor::Dim& dim = input.type.shape.dims()[d];
+    if (!dim.is_static()) return have;
+    want.push_back(dim.value());
+  }
+  base::require(tensor::element_count(want) == tensor::element_count(have), "input '", input.name,
+                "' wants rows of ", tensor::to_string(want), ", field '", field.name, "' has ",
+                tensor::to_string(have));
+  return want;
+}
+
+template <class To>
+Tensor copied_as(std::span<const int64_t> from, const Dims& dims) {
+  Tensor out = Tensor::empty(tensor::dtype_of<To>(), dims);
+  std::transform(from.begin(), from.end(), out.mutable_data<To>().begin(),
+                 [](int64_t value) { return static_cast<To>(value); });
+  return out;
+}
+
+/// Batches hold f32 and i64; graphs may want integers as i32 or as floats.
+Tensor converted(const Tensor& t, tensor::DType dtype, const std::string& input) {
+  if (t.dtype() == dtype) return t;
+  const bool integers = t.dtype() == tensor::DType::i64;
+  if (integers && dtype == tensor::DType::i32) return copied_as<int32_t>(t.data<int64_t>(), t.dims());
+  if (integers && dtype == tensor::DType::f32) return copied_as<float>(t.data<int64_t>(), t.dims());
+  base::fail_invalid("input '", input, "' wants ", tensor::name_of(dtype), ", its field holds ",
+                     tensor::name_of(t.dtype()));
+}
+
+}  // namespace
+
+Feeder::Feeder(const ir::Graph& graph, const std::vector<Field>& fields, const FeedRules& rules,
+               const std::vector<std::string>& target_inputs) {
+  std::set<std::string> used, ruled;
+  std::vector<const Field*> chosen;
+  for (const ir::ValueId id : graph.inputs()) {
+    const std::string& input = graph.value(id).name;
+    const auto rule =
+        std::find_if(rules.begin(), rules.end(), [&](const auto& r) { return r.first == input; });
+    chosen.push_back(by_name(fields, rule != rules.end() ? rule->second : input));
+    if (rule != rules.end()) {
+      ruled.insert(input);
+      base::require(chosen.back() != nullptr, "no field '", rule->second, "'; there are: ", names_of(fields));
+    }
+    if (chosen.back() != nullptr) used.insert(chosen.back()->name);
+  }
+  for (const auto& [input, field] : rules) {
+    base::require(ruled.contains(input), "the loss graph has no input '", input, "'");
+  }
+  for (size_t i = 0; i < chosen.size(); ++i) {
+    const ir::Value& input = graph.value(graph.inputs()[i]);
+    const bool target = contains(target_inputs, input.name);
+    if (chosen[i] == nullptr) chosen[i] = only_unused(fields, used, target);
+    base::require(chosen[i] != nullptr, "no field of the data feeds input '", input.name,
+                  "'; the fields are: ", names_of(fields), "; say feed: {", input.name, ": FIELD}");
+    used.insert(chosen[i]->name);
+    const bool is_integer = !tensor::is_float(chosen[i]->dtype);
+    links_.push_back({input.name, chosen[i]->name, input.type.dtype, row_dims(input, *chosen[i]), target,
+                      is_integer, rows_per_sample(input, *chosen[i])});
+  }
+}
+
+std::vector<Tensor> Feeder::feeds(const data::Batch& batch) const {
+  std::vector<Tensor> feeds;
+  for (const Link& link : links_) {
+    const Tensor& field = batch.tensor(link.field);
+    Dims dims{field.dims().at(0) * link.rows};
+    dims.insert(dims.end(), link.sample.begin(), link.sample.end());
+    feeds.push_back(converted(field, link.dtype, link.input).reshaped(dims));
+  }
+  return feeds;
+}
+
+std::vector<Tensor> Feeder::feeds(const data::Batch& batch, int64_t samples) const {
+  std::vector<Tensor> all = feeds(batch);
+  for (size_t i = 0; i < all.size(); ++i) all[i] = all[i].rows(0, samples * links_[i].rows);
+  return all;
+}
+
+std::vector<Dims> Feeder::shapes(int64_t rows) const {
+  std::vector<Dims> shapes;
+  for (const Link& link : links_) {
+    shapes.push_back({rows * link.rows});
+    shapes.back().insert(shapes.back().end(), link.sample.begin(), link.sample.end());
+  }
+  return shapes;
+}
+
+std::vector<std::string> Feeder::fields() const {
+  std::vector<std::string> names;
+  for (const Link& link : links_) {
+    if (!contains(names, link.field)) names.push_back(link.field);
+  }
+  return names;
+}
+
+int64_t Feeder::count_targets(const data::Batch& batch, int64_t ignore_index) const {
+  for (const Link& link : links_) {
+    if (!link.is_target) continue;
+    const Tensor& target = batch.tensor(link.field);
+    if (target.dtype() != tensor::DType::i64) continue;
+    const auto values = target.data<int64_t>();
+    return static_cast<int64_t>(values.size()) - std::count(values.begin(), values.end(), ignore_index);
+  }
+  return batch.valid_rows;
+}
+
+bool Feeder::has_integer_targets() const {
+  return std::any_of(links_.begin(), links_.end(), [](const Link& l) { return l.is_target && l.is_integer; });
+}
+
+int64_t Feeder::targets_per_sample() const {
+  for (const Link& link : links_) {
+    if (link.is_target) return tensor::element_count(link.sample);
+  }
+  return 1;
+}
+
+std::string Feeder::text() const {
+  std::string text;
+  for (const Link& link : links_) {
+    text += base::concat(link.input, " <- ", link.field, " ", tensor::to_string(link.sample), " ",
+                         tensor::name_of(link.dtype), link.is_target ? " (target)\n" : "\n");
+  }
+  return text;
+}
+
+}  // namespace trireme::train
