@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <iostream>
 #include <map>
+#include <optional>
 
 #include "base/files/file.h"
 #include "cli/device_options.h"
@@ -10,12 +11,12 @@
 #include "cli/verb.h"
 #include "comm/mesh.h"
 #include "comm/world.h"
-#include "data/text/stop_text.h"
+#include "data/text/answer_text.h"
 #include "data/text/tokenizer.h"
 #include "engine/decode/decode_ranks.h"
-#include "engine/decode/generator.h"
 #include "engine/ranks/inference_ranks.h"
 #include "model/hf/generation.h"
+#include "sched/token_scheduler.h"
 
 namespace trireme::cli {
 namespace {
@@ -113,9 +114,7 @@ struct Job {
 /// An answer under way.
 struct Answer {
   Job job;
-  std::unique_ptr<data::TextStream> stream;  ///< null: numbers of tokens
-  data::StopText stop{{}};
-  std::string text;
+  std::optional<data::AnswerText> text;  ///< none: numbers of tokens
   std::vector<int64_t> tokens;
   engine::FinishReason finish = engine::FinishReason::none;
   double log_probability = 0;
@@ -154,7 +153,7 @@ class GenerateVerb {
   Job job(std::string text, std::vector<int64_t> ids);
   Job job_of_line(const base::Json& line);
   std::vector<Job> jobs();
-  void take(const engine::GenerateEvent& event, engine::Generator& generator, bool shows);
+  void take(const engine::GenerateEvent& event, sched::TokenScheduler& generator, bool shows);
   void end(Answer& answer, engine::FinishReason reason, bool shows);
   base::Json json_of(const Answer& answer) const;
 
@@ -243,7 +242,7 @@ base::Json GenerateVerb::json_of(const Answer& a) const {
   for (int64_t id : a.tokens) tokens.push_back(id);
   base::Json json = base::Json::object();
   if (!a.job.text.empty()) json.set("prompt", a.job.text);
-  if (a.stream != nullptr) json.set("text", a.text);
+  if (a.text) json.set("text", a.text->text());
   json.set("tokens", std::move(tokens));
   json.set("finish", engine::to_string(a.finish));
   json.set("prompt_tokens", a.job.request.prompt.size());
@@ -253,26 +252,23 @@ base::Json GenerateVerb::json_of(const Answer& a) const {
 
 /// One prompt is shown as it comes, several when their turn is over.
 void GenerateVerb::end(Answer& a, engine::FinishReason reason, bool shows) {
-  if (a.stream != nullptr && !a.stop.found()) {
-    std::string rest = a.stop.push(a.stream->finish());
-    rest += a.stop.finish();
-    a.text += rest;
+  if (a.text) {
+    const std::string rest = a.text->finish();
     if (shows) std::cout << rest;
   }
   a.finish = reason;
 }
 
-void GenerateVerb::take(const engine::GenerateEvent& event, engine::Generator& generator, bool shows) {
+void GenerateVerb::take(const engine::GenerateEvent& event, sched::TokenScheduler& generator, bool shows) {
   Answer& a = answers_.at(event.request);
   if (a.finish != engine::FinishReason::none) return;
   if (event.token >= 0) {
     a.tokens.push_back(event.token);
     a.log_probability += event.log_probability;
-    if (a.stream != nullptr) {
-      const std::string text = a.stop.push(a.stream->push(event.token));
-      a.text += text;
+    if (a.text) {
+      const std::string text = a.text->push(event.token);
       if (shows) std::cout << text << std::flush;
-      if (a.stop.found()) {
+      if (a.text->is_stopped()) {
         end(a, engine::FinishReason::stop, shows);
         return generator.cancel(event.request);
       }
@@ -286,12 +282,11 @@ void GenerateVerb::take(const engine::GenerateEvent& event, engine::Generator& g
 int GenerateVerb::run() {
   std::vector<Job> list = jobs();
   const bool shows = list.size() == 1 && !o_.json;
-  engine::Generator generator(*session_);
+  sched::TokenScheduler generator(*session_);
   for (Job& job : list) {
     const int64_t id = generator.add(job.request);
     Answer& a = answers_[id];
-    if (tokenizer_ != nullptr) a.stream = tokenizer_->stream();
-    a.stop = data::StopText(job.stop);
+    if (tokenizer_ != nullptr) a.text.emplace(*tokenizer_, job.stop);
     a.job = std::move(job);
   }
   int64_t printed = 0;
@@ -303,8 +298,8 @@ int GenerateVerb::run() {
       if (o_.json) {
         std::cout << json_of(a).dump() << std::endl;
       } else if (!shows) {
-        std::cout << "--- " << printed << "\n" << a.text;
-        for (size_t i = 0; a.stream == nullptr && i < a.tokens.size(); ++i)
+        std::cout << "--- " << printed << "\n" << (a.text ? a.text->text() : "");
+        for (size_t i = 0; !a.text && i < a.tokens.size(); ++i)
           std::cout << (i > 0 ? "," : "") << a.tokens[i];
       }
       if (!o_.json) std::cout << std::endl;

@@ -9,7 +9,7 @@
 #include "base/report/svg_plot.h"
 #include "cli/rates.h"
 #include "cli/model_input.h"
-#include "engine/decode/generator.h"
+#include "sched/token_scheduler.h"
 
 namespace trireme::cli {
 namespace {
@@ -99,7 +99,7 @@ GenerateBench::GenerateBench(engine::DecodeSession& session, BenchSetup setup)
 }
 
 StepTimes GenerateBench::time_steps(const BenchShape& shape) {
-  engine::Generator generator(session_);
+  sched::TokenScheduler generator(session_);
   for (int64_t i = 0; i < shape.batch; ++i) {
     engine::GenerateRequest r{.max_tokens = shape.fresh, .sampling = setup_.sampling};
     base::Rng rng(static_cast<uint64_t>(setup_.sampling.seed), prompts_++);

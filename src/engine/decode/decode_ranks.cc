@@ -168,7 +168,8 @@ DecodeRanks::DecodeRanks(std::shared_ptr<const DecodeModel> model, const DecodeO
       RankGroup<DecodeRank>::Crew{
           .follow = [open](int rank, comm::Mesh& mesh) { Order::follow(*open(rank, mesh), mesh.world()); },
           .lead = [open](comm::Mesh& mesh) { return open(0, mesh); },
-          .say_end = [](comm::Communicator& world) { Order{}.share(world, {}); }});
+          .say_end = [](comm::Communicator& world) { Order{}.share(world, {}); },
+          .is_kept = true});
   group_->open();
 }
 
@@ -176,17 +177,11 @@ DecodeRanks::~DecodeRanks() = default;
 
 void DecodeRanks::follow(DecodeRank& rank, comm::Communicator& world) { Order::follow(rank, world); }
 
-DecodeRank& DecodeRanks::first() {
-  if (alone_ != nullptr) return *alone_;
-  if (group_->leader() == nullptr)
-    base::fail(base::ErrorCode::unavailable, "a rank of this session is gone: it has to be opened again");
-  return *group_->leader();
-}
+DecodeRank& DecodeRanks::first() { return alone_ != nullptr ? *alone_ : *group_->leader(); }
 
 template <class Do>
 void DecodeRanks::all(const Order& order, std::span<std::byte> bytes, const Do& act) {
-  DecodeRank& own = first();  // lost ranks do not come back with what they kept
-  if (alone_ != nullptr) return act(own);
+  if (alone_ != nullptr) return act(*alone_);
   group_->lead([&](DecodeRank& leader, comm::Communicator& world) {
     Order said = order;
     said.bytes = static_cast<int64_t>(bytes.size());

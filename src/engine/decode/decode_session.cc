@@ -85,8 +85,11 @@ SequenceId DecodeSession::open(std::span<const int64_t> prompt) {
   return id;
 }
 
-int64_t DecodeSession::known(std::span<const int64_t> prompt) {
-  return static_cast<int64_t>(shared_pages(prompt).size()) * options_.page_tokens;
+DecodeSession::Beginning DecodeSession::look(std::span<const int64_t> prompt) {
+  const std::span<const int32_t> pages = shared_pages(prompt);
+  Beginning found{static_cast<int64_t>(pages.size()) * options_.page_tokens, free_pages()};
+  for (int32_t page : pages) found.free_pages -= pool().holders(page) == 1 ? 1 : 0;
+  return found;
 }
 
 void DecodeSession::keep(SequenceId id, std::span<const int64_t> tokens) {
@@ -94,12 +97,6 @@ void DecodeSession::keep(SequenceId id, std::span<const int64_t> tokens) {
   base::check(static_cast<int64_t>(tokens.size()) <= s.length, "sequence ", id, " ran ", s.length,
               " tokens, not ", tokens.size());
   if (options_.share_prefixes) prefixes_->keep(tokens, s.pages);
-}
-
-int64_t DecodeSession::free_pages(std::span<const int64_t> prompt) {
-  int64_t pages = free_pages();
-  for (int32_t page : shared_pages(prompt)) pages -= pool().holders(page) == 1 ? 1 : 0;
-  return pages;
 }
 
 int32_t DecodeSession::take_page() {

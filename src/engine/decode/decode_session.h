@@ -48,14 +48,16 @@ class DecodeSession {
   /// known from keep(), and has its length then; at least one token of the prompt is left to run. The logits
   /// are the same as if all had run, on the CPU to the bit.
   SequenceId open(std::span<const int64_t> prompt);
-  /// How many tokens of `prompt` open() would find.
-  int64_t known(std::span<const int64_t> prompt);
+  /// How many tokens of `prompt` open() would find, and which pages would be free then.
+  struct Beginning {
+    int64_t tokens = 0, free_pages = 0;
+  };
+  Beginning look(std::span<const int64_t> prompt);
   /// Remembers the full pages of a sequence for others that begin so; `tokens`: what it ran, or the first of
   /// it. Does nothing without DecodeOptions::share_prefixes.
   void keep(SequenceId id, std::span<const int64_t> tokens);
-  /// Pages that are free, or only remembered; `prompt`: when a sequence has been opened for it.
+  /// Pages that are free, or only remembered.
   int64_t free_pages() const { return pool().free_pages() + prefixes_->spare(); }
-  int64_t free_pages(std::span<const int64_t> prompt);
   /// A sequence with the tokens of another, whose full pages both hold. Throws exhausted.
   SequenceId fork(SequenceId from);
   /// Gives its pages back.

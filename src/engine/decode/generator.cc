@@ -1,4 +1,4 @@
-// Generates continuations of prompts.
+// Generates continuations of prompts: the texts under way.
 #include "engine/decode/generator.h"
 
 #include <algorithm>
@@ -45,7 +45,7 @@ Generator::~Generator() {
   for (const auto& r : running_) session_.close(r->sequence);
 }
 
-int64_t Generator::add(GenerateRequest request) {
+int64_t Generator::check(GenerateRequest& request) const {
   const auto prompt = static_cast<int64_t>(request.prompt.size());
   base::require(prompt > 0, "a prompt has at least one token");
   base::require(request.max_tokens > 0, "an answer of ", request.max_tokens, " tokens");
@@ -63,74 +63,93 @@ int64_t Generator::add(GenerateRequest request) {
                " tokens, there are ", session_.pool().pages());
   }
   request.sampling.check();
-  waiting_.push_back(std::make_unique<Running>(Running{.number = next_, .request = std::move(request)}));
-  waiting_.back()->pages = pages;
-  return next_++;
+  return pages;
 }
 
-void Generator::cancel(int64_t request) {
-  for (const auto& r : waiting_) r->is_cancelled |= r->number == request;
-  for (const auto& r : running_) r->is_cancelled |= r->number == request;
+void Generator::start(int64_t number, GenerateRequest request, int64_t pages) {
+  auto made = std::make_unique<Running>(Running{.number = number, .request = std::move(request)});
+  Running& r = *made;
+  r.pages = pages;
+  r.sequence = session_.open(r.request.prompt);
+  const int64_t known = session_.length(r.sequence);
+  r.done = static_cast<size_t>(known);
+  r.text = r.request.prompt;
+  if (r.request.sampling.has_penalties()) session_.see(r.sequence, r.request.prompt);
+  reserved_pages_ += pages - known / session_.options().page_tokens;
+  running_.push_back(std::move(made));
 }
 
-/// Requests that have waited longest get places and pages for all they may need.
-void Generator::admit() {
-  while (!waiting_.empty()) {
-    Running& first = *waiting_.front();
-    if (first.is_cancelled) {
-      events_.push_back({.request = first.number, .finish = FinishReason::cancelled});
-      waiting_.pop_front();
-      continue;
-    }
-    const bool has_place = static_cast<int64_t>(running_.size()) <
-                           std::min(session_.options().max_sequences, session_.options().max_tokens);
-    if (!has_place) return;
-    const std::span<const int64_t> prompt(first.request.prompt);
-    const int64_t known = session_.known(prompt), page = session_.options().page_tokens;
-    if (first.pages - known / page > session_.free_pages(prompt) - reserved_pages_) return;
-    first.sequence = session_.open(prompt);
-    first.done = static_cast<size_t>(known);
-    first.text = first.request.prompt;
-    shared_tokens_ += known;
-    if (first.request.sampling.has_penalties()) session_.see(first.sequence, first.request.prompt);
-    reserved_pages_ += first.pages - known / page;
-    running_.push_back(std::move(waiting_.front()));
-    waiting_.pop_front();
-  }
+void Generator::cancel(int64_t number) {
+  for (const auto& r : running_) r->is_cancelled |= r->number == number;
 }
 
-/// The pieces of the next step, of requests whose last draw is not launched yet.
-void Generator::plan(Launched& step) {
-  pieces_.clear();
-  int64_t left = session_.options().max_tokens;
-  for (const auto& r : running_) left -= r->done == r->request.prompt.size() ? 1 : 0;
+int64_t Generator::prompt_left(size_t i) const {
+  return static_cast<int64_t>(running_[i]->request.prompt.size() - running_[i]->done);
+}
+
+bool Generator::can_draw(size_t i) const { return running_[i]->drawn < running_[i]->request.max_tokens; }
+
+void Generator::clean(std::vector<GenerateEvent>& events) {
   for (const auto& r : running_) {
-    const int32_t row = std::exchange(r->row, -1);
-    if (r->drawn == r->request.max_tokens) continue;
-    const std::span<const int64_t> prompt(r->request.prompt);
-    DecodePiece piece{.sequence = r->sequence, .position = r->drawn};
-    if (r->done < prompt.size()) {
-      const auto n = std::min(prompt.size() - r->done, static_cast<size_t>(left));
-      if (n == 0) continue;
-      piece.tokens = prompt.subspan(r->done, n);
-      r->done += n;
-      left -= static_cast<int64_t>(n);
-    } else if (r->drawn > r->generated) {
-      base::check(row >= 0, "a draw under way is in the step launched last");
-      piece.chosen = row;
-    } else {
-      piece.tokens = {&r->last, 1};
+    if (!r->is_cancelled) continue;
+    events.push_back({.request = r->number, .finish = FinishReason::cancelled});
+    r->is_over = true;
+  }
+  retire();
+}
+
+/// The next `tokens` tokens of a text; `row`: of the step launched last, where that draws its next token.
+DecodePiece Generator::next_piece(Running& r, int64_t tokens, int32_t row) const {
+  DecodePiece piece{.sequence = r.sequence, .position = r.drawn};
+  const std::span<const int64_t> prompt(r.request.prompt);
+  if (r.done < prompt.size()) {
+    piece.tokens = prompt.subspan(r.done, static_cast<size_t>(tokens));
+    r.done += static_cast<size_t>(tokens);
+  } else if (r.drawn > r.generated) {
+    base::check(row >= 0, "a draw under way is in the step launched last");
+    piece.chosen = row;
+  } else {
+    piece.tokens = {&r.last, 1};
+  }
+  if (r.done == prompt.size()) piece.sampling = &r.request.sampling;
+  return piece;
+}
+
+bool Generator::launch(std::span<const int64_t> tokens) {
+  pieces_.clear();
+  Launched step;
+  for (size_t i = 0; i < running_.size(); ++i) {
+    Running& r = *running_[i];
+    const int32_t row = std::exchange(r.row, -1);
+    if (tokens[i] == 0) continue;
+    const DecodePiece piece = next_piece(r, tokens[i], row);
+    if (piece.sampling != nullptr) {
+      ++r.drawn;
+      r.row = static_cast<int32_t>(pieces_.size());
     }
-    const bool draws = r->done == prompt.size();
-    if (draws) {
-      piece.sampling = &r->request.sampling;
-      ++r->drawn;
-      r->row = static_cast<int32_t>(pieces_.size());
-    }
-    step.rows.push_back(draws ? r.get() : nullptr);
+    step.rows.push_back(piece.sampling != nullptr ? &r : nullptr);
     step.tokens += piece.size();
     pieces_.push_back(piece);
   }
+  if (pieces_.empty()) return false;
+  session_.launch(pieces_);
+  for (const auto& r : running_) {
+    if (r->row >= 0 && r->drawn == 1) session_.keep(r->sequence, r->request.prompt);
+  }
+  launched_.push_back(std::move(step));
+  return true;
+}
+
+int64_t Generator::collect(std::vector<GenerateEvent>& events) {
+  const Launched step = std::move(launched_.front());
+  launched_.pop_front();
+  const DecodeSession::Drawn drawn = session_.collect();
+  for (size_t i = 0; i < step.rows.size(); ++i) {
+    if (step.rows[i] != nullptr)
+      choose(*step.rows[i], drawn.tokens[i], double{drawn.log_probabilities[i]}, events);
+  }
+  retire();
+  return step.tokens;
 }
 
 /// Gives back what finished requests hold, and counts what the others may still take.
@@ -152,7 +171,8 @@ void Generator::retire() {
 }
 
 /// The next token of a request is here.
-void Generator::choose(Running& r, int64_t token, double log_probability) {
+void Generator::choose(Running& r, int64_t token, double log_probability,
+                       std::vector<GenerateEvent>& events) {
   base::check(std::isfinite(log_probability), "token ", token, " of request ", r.number,
               " has no probability: the model's logits are minus infinity or no numbers");
   r.last = token;
@@ -167,48 +187,7 @@ void Generator::choose(Running& r, int64_t token, double log_probability) {
     event.finish = FinishReason::length;
   }
   r.is_over = event.finish != FinishReason::none;
-  events_.push_back(event);
-}
-
-/// Launches the next step, if there is one.
-bool Generator::launch() {
-  admit();
-  Launched step;
-  plan(step);
-  if (pieces_.empty()) return false;
-  session_.launch(pieces_);
-  for (const auto& r : running_) {
-    if (r->row >= 0 && r->drawn == 1) session_.keep(r->sequence, r->request.prompt);
-  }
-  launched_.push_back(std::move(step));
-  return true;
-}
-
-void Generator::collect() {
-  const Launched step = std::move(launched_.front());
-  launched_.pop_front();
-  const DecodeSession::Drawn drawn = session_.collect();
-  step_tokens_ = step.tokens;
-  for (size_t i = 0; i < step.rows.size(); ++i) {
-    if (step.rows[i] != nullptr) choose(*step.rows[i], drawn.tokens[i], double{drawn.log_probabilities[i]});
-  }
-}
-
-const std::vector<GenerateEvent>& Generator::step() {
-  events_.clear();
-  for (const auto& r : running_) {
-    if (!r->is_cancelled) continue;
-    events_.push_back({.request = r->number, .finish = FinishReason::cancelled});
-    r->is_over = true;
-  }
-  retire();
-  step_tokens_ = 0;
-  while (static_cast<int>(launched_.size()) < session_.depth() && launch()) {
-  }
-  if (launched_.empty()) return events_;
-  collect();
-  retire();
-  return events_;
+  events.push_back(event);
 }
 
 }  // namespace trireme::engine

@@ -1,5 +1,4 @@
-// Generates continuations of prompts: batches that change with every step, prompts taken in chunks beside
-// them.
+// Generates continuations of prompts: the texts under way, their steps and draws.
 #pragma once
 
 #include <deque>
@@ -24,64 +23,74 @@ std::string_view to_string(FinishReason reason);
 
 /// A new token of a request, or its end.
 struct GenerateEvent {
-  int64_t request = 0;  ///< as add() numbered it
+  int64_t request = 0;  ///< its number
   int64_t token = -1;   ///< -1: none, the answer ended at a stop token
   double log_probability = 0;
   FinishReason finish = FinishReason::none;  ///< else the answer is over
 };
 
-/// One owner thread. A request waits until there is a place and pages for its prompt and max_tokens; then it
-/// runs to its end, so nothing is ever thrown out half way; it shares the full pages of what it begins with,
-/// where the session remembers them. In each step every sequence that decodes gets its token, what is left of
-/// max_tokens goes to prompts, the oldest first. Where the session's depth allows, the next step is launched
-/// before the last one's tokens are here: an answer that ends at a stop token then costs one row more, whose
-/// draw nobody sees.
+/// Continues the texts that it was given, step by step; who is given, and how many tokens each runs in a
+/// step, is decided elsewhere (sched/token_scheduler.h). Where the session's depth allows, the next step is
+/// launched before the last one's tokens are here: an answer that ends at a stop token then costs one row
+/// more, whose draw nobody sees. One owner thread.
 class Generator {
  public:
   /// The session outlives it and is not used by others.
   explicit Generator(DecodeSession& session);
   ~Generator();
 
-  /// Numbers requests from 0. Throws invalid_argument for a prompt that is empty, holds strange tokens or is
-  /// longer than the model allows, exhausted for one that could never get its pages. What does not fit behind
-  /// the prompt shortens max_tokens.
-  int64_t add(GenerateRequest request);
-  /// Ends a request: its next event is its last. Unknown or finished ones: nothing happens.
-  void cancel(int64_t request);
-  /// Runs one step; events in the order of the requests. Empty once nothing is left to do. Throws internal
-  /// where a token has no probability: the model's logits are no numbers.
-  const std::vector<GenerateEvent>& step();
-  bool is_idle() const { return waiting_.empty() && running_.empty() && launched_.empty(); }
-  size_t running() const { return running_.size(); }
-  size_t waiting() const { return waiting_.size(); }
-  /// Tokens of prompts that did not run because a text that began alike had.
-  int64_t shared_tokens() const { return shared_tokens_; }
-  /// Tokens of prompts and answers of the step whose events were given last.
-  int64_t step_tokens() const { return step_tokens_; }
+  /// Throws invalid_argument for a prompt that is empty, holds strange tokens or is longer than the model
+  /// allows, exhausted for one that could never get its pages. What does not fit behind the prompt shortens
+  /// max_tokens. The pages of prompt and answer at their longest.
+  int64_t check(GenerateRequest& request) const;
+  /// Tokens of the prompt that need not run, since a text that began alike had; and the pages that could be
+  /// taken besides those it would hold.
+  DecodeSession::Beginning look(std::span<const int64_t> prompt) { return session_.look(prompt); }
+  /// Begins a text that check() passed; `number` names it in events, `pages`: what check() gave.
+  void start(int64_t number, GenerateRequest request, int64_t pages);
+  /// Ends a text: its next event is its last. Unknown or finished ones: nothing happens.
+  void cancel(int64_t number);
+
+  /// Texts under way, the oldest first.
+  size_t size() const { return running_.size(); }
+  /// Tokens of the prompt of text i that have not run. 0: it draws.
+  int64_t prompt_left(size_t i) const;
+  /// Whether text i has draws that are not launched.
+  bool can_draw(size_t i) const;
+  /// Pages that the texts under way may still take.
+  int64_t reserved_pages() const { return reserved_pages_; }
+  /// Grows whenever a page is taken or given back.
+  uint64_t page_changes() const { return session_.pool().changes(); }
+  const DecodeOptions& options() const { return session_.options(); }
+
+  /// Ends cancelled texts, and gives back what finished ones hold.
+  void clean(std::vector<GenerateEvent>& events);
+  /// Whether a step may be launched before one is collected.
+  bool can_launch() const { return static_cast<int>(launched_.size()) < session_.depth(); }
+  bool is_launched() const { return !launched_.empty(); }
+  /// Launches a step: of text i the next tokens[i] tokens of its prompt, or a draw. False where there are
+  /// none.
+  bool launch(std::span<const int64_t> tokens);
+  /// The oldest step's tokens, in the order of the texts; how many tokens of prompts and answers it ran.
+  /// Throws internal where a token has no probability: the model's logits are no numbers.
+  int64_t collect(std::vector<GenerateEvent>& events);
 
  private:
   struct Running;
   /// A step that is under way.
   struct Launched {
-    std::vector<Running*> rows;  ///< whose draws are wanted; null: not, or the request is over
+    std::vector<Running*> rows;  ///< whose draws are wanted; null: not, or the text is over
     int64_t tokens = 0;
   };
-  void admit();
-  void plan(Launched& step);
-  bool launch();
-  void collect();
-  void choose(Running& running, int64_t token, double log_probability);
+  DecodePiece next_piece(Running& running, int64_t tokens, int32_t row) const;
+  void choose(Running& running, int64_t token, double log_probability, std::vector<GenerateEvent>& events);
   void retire();
 
   DecodeSession& session_;
-  int64_t next_ = 0;
-  int64_t reserved_pages_ = 0;  // that running requests may still take
-  int64_t step_tokens_ = 0, shared_tokens_ = 0;
-  std::deque<std::unique_ptr<Running>> waiting_;
+  int64_t reserved_pages_ = 0;
   std::vector<std::unique_ptr<Running>> running_;
   std::vector<DecodePiece> pieces_;
   std::deque<Launched> launched_;  // the oldest first
-  std::vector<GenerateEvent> events_;
 };
 
 }  // namespace trireme::engine

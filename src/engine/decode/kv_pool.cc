@@ -50,17 +50,25 @@ int32_t KvPool::take() {
   const int32_t page = free_.back();
   free_.pop_back();
   holders_[static_cast<size_t>(page)] = 1;
+  changed(page);
   return page;
 }
 
 void KvPool::share(int32_t page) {
   base::check(holders(page) > 0, "page ", page, " is shared though nobody holds it");
   ++holders_[static_cast<size_t>(page)];
+  changed(page);
 }
 
 void KvPool::release(int32_t page) {
   base::check(holders(page) > 0, "page ", page, " is released though nobody holds it");
   if (--holders_[static_cast<size_t>(page)] == 0) free_.push_back(page);
+  changed(page);
+}
+
+void KvPool::changed(int32_t page) {
+  ++changes_;
+  if (watch_ != nullptr) watch_->holders_changed(page);
 }
 
 void KvPool::copy_page(int32_t from, int32_t to, tensor::Stream& stream) {

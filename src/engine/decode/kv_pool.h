@@ -45,18 +45,30 @@ class KvPool {
   /// One holder less.
   void release(int32_t page);
   int holders(int32_t page) const { return holders_.at(static_cast<size_t>(page)); }
+  /// Who is told of a page whose holders became more or less; null: nobody.
+  class Watch {
+   public:
+    virtual ~Watch() = default;
+    virtual void holders_changed(int32_t page) = 0;
+  };
+  void watch(Watch* watch) { watch_ = watch; }
+  /// Grows whenever pages are taken, shared or released: what was counted before may differ then.
+  uint64_t changes() const { return changes_; }
   /// Copies a page's keys and values of all layers, in stream order: before writing to a page that others
   /// hold too.
   void copy_page(int32_t from, int32_t to, tensor::Stream& stream);
 
  private:
   int64_t layer_bytes(size_t layer) const;  // keys of one page
+  void changed(int32_t page);
 
   KvLayout layout_;
   std::shared_ptr<void> memory_;
   std::vector<int64_t> offsets_;  // of each layer's keys; its values follow
   std::vector<int32_t> free_;     // the last is taken next
   std::vector<int> holders_;
+  Watch* watch_ = nullptr;
+  uint64_t changes_ = 0;
 };
 
 }  // namespace trireme::engine

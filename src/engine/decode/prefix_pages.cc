@@ -2,11 +2,28 @@
 #include "engine/decode/prefix_pages.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace trireme::engine {
 
 PrefixPages::~PrefixPages() {
+  pool_.watch(nullptr);
   for (const auto& [key, node] : nodes_) pool_.release(node.page);
+}
+
+void PrefixPages::holders_changed(int32_t page) {
+  if (node_of(page) != nodes_.end()) settle(node_of(page)->second);
+}
+
+/// The node's counts are right again after its holders, its followers or its last use changed.
+void PrefixPages::settle(Node& node) {
+  const bool is_spare = pool_.holders(node.page) == 1;
+  spare_ += static_cast<int>(is_spare) - static_cast<int>(std::exchange(node.is_spare, is_spare));
+  const uint64_t since = is_spare && node.behind == 0 ? node.last_used : 0;
+  if (since == node.end_since) return;
+  if (node.end_since != 0) ends_.erase({node.end_since, node.page});
+  if (since != 0) ends_.emplace(since, node.page);
+  node.end_since = since;
 }
 
 PrefixPages::Key PrefixPages::key(int32_t before, std::span<const int64_t> tokens, size_t index) const {
@@ -23,6 +40,7 @@ const std::vector<int32_t>& PrefixPages::find(std::span<const int64_t> tokens) {
     const auto at = nodes_.find(key(before, tokens, found_.size()));
     if (at == nodes_.end()) break;
     at->second.last_used = clock_;
+    settle(at->second);
     found_.push_back(at->second.page);
   }
   return found_;
@@ -39,9 +57,14 @@ void PrefixPages::keep(std::span<const int64_t> tokens, std::span<const int32_t>
     if (is_new) {
       node.page = pages[i];
       pool_.share(node.page);
-      by_page_[node.page] = at;
-      if (before >= 0) ++by_page_.at(before)->second.behind;
+      node_of(node.page) = at;
+      if (before >= 0) {
+        Node& last = node_of(before)->second;
+        ++last.behind;
+        settle(last);
+      }
     }
+    settle(node);
     if (node.page != pages[i]) return;
     before = node.page;
   }
@@ -49,26 +72,20 @@ void PrefixPages::keep(std::span<const int64_t> tokens, std::span<const int32_t>
 
 int64_t PrefixPages::give_up(int64_t count) {
   int64_t given = 0;
-  for (; given < count; ++given) {
-    auto oldest = nodes_.end();
-    for (auto at = nodes_.begin(); at != nodes_.end(); ++at) {
-      const Node& node = at->second;
-      if (node.behind > 0 || pool_.holders(node.page) > 1) continue;
-      if (oldest == nodes_.end() || node.last_used < oldest->second.last_used) oldest = at;
-    }
-    if (oldest == nodes_.end()) break;
-    const int32_t page = oldest->second.page, before = oldest->first.before;
-    if (before >= 0) --by_page_.at(before)->second.behind;
-    by_page_.erase(page);
+  for (; given < count && !ends_.empty(); ++given) {
+    const int32_t page = ends_.begin()->second;
+    const Nodes::iterator oldest = std::exchange(node_of(page), nodes_.end());
+    const int32_t before = oldest->first.before;
+    ends_.erase(ends_.begin());
+    --spare_;
     nodes_.erase(oldest);
     pool_.release(page);
+    if (before < 0) continue;
+    Node& last = node_of(before)->second;
+    --last.behind;
+    settle(last);
   }
   return given;
-}
-
-int64_t PrefixPages::spare() const {
-  return std::count_if(nodes_.begin(), nodes_.end(),
-                       [&](const auto& entry) { return pool_.holders(entry.second.page) == 1; });
 }
 
 }  // namespace trireme::engine

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <span>
 #include <vector>
 
@@ -13,12 +14,16 @@ namespace trireme::engine {
 /// A tree of full pages: a page's content follows from its tokens and those of the pages before it. Holds
 /// each page once beside the sequences that do; what only the tree holds is given up when pages are short,
 /// least recently used first. Whoever holds a page holds those before it, so such pages can always be given
-/// up from the ends. One owner thread.
-class PrefixPages {
+/// up from the ends. What a change costs does not depend on how many pages are known, but for the logarithm
+/// of their number. One owner thread.
+class PrefixPages : private KvPool::Watch {
  public:
-  /// `pool` outlives it.
-  explicit PrefixPages(KvPool& pool) : pool_(pool) {}
-  ~PrefixPages();
+  /// `pool` outlives it, and tells nobody else of its changes.
+  explicit PrefixPages(KvPool& pool)
+      : pool_(pool), by_page_(static_cast<size_t>(pool.pages()), nodes_.end()) {
+    pool.watch(this);
+  }
+  ~PrefixPages() override;
   PrefixPages(const PrefixPages&) = delete;
   PrefixPages& operator=(const PrefixPages&) = delete;
 
@@ -30,7 +35,7 @@ class PrefixPages {
   /// Gives up to `count` pages back to the pool; returns how many.
   int64_t give_up(int64_t count);
   /// How many could be given up.
-  int64_t spare() const;
+  int64_t spare() const { return spare_; }
   int64_t pages() const { return static_cast<int64_t>(nodes_.size()); }
 
  private:
@@ -44,13 +49,21 @@ class PrefixPages {
     int32_t page = -1;
     int64_t behind = 0;  ///< known pages that follow this one
     uint64_t last_used = 0;
+    bool is_spare = false;   ///< nobody else holds the page
+    uint64_t end_since = 0;  ///< its key in `ends_`; 0: it is not there
   };
   using Nodes = std::map<Key, Node>;
   Key key(int32_t before, std::span<const int64_t> tokens, size_t index) const;
+  Nodes::iterator& node_of(int32_t page) { return by_page_[static_cast<size_t>(page)]; }
+  void holders_changed(int32_t page) override;
+  void settle(Node& node);
 
   KvPool& pool_;
   Nodes nodes_;
-  std::map<int32_t, Nodes::iterator> by_page_;
+  std::vector<Nodes::iterator> by_page_;  ///< the end of nodes_: the page is not known
+  /// What can be given up next, the least recently used first: pages that nobody else holds and none follows.
+  std::set<std::pair<uint64_t, int32_t>> ends_;
+  int64_t spare_ = 0;
   std::vector<int32_t> found_;
   uint64_t clock_ = 0;
 };

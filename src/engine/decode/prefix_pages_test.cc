@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
+
+#include "base/rng.h"
 #include "runtime/open_device.h"
 
 namespace trireme::engine {
@@ -47,6 +50,52 @@ TEST(PrefixPages, AreFoundKeptAndGivenUp) {
     EXPECT_EQ(pool.free_pages(), 5);
   }
   EXPECT_EQ(pool.free_pages(), 6);
+}
+
+/// What PrefixPages keeps beside its tree, counted anew from what it shows.
+TEST(PrefixPages, CountsWhatRandomTextsLeave) {
+  const auto cpu = runtime::open_device("cpu");
+  constexpr int64_t kPages = 24;
+  KvPool pool(*cpu, {.layers = {{1, 1}}, .page_tokens = 1}, kPages);
+  base::Rng random(7);
+  {
+    PrefixPages prefixes(pool);
+    struct Text {
+      std::vector<int64_t> tokens;
+      std::vector<int32_t> pages;
+    };
+    std::vector<Text> open;
+    const auto close = [&](size_t i) {
+      for (int32_t page : open[i].pages) pool.release(page);
+      open.erase(open.begin() + static_cast<int64_t>(i));
+    };
+    for (int round = 0; round < 3000; ++round) {
+      if (open.size() > 3) close(random.below(open.size()));
+      Text text;
+      for (uint64_t n = 1 + random.below(6); n > 0; --n)
+        text.tokens.push_back(static_cast<int64_t>(random.below(3)));
+      for (int32_t page : prefixes.find(text.tokens)) {
+        pool.share(page);
+        text.pages.push_back(page);
+      }
+      while (text.pages.size() < text.tokens.size()) {
+        if (pool.free_pages() == 0 && prefixes.give_up(1) == 0) break;
+        text.pages.push_back(pool.take());
+      }
+      prefixes.keep(std::span(text.tokens).first(text.pages.size()), text.pages);
+      open.push_back(std::move(text));
+      // Every page is free, held by a text, or spare in the tree.
+      std::set<int32_t> held;
+      for (const Text& t : open) held.insert(t.pages.begin(), t.pages.end());
+      ASSERT_EQ(pool.free_pages() + prefixes.spare() + static_cast<int64_t>(held.size()), kPages);
+    }
+    while (!open.empty()) close(0);
+    EXPECT_EQ(prefixes.spare(), prefixes.pages());
+    const int64_t known = prefixes.pages();
+    EXPECT_GT(known, 0);
+    EXPECT_EQ(prefixes.give_up(known + 1), known);
+    EXPECT_EQ(pool.free_pages(), kPages);
+  }
 }
 
 }  // namespace

@@ -74,6 +74,9 @@ class RankGroup {
     OpenRanks::Follow follow;                                  ///< the other ranks of this process
     std::function<std::unique_ptr<Leader>(comm::Mesh&)> lead;  ///< this one's part
     std::function<void(comm::Communicator&)> say_end;          ///< tells followers to end
+    /// Once a rank is lost the session is over, for ranks keep what cannot be made again: the leader stays to
+    /// be looked at, and lead() throws unavailable.
+    bool is_kept = false;
   };
   RankGroup(RankHome home, Crew crew) : home_(std::move(home)), crew_(std::move(crew)) {}
   ~RankGroup() { close(); }
@@ -82,6 +85,8 @@ class RankGroup {
   /// group ends with it. Throws unavailable where ranks of a job are gone: only the job can start again.
   template <class Use>
   void lead(const Use& use) {
+    if (is_over_)
+      base::fail(base::ErrorCode::unavailable, "a rank of this session is gone: it has to be opened again");
     open();
     try {
       use(*leader_, ranks_->world());
@@ -111,6 +116,7 @@ class RankGroup {
   std::unique_ptr<OpenRanks> ranks_;
   std::unique_ptr<Leader> leader_;
   int opened_ = 0;
+  bool is_over_ = false;  ///< a rank was lost, and with it what the ranks kept
 };
 
 /// Throws unavailable where the home is a job that lost a rank.
@@ -138,6 +144,10 @@ void RankGroup<Leader>::end(const std::string& why) {
   say_lost(home_);
   ranks_->fail(0, why);
   ranks_->join();
+  if (crew_.is_kept) {
+    is_over_ = true;
+    return;
+  }
   leader_.reset();
   ranks_.reset();
 }
@@ -146,7 +156,7 @@ template <class Leader>
 void RankGroup<Leader>::close() {
   if (ranks_ == nullptr) return;
   try {
-    crew_.say_end(ranks_->world());
+    if (!is_over_) crew_.say_end(ranks_->world());
   } catch (const base::Error& e) {
     ranks_->fail(0, e.what());
   }

@@ -1,5 +1,5 @@
 // Sampling against its formulas, and generation: the same answers in any company, pages that come back.
-#include "engine/decode/generator.h"
+#include "sched/token_scheduler.h"
 
 #include <gtest/gtest.h>
 
@@ -14,8 +14,10 @@
 #include "ops/table.h"
 #include "tests/test_device.h"
 
-namespace trireme::engine {
+namespace trireme::sched {
 namespace {
+
+using namespace engine;
 
 using tensor::Tensor;
 
@@ -40,7 +42,7 @@ model::Model tiny() {
 
 using Answers = std::map<int64_t, std::vector<int64_t>>;
 
-Answers run_all(Generator& generator) {
+Answers run_all(TokenScheduler& generator) {
   Answers answers;
   while (!generator.is_idle()) {
     for (const GenerateEvent& e : generator.step()) {
@@ -66,7 +68,7 @@ std::vector<GenerateRequest> requests() {
   return list;
 }
 
-TEST(Generator, AnswersDoNotDependOnCompany) {
+TEST(TokenScheduler, AnswersDoNotDependOnCompany) {
   const model::Model model = tiny();
   const auto prepared = std::make_shared<DecodeModel>(model.graph);
   Answers alone;
@@ -74,7 +76,7 @@ TEST(Generator, AnswersDoNotDependOnCompany) {
     DecodeSession session(prepared, {.threads = 1});
     int64_t i = 0;
     for (GenerateRequest& r : requests()) {
-      Generator generator(session);
+      TokenScheduler generator(session);
       generator.add(r);
       alone[i++] = run_all(generator)[0];
     }
@@ -83,7 +85,7 @@ TEST(Generator, AnswersDoNotDependOnCompany) {
                                  DecodeOptions{.threads = 1, .max_tokens = 5},
                                  DecodeOptions{.threads = 2, .cache_bytes = 8 * 2 * 2 * 2 * 16 * 8 * 4}}) {
     DecodeSession session(prepared, o);
-    Generator generator(session);
+    TokenScheduler generator(session);
     for (GenerateRequest& r : requests()) generator.add(r);
     EXPECT_EQ(run_all(generator), alone);
     EXPECT_EQ(session.free_pages(), session.pool().pages());
@@ -92,7 +94,7 @@ TEST(Generator, AnswersDoNotDependOnCompany) {
 
 /// Tokens and the sums of their logarithms.
 using Logged = std::map<int64_t, std::pair<std::vector<int64_t>, double>>;
-Logged with_logarithms(Generator& generator) {
+Logged with_logarithms(TokenScheduler& generator) {
   Logged answers;
   while (!generator.is_idle()) {
     for (const GenerateEvent& e : generator.step()) {
@@ -104,11 +106,11 @@ Logged with_logarithms(Generator& generator) {
   return answers;
 }
 
-TEST(Generator, DevicesDrawTheTokensOfTheCpu) {
+TEST(TokenScheduler, DevicesDrawTheTokensOfTheCpu) {
   const model::Model model = tiny();
   const auto run = [&](const DecodeOptions& o) {
     DecodeSession session(std::make_shared<DecodeModel>(model.graph, o), o);
-    Generator generator(session);
+    TokenScheduler generator(session);
     for (GenerateRequest& r : requests()) {
       r.max_tokens = std::min<int64_t>(r.max_tokens, 9);
       r.sampling.frequency_penalty = r.sampling.seed % 4 == 3 ? 0.5 : 0;
@@ -151,14 +153,14 @@ class Order {
   Order& operator=(const Order&) = delete;
 };
 
-TEST(Generator, CancelsWhatIsUnderWayInEveryOrderOfStreams) {
+TEST(TokenScheduler, CancelsWhatIsUnderWayInEveryOrderOfStreams) {
   const model::Model model = tiny();
   for (const char* how : {"direct", "late", "early", "shuffled:3"}) {
     const Order order(how);
     const std::string device = how == std::string("direct") ? "cpu" : exact_devices().back();
     const DecodeOptions o{.device = device, .threads = 1, .max_sequences = 2};
     DecodeSession session(std::make_shared<DecodeModel>(model.graph, o), o);
-    Generator generator(session);
+    TokenScheduler generator(session);
     for (int64_t i = 0; i < 3; ++i)
       generator.add({.prompt = {1, 2, 3 + i}, .max_tokens = 6, .stop = {}, .sampling = {.temperature = 0}});
     Answers got;
@@ -173,7 +175,7 @@ TEST(Generator, CancelsWhatIsUnderWayInEveryOrderOfStreams) {
     EXPECT_EQ(ended, std::vector<int64_t>{0});
     EXPECT_EQ(got[0].size(), 2u);
     for (int64_t i : {1, 2}) {
-      Generator alone(session);
+      TokenScheduler alone(session);
       alone.add({.prompt = {1, 2, 3 + i}, .max_tokens = 6, .stop = {}, .sampling = {.temperature = 0}});
       EXPECT_EQ(run_all(alone)[0], got[i]) << device << ", " << how;
     }
@@ -181,7 +183,7 @@ TEST(Generator, CancelsWhatIsUnderWayInEveryOrderOfStreams) {
   }
 }
 
-TEST(Generator, TextsThatBeginAlikeShareTheirPages) {
+TEST(TokenScheduler, TextsThatBeginAlikeShareTheirPages) {
   const model::Model model = tiny();
   std::vector<GenerateRequest> list;
   for (int64_t i = 0; i < 7; ++i) {
@@ -198,7 +200,7 @@ TEST(Generator, TextsThatBeginAlikeShareTheirPages) {
     DecodeOptions o{.device = device, .threads = 1, .cache_bytes = pages * 2 * 2 * 2 * 16 * 8 * 4};
     o.share_prefixes = shares;
     DecodeSession session(std::make_shared<DecodeModel>(model.graph, o), o);
-    Generator generator(session);
+    TokenScheduler generator(session);
     Logged answers;
     for (size_t turn = 0; turn < 2; ++turn) {
       for (GenerateRequest r : list) {
@@ -228,7 +230,7 @@ TEST(Generator, TextsThatBeginAlikeShareTheirPages) {
   EXPECT_GE(there, 16 * 32);
 }
 
-TEST(Generator, RanksAnswerAsOne) {
+TEST(TokenScheduler, RanksAnswerAsOne) {
   model::zoo::LlamaConfig c;
   c.vocabulary = 61;
   c.positions = 96;
@@ -248,7 +250,7 @@ TEST(Generator, RanksAnswerAsOne) {
       o.max_sequences = 4;
       o.max_tokens = 16;
       DecodeSession session(std::make_shared<DecodeModel>(model.graph, o), o);
-      Generator generator(session);
+      TokenScheduler generator(session);
       for (GenerateRequest& r : requests()) {
         r.max_tokens = std::min<int64_t>(r.max_tokens, 7);
         r.sampling.temperature = 0;
@@ -289,7 +291,7 @@ TEST(Generator, RanksAnswerAsOne) {
   EXPECT_THROW(DecodeModel(models[0].graph, stages), base::Error);
 }
 
-TEST(Generator, RanksOfAJobFollowTheFirst) {
+TEST(TokenScheduler, RanksOfAJobFollowTheFirst) {
   const model::Model model = tiny();
   const auto run = [&](const std::shared_ptr<const DecodeModel>& prepared, const DecodeOptions& o) {
     DecodeSession session(prepared, o);
@@ -297,7 +299,7 @@ TEST(Generator, RanksOfAJobFollowTheFirst) {
     const std::vector<int64_t> prompt{1, 2, 3, 4, 5};
     session.step({{{.sequence = first, .tokens = prompt}}});
     session.fork(first);  // copies a page on every rank
-    Generator generator(session);
+    TokenScheduler generator(session);
     GenerateRequest request{.prompt = {7, 8}, .max_tokens = 6, .stop = {}, .sampling = {.temperature = 0}};
     request.sampling.repetition_penalty = 1.3;  // what was seen is kept on every rank
     generator.add(request);
@@ -318,7 +320,7 @@ TEST(Generator, RanksOfAJobFollowTheFirst) {
   });
 }
 
-TEST(Generator, StoredWeightsAnswerAlikeOnDevices) {
+TEST(TokenScheduler, StoredWeightsAnswerAlikeOnDevices) {
   const model::Model model = tiny();
   for (const auto bits : {passes::WeightBits::int8, passes::WeightBits::int4}) {
     Answers want;
@@ -328,7 +330,7 @@ TEST(Generator, StoredWeightsAnswerAlikeOnDevices) {
       const auto prepared = std::make_shared<DecodeModel>(model.graph, o);
       EXPECT_GT(prepared->weights().stored(), 10u);
       DecodeSession session(prepared, o);
-      Generator generator(session);
+      TokenScheduler generator(session);
       for (int64_t i = 0; i < 3; ++i)
         generator.add({.prompt = {7, 8 + i}, .max_tokens = 5, .stop = {}, .sampling = {.temperature = 0}});
       const Answers got = run_all(generator);
@@ -338,10 +340,10 @@ TEST(Generator, StoredWeightsAnswerAlikeOnDevices) {
   }
 }
 
-TEST(Generator, EndsAtStopsLengthsAndCancels) {
+TEST(TokenScheduler, EndsAtStopsLengthsAndCancels) {
   const model::Model model = tiny();
   DecodeSession session(std::make_shared<DecodeModel>(model.graph), {.threads = 1});
-  Generator generator(session);
+  TokenScheduler generator(session);
   GenerateRequest r{.prompt = {1, 2, 3}, .max_tokens = 1000};
   r.sampling.temperature = 0;
   generator.add(r);
@@ -471,4 +473,4 @@ TEST(Sampler, IsReproducible) {
 }
 
 }  // namespace
-}  // namespace trireme::engine
+}  // namespace trireme::sched
