@@ -12,9 +12,10 @@
 #include "engine/batch_proof.h"
 #include "load/payload.h"
 #include "model/onnx/tensor_proto.h"
+#include "serve/config/options.h"
 #include "serve/repository/repository_files.h"
-#include "serve/repository/served_model.h"
-#include "serve/repository/text_encoder.h"
+#include "serve/models/model_file.h"
+#include "serve/models/text_encoder.h"
 
 namespace trireme::tune {
 namespace {

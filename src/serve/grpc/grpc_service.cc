@@ -14,7 +14,7 @@
 #include "serve/grpc/grpc_infer.h"
 #include "serve/grpc/grpc_reflection.h"
 #include "serve/grpc/grpc_unary.h"
-#include "serve/kserve/kserve_core.h"
+#include "serve/core/kserve_core.h"
 #include "serve/proto/kserve.pb.h"
 
 namespace trireme::serve {
