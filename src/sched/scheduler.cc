@@ -210,7 +210,7 @@ void Scheduler::submit(Request request) {
       lock.unlock();
       return run_here(*instance, std::move(request));
     } else {
-      if (options_.preserves_order) request.sink = order_.place(request.priority, std::move(request.sink));
+      if (options_.preserves_order) order_.place(request.priority, request.sink);
       if (options_.is_fair) shares_.join(waiting.tenant, queue_.of_tenant(waiting.tenant));
       queue_.push(std::move(request), waiting);
       ++stats_.accepted;
