@@ -1,5 +1,5 @@
 // Runs the steps of an ensemble.
-#include "serve/models/ensemble.h"
+#include "serve/models/ensemble_model.h"
 
 #include <algorithm>
 #include <chrono>
@@ -7,7 +7,7 @@
 
 #include "base/guarded.h"
 #include "sched/current_error.h"
-#include "serve/models/served_model.h"
+#include "serve/models/batched_model.h"
 
 namespace trireme::serve {
 namespace {

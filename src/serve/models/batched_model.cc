@@ -1,5 +1,5 @@
 // One version of a model, ready to serve: requests in, tensors through the scheduler, responses out.
-#include "serve/models/served_model.h"
+#include "serve/models/batched_model.h"
 
 #include <algorithm>
 #include <cstring>

@@ -7,7 +7,7 @@
 #include "serve/seeing/price.h"
 #include "serve/config/run_config.h"
 #include "serve/models/model_file.h"
-#include "serve/models/served_model.h"
+#include "serve/models/batched_model.h"
 
 namespace trireme::serve {
 namespace {

@@ -12,7 +12,7 @@
 #include "base/guarded.h"
 #include "model/model.h"
 #include "sched/scheduler.h"
-#include "serve/models/ensemble.h"
+#include "serve/models/ensemble_model.h"
 #include "serve/infer/infer_sink.h"
 #include "serve/config/model_config.h"
 #include "serve/seeing/model_metrics.h"
