@@ -1,7 +1,6 @@
 // What KServe clients can ask of the server.
 #include "serve/core/kserve_core.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "base/shortened.h"
@@ -63,32 +62,52 @@ TracerOptions tracer_options(const ServeOptions& options) {
           .rate = options.trace_rate};
 }
 
-/// Fills the trace as the request goes, and gives it away with the answer.
-void follow(Tracer& tracer, const std::shared_ptr<Trace>& trace, const base::Clock& clock, InferSink& sink) {
-  const bool is_http = sink.begun_ns > 0;
-  if (is_http) {
-    trace->times.emplace_back("HTTP_RECV_START", sink.begun_ns);
-    trace->times.emplace_back("HTTP_RECV_END", sink.received_ns);
-    std::rotate(trace->times.begin(), trace->times.end() - 2, trace->times.end());  // before REQUEST_START
+/// Writes the outputs that belong into the client's shared memory there, and fills the trace as the request
+/// goes.
+class Follower final : public RequestObserver {
+ public:
+  /// What is null is not there to do.
+  Follower(const SharedRegions* regions, Tracer& tracer, std::shared_ptr<Trace> trace,
+           const base::Clock& clock, const InferSink& sink)
+      : regions_(regions),
+        tracer_(tracer),
+        trace_(std::move(trace)),
+        clock_(clock),
+        is_http_(sink.begun_ns > 0) {
+    if (!trace_ || !is_http_) return;
+    auto& times = trace_->times;  // before REQUEST_START
+    times.insert(times.begin(), {{"HTTP_RECV_START", sink.begun_ns}, {"HTTP_RECV_END", sink.received_ns}});
   }
-  sink.done = [&tracer, &clock, trace, is_http, done = std::move(sink.done)](InferResponse&& response) {
-    trace->add(response.timing, clock.now_ns());
-    response.traceparent = trace->own.header();
-    const int64_t begin_ns = clock.now_ns();
-    done(std::move(response));  // throws where the answer cannot be written: then failed() follows
-    if (is_http) {              // to the connection, which Triton too calls sending
-      trace->times.emplace_back("HTTP_SEND_START", begin_ns);
-      trace->times.emplace_back("HTTP_SEND_END", clock.now_ns());
+  void on_answer(InferResponse& response) override {
+    if (trace_) {
+      trace_->add(response.timing, clock_.now_ns());
+      response.traceparent = trace_->own.header();
     }
-    tracer.finish(trace);
-  };
-  sink.failed = [&tracer, &clock, trace, failed = std::move(sink.failed)](const base::Error& e) {
-    if (!trace->has_ended()) trace->add({}, clock.now_ns());
-    trace->has_failed = true;
-    failed(e);
-    tracer.finish(trace);
-  };
-}
+    answered_ns_ = clock_.now_ns();
+    if (regions_ != nullptr) write_regions(*regions_, response);
+  }
+  void on_failure() override {
+    if (!trace_) return;
+    if (!trace_->has_ended()) trace_->add({}, clock_.now_ns());
+    trace_->has_failed = true;
+  }
+  void on_told() override {
+    if (!trace_) return;
+    if (is_http_ && !trace_->has_failed) {  // to the connection, which Triton too calls sending
+      trace_->times.emplace_back("HTTP_SEND_START", answered_ns_);
+      trace_->times.emplace_back("HTTP_SEND_END", clock_.now_ns());
+    }
+    tracer_.finish(trace_);
+  }
+
+ private:
+  const SharedRegions* const regions_;
+  Tracer& tracer_;
+  const std::shared_ptr<Trace> trace_;
+  const base::Clock& clock_;
+  const bool is_http_;
+  int64_t answered_ns_ = 0;
+};
 
 }  // namespace
 
@@ -202,18 +221,15 @@ void KserveCore::infer(const std::shared_ptr<ServedModel>& model, InferRequest r
   }
   if (writes_regions && model->config().is_decoupled)
     base::fail_unsupported("shared memory holds one answer, and model '", model->name(), "' is decoupled");
-  if (writes_regions) {
-    sink.done = [regions = &regions(tenants().names_by_header() ? request.tenant : std::string()),
-                 done = std::move(sink.done)](InferResponse&& response) {
-      write_regions(*regions, response);  // what it throws becomes the request's failure
-      done(std::move(response));
-    };
-  }
+  const SharedRegions* regions =
+      writes_regions ? &this->regions(tenants().names_by_header() ? request.tenant : std::string()) : nullptr;
   const auto trace = tracer_->begin(model->name(), request.traceparent, sink.received_ns);
-  if (!trace) return model->infer(std::move(request), std::move(sink));
-  trace->version = model->version();
-  trace->request_id = request.id;
-  follow(*tracer_, trace, env_.clock, sink);
+  if (trace) {
+    trace->version = model->version();
+    trace->request_id = request.id;
+  }
+  if (trace || regions != nullptr)
+    sink.observer = std::make_shared<Follower>(regions, *tracer_, trace, env_.clock, sink);
   model->infer(std::move(request), std::move(sink));
 }
 

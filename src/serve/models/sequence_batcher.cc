@@ -200,7 +200,7 @@ void SequenceBatcher::stop() {
   if (sweeper_.joinable()) sweeper_.join();
 }
 
-void SequenceBatcher::submit(sched::Request request, const SequenceWish& wish) {
+void SequenceBatcher::submit(sched::Request request, const SequenceWish& wish, Turn& turn) {
   base::require(wish.is_any(), "inference request to model '", options_.model,
                 "' must specify a non-zero or non-empty correlation ID");
   const uint64_t number = layout_->number_of(wish, options_.model);
@@ -209,12 +209,8 @@ void SequenceBatcher::submit(sched::Request request, const SequenceWish& wish) {
   const std::string key = key_of(wish);
   Items own(1);
   Item& item = own.front();
-  item.call = std::make_shared<Call>();
-  item.call->key = key;
-  item.call->is_start = wish.is_start;
-  item.call->is_end = wish.is_end;
-  item.call->sink = std::move(request.sink);
-  request.sink = [this, call = item.call](sched::Outcome&& outcome) { finish(*call, std::move(outcome)); };
+  turn = {.key = key, .is_start = wish.is_start, .is_end = wish.is_end};
+  item.turn = &turn;
   item.request = std::move(request);
   Items ready;
   const char* refusal = table_.with([&](Table& table) -> const char* {
@@ -256,9 +252,10 @@ SequenceBatcher::Sequence& SequenceBatcher::find_or_add(Table& table, const std:
 void SequenceBatcher::take_next(Table& table, Sequence& s, Items& ready) {
   if (!s.has_slot || s.is_running || s.items.empty()) return;
   Item& item = s.items.front();
-  const bool is_start = item.call->is_start;
+  const bool is_start = item.turn->is_start;
   sched::Request& request = item.request;
   s.is_running = true;
+  item.turn->has_begun = true;
   --table.waiting;
   ready.splice(ready.end(), s.items, s.items.begin());
   if (options_.instances > 0) {  // first rows of all instances first
@@ -269,7 +266,7 @@ void SequenceBatcher::take_next(Table& table, Sequence& s, Items& ready) {
     if (is_start) s.states = layout_->initial_states();
     request.inputs =
         layout_->assemble(std::move(request.inputs),
-                          {.is_start = is_start, .is_end = item.call->is_end, .number = s.number}, s.states);
+                          {.is_start = is_start, .is_end = item.turn->is_end, .number = s.number}, s.states);
   } catch (const std::exception&) {
     item.error = sched::current_error();
   }
@@ -302,8 +299,9 @@ bool SequenceBatcher::has_free_slot(const Table& table) const {
 
 /// A sequence whose first request failed has no state to go on from: what follows, up to a new start, is
 /// refused, and later requests hear that they lack a start.
-void SequenceBatcher::finish(Call& call, sched::Outcome&& outcome) {
-  if (call.is_over.exchange(true)) return;
+SequenceBatcher::Freed SequenceBatcher::end(Turn& turn, sched::Outcome& outcome) {
+  Freed freed;
+  if (!turn.has_begun) return freed;  // refused while it waited here
   std::vector<Tensor> states;
   try {
     if (!outcome.error) states = layout_->take_states(outcome.outputs);
@@ -313,21 +311,23 @@ void SequenceBatcher::finish(Call& call, sched::Outcome&& outcome) {
                .ending = sched::Ending::failed,
                .timing = outcome.timing};
   }
-  Items ready, refused;
   table_.with([&](Table& table) {
-    const auto at = table.sequences.find(call.key);  // there: a running one is never taken away
+    const auto at = table.sequences.find(turn.key);  // there: a running one is never taken away
     Sequence& s = at->second;
     s.is_running = false;
     s.last_ns = env_.clock.now_ns();
     if (!outcome.error) s.states = std::move(states);
-    const bool has_failed = outcome.error && call.is_start;
-    if (has_failed) drop_items(table, s, "the START request of the sequence failed", refused);
-    if ((call.is_end || has_failed) && s.items.empty()) return end_sequence(table, at, ready);
-    take_next(table, s, ready);
+    const bool has_failed = outcome.error && turn.is_start;
+    if (has_failed) drop_items(table, s, "the START request of the sequence failed", freed.refused);
+    if ((turn.is_end || has_failed) && s.items.empty()) return end_sequence(table, at, freed.ready);
+    take_next(table, s, freed.ready);
   });
-  call.sink(std::move(outcome));
-  refuse_all(refused);
-  submit_all(std::move(ready));
+  return freed;
+}
+
+void SequenceBatcher::go_on(Freed freed) {
+  refuse_all(freed.refused);
+  submit_all(std::move(freed.ready));
 }
 
 void SequenceBatcher::refuse_first(Table& table, Sequence& sequence, const char* reason, sched::Ending ending,
@@ -340,7 +340,7 @@ void SequenceBatcher::refuse_first(Table& table, Sequence& sequence, const char*
 
 /// Takes out what waits in a sequence, up to a request that starts it anew.
 void SequenceBatcher::drop_items(Table& table, Sequence& sequence, const char* reason, Items& refused) {
-  while (!sequence.items.empty() && !sequence.items.front().call->is_start)
+  while (!sequence.items.empty() && !sequence.items.front().turn->is_start)
     refuse_first(table, sequence, reason, sched::Ending::refused, refused);
 }
 
@@ -352,7 +352,7 @@ void SequenceBatcher::refuse(const Item& item) {
   } catch (const std::bad_alloc&) {
     outcome.error = sched::current_error();
   }
-  item.call->sink(std::move(outcome));
+  item.request.sink(std::move(outcome));
 }
 
 void SequenceBatcher::refuse_all(const Items& items) {
@@ -361,16 +361,16 @@ void SequenceBatcher::refuse_all(const Items& items) {
 
 void SequenceBatcher::submit_all(Items ready) {
   for (Item& item : ready) {
+    const sched::Sink sink = item.request.sink;
     const sched::Timing timing = item.request.timing;
     try {
       if (!item.error) submit_(std::move(item.request));
     } catch (const std::exception&) {
       item.error = sched::current_error();
     }
-    if (!item.error) continue;
-    finish(
-        *item.call,
-        {.outputs = {}, .error = std::move(item.error), .ending = sched::Ending::failed, .timing = timing});
+    if (item.error)
+      sink(
+          {.outputs = {}, .error = std::move(item.error), .ending = sched::Ending::failed, .timing = timing});
   }
 }
 

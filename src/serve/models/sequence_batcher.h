@@ -1,7 +1,6 @@
 // Keeps the requests of a sequence in order, and gives each what the model wants to know of its sequence.
 #pragma once
 
-#include <atomic>
 #include <functional>
 #include <list>
 #include <map>
@@ -86,9 +85,22 @@ class SequenceBatcher {
   SequenceBatcher(const SequenceBatcher&) = delete;
   SequenceBatcher& operator=(const SequenceBatcher&) = delete;
 
+  /// The turn of one request in its sequence. Its owner keeps it where it is until the request's sink is
+  /// told, and calls end() then.
+  struct Turn {
+    std::string key;  ///< of the sequence
+    bool is_start = false, is_end = false;
+    bool has_begun = false;  ///< it has left the queue here
+  };
   /// Queues a request with the client's inputs. Throws invalid_argument where it does not say its sequence,
   /// or does not start one that is not there.
-  void submit(sched::Request request, const SequenceWish& wish);
+  void submit(sched::Request request, const SequenceWish& wish, Turn& turn);
+  class Freed;
+  /// To be called first of all with the outcome of a request: takes the states out of its outputs, or makes
+  /// it an error where that fails. What waited for it is to be handed to go_on() once the client has its
+  /// answer.
+  Freed end(Turn& turn, sched::Outcome& outcome);
+  void go_on(Freed freed);
   /// Ends the thread that looks for idle sequences; what it would hand requests to may go after this.
   void stop();
   /// Runs what sequences with slots have sent and refuses the rest.
@@ -100,17 +112,9 @@ class SequenceBatcher {
   bool has_sequences() const;
 
  private:
-  using Sink = std::function<void(sched::Outcome&&)>;
-  /// What a request is in its sequence, and who waits for its answer.
-  struct Call {
-    std::string key;
-    bool is_start = false, is_end = false;
-    Sink sink;
-    std::atomic<bool> is_over = false;
-  };
   struct Item {
     sched::Request request;
-    std::shared_ptr<Call> call;
+    Turn* turn;                                       ///< lives with the request's sink
     std::optional<base::Error> error = std::nullopt;  ///< it could not be made ready to run
     const char* reason = nullptr;                     ///< of a request that is answered without having run
     sched::Ending ending = sched::Ending::refused;
@@ -148,7 +152,6 @@ class SequenceBatcher {
   void take_next(Table& table, Sequence& sequence, Items& ready);
   void end_sequence(Table& table, Sequences::iterator at, Items& ready);
   void give_slots(Table& table, Items& ready);
-  void finish(Call& call, sched::Outcome&& outcome);
   void submit_all(Items ready);
   void sweep();
   void run_sweeps();
@@ -160,6 +163,12 @@ class SequenceBatcher {
   base::Guarded<Table> table_;
   base::BoundedQueue<int> stop_{1};
   std::thread sweeper_;
+};
+
+/// Requests that the end of a turn lets go: to run, or to be refused.
+class SequenceBatcher::Freed {
+  friend class SequenceBatcher;
+  Items ready, refused;
 };
 
 }  // namespace trireme::serve

@@ -345,7 +345,7 @@ CatalogVersion Repository::load_version(const ModelSource& source) {
   CatalogVersion version;
   try {
     std::shared_ptr<ModelMetrics>& counts = counts_[{source.name, source.version}];
-    version.model = std::make_shared<ServedModel>(source, host(), counts.get());
+    version.model = load_served_model(source, host(), counts.get());
     counts = version.model->metrics();
     version.state = "READY";
     const double seconds = static_cast<double>(env_.clock.now_ns() - start) * 1e-9;
