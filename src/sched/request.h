@@ -74,7 +74,7 @@ class Sink {
 /// Inputs in the model's order; dimension 0 is the batch where the model batches.
 struct Request {
   std::vector<tensor::Tensor> inputs;
-  int64_t rows = 1;         ///< extent of dimension 0 of every input; 1 where the model does not batch
+  int64_t rows = 1;  ///< extent of dimension 0 of every input (asserted); 1 where the model does not batch
   int64_t deadline_ns = 0;  ///< it must have started by then, else it is refused; 0: none
   int64_t finish_ns = 0;    ///< its answer is of use until then: refused once that cannot be met; 0: always
   bool runs_late = false;   ///< past deadline_ns it goes behind all others instead

@@ -101,7 +101,7 @@ SharedRegions::Region SharedRegions::find(const RegionSpan& span) const {
 WireTensor SharedRegions::read(WireTensor tensor, const RegionSpan& span, std::string_view model) const {
   const Region region = find(span);
   if (tensor.type) {  // told before anything is copied: an object may be larger than what memory is left
-    const int64_t expected = tensor::bytes_of(*tensor.type, tensor::element_count(tensor.dims));
+    const int64_t expected = tensor::bytes_of(*tensor.type, wire_elements(tensor.name, tensor.dims));
     base::require(static_cast<uint64_t>(expected) == span.bytes, "input byte size mismatch for input '",
                   tensor.name, "' in shared memory region '", span.region, "'. Expected ", expected, ", got ",
                   span.bytes);
@@ -112,8 +112,11 @@ WireTensor SharedRegions::read(WireTensor tensor, const RegionSpan& span, std::s
   move_all(span.bytes, [&](uint64_t done) {
     return pread(*region.object, to + done, span.bytes - done, static_cast<off_t>(from + done));
   });
-  return tensor_from_bytes(std::move(tensor.name), tensor.type, std::move(tensor.dims),
-                           {{to, span.bytes}, bytes.owner(), model});
+  const WireBytes own{{to, span.bytes}, bytes.owner(), model};
+  if (!tensor.type)
+    return tensor_from_bytes(std::move(tensor.name), tensor.type, std::move(tensor.dims), own);
+  view_or_copy(tensor, own);
+  return tensor;
 }
 
 void SharedRegions::write(const RegionSpan& span, std::string_view bytes) const {

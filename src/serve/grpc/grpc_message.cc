@@ -324,7 +324,6 @@ InputPart read_input(pbf_reader message) {
     }
   }
   base::require(has_type, "Unable to parse 'datatype': input '", out.tensor.name, "' has none");
-  wire_elements(out.tensor.name, out.tensor.dims);
   return out;
 }
 

@@ -129,22 +129,30 @@ WireTensor tensor_from_bytes(std::string name, WireType type, tensor::Dims dims,
   base::require(expected == static_cast<int64_t>(bytes.size()), "input byte size mismatch for input '",
                 out.name, "'", model.before, model.model, model.after, ". Expected ", expected, ", got ",
                 bytes.size());
-  const size_t element_bytes = static_cast<size_t>(tensor::bits_of(*type)) / 8;
+  view_or_copy(out, from);
+  return out;
+}
+
+void view_or_copy(WireTensor& to, const WireBytes& from) {
+  const DType type = *to.type;
+  const std::string_view bytes = from.bytes;
+  base::check(tensor::bytes_of(type, tensor::element_count(to.dims)) == static_cast<int64_t>(bytes.size()),
+              "bytes do not fit their shape");
+  const size_t element_bytes = static_cast<size_t>(tensor::bits_of(type)) / 8;
   const bool is_aligned = reinterpret_cast<uintptr_t>(bytes.data()) % element_bytes == 0;
   // A C++ bool is 0 or 1; clients may send other bytes for true.
-  const bool is_clean = *type != DType::boolean ||
+  const bool is_clean = type != DType::boolean ||
                         std::all_of(bytes.begin(), bytes.end(), [](char c) { return c == 0 || c == 1; });
   if (is_aligned && is_clean) {
-    out.values = tensor::Tensor::view(*type, out.dims, std::as_bytes(std::span(bytes)), from.owner);
-    return out;
+    to.values = tensor::Tensor::view(type, to.dims, std::as_bytes(std::span(bytes)), from.owner);
+    return;
   }
-  out.values = tensor::Tensor::empty(*type, out.dims);
-  std::byte* to = out.values.mutable_raw();
-  if (!bytes.empty()) std::memcpy(to, bytes.data(), bytes.size());
+  to.values = tensor::Tensor::empty(type, to.dims);
+  std::byte* values = to.values.mutable_raw();
+  if (!bytes.empty()) std::memcpy(values, bytes.data(), bytes.size());
   if (!is_clean) {
-    for (size_t i = 0; i < bytes.size(); ++i) to[i] = std::byte{to[i] != std::byte{0}};
+    for (size_t i = 0; i < bytes.size(); ++i) values[i] = std::byte{values[i] != std::byte{0}};
   }
-  return out;
 }
 
 std::shared_ptr<const base::MemoryLease> room_for_strings(int64_t count, int64_t bytes) {

@@ -52,6 +52,9 @@ struct WireBytes {
 /// aligned for the type, else copies. Throws invalid_argument for a size or element count that does not fit.
 WireTensor tensor_from_bytes(std::string name, WireType type, tensor::Dims dims, const WireBytes& from);
 
+/// Gives a tensor of a numeric type its values, of whose extents and size the caller has made sure.
+void view_or_copy(WireTensor& tensor, const WireBytes& from);
+
 /// BYTES elements with their 4-byte lengths.
 std::string bytes_of_strings(const std::vector<std::string>& strings);
 

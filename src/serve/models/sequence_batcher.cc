@@ -110,6 +110,8 @@ SequenceLayout::SequenceLayout(const ModelConfig& config, const ir::Graph& graph
         base::fail_unsupported("control '", name,
                                "': a correlation ID of TYPE_STRING must be cast to a number");
       }
+      base::require(!config.is_batched() || input.dims.empty() || input.dims[0] == 1, "control '", name,
+                    "' has ", input.dims.empty() ? 0 : input.dims[0], " rows whatever the batch has");
       if (is_id) id_types_.push_back(input.type);
       has_number_ = has_number_ || (is_id && !is_text);
       has_text_ = has_text_ || is_text;
