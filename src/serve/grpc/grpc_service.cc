@@ -281,7 +281,7 @@ class Routes final : public GrpcRoutes {
 
   /// The one way to every method of every service: what may be called is asked before a message is read.
   std::unique_ptr<GrpcHandler> open(const std::shared_ptr<GrpcCall>& call) override {
-    std::string_view path = call->path();
+    std::string_view path = call->field(":path");
     if (path.empty() || path.front() != '/') return nullptr;
     path.remove_prefix(1);
     const size_t slash = path.find('/');

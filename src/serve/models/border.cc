@@ -94,9 +94,11 @@ CheckedInputs Border::take(InferRequest& request, size_t first) const {
 }
 
 CheckedInputs Border::take_alone(InferRequest& request) const {
-  base::require(request.inputs.size() == 1, "expected 1 inputs but got ", request.inputs.size(),
-                " inputs for model '", config_.name, "': '", request.inputs[0].name, "' stands alone");
-  check(request.inputs[0], config_.inputs[0]);
+  const TensorConfig& want = config_.inputs[0];
+  base::require(request.inputs.size() == 1 && request.inputs[0].name == want.name,
+                "expected 1 inputs but got ", request.inputs.size(), " inputs for model '", config_.name,
+                "': '", want.name, "' stands alone");
+  check(request.inputs[0], want);
   CheckedInputs out;
   out.rows = rows_of(request.inputs[0]);
   out.tensors.push_back(std::move(request.inputs[0]));
