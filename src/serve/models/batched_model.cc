@@ -264,9 +264,11 @@ std::vector<Tensor> BatchedModel::enter(CheckedInputs inputs, Work& work) const 
   for (size_t i = 0; i < inputs.tensors.size(); ++i) {
     const TensorConfig& want = config().inputs[first + i];
     WireTensor& given = inputs.tensors[i];
-    entered.push_back(want.type ? std::move(given.values) : parts_.strings.enter(given, work.strings));
-    if (want.reshape)
-      entered.back() = entered.back().reshaped(model_shape(want, config().is_batched(), given.dims));
+    const tensor::Dims dims =
+        want.reshape ? model_shape(want, config().is_batched(), given.dims) : tensor::Dims();
+    entered.push_back(want.type ? std::move(given.values)
+                                : parts_.strings.enter(std::move(given), work.strings));
+    if (want.reshape) entered.back() = entered.back().reshaped(dims);
   }
   if (!work.strings.empty()) {
     int64_t bytes = 0;

@@ -5,6 +5,7 @@
 #include <array>
 #include <charconv>
 #include <cmath>
+#include <iterator>
 #include <numeric>
 
 namespace trireme::serve {
@@ -134,7 +135,7 @@ Tensor StringPorts::decode(const Port& port, const WireTensor& given) {
   return out;
 }
 
-Tensor StringPorts::enter(const WireTensor& given, StringTable& table) const {
+Tensor StringPorts::enter(WireTensor given, StringTable& table) const {
   const Port& port = inputs_.at(given.name);
   if (!port.picture.empty()) return decode(port, given);
   Tensor out = Tensor::empty(port.type, given.dims);
@@ -142,7 +143,7 @@ Tensor StringPorts::enter(const WireTensor& given, StringTable& table) const {
   if (port.is_handle) {
     const auto handles = out.mutable_data<int64_t>();
     std::iota(handles.begin(), handles.end(), static_cast<int64_t>(table.size()));
-    table.insert(table.end(), given.strings.begin(), given.strings.end());
+    std::move(given.strings.begin(), given.strings.end(), std::back_inserter(table));
     return out;
   }
   const int64_t step = tensor::bits_of(port.type) / 8;

@@ -37,9 +37,9 @@ class StringPorts {
   /// True where the graph only moves the strings about.
   bool is_handle(const std::string& input) const { return inputs_.at(input).is_handle; }
 
-  /// The graph's tensor for a BYTES input; strings that it has handles to go to the end of `table`. Throws
+  /// The graph's tensor for a BYTES input; strings that it has handles to move to the end of `table`. Throws
   /// invalid_argument for a text that is not the number that the graph wants.
-  tensor::Tensor enter(const WireTensor& given, StringTable& table) const;
+  tensor::Tensor enter(WireTensor given, StringTable& table) const;
   /// The BYTES tensor for an output of the graph.
   WireTensor leave(const std::string& name, const tensor::Tensor& values, const StringTable& table) const;
 
