@@ -165,9 +165,9 @@ void BatchedModel::let_go_of_earlier() {
   const auto gone = earlier_.with([](auto& now) { return std::exchange(now, nullptr); });  // outside the lock
 }
 
-bool BatchedModel::has_sequences() const {
+bool BatchedModel::is_needed() const {
   const std::shared_ptr<BatchedModel> earlier = earlier_.copy();
-  return (sequences_ && sequences_->has_sequences()) || (earlier && earlier->has_sequences());
+  return (sequences_ && sequences_->has_sequences()) || (earlier && earlier->is_needed());
 }
 
 void BatchedModel::infer(InferRequest request, InferSink sink) {

@@ -29,7 +29,7 @@ class BatchedModel final : public ServedModel {
   MemoryUse memory() const override;
   bool follow(const std::shared_ptr<ServedModel>& earlier) override;
   void let_go_of_earlier() override;
-  bool has_sequences() const override;
+  bool is_needed() const override;
   void drain() override;
   void stop() override;
 

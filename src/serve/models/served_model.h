@@ -83,7 +83,7 @@ class ServedModel {
   /// The reverse; what has not ended there is cut off.
   virtual void let_go_of_earlier() {}
   /// True while something that has begun here, or on what this one follows, needs further requests.
-  virtual bool has_sequences() const { return false; }
+  virtual bool is_needed() const { return false; }
   /// Runs what waits and refuses what comes.
   virtual void drain() = 0;
   /// Refuses what waits and ends the threads; the model is of no use any more. Idempotent.

@@ -41,7 +41,7 @@ bool OldVersions::may_go(const Kept& kept, const std::string& cut) const {
   if (kept.name == cut || of_name > kMost) return true;
   // Besides its follower and this list, only a request that found it before the change uses it for a moment.
   wait_for_users(kept.old, 2);
-  return !kept.old->has_sequences();
+  return !kept.old->is_needed();
 }
 
 void OldVersions::retire_ended(const std::string& cut) {
