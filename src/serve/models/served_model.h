@@ -44,7 +44,7 @@ struct ModelHost {
 };
 
 /// Any thread. Protocols and the repository know models by this alone; kinds derive from it, and
-/// load_served_model() chooses between them.
+/// the repository's load_served_model() chooses between them.
 class ServedModel {
  public:
   virtual ~ServedModel() = default;
@@ -105,9 +105,5 @@ class ServedModel {
   const ModelConfig config_;
   std::shared_ptr<ModelMetrics> metrics_;
 };
-
-/// Loads a version by its kind, compiles and warms up; throws what is wrong with the model.
-std::shared_ptr<ServedModel> load_served_model(const ModelSource& source, const ModelHost& host,
-                                               const ModelMetrics* earlier);
 
 }  // namespace trireme::serve

@@ -7,6 +7,7 @@
 #include "base/cpu_info.h"
 #include "base/file.h"
 #include "sched/current_error.h"
+#include "serve/repository/load_served_model.h"
 #include "serve/repository/repository_files.h"
 
 namespace trireme::serve {

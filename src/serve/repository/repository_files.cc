@@ -9,7 +9,7 @@
 #include "base/directory.h"
 #include "base/file.h"
 #include "base/scratch.h"
-#include "serve/models/model_file.h"
+#include "serve/batched/model_file.h"
 
 namespace trireme::serve {
 namespace {

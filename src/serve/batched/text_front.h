@@ -7,7 +7,7 @@
 
 #include "model/model.h"
 #include "serve/models/border.h"
-#include "serve/models/text_encoder.h"
+#include "serve/batched/text_encoder.h"
 
 namespace trireme::serve {
 

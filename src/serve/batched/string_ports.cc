@@ -1,5 +1,5 @@
 // Strings of requests into the numbers that stand for them in a model's graph, and back.
-#include "serve/models/string_ports.h"
+#include "serve/batched/string_ports.h"
 
 #include <algorithm>
 #include <array>

@@ -1,5 +1,5 @@
 // The text front of an encoder model.
-#include "serve/models/text_front.h"
+#include "serve/batched/text_front.h"
 
 #include <algorithm>
 

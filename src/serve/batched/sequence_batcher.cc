@@ -1,5 +1,5 @@
 // Keeps the requests of a sequence in order.
-#include "serve/models/sequence_batcher.h"
+#include "serve/batched/sequence_batcher.h"
 
 #include <algorithm>
 #include <chrono>

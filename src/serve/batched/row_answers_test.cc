@@ -1,5 +1,5 @@
 // The rows of outputs as answers: shapes, values, and what is refused.
-#include "serve/models/row_answers.h"
+#include "serve/batched/row_answers.h"
 
 #include <gtest/gtest.h>
 

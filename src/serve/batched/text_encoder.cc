@@ -1,5 +1,5 @@
 // Texts to token tensors for encoder models.
-#include "serve/models/text_encoder.h"
+#include "serve/batched/text_encoder.h"
 
 #include <algorithm>
 #include <map>

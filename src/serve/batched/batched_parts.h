@@ -9,10 +9,10 @@
 
 #include "engine/session.h"
 #include "sched/batch.h"
-#include "serve/models/sequence_batcher.h"
+#include "serve/batched/sequence_batcher.h"
 #include "serve/models/served_model.h"
-#include "serve/models/string_ports.h"
-#include "serve/models/text_front.h"
+#include "serve/batched/string_ports.h"
+#include "serve/batched/text_front.h"
 
 namespace trireme::serve {
 

@@ -1,5 +1,5 @@
 // A model whose requests are batched: requests in, tensors through the scheduler, answers out.
-#include "serve/models/batched_model.h"
+#include "serve/batched/batched_model.h"
 
 #include <algorithm>
 #include <atomic>
@@ -10,7 +10,7 @@
 #include "base/cpu_info.h"
 #include "sched/current_error.h"
 #include "serve/config/run_config.h"
-#include "serve/models/row_answers.h"
+#include "serve/batched/row_answers.h"
 #include "serve/seeing/price.h"
 
 namespace trireme::serve {

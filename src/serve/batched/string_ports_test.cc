@@ -1,5 +1,5 @@
 // Strings to numbers and handles and back: every type, every text that is refused.
-#include "serve/models/string_ports.h"
+#include "serve/batched/string_ports.h"
 
 #include <gtest/gtest.h>
 

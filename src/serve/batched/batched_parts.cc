@@ -1,5 +1,5 @@
 // Loading of a batched model: its files and configuration, up to what its instances share.
-#include "serve/models/batched_parts.h"
+#include "serve/batched/batched_parts.h"
 
 #include <algorithm>
 #include <atomic>
@@ -8,7 +8,7 @@
 #include "engine/batch_proof.h"
 #include "serve/config/run_config.h"
 #include "serve/models/answer_form.h"
-#include "serve/models/model_file.h"
+#include "serve/batched/model_file.h"
 
 namespace trireme::serve {
 namespace {

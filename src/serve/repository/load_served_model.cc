@@ -1,5 +1,7 @@
 // The kinds of models that are served: the one place that names them all.
-#include "serve/models/batched_model.h"
+#include "serve/repository/load_served_model.h"
+
+#include "serve/batched/batched_model.h"
 #include "serve/models/ensemble_model.h"
 
 namespace trireme::serve {

@@ -1,5 +1,5 @@
 // How a batched model's scheduler is set up.
-#include "serve/models/scheduler_setup.h"
+#include "serve/batched/scheduler_setup.h"
 
 #include <algorithm>
 #include <utility>

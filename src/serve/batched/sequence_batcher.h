@@ -18,7 +18,7 @@
 #include "sched/request.h"
 #include "serve/infer/infer_request.h"
 #include "serve/config/model_config.h"
-#include "serve/models/string_ports.h"
+#include "serve/batched/string_ports.h"
 
 namespace trireme::serve {
 

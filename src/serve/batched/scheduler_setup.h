@@ -6,7 +6,7 @@
 #include <string>
 
 #include "sched/scheduler.h"
-#include "serve/models/batched_parts.h"
+#include "serve/batched/batched_parts.h"
 
 namespace trireme::serve {
 

@@ -6,11 +6,11 @@
 
 #include "base/guarded.h"
 #include "serve/models/answer_form.h"
-#include "serve/models/batched_parts.h"
+#include "serve/batched/batched_parts.h"
 #include "serve/models/call.h"
-#include "serve/models/preparing_threads.h"
+#include "serve/batched/preparing_threads.h"
 #include "serve/models/queue_rules.h"
-#include "serve/models/scheduler_setup.h"
+#include "serve/batched/scheduler_setup.h"
 
 namespace trireme::serve {
 

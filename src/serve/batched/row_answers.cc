@@ -1,5 +1,5 @@
 // Cuts the outputs of one run into the answers of a decoupled model, one for each row.
-#include "serve/models/row_answers.h"
+#include "serve/batched/row_answers.h"
 
 #include <cstring>
 

@@ -11,7 +11,7 @@
 #include "base/memory.h"
 #include "base/memory_budget.h"
 #include "ops/table.h"
-#include "serve/models/served_model.h"
+#include "serve/repository/load_served_model.h"
 
 namespace {
 
