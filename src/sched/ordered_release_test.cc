@@ -14,7 +14,9 @@ TEST(OrderedRelease, HoldsALaterAnswerBack) {
   OrderedRelease order;
   std::vector<int> seen;
   const auto place = [&](uint32_t level, int name) {
-    return order.place(level, [&seen, name](Outcome&&) { seen.push_back(name); });
+    Sink sink = [&seen, name](Outcome&&) { seen.push_back(name); };
+    order.place(level, sink);
+    return sink;
   };
   const auto a = place(1, 0), b = place(1, 1), urgent = place(0, 2), c = place(1, 3);
   b({});
@@ -29,10 +31,12 @@ TEST(OrderedRelease, HoldsALaterAnswerBack) {
 TEST(OrderedRelease, ManyThreadsOneOrder) {
   OrderedRelease order;
   std::vector<int> seen;  // sinks of a line never run side by side, so no lock
-  std::vector<OrderedRelease::Sink> sinks;
+  std::vector<Sink> sinks;
   constexpr int kCount = 4000;
-  for (int i = 0; i < kCount; ++i)
-    sinks.push_back(order.place(0, [&seen, i](Outcome&&) { seen.push_back(i); }));
+  for (int i = 0; i < kCount; ++i) {
+    sinks.emplace_back([&seen, i](Outcome&&) { seen.push_back(i); });
+    order.place(0, sinks.back());
+  }
   std::shuffle(sinks.begin(), sinks.end(), std::mt19937(3));
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t) {
@@ -43,6 +47,15 @@ TEST(OrderedRelease, ManyThreadsOneOrder) {
   for (std::thread& t : threads) t.join();
   ASSERT_EQ(seen.size(), static_cast<size_t>(kCount));
   EXPECT_TRUE(std::is_sorted(seen.begin(), seen.end()));
+}
+
+TEST(Sink, TellsTheFirstOutcomeOnly) {
+  std::vector<Ending> seen;
+  const Sink first = [&seen](Outcome&& outcome) { seen.push_back(outcome.ending); };
+  const Sink second = first;
+  second({.ending = Ending::failed});
+  first({.ending = Ending::done});
+  EXPECT_EQ(seen, (std::vector<Ending>{Ending::failed}));
 }
 
 }  // namespace

@@ -1,9 +1,14 @@
 // One unit of work for a scheduler: tensors in, a deadline, and the sink that gets the outcome.
 #pragma once
 
+#include <atomic>
+#include <concepts>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -38,10 +43,38 @@ struct Outcome {
   Timing timing;
 };
 
+class AnswerLine;  // ordered_release.h
+
+/// Who waits for a request's outcome. Copies are handles to the same waiter, which is told once: by the run
+/// or by whoever answers in its place, whichever is first. What comes later goes nowhere. Any thread.
+class Sink {
+ public:
+  Sink() = default;
+  template <class Take>
+  requires(!std::same_as<Take, Sink> && std::is_invocable_v<Take&, Outcome&&>) Sink(Take take)
+      : state_(std::make_shared<State>(std::move(take))) {}
+
+  explicit operator bool() const { return state_ != nullptr; }
+  void operator()(Outcome&& outcome) const;
+  /// Takes the next place in a line: the outcome is held until all before it were told. Once, before anybody
+  /// may call.
+  void join(std::shared_ptr<AnswerLine> line);
+
+ private:
+  struct State {
+    explicit State(std::function<void(Outcome&&)> t) : take(std::move(t)) {}
+    std::function<void(Outcome&&)> take;
+    std::atomic<bool> is_told{false};
+    std::shared_ptr<AnswerLine> line = {};  ///< null: the outcome waits for nobody
+    uint64_t place = 0;                     ///< in the line
+  };
+  std::shared_ptr<State> state_;
+};
+
 /// Inputs in the model's order; dimension 0 is the batch where the model batches.
 struct Request {
   std::vector<tensor::Tensor> inputs;
-  int64_t rows = 1;         ///< extent of dimension 0 of every input; 1 where the model does not batch
+  int64_t rows = 1;  ///< extent of dimension 0 of every input (asserted); 1 where the model does not batch
   int64_t deadline_ns = 0;  ///< it must have started by then, else it is refused; 0: none
   int64_t finish_ns = 0;    ///< its answer is of use until then: refused once that cannot be met; 0: always
   bool runs_late = false;   ///< past deadline_ns it goes behind all others instead
@@ -51,7 +84,7 @@ struct Request {
   int instance = -1;        ///< that must run it; -1: any
   int64_t row = -1;         ///< of the batch, where all requests of the model have theirs; -1: as they come
   std::function<bool()> cancelled = {};  ///< true: nobody waits any more; any thread, must be quick
-  std::function<void(Outcome&&)> sink;   ///< called exactly once, on an owner thread or inside submit
+  Sink sink;                             ///< told exactly once, on an owner thread or inside submit
   Timing timing = {};
 };
 

@@ -23,13 +23,11 @@ void refuse(Request& request, Ending ending, base::ErrorCode code, const char* m
   request.sink(std::move(outcome));
 }
 
-/// Empty if the inputs agree with `rows`; a batch is gathered and split by that number.
-const char* misfit(const Request& request, const Padding& padding) {
-  if (!padding.is_batched) return nullptr;
-  for (const tensor::Tensor& t : request.inputs) {
-    if (t.rank() > 0 && t.dims()[0] != request.rows) return "inputs differ in their number of rows";
-  }
-  return nullptr;
+/// A batch is gathered and split by `rows`: whoever makes requests has checked that the inputs agree with it.
+bool has_its_rows(const Request& request, const Padding& padding) {
+  return !padding.is_batched ||
+         std::all_of(request.inputs.begin(), request.inputs.end(),
+                     [&](const tensor::Tensor& t) { return t.rank() == 0 || t.dims()[0] == request.rows; });
 }
 
 inline void pause_cpu() {
@@ -184,9 +182,7 @@ std::string Scheduler::host_operators() const {
 
 void Scheduler::submit(Request request) {
   request.timing.enqueued_ns = clock_.now_ns();
-  if (const char* reason = misfit(request, options_.padding)) {
-    return refuse(request, Ending::failed, base::ErrorCode::invalid_argument, reason);
-  }
+  base::check(has_its_rows(request, options_.padding), "a request's inputs differ in their rows");
   Waiting waiting{.rows = request.rows,
                   .enqueued_ns = request.timing.enqueued_ns,
                   .deadline_ns = request.deadline_ns,
@@ -210,7 +206,7 @@ void Scheduler::submit(Request request) {
       lock.unlock();
       return run_here(*instance, std::move(request));
     } else {
-      if (options_.preserves_order) request.sink = order_.place(request.priority, std::move(request.sink));
+      if (options_.preserves_order) order_.place(request.priority, request.sink);
       if (options_.is_fair) shares_.join(waiting.tenant, queue_.of_tenant(waiting.tenant));
       queue_.push(std::move(request), waiting);
       ++stats_.accepted;

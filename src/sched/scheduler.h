@@ -104,18 +104,21 @@ class Scheduler {
       return batch.empty() && expired.empty() && hopeless.empty() && cancelled.empty() && evicted.empty();
     }
   };
-  /// A request's sink while the watchdog may answer in its place.
-  struct Answer;
+  /// Who waits for a request that runs: the watchdog may answer in the run's place.
+  struct Unanswered {
+    Sink sink;
+    Timing timing;
+  };
   struct Instance {
     std::thread thread;
     std::atomic<bool> stop{false};  ///< its session looks at it
     bool is_hung = false, has_ended = false;
     int64_t hangs_at_ns = 0;    ///< when the batch in hand counts as hung; 0: none is watched
     int64_t useless_at_ns = 0;  ///< when nobody wants its answers any more: then it is told to end; 0: never
-    std::vector<std::shared_ptr<Answer>> answers;  ///< of that batch
-    int busy_at_start = 1;                         ///< instances at work when it began, with it
-    int64_t busy_until_ns = 0;                     ///< predicted; 0: idle
-    uint64_t claim = 0;                            ///< its number at the limiter
+    std::vector<Unanswered> unanswered;  ///< of that batch
+    int busy_at_start = 1;               ///< instances at work when it began, with it
+    int64_t busy_until_ns = 0;           ///< predicted; 0: idle
+    uint64_t claim = 0;                  ///< its number at the limiter
     enum class Leave : uint8_t { none, asked, granted } leave = Leave::none;
     int64_t scratch_bytes = 0;      ///< of its session
     BatchRunner* runner = nullptr;  ///< of its thread; null where only that thread may use it

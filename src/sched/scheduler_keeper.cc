@@ -23,18 +23,6 @@ void refuse_unrun(Request& request, const char* reason) {
 
 }  // namespace
 
-/// Whoever is first answers: the run or the watchdog.
-struct Scheduler::Answer {
-  std::atomic<bool> is_given{false};
-  std::function<void(Outcome&&)> sink;
-  Timing timing;
-
-  void give(Outcome&& outcome) {
-    if (is_given.exchange(true)) return;
-    sink(std::move(outcome));
-  }
-};
-
 /// Times every size once more after the warm-up, so that the tuner knows them before the first request.
 void Scheduler::measure(BatchRunner& runner) {
   for (const WarmUp& shapes : options_.warm_up) {
@@ -52,28 +40,21 @@ void Scheduler::measure(BatchRunner& runner) {
 }
 
 void Scheduler::watch_batch(Instance& instance, std::vector<Request>& batch, uint64_t group) {
-  std::vector<std::shared_ptr<Answer>> answers;
+  std::vector<Unanswered> unanswered;
   int64_t rows = 0, useless_at_ns = batch.empty() ? 0 : batch[0].finish_ns;
   for (const Request& r : batch) {
     rows += r.rows;
     useless_at_ns = r.finish_ns == 0 || useless_at_ns == 0 ? 0 : std::max(useless_at_ns, r.finish_ns);
   }
   try {
-    for (Request& r : batch) {
-      if (options_.hang_ns == 0) break;
-      const auto answer = std::make_shared<Answer>();
-      std::function<void(Outcome &&)> sink = [answer](Outcome&& outcome) {
-        answer->give(std::move(outcome));
-      };
-      answers.push_back(answer);
-      answer->timing = r.timing;
-      answer->sink = std::exchange(r.sink, std::move(sink));
-    }
+    if (options_.hang_ns > 0) unanswered.reserve(batch.size());
+    for (size_t i = 0; i < batch.size() && options_.hang_ns > 0; ++i)
+      unanswered.push_back({batch[i].sink, batch[i].timing});
   } catch (const std::bad_alloc&) {
-    // The rest of them runs unwatched.
+    // It runs unwatched.
   }
   const std::lock_guard lock(mutex_);
-  instance.answers = std::move(answers);
+  instance.unanswered = std::move(unanswered);
   instance.busy_at_start = std::min(busy_, options_.instances);  // others may be answering refusals
   if (options_.hang_ns == 0) return;
   instance.hangs_at_ns = clock_.now_ns() + std::max(options_.hang_ns, kUnexpected * predict(group, rows));
@@ -86,7 +67,7 @@ void Scheduler::watch_batch(Instance& instance, std::vector<Request>& batch, uin
 
 /// With the lock held, at the end of a batch.
 void Scheduler::end_watch(Instance& instance) {
-  instance.answers.clear();
+  instance.unanswered.clear();
   instance.hangs_at_ns = instance.useless_at_ns = 0;
   instance.stop = false;
   if (instance.is_hung && options_.on_hang && !closing_)
@@ -191,7 +172,7 @@ void Scheduler::keep_plan(std::unique_lock<std::mutex>& lock) {
 
 void Scheduler::keep_watch(std::unique_lock<std::mutex>& lock) {
   const int64_t now_ns = clock_.now_ns();
-  std::vector<std::shared_ptr<Answer>> unanswered;
+  std::vector<Unanswered> unanswered;
   std::vector<Request> bound;  // to an instance that hangs
   for (size_t i = 0; i < instances_.size(); ++i) {
     Instance& instance = instances_[i];
@@ -204,7 +185,7 @@ void Scheduler::keep_watch(std::unique_lock<std::mutex>& lock) {
     instance.is_hung = true;
     ++stats_.hung;
     --busy_;
-    unanswered.insert(unanswered.end(), instance.answers.begin(), instance.answers.end());
+    unanswered.insert(unanswered.end(), instance.unanswered.begin(), instance.unanswered.end());
     for (Request& r : queue_.take_of_instance(static_cast<int>(i))) bound.push_back(std::move(r));
     if (options_.on_hang) options_.on_hang(static_cast<int>(i), true);
   }
@@ -213,13 +194,12 @@ void Scheduler::keep_watch(std::unique_lock<std::mutex>& lock) {
   tell_if_idle();
   changed_.notify_all();
   lock.unlock();
-  for (const auto& answer : unanswered) {
-    answer->give(
-        {.outputs = {},
-         .error = base::Error(base::ErrorCode::unavailable,
-                              "the model's instance hangs: the batch took longer than the time limit"),
-         .ending = Ending::failed,
-         .timing = answer->timing});
+  for (const Unanswered& u : unanswered) {
+    u.sink({.outputs = {},
+            .error = base::Error(base::ErrorCode::unavailable,
+                                 "the model's instance hangs: the batch took longer than the time limit"),
+            .ending = Ending::failed,
+            .timing = u.timing});
   }
   for (Request& r : bound) refuse_unrun(r, kNoInstance);
   if (is_last) refuse_queue(kNoInstance);

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "serve/browser_guard.h"
+#include "serve/access/browser_guard.h"
 #include "serve/grpc/grpc_server.h"
 #include "http/server.h"
 #include "serve/kserve/kserve.h"

@@ -13,9 +13,10 @@
 #include "load/payload.h"
 #include "model/load/load.h"
 #include "model/onnx/tensor_proto.h"
+#include "serve/config/options.h"
 #include "serve/repository/repository_files.h"
-#include "serve/repository/served_model.h"
-#include "serve/repository/text_encoder.h"
+#include "serve/batched/model_file.h"
+#include "serve/batched/text_encoder.h"
 
 namespace trireme::tune {
 namespace {

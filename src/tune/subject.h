@@ -8,7 +8,7 @@
 #include "engine/session/session.h"
 #include "sched/batch.h"
 #include "serve/config/model_config.h"
-#include "serve/repository/other_models.h"
+#include "serve/config/other_models.h"
 #include "tune/tune_options.h"
 
 namespace trireme::tune {

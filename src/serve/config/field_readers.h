@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "serve/config/pbtxt.h"
-#include "serve/kserve/kserve_tensor.h"
+#include "serve/infer/wire_tensor.h"
 
 namespace trireme::serve {
 

@@ -13,7 +13,7 @@
 #include "ir/graph.h"
 #include "serve/config/ensemble_config.h"
 #include "serve/config/instance_config.h"
-#include "serve/kserve/kserve_tensor.h"
+#include "serve/infer/wire_tensor.h"
 #include "serve/config/sequence_config.h"
 #include "serve/config/warmup_config.h"
 

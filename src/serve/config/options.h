@@ -10,7 +10,7 @@
 #include "engine/ranks/inference_ranks.h"
 #include "passes/precision/weights.h"
 #include "serve/config/access_options.h"
-#include "serve/repository/other_models.h"
+#include "serve/config/other_models.h"
 #include "serve/seeing/tracer.h"
 
 namespace trireme::engine {

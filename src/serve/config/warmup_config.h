@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/text/json.h"
-#include "serve/kserve/kserve_tensor.h"
+#include "serve/infer/wire_tensor.h"
 #include "serve/config/pbtxt.h"
 
 namespace trireme::serve {

@@ -3,7 +3,7 @@
 
 #include <string_view>
 
-#include "serve/access.h"
+#include "serve/access/access.h"
 #include "serve/grpc/grpc_call.h"
 
 namespace trireme::serve {

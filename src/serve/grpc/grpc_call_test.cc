@@ -47,7 +47,7 @@ class Echo final : public GrpcHandler {
   };
   Echo(Counts& counts, std::shared_ptr<GrpcCall> call) : counts_(counts), call_(std::move(call)) {
     ++counts_.alive;
-    kind_ = call_->path().substr(3);
+    kind_ = call_->field(":path").substr(3);
   }
   ~Echo() override { --counts_.alive; }
 
@@ -111,7 +111,7 @@ class Listener : public GrpcRoutes {
     });
   }
   std::unique_ptr<GrpcHandler> open(const std::shared_ptr<GrpcCall>& call) override {
-    if (call->path().substr(0, 3) != "/t/") return nullptr;
+    if (call->field(":path").substr(0, 3) != "/t/") return nullptr;
     return std::make_unique<Echo>(counts, call);
   }
   uint16_t port() const { return server->port(); }

@@ -6,7 +6,7 @@
 
 #include "serve/grpc/grpc_access.h"
 #include "serve/grpc/grpc_message.h"
-#include "serve/kserve/kserve_core.h"
+#include "serve/core/kserve_core.h"
 
 namespace trireme::serve {
 namespace {

@@ -8,9 +8,10 @@
 #include <protozero/pbf_writer.hpp>
 
 #include "base/text/shortened.h"
-#include "serve/kserve/kserve_data.h"
-#include "serve/kserve/kserve_parameter.h"
-#include "serve/kserve/shared_regions.h"
+#include "serve/infer/data_writer.h"
+#include "serve/infer/infer_parameter.h"
+#include "serve/core/shared_regions.h"
+#include "serve/core/tensor_bytes.h"
 
 namespace trireme::serve {
 namespace {
@@ -323,7 +324,6 @@ InputPart read_input(pbf_reader message) {
     }
   }
   base::require(has_type, "Unable to parse 'datatype': input '", out.tensor.name, "' has none");
-  wire_elements(out.tensor.name, out.tensor.dims);
   return out;
 }
 

@@ -8,9 +8,12 @@
 #include <string_view>
 #include <vector>
 
-#include "serve/kserve/kserve_response.h"
+#include "http/message.h"
+#include "serve/infer/infer_response.h"
 
 namespace trireme::serve {
+
+class SharedRegions;
 
 /// A ModelInferRequest: the model it is for, and the request in the common form.
 struct GrpcInferRequest {

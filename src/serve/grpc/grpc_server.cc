@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "serve/grpc/grpc_health.h"
 #include "serve/grpc/grpc_service.h"
-#include "serve/kserve/kserve_core.h"
+#include "serve/core/kserve_core.h"
 #include "http/http2_connection.h"
 
 namespace trireme::serve {

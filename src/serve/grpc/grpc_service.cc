@@ -14,7 +14,7 @@
 #include "serve/grpc/grpc_infer.h"
 #include "serve/grpc/grpc_reflection.h"
 #include "serve/grpc/grpc_unary.h"
-#include "serve/kserve/kserve_core.h"
+#include "serve/core/kserve_core.h"
 #include "serve/proto/kserve.pb.h"
 
 namespace trireme::serve {
@@ -281,7 +281,7 @@ class Routes final : public GrpcRoutes {
 
   /// The one way to every method of every service: what may be called is asked before a message is read.
   std::unique_ptr<GrpcHandler> open(const std::shared_ptr<GrpcCall>& call) override {
-    std::string_view path = call->path();
+    std::string_view path = call->field(":path");
     if (path.empty() || path.front() != '/') return nullptr;
     path.remove_prefix(1);
     const size_t slash = path.find('/');

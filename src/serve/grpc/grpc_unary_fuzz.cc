@@ -17,7 +17,7 @@
 #include "serve/grpc/grpc_health.h"
 #include "serve/grpc/grpc_reflection.h"
 #include "serve/grpc/grpc_service.h"
-#include "serve/kserve/kserve_core.h"
+#include "serve/core/kserve_core.h"
 #include "tests/fuzz_bounds.h"
 
 namespace {

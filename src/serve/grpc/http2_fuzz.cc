@@ -57,7 +57,7 @@ class Side final : public http::Http2Owner, public GrpcRoutes {
     return std::make_shared<GrpcCall>(*this, session, mailbox, size_t{1} << 20);
   }
   std::unique_ptr<GrpcHandler> open(const std::shared_ptr<GrpcCall>& call) override {
-    logs.push_back(std::make_unique<std::string>(call->path()));
+    logs.push_back(std::make_unique<std::string>(call->field(":path")));
     return std::make_unique<Handler>(call, *logs.back());
   }
   void on_output() override {}

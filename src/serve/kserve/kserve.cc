@@ -6,6 +6,8 @@
 #include "base/text/json.h"
 #include "serve/kserve/kserve_generate.h"
 #include "serve/kserve/kserve_raw.h"
+#include "serve/kserve/kserve_request.h"
+#include "serve/kserve/kserve_response.h"
 #include "serve/kserve/request_json.h"
 
 namespace trireme::serve {

@@ -6,7 +6,7 @@
 
 #include "http/message.h"
 #include "http/reply.h"
-#include "serve/kserve/kserve_core.h"
+#include "serve/core/kserve_core.h"
 
 namespace trireme::serve {
 

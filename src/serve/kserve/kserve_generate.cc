@@ -8,8 +8,9 @@
 #include <utility>
 
 #include "base/text/shortened.h"
-#include "serve/kserve/kserve_data.h"
-#include "serve/kserve/kserve_parameter.h"
+#include "serve/infer/data_writer.h"
+#include "serve/infer/infer_parameter.h"
+#include "serve/kserve/kserve_response.h"
 #include "serve/kserve/request_json.h"
 
 namespace trireme::serve {

@@ -6,8 +6,7 @@
 #include <vector>
 
 #include "http/reply.h"
-#include "serve/infer_sink.h"
-#include "serve/kserve/kserve_response.h"
+#include "serve/infer/infer_sink.h"
 #include "serve/config/model_config.h"
 
 namespace trireme::serve {

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "serve/kserve/kserve_request.h"
+#include "serve/infer/infer_request.h"
 #include "serve/config/model_config.h"
 
 namespace trireme::serve {

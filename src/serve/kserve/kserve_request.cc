@@ -6,10 +6,10 @@
 #include <variant>
 
 #include "base/text/json.h"
-#include "serve/kserve/kserve_data.h"
-#include "serve/kserve/kserve_parameter.h"
+#include "serve/infer/data_writer.h"
+#include "serve/infer/infer_parameter.h"
 #include "serve/kserve/request_json.h"
-#include "serve/kserve/shared_regions.h"
+#include "serve/core/shared_regions.h"
 
 namespace trireme::serve {
 namespace {

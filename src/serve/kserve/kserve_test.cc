@@ -6,6 +6,7 @@
 
 #include "base/text/json.h"
 #include "base/memory/memory_budget.h"
+#include "serve/infer/classify.h"
 #include "serve/kserve/kserve_generate.h"
 #include "serve/kserve/kserve_request.h"
 #include "serve/kserve/kserve_response.h"

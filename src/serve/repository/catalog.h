@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "serve/repository/served_model.h"
+#include "serve/models/served_model.h"
 
 namespace trireme::serve {
 

@@ -1,14 +1,13 @@
 // The model repository: loads models, keeps going past broken ones, swaps them under load.
 #include "serve/repository/repository.h"
 
-#include <malloc.h>
-
 #include <algorithm>
 #include <filesystem>
 
 #include "base/machine/cpu_info.h"
 #include "base/files/file.h"
 #include "sched/current_error.h"
+#include "serve/repository/load_served_model.h"
 #include "serve/repository/repository_files.h"
 
 namespace trireme::serve {
@@ -43,26 +42,72 @@ std::shared_ptr<base::HaltPolling> halt_polling(const ServeOptions& options, bas
   return std::make_shared<base::HaltPolling>(options.halt_poll.ns, cpu.allowed);
 }
 
+/// Models that an ensemble's steps name, as `given` or its directory has them; empty for other models.
+std::vector<std::string> members(const std::vector<std::string>& roots, const std::string& name,
+                                 const LoadOverride& given = {}) {
+  std::vector<std::string> list;
+  try {
+    const std::vector<std::string> homes = model_homes(roots, name);
+    if (!given.config && homes.empty()) return list;
+    const ModelConfig config =
+        given.config ? parse_model_config_json(*given.config) : read_config(homes[0], name);
+    if (!config.ensemble) return list;
+    for (const EnsembleConfig::Step& step : config.ensemble->steps) list.push_back(step.model);
+  } catch (const base::Error&) {
+    list.clear();  // whoever loads it hears why
+  }
+  return list;
+}
+
+/// The same of an ensemble that serves.
+std::vector<std::string> served_members(const Catalog& now, const std::vector<std::string>& roots,
+                                        const std::string& name) {
+  std::vector<std::string> list;
+  const auto at = now.models.find(name);
+  if (at == now.models.end() || !at->second.serves()) return members(roots, name);
+  for (const auto& [number, version] : at->second.versions) {
+    if (!version.model || !version.model->config().ensemble) continue;
+    for (const EnsembleConfig::Step& step : version.model->config().ensemble->steps)
+      list.push_back(step.model);
+  }
+  return list;
+}
+
 }  // namespace
+
+/// What models share with their server, but for what the server itself is given.
+struct Repository::Shared {
+  Shared(const ServeOptions& options, base::Log& log, MetricRegistry& metrics)
+      : cache(static_cast<size_t>(options.cache_size.bytes)),
+        limiter(totals_of(options)),
+        polling(halt_polling(options, log)),
+        tenants(options.tenant_by, options.tenant, options.tenants_unlisted, metrics) {}
+
+  ResponseCache cache;
+  sched::RateLimiter limiter;
+  const std::shared_ptr<base::HaltPolling> polling;  ///< null: not asked for, or somebody else would pay
+  Tenants tenants;
+};
 
 Repository::Repository(const ServeOptions& options, const base::Env& env, MetricRegistry& metrics)
     : options_(options),
       env_(env),
       metrics_(metrics),
-      cache_(static_cast<size_t>(options.cache_size.bytes)),
-      limiter_(totals_of(options)),
-      halt_polling_(halt_polling(options, env.log)),
-      tenants_(options.tenant_by, options.tenant, options.tenants_unlisted, metrics),
-      catalog_(std::make_shared<const Catalog>()) {}
+      shared_(std::make_unique<Shared>(options, env.log, metrics)),
+      catalog_(std::make_shared<const Catalog>()),
+      files_(options.model_repository, options.others),
+      changes_(env) {}
 
 Repository::~Repository() { close(); }
 
+const Tenants& Repository::tenants() const { return shared_->tenants; }
+
 /// All models stop before the first one goes: an ensemble's runs end on the threads of its members.
 void Repository::close() {
-  stop_changes();
+  changes_.stop();
   auto last = std::make_shared<const Catalog>();
   catalog_.with([&](auto& now) { now.swap(last); });
-  for (const Lingering& l : lingering_) l.old->stop();
+  old_.stop();
   for (const auto& model : last->serving()) model->stop();
 }
 
@@ -73,18 +118,21 @@ void Repository::load() {
     if (std::find(wanted.begin(), wanted.end(), "*") == wanted.end()) names = wanted;
   }
   // Ensembles last: their members must be there.
-  std::stable_partition(names.begin(), names.end(),
-                        [this](const std::string& n) { return members(n).empty(); });
+  std::stable_partition(names.begin(), names.end(), [this](const std::string& n) {
+    return members(options_.model_repository, n).empty();
+  });
   for (const std::string& name : names) {
     try {
-      loaded_files_[name] = fingerprint(name);
+      files_.note(name);
       load_now(name);
     } catch (const std::exception& e) {
       env_.log.error("serve", "model_failed", {{"model", name}, {"reason", e.what()}});
       list_failure(name, e.what());
     }
   }
-  thread_ = std::thread([this] { run_changes(); });
+  if (options_.model_control == ModelControl::poll)
+    next_poll_ns_ = env_.clock.now_ns() + options_.poll_interval.ns;
+  changes_.start([this] { return look(); });
 }
 
 /// A model that was to be loaded, and of which there is nothing to list, is there with the reason.
@@ -95,53 +143,24 @@ void Repository::list_failure(const std::string& name, const std::string& reason
   replace(name, {.versions = {}, .state = "UNAVAILABLE", .reason = reason, .is_unloaded = false});
 }
 
-std::string Repository::fingerprint(const std::string& name) const {
-  std::string all;
-  for (const std::string& home : model_homes(options_.model_repository, name))
-    all += files_fingerprint(home, options_.others) + "\n";
-  return all;
-}
-
-void Repository::run_changes() {
-  const bool polls = options_.model_control == ModelControl::poll;
-  int64_t next_ns = env_.clock.now_ns() + options_.poll_interval.ns;
-  while (true) {
-    constexpr int64_t kLookNs = 100 * base::kNsPerMs;  // at sequences that may have ended
-    int64_t until_ns = polls ? next_ns : INT64_MAX;
-    if (!lingering_.empty()) until_ns = std::min(until_ns, env_.clock.now_ns() + kLookNs);
-    const auto change = until_ns < INT64_MAX ? changes_.pop_until(until_ns) : changes_.pop();
-    try {
-      if (change) (*change)();
-      if (!lingering_.empty()) retire_lingering("");
-    } catch (const std::exception& e) {  // its answer found no memory
-      env_.log.error("serve", "change_failed", {{"reason", e.what()}});
-    }
-    if (!change && changes_.closed()) return;
-    if (!polls || env_.clock.now_ns() < next_ns) continue;
-    try {
-      poll();
-    } catch (const std::exception& e) {
-      env_.log.error("serve", "poll_failed", {{"reason", e.what()}});
-    }
-    next_ns = env_.clock.now_ns() + options_.poll_interval.ns;
+/// Between changes: at sequences that may have ended, and at files. When to look next.
+int64_t Repository::look() {
+  constexpr int64_t kLookNs = 100 * base::kNsPerMs;
+  try {
+    if (!old_.empty()) old_.retire_ended("");
+    if (env_.clock.now_ns() >= next_poll_ns_) poll();
+  } catch (const std::exception& e) {
+    env_.log.error("serve", "poll_failed", {{"reason", e.what()}});
   }
+  if (env_.clock.now_ns() >= next_poll_ns_) next_poll_ns_ = env_.clock.now_ns() + options_.poll_interval.ns;
+  return old_.empty() ? next_poll_ns_ : std::min(next_poll_ns_, env_.clock.now_ns() + kLookNs);
 }
 
-void Repository::stop_changes() {
-  stopping_ = true;
-  changes_.close();
-  if (thread_.joinable()) thread_.join();
-}
-
-/// A model is loaded when its files have changed and then were the same at two looks: half a copy stays out.
 void Repository::poll() {
   const std::vector<std::string> names = model_names(options_.model_repository);
   for (const std::string& name : names) {
-    std::string files = fingerprint(name);
-    if (stopping_) return;
-    if (loaded_files_[name] == files) continue;
-    if (std::exchange(seen_files_[name], files) != files) continue;
-    loaded_files_[name] = std::move(files);
+    if (changes_.is_stopping()) return;
+    if (!files_.has_new_files(name)) continue;
     try {
       load_now(name);
     } catch (const std::exception& e) {
@@ -149,15 +168,10 @@ void Repository::poll() {
       list_failure(name, e.what());
     }
   }
-  // Known by their entry here: a catalog held across unload_now would keep the models in use.
-  std::vector<std::string> gone;
-  for (const auto& [name, files] : loaded_files_) {
-    if (!std::binary_search(names.begin(), names.end(), name)) gone.push_back(name);
-  }
-  for (const std::string& name : gone) {
+  // Known by their files here: a catalog held across unload_now would keep the models in use.
+  for (const std::string& name : files_.missing(names)) {
     unload_now(name);
-    loaded_files_.erase(name);
-    seen_files_.erase(name);
+    files_.forget(name);
   }
 }
 
@@ -169,7 +183,7 @@ void Repository::submit(std::function<void()> change, const Done& done) {
   std::function<void()> task = [this, change = std::move(change), done] {
     std::optional<base::Error> error;
     try {
-      if (stopping_) base::fail(base::ErrorCode::unavailable, "the server is shutting down");
+      if (changes_.is_stopping()) base::fail(base::ErrorCode::unavailable, "the server is shutting down");
       change();
     } catch (const base::Error& e) {
       error = e;
@@ -178,9 +192,7 @@ void Repository::submit(std::function<void()> change, const Done& done) {
     }
     done(error);
   };
-  if (changes_.try_push(std::move(task)) != base::PushResult::ok) {
-    base::fail(base::ErrorCode::unavailable, "too many loads and unloads wait already, or the server stops");
-  }
+  changes_.submit(std::move(task));
 }
 
 void Repository::request_load(const std::string& name, LoadOverride given, Done done) {
@@ -194,39 +206,12 @@ void Repository::request_unload(const std::string& name, bool with_members, Done
   if (!stays_inside(name)) with_members = false;  // an unknown name is no error, but no file is read by it
   submit(
       [this, name, with_members] {
-        const auto also = with_members ? served_members(name) : std::vector<std::string>();
+        const auto also = with_members ? served_members(*catalog(), options_.model_repository, name)
+                                       : std::vector<std::string>();
         unload_now(name);
         for (const std::string& member : also) unload_now(member);
       },
       done);
-}
-
-std::vector<std::string> Repository::members(const std::string& name, const LoadOverride& given) const {
-  std::vector<std::string> list;
-  try {
-    const std::vector<std::string> homes = model_homes(options_.model_repository, name);
-    if (!given.config && homes.empty()) return list;
-    const ModelConfig config =
-        given.config ? parse_model_config_json(*given.config) : read_config(homes[0], name);
-    if (!config.ensemble) return list;
-    for (const EnsembleConfig::Step& step : config.ensemble->steps) list.push_back(step.model);
-  } catch (const base::Error&) {
-    list.clear();  // whoever loads it hears why
-  }
-  return list;
-}
-
-std::vector<std::string> Repository::served_members(const std::string& name) const {
-  std::vector<std::string> list;
-  const auto now = catalog();
-  const auto at = now->models.find(name);
-  if (at == now->models.end() || !at->second.serves()) return members(name);
-  for (const auto& [number, version] : at->second.versions) {
-    if (!version.model || !version.model->config().ensemble) continue;
-    for (const EnsembleConfig::Step& step : version.model->config().ensemble->steps)
-      list.push_back(step.model);
-  }
-  return list;
 }
 
 ModelHost Repository::host() const {
@@ -235,10 +220,10 @@ ModelHost Repository::host() const {
       env_,
       metrics_,
       [this](const std::string& name, const std::string& version) { return catalog()->find(name, version); },
-      cache_,
-      tenants_,
-      options_.rate_limit == RateLimit::off ? nullptr : &limiter_,
-      halt_polling_};
+      shared_->cache,
+      shared_->tenants,
+      options_.rate_limit == RateLimit::off ? nullptr : &shared_->limiter,
+      shared_->polling};
 }
 
 void Repository::load_now(const std::string& name, const LoadOverride& given) {
@@ -285,7 +270,7 @@ void Repository::retry_ensembles(const std::string& member) {
     if (now->versions(member).empty()) return;
     for (const auto& [name, model] : now->models) {
       if (model.serves() || model.is_unloaded || loading_.count(name) > 0) continue;
-      const std::vector<std::string> needs = members(name);
+      const std::vector<std::string> needs = members(options_.model_repository, name);
       if (std::find(needs.begin(), needs.end(), member) != needs.end()) failed.push_back(name);
     }
   }
@@ -301,11 +286,11 @@ void Repository::retry_ensembles(const std::string& member) {
 /// What an ensemble needs and is not there. Why a member does not load, the ensemble's own load will say.
 void Repository::load_members(const std::string& name, const LoadOverride& given) {
   if (!loading_.insert(name).second) return;  // ensembles that contain each other
-  for (const std::string& member : members(name, given)) {
+  for (const std::string& member : members(options_.model_repository, name, given)) {
     if (loading_.count(member) > 0 || !catalog()->versions(member).empty()) continue;
     try {
       // If it is half a copy, polling sees it change.
-      if (options_.model_control == ModelControl::poll) loaded_files_[member] = fingerprint(member);
+      if (options_.model_control == ModelControl::poll) files_.note(member);
       load_now(member);
     } catch (const base::Error& e) {
       env_.log.warning("serve", "member_failed",
@@ -345,7 +330,7 @@ CatalogVersion Repository::load_version(const ModelSource& source) {
   CatalogVersion version;
   try {
     std::shared_ptr<ModelMetrics>& counts = counts_[{source.name, source.version}];
-    version.model = std::make_shared<ServedModel>(source, host(), counts.get());
+    version.model = load_served_model(source, host(), counts.get());
     counts = version.model->metrics();
     version.state = "READY";
     const double seconds = static_cast<double>(env_.clock.now_ns() - start) * 1e-9;
@@ -411,7 +396,7 @@ void Repository::unload_now(const std::string& name) {
 }
 
 void Repository::replace(const std::string& name, CatalogModel next) {
-  std::vector<std::shared_ptr<ServedModel>> old;
+  OldVersions::Models old;
   {
     const auto before = catalog();
     auto after = std::make_shared<Catalog>(*before);
@@ -423,7 +408,7 @@ void Repository::replace(const std::string& name, CatalogModel next) {
       const auto same = next.versions.find(v->first);
       const auto& follower = same != next.versions.end() ? same->second.model : highest;
       if (follower && follower->follow(v->second.model)) {
-        lingering_.push_back({name, v->second.model, follower});
+        old_.keep(name, v->second.model, follower);
       } else {
         old.push_back(v->second.model);
       }
@@ -431,43 +416,8 @@ void Repository::replace(const std::string& name, CatalogModel next) {
     after->models[name] = std::move(next);
     catalog_.with([&](auto& now) { now = std::move(after); });
   }
-  if (!old.empty()) retire(std::move(old));
-  retire_lingering(catalog()->versions(name).empty() ? name : "");
-}
-
-/// Retires those whose sequences are over, those of the model `cut`, and the oldest where many hold memory.
-void Repository::retire_lingering(const std::string& cut) {
-  constexpr int64_t kMost = 4;
-  for (size_t i = 0; i < lingering_.size();) {
-    Lingering& l = lingering_[i];
-    const auto of_name = std::count_if(lingering_.begin(), lingering_.end(),
-                                       [&](const Lingering& other) { return other.name == l.name; });
-    const bool is_cut = l.name == cut || of_name > kMost;
-    // Besides its follower and this list, only a request that found it before the change uses it for a
-    // moment.
-    while (!is_cut && l.old.use_count() > 2) std::this_thread::sleep_for(std::chrono::microseconds(100));
-    if (!is_cut && l.old->has_sequences()) {
-      ++i;
-      continue;
-    }
-    if (const auto follower = l.follower.lock()) follower->let_go_of_earlier();
-    std::vector<std::shared_ptr<ServedModel>> gone;
-    gone.push_back(std::move(l.old));
-    lingering_.erase(lingering_.begin() + static_cast<std::ptrdiff_t>(i));
-    retire(std::move(gone));
-  }
-}
-
-/// Whoever found an old model may still hand it a request, so drain comes after the last of them has let go:
-/// no request is refused because of a change.
-void Repository::retire(std::vector<std::shared_ptr<ServedModel>> old) const {
-  for (std::shared_ptr<ServedModel>& model : old) {
-    while (model.use_count() > 1) std::this_thread::sleep_for(std::chrono::microseconds(100));
-    std::atomic_thread_fence(std::memory_order_acquire);
-    model->drain();
-    model.reset();
-  }
-  malloc_trim(0);  // the allocator keeps what was freed; the machine's other programs want it
+  if (!old.empty()) OldVersions::retire(std::move(old));
+  old_.retire_ended(catalog()->versions(name).empty() ? name : "");
 }
 
 std::vector<RepositoryEntry> Repository::index() const {
@@ -493,9 +443,9 @@ bool Repository::has_failures() const {
 }
 
 void Repository::drain() {
-  stop_changes();
+  changes_.stop();
   for (const auto& model : catalog()->serving()) model->drain();
-  for (const Lingering& l : lingering_) l.old->drain();  // the thread that keeps them has ended
+  old_.drain();  // the thread that keeps them has ended
 }
 
 }  // namespace trireme::serve

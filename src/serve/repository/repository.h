@@ -1,20 +1,20 @@
 // The model repository: loads, reloads and unloads models while the server runs, one change at a time.
 #pragma once
 
-#include <atomic>
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
 #include <optional>
 #include <set>
 #include <string>
-#include <string_view>
-#include <thread>
 #include <vector>
 
-#include "base/threads/bounded_queue.h"
 #include "base/guarded.h"
 #include "serve/repository/catalog.h"
+#include "serve/repository/change_thread.h"
+#include "serve/repository/file_watch.h"
+#include "serve/repository/old_versions.h"
 #include "serve/repository/repository_files.h"
 
 namespace trireme::serve {
@@ -44,7 +44,7 @@ class Repository {
   /// `with_members`: those of an ensemble too.
   void request_unload(const std::string& name, bool with_members, Done done);
 
-  const Tenants& tenants() const { return tenants_; }
+  const Tenants& tenants() const;
   std::shared_ptr<const Catalog> catalog() const { return catalog_.copy(); }
   /// The catalog's index and, in explicit mode, the models that were never loaded (with an empty state).
   std::vector<RepositoryEntry> index() const;
@@ -55,17 +55,12 @@ class Repository {
   void close();
 
  private:
+  struct Shared;
   void submit(std::function<void()> change, const Done& done);
-  void run_changes();
-  void stop_changes();
+  int64_t look();
   void poll();
-  std::string fingerprint(const std::string& name) const;
   void load_now(const std::string& name, const LoadOverride& given = {});
   void unload_now(const std::string& name);
-  /// Models that an ensemble's steps name, as `given` or its directory has them; empty for other models.
-  std::vector<std::string> members(const std::string& name, const LoadOverride& given = {}) const;
-  /// The same of an ensemble that serves.
-  std::vector<std::string> served_members(const std::string& name) const;
   ModelHost host() const;
   void load_members(const std::string& name, const LoadOverride& given);
   void show_metrics(const std::string& name);
@@ -76,32 +71,20 @@ class Repository {
   void register_gauges(const MetricLabels& labels, int64_t number);
   /// Puts `next` in the place of a model's entry and lets the old versions finish.
   void replace(const std::string& name, CatalogModel next);
-  void retire(std::vector<std::shared_ptr<ServedModel>> old) const;
-  /// A version that was replaced and whose sequences go on.
-  struct Lingering {
-    std::string name;
-    std::shared_ptr<ServedModel> old;
-    std::weak_ptr<ServedModel> follower;
-  };
-  void retire_lingering(const std::string& cut);
 
   const ServeOptions& options_;
   base::Env env_;
   MetricRegistry& metrics_;
-  mutable ResponseCache cache_;
-  mutable sched::RateLimiter limiter_;
-  const std::shared_ptr<base::HaltPolling>
-      halt_polling_;  ///< null: not asked for, or somebody else would pay
-  mutable Tenants tenants_;
+  const std::unique_ptr<Shared> shared_;  ///< by the models
   base::Guarded<std::shared_ptr<const Catalog>> catalog_;
-  std::vector<Lingering> lingering_;  ///< oldest first. Repository's thread
-  /// Counts by model and version; they go on when a model is loaded again. Repository's thread.
+  // Of the thread that makes changes, and of the start before it:
+  OldVersions old_;
+  /// Counts by model and version; they go on when a model is loaded again.
   std::map<std::pair<std::string, std::string>, std::shared_ptr<ModelMetrics>> counts_;
-  std::map<std::string, std::string> loaded_files_, seen_files_;  ///< fingerprints, for polling
-  std::set<std::string> loading_;  ///< ensembles whose members are being loaded
-  base::BoundedQueue<std::function<void()>> changes_{64};
-  std::atomic<bool> stopping_{false};
-  std::thread thread_;
+  FileWatch files_;
+  int64_t next_poll_ns_ = INT64_MAX;  ///< never, unless files decide
+  std::set<std::string> loading_;     ///< ensembles whose members are being loaded
+  ChangeThread changes_;
 };
 
 }  // namespace trireme::serve

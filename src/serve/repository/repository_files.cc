@@ -9,6 +9,7 @@
 #include "base/files/directory.h"
 #include "base/files/file.h"
 #include "base/files/scratch.h"
+#include "serve/batched/model_file.h"
 
 namespace trireme::serve {
 namespace {
@@ -55,16 +56,6 @@ void add_files(const std::string& root, std::set<std::string>& seen, std::vector
 }
 
 }  // namespace
-
-std::string list_directory(const std::string& path) {
-  std::error_code error;
-  const std::vector<std::string> names = base::names_in(path, error);
-  constexpr size_t kMost = 6;
-  std::string text;
-  for (size_t i = 0; i < std::min(names.size(), kMost); ++i) text += (i == 0 ? "" : ", ") + names[i];
-  if (names.size() > kMost) text += base::concat(" and ", names.size() - kMost, " more");
-  return text.empty() ? "nothing" : text;
-}
 
 int64_t version_number(std::string_view name) {
   int64_t number = 0;

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "serve/config/model_config.h"
-#include "serve/repository/other_models.h"
+#include "serve/config/other_models.h"
 
 namespace trireme::serve {
 
@@ -43,9 +43,6 @@ inline constexpr const char* kOverridePrefix = "trireme-load-";
 /// Writes the files of an override to a directory of their own, removed with the last owner. Throws
 /// invalid_argument for a path that would lead out of it.
 std::shared_ptr<const std::string> write_override(const LoadOverride& load);
-
-/// What lies in a directory, for messages: the first names, sorted.
-std::string list_directory(const std::string& path);
 
 /// Version number -> directory, of those that the policy lets serve. Throws invalid_argument if none is left.
 std::map<int64_t, std::string> served_versions(const std::string& root, const ModelConfig& config,

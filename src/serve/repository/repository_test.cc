@@ -12,7 +12,6 @@
 #include "base/files/file.h"
 #include "model/onnx/export.h"
 #include "ops/table.h"
-#include "serve/kserve/kserve_raw.h"
 
 namespace trireme::serve {
 namespace {
@@ -65,7 +64,9 @@ class RepositoryTest : public ::testing::Test {
   float ask(const std::string& name, const std::string& version = "") {
     const std::string body(16, '\0');
     const auto model = repository_->catalog()->find(name, version);
-    InferRequest request = raw_infer_request(name, model->offered_inputs(), true, body, nullptr);
+    const TensorConfig& input = model->config().inputs.at(0);
+    InferRequest request;
+    request.inputs.push_back(tensor_from_bytes(input.name, input.type, {1, 4}, {body}));
     std::promise<float> answer;
     model->infer(
         std::move(request),
@@ -199,28 +200,6 @@ TEST_F(RepositoryTest, RequestsHaveARowAtLeast) {
     EXPECT_EQ(e.code(), base::ErrorCode::invalid_argument);
     EXPECT_NE(e.message().find("batch-size must be >= 1"), std::string::npos) << e.message();
   }
-}
-
-TEST(RawRequest, TakesTheShapeFromTheSize) {
-  const std::string body(48, '\0');
-  const std::vector<TensorConfig> open{{.name = "x", .type = tensor::DType::f32, .dims = {3, -1}}};
-  EXPECT_EQ(raw_infer_request("m", open, true, body, nullptr).inputs.at(0).dims, (tensor::Dims{1, 3, 4}));
-  EXPECT_EQ(raw_infer_request("m", open, false, body, nullptr).inputs.at(0).dims, (tensor::Dims{3, 4}));
-  EXPECT_THROW(raw_infer_request("m", open, true, body.substr(1), nullptr), base::Error);
-  EXPECT_THROW(raw_infer_request("m", open, true, body.substr(4), nullptr), base::Error);  // 11 elements
-  const std::vector<TensorConfig> twice{{.name = "x", .type = tensor::DType::f32, .dims = {-1, -1}}};
-  EXPECT_THROW(raw_infer_request("m", twice, true, body, nullptr), base::Error);
-  EXPECT_THROW(raw_infer_request("m", {open[0], open[0]}, true, body, nullptr), base::Error);
-  EXPECT_THROW(raw_infer_request("m", {}, true, body, nullptr), base::Error);
-}
-
-TEST(RawRequest, IsOneTextForBytes) {
-  const std::vector<TensorConfig> text{{.name = "t", .type = std::nullopt, .dims = {1}}};
-  const InferRequest r = raw_infer_request("m", text, true, "a\0b", nullptr);
-  EXPECT_EQ(r.inputs.at(0).strings, (std::vector<std::string>{"a"}));
-  EXPECT_TRUE(r.binary_output);
-  const std::vector<TensorConfig> two{{.name = "t", .type = std::nullopt, .dims = {2}}};
-  EXPECT_THROW(raw_infer_request("m", two, true, "a", nullptr), base::Error);
 }
 
 }  // namespace

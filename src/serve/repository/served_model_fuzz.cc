@@ -11,7 +11,7 @@
 #include "base/machine/memory.h"
 #include "base/memory/memory_budget.h"
 #include "ops/table.h"
-#include "serve/repository/served_model.h"
+#include "serve/repository/load_served_model.h"
 
 namespace {
 
@@ -121,7 +121,7 @@ class Fleet {
       if (kCases[i].text == nullptr && !kCases[i].grows)
         source.config.outputs.push_back({.name = "y1", .type = DType::f32, .dims = {-1, 1024}});
       source.config.max_batch_size = std::strcmp(kCases[i].config, "batched") == 0 ? 8 : 0;
-      models_.push_back(std::make_unique<serve::ServedModel>(source, host, nullptr));
+      models_.push_back(serve::load_served_model(source, host, nullptr));
     }
   }
   serve::ServedModel& model(size_t i) { return *models_[i % models_.size()]; }
@@ -140,7 +140,7 @@ class Fleet {
   serve::MetricRegistry metrics_;
   serve::ResponseCache cache_{0};
   serve::Tenants tenants_{"", {}, 1, metrics_};
-  std::vector<std::unique_ptr<serve::ServedModel>> models_;
+  std::vector<std::shared_ptr<serve::ServedModel>> models_;
 };
 
 /// Takes what there is of the bytes, then zeros.

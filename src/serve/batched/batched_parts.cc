@@ -1,0 +1,223 @@
+// Loading of a batched model: its files and configuration, up to what its instances share.
+#include "serve/batched/batched_parts.h"
+
+#include <algorithm>
+#include <atomic>
+#include <utility>
+
+#include "lower/batch_proof.h"
+#include "serve/config/run_config.h"
+#include "serve/models/answer_form.h"
+#include "serve/batched/model_file.h"
+
+namespace trireme::serve {
+namespace {
+
+/// Gives string inputs and outputs the type of the numbers that stand for them, or TYPE_STRING again.
+void set_string_types(ModelConfig& config, const StringPorts& ports, bool as_numbers) {
+  const auto set = [&ports, as_numbers](TensorConfig& t, tensor::DType number) {
+    base::require(!as_numbers || !t.type, "'", t.name, "': data_type ", config_type_name(t.type),
+                  ", the model has TYPE_STRING");
+    t.type = as_numbers ? WireType(number) : std::nullopt;
+    const tensor::Dims* picture = ports.picture_dims(t.name);
+    if (picture == nullptr) return;
+    base::require(!as_numbers || t.dims == tensor::Dims{1}, "'", t.name,
+                  "': image_input takes files, dims [ 1 ]");
+    t.dims = as_numbers ? *picture : tensor::Dims{1};
+  };
+  for (TensorConfig& t : config.inputs) {
+    if (ports.takes(t.name)) set(t, ports.input_type(t.name));
+  }
+  for (TensorConfig& t : config.outputs) {
+    if (ports.gives(t.name)) set(t, ports.output_type(t.name));
+  }
+}
+
+/// Where each row of the outputs is an answer, clients do not see the rows' dimension; the graph has it.
+void set_answer_dims(std::vector<TensorConfig>& outputs, bool streams_rows, bool as_graph) {
+  if (!streams_rows) return;
+  for (TensorConfig& t : outputs) {
+    base::require(as_graph || !t.dims.empty(), "stream_rows: output '", t.name, "' has no rows");
+    if (as_graph) {
+      t.dims.insert(t.dims.begin(), -1);
+    } else {
+      t.dims.erase(t.dims.begin());
+    }
+  }
+}
+
+/// Requests may come with extents that why_not_batched did not try.
+bool has_open_inner_extent(const ir::Graph& graph) {
+  return std::any_of(graph.inputs().begin(), graph.inputs().end(), [&](ir::ValueId id) {
+    const tensor::Shape& shape = graph.type(id).shape;
+    for (size_t d = 1; shape.has_rank() && d < shape.rank(); ++d) {
+      if (!shape[d].is_static()) return true;
+    }
+    return !shape.has_rank();
+  });
+}
+
+/// Puts the parts together, in the order in which each needs the ones before it.
+class Loader {
+ public:
+  Loader(const ModelSource& source, const ModelHost& host) : source_(source), host_(host) {
+    static std::atomic<uint64_t> loads{0};
+    out_.config = source.config;
+    out_.load_number = ++loads;
+  }
+  BatchedParts load();
+
+ private:
+  void complete(const ir::Graph& graph);
+  TensorConfig take_text_input();
+  void set_padding(const ir::Graph& graph);
+
+  const ModelSource& source_;
+  const ModelHost& host_;
+  BatchedParts out_;
+};
+
+BatchedParts Loader::load() {
+  const ServeOptions& options = host_.options;
+  const RunConfig run = RunConfig::of(source_.config.parameters);
+  model::Model model = open_model(source_.path, options.others);
+  // An encoder directory: texts in, one embedding a row out; the hidden states stay inside.
+  if (model.format == "huggingface" && keep_embedding(model))
+    out_.text = std::make_unique<TextFront>(model, options.length_buckets);
+  out_.kept_outputs = places_of_outputs(model.graph, out_.config);
+  keep_outputs(model.graph, out_.kept_outputs);
+  out_.strings = StringPorts(model);
+  if (run.image_input != PixelValues::off)
+    out_.strings.add_picture(model.graph, run.image_input, out_.config.is_batched());
+  complete(model.graph);
+  out_.labels = read_output_labels(out_.config, source_.root);
+  set_padding(model.graph);
+  if (out_.config.sequence) {
+    out_.layout =
+        std::make_shared<const SequenceLayout>(out_.config, model.graph, out_.strings, source_.root);
+  }
+  out_.prepared = std::make_shared<const engine::PreparedModel>(std::move(model.graph), passes::PassOptions{},
+                                                                run.weights.value_or(options.weights),
+                                                                options.ranks.read().world());
+  model.release_pages();
+  for (const ir::Value& v : out_.prepared->graph().values())
+    out_.weight_bytes += v.data.defined() ? static_cast<int64_t>(v.data.bytes()) : 0;
+  return std::move(out_);
+}
+
+void Loader::complete(const ir::Graph& graph) {
+  const ServeOptions& options = host_.options;
+  const bool streams_rows = RunConfig::of(out_.config.parameters).streams_rows;
+  const TensorConfig text = take_text_input();
+  // Nobody said that the first dimension is a batch: then it must be shown, or clients' rows could mix.
+  const bool is_told = out_.config.max_batch_size.has_value() || out_.config.sequence ||
+                       out_.config.has_dynamic_batching || out_.text != nullptr;
+  const std::string why_alone = is_told ? "" : lower::why_not_batched(graph);
+  if (!why_alone.empty()) {
+    out_.config.max_batch_size = 0;
+    host_.env.log.info(
+        "serve", "batching_off",
+        {{"model", source_.name},
+         {"reason", "rows are not shown to be independent: " + why_alone + "; set max_batch_size"}});
+  }
+  out_.padding.is_shown = !is_told && has_open_inner_extent(graph);
+  base::require(out_.config.is_decoupled || !streams_rows,
+                "stream_rows needs model_transaction_policy { decoupled: true }");
+  base::require(!out_.config.is_decoupled || !out_.text, "an encoder has one answer: it cannot be decoupled");
+  set_string_types(out_.config, out_.strings, true);  // the graph's own types, while the two are compared
+  set_answer_dims(out_.config.outputs, streams_rows, true);
+  complete_config(out_.config, graph, options.max_batch);
+  set_answer_dims(out_.config.outputs, streams_rows, false);
+  set_string_types(out_.config, out_.strings, false);
+  out_.config.name = source_.name;
+  if (out_.config.instances == 0) out_.config.instances = options.instances;
+  name_device(out_.config.groups, out_.config.instances, options.device);
+  if (!out_.text) return;
+  base::require(out_.config.is_batched(), "an encoder is served with max_batch_size > 0");
+  base::check(out_.config.inputs.size() == 2 && out_.config.inputs[0].name == "input_ids",
+              "an encoder takes ids and mask");
+  for (TensorConfig& t : out_.config.inputs) t.is_optional = true;
+  out_.config.inputs.insert(out_.config.inputs.begin(), text);
+}
+
+/// Of an encoder, the text as the config has it, taken out of the config, whose other inputs are the graph's:
+/// one text a row, which may have a dimension of its own. Refuses optional inputs of other models.
+TensorConfig Loader::take_text_input() {
+  TensorConfig text{.name = "text", .type = std::nullopt, .is_optional = true};
+  for (const TensorConfig& t : out_.config.inputs) {
+    if (!out_.text && t.is_optional) {
+      base::fail_unsupported("input '", t.name, "': field 'input.optional' is not honoured: the models ",
+                             "served here need all of their inputs");
+    }
+    if (!out_.text || t.name != text.name) continue;
+    base::require(!t.type && !t.reshape && (t.dims.empty() || t.dims == tensor::Dims{1}),
+                  "input 'text' of an encoder is TYPE_STRING with dims [ ] or [ 1 ], the config has ",
+                  config_type_name(t.type), " ", tensor::to_string(t.dims));
+    text.dims = t.dims;
+  }
+  if (out_.text)
+    std::erase_if(out_.config.inputs, [&](const TensorConfig& t) { return t.name == text.name; });
+  return text;
+}
+
+/// The parameters pad_buckets, pad_value and pad_inputs: which extents of inputs are filled up, and which of
+/// outputs have the same name in the graph and so are cut.
+void Loader::set_padding(const ir::Graph& graph) {
+  const RunConfig run = RunConfig::of(out_.config.parameters);
+  if (run.pad_buckets.empty()) return;
+  base::require(out_.config.is_batched() && !out_.text && !out_.config.sequence && !out_.config.is_decoupled,
+                "parameter pad_buckets needs max_batch_size > 0 and requests that do not depend on others");
+  out_.padding.length_buckets = run.pad_buckets;
+  std::map<std::string, sched::PaddedSide> by_symbol;
+  std::map<std::string, double> left = run.pad_inputs;
+  for (size_t i = 0; i < graph.inputs().size(); ++i) {
+    const ir::Value& value = graph.value(graph.inputs()[i]);
+    if (!run.pad_inputs.empty() && left.erase(value.name) == 0) continue;
+    const auto config = std::find_if(out_.config.inputs.begin(), out_.config.inputs.end(),
+                                     [&](const TensorConfig& t) { return t.name == value.name; });
+    base::require(config == out_.config.inputs.end() || !config->reshape, "input '", value.name,
+                  "' is reshaped, so it cannot be padded");
+    const auto& dims = value.type.shape.dims();
+    size_t open = 0;
+    for (size_t d = 1; d < dims.size(); ++d) {
+      if (dims[d].is_static()) continue;
+      ++open;
+      const double fill = run.pad_inputs.empty() ? run.pad_value : run.pad_inputs.at(value.name);
+      out_.padding.padded_sides.push_back({.tensor = i, .dim = d, .value = fill});
+      by_symbol.emplace(dims[d].name(), sched::PaddedSide{.input = i, .input_dim = d});
+    }
+    base::require(open == 1 || (open == 0 && run.pad_inputs.empty()), "input '", value.name, "' has ", open,
+                  " open extents: pad_buckets fills up one");
+  }
+  base::require(left.empty(), "parameter pad_inputs: the model has no input '",
+                left.empty() ? "" : left.begin()->first, "'");
+  base::require(!out_.padding.padded_sides.empty(), "parameter pad_buckets: no input has an open extent");
+  for (size_t o = 0; o < graph.outputs().size(); ++o) {
+    const auto& dims = graph.type(graph.outputs()[o]).shape.dims();
+    for (size_t d = 1; d < dims.size(); ++d) {
+      if (dims[d].is_static()) continue;
+      const auto at = by_symbol.find(dims[d].name());
+      base::require(at != by_symbol.end() && dims[d].name() != "?", "output '", graph.output_names()[o],
+                    "' has an open extent that no padded input has: what of it is padding is not known");
+      sched::PaddedSide side = at->second;
+      side.tensor = o;
+      side.dim = d;
+      out_.padding.cropped_outputs.push_back(side);
+    }
+  }
+  std::vector<std::optional<size_t>> lengths(graph.inputs().size());
+  for (const sched::PaddedSide& side : out_.padding.padded_sides) lengths[side.tensor] = side.dim;
+  const std::string why = lower::why_positions_meet(graph, lengths);
+  if (why.empty()) return;
+  host_.env.log.info("serve", "out_.paddingneeds_mask",
+                     {{"model", source_.name},
+                      {"reason", "what is filled up reaches other positions, unless masked: " + why}});
+}
+
+}  // namespace
+
+BatchedParts load_batched_parts(const ModelSource& source, const ModelHost& host) {
+  return Loader(source, host).load();
+}
+
+}  // namespace trireme::serve

@@ -1,0 +1,461 @@
+// Keeps the requests of a sequence in order.
+#include "serve/batched/sequence_batcher.h"
+
+#include <algorithm>
+#include <chrono>
+#include <new>
+#include <utility>
+
+#include "base/files/file.h"
+#include "sched/current_error.h"
+
+namespace trireme::serve {
+namespace {
+
+using tensor::Tensor;
+using Control = SequenceConfig::Control;
+
+constexpr const char* kClosing = "the model is being unloaded, or the server is shutting down";
+
+template <class T>
+size_t index_of(const std::vector<T>& list, const std::string& name, std::string T::*member) {
+  const auto at = std::find_if(list.begin(), list.end(), [&](const T& item) { return item.*member == name; });
+  return static_cast<size_t>(at - list.begin());
+}
+
+Tensor filled(tensor::DType type, const tensor::Dims& dims, auto value) {
+  Tensor out = Tensor::empty(type, dims);
+  tensor::visit_dtype(type, [&]<class T>(T) {
+    if constexpr (std::is_arithmetic_v<T>) {
+      for (T& v : out.template mutable_data<T>()) v = static_cast<T>(value);
+    } else {
+      base::fail_unsupported("a control of type ", tensor::name_of(type));
+    }
+  });
+  return out;
+}
+
+/// Extents for one row: open ones are 1.
+tensor::Dims row_dims(const tensor::TensorType& type) {
+  tensor::Dims dims;
+  for (const tensor::Dim& d : type.shape.dims()) dims.push_back(d.is_static() ? d.value() : 1);
+  return dims;
+}
+
+Tensor initial_state(const SequenceConfig::State& state, bool is_batched, const std::string& root) {
+  tensor::Dims dims = state.dims;
+  if (is_batched) dims.insert(dims.begin(), 1);
+  Tensor out = Tensor::zeros(*state.type, dims);
+  if (state.initial_file.empty()) return out;
+  const std::string bytes =
+      base::read_file(base::safe_join(root, "initial_state/" + state.initial_file), size_t{1} << 30);
+  base::require(static_cast<int64_t>(bytes.size()) == out.bytes(), "initial state '", state.initial_file,
+                "' has ", bytes.size(), " bytes, the state has ", out.bytes());
+  std::copy(bytes.begin(), bytes.end(), reinterpret_cast<char*>(out.mutable_raw()));
+  return out;
+}
+
+/// The state is what the model's input is: a wrong one would fail at the first request, and at every one.
+void check_state(const SequenceConfig::State& state, const tensor::TensorType& type, bool is_batched) {
+  tensor::Dims dims = state.dims;
+  if (is_batched) dims.insert(dims.begin(), -1);
+  bool fits = state.type == type.dtype && (!type.shape.has_rank() || type.shape.rank() == dims.size());
+  for (size_t d = 0; fits && type.shape.has_rank() && d < dims.size(); ++d)
+    fits = dims[d] == -1 || !type.shape[d].is_static() || type.shape[d].value() == dims[d];
+  base::require(fits, "state '", state.input, "' is ", config_type_name(state.type), " ",
+                tensor::to_string(state.dims), is_batched ? " behind the batch" : "",
+                ", the model's input is ", config_type_name(type.dtype), " ", type.shape.to_string());
+}
+
+/// True where a control of the type can hold the number: a uint64, or an int64 if `is_signed`.
+bool holds(tensor::DType type, uint64_t number, bool is_signed) {
+  bool fits = true;
+  tensor::visit_dtype(type, [&]<class T>(T) {
+    if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>)
+      fits = is_signed ? std::in_range<T>(static_cast<int64_t>(number)) : std::in_range<T>(number);
+  });
+  return fits;
+}
+
+std::string id_of(const SequenceWish& wish) {
+  return wish.text.empty() ? std::to_string(wish.number) : wish.text;
+}
+
+/// The tenant, with its length, and the ID: no other tenant's words make the same key.
+std::string key_of(const SequenceWish& wish) {
+  return base::concat(wish.tenant.size(), ' ', wish.tenant, wish.text.empty() ? '#' : '$', id_of(wish));
+}
+
+}  // namespace
+
+SequenceLayout::SequenceLayout(const ModelConfig& config, const ir::Graph& graph, const StringPorts& strings,
+                               const std::string& root)
+    : config_(*config.sequence) {
+  size_t made = 0;
+  for (ir::ValueId id : graph.inputs()) {
+    const std::string& name = graph.value(id).name;
+    Input input{.type = graph.type(id).dtype, .dims = row_dims(graph.type(id))};
+    const size_t control = index_of(config_.controls, name, &SequenceConfig::Control::name);
+    const size_t state = index_of(config_.states, name, &SequenceConfig::State::input);
+    if (control < config_.controls.size()) {
+      input.from = Input::From::control;
+      input.index = control;
+      const WireType type = config_.controls[control].type;
+      const bool is_text = strings.takes(name),
+                 is_id = config_.controls[control].kind == Control::Kind::corrid;
+      base::require(is_text ? !type && is_id : type == input.type, "control '", name, "' is ",
+                    config_type_name(type), ", the model has ",
+                    config_type_name(is_text ? WireType() : input.type));
+      if (is_text && strings.is_handle(name)) {
+        base::fail_unsupported("control '", name,
+                               "': a correlation ID of TYPE_STRING must be cast to a number");
+      }
+      base::require(!config.is_batched() || input.dims.empty() || input.dims[0] == 1, "control '", name,
+                    "' has ", input.dims.empty() ? 0 : input.dims[0], " rows whatever the batch has");
+      if (is_id) id_types_.push_back(input.type);
+      has_number_ = has_number_ || (is_id && !is_text);
+      has_text_ = has_text_ || is_text;
+    } else if (state < config_.states.size()) {
+      input.from = Input::From::state;
+      input.index = state;
+      check_state(config_.states[state], graph.type(id), config.is_batched());
+    } else {
+      input.index = inputs_.size() - made;
+    }
+    made += input.from != Input::From::client;
+    inputs_.push_back(std::move(input));
+  }
+  base::require(made == config_.controls.size() + config_.states.size(),
+                "sequence_batching names an input that the model does not have");
+  const auto& names = graph.output_names();
+  for (const SequenceConfig::State& s : config_.states) {
+    const auto at = std::find(names.begin(), names.end(), s.output);
+    base::require(at != names.end(), "the model has no output '", s.output, "' for its state");
+    state_outputs_.push_back(static_cast<size_t>(at - names.begin()));
+    initial_.push_back(initial_state(s, config.is_batched(), root));
+  }
+  for (const std::string& name : names) {
+    is_hidden_output_.push_back(index_of(config.outputs, name, &TensorConfig::name) == config.outputs.size());
+  }
+}
+
+Tensor SequenceLayout::control(const Input& input, const Step& step) const {
+  using Kind = Control::Kind;
+  const Control& c = config_.controls[input.index];
+  if (c.kind == Kind::corrid) return filled(input.type, input.dims, step.number);
+  const bool is_true = c.kind == Kind::start ? step.is_start
+                       : c.kind == Kind::end ? step.is_end
+                                             : step.is_ready;
+  return filled(input.type, input.dims, is_true ? c.when_true : c.when_false);
+}
+
+uint64_t SequenceLayout::number_of(const SequenceWish& wish, const std::string& model) const {
+  base::require(wish.text.empty() || !has_number_, "correlation ID of model '", model,
+                "' must be a number, got '", wish.text, "'");
+  const bool is_spelt = !wish.text.empty() && has_text_;
+  uint64_t number = wish.number;
+  if (is_spelt) {
+    int64_t spelt = 0;
+    parse_number(wish.text, tensor::DType::i64, "sequence_id", &spelt);
+    number = static_cast<uint64_t>(spelt);
+  }
+  for (const tensor::DType type : id_types_) {
+    base::require(holds(type, number, is_spelt), "correlation ID of model '", model, "' is ",
+                  is_spelt ? wish.text : std::to_string(number), ", which its input of ",
+                  config_type_name(type), " does not hold");
+  }
+  return number;
+}
+
+std::vector<Tensor> SequenceLayout::assemble(std::vector<Tensor> client, const Step& step,
+                                             const std::vector<Tensor>& states) const {
+  std::vector<Tensor> all;
+  for (const Input& input : inputs_) {
+    switch (input.from) {
+      case Input::From::client: all.push_back(std::move(client.at(input.index))); break;
+      case Input::From::control: all.push_back(control(input, step)); break;
+      case Input::From::state: all.push_back(states.at(input.index)); break;
+    }
+  }
+  return all;
+}
+
+std::vector<Tensor> SequenceLayout::take_states(std::vector<Tensor>& outputs) const {
+  std::vector<Tensor> states;
+  // Copies: a row's view would keep the whole batch in memory for as long as the sequence lives.
+  for (size_t output : state_outputs_) states.push_back(outputs.at(output).clone());
+  size_t index = 0;
+  std::erase_if(outputs, [&](const Tensor&) { return is_hidden_output_[index++]; });
+  return states;
+}
+
+SequenceBatcher::SequenceBatcher(std::shared_ptr<const SequenceLayout> layout, Options options,
+                                 const base::Env& env, Submit submit)
+    : layout_(std::move(layout)), options_(std::move(options)), env_(env), submit_(std::move(submit)) {
+  sweeper_ = std::thread([this] { run_sweeps(); });
+}
+
+SequenceBatcher::~SequenceBatcher() { stop(); }
+
+void SequenceBatcher::stop() {
+  stop_.close();
+  if (sweeper_.joinable()) sweeper_.join();
+}
+
+void SequenceBatcher::submit(sched::Request request, const SequenceWish& wish, Turn& turn) {
+  base::require(wish.is_any(), "inference request to model '", options_.model,
+                "' must specify a non-zero or non-empty correlation ID");
+  const uint64_t number = layout_->number_of(wish, options_.model);
+  base::require(request.rows == 1, "inference request to model '", options_.model,
+                "' must specify batch-size 1 due to requirements of sequence batcher");
+  const std::string key = key_of(wish);
+  Items own(1);
+  Item& item = own.front();
+  turn = {.key = key, .is_start = wish.is_start, .is_end = wish.is_end};
+  item.turn = &turn;
+  item.request = std::move(request);
+  Items ready;
+  const char* refusal = table_.with([&](Table& table) -> const char* {
+    const auto at = table.sequences.find(key);
+    const bool is_live = at != table.sequences.end() && !at->second.has_ended;
+    base::require(wish.is_start || is_live, "inference request for sequence ", id_of(wish), " to model '",
+                  options_.model, "' must specify the START flag on the first request of the sequence");
+    if (table.is_closing) return kClosing;
+    if (table.waiting >= options_.max_waiting) return "Exceeds maximum queue size";
+    Sequence& sequence = find_or_add(table, key, number);
+    sequence.items.splice(sequence.items.end(), own);
+    sequence.has_ended = wish.is_end;
+    sequence.last_ns = env_.clock.now_ns();
+    ++table.waiting;
+    give_slots(table, ready);
+    take_next(table, sequence, ready);
+    return nullptr;
+  });
+  if (refusal != nullptr) {
+    item.reason = refusal;
+    return refuse(item);
+  }
+  submit_all(std::move(ready));
+}
+
+SequenceBatcher::Sequence& SequenceBatcher::find_or_add(Table& table, const std::string& key,
+                                                        uint64_t number) {
+  if (const auto at = table.sequences.find(key); at != table.sequences.end()) return at->second;
+  std::list<std::string> place{key};
+  Slots slot{0};
+  Sequence& sequence = table.sequences[key];  // the last that may throw
+  sequence.number = number;
+  sequence.slot = slot.extract(slot.begin());
+  table.backlog.splice(table.backlog.end(), place);
+  return sequence;
+}
+
+/// Puts the sequence's next request into `ready`, if it may run.
+void SequenceBatcher::take_next(Table& table, Sequence& s, Items& ready) {
+  if (!s.has_slot || s.is_running || s.items.empty()) return;
+  Item& item = s.items.front();
+  const bool is_start = item.turn->is_start;
+  sched::Request& request = item.request;
+  s.is_running = true;
+  item.turn->has_begun = true;
+  --table.waiting;
+  ready.splice(ready.end(), s.items, s.items.begin());
+  if (options_.instances > 0) {  // first rows of all instances first
+    request.instance = static_cast<int>(s.slot.value() % options_.instances);
+    request.row = options_.has_rows ? static_cast<int64_t>(s.slot.value() / options_.instances) : -1;
+  }
+  try {
+    if (is_start) s.states = layout_->initial_states();
+    request.inputs =
+        layout_->assemble(std::move(request.inputs),
+                          {.is_start = is_start, .is_end = item.turn->is_end, .number = s.number}, s.states);
+  } catch (const std::exception&) {
+    item.error = sched::current_error();
+  }
+}
+
+void SequenceBatcher::end_sequence(Table& table, Sequences::iterator at, Items& ready) {
+  if (at->second.has_slot) table.free.insert(std::move(at->second.slot));
+  table.sequences.erase(at);
+  give_slots(table, ready);
+}
+
+/// Free slots go to those who wait longest.
+void SequenceBatcher::give_slots(Table& table, Items& ready) {
+  while (has_free_slot(table) && !table.backlog.empty()) {
+    Sequence& sequence = table.sequences.at(table.backlog.front());
+    table.backlog.pop_front();
+    sequence.has_slot = true;
+    if (table.free.empty()) {
+      sequence.slot.value() = table.unused++;
+    } else {
+      sequence.slot = table.free.extract(table.free.begin());
+    }
+    take_next(table, sequence, ready);
+  }
+}
+
+bool SequenceBatcher::has_free_slot(const Table& table) const {
+  return !table.free.empty() || table.unused < options_.slots;
+}
+
+/// A sequence whose first request failed has no state to go on from: what follows, up to a new start, is
+/// refused, and later requests hear that they lack a start.
+SequenceBatcher::Freed SequenceBatcher::end(Turn& turn, sched::Outcome& outcome) {
+  Freed freed;
+  if (!turn.has_begun) return freed;  // refused while it waited here
+  std::vector<Tensor> states;
+  try {
+    if (!outcome.error) states = layout_->take_states(outcome.outputs);
+  } catch (const std::exception&) {
+    outcome = {.outputs = {},
+               .error = sched::current_error(),
+               .ending = sched::Ending::failed,
+               .timing = outcome.timing};
+  }
+  table_.with([&](Table& table) {
+    const auto at = table.sequences.find(turn.key);  // there: a running one is never taken away
+    Sequence& s = at->second;
+    s.is_running = false;
+    s.last_ns = env_.clock.now_ns();
+    if (!outcome.error) s.states = std::move(states);
+    const bool has_failed = outcome.error && turn.is_start;
+    if (has_failed) drop_items(table, s, "the START request of the sequence failed", freed.refused);
+    if ((turn.is_end || has_failed) && s.items.empty()) return end_sequence(table, at, freed.ready);
+    take_next(table, s, freed.ready);
+  });
+  return freed;
+}
+
+void SequenceBatcher::go_on(Freed freed) {
+  refuse_all(freed.refused);
+  submit_all(std::move(freed.ready));
+}
+
+void SequenceBatcher::refuse_first(Table& table, Sequence& sequence, const char* reason, sched::Ending ending,
+                                   Items& refused) {
+  sequence.items.front().reason = reason;
+  sequence.items.front().ending = ending;
+  refused.splice(refused.end(), sequence.items, sequence.items.begin());
+  --table.waiting;
+}
+
+/// Takes out what waits in a sequence, up to a request that starts it anew.
+void SequenceBatcher::drop_items(Table& table, Sequence& sequence, const char* reason, Items& refused) {
+  while (!sequence.items.empty() && !sequence.items.front().turn->is_start)
+    refuse_first(table, sequence, reason, sched::Ending::refused, refused);
+}
+
+void SequenceBatcher::refuse(const Item& item) {
+  sched::Outcome outcome{
+      .outputs = {}, .error = std::nullopt, .ending = item.ending, .timing = item.request.timing};
+  try {
+    outcome.error.emplace(base::ErrorCode::unavailable, item.reason);
+  } catch (const std::bad_alloc&) {
+    outcome.error = sched::current_error();
+  }
+  item.request.sink(std::move(outcome));
+}
+
+void SequenceBatcher::refuse_all(const Items& items) {
+  for (const Item& item : items) refuse(item);
+}
+
+void SequenceBatcher::submit_all(Items ready) {
+  for (Item& item : ready) {
+    const sched::Sink sink = item.request.sink;
+    const sched::Timing timing = item.request.timing;
+    try {
+      if (!item.error) submit_(std::move(item.request));
+    } catch (const std::exception&) {
+      item.error = sched::current_error();
+    }
+    if (item.error)
+      sink(
+          {.outputs = {}, .error = std::move(item.error), .ending = sched::Ending::failed, .timing = timing});
+  }
+}
+
+/// Of the sequences without a slot, those whose start nobody waits for any more. Those with one leave it to
+/// the scheduler, which gets their requests one by one.
+void SequenceBatcher::drop_dead(Table& table, Items& refused) const {
+  const int64_t now_ns = env_.clock.now_ns();
+  std::erase_if(table.backlog, [&](const std::string& key) {
+    Sequence& s = table.sequences.at(key);
+    while (!s.items.empty()) {
+      const sched::Request& first = s.items.front().request;
+      const bool is_gone = first.cancelled && first.cancelled();
+      const bool is_late = (first.deadline_ns != 0 && !first.runs_late && now_ns > first.deadline_ns) ||
+                           (first.finish_ns != 0 && now_ns > first.finish_ns);
+      if (!is_gone && !is_late) return false;
+      refuse_first(table, s, is_gone ? "the client left" : "Request timeout expired",
+                   is_gone ? sched::Ending::cancelled : sched::Ending::expired, refused);
+      drop_items(table, s, "the START request of the sequence was not run", refused);
+    }
+    table.sequences.erase(key);
+    return true;
+  });
+}
+
+void SequenceBatcher::sweep() {
+  Items ready, refused;
+  table_.with([&](Table& table) {
+    drop_dead(table, refused);
+    const int64_t now_ns = env_.clock.now_ns();
+    for (auto next = table.sequences.begin(); next != table.sequences.end();) {
+      const auto at = next++;
+      const Sequence& s = at->second;
+      const bool is_quiet = !s.is_running && s.items.empty();
+      if (is_quiet && s.has_slot && now_ns - s.last_ns > options_.idle_ns) end_sequence(table, at, ready);
+    }
+  });
+  refuse_all(refused);
+  submit_all(std::move(ready));
+}
+
+void SequenceBatcher::run_sweeps() {
+  const int64_t step_ns = std::clamp(options_.idle_ns / 4, 5 * base::kNsPerMs, 250 * base::kNsPerMs);
+  while (!stop_.closed()) {
+    stop_.pop_until(env_.clock.now_ns() + step_ns);
+    sweep();
+  }
+}
+
+void SequenceBatcher::drain() {
+  Items left;
+  table_.with([&](Table& table) { table.is_closing = true; });
+  const auto is_busy = [&] {
+    return table_.with([](const Table& table) {
+      return std::any_of(table.sequences.begin(), table.sequences.end(), [](const auto& entry) {
+        const Sequence& s = entry.second;
+        return s.is_running || (s.has_slot && !s.items.empty());
+      });
+    });
+  };
+  while (is_busy()) std::this_thread::sleep_for(std::chrono::microseconds(200));
+  table_.with([&](Table& table) {
+    for (auto& [key, s] : table.sequences) left.splice(left.end(), s.items);
+    table.sequences.clear();
+    table.backlog.clear();
+    table.waiting = 0;
+  });
+  for (Item& item : left) item.reason = kClosing;
+  refuse_all(left);
+}
+
+size_t SequenceBatcher::waiting() const {
+  return table_.with([](const Table& table) { return table.waiting; });
+}
+
+bool SequenceBatcher::knows(const SequenceWish& wish) const {
+  return table_.with([key = key_of(wish)](const Table& table) {
+    const auto at = table.sequences.find(key);
+    return at != table.sequences.end() && !at->second.has_ended;
+  });
+}
+
+bool SequenceBatcher::has_sequences() const {
+  return table_.with([](const Table& table) { return !table.sequences.empty(); });
+}
+
+}  // namespace trireme::serve

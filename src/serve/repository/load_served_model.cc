@@ -1,0 +1,15 @@
+// The kinds of models that are served: the one place that names them all.
+#include "serve/repository/load_served_model.h"
+
+#include "serve/batched/batched_model.h"
+#include "serve/models/ensemble_model.h"
+
+namespace trireme::serve {
+
+std::shared_ptr<ServedModel> load_served_model(const ModelSource& source, const ModelHost& host,
+                                               const ModelMetrics* earlier) {
+  if (source.config.ensemble) return std::make_shared<EnsembleModel>(source, host, earlier);
+  return std::make_shared<BatchedModel>(source, host, earlier);
+}
+
+}  // namespace trireme::serve
