@@ -11,6 +11,9 @@
 #include "engine/decode/decode_model.h"
 #include "engine/arena.h"
 #include "engine/decode/kv_pool.h"
+#include "lower/inference.h"
+#include "lower/program_cache.h"
+#include "runtime/executor.h"
 #include "runtime/late_results.h"
 
 namespace trireme::engine {

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/files/directory.h"
+#include "model/load/load.h"
 
 namespace trireme::serve {
 
