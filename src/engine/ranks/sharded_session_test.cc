@@ -7,6 +7,7 @@
 #include "base/rng.h"
 #include "comm/local.h"
 #include "engine/ranks/sharded_session.h"
+#include "engine/session/session.h"
 #include "model/zoo/resnet.h"
 #include "model/zoo/zoo.h"
 #include "tests/test_device.h"

@@ -8,6 +8,7 @@
 #include "base/rng.h"
 #include "comm/local.h"
 #include "engine/ranks/sharded_session.h"
+#include "engine/session/session.h"
 #include "engine/train/train_session.h"
 #include "model/loss.h"
 #include "model/zoo/zoo.h"
