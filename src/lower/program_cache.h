@@ -37,7 +37,12 @@ class ProgramCache {
   }
 
   size_t size() const { return entries_.size(); }
-  bool has(const Key& key) const { return entries_.contains(key); }
+  /// The value of a key, or null; not counted as a use. Ranks that let programs go together must use them
+  /// together.
+  Value* peek(const Key& key) const {
+    const auto at = entries_.find(key);
+    return at == entries_.end() ? nullptr : at->second.value.get();
+  }
   /// Calls use(key, value) for each, in the order of the keys.
   template <class Use>
   void for_each(const Use& use) const {

@@ -291,6 +291,52 @@ TEST(TokenScheduler, RanksAnswerAsOne) {
   EXPECT_THROW(DecodeModel(models[0].graph, stages), base::Error);
 }
 
+/// Programs come and go; what is only looked at on the first rank must not change which ones the others keep.
+TEST(TokenScheduler, RanksLetTheSameProgramsGo) {
+  const model::Model model = tiny();
+  const auto run = [&](int tp) {
+    DecodeOptions o{.threads = 2, .max_programs = 2};
+    o.strategy.tp = tp;
+    DecodeSession session(std::make_shared<DecodeModel>(model.graph, o), o);
+    Answers all;
+    for (int64_t round = 0; round < 12; ++round) {
+      TokenScheduler generator(session);
+      for (int64_t i = 0; i <= round % 3; ++i) {
+        generator.add({.prompt = std::vector<int64_t>(static_cast<size_t>(1 + (round * 5 + i) % 7), 3 + i),
+                       .max_tokens = 3,
+                       .stop = {},
+                       .sampling = {.temperature = 0}});
+      }
+      session.prepare({1, 1}, passes::DecodeResult::tokens);
+      for (const auto& [id, tokens] : run_all(generator)) all[100 * round + id] = tokens;
+    }
+    return all;
+  };
+  EXPECT_EQ(run(2), run(1));
+}
+
+TEST(TokenScheduler, ALostRankEndsTheSession) {
+  const model::Model model = tiny();
+  DecodeOptions o{.threads = 2};
+  o.strategy.tp = 2;
+  DecodeSession session(std::make_shared<DecodeModel>(model.graph, o), o);
+  {
+    TokenScheduler generator(session);
+    generator.add({.prompt = {1, 2, 3}, .max_tokens = 8, .stop = {}, .sampling = {.temperature = 0}});
+    EXPECT_EQ(generator.step().size(), 1u);
+    session.ranks().lose(1);
+    for (int again = 0; again < 2; ++again) {
+      try {
+        generator.step();
+        ADD_FAILURE() << "a step without one of its ranks";
+      } catch (const base::Error& e) {
+        EXPECT_EQ(e.code(), base::ErrorCode::unavailable);
+      }
+    }
+  }  // what it held goes back to pages that nobody can use any more
+  EXPECT_EQ(session.free_pages(), session.pool().pages());
+}
+
 TEST(TokenScheduler, RanksOfAJobFollowTheFirst) {
   const model::Model model = tiny();
   const auto run = [&](const std::shared_ptr<const DecodeModel>& prepared, const DecodeOptions& o) {

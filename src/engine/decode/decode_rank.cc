@@ -146,8 +146,9 @@ std::shared_ptr<DecodeRank::Compiled> DecodeRank::compiled(const Key& key) {
   return found;
 }
 
-const compile::Program& DecodeRank::prepare(DecodeResult result, const DecodeBucket& bucket) {
-  return *compiled({result, bucket})->program;
+const compile::Program* DecodeRank::program(DecodeResult result, const DecodeBucket& bucket) const {
+  const std::shared_ptr<Compiled>* found = compiled_.peek({result, bucket});
+  return found == nullptr ? nullptr : (*found)->program.get();
 }
 
 void DecodeRank::run(const DecodeBucket& bucket, const std::vector<Tensor>& inputs, Tensor* logits,

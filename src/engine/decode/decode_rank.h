@@ -45,11 +45,9 @@ class DecodeRank {
   base::ThreadPool& threads() { return threads_; }
   int64_t arena_bytes() const { return arena_.bytes(); }
   std::string host_operators() const;
-  const compile::Program& prepare(passes::DecodeResult result, const DecodeBucket& bucket);
-  /// Whether prepare() would find the program.
-  bool has(passes::DecodeResult result, const DecodeBucket& bucket) const {
-    return compiled_.has({result, bucket});
-  }
+  void prepare(passes::DecodeResult result, const DecodeBucket& bucket) { compiled({result, bucket}); }
+  /// The program that prepare() made, or null. Changes nothing: ranks keep the same programs.
+  const compile::Program* program(passes::DecodeResult result, const DecodeBucket& bucket) const;
 
   /// Extents of a step's operands, in the order of passes::DecodeInput and DrawInput.
   std::vector<tensor::Dims> operand_shapes(passes::DecodeResult result, const DecodeBucket& bucket) const;

@@ -191,9 +191,9 @@ void DecodeRanks::all(const Order& order, std::span<std::byte> bytes, const Do& 
 }
 
 const compile::Program& DecodeRanks::prepare(DecodeResult result, const DecodeBucket& bucket) {
-  if (!first().has(result, bucket))
-    all(Order::step(Command::prepare, result, bucket), {}, [&](DecodeRank& r) { r.prepare(result, bucket); });
-  return first().prepare(result, bucket);
+  if (const compile::Program* found = first().program(result, bucket)) return *found;
+  all(Order::step(Command::prepare, result, bucket), {}, [&](DecodeRank& r) { r.prepare(result, bucket); });
+  return *first().program(result, bucket);
 }
 
 void DecodeRanks::run(const DecodeBucket& bucket, const std::vector<Tensor>& inputs, Tensor& logits,

@@ -38,6 +38,8 @@ class DecodeRanks {
   void copy_page(int32_t from, int32_t to);
   void set_seen(int64_t place, std::vector<int32_t> counts);
   void copy_seen(int64_t from, int64_t to);
+  /// Takes a rank away, as if its thread had died; for tests. From any thread.
+  void lose(int rank) { group_->lose(rank); }
 
   /// What another rank does with its part until the first says the end.
   static void follow(DecodeRank& rank, comm::Communicator& world);

@@ -101,6 +101,8 @@ class DecodeSession {
   int64_t arena_bytes() const { return ranks_->first().arena_bytes(); }
   std::string host_operators() const { return ranks_->first().host_operators(); }
   base::ThreadPool& threads() { return ranks_->first().threads(); }
+  /// The ranks that run its steps.
+  DecodeRanks& ranks() { return *ranks_; }
 
  private:
   struct Sequence {
