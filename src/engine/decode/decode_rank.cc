@@ -146,6 +146,13 @@ std::shared_ptr<DecodeRank::Compiled> DecodeRank::compiled(const Key& key) {
   return found;
 }
 
+/// A rank that made a program by itself would wait for others that do not come.
+std::shared_ptr<DecodeRank::Compiled> DecodeRank::prepared(const Key& key) {
+  base::check(compiled_.peek(key) != nullptr, "a step of ", key.bucket.tokens, " tokens in ",
+              key.bucket.sequences, " sequences was not prepared on this rank");
+  return compiled(key);
+}
+
 const compile::Program* DecodeRank::program(DecodeResult result, const DecodeBucket& bucket) const {
   const std::shared_ptr<Compiled>* found = compiled_.peek({result, bucket});
   return found == nullptr ? nullptr : (*found)->program.get();
@@ -153,7 +160,7 @@ const compile::Program* DecodeRank::program(DecodeResult result, const DecodeBuc
 
 void DecodeRank::run(const DecodeBucket& bucket, const std::vector<Tensor>& inputs, Tensor* logits,
                      runtime::Trace* trace) {
-  const std::shared_ptr<Compiled> program = compiled({DecodeResult::logits, bucket});
+  const std::shared_ptr<Compiled> program = prepared({DecodeResult::logits, bucket});
   finish();
   const void* in[passes::kDecodeInputs];
   for (size_t i = 0; i < passes::kDecodeInputs; ++i) in[i] = inputs[i].raw();
@@ -165,7 +172,7 @@ void DecodeRank::run(const DecodeBucket& bucket, const std::vector<Tensor>& inpu
 
 void DecodeRank::launch(DecodeResult result, const DecodeBucket& bucket, const std::vector<Tensor>& inputs,
                         size_t slot) {
-  const std::shared_ptr<Compiled> program = compiled({result, bucket});
+  const std::shared_ptr<Compiled> program = prepared({result, bucket});
   const void* in[passes::kDrawInputs];
   for (size_t i = 0; i < passes::kDrawInputs; ++i) in[i] = inputs[i].raw();
   in[passes::kDrawChosen] = drawn_->there(1 - slot);

@@ -51,12 +51,12 @@ class DecodeRank {
 
   /// Extents of a step's operands, in the order of passes::DecodeInput and DrawInput.
   std::vector<tensor::Dims> operand_shapes(passes::DecodeResult result, const DecodeBucket& bucket) const;
-  /// Runs a step to its end; the first rank's logits [sequences, vocabulary] to `logits`, null on others.
-  /// `inputs`: of the largest bucket, in the order of passes::DecodeInput and DrawInput.
+  /// Runs a step that was prepared to its end; the first rank's logits [sequences, vocabulary] to `logits`,
+  /// null on others. `inputs`: of the largest bucket, in the order of passes::DecodeInput and DrawInput.
   void run(const DecodeBucket& bucket, const std::vector<tensor::Tensor>& inputs, tensor::Tensor* logits,
            runtime::Trace* trace);
-  /// Launches a step that draws into slot `slot` of two; tokens that the step before drew are those of the
-  /// other slot.
+  /// Launches a step that was prepared and draws into slot `slot` of two; tokens that the step before drew
+  /// are those of the other slot.
   void launch(passes::DecodeResult result, const DecodeBucket& bucket,
               const std::vector<tensor::Tensor>& inputs, size_t slot);
   /// What that step drew, once it is done: tokens, then logarithms. Throws what it found wrong.
@@ -81,6 +81,7 @@ class DecodeRank {
     auto operator<=>(const Key&) const = default;
   };
   std::shared_ptr<Compiled> compiled(const Key& key);
+  std::shared_ptr<Compiled> prepared(const Key& key);
   std::shared_ptr<Compiled> build(const Key& key);
   std::vector<void*> states_of(const compile::Program& program);
   int32_t* seen();
