@@ -58,10 +58,14 @@ std::vector<std::string> lowered_alone(const ir::Graph& loss, const lower::StepT
   return texts;
 }
 
-void expect_same_programs(TrainOptions options, const Strategy& wanted) {
-  // A vocabulary that no axis divides: parts are of uneven length.
-  const ir::Graph loss = tests::loss_network(
+/// A vocabulary that no axis divides: parts are of uneven length.
+ir::Graph uneven_loss() {
+  return tests::loss_network(
       "gpt2", {"vocabulary=37", "positions=8", "width=32", "layers=4", "heads=4", "dropout=0.1"});
+}
+
+void expect_same_programs(TrainOptions options, const Strategy& wanted) {
+  const ir::Graph loss = uneven_loss();
   options.threads = 1;
   options.strategy = passes::choose_kv_ranks(loss, wanted);
   const lower::StepKey key{{{2, 8}, {2, 8}}, 2, lower::StepPart::update};
@@ -98,6 +102,22 @@ TEST(Lowering, OneRankAloneGetsTheProgramsThatTheRanksRun) {
     low.activation_bytes = 800'000;
     expect_same_programs(low, s);
   }
+}
+
+/// A budget that the smaller parts of the last rank fit, and those of the first do not.
+TEST(Lowering, ARankTakesThePlanOfTheFirstThoughItsOwnPartsAreSmaller) {
+  TrainOptions options;
+  options.strategy = {.tp = 4};
+  const tensor::MeshShape mesh = options.strategy.mesh();
+  const auto arena = [&](int rank) {
+    base::SharedCache packs;
+    lower::StepLowering lowering(lower::training_form(uneven_loss(), {}),
+                                 {options, {mesh, mesh.coordinates(rank)}, {.threads = 1}}, packs);
+    return lowering.lower({{{2, 8}, {2, 8}}, 2, lower::StepPart::last}).program->memory.arena_bytes;
+  };
+  ASSERT_GT(arena(0), arena(3));
+  options.activation_bytes = arena(3);
+  expect_same_programs(options, options.strategy);
 }
 
 TEST(Lowering, ARankOfAModelIsLoweredWithoutTheOthers) {
