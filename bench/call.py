@@ -22,8 +22,9 @@ KEPT_CALLS = 3
 PROBE_MS = 240
 SETTLE_S = 0.3  # before a probe: threads of what was measured before it spin on for a while
 # What judges a call: what the machine did on average in each probe. Its limits are the best of a probe, which a busy
-# machine reaches now and then.
-PROBED = ("f32_mean_gflops", "read_mean_gbs")
+# machine reaches now and then. A call is judged by the limits that its rows are bound by; both are printed.
+F32, READ = "f32_mean_gflops", "read_mean_gbs"
+BOUND_BY = {"collectives": (F32, READ)}  # every other benchmark computes: (F32,)
 LEAST_PROBES = 3
 LEAST_MEAN = 0.85  # of the f32 limit: a machine that is as busy all through does not vary
 
@@ -68,10 +69,10 @@ def why_refused(call):
     for threads, limits in call["limits"].items():
         if limits["probes"] < LEAST_PROBES:
             return f"{limits['probes']} probes on {threads} threads are too few to tell how steady the machine was"
-        if limits["f32_mean_gflops"][0] < LEAST_MEAN * limits["f32_gflops"][0]:
-            share = limits["f32_mean_gflops"][0] / limits["f32_gflops"][0]
+        if limits[F32][0] < LEAST_MEAN * limits["f32_gflops"][0]:
+            share = limits[F32][0] / limits["f32_gflops"][0]
             return f"the probe on {threads} threads had {100 * share:.0f} % of their processors: others used them"
-        for key in PROBED:
+        for key in BOUND_BY.get(call["bench"], (F32,)):
             if limits[key][3] > MOST_VARIATION:
                 return (f"the probe of {key} on {threads} threads varies by {100 * limits[key][3]:.0f} %, more than "
                         f"{100 * MOST_VARIATION:.0f} %: the machine was disturbed")
