@@ -100,7 +100,6 @@ def transformers_model(kind, config, family, inputs, part=None, **fields):
     def build():
         import transformers
         made = getattr(transformers, config)(**fields)
-        made._attn_implementation = "sdpa"
         if hasattr(made, "use_cache"):
             made.use_cache = False
         model = getattr(transformers, kind)(made)

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "passes/layout/layout.h"
+#include "passes/layout/sink_axes.h"
 #include "passes/rewriter.h"
 
 namespace trireme::passes {
@@ -207,7 +208,8 @@ bool sink_one(Rewriter& rw, const Node& node) {
   if (op == "batch_norm_train") return sink_batch_norm(rw, node);
   if (op == "concat") return sink_concat(rw, node);
   if (op == "pad") return sink_pad(rw, node);
-  if (op == "reduce_mean") return sink_spatial_mean(rw, node);
+  if (op == "reduce_mean" && sink_spatial_mean(rw, node)) return true;
+  if (sink_past_axes(rw, node)) return true;
   return is_elementwise(node) && sink_elementwise(rw, node);
 }
 

@@ -17,6 +17,7 @@
 #include "passes/fuse/train_norms.h"
 #include "passes/fuse/transformer.h"
 #include "passes/layout/layout.h"
+#include "passes/layout/moves.h"
 #include "passes/precision/casts.h"
 #include "passes/precision/quantized.h"
 
@@ -34,6 +35,7 @@ const std::vector<Pass>& prepare_passes() {
 
 const std::vector<Pass>& bucket_passes() {
   static const std::vector<Pass> list{
+      {"moves", "chains of transposes and reshapes transpose once, or not at all", merge_moves},
       {"bucket_noops", "removes nodes that change nothing now that shapes are known", remove_noops},
       {"cse", "computes equal nodes once", merge_equal_nodes},
       {"activations", "gathers GELU, SiLU and hard-swish", gather_activations},
@@ -43,7 +45,10 @@ const std::vector<Pass>& bucket_passes() {
       {"packed_attention", "attention reads queries, keys and values in the projection they share",
        pack_attention},
       {"channels_last", "convolutions and pools in [n,h,w,c]", use_channels_last},
+      {"image_moves", "what stands between sequences and channels-last images moves nothing",
+       merge_image_moves},
       {"sink_transposes", "moves layout changes down until they cancel", sink_transposes},
+      {"left_moves", "chains of transposes and reshapes that sinking made", merge_image_moves},
       {"input_layout", "first convolutions read channels-first inputs directly", absorb_input_layout},
       {"linear", "products with constant weights", make_linear},
       {"epilogue", "bias, activation and residual move into products and convolutions", fuse_epilogues},
@@ -58,6 +63,7 @@ const std::vector<Pass>& bucket_passes() {
 
 const std::vector<Pass>& forward_passes() {
   static const std::vector<Pass> list{
+      {"train_moves", "chains of transposes and reshapes transpose once, or not at all", merge_moves},
       {"train_noops", "removes nodes that change nothing", remove_noops},
       {"train_cse", "computes equal nodes once", merge_equal_nodes},
       {"train_activations", "gathers GELU, SiLU and hard-swish", gather_activations},
@@ -66,7 +72,10 @@ const std::vector<Pass>& forward_passes() {
       {"train_attention", "gathers attention", gather_attention},
       {"train_packed_attention", "attention reads the projection that q, k and v share", pack_attention},
       {"train_channels_last", "convolutions and pools in [n,h,w,c]", use_channels_last},
+      {"train_image_moves", "what stands between sequences and channels-last images moves nothing",
+       merge_image_moves},
       {"train_sink", "moves layout changes down until they cancel", sink_transposes},
+      {"train_left_moves", "chains of transposes and reshapes that sinking made", merge_image_moves},
       {"train_batch_norms", "sums and rectifiers move into the batch norms before them", fuse_train_norms},
       {"train_linear", "products with weights", make_linear},
       {"train_bias", "biases move into products", fuse_biases},

@@ -1,0 +1,221 @@
+// Follows the parts of axes through a chain of transposes and reshapes.
+#include "passes/layout/moves.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "passes/rewriter.h"
+
+namespace trireme::passes {
+namespace {
+
+using ir::Node;
+using ir::ValueId;
+using tensor::Dims;
+
+/// A part of an axis that moves as a whole. Parts stand in a list in the order of the source; one that came
+/// with an extent of 1 that no axis of the source has lies after them.
+using Part = size_t;
+
+/// Where the parts of the source are after some steps of a chain: axis i consists of axes[i], outermost
+/// first.
+struct Places {
+  Dims extents;                         // of each part
+  std::vector<Part> order;              // parts of the source, outermost first
+  std::vector<std::vector<Part>> axes;  // of the value that the chain has come to
+
+  explicit Places(const Dims& source) : extents(source), order(source.size()) {
+    std::iota(order.begin(), order.end(), size_t{0});
+    for (const Part part : order) axes.push_back({part});
+  }
+
+  void transpose(const std::vector<int64_t>& perm) {
+    std::vector<std::vector<Part>> moved;
+    for (const int64_t axis : perm) moved.push_back(axes[static_cast<size_t>(axis)]);
+    axes = std::move(moved);
+  }
+
+  Part add(int64_t extent, std::vector<Part>::iterator after) {
+    extents.push_back(extent);
+    order.insert(after, extents.size() - 1);
+    return extents.size() - 1;
+  }
+
+  /// Splits `part` into an outer piece of extent `outer`, which keeps its number, and the rest; gives the
+  /// rest.
+  Part split(Part part, int64_t outer) {
+    const int64_t inner = extents[part] / outer;
+    extents[part] = outer;
+    const Part rest = add(inner, std::find(order.begin(), order.end(), part) + 1);
+    for (std::vector<Part>& axis : axes) {
+      const auto at = std::find(axis.begin(), axis.end(), part);
+      if (at != axis.end()) axis.insert(at + 1, rest);
+    }
+    return rest;
+  }
+
+  /// Distributes the parts over the extents `to`; false where an extent cuts through a part.
+  bool reshape(const Dims& to) {
+    std::vector<Part> left;  // innermost first
+    for (auto axis = axes.rbegin(); axis != axes.rend(); ++axis)
+      left.insert(left.end(), axis->rbegin(), axis->rend());
+    std::vector<std::vector<Part>> made;
+    for (const int64_t extent : to) {
+      std::vector<Part> axis;
+      int64_t product = 1;
+      if (extent == 1) {
+        const bool has_one = !left.empty() && extents[left.back()] == 1;
+        axis.push_back(has_one ? left.back() : add(1, order.end()));
+        if (has_one) left.pop_back();
+      }
+      while (product < extent) {
+        if (left.empty()) return false;
+        const Part part = left.back();
+        left.pop_back();
+        const int64_t wanted = extent / product;
+        if (extents[part] > wanted) {
+          if (extents[part] % wanted != 0) return false;
+          left.push_back(split(part, wanted));
+        }
+        if (wanted % extents[part] != 0) return false;
+        product *= extents[part];
+        axis.push_back(part);
+      }
+      made.push_back(std::move(axis));
+    }
+    for (; !left.empty(); left.pop_back()) {  // extents of 1 that have no axis of their own
+      if (made.empty()) return false;
+      made.back().push_back(left.back());
+    }
+    axes = std::move(made);
+    return true;
+  }
+};
+
+bool is_view(const Node& node) {
+  return node.op->schema.is_view && node.op_name() != "identity" && node.op_name() != "bit_cast";
+}
+
+const Node* move(const ir::Graph& graph, ValueId id) {
+  const Node* node = graph.producer(id);
+  return node != nullptr && (node->op_name() == "transpose" || is_view(*node)) ? node : nullptr;
+}
+
+/// The source of the chain that ends in `y`, and its nodes, first to last.
+struct Chain {
+  ValueId source;
+  std::vector<Node> nodes;
+};
+
+Chain chain_of(const ir::Graph& graph, ValueId y) {
+  Chain chain{y, {}};
+  while (const Node* node = move(graph, chain.source)) {
+    chain.nodes.insert(chain.nodes.begin(), *node);
+    chain.source = node->in[0];
+  }
+  return chain;
+}
+
+std::optional<Places> follow(const Rewriter& rw, const Chain& chain) {
+  Places places(*rw.dims(chain.source));
+  for (const Node& node : chain.nodes) {
+    if (node.op_name() == "transpose") {
+      std::vector<int64_t> perm = node.attrs.get_ints("perm");
+      if (perm.empty()) {
+        perm.resize(places.axes.size());
+        std::iota(perm.rbegin(), perm.rend(), int64_t{0});
+      }
+      places.transpose(perm);
+    } else {
+      const auto to = rw.dims(node.out[0]);
+      if (!to || !places.reshape(*to)) return std::nullopt;
+    }
+  }
+  return places;
+}
+
+ValueId reshaped(Rewriter& rw, ValueId x, const Dims& to, const std::string& from) {
+  if (rw.dims(x) == to) return x;
+  const ValueId shape = rw.constant(
+      tensor::Tensor::from<int64_t>({static_cast<int64_t>(to.size())}, std::span<const int64_t>(to)));
+  return rw.add("reshape", {x, shape}, {{"allowzero", int64_t{1}}}, from);
+}
+
+/// What the chain does in at most one transpose. Parts that lie side by side in the source and in one axis of
+/// the result move together.
+ValueId rebuild(Rewriter& rw, const Chain& chain, const Places& places) {
+  std::vector<size_t> position(places.extents.size());
+  for (size_t i = 0; i < places.order.size(); ++i) position[places.order[i]] = i;
+  std::vector<std::pair<size_t, int64_t>>
+      runs;  // first position in the source and extent, in the result's order
+  for (const std::vector<Part>& axis : places.axes) {
+    for (size_t i = 0; i < axis.size(); ++i) {
+      if (i > 0 && position[axis[i]] == position[axis[i - 1]] + 1) {
+        runs.back().second *= places.extents[axis[i]];
+      } else {
+        runs.emplace_back(position[axis[i]], places.extents[axis[i]]);
+      }
+    }
+  }
+  std::vector<size_t> by_source(runs.size());
+  std::iota(by_source.begin(), by_source.end(), size_t{0});
+  std::sort(by_source.begin(), by_source.end(),
+            [&](size_t a, size_t b) { return runs[a].first < runs[b].first; });
+  Dims dims(runs.size());
+  std::vector<int64_t> perm(runs.size());
+  for (size_t i = 0; i < by_source.size(); ++i) {
+    dims[i] = runs[by_source[i]].second;
+    perm[by_source[i]] = static_cast<int64_t>(i);
+  }
+  const std::string& from = chain.nodes.back().from;
+  ValueId y = reshaped(rw, chain.source, dims, from);
+  if (!std::is_sorted(perm.begin(), perm.end())) y = rw.add("transpose", {y}, {{"perm", perm}}, from);
+  return reshaped(rw, y, *rw.dims(chain.nodes.back().out[0]), from);
+}
+
+/// True if rebuild() ends in a transpose: every axis of the result is one run of the source.
+bool ends_in_transpose(const Places& places) {
+  return std::all_of(places.axes.begin(), places.axes.end(), [&](const std::vector<Part>& axis) {
+    for (size_t i = 1; i < axis.size(); ++i) {
+      const auto at = std::find(places.order.begin(), places.order.end(), axis[i - 1]);
+      if (at + 1 == places.order.end() || *(at + 1) != axis[i]) return false;
+    }
+    return true;
+  });
+}
+
+bool merge(Rewriter& rw, const Node& last, bool lifts_views) {
+  const ir::Graph& graph = rw.graph();
+  Chain chain = chain_of(graph, last.out[0]);
+  const auto transposes = std::count_if(chain.nodes.begin(), chain.nodes.end(),
+                                        [](const Node& n) { return n.op_name() == "transpose"; });
+  const auto dims = rw.dims(chain.source), y = rw.dims(last.out[0]);
+  const bool lifts = lifts_views && transposes == 1 && last.op_name() != "transpose";
+  if ((transposes < 2 && !lifts) || !dims || !y || tensor::element_count(*dims) == 0) return false;
+  const std::optional<Places> places = follow(rw, chain);
+  if (lifts && places && !ends_in_transpose(*places)) return false;
+  return places && rw.replace_same(last.out[0], rebuild(rw, chain, *places));
+}
+
+}  // namespace
+
+size_t merge_moves(ir::Graph& graph) {
+  Rewriter rw(graph);
+  return rw.for_each([&](ir::NodeId, const Node& node) {
+    return move(rw.graph(), node.out[0]) != nullptr && rw.uses(node.out[0]) > 0 && merge(rw, node, false);
+  });
+}
+
+size_t merge_image_moves(ir::Graph& graph) {
+  const auto& nodes = graph.nodes();
+  const bool has_images = std::any_of(nodes.begin(), nodes.end(), [](const Node& node) {
+    return node.op != nullptr && node.op_name() == "conv_nhwc";
+  });
+  if (!has_images) return 0;
+  Rewriter rw(graph);
+  return rw.for_each([&](ir::NodeId, const Node& node) {
+    return move(rw.graph(), node.out[0]) != nullptr && rw.uses(node.out[0]) > 0 && merge(rw, node, true);
+  });
+}
+
+}  // namespace trireme::passes
