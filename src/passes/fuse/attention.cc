@@ -34,10 +34,12 @@ Scaled strip_scale(const Rewriter& rw, ValueId id) {
   return s;
 }
 
-/// Heads [batch, heads, rows, channels] (of keys: [batch, heads, channels, rows]) as [batch, rows, heads, channels]:
-/// what a transpose made them of, or a transpose that merge_moves joins with what stands before it.
+/// Heads [batch, heads, rows, channels] (of keys: [batch, heads, channels, rows]) as [batch, rows, heads,
+/// channels]: what a transpose made them of, or a transpose that merge_moves joins with what stands before
+/// it.
 ValueId rows_first(Rewriter& rw, ValueId id, bool keys, const std::string& from) {
-  const std::vector<int64_t> made = keys ? std::vector<int64_t>{0, 2, 3, 1} : std::vector<int64_t>{0, 2, 1, 3};
+  const std::vector<int64_t> made =
+      keys ? std::vector<int64_t>{0, 2, 3, 1} : std::vector<int64_t>{0, 2, 1, 3};
   const std::vector<int64_t> back = keys ? std::vector<int64_t>{0, 3, 1, 2} : made;
   const auto t = rw.producer(id, "transpose");
   if (t && t->attrs.get_ints("perm") == made) return t->in[0];
@@ -53,6 +55,7 @@ struct Term {
 struct Match {
   ValueId q, k, v;
   std::vector<Term> terms;
+  ValueId factor = ir::kNoValue;  // of whole rows of scores, as [heads, 1, 1] is
   double scale = 1;
 };
 
@@ -65,20 +68,37 @@ bool leads_to_product(const Rewriter& rw, ValueId id, int steps = kMaxSteps) {
   if (steps < 0 || !rw.single_use(id)) return false;
   if (rw.producer(id, "matmul")) return true;
   if (const auto view = rw.producer(id, "reshape")) return leads_to_product(rw, view->in[0], steps - 1);
-  const auto add = rw.producer(id, "add");
-  return add && (leads_to_product(rw, add->in[0], steps - 1) || leads_to_product(rw, add->in[1], steps - 1));
+  auto joint = rw.producer(id, "add");
+  if (!joint) joint = rw.producer(id, "mul");
+  return joint &&
+         (leads_to_product(rw, joint->in[0], steps - 1) || leads_to_product(rw, joint->in[1], steps - 1));
+}
+
+/// True if `id` broadcasts over the two last axes of scores.
+bool is_factor(const Rewriter& rw, ValueId id) {
+  const auto dims = rw.dims(id);
+  if (!dims || dims->size() > 4 || rw.graph().type(id).dtype != tensor::DType::f32) return false;
+  const size_t rank = dims->size();
+  return (rank < 1 || (*dims)[rank - 1] == 1) && (rank < 2 || (*dims)[rank - 2] == 1);
 }
 
 /// Collects what is added to scores on their way from the product, through views; gives the scaled product.
-std::optional<ValueId> product_under(const Rewriter& rw, ValueId id, std::vector<Term>& terms) {
+std::optional<ValueId> product_under(const Rewriter& rw, ValueId id, Match& m) {
   while (leads_to_product(rw, id)) {
     if (const auto view = rw.producer(id, "reshape")) {
       id = view->in[0];
     } else if (const auto add = rw.producer(id, "add")) {
       const size_t side = leads_to_product(rw, add->in[0]) ? 0 : 1;
       if (rw.dims(add->in[side]) != rw.dims(id) || !rw.dims(id)) return std::nullopt;
-      terms.push_back({add->in[1 - side], *rw.dims(id)});
+      if (m.factor != ir::kNoValue) return std::nullopt;  // it would have to multiply the term too
+      m.terms.push_back({add->in[1 - side], *rw.dims(id)});
       id = add->in[side];
+    } else if (const auto mul = rw.producer(id, "mul"); mul && !rw.scalar_operand(*mul)) {
+      const size_t side = leads_to_product(rw, mul->in[0]) ? 0 : 1;
+      const bool fits = m.factor == ir::kNoValue && is_factor(rw, mul->in[1 - side]);
+      if (!fits || rw.dims(mul->in[side]) != rw.dims(id) || !rw.dims(id)) return std::nullopt;
+      m.factor = mul->in[1 - side];
+      id = mul->in[side];
     } else {
       return id;
     }
@@ -86,10 +106,10 @@ std::optional<ValueId> product_under(const Rewriter& rw, ValueId id, std::vector
   return std::nullopt;
 }
 
-/// softmax's argument: [scale *] q k' [+ terms]; q [.., rows, channels] and k' [.., channels, keys] as they stand in
-/// the product.
+/// softmax's argument: [scale *] q k' [+ terms]; q [.., rows, channels] and k' [.., channels, keys] as they
+/// stand in the product.
 bool match_scores(const Rewriter& rw, ValueId scores, Match& m) {
-  const auto product_scaled = product_under(rw, scores, m.terms);
+  const auto product_scaled = product_under(rw, scores, m);
   if (!product_scaled) return false;
   const Scaled s = strip_scale(rw, *product_scaled);
   const auto product = rw.producer(s.value, "matmul");
@@ -133,9 +153,10 @@ tensor::Dims padded(tensor::Dims dims, size_t rank) {
   return dims;
 }
 
-/// A term as a mask that broadcasts over scores [batch, heads, queries, keys]; nullopt where it does not. Windows are
-/// a batch of their own when a term differs among them: [images, windows, heads, queries, keys].
-std::optional<ValueId> mask_of(Rewriter& rw, const Term& term, const tensor::Dims& scores, const std::string& from) {
+/// A term as a mask that broadcasts over scores [batch, heads, queries, keys]; nullopt where it does not.
+/// Windows are a batch of their own when a term differs among them: [images, windows, heads, queries, keys].
+std::optional<ValueId> mask_of(Rewriter& rw, const Term& term, const tensor::Dims& scores,
+                               const std::string& from) {
   const auto given = rw.dims(term.value);
   if (!given || given->size() > term.at.size()) return std::nullopt;
   const tensor::Dims wide = padded(*given, term.at.size());
@@ -153,7 +174,8 @@ std::optional<ValueId> mask_of(Rewriter& rw, const Term& term, const tensor::Dim
 }
 
 /// The sum of all terms; kNoValue for none, nullopt where one is no mask.
-std::optional<ValueId> mask_of(Rewriter& rw, const Match& m, const tensor::Dims& scores, const std::string& from) {
+std::optional<ValueId> mask_of(Rewriter& rw, const Match& m, const tensor::Dims& scores,
+                               const std::string& from) {
   ValueId sum = ir::kNoValue;
   for (const Term& term : m.terms) {
     if (rw.graph().type(term.value).dtype != tensor::DType::f32) return std::nullopt;
@@ -171,7 +193,9 @@ constexpr int64_t kMaxHeadDim = 256;
 bool gather_headless(Rewriter& rw, const Node& product, const Node& softmax) {
   Match m{};
   m.v = product.in[1];
-  if (!is_f32(rw, m.v, 3) || !match_scores(rw, softmax.in[0], m) || !m.terms.empty()) return false;
+  if (!is_f32(rw, m.v, 3) || !match_scores(rw, softmax.in[0], m) || !m.terms.empty() ||
+      m.factor != ir::kNoValue)
+    return false;
   if (!is_f32(rw, m.q, 3) || !is_f32(rw, m.k, 3)) return false;
   const tensor::Dims q = *rw.dims(m.q), k = *rw.dims(m.k), v = *rw.dims(m.v);
   if (q[0] != k[0] || k[0] != v[0] || k[2] != v[1] || std::max(q[2], v[2]) > kMaxHeadDim) return false;
@@ -198,6 +222,7 @@ bool gather_heads(Rewriter& rw, const Node& product, const Node& softmax) {
   if (std::max(rw.dims(m.q)->back(), rw.dims(m.v)->back()) > kMaxHeadDim) return false;
   const auto mask = mask_of(rw, m, *rw.dims(softmax.in[0]), product.from);
   if (!mask) return false;
+  if (m.factor != ir::kNoValue) m.q = rw.add("mul", {m.q, m.factor}, {}, product.from);
   std::vector<ValueId> in{rows_first(rw, m.q, false, product.from), rows_first(rw, m.k, true, product.from),
                           rows_first(rw, m.v, false, product.from)};
   if (*mask != ir::kNoValue) in.push_back(*mask);
@@ -206,14 +231,15 @@ bool gather_heads(Rewriter& rw, const Node& product, const Node& softmax) {
   return rw.replace_same(product.out[0], rw.add("transpose", {y}, back, product.from));
 }
 
-/// The softmax that `id` is; or where(is_nan(softmax), 0, softmax), by which PyTorch gives rows that see no key 0, as
-/// attention does.
+/// The softmax that `id` is; or where(is_nan(softmax), 0, softmax), by which PyTorch gives rows that see no
+/// key 0, as attention does.
 std::optional<Node> softmax_of(const Rewriter& rw, ValueId id) {
   const auto where = rw.producer(id, "where");
   if (!where) return rw.single_use(id) ? rw.producer(id, "softmax") : std::nullopt;
   const auto nan = rw.producer(where->in[0], "is_nan");
   const ValueId scores = where->in[2];
-  if (!nan || nan->in[0] != scores || !rw.is_scalar(where->in[1], 0) || rw.uses(scores) != 2) return std::nullopt;
+  if (!nan || nan->in[0] != scores || !rw.is_scalar(where->in[1], 0) || rw.uses(scores) != 2)
+    return std::nullopt;
   return rw.single_use(id) ? rw.producer(scores, "softmax") : std::nullopt;
 }
 

@@ -141,9 +141,26 @@ ValueId reshaped(Rewriter& rw, ValueId x, const Dims& to, const std::string& fro
   return rw.add("reshape", {x, shape}, {{"allowzero", int64_t{1}}}, from);
 }
 
+/// What a chain has to end in.
+struct Result {
+  Dims dims;
+  std::string from;
+};
+
+/// True if the parts are where they were: extents of 1 may stand anywhere.
+bool moves_nothing(const Places& places) {
+  std::vector<Part> moved, still;
+  for (const std::vector<Part>& axis : places.axes) moved.insert(moved.end(), axis.begin(), axis.end());
+  const auto is_one = [&](Part part) { return places.extents[part] == 1; };
+  moved.erase(std::remove_if(moved.begin(), moved.end(), is_one), moved.end());
+  std::remove_copy_if(places.order.begin(), places.order.end(), std::back_inserter(still), is_one);
+  return moved == still;
+}
+
 /// What the chain does in at most one transpose. Parts that lie side by side in the source and in one axis of
 /// the result move together.
-ValueId rebuild(Rewriter& rw, const Chain& chain, const Places& places) {
+ValueId rebuild(Rewriter& rw, ValueId source, const Places& places, const Result& result) {
+  if (moves_nothing(places)) return reshaped(rw, source, result.dims, result.from);
   std::vector<size_t> position(places.extents.size());
   for (size_t i = 0; i < places.order.size(); ++i) position[places.order[i]] = i;
   std::vector<std::pair<size_t, int64_t>>
@@ -167,10 +184,9 @@ ValueId rebuild(Rewriter& rw, const Chain& chain, const Places& places) {
     dims[i] = runs[by_source[i]].second;
     perm[by_source[i]] = static_cast<int64_t>(i);
   }
-  const std::string& from = chain.nodes.back().from;
-  ValueId y = reshaped(rw, chain.source, dims, from);
-  if (!std::is_sorted(perm.begin(), perm.end())) y = rw.add("transpose", {y}, {{"perm", perm}}, from);
-  return reshaped(rw, y, *rw.dims(chain.nodes.back().out[0]), from);
+  const ValueId y =
+      rw.add("transpose", {reshaped(rw, source, dims, result.from)}, {{"perm", perm}}, result.from);
+  return reshaped(rw, y, result.dims, result.from);
 }
 
 /// True if rebuild() ends in a transpose: every axis of the result is one run of the source.
@@ -194,28 +210,80 @@ bool merge(Rewriter& rw, const Node& last, bool lifts_views) {
   if ((transposes < 2 && !lifts) || !dims || !y || tensor::element_count(*dims) == 0) return false;
   const std::optional<Places> places = follow(rw, chain);
   if (lifts && places && !ends_in_transpose(*places)) return false;
-  return places && rw.replace_same(last.out[0], rebuild(rw, chain, *places));
+  return places && rw.replace_same(last.out[0], rebuild(rw, chain.source, *places, {*y, last.from}));
+}
+
+/// The axis of `source` that begins with `part`, and the extents of the other parts of it together; nullopt
+/// where the part stands further inside.
+struct Outermost {
+  size_t axis;
+  int64_t rest;
+};
+
+std::optional<Outermost> outermost(const Places& places, Part part, const Dims& source) {
+  auto at = places.order.begin();
+  for (size_t axis = 0; axis < source.size(); ++axis) {
+    if (*at == part) return Outermost{axis, source[axis] / places.extents[part]};
+    int64_t product = 1;
+    do {
+      product *= places.extents[*at++];
+    } while (product < source[axis] && at != places.order.end());
+    if (at == places.order.end()) return std::nullopt;
+  }
+  return std::nullopt;
+}
+
+/// gather(moves(x), i) of one index on one axis -> moves(slice(x)): queries, keys and values that one
+/// projection made.
+bool select_before(Rewriter& rw, const Node& gather) {
+  const auto index = rw.known(gather.in[1]) != nullptr ? rw.ints(gather.in[1]) : std::nullopt;
+  const auto from = rw.dims(gather.in[0]), y = rw.dims(gather.out[0]);
+  if (!index || index->size() != 1 || !from || !y || y->size() + 1 != from->size()) return false;
+  const Chain chain = chain_of(rw.graph(), gather.in[0]);
+  const auto source = rw.dims(chain.source);
+  if (chain.nodes.empty() || !source || tensor::element_count(*source) == 0) return false;
+  std::optional<Places> places = follow(rw, chain);
+  const size_t axis = ir::normal_axis(gather.attrs.get_int("axis", 0), from->size());
+  if (!places || places->axes[axis].size() != 1) return false;
+  const Part part = places->axes[axis][0];
+  const auto place = outermost(*places, part, *source);
+  if (!place) return false;
+  const int64_t at = (*index)[0] < 0 ? (*index)[0] + (*from)[axis] : (*index)[0];
+  if (at < 0 || at >= (*from)[axis]) return false;
+  const auto one = [&](int64_t value) { return rw.constant(tensor::Tensor::from<int64_t>({1}, {value})); };
+  const ValueId slice = rw.add("slice",
+                               {chain.source, one(at * place->rest), one((at + 1) * place->rest),
+                                one(static_cast<int64_t>(place->axis))},
+                               {}, gather.from);
+  places->extents[part] = 1;
+  places->axes.erase(places->axes.begin() + static_cast<int64_t>(axis));
+  if (places->axes.empty()) return false;
+  places->axes[0].insert(places->axes[0].begin(), part);
+  return rw.replace_same(gather.out[0], rebuild(rw, slice, *places, {*y, gather.from}));
 }
 
 }  // namespace
 
-size_t merge_moves(ir::Graph& graph) {
+namespace {
+
+size_t merge_all(ir::Graph& graph, bool lifts_views) {
   Rewriter rw(graph);
   return rw.for_each([&](ir::NodeId, const Node& node) {
-    return move(rw.graph(), node.out[0]) != nullptr && rw.uses(node.out[0]) > 0 && merge(rw, node, false);
+    if (rw.uses(node.out[0]) == 0) return false;
+    if (node.op_name() == "gather") return select_before(rw, node);
+    return move(rw.graph(), node.out[0]) != nullptr && merge(rw, node, lifts_views);
   });
 }
 
+}  // namespace
+
+size_t merge_moves(ir::Graph& graph) { return merge_all(graph, false); }
+
 size_t merge_image_moves(ir::Graph& graph) {
   const auto& nodes = graph.nodes();
-  const bool has_images = std::any_of(nodes.begin(), nodes.end(), [](const Node& node) {
-    return node.op != nullptr && node.op_name() == "conv_nhwc";
-  });
-  if (!has_images) return 0;
-  Rewriter rw(graph);
-  return rw.for_each([&](ir::NodeId, const Node& node) {
-    return move(rw.graph(), node.out[0]) != nullptr && rw.uses(node.out[0]) > 0 && merge(rw, node, true);
-  });
+  return merge_all(graph, std::any_of(nodes.begin(), nodes.end(), [](const Node& node) {
+                     return node.op != nullptr && node.op_name() == "conv_nhwc";
+                   }));
 }
 
 }  // namespace trireme::passes
