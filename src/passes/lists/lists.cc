@@ -46,6 +46,7 @@ const std::vector<Pass>& bucket_passes() {
        merge_moves},
       {"packed_attention", "attention reads queries, keys and values in the projection they share",
        pack_attention},
+      {"affine_norms", "batch norms that no convolution took are a product and a sum", open_batch_norm},
       {"channels_last", "convolutions and pools in [n,h,w,c]", use_channels_last},
       {"image_moves", "what stands between sequences and channels-last images moves nothing",
        merge_image_moves},
