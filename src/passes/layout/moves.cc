@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "ops/conv/window.h"
 #include "passes/rewriter.h"
 
 namespace trireme::passes {
@@ -200,6 +201,41 @@ bool ends_in_transpose(const Places& places) {
   });
 }
 
+/// The parts of each axis of the source, outermost first.
+std::vector<std::vector<Part>> parts_of_source(const Places& places, const Dims& source) {
+  std::vector<std::vector<Part>> parts(source.size());
+  auto at = places.order.begin();
+  for (size_t axis = 0; axis < source.size(); ++axis) {
+    int64_t product = 1;
+    do {
+      product *= places.extents[*at];
+      parts[axis].push_back(*at++);
+    } while (product < source[axis] && at != places.order.end());
+  }
+  return parts;
+}
+
+/// A chain from a channels-last image that ends channels-first and moves channels among themselves alone (a
+/// shuffle): moved channels-last, and the layout's transpose last, so that sinking finds it.
+bool shuffle_channels_last(Rewriter& rw, const Chain& chain, const Places& places, const Result& result) {
+  const Dims source = *rw.dims(chain.source);
+  const size_t rank = source.size();
+  if (rank < 3 || result.dims.size() != rank || chain.nodes[0].op_name() != "transpose" ||
+      chain.nodes[0].attrs.get_ints("perm") != ops::channels_first(rank))
+    return false;
+  const auto parts = parts_of_source(places, source);
+  Places last = places;
+  std::rotate(last.axes.begin() + 1, last.axes.begin() + 2, last.axes.end());
+  for (size_t i = 0; i + 1 < rank; ++i) {
+    if (last.axes[i] != parts[i]) return false;
+  }
+  Dims dims = result.dims;
+  std::rotate(dims.begin() + 1, dims.begin() + 2, dims.end());
+  const ValueId y = rebuild(rw, chain.source, last, {dims, result.from});
+  const ir::Attrs perm{{"perm", ops::channels_first(rank)}};
+  return rw.replace_same(chain.nodes.back().out[0], rw.add("transpose", {y}, perm, result.from));
+}
+
 bool merge(Rewriter& rw, const Node& last, bool lifts_views) {
   const ir::Graph& graph = rw.graph();
   Chain chain = chain_of(graph, last.out[0]);
@@ -207,10 +243,15 @@ bool merge(Rewriter& rw, const Node& last, bool lifts_views) {
                                         [](const Node& n) { return n.op_name() == "transpose"; });
   const auto dims = rw.dims(chain.source), y = rw.dims(last.out[0]);
   const bool lifts = lifts_views && transposes == 1 && last.op_name() != "transpose";
-  if ((transposes < 2 && !lifts) || !dims || !y || tensor::element_count(*dims) == 0) return false;
+  if (transposes == 0 || !dims || !y || tensor::element_count(*dims) == 0) return false;
   const std::optional<Places> places = follow(rw, chain);
-  if (lifts && places && !ends_in_transpose(*places)) return false;
-  return places && rw.replace_same(last.out[0], rebuild(rw, chain.source, *places, {*y, last.from}));
+  if (!places) return false;
+  if (lifts_views && transposes > 1 && shuffle_channels_last(rw, chain, *places, {*y, last.from}))
+    return true;
+  // Between convolutions a transpose that moves no bytes still tells sink_transposes which layout follows.
+  const bool is_view = !lifts_views && moves_nothing(*places);
+  if (transposes == 1 && !is_view && !(lifts && ends_in_transpose(*places))) return false;
+  return rw.replace_same(last.out[0], rebuild(rw, chain.source, *places, {*y, last.from}));
 }
 
 /// The axis of `source` that begins with `part`, and the extents of the other parts of it together; nullopt
@@ -266,12 +307,28 @@ bool select_before(Rewriter& rw, const Node& gather) {
 
 namespace {
 
+/// Values that something else than a move reads: where chains end.
+std::vector<char> ends_of_chains(const ir::Graph& graph) {
+  std::vector<char> ends(graph.values().size(), 0);
+  for (const ValueId id : graph.outputs()) ends[ir::index(id)] = 1;
+  for (const Node& node : graph.nodes()) {
+    if (node.op == nullptr) continue;
+    const bool moves = node.op_name() == "transpose" || is_view(node);
+    for (size_t i = moves ? 1 : 0; i < node.in.size(); ++i) {
+      if (node.in[i] != ir::kNoValue) ends[ir::index(node.in[i])] = 1;
+    }
+  }
+  return ends;
+}
+
 size_t merge_all(ir::Graph& graph, bool lifts_views) {
+  const std::vector<char> ends = ends_of_chains(graph);
   Rewriter rw(graph);
   return rw.for_each([&](ir::NodeId, const Node& node) {
     if (rw.uses(node.out[0]) == 0) return false;
     if (node.op_name() == "gather") return select_before(rw, node);
-    return move(rw.graph(), node.out[0]) != nullptr && merge(rw, node, lifts_views);
+    const bool is_end = ends[ir::index(node.out[0])] && move(rw.graph(), node.out[0]) != nullptr;
+    return is_end && merge(rw, node, lifts_views);
   });
 }
 

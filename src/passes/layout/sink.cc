@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "passes/layout/layout.h"
+#include "passes/layout/moves.h"
 #include "passes/layout/sink_axes.h"
 #include "passes/rewriter.h"
 
@@ -220,23 +221,41 @@ bool sink_one(Rewriter& rw, const Node& node, bool makes_views) {
 
 }  // namespace
 
-size_t sink_transposes(ir::Graph& graph) {
+namespace {
+
+/// Moves transposes past every op they can pass; a walk sees what the one before made.
+size_t sink_all(ir::Graph& graph, bool makes_views) {
   size_t total = 0;
-  for (const bool makes_views : {false, true}) {
-    // Each round moves transposes past every op they can pass in one walk; later layers need the sorted
-    // result.
-    for (size_t changes = 1; changes > 0;) {
-      Rewriter rw(graph);
-      changes = rw.for_each([&](ir::NodeId, const Node& seen) {
-        // Operands may have been replaced since the walk began.
-        const Node* now = rw.graph().producer(seen.out[0]);
-        return now != nullptr && sink_one(rw, Node(*now), makes_views);
-      });
-      graph.sort();
-      total += changes;
-    }
+  for (size_t changes = 1; changes > 0;) {
+    Rewriter rw(graph);
+    changes = rw.for_each([&](ir::NodeId, const Node& seen) {
+      // Operands may have been replaced since the walk began.
+      const Node* now = rw.graph().producer(seen.out[0]);
+      return now != nullptr && sink_one(rw, Node(*now), makes_views);
+    });
+    graph.sort();
+    total += changes;
   }
   return total;
+}
+
+/// A block that joins what a shuffle of channels left apart sinks only after the shuffle has: one round for each such
+/// block in a row.
+constexpr int kMaxRounds = 32;
+
+}  // namespace
+
+size_t sink_transposes(ir::Graph& graph) {
+  size_t total = 0;
+  for (int round = 0; round < kMaxRounds; ++round) {
+    total += merge_image_moves(graph);
+    graph.sort();
+    const size_t sunk = sink_all(graph, false);
+    total += sunk;
+    if (sunk == 0) break;
+  }
+  total += sink_all(graph, true);
+  return total + merge_image_moves(graph);
 }
 
 }  // namespace trireme::passes
