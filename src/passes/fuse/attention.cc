@@ -108,12 +108,12 @@ std::optional<ValueId> product_under(const Rewriter& rw, ValueId id, Match& m) {
 
 /// softmax's argument: [scale *] q k' [+ terms]; q [.., rows, channels] and k' [.., channels, keys] as they
 /// stand in the product.
-bool match_scores(const Rewriter& rw, ValueId scores, Match& m) {
+bool match_scores(const Rewriter& rw, ValueId scores, const tensor::Dims& wanted, Match& m) {
   const auto product_scaled = product_under(rw, scores, m);
   if (!product_scaled) return false;
   const Scaled s = strip_scale(rw, *product_scaled);
   const auto product = rw.producer(s.value, "matmul");
-  if (!product || rw.dims(s.value) != rw.dims(scores)) return false;
+  if (!product || rw.dims(s.value) != wanted) return false;
   const Scaled q = strip_scale(rw, product->in[0]), k = strip_scale(rw, product->in[1]);
   m.q = q.value;
   m.k = k.value;
@@ -193,8 +193,8 @@ constexpr int64_t kMaxHeadDim = 256;
 bool gather_headless(Rewriter& rw, const Node& product, const Node& softmax) {
   Match m{};
   m.v = product.in[1];
-  if (!is_f32(rw, m.v, 3) || !match_scores(rw, softmax.in[0], m) || !m.terms.empty() ||
-      m.factor != ir::kNoValue)
+  if (!is_f32(rw, m.v, 3) || !match_scores(rw, softmax.in[0], *rw.dims(product.in[0]), m) ||
+      !m.terms.empty() || m.factor != ir::kNoValue)
     return false;
   if (!is_f32(rw, m.q, 3) || !is_f32(rw, m.k, 3)) return false;
   const tensor::Dims q = *rw.dims(m.q), k = *rw.dims(m.k), v = *rw.dims(m.v);
@@ -217,10 +217,11 @@ bool gather_headless(Rewriter& rw, const Node& product, const Node& softmax) {
 bool gather_heads(Rewriter& rw, const Node& product, const Node& softmax) {
   Match m{};
   m.v = product.in[1];
-  if (!match_scores(rw, softmax.in[0], m)) return false;
+  const tensor::Dims scores = *rw.dims(product.in[0]);
+  if (!match_scores(rw, softmax.in[0], scores, m)) return false;
   if (!is_f32(rw, m.q, 4) || !is_f32(rw, m.k, 4) || !is_f32(rw, m.v, 4) || !heads_fit(rw, m)) return false;
   if (std::max(rw.dims(m.q)->back(), rw.dims(m.v)->back()) > kMaxHeadDim) return false;
-  const auto mask = mask_of(rw, m, *rw.dims(softmax.in[0]), product.from);
+  const auto mask = mask_of(rw, m, scores, product.from);
   if (!mask) return false;
   if (m.factor != ir::kNoValue) m.q = rw.add("mul", {m.q, m.factor}, {}, product.from);
   std::vector<ValueId> in{rows_first(rw, m.q, false, product.from), rows_first(rw, m.k, true, product.from),
@@ -231,9 +232,15 @@ bool gather_heads(Rewriter& rw, const Node& product, const Node& softmax) {
   return rw.replace_same(product.out[0], rw.add("transpose", {y}, back, product.from));
 }
 
-/// The softmax that `id` is; or where(is_nan(softmax), 0, softmax), by which PyTorch gives rows that see no
-/// key 0, as attention does.
+/// The softmax that `id` is, under a view that leaves its last axis alone; or where(is_nan(softmax), 0,
+/// softmax), by which PyTorch gives rows that see no key 0, as attention does.
 std::optional<Node> softmax_of(const Rewriter& rw, ValueId id) {
+  if (const auto view = rw.producer(id, "reshape")) {
+    const auto from = rw.dims(view->in[0]), to = rw.dims(id);
+    const bool keeps = from && to && !from->empty() && !to->empty() && from->back() == to->back();
+    if (!keeps || !rw.single_use(id)) return std::nullopt;
+    id = view->in[0];
+  }
   const auto where = rw.producer(id, "where");
   if (!where) return rw.single_use(id) ? rw.producer(id, "softmax") : std::nullopt;
   const auto nan = rw.producer(where->in[0], "is_nan");
@@ -246,12 +253,11 @@ std::optional<Node> softmax_of(const Rewriter& rw, ValueId id) {
 bool gather_one(Rewriter& rw, const Node& product) {
   const auto softmax = softmax_of(rw, product.in[0]);
   if (!softmax || rw.uses(product.out[0]) == 0) return false;
-  const auto scores = rw.dims(softmax->in[0]);
-  if (!scores) return false;
-  const size_t rank = scores->size();
-  if ((rank != 3 && rank != 4) || ir::normal_axis(softmax->attrs.get_int("axis", -1), rank) != rank - 1)
+  const auto own = rw.dims(softmax->in[0]), scores = rw.dims(product.in[0]);
+  if (!own || !scores || ir::normal_axis(softmax->attrs.get_int("axis", -1), own->size()) != own->size() - 1)
     return false;
-  return rank == 4 ? gather_heads(rw, product, *softmax) : gather_headless(rw, product, *softmax);
+  if (scores->size() == 4) return gather_heads(rw, product, *softmax);
+  return scores->size() == 3 && gather_headless(rw, product, *softmax);
 }
 
 bool is_absent(const Node& node, size_t i) { return i >= node.in.size() || node.in[i] == ir::kNoValue; }

@@ -239,8 +239,8 @@ size_t sink_all(ir::Graph& graph, bool makes_views) {
   return total;
 }
 
-/// A block that joins what a shuffle of channels left apart sinks only after the shuffle has: one round for each such
-/// block in a row.
+/// A block that joins what a shuffle of channels left apart sinks only after the shuffle has: one round for
+/// each such block in a row.
 constexpr int kMaxRounds = 32;
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "passes/fuse/batch_norm.h"
 #include "passes/fuse/conv_bias_sums.h"
 #include "passes/fuse/dense.h"
+#include "passes/fuse/einsum.h"
 #include "passes/fuse/elementwise.h"
 #include "passes/fuse/pool_gradients.h"
 #include "passes/fuse/pooled_convs.h"
@@ -35,6 +36,7 @@ const std::vector<Pass>& prepare_passes() {
 
 const std::vector<Pass>& bucket_passes() {
   static const std::vector<Pass> list{
+      {"einsum", "batched sums of two operands are matrix products", open_einsum},
       {"moves", "chains of transposes and reshapes transpose once, or not at all", merge_moves},
       {"bucket_noops", "removes nodes that change nothing now that shapes are known", remove_noops},
       {"cse", "computes equal nodes once", merge_equal_nodes},
@@ -63,6 +65,7 @@ const std::vector<Pass>& bucket_passes() {
 
 const std::vector<Pass>& forward_passes() {
   static const std::vector<Pass> list{
+      {"train_einsum", "batched sums of two operands are matrix products", open_einsum},
       {"train_moves", "chains of transposes and reshapes transpose once, or not at all", merge_moves},
       {"train_noops", "removes nodes that change nothing", remove_noops},
       {"train_cse", "computes equal nodes once", merge_equal_nodes},

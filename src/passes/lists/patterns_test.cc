@@ -190,6 +190,50 @@ TEST(Patterns, AttentionAsExportersWriteIt) {
   }
 }
 
+TEST(Patterns, AttentionOfEinsums) {
+  for (const int64_t batch : {1, 2}) {
+    Pattern p;  // MaxViT's partitions: [images, windows, heads, rows, channels]
+    const auto heads = [&] {
+      const ValueId x = p.reshape(p.op("matmul", {p.input({batch, 3, 9, 16}), p.weight({16, 16}, 0.3f)}),
+                                  {batch, 3, 9, 2, 8});
+      return p.transpose(x, {0, 1, 3, 2, 4});
+    };
+    const ValueId q = heads(), k = p.op("mul", {heads(), p.number(0.3f)}), v = heads();
+    ValueId scores = p.op("einsum", {q, k}, {{"equation", std::string("B G H I D, B G H J D -> B G H I J")}});
+    scores = p.op("softmax", {p.op("add", {scores, p.weight({1, 2, 9, 9})})}, {{"axis", int64_t{-1}}});
+    const ValueId y = p.op("einsum", {scores, v}, {{"equation", std::string("BGHIJ,BGHJD->BGHID")}});
+    p.graph.add_output(p.reshape(p.transpose(y, {0, 1, 3, 2, 4}), {batch, 3, 9, 16}), "y");
+    const ir::Graph after = optimized(p);
+    EXPECT_EQ(count(after, "attention_bsnd"), 1u);
+    EXPECT_EQ(count(after, "transpose"), 0u);
+  }
+}
+
+TEST(Patterns, EinsumsOfAnyLettersKeepTheirValue) {
+  std::mt19937 random(3);
+  size_t opened = 0;
+  for (int trial = 0; trial < 100; ++trial) {
+    std::string a, b, y;
+    Dims at[2];
+    const std::string all = "abcdef";
+    for (const char c : all) {
+      const int side = std::uniform_int_distribution<int>(0, 5)(random);
+      const int64_t extent = std::uniform_int_distribution<int64_t>(1, 4)(random);
+      // in both and the result, in both and summed, in one and the result
+      if (side != 4) a += c, at[0].push_back(extent);
+      if (side != 3) b += c, at[1].push_back(extent);
+      if (side != 2 && side != 5) y += c;
+    }
+    if (a.empty() || b.empty()) continue;
+    std::shuffle(y.begin(), y.end(), random);
+    Pattern p;
+    p.graph.add_output(
+        p.op("einsum", {p.input(at[0]), p.input(at[1])}, {{"equation", a + "," + b + "->" + y}}), "y");
+    opened += count(optimized(p), "einsum") == 0;
+  }
+  EXPECT_GE(opened, 40u);
+}
+
 /// conv(x) of `channels` outputs, 3 x 3.
 ValueId conv(Pattern& p, ValueId x, int64_t channels, int64_t group = 1) {
   return p.op("conv", {x, p.weight({channels, p.dims(x)[1] / group, 3, 3}, 0.2f)},
