@@ -183,7 +183,12 @@ std::optional<ValueId> mask_of(Rewriter& rw, const Match& m, const tensor::Dims&
     if (!mask) return std::nullopt;
     sum = sum == ir::kNoValue ? *mask : rw.add("add", {*mask, sum}, {}, from);
   }
-  return sum;
+  if (sum == ir::kNoValue || rw.dims(sum)->back() == scores.back()) return sum;
+  // A mask of fewer keys would hide the others.
+  tensor::Dims every = *rw.dims(sum);
+  every.back() = scores.back();
+  const ValueId shape = rw.constant(tensor::Tensor::from<int64_t>({4}, std::span<const int64_t>(every)));
+  return rw.add("expand", {sum, shape}, {}, from);
 }
 
 /// Channels of a head that attention keeps in registers and cache; wider ones stay matrix products.

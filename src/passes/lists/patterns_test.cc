@@ -86,7 +86,8 @@ struct Form {
                  // projection, selected by index (Swin); 3: rows first, stacked (torchvision's
                  // MultiheadAttention)
   int scale_at;  // 0: queries; 1: queries and keys; 2: scores, divided
-  int mask;      // 0: none; 1: [rows, rows]; 2: [batch, 1, 1, rows]; 3: bias of heads and windows of an image
+  int mask;      // 0: none; 1: [rows, rows]; 2: [batch, 1, 1, rows]; 3: bias of heads and windows of an image;
+                 // 4: one number; 5: [rows, 1]
   bool factor;   // scores times [heads, 1, 1]
   bool safe;     // where(is_nan(softmax), 0, softmax)
   int64_t width() const { return heads * channels; }
@@ -134,6 +135,8 @@ Heads projected(Pattern& p, const Form& f) {
 ValueId masked(Pattern& p, const Form& f, ValueId scores) {
   const int64_t b = f.batch, n = f.rows;
   if (f.mask == 1) return p.op("add", {scores, p.weight({n, n})});
+  if (f.mask == 4) return p.op("add", {scores, p.number(0.5f)});
+  if (f.mask == 5) return p.op("add", {p.weight({n, 1}), scores});
   if (f.mask == 2) return p.op("add", {scores, p.input({b, 1, 1, n})});
   if (f.mask == 3) {
     const ValueId biased = p.op("add", {scores, p.weight({1, f.heads, n, n})});
@@ -166,14 +169,14 @@ Pattern attention(const Form& f) {
 TEST(Patterns, AttentionAsExportersWriteIt) {
   std::mt19937 random(1);
   const auto draw = [&](int low, int high) { return std::uniform_int_distribution<int>(low, high)(random); };
-  for (int trial = 0; trial < 150; ++trial) {
+  for (int trial = 0; trial < 200; ++trial) {
     const Form f{.batch = draw(1, 4),
                  .heads = draw(1, 3),
                  .rows = draw(2, 9),
                  .channels = 4 * draw(1, 3),
                  .heads_by = draw(0, 3),
                  .scale_at = draw(0, 2),
-                 .mask = draw(0, 3),
+                 .mask = draw(0, 5),
                  .factor = draw(0, 3) == 0,
                  .safe = draw(0, 2) == 0};
     SCOPED_TRACE(base::concat("b ", f.batch, " h ", f.heads, " n ", f.rows, " c ", f.channels, " form ",
