@@ -35,6 +35,9 @@ class Model:
     def __init__(self, name, ours, peers, tolerance, int8=False, seq=None):
         self.name, self.ours, self.peers, self.tolerance, self.int8, self.seq = name, ours, peers, tolerance, int8, seq
 
+    def write_feeds(self, batch, folder):
+        write_feeds(self, batch, folder)
+
 
 def find_models(scratch):
     trireme = os.environ["TRIREME"]
@@ -106,9 +109,10 @@ class Row:
     def measure(self, options, call, scratch):
         """One pass: opens the contenders, compares their outputs, runs them in turn."""
         feeds = scratch / "feeds"
-        write_feeds(self.model, self.batch, feeds)
-        team = self.open(feeds, scratch)
+        self.model.write_feeds(self.batch, feeds)
+        team = []
         try:
+            self.open(team, feeds, scratch)
             for contender in team:
                 contender.run(options.slice_ms / 2)
             for _ in range(options.rounds):
@@ -123,25 +127,25 @@ class Row:
         finally:
             for contender in team:
                 contender.close()
-        self.modes = {name: [self.best(name)] for name in MODES}
+        self.modes = {name: [self.best(name)] for name in self.modes}
 
-    def open(self, feeds, scratch):
+    def open(self, team, feeds, scratch):
+        """Adds the contenders to `team`, one by one: what is in it when one fails still has to be closed."""
         folder = scratch / "trireme"
         folder.mkdir()
-        team = [contenders.ours(os.environ["TRIREME"], self.model.ours, feeds, folder, self.cpus)]
+        team.append(contenders.ours(os.environ["TRIREME"], self.model.ours, feeds, folder, self.cpus))
         folders = {"trireme": folder}
         for name, modes in self.modes.items():
             for mode in modes:
                 folders[f"{name}:{mode}"] = folder = scratch / f"{name}-{mode}"
                 folder.mkdir()
                 team.append(contenders.peer(name, mode, self.model.peers, feeds, folder, self.cpus))
-        reference = next(folder for key, folder in folders.items() if key.startswith("onnxruntime"))
+        reference = next(folder for key, folder in folders.items() if key != "trireme")
         for key, folder in folders.items():
             if folder != reference:
                 self.differences[key] = max(self.differences.get(key, 0), largest_difference(folder, reference))
         for contender in team:
             self.ready.setdefault(contender.name, contender.ready | {"ready_ms": contender.ready_ms})
-        return team
 
     def us(self, key):
         return statistics.median(r[key] for r in self.rounds if key in r)
@@ -156,20 +160,20 @@ class Row:
         return [round(x, 3) for x in (statistics.median(ratios), min(ratios), max(ratios))]
 
     def facts(self):
-        keys = {"trireme": "trireme"} | {name: f"{name}:{self.best(name)}" for name in MODES}
+        keys = {"trireme": "trireme"} | {name: f"{name}:{self.best(name)}" for name in self.modes}
         bound = {key: statistics.median(b[key] for b in self.bounds) for key in self.bounds[0]}
         ours = self.ready["trireme"]
         peak = bound["int8_gops" if self.model.int8 else "f32_gflops"]
         bound_us = max(ours["gflop"] / peak * 1e6, ours["weight_bytes"] / bound["read_gbs"] / 1e3)
         us = {name: self.us(key) for name, key in keys.items()}
         ready = {name: self.ready[key] for name, key in keys.items()}
-        fastest = min(MODES, key=us.get)
+        fastest = min(self.modes, key=us.get)
         return {"model": self.model.name, "batch": self.batch, "threads": len(self.cpus), "rounds": len(self.rounds),
-                "gflop": round(ours["gflop"], 4), "mode": {name: self.best(name) for name in MODES},
+                "gflop": round(ours["gflop"], 4), "mode": {name: self.best(name) for name in self.modes},
                 "us": {name: round(value, 1) for name, value in us.items()},
                 "us_of_modes": {key: round(self.us(key), 1) for key in self.ready if key != "trireme"},
                 "roofline": {name: round(bound_us / value, 3) for name, value in us.items()},
-                "ratio": {name: self.ratio(keys[name]) for name in MODES},
+                "ratio": {name: self.ratio(keys[name]) for name in self.modes},
                 "best_peer": fastest, "ratio_best_peer": self.ratio(keys[fastest]),
                 "difference": {key: float(f"{d:.2g}") for key, d in self.differences.items()},
                 "agrees": self.differences["trireme"] <= self.model.tolerance,

@@ -81,6 +81,45 @@ class Models:
             yield f"| {r['model']} | {r['batch']} | {r['threads']} | " + " | ".join(peak + first) + " |"
 
 
+class Zoo:
+    """Rows of Models over many exported networks; a row with `error` is a network that failed, at which stage."""
+    what = ("networks of torchvision and Transformers, as both PyTorch exporters write them, beside ONNX Runtime and "
+            "OpenVINO")
+    page = "docs/performance.md"
+    LEAST = 0.95  # of the faster peer: a row below it is behind
+
+    @staticmethod
+    def numbers(rows):
+        run = [r for r in rows if "error" not in r]
+        best = [r["ratio_best_peer"][0] for r in run]
+        means = {peer: geometric_mean([r["ratio"][peer][0] for r in run if peer in r["ratio"]])
+                 for peer in ("onnxruntime", "openvino")}
+        return {**means, "least": min(best, default=float("nan")), "behind": sum(b < Zoo.LEAST for b in best),
+                "failed": sum(r.get("stage") == "trireme" for r in rows),
+                "unexported": sum(r.get("stage") == "export" for r in rows), "rows": len(rows)}
+
+    @staticmethod
+    def sentence(n):
+        return (f"geometric mean {n['onnxruntime']:.2f} times ONNX Runtime and {n['openvino']:.2f} times OpenVINO; "
+                f"{n['behind']:.0f} of {n['rows']:.0f} rows below {Zoo.LEAST} of the faster peer (least "
+                f"{n['least']:.2f}); {n['failed']:.0f} failed here, {n['unexported']:.0f} could not be exported")
+
+    @staticmethod
+    def table(rows):
+        yield ("| network | family | exporter | batch | threads | Trireme ms | times ONNX Runtime | times OpenVINO | "
+               "% of roofline | slow kernels |")
+        yield "|---|---|---|---|---|---|---|---|---|---|"
+        for r in rows:
+            head = f"| {r['model']} | {r['family']} | {r['exporter']} | {r['batch']} | {r['threads']} | "
+            if "error" in r:
+                yield head + f"{r['stage']}: {r['error'].replace('|', '/')} | | | | |"
+                continue
+            times = " | ".join(triple(r["ratio"][n]) if n in r["ratio"] else "cannot run it" for n in
+                               ("onnxruntime", "openvino"))
+            slow = ", ".join(f"{step['op']} {100 * step['share']:.0f} %" for step in r["slow"])
+            yield (head + f"{r['us']['trireme'] / 1e3:.3f} | {times} | {share(r['roofline']['trireme'])} | {slow} |")
+
+
 class Train:
     what = "training steps beside PyTorch in its fastest mode (eager, compiled, each channels-last where that exists)"
     page = "docs/performance.md"

@@ -53,10 +53,11 @@ ir::CutRule conv_nhwc_cut(const ir::NodeView& n) {
   const bool is_plain = activation_of(n.attrs).kind == ActivationKind::none;
   const bool is_product = is_plain && !n.present(2) && !n.present(3);
   if (!is_product && l.in == 'c') l.in = l.weight_in = '.';
+  const size_t rank = n.in[0].shape.rank();
   CutNotation notation(n);
-  notation.in(0, reads_nchw(n) ? first('n', l.in, 4) : last('n', l.in, 4));
-  notation.in(1, first(l.weight_out, l.weight_in, 4)).in(2, {l.out}).in(3, last('n', l.out, 4));
-  notation.out(0, last('n', l.out, 4));
+  notation.in(0, reads_nchw(n) ? first('n', l.in, rank) : last('n', l.in, rank));
+  notation.in(1, first(l.weight_out, l.weight_in, rank)).in(2, {l.out}).in(3, last('n', l.out, rank));
+  notation.out(0, last('n', l.out, rank));
   ir::CutRule r = finish(n, notation, "c");
   if (is_product) r.linear = {0b01, 0b10};
   if (is_plain && !is_product) r.linear = {1u | (n.present(2) ? 4u : 0u) | (n.present(3) ? 8u : 0u)};
@@ -91,8 +92,10 @@ ir::CutRule conv_grad_w_cut(const ir::NodeView& n) {
 
 ir::CutRule conv_nhwc_grad_x_cut(const ir::NodeView& n) {
   const Channels l = channels_of(n);
+  const size_t rank = n.in[0].shape.rank();
   CutNotation notation(n);
-  notation.in(0, last('n', l.out, 4)).in(1, first(l.weight_out, l.weight_in, 4)).out(0, last('n', l.in, 4));
+  notation.in(0, last('n', l.out, rank)).in(1, first(l.weight_out, l.weight_in, rank));
+  notation.out(0, last('n', l.in, rank));
   ir::CutRule r = finish(n, notation, l.out == 'o' ? "o" : "");
   r.linear = {0b01, 0b10};
   return r;
@@ -100,10 +103,12 @@ ir::CutRule conv_nhwc_grad_x_cut(const ir::NodeView& n) {
 
 ir::CutRule conv_nhwc_grad_w_cut(const ir::NodeView& n) {
   const Channels l = channels_of(n);
+  const size_t rank = n.in[0].shape.rank();
   CutNotation notation(n);
-  notation.in(0, reads_nchw(n) ? first('n', l.in, 4) : last('n', l.in, 4)).in(1, last('n', l.out, 4));
+  notation.in(0, reads_nchw(n) ? first('n', l.in, rank) : last('n', l.in, rank))
+      .in(1, last('n', l.out, rank));
   // The bias's gradient knows nothing of input channels: every rank that has a part of them has all of it.
-  notation.out(0, first(l.weight_out, l.weight_in, 4)).out(1, {l.out});
+  notation.out(0, first(l.weight_out, l.weight_in, rank)).out(1, {l.out});
   ir::CutRule r = finish(n, notation, "n");
   r.linear = n.out.size() > 1 ? std::vector<uint32_t>{0b10} : std::vector<uint32_t>{0b01, 0b10};
   if (n.out.size() > 1) r.own = {l.out};  // fewer channels: the bias's sums are taken in another order

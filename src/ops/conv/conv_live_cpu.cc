@@ -19,6 +19,7 @@ ir::Refusal refuse(const ir::NodeView& n) {
   if (constant != nullptr && constant->dtype() == tensor::DType::f32)
     return "weights are constant: packed once, ahead";
   if (n.in[1].shape.elements().value_or(0) == 0) return "weights are empty";
+  if (const auto why = refuse_conv_rank(n)) return why;
   const cpu::ConvShape s = shape_of(n);
   if (s.kh * s.kw > 256) return base::concat("kernel of ", s.kh * s.kw, " taps");
   if (const auto why = refuse_conv_operands(n, s)) return why;

@@ -1,4 +1,4 @@
-// conv_nhwc: 2-D convolution over channels-last activations with bias, residual and
+// conv_nhwc: convolution over channels-last activations of one to three spatial axes with bias, residual and
 // activation.
 #include "ops/conv/conv_cuts.h"
 #include "ops/conv/conv_grad.h"
@@ -16,14 +16,22 @@ bool reads_nchw(const ir::Attrs& attrs) { return attrs.get_string("input_layout"
 std::vector<tensor::TensorType> infer(const ir::NodeView& n) {
   const Shape& x = n.in[0].shape;
   const Shape& w = n.in[1].shape;
-  base::require(x.rank() == 4 && w.rank() == 4, "conv_nhwc takes x and w of rank 4, got ", x.to_string(),
-                " and ", w.to_string());
-  const bool nchw = reads_nchw(n.attrs);
-  const std::vector<Dim> spatial{nchw ? x[2] : x[1], nchw ? x[3] : x[2]};
-  const Dim& channels = nchw ? x[1] : x[3];
-  require_groups(n.attrs, channels, w);
-  const std::vector<Dim> out = window_out(n.attrs, {w[2].value(), w[3].value()}, spatial);
-  return {{n.in[0].dtype, Shape({x[0], out[0], out[1], w[0]})}};
+  const size_t rank = x.rank();
+  base::require(rank >= 3 && rank <= 5 && w.rank() == rank,
+                "conv_nhwc takes x and w of one rank from 3 to 5, got ", x.to_string(), " and ",
+                w.to_string());
+  const size_t first = reads_nchw(n.attrs) ? 2 : 1;
+  require_groups(n.attrs, x[first == 2 ? 1 : rank - 1], w);
+  std::vector<Dim> spatial;
+  std::vector<int64_t> kernel;
+  for (size_t i = 0; i < rank - 2; ++i) {
+    spatial.push_back(x[first + i]);
+    kernel.push_back(w[2 + i].value());
+  }
+  std::vector<Dim> out = window_out(n.attrs, kernel, spatial);
+  out.insert(out.begin(), x[0]);
+  out.push_back(w[0]);
+  return {{n.in[0].dtype, Shape(std::move(out))}};
 }
 
 ir::Cost cost(const ir::NodeView& n) { return conv_cost(n, 1); }
@@ -32,8 +40,9 @@ ir::ValueId operand(const ir::Node& node, size_t i) { return i < node.in.size() 
 
 std::vector<ir::ValueId> expand(ir::Graph& graph, const ir::Node& node) {
   const ir::OpDef& transpose = table().need("transpose");
-  const ir::Attrs to_nchw{{"perm", std::vector<int64_t>{0, 3, 1, 2}}};
-  const ir::Attrs to_nhwc{{"perm", std::vector<int64_t>{0, 2, 3, 1}}};
+  const size_t rank = graph.type(node.in[1]).shape.rank();
+  const ir::Attrs to_nchw{{"perm", channels_first(rank)}};
+  const ir::Attrs to_nhwc{{"perm", channels_last(rank)}};
   ir::ValueId x = node.in[0];
   if (!reads_nchw(node.attrs)) x = graph.add1(transpose, {x}, to_nchw, node.from);
   ir::Attrs attrs = node.attrs;
@@ -56,7 +65,7 @@ ir::OpSchema conv_nhwc_schema() {
   return {.name = "conv_nhwc",
           .doc =
               "y = activation(conv(x, w) + bias + residual); x [n,h,w,c], w [oc,c/group,kh,kw], "
-              "y and residual [n,oh,ow,oc]",
+              "y and residual [n,oh,ow,oc]; the same of one spatial axis or of three",
           .cut = conv_nhwc_cut,
           .localise = localise_conv,
           .min_in = 2,

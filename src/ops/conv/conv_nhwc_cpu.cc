@@ -4,6 +4,7 @@
 #include "backend/cpu/device/cpu_stream.h"
 #include "backend/cpu/conv/depthwise_nhwc.h"
 #include "backend/cpu/conv/winograd_nhwc.h"
+#include "ops/conv/conv_depth_cpu.h"
 #include "ops/conv/conv_live_cpu.h"
 #include "ops/conv/conv_shape_cpu.h"
 #include "ops/dense/epilogue_cpu.h"
@@ -21,6 +22,7 @@ cpu::ConvShape shape_of(const ir::NodeView& n) { return conv_shape(n.attrs, conv
 ir::Refusal refuse(const ir::NodeView& n) {
   if (n.in[0].dtype != tensor::DType::f32) return base::concat("operand is ", tensor::name_of(n.in[0].dtype));
   if (n.value(1) == nullptr) return "weights are not constant";
+  if (const ir::Refusal reason = refuse_conv_rank(n)) return reason;
   const cpu::ConvShape s = shape_of(n);
   if (const ir::Refusal reason = refuse_conv_operands(n, s)) return reason;
   return refuse_conv_shape(s, n.out_dims(0));
@@ -148,7 +150,8 @@ std::vector<ir::Kernel> conv_nhwc_cpu_kernels() {
   std::vector<ir::Kernel> all = {
       {.name = "depthwise", .refuse = refuse_depthwise, .prepare = prepare_depthwise},
       {.name = "winograd", .refuse = refuse_winograd, .prepare = prepare_winograd},
-      {.name = "implicit_gemm", .refuse = refuse, .prepare = prepare_implicit}};
+      {.name = "implicit_gemm", .refuse = refuse, .prepare = prepare_implicit},
+      conv_depth_kernel()};
   for (ir::Kernel& kernel : conv_nhwc_live_kernels()) all.push_back(std::move(kernel));
   return all;
 }

@@ -17,8 +17,7 @@ using tensor::Dims;
 
 /// The convolution whose gradient towards x the node is; operands dy and w.
 cpu::ConvShape shape_x(const ir::NodeView& n) {
-  const Dims x = n.out_dims(0);
-  return conv_shape(n.attrs, {x[0], x[1], x[2], x[3]}, n.in_dims(1));
+  return conv_shape(n.attrs, channels_last_extents(n.out_dims(0)), n.in_dims(1));
 }
 
 /// The same towards the weights; operands x and dy.
@@ -28,10 +27,12 @@ ir::Refusal refuse_x(const ir::NodeView& n) {
   if (const auto why = refuse_dtype(n, 0, {tensor::DType::f32})) return why;
   if (const auto why = refuse_dtype(n, 1, {tensor::DType::f32})) return why;
   if (const auto why = refuse_empty(n)) return why;
+  if (const auto why = refuse_conv_rank(n)) return why;
   const Dims dy = n.in_dims(0);
   const cpu::ConvShape s = shape_x(n);
-  if (dy[3] != s.oc || s.oc % s.groups != 0)
-    return base::concat("gradients of ", dy[3], " channels, weights of ", s.oc, " in ", s.groups, " groups");
+  if (dy.back() != s.oc || s.oc % s.groups != 0)
+    return base::concat("gradients of ", dy.back(), " channels, weights of ", s.oc, " in ", s.groups,
+                        " groups");
   return refuse_conv_shape(s, dy);
 }
 
@@ -39,6 +40,7 @@ ir::Refusal refuse_w(const ir::NodeView& n) {
   if (const auto why = refuse_dtype(n, 0, {tensor::DType::f32})) return why;
   if (const auto why = refuse_dtype(n, 1, {tensor::DType::f32})) return why;
   if (const auto why = refuse_empty(n)) return why;
+  if (const auto why = refuse_conv_rank(n)) return why;
   const Dims dy = n.in_dims(1);
   const cpu::ConvShape s = shape_w(n);
   if (dy[0] != s.n || s.oc % s.groups != 0)

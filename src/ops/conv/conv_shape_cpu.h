@@ -1,6 +1,8 @@
 // From the attributes of channels-last convolutions to the shape that the CPU kernels take.
 #pragma once
 
+#include <algorithm>
+
 #include "backend/cpu/conv/conv_nhwc.h"
 #include "ir/kernel.h"
 #include "ops/conv/window.h"
@@ -16,18 +18,15 @@ struct ConvExtents {
   int64_t n, h, w, c;
 };
 
-/// `weights` are the extents [oc, c / group, kh, kw].
-inline cpu::ConvShape conv_shape(const ir::Attrs& attrs, const ConvExtents& x, const tensor::Dims& weights) {
-  const Window window = make_window(attrs, {weights[2], weights[3]}, {x.h, x.w});
-  base::require(window[1].kernel == weights[2] && window[2].kernel == weights[3],
-                "kernel_shape contradicts weights ", tensor::to_string(weights));
+/// The two inner axes of `window` over `oc` sums of all channels of each group.
+inline cpu::ConvShape conv_shape(const Window& window, const ConvExtents& x, int64_t oc, int64_t groups) {
   const WindowAxis &h = window[1], &v = window[2];
   const auto small = [](int64_t value) { return static_cast<int>(value); };
   return {.n = x.n,
           .h = h.in,
           .w = v.in,
           .c = x.c,
-          .oc = weights[0],
+          .oc = oc,
           .kh = small(h.kernel),
           .kw = small(v.kernel),
           .stride_h = small(h.stride),
@@ -38,19 +37,42 @@ inline cpu::ConvShape conv_shape(const ir::Attrs& attrs, const ConvExtents& x, c
           .pad_left = small(v.pad_begin),
           .pad_bottom = small(h.pad_end),
           .pad_right = small(v.pad_end),
-          .groups = attrs.get_int("group", 1)};
+          .groups = groups};
 }
 
-/// Operand x [n, h, w, c], or [n, c, h, w] under input_layout "nchw".
-inline ConvExtents conv_extents(const ir::NodeView& n) {
-  const tensor::Dims x = n.in_dims(0);
-  if (conv_reads_nchw(n)) return {x[0], x[2], x[3], x[1]};
+/// `weights` are the extents [oc, c / group, kh, kw], or [oc, c / group, kw] of images of height 1.
+inline cpu::ConvShape conv_shape(const ir::Attrs& attrs, const ConvExtents& x, const tensor::Dims& weights) {
+  const tensor::Dims kernel(weights.begin() + 2, weights.end());
+  const Window window =
+      make_window(attrs, kernel, kernel.size() == 1 ? tensor::Dims{x.w} : tensor::Dims{x.h, x.w});
+  base::require(window[2].kernel == kernel.back() && (kernel.size() == 1 || window[1].kernel == kernel[0]),
+                "kernel_shape contradicts weights ", tensor::to_string(weights));
+  return conv_shape(window, x, weights[0], attrs.get_int("group", 1));
+}
+
+/// Channels-last activations [n, h, w, c], or [n, w, c] of images of height 1.
+inline ConvExtents channels_last_extents(const tensor::Dims& x) {
+  if (x.size() == 3) return {x[0], 1, x[1], x[2]};
   return {x[0], x[1], x[2], x[3]};
+}
+
+/// Operand x, which lies channels-first under input_layout "nchw".
+inline ConvExtents conv_extents(const ir::NodeView& n) {
+  tensor::Dims x = n.in_dims(0);
+  if (conv_reads_nchw(n)) std::rotate(x.begin() + 1, x.begin() + 2, x.end());
+  return channels_last_extents(x);
+}
+
+/// Refuses images that have no height and width alone.
+inline ir::Refusal refuse_conv_rank(const ir::NodeView& n) {
+  if (n.in[0].shape.rank() > 4) return "three spatial axes";
+  return std::nullopt;
 }
 
 /// Refuses shapes that no fast kernel takes; `y` are the extents of the convolution's result.
 inline ir::Refusal refuse_conv_shape(const cpu::ConvShape& s, const tensor::Dims& y) {
-  if (s.out_h() != y[1] || s.out_w() != y[2]) return "padding is negative or rounds up";
+  const ConvExtents out = channels_last_extents(y);
+  if (s.out_h() != out.h || s.out_w() != out.w) return "padding is negative or rounds up";
   if (s.pad_top < 0 || s.pad_left < 0 || s.pad_bottom < 0 || s.pad_right < 0) return "padding is negative";
   return std::nullopt;
 }

@@ -2,6 +2,7 @@
 #include "ops/conv/window.h"
 
 #include <algorithm>
+#include <numeric>
 
 namespace trireme::ops {
 namespace {
@@ -109,6 +110,20 @@ TapRange tap_range(const WindowAxis& a, int64_t k) {
   const int64_t first = shift >= 0 ? 0 : ceil_div(-shift, a.stride);
   const int64_t last = a.in - shift <= 0 ? 0 : std::min(a.out, ceil_div(a.in - shift, a.stride));
   return {std::min(first, last), last};
+}
+
+std::vector<int64_t> channels_last(size_t rank) {
+  std::vector<int64_t> perm(rank);
+  std::iota(perm.begin(), perm.end(), 0);
+  std::rotate(perm.begin() + 1, perm.begin() + 2, perm.end());
+  return perm;
+}
+
+std::vector<int64_t> channels_first(size_t rank) {
+  std::vector<int64_t> perm(rank);
+  std::iota(perm.begin(), perm.end(), 0);
+  std::rotate(perm.begin() + 1, perm.end() - 1, perm.end());
+  return perm;
 }
 
 ir::Cost conv_cost(const ir::NodeView& node, size_t w) {

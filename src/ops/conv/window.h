@@ -39,6 +39,10 @@ struct TapRange {
 };
 TapRange tap_range(const WindowAxis& axis, int64_t k);
 
+/// Permutations of activations of `rank` axes: from [n, c, spatial...] to [n, spatial..., c], and back.
+std::vector<int64_t> channels_last(size_t rank);
+std::vector<int64_t> channels_first(size_t rank);
+
 /// 2 flop per multiply-add of a convolution with weights [oc, c / group, kernel...] in operand `w`, result 0.
 ir::Cost conv_cost(const ir::NodeView& node, size_t w);
 

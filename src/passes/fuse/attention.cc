@@ -34,52 +34,98 @@ Scaled strip_scale(const Rewriter& rw, ValueId id) {
   return s;
 }
 
-/// x of transpose(x, perm).
-std::optional<ValueId> untransposed(const Rewriter& rw, ValueId id, const std::vector<int64_t>& perm) {
+/// Heads [batch, heads, rows, channels] (of keys: [batch, heads, channels, rows]) as [batch, rows, heads,
+/// channels]: what a transpose made them of, or a transpose that merge_moves joins with what stands before
+/// it.
+ValueId rows_first(Rewriter& rw, ValueId id, bool keys, const std::string& from) {
+  const std::vector<int64_t> made =
+      keys ? std::vector<int64_t>{0, 2, 3, 1} : std::vector<int64_t>{0, 2, 1, 3};
+  const std::vector<int64_t> back = keys ? std::vector<int64_t>{0, 3, 1, 2} : made;
   const auto t = rw.producer(id, "transpose");
-  if (!t || t->attrs.get_ints("perm") != perm) return std::nullopt;
-  return t->in[0];
+  if (t && t->attrs.get_ints("perm") == made) return t->in[0];
+  return rw.add("transpose", {id}, {{"perm", back}}, from);
 }
+
+/// Added to the scores while they had the extents `at`.
+struct Term {
+  ValueId value;
+  tensor::Dims at;
+};
 
 struct Match {
   ValueId q, k, v;
-  ValueId mask = ir::kNoValue;
+  std::vector<Term> terms;
+  ValueId factor = ir::kNoValue;  // of whole rows of scores, as [heads, 1, 1] is
   double scale = 1;
 };
 
-/// softmax's argument: [scale *] q k' [+ mask]; q and k in head-major order, or of rank 3 without heads.
-bool match_scores(const Rewriter& rw, ValueId scores, Match& m) {
-  if (const auto add = rw.producer(scores, "add"); add && rw.single_use(scores)) {
-    for (size_t side : {size_t{0}, size_t{1}}) {
-      const Scaled inner = strip_scale(rw, add->in[side]);
-      if (!rw.producer(inner.value, "matmul") || !rw.single_use(inner.value)) continue;
-      const auto shape = rw.dims(add->in[side]), mask_shape = rw.dims(add->in[1 - side]);
-      if (!mask_shape || mask_shape->size() > 4 || rw.dims(add->out[0]) != shape) continue;
-      m.mask = add->in[1 - side];
-      scores = add->in[side];
-      break;
+/// Views and sums that a pattern has at most between product and softmax.
+constexpr int kMaxSteps = 6;
+
+/// True if `id` is a product under scalings and `steps` views and sums at most that nothing else reads.
+bool leads_to_product(const Rewriter& rw, ValueId id, int steps = kMaxSteps) {
+  id = strip_scale(rw, id).value;
+  if (steps < 0 || !rw.single_use(id)) return false;
+  if (rw.producer(id, "matmul")) return true;
+  if (const auto view = rw.producer(id, "reshape")) return leads_to_product(rw, view->in[0], steps - 1);
+  auto joint = rw.producer(id, "add");
+  if (!joint) joint = rw.producer(id, "mul");
+  return joint &&
+         (leads_to_product(rw, joint->in[0], steps - 1) || leads_to_product(rw, joint->in[1], steps - 1));
+}
+
+/// True if `id` broadcasts over the two last axes of scores.
+bool is_factor(const Rewriter& rw, ValueId id) {
+  const auto dims = rw.dims(id);
+  if (!dims || dims->size() > 4 || rw.graph().type(id).dtype != tensor::DType::f32) return false;
+  const size_t rank = dims->size();
+  return (rank < 1 || (*dims)[rank - 1] == 1) && (rank < 2 || (*dims)[rank - 2] == 1);
+}
+
+/// Collects what is added to scores on their way from the product, through views; gives the scaled product.
+std::optional<ValueId> product_under(const Rewriter& rw, ValueId id, Match& m) {
+  while (leads_to_product(rw, id)) {
+    if (const auto view = rw.producer(id, "reshape")) {
+      id = view->in[0];
+    } else if (const auto add = rw.producer(id, "add")) {
+      const size_t side = leads_to_product(rw, add->in[0]) ? 0 : 1;
+      if (rw.dims(add->in[side]) != rw.dims(id) || !rw.dims(id)) return std::nullopt;
+      if (m.factor != ir::kNoValue) return std::nullopt;  // it would have to multiply the term too
+      m.terms.push_back({add->in[1 - side], *rw.dims(id)});
+      id = add->in[side];
+    } else if (const auto mul = rw.producer(id, "mul"); mul && !rw.scalar_operand(*mul)) {
+      const size_t side = leads_to_product(rw, mul->in[0]) ? 0 : 1;
+      const bool fits = m.factor == ir::kNoValue && is_factor(rw, mul->in[1 - side]);
+      if (!fits || rw.dims(mul->in[side]) != rw.dims(id) || !rw.dims(id)) return std::nullopt;
+      m.factor = mul->in[1 - side];
+      id = mul->in[side];
+    } else {
+      return id;
     }
   }
-  const Scaled s = strip_scale(rw, scores);
+  return std::nullopt;
+}
+
+/// softmax's argument: [scale *] q k' [+ terms]; q [.., rows, channels] and k' [.., channels, keys] as they
+/// stand in the product.
+bool match_scores(const Rewriter& rw, ValueId scores, const tensor::Dims& wanted, Match& m) {
+  const auto product_scaled = product_under(rw, scores, m);
+  if (!product_scaled) return false;
+  const Scaled s = strip_scale(rw, *product_scaled);
   const auto product = rw.producer(s.value, "matmul");
-  if (!product || !rw.single_use(s.value)) return false;
+  if (!product || rw.dims(s.value) != wanted) return false;
   const Scaled q = strip_scale(rw, product->in[0]), k = strip_scale(rw, product->in[1]);
-  const bool has_heads = rw.dims(s.value)->size() == 4;
-  const auto q_lies = has_heads ? untransposed(rw, q.value, {0, 2, 1, 3}) : q.value;
-  const auto k_lies =
-      untransposed(rw, k.value, has_heads ? std::vector<int64_t>{0, 2, 3, 1} : std::vector<int64_t>{0, 2, 1});
-  if (!q_lies || !k_lies) return false;
-  m.q = *q_lies;
-  m.k = *k_lies;
+  m.q = q.value;
+  m.k = k.value;
   m.scale = s.scale * q.scale * k.scale;
   return true;
 }
 
 /// Matrix products broadcast batches and heads; attention takes one batch, and heads shared by all or by
-/// none.
+/// none. q [b, h, rows, d], k' [b, g, d, keys], v [b, g, keys, e].
 bool heads_fit(const Rewriter& rw, const Match& m) {
   const tensor::Dims q = *rw.dims(m.q), k = *rw.dims(m.k), v = *rw.dims(m.v);
-  return q[0] == k[0] && k[0] == v[0] && k[2] == v[2] && k[1] == v[1] && (q[2] == k[2] || k[2] == 1);
+  return q[0] == k[0] && k[0] == v[0] && k[1] == v[1] && k[3] == v[2] && (q[1] == k[1] || k[1] == 1);
 }
 
 bool is_f32(const Rewriter& rw, ValueId id, size_t rank) {
@@ -102,6 +148,49 @@ ValueId wide_mask(Rewriter& rw, ValueId mask, const std::string& from) {
   return reshaped(rw, mask, wide, from);
 }
 
+tensor::Dims padded(tensor::Dims dims, size_t rank) {
+  dims.insert(dims.begin(), rank - dims.size(), 1);
+  return dims;
+}
+
+/// A term as a mask that broadcasts over scores [batch, heads, queries, keys]; nullopt where it does not.
+/// Windows are a batch of their own when a term differs among them: [images, windows, heads, queries, keys].
+std::optional<ValueId> mask_of(Rewriter& rw, const Term& term, const tensor::Dims& scores,
+                               const std::string& from) {
+  const auto given = rw.dims(term.value);
+  if (!given || given->size() > term.at.size()) return std::nullopt;
+  const tensor::Dims wide = padded(*given, term.at.size());
+  if (term.at == scores) return given->size() == 4 ? term.value : reshaped(rw, term.value, wide, from);
+  if (term.at.size() != 5 || term.at[0] * term.at[1] != scores[0] ||
+      !std::equal(term.at.begin() + 2, term.at.end(), scores.begin() + 1))
+    return std::nullopt;
+  const bool same = wide[0] == 1 && wide[1] == 1;
+  tensor::Dims of_each(wide.begin() + 1, wide.end());
+  of_each[0] = same ? 1 : scores[0];
+  if (same || wide[0] * wide[1] == scores[0]) return reshaped(rw, term.value, of_each, from);
+  const tensor::Dims every{term.at[0], term.at[1], wide[2], wide[3], wide[4]};
+  const ValueId shape = rw.constant(tensor::Tensor::from<int64_t>({5}, std::span<const int64_t>(every)));
+  return reshaped(rw, rw.add("expand", {term.value, shape}, {}, from), of_each, from);
+}
+
+/// The sum of all terms; kNoValue for none, nullopt where one is no mask.
+std::optional<ValueId> mask_of(Rewriter& rw, const Match& m, const tensor::Dims& scores,
+                               const std::string& from) {
+  ValueId sum = ir::kNoValue;
+  for (const Term& term : m.terms) {
+    if (rw.graph().type(term.value).dtype != tensor::DType::f32) return std::nullopt;
+    const auto mask = mask_of(rw, term, scores, from);
+    if (!mask) return std::nullopt;
+    sum = sum == ir::kNoValue ? *mask : rw.add("add", {*mask, sum}, {}, from);
+  }
+  if (sum == ir::kNoValue || rw.dims(sum)->back() == scores.back()) return sum;
+  // A mask of fewer keys would hide the others.
+  tensor::Dims every = *rw.dims(sum);
+  every.back() = scores.back();
+  const ValueId shape = rw.constant(tensor::Tensor::from<int64_t>({4}, std::span<const int64_t>(every)));
+  return rw.add("expand", {sum, shape}, {}, from);
+}
+
 /// Channels of a head that attention keeps in registers and cache; wider ones stay matrix products.
 constexpr int64_t kMaxHeadDim = 256;
 
@@ -109,44 +198,71 @@ constexpr int64_t kMaxHeadDim = 256;
 bool gather_headless(Rewriter& rw, const Node& product, const Node& softmax) {
   Match m{};
   m.v = product.in[1];
-  if (!is_f32(rw, m.v, 3) || !match_scores(rw, softmax.in[0], m) || m.mask != ir::kNoValue) return false;
+  if (!is_f32(rw, m.v, 3) || !match_scores(rw, softmax.in[0], *rw.dims(product.in[0]), m) ||
+      !m.terms.empty() || m.factor != ir::kNoValue)
+    return false;
   if (!is_f32(rw, m.q, 3) || !is_f32(rw, m.k, 3)) return false;
   const tensor::Dims q = *rw.dims(m.q), k = *rw.dims(m.k), v = *rw.dims(m.v);
-  if (q[0] != k[0] || k[0] != v[0] || k[1] != v[1] || std::max(q[2], v[2]) > kMaxHeadDim) return false;
-  const auto one_head = [&](ValueId id, const tensor::Dims& d) {
+  if (q[0] != k[0] || k[0] != v[0] || k[2] != v[1] || std::max(q[2], v[2]) > kMaxHeadDim) return false;
+  const auto t = rw.producer(m.k, "transpose");
+  const std::vector<int64_t> swap{0, 2, 1};
+  const ValueId keys = t && t->attrs.get_ints("perm") == swap
+                           ? t->in[0]
+                           : rw.add("transpose", {m.k}, {{"perm", swap}}, product.from);
+  const auto one_head = [&](ValueId id) {
+    const tensor::Dims d = *rw.dims(id);
     return reshaped(rw, id, {d[0], d[1], 1, d[2]}, product.from);
   };
-  const std::vector<ValueId> in{one_head(m.q, q), one_head(m.k, k), one_head(m.v, v)};
+  const std::vector<ValueId> in{one_head(m.q), one_head(keys), one_head(m.v)};
   const ValueId y = rw.add("attention_bsnd", in, {{"scale", m.scale}}, product.from);
   return rw.replace_same(product.out[0], reshaped(rw, y, {q[0], q[1], v[2]}, product.from));
 }
 
-/// The same between head transposes.
+/// The same of heads [batch, heads, rows, channels].
 bool gather_heads(Rewriter& rw, const Node& product, const Node& softmax) {
   Match m{};
-  const auto v = untransposed(rw, product.in[1], {0, 2, 1, 3});
-  if (!v || !match_scores(rw, softmax.in[0], m)) return false;
-  m.v = *v;
+  m.v = product.in[1];
+  const tensor::Dims scores = *rw.dims(product.in[0]);
+  if (!match_scores(rw, softmax.in[0], scores, m)) return false;
   if (!is_f32(rw, m.q, 4) || !is_f32(rw, m.k, 4) || !is_f32(rw, m.v, 4) || !heads_fit(rw, m)) return false;
-  std::vector<ValueId> in{m.q, m.k, m.v};
-  if (m.mask != ir::kNoValue) {
-    if (rw.graph().type(m.mask).dtype != tensor::DType::f32) return false;
-    in.push_back(wide_mask(rw, m.mask, product.from));
-  }
+  if (std::max(rw.dims(m.q)->back(), rw.dims(m.v)->back()) > kMaxHeadDim) return false;
+  const auto mask = mask_of(rw, m, scores, product.from);
+  if (!mask) return false;
+  if (m.factor != ir::kNoValue) m.q = rw.add("mul", {m.q, m.factor}, {}, product.from);
+  std::vector<ValueId> in{rows_first(rw, m.q, false, product.from), rows_first(rw, m.k, true, product.from),
+                          rows_first(rw, m.v, false, product.from)};
+  if (*mask != ir::kNoValue) in.push_back(*mask);
   const ValueId y = rw.add("attention_bsnd", std::move(in), {{"scale", m.scale}}, product.from);
   const ir::Attrs back{{"perm", std::vector<int64_t>{0, 2, 1, 3}}};
   return rw.replace_same(product.out[0], rw.add("transpose", {y}, back, product.from));
 }
 
+/// The softmax that `id` is, under a view that leaves its last axis alone; or where(is_nan(softmax), 0,
+/// softmax), by which PyTorch gives rows that see no key 0, as attention does.
+std::optional<Node> softmax_of(const Rewriter& rw, ValueId id) {
+  if (const auto view = rw.producer(id, "reshape")) {
+    const auto from = rw.dims(view->in[0]), to = rw.dims(id);
+    const bool keeps = from && to && !from->empty() && !to->empty() && from->back() == to->back();
+    if (!keeps || !rw.single_use(id)) return std::nullopt;
+    id = view->in[0];
+  }
+  const auto where = rw.producer(id, "where");
+  if (!where) return rw.single_use(id) ? rw.producer(id, "softmax") : std::nullopt;
+  const auto nan = rw.producer(where->in[0], "is_nan");
+  const ValueId scores = where->in[2];
+  if (!nan || nan->in[0] != scores || !rw.is_scalar(where->in[1], 0) || rw.uses(scores) != 2)
+    return std::nullopt;
+  return rw.single_use(id) ? rw.producer(scores, "softmax") : std::nullopt;
+}
+
 bool gather_one(Rewriter& rw, const Node& product) {
-  const auto softmax = rw.producer(product.in[0], "softmax");
-  if (!softmax || !rw.single_use(product.in[0]) || rw.uses(product.out[0]) == 0) return false;
-  const auto scores = rw.dims(softmax->in[0]);
-  if (!scores) return false;
-  const size_t rank = scores->size();
-  if ((rank != 3 && rank != 4) || ir::normal_axis(softmax->attrs.get_int("axis", -1), rank) != rank - 1)
+  const auto softmax = softmax_of(rw, product.in[0]);
+  if (!softmax || rw.uses(product.out[0]) == 0) return false;
+  const auto own = rw.dims(softmax->in[0]), scores = rw.dims(product.in[0]);
+  if (!own || !scores || ir::normal_axis(softmax->attrs.get_int("axis", -1), own->size()) != own->size() - 1)
     return false;
-  return rank == 4 ? gather_heads(rw, product, *softmax) : gather_headless(rw, product, *softmax);
+  if (scores->size() == 4) return gather_heads(rw, product, *softmax);
+  return scores->size() == 3 && gather_headless(rw, product, *softmax);
 }
 
 bool is_absent(const Node& node, size_t i) { return i >= node.in.size() || node.in[i] == ir::kNoValue; }
@@ -185,9 +301,7 @@ bool gather_op(Rewriter& rw, const Node& node) {
       in.push_back(
           reshaped(rw, node.in[i], {(*dims)[0], (*dims)[1], heads, dims->back() / heads}, node.from));
     } else {
-      const auto lies = untransposed(rw, node.in[i], {0, 2, 1, 3});
-      if (!lies) return false;
-      in.push_back(*lies);
+      in.push_back(rows_first(rw, node.in[i], false, node.from));
     }
   }
   const tensor::Dims q = *rw.dims(in[0]), v = *rw.dims(in[2]);

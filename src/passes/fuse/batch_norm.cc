@@ -45,11 +45,17 @@ Tensor scaled_rows(const Tensor& w, const std::vector<double>& scale) {
   return out;
 }
 
-bool fold_one(Rewriter& rw, const ir::Node& bn) {
+/// True if the norm uses the statistics it was given, and yields nothing but y.
+bool is_plain(const Rewriter& rw, const ir::Node& bn) {
   if (bn.attrs.get_int("training_mode", 0) != 0) return false;
   for (size_t i = 1; i < bn.out.size(); ++i) {
     if (bn.out[i] != ir::kNoValue && rw.uses(bn.out[i]) > 0) return false;
   }
+  return true;
+}
+
+bool fold_one(Rewriter& rw, const ir::Node& bn) {
+  if (!is_plain(rw, bn)) return false;
   const auto conv = rw.producer(bn.in[0], "conv");
   if (!conv || !rw.single_use(bn.in[0])) return false;
   const Tensor* w = rw.known(conv->in[1]);
@@ -70,7 +76,32 @@ bool fold_one(Rewriter& rw, const ir::Node& bn) {
   return true;
 }
 
+/// [channels] as an operand that broadcasts over [n, channels, spatial...].
+ir::ValueId along_channels(Rewriter& rw, const std::vector<double>& values, size_t rank) {
+  const std::vector<float> rounded(values.begin(), values.end());
+  tensor::Dims dims(std::max<size_t>(rank, 2) - 1, 1);
+  dims[0] = static_cast<int64_t>(rounded.size());
+  return rw.constant(Tensor::from<float>(dims, std::span<const float>(rounded)));
+}
+
+bool open_one(Rewriter& rw, const ir::Node& bn) {
+  const auto dims = rw.dims(bn.in[0]);
+  if (!is_plain(rw, bn) || !dims || dims->size() < 2 || rw.graph().type(bn.in[0]).dtype != tensor::DType::f32)
+    return false;
+  const std::optional<Affine> a = affine_of(rw, bn);
+  if (!a || a->scale.size() != static_cast<size_t>((*dims)[1])) return false;
+  const ir::ValueId scaled =
+      rw.add("mul", {bn.in[0], along_channels(rw, a->scale, dims->size())}, {}, bn.from);
+  return rw.replace_same(bn.out[0],
+                         rw.add("add", {scaled, along_channels(rw, a->shift, dims->size())}, {}, bn.from));
+}
+
 }  // namespace
+
+size_t open_batch_norm(ir::Graph& graph) {
+  Rewriter rw(graph);
+  return rw.for_each("batch_norm", [&](ir::NodeId, const ir::Node& bn) { return open_one(rw, bn); });
+}
 
 size_t fold_batch_norm(ir::Graph& graph) {
   Rewriter rw(graph);

@@ -43,7 +43,7 @@ std::optional<Part> part(const Rewriter& rw, ValueId id) {
   if (!view) return std::nullopt;
   const auto flat = rw.dims(view->in[0]), heads = rw.dims(id);
   if (!flat || !heads || flat->size() != 3 || heads->size() != 4) return std::nullopt;
-  if ((*flat)[0] != (*heads)[0] || (*flat)[1] != (*heads)[1]) return std::nullopt;
+  if ((*flat)[0] * (*flat)[1] != (*heads)[0] * (*heads)[1]) return std::nullopt;
   if (const auto slice = rw.producer(view->in[0], "slice")) return sliced(rw, *slice);
   const auto split = rw.producer(view->in[0], "split");
   if (!split || ir::normal_axis(split->attrs.get_int("axis", 0), 3) != 2) return std::nullopt;
@@ -62,6 +62,10 @@ bool pack(Rewriter& rw, const Node& node) {
   if (!in_order || kd[3] != d || vd[3] != d || vd[2] != kv_heads) return false;
   if (rw.dims(q->whole)->back() != (heads + 2 * kv_heads) * d) return false;
   std::vector<ValueId> in{q->whole};
+  const tensor::Dims flat{qd[0], qd[1], rw.dims(q->whole)->back()};
+  if (rw.dims(q->whole) != flat)  // the same rows under other leading extents
+    in[0] =
+        rw.add("reshape", {q->whole, rw.constant(tensor::Tensor::from<int64_t>({3}, flat))}, {}, node.from);
   if (node.in.size() > 3 && node.in[3] != ir::kNoValue) in.push_back(node.in[3]);
   ir::Attrs attrs = node.attrs;
   attrs.set("heads", heads).set("kv_heads", kv_heads);

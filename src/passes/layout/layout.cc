@@ -1,6 +1,7 @@
 // Channels-last networks: which ops change layout, and how a convolution absorbs the first change.
 #include "passes/layout/layout.h"
 
+#include "ops/conv/window.h"
 #include "passes/rewriter.h"
 
 namespace trireme::passes {
@@ -9,26 +10,33 @@ namespace {
 using ir::Node;
 using ir::ValueId;
 
-const std::vector<int64_t> kToLast{0, 2, 3, 1};
-const std::vector<int64_t> kToFirst{0, 3, 1, 2};
-
-bool is_image(const Rewriter& rw, ValueId id, tensor::DType dtype) {
+/// Spatial axes of f32 activations [n, c, spatial...] of known extents; 0 for anything else.
+size_t spatial_axes(const Rewriter& rw, ValueId id) {
   const auto dims = rw.dims(id);
-  return dims && dims->size() == 4 && tensor::element_count(*dims) > 0 && rw.graph().type(id).dtype == dtype;
+  if (!dims || tensor::element_count(*dims) == 0 || rw.graph().type(id).dtype != tensor::DType::f32) return 0;
+  return dims->size() >= 3 && dims->size() <= 5 ? dims->size() - 2 : 0;
 }
 
+/// Up to so many channels a convolution copies its input anyway, line by line, so that a row of taps is one
+/// run of memory; wider inputs are transposed faster by a step of their own.
+constexpr int64_t kGatheredChannels = 15;
+
 ValueId to_last(Rewriter& rw, ValueId x, const std::string& from) {
-  return rw.add("transpose", {x}, {{"perm", kToLast}}, from);
+  return rw.add("transpose", {x}, {{"perm", ops::channels_last(rw.dims(x)->size())}}, from);
 }
 
 void finish(Rewriter& rw, const Node& node, ValueId y) {
-  rw.replace(node.out[0], rw.add("transpose", {y}, {{"perm", kToFirst}}, node.from));
+  const ir::Attrs perm{{"perm", ops::channels_first(rw.dims(y)->size())}};
+  rw.replace(node.out[0], rw.add("transpose", {y}, perm, node.from));
 }
 
 bool convert_conv(Rewriter& rw, const Node& node) {
   const auto w = rw.weight_dims(node.in[1]);
   const bool has_bias = node.in.size() > 2 && node.in[2] != ir::kNoValue;
-  if (!is_image(rw, node.in[0], tensor::DType::f32) || !w || w->size() != 4) return false;
+  const size_t axes = spatial_axes(rw, node.in[0]);
+  if (axes == 0 || !w || w->size() != axes + 2) return false;
+  // Only constant weights have a kernel of three spatial axes (ops/conv/conv_depth_cpu.h).
+  if (axes == 3 && rw.known(node.in[1]) == nullptr) return false;
   std::vector<ValueId> in{to_last(rw, node.in[0], node.from), node.in[1]};
   if (has_bias) in.push_back(node.in[2]);
   finish(rw, node, rw.add("conv_nhwc", std::move(in), node.attrs, node.from));
@@ -36,7 +44,7 @@ bool convert_conv(Rewriter& rw, const Node& node) {
 }
 
 bool convert_pool(Rewriter& rw, const Node& node) {
-  if (!is_image(rw, node.in[0], tensor::DType::f32) || node.out.size() > 1) return false;
+  if (spatial_axes(rw, node.in[0]) != 2 || node.out.size() > 1) return false;
   if (node.attrs.get_int("ceil_mode", 0) != 0 && node.op_name() == "average_pool") return false;
   for (int64_t d : node.attrs.get_ints("dilations")) {
     if (d != 1 && node.op_name() == "average_pool") return false;
@@ -65,8 +73,11 @@ size_t absorb_input_layout(ir::Graph& graph) {
   return rw.for_each("conv_nhwc", [&](ir::NodeId, const Node& node) {
     const auto change = rw.producer(node.in[0], "transpose");
     const bool grouped = node.attrs.get_int("group", 1) != 1;
-    if (!change || grouped || change->attrs.get_ints("perm") != kToLast || !rw.single_use(node.in[0]))
+    const auto image = rw.dims(node.in[0]);
+    if (!change || grouped || !rw.single_use(node.in[0]) || !image || image->back() > kGatheredChannels)
       return false;
+    const std::vector<int64_t> perm = change->attrs.get_ints("perm");
+    if (perm.size() > 4 || perm != ops::channels_last(perm.size())) return false;
     Node fused = node;
     fused.in[0] = change->in[0];
     fused.attrs.set("input_layout", std::string("nchw"));

@@ -6,8 +6,9 @@
 
 namespace trireme::passes {
 
-/// Rewrites 2-D f32 convolutions with weights of known extents, and 2-D pools, as transpose -> channels-last
-/// op -> transpose. sink_transposes then cancels what stands between two of them.
+/// Rewrites f32 convolutions with weights of known extents, and 2-D pools, as transpose -> channels-last
+/// op -> transpose; those of three spatial axes where the weights are constant. sink_transposes then cancels
+/// what stands between two of them.
 size_t use_channels_last(ir::Graph& graph);
 
 /// Moves transposes from channels-last below elementwise ops, concatenations, pads and reductions, where they

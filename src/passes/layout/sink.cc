@@ -2,6 +2,8 @@
 #include <algorithm>
 
 #include "passes/layout/layout.h"
+#include "passes/layout/moves.h"
+#include "passes/layout/sink_axes.h"
 #include "passes/rewriter.h"
 
 namespace trireme::passes {
@@ -165,6 +167,10 @@ bool sink_spatial_mean(Rewriter& rw, const Node& node) {
   if (normal != std::vector<size_t>{2, 3} || rw.graph().type(x).dtype != tensor::DType::f32) return false;
   const ValueId pooled = rw.add("global_average_pool_nhwc", {x}, {}, node.from);
   const tensor::Dims to = *rw.dims(node.out[0]);
+  if (to.size() == perm.size()) {  // what follows may run channels-last too, as gates of channels do
+    rw.replace(node.out[0], rw.add("transpose", {pooled}, {{"perm", perm}}, node.from));
+    return true;
+  }
   const ValueId shape = rw.constant(
       tensor::Tensor::from<int64_t>({static_cast<int64_t>(to.size())}, std::span<const int64_t>(to)));
   rw.replace(node.out[0], rw.add("reshape", {pooled, shape}, {}, node.from));
@@ -194,10 +200,11 @@ bool cancel(Rewriter& rw, const Node& node) {
   return true;
 }
 
-bool sink_one(Rewriter& rw, const Node& node) {
+/// `makes_views`: transposes that move no bytes become views, which nothing sinks past.
+bool sink_one(Rewriter& rw, const Node& node, bool makes_views) {
   const std::string_view op = node.op_name();
   if (node.out.empty() || node.in.empty() || !rw.dims(node.out[0])) return false;
-  if (op == "transpose") return cancel(rw, node) || make_view(rw, node);
+  if (op == "transpose") return cancel(rw, node) || (makes_views && make_view(rw, node));
   if (op == "clip" || op == "cast" || op == "gelu") return sink_unary_with_constants(rw, node);
   if (op == "quantize_linear" || op == "dequantize_linear") {
     return has_one_scale(rw, node) && sink_unary_with_constants(rw, node);
@@ -207,26 +214,48 @@ bool sink_one(Rewriter& rw, const Node& node) {
   if (op == "batch_norm_train") return sink_batch_norm(rw, node);
   if (op == "concat") return sink_concat(rw, node);
   if (op == "pad") return sink_pad(rw, node);
-  if (op == "reduce_mean") return sink_spatial_mean(rw, node);
+  if (op == "reduce_mean" && sink_spatial_mean(rw, node)) return true;
+  if (sink_past_axes(rw, node)) return true;
   return is_elementwise(node) && sink_elementwise(rw, node);
 }
 
 }  // namespace
 
-size_t sink_transposes(ir::Graph& graph) {
+namespace {
+
+/// Moves transposes past every op they can pass; a walk sees what the one before made.
+size_t sink_all(ir::Graph& graph, bool makes_views) {
   size_t total = 0;
-  // Each round moves transposes past every op they can pass in one walk; later layers need the sorted result.
   for (size_t changes = 1; changes > 0;) {
     Rewriter rw(graph);
     changes = rw.for_each([&](ir::NodeId, const Node& seen) {
       // Operands may have been replaced since the walk began.
       const Node* now = rw.graph().producer(seen.out[0]);
-      return now != nullptr && sink_one(rw, Node(*now));
+      return now != nullptr && sink_one(rw, Node(*now), makes_views);
     });
     graph.sort();
     total += changes;
   }
   return total;
+}
+
+/// A block that joins what a shuffle of channels left apart sinks only after the shuffle has: one round for
+/// each such block in a row.
+constexpr int kMaxRounds = 32;
+
+}  // namespace
+
+size_t sink_transposes(ir::Graph& graph) {
+  size_t total = 0;
+  for (int round = 0; round < kMaxRounds; ++round) {
+    total += merge_image_moves(graph);
+    graph.sort();
+    const size_t sunk = sink_all(graph, false);
+    total += sunk;
+    if (sunk == 0) break;
+  }
+  total += sink_all(graph, true);
+  return total + merge_image_moves(graph);
 }
 
 }  // namespace trireme::passes

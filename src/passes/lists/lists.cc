@@ -9,6 +9,7 @@
 #include "passes/fuse/batch_norm.h"
 #include "passes/fuse/conv_bias_sums.h"
 #include "passes/fuse/dense.h"
+#include "passes/fuse/einsum.h"
 #include "passes/fuse/elementwise.h"
 #include "passes/fuse/pool_gradients.h"
 #include "passes/fuse/pooled_convs.h"
@@ -17,6 +18,7 @@
 #include "passes/fuse/train_norms.h"
 #include "passes/fuse/transformer.h"
 #include "passes/layout/layout.h"
+#include "passes/layout/moves.h"
 #include "passes/precision/casts.h"
 #include "passes/precision/quantized.h"
 
@@ -34,14 +36,19 @@ const std::vector<Pass>& prepare_passes() {
 
 const std::vector<Pass>& bucket_passes() {
   static const std::vector<Pass> list{
+      {"einsum", "batched sums of two operands are matrix products", open_einsum},
+      {"moves", "chains of transposes and reshapes transpose once, or not at all", merge_moves},
       {"bucket_noops", "removes nodes that change nothing now that shapes are known", remove_noops},
       {"cse", "computes equal nodes once", merge_equal_nodes},
       {"activations", "gathers GELU, SiLU and hard-swish", gather_activations},
       {"norms", "gathers layer norm and RMS norm", gather_norms},
       {"softmax", "gathers softmax", gather_softmax},
       {"attention", "gathers attention", gather_attention},
+      {"attention_moves", "what stands before queries, keys and values transposes once, or not at all",
+       merge_moves},
       {"packed_attention", "attention reads queries, keys and values in the projection they share",
        pack_attention},
+      {"affine_norms", "batch norms that no convolution took are a product and a sum", open_batch_norm},
       {"channels_last", "convolutions and pools in [n,h,w,c]", use_channels_last},
       {"sink_transposes", "moves layout changes down until they cancel", sink_transposes},
       {"input_layout", "first convolutions read channels-first inputs directly", absorb_input_layout},
@@ -58,12 +65,16 @@ const std::vector<Pass>& bucket_passes() {
 
 const std::vector<Pass>& forward_passes() {
   static const std::vector<Pass> list{
+      {"train_einsum", "batched sums of two operands are matrix products", open_einsum},
+      {"train_moves", "chains of transposes and reshapes transpose once, or not at all", merge_moves},
       {"train_noops", "removes nodes that change nothing", remove_noops},
       {"train_cse", "computes equal nodes once", merge_equal_nodes},
       {"train_activations", "gathers GELU, SiLU and hard-swish", gather_activations},
       {"train_norms", "gathers layer norm and RMS norm", gather_norms},
       {"train_softmax", "gathers softmax", gather_softmax},
       {"train_attention", "gathers attention", gather_attention},
+      {"train_attention_moves", "what stands before queries, keys and values transposes once, or not at all",
+       merge_moves},
       {"train_packed_attention", "attention reads the projection that q, k and v share", pack_attention},
       {"train_channels_last", "convolutions and pools in [n,h,w,c]", use_channels_last},
       {"train_sink", "moves layout changes down until they cancel", sink_transposes},

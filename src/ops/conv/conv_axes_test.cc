@@ -1,0 +1,165 @@
+// Convolutions of one and three spatial axes, forward and backward, against the plain nodes in double: random
+// windows, groups and epilogues.
+#include <cstring>
+#include <random>
+
+#include "ops/test_eval.h"
+#include "tests/run_kernels.h"
+
+namespace trireme::ops {
+namespace {
+
+using tensor::Dims;
+using tensor::DType;
+using tensor::Tensor;
+using Ints = std::vector<int64_t>;
+
+/// A convolution over `spatial`, channels last.
+struct Layer {
+  Dims x, w, y;
+  ir::Attrs attrs;
+  bool bias = false, residual = false;
+};
+
+int64_t draw(std::mt19937& random, int64_t low, int64_t high) {
+  return std::uniform_int_distribution<int64_t>(low, high)(random);
+}
+
+/// Extents of a few points to some vectors; windows that fit the padded input.
+Layer random_layer(std::mt19937& random, size_t axes) {
+  Layer l;
+  const int64_t groups = Ints{1, 1, 1, 2, 4}[static_cast<size_t>(draw(random, 0, 4))];
+  const bool depthwise = draw(random, 0, 4) == 0;
+  const int64_t c = depthwise ? draw(random, 1, 40) : groups * draw(random, 1, 20);
+  const int64_t oc = depthwise ? c : groups * draw(random, 1, 20);
+  const int64_t group = depthwise ? c : groups;
+  l.x = {draw(random, 1, 3)};
+  l.w = {oc, c / group};
+  l.y = {l.x[0]};
+  Ints strides, dilations, begin, end;
+  for (size_t i = 0; i < axes; ++i) {
+    const int64_t kernel = axes == 3 && draw(random, 0, 1) == 1 ? 3 : draw(random, 1, 4);
+    dilations.push_back(draw(random, 0, 3) == 0 ? 2 : 1);
+    strides.push_back(draw(random, 0, 2) == 0 ? 2 : 1);
+    begin.push_back(draw(random, 0, std::min<int64_t>(2, kernel - 1)));
+    end.push_back(draw(random, 0, std::min<int64_t>(2, kernel - 1)));
+    const int64_t reach = (kernel - 1) * dilations.back() + 1;
+    l.x.push_back(reach + draw(random, 0, axes == 1 ? 60 : 9));
+    l.w.push_back(kernel);
+    l.y.push_back((l.x.back() + begin.back() + end.back() - reach) / strides.back() + 1);
+  }
+  l.x.push_back(c);
+  l.y.push_back(oc);
+  begin.insert(begin.end(), end.begin(), end.end());
+  l.attrs = {{"strides", strides}, {"dilations", dilations}, {"pads", begin}, {"group", group}};
+  l.bias = draw(random, 0, 1) == 1;
+  l.residual = draw(random, 0, 1) == 1;
+  return l;
+}
+
+Tensor wide(const Tensor& t) {
+  if (!t.defined()) return t;
+  Tensor out = Tensor::empty(DType::f64, t.dims());
+  const std::vector<double> values = t.to_doubles();
+  std::copy(values.begin(), values.end(), out.mutable_data<double>().begin());
+  return out;
+}
+
+double worst(const Tensor& got, const Tensor& want) {
+  const std::vector<double> a = got.to_doubles(), b = want.to_doubles();
+  double difference = 0, largest = 1e-30;
+  for (size_t i = 0; i < b.size(); ++i) {
+    difference = std::max(difference, std::abs(a[i] - b[i]));
+    largest = std::max(largest, std::abs(b[i]));
+  }
+  return difference / largest;
+}
+
+/// How many kernels took the node: each close to double, with the same bits for 1 to 4 threads.
+size_t expect_close(const std::string& op, const ir::Attrs& attrs, const std::vector<Tensor>& in,
+                    const std::vector<size_t>& fed) {
+  std::vector<Tensor> exact;
+  for (const Tensor& t : in) exact.push_back(wide(t));
+  const Tensor want = testing::run(op, exact, attrs)[0];
+  const auto alone = tests::run_kernels(op, attrs, in, 1, fed, 1);
+  for (const int threads : {1, 2, 4}) {
+    const auto results = tests::run_kernels(op, attrs, in, 1, fed, threads);
+    for (size_t k = 0; k < results.size(); ++k) {
+      SCOPED_TRACE(op + " " + results[k].kernel + ", threads " + std::to_string(threads));
+      EXPECT_EQ(results[k].out[0].dims(), want.dims());
+      EXPECT_LT(worst(results[k].out[0], want), 1e-5);
+      EXPECT_EQ(std::memcmp(results[k].out[0].raw(), alone[k].out[0].raw(),
+                            static_cast<size_t>(want.elements()) * sizeof(float)),
+                0);
+    }
+  }
+  return alone.size();
+}
+
+std::vector<Tensor> operands(const Layer& l) {
+  std::vector<Tensor> in{tests::random_tensor(l.x, 1), tests::random_tensor(l.w, 2), Tensor(), Tensor()};
+  if (l.bias) in[2] = tests::random_tensor({l.w[0]}, 3);
+  if (l.residual) in[3] = tests::random_tensor(l.y, 4);
+  return in;
+}
+
+TEST(ConvAxes, FastKernelsStayCloseToDouble) {
+  std::mt19937 random(17);
+  size_t lines = 0, blocks = 0;
+  for (int i = 0; i < 60; ++i) {
+    const size_t axes = i % 2 == 0 ? 1 : 3;
+    Layer l = random_layer(random, axes);
+    SCOPED_TRACE(tensor::to_string(l.x) + " by " + tensor::to_string(l.w));
+    if (draw(random, 0, 1) == 1) l.attrs.set("activation", std::string("relu"));
+    const size_t took = expect_close("conv_nhwc", l.attrs, operands(l), {0});
+    EXPECT_GE(took, 1u) << "no kernel for constant weights";
+    (axes == 1 ? lines : blocks) += took;
+  }
+  EXPECT_GE(lines, 30u);
+  EXPECT_GE(blocks, 30u);
+}
+
+/// One image alone, and the same among others: the same bits.
+TEST(ConvAxes, ImagesDoNotSeeEachOther) {
+  std::mt19937 random(5);
+  for (int i = 0; i < 10; ++i) {
+    Layer l = random_layer(random, 3);
+    l.residual = false;
+    std::vector<Tensor> in = operands(l);
+    const auto alone = tests::run_kernels("conv_nhwc", l.attrs, in, 1, {0});
+    const size_t floats = static_cast<size_t>(in[0].elements());
+    Dims more = l.x;
+    more[0] += 2;
+    Tensor x = tests::random_tensor(more, 9);
+    std::memcpy(x.mutable_data<float>().data(), in[0].raw(), floats * sizeof(float));
+    in[0] = x;
+    const auto among = tests::run_kernels("conv_nhwc", l.attrs, in, 1, {0});
+    ASSERT_EQ(alone.size(), among.size());
+    for (size_t k = 0; k < alone.size(); ++k)
+      EXPECT_EQ(std::memcmp(among[k].out[0].raw(), alone[k].out[0].raw(),
+                            static_cast<size_t>(alone[k].out[0].elements()) * sizeof(float)),
+                0);
+  }
+}
+
+TEST(ConvAxes, GradientsOfLinesHaveFastKernels) {
+  std::mt19937 random(23);
+  size_t to_x = 0, to_w = 0;
+  for (int i = 0; i < 30; ++i) {
+    const Layer l = random_layer(random, 1);
+    SCOPED_TRACE(tensor::to_string(l.x) + " by " + tensor::to_string(l.w));
+    const Tensor x = tests::random_tensor(l.x, 1), w = tests::random_tensor(l.w, 2),
+                 dy = tests::random_tensor(l.y, 3);
+    ir::Attrs attrs = l.attrs;
+    attrs.set("in_shape", Ints{l.x[1]});
+    to_x += expect_close("conv_nhwc_grad_x", attrs, {dy, w}, {0, 1});
+    attrs = l.attrs;
+    attrs.set("kernel_shape", Ints{l.w[2]});
+    to_w += expect_close("conv_nhwc_grad_w", attrs, {x, dy}, {0, 1});
+  }
+  EXPECT_GE(to_x, 20u);
+  EXPECT_GE(to_w, 20u);
+}
+
+}  // namespace
+}  // namespace trireme::ops

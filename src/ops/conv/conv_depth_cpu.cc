@@ -1,0 +1,242 @@
+// conv_nhwc of three spatial axes on CPU: the sum over taps in depth of convolutions of whole slices.
+#include "ops/conv/conv_depth_cpu.h"
+
+#include "backend/cpu/conv/depthwise_nhwc.h"
+#include "backend/cpu/conv/winograd_nhwc.h"
+#include "backend/cpu/device/cpu_stream.h"
+#include "ops/conv/conv_shape_cpu.h"
+#include "ops/dense/epilogue_cpu.h"
+#include "ops/kernel_forms.h"
+#include "ops/pack_memory.h"
+
+namespace trireme::ops {
+namespace {
+
+using tensor::Dims;
+
+/// Bytes of results that one walk over the taps keeps in the second-level cache.
+constexpr int64_t kBlockBytes = 512 << 10;
+
+enum class Engine : uint8_t { depthwise, winograd, implicit };
+
+/// A convolution of [n, d, h, w, c]. `slice` is that of one slice [h, w, c].
+struct DepthConv {
+  WindowAxis depth;
+  cpu::ConvShape slice;
+  int64_t batch = 1;
+  Engine engine = Engine::implicit;
+  cpu::WinogradTile tile = cpu::WinogradTile::four;
+
+  int64_t taps() const { return depth.kernel; }
+  int64_t in_floats() const { return slice.h * slice.w * slice.c; }
+  int64_t out_floats() const { return slice.out_h() * slice.out_w() * slice.oc; }
+  /// Results that are walked together: neighbours read neighbouring slices only at stride 1.
+  int64_t block() const {
+    if (depth.stride != 1) return 1;
+    return std::clamp<int64_t>(kBlockBytes / std::max<int64_t>(1, out_floats() * 4), 1, depth.out);
+  }
+  /// The results that read tap k inside the input.
+  TapRange range(int64_t k) const { return tap_range(depth, k); }
+};
+
+Engine engine_of(const cpu::ConvShape& s) {
+  if (s.groups == s.c && s.oc == s.c) return Engine::depthwise;
+  const bool wide = s.out_h() >= 4 && s.out_w() >= 4 && s.out_h() * s.out_w() >= 49;
+  if (!refuse_not_three_by_three(s) && cpu::winograd_fits(s) && wide) return Engine::winograd;
+  return Engine::implicit;
+}
+
+DepthConv describe(const ir::NodeView& n) {
+  const Dims x = n.in_dims(0), w = n.in_dims(1);
+  const Window window = make_window(n.attrs, {w[2], w[3], w[4]}, {x[1], x[2], x[3]});
+  DepthConv conv{.depth = window[0], .batch = x[0]};
+  conv.slice = conv_shape(window, {1, x[2], x[3], x[4]}, w[0], n.attrs.get_int("group", 1));
+  conv.engine = engine_of(conv.slice);
+  conv.tile = cpu::winograd_tile(conv.slice);
+  return conv;
+}
+
+ir::Refusal refuse(const ir::NodeView& n) {
+  if (n.in[0].shape.rank() != 5) return "has no three spatial axes";
+  if (n.in[0].dtype != tensor::DType::f32) return base::concat("operand is ", tensor::name_of(n.in[0].dtype));
+  if (n.value(1) == nullptr) return "weights are not constant";
+  if (conv_reads_nchw(n)) return "reads nchw";
+  if (activation_of(n.attrs).before_residual && n.present(3)) return "activates before the residual";
+  const DepthConv conv = describe(n);
+  const cpu::ConvShape& s = conv.slice;
+  if (const ir::Refusal reason = refuse_conv_operands(n, s)) return reason;
+  const Dims y = n.out_dims(0);
+  if (y[1] != conv.depth.out) return "padding rounds up";
+  if (const ir::Refusal reason = refuse_conv_shape(s, {y[0], y[2], y[3], y[4]})) return reason;
+  std::vector<char> reads(static_cast<size_t>(conv.depth.out), 0);
+  for (int64_t k = 0; k < conv.taps(); ++k) {
+    const TapRange r = conv.range(k);
+    if (r.first < r.last) std::fill(reads.begin() + r.first, reads.begin() + r.last, 1);
+  }
+  if (std::find(reads.begin(), reads.end(), 0) != reads.end()) return "a result reads padding alone";
+  return std::nullopt;
+}
+
+/// The weights of every tap in depth, packed as the engine reads them.
+struct DepthWeights {
+  PackMemory memory;
+  std::vector<const float*> depthwise;
+  std::vector<cpu::PackedWinograd> winograd;
+  std::vector<cpu::PackedConv> implicit;
+};
+
+size_t tap_bytes(const DepthConv& conv) {
+  const cpu::ConvShape& s = conv.slice;
+  switch (conv.engine) {
+    case Engine::depthwise: return static_cast<size_t>(s.c * s.kh * s.kw) * sizeof(float);
+    case Engine::winograd: return cpu::packed_winograd_bytes(s, conv.tile);
+    case Engine::implicit: break;
+  }
+  return cpu::packed_conv_bytes(s);
+}
+
+std::shared_ptr<const DepthWeights> pack(const DepthConv& conv, const tensor::Tensor& w,
+                                         base::SharedCache& packs) {
+  const auto slab = pack_slab(packs);
+  const std::string format =
+      base::concat("conv_depth_f32 ", static_cast<int>(conv.engine), " ", static_cast<int>(conv.tile));
+  return packs.get<DepthWeights>(ir::pack_key(w, format), [&] {
+    const cpu::ConvShape& s = conv.slice;
+    const size_t each = (tap_bytes(conv) + 63) & ~size_t{63};
+    auto made = std::make_shared<DepthWeights>(
+        DepthWeights{PackMemory(slab, each * static_cast<size_t>(conv.taps())), {}, {}, {}});
+    const int64_t pairs = s.oc * (s.c / s.groups), points = int64_t{s.kh} * s.kw;
+    std::vector<float> tap(static_cast<size_t>(pairs * points));  // [oc, c / group, kh, kw]
+    const float* all = w.data<float>().data();
+    for (int64_t k = 0; k < conv.taps(); ++k) {
+      for (int64_t i = 0; i < pairs; ++i)
+        std::copy_n(all + (i * conv.taps() + k) * points, points, tap.data() + i * points);
+      char* to = made->memory.data.get() + static_cast<size_t>(k) * each;
+      if (conv.engine == Engine::depthwise) {
+        cpu::pack_depthwise(s, tap.data(), reinterpret_cast<float*>(to));
+        made->depthwise.push_back(reinterpret_cast<const float*>(to));
+      } else if (conv.engine == Engine::winograd) {
+        made->winograd.push_back(cpu::pack_winograd(s, tap.data(), conv.tile, to));
+      } else {
+        made->implicit.push_back(cpu::pack_conv(s, tap.data(), to));
+      }
+    }
+    return made;
+  });
+}
+
+/// `count` neighbouring slices from x through tap k into y.
+struct SliceRun {
+  const float* x;
+  float* y;
+  int64_t count, k;
+  cpu::Epilogue epilogue;
+};
+
+void run_slices(const DepthConv& conv, const DepthWeights& weights, const SliceRun& r, void* workspace,
+                base::ThreadPool& pool) {
+  cpu::ConvShape s = conv.slice;
+  s.n = r.count;
+  const auto k = static_cast<size_t>(r.k);
+  switch (conv.engine) {
+    case Engine::depthwise:
+      return cpu::depthwise_nhwc(
+          {.shape = s, .x = r.x, .weights = weights.depthwise[k], .y = r.y, .epilogue = r.epilogue}, pool);
+    case Engine::winograd:
+      return cpu::winograd_nhwc(
+          {.shape = s, .x = r.x, .weights = weights.winograd[k], .y = r.y, .epilogue = r.epilogue}, workspace,
+          pool);
+    case Engine::implicit: break;
+  }
+  cpu::conv2d_nhwc({.shape = s, .x = r.x, .weights = weights.implicit[k], .y = r.y, .epilogue = r.epilogue},
+                   workspace, pool);
+}
+
+size_t workspace_bytes(const DepthConv& conv, int threads) {
+  cpu::ConvShape s = conv.slice;
+  size_t most = 0;
+  for (int64_t count = 1; count <= conv.block(); ++count) {
+    s.n = count;
+    if (conv.engine == Engine::winograd)
+      most = std::max(most, cpu::winograd_workspace_bytes(s, conv.tile, threads));
+    if (conv.engine == Engine::implicit)
+      most = std::max(most, cpu::conv2d_workspace_bytes(s, cpu::ImageLayout::nhwc, threads));
+  }
+  return most;
+}
+
+/// Operands of one run; `epilogue` carries the whole bias, residual and activation.
+struct DepthRun {
+  const DepthWeights& weights;
+  const float* x;
+  float* y;
+  cpu::Epilogue epilogue;
+  void* workspace;
+  base::ThreadPool& pool;
+};
+
+/// Results [first, last) of image n, which read the same taps [begin, end). Bias and residual come with the
+/// first tap, what is summed so far with every later one, the activation with the last.
+void run_block(const DepthConv& conv, const DepthRun& run, int64_t n, TapRange results, TapRange taps) {
+  const int64_t at = (n * conv.depth.out + results.first) * conv.out_floats();
+  for (int64_t k = taps.first; k < taps.last; ++k) {
+    SliceRun slices{.y = run.y + at, .count = results.last - results.first, .k = k, .epilogue = {}};
+    const int64_t in = results.first * conv.depth.stride - conv.depth.pad_begin + k * conv.depth.dilation;
+    slices.x = run.x + (n * conv.depth.in + in) * conv.in_floats();
+    if (k + 1 == taps.last) slices.epilogue = run.epilogue;
+    slices.epilogue.bias = k == taps.first ? run.epilogue.bias : nullptr;
+    slices.epilogue.residual = slices.y;
+    if (k == taps.first)
+      slices.epilogue.residual = run.epilogue.residual == nullptr ? nullptr : run.epilogue.residual + at;
+    run_slices(conv, run.weights, slices, run.workspace, run.pool);
+  }
+}
+
+/// The taps that result d reads inside the input.
+TapRange taps_of(const DepthConv& conv, int64_t d) {
+  TapRange taps{conv.taps(), 0};
+  for (int64_t k = 0; k < conv.taps(); ++k) {
+    const TapRange r = conv.range(k);
+    if (d < r.first || d >= r.last) continue;
+    taps.first = std::min(taps.first, k);
+    taps.last = k + 1;
+  }
+  return taps;
+}
+
+ir::BoundKernel prepare(const ir::KernelInit& init) {
+  const ir::NodeView& n = init.node;
+  const DepthConv conv = describe(n);
+  const auto weights = pack(conv, *n.value(1), init.packs);
+  std::vector<TapRange> taps;
+  for (int64_t d = 0; d < conv.depth.out; ++d) taps.push_back(taps_of(conv, d));
+  const size_t operands = n.in.size();
+  ir::BoundKernel bound{.unread_inputs = 1u << 1};
+  bound.workspace_bytes = static_cast<int64_t>(workspace_bytes(conv, init.threads));
+  bound.run = [=, epilogue = epilogue_of(activation_of(n.attrs))](const ir::RunArgs& args) {
+    DepthRun run{*weights, in_ptr<float>(args, 0), out_ptr<float>(args, 0),
+                 epilogue, args.workspace,         cpu::pool_of(args.stream)};
+    run.epilogue.bias = opt_ptr<float>(args, 2, operands);
+    run.epilogue.residual = opt_ptr<float>(args, 3, operands);
+    for (int64_t image = 0; image < conv.batch; ++image) {
+      for (int64_t d = 0; d < conv.depth.out;) {
+        const TapRange same = taps[static_cast<size_t>(d)];
+        int64_t last = d + 1;
+        while (last < conv.depth.out && last - d < conv.block()) {
+          const TapRange next = taps[static_cast<size_t>(last)];
+          if (next.first != same.first || next.last != same.last) break;
+          ++last;
+        }
+        run_block(conv, run, image, {d, last}, same);
+        d = last;
+      }
+    }
+  };
+  return bound;
+}
+
+}  // namespace
+
+ir::Kernel conv_depth_kernel() { return {.name = "depth_taps", .refuse = refuse, .prepare = prepare}; }
+
+}  // namespace trireme::ops

@@ -1,0 +1,131 @@
+// How axes that an op names change when a transpose moves from before it to behind it.
+#include "passes/layout/sink_axes.h"
+
+namespace trireme::passes {
+namespace {
+
+using ir::Node;
+using ir::ValueId;
+using Permutation = std::vector<int64_t>;
+
+/// The transpose before operand 0: its source and permutation.
+struct Before {
+  ValueId x;
+  Permutation perm;
+};
+
+std::optional<Before> transpose_before(const Rewriter& rw, const Node& node) {
+  const auto t = rw.producer(node.in[0], "transpose");
+  if (!t) return std::nullopt;
+  Before before{t->in[0], t->attrs.get_ints("perm")};
+  const auto dims = rw.dims(node.in[0]);
+  if (!dims || before.perm.size() != dims->size()) return std::nullopt;
+  return before;
+}
+
+bool has(const Node& node, size_t i) { return i < node.in.size() && node.in[i] != ir::kNoValue; }
+
+/// The node over the transpose's source, and the transpose over each of its results.
+bool finish(Rewriter& rw, const Node& node, Node sunk, const Before& before) {
+  sunk.in[0] = before.x;
+  const std::vector<ValueId> results = rw.add_all(node.op_name(), sunk, node.out.size());
+  for (size_t i = 0; i < results.size(); ++i) {
+    if (node.out[i] == ir::kNoValue) continue;
+    rw.replace(node.out[i], rw.add("transpose", {results[i]}, {{"perm", before.perm}}, node.from));
+  }
+  return true;
+}
+
+ValueId constant_of(Rewriter& rw, const std::vector<int64_t>& values) {
+  return rw.constant(
+      tensor::Tensor::from<int64_t>({static_cast<int64_t>(values.size())}, std::span<const int64_t>(values)));
+}
+
+std::vector<int64_t> moved_axes(const std::vector<int64_t>& axes, const Permutation& perm) {
+  std::vector<int64_t> moved;
+  for (const int64_t axis : axes) moved.push_back(perm[ir::normal_axis(axis, perm.size())]);
+  return moved;
+}
+
+/// A constant of `groups` lists with a number for each axis, in the order of the axes before the transpose;
+/// nullopt where it is not known.
+std::optional<ValueId> moved_lists(Rewriter& rw, ValueId id, const Permutation& perm, size_t groups) {
+  const tensor::Tensor* lists = rw.known(id);
+  const size_t rank = perm.size();
+  if (lists == nullptr || lists->elements() != static_cast<int64_t>(groups * rank)) return std::nullopt;
+  tensor::Tensor moved = tensor::Tensor::empty(lists->dtype(), lists->dims());
+  const size_t bytes = tensor::bytes_of(lists->type()) / (groups * rank);
+  for (size_t i = 0; i < groups * rank; ++i) {
+    const size_t to = i / rank * rank + static_cast<size_t>(perm[i % rank]);
+    std::copy_n(lists->raw() + i * bytes, bytes, moved.mutable_raw() + to * bytes);
+  }
+  return rw.constant(std::move(moved));
+}
+
+bool sink_resize(Rewriter& rw, const Node& node, const Before& before) {
+  Node sunk = node;
+  if (node.attrs.has("axes")) {
+    sunk.attrs.set("axes", moved_axes(node.attrs.get_ints("axes"), before.perm));
+    return finish(rw, node, std::move(sunk), before);
+  }
+  for (size_t i = 1; i < node.in.size(); ++i) {
+    if (!has(node, i)) continue;
+    const tensor::Tensor* value = rw.known(node.in[i]);
+    if (value != nullptr && value->elements() == 0) continue;  // absent in another way
+    // roi lists where it begins and where it ends on each axis; scales and sizes are one list.
+    const auto moved = moved_lists(rw, node.in[i], before.perm, i == 1 ? 2 : 1);
+    if (!moved) return false;
+    sunk.in[i] = *moved;
+  }
+  return finish(rw, node, std::move(sunk), before);
+}
+
+/// Operands x, starts, ends, axes, steps; without axes the first ones are meant.
+bool sink_slice(Rewriter& rw, const Node& node, const Before& before) {
+  const auto starts = has(node, 1) ? rw.ints(node.in[1]) : std::nullopt;
+  if (!starts) return false;
+  std::vector<int64_t> axes;
+  if (has(node, 3)) {
+    const auto given = rw.ints(node.in[3]);
+    if (!given) return false;
+    axes = *given;
+  } else {
+    for (size_t i = 0; i < starts->size(); ++i) axes.push_back(static_cast<int64_t>(i));
+  }
+  Node sunk = node;
+  sunk.in.resize(std::max<size_t>(4, node.in.size()), ir::kNoValue);
+  sunk.in[3] = constant_of(rw, moved_axes(axes, before.perm));
+  return finish(rw, node, std::move(sunk), before);
+}
+
+bool sink_axis_attribute(Rewriter& rw, const Node& node, const Before& before, int64_t absent) {
+  Node sunk = node;
+  const size_t axis = ir::normal_axis(node.attrs.get_int("axis", absent), before.perm.size());
+  sunk.attrs.set("axis", before.perm[axis]);
+  return finish(rw, node, std::move(sunk), before);
+}
+
+/// Reductions over known axes that stay as extents of 1.
+bool sink_reduction(Rewriter& rw, const Node& node, const Before& before) {
+  const auto axes = has(node, 1) ? rw.ints(node.in[1]) : std::nullopt;
+  if (!axes || axes->empty() || node.attrs.get_int("keepdims", 1) == 0) return false;
+  Node sunk = node;
+  sunk.in[1] = constant_of(rw, moved_axes(*axes, before.perm));
+  return finish(rw, node, std::move(sunk), before);
+}
+
+}  // namespace
+
+bool sink_past_axes(Rewriter& rw, const Node& node) {
+  const std::string_view op = node.op_name();
+  const bool reduces = op.starts_with("reduce_");
+  if (!reduces && op != "resize" && op != "slice" && op != "split" && op != "softmax") return false;
+  const auto before = transpose_before(rw, node);
+  if (!before) return false;
+  if (reduces) return sink_reduction(rw, node, *before);
+  if (op == "resize") return sink_resize(rw, node, *before);
+  if (op == "slice") return sink_slice(rw, node, *before);
+  return sink_axis_attribute(rw, node, *before, op == "softmax" ? -1 : 0);
+}
+
+}  // namespace trireme::passes
