@@ -7,6 +7,7 @@
 #include "cli/inspect_rank.h"
 #include "cli/model_input.h"
 #include "cli/verb.h"
+#include "passes/fuse/transformer.h"
 #include "lower/batch_proof.h"
 
 namespace trireme::cli {
@@ -32,7 +33,9 @@ struct InspectOptions {
     f.add("after", &after, "print the graph as it stands after this pass");
     f.add("passes", &passes, "list the passes with their changes and times");
     f.add("program", &program, "print the steps with their kernels, FLOPs and bytes");
-    f.add("why", &why, "print which kernels refused each node, and why rows of a batch meet");
+    f.add(
+        "why", &why,
+        "print which kernels refused each node, which patterns missed by what, and why rows of a batch meet");
     f.add("memory", &memory, "print the memory plan: planned peak beside the sum of all values");
     f.add("shape", &shape, "name:1,3,224,224: the shape of an input");
     f.add("dim", &dim, "seq=128: the size of a symbolic dimension");
@@ -51,6 +54,9 @@ passes::PassOptions watching(const InspectOptions& options, bool& printed) {
   watch.after = [&options, &printed](const passes::PassRecord& r, const ir::Graph& graph) {
     if (options.passes) {
       std::printf("%-24s %5zu changes %6zu nodes %9.3f ms\n", r.name.c_str(), r.changes, r.nodes_after, r.ms);
+    }
+    if (options.why && r.name == "attention") {
+      for (const std::string& line : passes::attention_misses(graph)) std::cout << line << '\n';
     }
     if (r.name == options.after) {
       std::cout << ir::print(graph);

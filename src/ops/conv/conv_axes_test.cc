@@ -119,6 +119,30 @@ TEST(ConvAxes, FastKernelsStayCloseToDouble) {
   EXPECT_GE(blocks, 30u);
 }
 
+/// The layers of video networks: channels and planes that every two-dimensional kernel has its own way with,
+/// edges that its tiles do not divide included.
+TEST(ConvAxes, LayersOfVideoNetworks) {
+  std::mt19937 random(29);
+  for (const int64_t side : {7, 9, 14, 17, 28}) {
+    for (const int64_t channels : {16, 48, 144}) {
+      for (const int64_t kernel : {1, 3}) {
+        for (const int64_t stride : {1, 2}) {
+          const int64_t depth = draw(random, 1, 5), pad = kernel / 2;
+          Layer l{.x = {1, depth, side, side, channels},
+                  .w = {32, channels, 3, kernel, kernel},
+                  .y = {},
+                  .attrs = {}};
+          l.attrs = {{"strides", Ints{stride, stride, stride}}, {"pads", Ints{1, pad, pad, 1, pad, pad}}};
+          l.y = {1, (depth - 1) / stride + 1, (side - 1) / stride + 1, (side - 1) / stride + 1, 32};
+          l.bias = l.residual = draw(random, 0, 1) == 1;
+          SCOPED_TRACE(tensor::to_string(l.x) + " by " + tensor::to_string(l.w));
+          EXPECT_EQ(expect_close("conv_nhwc", l.attrs, operands(l), {0}), 1u);
+        }
+      }
+    }
+  }
+}
+
 /// One image alone, and the same among others: the same bits.
 TEST(ConvAxes, ImagesDoNotSeeEachOther) {
   std::mt19937 random(5);

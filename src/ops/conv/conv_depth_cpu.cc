@@ -171,6 +171,7 @@ struct DepthRun {
   const float* x;
   float* y;
   cpu::Epilogue epilogue;
+  float* other;  // block() results: sums on their way
   void* workspace;
   base::ThreadPool& pool;
 };
@@ -179,15 +180,17 @@ struct DepthRun {
 /// first tap, what is summed so far with every later one, the activation with the last.
 void run_block(const DepthConv& conv, const DepthRun& run, int64_t n, TapRange results, TapRange taps) {
   const int64_t at = (n * conv.depth.out + results.first) * conv.out_floats();
+  const float* sums = run.epilogue.residual == nullptr ? nullptr : run.epilogue.residual + at;
   for (int64_t k = taps.first; k < taps.last; ++k) {
-    SliceRun slices{.y = run.y + at, .count = results.last - results.first, .k = k, .epilogue = {}};
+    // Kernels may compute an edge twice, so the sums so far are never where the new ones go.
+    float* to = (taps.last - 1 - k) % 2 == 0 ? run.y + at : run.other;
+    SliceRun slices{.y = to, .count = results.last - results.first, .k = k, .epilogue = {}};
     const int64_t in = results.first * conv.depth.stride - conv.depth.pad_begin + k * conv.depth.dilation;
     slices.x = run.x + (n * conv.depth.in + in) * conv.in_floats();
     if (k + 1 == taps.last) slices.epilogue = run.epilogue;
     slices.epilogue.bias = k == taps.first ? run.epilogue.bias : nullptr;
-    slices.epilogue.residual = slices.y;
-    if (k == taps.first)
-      slices.epilogue.residual = run.epilogue.residual == nullptr ? nullptr : run.epilogue.residual + at;
+    slices.epilogue.residual = sums;
+    sums = to;
     run_slices(conv, run.weights, slices, run.workspace, run.pool);
   }
 }
@@ -212,10 +215,12 @@ ir::BoundKernel prepare(const ir::KernelInit& init) {
   for (int64_t d = 0; d < conv.depth.out; ++d) taps.push_back(taps_of(conv, d));
   const size_t operands = n.in.size();
   ir::BoundKernel bound{.unread_inputs = 1u << 1};
-  bound.workspace_bytes = static_cast<int64_t>(workspace_bytes(conv, init.threads));
+  const int64_t other_bytes = (conv.block() * conv.out_floats() * 4 + 63) & ~int64_t{63};
+  bound.workspace_bytes = other_bytes + static_cast<int64_t>(workspace_bytes(conv, init.threads));
   bound.run = [=, epilogue = epilogue_of(activation_of(n.attrs))](const ir::RunArgs& args) {
-    DepthRun run{*weights, in_ptr<float>(args, 0), out_ptr<float>(args, 0),
-                 epilogue, args.workspace,         cpu::pool_of(args.stream)};
+    float* other = static_cast<float*>(args.workspace);
+    DepthRun run{*weights, in_ptr<float>(args, 0),  out_ptr<float>(args, 0),  epilogue,
+                 other,    other + other_bytes / 4, cpu::pool_of(args.stream)};
     run.epilogue.bias = opt_ptr<float>(args, 2, operands);
     run.epilogue.residual = opt_ptr<float>(args, 3, operands);
     for (int64_t image = 0; image < conv.batch; ++image) {

@@ -123,8 +123,7 @@ bool match_scores(const Rewriter& rw, ValueId scores, const tensor::Dims& wanted
 
 /// Matrix products broadcast batches and heads; attention takes one batch, and heads shared by all or by
 /// none. q [b, h, rows, d], k' [b, g, d, keys], v [b, g, keys, e].
-bool heads_fit(const Rewriter& rw, const Match& m) {
-  const tensor::Dims q = *rw.dims(m.q), k = *rw.dims(m.k), v = *rw.dims(m.v);
+bool heads_fit(const tensor::Dims& q, const tensor::Dims& k, const tensor::Dims& v) {
   return q[0] == k[0] && k[0] == v[0] && k[1] == v[1] && k[3] == v[2] && (q[1] == k[1] || k[1] == 1);
 }
 
@@ -194,16 +193,38 @@ std::optional<ValueId> mask_of(Rewriter& rw, const Match& m, const tensor::Dims&
 /// Channels of a head that attention keeps in registers and cache; wider ones stay matrix products.
 constexpr int64_t kMaxHeadDim = 256;
 
+/// Why a product over a softmax is not one step of attention; nullopt once it is.
+using Miss = std::optional<std::string>;
+
+constexpr const char* kNoProduct =
+    "under the softmax stands no product of queries and keys, or something else reads what lies between";
+constexpr const char* kNoF32 = "queries, keys and values are not f32 of known extents";
+
+std::string unfit(const tensor::Dims& q, const tensor::Dims& k, const tensor::Dims& v) {
+  return base::concat("queries ", tensor::to_string(q), ", transposed keys ", tensor::to_string(k),
+                      " and values ", tensor::to_string(v), " share no batch and heads");
+}
+
+std::string wide(int64_t query, int64_t value) {
+  return base::concat("heads of ", std::max(query, value), " channels: products are as fast above ",
+                      kMaxHeadDim);
+}
+
+Miss done(bool replaced) {
+  if (replaced) return std::nullopt;
+  return "the result has another type";
+}
+
 /// softmax(q k' * scale) v of rank 3: attention with a single head.
-bool gather_headless(Rewriter& rw, const Node& product, const Node& softmax) {
+Miss gather_headless(Rewriter& rw, const Node& product, const Node& softmax) {
   Match m{};
   m.v = product.in[1];
-  if (!is_f32(rw, m.v, 3) || !match_scores(rw, softmax.in[0], *rw.dims(product.in[0]), m) ||
-      !m.terms.empty() || m.factor != ir::kNoValue)
-    return false;
-  if (!is_f32(rw, m.q, 3) || !is_f32(rw, m.k, 3)) return false;
+  if (!match_scores(rw, softmax.in[0], *rw.dims(product.in[0]), m)) return kNoProduct;
+  if (!m.terms.empty() || m.factor != ir::kNoValue) return "scores without heads are masked";
+  if (!is_f32(rw, m.q, 3) || !is_f32(rw, m.k, 3) || !is_f32(rw, m.v, 3)) return kNoF32;
   const tensor::Dims q = *rw.dims(m.q), k = *rw.dims(m.k), v = *rw.dims(m.v);
-  if (q[0] != k[0] || k[0] != v[0] || k[2] != v[1] || std::max(q[2], v[2]) > kMaxHeadDim) return false;
+  if (q[0] != k[0] || k[0] != v[0] || k[2] != v[1]) return unfit(q, k, v);
+  if (std::max(q[2], v[2]) > kMaxHeadDim) return wide(q[2], v[2]);
   const auto t = rw.producer(m.k, "transpose");
   const std::vector<int64_t> swap{0, 2, 1};
   const ValueId keys = t && t->attrs.get_ints("perm") == swap
@@ -215,26 +236,28 @@ bool gather_headless(Rewriter& rw, const Node& product, const Node& softmax) {
   };
   const std::vector<ValueId> in{one_head(m.q), one_head(keys), one_head(m.v)};
   const ValueId y = rw.add("attention_bsnd", in, {{"scale", m.scale}}, product.from);
-  return rw.replace_same(product.out[0], reshaped(rw, y, {q[0], q[1], v[2]}, product.from));
+  return done(rw.replace_same(product.out[0], reshaped(rw, y, {q[0], q[1], v[2]}, product.from)));
 }
 
 /// The same of heads [batch, heads, rows, channels].
-bool gather_heads(Rewriter& rw, const Node& product, const Node& softmax) {
+Miss gather_heads(Rewriter& rw, const Node& product, const Node& softmax) {
   Match m{};
   m.v = product.in[1];
   const tensor::Dims scores = *rw.dims(product.in[0]);
-  if (!match_scores(rw, softmax.in[0], scores, m)) return false;
-  if (!is_f32(rw, m.q, 4) || !is_f32(rw, m.k, 4) || !is_f32(rw, m.v, 4) || !heads_fit(rw, m)) return false;
-  if (std::max(rw.dims(m.q)->back(), rw.dims(m.v)->back()) > kMaxHeadDim) return false;
+  if (!match_scores(rw, softmax.in[0], scores, m)) return kNoProduct;
+  if (!is_f32(rw, m.q, 4) || !is_f32(rw, m.k, 4) || !is_f32(rw, m.v, 4)) return kNoF32;
+  const tensor::Dims q = *rw.dims(m.q), k = *rw.dims(m.k), v = *rw.dims(m.v);
+  if (!heads_fit(q, k, v)) return unfit(q, k, v);
+  if (std::max(q[3], v[3]) > kMaxHeadDim) return wide(q[3], v[3]);
   const auto mask = mask_of(rw, m, scores, product.from);
-  if (!mask) return false;
+  if (!mask) return base::concat("what is added does not broadcast over scores ", tensor::to_string(scores));
   if (m.factor != ir::kNoValue) m.q = rw.add("mul", {m.q, m.factor}, {}, product.from);
   std::vector<ValueId> in{rows_first(rw, m.q, false, product.from), rows_first(rw, m.k, true, product.from),
                           rows_first(rw, m.v, false, product.from)};
   if (*mask != ir::kNoValue) in.push_back(*mask);
   const ValueId y = rw.add("attention_bsnd", std::move(in), {{"scale", m.scale}}, product.from);
   const ir::Attrs back{{"perm", std::vector<int64_t>{0, 2, 1, 3}}};
-  return rw.replace_same(product.out[0], rw.add("transpose", {y}, back, product.from));
+  return done(rw.replace_same(product.out[0], rw.add("transpose", {y}, back, product.from)));
 }
 
 /// The softmax that `id` is, under a view that leaves its last axis alone; or where(is_nan(softmax), 0,
@@ -255,14 +278,14 @@ std::optional<Node> softmax_of(const Rewriter& rw, ValueId id) {
   return rw.single_use(id) ? rw.producer(scores, "softmax") : std::nullopt;
 }
 
-bool gather_one(Rewriter& rw, const Node& product) {
-  const auto softmax = softmax_of(rw, product.in[0]);
-  if (!softmax || rw.uses(product.out[0]) == 0) return false;
-  const auto own = rw.dims(softmax->in[0]), scores = rw.dims(product.in[0]);
-  if (!own || !scores || ir::normal_axis(softmax->attrs.get_int("axis", -1), own->size()) != own->size() - 1)
-    return false;
-  if (scores->size() == 4) return gather_heads(rw, product, *softmax);
-  return scores->size() == 3 && gather_headless(rw, product, *softmax);
+Miss gather_one(Rewriter& rw, const Node& product, const Node& softmax) {
+  const auto own = rw.dims(softmax.in[0]), scores = rw.dims(product.in[0]);
+  if (!own || !scores) return "extents are not known";
+  if (ir::normal_axis(softmax.attrs.get_int("axis", -1), own->size()) != own->size() - 1)
+    return "the softmax is not over the last axis";
+  if (scores->size() == 4) return gather_heads(rw, product, softmax);
+  if (scores->size() == 3) return gather_headless(rw, product, softmax);
+  return base::concat("scores of rank ", scores->size());
 }
 
 bool is_absent(const Node& node, size_t i) { return i >= node.in.size() || node.in[i] == ir::kNoValue; }
@@ -326,8 +349,24 @@ size_t gather_attention(ir::Graph& graph) {
   Rewriter rw(graph);
   return rw.for_each([&](ir::NodeId, const Node& node) {
     if (node.op_name() == "attention") return gather_op(rw, node);
-    return node.op_name() == "matmul" && gather_one(rw, node);
+    if (node.op_name() != "matmul" || rw.uses(node.out[0]) == 0) return false;
+    const auto softmax = softmax_of(rw, node.in[0]);
+    return softmax && !gather_one(rw, node, *softmax);
   });
+}
+
+std::vector<std::string> attention_misses(const ir::Graph& graph) {
+  ir::Graph trial = graph;
+  Rewriter rw(trial);
+  std::vector<std::string> misses;
+  rw.for_each("matmul", [&](ir::NodeId, const Node& node) {
+    const auto softmax = rw.uses(node.out[0]) == 0 ? std::nullopt : softmax_of(rw, node.in[0]);
+    if (!softmax) return false;
+    const Miss miss = gather_one(rw, node, *softmax);
+    if (miss) misses.push_back(base::concat(node.from, ": no single step of attention: ", *miss));
+    return !miss;
+  });
+  return misses;
 }
 
 }  // namespace trireme::passes

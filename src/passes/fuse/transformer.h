@@ -1,6 +1,9 @@
 // The forms in which exporters write transformer blocks, gathered back into one op each.
 #pragma once
 
+#include <string>
+#include <vector>
+
 #include "ir/graph.h"
 
 namespace trireme::passes {
@@ -16,9 +19,13 @@ size_t gather_norms(ir::Graph& graph);
 /// exp(x - max) / sum over one axis -> softmax.
 size_t gather_softmax(ir::Graph& graph);
 
-/// softmax(q k' * scale + mask) v between head transposes, and ONNX Attention that has no cache ->
+/// softmax(q k' * scale + masks) v of heads or of none, and ONNX Attention that has no cache ->
 /// attention_bsnd.
 size_t gather_attention(ir::Graph& graph);
+
+/// What gather_attention leaves of a graph: for each product over a softmax a line with its source and the
+/// part of the pattern that did not fit.
+std::vector<std::string> attention_misses(const ir::Graph& graph);
 
 /// attention_bsnd of three parts of one projection -> attention_qkv of the projection: no part is copied.
 size_t pack_attention(ir::Graph& graph);

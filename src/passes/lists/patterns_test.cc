@@ -1,9 +1,11 @@
 // Subgraphs as PyTorch's exporters write them, through all passes of a bucket: found, and of the same value.
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <random>
 
 #include "ops/test_eval.h"
+#include "passes/fuse/transformer.h"
 #include "passes/lists/lists.h"
 #include "tests/run_kernels.h"
 
@@ -191,6 +193,35 @@ TEST(Patterns, AttentionAsExportersWriteIt) {
       EXPECT_EQ(count(after, "transpose"), 0u);
     }
   }
+}
+
+/// Products over a softmax that are no attention say which part does not fit.
+TEST(Patterns, NearMissesSayWhy) {
+  const auto misses = [](const std::function<void(Pattern&, ValueId, ValueId)>& build) {
+    Pattern p;
+    const ValueId scores = p.op("matmul", {p.input({2, 3, 5, 8}), p.input({2, 3, 8, 7})});
+    build(p, scores, p.input({2, 3, 7, 8}));
+    run_passes(bucket_passes(), p.graph, {.stop_after = "attention", .verify = true});
+    const std::vector<std::string> lines = attention_misses(p.graph);
+    return lines.empty() ? std::string() : lines[0];
+  };
+  const auto finish = [](Pattern& p, ValueId weights, ValueId v) {
+    p.graph.add_output(p.op("matmul", {weights, v}), "y");
+  };
+  EXPECT_EQ(misses([&](Pattern& p, ValueId s, ValueId v) { finish(p, p.op("softmax", {s}), v); }), "");
+  EXPECT_NE(misses([&](Pattern& p, ValueId s, ValueId v) {
+              finish(p, p.op("softmax", {s}, {{"axis", int64_t{1}}}), v);
+            }).find("not over the last axis"),
+            std::string::npos);
+  EXPECT_NE(misses([&](Pattern& p, ValueId s, ValueId v) {
+              p.graph.add_output(p.op("relu", {s}), "scores");
+              finish(p, p.op("softmax", {s}), v);
+            }).find("something else reads"),
+            std::string::npos);
+  EXPECT_NE(misses([&](Pattern& p, ValueId s, ValueId v) {
+              finish(p, p.op("softmax", {p.op("tanh", {s})}), v);
+            }).find("no product of queries and keys"),
+            std::string::npos);
 }
 
 TEST(Patterns, AttentionOfEinsums) {
