@@ -93,7 +93,8 @@ TEST(Elementwise, EveryKernelOfAnOpAgreesWithTheReference) {
     const bool is_unary = op.schema.max_in == 1 && op.schema.dims == "...->..." && op.schema.name != "cast";
     const bool is_binary = op.schema.max_in == 2 && op.schema.dims == "...,...->...";
     if ((!is_unary && !is_binary) || cpu_kernel_count(op) < 2) continue;
-    const bool is_logic = op.schema.name == "and" || op.schema.name == "or" || op.schema.name == "xor";
+    const bool is_logic = op.schema.name == "and" || op.schema.name == "or" || op.schema.name == "xor" ||
+                          op.schema.name == "not";
     const DType t = is_logic                                ? DType::boolean
                     : op.schema.name.starts_with("bitwise") ? DType::i32
                                                             : DType::f32;

@@ -43,18 +43,17 @@ class ShortRows {
     const int64_t blocks = (run_ + block_ - 1) / block_;
     const int64_t grain = std::max<int64_t>(1, StridedLoop::kBlock / (block_ * inner_));
     pool.for_range(runs_ * blocks, grain, [&](int64_t begin, int64_t end) {
-      alignas(64) std::array<std::array<std::byte, kBlock * 8>, kMostOperands> dense;
-      std::array<int64_t, kMostOperands> held;  // rows written out of operands that repeat
+      std::array<Dense, kMostOperands> dense;
       std::array<int64_t, kMostOperands> first{};
       for (int64_t t = begin; t < end; ++t) {
         const int64_t row = t % blocks * block_, rows = std::min(block_, run_ - row);
         if (t == begin || row == 0) {
           first = offsets(t / blocks);
-          held.fill(0);
+          for (Dense& d : dense) d.held = 0;
         }
         std::array<const void*, kMostOperands> at{};
         for (size_t k = 0; k < operands_; ++k)
-          at[k] = block_of(k, in[k], first[k], row, rows, dense[k], held[k]);
+          at[k] = block_of(operand_[k], in[k], {first[k], row, rows}, dense[k]);
         tile(at.data(), (t / blocks * run_ + row) * inner_, rows * inner_);
       }
     });
@@ -74,39 +73,52 @@ class ShortRows {
     return at;
   }
 
-  const void* block_of(size_t k, const void* in, int64_t first, int64_t row, int64_t rows,
-                       std::array<std::byte, kBlock * 8>& dense, int64_t& held) const {
-    const Operand& o = operand_[k];
+  /// An operand as it was written out for the rows of a block.
+  struct Dense {
+    alignas(64) std::array<std::byte, kBlock * 8> bytes;
+    int64_t held = 0;  // rows that a repeated operand was written out for
+  };
+  struct Rows {
+    int64_t first, row, rows;
+  };
+
+  const void* block_of(const Operand& o, const void* in, const Rows& at, Dense& dense) const {
+    const auto [first, row, rows] = at;
     const std::byte* from = static_cast<const std::byte*>(in) + (first + row * o.row_step) * o.bytes;
     if (o.step == 1 && o.row_step == inner_) return from;
-    if (o.row_step == 0 && held >= rows) return dense.data();
+    if (o.row_step == 0 && dense.held >= rows) return dense.bytes.data();
     switch (o.bytes) {
-      case 1: write_out<uint8_t>(o, from, rows, dense.data()); break;
-      case 2: write_out<uint16_t>(o, from, rows, dense.data()); break;
-      case 4: write_out<uint32_t>(o, from, rows, dense.data()); break;
-      default: write_out<uint64_t>(o, from, rows, dense.data()); break;
+      case 1: write_out<uint8_t>(o, from, rows, dense.bytes.data()); break;
+      case 2: write_out<uint16_t>(o, from, rows, dense.bytes.data()); break;
+      case 4: write_out<uint32_t>(o, from, rows, dense.bytes.data()); break;
+      default: write_out<uint64_t>(o, from, rows, dense.bytes.data()); break;
     }
-    held = rows;
-    return dense.data();
+    dense.held = rows;
+    return dense.bytes.data();
   }
 
+  // Extents are copied first: a store of bytes could change members as far as the compiler knows.
   template <class W>
   void write_out(const Operand& o, const std::byte* x, int64_t rows, std::byte* y) const {
     const W* from = reinterpret_cast<const W*>(x);
     W* to = reinterpret_cast<W*>(y);
-    if (o.row_step == 0 && o.step == 1) {  // every row is the same: what is there is doubled
-      std::memcpy(to, from, static_cast<size_t>(inner_) * sizeof(W));
+    const int64_t inner = inner_, step = o.step, row_step = o.row_step;
+    if (row_step == 0 && step == 1) {  // every row is the same: what is there is doubled
+      std::memcpy(to, from, static_cast<size_t>(inner) * sizeof(W));
       for (int64_t r = 1; r < rows; r *= 2) {
-        std::memcpy(to + r * inner_, to, static_cast<size_t>(std::min(r, rows - r) * inner_) * sizeof(W));
+        std::memcpy(to + r * inner, to, static_cast<size_t>(std::min(r, rows - r) * inner) * sizeof(W));
       }
       return;
     }
-    for (int64_t r = 0; r < rows; ++r, from += o.row_step, to += inner_) {
-      if (o.step == 0) {
-        const W v = *from;
-        for (int64_t i = 0; i < inner_; ++i) to[i] = v;
+    constexpr int64_t kFew = 8;
+    for (int64_t r = 0; r < rows; ++r, from += row_step, to += inner) {
+      const W v = *from;
+      if (step == 0 && inner > kFew) {
+        std::fill_n(to, inner, v);
+      } else if (step == 0) {
+        for (int64_t i = 0; i < inner; ++i) to[i] = v;
       } else {
-        for (int64_t i = 0; i < inner_; ++i) to[i] = from[i * o.step];
+        for (int64_t i = 0; i < inner; ++i) to[i] = from[i * step];
       }
     }
   }

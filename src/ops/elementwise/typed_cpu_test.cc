@@ -90,6 +90,15 @@ TEST(TypedElementwise, BinaryKernelsHaveTheBitsOfTheReference) {
   }
 }
 
+TEST(TypedElementwise, NegationHasTheBitsOfTheReference) {
+  Draw draw(5);
+  for (const int64_t n : {0, 1, 63, 64, 65, 1000, 70000}) {
+    const auto results = tests::run_kernels("not", {}, {draw.tensor(DType::boolean, {n})});
+    ASSERT_EQ(results.size(), 2u);
+    EXPECT_TRUE(results[0].out[0].same_as(results[1].out[0])) << n;
+  }
+}
+
 TEST(TypedElementwise, SelectionHasTheBitsOfTheReference) {
   Draw draw(4);
   for (int trial = 0; trial < 800; ++trial) {

@@ -330,7 +330,32 @@ ir::Kernel vector_unary_kernel(std::string_view name, std::function<Params(const
   return k;
 }
 
+namespace {
+
+/// not x = x xor true.
+ir::Kernel not_kernel() {
+  ir::Kernel k{.name = "typed_vector"};
+  k.prepare = [](const ir::KernelInit& init) -> ir::BoundKernel {
+    const int64_t count = tensor::element_count(init.node.in_dims(0));
+    const cpu::TypedTile tile =
+        cpu::typed_tiles(cpu::TypedOp::logical_xor, tensor::DType::boolean).vector_scalar;
+    return {[count, tile](const ir::RunArgs& args) {
+      const std::byte* x = static_cast<const std::byte*>(args.in[0]);
+      std::byte* y = static_cast<std::byte*>(args.out[0]);
+      cpu::pool_of(args.stream).for_range(count, 65536, [&](int64_t begin, int64_t end) {
+        const uint8_t yes = 1;
+        tile(x + begin, &yes, y + begin, static_cast<size_t>(end - begin));
+      });
+    }};
+  };
+  k.may_overwrite = 1;
+  return k;
+}
+
+}  // namespace
+
 std::vector<ir::Kernel> vector_kernels(const ElementwiseRow& row) {
+  if (row.name == "not") return {not_kernel()};
   if (row.max_in == 1) {
     if (row.is_predicate || !unary_tile_of(row.name, {})) return {};
     return {vector_unary_kernel(row.name, [&row](const ir::Attrs& attrs) { return params_of(row, attrs); })};
