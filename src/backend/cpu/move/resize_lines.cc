@@ -42,7 +42,15 @@ void blend_rows(const float* const* source, const float* weight, int64_t taps, f
   blend<0>(source, weight, taps, y, n);
 }
 
-void pick_scalar(const LineAxis& a, bool nearest, const float* x, float* y, int64_t begin, int64_t end) {
+struct Columns {
+  const LineAxis& axis;
+  bool nearest;
+  const float* x;
+  float* y;
+};
+
+void pick_scalar(const Columns& g, int64_t begin, int64_t end) {
+  const auto& [a, nearest, x, y] = g;
   for (int64_t o = begin; o < end; ++o) {
     if (nearest) {
       std::memcpy(y + o, x + a.index[static_cast<size_t>(o)], sizeof(float));
@@ -89,12 +97,12 @@ void pick_row(const LineAxis& a, const float* x, int64_t room, float* y) {
   for (; o + kStep <= a.out; o += kStep) {
     const int64_t first = std::min(std::max<int64_t>(0, lowest[o] - a.ripple), room - 2 * kStep);
     if (first < 0 || highest[o + kStep - 1] + a.ripple - first >= 2 * kStep) {
-      pick_scalar(a, kNearest, x, y, o, o + kStep);
+      pick_scalar({a, kNearest, x, y}, o, o + kStep);
     } else {
       hn::StoreU(pick_vector<kNearest>(a, x + first, first, o), kF, y + o);
     }
   }
-  pick_scalar(a, kNearest, x, y, o, a.out);
+  pick_scalar({a, kNearest, x, y}, o, a.out);
 }
 
 void pick_columns(const LineAxis& a, bool nearest, const float* x, int64_t room, float* y) {
