@@ -3,6 +3,7 @@
 #include <cstring>
 #include <limits>
 
+#include "backend/cpu/elementwise/typed_ops.h"
 #include "tests/run_kernels.h"
 
 namespace trireme::ops {
@@ -87,6 +88,25 @@ TEST(TypedElementwise, BinaryKernelsHaveTheBitsOfTheReference) {
     const std::string op = names[static_cast<size_t>(draw.below(static_cast<int64_t>(names.size())))];
     const Dims dims = draw.extents();
     expect_same_bits(op, {draw.tensor(dtype, draw.part_of(dims)), draw.tensor(dtype, draw.part_of(dims))}, 2);
+  }
+}
+
+// The compiler lets a result share memory with an operand of its size.
+TEST(TypedElementwise, TilesMayOverwriteAnOperand) {
+  Draw draw(6);
+  const cpu::TypedTile add = cpu::typed_tiles(cpu::TypedOp::add, DType::i32).vector_vector;
+  for (int64_t n = 1; n < 300; ++n) {
+    const Tensor a = draw.tensor(DType::i32, {n}), b = draw.tensor(DType::i32, {n});
+    const Tensor c = draw.tensor(DType::boolean, {n});
+    Tensor want = a.clone(), onto_a = a.clone(), onto_b = b.clone(), chosen = a.clone(), picked = a.clone();
+    const size_t count = static_cast<size_t>(n);
+    add(a.raw(), b.raw(), want.mutable_raw(), count);
+    add(onto_a.raw(), b.raw(), onto_a.mutable_raw(), count);
+    add(a.raw(), onto_b.raw(), onto_b.mutable_raw(), count);
+    EXPECT_TRUE(onto_a.same_as(want) && onto_b.same_as(want)) << n;
+    cpu::select_words({.c = c.raw(), .a = a.raw(), .b = b.raw(), .y = chosen.mutable_raw()}, count);
+    cpu::select_words({.c = c.raw(), .a = picked.raw(), .b = b.raw(), .y = picked.mutable_raw()}, count);
+    EXPECT_TRUE(picked.same_as(chosen)) << n;
   }
 }
 

@@ -287,8 +287,6 @@ ir::Refusal refuse(const ir::NodeView& node) {
   return std::nullopt;
 }
 
-constexpr int64_t kMostTaps = 512;
-
 /// Coordinates must rise, which they do but for regions that a node may give, and something must change.
 ir::Kernel lines_kernel(bool is_upsample) {
   const auto refuse_lines = [is_upsample](const ir::NodeView& node) -> ir::Refusal {
@@ -301,7 +299,7 @@ ir::Kernel lines_kernel(bool is_upsample) {
     const ResizePlan plan = plan_resize(node, is_upsample);
     if (plan.axes.empty()) return "no axis changes";
     for (const ResizeAxis& a : plan.axes) {
-      if (a.taps > kMostTaps) return "a result is blended from very many elements";
+      if (a.taps > cpu::kMostResizeTaps) return "a result is blended from very many elements";
     }
     return std::nullopt;
   };

@@ -43,7 +43,8 @@ struct Held {
   }
 };
 
-// What is left over goes through a block of its own.
+// The last elements are those of a block that ends with them. It is read before anything is written, because
+// the result may be an operand, and written after the others; fewer than a block are copied to one first.
 template <class F, bool kScalarA, bool kScalarB, class T, class R>
 void tile(const void* a, const void* b, void* y, size_t n) {
   const T *p = static_cast<const T*>(a), *q = static_cast<const T*>(b);
@@ -51,16 +52,20 @@ void tile(const void* a, const void* b, void* y, size_t n) {
   Held<T> left, right;
   if (kScalarA) left.repeat(p);
   if (kScalarB) right.repeat(q);
-  size_t i = 0;
-  for (; i + kBlock <= n; i += kBlock) {
+  R out[kBlock];
+  if (n < kBlock) {
+    if (!kScalarA) left.copy(p, n);
+    if (!kScalarB) right.copy(q, n);
+    block<F>(left.values, right.values, out);
+    std::memcpy(to, out, n * sizeof(R));
+    return;
+  }
+  const size_t last = n - kBlock;
+  block<F>(kScalarA ? left.values : p + last, kScalarB ? right.values : q + last, out);
+  for (size_t i = 0; i < last; i += kBlock) {
     block<F>(kScalarA ? left.values : p + i, kScalarB ? right.values : q + i, to + i);
   }
-  if (i == n) return;
-  R out[kBlock];
-  if (!kScalarA) left.copy(p + i, n - i);
-  if (!kScalarB) right.copy(q + i, n - i);
-  block<F>(left.values, right.values, out);
-  std::memcpy(to + i, out, (n - i) * sizeof(R));
+  std::memcpy(to + last, out, sizeof(out));
 }
 
 template <class F, class T, class R = T>
@@ -154,18 +159,22 @@ void select_run(const SelectWords& g, size_t n) {
   Held<W> left, right;
   if (one_a) left.repeat(a);
   if (one_b) right.repeat(b);
-  size_t i = 0;
-  for (; i + kBlock <= n; i += kBlock) {
+  W out[kBlock];
+  if (n < kBlock) {
+    Held<uint8_t> condition;
+    condition.copy(c, n);
+    if (!one_a) left.copy(a, n);
+    if (!one_b) right.copy(b, n);
+    select_block<W>(condition.values, left.values, right.values, out);
+    std::memcpy(y, out, n * sizeof(W));
+    return;
+  }
+  const size_t last = n - kBlock;
+  select_block<W>(c + last, one_a ? left.values : a + last, one_b ? right.values : b + last, out);
+  for (size_t i = 0; i < last; i += kBlock) {
     select_block<W>(c + i, one_a ? left.values : a + i, one_b ? right.values : b + i, y + i);
   }
-  if (i == n) return;
-  Held<uint8_t> condition;
-  W out[kBlock];
-  condition.copy(c + i, n - i);
-  if (!one_a) left.copy(a + i, n - i);
-  if (!one_b) right.copy(b + i, n - i);
-  select_block<W>(condition.values, left.values, right.values, out);
-  std::memcpy(y + i, out, (n - i) * sizeof(W));
+  std::memcpy(y + last, out, sizeof(out));
 }
 
 template <class W>

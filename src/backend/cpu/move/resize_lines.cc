@@ -17,7 +17,6 @@ namespace trireme::cpu::HWY_NAMESPACE {
 namespace {
 
 constexpr int64_t kStep = static_cast<int64_t>(kLanes);
-
 // y[i] = sum of weight[k] * source[k][i]; two taps start from their product, more from zero.
 template <int kTaps>
 void blend(const float* const* source, const float* weight, int64_t taps, float* y, int64_t n) {
@@ -40,6 +39,20 @@ void blend_rows(const float* const* source, const float* weight, int64_t taps, f
   if (taps == 2) return blend<2>(source, weight, taps, y, n);
   if (taps == 4) return blend<4>(source, weight, taps, y, n);
   blend<0>(source, weight, taps, y, n);
+}
+
+// Whole pixels of `inner` floats.
+void blend_pixels(const LineAxis& a, const float* x, int64_t inner, float* y) {
+  const float* source[kMostResizeTaps];
+  float weight[kMostResizeTaps];
+  for (int64_t o = 0; o < a.out; ++o) {
+    for (int64_t k = 0; k < a.taps; ++k) {
+      const size_t at = static_cast<size_t>(k * a.out + o);
+      source[k] = x + a.index[at] * inner;
+      weight[k] = a.weight[at];
+    }
+    blend_rows(source, weight, a.taps, y + o * inner, inner);
+  }
 }
 
 struct Columns {
@@ -119,13 +132,13 @@ HWY_AFTER_NAMESPACE();
 namespace trireme::cpu {
 
 HWY_EXPORT(blend_rows);
+HWY_EXPORT(blend_pixels);
 HWY_EXPORT(pick_columns);
 HWY_EXPORT(lanes);
 
 namespace {
 
 constexpr int64_t kPieces = 16;
-constexpr int64_t kMostTaps = 512;
 
 // Floats of one blended row, with room for a vector's reads past its end.
 int64_t line_room(const ResizeLines& g) {
@@ -149,23 +162,9 @@ void pick_elements(const LineAxis& a, const T* x, int64_t inner, T* y) {
     std::copy_n(x + a.index[static_cast<size_t>(o)] * inner, inner, y + o * inner);
 }
 
-// Whole pixels of `inner` floats.
-void blend_pixels(const LineAxis& a, const float* x, int64_t inner, float* y) {
-  const float* source[kMostTaps];
-  float weight[kMostTaps];
-  for (int64_t o = 0; o < a.out; ++o) {
-    for (int64_t k = 0; k < a.taps; ++k) {
-      const size_t at = static_cast<size_t>(k * a.out + o);
-      source[k] = x + a.index[at] * inner;
-      weight[k] = a.weight[at];
-    }
-    HWY_DYNAMIC_DISPATCH(blend_rows)(source, weight, a.taps, y + o * inner, inner);
-  }
-}
-
 void blend_line(const ResizeLines& g, int64_t o, const float* x, int64_t line, float* y) {
-  const float* source[kMostTaps];
-  float weight[kMostTaps];
+  const float* source[kMostResizeTaps];
+  float weight[kMostResizeTaps];
   for (int64_t k = 0; k < g.rows->taps; ++k) {
     const size_t at = static_cast<size_t>(k * g.rows->out + o);
     source[k] = x + g.rows->index[at] * line;
@@ -194,7 +193,8 @@ void run_row(const ResizeLines& g, int64_t row, float* scratch) {
   if (g.columns == nullptr) {
     std::copy_n(x, line, y);
   } else if (g.inner > 1) {
-    return g.nearest ? pick_elements(*g.columns, x, g.inner, y) : blend_pixels(*g.columns, x, g.inner, y);
+    return g.nearest ? pick_elements(*g.columns, x, g.inner, y)
+                     : HWY_DYNAMIC_DISPATCH(blend_pixels)(*g.columns, x, g.inner, y);
   } else {
     if (x != scratch && room < line_room(g) - line) {  // too short to be read by vectors in place
       std::copy_n(x, line, scratch);

@@ -9,9 +9,11 @@
 
 namespace trireme::cpu {
 
+constexpr int64_t kMostResizeTaps = 512;
+
 /// Result index o of an axis is the sum over k of weight[k * out + o] * input[index[k * out + o]].
 struct LineAxis {
-  int64_t in = 1, out = 1, taps = 1;  // at most 512 taps
+  int64_t in = 1, out = 1, taps = 1;  // at most kMostResizeTaps
   int64_t ripple = 0;                 // most by which an index lies below one before it
   std::vector<int32_t> index;         // [taps, out], rising along both but for the ripple
   std::vector<float> weight;          // [taps, out]

@@ -288,8 +288,6 @@ void copy_line(const char* x, char* y, const Axis& a) {
     switch (a.xs) {
       case 0: std::fill_n(to, a.n, *from); return;
       case 2: return copy_steps<T, 2>(from, to, a.n, 2);
-      case 3: return copy_steps<T, 3>(from, to, a.n, 3);
-      case 4: return copy_steps<T, 4>(from, to, a.n, 4);
       case -1: return copy_steps<T, -1>(from, to, a.n, -1);
       default: return copy_steps<T, 0>(from, to, a.n, a.xs);
     }
