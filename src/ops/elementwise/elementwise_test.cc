@@ -93,12 +93,17 @@ TEST(Elementwise, EveryKernelOfAnOpAgreesWithTheReference) {
     const bool is_unary = op.schema.max_in == 1 && op.schema.dims == "...->..." && op.schema.name != "cast";
     const bool is_binary = op.schema.max_in == 2 && op.schema.dims == "...,...->...";
     if ((!is_unary && !is_binary) || cpu_kernel_count(op) < 2) continue;
-    const Tensor a = random_tensor(DType::f32, {5, 333}, 0.1, 3),
-                 row = random_tensor(DType::f32, {333}, 0.5, 2, 2);
+    const bool is_logic = op.schema.name == "and" || op.schema.name == "or" || op.schema.name == "xor" ||
+                          op.schema.name == "not";
+    const DType t = is_logic                                ? DType::boolean
+                    : op.schema.name.starts_with("bitwise") ? DType::i32
+                                                            : DType::f32;
+    const Tensor a = random_tensor(t, {5, 333}, 0.1, 3), row = random_tensor(t, {333}, 0.5, 2, 2);
     std::vector<std::vector<Tensor>> cases{{a}};
     if (is_binary) {
       const Tensor column = row.rows(0, 5).reshaped({5, 1});
-      cases = {{a, a},       {a, row}, {row, a}, {a, column}, {column, a}, {a, Tensor::scalar(1.5f)},
+      cases = {{a, a},       {a, row},    {row, a},
+               {a, column},  {column, a}, {a, random_tensor(t, {}, 1.5, 1.5)},
                {column, row}};
     }
     for (const auto& in : cases) {

@@ -2,8 +2,10 @@
 #include <cstring>
 
 #include "backend/cpu/device/cpu_stream.h"
+#include "backend/cpu/elementwise/typed_ops.h"
 #include "base/rng.h"
 #include "tensor/binary_math.h"
+#include "ops/elementwise/short_rows.h"
 #include "ops/elementwise/special.h"
 
 namespace trireme::ops {
@@ -196,6 +198,41 @@ std::vector<ir::Kernel> gelu_cpu_kernels() {
           })};
 }
 
+namespace {
+
+ir::BoundKernel bind_select(const ir::NodeView& n) {
+  const StridedLoop loop = StridedLoop::broadcast(n.out_dims(0), all_in_dims(n));
+  const int bytes = tensor::bits_of(n.in[1].dtype) / 8;
+  if (ShortRows::fits(loop)) {
+    return {[rows = ShortRows(loop, {1, bytes, bytes}), bytes](const ir::RunArgs& args) {
+      rows.run(cpu::pool_of(args.stream), args.in, [&](const void* const* in, int64_t out, int64_t count) {
+        void* y = static_cast<std::byte*>(args.out[0]) + out * bytes;
+        cpu::select_words({.c = in[0], .a = in[1], .b = in[2], .y = y, .bytes = bytes},
+                          static_cast<size_t>(count));
+      });
+    }};
+  }
+  return {[loop, bytes](const ir::RunArgs& args) {
+    const auto at = [&](size_t k, int64_t offset, int size) {
+      return static_cast<const std::byte*>(args.in[k]) + offset * size;
+    };
+    const int64_t* step = loop.inner_steps();
+    loop.run(cpu::pool_of(args.stream), [&](const int64_t* offset, int64_t out_offset, int64_t count) {
+      cpu::select_words({.c = at(0, offset[0], 1),
+                         .a = at(1, offset[1], bytes),
+                         .b = at(2, offset[2], bytes),
+                         .y = static_cast<std::byte*>(args.out[0]) + out_offset * bytes,
+                         .c_step = step[0],
+                         .a_step = step[1],
+                         .b_step = step[2],
+                         .bytes = bytes},
+                        static_cast<size_t>(count));
+    });
+  }};
+}
+
+}  // namespace
+
 std::vector<ir::Kernel> where_cpu_kernels() {
   ir::Kernel k = kernel("reference",
                         [](const ir::NodeView& n) { return broadcast_run(where_row(n.in[1].dtype), n, {}); });
@@ -203,7 +240,9 @@ std::vector<ir::Kernel> where_cpu_kernels() {
     if (where_row(n.in[1].dtype) == nullptr) return no_type(n.in[1].dtype);
     return std::nullopt;
   };
-  return {k};
+  ir::Kernel words = kernel("words", bind_select);
+  words.refuse = k.refuse;
+  return {words, k};
 }
 
 std::vector<ir::Kernel> clip_cpu_kernels() {

@@ -34,6 +34,9 @@ class StridedLoop {
   /// Step of each operand inside a row.
   const int64_t* inner_steps() const { return inner_steps_.data(); }
   size_t operands() const { return operands_; }
+  /// The extents around the innermost one, outermost first, and the operands' steps along each.
+  const tensor::Dims& outer() const { return outer_; }
+  const std::vector<int64_t>& outer_steps() const { return outer_steps_; }
 
   /// Calls row(offsets, out_offset, n) for pieces of rows, in parallel; offsets[k] is operand k's first
   /// element. The pieces do not depend on the team's size.

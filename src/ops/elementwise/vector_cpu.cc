@@ -3,7 +3,9 @@
 
 #include "backend/cpu/device/cpu_stream.h"
 #include "ops/elementwise/elementwise.h"
+#include "backend/cpu/elementwise/typed_ops.h"
 #include "ops/elementwise/half_tiles_cpu.h"
+#include "ops/elementwise/short_rows.h"
 #include "ops/elementwise/vector_tiles_cpu.h"
 
 namespace trireme::ops {
@@ -59,6 +61,30 @@ struct BinaryName {
 constexpr BinaryName kBinary[] = {
     {"add", BinaryOp::add}, {"sub", BinaryOp::sub}, {"mul", BinaryOp::mul},     {"div", BinaryOp::div},
     {"min", BinaryOp::min}, {"max", BinaryOp::max}, {"prelu", BinaryOp::prelu},
+};
+
+struct TypedName {
+  std::string_view name;
+  cpu::TypedOp op;
+};
+constexpr TypedName kTyped[] = {
+    {"equal", cpu::TypedOp::equal},
+    {"less", cpu::TypedOp::less},
+    {"less_or_equal", cpu::TypedOp::less_equal},
+    {"greater", cpu::TypedOp::greater},
+    {"greater_or_equal", cpu::TypedOp::greater_equal},
+    {"and", cpu::TypedOp::logical_and},
+    {"or", cpu::TypedOp::logical_or},
+    {"xor", cpu::TypedOp::logical_xor},
+    {"add", cpu::TypedOp::add},
+    {"sub", cpu::TypedOp::sub},
+    {"mul", cpu::TypedOp::mul},
+    {"min", cpu::TypedOp::min},
+    {"max", cpu::TypedOp::max},
+    {"sum", cpu::TypedOp::add},
+    {"bitwise_and", cpu::TypedOp::bit_and},
+    {"bitwise_or", cpu::TypedOp::bit_or},
+    {"bitwise_xor", cpu::TypedOp::bit_xor},
 };
 
 struct GradientName {
@@ -155,6 +181,15 @@ ir::BoundKernel bind_half_binary(tensor::DType dtype, const StridedLoop& loop, B
 ir::BoundKernel bind_binary(const ir::NodeView& n, BinaryOp op) {
   const StridedLoop loop = StridedLoop::broadcast(n.out_dims(0), all_in_dims(n));
   if (is_half(n.in[0].dtype)) return bind_half_binary(n.in[0].dtype, loop, op);
+  if (ShortRows::fits(loop)) {
+    return {[rows = ShortRows(loop, {4, 4}), op](const ir::RunArgs& args) {
+      const cpu::BinaryTile tile = cpu::binary_tiles(op).vector_vector;
+      rows.run(cpu::pool_of(args.stream), args.in, [&](const void* const* in, int64_t out, int64_t count) {
+        tile(static_cast<const float*>(in[0]), static_cast<const float*>(in[1]),
+             static_cast<float*>(args.out[0]) + out, static_cast<size_t>(count));
+      });
+    }};
+  }
   return {[loop, op](const ir::RunArgs& args) {
     const cpu::BinaryTile tile = tile_of(op, loop.inner_steps()[0], loop.inner_steps()[1]);
     loop.run(cpu::pool_of(args.stream), [&](const int64_t* offset, int64_t out_offset, int64_t count) {
@@ -163,6 +198,53 @@ ir::BoundKernel bind_binary(const ir::NodeView& n, BinaryOp op) {
            static_cast<size_t>(count));
     });
   }};
+}
+
+std::optional<cpu::TypedOp> typed_op_of(std::string_view name) {
+  for (const TypedName& t : kTyped) {
+    if (t.name == name) return t.op;
+  }
+  return std::nullopt;
+}
+
+ir::BoundKernel bind_typed(const ir::NodeView& n, const cpu::TypedTiles& tiles) {
+  const StridedLoop loop = StridedLoop::broadcast(n.out_dims(0), all_in_dims(n));
+  const int bytes = tensor::bits_of(n.in[0].dtype) / 8, out_bytes = tensor::bits_of(n.out[0].dtype) / 8;
+  if (ShortRows::fits(loop)) {
+    return {[rows = ShortRows(loop, {bytes, bytes}), tiles, out_bytes](const ir::RunArgs& args) {
+      rows.run(cpu::pool_of(args.stream), args.in, [&](const void* const* in, int64_t out, int64_t count) {
+        tiles.vector_vector(in[0], in[1], static_cast<std::byte*>(args.out[0]) + out * out_bytes,
+                            static_cast<size_t>(count));
+      });
+    }};
+  }
+  return {[=](const ir::RunArgs& args) {
+    const int64_t sa = loop.inner_steps()[0], sb = loop.inner_steps()[1];
+    const cpu::TypedTile tile = sa == 0 && sb != 0   ? tiles.scalar_vector
+                                : sb == 0 && sa != 0 ? tiles.vector_scalar
+                                                     : tiles.vector_vector;
+    loop.run(cpu::pool_of(args.stream), [&](const int64_t* offset, int64_t out_offset, int64_t count) {
+      tile(static_cast<const std::byte*>(args.in[0]) + offset[0] * bytes,
+           static_cast<const std::byte*>(args.in[1]) + offset[1] * bytes,
+           static_cast<std::byte*>(args.out[0]) + out_offset * out_bytes, static_cast<size_t>(count));
+    });
+  }};
+}
+
+/// Elements that are no floats, and comparisons of floats.
+ir::Kernel typed_kernel(cpu::TypedOp op) {
+  ir::Kernel k{.name = "typed_vector"};
+  k.refuse = [op](const ir::NodeView& n) -> ir::Refusal {
+    if (n.in.size() != 2) return "the vector toolkit joins two operands";
+    if (cpu::typed_tiles(op, n.in[0].dtype).vector_vector == nullptr)
+      return base::concat("the vector toolkit has no such function of ", name_of(n.in[0].dtype));
+    return std::nullopt;
+  };
+  k.prepare = [op](const ir::KernelInit& init) {
+    return bind_typed(init.node, cpu::typed_tiles(op, init.node.in[0].dtype));
+  };
+  k.may_overwrite = 3;
+  return k;
 }
 
 ir::BoundKernel bind_gradient(const ir::NodeView& n, const cpu::GradientFunction& f) {
@@ -248,7 +330,32 @@ ir::Kernel vector_unary_kernel(std::string_view name, std::function<Params(const
   return k;
 }
 
+namespace {
+
+/// not x = x xor true.
+ir::Kernel not_kernel() {
+  ir::Kernel k{.name = "typed_vector"};
+  k.prepare = [](const ir::KernelInit& init) -> ir::BoundKernel {
+    const int64_t count = tensor::element_count(init.node.in_dims(0));
+    const cpu::TypedTile tile =
+        cpu::typed_tiles(cpu::TypedOp::logical_xor, tensor::DType::boolean).vector_scalar;
+    return {[count, tile](const ir::RunArgs& args) {
+      const std::byte* x = static_cast<const std::byte*>(args.in[0]);
+      std::byte* y = static_cast<std::byte*>(args.out[0]);
+      cpu::pool_of(args.stream).for_range(count, 65536, [&](int64_t begin, int64_t end) {
+        const uint8_t yes = 1;
+        tile(x + begin, &yes, y + begin, static_cast<size_t>(end - begin));
+      });
+    }};
+  };
+  k.may_overwrite = 1;
+  return k;
+}
+
+}  // namespace
+
 std::vector<ir::Kernel> vector_kernels(const ElementwiseRow& row) {
+  if (row.name == "not") return {not_kernel()};
   if (row.max_in == 1) {
     if (row.is_predicate || !unary_tile_of(row.name, {})) return {};
     return {vector_unary_kernel(row.name, [&row](const ir::Attrs& attrs) { return params_of(row, attrs); })};
@@ -258,7 +365,8 @@ std::vector<ir::Kernel> vector_kernels(const ElementwiseRow& row) {
         vector_gradient_kernel(row.name, [&row](const ir::NodeView& n) { return params_of(row, n.attrs); })};
   }
   const std::optional<BinaryOp> op = row.name == "sum" ? BinaryOp::add : binary_tile_of(row.name);
-  if (!op) return {};
+  const std::optional<cpu::TypedOp> typed = typed_op_of(row.name);
+  if (!op) return typed ? std::vector{typed_kernel(*typed)} : std::vector<ir::Kernel>{};
   ir::Kernel k{.name = "vector"};
   k.refuse = [](const ir::NodeView& n) -> ir::Refusal {
     if (!fits_vectors(n)) return "the vector toolkit computes f32 and 16-bit floats";
@@ -269,6 +377,7 @@ std::vector<ir::Kernel> vector_kernels(const ElementwiseRow& row) {
   };
   k.prepare = [op](const ir::KernelInit& init) { return bind_binary(init.node, *op); };
   k.may_overwrite = 3;
+  if (typed) return {k, typed_kernel(*typed)};
   return {k};
 }
 

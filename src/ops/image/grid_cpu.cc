@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "backend/cpu/device/cpu_stream.h"
+#include "backend/cpu/move/gather_points.h"
 #include "ops/image/image_kernels.h"
 #include "ops/kernel_forms.h"
 
@@ -142,6 +143,73 @@ void sample_point(const GridPlan& p, const ir::RunArgs& args, int64_t point) {
     out_ptr<T>(args, 0)[(n * p.channels + c) * p.out_points + at] =
         static_cast<T>(sample(p, taps, plane, 0, 0));
   }
+}
+
+/// Up to kMost weighted elements of a plane for each of a block of points, the same in every channel.
+struct PointTaps {
+  static constexpr int64_t kPoints = 128, kMost = 16;
+  int64_t count = 0;                                   // elements of a point
+  std::array<std::array<int32_t, kPoints>, kMost> at;  // by element, then by point
+  std::array<std::array<float, kPoints>, kMost> weight;
+};
+
+/// Products of the axes' weights; -1 for what lies in the padding.
+void set_point(const GridPlan& p, const std::array<AxisTaps, 3>& taps, size_t point, PointTaps& out) {
+  out.count = taps[0].count * taps[1].count;
+  size_t n = 0;
+  for (int i = 0; i < taps[0].count; ++i) {
+    for (int j = 0; j < taps[1].count; ++j, ++n) {
+      const int64_t y = taps[0].index[static_cast<size_t>(i)], x = taps[1].index[static_cast<size_t>(j)];
+      out.at[n][point] = y < 0 || x < 0 ? -1 : static_cast<int32_t>(y * p.in[1] + x);
+      out.weight[n][point] =
+          static_cast<float>(taps[0].weight[static_cast<size_t>(i)] * taps[1].weight[static_cast<size_t>(j)]);
+    }
+  }
+}
+
+/// Points [begin, begin + count) of image n in all channels.
+void sample_block(const GridPlan& p, const ir::RunArgs& args, int64_t n, int64_t begin, int64_t count) {
+  PointTaps taps;
+  const float* grid = in_ptr<float>(args, 1) + (n * p.out_points + begin) * 2;
+  for (int64_t i = 0; i < count; ++i) {
+    const std::array<AxisTaps, 3> axes{
+        axis_taps(p, double(grid[2 * i + 1]), p.in[0]), axis_taps(p, double(grid[2 * i]), p.in[1]), {}};
+    set_point(p, axes, static_cast<size_t>(i), taps);
+  }
+  for (int64_t c = n * p.channels; c < (n + 1) * p.channels; ++c) {
+    cpu::gather_points({.x = in_ptr<float>(args, 0) + c * p.in_points,
+                        .y = out_ptr<float>(args, 0) + c * p.out_points + begin,
+                        .points = count,
+                        .taps = taps.count,
+                        .stride = PointTaps::kPoints,
+                        .index = taps.at[0].data(),
+                        .weight = taps.weight[0].data()});
+  }
+}
+
+ir::Kernel point_blocks() {
+  ir::Kernel k{.name = "point_blocks"};
+  k.refuse = [](const ir::NodeView& n) -> ir::Refusal {
+    if (auto why = refuse_empty(n)) return why;
+    for (size_t i = 0; i < 2; ++i)
+      if (auto why = refuse_dtype(n, i, {tensor::DType::f32})) return why;
+    const Dims x = n.in_dims(0);
+    if (x.size() != 4) return "blocks of points are of images";
+    if (x[2] * x[3] > INT32_MAX) return "planes are too large";
+    return std::nullopt;
+  };
+  k.prepare = [](const ir::KernelInit& init) -> ir::BoundKernel {
+    return {[p = plan_grid(init.node)](const ir::RunArgs& args) {
+      const int64_t blocks = (p.out_points + PointTaps::kPoints - 1) / PointTaps::kPoints;
+      cpu::pool_of(args.stream).for_range(p.batch * blocks, 1, [&](int64_t begin, int64_t end) {
+        for (int64_t b = begin; b < end; ++b) {
+          const int64_t first = b % blocks * PointTaps::kPoints;
+          sample_block(p, args, b / blocks, first, std::min(PointTaps::kPoints, p.out_points - first));
+        }
+      });
+    }};
+  };
+  return k;
 }
 
 /// As `sample`, with the derivative of the weights along axis `by` in the place of the weights.
@@ -298,7 +366,7 @@ ir::Refusal refuse_grid(const ir::NodeView& node) {
 
 std::vector<ir::Kernel> grid_sample_cpu_kernels() {
   const ir::Kernel plain{.name = "reference", .refuse = refuse_grid, .prepare = prepare_grid};
-  return {plain, via_f32(plain)};
+  return faster({point_blocks()}, {plain, via_f32(plain)});
 }
 
 std::vector<ir::Kernel> grid_sample_grad_x_cpu_kernels() {

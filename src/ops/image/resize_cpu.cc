@@ -1,9 +1,12 @@
-// Kernels of resize and upsample on CPU: one axis after the other, each a weighted gather of lines.
+// Kernels of resize and upsample on CPU: by whole rows of the last two axes that change, and, as the
+// reference, one axis after the other, each a weighted gather of lines.
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
 
 #include "backend/cpu/device/cpu_stream.h"
+#include "backend/cpu/move/resize_lines.h"
 #include "ops/image/image_kernels.h"
 #include "ops/image/resize_plan.h"
 #include "ops/kernel_forms.h"
@@ -112,23 +115,140 @@ ir::BoundKernel bind_direct(std::shared_ptr<const ResizeRun> run) {
           bytes};
 }
 
-/// Integer images are interpolated in f32 and rounded; they saturate.
-template <class T>
-ir::BoundKernel bind_integer(std::shared_ptr<const ResizeRun> run, int64_t in_elements) {
-  const int64_t out_elements = tensor::element_count(run->out);
-  const int64_t bytes = (in_elements + out_elements + 2 * run->largest) * 4;
+constexpr int64_t kPixel = 8;  // elements that are blended as a vector; fewer are columns of their own
+
+/// One pass over memory: x [outer, rows.in, columns.in, inner].
+struct LinePass {
+  int64_t outer = 1, inner = 1, out_elements = 0;
+  std::optional<cpu::LineAxis> rows, columns;
+};
+
+cpu::LineAxis line_axis(const ResizeAxis& a) {
+  cpu::LineAxis line{.in = a.in, .out = a.out, .taps = a.taps, .index = {}, .weight = {}};
+  for (int64_t k = 0; k < a.taps; ++k) {
+    for (int64_t o = 0; o < a.out; ++o) {
+      line.index.push_back(a.index[static_cast<size_t>(o * a.taps + k)]);
+      line.weight.push_back(a.weight[static_cast<size_t>(o * a.taps + k)]);
+    }
+  }
+  return line;
+}
+
+/// Pixels of few elements become columns of their own.
+void set_columns(LinePass& pass, const ResizeAxis& a) {
+  pass.columns = line_axis(a);
+  if (pass.inner == 1 || pass.inner >= kPixel || a.in * pass.inner > INT32_MAX) return;
+  pass.columns = cpu::widened(*pass.columns, pass.inner);
+  pass.inner = 1;
+}
+
+struct LineRun {
+  std::vector<LinePass> passes;
+  bool nearest = true;
+  int element_bytes = 4;
+  int64_t largest = 0, scratch_bytes = 0;  // elements between passes; scratch of one pass
+
+  cpu::ResizeLines call(size_t i, const void* x, void* y) const {
+    const LinePass& p = passes[i];
+    return {.x = x,
+            .y = y,
+            .outer = p.outer,
+            .inner = p.inner,
+            .rows = p.rows ? &*p.rows : nullptr,
+            .columns = p.columns ? &*p.columns : nullptr,
+            .nearest = nearest,
+            .element_bytes = element_bytes};
+  }
+};
+
+/// The last two axes that change in one pass if they are neighbours, each before them in one of its own.
+std::shared_ptr<const LineRun> make_lines(const ir::NodeView& node, bool is_upsample) {
+  auto run = std::make_shared<LineRun>();
+  const ResizePlan plan = plan_resize(node, is_upsample);
+  run->nearest = plan.nearest;
+  run->element_bytes = plan.nearest ? tensor::bits_of(node.in[0].dtype) / 8 : 4;
+  Dims dims = node.in_dims(0);
+  for (size_t i = 0; i < plan.axes.size(); ++i) {
+    const ResizeAxis& a = plan.axes[i];
+    const ResizeAxis* b = i + 2 == plan.axes.size() ? &plan.axes[i + 1] : nullptr;
+    if (b != nullptr && product(dims, a.axis + 1, b->axis) != 1) b = nullptr;
+    LinePass pass{.outer = product(dims, 0, a.axis),
+                  .inner = product(dims, (b ? b : &a)->axis + 1, dims.size())};
+    if (b != nullptr || pass.inner >= kPixel) pass.rows = line_axis(a);
+    if (b != nullptr || pass.inner < kPixel) set_columns(pass, b ? *b : a);
+    dims[a.axis] = a.out;
+    if (b != nullptr) dims[b->axis] = b->out, ++i;
+    pass.out_elements = tensor::element_count(dims);
+    run->passes.push_back(std::move(pass));
+    run->scratch_bytes = std::max(
+        run->scratch_bytes, cpu::resize_scratch_bytes(run->call(run->passes.size() - 1, nullptr, nullptr)));
+    if (i + 1 < plan.axes.size()) run->largest = std::max(run->largest, tensor::element_count(dims));
+  }
+  return run;
+}
+
+/// Bytes of the two tensors between passes, then the scratch of a pass.
+int64_t between_bytes(const LineRun& run) {
+  const int64_t tensors = std::min<int64_t>(2, static_cast<int64_t>(run.passes.size()) - 1);
+  return tensors * align_up(run.largest * run.element_bytes);
+}
+
+int64_t workspace_of(const LineRun& run) { return between_bytes(run) + run.scratch_bytes; }
+
+void run_lines(const LineRun& run, const void* x, void* y, void* workspace, base::ThreadPool& pool) {
+  std::byte* between = static_cast<std::byte*>(workspace);
+  for (size_t i = 0; i < run.passes.size(); ++i) {
+    void* to = i + 1 == run.passes.size()
+                   ? y
+                   : between + static_cast<int64_t>(i % 2) * align_up(run.largest * run.element_bytes);
+    cpu::resize_lines(run.call(i, x, to), between + between_bytes(run), pool);
+    x = to;
+  }
+}
+
+/// Integer images are interpolated in f32 by `resize(x, y, scratch, pool)` and rounded; they saturate.
+template <class T, class Resize>
+ir::BoundKernel bind_integer(int64_t in_elements, int64_t out_elements, int64_t scratch_bytes,
+                             Resize resize) {
+  const int64_t x_bytes = align_up(in_elements * 4), y_bytes = align_up(out_elements * 4);
   return {[=](const ir::RunArgs& args) {
-            float* x = static_cast<float*>(args.workspace);
-            float *y = x + in_elements, *scratch = y + out_elements;
+            std::byte* at = static_cast<std::byte*>(args.workspace);
+            float *x = reinterpret_cast<float*>(at), *y = reinterpret_cast<float*>(at + x_bytes);
             for (int64_t i = 0; i < in_elements; ++i) x[i] = static_cast<float>(in_ptr<T>(args, 0)[i]);
-            run_all(*run, x, y, scratch, cpu::pool_of(args.stream));
+            resize(x, y, at + x_bytes + y_bytes, cpu::pool_of(args.stream));
             for (int64_t i = 0; i < out_elements; ++i) {
               const double v = std::clamp(std::trunc(double(y[i])), double(std::numeric_limits<T>::lowest()),
                                           double(std::numeric_limits<T>::max()));
               out_ptr<T>(args, 0)[i] = static_cast<T>(v);
             }
           },
-          bytes};
+          x_bytes + y_bytes + scratch_bytes};
+}
+
+template <class T>
+constexpr bool is_image_integer = std::is_integral_v<T> && sizeof(T) <= 4 && !std::is_same_v<T, bool>;
+
+PrepareFn prepare_lines(bool is_upsample) {
+  return [is_upsample](const ir::KernelInit& init) {
+    const auto run = make_lines(init.node, is_upsample);
+    const int64_t in_elements = tensor::element_count(init.node.in_dims(0)),
+                  out_elements = tensor::element_count(init.node.out_dims(0));
+    return tensor::visit_dtype(init.node.in[0].dtype, [&](auto t) -> ir::BoundKernel {
+      if constexpr (is_image_integer<decltype(t)>) {
+        if (!run->nearest) {
+          return bind_integer<decltype(t)>(
+              in_elements, out_elements, workspace_of(*run),
+              [run](const float* x, float* y, void* scratch, base::ThreadPool& pool) {
+                run_lines(*run, x, y, scratch, pool);
+              });
+        }
+      }
+      return {[run](const ir::RunArgs& args) {
+                run_lines(*run, args.in[0], args.out[0], args.workspace, cpu::pool_of(args.stream));
+              },
+              workspace_of(*run)};
+    });
+  };
 }
 
 PrepareFn prepare(bool is_upsample) {
@@ -138,9 +258,13 @@ PrepareFn prepare(bool is_upsample) {
       using T = decltype(t);
       if constexpr (std::is_floating_point_v<T>) {
         return bind_direct<T>(run);
-      } else if constexpr (std::is_integral_v<T> && sizeof(T) <= 4 && !std::is_same_v<T, bool>) {
+      } else if constexpr (is_image_integer<T>) {
         if (run->plan.nearest) return bind_direct<T>(run);
-        return bind_integer<T>(run, tensor::element_count(init.node.in_dims(0)));
+        return bind_integer<T>(tensor::element_count(init.node.in_dims(0)), tensor::element_count(run->out),
+                               2 * run->largest * 4,
+                               [run](const float* x, float* y, void* scratch, base::ThreadPool& pool) {
+                                 run_all(*run, x, y, static_cast<float*>(scratch), pool);
+                               });
       } else {
         return bind_direct<T>(run);
       }
@@ -163,9 +287,29 @@ ir::Refusal refuse(const ir::NodeView& node) {
   return std::nullopt;
 }
 
+/// Coordinates must rise, which they do but for regions that a node may give, and something must change.
+ir::Kernel lines_kernel(bool is_upsample) {
+  const auto refuse_lines = [is_upsample](const ir::NodeView& node) -> ir::Refusal {
+    if (auto why = refuse(node)) return why;
+    const bool nearest = node.attrs.get_string("mode", "nearest") == "nearest";
+    if (!nearest && node.in[0].dtype == DType::f64) return "rows are blended in f32";
+    if (node.attrs.get_string("coordinate_transformation_mode", "") == "tf_crop_and_resize")
+      return "coordinates of a region may fall or lie outside";
+    if (auto why = refuse_empty({.attrs = node.attrs, .in = {node.in[0]}, .out = node.out})) return why;
+    const ResizePlan plan = plan_resize(node, is_upsample);
+    if (plan.axes.empty()) return "no axis changes";
+    for (const ResizeAxis& a : plan.axes) {
+      if (a.taps > cpu::kMostResizeTaps) return "a result is blended from very many elements";
+    }
+    return std::nullopt;
+  };
+  return {.name = "lines", .refuse = refuse_lines, .prepare = prepare_lines(is_upsample)};
+}
+
 std::vector<ir::Kernel> kernels(bool is_upsample) {
+  const ir::Kernel lines = lines_kernel(is_upsample);
   const ir::Kernel plain{.name = "separable", .refuse = refuse, .prepare = prepare(is_upsample)};
-  return {plain, via_f32(plain)};
+  return {lines, via_f32(lines), plain, via_f32(plain)};
 }
 
 }  // namespace

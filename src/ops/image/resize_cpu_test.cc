@@ -1,4 +1,9 @@
 // resize: nearest and linear against coordinates written out, and properties of the antialiased kernels.
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <random>
+
 #include "tests/run_kernels.h"
 
 namespace trireme::ops {
@@ -47,6 +52,46 @@ TEST(Resize, NearestKeepsIntegersExactly) {
   const Tensor x = Tensor::from<uint8_t>({1, 1, 1, 3}, {1, 200, 255});
   for (const auto& r : tests::run_kernels("resize", {}, by_sizes(x, {1, 1, 2, 6}))) {
     tests::expect_close(r.out[0], {1, 1, 200, 200, 255, 255, 1, 1, 200, 200, 255, 255}, 0, 0, r.kernel);
+  }
+}
+
+/// Ranks 3 to 5, channels first and last, both directions: every kernel gives the bits of the one that goes
+/// axis by axis, for teams of any size.
+TEST(Resize, RowsHaveTheBitsOfTheAxisByAxisKernel) {
+  std::mt19937 engine(5);
+  const auto below = [&](int n) { return static_cast<int64_t>(engine() % static_cast<unsigned>(n)); };
+  for (int trial = 0; trial < 240; ++trial) {
+    const size_t rank = 3 + static_cast<size_t>(below(3));
+    const bool is_last = below(2) == 0;
+    tensor::Dims x{1 + below(2), 1 + below(3)};
+    for (size_t d = 2; d < rank; ++d) x.push_back(below(4) == 0 ? 1 + below(3) : 1 + below(70));
+    if (rank == 5) x[2] = 1 + below(4);
+    if (is_last) std::rotate(x.begin() + 1, x.begin() + 2, x.end());
+    if (is_last && below(2) == 0) x.back() = 7 + below(30);
+    std::vector<int64_t> sizes(x.begin(), x.end());
+    for (size_t d = is_last ? 1 : 2; d < rank - (is_last ? 1 : 0); ++d)
+      if (below(5) != 0) sizes[d] = 1 + below(static_cast<int>(3 * x[d]) + 2);
+    const char* modes[] = {"nearest", "linear", "cubic"};
+    const char* places[] = {"half_pixel", "align_corners", "asymmetric", "pytorch_half_pixel"};
+    const std::string mode = modes[below(3)];
+    const ir::Attrs attrs{{"mode", mode},
+                          {"coordinate_transformation_mode", std::string(places[below(4)])},
+                          {"antialias", int64_t{mode != "nearest" && below(4) == 0}},
+                          {"exclude_outside", int64_t{mode == "cubic" && below(4) == 0}}};
+    Tensor t = tests::random_tensor(x, static_cast<uint32_t>(trial));
+    if (below(4) == 0) t.mutable_data<float>()[0] = std::numeric_limits<float>::infinity();
+    if (below(5) == 0) t = tests::random_bytes<uint8_t>(x, static_cast<uint32_t>(trial), 0, 255);
+    if (below(5) == 0 && mode == "nearest")
+      t = tests::random_bytes<int64_t>(x, static_cast<uint32_t>(trial), 0, 255);
+    const std::vector<Tensor> in{t, Tensor(), Tensor(),
+                                 Tensor::from<int64_t>({static_cast<int64_t>(rank)}, sizes)};
+    const auto results = tests::run_kernels("resize", attrs, in, 1, {}, 1 + static_cast<int>(below(4)));
+    ASSERT_FALSE(results.empty());
+    for (const auto& r : results) {
+      EXPECT_EQ(
+          0, std::memcmp(r.out[0].raw(), results.back().out[0].raw(), static_cast<size_t>(r.out[0].bytes())))
+          << r.kernel << " " << mode << " " << tensor::to_string(x) << " to " << tensor::to_string(sizes);
+    }
   }
 }
 

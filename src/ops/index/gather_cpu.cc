@@ -2,6 +2,7 @@
 #include <cstring>
 
 #include "backend/cpu/device/cpu_stream.h"
+#include "backend/cpu/move/transpose_copy.h"
 #include "ops/elementwise/row_kernels.h"
 #include "ops/index/index_access.h"
 #include "ops/index/index_ops.h"
@@ -16,6 +17,60 @@ int64_t product(const tensor::Dims& dims, size_t from, size_t to) {
   return p;
 }
 
+/// Slices for indices [first, first + count) of one outer index.
+struct GatherRun {
+  const std::byte* x;
+  std::byte* y;
+  const void* indices;
+  int64_t first, count, slice;
+};
+
+template <int64_t kSlice>
+void gather_slices(const GatherRun& g, const IndexReader& at, const IndexReader::Rows& all,
+                   ir::RunStatus* status) {
+  const int64_t slice = kSlice > 0 ? kSlice : g.slice;
+  for (int64_t i = 0; i < g.count; ++i) {
+    const int64_t k = at.at_hand(g.indices, g.first + i, all, status);
+    if (k < 0)
+      std::memset(g.y + i * slice, 0, static_cast<size_t>(slice));
+    else
+      std::memcpy(g.y + i * slice, g.x + k * slice, static_cast<size_t>(slice));
+  }
+}
+
+/// Slices of one element or of few are moved without a call.
+void gather_run(const GatherRun& g, const IndexReader& at, const IndexReader::Rows& all,
+                ir::RunStatus* status) {
+  switch (g.slice) {
+    case 1: return gather_slices<1>(g, at, all, status);
+    case 2: return gather_slices<2>(g, at, all, status);
+    case 4: return gather_slices<4>(g, at, all, status);
+    case 8: return gather_slices<8>(g, at, all, status);
+    case 12: return gather_slices<12>(g, at, all, status);
+    case 16: return gather_slices<16>(g, at, all, status);
+    case 32: return gather_slices<32>(g, at, all, status);
+    default: return gather_slices<0>(g, at, all, status);
+  }
+}
+
+/// One index for all outer ones: a strided copy.
+struct GatherOne {
+  int64_t outer, extent, slice;
+};
+void gather_one(const GatherOne& g, const IndexReader& at, const IndexReader::Rows& all,
+                const ir::RunArgs& args) {
+  std::byte* y = static_cast<std::byte*>(args.out[0]);
+  const int64_t k = at.at_hand(args.in[1], 0, all, args.status);
+  if (k < 0) {
+    std::memset(y, 0, static_cast<size_t>(g.outer * g.slice));
+    return;
+  }
+  const int64_t shape[] = {g.outer, g.slice}, x_steps[] = {g.extent * g.slice, 1}, y_steps[] = {g.slice, 1};
+  cpu::copy_strided({static_cast<const std::byte*>(args.in[0]) + k * g.slice, y, shape, x_steps, y_steps,
+                     /*element_bytes=*/1},
+                    cpu::pool_of(args.stream));
+}
+
 /// x [outer, extent, slice] at indices [count] -> y [outer, count, slice]; a slice is a run of bytes. Slices
 /// that are not at hand are zero.
 ir::BoundKernel bind_gather(const ir::NodeView& n) {
@@ -27,17 +82,15 @@ ir::BoundKernel bind_gather(const ir::NodeView& n) {
   const IndexReader at(n.in[1].dtype);
   const IndexReader::Rows all = rows_at_hand(n.attrs, extent);
   return {[=](const ir::RunArgs& args) {
-    const std::byte* in = static_cast<const std::byte*>(args.in[0]);
-    std::byte* out = static_cast<std::byte*>(args.out[0]);
+    if (count == 1 && outer > 1) return gather_one({outer, extent, slice}, at, all, args);
     const int64_t grain = std::max<int64_t>(1, 65536 / std::max<int64_t>(1, slice));
     cpu::pool_of(args.stream).for_range(outer * count, grain, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        const int64_t k = at.at_hand(args.in[1], i % count, all, args.status);
-        if (k < 0) {
-          std::memset(out + i * slice, 0, static_cast<size_t>(slice));
-          continue;
-        }
-        std::memcpy(out + i * slice, in + (i / count * extent + k) * slice, static_cast<size_t>(slice));
+      for (int64_t i = begin; i < end;) {
+        const int64_t o = i / count, first = i - o * count, run = std::min(end - i, count - first);
+        gather_run({static_cast<const std::byte*>(args.in[0]) + o * extent * slice,
+                    static_cast<std::byte*>(args.out[0]) + i * slice, args.in[1], first, run, slice},
+                   at, all, args.status);
+        i += run;
       }
     });
   }};
@@ -58,21 +111,30 @@ ir::BoundKernel bind_gather_elements(const ir::NodeView& n) {
   const size_t axis = ir::normal_axis(n.attrs.get_int("axis", 0), x.size());
   const StridedLoop loop = elements_loop(x, n.in_dims(1), axis);
   const int64_t axis_step = dense_steps(x)[axis], extent = x[axis];
-  const size_t size = static_cast<size_t>(element_bytes_of(n.in[0].dtype));
+  const int64_t size = element_bytes_of(n.in[0].dtype);
   const IndexReader at(n.in[1].dtype);
-  return {[=](const ir::RunArgs& args) {
-    const std::byte* in = static_cast<const std::byte*>(args.in[0]);
-    std::byte* out = static_cast<std::byte*>(args.out[0]);
-    loop.run(cpu::pool_of(args.stream), [&](const int64_t* offset, int64_t out_offset, int64_t count) {
-      for (int64_t i = 0; i < count; ++i) {
-        const int64_t k = at.checked(args.in[1], out_offset + i, extent, args.status);
-        if (k < 0) continue;
-        const int64_t from = offset[0] + i * loop.inner_steps()[0] + k * axis_step;
-        std::memcpy(out + static_cast<size_t>(out_offset + i) * size, in + static_cast<size_t>(from) * size,
-                    size);
-      }
-    });
-  }};
+  const auto bind = [&](auto word) -> ir::BoundKernel {
+    using W = decltype(word);
+    return {[=](const ir::RunArgs& args) {
+      const W* in = static_cast<const W*>(args.in[0]);
+      W* out = static_cast<W*>(args.out[0]);
+      const int64_t step = loop.inner_steps()[0];
+      loop.run(cpu::pool_of(args.stream), [&](const int64_t* offset, int64_t out_offset, int64_t count) {
+        const W* row = in + offset[0];
+        for (int64_t i = 0; i < count; ++i) {
+          const int64_t k = at.checked(args.in[1], out_offset + i, extent, args.status);
+          if (k >= 0) out[out_offset + i] = row[i * step + k * axis_step];
+        }
+      });
+    }};
+  };
+  switch (size) {
+    case 1: return bind(uint8_t{});
+    case 2: return bind(uint16_t{});
+    case 4: return bind(uint32_t{});
+    case 8: return bind(uint64_t{});
+    default: base::fail_unsupported("gather_elements of elements of ", size, " bytes");
+  }
 }
 
 /// x [batch..., indexed..., slice] at tuples [batch..., tuples, depth] -> y [batch..., tuples, slice].
@@ -131,15 +193,29 @@ ir::BoundKernel bind_non_zero(const ir::NodeView& n) {
     return {[=](const ir::RunArgs& args) {
       const T* values = static_cast<const T*>(args.in[0]);
       int64_t* y = static_cast<int64_t*>(args.out[0]);  // [rank, columns]
+      const size_t rank = x.size();
+      const int64_t inner = rank == 0 ? 1 : x[rank - 1];
       int64_t column = 0;
-      for (int64_t i = 0; i < count && column < columns; ++i) {
-        if (static_cast<Arithmetic<T>>(values[i]) == 0) continue;
-        int64_t rest = i;
-        for (size_t d = x.size(); d-- > 0;) {
-          y[static_cast<int64_t>(d) * columns + column] = rest % x[d];
-          rest /= x[d];
+      constexpr int64_t kPart = 256;
+      // The outer indices of a row are found once, where it has an element that is not zero.
+      for (int64_t start = 0; start < count; start += inner) {
+        const int64_t first = column;
+        for (int64_t part = 0; part < inner; part += kPart) {
+          // Written whether or not the element counts: no branch to be guessed.
+          int64_t found[kPart], kept = 0;
+          for (int64_t i = part; i < std::min(inner, part + kPart); ++i) {
+            found[kept] = i;
+            kept += static_cast<Arithmetic<T>>(values[start + i]) != 0;
+          }
+          kept = std::min(kept, columns - column);
+          if (rank > 0) std::copy_n(found, kept, y + static_cast<int64_t>(rank - 1) * columns + column);
+          column += kept;
         }
-        ++column;
+        int64_t rest = start / std::max<int64_t>(1, inner);
+        for (size_t d = rank == 0 ? 0 : rank - 1; d-- > 0 && column > first; rest /= x[d]) {
+          int64_t* to = y + static_cast<int64_t>(d) * columns;
+          std::fill(to + first, to + column, rest % x[d]);
+        }
       }
     }};
   });

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "backend/cpu/device/cpu_stream.h"
+#include "backend/cpu/elementwise/unary_ops.h"
 #include "backend/cpu/norm/norm_rows.h"
 #include "ops/kernel_forms.h"
 #include "ops/norm/norm_kernels.h"
@@ -293,6 +294,56 @@ ir::BoundKernel prepare_lrn(const ir::KernelInit& init) {
   });
 }
 
+/// Points [begin, begin + n) of all channels of an image: sums of squares, their power, the product.
+void lrn_block(const LrnPlan& p, const float* x, float* y, int64_t begin, int64_t n) {
+  constexpr int64_t kBlock = 512;
+  const cpu::UnaryTile power = cpu::unary_tile(cpu::UnaryOp::pow_scalar);
+  const float scale = static_cast<float>(p.alpha / double(p.size)), bias = static_cast<float>(p.bias);
+  const cpu::UnaryParams exponent{static_cast<float>(-p.beta), 0};
+  const int64_t points = p.planes.points;
+  float sum[kBlock];
+  for (int64_t c = 0; c < p.planes.channels; ++c) {
+    const int64_t first = std::max<int64_t>(0, c - (p.size - 1) / 2);
+    const int64_t last = std::min(p.planes.channels, c + p.size / 2 + 1);
+    std::fill_n(sum, n, 0.0f);
+    for (int64_t j = first; j < last; ++j) {
+      const float* from = x + j * points + begin;
+      for (int64_t i = 0; i < n; ++i) sum[i] += from[i] * from[i];
+    }
+    for (int64_t i = 0; i < n; ++i) sum[i] = bias + scale * sum[i];
+    if (p.beta == 0.75) {  // as published networks have it
+      for (int64_t i = 0; i < n; ++i) {
+        const float root = std::sqrt(sum[i]);
+        sum[i] = 1.0f / (root * std::sqrt(root));
+      }
+    } else {
+      power(sum, sum, static_cast<size_t>(n), exponent);
+    }
+    const float* from = x + c * points + begin;
+    float* to = y + c * points + begin;
+    for (int64_t i = 0; i < n; ++i) to[i] = from[i] * sum[i];
+  }
+}
+
+ir::Kernel vector_lrn() {
+  auto prepare = [](const ir::KernelInit& init) -> ir::BoundKernel {
+    const ir::Attrs& a = init.node.attrs;
+    const LrnPlan plan{planes_of(init.node.in_dims(0)), a.need_int("size"), a.get_float("alpha", 1e-4),
+                       a.get_float("beta", 0.75), a.get_float("bias", 1)};
+    return {[plan](const ir::RunArgs& args) {
+      constexpr int64_t kBlock = 512;
+      const Planes& p = plan.planes;
+      const int64_t blocks = (p.points + kBlock - 1) / kBlock;
+      cpu::pool_of(args.stream).run(p.batch * blocks, [&](int64_t b) {
+        const int64_t image = b / blocks * p.channels * p.points, begin = b % blocks * kBlock;
+        lrn_block(plan, in_ptr<float>(args, 0) + image, out_ptr<float>(args, 0) + image, begin,
+                  std::min(kBlock, p.points - begin));
+      });
+    }};
+  };
+  return {.name = "vector", .refuse = refuse_vector, .prepare = prepare};
+}
+
 }  // namespace
 
 std::vector<ir::Kernel> batch_norm_cpu_kernels() {
@@ -308,6 +359,6 @@ std::vector<ir::Kernel> group_norm_cpu_kernels() {
 }
 std::vector<ir::Kernel> lp_norm_cpu_kernels() { return float_reference(prepare_lp_norm); }
 std::vector<ir::Kernel> mean_variance_norm_cpu_kernels() { return float_reference(prepare_mean_variance); }
-std::vector<ir::Kernel> lrn_cpu_kernels() { return float_reference(prepare_lrn); }
+std::vector<ir::Kernel> lrn_cpu_kernels() { return faster({vector_lrn()}, float_reference(prepare_lrn)); }
 
 }  // namespace trireme::ops

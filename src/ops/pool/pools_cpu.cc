@@ -1,4 +1,5 @@
-// Reference kernels of window and global pooling on CPU: one plane per task.
+// Kernels of window and global pooling on CPU: those by rows and vectors, then the reference, one plane a
+// task.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -7,6 +8,7 @@
 #include "ops/conv/window.h"
 #include "ops/kernel_forms.h"
 #include "ops/pool/pool_kernels.h"
+#include "ops/pool/pool_lines_cpu.h"
 #include "ops/pool/pool_walk.h"
 
 namespace trireme::ops {
@@ -201,39 +203,46 @@ std::vector<ir::Kernel> average_pool_grad_cpu_kernels() { return float_reference
 
 std::vector<ir::Kernel> max_pool_cpu_kernels() {
   const ir::Kernel plain{.name = "reference", .refuse = refuse_max, .prepare = prepare_max};
-  return {plain, via_f32(plain)};
+  return faster({pool_lines_kernel(cpu::PoolFold::max)}, {plain, via_f32(plain)});
 }
 
 std::vector<ir::Kernel> average_pool_cpu_kernels() {
-  return float_reference(by_plane([](const PoolPlan& p, const auto* x, auto* y) { average_plane(p, x, y); }));
+  return faster(
+      {pool_lines_kernel(cpu::PoolFold::average)},
+      float_reference(by_plane([](const PoolPlan& p, const auto* x, auto* y) { average_plane(p, x, y); })));
 }
 
 std::vector<ir::Kernel> lp_pool_cpu_kernels() {
-  return float_reference(by_plane([](const PoolPlan& p, const auto* x, auto* y) { lp_plane(p, x, y); }));
+  return faster(
+      {lp_lines_kernel()},
+      float_reference(by_plane([](const PoolPlan& p, const auto* x, auto* y) { lp_plane(p, x, y); })));
 }
 
 std::vector<ir::Kernel> global_average_pool_cpu_kernels() {
-  return float_reference(by_whole_plane([]<class T>(const T* x, int64_t n, int64_t) {
-    T sum = 0;
-    for (int64_t i = 0; i < n; ++i) sum += x[i];
-    return sum / static_cast<T>(n);
-  }));
+  return faster({whole_planes_kernel(cpu::ReduceOp::mean)},
+                float_reference(by_whole_plane([]<class T>(const T* x, int64_t n, int64_t) {
+                  T sum = 0;
+                  for (int64_t i = 0; i < n; ++i) sum += x[i];
+                  return sum / static_cast<T>(n);
+                })));
 }
 
 std::vector<ir::Kernel> global_max_pool_cpu_kernels() {
-  return float_reference(by_whole_plane([]<class T>(const T* x, int64_t n, int64_t) {
-    T best = -std::numeric_limits<T>::infinity();
-    for (int64_t i = 0; i < n; ++i) best = x[i] > best || x[i] != x[i] ? x[i] : best;
-    return best;
-  }));
+  return faster({whole_planes_kernel(cpu::ReduceOp::max)},
+                float_reference(by_whole_plane([]<class T>(const T* x, int64_t n, int64_t) {
+                  T best = -std::numeric_limits<T>::infinity();
+                  for (int64_t i = 0; i < n; ++i) best = x[i] > best || x[i] != x[i] ? x[i] : best;
+                  return best;
+                })));
 }
 
 std::vector<ir::Kernel> global_lp_pool_cpu_kernels() {
-  return float_reference(by_whole_plane([]<class T>(const T* x, int64_t n, int64_t p) {
-    T sum = 0;
-    for (int64_t i = 0; i < n; ++i) sum += lp_term(x[i], p);
-    return lp_root(sum, p);
-  }));
+  return faster({whole_planes_kernel(cpu::ReduceOp::l2)},
+                float_reference(by_whole_plane([]<class T>(const T* x, int64_t n, int64_t p) {
+                  T sum = 0;
+                  for (int64_t i = 0; i < n; ++i) sum += lp_term(x[i], p);
+                  return lp_root(sum, p);
+                })));
 }
 
 }  // namespace trireme::ops

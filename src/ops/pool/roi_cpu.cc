@@ -209,13 +209,64 @@ T align_cell(const RoiPlan& p, const RoiGrid& g, const T* plane, int64_t i, int6
   return static_cast<T>(sum / double(std::max<int64_t>(g.samples_h * g.samples_w, 1)));
 }
 
+/// Where one cell's samples lie: found once, read in every channel.
+struct CellSamples {
+  static constexpr int64_t kMost = 64;
+  std::array<Corners, kMost> corners;
+  int64_t count = 0;
+  bool all = false;
+
+  /// False if there are more than kMost.
+  bool find(const RoiPlan& p, const RoiGrid& g, int64_t i, int64_t j) {
+    const CellSpans s = spans_of(p, g, i, j);
+    count = (s.h.last - s.h.first) * (s.w.last - s.w.first);
+    all = s.all;
+    if (count > kMost) return false;
+    size_t n = 0;
+    for (int64_t a = s.h.first; a < s.h.last; ++a) {
+      const double y = g.y0 + double(i) * g.cell_h + (double(a) + 0.5) * g.cell_h / double(g.samples_h);
+      for (int64_t b = s.w.first; b < s.w.last; ++b) {
+        const double x = g.x0 + double(j) * g.cell_w + (double(b) + 0.5) * g.cell_w / double(g.samples_w);
+        corners[n++] = corners_of(p, y, x);
+      }
+    }
+    return true;
+  }
+};
+
+/// As align_cell, in the same order.
+template <class T>
+T align_samples(const RoiPlan& p, const RoiGrid& g, const CellSamples& samples, const T* plane) {
+  double sum = 0, best = 0;
+  bool first = samples.all;
+  for (int64_t n = 0; n < samples.count; ++n) {
+    const Corners& c = samples.corners[static_cast<size_t>(n)];
+    for (int k = 0; k < 4; ++k) {
+      const double term = c.weight[k] * double(plane[c.at[k]]);
+      if (!p.maximum) {
+        sum += term;
+        continue;
+      }
+      best = first ? term : std::max(best, term);
+      first = false;
+    }
+  }
+  if (p.maximum) return static_cast<T>(best);
+  return static_cast<T>(sum / double(std::max<int64_t>(g.samples_h * g.samples_w, 1)));
+}
+
 template <class T>
 void align_region(const RoiPlan& p, const T* x, const T* roi, int64_t image, T* y) {
   const RoiGrid g = grid_of(p, roi);
-  for (int64_t c = 0; c < p.channels; ++c) {
-    const T* plane = x + (image * p.channels + c) * p.height * p.width;
-    for (int64_t i = 0; i < p.out_h; ++i) {
-      for (int64_t j = 0; j < p.out_w; ++j) *y++ = align_cell(p, g, plane, i, j);
+  const int64_t size = p.height * p.width, cells = p.out_h * p.out_w;
+  x += image * p.channels * size;
+  CellSamples samples;
+  for (int64_t at = 0; at < cells; ++at) {
+    const int64_t i = at / p.out_w, j = at % p.out_w;
+    if (samples.find(p, g, i, j)) {
+      for (int64_t c = 0; c < p.channels; ++c) y[c * cells + at] = align_samples(p, g, samples, x + c * size);
+    } else {
+      for (int64_t c = 0; c < p.channels; ++c) y[c * cells + at] = align_cell(p, g, x + c * size, i, j);
     }
   }
 }

@@ -1,4 +1,6 @@
 // CPU kernels along one axis of [outer, axis, inner]: arg_max, arg_min, cum_sum, cum_prod.
+#include <algorithm>
+
 #include "backend/cpu/device/cpu_stream.h"
 #include "backend/cpu/norm/reduce_axes.h"
 #include "ops/elementwise/row_kernels.h"
@@ -67,6 +69,29 @@ void scan_lane(const T* x, T* y, const AxisView& v, bool is_exclusive, bool is_r
   }
 }
 
+constexpr int64_t kScanColumns = 64;  // lanes side by side, whose totals stay in the first-level cache
+
+struct ScanKind {
+  bool is_exclusive, is_reverse;
+};
+
+/// Lanes [0, n) beside each other, each as scan_lane has it.
+template <class T, bool kProduct>
+void scan_columns(const T* x, T* y, const AxisView& v, int64_t n, const ScanKind& kind) {
+  using A = std::conditional_t<std::is_integral_v<T>, uint64_t, double>;
+  A total[kScanColumns];
+  std::fill_n(total, n, kProduct ? A(1) : A(0));
+  for (int64_t k = 0; k < v.axis; ++k) {
+    const int64_t row = (kind.is_reverse ? v.axis - 1 - k : k) * v.inner;
+    for (int64_t i = 0; i < n; ++i) {
+      const A c = static_cast<A>(static_cast<Arithmetic<T>>(x[row + i]));
+      const A next = kProduct ? total[i] * c : total[i] + c;
+      y[row + i] = static_cast<T>(kind.is_exclusive ? total[i] : next);
+      total[i] = next;
+    }
+  }
+}
+
 template <bool kProduct>
 ir::BoundKernel prepare_scan(const ir::NodeView& n) {
   const tensor::Dims dims = n.in_dims(0);
@@ -79,6 +104,17 @@ ir::BoundKernel prepare_scan(const ir::NodeView& n) {
     return {[=](const ir::RunArgs& args) {
       const T* x = static_cast<const T*>(args.in[0]);
       T* y = static_cast<T*>(args.out[0]);
+      if (v.inner > 1) {
+        const int64_t blocks = (v.inner + kScanColumns - 1) / kScanColumns;
+        cpu::pool_of(args.stream).for_range(v.outer * blocks, 1, [&](int64_t begin, int64_t end) {
+          for (int64_t b = begin; b < end; ++b) {
+            const int64_t column = b % blocks * kScanColumns, first = b / blocks * v.axis * v.inner + column;
+            scan_columns<T, kProduct>(x + first, y + first, v, std::min(kScanColumns, v.inner - column),
+                                      {is_exclusive, is_reverse});
+          }
+        });
+        return;
+      }
       cpu::pool_of(args.stream).for_range(v.outer * v.inner, 64, [&](int64_t begin, int64_t end) {
         for (int64_t i = begin; i < end; ++i) {
           const int64_t first = i / v.inner * v.axis * v.inner + i % v.inner;

@@ -33,6 +33,13 @@ ir::BoundKernel write_ints(std::vector<int64_t> values) {
   }};
 }
 
+/// Repeats the first `unit` bytes of y through all of its `bytes`: what is there is doubled.
+void repeat_front(std::byte* y, int64_t unit, int64_t bytes) {
+  for (int64_t done = unit; done < bytes; done += std::min(done, bytes - done)) {
+    std::memcpy(y + done, y, static_cast<size_t>(std::min(done, bytes - done)));
+  }
+}
+
 ir::BoundKernel bind_constant(const ir::NodeView& n) {
   Tensor value = n.attrs.get_tensor("value");
   if (!value.defined()) value = Tensor::zeros(tensor::DType::f32, {});
@@ -46,8 +53,9 @@ ir::BoundKernel bind_constant(const ir::NodeView& n) {
   }
   return {[pattern, bytes](const ir::RunArgs& args) {
     std::byte* y = static_cast<std::byte*>(args.out[0]);
-    const int64_t unit = static_cast<int64_t>(pattern.size());
-    for (int64_t i = 0; i < bytes; i += unit) std::memcpy(y + i, pattern.data(), pattern.size());
+    if (bytes == 0) return;
+    std::memcpy(y, pattern.data(), pattern.size());
+    repeat_front(y, static_cast<int64_t>(pattern.size()), bytes);
   }};
 }
 
@@ -129,8 +137,9 @@ ir::BoundKernel bind_one_hot(const ir::NodeView& n) {
   return {[=](const ir::RunArgs& args) {
     const std::byte* values = static_cast<const std::byte*>(args.in[2]);  // off, on
     std::byte* y = static_cast<std::byte*>(args.out[0]);
-    for (int64_t i = 0; i < outer * depth * inner; ++i)
-      std::memcpy(y + i * size, values, static_cast<size_t>(size));
+    if (outer * depth * inner == 0) return;
+    std::memcpy(y, values, static_cast<size_t>(size));
+    repeat_front(y, size, outer * depth * inner * size);
     for (int64_t o = 0; o < outer; ++o) {
       for (int64_t i = 0; i < inner; ++i) {
         int64_t hot = at(args.in[0], o * inner + i);

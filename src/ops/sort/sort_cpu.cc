@@ -1,6 +1,9 @@
 // CPU kernels of top_k, unique and non_max_suppression.
 #include <algorithm>
+#include <bit>
+#include <cmath>
 #include <cstring>
+#include <functional>
 
 #include "backend/cpu/device/cpu_stream.h"
 #include "ops/elementwise/row_kernels.h"
@@ -34,6 +37,94 @@ void select_lane(const Lane& lane, const T* x, T* y, int64_t* at, int64_t* scrat
   }
 }
 
+/// f32 as an unsigned number of the same order: -0 is 0, NaN is largest.
+uint32_t order_of(float x) {
+  const uint32_t bits = std::bit_cast<uint32_t>(x + 0.0f);
+  const uint32_t sign = static_cast<uint32_t>(static_cast<int32_t>(bits) >> 31);
+  return x == x ? bits ^ (sign | 0x80000000u) : UINT32_MAX;
+}
+
+/// Value and index of x[i] in one number: what comes first is largest.
+uint64_t rank_of(float x, int64_t i, bool is_largest) {
+  const uint32_t order = is_largest ? order_of(x) : ~order_of(x);
+  return static_cast<uint64_t>(order) << 32 | (UINT32_MAX - static_cast<uint32_t>(i));
+}
+
+int64_t index_of(uint64_t rank) { return static_cast<int64_t>(UINT32_MAX - static_cast<uint32_t>(rank)); }
+
+/// Behind `bound`, the k-th so far; false for what is not known without its rank.
+bool is_behind(float x, float bound, bool is_largest) { return is_largest ? x < bound : x > bound; }
+
+/// Ranks kept sorted: for few results, of which most elements are none.
+void insert_ranks(const Lane& lane, const float* x, uint64_t* ranks) {
+  float bound = lane.is_largest ? -HUGE_VALF : HUGE_VALF;
+  for (int64_t i = 0; i < lane.count; ++i) {
+    const float v = x[i * lane.step];
+    if (is_behind(v, bound, lane.is_largest)) continue;
+    const uint64_t rank = rank_of(v, i, lane.is_largest);
+    int64_t n = std::min(i, lane.k);
+    if (n == lane.k && rank < ranks[lane.k - 1]) continue;
+    if (n == lane.k) --n;
+    for (; n > 0 && ranks[n - 1] < rank; --n) ranks[n] = ranks[n - 1];
+    ranks[n] = rank;
+    if (i + 1 >= lane.k) bound = x[index_of(ranks[lane.k - 1]) * lane.step];
+  }
+}
+
+/// Ranks above the k-th so far are collected; a full buffer is cut to its k first. Linear in the lane.
+void collect_ranks(const Lane& lane, const float* x, uint64_t* ranks) {
+  const int64_t room = std::min(lane.count, 2 * lane.k);
+  int64_t n = 0;
+  uint64_t least = 0;
+  float bound = lane.is_largest ? -HUGE_VALF : HUGE_VALF;
+  for (int64_t i = 0; i < lane.count; ++i) {
+    const float v = x[i * lane.step];
+    if (is_behind(v, bound, lane.is_largest)) continue;
+    const uint64_t rank = rank_of(v, i, lane.is_largest);
+    if (rank < least) continue;
+    if (n == room) {
+      std::nth_element(ranks, ranks + lane.k - 1, ranks + n, std::greater<>());
+      n = lane.k;
+      least = ranks[lane.k - 1];
+      bound = x[index_of(least) * lane.step];
+      if (rank < least) continue;
+    }
+    ranks[n++] = rank;
+  }
+  if (n > lane.k) std::nth_element(ranks, ranks + lane.k - 1, ranks + n, std::greater<>());
+  std::sort(ranks, ranks + lane.k, std::greater<>());
+}
+
+void select_floats(const Lane& lane, const float* x, float* y, int64_t* at, int64_t* scratch) {
+  constexpr int64_t kFew = 16;
+  if (lane.k == 0) return;
+  uint64_t* ranks = reinterpret_cast<uint64_t*>(scratch);
+  if (lane.k <= kFew) {
+    insert_ranks(lane, x, ranks);
+  } else {
+    collect_ranks(lane, x, ranks);
+  }
+  for (int64_t i = 0; i < lane.k; ++i) {
+    const int64_t from = index_of(ranks[i]);
+    y[i * lane.step] = x[from * lane.step];
+    if (at != nullptr) at[i * lane.step] = from;
+  }
+}
+
+ir::Refusal refuse_top_k(const ir::NodeView& n) {
+  if (n.value(1) == nullptr) return "k is not known before the run";
+  return std::nullopt;
+}
+
+ir::Refusal refuse_ranks(const ir::NodeView& n) {
+  if (auto why = refuse_top_k(n)) return why;
+  if (n.in[0].dtype != tensor::DType::f32) return "value and index of an f32 make one number";
+  if (tensor::element_count(n.in_dims(0)) > INT32_MAX) return "indices take more than 32 bits";
+  return std::nullopt;
+}
+
+/// kRanks: f32 by ranks; else any type by comparing its values.
+template <bool kRanks>
 ir::BoundKernel prepare_top_k(const ir::KernelInit& init) {
   const ir::NodeView& n = init.node;
   const tensor::Dims x = n.in_dims(0), y = n.out_dims(0);
@@ -55,8 +146,13 @@ ir::BoundKernel prepare_top_k(const ir::KernelInit& init) {
                   const int64_t from = i / inner * lane.count * inner + i % inner;
                   const int64_t to = i / inner * lane.k * inner + i % inner;
                   int64_t* at = has_indices ? static_cast<int64_t*>(args.out[1]) : nullptr;
-                  select_lane(lane, static_cast<const T*>(args.in[0]) + from,
-                              static_cast<T*>(args.out[0]) + to, at == nullptr ? nullptr : at + to, scratch);
+                  const T* lane_x = static_cast<const T*>(args.in[0]) + from;
+                  T* y_at = static_cast<T*>(args.out[0]) + to;
+                  if (at != nullptr) at += to;
+                  if constexpr (kRanks && std::is_same_v<T, float>)
+                    select_floats(lane, lane_x, y_at, at, scratch);
+                  else
+                    select_lane(lane, lane_x, y_at, at, scratch);
                 }
               });
             },
@@ -124,10 +220,10 @@ std::vector<ir::Kernel> reference(ir::BoundKernel (*prepare)(const ir::KernelIni
 }  // namespace
 
 std::vector<ir::Kernel> top_k_cpu_kernels() {
-  return reference(prepare_top_k, [](const ir::NodeView& n) -> ir::Refusal {
-    if (n.value(1) == nullptr) return "k is not known before the run";
-    return std::nullopt;
-  });
+  std::vector<ir::Kernel> kernels = reference(prepare_top_k<true>, refuse_ranks);
+  kernels[0].name = "ranks";
+  kernels.push_back(reference(prepare_top_k<false>, refuse_top_k)[0]);
+  return kernels;
 }
 std::vector<ir::Kernel> unique_cpu_kernels() { return reference(prepare_unique, needs_all_values); }
 std::vector<ir::Kernel> non_max_suppression_cpu_kernels() {

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <type_traits>
 
 #include "backend/cpu/elementwise/cast_float8.h"
 #include "backend/cpu/simd/simd_targets.h"
@@ -57,17 +58,105 @@ void bf16_to_f32_run(const uint16_t* x, float* y, size_t n) {
 void f32_to_bf16_run(const float* x, uint16_t* y, size_t n) {
   for (size_t i = 0; i < n; ++i) y[i] = f32_to_bf16_bits(x[i]);
 }
-void i8_to_f32_run(const int8_t* x, float* y, size_t n) {
-  for (size_t i = 0; i < n; ++i) y[i] = static_cast<float>(x[i]);
+
+using tensor::DType;
+using Direct = void (*)(const void* x, void* y, size_t n);
+
+// A bool as a cast reads and writes it: true where the byte is not 0.
+struct Truth {};
+
+// The float truncated, clamped to the range of T; NaN is 0. Comparisons become masks, so that loops are
+// vectors.
+template <class T>
+HWY_INLINE T whole_of(float x) {
+  using Limits = std::numeric_limits<T>;
+  if constexpr (sizeof(T) < 4) {
+    constexpr float kLow = static_cast<float>(Limits::min()), kHigh = static_cast<float>(Limits::max());
+    const float above = x > kLow ? x : kLow;  // NaN gives kLow
+    const float inside = above < kHigh ? above : kHigh;
+    return static_cast<T>(static_cast<int32_t>(x == x ? inside : 0.0f));
+  } else {
+    // The limit itself is no float of T; the largest below it is.
+    constexpr float kLimit = sizeof(T) == 4 ? 0x1p31f : 0x1p63f,
+                    kBelow = sizeof(T) == 4 ? 0x1.fffffep30f : 0x1.fffffep62f;
+    const float above = x > -kLimit ? x : -kLimit;
+    const float inside = above < kLimit ? above : kBelow;
+    const T whole = static_cast<T>(x == x ? inside : 0.0f);
+    return x >= kLimit ? Limits::max() : whole;
+  }
 }
-void u8_to_f32_run(const uint8_t* x, float* y, size_t n) {
-  for (size_t i = 0; i < n; ++i) y[i] = static_cast<float>(x[i]);
+
+template <class From, class To>
+struct Element {
+  using In = From;
+  using Out = To;
+  static HWY_INLINE To cast(From x) {
+    if constexpr (std::is_same_v<From, float> && std::is_integral_v<To>)
+      return whole_of<To>(x);
+    else
+      return static_cast<To>(x);
+  }
+};
+template <class To>
+struct Element<Truth, To> {
+  using In = uint8_t;
+  using Out = To;
+  static HWY_INLINE To cast(uint8_t x) { return static_cast<To>(x != 0); }
+};
+template <class From>
+struct Element<From, Truth> {
+  using In = From;
+  using Out = uint8_t;
+  static HWY_INLINE uint8_t cast(From x) { return x != 0; }
+};
+template <>
+struct Element<Truth, Truth> {
+  using In = uint8_t;
+  using Out = uint8_t;
+  static HWY_INLINE uint8_t cast(uint8_t x) { return x != 0; }
+};
+
+template <class From, class To>
+void plain_run(const void* x, void* y, size_t n) {
+  using E = Element<From, To>;
+  const typename E::In* HWY_RESTRICT from = static_cast<const typename E::In*>(x);
+  typename E::Out* HWY_RESTRICT to = static_cast<typename E::Out*>(y);
+  for (size_t i = 0; i < n; ++i) to[i] = E::cast(from[i]);
 }
-void i32_to_f32_run(const int32_t* x, float* y, size_t n) {
-  for (size_t i = 0; i < n; ++i) y[i] = static_cast<float>(x[i]);
+
+template <class From>
+Direct plain_from(DType to) {
+  switch (to) {
+    case DType::f32: return plain_run<From, float>;
+    case DType::i8: return plain_run<From, int8_t>;
+    case DType::u8: return plain_run<From, uint8_t>;
+    case DType::i16: return plain_run<From, int16_t>;
+    case DType::u16: return plain_run<From, uint16_t>;
+    case DType::i32: return plain_run<From, int32_t>;
+    case DType::i64: return plain_run<From, int64_t>;
+    case DType::boolean: return plain_run<From, Truth>;
+    case DType::f64: return plain_run<From, double>;
+    default: return nullptr;
+  }
 }
-void i64_to_f32_run(const int64_t* x, float* y, size_t n) {
-  for (size_t i = 0; i < n; ++i) y[i] = static_cast<float>(x[i]);
+
+// Pairs of which one element alone makes the other, rounded at most once. Null: another way.
+Direct plain_of(DType from, DType to) {
+  switch (from) {
+    case DType::f32: return plain_from<float>(to);
+    case DType::i8: return plain_from<int8_t>(to);
+    case DType::u8: return plain_from<uint8_t>(to);
+    case DType::i16: return plain_from<int16_t>(to);
+    case DType::u16: return plain_from<uint16_t>(to);
+    case DType::i32: return plain_from<int32_t>(to);
+    case DType::i64: return plain_from<int64_t>(to);
+    case DType::boolean: return plain_from<Truth>(to);
+    case DType::f64:
+      return to == DType::f32       ? plain_run<double, float>
+             : to == DType::boolean ? plain_run<double, Truth>
+                                    : nullptr;
+    default: return nullptr;
+  }
 }
 
 }  // namespace
@@ -81,10 +170,7 @@ HWY_EXPORT(f16_to_f32_run);
 HWY_EXPORT(f32_to_f16_run);
 HWY_EXPORT(bf16_to_f32_run);
 HWY_EXPORT(f32_to_bf16_run);
-HWY_EXPORT(i8_to_f32_run);
-HWY_EXPORT(u8_to_f32_run);
-HWY_EXPORT(i32_to_f32_run);
-HWY_EXPORT(i64_to_f32_run);
+HWY_EXPORT(plain_of);
 
 void f16_to_f32(const uint16_t* x, float* y, size_t n) { HWY_DYNAMIC_DISPATCH(f16_to_f32_run)(x, y, n); }
 void f32_to_f16(const float* x, uint16_t* y, size_t n) { HWY_DYNAMIC_DISPATCH(f32_to_f16_run)(x, y, n); }
@@ -283,20 +369,29 @@ using Direct = void (*)(const void* x, void* y, size_t n);
 
 // The pair's own loop, if it has one.
 Direct direct_of(DType from, DType to) {
-  if (to == DType::f32) {
-    switch (from) {
-      case DType::f16: return TRIREME_DIRECT(f16_to_f32_run, uint16_t, float);
-      case DType::bf16: return TRIREME_DIRECT(bf16_to_f32_run, uint16_t, float);
-      case DType::i8: return TRIREME_DIRECT(i8_to_f32_run, int8_t, float);
-      case DType::u8: return TRIREME_DIRECT(u8_to_f32_run, uint8_t, float);
-      case DType::i32: return TRIREME_DIRECT(i32_to_f32_run, int32_t, float);
-      case DType::i64: return TRIREME_DIRECT(i64_to_f32_run, int64_t, float);
-      default: return nullptr;
-    }
-  }
+  if (from == DType::f16 && to == DType::f32) return TRIREME_DIRECT(f16_to_f32_run, uint16_t, float);
+  if (from == DType::bf16 && to == DType::f32) return TRIREME_DIRECT(bf16_to_f32_run, uint16_t, float);
   if (from == DType::f32 && to == DType::f16) return TRIREME_DIRECT(f32_to_f16_run, float, uint16_t);
   if (from == DType::f32 && to == DType::bf16) return TRIREME_DIRECT(f32_to_bf16_run, float, uint16_t);
-  return nullptr;
+  return HWY_DYNAMIC_DISPATCH(plain_of)(from, to);
+}
+
+// Two loops with a tile of f32 between them, where the first is exact: the second alone rounds.
+struct Through {
+  Direct first = nullptr, second = nullptr;
+};
+Through through_f32(DType from, DType to) {
+  const auto is_half = [](DType t) { return t == DType::f16 || t == DType::bf16; };
+  const bool is_short = tensor::bits_of(from) <= 16 && is_whole_type(from);
+  if (!is_half(from) && !(is_short && is_half(to))) return {};
+  const Through both{direct_of(from, DType::f32), direct_of(DType::f32, to)};
+  return both.first != nullptr && both.second != nullptr ? both : Through{};
+}
+
+void through_tile(const Through& through, const void* x, size_t n, void* y) {
+  float tile[kTile];
+  through.first(x, tile, n);
+  through.second(tile, y, n);
 }
 
 void require_castable(DType t) {
@@ -315,6 +410,7 @@ void cast(const Cast& args, base::ThreadPool& pool) {
   const int64_t from_bytes = tensor::bits_of(args.from) / 8, to_bytes = tensor::bits_of(args.to) / 8;
   const Direct direct = direct_of(args.from, args.to);
   const bool same = args.from == args.to && args.to != DType::boolean;
+  const Through through = direct == nullptr ? through_f32(args.from, args.to) : Through{};
   constexpr int64_t kStep = static_cast<int64_t>(kTile);
   pool.for_range((args.n + kStep - 1) / kStep, same || direct != nullptr ? 32 : 8,
                  [&](int64_t begin, int64_t end) {
@@ -326,6 +422,8 @@ void cast(const Cast& args, base::ThreadPool& pool) {
                        std::memcpy(to, from, n * static_cast<size_t>(to_bytes));
                      else if (direct != nullptr)
                        direct(from, to, n);
+                     else if (through.first != nullptr)
+                       through_tile(through, from, n, to);
                      else
                        cast_tile(args, from, n, to);
                    }

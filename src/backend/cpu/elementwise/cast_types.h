@@ -19,9 +19,10 @@ struct Cast {
 
 /// y[i] = x[i] in the type `to`. Float to narrower float: one rounding, nearest even, overflow to infinity.
 /// Float to integer: truncated, clamped to the type's range, NaN gives 0. Integer to integer: low bits.
-/// To bool: x != 0 (NaN is true). f32 <-> f16, bf16, i8, u8, i32 run at memory bandwidth; other pairs go
-/// through a double or 64-bit tile in L1. Bytes: the two element sizes. Throws unsupported for types below
-/// one byte and f8e8m0.
+/// To bool: x != 0 (NaN is true). Pairs of f32, bool and integers of up to 64 bits, and f32 <-> f16, bf16,
+/// have loops of their own; 16-bit floats reach other types through f32; what is left goes through a double
+/// or 64-bit tile in L1. Bytes: the two element sizes. Throws unsupported for types below one byte and
+/// f8e8m0.
 void cast(const Cast& args, base::ThreadPool& pool);
 
 /// The two 16-bit forms on the calling thread, for kernels that convert as they read.

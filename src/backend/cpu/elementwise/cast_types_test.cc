@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -136,6 +137,46 @@ TEST_P(CastAtLevel, OddSizesAndNan) {
       for (float v : z) ASSERT_TRUE(std::isnan(v));
       ASSERT_EQ(y.back(), 0xEEEE);
     }
+  }
+}
+
+template <class T>
+double clamped(double x) {
+  using Limits = std::numeric_limits<T>;
+  if (std::isnan(x)) return 0;
+  const double low = static_cast<double>(Limits::min()), high = static_cast<double>(Limits::max());
+  return std::min(std::max(std::trunc(x), low), high);
+}
+
+// Limits of the types, their neighbours, NaN and infinities among ordinary values, from all floats of 32 and
+// 16 bits.
+TEST_P(CastAtLevel, WholeNumbersAreTruncatedAndClamped) {
+  std::vector<float> x = interesting();
+  for (const float limit : {127.0f, 128.0f, 255.0f, 256.0f, 32768.0f, 65535.0f, 0x1p31f, 0x1p63f}) {
+    for (const float v : {limit, std::nextafterf(limit, 0.0f), std::nextafterf(limit, kInf), limit - 0.5f}) {
+      x.insert(x.end(), {v, -v});
+    }
+  }
+  x.insert(x.end(), {NAN, 0.9f, -0.9f});
+  const int64_t n = static_cast<int64_t>(x.size());
+  for (const DType from : {DType::f32, DType::f16, DType::bf16}) {
+    std::vector<float> narrow(x.size()), exact(x.size());
+    cast({x.data(), DType::f32, narrow.data(), from, n}, pool_);
+    cast({narrow.data(), from, exact.data(), DType::f32, n}, pool_);
+    const auto check = [&](auto zero) {
+      using T = decltype(zero);
+      std::vector<T> y(x.size());
+      cast({narrow.data(), from, y.data(), tensor::dtype_of<T>(), n}, pool_);
+      for (size_t i = 0; i < y.size(); ++i) {
+        // The largest i64 is no double: both sides are compared as doubles.
+        ASSERT_EQ(static_cast<double>(y[i]), clamped<T>(static_cast<double>(exact[i]))) << exact[i];
+      }
+    };
+    check(int8_t{}), check(uint8_t{}), check(int16_t{}), check(uint16_t{}), check(int32_t{}),
+        check(int64_t{});
+    std::vector<uint8_t> truth(x.size());
+    cast({narrow.data(), from, truth.data(), DType::boolean, n}, pool_);
+    for (size_t i = 0; i < truth.size(); ++i) ASSERT_EQ(truth[i], exact[i] == 0 ? 0 : 1) << exact[i];
   }
 }
 

@@ -93,12 +93,111 @@ constexpr int64_t kStreamBytes = 16 << 20;
 // About 64 KiB a piece.
 int64_t grain_of(int64_t bytes) { return std::max<int64_t>(1, 65536 / std::max<int64_t>(1, bytes)); }
 
+// Walks the outer indices of a plan one after the other.
+class Walk {
+ public:
+  Walk(const Plan& p, int inner, int64_t first)
+      : plan_(p), axes_(p.rank - inner), at_(offset_of(p, inner, first)) {
+    for (int i = axes_ - 1; i >= 0; --i) {
+      index_[static_cast<size_t>(i)] = first % p.axes[static_cast<size_t>(i)].n;
+      first /= p.axes[static_cast<size_t>(i)].n;
+    }
+  }
+  Offset at() const { return at_; }
+  void next() {
+    for (int i = axes_ - 1; i >= 0; --i) {
+      const Axis& a = plan_.axes[static_cast<size_t>(i)];
+      int64_t& k = index_[static_cast<size_t>(i)];
+      at_.x += a.xs * plan_.bytes;
+      at_.y += a.ys * plan_.bytes;
+      if (++k < a.n) return;
+      k = 0;
+      at_.x -= a.n * a.xs * plan_.bytes;
+      at_.y -= a.n * a.ys * plan_.bytes;
+    }
+  }
+
+ private:
+  const Plan& plan_;
+  int axes_;
+  Offset at_;
+  std::array<int64_t, kCopyMaxRank> index_{};
+};
+
+// Lines of the last axis that lie evenly: `count` of them, steps in bytes.
+struct Lines {
+  const char* x;
+  char* y;
+  int64_t count, x_step, y_step;
+};
+
+// Calls body(lines) for all lines, in parts of about `line_bytes` each times as many as make a piece.
+template <class Body>
+void for_lines(const Plan& p, int64_t line_bytes, base::ThreadPool& pool, const Body& body) {
+  const Axis even = p.rank > 1 ? p.axes[static_cast<size_t>(p.rank - 2)] : Axis{1, 0, 0};
+  const int inner = std::min(p.rank, 2);
+  const int64_t cut = std::min(grain_of(line_bytes), std::max<int64_t>(1, even.n));
+  const int64_t cuts = (even.n + cut - 1) / cut;
+  pool.for_range(p.outer_count(inner) * cuts, grain_of(cut * line_bytes), [&](int64_t begin, int64_t end) {
+    Walk walk(p, inner, begin / cuts);
+    for (int64_t t = begin; t < end; ++t) {
+      const int64_t from = t % cuts * cut;
+      body(Lines{p.x + walk.at().x + from * even.xs * p.bytes, p.y + walk.at().y + from * even.ys * p.bytes,
+                 std::min(cut, even.n - from), even.xs * p.bytes, even.ys * p.bytes});
+      if (t % cuts == cuts - 1) walk.next();
+    }
+  });
+}
+
+template <class Word>
+void move_ends(const char* x, char* y, int64_t n) {
+  Word first, last;
+  std::memcpy(&first, x, sizeof(Word));
+  std::memcpy(&last, x + n - sizeof(Word), sizeof(Word));
+  std::memcpy(y, &first, sizeof(Word));
+  std::memcpy(y + n - sizeof(Word), &last, sizeof(Word));
+}
+
+struct Half16 {
+  uint64_t words[2];
+};
+struct Half32 {
+  Half16 words[2];
+};
+
+// Short runs of one length: two words that may overlap each, instead of a call.
+void copy_short_runs(const Lines& g, int64_t run) {
+  const auto each = [&](const auto& move) {
+    for (int64_t i = 0; i < g.count; ++i) move(g.x + i * g.x_step, g.y + i * g.y_step);
+  };
+  if (run >= 32) {
+    each([run](const char* x, char* y) { move_ends<Half32>(x, y, run); });
+  } else if (run >= 16) {
+    each([run](const char* x, char* y) { move_ends<Half16>(x, y, run); });
+  } else if (run >= 8) {
+    each([run](const char* x, char* y) { move_ends<uint64_t>(x, y, run); });
+  } else if (run >= 4) {
+    each([run](const char* x, char* y) { move_ends<uint32_t>(x, y, run); });
+  } else {
+    each([run](const char* x, char* y) {
+      for (int64_t i = 0; i < run; ++i) y[i] = x[i];
+    });
+  }
+}
+
 void copy_runs(const Plan& p, base::ThreadPool& pool) {
   const int64_t run = p.axes[static_cast<size_t>(p.rank - 1)].n * p.bytes;
-  // Long runs are cut so that one run of everything (a plain copy) still uses the team.
+  if (run <= 64) return for_lines(p, run, pool, [run](const Lines& g) { copy_short_runs(g, run); });
   constexpr int64_t kCut = 262144;
+  if (run <= kCut) {
+    return for_lines(p, run, pool, [run](const Lines& g) {
+      for (int64_t i = 0; i < g.count; ++i)
+        std::memcpy(g.y + i * g.y_step, g.x + i * g.x_step, static_cast<size_t>(run));
+    });
+  }
+  // Long runs are cut so that one run of everything (a plain copy) still uses the team.
   const int64_t cuts = (run + kCut - 1) / kCut;
-  pool.for_range(p.outer_count(1) * cuts, grain_of(std::min(run, kCut)), [&](int64_t begin, int64_t end) {
+  pool.for_range(p.outer_count(1) * cuts, grain_of(kCut), [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t) {
       const Offset at = offset_of(p, 1, t / cuts);
       const int64_t from = t % cuts * kCut;
@@ -175,30 +274,40 @@ void copy_woven(const Plan& p, base::ThreadPool& pool) {
   });
 }
 
+// kStep 0: any.
+template <class T, int kStep>
+void copy_steps(const T* from, T* to, int64_t n, int64_t step) {
+  for (int64_t i = 0; i < n; ++i) to[i] = from[i * (kStep != 0 ? kStep : step)];
+}
+
 template <class T>
 void copy_line(const char* x, char* y, const Axis& a) {
   const T* from = reinterpret_cast<const T*>(x);
   T* to = reinterpret_cast<T*>(y);
-  if (a.xs == 0 && a.ys == 1) {
-    std::fill_n(to, a.n, *from);
-    return;
+  if (a.ys == 1) {
+    switch (a.xs) {
+      case 0: std::fill_n(to, a.n, *from); return;
+      case 2: return copy_steps<T, 2>(from, to, a.n, 2);
+      case -1: return copy_steps<T, -1>(from, to, a.n, -1);
+      default: return copy_steps<T, 0>(from, to, a.n, a.xs);
+    }
   }
   for (int64_t i = 0; i < a.n; ++i) to[i * a.ys] = from[i * a.xs];
 }
 
+template <class T>
+void copy_lines(const Lines& g, const Axis& a) {
+  for (int64_t i = 0; i < g.count; ++i) copy_line<T>(g.x + i * g.x_step, g.y + i * g.y_step, a);
+}
+
 void copy_elements(const Plan& p, base::ThreadPool& pool) {
   const Axis& line = p.axes[static_cast<size_t>(p.rank - 1)];
-  const auto copy = p.bytes == 1   ? copy_line<uint8_t>
-                    : p.bytes == 2 ? copy_line<uint16_t>
-                    : p.bytes == 4 ? copy_line<uint32_t>
-                    : p.bytes == 8 ? copy_line<uint64_t>
-                                   : copy_line<Wide>;
-  pool.for_range(p.outer_count(1), grain_of(line.n * p.bytes * 2), [&](int64_t begin, int64_t end) {
-    for (int64_t t = begin; t < end; ++t) {
-      const Offset at = offset_of(p, 1, t);
-      copy(p.x + at.x, p.y + at.y, line);
-    }
-  });
+  const auto copy = p.bytes == 1   ? copy_lines<uint8_t>
+                    : p.bytes == 2 ? copy_lines<uint16_t>
+                    : p.bytes == 4 ? copy_lines<uint32_t>
+                    : p.bytes == 8 ? copy_lines<uint64_t>
+                                   : copy_lines<Wide>;
+  for_lines(p, line.n * p.bytes * 2, pool, [&](const Lines& g) { copy(g, line); });
 }
 
 // Brings the axis that is contiguous in x next to the last one. False if there is none.

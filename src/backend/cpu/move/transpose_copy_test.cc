@@ -114,6 +114,28 @@ TEST(Copy, SlicesBroadcastsAndReversals) {
   }
 }
 
+// Runs of 1 to 80 bytes and lines of every step, for several pieces and teams.
+TEST(Copy, ShortRunsAndSteps) {
+  const std::vector<uint8_t> x = noise(300000);
+  for (const int threads : {1, 3}) {
+    base::ThreadPool pool(threads);
+    for (int64_t run = 1; run <= 80; ++run) {
+      for (const int64_t step : {-2, -1, 0, 1, 2, 3, 4, 7}) {
+        const Ints shape = {5, 31, run}, xs = {3 * run, 900, step}, ys = {31 * run, run, 1};
+        std::vector<uint8_t> y(static_cast<size_t>(count(shape)) + 1, 0xEE);
+        const int64_t base = 1000;
+        copy_strided({x.data() + base, y.data(), shape, xs, ys, 1}, pool);
+        for (int64_t t = 0; t < count(shape); ++t) {
+          const Ints at = index_of(t, shape);
+          ASSERT_EQ(y[static_cast<size_t>(t)], x[static_cast<size_t>(base + dot(at, xs))])
+              << run << " " << step;
+        }
+        ASSERT_EQ(y.back(), 0xEE);
+      }
+    }
+  }
+}
+
 TEST(Copy, LargeRunsAndConcat) {
   base::ThreadPool pool(4);
   const std::vector<uint8_t> a = noise(3 * 1000003), b = noise(3 * 17), c = noise(3 * 4096);

@@ -203,6 +203,35 @@ int64_t arg_row(const float* x, int64_t axis, bool min, bool last) {
   return i;
 }
 
+// kMany whole vectors of columns side by side, so that memory is read in longer runs; each lane as below.
+template <int kMany>
+HWY_INLINE void arg_many(const float* x, const ArgReduceArgs& g, int64_t* y) {
+  VF best[kMany];
+  VI index[kMany];
+  for (int v = 0; v < kMany; ++v) {
+    best[v] = hn::LoadU(kF, x + static_cast<size_t>(v) * kLanes);
+    index[v] = hn::Zero(kI);
+  }
+  for (int64_t a = 1; a < g.axis; ++a) {
+    const float* p = x + a * g.inner;
+    const VI at = hn::Set(kI, static_cast<int32_t>(a));
+    for (int v = 0; v < kMany; ++v) {
+      const VF c = hn::LoadU(kF, p + static_cast<size_t>(v) * kLanes);
+      const MF better = g.min ? hn::Lt(c, best[v]) : hn::Gt(c, best[v]);
+      MF take = g.last ? hn::Or(better, hn::Eq(c, best[v])) : better;
+      const MF c_nan = not_equal(c, c);
+      take = hn::Or(take, g.last ? c_nan : hn::AndNot(not_equal(best[v], best[v]), c_nan));
+      best[v] = hn::IfThenElse(take, c, best[v]);
+      index[v] = hn::IfThenElse(hn::RebindMask(kI, take), at, index[v]);
+    }
+  }
+  HWY_ALIGN int32_t out[kLanes];
+  for (int v = 0; v < kMany; ++v) {
+    hn::Store(index[v], kI, out);
+    for (size_t i = 0; i < kLanes; ++i) y[static_cast<size_t>(v) * kLanes + i] = out[i];
+  }
+}
+
 // Columns [begin, begin + lanes) of one outer index; indices are kept as floats' int32 twins.
 void arg_columns(const float* x, const ArgReduceArgs& g, size_t lanes, int64_t* y) {
   const auto load = [&](int64_t a) HWY_ATTR {
@@ -234,7 +263,10 @@ void arg_block(const ArgReduceArgs& g, int64_t begin, int64_t end) {
     return;
   }
   for (int64_t o = begin; o < end; ++o) {
-    for (int64_t i = 0; i < g.inner; i += kStep) {
+    int64_t i = 0;
+    for (; i + 8 * kStep <= g.inner; i += 8 * kStep)
+      arg_many<8>(g.x + o * g.axis * g.inner + i, g, g.y + o * g.inner + i);
+    for (; i < g.inner; i += kStep) {
       arg_columns(g.x + o * g.axis * g.inner + i, g, static_cast<size_t>(std::min(kStep, g.inner - i)),
                   g.y + o * g.inner + i);
     }
@@ -450,10 +482,51 @@ void reduce_columns(ReduceOp op, const ReduceArgs& g, base::ThreadPool& pool) {
   });
 }
 
+constexpr int64_t kSmall = 64;     // elements of one outer index that are joined one by one
+constexpr int64_t kSmallRow = 24;  // the same where they lie in a row: longer ones are worth vectors
+
+bool is_small(ReduceOp op, const ReduceArgs& g) {
+  return op != ReduceOp::log_sum_exp && g.axis > 0 && g.axis * g.inner <= (g.inner == 1 ? kSmallRow : kSmall);
+}
+
+// Elements of each result in axis order, in f32.
+template <class Join>
+void small_run(ReduceOp op, const ReduceArgs& g, int64_t begin, int64_t end, const Join& join_one) {
+  const float start = static_cast<float>(start_of(op));
+  for (int64_t o = begin; o < end; ++o) {
+    const float* x = g.x + o * g.axis * g.inner;
+    float acc[kSmall];
+    for (int64_t i = 0; i < g.inner; ++i) acc[i] = start;
+    for (int64_t a = 0; a < g.axis; ++a, x += g.inner) {
+      for (int64_t i = 0; i < g.inner; ++i) acc[i] = join_one(acc[i], x[i]);
+    }
+    for (int64_t i = 0; i < g.inner; ++i)
+      g.y[o * g.inner + i] = finish(op, static_cast<double>(acc[i]), g.axis);
+  }
+}
+
+void small_block(ReduceOp op, const ReduceArgs& g, int64_t begin, int64_t end) {
+  const auto run = [&](const auto& join_one) { small_run(op, g, begin, end, join_one); };
+  switch (op) {
+    case ReduceOp::max: return run([](float a, float v) { return v != v || v > a ? v : a; });
+    case ReduceOp::min: return run([](float a, float v) { return v != v || v < a ? v : a; });
+    case ReduceOp::prod: return run([](float a, float v) { return a * v; });
+    case ReduceOp::l1: return run([](float a, float v) { return a + std::fabs(v); });
+    case ReduceOp::l2:
+    case ReduceOp::sum_square: return run([](float a, float v) { return a + v * v; });
+    default: return run([](float a, float v) { return a + v; });
+  }
+}
+
 }  // namespace
 
 void reduce(ReduceOp op, const ReduceArgs& args, base::ThreadPool& pool) {
   if (args.outer <= 0 || args.inner <= 0) return;
+  if (is_small(op, args)) {
+    const int64_t grain = std::max<int64_t>(1, kPiece / std::max<int64_t>(1, args.axis * args.inner));
+    return pool.for_range(args.outer, grain,
+                          [&](int64_t begin, int64_t end) { small_block(op, args, begin, end); });
+  }
   if (args.inner == 1) return reduce_rows(op, args, pool);
   reduce_columns(op, args, pool);
 }

@@ -30,10 +30,10 @@ struct ReduceArgs {
 };
 
 /// y[o, i] = op over a of x[o, a, i]. 4 bytes read per element.
-/// Order: f32 runs of fixed length (8192 along a contiguous axis in 64 interleaved chains, 256 elsewhere),
-/// their results combined in double, in order (fewer than 32768 columns: by at most 32 equal
-/// shares of the axis first); it depends on the shape alone, never on threads or on outer
-/// neighbours.
+/// Order: a few elements (up to 24 in a row, up to 64 over axis and inner) one by one in f32; else f32 runs
+/// of fixed length (8192 along a contiguous axis in 64 interleaved chains, 256 elsewhere), their results
+/// combined in double, in order (fewer than 32768 columns: by at most 32 equal shares of the axis first); it
+/// depends on the shape alone, never on threads or on outer neighbours.
 void reduce(ReduceOp op, const ReduceArgs& args, base::ThreadPool& pool);
 
 struct ArgReduceArgs {

@@ -110,6 +110,33 @@ HWY_INLINE void scale_column(int64_t axis, const Get& get, const Put& put) {
   for (int64_t a = 0; a < axis; ++a) put(a, hn::Mul(get(a), inverse));
 }
 
+// kMany whole vectors of columns side by side, so that memory is read and written in longer runs. Each lane's
+// order is that of softmax_column and scale_column.
+constexpr int kMany = 8;
+void softmax_many(const float* x, float* y, int64_t axis, int64_t inner) {
+  VF max[kMany], sum[kMany];
+  const auto at = [](int v) HWY_ATTR { return static_cast<size_t>(v) * kLanes; };
+  for (int v = 0; v < kMany; ++v) max[v] = hn::LoadU(kF, x + at(v));
+  for (int64_t a = 1; a < axis; ++a) {
+    for (int v = 0; v < kMany; ++v) max[v] = MaxFold()(max[v], hn::LoadU(kF, x + a * inner + at(v)));
+  }
+  for (int v = 0; v < kMany; ++v) sum[v] = hn::Zero(kF);
+  for (int64_t a = 0; a < axis; ++a) {
+    for (int v = 0; v < kMany; ++v) {
+      const VF e = exp_nonpositive(hn::Sub(hn::LoadU(kF, x + a * inner + at(v)), max[v]));
+      sum[v] = hn::Add(sum[v], e);
+      hn::StoreU(e, kF, y + a * inner + at(v));
+    }
+  }
+  for (int v = 0; v < kMany; ++v) sum[v] = hn::Div(set(1.0f), sum[v]);
+  for (int64_t a = 0; a < axis; ++a) {
+    for (int v = 0; v < kMany; ++v) {
+      float* p = y + a * inner + at(v);
+      hn::StoreU(hn::Mul(hn::LoadU(kF, p), sum[v]), kF, p);
+    }
+  }
+}
+
 // Columns [begin, end) of the outer * ceil(inner / kLanes) vectors.
 void softmax_columns(const SoftmaxAxis& g, int64_t begin, int64_t end) {
   constexpr int64_t kStep = static_cast<int64_t>(kLanes);
@@ -120,6 +147,11 @@ void softmax_columns(const SoftmaxAxis& g, int64_t begin, int64_t end) {
     const float* x = g.x + base;
     float* y = g.y + base;
     const int64_t left = g.inner - col;
+    if (!g.log && left >= kMany * kStep && t + kMany <= end) {
+      softmax_many(x, y, g.axis, g.inner);
+      t += kMany - 1;
+      continue;
+    }
     if (left >= kStep) {
       softmax_column(
           g.axis, g.log, [&](int64_t a) HWY_ATTR { return hn::LoadU(kF, x + a * g.inner); },

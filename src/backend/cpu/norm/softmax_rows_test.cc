@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -142,6 +143,25 @@ TEST(Softmax, SameBitsForEveryThreadCountAndAlone) {
   EXPECT_EQ(0, std::memcmp(a.data(), b.data(), a.size() * 4));
   softmax_rows({x.data() + 531 * 41, alone.data(), 1, 531}, four);
   EXPECT_EQ(0, std::memcmp(a.data() + 531 * 41, alone.data(), 531 * 4));
+}
+
+// Columns beside each other in one task or each alone: the same bits.
+TEST(Softmax, ColumnsHaveTheSameBitsWhateverIsBesideThem) {
+  constexpr int64_t kAxis = 7, kInner = 403;
+  std::vector<float> x(kAxis * kInner), y(x.size()), part(kAxis * 9), alone(part.size());
+  for (size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>((i * 7919) % 1000) / 100.0f - 5.0f;
+  x[20] = -std::numeric_limits<float>::infinity();
+  x[300] = std::numeric_limits<float>::quiet_NaN();
+  base::ThreadPool pool(1);
+  softmax_axis({x.data(), y.data(), 1, kAxis, kInner, false}, pool);
+  for (int64_t c = 0; c + 9 <= kInner; c += 9) {
+    for (int64_t a = 0; a < kAxis; ++a) std::copy_n(x.data() + a * kInner + c, 9, part.data() + a * 9);
+    softmax_axis({part.data(), alone.data(), 1, kAxis, 9, false}, pool);
+    for (int64_t a = 0; a < kAxis; ++a) {
+      ASSERT_EQ(0, std::memcmp(alone.data() + a * 9, y.data() + a * kInner + c, 9 * sizeof(float)))
+          << c << " " << a;
+    }
+  }
 }
 
 TEST(Softmax, UnmaskedRowOfMinusInfinityIsNan) {

@@ -1,0 +1,223 @@
+// The scalar functions of all devices in loops that the compiler turns into vectors of each SIMD level.
+#include "backend/cpu/elementwise/typed_ops.h"
+
+#include <cstring>
+
+#include "backend/cpu/simd/simd_targets.h"
+#include "tensor/binary_math.h"
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "backend/cpu/elementwise/typed_ops.cc"
+#include "hwy/foreach_target.h"
+// After foreach_target, which sets the level.
+#include "backend/cpu/simd/simd_vector.inc"
+
+HWY_BEFORE_NAMESPACE();
+namespace trireme::cpu::HWY_NAMESPACE {
+namespace {
+
+namespace math = tensor::math;
+using tensor::DType;
+
+constexpr size_t kBlock = 64;  // elements: whole vectors of any type at any level
+
+// A block is read before it is written: the result may be an operand.
+template <class F, class T, class R>
+HWY_INLINE void block(const T* a, const T* b, R* y) {
+  const F f(nullptr);
+  R out[kBlock];
+  for (size_t i = 0; i < kBlock; ++i) out[i] = static_cast<R>(f(a[i], b[i]));
+  std::memcpy(y, out, sizeof(out));
+}
+
+// A block's worth of an operand that is not read in place: its first element repeated, or what is left of it.
+template <class T>
+struct Held {
+  T values[kBlock];
+  void repeat(const T* x) {
+    const T v = *x;
+    for (size_t i = 0; i < kBlock; ++i) values[i] = v;
+  }
+  void copy(const T* x, size_t n) {
+    repeat(x);
+    std::memcpy(values, x, n * sizeof(T));
+  }
+};
+
+// The last elements are those of a block that ends with them. It is read before anything is written, because
+// the result may be an operand, and written after the others; fewer than a block are copied to one first.
+template <class F, bool kScalarA, bool kScalarB, class T, class R>
+void tile(const void* a, const void* b, void* y, size_t n) {
+  const T *p = static_cast<const T*>(a), *q = static_cast<const T*>(b);
+  R* to = static_cast<R*>(y);
+  Held<T> left, right;
+  if (kScalarA) left.repeat(p);
+  if (kScalarB) right.repeat(q);
+  R out[kBlock];
+  if (n < kBlock) {
+    if (!kScalarA) left.copy(p, n);
+    if (!kScalarB) right.copy(q, n);
+    block<F>(left.values, right.values, out);
+    std::memcpy(to, out, n * sizeof(R));
+    return;
+  }
+  const size_t last = n - kBlock;
+  block<F>(kScalarA ? left.values : p + last, kScalarB ? right.values : q + last, out);
+  for (size_t i = 0; i < last; i += kBlock) {
+    block<F>(kScalarA ? left.values : p + i, kScalarB ? right.values : q + i, to + i);
+  }
+  std::memcpy(to + last, out, sizeof(out));
+}
+
+template <class F, class T, class R = T>
+TypedTiles tiles() {
+  return {tile<F, false, false, T, R>, tile<F, false, true, T, R>, tile<F, true, false, T, R>};
+}
+
+// Results are bytes of 0 and 1; an operand of bool counts as true where it is not 0.
+struct LogicAnd {
+  explicit LogicAnd(const double*) {}
+  uint8_t operator()(uint8_t x, uint8_t y) const { return static_cast<uint8_t>((x != 0) & (y != 0)); }
+};
+struct LogicOr {
+  explicit LogicOr(const double*) {}
+  uint8_t operator()(uint8_t x, uint8_t y) const { return static_cast<uint8_t>((x | y) != 0); }
+};
+struct LogicXor {
+  explicit LogicXor(const double*) {}
+  uint8_t operator()(uint8_t x, uint8_t y) const { return static_cast<uint8_t>((x != 0) != (y != 0)); }
+};
+struct LogicEqual {
+  explicit LogicEqual(const double*) {}
+  uint8_t operator()(uint8_t x, uint8_t y) const { return static_cast<uint8_t>((x != 0) == (y != 0)); }
+};
+
+template <class T>
+TypedTiles compare_tiles(TypedOp op) {
+  switch (op) {
+    case TypedOp::equal: return tiles<math::Equal, T, uint8_t>();
+    case TypedOp::less: return tiles<math::Less, T, uint8_t>();
+    case TypedOp::less_equal: return tiles<math::LessOrEqual, T, uint8_t>();
+    case TypedOp::greater: return tiles<math::Greater, T, uint8_t>();
+    case TypedOp::greater_equal: return tiles<math::GreaterOrEqual, T, uint8_t>();
+    default: return {};
+  }
+}
+
+template <class T>
+TypedTiles integer_tiles(TypedOp op) {
+  switch (op) {
+    case TypedOp::add: return tiles<math::Add, T>();
+    case TypedOp::sub: return tiles<math::Sub, T>();
+    case TypedOp::mul: return tiles<math::Mul, T>();
+    case TypedOp::min: return tiles<math::Min, T>();
+    case TypedOp::max: return tiles<math::Max, T>();
+    case TypedOp::bit_and: return tiles<math::BitwiseAnd, T>();
+    case TypedOp::bit_or: return tiles<math::BitwiseOr, T>();
+    case TypedOp::bit_xor: return tiles<math::BitwiseXor, T>();
+    default: return compare_tiles<T>(op);
+  }
+}
+
+TypedTiles logic_tiles(TypedOp op) {
+  switch (op) {
+    case TypedOp::logical_and: return tiles<LogicAnd, uint8_t>();
+    case TypedOp::logical_or: return tiles<LogicOr, uint8_t>();
+    case TypedOp::logical_xor: return tiles<LogicXor, uint8_t>();
+    case TypedOp::equal: return tiles<LogicEqual, uint8_t>();
+    default: return {};
+  }
+}
+
+TypedTiles tiles_of(TypedOp op, DType dtype) {
+  switch (dtype) {
+    case DType::f32: return compare_tiles<float>(op);
+    case DType::i64: return integer_tiles<int64_t>(op);
+    case DType::i32: return integer_tiles<int32_t>(op);
+    case DType::u8: return integer_tiles<uint8_t>(op);
+    case DType::boolean: return logic_tiles(op);
+    default: return {};
+  }
+}
+
+// Both values are read and joined by a mask: no branch, no load that depends on the condition.
+template <class W>
+HWY_INLINE void select_block(const uint8_t* c, const W* a, const W* b, W* y) {
+  W out[kBlock];
+  for (size_t i = 0; i < kBlock; ++i) {
+    const W mask = static_cast<W>(0 - static_cast<W>(c[i] != 0));
+    out[i] = static_cast<W>((a[i] & mask) | (b[i] & static_cast<W>(~mask)));
+  }
+  std::memcpy(y, out, sizeof(out));
+}
+
+template <class W>
+void select_run(const SelectWords& g, size_t n) {
+  const uint8_t* c = static_cast<const uint8_t*>(g.c);
+  const W *a = static_cast<const W*>(g.a), *b = static_cast<const W*>(g.b);
+  W* y = static_cast<W*>(g.y);
+  const bool one_a = g.a_step == 0, one_b = g.b_step == 0;
+  Held<W> left, right;
+  if (one_a) left.repeat(a);
+  if (one_b) right.repeat(b);
+  W out[kBlock];
+  if (n < kBlock) {
+    Held<uint8_t> condition;
+    condition.copy(c, n);
+    if (!one_a) left.copy(a, n);
+    if (!one_b) right.copy(b, n);
+    select_block<W>(condition.values, left.values, right.values, out);
+    std::memcpy(y, out, n * sizeof(W));
+    return;
+  }
+  const size_t last = n - kBlock;
+  select_block<W>(c + last, one_a ? left.values : a + last, one_b ? right.values : b + last, out);
+  for (size_t i = 0; i < last; i += kBlock) {
+    select_block<W>(c + i, one_a ? left.values : a + i, one_b ? right.values : b + i, y + i);
+  }
+  std::memcpy(y + last, out, sizeof(out));
+}
+
+template <class W>
+void select_typed(const SelectWords& g, size_t n) {
+  const uint8_t* c = static_cast<const uint8_t*>(g.c);
+  const W *a = static_cast<const W*>(g.a), *b = static_cast<const W*>(g.b);
+  W* y = static_cast<W*>(g.y);
+  if (g.c_step == 0) {
+    const W* from = *c != 0 ? a : b;
+    if ((*c != 0 ? g.a_step : g.b_step) != 0) {
+      if (from != y) std::memmove(y, from, n * sizeof(W));
+      return;
+    }
+    const W v = *from;
+    for (size_t i = 0; i < n; ++i) y[i] = v;
+    return;
+  }
+  select_run<W>(g, n);
+}
+
+void select_any(const SelectWords& g, size_t n) {
+  switch (g.bytes) {
+    case 1: return select_typed<uint8_t>(g, n);
+    case 2: return select_typed<uint16_t>(g, n);
+    case 4: return select_typed<uint32_t>(g, n);
+    default: return select_typed<uint64_t>(g, n);
+  }
+}
+
+}  // namespace
+}  // namespace trireme::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace trireme::cpu {
+
+HWY_EXPORT(tiles_of);
+HWY_EXPORT(select_any);
+
+TypedTiles typed_tiles(TypedOp op, tensor::DType dtype) { return HWY_DYNAMIC_DISPATCH(tiles_of)(op, dtype); }
+void select_words(const SelectWords& args, size_t n) {
+  if (n > 0) HWY_DYNAMIC_DISPATCH(select_any)(args, n);
+}
+
+}  // namespace trireme::cpu
+#endif

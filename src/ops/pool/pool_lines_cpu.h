@@ -1,0 +1,17 @@
+// Vector kernels of pooling in ONNX layout.
+#pragma once
+
+#include "backend/cpu/conv/pool_planes.h"
+#include "backend/cpu/norm/reduce_axes.h"
+#include "ops/kernel_forms.h"
+
+namespace trireme::ops {
+
+/// Windows by whole rows; of max_pool and average_pool.
+ir::Kernel pool_lines_kernel(cpu::PoolFold fold);
+/// Of lp_pool, for the norms 1 and 2.
+ir::Kernel lp_lines_kernel();
+/// Whole planes: mean, max, or (l2) the p-norm for p of 1 and 2.
+ir::Kernel whole_planes_kernel(cpu::ReduceOp op);
+
+}  // namespace trireme::ops

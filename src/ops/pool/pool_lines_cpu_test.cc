@@ -1,0 +1,128 @@
+// Pooling of planes: every kernel against the reference, over ranks, strides, dilations, padding and
+// non-finite values; results that do not depend on the team or on the batch.
+#include <cstring>
+#include <limits>
+
+#include "tests/run_kernels.h"
+
+namespace trireme::ops {
+namespace {
+
+using tensor::Dims;
+using tensor::Tensor;
+using Ints = std::vector<int64_t>;
+
+class Draw {
+ public:
+  explicit Draw(uint32_t seed) : engine_(seed) {}
+  int64_t below(int64_t n) { return static_cast<int64_t>(engine_() % static_cast<uint64_t>(n)); }
+
+  Dims input() {
+    Dims x{1 + below(3), 1 + below(4)};
+    const int64_t axes = 1 + below(3);
+    for (int64_t a = 0; a < axes; ++a) x.push_back(1 + below(a + 1 == axes ? 70 : 9));
+    return x;
+  }
+
+  /// Windows whose padding is smaller than the kernel, and that find room.
+  ir::Attrs window(const Dims& x) {
+    Ints kernel, strides, dilations, begin, end;
+    for (size_t d = 2; d < x.size(); ++d) {
+      kernel.push_back(1 + below(5));
+      strides.push_back(1 + below(4));
+      dilations.push_back(below(3) == 0 ? 2 : 1);
+      begin.push_back(below(kernel.back()));
+      end.push_back(below(kernel.back()));
+      while (x[d] + begin.back() + end.back() < (kernel.back() - 1) * dilations.back() + 1) --kernel.back();
+      begin.back() = std::min(begin.back(), kernel.back() - 1);
+      end.back() = std::min(end.back(), kernel.back() - 1);
+      while (x[d] + begin.back() + end.back() < (kernel.back() - 1) * dilations.back() + 1)
+        dilations.back() = 1, kernel.back() = 1, begin.back() = end.back() = 0;
+    }
+    begin.insert(begin.end(), end.begin(), end.end());
+    return {{"kernel_shape", kernel},
+            {"strides", strides},
+            {"dilations", dilations},
+            {"pads", begin},
+            {"ceil_mode", below(2)}};
+  }
+
+  Tensor values(const Dims& x) {
+    Tensor t = tests::random_tensor(x, engine_());
+    for (float& v : t.mutable_data<float>()) {
+      const int64_t kind = below(400);
+      if (kind == 0) v = std::numeric_limits<float>::quiet_NaN();
+      if (kind == 1) v = std::numeric_limits<float>::infinity();
+      if (kind == 2) v = -std::numeric_limits<float>::infinity();
+    }
+    return t;
+  }
+
+ private:
+  std::mt19937 engine_;
+};
+
+/// Equal within `relative` of the largest magnitude that sums run through, NaN and infinity where the other
+/// has it.
+void expect_like(const Tensor& got, const Tensor& want, double tolerance, const std::string& what) {
+  const std::vector<double> a = got.to_doubles(), b = want.to_doubles();
+  ASSERT_EQ(a.size(), b.size());
+  for (size_t i = 0; i < a.size(); ++i) {
+    if (std::isfinite(b[i]))
+      ASSERT_NEAR(a[i], b[i], tolerance) << what << " at " << i;
+    else
+      ASSERT_TRUE(std::isnan(b[i]) ? std::isnan(a[i]) : a[i] == b[i]) << what << " at " << i << " " << a[i];
+  }
+}
+
+TEST(PoolLines, WindowsAreThoseOfTheReference) {
+  Draw draw(1);
+  for (int trial = 0; trial < 600; ++trial) {
+    const char* names[] = {"max_pool", "average_pool", "lp_pool"};
+    const std::string op = names[draw.below(3)];
+    const Dims x = draw.input();
+    ir::Attrs attrs = draw.window(x);
+    if (op == "average_pool") attrs.set("count_include_pad", draw.below(2));
+    if (op == "lp_pool") attrs.set("p", 1 + draw.below(2));
+    const Tensor in = draw.values(x);
+    const auto results = tests::run_kernels(op, attrs, {in});
+    ASSERT_EQ(results.size(), 2u) << op;
+    EXPECT_EQ(results[0].kernel, "lines");
+    const double tolerance = op == "max_pool" ? 0 : 2e-5;
+    expect_like(results[0].out[0], results[1].out[0], tolerance,
+                op + tensor::to_string(x) + attrs.to_string());
+    const auto alone = tests::run_kernels(op, attrs, {in}, 1, {}, 1);
+    ASSERT_EQ(0, std::memcmp(alone[0].out[0].raw(), results[0].out[0].raw(),
+                             static_cast<size_t>(alone[0].out[0].bytes())));
+  }
+}
+
+TEST(PoolLines, MaximaOfBytesAreExact) {
+  Draw draw(2);
+  for (int trial = 0; trial < 100; ++trial) {
+    const Dims x = draw.input();
+    const ir::Attrs attrs = draw.window(x);
+    for (const Tensor& in :
+         {tests::random_bytes<uint8_t>(x, 7, 0, 255), tests::random_bytes<int8_t>(x, 8, -128, 127)}) {
+      const auto results = tests::run_kernels("max_pool", attrs, {in});
+      ASSERT_EQ(results.size(), 2u);
+      EXPECT_TRUE(results[0].out[0].same_as(results[1].out[0])) << tensor::to_string(x) << attrs.to_string();
+    }
+  }
+}
+
+TEST(PoolLines, WholePlanesAreThoseOfTheReference) {
+  Draw draw(3);
+  for (int trial = 0; trial < 100; ++trial) {
+    const Dims x = draw.input();
+    const Tensor in = trial % 3 == 0 ? draw.values(x) : tests::random_tensor(x, static_cast<uint32_t>(trial));
+    for (const char* op : {"global_max_pool", "global_average_pool", "global_lp_pool"}) {
+      const auto results = tests::run_kernels(op, {{"p", 1 + draw.below(2)}}, {in});
+      ASSERT_EQ(results.size(), 2u);
+      expect_like(results[0].out[0], results[1].out[0], op[7] == 'm' ? 0 : 2e-2, op + tensor::to_string(x));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace trireme::ops
