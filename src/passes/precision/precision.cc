@@ -389,9 +389,8 @@ bool needs_widening(const ir::Graph& graph, const Node& node, tensor::DeviceKind
   if (half == nullptr) return true;
   const ir::Kernel* full = ops::choose_kernel(*node.op, widened(view), device);
   if (full == nullptr) return false;
-  const auto is_reference = [](const ir::Kernel& k) { return k.name.starts_with("reference"); };
   // A kernel that converts by itself does so for every reader and in memory of its own.
-  return half->name.ends_with("_via_f32") || (is_reference(*half) && !is_reference(*full));
+  return half->is_via_f32 || (half->is_reference && !full->is_reference);
 }
 
 /// One cast of each value to f32, however many nodes read it.
