@@ -253,6 +253,7 @@ ir::OpSchema fused_elementwise_schema() {
       .doc =
           "a chain of elementwise functions over f32 in one pass over memory; operands of f32, f16 or bf16 "
           "broadcast",
+      .dims = "...->...",
       .cut = elementwise_cut(),
       .min_in = 1,
       .max_in = kMaxFusedInputs,
