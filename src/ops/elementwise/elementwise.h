@@ -72,6 +72,8 @@ std::vector<ir::Kernel> elementwise_cpu_kernels(const ElementwiseRow& row);
 
 /// The kernel (if any) that computes a row's f32 form with the vector toolkit; of unary ops by function name.
 std::vector<ir::Kernel> vector_kernels(const ElementwiseRow& row);
+/// Operands of the vector toolkit's function for an op or a step of fused_elementwise; 0: it has none.
+size_t vector_operands(std::string_view name);
 ir::Kernel vector_unary_kernel(std::string_view name, std::function<Params(const ir::Attrs&)> params);
 /// The same for the derivative `name`: f32 operands dy and v of one shape.
 ir::Kernel vector_gradient_kernel(std::string_view name, std::function<Params(const ir::NodeView&)> params);
