@@ -84,11 +84,15 @@ struct BoundKernel {
 /// One implementation of an op on one kind of device. The compiler tries an op's kernels in list order.
 struct Kernel {
   tensor::DeviceKind on = tensor::DeviceKind::cpu;
-  std::string name;  ///< unique within the op: "packed_gemm", "reference"
+  std::string name;           ///< unique within the op: "packed_gemm", "reference"
+  bool is_reference = false;  ///< plain loops over every type, for what the faster kernels refuse
   std::function<Refusal(const NodeView&)> refuse;
   std::function<BoundKernel(const KernelInit&)> prepare;
   /// Bit i: result 0 may overwrite operand i (same byte size, read at an index before it is written there).
   uint32_t may_overwrite = 0;
+  bool is_via_f32 = false;  ///< copies 16-bit operands to f32 in its workspace, runs another kernel on them
+  /// Bit i: a constant operand i is packed from what it was rounded from (tensor::source_of), never read.
+  uint32_t packs_source = 0;
 };
 
 /// Key of a packed weight in KernelInit::packs: the address of the constant plus the packing's name and

@@ -1,6 +1,8 @@
 // Type rules shared by all operators: operand counts, index notation, broadcasting, default cost.
 #include "ir/schema.h"
 
+#include "ir/notation.h"
+
 #include <algorithm>
 #include <map>
 
@@ -112,6 +114,24 @@ size_t normal_axis(int64_t axis, size_t rank) {
   const int64_t n = static_cast<int64_t>(rank);
   base::require(axis >= -n && axis < n, "axis ", axis, " is outside a rank of ", rank);
   return static_cast<size_t>(axis < 0 ? axis + n : axis);
+}
+
+bool is_elementwise(const OpSchema& op) {
+  const std::vector<std::string> sides = split(op.dims, "->");
+  if (sides.size() != 2 || !spreads_over_results(op, 0)) return false;
+  const std::vector<std::string> out = split(sides[1], ",");
+  return std::all_of(out.begin(), out.end(), [](const std::string& spec) { return spec == "..."; });
+}
+
+bool spreads_over_results(const OpSchema& op, size_t operand) {
+  const std::vector<std::string> in = split(split(op.dims, "->")[0], ",");
+  return has_ellipsis(in[std::min(operand, in.size() - 1)]);
+}
+
+PrecisionRule precision_of(const OpSchema& op) {
+  if (op.precision) return *op.precision;
+  if (op.moves == 0) return {};
+  return {.kind = PrecisionRule::Kind::follows, .why = "moves elements"};
 }
 
 std::vector<TensorType> infer_from_notation(const std::string& notation, const NodeView& node) {

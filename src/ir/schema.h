@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "ir/attrs.h"
+#include "ir/precision_rule.h"
 
 namespace trireme::ir {
 
@@ -126,8 +127,19 @@ using UpdatesFn = std::function<std::vector<StateUpdate>(size_t operands)>;
 struct OpSchema {
   std::string name;  ///< snake_case, unique
   std::string doc;   ///< one sentence with the formula
+  /// What 16 bits do to it; if empty, it follows its operands where `moves` says that no bit is lost, else
+  /// f32.
+  std::optional<PrecisionRule> precision = {};
+  HalfRows half_rows = {};
+  /// Bit mask of the operands whose elements, their negatives and zero are all that the results hold, so that
+  /// they are exact in every type that holds those. 0: results are computed.
+  uint32_t moves = 0;
+  bool is_rearrangement = false;  ///< of what moves, places follow from shapes and attributes alone
+  bool is_product = false;        ///< its work is products; follows from `sums` where that is set
+  bool keeps_results = false;     ///< results are few, operands many: computing them again saves no memory
   /// Index notation "...mk,kn->...mn": upper part checks shapes, counts FLOPs and says what may be split.
-  /// Empty where shapes do not follow from it.
+  /// Empty where shapes do not follow from it. Operands beyond the notation are as the last one; one of which
+  /// the type alone is read is "_".
   std::string dims = {};
   std::string sums = {};        ///< indices that are summed over: splitting one leaves partial results
   std::string whole = {};       ///< indices that never split
@@ -147,16 +159,22 @@ struct OpSchema {
   std::string onnx =
       {};                ///< ONNX operator of the same operands, attributes and meaning (newest opset), or ""
   bool is_view = false;  ///< result 0 has the bytes of operand 0: costs nothing
-  bool is_random = false;      ///< never folded, never merged with an equal node
-  bool is_control = false;     ///< runs subgraphs; the engine executes it
-  bool is_collective = false;  ///< meets other ranks: keeps its place in their common order, never merged
+  bool is_random = false;          ///< never folded, never merged with an equal node
+  bool is_control = false;         ///< runs subgraphs; the engine executes it
+  bool is_collective = false;      ///< meets other ranks: keeps its place in their common order, never merged
+  bool changes_placement = false;  ///< its results are its operands, spread over the ranks in another way
   /// Set by ops that write state: optimizers, running statistics. Such nodes are never merged, folded or
   /// dropped, and run after every other reader of the old content.
   UpdatesFn updates = {};
 
   bool updates_state() const { return static_cast<bool>(updates); }
 };
-inline constexpr size_t kVariadic = 1u << 30;
+
+/// Whether element i of every result follows from elements i of the operands that broadcast to it, and from
+/// operands that are numbers or lend a type: every result of the notation is "...", and so is operand 0.
+bool is_elementwise(const OpSchema& op);
+PrecisionRule precision_of(const OpSchema& op);
+inline bool has_products(const OpSchema& op) { return op.is_product || !op.sums.empty(); }
 
 /// Results by the rule of the op: `infer` if given, else its index notation. Checks the operand count first.
 std::vector<tensor::TensorType> infer_types(const OpSchema& op, const NodeView& node);

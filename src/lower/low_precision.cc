@@ -53,9 +53,8 @@ void fill(const Tensor& weight, base::SharedCache& packs) {
 
 /// Kernels that pack a weight from its source, and do not read it after.
 bool packs_source(const ir::Graph& graph, const ir::Node& node, size_t operand) {
-  if (node.op_name() != "linear" || operand != 1) return false;
   const ir::Kernel* kernel = ops::choose_kernel(*node.op, graph.view(node), tensor::DeviceKind::cpu);
-  return kernel != nullptr && kernel->name == "gemm_bf16";
+  return kernel != nullptr && operand < 32 && (kernel->packs_source >> operand & 1u) != 0;
 }
 
 /// Weights that were left for later, and that a kernel reads or packs otherwise, get their content now.

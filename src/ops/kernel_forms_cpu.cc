@@ -100,7 +100,11 @@ ir::Kernel via_f32(ir::Kernel inner) {
         [plan, in_count, out_count](const ir::RunArgs& args) { run_halves(plan, args, in_count, out_count); },
         offset};
   };
-  return {.name = inner.name + "_via_f32", .refuse = refuse, .prepare = prepare};
+  return {.name = inner.name + "_via_f32",
+          .is_reference = inner.is_reference,
+          .refuse = refuse,
+          .prepare = prepare,
+          .is_via_f32 = true};
 }
 
 ir::Refusal refuse_dtype(const ir::NodeView& node, size_t i, std::initializer_list<DType> accepted) {
@@ -123,7 +127,8 @@ ir::Refusal refuse_empty(const ir::NodeView& node) {
 }
 
 std::vector<ir::Kernel> float_reference(PrepareFn prepare) {
-  ir::Kernel plain{.name = "reference", .refuse = refuse_non_float, .prepare = std::move(prepare)};
+  ir::Kernel plain{
+      .name = "reference", .is_reference = true, .refuse = refuse_non_float, .prepare = std::move(prepare)};
   return {plain, via_f32(plain)};
 }
 

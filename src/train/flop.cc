@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <string_view>
 
 #include "base/report/svg_plot.h"
 #include "engine/session/session.h"
@@ -13,16 +12,6 @@
 
 namespace trireme::train {
 namespace {
-
-/// Ops whose cost is products; the rest (activations, norms, losses) is left out of model flop by convention.
-bool is_product(const ir::Node& node) {
-  constexpr std::array<std::string_view, 7> kFamilies{"conv", "attention", "lstm", "gru",
-                                                      "rnn",  "einsum",    "gemm"};
-  if (!node.op->schema.sums.empty()) return true;
-  const std::string_view name = node.op_name();
-  return std::any_of(kFamilies.begin(), kFamilies.end(),
-                     [&](std::string_view family) { return name.starts_with(family); });
-}
 
 /// The best of so many products of side x side matrices, flop/s.
 double square_rate(int64_t side, int repeats, int threads, passes::Precision precision) {
@@ -51,7 +40,8 @@ double forward_flop(const ir::Graph& graph, const std::vector<tensor::Dims>& sha
   const ir::Graph bound = passes::bind_shapes(graph, shapes);
   double flop = 0;
   for (const ir::Node& node : bound.nodes()) {
-    if (is_product(node)) flop += ir::cost_of(node.op->schema, bound.view(node)).flop;
+    // The rest (activations, norms, losses) is left out of model flop by convention.
+    if (ir::has_products(node.op->schema)) flop += ir::cost_of(node.op->schema, bound.view(node)).flop;
   }
   return flop;
 }

@@ -9,6 +9,7 @@
 #include "ops/attention/attention_plan.h"
 #include "ops/grad.h"
 #include "ops/table.h"
+#include "ops/precision_rules.h"
 
 namespace trireme::ops {
 namespace {
@@ -186,6 +187,8 @@ ir::OpSchema attention_bsnd_schema() {
           "broadcasting "
           "to [batch, heads, query, key], or boolean/integer [batch, key] (non-zero keeps); second result: "
           "log-sum-exp of the scores [batch, heads, query]",
+      .precision = attention_precision(3),
+      .is_product = true,
       .cut = attention_bsnd_cut,
       .localise = localise_bsnd,
       .min_in = 3,
@@ -207,6 +210,8 @@ ir::OpSchema attention_qkv_schema() {
               "attention_bsnd of one projection [batch, seq, (heads + 2 kv_heads) * head_dim] that holds q, "
               "k and v "
               "side by side; y [batch, seq, heads * head_dim]; operands qkv, mask",
+          .precision = attention_precision(1),
+          .is_product = true,
           .cut = attention_qkv_cut,
           .localise = localise_qkv,
           .min_in = 1,

@@ -120,18 +120,22 @@ ir::BoundKernel bind_reference(const AttentionGradPlan& plan, const ir::NodeView
 }  // namespace
 
 std::vector<ir::Kernel> attention_bsnd_grad_cpu_kernels() {
-  const ir::Kernel plain{
-      .name = "reference", .refuse = refuse_non_float, .prepare = [](const ir::KernelInit& init) {
-        return bind_reference(plan_attention_bsnd_grad(init.node), init.node);
-      }};
+  const ir::Kernel plain{.name = "reference",
+                         .is_reference = true,
+                         .refuse = refuse_non_float,
+                         .prepare = [](const ir::KernelInit& init) {
+                           return bind_reference(plan_attention_bsnd_grad(init.node), init.node);
+                         }};
   return faster({fused_attention_bsnd_grad_kernel()}, {plain, via_f32(plain)});
 }
 
 std::vector<ir::Kernel> attention_qkv_grad_cpu_kernels() {
-  const ir::Kernel plain{
-      .name = "reference", .refuse = refuse_non_float, .prepare = [](const ir::KernelInit& init) {
-        return bind_reference(plan_attention_qkv_grad(init.node), init.node);
-      }};
+  const ir::Kernel plain{.name = "reference",
+                         .is_reference = true,
+                         .refuse = refuse_non_float,
+                         .prepare = [](const ir::KernelInit& init) {
+                           return bind_reference(plan_attention_qkv_grad(init.node), init.node);
+                         }};
   return faster({fused_attention_qkv_grad_kernel()}, {plain, via_f32(plain)});
 }
 

@@ -5,6 +5,7 @@
 #include "ops/attention/attention_plan.h"
 #include "ops/grad.h"
 #include "ops/table.h"
+#include "ops/precision_rules.h"
 
 namespace trireme::ops {
 namespace {
@@ -68,6 +69,8 @@ ir::OpSchema attention() {
               "y = softmax(scale q k^T + mask) v per head; operands q, k, v, mask, past_key, past_value, key "
               "lengths; "
               "results y, present_key, present_value, scores",
+          .precision = attention_precision(3),
+          .is_product = true,
           .cut = attention_cut,
           .localise = localise_attention,
           .min_in = 3,
@@ -131,6 +134,8 @@ ir::OpSchema rotary_embedding() {
           .doc =
               "rotates pairs of channels of x by the angles of their position; operands x, cos, sin, "
               "position_ids",
+          .precision = kRounds,
+          .half_rows = {.operands = 0b1},
           .cut = rotary_cut,
           .localise = localise_rotary,
           .min_in = 3,

@@ -252,26 +252,32 @@ ir::BoundKernel prepare_rotary(const ir::KernelInit& init) {
 }  // namespace
 
 std::vector<ir::Kernel> attention_cpu_kernels() {
-  const ir::Kernel plain{
-      .name = "reference", .refuse = refuse_mixed, .prepare = [](const ir::KernelInit& init) {
-        return bind_reference(plan_attention(init.node), init.node);
-      }};
+  const ir::Kernel plain{.name = "reference",
+                         .is_reference = true,
+                         .refuse = refuse_mixed,
+                         .prepare = [](const ir::KernelInit& init) {
+                           return bind_reference(plan_attention(init.node), init.node);
+                         }};
   return faster({fused_attention_kernel()}, {plain, via_f32(plain)});
 }
 
 std::vector<ir::Kernel> attention_bsnd_cpu_kernels() {
-  const ir::Kernel plain{
-      .name = "reference", .refuse = refuse_mixed, .prepare = [](const ir::KernelInit& init) {
-        return bind_reference(plan_attention_bsnd(init.node), init.node);
-      }};
+  const ir::Kernel plain{.name = "reference",
+                         .is_reference = true,
+                         .refuse = refuse_mixed,
+                         .prepare = [](const ir::KernelInit& init) {
+                           return bind_reference(plan_attention_bsnd(init.node), init.node);
+                         }};
   return faster({fused_attention_bsnd_kernel()}, {plain, via_f32(plain)});
 }
 
 std::vector<ir::Kernel> attention_qkv_cpu_kernels() {
-  const ir::Kernel plain{
-      .name = "reference", .refuse = refuse_non_float, .prepare = [](const ir::KernelInit& init) {
-        return bind_reference(plan_attention_qkv(init.node), init.node);
-      }};
+  const ir::Kernel plain{.name = "reference",
+                         .is_reference = true,
+                         .refuse = refuse_non_float,
+                         .prepare = [](const ir::KernelInit& init) {
+                           return bind_reference(plan_attention_qkv(init.node), init.node);
+                         }};
   return faster({fused_attention_qkv_kernel()}, {plain, via_f32(plain)});
 }
 

@@ -6,6 +6,7 @@
 
 #include "ops/attention/attention_cuts.h"
 #include "ops/table.h"
+#include "ops/precision_rules.h"
 
 namespace trireme::ops {
 namespace {
@@ -94,6 +95,7 @@ ir::OpSchema paged_attention() {
           "y = softmax(scale q k^T) v of the last tokens of each sequence over its keys and values in "
           "pages, causal; operands q [..., tokens, heads dim], key and value pages [pages, kv_heads, "
           "page_tokens, dim], table [sequences, pages of one], lengths [sequences], starts [sequences + 1]",
+      .precision = ir::PrecisionRule{PrecisionKind::paged, "products, softmax and sums in f32", 1},
       .cut = paged_attention_cut,
       .min_in = 6,
       .max_in = 6,
@@ -109,6 +111,7 @@ ir::OpSchema kv_append() {
       .doc =
           "writes keys and values [..., tokens, kv_heads dim] to places slots[token] of the key and value "
           "pages, in place; place = page * page_tokens + token in the page, below 0: nowhere",
+      .precision = ir::PrecisionRule{PrecisionKind::paged, "moves elements", 2},
       .cut = kv_append_cut,
       .min_in = 5,
       .max_in = 5,

@@ -202,7 +202,8 @@ ir::OpSchema schema(std::string name, std::string doc, std::vector<ir::AttrSpec>
           .max_out = ir::kVariadic,
           .attrs = group_and(std::move(attrs)),
           .infer = std::move(infer),
-          .is_collective = true};
+          .is_collective = true,
+          .changes_placement = true};
 }
 
 ir::OpSchema all_reduce_schema() {

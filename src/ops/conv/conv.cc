@@ -5,6 +5,7 @@
 #include "ops/conv/transpose_window.h"
 #include "ops/conv/window.h"
 #include "ops/table.h"
+#include "ops/precision_rules.h"
 
 namespace trireme::ops {
 
@@ -15,6 +16,8 @@ using tensor::Shape;
 ir::OpSchema conv_schema() {
   return {.name = "conv",
           .doc = "y[n, o, p] = b[o] + sum over c, k of x[n, c, p stride + k dilation - pad] w[o, c, k]",
+          .precision = kProduct,
+          .is_product = true,
           .cut = conv_cut,
           .localise = localise_conv,
           .min_in = 2,
@@ -36,6 +39,8 @@ ir::OpSchema conv_transpose_schema() {
   attrs.push_back({"output_shape", "ints", "wanted spatial extents; padding follows from them"});
   return {.name = "conv_transpose",
           .doc = "the gradient of conv towards x: every input point adds its weighted window to the result",
+          .precision = kProduct,
+          .is_product = true,
           .cut = conv_transpose_cut,
           .localise = localise_conv,
           .min_in = 2,

@@ -189,6 +189,7 @@ std::vector<ir::Kernel> conv_cpu_kernels() { return float_reference(prepare_conv
 
 std::vector<ir::Kernel> conv_integer_cpu_kernels() {
   return {{.name = "reference",
+           .is_reference = true,
            .refuse =
                [](const ir::NodeView& n) {
                  return refuse_not_bytes(n, {0, 1});
@@ -198,6 +199,7 @@ std::vector<ir::Kernel> conv_integer_cpu_kernels() {
 
 std::vector<ir::Kernel> qlinear_conv_cpu_kernels() {
   return {{.name = "reference",
+           .is_reference = true,
            .refuse =
                [](const ir::NodeView& n) {
                  return refuse_not_bytes(n, {0, 3, 7});

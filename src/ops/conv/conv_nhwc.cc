@@ -4,6 +4,7 @@
 #include "ops/conv/conv_grad.h"
 #include "ops/dense/activation.h"
 #include "ops/table.h"
+#include "ops/precision_rules.h"
 
 namespace trireme::ops {
 namespace {
@@ -66,6 +67,8 @@ ir::OpSchema conv_nhwc_schema() {
           .doc =
               "y = activation(conv(x, w) + bias + residual); x [n,h,w,c], w [oc,c/group,kh,kw], "
               "y and residual [n,oh,ow,oc]; the same of one spatial axis or of three",
+          .precision = kProduct,
+          .is_product = true,
           .cut = conv_nhwc_cut,
           .localise = localise_conv,
           .min_in = 2,

@@ -167,7 +167,8 @@ ir::BoundKernel prepare_deform(const ir::KernelInit& init) {
 std::vector<ir::Kernel> conv_transpose_cpu_kernels() { return float_reference(prepare_transpose); }
 
 std::vector<ir::Kernel> deform_conv_cpu_kernels() {
-  const ir::Kernel plain{.name = "reference", .refuse = refuse_deform, .prepare = prepare_deform};
+  const ir::Kernel plain{
+      .name = "reference", .is_reference = true, .refuse = refuse_deform, .prepare = prepare_deform};
   return {plain, via_f32(plain)};
 }
 

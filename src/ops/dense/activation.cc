@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "ops/grad.h"
 #include "ops/table.h"
@@ -16,6 +17,14 @@ using tensor::kActivationNames;
 tensor::Tensor scalar_of(tensor::DType type, double value) {
   return tensor::visit_dtype(type,
                              [&](auto t) { return tensor::Tensor::scalar(static_cast<decltype(t)>(value)); });
+}
+
+/// A bound of a clip; `absent` where it is left out, nullopt where it is computed.
+std::optional<double> bound(const ir::NodeView& node, size_t i, double absent) {
+  if (!node.present(i)) return absent;
+  const tensor::Tensor* value = node.value(i);
+  if (value == nullptr || value->elements() != 1 || tensor::bits_of(value->dtype()) < 8) return std::nullopt;
+  return value->to_doubles()[0];
 }
 
 }  // namespace
@@ -41,6 +50,30 @@ std::vector<ir::AttrSpec> activation_attrs() {
           {"alpha", "float", "slope of leaky (default 0.01) and hardsigmoid (default 0.2)"},
           {"beta", "float", "offset of hardsigmoid, default 0.5"},
           {"act_before_residual", "int", "act(x) + residual instead of act(x + residual)"}};
+}
+
+std::optional<ir::Attrs> ending_of(std::string_view op, const ir::NodeView& node) {
+  const auto named = [](K kind) {
+    return ir::Attrs{{"activation", std::string(kActivationNames[static_cast<size_t>(kind)])}};
+  };
+  const ir::Attrs& given = node.attrs;
+  if (op == "relu") return named(K::relu);
+  if (op == "sigmoid") return named(K::sigmoid);
+  if (op == "tanh") return named(K::tanh);
+  if (op == "hard_swish") return named(K::hardswish);
+  if (op == "swish" && given.get_float("alpha", 1) == 1) return named(K::silu);
+  if (op == "gelu")
+    return named(given.get_string("approximate", "none") == "tanh" ? K::gelu_tanh : K::gelu_erf);
+  if (op == "leaky_relu") return named(K::leaky).set("alpha", given.get_float("alpha", 0.01));
+  if (op == "hard_sigmoid") {
+    return named(K::hardsigmoid)
+        .set("alpha", given.get_float("alpha", 0.2))
+        .set("beta", given.get_float("beta", 0.5));
+  }
+  if (op != "clip") return std::nullopt;
+  constexpr double kMax = std::numeric_limits<float>::max();
+  const auto lo = bound(node, 1, -kMax), hi = bound(node, 2, kMax);
+  return lo && hi ? std::optional(named(K::clip).set("lo", *lo).set("hi", *hi)) : std::nullopt;
 }
 
 double activate(const ActivationSpec& s, double x) {

@@ -23,6 +23,10 @@ ActivationSpec activation_of(const ir::Attrs& attrs);
 /// Those attributes, for schemas.
 std::vector<ir::AttrSpec> activation_attrs();
 
+/// The attributes under which a product ends with what a node computes of its operand 0: what may follow a
+/// product in its kernel. nullopt where that is none of the activations, or depends on what a run computes.
+std::optional<ir::Attrs> ending_of(std::string_view op, const ir::NodeView& node);
+
 /// The function at one point; what reference kernels use.
 double activate(const ActivationSpec& spec, double x);
 

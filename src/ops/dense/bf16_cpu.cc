@@ -36,8 +36,8 @@ ir::Refusal refuse_bf16(const ir::NodeView& node) {
 }
 
 std::vector<ir::Kernel> with_bf16(std::vector<ir::Kernel> kernels, ir::Kernel kernel) {
-  const auto at = std::find_if(kernels.begin(), kernels.end(),
-                               [](const ir::Kernel& k) { return k.name.ends_with("_via_f32"); });
+  const auto at =
+      std::find_if(kernels.begin(), kernels.end(), [](const ir::Kernel& k) { return k.is_via_f32; });
   kernels.insert(at, std::move(kernel));
   return kernels;
 }

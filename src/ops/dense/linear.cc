@@ -3,6 +3,7 @@
 #include "ops/dense/dense_cuts.h"
 #include "ops/grad.h"
 #include "ops/table.h"
+#include "ops/precision_rules.h"
 
 namespace trireme::ops {
 namespace {
@@ -118,6 +119,7 @@ ir::OpSchema linear_schema() {
           .doc =
               "y = act(x w + bias + residual), and the activation's argument if it is asked for: operands "
               "x [..., k], w [k, n], bias [n], residual like y",
+          .precision = kProduct,
           .dims = "...k,kn,n,...n->...n",
           .sums = "k",
           .cut = linear_cut,

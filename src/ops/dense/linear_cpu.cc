@@ -151,7 +151,10 @@ std::vector<ir::Kernel> linear_cpu_kernels() {
   const ir::Kernel packed{.name = "packed_gemm", .refuse = refuse_packed, .prepare = prepare_packed};
   const ir::Kernel blocks{
       .name = "gemm_blocks", .refuse = with_one_result(refuse_blocks), .prepare = prepare_blocks};
-  const ir::Kernel bf16{.name = "gemm_bf16", .refuse = with_one_result(refuse_bf16), .prepare = prepare_bf16};
+  const ir::Kernel bf16{.name = "gemm_bf16",
+                        .refuse = with_one_result(refuse_bf16),
+                        .prepare = prepare_bf16,
+                        .packs_source = 0b10};
   return with_bf16(faster({packed, blocks}, float_reference(prepare_reference)), bf16);
 }
 

@@ -132,6 +132,7 @@ ir::OpSchema grad_x_schema() {
           .doc =
               "dx = dy w', or act'(z) dy w' with the argument z of an activation: operands dy [..., n], w "
               "[k, n], z [..., k]; dx [..., k]",
+          .is_product = true,
           .cut = linear_grad_x_cut,
           .min_in = 2,
           .max_in = 3,
@@ -151,6 +152,7 @@ ir::OpSchema grad_w_schema() {
           .doc =
               "dw = x' dy over all rows, dbias = sum of the rows of dy: operands x [..., k], dy [..., n]; dw "
               "[k, n], dbias [n]; both f32 if wide",
+          .is_product = true,
           .cut = linear_grad_w_cut,
           .min_in = 2,
           .max_in = 2,

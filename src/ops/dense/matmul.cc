@@ -5,6 +5,7 @@
 #include "ops/grad.h"
 #include "ops/kernel_forms.h"
 #include "ops/table.h"
+#include "ops/precision_rules.h"
 
 namespace trireme::ops {
 
@@ -115,6 +116,7 @@ ir::OpSchema matmul_schema() {
       .name = "matmul",
       .doc =
           "y[..., i, j] = sum over l of a[..., i, l] b[..., l, j]; batches broadcast, vectors are promoted",
+      .precision = kProduct,
       .dims = "...mk,...kn->...mn",
       .sums = "k",
       .cut = matmul_cut,
@@ -157,6 +159,8 @@ std::vector<tensor::TensorType> infer_gemm(const ir::NodeView& n) {
 ir::OpSchema gemm_schema() {
   return {.name = "gemm",
           .doc = "y = alpha op(a) op(b) + beta c, op transposes by transA and transB, c [m, n] broadcasts",
+          .precision = kProduct,
+          .is_product = true,
           .cut = gemm_cut,
           .min_in = 2,
           .max_in = 3,

@@ -158,17 +158,20 @@ std::vector<ir::Kernel> preceded_by(std::vector<ir::Kernel> fast, const ir::Kern
 }  // namespace
 
 std::vector<ir::Kernel> matmul_cpu_kernels() {
-  const ir::Kernel plain{.name = "reference", .refuse = refuse_non_arithmetic, .prepare = prepare_matmul};
+  const ir::Kernel plain{
+      .name = "reference", .is_reference = true, .refuse = refuse_non_arithmetic, .prepare = prepare_matmul};
   return preceded_by(matmul_fast_kernels(), plain);
 }
 
 std::vector<ir::Kernel> gemm_cpu_kernels() {
-  const ir::Kernel plain{.name = "reference", .refuse = refuse_non_arithmetic, .prepare = prepare_gemm};
+  const ir::Kernel plain{
+      .name = "reference", .is_reference = true, .refuse = refuse_non_arithmetic, .prepare = prepare_gemm};
   return preceded_by(gemm_fast_kernels(), plain);
 }
 
 std::vector<ir::Kernel> matmul_integer_cpu_kernels() {
-  return {{.name = "reference", .refuse = refuse_not_8_bit, .prepare = prepare_integer}};
+  return {
+      {.name = "reference", .is_reference = true, .refuse = refuse_not_8_bit, .prepare = prepare_integer}};
 }
 
 }  // namespace trireme::ops

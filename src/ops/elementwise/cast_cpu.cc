@@ -30,7 +30,7 @@ ir::BoundKernel prepare(const ir::KernelInit& init) {
 }  // namespace
 
 std::vector<ir::Kernel> cast_cpu_kernels() {
-  ir::Kernel k{.name = "reference"};
+  ir::Kernel k{.name = "reference", .is_reference = true};
   k.prepare = prepare;
   // 8-bit floats stay here: the toolkit gives NaN of f8e5m2 another code than the specification's cases.
   ir::Kernel fast{.name = "vector"};

@@ -61,6 +61,7 @@ ir::OpSchema cast_schema() {
 ir::OpSchema cast_like_schema() {
   return {.name = "cast_like",
           .doc = "y = x in the element type of the second operand, which is not read",
+          .dims = "...,_->...",
           .cut = cut_cast_like,
           .min_in = 2,
           .max_in = 2,

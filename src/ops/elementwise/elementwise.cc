@@ -69,7 +69,9 @@ std::vector<uint32_t> linear_in(const ElementwiseRow& row) {
 ir::OpSchema elementwise_schema(const ElementwiseRow& row) {
   ir::OpSchema s{
       .name = std::string(row.name), .doc = std::string(row.doc), .min_in = row.min_in, .max_in = row.max_in};
-  s.dims = row.max_in == 1 ? "...->..." : row.max_in == 2 ? "...,...->..." : "";
+  s.precision = row.precision;
+  s.moves = row.moves;
+  s.dims = row.max_in == 2 ? "...,...->..." : "...->...";
   for (const ElementwiseAttr& a : row.attrs) {
     s.attrs.push_back(
         {std::string(a.name), a.is_int ? "int" : "float", base::concat("default ", a.fallback)});

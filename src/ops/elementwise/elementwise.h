@@ -7,6 +7,7 @@
 
 #include "ir/kernel.h"
 #include "ops/elementwise/row_kernels.h"
+#include "ops/precision_rules.h"
 
 namespace trireme::ops {
 
@@ -18,6 +19,10 @@ struct ElementwiseAttr {
   bool is_int = false;
 };
 
+/// In place of a class of precision: the results hold elements of the operands, their negatives and zero, and
+/// the class follows from that.
+inline constexpr std::nullopt_t kChooses = std::nullopt;
+
 /// How a row is differentiated. Rows of one operand give dx = f(dy, v), v being x or y: the op `<name>_grad`
 /// of the operands dy and v is made of that. Others name a rule, or why there is none.
 struct Gradient {
@@ -27,18 +32,22 @@ struct Gradient {
   bool of_result = false;                 ///< v is y
   std::vector<std::optional<ir::ValueId>> (*rule)(GradBuilder&) = nullptr;
   std::string_view why_none = {};
+  bool moves = false;  ///< dx holds elements of dy, their negatives and zero
 };
 
 struct ElementwiseRow {
   std::string_view name;
   std::string_view onnx;
   std::string_view doc;
-  double flop;  ///< per result element, as counted for the vector kernels
+  double flop;                                 ///< per result element, as counted for the vector kernels
+  std::optional<ir::PrecisionRule> precision;  ///< or kChooses
   RowFn (*row)(tensor::DType);
   Gradient gradient = {};
   std::vector<ElementwiseAttr> attrs = {};
   size_t min_in = 1, max_in = 1;
   bool is_predicate = false;  ///< the result is boolean
+  /// As ir::OpSchema::moves.
+  uint32_t moves = precision ? 0u : 0xffffffffu;
 };
 
 /// The rows of each arity; binary ops broadcast, variadic ops fold their operands.
@@ -63,6 +72,8 @@ std::vector<ir::Kernel> elementwise_cpu_kernels(const ElementwiseRow& row);
 
 /// The kernel (if any) that computes a row's f32 form with the vector toolkit; of unary ops by function name.
 std::vector<ir::Kernel> vector_kernels(const ElementwiseRow& row);
+/// Operands of the vector toolkit's function for an op or a step of fused_elementwise; 0: it has none.
+size_t vector_operands(std::string_view name);
 ir::Kernel vector_unary_kernel(std::string_view name, std::function<Params(const ir::Attrs&)> params);
 /// The same for the derivative `name`: f32 operands dy and v of one shape.
 ir::Kernel vector_gradient_kernel(std::string_view name, std::function<Params(const ir::NodeView&)> params);

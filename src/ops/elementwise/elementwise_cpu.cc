@@ -15,7 +15,7 @@ ir::BoundKernel broadcast_run(RowFn row, const ir::NodeView& node, Params params
 }
 
 std::vector<ir::Kernel> elementwise_cpu_kernels(const ElementwiseRow& row) {
-  ir::Kernel reference{.name = "reference"};
+  ir::Kernel reference{.name = "reference", .is_reference = true};
   reference.refuse = [&row](const ir::NodeView& n) -> ir::Refusal {
     if (row.row(n.in[0].dtype) == nullptr) return no_type(n.in[0].dtype);
     return std::nullopt;

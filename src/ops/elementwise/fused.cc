@@ -15,35 +15,9 @@ namespace {
 
 using ir::ValueId;
 
-constexpr std::string_view kUnaryFunctions[] = {
-    "abs",        "neg",      "sign", "floor",        "ceil",  "round", "exp",        "log",
-    "sqrt",       "sin",      "cos",  "reciprocal",   "tanh",  "erf",   "sigmoid",    "relu",
-    "leaky_relu", "elu",      "selu", "celu",         "mish",  "swish", "hard_swish", "thresholded_relu",
-    "softplus",   "softsign", "gelu", "hard_sigmoid", "shrink"};
-constexpr std::string_view kBinaryFunctions[] = {"add", "sub", "mul", "div", "min", "max", "prelu"};
-
-/// Derivatives of two operands (dy, then x or y) that the vector toolkit has.
-constexpr std::string_view kGradientFunctions[] = {
-    "relu_grad",     "leaky_relu_grad",   "thresholded_relu_grad",
-    "elu_grad",      "selu_grad",         "celu_grad",
-    "sigmoid_grad",  "hard_sigmoid_grad", "hard_swish_grad",
-    "swish_grad",    "mish_grad",         "softplus_grad",
-    "softsign_grad", "tanh_grad",         "exp_grad",
-    "log_grad",      "sqrt_grad",         "reciprocal_grad",
-    "erf_grad",      "gelu_grad",         "gelu_tanh_grad",
-    "sin_grad",      "cos_grad",          "abs_grad",
-    "clip_grad",     "shrink_grad"};
-
-template <size_t N>
-bool contains(const std::string_view (&names)[N], std::string_view name) {
-  return std::find(std::begin(names), std::end(names), name) != std::end(names);
-}
-
 size_t operand_count(std::string_view function) {
   if (function == "muladd") return 3;
-  if (contains(kBinaryFunctions, function) || contains(kGradientFunctions, function)) return 2;
-  if (contains(kUnaryFunctions, function)) return 1;
-  if (function == "gelu_tanh" || function == "pow_scalar" || function == "clip") return 1;
+  if (const size_t operands = vector_operands(function); operands > 0) return operands;
   base::fail_invalid("fused_elementwise: no function '", function, "'");
 }
 
@@ -234,17 +208,17 @@ std::optional<FusedFunction> fused_function(std::string_view op, const ir::NodeV
     return FusedFunction{
         std::string(op), {number(low).value_or(-kInfinity), number(low + 1).value_or(kInfinity)}, low};
   }
-  if (contains(kUnaryFunctions, op)) return FusedFunction{std::string(op), params_of(*row_of(op), n.attrs)};
+  const ElementwiseRow* row = row_of(op);
+  const size_t operands = vector_operands(op);
+  if (row != nullptr && operands == 1) return FusedFunction{std::string(op), params_of(*row, n.attrs)};
   if (n.in.size() != 2) return std::nullopt;
   if (op == "gelu_grad") {
     const bool is_tanh = n.attrs.get_string("approximate", "none") == "tanh";
     return FusedFunction{is_tanh ? "gelu_tanh_grad" : "gelu_grad", {}, 2};
   }
-  if (contains(kGradientFunctions, op))
-    return FusedFunction{std::string(op), params_of(*row_of(op), n.attrs), 2};
   if (op == "sum") return FusedFunction{"add", {}, 2};
-  if (contains(kBinaryFunctions, op)) return FusedFunction{std::string(op), {}, 2};
-  return std::nullopt;
+  if (operands != 2) return std::nullopt;
+  return FusedFunction{std::string(op), row != nullptr ? params_of(*row, n.attrs) : Params{}, 2};
 }
 
 ir::OpSchema fused_elementwise_schema() {
@@ -253,6 +227,7 @@ ir::OpSchema fused_elementwise_schema() {
       .doc =
           "a chain of elementwise functions over f32 in one pass over memory; operands of f32, f16 or bf16 "
           "broadcast",
+      .dims = "...->...",
       .cut = elementwise_cut(),
       .min_in = 1,
       .max_in = kMaxFusedInputs,

@@ -13,7 +13,7 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 bool is_tanh(const ir::NodeView& n) { return n.attrs.get_string("approximate", "none") == "tanh"; }
 
 ir::Kernel reference(std::function<ir::BoundKernel(const ir::NodeView&)> bind) {
-  ir::Kernel k{.name = "reference"};
+  ir::Kernel k{.name = "reference", .is_reference = true};
   k.refuse = [](const ir::NodeView& n) -> ir::Refusal {
     if (!tensor::is_float(n.in[0].dtype) || !has_arithmetic(n.in[0].dtype)) return no_type(n.in[0].dtype);
     return std::nullopt;

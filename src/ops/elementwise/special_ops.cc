@@ -3,6 +3,7 @@
 #include "ops/elementwise/special.h"
 #include "ops/cut.h"
 #include "ops/grad.h"
+#include "ops/precision_rules.h"
 
 namespace trireme::ops {
 namespace {
@@ -58,6 +59,7 @@ Gradients clip_rule(GradBuilder& g) {
 ir::OpSchema pow_schema() {
   return {.name = "pow",
           .doc = "y = base ^ exponent, in the type of the base",
+          .precision = kRange,
           .dims = "...,...->...",
           .min_in = 2,
           .max_in = 2,
@@ -94,6 +96,7 @@ ir::OpSchema bit_shift_schema() {
 ir::OpSchema gelu_schema() {
   return {.name = "gelu",
           .doc = "y = x Phi(x): by erf, or with approximate = tanh by its usual tanh formula",
+          .precision = kRounds,
           .dims = "...->...",
           .attrs = {{"approximate", "string", "none (default) or tanh"}},
           .infer =
@@ -119,6 +122,7 @@ ir::OpSchema gelu_schema() {
 ir::OpSchema where_schema() {
   return {.name = "where",
           .doc = "y = condition ? a : b",
+          .moves = 0b110,
           .dims = "...,...,...->...",
           .min_in = 3,
           .max_in = 3,
@@ -139,6 +143,8 @@ ir::OpSchema where_schema() {
 ir::OpSchema clip_schema() {
   return {.name = "clip",
           .doc = "y = min(max(x, low), high); low and high are optional scalars",
+          .moves = 0b111,
+          .dims = "...,,->...",
           .max_in = 3,
           .infer =
               [](const ir::NodeView& n) {
@@ -158,6 +164,8 @@ ir::OpSchema dropout_schema() {
       .name = "dropout",
       .doc =
           "inference: y = x, mask = all true; with training_mode the kept elements are scaled by 1/(1-ratio)",
+      .precision = kRounds,
+      .dims = "...,,->...,...",
       .max_in = 3,
       .max_out = 2,
       .attrs = {{"seed", "int", "of the mask in training mode"}},
@@ -182,6 +190,7 @@ ir::OpSchema gelu_grad_schema() {
   ir::OpSchema s = gelu_schema();
   s.name = "gelu_grad";
   s.doc = "dx = dy (Phi(x) + x phi(x)), or the derivative of the tanh formula; operands dy, x";
+  s.precision = {};
   s.dims = "...,...->...";
   s.min_in = s.max_in = 2;
   s.cost = [](const ir::NodeView& n) {
@@ -202,6 +211,9 @@ ir::OpSchema gelu_grad_schema() {
 ir::OpSchema clip_grad_schema() {
   ir::OpSchema s{.name = "clip_grad",
                  .doc = "dx = low <= x <= high ? dy : 0; operands dy, x, low, high",
+                 .precision = kUnknown,
+                 .moves = 0b1,
+                 .dims = "...,...,,->...",
                  .min_in = 2,
                  .max_in = 4,
                  .infer = [](const ir::NodeView& n) {

@@ -12,47 +12,6 @@ namespace trireme::ops {
 namespace {
 
 using cpu::BinaryOp;
-using cpu::GradientOp;
-using cpu::UnaryOp;
-
-struct UnaryName {
-  std::string_view name;
-  UnaryOp op;
-};
-constexpr UnaryName kUnary[] = {
-    {"abs", UnaryOp::abs},
-    {"neg", UnaryOp::neg},
-    {"sign", UnaryOp::sign},
-    {"floor", UnaryOp::floor},
-    {"ceil", UnaryOp::ceil},
-    {"round", UnaryOp::round},
-    {"exp", UnaryOp::exp},
-    {"log", UnaryOp::log},
-    {"sqrt", UnaryOp::sqrt},
-    {"sin", UnaryOp::sin},
-    {"cos", UnaryOp::cos},
-    {"reciprocal", UnaryOp::reciprocal},
-    {"tanh", UnaryOp::tanh},
-    {"erf", UnaryOp::erf},
-    {"sigmoid", UnaryOp::sigmoid},
-    {"relu", UnaryOp::relu},
-    {"leaky_relu", UnaryOp::leaky_relu},
-    {"elu", UnaryOp::elu},
-    {"selu", UnaryOp::selu},
-    {"celu", UnaryOp::celu},
-    {"thresholded_relu", UnaryOp::thresholded_relu},
-    {"mish", UnaryOp::mish},
-    {"swish", UnaryOp::silu},
-    {"hard_sigmoid", UnaryOp::hard_sigmoid},
-    {"softplus", UnaryOp::softplus},
-    {"softsign", UnaryOp::softsign},
-    {"hard_swish", UnaryOp::hard_swish},
-    {"gelu", UnaryOp::gelu_erf},
-    {"gelu_tanh", UnaryOp::gelu_tanh},
-    {"shrink", UnaryOp::shrink},
-    {"clip", UnaryOp::clip},
-    {"pow_scalar", UnaryOp::pow_scalar},
-};
 
 struct BinaryName {
   std::string_view name;
@@ -85,39 +44,6 @@ constexpr TypedName kTyped[] = {
     {"bitwise_and", cpu::TypedOp::bit_and},
     {"bitwise_or", cpu::TypedOp::bit_or},
     {"bitwise_xor", cpu::TypedOp::bit_xor},
-};
-
-struct GradientName {
-  std::string_view name;
-  GradientOp op;
-};
-constexpr GradientName kGradient[] = {
-    {"relu_grad", GradientOp::relu},
-    {"leaky_relu_grad", GradientOp::leaky_relu},
-    {"thresholded_relu_grad", GradientOp::thresholded_relu},
-    {"elu_grad", GradientOp::elu},
-    {"selu_grad", GradientOp::selu},
-    {"celu_grad", GradientOp::celu},
-    {"sigmoid_grad", GradientOp::sigmoid},
-    {"hard_sigmoid_grad", GradientOp::hard_sigmoid},
-    {"hard_swish_grad", GradientOp::hard_swish},
-    {"swish_grad", GradientOp::silu},
-    {"mish_grad", GradientOp::mish},
-    {"softplus_grad", GradientOp::softplus},
-    {"softsign_grad", GradientOp::softsign},
-    {"tanh_grad", GradientOp::tanh},
-    {"exp_grad", GradientOp::exp},
-    {"log_grad", GradientOp::log},
-    {"sqrt_grad", GradientOp::sqrt},
-    {"reciprocal_grad", GradientOp::reciprocal},
-    {"erf_grad", GradientOp::erf},
-    {"gelu_grad", GradientOp::gelu_erf},
-    {"gelu_tanh_grad", GradientOp::gelu_tanh},
-    {"sin_grad", GradientOp::sin},
-    {"cos_grad", GradientOp::cos},
-    {"abs_grad", GradientOp::abs},
-    {"clip_grad", GradientOp::clip},
-    {"shrink_grad", GradientOp::shrink},
 };
 
 /// Pieces of a dense run of 16-bit elements: some microseconds each.
@@ -280,12 +206,17 @@ bool fits_vectors(const ir::NodeView& n) {
 
 }  // namespace
 
+namespace {
+
+cpu::UnaryParams narrow(const Params& params) {
+  return {static_cast<float>(params[0]), static_cast<float>(params[1])};
+}
+
+}  // namespace
+
 std::optional<cpu::UnaryFunction> unary_tile_of(std::string_view name, const Params& params) {
-  for (const UnaryName& u : kUnary) {
-    if (u.name == name)
-      return cpu::UnaryFunction{u.op, {static_cast<float>(params[0]), static_cast<float>(params[1])}};
-  }
-  return std::nullopt;
+  const auto op = cpu::unary_op_of(name);
+  return op ? std::optional(cpu::UnaryFunction{*op, narrow(params)}) : std::nullopt;
 }
 
 std::optional<BinaryOp> binary_tile_of(std::string_view name) {
@@ -296,11 +227,13 @@ std::optional<BinaryOp> binary_tile_of(std::string_view name) {
 }
 
 std::optional<cpu::GradientFunction> gradient_tile_of(std::string_view name, const Params& params) {
-  for (const GradientName& g : kGradient) {
-    if (g.name == name)
-      return cpu::GradientFunction{g.op, {static_cast<float>(params[0]), static_cast<float>(params[1])}};
-  }
-  return std::nullopt;
+  const auto op = cpu::gradient_op_of(name);
+  return op ? std::optional(cpu::GradientFunction{*op, narrow(params)}) : std::nullopt;
+}
+
+size_t vector_operands(std::string_view name) {
+  if (cpu::unary_op_of(name)) return 1;
+  return binary_tile_of(name) || cpu::gradient_op_of(name) ? 2 : 0;
 }
 
 ir::Kernel vector_gradient_kernel(std::string_view name, std::function<Params(const ir::NodeView&)> params) {

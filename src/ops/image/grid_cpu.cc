@@ -365,12 +365,14 @@ ir::Refusal refuse_grid(const ir::NodeView& node) {
 }  // namespace
 
 std::vector<ir::Kernel> grid_sample_cpu_kernels() {
-  const ir::Kernel plain{.name = "reference", .refuse = refuse_grid, .prepare = prepare_grid};
+  const ir::Kernel plain{
+      .name = "reference", .is_reference = true, .refuse = refuse_grid, .prepare = prepare_grid};
   return faster({point_blocks()}, {plain, via_f32(plain)});
 }
 
 std::vector<ir::Kernel> grid_sample_grad_x_cpu_kernels() {
-  const ir::Kernel plain{.name = "reference", .refuse = refuse_grid, .prepare = prepare_grad_x};
+  const ir::Kernel plain{
+      .name = "reference", .is_reference = true, .refuse = refuse_grid, .prepare = prepare_grad_x};
   return {plain, via_f32(plain)};
 }
 
@@ -379,7 +381,8 @@ std::vector<ir::Kernel> grid_sample_grad_grid_cpu_kernels() {
     if (auto why = refuse_dtype(node, 2, {tensor::DType::f32, tensor::DType::f64})) return why;
     return refuse_non_float(node);
   };
-  const ir::Kernel plain{.name = "reference", .refuse = refuse, .prepare = prepare_grad_grid};
+  const ir::Kernel plain{
+      .name = "reference", .is_reference = true, .refuse = refuse, .prepare = prepare_grad_grid};
   return {plain, via_f32(plain)};
 }
 

@@ -228,7 +228,7 @@ ir::Refusal needs_bytes(const ir::NodeView& n) {
 }
 
 std::vector<ir::Kernel> reference(ir::BoundKernel (*bind)(const ir::NodeView&)) {
-  ir::Kernel k{.name = "reference"};
+  ir::Kernel k{.name = "reference", .is_reference = true};
   k.refuse = needs_bytes;
   k.prepare = [bind](const ir::KernelInit& init) { return bind(init.node); };
   return {k};

@@ -188,6 +188,7 @@ std::vector<ir::OpDef> index_ops() {
   std::vector<ir::OpDef> ops;
   ops.push_back({schema("gather", "Gather", "y = slices of x along axis at the indices", 2, infer_gather),
                  gather_cpu_kernels()});
+  ops.back().schema.moves = 0b1;
   const ir::AttrSpec first{"first", "int",
                            "the row of the whole axis that the first row at hand is, default 0"};
   const ir::AttrSpec extent{"extent", "int", "rows of the whole axis; rows that are not at hand are zero"};
@@ -212,10 +213,12 @@ std::vector<ir::OpDef> index_ops() {
   ops.push_back({schema("gather_elements", "GatherElements",
                         "y[i] = x with i's axis entry replaced by indices[i]", 2, infer_gather_elements),
                  gather_elements_cpu_kernels()});
+  ops.back().schema.moves = 0b1;
   ops.back().schema.attrs = axis;
   ops.back().schema.grad = rule(gather_elements_rule);
   ops.push_back({schema("gather_nd", "GatherND", "y = slices of x at index tuples", 2, infer_gather_nd),
                  gather_nd_cpu_kernels()});
+  ops.back().schema.moves = 0b1;
   ops.back().schema.attrs = {{"batch_dims", "int", "default 0"}};
   ops.back().schema.grad = rule(gather_nd_rule);
   ops.push_back({schema("scatter_elements", "ScatterElements",

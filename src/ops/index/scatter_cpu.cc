@@ -107,7 +107,7 @@ ir::BoundKernel bind_nd(const ir::NodeView& n) {
 }
 
 std::vector<ir::Kernel> reference(ir::BoundKernel (*bind)(const ir::NodeView&)) {
-  ir::Kernel k{.name = "reference"};
+  ir::Kernel k{.name = "reference", .is_reference = true};
   k.refuse = [](const ir::NodeView& n) -> ir::Refusal {
     if (tensor::bits_of(n.in[0].dtype) < 8)
       return base::concat("no indexing into packed ", name_of(n.in[0].dtype));

@@ -176,7 +176,7 @@ ir::BoundKernel prepare_einsum(const ir::KernelInit& init) {
 }
 
 std::vector<ir::Kernel> reference(ir::BoundKernel (*prepare)(const ir::KernelInit&)) {
-  ir::Kernel k{.name = "reference"};
+  ir::Kernel k{.name = "reference", .is_reference = true};
   k.prepare = prepare;
   return {k};
 }

@@ -8,6 +8,7 @@
 #include "ops/cut_notation.h"
 #include "ops/shape/shape_rules.h"
 #include "ops/table.h"
+#include "ops/precision_rules.h"
 
 namespace trireme::ops {
 namespace {
@@ -201,6 +202,8 @@ std::vector<ir::OpDef> linalg_ops() {
   std::vector<ir::OpDef> ops;
   ops.push_back({{.name = "einsum",
                   .doc = "y = the sum of products that `equation` writes in index notation",
+                  .precision = kProduct,
+                  .is_product = true,
                   .cut = cut_einsum,
                   .max_in = 8,
                   .attrs = {{"equation", "string", "as NumPy's einsum, e.g. \"...ij,...jk->...ik\""}},

@@ -200,7 +200,8 @@ ir::BoundKernel prepare_join(const ir::KernelInit& init) {
 }
 
 std::vector<ir::Kernel> rows_kernel(PrepareFn prepare) {
-  return {{.name = "reference", .refuse = refuse_non_float, .prepare = std::move(prepare)}};
+  return {
+      {.name = "reference", .is_reference = true, .refuse = refuse_non_float, .prepare = std::move(prepare)}};
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include "ops/loss/loss_cuts.h"
 #include "ops/loss/loss_kernels.h"
 #include "ops/table.h"
+#include "ops/precision_rules.h"
 
 namespace trireme::ops {
 namespace {
@@ -78,6 +79,9 @@ ir::OpSchema entropy_schema() {
       .doc =
           "sum over rows of (1-s)(lse - x[t]) + s(lse - mean x) + z lse^2, lse = log sum exp x; further "
           "results: lse per row, number of rows that count, number of rows whose largest score is t's",
+      .precision = kLoss,
+      .half_rows = {.operands = 0b1},
+      .keeps_results = true,
       .cut = cross_entropy_cut,
       .min_in = 2,
       .max_in = 2,
@@ -101,6 +105,7 @@ ir::OpSchema entropy_grad_schema() {
       .doc =
           "dloss ((1 + 2 z lse) exp(x - lse) - s/classes - (1-s)[i == t]), 0 in ignored rows; operands "
           "logits (all, or some of the classes), target, log_sum_exp, dloss",
+      .half_rows = {.operands = 0b1},
       .cut = cross_entropy_grad_cut,
       .localise = localise_cross_entropy_grad,
       .min_in = 4,

@@ -201,7 +201,8 @@ ir::Refusal refuse_no_classes(const ir::NodeView& node) {
 std::vector<ir::Kernel> kernels(PrepareFn fast, PrepareFn plain, uint32_t may_overwrite) {
   const ir::Kernel vector{
       .name = "vector", .refuse = refuse_vector, .prepare = std::move(fast), .may_overwrite = may_overwrite};
-  const ir::Kernel reference{.name = "reference", .refuse = refuse_no_classes, .prepare = std::move(plain)};
+  const ir::Kernel reference{
+      .name = "reference", .is_reference = true, .refuse = refuse_no_classes, .prepare = std::move(plain)};
   return faster({vector}, {reference});
 }
 

@@ -5,6 +5,7 @@
 #include "ops/loss/loss_kernels.h"
 #include "ops/loss/losses_expand.h"
 #include "ops/table.h"
+#include "ops/precision_rules.h"
 
 namespace trireme::ops {
 namespace {
@@ -90,6 +91,7 @@ std::vector<ir::OpDef> losses_ops() {
   ir::OpSchema nll{
       .name = "nll_loss",
       .doc = "-weight[t] x[n, t] with t = target[n], reduced; x [n, c, ...] holds log-probabilities",
+      .precision = kLoss,
       .cut = class_loss_cut,
       .min_in = 2,
       .max_in = 3,
@@ -101,6 +103,7 @@ std::vector<ir::OpDef> losses_ops() {
       .onnx = "NegativeLogLikelihoodLoss"};
   ir::OpSchema entropy{.name = "softmax_cross_entropy_loss",
                        .doc = "nll_loss of log_softmax(x) along axis 1; second result: the log-probabilities",
+                       .precision = kLoss,
                        .cut = class_loss_cut,
                        .min_in = 2,
                        .max_in = 3,

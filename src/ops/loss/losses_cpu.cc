@@ -160,6 +160,7 @@ ir::BoundKernel prepare_grad(const ir::KernelInit& init) {
 
 std::vector<ir::Kernel> kernels(PrepareFn bind) {
   const ir::Kernel plain{.name = "reference",
+                         .is_reference = true,
                          .refuse = [](const ir::NodeView& n) -> ir::Refusal {
                            if (auto why = refuse_dtype(n, 1, {DType::i32, DType::i64})) return why;
                            return refuse_non_float(n);

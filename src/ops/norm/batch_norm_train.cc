@@ -4,6 +4,7 @@
 #include "ops/norm/norm_cuts.h"
 #include "ops/norm/norm_kernels.h"
 #include "ops/table.h"
+#include "ops/precision_rules.h"
 
 namespace trireme::ops {
 namespace {
@@ -91,6 +92,7 @@ ir::OpSchema train_schema() {
       .doc =
           "y = activation((x - mean) inv_std scale + bias + residual) with mean and inv_std = 1 / "
           "sqrt(var + epsilon) of the batch per channel; further results: mean, inv_std, unbiased variance",
+      .precision = kStatistics,
       .cut = batch_norm_train_cut,
       .min_in = 3,
       .max_in = 4,

@@ -175,7 +175,10 @@ std::vector<ir::Kernel> kernels(PrepareFn fast, bool gradient, uint32_t may_over
                   .refuse = refuse_vector,
                   .prepare = std::move(fast),
                   .may_overwrite = may_overwrite}},
-                {{.name = "reference", .refuse = refuse_reference, .prepare = prepare_reference(gradient)}});
+                {{.name = "reference",
+                  .is_reference = true,
+                  .refuse = refuse_reference,
+                  .prepare = prepare_reference(gradient)}});
 }
 
 }  // namespace

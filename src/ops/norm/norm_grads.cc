@@ -53,6 +53,7 @@ std::vector<TensorType> infer_row_norm(const ir::NodeView& n) {
 ir::OpSchema row_norm(std::string name, std::string doc, size_t results) {
   ir::OpSchema s{.name = std::move(name),
                  .doc = std::move(doc),
+                 .half_rows = {.operands = 0b11, .alone = 0b1, .rounded = static_cast<int>(results)},
                  .cut = row_norm_grad_cut,
                  .min_in = 2,
                  .max_in = 4,

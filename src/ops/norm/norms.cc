@@ -6,6 +6,7 @@
 #include "ops/norm/norms_expand.h"
 #include "ops/norm/rounded.h"
 #include "ops/table.h"
+#include "ops/precision_rules.h"
 
 namespace trireme::ops {
 namespace {
@@ -50,6 +51,7 @@ ir::OpSchema batch_norm() {
               "y = scale (x - mean) / sqrt(var + epsilon) + bias per channel (axis 1); operands x, scale, "
               "bias, mean, "
               "var; with training_mode the batch's statistics, and running mean and variance as results",
+          .precision = kStatistics,
           .cut = batch_norm_cut,
           .min_in = 5,
           .max_in = 5,
@@ -71,6 +73,7 @@ ir::OpSchema batch_norm() {
 ir::OpSchema instance_norm() {
   return {.name = "instance_norm",
           .doc = "y = scale (x - mean) / sqrt(var + epsilon) + bias, statistics per image and channel",
+          .precision = kStatistics,
           .cut = group_norm_cut,
           .min_in = 3,
           .max_in = 3,
@@ -89,6 +92,7 @@ ir::OpSchema group_norm() {
   return {
       .name = "group_norm",
       .doc = "y = scale (x - mean) / sqrt(var + epsilon) + bias, statistics per image and group of channels",
+      .precision = kStatistics,
       .cut = group_norm_cut,
       .localise = localise_group_norm,
       .min_in = 3,
@@ -141,6 +145,8 @@ ir::OpSchema layer_norm() {
               "y = (x - mean) / sqrt(var + epsilon) scale + bias, statistics over the axes from `axis` on; "
               "further "
               "results: mean and 1 / deviation, y rounded",
+          .precision = kStatistics,
+          .half_rows = {.operands = 0b1, .rounded = 3},
           .cut = row_norm_cut,
           .min_in = 2,
           .max_in = 3,
@@ -163,6 +169,8 @@ ir::OpSchema rms_norm() {
           .doc =
               "y = x / sqrt(mean(x^2) + epsilon) scale over the axes from `axis` on (Zhang & Sennrich 2019, "
               "eq. 4); further result: y rounded",
+          .precision = kStatistics,
+          .half_rows = {.operands = 0b1, .rounded = 1},
           .cut = row_norm_cut,
           .min_in = 2,
           .max_in = 2,
@@ -182,6 +190,7 @@ ir::OpSchema rms_norm() {
 ir::OpSchema lp_norm() {
   return {.name = "lp_norm",
           .doc = "y = x / p-norm of x along the axis; 0 where the norm is 0",
+          .precision = kStatistics,
           .cut = lp_norm_cut,
           .attrs = {{"axis", "int", "default -1"}, {"p", "int", "1 or 2, default 2"}},
           .infer =
@@ -201,6 +210,7 @@ ir::OpSchema lp_norm() {
 ir::OpSchema mean_variance_norm() {
   return {.name = "mean_variance_norm",
           .doc = "y = (x - mean) / (deviation + 1e-9) with statistics over `axes`",
+          .precision = kStatistics,
           .cut = mean_variance_cut,
           .attrs = {{"axes", "ints", "default [0, 2, 3]"}},
           .infer = like_x,
@@ -213,6 +223,7 @@ ir::OpSchema mean_variance_norm() {
 ir::OpSchema lrn() {
   return {.name = "lrn",
           .doc = "y = x / (bias + alpha / size sum of x^2 over `size` neighbouring channels)^beta",
+          .precision = kStatistics,
           .cut = lrn_cut,
           .attrs = {{"alpha", "float", "default 1e-4"},
                     {"beta", "float", "default 0.75"},

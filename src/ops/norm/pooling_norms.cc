@@ -4,6 +4,7 @@
 #include "ops/norm/norm_kernels.h"
 #include "ops/norm/norm_rules.h"
 #include "ops/table.h"
+#include "ops/precision_rules.h"
 
 namespace trireme::ops {
 namespace {
@@ -29,6 +30,7 @@ ir::OpSchema add_layer_norm() {
           .doc =
               "layer_norm(x + residual) over the last axis; operands x, residual, scale, bias; second "
               "result: the sum",
+          .precision = kStatistics,
           .cut = add_layer_norm_cut,
           .min_in = 3,
           .max_in = 4,
@@ -66,6 +68,7 @@ ir::OpSchema masked_mean_pool() {
           .doc =
               "y[b] = sum over t of mask[b, t] x[b, t] / max(sum over t of mask[b, t], 1e-9); x [b, t, d], "
               "mask [b, t]",
+          .precision = kSumsMany,
           .cut = masked_mean_pool_cut,
           .min_in = 2,
           .max_in = 2,
@@ -104,6 +107,7 @@ ir::OpSchema masked_mean_pool() {
 ir::OpSchema l2_normalize() {
   return {.name = "l2_normalize",
           .doc = "y = x / max(sqrt(sum x^2), epsilon) over the last axis",
+          .precision = kStatistics,
           .cut = lp_norm_cut,
           .attrs = {{"epsilon", "float", "default 1e-12"}},
           .infer = [](const ir::NodeView& n) { return std::vector{n.in[0]}; },

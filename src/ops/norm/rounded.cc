@@ -20,12 +20,6 @@ DType rounded_type(const ir::Attrs& attrs) {
   return name == "f16" ? DType::f16 : DType::bf16;
 }
 
-int rounded_result(std::string_view op) {
-  if (op == "layer_norm" || op == "layer_norm_grad") return 3;
-  if (op == "rms_norm_grad" || op == "add_layer_norm") return 2;
-  return op == "rms_norm" ? 1 : -1;
-}
-
 std::vector<tensor::TensorType> with_rounded(std::vector<tensor::TensorType> plain, const ir::Attrs& attrs) {
   const DType type = rounded_type(attrs);
   if (type != DType::f32) plain.push_back({type, plain[0].shape});

@@ -8,14 +8,11 @@
 namespace trireme::ops {
 
 /// Attribute `rounded` (f16 or bf16): the norm's last result is its first one rounded to that type. Passes
-/// write it where a device's kernel is to do the work of a cast.
+/// write it where a device's kernel is to do the work of a cast; ir::HalfRows says which result it is.
 const ir::AttrSpec& rounded_attr();
 
 /// f32 where the attribute is absent. Throws invalid_argument unless it names f16 or bf16.
 tensor::DType rounded_type(const ir::Attrs& attrs);
-
-/// Which result of a norm is its rounded one; -1 for ops that have none.
-int rounded_result(std::string_view op);
 
 /// The types of all results: those of `plain`, and the rounded one if the attribute is there.
 std::vector<tensor::TensorType> with_rounded(std::vector<tensor::TensorType> plain, const ir::Attrs& attrs);

@@ -2,6 +2,7 @@
 #include "ops/cut.h"
 #include "ops/optim/update_layout.h"
 #include "ops/table.h"
+#include "ops/precision_rules.h"
 
 namespace trireme::ops {
 namespace {
@@ -22,10 +23,20 @@ struct NamedLayout {
   std::string_view name;
   UpdateLayout layout;
 };
-constexpr NamedLayout kLayouts[] = {{"sgd_update", {0}},        {"momentum_update", {1}},
-                                    {"adam_update", {2}},       {"lamb_update", {2, true}},
-                                    {"lars_update", {1, true}}, {"adafactor_update", {2}},
-                                    {"muon_update", {1}},       {"adafactor_vector_update", {1}}};
+constexpr NamedLayout kLayouts[] = {{"sgd_update", {.states = 0, .is_elementwise = true}},
+                                    {"momentum_update", {.states = 1, .is_elementwise = true}},
+                                    {"adam_update", {.states = 2, .is_elementwise = true}},
+                                    {"lamb_update", {.states = 2, .takes_squares = true}},
+                                    {"lars_update", {.states = 1, .takes_squares = true}},
+                                    {"adafactor_update", {.states = 2}},
+                                    {"muon_update", {.states = 1}},
+                                    {"adafactor_vector_update", {.states = 1}}};
+
+const NamedLayout* find_layout(std::string_view name) {
+  const auto at = std::find_if(std::begin(kLayouts), std::end(kLayouts),
+                               [&](const NamedLayout& l) { return l.name == name; });
+  return at == std::end(kLayouts) ? nullptr : at;
+}
 
 /// Requires operand i, if present, to be a scalar of one of the types.
 void need_scalar(const ir::NodeView& n, size_t i, std::initializer_list<DType> accepted, const char* what) {
@@ -351,6 +362,7 @@ std::vector<ir::OpDef> average_ops() {
       }};
   ir::OpSchema ema{.name = "ema_update",
                    .doc = "state = keep state + (1 - keep) value; third operand: skip if true",
+                   .precision = kStatistics,
                    .cut = elementwise_cut(),
                    .min_in = 2,
                    .max_in = 3,
@@ -468,10 +480,10 @@ std::vector<ir::OpDef> norm_ops() {
 
 }  // namespace
 
+bool is_group_update(std::string_view name) { return find_layout(name) != nullptr; }
+
 UpdateLayout update_layout(std::string_view name) {
-  for (const NamedLayout& l : kLayouts) {
-    if (l.name == name) return l.layout;
-  }
+  if (const NamedLayout* l = find_layout(name)) return l->layout;
   base::fail(base::ErrorCode::internal, "not an update op: ", name);
 }
 

@@ -20,6 +20,7 @@ enum UpdateScalar : size_t { kUpdateLr, kUpdateStep, kUpdateGradScale, kUpdateSk
 struct UpdateLayout {
   size_t states = 0;
   bool takes_squares = false;
+  bool is_elementwise = false;  ///< an element's step looks at that element alone
   size_t operands() const { return states + 2; }
   size_t results() const { return states + 1; }
   size_t groups(size_t node_operands) const { return (node_operands - kUpdateScalars) / operands(); }
@@ -33,6 +34,9 @@ struct UpdateLayout {
   size_t param_result(size_t group) const { return group * results(); }
   size_t state_result(size_t group, size_t s) const { return param_result(group) + 1 + s; }
 };
+
+/// Whether an op updates groups that stand so; others that write states have operands of their own.
+bool is_group_update(std::string_view name);
 
 /// The update op `name`: how many states a parameter has. Throws internal for another op.
 UpdateLayout update_layout(std::string_view name);

@@ -3,6 +3,7 @@
 #include "ops/pool/pool_cuts.h"
 #include "ops/pool/pool_grad.h"
 #include "ops/table.h"
+#include "ops/precision_rules.h"
 
 namespace trireme::ops {
 namespace {
@@ -66,6 +67,7 @@ std::vector<ir::ValueId> expand_max_grad(ir::Graph& graph, const ir::Node& node)
 ir::OpSchema max_pool_nhwc_schema() {
   return {.name = "max_pool_nhwc",
           .doc = "largest value of each window, x [n,h,w,c] -> [n,oh,ow,c]",
+          .moves = 0b1,
           .cut = pool_nhwc_cut,
           .attrs = window_attrs(),
           .infer = infer_window,
@@ -79,6 +81,7 @@ ir::OpSchema average_pool_nhwc_schema() {
   attrs.push_back({"count_include_pad", "int", "padding counts in the divisor"});
   return {.name = "average_pool_nhwc",
           .doc = "mean of each window, x [n,h,w,c] -> [n,oh,ow,c]",
+          .precision = kSumsMany,
           .cut = linear_pool_nhwc_cut,
           .attrs = std::move(attrs),
           .infer = infer_window,
@@ -126,6 +129,7 @@ ir::OpSchema average_pool_nhwc_grad_schema() {
 ir::OpSchema global_average_pool_nhwc_schema() {
   return {.name = "global_average_pool_nhwc",
           .doc = "mean over height and width, x [n,h,w,c] -> [n,1,1,c]",
+          .precision = kSumsMany,
           .cut = linear_pool_nhwc_cut,
           .infer = infer_global,
           .expand = expand_to("global_average_pool"),

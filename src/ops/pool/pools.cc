@@ -5,6 +5,7 @@
 #include "ops/pool/pool_kernels.h"
 #include "ops/pool/pools_expand.h"
 #include "ops/table.h"
+#include "ops/precision_rules.h"
 
 namespace trireme::ops {
 namespace {
@@ -192,23 +193,28 @@ std::vector<ir::OpDef> pools_ops() {
       windowed("max_pool", "maximum over each window; optional second result: index of the maximum",
                "MaxPool", {{"storage_order", "int", "1: indices count down columns"}}, max_pool_gradients);
   max.max_out = 2;
+  max.moves = 0b1;
   ir::OpSchema global_lp =
       global("global_lp_pool", "p-norm over all spatial axes", "GlobalLpPool", global_lp_pool_gradients);
   global_lp.expand = expand_global_lp_pool;
+  ir::OpSchema mean =
+      windowed("average_pool", "mean over each window", "AveragePool",
+               {{"count_include_pad", "int", "padding counts as zeros in the mean"}}, average_pool_gradients);
+  mean.precision = kSumsMany;
+  ir::OpSchema global_mean = global("global_average_pool", "mean over all spatial axes", "GlobalAveragePool",
+                                    global_average_pool_gradients);
+  global_mean.precision = kSumsMany;
+  ir::OpSchema global_max =
+      global("global_max_pool", "maximum over all spatial axes", "GlobalMaxPool", global_max_pool_gradients);
+  global_max.moves = 0b1;
   return {
       {std::move(max), max_pool_cpu_kernels()},
-      {windowed("average_pool", "mean over each window", "AveragePool",
-                {{"count_include_pad", "int", "padding counts as zeros in the mean"}},
-                average_pool_gradients),
-       average_pool_cpu_kernels()},
+      {std::move(mean), average_pool_cpu_kernels()},
       {windowed("lp_pool", "p-norm of each window", "LpPool", {{"p", "int", "order of the norm, default 2"}},
                 lp_pool_gradients),
        lp_pool_cpu_kernels()},
-      {global("global_average_pool", "mean over all spatial axes", "GlobalAveragePool",
-              global_average_pool_gradients),
-       global_average_pool_cpu_kernels()},
-      {global("global_max_pool", "maximum over all spatial axes", "GlobalMaxPool", global_max_pool_gradients),
-       global_max_pool_cpu_kernels()},
+      {std::move(global_mean), global_average_pool_cpu_kernels()},
+      {std::move(global_max), global_max_pool_cpu_kernels()},
       {std::move(global_lp), global_lp_pool_cpu_kernels()},
       {max_unpool(), max_unpool_cpu_kernels()},
       {max_roi_pool(), max_roi_pool_cpu_kernels()},

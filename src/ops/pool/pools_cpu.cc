@@ -202,7 +202,8 @@ std::vector<ir::Kernel> max_pool_grad_cpu_kernels() { return float_reference(pre
 std::vector<ir::Kernel> average_pool_grad_cpu_kernels() { return float_reference(prepare_average_grad); }
 
 std::vector<ir::Kernel> max_pool_cpu_kernels() {
-  const ir::Kernel plain{.name = "reference", .refuse = refuse_max, .prepare = prepare_max};
+  const ir::Kernel plain{
+      .name = "reference", .is_reference = true, .refuse = refuse_max, .prepare = prepare_max};
   return faster({pool_lines_kernel(cpu::PoolFold::max)}, {plain, via_f32(plain)});
 }
 

@@ -135,6 +135,7 @@ ir::BoundKernel bind_values(const ir::NodeView& node) {
 
 std::vector<ir::Kernel> float8_quantize_cpu_kernels(Float8Results results) {
   return {{.name = "reference",
+           .is_reference = true,
            .refuse =
                [](const ir::NodeView& n) {
                  return refuse_dtype(n, 0, {DType::f32, DType::f16, DType::bf16});
@@ -148,6 +149,7 @@ std::vector<ir::Kernel> float8_quantize_cpu_kernels(Float8Results results) {
 
 std::vector<ir::Kernel> float8_values_cpu_kernels() {
   return {{.name = "reference",
+           .is_reference = true,
            .refuse =
                [](const ir::NodeView& n) {
                  return refuse_dtype(n, 0, {DType::f8e4m3fn, DType::f8e5m2});

@@ -245,15 +245,20 @@ std::vector<ir::Kernel> qlinear_cpu_kernels() {
     return bind_packed(init, m, m.transposed);
   };
   return {{.name = "packed_8_bit", .refuse = refuse_packed_product, .prepare = prepare},
-          {.name = "reference", .refuse = refuse_unknown_parameters, .prepare = prepare_qlinear_reference}};
+          {.name = "reference",
+           .is_reference = true,
+           .refuse = refuse_unknown_parameters,
+           .prepare = prepare_qlinear_reference}};
 }
 
 std::vector<ir::Kernel> qconv_nhwc_cpu_kernels() {
   std::vector<ir::Kernel> kernels{
       {.name = "pointwise_8_bit", .refuse = refuse_pointwise, .prepare = prepare_pointwise}};
   for (ir::Kernel& k : qconv_fast_kernels()) kernels.push_back(std::move(k));
-  kernels.push_back(
-      {.name = "reference", .refuse = refuse_unknown_parameters, .prepare = prepare_conv_reference});
+  kernels.push_back({.name = "reference",
+                     .is_reference = true,
+                     .refuse = refuse_unknown_parameters,
+                     .prepare = prepare_conv_reference});
   return kernels;
 }
 

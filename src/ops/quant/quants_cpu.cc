@@ -250,16 +250,17 @@ ir::BoundKernel prepare_qmatmul(const ir::KernelInit& init) {
 
 std::vector<ir::Kernel> quantize_linear_cpu_kernels() {
   return {{.name = "vector", .refuse = refuse_vector_quantize, .prepare = prepare_vector_quantize},
-          {.name = "reference", .prepare = prepare_quantize}};
+          {.name = "reference", .is_reference = true, .prepare = prepare_quantize}};
 }
 
 std::vector<ir::Kernel> dequantize_linear_cpu_kernels() {
   return {{.name = "vector", .refuse = refuse_vector_dequantize, .prepare = prepare_vector_dequantize},
-          {.name = "reference", .prepare = prepare_dequantize}};
+          {.name = "reference", .is_reference = true, .prepare = prepare_dequantize}};
 }
 
 std::vector<ir::Kernel> dynamic_quantize_linear_cpu_kernels() {
   return {{.name = "reference",
+           .is_reference = true,
            .refuse = [](const ir::NodeView& n) { return refuse_dtype(n, 0, {DType::f32}); },
            .prepare =
                [](const ir::KernelInit& init) {
@@ -269,7 +270,7 @@ std::vector<ir::Kernel> dynamic_quantize_linear_cpu_kernels() {
 }
 
 std::vector<ir::Kernel> qlinear_matmul_cpu_kernels() {
-  return {{.name = "reference", .refuse = refuse_qmatmul, .prepare = prepare_qmatmul}};
+  return {{.name = "reference", .is_reference = true, .refuse = refuse_qmatmul, .prepare = prepare_qmatmul}};
 }
 
 }  // namespace trireme::ops

@@ -3,6 +3,7 @@
 #include "ops/grad.h"
 #include "ops/random/random_ops.h"
 #include "ops/table.h"
+#include "ops/precision_rules.h"
 
 namespace trireme::ops {
 namespace {
@@ -25,6 +26,9 @@ ir::OpSchema dropout_train_schema() {
       .doc =
           "y = x / (1 - ratio) where Philox(seed; op, step; element) keeps it, else 0; operands x and rng "
           "i64 [3] = seed, step, index of the first row in the whole batch",
+      .precision = kRounds,
+      .half_rows = {.operands = 0b1},
+      .dims = "...,r->...",
       .min_in = 2,
       .max_in = 2,
       .attrs = {{"ratio", "float", "probability of an element to be dropped, in [0, 1), default 0.5"},

@@ -90,7 +90,7 @@ ir::BoundKernel bind_multinomial(const ir::NodeView& n) {
 }
 
 std::vector<ir::Kernel> reference(std::function<ir::BoundKernel(const ir::NodeView&)> bind) {
-  ir::Kernel k{.name = "reference"};
+  ir::Kernel k{.name = "reference", .is_reference = true};
   k.refuse = [](const ir::NodeView& n) -> ir::Refusal {
     if (!has_arithmetic(n.out[0].dtype)) return base::concat("no draws of ", name_of(n.out[0].dtype));
     return std::nullopt;

@@ -174,7 +174,7 @@ ir::BoundKernel prepare_prod_grad(const ir::NodeView& n) {
 }  // namespace
 
 std::vector<ir::Kernel> cum_prod_grad_cpu_kernels() {
-  ir::Kernel k{.name = "reference"};
+  ir::Kernel k{.name = "reference", .is_reference = true};
   k.refuse = [](const ir::NodeView& n) -> ir::Refusal {
     if (n.value(2) == nullptr) return "the axis is not known before the run";
     return std::nullopt;
@@ -184,7 +184,7 @@ std::vector<ir::Kernel> cum_prod_grad_cpu_kernels() {
 }
 
 std::vector<ir::Kernel> arg_cpu_kernels(bool is_max) {
-  ir::Kernel k{.name = "reference"};
+  ir::Kernel k{.name = "reference", .is_reference = true};
   k.prepare = [is_max](const ir::KernelInit& init) { return prepare_arg(init.node, is_max); };
   ir::Kernel fast{.name = "vector"};
   fast.refuse = [](const ir::NodeView& n) -> ir::Refusal {
@@ -211,7 +211,7 @@ std::vector<ir::Kernel> arg_cpu_kernels(bool is_max) {
 }
 
 std::vector<ir::Kernel> scan_cpu_kernels(bool is_product) {
-  ir::Kernel k{.name = "reference"};
+  ir::Kernel k{.name = "reference", .is_reference = true};
   k.refuse = [](const ir::NodeView& n) -> ir::Refusal {
     if (n.value(1) == nullptr) return "the axis is not known before the run";
     return std::nullopt;

@@ -210,7 +210,7 @@ ir::BoundKernel prepare(const ir::KernelInit& init) {
 
 template <Reduction kKind>
 ir::Kernel kernel_of() {
-  ir::Kernel k{.name = "reference"};
+  ir::Kernel k{.name = "reference", .is_reference = true};
   k.refuse = [](const ir::NodeView& n) -> ir::Refusal {
     if (n.present(1) && n.value(1) == nullptr) return "the axes are not known before the run";
     if (!has_arithmetic(n.in[0].dtype)) return base::concat("no reduction of ", name_of(n.in[0].dtype));

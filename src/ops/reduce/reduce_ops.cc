@@ -3,6 +3,7 @@
 #include "ops/table.h"
 
 #include "ops/shape/shape_rules.h"
+#include "ops/precision_rules.h"
 
 namespace trireme::ops {
 namespace {
@@ -19,13 +20,16 @@ struct Row {
   Reduction reduction;
   double flop;  // per operand element
   bool takes_boolean;
+  ir::PrecisionRule precision = kSumsMany;
 };
 
 constexpr Row kRows[] = {
     {"reduce_sum", "ReduceSum", "y = sum of x over the axes", Reduction::sum, 1, false},
     {"reduce_mean", "ReduceMean", "y = mean of x over the axes", Reduction::mean, 1, false},
-    {"reduce_max", "ReduceMax", "y = largest x over the axes, NaN if any is", Reduction::max, 1, true},
-    {"reduce_min", "ReduceMin", "y = smallest x over the axes, NaN if any is", Reduction::min, 1, true},
+    {"reduce_max", "ReduceMax", "y = largest x over the axes, NaN if any is", Reduction::max, 1, true,
+     kUnknown},
+    {"reduce_min", "ReduceMin", "y = smallest x over the axes, NaN if any is", Reduction::min, 1, true,
+     kUnknown},
     {"reduce_prod", "ReduceProd", "y = product of x over the axes", Reduction::prod, 1, false},
     {"reduce_l1", "ReduceL1", "y = sum of |x| over the axes", Reduction::l1, 2, false},
     {"reduce_l2", "ReduceL2", "y = sqrt(sum of x^2) over the axes", Reduction::l2, 2, false},
@@ -88,6 +92,7 @@ ir::OpSchema scan_schema(std::string name, std::string onnx, std::string doc) {
   return {
       .name = std::move(name),
       .doc = std::move(doc),
+      .precision = kSumsMany,
       .min_in = 2,
       .max_in = 2,
       .attrs = {{"exclusive", "int", "1: without the element itself"}, {"reverse", "int", "1: from the end"}},
@@ -112,6 +117,7 @@ std::vector<ir::OpDef> reduce_ops() {
     ir::OpSchema s{
         .name = row.name,
         .doc = row.doc,
+        .precision = row.precision,
         .max_in = 2,
         .attrs = {{"keepdims", "int", "default 1"},
                   {"noop_with_empty_axes", "int", "1: without axes nothing is reduced, default: everything"}},
@@ -139,6 +145,7 @@ std::vector<ir::OpDef> reduce_ops() {
   ops.back().schema.grad = rule(cum_prod_rule);
   ops.back().schema.cut = scan_cut(1, {});
   ir::OpSchema back = scan_schema("cum_prod_grad", "", "gradient of cum_prod; operands dy, x, axis");
+  back.precision = {};
   back.min_in = back.max_in = 3;
   back.cut = scan_cut(2, {0b1});
   back.why_no_grad = "a backward op: second derivatives are not taken";

@@ -115,6 +115,7 @@ ir::OpSchema backward(const char* name, const char* doc, size_t gates) {
 std::vector<ir::OpDef> recurrents_ops() {
   ir::OpSchema rnn{.name = "rnn",
                    .doc = "h = f(x W + h R + b) over time; operands x, w, r, b, sequence_lens, initial_h",
+                   .is_product = true,
                    .cut = recurrent_cut,
                    .min_in = 3,
                    .max_in = 6,
@@ -127,6 +128,7 @@ std::vector<ir::OpDef> recurrents_ops() {
   ir::OpSchema gru{
       .name = "gru",
       .doc = "gated recurrent unit, gates z, r, h; operands x, w, r, b, sequence_lens, initial_h",
+      .is_product = true,
       .cut = recurrent_cut,
       .min_in = 3,
       .max_in = 6,
@@ -142,6 +144,7 @@ std::vector<ir::OpDef> recurrents_ops() {
       .doc =
           "long short-term memory, gates i, o, f, c; operands x, w, r, b, sequence_lens, initial_h, "
           "initial_c, peepholes",
+      .is_product = true,
       .cut = recurrent_cut,
       .min_in = 3,
       .max_in = 8,

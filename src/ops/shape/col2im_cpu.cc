@@ -94,7 +94,7 @@ void gather_blocks(const Geometry& g, const ir::RunArgs& args) {
 }  // namespace
 
 std::vector<ir::Kernel> im2col_cpu_kernels() {
-  ir::Kernel k{.name = "reference"};
+  ir::Kernel k{.name = "reference", .is_reference = true};
   k.refuse = needs_values({1, 2});
   k.prepare = [](const ir::KernelInit& init) {
     Geometry g = geometry_of(init.node);
@@ -109,7 +109,7 @@ std::vector<ir::Kernel> im2col_cpu_kernels() {
 }
 
 std::vector<ir::Kernel> col2im_cpu_kernels() {
-  ir::Kernel k{.name = "reference"};
+  ir::Kernel k{.name = "reference", .is_reference = true};
   k.refuse = needs_values({1, 2});
   k.prepare = [](const ir::KernelInit& init) {
     const Geometry g = column_geometry(init.node);

@@ -6,6 +6,7 @@
 
 #include "ops/shape/shape_cuts.h"
 #include "ops/shape/shape_rules.h"
+#include "ops/precision_rules.h"
 
 namespace trireme::ops {
 namespace {
@@ -185,7 +186,11 @@ Types infer_blocks(const NodeView& n, bool to_space) {
 }
 
 ir::OpSchema schema(std::string name, std::string onnx, std::string doc, size_t max_in, ir::InferFn infer) {
-  ir::OpSchema s{.name = std::move(name), .doc = std::move(doc), .max_in = max_in};
+  ir::OpSchema s{.name = std::move(name),
+                 .doc = std::move(doc),
+                 .moves = 0b1,
+                 .is_rearrangement = true,
+                 .max_in = max_in};
   s.infer = std::move(infer);
   s.onnx = std::move(onnx);
   s.cost = [](const NodeView& n) {
@@ -216,6 +221,7 @@ std::vector<ir::OpDef> copy_ops() {
   add(schema("concat", "Concat", "y = the operands one after another along axis", ir::kVariadic,
              infer_concat),
       {{"axis", "int", "required"}}, copy_kernel(plan_concat), concat_rule);
+  ops.back().schema.moves = 0xffffffffu;
   add(schema("split", "Split", "pieces of x along axis", 2, infer_split),
       {{"axis", "int", "default 0"}, {"num_outputs", "int", "even pieces, when no sizes are given"}},
       copy_kernel(plan_split), split_rule);
@@ -228,6 +234,7 @@ std::vector<ir::OpDef> copy_ops() {
               infer_slice_grad),
        {slice_grad_cpu_kernel()}});
   ops.back().schema.min_in = 3;
+  ops.back().schema.precision = kUnknown;
   ops.back().schema.attrs = {{"shape", "ints", "extents of the sliced tensor"}};
   ops.back().schema.why_no_grad = "a backward op: second derivatives are not taken";
   add(schema("depth_to_space", "DepthToSpace", "blocks of channels become blocks of space", 1,

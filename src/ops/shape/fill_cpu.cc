@@ -13,7 +13,7 @@ using tensor::Tensor;
 
 ir::Kernel kernel(std::function<ir::BoundKernel(const ir::NodeView&)> bind,
                   std::function<ir::Refusal(const ir::NodeView&)> refuse = {}) {
-  ir::Kernel k{.name = "reference"};
+  ir::Kernel k{.name = "reference", .is_reference = true};
   k.refuse = std::move(refuse);
   k.prepare = [bind = std::move(bind)](const ir::KernelInit& init) { return bind(init.node); };
   return k;

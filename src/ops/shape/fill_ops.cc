@@ -318,6 +318,8 @@ std::vector<ir::OpDef> fill_ops() {
       {schema("pad", "Pad", "x with elements added (or cropped) at both ends of each axis", 2, infer_pad),
        pad_cpu_kernels()});
   ops.back().schema.max_in = 4;
+  ops.back().schema.moves = 0b101;
+  ops.back().schema.is_rearrangement = true;
   ops.back().schema.attrs = {{"mode", "string", "constant (default), reflect, edge, wrap"}};
   ops.back().schema.grad = rule(pad_rule);
   ops.push_back(backward_op(

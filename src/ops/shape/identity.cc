@@ -9,6 +9,9 @@ namespace trireme::ops {
 ir::OpSchema identity_schema() {
   return {.name = "identity",
           .doc = "y = x",
+          .moves = 0b1,
+          .is_rearrangement = true,
+          .dims = "...->...",
           .cut = elementwise_cut({0b1}),
           .infer = [](const ir::NodeView& n) { return std::vector{n.in[0]}; },
           .grad = rule([](GradBuilder& g) -> Gradients { return {g.grad()}; }),

@@ -212,7 +212,7 @@ std::shared_ptr<const base::MemoryLease> room_for_tables(const ir::NodeView& n) 
 
 ir::Kernel kernel(std::function<ir::BoundKernel(const ir::NodeView&)> bind,
                   std::function<ir::Refusal(const ir::NodeView&)> refuse = {}) {
-  ir::Kernel k{.name = "reference"};
+  ir::Kernel k{.name = "reference", .is_reference = true};
   k.refuse = std::move(refuse);
   k.prepare = [bind = std::move(bind)](const ir::KernelInit& init) {
     const auto room = room_for_tables(init.node);

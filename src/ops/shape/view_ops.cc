@@ -145,6 +145,8 @@ std::vector<tensor::TensorType> infer_unsqueeze(const NodeView& n) {
 ir::OpSchema view_schema(std::string name, std::string onnx, std::string doc, ir::InferFn infer) {
   return {.name = std::move(name),
           .doc = std::move(doc),
+          .moves = 0b1,
+          .is_rearrangement = true,
           .cut = view_cut,
           .infer = std::move(infer),
           .grad = rule(view_rule),

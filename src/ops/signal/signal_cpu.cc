@@ -203,7 +203,7 @@ ir::BoundKernel prepare_window(const ir::NodeView& n, const WindowCoefficients& 
 
 std::vector<ir::Kernel> reference(std::function<ir::BoundKernel(const ir::KernelInit&)> prepare,
                                   std::vector<size_t> values) {
-  ir::Kernel k{.name = "reference"};
+  ir::Kernel k{.name = "reference", .is_reference = true};
   k.refuse = needs_values(std::move(values));
   k.prepare = std::move(prepare);
   return {k};

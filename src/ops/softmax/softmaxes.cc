@@ -3,6 +3,7 @@
 #include "ops/grad.h"
 #include "ops/softmax/softmax_kernels.h"
 #include "ops/table.h"
+#include "ops/precision_rules.h"
 
 namespace trireme::ops {
 namespace {
@@ -46,6 +47,7 @@ ir::OpSchema along_axis(std::string name, std::string doc, std::string onnx) {
 ir::OpSchema backward(std::string name, std::string doc, double flop) {
   ir::OpSchema s = along_axis(std::move(name), std::move(doc), "");
   s.min_in = s.max_in = 2;
+  s.half_rows = {.operands = 0b11};
   s.cut = other_axes_cut({0b1});
   s.why_no_grad = "a backward op: second derivatives are not taken";
   s.cost = [flop](const ir::NodeView& n) {
@@ -93,12 +95,16 @@ std::vector<ir::OpDef> softmaxes_ops() {
   hard.why_no_grad = "piecewise constant: its derivative is 0 wherever it exists";
   ir::OpSchema soft =
       along_axis("softmax", "y = exp(x - max x) / sum exp(x - max x) along the axis", "Softmax");
+  soft.precision = kStatistics;
+  soft.half_rows = {.operands = 0b1};
   soft.expand = expand_softmax(false);
   soft.grad = rule([](GradBuilder& g) -> Gradients {
     return {g.op("softmax_grad", {g.grad(), g.out()}, g.attrs())};
   });
   ir::OpSchema log =
       along_axis("log_softmax", "y = x - max x - log sum exp(x - max x) along the axis", "LogSoftmax");
+  log.precision = kStatistics;
+  log.half_rows = {.operands = 0b1};
   log.expand = expand_softmax(true);
   log.grad = rule([](GradBuilder& g) -> Gradients {
     return {g.op("log_softmax_grad", {g.grad(), g.out()}, g.attrs())};

@@ -211,7 +211,7 @@ ir::Refusal needs_all_values(const ir::NodeView& n) {
 
 std::vector<ir::Kernel> reference(ir::BoundKernel (*prepare)(const ir::KernelInit&),
                                   std::function<ir::Refusal(const ir::NodeView&)> refuse) {
-  ir::Kernel k{.name = "reference"};
+  ir::Kernel k{.name = "reference", .is_reference = true};
   k.refuse = std::move(refuse);
   k.prepare = prepare;
   return {k};

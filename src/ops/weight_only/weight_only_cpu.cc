@@ -62,6 +62,7 @@ std::vector<ir::Kernel> weight_only_linear_cpu_kernels() {
                         .refuse = [](const ir::NodeView& n) { return refuse_dtype(n, kWoX, {DType::f32}); },
                         .prepare = prepare_rows};
   const ir::Kernel reference{.name = "reference",
+                             .is_reference = true,
                              .refuse =
                                  [](const ir::NodeView& n) {
                                    return refuse_dtype(n, kWoX, {DType::f32, DType::f64});

@@ -48,9 +48,9 @@ bool remove_transpose(Rewriter& rw, const Node& node) {
   return true;
 }
 
-/// Views that change the shape alone; bit_cast changes the element type.
-bool is_view_op(const Node& node) {
-  return node.op->schema.is_view && node.op_name() != "identity" && node.op_name() != "bit_cast";
+/// Views that change the shape alone, not the element type.
+bool is_reshaping(const ir::Graph& graph, const Node& node) {
+  return node.op->schema.is_view && graph.type(node.in[0]).dtype == graph.type(node.out[0]).dtype;
 }
 
 /// A view of a view, or a view that keeps the shape.
@@ -62,7 +62,7 @@ bool remove_view(Rewriter& rw, const Node& node) {
     return true;
   }
   const Node* before = rw.graph().producer(node.in[0]);
-  if (before == nullptr || !is_view_op(*before)) return false;
+  if (before == nullptr || !is_reshaping(rw.graph(), *before)) return false;
   const ValueId source = before->in[0];
   if (rw.dims(source) == to) {
     rw.replace(node.out[0], source);
@@ -86,7 +86,7 @@ bool remove_one(Rewriter& rw, const Node& node) {
     return true;
   }
   if (op == "transpose") return remove_transpose(rw, node);
-  return is_view_op(node) && remove_view(rw, node);
+  return is_reshaping(rw.graph(), node) && remove_view(rw, node);
 }
 
 }  // namespace

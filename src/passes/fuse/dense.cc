@@ -1,14 +1,12 @@
 // Dense products with what follows them: matmul + bias + activation + residual become one op.
 #include "passes/fuse/dense.h"
 
-#include <limits>
-
+#include "ops/dense/activation.h"
 #include "passes/rewriter.h"
 
 namespace trireme::passes {
 namespace {
 
-using ir::Attrs;
 using ir::Node;
 using ir::ValueId;
 
@@ -94,41 +92,10 @@ bool fuse_residual(Rewriter& rw, const Node& add) {
   return false;
 }
 
-Attrs named(const char* activation) { return {{"activation", std::string(activation)}}; }
-
-/// Constant bound of a clip; `absent` where it is left out, nullopt where it is computed.
-std::optional<double> bound(const Rewriter& rw, const Node& node, size_t i, double absent) {
-  return has(node, i) ? rw.scalar(node.in[i]) : std::optional<double>(absent);
-}
-
-/// The epilogue attributes that stand for a unary node, or nullopt.
-std::optional<Attrs> activation_of(const Rewriter& rw, const Node& node) {
-  const std::string_view op = node.op_name();
-  if (op == "relu") return named("relu");
-  if (op == "sigmoid") return named("sigmoid");
-  if (op == "tanh") return named("tanh");
-  if (op == "hard_swish") return named("hardswish");
-  if (op == "swish" && node.attrs.get_float("alpha", 1) == 1) return named("silu");
-  if (op == "gelu")
-    return named(node.attrs.get_string("approximate", "none") == "tanh" ? "gelu_tanh" : "gelu_erf");
-  if (op == "leaky_relu") return named("leaky").set("alpha", node.attrs.get_float("alpha", 0.01));
-  if (op == "hard_sigmoid") {
-    return named("hardsigmoid")
-        .set("alpha", node.attrs.get_float("alpha", 0.2))
-        .set("beta", node.attrs.get_float("beta", 0.5));
-  }
-  if (op == "clip") {
-    constexpr double kMax = std::numeric_limits<float>::max();
-    const auto lo = bound(rw, node, 1, -kMax), hi = bound(rw, node, 2, kMax);
-    if (lo && hi) return named("clip").set("lo", *lo).set("hi", *hi);
-  }
-  return std::nullopt;
-}
-
 bool fuse_activation(Rewriter& rw, const Node& node) {
   auto dense = fusable(rw, node.in[0]);
   if (!dense || has_activation(*dense)) return false;
-  const std::optional<Attrs> attrs = activation_of(rw, node);
+  const std::optional<ir::Attrs> attrs = ops::ending_of(node.op_name(), rw.graph().view(node));
   if (!attrs) return false;
   for (const auto& [name, value] : attrs->items()) dense->attrs.set(name, value);
   rebuild(rw, *dense, node.out[0]);

@@ -1,6 +1,7 @@
 // Moves layout transposes down through ops that do not care, until they meet and cancel.
 #include <algorithm>
 
+#include "ir/notation.h"
 #include "passes/layout/layout.h"
 #include "passes/layout/moves.h"
 #include "passes/layout/sink_axes.h"
@@ -25,12 +26,6 @@ Permutation permutation_of(const Rewriter& rw, ValueId id) {
   return t ? t->attrs.get_ints("perm") : Permutation{};
 }
 
-bool is_elementwise(const Node& node) {
-  const std::string& dims = node.op->schema.dims;
-  return dims == "...->..." || dims == "...,...->..." || node.op_name() == "sum" || node.op_name() == "max" ||
-         node.op_name() == "min";
-}
-
 /// A constant of [1,c,1,1], [c,1,1] or one element under the layout before the transpose; nullopt for other
 /// shapes.
 std::optional<ValueId> constant_before(Rewriter& rw, ValueId id, const Permutation& perm) {
@@ -48,15 +43,18 @@ std::optional<ValueId> constant_before(Rewriter& rw, ValueId id, const Permutati
   return rw.reshaped_weight(id, before, "");
 }
 
+/// Operands that are read whole (bounds, a type, the state of random numbers) stay as they are.
 bool sink_elementwise(Rewriter& rw, const Node& node) {
+  const auto spreads = [&](size_t i) { return ir::spreads_over_results(node.op->schema, i); };
   Permutation perm;
-  for (ValueId id : node.in) {
-    if (id != ir::kNoValue && perm.empty()) perm = permutation_of(rw, id);
+  for (size_t i = 0; i < node.in.size(); ++i) {
+    if (node.in[i] != ir::kNoValue && spreads(i) && perm.empty()) perm = permutation_of(rw, node.in[i]);
   }
   if (perm.empty() || node.out.size() != 1 || rw.dims(node.out[0])->size() != perm.size()) return false;
   std::vector<ValueId> in;
-  for (ValueId id : node.in) {
-    if (id == ir::kNoValue) {
+  for (size_t i = 0; i < node.in.size(); ++i) {
+    const ValueId id = node.in[i];
+    if (id == ir::kNoValue || !spreads(i)) {
       in.push_back(id);
     } else if (permutation_of(rw, id) == perm) {
       in.push_back(rw.producer(id, "transpose")->in[0]);
@@ -71,21 +69,20 @@ bool sink_elementwise(Rewriter& rw, const Node& node) {
   return true;
 }
 
-/// Ops whose first operand is the tensor and whose other operands are constants that stay (clip, cast).
-bool sink_unary_with_constants(Rewriter& rw, const Node& node) {
+/// Quantization with one scale for the whole tensor does not care about the order of the axes.
+bool has_one_scale(const Rewriter& rw, const Node& node) {
+  const tensor::Tensor* scale = rw.known(node.in[1]);
+  return scale != nullptr && scale->elements() == 1;
+}
+
+bool sink_quantization(Rewriter& rw, const Node& node) {
   const Permutation perm = permutation_of(rw, node.in[0]);
-  if (perm.empty()) return false;
+  if (perm.empty() || !has_one_scale(rw, node)) return false;
   std::vector<ValueId> in = node.in;
   in[0] = rw.producer(node.in[0], "transpose")->in[0];
   const ValueId y = rw.add(node.op_name(), std::move(in), node.attrs, node.from);
   rw.replace(node.out[0], rw.add("transpose", {y}, {{"perm", perm}}, node.from));
   return true;
-}
-
-/// Quantization with one scale for the whole tensor does not care about the order of the axes.
-bool has_one_scale(const Rewriter& rw, const Node& node) {
-  const tensor::Tensor* scale = rw.known(node.in[1]);
-  return scale != nullptr && scale->elements() == 1;
 }
 
 /// The quantized sum of two tensors under the same transpose.
@@ -205,18 +202,16 @@ bool sink_one(Rewriter& rw, const Node& node, bool makes_views) {
   const std::string_view op = node.op_name();
   if (node.out.empty() || node.in.empty() || !rw.dims(node.out[0])) return false;
   if (op == "transpose") return cancel(rw, node) || (makes_views && make_view(rw, node));
-  if (op == "clip" || op == "cast" || op == "gelu") return sink_unary_with_constants(rw, node);
-  if (op == "quantize_linear" || op == "dequantize_linear") {
-    return has_one_scale(rw, node) && sink_unary_with_constants(rw, node);
-  }
+  if (op == "quantize_linear" || op == "dequantize_linear") return sink_quantization(rw, node);
   if (op == "qadd") return sink_quantized_add(rw, node);
-  if (op == "dropout_train") return sink_unary_with_constants(rw, node);
   if (op == "batch_norm_train") return sink_batch_norm(rw, node);
   if (op == "concat") return sink_concat(rw, node);
   if (op == "pad") return sink_pad(rw, node);
   if (op == "reduce_mean" && sink_spatial_mean(rw, node)) return true;
   if (sink_past_axes(rw, node)) return true;
-  return is_elementwise(node) && sink_elementwise(rw, node);
+  // What draws in the order of the elements would draw others.
+  const ir::OpSchema& s = node.op->schema;
+  return ir::is_elementwise(s) && !s.is_random && sink_elementwise(rw, node);
 }
 
 }  // namespace

@@ -148,10 +148,7 @@ Step step_of(const Operand& o) {
 
 }  // namespace
 
-bool converts_placements(const ir::Node& node) {
-  const std::string_view op = node.op_name();
-  return node.op->schema.is_collective || op == "shard_slice" || op == "gradient_sum";
-}
+bool converts_placements(const ir::Node& node) { return node.op->schema.changes_placement; }
 
 AxisTypes convert_placements(const ir::Graph& graph, const ir::Node& node, const std::vector<Shard>& in,
                              size_t axis) {

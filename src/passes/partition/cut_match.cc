@@ -101,8 +101,7 @@ std::string name_of(size_t operand) { return base::concat("operand ", operand); 
 
 ir::CutRule cut_rule_of(const ir::OpSchema& op, const ir::NodeView& node) {
   if (op.cut) return op.cut(node);
-  const bool meets = op.is_collective || op.name == "shard_slice" || op.name == "gradient_sum";
-  return meets ? rule_of_collective(op, node) : rule_from_notation(op, node);
+  return op.changes_placement ? rule_of_collective(op, node) : rule_from_notation(op, node);
 }
 
 CutMatcher::Result match_cut(const ir::CutRule& rule, const ir::NodeView& node,

@@ -30,10 +30,9 @@ struct UpdateGroup {
 
 /// Looks at one element at a time, or has what it needs of the whole parameters beside them.
 bool is_elementwise_update(const Node& node) {
-  const std::string_view op = node.op_name();
-  if (op == "sgd_update" || op == "momentum_update" || op == "adam_update") return true;
-  return ops::update_layout(op).has_squares(node.in.size()) ||
-         (ops::update_layout(op).takes_squares && node.attrs.get_int("adapt", 1) == 0);
+  const ops::UpdateLayout layout = ops::update_layout(node.op_name());
+  return layout.is_elementwise || layout.has_squares(node.in.size()) ||
+         (layout.takes_squares && node.attrs.get_int("adapt", 1) == 0);
 }
 
 /// The groups of an update whose op has no cut rule of its own.
@@ -45,7 +44,7 @@ std::vector<UpdateGroup> update_groups(const Node& node) {
     for (size_t i = 2; i + 1 < node.in.size(); i += 2) groups.push_back({.operands = {i, i + 1}});
     return groups;
   }
-  if (!op.ends_with("_update")) return groups;
+  if (!ops::is_group_update(op)) return groups;
   const ops::UpdateLayout layout = ops::update_layout(op);
   for (size_t g = 0; g < layout.groups(node.in.size()); ++g) {
     UpdateGroup group{.operands = {layout.param(g), layout.grad(g)},

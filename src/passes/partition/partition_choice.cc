@@ -2,7 +2,6 @@
 #include "passes/partition/partition_choice.h"
 
 #include <algorithm>
-#include <array>
 
 #include "base/error.h"
 
@@ -139,14 +138,15 @@ void NodeChooser::consider_partial(const CutMatcher& matcher) {
   }
 }
 
-/// [batch, tokens, hidden] on its way to the residual stream: made by products and lookups and what is
-/// linear.
+/// [batch, tokens, hidden] on its way to the residual stream: made by products and lookups, and by what
+/// treats its elements one by one or leaves them where they are.
 bool NodeChooser::is_stream(ValueId id) const {
-  static constexpr std::array<std::string_view, 10> kMakers{
-      "linear", "linear_grad_x", "matmul", "gather", "add", "sum", "mul", "cast", "dropout_train", "reshape"};
   const ir::Node* maker = from_.producer(id);
-  return maker != nullptr && from_.type(id).shape.rank() == 3 && tensor::is_float(from_.type(id).dtype) &&
-         std::find(kMakers.begin(), kMakers.end(), maker->op_name()) != kMakers.end();
+  if (maker == nullptr || from_.type(id).shape.rank() != 3 || !tensor::is_float(from_.type(id).dtype))
+    return false;
+  const ir::OpSchema& op = maker->op->schema;
+  const bool looks_up = op.moves != 0 && !op.is_rearrangement;
+  return ir::has_products(op) || looks_up || op.is_view || ir::is_elementwise(op);
 }
 
 bool NodeChooser::may_start(const CutMatcher& matcher, char letter) {

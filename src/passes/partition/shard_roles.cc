@@ -15,11 +15,17 @@ namespace {
 using ir::Node;
 using ir::ValueId;
 
-constexpr std::string_view kMoves[] = {"concat", "expand", "flatten", "reshape",   "rotary_embedding",
-                                       "slice",  "split",  "squeeze", "transpose", "unsqueeze"};
+bool is_elementwise(const Node& node) { return ir::is_elementwise(node.op->schema); }
 
-bool is_move(std::string_view op) {
-  return std::find(std::begin(kMoves), std::end(kMoves), op) != std::end(kMoves);
+/// Puts elements elsewhere without a look at them, or turns them within their heads.
+bool is_move(const Node& node) {
+  return node.op->schema.is_rearrangement || node.op_name() == "rotary_embedding";
+}
+
+/// Whether elements of operand i are what a move gives; the others are extents, or angles.
+bool is_moved(const Node& node, size_t i) {
+  const uint32_t moves = node.op->schema.moves;
+  return moves == 0 ? i == 0 : i >= 32 || (moves >> i & 1u) != 0;
 }
 
 /// A product of activations with a weight.
@@ -127,15 +133,15 @@ class Structure {
       s.only_products &= graph_.value(id).kind != ir::ValueKind::input;
       return;
     }
-    const std::string_view op = node->op_name();
-    if (!is_elementwise_op(op) && !(moves && is_move(op))) {
+    if (!is_elementwise(*node) && !(moves && is_move(*node))) {
       s.only_products = false;
       return;
     }
+    const std::string_view op = node->op_name();
     if (s.through.empty() && op != "add" && op != "cast") s.through = op;
-    // Operands after the first of a move are extents.
-    const size_t count = is_move(op) && op != "concat" ? 1 : node->in.size();
-    for (size_t i = 0; i < count; ++i) walk_back(node->in[i], moves, s, seen);
+    for (size_t i = 0; i < node->in.size(); ++i) {
+      if (!is_move(*node) || is_moved(*node, i)) walk_back(node->in[i], moves, s, seen);
+    }
   }
 
   void walk_on(ValueId id, std::set<size_t>& found, std::set<ValueId>& seen) const {
@@ -147,7 +153,7 @@ class Structure {
         if (products_[product->second].x == id) found.insert(product->second);
         continue;
       }
-      const bool passes = is_elementwise_op(node.op_name()) || is_move(node.op_name());
+      const bool passes = is_elementwise(node) || is_move(node);
       for (ValueId out : node.out) {
         if (passes && out != ir::kNoValue) walk_on(out, found, seen);
       }
@@ -358,7 +364,7 @@ class Finder {
         if (std::find(node.in.begin(), node.in.end(), next[i]) == node.in.end()) continue;
         const bool same = graph_.type(next[i]).shape.dims().back() == last;
         if (same && (node.op_name() == "split" || node.op_name() == "slice")) return true;
-        if (is_elementwise_op(node.op_name())) next.push_back(node.out[0]);
+        if (is_elementwise(node)) next.push_back(node.out[0]);
       }
     }
     return false;

@@ -11,13 +11,6 @@ namespace {
 using ir::Node;
 using ir::ValueId;
 
-constexpr std::string_view kElementwise[] = {
-    "abs",        "add",          "cast",     "cast_like",  "celu",          "clip",
-    "div",        "dropout",      "elu",      "erf",        "dropout_train", "exp",
-    "gelu",       "hard_sigmoid", "identity", "hard_swish", "leaky_relu",    "max",
-    "min",        "mish",         "mul",      "neg",        "pow",           "prelu",
-    "reciprocal", "relu",         "selu",     "sigmoid",    "softplus",      "softsign",
-    "sqrt",       "sub",          "swish",    "tanh",       "where",         "fused_elementwise"};
 constexpr size_t kMaxAxes = 8;  // a mesh has four
 
 ValueDim of_product(const ir::Graph& graph, const Node& node, size_t dim) {
@@ -43,7 +36,7 @@ ValueDim of_other(const ir::Graph& graph, const Node& node, size_t dim) {
     const bool keeps = dim + 1 == y.rank() && x.rank() > 0 && x[x.rank() - 1] == y[dim];
     return keeps ? ValueDim{node.in[0], x.rank() - 1} : ValueDim{};
   }
-  if (!is_elementwise_op(node.op_name())) return {};
+  if (!ir::is_elementwise(node.op->schema)) return {};
   for (ValueId id : node.in) {
     if (id != ir::kNoValue && graph.type(id).shape == y) return {id, dim};
   }
@@ -83,10 +76,6 @@ void replace(ir::Graph& graph, const Node& node, int parts) {
 }
 
 }  // namespace
-
-bool is_elementwise_op(std::string_view op) {
-  return std::find(std::begin(kElementwise), std::end(kElementwise), op) != std::end(kElementwise);
-}
 
 ValueDim root_of_dim(const ir::Graph& graph, ValueId id, size_t dim) {
   ValueDim at{id, dim};

@@ -11,9 +11,6 @@
 
 namespace trireme::passes {
 
-/// Whether element i of the result depends on elements i of the operands alone (casts, dropout too).
-bool is_elementwise_op(std::string_view op);
-
 /// A dimension of a value.
 struct ValueDim {
   ir::ValueId value = ir::kNoValue;

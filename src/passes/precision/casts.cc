@@ -6,7 +6,6 @@
 #include <set>
 
 #include "ops/elementwise/fused.h"
-#include "ops/norm/rounded.h"
 #include "ops/table.h"
 
 namespace trireme::passes {
@@ -17,16 +16,6 @@ using ir::ValueId;
 using tensor::DType;
 
 bool is_half(DType t) { return t == DType::f16 || t == DType::bf16; }
-
-/// Ops whose result types follow from operand 0 or are f32 always, with f32 inside on a device; weights may
-/// stay f32.
-bool follows_rows(std::string_view op) {
-  constexpr std::string_view kOps[] = {"softmax",          "softmax_grad",       "log_softmax",
-                                       "log_softmax_grad", "layer_norm",         "rms_norm",
-                                       "dropout_train",    "layer_norm_grad",    "rms_norm_grad",
-                                       "cross_entropy",    "cross_entropy_grad", "rotary_embedding"};
-  return std::find(std::begin(kOps), std::end(kOps), op) != std::end(kOps);
-}
 
 class Absorber {
  public:
@@ -106,9 +95,9 @@ class Absorber {
     if (s.is_control || s.updates_state() || s.is_collective || is_touched(node)) return false;
     const Change c = change_of(node);
     if (s.is_view) return absorb_view(number, node, c);
-    if (!follows_rows(node.op_name())) return (c.reads || c.writes) && absorb_elements(number, node, c);
+    if (s.half_rows.operands == 0) return (c.reads || c.writes) && absorb_elements(number, node, c);
     if (c.reads && absorb_rows(number, node, c)) return true;
-    return ops::rounded_result(node.op_name()) >= 0 && absorb_rounding(number, node, c);
+    return s.half_rows.rounded >= 0 && absorb_rounding(number, node, c);
   }
 
   /// Casts pass views: to f32 behind them, to 16 bits before them, towards those who could do their work.
@@ -151,10 +140,10 @@ class Absorber {
       view.in[i] = graph_.type(c.in[i]);
       view.known[i] = nullptr;
     }
-    // Gradients have operands of one type; those of losses have targets.
-    const bool has_targets = node.op_name() == "cross_entropy_grad";
-    if (node.op_name().ends_with("_grad") && !has_targets && view.in[0].dtype != view.in[1].dtype)
-      return false;
+    for (size_t i = 0; i < view.in.size(); ++i) {
+      const bool is_alike = (node.op->schema.half_rows.operands >> i & 1u) != 0;
+      if (is_alike && view.in[i].dtype != view.in[0].dtype) return false;
+    }
     if (!is_half(view.in[0].dtype)) return false;
     const std::vector<tensor::TensorType> types = ir::infer_types(node.op->schema, view);
     for (size_t r = 0; r < node.out.size(); ++r) {
@@ -191,9 +180,12 @@ class Absorber {
   /// A norm over f32 rows: a 16-bit gradient that arrives becomes an operand; casts of the first result
   /// become its rounded one, and the first is left out where nothing else reads it.
   bool absorb_rounding(ir::NodeId number, const Node& node, const Change& c) {
-    const auto at = static_cast<size_t>(ops::rounded_result(node.op_name()));
+    const ir::HalfRows& rows = node.op->schema.half_rows;
+    const auto at = static_cast<size_t>(rows.rounded);
     Change only{.in = node.in, .casts = {}, .types = {}};
-    if (node.op_name().ends_with("_grad")) only.in[0] = c.in[0];
+    for (size_t i = 0; i < only.in.size(); ++i) {
+      if ((rows.alone >> i & 1u) != 0) only.in[i] = c.in[i];
+    }
     DType type = DType::f32;
     bool is_read = true;
     std::vector<ir::NodeId> casts;

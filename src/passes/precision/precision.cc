@@ -16,139 +16,15 @@ using ir::ValueId;
 using tensor::DType;
 using tensor::Tensor;
 
-/// What the pass does with an op; attention lowers q, k and v only, and over pages what meets these.
-enum class Class { product, attention, pages, follow, kept };
+using Kind = ir::PrecisionRule::Kind;
 
-struct Row {
-  std::string_view op;
-  Class kind;
-  const char* why;
-};
-
-constexpr const char* kProduct = "product, sums in f32";
-constexpr const char* kMove = "moves elements";
-constexpr const char* kRound = "one rounding per element";
-constexpr const char* kStatistics = "statistics";
-constexpr const char* kSum = "sum over many elements";
-constexpr const char* kLoss = "loss";
-constexpr const char* kRange = "range or error of exp, log and powers";
-
-// After PyTorch's autocast lists for CPU and CUDA; what they promote (sums of two, concat) follows here.
-constexpr Row kRows[] = {
-    {"linear", Class::product, kProduct},
-    {"matmul", Class::product, kProduct},
-    {"gemm", Class::product, kProduct},
-    {"einsum", Class::product, kProduct},
-    {"conv", Class::product, kProduct},
-    {"conv_nhwc", Class::product, kProduct},
-    {"conv_transpose", Class::product, kProduct},
-    {"attention", Class::attention, "products, softmax and sums in f32"},
-    {"attention_bsnd", Class::attention, "products, softmax and sums in f32"},
-    {"attention_qkv", Class::attention, "products, softmax and sums in f32"},
-    {"paged_attention", Class::pages, "products, softmax and sums in f32"},
-    {"kv_append", Class::pages, kMove},
-
-    {"reshape", Class::follow, kMove},
-    {"flatten", Class::follow, kMove},
-    {"squeeze", Class::follow, kMove},
-    {"unsqueeze", Class::follow, kMove},
-    {"identity", Class::follow, kMove},
-    {"transpose", Class::follow, kMove},
-    {"concat", Class::follow, kMove},
-    {"split", Class::follow, kMove},
-    {"slice", Class::follow, kMove},
-    {"expand", Class::follow, kMove},
-    {"pad", Class::follow, kMove},
-    {"tile", Class::follow, kMove},
-    {"gather", Class::follow, kMove},
-    {"gather_nd", Class::follow, kMove},
-    {"gather_elements", Class::follow, kMove},
-    {"depth_to_space", Class::follow, kMove},
-    {"space_to_depth", Class::follow, kMove},
-    {"max_pool", Class::follow, kMove},
-    {"max_pool_nhwc", Class::follow, kMove},
-    {"global_max_pool", Class::follow, kMove},
-    {"where", Class::follow, kMove},
-    {"abs", Class::follow, kMove},
-    {"neg", Class::follow, kMove},
-    {"relu", Class::follow, kMove},
-    {"clip", Class::follow, kMove},
-    {"max", Class::follow, kMove},
-    {"min", Class::follow, kMove},
-
-    {"add", Class::follow, kRound},
-    {"sub", Class::follow, kRound},
-    {"mul", Class::follow, kRound},
-    {"div", Class::follow, kRound},
-    {"sum", Class::follow, kRound},
-    {"leaky_relu", Class::follow, kRound},
-    {"prelu", Class::follow, kRound},
-    {"elu", Class::follow, kRound},
-    {"selu", Class::follow, kRound},
-    {"celu", Class::follow, kRound},
-    {"gelu", Class::follow, kRound},
-    {"swish", Class::follow, kRound},
-    {"mish", Class::follow, kRound},
-    {"sigmoid", Class::follow, kRound},
-    {"hard_sigmoid", Class::follow, kRound},
-    {"hard_swish", Class::follow, kRound},
-    {"tanh", Class::follow, kRound},
-    {"erf", Class::follow, kRound},
-    {"dropout", Class::follow, kRound},
-    {"dropout_train", Class::follow, kRound},
-    {"rotary_embedding", Class::follow, kRound},
-
-    {"softmax", Class::kept, kStatistics},
-    {"log_softmax", Class::kept, kStatistics},
-    {"layer_norm", Class::kept, kStatistics},
-    {"add_layer_norm", Class::kept, kStatistics},
-    {"rms_norm", Class::kept, kStatistics},
-    {"group_norm", Class::kept, kStatistics},
-    {"instance_norm", Class::kept, kStatistics},
-    {"batch_norm", Class::kept, kStatistics},
-    {"batch_norm_train", Class::kept, kStatistics},
-    {"mean_variance_norm", Class::kept, kStatistics},
-    {"l2_normalize", Class::kept, kStatistics},
-    {"lp_norm", Class::kept, kStatistics},
-    {"lrn", Class::kept, kStatistics},
-    {"ema_update", Class::kept, kStatistics},
-    {"cross_entropy", Class::kept, kLoss},
-    {"nll_loss", Class::kept, kLoss},
-    {"softmax_cross_entropy_loss", Class::kept, kLoss},
-    {"reduce_sum", Class::kept, kSum},
-    {"reduce_mean", Class::kept, kSum},
-    {"reduce_prod", Class::kept, kSum},
-    {"reduce_l1", Class::kept, kSum},
-    {"reduce_l2", Class::kept, kSum},
-    {"reduce_sum_square", Class::kept, kSum},
-    {"reduce_log_sum", Class::kept, kSum},
-    {"reduce_log_sum_exp", Class::kept, kSum},
-    {"cum_sum", Class::kept, kSum},
-    {"cum_prod", Class::kept, kSum},
-    {"mean", Class::kept, kSum},
-    {"average_pool", Class::kept, kSum},
-    {"average_pool_nhwc", Class::kept, kSum},
-    {"global_average_pool", Class::kept, kSum},
-    {"global_average_pool_nhwc", Class::kept, kSum},
-    {"masked_mean_pool", Class::kept, kSum},
-    {"exp", Class::kept, kRange},
-    {"log", Class::kept, kRange},
-    {"pow", Class::kept, kRange},
-    {"sqrt", Class::kept, kRange},
-    {"reciprocal", Class::kept, kRange},
-    {"softplus", Class::kept, kRange},
-};
-
-/// The class of a node: asked for, by op, or f32 because nobody vouched for it.
-Row row_of(const Node& node, const PrecisionOptions& options) {
-  const std::string_view op = node.op_name();
+/// The rule of a node: asked for, or that of its op.
+ir::PrecisionRule rule_of(const Node& node, const PrecisionOptions& options) {
   for (const std::string& pattern : options.keep) {
-    if (name_matches(pattern, node.from) || pattern == op) return {op, Class::kept, "asked for"};
+    if (name_matches(pattern, node.from) || pattern == node.op_name())
+      return {.kind = Kind::kept, .why = "asked for"};
   }
-  for (const Row& row : kRows) {
-    if (row.op == op) return row;
-  }
-  return {op, Class::kept, "not known to bear 16 bits"};
+  return ir::precision_of(node.op->schema);
 }
 
 DType dtype_of(Precision p) { return p == Precision::f16 ? DType::f16 : DType::bf16; }
@@ -170,9 +46,8 @@ ValueId add_cast(ir::Graph& graph, ValueId value, DType to, const std::string& f
 }
 
 bool is_product(const Node& node) {
-  const auto row =
-      std::find_if(std::begin(kRows), std::end(kRows), [&](const Row& r) { return r.op == node.op_name(); });
-  return row != std::end(kRows) && row->kind != Class::follow && row->kind != Class::kept;
+  const Kind kind = ir::precision_of(node.op->schema).kind;
+  return kind == Kind::product || kind == Kind::paged;
 }
 
 /// For each node of a sorted graph: whether a product depends on its results.
@@ -295,37 +170,33 @@ class Lowering {
       rebuild(number, node, std::move(in));
       return;
     }
-    const Row row = row_of(node, options_);
+    const ir::PrecisionRule rule = rule_of(node, options_);
     bool is_low = true, is_float8 = false;
-    std::string why = row.why;
-    switch (row.kind) {
-      case Class::product:
-      case Class::attention: {
-        // An additive mask may hold the lowest f32, which 16 bits do not.
-        const size_t projections = node.op_name() == "attention_qkv" ? 1 : 3;
-        const size_t count = row.kind == Class::attention ? std::min(projections, in.size()) : in.size();
-        for (size_t i = 0; i < count; ++i) in[i] = in[i] == ir::kNoValue ? in[i] : low(in[i], node.from);
-        for (size_t i = count; i < in.size(); ++i)
-          in[i] = in[i] == ir::kNoValue ? in[i] : wide(in[i], node.from);
+    std::string why(rule.why);
+    switch (rule.kind) {
+      case Kind::product: {
+        for (size_t i = 0; i < in.size(); ++i) {
+          if (in[i] != ir::kNoValue)
+            in[i] = i < rule.operands ? low(in[i], node.from) : wide(in[i], node.from);
+        }
         if (options_.compute == Precision::fp8 && node.op_name() == "linear") {
           const ir::Refusal no = refuse_float8(number, node);
           is_float8 = !no.has_value();
-          why = no ? base::concat(row.why, "; ", *no) : "product of 8-bit floats, sums in f32";
+          why = no ? base::concat(rule.why, "; ", *no) : "product of 8-bit floats, sums in f32";
         }
         break;
       }
-      case Class::pages: {
+      case Kind::paged:
         // Pages keep their type: a cast would be of all of them.
-        const size_t first = node.op_name() == "kv_append" ? 2 : 1;
-        is_low = type(in[first]) == low_type_;
-        for (size_t i = 0; i < first; ++i) in[i] = is_low ? low(in[i], node.from) : wide(in[i], node.from);
+        is_low = type(in[rule.operands]) == low_type_;
+        for (size_t i = 0; i < rule.operands; ++i)
+          in[i] = is_low ? low(in[i], node.from) : wide(in[i], node.from);
         break;
-      }
-      case Class::follow:
+      case Kind::follows:
         is_low = follow(node, in);
         if (!is_low) why = "an operand is f32";
         break;
-      case Class::kept:
+      case Kind::kept:
         is_low = false;
         for (ValueId& id : in) id = id == ir::kNoValue ? id : wide(id, node.from);
         break;
@@ -389,9 +260,8 @@ bool needs_widening(const ir::Graph& graph, const Node& node, tensor::DeviceKind
   if (half == nullptr) return true;
   const ir::Kernel* full = ops::choose_kernel(*node.op, widened(view), device);
   if (full == nullptr) return false;
-  const auto is_reference = [](const ir::Kernel& k) { return k.name.starts_with("reference"); };
   // A kernel that converts by itself does so for every reader and in memory of its own.
-  return half->name.ends_with("_via_f32") || (is_reference(*half) && !is_reference(*full));
+  return half->is_via_f32 || (half->is_reference && !full->is_reference);
 }
 
 /// One cast of each value to f32, however many nodes read it.
@@ -486,10 +356,12 @@ class Localiser {
     const Node* p = graph_.producer(id);
     if (p == nullptr || depth == 0) return false;
     if (p->op_name() == "cast") return graph_.type(p->in[0]).dtype == half;
-    constexpr std::string_view kExact[] = {"relu",      "relu_grad", "max_pool_nhwc",
-                                           "transpose", "reshape",   "neg"};
-    const bool moves = std::find(std::begin(kExact), std::end(kExact), p->op_name()) != std::end(kExact);
-    return moves && holds_halves(p->in[0], half, depth - 1);
+    const uint32_t moved = p->op->schema.moves;
+    for (size_t i = 0; i < p->in.size(); ++i) {
+      const bool is_moved = i < 32 && (moved >> i & 1u) != 0;
+      if (is_moved && p->in[i] != ir::kNoValue && !holds_halves(p->in[i], half, depth - 1)) return false;
+    }
+    return moved != 0;
   }
 
   ir::Graph& graph_;

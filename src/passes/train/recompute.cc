@@ -2,7 +2,6 @@
 #include "passes/train/recompute.h"
 
 #include <algorithm>
-#include <array>
 
 #include "passes/rewriter.h"
 #include "passes/train/train.h"
@@ -164,13 +163,9 @@ std::vector<Cut> best_cuts(const Activations& a, const std::vector<Cut>& cuts) {
   return best;
 }
 
-/// Ops whose results are kept by `selective`: recomputing them costs as much as the forward pass.
-bool is_heavy(const Node& node) {
-  static constexpr std::array kHeavy{
-      "linear",        "matmul",    "gemm", "conv", "conv_nhwc", "conv_transpose", "attention_bsnd",
-      "attention_qkv", "attention", "lstm", "gru",  "rnn",       "einsum",         "cross_entropy"};
-  return std::any_of(kHeavy.begin(), kHeavy.end(), [&](const char* op) { return node.op_name() == op; });
-}
+/// Nodes whose results are kept by `selective`: recomputing them costs as much as the forward pass, or frees
+/// nothing.
+bool is_kept(const Node& node) { return ir::has_products(node.op->schema) || node.op->schema.keeps_results; }
 
 void count(const Activations& a, RecomputePlan& plan) {
   for (size_t n = 0; n < a.graph.nodes().size(); ++n) {
@@ -260,7 +255,7 @@ RecomputePlan plan_recompute(const Graph& graph, RecomputeMode mode, size_t segm
   RecomputePlan plan{.mode = mode, .again = std::vector<char>(graph.nodes().size(), 0)};
   if (mode == RecomputeMode::selective) {
     for (size_t n = 0; n < graph.nodes().size(); ++n) {
-      plan.again[n] = a.forward[n] && !is_heavy(graph.nodes()[n]);
+      plan.again[n] = a.forward[n] && !is_kept(graph.nodes()[n]);
     }
   }
   if (mode == RecomputeMode::full) {

@@ -124,18 +124,14 @@ TRIREME_GRADIENT(abs, hn::IfThenElse(hn::Gt(v, zero()), d, hn::IfThenElseZero(hn
 TRIREME_GRADIENT(clip, hn::IfThenElseZero(hn::And(hn::Ge(v, set(p.a)), hn::Le(v, set(p.b))), d))
 TRIREME_GRADIENT(shrink, hn::IfThenElseZero(hn::Or(hn::Lt(v, set(-p.b)), hn::Gt(v, set(p.b))), d))
 
-// The order is that of GradientOp; the test calls every row by name.
 GradientTile find_gradient(GradientOp op) {
   static constexpr std::array<GradientTile, static_cast<size_t>(GradientOp::count_)> kTable = {
-      relu_tile,     leaky_relu_tile,   thresholded_relu_tile,
-      elu_tile,      selu_tile,         celu_tile,
-      sigmoid_tile,  hard_sigmoid_tile, hard_swish_tile,
-      silu_tile,     mish_tile,         softplus_tile,
-      softsign_tile, tanh_tile,         exp_tile,
-      log_tile,      sqrt_tile,         reciprocal_tile,
-      erf_tile,      gelu_erf_tile,     gelu_tanh_tile,
-      sin_tile,      cos_tile,          abs_tile,
-      clip_tile,     shrink_tile};
+#define UNARY_FUNCTION(name, op, cost)
+#define GRADIENT_FUNCTION(name, op, cost) name##_tile,
+#include "backend/cpu/elementwise/vector_functions.inc"
+#undef UNARY_FUNCTION
+#undef GRADIENT_FUNCTION
+  };
   return kTable[static_cast<size_t>(op)];
 }
 
@@ -148,23 +144,35 @@ namespace trireme::cpu {
 
 HWY_EXPORT(find_gradient);
 
+namespace {
+
+enum class Cost : uint8_t { cheap, costly };
+
+struct FunctionRow {
+  std::string_view op;
+  Cost cost;
+};
+constexpr FunctionRow kRows[] = {
+#define UNARY_FUNCTION(name, op, cost)
+#define GRADIENT_FUNCTION(name, op, cost) {op, Cost::cost},
+#include "backend/cpu/elementwise/vector_functions.inc"
+#undef UNARY_FUNCTION
+#undef GRADIENT_FUNCTION
+};
+
+const FunctionRow& row_of(GradientOp op) { return kRows[static_cast<size_t>(op)]; }
+
+}  // namespace
+
 GradientTile gradient_tile(GradientOp op) { return HWY_DYNAMIC_DISPATCH(find_gradient)(op); }
 
-bool is_costly(GradientOp op) {
-  switch (op) {
-    case GradientOp::elu:
-    case GradientOp::selu:
-    case GradientOp::celu:
-    case GradientOp::silu:
-    case GradientOp::mish:
-    case GradientOp::softplus:
-    case GradientOp::erf:
-    case GradientOp::gelu_erf:
-    case GradientOp::gelu_tanh:
-    case GradientOp::sin:
-    case GradientOp::cos: return true;
-    default: return false;
+bool is_costly(GradientOp op) { return row_of(op).cost == Cost::costly; }
+
+std::optional<GradientOp> gradient_op_of(std::string_view name) {
+  for (size_t i = 0; !name.empty() && i < static_cast<size_t>(GradientOp::count_); ++i) {
+    if (row_of(GradientOp(i)).op == name) return GradientOp(i);
   }
+  return std::nullopt;
 }
 
 void gradient(const GradientFunction& f, const GradientArgs& g, base::ThreadPool& pool) {

@@ -5,37 +5,18 @@
 
 namespace trireme::cpu {
 
-/// One derivative per row; d is dy, v the function's operand x or (rows marked y) its result; a and b are
-/// UnaryParams as the function has them. Flop counts as in UnaryOp.
+/// The gradient rows of vector_functions.inc.
 enum class GradientOp : uint8_t {
-  relu,              // y: y > 0 ? d : 0, 1
-  leaky_relu,        // v < 0 ? a d : d, 2
-  thresholded_relu,  // v > a ? d : 0, 1
-  elu,               // v > 0 ? d : d a exp(v), 18
-  selu,              // d b (v > 0 ? 1 : a exp(v)), 19
-  celu,              // v > 0 ? d : d exp(v / a), 19
-  sigmoid,           // y: d y (1 - y), 3
-  hard_sigmoid,      // 0 < a v + b < 1 ? a d : 0, 5
-  hard_swish,        // d (v < -3 ? 0 : v <= 3 ? v / 3 + 1/2 : 1), 5
-  silu,              // d s (1 + a v (1 - s)), s = sigmoid(a v), 23
-  mish,              // d (t + v sigmoid(v) (1 - t^2)), t = tanh(softplus(v)), 30
-  softplus,          // d sigmoid(v), 19
-  softsign,          // d / (1 + |v|)^2, 4
-  tanh,              // y: d (1 - y^2), 2
-  exp,               // y: d y, 1
-  log,               // d / v, 1
-  sqrt,              // y: d / (2 y), 2
-  reciprocal,        // y: -d y^2, 3
-  erf,               // d 2/sqrt(pi) exp(-v^2), 19
-  gelu_erf,          // d (Phi(v) + v phi(v)), 34
-  gelu_tanh,         // 30
-  sin,               // d cos(v), 21
-  cos,               // -d sin(v), 21
-  abs,               // d sign(v), 2
-  clip,              // a <= v <= b ? d : 0, 2
-  shrink,            // |v| > b ? d : 0, 2
-  count_             // number of derivatives, not one
+#define UNARY_FUNCTION(name, op, cost)
+#define GRADIENT_FUNCTION(name, op, cost) name,
+#include "backend/cpu/elementwise/vector_functions.inc"
+#undef UNARY_FUNCTION
+#undef GRADIENT_FUNCTION
+  count_  // number of derivatives, not one
 };
+
+/// The derivative that computes the operator `name`.
+std::optional<GradientOp> gradient_op_of(std::string_view name);
 
 /// dx[i] = f(dy[i], v[i]) for i in [0, n) on the calling thread; dx may be dy or v. 12 bytes per element.
 using GradientTile = void (*)(const float* dy, const float* v, float* dx, size_t n, UnaryParams params);

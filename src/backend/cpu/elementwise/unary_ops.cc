@@ -151,22 +151,14 @@ void pow_scalar_tile(const float* x, float* y, size_t n, P p) {
   for (size_t i = 0; i < n; ++i) y[i] = std::pow(x[i], e);
 }
 
-// The order is that of UnaryOp; the test calls every row by name.
 UnaryTile find(UnaryOp op) {
   static constexpr std::array<UnaryTile, static_cast<size_t>(UnaryOp::count_)> kTable = {
-      identity_tile,     relu_tile,       leaky_relu_tile, thresholded_relu_tile,
-      elu_tile,          selu_tile,       celu_tile,       sigmoid_tile,
-      hard_sigmoid_tile, hard_swish_tile, silu_tile,       mish_tile,
-      softplus_tile,     softsign_tile,   tanh_tile,       exp_tile,
-      expm1_tile,        log_tile,        log1p_tile,      sqrt_tile,
-      rsqrt_tile,        reciprocal_tile, square_tile,     erf_tile,
-      gelu_erf_tile,     gelu_tanh_tile,  sin_tile,        cos_tile,
-      tan_tile,          asin_tile,       acos_tile,       atan_tile,
-      sinh_tile,         cosh_tile,       asinh_tile,      acosh_tile,
-      atanh_tile,        abs_tile,        neg_tile,        floor_tile,
-      ceil_tile,         round_tile,      trunc_tile,      sign_tile,
-      clip_tile,         shrink_tile,     pow_scalar_tile, affine_tile,
-      logical_not_tile,  is_nan_tile,     is_inf_tile};
+#define UNARY_FUNCTION(name, op, cost) name##_tile,
+#define GRADIENT_FUNCTION(name, op, cost)
+#include "backend/cpu/elementwise/vector_functions.inc"
+#undef UNARY_FUNCTION
+#undef GRADIENT_FUNCTION
+  };
   return kTable[static_cast<size_t>(op)];
 }
 
@@ -179,36 +171,35 @@ namespace trireme::cpu {
 
 HWY_EXPORT(find);
 
+namespace {
+
+enum class Cost : uint8_t { cheap, costly };
+
+struct FunctionRow {
+  std::string_view op;
+  Cost cost;
+};
+constexpr FunctionRow kRows[] = {
+#define UNARY_FUNCTION(name, op, cost) {op, Cost::cost},
+#define GRADIENT_FUNCTION(name, op, cost)
+#include "backend/cpu/elementwise/vector_functions.inc"
+#undef UNARY_FUNCTION
+#undef GRADIENT_FUNCTION
+};
+
+const FunctionRow& row_of(UnaryOp op) { return kRows[static_cast<size_t>(op)]; }
+
+}  // namespace
+
 UnaryTile unary_tile(UnaryOp op) { return HWY_DYNAMIC_DISPATCH(find)(op); }
 
-bool is_costly(UnaryOp op) {
-  switch (op) {
-    case UnaryOp::identity:
-    case UnaryOp::relu:
-    case UnaryOp::leaky_relu:
-    case UnaryOp::thresholded_relu:
-    case UnaryOp::hard_sigmoid:
-    case UnaryOp::hard_swish:
-    case UnaryOp::softsign:
-    case UnaryOp::sqrt:
-    case UnaryOp::rsqrt:
-    case UnaryOp::reciprocal:
-    case UnaryOp::square:
-    case UnaryOp::abs:
-    case UnaryOp::neg:
-    case UnaryOp::floor:
-    case UnaryOp::ceil:
-    case UnaryOp::round:
-    case UnaryOp::trunc:
-    case UnaryOp::sign:
-    case UnaryOp::clip:
-    case UnaryOp::shrink:
-    case UnaryOp::affine:
-    case UnaryOp::logical_not:
-    case UnaryOp::is_nan:
-    case UnaryOp::is_inf: return false;
-    default: return true;
+bool is_costly(UnaryOp op) { return row_of(op).cost == Cost::costly; }
+
+std::optional<UnaryOp> unary_op_of(std::string_view name) {
+  for (size_t i = 0; !name.empty() && i < static_cast<size_t>(UnaryOp::count_); ++i) {
+    if (row_of(UnaryOp(i)).op == name) return UnaryOp(i);
   }
+  return std::nullopt;
 }
 
 void unary(const UnaryFunction& f, const float* x, float* y, int64_t n, base::ThreadPool& pool) {

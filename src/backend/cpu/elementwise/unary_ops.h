@@ -2,67 +2,25 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <string_view>
 
 #include "base/threads/thread_pool.h"
 
 namespace trireme::cpu {
 
-/// One function per row; a and b are UnaryParams. Flop counts are the vector arithmetic a SIMD level
-/// executes.
+/// The unary rows of vector_functions.inc.
 enum class UnaryOp : uint8_t {
-  identity,          // x, 0 flop
-  relu,              // max(x, 0), 1
-  leaky_relu,        // x < 0 ? a x : x, 2
-  thresholded_relu,  // x > a ? x : 0, 1
-  elu,               // x > 0 ? x : a (exp(x) - 1), 17
-  selu,              // b (x > 0 ? x : a (exp(x) - 1)), 18
-  celu,              // max(x, 0) + min(0, a (exp(x / a) - 1)), 20
-  sigmoid,           // 1 / (1 + exp(-x)), 18
-  hard_sigmoid,      // clip(a x + b, 0, 1), 4
-  hard_swish,        // x clip(x / 6 + 1/2, 0, 1), 5
-  silu,              // x / (1 + exp(-a x)), 20
-  mish,              // x tanh(log(1 + exp(x))), 22
-  softplus,          // log(1 + exp(x)), 40
-  softsign,          // x / (1 + |x|), 3
-  tanh,              // 20
-  exp,               // 16
-  expm1,             // 15
-  log,               // x > 0, 22
-  log1p,             // x >= -1, 30
-  sqrt,              // 1
-  rsqrt,             // 1 / sqrt(x), 2
-  reciprocal,        // 1
-  square,            // 1
-  erf,               // 26
-  gelu_erf,          // x (1 + erf(x / sqrt 2)) / 2, 29
-  gelu_tanh,         // x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) / 2, 26
-  sin,               // 20
-  cos,               // 20
-  tan,               // library call per element
-  asin,              // library call per element, as the seven below
-  acos,
-  atan,
-  sinh,
-  cosh,
-  asinh,
-  acosh,
-  atanh,
-  abs,          // 1
-  neg,          // 1
-  floor,        // 1
-  ceil,         // 1
-  round,        // half to even, 1
-  trunc,        // 1
-  sign,         // -1, 0 or 1; NaN stays, 2
-  clip,         // min(max(x, a), b), 2
-  shrink,       // x < -b ? x + a : x > b ? x - a : 0, 4
-  pow_scalar,   // x^a; a in {-1, -1/2, 0, 1/2, 1, 2, 3} by multiplication, else a library call
-  affine,       // a x + b, 2
-  logical_not,  // x == 0 ? 1 : 0, 1
-  is_nan,       // 1
-  is_inf,       // 1
-  count_        // number of functions, not a function
+#define UNARY_FUNCTION(name, op, cost) name,
+#define GRADIENT_FUNCTION(name, op, cost)
+#include "backend/cpu/elementwise/vector_functions.inc"
+#undef UNARY_FUNCTION
+#undef GRADIENT_FUNCTION
+  count_  // number of functions, not a function
 };
+
+/// The function that computes the operator `name`.
+std::optional<UnaryOp> unary_op_of(std::string_view name);
 
 struct UnaryParams {
   float a = 0.0f;
