@@ -148,8 +148,12 @@ class RowTrial {
     }
     return in;
   }
+  /// Weights that entries are part of are no constants: a kernel that packs constants ahead is not asked,
+  /// since its choice may look at how many outputs there are.
   std::vector<Tensor> evaluate(const std::vector<Tensor>& in) {
-    return ops::evaluate(ops::table().need(case_.op), case_.attrs, in, case_.results, pool_);
+    ops::HostRun on(pool_);
+    if (case_.op == "conv_nhwc" && dims_[1]) on.fed = {1};
+    return ops::evaluate(ops::table().need(case_.op), case_.attrs, in, case_.results, on);
   }
 
   /// The dimension of a result that grows with the entries, whatever is in it.

@@ -15,6 +15,7 @@ const ir::OpTable& table();
 struct HostRun {
   base::ThreadPool& pool;
   int64_t max_bytes = INT64_MAX;
+  std::vector<size_t> fed = {};  // operands that kernels may not take for constants
   HostRun(base::ThreadPool& threads, int64_t most_bytes = INT64_MAX) : pool(threads), max_bytes(most_bytes) {}
 };
 

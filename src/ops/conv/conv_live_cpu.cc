@@ -3,7 +3,9 @@
 
 #include "backend/cpu/conv/conv_pack.h"
 #include "backend/cpu/device/cpu_stream.h"
+#include "backend/cpu/conv_forms/conv_choice.h"
 #include "backend/cpu/conv/depthwise_nhwc.h"
+#include "backend/cpu/conv/grouped_nhwc.h"
 #include "ops/conv/conv_shape_cpu.h"
 #include "ops/dense/epilogue_cpu.h"
 #include "ops/kernel_forms.h"
@@ -42,6 +44,13 @@ ir::Refusal refuse_winograd(const ir::NodeView& n) {
   if (conv_reads_nchw(n)) return "reads nchw";
   if (!cpu::winograd_fits(s)) return "padding is above 2";
   if (s.out_h() < 4 || s.out_w() < 4) return base::concat("output of ", s.out_h(), " x ", s.out_w());
+  return std::nullopt;
+}
+
+ir::Refusal refuse_grouped(const ir::NodeView& n) {
+  if (const ir::Refusal reason = refuse(n)) return reason;
+  if (conv_reads_nchw(n)) return "reads nchw";
+  if (!cpu::grouped_pays(shape_of(n))) return "groups leave lanes empty or fill products";
   return std::nullopt;
 }
 
@@ -89,6 +98,22 @@ ir::BoundKernel prepare_winograd(const ir::KernelInit& init) {
   return bound;
 }
 
+ir::BoundKernel prepare_grouped(const ir::KernelInit& init) {
+  const cpu::ConvShape shape = shape_of(init.node);
+  const int64_t packed = align_up(static_cast<int64_t>(cpu::packed_grouped_bytes(shape)));
+  const size_t operands = init.node.in.size();
+  ir::BoundKernel bound;
+  bound.workspace_bytes = packed + static_cast<int64_t>(cpu::grouped_workspace_bytes(shape, init.threads));
+  bound.run = [=, epilogue = epilogue_of(activation_of(init.node.attrs))](const ir::RunArgs& args) {
+    cpu::GroupedArgs a{
+        .shape = shape, .x = in_ptr<float>(args, 0), .y = out_ptr<float>(args, 0), .epilogue = epilogue};
+    a.weights = cpu::pack_grouped(shape, in_ptr<float>(args, 1), args.workspace);
+    bind_epilogue(a.epilogue, args, operands);
+    cpu::grouped_nhwc(a, static_cast<char*>(args.workspace) + packed, cpu::pool_of(args.stream));
+  };
+  return bound;
+}
+
 /// First layers on planes keep the taps of a channel together, which is the order in memory.
 cpu::PackedConv pack_planes(const cpu::ConvShape& s, const float* weights, void* memory) {
   const int64_t depth = s.c * s.kh * s.kw;
@@ -129,6 +154,7 @@ ir::BoundKernel prepare_implicit(const ir::KernelInit& init) {
 std::vector<ir::Kernel> conv_nhwc_live_kernels() {
   return faster({{.name = "depthwise_live", .refuse = refuse_depthwise, .prepare = prepare_depthwise},
                  {.name = "winograd_live", .refuse = refuse_winograd, .prepare = prepare_winograd},
+                 {.name = "grouped_live", .refuse = refuse_grouped, .prepare = prepare_grouped},
                  {.name = "implicit_gemm_live", .refuse = refuse, .prepare = prepare_implicit}},
                 {});
 }

@@ -1,8 +1,11 @@
-// conv_nhwc on CPU: depthwise rows, Winograd tiles, or an implicit product on packed weights; epilogue fused.
-#include "backend/cpu/conv/conv_nhwc.h"
+// conv_nhwc on CPU: depthwise rows, Winograd tiles, groups in vectors, dot products of a few outputs, or an
+// implicit product on packed weights; epilogue fused.
+#include "backend/cpu/conv_forms/conv_choice.h"
 
 #include "backend/cpu/device/cpu_stream.h"
 #include "backend/cpu/conv/depthwise_nhwc.h"
+#include "backend/cpu/conv/grouped_nhwc.h"
+#include "backend/cpu/conv_forms/narrow_nhwc.h"
 #include "backend/cpu/conv/winograd_nhwc.h"
 #include "ops/conv/conv_depth_cpu.h"
 #include "ops/conv/conv_live_cpu.h"
@@ -31,7 +34,7 @@ ir::Refusal refuse(const ir::NodeView& n) {
 ir::Refusal refuse_depthwise(const ir::NodeView& n) {
   if (const ir::Refusal reason = refuse(n)) return reason;
   const cpu::ConvShape s = shape_of(n);
-  if (s.groups != s.c || s.oc != s.c)
+  if (!cpu::conv_is_depthwise(s))
     return base::concat(s.groups, " groups of ", s.c, " channels: not depthwise");
   if (reads_nchw(n)) return "reads nchw";
   return std::nullopt;
@@ -41,17 +44,49 @@ ir::Refusal refuse_depthwise(const ir::NodeView& n) {
 ir::Refusal refuse_winograd(const ir::NodeView& n) {
   if (const ir::Refusal reason = refuse(n)) return reason;
   const cpu::ConvShape s = shape_of(n);
-  if (const ir::Refusal reason = refuse_not_three_by_three(s)) return reason;
+  if (const ir::Refusal reason = refuse_not_winograd(s)) return reason;
   if (reads_nchw(n)) return "reads nchw";
-  if (!cpu::winograd_fits(s)) return "padding is above 2";
-  if (s.out_h() < 4 || s.out_w() < 4 || s.out_h() * s.out_w() < 49)
-    return base::concat("output of ", s.out_h(), " x ", s.out_w(), " is too small to pay for larger weights");
+  if (!cpu::winograd_fits(s)) return "padding is above 2 dilations";
+  if (!cpu::winograd_pays(s))
+    return base::concat("output of ", s.out_h(), " x ", s.out_w(), " under dilation ", s.dilation_h,
+                        " is too small, or ", s.oc, " outputs too few, to pay for the transforms");
+  return std::nullopt;
+}
+
+ir::Refusal refuse_narrow(const ir::NodeView& n) {
+  if (const ir::Refusal reason = refuse(n)) return reason;
+  if (reads_nchw(n)) return "reads nchw";
+  const cpu::ConvShape s = shape_of(n);
+  if (!cpu::narrow_pays(s))
+    return base::concat(s.c, " channels to ", s.oc, " in ", s.groups,
+                        " groups: not a few outputs of one group");
+  return std::nullopt;
+}
+
+ir::Refusal refuse_grouped(const ir::NodeView& n) {
+  if (const ir::Refusal reason = refuse(n)) return reason;
+  if (reads_nchw(n)) return "reads nchw";
+  const cpu::ConvShape s = shape_of(n);
+  if (s.groups == 1) return "has one group";
+  if (!cpu::grouped_pays(s))
+    return base::concat("groups of ", s.c / s.groups, " channels to ", s.oc / s.groups,
+                        " leave lanes empty or fill products");
   return std::nullopt;
 }
 
 struct Packed {
   PackMemory memory;
   cpu::PackedConv conv;
+};
+
+struct GroupedWeights {
+  PackMemory memory;
+  cpu::PackedGrouped packed;
+};
+
+struct NarrowWeights {
+  PackMemory memory;
+  const float* packed;
 };
 
 struct WinogradWeights {
@@ -115,6 +150,58 @@ ir::BoundKernel prepare_winograd(const ir::KernelInit& init) {
   return bound;
 }
 
+ir::BoundKernel prepare_narrow(const ir::KernelInit& init) {
+  const ir::NodeView& n = init.node;
+  const cpu::ConvShape shape = shape_of(n);
+  const tensor::Tensor& w = *n.value(1);
+  const auto slab = pack_slab(init.packs);
+  const auto weights = init.packs.get<NarrowWeights>(ir::pack_key(w, "narrow_f32"), [&] {
+    const PackMemory memory(slab, cpu::packed_narrow_bytes(shape));
+    const float* packed = cpu::pack_narrow(shape, w.data<float>().data(), memory.data.get());
+    return std::make_shared<NarrowWeights>(NarrowWeights{memory, packed});
+  });
+  const size_t operands = n.in.size();
+  ir::BoundKernel bound{.unread_inputs = 1u << 1};
+  bound.run = [=, epilogue = epilogue_of(activation_of(n.attrs))](const ir::RunArgs& args) {
+    cpu::NarrowArgs a{.shape = shape,
+                      .x = in_ptr<float>(args, 0),
+                      .weights = weights->packed,
+                      .y = out_ptr<float>(args, 0),
+                      .epilogue = epilogue};
+    bind_epilogue(a.epilogue, args, operands);
+    cpu::narrow_nhwc(a, cpu::pool_of(args.stream));
+  };
+  return bound;
+}
+
+ir::BoundKernel prepare_grouped(const ir::KernelInit& init) {
+  const ir::NodeView& n = init.node;
+  const cpu::ConvShape shape = shape_of(n);
+  const tensor::Tensor& w = *n.value(1);
+  // Strides and dilation decide which taps lie together.
+  const std::string format =
+      base::concat("grouped_f32 g", shape.groups, " s", shape.stride_w, " d", shape.dilation_w);
+  const auto slab = pack_slab(init.packs);
+  const auto weights = init.packs.get<GroupedWeights>(ir::pack_key(w, format), [&] {
+    const PackMemory memory(slab, cpu::packed_grouped_bytes(shape));
+    const cpu::PackedGrouped packed = cpu::pack_grouped(shape, w.data<float>().data(), memory.data.get());
+    return std::make_shared<GroupedWeights>(GroupedWeights{memory, packed});
+  });
+  const size_t operands = n.in.size();
+  ir::BoundKernel bound{.unread_inputs = 1u << 1};
+  bound.workspace_bytes = static_cast<int64_t>(cpu::grouped_workspace_bytes(shape, init.threads));
+  bound.run = [=, epilogue = epilogue_of(activation_of(n.attrs))](const ir::RunArgs& args) {
+    cpu::GroupedArgs a{.shape = shape,
+                       .x = in_ptr<float>(args, 0),
+                       .weights = weights->packed,
+                       .y = out_ptr<float>(args, 0),
+                       .epilogue = epilogue};
+    bind_epilogue(a.epilogue, args, operands);
+    cpu::grouped_nhwc(a, args.workspace, cpu::pool_of(args.stream));
+  };
+  return bound;
+}
+
 ir::BoundKernel prepare_implicit(const ir::KernelInit& init) {
   const ir::NodeView& n = init.node;
   const cpu::ConvShape shape = shape_of(n);
@@ -150,6 +237,8 @@ std::vector<ir::Kernel> conv_nhwc_cpu_kernels() {
   std::vector<ir::Kernel> all = {
       {.name = "depthwise", .refuse = refuse_depthwise, .prepare = prepare_depthwise},
       {.name = "winograd", .refuse = refuse_winograd, .prepare = prepare_winograd},
+      {.name = "narrow", .refuse = refuse_narrow, .prepare = prepare_narrow},
+      {.name = "grouped", .refuse = refuse_grouped, .prepare = prepare_grouped},
       {.name = "implicit_gemm", .refuse = refuse, .prepare = prepare_implicit},
       conv_depth_kernel()};
   for (ir::Kernel& kernel : conv_nhwc_live_kernels()) all.push_back(std::move(kernel));

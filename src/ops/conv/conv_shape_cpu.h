@@ -90,15 +90,21 @@ inline ir::Refusal refuse_conv_operands(const ir::NodeView& n, const cpu::ConvSh
   return std::nullopt;
 }
 
-/// Refuses what only a dense 3 x 3 convolution of stride 1 is; the limits on channels and extents are
+/// Refuses what no Winograd form takes, whatever the dilation; the limits on channels and extents are
 /// measured: docs/decisions/0006-winograd.md.
-inline ir::Refusal refuse_not_three_by_three(const cpu::ConvShape& s) {
+inline ir::Refusal refuse_not_winograd(const cpu::ConvShape& s) {
   if (s.kh != 3 || s.kw != 3) return base::concat("kernel is ", s.kh, " x ", s.kw, ", not 3 x 3");
   if (s.stride_h != 1 || s.stride_w != 1) return base::concat("stride is ", s.stride_h, " x ", s.stride_w);
-  if (s.dilation_h != 1 || s.dilation_w != 1)
-    return base::concat("dilation is ", s.dilation_h, " x ", s.dilation_w);
   if (s.groups != 1) return base::concat("has ", s.groups, " groups");
   if (s.c < 16 || s.oc < 16) return base::concat("fewer than 16 channels: ", s.c, " to ", s.oc);
+  return std::nullopt;
+}
+
+/// Refuses what only a dense 3 x 3 convolution of stride and dilation 1 is.
+inline ir::Refusal refuse_not_three_by_three(const cpu::ConvShape& s) {
+  if (const auto why = refuse_not_winograd(s)) return why;
+  if (s.dilation_h != 1 || s.dilation_w != 1)
+    return base::concat("dilation is ", s.dilation_h, " x ", s.dilation_w);
   return std::nullopt;
 }
 

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "backend/cpu/device/cpu_stream.h"
+#include "ops/conv/conv_transpose_fast_cpu.h"
 #include "ops/conv/transpose_window.h"
 #include "ops/kernel_forms.h"
 #include "ops/table.h"
@@ -164,7 +165,9 @@ ir::BoundKernel prepare_deform(const ir::KernelInit& init) {
 
 }  // namespace
 
-std::vector<ir::Kernel> conv_transpose_cpu_kernels() { return float_reference(prepare_transpose); }
+std::vector<ir::Kernel> conv_transpose_cpu_kernels() {
+  return faster({conv_transpose_phases()}, float_reference(prepare_transpose));
+}
 
 std::vector<ir::Kernel> deform_conv_cpu_kernels() {
   const ir::Kernel plain{

@@ -98,11 +98,13 @@ void for_phases(const ConvShape& s, const float* weights, const Visit& visit) {
   }
 }
 
-/// The rows of a phase (null: zeros) of `images` images, on their way into dx at the first of them.
+/// The rows of a phase (null: the bias, or zeros) of `images` images, on their way into dx at the first of
+/// them.
 struct PhaseRows {
   int64_t images;
   const float* rows;
   float* dx;
+  const float* bias;  // [c] or null
 };
 
 void interleave(const ConvShape& s, const Phase& p, PhaseRows from, base::ThreadPool& pool) {
@@ -113,11 +115,8 @@ void interleave(const ConvShape& s, const Phase& p, PhaseRows from, base::Thread
       float* out = from.dx + ((image * s.h + h) * s.w + p.w.first) * s.c;
       const float* in = from.rows == nullptr ? nullptr : from.rows + line * p.w.count * s.c;
       for (int64_t i = 0; i < p.w.count; ++i, out += s.stride_w * s.c) {
-        if (in == nullptr) {
-          std::memset(out, 0, bytes);
-        } else {
-          std::memcpy(out, in + i * s.c, bytes);
-        }
+        const float* pixel = in == nullptr ? from.bias : in + i * s.c;
+        pixel == nullptr ? std::memset(out, 0, bytes) : std::memcpy(out, pixel, bytes);
       }
     }
   });
@@ -196,20 +195,44 @@ size_t conv_grad_x_phases_bytes(const ConvShape& s, int threads) {
   return most + phase_row_bytes(s) + 128;
 }
 
+size_t packed_phases_bytes(const ConvShape& s) {
+  size_t sum = 64;
+  for_phases(s, nullptr, [&](const Phase& p) { sum += p.empty() ? 0 : align64(packed_view_bytes(p.view)); });
+  return sum;
+}
+
+void pack_phases(const ConvShape& s, const float* weights, void* memory) {
+  base::ThreadPool alone(1);
+  char* to = align64(memory);
+  for_phases(s, weights, [&](const Phase& p) {
+    if (p.empty()) return;
+    pack_view(p.view, to, alone);
+    to += align64(packed_view_bytes(p.view));
+  });
+}
+
 void conv_grad_x_phases(const ConvGradXArgs& a, void* workspace, base::ThreadPool& pool) {
   const ConvShape& s = a.shape;
   float* rows = reinterpret_cast<float*>(align64(workspace));
   char* memory = reinterpret_cast<char*>(rows) + phase_row_bytes(s);
   const int64_t most = phase_images(s), image = s.h * s.w * s.c;
+  char* ahead = a.packed == nullptr ? nullptr : align64(const_cast<void*>(a.packed));  // only read
   for_phases(s, a.weights, [&](const Phase& p) {
-    if (p.empty()) return interleave(s, p, {s.n, nullptr, a.dx}, pool);
+    if (p.empty()) return interleave(s, p, {s.n, nullptr, a.dx, a.bias}, pool);
     ConvArgs args{.shape = p.over_dy, .y = rows, .epilogue = {}};
-    args.weights = pack_view(p.view, memory, pool);
+    args.epilogue.bias = a.bias;
+    const size_t bytes = align64(packed_view_bytes(p.view));
+    if (ahead == nullptr) {
+      args.weights = pack_view(p.view, memory, pool);
+    } else {
+      args.weights = packed_view(p.view, ahead);
+      ahead += bytes;
+    }
     for (int64_t n = 0; n < s.n; n += most) {
       args.shape.n = std::min(most, s.n - n);
       args.x = a.dy + n * p.over_dy.h * p.over_dy.w * s.oc;
-      conv2d_nhwc(args, memory + align64(packed_view_bytes(p.view)), pool);
-      interleave(s, p, {args.shape.n, rows, a.dx + n * image}, pool);
+      conv2d_nhwc(args, memory + bytes, pool);
+      interleave(s, p, {args.shape.n, rows, a.dx + n * image, a.bias}, pool);
     }
   });
 }

@@ -15,6 +15,10 @@ struct ConvGradXArgs {
   /// vanishes where `gate` [like dx] is not above zero.
   const uint8_t* which = nullptr;
   const float* gate = nullptr;
+  /// By phases only, which is how a transposed convolution runs forward: weights that pack_phases packed
+  /// ahead instead of `weights`, and what each of the c channels begins with. Null: packed now; zeros.
+  const void* packed = nullptr;
+  const float* bias = nullptr;
 };
 
 /// The convolution over dy that a convolution of stride 1 is backwards: taps turned around, channels swapped.
@@ -36,6 +40,13 @@ void conv_grad_x_winograd(const ConvGradXArgs& args, void* workspace, base::Thre
 /// True for any stride, with dilation 1.
 bool conv_grad_x_phases_fits(const ConvShape& shape);
 size_t conv_grad_x_phases_bytes(const ConvShape& shape, int threads);
+
+/// The weights of all phases: each tap is in one of them, with channels padded to whole panels.
+size_t packed_phases_bytes(const ConvShape& shape);
+
+/// Packs ONNX weights of the convolution `shape` into `memory` on the calling thread.
+void pack_phases(const ConvShape& shape, const float* weights, void* memory);
+
 /// Input pixels of one remainder modulo the strides read the same taps: each such phase is a product of
 /// stride 1 over dy, computed for a few images at a time and interleaved into dx.
 void conv_grad_x_phases(const ConvGradXArgs& args, void* workspace, base::ThreadPool& pool);

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <vector>
 
+#include "backend/cpu/conv/conv_inside.h"
 #include "backend/cpu/conv/conv_planes.h"
 #include "backend/cpu/conv/conv_source.h"
 #include "base/error.h"
@@ -118,6 +119,7 @@ size_t conv2d_workspace_bytes(const ConvShape& shape, ImageLayout x_layout, int 
     lanes = std::max(lanes, static_cast<size_t>(plan.lanes) * plan.lane_bytes);
   }
   const int64_t front = copies ? conv_padded_elements(shape) : shape.c / shape.groups;
+  if (!copies && conv_skips_padding(shape)) return conv2d_inside_workspace_bytes(shape, threads);
   const size_t planes = conv_reads_planes(shape, x_layout) ? conv_planes_workspace_bytes(shape, threads) : 0;
   return std::max(planes, lanes + align_up(static_cast<size_t>(front * element)) + 2 * kAlignment);
 }
@@ -128,6 +130,7 @@ void conv2d_nhwc(const ConvArgs& args, void* workspace, base::ThreadPool& pool) 
               "weights were packed for planes");
   if (args.weights.by_planes) return conv2d_planes(args, workspace, pool);
   const bool copies = copies_input(s, args.x_layout);
+  if (!copies && conv_skips_padding(s)) return conv2d_inside(args, workspace, pool);
   float* front = reinterpret_cast<float*>(align_up(workspace));  // padded image, or one pixel of zeros
   const int64_t front_floats = copies ? conv_padded_elements(s) : s.c / s.groups;
   char* lanes = align_up(reinterpret_cast<char*>(front + front_floats));

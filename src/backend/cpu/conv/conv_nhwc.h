@@ -62,7 +62,8 @@ size_t conv2d_workspace_bytes(const ConvShape& shape, ImageLayout x_layout, int 
 
 /// Runs the convolution. Rows of the implicit product are read in place through pointers, or transposed
 /// block-wise into the workspace; each output is one multiply-add chain in (kh, kw, c) order whatever the
-/// tiling or the team.
+/// tiling or the team. Taps in the padding are multiplied as zeros, or left out where they are many
+/// (conv_inside.h): the shape of one image says which.
 void conv2d_nhwc(const ConvArgs& args, void* workspace, base::ThreadPool& pool);
 
 }  // namespace trireme::cpu

@@ -179,6 +179,12 @@ size_t packed_view_bytes(const WeightView& v, Isa isa) {
   return align64(packed_b_bytes(v.taps() * v.depth, v.columns, isa)) * static_cast<size_t>(v.groups) + 64;
 }
 
+PackedConv packed_view(const WeightView& v, const void* memory, Isa isa) {
+  const size_t group = align64(packed_b_bytes(v.taps() * v.depth, v.columns, isa));
+  const uintptr_t data = (reinterpret_cast<uintptr_t>(memory) + 63) & ~uintptr_t{63};
+  return {reinterpret_cast<const float*>(data), static_cast<int64_t>(group / sizeof(float)), isa, false};
+}
+
 PackedConv pack_view(const WeightView& v, void* memory, base::ThreadPool& pool, Isa isa) {
   const DenseKernels& kernels = dense_kernels(isa);
   const int64_t rows = v.taps() * v.depth;

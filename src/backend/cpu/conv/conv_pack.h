@@ -35,6 +35,9 @@ size_t packed_view_bytes(const WeightView& view, Isa isa = best_isa());
 /// Packs into `memory` (packed_view_bytes) with the team. Reads and writes the weights once; no scratch.
 PackedConv pack_view(const WeightView& view, void* memory, base::ThreadPool& pool, Isa isa = best_isa());
 
+/// What pack_view gave for `memory`, without packing again.
+PackedConv packed_view(const WeightView& view, const void* memory, Isa isa = best_isa());
+
 /// Points of the transformed tile apart in packed Winograd weights, in floats.
 int64_t winograd_point_floats(int64_t depth, int64_t columns, Isa isa = best_isa());
 

@@ -425,7 +425,8 @@ size_t winograd_grad_w_bytes(const ConvShape& s, int threads) {
 }
 
 void winograd_grad_w(const ConvGradWArgs& args, void* workspace, base::ThreadPool& pool) {
-  base::check(winograd_fits(args.shape), "not a convolution for the Winograd form");
+  base::check(winograd_fits(args.shape) && args.shape.dilation_h == 1 && args.shape.dilation_w == 1,
+              "not a convolution for the Winograd form");
   const Cut c = cut(args.shape, dense_kernels(args.isa));
   const uintptr_t at = (reinterpret_cast<uintptr_t>(workspace) + 63) & ~uintptr_t{63};
   float* memory = reinterpret_cast<float*>(at);

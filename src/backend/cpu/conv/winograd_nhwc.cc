@@ -225,9 +225,9 @@ char* align64(void* p) {
 /// How a layer is cut: blocks of tiles x parts of the output channels.
 struct Grid {
   int out = 0, side = 0, points = 0;
-  int64_t tiles_h = 0, tiles_w = 0, tiles = 0;
-  int64_t blocks = 0, block_tiles = 0;  // block_tiles is the largest
-  int64_t parts = 0, part = 0;          // output channels per part, whole panels
+  int64_t tiles_h = 0, tiles_w = 0, tiles = 0;  // of a phase of a dilated image; in all
+  int64_t blocks = 0, block_tiles = 0;          // block_tiles is the largest
+  int64_t parts = 0, part = 0;                  // output channels per part, whole panels
   int64_t tasks() const { return blocks * parts; }
 };
 
@@ -287,9 +287,9 @@ Grid cut(const ConvShape& s, WinogradTile tile, int threads, int64_t panel) {
   g.out = static_cast<int>(tile);
   g.side = g.out + 2;
   g.points = g.side * g.side;
-  g.tiles_h = divide_up(s.out_h(), g.out);
-  g.tiles_w = divide_up(s.out_w(), g.out);
-  g.tiles = s.n * g.tiles_h * g.tiles_w;
+  g.tiles_h = divide_up(divide_up(s.out_h(), s.dilation_h), g.out);
+  g.tiles_w = divide_up(divide_up(s.out_w(), s.dilation_w), g.out);
+  g.tiles = s.n * s.dilation_h * s.dilation_w * g.tiles_h * g.tiles_w;
   g.parts = 1;
   g.part = divide_up(s.oc, panel) * panel;
   const int64_t tile_bytes = g.points * (s.c + s.oc) * static_cast<int64_t>(sizeof(float));
@@ -363,18 +363,32 @@ class Winograd {
     int64_t image, h, w;
   };
 
+  /// Tiles go through an image phase by phase: the outputs of one remainder modulo the dilations read pixels
+  /// of one remainder only, as a dense convolution does.
   Spot spot(int64_t tile) const {
-    const int64_t line = tile / g_.tiles_w;
-    return {line / g_.tiles_h, line % g_.tiles_h * g_.out, tile % g_.tiles_w * g_.out};
+    int64_t rest = tile;
+    const auto next = [&rest](int64_t count) {
+      const int64_t at = rest % count;
+      rest /= count;
+      return at;
+    };
+    const int64_t column = next(g_.tiles_w), line = next(g_.tiles_h);
+    const int64_t phase_w = next(s_.dilation_w), phase_h = next(s_.dilation_h);
+    return {rest, phase_h + line * g_.out * s_.dilation_h, phase_w + column * g_.out * s_.dilation_w};
+  }
+
+  /// Outputs of a tile inside the image along one axis; none where a phase is empty.
+  int outputs(int64_t extent, int64_t first, int dilation) const {
+    return static_cast<int>(std::clamp<int64_t>(divide_up(extent - first, dilation), 0, g_.out));
   }
 
   void gather(int64_t tile, float* out, int64_t point_stride) const {
     const Spot at = spot(tile);
     std::array<const float*, 36> pixels;
     for (int i = 0; i < g_.side; ++i) {
-      const int64_t h = at.h - s_.pad_top + i;
+      const int64_t h = at.h - s_.pad_top + int64_t{i} * s_.dilation_h;
       for (int j = 0; j < g_.side; ++j) {
-        const int64_t w = at.w - s_.pad_left + j;
+        const int64_t w = at.w - s_.pad_left + int64_t{j} * s_.dilation_w;
         const bool inside = h >= 0 && h < s_.h && w >= 0 && w < s_.w;
         pixels[static_cast<size_t>(i * g_.side + j)] =
             inside ? a_.x + ((at.image * s_.h + h) * s_.w + w) * s_.c : zeros_;
@@ -449,10 +463,10 @@ class Winograd {
                                .y = a_.y + first,
                                .residual = later ? nullptr : residual,
                                .bias = e.bias ? e.bias + column : nullptr,
-                               .pixel = s_.oc,
-                               .line = ow * s_.oc,
-                               .rows = static_cast<int>(std::min<int64_t>(g_.out, oh - at.h)),
-                               .columns = static_cast<int>(std::min<int64_t>(g_.out, ow - at.w)),
+                               .pixel = s_.dilation_w * s_.oc,
+                               .line = s_.dilation_h * ow * s_.oc,
+                               .rows = outputs(oh, at.h, s_.dilation_h),
+                               .columns = outputs(ow, at.w, s_.dilation_w),
                                .lo = lo_,
                                .hi = hi_,
                                .clamps = clamps_ && e.act != Activation::none,
@@ -463,9 +477,9 @@ class Winograd {
     if (clamps_) return;
     for (int i = 0; i < s.rows; ++i) {
       dense_kernels(a_.weights.isa)
-          .activate(
-              {s.y + i * s.line, s_.oc, s.columns, part, later && residual ? residual + i * s.line : nullptr},
-              e);
+          .activate({s.y + i * s.line, s.pixel, s.columns, part,
+                     later && residual ? residual + i * s.line : nullptr},
+                    e);
     }
   }
 
@@ -492,10 +506,10 @@ class Winograd {
 }  // namespace
 
 bool winograd_fits(const ConvShape& s) {
-  const auto small = [](int pad) { return pad >= 0 && pad <= 2; };
-  return s.kh == 3 && s.kw == 3 && s.stride_h == 1 && s.stride_w == 1 && s.dilation_h == 1 &&
-         s.dilation_w == 1 && s.groups == 1 && small(s.pad_top) && small(s.pad_left) && small(s.pad_bottom) &&
-         small(s.pad_right);
+  const auto small = [](int pad, int dilation) { return pad >= 0 && pad <= 2 * dilation; };
+  return s.kh == 3 && s.kw == 3 && s.stride_h == 1 && s.stride_w == 1 && s.groups == 1 &&
+         small(s.pad_top, s.dilation_h) && small(s.pad_bottom, s.dilation_h) &&
+         small(s.pad_left, s.dilation_w) && small(s.pad_right, s.dilation_w);
 }
 
 size_t packed_winograd_bytes(const ConvShape& s, WinogradTile tile, Isa isa) {
@@ -524,6 +538,8 @@ void winograd_nhwc(const WinogradArgs& args, void* workspace, base::ThreadPool& 
   base::check(args.x_which == nullptr || args.weights.tile == WinogradTile::four,
               "windows go to tiles of four");
   base::check(args.takes_maxima || args.which == nullptr, "places of maxima that are not taken");
+  base::check((s.dilation_h == 1 && s.dilation_w == 1) || (!args.takes_maxima && args.x_which == nullptr),
+              "windows of a dilated convolution");
   const bool is_plain = args.gate == nullptr && args.epilogue.residual == nullptr &&
                         (args.epilogue.act == Activation::none || args.epilogue.act == Activation::relu);
   base::check(!args.takes_maxima || is_plain, "maxima of more than a rectifier's results");

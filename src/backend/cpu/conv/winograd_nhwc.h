@@ -13,7 +13,7 @@ namespace trireme::cpu {
 /// 9 m^2.
 enum class WinogradTile : uint8_t { two = 2, four = 4 };
 
-/// True for 3 x 3 kernels, stride and dilation 1, one group, paddings of 0 to 2.
+/// True for 3 x 3 kernels of one group with stride 1, any dilation, and paddings of 0 to 2 dilations.
 bool winograd_fits(const ConvShape& shape);
 
 /// For constant weights: the larger tile up to 128 channels in, else the smaller. At 256 the larger one's
@@ -64,7 +64,8 @@ struct WinogradArgs {
 size_t winograd_workspace_bytes(const ConvShape& shape, WinogradTile tile, int threads);
 
 /// y = A^T [sum over c of (G w G^T) * (B^T x B)] A per tile, then the epilogue. Each output is the same chain
-/// of operations whatever the team, the blocks or its batch mates. Source: Lavin & Gray 2015.
+/// of operations whatever the team, the blocks or its batch mates. Source: Lavin & Gray 2015. With dilation d
+/// the outputs of each of d x d phases form a dense convolution of their own, whose tiles are d pixels apart.
 void winograd_nhwc(const WinogradArgs& args, void* workspace, base::ThreadPool& pool);
 
 }  // namespace trireme::cpu

@@ -77,7 +77,7 @@ class Runner {
     prototype_.act_before_residual = job.epilogue.act_before_residual;
     prototype_.clamps_low = clamps_ && job.epilogue.act != Activation::none;
     prototype_.clamps_high = prototype_.clamps_low && job.epilogue.act != Activation::relu;
-    prototype_.panel_stride = kernels_.panel * depth_;
+    prototype_.panel_stride = kernels_.panel * job.b.k;
   }
 
   void task(int64_t index, char* lane) const {
@@ -207,8 +207,8 @@ class Runner {
   void multiply(const Pass& pass, char* lane) const {
     GemmTile tile = prototype_;
     tile.k = pass.k1 - pass.k0;
-    tile.accumulate = pass.k0 > 0;
-    tile.finish = pass.k1 == depth_;
+    tile.accumulate = pass.k0 > 0 || job_.accumulates;
+    tile.finish = pass.k1 == depth_ && job_.finishes;
     tile.lengths = reinterpret_cast<const int32_t*>(lane);
     tile.segments = plan_.packed ? 0 : segments(pass);
     const bool few = !plan_.packed && plan_.tile_rows <= kernels_.wide_rows;
@@ -219,8 +219,9 @@ class Runner {
       step = few && p + 4 <= pass.last_panel && left >= 4 * kernels_.panel ? 4 : 1;
       tile.n = static_cast<int>(std::min<int64_t>(left, step * kernels_.panel));
       const int vectors = step == 4 ? 8 : left > kernels_.width ? 2 : 1;
-      tile.b = job_.b.data + column * depth_ + pass.k0 * std::min(vectors, 2) * kernels_.width;
-      tile.bias = job_.epilogue.bias && pass.k0 == 0 ? job_.epilogue.bias + column : nullptr;
+      tile.b =
+          job_.b.data + column * job_.b.k + (job_.first_k + pass.k0) * std::min(vectors, 2) * kernels_.width;
+      tile.bias = job_.epilogue.bias && !tile.accumulate ? job_.epilogue.bias + column : nullptr;
       const float* next = next_weights(pass, p + step);
       const bool fresh = p == pass.first_panel && !(job_.asked && pass.k0 == 0 && p == 0);
       for (int64_t t = pass.first_tile; t < pass.last_tile; ++t) {
@@ -249,7 +250,8 @@ class Runner {
       k = pass.k1;
     }
     const int64_t column = panel * kernels_.panel, left = job_.b.n - column;
-    return job_.b.data + column * depth_ + k * (left > kernels_.width ? kernels_.panel : kernels_.width);
+    return job_.b.data + column * job_.b.k +
+           (job_.first_k + k) * (left > kernels_.width ? kernels_.panel : kernels_.width);
   }
 
   /// The first two of `tiles` tiles of a panel ask for half of the next panel each, so that it arrives while

@@ -56,7 +56,8 @@ struct PlanLimits {
 GemmPlan plan_gemm(int64_t m, int64_t n, const RowSource& source, const DenseKernels& kernels,
                    PlanLimits limits);
 
-/// One product: c[m, b.n] = epilogue(source * b).
+/// One product: c[m, b.n] = epilogue(source * b), or one of several over parts of the depth that go into the
+/// same c one after the other.
 struct GemmJob {
   RowSource source;
   int64_t m = 0;
@@ -66,6 +67,9 @@ struct GemmJob {
   Epilogue epilogue;
   bool asked = false;           // the first weights were asked for by the product before
   const float* next = nullptr;  // what to ask for at the end: the weights of the product after this one
+  int64_t first_k = 0;          // the row of b that the source begins with
+  bool accumulates = false;     // sums go on from c
+  bool finishes = true;         // residual and activation follow
 };
 
 /// Runs the job under `plan`; `workspace` holds plan.lanes * plan.lane_bytes.

@@ -1,0 +1,117 @@
+// conv_transpose: every kernel against the plain one in double over random attributes; the same bits for any
+// team and any batch mates.
+#include <cstring>
+#include <random>
+
+#include "ops/test_eval.h"
+#include "tests/run_kernels.h"
+
+namespace trireme::ops {
+namespace {
+
+using tensor::Tensor;
+using Ints = std::vector<int64_t>;
+
+struct Case {
+  int64_t n, h, w, c, oc, kh, kw, stride_h, stride_w, pad, extra, group;
+  bool biased;
+};
+
+ir::Attrs attrs_of(const Case& c) {
+  return {{"strides", Ints{c.stride_h, c.stride_w}},
+          {"pads", Ints{c.pad, c.pad, c.pad, c.pad}},
+          {"output_padding", Ints{c.extra, 0}},
+          {"group", c.group}};
+}
+
+std::vector<Tensor> operands(const Case& c) {
+  return {tests::random_tensor({c.n, c.c, c.h, c.w}, 1),
+          tests::random_tensor({c.c, c.oc / c.group, c.kh, c.kw}, 2),
+          c.biased ? tests::random_tensor({c.oc}, 3) : Tensor()};
+}
+
+Tensor wide(const Tensor& t) {
+  if (!t.defined()) return t;
+  Tensor out = Tensor::empty(tensor::DType::f64, t.dims());
+  const std::vector<double> values = t.to_doubles();
+  std::copy(values.begin(), values.end(), out.mutable_data<double>().begin());
+  return out;
+}
+
+/// Up-sampling layers of U-Net, DCGAN and segmentation heads at small extents, and odd ones.
+std::vector<Case> cases() {
+  std::vector<Case> all = {
+      {2, 7, 9, 32, 16, 2, 2, 2, 2, 0, 0, 1, true}, {1, 5, 4, 24, 40, 4, 4, 2, 2, 1, 0, 1, true},
+      {3, 6, 5, 17, 9, 3, 3, 2, 2, 1, 1, 1, false}, {1, 4, 4, 21, 21, 16, 16, 8, 8, 4, 0, 21, true},
+      {1, 3, 5, 8, 6, 1, 2, 3, 3, 0, 0, 1, true},   {2, 1, 1, 20, 33, 4, 4, 1, 1, 0, 0, 1, true},
+      {2, 6, 7, 12, 18, 3, 3, 2, 1, 1, 0, 3, true}, {1, 5, 5, 16, 1, 4, 4, 2, 2, 1, 0, 1, true}};
+  std::mt19937 generator(3);
+  const auto pick = [&](std::initializer_list<int64_t> from) {
+    return *(from.begin() + generator() % from.size());
+  };
+  while (all.size() < 80) {
+    Case c{pick({1, 2}),
+           pick({1, 2, 5, 8}),
+           pick({1, 3, 6, 9}),
+           0,
+           0,
+           pick({1, 2, 3, 4, 5}),
+           pick({1, 2, 3, 4}),
+           pick({1, 2, 3}),
+           pick({1, 2, 4}),
+           pick({0, 0, 1, 2}),
+           0,
+           pick({1, 1, 2, 3}),
+           pick({0, 1}) == 1};
+    c.c = c.group * pick({1, 3, 8, 17});
+    c.oc = c.group * pick({1, 2, 15, 18});
+    c.extra = c.stride_h > 1 ? pick({0, 1}) : 0;
+    const int64_t high = (c.h - 1) * c.stride_h + c.kh + c.extra - 2 * c.pad;
+    const int64_t broad = (c.w - 1) * c.stride_w + c.kw - 2 * c.pad;
+    if (high > 0 && broad > 0) all.push_back(c);
+  }
+  return all;
+}
+
+TEST(ConvTranspose, EveryKernelAgreesWithDouble) {
+  int fast = 0;
+  for (const Case& c : cases()) {
+    const std::vector<Tensor> in = operands(c);
+    std::vector<Tensor> exact;
+    for (const Tensor& t : in) exact.push_back(wide(t));
+    const auto reference = tests::run_kernels("conv_transpose", attrs_of(c), exact);
+    ASSERT_FALSE(reference.empty());
+    const std::vector<double> want = reference.back().out[0].to_doubles();
+    const auto first = tests::run_kernels("conv_transpose", attrs_of(c), in, 1, {}, 1);
+    for (const std::vector<size_t>& fed : {std::vector<size_t>{}, {1}}) {
+      const auto results = tests::run_kernels("conv_transpose", attrs_of(c), in, 1, fed, 3);
+      ASSERT_EQ(results.size(), first.size());
+      for (size_t k = 0; k < results.size(); ++k) {
+        const std::string name =
+            base::concat(results[k].kernel, " ", c.h, " x ", c.w, " kernel ", c.kh, " x ", c.kw, " stride ",
+                         c.stride_h, " x ", c.stride_w, " pad ", c.pad);
+        tests::expect_close(results[k].out[0], want, 1e-4, 1e-5, name);
+        EXPECT_EQ(std::memcmp(results[k].out[0].raw(), first[k].out[0].raw(), want.size() * sizeof(float)), 0)
+            << name << ": a team or packing ahead changes bits";
+        fast += results[k].kernel == "phases";
+      }
+    }
+  }
+  EXPECT_GT(fast, 120);
+}
+
+TEST(ConvTranspose, AnImageDoesNotDependOnItsBatchMates) {
+  const Case two = cases()[0];
+  Case one = two;
+  one.n = 1;
+  const std::vector<Tensor> in = operands(two), single = operands(one);  // the first image is the same
+  const auto both = tests::run_kernels("conv_transpose", attrs_of(two), in);
+  const auto alone = tests::run_kernels("conv_transpose", attrs_of(one), single);
+  ASSERT_EQ(both[0].kernel, "phases");
+  EXPECT_EQ(std::memcmp(both[0].out[0].raw(), alone[0].out[0].raw(),
+                        static_cast<size_t>(alone[0].out[0].elements()) * sizeof(float)),
+            0);
+}
+
+}  // namespace
+}  // namespace trireme::ops
