@@ -222,6 +222,7 @@ std::vector<ir::Kernel> reference(ir::BoundKernel (*prepare)(const ir::KernelIni
 std::vector<ir::Kernel> top_k_cpu_kernels() {
   std::vector<ir::Kernel> kernels = reference(prepare_top_k<true>, refuse_ranks);
   kernels[0].name = "ranks";
+  kernels[0].is_reference = false;
   kernels.push_back(reference(prepare_top_k<false>, refuse_top_k)[0]);
   return kernels;
 }
