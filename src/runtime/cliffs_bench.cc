@@ -779,11 +779,18 @@ int main(int argc, char** argv) {
   std::string only;
   double least = 0;
   uint64_t seed = 1;
-  for (int i = 1; i + 1 < argc; i += 2) {
+  for (int i = 1; i < argc; ++i) {
     const std::string flag = argv[i];
-    if (flag == "--only") only = argv[i + 1];
-    if (flag == "--least") least = std::stod(argv[i + 1]);
-    if (flag == "--seed") seed = std::stoull(argv[i + 1]);
+    if (flag.starts_with("--benchmark_")) continue;  // what `./dev bench` gives to every benchmark
+    const bool is_known = flag == "--only" || flag == "--least" || flag == "--seed";
+    if (!is_known || i + 1 == argc) {
+      std::fprintf(stderr, "usage: bench_cliffs [--only TEXT] [--seed N] [--least SHARE]\n");
+      return 2;
+    }
+    const char* value = argv[++i];
+    if (flag == "--only") only = value;
+    if (flag == "--least") least = std::stod(value);
+    if (flag == "--seed") seed = std::stoull(value);
   }
   std::vector<Speed> speeds;
   for (const Case& c : all_cases(seed)) {

@@ -1,5 +1,5 @@
 // conv_nhwc of three spatial axes on CPU: the sum over taps in depth of convolutions of whole slices.
-#include "ops/conv/conv_depth_cpu.h"
+#include "ops/conv/conv_kernels_cpu.h"
 
 #include "backend/cpu/conv/depthwise_nhwc.h"
 #include "backend/cpu/conv/winograd_nhwc.h"

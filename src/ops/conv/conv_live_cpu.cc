@@ -1,5 +1,5 @@
 // conv_nhwc on weights that change every step: they are packed or transformed into the workspace first.
-#include "ops/conv/conv_live_cpu.h"
+#include "ops/conv/conv_kernels_cpu.h"
 
 #include "backend/cpu/conv/conv_pack.h"
 #include "backend/cpu/device/cpu_stream.h"

@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "backend/cpu/device/cpu_stream.h"
-#include "ops/conv/conv_transpose_fast_cpu.h"
+#include "ops/conv/conv_kernels_cpu.h"
 #include "ops/conv/transpose_window.h"
 #include "ops/kernel_forms.h"
 #include "ops/table.h"

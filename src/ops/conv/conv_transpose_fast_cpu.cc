@@ -1,6 +1,6 @@
 // conv_transpose through channels-last copies of x and y, between which its phases are products on packed
 // weights.
-#include "ops/conv/conv_transpose_fast_cpu.h"
+#include "ops/conv/conv_kernels_cpu.h"
 
 #include <array>
 #include <memory>

@@ -35,7 +35,7 @@ bool convert_conv(Rewriter& rw, const Node& node) {
   const bool has_bias = node.in.size() > 2 && node.in[2] != ir::kNoValue;
   const size_t axes = spatial_axes(rw, node.in[0]);
   if (axes == 0 || !w || w->size() != axes + 2) return false;
-  // Only constant weights have a kernel of three spatial axes (ops/conv/conv_depth_cpu.h).
+  // Only constant weights have a kernel of three spatial axes (ops/conv/conv_kernels_cpu.h).
   if (axes == 3 && rw.known(node.in[1]) == nullptr) return false;
   std::vector<ValueId> in{to_last(rw, node.in[0], node.from), node.in[1]};
   if (has_bias) in.push_back(node.in[2]);
