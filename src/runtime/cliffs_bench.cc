@@ -1,12 +1,10 @@
-// Every operator that moves or reduces memory beside a copy of the same bytes: finds forms whose kernel is
-// far from it.
+// Every operator that moves or reduces memory beside a copy of the same bytes: finds forms far from it.
 //
 //   bench_cliffs [--only TEXT] [--seed N] [--least SHARE]
 //
-// Prints one line a case, worst first: GB/s of operands and results, that rate as a share of the copy's in
-// the same rotation, the kernel that was chosen. One thread, its own processor time. With --least it exits
-// with 1 and names what is below SHARE (or below the operator's own least share, where a reason is stated)
-// and each operator without a case.
+// Prints one line a case, worst first: GB/s of operands and results, their share of the copy's in the same
+// rotation, the kernel. One thread, its own processor time. With --least it exits with 1 and names what is
+// below SHARE (or the operator's own least share, where a reason is stated) and each operator without a case.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -777,23 +775,19 @@ bool is_without_cliffs(const std::vector<Speed>& speeds, double least, bool is_w
 int main(int argc, char** argv) {
   using namespace trireme::runtime;
   std::string only;
-  double least = 0;
-  uint64_t seed = 1;
+  double least = 0, seed = 1;
   for (int i = 1; i < argc; ++i) {
     const std::string flag = argv[i];
     if (flag.starts_with("--benchmark_")) continue;  // what `./dev bench` gives to every benchmark
-    const bool is_known = flag == "--only" || flag == "--least" || flag == "--seed";
-    if (!is_known || i + 1 == argc) {
-      std::fprintf(stderr, "usage: bench_cliffs [--only TEXT] [--seed N] [--least SHARE]\n");
-      return 2;
-    }
-    const char* value = argv[++i];
+    const std::string value = i + 1 < argc ? argv[++i] : "";
+    if (value.empty() || (flag != "--only" && flag != "--least" && flag != "--seed"))
+      return std::fputs("usage: bench_cliffs [--only TEXT] [--seed N] [--least SHARE]\n", stderr), 2;
     if (flag == "--only") only = value;
     if (flag == "--least") least = std::stod(value);
-    if (flag == "--seed") seed = std::stoull(value);
+    if (flag == "--seed") seed = std::stod(value);
   }
   std::vector<Speed> speeds;
-  for (const Case& c : all_cases(seed)) {
+  for (const Case& c : all_cases(static_cast<uint64_t>(seed))) {
     if (c.op.find(only) != std::string::npos) speeds.push_back(measure(c));
   }
   std::stable_sort(speeds.begin(), speeds.end(),
