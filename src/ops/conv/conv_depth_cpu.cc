@@ -16,6 +16,8 @@ using tensor::Dims;
 
 /// Bytes of results that one walk over the taps keeps in the second-level cache.
 constexpr int64_t kBlockBytes = 512 << 10;
+/// Results walked together at most: the workspace is looked for once for each count.
+constexpr int64_t kMostTogether = 64;
 
 enum class Engine : uint8_t { depthwise, winograd, implicit };
 
@@ -33,7 +35,8 @@ struct DepthConv {
   /// Results that are walked together: neighbours read neighbouring slices only at stride 1.
   int64_t block() const {
     if (depth.stride != 1) return 1;
-    return std::clamp<int64_t>(kBlockBytes / std::max<int64_t>(1, out_floats() * 4), 1, depth.out);
+    const int64_t fit = std::max<int64_t>(1, kBlockBytes / std::max<int64_t>(1, out_floats() * 4));
+    return std::min({fit, kMostTogether, std::max<int64_t>(1, depth.out)});
   }
   /// The results that read tap k inside the input.
   TapRange range(int64_t k) const { return tap_range(depth, k); }

@@ -56,6 +56,7 @@ struct Match {
   ValueId q, k, v;
   std::vector<Term> terms;
   ValueId factor = ir::kNoValue;  // of whole rows of scores, as [heads, 1, 1] is
+  tensor::Dims factor_at;         // the extents of the scores that it multiplied
   double scale = 1;
 };
 
@@ -98,6 +99,7 @@ std::optional<ValueId> product_under(const Rewriter& rw, ValueId id, Match& m) {
       const bool fits = m.factor == ir::kNoValue && is_factor(rw, mul->in[1 - side]);
       if (!fits || rw.dims(mul->in[side]) != rw.dims(id) || !rw.dims(id)) return std::nullopt;
       m.factor = mul->in[1 - side];
+      m.factor_at = *rw.dims(id);
       id = mul->in[side];
     } else {
       return id;
@@ -249,6 +251,7 @@ Miss gather_heads(Rewriter& rw, const Node& product, const Node& softmax) {
   const tensor::Dims q = *rw.dims(m.q), k = *rw.dims(m.k), v = *rw.dims(m.v);
   if (!heads_fit(q, k, v)) return unfit(q, k, v);
   if (std::max(q[3], v[3]) > kMaxHeadDim) return wide(q[3], v[3]);
+  if (m.factor != ir::kNoValue && m.factor_at != scores) return "a factor multiplied scores of other extents";
   const auto mask = mask_of(rw, m, scores, product.from);
   if (!mask) return base::concat("what is added does not broadcast over scores ", tensor::to_string(scores));
   if (m.factor != ir::kNoValue) m.q = rw.add("mul", {m.q, m.factor}, {}, product.from);

@@ -93,14 +93,17 @@ struct Places {
   }
 };
 
-bool is_view(const Node& node) {
-  return node.op->schema.is_view && node.op_name() != "identity" && node.op_name() != "bit_cast";
+bool is_view(const ir::Graph& graph, const Node& node) {
+  return node.op->schema.is_view && graph.type(node.in[0]).dtype == graph.type(node.out[0]).dtype;
 }
 
 const Node* move(const ir::Graph& graph, ValueId id) {
   const Node* node = graph.producer(id);
-  return node != nullptr && (node->op_name() == "transpose" || is_view(*node)) ? node : nullptr;
+  return node != nullptr && (node->op_name() == "transpose" || is_view(graph, *node)) ? node : nullptr;
 }
+
+/// Nodes that are looked at together; exporters write fewer than ten.
+constexpr size_t kLongestChain = 64;
 
 /// The source of the chain that ends in `y`, and its nodes, first to last.
 struct Chain {
@@ -110,10 +113,12 @@ struct Chain {
 
 Chain chain_of(const ir::Graph& graph, ValueId y) {
   Chain chain{y, {}};
-  while (const Node* node = move(graph, chain.source)) {
-    chain.nodes.insert(chain.nodes.begin(), *node);
+  const Node* node = move(graph, chain.source);
+  for (; node != nullptr && chain.nodes.size() < kLongestChain; node = move(graph, chain.source)) {
+    chain.nodes.push_back(*node);
     chain.source = node->in[0];
   }
+  std::reverse(chain.nodes.begin(), chain.nodes.end());
   return chain;
 }
 
@@ -313,7 +318,7 @@ std::vector<char> ends_of_chains(const ir::Graph& graph) {
   for (const ValueId id : graph.outputs()) ends[ir::index(id)] = 1;
   for (const Node& node : graph.nodes()) {
     if (node.op == nullptr) continue;
-    const bool moves = node.op_name() == "transpose" || is_view(node);
+    const bool moves = node.op_name() == "transpose" || is_view(graph, node);
     for (size_t i = moves ? 1 : 0; i < node.in.size(); ++i) {
       if (node.in[i] != ir::kNoValue) ends[ir::index(node.in[i])] = 1;
     }

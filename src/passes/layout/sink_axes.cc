@@ -1,6 +1,8 @@
 // How axes that an op names change when a transpose moves from before it to behind it.
 #include "passes/layout/sink_axes.h"
 
+#include <algorithm>
+
 namespace trireme::passes {
 namespace {
 
@@ -114,11 +116,17 @@ bool sink_reduction(Rewriter& rw, const Node& node, const Before& before) {
   return finish(rw, node, std::move(sunk), before);
 }
 
+/// Operands x and axes, which may stay as extents of 1.
+bool is_reduction(const ir::OpSchema& schema) {
+  const auto keeps = [](const ir::AttrSpec& attr) { return attr.name == "keepdims"; };
+  return schema.max_in == 2 && std::any_of(schema.attrs.begin(), schema.attrs.end(), keeps);
+}
+
 }  // namespace
 
 bool sink_past_axes(Rewriter& rw, const Node& node) {
   const std::string_view op = node.op_name();
-  const bool reduces = op.starts_with("reduce_");
+  const bool reduces = is_reduction(node.op->schema);
   if (!reduces && op != "resize" && op != "slice" && op != "split" && op != "softmax") return false;
   const auto before = transpose_before(rw, node);
   if (!before) return false;

@@ -224,6 +224,16 @@ TEST(Patterns, NearMissesSayWhy) {
             std::string::npos);
 }
 
+/// A factor for each window, multiplied while windows were an axis of their own.
+TEST(Patterns, FactorsOfWindowsKeepTheirPlace) {
+  Pattern p;
+  const ValueId scores = p.op("matmul", {p.input({4, 3, 5, 8}), p.input({4, 3, 8, 5})});
+  const ValueId apart = p.op("mul", {p.reshape(scores, {2, 2, 3, 5, 5}), p.weight({2, 1, 1, 1})});
+  const ValueId weights = p.op("softmax", {p.reshape(apart, {4, 3, 5, 5})});
+  p.graph.add_output(p.op("matmul", {weights, p.input({4, 3, 5, 8})}), "y");
+  EXPECT_EQ(count(optimized(p), "attention_bsnd"), 0u);
+}
+
 TEST(Patterns, AttentionOfEinsums) {
   for (const int64_t batch : {1, 2}) {
     Pattern p;  // MaxViT's partitions: [images, windows, heads, rows, channels]
