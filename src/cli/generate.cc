@@ -16,7 +16,7 @@
 #include "engine/decode/decode_ranks.h"
 #include "engine/ranks/inference_ranks.h"
 #include "model/hf/generation.h"
-#include "sched/token_scheduler.h"
+#include "sched/text/token_scheduler.h"
 
 namespace trireme::cli {
 namespace {

@@ -8,7 +8,7 @@
 #include "serve/kserve/kserve_raw.h"
 #include "serve/kserve/kserve_request.h"
 #include "serve/kserve/kserve_response.h"
-#include "serve/kserve/request_json.h"
+#include "serve/infer/request_json.h"
 
 namespace trireme::serve {
 namespace {
@@ -286,6 +286,7 @@ void KserveApi::generate(const ModelPath& path, http::Request&& request, http::R
       generate_sink(std::move(reply), path.action == "generate_stream", model->config().is_decoupled);
   sink.received_ns = request.received_ns;
   sink.begun_ns = request.begun_ns;
+  sink.wants_one_part = path.action == "generate";
   const auto failed = sink.failed;
   try {
     core_.infer(model, std::move(parsed), std::move(sink));

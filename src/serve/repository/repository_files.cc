@@ -9,7 +9,7 @@
 #include "base/files/directory.h"
 #include "base/files/file.h"
 #include "base/files/scratch.h"
-#include "serve/batched/model_file.h"
+#include "serve/models/model_file.h"
 
 namespace trireme::serve {
 namespace {

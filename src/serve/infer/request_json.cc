@@ -1,5 +1,5 @@
 // JSON of requests: counted as events, which cost nothing, before values are built of it.
-#include "serve/kserve/request_json.h"
+#include "serve/infer/request_json.h"
 
 #include <algorithm>
 

@@ -1,5 +1,5 @@
 // The model that a version's directory or file holds.
-#include "serve/batched/model_file.h"
+#include "serve/models/model_file.h"
 
 #include <algorithm>
 

@@ -1,5 +1,5 @@
 // Sampling against its formulas, and generation: the same answers in any company, pages that come back.
-#include "sched/token_scheduler.h"
+#include "sched/text/token_scheduler.h"
 
 #include <gtest/gtest.h>
 
