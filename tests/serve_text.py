@@ -1,9 +1,11 @@
 # Language models on the server: the OpenAI API and KServe's generate beside each other, streams, stops, faults.
+import base64
 import http.client
 import json
 import os
 import shutil
 import signal
+import struct
 import subprocess
 import threading
 import time
@@ -298,6 +300,42 @@ def case_keys():
         assert call(server, "/v1/completions", body, {"Authorization": secret})[0] == 200
         assert call(server, "/tokenize", {"model": "talk", "prompt": "x"})[0] == 401
         assert call(server, "/v1/models")[0] == 200
+
+
+def case_embeddings():
+    from _serving import encoder_dir, link_tree
+    root = temporary()
+    link_tree(encoder_dir(), root / "minilm")
+    texts = [f"sentence number {i} about the sea" for i in range(40)]  # more than a batch
+    with Server(root, "--warm-up", "none") as server:
+        status, _, body = call(server, "/v1/embeddings", {"model": "minilm", "input": texts})
+        assert status == 200 and [d["index"] for d in body["data"]] == list(range(40)), body
+        assert body["usage"]["prompt_tokens"] == body["usage"]["total_tokens"] > 40 * 6, body["usage"]
+        plain = [d["embedding"] for d in body["data"]]
+        packed = call(server, "/v1/embeddings", {"model": "minilm", "input": texts[7], "encoding_format": "base64"})[2]
+        bits = base64.b64decode(packed["data"][0]["embedding"])
+        assert list(struct.unpack(f"<{len(bits) // 4}f", bits)) == [struct.unpack("<f", struct.pack("<f", v))[0]
+                                                                     for v in plain[7]]
+        cut = call(server, "/v1/embeddings", {"model": "minilm", "input": texts[7], "dimensions": 64})[2]
+        short = cut["data"][0]["embedding"]
+        assert len(short) == 64 and abs(sum(v * v for v in short) - 1) < 1e-5
+        assert call(server, "/v1/completions", {"model": "minilm", "prompt": "x"})[0] == 404
+        for members, param in (({}, "input"), ({"input": []}, "input"), ({"input": [1, 2]}, "input"),
+                               ({"input": ""}, "input"), ({"input": "x", "encoding_format": "x"}, "encoding_format"),
+                               ({"input": "x", "dimensions": 0}, "dimensions")):
+            status, error, _ = error_of(server, "/v1/embeddings", model="minilm", **members)
+            assert status == 400 and error["param"] == param, (members, error)
+        assert error_of(server, "/v1/embeddings", model="none", input="x")[0] == 404
+    shutil.rmtree(root)
+
+
+def case_long_prompts_beside_short_ones():
+    with serve("--http-threads", "1") as server:
+        long = threading.Thread(target=lambda: [error_of(server, prompt="a b" * 60_000) for _ in range(4)])
+        long.start()
+        for _ in range(5):
+            assert complete(server, prompt="x", max_tokens=2)["usage"]["completion_tokens"] == 2
+        long.join()
 
 
 def case_beside_a_classic_model():

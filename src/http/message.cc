@@ -167,6 +167,20 @@ std::string base64_decode(std::string_view text) {
   return out;
 }
 
+std::string base64_encode(std::string_view bytes) {
+  constexpr std::string_view kLetters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  std::string out;
+  out.reserve((bytes.size() + 2) / 3 * 4);
+  for (size_t i = 0; i < bytes.size(); i += 3) {
+    uint32_t bits = 0;
+    for (size_t b = 0; b < 3; ++b)
+      bits = bits << 8 | (i + b < bytes.size() ? static_cast<unsigned char>(bytes[i + b]) : 0u);
+    for (size_t sextet = 0; sextet < 4; ++sextet)
+      out.push_back(i + sextet <= bytes.size() ? kLetters[bits >> (18 - 6 * sextet) & 63] : '=');
+  }
+  return out;
+}
+
 int status_of(base::ErrorCode code) {
   switch (code) {
     case base::ErrorCode::invalid_argument: return 400;

@@ -114,42 +114,66 @@ void TextService::drop_gone() {
   if (at == live_.end()) looked_ = -1;
 }
 
+namespace {
+
+/// What a listener throws ends its own request and no other; false where it does.
+template <class Tell>
+bool guard(TextListener& listener, const Tell& tell) {
+  try {
+    tell();
+    return true;
+  } catch (const std::exception&) {
+    listener.on_error(current_error());
+    return false;
+  }
+}
+
+}  // namespace
+
 void TextService::tell(const GenerateEvent& event) {
   const auto at = live_.find(event.request);
   if (at == live_.end()) return;  // its listener has had enough
   const std::shared_ptr<TextListener> listener = at->second.listener;
-  bool is_over = event.finish != FinishReason::none;
+  const bool is_over = event.finish != FinishReason::none;
+  bool goes_on = true;
   if (event.token >= 0) {
-    ++counts_.generated_tokens;
-    if (!listener->on_token(event.token, event.log_probability)) {
-      if (!is_over) scheduler_->cancel(event.request);
-      live_.erase(at);
-      begun_.erase(event.request);
-      return;
-    }
+    const bool is_well =
+        guard(*listener, [&] { goes_on = listener->on_token(event.token, event.log_probability); });
+    goes_on = goes_on && is_well;
   }
-  if (!is_over) return;
-  live_.erase(at);
-  begun_.erase(event.request);
-  listener->on_end(event.finish);
+  if (goes_on && !is_over) return;
+  end(event.request, !is_over);
+  if (goes_on) guard(*listener, [&] { listener->on_end(event.finish); });
+}
+
+/// A request is told nothing more; `cancels`: it still runs.
+void TextService::end(int64_t number, bool cancels) {
+  if (cancels) scheduler_->cancel(number);
+  live_.erase(number);
+  begun_.erase(number);
 }
 
 void TextService::step() {
   step_began_ns_ = clock_.now_ns();
   const std::vector<GenerateEvent>& events = scheduler_->step(clock_.now_ns());
   step_began_ns_ = 0;
+  ++counts_.steps;
+  counts_.step_tokens += scheduler_->step_tokens();
+  for (const TokenScheduler::Begun& begun : scheduler_->begun()) {
+    counts_.known_tokens += begun.known_tokens;
+    counts_.prompt_tokens += begun.prompt_tokens;
+  }
+  for (const GenerateEvent& event : events) counts_.generated_tokens += event.token >= 0 ? 1 : 0;
+  show();  // who has its answer also finds it in the counts
   for (const TokenScheduler::Begun& begun : scheduler_->begun()) {
     const auto at = live_.find(begun.request);
     if (at == live_.end()) continue;
     at->second.is_begun = true;
     begun_.insert(begun.request);
-    counts_.known_tokens += begun.known_tokens;
-    counts_.prompt_tokens += begun.prompt_tokens;
-    at->second.listener->on_begin(begun.known_tokens);
+    const std::shared_ptr<TextListener> listener = at->second.listener;
+    if (!guard(*listener, [&] { listener->on_begin(begun.known_tokens); })) end(begun.request, true);
   }
   for (const GenerateEvent& event : events) tell(event);
-  ++counts_.steps;
-  counts_.step_tokens += scheduler_->step_tokens();
 }
 
 void TextService::fail_all(const base::Error& error) {
@@ -182,9 +206,9 @@ void TextService::run() {
       lost_put_back_ += scheduler_->put_back();
       scheduler_.reset();
       session_.reset();
+      show();
       fail_all(error);
     }
-    show();
   }
   scheduler_.reset();
   session_.reset();

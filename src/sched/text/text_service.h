@@ -22,7 +22,8 @@
 namespace trireme::sched {
 
 /// Who waits for an answer. Told on the service's thread, or by whoever stops it, one call at a time; what it
-/// does is done while no step runs, so it must be quick. The last call is on_end() or on_error().
+/// does is done while no step runs, so it must be quick. The last call is on_end() or on_error(); what the
+/// others throw comes as on_error().
 class TextListener {
  public:
   virtual ~TextListener() = default;
@@ -104,6 +105,7 @@ class TextService {
   void drop_gone();
   void step();
   void tell(const engine::GenerateEvent& event);
+  void end(int64_t number, bool cancels);
   void fail_all(const base::Error& error);
   void show();
   bool is_idle() const { return live_.empty() && (!scheduler_ || scheduler_->is_idle()); }

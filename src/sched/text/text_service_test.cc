@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <map>
+#include <stdexcept>
 #include <thread>
 
 #include "base/rng.h"
@@ -182,6 +183,35 @@ TEST(TextService, AListenerThatHasEnoughIsToldNoMore) {
   service.drain();
   EXPECT_EQ(kept->tokens.size(), 2u);
   EXPECT_EQ(other->tokens, alone(5));
+}
+
+/// Throws what nobody expects, and is told of it alone.
+class Thrower final : public TextListener {
+ public:
+  void on_begin(int64_t) override {}
+  bool on_token(int64_t, double) override { throw std::runtime_error("no room to write"); }
+  void on_end(FinishReason) override {}
+  void on_error(const base::Error& e) override {
+    message = e.message();
+    over = 1;
+    over.notify_all();
+  }
+  bool is_gone() const override { return false; }
+  std::string message;
+  std::atomic<int> over{0};
+};
+
+TEST(TextService, WhatAListenerThrowsIsItsOwnEnd) {
+  TextService service(sessions({.threads = 1}), {}, system_clock());
+  const auto thrower = std::make_shared<Thrower>();
+  service.submit({.generate = request(20), .standing = {}, .listener = thrower});
+  const auto other = ask(service, 5);
+  other->wait();
+  thrower->over.wait(0);
+  EXPECT_NE(thrower->message.find("no room to write"), std::string::npos);
+  EXPECT_EQ(other->tokens, alone(5));
+  service.drain();
+  EXPECT_EQ(service.stats().page_use, 0);
 }
 
 TEST(TextService, RefusesWhatIsTooMuchOrTooLong) {

@@ -10,6 +10,7 @@
 #include "base/keyed_hash.h"
 #include "serve/infer/request_json.h"
 #include "serve/openai/completion_call.h"
+#include "serve/openai/embedding_call.h"
 #include "serve/openai/openai_error.h"
 
 namespace trireme::serve {
@@ -18,10 +19,23 @@ namespace {
 using base::Json;
 
 constexpr std::string_view kModels = "/v1/models";
+/// Bodies of more bytes are read by threads of their own: some milliseconds of tokenizing.
+constexpr size_t kLongBody = 16 << 10, kMostLongRequests = 256;
 /// No token of a published vocabulary is longer: a text of more bytes cannot fit, whatever is in it.
 constexpr int64_t kLongestToken = 512;
 
-enum class Path : uint8_t { other, models, model, completions, chat, tokenize, detokenize, health, version };
+enum class Path : uint8_t {
+  other,
+  models,
+  model,
+  completions,
+  chat,
+  embeddings,
+  tokenize,
+  detokenize,
+  health,
+  version
+};
 
 Path path_of(std::string_view path) {
   while (path.size() > 1 && path.back() == '/') path.remove_suffix(1);
@@ -29,6 +43,7 @@ Path path_of(std::string_view path) {
   if (path.starts_with(kModels) && path[kModels.size()] == '/') return Path::model;
   if (path == "/v1/completions") return Path::completions;
   if (path == "/v1/chat/completions") return Path::chat;
+  if (path == "/v1/embeddings") return Path::embeddings;
   if (path == "/tokenize") return Path::tokenize;
   if (path == "/detokenize") return Path::detokenize;
   if (path == "/health" || path == "/ping") return Path::health;
@@ -91,7 +106,8 @@ const std::string& require_size(const std::string& text, const TextModel& model)
 
 }  // namespace
 
-OpenAiApi::OpenAiApi(KserveCore& core) : core_(core), first_number_(base::KeyedHash::random_key()[0]) {}
+OpenAiApi::OpenAiApi(KserveCore& core)
+    : core_(core), first_number_(base::KeyedHash::random_key()[0]), long_requests_(1, kMostLongRequests) {}
 
 bool OpenAiApi::takes(std::string_view path) {
   return path_of(path) != Path::other || path.starts_with("/v1/");
@@ -111,7 +127,28 @@ void OpenAiApi::handle(http::Request&& request, http::Reply reply) const {
       refusal.headers.emplace_back("Allow", is_get(path) ? "GET" : "POST");
       return reply.send(std::move(refusal));
     }
-    if (path == Path::completions || path == Path::chat) return complete(request, std::move(reply));
+    if (request.body.size() <= kLongBody) return run(request, std::move(reply));
+    struct Long {
+      http::Request request;
+      http::Reply reply;
+    };
+    const auto given = std::make_shared<Long>(Long{std::move(request), std::move(reply)});
+    try {
+      long_requests_.submit([this, given] { run(given->request, std::move(given->reply)); });
+    } catch (const base::Error& error) {
+      given->reply.send(openai_error(error));
+    }
+  } catch (const base::Error& error) {
+    reply.send(openai_error(error));
+  }
+}
+
+/// Tells all errors by the reply.
+void OpenAiApi::run(const http::Request& request, http::Reply reply) const {
+  const Path path = path_of(request.path);
+  if (path == Path::completions || path == Path::chat) return complete(request, std::move(reply));
+  if (path == Path::embeddings) return embed(request, std::move(reply));
+  try {
     reply.send(answer(request));
   } catch (const base::Error& error) {
     reply.send(openai_error(error));
@@ -246,6 +283,29 @@ void OpenAiApi::complete(const http::Request& request, http::Reply reply) const 
     if (call) throw;  // it has the reply, and tells its errors itself
     const bool is_unknown = error.code() == base::ErrorCode::not_found;
     reply.send(is_unknown ? openai_error(404, error.message(), "model_not_found") : openai_error(error));
+  }
+}
+
+void OpenAiApi::embed(const http::Request& request, http::Reply reply) const {
+  const Caller caller{.header = [&](const std::string& name) { return request.header(name); }};
+  const auto shared = std::make_shared<http::Reply>(std::move(reply));
+  try {
+    if (core_.rules().judge_before_reading(Category::inference, caller) != Access::allowed)
+      return shared->send(openai_error(401, "Unauthorized", "invalid_api_key"));
+    EmbeddingRequest asked = embedding_request(request.body.view());
+    const bool is_allowed = core_.rules().judge(Category::inference, asked.model, caller) == Access::allowed;
+    if (!is_allowed) base::fail(base::ErrorCode::not_found, "The model `", asked.model, "` does not exist");
+    asked.priority = number_of(request, "x-priority");
+    asked.timeout_us = number_of(request, "x-timeout-ms") * 1000;
+    if (core_.tenants().names_by_header())
+      asked.tenant = std::string(request.header(core_.tenants().header()));
+    asked.received_ns = request.received_ns;
+    asked.begun_ns = request.begun_ns;
+    const std::shared_ptr<ServedModel> model = core_.find(asked.model, "");
+    serve::embed(core_, model, std::move(asked), shared);
+  } catch (const base::Error& error) {
+    const bool is_unknown = error.code() == base::ErrorCode::not_found;
+    shared->send(is_unknown ? openai_error(404, error.message(), "model_not_found") : openai_error(error));
   }
 }
 

@@ -1,5 +1,5 @@
 // A queue of tasks and the threads that take from it.
-#include "serve/batched/preparing_threads.h"
+#include "serve/models/preparing_threads.h"
 
 #include "base/error.h"
 

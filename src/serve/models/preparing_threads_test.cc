@@ -1,5 +1,5 @@
 // Threads that prepare requests: order, refusal when full, and an end that leaves nothing behind.
-#include "serve/batched/preparing_threads.h"
+#include "serve/models/preparing_threads.h"
 
 #include <gtest/gtest.h>
 
