@@ -1,4 +1,4 @@
-// Tokens that are characters, for models trained on a text as it stands.
+// Decoding in one piece, and tokens that are characters, for models trained on a text as it stands.
 #include <map>
 
 #include "base/error.h"
@@ -39,14 +39,16 @@ class Characters : public Tokenizer {
     return found == ids_.end() || pos != token.size() ? std::nullopt : std::optional(found->second);
   }
   int64_t vocabulary_size() const override { return static_cast<int64_t>(texts_.size()); }
+  std::string token_bytes(int64_t id) const override {
+    return id >= 0 && id < vocabulary_size() ? texts_[static_cast<size_t>(id)] : std::string();
+  }
+  bool is_special(int64_t /*id*/) const override { return false; }
 
  private:
   class Stream : public TextStream {
    public:
     explicit Stream(const Characters& from) : from_(from) {}
-    std::string push(int64_t id) override {
-      return id >= 0 && id < from_.vocabulary_size() ? from_.texts_[static_cast<size_t>(id)] : std::string();
-    }
+    std::string push(int64_t id) override { return from_.token_bytes(id); }
     std::string finish() override { return {}; }
 
    private:
@@ -58,6 +60,13 @@ class Characters : public Tokenizer {
 };
 
 }  // namespace
+
+std::string Tokenizer::decode(const std::vector<int64_t>& ids) const {
+  const auto out = stream();
+  std::string text;
+  for (int64_t id : ids) text += out->push(id);
+  return text + out->finish();
+}
 
 std::unique_ptr<Tokenizer> character_tokenizer(std::string_view text) {
   return std::make_unique<Characters>(text);
