@@ -275,7 +275,8 @@ std::vector<std::string> Parser::targets() {
 ExpressionPtr Parser::tuple() {
   ExpressionPtr first = expression();
   if (!peek().is(",")) return first;
-  ExpressionPtr list = node_of(Node::list, first->line, "", std::move(first));
+  const int line = first->line;
+  ExpressionPtr list = node_of(Node::list, line, "", std::move(first));
   while (accept(",")) {
     const Kind kind = peek().kind;
     if (kind == Kind::block_end || kind == Kind::output_end || peek().is(")")) break;
