@@ -13,6 +13,8 @@ const std::vector<Verb>& verbs() {
       {"run", "run a model on files or random data; check it, time it", run_main, run_markdown},
       {"generate", "continue prompts with a language model; text as it comes, files of prompts, speed",
        generate_main, generate_markdown},
+      {"tokenize", "texts to tokens and back; conversations to the text of a chat template", tokenize_main,
+       tokenize_markdown},
       {"train", "train a model by one configuration file", train_main, train_markdown},
       {"data", "show what a data set holds: trireme data inspect PATH", data_main, data_markdown},
       {"inspect", "show a model's graph, passes, program, kernels and memory", inspect_main,

@@ -31,6 +31,8 @@ int export_main(std::span<const std::string> words, base::Env& env);
 std::string export_markdown();
 int generate_main(std::span<const std::string> words, base::Env& env);
 std::string generate_markdown();
+int tokenize_main(std::span<const std::string> words, base::Env& env);
+std::string tokenize_markdown();
 int ops_main(std::span<const std::string> words, base::Env& env);
 std::string ops_markdown();
 int serve_main(std::span<const std::string> words, base::Env& env);

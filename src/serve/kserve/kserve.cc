@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "base/text/base64.h"
 #include "base/text/json.h"
 #include "serve/kserve/kserve_generate.h"
 #include "serve/kserve/kserve_raw.h"
@@ -53,7 +54,7 @@ Json control_parameters(std::string_view body) {
       continue;
     }
     try {
-      decoded.set(key, http::base64_decode(value.as_string()));
+      decoded.set(key, base::decode_base64(value.as_string()));
     } catch (const base::Error& e) {
       throw e.with("parameter '" + key + "'");
     }

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/text/base64.h"
 #include "base/text/json.h"
 #include "serve/infer/request_json.h"
 #include "serve/openai/openai_error.h"
@@ -84,7 +85,7 @@ class EmbeddingCall {
   void append_row(std::string& out, const std::vector<float>& row) const {
     if (request_.is_base64) {
       out += '"';
-      out += http::base64_encode({reinterpret_cast<const char*>(row.data()), row.size() * sizeof(float)});
+      out += base::encode_base64({reinterpret_cast<const char*>(row.data()), row.size() * sizeof(float)});
       out += '"';
       return;
     }
