@@ -4,6 +4,7 @@ import shutil
 
 import openai
 from openai.types import Completion, CreateEmbeddingResponse, Model
+from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from _serving import Server, encoder_dir, link_tree, run_cases, temporary
 from serve_text import call, make_model
@@ -60,6 +61,20 @@ def chunk_with_reason(chunk):
         assert choice["finish_reason"] is None
         choice["finish_reason"] = "stop"
     return value
+
+
+def case_chat():
+    client = Host.client()
+    ask = {"model": "talk", "messages": [{"role": "user", "content": "Who?"}], "max_tokens": 16, "temperature": 0}
+    whole = client.chat.completions.create(**ask, logprobs=True, n=2)
+    strict(ChatCompletion, whole)
+    strict(ChatCompletion, call(Host.get(), "/v1/chat/completions", {**ask, "logprobs": True, "top_logprobs": 1})[2])
+    chunks = list(client.chat.completions.create(**ask, stream=True, stream_options={"include_usage": True}))
+    for chunk in chunks:
+        strict(ChatCompletionChunk, chunk)
+    text = "".join(c.choices[0].delta.content or "" for c in chunks if c.choices)
+    assert text == whole.choices[0].message.content == whole.choices[1].message.content
+    assert chunks[-1].usage.completion_tokens == 16
 
 
 def case_embeddings():

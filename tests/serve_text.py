@@ -7,14 +7,19 @@ import shutil
 import signal
 import struct
 import subprocess
+import tempfile
 import threading
 import time
 import urllib.error
 import urllib.request
+from pathlib import Path
 
 from _serving import ROOT, TRIREME, Server, run_cases, temporary
 
 LLAMA = "zoo:llama:layers=2,width=32,heads=4,kv_heads=2,inner=48,vocabulary=424,positions=512"
+TEMPLATE = ("{% for m in messages %}[{{ m.role }}{% if loud %}!{% endif %}] {{ m.content }}\n{% endfor %}"
+            "{% if add_generation_prompt %}[assistant] {% endif %}"
+            "{% if messages[0].role == 'tool' %}{{ raise_exception('begins with a tool') }}{% endif %}")
 LONG = 400  # tokens of an answer that takes a while
 
 
@@ -23,6 +28,7 @@ def make_model(path):
     tokenizer = next(s for s in vectors["small"] if s["name"] == "llama3")["tokenizer"]
     subprocess.run([TRIREME, "export", LLAMA, str(path)], check=True, capture_output=True)
     (path / "tokenizer.json").write_text(json.dumps(tokenizer))
+    (path / "tokenizer_config.json").write_text(json.dumps({"chat_template": TEMPLATE}))
 
 
 class Repository:
@@ -175,6 +181,48 @@ def case_options():
         assert again["usage"]["prompt_tokens_details"]["cached_tokens"] >= 16, again["usage"]
 
 
+def talk(server, messages, **members):
+    status, _, body = call(server, "/v1/chat/completions",
+                           {"model": "talk", "messages": messages, "temperature": 0, "max_tokens": 12, **members})
+    assert status == 200, body
+    return body
+
+
+def case_chat():
+    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Who is the king?"}]
+    prompt = "[system] Be brief.\n[user] Who is the king?\n[assistant] "
+    with serve() as server:
+        ids = call(server, "/tokenize", {"model": "talk", "prompt": prompt, "add_special_tokens": False})[2]["tokens"]
+        want = complete(server, prompt=ids, max_tokens=12)
+        got = talk(server, messages, logprobs=True, top_logprobs=1)
+        choice = got["choices"][0]
+        assert choice["message"]["role"] == "assistant" and got["object"] == "chat.completion", got
+        assert choice["message"]["content"] == want["choices"][0]["text"], (got, want)
+        assert got["usage"]["prompt_tokens"] == len(ids)
+        shown = choice["logprobs"]["content"]
+        assert len(shown) == 12 and bytes(sum((t["bytes"] for t in shown), [])).decode() == choice["message"]["content"]
+        # In parts and under the newer name of the role; streamed; with a variable of the template; continued.
+        parts = [{"role": "developer", "content": [{"type": "text", "text": "Be brief."}]}, messages[1]]
+        assert talk(server, parts)["choices"][0]["message"] == choice["message"]
+        body = {"model": "talk", "messages": messages, "temperature": 0, "max_tokens": 12, "stream": True}
+        found = events(server, "/v1/chat/completions", body)
+        deltas = [json.loads(e)["choices"][0] for e in found[:-1]]
+        assert found[-1] == "[DONE]" and deltas[0]["delta"]["role"] == "assistant" and deltas[-1]["delta"] == {}
+        assert "".join(d["delta"].get("content", "") for d in deltas) == choice["message"]["content"]
+        assert all("role" not in d["delta"] for d in deltas[1:])
+        loud = talk(server, messages, chat_template_kwargs={"loud": True})
+        assert loud["usage"]["prompt_tokens"] > len(ids)
+        begun = messages + [{"role": "assistant", "content": "It is"}]
+        on = talk(server, begun, continue_final_message=True, add_generation_prompt=False)
+        ids = call(server, "/tokenize", {"model": "talk", "prompt": prompt + "It is", "add_special_tokens": False})[2]
+        assert on["usage"]["prompt_tokens"] == ids["count"], (on["usage"], ids)
+        status, error, _ = error_of(server, "/v1/chat/completions", messages=[{"role": "tool", "content": "x"}])
+        assert status == 400 and "begins with a tool" in error["message"], error
+        for wrong in ([], "x", [{}], [{"role": "user", "content": 3}],
+                      [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]):
+            assert error_of(server, "/v1/chat/completions", messages=wrong)[1]["param"] == "messages"
+
+
 def case_errors():
     with serve() as server:
         for members, param in (({"prompt": "x", "temperature": 3}, "temperature"), ({"prompt": "x", "n": 0}, "n"),
@@ -200,7 +248,6 @@ def case_errors():
                 raise AssertionError(body)
             except urllib.error.HTTPError as e:
                 assert e.code == 400 and "error" in json.loads(e.read()), body
-        assert error_of(server, "/v1/chat/completions", messages=[])[0] == 400
         assert call(server, "/v2/models/talk/infer", {"inputs": []})[0] == 501  # decoupled
         assert complete(server, prompt="x", max_tokens=3)["usage"]["completion_tokens"] == 3
 
@@ -336,6 +383,26 @@ def case_long_prompts_beside_short_ones():
         for _ in range(5):
             assert complete(server, prompt="x", max_tokens=2)["usage"]["completion_tokens"] == 2
         long.join()
+
+
+def case_load():
+    with serve() as server, tempfile.TemporaryDirectory() as scratch:
+        trace = Path(scratch) / "trace.jsonl"
+        trace.write_text("".join(json.dumps({"timestamp": 20 * i, "input_length": 40 + i, "output_length": 5 + i % 3,
+                                             "hash_ids": [0]}) + "\n" for i in range(30)))
+        for more, requests in ((["--concurrency", "4", "--requests", "30", "--prompt-tokens", "50", "--answer-tokens",
+                                 "6", "--shared-tokens", "32"], 30), (["--trace", trace], 30)):
+            out = Path(scratch) / "result.json"
+            done = subprocess.run([TRIREME, "load", server.url, "--model", "talk", "--completions", "--stream", "--warmup",
+                                   "0s", "--json", out, "--slo", "first_p99=30s", *map(str, more)],
+                                  capture_output=True, text=True)
+            assert done.returncode == 0, done.stdout + done.stderr
+            run = json.loads(out.read_text())["runs"][0]
+            tokens = 30 * 6 if "--trace" not in more else sum(5 + i % 3 for i in range(30))
+            label = '{model_name="talk",engine="0"}'
+            assert server.metrics()["vllm:generation_tokens_total" + label] >= tokens, run
+            assert run["succeeded"] == requests, run
+        assert server.metrics()["vllm:prefix_cache_hits_total" + label] > 30 * 16
 
 
 def case_beside_a_classic_model():

@@ -153,6 +153,7 @@ bool is_generative(const ModelSource& source) {
 
 struct GenerativeModel::Parts {
   std::unique_ptr<data::Tokenizer> tokenizer;
+  std::optional<data::ChatTemplate> chat_template;
   std::vector<int64_t> end_tokens;
   int64_t weight_bytes = 0;
   sched::TextService::MakeSession make;
@@ -162,6 +163,7 @@ GenerativeModel::Parts GenerativeModel::load(const ModelSource& source, const Mo
   Parts parts;
   model::Model model = open_model(source.path, host.options.others);
   parts.tokenizer = data::open_tokenizer(model.directory);
+  parts.chat_template = data::ChatTemplate::of_directory(model.directory);
   parts.end_tokens = model::hf::end_tokens(model);
   const engine::DecodeOptions options = session_options(source, host);
   const auto prepared = std::make_shared<const engine::DecodeModel>(model.graph, options);
@@ -183,6 +185,7 @@ GenerativeModel::GenerativeModel(Parts parts, const ModelSource& source, const M
                                  const ModelMetrics* earlier)
     : ServedModel(source, complete(source), host, earlier, 1),
       tokenizer_(std::move(parts.tokenizer)),
+      template_(std::move(parts.chat_template)),
       end_tokens_(std::move(parts.end_tokens)),
       border_(config()),
       queue_rules_(config(), host.options),
@@ -218,8 +221,9 @@ ServedModel::MemoryUse GenerativeModel::memory() const {
   return {.weight_bytes = weight_bytes_, .scratch_bytes = service_->memory_bytes()};
 }
 
-std::string GenerativeModel::chat_prompt(const base::Json&, const ChatWish&) const {
-  base::fail_unsupported("model '", name(), "' has no chat template");
+std::string GenerativeModel::chat_prompt(const Chat& chat) const {
+  if (!template_) base::fail_unsupported("model '", name(), "' has no chat template");
+  return template_->render(chat.messages, chat.tools, chat.options);
 }
 
 void GenerativeModel::ask(TextAsk ask, std::shared_ptr<TextReader> reader) {

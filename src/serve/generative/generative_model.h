@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,7 +32,7 @@ class GenerativeModel final : public ServedModel, public TextModel {
   TextModel* texts() override { return this; }
   const data::Tokenizer& tokenizer() const override { return *tokenizer_; }
   int64_t max_length() const override { return service_->limits().max_length; }
-  std::string chat_prompt(const base::Json& messages, const ChatWish& wish) const override;
+  std::string chat_prompt(const Chat& chat) const override;
   void ask(TextAsk ask, std::shared_ptr<TextReader> reader) override;
 
   void infer(InferRequest request, InferSink sink) override;
@@ -50,6 +51,7 @@ class GenerativeModel final : public ServedModel, public TextModel {
   TextAsk ask_of(InferRequest& request) const;
 
   const std::unique_ptr<data::Tokenizer> tokenizer_;
+  const std::optional<data::ChatTemplate> template_;
   const std::vector<int64_t> end_tokens_;
   const Border border_;
   const QueueRules queue_rules_;

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/text/json.h"
+#include "data/template/chat_template.h"
 #include "data/text/tokenizer.h"
 #include "engine/decode/generator.h"
 
@@ -52,10 +53,11 @@ class TextReader {
   virtual bool is_gone() const = 0;
 };
 
-/// How a conversation is to end.
-struct ChatWish {
-  bool adds_generation_prompt = true;  ///< with what begins the assistant's next message
-  bool continues_last = false;         ///< open, within the last message
+/// A conversation as the model's template takes it.
+struct Chat {
+  base::Json messages;  ///< an array of objects with a role
+  base::Json tools;     ///< an array of schemas, or null
+  data::ChatOptions options;
 };
 
 /// Any thread.
@@ -67,7 +69,7 @@ class TextModel {
   virtual int64_t max_length() const = 0;
   /// The prompt that a conversation becomes by the model's template. Throws unsupported where it has none,
   /// invalid_argument for messages that the template refuses.
-  virtual std::string chat_prompt(const base::Json& messages, const ChatWish& wish) const = 0;
+  virtual std::string chat_prompt(const Chat& chat) const = 0;
   /// Queues the prompt. Throws invalid_argument for one that the model cannot take, exhausted where too many
   /// wait, unavailable while it shuts down; otherwise the reader is told of everything.
   virtual void ask(TextAsk ask, std::shared_ptr<TextReader> reader) = 0;

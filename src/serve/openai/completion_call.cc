@@ -2,10 +2,12 @@
 #include "serve/openai/completion_call.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <numeric>
 #include <utility>
 
 #include "base/text/json.h"
+#include "base/utf8.h"
 #include "serve/openai/openai_error.h"
 
 namespace trireme::serve {
@@ -22,6 +24,19 @@ void append_member(std::string& out, std::string_view name, int64_t value) {
   out += name;
   out += "\":";
   base::append_json(out, value);
+}
+
+/// A token's bytes as text; those that are no whole characters by their numbers, as OpenAI's API has them.
+std::string shown(const std::string& bytes) {
+  if (base::is_utf8(bytes)) return bytes;
+  std::string text = "bytes:";
+  for (const char byte : bytes) {
+    char escaped[8];
+    std::snprintf(escaped, sizeof escaped, "\\x%02x",
+                  static_cast<unsigned>(static_cast<unsigned char>(byte)));
+    text += escaped;
+  }
+  return text;
 }
 
 size_t characters_in(std::string_view utf8) {
@@ -190,7 +205,7 @@ void CompletionCall::append_chunk_text(std::string& out, std::string_view text, 
 }
 
 void CompletionCall::append_log_probabilities(std::string& out, const std::vector<Token>& tokens) const {
-  const auto text_of = [&](const Token& t) { return tokenizer_.decode({t.id}); };
+  const auto text_of = [&](const Token& t) { return shown(tokenizer_.token_bytes(t.id)); };
   const auto list = [&](std::string_view name, const auto& append_one) {
     out += '"';
     out += name;
@@ -202,9 +217,9 @@ void CompletionCall::append_log_probabilities(std::string& out, const std::vecto
     out += ']';
   };
   const auto append_token = [&](const Token& t) {
-    const std::string text = text_of(t);
+    const std::string text = tokenizer_.token_bytes(t.id);
     out += "{\"token\":";
-    append_quoted(out, text);
+    append_quoted(out, shown(text));
     out += ",\"logprob\":";
     base::append_json(out, t.log_probability);
     out += ",\"bytes\":[";

@@ -165,6 +165,27 @@ CompletionRequest common(const Members& m, int64_t seed) {
   return r;
 }
 
+/// A message as templates take it: its content one text, which clients also send in parts.
+Json message_of(const Json& given) {
+  const Json* role = given.find("role");
+  if (role == nullptr || !role->is_string()) fail("messages", "each is an object with a role");
+  Json message = given;
+  if (role->as_string() == "developer") message.set("role", "system");  // the newer name of the same
+  const Json* content = given.find("content");
+  if (content == nullptr || content->is_null() || content->is_string()) return message;
+  if (!content->is_array()) fail("messages", "content is a text or a list of parts");
+  std::string text;
+  for (const Json& part : content->as_array()) {
+    const Json* type = part.find("type");
+    const Json* words = part.find("text");
+    if (type == nullptr || *type != Json("text") || words == nullptr || !words->is_string())
+      fail("messages", "parts of a content other than text are not served");
+    text += (text.empty() ? "" : "\n") + words->as_string();
+  }
+  message.set("content", std::move(text));
+  return message;
+}
+
 void set_most_tokens(CompletionRequest& r, const Members& m, std::string_view name) {
   if (!m.has(name)) return;
   r.ask.generate.max_tokens = m.integer(name, 0, 1, INT32_MAX);
@@ -210,17 +231,19 @@ CompletionRequest chat_request(std::string_view body, int64_t seed) {
   const Json* messages = m.find("messages");
   if (messages == nullptr) fail("messages", "is missing");
   if (!messages->is_array() || messages->size() == 0) fail("messages", "expected a list that is not empty");
-  for (const Json& message : messages->as_array()) {
-    if (!message.is_object() || !message.contains("role") || !message.at("role").is_string())
-      fail("messages", "each is an object with a role");
-  }
-  r.messages = *messages;
+  r.chat.messages = Json::array();
+  for (const Json& message : messages->as_array()) r.chat.messages.push_back(message_of(message));
   set_most_tokens(r, m, "max_tokens");
   set_most_tokens(r, m, "max_completion_tokens");
-  r.adds_generation_prompt = m.flag("add_generation_prompt", true);
-  r.continues_last = m.flag("continue_final_message");
-  if (r.continues_last && r.adds_generation_prompt && m.has("add_generation_prompt"))
+  data::ChatOptions& options = r.chat.options;
+  options.continue_final_message = m.flag("continue_final_message");
+  options.add_generation_prompt = m.flag("add_generation_prompt", !options.continue_final_message);
+  if (options.continue_final_message && options.add_generation_prompt)
     fail("continue_final_message", "excludes add_generation_prompt");
+  if (const Json* variables = m.find("chat_template_kwargs")) {
+    if (!variables->is_object()) fail("chat_template_kwargs", "expected an object");
+    options.variables = *variables;
+  }
   r.wants_log_probabilities = m.flag("logprobs");
   const int64_t best = m.integer("top_logprobs", 0, 0, 20);
   if (best > 0 && !r.wants_log_probabilities) fail("top_logprobs", "needs logprobs");

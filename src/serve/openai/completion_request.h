@@ -27,8 +27,7 @@ struct CompletionRequest {
   bool wants_log_probabilities = false;
   bool has_most_tokens = false;  ///< else an answer may be as long as the model allows, of a chat
   TextAsk ask;                   ///< but for the prompt; seeds are its own and the next numbers
-  base::Json messages, tools;    ///< of a chat
-  bool adds_generation_prompt = true, continues_last = false;
+  Chat chat;                     ///< of a chat, but for the time of day
 };
 
 /// Parse a body. Throw MemberError or invalid_argument for what is missing, of another type or out of range,

@@ -240,9 +240,9 @@ std::vector<std::vector<int64_t>> OpenAiApi::prompts_of(const CompletionRequest&
                                                         TextModel& model) const {
   std::vector<std::vector<int64_t>> prompts;
   if (asked.is_chat) {
-    const std::string text = model.chat_prompt(
-        asked.messages, {.adds_generation_prompt = asked.adds_generation_prompt && !asked.continues_last,
-                         .continues_last = asked.continues_last});
+    Chat chat = asked.chat;
+    chat.options.now_s = core_.wall_s();
+    const std::string text = model.chat_prompt(chat);
     prompts.push_back(model.tokenizer().encode(require_size(text, model), false));
     return prompts;
   }
