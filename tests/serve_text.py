@@ -16,17 +16,17 @@ from pathlib import Path
 
 from _serving import ROOT, TRIREME, Server, run_cases, temporary
 
-LLAMA = "zoo:llama:layers=2,width=32,heads=4,kv_heads=2,inner=48,vocabulary=424,positions=512"
+LLAMA = "zoo:llama:layers=2,width=32,heads=4,kv_heads=2,inner=48,vocabulary=424,positions="
 TEMPLATE = ("{% for m in messages %}[{{ m.role }}{% if loud %}!{% endif %}] {{ m.content }}\n{% endfor %}"
             "{% if add_generation_prompt %}[assistant] {% endif %}"
             "{% if messages[0].role == 'tool' %}{{ raise_exception('begins with a tool') }}{% endif %}")
 LONG = 400  # tokens of an answer that takes a while
 
 
-def make_model(path):
+def make_model(path, positions=512):
     vectors = json.loads((ROOT / "src/data/testdata/bpe_vectors.json").read_text())
     tokenizer = next(s for s in vectors["small"] if s["name"] == "llama3")["tokenizer"]
-    subprocess.run([TRIREME, "export", LLAMA, str(path)], check=True, capture_output=True)
+    subprocess.run([TRIREME, "export", LLAMA + str(positions), str(path)], check=True, capture_output=True)
     (path / "tokenizer.json").write_text(json.dumps(tokenizer))
     (path / "tokenizer_config.json").write_text(json.dumps({"chat_template": TEMPLATE}))
 
