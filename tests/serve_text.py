@@ -19,6 +19,7 @@ from _serving import ROOT, TRIREME, Server, run_cases, temporary
 LLAMA = "zoo:llama:layers=2,width=32,heads=4,kv_heads=2,inner=48,vocabulary=424,positions="
 TEMPLATE = ("{% for m in messages %}[{{ m.role }}{% if loud %}!{% endif %}] {{ m.content }}\n{% endfor %}"
             "{% if add_generation_prompt %}[assistant] {% endif %}"
+            "{% for m in messages if m.tool_calls %}{{ m.tool_calls[0].function.arguments.city }}{% endfor %}"
             "{% if messages[0].role == 'tool' %}{{ raise_exception('begins with a tool') }}{% endif %}")
 LONG = 400  # tokens of an answer that takes a while
 
@@ -221,6 +222,24 @@ def case_chat():
         for wrong in ([], "x", [{}], [{"role": "user", "content": 3}],
                       [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]):
             assert error_of(server, "/v1/chat/completions", messages=wrong)[1]["param"] == "messages"
+
+
+def case_tools():
+    """A model that repeats what it is told calls what it is told to: the template ends within a call."""
+    tools = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}]
+    with serve() as server:
+        plain = talk(server, [{"role": "user", "content": "Hello"}], tools=tools)
+        assert plain["choices"][0]["message"]["content"] and "tool_calls" not in plain["choices"][0]["message"]
+        said = [{"role": "assistant", "content": None, "tool_calls": [
+            {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Oslo"}'}}]}]
+        told = talk(server, [{"role": "user", "content": "Hello"}, *said], tools=tools)
+        assert told["usage"]["prompt_tokens"] > plain["usage"]["prompt_tokens"]
+        for wrong, param in (({"tools": "x"}, "tools"), ({"tools": [{}]}, "tools"),
+                             ({"tools": tools, "tool_choice": "required"}, "tool_choice")):
+            error = error_of(server, "/v1/chat/completions", messages=[{"role": "user", "content": "x"}], **wrong)[1]
+            assert error["param"] == param, error
+        said[0]["tool_calls"][0]["function"]["arguments"] = "{"
+        assert error_of(server, "/v1/chat/completions", messages=said)[1]["param"] == "messages"
 
 
 def case_errors():

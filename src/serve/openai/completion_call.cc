@@ -13,6 +13,8 @@
 namespace trireme::serve {
 namespace {
 
+constexpr std::string_view kCalls = "tool_calls";
+
 std::string_view finish_of(engine::FinishReason reason) {
   return reason == engine::FinishReason::length ? "length" : "stop";
 }
@@ -107,8 +109,9 @@ void CompletionCall::take(size_t answer, const TextPiece& piece) {
   }
   a.end.answer_tokens += is_token ? 1 : 0;  // so far
   const bool shows_token = request_.wants_log_probabilities && is_token;
-  if (piece.text.empty() && !shows_token) return;
-  send_chunk(answer, piece.text, shows_token ? &token : nullptr, {});
+  const std::string text = request_.finds_calls ? a.tools.push(piece.text) : std::string(piece.text);
+  if (text.empty() && !shows_token) return;
+  send_chunk(answer, {.text = text, .token = shows_token ? &token : nullptr});
 }
 
 void CompletionCall::end(size_t answer, const TextEnd& end) {
@@ -117,7 +120,7 @@ void CompletionCall::end(size_t answer, const TextEnd& end) {
   Answer& a = answers_[answer];
   a.end = end;
   a.is_over = true;
-  if (request_.streams) send_chunk(answer, {}, nullptr, finish_of(end.reason));
+  if (request_.streams) end_chunks(answer, finish_of(end.reason));
   if (--left_ > 0) return;
   if (!request_.streams) return send_whole();
   if (request_.wants_usage) send_event(head(true) + "\"choices\":[],\"usage\":" + usage() + "}");
@@ -187,17 +190,52 @@ std::string CompletionCall::usage() const {
   return out + "}}";
 }
 
+std::vector<ToolCall> CompletionCall::kept(std::vector<ToolCall> calls) const {
+  if (request_.calls_once && calls.size() > 1) calls.resize(1);
+  return calls;
+}
+
+/// What was held back of a stream, and its end.
+void CompletionCall::end_chunks(size_t answer, std::string_view finish) {
+  ToolAnswer rest;
+  if (request_.finds_calls) rest = answers_[answer].tools.finish();
+  if (!rest.content.empty()) send_chunk(answer, {.text = rest.content});
+  const std::vector<ToolCall> calls = kept(std::move(rest.calls));
+  if (!calls.empty()) send_chunk(answer, {.calls = &calls});
+  send_chunk(answer, {.finish = calls.empty() ? finish : kCalls});
+}
+
+void CompletionCall::append_calls(std::string& out, const std::vector<ToolCall>& calls, bool is_delta) const {
+  out += "\"tool_calls\":[";
+  for (size_t i = 0; i < calls.size(); ++i) {
+    out += i > 0 ? ",{" : "{";
+    if (is_delta) {
+      append_member(out, "index", static_cast<int64_t>(i));
+      out += ',';
+    }
+    out += "\"id\":\"call_" + origin_.id + "_" + std::to_string(i) +
+           "\",\"type\":\"function\",\"function\":{\"name\":";
+    append_quoted(out, calls[i].name);
+    out += ",\"arguments\":";
+    append_quoted(out, calls[i].arguments);
+    out += "}}";
+  }
+  out += ']';
+}
+
 /// What a chunk adds: a completion's text, or a chat's delta, whose first names the role and whose last is
 /// empty.
 void CompletionCall::append_chunk_text(std::string& out, std::string_view text, bool is_first,
-                                       bool is_last) const {
+                                       const Chunk& chunk) const {
   if (!request_.is_chat) {
     out += "\"text\":";
     return append_quoted(out, text);
   }
   out += "\"delta\":{";
   if (is_first) out += "\"role\":\"assistant\",";
-  if (is_first || !is_last) {
+  if (chunk.calls != nullptr) {
+    append_calls(out, *chunk.calls, true);
+  } else if (is_first || chunk.finish.empty()) {
     out += "\"content\":";
     append_quoted(out, text);
   }
@@ -256,27 +294,26 @@ void CompletionCall::append_log_probabilities(std::string& out, const std::vecto
   out += '}';
 }
 
-void CompletionCall::send_chunk(size_t answer, std::string_view text, const Token* token,
-                                std::string_view finish) {
+void CompletionCall::send_chunk(size_t answer, const Chunk& chunk) {
   Answer& a = answers_[answer];
   const bool is_first = !std::exchange(a.has_begun, true);
   std::string json = head(true) + "\"choices\":[{";
   append_member(json, "index", static_cast<int64_t>(answer));
   json += ',';
   const bool repeats = is_first && request_.echoes;
-  append_chunk_text(json, repeats ? echoes_[prompt_of(answer)] + std::string(text) : std::string(text),
-                    is_first, a.is_over);
+  append_chunk_text(json, (repeats ? echoes_[prompt_of(answer)] : "") + std::string(chunk.text), is_first,
+                    chunk);
   json += ",\"logprobs\":";
-  if (token != nullptr) {
-    append_log_probabilities(json, {*token});
+  if (chunk.token != nullptr) {
+    append_log_probabilities(json, {*chunk.token});
   } else {
     json += "null";
   }
   json += ",\"finish_reason\":";
-  if (finish.empty()) {
+  if (chunk.finish.empty()) {
     json += "null";
   } else {
-    append_quoted(json, finish);
+    append_quoted(json, chunk.finish);
   }
   json += "}]";
   if (request_.wants_usage) json += ",\"usage\":" + (request_.wants_usage_always ? usage() : "null");
@@ -302,6 +339,27 @@ std::vector<size_t> CompletionCall::chosen() const {
   return given;
 }
 
+/// The whole message of a chat; returns how it ended.
+std::string_view CompletionCall::append_message(std::string& out, const std::string& text,
+                                                std::string_view finish) const {
+  ToolAnswer answer{.content = text};
+  if (request_.finds_calls) answer = find_tool_calls(text);
+  const std::vector<ToolCall> calls = kept(std::move(answer.calls));
+  out += "\"message\":{\"role\":\"assistant\",\"content\":";
+  if (!calls.empty() && answer.content.empty()) {
+    out += "null";
+  } else {
+    append_quoted(out, answer.content);
+  }
+  out += ",\"refusal\":null";
+  if (!calls.empty()) {
+    out += ',';
+    append_calls(out, calls, false);
+  }
+  out += '}';
+  return calls.empty() ? finish : kCalls;
+}
+
 void CompletionCall::send_whole() {
   std::string json = head(false) + "\"choices\":[";
   int64_t index = 0;
@@ -310,9 +368,13 @@ void CompletionCall::send_whole() {
     json += index > 0 ? ",{" : "{";
     append_member(json, "index", index++);
     json += ',';
-    json += request_.is_chat ? "\"message\":{\"role\":\"assistant\",\"content\":" : "\"text\":";
-    append_quoted(json, request_.echoes ? echoes_[prompt_of(i)] + a.text : a.text);
-    if (request_.is_chat) json += ",\"refusal\":null}";
+    std::string_view finish = finish_of(a.end.reason);
+    if (request_.is_chat) {
+      finish = append_message(json, a.text, finish);
+    } else {
+      json += "\"text\":";
+      append_quoted(json, request_.echoes ? echoes_[prompt_of(i)] + a.text : a.text);
+    }
     json += ",\"logprobs\":";
     if (request_.wants_log_probabilities) {
       append_log_probabilities(json, a.tokens);
@@ -320,7 +382,7 @@ void CompletionCall::send_whole() {
       json += "null";
     }
     json += ",\"finish_reason\":";
-    append_quoted(json, finish_of(a.end.reason));
+    append_quoted(json, finish);
     json += '}';
   }
   http::Response response = http::json_response(200, json + "],\"usage\":" + usage() + "}");

@@ -10,6 +10,7 @@
 #include "http/reply.h"
 #include "serve/models/text_model.h"
 #include "serve/openai/completion_request.h"
+#include "serve/openai/tool_calls.h"
 
 namespace trireme::serve {
 
@@ -42,6 +43,7 @@ class CompletionCall : public std::enable_shared_from_this<CompletionCall> {
     size_t characters = 0;   ///< of the text so far
     bool has_begun = false;  ///< its first chunk was sent
     bool is_over = false;
+    ToolText tools;  ///< of a stream with tools, what may be calls
     TextEnd end;
   };
   class Reader;
@@ -54,9 +56,20 @@ class CompletionCall : public std::enable_shared_from_this<CompletionCall> {
 
   bool open();
   void send_event(std::string json);
-  void send_chunk(size_t answer, std::string_view text, const Token* token, std::string_view finish);
+  /// What a chunk says beside the answer's index.
+  struct Chunk {
+    std::string_view text = {};
+    const Token* token = nullptr;                  ///< null: no log probability
+    const std::vector<ToolCall>* calls = nullptr;  ///< null: none
+    std::string_view finish = {};                  ///< empty: the answer goes on
+  };
+  void send_chunk(size_t answer, const Chunk& chunk);
+  void end_chunks(size_t answer, std::string_view finish);
+  std::string_view append_message(std::string& out, const std::string& text, std::string_view finish) const;
+  void append_calls(std::string& out, const std::vector<ToolCall>& calls, bool is_delta) const;
+  std::vector<ToolCall> kept(std::vector<ToolCall> calls) const;
   void send_whole();
-  void append_chunk_text(std::string& out, std::string_view text, bool is_first, bool is_last) const;
+  void append_chunk_text(std::string& out, std::string_view text, bool is_first, const Chunk& chunk) const;
   void append_log_probabilities(std::string& out, const std::vector<Token>& tokens) const;
   std::string head(bool is_chunk) const;
   std::string usage() const;

@@ -165,12 +165,28 @@ CompletionRequest common(const Members& m, int64_t seed) {
   return r;
 }
 
+/// Clients send a call's arguments as text, templates write them as an object.
+void open_arguments(Json& call) {
+  Json* function = call.find("function");
+  Json* arguments = function == nullptr ? nullptr : function->find("arguments");
+  if (arguments == nullptr || !arguments->is_string()) return;
+  try {
+    Json object = base::parse_json(arguments->as_string());
+    if (object.is_object()) *arguments = std::move(object);
+  } catch (const base::Error& e) {
+    fail("messages", "the arguments of a call are no JSON: " + e.message());
+  }
+}
+
 /// A message as templates take it: its content one text, which clients also send in parts.
 Json message_of(const Json& given) {
   const Json* role = given.find("role");
   if (role == nullptr || !role->is_string()) fail("messages", "each is an object with a role");
   Json message = given;
   if (role->as_string() == "developer") message.set("role", "system");  // the newer name of the same
+  if (Json* calls = message.find("tool_calls"); calls != nullptr && calls->is_array()) {
+    for (Json& call : calls->as_array()) open_arguments(call);
+  }
   const Json* content = given.find("content");
   if (content == nullptr || content->is_null() || content->is_string()) return message;
   if (!content->is_array()) fail("messages", "content is a text or a list of parts");
@@ -184,6 +200,27 @@ Json message_of(const Json& given) {
   }
   message.set("content", std::move(text));
   return message;
+}
+
+/// Tools go to the template; what calls them is found in the answer. An answer is not forced to call one.
+void read_tools(const Members& m, CompletionRequest& r) {
+  const Json* choice = m.find("tool_choice");
+  const bool is_word = choice != nullptr && choice->is_string();
+  const std::string word = is_word ? choice->as_string() : "auto";
+  if (choice != nullptr && (!is_word || (word != "auto" && word != "none")))
+    refuse("tool_choice", "only none and auto are served");
+  const Json* tools = m.find("tools");
+  if (tools == nullptr || word == "none") return;
+  if (!tools->is_array()) fail("tools", "expected a list");
+  for (const Json& tool : tools->as_array()) {
+    const Json* function = tool.find("function");
+    const Json* name = function == nullptr ? nullptr : function->find("name");
+    if (name == nullptr || !name->is_string()) fail("tools", "each is a function with a name");
+  }
+  if (tools->size() == 0) return;
+  r.chat.tools = *tools;
+  r.finds_calls = true;
+  r.calls_once = !m.flag("parallel_tool_calls", true);
 }
 
 void set_most_tokens(CompletionRequest& r, const Members& m, std::string_view name) {
@@ -248,8 +285,7 @@ CompletionRequest chat_request(std::string_view body, int64_t seed) {
   const int64_t best = m.integer("top_logprobs", 0, 0, 20);
   if (best > 0 && !r.wants_log_probabilities) fail("top_logprobs", "needs logprobs");
   if (best > 1) refuse("top_logprobs", "above 1: only those of the tokens chosen are served");
-  if (const Json* tools = m.find("tools"); tools != nullptr && tools->size() > 0)
-    refuse("tools", "are not served");
+  read_tools(m, r);
   return r;
 }
 

@@ -28,6 +28,8 @@ struct CompletionRequest {
   bool has_most_tokens = false;  ///< else an answer may be as long as the model allows, of a chat
   TextAsk ask;                   ///< but for the prompt; seeds are its own and the next numbers
   Chat chat;                     ///< of a chat, but for the time of day
+  bool finds_calls = false;      ///< tools may be called: calls are told apart from the answer's text
+  bool calls_once = false;       ///< of several calls only the first counts
 };
 
 /// Parse a body. Throw MemberError or invalid_argument for what is missing, of another type or out of range,
