@@ -23,7 +23,8 @@ ValueId routing(const Net& at, ValueId x, const MixtureSpec& s) {
   return at.op("div", {weights, at.op("reduce_sum", {weights, b.ints({-1})}, {{"keepdims", int64_t{1}}})});
 }
 
-/// x [..., in] by each expert's weight [out, in] -> [experts, ..., out]; x [1, batch, seq, in] for all experts.
+/// x [..., in] by each expert's weight [out, in] -> [experts, ..., out]; x [1, batch, seq, in] for all
+/// experts.
 ValueId by_experts(const Net& at, ValueId x, int64_t experts, const LinearSpec& spec) {
   Builder b = at.builder();
   const ValueId weight = at.param("weight", {experts, spec.out, spec.in}, spec.init);
@@ -36,16 +37,18 @@ ValueId by_experts(const Net& at, ValueId x, int64_t experts, const LinearSpec& 
 ir::ValueId mixture(const Net& at, ir::ValueId x, const MixtureSpec& s) {
   Builder b = at.builder();
   const int64_t count = s.experts.count;
-  base::require(count > 0 && s.experts.chosen > 0 && s.experts.chosen <= count, s.experts.chosen, " of ", count,
-                " experts");
+  base::require(count > 0 && s.experts.chosen > 0 && s.experts.chosen <= count, s.experts.chosen, " of ",
+                count, " experts");
   const ValueId weights = routing(at, x, s);
   const Net experts = at.in(s.names.experts);
   const LinearSpec wide{.in = s.width, .out = s.experts.inner, .init = s.weight};
   const LinearSpec narrow{.in = s.experts.inner, .out = s.width, .init = s.branch};
   const ValueId rows = b.op("unsqueeze", {x, b.ints({0})});  // [1, batch, seq, width]
-  const ValueId gate = at.activation(by_experts(experts.in(s.names.expert_gate), rows, count, wide), s.activation);
+  const ValueId gate =
+      at.activation(by_experts(experts.in(s.names.expert_gate), rows, count, wide), s.activation);
   const ValueId gated = at.op("mul", {gate, by_experts(experts.in(s.names.expert_up), rows, count, wide)});
-  const ValueId each = by_experts(experts.in(s.names.expert_down), gated, count, narrow);  // [experts, batch, seq, width]
+  const ValueId each =
+      by_experts(experts.in(s.names.expert_down), gated, count, narrow);  // [experts, batch, seq, width]
   // [batch, seq, experts] -> [experts, batch, seq, 1]
   const ValueId share = b.op("unsqueeze", {b.transpose(weights, {2, 0, 1}), b.ints({3})});
   return at.op("reduce_sum", {at.op("mul", {each, share}), b.ints({0})}, {{"keepdims", int64_t{0}}});
