@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "base/files/file.h"
+#include "cli/answer_form.h"
 #include "cli/generate_timing.h"
 #include "cli/language_model.h"
 #include "cli/verb.h"
@@ -16,6 +17,7 @@ namespace {
 
 struct GenerateOptions {
   LanguageOptions language;
+  AnswerFormOptions form;
   std::vector<std::string> prompt;
   std::vector<int64_t> prompt_ids;
   std::string batch_file;
@@ -29,6 +31,7 @@ struct GenerateOptions {
     f.add("batch_file", &batch_file,
           "JSON lines with `prompt` or `prompt_ids`, and any of max_tokens, stop and the sampling options");
     f.add("chat", &chat, "a prompt is what a user says: the chat template stands around it");
+    form.fields(f);
     f.add("json", &json, "one JSON object a prompt, in their order");
     f.add(
         "bench", &bench,
@@ -70,13 +73,18 @@ class GenerateVerb {
   Job job(std::string text, std::vector<int64_t> ids);
   Job job_of_line(const base::Json& line);
   std::vector<Job> jobs();
-  void take(const engine::GenerateEvent& event, sched::TokenScheduler& generator, bool shows);
+  /// False: a stop text has ended the answer.
+  bool take(const engine::GenerateEvent& event, bool shows);
+  void run_together(bool shows);
+  void run_formed(bool shows);
+  void print_done(bool shows);
   void end(Answer& answer, engine::FinishReason reason, bool shows);
   base::Json json_of(const Answer& answer) const;
 
   GenerateOptions o_;
   LanguageModel model_;
   std::map<int64_t, Answer> answers_;
+  int64_t printed_ = 0;
 };
 
 Job GenerateVerb::job(std::string text, std::vector<int64_t> ids) {
@@ -160,9 +168,9 @@ void GenerateVerb::end(Answer& a, engine::FinishReason reason, bool shows) {
   a.finish = reason;
 }
 
-void GenerateVerb::take(const engine::GenerateEvent& event, sched::TokenScheduler& generator, bool shows) {
+bool GenerateVerb::take(const engine::GenerateEvent& event, bool shows) {
   Answer& a = answers_.at(event.request);
-  if (a.finish != engine::FinishReason::none) return;
+  if (a.finish != engine::FinishReason::none) return true;
   if (event.token >= 0) {
     a.tokens.push_back(event.token);
     a.log_probability += event.log_probability;
@@ -171,52 +179,73 @@ void GenerateVerb::take(const engine::GenerateEvent& event, sched::TokenSchedule
       if (shows) std::cout << text << std::flush;
       if (a.text->is_stopped()) {
         end(a, engine::FinishReason::stop, shows);
-        return generator.cancel(event.request);
+        return false;
       }
     } else if (shows) {
       std::cout << (a.tokens.size() > 1 ? "," : "") << event.token << std::flush;
     }
   }
   if (event.finish != engine::FinishReason::none) end(a, event.finish, shows);
+  return true;
+}
+
+/// Answers that are over, in the order of their prompts.
+void GenerateVerb::print_done(bool shows) {
+  for (auto at = answers_.find(printed_);
+       at != answers_.end() && at->second.finish != engine::FinishReason::none;
+       at = answers_.find(printed_)) {
+    const Answer& a = at->second;
+    if (o_.json) {
+      std::cout << json_of(a).dump() << std::endl;
+    } else if (!shows) {
+      std::cout << "--- " << printed_ << "\n" << (a.text ? a.text->text() : "");
+      for (size_t i = 0; !a.text && i < a.tokens.size(); ++i) std::cout << (i > 0 ? "," : "") << a.tokens[i];
+    }
+    if (!o_.json) std::cout << std::endl;
+    answers_.erase(at);
+    ++printed_;
+  }
+}
+
+void GenerateVerb::run_together(bool shows) {
+  sched::TokenScheduler generator(model_.session());
+  for (auto& [number, answer] : answers_) generator.add(answer.job.request);
+  while (!generator.is_idle()) {
+    for (const engine::GenerateEvent& event : generator.step()) {
+      if (answers_.contains(event.request) && !take(event, shows)) generator.cancel(event.request);
+    }
+    print_done(shows);
+  }
+}
+
+/// One after another: each token waits for the mask that the one before leaves.
+void GenerateVerb::run_formed(bool shows) {
+  const AnswerForm form(o_.form, model_.tokenizer(), model_.end_tokens());
+  const auto count = static_cast<int64_t>(answers_.size());
+  for (int64_t number = 0; number < count; ++number) {
+    const auto filter = form.filter();
+    engine::generate_masked(model_.session(), answers_.at(number).job.request, *filter,
+                            [&](engine::GenerateEvent event) {
+                              event.request = number;
+                              take(event, shows);
+                            });
+    print_done(shows);
+  }
 }
 
 int GenerateVerb::run() {
   std::vector<Job> list = jobs();
   const bool shows = list.size() == 1 && !o_.json;
-  const bool has_text = model_.has_tokenizer() || std::any_of(list.begin(), list.end(), [](const Job& job) {
-                          return !job.text.empty();
-                        });
-  sched::TokenScheduler generator(model_.session());
+  const bool has_text =
+      model_.has_tokenizer() || o_.form.any() ||
+      std::any_of(list.begin(), list.end(), [](const Job& job) { return !job.text.empty(); });
+  int64_t number = 0;
   for (Job& job : list) {
-    const int64_t id = generator.add(job.request);
-    Answer& a = answers_[id];
+    Answer& a = answers_[number++];
     if (has_text) a.text.emplace(model_.tokenizer(), job.stop);
     a.job = std::move(job);
   }
-  int64_t printed = 0;
-  const auto print_done = [&] {
-    for (auto at = answers_.find(printed);
-         at != answers_.end() && at->second.finish != engine::FinishReason::none;
-         at = answers_.find(printed)) {
-      const Answer& a = at->second;
-      if (o_.json) {
-        std::cout << json_of(a).dump() << std::endl;
-      } else if (!shows) {
-        std::cout << "--- " << printed << "\n" << (a.text ? a.text->text() : "");
-        for (size_t i = 0; !a.text && i < a.tokens.size(); ++i)
-          std::cout << (i > 0 ? "," : "") << a.tokens[i];
-      }
-      if (!o_.json) std::cout << std::endl;
-      answers_.erase(at);
-      ++printed;
-    }
-  };
-  while (!generator.is_idle()) {
-    for (const engine::GenerateEvent& event : generator.step()) {
-      if (answers_.contains(event.request)) take(event, generator, shows);
-    }
-    print_done();
-  }
+  o_.form.any() ? run_formed(shows) : run_together(shows);
   return 0;
 }
 
