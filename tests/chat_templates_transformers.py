@@ -1,6 +1,6 @@
+# Chat templates against Transformers: the same text for the templates of tests/templates and of the shared data, and
+# for expressions one by one, over conversations with system turns, tools, reasoning and turns to continue.
 # tier: oracles
-# Chat templates against Transformers: the same text for the templates of tests/templates and of the shared data, and for
-# expressions one by one, over conversations with system turns, tools, reasoning and turns to continue.
 import json
 import os
 import subprocess
@@ -16,67 +16,109 @@ SHARED = Path(os.environ.get("TRIREME_SHARED_DATA", ROOT / "shared/data"))
 passed, failures, skips = 0, [], []
 
 TOOLS = [
-    {"type": "function", "function": {
-        "name": "get_weather", "description": "Today's weather, \"as it is\" <b>", "parameters": {
-            "type": "object", "properties": {
-                "city": {"type": "string", "description": "Größe & Ort"}, "unit": {"type": "string", "enum": ["c", "f"]},
-                "days": {"type": "array", "items": {"type": "integer"}}}, "required": ["city"]}}},
-    {"type": "function", "function": {"name": "add", "description": "Adds.", "parameters": {
-        "type": "object", "properties": {"a": {"type": ["number", "null"], "minimum": -1.5e-7}, "b": {"type": "number", "maximum": 1e22}}}}},
+    {
+        "type": "function",
+        "function": {
+            "name": "get_weather",
+            "description": "Today's weather, \"as it is\" <b>",
+            "parameters": {
+                "type": "object",
+                "properties": {
+                    "city": {"type": "string", "description": "Größe & Ort"},
+                    "unit": {"type": "string", "enum": ["c", "f"]},
+                    "days": {"type": "array", "items": {"type": "integer"}},
+                },
+                "required": ["city"],
+            },
+        },
+    },
+    {
+        "type": "function",
+        "function": {
+            "name": "add",
+            "description": "Adds.",
+            "parameters": {
+                "type": "object",
+                "properties": {
+                    "a": {"type": ["number", "null"], "minimum": -1.5e-7},
+                    "b": {"type": "number", "maximum": 1e22},
+                },
+            },
+        },
+    },
 ]
-CALL = {"id": "abcdef123", "type": "function", "function": {"name": "get_weather", "arguments": {"city": "Zürich 🌧", "n": 3, "x": [1.0, None, True]}}}
+CALL = {
+    "id": "abcdef123",
+    "type": "function",
+    "function": {"name": "get_weather", "arguments": {"city": "Zürich 🌧", "n": 3, "x": [1.0, None, True]}},
+}
 CHATS = {
     "one": [{"role": "user", "content": "Hello"}],
     "system": [{"role": "system", "content": " Be brief. \n"}, {"role": "user", "content": "  Hi there \n"}],
-    "turns": [{"role": "user", "content": "a"}, {"role": "assistant", "content": " b "}, {"role": "user", "content": "c\n\nd"}],
+    "turns": [
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": " b "},
+        {"role": "user", "content": "c\n\nd"},
+    ],
     "open": [{"role": "user", "content": "Count"}, {"role": "assistant", "content": "One, two, "}],
-    "open_system": [{"role": "system", "content": "S"}, {"role": "user", "content": "x"}, {"role": "assistant", "content": "The answer"}],
-    "thinking": [{"role": "user", "content": "q1"}, {"role": "assistant", "content": "<think>\nhm\n</think>\n\na1"}, {"role": "user", "content": "q2"},
-                 {"role": "assistant", "content": "a2", "reasoning_content": "because\n"}, {"role": "user", "content": "q3"}],
-    "call": [{"role": "user", "content": "Weather?"}, {"role": "assistant", "content": "", "tool_calls": [CALL]},
-             {"role": "tool", "content": "rain", "tool_call_id": "abcdef123", "name": "get_weather"}, {"role": "assistant", "content": "It rains."}, {"role": "user", "content": "Thanks"}],
-    "call_none": [{"role": "user", "content": "Weather?"}, {"role": "assistant", "content": None, "tool_calls": [CALL]},
-                  {"role": "tool", "content": "rain", "tool_call_id": "abcdef123"}],
-    "two_tools": [{"role": "user", "content": "?"}, {"role": "assistant", "content": "Let me see", "thinking": "both", "tool_calls": [CALL, CALL]},
-                  {"role": "tool", "content": "1"}, {"role": "tool", "content": "2"}, {"role": "user", "content": "and?"}],
+    "open_system": [
+        {"role": "system", "content": "S"},
+        {"role": "user", "content": "x"},
+        {"role": "assistant", "content": "The answer"},
+    ],
+    "thinking": [
+        {"role": "user", "content": "q1"},
+        {"role": "assistant", "content": "<think>\nhm\n</think>\n\na1"},
+        {"role": "user", "content": "q2"},
+        {"role": "assistant", "content": "a2", "reasoning_content": "because\n"},
+        {"role": "user", "content": "q3"},
+    ],
+    "call": [
+        {"role": "user", "content": "Weather?"},
+        {"role": "assistant", "content": "", "tool_calls": [CALL]},
+        {"role": "tool", "content": "rain", "tool_call_id": "abcdef123", "name": "get_weather"},
+        {"role": "assistant", "content": "It rains."},
+        {"role": "user", "content": "Thanks"},
+    ],
+    "call_none": [
+        {"role": "user", "content": "Weather?"},
+        {"role": "assistant", "content": None, "tool_calls": [CALL]},
+        {"role": "tool", "content": "rain", "tool_call_id": "abcdef123"},
+    ],
+    "two_tools": [
+        {"role": "user", "content": "?"},
+        {"role": "assistant", "content": "Let me see", "thinking": "both", "tool_calls": [CALL, CALL]},
+        {"role": "tool", "content": "1"},
+        {"role": "tool", "content": "2"},
+        {"role": "user", "content": "and?"},
+    ],
     "parts": [{"role": "user", "content": [{"type": "text", "text": " look "}, {"type": "image"}]}],
     "twice": [{"role": "user", "content": "a"}, {"role": "user", "content": "b"}],
     "many": [{"role": ["user", "assistant", "skip"][i % 3], "content": str(i)} for i in range(12)],
     "empty": [],
 }
 SPECIAL = {"bos_token": "<s>", "eos_token": "</s>"}
-EXPRESSIONS = r"""
-{{ 1 + 2 * 3 - 4 // 3 % 2 }}|{{ -3 // 2 }} {{ -3 % 5 }} {{ 7.5 // 2 }} {{ 1 / 3 }} {{ 1e20 }} {{ 1e-7 }} {{ 0.1 + 0.2 }} {{ 1e16 }} {{ 123456789.0 }}
-{{ 'a' ~ 1 ~ none ~ true ~ 2.5 ~ [1, 'x'] }}|{{ {'a': 'it\'s', 'b': "say \"hi\"", 'c': "both ' and \""} }}|{{ ['\n\t\\', 'é', '\x7f'] }}
-{{ 'abc'[0] ~ 'abc'[-1] ~ 'abcdef'[1:4] ~ 'abcdef'[::2] ~ 'abcdef'[::-1] ~ 'abc'[5:] }}|{{ [1,2,3][1:] }} {{ [1,2,3][-2:] }} {{ 'abc'[7] is defined }}
-{{ not true or true and false }} {{ 1 < 2 < 3 }} {{ 1 < 3 < 2 }} {{ 'a' in 'abc' }} {{ 4 not in [1] }} {{ 1 == 1.0 }} {{ true == 1 }} {{ '1' == 1 }}
-{{ missing }}|{{ missing | default('d') }}|{{ '' | default('d') }}|{{ '' | default('d', true) }}|{{ none | default('d') }}|{{ missing is defined }}|{{ (missing or 'x') }}
-{{ [3,1,2] | sort | join('-') }} {{ [3,1,2] | sort(reverse=true) | first }} {{ ['b','A','c'] | sort }} {{ [1,2,3] | sum }} {{ [1,2,3] | max }} {{ [[1,2],[3]] | map('length') | list }}
-{{ [{'a':1},{'a':2}] | map(attribute='a') | list }} {{ [{'a':{'b':3}}] | map(attribute='a.b') | join }} {{ [{'a':1},{}] | map(attribute='a', default=9) | list }}
-{{ [1,2,3,4] | select('even') | list }} {{ [1,none,2] | reject('none') | list }} {{ [{'r':'u'},{'r':'v'}] | selectattr('r','eq','u') | list }} {{ [{'r':1},{}] | selectattr('r','defined') | list | length }}
-{{ '  x y ' | trim }}|{{ 'Hello' | upper }}|{{ 'HELLO' | lower }}|{{ 'hello world' | title }}|{{ 'hELLO' | capitalize }}|{{ 'a-b-c' | replace('-', '+', 1) }}|{{ 'abc' | reverse }}|{{ [1,2] | reverse | list }}
-{{ 'xxabcxx'.strip('x') }}|{{ '  a'.lstrip() }}|{{ 'a\n\n'.rstrip('\n') }}|{{ 'a,b,c'.split(',', 1) }}|{{ 'a b  c'.split() }}|{{ 'a.b.c'.rsplit('.', 1) }}|{{ 'a\nb\r\nc'.splitlines() }}
-{{ 'abc'.startswith('ab') }} {{ 'abc'.endswith(('x', 'c')) }} {{ 'abc'.find('c') }} {{ 'aXbX'.count('X') }} {{ 'ab'.replace('', '-') }} {{ '-'.join(['a','b']) }} {{ '12'.isdigit() }}
-{{ {'a':1,'b':2}.items() | map('join', '=') | list }} {{ {'a':1}.get('b', 5) }} {{ {'a':1}.get('b') }} {{ {'b':1,'a':2} | dictsort | map('join') | list }} {{ {'a':1}.keys() | list }} {{ {'a': 1} | items | map('last') | list }} {{ {'x': 1}.x }}
-{{ {'a':[1,{'b':none}],'c':'é"\\/<>&'} | tojson }}|{{ {'b':1,'a':[]} | tojson(indent=2) }}|{{ [1,[2,{}]] | tojson(indent=4) }}|{{ 'ü' | tojson(ensure_ascii=true) }}|{{ {'b':1,'a':2.0} | tojson(sort_keys=true) }}|{{ [1,2] | tojson(separators=(',', ':')) }}
-{% for i in range(3) %}{{ loop.index }}{{ loop.first }}{{ loop.last }}{{ loop.revindex0 }}{% if not loop.last %},{% endif %}{% endfor %}|{% for i in range(5, 0, -2) %}{{ i }}{% endfor %}|{% for c in 'añb' %}{{ c }}.{% endfor %}
-{% for k, v in {'a':1,'b':2}.items() %}{{ k }}={{ v }};{% endfor %}{% for x in [] %}{% else %}none{% endfor %}{% for x in [1,2,3,4] if x % 2 == 0 %}{{ x }}/{{ loop.length }} {% endfor %}
-{% set x = 1 %}{% for i in [1,2] %}{% set x = 5 %}{{ x }}{% endfor %}{{ x }}|{% set ns = namespace(x=1) %}{% for i in [1,2] %}{% set ns.x = ns.x + i %}{% endfor %}{{ ns.x }}|{% set a, b = 1, 2 %}{{ a }}{{ b }}|{% if true %}{% set y = 3 %}{% endif %}{{ y }}
-{% macro m(a, b=2, c='z') %}[{{ a }}{{ b }}{{ c }}]{% endmacro %}{{ m(1) }}{{ m(1, c='q') }}{{ m(b=5, a=4) }}{{ m() }}|{% set v = m(9) %}{{ v | length }}
-{% set t %} block {{ 1 }} {% endset %}[{{ t }}]|{% set t | upper | trim %} block {% endset %}[{{ t }}]|{% filter upper | replace('A', 'b') %}aA{% endfilter %}
-{{ 'yes' if 1 else 'no' }}{{ 'only' if false }}|{{ (1, 2) | list }} {{ (1,) | length }} {{ () | length }}|{{ 1 is number }} {{ 1.0 is integer }} {{ 'a' is string }} {{ {} is mapping }} {{ [] is iterable }} {{ none is none }} {{ true is boolean }} {{ 3 is odd }} {{ 4 is divisibleby 2 }} {{ 5 is not even }} {{ x is undefined }} {{ 'a' is in ['a'] }} {{ 2 is gt 1 }} {{ false is false }} {{ 1 is sameas 1 }}
-{#- comment -#}  a {%- if true -%} b {%- endif -%} c {{- ' d ' -}} e
-{% if false %}x{% elif missing %}y{% else %}z{% endif %}{{ "a" "b" }}{{ 'tab\tA\u00e9\'' }}{{ 'a' * 3 }}{{ [0] * 2 }}{{ [1] + [2] }}{{ 2 ** 3 ** 2 }}{{ -2 ** 2 }}
-{{ [1,2,3] | length }} {{ 'añb' | length }} {{ '3' | int + 1 }} {{ '3.7' | float }} {{ 'x' | int(7) }} {{ 3.7 | int }} {{ 2.5 | round }} {{ 3.14159 | round(2) }} {{ -3 | abs }} {{ 5 | string ~ 'x' }}
-{{ 'a\nb\n\nc' | indent }}|{{ 'a\nb' | indent(2, true) }}|{{ 'a\n\nb' | indent(1, blank=true) }}|{{ '<a&b>' | e }}|{{ ['a','A','b'] | unique | list }}|{{ [1,2] | last }}
-{{ messages[0]['content'] if messages else 'none' }}{{ messages | length }}{{ messages[-1].role }}
-{{ loop is defined }} {{ range(4) | list }} {{ dict(a=1) }} {{ namespace is defined }}{{ [none, true, 1.50] }}{% raw %}{{ x }}{% endraw %}
-{% for a in [1,2] %}{% for b in [3,4] %}{{ a }}{{ b }}{{ loop.index }}{% endfor %}{{ loop.index }}{% endfor %}{% for x in [1,1,2] %}{{ loop.changed(x) }}{% endfor %}{% for x in 'abc' %}{{ loop.cycle('x','y') }}{{ loop.previtem }}{{ loop.nextitem }}{% endfor %}
-{% for x in range(9) %}{% if x == 2 %}{% continue %}{% endif %}{% if x > 4 %}{% break %}{% endif %}{{ x }}{% endfor %}{{ 'a' < 'b' }} {{ [1,2] < [1,3] }} {{ 'B' < 'a' }}{{ 'x'.upper().lower() ~ ('y' | upper) }}{{ ' a '.strip() | length }}
-""".strip().split("\n")
+EXPRESSIONS = (ROOT / "tests/templates/expressions.txt").read_text().strip().split("\n")
 # What both must refuse.
-REFUSED = ["{{ raise_exception('no') }}", "{{ missing.x }}", "{{ 1 + 'a' }}", "{% for x in 5 %}{% endfor %}", "{{ none() }}", "{{ 1 // 0 }}", "{% if %}", "{{ 'a' }", "{% endif %}",
-           "{% for x in [1] %}", "{{ [].append(1) }}", "{{ 'x' | nofilter }}", "{{ 1 is notest }}", "{{ missing + 1 }}", "{% set a, b = [1] %}", "{{ ''.__class__ }}{{ ''.__class__.x }}", "{{ 1 < 'a' }}"]
+REFUSED = [
+    "{{ raise_exception('no') }}",
+    "{{ missing.x }}",
+    "{{ 1 + 'a' }}",
+    "{% for x in 5 %}{% endfor %}",
+    "{{ none() }}",
+    "{{ 1 // 0 }}",
+    "{% if %}",
+    "{{ 'a' }",
+    "{% endif %}",
+    "{% for x in [1] %}",
+    "{{ [].append(1) }}",
+    "{{ 'x' | nofilter }}",
+    "{{ 1 is notest }}",
+    "{{ missing + 1 }}",
+    "{% set a, b = [1] %}",
+    "{{ ''.__class__ }}{{ ''.__class__.x }}",
+    "{{ 1 < 'a' }}",
+]
 
 
 def ours(folder, chat, tools, variables, prompt, goes_on):
@@ -94,8 +136,15 @@ def ours(folder, chat, tools, variables, prompt, goes_on):
 
 def theirs(template, chat, tools, variables, prompt, goes_on):
     try:
-        texts, _ = render_jinja_template([chat], tools=tools, chat_template=template, add_generation_prompt=prompt,
-                                         continue_final_message=goes_on, **SPECIAL, **(variables or {}))
+        texts, _ = render_jinja_template(
+            [chat],
+            tools=tools,
+            chat_template=template,
+            add_generation_prompt=prompt,
+            continue_final_message=goes_on,
+            **SPECIAL,
+            **(variables or {}),
+        )
         return texts[0]
     except Exception:
         return None
@@ -131,11 +180,25 @@ def main():
             for chat_name, chat in CHATS.items():
                 for tools in (None, TOOLS):
                     for prompt in (True, False):
-                        if compare(f"{what} {chat_name} tools={tools is not None} prompt={prompt}", folder, template, chat, tools, None, prompt) is not None:
+                        if (
+                            compare(
+                                f"{what} {chat_name} tools={tools is not None} prompt={prompt}",
+                                folder,
+                                template,
+                                chat,
+                                tools,
+                                None,
+                                prompt,
+                            )
+                            is not None
+                        ):
                             rendered += 1
                 if chat and chat[-1]["role"] == "assistant":
                     compare(f"{what} {chat_name} goes on", folder, template, chat, None, None, False, True)
-            for variables in ({"enable_thinking": False, "reasoning_effort": "high"}, {"tools_in_user_message": False, "builtin_tools": ["code_interpreter", "get_weather"]}):
+            for variables in (
+                {"enable_thinking": False, "reasoning_effort": "high"},
+                {"tools_in_user_message": False, "builtin_tools": ["code_interpreter", "get_weather"]},
+            ):
                 compare(f"{what} {variables}", folder, template, CHATS["call"], TOOLS, variables)
         if rendered < 150:
             failures.append(f"only {rendered} conversations are rendered by both")
@@ -145,7 +208,7 @@ def main():
         for expression in REFUSED:
             if compare(f"refused {expression}", folder, expression, CHATS["turns"]) is not None:
                 failures.append(f"Jinja takes {expression}")
-    for failure in failures[:int(os.environ.get("SHOW", "30"))]:
+    for failure in failures[: int(os.environ.get("SHOW", "30"))]:
         print("FAILED", failure)
     for reason in skips:
         print("skipped:", reason)

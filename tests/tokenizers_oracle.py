@@ -1,6 +1,6 @@
-# tier: all
 # trireme tokenize against Hugging Face's tokenizers and SentencePiece: the same ids and texts, on random texts in
 # many scripts, for tokenizers of every kind put together at random and for the vocabularies of the shared data.
+# tier: all
 import json
 import os
 import random
@@ -9,8 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tokenizers import (AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors,
-                        trainers)
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 ROOT = Path(__file__).resolve().parent.parent
 TRIREME = os.environ.get("TRIREME", str(ROOT / "build/release/trireme"))
@@ -20,18 +19,54 @@ COUNT = int(os.environ.get("TRIREME_TEXTS", "400"))
 passed, failures, skips = 0, [], []
 
 SCRIPTS = {
-    "latin": [range(0x41, 0x5B), range(0x61, 0x7B), range(0xC0, 0x180)], "greek": [range(0x391, 0x3CA)],
-    "cyrillic": [range(0x410, 0x450)], "arabic": [range(0x620, 0x64B), range(0x64B, 0x653)],
-    "hebrew": [range(0x5D0, 0x5EB)], "devanagari": [range(0x905, 0x94E)], "thai": [range(0xE01, 0xE3B)],
-    "han": [range(0x4E00, 0x4F00)], "kana": [range(0x3041, 0x3097), range(0x30A1, 0x30FB)],
-    "hangul": [range(0xAC00, 0xAD00), range(0x1100, 0x1113)], "emoji": [range(0x1F600, 0x1F640)],
+    "latin": [range(0x41, 0x5B), range(0x61, 0x7B), range(0xC0, 0x180)],
+    "greek": [range(0x391, 0x3CA)],
+    "cyrillic": [range(0x410, 0x450)],
+    "arabic": [range(0x620, 0x64B), range(0x64B, 0x653)],
+    "hebrew": [range(0x5D0, 0x5EB)],
+    "devanagari": [range(0x905, 0x94E)],
+    "thai": [range(0xE01, 0xE3B)],
+    "han": [range(0x4E00, 0x4F00)],
+    "kana": [range(0x3041, 0x3097), range(0x30A1, 0x30FB)],
+    "hangul": [range(0xAC00, 0xAD00), range(0x1100, 0x1113)],
+    "emoji": [range(0x1F600, 0x1F640)],
     "signs": [range(0x21, 0x30), range(0x3A, 0x41), range(0x2010, 0x2028), range(0xFF01, 0xFF20)],
     "digits": [range(0x30, 0x3A), range(0x660, 0x66A), range(0xB2, 0xB4), range(0x2160, 0x2168)],
-    "marks": [range(0x300, 0x310)], "forms": [range(0xFB00, 0xFB05), range(0xFF21, 0xFF3B), range(0x3300, 0x3310)],
+    "marks": [range(0x300, 0x310)],
+    "forms": [range(0xFB00, 0xFB05), range(0xFF21, 0xFF3B), range(0x3300, 0x3310)],
 }
 SPACES = [" "] * 12 + ["  ", "\n", "\n\n", "\t", "\r\n", "\u00a0", "\u3000", "   ", " \n"]
-WORDS = ["the", "The", "don't", "I'LL", "we've", "2024", "x_1", "hello", "world", "CamelCase", "it's", "'s", "a.b", "https://x.y/z?q=1",
-         "<s>", "</s>", "<mask>", "[MASK]", "<|end|>", "\u2581", "straße", "ﬁ", "İ", "ΣΑΣ", "1234567", "ſ", "'ſ", "été", "e\u0301"]
+WORDS = [
+    "the",
+    "The",
+    "don't",
+    "I'LL",
+    "we've",
+    "2024",
+    "x_1",
+    "hello",
+    "world",
+    "CamelCase",
+    "it's",
+    "'s",
+    "a.b",
+    "https://x.y/z?q=1",
+    "<s>",
+    "</s>",
+    "<mask>",
+    "[MASK]",
+    "<|end|>",
+    "\u2581",
+    "straße",
+    "ﬁ",
+    "İ",
+    "ΣΑΣ",
+    "1234567",
+    "ſ",
+    "'ſ",
+    "été",
+    "e\u0301",
+]
 
 
 def random_text(rng):
@@ -48,8 +83,11 @@ def random_text(rng):
 
 
 def run(tokenizer, lines, *words):
-    done = subprocess.run([TRIREME, "tokenize", str(tokenizer), "--lines", "-", *words], capture_output=True,
-                          input="\n".join(json.dumps(x) for x in lines).encode() + b"\n")
+    done = subprocess.run(
+        [TRIREME, "tokenize", str(tokenizer), "--lines", "-", *words],
+        capture_output=True,
+        input="\n".join(json.dumps(x) for x in lines).encode() + b"\n",
+    )
     if done.returncode != 0:
         return done.stderr.decode()
     return [json.loads(line) for line in done.stdout.splitlines()]
@@ -82,19 +120,7 @@ def compare_decoded(what, path, ids, want, streams=True):
     passed += 1
 
 
-GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-PATTERNS = {
-    "gpt2": GPT2,
-    "clip": r"'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+",
-    "cl100k": r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+",
-    "llama3": r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
-    "qwen2": r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
-    "o200k": r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
-    "deepseek_llm": r"[\r\n]|\s?[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-Ֆ]+|\s?[!-/:-~！-／：-～‘-‟　-。]+|\s+$|[一-龥ࠀ-一가-퟿]+|\p{N}+",
-    "deepseek3": r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
-    "kimi": r"[\p{Han}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
-    "words": r"\w+|[^\w\s]+", "space": r"\s+", "digit_groups": r"\d{1,3}(?=(?:\d{3})*\b)",
-}
+PATTERNS = json.loads((ROOT / "tests/word_patterns.json").read_text())
 BEHAVIORS = ["removed", "isolated", "merged_with_previous", "merged_with_next", "contiguous"]
 
 
@@ -116,6 +142,7 @@ def charsmap():
             shift += 7
             if byte < 128:
                 return value
+
     while at < len(data):
         tag = varint()
         size = varint()
@@ -128,7 +155,7 @@ def charsmap():
                     continue
                 length = varint()
                 if inner >> 3 == 2:
-                    return data[at:at + length]
+                    return data[at : at + length]
                 at += length
         at += size
     return None
@@ -137,9 +164,24 @@ def charsmap():
 def random_normalizer(rng):
     n = normalizers
     table = charsmap()
-    choices = [n.NFC(), n.NFD(), n.NFKC(), n.NFKD(), n.Lowercase(), n.StripAccents(), n.Strip(), n.Strip(True, False),
-               n.Replace(" ", "\u2581"), n.Replace(Regex(r"\s{2,}"), " "), n.Replace(Regex(r"[''`]"), "'"), n.Prepend("\u2581"), n.Nmt(),
-               n.BertNormalizer(), n.BertNormalizer(lowercase=False, strip_accents=True), n.BertNormalizer(clean_text=False)]
+    choices = [
+        n.NFC(),
+        n.NFD(),
+        n.NFKC(),
+        n.NFKD(),
+        n.Lowercase(),
+        n.StripAccents(),
+        n.Strip(),
+        n.Strip(True, False),
+        n.Replace(" ", "\u2581"),
+        n.Replace(Regex(r"\s{2,}"), " "),
+        n.Replace(Regex(r"[''`]"), "'"),
+        n.Prepend("\u2581"),
+        n.Nmt(),
+        n.BertNormalizer(),
+        n.BertNormalizer(lowercase=False, strip_accents=True),
+        n.BertNormalizer(clean_text=False),
+    ]
     if table:
         choices.append(n.Precompiled(table))
     return n.Sequence([rng.choice(choices) for _ in range(rng.randrange(1, 4))])
@@ -151,7 +193,9 @@ def random_pre_tokenizer(rng, byte_level):
     for _ in range(rng.randrange(0 if byte_level else 1, 3)):
         kind = rng.randrange(9)
         if kind < 3:
-            pattern = Regex(rng.choice(list(PATTERNS.values()))) if rng.random() < 0.8 else rng.choice([" ", "e", "\u2581"])
+            pattern = (
+                Regex(rng.choice(list(PATTERNS.values()))) if rng.random() < 0.8 else rng.choice([" ", "e", "\u2581"])
+            )
             steps.append(p.Split(pattern, rng.choice(BEHAVIORS), invert=rng.random() < 0.3))
         elif kind == 3:
             steps.append(p.Digits(individual_digits=rng.random() < 0.5))
@@ -168,7 +212,16 @@ def random_pre_tokenizer(rng, byte_level):
     if byte_level:
         steps.append(p.ByteLevel(add_prefix_space=rng.random() < 0.3, use_regex=rng.random() < 0.4))
         if rng.random() < 0.3:
-            steps.append(rng.choice([p.Digits(), p.Digits(individual_digits=True), p.Punctuation(), p.Split(Regex("[0-9][0-9][0-9]"), "isolated")]))
+            steps.append(
+                rng.choice(
+                    [
+                        p.Digits(),
+                        p.Digits(individual_digits=True),
+                        p.Punctuation(),
+                        p.Split(Regex("[0-9][0-9][0-9]"), "isolated"),
+                    ]
+                )
+            )
     return p.Sequence(steps)
 
 
@@ -183,14 +236,22 @@ def random_tokenizer(rng, lines):
     elif kind == "bpe":
         suffix = "</w>" if rng.random() < 0.3 else None
         more = {"end_of_word_suffix": suffix} if suffix else {}
-        t = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=rng.random() < 0.5,
-                                 byte_fallback=suffix is None and rng.random() < 0.5, **more))
+        t = Tokenizer(
+            models.BPE(
+                unk_token="<unk>",
+                fuse_unk=rng.random() < 0.5,
+                byte_fallback=suffix is None and rng.random() < 0.5,
+                **more,
+            )
+        )
         options["special_tokens"] = special + [f"<0x{b:02X}>" for b in range(256)]
         trainer = trainers.BpeTrainer(limit_alphabet=120, **more, **options)
         if suffix:
             t.decoder = decoders.BPEDecoder(suffix=suffix)
         else:
-            t.decoder = decoders.Sequence([decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
+            t.decoder = decoders.Sequence(
+                [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+            )
     elif kind == "unigram":
         t = Tokenizer(models.Unigram())
         trainer = trainers.UnigramTrainer(unk_token="<unk>", **options)
@@ -199,7 +260,9 @@ def random_tokenizer(rng, lines):
         t = Tokenizer(models.WordPiece(unk_token="<unk>", max_input_chars_per_word=rng.choice([8, 100])))
         trainer = trainers.WordPieceTrainer(**options)
         t.decoder = decoders.WordPiece(cleanup=rng.random() < 0.5)
-    t.pre_tokenizer = pre_tokenizers.Metaspace() if kind in ("bpe", "unigram") else random_pre_tokenizer(rng, kind == "bytes")
+    t.pre_tokenizer = (
+        pre_tokenizers.Metaspace() if kind in ("bpe", "unigram") else random_pre_tokenizer(rng, kind == "bytes")
+    )
     t.train_from_iterator(lines, trainer)
     if rng.random() < 0.6:
         t.normalizer = random_normalizer(rng)
@@ -212,8 +275,18 @@ def random_tokenizer(rng, lines):
     t = Tokenizer.from_str(json.dumps(plain))
     for content in ["<mask>", "<|end|>", "[MASK]"]:
         if rng.random() < 0.6:
-            t.add_tokens([AddedToken(content, lstrip=rng.random() < 0.4, rstrip=rng.random() < 0.4,
-                                     single_word=rng.random() < 0.3, normalized=rng.random() < 0.4, special=rng.random() < 0.4)])
+            t.add_tokens(
+                [
+                    AddedToken(
+                        content,
+                        lstrip=rng.random() < 0.4,
+                        rstrip=rng.random() < 0.4,
+                        single_word=rng.random() < 0.3,
+                        normalized=rng.random() < 0.4,
+                        special=rng.random() < 0.4,
+                    )
+                ]
+            )
     if rng.random() < 0.5:
         t.post_processor = processors.TemplateProcessing(single="<s> $A </s>", special_tokens=[("<s>", 1), ("</s>", 2)])
     elif rng.random() < 0.3:
@@ -262,14 +335,22 @@ def test_patterns(scratch):
     """Every published pattern over the same bytes, on every script."""
     rng = random.Random(SEED + 1)
     texts = [random_text(rng) for _ in range(COUNT)]
-    texts += [f"{a}{b}{c}" for a in ["", " ", "\n", "x"] for b in ["  ", " \n ", "\u180e", "\u200b", "\x85", "\x1c", "\u00ad", "'\u017f"]
-              for c in ["", "y", " ", "!", "1"]]
+    texts += [
+        f"{a}{b}{c}"
+        for a in ["", " ", "\n", "x"]
+        for b in ["  ", " \n ", "\u180e", "\u200b", "\x85", "\x1c", "\u00ad", "'\u017f"]
+        for c in ["", "y", " ", "!", "1"]
+    ]
     for name, pattern in PATTERNS.items():
         vocab = {c: i for i, c in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
         t = Tokenizer(models.BPE(vocab=vocab, merges=[]))
         # Words show as a mark between them: a token for each.
-        t.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(pattern), "isolated"),
-                                                   pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+        t.pre_tokenizer = pre_tokenizers.Sequence(
+            [
+                pre_tokenizers.Split(Regex(pattern), "isolated"),
+                pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+            ]
+        )
         merges = train_merges(t, texts, scratch)
         t.model = merges
         t.decoder = decoders.ByteLevel()
@@ -280,8 +361,9 @@ def test_patterns(scratch):
 
 def train_merges(t, texts, scratch):
     """Merges that join any two bytes of this text where a word allows it, so that each end of a word shows."""
-    trainer = trainers.BpeTrainer(vocab_size=3000, show_progress=False, min_frequency=1,
-                                  initial_alphabet=pre_tokenizers.ByteLevel.alphabet())
+    trainer = trainers.BpeTrainer(
+        vocab_size=3000, show_progress=False, min_frequency=1, initial_alphabet=pre_tokenizers.ByteLevel.alphabet()
+    )
     free = Tokenizer(models.BPE())
     free.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     free.train_from_iterator(texts, trainer)
@@ -301,7 +383,10 @@ def test_shared():
     except ImportError:
         return skips.append("no sentencepiece")
     plain = [x for x in texts if "<s>" not in x and "</s>" not in x and "<mask>" not in x]
-    for name, file in [("open_llama", "open_llama/tokenizer.model"), ("unigram", "sentencepiece_unigram/test_model.model")]:
+    for name, file in [
+        ("open_llama", "open_llama/tokenizer.model"),
+        ("unigram", "sentencepiece_unigram/test_model.model"),
+    ]:
         sp = sentencepiece.SentencePieceProcessor(model_file=str(root / file))
         compare(name, root / file, plain, [sp.encode(x) for x in plain], special=False)
         ids = [[rng.randrange(3, sp.vocab_size()) for _ in range(rng.randrange(1, 12))] for _ in range(100)]

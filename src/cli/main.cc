@@ -13,6 +13,7 @@ const std::vector<Verb>& verbs() {
       {"run", "run a model on files or random data; check it, time it", run_main, run_markdown},
       {"generate", "continue prompts with a language model; text as it comes, files of prompts, speed",
        generate_main, generate_markdown},
+      {"chat", "talk with a language model in the terminal", chat_main, chat_markdown},
       {"tokenize", "texts to tokens and back; conversations to the text of a chat template", tokenize_main,
        tokenize_markdown},
       {"train", "train a model by one configuration file", train_main, train_markdown},

@@ -33,6 +33,8 @@ int generate_main(std::span<const std::string> words, base::Env& env);
 std::string generate_markdown();
 int tokenize_main(std::span<const std::string> words, base::Env& env);
 std::string tokenize_markdown();
+int chat_main(std::span<const std::string> words, base::Env& env);
+std::string chat_markdown();
 int ops_main(std::span<const std::string> words, base::Env& env);
 std::string ops_markdown();
 int serve_main(std::span<const std::string> words, base::Env& env);

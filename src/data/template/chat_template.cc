@@ -8,6 +8,7 @@
 #include "base/files/file.h"
 #include "data/template/interpreter.h"
 #include "data/template/text_methods.h"
+#include "tensor/gguf/gguf_file.h"
 
 namespace trireme::data {
 namespace {
@@ -115,28 +116,53 @@ ChatTemplate::ChatTemplate(std::string_view source, Json special) {
   parsed_ = std::move(parsed);
 }
 
+Json special_tokens_of(const std::string& directory) {
+  Json special = Json::object();
+  for (const char* name : {"special_tokens_map.json", "tokenizer_config.json"}) {
+    const std::string path = (fs::path(directory) / name).string();
+    if (!directory.empty() && base::file_exists(path))
+      add_special(special, base::parse_json(base::read_file(path)));
+  }
+  return special;
+}
+
+std::string ChatTemplate::end_token() const {
+  const Value* token = parsed_->special.find("eos_token");
+  return token != nullptr && token->is_text() ? *token->text() : std::string();
+}
+
 std::optional<ChatTemplate> ChatTemplate::of_directory(const std::string& directory, bool for_tools) {
   const fs::path root(directory);
+  if (root.extension() == ".gguf") return of_gguf(tensor::GgufFile::open(directory).metadata());
   const auto text_of = [&](const char* name) { return base::read_file((root / name).string()); };
   const auto has = [&](const char* name) { return base::file_exists((root / name).string()); };
-  Json special = Json::object();
   std::optional<std::string> text;
-  if (has("special_tokens_map.json"))
-    add_special(special, base::parse_json(text_of("special_tokens_map.json")));
-  if (has("tokenizer_config.json")) {
-    const Json config = base::parse_json(text_of("tokenizer_config.json"));
-    add_special(special, config);
-    text = template_of(config, for_tools);
-  }
+  if (has("tokenizer_config.json"))
+    text = template_of(base::parse_json(text_of("tokenizer_config.json")), for_tools);
   if (has("chat_template.json"))
     text = template_of(base::parse_json(text_of("chat_template.json")), for_tools);
   if (has("chat_template.jinja")) text = text_of("chat_template.jinja");
   if (!text) return std::nullopt;
   try {
-    return ChatTemplate(*text, std::move(special));
+    return ChatTemplate(*text, special_tokens_of(directory));
   } catch (const base::Error& e) {
     throw e.with("chat template of '" + directory + "'");
   }
+}
+
+std::optional<ChatTemplate> ChatTemplate::of_gguf(const tensor::GgufMetadata& metadata) {
+  if (!metadata.has("tokenizer.chat_template")) return std::nullopt;
+  Json special = Json::object();
+  const std::vector<std::string_view> tokens = metadata.texts("tokenizer.ggml.tokens");
+  for (const char* name : {"bos", "eos", "unknown", "padding"}) {
+    const int64_t id = metadata.integer(base::concat("tokenizer.ggml.", name, "_token_id"), -1);
+    const std::string_view short_name = name == std::string_view("unknown")   ? "unk"
+                                        : name == std::string_view("padding") ? "pad"
+                                                                              : name;
+    if (id >= 0 && id < static_cast<int64_t>(tokens.size()))
+      special.set(base::concat(short_name, "_token"), tokens[static_cast<size_t>(id)]);
+  }
+  return ChatTemplate(metadata.text("tokenizer.chat_template"), std::move(special));
 }
 
 std::string ChatTemplate::render(const Json& given, const Json& tools, const ChatOptions& options) const {

@@ -13,7 +13,7 @@ namespace {
 
 using Filter = Value (*)(Budget&, const Value& in, const CallArguments&);
 
-const Value& need(const CallArguments& a, size_t place, std::string_view name) {
+const Value& argument(const CallArguments& a, size_t place, std::string_view name) {
   const Value* found = a.find(place, name);
   if (found == nullptr) base::fail_invalid("template: a filter lacks '", name, "'");
   return *found;
@@ -53,7 +53,7 @@ Value select(Budget& budget, const Value& in, const CallArguments& a) {
   const CallArguments rest = rest_of(a, first + 1);
   Value::List out;
   for (const Value& item : elements_of(in, budget)) {
-    const Value subject = by_member ? member(item, need(a, 0, "attribute")) : item;
+    const Value subject = by_member ? member(item, argument(a, 0, "attribute")) : item;
     const bool holds = test == nullptr ? subject.truth() : apply_test(budget, test->as_text(), subject, rest);
     if (holds == keeps) out.push_back(item);
   }
@@ -69,7 +69,7 @@ Value map(Budget& budget, const Value& in, const CallArguments& a) {
       const Value value = member(item, *path);
       out.push_back(value.is_undefined() && otherwise != nullptr ? *otherwise : value);
     } else {
-      out.push_back(apply_filter(budget, need(a, 0, "filter").as_text(), item, rest_of(a, 1)));
+      out.push_back(apply_filter(budget, argument(a, 0, "filter").as_text(), item, rest_of(a, 1)));
     }
   }
   return out;
@@ -344,7 +344,7 @@ const std::unordered_map<std::string_view, Filter>& filters() {
        }},
       {"attr",
        [](Budget&, const Value& in, const CallArguments& a) -> Value {
-         return attribute_of(in, need(a, 0, "name").as_text());
+         return attribute_of(in, argument(a, 0, "name").as_text());
        }},
       {"trim",
        [](Budget& b, const Value& in, const CallArguments& a) -> Value {
@@ -356,7 +356,7 @@ const std::unordered_map<std::string_view, Filter>& filters() {
       {"replace",
        [](Budget& b, const Value& in, const CallArguments& a) -> Value {
          const Value* count = a.find(2, "count");
-         return replaced_text(in.to_text(b), need(a, 0, "old").as_text(), need(a, 1, "new").as_text(),
+         return replaced_text(in.to_text(b), argument(a, 0, "old").as_text(), argument(a, 1, "new").as_text(),
                               count == nullptr || count->is_none() ? -1 : count->as_integer(), b);
        }},
       {"wordcount",

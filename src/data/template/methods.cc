@@ -22,7 +22,7 @@ int64_t count_argument(const CallArguments& a, size_t place, std::string_view na
   return value == nullptr ? -1 : value->as_integer();
 }
 
-const Value& need(const CallArguments& a, size_t place) {
+const Value& argument(const CallArguments& a, size_t place) {
   if (place >= a.positional.size()) base::fail_invalid("template: a method lacks argument ", place + 1);
   return a.positional[place];
 }
@@ -39,7 +39,7 @@ Value borders(Budget&, const Value& self, const CallArguments& a) {
   const auto fits = [&](const Value& part) {
     return at_start ? text.starts_with(part.as_text()) : text.ends_with(part.as_text());
   };
-  const Value& parts = need(a, 0);
+  const Value& parts = argument(a, 0);
   return parts.is_list() ? std::any_of(parts.list()->begin(), parts.list()->end(), fits) : fits(parts);
 }
 
@@ -51,23 +51,23 @@ Value split(Budget& budget, const Value& self, const CallArguments& a) {
 
 template <bool from_right>
 Value find(Budget&, const Value& self, const CallArguments& a) {
-  return find_text_at(self.as_text(), need(a, 0).as_text(), from_right);
+  return find_text_at(self.as_text(), argument(a, 0).as_text(), from_right);
 }
 
 template <bool from_right>
 Value partition(Budget&, const Value& self, const CallArguments& a) {
-  Value::List parts = split_text(self.as_text(), &need(a, 0).as_text(), 1, from_right);
+  Value::List parts = split_text(self.as_text(), &argument(a, 0).as_text(), 1, from_right);
   if (parts.size() == 1)
     parts = from_right ? Value::List{"", "", parts[0]} : Value::List{parts[0], "", ""};
   else
-    parts.insert(parts.begin() + 1, need(a, 0));
+    parts.insert(parts.begin() + 1, argument(a, 0));
   return parts;
 }
 
 Value join(Budget& budget, const Value& self, const CallArguments& a) {
   std::string out;
   bool is_first = true;
-  for (const Value& part : elements_of(need(a, 0), budget)) {
+  for (const Value& part : elements_of(argument(a, 0), budget)) {
     budget.take(part.as_text().size() + self.as_text().size());
     if (!is_first) out += self.as_text();
     is_first = false;
@@ -78,10 +78,11 @@ Value join(Budget& budget, const Value& self, const CallArguments& a) {
 
 Value count(Budget& budget, const Value& self, const CallArguments& a) {
   if (self.is_list()) {
-    return static_cast<int64_t>(std::count_if(self.list()->begin(), self.list()->end(),
-                                              [&](const Value& v) { return equal(v, need(a, 0), budget); }));
+    return static_cast<int64_t>(std::count_if(self.list()->begin(), self.list()->end(), [&](const Value& v) {
+      return equal(v, argument(a, 0), budget);
+    }));
   }
-  const std::string& part = need(a, 0).as_text();
+  const std::string& part = argument(a, 0).as_text();
   int64_t found = 0;
   base::require(!part.empty(), "template: count of an empty text");
   for (size_t at = self.as_text().find(part); at != std::string::npos;
@@ -118,13 +119,13 @@ Value is_lower(Budget&, const Value& self, const CallArguments&) {
 
 Value remove_prefix(Budget&, const Value& self, const CallArguments& a) {
   const std::string& text = self.as_text();
-  const std::string& part = need(a, 0).as_text();
+  const std::string& part = argument(a, 0).as_text();
   return text.starts_with(part) ? Value(text.substr(part.size())) : self;
 }
 
 Value remove_suffix(Budget&, const Value& self, const CallArguments& a) {
   const std::string& text = self.as_text();
-  const std::string& part = need(a, 0).as_text();
+  const std::string& part = argument(a, 0).as_text();
   return text.ends_with(part) ? Value(text.substr(0, text.size() - part.size())) : self;
 }
 
@@ -168,7 +169,7 @@ const std::unordered_map<std::string_view, Method>& text_methods() {
        }},
       {"replace",
        [](Budget& budget, const Value& s, const CallArguments& a) -> Value {
-         return replaced_text(s.as_text(), need(a, 0).as_text(), need(a, 1).as_text(),
+         return replaced_text(s.as_text(), argument(a, 0).as_text(), argument(a, 1).as_text(),
                               count_argument(a, 2, "count"), budget);
        }},
   };
@@ -195,7 +196,7 @@ const std::unordered_map<std::string_view, Method>& dict_methods() {
        }},
       {"get",
        [](Budget&, const Value& s, const CallArguments& a) -> Value {
-         const Value& key = need(a, 0);
+         const Value& key = argument(a, 0);
          const Value* found = key.is_text() ? s.dict()->find(*key.text()) : nullptr;
          const Value* otherwise = a.find(1, "default");
          return found != nullptr ? *found : otherwise != nullptr ? *otherwise : Value();
@@ -212,7 +213,7 @@ const std::unordered_map<std::string_view, Method>& list_methods() {
       {"index",
        [](Budget& budget, const Value& s, const CallArguments& a) -> Value {
          for (size_t i = 0; i < s.list()->size(); ++i) {
-           if (equal((*s.list())[i], need(a, 0), budget)) return i;
+           if (equal((*s.list())[i], argument(a, 0), budget)) return i;
          }
          base::fail_invalid("template: index of what is not in the list");
        }},

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/utf8.h"
 #include "data/tokenizer/characters.h"
+#include "data/tokenizer/normalizer.h"
 
 namespace trireme::data {
 namespace {
@@ -61,11 +62,21 @@ BpeModel::BpeModel(Vocabulary vocabulary, const std::vector<BpeMerge>& merges, B
     : vocabulary_(std::move(vocabulary)), rules_(std::move(rules)), is_whole_(vocabulary_.size()) {
   slots_.resize(std::bit_ceil(2 * merges.size() + 2));
   for (const BpeMerge& merge : merges) insert(merge);
+  has_words_ = !rules_.byte_level && rules_.prefix.empty() && rules_.suffix.empty() &&
+               vocabulary_.find(kSpaceMark) != kNone && !joins_words(merges);
   for (size_t byte = 0; byte < 256; ++byte) {
     const char raw = static_cast<char>(byte);
     byte_ids_[byte] = vocabulary_.find(rules_.byte_level ? std::string_view(&raw, 1)
                                                          : name_of_byte(static_cast<uint8_t>(byte)));
   }
+}
+
+/// True if a merge puts together the end of one word and the beginning of the next.
+bool BpeModel::joins_words(const std::vector<BpeMerge>& merges) const {
+  return std::any_of(merges.begin(), merges.end(), [&](const BpeMerge& merge) {
+    return vocabulary_[static_cast<size_t>(merge.right)].starts_with(kSpaceMark) &&
+           !vocabulary_[static_cast<size_t>(merge.left)].ends_with(kSpaceMark);
+  });
 }
 
 void BpeModel::insert(const BpeMerge& merge) {
@@ -189,6 +200,18 @@ void BpeModel::merge_many(std::vector<int32_t>& symbols) const {
 }
 
 void BpeModel::append(std::string_view piece, std::vector<int64_t>& ids) const {
+  if (!has_words_ || rules_.ignores_merges) return append_word(piece, ids);
+  size_t begin = 0;
+  for (size_t at = piece.find(kSpaceMark, 1); at != std::string_view::npos;
+       at = piece.find(kSpaceMark, at + 1)) {
+    if (piece.substr(begin, at - begin).ends_with(kSpaceMark)) continue;
+    append_word(piece.substr(begin, at - begin), ids);
+    begin = at;
+  }
+  append_word(piece.substr(begin), ids);
+}
+
+void BpeModel::append_word(std::string_view piece, std::vector<int64_t>& ids) const {
   int32_t whole = kNone;
   if (rules_.suffix.empty() && rules_.prefix.empty()) {
     whole = vocabulary_.find(piece);

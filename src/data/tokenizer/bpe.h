@@ -46,6 +46,8 @@ class BpeModel : public PieceModel {
     uint64_t pair = UINT64_MAX;
     int32_t rank = 0, id = 0;
   };
+  void append_word(std::string_view word, std::vector<int64_t>& ids) const;
+  bool joins_words(const std::vector<BpeMerge>& merges) const;
   const Slot* find(int32_t left, int32_t right) const;
   void insert(const BpeMerge& merge);
   void append_symbols(std::string_view piece, std::vector<int32_t>& symbols) const;
@@ -59,6 +61,9 @@ class BpeModel : public PieceModel {
   BpeRules rules_;
   std::vector<Slot> slots_;              // of merges; a power of two, at most half full
   std::array<int32_t, 256> byte_ids_{};  // the token of each byte, kNone without one
+  /// No merge reaches over the beginning of a word (U+2581 behind another character): words merge by
+  /// themselves.
+  bool has_words_ = false;
   /// By id, whether the token's own text becomes that one token: 0 not known yet, 1 yes, 2 no.
   mutable std::vector<std::atomic<uint8_t>> is_whole_;
 };

@@ -8,6 +8,7 @@
 #include "data/tokenizer/bpe.h"
 #include "data/tokenizer/characters.h"
 #include "data/tokenizer/json_parts.h"
+#include "tensor/gguf/gguf_file.h"
 
 namespace trireme::data {
 namespace {
@@ -196,7 +197,8 @@ std::unique_ptr<Tokenizer> open_tokenizer(const std::string& path) {
     if (root.extension() == ".json") return tokenizer_from_json(text_of(root));
     if (root.extension() == ".model") return tokenizer_from_sentence_piece(text_of(root), "");
     if (root.extension() == ".tiktoken") return tokenizer_from_tiktoken(text_of(root), root.stem().string());
-    fail_unsupported("'", path, "' is no tokenizer: known are .json, .model and .tiktoken");
+    if (root.extension() == ".gguf") return tokenizer_from_gguf(tensor::GgufFile::open(path).metadata());
+    fail_unsupported("'", path, "' is no tokenizer: known are .json, .model, .tiktoken and .gguf");
   }
   if (has("tokenizer.json")) return tokenizer_from_json(text_of(root / "tokenizer.json"));
   if (has("vocab.json") && has("merges.txt")) return tokenizer_from_merges(path);

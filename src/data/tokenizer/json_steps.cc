@@ -94,14 +94,7 @@ PieceStep piece_step_of(const Json& json) {
   if (type == "WhitespaceSplit") return split(find_classes(kSpace), SplitBehavior::removed);
   if (type == "Whitespace")
     return split(find_matches(Regex(R"([\w]+|[^\w\s]+)"), true), SplitBehavior::removed);
-  if (type == "BertPreTokenizer") {
-    return
-        [space = split(find_classes(kSpace), SplitBehavior::removed),
-         marks = split(find_classes(kPunctuation), SplitBehavior::isolated)](Pieces& pieces, bool is_first) {
-          space(pieces, is_first);
-          marks(pieces, is_first);
-        };
-  }
+  if (type == "BertPreTokenizer") return bert_words();
   if (type == "CharDelimiterSplit")
     return split(find_text(json.at("delimiter").as_string(), false), SplitBehavior::removed);
   fail_unsupported("tokenizer.json: the pre-tokenizer ", type);

@@ -13,6 +13,10 @@
 #include "data/tokenizer/piece_model.h"
 #include "data/tokenizer/pieces.h"
 
+namespace trireme::tensor {
+class GgufMetadata;
+}
+
 namespace trireme::data {
 
 /// How tokens become text.
@@ -69,7 +73,6 @@ class PieceTokenizer : public Tokenizer {
   Vocabulary spelled_;
 };
 
-/// What tokenizer files have in common; used by their readers.
 /// From the text of a tokenizer.json. Throws unsupported naming the part that is not done here.
 std::unique_ptr<Tokenizer> tokenizer_from_json(std::string_view json_text);
 /// vocab.json and merges.txt with tokenizer_config.json beside them.
@@ -78,5 +81,9 @@ std::unique_ptr<Tokenizer> tokenizer_from_merges(const std::string& directory);
 std::unique_ptr<Tokenizer> tokenizer_from_sentence_piece(std::string_view bytes, std::string_view config);
 /// From the text of a .tiktoken file; the name of the file says its pattern and special tokens.
 std::unique_ptr<Tokenizer> tokenizer_from_tiktoken(std::string_view text, std::string_view name);
+
+/// From the metadata tokenizer.ggml.* of a GGUF file: SentencePiece, byte pairs by the words of
+/// tokenizer.ggml.pre, WordPiece.
+std::unique_ptr<Tokenizer> tokenizer_from_gguf(const tensor::GgufMetadata& metadata);
 
 }  // namespace trireme::data

@@ -135,6 +135,14 @@ PieceStep metaspace(MetaspaceRules rules) {
   };
 }
 
+PieceStep bert_words() {
+  return [space = split(find_classes(kSpace), SplitBehavior::removed),
+          marks = split(find_classes(kPunctuation), SplitBehavior::isolated)](Pieces& pieces, bool is_first) {
+    space(pieces, is_first);
+    marks(pieces, is_first);
+  };
+}
+
 PieceStep prefix_space() {
   return [](Pieces& pieces, bool) {
     Pieces out;

@@ -53,6 +53,8 @@ struct MetaspaceRules {
   bool splits = true;  ///< a piece begins at each mark
 };
 PieceStep metaspace(MetaspaceRules rules);
+/// BERT's words: at white space, which goes, and around each mark of punctuation.
+PieceStep bert_words();
 /// A space before each piece that begins without one.
 PieceStep prefix_space();
 /// The step sees GPT-2's alphabet instead of bytes, as it does where it comes behind `ByteLevel`.
