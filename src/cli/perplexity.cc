@@ -32,14 +32,15 @@ double perplexity(const model::Model& model, const std::string& tokenizer, const
   engine::Session session(prepared, session_options);
   double sum = 0;
   int64_t count = 0;
-  for (size_t begin = 0; begin + static_cast<size_t>(length) <= ids.size(); begin += static_cast<size_t>(length)) {
+  for (size_t begin = 0; begin + static_cast<size_t>(length) <= ids.size();
+       begin += static_cast<size_t>(length)) {
     const std::span<const int64_t> part(ids.data() + begin, static_cast<size_t>(length));
     const std::vector<tensor::Tensor> out = session.run({tensor::Tensor::from<int64_t>({1, length}, part)});
     const std::span<const float> logits = out[0].data<float>();
     const size_t classes = logits.size() / static_cast<size_t>(length);
     for (size_t i = 0; i + 1 < part.size(); ++i, ++count) {
-      base::require(part[i + 1] >= 0 && part[i + 1] < static_cast<int64_t>(classes), "the tokenizer gives token ",
-                    part[i + 1], ", the model has ", classes);
+      base::require(part[i + 1] >= 0 && part[i + 1] < static_cast<int64_t>(classes),
+                    "the tokenizer gives token ", part[i + 1], ", the model has ", classes);
       sum += surprise(logits.subspan(i * classes, classes), part[i + 1]);
     }
   }

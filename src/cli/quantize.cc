@@ -25,7 +25,8 @@ struct QuantizeCommand {
     f.add("model", &model, "GGUF file, or Hugging Face directory of a decoder").positional().required();
     f.add("output", &output, "the GGUF file to write; also -o").required();
     f.add("to", &to,
-          "of matrices: f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1, q2_k, q3_k, q4_k, q5_k, q6_k, iq4_nl, mxfp4");
+          "of matrices: f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1, q2_k, q3_k, q4_k, q5_k, q6_k, iq4_nl, "
+          "mxfp4");
     f.add("text", &text, "text by which perplexity is measured, before and after");
     f.add("tokenizer", &tokenizer, "directory or GGUF file of the tokenizer; empty: the model's own");
     f.add("context", &context, "perplexity: tokens of a sequence").at_least(2);
@@ -68,8 +69,9 @@ int quantize_main(std::span<const std::string> words, base::Env&) {
   base::require(!std::filesystem::is_directory(c.output), "'", c.output, "' is a directory");
   base::ThreadPool pool(c.threads > 0 ? c.threads : base::read_cpu_info().threads());
   const bool is_directory = std::filesystem::is_directory(c.model);
-  const model::gguf::GgufSource source = is_directory ? model::gguf::huggingface_source(c.model)
-                                                      : model::gguf::gguf_source(tensor::GgufFile::open(c.model));
+  const model::gguf::GgufSource source = is_directory
+                                             ? model::gguf::huggingface_source(c.model)
+                                             : model::gguf::gguf_source(tensor::GgufFile::open(c.model));
   const model::gguf::QuantizeReport report = model::gguf::write_quantized(source, c.to, c.output, pool);
   base::Json json = json_of(report);
   if (!c.json) std::cout << report.text();

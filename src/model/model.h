@@ -30,8 +30,8 @@ struct StringPort {
 struct Model {
   std::string name;
   std::string format;  ///< "onnx", "huggingface", "gguf" or "builder"
-  /// Where tokenizer, labels and other companions of the model lie: a directory, or a GGUF file, which holds its
-  /// own; "" if it has none.
+  /// Where tokenizer, labels and other companions of the model lie: a directory, or a GGUF file, which holds
+  /// its own; "" if it has none.
   std::string directory;
   ir::Graph graph;    ///< role "infer": inputs to outputs, no loss
   int64_t opset = 0;  ///< default-domain opset of an ONNX file, else 0

@@ -16,15 +16,15 @@ using zoo::RotarySpec;
 
 constexpr int64_t kMostLayers = 1 << 16;
 
-/// One architecture of GGUF. Its tensors, where they are there, say the rest: biases, norms of heads, a head of
-/// its own, experts.
+/// One architecture of GGUF. Its tensors, where they are there, say the rest: biases, norms of heads, a head
+/// of its own, experts.
 struct Architecture {
   std::string_view name;
-  bool is_interleaved = false;     ///< pairs of rotating channels are neighbours
+  bool is_interleaved = false;  ///< pairs of rotating channels are neighbours
   bool has_layer_norms = false;
-  bool is_gemma = false;           ///< norms around branches, scaled embedding, tanh-GELU
-  bool is_plain = false;           ///< feed-forward layers without a gate
-  int64_t window_every = 1;        ///< of so many layers one has no window; 1: all have it
+  bool is_gemma = false;     ///< norms around branches, scaled embedding, tanh-GELU
+  bool is_plain = false;     ///< feed-forward layers without a gate
+  int64_t window_every = 1;  ///< of so many layers one has no window; 1: all have it
   const char* activation = "silu";
 };
 
@@ -86,9 +86,9 @@ class Reader {
   /// Keys that change what the network computes, and that it does not have.
   void refuse_others() const {
     for (const char* name :
-         {"attention.max_alibi_bias", "attention.clamp_kqv", "logit_scale", "residual_scale", "embedding_scale",
-          "expert_shared_count", "expert_weights_scale", "leading_dense_block_count", "ssm.state_size",
-          "attention.q_lora_rank", "attention.kv_lora_rank"}) {
+         {"attention.max_alibi_bias", "attention.clamp_kqv", "logit_scale", "residual_scale",
+          "embedding_scale", "expert_shared_count", "expert_weights_scale", "leading_dense_block_count",
+          "ssm.state_size", "attention.q_lora_rank", "attention.kv_lora_rank"}) {
       if (has_key(name) && number(name, 0) != 0) base::fail_unsupported("metadata '", key(name), "'");
     }
     if (first("attn_sinks.weight") != nullptr) base::fail_unsupported("attention with sinks (attn_sinks)");
@@ -134,10 +134,10 @@ class Reader {
     c.embedding_scale = std::sqrt(static_cast<double>(c.width));
     c.logit_cap = number("final_logit_softcapping", 0);
     c.score_cap = number("attn_logit_softcapping", 0);
-    // The 27B models divide scores by the root of width / heads, which is not that of their heads' channels; files
-    // do not say so but by the number of layers.
-    const bool is_27b = (a_.name == "gemma2" && c.layers.size() == 46) ||
-                        (a_.name == "gemma3" && c.layers.size() == 62);
+    // The 27B models divide scores by the root of width / heads, which is not that of their heads' channels;
+    // files do not say so but by the number of layers.
+    const bool is_27b =
+        (a_.name == "gemma2" && c.layers.size() == 46) || (a_.name == "gemma3" && c.layers.size() == 62);
     if (is_27b && c.query_scale == 0)
       c.query_scale = 1 / std::sqrt(static_cast<double>(c.width) / static_cast<double>(c.heads));
   }
@@ -152,7 +152,8 @@ class Reader {
     s.original = positive("rope.scaling.original_context_length", c.positions);
     s.factor = number("rope.scaling.factor", number("rope.scale_linear", 1));
     s.gain = number("rope.scaling.attn_factor", 1);
-    std::string_view type = file_.metadata().text(key("rope.scaling.type"), s.factor == 1 ? "none" : "linear");
+    std::string_view type =
+        file_.metadata().text(key("rope.scaling.type"), s.factor == 1 ? "none" : "linear");
     if (const GgufTensor* stretch = stretches()) {
       s.kind = RotaryKind::table;
       s.stretch = floats(*stretch);
@@ -221,7 +222,8 @@ class Reader {
     const int64_t q = c.heads * c.head_dim, kv = c.kv_heads * c.head_dim;
     if (first("attn_qkv.weight") != nullptr)
       d_.joined.push_back({"attn_qkv", {"attn_q", "attn_k", "attn_v"}, {q, kv, kv}});
-    if (c.mlp == zoo::MlpKind::gated && first("ffn_gate.weight") == nullptr && first("ffn_up.weight") != nullptr)
+    if (c.mlp == zoo::MlpKind::gated && first("ffn_gate.weight") == nullptr &&
+        first("ffn_up.weight") != nullptr)
       d_.joined.push_back({"ffn_up", {"ffn_gate", "ffn_up"}, {c.inner, c.inner}});
   }
 

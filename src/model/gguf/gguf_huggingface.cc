@@ -38,9 +38,9 @@ std::vector<std::pair<std::string, Dims>> weights_of(const DecoderConfig& config
 
 std::string_view architecture_of(const std::string& model_type) {
   constexpr std::pair<std::string_view, std::string_view> kRows[] = {
-      {"llama", "llama"}, {"mistral", "llama"}, {"mixtral", "llama"},    {"qwen2", "qwen2"},
-      {"qwen3", "qwen3"}, {"phi3", "phi3"},     {"qwen3_moe", "qwen3moe"}, {"gemma2", "gemma2"},
-      {"gemma3_text", "gemma3"}};
+      {"llama", "llama"},        {"mistral", "llama"}, {"mixtral", "llama"},
+      {"qwen2", "qwen2"},        {"qwen3", "qwen3"},   {"phi3", "phi3"},
+      {"qwen3_moe", "qwen3moe"}, {"gemma2", "gemma2"}, {"gemma3_text", "gemma3"}};
   for (const auto& [type, name] : kRows) {
     if (type == model_type) return name;
   }

@@ -12,8 +12,8 @@
 namespace trireme::model::gguf {
 namespace {
 
-using tensor::DType;
 using tensor::Dims;
+using tensor::DType;
 using tensor::GgufFile;
 using tensor::GgufTensor;
 using tensor::Tensor;
@@ -46,7 +46,8 @@ class GgufParams : public ParamSource {
   Tensor get(const std::string& name, const Dims& dims, const Init& init) override {
     StoredParam p = stored(name, dims, init);
     if (!p.format.empty())
-      base::fail_unsupported("tensor '", name, "' in ", p.format, ", which is used otherwise than as a matrix");
+      base::fail_unsupported("tensor '", name, "' in ", p.format,
+                             ", which is used otherwise than as a matrix");
     return std::move(p.data);
   }
 
@@ -81,8 +82,8 @@ class GgufParams : public ParamSource {
   }
 
   static Part rows_of(const GgufTensor& t, int64_t begin, int64_t end) {
-    base::require(!t.dims.empty() && end <= t.dims[0], "it is ", tensor::to_string(t.dims), ", wanted are rows ",
-                  begin, " to ", end);
+    base::require(!t.dims.empty() && end <= t.dims[0], "it is ", tensor::to_string(t.dims),
+                  ", wanted are rows ", begin, " to ", end);
     Part part{&t, begin, end, t.dims};
     part.dims[0] = end - begin;
     return part;
@@ -93,8 +94,8 @@ class GgufParams : public ParamSource {
     base::require(part.dims == dims, "it is ", tensor::to_string(part.dims), ", the metadata wants ",
                   tensor::to_string(dims));
     const auto row = t.dims[0] == 0 ? 0 : static_cast<int64_t>(t.bytes.size()) / t.dims[0];
-    const std::span<const std::byte> bytes =
-        t.bytes.subspan(static_cast<size_t>(part.begin * row), static_cast<size_t>((part.end - part.begin) * row));
+    const std::span<const std::byte> bytes = t.bytes.subspan(
+        static_cast<size_t>(part.begin * row), static_cast<size_t>((part.end - part.begin) * row));
     if (t.type->name == "f32") return {floats(bytes, dims), {}};
     if (t.type->name == "f16" || t.type->name == "bf16") return {widened(part, bytes.data()), {}};
     const tensor::BlockFormat* format = tensor::find_block_format_by_gguf(static_cast<int>(t.type->id));

@@ -1,5 +1,5 @@
-// Models in GGUF files: weights lie in the mapped file, blocks stay blocks, damage is refused, and a file written
-// from another is the same model.
+// Models in GGUF files: weights lie in the mapped file, blocks stay blocks, damage is refused, and a file
+// written from another is the same model.
 #include "model/gguf/gguf_model.h"
 
 #include <gtest/gtest.h>
@@ -32,7 +32,9 @@ struct Planned {
 std::vector<Planned> llama_tensors() {
   std::vector<Planned> list{{"token_embd.weight", {kWords, kWidth}}, {"output_norm.weight", {kWidth}}};
   for (const char* layer : {"blk.0.", "blk.1."}) {
-    const auto add = [&](const char* name, Dims dims) { list.push_back({std::string(layer) + name, std::move(dims)}); };
+    const auto add = [&](const char* name, Dims dims) {
+      list.push_back({std::string(layer) + name, std::move(dims)});
+    };
     add("attn_norm.weight", {kWidth});
     add("attn_q.weight", {kWidth, kWidth});
     add("attn_k.weight", {kWidth / 2, kWidth});
@@ -137,24 +139,27 @@ TEST_F(GgufModelTest, RefusesWhatItDoesNotHaveByName) {
   has(refused([](GgufWriter& w) { w.set_text("general.architecture", "mamba"); }), "'mamba'");
   has(refused([](GgufWriter& w) { w.set_text("llama.rope.scaling.type", "spiral"); }), "'spiral'");
   has(refused([](GgufWriter& w) { w.set_number("llama.attention.clamp_kqv", 8); }), "clamp_kqv");
-  has(refused([](GgufWriter& w) { w.set_integer("llama.attention.value_length", 4); }), "values of another width");
+  has(refused([](GgufWriter& w) { w.set_integer("llama.attention.value_length", 4); }),
+      "values of another width");
   has(refused([](GgufWriter& w) { w.set_integer("llama.attention.head_count", 0); }), "head_count' is 0");
   has(refused([](GgufWriter& w) { w.set_integer("llama.attention.head_count", 5); }), "5 heads");
   has(refused([](GgufWriter& w) { w.set_integer("llama.block_count", 2000000000); }), "block_count");
   has(refused([](GgufWriter& w) { w.set_integer("llama.block_count", 3); }), "no tensor 'blk.2.");
   has(refused([](GgufWriter& w) { w.set_integer("llama.context_length", 2000000000); }), "positions");
   has(refused([](GgufWriter& w) { w.set_integer("llama.feed_forward_length", 65); }), "the metadata wants");
-  has(refused([](GgufWriter& w) { w.set_text("llama.embedding_length", "wide"); }), "is text, not an integer");
+  has(refused([](GgufWriter& w) { w.set_text("llama.embedding_length", "wide"); }),
+      "is text, not an integer");
 }
 
 TEST_F(GgufModelTest, AnySizesAreReadOrRefused) {
   std::mt19937 random(3);
   for (int trial = 0; trial < 300; ++trial) {
     GgufWriter w = llama_metadata();
-    const char* keys[] = {"llama.context_length", "llama.embedding_length", "llama.block_count",
-                          "llama.feed_forward_length", "llama.attention.head_count", "llama.attention.head_count_kv",
-                          "llama.attention.key_length", "llama.rope.dimension_count", "llama.expert_count",
-                          "llama.attention.sliding_window"};
+    const char* keys[] = {"llama.context_length",       "llama.embedding_length",
+                          "llama.block_count",          "llama.feed_forward_length",
+                          "llama.attention.head_count", "llama.attention.head_count_kv",
+                          "llama.attention.key_length", "llama.rope.dimension_count",
+                          "llama.expert_count",         "llama.attention.sliding_window"};
     for (int i = 0; i < 2; ++i)
       w.set_integer(keys[random() % std::size(keys)], random() % 4 == 0 ? random() : random() % 70);
     const std::string message = message_of([&] { load_gguf(write_file(w, path("y.gguf"), "q8_0")); });
@@ -166,8 +171,8 @@ TEST_F(GgufModelTest, QuantizesWithSmallErrors) {
   const std::string file = write_file(llama_metadata(), path("x.gguf"), "f32");
   base::ThreadPool pool(2);
   // Bits of a weight and the error that they allow for evenly spread numbers.
-  const std::vector<std::pair<std::string, double>> formats{
-      {"f32", 0}, {"bf16", 2e-3}, {"f16", 3e-4}, {"q8_0", 6e-3}, {"q4_0", 0.1}, {"q5_1", 0.05}};
+  const std::vector<std::pair<std::string, double>> formats{{"f32", 0},     {"bf16", 2e-3}, {"f16", 3e-4},
+                                                            {"q8_0", 6e-3}, {"q4_0", 0.1},  {"q5_1", 0.05}};
   for (const auto& [format, allowed] : formats) {
     const std::string out = path(format + ".gguf");
     const GgufFile given = GgufFile::open(file);
@@ -193,17 +198,21 @@ TEST_F(GgufModelTest, QuantizesWithSmallErrors) {
       EXPECT_TRUE(std::equal(t.bytes.begin(), t.bytes.end(), other.begin(), other.end())) << t.name;
     }
   }
-  EXPECT_NE(message_of([&] { write_quantized(gguf_source(GgufFile::open(file)), "q9_z", path("n"), pool); }).find("q9_z"),
+  EXPECT_NE(message_of([&] {
+              write_quantized(gguf_source(GgufFile::open(file)), "q9_z", path("n"), pool);
+            }).find("q9_z"),
             std::string::npos);
-  EXPECT_NE(message_of([&] { write_quantized(gguf_source(GgufFile::open(file)), "i32", path("n"), pool); })
-                .find("written as i32"),
+  EXPECT_NE(message_of([&] {
+              write_quantized(gguf_source(GgufFile::open(file)), "i32", path("n"), pool);
+            }).find("written as i32"),
             std::string::npos);
 }
 
 TEST_F(GgufModelTest, RowsThatAreNoBlocksGetAnotherFormat) {
   const std::string file = write_file(llama_metadata(), path("x.gguf"), "f32");
   base::ThreadPool pool(1);
-  const QuantizeReport report = write_quantized(gguf_source(GgufFile::open(file)), "q4_k", path("y.gguf"), pool);
+  const QuantizeReport report =
+      write_quantized(gguf_source(GgufFile::open(file)), "q4_k", path("y.gguf"), pool);
   for (const QuantizedTensor& t : report.tensors) {
     EXPECT_EQ(t.to, t.dims.size() == 1 ? "f32" : "q8_0");  // rows of 32 and 64
     EXPECT_FALSE(t.why.empty());

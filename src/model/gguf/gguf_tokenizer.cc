@@ -52,7 +52,8 @@ void write_vocabulary(const base::Json& tokenizer, tensor::GgufWriter& to) {
   for (const base::JsonMember& m : vocabulary) put(m.value.as_int(), m.key, kNormal);
   if (added != nullptr) {
     for (const base::Json& t : added->as_array())
-      put(t.at("id").as_int(), t.at("content").as_string(), t.get_or("special", false) ? kControl : kUserDefined);
+      put(t.at("id").as_int(), t.at("content").as_string(),
+          t.get_or("special", false) ? kControl : kUserDefined);
   }
   to.set_texts("tokenizer.ggml.tokens", tokens);
   to.set_integers("tokenizer.ggml.token_type", kinds);
@@ -61,8 +62,9 @@ void write_vocabulary(const base::Json& tokenizer, tensor::GgufWriter& to) {
 void write_merges(const base::Json& tokenizer, tensor::GgufWriter& to) {
   std::vector<std::string> merges;
   for (const base::Json& m : tokenizer.at("model").at("merges").as_array()) {
-    merges.push_back(m.is_string() ? m.as_string()
-                                   : base::concat(m.at(size_t{0}).as_string(), " ", m.at(size_t{1}).as_string()));
+    merges.push_back(m.is_string()
+                         ? m.as_string()
+                         : base::concat(m.at(size_t{0}).as_string(), " ", m.at(size_t{1}).as_string()));
   }
   to.set_texts("tokenizer.ggml.merges", merges);
 }
@@ -71,11 +73,13 @@ void write_numbers(const base::Json& config, tensor::GgufWriter& to) {
   for (const char* name : {"bos", "eos", "pad", "unk"}) {
     const base::Json* id = config.find(base::concat(name, "_token_id"));
     if (id != nullptr && id->is_array() && id->size() > 0) id = &id->at(size_t{0});
-    const std::string key = base::concat("tokenizer.ggml.", name == std::string("pad")   ? "padding"
-                                                            : name == std::string("unk") ? "unknown"
-                                                                                         : name,
+    const std::string key = base::concat("tokenizer.ggml.",
+                                         name == std::string("pad")   ? "padding"
+                                         : name == std::string("unk") ? "unknown"
+                                                                      : name,
                                          "_token_id");
-    if (id != nullptr && id->is_integer() && id->as_int() >= 0) to.set_integer(key, static_cast<uint32_t>(id->as_int()));
+    if (id != nullptr && id->is_integer() && id->as_int() >= 0)
+      to.set_integer(key, static_cast<uint32_t>(id->as_int()));
   }
 }
 
@@ -94,7 +98,8 @@ void write_tokenizer(const std::string& directory, const base::Json& config, ten
   const std::string main = directory + "/tokenizer.json";
   if (!base::file_exists(main)) return;
   const base::Json tokenizer = base::parse_json(base::read_file(main));
-  if (!is_byte_level(tokenizer)) base::fail_unsupported("writing a tokenizer that is no BPE over bytes as GGUF");
+  if (!is_byte_level(tokenizer))
+    base::fail_unsupported("writing a tokenizer that is no BPE over bytes as GGUF");
   to.set_text("tokenizer.ggml.model", "gpt2");
   to.set_text("tokenizer.ggml.pre", pattern_name(tokenizer));
   write_vocabulary(tokenizer, to);

@@ -20,8 +20,8 @@ struct FileType {
   std::string_view format;
   uint32_t number;
 };
-constexpr FileType kFileTypes[] = {{"f32", 0},   {"f16", 1},   {"q4_0", 2},  {"q4_1", 3},  {"q8_0", 7},
-                                   {"q5_0", 8},  {"q5_1", 9},  {"q2_k", 10}, {"q3_k", 12}, {"q4_k", 15},
+constexpr FileType kFileTypes[] = {{"f32", 0},   {"f16", 1},   {"q4_0", 2},    {"q4_1", 3},  {"q8_0", 7},
+                                   {"q5_0", 8},  {"q5_1", 9},  {"q2_k", 10},   {"q3_k", 12}, {"q4_k", 15},
                                    {"q5_k", 17}, {"q6_k", 18}, {"iq4_nl", 25}, {"bf16", 32}, {"mxfp4", 38}};
 
 bool is_plain(std::string_view type) { return type == "f32" || type == "f16" || type == "bf16"; }
@@ -30,7 +30,8 @@ bool is_plain(std::string_view type) { return type == "f32" || type == "f16" || 
 void to_plain(std::string_view type, const float* from, size_t n, char* to) {
   if (type == "f32") return void(std::memcpy(to, from, n * 4));
   for (size_t i = 0; i < n; ++i) {
-    const uint16_t bits = type == "f16" ? tensor::f32_to_f16_bits(from[i]) : tensor::f32_to_bf16_bits(from[i]);
+    const uint16_t bits =
+        type == "f16" ? tensor::f32_to_f16_bits(from[i]) : tensor::f32_to_bf16_bits(from[i]);
     std::memcpy(to + 2 * i, &bits, 2);
   }
 }
@@ -44,7 +45,8 @@ void from_plain(std::string_view type, const char* from, size_t n, float* to) {
 }
 
 /// Rows of `width` in a type: bytes -> floats.
-std::vector<float> decoded(const GgufType& type, const char* bytes, int64_t elements, base::ThreadPool* pool) {
+std::vector<float> decoded(const GgufType& type, const char* bytes, int64_t elements,
+                           base::ThreadPool* pool) {
   std::vector<float> values(static_cast<size_t>(elements));
   if (is_plain(type.name)) {
     from_plain(type.name, bytes, values.size(), values.data());
@@ -83,8 +85,8 @@ std::string encoded(const GgufType& type, const std::vector<float>& values, base
 
 /// What is looked up by small numbers, or decides more than it weighs, stays as it is.
 bool is_kept(const SourceTensor& t) {
-  return t.dims.size() < 2 || !t.name.ends_with(".weight") || t.name.find("ffn_gate_inp") != std::string::npos ||
-         t.name.starts_with("position_embd");
+  return t.dims.size() < 2 || !t.name.ends_with(".weight") ||
+         t.name.find("ffn_gate_inp") != std::string::npos || t.name.starts_with("position_embd");
 }
 
 struct Choice {
@@ -98,7 +100,8 @@ Choice choose(const SourceTensor& t, const GgufType& wanted) {
   const bool is_small = wanted.bytes * 8 < 6 * wanted.elements;  // fewer than 6 bits a weight
   const GgufType& six = tensor::gguf_type("q6_k");
   const bool is_head = t.name == "output.weight" || t.name == "token_embd.weight";
-  if (t.name == "output.weight" && is_head && is_small && width % six.elements == 0) return {&six, "the head"};
+  if (t.name == "output.weight" && is_head && is_small && width % six.elements == 0)
+    return {&six, "the head"};
   if (width % wanted.elements == 0) return {&wanted, ""};
   const GgufType& eight = tensor::gguf_type("q8_0");
   if (width % eight.elements == 0 && wanted.elements > eight.elements)
@@ -155,10 +158,10 @@ std::string QuantizeReport::text() const {
   std::string text;
   char line[256];
   for (const QuantizedTensor& t : tensors) {
-    std::snprintf(line, sizeof(line), "%-32s %-16s %7s -> %-6s %12lld -> %12lld bytes  error %.5f, largest %.3g",
-                  t.name.substr(0, 60).c_str(), tensor::to_string(t.dims).c_str(), t.from.c_str(), t.to.c_str(),
-                  static_cast<long long>(t.bytes_before), static_cast<long long>(t.bytes_after), t.relative,
-                  t.largest);
+    std::snprintf(
+        line, sizeof(line), "%-32s %-16s %7s -> %-6s %12lld -> %12lld bytes  error %.5f, largest %.3g",
+        t.name.substr(0, 60).c_str(), tensor::to_string(t.dims).c_str(), t.from.c_str(), t.to.c_str(),
+        static_cast<long long>(t.bytes_before), static_cast<long long>(t.bytes_after), t.relative, t.largest);
     text += line + (t.why.empty() ? "" : "  (" + t.why + ")") + "\n";
   }
   std::snprintf(line, sizeof(line), "%zu tensors, %.1f MB -> %.1f MB\n", tensors.size(),
@@ -169,8 +172,8 @@ std::string QuantizeReport::text() const {
 QuantizeReport write_quantized(const GgufSource& source, const std::string& format, const std::string& path,
                                base::ThreadPool& pool) {
   const GgufType& wanted = tensor::gguf_type(format);
-  base::require(is_plain(wanted.name) || tensor::find_block_format(wanted.name) != nullptr, "no weights are written as ",
-                format);
+  base::require(is_plain(wanted.name) || tensor::find_block_format(wanted.name) != nullptr,
+                "no weights are written as ", format);
   tensor::GgufWriter writer = source.metadata;
   for (const FileType& type : kFileTypes) {
     if (type.format == wanted.name) writer.set_integer("general.file_type", type.number);
@@ -197,7 +200,8 @@ QuantizeReport write_quantized(const GgufSource& source, const std::string& form
     const std::vector<float> values = t.values();
     check_finite(t, values);
     std::string bytes = encoded(*types[i], values, pool);
-    measure(values, decoded(*types[i], bytes.data(), static_cast<int64_t>(values.size()), &pool), report.tensors[i]);
+    measure(values, decoded(*types[i], bytes.data(), static_cast<int64_t>(values.size()), &pool),
+            report.tensors[i]);
     return bytes;
   });
   return report;

@@ -16,9 +16,9 @@ namespace trireme::model::gguf {
 struct SourceTensor {
   std::string name;
   tensor::Dims dims;
-  std::string stored_as;                            ///< "f32", "bf16", "q8_0"
-  std::function<std::vector<float>()> values;       ///< row-major
-  std::span<const std::byte> bytes;                 ///< as it is stored; empty: only `values` gives it
+  std::string stored_as;                       ///< "f32", "bf16", "q8_0"
+  std::function<std::vector<float>()> values;  ///< row-major
+  std::span<const std::byte> bytes;            ///< as it is stored; empty: only `values` gives it
 };
 
 /// A model to write: metadata with the tokenizer, and tensors in the file's order.
@@ -31,7 +31,8 @@ struct GgufSource {
 /// Reads an open GGUF file again. Throws unsupported for element types that cannot be read.
 GgufSource gguf_source(const tensor::GgufFile& file);
 
-/// A Hugging Face directory of a form that GGUF has (hf/forms), under GGUF's names. Throws unsupported for others.
+/// A Hugging Face directory of a form that GGUF has (hf/forms), under GGUF's names. Throws unsupported for
+/// others.
 GgufSource huggingface_source(const std::string& directory);
 
 /// What became of one tensor.
@@ -52,10 +53,11 @@ struct QuantizeReport {
   std::string text() const;
 };
 
-/// Writes `path` with every matrix in `format` ("q4_k", "q8_0", "bf16", "f32"). Vectors, routers and tables of
-/// positions stay in f32; the head, as llama.cpp has it, in q6_k where k-quants or 4 bits are asked for and its rows
-/// allow. Rows that are no whole blocks of the format get q8_0, else f16. Blocks that are in the format already are
-/// copied. Memory: one tensor as f32 and in its new form. Throws invalid_argument for an unknown format.
+/// Writes `path` with every matrix in `format` ("q4_k", "q8_0", "bf16", "f32"). Vectors, routers and tables
+/// of positions stay in f32; the head, as llama.cpp has it, in q6_k where k-quants or 4 bits are asked for
+/// and its rows allow. Rows that are no whole blocks of the format get q8_0, else f16. Blocks that are in the
+/// format already are copied. Memory: one tensor as f32 and in its new form. Throws invalid_argument for an
+/// unknown format.
 QuantizeReport write_quantized(const GgufSource& source, const std::string& format, const std::string& path,
                                base::ThreadPool& pool);
 

@@ -46,7 +46,8 @@ Tensor part_of(const Tensor& whole, const Joined& j, size_t i) {
   const int64_t step = rows_of(j) / j.heads, own = j.rows[i] / j.heads;
   if (j.heads == 1) return whole.rows(before, before + own);
   std::vector<Tensor> rows;
-  for (int64_t h = 0; h < j.heads; ++h) rows.push_back(whole.rows(h * step + before, h * step + before + own));
+  for (int64_t h = 0; h < j.heads; ++h)
+    rows.push_back(whole.rows(h * step + before, h * step + before + own));
   return stack_rows(rows);
 }
 
@@ -90,7 +91,8 @@ NamedTensors to_checkpoint(const NamedTensors& weights, const WeightMap& map) {
       is_done = true;
       const tensor::Dims each(t.dims().begin() + 1, t.dims().end());
       for (int64_t i = 0; i < n.count; ++i)
-        out.emplace_back(replaced(name, n.name, base::concat(n.first, i, n.last)), t.rows(i, i + 1).reshaped(each));
+        out.emplace_back(replaced(name, n.name, base::concat(n.first, i, n.last)),
+                         t.rows(i, i + 1).reshaped(each));
     }
     if (!is_done) out.emplace_back(name, t);
   }

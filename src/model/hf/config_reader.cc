@@ -10,8 +10,7 @@ namespace trireme::model::hf {
 namespace {
 
 /// Members that say nothing of what the network computes from tokens: training, saving, generation, caching.
-constexpr std::array<std::string_view, 55> kWithoutEffect{{
-                                                           "architectures",
+constexpr std::array<std::string_view, 55> kWithoutEffect{{"architectures",
                                                            "attention_dropout",
                                                            "auto_map",
                                                            "bad_words_ids",
@@ -108,7 +107,9 @@ double ConfigReader::number(std::string_view key) {
   return member->as_double();
 }
 
-double ConfigReader::number(std::string_view key, double otherwise) { return has(key) ? number(key) : otherwise; }
+double ConfigReader::number(std::string_view key, double otherwise) {
+  return has(key) ? number(key) : otherwise;
+}
 
 bool ConfigReader::flag(std::string_view key, bool otherwise) {
   const base::Json* member = find(key);
@@ -123,8 +124,8 @@ std::string ConfigReader::text(std::string_view key, const char* otherwise) {
 void ConfigReader::only(std::string_view key, const base::Json& value) {
   const base::Json* member = find(key);
   if (member != nullptr && !(*member == value))
-    base::fail_unsupported("config.json: ", where_, key, " is ", member->dump().substr(0, 80), ", known is only ",
-                           value.dump());
+    base::fail_unsupported("config.json: ", where_, key, " is ", member->dump().substr(0, 80),
+                           ", known is only ", value.dump());
 }
 
 void ConfigReader::ignore(std::initializer_list<std::string_view> keys) {

@@ -30,8 +30,8 @@ class ConfigReader {
   void only(std::string_view key, const base::Json& value);
   /// Members that change nothing here.
   void ignore(std::initializer_list<std::string_view> keys);
-  /// Throws unsupported naming a member that nobody read, unless it is null, false, or known to be without effect
-  /// on what the network computes.
+  /// Throws unsupported naming a member that nobody read, unless it is null, false, or known to be without
+  /// effect on what the network computes.
   void finish() const;
 
  private:

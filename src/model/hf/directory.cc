@@ -24,10 +24,8 @@ struct Architecture {
 
 Model load_encoder(const std::string& directory) { return load_bert(directory); }
 
-constexpr Architecture kArchitectures[] = {{"bert", load_encoder},
-                                           {"gpt2", load_gpt2},
-                                           {"vit", load_vit},
-                                           {"resnet", load_resnet}};
+constexpr Architecture kArchitectures[] = {
+    {"bert", load_encoder}, {"gpt2", load_gpt2}, {"vit", load_vit}, {"resnet", load_resnet}};
 
 /// Files of a tokenizer and of sentence-transformers, as far as a directory has them.
 constexpr const char* kCompanions[] = {"tokenizer.json",
@@ -128,7 +126,8 @@ void save_directory(const Model& model, const NamedTensors& weights, const std::
     if (at == by_name.end()) base::fail(base::ErrorCode::not_found, "no weight '", v.name, "' to export");
     append_weight(out, v.name, *at->second);
   }
-  if (const FormRow* row = find_form(model.config)) out = to_checkpoint(out, read_form(*row, model.config).weights);
+  if (const FormRow* row = find_form(model.config))
+    out = to_checkpoint(out, read_form(*row, model.config).weights);
   add_zero_biases(out, model.config);
   keep_pooler(out, model);
   fs::create_directories(directory);

@@ -178,9 +178,10 @@ void check(const DecoderConfig& c) {
   base::require(c.heads > 0 && c.kv_heads > 0 && c.heads % c.kv_heads == 0, c.heads, " query heads over ",
                 c.kv_heads, " key heads");
   const int64_t rotated = c.rotated == 0 ? c.head_dim : c.rotated;
-  base::require(rotated % 2 == 0 && rotated <= c.head_dim, "rotary positions of ", rotated, " of ", c.head_dim,
-                " channels of a head; an even number is needed");
-  base::require(c.positions <= kMaxPositions, "tables of ", c.positions, " positions; at most ", kMaxPositions);
+  base::require(rotated % 2 == 0 && rotated <= c.head_dim, "rotary positions of ", rotated, " of ",
+                c.head_dim, " channels of a head; an even number is needed");
+  base::require(c.positions <= kMaxPositions, "tables of ", c.positions, " positions; at most ",
+                kMaxPositions);
   base::require(c.positions * rotated <= kMaxAngles, "tables of ", c.positions, " positions of ", rotated,
                 " channels; at most ", kMaxAngles, " angles");
   for (const RotarySpec& r : c.rotary)

@@ -52,8 +52,8 @@ struct DecoderLayer {
 /// A mixture of experts: each token goes through the `chosen` ones of the largest probability.
 struct ExpertSpec {
   int64_t count = 0, chosen = 0;
-  int64_t inner = 0;           ///< width of an expert
-  bool is_normalized = true;   ///< weights of the chosen ones sum to 1
+  int64_t inner = 0;          ///< width of an expert
+  bool is_normalized = true;  ///< weights of the chosen ones sum to 1
 };
 
 struct DecoderConfig {
@@ -71,17 +71,18 @@ struct DecoderConfig {
   int64_t rotated = 0;          ///< channels of a head that rotate; 0: all
   bool is_interleaved = false;  ///< pairs are neighbouring channels, else halves
   bool has_qkv_bias = false, has_out_bias = false, has_mlp_bias = false;
-  bool has_head_norms = false;  ///< queries and keys are normalised by head, RMS, before they rotate
-  double query_scale = 0;       ///< of the scores; 0: 1 / sqrt(head_dim)
+  bool has_head_norms = false;          ///< queries and keys are normalised by head, RMS, before they rotate
+  double query_scale = 0;               ///< of the scores; 0: 1 / sqrt(head_dim)
   double score_cap = 0, logit_cap = 0;  ///< s becomes cap tanh(s / cap); 0: off
   double embedding_scale = 1;
   bool is_tied = true;  ///< the head shares the embedding's weights
   DecoderNames names;
 };
 
-/// input_ids i64 [batch, seq] -> logits f32 [batch, seq, vocabulary]: at each position those of the next token.
-/// The same graph trains, decodes with pages (passes/decode) and is split over ranks. Weights are named by
-/// DecoderNames; linear ones [out, in]. Throws invalid_argument if heads, key heads and channels do not fit.
+/// input_ids i64 [batch, seq] -> logits f32 [batch, seq, vocabulary]: at each position those of the next
+/// token. The same graph trains, decodes with pages (passes/decode) and is split over ranks. Weights are
+/// named by DecoderNames; linear ones [out, in]. Throws invalid_argument if heads, key heads and channels do
+/// not fit.
 Model decoder(const DecoderConfig& config, ParamSource& params);
 
 }  // namespace trireme::model::zoo

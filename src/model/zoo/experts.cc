@@ -34,8 +34,8 @@ ValueId stacked(const Net& at, int64_t experts, const LinearSpec& spec) {
 ir::ValueId mixture(const Net& at, ir::ValueId x, const MixtureSpec& s) {
   Builder b = at.builder();
   const int64_t count = s.experts.count;
-  base::require(count > 0 && s.experts.chosen > 0 && s.experts.chosen <= count, s.experts.chosen, " of ", count,
-                " experts");
+  base::require(count > 0 && s.experts.chosen > 0 && s.experts.chosen <= count, s.experts.chosen, " of ",
+                count, " experts");
   const ValueId weights = routing(at, x, s);
   const Net experts = at.in(s.names.experts);
   const int64_t inner = s.experts.inner;

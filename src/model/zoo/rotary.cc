@@ -14,7 +14,8 @@ using tensor::Tensor;
 /// The channel pair that makes `turns` turns in the first length.
 double pair_of(const RotarySpec& s, double turns, int64_t channels) {
   const double length = static_cast<double>(s.original);
-  return static_cast<double>(channels) * std::log(length / (turns * 2 * std::numbers::pi)) / (2 * std::log(s.theta));
+  return static_cast<double>(channels) * std::log(length / (turns * 2 * std::numbers::pi)) /
+         (2 * std::log(s.theta));
 }
 
 /// How much of pair i keeps its wavelength, 0 to 1.
@@ -67,6 +68,8 @@ RotaryTables rotary_tables(const RotarySpec& spec, int64_t positions, int64_t ch
   return t;
 }
 
-double yarn_gain(double factor, double weight) { return factor <= 1 ? 1 : 0.1 * weight * std::log(factor) + 1; }
+double yarn_gain(double factor, double weight) {
+  return factor <= 1 ? 1 : 0.1 * weight * std::log(factor) + 1;
+}
 
 }  // namespace trireme::model::zoo

@@ -1,4 +1,5 @@
-// Rotary positions (Su et al. 2021) and the ways in which published models stretch them over longer sequences.
+// Rotary positions (Su et al. 2021) and the ways in which published models stretch them over longer
+// sequences.
 #pragma once
 
 #include <cstdint>
@@ -21,13 +22,13 @@ enum class RotaryKind {
 
 struct RotarySpec {
   RotaryKind kind = RotaryKind::plain;
-  double theta = 10000;       ///< base of the wavelengths
-  double factor = 1;          ///< of the stretch
-  int64_t original = 0;       ///< length of the sequences that were trained on first
-  double low = 1, high = 4;   ///< llama3: turns in `original` below which all, above which none is stretched
-  double fast = 32, slow = 1; ///< yarn: turns in `original` between which channels are stretched in part
-  bool is_rounded = true;     ///< yarn: the bounds are whole channels
-  double gain = 1;            ///< multiplies cosines and sines
+  double theta = 10000;        ///< base of the wavelengths
+  double factor = 1;           ///< of the stretch
+  int64_t original = 0;        ///< length of the sequences that were trained on first
+  double low = 1, high = 4;    ///< llama3: turns in `original` below which all, above which none is stretched
+  double fast = 32, slow = 1;  ///< yarn: turns in `original` between which channels are stretched in part
+  bool is_rounded = true;      ///< yarn: the bounds are whole channels
+  double gain = 1;             ///< multiplies cosines and sines
   std::vector<double> stretch;
 };
 

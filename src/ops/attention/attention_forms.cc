@@ -194,7 +194,8 @@ ir::OpSchema attention_bsnd_schema() {
   return {
       .name = "attention_bsnd",
       .doc =
-          "y = softmax(scale q k^T + mask) v, scores capped where softcap is set; q, k, v [batch, seq, heads, head_dim]; mask additive "
+          "y = softmax(scale q k^T + mask) v, scores capped where softcap is set; q, k, v [batch, seq, "
+          "heads, head_dim]; mask additive "
           "broadcasting "
           "to [batch, heads, query, key], or boolean/integer [batch, key] (non-zero keeps); second result: "
           "log-sum-exp of the scores [batch, heads, query]",

@@ -61,10 +61,11 @@ TEST(AttentionGradient, WindowsAndCaps) {
       expect_gradient({.op = "attention_qkv", .in = {f64({2, 5, 18}, 1)}, .attrs = packed});
     }
   }
-  expect_gradient({.op = "attention_bsnd",
-                   .in = {f64({1, 4, 2, 3}, 1), f64({1, 4, 1, 3}, 2), f64({1, 4, 1, 3}, 3), hiding_mask(4, 4)},
-                   .attrs = {{"left_window_size", int64_t{1}}, {"softcap", 0.5}},
-                   .constant = {3}});
+  expect_gradient(
+      {.op = "attention_bsnd",
+       .in = {f64({1, 4, 2, 3}, 1), f64({1, 4, 1, 3}, 2), f64({1, 4, 1, 3}, 3), hiding_mask(4, 4)},
+       .attrs = {{"left_window_size", int64_t{1}}, {"softcap", 0.5}},
+       .constant = {3}});
 }
 
 TEST(AttentionGradient, TrainedMask) {
@@ -117,10 +118,10 @@ TEST(AttentionGradient, FusedMatchesReference) {
        {Case{1, 3, 3, 1, 1, 4, 4, false, false}, Case{2, 70, 70, 4, 2, 16, 16, true, false},
         Case{1, 65, 150, 2, 2, 33, 20, false, true}, Case{1, 200, 200, 2, 1, 80, 80, true, true},
         Case{1, 40, 17, 3, 3, 64, 64, true, false}, Case{1, 300, 300, 2, 1, 32, 32, true, false, 40},
-        Case{2, 150, 150, 4, 2, 24, 24, true, true, 128, 2.5}, Case{1, 70, 70, 1, 1, 16, 16, true, false, 0, 1.0},
-        Case{1, 260, 260, 2, 2, 16, 8, false, false, 129}, Case{1, 90, 90, 2, 2, 16, 8, true, false, -1, 0.8}}) {
-    const ir::Attrs attrs{
-        {"is_causal", int64_t{c.causal}}, {"left_window_size", c.left}, {"softcap", c.cap}};
+        Case{2, 150, 150, 4, 2, 24, 24, true, true, 128, 2.5},
+        Case{1, 70, 70, 1, 1, 16, 16, true, false, 0, 1.0}, Case{1, 260, 260, 2, 2, 16, 8, false, false, 129},
+        Case{1, 90, 90, 2, 2, 16, 8, true, false, -1, 0.8}}) {
+    const ir::Attrs attrs{{"is_causal", int64_t{c.causal}}, {"left_window_size", c.left}, {"softcap", c.cap}};
     std::vector<Tensor> in{tests::random_tensor({c.batch, c.queries, c.heads, c.dim}, 1),
                            tests::random_tensor({c.batch, c.keys, c.kv_heads, c.dim}, 2),
                            tests::random_tensor({c.batch, c.keys, c.kv_heads, c.value_dim}, 3)};

@@ -94,7 +94,8 @@ ir::OpSchema paged_attention() {
   return {
       .name = "paged_attention",
       .doc =
-          "y = softmax(scale q k^T) v, scores capped where softcap is set, of the last tokens of each sequence over its keys and values in "
+          "y = softmax(scale q k^T) v, scores capped where softcap is set, of the last tokens of each "
+          "sequence over its keys and values in "
           "pages, causal; operands q [..., tokens, heads dim], key and value pages [pages, kv_heads, "
           "page_tokens, dim], table [sequences, pages of one], lengths [sequences], starts [sequences + 1]",
       .precision = ir::PrecisionRule{PrecisionKind::paged, "products, softmax and sums in f32", 1},

@@ -55,7 +55,8 @@ std::vector<int> numbers(size_t n) {
 }
 
 Tensor run(const Case& c, const std::vector<int>& seeds, int threads) {
-  const auto results = tests::run_kernels("paged_attention", c.attrs(), make(c, seeds).list(), 1, {}, threads);
+  const auto results =
+      tests::run_kernels("paged_attention", c.attrs(), make(c, seeds).list(), 1, {}, threads);
   EXPECT_EQ(results.size(), 1u);
   return results.at(0).out[0];
 }
@@ -117,7 +118,7 @@ std::vector<float> rows_of(const Tensor& y, int64_t begin, int64_t n) {
 
 TEST(PagedAttention, RowsDoNotDependOnMatesChunksOrThreads) {
   for (const auto& [pages, left, cap] : {std::tuple{DType::f32, -1, 0.0}, std::tuple{DType::bf16, -1, 0.0},
-                                        std::tuple{DType::f32, 299, 0.0}, std::tuple{DType::f32, 30, 2.0}}) {
+                                         std::tuple{DType::f32, 299, 0.0}, std::tuple{DType::f32, 30, 2.0}}) {
     const Case alone{8, 2, 64, 16, {700}, {700}, pages, DType::f32, 0, left, cap};
     const Tensor whole = run(alone, {5}, 1);
     for (const int chunk : {1, 3, 64, 256, 333}) {

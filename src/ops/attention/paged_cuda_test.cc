@@ -30,9 +30,11 @@ TEST(PagedCuda, AttendsAsOnCpu) {
     std::vector<int> seeds;
     for (size_t i = 0; i < c.lengths.size(); ++i) seeds.push_back(static_cast<int>(i));
     const double tolerance = c.type == DType::f32 ? 2e-5 : 1e-2;
-    tests::expect_as_cpu(
-        {.op = "paged_attention", .in = make(c, seeds).list(), .attrs = c.attrs(), .relative = tolerance,
-         .absolute = tolerance});
+    tests::expect_as_cpu({.op = "paged_attention",
+                          .in = make(c, seeds).list(),
+                          .attrs = c.attrs(),
+                          .relative = tolerance,
+                          .absolute = tolerance});
   }
 }
 

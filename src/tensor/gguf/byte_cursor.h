@@ -18,8 +18,8 @@ class ByteCursor {
   size_t left() const { return rest_.size(); }
 
   std::string_view take(uint64_t bytes) {
-    base::require(bytes <= rest_.size(), "the file ends at byte ", size_, ", ", bytes, " bytes are due from byte ",
-                  position(), " on");
+    base::require(bytes <= rest_.size(), "the file ends at byte ", size_, ", ", bytes,
+                  " bytes are due from byte ", position(), " on");
     const std::string_view taken = rest_.substr(0, static_cast<size_t>(bytes));
     rest_.remove_prefix(taken.size());
     return taken;

@@ -17,14 +17,14 @@ constexpr size_t kMostName = 1024, kMostKey = 65535;
 
 // GGML's numbers of types, its block lengths and block bytes.
 constexpr std::array<GgufType, 33> kTypes{{
-    {0, "f32", 1, 4},         {1, "f16", 1, 2},        {2, "q4_0", 32, 18},     {3, "q4_1", 32, 20},
-    {6, "q5_0", 32, 22},      {7, "q5_1", 32, 24},     {8, "q8_0", 32, 34},     {9, "q8_1", 32, 36},
-    {10, "q2_k", 256, 84},    {11, "q3_k", 256, 110},  {12, "q4_k", 256, 144},  {13, "q5_k", 256, 176},
-    {14, "q6_k", 256, 210},   {15, "q8_k", 256, 292},  {16, "iq2_xxs", 256, 66}, {17, "iq2_xs", 256, 74},
-    {18, "iq3_xxs", 256, 98}, {19, "iq1_s", 256, 50},  {20, "iq4_nl", 32, 18},  {21, "iq3_s", 256, 110},
-    {22, "iq2_s", 256, 82},   {23, "iq4_xs", 256, 136}, {24, "i8", 1, 1},        {25, "i16", 1, 2},
-    {26, "i32", 1, 4},        {27, "i64", 1, 8},       {28, "f64", 1, 8},       {29, "iq1_m", 256, 56},
-    {30, "bf16", 1, 2},       {34, "tq1_0", 256, 54},  {35, "tq2_0", 256, 66},  {39, "mxfp4", 32, 17},
+    {0, "f32", 1, 4},         {1, "f16", 1, 2},         {2, "q4_0", 32, 18},      {3, "q4_1", 32, 20},
+    {6, "q5_0", 32, 22},      {7, "q5_1", 32, 24},      {8, "q8_0", 32, 34},      {9, "q8_1", 32, 36},
+    {10, "q2_k", 256, 84},    {11, "q3_k", 256, 110},   {12, "q4_k", 256, 144},   {13, "q5_k", 256, 176},
+    {14, "q6_k", 256, 210},   {15, "q8_k", 256, 292},   {16, "iq2_xxs", 256, 66}, {17, "iq2_xs", 256, 74},
+    {18, "iq3_xxs", 256, 98}, {19, "iq1_s", 256, 50},   {20, "iq4_nl", 32, 18},   {21, "iq3_s", 256, 110},
+    {22, "iq2_s", 256, 82},   {23, "iq4_xs", 256, 136}, {24, "i8", 1, 1},         {25, "i16", 1, 2},
+    {26, "i32", 1, 4},        {27, "i64", 1, 8},        {28, "f64", 1, 8},        {29, "iq1_m", 256, 56},
+    {30, "bf16", 1, 2},       {34, "tq1_0", 256, 54},   {35, "tq2_0", 256, 66},   {39, "mxfp4", 32, 17},
     {40, "nvfp4", 64, 36},
 }};
 
@@ -42,8 +42,8 @@ GgufValue read_value(ByteCursor& at, std::string_view all) {
   value.kind = static_cast<GgufKind>(kind);
   const size_t begin = at.position(), each = gguf_bytes(value.kind);
   if (each > 0) {
-    base::require(value.count <= at.left() / each, value.count, " values of ", each, " bytes where ", at.left(),
-                  " bytes are left");
+    base::require(value.count <= at.left() / each, value.count, " values of ", each, " bytes where ",
+                  at.left(), " bytes are left");
     at.take(value.count * each);
   } else {
     base::require(value.count <= at.left() / sizeof(uint64_t), value.count, " texts where ", at.left(),
@@ -53,7 +53,8 @@ GgufValue read_value(ByteCursor& at, std::string_view all) {
   value.bytes = all.substr(begin, at.position() - begin);
   if (value.kind == GgufKind::boolean) {
     const auto is_bad = [](char c) { return c != 0 && c != 1; };
-    base::require(std::none_of(value.bytes.begin(), value.bytes.end(), is_bad), "a boolean is neither 0 nor 1");
+    base::require(std::none_of(value.bytes.begin(), value.bytes.end(), is_bad),
+                  "a boolean is neither 0 nor 1");
   }
   return value;
 }
@@ -103,7 +104,8 @@ void check_ranges(const std::vector<Listed>& list, size_t data_bytes, int64_t al
                   " on does not fit the ", data_bytes, " bytes of data");
     if (l.bytes > 0) order.push_back(&l);
   }
-  std::sort(order.begin(), order.end(), [](const Listed* a, const Listed* b) { return a->offset < b->offset; });
+  std::sort(order.begin(), order.end(),
+            [](const Listed* a, const Listed* b) { return a->offset < b->offset; });
   for (size_t i = 1; i < order.size(); ++i) {
     base::require(order[i - 1]->offset + order[i - 1]->bytes <= order[i]->offset, "tensors overlap at byte ",
                   order[i]->offset);
@@ -111,8 +113,9 @@ void check_ranges(const std::vector<Listed>& list, size_t data_bytes, int64_t al
 }
 
 void check_names(const std::vector<GgufTensor>& tensors) {
-  const auto twice = std::adjacent_find(tensors.begin(), tensors.end(),
-                                        [](const GgufTensor& a, const GgufTensor& b) { return a.name == b.name; });
+  const auto twice =
+      std::adjacent_find(tensors.begin(), tensors.end(),
+                         [](const GgufTensor& a, const GgufTensor& b) { return a.name == b.name; });
   if (twice != tensors.end())
     base::fail_invalid("two tensors have one name: '", twice->name.substr(0, 120), "'");
 }

@@ -13,8 +13,8 @@
 
 namespace trireme::tensor {
 
-/// How a tensor's elements are stored: rows of blocks of `elements` in `bytes`. One row for each type that the
-/// format numbers, whether we compute with it or not.
+/// How a tensor's elements are stored: rows of blocks of `elements` in `bytes`. One row for each type that
+/// the format numbers, whether we compute with it or not.
 struct GgufType {
   uint32_t id;
   std::string_view name;  ///< lower case: "f32", "q4_k"

@@ -1,5 +1,5 @@
-// GGUF files: what is written is read, every prefix and every changed byte of a file gives an error or a file, and
-// each way in which counts, lengths, offsets and types can lie is refused.
+// GGUF files: what is written is read, every prefix and every changed byte of a file gives an error or a
+// file, and each way in which counts, lengths, offsets and types can lie is refused.
 #include "tensor/gguf/gguf_file.h"
 
 #include <gtest/gtest.h>
@@ -26,8 +26,10 @@ std::string number(T value) {
 std::string text(const std::string& s) { return number<uint64_t>(s.size()) + s; }
 
 /// A file of these entries and tensors as they are given, and `data` bytes behind the directory.
-std::string file_of(const std::vector<std::string>& values, const std::vector<std::string>& tensors, size_t data = 0) {
-  std::string bytes = "GGUF" + number<uint32_t>(3) + number<uint64_t>(tensors.size()) + number<uint64_t>(values.size());
+std::string file_of(const std::vector<std::string>& values, const std::vector<std::string>& tensors,
+                    size_t data = 0) {
+  std::string bytes =
+      "GGUF" + number<uint32_t>(3) + number<uint64_t>(tensors.size()) + number<uint64_t>(values.size());
   for (const std::string& v : values) bytes += v;
   for (const std::string& t : tensors) bytes += t;
   bytes.append((32 - bytes.size() % 32) % 32, '\0');
@@ -36,7 +38,8 @@ std::string file_of(const std::vector<std::string>& values, const std::vector<st
 std::string entry(const std::string& key, uint32_t kind, const std::string& content) {
   return text(key) + number(kind) + content;
 }
-std::string tensor(const std::string& name, const std::vector<uint64_t>& extents, uint32_t type, uint64_t offset) {
+std::string tensor(const std::string& name, const std::vector<uint64_t>& extents, uint32_t type,
+                   uint64_t offset) {
   std::string bytes = text(name) + number<uint32_t>(static_cast<uint32_t>(extents.size()));
   for (const uint64_t e : extents) bytes += number(e);
   return bytes + number(type) + number(offset);
@@ -111,7 +114,8 @@ TEST(Gguf, GettersNameKeyAndKind) {
     return std::string();
   };
   const GgufMetadata& m = file.metadata();
-  EXPECT_NE(message([&] { m.integer("general.architecture"); }).find("is text, not an integer"), std::string::npos);
+  EXPECT_NE(message([&] { m.integer("general.architecture"); }).find("is text, not an integer"),
+            std::string::npos);
   EXPECT_NE(message([&] { m.text("tokenizer.ggml.tokens"); }).find("array of 3 text"), std::string::npos);
   EXPECT_NE(message([&] { m.texts("tokenizer.ggml.scores"); }).find("array of 3 f32"), std::string::npos);
   EXPECT_NE(message([&] { m.integers("tokenizer.ggml.scores"); }).find("not an array of integers"),
@@ -133,27 +137,27 @@ TEST(Gguf, RefusesLies) {
            "GGUF" + number<uint32_t>(3) + number(uint64_t{0}) + number(huge),
            file_of({entry("", 4, one)}, {}),
            file_of({entry("k", 99, one)}, {}),
-           file_of({entry("k", 7, "\x02")}, {}),                                          // a boolean
-           file_of({entry("k", 8, number(huge))}, {}),                                    // a text's length
-           file_of({entry("k", 9, number<uint32_t>(4) + number(huge))}, {}),              // an array's length
+           file_of({entry("k", 7, "\x02")}, {}),                              // a boolean
+           file_of({entry("k", 8, number(huge))}, {}),                        // a text's length
+           file_of({entry("k", 9, number<uint32_t>(4) + number(huge))}, {}),  // an array's length
            file_of({entry("k", 9, number<uint32_t>(8) + number(huge))}, {}),
-           file_of({entry("k", 9, number<uint32_t>(9) + number(uint64_t{1}))}, {}),       // nested
-           file_of({entry("k", 4, one), entry("k", 4, one)}, {}),                         // twice
+           file_of({entry("k", 9, number<uint32_t>(9) + number(uint64_t{1}))}, {}),  // nested
+           file_of({entry("k", 4, one), entry("k", 4, one)}, {}),                    // twice
            file_of({entry("general.alignment", 4, number<uint32_t>(0))}, {}),
            file_of({entry("general.alignment", 4, number<uint32_t>(12))}, {}),
            file_of({entry("general.alignment", 8, text("x"))}, {}),
-           file_of({}, {tensor("a", {4}, 0, 0)}, 15),                                     // ends too late
-           file_of({}, {tensor("a", {4}, 0, 64)}, 64),                                    // begins too late
+           file_of({}, {tensor("a", {4}, 0, 0)}, 15),   // ends too late
+           file_of({}, {tensor("a", {4}, 0, 64)}, 64),  // begins too late
            file_of({}, {tensor("a", {4}, 0, huge)}, 64),
-           file_of({}, {tensor("a", {4}, 0, 8)}, 64),                                     // not aligned
-           file_of({}, {tensor("a", {33}, 2, 0)}, 64),                                    // half a block
-           file_of({}, {tensor("a", {4}, 5, 0)}, 64),                                     // no such type
+           file_of({}, {tensor("a", {4}, 0, 8)}, 64),   // not aligned
+           file_of({}, {tensor("a", {33}, 2, 0)}, 64),  // half a block
+           file_of({}, {tensor("a", {4}, 5, 0)}, 64),   // no such type
            file_of({}, {tensor("a", {huge}, 0, 0)}, 64),
            file_of({}, {tensor("a", {uint64_t{1} << 40, uint64_t{1} << 40}, 0, 0)}, 64),
            file_of({}, {tensor("a", {1, 1, 1, 1, 1}, 0, 0)}, 64),
            file_of({}, {tensor("", {4}, 0, 0)}, 64),
-           file_of({}, {tensor("a", {4}, 0, 0), tensor("a", {4}, 0, 32)}, 64),            // one name
-           file_of({}, {tensor("a", {16}, 0, 0), tensor("b", {4}, 0, 32)}, 64),           // overlap
+           file_of({}, {tensor("a", {4}, 0, 0), tensor("a", {4}, 0, 32)}, 64),   // one name
+           file_of({}, {tensor("a", {16}, 0, 0), tensor("b", {4}, 0, 32)}, 64),  // overlap
        }) {
     EXPECT_THROW(parse(bad), base::Error) << bad.substr(0, 80);
   }
@@ -169,7 +173,8 @@ TEST(Gguf, EveryPrefixAndChangedByteIsReadOrRefused) {
   int refused = 0;
   for (int trial = 0; trial < 4000; ++trial) {
     std::string bytes = good;
-    for (int i = 0; i < 1 + trial % 3; ++i) bytes[random() % sample().header().size()] = static_cast<char>(random());
+    for (int i = 0; i < 1 + trial % 3; ++i)
+      bytes[random() % sample().header().size()] = static_cast<char>(random());
     try {
       const GgufFile file = parse(bytes);
       for (const auto& [key, value] : file.metadata().entries())

@@ -22,10 +22,10 @@ size_t gguf_bytes(GgufKind kind);
 
 /// One value: a scalar, a text, or an array of scalars or texts.
 struct GgufValue {
-  GgufKind kind = GgufKind::u8;     ///< of the scalar, or of the elements of an array
+  GgufKind kind = GgufKind::u8;  ///< of the scalar, or of the elements of an array
   bool is_array = false;
-  uint64_t count = 1;               ///< elements
-  std::string_view bytes;           ///< elements as they lie in the file; a text is u64 length and bytes
+  uint64_t count = 1;      ///< elements
+  std::string_view bytes;  ///< elements as they lie in the file; a text is u64 length and bytes
 
   /// "u32", "text", "array of 32000 f32": for messages and listings.
   std::string describe() const;

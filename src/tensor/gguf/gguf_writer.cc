@@ -33,7 +33,8 @@ int64_t padding(int64_t bytes) { return (kAlignment - bytes % kAlignment) % kAli
 
 void GgufWriter::put(std::string_view key, GgufKind kind, std::string bytes) {
   Entry entry{std::string(key), static_cast<uint32_t>(kind), std::move(bytes)};
-  const auto same = std::find_if(entries_.begin(), entries_.end(), [&](const Entry& e) { return e.key == key; });
+  const auto same =
+      std::find_if(entries_.begin(), entries_.end(), [&](const Entry& e) { return e.key == key; });
   if (same != entries_.end()) {
     *same = std::move(entry);
   } else {
@@ -52,7 +53,9 @@ void GgufWriter::set(std::string_view key, const GgufValue& value) {
   put(key, value.kind, std::string(value.bytes));
 }
 
-void GgufWriter::set_integer(std::string_view key, uint32_t value) { put(key, GgufKind::u32, bytes_of(value)); }
+void GgufWriter::set_integer(std::string_view key, uint32_t value) {
+  put(key, GgufKind::u32, bytes_of(value));
+}
 void GgufWriter::set_number(std::string_view key, float value) { put(key, GgufKind::f32, bytes_of(value)); }
 void GgufWriter::set_flag(std::string_view key, bool value) {
   put(key, GgufKind::boolean, bytes_of<uint8_t>(value ? 1 : 0));
@@ -116,13 +119,14 @@ std::string GgufWriter::header() const {
   return text;
 }
 
-void GgufWriter::write(const std::string& path, const std::function<std::string(size_t)>& bytes_of_tensor) const {
+void GgufWriter::write(const std::string& path,
+                       const std::function<std::string(size_t)>& bytes_of_tensor) const {
   base::AtomicFile file(path);
   file.write(header());
   for (size_t i = 0; i < tensors_.size(); ++i) {
     const std::string bytes = bytes_of_tensor(i);
-    base::require(static_cast<int64_t>(bytes.size()) == tensors_[i].bytes, "tensor '", tensors_[i].name, "' has ",
-                  bytes.size(), " bytes, announced were ", tensors_[i].bytes);
+    base::require(static_cast<int64_t>(bytes.size()) == tensors_[i].bytes, "tensor '", tensors_[i].name,
+                  "' has ", bytes.size(), " bytes, announced were ", tensors_[i].bytes);
     file.write(bytes);
     file.write(std::string(static_cast<size_t>(padding(tensors_[i].bytes)), '\0'));
   }

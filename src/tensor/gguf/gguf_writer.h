@@ -24,7 +24,8 @@ class GgufWriter {
   void set_integers(std::string_view key, std::span<const int32_t> values);
   void set_numbers(std::string_view key, std::span<const float> values);
 
-  /// Announces a tensor. Throws invalid_argument unless blocks divide its rows, and for more than 4 dimensions.
+  /// Announces a tensor. Throws invalid_argument unless blocks divide its rows, and for more than 4
+  /// dimensions.
   void add(std::string name, const Dims& dims, const GgufType& type);
   size_t tensors() const { return tensors_.size(); }
   /// Bytes of all tensors, without padding.
@@ -32,14 +33,15 @@ class GgufWriter {
 
   /// All that stands before the tensors' bytes.
   std::string header() const;
-  /// Writes the file, which appears whole or not at all. `bytes_of(i)` gives the content of the i-th tensor that was
-  /// announced; it is asked once for each, in their order. Throws invalid_argument for content of another size.
+  /// Writes the file, which appears whole or not at all. `bytes_of(i)` gives the content of the i-th tensor
+  /// that was announced; it is asked once for each, in their order. Throws invalid_argument for content of
+  /// another size.
   void write(const std::string& path, const std::function<std::string(size_t)>& bytes_of) const;
 
  private:
   struct Entry {
     std::string key;
-    uint32_t kind;      ///< as the file numbers it; an array's bytes begin with kind and count
+    uint32_t kind;  ///< as the file numbers it; an array's bytes begin with kind and count
     std::string bytes;
   };
   struct Planned {

@@ -70,7 +70,8 @@ struct PagedTiles {
         }
       }
       lane.sync();
-      for (int j = 0; j < kRows; j += kRun) visit(lane, {view.first_of(seen) - token, seen - token}, j, query, state);
+      for (int j = 0; j < kRows; j += kRun)
+        visit(lane, {view.first_of(seen) - token, seen - token}, j, query, state);
     }
     if (row >= fresh) return;
     const float scale = state.sum > 0 ? 1.0f / state.sum : 0.0f;

@@ -36,8 +36,8 @@ void read_yarn(ConfigReader& rope, RotarySpec& s, const DecoderConfig& c) {
   s.is_rounded = rope.flag("truncate", true);
   const double all = rope.number("mscale_all_dim", 0), some = rope.number("mscale", 0);
   const bool has_both = all != 0 && some != 0;
-  const double usual = has_both ? zoo::yarn_gain(s.factor, some) / zoo::yarn_gain(s.factor, all)
-                                : zoo::yarn_gain(s.factor);
+  const double usual =
+      has_both ? zoo::yarn_gain(s.factor, some) / zoo::yarn_gain(s.factor, all) : zoo::yarn_gain(s.factor);
   s.gain = rope.number("attention_factor", usual);
 }
 
@@ -58,11 +58,11 @@ void read_longrope(ConfigReader& rope, RotarySpec& s, DecoderConfig& c) {
 }  // namespace
 
 const std::vector<FormRow>& decoder_forms() {
-  static const std::vector<FormRow> rows{{"llama", llama_form},     {"mistral", mistral_form},
-                                         {"qwen2", qwen2_form},     {"qwen3", qwen3_form},
+  static const std::vector<FormRow> rows{{"llama", llama_form},         {"mistral", mistral_form},
+                                         {"qwen2", qwen2_form},         {"qwen3", qwen3_form},
                                          {"qwen3_moe", qwen3_moe_form}, {"mixtral", mixtral_form},
-                                         {"phi3", phi3_form},       {"gemma2", gemma2_form},
-                                         {"gemma3_text", gemma3_form}, {"gpt_neox", gpt_neox_form}};
+                                         {"phi3", phi3_form},           {"gemma2", gemma2_form},
+                                         {"gemma3_text", gemma3_form},  {"gpt_neox", gpt_neox_form}};
   return rows;
 }
 
@@ -111,7 +111,8 @@ void read_rotary(ConfigReader& in, DecoderConfig& c) {
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
     const base::Json* object = in.find(key);
     if (object == nullptr) continue;
-    if (object->contains("full_attention") || object->contains("sliding_attention")) continue;  // by kind of layer
+    if (object->contains("full_attention") || object->contains("sliding_attention"))
+      continue;  // by kind of layer
     ConfigReader rope(*object, base::concat(key, "."));
     part = rope.number("partial_rotary_factor", part);
     read_rotary(rope, spec, c);

@@ -14,8 +14,8 @@ namespace trireme::model::hf {
 /// What config.json says of a decoder.
 struct Form {
   zoo::DecoderConfig decoder;
-  WeightMap weights;               ///< where the checkpoint has others than the network
-  std::string prefix = "model.";   ///< what names may have in front in a checkpoint or lack
+  WeightMap weights;              ///< where the checkpoint has others than the network
+  std::string prefix = "model.";  ///< what names may have in front in a checkpoint or lack
 };
 
 /// One architecture: its name in config.json and its reader, which throws unsupported for options that the
@@ -46,12 +46,12 @@ Form gpt_neox_form(ConfigReader& in);
 /// What most forms share: sizes, RMS norms, activation, tied head, rotary positions.
 zoo::DecoderConfig read_decoder(ConfigReader& in);
 
-/// Rotary positions of `rope_scaling`, `rope_parameters` and `rope_theta`; also how many channels rotate, and the
-/// longest sequence where it follows from them.
+/// Rotary positions of `rope_scaling`, `rope_parameters` and `rope_theta`; also how many channels rotate, and
+/// the longest sequence where it follows from them.
 void read_rotary(ConfigReader& in, zoo::DecoderConfig& decoder);
 
-/// One such object into `spec`. `positions`: max_position_embeddings, which LongRoPE shortens to the length up to
-/// which its short factors hold.
+/// One such object into `spec`. `positions`: max_position_embeddings, which LongRoPE shortens to the length
+/// up to which its short factors hold.
 void read_rotary(ConfigReader& rope, zoo::RotarySpec& spec, zoo::DecoderConfig& decoder);
 
 /// `layer_types`, else `is_windowed(i)`: layers with a window of `sliding_window` keys.

@@ -1,5 +1,5 @@
-// Gemma 2 (Riviere et al. 2024) and the text models of Gemma 3 (Kamath et al. 2025): norms around both branches,
-// weights of norms stored less 1, a scaled embedding, windows in some layers.
+// Gemma 2 (Riviere et al. 2024) and the text models of Gemma 3 (Kamath et al. 2025): norms around both
+// branches, weights of norms stored less 1, a scaled embedding, windows in some layers.
 #include <cmath>
 
 #include "model/hf/forms/forms.h"

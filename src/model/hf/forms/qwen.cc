@@ -1,5 +1,5 @@
-// Qwen2 and 2.5 (biases of queries, keys and values), Qwen3 (norms of queries and keys by head) and its mixture
-// of experts.
+// Qwen2 and 2.5 (biases of queries, keys and values), Qwen3 (norms of queries and keys by head) and its
+// mixture of experts.
 #include <algorithm>
 
 #include "model/hf/forms/forms.h"
