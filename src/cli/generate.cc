@@ -256,7 +256,7 @@ void GenerateVerb::bench() {
                                          .device = l.on.device,
                                          .precision = l.precision,
                                          .stores_weights = l.weights.stores(),
-                                         .page_tokens = l.page_tokens,
+                                         .page_tokens = l.cache.page_tokens,
                                          .ranks = l.ranks.read().world()});
   for (const std::string& shape : o_.bench) {
     const BenchResult result = bench.run(parse_bench(shape));

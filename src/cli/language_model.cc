@@ -30,14 +30,7 @@ void LanguageOptions::fields(base::OptionList& f) {
   f.add("tp", &ranks.tp,
         "ranks that each hold a part of the large weights and of the heads: of this process, or of a job")
       .at_least(0);
-  f.add_choice("cache_type", &cache_type, {"f32", "bf16", "f16"}, "keys and values that are kept");
-  f.add("cache_bytes", &cache_bytes,
-        "memory for keys and values of each rank; 0: up to half of the device's");
-  f.add("page_tokens", &page_tokens, "tokens of a page of keys and values").at_least(1);
-  f.add("share_prefixes", &share_prefixes, "texts that begin alike share the pages of that beginning");
-  f.add("max_sequences", &max_sequences, "prompts under way at a time").at_least(1);
-  f.add("chunk", &chunk, "new tokens of one step; longer prompts take several").at_least(1);
-  f.add("max_length", &max_length, "tokens of prompt and answer; 0: as many as the model knows").at_least(0);
+  cache.fields(f);
 }
 
 engine::DecodeOptions LanguageOptions::session() const {
@@ -50,14 +43,7 @@ engine::DecodeOptions LanguageOptions::session() const {
   o.precision = precision;
   o.weights = weights;
   o.strategy = ranks.read();
-  constexpr tensor::DType kTypes[] = {tensor::DType::f32, tensor::DType::bf16, tensor::DType::f16};
-  o.cache_type = kTypes[static_cast<size_t>(cache_type)];
-  o.cache_bytes = cache_bytes.bytes;
-  o.page_tokens = page_tokens;
-  o.share_prefixes = share_prefixes;
-  o.max_sequences = max_sequences;
-  o.max_tokens = chunk;
-  o.max_length = max_length;
+  cache.apply(o);
   return o;
 }
 

@@ -13,6 +13,7 @@
 #include "comm/mesh.h"
 #include "data/template/chat_template.h"
 #include "data/text/tokenizer.h"
+#include "engine/decode/cache_options.h"
 #include "engine/decode/decode_ranks.h"
 #include "engine/decode/decode_session.h"
 #include "engine/decode/sampling.h"
@@ -20,8 +21,6 @@
 #include "model/model.h"
 
 namespace trireme::cli {
-
-enum class CacheType { f32, bf16, f16 };
 
 struct LanguageOptions {
   std::string model, tokenizer, characters, chat_template;
@@ -33,12 +32,9 @@ struct LanguageOptions {
   int threads = 0;
   std::vector<int64_t> cpus;
   passes::Precision precision = passes::Precision::f32;
-  CacheType cache_type = CacheType::f32;
-  base::ByteSize cache_bytes;
   passes::WeightOptions weights;
   engine::InferenceRanks ranks;
-  int64_t page_tokens = 16, max_sequences = 64, chunk = 512, max_length = 0;
-  bool share_prefixes = true;
+  engine::CacheOptions cache;
 
   void fields(base::OptionList& f);
   engine::DecodeOptions session() const;

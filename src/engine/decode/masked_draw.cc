@@ -66,7 +66,7 @@ class MaskedDraw {
 
 FinishReason generate_masked(DecodeSession& session, GenerateRequest request, TokenFilter& filter,
                              const std::function<void(const GenerateEvent&)>& each) {
-  Generator(session).check(request);
+  Generator(session).limits().check(request);
   if (request.sampling.has_penalties())
     base::fail_unsupported("repetition, presence and frequency penalties in an answer of fixed form");
   const OpenSequence sequence(session, request.prompt);
