@@ -242,6 +242,22 @@ def case_tools():
         assert error_of(server, "/v1/chat/completions", messages=said)[1]["param"] == "messages"
 
 
+def case_gguf():
+    """A GGUF file alone: weights in blocks, tokenizer and template from the file, tokens as on the command line."""
+    root = temporary()
+    (root / "small").mkdir()
+    file = root / "small" / "any-name.gguf"
+    subprocess.run([TRIREME, "quantize", str(Repository.get() / "talk"), "--to", "q8_0", "-o", str(file)], check=True,
+                   capture_output=True)
+    with Server(root, "--threads", "1") as server:
+        out = subprocess.run([TRIREME, "generate", str(file), "--prompt", "The king", "--max-tokens", "12", "--json",
+                              "--threads", "1"], check=True, capture_output=True)
+        got = complete(server, model="small", prompt="The king", max_tokens=12)["choices"][0]["text"]
+        assert got == json.loads(out.stdout)["text"], got
+        assert talk(server, [{"role": "user", "content": "x"}], model="small")["choices"][0]["message"]["content"]
+    shutil.rmtree(root)
+
+
 def case_errors():
     with serve() as server:
         for members, param in (({"prompt": "x", "temperature": 3}, "temperature"), ({"prompt": "x", "n": 0}, "n"),

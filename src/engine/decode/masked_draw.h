@@ -22,8 +22,8 @@ class TokenFilter {
 
 /// Continues one prompt. Tokens outside the mask count as if their logits were minus infinity; else draws are
 /// those of sample_tokens, and so are the events, which `each` gets as they come. What may run at the same
-/// time is nothing: the session is the caller's alone. Throws what GenerateLimits::check() throws; unsupported for
-/// penalties; exhausted where the mask allows no token, naming how many came before.
+/// time is nothing: the session is the caller's alone. Throws what GenerateLimits::check() throws;
+/// unsupported for penalties; exhausted where the mask allows no token, naming how many came before.
 FinishReason generate_masked(DecodeSession& session, GenerateRequest request, TokenFilter& filter,
                              const std::function<void(const GenerateEvent&)>& each);
 

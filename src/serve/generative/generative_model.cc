@@ -1,7 +1,7 @@
 // A language model that continues texts.
 #include "serve/generative/generative_model.h"
 
-#include <atomic>
+#include <algorithm>
 #include <utility>
 
 #include "base/files/file.h"
@@ -144,7 +144,8 @@ bool has_tokenizer(const std::string& directory) {
 }  // namespace
 
 bool is_generative(const ModelSource& source) {
-  if (!source.config.inputs.empty() || !source.config.default_model_filename.empty()) return false;
+  if (!source.config.inputs.empty()) return false;
+  if (!gguf_file_of(source.path).empty()) return true;
   if (!base::file_exists(source.path + "/config.json")) return false;
   const std::string architecture = model::hf::first_architecture(model::hf::read_config_json(source.path));
   const bool is_causal = architecture.ends_with("ForCausalLM") || architecture.ends_with("LMHeadModel");
@@ -159,12 +160,22 @@ struct GenerativeModel::Parts {
   sched::TextService::MakeSession make;
 };
 
+/// Models that answer in turns end them with the tokenizer's last token, whatever the configuration lists.
+void GenerativeModel::add_turn_end(Parts& parts) {
+  if (!parts.chat_template) return;
+  const std::string last = parts.chat_template->end_token();
+  const auto id = last.empty() ? std::nullopt : parts.tokenizer->find(last);
+  auto& ends = parts.end_tokens;
+  if (id && std::find(ends.begin(), ends.end(), *id) == ends.end()) ends.push_back(*id);
+}
+
 GenerativeModel::Parts GenerativeModel::load(const ModelSource& source, const ModelHost& host) {
   Parts parts;
   model::Model model = open_model(source.path, host.options.others);
   parts.tokenizer = data::open_tokenizer(model.directory);
   parts.chat_template = data::ChatTemplate::of_directory(model.directory);
   parts.end_tokens = model::hf::end_tokens(model);
+  add_turn_end(parts);
   const engine::DecodeOptions options = session_options(source, host);
   const auto prepared = std::make_shared<const engine::DecodeModel>(model.graph, options);
   for (const ir::Value& v : prepared->form().graph.values())

@@ -17,8 +17,8 @@
 
 namespace trireme::serve {
 
-/// True for what this kind serves: a Hugging Face directory of a causal language model with its tokenizer,
-/// unless its config.pbtxt names inputs, by which it is served as tensors.
+/// True for what this kind serves: a Hugging Face directory of a causal language model with its tokenizer, or
+/// a GGUF file, unless a config.pbtxt names inputs, by which it is served as tensors.
 bool is_generative(const ModelSource& source);
 
 /// As a tensor model it takes `text_input` and gives `text_output`, in parts where the client takes several:
@@ -47,6 +47,7 @@ class GenerativeModel final : public ServedModel, public TextModel {
   struct Parts;
   GenerativeModel(Parts parts, const ModelSource& source, const ModelHost& host, const ModelMetrics* earlier);
   static Parts load(const ModelSource& source, const ModelHost& host);
+  static void add_turn_end(Parts& parts);
   void submit(TextAsk ask, const std::shared_ptr<TextCall>& call);
   TextAsk ask_of(InferRequest& request) const;
 

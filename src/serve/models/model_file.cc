@@ -18,9 +18,24 @@ std::string list_directory(const std::string& path) {
   return text.empty() ? "nothing" : text;
 }
 
+std::string gguf_file_of(const std::string& path) {
+  constexpr std::string_view kEnding = ".gguf";
+  if (path.ends_with(kEnding)) return path;
+  std::error_code error;
+  std::string found;
+  for (const std::string& name : base::names_in(path, error)) {
+    if (!name.ends_with(kEnding)) continue;
+    if (!found.empty()) return {};  // nobody says which
+    found = path + "/" + name;
+  }
+  return found;
+}
+
 model::Model open_model(const std::string& path, const OtherModels& others) {
   try {
-    return others.has(path) ? others.open(path) : model::load_model(path, {.takes_strings = true});
+    if (others.has(path)) return others.open(path);
+    const std::string gguf = gguf_file_of(path);
+    return model::load_model(gguf.empty() ? path : gguf, {.takes_strings = true});
   } catch (const base::Error& e) {
     // Says what is there, where it is no model that is read here.
     if (e.code() != base::ErrorCode::not_found || !e.message().starts_with("directory '")) throw;

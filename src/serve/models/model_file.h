@@ -14,6 +14,9 @@ namespace trireme::serve {
 /// What lies in a directory, for messages: the first names, sorted.
 std::string list_directory(const std::string& path);
 
+/// The GGUF file that a path is or that is the only one in a directory; empty: none.
+std::string gguf_file_of(const std::string& path);
+
 /// Opens what the model readers know, or `others`. Throws what is wrong with it, and what is there instead.
 model::Model open_model(const std::string& path, const OtherModels& others);
 
