@@ -22,10 +22,10 @@ endif()
 target_include_directories(trireme_flags INTERFACE ${CMAKE_SOURCE_DIR}/src)
 target_include_directories(trireme_flags SYSTEM INTERFACE ${RAPIDJSON_INCLUDE} ${PROTOZERO_INCLUDE}
                            ${UTF8PROC_INCLUDE} ${HIGHWAY_INCLUDE} ${YAML_CPP_INCLUDE} ${Boost_INCLUDE_DIRS}
-                           ${NGHTTP2_INCLUDE})
+                           ${NGHTTP2_INCLUDE} ${PCRE2_INCLUDE})
 target_link_libraries(trireme_flags INTERFACE Threads::Threads ${UTF8PROC_LIBRARY} ${HIGHWAY_LIBRARY}
                       OpenSSL::SSL OpenSSL::Crypto ZLIB::ZLIB JPEG::JPEG PNG::PNG
-                      ${YAML_CPP_LIBRARY} ${NGHTTP2_LIBRARY})
+                      ${YAML_CPP_LIBRARY} ${NGHTTP2_LIBRARY} ${PCRE2_LIBRARY})
 
 # trireme_precompile(TARGET HEADER...): the headers, half of a small file's time, are parsed once for the target.
 # Not for optimised code by GCC: it takes precompiled standard headers for ours and warns of what it inlines from them.

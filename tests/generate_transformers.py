@@ -62,19 +62,6 @@ def main():
                 passed += same and near
                 if not same or not near:
                     failures.append(f"{name}, prompt of {n}: {got}, want {want[n:].tolist()} {score}")
-    torch.manual_seed(5)
-    for kind in ("dynamic", "yarn"):
-        with tempfile.TemporaryDirectory() as scratch:
-            MODELS["llama"]().save_pretrained(scratch)
-            config = Path(scratch) / "config.json"
-            content = json.loads(config.read_text())
-            content["rope_parameters"] = {"rope_type": kind, "factor": 2.0, "rope_theta": 10000.0}
-            config.write_text(json.dumps(content))
-            done = subprocess.run([TRIREME, "generate", scratch, "--prompt-ids", "1"], capture_output=True, text=True)
-            refused = done.returncode == 4 and kind in done.stderr
-            passed += refused
-            if not refused:
-                failures.append(f"{kind} rotary positions: {done.returncode} {done.stderr}")
     for failure in failures:
         print("FAILED", failure[:2000])
     print(f"{passed} passed, {len(failures)} failed, 0 skipped")

@@ -17,6 +17,10 @@ struct Case {
   std::vector<int> lengths, fresh;  ///< of each sequence: tokens in all, and how many of them are new
   DType pages = DType::f32, type = DType::f32;
   int64_t padding = 0;  ///< rows behind the last sequence
+  int64_t left = -1;    ///< keys before a query that it sees; -1: all
+  double softcap = 0;
+
+  ir::Attrs attrs() const { return {{"left_window_size", left}, {"softcap", softcap}}; }
 };
 
 inline Tensor ints(const tensor::Dims& dims, const std::vector<int32_t>& values) {

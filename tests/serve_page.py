@@ -14,6 +14,7 @@ import tritonclient.http as triton
 
 from _browser import browse
 from _serving import Server, Skip, add_simple, add_slow, encoder_dir, link_tree, run_cases, temporary
+from serve_text import make_model
 
 repository = temporary()
 add_simple(repository)
@@ -149,6 +150,33 @@ def form():
         browse(journey)
 
 
+def conversation():
+    """A language model answers as its tokens come, remembers what was said, and shows its speed and its pages."""
+    root = temporary()
+    make_model(root / "talk", positions=4096)
+
+    async def journey(page):
+        await page.open(server.url + "/")
+        await page.until("metadata && metadata.name === 'talk' && document.getElementById('data0')")
+        for turn in (1, 2):
+            await page.evaluate(f"document.getElementById('data0').value = 'Who is the king? {turn}'")
+            await page.evaluate("document.getElementById('took').textContent = '';"
+                                "document.querySelector('#form button').click()")
+            await page.until("document.getElementById('took').textContent.includes('first token in')")
+            took = await page.evaluate("document.getElementById('took').textContent")
+            assert "tokens, " in took and took.endswith("/s"), took
+            assert await page.evaluate("talk.length") == 2 * turn
+        said = await page.evaluate("document.getElementById('answer').textContent")
+        assert said.startswith("user: Who is the king? 1\nassistant: ") and "user: Who is the king? 2" in said, said
+        await page.until("document.getElementById('facts').innerText.includes('tokens of answers/s')")
+        assert "pages held" in await page.evaluate("document.getElementById('facts').innerText")
+        clean(page, server)
+
+    with Server(root, "--threads", "1") as server:
+        browse(journey)
+    shutil.rmtree(root)
+
+
 def dark_and_narrow():
     """Both colour schemes differ, and at a phone's width only the table scrolls."""
 
@@ -214,6 +242,7 @@ def hostile_names():
 
 
 try:
-    run_cases([(case.__name__, case) for case in (under_traffic, form, dark_and_narrow, policy, hostile_names)])
+    run_cases([(case.__name__, case) for case in (under_traffic, form, conversation, dark_and_narrow,
+                                                             policy, hostile_names)])
 finally:
     shutil.rmtree(repository, ignore_errors=True)

@@ -5,102 +5,37 @@
 #include <optional>
 
 #include "base/files/file.h"
-#include "cli/device_options.h"
+#include "cli/answer_form.h"
 #include "cli/generate_timing.h"
-#include "cli/model_input.h"
+#include "cli/language_model.h"
 #include "cli/verb.h"
-#include "comm/mesh.h"
-#include "comm/world.h"
 #include "data/text/answer_text.h"
-#include "data/text/tokenizer.h"
-#include "engine/decode/decode_ranks.h"
-#include "engine/ranks/inference_ranks.h"
-#include "model/hf/generation.h"
-#include "sched/token_scheduler.h"
+#include "sched/text/token_scheduler.h"
 
 namespace trireme::cli {
 namespace {
 
-enum class CacheType { f32, bf16, f16 };
-
 struct GenerateOptions {
-  std::string model;
+  LanguageOptions language;
+  AnswerFormOptions form;
   std::vector<std::string> prompt;
   std::vector<int64_t> prompt_ids;
-  std::string batch_file, tokenizer, characters;
+  std::string batch_file;
   std::vector<std::string> bench;
-  int64_t max_tokens = 128;
-  std::vector<std::string> stop;
-  bool ignore_eos = false, json = false;
-  engine::SamplingOptions sampling{.temperature = 0};
-  DeviceOptions on;
-  int threads = 0;
-  std::vector<int64_t> cpus;
-  passes::Precision precision = passes::Precision::f32;
-  CacheType cache_type = CacheType::f32;
-  base::ByteSize cache_bytes;
-  passes::WeightOptions weights;
-  engine::InferenceRanks ranks;
-  int64_t page_tokens = 16, max_sequences = 64, chunk = 512, max_length = 0;
-  bool share_prefixes = true;
+  bool json = false, chat = false;
 
   void fields(base::OptionList& f) {
-    f.add("model", &model, "Hugging Face directory, run or checkpoint of `trireme train`, or zoo:NAME")
-        .positional()
-        .required();
+    language.fields(f);
     f.add("prompt", &prompt, "text to continue; may be given several times");
     f.add("prompt_ids", &prompt_ids, "a prompt as numbers of tokens; the answer is printed so too");
     f.add("batch_file", &batch_file,
           "JSON lines with `prompt` or `prompt_ids`, and any of max_tokens, stop and the sampling options");
-    f.add("max_tokens", &max_tokens, "tokens of an answer at most").at_least(1);
-    f.add("stop", &stop, "text that ends an answer, and is not part of it");
-    f.add("ignore_eos", &ignore_eos, "go on behind the token that ends a text");
-    sampling.fields(f);
-    f.add("tokenizer", &tokenizer, "directory of the tokenizer; empty: the model's own");
-    f.add("characters", &characters,
-          "tokens are the characters of this text, on which the model was trained");
+    f.add("chat", &chat, "a prompt is what a user says: the chat template stands around it");
+    form.fields(f);
     f.add("json", &json, "one JSON object a prompt, in their order");
     f.add(
         "bench", &bench,
         "measure instead, with random tokens: prompt=512,new=128,batch=8; several times: one after another");
-    on.fields(f);
-    f.add("threads", &threads, "threads of the session; 0: all cores").at_least(0);
-    f.add("cpus", &cpus, "pin thread i to the i-th of these cores");
-    f.add_choice("precision", &precision, {"f32", "bf16", "f16", "fp8"}, "operands of products");
-    weights.fields(f);
-    f.add("tp", &ranks.tp,
-          "ranks that each hold a part of the large weights and of the heads: of this process, or of a job")
-        .at_least(0);
-    f.add_choice("cache_type", &cache_type, {"f32", "bf16", "f16"}, "keys and values that are kept");
-    f.add("cache_bytes", &cache_bytes,
-          "memory for keys and values of each rank; 0: up to half of the device's");
-    f.add("page_tokens", &page_tokens, "tokens of a page of keys and values").at_least(1);
-    f.add("share_prefixes", &share_prefixes, "texts that begin alike share the pages of that beginning");
-    f.add("max_sequences", &max_sequences, "prompts under way at a time").at_least(1);
-    f.add("chunk", &chunk, "new tokens of one step; longer prompts take several").at_least(1);
-    f.add("max_length", &max_length, "tokens of prompt and answer; 0: as many as the model knows")
-        .at_least(0);
-  }
-
-  engine::DecodeOptions session() const {
-    engine::DecodeOptions o;
-    o.device = on.device;
-    o.host_fallback = on.host_fallback;
-    o.graphs = on.graphs;
-    o.threads = threads;
-    o.cpus.assign(cpus.begin(), cpus.end());
-    o.precision = precision;
-    o.weights = weights;
-    o.strategy = ranks.read();
-    constexpr tensor::DType kTypes[] = {tensor::DType::f32, tensor::DType::bf16, tensor::DType::f16};
-    o.cache_type = kTypes[static_cast<size_t>(cache_type)];
-    o.cache_bytes = cache_bytes.bytes;
-    o.page_tokens = page_tokens;
-    o.share_prefixes = share_prefixes;
-    o.max_sequences = max_sequences;
-    o.max_tokens = chunk;
-    o.max_length = max_length;
-    return o;
   }
 };
 
@@ -110,6 +45,10 @@ struct Job {
   engine::GenerateRequest request;
   std::vector<std::string> stop;
 };
+
+base::Json user_turn(const std::string& text) {
+  return base::Json::object({{"role", "user"}, {"content", text}});
+}
 
 /// An answer under way.
 struct Answer {
@@ -122,72 +61,42 @@ struct Answer {
 
 class GenerateVerb {
  public:
-  explicit GenerateVerb(GenerateOptions options) : o_(std::move(options)), model_(open_model(o_.model)) {
-    if (!o_.tokenizer.empty() || !o_.characters.empty()) open_tokenizer();
-    if (!o_.ignore_eos) end_ = model::hf::end_tokens(model_);
-    prepared_ = std::make_shared<engine::DecodeModel>(model_.graph, o_.session());
+  explicit GenerateVerb(GenerateOptions options) : o_(std::move(options)), model_(o_.language) {
+    if (model_.has_tokenizer()) model_.tokenizer();
   }
 
-  /// The ranks of a job of the model's strategy; null: all ranks are in this process.
-  void open(comm::Mesh* mesh) {
-    engine::DecodeOptions options = o_.session();
-    options.mesh = mesh;
-    session_ = std::make_unique<engine::DecodeSession>(prepared_, options);
-  }
-  /// What the other ranks of the job do.
-  void follow(comm::Mesh& mesh) {
-    engine::DecodeOptions options = o_.session();
-    options.mesh = &mesh;
-    engine::follow_decoding(prepared_, options);
-  }
-  const passes::Strategy& strategy() const { return prepared_->strategy(); }
-
-  /// Ends the session, and with it those of the other ranks.
-  void close() { session_.reset(); }
-  engine::DecodeSession& session() { return *session_; }
+  LanguageModel& model() { return model_; }
   int run();
   void bench();
 
  private:
-  void open_tokenizer();
   Job job(std::string text, std::vector<int64_t> ids);
   Job job_of_line(const base::Json& line);
   std::vector<Job> jobs();
-  void take(const engine::GenerateEvent& event, sched::TokenScheduler& generator, bool shows);
+  /// False: a stop text has ended the answer.
+  bool take(const engine::GenerateEvent& event, bool shows);
+  void run_together(bool shows);
+  void run_formed(bool shows);
+  void print_done(bool shows);
   void end(Answer& answer, engine::FinishReason reason, bool shows);
   base::Json json_of(const Answer& answer) const;
 
   GenerateOptions o_;
-  model::Model model_;
-  std::unique_ptr<data::Tokenizer> tokenizer_;
-  std::vector<int64_t> end_;
-  std::shared_ptr<engine::DecodeModel> prepared_;
-  std::unique_ptr<engine::DecodeSession> session_;
+  LanguageModel model_;
   std::map<int64_t, Answer> answers_;
+  int64_t printed_ = 0;
 };
 
-/// Numbers of tokens need none, so it is opened where text is met.
-void GenerateVerb::open_tokenizer() {
-  if (!o_.characters.empty()) {
-    tokenizer_ = data::character_tokenizer(base::read_file(o_.characters));
-    return;
-  }
-  const std::string directory = o_.tokenizer.empty() ? model_.directory : o_.tokenizer;
-  if (directory.empty())
-    base::fail_invalid("'", o_.model, "' has no tokenizer; give --tokenizer, --characters or --prompt-ids");
-  tokenizer_ = data::open_tokenizer(directory);
-}
-
 Job GenerateVerb::job(std::string text, std::vector<int64_t> ids) {
-  Job job{.text = std::move(text), .request = {.prompt = std::move(ids)}, .stop = o_.stop};
+  Job job{.text = std::move(text), .request = {.prompt = std::move(ids)}, .stop = o_.language.stop};
   if (job.request.prompt.empty()) {
-    if (tokenizer_ == nullptr) open_tokenizer();
-    job.request.prompt = tokenizer_->encode(job.text);
+    job.request.prompt = o_.chat ? model_.encode_chat(base::Json::array({user_turn(job.text)}), {}, {})
+                                 : model_.tokenizer().encode(job.text);
     if (job.request.prompt.empty()) base::fail_invalid("the prompt '", job.text, "' has no tokens");
   }
-  job.request.max_tokens = o_.max_tokens;
-  job.request.stop = end_;
-  job.request.sampling = o_.sampling;
+  job.request.max_tokens = o_.language.max_tokens;
+  job.request.stop = model_.end_tokens();
+  job.request.sampling = o_.language.sampling;
   return job;
 }
 
@@ -259,9 +168,9 @@ void GenerateVerb::end(Answer& a, engine::FinishReason reason, bool shows) {
   a.finish = reason;
 }
 
-void GenerateVerb::take(const engine::GenerateEvent& event, sched::TokenScheduler& generator, bool shows) {
+bool GenerateVerb::take(const engine::GenerateEvent& event, bool shows) {
   Answer& a = answers_.at(event.request);
-  if (a.finish != engine::FinishReason::none) return;
+  if (a.finish != engine::FinishReason::none) return true;
   if (event.token >= 0) {
     a.tokens.push_back(event.token);
     a.log_probability += event.log_probability;
@@ -270,60 +179,85 @@ void GenerateVerb::take(const engine::GenerateEvent& event, sched::TokenSchedule
       if (shows) std::cout << text << std::flush;
       if (a.text->is_stopped()) {
         end(a, engine::FinishReason::stop, shows);
-        return generator.cancel(event.request);
+        return false;
       }
     } else if (shows) {
       std::cout << (a.tokens.size() > 1 ? "," : "") << event.token << std::flush;
     }
   }
   if (event.finish != engine::FinishReason::none) end(a, event.finish, shows);
+  return true;
+}
+
+/// Answers that are over, in the order of their prompts.
+void GenerateVerb::print_done(bool shows) {
+  for (auto at = answers_.find(printed_);
+       at != answers_.end() && at->second.finish != engine::FinishReason::none;
+       at = answers_.find(printed_)) {
+    const Answer& a = at->second;
+    if (o_.json) {
+      std::cout << json_of(a).dump() << std::endl;
+    } else if (!shows) {
+      std::cout << "--- " << printed_ << "\n" << (a.text ? a.text->text() : "");
+      for (size_t i = 0; !a.text && i < a.tokens.size(); ++i) std::cout << (i > 0 ? "," : "") << a.tokens[i];
+    }
+    if (!o_.json) std::cout << std::endl;
+    answers_.erase(at);
+    ++printed_;
+  }
+}
+
+void GenerateVerb::run_together(bool shows) {
+  sched::TokenScheduler generator(model_.session());
+  for (auto& [number, answer] : answers_) generator.add(answer.job.request);
+  while (!generator.is_idle()) {
+    for (const engine::GenerateEvent& event : generator.step()) {
+      if (answers_.contains(event.request) && !take(event, shows)) generator.cancel(event.request);
+    }
+    print_done(shows);
+  }
+}
+
+/// One after another: each token waits for the mask that the one before leaves.
+void GenerateVerb::run_formed(bool shows) {
+  const AnswerForm form(o_.form, model_.tokenizer(), model_.end_tokens());
+  const auto count = static_cast<int64_t>(answers_.size());
+  for (int64_t number = 0; number < count; ++number) {
+    const auto filter = form.filter();
+    engine::generate_masked(model_.session(), answers_.at(number).job.request, *filter,
+                            [&](engine::GenerateEvent event) {
+                              event.request = number;
+                              take(event, shows);
+                            });
+    print_done(shows);
+  }
 }
 
 int GenerateVerb::run() {
   std::vector<Job> list = jobs();
   const bool shows = list.size() == 1 && !o_.json;
-  sched::TokenScheduler generator(*session_);
+  const bool has_text =
+      model_.has_tokenizer() || o_.form.any() ||
+      std::any_of(list.begin(), list.end(), [](const Job& job) { return !job.text.empty(); });
+  int64_t number = 0;
   for (Job& job : list) {
-    const int64_t id = generator.add(job.request);
-    Answer& a = answers_[id];
-    if (tokenizer_ != nullptr) a.text.emplace(*tokenizer_, job.stop);
+    Answer& a = answers_[number++];
+    if (has_text) a.text.emplace(model_.tokenizer(), job.stop);
     a.job = std::move(job);
   }
-  int64_t printed = 0;
-  const auto print_done = [&] {
-    for (auto at = answers_.find(printed);
-         at != answers_.end() && at->second.finish != engine::FinishReason::none;
-         at = answers_.find(printed)) {
-      const Answer& a = at->second;
-      if (o_.json) {
-        std::cout << json_of(a).dump() << std::endl;
-      } else if (!shows) {
-        std::cout << "--- " << printed << "\n" << (a.text ? a.text->text() : "");
-        for (size_t i = 0; !a.text && i < a.tokens.size(); ++i)
-          std::cout << (i > 0 ? "," : "") << a.tokens[i];
-      }
-      if (!o_.json) std::cout << std::endl;
-      answers_.erase(at);
-      ++printed;
-    }
-  };
-  while (!generator.is_idle()) {
-    for (const engine::GenerateEvent& event : generator.step()) {
-      if (answers_.contains(event.request)) take(event, generator, shows);
-    }
-    print_done();
-  }
+  o_.form.any() ? run_formed(shows) : run_together(shows);
   return 0;
 }
 
 /// Every shape in its turn, on one session.
 void GenerateVerb::bench() {
-  GenerateBench bench(*session_, {.sampling = o_.sampling,
-                                  .device = o_.on.device,
-                                  .precision = o_.precision,
-                                  .stores_weights = o_.weights.stores(),
-                                  .page_tokens = o_.page_tokens,
-                                  .ranks = o_.ranks.read().world()});
+  const LanguageOptions& l = o_.language;
+  GenerateBench bench(model_.session(), {.sampling = l.sampling,
+                                         .device = l.on.device,
+                                         .precision = l.precision,
+                                         .stores_weights = l.weights.stores(),
+                                         .page_tokens = l.cache.page_tokens,
+                                         .ranks = l.ranks.read().world()});
   for (const std::string& shape : o_.bench) {
     const BenchResult result = bench.run(parse_bench(shape));
     std::cout << (o_.json ? result.to_json().dump() + "\n" : result.text()) << std::flush;
@@ -337,23 +271,13 @@ int generate_main(std::span<const std::string> words, base::Env& env) {
   if (!parse(options, words, "generate")) return 0;
   const bool measures = !options.bench.empty();
   GenerateVerb verb(std::move(options));
-  const auto run = [&](comm::Mesh* mesh) {
-    verb.open(mesh);
-    if (measures) verb.bench();
-    const int code = measures ? 0 : verb.run();
-    const std::string names = verb.session().host_operators();
-    if (!names.empty()) env.log.warning("runtime", "host_fallback", {{"operators", names}});
-    verb.close();
-    return code;
-  };
-  const int ranks = verb.strategy().world();
-  if (ranks == 1 || comm::chosen_kind({}) != comm::RankKind::mpi) return run(nullptr);
-  int code = 0;
-  comm::run_ranks({.kind = comm::RankKind::mpi, .ranks = ranks}, [&](comm::Communicator& world) {
-    comm::Mesh mesh(world, verb.strategy().mesh());
-    world.rank() == 0 ? void(code = run(&mesh)) : verb.follow(mesh);
-  });
-  return code;
+  return verb.model().run(
+      [&] {
+        if (!measures) return verb.run();
+        verb.bench();
+        return 0;
+      },
+      env);
 }
 
 std::string generate_markdown() { return options_markdown<GenerateOptions>(); }

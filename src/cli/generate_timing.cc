@@ -9,7 +9,7 @@
 #include "base/report/svg_plot.h"
 #include "cli/rates.h"
 #include "cli/model_input.h"
-#include "sched/token_scheduler.h"
+#include "sched/text/token_scheduler.h"
 
 namespace trireme::cli {
 namespace {

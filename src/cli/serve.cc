@@ -21,7 +21,7 @@
 #include "engine/ranks/rank_service.h"
 #include "http/descriptor.h"
 #include "serve/seeing/idle_memory.h"
-#include "serve/batched/model_file.h"
+#include "serve/models/model_file.h"
 #include "serve/core/kserve_settings.h"
 #include "serve/server.h"
 #include "serve/config/triton_flags.h"

@@ -139,34 +139,6 @@ Response error_response(const base::Error& error) {
   return response;
 }
 
-std::string base64_decode(std::string_view text) {
-  while (!text.empty() && text.back() == '=') text.remove_suffix(1);
-  std::string out;
-  out.reserve(text.size() * 3 / 4);
-  uint32_t bits = 0;
-  int count = 0;
-  for (char c : text) {
-    uint32_t value = 0;
-    if (c >= 'A' && c <= 'Z') {
-      value = static_cast<uint32_t>(c - 'A');
-    } else if (c >= 'a' && c <= 'z') {
-      value = static_cast<uint32_t>(c - 'a' + 26);
-    } else if (c >= '0' && c <= '9') {
-      value = static_cast<uint32_t>(c - '0' + 52);
-    } else {
-      base::require(c == '+' || c == '/', "malformed base64 text");
-      value = c == '+' ? 62 : 63;
-    }
-    bits = bits << 6 | value;
-    count += 6;
-    if (count < 8) continue;
-    count -= 8;
-    out.push_back(static_cast<char>(bits >> count & 0xff));
-  }
-  base::require(text.size() % 4 != 1, "malformed base64 text");
-  return out;
-}
-
 int status_of(base::ErrorCode code) {
   switch (code) {
     case base::ErrorCode::invalid_argument: return 400;

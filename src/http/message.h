@@ -87,9 +87,6 @@ struct Request {
 /// Undoes percent-encoding; '+' stays. Throws invalid_argument on a broken escape or an encoded NUL.
 std::string percent_decode(std::string_view text);
 
-/// Bytes of base64 text, with or without padding. Throws invalid_argument for anything else.
-std::string base64_decode(std::string_view text);
-
 /// One piece of a response body: bytes of its own, or a view kept alive by an owner (a tensor's buffer,
 /// uncopied).
 class BodyPart {

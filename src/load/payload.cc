@@ -12,6 +12,7 @@
 #include "base/files/file.h"
 #include "base/rng.h"
 #include "load/kserve_grpc.h"
+#include "load/text_payload.h"
 
 namespace trireme::load {
 namespace {
@@ -400,11 +401,12 @@ Payload make_payload(const LoadOptions& options) {
                 "a gRPC URL needs --model: ", options.url);
   base::require(options.text_file.empty() || !options.model.empty(), "--text-file needs --model");
   base::require(options.body.empty() || options.model.empty(), "--body and --model exclude each other");
+  base::require(!options.completions || !options.model.empty(), "--completions needs --model");
   std::string method = options.method;
   if (!options.model.empty()) {
     base::require(method.empty() || method == "POST", "--model requests are POST, not ", method);
     method = "POST";
-    add_model_requests(options, payload);
+    options.completions ? add_text_requests(options, payload) : add_model_requests(options, payload);
   } else {
     const std::string body = options.body.empty() ? std::string() : base::read_file(options.body);
     if (method.empty()) method = options.body.empty() ? "GET" : "POST";

@@ -82,6 +82,7 @@ class CsvColumns {
     for (size_t i = 0; i < names.size(); ++i) {
       if (names[i] == "TIMESTAMP" || names[i] == "timestamp") time_ = i;
       if (names[i] == "ContextTokens" || names[i] == "length" || names[i] == "input_length") length_ = i;
+      if (names[i] == "GeneratedTokens" || names[i] == "output_length") answer_ = i;
       if (names[i] == "model") model_ = i;
     }
     base::require(time_ != kNone, "trace's head line has no column timestamp: ", head);
@@ -98,22 +99,24 @@ class CsvColumns {
       base::require(seconds.has_value(), "trace has no time in '", time, "'");
       out.at_ns = ns_of(*seconds, 1e9);
     }
-    if (length_ != kNone) {
-      const auto length = number_of<int64_t>(cell(cells, length_));
-      base::require(length && *length >= 0, "trace has no length in '", cell(cells, length_), "'");
-      out.length = *length;
-    }
+    if (length_ != kNone) out.length = length_of(cell(cells, length_));
+    if (answer_ != kNone) out.answer_length = length_of(cell(cells, answer_));
     if (model_ != kNone) out.model = cell(cells, model_);
     return out;
   }
 
  private:
+  static int64_t length_of(std::string_view text) {
+    const auto length = number_of<int64_t>(text);
+    base::require(length && *length >= 0, "trace has no length in '", text, "'");
+    return *length;
+  }
   static std::string_view cell(const Cells& cells, size_t at) {
     base::require(at < cells.size(), "trace's line has too few columns");
     return cells[at];
   }
   static constexpr size_t kNone = std::string_view::npos;
-  size_t time_ = kNone, length_ = kNone, model_ = kNone;
+  size_t time_ = kNone, length_ = kNone, answer_ = kNone, model_ = kNone;
 };
 
 Arrival read_json(std::string_view line) {
@@ -122,7 +125,11 @@ Arrival read_json(std::string_view line) {
   out.at_ns = ns_of(json.at("timestamp").as_double(), 1e6);
   out.length = json.get_or<int64_t>("input_length", 0);
   out.model = json.get_or("model", "");
-  base::require(out.length >= 0, "trace has a negative length");
+  out.answer_length = json.get_or<int64_t>("output_length", 0);
+  base::require(out.length >= 0 && out.answer_length >= 0, "trace has a negative length");
+  if (const base::Json* blocks = json.find("hash_ids")) {
+    for (const base::Json& block : blocks->as_array()) out.blocks.push_back(block.as_int());
+  }
   return out;
 }
 
@@ -139,7 +146,7 @@ class TraceReader {
       gaps = true;
       const int64_t last = arrivals.empty() ? 0 : arrivals.back().at_ns, gap = ns_of(*gap_us, 1e3);
       base::require(gap < INT64_MAX - last, "trace's gaps add up to more than 292 years");
-      arrivals.push_back({last + gap, 0, ""});
+      arrivals.push_back({.at_ns = last + gap});
     } else if (!line.empty()) {
       base::require(arrivals.empty(), "trace's line is of another form than those before: ", line);
       columns_ = std::make_unique<CsvColumns>(line);

@@ -12,15 +12,19 @@ namespace trireme::load {
 
 /// One recorded request.
 struct Arrival {
-  int64_t at_ns = 0;   // after the first one
-  int64_t length = 0;  // input length, 0 = not recorded
-  std::string model;   // empty = not recorded
+  int64_t at_ns = 0;                 // after the first one
+  int64_t length = 0;                // input length, 0 = not recorded
+  std::string model = {};            // empty = not recorded
+  int64_t answer_length = 0;         // of a language model's answer, 0 = not recorded
+  std::vector<int64_t> blocks = {};  // names of the input's first blocks of 512 tokens, equal ones have equal
+                                     // tokens and follow equal blocks
 };
 
 /// Reads a trace, ascending in time:
 ///  - CSV with a head line: TIMESTAMP or timestamp ("2023-11-16 18:17:03.9799600" or seconds), and where
-///    recorded ContextTokens or length, and model (Azure's traces are of this form);
-///  - JSON lines {"timestamp": ms, "input_length": n, "model": "m"} (Mooncake's);
+///    recorded ContextTokens or length, GeneratedTokens, and model (Azure's traces are of this form);
+///  - JSON lines {"timestamp": ms, "input_length": n, "output_length": n, "hash_ids": [...], "model": "m"}
+///    (Mooncake's);
 ///  - one gap in microseconds a line (perf_analyzer's interval file): the first request comes after the
 ///  first.
 /// Throws invalid_argument with the number of the line that does not fit.

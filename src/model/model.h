@@ -29,9 +29,10 @@ struct StringPort {
 /// Weights are the params of the graph and look into the mapped file; a Model is cheap to copy.
 struct Model {
   std::string name;
-  std::string format;  ///< "onnx" or "huggingface"
-  std::string
-      directory;      ///< where tokenizer, labels and other companions of the model lie; "" if it has none
+  std::string format;  ///< "onnx", "huggingface", "gguf" or "builder"
+  /// Where tokenizer, labels and other companions of the model lie: a directory, or a GGUF file, which holds
+  /// its own; "" if it has none.
+  std::string directory;
   ir::Graph graph;    ///< role "infer": inputs to outputs, no loss
   int64_t opset = 0;  ///< default-domain opset of an ONNX file, else 0
   std::string producer;

@@ -11,6 +11,7 @@ using tensor::DType;
 using tensor::Tensor;
 
 Net Net::in(std::string_view name) const {
+  if (name.empty()) return *this;
   return Net(graph_, params_, path_.empty() ? std::string(name) : base::concat(path_, ".", name));
 }
 
@@ -20,8 +21,11 @@ ValueId Net::op(std::string_view name, std::vector<ValueId> in, ir::Attrs attrs)
 
 ValueId Net::param(std::string_view name, const tensor::Dims& dims, const Init& init) const {
   std::string full = path_.empty() ? std::string(name) : base::concat(path_, ".", name);
-  Tensor data = params_.get(full, dims, init);
-  return graph_.add_param(std::move(full), std::move(data));
+  StoredParam stored = params_.stored(full, dims, init);
+  const ValueId data = graph_.add_param(std::move(full), std::move(stored.data));
+  if (stored.format.empty()) return data;
+  const ValueId rows = op("dequantize_blocks", {data}, {{"format", stored.format}});  // [rows, width]
+  return dims.size() == 2 ? rows : builder().reshape(rows, dims);
 }
 
 ValueId Net::linear(ValueId x, const LinearSpec& s) const {
@@ -62,6 +66,9 @@ ValueId Net::attention(ValueId q, ValueId k, ValueId v, ValueId mask, const Atte
   if (mask != ir::kNoValue) in.push_back(mask);
   ir::Attrs attrs;
   if (s.is_causal) attrs.set("is_causal", int64_t{1});
+  if (s.window > 0) attrs.set("left_window_size", s.window - 1);
+  if (s.scale != 0) attrs.set("scale", s.scale);
+  if (s.softcap != 0) attrs.set("softcap", s.softcap);
   return b.reshape(b.op("attention_bsnd", std::move(in), attrs), {0, 0, s.heads * s.head_dim});
 }
 

@@ -29,6 +29,9 @@ struct AttentionSpec {
   int64_t kv_heads;  ///< divides heads
   int64_t head_dim;
   bool is_causal = false;
+  int64_t window = 0;  ///< keys that a query sees, its own among them; 0: all that causality leaves it
+  double scale = 0;    ///< of the scores; 0: 1 / sqrt(head_dim)
+  double softcap = 0;  ///< scores become cap tanh(score / cap); 0: off
 };
 
 /// A place in a network: nodes and weights added here carry its path, "encoder.layer.3" for example.
@@ -38,7 +41,7 @@ class Net {
   Net(ir::Graph& graph, ParamSource& params, std::string path = {})
       : graph_(graph), params_(params), path_(std::move(path)) {}
 
-  /// The place `name` inside this one: in("layer").in(3) or in("layer.3").
+  /// The place `name` inside this one: in("layer").in(3) or in("layer.3"); this one for "".
   Net in(std::string_view name) const;
   Net in(int64_t number) const { return in(std::to_string(number)); }
 
@@ -47,7 +50,7 @@ class Net {
   /// A builder whose nodes come from here.
   Builder builder() const { return Builder(graph_).within(path_); }
   ir::ValueId op(std::string_view name, std::vector<ir::ValueId> in, ir::Attrs attrs = {}) const;
-  /// The weight `path.name`.
+  /// The weight `path.name` as f32 of extents `dims`: a param, or what makes numbers of a param in blocks.
   ir::ValueId param(std::string_view name, const tensor::Dims& dims, const Init& init) const;
 
   /// x [..., in] -> [..., out], with `weight` [out, in] and `bias` [out] of this place.

@@ -27,12 +27,22 @@ struct Init {
   static Init he(int64_t fan) { return normal(std::sqrt(2.0 / static_cast<double>(fan))); }
 };
 
+/// A weight as a file holds it.
+struct StoredParam {
+  tensor::Tensor data;  ///< f32 of the weight's extents, or u8 [rows, bytes of a row] in blocks
+  std::string format;   ///< of the blocks (tensor/blocks); empty: plain f32
+};
+
 /// Gives each weight by its name. Builders of networks ask in the order of the graph.
 class ParamSource {
  public:
   virtual ~ParamSource() = default;
   /// f32 of extents `dims`. Throws not_found or invalid_argument, naming the weight.
   virtual tensor::Tensor get(const std::string& name, const tensor::Dims& dims, const Init& init) = 0;
+  /// The same as it is stored.
+  virtual StoredParam stored(const std::string& name, const tensor::Dims& dims, const Init& init) {
+    return {get(name, dims, init), {}};
+  }
 };
 
 /// Draws every weight by its Init from Philox(seed; stream = hash of the name): a weight depends on no other

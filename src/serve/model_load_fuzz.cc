@@ -14,7 +14,7 @@
 #include "model/onnx/export.h"
 #include "ops/table.h"
 #include "serve/core/kserve_core.h"
-#include "serve/kserve/request_json.h"
+#include "serve/infer/request_json.h"
 #include "tests/fuzz_bounds.h"
 
 namespace {

@@ -85,7 +85,8 @@ Server::Server(const ServeOptions& options, const base::Env& env)
       repository_(options, env, metrics_),
       core_(repository_, options, env),
       guard_(names_of(options.access)),
-      kserve_(core_) {
+      kserve_(core_),
+      openai_(core_) {
   base::process_memory().set_limit(memory_limit(options));
   Prices::read(options.price_per_hour, options.prices, 1);  // what is wrong with them is told now
   register_process_metrics(metrics_, env_.clock);
@@ -144,6 +145,7 @@ void Server::handle(http::Request&& request, http::Reply reply) const {
   const Category category = category_of_path(request.path);
   if (std::optional<http::Response> refusal = guard_.refusal(request, category))
     return reply.send(std::move(*refusal));
+  if (OpenAiApi::takes(request.path)) return openai_.handle(std::move(request), std::move(reply));
   Caller caller{.header = [&](const std::string& name) { return request.header(name); }};
   caller.is_local = is_control(category) && request.is_local && !is_forwarded(caller.header);
   const Access access = core_.rules().judge(category, model_of_path(request.path), caller);

@@ -9,6 +9,7 @@
 #include "serve/grpc/grpc_server.h"
 #include "http/server.h"
 #include "serve/kserve/kserve.h"
+#include "serve/openai/openai.h"
 #include "serve/seeing/metrics.h"
 #include "serve/repository/repository.h"
 
@@ -42,6 +43,7 @@ class Server {
   KserveCore core_;
   BrowserGuard guard_;
   KserveApi kserve_;
+  OpenAiApi openai_;
   std::unique_ptr<GrpcServer> grpc_;            ///< null: not wanted
   std::unique_ptr<http::Server> http_;          ///< its threads use the others, as the next one's do
   std::unique_ptr<http::Server> metrics_http_;  ///< null: not wanted

@@ -15,7 +15,7 @@
 #include "model/onnx/tensor_proto.h"
 #include "serve/config/options.h"
 #include "serve/repository/repository_files.h"
-#include "serve/batched/model_file.h"
+#include "serve/models/model_file.h"
 #include "serve/batched/text_encoder.h"
 
 namespace trireme::tune {

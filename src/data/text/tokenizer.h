@@ -32,11 +32,16 @@ class Tokenizer {
   /// The id of a token by its spelling, for example "</s>".
   virtual std::optional<int64_t> find(std::string_view token) const = 0;
   virtual int64_t vocabulary_size() const = 0;
+  /// The bytes that a token adds to a text that has begun; empty for special tokens and ids without a token.
+  virtual std::string token_bytes(int64_t id) const = 0;
+  /// True for tokens that are left out of decoded text.
+  virtual bool is_special(int64_t id) const = 0;
 };
 
-/// The tokenizer of a Hugging Face directory: tokenizer.json with a BPE model, or vocab.json and merges.txt.
-/// Throws not_found if there is none, unsupported for other kinds, by name.
-std::unique_ptr<Tokenizer> open_tokenizer(const std::string& directory);
+/// The tokenizer of a Hugging Face directory: tokenizer.json, else vocab.json with merges.txt, a
+/// SentencePiece tokenizer.model, or one .tiktoken file; or one of these files itself. Throws not_found if
+/// there is none, unsupported for what is not done here, by name.
+std::unique_ptr<Tokenizer> open_tokenizer(const std::string& path);
 
 /// Characters in ascending order are tokens 0, 1, 2, ...: those of `text`, as the data format `characters`
 /// counts them. A character that is not among them is an error.

@@ -293,10 +293,11 @@ DecodeSession::Drawn DecodeSession::collect() {
   return {{drawn.tokens, rows_[slot]}, {drawn.log_probabilities, rows_[slot]}};
 }
 
-void DecodeSession::see(SequenceId id, std::span<const int64_t> prompt) {
+void DecodeSession::see(SequenceId id, std::span<const int64_t> prompt, std::span<const int64_t> answer) {
   sequence(id);
-  seen_.assign(static_cast<size_t>(vocabulary()), 0);
+  seen_.assign(static_cast<size_t>(vocabulary()), 0);  // as count_tokens keeps it
   for (int64_t token : prompt) seen_.at(static_cast<size_t>(token)) = 1;
+  for (int64_t token : answer) seen_.at(static_cast<size_t>(token)) += 2;
   ranks_->set_seen(id, seen_);
 }
 

@@ -91,8 +91,9 @@ class DecodeSession {
   /// Waits for the oldest step that was launched; its draws, until the second launch() from here. Throws what
   /// kernels found wrong.
   Drawn collect();
-  /// Tells of the prompt of a sequence that is drawn with penalties, once and before it is run.
-  void see(SequenceId id, std::span<const int64_t> prompt);
+  /// Tells of the prompt of a sequence that is drawn with penalties, and of the answer's tokens that are
+  /// there already; once and before it is run.
+  void see(SequenceId id, std::span<const int64_t> prompt, std::span<const int64_t> answer);
 
   Bucket bucket(int64_t tokens, int64_t sequences) const;
   /// Compiles a bucket's program now, so that the first step of its size does not wait.

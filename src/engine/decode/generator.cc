@@ -12,12 +12,11 @@ struct Generator::Running {
   GenerateRequest request;
   SequenceId sequence = -1;
   std::vector<int64_t> text;  // prompt and answer so far
-  size_t done = 0;            // tokens of the prompt that were launched
+  size_t done = 0;            // tokens that it began with that were launched
   int64_t drawn = 0;          // draws that were launched
   int64_t generated = 0;      // of them, those that are here
   int64_t last = 0;           // the token that came last
   int32_t row = -1;           // of the step launched last, where that draws its next token
-  int64_t pages = 0;          // at the longest
   bool is_cancelled = false;
   bool is_over = false;
 };
@@ -28,6 +27,7 @@ std::string_view to_string(FinishReason reason) {
     case FinishReason::stop: return "stop";
     case FinishReason::length: return "length";
     case FinishReason::cancelled: return "cancelled";
+    case FinishReason::expired: return "expired";
   }
   return "none";
 }
@@ -45,42 +45,72 @@ Generator::~Generator() {
   for (const auto& r : running_) session_.close(r->sequence);
 }
 
-int64_t Generator::check(GenerateRequest& request) const {
+void GenerateLimits::check(GenerateRequest& request) const {
   const auto prompt = static_cast<int64_t>(request.prompt.size());
   base::require(prompt > 0, "a prompt has at least one token");
   base::require(request.max_tokens > 0, "an answer of ", request.max_tokens, " tokens");
-  base::require(prompt < session_.max_length(), "the prompt leaves no room for an answer; tokens: ", prompt,
-                ", the model takes ", session_.max_length());
+  base::require(prompt < max_length, "the prompt leaves no room for an answer; tokens: ", prompt,
+                ", the model takes ", max_length);
   for (int64_t id : request.prompt)
-    base::require(id >= 0 && id < session_.vocabulary(), "token ", id, " is not in the vocabulary of ",
-                  session_.vocabulary());
-  request.max_tokens = std::min(request.max_tokens, session_.max_length() - prompt);
+    base::require(id >= 0 && id < vocabulary, "token ", id, " is not in the vocabulary of ", vocabulary);
+  request.max_tokens = std::min(request.max_tokens, max_length - prompt);
   // The last token is chosen and not run.
-  const int64_t page = session_.options().page_tokens;
-  const int64_t pages = (prompt + request.max_tokens - 1 + page - 1) / page;
-  if (pages > session_.pool().pages()) {
-    base::fail(base::ErrorCode::exhausted, "prompt and answer need ", pages, " pages of ", page,
-               " tokens, there are ", session_.pool().pages());
+  const int64_t needed = (prompt + request.max_tokens - 1 + page_tokens - 1) / page_tokens;
+  if (needed > pages) {
+    base::fail(base::ErrorCode::exhausted, "prompt and answer need ", needed, " pages of ", page_tokens,
+               " tokens, there are ", pages);
   }
   request.sampling.check();
-  return pages;
 }
 
-void Generator::start(int64_t number, GenerateRequest request, int64_t pages) {
+GenerateLimits Generator::limits() const {
+  return {.max_length = session_.max_length(),
+          .vocabulary = session_.vocabulary(),
+          .pages = session_.pool().pages(),
+          .page_tokens = session_.options().page_tokens};
+}
+
+void Generator::start(int64_t number, GenerateRequest request) {
   auto made = std::make_unique<Running>(Running{.number = number, .request = std::move(request)});
   Running& r = *made;
-  r.pages = pages;
   r.sequence = session_.open(r.request.prompt);
-  const int64_t known = session_.length(r.sequence);
-  r.done = static_cast<size_t>(known);
+  r.done = static_cast<size_t>(session_.length(r.sequence));
   r.text = r.request.prompt;
-  if (r.request.sampling.has_penalties()) session_.see(r.sequence, r.request.prompt);
-  reserved_pages_ += pages - known / session_.options().page_tokens;
+  r.drawn = r.generated = r.request.answered;
+  if (r.request.sampling.has_penalties()) {
+    const std::span<const int64_t> text(r.text);
+    const size_t prompt = text.size() - static_cast<size_t>(r.request.answered);
+    session_.see(r.sequence, text.first(prompt), text.subspan(prompt));
+  }
   running_.push_back(std::move(made));
+}
+
+GenerateRequest Generator::put_back(size_t i) {
+  Running& r = *running_[i];
+  forget_rows(r);
+  // What it ran is remembered until the pages are needed; draws that are not here are drawn again.
+  const auto ran = static_cast<size_t>(session_.length(r.sequence));
+  session_.keep(r.sequence, std::span(r.text).first(std::min(ran, r.text.size())));
+  session_.close(r.sequence);
+  GenerateRequest request = std::move(r.request);
+  request.prompt = std::move(r.text);
+  request.answered = r.generated;
+  running_.erase(running_.begin() + static_cast<ptrdiff_t>(i));
+  return request;
 }
 
 void Generator::cancel(int64_t number) {
   for (const auto& r : running_) r->is_cancelled |= r->number == number;
+}
+
+int64_t Generator::number(size_t i) const { return running_[i]->number; }
+
+int64_t Generator::prompt_size(size_t i) const {
+  return static_cast<int64_t>(running_[i]->request.prompt.size());
+}
+
+int64_t Generator::pages_for(size_t i, int64_t tokens) const {
+  return session_.pages_for(running_[i]->sequence, tokens);
 }
 
 int64_t Generator::prompt_left(size_t i) const {
@@ -134,7 +164,7 @@ bool Generator::launch(std::span<const int64_t> tokens) {
   if (pieces_.empty()) return false;
   session_.launch(pieces_);
   for (const auto& r : running_) {
-    if (r->row >= 0 && r->drawn == 1) session_.keep(r->sequence, r->request.prompt);
+    if (r->row >= 0 && r->drawn == r->request.answered + 1) session_.keep(r->sequence, r->request.prompt);
   }
   launched_.push_back(std::move(step));
   return true;
@@ -152,22 +182,24 @@ int64_t Generator::collect(std::vector<GenerateEvent>& events) {
   return step.tokens;
 }
 
-/// Gives back what finished requests hold, and counts what the others may still take.
+/// Gives back what finished requests hold.
 void Generator::retire() {
   for (const auto& r : running_) {
     if (!r->is_over) continue;
-    // The token that came last may not have run.
-    if (r->generated > 0) session_.keep(r->sequence, std::span(r->text).first(r->text.size() - 1));
+    // The token that came last may not have run, nor may all of what it began with.
+    const auto ran = static_cast<size_t>(session_.length(r->sequence));
+    session_.keep(r->sequence, std::span(r->text).first(std::min(ran, r->text.size() - 1)));
     session_.close(r->sequence);
-  }
-  for (Launched& step : launched_) {
-    for (Running*& r : step.rows) r = r != nullptr && r->is_over ? nullptr : r;
+    forget_rows(*r);
   }
   std::erase_if(running_, [](const auto& r) { return r->is_over; });
-  const int64_t page = session_.options().page_tokens;
-  reserved_pages_ = 0;
-  for (const auto& r : running_)
-    reserved_pages_ += r->pages - (session_.length(r->sequence) + page - 1) / page;
+}
+
+/// Nobody waits for what the steps under way draw for this text.
+void Generator::forget_rows(const Running& running) {
+  for (Launched& step : launched_) {
+    for (Running*& r : step.rows) r = r == &running ? nullptr : r;
+  }
 }
 
 /// The next token of a request is here.

@@ -16,9 +16,13 @@ struct GenerateRequest {
   int64_t max_tokens = 128;     ///< generated at most
   std::vector<int64_t> stop;    ///< tokens that end the answer; they are not part of it
   SamplingOptions sampling = {};
+  /// So many tokens at the end of `prompt` are the answer's first, which were given already: the next draw is
+  /// the one behind them. What Generator::put_back() leaves.
+  int64_t answered = 0;
 };
 
-enum class FinishReason : uint8_t { none, stop, length, cancelled };
+/// `expired`: its deadline passed while it waited.
+enum class FinishReason : uint8_t { none, stop, length, cancelled, expired };
 std::string_view to_string(FinishReason reason);
 
 /// A new token of a request, or its end.
@@ -29,9 +33,21 @@ struct GenerateEvent {
   FinishReason finish = FinishReason::none;  ///< else the answer is over
 };
 
+/// What a session can take at the longest.
+struct GenerateLimits {
+  int64_t max_length = 0;  ///< tokens of prompt and answer
+  int64_t vocabulary = 0;
+  int64_t pages = 0, page_tokens = 0;
+
+  /// Throws invalid_argument for a prompt that is empty, holds strange tokens or is longer than the model
+  /// allows, exhausted for one that could never get its pages. What does not fit behind the prompt shortens
+  /// max_tokens.
+  void check(GenerateRequest& request) const;
+};
+
 /// Continues the texts that it was given, step by step; who is given, and how many tokens each runs in a
-/// step, is decided elsewhere (sched/token_scheduler.h). Where the session's depth allows, the next step is
-/// launched before the last one's tokens are here: an answer that ends at a stop token then costs one row
+/// step, is decided elsewhere (sched/text/token_scheduler.h). Where the session's depth allows, the next step
+/// is launched before the last one's tokens are here: an answer that ends at a stop token then costs one row
 /// more, whose draw nobody sees. One owner thread.
 class Generator {
  public:
@@ -39,26 +55,32 @@ class Generator {
   explicit Generator(DecodeSession& session);
   ~Generator();
 
-  /// Throws invalid_argument for a prompt that is empty, holds strange tokens or is longer than the model
-  /// allows, exhausted for one that could never get its pages. What does not fit behind the prompt shortens
-  /// max_tokens. The pages of prompt and answer at their longest.
-  int64_t check(GenerateRequest& request) const;
+  GenerateLimits limits() const;
   /// Tokens of the prompt that need not run, since a text that began alike had; and the pages that could be
   /// taken besides those it would hold.
   DecodeSession::Beginning look(std::span<const int64_t> prompt) { return session_.look(prompt); }
-  /// Begins a text that check() passed; `number` names it in events, `pages`: what check() gave.
-  void start(int64_t number, GenerateRequest request, int64_t pages);
+  /// Begins a text that the limits allow; `number` names it in events.
+  void start(int64_t number, GenerateRequest request);
+  /// Stops text i and gives back its pages, which others may still share. What is returned goes on with it
+  /// once it is started again: the same tokens follow, on the CPU to the bit.
+  GenerateRequest put_back(size_t i);
   /// Ends a text: its next event is its last. Unknown or finished ones: nothing happens.
   void cancel(int64_t number);
 
-  /// Texts under way, the oldest first.
+  /// Texts under way, in the order in which they were started.
   size_t size() const { return running_.size(); }
+  int64_t number(size_t i) const;
+  /// The tokens that text i began with.
+  int64_t prompt_size(size_t i) const;
   /// Tokens of the prompt of text i that have not run. 0: it draws.
   int64_t prompt_left(size_t i) const;
   /// Whether text i has draws that are not launched.
   bool can_draw(size_t i) const;
-  /// Pages that the texts under way may still take.
-  int64_t reserved_pages() const { return reserved_pages_; }
+  /// Pages that text i takes for so many more tokens.
+  int64_t pages_for(size_t i, int64_t tokens) const;
+  /// Pages that nobody holds, or that are only remembered; and all that there are.
+  int64_t free_pages() const { return session_.free_pages(); }
+  int64_t pages() const { return session_.pool().pages(); }
   /// Grows whenever a page is taken or given back.
   uint64_t page_changes() const { return session_.pool().changes(); }
   const DecodeOptions& options() const { return session_.options(); }
@@ -85,9 +107,9 @@ class Generator {
   DecodePiece next_piece(Running& running, int64_t tokens, int32_t row) const;
   void choose(Running& running, int64_t token, double log_probability, std::vector<GenerateEvent>& events);
   void retire();
+  void forget_rows(const Running& running);
 
   DecodeSession& session_;
-  int64_t reserved_pages_ = 0;
   std::vector<std::unique_ptr<Running>> running_;
   std::vector<DecodePiece> pieces_;
   std::deque<Launched> launched_;  // the oldest first

@@ -3,7 +3,9 @@
 
 #include <cstring>
 #include <filesystem>
+#include <numeric>
 #include <set>
+#include <unordered_map>
 
 #include "base/files/file.h"
 #include "base/text/json.h"
@@ -33,7 +35,69 @@ std::string old_norm_name(const std::string& name) {
   return {};
 }
 
+int64_t rows_of(const Joined& j) { return std::accumulate(j.rows.begin(), j.rows.end(), int64_t{0}); }
+
+/// Part i of a joined weight.
+Tensor part_of(const Tensor& whole, const Joined& j, size_t i) {
+  base::require(whole.rank() > 0 && whole.dims()[0] == rows_of(j), "tensor '", j.name, "' is ",
+                whole.type().to_string(), ", the config wants ", rows_of(j), " rows");
+  int64_t before = 0;  // rows of earlier parts, of one head
+  for (size_t p = 0; p < i; ++p) before += j.rows[p] / j.heads;
+  const int64_t step = rows_of(j) / j.heads, own = j.rows[i] / j.heads;
+  if (j.heads == 1) return whole.rows(before, before + own);
+  std::vector<Tensor> rows;
+  for (int64_t h = 0; h < j.heads; ++h)
+    rows.push_back(whole.rows(h * step + before, h * step + before + own));
+  return stack_rows(rows);
+}
+
+/// The joined weight of its parts.
+Tensor join_parts(const std::vector<Tensor>& parts, const Joined& j) {
+  std::vector<Tensor> rows;
+  for (int64_t h = 0; h < j.heads; ++h) {
+    for (size_t i = 0; i < parts.size(); ++i) {
+      const int64_t own = j.rows[i] / j.heads;
+      rows.push_back(parts[i].rows(h * own, (h + 1) * own));
+    }
+  }
+  return stack_rows(rows);
+}
+
 }  // namespace
+
+NamedTensors to_checkpoint(const NamedTensors& weights, const WeightMap& map) {
+  std::unordered_map<std::string_view, const Tensor*> by_name;
+  for (const auto& [name, t] : weights) by_name[name] = &t;
+  const auto need = [&](const std::string& name) {
+    const auto at = by_name.find(name);
+    if (at == by_name.end()) base::fail(base::ErrorCode::not_found, "no weight '", name, "' to join");
+    return *at->second;
+  };
+  NamedTensors out;
+  for (const auto& [name, t] : weights) {
+    bool is_done = false;
+    for (const Joined& j : map.joined) {
+      for (size_t i = 0; i < j.parts.size() && !is_done; ++i) {
+        const std::string whole = replaced(name, j.parts[i], j.name);
+        is_done = !whole.empty();
+        if (!is_done || i > 0) continue;
+        std::vector<Tensor> parts;
+        for (const std::string& part : j.parts) parts.push_back(need(replaced(name, j.parts[0], part)));
+        out.emplace_back(whole, join_parts(parts, j));
+      }
+    }
+    for (const Numbered& n : map.numbered) {
+      if (is_done || name.find(n.name) == std::string::npos) continue;
+      is_done = true;
+      const tensor::Dims each(t.dims().begin() + 1, t.dims().end());
+      for (int64_t i = 0; i < n.count; ++i)
+        out.emplace_back(replaced(name, n.name, base::concat(n.first, i, n.last)),
+                         t.rows(i, i + 1).reshaped(each));
+    }
+    if (!is_done) out.emplace_back(name, t);
+  }
+  return out;
+}
 
 const std::vector<Stacked>& stacked_weights() {
   static const std::vector<Stacked> list{
@@ -44,8 +108,8 @@ const std::vector<Stacked>& stacked_weights() {
   return list;
 }
 
-CheckpointParams::CheckpointParams(const std::string& directory, std::string prefix)
-    : prefix_(std::move(prefix)) {
+CheckpointParams::CheckpointParams(const std::string& directory, std::string prefix, WeightMap map)
+    : prefix_(std::move(prefix)), map_(std::move(map)) {
   const fs::path root(directory);
   if (base::file_exists((root / kWhole).string())) {
     files_.push_back(Safetensors::open((root / kWhole).string()));
@@ -80,6 +144,30 @@ Tensor CheckpointParams::need(const std::string& name) const {
   return to_f32(*t);
 }
 
+Tensor CheckpointParams::mapped(const std::string& name) const {
+  for (const Joined& j : map_.joined) {
+    for (size_t i = 0; i < j.parts.size(); ++i) {
+      const std::string whole = replaced(name, j.parts[i], j.name);
+      if (!whole.empty()) return part_of(need(whole), j, i);
+    }
+  }
+  for (const Numbered& n : map_.numbered) {
+    const size_t at = name.find(n.name);
+    if (at == std::string::npos) continue;
+    std::vector<Tensor> parts;
+    for (int64_t i = 0; i < n.count; ++i)
+      parts.push_back(need(replaced(name, n.name, base::concat(n.first, i, n.last))));
+    for (const Tensor& t : parts) {
+      base::require(t.dims() == parts[0].dims() && t.rank() > 0, "of the tensors of '", name, "' one is ",
+                    t.type().to_string(), ", another ", parts[0].type().to_string());
+    }
+    tensor::Dims dims = parts[0].dims();
+    dims.insert(dims.begin(), n.count);
+    return stack_rows(parts).reshaped(std::move(dims));
+  }
+  return {};
+}
+
 Tensor CheckpointParams::get(const std::string& name, const tensor::Dims& dims, const Init&) {
   const auto check = [&](const Tensor& t) {
     base::require(t.dims() == dims, "tensor '", name, "' is ", t.type().to_string(), ", the config wants ",
@@ -98,6 +186,7 @@ Tensor CheckpointParams::get(const std::string& name, const tensor::Dims& dims, 
     }
     return check(stack_rows(parts));
   }
+  if (const Tensor t = mapped(name); t.defined()) return check(t);
   return check(need(name));
 }
 

@@ -19,12 +19,36 @@ struct Stacked {
 /// The stacked weights of all architectures.
 const std::vector<Stacked>& stacked_weights();
 
+/// Several of our weights are one of a checkpoint's, by rows.
+struct Joined {
+  std::string name;                ///< part of the checkpoint's name: "self_attn.qkv_proj"
+  std::vector<std::string> parts;  ///< what stands there in ours
+  std::vector<int64_t> rows;       ///< of each part
+  int64_t heads = 1;               ///< above 1: the parts' rows of each head lie together, head after head
+};
+
+/// One of our weights holds matrices that a checkpoint numbers: of the experts of a mixture.
+struct Numbered {
+  std::string name;         ///< part of our name: "mlp.experts.gate_proj"
+  std::string first, last;  ///< in the checkpoint, around the number: "mlp.experts." and ".gate_proj"
+  int64_t count = 0;
+};
+
+/// Where a checkpoint has other weights than our network.
+struct WeightMap {
+  std::vector<Joined> joined;
+  std::vector<Numbered> numbered;
+};
+
+/// Weights under our names -> those of a checkpoint. Throws not_found where one of joined parts is missing.
+NamedTensors to_checkpoint(const NamedTensors& weights, const WeightMap& map);
+
 /// Reads model.safetensors, or the shards that model.safetensors.index.json lists. Tensors view the files;
 /// 16-bit ones become f32.
 class CheckpointParams : public ParamSource {
  public:
   /// `prefix` ("bert."): what names may have in front in the checkpoint or lack there.
-  CheckpointParams(const std::string& directory, std::string prefix);
+  CheckpointParams(const std::string& directory, std::string prefix, WeightMap map = {});
   tensor::Tensor get(const std::string& name, const tensor::Dims& dims, const Init& init) override;
   /// True if the checkpoint has the weight under one of its names.
   bool has(const std::string& name) const { return find(name) != nullptr; }
@@ -34,9 +58,12 @@ class CheckpointParams : public ParamSource {
  private:
   const tensor::Tensor* find(const std::string& name) const;
   const tensor::Tensor* find_exact(const std::string& name) const;
+  /// The weight as the map makes it of the checkpoint's; undefined if the map does not name it.
+  tensor::Tensor mapped(const std::string& name) const;
 
   std::vector<Safetensors> files_;
   std::string prefix_;
+  WeightMap map_;
 };
 
 /// f16 and bf16 -> f32; f32 stays where it is. Throws unsupported for another type.

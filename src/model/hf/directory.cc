@@ -7,6 +7,7 @@
 #include "base/files/file.h"
 #include "model/hf/bert.h"
 #include "model/hf/checkpoint.h"
+#include "model/hf/forms/forms.h"
 #include "model/hf/transformers.h"
 
 namespace trireme::model::hf {
@@ -23,11 +24,8 @@ struct Architecture {
 
 Model load_encoder(const std::string& directory) { return load_bert(directory); }
 
-constexpr Architecture kArchitectures[] = {{"bert", load_encoder},
-                                           {"gpt2", load_gpt2},
-                                           {"llama", load_llama},
-                                           {"vit", load_vit},
-                                           {"resnet", load_resnet}};
+constexpr Architecture kArchitectures[] = {
+    {"bert", load_encoder}, {"gpt2", load_gpt2}, {"vit", load_vit}, {"resnet", load_resnet}};
 
 /// Files of a tokenizer and of sentence-transformers, as far as a directory has them.
 constexpr const char* kCompanions[] = {"tokenizer.json",
@@ -105,7 +103,11 @@ Model load_directory(const std::string& directory) {
   std::string known;
   for (const Architecture& a : kArchitectures) {
     if (a.type == type) return a.load(directory);
-    known += (known.empty() ? "" : ", ") + std::string(a.type);
+    known += std::string(a.type) + ", ";
+  }
+  for (const FormRow& row : decoder_forms()) {
+    if (row.type == type) return load_decoder(directory);
+    known += std::string(row.type) + (&row == &decoder_forms().back() ? "" : ", ");
   }
   base::fail_unsupported("Hugging Face model type '", type, "'; supported: ", known);
 }
@@ -124,6 +126,8 @@ void save_directory(const Model& model, const NamedTensors& weights, const std::
     if (at == by_name.end()) base::fail(base::ErrorCode::not_found, "no weight '", v.name, "' to export");
     append_weight(out, v.name, *at->second);
   }
+  if (const FormRow* row = find_form(model.config))
+    out = to_checkpoint(out, read_form(*row, model.config).weights);
   add_zero_biases(out, model.config);
   keep_pooler(out, model);
   fs::create_directories(directory);

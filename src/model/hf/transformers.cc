@@ -1,10 +1,11 @@
-// GPT-2 and Llama language models, ViT and ResNet classifiers, from Hugging Face directories.
+// GPT-2, decoders of all forms, ViT and ResNet classifiers, from Hugging Face directories.
 #include "model/hf/transformers.h"
 
 #include "model/hf/checkpoint.h"
 #include "model/hf/directory.h"
+#include "model/hf/forms/forms.h"
+#include "model/zoo/decoder.h"
 #include "model/zoo/gpt2.h"
-#include "model/zoo/llama.h"
 #include "model/zoo/resnet.h"
 #include "model/zoo/vit.h"
 
@@ -20,25 +21,6 @@ void need_default(const base::Json& json, std::string_view key, T only) {
 int64_t positive_or(const base::Json& json, std::string_view key, int64_t otherwise) {
   const base::Json* member = json.find(key);
   return member == nullptr || member->is_null() ? otherwise : need_positive(json, key);
-}
-
-/// The rotary wavelengths, from the old or the new place. Throws unsupported for stretchings we do not have.
-void read_rope(const base::Json& json, zoo::LlamaConfig& c) {
-  c.theta = json.get_or("rope_theta", 10000.0);
-  for (const char* key : {"rope_scaling", "rope_parameters"}) {
-    const base::Json* rope = json.find(key);
-    if (rope == nullptr || !rope->is_object()) continue;
-    const std::string type = rope->get_or("rope_type", rope->get_or("type", "default").c_str());
-    if (type != "default" && type != "linear" && type != "llama3") {
-      base::fail_unsupported("config.json: rotary positions of type '", type, "'");
-    }
-    c.theta = rope->get_or("rope_theta", c.theta);
-    if (type != "default") c.rope_factor = rope->at("factor").as_double();
-    if (type != "llama3") continue;
-    c.rope_low = rope->at("low_freq_factor").as_double();
-    c.rope_high = rope->at("high_freq_factor").as_double();
-    c.rope_original = need_positive(*rope, "original_max_position_embeddings");
-  }
 }
 
 }  // namespace
@@ -65,26 +47,13 @@ Model load_gpt2(const std::string& directory) {
   return model;
 }
 
-Model load_llama(const std::string& directory) {
+Model load_decoder(const std::string& directory) {
   const base::Json json = read_config_json(directory);
-  zoo::LlamaConfig c;
-  c.vocabulary = need_positive(json, "vocab_size");
-  c.positions = need_positive(json, "max_position_embeddings");
-  c.width = need_positive(json, "hidden_size");
-  c.layers = need_positive(json, "num_hidden_layers");
-  c.heads = need_positive(json, "num_attention_heads");
-  c.kv_heads = positive_or(json, "num_key_value_heads", c.heads);
-  c.head_dim = positive_or(json, "head_dim", 0);
-  c.inner = need_positive(json, "intermediate_size");
-  c.epsilon = json.get_or("rms_norm_eps", 1e-6);
-  read_rope(json, c);
-  c.is_tied = json.get_or("tie_word_embeddings", false);
-  c.has_attention_bias = json.get_or("attention_bias", false);
-  need_default(json, "mlp_bias", false);
-  const std::string activation = json.get_or("hidden_act", "silu");
-  if (activation != "silu") base::fail_unsupported("config.json: hidden_act '", activation, "' of a Llama");
-  CheckpointParams params(directory, "model.");
-  Model model = zoo::llama(c, params);
+  const FormRow* row = find_form(json);
+  base::check(row != nullptr, "no form of a decoder for '", directory, "'");
+  const Form form = read_form(*row, json);
+  CheckpointParams params(directory, form.prefix, form.weights);
+  Model model = zoo::decoder(form.decoder, params);
   set_origin(model, directory, json);
   return model;
 }

@@ -3,6 +3,7 @@
 
 #include <filesystem>
 
+#include "model/gguf/gguf_model.h"
 #include "model/hf/checkpoint.h"
 #include "model/hf/directory.h"
 #include "model/onnx/import.h"
@@ -17,8 +18,9 @@ Model load_model(const std::string& path, const LoadOptions& options) {
   if (!fs::exists(at, none)) base::fail(base::ErrorCode::not_found, "no model at '", path, "'");
   if (!fs::is_directory(at, none)) {
     if (at.extension() == ".onnx") return onnx::load_onnx(path, options);
+    if (at.extension() == ".gguf") return gguf::load_gguf(path);
     base::fail_unsupported("unknown model format '", at.extension().string(), "' of '", path,
-                           "', want *.onnx or a directory");
+                           "', want *.onnx, *.gguf or a directory");
   }
   if (fs::exists(at / "model.onnx", none)) return onnx::load_onnx((at / "model.onnx").string(), options);
   if (fs::exists(at / "config.json", none) && hf::has_checkpoint(path)) return hf::load_directory(path);

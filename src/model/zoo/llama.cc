@@ -1,114 +1,34 @@
-// Llama: embedding, blocks of rotary grouped-query attention and a gated feed-forward layer, norm, head.
+// Llama: a decoder of RMS norms before its branches, rotary positions and gated feed-forward layers.
 #include "model/zoo/llama.h"
 
-#include <algorithm>
-#include <cmath>
-#include <numbers>
-
-#include "model/net.h"
+#include "model/zoo/decoder.h"
 
 namespace trireme::model::zoo {
 namespace {
 
-using ir::ValueId;
-using tensor::Tensor;
-
-constexpr int64_t kMaxPositions = int64_t{1} << 24;  // a table of angles is kept for each
-
-class Llama {
- public:
-  explicit Llama(const LlamaConfig& config) : c_(config) {
-    // Each of the 2 layers branches adds to the residual stream; this keeps its variance at 1 at the start.
-    branch_ = Init::normal(kDeviation / std::sqrt(2.0 * static_cast<double>(c_.layers)));
-  }
-
-  ValueId run(const Net& net, ValueId ids) {
-    const Net body = net.in("model");
-    const ValueId words = body.in("embed_tokens").param("weight", {c_.vocabulary, c_.width}, weight_);
-    make_rotation(body, ids);
-    ValueId x = body.op("gather", {words, ids}, {{"axis", int64_t{0}}});  // [batch, seq, width]
-    for (int64_t i = 0; i < c_.layers; ++i) x = block(body.in("layers").in(i), x);
-    x = norm(body.in("norm"), x);
-    const Net head = net.in("lm_head");
-    const ValueId weight = c_.is_tied ? words : head.param("weight", {c_.vocabulary, c_.width}, weight_);
-    return head.op("linear", {x, weight}, {{"transposed", int64_t{1}}});  // [batch, seq, vocabulary]
-  }
-
- private:
-  static constexpr double kDeviation = 0.02;
-
-  ValueId norm(const Net& at, ValueId x) const {
-    return at.op("rms_norm", {x, at.param("weight", {c_.width}, Init::ones())},
-                 {{"epsilon", c_.epsilon}, {"axis", int64_t{-1}}});
-  }
-
-  /// Radians per position of channel pair i.
-  double frequency(int64_t i) const {
-    const double f = std::pow(c_.theta, -2.0 * static_cast<double>(i) / static_cast<double>(c_.head_width()));
-    if (c_.rope_factor == 1 || c_.rope_original == 0) return f / c_.rope_factor;
-    const double turns =
-        static_cast<double>(c_.rope_original) * f / (2 * std::numbers::pi);  // in the first length
-    const double kept = std::clamp((turns - c_.rope_low) / (c_.rope_high - c_.rope_low), 0.0, 1.0);
-    return (1 - kept) * f / c_.rope_factor + kept * f;
-  }
-
-  /// Cosines and sines of every position, and the position of every token.
-  void make_rotation(const Net& at, ValueId ids) {
-    Builder b = at.in("rotary_emb").builder();
-    const int64_t half = c_.head_width() / 2;
-    Tensor cosine = Tensor::empty(tensor::DType::f32, {c_.positions, half}), sine = cosine.clone();
-    for (int64_t i = 0; i < half; ++i) {
-      const double f = frequency(i);
-      for (int64_t p = 0; p < c_.positions; ++p) {
-        const auto at_element = static_cast<size_t>(p * half + i);
-        cosine.mutable_data<float>()[at_element] = static_cast<float>(std::cos(static_cast<double>(p) * f));
-        sine.mutable_data<float>()[at_element] = static_cast<float>(std::sin(static_cast<double>(p) * f));
-      }
-    }
-    cosine_ = b.graph().add_constant(std::move(cosine), "rotary.cos");
-    sine_ = b.graph().add_constant(std::move(sine), "rotary.sin");
-    const ValueId zero = b.graph().add_constant(Tensor::scalar<int64_t>(0));
-    const ValueId one = b.graph().add_constant(Tensor::scalar<int64_t>(1));
-    const ValueId length = b.op("shape", {ids}, {{"start", int64_t{1}}, {"end", int64_t{2}}});  // [1]
-    const ValueId line = b.op("range", {zero, b.op("squeeze", {length}), one});                 // [seq]
-    positions_ = b.op("expand", {line, b.op("shape", {ids})});  // [batch, seq]
-  }
-
-  /// x [batch, seq, heads * head_dim] -> the same, pairs of channels turned by their position.
-  ValueId rotate(const Net& at, ValueId x, int64_t heads) const {
-    return at.op("rotary_embedding", {x, cosine_, sine_, positions_}, {{"num_heads", heads}});
-  }
-
-  ValueId block(const Net& at, ValueId x) const {
-    x = at.op("add", {x, attention(at.in("self_attn"), norm(at.in("input_layernorm"), x))});
-    const Net mlp = at.in("mlp");
-    const ValueId y = norm(at.in("post_attention_layernorm"), x);
-    const LinearSpec wide{.in = c_.width, .out = c_.inner, .init = weight_, .has_bias = false};
-    const ValueId gate = mlp.activation(mlp.in("gate_proj").linear(y, wide), "silu");
-    const ValueId gated = mlp.op("mul", {gate, mlp.in("up_proj").linear(y, wide)});
-    const LinearSpec narrow{.in = c_.inner, .out = c_.width, .init = branch_, .has_bias = false};
-    return at.op("add", {x, mlp.in("down_proj").linear(gated, narrow)});
-  }
-
-  /// x [batch, seq, width] -> the same.
-  ValueId attention(const Net& at, ValueId x) const {
-    const int64_t d = c_.head_width();
-    const auto project = [&](const char* name, ValueId in, int64_t from, int64_t to, const Init& init) {
-      return at.in(name).linear(in, {.in = from, .out = to, .init = init, .has_bias = c_.has_attention_bias});
-    };
-    const ValueId q = rotate(at, project("q_proj", x, c_.width, c_.heads * d, weight_), c_.heads);
-    const ValueId k = rotate(at, project("k_proj", x, c_.width, c_.key_heads() * d, weight_), c_.key_heads());
-    const ValueId v = project("v_proj", x, c_.width, c_.key_heads() * d, weight_);
-    const AttentionSpec spec{.heads = c_.heads, .kv_heads = c_.key_heads(), .head_dim = d, .is_causal = true};
-    const ValueId y = at.attention(q, k, v, ir::kNoValue, spec);
-    return project("o_proj", y, c_.heads * d, c_.width, branch_);
-  }
-
-  const LlamaConfig& c_;
-  Init weight_ = Init::normal(kDeviation), branch_;
-  ValueId cosine_ = ir::kNoValue, sine_ = ir::kNoValue;  // [positions, head_dim / 2]
-  ValueId positions_ = ir::kNoValue;                     // i64 [batch, seq]
-};
+/// Llama as a decoder.
+DecoderConfig decoder_of(const LlamaConfig& c) {
+  DecoderConfig d{.name = "llama",
+                  .vocabulary = c.vocabulary,
+                  .positions = c.positions,
+                  .width = c.width,
+                  .heads = c.heads,
+                  .kv_heads = c.key_heads(),
+                  .head_dim = c.head_width(),
+                  .inner = c.inner};
+  d.layers.resize(static_cast<size_t>(c.layers));
+  d.epsilon = c.epsilon;
+  d.is_tied = c.is_tied;
+  d.has_qkv_bias = d.has_out_bias = c.has_attention_bias;
+  RotarySpec& r = d.rotary[0];
+  r.theta = c.theta;
+  r.factor = c.rope_factor;
+  r.low = c.rope_low;
+  r.high = c.rope_high;
+  r.original = c.rope_original;
+  if (c.rope_factor != 1) r.kind = c.rope_original == 0 ? RotaryKind::linear : RotaryKind::llama3;
+  return d;
+}
 
 }  // namespace
 
@@ -139,17 +59,8 @@ void LlamaConfig::fields(base::OptionList& f) {
 Model llama(const LlamaConfig& c, ParamSource& params) {
   base::require(c.head_dim > 0 || c.width % c.heads == 0, "width ", c.width, " is no multiple of ", c.heads,
                 " heads");
-  base::require(c.heads % c.key_heads() == 0, c.heads, " query heads over ", c.key_heads(), " key heads");
-  base::require(c.head_width() % 2 == 0, "rotary positions need an even number of channels in a head, not ",
-                c.head_width());
-  base::require(c.positions <= kMaxPositions, "tables of ", c.positions, " positions; at most ",
-                kMaxPositions);
-  base::require(c.rope_high > c.rope_low, "rope_high ", c.rope_high, " is not above rope_low ", c.rope_low);
-  Model model;
-  const ValueId ids = model.graph.add_input("input_ids", token_type());
-  const ValueId logits = Llama(c).run(Net(model.graph, params), ids);
+  Model model = decoder(decoder_of(c), params);
   model.config = llama_json(c);
-  finish_model(model, "llama", logits, "logits");
   return model;
 }
 

@@ -62,13 +62,15 @@ ValueId masked(GradBuilder& g, ValueId scores, ValueId mask) {
   return g.op("where", {mask, scores, g.scalar(-std::numeric_limits<double>::infinity(), scores)});
 }
 
-/// 0 where query i sees key j <= i, else -inf: [queries, keys].
-ValueId causal_mask(GradBuilder& g, const AttentionPlan& p, ValueId like) {
+/// 0 where causality and the window let query i see key j, else -inf: [queries, keys].
+ValueId place_mask(GradBuilder& g, const AttentionPlan& p, ValueId like) {
   Tensor mask = Tensor::zeros(DType::f32, {p.queries, p.keys()});
   const auto m = mask.mutable_data<float>();
   for (int64_t i = 0; i < p.queries; ++i) {
-    for (int64_t j = i + 1; j < p.keys(); ++j)
-      m[static_cast<size_t>(i * p.keys() + j)] = -std::numeric_limits<float>::infinity();
+    for (int64_t j = 0; j < p.keys(); ++j) {
+      const bool is_hidden = (p.causal && j > i) || (p.left >= 0 && i - j > p.left);
+      if (is_hidden) m[static_cast<size_t>(i * p.keys() + j)] = -std::numeric_limits<float>::infinity();
+    }
   }
   const auto onnx_type = [](DType t) { return int64_t{t == DType::f64 ? 11 : t == DType::f16 ? 10 : 16}; };
   const DType type = g.type(like).dtype;
@@ -98,7 +100,9 @@ std::vector<ValueId> expand_open_bsnd(GradBuilder& g, const ir::Node& node) {
   }
   ir::Attrs attrs;
   attrs.set("is_causal", node.attrs.get_int("is_causal", 0));
-  if (node.attrs.has("scale")) attrs.set("scale", node.attrs.get_float("scale", 1));
+  for (const char* name : {"scale", "softcap", "left_window_size"}) {
+    if (const auto* value = node.attrs.find(name)) attrs.set(name, *value);
+  }
   base::require(node.out.size() == 1, "attention over open extents gives no log-sum-exp");
   return {g.transpose(g.op("attention", in, attrs), {0, 2, 1, 3})};
 }
@@ -118,9 +122,10 @@ std::vector<ValueId> expand_bsnd(ir::Graph& graph, const ir::Node& node) {
   const ValueId q = by_head(0, p.heads, group), k = by_head(1, p.kv_heads, 1), v = by_head(2, p.kv_heads, 1);
   ValueId scores = g.scaled(g.op("batched_gemm", {q, k}, {{"transB", int64_t{1}}}), p.scale);
   scores = g.reshape(scores, {p.batch, p.heads, p.queries, p.keys()});
+  if (p.softcap > 0) scores = g.scaled(g.op("tanh", {g.scaled(scores, 1 / p.softcap)}), p.softcap);
   if (g.has(3)) scores = masked(g, scores, g.in(3));
-  if (p.causal) scores = g.add(scores, causal_mask(g, p, scores));
-  const bool hides = g.has(3);
+  if (p.causal || p.left >= 0) scores = g.add(scores, place_mask(g, p, scores));
+  const bool hides = g.has(3) || p.left >= 0;
   const ValueId seen = hides ? g.op("greater", {scores, g.scalar(-1e30, scores)}) : ir::kNoValue;
   if (hides) scores = g.op("where", {seen, scores, g.scalar(-1e30, scores)});
   ValueId prob = g.op("softmax", {scores}, {{"axis", int64_t{-1}}});
@@ -157,7 +162,10 @@ std::vector<ValueId> expand_qkv(ir::Graph& graph, const ir::Node& node) {
 }  // namespace
 
 std::vector<ir::AttrSpec> attention_attrs() {
-  return {{"is_causal", "int", "query i sees keys 0 .. i"}, {"scale", "float", "default 1 / sqrt(head_dim)"}};
+  return {{"is_causal", "int", "query i sees keys 0 .. i"},
+          {"left_window_size", "int", "keys before the query that it sees, -1: all"},
+          {"scale", "float", "default 1 / sqrt(head_dim)"},
+          {"softcap", "float", "scores become cap tanh(score / cap); 0: off"}};
 }
 
 ir::Cost attention_cost(const ir::NodeView& n, const AttentionPlan& p, double products, double other) {
@@ -167,10 +175,13 @@ ir::Cost attention_cost(const ir::NodeView& n, const AttentionPlan& p, double pr
   }
   for (const TensorType& t : n.out) cost.bytes += static_cast<double>(tensor::bytes_of(t));
   double visible = double(p.queries) * double(p.keys());
-  if (p.causal && p.left < 0) {
+  if (p.causal || p.left >= 0) {
     visible = 0;
-    for (int64_t i = 0; i < p.queries; ++i)
-      visible += double(std::clamp<int64_t>(i + p.causal_offset + 1, 0, p.keys()));
+    for (int64_t i = 0; i < p.queries; ++i) {
+      const int64_t own = i + p.causal_offset;
+      const int64_t last = p.causal ? std::clamp<int64_t>(own + 1, 0, p.keys()) : p.keys();
+      visible += double(std::max<int64_t>(0, p.left < 0 ? last : last - std::max<int64_t>(0, own - p.left)));
+    }
   }
   const double per_score = products * double(p.head_dim + p.value_dim) + other;
   cost.flop = double(p.batch) * double(p.heads) * visible * per_score;
@@ -183,7 +194,8 @@ ir::OpSchema attention_bsnd_schema() {
   return {
       .name = "attention_bsnd",
       .doc =
-          "y = softmax(scale q k^T + mask) v; q, k, v [batch, seq, heads, head_dim]; mask additive "
+          "y = softmax(scale q k^T + mask) v, scores capped where softcap is set; q, k, v [batch, seq, "
+          "heads, head_dim]; mask additive "
           "broadcasting "
           "to [batch, heads, query, key], or boolean/integer [batch, key] (non-zero keeps); second result: "
           "log-sum-exp of the scores [batch, heads, query]",

@@ -33,8 +33,7 @@ ir::Refusal refuse_plan(const AttentionPlan& p, const ir::NodeView& node) {
   if (std::max(p.head_dim, p.value_dim) > cpu::kAttentionMaxDim) {
     return base::concat("a head has more than ", cpu::kAttentionMaxDim, " channels");
   }
-  if (p.softcap > 0) return "scores are capped";
-  if (p.left >= 0 || p.right >= 0) return "attention has a sliding window";
+  if (p.right >= 0) return "the window is bounded on the right";
   if (p.has_lengths) return "keys have lengths per batch entry";
   if (p.mask.given && p.mask.keys != p.keys()) return "the mask is shorter than the keys";
   if (!p.gives_lse && node.out.size() > 3) return "the scores are asked for";
@@ -83,6 +82,8 @@ cpu::Attention call_of(const AttentionPlan& p) {
   if (p.mask.given) call.mask = {nullptr, p.mask.batch, p.mask.head, p.mask.query};
   call.causal = p.causal;
   call.causal_offset = p.causal_offset;
+  call.left = p.left;
+  call.softcap = static_cast<float>(p.softcap);
   return call;
 }
 

@@ -22,11 +22,12 @@ struct GradArgs {
   std::array<T*, 3> out;  // dq, dk, dv
 };
 
-/// What is added to the score of (batch, head, query, key): the mask, or -inf for what causality hides.
+/// What is added to the score of (batch, head, query, key): the mask, or -inf for what causality and the
+/// window hide.
 double bias_of(const AttentionPlan& p, DType type, const void* mask, std::array<int64_t, 4> place) {
   const auto [b, h, i, j] = place;
   constexpr double kExcluded = -std::numeric_limits<double>::infinity();
-  if (p.causal && j > i) return kExcluded;
+  if ((p.causal && j > i) || (p.left >= 0 && i - j > p.left)) return kExcluded;
   if (!p.mask.given) return 0;
   if (j >= p.mask.keys) return kExcluded;
   const int64_t at = b * p.mask.batch + h * p.mask.head + i * p.mask.query + j;
@@ -63,8 +64,14 @@ void grad_query(const AttentionPlan& p, DType mask_type, const GradArgs<T>& a, s
     if (std::isinf(bias) || std::isinf(lse)) continue;
     const T* k = a.in[1] + b * p.k.batch + j * p.k.seq + g * p.k.head;
     const T* v = a.in[2] + b * p.v.batch + j * p.v.seq + g * p.v.head;
-    const double probability = std::exp(dot(q, k, p.head_dim) * p.scale + bias - lse);
-    const double ds = probability * (dot(a.dy + y_at, v, p.value_dim) - delta) * p.scale;
+    double score = dot(q, k, p.head_dim) * p.scale, slope = 1;
+    if (p.softcap > 0) {
+      const double t = std::tanh(score / p.softcap);
+      score = p.softcap * t;
+      slope = 1 - t * t;
+    }
+    const double probability = std::exp(score + bias - lse);
+    const double ds = probability * (dot(a.dy + y_at, v, p.value_dim) - delta) * slope * p.scale;
     for (int64_t c = 0; c < p.head_dim; ++c) {
       sums.dq[c] += ds * double(k[c]);
       sums.dk[j * p.head_dim + c] += ds * double(q[c]);

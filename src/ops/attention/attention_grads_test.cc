@@ -48,6 +48,26 @@ TEST(AttentionGradient, Bsnd) {
   }
 }
 
+TEST(AttentionGradient, WindowsAndCaps) {
+  for (const int64_t left : {-1, 0, 2}) {
+    for (const double cap : {0.0, 0.7}) {
+      const ir::Attrs attrs{
+          {"is_causal", int64_t{left != 0}}, {"left_window_size", left}, {"softcap", cap}, {"scale", 0.9}};
+      expect_gradient({.op = "attention_bsnd",
+                       .in = {f64({1, 6, 4, 3}, 1), f64({1, 6, 2, 3}, 2), f64({1, 6, 2, 3}, 3)},
+                       .attrs = attrs});
+      ir::Attrs packed = attrs;
+      packed.set("heads", int64_t{2});
+      expect_gradient({.op = "attention_qkv", .in = {f64({2, 5, 18}, 1)}, .attrs = packed});
+    }
+  }
+  expect_gradient(
+      {.op = "attention_bsnd",
+       .in = {f64({1, 4, 2, 3}, 1), f64({1, 4, 1, 3}, 2), f64({1, 4, 1, 3}, 3), hiding_mask(4, 4)},
+       .attrs = {{"left_window_size", int64_t{1}}, {"softcap", 0.5}},
+       .constant = {3}});
+}
+
 TEST(AttentionGradient, TrainedMask) {
   const Dims mask{1, 2, 4, 5};
   expect_gradient({.op = "attention_bsnd",
@@ -88,6 +108,8 @@ TEST(AttentionGradient, RotaryEmbedding) {
 struct Case {
   int64_t batch, queries, keys, heads, kv_heads, dim, value_dim;
   bool causal, masked;
+  int64_t left = -1;
+  double cap = 0;
 };
 
 /// Forward and backward by every kernel, y and log-sum-exp of the reference in between.
@@ -95,8 +117,11 @@ TEST(AttentionGradient, FusedMatchesReference) {
   for (const Case& c :
        {Case{1, 3, 3, 1, 1, 4, 4, false, false}, Case{2, 70, 70, 4, 2, 16, 16, true, false},
         Case{1, 65, 150, 2, 2, 33, 20, false, true}, Case{1, 200, 200, 2, 1, 80, 80, true, true},
-        Case{1, 40, 17, 3, 3, 64, 64, true, false}}) {
-    const ir::Attrs attrs{{"is_causal", int64_t{c.causal}}};
+        Case{1, 40, 17, 3, 3, 64, 64, true, false}, Case{1, 300, 300, 2, 1, 32, 32, true, false, 40},
+        Case{2, 150, 150, 4, 2, 24, 24, true, true, 128, 2.5},
+        Case{1, 70, 70, 1, 1, 16, 16, true, false, 0, 1.0}, Case{1, 260, 260, 2, 2, 16, 8, false, false, 129},
+        Case{1, 90, 90, 2, 2, 16, 8, true, false, -1, 0.8}}) {
+    const ir::Attrs attrs{{"is_causal", int64_t{c.causal}}, {"left_window_size", c.left}, {"softcap", c.cap}};
     std::vector<Tensor> in{tests::random_tensor({c.batch, c.queries, c.heads, c.dim}, 1),
                            tests::random_tensor({c.batch, c.keys, c.kv_heads, c.dim}, 2),
                            tests::random_tensor({c.batch, c.keys, c.kv_heads, c.value_dim}, 3)};
@@ -137,17 +162,19 @@ TEST(AttentionGradient, PackedFormsHaveTheSameKernels) {
 }
 
 TEST(AttentionGradient, SameBitsForEveryTeam) {
-  const ir::Attrs attrs{{"heads", int64_t{3}}, {"is_causal", int64_t{1}}};
-  const Tensor qkv = tests::random_tensor({2, 140, 9 * 40}, 1),
-               dy = tests::random_tensor({2, 140, 3 * 40}, 2);
-  std::vector<Tensor> want;
-  for (const int threads : {1, 2, 3, 4}) {
-    const auto forward = tests::run_kernels("attention_qkv", attrs, {qkv}, 2, {0}, threads);
-    const auto backward = tests::run_kernels(
-        "attention_qkv_grad", attrs, {qkv, forward[0].out[0], forward[0].out[1], dy}, 1, {0}, threads);
-    const std::vector<Tensor> got{forward[0].out[0], forward[0].out[1], backward[0].out[0]};
-    if (want.empty()) want = got;
-    for (size_t i = 0; i < got.size(); ++i) EXPECT_TRUE(got[i].same_as(want[i])) << threads << " threads";
+  for (const int64_t left : {-1, 70}) {
+    const ir::Attrs attrs{{"heads", int64_t{3}}, {"is_causal", int64_t{1}}, {"left_window_size", left}};
+    const Tensor qkv = tests::random_tensor({2, 140, 9 * 40}, 1),
+                 dy = tests::random_tensor({2, 140, 3 * 40}, 2);
+    std::vector<Tensor> want;
+    for (const int threads : {1, 2, 3, 4}) {
+      const auto forward = tests::run_kernels("attention_qkv", attrs, {qkv}, 2, {0}, threads);
+      const auto backward = tests::run_kernels(
+          "attention_qkv_grad", attrs, {qkv, forward[0].out[0], forward[0].out[1], dy}, 1, {0}, threads);
+      const std::vector<Tensor> got{forward[0].out[0], forward[0].out[1], backward[0].out[0]};
+      if (want.empty()) want = got;
+      for (size_t i = 0; i < got.size(); ++i) EXPECT_TRUE(got[i].same_as(want[i])) << threads << " threads";
+    }
   }
 }
 

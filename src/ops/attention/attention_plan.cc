@@ -124,7 +124,7 @@ AttentionPlan plan_attention(const ir::NodeView& node) {
 
 namespace {
 
-/// Reads the mask operand, the scale and causality, which all forms with channels last share.
+/// Reads the mask operand, scale, cap, causality and window, which all forms with channels last share.
 void plan_scores(const ir::NodeView& node, AttentionPlan& p) {
   const size_t at = p.mask_operand;
   if (node.present(at)) {
@@ -140,7 +140,9 @@ void plan_scores(const ir::NodeView& node, AttentionPlan& p) {
     }
   }
   p.scale = node.attrs.has("scale") ? node.attrs.get_float("scale", 1) : 1 / std::sqrt(double(p.head_dim));
+  p.softcap = node.attrs.get_float("softcap", 0);
   p.causal = node.attrs.get_int("is_causal", 0) != 0;
+  p.left = node.attrs.get_int("left_window_size", -1);
   p.gives_lse = true;
   check_together(p);
 }

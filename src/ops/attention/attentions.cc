@@ -15,16 +15,12 @@ using tensor::DType;
 using tensor::Shape;
 using tensor::TensorType;
 
-bool is_plain(const ir::Attrs& a) {
-  return a.get_float("softcap", 0) == 0 && a.get_int("left_window_size", -1) < 0 &&
-         a.get_int("right_window_size", -1) < 0;
-}
-
-/// attention_bsnd between views or transposes. Throws unsupported for caches, windows, caps and key lengths.
+/// attention_bsnd between views or transposes. Throws unsupported for caches, key lengths and windows that
+/// end behind the query.
 std::vector<ir::ValueId> expand_attention(ir::Graph& graph, const ir::Node& node) {
   GradBuilder g(graph, node, {});
-  if (!is_plain(node.attrs) || g.has(4) || g.has(6) || node.out.size() > 1)
-    base::fail_unsupported("attention with a cache, a window, capped scores, key lengths or several results");
+  if (node.attrs.get_int("right_window_size", -1) >= 0 || g.has(4) || g.has(6) || node.out.size() > 1)
+    base::fail_unsupported("attention with a cache, a window to the right, key lengths or several results");
   const AttentionPlan p = plan_attention(graph.view(node));
   const bool flat = g.dims(g.in(0)).size() == 3;
   auto projection = [&](size_t i, int64_t heads) {
@@ -39,6 +35,8 @@ std::vector<ir::ValueId> expand_attention(ir::Graph& graph, const ir::Node& node
     in.push_back(g.reshape(g.in(3), mask));
   }
   ir::Attrs attrs{{"is_causal", node.attrs.get_int("is_causal", 0)}, {"scale", p.scale}};
+  if (p.softcap > 0) attrs.set("softcap", p.softcap);
+  if (p.left >= 0) attrs.set("left_window_size", p.left);
   const ir::ValueId y = g.op("attention_bsnd", std::move(in), attrs);
   return {flat ? g.reshape(y, g.dims(g.out())) : g.transpose(y, {0, 2, 1, 3})};
 }

@@ -134,6 +134,7 @@ ir::Kernel grad_kernel(GradPlanOf plan_of) {
             const AttentionGradPlan g = plan_of(node);
             if (auto why = refuse_mixed(node, {g.y, g.dy})) return why;
             if (auto why = refuse_dtype(node, g.lse, {DType::f32})) return why;
+            if (g.forward.softcap > 0) return "scores are capped";
             return refuse_plan(g.forward, node);
           },
           .prepare = [=](const ir::KernelInit& init) { return bind_grad(init, plan_of(init.node)); }};

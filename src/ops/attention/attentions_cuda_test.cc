@@ -101,6 +101,23 @@ TEST_P(AttentionCuda, Gradients) {
   }
 }
 
+TEST_P(AttentionCuda, WindowsAndCaps) {
+  const Tensor q = random({2, 80, 4, 24}, 1), k = random({2, 80, 2, 24}, 2), v = random({2, 80, 2, 24}, 3);
+  base::ThreadPool pool(1);
+  for (const int64_t left : {0, 5, 64}) {
+    const ir::Attrs attrs{{"is_causal", int64_t{1}}, {"left_window_size", left}};
+    expect_as_cpu({.op = "attention_bsnd", .in = {q, k, v}, .attrs = attrs, .out_count = 2});
+    ir::Attrs capped = attrs;
+    capped.set("softcap", 0.8);
+    expect_as_cpu({.op = "attention_bsnd", .in = {q, k, v}, .attrs = capped, .out_count = 2});
+    const auto y = evaluate(table().need("attention_bsnd"), attrs, {q, k, v}, 2, pool);
+    expect_as_cpu({.op = "attention_bsnd_grad",
+                   .in = {q, k, v, y[0], y[1], random({2, 80, 4, 24}, 4)},
+                   .attrs = attrs,
+                   .out_count = 3});
+  }
+}
+
 TEST_P(AttentionCuda, GradientsUnderAMask) {
   const Tensor q = random({1, 20, 2, 8}, 1), k = random({1, 50, 2, 8}, 2), v = random({1, 50, 2, 8}, 3);
   const Tensor mask = kept({1, 1, 20, 50});

@@ -2,6 +2,7 @@
 // and cost.
 #include "ops/attention/paged.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "ops/attention/attention_cuts.h"
@@ -71,7 +72,8 @@ std::vector<TensorType> infer_append(const ir::NodeView& n) {
 /// At most: every sequence has all tokens that its pages hold.
 ir::Cost paged_cost(const ir::NodeView& n) {
   const PagedPlan p = plan_paged(n);
-  const auto keys = static_cast<double>(std::min(p.most_pages, p.pages.pages) * p.pages.page_tokens);
+  const int64_t held = std::min(p.most_pages, p.pages.pages) * p.pages.page_tokens;
+  const auto keys = static_cast<double>(p.window > 0 ? std::min(held, p.window + p.rows) : held);
   const auto row = static_cast<double>(p.heads * p.pages.dim);
   const double cache = 2 * keys * static_cast<double>(p.pages.kv_heads * p.pages.dim * p.sequences);
   const double unit = static_cast<double>(tensor::bytes_of(n.in[1].dtype, 1));
@@ -92,14 +94,17 @@ ir::OpSchema paged_attention() {
   return {
       .name = "paged_attention",
       .doc =
-          "y = softmax(scale q k^T) v of the last tokens of each sequence over its keys and values in "
+          "y = softmax(scale q k^T) v, scores capped where softcap is set, of the last tokens of each "
+          "sequence over its keys and values in "
           "pages, causal; operands q [..., tokens, heads dim], key and value pages [pages, kv_heads, "
           "page_tokens, dim], table [sequences, pages of one], lengths [sequences], starts [sequences + 1]",
       .precision = ir::PrecisionRule{PrecisionKind::paged, "products, softmax and sums in f32", 1},
       .cut = paged_attention_cut,
       .min_in = 6,
       .max_in = 6,
-      .attrs = {{"scale", "float", "default 1 / sqrt(dim)"}},
+      .attrs = {{"left_window_size", "int", "keys before the query that it sees, -1: all"},
+                {"scale", "float", "default 1 / sqrt(dim)"},
+                {"softcap", "float", "scores become cap tanh(score / cap); 0: off"}},
       .infer = infer_paged,
       .cost = paged_cost,
       .why_no_grad = kNoGrad};
@@ -139,6 +144,8 @@ PagedPlan plan_paged(const ir::NodeView& n) {
                 p.sequences, " sequences with ", n.in_dims(4)[0], " lengths and ", n.in_dims(5)[0],
                 " starts");
   p.scale = static_cast<float>(n.attrs.get_float("scale", 1.0 / std::sqrt(static_cast<double>(p.pages.dim))));
+  p.softcap = static_cast<float>(n.attrs.get_float("softcap", 0));
+  p.window = std::max<int64_t>(0, n.attrs.get_int("left_window_size", -1) + 1);
   return p;
 }
 

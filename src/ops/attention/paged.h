@@ -17,7 +17,8 @@ struct PageShape {
 struct PagedPlan {
   int64_t rows = 0, heads = 1, sequences = 0, most_pages = 0;
   PageShape pages;
-  float scale = 1;
+  float scale = 1, softcap = 0;
+  int64_t window = 0;  ///< keys that a query sees, its own among them; 0: all before it
 };
 PagedPlan plan_paged(const ir::NodeView& node);
 

@@ -33,7 +33,9 @@ ir::BoundKernel prepare_paged(const ir::KernelInit& init) {
                             .pages = p.pages.pages,
                             .page_tokens = p.pages.page_tokens,
                             .most_pages = p.most_pages,
-                            .scale = p.scale};
+                            .window = p.window,
+                            .scale = p.scale,
+                            .softcap = p.softcap};
   auto run = [fixed](const ir::RunArgs& args) {
     cpu::PagedAttention a = fixed;
     a.q = args.in[0];

@@ -2,6 +2,7 @@
 // its own sequence alone.
 #include <cstring>
 #include <limits>
+#include <tuple>
 
 #include "backend/cpu/simd/simd_level.h"
 #include "tests/paged_cases.h"
@@ -28,15 +29,18 @@ std::vector<double> naive(const Case& c, const Operands& o) {
         const auto first = static_cast<size_t>((row * c.heads + h) * c.dim);
         std::vector<double> p;
         double sum = 0;
-        for (int64_t t = 0; t < seen; ++t) {
+        const int64_t begin = c.left < 0 ? 0 : std::max<int64_t>(0, seen - 1 - c.left);
+        for (int64_t t = begin; t < seen; ++t) {
           double dot = 0;
           for (size_t d = 0; d < static_cast<size_t>(c.dim); ++d) dot += q[first + d] * keys[at(t) + d];
-          p.push_back(std::exp(dot / std::sqrt(static_cast<double>(c.dim))));
+          double score = dot / std::sqrt(static_cast<double>(c.dim));
+          if (c.softcap > 0) score = c.softcap * std::tanh(score / c.softcap);
+          p.push_back(std::exp(score));
           sum += p.back();
         }
-        for (int64_t t = 0; t < seen; ++t) {
+        for (int64_t t = begin; t < seen; ++t) {
           for (size_t d = 0; d < static_cast<size_t>(c.dim); ++d)
-            y[first + d] += p[static_cast<size_t>(t)] / sum * values[at(t) + d];
+            y[first + d] += p[static_cast<size_t>(t - begin)] / sum * values[at(t) + d];
         }
       }
     }
@@ -51,7 +55,8 @@ std::vector<int> numbers(size_t n) {
 }
 
 Tensor run(const Case& c, const std::vector<int>& seeds, int threads) {
-  const auto results = tests::run_kernels("paged_attention", {}, make(c, seeds).list(), 1, {}, threads);
+  const auto results =
+      tests::run_kernels("paged_attention", c.attrs(), make(c, seeds).list(), 1, {}, threads);
   EXPECT_EQ(results.size(), 1u);
   return results.at(0).out[0];
 }
@@ -79,6 +84,10 @@ TEST(PagedAttention, MatchesNaiveLoops) {
       {3, 3, 5, 1, {4, 2}, {2, 1}, DType::bf16, DType::bf16, 1},
       {1, 1, 256, 256, {257}, {257}},
       {2, 1, 32, 16, {0, 20, 0}, {0, 4, 0}, DType::f32, DType::f32, 2},
+      {4, 2, 16, 16, {300, 700, 5}, {1, 3, 5}, DType::f32, DType::f32, 0, 0},
+      {4, 2, 16, 16, {300, 700, 5}, {100, 3, 5}, DType::f32, DType::f32, 1, 41},
+      {2, 2, 24, 7, {600, 520}, {600, 2}, DType::f32, DType::f32, 0, 256, 0.5},
+      {4, 1, 64, 16, {530, 40}, {1, 40}, DType::bf16, DType::f32, 0, -1, 1.5},
   };
   for (const cpu::SimdLevel& level : cpu::simd_levels()) {
     cpu::simd_force(level);
@@ -108,13 +117,14 @@ std::vector<float> rows_of(const Tensor& y, int64_t begin, int64_t n) {
 }
 
 TEST(PagedAttention, RowsDoNotDependOnMatesChunksOrThreads) {
-  for (const DType pages : {DType::f32, DType::bf16}) {
-    const Case alone{8, 2, 64, 16, {700}, {700}, pages};
+  for (const auto& [pages, left, cap] : {std::tuple{DType::f32, -1, 0.0}, std::tuple{DType::bf16, -1, 0.0},
+                                         std::tuple{DType::f32, 299, 0.0}, std::tuple{DType::f32, 30, 2.0}}) {
+    const Case alone{8, 2, 64, 16, {700}, {700}, pages, DType::f32, 0, left, cap};
     const Tensor whole = run(alone, {5}, 1);
     for (const int chunk : {1, 3, 64, 256, 333}) {
       for (int done = 0; done < 700; done += std::max(chunk, 61)) {
         const int n = std::min(chunk, 700 - done);
-        const Case part{8, 2, 64, 16, {33, done + n, 512}, {33, n, 1}, pages};
+        const Case part{8, 2, 64, 16, {33, done + n, 512}, {33, n, 1}, pages, DType::f32, 0, left, cap};
         const Tensor y = run(part, {1, 5, 2}, 1 + done % 4);
         ASSERT_EQ(rows_of(y, 33, n), rows_of(whole, done, n)) << "chunk " << chunk << " at " << done;
       }

@@ -21,13 +21,20 @@ TEST(PagedCuda, AttendsAsOnCpu) {
       {2, 1, 32, 16, {0, 20, 0}, {0, 4, 0}, DType::f32, DType::f32, 2},
       {8, 2, 128, 16, {67, 1, 530}, {33, 1, 3}, DType::bf16, DType::bf16, 5},
       {4, 1, 64, 16, {100}, {100}, DType::f16},
+      {4, 2, 16, 16, {300, 700, 5}, {1, 3, 5}, DType::f32, DType::f32, 0, 0},
+      {4, 2, 64, 16, {300, 70}, {100, 3}, DType::bf16, DType::bf16, 1, 41},
+      {2, 2, 24, 7, {300, 520}, {150, 2}, DType::f32, DType::f32, 0, 256, 0.5},
+      {4, 1, 64, 16, {100}, {100}, DType::f16, DType::f16, 0, -1, 1.5},
   };
   for (const Case& c : cases) {
     std::vector<int> seeds;
     for (size_t i = 0; i < c.lengths.size(); ++i) seeds.push_back(static_cast<int>(i));
     const double tolerance = c.type == DType::f32 ? 2e-5 : 1e-2;
-    tests::expect_as_cpu(
-        {.op = "paged_attention", .in = make(c, seeds).list(), .relative = tolerance, .absolute = tolerance});
+    tests::expect_as_cpu({.op = "paged_attention",
+                          .in = make(c, seeds).list(),
+                          .attrs = c.attrs(),
+                          .relative = tolerance,
+                          .absolute = tolerance});
   }
 }
 

@@ -102,7 +102,9 @@ class DecodeRewriter {
     const ValueId q = flat(node, 0), k = flat(node, 1), v = flat(node, 2);
     const auto now = graph().add(*append_, {k, v, keys, values, slots_}, {}, 2, node.from);
     ir::Attrs attrs;
-    if (node.attrs.has("scale")) attrs.set("scale", node.attrs.get_float("scale", 1));
+    for (const char* name : {"scale", "softcap", "left_window_size"}) {
+      if (const auto* value = node.attrs.find(name)) attrs.set(name, *value);
+    }
     const ValueId y =
         rw_.add("paged_attention", {q, now[0], now[1], table_, lengths_, starts_}, attrs, node.from);
     graph().replace_uses(node.out[0], reshape(y, {0, 0, heads, dim}, node.from));

@@ -293,15 +293,14 @@ Miss gather_one(Rewriter& rw, const Node& product, const Node& softmax) {
 
 bool is_absent(const Node& node, size_t i) { return i >= node.in.size() || node.in[i] == ir::kNoValue; }
 
-/// True if attention_bsnd has a form of an ONNX attention: no cache, window, cap, key lengths or second
-/// result.
+/// True if attention_bsnd has a form of an ONNX attention: no cache, window to the right, key lengths or
+/// second result.
 bool is_plain(const Rewriter& rw, const Node& node) {
   for (size_t i = 1; i < node.out.size(); ++i) {
     if (node.out[i] != ir::kNoValue && rw.uses(node.out[i]) > 0) return false;
   }
-  const ir::Attrs& a = node.attrs;
-  return is_absent(node, 4) && is_absent(node, 5) && is_absent(node, 6) && a.get_float("softcap", 0) == 0 &&
-         a.get_int("left_window_size", -1) < 0 && a.get_int("right_window_size", -1) < 0;
+  return is_absent(node, 4) && is_absent(node, 5) && is_absent(node, 6) &&
+         node.attrs.get_int("right_window_size", -1) < 0;
 }
 
 /// A mask that attention_bsnd takes, of every key; kNoValue for none, nullopt for another.
@@ -335,7 +334,7 @@ bool gather_op(Rewriter& rw, const Node& node) {
   if (!mask || std::max(q[3], v[3]) > kMaxHeadDim) return false;
   if (*mask != ir::kNoValue) in.push_back(*mask);
   ir::Attrs attrs;
-  for (const char* name : {"is_causal", "scale"}) {
+  for (const char* name : {"is_causal", "scale", "softcap", "left_window_size"}) {
     if (const auto* value = node.attrs.find(name)) attrs.set(name, *value);
   }
   const ValueId y = rw.add("attention_bsnd", std::move(in), std::move(attrs), node.from);

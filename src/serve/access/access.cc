@@ -220,6 +220,9 @@ Category category_of_path(std::string_view path) {
   // As the router: what it serves under a path must not be open under another spelling of it.
   while (path.size() > 1 && path.back() == '/') path.remove_suffix(1);
   constexpr std::string_view kModels = "/v2/models/";
+  if (path == "/health" || path == "/ping") return Category::health;
+  const bool is_openai = starts_with(path, "/v1/") || path == "/tokenize" || path == "/detokenize";
+  if (is_openai && !starts_with(path, "/v1/models")) return Category::inference;
   if (path == "/metrics" || path == "/" || path == "/v2/models/stats") return Category::statistics;
   if (starts_with(path, kModels)) return category_of_action(action_of(path.substr(kModels.size())));
   if (starts_with(path, "/v2/health")) return Category::health;

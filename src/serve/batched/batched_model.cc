@@ -52,7 +52,7 @@ struct BatchedModel::Work final : Call {
     SequenceBatcher::Turn turn = {};
   };
   std::vector<AnswerWish> wishes;
-  int64_t rows = 0;
+  int64_t rows = 0, tokens = 0;
   StringTable strings;                            ///< what handles of this request name
   std::shared_ptr<const base::MemoryLease> room;  ///< of these
   std::vector<std::vector<int64_t>> places;       ///< rows of each part in the request
@@ -246,6 +246,7 @@ std::vector<sched::Request> BatchedModel::parts_of(InferRequest& request, Work& 
     work.rows = texts.rows;
     for (TokenGroup& g : parts_.text->encode(texts, config())) {
       const auto rows = static_cast<int64_t>(g.rows.size());
+      for (int64_t kept : g.mask.data<int64_t>()) work.tokens += kept;
       work.places.push_back(std::move(g.rows));
       parts.push_back({.inputs = {std::move(g.ids), std::move(g.mask)}, .rows = rows});
     }
@@ -367,6 +368,7 @@ void BatchedModel::give_rows(Work& work) const {
 
 InferResponse BatchedModel::response_of(Work& work) const {
   InferResponse response = work.head();
+  response.tokens = work.tokens;
   for (const AnswerWish& wish : work.wishes) {
     Tensor values = work.parts[0].outcome.outputs.at(wish.output);
     if (work.places.size() > 1) {

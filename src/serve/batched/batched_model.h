@@ -8,7 +8,7 @@
 #include "serve/models/answer_form.h"
 #include "serve/batched/batched_parts.h"
 #include "serve/models/call.h"
-#include "serve/batched/preparing_threads.h"
+#include "serve/models/preparing_threads.h"
 #include "serve/models/queue_rules.h"
 #include "serve/batched/scheduler_setup.h"
 

@@ -8,7 +8,7 @@
 #include "lower/batch_proof.h"
 #include "serve/config/run_config.h"
 #include "serve/models/answer_form.h"
-#include "serve/batched/model_file.h"
+#include "serve/models/model_file.h"
 
 namespace trireme::serve {
 namespace {

@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/text/options.h"
+#include "engine/decode/cache_options.h"
 #include "engine/ranks/inference_ranks.h"
 #include "passes/precision/weights.h"
 #include "serve/config/access_options.h"
@@ -40,6 +41,7 @@ struct ServeOptions {
   base::Duration halt_poll{0};
   passes::WeightOptions weights;
   engine::InferenceRanks ranks = {};
+  engine::CacheOptions cache = {};
   int max_queue = 1024;
   int64_t max_batch = 32;
   base::Duration batch_window{2 * base::kNsPerMs};
@@ -63,10 +65,7 @@ struct ServeOptions {
   std::vector<std::string> tenant;
   int64_t tenants_unlisted = 64;
   bool metric_summaries = false;
-  std::string trace_file, trace_otlp;
-  TraceForm trace_form = TraceForm::triton;
-  bool trace = false;
-  int64_t trace_rate = 1000;
+  TracerOptions trace;
   base::ByteSize cache_size{int64_t{64} << 20};
   double price_per_hour = 0;
   std::string prices, server_name = "trireme";
@@ -145,16 +144,17 @@ struct ServeOptions {
           "lowest priority, because a hypervisor moves those that wake; 0: they halt");
     weights.fields(f);
     ranks.fields(f);
+    cache.fields(f);
     scheduling_fields(f);
     f.add("cache_size", &cache_size, "answers kept for models with response_cache; 0: none");
     f.add("metric_summaries", &metric_summaries,
           "/metrics also has nv_inference_*_summary_us: quantiles of about the last minute");
-    f.add("trace_file", &trace_file, "where traces of requests are written; empty: nowhere");
-    f.add("trace_otlp", &trace_otlp, "OpenTelemetry collector, http://host:4318/v1/traces; empty: none");
-    f.add_choice("trace_form", &trace_form, {"triton", "perfetto"},
+    f.add("trace_file", &trace.file, "where traces of requests are written; empty: nowhere");
+    f.add("trace_otlp", &trace.otlp_url, "OpenTelemetry collector, http://host:4318/v1/traces; empty: none");
+    f.add_choice("trace_form", &trace.form, {"triton", "perfetto"},
                  "of the trace file: Triton's JSON; trace events that Perfetto opens");
-    f.add("trace", &trace, "trace from the start; else /v2/trace/setting switches it on");
-    f.add("trace_rate", &trace_rate, "one of so many requests is traced, besides those whose caller samples")
+    f.add("trace", &trace.is_on, "trace from the start; else /v2/trace/setting switches it on");
+    f.add("trace_rate", &trace.rate, "one of so many requests is traced, besides those whose caller samples")
         .at_least(1);
     f.add("exit_timeout", &exit_timeout, "time for requests in flight after SIGTERM");
     f.add("max_request_bytes", &max_request_bytes,

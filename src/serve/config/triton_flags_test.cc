@@ -62,14 +62,14 @@ TEST(TritonFlags, AStartScriptOfTritonIsParsed) {
   EXPECT_EQ(options.model_control, ModelControl::explicitly);
   EXPECT_EQ(options.poll_interval.ns, 5 * base::kNsPerSecond);
   EXPECT_EQ(options.exit_timeout.ns, 7 * base::kNsPerSecond);
-  EXPECT_TRUE(options.strict_readiness && options.trace && options.allow_client_shm);
+  EXPECT_TRUE(options.strict_readiness && options.trace.is_on && options.allow_client_shm);
   EXPECT_EQ(options.access.host, "127.0.0.1");
   EXPECT_EQ(options.http_threads, 4);
   EXPECT_EQ(options.max_request_bytes.bytes, 1000);
   EXPECT_EQ(options.grpc_port, -1);
   EXPECT_EQ(options.cache_size.bytes, 4096);
-  EXPECT_EQ(options.trace_file, "/t");
-  EXPECT_EQ(options.trace_rate, 9);
+  EXPECT_EQ(options.trace.file, "/t");
+  EXPECT_EQ(options.trace.rate, 9);
   EXPECT_EQ(flags.notes.size(), 3u);
   EXPECT_EQ(flags.notes[0].find("--grpc-infer-thread-count: "), 0u);
 }

@@ -54,14 +54,6 @@ void write_regions(const SharedRegions& regions, InferResponse& response) {
   }
 }
 
-TracerOptions tracer_options(const ServeOptions& options) {
-  return {.file = options.trace_file,
-          .otlp_url = options.trace_otlp,
-          .form = options.trace_form,
-          .is_on = options.trace,
-          .rate = options.trace_rate};
-}
-
 /// Writes the outputs that belong into the client's shared memory there, and fills the trace as the request
 /// goes.
 class Follower final : public RequestObserver {
@@ -117,7 +109,8 @@ KserveCore::KserveCore(Repository& repository, const ServeOptions& options, cons
       env_(env),
       rules_(access_rules(options.access.restrict, options.access.restrict_file)),
       tenant_regions_(std::make_unique<TenantRegions>(options.allow_client_shm)),
-      tracer_(std::make_unique<Tracer>(tracer_options(options), env)) {}
+      tracer_(std::make_unique<Tracer>(options.trace, env)),
+      started_s_(env.clock.wall_ns() / base::kNsPerSecond) {}
 
 bool KserveCore::is_ready() const {
   return state_.load() == ServerState::serving && !(options_.strict_readiness && repository_.has_failures());
@@ -149,6 +142,11 @@ bool KserveCore::is_served(const std::string& name, const std::string& version) 
   } catch (const base::Error&) {
     return false;
   }
+}
+
+std::vector<std::shared_ptr<ServedModel>> KserveCore::serving() const {
+  require_loaded();
+  return repository_.catalog()->serving();
 }
 
 Json KserveCore::metadata(const std::string& name, const std::string& version) const {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/report/env.h"
 #include "serve/access/access.h"
@@ -37,6 +38,8 @@ class KserveCore {
   std::shared_ptr<ServedModel> find(const std::string& name, const std::string& version) const;
   /// Whether find() would give one.
   bool is_served(const std::string& name, const std::string& version) const;
+  /// All versions that serve.
+  std::vector<std::shared_ptr<ServedModel>> serving() const;
   base::Json metadata(const std::string& name, const std::string& version) const;
   /// `{"model_stats":[...]}`, of one model or, for an empty name, of all.
   base::Json statistics(const std::string& name, const std::string& version) const;
@@ -56,6 +59,9 @@ class KserveCore {
   void infer(const std::shared_ptr<ServedModel>& model, InferRequest request, InferSink sink) const;
 
   int64_t now_ns() const { return env_.clock.now_ns(); }
+  /// Seconds since 1970: now, and when the server began.
+  int64_t wall_s() const { return env_.clock.wall_ns() / base::kNsPerSecond; }
+  int64_t started_s() const { return started_s_; }
   /// The regions of those who share the word that a tenant's header holds; empty: nobody is told apart.
   SharedRegions& regions(const std::string& tenant) const { return tenant_regions_->of(tenant); }
   const Tenants& tenants() const { return repository_.tenants(); }
@@ -69,6 +75,7 @@ class KserveCore {
   const AccessRules rules_;
   std::unique_ptr<TenantRegions> tenant_regions_;
   std::unique_ptr<Tracer> tracer_;
+  const int64_t started_s_;
   std::atomic<ServerState> state_{ServerState::loading};
 };
 

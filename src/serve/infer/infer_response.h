@@ -24,6 +24,7 @@ struct InferResponse {
   std::vector<InferOutput> outputs;
   sched::Timing timing = {};     ///< of its (last) batch
   std::string traceparent = {};  ///< of our span, if the request was traced
+  int64_t tokens = 0;            ///< of the texts that it was computed from, without padding
   bool is_final = true;          ///< no answer to the same request follows
   bool is_decoupled = false;     ///< of a model with 0..n answers; the final one then has no outputs
   /// Called by leave(); lives as long as the call that hands the response over. May be null.

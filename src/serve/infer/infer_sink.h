@@ -35,6 +35,7 @@ struct InferSink {
   int64_t begun_ns = 0;     ///< when its first bytes were, over HTTP; 0: not known
   std::function<void(InferResponse&&)> part = {};
   std::shared_ptr<RequestObserver> observer = {};  ///< null: nobody
+  bool wants_one_part = false;                     ///< a text that comes in pieces is to be one part
 };
 
 }  // namespace trireme::serve

@@ -3,12 +3,13 @@
 
 #include <algorithm>
 
+#include "base/text/base64.h"
 #include "base/text/json.h"
 #include "serve/kserve/kserve_generate.h"
 #include "serve/kserve/kserve_raw.h"
 #include "serve/kserve/kserve_request.h"
 #include "serve/kserve/kserve_response.h"
-#include "serve/kserve/request_json.h"
+#include "serve/infer/request_json.h"
 
 namespace trireme::serve {
 namespace {
@@ -53,7 +54,7 @@ Json control_parameters(std::string_view body) {
       continue;
     }
     try {
-      decoded.set(key, http::base64_decode(value.as_string()));
+      decoded.set(key, base::decode_base64(value.as_string()));
     } catch (const base::Error& e) {
       throw e.with("parameter '" + key + "'");
     }
@@ -286,6 +287,7 @@ void KserveApi::generate(const ModelPath& path, http::Request&& request, http::R
       generate_sink(std::move(reply), path.action == "generate_stream", model->config().is_decoupled);
   sink.received_ns = request.received_ns;
   sink.begun_ns = request.begun_ns;
+  sink.wants_one_part = path.action == "generate";
   const auto failed = sink.failed;
   try {
     core_.infer(model, std::move(parsed), std::move(sink));

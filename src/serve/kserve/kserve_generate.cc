@@ -11,7 +11,7 @@
 #include "serve/infer/data_writer.h"
 #include "serve/infer/infer_parameter.h"
 #include "serve/kserve/kserve_response.h"
-#include "serve/kserve/request_json.h"
+#include "serve/infer/request_json.h"
 
 namespace trireme::serve {
 namespace {

@@ -8,7 +8,7 @@
 #include "base/text/json.h"
 #include "serve/infer/data_writer.h"
 #include "serve/infer/infer_parameter.h"
-#include "serve/kserve/request_json.h"
+#include "serve/infer/request_json.h"
 #include "serve/core/shared_regions.h"
 
 namespace trireme::serve {

@@ -10,7 +10,7 @@
 #include "serve/kserve/kserve_generate.h"
 #include "serve/kserve/kserve_request.h"
 #include "serve/kserve/kserve_response.h"
-#include "serve/kserve/request_json.h"
+#include "serve/infer/request_json.h"
 
 namespace trireme::serve {
 namespace {

@@ -93,6 +93,22 @@ CheckedInputs Border::take(InferRequest& request, size_t first) const {
   return out;
 }
 
+std::vector<std::optional<WireTensor>> Border::take_given(InferRequest& request) const {
+  std::vector<std::optional<WireTensor>> taken(config_.inputs.size());
+  for (WireTensor& tensor : request.inputs) {
+    const auto at = std::find_if(config_.inputs.begin(), config_.inputs.end(),
+                                 [&](const TensorConfig& t) { return t.name == tensor.name; });
+    base::require(at != config_.inputs.end(), "unexpected inference input '", tensor.name, "' for model '",
+                  config_.name, "'");
+    check(tensor, *at);
+    taken[static_cast<size_t>(at - config_.inputs.begin())] = std::move(tensor);
+  }
+  for (size_t i = 0; i < taken.size(); ++i)
+    base::require(taken[i] || config_.inputs[i].is_optional, "model '", config_.name,
+                  "' is missing required input '", config_.inputs[i].name, "'");
+  return taken;
+}
+
 CheckedInputs Border::take_alone(InferRequest& request) const {
   const TensorConfig& want = config_.inputs[0];
   base::require(request.inputs.size() == 1 && request.inputs[0].name == want.name,

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "serve/config/model_config.h"
@@ -34,6 +35,9 @@ class Border {
   CheckedInputs take(InferRequest& request, size_t first = 0) const;
   /// Takes the request's only input, which the configuration has at place 0 and which stands alone.
   CheckedInputs take_alone(InferRequest& request) const;
+  /// Takes what the request has of the inputs, by their places in the configuration; those that are optional
+  /// may lack.
+  std::vector<std::optional<WireTensor>> take_given(InferRequest& request) const;
   /// The outputs that the client wants: all where it names none.
   std::vector<AnswerWish> wishes(const InferRequest& request) const;
 

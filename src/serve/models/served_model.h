@@ -19,6 +19,7 @@
 namespace trireme::serve {
 
 class ServedModel;
+class TextModel;
 
 /// Where a version lies and what its config.pbtxt said (or nothing).
 struct ModelSource {
@@ -64,6 +65,8 @@ class ServedModel {
 
   /// Checks a request and begins with it. Throws for what is wrong with it; later errors go to the sink.
   virtual void infer(InferRequest request, InferSink sink) = 0;
+  /// What protocols of language models ask; null: it continues no texts.
+  virtual TextModel* texts() { return nullptr; }
   /// True where requests say their sequence.
   virtual bool takes_sequences() const { return false; }
 

@@ -2,6 +2,7 @@
 #include "serve/repository/load_served_model.h"
 
 #include "serve/batched/batched_model.h"
+#include "serve/generative/generative_model.h"
 #include "serve/models/ensemble_model.h"
 
 namespace trireme::serve {
@@ -9,6 +10,7 @@ namespace trireme::serve {
 std::shared_ptr<ServedModel> load_served_model(const ModelSource& source, const ModelHost& host,
                                                const ModelMetrics* earlier) {
   if (source.config.ensemble) return std::make_shared<EnsembleModel>(source, host, earlier);
+  if (is_generative(source)) return std::make_shared<GenerativeModel>(source, host, earlier);
   return std::make_shared<BatchedModel>(source, host, earlier);
 }
 

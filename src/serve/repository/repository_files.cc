@@ -9,7 +9,7 @@
 #include "base/files/directory.h"
 #include "base/files/file.h"
 #include "base/files/scratch.h"
-#include "serve/batched/model_file.h"
+#include "serve/models/model_file.h"
 
 namespace trireme::serve {
 namespace {
@@ -20,7 +20,8 @@ namespace fs = std::filesystem;
 
 bool holds_model(const fs::path& dir) {
   std::error_code none;
-  return fs::exists(dir / "model.onnx", none) || fs::exists(dir / "config.json", none);
+  return fs::exists(dir / "model.onnx", none) || fs::exists(dir / "config.json", none) ||
+         !gguf_file_of(dir.string()).empty();
 }
 
 void apply_policy(const VersionPolicy& policy, std::map<int64_t, std::string>& versions) {
@@ -154,8 +155,8 @@ std::map<int64_t, std::string> served_versions(const std::string& root, const Mo
   const bool has_file = !file.empty() && base::file_exists(root + "/" + file);
   if (found.empty() && (config.ensemble || has_file || holds_model(root) || others.has(root)))
     found[1] = root;
-  base::require(!found.empty(), "no version: want <model>/1/model.onnx, <model>/model.onnx, an encoder's ",
-                "config.json and model.safetensors or a run's checkpoints/latest; the directory holds ",
+  base::require(!found.empty(), "no version: want <model>/1/model.onnx, <model>/model.onnx, a config.json ",
+                "with model.safetensors, one .gguf file or a run's checkpoints/latest; the directory holds ",
                 list_directory(root));
   const std::string there = numbers_of(found);
   apply_policy(config.versions, found);

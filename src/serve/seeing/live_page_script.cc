@@ -31,11 +31,13 @@ function parse(text){
   }
   return out;
 }
-// One scrape by model: {at, models: {key: {name, version, values, buckets}}, values}.
+// One scrape by model: {at, models: {key: {name, version, values, buckets}}, texts: {name: values}, values}.
 function scrape(text){
-  const shot={at:performance.now()/1e3,models:{},values:{}};
+  const shot={at:performance.now()/1e3,models:{},texts:{},values:{}};
   for(const s of parse(text)){
     const l=s.labels;
+    if(l.model_name&&l.le===undefined&&!l.finished_reason)
+      (shot.texts[l.model_name]||(shot.texts[l.model_name]={}))[s.name.slice('vllm:'.length)]=s.value;
     if(!l.model||!l.version){
       if(l.le===undefined)shot.values[s.name]=(shot.values[s.name]||0)+s.value;
       continue;
@@ -215,12 +217,20 @@ function remember(key,f){
   }
   return l;
 }
-function detail(f,l){
+// What a language model does now.
+function textFacts(now,then,seconds){
+  if(!now)return {};
+  const per=name=>number((now[name]-(then&&then[name]||0))/seconds,1);
+  return {'texts under way':number(now.num_requests_running,0),'texts waiting':number(
+    now.num_requests_waiting,0),'pages held':number(100*now.kv_cache_usage_perc,0)+' %',
+    'tokens of answers/s':per('generation_tokens_total'),'tokens of prompts/s':per('prompt_tokens_total')};
+}
+function detail(f,l,texts){
   plot($('rate'),{'requests/s':l.requests},'requests/s');
   plot($('latency'),{p50:l.p50,p95:l.p95,p99:l.p99},'ms');
   bars($('batches'),f.batches,'Rows of a batch');
   bars($('lengths'),f.lengths,'Requests waiting');
-  const facts={'mean time in the queue':took(f.queue),'gathering inputs':took(f.input),
+  const facts={...texts,'mean time in the queue':took(f.queue),'gathering inputs':took(f.input),
     'model run':took(f.infer),'writing the answer':took(f.output),'answers from the cache':number(
       f.hits,1)+'/s',
     'padding in inputs':Number.isNaN(f.waste)?'–':number(100*f.waste,1)+' %',
@@ -262,7 +272,7 @@ function draw(){
     hung+=f.hung;
     show(row,f);
     if(!chosen)choose(key,m.name,m.version);
-    if(chosen===key)detail(f,l);
+    if(chosen===key)detail(f,l,textFacts(now.texts[m.name],then.texts[m.name],seconds));
   }
   for(const e of index){
     const key=e.name+'/'+(e.version||'');
@@ -324,8 +334,71 @@ async function choose(key,name,version){
     if(chosen!==key)return;
     metadata=found;
     metadata.version=version;
-    $('fields').replaceChildren(...metadata.inputs.map(fields));
+    talk=[];
+    $('fields').replaceChildren(...(isText()?[message()]:metadata.inputs.map(fields)));
   }catch(e){$('fields').textContent=e.message;metadata=null}
+}
+const isText=()=>metadata.platform==='trireme_text';
+// A conversation with a language model: what was said, each answer as its tokens come.
+let talk=[];
+function message(){
+  const set=document.createElement('fieldset'),data=document.createElement('textarea');
+  data.id='data0';
+  data.rows=3;
+  labelled('message; the conversation goes on until another model is chosen',data,set);
+  return set;
+}
+function conversation(answer){
+  $('answer').textContent=talk.map(m=>m.role+': '+m.content).join('\n')+'\nassistant: '+answer;
+}
+// The events of a stream, each as JSON.
+async function* events(body){
+  const reader=body.getReader(),decoder=new TextDecoder();
+  for(let text='';;){
+    const {done,value}=await reader.read();
+    if(done)return;
+    text+=decoder.decode(value,{stream:true});
+    for(let end;(end=text.indexOf('\n\n'))>=0;text=text.slice(end+2)){
+      const data=text.slice(0,end).replace(/^data: /,'');
+      if(data!=='[DONE]')yield JSON.parse(data);
+    }
+  }
+}
+// A model without a template continues what was typed.
+async function begin(options){
+  const post=(path,more)=>ask(path,{method:'POST',any:true,headers:{'Content-Type':'application/json'},
+    body:JSON.stringify({...options,...more})});
+  let answer=await post('/v1/chat/completions',{messages:talk,max_tokens:512});
+  if(answer.status===400&&(await answer.clone().text()).includes('no chat template'))
+    answer=await post('/v1/completions',{prompt:talk[talk.length-1].content,max_tokens:128});
+  if(!answer.ok)throw Error(answer.status+' '+(await answer.text()).slice(0,300));
+  return answer;
+}
+async function speak(){
+  talk.push({role:'user',content:$('data0').value});
+  const start=performance.now(),model=metadata.name;
+  let text='',first=0,tokens=0;
+  try{
+    const answer=await begin({model,stream:true,stream_options:{include_usage:true}});
+    for await(const chunk of events(answer.body)){
+      if(chunk.error)throw Error(chunk.error.message);
+      if(!metadata||metadata.name!==model)return;
+      if(chunk.usage)tokens=chunk.usage.completion_tokens;
+      const c=chunk.choices[0];
+      if(!c)continue;
+      first=first||performance.now();
+      text+=(c.delta?c.delta.content:c.text)||'';
+      conversation(text);
+    }
+    const seconds=(performance.now()-first)/1e3;
+    $('took').textContent='first token in '+number(first-start)+' ms, '+tokens+' tokens, '+number(
+      (tokens-1)/seconds,1)+'/s';
+    talk.push({role:'assistant',content:text});
+    $('data0').value='';
+  }catch(e){
+    talk.pop();
+    throw e;
+  }
 }
 function labelled(text,input,parent){
   const label=document.createElement('label');
@@ -392,6 +465,7 @@ async function send(event){
   if(!metadata)return;
   $('answer').className='';
   try{
+    if(isText())return await speak();
     const text=body(),start=performance.now();
     const answer=await ask('/v2/models/'+encodeURIComponent(
       metadata.name)+'/versions/'+metadata.version+'/infer',

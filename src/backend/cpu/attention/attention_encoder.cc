@@ -119,6 +119,18 @@ HWY_NOINLINE void store_output(const Attention& g, const BlockAt& at, Scratch& s
                   at.queries);
 }
 
+// Scores [n, kBlock] -> cap tanh(score / cap).
+template <size_t kV>
+HWY_NOINLINE void cap_scores(float softcap, size_t n, float* scores) {
+  const VF cap = set(softcap), inverse = set(1.0f / softcap);
+  for (size_t k = 0; k < n; ++k) {
+    for (size_t v = 0; v < kV; ++v) {
+      float* p = scores + k * kBlock + v * kLanes;
+      hn::Store(hn::Mul(cap, tanh_v(hn::Mul(hn::Load(kF, p), inverse))), kF, p);
+    }
+  }
+}
+
 template <size_t kV>
 void run_block(const Attention& g, const BlockAt& at, Scratch& s) {
   load_queries<kV>(g, at, s);
@@ -128,21 +140,24 @@ void run_block(const Attention& g, const BlockAt& at, Scratch& s) {
   const float* v = g.v.data + at.batch * g.v.stride_batch + kv_head * g.v.stride_head;
   const int64_t last_query = at.query + static_cast<int64_t>(at.queries) - 1;
   const int64_t keys = g.causal ? std::clamp<int64_t>(last_query + g.causal_offset + 1, 0, g.keys) : g.keys;
-  for (int64_t first = 0; first < keys; first += static_cast<int64_t>(kKeys)) {
+  const int64_t start = first_key(g, at);
+  for (int64_t first = start; first < keys; first += static_cast<int64_t>(kKeys)) {
     const size_t n = static_cast<size_t>(std::min<int64_t>(static_cast<int64_t>(kKeys), keys - first));
     product<kV, false>(
         {k + first * g.k.stride_seq, g.k.stride_seq, 1, s.q, s.scores, static_cast<size_t>(g.head_dim)}, n);
+    if (g.softcap > 0) cap_scores<kV>(g.softcap, n, s.scores);
     if (g.mask.data != nullptr) add_mask<kV>(g, at, first, n, s.scores);
     if (g.causal && first + static_cast<int64_t>(n) > at.query + g.causal_offset + 1)
       apply_causal(g, at, first, n, s.scores);
-    softmax_step<kV>(g, n, first == 0, s);
+    if (g.left >= 0 && first < last_query + g.causal_offset - g.left) apply_window(g, at, first, n, s.scores);
+    softmax_step<kV>(g, n, first == start, s);
     const Product pv = {v + first * g.v.stride_seq, 1, g.v.stride_seq, s.scores, s.out, n};
-    if (first == 0)
+    if (first == start)
       product<kV, false>(pv, static_cast<size_t>(g.value_dim));
     else
       product<kV, true>(pv, static_cast<size_t>(g.value_dim));
   }
-  if (keys <= 0) std::fill_n(s.out, static_cast<size_t>(g.value_dim) * kBlock, 0.0f);
+  if (keys <= start) std::fill_n(s.out, static_cast<size_t>(g.value_dim) * kBlock, 0.0f);
   if (g.log_sum_exp != nullptr) store_log_sum_exp(g, at, s);
   store_output<kV>(g, at, s);
 }

@@ -42,6 +42,8 @@ struct Attention {
   AttentionMask mask;
   bool causal = false;           // query i sees keys 0 .. i + causal_offset
   int64_t causal_offset = 0;     // keys before the first query, e.g. the cached ones
+  int64_t left = -1;             // query i sees keys from i + causal_offset - left on; -1: all
+  float softcap = 0;             // scores become cap tanh(score / cap) before the mask; 0: off
   float* log_sum_exp = nullptr;  // [batch, heads, queries] of the masked scores, or null; -inf: saw no key
 };
 

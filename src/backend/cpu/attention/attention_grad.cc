@@ -29,6 +29,7 @@ struct Scratch {
   alignas(64) float dy[kBlock * kAttentionMaxDim];         // [queries, padded value_dim]
   alignas(64) float scores[kKeys * kBlock];                // [keys of the step, kBlock]: s, then p
   alignas(64) float ds[kKeys * kBlock];                    // dp, then ds
+  alignas(64) float slope[kKeys * kBlock];                 // derivative of capped scores
   alignas(64) float dq[kAttentionMaxDim * kBlock];         // [head_dim, kBlock]
   alignas(64) float lse[kBlock], delta[kBlock];            // per query
 };
@@ -93,6 +94,31 @@ HWY_NOINLINE void probabilities(size_t n, Scratch& s) {
   }
 }
 
+// Scores [n, kBlock] -> cap tanh(score / cap), and the derivative of that.
+template <size_t kV>
+HWY_NOINLINE void cap_scores(float softcap, size_t n, Scratch& s) {
+  const VF cap = set(softcap), inverse = set(1.0f / softcap);
+  for (size_t k = 0; k < n; ++k) {
+    for (size_t v = 0; v < kV; ++v) {
+      float *p = s.scores + k * kBlock + v * kLanes, *slope = s.slope + k * kBlock + v * kLanes;
+      const VF t = tanh_v(hn::Mul(hn::Load(kF, p), inverse));
+      hn::Store(hn::Mul(cap, t), kF, p);
+      hn::Store(hn::NegMulAdd(t, t, set(1.0f)), kF, slope);
+    }
+  }
+}
+
+// ds of capped scores.
+template <size_t kV>
+HWY_NOINLINE void apply_slope(size_t n, Scratch& s) {
+  for (size_t k = 0; k < n; ++k) {
+    for (size_t v = 0; v < kV; ++v) {
+      const size_t at = k * kBlock + v * kLanes;
+      hn::Store(hn::Mul(hn::Load(kF, s.ds + at), hn::Load(kF, s.slope + at)), kF, s.ds + at);
+    }
+  }
+}
+
 // c [keys, step] += t [keys, kBlock] rows [queries, step], channels in the lanes.
 struct KeyProduct {
   const float *t, *rows;
@@ -134,15 +160,18 @@ void run_block(const AttentionGrad& a, const BlockAt& at, const KeySums& sums, S
   std::fill_n(s.dq, dim * kBlock, 0.0f);
   const int64_t last_query = at.query + static_cast<int64_t>(at.queries) - 1;
   const int64_t keys = g.causal ? std::clamp<int64_t>(last_query + g.causal_offset + 1, 0, g.keys) : g.keys;
-  for (int64_t first = 0; first < keys; first += static_cast<int64_t>(kKeys)) {
+  for (int64_t first = first_key(g, at); first < keys; first += static_cast<int64_t>(kKeys)) {
     const size_t n = static_cast<size_t>(std::min<int64_t>(static_cast<int64_t>(kKeys), keys - first));
     const float *kf = k + first * g.k.stride_seq, *vf = v + first * g.v.stride_seq;
     product<kV, false>({kf, g.k.stride_seq, 1, s.q_across, s.scores, dim}, n);
     product<kV, false>({vf, g.v.stride_seq, 1, s.dy_across, s.ds, value_dim}, n);
+    if (g.softcap > 0) cap_scores<kV>(g.softcap, n, s);
     if (g.mask.data != nullptr) add_mask<kV>(g, at, first, n, s.scores);
     if (g.causal && first + static_cast<int64_t>(n) > at.query + g.causal_offset + 1)
       apply_causal(g, at, first, n, s.scores);
+    if (g.left >= 0 && first < last_query + g.causal_offset - g.left) apply_window(g, at, first, n, s.scores);
     probabilities<kV>(n, s);
+    if (g.softcap > 0) apply_slope<kV>(n, s);
     product<kV, true>({kf, 1, g.k.stride_seq, s.ds, s.dq, n}, dim);
     float *dk = sums.dk + static_cast<size_t>(first) * sums.dk_step,
           *dv = sums.dv + static_cast<size_t>(first) * sums.dv_step;

@@ -55,7 +55,7 @@ struct Scratch {
   HWY_ALIGN float y[kBlock * kMaxDim];     // of all parts so far
   HWY_ALIGN float run[kRun * kMaxDim];     // keys or values as whole f32 vectors
   float top[kBlock], sum[kBlock], part_top[kBlock], part_sum[kBlock];
-  int64_t limit[kBlock];  // keys that a query vector sees
+  int64_t from[kBlock], limit[kBlock];  // keys [from, limit) are those that a query vector sees
 };
 
 size_t width_of(int64_t dim) { return (static_cast<size_t>(dim) + kLanes - 1) / kLanes * kLanes; }
@@ -214,11 +214,21 @@ HWY_INLINE void for_runs(const PagedAttention& g, int64_t begin, int64_t end, co
   }
 }
 
-// scores -> exponents, their largest and their sum; zeros behind the keys that a query vector sees.
+// scores -> cap tanh(score / cap)
+void cap_scores(float softcap, float* p, size_t n) {
+  const VF cap = set(softcap), inverse = set(1.0f / softcap);
+  for (size_t at = 0; at < n; at += kLanes)  // rows of scores are whole vectors
+    hn::Store(hn::Mul(cap, tanh_v(hn::Mul(hn::Load(kF, p + at), inverse))), kF, p + at);
+}
+
+// scores -> exponents, their largest and their sum; zeros outside the keys that a query vector sees.
 void soften(Scratch& s, size_t i, int64_t begin, size_t filled) {
   float* p = s.scores + i * kPart;
-  const auto n = static_cast<size_t>(std::clamp<int64_t>(s.limit[i] - begin, 0, kPagedPart));
+  const int64_t last = std::clamp<int64_t>(s.limit[i] - begin, 0, kPagedPart);
+  const int64_t first = std::clamp<int64_t>(s.from[i] - begin, 0, last);
+  const auto n = static_cast<size_t>(first < last ? last : 0);
   const float none = -std::numeric_limits<float>::infinity();
+  std::fill_n(p, first, none);
   const float top = reduce_run(p, n, none, Same(), MaxFold());
   const VF most = set(top);
   s.part_top[i] = top;
@@ -273,16 +283,23 @@ void load_queries(const PagedAttention& g, const PagedJob& job, Scratch& s) {
     widen(element(g.q, g.type, vector_at(g, job, i)), g.type, to, dim);
     std::fill(to + dim, to + width, 0.0f);
     s.limit[n] = g.lengths[job.sequence] - fresh + (job.first + i) / group + 1;
+    s.from[n] = g.window > 0 ? std::max<int64_t>(0, s.limit[n] - g.window) : 0;
     s.top[n] = -std::numeric_limits<float>::infinity();
     s.sum[n] = 0;
     std::fill_n(s.y + n * kMaxDim, width, 0.0f);
   }
 }
 
+// Keys [begin, end) of one part, of which those before `from` are seen by no query vector of the job.
+struct PartKeys {
+  int64_t begin, from, end;
+};
+
 // One part of the keys: its scores, their exponents and the weighted sum of its values.
-void attend_part(const PagedAttention& g, const PagedJob& job, int64_t begin, int64_t end, Scratch& s) {
+void attend_part(const PagedAttention& g, const PagedJob& job, const PartKeys& part, Scratch& s) {
+  const int64_t begin = part.begin, end = part.end;
   const size_t width = width_of(g.dim), count = static_cast<size_t>(job.count);
-  for_runs(g, begin, end, [&](int64_t token, size_t n) HWY_ATTR {
+  for_runs(g, part.from, end, [&](int64_t token, size_t n) HWY_ATTR {
     const Run keys = load_run(g, job, {g.keys, token, n}, s.run);
     float* to = s.scores + (token - begin);
     for (size_t t = 0; t < n; t += 4) {
@@ -293,10 +310,11 @@ void attend_part(const PagedAttention& g, const PagedJob& job, int64_t begin, in
     }
   });
   for (size_t i = 0; i < count; ++i) {
+    if (g.softcap > 0) cap_scores(g.softcap, s.scores + i * kPart, static_cast<size_t>(end - begin));
     soften(s, i, begin, static_cast<size_t>(end - begin));
     std::fill_n(s.part + i * kMaxDim, width, 0.0f);
   }
-  for_runs(g, begin, end, [&](int64_t token, size_t n) HWY_ATTR {
+  for_runs(g, part.from, end, [&](int64_t token, size_t n) HWY_ATTR {
     const Run values = load_run(g, job, {g.values, token, n}, s.run);
     const float* p = s.scores + (token - begin);
     for_tiles(count, [&](auto rows, size_t i) HWY_ATTR {
@@ -313,14 +331,29 @@ void store_vector(const PagedAttention& g, const PagedJob& job, int64_t i, float
   narrow(y, g.type, const_cast<std::byte*>(to), dim);
 }
 
+// The states of a part that no query vector of the job sees.
+void leave_part(const PagedJob& job, size_t dim) {
+  if (job.states == nullptr) return;
+  for (int64_t i = 0; i < job.count; ++i) {
+    float* state = job.states + i * job.stride;
+    std::fill_n(state, dim, 0.0f);
+    state[dim] = -std::numeric_limits<float>::infinity();
+    state[dim + 1] = 0;
+  }
+}
+
 void attend_job(const PagedAttention& g, const PagedJob& job) {
   Scratch s;
   load_queries(g, job, s);
   const size_t width = width_of(g.dim), dim = static_cast<size_t>(g.dim);
-  const int64_t seen = s.limit[job.count - 1];  // later rows see more
+  const int64_t seen = s.limit[job.count - 1], left = s.from[0];  // later rows see later keys
   for (int64_t part = job.part; part < job.last_part && part * kPagedPart < seen; ++part) {
     const int64_t begin = part * kPagedPart;
-    attend_part(g, job, begin, std::min(seen, begin + kPagedPart), s);
+    if (begin + kPagedPart <= left) {
+      leave_part(job, dim);
+      continue;
+    }
+    attend_part(g, job, {begin, std::max(begin, left), std::min(seen, begin + kPagedPart)}, s);
     for (size_t i = 0; i < static_cast<size_t>(job.count); ++i) {
       float* y = s.part + i * kMaxDim;
       if (job.states == nullptr) {

@@ -27,7 +27,8 @@ struct PagedAttention {
   void* y = nullptr;                                    ///< [rows, heads, dim]
   int64_t rows = 0, sequences = 0, heads = 1, kv_heads = 1, dim = 0;
   int64_t pages = 0, page_tokens = 16, most_pages = 0;
-  float scale = 1;
+  int64_t window = 0;            ///< keys that a query sees, its own among them; 0: all before it
+  float scale = 1, softcap = 0;  ///< scores become cap tanh(score / cap); 0: off
   void* workspace = nullptr;
 };
 

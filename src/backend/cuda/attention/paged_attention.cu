@@ -23,7 +23,9 @@ PagedView view_of(const PagedAttentionArgs& a) {
           .pages = a.pages,
           .page_tokens = a.page_tokens,
           .most_pages = a.most_pages,
+          .window = a.window,
           .scale = a.scale,
+          .softcap = a.softcap,
           .fault = a.fault,
           .step = a.step};
 }
@@ -64,7 +66,8 @@ void attend_pages(tensor::Stream& stream, const PagedAttentionArgs& a) {
   }
   if (a.rows <= kFewRows) return;
   if constexpr (std::is_same_v<Q, T> && sizeof(T) == 2 && kDim <= 128) {
-    if (a.dim % 8 == 0) return launch_mma<T, kDim>(stream, a);
+    const bool is_plain = a.window == 0 && a.softcap == 0;
+    if (a.dim % 8 == 0 && is_plain) return launch_mma<T, kDim>(stream, a);
   }
   using Kernel = PagedTiles<Q, T, kDim>;
   const int64_t tiles = (a.rows / Kernel::kRows + a.sequences) * a.heads;

@@ -19,7 +19,8 @@ struct PagedAttentionArgs {
   void* y = nullptr;
   int64_t rows = 0, sequences = 0, heads = 1, kv_heads = 1, dim = 0;
   int64_t pages = 0, page_tokens = 16, most_pages = 0;
-  float scale = 1;
+  int64_t window = 0;            ///< keys that a query sees, its own among them; 0: all before it
+  float scale = 1, softcap = 0;  ///< scores become cap tanh(score / cap); 0: off
   void* workspace = nullptr;
   int64_t* fault = nullptr;  ///< pages out of range are reported and not read
   int64_t step = 0;

@@ -76,19 +76,21 @@ struct PagedParts {
     const int team = lane.thread() / kLanes, in_team = lane.thread() % kLanes;
     Vectors v;
     v.count = static_cast<int>(left < kVectors ? left : kVectors);
-    int64_t most = 0;
+    int64_t most = 0, least = view.length(at.sequence);
     for (int i = 0; i < kVectors; ++i) {
       const int64_t vector = at.first + (i < v.count ? i : 0), row = vector / view.group();
       v.seen[i] = static_cast<int32_t>(view.seen(at.sequence, row));
       most = v.seen[i] > most ? v.seen[i] : most;
+      least = v.seen[i] < least ? v.seen[i] : least;
       const int64_t head = at.kv * view.group() + vector % view.group();
       const Q* from = q + ((view.starts[at.sequence] + row) * view.heads + head) * view.dim;
       load_channels<kEach>(from, in_team * kEach, view.dim, v.query[i]);
     }
     const int64_t end = begin + kPagedPart < most ? begin + kPagedPart : most;
+    const int64_t left_behind = view.first_of(least), start = begin > left_behind ? begin : left_behind;
     PagedState<kEach> state[kVectors];
     // All teams take as many turns: shuffles need whole warps.
-    for (int64_t token = begin + team; token - team < end; token += kTeams)
+    for (int64_t token = start + team; token - team < end; token += kTeams)
       visit(lane, at, {token, end}, v, state);
     join_teams(lane, at, v, state);
   }
@@ -108,7 +110,8 @@ struct PagedParts {
       float dot = 0;
       for (int c = 0; c < kEach; ++c) dot += v.query[i][c] * key[c];
       for (int mask = kLanes / 2; mask > 0; mask /= 2) dot += lane.shuffle_xor(dot, mask);
-      if (from >= 0 && token < v.seen[i]) state[i].join(dot * view.scale, 1.0f, value);
+      if (from >= 0 && token < v.seen[i] && token >= view.first_of(v.seen[i]))
+        state[i].join(view.capped(dot * view.scale), 1.0f, value);
     }
   }
 

@@ -55,7 +55,8 @@ struct PagedTiles {
     }
     State state;
     const int64_t last = first + kRows < fresh ? first + kRows : fresh, end = view.seen(s, last - 1);
-    for (int64_t token = 0; token < end; token += kRows) {
+    const int64_t start = view.first_of(view.seen(s, first)) / kRows * kRows;
+    for (int64_t token = start; token < end; token += kRows) {
       lane.sync();
       for (int i = lane.thread(); i < kRows * (kDim / kPack<T>); i += kThreads) {
         const int j = i / (kDim / kPack<T>), channel = i % (kDim / kPack<T>)*kPack<T>;
@@ -69,7 +70,8 @@ struct PagedTiles {
         }
       }
       lane.sync();
-      for (int j = 0; j < kRows; j += kRun) visit(lane, seen - token, j, query, state);
+      for (int j = 0; j < kRows; j += kRun)
+        visit(lane, {view.first_of(seen) - token, seen - token}, j, query, state);
     }
     if (row >= fresh) return;
     const float scale = state.sum > 0 ? 1.0f / state.sum : 0.0f;
@@ -79,9 +81,14 @@ struct PagedTiles {
     }
   }
 
-  /// kRun keys from row `j` of the tiles on, of which the query vector sees those before row `seen`.
+  /// Rows [first, last) of the tiles, as far as they reach.
+  struct SeenRows {
+    int64_t first, last;
+  };
+
+  /// kRun keys from row `j` of the tiles on, of which the query vector sees `seen`.
   template <class Lane>
-  TRIREME_DEVICE void visit(const Lane& lane, int64_t seen, int j, const float* query, State& state) const {
+  TRIREME_DEVICE void visit(const Lane& lane, SeenRows seen, int j, const float* query, State& state) const {
     const float* keys = lane.template shared<float>();
     const float* values = keys + kRows * kDim;
     const int part = lane.thread() % kParts;
@@ -90,7 +97,7 @@ struct PagedTiles {
       float sum = 0;
       for (int i = 0; i < kEach; ++i) sum += query[i] * keys[(j + r) * kDim + i * kParts + part];
       for (int mask = kParts / 2; mask > 0; mask /= 2) sum += lane.shuffle_xor(sum, mask);
-      score[r] = j + r < seen ? sum : -INFINITY;
+      score[r] = j + r >= seen.first && j + r < seen.last ? view.capped(sum) : -INFINITY;
       top = score[r] > top ? score[r] : top;
     }
     if (top == -INFINITY) return;

@@ -1,6 +1,7 @@
 // What a thread of paged attention asks of the batch: whose row this is, what it sees, where a token lies.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 
 #include "backend/cuda/attention/paged_attention.h"
@@ -13,8 +14,8 @@ inline constexpr int64_t kPagedPart = 256;
 
 struct PagedView {
   const int32_t *table, *lengths, *starts;
-  int64_t rows, sequences, heads, kv_heads, dim, pages, page_tokens, most_pages;
-  float scale;
+  int64_t rows, sequences, heads, kv_heads, dim, pages, page_tokens, most_pages, window;
+  float scale, softcap;
   int64_t* fault;
   int64_t step;
 
@@ -30,6 +31,13 @@ struct PagedView {
   TRIREME_DEVICE int64_t seen(int64_t s, int64_t i) const {
     const int64_t n = length(s) - fresh(s) + i + 1;
     return n > 0 ? n : 0;
+  }
+  /// First key that a query sees of whose keys `seen` are its own and those before it.
+  TRIREME_DEVICE int64_t first_of(int64_t seen_keys) const {
+    return window > 0 && seen_keys > window ? seen_keys - window : 0;
+  }
+  TRIREME_DEVICE float capped(float score) const {
+    return softcap > 0 ? softcap * tanhf(score / softcap) : score;
   }
   /// The sequence of a row; `sequences` for rows of none.
   TRIREME_DEVICE int64_t sequence_of(int64_t row) const {

@@ -1,0 +1,293 @@
+// Puts grammars together from rows of symbols.
+#include "data/grammar/grammar.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/utf8.h"
+
+namespace trireme::data {
+namespace {
+
+using Row = Grammar::Row;
+
+/// Byte strings of one length in which every place has a range of its own.
+struct ByteRanges {
+  std::vector<std::pair<uint8_t, uint8_t>> places;
+};
+
+std::string utf8(char32_t code) {
+  std::string out;
+  base::append_utf8(out, code);
+  return out;
+}
+
+/// Code points first..last, whose texts have one length, as ranges of bytes: where the first bytes differ,
+/// the places behind them are full but at the borders.
+void append_ranges(std::string_view first, std::string_view last, ByteRanges prefix,
+                   std::vector<ByteRanges>& out) {
+  const auto byte = [](char c) { return static_cast<uint8_t>(c); };
+  if (first.empty()) {
+    out.push_back(std::move(prefix));
+    return;
+  }
+  const std::string lowest(first.size() - 1, '\x80'), highest(first.size() - 1, '\xBF');
+  const auto with = [&](uint8_t low, uint8_t high, std::string_view from, std::string_view to) {
+    ByteRanges next = prefix;
+    next.places.emplace_back(low, high);
+    append_ranges(from, to, std::move(next), out);
+  };
+  uint8_t low = byte(first[0]), high = byte(last[0]);
+  if (low == high) return with(low, high, first.substr(1), last.substr(1));
+  if (first.substr(1) != lowest) with(low++, byte(first[0]), first.substr(1), highest);
+  if (last.substr(1) != highest) --high;
+  if (low <= high) {
+    // Whole places: each takes all continuation bytes.
+    ByteRanges next = prefix;
+    next.places.emplace_back(low, high);
+    for (size_t i = 1; i < first.size(); ++i) next.places.emplace_back(0x80, 0xBF);
+    out.push_back(std::move(next));
+  }
+  if (last.substr(1) != highest) with(byte(last[0]), byte(last[0]), lowest, last.substr(1));
+}
+
+std::vector<ByteRanges> utf8_ranges(char32_t first, char32_t last) {
+  std::vector<ByteRanges> out;
+  constexpr GrammarBuilder::Range kLengths[] = {
+      {0, 0x7F}, {0x80, 0x7FF}, {0x800, 0xD7FF}, {0xE000, 0xFFFF}, {0x10000, 0x10FFFF}};
+  for (const auto& length : kLengths) {
+    const char32_t from = std::max(first, length.first), to = std::min(last, length.last);
+    if (from <= to) append_ranges(utf8(from), utf8(to), {}, out);
+  }
+  return out;
+}
+
+/// In order, without overlaps; of a negated class what lies between.
+std::vector<GrammarBuilder::Range> sorted(std::vector<GrammarBuilder::Range> ranges, bool negated) {
+  std::sort(ranges.begin(), ranges.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::vector<GrammarBuilder::Range> joined, others;
+  for (const auto& r : ranges) {
+    base::require(r.first <= r.last && r.last <= 0x10FFFF,
+                  "a range of characters that ends before it begins");
+    if (!joined.empty() && r.first <= joined.back().last + 1)
+      joined.back().last = std::max(joined.back().last, r.last);
+    else
+      joined.push_back(r);
+  }
+  if (!negated) return joined;
+  char32_t next = 0;
+  for (const auto& r : joined) {
+    if (r.first > next) others.push_back({next, r.first - 1});
+    next = r.last + 1;
+  }
+  if (next <= 0x10FFFF) others.push_back({next, 0x10FFFF});
+  return others;
+}
+
+/// Finds rules that begin with themselves: walking them would not end.
+class LeftRecursion {
+ public:
+  explicit LeftRecursion(const Grammar& grammar)
+      : g_(grammar), empty_(g_.rules.size(), false), seen_(g_.rules.size(), 0) {
+    find_empty();
+  }
+
+  void check() {
+    for (uint32_t rule = 0; rule < g_.rules.size(); ++rule) walk(rule);
+  }
+
+ private:
+  bool is_empty(const Row& row) const {
+    return std::all_of(row.begin(), row.end(), [&](const auto& s) { return s.is_rule && empty_[s.index]; });
+  }
+
+  /// Rules that may be nothing: a rule is looked at again when one that it needs has become such.
+  void find_empty() {
+    std::vector<std::vector<uint32_t>> users(g_.rules.size());
+    std::vector<uint32_t> waiting;
+    for (uint32_t rule = 0; rule < g_.rules.size(); ++rule) {
+      waiting.push_back(rule);
+      for (const Row& row : g_.rules[rule].rows) {
+        for (const auto& s : row) {
+          if (s.is_rule) users[s.index].push_back(rule);
+        }
+      }
+    }
+    while (!waiting.empty()) {
+      const uint32_t rule = waiting.back();
+      waiting.pop_back();
+      const auto& rows = g_.rules[rule].rows;
+      if (empty_[rule] || std::none_of(rows.begin(), rows.end(), [&](const Row& r) { return is_empty(r); }))
+        continue;
+      empty_[rule] = true;
+      waiting.insert(waiting.end(), users[rule].begin(), users[rule].end());
+    }
+  }
+
+  /// Rules that `rule` may begin with.
+  std::vector<uint32_t> beginnings(uint32_t rule) const {
+    std::vector<uint32_t> out;
+    for (const Row& row : g_.rules[rule].rows) {
+      for (const auto& s : row) {
+        if (!s.is_rule) break;
+        out.push_back(s.index);
+        if (!empty_[s.index]) break;
+      }
+    }
+    return out;
+  }
+
+  /// Depth first, on a stack of ours: rules may be nested as deep as there are any.
+  void walk(uint32_t start) {
+    struct Open {
+      uint32_t rule;
+      std::vector<uint32_t> next;
+    };
+    if (seen_[start] != 0) return;
+    std::vector<Open> open;
+    const auto enter = [&](uint32_t rule) {
+      seen_[rule] = 1;
+      open.push_back({rule, beginnings(rule)});
+    };
+    enter(start);
+    while (!open.empty()) {
+      if (open.back().next.empty()) {
+        seen_[open.back().rule] = 2;
+        open.pop_back();
+        continue;
+      }
+      const uint32_t rule = open.back().next.back();
+      open.back().next.pop_back();
+      if (seen_[rule] == 1)
+        base::fail_unsupported("grammar: the rule '", g_.rules[rule].name, "' begins with itself");
+      if (seen_[rule] == 0) enter(rule);
+    }
+  }
+
+  const Grammar& g_;
+  std::vector<bool> empty_;
+  std::vector<int8_t> seen_;  // 1: being walked, 2: done
+};
+
+}  // namespace
+
+void GrammarBuilder::count(size_t symbols) {
+  symbols_ += symbols;
+  if (symbols_ > kMostSymbols)
+    base::fail(base::ErrorCode::exhausted, "grammar of more than ", kMostSymbols, " symbols");
+}
+
+uint32_t GrammarBuilder::add_rule(std::string name) {
+  count(1);
+  grammar_.rules.push_back({std::move(name), {}});
+  return static_cast<uint32_t>(grammar_.rules.size() - 1);
+}
+
+void GrammarBuilder::set_rows(uint32_t rule, std::vector<Row> rows) {
+  for (const Row& row : rows) count(row.size() + 1);
+  grammar_.rules[rule].rows = std::move(rows);
+}
+
+uint32_t GrammarBuilder::set_of(const ByteSet& set) {
+  // Few sets differ; the last ones are the likeliest.
+  const size_t from = grammar_.sets.size() > 64 ? grammar_.sets.size() - 64 : 0;
+  for (size_t i = grammar_.sets.size(); i-- > from;) {
+    if (grammar_.sets[i] == set) return static_cast<uint32_t>(i);
+  }
+  grammar_.sets.push_back(set);
+  return static_cast<uint32_t>(grammar_.sets.size() - 1);
+}
+
+Row GrammarBuilder::bytes(const ByteSet& set) {
+  count(1);
+  return {{false, set_of(set)}};
+}
+
+Row GrammarBuilder::text(std::string_view text) {
+  Row row;
+  for (const char c : text) {
+    ByteSet set;
+    set.set(static_cast<uint8_t>(c));
+    row.push_back(bytes(set)[0]);
+  }
+  return row;
+}
+
+Row GrammarBuilder::characters(std::vector<Range> ranges, bool negated) {
+  ByteSet ascii;
+  std::vector<Row> rows;
+  for (const Range& range : sorted(std::move(ranges), negated)) {
+    for (const ByteRanges& one : utf8_ranges(range.first, range.last)) {
+      Row row;
+      for (const auto& [low, high] : one.places) {
+        ByteSet set;
+        for (int b = low; b <= high; ++b) set.set(static_cast<size_t>(b));
+        if (one.places.size() == 1)
+          ascii |= set;
+        else
+          row.push_back(bytes(set)[0]);
+      }
+      if (!row.empty()) rows.push_back(std::move(row));
+    }
+  }
+  if (ascii.any()) rows.insert(rows.begin(), bytes(ascii));
+  base::require(!rows.empty(), "grammar: a class without characters");
+  return rows.size() == 1 ? rows[0] : any_of(std::move(rows));
+}
+
+Row GrammarBuilder::any_of(std::vector<Row> rows) {
+  if (rows.size() == 1) return rows[0];
+  const uint32_t rule = add_rule("choice");
+  set_rows(rule, std::move(rows));
+  return this->rule(rule);
+}
+
+Row GrammarBuilder::repeated(const Row& row, int64_t least, int64_t most) {
+  base::require(least >= 0 && (most < 0 || most >= least), "grammar: from ", least, " to ", most, " times");
+  Row one = row;
+  if (row.size() > 1) {
+    const uint32_t group = add_rule("group");
+    set_rows(group, {row});
+    one = rule(group);
+  }
+  Row out;
+  const auto append_once = [&] {
+    count(one.size());
+    out.insert(out.end(), one.begin(), one.end());
+  };
+  for (int64_t i = 0; i < least; ++i) append_once();
+  if (most < 0) {
+    const uint32_t more = add_rule("repetition");
+    set_rows(more, {joined({one, rule(more)}), {}});
+    out.push_back({true, more});
+    return out;
+  }
+  // The last may only be there if the one before is: a rule inside a rule.
+  Row rest;
+  for (int64_t i = least; i < most; ++i) rest = optional(joined({one, rest}));
+  return joined({out, rest});
+}
+
+Row GrammarBuilder::joined(std::initializer_list<Row> rows) {
+  Row out;
+  for (const Row& row : rows) out.insert(out.end(), row.begin(), row.end());
+  return out;
+}
+
+Grammar GrammarBuilder::build(uint32_t root) {
+  grammar_.root = root;
+  LeftRecursion(grammar_).check();
+  return std::move(grammar_);
+}
+
+Grammar grammar_of_choices(const std::vector<std::string>& choices) {
+  base::require(!choices.empty(), "grammar: nothing to choose from");
+  GrammarBuilder builder;
+  std::vector<Row> rows;
+  for (const std::string& choice : choices) rows.push_back(builder.text(choice));
+  const uint32_t root = builder.add_rule("root");
+  builder.set_rows(root, std::move(rows));
+  return builder.build(root);
+}
+
+}  // namespace trireme::data

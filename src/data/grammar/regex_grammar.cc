@@ -1,0 +1,225 @@
+// Regular expressions as grammars.
+#include <algorithm>
+#include <charconv>
+
+#include "base/error.h"
+#include "base/utf8.h"
+#include "data/grammar/grammar.h"
+
+namespace trireme::data {
+namespace {
+
+using Range = GrammarBuilder::Range;
+using Row = Grammar::Row;
+constexpr int kDeepest = 100;
+constexpr int64_t kMostTimes = 10000;
+
+class RegexReader {
+ public:
+  RegexReader(GrammarBuilder& builder, std::string_view in) : builder_(builder), in_(in) {}
+
+  Row run() {
+    if (peek() == '^') ++at_;
+    Row row = alternatives();
+    if (at_ < in_.size()) fail("a bracket that was not opened");
+    return row;
+  }
+
+ private:
+  [[noreturn]] void fail(std::string_view what) const {
+    base::fail_invalid("regular expression '", in_.substr(0, 80), "' at byte ", at_, ": ", what);
+  }
+  [[noreturn]] void refuse(std::string_view what) const {
+    base::fail_unsupported("regular expression '", in_.substr(0, 80), "': ", what);
+  }
+  char peek(size_t ahead = 0) const { return at_ + ahead < in_.size() ? in_[at_ + ahead] : '\0'; }
+  bool has() const { return at_ < in_.size(); }
+  char32_t character() {
+    if (!has()) fail("it ends too early");
+    return base::next_code_point(in_, at_);
+  }
+
+  Row alternatives() {
+    if (++depth_ > kDeepest) fail("nested too deeply");
+    std::vector<Row> rows{sequence()};
+    while (peek() == '|' && has()) {
+      ++at_;
+      rows.push_back(sequence());
+    }
+    --depth_;
+    return builder_.any_of(std::move(rows));
+  }
+
+  Row sequence() {
+    Row row;
+    while (has() && peek() != '|' && peek() != ')') {
+      if (peek() == '$') {
+        if (at_ + 1 != in_.size()) refuse("'$' inside");
+        ++at_;
+        break;
+      }
+      const Row one = times(atom());
+      row.insert(row.end(), one.begin(), one.end());
+    }
+    return row;
+  }
+
+  Row times(Row one) {
+    int64_t least = 1, most = 1;
+    if (peek() == '*') {
+      least = 0, most = -1;
+      ++at_;
+    } else if (peek() == '+') {
+      most = -1;
+      ++at_;
+    } else if (peek() == '?') {
+      least = 0;
+      ++at_;
+    } else if (peek() == '{') {
+      ++at_;
+      least = number(0);
+      most = least;
+      if (peek() == ',') {
+        ++at_;
+        most = peek() == '}' ? -1 : number(0);
+      }
+      if (peek() != '}') fail("'}' expected");
+      ++at_;
+    } else {
+      return one;
+    }
+    if (peek() == '?' || peek() == '+') ++at_;  // lazy or possessive: the same texts
+    if (peek() == '*' || peek() == '{') fail("a repetition of a repetition");
+    return builder_.repeated(one, least, most);
+  }
+
+  int64_t number(int64_t otherwise) {
+    int64_t value = otherwise;
+    const auto [end, error] = std::from_chars(in_.data() + at_, in_.data() + in_.size(), value);
+    if (error == std::errc::invalid_argument && peek() == ',') return otherwise;
+    if (error != std::errc() || value < 0 || value > kMostTimes) fail("a number of times");
+    at_ = static_cast<size_t>(end - in_.data());
+    return value;
+  }
+
+  Row atom() {
+    const char c = peek();
+    if (c == '(') return group();
+    if (c == '[') return character_class();
+    if (c == '^') refuse("'^' inside");
+    if (c == '*' || c == '+' || c == '?' || c == '{') fail("nothing to repeat");
+    if (c == '.') {
+      ++at_;
+      return builder_.characters({{'\n', '\n'}}, true);
+    }
+    if (c != '\\') {
+      const size_t begin = at_;
+      character();
+      return builder_.text(in_.substr(begin, at_ - begin));
+    }
+    bool negated = false;
+    const std::vector<Range> ranges = escape(negated);
+    return builder_.characters(ranges, negated);
+  }
+
+  Row group() {
+    ++at_;
+    if (peek() == '?') {
+      if (peek(1) != ':') refuse("a group that looks around or has a name or options");
+      at_ += 2;
+    }
+    Row row = alternatives();
+    if (peek() != ')') fail("')' expected");
+    ++at_;
+    return row;
+  }
+
+  /// An escape as ranges of characters.
+  std::vector<Range> escape(bool& negated) {
+    ++at_;
+    const char c = peek();
+    if (!has()) fail("an escape of nothing");
+    switch (c) {
+      case 'd':
+      case 'D': ++at_, negated = c == 'D'; return {{'0', '9'}};
+      case 'w':
+      case 'W': ++at_, negated = c == 'W'; return {{'a', 'z'}, {'A', 'Z'}, {'0', '9'}, {'_', '_'}};
+      case 's':
+      case 'S': ++at_, negated = c == 'S'; return {{'\t', '\r'}, {' ', ' '}};
+      case 'n': ++at_; return {{'\n', '\n'}};
+      case 'r': ++at_; return {{'\r', '\r'}};
+      case 't': ++at_; return {{'\t', '\t'}};
+      case 'f': ++at_; return {{'\f', '\f'}};
+      case 'v': ++at_; return {{'\v', '\v'}};
+      case 'x':
+      case 'u': return {hex(c == 'x' ? 2 : 4)};
+      default: break;
+    }
+    if ((c >= '1' && c <= '9') || c == 'k') refuse("a reference back");
+    if (c == 'b' || c == 'B' || c == 'A' || c == 'Z') refuse("an anchor inside");
+    if (c == 'p' || c == 'P') refuse("a property of Unicode");
+    const char32_t code = character();
+    return {{code, code}};
+  }
+
+  Range hex(int digits) {
+    ++at_;
+    uint32_t code = 0;
+    const size_t end = std::min(in_.size(), at_ + static_cast<size_t>(digits));
+    const auto [stop, error] = std::from_chars(in_.data() + at_, in_.data() + end, code, 16);
+    if (error != std::errc() || stop != in_.data() + at_ + digits) fail("an escape lacks digits");
+    at_ = end;
+    return {code, code};
+  }
+
+  Row character_class() {
+    ++at_;
+    const bool negated = peek() == '^';
+    if (negated) ++at_;
+    std::vector<Range> ranges;
+    for (bool is_first = true; is_first || peek() != ']'; is_first = false) {
+      if (!has()) fail("a class has no end");
+      bool inverts = false;
+      std::vector<Range> some;
+      if (peek() == '\\') {
+        some = escape(inverts);
+      } else {
+        const char32_t code = character();
+        some = {{code, code}};
+      }
+      if (inverts) refuse("\\D, \\W or \\S in a class");
+      const bool is_range =
+          peek() == '-' && peek(1) != ']' && some.size() == 1 && some[0].first == some[0].last;
+      if (is_range) {
+        ++at_;
+        const std::vector<Range> last = peek() == '\\' ? escape(inverts) : std::vector<Range>{};
+        some[0].last = last.empty() ? character() : last[0].last;
+        if (some[0].last < some[0].first) fail("a range that ends before it begins");
+      }
+      ranges.insert(ranges.end(), some.begin(), some.end());
+    }
+    ++at_;
+    return builder_.characters(std::move(ranges), negated);
+  }
+
+  GrammarBuilder& builder_;
+  std::string_view in_;
+  size_t at_ = 0;
+  int depth_ = 0;
+};
+
+}  // namespace
+
+Row append_regex(GrammarBuilder& builder, std::string_view regex) {
+  base::require(base::is_utf8(regex), "regular expression that is not UTF-8");
+  return RegexReader(builder, regex).run();
+}
+
+Grammar grammar_of_regex(std::string_view regex) {
+  GrammarBuilder builder;
+  const uint32_t root = builder.add_rule("root");
+  builder.set_rows(root, {append_regex(builder, regex)});
+  return builder.build(root);
+}
+
+}  // namespace trireme::data

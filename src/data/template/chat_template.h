@@ -1,0 +1,64 @@
+// Chat templates: from a conversation to the text that a language model was trained on.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "base/text/json.h"
+
+namespace trireme::tensor {
+class GgufMetadata;
+}
+
+namespace trireme::data {
+
+struct ChatOptions {
+  /// The text that begins an answer comes last.
+  bool add_generation_prompt = true;
+  /// The last message is to be continued: its text ends the result, and nothing behind it.
+  bool continue_final_message = false;
+  /// What the template may ask beside the messages: enable_thinking, documents, ...
+  base::Json variables = base::Json::object();
+  int64_t now_s = 0;  ///< seconds since 1970, for templates that write the date
+};
+
+/// Texts of special tokens by the names that templates use, as the files of a directory list them.
+base::Json special_tokens_of(const std::string& directory);
+
+/// Jinja as Transformers runs it, in time and memory bounded by the sizes of template and conversation.
+/// Immutable; any thread.
+class ChatTemplate {
+ public:
+  /// `special`: texts of special tokens by the names that templates use: bos_token, eos_token, ...
+  /// Throws invalid_argument for a template that does not parse, unsupported for statements we do not have.
+  explicit ChatTemplate(std::string_view source, base::Json special = base::Json::object());
+  ~ChatTemplate();
+  ChatTemplate(ChatTemplate&&) noexcept;
+  ChatTemplate& operator=(ChatTemplate&&) noexcept;
+
+  /// Of a Hugging Face directory or a .gguf file: chat_template.jinja, else chat_template.json, else the
+  /// member of tokenizer_config.json (of several the one named "default", or "tool_use" if `for_tools`).
+  /// None: nothing.
+  static std::optional<ChatTemplate> of_directory(const std::string& directory, bool for_tools = false);
+
+  /// Of a GGUF file: tokenizer.chat_template. None: nothing.
+  static std::optional<ChatTemplate> of_gguf(const tensor::GgufMetadata& metadata);
+
+  /// `messages`: an array of objects with role and content; `tools`: an array of JSON schemas, or null.
+  /// Equals apply_chat_template(tokenize=False) of Transformers 5. Throws invalid_argument where the template
+  /// refuses the conversation, exhausted where it takes too long.
+  std::string render(const base::Json& messages, const base::Json& tools = {},
+                     const ChatOptions& options = {}) const;
+
+  /// The text of eos_token; empty if it is not known.
+  std::string end_token() const;
+
+ private:
+  struct Parsed;
+  std::unique_ptr<const Parsed> parsed_;
+};
+
+}  // namespace trireme::data

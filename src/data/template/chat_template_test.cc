@@ -1,0 +1,125 @@
+// Chat templates: files, conventions of Transformers, and that hostile templates end in bounded time and
+// memory. What templates render is held against Transformers in tests/chat_templates_transformers.py.
+#include "data/template/chat_template.h"
+
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "base/files/file.h"
+#include "tests/test_data.h"
+
+namespace trireme::data {
+namespace {
+
+using base::ErrorCode;
+using base::Json;
+
+Json turns(std::initializer_list<const char*> texts) {
+  Json messages = Json::array();
+  for (const char* text : texts) {
+    const char* role = messages.size() % 2 == 0 ? "user" : "assistant";
+    messages.push_back(Json::object({{"role", role}, {"content", text}}));
+  }
+  return messages;
+}
+
+std::string render(std::string_view source, const ChatOptions& options = {}) {
+  return ChatTemplate(source, Json::object({{"bos_token", "<s>"}}))
+      .render(turns({"Hi", "Yes? "}), {}, options);
+}
+
+ErrorCode code_of(std::string_view source) {
+  try {
+    render(source);
+  } catch (const base::Error& e) {
+    return e.code();
+  }
+  return ErrorCode::internal;
+}
+
+constexpr std::string_view kPlain =
+    "{{ bos_token }}{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}"
+    "{% if add_generation_prompt %}[assistant]{% endif %}";
+
+TEST(ChatTemplate, RendersConversations) {
+  EXPECT_EQ(render(kPlain), "<s>[user] Hi\n[assistant] Yes? \n[assistant]");
+  EXPECT_EQ(render(kPlain, {.add_generation_prompt = false, .continue_final_message = true}),
+            "<s>[user] Hi\n[assistant] Yes? ");
+  EXPECT_EQ(render("{% for m in messages %}{{ m.content | trim }};{% endfor %}",
+                   {.add_generation_prompt = false, .continue_final_message = true}),
+            "Hi;Yes?");
+  EXPECT_EQ(render("{{ strftime_now('%Y') }}", {.now_s = 86400 * 366}), "1971");
+}
+
+TEST(ChatTemplate, ReadsTheTemplateOfADirectory) {
+  const auto root = tests::shared_data("tokenizers/qwen2.5");
+  if (!root) GTEST_SKIP() << tests::kNoSharedData;
+  const auto chat = ChatTemplate::of_directory(root->string());
+  ASSERT_TRUE(chat.has_value());
+  EXPECT_EQ(chat->end_token(), "<|im_end|>");
+  EXPECT_TRUE(
+      chat->render(turns({"Hi"})).ends_with("<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"));
+  EXPECT_FALSE(ChatTemplate::of_directory((*root / "..").string()).has_value());
+}
+
+TEST(ChatTemplate, RefusalsSayWhereAndWhy) {
+  try {
+    render("a\n{{ raise_exception('roles must alternate') }}");
+    FAIL();
+  } catch (const base::Error& e) {
+    EXPECT_EQ(e.code(), ErrorCode::invalid_argument);
+    EXPECT_NE(e.message().find("line 2"), std::string::npos) << e.message();
+    EXPECT_NE(e.message().find("roles must alternate"), std::string::npos) << e.message();
+  }
+  for (const char* statement :
+       {"include 'x'", "extends 'x'", "import 'x' as y", "block b", "call f()", "do x"})
+    EXPECT_EQ(code_of("{% " + std::string(statement) + " %}"), ErrorCode::unsupported) << statement;
+}
+
+TEST(ChatTemplate, HostileTemplatesEnd) {
+  const char* exhausting[] = {
+      "{% for a in range(100000) %}{% for b in range(100000) %}{% endfor %}{% endfor %}",
+      "{{ range(1000000000000) | list | length }}",
+      "{{ 'a' * 1000000000000 }}",
+      "{% set ns = namespace(x='aaaaaaaaaaaaaaaa') %}{% for i in range(99) %}{% set ns.x = ns.x ~ ns.x %}{% "
+      "endfor %}",
+      "{% set ns = namespace(x=[1]) %}{% for i in range(99) %}{% set ns.x = ns.x + ns.x %}{% endfor %}",
+      "{% set ns = namespace(x=[1]) %}{% for i in range(60) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}{{ "
+      "ns.x }}",
+      "{% set ns = namespace(x=[1]) %}{% for i in range(60) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}"
+      "{{ ns.x == ns.x }}{{ ns.x | tojson | length }}",
+      "{% macro f(n) %}{{ f(n) }}{% endmacro %}{{ f(1) }}",
+      "{% macro f(n) %}{% if n > 0 %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(60) }}",
+      "{{ ('a' * 100000).replace('', 'bbbbbbbbbbbbbbbb' * 1000) }}",
+      "{{ (['x' * 1000000] * 1000) | join }}",
+  };
+  for (const char* source : exhausting) EXPECT_EQ(code_of(source), ErrorCode::exhausted) << source;
+  const char* refused[] = {
+      "{% set ns = namespace(x=[1]) %}{% for i in range(999) %}{% set ns.x = [ns.x] %}{% endfor %}",
+      "{{ 9223372036854775807 + 1 }}",
+      "{{ 2 ** 64 }}",
+      "{{ -9223372036854775807 * 2 }}",
+      "{{ 1 % 0 }}",
+      "{{ {'a': 1}[[1]].x }}",
+      "{{ 'x' | tojson(indent=100000) }}"};
+  for (const char* source : refused) EXPECT_EQ(code_of(source), ErrorCode::invalid_argument) << source;
+  EXPECT_EQ(code_of("{{ " + std::string(100000, '(') + "1 }}"), ErrorCode::invalid_argument);
+  EXPECT_EQ(code_of("{{ 1" +
+                    [] {
+                      std::string sum;
+                      for (int i = 0; i < 100000; ++i) sum += "+1";
+                      return sum;
+                    }() +
+                    " }}"),
+            ErrorCode::invalid_argument);
+}
+
+TEST(ChatTemplate, ObjectsOfALoopOutliveIt) {
+  EXPECT_EQ(render("{% set ns = namespace(l=none) %}{% for x in [1, 2] %}{% set ns.l = loop %}{% endfor %}"
+                   "{{ ns.l.length }}{{ ns.l.first }}"),
+            "0False");
+  EXPECT_EQ(render("{% set ns = namespace() %}{% set ns.me = ns %}{{ ns.me.me is defined }}"), "True");
+}
+
+}  // namespace
+}  // namespace trireme::data

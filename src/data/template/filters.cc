@@ -1,0 +1,380 @@
+// Filters of templates, as Jinja and Transformers define them.
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <unordered_map>
+
+#include "base/error.h"
+#include "data/template/calls.h"
+#include "data/template/text_methods.h"
+
+namespace trireme::data::jinja {
+namespace {
+
+using Filter = Value (*)(Budget&, const Value& in, const CallArguments&);
+
+const Value& argument(const CallArguments& a, size_t place, std::string_view name) {
+  const Value* found = a.find(place, name);
+  if (found == nullptr) base::fail_invalid("template: a filter lacks '", name, "'");
+  return *found;
+}
+
+bool flag(const CallArguments& a, size_t place, std::string_view name, bool otherwise = false) {
+  const Value* found = a.find(place, name);
+  return found == nullptr ? otherwise : found->truth();
+}
+
+/// A member by a path: "function.name", or the number of an item.
+Value member(const Value& of, const Value& path) {
+  if (path.is_integer()) return item_of(of, path);
+  Value value = of;
+  static const std::string kDot = ".";
+  for (const Value& part : split_text(path.as_text(), &kDot, -1, false)) {
+    const std::string& name = part.as_text();
+    const bool is_number =
+        !name.empty() && std::all_of(name.begin(), name.end(), [](char c) { return c >= '0' && c <= '9'; });
+    value = is_number && name.size() < 10 ? item_of(value, Value(std::stoi(name))) : item_of(value, part);
+  }
+  return value;
+}
+
+/// Positional arguments from `first` on.
+CallArguments rest_of(const CallArguments& a, size_t first) {
+  CallArguments rest;
+  rest.named = a.named;
+  for (size_t i = first; i < a.positional.size(); ++i) rest.positional.push_back(a.positional[i]);
+  return rest;
+}
+
+template <bool by_member, bool keeps>
+Value select(Budget& budget, const Value& in, const CallArguments& a) {
+  const size_t first = by_member ? 1 : 0;
+  const Value* test = a.find(first, "");
+  const CallArguments rest = rest_of(a, first + 1);
+  Value::List out;
+  for (const Value& item : elements_of(in, budget)) {
+    const Value subject = by_member ? member(item, argument(a, 0, "attribute")) : item;
+    const bool holds = test == nullptr ? subject.truth() : apply_test(budget, test->as_text(), subject, rest);
+    if (holds == keeps) out.push_back(item);
+  }
+  return out;
+}
+
+Value map(Budget& budget, const Value& in, const CallArguments& a) {
+  const Value* path = a.positional.empty() ? a.find(0, "attribute") : nullptr;
+  const Value* otherwise = path == nullptr ? nullptr : a.find(1, "default");
+  Value::List out;
+  for (const Value& item : elements_of(in, budget)) {
+    if (path != nullptr) {
+      const Value value = member(item, *path);
+      out.push_back(value.is_undefined() && otherwise != nullptr ? *otherwise : value);
+    } else {
+      out.push_back(apply_filter(budget, argument(a, 0, "filter").as_text(), item, rest_of(a, 1)));
+    }
+  }
+  return out;
+}
+
+Value join(Budget& budget, const Value& in, const CallArguments& a) {
+  const Value* mark = a.find(0, "d");
+  const Value* path = a.find(1, "attribute");
+  const std::string between = mark == nullptr ? "" : mark->to_text(budget);
+  std::string out;
+  bool is_first = true;
+  for (const Value& item : elements_of(in, budget)) {
+    const std::string text = (path == nullptr ? item : member(item, *path)).to_text(budget);
+    budget.take(text.size() + between.size());
+    if (!is_first) out += between;
+    is_first = false;
+    out += text;
+  }
+  return out;
+}
+
+Value default_value(Budget&, const Value& in, const CallArguments& a) {
+  const Value* otherwise = a.find(0, "default_value");
+  const bool missing = in.is_undefined() || (flag(a, 1, "boolean") && !in.truth());
+  return !missing ? in : otherwise == nullptr ? Value("") : *otherwise;
+}
+
+Value to_json(Budget& budget, const Value& in, const CallArguments& a) {
+  JsonStyle style;
+  if (const Value* indent = a.find(1, "indent"); indent != nullptr && !indent->is_none()) {
+    const int64_t width = indent->as_integer();
+    base::require(width >= 0 && width <= 64, "template: tojson with an indent of ", width);
+    style.indent = static_cast<int>(width);
+    style.item_separator = ",";
+  }
+  style.ensure_ascii = flag(a, 0, "ensure_ascii");
+  style.sort_keys = flag(a, 3, "sort_keys");
+  if (const Value* marks = a.find(2, "separators"); marks != nullptr && !marks->is_none()) {
+    const Value::List& two = marks->as_list();
+    base::require(two.size() == 2, "template: tojson with ", two.size(), " separators");
+    style.item_separator = two[0].as_text();
+    style.key_separator = two[1].as_text();
+  }
+  std::string out;
+  append_json(out, in, style, budget);
+  budget.take(out.size());
+  return out;
+}
+
+Value indent(Budget& budget, const Value& in, const CallArguments& a) {
+  const Value* width = a.find(0, "width");
+  const bool is_text = width != nullptr && width->is_text();
+  const int64_t count = width == nullptr || is_text ? 4 : width->as_integer();
+  base::require(count >= 0 && count <= 1024, "template: an indent of ", count);
+  const std::string space = is_text ? width->as_text() : std::string(static_cast<size_t>(count), ' ');
+  const bool indents_first = flag(a, 1, "first"), indents_blank = flag(a, 2, "blank");
+  const std::string text = in.to_text(budget) + "\n";
+  std::string out;
+  bool is_first = true;
+  for (const Value& line : text_lines(text, false)) {
+    const std::string& words = line.as_text();
+    if (!is_first) out += "\n";
+    budget.take(space.size() + words.size() + 1);
+    if ((is_first && indents_first) || (!is_first && (!words.empty() || indents_blank))) out += space;
+    is_first = false;
+    out += words;
+  }
+  return out;
+}
+
+Value sort(Budget& budget, const Value& in, const CallArguments& a) {
+  const Value* path = a.find(2, "attribute");
+  const bool keeps_case = flag(a, 1, "case_sensitive");
+  std::vector<std::pair<Value, Value>> keyed;
+  for (const Value& item : elements_of(in, budget)) {
+    const Value key = path == nullptr ? item : member(item, *path);
+    keyed.emplace_back(key.is_text() && !keeps_case ? Value(lower_text(*key.text())) : key, item);
+  }
+  const bool reversed = flag(a, 0, "reverse");
+  std::stable_sort(keyed.begin(), keyed.end(), [&](const auto& x, const auto& y) {
+    return reversed ? less(y.first, x.first, budget) : less(x.first, y.first, budget);
+  });
+  Value::List out;
+  for (auto& [key, item] : keyed) out.push_back(std::move(item));
+  return out;
+}
+
+Value dict_sort(Budget& budget, const Value& in, const CallArguments& a) {
+  if (!in.is_dict()) base::fail_invalid("template: dictsort of ", in.type_name());
+  const Value* by = a.find(1, "by");
+  const size_t place = by != nullptr && by->as_text() == "value" ? 1 : 0;
+  Value::List pairs = call_method(budget, "items", in, {}).as_list();
+  const bool keeps_case = flag(a, 0, "case_sensitive"), reversed = flag(a, 2, "reverse");
+  const auto key = [&](const Value& pair) {
+    const Value& found = (*pair.list())[place];
+    return found.is_text() && !keeps_case ? Value(lower_text(*found.text())) : found;
+  };
+  std::stable_sort(pairs.begin(), pairs.end(), [&](const Value& x, const Value& y) {
+    return reversed ? less(key(y), key(x), budget) : less(key(x), key(y), budget);
+  });
+  return pairs;
+}
+
+Value unique(Budget& budget, const Value& in, const CallArguments& a) {
+  const Value* path = a.find(1, "attribute");
+  Value::List out, seen;
+  for (const Value& item : elements_of(in, budget)) {
+    Value key = path == nullptr ? item : member(item, *path);
+    if (key.is_text() && !flag(a, 0, "case_sensitive")) key = lower_text(*key.text());
+    if (contains(seen, key, budget)) continue;
+    seen.push_back(key);
+    out.push_back(item);
+  }
+  return out;
+}
+
+Value to_integer(Budget& budget, const Value& in, const CallArguments& a) {
+  if (in.is_float()) return static_cast<int64_t>(std::clamp(in.as_number(), -9e18, 9e18));
+  if (in.is_number()) return in.as_integer();
+  const Value* otherwise = a.find(0, "default");
+  const std::string text(stripped(in.to_text(budget), nullptr, true, true));
+  int64_t value = 0;
+  const char* end = text.data() + text.size();
+  const size_t sign = text.starts_with('+') ? 1 : 0;
+  if (const auto [at, error] = std::from_chars(text.data() + sign, end, value);
+      error == std::errc() && at == end && !text.empty())
+    return value;
+  char* stop = nullptr;
+  const double number = std::strtod(text.c_str(), &stop);
+  if (!text.empty() && *stop == '\0' && std::fabs(number) < 9e18) return static_cast<int64_t>(number);
+  return otherwise == nullptr ? Value(0) : *otherwise;
+}
+
+Value to_float(Budget& budget, const Value& in, const CallArguments& a) {
+  if (in.is_number()) return in.as_number();
+  const Value* otherwise = a.find(0, "default");
+  const std::string text(stripped(in.to_text(budget), nullptr, true, true));
+  char* stop = nullptr;
+  const double number = std::strtod(text.c_str(), &stop);
+  return !text.empty() && *stop == '\0' ? Value(number) : otherwise == nullptr ? Value(0.0) : *otherwise;
+}
+
+Value round(Budget&, const Value& in, const CallArguments& a) {
+  const Value* digits = a.find(0, "precision");
+  const Value* method = a.find(1, "method");
+  const double scale = std::pow(10.0, digits == nullptr ? 0.0 : digits->as_number());
+  const double scaled = in.as_number() * scale;
+  const std::string how = method == nullptr ? "common" : method->as_text();
+  return (how == "ceil"    ? std::ceil(scaled)
+          : how == "floor" ? std::floor(scaled)
+                           : std::nearbyint(scaled)) /
+         scale;
+}
+
+template <bool largest>
+Value extreme(Budget& budget, const Value& in, const CallArguments& a) {
+  const Value* path = a.find(1, "attribute");
+  const auto key = [&](const Value& v) { return path == nullptr ? v : member(v, *path); };
+  Value::List items = elements_of(in, budget);
+  if (items.empty()) return Undefined{"the extreme of nothing"};
+  Value best = items[0];
+  for (const Value& item : items) {
+    if (largest ? less(key(best), key(item), budget) : less(key(item), key(best), budget)) best = item;
+  }
+  return best;
+}
+
+Value sum(Budget& budget, const Value& in, const CallArguments& a) {
+  const Value* path = a.find(0, "attribute");
+  const Value* start = a.find(1, "start");
+  double total = start == nullptr ? 0 : start->as_number();
+  bool is_float = start != nullptr && start->is_float();
+  for (const Value& item : elements_of(in, budget)) {
+    const Value number = path == nullptr ? item : member(item, *path);
+    is_float = is_float || number.is_float();
+    total += number.as_number();
+  }
+  return is_float ? Value(total) : Value(static_cast<int64_t>(total));
+}
+
+Value escape(Budget& budget, const Value& in, const CallArguments&) {
+  std::string out;
+  for (const char c : in.to_text(budget)) {
+    if (c == '&')
+      out += "&amp;";
+    else if (c == '<')
+      out += "&lt;";
+    else if (c == '>')
+      out += "&gt;";
+    else if (c == '"')
+      out += "&#34;";
+    else if (c == '\'')
+      out += "&#39;";
+    else
+      out.push_back(c);
+  }
+  return out;
+}
+
+Value last(Budget& budget, const Value& in, const CallArguments&) {
+  const Value::List items = elements_of(in, budget);
+  return items.empty() ? Value(Undefined{"the last of nothing"}) : items.back();
+}
+
+Value first(Budget& budget, const Value& in, const CallArguments&) {
+  const Value::List items = elements_of(in, budget);
+  return items.empty() ? Value(Undefined{"the first of nothing"}) : items.front();
+}
+
+Value reverse(Budget& budget, const Value& in, const CallArguments&) {
+  Value::List items = elements_of(in, budget);
+  std::reverse(items.begin(), items.end());
+  if (!in.is_text()) return items;
+  std::string text;
+  for (const Value& item : items) text += *item.text();
+  return text;
+}
+
+/// A filter that changes a text and takes nothing else.
+template <std::string (*change)(std::string_view)>
+Value text_filter(Budget& budget, const Value& in, const CallArguments&) {
+  return change(in.to_text(budget));
+}
+
+std::string capitalized(std::string_view text) { return capital_text(text, false); }
+std::string titled(std::string_view text) { return capital_text(text, true); }
+
+const std::unordered_map<std::string_view, Filter>& filters() {
+  static const std::unordered_map<std::string_view, Filter> kFilters = {
+      {"select", select<false, true>},
+      {"reject", select<false, false>},
+      {"selectattr", select<true, true>},
+      {"rejectattr", select<true, false>},
+      {"map", map},
+      {"join", join},
+      {"default", default_value},
+      {"d", default_value},
+      {"tojson", to_json},
+      {"indent", indent},
+      {"sort", sort},
+      {"dictsort", dict_sort},
+      {"unique", unique},
+      {"int", to_integer},
+      {"float", to_float},
+      {"round", round},
+      {"min", extreme<false>},
+      {"max", extreme<true>},
+      {"sum", sum},
+      {"escape", escape},
+      {"e", escape},
+      {"first", first},
+      {"last", last},
+      {"reverse", reverse},
+      {"upper", text_filter<upper_text>},
+      {"lower", text_filter<lower_text>},
+      {"capitalize", text_filter<capitalized>},
+      {"title", text_filter<titled>},
+      {"length", [](Budget&, const Value& in, const CallArguments&) -> Value { return in.length(); }},
+      {"count", [](Budget&, const Value& in, const CallArguments&) -> Value { return in.length(); }},
+      {"list", [](Budget& b, const Value& in, const CallArguments&) -> Value { return elements_of(in, b); }},
+      {"string", [](Budget& b, const Value& in, const CallArguments&) -> Value { return in.to_text(b); }},
+      {"safe", [](Budget&, const Value& in, const CallArguments&) -> Value { return in; }},
+      {"items",
+       [](Budget& b, const Value& in, const CallArguments&) -> Value {
+         return in.is_undefined() ? Value(Value::List()) : call_method(b, "items", in, {});
+       }},
+      {"abs",
+       [](Budget&, const Value& in, const CallArguments&) -> Value {
+         if (in.is_float()) return std::fabs(in.as_number());
+         base::require(in.as_integer() > INT64_MIN, "template: a number out of range");
+         return in.as_integer() < 0 ? -in.as_integer() : in.as_integer();
+       }},
+      {"attr",
+       [](Budget&, const Value& in, const CallArguments& a) -> Value {
+         return attribute_of(in, argument(a, 0, "name").as_text());
+       }},
+      {"trim",
+       [](Budget& b, const Value& in, const CallArguments& a) -> Value {
+         const Value* chars = a.find(0, "chars");
+         const std::string text = in.to_text(b);
+         return stripped(text, chars == nullptr || chars->is_none() ? nullptr : &chars->as_text(), true,
+                         true);
+       }},
+      {"replace",
+       [](Budget& b, const Value& in, const CallArguments& a) -> Value {
+         const Value* count = a.find(2, "count");
+         return replaced_text(in.to_text(b), argument(a, 0, "old").as_text(), argument(a, 1, "new").as_text(),
+                              count == nullptr || count->is_none() ? -1 : count->as_integer(), b);
+       }},
+      {"wordcount",
+       [](Budget& b, const Value& in, const CallArguments&) -> Value {
+         return split_text(in.to_text(b), nullptr, -1, false).size();
+       }},
+  };
+  return kFilters;
+}
+
+}  // namespace
+
+Value apply_filter(Budget& budget, std::string_view name, const Value& in, const CallArguments& arguments) {
+  const auto found = filters().find(name);
+  if (found == filters().end()) base::fail_unsupported("template: the filter '", name, "'");
+  budget.step();
+  if (in.is_text()) budget.take(in.text()->size());
+  return found->second(budget, in, arguments);
+}
+
+}  // namespace trireme::data::jinja

@@ -1,0 +1,158 @@
+// Strings as Python's methods change them; cases by utf8proc's tables.
+#include "data/template/text_methods.h"
+
+#include <utf8proc.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/utf8.h"
+
+namespace trireme::data::jinja {
+namespace {
+
+/// What Python's str.strip and str.split take for white space.
+bool is_space(char32_t c) {
+  return (c >= 9 && c <= 13) || (c >= 0x1C && c <= 0x20) || c == 0x85 || c == 0xA0 || c == 0x1680 ||
+         (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F ||
+         c == 0x3000;
+}
+
+bool is_letter(char32_t code) {
+  const utf8proc_category_t c = utf8proc_category(static_cast<utf8proc_int32_t>(code));
+  return c >= UTF8PROC_CATEGORY_LU && c <= UTF8PROC_CATEGORY_LO;
+}
+
+void append_upper(std::string& out, char32_t code) {
+  if (code == 0xDF) {
+    out += "SS";
+    return;
+  }
+  base::append_utf8(out, static_cast<char32_t>(utf8proc_toupper(static_cast<utf8proc_int32_t>(code))));
+}
+
+void append_lower(std::string& out, char32_t code) {
+  base::append_utf8(out, static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(code))));
+}
+
+template <class Append>
+std::string mapped(std::string_view text, Append append) {
+  std::string out;
+  for (size_t at = 0; at < text.size();) append(out, base::next_code_point(text, at));
+  return out;
+}
+
+Value::List split_at_space(std::string_view text, int64_t most) {
+  Value::List parts;
+  size_t at = 0;
+  for (;;) {
+    const std::string_view rest = stripped(text.substr(at), nullptr, true, false);
+    if (rest.empty()) return parts;
+    at = text.size() - rest.size();
+    if (most >= 0 && static_cast<int64_t>(parts.size()) == most) {
+      parts.push_back(stripped(rest, nullptr, false, true));
+      return parts;
+    }
+    size_t end = at;
+    for (size_t next = at; next < text.size(); end = next) {
+      if (is_space(base::next_code_point(text, next))) break;
+    }
+    parts.push_back(text.substr(at, end - at));
+    at = end;
+  }
+}
+
+}  // namespace
+
+std::string_view stripped(std::string_view text, const std::string* set, bool left, bool right) {
+  const auto goes = [&](std::string_view character) {
+    size_t at = 0;
+    return set == nullptr ? is_space(base::next_code_point(character, at))
+                          : set->find(character) != std::string::npos;
+  };
+  while (left && !text.empty()) {
+    size_t next = 0;
+    base::next_code_point(text, next);
+    if (!goes(text.substr(0, next))) break;
+    text.remove_prefix(next);
+  }
+  while (right && !text.empty()) {
+    size_t begin = text.size() - 1;
+    while (begin > 0 && (static_cast<uint8_t>(text[begin]) & 0xC0) == 0x80) --begin;
+    if (!goes(text.substr(begin))) break;
+    text.remove_suffix(text.size() - begin);
+  }
+  return text;
+}
+
+std::string upper_text(std::string_view text) { return mapped(text, append_upper); }
+std::string lower_text(std::string_view text) { return mapped(text, append_lower); }
+
+std::string capital_text(std::string_view text, bool every_word) {
+  bool is_start = true;
+  return mapped(text, [&](std::string& out, char32_t code) {
+    is_start ? append_upper(out, code) : append_lower(out, code);
+    is_start = every_word && !is_letter(code);
+  });
+}
+
+std::string replaced_text(std::string_view text, std::string_view from, std::string_view to, int64_t most,
+                          Budget& budget) {
+  std::string out;
+  size_t at = 0;
+  int64_t count = 0;
+  while (most < 0 || count < most) {
+    size_t found = from.empty() ? at : text.find(from, at);
+    if (found == std::string_view::npos || found > text.size()) break;
+    ++count;
+    budget.take(to.size() + found - at);
+    out.append(text.substr(at, found - at)).append(to);
+    at = found + from.size();
+    if (!from.empty()) continue;
+    if (at >= text.size()) {
+      at = text.size();
+      break;
+    }
+    size_t next = at;  // an empty text stands before every character
+    base::next_code_point(text, next);
+    out.append(text.substr(at, next - at));
+    at = next;
+  }
+  budget.take(text.size() - at);
+  return out.append(text.substr(at));
+}
+
+Value::List split_text(std::string_view text, const std::string* separator, int64_t most, bool from_right) {
+  if (separator == nullptr && !from_right) return split_at_space(text, most);
+  const std::string mark = separator == nullptr ? " " : *separator;
+  base::require(!mark.empty(), "template: split by an empty separator");
+  Value::List parts;
+  while (most < 0 || static_cast<int64_t>(parts.size()) < most) {
+    const size_t found = from_right ? text.rfind(mark) : text.find(mark);
+    if (found == std::string_view::npos) break;
+    parts.push_back(from_right ? text.substr(found + mark.size()) : text.substr(0, found));
+    text = from_right ? text.substr(0, found) : text.substr(found + mark.size());
+  }
+  parts.push_back(text);
+  if (from_right) std::reverse(parts.begin(), parts.end());
+  return parts;
+}
+
+Value::List text_lines(std::string_view text, bool keeps_ends) {
+  Value::List lines;
+  while (!text.empty()) {
+    const size_t end = std::min(text.find_first_of("\r\n"), text.size());
+    const size_t behind = std::min(text.size(), end + (text.substr(end, 2) == "\r\n" ? 2 : 1));
+    lines.push_back(text.substr(0, keeps_ends ? behind : end));
+    text.remove_prefix(behind);
+  }
+  return lines;
+}
+
+int64_t find_text_at(std::string_view text, std::string_view part, bool from_right) {
+  const size_t found = from_right ? text.rfind(part) : text.find(part);
+  if (found == std::string_view::npos) return -1;
+  return Value(text.substr(0, found)).length();
+}
+
+}  // namespace trireme::data::jinja

@@ -1,0 +1,110 @@
+// Tokenizers against Hugging Face's: the same ids, the same text, and streams that never show half a
+// character.
+#include "data/tokenizer/piece_tokenizer.h"
+
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "base/files/file.h"
+#include "base/text/json.h"
+#include "base/utf8.h"
+#include "tests/test_data.h"
+
+namespace trireme::data {
+namespace {
+
+base::Json vectors() {
+  return base::parse_json(base::read_file(tests::source_dir() / "src/data/testdata/bpe_vectors.json"));
+}
+
+std::vector<int64_t> ids_of(const base::Json& list) {
+  std::vector<int64_t> ids;
+  for (const base::Json& id : list.as_array()) ids.push_back(id.as_int());
+  return ids;
+}
+
+void expect_cases(const Tokenizer& tokenizer, const base::Json& set) {
+  const std::string& name = set.at("name").as_string();
+  for (const base::Json& c : set.at("cases").as_array()) {
+    const std::vector<int64_t> want = ids_of(c.at("ids"));
+    if (const base::Json* text = c.find("text")) {
+      EXPECT_EQ(tokenizer.encode(text->as_string()), want) << name << ": " << text->dump();
+    }
+    EXPECT_EQ(tokenizer.decode(want), c.at("decoded").as_string()) << name << ": " << c.at("ids").dump();
+    std::string streamed;
+    const auto stream = tokenizer.stream();
+    for (int64_t id : want) {
+      const std::string part = stream->push(id);
+      EXPECT_TRUE(base::is_utf8(part)) << name;
+      streamed += part;
+    }
+    streamed += stream->finish();
+    // A stream shows the sound characters of a run of bytes that is not sound as a whole.
+    if (c.contains("text")) {
+      EXPECT_EQ(streamed, c.at("decoded").as_string()) << name << " streamed: " << c.at("ids").dump();
+    }
+  }
+}
+
+TEST(PieceTokenizer, SmallTokenizersAgreeWithThePackage) {
+  for (const base::Json& set : vectors().at("small").as_array()) {
+    const auto tokenizer = tokenizer_from_json(set.at("tokenizer").dump());
+    expect_cases(*tokenizer, set);
+  }
+}
+
+TEST(PieceTokenizer, RealVocabulariesAgreeWithThePackage) {
+  const auto root = tests::shared_data("tokenizers");
+  if (!root) GTEST_SKIP() << tests::kNoSharedData;
+  for (const base::Json& set : vectors().at("shared").as_array())
+    expect_cases(*open_tokenizer((*root / set.at("name").as_string()).string()), set);
+}
+
+TEST(PieceTokenizer, RefusesWhatItDoesNotDo) {
+  const base::Json good = vectors().at("small").at(size_t{0}).at("tokenizer");
+  const auto fails = [](const base::Json& json) {
+    try {
+      tokenizer_from_json(json.dump());
+    } catch (const base::Error& e) {
+      return e.code() == base::ErrorCode::unsupported || e.code() == base::ErrorCode::invalid_argument;
+    }
+    return false;
+  };
+  EXPECT_FALSE(fails(good));
+  base::Json bad = good;
+  bad["model"].set("type", "Neural");
+  EXPECT_TRUE(fails(bad));
+  bad = good;
+  bad.set("normalizer", base::Json::object({{"type", "Reverse"}}));
+  EXPECT_TRUE(fails(bad));
+  bad = good;
+  bad.set("pre_tokenizer", base::Json::object({{"type", "Split"},
+                                               {"pattern", base::Json::object({{"Regex", "[a-z"}})},
+                                               {"behavior", "Isolated"}}));
+  EXPECT_TRUE(fails(bad));
+  bad = good;
+  bad["model"].set("merges", base::Json::array({"nowhere nothing"}));
+  EXPECT_TRUE(fails(bad));
+}
+
+TEST(PieceTokenizer, LongTextsTakeLittleTime) {
+  const base::Json all = vectors();
+  const auto tokenizer = tokenizer_from_json(all.at("small").at(size_t{3}).at("tokenizer").dump());
+  std::string text;
+  while (text.size() < 300000) text += "the king and his men went to the castle ";
+  const auto ids = tokenizer->encode(text);  // one word of 300000 characters
+  EXPECT_LT(ids.size(), text.size() / 2);
+}
+
+TEST(CharacterTokenizer, CountsCharactersInOrder) {
+  const auto t = character_tokenizer("na\xC3\xAFve banana");
+  EXPECT_EQ(t->vocabulary_size(), 7);
+  EXPECT_EQ(t->encode("ban\xC3\xAF "), (std::vector<int64_t>{2, 1, 4, 6, 0}));
+  EXPECT_EQ(t->decode({2, 1, 4, 6, 0}), "ban\xC3\xAF ");
+  EXPECT_EQ(t->find("\xC3\xAF"), 6);
+  EXPECT_FALSE(t->find("z").has_value());
+  EXPECT_THROW(t->encode("z"), base::Error);
+}
+
+}  // namespace
+}  // namespace trireme::data

@@ -1,0 +1,42 @@
+// The options of a session that continues texts which commands share: its cache of keys and values, its
+// steps.
+#pragma once
+
+#include "base/text/options.h"
+#include "engine/decode/decode_model.h"
+
+namespace trireme::engine {
+
+enum class CacheType : uint8_t { f32, bf16, f16 };
+
+struct CacheOptions {
+  CacheType cache_type = CacheType::f32;
+  base::ByteSize cache_bytes;
+  int64_t page_tokens = 16, max_sequences = 64, chunk = 512, max_length = 0;
+  bool share_prefixes = true;
+
+  void fields(base::OptionList& f) {
+    f.add_choice("cache_type", &cache_type, {"f32", "bf16", "f16"}, "keys and values that are kept");
+    f.add("cache_bytes", &cache_bytes,
+          "memory for keys and values of each rank; 0: up to half of the device's");
+    f.add("page_tokens", &page_tokens, "tokens of a page of keys and values").at_least(1);
+    f.add("share_prefixes", &share_prefixes, "texts that begin alike share the pages of that beginning");
+    f.add("max_sequences", &max_sequences, "texts under way at a time").at_least(1);
+    f.add("chunk", &chunk, "new tokens of one step; longer prompts take several").at_least(1);
+    f.add("max_length", &max_length, "tokens of prompt and answer; 0: as many as the model knows")
+        .at_least(0);
+  }
+
+  void apply(DecodeOptions& o) const {
+    constexpr tensor::DType kTypes[] = {tensor::DType::f32, tensor::DType::bf16, tensor::DType::f16};
+    o.cache_type = kTypes[static_cast<size_t>(cache_type)];
+    o.cache_bytes = cache_bytes.bytes;
+    o.page_tokens = page_tokens;
+    o.share_prefixes = share_prefixes;
+    o.max_sequences = max_sequences;
+    o.max_tokens = chunk;
+    o.max_length = max_length;
+  }
+};
+
+}  // namespace trireme::engine

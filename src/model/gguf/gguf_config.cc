@@ -1,0 +1,264 @@
+// What the metadata of a GGUF file says about the decoder in it. Keys: ARCHITECTURE.name.
+#include "model/gguf/gguf_config.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+namespace trireme::model::gguf {
+namespace {
+
+using tensor::GgufFile;
+using tensor::GgufTensor;
+using zoo::DecoderConfig;
+using zoo::RotaryKind;
+using zoo::RotarySpec;
+
+constexpr int64_t kMostLayers = 1 << 16;
+
+/// One architecture of GGUF. Its tensors, where they are there, say the rest: biases, norms of heads, a head
+/// of its own, experts.
+struct Architecture {
+  std::string_view name;
+  bool is_interleaved = false;  ///< pairs of rotating channels are neighbours
+  bool has_layer_norms = false;
+  bool is_gemma = false;     ///< norms around branches, scaled embedding, tanh-GELU
+  bool is_plain = false;     ///< feed-forward layers without a gate
+  int64_t window_every = 1;  ///< of so many layers one has no window; 1: all have it
+  const char* activation = "silu";
+};
+
+constexpr Architecture kArchitectures[] = {
+    {.name = "llama", .is_interleaved = true},
+    {.name = "qwen2"},
+    {.name = "qwen3"},
+    {.name = "qwen3moe"},
+    {.name = "phi3"},
+    {.name = "gemma2", .is_gemma = true, .window_every = 2, .activation = "gelu_pytorch_tanh"},
+    {.name = "gemma3", .is_gemma = true, .window_every = 6, .activation = "gelu_pytorch_tanh"},
+    {.name = "gpt2", .has_layer_norms = true, .is_plain = true, .activation = "gelu_new"},
+    {.name = "gptneox", .has_layer_norms = true, .is_plain = true, .activation = "gelu"},
+};
+
+const Architecture& architecture_of(const GgufFile& file) {
+  const std::string_view name = file.metadata().text("general.architecture");
+  std::string known;
+  for (const Architecture& a : kArchitectures) {
+    if (a.name == name) return a;
+    known += (known.empty() ? "" : ", ") + std::string(a.name);
+  }
+  base::fail_unsupported("GGUF architecture '", name.substr(0, 40), "'; supported: ", known);
+}
+
+class Reader {
+ public:
+  explicit Reader(const GgufFile& file) : file_(file), a_(architecture_of(file)) {}
+
+  GgufDecoder read() {
+    refuse_others();
+    read_sizes();
+    read_blocks();
+    read_rotary();
+    read_windows();
+    read_experts();
+    d_.config.names = gguf_names();
+    join();
+    return std::move(d_);
+  }
+
+ private:
+  std::string key(std::string_view name) const { return base::concat(a_.name, ".", name); }
+  bool has_key(std::string_view name) const { return file_.metadata().has(key(name)); }
+  int64_t positive(std::string_view name) const {
+    const int64_t value = file_.metadata().integer(key(name));
+    base::require(value > 0 && value < (int64_t{1} << 31), "metadata '", key(name), "' is ", value);
+    return value;
+  }
+  int64_t positive(std::string_view name, int64_t otherwise) const {
+    return has_key(name) ? positive(name) : otherwise;
+  }
+  double number(std::string_view name, double otherwise) const {
+    return file_.metadata().number(key(name), otherwise);
+  }
+  const GgufTensor* tensor(std::string_view name) const { return file_.find(name); }
+  const GgufTensor* first(std::string_view name) const { return tensor(base::concat("blk.0.", name)); }
+
+  /// Keys that change what the network computes, and that it does not have.
+  void refuse_others() const {
+    for (const char* name :
+         {"attention.max_alibi_bias", "attention.clamp_kqv", "logit_scale", "residual_scale",
+          "embedding_scale", "expert_shared_count", "expert_weights_scale", "leading_dense_block_count",
+          "ssm.state_size", "attention.q_lora_rank", "attention.kv_lora_rank"}) {
+      if (has_key(name) && number(name, 0) != 0) base::fail_unsupported("metadata '", key(name), "'");
+    }
+    if (first("attn_sinks.weight") != nullptr) base::fail_unsupported("attention with sinks (attn_sinks)");
+  }
+
+  void read_sizes() {
+    DecoderConfig& c = d_.config;
+    c.name = std::string(a_.name);
+    c.positions = positive("context_length");
+    c.width = positive("embedding_length");
+    const int64_t layers = positive("block_count");
+    base::require(layers <= kMostLayers, "metadata '", key("block_count"), "' is ", layers);
+    c.layers.resize(static_cast<size_t>(layers));
+    c.heads = positive("attention.head_count");
+    c.kv_heads = positive("attention.head_count_kv", c.heads);
+    base::require(has_key("attention.key_length") || c.width % c.heads == 0, "a width of ", c.width, " over ",
+                  c.heads, " heads");
+    c.head_dim = positive("attention.key_length", c.width / c.heads);
+    if (positive("attention.value_length", c.head_dim) != c.head_dim)
+      base::fail_unsupported("values of another width than keys");
+    c.inner = positive("feed_forward_length");
+    c.epsilon = a_.has_layer_norms ? number("attention.layer_norm_epsilon", 1e-5)
+                                   : number("attention.layer_norm_rms_epsilon", 1e-6);
+    const GgufTensor* words = tensor("token_embd.weight");
+    base::require(words != nullptr && words->dims.size() == 2, "the file has no matrix token_embd.weight");
+    c.vocabulary = words->dims[0];
+    c.is_tied = tensor("output.weight") == nullptr;
+  }
+
+  void read_blocks() {
+    DecoderConfig& c = d_.config;
+    c.norm = a_.has_layer_norms ? zoo::NormKind::layer : zoo::NormKind::rms;
+    c.activation = a_.activation;
+    c.mlp = a_.is_plain ? zoo::MlpKind::plain : zoo::MlpKind::gated;
+    c.has_qkv_bias = first("attn_q.bias") != nullptr || first("attn_qkv.bias") != nullptr;
+    c.has_out_bias = first("attn_output.bias") != nullptr;
+    c.has_mlp_bias = first("ffn_down.bias") != nullptr;
+    c.has_head_norms = first("attn_q_norm.weight") != nullptr;
+    if (file_.metadata().flag(key("use_parallel_residual"), false)) c.block = zoo::BlockKind::parallel;
+    c.query_scale = number("attention.scale", 0);
+    if (!a_.is_gemma) return;
+    c.block = zoo::BlockKind::around;
+    c.embedding_scale = std::sqrt(static_cast<double>(c.width));
+    c.logit_cap = number("final_logit_softcapping", 0);
+    c.score_cap = number("attn_logit_softcapping", 0);
+    // The 27B models divide scores by the root of width / heads, which is not that of their heads' channels;
+    // files do not say so but by the number of layers.
+    const bool is_27b =
+        (a_.name == "gemma2" && c.layers.size() == 46) || (a_.name == "gemma3" && c.layers.size() == 62);
+    if (is_27b && c.query_scale == 0)
+      c.query_scale = 1 / std::sqrt(static_cast<double>(c.width) / static_cast<double>(c.heads));
+  }
+
+  void read_rotary() {
+    DecoderConfig& c = d_.config;
+    if (a_.name == "gpt2") return c.rotary.clear();
+    c.is_interleaved = a_.is_interleaved;
+    c.rotated = positive("rope.dimension_count", c.head_dim);
+    RotarySpec& s = c.rotary[0];
+    s.theta = number("rope.freq_base", 10000);
+    s.original = positive("rope.scaling.original_context_length", c.positions);
+    s.factor = number("rope.scaling.factor", number("rope.scale_linear", 1));
+    s.gain = number("rope.scaling.attn_factor", 1);
+    std::string_view type =
+        file_.metadata().text(key("rope.scaling.type"), s.factor == 1 ? "none" : "linear");
+    if (const GgufTensor* stretch = stretches()) {
+      s.kind = RotaryKind::table;
+      s.stretch = floats(*stretch);
+      type = "none";
+      if (stretch->name.find("short") != std::string::npos) c.positions = std::min(c.positions, s.original);
+    }
+    if (type == "linear" && s.factor != 1) {
+      s.kind = RotaryKind::linear;
+    } else if (type == "yarn") {
+      s.kind = RotaryKind::yarn;
+      s.gain *= zoo::yarn_gain(s.factor);
+      s.fast = number("rope.scaling.yarn_beta_fast", 32);
+      s.slow = number("rope.scaling.yarn_beta_slow", 1);
+    } else if (type != "none" && type != "linear" && type != "longrope") {
+      base::fail_unsupported("rotary positions of type '", type.substr(0, 40), "'");
+    }
+    if (c.name != "gemma3") return;
+    c.rotary.push_back({.theta = number("rope.freq_base_swa", 10000)});
+  }
+
+  /// Factors of wavelengths: Llama 3's, or LongRoPE's up to the original length.
+  const GgufTensor* stretches() const {
+    const GgufTensor* own = tensor("rope_freqs.weight");
+    return own != nullptr ? own : tensor("rope_factors_short.weight");
+  }
+
+  static std::vector<double> floats(const GgufTensor& t) {
+    base::require(t.type->name == "f32" && t.dims.size() == 1, "tensor '", t.name, "' is no vector of f32");
+    std::vector<double> values(static_cast<size_t>(t.dims[0]));
+    for (size_t i = 0; i < values.size(); ++i) {
+      float value = 0;
+      std::memcpy(&value, t.bytes.data() + 4 * i, 4);
+      base::require(value > 0, "a factor of tensor '", t.name, "' is ", value);
+      values[i] = value;
+    }
+    return values;
+  }
+
+  void read_windows() {
+    DecoderConfig& c = d_.config;
+    const int64_t window = positive("attention.sliding_window", 0);
+    if (has_key("attention.sliding_window_pattern") &&
+        file_.metadata().need(key("attention.sliding_window_pattern")).is_array)
+      base::fail_unsupported("metadata '", key("attention.sliding_window_pattern"), "' by layer");
+    const int64_t every = positive("attention.sliding_window_pattern", a_.window_every);
+    for (size_t i = 0; i < c.layers.size() && window > 0; ++i) {
+      const bool has_window = every == 1 || (static_cast<int64_t>(i) + 1) % every != 0;
+      c.layers[i].window = has_window ? window : 0;
+      if (c.rotary.size() > 1) c.layers[i].rotary = has_window ? 1 : 0;
+    }
+  }
+
+  void read_experts() {
+    DecoderConfig& c = d_.config;
+    if (!has_key("expert_count") || file_.metadata().integer(key("expert_count")) == 0) return;
+    c.experts.count = positive("expert_count");
+    c.experts.chosen = positive("expert_used_count");
+    c.experts.inner = positive("expert_feed_forward_length", c.inner);
+    c.experts.is_normalized = file_.metadata().flag(key("expert_weights_norm"), true);
+    for (size_t i = 0; i < c.layers.size(); ++i)
+      c.layers[i].has_experts = tensor(base::concat("blk.", i, ".ffn_gate_exps.weight")) != nullptr;
+  }
+
+  void join() {
+    const DecoderConfig& c = d_.config;
+    const int64_t q = c.heads * c.head_dim, kv = c.kv_heads * c.head_dim;
+    if (first("attn_qkv.weight") != nullptr)
+      d_.joined.push_back({"attn_qkv", {"attn_q", "attn_k", "attn_v"}, {q, kv, kv}});
+    if (c.mlp == zoo::MlpKind::gated && first("ffn_gate.weight") == nullptr &&
+        first("ffn_up.weight") != nullptr)
+      d_.joined.push_back({"ffn_up", {"ffn_gate", "ffn_up"}, {c.inner, c.inner}});
+  }
+
+  const GgufFile& file_;
+  const Architecture& a_;
+  GgufDecoder d_;
+};
+
+}  // namespace
+
+zoo::DecoderNames gguf_names() {
+  zoo::DecoderNames n{.body = "", .embedding = "token_embd", .positions = "position_embd", .layers = "blk"};
+  n.attention = n.mlp = n.experts = "";
+  n.q = "attn_q";
+  n.k = "attn_k";
+  n.v = "attn_v";
+  n.out = "attn_output";
+  n.q_norm = "attn_q_norm";
+  n.k_norm = "attn_k_norm";
+  n.gate = "ffn_gate";
+  n.up = "ffn_up";
+  n.down = "ffn_down";
+  n.router = "ffn_gate_inp";
+  n.expert_gate = "ffn_gate_exps";
+  n.expert_up = "ffn_up_exps";
+  n.expert_down = "ffn_down_exps";
+  n.norm_before_attention = "attn_norm";
+  n.norm_after_attention = "post_attention_norm";
+  n.norm_before_mlp = "ffn_norm";
+  n.norm_after_mlp = "post_ffw_norm";
+  n.last_norm = "output_norm";
+  n.head = "output";
+  return n;
+}
+
+GgufDecoder read_gguf_decoder(const GgufFile& file) { return Reader(file).read(); }
+
+}  // namespace trireme::model::gguf

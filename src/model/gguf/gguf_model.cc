@@ -1,0 +1,157 @@
+// Language models in GGUF files: weights from the mapped file.
+#include "model/gguf/gguf_model.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "base/files/file.h"
+#include "model/gguf/gguf_config.h"
+#include "tensor/blocks/block_format.h"
+#include "tensor/half.h"
+
+namespace trireme::model::gguf {
+namespace {
+
+using tensor::Dims;
+using tensor::DType;
+using tensor::GgufFile;
+using tensor::GgufTensor;
+using tensor::Tensor;
+
+/// Rows [begin, end) of a tensor of the file.
+struct Part {
+  const GgufTensor* tensor = nullptr;
+  int64_t begin = 0, end = 0;
+  Dims dims;  ///< of these rows
+};
+
+/// 16-bit floats as f32.
+Tensor widened(const Part& part, const std::byte* from) {
+  Tensor out = Tensor::empty(DType::f32, part.dims);
+  const bool is_half = part.tensor->type->name == "f16";
+  auto values = out.mutable_data<float>();
+  for (size_t i = 0; i < values.size(); ++i) {
+    uint16_t bits = 0;
+    std::memcpy(&bits, from + 2 * i, sizeof(bits));
+    values[i] = is_half ? tensor::f16_bits_to_f32(bits) : tensor::bf16_bits_to_f32(bits);
+  }
+  return out;
+}
+
+/// The tensors of a file as the decoder asks for them.
+class GgufParams : public ParamSource {
+ public:
+  GgufParams(const GgufFile& file, const std::vector<JoinedTensor>& joined) : file_(file), joined_(joined) {}
+
+  Tensor get(const std::string& name, const Dims& dims, const Init& init) override {
+    StoredParam p = stored(name, dims, init);
+    if (!p.format.empty())
+      base::fail_unsupported("tensor '", name, "' in ", p.format,
+                             ", which is used otherwise than as a matrix");
+    return std::move(p.data);
+  }
+
+  StoredParam stored(const std::string& name, const Dims& dims, const Init&) override {
+    try {
+      return stored_part(part(name), dims);
+    } catch (const base::Error& e) {
+      throw e.with(base::concat("tensor '", name, "'"));
+    }
+  }
+
+ private:
+  Part part(const std::string& name) const {
+    for (const JoinedTensor& j : joined_) {
+      int64_t row = 0;
+      for (size_t i = 0; i < j.parts.size(); row += j.rows[i++]) {
+        const size_t at = name.find(base::concat(".", j.parts[i], "."));
+        if (at == std::string::npos) continue;
+        const std::string whole =
+            base::concat(name.substr(0, at + 1), j.name, name.substr(at + 1 + j.parts[i].size()));
+        return rows_of(need(whole), row, row + j.rows[i]);
+      }
+    }
+    const GgufTensor& t = need(name);
+    return rows_of(t, 0, t.dims.empty() ? 0 : t.dims[0]);
+  }
+
+  const GgufTensor& need(const std::string& name) const {
+    const GgufTensor* t = file_.find(name);
+    if (t == nullptr) base::fail(base::ErrorCode::not_found, "the file has no tensor '", name, "'");
+    return *t;
+  }
+
+  static Part rows_of(const GgufTensor& t, int64_t begin, int64_t end) {
+    base::require(!t.dims.empty() && end <= t.dims[0], "it is ", tensor::to_string(t.dims),
+                  ", wanted are rows ", begin, " to ", end);
+    Part part{&t, begin, end, t.dims};
+    part.dims[0] = end - begin;
+    return part;
+  }
+
+  StoredParam stored_part(const Part& part, const Dims& dims) const {
+    const GgufTensor& t = *part.tensor;
+    base::require(part.dims == dims, "it is ", tensor::to_string(part.dims), ", the metadata wants ",
+                  tensor::to_string(dims));
+    const auto row = t.dims[0] == 0 ? 0 : static_cast<int64_t>(t.bytes.size()) / t.dims[0];
+    const std::span<const std::byte> bytes = t.bytes.subspan(
+        static_cast<size_t>(part.begin * row), static_cast<size_t>((part.end - part.begin) * row));
+    if (t.type->name == "f32") return {floats(bytes, dims), {}};
+    if (t.type->name == "f16" || t.type->name == "bf16") return {widened(part, bytes.data()), {}};
+    const tensor::BlockFormat* format = tensor::find_block_format_by_gguf(static_cast<int>(t.type->id));
+    if (format == nullptr) base::fail_unsupported("weights of type ", t.type->name);
+    const int64_t row_bytes = t.type->row_bytes(dims.back());
+    const int64_t rows = row_bytes == 0 ? 0 : static_cast<int64_t>(bytes.size()) / row_bytes;
+    return {Tensor::view(DType::u8, {rows, row_bytes}, bytes, file_.owner()), std::string(format->name)};
+  }
+
+  /// Where they lie, if that is a place for floats.
+  Tensor floats(std::span<const std::byte> bytes, const Dims& dims) const {
+    if (reinterpret_cast<uintptr_t>(bytes.data()) % alignof(float) == 0)
+      return Tensor::view(DType::f32, dims, bytes, file_.owner());
+    Tensor copy = Tensor::empty(DType::f32, dims);
+    std::copy(bytes.begin(), bytes.end(), copy.mutable_raw());
+    return copy;
+  }
+
+  const GgufFile& file_;
+  const std::vector<JoinedTensor>& joined_;
+};
+
+/// What hf::end_tokens reads: the tokens that end an answer.
+base::Json config_of(const GgufFile& file, const GgufDecoder& d) {
+  base::Json config = base::Json::object({{"gguf_architecture", d.config.name}});
+  base::Json ends = base::Json::array();
+  for (const char* key : {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id"}) {
+    if (file.metadata().has(key)) ends.push_back(file.metadata().integer(key));
+  }
+  config.set("eos_token_id", std::move(ends));
+  return config;
+}
+
+}  // namespace
+
+Model load_gguf(const GgufFile& file) {
+  const GgufDecoder d = read_gguf_decoder(file);
+  GgufParams params(file, d.joined);
+  Model model = zoo::decoder(d.config, params);
+  model.format = "gguf";
+  model.name = std::string(file.metadata().text("general.name", d.config.name));
+  model.graph.name = model.name;
+  model.config = config_of(file, d);
+  return model;
+}
+
+Model load_gguf(const std::string& path) {
+  try {
+    const auto mapped = base::MappedFile::open(path);
+    Model model = load_gguf(GgufFile::parse(mapped->text(), mapped));
+    model.directory = path;
+    model.files.push_back(mapped);
+    return model;
+  } catch (const base::Error& e) {
+    throw e.with(base::concat("file '", path, "'"));
+  }
+}
+
+}  // namespace trireme::model::gguf

@@ -1,0 +1,223 @@
+// A language model that answers requests of any thread.
+#include "sched/text/text_service.h"
+
+#include <chrono>
+#include <utility>
+
+#include "sched/current_error.h"
+
+namespace trireme::sched {
+
+using engine::FinishReason;
+using engine::GenerateEvent;
+
+TextService::TextService(MakeSession make, Options options, const base::Clock& clock)
+    : make_(std::move(make)), options_(std::move(options)), clock_(clock) {
+  open();
+  limits_ = scheduler_->limits();
+  thread_ = std::thread([this] { run(); });
+}
+
+TextService::~TextService() { stop(); }
+
+void TextService::open() {
+  session_ = make_();
+  scheduler_ = std::make_unique<TokenScheduler>(*session_);
+  memory_bytes_ = session_->pool().bytes() + session_->arena_bytes();
+}
+
+void TextService::submit(TextRequest request) {
+  limits_.check(request.generate);
+  {
+    const std::lock_guard lock(mutex_);
+    if (inbox_.is_closed) base::fail(base::ErrorCode::unavailable, "the model is shutting down");
+    if (inbox_.waiting >= options_.max_waiting)
+      base::fail(base::ErrorCode::exhausted, "too many requests wait: ", inbox_.waiting);
+    ++inbox_.waiting;
+    inbox_.is_idle = false;
+    inbox_.requests.push_back(std::move(request));
+  }
+  changed_.notify_all();
+}
+
+int64_t TextService::step_ns() const {
+  const int64_t began = step_began_ns_.load();
+  return began == 0 ? 0 : clock_.now_ns() - began;
+}
+
+void TextService::drain() {
+  std::unique_lock lock(mutex_);
+  inbox_.is_closed = true;
+  changed_.wait(lock, [this] { return inbox_.is_idle || inbox_.has_ended; });
+}
+
+bool TextService::stop(int64_t patience_ns) {
+  {
+    std::unique_lock lock(mutex_);
+    inbox_.is_closed = inbox_.is_stopping = true;
+    changed_.notify_all();
+    const auto has_ended = [this] { return inbox_.has_ended; };
+    if (patience_ns == INT64_MAX) {
+      changed_.wait(lock, has_ended);
+    } else if (!changed_.wait_for(lock, std::chrono::nanoseconds(patience_ns), has_ended)) {
+      return false;
+    }
+  }
+  if (thread_.joinable()) thread_.join();
+  return true;
+}
+
+/// Waits where there is nothing to do and takes what came. False: the thread ends.
+bool TextService::take_in() {
+  std::vector<TextRequest> requests;
+  {
+    std::unique_lock lock(mutex_);
+    if (is_idle() && inbox_.requests.empty() && !inbox_.is_idle) {
+      inbox_.is_idle = true;
+      changed_.notify_all();
+    }
+    changed_.wait(lock, [this] { return inbox_.is_stopping || !inbox_.requests.empty() || !is_idle(); });
+    requests.swap(inbox_.requests);
+    if (inbox_.is_stopping) {
+      lock.unlock();
+      const base::Error over(base::ErrorCode::unavailable, "the model is shutting down");
+      for (TextRequest& r : requests) r.listener->on_error(over);
+      fail_all(over);
+      return false;
+    }
+  }
+  for (TextRequest& r : requests) add(std::move(r));
+  return true;
+}
+
+void TextService::add(TextRequest request) {
+  try {
+    if (!scheduler_) open();
+    const int64_t number = scheduler_->add(std::move(request.generate), request.standing);
+    live_.emplace(number, Live{request.listener});
+  } catch (const std::exception&) {
+    request.listener->on_error(current_error());
+  }
+}
+
+/// Ends what nobody waits for: of those that run all are asked, of those that wait some at a time.
+void TextService::drop_gone() {
+  constexpr int kSome = 256;
+  for (int64_t number : begun_) {
+    if (live_.at(number).listener->is_gone()) scheduler_->cancel(number);
+  }
+  auto at = live_.upper_bound(looked_);
+  for (int i = 0; i < kSome && at != live_.end(); ++i, ++at) {
+    looked_ = at->first;
+    if (!at->second.is_begun && at->second.listener->is_gone()) scheduler_->cancel(at->first);
+  }
+  if (at == live_.end()) looked_ = -1;
+}
+
+namespace {
+
+/// What a listener throws ends its own request and no other; false where it does.
+template <class Tell>
+bool guard(TextListener& listener, const Tell& tell) {
+  try {
+    tell();
+    return true;
+  } catch (const std::exception&) {
+    listener.on_error(current_error());
+    return false;
+  }
+}
+
+}  // namespace
+
+void TextService::tell(const GenerateEvent& event) {
+  const auto at = live_.find(event.request);
+  if (at == live_.end()) return;  // its listener has had enough
+  const std::shared_ptr<TextListener> listener = at->second.listener;
+  const bool is_over = event.finish != FinishReason::none;
+  bool goes_on = true;
+  if (event.token >= 0) {
+    const bool is_well =
+        guard(*listener, [&] { goes_on = listener->on_token(event.token, event.log_probability); });
+    goes_on = goes_on && is_well;
+  }
+  if (goes_on && !is_over) return;
+  end(event.request, !is_over);
+  if (goes_on) guard(*listener, [&] { listener->on_end(event.finish); });
+}
+
+/// A request is told nothing more; `cancels`: it still runs.
+void TextService::end(int64_t number, bool cancels) {
+  if (cancels) scheduler_->cancel(number);
+  live_.erase(number);
+  begun_.erase(number);
+}
+
+void TextService::step() {
+  step_began_ns_ = clock_.now_ns();
+  const std::vector<GenerateEvent>& events = scheduler_->step(clock_.now_ns());
+  step_began_ns_ = 0;
+  ++counts_.steps;
+  counts_.step_tokens += scheduler_->step_tokens();
+  for (const TokenScheduler::Begun& begun : scheduler_->begun()) {
+    counts_.known_tokens += begun.known_tokens;
+    counts_.prompt_tokens += begun.prompt_tokens;
+  }
+  for (const GenerateEvent& event : events) counts_.generated_tokens += event.token >= 0 ? 1 : 0;
+  show();  // who has its answer also finds it in the counts
+  for (const TokenScheduler::Begun& begun : scheduler_->begun()) {
+    const auto at = live_.find(begun.request);
+    if (at == live_.end()) continue;
+    at->second.is_begun = true;
+    begun_.insert(begun.request);
+    const std::shared_ptr<TextListener> listener = at->second.listener;
+    if (!guard(*listener, [&] { listener->on_begin(begun.known_tokens); })) end(begun.request, true);
+  }
+  for (const GenerateEvent& event : events) tell(event);
+}
+
+void TextService::fail_all(const base::Error& error) {
+  begun_.clear();
+  std::map<int64_t, Live> lost;
+  lost.swap(live_);
+  for (auto& [number, live] : lost) live.listener->on_error(error);
+}
+
+void TextService::show() {
+  counts_.running = scheduler_ ? scheduler_->running() : 0;
+  counts_.waiting = scheduler_ ? scheduler_->waiting() : 0;
+  counts_.page_use = scheduler_ ? scheduler_->page_use() : 0;
+  counts_.put_back = lost_put_back_ + (scheduler_ ? scheduler_->put_back() : 0);
+  stats_.with([&](TextStats& shown) { shown = counts_; });
+  if (options_.on_step) options_.on_step(counts_);
+  const std::lock_guard lock(mutex_);
+  inbox_.waiting = counts_.waiting + inbox_.requests.size();
+}
+
+void TextService::run() {
+  while (take_in()) {
+    try {
+      if (!scheduler_) continue;
+      drop_gone();
+      step();
+    } catch (const std::exception&) {
+      step_began_ns_ = 0;
+      const base::Error error = current_error();
+      lost_put_back_ += scheduler_->put_back();
+      scheduler_.reset();
+      session_.reset();
+      show();
+      fail_all(error);
+    }
+  }
+  scheduler_.reset();
+  session_.reset();
+  show();
+  {
+    const std::lock_guard lock(mutex_);
+    inbox_.has_ended = inbox_.is_idle = true;
+  }
+  changed_.notify_all();
+}
+
+}  // namespace trireme::sched

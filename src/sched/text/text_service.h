@@ -1,0 +1,133 @@
+// A language model that answers requests of any thread: one thread that owns its session and runs its steps.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/guarded.h"
+#include "engine/decode/decode_session.h"
+#include "sched/text/token_scheduler.h"
+
+namespace trireme::sched {
+
+/// Who waits for an answer. Told on the service's thread, or by whoever stops it, one call at a time; what it
+/// does is done while no step runs, so it must be quick. The last call is on_end() or on_error(); what the
+/// others throw comes as on_error().
+class TextListener {
+ public:
+  virtual ~TextListener() = default;
+  /// Its prompt is read from now on; so many tokens of it need not run.
+  virtual void on_begin(int64_t known_tokens) = 0;
+  /// The next token. False: the answer is over, and nothing follows this call.
+  virtual bool on_token(int64_t token, double log_probability) = 0;
+  virtual void on_end(engine::FinishReason reason) = 0;
+  virtual void on_error(const base::Error& error) = 0;
+  /// Nobody waits any more.
+  virtual bool is_gone() const = 0;
+};
+
+struct TextRequest {
+  engine::GenerateRequest generate;
+  Standing standing;
+  std::shared_ptr<TextListener> listener;
+};
+
+/// Counts since the start, and how things stand after the last step.
+struct TextStats {
+  size_t running = 0, waiting = 0;
+  double page_use = 0;  ///< share of the pages that texts under way hold
+  int64_t steps = 0, step_tokens = 0;
+  int64_t prompt_tokens = 0;     ///< of texts that began
+  int64_t known_tokens = 0;      ///< of these, those that did not run
+  int64_t generated_tokens = 0;  ///< of all answers
+  int64_t put_back = 0;          ///< texts that had to begin again because pages ran out
+};
+
+class TextService {
+ public:
+  using MakeSession = std::function<std::unique_ptr<engine::DecodeSession>()>;
+  struct Options {
+    size_t max_waiting = 1024;  ///< requests that wait; further ones are refused
+    /// Called by the service's thread after every step; null: nobody.
+    std::function<void(const TextStats&)> on_step = {};
+  };
+
+  /// Makes the first session at once and throws what that throws. `clock` outlives the service. Where a step
+  /// fails, all that runs and waits fails with it, and the next request finds a new session.
+  TextService(MakeSession make, Options options, const base::Clock& clock);
+  ~TextService();
+  TextService(const TextService&) = delete;
+  TextService& operator=(const TextService&) = delete;
+
+  /// What a request may be. The same for every session.
+  const engine::GenerateLimits& limits() const { return limits_; }
+  /// Any thread. Throws what GenerateLimits::check() throws, exhausted where too many wait, unavailable once
+  /// it drains. Otherwise the listener is told of everything.
+  void submit(TextRequest request);
+
+  TextStats stats() const { return stats_.copy(); }
+  /// How long the step under way has been running; 0: none is.
+  int64_t step_ns() const;
+  /// Keys and values of all sequences, and scratch memory, of the session made last.
+  int64_t memory_bytes() const { return memory_bytes_.load(); }
+  /// Refuses what comes and returns when nothing waits or runs.
+  void drain();
+  /// Fails what waits and runs, and ends the thread. False where a step that is under way does not end within
+  /// `patience_ns`: then the service must not be destroyed. Idempotent.
+  bool stop(int64_t patience_ns = INT64_MAX);
+
+ private:
+  struct Live {
+    std::shared_ptr<TextListener> listener;
+    bool is_begun = false;
+  };
+  /// What other threads leave for the service's.
+  struct Inbox {
+    std::vector<TextRequest> requests;
+    size_t waiting = 0;  ///< of these and of the scheduler's
+    bool is_closed = false, is_stopping = false, has_ended = false, is_idle = true;
+  };
+  void open();
+  void run();
+  bool take_in();
+  void add(TextRequest request);
+  void drop_gone();
+  void step();
+  void tell(const engine::GenerateEvent& event);
+  void end(int64_t number, bool cancels);
+  void fail_all(const base::Error& error);
+  void show();
+  bool is_idle() const { return live_.empty() && (!scheduler_ || scheduler_->is_idle()); }
+
+  const MakeSession make_;
+  const Options options_;
+  const base::Clock& clock_;
+  engine::GenerateLimits limits_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  Inbox inbox_;  // under the mutex
+  base::Guarded<TextStats> stats_;
+  std::atomic<int64_t> step_began_ns_{0}, memory_bytes_{0};
+  // The thread's:
+  std::unique_ptr<engine::DecodeSession> session_;
+  std::unique_ptr<TokenScheduler> scheduler_;
+  std::map<int64_t, Live> live_;  // by the scheduler's numbers
+  std::set<int64_t> begun_;       // of these
+  int64_t looked_ = -1;           // the number that was asked last whether anybody waits for it
+  TextStats counts_;
+  int64_t lost_put_back_ = 0;  // of schedulers before this one
+  std::thread thread_;
+};
+
+}  // namespace trireme::sched

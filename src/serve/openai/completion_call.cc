@@ -1,0 +1,394 @@
+// One request of the OpenAI API for texts.
+#include "serve/openai/completion_call.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <numeric>
+#include <utility>
+
+#include "base/text/json.h"
+#include "base/utf8.h"
+#include "serve/openai/openai_error.h"
+
+namespace trireme::serve {
+namespace {
+
+constexpr std::string_view kCalls = "tool_calls";
+
+std::string_view finish_of(engine::FinishReason reason) {
+  return reason == engine::FinishReason::length ? "length" : "stop";
+}
+
+void append_quoted(std::string& out, std::string_view text) { base::append_json(out, text); }
+
+void append_member(std::string& out, std::string_view name, int64_t value) {
+  out += '"';
+  out += name;
+  out += "\":";
+  base::append_json(out, value);
+}
+
+/// A token's bytes as text; those that are no whole characters by their numbers, as OpenAI's API has them.
+std::string shown(const std::string& bytes) {
+  if (base::is_utf8(bytes)) return bytes;
+  std::string text = "bytes:";
+  for (const char byte : bytes) {
+    char escaped[8];
+    std::snprintf(escaped, sizeof escaped, "\\x%02x",
+                  static_cast<unsigned>(static_cast<unsigned char>(byte)));
+    text += escaped;
+  }
+  return text;
+}
+
+size_t characters_in(std::string_view utf8) {
+  return static_cast<size_t>(
+      std::count_if(utf8.begin(), utf8.end(), [](char c) { return (c & 0xc0) != 0x80; }));
+}
+
+}  // namespace
+
+/// One of the answers, as the model tells it.
+class CompletionCall::Reader final : public TextReader {
+ public:
+  Reader(std::shared_ptr<CompletionCall> call, size_t answer) : call_(std::move(call)), answer_(answer) {}
+  void on_piece(const TextPiece& piece) override { call_->take(answer_, piece); }
+  void on_end(const TextEnd& end) override { call_->end(answer_, end); }
+  void on_error(const base::Error& error) override { call_->fail(error); }
+  bool is_gone() const override { return call_->is_gone(); }
+
+ private:
+  const std::shared_ptr<CompletionCall> call_;
+  const size_t answer_;
+};
+
+CompletionCall::CompletionCall(CompletionRequest request, http::Reply reply, const data::Tokenizer& tokenizer,
+                               Origin origin)
+    : request_(std::move(request)),
+      tokenizer_(tokenizer),
+      origin_(std::move(origin)),
+      reply_(std::move(reply)) {}
+
+void CompletionCall::start(TextModel& model, const std::vector<std::vector<int64_t>>& prompts) {
+  const auto each = static_cast<size_t>(request_.best_of);
+  answers_.resize(prompts.size() * each);
+  left_ = answers_.size();
+  for (const std::vector<int64_t>& prompt : prompts) {
+    if (request_.echoes) echoes_.push_back(tokenizer_.decode(prompt));
+  }
+  try {
+    for (size_t i = 0; i < answers_.size() && !is_done_; ++i) {
+      TextAsk ask = request_.ask;
+      ask.generate.prompt = prompts[prompt_of(i)];
+      // As unsigned numbers, which may wrap round.
+      ask.generate.sampling.seed =
+          static_cast<int64_t>(static_cast<uint64_t>(ask.generate.sampling.seed) + i % each);
+      model.ask(std::move(ask), std::make_shared<Reader>(shared_from_this(), i));
+    }
+  } catch (const base::Error& error) {
+    fail(error);  // the others see that nobody reads any more
+  }
+}
+
+bool CompletionCall::is_gone() const {
+  return is_done_ || (is_open_ ? stream_.client_gone() : reply_.client_gone());
+}
+
+void CompletionCall::take(size_t answer, const TextPiece& piece) {
+  const std::lock_guard lock(mutex_);
+  if (is_done_) return;
+  Answer& a = answers_[answer];
+  const Token token{piece.token, piece.log_probability, a.characters};
+  a.characters += characters_in(piece.text);
+  const bool is_token = piece.token >= 0;
+  if (is_token) a.log_probability += piece.log_probability;
+  if (is_token && request_.wants_log_probabilities) a.tokens.push_back(token);
+  if (!request_.streams) {
+    a.text += piece.text;
+    return;
+  }
+  a.end.answer_tokens += is_token ? 1 : 0;  // so far
+  const bool shows_token = request_.wants_log_probabilities && is_token;
+  const std::string text = request_.finds_calls ? a.tools.push(piece.text) : std::string(piece.text);
+  if (text.empty() && !shows_token) return;
+  send_chunk(answer, {.text = text, .token = shows_token ? &token : nullptr});
+}
+
+void CompletionCall::end(size_t answer, const TextEnd& end) {
+  const std::lock_guard lock(mutex_);
+  if (is_done_) return;
+  Answer& a = answers_[answer];
+  a.end = end;
+  a.is_over = true;
+  if (request_.streams) end_chunks(answer, finish_of(end.reason));
+  if (--left_ > 0) return;
+  if (!request_.streams) return send_whole();
+  if (request_.wants_usage) send_event(head(true) + "\"choices\":[],\"usage\":" + usage() + "}");
+  stream_.write("data: [DONE]\n\n");
+  stream_.finish();
+  is_done_ = true;  // nothing more is sent
+}
+
+void CompletionCall::fail(const base::Error& error) {
+  const std::lock_guard lock(mutex_);
+  if (is_done_.exchange(true)) return;
+  if (!is_open_) return reply_.send(openai_error(error));  // the status can still say it
+  stream_.write("data: " + openai_error_body(error) + "\n\n");
+  stream_.finish();
+}
+
+/// Begins the stream with the first chunk; until then a failure has a status.
+bool CompletionCall::open() {
+  if (is_open_) return false;
+  http::Response response;
+  response.headers.emplace_back("Content-Type", "text/event-stream; charset=utf-8");
+  response.headers.emplace_back("Cache-Control", "no-cache");
+  response.headers.emplace_back("X-Accel-Buffering", "no");
+  response.headers.emplace_back("X-Request-Id", origin_.id);
+  stream_ = reply_.stream(std::move(response));
+  return is_open_ = true;
+}
+
+void CompletionCall::send_event(std::string json) {
+  open();
+  json.insert(0, "data: ");
+  json += "\n\n";
+  stream_.write(std::move(json));
+}
+
+/// {"id":...,"model":..., without its end.
+std::string CompletionCall::head(bool is_chunk) const {
+  std::string out = "{\"id\":\"";
+  out += request_.is_chat ? "chatcmpl-" : "cmpl-";
+  out += origin_.id;
+  out += "\",\"object\":\"";
+  out += !request_.is_chat ? "text_completion" : is_chunk ? "chat.completion.chunk" : "chat.completion";
+  out += "\",";
+  append_member(out, "created", origin_.created);
+  out += ",\"model\":";
+  append_quoted(out, request_.model);
+  out += ',';
+  return out;
+}
+
+std::string CompletionCall::usage() const {
+  int64_t prompt = 0, known = 0, answer = 0;
+  for (size_t i = 0; i < answers_.size(); ++i) {
+    answer += answers_[i].end.answer_tokens;
+    if (i % static_cast<size_t>(request_.best_of) != 0) continue;  // a prompt counts once
+    prompt += answers_[i].end.prompt_tokens;
+    known += answers_[i].end.known_tokens;
+  }
+  std::string out = "{";
+  append_member(out, "prompt_tokens", prompt);
+  out += ',';
+  append_member(out, "completion_tokens", answer);
+  out += ',';
+  append_member(out, "total_tokens", prompt + answer);
+  out += ",\"prompt_tokens_details\":{";
+  append_member(out, "cached_tokens", known);
+  return out + "}}";
+}
+
+std::vector<ToolCall> CompletionCall::kept(std::vector<ToolCall> calls) const {
+  if (request_.calls_once && calls.size() > 1) calls.resize(1);
+  return calls;
+}
+
+/// What was held back of a stream, and its end.
+void CompletionCall::end_chunks(size_t answer, std::string_view finish) {
+  ToolAnswer rest;
+  if (request_.finds_calls) rest = answers_[answer].tools.finish();
+  if (!rest.content.empty()) send_chunk(answer, {.text = rest.content});
+  const std::vector<ToolCall> calls = kept(std::move(rest.calls));
+  if (!calls.empty()) send_chunk(answer, {.calls = &calls});
+  send_chunk(answer, {.finish = calls.empty() ? finish : kCalls});
+}
+
+void CompletionCall::append_calls(std::string& out, const std::vector<ToolCall>& calls, bool is_delta) const {
+  out += "\"tool_calls\":[";
+  for (size_t i = 0; i < calls.size(); ++i) {
+    out += i > 0 ? ",{" : "{";
+    if (is_delta) {
+      append_member(out, "index", static_cast<int64_t>(i));
+      out += ',';
+    }
+    out += "\"id\":\"call_" + origin_.id + "_" + std::to_string(i) +
+           "\",\"type\":\"function\",\"function\":{\"name\":";
+    append_quoted(out, calls[i].name);
+    out += ",\"arguments\":";
+    append_quoted(out, calls[i].arguments);
+    out += "}}";
+  }
+  out += ']';
+}
+
+/// What a chunk adds: a completion's text, or a chat's delta, whose first names the role and whose last is
+/// empty.
+void CompletionCall::append_chunk_text(std::string& out, std::string_view text, bool is_first,
+                                       const Chunk& chunk) const {
+  if (!request_.is_chat) {
+    out += "\"text\":";
+    return append_quoted(out, text);
+  }
+  out += "\"delta\":{";
+  if (is_first) out += "\"role\":\"assistant\",";
+  if (chunk.calls != nullptr) {
+    append_calls(out, *chunk.calls, true);
+  } else if (is_first || chunk.finish.empty()) {
+    out += "\"content\":";
+    append_quoted(out, text);
+  }
+  out += '}';
+}
+
+void CompletionCall::append_log_probabilities(std::string& out, const std::vector<Token>& tokens) const {
+  const auto text_of = [&](const Token& t) { return shown(tokenizer_.token_bytes(t.id)); };
+  const auto list = [&](std::string_view name, const auto& append_one) {
+    out += '"';
+    out += name;
+    out += "\":[";
+    for (size_t i = 0; i < tokens.size(); ++i) {
+      if (i > 0) out += ',';
+      append_one(tokens[i]);
+    }
+    out += ']';
+  };
+  const auto append_token = [&](const Token& t) {
+    const std::string text = tokenizer_.token_bytes(t.id);
+    out += "{\"token\":";
+    append_quoted(out, shown(text));
+    out += ",\"logprob\":";
+    base::append_json(out, t.log_probability);
+    out += ",\"bytes\":[";
+    for (size_t i = 0; i < text.size(); ++i) {
+      if (i > 0) out += ',';
+      base::append_json(out, int64_t{static_cast<unsigned char>(text[i])});
+    }
+    out += ']';
+  };
+  out += '{';
+  if (request_.is_chat) {
+    list("content", [&](const Token& t) {
+      append_token(t);
+      out += ",\"top_logprobs\":[";
+      append_token(t);
+      out += "}]}";
+    });
+    out += ",\"refusal\":null}";
+    return;
+  }
+  list("tokens", [&](const Token& t) { append_quoted(out, text_of(t)); });
+  out += ',';
+  list("token_logprobs", [&](const Token& t) { base::append_json(out, t.log_probability); });
+  out += ',';
+  list("top_logprobs", [&](const Token& t) {
+    out += '{';
+    append_quoted(out, text_of(t));
+    out += ':';
+    base::append_json(out, t.log_probability);
+    out += '}';
+  });
+  out += ',';
+  list("text_offset", [&](const Token& t) { base::append_json(out, static_cast<int64_t>(t.text_offset)); });
+  out += '}';
+}
+
+void CompletionCall::send_chunk(size_t answer, const Chunk& chunk) {
+  Answer& a = answers_[answer];
+  const bool is_first = !std::exchange(a.has_begun, true);
+  std::string json = head(true) + "\"choices\":[{";
+  append_member(json, "index", static_cast<int64_t>(answer));
+  json += ',';
+  const bool repeats = is_first && request_.echoes;
+  append_chunk_text(json, (repeats ? echoes_[prompt_of(answer)] : "") + std::string(chunk.text), is_first,
+                    chunk);
+  json += ",\"logprobs\":";
+  if (chunk.token != nullptr) {
+    append_log_probabilities(json, {*chunk.token});
+  } else {
+    json += "null";
+  }
+  json += ",\"finish_reason\":";
+  if (chunk.finish.empty()) {
+    json += "null";
+  } else {
+    append_quoted(json, chunk.finish);
+  }
+  json += "}]";
+  if (request_.wants_usage) json += ",\"usage\":" + (request_.wants_usage_always ? usage() : "null");
+  send_event(json + "}");
+}
+
+/// The answers that are given: of each prompt all, or the likeliest by the mean of their logarithms.
+std::vector<size_t> CompletionCall::chosen() const {
+  const auto each = static_cast<size_t>(request_.best_of), wanted = static_cast<size_t>(request_.choices);
+  const auto mean = [&](size_t i) {
+    return answers_[i].log_probability /
+           static_cast<double>(std::max<int64_t>(1, answers_[i].end.answer_tokens));
+  };
+  std::vector<size_t> given;
+  for (size_t first = 0; first < answers_.size(); first += each) {
+    std::vector<size_t> of_prompt(each);
+    std::iota(of_prompt.begin(), of_prompt.end(), first);
+    if (wanted < each)
+      std::stable_sort(of_prompt.begin(), of_prompt.end(),
+                       [&](size_t a, size_t b) { return mean(a) > mean(b); });
+    given.insert(given.end(), of_prompt.begin(), of_prompt.begin() + static_cast<ptrdiff_t>(wanted));
+  }
+  return given;
+}
+
+/// The whole message of a chat; returns how it ended.
+std::string_view CompletionCall::append_message(std::string& out, const std::string& text,
+                                                std::string_view finish) const {
+  ToolAnswer answer{.content = text};
+  if (request_.finds_calls) answer = find_tool_calls(text);
+  const std::vector<ToolCall> calls = kept(std::move(answer.calls));
+  out += "\"message\":{\"role\":\"assistant\",\"content\":";
+  if (!calls.empty() && answer.content.empty()) {
+    out += "null";
+  } else {
+    append_quoted(out, answer.content);
+  }
+  out += ",\"refusal\":null";
+  if (!calls.empty()) {
+    out += ',';
+    append_calls(out, calls, false);
+  }
+  out += '}';
+  return calls.empty() ? finish : kCalls;
+}
+
+void CompletionCall::send_whole() {
+  std::string json = head(false) + "\"choices\":[";
+  int64_t index = 0;
+  for (size_t i : chosen()) {
+    Answer& a = answers_[i];
+    json += index > 0 ? ",{" : "{";
+    append_member(json, "index", index++);
+    json += ',';
+    std::string_view finish = finish_of(a.end.reason);
+    if (request_.is_chat) {
+      finish = append_message(json, a.text, finish);
+    } else {
+      json += "\"text\":";
+      append_quoted(json, request_.echoes ? echoes_[prompt_of(i)] + a.text : a.text);
+    }
+    json += ",\"logprobs\":";
+    if (request_.wants_log_probabilities) {
+      append_log_probabilities(json, a.tokens);
+    } else {
+      json += "null";
+    }
+    json += ",\"finish_reason\":";
+    append_quoted(json, finish);
+    json += '}';
+  }
+  http::Response response = http::json_response(200, json + "],\"usage\":" + usage() + "}");
+  response.headers.emplace_back("X-Request-Id", origin_.id);
+  is_done_ = true;  // nothing more is sent
+  reply_.send(std::move(response));
+}
+
+}  // namespace trireme::serve

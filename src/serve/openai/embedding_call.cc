@@ -1,0 +1,183 @@
+// Embeddings of texts over the OpenAI API.
+#include "serve/openai/embedding_call.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "base/text/base64.h"
+#include "base/text/json.h"
+#include "serve/infer/request_json.h"
+#include "serve/openai/openai_error.h"
+
+namespace trireme::serve {
+namespace {
+
+using base::ErrorCode;
+using base::Json;
+
+constexpr size_t kMostTexts = 2048;
+constexpr const char* kText = "text";
+
+[[noreturn]] void fail(const char* member, const std::string& what) {
+  throw MemberError(ErrorCode::invalid_argument, member, what);
+}
+
+/// One request's texts, embedded in several batches that end in any order.
+class EmbeddingCall {
+ public:
+  EmbeddingCall(EmbeddingRequest request, std::shared_ptr<http::Reply> reply, size_t batches)
+      : request_(std::move(request)),
+        reply_(std::move(reply)),
+        rows_(request_.texts.size()),
+        left_(batches) {}
+
+  const EmbeddingRequest& request() const { return request_; }
+  bool is_gone() const { return is_over_ || reply_->client_gone(); }
+
+  /// The embeddings of the texts from `first` on.
+  void take(size_t first, const InferResponse& response) {
+    const tensor::Tensor& values = response.outputs.at(0).tensor.values;
+    const auto width = static_cast<size_t>(values.dims().back());
+    const float* row = values.data<float>().data();
+    for (size_t i = 0; i < static_cast<size_t>(values.dims()[0]); ++i, row += width)
+      rows_.at(first + i).assign(row, row + width);
+    tokens_ += response.tokens;
+    if (--left_ == 0 && !is_over_.exchange(true)) reply_->send(http::json_response(200, answer()));
+  }
+  void fail(const base::Error& error) {
+    if (!is_over_.exchange(true)) reply_->send(openai_error(error));
+  }
+
+ private:
+  std::vector<float> shortened(const std::vector<float>& row) const {
+    const auto wanted = static_cast<size_t>(request_.dimensions);
+    if (wanted == 0 || wanted >= row.size()) return row;
+    std::vector<float> cut(row.begin(), row.begin() + static_cast<ptrdiff_t>(wanted));
+    double squares = 0;
+    for (float v : cut) squares += static_cast<double>(v) * static_cast<double>(v);
+    const auto scale = static_cast<float>(squares > 0 ? 1 / std::sqrt(squares) : 1);
+    for (float& v : cut) v *= scale;
+    return cut;
+  }
+
+  std::string answer() const {
+    std::string out = "{\"object\":\"list\",\"data\":[";
+    for (size_t i = 0; i < rows_.size(); ++i) {
+      out += i > 0 ? ",{" : "{";
+      out += "\"object\":\"embedding\",\"index\":";
+      base::append_json(out, static_cast<int64_t>(i));
+      out += ",\"embedding\":";
+      append_row(out, shortened(rows_[i]));
+      out += '}';
+    }
+    out += "],\"model\":";
+    base::append_json(out, std::string_view(request_.model));
+    for (const char* member : {"],\"usage\":{\"prompt_tokens\":", ",\"total_tokens\":"}) {
+      out += member[0] == ']' ? member + 1 : member;
+      base::append_json(out, tokens_.load());
+    }
+    return out + "}}";
+  }
+
+  void append_row(std::string& out, const std::vector<float>& row) const {
+    if (request_.is_base64) {
+      out += '"';
+      out += base::encode_base64({reinterpret_cast<const char*>(row.data()), row.size() * sizeof(float)});
+      out += '"';
+      return;
+    }
+    out += '[';
+    for (size_t i = 0; i < row.size(); ++i) {
+      if (i > 0) out += ',';
+      base::append_json(out, row[i]);
+    }
+    out += ']';
+  }
+
+  const EmbeddingRequest request_;
+  const std::shared_ptr<http::Reply> reply_;
+  std::vector<std::vector<float>> rows_;  // each written by one batch
+  std::atomic<size_t> left_;
+  std::atomic<int64_t> tokens_{0};
+  std::atomic<bool> is_over_{false};
+};
+
+}  // namespace
+
+EmbeddingRequest embedding_request(std::string_view body) {
+  const Json json = request_json(body);
+  base::require(json.is_object(), "expected a JSON object, found ", json.type_name());
+  EmbeddingRequest r;
+  const Json* model = json.find("model");
+  if (model == nullptr || !model->is_string()) fail("model", "expected a string");
+  r.model = model->as_string();
+  const Json* input = json.find("input");
+  if (input == nullptr) fail("input", "is missing");
+  const base::JsonArray list = input->is_array() ? input->as_array() : base::JsonArray{*input};
+  if (list.empty() || list.size() > kMostTexts)
+    fail("input", base::concat("expected 1 to ", kMostTexts, " texts, found ", list.size()));
+  for (const Json& text : list) {
+    if (!text.is_string()) fail("input", "expected texts; tokens are not served");
+    if (text.as_string().empty()) fail("input", "a text is empty");
+    r.texts.push_back(text.as_string());
+  }
+  const Json* format = json.find("encoding_format");
+  if (format != nullptr && !format->is_null()) {
+    if (!format->is_string() || (format->as_string() != "float" && format->as_string() != "base64"))
+      fail("encoding_format", "expected float or base64");
+    r.is_base64 = format->as_string() == "base64";
+  }
+  const Json* dimensions = json.find("dimensions");
+  if (dimensions != nullptr && !dimensions->is_null()) {
+    if (!dimensions->is_integer() || dimensions->as_double() < 1 || dimensions->as_double() > INT32_MAX)
+      fail("dimensions", "expected an integer above 0");
+    r.dimensions = dimensions->as_int();
+  }
+  return r;
+}
+
+void embed(const KserveCore& core, const std::shared_ptr<ServedModel>& model, EmbeddingRequest request,
+           const std::shared_ptr<http::Reply>& reply) {
+  const ModelConfig& config = model->config();
+  const bool takes_texts = !config.inputs.empty() && config.inputs[0].name == kText &&
+                           !config.inputs[0].type && config.is_batched() && config.outputs.size() == 1 &&
+                           config.outputs[0].type == tensor::DType::f32 && config.outputs[0].dims.size() == 1;
+  if (!takes_texts)
+    base::fail(ErrorCode::not_found, "The model `", request.model, "` makes no embeddings of texts");
+  const auto most = static_cast<size_t>(*config.max_batch_size);
+  const size_t count = request.texts.size();
+  const auto call = std::make_shared<EmbeddingCall>(std::move(request), reply, (count + most - 1) / most);
+  for (size_t first = 0; first < count && !call->is_gone(); first += most) {
+    const auto& texts = call->request().texts;
+    const auto from = texts.begin() + static_cast<ptrdiff_t>(first);
+    InferRequest part;
+    WireTensor input{.name = kText, .type = std::nullopt};
+    input.strings.assign(from, from + static_cast<ptrdiff_t>(std::min(most, count - first)));
+    input.dims = {static_cast<int64_t>(input.strings.size())};
+    if (!config.inputs[0].dims.empty()) input.dims.push_back(1);
+    part.inputs.push_back(std::move(input));
+    part.priority = call->request().priority;
+    part.timeout_us = call->request().timeout_us;
+    part.tenant = call->request().tenant;
+    part.binary_output = true;
+    InferSink sink{.done =
+                       [call, first](InferResponse&& r) {
+                         r.leave();
+                         call->take(first, r);
+                       },
+                   .failed = [call](const base::Error& e) { call->fail(e); },
+                   .cancelled = [call] { return call->is_gone(); },
+                   .received_ns = call->request().received_ns,
+                   .begun_ns = call->request().begun_ns};
+    try {
+      core.infer(model, std::move(part), std::move(sink));
+    } catch (const base::Error& error) {
+      call->fail(error);
+    }
+  }
+}
+
+}  // namespace trireme::serve

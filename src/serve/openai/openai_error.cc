@@ -1,0 +1,55 @@
+// Errors as the OpenAI API tells them.
+#include "serve/openai/openai_error.h"
+
+#include "base/text/json.h"
+#include "base/text/shortened.h"
+
+namespace trireme::serve {
+namespace {
+
+using base::Json;
+
+std::string_view type_of(int status) {
+  if (status == 401) return "authentication_error";
+  if (status == 403) return "permission_error";
+  if (status == 404) return "not_found_error";
+  if (status == 429) return "rate_limit_error";
+  if (status == 503) return "service_unavailable_error";
+  return status < 500 ? "invalid_request_error" : "server_error";
+}
+
+std::string body_of(int status, std::string_view message, const Json& member, std::string_view code) {
+  const Json error = Json::object({{"message", base::shortened(std::string(message))},
+                                   {"type", type_of(status)},
+                                   {"param", member},
+                                   {"code", code.empty() ? Json() : Json(code)}});
+  return Json::object({{"error", error}}).dump();
+}
+
+/// What is not there yet is the client's to change, as what is wrong is.
+int status_of_ours(const base::Error& error) {
+  return error.code() == base::ErrorCode::unsupported ? 400 : http::status_of(error.code());
+}
+
+Json member_of(const base::Error& error) {
+  const auto* of_member = dynamic_cast<const MemberError*>(&error);
+  return of_member == nullptr ? Json() : Json(of_member->member());
+}
+
+}  // namespace
+
+std::string openai_error_body(const base::Error& error) {
+  return body_of(status_of_ours(error), error.message(), member_of(error), {});
+}
+
+http::Response openai_error(const base::Error& error) {
+  http::Response response = http::json_response(status_of_ours(error), openai_error_body(error));
+  if (response.status == 429 || response.status == 503) response.headers.emplace_back("Retry-After", "1");
+  return response;
+}
+
+http::Response openai_error(int status, std::string_view message, std::string_view code) {
+  return http::json_response(status, body_of(status, message, Json(), code));
+}
+
+}  // namespace trireme::serve

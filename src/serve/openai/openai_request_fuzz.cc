@@ -1,0 +1,48 @@
+// Fuzzes the bodies of OpenAI requests: any text is a request whose members are in range, or is refused.
+#include <cstdint>
+#include <cstdlib>
+
+#include "serve/openai/completion_request.h"
+#include "serve/openai/embedding_call.h"
+#include "serve/openai/openai_error.h"
+#include "tests/fuzz_bounds.h"
+
+namespace {
+
+using namespace trireme;
+
+void need(bool holds) {
+  if (!holds) std::abort();
+}
+
+void check(const serve::CompletionRequest& r) {
+  const engine::SamplingOptions& s = r.ask.generate.sampling;
+  need(!r.model.empty() && r.choices >= 1 && r.best_of >= r.choices && r.best_of <= 128);
+  need(s.temperature >= 0 && s.temperature <= 2 && s.top_p >= 0 && s.top_p <= 1 && s.top_k >= 0);
+  need(s.min_p >= 0 && s.min_p <= 1 && s.repetition_penalty > 0 && r.ask.generate.max_tokens > 0);
+  need(r.is_chat ? r.chat.messages.size() > 0 : !r.prompts.empty());
+  s.check();
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  if (size < 1) return 0;
+  const fuzz::BoundedWork bounded(size);
+  const std::string_view body(reinterpret_cast<const char*>(data + 1), size - 1);
+  try {
+    switch (data[0] % 3) {
+      case 0: check(serve::completion_request(body, 1)); break;
+      case 1: check(serve::chat_request(body, 1)); break;
+      default: {
+        const serve::EmbeddingRequest r = serve::embedding_request(body);
+        need(!r.model.empty() || body.find("\"\"") != std::string_view::npos);
+        need(!r.texts.empty() && r.dimensions >= 0);
+      }
+    }
+  } catch (const base::Error& e) {
+    need(e.code() != base::ErrorCode::internal);
+    need(serve::openai_error(e).status >= 400);
+  }
+  return 0;
+}

@@ -1,0 +1,176 @@
+# Every form of decoder against Transformers on a small random model: logits of whole sequences, 64 greedy tokens
+# decoded with pages, on one rank and on two; what is exported loads in Transformers again; what is not known is
+# refused by name.
+# tier: oracles
+# timeout: 580
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import torch
+import transformers as tf
+
+ROOT = Path(__file__).resolve().parent.parent
+TRIREME = os.environ.get("TRIREME", str(ROOT / "build/release/trireme"))
+VOCABULARY, NEW = 211, 64
+SIZES = dict(vocab_size=VOCABULARY, hidden_size=64, intermediate_size=112, num_hidden_layers=3, num_attention_heads=8,
+             num_key_value_heads=2, max_position_embeddings=256, initializer_range=0.2, bos_token_id=None,
+             eos_token_id=None, pad_token_id=0)
+FULL, WINDOW = "full_attention", "sliding_attention"
+
+
+def rope(**kind):
+    return {"rope_parameters": {"rope_theta": 10000.0, **kind}}
+
+
+def make(family, **options):
+    """A model of random weights whose norms and biases are not trivial."""
+    config = getattr(tf, family + "TextConfig", None) or getattr(tf, family + "Config")
+    # Only the plain form of attention caps scores.
+    config = config(**{**SIZES, **options}, attn_implementation="eager")
+    model = getattr(tf, family + "ForCausalLM")(config).eval()
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            if p.dim() == 1:
+                p.add_(0.3 * torch.randn_like(p))
+            elif "gate.weight" in name and p.shape[0] < 16:
+                p.normal_(std=0.5)
+    return model
+
+
+PHI3 = rope(rope_type="longrope", short_factor=[1.0, 1.5, 2.0, 3.0], long_factor=[1.0, 2.0, 4.0, 8.0])
+NEOX = dict(num_key_value_heads=None, tie_word_embeddings=False)
+FORMS = {
+    "llama": lambda: make("Llama"),
+    "llama_biases": lambda: make("Llama", attention_bias=True, mlp_bias=True, head_dim=12),
+    "smollm2": lambda: make("Llama", tie_word_embeddings=True),
+    "llama_dynamic": lambda: make("Llama", **rope(rope_type="dynamic", factor=4.0)),
+    "llama_yarn": lambda: make("Llama", **rope(rope_type="yarn", factor=4.0, original_max_position_embeddings=64)),
+    "llama_yarn_gain": lambda: make("Llama", **rope(rope_type="yarn", factor=8.0, beta_fast=16.0, beta_slow=2.0,
+                                                    attention_factor=1.2, original_max_position_embeddings=32)),
+    "llama3": lambda: make("Llama", **rope(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+                                           original_max_position_embeddings=32)),
+    "mistral": lambda: make("Mistral", sliding_window=24),
+    "mistral_all": lambda: make("Mistral", sliding_window=None, head_dim=16),
+    "qwen2": lambda: make("Qwen2", tie_word_embeddings=True),
+    "qwen2_windows": lambda: make("Qwen2", use_sliding_window=True, sliding_window=20, max_window_layers=1),
+    "qwen3": lambda: make("Qwen3", head_dim=16),
+    "qwen3_moe": lambda: make("Qwen3Moe", head_dim=16, num_experts=6, num_experts_per_tok=2, moe_intermediate_size=24,
+                              norm_topk_prob=True, mlp_only_layers=[1]),
+    "qwen3_moe_plain": lambda: make("Qwen3Moe", head_dim=16, num_experts=5, num_experts_per_tok=3,
+                                    moe_intermediate_size=24),
+    "mixtral": lambda: make("Mixtral", num_local_experts=4, num_experts_per_tok=2),
+    "phi3": lambda: make("Phi3", sliding_window=30),
+    "phi3_longrope": lambda: make("Phi3", original_max_position_embeddings=256,
+                                  **{**PHI3, "max_position_embeddings": 1024}),
+    "phi4_part": lambda: make("Phi3", **rope(rope_type="default", partial_rotary_factor=0.5)),
+    "gemma2": lambda: make("Gemma2", head_dim=16, sliding_window=24, query_pre_attn_scalar=24,
+                           attn_logit_softcapping=5.0, final_logit_softcapping=8.0),
+    "gemma3": lambda: make("Gemma3", head_dim=16, sliding_window=20, query_pre_attn_scalar=24, num_hidden_layers=4,
+                           layer_types=[WINDOW, FULL, WINDOW, FULL]),
+    "gpt_neox": lambda: make("GPTNeoX", **NEOX),
+    "gpt_neox_serial": lambda: make("GPTNeoX", **NEOX, use_parallel_residual=False, hidden_act="gelu_new"),
+}
+REFUSED = {
+    "a scale nobody knows": ({"residual_multiplier": 0.5}, "residual_multiplier"),
+    "stored in 4 bits": ({"quantization_config": {"bits": 4}}, "quantization_config"),
+    "another rope": ({"rope_parameters": {"rope_type": "spiral", "rope_theta": 1e4}}, "spiral"),
+    "another model": ({"model_type": "gpt_oss"}, "gpt_oss"),
+    "another activation": ({"hidden_act": "quick_gelu"}, "quick_gelu"),
+}
+# Forms that a GGUF file cannot tell of.
+NO_GGUF = {"phi3_longrope", "gpt_neox", "gpt_neox_serial", "qwen2_windows"}
+passed, failures = 0, []
+
+
+def count(ok, what):
+    global passed
+    passed += bool(ok)
+    if not ok:
+        failures.append(what)
+        print("FAILED", what[:1000], flush=True)
+
+
+def trireme(*words):
+    done = subprocess.run([TRIREME, *map(str, words)], capture_output=True, text=True)
+    if done.returncode != 0:
+        raise RuntimeError(f"{' '.join(map(str, words))}: {done.returncode} {done.stderr[:600]}")
+    return done.stdout
+
+
+def whole_sequences(name, model, directory, scratch):
+    ids = torch.randint(1, VOCABULARY, (2, 90))
+    np.save(scratch / "ids.npy", ids.numpy())
+    trireme("run", directory, "--input", f"input_ids={scratch}/ids.npy", "--output", scratch / "out")
+    got, want = np.load(scratch / "out" / "logits.npy"), model(ids).logits.numpy()
+    error = np.abs(got - want).max() / np.abs(want).max()
+    count(error < 2e-5, f"{name}: logits differ by {error:.3g}")
+
+
+def greedy(name, model, directory, scratch):
+    prompts = [torch.randint(1, VOCABULARY, (1, n)) for n in (1, 9, 100)]
+    wants = [model.generate(p, attention_mask=torch.ones_like(p), max_new_tokens=NEW, do_sample=False,
+                            pad_token_id=0)[0, p.shape[1]:].tolist() for p in prompts]
+    lines = scratch / "prompts.jsonl"
+    lines.write_text("".join(json.dumps({"prompt_ids": p[0].tolist()}) + "\n" for p in prompts))
+    for ranks in (1, 2):
+        out = trireme("generate", directory, "--batch-file", lines, "--max-tokens", NEW, "--json", "--chunk", 32,
+                      "--tp", ranks)
+        for want, line in zip(wants, out.splitlines(), strict=True):
+            got = json.loads(line)["tokens"]
+            first = next((i for i, (a, b) in enumerate(zip(got, want)) if a != b), len(want))
+            count(got == want, f"{name}, --tp {ranks}: tokens differ from the {first}th on")
+
+
+def as_gguf(name, model, directory, scratch):
+    """The same logits from a GGUF file of the same weights."""
+    if name in NO_GGUF:
+        done = subprocess.run([TRIREME, "quantize", directory, "--to", "f32", "-o", scratch / "x.gguf"],
+                              capture_output=True, text=True)
+        return count(done.returncode == 4, f"{name}: GGUF {done.returncode} {done.stderr[:300]}")
+    trireme("quantize", directory, "--to", "f32", "-o", scratch / "x.gguf")
+    trireme("run", scratch / "x.gguf", "--input", f"input_ids={scratch}/ids.npy", "--output", scratch / "gguf")
+    got, want = np.load(scratch / "gguf" / "logits.npy"), np.load(scratch / "out" / "logits.npy")
+    error = np.abs(got - want).max() / np.abs(want).max()
+    count(error < 2e-5, f"{name}: logits of the GGUF file differ by {error:.3g}")
+
+
+def exported(name, model, directory, scratch):
+    trireme("export", directory, scratch / "again")
+    again, info = type(model).from_pretrained(scratch / "again", output_loading_info=True)
+    wrong = {k: v for k, v in info.items() if v}
+    same = {n: torch.equal(p, q) for (n, p), q in zip(model.named_parameters(), again.parameters(), strict=True)}
+    count(not wrong and all(same.values()), f"{name}: exported, {wrong} {[n for n, ok in same.items() if not ok]}")
+
+
+def main():
+    for name in sys.argv[1:] or FORMS:
+        torch.manual_seed(5)
+        with tempfile.TemporaryDirectory() as folder, torch.no_grad():
+            scratch = Path(folder)
+            try:
+                model = FORMS[name]()
+                # Several files, as large models come.
+                model.save_pretrained(scratch / "model", max_shard_size="40KB")
+                whole_sequences(name, model, scratch / "model", scratch)
+                greedy(name, model, scratch / "model", scratch)
+                exported(name, model, scratch / "model", scratch)
+                as_gguf(name, model, scratch / "model", scratch)
+            except Exception as error:
+                count(False, f"{name}: {type(error).__name__} {error}")
+    for what, (change, word) in REFUSED.items():
+        with tempfile.TemporaryDirectory() as folder:
+            make("Llama").save_pretrained(folder)
+            config = Path(folder) / "config.json"
+            config.write_text(json.dumps({**json.loads(config.read_text()), **change}))
+            done = subprocess.run([TRIREME, "inspect", folder], capture_output=True, text=True)
+            count(done.returncode == 4 and word in done.stderr, f"{what}: {done.returncode} {done.stderr[:300]}")
+    print(f"{passed} passed, {len(failures)} failed, 0 skipped")
+    sys.exit(1 if failures else 0)
+
+
+main()

@@ -1,0 +1,471 @@
+# Language models on the server: the OpenAI API and KServe's generate beside each other, streams, stops, faults.
+import base64
+import http.client
+import json
+import os
+import shutil
+import signal
+import struct
+import subprocess
+import tempfile
+import threading
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+from _serving import ROOT, TRIREME, Server, run_cases, temporary
+
+LLAMA = "zoo:llama:layers=2,width=32,heads=4,kv_heads=2,inner=48,vocabulary=424,positions="
+TEMPLATE = ("{% for m in messages %}[{{ m.role }}{% if loud %}!{% endif %}] {{ m.content }}\n{% endfor %}"
+            "{% if add_generation_prompt %}[assistant] {% endif %}"
+            "{% for m in messages if m.tool_calls %}{{ m.tool_calls[0].function.arguments.city }}{% endfor %}"
+            "{% if messages[0].role == 'tool' %}{{ raise_exception('begins with a tool') }}{% endif %}")
+LONG = 400  # tokens of an answer that takes a while
+
+
+def make_model(path, positions=512):
+    vectors = json.loads((ROOT / "src/data/testdata/bpe_vectors.json").read_text())
+    tokenizer = next(s for s in vectors["small"] if s["name"] == "llama3")["tokenizer"]
+    subprocess.run([TRIREME, "export", LLAMA + str(positions), str(path)], check=True, capture_output=True)
+    (path / "tokenizer.json").write_text(json.dumps(tokenizer))
+    (path / "tokenizer_config.json").write_text(json.dumps({"chat_template": TEMPLATE}))
+
+
+class Repository:
+    """One language model and nothing else, made once."""
+    path = None
+
+    @classmethod
+    def get(cls):
+        if cls.path is None:
+            cls.path = temporary()
+            make_model(cls.path / "talk")
+        return cls.path
+
+
+def serve(*options, **more):
+    return Server(Repository.get(), "--threads", "1", *options, **more)
+
+
+def call(server, path, body=None, headers=None, method=None):
+    """Status, headers and body of a request; JSON where it is."""
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(server.url + path, data=data, method=method,
+                                     headers={"Content-Type": "application/json", **(headers or {})})
+    try:
+        with urllib.request.urlopen(request, timeout=60) as reply:
+            text = reply.read().decode()
+            status, head = reply.status, reply.headers
+    except urllib.error.HTTPError as error:
+        text, status, head = error.read().decode(), error.code, error.headers
+    return status, head, json.loads(text) if text[:1] in "{[" and text else text
+
+
+def complete(server, **members):
+    status, _, body = call(server, "/v1/completions", {"model": "talk", "temperature": 0, **members})
+    assert status == 200, body
+    return body
+
+
+def events(server, path, body):
+    """The data of each event of a stream."""
+    request = urllib.request.Request(server.url + path, json.dumps(body).encode(), {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=60) as reply:
+        assert reply.headers["Content-Type"].startswith("text/event-stream"), reply.headers
+        text = reply.read().decode()
+    assert text.endswith("\n\n"), text[-80:]
+    found = []
+    for event in text[:-2].split("\n\n"):
+        assert event.startswith("data: "), event
+        found.append(event[6:])
+    return found
+
+
+def reference(prompt, tokens, *options):
+    """What `trireme generate` says."""
+    out = subprocess.run([TRIREME, "generate", str(Repository.get() / "talk"), "--prompt", prompt, "--max-tokens",
+                          str(tokens), "--json", "--threads", "1", *options], check=True, capture_output=True)
+    return json.loads(out.stdout)
+
+
+def error_of(server, path="/v1/completions", **members):
+    status, head, body = call(server, path, {"model": "talk", **members})
+    assert set(body["error"]) == {"message", "type", "param", "code"}, body
+    return status, body["error"], head
+
+
+def case_models():
+    with serve() as server:
+        status, _, body = call(server, "/v1/models")
+        assert status == 200 and body["object"] == "list", body
+        assert [m["id"] for m in body["data"]] == ["talk"]
+        one = call(server, "/v1/models/talk")[2]
+        assert one == body["data"][0] and one["max_model_len"] == 512 and one["object"] == "model", one
+        assert call(server, "/v1/models/none")[2]["error"]["code"] == "model_not_found"
+        assert call(server, "/health")[0] == 200 and call(server, "/v1/none")[0] == 404
+        assert call(server, "/v1/completions")[0] == 405
+
+
+def case_same_as_generate():
+    prompt = "The king of the sea"
+    want = reference(prompt, 40)
+    with serve() as server:
+        got = complete(server, prompt=prompt, max_tokens=40)
+        choice = got["choices"][0]
+        assert choice["text"] == want["text"] and choice["finish_reason"] == want["finish"], (choice, want)
+        usage = got["usage"]
+        assert usage["completion_tokens"] == len(want["tokens"]), usage
+        assert usage["prompt_tokens"] == want["prompt_tokens"], usage
+        assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]
+        # As tokens, by KServe's generate, and with a draw.
+        ids = call(server, "/tokenize", {"model": "talk", "prompt": prompt})[2]["tokens"]
+        assert complete(server, prompt=ids, max_tokens=40)["choices"][0]["text"] == want["text"]
+        assert call(server, "/detokenize", {"model": "talk", "tokens": ids})[2]["prompt"].endswith(prompt)
+        body = {"text_input": prompt, "parameters": {"max_tokens": 40, "temperature": 0}}
+        status, _, flat = call(server, "/v2/models/talk/generate", body)
+        assert status == 200 and flat["text_output"] == want["text"], flat
+        pieces = [json.loads(e)["text_output"] for e in events(server, "/v2/models/talk/generate_stream", body)]
+        assert "".join(pieces) == want["text"] and len(pieces) > 5, pieces
+        drawn = reference(prompt, 30, "--temperature", "0.8", "--seed", "7", "--top-k", "50")
+        got = complete(server, prompt=prompt, max_tokens=30, temperature=0.8, seed=7, top_k=50)
+        assert got["choices"][0]["text"] == drawn["text"]
+
+
+def case_streams():
+    body = {"model": "talk", "temperature": 0, "prompt": "Once upon", "max_tokens": 30, "stream": True,
+            "stream_options": {"include_usage": True}}
+    with serve() as server:
+        whole = complete(server, prompt="Once upon", max_tokens=30)
+        found = events(server, "/v1/completions", body)
+        assert found[-1] == "[DONE]"
+        chunks = [json.loads(e) for e in found[:-1]]
+        assert len({c["id"] for c in chunks}) == 1 and all(c["object"] == "text_completion" for c in chunks)
+        assert "".join(c["choices"][0]["text"] for c in chunks[:-1]) == whole["choices"][0]["text"]
+        assert [c["choices"][0]["finish_reason"] for c in chunks[:-1]][-1] == "length"
+        assert all(c["usage"] is None for c in chunks[:-1])
+        assert chunks[-1]["choices"] == [] and chunks[-1]["usage"]["completion_tokens"] == 30
+        # Several answers to several prompts in one stream: each by its index as it is alone.
+        body.update(prompt=["Once upon", "The king"], n=2, temperature=0.9, seed=5)
+        texts = {}
+        for e in events(server, "/v1/completions", body)[:-2]:
+            choice = json.loads(e)["choices"][0]
+            texts[choice["index"]] = texts.get(choice["index"], "") + choice["text"]
+        body.update(stream=False)
+        body.pop("stream_options")
+        whole = call(server, "/v1/completions", body)[2]
+        assert {c["index"]: c["text"] for c in whole["choices"]} == texts and len(texts) == 4
+        assert len(set(texts.values())) == 4
+        seed = complete(server, prompt="The king", max_tokens=30, temperature=0.9, seed=6)
+        assert seed["choices"][0]["text"] == texts[3], "the second answer is drawn with the next seed"
+
+
+def case_options():
+    with serve() as server:
+        plain = complete(server, prompt="Tell me", max_tokens=24)["choices"][0]["text"]
+        stop = plain[len(plain) // 2:len(plain) // 2 + 3]
+        choice = complete(server, prompt="Tell me", max_tokens=24, stop=[stop])["choices"][0]
+        assert choice["text"] == plain[:plain.index(stop)] and choice["finish_reason"] == "stop", choice
+        choice = complete(server, prompt="Tell me", max_tokens=24, echo=True)["choices"][0]
+        assert choice["text"].endswith("Tell me" + plain), choice
+        best = complete(server, prompt="Tell me", max_tokens=8, n=2, best_of=5, temperature=1, seed=3)
+        every = complete(server, prompt="Tell me", max_tokens=8, n=5, temperature=1, seed=3, logprobs=0)
+        mean = {c["text"]: sum(c["logprobs"]["token_logprobs"]) / 8 for c in every["choices"]}
+        want = sorted(mean, key=mean.get, reverse=True)[:2]
+        assert [c["text"] for c in best["choices"]] == want, (best, mean)
+        logged = complete(server, prompt="Tell me", max_tokens=6, logprobs=1)["choices"][0]
+        p = logged["logprobs"]
+        assert len(p["tokens"]) == len(p["token_logprobs"]) == len(p["text_offset"]) == 6
+        assert all(v <= 0 for v in p["token_logprobs"]) and "".join(p["tokens"]) == logged["text"], p
+        again = complete(server, prompt="Tell me " * 40, max_tokens=2)
+        again = complete(server, prompt="Tell me " * 40, max_tokens=2)
+        assert again["usage"]["prompt_tokens_details"]["cached_tokens"] >= 16, again["usage"]
+
+
+def talk(server, messages, **members):
+    status, _, body = call(server, "/v1/chat/completions",
+                           {"model": "talk", "messages": messages, "temperature": 0, "max_tokens": 12, **members})
+    assert status == 200, body
+    return body
+
+
+def case_chat():
+    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Who is the king?"}]
+    prompt = "[system] Be brief.\n[user] Who is the king?\n[assistant] "
+    with serve() as server:
+        ids = call(server, "/tokenize", {"model": "talk", "prompt": prompt, "add_special_tokens": False})[2]["tokens"]
+        want = complete(server, prompt=ids, max_tokens=12)
+        got = talk(server, messages, logprobs=True, top_logprobs=1)
+        choice = got["choices"][0]
+        assert choice["message"]["role"] == "assistant" and got["object"] == "chat.completion", got
+        assert choice["message"]["content"] == want["choices"][0]["text"], (got, want)
+        assert got["usage"]["prompt_tokens"] == len(ids)
+        shown = choice["logprobs"]["content"]
+        assert len(shown) == 12 and bytes(sum((t["bytes"] for t in shown), [])).decode() == choice["message"]["content"]
+        # In parts and under the newer name of the role; streamed; with a variable of the template; continued.
+        parts = [{"role": "developer", "content": [{"type": "text", "text": "Be brief."}]}, messages[1]]
+        assert talk(server, parts)["choices"][0]["message"] == choice["message"]
+        body = {"model": "talk", "messages": messages, "temperature": 0, "max_tokens": 12, "stream": True}
+        found = events(server, "/v1/chat/completions", body)
+        deltas = [json.loads(e)["choices"][0] for e in found[:-1]]
+        assert found[-1] == "[DONE]" and deltas[0]["delta"]["role"] == "assistant" and deltas[-1]["delta"] == {}
+        assert "".join(d["delta"].get("content", "") for d in deltas) == choice["message"]["content"]
+        assert all("role" not in d["delta"] for d in deltas[1:])
+        loud = talk(server, messages, chat_template_kwargs={"loud": True})
+        assert loud["usage"]["prompt_tokens"] > len(ids)
+        begun = messages + [{"role": "assistant", "content": "It is"}]
+        on = talk(server, begun, continue_final_message=True, add_generation_prompt=False)
+        ids = call(server, "/tokenize", {"model": "talk", "prompt": prompt + "It is", "add_special_tokens": False})[2]
+        assert on["usage"]["prompt_tokens"] == ids["count"], (on["usage"], ids)
+        status, error, _ = error_of(server, "/v1/chat/completions", messages=[{"role": "tool", "content": "x"}])
+        assert status == 400 and "begins with a tool" in error["message"], error
+        for wrong in ([], "x", [{}], [{"role": "user", "content": 3}],
+                      [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]):
+            assert error_of(server, "/v1/chat/completions", messages=wrong)[1]["param"] == "messages"
+
+
+def case_tools():
+    """A model that repeats what it is told calls what it is told to: the template ends within a call."""
+    tools = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}]
+    with serve() as server:
+        plain = talk(server, [{"role": "user", "content": "Hello"}], tools=tools)
+        assert plain["choices"][0]["message"]["content"] and "tool_calls" not in plain["choices"][0]["message"]
+        said = [{"role": "assistant", "content": None, "tool_calls": [
+            {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Oslo"}'}}]}]
+        told = talk(server, [{"role": "user", "content": "Hello"}, *said], tools=tools)
+        assert told["usage"]["prompt_tokens"] > plain["usage"]["prompt_tokens"]
+        for wrong, param in (({"tools": "x"}, "tools"), ({"tools": [{}]}, "tools"),
+                             ({"tools": tools, "tool_choice": "required"}, "tool_choice")):
+            error = error_of(server, "/v1/chat/completions", messages=[{"role": "user", "content": "x"}], **wrong)[1]
+            assert error["param"] == param, error
+        said[0]["tool_calls"][0]["function"]["arguments"] = "{"
+        assert error_of(server, "/v1/chat/completions", messages=said)[1]["param"] == "messages"
+
+
+def case_gguf():
+    """A GGUF file alone: weights in blocks, tokenizer and template from the file, tokens as on the command line."""
+    root = temporary()
+    (root / "small").mkdir()
+    file = root / "small" / "any-name.gguf"
+    subprocess.run([TRIREME, "quantize", str(Repository.get() / "talk"), "--to", "q8_0", "-o", str(file)], check=True,
+                   capture_output=True)
+    with Server(root, "--threads", "1") as server:
+        out = subprocess.run([TRIREME, "generate", str(file), "--prompt", "The king", "--max-tokens", "12", "--json",
+                              "--threads", "1"], check=True, capture_output=True)
+        got = complete(server, model="small", prompt="The king", max_tokens=12)["choices"][0]["text"]
+        assert got == json.loads(out.stdout)["text"], got
+        assert talk(server, [{"role": "user", "content": "x"}], model="small")["choices"][0]["message"]["content"]
+    shutil.rmtree(root)
+
+
+def case_errors():
+    with serve() as server:
+        for members, param in (({"prompt": "x", "temperature": 3}, "temperature"), ({"prompt": "x", "n": 0}, "n"),
+                               ({"prompt": "x", "top_p": "a"}, "top_p"), ({}, "prompt"),
+                               ({"prompt": []}, "prompt"), ({"prompt": [[1], "a", {}]}, "prompt"),
+                               ({"prompt": "x", "stop": [1]}, "stop"), ({"prompt": "x", "seed": 2**64}, "seed"),
+                               ({"prompt": "x", "max_tokens": 0}, "max_tokens"),
+                               ({"prompt": "x", "logit_bias": {"1": 5}}, "logit_bias"),
+                               ({"prompt": "x", "response_format": {"type": "json_object"}}, "response_format"),
+                               ({"prompt": "x", "best_of": 2, "n": 3}, "best_of"),
+                               ({"prompt": "x", "stream_options": {}}, "stream_options")):
+            status, error, _ = error_of(server, **members)
+            assert status == 400 and error["param"] == param and error["type"] == "invalid_request_error", error
+        assert error_of(server, prompt=[424])[0] == 400  # no such token
+        assert error_of(server, prompt="a " * 2000)[0] == 400  # longer than the model
+        assert error_of(server, prompt="a" * 1_000_000)[0] == 400
+        status, error, _ = error_of(server, model="none", prompt="x")
+        assert status == 404 and error["code"] == "model_not_found", error
+        for body in (b"{", b"[]", b"3", b'{"model": 3}'):
+            request = urllib.request.Request(server.url + "/v1/completions", body, {"Content-Type": "application/json"})
+            try:
+                urllib.request.urlopen(request, timeout=10)
+                raise AssertionError(body)
+            except urllib.error.HTTPError as e:
+                assert e.code == 400 and "error" in json.loads(e.read()), body
+        assert call(server, "/v2/models/talk/infer", {"inputs": []})[0] == 501  # decoupled
+        assert complete(server, prompt="x", max_tokens=3)["usage"]["completion_tokens"] == 3
+
+
+def case_too_many_wait():
+    with serve("--max-queue", "2", "--max-sequences", "1") as server:
+        results = []
+
+        def ask():
+            results.append(call(server, "/v1/completions", {"model": "talk", "prompt": "x", "max_tokens": LONG}))
+
+        threads = [threading.Thread(target=ask) for _ in range(12)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+        codes = [status for status, _, _ in results]
+        assert 200 in codes and 429 in codes and set(codes) == {200, 429}, codes
+        assert all(head["Retry-After"] for status, head, _ in results if status == 429)
+        late = call(server, "/v1/completions", {"model": "talk", "prompt": "x", "max_tokens": 2},
+                    {"x-timeout-ms": "60000", "x-priority": "1"})
+        assert late[0] == 200, late
+        assert call(server, "/v1/completions", {"model": "talk", "prompt": "x"}, {"x-priority": "a"})[0] == 400
+
+
+def case_pages_run_out():
+    prompts = [f"Chapter {i} of a long book about the sea and the king" for i in range(12)]
+    with serve() as server:
+        want = [complete(server, prompt=p, max_tokens=120)["choices"][0]["text"] for p in prompts]
+    with serve("--cache-bytes", "100KiB") as server:  # 25 pages of 4 KiB
+        got = [None] * len(prompts)
+
+        def ask(i):
+            got[i] = complete(server, prompt=prompts[i], max_tokens=120)["choices"][0]["text"]
+
+        threads = [threading.Thread(target=ask, args=(i,)) for i in range(len(prompts))]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+        assert got == want
+        metrics = server.metrics()
+        label = '{model_name="talk",engine="0"}'
+        assert metrics["vllm:num_preemptions_total" + label] > 0
+        assert metrics["vllm:kv_cache_usage_perc" + label] == 0
+        assert metrics["vllm:generation_tokens_total" + label] >= 12 * 120
+        assert metrics['vllm:request_success_total{model_name="talk",engine="0",finished_reason="length"}'] == 12
+        assert metrics["vllm:time_to_first_token_seconds_count" + label] == 12
+        assert metrics['nv_inference_request_success{model="talk",version="1"}'] == 12
+        status, error, _ = error_of(server, prompt="x", max_tokens=500)  # pages that there are not: no use to wait
+        assert status == 400 and "pages" in error["message"], error
+
+
+def case_clients_vanish():
+    with serve("--max-sequences", "64") as server:
+        body = json.dumps({"model": "talk", "prompt": "x", "max_tokens": LONG, "ignore_eos": True, "stream": True})
+        for _ in range(5):
+            connections = []
+            for _ in range(40):
+                c = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+                c.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
+                connections.append(c)
+            connections[0].getresponse().read(100)
+            for c in connections:
+                c.close()
+        label = '{model_name="talk",engine="0"}'
+        end = time.monotonic() + 20
+        while time.monotonic() < end:
+            m = server.metrics()
+            if m["vllm:num_requests_running" + label] + m["vllm:num_requests_waiting" + label] == 0:
+                break
+            time.sleep(0.05)
+        assert m["vllm:num_requests_running" + label] == 0 and m["vllm:kv_cache_usage_perc" + label] == 0, m
+        # Only some were answered to the end, and the server is as before.
+        assert m['vllm:request_success_total{model_name="talk",engine="0",finished_reason="abort"}'] > 100
+        assert complete(server, prompt="x", max_tokens=3)["usage"]["completion_tokens"] == 3
+
+
+def case_drain():
+    with serve() as server:
+        body = json.dumps({"model": "talk", "prompt": "x", "max_tokens": LONG, "ignore_eos": True, "stream": True})
+        c = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+        c.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
+        reply = c.getresponse()
+        reply.read(50)
+        server.process.send_signal(signal.SIGTERM)
+        assert b"[DONE]" in reply.read()  # what was begun is answered
+        assert server.process.wait(30) == 0
+
+
+def case_keys():
+    secret = "Bearer sk-test"
+    with serve("--restrict", f"inference:authorization={secret}") as server:
+        body = {"model": "talk", "prompt": "x", "max_tokens": 2}
+        assert call(server, "/v1/completions", body)[0] == 401
+        assert call(server, "/v1/completions", body, {"Authorization": "Bearer sk-tesx"})[0] == 401
+        assert call(server, "/v1/completions", body, {"Authorization": secret})[0] == 200
+        assert call(server, "/tokenize", {"model": "talk", "prompt": "x"})[0] == 401
+        assert call(server, "/v1/models")[0] == 200
+
+
+def case_embeddings():
+    from _serving import encoder_dir, link_tree
+    root = temporary()
+    link_tree(encoder_dir(), root / "minilm")
+    texts = [f"sentence number {i} about the sea" for i in range(40)]  # more than a batch
+    with Server(root, "--warm-up", "none") as server:
+        status, _, body = call(server, "/v1/embeddings", {"model": "minilm", "input": texts})
+        assert status == 200 and [d["index"] for d in body["data"]] == list(range(40)), body
+        assert body["usage"]["prompt_tokens"] == body["usage"]["total_tokens"] > 40 * 6, body["usage"]
+        plain = [d["embedding"] for d in body["data"]]
+        packed = call(server, "/v1/embeddings", {"model": "minilm", "input": texts[7], "encoding_format": "base64"})[2]
+        bits = base64.b64decode(packed["data"][0]["embedding"])
+        assert list(struct.unpack(f"<{len(bits) // 4}f", bits)) == [struct.unpack("<f", struct.pack("<f", v))[0]
+                                                                     for v in plain[7]]
+        cut = call(server, "/v1/embeddings", {"model": "minilm", "input": texts[7], "dimensions": 64})[2]
+        short = cut["data"][0]["embedding"]
+        assert len(short) == 64 and abs(sum(v * v for v in short) - 1) < 1e-5
+        assert call(server, "/v1/completions", {"model": "minilm", "prompt": "x"})[0] == 404
+        for members, param in (({}, "input"), ({"input": []}, "input"), ({"input": [1, 2]}, "input"),
+                               ({"input": ""}, "input"), ({"input": "x", "encoding_format": "x"}, "encoding_format"),
+                               ({"input": "x", "dimensions": 0}, "dimensions")):
+            status, error, _ = error_of(server, "/v1/embeddings", model="minilm", **members)
+            assert status == 400 and error["param"] == param, (members, error)
+        assert error_of(server, "/v1/embeddings", model="none", input="x")[0] == 404
+    shutil.rmtree(root)
+
+
+def case_long_prompts_beside_short_ones():
+    with serve("--http-threads", "1") as server:
+        long = threading.Thread(target=lambda: [error_of(server, prompt="a b" * 60_000) for _ in range(4)])
+        long.start()
+        for _ in range(5):
+            assert complete(server, prompt="x", max_tokens=2)["usage"]["completion_tokens"] == 2
+        long.join()
+
+
+def case_load():
+    with serve() as server, tempfile.TemporaryDirectory() as scratch:
+        trace = Path(scratch) / "trace.jsonl"
+        trace.write_text("".join(json.dumps({"timestamp": 20 * i, "input_length": 40 + i, "output_length": 5 + i % 3,
+                                             "hash_ids": [0]}) + "\n" for i in range(30)))
+        for more, requests in ((["--concurrency", "4", "--requests", "30", "--prompt-tokens", "50", "--answer-tokens",
+                                 "6", "--shared-tokens", "32"], 30), (["--trace", trace], 30)):
+            out = Path(scratch) / "result.json"
+            done = subprocess.run([TRIREME, "load", server.url, "--model", "talk", "--completions", "--stream", "--warmup",
+                                   "0s", "--json", out, "--slo", "first_p99=30s", *map(str, more)],
+                                  capture_output=True, text=True)
+            assert done.returncode == 0, done.stdout + done.stderr
+            run = json.loads(out.read_text())["runs"][0]
+            tokens = 30 * 6 if "--trace" not in more else sum(5 + i % 3 for i in range(30))
+            label = '{model_name="talk",engine="0"}'
+            assert server.metrics()["vllm:generation_tokens_total" + label] >= tokens, run
+            assert run["succeeded"] == requests, run
+        assert server.metrics()["vllm:prefix_cache_hits_total" + label] > 30 * 16
+
+
+def case_beside_a_classic_model():
+    from _serving import add_simple
+    root = temporary()
+    shutil.copytree(Repository.get() / "talk", root / "talk")
+    add_simple(root)
+    with Server(root) as server:
+        assert [m["id"] for m in call(server, "/v1/models")[2]["data"]] == ["talk"]
+        index = call(server, "/v2/repository/index", {})[2]
+        assert {m["name"]: m["state"] for m in index} == {"simple": "READY", "talk": "READY"}, index
+        assert error_of(server, model="simple", prompt="x")[0] == 404
+        config = call(server, "/v2/models/talk/config")[2]
+        assert config["model_transaction_policy"]["decoupled"] is True, config
+        stats = call(server, "/v2/models/talk/stats")[2]["model_stats"][0]
+        complete(server, prompt="x", max_tokens=4)
+        after = call(server, "/v2/models/talk/stats")[2]["model_stats"][0]
+        assert after["inference_count"] == stats["inference_count"] + 1, after
+    # A config that names inputs makes it a model of tensors, as before.
+    (root / "talk/config.pbtxt").write_text(
+        'input [{ name: "input_ids" data_type: TYPE_INT64 dims: [ -1 ] }]')
+    with Server(root) as server:
+        assert call(server, "/v1/models")[2]["data"] == []
+        outputs = call(server, "/v2/models/talk")[2]["outputs"]
+        assert outputs[0]["name"] == "logits", outputs
+    shutil.rmtree(root)
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("TRIREME_SHARED_DATA", str(ROOT / "shared/data"))
+    run_cases([(name, case) for name, case in sorted(globals().items()) if name.startswith("case_")])
