@@ -428,8 +428,8 @@ def case_load():
         for more, requests in ((["--concurrency", "4", "--requests", "30", "--prompt-tokens", "50", "--answer-tokens",
                                  "6", "--shared-tokens", "32"], 30), (["--trace", trace], 30)):
             out = Path(scratch) / "result.json"
-            done = subprocess.run([TRIREME, "load", server.url, "--model", "talk", "--completions", "--stream", "--warmup",
-                                   "0s", "--json", out, "--slo", "first_p99=30s", *map(str, more)],
+            done = subprocess.run([TRIREME, "load", server.url, "--model", "talk", "--completions", "--stream",
+                                   "--warmup", "0s", "--json", out, "--slo", "first_p99=30s", *map(str, more)],
                                   capture_output=True, text=True)
             assert done.returncode == 0, done.stdout + done.stderr
             run = json.loads(out.read_text())["runs"][0]

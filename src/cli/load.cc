@@ -11,8 +11,8 @@
 #include "base/error.h"
 #include "base/files/file.h"
 #include "cli/verb.h"
-#include "load/compare.h"
-#include "load/load_command.h"
+#include "load/report/compare.h"
+#include "load/run/load_command.h"
 
 namespace trireme::cli {
 namespace {

@@ -14,6 +14,37 @@ namespace trireme::load {
 enum class Arrivals { poisson, fixed };
 enum class Format { binary, json };
 
+/// What is asked of language models.
+struct TextLoad {
+  bool completions = false;
+  int64_t prompt_tokens = 128, answer_tokens = 64, shared_tokens = 0;
+
+  void fields(base::OptionList& f) {
+    f.add(
+        "completions", &completions,
+        "texts of --model over /v1/completions, with random prompts, each another; with --stream a part is a "
+        "token; --trace gives lengths and what prompts share where it has them");
+    f.add("prompt_tokens", &prompt_tokens, "completions: tokens of a prompt").at_least(1).at_most(1 << 24);
+    f.add("answer_tokens", &answer_tokens, "completions: tokens of an answer").at_least(1).at_most(1 << 24);
+    f.add("shared_tokens", &shared_tokens, "completions: so many first tokens are those of all prompts")
+        .at_least(0)
+        .at_most(1 << 24);
+  }
+};
+
+/// Files of secured connections.
+struct TlsLoad {
+  std::string ca, certificate, key;
+  bool is_insecure = false;
+
+  void fields(base::OptionList& f) {
+    f.add("tls_ca", &ca, "PEM file of who signs the server's certificate; default: the system's");
+    f.add("tls_certificate", &certificate, "PEM file that the client shows; with --tls-key");
+    f.add("tls_key", &key, "PEM file of the certificate's key");
+    f.add("tls_insecure", &is_insecure, "take any certificate of the server");
+  }
+};
+
 struct LoadOptions {
   std::string url;
   int concurrency = 1;
@@ -50,10 +81,8 @@ struct LoadOptions {
   Format format = Format::binary;
   int variants = 16;
   bool stream = false;
-  bool completions = false;
-  int64_t prompt_tokens = 128, answer_tokens = 64, shared_tokens = 0;
-  std::string tls_ca, tls_certificate, tls_key;
-  bool tls_insecure = false;
+  TextLoad text;
+  TlsLoad tls;
   std::vector<std::string> slo;
   std::string json;
   std::string csv;
@@ -118,19 +147,8 @@ struct LoadOptions {
     f.add("stream", &stream,
           "answers come in parts, whose times are reported: server-sent events over HTTP (with --model from "
           "generate_stream), ModelStreamInfer over gRPC");
-    f.add(
-        "completions", &completions,
-        "texts of --model over /v1/completions, with random prompts, each another; with --stream a part is a "
-        "token; --trace gives lengths and what prompts share where it has them");
-    f.add("prompt_tokens", &prompt_tokens, "completions: tokens of a prompt").at_least(1).at_most(1 << 24);
-    f.add("answer_tokens", &answer_tokens, "completions: tokens of an answer").at_least(1).at_most(1 << 24);
-    f.add("shared_tokens", &shared_tokens, "completions: so many first tokens are those of all prompts")
-        .at_least(0)
-        .at_most(1 << 24);
-    f.add("tls_ca", &tls_ca, "PEM file of who signs the server's certificate; default: the system's");
-    f.add("tls_certificate", &tls_certificate, "PEM file that the client shows; with --tls-key");
-    f.add("tls_key", &tls_key, "PEM file of the certificate's key");
-    f.add("tls_insecure", &tls_insecure, "take any certificate of the server");
+    text.fields(f);
+    tls.fields(f);
     f.add("slo", &slo,
           "goal: p99=50ms, p99.9=1s, mean=5ms, max=1s, first_p99=200ms and part_p99=20ms of --stream, "
           "errors=0.1%, throughput=100; may be repeated; missed: exit 1");

@@ -8,6 +8,17 @@
 
 namespace trireme::load {
 
+std::string format_ms(double ns) {
+  const double ms = ns / 1e6;
+  return format_number(ms, ms < 1 ? 4 : ms < 10 ? 3 : ms < 100 ? 2 : 1);
+}
+
+std::string label_of(const LoadResult& result) {
+  if (!result.title.empty()) return result.title;
+  if (result.concurrency > 0) return "c=" + std::to_string(result.concurrency);
+  return format_number(result.offered_rate, 1) + "/s";
+}
+
 int64_t LoadResult::error_count() const {
   int64_t total = 0;
   for (const auto& [name, count] : errors) total += count;

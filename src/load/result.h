@@ -7,8 +7,14 @@
 #include <vector>
 
 #include "base/report/histogram.h"
+#include "base/report/svg_plot.h"
 
 namespace trireme::load {
+
+using base::format_number;
+
+/// Nanoseconds as milliseconds with three significant digits or more.
+std::string format_ms(double ns);
 
 /// One slice of the measured time, by scheduled time for latencies and by completion time for counts.
 struct Interval {
@@ -99,5 +105,8 @@ Bounds quantile_bounds(const LoadResult& result, double q);
 /// 95 % confidence interval of the throughput by batch means over the intervals (Student's t); without at
 /// least 4 intervals both bounds are the throughput.
 Bounds throughput_bounds(const LoadResult& result);
+
+/// "c=16", "120.0/s", or the name that the result brings.
+std::string label_of(const LoadResult& result);
 
 }  // namespace trireme::load

@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "base/text/options.h"
-#include "load/report.h"
+#include "load/result.h"
 
 namespace trireme::load {
 namespace {

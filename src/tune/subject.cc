@@ -10,7 +10,7 @@
 #include "base/crc32c.h"
 #include "base/files/file.h"
 #include "lower/batch_proof.h"
-#include "load/payload.h"
+#include "load/requests/payload.h"
 #include "model/load/load.h"
 #include "model/onnx/tensor_proto.h"
 #include "serve/config/options.h"

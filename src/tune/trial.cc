@@ -8,9 +8,9 @@
 
 #include "base/machine/cpu_info.h"
 #include "base/files/file.h"
-#include "load/payload.h"
-#include "load/server_times.h"
-#include "load/sweep.h"
+#include "load/requests/payload.h"
+#include "load/requests/server_times.h"
+#include "load/run/sweep.h"
 #include "tune/model_directory.h"
 
 namespace trireme::tune {
