@@ -1,5 +1,6 @@
-// Forms of decoders: what is written is read again, weight for weight; what a form does not know is refused by name;
-// rotary positions and windows as config.json states them. tests/decoder_forms.py holds them against Transformers.
+// Forms of decoders: what is written is read again, weight for weight; what a form does not know is refused
+// by name; rotary positions and windows as config.json states them. tests/decoder_forms.py holds them against
+// Transformers.
 #include "model/hf/forms/forms.h"
 
 #include <gtest/gtest.h>
@@ -113,7 +114,8 @@ TEST(Forms, RefuseWhatTheyDoNotKnow) {
     config.set(key, std::move(value));
     return message_of([&] { form_of(config); });
   };
-  EXPECT_NE(llama("quantization_config", Json::object({{"bits", 4}})).find("quantization_config"), std::string::npos);
+  EXPECT_NE(llama("quantization_config", Json::object({{"bits", 4}})).find("quantization_config"),
+            std::string::npos);
   EXPECT_NE(llama("rope_scaling", Json::object({{"type", "spiral"}})).find("'spiral'"), std::string::npos);
   EXPECT_NE(llama("rope_scaling", Json::object({{"type", "linear"}})).find("factor"), std::string::npos);
   EXPECT_NE(llama("rope_scaling", Json::object({{"type", "linear"}, {"factor", 2}, {"mrope_section", 3}}))
@@ -140,17 +142,18 @@ TEST(Forms, RotaryPositionsInAllSpellings) {
       EXPECT_EQ(zoo::rotary_frequencies(d.rotary[0], 8)[0], 0.25);
     }
   }
-  const auto yarn = rotary({{"rope_scaling",
-                             Json::object({{"type", "yarn"}, {"factor", 4}, {"original_max_position_embeddings", 16}})}});
+  const auto yarn =
+      rotary({{"rope_scaling",
+               Json::object({{"type", "yarn"}, {"factor", 4}, {"original_max_position_embeddings", 16}})}});
   const auto f = zoo::rotary_frequencies(yarn.rotary[0], 8);
-  EXPECT_EQ(f[0], 1);                              // many turns: kept
+  EXPECT_EQ(f[0], 1);                                 // many turns: kept
   EXPECT_NEAR(f[3], std::pow(1e4, -0.75) / 4, 1e-9);  // less than one: stretched
   EXPECT_NEAR(yarn.rotary[0].gain, 0.1 * std::log(4) + 1, 1e-12);
   const Json factors = Json::array({1, 2, 3, 4});
-  const auto longrope = rotary({{"rope_scaling", Json::object({{"type", "longrope"},
-                                                               {"short_factor", factors},
-                                                               {"long_factor", factors}})},
-                                {"original_max_position_embeddings", 16}});
+  const auto longrope =
+      rotary({{"rope_scaling",
+               Json::object({{"type", "longrope"}, {"short_factor", factors}, {"long_factor", factors}})},
+              {"original_max_position_embeddings", 16}});
   EXPECT_EQ(longrope.positions, 16);
   EXPECT_NEAR(longrope.rotary[0].gain, std::sqrt(1 + std::log(4) / std::log(16)), 1e-12);
 }
@@ -168,7 +171,8 @@ TEST(Forms, WindowsByLayer) {
   EXPECT_EQ(windows(), (std::vector<int64_t>{0, 0, 0, 0}));
   config.set("use_sliding_window", true);
   EXPECT_EQ(windows(), (std::vector<int64_t>{0, 0, 7, 7}));
-  config.set("layer_types", Json::array({"sliding_attention", "full_attention", "full_attention", "sliding_attention"}));
+  config.set("layer_types",
+             Json::array({"sliding_attention", "full_attention", "full_attention", "sliding_attention"}));
   EXPECT_EQ(windows(), (std::vector<int64_t>{7, 0, 0, 7}));
   config.set("layer_types", Json::array({"sliding_attention"}));
   EXPECT_NE(message_of([&] { form_of(config); }).find("layer_types names 1 of 4"), std::string::npos);
