@@ -2,7 +2,7 @@
 # decoded with pages, on one rank and on two; what is exported loads in Transformers again; what is not known is
 # refused by name.
 # tier: oracles
-# timeout: 580
+# timeout: 900
 import json
 import os
 import subprocess
