@@ -2,7 +2,7 @@
 # decoded with pages, on one rank and on two; what is exported loads in Transformers again; what is not known is
 # refused by name.
 # tier: oracles
-# timeout: 580
+# timeout: 900
 import json
 import os
 import subprocess
@@ -17,9 +17,10 @@ import transformers as tf
 ROOT = Path(__file__).resolve().parent.parent
 TRIREME = os.environ.get("TRIREME", str(ROOT / "build/release/trireme"))
 VOCABULARY, NEW = 211, 64
+CONTEXT, STEPS = 48, 4  # of training
 SIZES = dict(vocab_size=VOCABULARY, hidden_size=64, intermediate_size=112, num_hidden_layers=3, num_attention_heads=8,
              num_key_value_heads=2, max_position_embeddings=256, initializer_range=0.2, bos_token_id=None,
-             eos_token_id=None, pad_token_id=0)
+             eos_token_id=None, pad_token_id=None)
 FULL, WINDOW = "full_attention", "sliding_attention"
 
 
@@ -126,6 +127,34 @@ def greedy(name, model, directory, scratch):
             count(got == want, f"{name}, --tp {ranks}: tokens differ from the {first}th on")
 
 
+def trained(name, model, directory, scratch):
+    """Four steps of gradient descent on one sequence: the same losses, and weights, as PyTorch."""
+    characters = [chr(ord("A") + i) for i in np.random.default_rng(3).permutation(CONTEXT)]
+    (scratch / "text").write_text("".join(characters) * 20)
+    config = {"run": {"steps": STEPS, "name": "x", "directory": str(scratch / "run")},
+              "model": {"source": str(directory)}, "batch": {"global": 2},
+              "data": {"path": str(scratch / "text"), "format": "characters", "context": CONTEXT},
+              "optimizer": {"kind": "sgd", "momentum": 0.0}, "schedule": {"kind": "constant", "lr": 0.02}}
+    (scratch / "train.yaml").write_text(json.dumps(config))
+    trireme("train", scratch / "train.yaml", "--quiet")
+    logged = [json.loads(line) for line in (scratch / "run" / "log.jsonl").read_text().splitlines()]
+    got = [line["loss"] for line in logged if "loss" in line and line.get("step", 0) >= 1][:STEPS]
+    ids = torch.tensor([[ord(c) - ord("A") for c in (characters * 2)[:CONTEXT + 1]]])
+    want, descent = [], torch.optim.SGD(model.parameters(), lr=0.02)
+    with torch.enable_grad():
+        for _ in range(STEPS):
+            loss = torch.nn.functional.cross_entropy(model(ids[:, :-1]).logits[0], ids[0, 1:])
+            descent.zero_grad()
+            loss.backward()
+            descent.step()
+            want.append(loss.item())
+    count(len(got) == STEPS and np.allclose(got, want, rtol=2e-4), f"{name}: losses {got}, PyTorch's {want}")
+    again = type(model).from_pretrained(scratch / "run" / "model" / "x")
+    error = max(((p - q).abs().max() / q.abs().max()).item()
+                for p, q in zip(again.parameters(), model.parameters(), strict=True))
+    count(error < 1e-3, f"{name}: trained weights differ by {error:.3g}")
+
+
 def as_gguf(name, model, directory, scratch):
     """The same logits from a GGUF file of the same weights."""
     if name in NO_GGUF:
@@ -160,6 +189,7 @@ def main():
                 greedy(name, model, scratch / "model", scratch)
                 exported(name, model, scratch / "model", scratch)
                 as_gguf(name, model, scratch / "model", scratch)
+                trained(name, model, scratch / "model", scratch)
             except Exception as error:
                 count(False, f"{name}: {type(error).__name__} {error}")
     for what, (change, word) in REFUSED.items():

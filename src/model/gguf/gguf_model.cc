@@ -133,6 +133,7 @@ base::Json config_of(const GgufFile& file, const GgufDecoder& d) {
 
 Model load_gguf(const GgufFile& file) {
   const GgufDecoder d = read_gguf_decoder(file);
+  zoo::check_tables(d.config);
   GgufParams params(file, d.joined);
   Model model = zoo::decoder(d.config, params);
   model.format = "gguf";

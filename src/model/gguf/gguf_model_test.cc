@@ -146,6 +146,7 @@ TEST_F(GgufModelTest, RefusesWhatItDoesNotHaveByName) {
   has(refused([](GgufWriter& w) { w.set_integer("llama.block_count", 2000000000); }), "block_count");
   has(refused([](GgufWriter& w) { w.set_integer("llama.block_count", 3); }), "no tensor 'blk.2.");
   has(refused([](GgufWriter& w) { w.set_integer("llama.context_length", 2000000000); }), "positions");
+  has(refused([](GgufWriter& w) { w.set_integer("llama.context_length", 10000000); }), "beside an embedding");
   has(refused([](GgufWriter& w) { w.set_integer("llama.feed_forward_length", 65); }), "the metadata wants");
   has(refused([](GgufWriter& w) { w.set_text("llama.embedding_length", "wide"); }),
       "is text, not an integer");

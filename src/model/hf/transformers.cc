@@ -52,6 +52,7 @@ Model load_decoder(const std::string& directory) {
   const FormRow* row = find_form(json);
   base::check(row != nullptr, "no form of a decoder for '", directory, "'");
   const Form form = read_form(*row, json);
+  zoo::check_tables(form.decoder);
   CheckpointParams params(directory, form.prefix, form.weights);
   Model model = zoo::decoder(form.decoder, params);
   set_origin(model, directory, json);

@@ -194,6 +194,16 @@ void check(const DecoderConfig& c) {
 
 }  // namespace
 
+void check_tables(const DecoderConfig& c) {
+  constexpr int64_t kFree = int64_t{1} << 24;  // 64 MiB of cosines and sines
+  const int64_t rotated = c.rotated == 0 ? c.head_dim : c.rotated;
+  const double allowed = 4 * static_cast<double>(c.vocabulary) * static_cast<double>(c.width);
+  const double angles = static_cast<double>(c.positions) * static_cast<double>(rotated);
+  base::require(c.rotary.empty() || angles <= std::max(static_cast<double>(kFree), allowed), "tables of ",
+                c.positions, " positions of ", rotated, " channels beside an embedding of ", c.vocabulary,
+                " rows of ", c.width);
+}
+
 Model decoder(const DecoderConfig& c, ParamSource& params) {
   check(c);
   Model model;

@@ -85,4 +85,8 @@ struct DecoderConfig {
 /// not fit.
 Model decoder(const DecoderConfig& config, ParamSource& params);
 
+/// Throws invalid_argument if the tables of positions would be far larger than the embedding, whose extents
+/// the weights of a file must have: what a small file asks for stays small.
+void check_tables(const DecoderConfig& config);
+
 }  // namespace trireme::model::zoo
