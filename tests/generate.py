@@ -51,6 +51,56 @@ def test_reference():
         check("ids as text", one.strip() == ",".join(map(str, cases[0]["greedy_tokens"][1:6])), one)
 
 
+def peak_bytes(*words):
+    """Largest resident memory of a run of trireme that ends well."""
+    with subprocess.Popen([TRIREME, *map(str, words)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as run:
+        _, status, usage = os.wait4(run.pid, 0)
+        run.returncode = os.waitstatus_to_exitcode(status)
+        check("exit code of " + str(words[0]), run.returncode == 0, run.stderr.read().decode()[-500:])
+    return usage.ru_maxrss * 1024
+
+
+def test_gguf(scratch):
+    root = SHARED / "llm/stories260K"
+    if not root.exists():
+        return skips.append(f"no {root}")
+    cases = json.loads((root / "reference_greedy.json").read_text())["cases"]
+    lines = scratch / "gguf.jsonl"
+    lines.write_text("".join(json.dumps({"prompt_ids": c["prompt_tokens"], "max_tokens": len(c["greedy_tokens"]) - len(
+        c["prompt_tokens"])}) + "\n" for c in cases))
+    given = root / "stories260K.gguf"
+    for model in (given, root / "hf"):
+        # The same numbers in another file: the same tokens. In 8 bits the first of them.
+        for to, least in (("f32", 128), ("q8_0", 16), ("q5_1", 3)):
+            file = scratch / f"{model.name}.{to}.gguf"
+            done = subprocess.run([TRIREME, "quantize", model, "--to", to, "-o", file, "--json"], capture_output=True)
+            check(f"quantize {model.name} to {to}", done.returncode == 0, done.stderr.decode()[-500:])
+            report = json.loads(done.stdout)
+            check("sizes", file.stat().st_size > report["bytes_after"] > 0.9 * file.stat().st_size - 16384, report)
+            for ranks in (1, 2):
+                got = answers(file, "--batch-file", lines, "--ignore-eos", "--threads", 2, "--tp", ranks)
+                for a, c in zip(got, cases):
+                    want = c["greedy_tokens"][len(c["prompt_tokens"]):][:least]
+                    check(f"{file.name} --tp {ranks}", a["tokens"][:len(want)] == want, a["tokens"][:20])
+    shown = subprocess.run([TRIREME, "inspect", given, "--dim", "seq=4"], capture_output=True, text=True)
+    check("inspect shows the file's names", "blk.0.attn_q.weight" in shown.stdout, shown.stdout[:300])
+    cut = scratch / "cut.gguf"
+    cut.write_bytes(given.read_bytes()[:-1000])
+    generate(cut, "--prompt-ids", 1, code=2)
+
+
+def test_stored_weights_are_not_widened(scratch):
+    """A file in 8 bits runs in less memory than its weights take in f32."""
+    directory, file = scratch / "large", scratch / "large.gguf"
+    shape = "zoo:llama:layers=4,width=1024,heads=8,inner=2816,vocabulary=4096,positions=64,weights=repeated"
+    subprocess.run([TRIREME, "export", shape, directory], check=True)
+    subprocess.run([TRIREME, "quantize", directory, "--to", "q8_0", "-o", file], check=True, stdout=subprocess.DEVNULL)
+    peak = peak_bytes("generate", file, "--prompt-ids", 1, "--max-tokens", 4, "--ignore-eos", "--cache-bytes", "16MiB")
+    wide = (directory / "model.safetensors").stat().st_size
+    check("memory of stored weights", peak < 0.9 * wide, f"{peak / 1e6:.0f} MB, {wide / 1e6:.0f} MB in f32, "
+          f"{file.stat().st_size / 1e6:.0f} MB in the file")
+
+
 def test_text(scratch):
     vectors = json.loads((ROOT / "src/data/testdata/bpe_vectors.json").read_text())
     tokenizer = next(s for s in vectors["small"] if s["name"] == "llama3")["tokenizer"]
@@ -129,6 +179,8 @@ def main():
         test_text(Path(scratch))
         test_characters(Path(scratch))
         test_trained(Path(scratch))
+        test_gguf(Path(scratch))
+        test_stored_weights_are_not_widened(Path(scratch))
         test_speed_and_errors()
     for failure in failures:
         print("FAILED", failure)

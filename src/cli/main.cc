@@ -21,6 +21,8 @@ const std::vector<Verb>& verbs() {
       {"inspect", "show a model's graph, passes, program, kernels and memory", inspect_main,
        inspect_markdown},
       {"export", "write a model as an ONNX file or a Hugging Face directory", export_main, export_markdown},
+      {"quantize", "write a language model as a GGUF file in another precision", quantize_main,
+       quantize_markdown},
       {"ops", "list the operators and what each has", ops_main, ops_markdown},
       {"serve", "serve a model repository over HTTP and gRPC", serve_main, serve_markdown},
       {"load", "load a server on schedule; latency, throughput, goals", load_main, load_markdown},

@@ -29,6 +29,8 @@ int inspect_main(std::span<const std::string> words, base::Env& env);
 std::string inspect_markdown();
 int export_main(std::span<const std::string> words, base::Env& env);
 std::string export_markdown();
+int quantize_main(std::span<const std::string> words, base::Env& env);
+std::string quantize_markdown();
 int generate_main(std::span<const std::string> words, base::Env& env);
 std::string generate_markdown();
 int tokenize_main(std::span<const std::string> words, base::Env& env);

@@ -207,6 +207,28 @@ def safetensors_files():
         yield name, struct.pack("<Q", len(text)) + text + (bytes(24) if name == "two" else b"")
 
 
+def gguf_files():
+    """GGUF: every kind of value, arrays, tensors in floats and blocks; an empty file."""
+    def text(s):
+        return struct.pack("<Q", len(s)) + s.encode()
+
+    def entry(key, kind, data):
+        return text(key) + struct.pack("<I", kind) + data
+    scalars = [(0, "<B", 7), (1, "<b", -7), (2, "<H", 7), (3, "<h", -7), (4, "<I", 7), (5, "<i", -7), (6, "<f", 1.5),
+               (7, "<B", 1), (10, "<Q", 7), (11, "<q", -7), (12, "<d", 2.5)]
+    values = [entry(f"k{kind}", kind, struct.pack(form, value)) for kind, form, value in scalars]
+    values += [entry("general.architecture", 8, text("llama")),
+               entry("tokens", 9, struct.pack("<IQ", 8, 3) + text("<s>") + text("") + text("the")),
+               entry("scores", 9, struct.pack("<IQ2f", 6, 2, 0, -1)),
+               entry("kinds", 9, struct.pack("<IQ2i", 5, 2, 1, 3))]
+    tensors = [("a", (3,), 0, 0), ("b", (32, 2), 2, 32), ("e", (32, 0), 8, 96)]
+    listed = [text(name) + struct.pack(f"<I{len(dims)}QIQ", len(dims), *dims, kind, at)
+              for name, dims, kind, at in tensors]
+    for name, entries, directory in (("all", values, listed), ("empty", [], []), ("values", values, [])):
+        head = b"GGUF" + struct.pack("<IQQ", 3, len(directory), len(entries)) + b"".join(entries) + b"".join(directory)
+        yield name, head + bytes(-len(head) % 32) + (bytes(range(96)) if directory else b"")
+
+
 def idx_files():
     """IDX: labels, images, floats; one of them packed."""
     labels = b"\0\0\x08\x01" + struct.pack(">I", 3) + b"\1\2\3"
@@ -439,7 +461,8 @@ def served_requests():
 def main():
     models = [*single_models(), *old_models(), *larger_models()]
     for folder, files in (("onnx", models[-6:] + models[::6]), ("session", models), ("npy", array_files()),
-                          ("safetensors", safetensors_files()), ("idx", idx_files()), ("tar", tar_files()),
+                          ("safetensors", safetensors_files()), ("gguf", gguf_files()), ("idx", idx_files()),
+                          ("tar", tar_files()),
                           ("tfrecord", tfrecord_files()), ("checkpoint_reader", checkpoint_indices()),
                           ("checkpoint_reader", typed_checkpoints()), ("image", pictures()), ("text_rows", row_files()),
                           ("webdataset", webdatasets()), ("tokens", token_files()), ("shared_regions", regions()),

@@ -1,7 +1,9 @@
 // What the metadata of a GGUF file says about the decoder in it. Keys: ARCHITECTURE.name.
 #include "model/gguf/gguf_config.h"
 
+#include <algorithm>
 #include <cmath>
+#include <cstring>
 
 namespace trireme::model::gguf {
 namespace {
@@ -59,7 +61,7 @@ class Reader {
     read_rotary();
     read_windows();
     read_experts();
-    name_places();
+    d_.config.names = gguf_names();
     join();
     return std::move(d_);
   }
@@ -215,32 +217,6 @@ class Reader {
       c.layers[i].has_experts = tensor(base::concat("blk.", i, ".ffn_gate_exps.weight")) != nullptr;
   }
 
-  /// The file's names for tensors.
-  void name_places() {
-    zoo::DecoderNames& n = d_.config.names;
-    n = {.body = "", .embedding = "token_embd", .positions = "position_embd", .layers = "blk"};
-    n.attention = n.mlp = n.experts = "";
-    n.q = "attn_q";
-    n.k = "attn_k";
-    n.v = "attn_v";
-    n.out = "attn_output";
-    n.q_norm = "attn_q_norm";
-    n.k_norm = "attn_k_norm";
-    n.gate = "ffn_gate";
-    n.up = "ffn_up";
-    n.down = "ffn_down";
-    n.router = "ffn_gate_inp";
-    n.expert_gate = "ffn_gate_exps";
-    n.expert_up = "ffn_up_exps";
-    n.expert_down = "ffn_down_exps";
-    n.norm_before_attention = "attn_norm";
-    n.norm_after_attention = "post_attention_norm";
-    n.norm_before_mlp = "ffn_norm";
-    n.norm_after_mlp = "post_ffw_norm";
-    n.last_norm = "output_norm";
-    n.head = "output";
-  }
-
   void join() {
     const DecoderConfig& c = d_.config;
     const int64_t q = c.heads * c.head_dim, kv = c.kv_heads * c.head_dim;
@@ -257,6 +233,31 @@ class Reader {
 };
 
 }  // namespace
+
+zoo::DecoderNames gguf_names() {
+  zoo::DecoderNames n{.body = "", .embedding = "token_embd", .positions = "position_embd", .layers = "blk"};
+  n.attention = n.mlp = n.experts = "";
+  n.q = "attn_q";
+  n.k = "attn_k";
+  n.v = "attn_v";
+  n.out = "attn_output";
+  n.q_norm = "attn_q_norm";
+  n.k_norm = "attn_k_norm";
+  n.gate = "ffn_gate";
+  n.up = "ffn_up";
+  n.down = "ffn_down";
+  n.router = "ffn_gate_inp";
+  n.expert_gate = "ffn_gate_exps";
+  n.expert_up = "ffn_up_exps";
+  n.expert_down = "ffn_down_exps";
+  n.norm_before_attention = "attn_norm";
+  n.norm_after_attention = "post_attention_norm";
+  n.norm_before_mlp = "ffn_norm";
+  n.norm_after_mlp = "post_ffw_norm";
+  n.last_norm = "output_norm";
+  n.head = "output";
+  return n;
+}
 
 GgufDecoder read_gguf_decoder(const GgufFile& file) { return Reader(file).read(); }
 

@@ -16,6 +16,9 @@ struct JoinedTensor {
   std::vector<int64_t> rows;       ///< of each part
 };
 
+/// The places of a decoder by the file's names of tensors.
+zoo::DecoderNames gguf_names();
+
 struct GgufDecoder {
   zoo::DecoderConfig config;
   std::vector<JoinedTensor> joined;

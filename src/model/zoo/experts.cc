@@ -23,13 +23,10 @@ ValueId routing(const Net& at, ValueId x, const MixtureSpec& s) {
   return at.op("div", {weights, at.op("reduce_sum", {weights, b.ints({-1})}, {{"keepdims", int64_t{1}}})});
 }
 
-/// x [..., in] by each expert's weight [out, in] -> [experts, ..., out]; x [1, batch, seq, in] for all
-/// experts.
-ValueId by_experts(const Net& at, ValueId x, int64_t experts, const LinearSpec& spec) {
-  Builder b = at.builder();
+/// The weights [experts, out, in] of a place, one expert's rows under the other's: [experts * out, in].
+ValueId stacked(const Net& at, int64_t experts, const LinearSpec& spec) {
   const ValueId weight = at.param("weight", {experts, spec.out, spec.in}, spec.init);
-  const ValueId turned = b.transpose(weight, {0, 2, 1});
-  return b.op("matmul", {x, b.reshape(turned, {experts, 1, spec.in, spec.out})});
+  return at.builder().reshape(weight, {experts * spec.out, spec.in});
 }
 
 }  // namespace
@@ -41,17 +38,21 @@ ir::ValueId mixture(const Net& at, ir::ValueId x, const MixtureSpec& s) {
                 count, " experts");
   const ValueId weights = routing(at, x, s);
   const Net experts = at.in(s.names.experts);
-  const LinearSpec wide{.in = s.width, .out = s.experts.inner, .init = s.weight};
-  const LinearSpec narrow{.in = s.experts.inner, .out = s.width, .init = s.branch};
-  const ValueId rows = b.op("unsqueeze", {x, b.ints({0})});  // [1, batch, seq, width]
-  const ValueId gate =
-      at.activation(by_experts(experts.in(s.names.expert_gate), rows, count, wide), s.activation);
-  const ValueId gated = at.op("mul", {gate, by_experts(experts.in(s.names.expert_up), rows, count, wide)});
-  const ValueId each =
-      by_experts(experts.in(s.names.expert_down), gated, count, narrow);  // [experts, batch, seq, width]
-  // [batch, seq, experts] -> [experts, batch, seq, 1]
-  const ValueId share = b.op("unsqueeze", {b.transpose(weights, {2, 0, 1}), b.ints({3})});
-  return at.op("reduce_sum", {at.op("mul", {each, share}), b.ints({0})}, {{"keepdims", int64_t{0}}});
+  const int64_t inner = s.experts.inner;
+  const LinearSpec wide{.in = s.width, .out = inner, .init = s.weight};
+  const auto by_all = [&](const std::string& name) {  // [batch, seq, experts * inner]
+    const Net place = experts.in(name);
+    return place.op("linear", {x, stacked(place, count, wide)}, {{"transposed", int64_t{1}}});
+  };
+  const ValueId gate = at.activation(by_all(s.names.expert_gate), s.activation);
+  const ValueId gated = at.op("mul", {gate, by_all(s.names.expert_up)});
+  // Weighted before the last product, which then sums over experts and channels at once.
+  const ValueId share = b.op("unsqueeze", {weights, b.ints({3})});  // [batch, seq, experts, 1]
+  const ValueId each = at.op("mul", {b.reshape(gated, {0, 0, count, inner}), share});
+  const Net down = experts.in(s.names.expert_down);
+  const ValueId weight = down.param("weight", {count, s.width, inner}, s.branch);
+  const ValueId columns = b.reshape(b.transpose(weight, {0, 2, 1}), {count * inner, s.width});
+  return down.op("matmul", {b.reshape(each, {0, 0, count * inner}), columns});
 }
 
 }  // namespace trireme::model::zoo

@@ -19,6 +19,7 @@
 #include "passes/fuse/transformer.h"
 #include "passes/layout/layout.h"
 #include "passes/layout/moves.h"
+#include "passes/precision/blocks.h"
 #include "passes/precision/casts.h"
 #include "passes/precision/quantized.h"
 
@@ -29,6 +30,7 @@ const std::vector<Pass>& prepare_passes() {
       {"noops", "removes nodes that change nothing", remove_noops},
       {"integer", "quantize/dequantize pairs become integer products and sums", use_integer_kernels},
       {"fold", "computes nodes whose operands are constant", fold_constants},
+      {"blocks", "products and lookups read weights in blocks as they are stored", keep_blocks},
       {"batch_norm", "folds batch normalization into the convolution before it", fold_batch_norm},
   };
   return list;

@@ -1,14 +1,15 @@
-// Constant matrices under products become weights of 8 or 4 bits.
+// Constant matrices under products become weights of 8 or 4 bits, or of a block format.
 #include "passes/precision/weights.h"
 
 #include <cstdio>
 #include <map>
 #include <optional>
 
-#include "ops/dense/activation.h"
-#include "ops/weight_only/weight_only.h"
 #include "ops/table.h"
-#include "passes/rewriter.h"
+#include "ops/weight_only/weight_only.h"
+#include "passes/precision/block_weights.h"
+#include "passes/precision/blocks.h"
+#include "passes/precision/matrix_product.h"
 
 namespace trireme::passes {
 namespace {
@@ -17,40 +18,6 @@ using ir::Node;
 using ir::ValueId;
 using tensor::DType;
 using tensor::Tensor;
-
-/// A product x W + bias, and what follows it.
-struct Product {
-  ValueId x, w, bias = ir::kNoValue, residual = ir::kNoValue;
-  bool by_rows = false;  ///< W is [n, k]
-  ops::ActivationSpec act;
-};
-
-ValueId operand(const Node& node, size_t i) { return i < node.in.size() ? node.in[i] : ir::kNoValue; }
-
-/// The node as a product of rows by a matrix; nullopt if it is none or scales its operands.
-std::optional<Product> product_of(Rewriter& rw, const Node& node) {
-  const auto flag = [&](const char* name) { return node.attrs.get_int(name, 0) != 0; };
-  if (node.op_name() == "matmul") return Product{.x = node.in[0], .w = node.in[1]};
-  if (node.op_name() == "linear") {
-    return Product{.x = node.in[0],
-                   .w = node.in[1],
-                   .bias = operand(node, 2),
-                   .residual = operand(node, 3),
-                   .by_rows = flag("transposed"),
-                   .act = ops::activation_of(node.attrs)};
-  }
-  if (node.op_name() != "gemm" || flag("transA") || node.attrs.get_float("alpha", 1) != 1)
-    return std::nullopt;
-  Product p{.x = node.in[0], .w = node.in[1], .bias = operand(node, 2), .by_rows = flag("transB")};
-  if (p.bias == ir::kNoValue) return p;
-  const auto bias = rw.weight_dims(p.bias);
-  const auto w = rw.weight_dims(p.w);
-  if (!bias || !w || node.attrs.get_float("beta", 1) != 1) return std::nullopt;
-  const int64_t n = (*w)[p.by_rows ? 0 : 1];
-  if (tensor::element_count(*bias) != n || bias->back() != n) return std::nullopt;
-  if (bias->size() > 1) p.bias = rw.reshaped_weight(p.bias, {n}, node.from);
-  return p;
-}
 
 std::vector<float> floats_of(const Tensor& t) {
   std::vector<float> out(static_cast<size_t>(t.elements()));
@@ -66,39 +33,59 @@ bool holds_floats(DType t) { return t == DType::f32 || t == DType::f16 || t == D
 
 /// The stored matrix of a value as operands 1 to 3 of the product.
 struct Stored {
-  ValueId w, scale, zero = ir::kNoValue;
+  ValueId w = ir::kNoValue, scale = ir::kNoValue, zero = ir::kNoValue;
   WeightRow row;
 };
 
 class Storing {
  public:
   Storing(ir::Graph& graph, const WeightOptions& options, StoredWeightCache* cache)
-      : rw_(graph), options_(options), cache_(cache) {
+      : rw_(graph), options_(options), blocks_(options.blocks()), cache_(cache) {
     form_ = {.bits = options.weights == WeightBits::int4 ? 4 : 8,
              .group = options.weight_group,
              .asymmetric = options.weight_zeros};
+    if (blocks_ != nullptr || options.weights == WeightBits::f32) return;
     if (ir::Refusal no = ops::refuse_weight_form(form_, form_.group)) base::fail_invalid("weights: ", *no);
   }
 
   WeightReport run() {
-    rw_.for_each([&](ir::NodeId, const Node& node) { return visit(node); });
+    rw_.for_each([&](ir::NodeId id, const Node& node) { return visit(id, node); });
     rw_.graph().sort();
+    share_packed_blocks(rw_.graph());
     return std::move(report_);
   }
 
  private:
-  bool visit(const Node& node) {
-    const std::optional<Product> p = product_of(rw_, node);
+  bool visit(ir::NodeId id, const Node& node) {
+    if (ops::reads_blocks(node.op->schema)) return set_rows(id, node);
+    if (options_.weights == WeightBits::f32) return false;
+    std::optional<MatrixProduct> p = matrix_product(rw_, node);
+    const bool is_lookup = !p && looks_up_rows(node);
+    if (is_lookup) p = MatrixProduct{.x = node.in[1], .w = node.in[0], .by_rows = true};
     if (!p) return false;
     const Tensor* w = rw_.known(p->w);
     if (w == nullptr || w->rank() != 2 || !holds_floats(w->dtype())) return false;
-    WeightRow row = row_of(node, *p, *w);
-    if (row.why.empty()) replace(node, *p, row);
+    WeightRow row = row_of(node, *p, *w, is_lookup);
+    if (row.why.empty()) is_lookup ? replace_lookup(node, *p, row) : replace(node, *p, row);
     report_.rows.push_back(row);
     return row.why.empty();
   }
 
-  WeightRow row_of(const Node& node, const Product& p, const Tensor& w) const {
+  /// gather along the rows of a matrix, in f32: what block_gather does.
+  bool looks_up_rows(const Node& node) const {
+    return blocks_ != nullptr && node.op_name() == "gather" && node.attrs.get_int("axis", 0) == 0 &&
+           !node.attrs.has("first") && rw_.graph().type(node.out[0]).dtype == DType::f32;
+  }
+
+  /// A product that a file brought in blocks: its rows are those that were asked for.
+  bool set_rows(ir::NodeId id, const Node& node) {
+    if (node.op->schema.name != "block_linear") return false;
+    const bool is_f32 = options_.weight_rows == ops::BlockRows::f32;
+    rw_.graph().node(id).attrs.set("rows", std::string(is_f32 ? "f32" : "q8"));
+    return true;
+  }
+
+  WeightRow row_of(const Node& node, const MatrixProduct& p, const Tensor& w, bool is_lookup) const {
     WeightRow row{.from = node.from.empty() ? rw_.graph().value(node.out[0]).name : node.from,
                   .n = w.dims()[p.by_rows ? 0 : 1],
                   .k = w.dims()[p.by_rows ? 1 : 0],
@@ -107,40 +94,68 @@ class Storing {
     const DType x = rw_.graph().type(p.x).dtype;
     if (w.elements() < options_.least_elements) {
       row.why = "few weights";
-    } else if (!holds_floats(x)) {
+    } else if (!is_lookup && !holds_floats(x)) {
       row.why = base::concat("its rows are ", name_of(x));
+    } else if (blocks_ != nullptr) {
+      if (fitting_format(*blocks_, row.k) == nullptr)
+        row.why = base::concat("a depth of ", row.k, " is no multiple of 32");
     } else if (ir::Refusal no = ops::refuse_weight_form(form_, row.k)) {
       row.why = *no;
     }
     return row;
   }
 
-  void replace(const Node& node, const Product& p, WeightRow& row) {
+  void replace(const Node& node, const MatrixProduct& p, WeightRow& row) {
     const Stored& s = stored(p, row);
+    copy_facts(s, row);
+    std::vector<ValueId> in{p.x, s.w, p.bias};
+    const char* op = "block_linear";
+    ir::Attrs attrs = block_attrs(row);
+    if (blocks_ == nullptr) {
+      op = "weight_only_linear";
+      in = {p.x, s.w, s.scale, s.zero, p.bias};
+      attrs = {{"bits", int64_t{form_.bits}}, {"group", form_.group}};
+    } else {
+      const bool is_f32 = options_.weight_rows == ops::BlockRows::f32;
+      attrs.set("rows", std::string(is_f32 ? "f32" : "q8"));
+    }
+    while (in.back() == ir::kNoValue) in.pop_back();
+    finish_product(rw_, node, p, rw_.add(op, in, attrs, node.from));
+  }
+
+  void replace_lookup(const Node& node, const MatrixProduct& p, WeightRow& row) {
+    const Stored& s = stored(p, row);
+    copy_facts(s, row);
+    row.rows_error = 0;
+    rw_.replace(node.out[0], rw_.add("block_gather", {s.w, p.x}, block_attrs(row), node.from));
+  }
+
+  static ir::Attrs block_attrs(const WeightRow& row) { return {{"format", row.format}}; }
+  static void copy_facts(const Stored& s, WeightRow& row) {
     row.bytes_after = s.row.bytes_after;
     row.relative = s.row.relative;
     row.largest = s.row.largest;
-    std::vector<ValueId> in{p.x, s.w, s.scale, s.zero, p.bias};
-    while (in.back() == ir::kNoValue) in.pop_back();
-    ValueId y =
-        rw_.add("weight_only_linear", in, {{"bits", int64_t{form_.bits}}, {"group", form_.group}}, node.from);
-    if (p.residual != ir::kNoValue || p.act.kind != ops::ActivationKind::none)
-      y = ops::expand_finish(rw_.graph(), y, p.residual, p.act);
-    rw_.replace(node.out[0], y);
+    row.format = s.row.format;
+    row.rows_error = s.row.rows_error;
   }
 
   /// Weights that several layers share are stored once.
-  const Stored& stored(const Product& p, const WeightRow& row) {
+  const Stored& stored(const MatrixProduct& p, const WeightRow& row) {
     const auto [at, is_new] = stored_.try_emplace({p.w, p.by_rows});
     if (!is_new) return at->second;
     const auto [made, error] = made_of(*rw_.known(p.w), p.by_rows, row);
     Stored& s = at->second;
-    s.row.bytes_after = made.w.bytes() + made.scale.bytes() + (made.zero.defined() ? made.zero.bytes() : 0);
+    s.row.bytes_after = made.w.bytes() + (made.scale.defined() ? made.scale.bytes() : 0) +
+                        (made.zero.defined() ? made.zero.bytes() : 0);
     s.row.relative = error.relative;
     s.row.largest = error.largest;
     s.w = rw_.constant(made.w);
-    s.scale = rw_.constant(made.scale);
+    if (made.scale.defined()) s.scale = rw_.constant(made.scale);
     if (made.zero.defined()) s.zero = rw_.constant(made.zero);
+    if (blocks_ == nullptr) return s;
+    const tensor::BlockFormat& format = *fitting_format(*blocks_, row.k);
+    s.row.format = format.name;
+    if (options_.weight_rows == ops::BlockRows::q8) s.row.rows_error = rounded_rows_error(made.w, format);
     return s;
   }
 
@@ -151,15 +166,21 @@ class Storing {
       const StoredWeightCache::Entry& entry = cache_->entries.at(key);
       return {entry.made, entry.error};
     }
-    const std::vector<float> values = floats_of(w);
     ops::WeightError error;
-    const ops::StoredWeights made = ops::store_weights({values.data(), row.n, row.k, by_rows}, form_, error);
+    ops::StoredWeights made;
+    if (blocks_ != nullptr) {
+      made.w = store_blocks(w, by_rows, *fitting_format(*blocks_, row.k), error);
+    } else {
+      const std::vector<float> values = floats_of(w);
+      made = ops::store_weights({values.data(), row.n, row.k, by_rows}, form_, error);
+    }
     if (cache_ != nullptr) cache_->entries.emplace(key, StoredWeightCache::Entry{w, made, error});
     return {made, error};
   }
 
   Rewriter rw_;
   const WeightOptions& options_;
+  const tensor::BlockFormat* blocks_;  ///< null: groups
   StoredWeightCache* cache_;
   ops::WeightForm form_;
   std::map<std::pair<ValueId, bool>, Stored> stored_;
@@ -169,10 +190,20 @@ class Storing {
 }  // namespace
 
 void WeightOptions::fields(base::OptionList& f) {
-  f.add_choice("weights", &weights, {"f32", "int8", "int4"},
+  std::vector<std::string> names{"f32", "int8", "int4"};
+  for (const tensor::BlockFormat& format : tensor::block_formats()) names.emplace_back(format.name);
+  f.add_choice("weights", &weights, std::move(names),
                "how matrices under products are stored; f32: as the model has them");
-  f.add("weight_group", &weight_group, "weights that share a scale: 32, 64 or 128");
-  f.add("weight_zeros", &weight_zeros, "a zero point for each group of weights beside the scale");
+  f.add("weight_group", &weight_group, "of int8 and int4: weights that share a scale: 32, 64 or 128");
+  f.add("weight_zeros", &weight_zeros,
+        "of int8 and int4: a zero point for each group of weights beside the scale");
+  f.add_choice("weight_rows", &weight_rows, {"f32", "q8"},
+               "rows that meet weights in blocks: as they are, or rounded to 8 bits by 32 neighbours");
+}
+
+const tensor::BlockFormat* WeightOptions::blocks() const {
+  if (weights < kFirstBlocks) return nullptr;
+  return &tensor::block_formats()[static_cast<size_t>(weights) - static_cast<size_t>(kFirstBlocks)];
 }
 
 size_t WeightReport::stored() const {
@@ -192,7 +223,12 @@ std::string WeightReport::text() const {
       std::snprintf(line, sizeof line, "  [%lld, %lld] error %.4f, largest %.3g, %.3f of the bytes  ",
                     static_cast<long long>(row.n), static_cast<long long>(row.k), row.relative, row.largest,
                     static_cast<double>(row.bytes_after) / static_cast<double>(row.bytes_before));
-      out += line + row.from + "\n";
+      out += line + row.format + (row.format.empty() ? "" : "  ");
+      if (row.rows_error > 0) {
+        std::snprintf(line, sizeof line, "rows in 8 bits %.4f  ", row.rows_error);
+        out += line;
+      }
+      out += row.from + "\n";
     } else {
       out += base::concat("  [", row.n, ", ", row.k, "] stays: ", row.why, "  ", row.from, "\n");
     }

@@ -167,10 +167,8 @@ TEST(Gguf, RefusesLies) {
 
 TEST(Gguf, EveryPrefixAndChangedByteIsReadOrRefused) {
   const std::string good = bytes_of(sample());
-  for (size_t n = 0; n < good.size() - 64; ++n) {
-    // The last tensor is empty, and bytes behind the others are padding.
-    if (n < sample().header().size()) EXPECT_THROW(parse(good.substr(0, n)), base::Error) << n;
-  }
+  const size_t header = sample().header().size();
+  for (size_t n = 0; n < header; ++n) EXPECT_THROW(parse(good.substr(0, n)), base::Error) << n;
   std::mt19937 random(7);
   int refused = 0;
   for (int trial = 0; trial < 4000; ++trial) {

@@ -1,0 +1,37 @@
+// Rows in a block format of GGUF, packed for products.
+#pragma once
+
+#include <cstdint>
+
+#include "backend/cpu/blocks/block_layout.h"
+#include "base/threads/thread_pool.h"
+#include "tensor/blocks/block_format.h"
+
+namespace trireme::cpu {
+
+/// A packed matrix [n, k]; rows behind the n-th, up to whole groups, are zero.
+struct PackedBlocks {
+  const uint8_t* data = nullptr;
+  int format = 0;  ///< index of tensor::block_formats(), and of kBlockLayouts
+  int64_t n = 0, k = 0;
+
+  const BlockLayout& layout() const { return kBlockLayouts[format]; }
+  int64_t groups() const { return (n + kGroupRows - 1) / kGroupRows; }
+  int64_t blocks() const { return k / layout().weights(); }
+  int64_t group_bytes() const { return blocks() * layout().bytes(); }
+};
+
+/// Index of a format of tensor::block_formats().
+int block_format_index(const tensor::BlockFormat& format);
+
+/// What a matrix takes packed: the bytes of its rows, up to 4 % more where scales have 6 bits.
+int64_t packed_block_bytes(const tensor::BlockFormat& format, int64_t n, int64_t k);
+
+/// Packs rows [n, format.row_bytes(k)] into `memory`.
+PackedBlocks pack_blocks(const tensor::BlockFormat& format, const uint8_t* rows, int64_t n, int64_t k,
+                         uint8_t* memory, base::ThreadPool& pool);
+
+/// Row `row` of a packed matrix as f32 [k]: the bits that the format's decoder gives.
+void unpack_row(const PackedBlocks& from, int64_t row, float* out);
+
+}  // namespace trireme::cpu

@@ -1,0 +1,188 @@
+// Products with weights in blocks: every format on every instruction-set level against sums in f64; rows that
+// do not depend on their mates.
+#include "backend/cpu/blocks/block_product.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include "base/error.h"
+#include "base/rng.h"
+
+namespace trireme::cpu {
+namespace {
+
+using tensor::BlockFormat;
+
+/// A matrix of blocks of any bytes, but for those whose numbers are not finite.
+struct Matrix {
+  const BlockFormat* format;
+  int64_t n, k;
+  std::vector<uint8_t> rows;
+  std::vector<float> values;  // [n, k]
+  std::vector<uint8_t> packed;
+  PackedBlocks blocks;
+
+  Matrix(const BlockFormat& f, int64_t rows_count, int64_t depth, uint64_t seed)
+      : format(&f), n(rows_count), k(depth), rows(static_cast<size_t>(n * f.row_bytes(k))) {
+    base::Rng rng(seed);
+    for (uint8_t& b : rows) b = static_cast<uint8_t>(rng());
+    values.resize(static_cast<size_t>(n * k));
+    std::vector<float> usual(static_cast<size_t>(f.weights));
+    for (int64_t b = 0; b < n * k / f.weights; ++b) {
+      uint8_t* block = rows.data() + b * f.bytes;
+      float* out = values.data() + b * f.weights;
+      f.decode(block, 1, out);
+      bool is_usual = true;
+      for (int64_t i = 0; i < f.weights; ++i) is_usual = is_usual && std::fabs(out[i]) < 1e4f;
+      if (is_usual) continue;
+      for (float& v : usual) v = static_cast<float>(rng.normal());
+      f.encode(usual.data(), 1, block, nullptr);
+      f.decode(block, 1, out);
+    }
+    packed.resize(static_cast<size_t>(packed_block_bytes(f, n, k)) + 8192);  // what is asked for ahead
+    base::ThreadPool pool(2);
+    blocks = pack_blocks(f, rows.data(), n, k, packed.data(), pool);
+  }
+};
+
+std::vector<float> numbers(int64_t count, uint64_t seed) {
+  base::Rng rng(seed);
+  std::vector<float> x(static_cast<size_t>(count));
+  for (float& v : x) v = static_cast<float>(rng.normal());
+  return x;
+}
+
+std::vector<float> product(const Matrix& w, const std::vector<float>& x, const float* bias, bool rounds,
+                           Isa isa, int threads) {
+  const int64_t m = static_cast<int64_t>(x.size()) / w.k;
+  std::vector<float> y(static_cast<size_t>(m * w.n), NAN);
+  std::vector<std::byte> workspace(static_cast<size_t>(block_product_workspace(w.blocks, m)));
+  base::ThreadPool pool(threads);
+  block_product(
+      {.w = w.blocks, .x = x.data(), .bias = bias, .y = y.data(), .m = m, .rounds = rounds, .isa = isa},
+      workspace.data(), pool);
+  return y;
+}
+
+/// 32 neighbours as the nearest of 255 multiples of a scale.
+std::vector<double> rounded(const std::vector<float>& x) {
+  std::vector<double> out(x.size());
+  for (size_t i = 0; i < x.size(); i += 32) {
+    float most = 0;
+    for (size_t j = i; j < i + 32; ++j) most = std::max(most, std::fabs(x[j]));
+    for (size_t j = i; j < i + 32; ++j)
+      out[j] = most > 0 ? std::nearbyint(static_cast<double>(x[j] * (127 / most))) *
+                              static_cast<double>(most) / 127
+                        : 0;
+  }
+  return out;
+}
+
+/// Sums in f64, and how far off f32 sums in any order may be.
+void expect_near(const Matrix& w, const std::vector<float>& x, bool rounds, const std::vector<float>& bias,
+                 const std::vector<float>& y, const std::string& what) {
+  const std::vector<double> rows = rounds ? rounded(x) : std::vector<double>(x.begin(), x.end());
+  const int64_t m = static_cast<int64_t>(x.size()) / w.k;
+  for (int64_t i = 0; i < m; ++i) {
+    for (int64_t n = 0; n < w.n; ++n) {
+      double sum = static_cast<double>(bias[static_cast<size_t>(n)]), size = std::abs(sum);
+      for (int64_t k = 0; k < w.k; ++k) {
+        const double term = rows[static_cast<size_t>(i * w.k + k)] *
+                            static_cast<double>(w.values[static_cast<size_t>(n * w.k + k)]);
+        sum += term;
+        size += std::abs(term);
+      }
+      ASSERT_NEAR(y[static_cast<size_t>(i * w.n + n)], sum, 1e-5 * size + 1e-30)
+          << what << " row " << i << " column " << n;
+    }
+  }
+}
+
+TEST(BlockProduct, PackedRowsAreTheDecodersNumbers) {
+  for (const BlockFormat& f : tensor::block_formats()) {
+    const Matrix w(f, 37, 2 * f.weights, 11);
+    std::vector<float> row(static_cast<size_t>(w.k));
+    for (int64_t n = 0; n < w.n; ++n) {
+      unpack_row(w.blocks, n, row.data());
+      ASSERT_EQ(std::memcmp(row.data(), w.values.data() + n * w.k, row.size() * 4), 0)
+          << f.name << " row " << n;
+    }
+    const double bytes = static_cast<double>(packed_block_bytes(f, 48, w.k));
+    EXPECT_LE(bytes, 1.05 * static_cast<double>(48 * f.row_bytes(w.k))) << f.name;
+  }
+}
+
+TEST(BlockProduct, EveryFormatOnEveryLevel) {
+  uint64_t seed = 1;
+  for (const BlockFormat& f : tensor::block_formats()) {
+    for (const int64_t n : {1, 16, 21, 40}) {
+      ++seed;
+      const Matrix w(f, n, (seed % 3 + 1) * f.weights, seed);
+      const std::vector<float> bias = numbers(n, 5);
+      for (const int64_t m : {1, 2, 3, 7, 17}) {
+        const std::vector<float> x = numbers(m * w.k, ++seed);
+        for (const Isa isa : usable_isas()) {
+          for (const bool rounds : {true, false}) {
+            const std::string what =
+                base::concat(f.name, " on ", to_string(isa), rounds ? " q8 " : " f32 ", m);
+            expect_near(w, x, rounds, bias, product(w, x, bias.data(), rounds, isa, 2), what);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(BlockProduct, RowsDoNotDependOnMatesOrTeam) {
+  for (const BlockFormat& f : tensor::block_formats()) {
+    const Matrix w(f, 53, 2 * f.weights, 21);
+    const int64_t m = 19;
+    const std::vector<float> x = numbers(m * w.k, 22);
+    for (const Isa isa : usable_isas()) {
+      for (const bool rounds : {true, false}) {
+        const std::vector<float> all = product(w, x, nullptr, rounds, isa, 1);
+        for (const int threads : {2, 3})
+          EXPECT_EQ(product(w, x, nullptr, rounds, isa, threads), all) << f.name;
+        for (const int64_t size : {1, 2, 5}) {
+          for (int64_t row = 0; row + size <= m; row += size) {
+            const std::vector<float> some(x.begin() + row * w.k, x.begin() + (row + size) * w.k);
+            const std::vector<float> y = product(w, some, nullptr, rounds, isa, 1);
+            ASSERT_EQ(std::memcmp(y.data(), all.data() + row * w.n, y.size() * 4), 0)
+                << f.name << " " << to_string(isa) << " rows " << row << " on of " << size;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(BlockProduct, RowsThatAreNotFiniteSpoilNoOthers) {
+  for (const BlockFormat& f : tensor::block_formats()) {
+    const Matrix w(f, 16, f.weights, 31);
+    for (const float bad : {NAN, std::numeric_limits<float>::infinity()}) {
+      std::vector<float> x = numbers(3 * w.k, 32);
+      const std::vector<float> clean = product(w, x, nullptr, true, best_isa(), 1);
+      x[static_cast<size_t>(w.k) + 5] = bad;
+      for (const Isa isa : usable_isas()) {
+        const std::vector<float> y = product(w, x, nullptr, true, isa, 1);
+        for (size_t i = 0; i < 16; ++i) {
+          EXPECT_TRUE(std::isnan(y[16 + i])) << f.name << " " << to_string(isa);
+          EXPECT_NEAR(y[i], clean[i], 1e-4 * std::fabs(clean[i]) + 1e-2) << f.name;
+        }
+      }
+    }
+    // Rows of zeros and of next to nothing.
+    const std::vector<float> zeros(static_cast<size_t>(w.k), 0.0f), tiny(static_cast<size_t>(w.k), 1e-42f);
+    for (const Isa isa : usable_isas()) {
+      for (const float v : product(w, zeros, nullptr, true, isa, 1)) EXPECT_EQ(v, 0.0f) << f.name;
+      for (const float v : product(w, tiny, nullptr, true, isa, 1)) EXPECT_EQ(v, 0.0f) << f.name;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace trireme::cpu

@@ -1,0 +1,30 @@
+// Products with weights in blocks, compiled for AVX2; reached only through the table, after a run-time check
+// of the processor.
+#include "backend/cpu/blocks/block_tiles.h"
+#include "backend/cpu/tiles/dense_simd.h"
+
+#if defined(__x86_64__)
+
+TRIREME_TARGET_AVX2_BEGIN
+namespace trireme::cpu {
+namespace {
+
+// Vocabulary, then templates.
+#include "backend/cpu/tiles/dense_simd_avx2.inc"
+
+#include "backend/cpu/blocks/block_simd_avx2.inc"
+#include "backend/cpu/blocks/block_tile.inc"
+
+constexpr BlockKernels kTable = make_block_kernels();
+
+}  // namespace
+}  // namespace trireme::cpu
+TRIREME_TARGET_END
+
+namespace trireme::cpu {
+
+const BlockKernels& block_kernels_avx2() { return kTable; }
+
+}  // namespace trireme::cpu
+
+#endif

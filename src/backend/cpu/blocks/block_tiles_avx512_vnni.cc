@@ -1,0 +1,36 @@
+// Products with weights in blocks, compiled for AVX-512 with VNNI; reached only through the table, after a
+// run-time check of the processor.
+#include "backend/cpu/blocks/block_tiles.h"
+#include "backend/cpu/tiles/dense_simd.h"
+
+#if defined(__x86_64__)
+
+// GCC 12 takes the deliberate "undefined" operand inside its own AVX-512 intrinsics for a mistake of ours.
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC diagnostic ignored "-Wuninitialized"
+
+#define TRIREME_VNNI 1
+
+TRIREME_TARGET_VNNI_BEGIN
+namespace trireme::cpu {
+namespace {
+
+// Vocabulary, then templates.
+#include "backend/cpu/tiles/dense_simd_avx512.inc"
+
+#include "backend/cpu/blocks/block_simd_avx512.inc"
+#include "backend/cpu/blocks/block_tile.inc"
+
+constexpr BlockKernels kTable = make_block_kernels();
+
+}  // namespace
+}  // namespace trireme::cpu
+TRIREME_TARGET_END
+
+namespace trireme::cpu {
+
+const BlockKernels& block_kernels_avx512_vnni() { return kTable; }
+
+}  // namespace trireme::cpu
+
+#endif

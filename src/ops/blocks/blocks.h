@@ -1,0 +1,47 @@
+// Weights in the block formats of GGUF files under operators: a matrix [n, k] is u8 [n, bytes of a row].
+#pragma once
+
+#include "ir/kernel.h"
+#include "tensor/blocks/block_format.h"
+
+namespace trireme::ops {
+
+/// A matrix in blocks.
+struct BlockMatrix {
+  const tensor::BlockFormat* format = nullptr;
+  int64_t n = 0, k = 0;
+  int64_t row_bytes() const { return format->row_bytes(k); }
+};
+
+/// The matrix of a node whose operand `i` is in the format that its attributes name. Throws invalid_argument
+/// for an unknown format, for another element type and for rows that are no whole blocks.
+BlockMatrix block_matrix(const ir::NodeView& node, size_t i);
+
+/// Whether the operator reads weights as stored. Its constant operands are never computed beforehand: the
+/// result is as wide as what was left out.
+bool reads_blocks(const ir::OpSchema& op);
+
+/// How rows of x meet weights in blocks.
+enum class BlockRows {
+  f32,  ///< as they are
+  q8,   ///< in 8 bits: 32 neighbours share the scale that makes the largest of them 127
+};
+BlockRows block_rows(const ir::Attrs& attrs);
+
+/// Operands of block_linear and of block_gather.
+enum BlockLinearOperand : size_t { kBlX, kBlWeights, kBlBias };
+enum BlockGatherOperand : size_t { kBgWeights, kBgIndices };
+
+/// Extents of a block_linear.
+struct BlockLinearExtents {
+  int64_t rows = 0;
+  BlockMatrix w;
+  BlockRows form = BlockRows::q8;
+};
+BlockLinearExtents block_linear_extents(const ir::NodeView& node);
+
+std::vector<ir::Kernel> dequantize_blocks_cpu_kernels();
+std::vector<ir::Kernel> block_linear_cpu_kernels();
+std::vector<ir::Kernel> block_gather_cpu_kernels();
+
+}  // namespace trireme::ops

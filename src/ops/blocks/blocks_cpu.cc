@@ -1,0 +1,200 @@
+// Kernels of dequantize_blocks, block_linear and block_gather on CPU.
+#include <cmath>
+
+#include "backend/cpu/blocks/block_product.h"
+#include "backend/cpu/device/cpu_stream.h"
+#include "ops/blocks/blocks.h"
+#include "ops/index/index_access.h"
+#include "ops/kernel_forms.h"
+#include "ops/pack_memory.h"
+
+namespace trireme::ops {
+namespace {
+
+using tensor::DType;
+
+/// Rows of the matrix go over the team in tasks of some ten thousand weights.
+template <class F>
+void for_rows(const ir::RunArgs& args, int64_t rows, int64_t k, const F& body) {
+  cpu::pool_of(args.stream)
+      .for_range(rows, std::max<int64_t>(1, 16384 / std::max<int64_t>(1, k)),
+                 [&](int64_t begin, int64_t end) {
+                   for (int64_t row = begin; row < end; ++row) body(row);
+                 });
+}
+
+ir::BoundKernel prepare_dequantize(const ir::KernelInit& init) {
+  const BlockMatrix m = block_matrix(init.node, 0);
+  return {[m](const ir::RunArgs& args) {
+    const auto* blocks = in_ptr<uint8_t>(args, 0);
+    auto* y = out_ptr<float>(args, 0);
+    for_rows(args, m.n, m.k, [&](int64_t row) {
+      m.format->decode(blocks + row * m.row_bytes(), m.k / m.format->weights, y + row * m.k);
+    });
+  }};
+}
+
+/// A packed matrix that keeps its memory.
+struct PackedMatrix {
+  PackMemory memory;
+  cpu::PackedBlocks blocks;
+};
+
+/// Packed once for all programs and instances of a model, in place of the matrix.
+std::shared_ptr<const PackedMatrix> packed_matrix(const ir::KernelInit& init, size_t operand) {
+  const tensor::Tensor& w = *init.node.value(operand);
+  const BlockMatrix m = block_matrix(init.node, operand);
+  const auto slab = pack_slab(init.packs);
+  return init.packs.get<PackedMatrix>(ir::pack_key(w, base::concat("blocks ", m.format->name)), [&] {
+    const PackMemory memory(slab, static_cast<size_t>(cpu::packed_block_bytes(*m.format, m.n, m.k)));
+    base::ThreadPool pool(init.threads);
+    const auto* rows = reinterpret_cast<const uint8_t*>(w.raw());
+    auto* to = reinterpret_cast<uint8_t*>(memory.data.get());
+    return std::make_shared<const PackedMatrix>(
+        PackedMatrix{memory, cpu::pack_blocks(*m.format, rows, m.n, m.k, to, pool)});
+  });
+}
+
+ir::Refusal refuse_packed(const ir::NodeView& node, size_t operand) {
+  if (node.value(operand) == nullptr) return "weights are not constant, so they cannot be packed once";
+  return refuse_empty(node);
+}
+
+ir::BoundKernel prepare_packed(const ir::KernelInit& init) {
+  const BlockLinearExtents e = block_linear_extents(init.node);
+  const auto packed = packed_matrix(init, kBlWeights);
+  const cpu::BlockProduct product{.w = packed->blocks, .m = e.rows, .rounds = e.form == BlockRows::q8};
+  const size_t operands = init.node.in.size();
+  const auto run = [packed, product, operands](const ir::RunArgs& args) {
+    cpu::BlockProduct call = product;
+    call.x = in_ptr<float>(args, kBlX);
+    call.bias = opt_ptr<float>(args, kBlBias, operands);
+    call.y = out_ptr<float>(args, 0);
+    cpu::block_product(call, args.workspace, cpu::pool_of(args.stream));
+  };
+  return {run, cpu::block_product_workspace(packed->blocks, e.rows), 1u << kBlWeights};
+}
+
+/// 32 numbers as q8 rows hold them: the nearest of 255 multiples of a scale.
+void round_to_codes(const float* x, double* to) {
+  float most = 0;
+  bool is_finite = true;
+  for (int64_t i = 0; i < 32; ++i) {
+    most = std::max(most, std::fabs(x[i]));
+    is_finite = is_finite && std::isfinite(x[i]);
+  }
+  for (int64_t i = 0; i < 32; ++i) {
+    const double code =
+        most > 0 ? std::nearbyint(static_cast<double>(x[i]) * 127 / static_cast<double>(most)) : 0;
+    to[i] = is_finite ? code * static_cast<double>(most) / 127 : NAN;
+  }
+}
+
+/// One sum in f64 a result.
+ir::BoundKernel prepare_reference(const ir::KernelInit& init) {
+  const BlockLinearExtents e = block_linear_extents(init.node);
+  const size_t operands = init.node.in.size();
+  const int64_t k = e.w.k;
+  const auto run = [e, operands, k](const ir::RunArgs& args) {
+    const auto* x = in_ptr<float>(args, kBlX);
+    const auto* bias = opt_ptr<float>(args, kBlBias, operands);
+    auto* rows = static_cast<double*>(args.workspace);  // [rows, k]
+    for (int64_t i = 0; i < e.rows * k; i += 32) {
+      if (e.form == BlockRows::q8) {
+        round_to_codes(x + i, rows + i);
+      } else {
+        std::copy_n(x + i, 32, rows + i);
+      }
+    }
+    auto* line = reinterpret_cast<float*>(rows + e.rows * k);  // [k]
+    for (int64_t n = 0; n < e.w.n; ++n) {
+      e.w.format->decode(in_ptr<uint8_t>(args, kBlWeights) + n * e.w.row_bytes(), k / e.w.format->weights,
+                         line);
+      for (int64_t m = 0; m < e.rows; ++m) {
+        double sum = bias == nullptr ? 0 : static_cast<double>(bias[n]);
+        for (int64_t i = 0; i < k; ++i) sum += rows[m * k + i] * static_cast<double>(line[i]);
+        out_ptr<float>(args, 0)[m * e.w.n + n] = static_cast<float>(sum);
+      }
+    }
+  };
+  return {run, e.rows * k * 8 + k * 4};
+}
+
+/// Rows by index; those out of range are reported and zero. at(row, out) writes one.
+template <class At>
+void gather_rows(const ir::RunArgs& args, const IndexReader& reader, const BlockMatrix& m, int64_t count,
+                 const At& at) {
+  for_rows(args, count, m.k, [&](int64_t i) {
+    float* y = out_ptr<float>(args, 0) + i * m.k;
+    const int64_t row = reader.checked(args.in[kBgIndices], i, m.n, args.status);
+    if (row < 0) {
+      std::fill_n(y, m.k, 0.0f);
+    } else {
+      at(row, y);
+    }
+  });
+}
+
+ir::BoundKernel prepare_gather(const ir::KernelInit& init) {
+  const BlockMatrix m = block_matrix(init.node, kBgWeights);
+  const int64_t count = tensor::element_count(init.node.in_dims(kBgIndices));
+  const IndexReader reader(init.node.in[kBgIndices].dtype);
+  return {[m, count, reader](const ir::RunArgs& args) {
+    const auto* blocks = in_ptr<uint8_t>(args, kBgWeights);
+    gather_rows(args, reader, m, count, [&](int64_t row, float* y) {
+      m.format->decode(blocks + row * m.row_bytes(), m.k / m.format->weights, y);
+    });
+  }};
+}
+
+/// In the packed matrix of the block_linear that reads the same operand, so that there is one copy of it.
+ir::BoundKernel prepare_gather_packed(const ir::KernelInit& init) {
+  const BlockMatrix m = block_matrix(init.node, kBgWeights);
+  const int64_t count = tensor::element_count(init.node.in_dims(kBgIndices));
+  const IndexReader reader(init.node.in[kBgIndices].dtype);
+  const auto packed = packed_matrix(init, kBgWeights);
+  const auto run = [m, count, reader, packed](const ir::RunArgs& args) {
+    gather_rows(args, reader, m, count,
+                [&](int64_t row, float* y) { cpu::unpack_row(packed->blocks, row, y); });
+  };
+  return {run, 0, 1u << kBgWeights};
+}
+
+ir::Kernel kernel_of(const char* name, bool is_reference,
+                     std::function<ir::Refusal(const ir::NodeView&)> refuse, PrepareFn prepare) {
+  ir::Kernel k{.name = name, .is_reference = is_reference};
+  k.refuse = std::move(refuse);
+  k.prepare = std::move(prepare);
+  return k;
+}
+ir::Refusal takes_all(const ir::NodeView&) { return std::nullopt; }
+
+}  // namespace
+
+std::vector<ir::Kernel> dequantize_blocks_cpu_kernels() {
+  return {kernel_of("reference", true, takes_all, prepare_dequantize)};
+}
+
+std::vector<ir::Kernel> block_linear_cpu_kernels() {
+  const auto refuse_type = [](const ir::NodeView& n) { return refuse_dtype(n, kBlX, {DType::f32}); };
+  const ir::Kernel packed = kernel_of(
+      "packed", false,
+      [refuse_type](const ir::NodeView& n) {
+        const ir::Refusal type = refuse_type(n);
+        return type ? type : refuse_packed(n, kBlWeights);
+      },
+      prepare_packed);
+  const ir::Kernel reference = kernel_of("reference", true, refuse_type, prepare_reference);
+  return {packed, via_f32(packed), reference, via_f32(reference)};
+}
+
+std::vector<ir::Kernel> block_gather_cpu_kernels() {
+  const auto refuse = [](const ir::NodeView& n) -> ir::Refusal {
+    if (n.attrs.get_int("packed", 0) == 0) return "no product reads the same matrix";
+    return refuse_packed(n, kBgWeights);
+  };
+  return {kernel_of("packed", false, refuse, prepare_gather_packed),
+          kernel_of("reference", true, takes_all, prepare_gather)};
+}
+
+}  // namespace trireme::ops

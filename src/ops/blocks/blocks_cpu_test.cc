@@ -1,0 +1,117 @@
+// dequantize_blocks, block_linear, block_gather: kernels against each other and the expansion; what they
+// refuse.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "ops/blocks/blocks.h"
+#include "ops/table.h"
+#include "ops/test_eval.h"
+
+namespace trireme::ops {
+namespace {
+
+using tensor::Dims;
+using tensor::DType;
+using tensor::Tensor;
+
+/// A matrix of normal numbers in a format.
+Tensor blocks_of(const tensor::BlockFormat& f, int64_t n, int64_t k) {
+  const Tensor w = testing::random_tensor(DType::f32, {n, k}, -1, 1, 3);
+  Tensor out = Tensor::empty(DType::u8, {n, f.row_bytes(k)});
+  f.encode(w.data<float>().data(), n * k / f.weights, reinterpret_cast<uint8_t*>(out.mutable_raw()), nullptr);
+  return out;
+}
+
+ir::Attrs attrs_of(const tensor::BlockFormat& f, const char* rows = nullptr) {
+  ir::Attrs attrs{{"format", std::string(f.name)}};
+  if (rows != nullptr) attrs.set("rows", std::string(rows));
+  return attrs;
+}
+
+void expect_near(const Tensor& a, const Tensor& b, double most, std::string_view what) {
+  const std::vector<double> x = a.to_doubles(), y = b.to_doubles();
+  ASSERT_EQ(x.size(), y.size()) << what;
+  double missed = 0, all = 0;
+  for (size_t i = 0; i < x.size(); ++i) missed += (x[i] - y[i]) * (x[i] - y[i]), all += y[i] * y[i];
+  EXPECT_LE(std::sqrt(missed / all), most) << what;
+}
+
+/// The op with its operands as they are, without constants: what cannot be packed.
+Tensor run_fed(const char* op, const std::vector<Tensor>& in, const ir::Attrs& attrs) {
+  base::ThreadPool pool(2);
+  HostRun on(pool);
+  for (size_t i = 0; i < in.size(); ++i) on.fed.push_back(i);
+  return evaluate(table().need(op), attrs, in, 1, on)[0];
+}
+
+TEST(Blocks, ProductsByAllKernelsAndByTheExpansion) {
+  for (const tensor::BlockFormat& f : tensor::block_formats()) {
+    const Tensor w = blocks_of(f, 21, 2 * f.weights);
+    const Tensor x = testing::random_tensor(DType::f32, {2, 3, 2 * f.weights}, -1, 1, 4);
+    const Tensor bias = testing::random_tensor(DType::f32, {21}, -1, 1, 5);
+    const Tensor wide = testing::run("dequantize_blocks", {w}, attrs_of(f))[0];
+    const Tensor whole = testing::run("linear", {x, wide, bias}, {{"transposed", int64_t{1}}})[0];
+    for (const char* rows : {"f32", "q8"}) {
+      const bool is_exact = std::string_view(rows) == "f32";
+      const Tensor packed = testing::run("block_linear", {x, w, bias}, attrs_of(f, rows))[0];
+      expect_near(packed, run_fed("block_linear", {x, w, bias}, attrs_of(f, rows)), 1e-5, f.name);
+      expect_near(packed, whole, is_exact ? 1e-5 : 0.02, f.name);
+    }
+  }
+}
+
+TEST(Blocks, LookupsInRowsAndInThePackedForm) {
+  for (const tensor::BlockFormat& f : tensor::block_formats()) {
+    const Tensor w = blocks_of(f, 19, f.weights);
+    const Tensor at = testing::ints({0, 18, -1, 7, 16, -19});
+    const Tensor wide = testing::run("dequantize_blocks", {w}, attrs_of(f))[0];
+    const Tensor want = testing::run("gather", {wide, at}, {})[0];
+    EXPECT_TRUE(testing::run("block_gather", {w, at}, attrs_of(f))[0].same_as(want)) << f.name;
+    ir::Attrs packed = attrs_of(f);
+    packed.set("packed", int64_t{1});
+    EXPECT_TRUE(testing::run("block_gather", {w, at}, packed)[0].same_as(want)) << f.name;
+    EXPECT_THROW(testing::run("block_gather", {w, testing::ints({19})}, attrs_of(f)), base::Error);
+  }
+}
+
+TEST(Blocks, RowsOf16Bits) {
+  const tensor::BlockFormat& f = tensor::need_block_format("q4_k");
+  const Tensor w = blocks_of(f, 5, 512);
+  const Tensor x = testing::random_tensor(DType::f32, {4, 512}, -1, 1, 4);
+  const Tensor want = testing::run("block_linear", {x, w}, attrs_of(f, "f32"))[0];
+  const Tensor half = testing::run("cast", {x}, {{"to", int64_t{16}}})[0];
+  const Tensor got = testing::run("block_linear", {half, w}, attrs_of(f, "f32"))[0];
+  EXPECT_EQ(got.dtype(), DType::bf16);
+  expect_near(got, want, 0.01, "bf16");
+}
+
+std::string said_of(const char* op, const std::vector<Tensor>& in, const ir::Attrs& attrs) {
+  try {
+    testing::run(op, in, attrs);
+    return "";
+  } catch (const base::Error& e) {
+    EXPECT_EQ(e.code(), base::ErrorCode::invalid_argument);
+    return e.message();
+  }
+}
+
+TEST(Blocks, WhatIsNoMatrixInBlocksIsAnError) {
+  const tensor::BlockFormat& f = tensor::need_block_format("q4_0");
+  const Tensor w = blocks_of(f, 3, 64), x = testing::random_tensor(DType::f32, {2, 64}, -1, 1);
+  const auto expect = [&](const std::string& part, const std::string& said) {
+    EXPECT_NE(said.find(part), std::string::npos) << said;
+  };
+  expect("no block format", said_of("dequantize_blocks", {w}, {{"format", std::string("q4")}}));
+  expect("no block format", said_of("dequantize_blocks", {w}, {}));
+  expect("no whole blocks", said_of("dequantize_blocks", {Tensor::zeros(DType::u8, {3, 35})}, attrs_of(f)));
+  expect("u8 [n, bytes of a row]", said_of("dequantize_blocks", {x}, attrs_of(f)));
+  expect("neither f32 nor q8", said_of("block_linear", {x, w}, attrs_of(f, "q4")));
+  expect("for weights of depth 64",
+         said_of("block_linear", {Tensor::zeros(DType::f32, {2, 32}), w}, attrs_of(f)));
+  expect("bias", said_of("block_linear", {x, w, Tensor::zeros(DType::f32, {4})}, attrs_of(f)));
+  expect("indices must be", said_of("block_gather", {w, x}, attrs_of(f)));
+}
+
+}  // namespace
+}  // namespace trireme::ops

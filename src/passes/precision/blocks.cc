@@ -1,0 +1,80 @@
+// dequantize_blocks moves into the products and lookups that read it.
+#include "passes/precision/blocks.h"
+
+#include <set>
+
+#include "passes/precision/matrix_product.h"
+
+namespace trireme::passes {
+namespace {
+
+using ir::Node;
+using ir::ValueId;
+
+/// A matrix that stands in blocks: its bytes, and whether the value is [n, k] as they are or [k, n].
+struct Stored {
+  ValueId bytes;
+  std::string format;
+  bool by_rows = true;
+};
+
+std::optional<Stored> stored(const Rewriter& rw, ValueId id) {
+  if (const auto node = rw.producer(id, "dequantize_blocks")) {
+    if (rw.known(node->in[0]) == nullptr) return std::nullopt;
+    return Stored{node->in[0], node->attrs.get_string("format", "")};
+  }
+  const auto turned = rw.producer(id, "transpose");
+  if (!turned || turned->attrs.get_ints("perm", {}) != std::vector<int64_t>{1, 0}) return std::nullopt;
+  auto inner = rw.producer(turned->in[0], "dequantize_blocks");
+  if (!inner || rw.known(inner->in[0]) == nullptr) return std::nullopt;
+  return Stored{inner->in[0], inner->attrs.get_string("format", ""), false};
+}
+
+bool keep_product(Rewriter& rw, const Node& node) {
+  const std::optional<MatrixProduct> p = matrix_product(rw, node);
+  if (!p) return false;
+  const std::optional<Stored> w = stored(rw, p->w);
+  if (!w || w->by_rows != p->by_rows) return false;
+  std::vector<ValueId> in{p->x, w->bytes};
+  if (p->bias != ir::kNoValue) in.push_back(p->bias);
+  const ValueId y = rw.add("block_linear", in, {{"format", w->format}, {"rows", "q8"}}, node.from);
+  finish_product(rw, node, *p, y);
+  return true;
+}
+
+bool keep_lookup(Rewriter& rw, const Node& node) {
+  if (node.op_name() != "gather" || node.attrs.get_int("axis", 0) != 0 || node.attrs.has("first"))
+    return false;
+  const std::optional<Stored> w = stored(rw, node.in[0]);
+  if (!w || !w->by_rows) return false;
+  rw.replace(node.out[0], rw.add("block_gather", {w->bytes, node.in[1]}, {{"format", w->format}}, node.from));
+  return true;
+}
+
+}  // namespace
+
+size_t keep_blocks(ir::Graph& graph) {
+  Rewriter rw(graph);
+  const size_t changes = rw.for_each(
+      [&](ir::NodeId, const Node& node) { return keep_product(rw, node) || keep_lookup(rw, node); });
+  graph.sort();
+  return changes + share_packed_blocks(graph);
+}
+
+size_t share_packed_blocks(ir::Graph& graph) {
+  std::set<ValueId> packed;
+  for (const Node& node : graph.nodes()) {
+    if (node.op != nullptr && node.op_name() == "block_linear") packed.insert(node.in[1]);
+  }
+  size_t changes = 0;
+  for (size_t n = 0; n < graph.nodes().size(); ++n) {
+    Node& node = graph.node(ir::NodeId(static_cast<uint32_t>(n)));
+    if (node.op == nullptr || node.op_name() != "block_gather" || packed.count(node.in[0]) == 0) continue;
+    if (node.attrs.get_int("packed", 0) != 0) continue;
+    node.attrs.set("packed", int64_t{1});
+    ++changes;
+  }
+  return changes;
+}
+
+}  // namespace trireme::passes

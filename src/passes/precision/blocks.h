@@ -1,0 +1,15 @@
+// Graphs whose weights are in block formats keep them so.
+#pragma once
+
+#include "ir/graph.h"
+
+namespace trireme::passes {
+
+/// Products by dequantize_blocks of a constant become block_linear, lookups in one block_gather. What linear
+/// does behind its product follows as nodes of its own. The pass "blocks".
+size_t keep_blocks(ir::Graph& graph);
+
+/// Lookups in a matrix that a product reads, too, look up in the product's packed form.
+size_t share_packed_blocks(ir::Graph& graph);
+
+}  // namespace trireme::passes
