@@ -4,6 +4,7 @@
 Needs the shared data ($TRIREME_SHARED_DATA). Prints a table: MB of text a second, medians of alternating rounds, and
 the spread of the ratio. Counts of tokens must agree.
 """
+
 import argparse
 import json
 import os
@@ -72,8 +73,11 @@ def main():
                         raise SystemExit(f"{name}: {result['tokens']} tokens, the package has {count}")
                     mine.append(statistics.median(result["mb_per_s"]))
                 ratios = [a / b for a, b in zip(mine, theirs)]
-                print(f"| {name} | {kind} | {statistics.median(theirs):.1f} | {statistics.median(mine):.1f} | "
-                      f"{statistics.median(ratios):.1f} ({min(ratios):.1f} to {max(ratios):.1f}) |", flush=True)
+                print(
+                    f"| {name} | {kind} | {statistics.median(theirs):.1f} | {statistics.median(mine):.1f} | "
+                    f"{statistics.median(ratios):.1f} ({min(ratios):.1f} to {max(ratios):.1f}) |",
+                    flush=True,
+                )
 
 
 main()

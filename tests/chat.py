@@ -12,8 +12,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 TRIREME = os.environ.get("TRIREME", str(ROOT / "build/release/trireme"))
 LLAMA = "zoo:llama:layers=2,width=32,heads=4,kv_heads=2,inner=48,vocabulary=424,positions=512"
-TEMPLATE = ("{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
-            "{% if add_generation_prompt %}assistant: {% endif %}")
+TEMPLATE = (
+    "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+    "{% if add_generation_prompt %}assistant: {% endif %}"
+)
 passed, failures = 0, []
 
 
@@ -27,8 +29,11 @@ def check(what, ok, detail=""):
 
 def run(verb, *words, text="", code=0):
     done = subprocess.run([TRIREME, verb, *map(str, words)], input=text.encode(), capture_output=True, timeout=300)
-    check(f"exit code of {verb} " + " ".join(map(str, words))[:120], done.returncode == code,
-          f"{done.returncode}, want {code}: {done.stderr.decode()[-500:]}")
+    check(
+        f"exit code of {verb} " + " ".join(map(str, words))[:120],
+        done.returncode == code,
+        f"{done.returncode}, want {code}: {done.stderr.decode()[-500:]}",
+    )
     return done.stdout.decode() if code == 0 else done.stderr.decode()
 
 
@@ -58,13 +63,20 @@ def test_turns(model):
     check("generate --chat is one turn", once["text"] == got[0]["text"], once)
     check("a template of its own file", "[" in run("tokenize", model, "--text", "x"))
     (model / "other.jinja").write_text("{{ raise_exception('not so') }}")
-    check("a template that refuses", "not so" in run("chat", *words, "--chat-template", model / "other.jinja", text="a\n", code=2))
+    check(
+        "a template that refuses",
+        "not so" in run("chat", *words, "--chat-template", model / "other.jinja", text="a\n", code=2),
+    )
 
 
 def test_interrupt(model):
     """Ctrl-C ends the answer; the next turn is answered, and the end of the input ends the program."""
-    chat = subprocess.Popen([TRIREME, "chat", str(model), "--max-tokens", "480", "--threads", "1", "--ignore-eos"],
-                            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    chat = subprocess.Popen(
+        [TRIREME, "chat", str(model), "--max-tokens", "480", "--threads", "1", "--ignore-eos"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
     chat.stdin.write(b"The king\n")
     chat.stdin.flush()
     first = os.read(chat.stdout.fileno(), 64)
@@ -77,16 +89,28 @@ def test_interrupt(model):
 
 def test_forms(model, scratch):
     words = [model, "--prompt", "The king", "--threads", 1, "--temperature", 1, "--json", "--max-tokens", 300]
-    schema = {"type": "object", "required": ["name", "age"], "properties": {
-        "name": {"type": "string", "maxLength": 5}, "age": {"type": "integer"},
-        "tags": {"type": "array", "maxItems": 2, "items": {"enum": ["a", "b"]}}}}
+    schema = {
+        "type": "object",
+        "required": ["name", "age"],
+        "properties": {
+            "name": {"type": "string", "maxLength": 5},
+            "age": {"type": "integer"},
+            "tags": {"type": "array", "maxItems": 2, "items": {"enum": ["a", "b"]}},
+        },
+    }
     (scratch / "schema.json").write_text(json.dumps(schema))
     (scratch / "sums.gbnf").write_text('root ::= number ("+" number){1,3}\nnumber ::= [1-9] [0-9]?\n')
     for seed in range(8):
         got = json.loads(run("generate", *words, "--seed", seed, "--json-schema", scratch / "schema.json"))
         value = json.loads(got["text"]) if got["finish"] == "stop" else {"name": "", "age": 0}
-        check(f"schema, seed {seed}", set(value) <= {"name", "age", "tags"} and type(value["age"]) is int
-              and len(value["name"]) <= 5 and set(value.get("tags", [])) <= {"a", "b"}, got)
+        check(
+            f"schema, seed {seed}",
+            set(value) <= {"name", "age", "tags"}
+            and type(value["age"]) is int
+            and len(value["name"]) <= 5
+            and set(value.get("tags", [])) <= {"a", "b"},
+            got,
+        )
         got = json.loads(run("generate", *words, "--seed", seed, "--regex", "[ab]{2,4}-[0-9]{3}"))
         check(f"expression, seed {seed}", re.fullmatch("[ab]{2,4}-[0-9]{3}", got["text"]), got)
         got = json.loads(run("generate", *words, "--seed", seed, "--grammar", scratch / "sums.gbnf"))
@@ -95,7 +119,10 @@ def test_forms(model, scratch):
         check(f"choice, seed {seed}", got["text"] in ("yes", "no, never"), got)
     check("two forms", "one form" in run("generate", *words, "--choice", "a", "--regex", "b", code=2))
     (scratch / "schema.json").write_text(json.dumps({"type": "integer", "minimum": 3}))
-    check("a keyword that is not done", "minimum" in run("generate", *words, "--json-schema", scratch / "schema.json", code=4))
+    check(
+        "a keyword that is not done",
+        "minimum" in run("generate", *words, "--json-schema", scratch / "schema.json", code=4),
+    )
 
 
 def main():

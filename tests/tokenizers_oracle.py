@@ -1,6 +1,7 @@
 # trireme tokenize against Hugging Face's tokenizers and SentencePiece: the same ids and texts, on random texts in
 # many scripts, for tokenizers of every kind put together at random and for the vocabularies of the shared data.
 # tier: all
+import base64
 import json
 import os
 import random
@@ -393,11 +394,30 @@ def test_shared():
         compare_decoded(name, root / file, ids, [sp.decode(x) for x in ids])
 
 
+def test_tiktoken():
+    root = SHARED / "tokenizers"
+    if not root.exists():
+        return
+    try:
+        import tiktoken
+        import tiktoken.load
+    except ImportError:
+        return skips.append("no tiktoken")
+    rng = random.Random(SEED + 3)
+    texts = [random_text(rng) for _ in range(COUNT)]
+    for path, pattern in [(root / "cl100k_base.tiktoken", "cl100k"), (root / "whisper/multilingual.tiktoken", "gpt2")]:
+        ranks = dict(line.split() for line in path.read_bytes().splitlines() if line)
+        ranks = {base64.b64decode(token): int(rank) for token, rank in ranks.items()}
+        peer = tiktoken.Encoding(path.stem, pat_str=PATTERNS[pattern], mergeable_ranks=ranks, special_tokens={})
+        compare(path.stem, path, texts, [peer.encode_ordinary(x) for x in texts])
+
+
 def main():
     with tempfile.TemporaryDirectory() as folder:
         test_random(Path(folder), int(sys.argv[1]) if len(sys.argv) > 1 else 40)
         test_patterns(Path(folder))
     test_shared()
+    test_tiktoken()
     for failure in failures[:20]:
         print("FAILED", failure)
     for reason in skips:

@@ -269,7 +269,8 @@ TEST(Grammar, WalksUnderRandomSchemasAlwaysParseAndFit) {
 
 TEST(Grammar, SchemasThatHoldThemselves) {
   const Json schema = base::parse_json(
-      R"({"$defs":{"tree":{"type":"object","properties":{"v":{"type":"integer"},"kids":{"type":"array","items":{"$ref":"#/$defs/tree"}}},
+      R"({"$defs":{"tree":{"type":"object","properties":{"v":{"type":"integer"},
+         "kids":{"type":"array","items":{"$ref":"#/$defs/tree"}}},
          "required":["v","kids"]}},"$ref":"#/$defs/tree"})");
   const Grammar grammar = grammar_of_schema(schema);
   EXPECT_TRUE(

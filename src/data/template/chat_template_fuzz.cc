@@ -13,7 +13,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
                                            {.fixed_peak_bytes = size_t{256} << 20, .peak_per_byte = 8192});
   static const Json kMessages = trireme::base::parse_json(
       R"([{"role":"system","content":"S"},{"role":"user","content":[{"type":"text","text":"a \u00e9"}]},
-          {"role":"assistant","content":"b","tool_calls":[{"function":{"name":"f","arguments":{"x":[1,null,2.5]}}}]}])");
+          {"role":"assistant","content":"b",
+           "tool_calls":[{"function":{"name":"f","arguments":{"x":[1,null,2.5]}}}]}])");
   try {
     const trireme::data::ChatTemplate chat(std::string_view(reinterpret_cast<const char*>(data), size),
                                            Json::object({{"eos_token", "</s>"}}));

@@ -155,7 +155,7 @@ Value Interpreter::add(const Value& a, const Value& b) {
 
 Value Interpreter::repeat(const Value& what, int64_t times) {
   const auto count = static_cast<uint64_t>(std::max<int64_t>(times, 0));
-  const uint64_t size = static_cast<uint64_t>(what.length());
+  const uint64_t size = static_cast<uint64_t>(length_of(what));
   if (count > 0 && size > UINT64_MAX / count / 64) out_of_range();
   if (what.is_text()) {
     budget_.take(what.text()->size() * count);

@@ -287,7 +287,7 @@ Value attribute_of(const Value& value, const std::string& name) {
 
 Value item_of(const Value& value, const Value& key) {
   if (key.is_integer() && (value.is_list() || value.is_text())) {
-    const int64_t n = value.length(), given = key.as_integer(), at = given < 0 ? given + n : given;
+    const int64_t n = length_of(value), given = key.as_integer(), at = given < 0 ? given + n : given;
     if (at < 0 || at >= n) return Undefined{base::concat("item ", given)};
     if (value.is_list()) return (*value.list())[static_cast<size_t>(at)];
     return characters_of(*value.text())[static_cast<size_t>(at)];

@@ -152,7 +152,7 @@ Value::List text_lines(std::string_view text, bool keeps_ends) {
 int64_t find_text_at(std::string_view text, std::string_view part, bool from_right) {
   const size_t found = from_right ? text.rfind(part) : text.find(part);
   if (found == std::string_view::npos) return -1;
-  return Value(text.substr(0, found)).length();
+  return length_of(text.substr(0, found));
 }
 
 }  // namespace trireme::data::jinja

@@ -73,13 +73,18 @@ void append_json_text(std::string& out, std::string_view text, bool ensure_ascii
   out.push_back('"');
 }
 
+struct Layout {
+  const JsonStyle& style;
+  int depth;  ///< of the brackets
+};
+
 /// Writes items between brackets, one a line where the style indents.
 template <class Items, class Write>
-void append_items(std::string& out, const char* brackets, const Items& items, const JsonStyle& style,
-                  int depth, Write write) {
+void append_items(std::string& out, const char* brackets, const Items& items, Layout layout, Write write) {
+  const auto& [style, depth] = layout;
   out.push_back(brackets[0]);
-  const auto new_line = [&](int level) {
-    if (style.indent >= 0) out.append("\n").append(static_cast<size_t>(style.indent * level), ' ');
+  const auto new_line = [&, indent = style.indent](int level) {
+    if (indent >= 0) out.append("\n").append(static_cast<size_t>(indent * level), ' ');
   };
   bool is_first = true;
   for (const auto& item : items) {
@@ -192,11 +197,11 @@ const Value::List& Value::as_list() const {
   return *list();
 }
 
-int64_t Value::length() const {
-  if (list() != nullptr) return static_cast<int64_t>(list()->size());
-  if (dict() != nullptr) return static_cast<int64_t>(dict()->size());
-  if (is_undefined()) return 0;
-  const std::string& s = as_text();
+int64_t length_of(const Value& value) {
+  if (value.is_list()) return static_cast<int64_t>(value.list()->size());
+  if (value.is_dict()) return static_cast<int64_t>(value.dict()->size());
+  if (value.is_undefined()) return 0;
+  const std::string& s = value.as_text();
   return std::count_if(s.begin(), s.end(), [](char c) { return (static_cast<uint8_t>(c) & 0xC0) != 0x80; });
 }
 
@@ -226,37 +231,38 @@ std::string Value::to_text(Budget& budget) const {
   if (is_text()) return *text();
   if (is_undefined()) return {};
   std::string out;
-  append_repr(out, budget);
+  append_repr(out, *this, budget);
   return out;
 }
 
-void Value::append_repr(std::string& out, Budget& budget) const {
+void append_repr(std::string& out, const Value& value, Budget& budget) {
   const JsonStyle style;
   budget.step();
-  if (is_text()) {
-    budget.take(text()->size());
-    return append_quoted(out, *text());
+  if (value.is_text()) {
+    budget.take(value.text()->size());
+    return append_quoted(out, *value.text());
   }
-  if (is_none()) {
+  if (value.is_none()) {
     out += "None";
-  } else if (is_undefined()) {
+  } else if (value.is_undefined()) {
     out += "Undefined";
-  } else if (is_bool()) {
-    out += truth() ? "True" : "False";
-  } else if (is_integer()) {
-    out += std::to_string(as_integer());
-  } else if (is_float()) {
-    out += float_text(as_number());
-  } else if (is_list()) {
-    append_items(out, "[]", *list(), style, 0, [&](const Value& item) { item.append_repr(out, budget); });
-  } else if (is_dict()) {
-    append_items(out, "{}", dict()->members(), style, 0, [&](const auto& member) {
+  } else if (value.is_bool()) {
+    out += value.truth() ? "True" : "False";
+  } else if (value.is_integer()) {
+    out += std::to_string(value.as_integer());
+  } else if (value.is_float()) {
+    out += float_text(value.as_number());
+  } else if (value.is_list()) {
+    append_items(out, "[]", *value.list(), {style, 0},
+                 [&](const Value& item) { append_repr(out, item, budget); });
+  } else if (value.is_dict()) {
+    append_items(out, "{}", value.dict()->members(), {style, 0}, [&](const auto& member) {
       append_quoted(out, member.first);
       out += ": ";
-      member.second.append_repr(out, budget);
+      append_repr(out, member.second, budget);
     });
   } else {
-    base::fail_invalid("template: ", type_name(), " has no text");
+    base::fail_invalid("template: ", value.type_name(), " has no text");
   }
 }
 
@@ -324,7 +330,7 @@ void append_json(std::string& out, const Value& value, const JsonStyle& style, B
     budget.take(value.text()->size());
     append_json_text(out, *value.text(), style.ensure_ascii);
   } else if (value.is_list()) {
-    append_items(out, "[]", *value.list(), style, depth,
+    append_items(out, "[]", *value.list(), {style, depth},
                  [&](const Value& item) { append_json(out, item, style, budget, depth + 1); });
   } else if (value.is_dict()) {
     auto members = value.dict()->members();
@@ -332,7 +338,7 @@ void append_json(std::string& out, const Value& value, const JsonStyle& style, B
     if (style.sort_keys)
       std::sort(members.begin(), members.end(),
                 [](const auto& a, const auto& b) { return a.first < b.first; });
-    append_items(out, "{}", members, style, depth, [&](const auto& member) {
+    append_items(out, "{}", members, {style, depth}, [&](const auto& member) {
       append_json_text(out, member.first, style.ensure_ascii);
       out += style.key_separator;
       append_json(out, member.second, style, budget, depth + 1);

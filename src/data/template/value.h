@@ -1,6 +1,7 @@
 // Values of templates: Python's, as far as chat templates use them.
 #pragma once
 
+#include <concepts>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -53,20 +54,18 @@ class Value {
   using List = std::vector<Value>;
 
   Value() : data_(nullptr) {}  // None
-  Value(std::nullptr_t) : data_(nullptr) {}
   Value(Undefined undefined) : data_(std::move(undefined)) {}
   Value(bool value) : data_(value) {}
-  Value(int64_t value) : data_(value) {}
-  Value(int value) : data_(int64_t{value}) {}
-  Value(size_t value) : data_(static_cast<int64_t>(value)) {}
+  template <std::integral T>
+  requires(!std::same_as<T, bool>) Value(T value) : data_(static_cast<int64_t>(value)) {}
   Value(double value) : data_(value) {}
   Value(std::string text) : data_(std::make_shared<const std::string>(std::move(text))) {}
   Value(std::string_view text) : Value(std::string(text)) {}
   Value(const char* text) : Value(std::string(text)) {}
   Value(List list);
   Value(Dict dict);
-  Value(Namespace* space) : data_(space) {}
-  Value(LoopState* loop) : data_(loop) {}
+  template <class T>
+  requires(std::same_as<T, Namespace> || std::same_as<T, LoopState>) Value(T* object) : data_(object) {}
   Value(Callable callable);
   explicit Value(const base::Json& json);
 
@@ -97,12 +96,8 @@ class Value {
   const std::string& as_text() const;
   const List& as_list() const;
   std::string_view type_name() const;
-  /// Elements, members or characters; throws for what has none.
-  int64_t length() const;
-
-  /// As Python's str() and repr().
+  /// As Python's str().
   std::string to_text(Budget& budget) const;
-  void append_repr(std::string& out, Budget& budget) const;
 
  private:
   template <class T>
@@ -151,6 +146,10 @@ struct LoopState {
   bool has_changed = false;
 };
 
+/// Elements, members or characters; throws for what has none.
+int64_t length_of(const Value& value);
+/// As Python's repr().
+void append_repr(std::string& out, const Value& value, Budget& budget);
 /// Python's == and <. Values of different kinds are not equal; ordering them throws.
 bool equal(const Value& a, const Value& b, Budget& budget);
 bool less(const Value& a, const Value& b, Budget& budget);

@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <sstream>
+
 #include "base/error.h"
 #include "base/files/file.h"
 #include "base/text/json.h"
@@ -58,6 +60,36 @@ TEST(PieceTokenizer, RealVocabulariesAgreeWithThePackage) {
   if (!root) GTEST_SKIP() << tests::kNoSharedData;
   for (const base::Json& set : vectors().at("shared").as_array())
     expect_cases(*open_tokenizer((*root / set.at("name").as_string()).string()), set);
+}
+
+/// Texts of llama.cpp's vectors, and the ids of each.
+void expect_vectors(const std::string& tokenizer, const std::string& vectors) {
+  constexpr std::string_view kBetween = "\n__ggml_vocab_test__\n";
+  const auto opened = open_tokenizer(tokenizer);
+  std::string texts = base::read_file(vectors + ".inp");
+  std::istringstream lines(base::read_file(vectors + ".out"));
+  std::string line;
+  int count = 0;
+  for (size_t begin = 0; std::getline(lines, line); ++count) {
+    const size_t end = std::min(texts.find(kBetween, begin), texts.size());
+    std::vector<int64_t> want;
+    std::istringstream ids(line);
+    for (int64_t id = 0; ids >> id;) want.push_back(id);
+    const std::string text = texts.substr(begin, end - begin);
+    EXPECT_EQ(opened->encode(text, false), want) << tokenizer << ": " << text;
+    begin = end + kBetween.size();
+  }
+  EXPECT_GT(count, 40);
+}
+
+TEST(PieceTokenizer, EqualsLlamaCppVectors) {
+  const auto root = tests::shared_data("tokenizers");
+  if (!root) GTEST_SKIP() << tests::kNoSharedData;
+  for (const char* name : {"gpt-2", "phi-3", "bert-bge"}) {
+    const std::string file = (*root / "ggml-vocab" / base::concat("ggml-vocab-", name, ".gguf")).string();
+    expect_vectors(file, file);
+  }
+  expect_vectors((*root / "qwen2.5").string(), (*root / "qwen2.5/ggml-vocab-qwen2.gguf").string());
 }
 
 TEST(PieceTokenizer, RefusesWhatItDoesNotDo) {

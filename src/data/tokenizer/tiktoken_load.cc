@@ -23,29 +23,20 @@ struct Encoding {
   std::vector<Named> special;
 };
 
-constexpr std::string_view kGpt2 =
-    R"('(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
-constexpr std::string_view kCl100k =
-    R"('(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+)";
-constexpr std::string_view kO200k =
-    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?)"
-    R"(|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?)"
-    R"(|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
-
 const std::vector<Encoding>& encodings() {
   static const std::vector<Encoding> kKnown = {
-      {"gpt2", kGpt2, {{"<|endoftext|>", 50256}}},
-      {"r50k_base", kGpt2, {{"<|endoftext|>", 50256}}},
-      {"p50k_base", kGpt2, {{"<|endoftext|>", 50256}}},
-      {"multilingual", kGpt2, {{"<|endoftext|>", 50257}, {"<|startoftranscript|>", 50258}}},
+      {"gpt2", kGpt2Words, {{"<|endoftext|>", 50256}}},
+      {"r50k_base", kGpt2Words, {{"<|endoftext|>", 50256}}},
+      {"p50k_base", kGpt2Words, {{"<|endoftext|>", 50256}}},
+      {"multilingual", kGpt2Words, {{"<|endoftext|>", 50257}, {"<|startoftranscript|>", 50258}}},
       {"cl100k_base",
-       kCl100k,
+       kCl100kWords,
        {{"<|endoftext|>", 100257},
         {"<|fim_prefix|>", 100258},
         {"<|fim_middle|>", 100259},
         {"<|fim_suffix|>", 100260},
         {"<|endofprompt|>", 100276}}},
-      {"o200k_base", kO200k, {{"<|endoftext|>", 199999}, {"<|endofprompt|>", 200018}}},
+      {"o200k_base", kO200kWords, {{"<|endoftext|>", 199999}, {"<|endofprompt|>", 200018}}},
   };
   return kKnown;
 }

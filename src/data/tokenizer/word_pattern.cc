@@ -10,18 +10,6 @@
 namespace trireme::data {
 namespace {
 
-constexpr std::string_view kGpt2 =
-    "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
-constexpr std::string_view kLlama3 =
-    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| "
-    "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
-constexpr std::string_view kQwen2 =
-    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| "
-    "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
-constexpr std::string_view kCl100k =
-    "'(?i:[sdmt]|ll|ve|re)|[^\\r\\n\\p{L}\\p{N}]?+\\p{L}+|\\p{N}{1,3}| "
-    "?[^\\s\\p{L}\\p{N}]++[\\r\\n]*|\\s*[\\r\\n]|\\s+(?!\\S)|\\s+";
-
 class Scanner {
  public:
   Scanner(std::string_view text, WordPattern pattern) : text_(text), pattern_(pattern) {
@@ -121,9 +109,9 @@ class Scanner {
 }  // namespace
 
 std::optional<WordPattern> pattern_of(std::string_view regex) {
-  if (regex == kGpt2) return WordPattern::gpt2;
-  if (regex == kLlama3 || regex == kCl100k) return WordPattern::llama3;
-  return regex == kQwen2 ? std::optional(WordPattern::qwen2) : std::nullopt;
+  if (regex == kGpt2Words) return WordPattern::gpt2;
+  if (regex == kLlama3Words || regex == kCl100kWords) return WordPattern::llama3;
+  return regex == kQwen2Words ? std::optional(WordPattern::qwen2) : std::nullopt;
 }
 
 void append_word_ends(std::string_view text, WordPattern pattern, size_t offset, std::vector<size_t>& ends) {
