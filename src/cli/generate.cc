@@ -126,6 +126,7 @@ class GenerateVerb {
     if (!o_.tokenizer.empty() || !o_.characters.empty()) open_tokenizer();
     if (!o_.ignore_eos) end_ = model::hf::end_tokens(model_);
     prepared_ = std::make_shared<engine::DecodeModel>(model_.graph, o_.session());
+    model_.graph = {};  // weights that were stored in another form need no memory any more
   }
 
   /// The ranks of a job of the model's strategy; null: all ranks are in this process.
