@@ -15,7 +15,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 RULE = "[0051](decisions/0051-a-figure-is-a-promise.md)"
 RENDERERS = {"models": report.Models, "zoo": report.Zoo, "train": report.Train, "scale": report.Scale,
              "fashion_mnist": report.Fashion,
-             "collectives": report.Collectives, "serve": serve_report.Serve}
+             "collectives": report.Collectives, "language": report.Language, "serve": serve_report.Serve}
 PAGES = ("README.md", "docs/performance.md", "docs/scaling.md")
 BLOCK = re.compile(r"<!-- (table: [a-z_]+|figures|older) -->\n(.*?)<!-- /\1 -->\n", re.S)
 OLDER = ("*Not taken again under the rule of decision " + RULE + ": figures of single calls at different times, on "

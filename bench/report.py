@@ -258,3 +258,36 @@ class Collectives:
             of = [f"{100 * x:.0f}" for x in r["of_copy"]]
             yield (f"| {r['ranks']} local | {r['bytes'] >> 20} | {triple(r['gbytes_s'])} | "
                    f"{r['moved_gbytes_s'][0]:.1f} | {of[0]} % ({of[1]} to {of[2]}) |")
+
+
+class Language:
+    what = "language models of one shape in one format beside llama.cpp, tokens a second"
+    page = "docs/performance.md"
+
+    @staticmethod
+    def line(r):
+        p, d = r["prefill"], r["decode"]
+        return (f"{r['format']}, {r['batch']} sequence{'s' if r['batch'] > 1 else ''}: decodes "
+                f"{d['ours'][0]:.1f} tokens/s ({100 * d['ours_of_read']:.0f} % of reading the weights), "
+                f"{d['ratio'][0]:.2f} times llama.cpp; reads prompts at {p['ours'][0]:.0f}, "
+                f"{p['ratio'][0]:.2f} times")
+
+    @staticmethod
+    def numbers(rows):
+        return {f"{what} {r['format']} x {r['batch']}": r[what]["ratio"][0]
+                for r in rows for what in ("decode", "prefill")}
+
+    @staticmethod
+    def sentence(n):
+        return "times llama.cpp: " + ", ".join(f"{name} {value:.2f}" for name, value in n.items())
+
+    @staticmethod
+    def table(rows):
+        yield "| format | sequences | decoding, tokens/s: Trireme / llama.cpp | times | " \
+              "% of read: Trireme / llama.cpp | prompts, tokens/s: Trireme / llama.cpp | times |"
+        yield "|---|---|---|---|---|---|---|"
+        for r in rows:
+            p, d = r["prefill"], r["decode"]
+            yield (f"| {r['format']} | {r['batch']} | {d['ours'][0]:.1f} / {d['peer'][0]:.1f} | {triple(d['ratio'])} | "
+                   f"{100 * d['ours_of_read']:.0f} / {100 * d['peer_of_read']:.0f} | {p['ours'][0]:.0f} / "
+                   f"{p['peer'][0]:.0f} | {triple(p['ratio'])} |")

@@ -50,6 +50,7 @@ engine::DecodeOptions LanguageOptions::session() const {
 LanguageModel::LanguageModel(LanguageOptions options) : o_(std::move(options)), model_(open_model(o_.model)) {
   if (!o_.ignore_eos) end_ = model::hf::end_tokens(model_);
   prepared_ = std::make_shared<engine::DecodeModel>(model_.graph, o_.session());
+  model_.graph = {};  // weights that were stored in another form need no memory any more
 }
 
 void LanguageModel::open(comm::Mesh* mesh) {

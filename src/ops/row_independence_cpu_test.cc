@@ -30,6 +30,22 @@ Tensor codes(Dims dims) {
 }
 Tensor real(double v) { return Tensor::scalar<float>(static_cast<float>(v)); }
 
+/// Weights in blocks under products and lookups.
+std::vector<OpCase> block_cases() {
+  return {
+      {"dequantize_blocks", {typed(DType::u8, {6, 36}, 0, 60)}, {{"format", std::string("q4_0")}}},
+      {"block_linear",
+       {f({2, 4, 64}), typed(DType::u8, {6, 36}, 0, 60), f({6})},
+       {{"format", std::string("q4_0")}, {"rows", std::string("q8")}}},
+      {"block_linear",
+       {f({2, 4, 256}), typed(DType::u8, {6, 210}, 0, 60)},
+       {{"format", std::string("q6_k")}, {"rows", std::string("f32")}}},
+      {"block_gather",
+       {typed(DType::u8, {6, 36}, 0, 60), typed(DType::i64, {2, 4}, 0, 5.9)},
+       {{"format", std::string("q4_0")}}},
+  };
+}
+
 /// Operators that passes make: no model file names them.
 std::vector<OpCase> inner_cases() {
   const Tensor x = f({2, 4, 8}), image = f({2, 6, 5, 8}), c = f({8}, 0.5, 1);
@@ -103,16 +119,6 @@ std::vector<OpCase> inner_cases() {
       {"weight_only_linear",
        {f({2, 4, 32}), typed(DType::u8, {6, 32}, 0, 255), f({6, 1}, 0.1, 1)},
        {{"bits", int64_t{8}}, {"group", int64_t{32}}}},
-      {"dequantize_blocks", {typed(DType::u8, {6, 36}, 0, 60)}, {{"format", std::string("q4_0")}}},
-      {"block_linear",
-       {f({2, 4, 64}), typed(DType::u8, {6, 36}, 0, 60), f({6})},
-       {{"format", std::string("q4_0")}, {"rows", std::string("q8")}}},
-      {"block_linear",
-       {f({2, 4, 256}), typed(DType::u8, {6, 210}, 0, 60)},
-       {{"format", std::string("q6_k")}, {"rows", std::string("f32")}}},
-      {"block_gather",
-       {typed(DType::u8, {6, 36}, 0, 60), typed(DType::i64, {2, 4}, 0, 5.9)},
-       {{"format", std::string("q4_0")}}},
       {"cross_entropy", {x, typed(DType::i64, {2, 4}, 0, 7.9)}, {}, 2},
       {"batch_norm_train", {f({2, 4, 8}), f({4}), f({4})}, {}, 3},
   };
@@ -190,7 +196,7 @@ std::string excuse(const ir::OpSchema& op) {
 std::vector<OpCase> cases_of(const std::string& op) {
   std::vector<OpCase> found;
   for (const auto& list : {tests::window_cases(), tests::index_cases(), tests::shape_cases(),
-                           tests::layer_cases(), tests::product_cases(), inner_cases()}) {
+                           tests::layer_cases(), tests::product_cases(), inner_cases(), block_cases()}) {
     for (const OpCase& c : list) {
       if (c.op == op) found.push_back(c);
     }

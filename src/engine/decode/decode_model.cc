@@ -1,6 +1,10 @@
 // A language model in the form for decoding.
 #include "engine/decode/decode_model.h"
 
+#include <set>
+
+#include "base/machine/cpu_info.h"
+#include "ops/blocks/blocks.h"
 #include "passes/lists/lists.h"
 #include "passes/partition/shard_rules.h"
 
@@ -28,6 +32,7 @@ DecodeModel::DecodeModel(const ir::Graph& graph, const DecodeOptions& options)
   passes::run_passes(passes::prepare_passes(), form_.graph);
   if (strategy_.tp == 1) {
     if (options.weights.stores()) weights_ = passes::store_weights(form_.graph, options.weights);
+    if (options.device == "cpu") hold_blocks();
     return;
   }
   placed_ = places(graph, strategy_);
@@ -36,6 +41,30 @@ DecodeModel::DecodeModel(const ir::Graph& graph, const DecodeOptions& options)
     tensor::Shard by_heads;
     by_heads.set(mesh.index_of("tp"), tensor::Placement::split(1));
     placed_[passes::key_pages(i)] = placed_[passes::value_pages(i)] = by_heads;
+  }
+}
+
+void DecodeModel::hold_blocks() {
+  ir::Graph& graph = form_.graph;
+  std::map<ir::ValueId, const tensor::BlockFormat*> packed;
+  std::set<ir::ValueId> read;  // by others, too
+  for (const ir::Node& node : graph.nodes()) {
+    if (node.op == nullptr) continue;
+    const std::optional<size_t> at = ops::packed_operand(node);
+    for (size_t i = 0; i < node.in.size(); ++i) {
+      if (at == i) {
+        packed[node.in[i]] = &tensor::need_block_format(node.attrs.get_string("format", ""));
+      } else {
+        read.insert(node.in[i]);
+      }
+    }
+  }
+  const int threads = base::read_cpu_info().threads();
+  for (const auto& [id, format] : packed) {
+    if (read.contains(id) || graph.known(id) == nullptr) continue;
+    ops::HeldBlocks held = ops::hold_packed(*graph.known(id), *format, packs_, threads);
+    graph.value(id).data = held.address;
+    held_.push_back(std::move(held.packed));
   }
 }
 

@@ -59,11 +59,14 @@ class DecodeModel {
   base::SharedCache& packs() const { return packs_; }
 
  private:
+  /// Weights in blocks that products alone read stay in packed form: what they were packed from is let go.
+  void hold_blocks();
   passes::DecodeGraph form_;
   passes::WeightReport weights_;
   passes::Strategy strategy_;
   std::map<std::string, tensor::Shard> placed_;
   mutable base::SharedCache packs_;
+  std::vector<std::shared_ptr<const void>> held_;  ///< packed matrices whose originals are gone
 };
 
 }  // namespace trireme::engine

@@ -192,6 +192,12 @@ bool reads_blocks(const ir::OpSchema& schema) {
                      [](const ir::AttrSpec& a) { return a.kind == kFormatKind; });
 }
 
+std::optional<size_t> packed_operand(const ir::Node& node) {
+  if (node.op_name() == "block_linear") return kBlWeights;
+  if (node.op_name() == "block_gather" && node.attrs.get_int("packed", 0) != 0) return kBgWeights;
+  return std::nullopt;
+}
+
 BlockRows block_rows(const ir::Attrs& attrs) {
   const std::string rows = attrs.get_string("rows", "q8");
   base::require(rows == "f32" || rows == "q8", "rows '", rows, "' of a block_linear are neither f32 nor q8");

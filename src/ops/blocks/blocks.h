@@ -1,6 +1,7 @@
 // Weights in the block formats of GGUF files under operators: a matrix [n, k] is u8 [n, bytes of a row].
 #pragma once
 
+#include "ir/graph.h"
 #include "ir/kernel.h"
 #include "tensor/blocks/block_format.h"
 
@@ -39,6 +40,18 @@ struct BlockLinearExtents {
   BlockRows form = BlockRows::q8;
 };
 BlockLinearExtents block_linear_extents(const ir::NodeView& node);
+
+/// The operand that CPU kernels of a node read in packed form alone: products, and lookups that share it.
+std::optional<size_t> packed_operand(const ir::Node& node);
+
+/// A packed matrix in place of the one it was made of.
+struct HeldBlocks {
+  tensor::Tensor address;  ///< of its type and extents, without memory: reading it ends the process
+  std::shared_ptr<const void> packed;  ///< what kernels find by that address while somebody holds it
+};
+/// Packs `weights` for the CPU kernels of nodes that read them as packed_operand().
+HeldBlocks hold_packed(const tensor::Tensor& weights, const tensor::BlockFormat& format,
+                       base::SharedCache& packs, int threads);
 
 std::vector<ir::Kernel> dequantize_blocks_cpu_kernels();
 std::vector<ir::Kernel> block_linear_cpu_kernels();

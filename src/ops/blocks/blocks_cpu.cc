@@ -7,6 +7,7 @@
 #include "ops/index/index_access.h"
 #include "ops/kernel_forms.h"
 #include "ops/pack_memory.h"
+#include "tensor/absent.h"
 
 namespace trireme::ops {
 namespace {
@@ -40,19 +41,27 @@ struct PackedMatrix {
   cpu::PackedBlocks blocks;
 };
 
+std::string key_of(const tensor::Tensor& address, const tensor::BlockFormat& format) {
+  return ir::pack_key(address, base::concat("blocks ", format.name));
+}
+
+std::shared_ptr<const PackedMatrix> pack(const tensor::Tensor& w, const tensor::BlockFormat& format,
+                                         const std::shared_ptr<const base::Slab>& slab, int threads) {
+  const int64_t n = w.dims()[0], k = format.depth(w.dims()[1]);
+  const PackMemory memory(slab, static_cast<size_t>(cpu::packed_block_bytes(format, n, k)));
+  base::ThreadPool pool(threads);
+  const auto* rows = reinterpret_cast<const uint8_t*>(w.raw());
+  auto* to = reinterpret_cast<uint8_t*>(memory.data.get());
+  return std::make_shared<const PackedMatrix>(
+      PackedMatrix{memory, cpu::pack_blocks({&format, rows, n, k}, to, pool)});
+}
+
 /// Packed once for all programs and instances of a model, in place of the matrix.
 std::shared_ptr<const PackedMatrix> packed_matrix(const ir::KernelInit& init, size_t operand) {
   const tensor::Tensor& w = *init.node.value(operand);
-  const BlockMatrix m = block_matrix(init.node, operand);
+  const tensor::BlockFormat& format = *block_matrix(init.node, operand).format;
   const auto slab = pack_slab(init.packs);
-  return init.packs.get<PackedMatrix>(ir::pack_key(w, base::concat("blocks ", m.format->name)), [&] {
-    const PackMemory memory(slab, static_cast<size_t>(cpu::packed_block_bytes(*m.format, m.n, m.k)));
-    base::ThreadPool pool(init.threads);
-    const auto* rows = reinterpret_cast<const uint8_t*>(w.raw());
-    auto* to = reinterpret_cast<uint8_t*>(memory.data.get());
-    return std::make_shared<const PackedMatrix>(
-        PackedMatrix{memory, cpu::pack_blocks(*m.format, rows, m.n, m.k, to, pool)});
-  });
+  return init.packs.get<PackedMatrix>(key_of(w, format), [&] { return pack(w, format, slab, init.threads); });
 }
 
 ir::Refusal refuse_packed(const ir::NodeView& node, size_t operand) {
@@ -170,6 +179,14 @@ ir::Kernel kernel_of(const char* name, bool is_reference,
 ir::Refusal takes_all(const ir::NodeView&) { return std::nullopt; }
 
 }  // namespace
+
+HeldBlocks hold_packed(const tensor::Tensor& weights, const tensor::BlockFormat& format,
+                       base::SharedCache& packs, int threads) {
+  const tensor::Tensor address = tensor::absent(weights.dtype(), weights.dims());
+  const auto slab = pack_slab(packs);
+  return {address, packs.get<PackedMatrix>(key_of(address, format),
+                                           [&] { return pack(weights, format, slab, threads); })};
+}
 
 std::vector<ir::Kernel> dequantize_blocks_cpu_kernels() {
   return {kernel_of("reference", true, takes_all, prepare_dequantize)};

@@ -32,8 +32,9 @@ inline void put_half(uint8_t* p, float value) {
 
 /// A number cut to a whole one in [low, high]; 0 or `low` for one that is not finite.
 inline int whole(float value, int low, int high) {
+  const auto least = static_cast<float>(low), most = static_cast<float>(high);
   if (!std::isfinite(value)) return low > 0 ? low : 0;
-  return static_cast<int>(std::fmin(std::fmax(value, static_cast<float>(low)), static_cast<float>(high)));
+  return static_cast<int>(value < least ? least : value > most ? most : value);
 }
 
 /// 1 / d, or 0 for 0.

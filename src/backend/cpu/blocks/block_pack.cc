@@ -216,18 +216,17 @@ int64_t packed_block_bytes(const tensor::BlockFormat& format, int64_t n, int64_t
   return m.groups() * m.group_bytes();
 }
 
-PackedBlocks pack_blocks(const tensor::BlockFormat& format, const uint8_t* rows, int64_t n, int64_t k,
-                         uint8_t* memory, base::ThreadPool& pool) {
-  const PackedBlocks m{memory, block_format_index(format), n, k};
-  const int64_t row_bytes = format.row_bytes(k), block_bytes = m.layout().bytes();
+PackedBlocks pack_blocks(const BlockRowsOfFile& from, uint8_t* memory, base::ThreadPool& pool) {
+  const PackedBlocks m{memory, block_format_index(*from.format), from.n, from.k};
+  const int64_t row_bytes = from.format->row_bytes(m.k), block_bytes = m.layout().bytes();
   pool.for_range(m.groups(), 4, [&](int64_t begin, int64_t end) {
     for (int64_t g = begin; g < end; ++g) {
       uint8_t* group = memory + g * m.group_bytes();
-      const int64_t count = std::min(kGroupRows, n - g * kGroupRows);
+      const int64_t count = std::min(kGroupRows, m.n - g * kGroupRows);
       if (count < kGroupRows) std::memset(group, 0, static_cast<size_t>(m.group_bytes()));
       for (int64_t b = 0; b < m.blocks(); ++b) {
-        const uint8_t* from = rows + g * kGroupRows * row_bytes + b * format.bytes;
-        for (int64_t r = 0; r < count; ++r) pack_block(m, from + r * row_bytes, r, group + b * block_bytes);
+        const uint8_t* block = from.rows + g * kGroupRows * row_bytes + b * from.format->bytes;
+        for (int64_t r = 0; r < count; ++r) pack_block(m, block + r * row_bytes, r, group + b * block_bytes);
       }
     }
   });

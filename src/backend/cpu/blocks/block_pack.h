@@ -27,9 +27,15 @@ int block_format_index(const tensor::BlockFormat& format);
 /// What a matrix takes packed: the bytes of its rows, up to 4 % more where scales have 6 bits.
 int64_t packed_block_bytes(const tensor::BlockFormat& format, int64_t n, int64_t k);
 
-/// Packs rows [n, format.row_bytes(k)] into `memory`.
-PackedBlocks pack_blocks(const tensor::BlockFormat& format, const uint8_t* rows, int64_t n, int64_t k,
-                         uint8_t* memory, base::ThreadPool& pool);
+/// Rows of a matrix as a file has them: [n, format->row_bytes(k)].
+struct BlockRowsOfFile {
+  const tensor::BlockFormat* format = nullptr;
+  const uint8_t* rows = nullptr;
+  int64_t n = 0, k = 0;
+};
+
+/// Packs them into `memory`.
+PackedBlocks pack_blocks(const BlockRowsOfFile& from, uint8_t* memory, base::ThreadPool& pool);
 
 /// Row `row` of a packed matrix as f32 [k]: the bits that the format's decoder gives.
 void unpack_row(const PackedBlocks& from, int64_t row, float* out);

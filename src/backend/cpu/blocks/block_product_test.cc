@@ -45,7 +45,7 @@ struct Matrix {
     }
     packed.resize(static_cast<size_t>(packed_block_bytes(f, n, k)) + 8192);  // what is asked for ahead
     base::ThreadPool pool(2);
-    blocks = pack_blocks(f, rows.data(), n, k, packed.data(), pool);
+    blocks = pack_blocks({&f, rows.data(), n, k}, packed.data(), pool);
   }
 };
 
@@ -56,15 +56,26 @@ std::vector<float> numbers(int64_t count, uint64_t seed) {
   return x;
 }
 
-std::vector<float> product(const Matrix& w, const std::vector<float>& x, const float* bias, bool rounds,
-                           Isa isa, int threads) {
+/// How a product is computed.
+struct Way {
+  bool rounds = true;
+  Isa isa = best_isa();
+  int threads = 1;
+};
+
+std::vector<float> product(const Matrix& w, const std::vector<float>& x, const float* bias, const Way& way) {
   const int64_t m = static_cast<int64_t>(x.size()) / w.k;
   std::vector<float> y(static_cast<size_t>(m * w.n), NAN);
   std::vector<std::byte> workspace(static_cast<size_t>(block_product_workspace(w.blocks, m)));
-  base::ThreadPool pool(threads);
-  block_product(
-      {.w = w.blocks, .x = x.data(), .bias = bias, .y = y.data(), .m = m, .rounds = rounds, .isa = isa},
-      workspace.data(), pool);
+  base::ThreadPool pool(way.threads);
+  block_product({.w = w.blocks,
+                 .x = x.data(),
+                 .bias = bias,
+                 .y = y.data(),
+                 .m = m,
+                 .rounds = way.rounds,
+                 .isa = way.isa},
+                workspace.data(), pool);
   return y;
 }
 
@@ -83,9 +94,10 @@ std::vector<double> rounded(const std::vector<float>& x) {
 }
 
 /// Sums in f64, and how far off f32 sums in any order may be.
-void expect_near(const Matrix& w, const std::vector<float>& x, bool rounds, const std::vector<float>& bias,
-                 const std::vector<float>& y, const std::string& what) {
-  const std::vector<double> rows = rounds ? rounded(x) : std::vector<double>(x.begin(), x.end());
+void expect_near(const Matrix& w, const std::vector<float>& x, const std::vector<float>& bias,
+                 const Way& way) {
+  const std::vector<float> y = product(w, x, bias.data(), way);
+  const std::vector<double> rows = way.rounds ? rounded(x) : std::vector<double>(x.begin(), x.end());
   const int64_t m = static_cast<int64_t>(x.size()) / w.k;
   for (int64_t i = 0; i < m; ++i) {
     for (int64_t n = 0; n < w.n; ++n) {
@@ -97,7 +109,8 @@ void expect_near(const Matrix& w, const std::vector<float>& x, bool rounds, cons
         size += std::abs(term);
       }
       ASSERT_NEAR(y[static_cast<size_t>(i * w.n + n)], sum, 1e-5 * size + 1e-30)
-          << what << " row " << i << " column " << n;
+          << w.format->name << " on " << to_string(way.isa) << (way.rounds ? " q8" : " f32") << ", row " << i
+          << " of " << m << ", column " << n;
     }
   }
 }
@@ -127,9 +140,7 @@ TEST(BlockProduct, EveryFormatOnEveryLevel) {
         const std::vector<float> x = numbers(m * w.k, ++seed);
         for (const Isa isa : usable_isas()) {
           for (const bool rounds : {true, false}) {
-            const std::string what =
-                base::concat(f.name, " on ", to_string(isa), rounds ? " q8 " : " f32 ", m);
-            expect_near(w, x, rounds, bias, product(w, x, bias.data(), rounds, isa, 2), what);
+            expect_near(w, x, bias, {rounds, isa, 2});
           }
         }
       }
@@ -144,13 +155,13 @@ TEST(BlockProduct, RowsDoNotDependOnMatesOrTeam) {
     const std::vector<float> x = numbers(m * w.k, 22);
     for (const Isa isa : usable_isas()) {
       for (const bool rounds : {true, false}) {
-        const std::vector<float> all = product(w, x, nullptr, rounds, isa, 1);
+        const std::vector<float> all = product(w, x, nullptr, {rounds, isa, 1});
         for (const int threads : {2, 3})
-          EXPECT_EQ(product(w, x, nullptr, rounds, isa, threads), all) << f.name;
+          EXPECT_EQ(product(w, x, nullptr, {rounds, isa, threads}), all) << f.name;
         for (const int64_t size : {1, 2, 5}) {
           for (int64_t row = 0; row + size <= m; row += size) {
             const std::vector<float> some(x.begin() + row * w.k, x.begin() + (row + size) * w.k);
-            const std::vector<float> y = product(w, some, nullptr, rounds, isa, 1);
+            const std::vector<float> y = product(w, some, nullptr, {rounds, isa, 1});
             ASSERT_EQ(std::memcmp(y.data(), all.data() + row * w.n, y.size() * 4), 0)
                 << f.name << " " << to_string(isa) << " rows " << row << " on of " << size;
           }
@@ -165,10 +176,10 @@ TEST(BlockProduct, RowsThatAreNotFiniteSpoilNoOthers) {
     const Matrix w(f, 16, f.weights, 31);
     for (const float bad : {NAN, std::numeric_limits<float>::infinity()}) {
       std::vector<float> x = numbers(3 * w.k, 32);
-      const std::vector<float> clean = product(w, x, nullptr, true, best_isa(), 1);
+      const std::vector<float> clean = product(w, x, nullptr, {});
       x[static_cast<size_t>(w.k) + 5] = bad;
       for (const Isa isa : usable_isas()) {
-        const std::vector<float> y = product(w, x, nullptr, true, isa, 1);
+        const std::vector<float> y = product(w, x, nullptr, {true, isa, 1});
         for (size_t i = 0; i < 16; ++i) {
           EXPECT_TRUE(std::isnan(y[16 + i])) << f.name << " " << to_string(isa);
           EXPECT_NEAR(y[i], clean[i], 1e-4 * std::fabs(clean[i]) + 1e-2) << f.name;
@@ -178,8 +189,8 @@ TEST(BlockProduct, RowsThatAreNotFiniteSpoilNoOthers) {
     // Rows of zeros and of next to nothing.
     const std::vector<float> zeros(static_cast<size_t>(w.k), 0.0f), tiny(static_cast<size_t>(w.k), 1e-42f);
     for (const Isa isa : usable_isas()) {
-      for (const float v : product(w, zeros, nullptr, true, isa, 1)) EXPECT_EQ(v, 0.0f) << f.name;
-      for (const float v : product(w, tiny, nullptr, true, isa, 1)) EXPECT_EQ(v, 0.0f) << f.name;
+      for (const float v : product(w, zeros, nullptr, {true, isa, 1})) EXPECT_EQ(v, 0.0f) << f.name;
+      for (const float v : product(w, tiny, nullptr, {true, isa, 1})) EXPECT_EQ(v, 0.0f) << f.name;
     }
   }
 }
