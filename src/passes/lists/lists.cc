@@ -19,6 +19,8 @@
 #include "passes/fuse/transformer.h"
 #include "passes/layout/layout.h"
 #include "passes/layout/moves.h"
+#include "passes/precision/byte_maps.h"
+#include "passes/precision/byte_moves.h"
 #include "passes/precision/casts.h"
 #include "passes/precision/quantized.h"
 
@@ -29,6 +31,8 @@ const std::vector<Pass>& prepare_passes() {
       {"noops", "removes nodes that change nothing", remove_noops},
       {"integer", "quantize/dequantize pairs become integer products and sums", use_integer_kernels},
       {"fold", "computes nodes whose operands are constant", fold_constants},
+      {"byte_moves", "quantized values are moved as bytes", move_bytes},
+      {"byte_maps", "functions of one 8-bit tensor become tables", use_byte_maps},
       {"batch_norm", "folds batch normalization into the convolution before it", fold_batch_norm},
   };
   return list;

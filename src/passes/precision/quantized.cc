@@ -190,6 +190,60 @@ bool convert_gemm(Rewriter& rw, const Node& node) {
   return true;
 }
 
+/// A product of two computed operands of one scale each.
+bool convert_matmul(Rewriter& rw, const Node& node) {
+  const auto a = dequantized(rw, node.in[0]), b = dequantized(rw, node.in[1]);
+  if (!a || !b || !per_tensor(rw, *a) || !per_tensor(rw, *b)) return false;
+  if (rw.graph().type(node.out[0]).dtype != DType::f32) return false;
+  for (const Quantized& v : {*a, *b}) {
+    const tensor::Shape& shape = rw.graph().type(v.q).shape;
+    if (!shape.has_rank() || shape.rank() < 2) return false;
+  }
+  Tail tail = tail_of(rw, node.out[0]);
+  if (tail.relu) tail = {.last = node.out[0], .relu = false, .out = std::nullopt};
+  std::vector<ValueId> in{a->q, a->scale, a->zero, b->q, b->scale, b->zero};
+  if (tail.out) in.insert(in.end(), {tail.out->scale, tail.out->zero});
+  rw.replace(tail.last, rw.add("qmatmul", std::move(in), {}, node.from));
+  return true;
+}
+
+/// The operands x, w and y of ONNX's own quantized products: scales and zero points constant, all but those
+/// of the weights of one value.
+bool has_plain_parameters(const Rewriter& rw, const Node& node) {
+  for (size_t i : {1, 2, 4, 5, 6, 7}) {
+    if (node.in[i] == ir::kNoValue || rw.known(node.in[i]) == nullptr) return false;
+    if (i != 4 && i != 5 && rw.known(node.in[i])->elements() != 1) return false;
+  }
+  const auto type = [&](size_t i) { return rw.graph().type(node.in[i]).dtype; };
+  return is_8_bit(type(0)) && is_8_bit(type(3)) && is_8_bit(type(7));
+}
+
+/// The operator of the QOperator format: the operands of qconv_nhwc, channels first.
+bool convert_qlinear_conv(Rewriter& rw, const Node& node) {
+  const tensor::Shape& w = rw.graph().type(node.in[3]).shape;
+  if (!has_plain_parameters(rw, node) || rw.known(node.in[3]) == nullptr || w.rank() != 4) return false;
+  if (node.in.size() > 8 && node.in[8] != ir::kNoValue && rw.known(node.in[8]) == nullptr) return false;
+  std::vector<ValueId> in = node.in;
+  in[0] = rw.add("transpose", {in[0]}, {{"perm", std::vector<int64_t>{0, 2, 3, 1}}}, node.from);
+  const ValueId y = rw.add("qconv_nhwc", std::move(in), node.attrs, node.from);
+  rw.replace(node.out[0], rw.add("transpose", {y}, {{"perm", std::vector<int64_t>{0, 3, 1, 2}}}, node.from));
+  return true;
+}
+
+bool convert_qlinear_matmul(Rewriter& rw, const Node& node) {
+  if (!has_plain_parameters(rw, node)) return false;
+  const tensor::Shape &a = rw.graph().type(node.in[0]).shape, &b = rw.graph().type(node.in[3]).shape;
+  if (!a.has_rank() || !b.has_rank() || a.rank() < 2 || b.rank() < 2) return false;
+  const int64_t scales = rw.known(node.in[4])->elements(), zeros = rw.known(node.in[5])->elements();
+  if (rw.known(node.in[3]) != nullptr && b.rank() == 2) {
+    rw.replace(node.out[0], rw.add("qlinear", node.in, {{"transposed", int64_t{0}}}, node.from));
+    return true;
+  }
+  if (scales != 1 || zeros != 1) return false;
+  rw.replace(node.out[0], rw.add("qmatmul", node.in, {}, node.from));
+  return true;
+}
+
 bool convert_add(Rewriter& rw, const Node& node) {
   const auto a = dequantized(rw, node.in[0]), b = dequantized(rw, node.in[1]);
   if (!a || !b || !per_tensor(rw, *a) || !per_tensor(rw, *b)) return false;
@@ -218,7 +272,10 @@ size_t use_integer_kernels(ir::Graph& graph) {
   return rw.for_each([&](ir::NodeId, const Node& node) {
     if (node.out.empty() || node.out[0] == ir::kNoValue || rw.uses(node.out[0]) == 0) return false;
     if (node.op_name() == "conv") return convert_conv(rw, node);
-    if (node.op_name() == "gemm" || node.op_name() == "matmul") return convert_gemm(rw, node);
+    if (node.op_name() == "gemm") return convert_gemm(rw, node);
+    if (node.op_name() == "matmul") return convert_gemm(rw, node) || convert_matmul(rw, node);
+    if (node.op_name() == "qlinear_conv") return convert_qlinear_conv(rw, node);
+    if (node.op_name() == "qlinear_matmul") return convert_qlinear_matmul(rw, node);
     return node.op_name() == "add" && convert_add(rw, node);
   });
 }
