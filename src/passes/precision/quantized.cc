@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "ops/dense/activation.h"
 #include "passes/rewriter.h"
 
 namespace trireme::passes {
@@ -85,33 +86,49 @@ std::vector<double> product_steps(const Rewriter& rw, const Quantized& x, const 
   return steps;
 }
 
-/// The only reader of `id`, if it is a node of op `op`.
+/// The only reader of `id`.
 std::optional<Node> only_reader(const Rewriter& rw, const std::vector<std::vector<ir::NodeId>>& readers,
-                                ValueId id, std::string_view op) {
+                                ValueId id) {
   if (!rw.single_use(id) || ir::index(id) >= readers.size()) return std::nullopt;
   for (ir::NodeId n : readers[ir::index(id)]) {
     const Node& node = rw.graph().node(n);
-    if (node.op != nullptr && node.op_name() == op && rw.uses(node.out[0]) > 0) return node;
+    if (node.op != nullptr && rw.uses(node.out[0]) > 0) return node;
   }
   return std::nullopt;
 }
 
-/// What follows a product: an optional relu, an optional quantization.
+/// The attributes of a clamp that integer kernels end with; nullopt for any other node.
+std::optional<ir::Attrs> clamp_of(const Rewriter& rw, const Node& node) {
+  auto attrs = ops::ending_of(node.op_name(), rw.graph().view(node));
+  if (!attrs) return std::nullopt;
+  const ops::ActivationKind kind = ops::activation_of(*attrs).kind;
+  if (kind != ops::ActivationKind::relu && kind != ops::ActivationKind::clip) return std::nullopt;
+  return attrs;
+}
+
+/// What follows a product: an optional clamp, an optional quantization.
 struct Tail {
-  ValueId last;  ///< the value the integer op replaces
-  bool relu = false;
+  ValueId last;     ///< the value the integer op replaces
+  ir::Attrs clamp;  ///< empty: none
   std::optional<Quantized> out;
+
+  void add_to(ir::Attrs& attrs) const {
+    for (const auto& [name, value] : clamp.items()) attrs.set(name, value);
+  }
 };
 
 Tail tail_of(Rewriter& rw, ValueId id) {
   const auto readers = rw.graph().uses();
-  Tail tail{.last = id, .relu = false, .out = std::nullopt};
-  if (const auto relu = only_reader(rw, readers, tail.last, "relu")) {
-    tail.relu = true;
-    tail.last = relu->out[0];
+  Tail tail{.last = id, .clamp = {}, .out = std::nullopt};
+  const auto after = only_reader(rw, readers, id);
+  if (const auto clamp = after ? clamp_of(rw, *after) : std::nullopt) {
+    tail.clamp = *clamp;
+    tail.last = after->out[0];
   }
-  const auto quantize = only_reader(rw, readers, tail.last, "quantize_linear");
-  if (!quantize || !is_8_bit(rw.graph().type(quantize->out[0]).dtype)) return tail;
+  const auto quantize = only_reader(rw, readers, tail.last);
+  if (!quantize || quantize->op_name() != "quantize_linear" ||
+      !is_8_bit(rw.graph().type(quantize->out[0]).dtype))
+    return tail;
   const auto out = parameters(rw, *quantize, rw.graph().type(quantize->out[0]).dtype);
   if (out && per_tensor(rw, *out)) {
     tail.out = out;
@@ -166,7 +183,7 @@ bool convert_conv(Rewriter& rw, const Node& node) {
   std::vector<ValueId> in = product_operands(x, p->x, p->w, tail);
   if (p->bias) in.push_back(rw.constant(*p->bias));
   ir::Attrs attrs = node.attrs;
-  if (tail.relu) attrs.set("activation", std::string("relu"));
+  tail.add_to(attrs);
   const ValueId y = rw.add("qconv_nhwc", std::move(in), std::move(attrs), node.from);
   rw.replace(tail.last, rw.add("transpose", {y}, {{"perm", std::vector<int64_t>{0, 3, 1, 2}}}, node.from));
   return true;
@@ -185,7 +202,7 @@ bool convert_gemm(Rewriter& rw, const Node& node) {
   std::vector<ValueId> in = product_operands(p->x.q, p->x, p->w, tail);
   if (p->bias) in.push_back(rw.constant(*p->bias));
   ir::Attrs attrs{{"transposed", int64_t{transposed}}};
-  if (tail.relu) attrs.set("activation", std::string("relu"));
+  tail.add_to(attrs);
   rw.replace(tail.last, rw.add("qlinear", std::move(in), std::move(attrs), node.from));
   return true;
 }
@@ -200,7 +217,7 @@ bool convert_matmul(Rewriter& rw, const Node& node) {
     if (!shape.has_rank() || shape.rank() < 2) return false;
   }
   Tail tail = tail_of(rw, node.out[0]);
-  if (tail.relu) tail = {.last = node.out[0], .relu = false, .out = std::nullopt};
+  if (!tail.clamp.items().empty()) tail = {.last = node.out[0], .clamp = {}, .out = std::nullopt};
   std::vector<ValueId> in{a->q, a->scale, a->zero, b->q, b->scale, b->zero};
   if (tail.out) in.insert(in.end(), {tail.out->scale, tail.out->zero});
   rw.replace(tail.last, rw.add("qmatmul", std::move(in), {}, node.from));
@@ -257,7 +274,7 @@ bool convert_add(Rewriter& rw, const Node& node) {
   const Tail tail = tail_of(rw, node.out[0]);
   if (!tail.out) return false;
   ir::Attrs attrs;
-  if (tail.relu) attrs.set("activation", std::string("relu"));
+  tail.add_to(attrs);
   rw.replace(
       tail.last,
       rw.add("qadd", {a->q, a->scale, a->zero, b->q, b->scale, b->zero, tail.out->scale, tail.out->zero},
