@@ -155,10 +155,44 @@ struct Product {
   std::optional<Tensor> bias;
 };
 
+/// An input with a scale for each channel, where each channel has sums of its own: the scales of the weights
+/// take those of the input. All channels have one zero point. Scales of one value stay as they are.
+bool fold_channel_scales(Rewriter& rw, const Node& node, Quantized& x, Quantized& w) {
+  if (per_tensor(rw, x)) return true;
+  const Tensor *weights = rw.known(w.q), *ws = rw.known(w.scale), *xs = rw.known(x.scale);
+  const tensor::Shape& shape = rw.graph().type(x.q).shape;
+  if (weights == nullptr || !shape.has_rank() || weights->rank() < 3 || xs->rank() != 1) return false;
+  const int64_t channels = xs->elements();
+  const bool is_depthwise =
+      node.attrs.get_int("group", 1) == channels && weights->dims()[0] == channels && weights->dims()[1] == 1;
+  const std::vector<int64_t> zeros = rw.known(x.zero)->to_ints();
+  const bool one_zero = std::all_of(zeros.begin(), zeros.end(), [&](int64_t z) { return z == zeros[0]; });
+  if (!is_depthwise || !one_zero || ir::normal_axis(x.axis, shape.rank()) != 1) return false;
+  if (ws->elements() != 1 && ws->elements() != channels) return false;
+  std::vector<float> product;
+  const std::vector<double> a = xs->to_doubles(), b = ws->to_doubles();
+  for (size_t c = 0; c < a.size(); ++c)
+    product.push_back(static_cast<float>(a[c] * b[b.size() == 1 ? 0 : c]));
+  // A weight's zero point has as many elements as there are scales.
+  const std::vector<int64_t> w_zeros = rw.known(w.zero)->to_ints();
+  Tensor zero = Tensor::empty(weights->dtype(), {channels});
+  for (size_t c = 0; c < product.size(); ++c)
+    reinterpret_cast<uint8_t*>(zero.mutable_raw())[c] =
+        static_cast<uint8_t>(w_zeros[w_zeros.size() == 1 ? 0 : c]);
+  const bool is_signed = rw.graph().type(x.q).dtype == DType::i8;
+  x.zero = rw.constant(is_signed ? Tensor::scalar<int8_t>(static_cast<int8_t>(zeros[0]))
+                                 : Tensor::scalar<uint8_t>(static_cast<uint8_t>(zeros[0])));
+  x.scale = rw.constant(Tensor::scalar<float>(1));
+  w.scale = rw.constant(Tensor::from<float>({channels}, std::span<const float>(product)));
+  w.zero = rw.constant(zero);
+  w.axis = 0;
+  return true;
+}
+
 /// Operands 0 to 2 of a conv or gemm if they are all quantized and the weights constant.
 std::optional<Product> product_of(Rewriter& rw, const Node& node, int64_t channels_axis) {
-  const auto x = dequantized(rw, node.in[0]), w = dequantized(rw, node.in[1]);
-  if (!x || !w || !per_tensor(rw, *x) || rw.known(w->q) == nullptr) return std::nullopt;
+  auto x = dequantized(rw, node.in[0]), w = dequantized(rw, node.in[1]);
+  if (!x || !w || rw.known(w->q) == nullptr || !fold_channel_scales(rw, node, *x, *w)) return std::nullopt;
   const Tensor& weights = *rw.known(w->q);
   const int64_t channels = weights.dims()[static_cast<size_t>(channels_axis)];
   const int64_t scales = rw.known(w->scale)->elements();
