@@ -13,8 +13,8 @@ import serve_report
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RULE = "[0051](decisions/0051-a-figure-is-a-promise.md)"
-RENDERERS = {"models": report.Models, "zoo": report.Zoo, "train": report.Train, "scale": report.Scale,
-             "fashion_mnist": report.Fashion,
+RENDERERS = {"models": report.Models, "zoo": report.Zoo, "quantized": report.Quantized,
+             "train": report.Train, "scale": report.Scale, "fashion_mnist": report.Fashion,
              "collectives": report.Collectives, "language": report.Language, "serve": serve_report.Serve}
 PAGES = ("README.md", "docs/performance.md", "docs/scaling.md")
 BLOCK = re.compile(r"<!-- (table: [a-z_]+|figures|older) -->\n(.*?)<!-- /\1 -->\n", re.S)

@@ -120,6 +120,41 @@ class Zoo:
             yield (head + f"{r['us']['trireme'] / 1e3:.3f} | {times} | {share(r['roofline']['trireme'])} | {slow} |")
 
 
+class Quantized:
+    """Rows of Zoo over quantized files, with our f32 beside them."""
+    what = "8-bit files of ONNX Runtime's quantizer beside ONNX Runtime and OpenVINO, and beside our f32"
+    page = "docs/performance.md"
+    LEAST = 1.0
+
+    @staticmethod
+    def numbers(rows):
+        run = [r for r in rows if "error" not in r]
+        return Zoo.numbers(rows) | {
+            "f32": geometric_mean([r["ratio_f32"][0] for r in run]),
+            "left": sum(max(0, r["products"]["in_file"] - r["products"]["in_integers"]) for r in run)}
+
+    @staticmethod
+    def sentence(n):
+        return (f"geometric mean {n['onnxruntime']:.2f} times ONNX Runtime, {n['openvino']:.2f} times OpenVINO and "
+                f"{n['f32']:.2f} times our f32; {n['left']:.0f} quantized products not in integers; "
+                f"{n['failed']:.0f} of {n['rows']:.0f} rows failed here")
+
+    @staticmethod
+    def table(rows):
+        yield ("| network | form | batch | threads | Trireme ms | times ONNX Runtime | times OpenVINO | times f32 | "
+               "products in integers |")
+        yield "|---|---|---|---|---|---|---|---|---|"
+        for r in rows:
+            head = f"| {r['model']} | {r['exporter']} | {r['batch']} | {r['threads']} | "
+            if "error" in r:
+                yield head + f"{r['stage']}: {r['error'].replace('|', '/')} | | | | |"
+                continue
+            times = " | ".join(triple(r["ratio"][n]) if n in r["ratio"] else "cannot run it" for n in
+                               ("onnxruntime", "openvino"))
+            yield (head + f"{r['us']['trireme'] / 1e3:.3f} | {times} | {triple(r['ratio_f32'])} | "
+                   f"{r['products']['in_integers']} of {r['products']['in_file']} |")
+
+
 class Train:
     what = "training steps beside PyTorch in its fastest mode (eager, compiled, each channels-last where that exists)"
     page = "docs/performance.md"
@@ -127,9 +162,11 @@ class Train:
     @staticmethod
     def line(row):
         peers = "  ".join(f"{name} {row['ms'][name]:9.2f} ms ({r[0]:.2f}x)" for name, r in row["ratio"].items())
+        flag = "" if row.get("agrees", True) else f"  LOSSES DIFFER {row['losses_differ']}"
+        flag += "".join(f"  DEFECT {s['op']} on {s['kernel']}: {100 * s['share']:.0f} %" for s in row.get("slow", []))
         return (f"{row['network']:10} threads {row['threads']:2}  ours {row['ms']['trireme']:9.2f} ms "
                 f"({share(row['of_ceiling']['trireme'])} % of products)  {peers}  "
-                f"peak MiB {row['peak_mib']['trireme']:.0f} / {row['peak_mib'][row['best_peer']]:.0f}")
+                f"peak MiB {row['peak_mib']['trireme']:.0f} / {row['peak_mib'][row['best_peer']]:.0f}{flag}")
 
     @staticmethod
     def numbers(rows):

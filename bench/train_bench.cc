@@ -1,20 +1,25 @@
 // Whole training steps of one network, for bench/train.py and tools/gpu_check: `bench_train NETWORK THREADS
-// [DEVICE [f32|bf16|f16|fp8]]`. Says in one JSON line what a step costs, then answers each line
+// [DEVICE [f32|bf16|f16|fp8]]`. NETWORK is one of the list below, or a folder that bench/train_networks.py
+// wrote. Says in one JSON line what a step costs and what the first losses are, then answers each line
 // "milliseconds" of standard input with a JSON line of step times; the line "profile" prints where the last
 // step's time went, the line "steps COUNT" the lower quartile of the times of each of the program's steps
 // over that many runs.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <filesystem>
 #include <iostream>
 #include <map>
 #include <string>
 #include <vector>
 
 #include "base/text/json.h"
+#include "base/files/file.h"
 #include "base/rng.h"
 #include "engine/train/train_session.h"
+#include "model/load/load.h"
 #include "model/loss.h"
+#include "model/npy.h"
 #include "model/zoo/zoo.h"
 
 namespace trireme {
@@ -22,6 +27,8 @@ namespace {
 
 using tensor::DType;
 using tensor::Tensor;
+
+constexpr int kFirstSteps = 3;  // before anything is measured; their losses are told
 
 /// One row of the benchmark: network, its options, shape of a step's input.
 struct Row {
@@ -89,6 +96,30 @@ Tensor random_ids(const tensor::Dims& dims, int64_t bound) {
   return t;
 }
 
+/// What is trained: its loss, the inputs of a step in the order of the loss graph's, the update.
+struct Task {
+  ir::Graph loss;
+  engine::Feeds feeds;
+  engine::TrainOptions options;
+  float lr = 1e-4f;
+  int64_t targets = 0;  ///< of a step
+};
+
+struct Where {
+  int threads = 0;
+  std::string device = "cpu", precision = "f32";
+};
+
+engine::TrainOptions options_on(const Where& where) {
+  engine::TrainOptions options;
+  options.threads = where.threads;
+  options.device = where.device;
+  if (where.precision == "bf16") options.precision.compute = passes::Precision::bf16;
+  if (where.precision == "fp8") options.precision.compute = passes::Precision::fp8;
+  if (where.precision == "f16") options.precision.compute = passes::Precision::f16;
+  return options;
+}
+
 engine::Feeds feeds_of(const Row& row, const ir::Graph& graph) {
   engine::Feeds feeds;
   for (ir::ValueId id : graph.inputs()) {
@@ -108,20 +139,37 @@ engine::Feeds feeds_of(const Row& row, const ir::Graph& graph) {
   return feeds;
 }
 
-struct Where {
-  int threads = 0;
-  std::string device = "cpu", precision = "f32";
-};
+Task task_of(const Row& row, const Where& where) {
+  Task task{.loss = {}, .feeds = {}, .options = options_on(where)};
+  task.loss = model::zoo::build(row.source, row.options).graph;
+  model::add_loss(task.loss, {});
+  task.feeds = feeds_of(row, task.loss);
+  task.options.optimizer.kind = row.is_image ? passes::OptimizerKind::sgd : passes::OptimizerKind::adamw;
+  task.targets = row.is_image ? row.dims[0] : row.dims[0] * row.dims[1];
+  return task;
+}
 
-engine::TrainOptions options_of(const Row& row, const Where& where) {
-  engine::TrainOptions options;
-  options.threads = where.threads;
-  options.device = where.device;
-  if (where.precision == "bf16") options.precision.compute = passes::Precision::bf16;
-  if (where.precision == "fp8") options.precision.compute = passes::Precision::fp8;
-  if (where.precision == "f16") options.precision.compute = passes::Precision::f16;
-  options.optimizer.kind = row.is_image ? passes::OptimizerKind::sgd : passes::OptimizerKind::adamw;
-  return options;
+/// An ONNX file with inputs, labels and update, as bench/train_networks.py writes them.
+Task task_in(const std::string& folder, const Where& where) {
+  Task task{.loss = {}, .feeds = {}, .options = options_on(where)};
+  const base::Json facts = base::parse_json(base::read_file(folder + "/task.json"));
+  const bool is_sgd = facts.at("optimizer").as_string() == "sgd";
+  task.options.optimizer.kind = is_sgd ? passes::OptimizerKind::sgd : passes::OptimizerKind::adamw;
+  task.options.optimizer.decay_vectors = true;  // as PyTorch does
+  if (is_sgd) task.options.optimizer.momentum = facts.at("momentum").as_double();
+  task.lr = static_cast<float>(facts.at("lr").as_double());
+  for (const base::Json& name : facts.at("frozen").as_array())
+    task.options.freeze.push_back(name.as_string());
+  task.loss = model::load_model(folder + "/model.onnx").graph;
+  model::LossOptions first_output;
+  first_output.output = task.loss.output_names().at(0);
+  model::add_loss(task.loss, first_output);
+  for (ir::ValueId id : task.loss.inputs()) {
+    const std::string& name = task.loss.value(id).name;
+    task.feeds.push_back(model::read_npy(folder + (name == "labels" ? "/" : "/feeds/") + name + ".npy"));
+    if (name == "labels") task.targets = tensor::element_count(task.feeds.back().dims());
+  }
+  return task;
 }
 
 double median(std::vector<double> values) {
@@ -183,29 +231,47 @@ void print_steps(const compile::Program& program, const std::vector<std::vector<
   std::fflush(stdout);
 }
 
+/// Ops with their kernels that take more than a fiftieth of a step: [{op, kernel, share}].
+base::Json large_steps(const compile::Program& program, const runtime::Trace& trace) {
+  std::map<std::pair<std::string, std::string>, double> ns;
+  double total = 0;
+  for (size_t i = 0; i < program.steps.size(); ++i) {
+    const compile::Step& s = program.steps[i];
+    ns[{s.op == nullptr ? "copy" : s.op->schema.name, s.kernel}] += static_cast<double>(trace.step_ns[i]);
+    total += static_cast<double>(trace.step_ns[i]);
+  }
+  base::Json list = base::Json::array();
+  for (const auto& [key, time] : ns) {
+    if (time < total / 50) continue;
+    list.push_back(base::Json::object({{"op", key.first}, {"kernel", key.second}, {"share", time / total}}));
+  }
+  return list;
+}
+
 int run(const std::string& name, const Where& where) {
-  const Row& row = need_row(name);
-  model::Model model = model::zoo::build(row.source, row.options);
-  model::add_loss(model.graph, {});
-  engine::TrainSession session(model.graph, options_of(row, where));
-  model.graph = {};
-  const engine::Feeds feeds = feeds_of(row, session.trained_graph());
+  Task task = std::filesystem::is_directory(name) ? task_in(name, where) : task_of(need_row(name), where);
+  engine::TrainSession session(task.loss, task.options);
+  task.loss = {};
   engine::StepInputs inputs;
-  inputs.lr = 1e-4f;
-  inputs.loss_weight = 1.0f / static_cast<float>(row.is_image ? row.dims[0] : row.dims[0] * row.dims[1]);
+  inputs.lr = task.lr;
+  inputs.loss_weight = 1.0f / static_cast<float>(task.targets);
   const auto step = [&] {
-    const engine::StepResult result = session.step(feeds, inputs);
+    const engine::StepResult result = session.step(task.feeds, inputs);
     ++inputs.step;
     return result;
   };
-  const engine::StepResult first = step();
-  step();
+  base::Json losses = base::Json::array();
+  for (int i = 0; i < kFirstSteps; ++i) {
+    const engine::StepResult result = step();
+    losses.push_back(result.loss_sum / result.count);
+  }
   std::vector<tensor::Dims> shapes;
-  for (const Tensor& t : feeds) shapes.push_back(t.dims());
+  for (const Tensor& t : task.feeds) shapes.push_back(t.dims());
   const compile::Program& program = *session.programs(shapes, 1)[0];
   base::Json ready =
       base::Json::object({{"gflop", program.cost().flop / 1e9},
-                          {"first_loss", first.loss_sum / first.count},
+                          {"losses", losses},
+                          {"steps", large_steps(program, session.trace(shapes, 1))},
                           {"planned_bytes", program.memory.arena_bytes + program.memory.state_bytes}});
   std::cout << ready.dump() << std::endl;
   for (std::string line; std::getline(std::cin, line);) {

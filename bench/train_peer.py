@@ -1,8 +1,9 @@
 """PyTorch training one network in its own process: `train_peer.py NETWORK MODE THREADS CPUS [DEVICE [bf16]]`, MODE
 eager, compiled, channels_last or compiled_channels_last.
 
-Builds the network with random weights and one batch of random data, runs two steps, says so in one JSON line; then
-answers each line "milliseconds" of standard input with a JSON line of step times, as bench_train does.
+Builds the network with random weights and one batch of random data, or takes one of bench/train_networks.py, with the
+weights and data of its file (NETWORK is then onnx:NAME:FOLDER). Runs FIRST_STEPS steps and tells their losses in one
+JSON line; then answers each line "milliseconds" of standard input with a JSON line of step times, as bench_train does.
 """
 import json
 import os
@@ -19,6 +20,8 @@ os.sched_setaffinity(0, [int(c) for c in cpus.split(",")])
 import torch  # noqa: E402  (threads that libraries start at import must inherit the affinity)
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
+
+FIRST_STEPS = 3  # as bench/train_bench.cc
 
 torch.set_num_threads(int(threads))
 torch.set_default_device(device)
@@ -111,22 +114,62 @@ class Transformer(nn.Module):
         return F.linear(self.norm(x) if self.causal else x, self.tokens.weight)
 
 
-def task():
-    """Network, input and target of one step."""
+def own_task():
+    """Network, inputs and target of one step."""
     if network == "mnist_cnn":
-        return mnist_cnn(), torch.randn(64, 1, 28, 28), torch.randint(10, (64,))
+        return mnist_cnn(), (torch.randn(64, 1, 28, 28),), torch.randint(10, (64,))
     if network.startswith("resnet"):
         deep = network.startswith("resnet50")
         batch = 256 if network == "resnet50_256" else 16 if deep else 32
-        return (resnet([3, 4, 6, 3] if deep else [2, 2, 2, 2], deep), torch.randn(batch, 3, 224, 224),
+        return (resnet([3, 4, 6, 3] if deep else [2, 2, 2, 2], deep), (torch.randn(batch, 3, 224, 224),),
                 torch.randint(1000, (batch,)))
     if network.startswith("gpt_1.3b"):
         ids = torch.randint(50304, (8 if network.endswith("_8") else 4, 2048))
-        return Transformer(50304, 2048, True, 2048, 24, 16), ids, torch.roll(ids, -1, 1)
+        return Transformer(50304, 2048, True, 2048, 24, 16), (ids,), torch.roll(ids, -1, 1)
     causal = network.startswith("gpt2")
     vocabulary, shape = (50257, (16, 1024) if network == "gpt2_1024" else (4, 256)) if causal else (30522, (8, 128))
     ids = torch.randint(vocabulary, shape)
-    return Transformer(vocabulary, 1024 if causal else 512, causal), ids, torch.roll(ids, -1, 1)
+    return Transformer(vocabulary, 1024 if causal else 512, causal), (ids,), torch.roll(ids, -1, 1)
+
+
+def own_optimizer(model):
+    if network.startswith(("resnet", "mnist")):
+        return torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9, weight_decay=1e-4)
+    return torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+
+
+def file_task(name, folder):
+    """The network that was exported to the folder, what was written beside it, and its optimizer."""
+    import numpy
+    import train_networks
+    model = train_networks.tasks()[name].module()
+    facts = json.loads((folder / "task.json").read_text())
+    with numpy.load(folder / "inputs.npz") as inputs:
+        given = tuple(torch.from_numpy(inputs[key]) for key in inputs.files)
+    if facts["optimizer"] == "sgd":
+        optimizer = torch.optim.SGD(model.parameters(), lr=facts["lr"], momentum=facts["momentum"])
+    else:
+        optimizer = torch.optim.AdamW(model.parameters(), lr=facts["lr"], fused=True)
+    return model, given, torch.from_numpy(numpy.load(folder / "labels.npy")), optimizer
+
+
+def task():
+    if network.startswith("onnx:"):
+        _, name, folder = network.split(":", 2)
+        return file_task(name, pathlib.Path(folder))
+    model, inputs, target = own_task()
+    return model, inputs, target, own_optimizer(model)
+
+
+def channels_last(value):
+    """A module or a tensor in the layout that convolutions like best."""
+    if isinstance(value, torch.Tensor):
+        layouts = {4: torch.channels_last, 5: torch.channels_last_3d}
+        return value.to(memory_format=layouts[value.ndim]) if value.ndim in layouts else value
+    with torch.no_grad():
+        for parameter in value.parameters():
+            parameter.data = channels_last(parameter.data)
+    return value
 
 
 def answer(line):
@@ -134,32 +177,27 @@ def answer(line):
 
 
 def main():
-    model, x, target = task()
+    model, inputs, target, optimizer = task()
     model.train()
-    if network.startswith(("resnet", "mnist")):
-        optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9, weight_decay=1e-4)
-    else:
-        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
-    if "channels_last" in mode:  # the layout its convolutions like best
-        model, x = model.to(memory_format=torch.channels_last), x.to(memory_format=torch.channels_last)
+    if "channels_last" in mode:
+        model, inputs = channels_last(model), tuple(channels_last(x) for x in inputs)
     empty = memory("VmRSS")
 
-    def loss_of(x):
-        return F.cross_entropy(model(x).flatten(0, -2), target.flatten())
+    def loss_of(*inputs):
+        return F.cross_entropy(model(*inputs).flatten(0, -2), target.flatten())
 
     run = torch.compile(loss_of) if "compiled" in mode else loss_of
 
     def step():
         optimizer.zero_grad(set_to_none=True)
         with torch.autocast(device, torch.bfloat16, enabled=precision == "bf16"):
-            loss = run(x)
+            loss = run(*inputs)
         loss.backward()
         optimizer.step()
         return loss.item()
 
-    first = step()
-    step()
-    answer({"version": torch.__version__, "first_loss": first, "empty_bytes": empty})
+    losses = [step() for _ in range(FIRST_STEPS)]
+    answer({"version": torch.__version__, "losses": losses, "empty_bytes": empty})
     for line in sys.stdin:
         budget, us = float(line) * 1e3, []
         while not us or sum(us) < budget:

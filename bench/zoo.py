@@ -32,10 +32,11 @@ SLOW_KERNELS = ("reference", "expand")
 
 
 class Exported(Model):
-    """A network as one exporter wrote it for one batch size; exported on demand."""
+    """A network as one exporter wrote it for one batch size; exported on demand by `program`, into `home`."""
+    program, home = zoo_networks.__file__, FOLDER
 
     def __init__(self, name, exporter, batch):
-        self.folder = FOLDER / f"{name}-{exporter}-b{batch}"
+        self.folder = self.home / f"{name}-{exporter}-b{batch}"
         super().__init__(name, self.folder / "model.onnx", self.folder / "model.onnx", TOLERANCE)
         self.exporter, self.batch = exporter, batch
 
@@ -44,7 +45,7 @@ class Exported(Model):
         if (self.folder / "done").exists():
             return None
         shutil.rmtree(self.folder, ignore_errors=True)
-        command = [sys.executable, zoo_networks.__file__, self.name, self.exporter, str(self.batch), self.folder]
+        command = [sys.executable, self.program, self.name, self.exporter, str(self.batch), self.folder]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=EXPORT_S, check=False)
         except subprocess.TimeoutExpired:

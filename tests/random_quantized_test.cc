@@ -25,8 +25,8 @@ class Layer {
   explicit Layer(uint64_t seed) : rng_(seed) {}
 
   ir::Graph build() {
-    const bool is_conv = below(3) != 0;
-    const ValueId y = is_conv ? conv() : product();
+    const size_t kind = below(4);
+    const ValueId y = kind == 0 ? product() : kind == 1 ? product_of_two() : conv();
     const ValueId active = below(2) == 0 ? add("relu", {y}) : y;
     // Steps of the result fit its reach, so that the whole range of bytes is met.
     step_ = 0.05f;
@@ -69,6 +69,23 @@ class Layer {
     return graph_.add_constant(b);
   }
 
+  /// The input in bytes, maybe through a function between two quantizations: a table, which changes no byte.
+  ValueId input(const Dims& dims) {
+    input_ = dims;
+    const ValueId x =
+        quantized(graph_.add_input("x", {DType::f32, tensor::Shape::of(dims)}), 0.02f, below(2) == 0);
+    if (below(2) == 0) return x;
+    const ValueId gate = quantized(add("sigmoid", {x}), 1.0f / 255, below(2) == 0);
+    return quantized(add("mul", {x, gate}), 0.015f, below(2) == 0);
+  }
+
+  ValueId product_of_two() {
+    const int64_t batch = 1 + static_cast<int64_t>(below(9)), m = 1 + static_cast<int64_t>(below(40));
+    const ValueId a = input({batch, m, 1 + static_cast<int64_t>(below(70))});
+    const ValueId turned = add("transpose", {a}, {{"perm", std::vector<int64_t>{0, 2, 1}}});
+    return add("matmul", {a, quantized(turned, 0.03f, below(2) == 0)});
+  }
+
   ValueId conv() {
     const int64_t groups[]{1, 1, 2, 8};
     const int64_t group = groups[below(4)],
@@ -76,9 +93,7 @@ class Layer {
     const int64_t results = group == 8 ? 8 : 4 * static_cast<int64_t>(1 + below(5));
     const int64_t k = below(2) == 0 ? 3 : 1, dilation = k == 3 && below(4) == 0 ? 2 : 1;
     const int64_t stride = 1 + static_cast<int64_t>(below(2)), pad = static_cast<int64_t>(below(2));
-    input_ = {1 + static_cast<int64_t>(below(2)), channels, 7, 6};
-    const ValueId x =
-        quantized(graph_.add_input("x", {DType::f32, tensor::Shape::of(input_)}), 0.02f, below(2) == 0);
+    const ValueId x = input({1 + static_cast<int64_t>(below(2)), channels, 7, 6});
     std::vector<ValueId> in{x, weights({results, channels / group, k, k}, 0)};
     if (below(2) == 0) in.push_back(bias(results));
     return add("conv", in,
@@ -91,9 +106,7 @@ class Layer {
   ValueId product() {
     const int64_t m = 1 + static_cast<int64_t>(below(9)), k = 1 + static_cast<int64_t>(below(70));
     const int64_t n = 1 + static_cast<int64_t>(below(40));
-    input_ = {m, k};
-    const ValueId x =
-        quantized(graph_.add_input("x", {DType::f32, tensor::Shape::of(input_)}), 0.02f, below(2) == 0);
+    const ValueId x = input({m, k});
     if (below(2) == 0) return add("matmul", {x, weights({k, n}, 1)});
     const bool transposed = below(2) == 0;
     std::vector<ValueId> in{x, transposed ? weights({n, k}, 0) : weights({k, n}, 1)};

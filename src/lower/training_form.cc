@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 
+#include "passes/rewriter.h"
 #include "passes/train/train.h"
 
 namespace trireme::lower {
@@ -14,13 +15,35 @@ using ir::ValueId;
 /// Scalars that a loss graph may have besides the loss.
 constexpr std::array<const char*, 2> kCounters{"count", "correct"};
 
-/// Mean and variance operands of batch norms.
+/// Mean and variance operands of batch norms. Throws invalid_argument where two batch norms share one, as
+/// files do whose exporter merged tensors that held the same values.
 std::vector<ValueId> running_statistics(const ir::Graph& graph) {
   std::vector<ValueId> ids;
   for (const ir::Node& node : graph.nodes()) {
-    if (node.op_name() == "batch_norm") ids.insert(ids.end(), {node.in[3], node.in[4]});
+    if (node.op_name() != "batch_norm") continue;
+    for (ValueId id : {node.in[3], node.in[4]}) {
+      base::require(std::find(ids.begin(), ids.end(), id) == ids.end(), "running statistic '",
+                    graph.value(id).name, "' of '", node.from,
+                    "' belongs to another batch norm too: export the model in training mode, which merges no "
+                    "tensors");
+      ids.push_back(id);
+    }
   }
   return ids;
+}
+
+/// Exporters put identities between tensors of the file and what reads them.
+void read_params_directly(ir::Graph& graph) {
+  passes::Rewriter rw(graph);
+  for (bool changes = true; changes;) {
+    changes = rw.for_each("identity", [&](ir::NodeId, const ir::Node& node) {
+      const bool is_param = graph.value(node.in[0]).kind == ir::ValueKind::param;
+      if (!is_param || rw.uses(node.out[0]) == 0) return false;
+      rw.replace(node.out[0], node.in[0]);
+      return true;
+    }) > 0;
+  }
+  graph.sort();
 }
 
 /// Loss and counters are the only outputs; what nothing else needs goes.
@@ -47,6 +70,7 @@ TrainingForm training_form(ir::Graph loss_graph, const std::vector<std::string>&
   TrainingForm form{.graph = std::move(loss_graph), .states = {}, .params = {}};
   ir::Graph& graph = form.graph;
   keep_loss(graph);
+  read_params_directly(graph);
   const std::vector<ValueId> statistics = running_statistics(graph);
   const auto is_frozen = [&](const std::string& name) {
     return std::any_of(freeze.begin(), freeze.end(),

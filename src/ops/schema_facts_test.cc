@@ -101,14 +101,15 @@ Tensor transposed(const Tensor& x) { return testing::run("transpose", {x})[0]; }
 /// Operands [2, 3] of the first type that the op takes, and numbers where an operand does not spread.
 std::vector<Tensor> operands_of(const ir::OpSchema& op, const ir::Attrs& attrs) {
   const size_t count = std::max(op.min_in, std::min<size_t>(op.max_in, 3));
-  for (DType type : {DType::f32, DType::i64, DType::boolean}) {
+  for (DType type : {DType::f32, DType::i64, DType::boolean, DType::u8}) {
     const bool is_real = type == DType::f32;
     std::vector<Tensor> in;
     for (size_t i = 0; i < count; ++i) {
       const bool is_choice = op.name == "where" && i == 0;
       const Tensor x =
           testing::random_tensor(DType::f32, {2, 3}, is_real ? 0.1 : 1, is_real ? 0.9 : 4, 5 + i);
-      const int64_t to = is_choice || type == DType::boolean ? 9 : is_real ? 1 : 7;
+      const int64_t own = type == DType::boolean ? 9 : type == DType::u8 ? 2 : is_real ? 1 : 7;
+      const int64_t to = is_choice ? 9 : own;  // as ONNX counts types
       const Tensor typed = testing::run("cast", {x}, {{"to", to}})[0];
       in.push_back(ir::spreads_over_results(op, i) ? typed : number(0.25f * static_cast<float>(i)));
     }
@@ -123,7 +124,10 @@ std::vector<Tensor> operands_of(const ir::OpSchema& op, const ir::Attrs& attrs) 
 }
 
 TEST(SchemaFacts, ElementwiseOpsTakeTransposesAsTheyCome) {
+  std::vector<int64_t> table_of_bytes(256);
+  for (size_t i = 0; i < 256; ++i) table_of_bytes[i] = static_cast<int64_t>(i * 7 % 256);
   const std::map<std::string, ir::Attrs> attrs{
+      {"byte_map", {{"table", table_of_bytes}}},
       {"cast", {{"to", int64_t{10}}}},
       {"bit_shift", {{"direction", std::string("LEFT")}}},
       {"fused_elementwise",

@@ -11,11 +11,12 @@ namespace trireme::ops {
 /// conv_nhwc on weights that are computed or change every step: packed inside the run.
 std::vector<ir::Kernel> conv_nhwc_live_kernels();
 
-/// conv_nhwc of three spatial axes, x [n, d, h, w, c], with constant weights: results are summed tap by tap
-/// in depth, each tap a convolution of whole slices by the two-dimensional kernels (depthwise, Winograd or an
-/// implicit product). Packed weights are those of kd convolutions of slices; the workspace is that of one
-/// block of slices and as many floats as their results have.
-ir::Kernel conv_depth_kernel();
+/// conv_nhwc of three spatial axes, x [n, d, h, w, c], with constant weights and with those that change every
+/// step: results are summed tap by tap in depth, each tap a convolution of whole slices by the
+/// two-dimensional kernels (depthwise, Winograd or an implicit product). Packed weights are those of kd
+/// convolutions of slices; the workspace is that of one block of slices and as many floats as their results
+/// have.
+std::vector<ir::Kernel> conv_depth_kernels();
 
 /// conv_transpose in two dimensions, f32, any stride, padding and groups, without dilation: each phase of the
 /// result's pixels is a convolution of stride 1 over x. Source: the gradient of strided convolution, Dumoulin

@@ -238,9 +238,9 @@ std::vector<ir::Kernel> conv_nhwc_cpu_kernels() {
       {.name = "winograd", .refuse = refuse_winograd, .prepare = prepare_winograd},
       {.name = "narrow", .refuse = refuse_narrow, .prepare = prepare_narrow},
       {.name = "grouped", .refuse = refuse_grouped, .prepare = prepare_grouped},
-      {.name = "implicit_gemm", .refuse = refuse, .prepare = prepare_implicit},
-      conv_depth_kernel()};
-  for (ir::Kernel& kernel : conv_nhwc_live_kernels()) all.push_back(std::move(kernel));
+      {.name = "implicit_gemm", .refuse = refuse, .prepare = prepare_implicit}};
+  for (auto& more : {conv_depth_kernels(), conv_nhwc_live_kernels()})
+    all.insert(all.end(), more.begin(), more.end());
   return all;
 }
 

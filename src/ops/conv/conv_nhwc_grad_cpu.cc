@@ -1,11 +1,13 @@
-// conv_nhwc_grad_x and conv_nhwc_grad_w on CPU: Winograd tiles, products over dy, products summed over
-// pixels.
+// conv_nhwc_grad_x and conv_nhwc_grad_w on CPU: Winograd tiles, vectors of groups, products over dy, products
+// summed over pixels.
 #include "backend/cpu/conv/conv_grad_w.h"
 #include "backend/cpu/conv/conv_grad_x.h"
 #include "backend/cpu/device/cpu_stream.h"
 #include "backend/cpu/conv/depthwise_grad.h"
 #include "backend/cpu/conv/winograd_grad_w.h"
 #include "backend/cpu/conv/winograd_nhwc.h"
+#include "backend/cpu/conv_forms/grouped_grad.h"
+#include "ops/conv/conv_grad_forms_cpu.h"
 #include "ops/conv/conv_shape_cpu.h"
 #include "ops/kernel_forms.h"
 #include "ops/table.h"
@@ -13,15 +15,21 @@
 namespace trireme::ops {
 namespace {
 
+using cpu::ConvShape;
+using cpu::ImageLayout;
 using tensor::Dims;
 
 /// The convolution whose gradient towards x the node is; operands dy and w.
-cpu::ConvShape shape_x(const ir::NodeView& n) {
+ConvShape shape_x(const ir::NodeView& n) {
   return conv_shape(n.attrs, channels_last_extents(n.out_dims(0)), n.in_dims(1));
 }
 
 /// The same towards the weights; operands x and dy.
-cpu::ConvShape shape_w(const ir::NodeView& n) { return conv_shape(n.attrs, conv_extents(n), n.out_dims(0)); }
+ConvShape shape_w(const ir::NodeView& n) { return conv_shape(n.attrs, conv_extents(n), n.out_dims(0)); }
+
+ImageLayout layout_of(const ir::NodeView& n) {
+  return conv_reads_nchw(n) ? ImageLayout::nchw : ImageLayout::nhwc;
+}
 
 ir::Refusal refuse_x(const ir::NodeView& n) {
   if (const auto why = refuse_dtype(n, 0, {tensor::DType::f32})) return why;
@@ -29,7 +37,7 @@ ir::Refusal refuse_x(const ir::NodeView& n) {
   if (const auto why = refuse_empty(n)) return why;
   if (const auto why = refuse_conv_rank(n)) return why;
   const Dims dy = n.in_dims(0);
-  const cpu::ConvShape s = shape_x(n);
+  const ConvShape s = shape_x(n);
   if (dy.back() != s.oc || s.oc % s.groups != 0)
     return base::concat("gradients of ", dy.back(), " channels, weights of ", s.oc, " in ", s.groups,
                         " groups");
@@ -42,165 +50,162 @@ ir::Refusal refuse_w(const ir::NodeView& n) {
   if (const auto why = refuse_empty(n)) return why;
   if (const auto why = refuse_conv_rank(n)) return why;
   const Dims dy = n.in_dims(1);
-  const cpu::ConvShape s = shape_w(n);
+  const ConvShape s = shape_w(n);
   if (dy[0] != s.n || s.oc % s.groups != 0)
     return base::concat("gradients of ", dy[0], " of ", s.n, " images, ", s.oc, " channels in ", s.groups,
                         " groups");
   return refuse_conv_shape(s, dy);
 }
 
-ir::Refusal refuse_x_winograd(const ir::NodeView& n) {
-  if (const auto why = refuse_x(n)) return why;
-  const cpu::ConvShape s = shape_x(n);
+ir::Refusal refuse_not_depthwise(const ConvShape& s) {
+  if (cpu::depthwise_grad_fits(s)) return std::nullopt;
+  return base::concat(s.groups, " groups of ", s.c, " channels, or a large kernel: not depthwise");
+}
+
+constexpr const char* kNotManyGroups = "groups leave lanes empty or fill products";
+
+ir::Refusal refuse_x_grouped(const ConvShape& s) {
+  if (!cpu::grouped_grad_x_pays(s)) return kNotManyGroups;
+  return std::nullopt;
+}
+
+ir::Refusal refuse_x_winograd(const ConvShape& s) {
   if (const auto why = refuse_not_three_by_three(s)) return why;
   if (!cpu::conv_grad_x_winograd_fits(s)) return "padding is above 2";
   if (s.h < 4 || s.w < 4) return base::concat("input of ", s.h, " x ", s.w);
   return std::nullopt;
 }
 
-ir::Refusal refuse_x_direct(const ir::NodeView& n) {
-  if (const auto why = refuse_x(n)) return why;
-  const cpu::ConvShape s = shape_x(n);
+ir::Refusal refuse_x_direct(const ConvShape& s) {
   if (s.stride_h != 1 || s.stride_w != 1) return base::concat("stride is ", s.stride_h, " x ", s.stride_w);
   if (!cpu::conv_grad_x_direct_fits(s)) return "padding exceeds the kernel, or more than 256 taps";
   return std::nullopt;
 }
 
-ir::Refusal refuse_x_phases(const ir::NodeView& n) {
-  if (const auto why = refuse_x(n)) return why;
-  if (!cpu::conv_grad_x_phases_fits(shape_x(n)))
-    return "dilated, padding exceeds the kernel, or above 256 taps";
+ir::Refusal refuse_x_phases(const ConvShape& s) {
+  if (!cpu::conv_grad_x_phases_fits(s)) return "dilated, padding exceeds the kernel, or above 256 taps";
   return std::nullopt;
 }
 
-ir::Refusal refuse_not_depthwise(const cpu::ConvShape& s) {
-  if (cpu::depthwise_grad_fits(s)) return std::nullopt;
-  return base::concat(s.groups, " groups of ", s.c, " channels: not depthwise");
-}
-
-ir::Refusal refuse_x_depthwise(const ir::NodeView& n) {
-  if (const auto why = refuse_x(n)) return why;
-  return refuse_not_depthwise(shape_x(n));
-}
-
-ir::Refusal refuse_sums(const ir::NodeView& n) {
-  if (n.out.size() > 1) return "does not sum dy";
+ir::Refusal refuse_sums_or_planes(ImageLayout layout, bool sums) {
+  if (sums) return "does not sum dy";
+  if (layout == ImageLayout::nchw) return "reads nchw";
   return std::nullopt;
 }
 
-ir::Refusal refuse_w_depthwise(const ir::NodeView& n) {
-  if (const auto why = refuse_w(n)) return why;
-  if (const auto why = refuse_sums(n)) return why;
-  if (conv_reads_nchw(n)) return "reads nchw";
-  return refuse_not_depthwise(shape_w(n));
+ir::Refusal refuse_w_depthwise(const ConvShape& s, ImageLayout layout, bool sums) {
+  if (const auto why = refuse_sums_or_planes(layout, sums)) return why;
+  return refuse_not_depthwise(s);
 }
 
-using GradX = void (*)(const cpu::ConvGradXArgs&, void*, base::ThreadPool&);
-using Bytes = size_t (*)(const cpu::ConvShape&, int);
-
-std::function<ir::BoundKernel(const ir::KernelInit&)> prepare_x(GradX run, Bytes bytes) {
-  return [run, bytes](const ir::KernelInit& init) {
-    const cpu::ConvShape shape = shape_x(init.node);
-    ir::BoundKernel bound{.workspace_bytes = static_cast<int64_t>(bytes(shape, init.threads))};
-    bound.run = [=](const ir::RunArgs& args) {
-      run({shape, in_ptr<float>(args, 0), in_ptr<float>(args, 1), out_ptr<float>(args, 0)}, args.workspace,
-          cpu::pool_of(args.stream));
-    };
-    return bound;
-  };
-}
-
-cpu::ImageLayout layout_of(const ir::NodeView& n) {
-  return conv_reads_nchw(n) ? cpu::ImageLayout::nchw : cpu::ImageLayout::nhwc;
-}
-
-ir::Refusal refuse_w_lines(const ir::NodeView& n) {
-  if (const auto why = refuse_w(n)) return why;
-  if (!cpu::conv_grad_w_lines_fits(shape_w(n), layout_of(n)))
-    return "16 input channels or more, groups, dilation";
-  if (n.out.size() > 1 && !cpu::conv_grad_w_lines_sums(shape_w(n))) return "taps fill whole vectors";
+ir::Refusal refuse_w_grouped(const ConvShape& s, ImageLayout layout, bool sums) {
+  if (const auto why = refuse_sums_or_planes(layout, sums)) return why;
+  if (!cpu::grouped_grad_w_pays(s)) return kNotManyGroups;
   return std::nullopt;
 }
 
-ir::Refusal refuse_w_columns(const ir::NodeView& n) {
-  if (const auto why = refuse_w(n)) return why;
-  if (const auto why = refuse_sums(n)) return why;
-  if (!cpu::conv_grad_w_columns_fits(shape_w(n), layout_of(n))) return "reads nchw";
+ir::Refusal refuse_w_lines(const ConvShape& s, ImageLayout layout, bool sums) {
+  if (!cpu::conv_grad_w_lines_fits(s, layout)) return "16 input channels or more, groups, dilation";
+  if (sums && !cpu::conv_grad_w_lines_sums(s)) return "taps fill whole vectors";
   return std::nullopt;
 }
 
-ir::Refusal refuse_w_winograd(const ir::NodeView& n) {
-  if (const auto why = refuse_w(n)) return why;
-  if (const auto why = refuse_sums(n)) return why;
-  const cpu::ConvShape s = shape_w(n);
+ir::Refusal refuse_w_winograd(const ConvShape& s, ImageLayout layout, bool sums) {
+  if (const auto why = refuse_sums_or_planes(layout, sums)) return why;
   if (const auto why = refuse_not_three_by_three(s)) return why;
-  if (layout_of(n) == cpu::ImageLayout::nchw) return "reads nchw";
   if (!cpu::winograd_fits(s)) return "padding is above 2";
   if (s.out_h() < 4 || s.out_w() < 4) return base::concat("output of ", s.out_h(), " x ", s.out_w());
   return std::nullopt;
 }
 
-cpu::ConvGradWArgs args_w(const cpu::ConvShape& shape, cpu::ImageLayout layout, const ir::RunArgs& args) {
-  return {shape, in_ptr<float>(args, 0), layout, in_ptr<float>(args, 1), out_ptr<float>(args, 0)};
+ir::Refusal refuse_w_columns(const ConvShape& s, ImageLayout layout, bool sums) {
+  if (const auto why = refuse_sums_or_planes(layout, sums)) return why;
+  if (!cpu::conv_grad_w_columns_fits(s, layout)) return "no pixels";
+  return std::nullopt;
 }
 
-ir::BoundKernel prepare_w_lines(const ir::KernelInit& init) {
-  const cpu::ConvShape shape = shape_w(init.node);
-  const cpu::ImageLayout layout = layout_of(init.node);
-  ir::BoundKernel bound{.workspace_bytes =
-                            static_cast<int64_t>(cpu::conv_grad_w_lines_bytes(shape, layout, init.threads))};
-  const bool sums = init.node.out.size() > 1;
-  bound.run = [=](const ir::RunArgs& args) {
-    cpu::ConvGradWArgs a = args_w(shape, layout, args);
-    if (sums) a.db = out_ptr<float>(args, 1);
-    cpu::conv_grad_w_lines(a, args.workspace, cpu::pool_of(args.stream));
+/// Workspace of a form that reads channels last alone.
+template <size_t (*kBytes)(const ConvShape&, int)>
+size_t of_channels_last(const ConvShape& s, ImageLayout, int threads) {
+  return kBytes(s, threads);
+}
+
+ir::Kernel kernel_of(const ConvGradXForm& form) {
+  ir::Kernel kernel{.name = form.name};
+  kernel.refuse = [form](const ir::NodeView& n) -> ir::Refusal {
+    if (const auto why = refuse_x(n)) return why;
+    return form.refuse(shape_x(n));
   };
-  return bound;
-}
-
-using GradW = void (*)(const cpu::ConvGradWArgs&, void*, base::ThreadPool&);
-
-std::function<ir::BoundKernel(const ir::KernelInit&)> prepare_w(GradW run, Bytes bytes) {
-  return [run, bytes](const ir::KernelInit& init) {
-    const cpu::ConvShape shape = shape_w(init.node);
-    ir::BoundKernel bound{.workspace_bytes = static_cast<int64_t>(bytes(shape, init.threads))};
+  kernel.prepare = [form](const ir::KernelInit& init) {
+    const ConvShape shape = shape_x(init.node);
+    ir::BoundKernel bound{.workspace_bytes = static_cast<int64_t>(form.bytes(shape, init.threads))};
     bound.run = [=](const ir::RunArgs& args) {
-      run(args_w(shape, cpu::ImageLayout::nhwc, args), args.workspace, cpu::pool_of(args.stream));
+      form.run({shape, in_ptr<float>(args, 0), in_ptr<float>(args, 1), out_ptr<float>(args, 0)},
+               args.workspace, cpu::pool_of(args.stream));
     };
     return bound;
   };
+  return kernel;
+}
+
+ir::Kernel kernel_of(const ConvGradWForm& form) {
+  ir::Kernel kernel{.name = form.name};
+  kernel.refuse = [form](const ir::NodeView& n) -> ir::Refusal {
+    if (const auto why = refuse_w(n)) return why;
+    return form.refuse(shape_w(n), layout_of(n), n.out.size() > 1);
+  };
+  kernel.prepare = [form](const ir::KernelInit& init) {
+    const ConvShape shape = shape_w(init.node);
+    const ImageLayout layout = layout_of(init.node);
+    ir::BoundKernel bound{.workspace_bytes = static_cast<int64_t>(form.bytes(shape, layout, init.threads))};
+    bound.run = [=, sums = init.node.out.size() > 1](const ir::RunArgs& args) {
+      cpu::ConvGradWArgs a{shape, in_ptr<float>(args, 0), layout, in_ptr<float>(args, 1),
+                           out_ptr<float>(args, 0)};
+      if (sums) a.db = out_ptr<float>(args, 1);
+      form.run(a, args.workspace, cpu::pool_of(args.stream));
+    };
+    return bound;
+  };
+  return kernel;
+}
+
+template <class Form>
+std::vector<ir::Kernel> kernels_of(const std::vector<Form>& forms, ir::Kernel depth) {
+  std::vector<ir::Kernel> kernels;
+  for (const Form& form : forms) kernels.push_back(kernel_of(form));
+  kernels.push_back(std::move(depth));
+  return faster(std::move(kernels), {});
 }
 
 }  // namespace
 
+const std::vector<ConvGradXForm>& conv_grad_x_forms() {
+  static const std::vector<ConvGradXForm> forms{
+      {"depthwise", refuse_not_depthwise, cpu::depthwise_grad_x_bytes, cpu::depthwise_grad_x},
+      {"grouped", refuse_x_grouped, cpu::grouped_grad_x_bytes, cpu::grouped_grad_x},
+      {"winograd", refuse_x_winograd, cpu::conv_grad_x_winograd_bytes, cpu::conv_grad_x_winograd},
+      {"implicit_gemm", refuse_x_direct, cpu::conv_grad_x_direct_bytes, cpu::conv_grad_x_direct},
+      {"phases", refuse_x_phases, cpu::conv_grad_x_phases_bytes, cpu::conv_grad_x_phases}};
+  return forms;
+}
+
+const std::vector<ConvGradWForm>& conv_grad_w_forms() {
+  static const std::vector<ConvGradWForm> forms{
+      {"depthwise", refuse_w_depthwise, of_channels_last<cpu::depthwise_grad_w_bytes>, cpu::depthwise_grad_w},
+      {"grouped", refuse_w_grouped, of_channels_last<cpu::grouped_grad_w_bytes>, cpu::grouped_grad_w},
+      {"lines", refuse_w_lines, cpu::conv_grad_w_lines_bytes, cpu::conv_grad_w_lines},
+      {"winograd", refuse_w_winograd, of_channels_last<cpu::winograd_grad_w_bytes>, cpu::winograd_grad_w},
+      {"columns", refuse_w_columns, of_channels_last<cpu::conv_grad_w_columns_bytes>,
+       cpu::conv_grad_w_columns}};
+  return forms;
+}
+
 std::vector<ir::Kernel> conv_nhwc_grad_x_cpu_kernels() {
-  return faster({{.name = "depthwise",
-                  .refuse = refuse_x_depthwise,
-                  .prepare = prepare_x(cpu::depthwise_grad_x, cpu::depthwise_grad_x_bytes)},
-                 {.name = "winograd",
-                  .refuse = refuse_x_winograd,
-                  .prepare = prepare_x(cpu::conv_grad_x_winograd, cpu::conv_grad_x_winograd_bytes)},
-                 {.name = "implicit_gemm",
-                  .refuse = refuse_x_direct,
-                  .prepare = prepare_x(cpu::conv_grad_x_direct, cpu::conv_grad_x_direct_bytes)},
-                 {.name = "phases",
-                  .refuse = refuse_x_phases,
-                  .prepare = prepare_x(cpu::conv_grad_x_phases, cpu::conv_grad_x_phases_bytes)}},
-                {});
+  return kernels_of(conv_grad_x_forms(), conv_depth_grad_x_kernel());
 }
 
 std::vector<ir::Kernel> conv_nhwc_grad_w_cpu_kernels() {
-  return faster({{.name = "depthwise",
-                  .refuse = refuse_w_depthwise,
-                  .prepare = prepare_w(cpu::depthwise_grad_w, cpu::depthwise_grad_w_bytes)},
-                 {.name = "lines", .refuse = refuse_w_lines, .prepare = prepare_w_lines},
-                 {.name = "winograd",
-                  .refuse = refuse_w_winograd,
-                  .prepare = prepare_w(cpu::winograd_grad_w, cpu::winograd_grad_w_bytes)},
-                 {.name = "columns",
-                  .refuse = refuse_w_columns,
-                  .prepare = prepare_w(cpu::conv_grad_w_columns, cpu::conv_grad_w_columns_bytes)}},
-                {});
+  return kernels_of(conv_grad_w_forms(), conv_depth_grad_w_kernel());
 }
 
 }  // namespace trireme::ops

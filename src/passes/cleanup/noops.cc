@@ -79,8 +79,9 @@ bool remove_one(Rewriter& rw, const Node& node) {
   const bool plain_dropout =
       op == "dropout" && (node.in.size() < 3 || node.in[2] == ir::kNoValue || rw.is_scalar(node.in[2], 0)) &&
       (node.out.size() < 2 || node.out[1] == ir::kNoValue || rw.uses(node.out[1]) == 0);
-  const bool same_cast =
-      op == "cast" && rw.graph().type(node.in[0]).dtype == rw.graph().type(node.out[0]).dtype;
+  // A cast to the type of another tensor reads nothing else of it.
+  const bool same_cast = (op == "cast" || op == "cast_like") &&
+                         rw.graph().type(node.in[0]).dtype == rw.graph().type(node.out[0]).dtype;
   if (op == "identity" || plain_dropout || same_cast) {
     rw.replace(node.out[0], node.in[0]);
     return true;

@@ -17,10 +17,32 @@ bool is_matrix(const Rewriter& rw, ValueId id) {
   return dims && dims->size() == 2 && is_f32(rw, id) && tensor::element_count(*dims) > 0;
 }
 
+/// A weight matrix as a product reads it: as it is stored, or turned around.
+struct WeightMatrix {
+  ValueId id;
+  bool transposed = false;
+};
+
+/// Weights that change are not transposed ahead: products read them as they are stored.
+std::optional<WeightMatrix> weight_matrix(const Rewriter& rw, ValueId id) {
+  if (is_matrix(rw, id)) return WeightMatrix{id};
+  const auto turned = rw.producer(id, "transpose");
+  if (!turned || !is_matrix(rw, turned->in[0])) return std::nullopt;
+  if (turned->attrs.get_ints("perm") != std::vector<int64_t>{1, 0} && turned->attrs.has("perm"))
+    return std::nullopt;
+  return WeightMatrix{turned->in[0], true};
+}
+
+ir::Attrs layout_of(bool transposed) {
+  return transposed ? ir::Attrs{{"transposed", int64_t{1}}} : ir::Attrs{};
+}
+
 bool linear_from_matmul(Rewriter& rw, const Node& node) {
   const auto x = rw.dims(node.in[0]);
-  if (!x || x->size() < 2 || !is_f32(rw, node.in[0]) || !is_matrix(rw, node.in[1])) return false;
-  rw.replace(node.out[0], rw.add("linear", {node.in[0], node.in[1]}, {}, node.from));
+  if (!x || x->size() < 2 || !is_f32(rw, node.in[0])) return false;
+  const auto w = weight_matrix(rw, node.in[1]);
+  if (!w) return false;
+  rw.replace(node.out[0], rw.add("linear", {node.in[0], w->id}, layout_of(w->transposed), node.from));
   return true;
 }
 

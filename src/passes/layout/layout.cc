@@ -31,12 +31,10 @@ void finish(Rewriter& rw, const Node& node, ValueId y) {
 }
 
 bool convert_conv(Rewriter& rw, const Node& node) {
-  const auto w = rw.weight_dims(node.in[1]);
+  const auto w = rw.dims(node.in[1]);
   const bool has_bias = node.in.size() > 2 && node.in[2] != ir::kNoValue;
   const size_t axes = spatial_axes(rw, node.in[0]);
   if (axes == 0 || !w || w->size() != axes + 2) return false;
-  // Only constant weights have a kernel of three spatial axes (ops/conv/conv_kernels_cpu.h).
-  if (axes == 3 && rw.known(node.in[1]) == nullptr) return false;
   std::vector<ValueId> in{to_last(rw, node.in[0], node.from), node.in[1]};
   if (has_bias) in.push_back(node.in[2]);
   finish(rw, node, rw.add("conv_nhwc", std::move(in), node.attrs, node.from));

@@ -20,6 +20,8 @@
 #include "passes/layout/layout.h"
 #include "passes/layout/moves.h"
 #include "passes/precision/blocks.h"
+#include "passes/precision/byte_maps.h"
+#include "passes/precision/byte_moves.h"
 #include "passes/precision/casts.h"
 #include "passes/precision/quantized.h"
 
@@ -31,6 +33,8 @@ const std::vector<Pass>& prepare_passes() {
       {"integer", "quantize/dequantize pairs become integer products and sums", use_integer_kernels},
       {"fold", "computes nodes whose operands are constant", fold_constants},
       {"blocks", "products and lookups read weights in blocks as they are stored", keep_blocks},
+      {"byte_moves", "quantized values are moved as bytes", move_bytes},
+      {"byte_maps", "functions of one 8-bit tensor become tables", use_byte_maps},
       {"batch_norm", "folds batch normalization into the convolution before it", fold_batch_norm},
   };
   return list;

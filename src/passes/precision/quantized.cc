@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "ops/dense/activation.h"
 #include "passes/rewriter.h"
 
 namespace trireme::passes {
@@ -85,33 +86,49 @@ std::vector<double> product_steps(const Rewriter& rw, const Quantized& x, const 
   return steps;
 }
 
-/// The only reader of `id`, if it is a node of op `op`.
+/// The only reader of `id`.
 std::optional<Node> only_reader(const Rewriter& rw, const std::vector<std::vector<ir::NodeId>>& readers,
-                                ValueId id, std::string_view op) {
+                                ValueId id) {
   if (!rw.single_use(id) || ir::index(id) >= readers.size()) return std::nullopt;
   for (ir::NodeId n : readers[ir::index(id)]) {
     const Node& node = rw.graph().node(n);
-    if (node.op != nullptr && node.op_name() == op && rw.uses(node.out[0]) > 0) return node;
+    if (node.op != nullptr && rw.uses(node.out[0]) > 0) return node;
   }
   return std::nullopt;
 }
 
-/// What follows a product: an optional relu, an optional quantization.
+/// The attributes of a clamp that integer kernels end with; nullopt for any other node.
+std::optional<ir::Attrs> clamp_of(const Rewriter& rw, const Node& node) {
+  auto attrs = ops::ending_of(node.op_name(), rw.graph().view(node));
+  if (!attrs) return std::nullopt;
+  const ops::ActivationKind kind = ops::activation_of(*attrs).kind;
+  if (kind != ops::ActivationKind::relu && kind != ops::ActivationKind::clip) return std::nullopt;
+  return attrs;
+}
+
+/// What follows a product: an optional clamp, an optional quantization.
 struct Tail {
-  ValueId last;  ///< the value the integer op replaces
-  bool relu = false;
+  ValueId last;     ///< the value the integer op replaces
+  ir::Attrs clamp;  ///< empty: none
   std::optional<Quantized> out;
+
+  void add_to(ir::Attrs& attrs) const {
+    for (const auto& [name, value] : clamp.items()) attrs.set(name, value);
+  }
 };
 
 Tail tail_of(Rewriter& rw, ValueId id) {
   const auto readers = rw.graph().uses();
-  Tail tail{.last = id, .relu = false, .out = std::nullopt};
-  if (const auto relu = only_reader(rw, readers, tail.last, "relu")) {
-    tail.relu = true;
-    tail.last = relu->out[0];
+  Tail tail{.last = id, .clamp = {}, .out = std::nullopt};
+  const auto after = only_reader(rw, readers, id);
+  if (const auto clamp = after ? clamp_of(rw, *after) : std::nullopt) {
+    tail.clamp = *clamp;
+    tail.last = after->out[0];
   }
-  const auto quantize = only_reader(rw, readers, tail.last, "quantize_linear");
-  if (!quantize || !is_8_bit(rw.graph().type(quantize->out[0]).dtype)) return tail;
+  const auto quantize = only_reader(rw, readers, tail.last);
+  if (!quantize || quantize->op_name() != "quantize_linear" ||
+      !is_8_bit(rw.graph().type(quantize->out[0]).dtype))
+    return tail;
   const auto out = parameters(rw, *quantize, rw.graph().type(quantize->out[0]).dtype);
   if (out && per_tensor(rw, *out)) {
     tail.out = out;
@@ -138,10 +155,44 @@ struct Product {
   std::optional<Tensor> bias;
 };
 
+/// An input with a scale for each channel, where each channel has sums of its own: the scales of the weights
+/// take those of the input. All channels have one zero point. Scales of one value stay as they are.
+bool fold_channel_scales(Rewriter& rw, const Node& node, Quantized& x, Quantized& w) {
+  if (per_tensor(rw, x)) return true;
+  const Tensor *weights = rw.known(w.q), *ws = rw.known(w.scale), *xs = rw.known(x.scale);
+  const tensor::Shape& shape = rw.graph().type(x.q).shape;
+  if (weights == nullptr || !shape.has_rank() || weights->rank() < 3 || xs->rank() != 1) return false;
+  const int64_t channels = xs->elements();
+  const bool is_depthwise =
+      node.attrs.get_int("group", 1) == channels && weights->dims()[0] == channels && weights->dims()[1] == 1;
+  const std::vector<int64_t> zeros = rw.known(x.zero)->to_ints();
+  const bool one_zero = std::all_of(zeros.begin(), zeros.end(), [&](int64_t z) { return z == zeros[0]; });
+  if (!is_depthwise || !one_zero || ir::normal_axis(x.axis, shape.rank()) != 1) return false;
+  if (ws->elements() != 1 && ws->elements() != channels) return false;
+  std::vector<float> product;
+  const std::vector<double> a = xs->to_doubles(), b = ws->to_doubles();
+  for (size_t c = 0; c < a.size(); ++c)
+    product.push_back(static_cast<float>(a[c] * b[b.size() == 1 ? 0 : c]));
+  // A weight's zero point has as many elements as there are scales.
+  const std::vector<int64_t> w_zeros = rw.known(w.zero)->to_ints();
+  Tensor zero = Tensor::empty(weights->dtype(), {channels});
+  for (size_t c = 0; c < product.size(); ++c)
+    reinterpret_cast<uint8_t*>(zero.mutable_raw())[c] =
+        static_cast<uint8_t>(w_zeros[w_zeros.size() == 1 ? 0 : c]);
+  const bool is_signed = rw.graph().type(x.q).dtype == DType::i8;
+  x.zero = rw.constant(is_signed ? Tensor::scalar<int8_t>(static_cast<int8_t>(zeros[0]))
+                                 : Tensor::scalar<uint8_t>(static_cast<uint8_t>(zeros[0])));
+  x.scale = rw.constant(Tensor::scalar<float>(1));
+  w.scale = rw.constant(Tensor::from<float>({channels}, std::span<const float>(product)));
+  w.zero = rw.constant(zero);
+  w.axis = 0;
+  return true;
+}
+
 /// Operands 0 to 2 of a conv or gemm if they are all quantized and the weights constant.
 std::optional<Product> product_of(Rewriter& rw, const Node& node, int64_t channels_axis) {
-  const auto x = dequantized(rw, node.in[0]), w = dequantized(rw, node.in[1]);
-  if (!x || !w || !per_tensor(rw, *x) || rw.known(w->q) == nullptr) return std::nullopt;
+  auto x = dequantized(rw, node.in[0]), w = dequantized(rw, node.in[1]);
+  if (!x || !w || rw.known(w->q) == nullptr || !fold_channel_scales(rw, node, *x, *w)) return std::nullopt;
   const Tensor& weights = *rw.known(w->q);
   const int64_t channels = weights.dims()[static_cast<size_t>(channels_axis)];
   const int64_t scales = rw.known(w->scale)->elements();
@@ -166,7 +217,7 @@ bool convert_conv(Rewriter& rw, const Node& node) {
   std::vector<ValueId> in = product_operands(x, p->x, p->w, tail);
   if (p->bias) in.push_back(rw.constant(*p->bias));
   ir::Attrs attrs = node.attrs;
-  if (tail.relu) attrs.set("activation", std::string("relu"));
+  tail.add_to(attrs);
   const ValueId y = rw.add("qconv_nhwc", std::move(in), std::move(attrs), node.from);
   rw.replace(tail.last, rw.add("transpose", {y}, {{"perm", std::vector<int64_t>{0, 3, 1, 2}}}, node.from));
   return true;
@@ -185,8 +236,62 @@ bool convert_gemm(Rewriter& rw, const Node& node) {
   std::vector<ValueId> in = product_operands(p->x.q, p->x, p->w, tail);
   if (p->bias) in.push_back(rw.constant(*p->bias));
   ir::Attrs attrs{{"transposed", int64_t{transposed}}};
-  if (tail.relu) attrs.set("activation", std::string("relu"));
+  tail.add_to(attrs);
   rw.replace(tail.last, rw.add("qlinear", std::move(in), std::move(attrs), node.from));
+  return true;
+}
+
+/// A product of two computed operands of one scale each.
+bool convert_matmul(Rewriter& rw, const Node& node) {
+  const auto a = dequantized(rw, node.in[0]), b = dequantized(rw, node.in[1]);
+  if (!a || !b || !per_tensor(rw, *a) || !per_tensor(rw, *b)) return false;
+  if (rw.graph().type(node.out[0]).dtype != DType::f32) return false;
+  for (const Quantized& v : {*a, *b}) {
+    const tensor::Shape& shape = rw.graph().type(v.q).shape;
+    if (!shape.has_rank() || shape.rank() < 2) return false;
+  }
+  Tail tail = tail_of(rw, node.out[0]);
+  if (!tail.clamp.items().empty()) tail = {.last = node.out[0], .clamp = {}, .out = std::nullopt};
+  std::vector<ValueId> in{a->q, a->scale, a->zero, b->q, b->scale, b->zero};
+  if (tail.out) in.insert(in.end(), {tail.out->scale, tail.out->zero});
+  rw.replace(tail.last, rw.add("qmatmul", std::move(in), {}, node.from));
+  return true;
+}
+
+/// The operands x, w and y of ONNX's own quantized products: scales and zero points constant, all but those
+/// of the weights of one value.
+bool has_plain_parameters(const Rewriter& rw, const Node& node) {
+  for (size_t i : {1, 2, 4, 5, 6, 7}) {
+    if (node.in[i] == ir::kNoValue || rw.known(node.in[i]) == nullptr) return false;
+    if (i != 4 && i != 5 && rw.known(node.in[i])->elements() != 1) return false;
+  }
+  const auto type = [&](size_t i) { return rw.graph().type(node.in[i]).dtype; };
+  return is_8_bit(type(0)) && is_8_bit(type(3)) && is_8_bit(type(7));
+}
+
+/// The operator of the QOperator format: the operands of qconv_nhwc, channels first.
+bool convert_qlinear_conv(Rewriter& rw, const Node& node) {
+  const tensor::Shape& w = rw.graph().type(node.in[3]).shape;
+  if (!has_plain_parameters(rw, node) || rw.known(node.in[3]) == nullptr || w.rank() != 4) return false;
+  if (node.in.size() > 8 && node.in[8] != ir::kNoValue && rw.known(node.in[8]) == nullptr) return false;
+  std::vector<ValueId> in = node.in;
+  in[0] = rw.add("transpose", {in[0]}, {{"perm", std::vector<int64_t>{0, 2, 3, 1}}}, node.from);
+  const ValueId y = rw.add("qconv_nhwc", std::move(in), node.attrs, node.from);
+  rw.replace(node.out[0], rw.add("transpose", {y}, {{"perm", std::vector<int64_t>{0, 3, 1, 2}}}, node.from));
+  return true;
+}
+
+bool convert_qlinear_matmul(Rewriter& rw, const Node& node) {
+  if (!has_plain_parameters(rw, node)) return false;
+  const tensor::Shape &a = rw.graph().type(node.in[0]).shape, &b = rw.graph().type(node.in[3]).shape;
+  if (!a.has_rank() || !b.has_rank() || a.rank() < 2 || b.rank() < 2) return false;
+  const int64_t scales = rw.known(node.in[4])->elements(), zeros = rw.known(node.in[5])->elements();
+  if (rw.known(node.in[3]) != nullptr && b.rank() == 2) {
+    rw.replace(node.out[0], rw.add("qlinear", node.in, {{"transposed", int64_t{0}}}, node.from));
+    return true;
+  }
+  if (scales != 1 || zeros != 1) return false;
+  rw.replace(node.out[0], rw.add("qmatmul", node.in, {}, node.from));
   return true;
 }
 
@@ -203,7 +308,7 @@ bool convert_add(Rewriter& rw, const Node& node) {
   const Tail tail = tail_of(rw, node.out[0]);
   if (!tail.out) return false;
   ir::Attrs attrs;
-  if (tail.relu) attrs.set("activation", std::string("relu"));
+  tail.add_to(attrs);
   rw.replace(
       tail.last,
       rw.add("qadd", {a->q, a->scale, a->zero, b->q, b->scale, b->zero, tail.out->scale, tail.out->zero},
@@ -218,7 +323,10 @@ size_t use_integer_kernels(ir::Graph& graph) {
   return rw.for_each([&](ir::NodeId, const Node& node) {
     if (node.out.empty() || node.out[0] == ir::kNoValue || rw.uses(node.out[0]) == 0) return false;
     if (node.op_name() == "conv") return convert_conv(rw, node);
-    if (node.op_name() == "gemm" || node.op_name() == "matmul") return convert_gemm(rw, node);
+    if (node.op_name() == "gemm") return convert_gemm(rw, node);
+    if (node.op_name() == "matmul") return convert_gemm(rw, node) || convert_matmul(rw, node);
+    if (node.op_name() == "qlinear_conv") return convert_qlinear_conv(rw, node);
+    if (node.op_name() == "qlinear_matmul") return convert_qlinear_matmul(rw, node);
     return node.op_name() == "add" && convert_add(rw, node);
   });
 }

@@ -179,20 +179,49 @@ bool conv_grad_x_phases_fits(const ConvShape& s) {
   return fits;
 }
 
-size_t conv_grad_x_phases_bytes(const ConvShape& s, int threads) {
-  size_t most = 0;
+void for_backward_parts(const ConvShape& s, const std::function<void(const BackwardPart&)>& visit) {
   for_phases(s, nullptr, [&](const Phase& p) {
-    if (p.empty()) return;
+    if (!p.empty()) visit({p.over_dy, p.view});
+  });
+}
+
+size_t conv_grad_x_parts_bytes(
+    const ConvShape& s, int threads,
+    const std::function<size_t(const ConvShape&, const WeightView&, int threads)>& bytes) {
+  size_t most = 0;
+  for_backward_parts(s, [&](const BackwardPart& p) {
     // The last images may be fewer, and a product of fewer rows may be cut to need more.
     for (const int64_t images : {phase_images(s), s.n % phase_images(s)}) {
       if (images == 0) continue;
       ConvShape b = p.over_dy;
       b.n = images;
-      most = std::max(
-          most, align64(packed_view_bytes(p.view)) + conv2d_workspace_bytes(b, ImageLayout::nhwc, threads));
+      most = std::max(most, bytes(b, p.view, threads));
     }
   });
   return most + phase_row_bytes(s) + 128;
+}
+
+void conv_grad_x_parts(const ConvGradXArgs& a, void* workspace, base::ThreadPool& pool,
+                       const std::function<void(const BackwardPart&, void*, base::ThreadPool&)>& run) {
+  const ConvShape& s = a.shape;
+  float* rows = reinterpret_cast<float*>(align64(workspace));
+  char* memory = reinterpret_cast<char*>(rows) + phase_row_bytes(s);
+  const int64_t most = phase_images(s), image = s.h * s.w * s.c;
+  for_phases(s, a.weights, [&](const Phase& p) {
+    if (p.empty()) return interleave(s, p, {s.n, nullptr, a.dx, nullptr}, pool);
+    for (int64_t n = 0; n < s.n; n += most) {
+      BackwardPart part{p.over_dy, p.view, a.dy + n * p.over_dy.h * p.over_dy.w * s.oc, rows};
+      part.over_dy.n = std::min(most, s.n - n);
+      run(part, memory, pool);
+      interleave(s, p, {part.over_dy.n, rows, a.dx + n * image, nullptr}, pool);
+    }
+  });
+}
+
+size_t conv_grad_x_phases_bytes(const ConvShape& s, int threads) {
+  return conv_grad_x_parts_bytes(s, threads, [](const ConvShape& b, const WeightView& view, int team) {
+    return align64(packed_view_bytes(view)) + conv2d_workspace_bytes(b, ImageLayout::nhwc, team);
+  });
 }
 
 size_t packed_phases_bytes(const ConvShape& s) {

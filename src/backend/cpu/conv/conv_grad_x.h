@@ -1,6 +1,8 @@
 // The gradient of a channels-last convolution towards its input, on weights that change every step.
 #pragma once
 
+#include <functional>
+
 #include "backend/cpu/conv/conv_pack.h"
 
 namespace trireme::cpu {
@@ -40,6 +42,25 @@ void conv_grad_x_winograd(const ConvGradXArgs& args, void* workspace, base::Thre
 /// True for any stride, with dilation 1.
 bool conv_grad_x_phases_fits(const ConvShape& shape);
 size_t conv_grad_x_phases_bytes(const ConvShape& shape, int threads);
+
+/// A convolution of stride 1 over dy that gives the gradient of some pixels of x: `rows` [n, h, w, c] of
+/// them.
+struct BackwardPart {
+  ConvShape over_dy;
+  WeightView view;
+  const float* dy = nullptr;
+  float* rows = nullptr;
+};
+
+/// Calls visit for the phases that have taps, without data.
+void for_backward_parts(const ConvShape& shape, const std::function<void(const BackwardPart&)>& visit);
+
+/// The same phases as conv_grad_x_phases, each run by `run` in `bytes` of workspace. Weights are not ahead.
+size_t conv_grad_x_parts_bytes(
+    const ConvShape& shape, int threads,
+    const std::function<size_t(const ConvShape&, const WeightView&, int threads)>& bytes);
+void conv_grad_x_parts(const ConvGradXArgs& args, void* workspace, base::ThreadPool& pool,
+                       const std::function<void(const BackwardPart&, void*, base::ThreadPool&)>& run);
 
 /// The weights of all phases: each tap is in one of them, with channels padded to whole panels.
 size_t packed_phases_bytes(const ConvShape& shape);

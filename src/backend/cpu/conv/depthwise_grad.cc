@@ -18,6 +18,8 @@
 #define TRIREME_DEPTHWISE_GRAD_LINES
 namespace trireme::cpu {
 
+constexpr int kMostKernel = 32;  // along an axis, where strides make a pixel gather its windows
+
 /// One line of dx [w, c] from the image's dy [oh, ow, c] and weights [kh, kw, c].
 struct DepthwiseGradXLine {
   const ConvShape* shape;
@@ -50,26 +52,54 @@ HWY_INLINE void store_some(VF v, float* p, size_t n) {
   n >= kLanes ? hn::StoreU(v, kF, p) : store_n(v, p, n);
 }
 
+/// The sum of `count` products of pixels of dy and taps, all channels; the first vectors four at a time.
+HWY_INLINE void sum_windows(const float* const* dy, const float* const* taps, int count, int64_t channels,
+                            float* dx) {
+  constexpr int64_t kW = static_cast<int64_t>(kLanes);
+  int64_t c = 0;
+  for (; c + 4 * kW <= channels; c += 4 * kW) {
+    VF sum[4] = {set(0.0f), set(0.0f), set(0.0f), set(0.0f)};
+    for (int t = 0; t < count; ++t) {
+#pragma GCC unroll 4
+      for (int v = 0; v < 4; ++v)
+        sum[v] = hn::MulAdd(hn::LoadU(kF, dy[t] + c + v * kW), hn::LoadU(kF, taps[t] + c + v * kW), sum[v]);
+    }
+#pragma GCC unroll 4
+    for (int v = 0; v < 4; ++v) hn::StoreU(sum[v], kF, dx + c + v * kW);
+  }
+  for (; c < channels; c += kW) {
+    const size_t left = static_cast<size_t>(channels - c);
+    VF sum = set(0.0f);
+    for (int t = 0; t < count; ++t)
+      sum = hn::MulAdd(load_some(dy[t] + c, left), load_some(taps[t] + c, left), sum);
+    store_some(sum, dx + c, left);
+  }
+}
+
 void grad_x_line(const DepthwiseGradXLine& line) {
   const ConvShape& s = *line.shape;
   const int64_t oh = s.out_h(), ow = s.out_w();
+  const float* rows[kMostKernel];  // of dy, each with its kernel row
+  int kernel_rows[kMostKernel];
+  int count = 0;
+  for (int i = 0; i < s.kh; ++i) {
+    const int64_t down = line.ih + s.pad_top - int64_t{i} * s.dilation_h;
+    if (down < 0 || down % s.stride_h != 0 || down / s.stride_h >= oh) continue;
+    rows[count] = line.dy + down / s.stride_h * ow * s.c;
+    kernel_rows[count++] = i;
+  }
   for (int64_t iw = 0; iw < s.w; ++iw) {
-    for (int64_t c = 0; c < s.c; c += static_cast<int64_t>(kLanes)) {
-      const size_t left = static_cast<size_t>(s.c - c);
-      VF sum = set(0.0f);
-      for (int64_t i = 0; i < s.kh; ++i) {
-        const int64_t down = line.ih + s.pad_top - i * s.dilation_h;
-        if (down < 0 || down % s.stride_h != 0 || down / s.stride_h >= oh) continue;
-        const float* row = line.dy + down / s.stride_h * ow * s.c + c;
-        for (int64_t j = 0; j < s.kw; ++j) {
-          const int64_t right = iw + s.pad_left - j * s.dilation_w;
-          if (right < 0 || right % s.stride_w != 0 || right / s.stride_w >= ow) continue;
-          sum = hn::MulAdd(load_some(row + right / s.stride_w * s.c, left),
-                           load_some(line.weights + (i * s.kw + j) * s.c + c, left), sum);
-        }
+    const float *dy[kMostKernel * kMostKernel], *taps[kMostKernel * kMostKernel];
+    int windows = 0;
+    for (int r = 0; r < count; ++r) {
+      for (int j = 0; j < s.kw; ++j) {
+        const int64_t right = iw + s.pad_left - int64_t{j} * s.dilation_w;
+        if (right < 0 || right % s.stride_w != 0 || right / s.stride_w >= ow) continue;
+        dy[windows] = rows[r] + right / s.stride_w * s.c;
+        taps[windows++] = line.weights + (kernel_rows[r] * s.kw + j) * s.c;
       }
-      store_some(sum, line.dx + iw * s.c + c, left);
     }
+    sum_windows(dy, taps, windows, s.c, line.dx + iw * s.c);
   }
 }
 
@@ -135,7 +165,9 @@ bool turns_around(const ConvShape& s) {
 
 }  // namespace
 
-bool depthwise_grad_fits(const ConvShape& s) { return s.groups == s.c && s.oc == s.c; }
+bool depthwise_grad_fits(const ConvShape& s) {
+  return s.groups == s.c && s.oc == s.c && s.kh <= kMostKernel && s.kw <= kMostKernel;
+}
 
 size_t depthwise_grad_x_bytes(const ConvShape& s, int) {
   return static_cast<size_t>(s.c * s.kh * s.kw) * sizeof(float);

@@ -6,7 +6,7 @@
 
 namespace trireme::cpu {
 
-/// True for one group per channel and one output per channel.
+/// True for one group per channel and one output per channel, and kernels of at most 32 along an axis.
 bool depthwise_grad_fits(const ConvShape& shape);
 
 size_t depthwise_grad_x_bytes(const ConvShape& shape, int threads);

@@ -45,6 +45,36 @@ int32_t pack_column(const QuantMatrixB& b, int64_t n, int group, int width, int3
   return sum;
 }
 
+/// A panel of packed columns, and the sums of their weights.
+struct BytePanel {
+  int64_t first;     // column
+  int valid, width;  // columns there are, and with what fills the panel
+  int32_t* to;
+  int32_t* sums;  // [valid]
+};
+
+/// Columns of one run of rows in groups of four bytes: row by row of the source where a column's bytes lie
+/// apart, else column by column. Products of two computed operands pack in every run.
+void pack_byte_columns(const QuantMatrixB& b, const BytePanel& panel) {
+  constexpr int kGroup = 4;
+  const uint8_t flip = b.is_signed ? 0 : 128;  // u8 weights are packed minus 128
+  const uint8_t* data = static_cast<const uint8_t*>(b.data);
+  std::fill_n(panel.sums, panel.valid, 0);
+  for (int64_t k0 = 0; k0 < b.run; k0 += kGroup) {
+    uint8_t* row = reinterpret_cast<uint8_t*>(panel.to + k0 / kGroup * panel.width);
+    const int rows = static_cast<int>(std::min<int64_t>(kGroup, b.run - k0));
+    for (int i = 0; i < rows; ++i) {
+      const int64_t n0 = panel.first, step = b.transposed ? b.ld : 1;
+      const uint8_t* from = b.transposed ? data + n0 * b.ld + k0 + i : data + (k0 + i) * b.ld + n0;
+      for (int j = 0; j < panel.valid; ++j) {
+        const uint8_t byte = from[j * step] ^ flip;
+        row[j * kGroup + i] = byte;
+        panel.sums[j] += static_cast<int8_t>(byte);
+      }
+    }
+  }
+}
+
 }  // namespace
 
 size_t packed_quant_bytes(int64_t taps, int64_t run, int64_t n, Isa isa) {
@@ -66,7 +96,11 @@ PackedQuantMatrix pack_quant_b(const QuantMatrixB& b, void* memory, Isa isa) {
     const int valid = static_cast<int>(std::min<int64_t>(kernels.panel, b.n - n0));
     const int width = valid > kernels.width ? kernels.panel : kernels.width;
     std::memset(out, 0, static_cast<size_t>(groups * width) * sizeof(int32_t));
-    for (int j = 0; j < valid; ++j) sums[n0 + j] = pack_column(b, n0 + j, kernels.group, width, out + j);
+    if (kernels.group == 4 && b.taps == 1) {
+      pack_byte_columns(b, {n0, valid, width, out, sums + n0});
+    } else {
+      for (int j = 0; j < valid; ++j) sums[n0 + j] = pack_column(b, n0 + j, kernels.group, width, out + j);
+    }
     out += groups * width;
   }
   return packed;

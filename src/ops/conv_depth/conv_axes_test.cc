@@ -166,23 +166,52 @@ TEST(ConvAxes, ImagesDoNotSeeEachOther) {
   }
 }
 
-TEST(ConvAxes, GradientsOfLinesHaveFastKernels) {
+/// What training runs: weights that change, and both gradients.
+TEST(ConvAxes, TrainingHasFastKernels) {
   std::mt19937 random(23);
-  size_t to_x = 0, to_w = 0;
-  for (int i = 0; i < 30; ++i) {
-    const Layer l = random_layer(random, 1);
-    SCOPED_TRACE(tensor::to_string(l.x) + " by " + tensor::to_string(l.w));
+  size_t forward = 0, to_x = 0, to_w = 0;
+  for (int i = 0; i < 60; ++i) {
+    const size_t axes = i % 2 == 0 ? 1 : 3;
+    const Layer l = random_layer(random, axes);
+    SCOPED_TRACE(tensor::to_string(l.x) + " by " + tensor::to_string(l.w) + " " + l.attrs.to_string());
     const Tensor x = tests::random_tensor(l.x, 1), w = tests::random_tensor(l.w, 2),
                  dy = tests::random_tensor(l.y, 3);
+    forward += expect_close("conv_nhwc", l.attrs, operands(l), {0, 1});
     ir::Attrs attrs = l.attrs;
-    attrs.set("in_shape", Ints{l.x[1]});
+    attrs.set("in_shape", Ints(l.x.begin() + 1, l.x.end() - 1));
     to_x += expect_close("conv_nhwc_grad_x", attrs, {dy, w}, {0, 1});
     attrs = l.attrs;
-    attrs.set("kernel_shape", Ints{l.w[2]});
+    attrs.set("kernel_shape", Ints(l.w.begin() + 2, l.w.end()));
     to_w += expect_close("conv_nhwc_grad_w", attrs, {x, dy}, {0, 1});
   }
-  EXPECT_GE(to_x, 20u);
-  EXPECT_GE(to_w, 20u);
+  EXPECT_GE(forward, 55u);
+  EXPECT_GE(to_x, 40u);  // dilated ones at other strides than 1 have none
+  EXPECT_GE(to_w, 55u);
+}
+
+/// Layers of video networks whose taps in depth meet all slices, some, or one.
+TEST(ConvAxes, LayersOfVideoNetworksTrain) {
+  for (const int64_t depth : {1, 2, 5}) {
+    for (const int64_t stride : {1, 2}) {
+      for (const int64_t kernel : {1, 3}) {
+        const int64_t pad = kernel / 2, side = 9;
+        const int64_t out = (side - 1) / stride + 1, slices = (depth - 1) / stride + 1;
+        const Dims x{2, depth, side, side, 24}, w{32, 24, kernel, kernel, kernel}, y{2, slices, out, out, 32};
+        SCOPED_TRACE(tensor::to_string(x) + " by " + tensor::to_string(w));
+        const ir::Attrs attrs{{"strides", Ints{stride, stride, stride}},
+                              {"pads", Ints{pad, pad, pad, pad, pad, pad}}};
+        const Tensor dy = tests::random_tensor(y, 3);
+        ir::Attrs to_x = attrs, to_w = attrs;
+        to_x.set("in_shape", Ints{depth, side, side});
+        to_w.set("kernel_shape", Ints{kernel, kernel, kernel});
+        EXPECT_EQ(expect_close("conv_nhwc", attrs, {tests::random_tensor(x, 1), tests::random_tensor(w, 2)},
+                               {0, 1}),
+                  1u);
+        EXPECT_GE(expect_close("conv_nhwc_grad_x", to_x, {dy, tests::random_tensor(w, 2)}, {0, 1}), 1u);
+        EXPECT_GE(expect_close("conv_nhwc_grad_w", to_w, {tests::random_tensor(x, 1), dy}, {0, 1}), 1u);
+      }
+    }
+  }
 }
 
 }  // namespace

@@ -1,8 +1,9 @@
-// conv_nhwc of three spatial axes on CPU: the sum over taps in depth of convolutions of whole slices.
-#include "ops/conv/conv_kernels_cpu.h"
-
+// conv_nhwc of three spatial axes on CPU: the sum over taps in depth of convolutions of whole slices, on
+// weights that are packed ahead or, where they change, in the run.
+#include "backend/cpu/conv/conv_pack.h"
 #include "backend/cpu/conv/depthwise_nhwc.h"
 #include "backend/cpu/conv/winograd_nhwc.h"
+#include "ops/conv/conv_kernels_cpu.h"
 #include "backend/cpu/device/cpu_stream.h"
 #include "ops/conv/conv_shape_cpu.h"
 #include "ops/dense/epilogue_cpu.h"
@@ -62,7 +63,6 @@ DepthConv describe(const ir::NodeView& n) {
 ir::Refusal refuse(const ir::NodeView& n) {
   if (n.in[0].shape.rank() != 5) return "has no three spatial axes";
   if (n.in[0].dtype != tensor::DType::f32) return base::concat("operand is ", tensor::name_of(n.in[0].dtype));
-  if (n.value(1) == nullptr) return "weights are not constant";
   if (conv_reads_nchw(n)) return "reads nchw";
   if (activation_of(n.attrs).before_residual && n.present(3)) return "activates before the residual";
   const DepthConv conv = describe(n);
@@ -80,52 +80,103 @@ ir::Refusal refuse(const ir::NodeView& n) {
   return std::nullopt;
 }
 
+ir::Refusal refuse_constant(const ir::NodeView& n) {
+  if (n.value(1) == nullptr) return "weights are not constant";
+  return refuse(n);
+}
+
+ir::Refusal refuse_live(const ir::NodeView& n) {
+  if (n.value(1) != nullptr) return "weights are constant: packed once, ahead";
+  return refuse(n);
+}
+
 /// The weights of every tap in depth, packed as the engine reads them.
 struct DepthWeights {
-  PackMemory memory;
   std::vector<const float*> depthwise;
   std::vector<cpu::PackedWinograd> winograd;
   std::vector<cpu::PackedConv> implicit;
 };
 
+/// The same in memory of their own.
+struct KeptWeights {
+  PackMemory memory;
+  DepthWeights taps;
+};
+
 size_t tap_bytes(const DepthConv& conv) {
   const cpu::ConvShape& s = conv.slice;
+  size_t bytes = 0;
   switch (conv.engine) {
-    case Engine::depthwise: return static_cast<size_t>(s.c * s.kh * s.kw) * sizeof(float);
-    case Engine::winograd: return cpu::packed_winograd_bytes(s, conv.tile);
-    case Engine::implicit: break;
+    case Engine::depthwise: bytes = static_cast<size_t>(s.c * s.kh * s.kw) * sizeof(float); break;
+    case Engine::winograd:
+      bytes = std::max(cpu::packed_winograd_bytes(s, conv.tile),
+                       cpu::winograd_view_bytes(cpu::forward_view(s, nullptr), conv.tile));
+      break;
+    case Engine::implicit:
+      bytes = std::max(cpu::packed_conv_bytes(s), cpu::packed_view_bytes(cpu::forward_view(s, nullptr)));
+      break;
   }
-  return cpu::packed_conv_bytes(s);
+  return (bytes + 63) & ~size_t{63};
 }
 
-std::shared_ptr<const DepthWeights> pack(const DepthConv& conv, const tensor::Tensor& w,
-                                         base::SharedCache& packs) {
+int64_t tap_floats(const DepthConv& conv) {
+  return conv.slice.oc * (conv.slice.c / conv.slice.groups) * conv.slice.kh * conv.slice.kw;
+}
+
+/// Tap k in depth of weights w [oc, c / group, kd, kh, kw] as weights [oc, c / group, kh, kw].
+void take_tap(const DepthConv& conv, const float* w, int64_t k, float* tap) {
+  const int64_t points = int64_t{conv.slice.kh} * conv.slice.kw, pairs = tap_floats(conv) / points;
+  for (int64_t i = 0; i < pairs; ++i)
+    std::copy_n(w + (i * conv.taps() + k) * points, points, tap + i * points);
+}
+
+std::shared_ptr<const KeptWeights> pack(const DepthConv& conv, const tensor::Tensor& w,
+                                        base::SharedCache& packs) {
   const auto slab = pack_slab(packs);
   const std::string format =
       base::concat("conv_depth_f32 ", static_cast<int>(conv.engine), " ", static_cast<int>(conv.tile));
-  return packs.get<DepthWeights>(ir::pack_key(w, format), [&] {
+  return packs.get<KeptWeights>(ir::pack_key(w, format), [&] {
     const cpu::ConvShape& s = conv.slice;
-    const size_t each = (tap_bytes(conv) + 63) & ~size_t{63};
-    auto made = std::make_shared<DepthWeights>(
-        DepthWeights{PackMemory(slab, each * static_cast<size_t>(conv.taps())), {}, {}, {}});
-    const int64_t pairs = s.oc * (s.c / s.groups), points = int64_t{s.kh} * s.kw;
-    std::vector<float> tap(static_cast<size_t>(pairs * points));  // [oc, c / group, kh, kw]
-    const float* all = w.data<float>().data();
+    const size_t each = tap_bytes(conv);
+    auto made = std::make_shared<KeptWeights>(
+        KeptWeights{PackMemory(slab, each * static_cast<size_t>(conv.taps())), {}});
+    DepthWeights& taps = made->taps;
+    std::vector<float> tap(static_cast<size_t>(tap_floats(conv)));
     for (int64_t k = 0; k < conv.taps(); ++k) {
-      for (int64_t i = 0; i < pairs; ++i)
-        std::copy_n(all + (i * conv.taps() + k) * points, points, tap.data() + i * points);
+      take_tap(conv, w.data<float>().data(), k, tap.data());
       char* to = made->memory.data.get() + static_cast<size_t>(k) * each;
       if (conv.engine == Engine::depthwise) {
         cpu::pack_depthwise(s, tap.data(), reinterpret_cast<float*>(to));
-        made->depthwise.push_back(reinterpret_cast<const float*>(to));
+        taps.depthwise.push_back(reinterpret_cast<const float*>(to));
       } else if (conv.engine == Engine::winograd) {
-        made->winograd.push_back(cpu::pack_winograd(s, tap.data(), conv.tile, to));
+        taps.winograd.push_back(cpu::pack_winograd(s, tap.data(), conv.tile, to));
       } else {
-        made->implicit.push_back(cpu::pack_conv(s, tap.data(), to));
+        taps.implicit.push_back(cpu::pack_conv(s, tap.data(), to));
       }
     }
     return made;
   });
+}
+
+/// Packs the weights of a step into `memory`: the taps, then one tap in ONNX order.
+DepthWeights pack_live(const DepthConv& conv, const float* w, char* memory, base::ThreadPool& pool) {
+  const cpu::ConvShape& s = conv.slice;
+  const size_t each = tap_bytes(conv);
+  float* tap = reinterpret_cast<float*>(memory + each * static_cast<size_t>(conv.taps()));
+  DepthWeights taps;
+  for (int64_t k = 0; k < conv.taps(); ++k, memory += each) {
+    take_tap(conv, w, k, tap);
+    const cpu::WeightView view = cpu::forward_view(s, tap);
+    if (conv.engine == Engine::depthwise) {
+      cpu::pack_depthwise(s, tap, reinterpret_cast<float*>(memory));
+      taps.depthwise.push_back(reinterpret_cast<const float*>(memory));
+    } else if (conv.engine == Engine::winograd) {
+      taps.winograd.push_back(cpu::transform_view(view, conv.tile, memory, pool));
+    } else {
+      taps.implicit.push_back(cpu::pack_view(view, memory, pool));
+    }
+  }
+  return taps;
 }
 
 /// `count` neighbouring slices from x through tap k into y.
@@ -210,41 +261,82 @@ TapRange taps_of(const DepthConv& conv, int64_t d) {
   return taps;
 }
 
-ir::BoundKernel prepare(const ir::KernelInit& init) {
-  const ir::NodeView& n = init.node;
-  const DepthConv conv = describe(n);
-  const auto weights = pack(conv, *n.value(1), init.packs);
-  std::vector<TapRange> taps;
-  for (int64_t d = 0; d < conv.depth.out; ++d) taps.push_back(taps_of(conv, d));
-  const size_t operands = n.in.size();
-  ir::BoundKernel bound{.unread_inputs = 1u << 1};
-  const int64_t other_bytes = (conv.block() * conv.out_floats() * 4 + 63) & ~int64_t{63};
-  bound.workspace_bytes = other_bytes + static_cast<int64_t>(workspace_bytes(conv, init.threads));
-  bound.run = [=, epilogue = epilogue_of(activation_of(n.attrs))](const ir::RunArgs& args) {
-    float* other = static_cast<float*>(args.workspace);
-    DepthRun run{*weights, in_ptr<float>(args, 0),  out_ptr<float>(args, 0),  epilogue,
-                 other,    other + other_bytes / 4, cpu::pool_of(args.stream)};
-    run.epilogue.bias = opt_ptr<float>(args, 2, operands);
-    run.epilogue.residual = opt_ptr<float>(args, 3, operands);
-    for (int64_t image = 0; image < conv.batch; ++image) {
-      for (int64_t d = 0; d < conv.depth.out;) {
-        const TapRange same = taps[static_cast<size_t>(d)];
-        int64_t last = d + 1;
-        while (last < conv.depth.out && last - d < conv.block()) {
-          const TapRange next = taps[static_cast<size_t>(last)];
-          if (next.first != same.first || next.last != same.last) break;
-          ++last;
-        }
-        run_block(conv, run, image, {d, last}, same);
-        d = last;
+/// What does not depend on where the weights are.
+struct DepthPlan {
+  DepthConv conv;
+  std::vector<TapRange> taps;  // of every result
+  int64_t other_bytes = 0, engine_bytes = 0;
+
+  int64_t workspace() const { return other_bytes + engine_bytes; }
+};
+
+DepthPlan plan_of(const ir::KernelInit& init) {
+  DepthPlan plan{.conv = describe(init.node), .taps = {}};
+  for (int64_t d = 0; d < plan.conv.depth.out; ++d) plan.taps.push_back(taps_of(plan.conv, d));
+  plan.other_bytes = (plan.conv.block() * plan.conv.out_floats() * 4 + 63) & ~int64_t{63};
+  plan.engine_bytes = (static_cast<int64_t>(workspace_bytes(plan.conv, init.threads)) + 63) & ~int64_t{63};
+  return plan;
+}
+
+void run_images(const DepthPlan& plan, const DepthRun& run) {
+  const DepthConv& conv = plan.conv;
+  for (int64_t image = 0; image < conv.batch; ++image) {
+    for (int64_t d = 0; d < conv.depth.out;) {
+      const TapRange same = plan.taps[static_cast<size_t>(d)];
+      int64_t last = d + 1;
+      while (last < conv.depth.out && last - d < conv.block()) {
+        const TapRange next = plan.taps[static_cast<size_t>(last)];
+        if (next.first != same.first || next.last != same.last) break;
+        ++last;
       }
+      run_block(conv, run, image, {d, last}, same);
+      d = last;
     }
+  }
+}
+
+DepthRun depth_run(const DepthPlan& plan, const DepthWeights& weights, const ir::RunArgs& args,
+                   cpu::Epilogue epilogue, size_t operands) {
+  float* other = static_cast<float*>(args.workspace);
+  epilogue.bias = opt_ptr<float>(args, 2, operands);
+  epilogue.residual = opt_ptr<float>(args, 3, operands);
+  return {weights, in_ptr<float>(args, 0),       out_ptr<float>(args, 0),  epilogue,
+          other,   other + plan.other_bytes / 4, cpu::pool_of(args.stream)};
+}
+
+ir::BoundKernel prepare(const ir::KernelInit& init) {
+  const DepthPlan plan = plan_of(init);
+  const auto weights = pack(plan.conv, *init.node.value(1), init.packs);
+  ir::BoundKernel bound{.workspace_bytes = plan.workspace(), .unread_inputs = 1u << 1};
+  bound.run = [=, epilogue = epilogue_of(activation_of(init.node.attrs)),
+               operands = init.node.in.size()](const ir::RunArgs& args) {
+    run_images(plan, depth_run(plan, weights->taps, args, epilogue, operands));
+  };
+  return bound;
+}
+
+ir::BoundKernel prepare_live(const ir::KernelInit& init) {
+  const DepthPlan plan = plan_of(init);
+  ir::BoundKernel bound;
+  bound.workspace_bytes = plan.workspace() + static_cast<int64_t>(tap_bytes(plan.conv)) * plan.conv.taps() +
+                          tap_floats(plan.conv) * 4;
+  bound.run = [=, epilogue = epilogue_of(activation_of(init.node.attrs)),
+               operands = init.node.in.size()](const ir::RunArgs& args) {
+    const DepthWeights weights =
+        pack_live(plan.conv, in_ptr<float>(args, 1), static_cast<char*>(args.workspace) + plan.workspace(),
+                  cpu::pool_of(args.stream));
+    run_images(plan, depth_run(plan, weights, args, epilogue, operands));
   };
   return bound;
 }
 
 }  // namespace
 
-ir::Kernel conv_depth_kernel() { return {.name = "depth_taps", .refuse = refuse, .prepare = prepare}; }
+std::vector<ir::Kernel> conv_depth_kernels() {
+  std::vector<ir::Kernel> kernels =
+      faster({{.name = "depth_taps_live", .refuse = refuse_live, .prepare = prepare_live}}, {});
+  kernels.insert(kernels.begin(), {.name = "depth_taps", .refuse = refuse_constant, .prepare = prepare});
+  return kernels;
+}
 
 }  // namespace trireme::ops
