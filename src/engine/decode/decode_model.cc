@@ -19,6 +19,9 @@ std::map<std::string, tensor::Shard> places(const ir::Graph& graph, const passes
   return passes::place_params(whole, strategy);
 }
 
+/// Bytes of a matrix that is worth letting go of. Passes compare the content of smaller constants.
+constexpr int64_t kLeastHeld = 65536;
+
 }  // namespace
 
 DecodeModel::DecodeModel(const ir::Graph& graph, const DecodeOptions& options)
@@ -62,6 +65,7 @@ void DecodeModel::hold_blocks() {
   const int threads = base::read_cpu_info().threads();
   for (const auto& [id, format] : packed) {
     if (read.contains(id) || graph.known(id) == nullptr) continue;
+    if (graph.known(id)->bytes() < kLeastHeld) continue;
     ops::HeldBlocks held = ops::hold_packed(*graph.known(id), *format, packs_, threads);
     graph.value(id).data = held.address;
     held_.push_back(std::move(held.packed));

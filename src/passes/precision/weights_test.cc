@@ -78,6 +78,60 @@ TEST(StoreWeights, GroupsThatDoNotDivideTheDepthStay) {
   EXPECT_THROW(store_weights(g, {.weights = WeightBits::int8, .weight_group = 48}), base::Error);
 }
 
+TEST(StoreWeights, BlockFormatsUnderProductsAndLookups) {
+  ir::Graph g = ir::parse(R"(graph "g"
+  %0 = input "at" : i64[3]
+  %1 = param "w" : f32[40,256]#seed=1
+  %2 = param "v" : f32[96,256]#seed=2
+  %3 = param "u" : f32[96,32]#seed=3
+  %4 = param "t" : f32[32,40]#seed=4
+  %5 = param "s" : f32[40,24]#seed=5
+  %6 = gather(%1, %0)
+  %7 = gemm(%6, %2) {transB=1}
+  %8 = matmul(%7, %3)
+  %9 = linear(%8, %4)
+  %10 = matmul(%9, %5)
+  %11 = gemm(%6, %1) {transB=1}
+  return %10 "y", %11 "z"
+)",
+                          ops::table());
+  g.sort();
+  const WeightReport report = store_weights(g, {.weights = WeightBits::q4_k, .least_elements = 1});
+  EXPECT_EQ(outline(g),
+            "block_gather [3,256] of 2\n"
+            "block_linear [3,96] of 2\n"
+            "block_linear [3,32] of 2\n"
+            "block_linear [3,40] of 2\n"
+            "matmul [3,24] of 2\n"
+            "block_linear [3,40] of 2\n");
+  const char* formats[] = {"q4_k", "q4_k", "q8_0", "q8_0", "", "q4_k"};
+  ASSERT_EQ(report.rows.size(), 6u);
+  for (size_t i = 0; i < 6; ++i) EXPECT_EQ(report.rows[i].format, formats[i]) << i;
+  EXPECT_NE(report.rows[4].why.find("no multiple of 32"), std::string::npos) << report.rows[4].why;
+  EXPECT_EQ(report.rows[0].bytes_after, 40 * 144);
+  EXPECT_NEAR(report.rows[0].relative, 0.07, 0.02);
+  EXPECT_NEAR(report.rows[1].rows_error, 0.005, 0.002);
+  // The matrix of the lookup is that of the last product, and stands in memory once.
+  EXPECT_EQ(g.nodes()[0].in[0], g.nodes()[5].in[1]);
+  EXPECT_EQ(g.nodes()[0].attrs.get_int("packed", 0), 1);
+  for (const ir::Node& n : g.nodes()) {
+    if (n.op_name() != "block_linear") continue;
+    EXPECT_EQ(n.attrs.get_string("rows", ""), "q8");
+  }
+  // Rows of what is in blocks already are set, and nothing else.
+  store_weights(g, {.weight_rows = ops::BlockRows::f32});
+  for (const ir::Node& n : g.nodes()) {
+    if (n.op_name() != "block_linear") continue;
+    EXPECT_EQ(n.attrs.get_string("rows", ""), "f32");
+  }
+}
+
+TEST(StoreWeights, WeightsThatAreNotFiniteHaveNoBlocks) {
+  ir::Graph g = net();
+  g.value(ir::ValueId(1)).data = Tensor::from<float>({64, 96}, std::vector<float>(64 * 96, INFINITY));
+  EXPECT_THROW(store_weights(g, {.weights = WeightBits::q8_0, .least_elements = 1}), base::Error);
+}
+
 /// Values of the graph's output by evaluating its nodes one by one.
 Tensor value_of(const ir::Graph& g, const Tensor& x) {
   base::ThreadPool pool(1);
@@ -101,11 +155,11 @@ TEST(StoreWeights, TheGraphComputesNearlyTheSame) {
   double largest = 0;
   for (double v : want) largest = std::max(largest, std::abs(v));
   for (const bool zeros : {false, true}) {
-    for (const WeightBits bits : {WeightBits::int8, WeightBits::int4}) {
+    for (const WeightBits bits : {WeightBits::int8, WeightBits::int4, WeightBits::q8_0, WeightBits::q4_0}) {
       ir::Graph g = net();
       store_weights(g, {.weights = bits, .weight_group = 32, .weight_zeros = zeros, .least_elements = 1});
       const std::vector<double> got = value_of(g, x).to_doubles();
-      const double off = bits == WeightBits::int8 ? 0.02 : 0.3;
+      const double off = bits == WeightBits::int8 || bits == WeightBits::q8_0 ? 0.03 : 0.3;
       for (size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(got[i], want[i], off * largest) << i;
     }
   }

@@ -276,7 +276,7 @@ TEST(TokenScheduler, RanksAnswerAsOne) {
           .size();
     };
     EXPECT_EQ(low(2), want.size());
-    for (const auto bits : {passes::WeightBits::int8, passes::WeightBits::int4}) {
+    for (const auto bits : {passes::WeightBits::int8, passes::WeightBits::int4, passes::WeightBits::q4_0}) {
       DecodeOptions stored{.threads = 2};
       stored.weights = {.weights = bits, .weight_group = 32, .least_elements = 1};
       EXPECT_EQ(run(stored, 2).size(), want.size());
@@ -364,11 +364,14 @@ TEST(TokenScheduler, RanksOfAJobFollowTheFirst) {
 
 TEST(TokenScheduler, StoredWeightsAnswerAlikeOnDevices) {
   const model::Model model = tiny();
-  for (const auto bits : {passes::WeightBits::int8, passes::WeightBits::int4}) {
+  for (const auto bits : {passes::WeightBits::int8, passes::WeightBits::int4, passes::WeightBits::q4_0}) {
     Answers want;
     for (const std::string& device : exact_devices()) {
       DecodeOptions o{.device = device, .threads = 1};
-      o.weights = {.weights = bits, .weight_group = 32, .least_elements = 1};
+      o.weights = {.weights = bits,
+                   .weight_group = 32,
+                   .weight_rows = ops::BlockRows::f32,  // devices do not round rows
+                   .least_elements = 1};
       const auto prepared = std::make_shared<DecodeModel>(model.graph, o);
       EXPECT_GT(prepared->weights().stored(), 10u);
       DecodeSession session(prepared, o);
