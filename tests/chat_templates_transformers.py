@@ -212,7 +212,7 @@ def main():
         print("FAILED", failure)
     for reason in skips:
         print("skipped:", reason)
-    print(f"{passed} passed, {len(failures)} failed")
+    print(f"{passed} passed, {len(failures)} failed, {len(skips)} skipped")
     sys.exit(1 if failures else 0)
 
 

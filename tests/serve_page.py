@@ -157,6 +157,7 @@ def conversation():
 
     async def journey(page):
         await page.open(server.url + "/")
+        await page.until("document.querySelector('#models button') !== null")
         await page.until("metadata && metadata.name === 'talk' && document.getElementById('data0')")
         for turn in (1, 2):
             await page.evaluate(f"document.getElementById('data0').value = 'Who is the king? {turn}'")

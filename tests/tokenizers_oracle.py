@@ -421,8 +421,8 @@ def main():
     for failure in failures[:20]:
         print("FAILED", failure)
     for reason in skips:
-        print("skipped:", reason)
-    print(f"{passed} passed, {len(failures)} failed")
+        print("skip:", reason)
+    print(f"{passed} passed, {len(failures)} failed, {len(skips)} skipped")
     sys.exit(1 if failures else 0)
 
 
