@@ -4,7 +4,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tools"))
 import onnx_report  # noqa: E402
-from checks import empty_tests, files, includes, layers, leaks, op_names, sizes  # noqa: E402
+from checks import empty_tests, files, includes, layers, leaks, module_names, op_names, sizes  # noqa: E402
 from checks.source_scan import scan  # noqa: E402
 
 passed = 0
@@ -69,14 +69,14 @@ def with_text(name, source, check):
     original_text, original_cxx, original_tracked = files.text, files.cxx, files.tracked
     known = {name: source}
     text = lambda path: known[path] if path in known else original_text(path)  # noqa: E731
-    for module in (empty_tests, files, includes, layers, leaks, sizes):
+    for module in (empty_tests, files, includes, layers, leaks, module_names, sizes):
         for attribute, value in (("text", text), ("cxx", lambda: [name]), ("tracked", lambda: [name])):
             if hasattr(module, attribute):
                 setattr(module, attribute, value)
     try:
         return check()
     finally:
-        for module in (empty_tests, files, includes, layers, leaks, sizes):
+        for module in (empty_tests, files, includes, layers, leaks, module_names, sizes):
             for attribute, value in (("text", original_text), ("cxx", original_cxx), ("tracked", original_tracked)):
                 if hasattr(module, attribute):
                     setattr(module, attribute, value)
@@ -95,6 +95,8 @@ def checking():
     expect("no kernel file", len(complaints("src/ops/dense/x.cc", kernel, layers.run)), 1)
     expect("no row", len(complaints("src/newfolder/x.cc", up, layers.run)), 1)
     expect("included text", len(complaints("src/base/x.inc", up, layers.run)), 1)
+    expect("a standard module's name", len(complaints("bench/tokenize.py", "", module_names.run)), 1)
+    expect("a name of its own", complaints("bench/tokenizer_speed.py", "", module_names.run), [])
     once = "#pragma once\n"
     expect("third party", len(complaints("src/base/x.h", once + "#include <openssl/ssl.h>\n", includes.run)), 1)
     expect("standard", complaints("src/base/x.h", once + "#include <vector>\n", includes.run), [])

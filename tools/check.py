@@ -5,8 +5,8 @@ import importlib
 import sys
 import time
 
-CHECKS = ["layers", "sizes", "first_lines", "includes", "leaks", "format", "headers", "ops_table", "op_names",
-          "generated", "empty_tests", "figures", "onnx"]
+CHECKS = ["layers", "sizes", "first_lines", "module_names", "includes", "leaks", "format", "headers", "ops_table",
+          "op_names", "generated", "empty_tests", "figures", "onnx"]
 
 
 def main():
