@@ -10,5 +10,5 @@ def run():
     for name in tracked():
         module = pathlib.Path(name).stem
         if name.endswith(".py") and module in sys.stdlib_module_names:
-            wrong.append(f"{name}:1: a standard module is called '{module}', and scripts here would get this file instead")
+            wrong.append(f"{name}:1: a standard module is called '{module}', and scripts here would get this one")
     return wrong
