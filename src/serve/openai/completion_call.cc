@@ -91,6 +91,7 @@ void CompletionCall::start(TextModel& model, const std::vector<std::vector<int64
 }
 
 bool CompletionCall::is_gone() const {
+  const std::lock_guard lock(mutex_);  // a refusal may be sent by the connection's thread meanwhile
   return is_done_ || (is_open_ ? stream_.client_gone() : reply_.client_gone());
 }
 

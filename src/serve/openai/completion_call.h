@@ -78,7 +78,7 @@ class CompletionCall : public std::enable_shared_from_this<CompletionCall> {
   const CompletionRequest request_;
   const data::Tokenizer& tokenizer_;
   const Origin origin_;
-  std::mutex mutex_;  // of what follows
+  mutable std::mutex mutex_;  // of what follows
   http::Reply reply_;
   http::Stream stream_;
   bool is_open_ = false;              ///< the stream has begun

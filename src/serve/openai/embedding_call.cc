@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cmath>
 #include <cstring>
+#include <mutex>
 #include <utility>
 
 #include "base/text/base64.h"
@@ -35,7 +36,10 @@ class EmbeddingCall {
         left_(batches) {}
 
   const EmbeddingRequest& request() const { return request_; }
-  bool is_gone() const { return is_over_ || reply_->client_gone(); }
+  bool is_gone() const {
+    const std::lock_guard lock(mutex_);  // batches end on several threads
+    return is_over_ || reply_->client_gone();
+  }
 
   /// The embeddings of the texts from `first` on.
   void take(size_t first, const InferResponse& response) {
@@ -45,13 +49,16 @@ class EmbeddingCall {
     for (size_t i = 0; i < static_cast<size_t>(values.dims()[0]); ++i, row += width)
       rows_.at(first + i).assign(row, row + width);
     tokens_ += response.tokens;
-    if (--left_ == 0 && !is_over_.exchange(true)) reply_->send(http::json_response(200, answer()));
+    if (--left_ == 0) end(http::json_response(200, answer()));
   }
-  void fail(const base::Error& error) {
-    if (!is_over_.exchange(true)) reply_->send(openai_error(error));
-  }
+  void fail(const base::Error& error) { end(openai_error(error)); }
 
  private:
+  void end(http::Response response) {
+    const std::lock_guard lock(mutex_);
+    if (!std::exchange(is_over_, true)) reply_->send(std::move(response));
+  }
+
   std::vector<float> shortened(const std::vector<float>& row) const {
     const auto wanted = static_cast<size_t>(request_.dimensions);
     if (wanted == 0 || wanted >= row.size()) return row;
@@ -102,7 +109,8 @@ class EmbeddingCall {
   std::vector<std::vector<float>> rows_;  // each written by one batch
   std::atomic<size_t> left_;
   std::atomic<int64_t> tokens_{0};
-  std::atomic<bool> is_over_{false};
+  mutable std::mutex mutex_;
+  bool is_over_ = false;  // under the mutex
 };
 
 }  // namespace
