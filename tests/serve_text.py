@@ -268,6 +268,7 @@ def case_errors():
                                ({"prompt": "x", "logit_bias": {"1": 5}}, "logit_bias"),
                                ({"prompt": "x", "response_format": {"type": "json_object"}}, "response_format"),
                                ({"prompt": "x", "best_of": 2, "n": 3}, "best_of"),
+                               ({"prompt": ["x"] * 100, "n": 100}, "n"),
                                ({"prompt": "x", "stream_options": {}}, "stream_options")):
             status, error, _ = error_of(server, **members)
             assert status == 400 and error["param"] == param and error["type"] == "invalid_request_error", error

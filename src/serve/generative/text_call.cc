@@ -10,7 +10,11 @@ using base::ErrorCode;
 using engine::FinishReason;
 
 TextCall::TextCall(const Host& host, const TextAsk& ask, std::shared_ptr<TextReader> reader, bool counts)
-    : host_(host), reader_(std::move(reader)), counts_(counts), answer_(host.tokenizer, ask.stop) {
+    : host_(host),
+      room_(base::MemoryUse::bodies, static_cast<int64_t>(2 * sizeof(int64_t) * ask.generate.prompt.size())),
+      reader_(std::move(reader)),
+      counts_(counts),
+      answer_(host.tokenizer, ask.stop) {
   times_.received_ns = ask.received_ns;
   end_.prompt_tokens = static_cast<int64_t>(ask.generate.prompt.size());
 }

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "base/clock.h"
+#include "base/memory/memory_budget.h"
 #include "data/text/answer_text.h"
 #include "sched/text/text_service.h"
 #include "serve/models/served_model.h"
@@ -22,7 +23,8 @@ class TextCall final : public sched::TextListener {
     TextMetrics& metrics;
     base::Clock& clock;
   };
-  /// `counts`: also for the families that all kinds of models share; else who asks does.
+  /// Throws exhausted where the server's memory has no room for the prompt. `counts`: also for the families
+  /// that all kinds of models share; else who asks does.
   TextCall(const Host& host, const TextAsk& ask, std::shared_ptr<TextReader> reader, bool counts);
 
   void set_tenant(const Tenant& tenant) { tenant_ = tenant; }
@@ -42,6 +44,7 @@ class TextCall final : public sched::TextListener {
   void fail(const base::Error& error, sched::Ending ending);
 
   const Host& host_;
+  const base::MemoryLease room_;  ///< of the prompt as tokens, once in the queue and once as the text so far
   const std::shared_ptr<TextReader> reader_;
   const bool counts_;
   data::AnswerText answer_;

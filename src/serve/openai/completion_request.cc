@@ -15,7 +15,7 @@ using base::Json;
 
 constexpr int64_t kMostChoices = 128;
 constexpr size_t kMostStops = 16;
-constexpr int64_t kMostPrompts = 2048;
+constexpr int64_t kMostPrompts = 2048, kMostAnswers = 2048;
 
 [[noreturn]] void fail(std::string_view member, const std::string& what) {
   throw MemberError(ErrorCode::invalid_argument, std::string(member), what);
@@ -251,6 +251,8 @@ CompletionRequest completion_request(std::string_view body, int64_t seed) {
   r.best_of = m.integer("best_of", r.choices, 1, kMostChoices);
   if (r.best_of < r.choices) fail("best_of", "is less than n");
   if (r.best_of > r.choices && r.streams) fail("best_of", "above n cannot be streamed");
+  if (static_cast<int64_t>(r.prompts.size()) * r.best_of > kMostAnswers)
+    fail("n", base::concat("more than ", kMostAnswers, " answers to all prompts"));
   r.echoes = m.flag("echo");
   const int64_t best = m.integer("logprobs", -1, 0, 5);
   r.wants_log_probabilities = best >= 0;

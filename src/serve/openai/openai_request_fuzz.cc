@@ -20,6 +20,7 @@ void check(const serve::CompletionRequest& r) {
   need(!r.model.empty() && r.choices >= 1 && r.best_of >= r.choices && r.best_of <= 128);
   need(s.temperature >= 0 && s.temperature <= 2 && s.top_p >= 0 && s.top_p <= 1 && s.top_k >= 0);
   need(s.min_p >= 0 && s.min_p <= 1 && s.repetition_penalty > 0 && r.ask.generate.max_tokens > 0);
+  need(static_cast<int64_t>(r.prompts.size()) * r.best_of <= 2048);
   need(r.is_chat ? r.chat.messages.size() > 0 : !r.prompts.empty());
   s.check();
 }
