@@ -44,9 +44,9 @@ def peer_python():
     return python
 
 
-def model_file(python, form, shape):
+def model_file(python, form, shape, home=HOME):
     """The GGUF file of a shape in a format."""
-    path = HOME / f"{form}-{shape.replace(',', '-').replace('=', '')}.gguf"
+    path = home / f"{form}-{shape.replace(',', '-').replace('=', '')}.gguf"
     if not path.exists():
         part = path.with_suffix(".part")
         subprocess.run([python, PEER, "write", part, form, shape], check=True)
@@ -62,9 +62,9 @@ def told(command):
 def ours(form, shape, batch, options):
     how = ["--precision", "bf16"] if form == "bf16" else ["--weights", form]
     bench = f"prompt={options.prompt},new={options.new},batch={batch}"
-    # The first shape warms up: `generate --bench` also does so for each.
+    # The first shape warms up: `generate --bench` also does so for each. Keys and values in f16, as llama.cpp has them.
     return told([os.environ["TRIREME"], "generate", f"zoo:llama:{shape}", *how, "--threads", options.threads,
-                 "--bench", bench, "--chunk", "512", "--json"])
+                 "--bench", bench, "--chunk", "512", "--cache-type", "f16", "--json"])
 
 
 def weight_bytes(form, shape):

@@ -2,10 +2,12 @@
 """llama.cpp for bench/language.py. language_peer.py write FILE FORMAT SHAPE: a GGUF file of random weights of a shape.
 language_peer.py run FILE THREADS PROMPT NEW BATCH SEED: reads random prompts, then decodes; prints one JSON object.
 
-SHAPE: vocabulary=32000,width=2048,layers=22,heads=32,kv_heads=4,inner=5632,positions=2048. Blocks of formats that the
-package gguf does not encode get random codes under small scales, which cost the same.
+SHAPE: vocabulary=32000,width=2048,layers=22,heads=32,kv_heads=4,inner=5632,positions=2048; is_tied=1: the embedding is
+the head, too. Blocks of formats that the package gguf does not encode get random codes under small scales, which cost
+the same. Tokens are words of up to three letters: texts have tokens, and every token has a text.
 """
 import ctypes
+import itertools
 import json
 import statistics
 import sys
@@ -33,7 +35,16 @@ def random_matrix(rng, kind, rows, depth):
     return blocks.reshape(rows, depth // weights * size)
 
 
-def write(path, form, shape):
+def vocabulary(size):
+    """Special tokens, a line's end, and words of letters (\u2581: a space), the short ones first."""
+    letters = "\u2581" + "abcdefghijklmnopqrstuvwxyz"
+    words = ("".join(word) for length in (1, 2, 3) for word in itertools.product(letters, repeat=length))
+    tokens = [*itertools.islice(itertools.chain(["<unk>", "<s>", "</s>", "\n"], words), size)]
+    return tokens + [f"t{i}" for i in range(size - len(tokens))]
+
+
+def write(path, form, shape, words=()):
+    """`words`: the vocabulary behind the three special tokens, of any length up to the shape's; none: vocabulary()."""
     import gguf
     rng = numpy.random.default_rng(1)
     kind = gguf.GGMLQuantizationType[form.upper()]
@@ -49,9 +60,10 @@ def write(path, form, shape):
     w.add_rope_dimension_count(width // heads)
     w.add_vocab_size(shape["vocabulary"])
     w.add_tokenizer_model("llama")
-    tokens = ["<unk>", "<s>", "</s>"] + [f"t{i}" for i in range(shape["vocabulary"] - 3)]
+    tokens = ["<unk>", "<s>", "</s>", *words] if words else vocabulary(shape["vocabulary"])
+    tokens += [f"t{i}" for i in range(shape["vocabulary"] - len(tokens))]
     w.add_token_list(tokens)
-    w.add_token_scores([0.0] * len(tokens))
+    w.add_token_scores([-float(i) for i in range(len(tokens))])
     w.add_token_types([2, 3, 3] + [1] * (len(tokens) - 3))
 
     def add(name, rows, depth):
@@ -60,7 +72,8 @@ def write(path, form, shape):
     def norm(name):
         w.add_tensor(name, numpy.ones(width, dtype=numpy.float32))
     add("token_embd.weight", shape["vocabulary"], width)
-    add("output.weight", shape["vocabulary"], width)
+    if not shape.get("is_tied"):
+        add("output.weight", shape["vocabulary"], width)
     norm("output_norm.weight")
     kv_width = width // heads * kv_heads
     for i in range(shape["layers"]):

@@ -8,6 +8,8 @@ import pathlib
 import re
 import statistics
 
+import batch_report
+import language_server_report
 import report
 import serve_report
 
@@ -15,8 +17,9 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 RULE = "[0051](decisions/0051-a-figure-is-a-promise.md)"
 RENDERERS = {"models": report.Models, "zoo": report.Zoo, "quantized": report.Quantized,
              "train": report.Train, "scale": report.Scale, "fashion_mnist": report.Fashion,
-             "collectives": report.Collectives, "language": report.Language, "serve": serve_report.Serve}
-PAGES = ("README.md", "docs/performance.md", "docs/scaling.md")
+             "collectives": report.Collectives, "language": report.Language, "serve": serve_report.Serve,
+             "batch": batch_report.Batch, "language_server": language_server_report.LanguageServer}
+PAGES = ("README.md", "docs/performance.md", "docs/scaling.md", "docs/batch.md")
 BLOCK = re.compile(r"<!-- (table: [a-z_]+|figures|older) -->\n(.*?)<!-- /\1 -->\n", re.S)
 OLDER = ("*Not taken again under the rule of decision " + RULE + ": figures of single calls at different times, on "
          "machines that other work shared. They record what was seen and promise nothing.*\n")

@@ -109,7 +109,7 @@ class Transformer(nn.Module):
             nn.init.normal_(parameter, std=0.02)
 
     def forward(self, ids):
-        x = self.tokens(ids) + self.places(torch.arange(ids.shape[1]))
+        x = self.tokens(ids) + self.places(torch.arange(ids.shape[1], device=ids.device))
         x = self.layers(x) if self.causal else self.layers(self.norm(x))
         return F.linear(self.norm(x) if self.causal else x, self.tokens.weight)
 

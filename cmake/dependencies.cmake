@@ -27,10 +27,10 @@ find_path(NGHTTP2_INCLUDE nghttp2/nghttp2.h REQUIRED)
 find_library(NGHTTP2_LIBRARY nghttp2 REQUIRED)
 find_package(Protobuf REQUIRED)
 
-# Arrow C++ reads Parquet; Debian 12 has none, so `./dev setup` takes PyPI's pyarrow, whose wheel carries headers and
-# libraries. TRIREME_ARROW_ROOT names a directory with include/ and libarrow.so*, libparquet.so* in it or in lib/.
-# Without it the program is built all the same and refuses Parquet files by name. Left out of sanitizer
-# builds: its code is not instrumented.
+# Arrow C++ reads and writes Parquet and Arrow files, and reaches object stores; Debian 12 has none, so `./dev setup`
+# takes PyPI's pyarrow, whose wheel carries headers and libraries. TRIREME_ARROW_ROOT names a directory with include/
+# and libarrow.so*, libparquet.so* in it or in lib/. Without it the program is built all the same and refuses these by
+# name. Left out of sanitizer builds: its code is not instrumented.
 set(TRIREME_ARROW OFF)
 if(NOT TRIREME_SANITIZE)
   file(GLOB TRIREME_PYARROW CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/.venv/lib/python3*/site-packages/pyarrow)
@@ -41,12 +41,19 @@ if(NOT TRIREME_SANITIZE)
        ${ARROW_INCLUDE}/../libarrow.so.* ${ARROW_INCLUDE}/../lib/libarrow.so /usr/lib/*/libarrow.so)
   file(GLOB parquet_libraries ${TRIREME_ARROW_ROOT}/lib/libparquet.so ${TRIREME_ARROW_ROOT}/libparquet.so*
        ${ARROW_INCLUDE}/../libparquet.so.* ${ARROW_INCLUDE}/../lib/libparquet.so /usr/lib/*/libparquet.so)
+  # Newer releases have their file system of S3 in a library of its own.
+  file(GLOB arrow_s3_libraries ${TRIREME_ARROW_ROOT}/lib/libarrow_s3.so ${TRIREME_ARROW_ROOT}/libarrow_s3.so*
+       ${ARROW_INCLUDE}/../libarrow_s3.so.* ${ARROW_INCLUDE}/../lib/libarrow_s3.so /usr/lib/*/libarrow_s3.so)
   if(ARROW_INCLUDE AND arrow_libraries AND parquet_libraries)
     list(GET arrow_libraries 0 ARROW_LIBRARY)
+    set(ARROW_S3_LIBRARY "")
+    if(arrow_s3_libraries)
+      list(GET arrow_s3_libraries 0 ARROW_S3_LIBRARY)
+    endif()
     list(GET parquet_libraries 0 PARQUET_LIBRARY)
     set(TRIREME_ARROW ON)
   else()
-    message(STATUS "no Arrow C++: Parquet files will be refused")
+    message(STATUS "no Arrow C++: Parquet files and object stores will be refused")
   endif()
 endif()
 

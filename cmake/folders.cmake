@@ -35,15 +35,17 @@ function(trireme_precompile target)
   endif()
 endfunction()
 
-# Arrow's headers, libraries and macro for the one file that uses them and its stand-in. --as-needed: programs that
-# open no data sets do not load 60 MB of libraries.
+# Arrow's headers, libraries and macro for the files that use them and their stand-ins, which their names tell.
+# --as-needed: programs that open no data sets do not load 60 MB of libraries.
 function(trireme_arrow)
-  set(readers ${CMAKE_SOURCE_DIR}/src/data/readers)
-  set_property(SOURCE ${readers}/parquet.cc ${readers}/parquet_none.cc
-               APPEND PROPERTY COMPILE_DEFINITIONS TRIREME_ARROW=1)
-  set_property(SOURCE ${readers}/parquet.cc APPEND PROPERTY COMPILE_OPTIONS -isystem ${ARROW_INCLUDE})
+  set(data ${CMAKE_SOURCE_DIR}/src/data)
+  file(GLOB users CONFIGURE_DEPENDS ${data}/rows/arrow/*.cc ${data}/readers/arrow_*.cc ${data}/readers/parquet*.cc
+       ${data}/store/object_store*.cc)
+  set_property(SOURCE ${users} APPEND PROPERTY COMPILE_DEFINITIONS TRIREME_ARROW=1)
+  list(FILTER users EXCLUDE REGEX "_none\\.cc$")
+  set_property(SOURCE ${users} APPEND PROPERTY COMPILE_OPTIONS -isystem ${ARROW_INCLUDE})
   target_link_libraries(trireme_flags INTERFACE -Wl,--push-state,--as-needed ${ARROW_LIBRARY} ${PARQUET_LIBRARY}
-                        -Wl,--pop-state)
+                        ${ARROW_S3_LIBRARY} -Wl,--pop-state)
 endfunction()
 
 # MPI's headers and macro for the one file that uses them and its stand-in.
@@ -203,6 +205,17 @@ function(trireme_function_texts result)
   set(${result} ${made} PARENT_SCOPE)
 endfunction()
 
+# Kernels that run on the host say where an access is not aligned, as a GPU would (device/host_alignment.h): those that
+# tests of the folder compile themselves, and in debug builds all, which doubles the program's size. Under a sanitizer
+# its own library does.
+function(trireme_check_alignment)
+  if(NOT TRIREME_SANITIZE)
+    set_property(SOURCE ${ARGN} ${CMAKE_SOURCE_DIR}/src/backend/cuda/device/host_alignment.cc
+                 APPEND PROPERTY COMPILE_DEFINITIONS TRIREME_CHECKS_ALIGNMENT=1)
+    set_property(SOURCE ${ARGN} APPEND PROPERTY COMPILE_OPTIONS -fsanitize=alignment -fsanitize-recover=alignment)
+  endif()
+endfunction()
+
 # Sources of src/backend/cuda. Files named toolkit_* need the CUDA toolkit, those named emulated_* stand in for it:
 # without it the .cu files are C++ and run on the host.
 function(trireme_cuda_folder result)
@@ -236,6 +249,9 @@ function(trireme_cuda_folder result)
   else()
     list(FILTER sources EXCLUDE REGEX "/toolkit_")
     set_source_files_properties(${kernels} PROPERTIES LANGUAGE CXX)
+    if(CMAKE_BUILD_TYPE STREQUAL "Debug")
+      trireme_check_alignment(${kernels})
+    endif()
   endif()
   set(${result} ${sources} ${kernels} PARENT_SCOPE)
 endfunction()
@@ -252,6 +268,7 @@ function(trireme_folders)
     trireme_split(src/${folder} found)
     if(folder STREQUAL "backend/cuda")
       trireme_cuda_folder(found_sources)
+      trireme_check_alignment(${found_test})
       if(TRIREME_CUDA)
         list(FILTER found_test EXCLUDE REGEX "/emulated_")
       endif()

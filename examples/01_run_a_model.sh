@@ -26,6 +26,6 @@ ls "$work/out"
 show 5 run "$work/resnet18.onnx" --repeat 10 --threads 1
 
 # The same graph three ways: what the passes did, where every byte lies, which kernel runs each step and why.
-show 20 inspect "$work/resnet18.onnx" --passes
+show 26 inspect "$work/resnet18.onnx" --passes
 show 6 inspect "$work/resnet18.onnx" --memory
 show 8 inspect "$work/resnet18.onnx" --why

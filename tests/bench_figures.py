@@ -11,6 +11,8 @@ ROOT = Path(__file__).resolve().parent.parent
 os.environ.setdefault("TRIREME", str(ROOT / "build/release/trireme"))
 sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "bench")]
 import call  # noqa: E402
+import language_server_load  # noqa: E402
+import language_server_report  # noqa: E402
 import pages  # noqa: E402
 import pytorch  # noqa: E402
 import report  # noqa: E402
@@ -47,10 +49,11 @@ def a_root(folder):
     """A tree with pages that hold blocks and nothing in them."""
     root = Path(folder)
     (root / "docs").mkdir()
+    for page in pages.PAGES:
+        (root / page).write_text("no blocks\n")
     (root / "README.md").write_text("# T\n<!-- figures -->\n<!-- /figures -->\nend\n")
     (root / "docs/performance.md").write_text("x\n<!-- table: train -->\n<!-- /table: train -->\n"
                                               "<!-- older -->\n| a | 5 ms |\n<!-- /older -->\ny\n")
-    (root / "docs/scaling.md").write_text("nothing\n")
     (root / "docs/onnx.md").write_text("| all | 10 | 7 | 1 | 2 | 0 | 7 / 8 = 87.5 % |\n")
     return root
 
@@ -126,6 +129,32 @@ def words():
     expect("oneDNN", pytorch.parse_onednn(told), "Intel AVX-512")
 
 
+def texts():
+    """A server of language models beside a peer: its rows as lines, numbers and a table; the lengths it is asked for."""
+    part = {"ours": [12.0, 11.0, 13.0], "peer": [5.0, 4.0, 6.0], "ratio": [2.4, 2.0, 2.75]}
+    cost = {"us": [60.0, 50.0, 70.0], "user": [20.0, 1, 2], "kernel": [30.0, 1, 2], "between": [10.0, 1, 2]}
+    rows = [{"part": "goodput", "ttft": "250ms", "tpot": "25ms", **part},
+            {"part": "streams", "streams": 16, "prompt": 64, "new": 128, "of_alone": [0.93, 0.9, 0.95],
+             "alone": [13.0, 1, 2], **part},
+            {"part": "prefix", "known": 2000, "prompt": 2016, **part},
+            {"part": "front", "request": cost, "token": cost},
+            {"part": "ready", "file_mb": 16.0, "read": [3.0, 1, 2], **part}]
+    kind = language_server_report.LanguageServer
+    table = "\n".join(kind.table(rows))
+    expect("goodput", "| 12.00 (11.00 to 13.00) | 5.00 (4.00 to 6.00) | 2.40 (2.00 to 2.75) |" in table)
+    expect("no peer of the front end", "a request | 60.0 µs (50.0 to 70.0) | - | - |" in table)
+    expect("every row has a line", [kind.line(r) != "" for r in rows], [True] * 5)
+    quoted = kind.sentence(kind.numbers(rows))
+    expect("quoted", "goodput 2.40" in quoted and "93 %" in quoted)
+    expect("a part alone", kind.sentence(kind.numbers(rows[2:3])), "times llama.cpp's server: known prefix 2.40")
+    with tempfile.TemporaryDirectory() as folder:
+        first, again = (language_server_load.mixed_lengths(Path(folder) / name, 2560).read_text() for name in "ab")
+        asked = [json.loads(line) for line in first.splitlines()]
+        expect("the same schedule each time", first, again)
+        expect("all fit", all(0 < a["input_length"] and a["input_length"] + a["output_length"] < 2560 for a in asked))
+        expect("mixed", max(a["input_length"] for a in asked) > 20 * min(a["input_length"] for a in asked))
+
+
 class FakeLimits:
     """Answers as bench_limits does, at another speed each time."""
 
@@ -167,6 +196,7 @@ refusing()
 keeping()
 checking()
 words()
+texts()
 calling()
 print(f"{passed} passed, {failed} failed, 0 skipped")
 sys.exit(failed > 0)

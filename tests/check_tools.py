@@ -4,7 +4,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tools"))
 import onnx_report  # noqa: E402
-from checks import empty_tests, files, includes, layers, leaks, module_names, op_names, sizes  # noqa: E402
+from checks import empty_tests, files, folders, includes, layers, leaks, module_names, op_names, sizes  # noqa: E402
 from checks.source_scan import scan  # noqa: E402
 
 passed = 0
@@ -209,6 +209,17 @@ def emptiness():
     expect("returns first", len(complaints(name, leaves, empty_tests.run)), 1)
 
 
+def folder_pages():
+    good = "# src/base\n\nErrors and time. Threads are in `threads`, see `error.h` and `*_test.cc`.\n"
+    expect("a page", folders.complaints("src/base", good), [])
+    expect("no page", len(folders.complaints("src/base", None)), 1)
+    expect("another folder's title", len(folders.complaints("src/base", good.replace("src/base", "base"))), 1)
+    expect("a name that is not there", len(folders.complaints("src/base", good.replace("`threads`", "`helpers`"))), 1)
+    expect("nothing said", len(folders.complaints("src/base", "# src/base\n")), 1)
+    expect("a long page", len(folders.complaints("src/base", good + "more\n" * 20)), 1)
+    expect("folders of sources", {"src/base", "src/serve/proto"} - set(folders.folders()), set())
+
+
 def onnx_results():
     def case(name, status, **more):
         return {"case": name, "status": status, "path": "/node/x", "ops": [], "reason": "r", **more}
@@ -224,6 +235,7 @@ def onnx_results():
 
 scanning()
 emptiness()
+folder_pages()
 onnx_results()
 checking()
 rooms()

@@ -16,7 +16,7 @@ def main():
     with tempfile.TemporaryDirectory() as out:
         done = subprocess.run([sys.executable, ROOT / "tools/gpu_check", "--device", "emulated", "--quick", "--build",
                                TRIREME.parent, "--out", out, "--only",
-                               "ceilings,speed,trajectory,serve,inference,llama,training,float8"],
+                               "ceilings,speed,trajectory,serve,load,inference,llama,training,profile,float8"],
                               capture_output=True, text=True, stdin=subprocess.DEVNULL)
         lines = [json.loads(line) for line in (Path(out) / "check.jsonl").read_text().splitlines()]
         page = (Path(out) / "check.md").read_text()
@@ -25,7 +25,8 @@ def main():
         if line.get("outcome") == "failed":
             print(f"FAILED {line}")
     seen = {line["part"] for line in lines}
-    wanted = {"machine", "ceilings", "speed", "trajectory", "serve", "inference", "llama", "training", "float8"}
+    wanted = {"machine", "ceilings", "speed", "trajectory", "serve", "load", "inference", "llama", "training",
+              "profile", "float8"}
     whole = wanted <= seen and "## speed" in page and "== summary" in done.stdout
     if not whole:
         print(f"FAILED parts {sorted(seen)}:\n{done.stderr[-2000:]}")

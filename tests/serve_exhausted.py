@@ -3,6 +3,7 @@
 # tier: all
 # timeout: 300
 import base64
+import http.client
 import json
 import mmap
 import os
@@ -127,7 +128,7 @@ def requests_too_large():
         for s in kept:
             s.close()
         limit_memory(server, None)
-        until(lambda: server.metrics()["trireme_http_connections_open"] < 5)
+        until(lambda: open_connections(server) < 5)
         works(server)
         assert server.stop() == 0
 
@@ -159,19 +160,21 @@ def no_files():
     """Without descriptors a load fails and clients are turned away, not left hanging; then all is as before."""
     with Server(repository, *EXPLICIT) as server:
         works(server)
-        keep = socket.create_connection(("127.0.0.1", server.port))
-        keep.settimeout(20)
-        keep.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n")
-        assert keep.recv(4096).startswith(b"HTTP/1.1 200")
-        until(lambda: server.metrics()["trireme_http_connections_open"] <= 2)
-        time.sleep(0.5)
+        keep = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+
+        def asked(method, path, body=None):
+            keep.request(method, path, body)
+            answer = keep.getresponse()
+            return answer.status, answer.read().decode()
+
+        # Asked on the one connection that stays: no other one, whose descriptor would come free later, is left.
+        until(lambda: "\ntrireme_http_connections_open 1\n" in asked("GET", "/metrics")[1])
         taken = {int(n) for n in os.listdir(f"/proc/{server.process.pid}/fd")}
         first_free = next(n for n in range(4096) if n not in taken)
         resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (first_free, 4096))
         cpu = server_cpu(server)
-        keep.sendall(b"POST /v2/repository/models/simple/load HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}")
-        answer = keep.recv(65536)
-        assert b" 200 " not in answer.splitlines()[0] and b"serves on as it was" in answer, answer
+        code, text = asked("POST", "/v2/repository/models/simple/load", "{}")
+        assert code != 200 and "serves on as it was" in text, (code, text)
         turned_away = 0
         for _ in range(20):
             with socket.create_connection(("127.0.0.1", server.port)) as s:
@@ -206,9 +209,17 @@ def few_files_from_the_start():
         is_alive(server)
         for s in many:
             s.close()
-        until(lambda: server.metrics()["trireme_http_connections_open"] < 5)
+        until(lambda: open_connections(server) < 5)
         works(server)
         assert server.stop() == 0
+
+
+def open_connections(server):
+    """Many where the server has no descriptor for the question yet."""
+    try:
+        return server.metrics()["trireme_http_connections_open"]
+    except OSError:
+        return float("inf")
 
 
 def full_disk():

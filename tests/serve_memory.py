@@ -25,7 +25,9 @@ from _serving import Server, Skip, add_simple, run_cases, save, temporary, value
 
 MIB = 2**20
 GROUP_BYTES, LIMIT_BYTES = 1024 * MIB, 600 * MIB
-SLACK_BYTES = 220 * MIB  # what is not counted: code, stacks, what the allocator keeps, words; 180 were seen
+# What is not counted: code, stacks, what the allocator keeps, words; and a sixteenth of the limit, which small pieces
+# may take beyond it. 95 MiB were seen, 38 of them that sixteenth.
+SLACK_BYTES = 160 * MIB
 work = temporary()
 repository = work / "models"
 INT, FLOAT = TensorProto.INT64, TensorProto.FLOAT
@@ -246,7 +248,7 @@ def send_all(server, requests, connections, wait_s):
     end = time.monotonic() + wait_s
     while time.monotonic() < end:
         is_alive(server)
-        code = urllib.request.urlopen(server.url + "/v2/health/live", timeout=10).status
+        code = urllib.request.urlopen(server.url + "/v2/health/live", timeout=60).status  # a busy machine is no fault
         assert code == 200, code
         time.sleep(0.1)
     for s in kept:

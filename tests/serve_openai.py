@@ -1,10 +1,14 @@
 # The official OpenAI client against the server: every answer and chunk passes its types, errors are its errors.
 import asyncio
+import json
+import math
 import shutil
 
 import openai
+import pydantic
 from openai.types import Completion, CreateEmbeddingResponse, Model
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
+from openai.types.responses import Response
 
 from _serving import Server, encoder_dir, link_tree, run_cases, temporary
 from serve_text import call, make_model
@@ -19,6 +23,7 @@ class Host:
         if cls.server is None:
             cls.root = temporary()
             make_model(cls.root / "talk")
+            make_model(cls.root / "formed", end=423)
             link_tree(encoder_dir(), cls.root / "minilm")
             cls.server = Server(cls.root, "--threads", "1", "--warm-up", "none", "--max-queue", "8")
         return cls.server
@@ -30,12 +35,12 @@ class Host:
 
 def strict(kind, value):
     """The value again, every member of it checked against the client's own types."""
-    return kind.model_validate(value.model_dump(mode="json") if hasattr(value, "model_dump") else value)
+    return kind.model_validate(value.model_dump(mode="json", by_alias=True) if hasattr(value, "model_dump") else value)
 
 
 def case_models():
     models = Host.client().models.list().data
-    assert [m.id for m in models] == ["talk"], models
+    assert sorted(m.id for m in models) == ["formed", "talk"], models
     strict(Model, Host.client().models.retrieve("talk"))
 
 
@@ -77,6 +82,132 @@ def case_chat():
     assert chunks[-1].usage.completion_tokens == 16
 
 
+TOOL = {"type": "function", "name": "weather", "description": "of a day", "strict": True,
+        "parameters": {"type": "object", "properties": {"day": {"type": "integer"}}, "required": ["day"],
+                       "additionalProperties": False}}
+
+
+def stream_of(client, **ask):
+    """The events of a streamed response, each checked; its last response."""
+    found = []
+    with client.responses.create(**ask, stream=True) as stream:
+        for event in stream:
+            found.append(strict(type(event), event))
+    assert [e.sequence_number for e in found] == list(range(len(found))), found
+    assert [e.type for e in found[:2]] == ["response.created", "response.in_progress"], found[:2]
+    assert found[-1].type in ("response.completed", "response.incomplete"), found[-1]
+    return found, found[-1].response
+
+
+def without_ids(response):
+    value = response.model_dump(mode="json", exclude={"id", "created_at", "usage"})
+    for item in value["output"]:
+        item.pop("id")
+        item.pop("call_id", None)
+    return value
+
+
+def case_responses():
+    client = Host.client()
+    ask = {"model": "talk", "input": "Who?", "max_output_tokens": 16, "temperature": 0, "instructions": "Be brief."}
+    whole = strict(Response, client.responses.create(**ask))
+    chat = client.chat.completions.create(model="talk", max_tokens=16, temperature=0, messages=[
+        {"role": "system", "content": "Be brief."}, {"role": "user", "content": "Who?"}])
+    assert whole.output_text == chat.choices[0].message.content, (whole, chat)
+    assert whole.status == "incomplete" and whole.incomplete_details.reason == "max_output_tokens", whole
+    assert whole.usage.output_tokens == 16 and whole.usage.input_tokens == chat.usage.prompt_tokens
+    assert whole.instructions == "Be brief." and not whole.model_dump()["store"]
+    events, last = stream_of(client, **ask)
+    assert "".join(e.delta for e in events if e.type == "response.output_text.delta") == whole.output_text
+    assert without_ids(last) == without_ids(whole), (last, whole)
+    done = {e.type: e for e in events}
+    assert done["response.output_text.done"].text == done["response.content_part.done"].part.text == whole.output_text
+    assert done["response.output_item.done"].item.content[0].text == whole.output_text
+    # Items of a conversation are the messages of a chat.
+    items = [{"role": "user", "content": [{"type": "input_text", "text": "Who?"}]},
+             {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Me."}]},
+             {"role": "user", "content": "Why?"}]
+    talk = client.responses.create(**{**ask, "input": items})
+    same = client.chat.completions.create(model="talk", max_tokens=16, temperature=0, messages=[
+        {"role": "system", "content": "Be brief."}, {"role": "user", "content": "Who?"},
+        {"role": "assistant", "content": "Me."}, {"role": "user", "content": "Why?"}])
+    assert talk.output_text == same.choices[0].message.content and talk.usage.input_tokens == same.usage.prompt_tokens
+    listed = client.responses.create(**ask, top_logprobs=3, include=["message.output_text.logprobs"])
+    chances = listed.output[0].content[0].logprobs
+    assert len(chances) == 16 and all(len(c.top_logprobs) == 3 for c in chances), chances
+    assert listed.output_text == whole.output_text
+    beside = client.responses.create(**ask, top_logprobs=1, tools=[TOOL])  # what may be a call is held back
+    assert len(beside.output[0].content[0].logprobs) == beside.usage.output_tokens, beside
+
+
+def case_responses_of_forms_and_calls():
+    client = Host.client()
+    ask = {"model": "formed", "input": "Tell me", "max_output_tokens": 200, "temperature": 0.7,
+           "extra_body": {"seed": 3, "logit_bias": {"423": 6}}}
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"],
+              "additionalProperties": False}
+    text = {"format": {"type": "json_schema", "name": "count", "schema": schema, "strict": True}}
+    whole = strict(Response, client.responses.create(**ask, text=text))
+    assert list(json.loads(whole.output_text)) == ["n"] and whole.status == "completed", whole
+    for choice in ("required", {"type": "function", "name": "weather"}):
+        called = strict(Response, client.responses.create(**ask, tools=[TOOL], tool_choice=choice,
+                                                          parallel_tool_calls=False))
+        call_item, = called.output
+        assert call_item.type == "function_call" and call_item.name == "weather", called
+        assert type(json.loads(call_item.arguments)["day"]) is int, call_item
+        events, last = stream_of(client, **ask, tools=[TOOL], tool_choice=choice, parallel_tool_calls=False)
+        assert without_ids(last) == without_ids(called), (last, called)
+        types = [e.type for e in events]
+        assert types[2:-1] == ["response.output_item.added", "response.function_call_arguments.delta",
+                               "response.function_call_arguments.done", "response.output_item.done"], types
+    # What was called and what came of it go on in the next question.
+    items = [{"role": "user", "content": "Tell me"},
+             {"type": "function_call", "call_id": "c1", "name": "weather", "arguments": '{"day": 3}'},
+             {"type": "function_call", "call_id": "c2", "name": "weather", "arguments": '{"day": 4}'},
+             {"type": "function_call_output", "call_id": "c1", "output": "rain"}]
+    assert client.responses.create(**{**ask, "input": items}, tools=[TOOL]).output_text is not None
+    # The client's own helper, which reads the answer by a schema.
+    parsed = client.responses.parse(model="formed", input="Tell me", max_output_tokens=200, temperature=0.7,
+                                    text_format=Count, extra_body=ask["extra_body"])
+    assert isinstance(parsed.output_parsed, Count), parsed
+
+
+class Count(pydantic.BaseModel):
+    n: int
+
+
+def case_chat_of_forms():
+    """The client's own helper with a pydantic model."""
+    parsed = Host.client().chat.completions.parse(
+        model="formed", max_tokens=200, temperature=0.7, seed=3, response_format=Count, logit_bias={"423": 6},
+        messages=[{"role": "user", "content": "Tell me"}])
+    assert isinstance(parsed.choices[0].message.parsed, Count), parsed
+
+
+def case_responses_errors():
+    client = Host.client(max_retries=0)
+    for members, param in (({"previous_response_id": "resp_1"}, "previous_response_id"), ({"input": []}, "input"),
+                           ({"background": True}, "background"), ({"max_output_tokens": 0}, "max_output_tokens"),
+                           ({"input": [{"type": "item_reference", "id": "x"}]}, "input"),
+                           ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input"),
+                           ({"input": [{"type": "function_call", "call_id": "c", "name": "f", "arguments": "{"}]},
+                            "input"),
+                           ({"tools": [{"type": "web_search"}]}, "tools"), ({"truncation": "auto"}, "truncation"),
+                           ({"tools": [TOOL], "tool_choice": {"type": "function", "name": "x"}}, "tool_choice"),
+                           ({"text": {"format": {"type": "json_schema", "name": "x", "schema": {"type": "no"}}}},
+                            "text"), ({"temperature": 9}, "temperature")):
+        try:
+            client.responses.create(**{"model": "formed", "input": "x", **members})
+            raise AssertionError(members)
+        except openai.BadRequestError as error:
+            assert error.param == param, (members, error)
+    try:
+        client.responses.create(model="none", input="x")
+        raise AssertionError("a model that is not there")
+    except openai.NotFoundError as error:
+        assert error.code == "model_not_found"
+
+
 def case_embeddings():
     client = Host.client()
     many = client.embeddings.create(model="minilm", input=["a sentence", "another one"])  # in base64
@@ -84,6 +215,57 @@ def case_embeddings():
     plain = client.embeddings.create(model="minilm", input="a sentence", encoding_format="float")
     assert len(plain.data[0].embedding) == 384
     assert max(abs(a - b) for a, b in zip(plain.data[0].embedding, many.data[0].embedding)) < 1e-6
+
+
+def vector(text):
+    return Host.client().embeddings.create(model="minilm", input=text, encoding_format="float").data[0].embedding
+
+
+def cosine(a, b):
+    return sum(x * y for x, y in zip(a, b)) / math.sqrt(sum(x * x for x in a) * sum(y * y for y in b))
+
+
+def case_rerank_and_score():
+    """By the cosine of embeddings, in the shapes of Jina, Cohere and vLLM."""
+    server = Host.get()
+    query = "Who rules the sea?"
+    documents = ["A cake of apples", "The king of the ocean", "Oceans have rulers", "Taxes are due in May"]
+    want = [cosine(vector(query), vector(d)) for d in documents]
+    order = sorted(range(4), key=lambda i: -want[i])
+    for path in ("/v1/rerank", "/rerank", "/v2/rerank"):
+        status, _, body = call(server, path, {"model": "minilm", "query": query, "documents": documents})
+        assert status == 200, body
+        assert [r["index"] for r in body["results"]] == order and order[-1] in (0, 3), body
+        for r in body["results"]:
+            assert abs(r["relevance_score"] - want[r["index"]]) < 1e-5, (r, want)
+            assert r["document"] == {"text": documents[r["index"]]}, r
+        assert body["model"] == "minilm" and body["id"] and body["usage"]["total_tokens"] > 20, body
+    best = call(server, "/v1/rerank", {"model": "minilm", "query": query, "top_n": 2, "return_documents": False,
+                                       "documents": [{"text": d} for d in documents]})[2]["results"]
+    assert [r["index"] for r in best] == order[:2] and all(set(r) == {"index", "relevance_score"} for r in best), best
+    many = call(server, "/v1/rerank", {"model": "minilm", "query": query, "documents": documents * 30})[2]["results"]
+    assert len(many) == 120 and [r["index"] % 4 for r in many] == [i for i in order for _ in range(30)]
+    one = call(server, "/v1/score", {"model": "minilm", "text_1": query, "text_2": documents})[2]
+    assert [d["index"] for d in one["data"]] == [0, 1, 2, 3] and one["object"] == "list", one
+    assert max(abs(d["score"] - w) for d, w in zip(one["data"], want)) < 1e-5, (one, want)
+    pairs = call(server, "/score", {"model": "minilm", "text_1": documents, "text_2": documents[::-1]})[2]["data"]
+    for i, d in enumerate(pairs):
+        assert abs(d["score"] - cosine(vector(documents[i]), vector(documents[3 - i]))) < 1e-5
+    same = call(server, "/score", {"model": "minilm", "text_1": query, "text_2": query})[2]["data"]
+    assert len(same) == 1 and abs(same[0]["score"] - 1) < 1e-6, same
+    for path, members, param in (
+            ("/v1/rerank", {"query": query}, "documents"), ("/v1/rerank", {"documents": documents}, "query"),
+            ("/v1/rerank", {"query": query, "documents": []}, "documents"),
+            ("/v1/rerank", {"query": query, "documents": [3]}, "documents"),
+            ("/v1/rerank", {"query": query, "documents": documents, "top_n": -1}, "top_n"),
+            ("/v1/score", {"text_1": documents[:2], "text_2": documents}, "text_2"),
+            ("/v1/score", {"text_1": [], "text_2": query}, "text_1"), ("/v1/score", {"text_1": "x"}, "text_2")):
+        status, _, body = call(server, path, {"model": "minilm", **members})
+        assert status == 400 and body["error"]["param"] == param, (members, body)
+    for model in ("none", "talk"):
+        status, _, body = call(server, "/v1/score", {"model": model, "text_1": "x", "text_2": "y"})
+        assert status == 404 and body["error"]["code"] == "model_not_found", body
+    assert call(server, "/rerank")[0] == 405
 
 
 def raises(kind, **ask):

@@ -202,6 +202,49 @@ def sequences_belong_to_their_tenant():
         assert step(c, triton, "running_sum", ("INPUT", "OUTPUT"), "key-a", 9, 5, sequence_end=True) == 10
 
 
+def add_slotted_sum(name, slots):
+    """The running sum in a few slots, kept for a minute."""
+    (repository / name).mkdir()
+    shutil.copytree(repository / "running_sum/1", repository / name / "1")
+    config = (repository / "running_sum/config.pbtxt").read_text()
+    (repository / name / "config.pbtxt").write_text(config.replace(
+        "oldest { }", f"max_sequence_idle_microseconds: 60000000 oldest {{ max_candidate_sequences: {slots} }}"))
+
+
+def slots_are_shared():
+    """A tenant fills all slots and keeps them busy; another one gets its half of them, and only what begins last ends."""
+    add_slotted_sum("slotted", 4)
+    with Server(repository, *KEYS) as server:
+        client = triton.InferenceServerClient(server.grpc_address)
+
+        def step(key, number, add, **options):
+            x = triton.InferInput("INPUT", [1, 1], "INT32")
+            x.set_data_from_numpy(np.full((1, 1), add, np.int32))
+            answer = client.infer("slotted", [x], sequence_id=number, headers={"x-api-key": key}, client_timeout=60,
+                                  **options)
+            return int(answer.as_numpy("OUTPUT")[0, 0])
+
+        assert [step("key-a", n, n, sequence_start=True) for n in (1, 2, 3, 4)] == [1, 2, 3, 4]
+        more = threading.Thread(target=step, args=("key-a", 5, 5), kwargs={"sequence_start": True})
+        more.start()  # its own sequences wait for one another
+        assert [step("key-b", n, n, sequence_start=True) for n in (1, 2)] == [1, 2]
+        assert [step("key-a", n, 10) for n in (1, 2)] == [11, 12], "the first begun stay"
+        for n in (3, 4):
+            for _ in range(2):  # told as often as it is asked
+                try:
+                    step("key-a", n, 1)
+                    raise AssertionError("a lost sequence went on")
+                except InferenceServerException as error:
+                    assert "UNAVAILABLE" in str(error.status()) and "lost its slot" in error.message(), error
+        assert [step("key-b", n, 10) for n in (1, 2)] == [11, 12]
+        assert more.is_alive(), "three of four slots"
+        assert step("key-b", 1, 0, sequence_end=True) == 11
+        more.join(timeout=60)
+        assert not more.is_alive()
+        assert [step("key-a", n, 0, sequence_end=True) for n in (1, 2, 5)] == [11, 12, 5]
+        assert step("key-a", 3, 7, sequence_start=True) == 7, "begun anew"
+
+
 def regions_belong_to_their_tenant():
     """Shared memory is registered, seen, read and forgotten by its tenant alone."""
     key = f"/trireme-tenants-{os.getpid()}"
@@ -253,7 +296,7 @@ def answers_kept_are_their_tenants():
 
 try:
     run_cases([(case.__name__, case) for case in (
-        sequences_belong_to_their_tenant, regions_belong_to_their_tenant, answers_kept_are_their_tenants,
-        a_flood_holds_nobody_up, weights_by_header)])
+        sequences_belong_to_their_tenant, slots_are_shared, regions_belong_to_their_tenant,
+        answers_kept_are_their_tenants, a_flood_holds_nobody_up, weights_by_header)])
 finally:
     shutil.rmtree(repository, ignore_errors=True)

@@ -24,12 +24,15 @@ TEMPLATE = ("{% for m in messages %}[{{ m.role }}{% if loud %}!{% endif %}] {{ m
 LONG = 400  # tokens of an answer that takes a while
 
 
-def make_model(path, positions=512):
+def make_model(path, positions=512, end=None):
+    """`end`: number of the token that ends texts; None: the model names none."""
     vectors = json.loads((ROOT / "src/data/testdata/bpe_vectors.json").read_text())
     tokenizer = next(s for s in vectors["small"] if s["name"] == "llama3")["tokenizer"]
     subprocess.run([TRIREME, "export", LLAMA + str(positions), str(path)], check=True, capture_output=True)
     (path / "tokenizer.json").write_text(json.dumps(tokenizer))
     (path / "tokenizer_config.json").write_text(json.dumps({"chat_template": TEMPLATE}))
+    if end is not None:
+        (path / "generation_config.json").write_text(json.dumps({"eos_token_id": end}))
 
 
 class Repository:
@@ -173,13 +176,56 @@ def case_options():
         mean = {c["text"]: sum(c["logprobs"]["token_logprobs"]) / 8 for c in every["choices"]}
         want = sorted(mean, key=mean.get, reverse=True)[:2]
         assert [c["text"] for c in best["choices"]] == want, (best, mean)
+        biased = complete(server, prompt="Tell me", max_tokens=5, logit_bias={"65": 100})["choices"][0]["text"]
+        assert len(set(biased)) == 1 or biased == biased[:len(biased) // 5] * 5, biased
+        for count in (0, 1, 5, 20):
+            listed = complete(server, prompt="Tell me", max_tokens=6, logprobs=count)["choices"][0]
+            assert listed["text"] == complete(server, prompt="Tell me", max_tokens=6)["choices"][0]["text"]
+            tops = listed["logprobs"]["top_logprobs"]
+            for token, p, top in zip(listed["logprobs"]["tokens"], listed["logprobs"]["token_logprobs"], tops):
+                assert len(top) <= max(count, 1) and top[token] == max(top.values()), (count, top)
+                assert abs(top[token] - p) < 1e-4 and sorted(top.values(), reverse=True) == list(top.values()), top
+            assert count < 2 or len(tops[0]) > count // 2, tops[0]
         logged = complete(server, prompt="Tell me", max_tokens=6, logprobs=1)["choices"][0]
         p = logged["logprobs"]
         assert len(p["tokens"]) == len(p["token_logprobs"]) == len(p["text_offset"]) == 6
         assert all(v <= 0 for v in p["token_logprobs"]) and "".join(p["tokens"]) == logged["text"], p
+        check_echo(server, plain)
         again = complete(server, prompt="Tell me " * 40, max_tokens=2)
         again = complete(server, prompt="Tell me " * 40, max_tokens=2)
         assert again["usage"]["prompt_tokens_details"]["cached_tokens"] >= 16, again["usage"]
+
+
+def check_echo(server, plain):
+    """Log probabilities of a prompt: those that its tokens have as an answer, whole, streamed and alone."""
+    whole = complete(server, prompt="Tell me", max_tokens=24, logprobs=2, echo=True)["choices"][0]
+    p = whole["logprobs"]
+    count = len(p["tokens"]) - 24
+    assert whole["text"] == "".join(p["tokens"]) and whole["text"].endswith("Tell me" + plain), whole
+    assert p["token_logprobs"][0] is None and p["top_logprobs"][0] is None and len(p["top_logprobs"]) == count + 24
+    assert all(v <= 0 for v in p["token_logprobs"][1:]), p
+    offset = 0
+    for token, at in zip(p["tokens"], p["text_offset"]):
+        assert at == offset, p
+        offset += len(token)
+    alone = complete(server, prompt="Tell me", max_tokens=0, logprobs=2, echo=True)
+    assert alone["usage"]["completion_tokens"] == 0, alone["usage"]
+    for name, values in alone["choices"][0]["logprobs"].items():
+        assert values == p[name][:count], (name, values, p[name])
+    # The answer's tokens as the end of a prompt have the chances that they had when they were drawn.
+    ids = call(server, "/tokenize", {"model": "talk", "prompt": "Tell me"})[2]["tokens"]
+    drawn = complete(server, prompt=ids, max_tokens=1, logprobs=1, logit_bias={"65": 50})["choices"][0]["logprobs"]
+    asked = complete(server, prompt=ids + [65], max_tokens=0, logprobs=1, echo=True)["choices"][0]["logprobs"]
+    assert asked["tokens"][-1] == drawn["tokens"][0], (asked, drawn)
+    assert asked["token_logprobs"][-1] <= drawn["token_logprobs"][0], (asked, drawn)
+    body = {"model": "talk", "prompt": ["Tell me", "x"], "max_tokens": 6, "temperature": 0, "logprobs": 2, "echo": True}
+    both = call(server, "/v1/completions", body)[2]["choices"]
+    streamed = {0: [], 1: []}
+    for e in events(server, "/v1/completions", {**body, "stream": True})[:-1]:
+        choice = json.loads(e)["choices"][0]
+        streamed[choice["index"]] += (choice["logprobs"] or {}).get("token_logprobs", [])
+    for i in (0, 1):
+        assert streamed[i] == both[i]["logprobs"]["token_logprobs"], (streamed, both)
 
 
 def talk(server, messages, **members):
@@ -200,6 +246,16 @@ def case_chat():
         assert choice["message"]["role"] == "assistant" and got["object"] == "chat.completion", got
         assert choice["message"]["content"] == want["choices"][0]["text"], (got, want)
         assert got["usage"]["prompt_tokens"] == len(ids)
+        drawn = talk(server, messages, logprobs=True, top_logprobs=20, temperature=1.5, seed=4)["choices"][0]
+        for token in drawn["logprobs"]["content"]:
+            tops = token["top_logprobs"]
+            logs = [t["logprob"] for t in tops]
+            assert len(tops) == 20 and logs == sorted(logs, reverse=True), tops
+            same = [t for t in tops if t["bytes"] == token["bytes"]]  # special tokens have no bytes
+            near = [t for t in same if abs(t["logprob"] - token["logprob"]) < 1e-4]
+            assert near or not same or not token["bytes"], token
+            assert same or token["logprob"] <= tops[-1]["logprob"] + 1e-4, token
+        assert talk(server, messages, logprobs=True)["choices"][0]["logprobs"]["content"][0]["top_logprobs"] == []
         shown = choice["logprobs"]["content"]
         assert len(shown) == 12 and bytes(sum((t["bytes"] for t in shown), [])).decode() == choice["message"]["content"]
         # In parts and under the newer name of the role; streamed; with a variable of the template; continued.
@@ -235,11 +291,194 @@ def case_tools():
         told = talk(server, [{"role": "user", "content": "Hello"}, *said], tools=tools)
         assert told["usage"]["prompt_tokens"] > plain["usage"]["prompt_tokens"]
         for wrong, param in (({"tools": "x"}, "tools"), ({"tools": [{}]}, "tools"),
-                             ({"tools": tools, "tool_choice": "required"}, "tool_choice")):
+                             ({"tool_choice": "required"}, "tool_choice"),
+                             ({"tools": tools, "tool_choice": "any"}, "tool_choice"),
+                             ({"tools": tools * 2}, "tools"),
+                             ({"tools": tools, "tool_choice": {"type": "function", "function": {"name": "x"}}},
+                              "tool_choice")):
             error = error_of(server, "/v1/chat/completions", messages=[{"role": "user", "content": "x"}], **wrong)[1]
             assert error["param"] == param, error
         said[0]["tool_calls"][0]["function"]["arguments"] = "{"
         assert error_of(server, "/v1/chat/completions", messages=said)[1]["param"] == "messages"
+
+
+SCHEMA = {"type": "object", "properties": {"name": {"type": "string", "maxLength": 12}, "age": {"type": "integer"},
+                                           "tags": {"type": "array", "items": {"enum": ["a", "b"]}, "maxItems": 3}},
+          "required": ["name", "age", "tags"]}
+TOOLS = [{"type": "function", "function": {"name": name, "parameters": {
+    "type": "object", "properties": {key: {"type": "integer"}}, "required": [key]}}}
+         for name, key in (("weather", "day"), ("time", "zone"))]
+
+
+class Forms:
+    """A model that names the token that ends its texts: answers of a form need one."""
+    path = None
+
+    @classmethod
+    def serve(cls, *options):
+        if cls.path is None:
+            cls.path = temporary()
+            make_model(cls.path / "talk", end=423)
+        return Server(cls.path, "--threads", "1", *options)
+
+
+def check_schema(text):
+    value = json.loads(text)
+    assert list(value) == ["name", "age", "tags"] and isinstance(value["name"], str), value
+    assert type(value["age"]) is int and set(value["tags"]) <= {"a", "b"} and len(value["tags"]) <= 3, value
+
+
+def formed(server, prompt="Tell me", path="/v1/completions", **members):
+    """The text of an answer that must have ended by itself."""
+    ask = {"model": "talk", "max_tokens": 300, "temperature": 0.7, "seed": 3, **members}
+    ask |= {"prompt": prompt} if path == "/v1/completions" else {"messages": [{"role": "user", "content": prompt}]}
+    status, _, body = call(server, path, ask)
+    assert status == 200, body
+    choice = body["choices"][0]
+    assert choice["finish_reason"] != "length", choice
+    return choice.get("text") if "text" in choice else choice["message"]
+
+
+def case_forms():
+    """Every way to ask for a form, greedy and drawn, whole and streamed; the command line draws the same."""
+    schema_format = {"type": "json_schema", "json_schema": {"name": "person", "schema": SCHEMA, "strict": True}}
+    with Forms.serve() as server:
+        text = formed(server, response_format=schema_format)
+        check_schema(text)
+        with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+            json.dump(SCHEMA, file)
+            file.flush()
+            said = subprocess.run([TRIREME, "generate", str(Forms.path / "talk"), "--prompt", "Tell me", "--json",
+                                   "--max-tokens", "300", "--threads", "1", "--temperature", "0.7", "--seed", "3",
+                                   "--json-schema", file.name], check=True, capture_output=True).stdout
+        assert json.loads(said)["text"] == text, (said, text)
+        for members in ({"guided_json": SCHEMA}, {"guided_json": json.dumps(SCHEMA)},
+                        {"structured_outputs": {"json": SCHEMA}}):
+            assert formed(server, **members) == text, members
+        check_schema(formed(server, response_format=schema_format, temperature=0, logit_bias={"423": 5}))
+        assert isinstance(json.loads(formed(server, response_format={"type": "json_object"}, temperature=1,
+                                            logit_bias={"423": 8})), dict)
+        for seed in range(4):
+            word = formed(server, guided_choice=["red", "green", "blue"], seed=seed)
+            assert word in ("red", "green", "blue"), word
+            digits = formed(server, structured_outputs={"regex": "[0-9]{3}-[ab]+!"}, seed=seed)
+            assert digits[3] == "-" and digits[:3].isdigit() and set(digits[4:-1]) <= set("ab"), digits
+        nested = formed(server, guided_grammar='root ::= "<" root ">" | [xy]', temperature=1)
+        assert nested.count("<") == nested.count(">") and nested.strip("<>") in ("x", "y"), nested
+        message = formed(server, path="/v1/chat/completions", response_format=schema_format)
+        check_schema(message["content"])
+        body = {"model": "talk", "prompt": "Tell me", "max_tokens": 300, "temperature": 0.7, "seed": 3, "stream": True,
+                "response_format": schema_format, "n": 2}
+        texts = {}
+        for e in events(server, "/v1/completions", body)[:-1]:
+            choice = json.loads(e)["choices"][0]
+            texts[choice["index"]] = texts.get(choice["index"], "") + choice["text"]
+        assert texts[0] == text and texts[1] != text, texts
+        check_schema(texts[1])
+        metrics = call(server, "/metrics")[2]
+        assert metric(metrics, "trireme_text_masks_total") > 300
+
+
+def metric(text, name):
+    return sum(float(line.split()[-1]) for line in text.splitlines() if line.startswith(name + "{"))
+
+
+def case_forms_among_others():
+    """Formed, biased and plain texts at once on few pages: each is what it is alone, and some are put back."""
+    asks = []
+    for i in range(18):
+        ask = {"model": "talk", "prompt": f"Story {i} of the sea", "max_tokens": 60, "temperature": 0.8, "seed": i}
+        if i % 3 == 0:
+            ask["guided_json"] = SCHEMA
+        if i % 3 == 1:
+            ask |= {"logit_bias": {"423": -100, str(40 + i): 2}, "min_tokens": 10, "logprobs": i % 5}
+        asks.append(ask)
+    answers = [None] * len(asks)
+    with Forms.serve("--max-sequences", "8", "--cache-bytes", "33000") as server:
+        def ask(i):
+            answers[i] = call(server, "/v1/completions", asks[i])[2]["choices"][0]
+
+        threads = [threading.Thread(target=ask, args=(i,)) for i in range(len(asks))]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+        assert metric(call(server, "/metrics")[2], "vllm:num_preemptions_total") > 0
+    for option in ((), ("--tp", "2")):
+        with Forms.serve(*option) as server:
+            for i, one in enumerate(asks):
+                alone = call(server, "/v1/completions", one)[2]["choices"][0]
+                assert alone["text"] == answers[i]["text"], (option, one, alone, answers[i])
+
+
+def case_forced_calls():
+    """Tools that must be called are, with arguments of their schemas, in the form that the template's models write."""
+    named = {"type": "function", "function": {"name": "time"}}
+    for marker in (None, "<tool_call>", '"parameters"', "[TOOL_CALLS]"):
+        root = temporary()
+        make_model(root / "talk", end=423)
+        config = {"chat_template": TEMPLATE + ("{# " + marker + " #}" if marker else "")}
+        (root / "talk" / "tokenizer_config.json").write_text(json.dumps(config))
+        with Server(root, "--threads", "1") as server:
+            for choice, names in (("required", {"weather", "time"}), (named, {"time"})):
+                ask = {"tools": TOOLS, "tool_choice": choice, "logit_bias": {"423": 6}}
+                message = formed(server, path="/v1/chat/completions", **ask)
+                calls = message["tool_calls"]
+                assert message["content"] is None and calls, message
+                for one in calls:
+                    key = {"weather": "day", "time": "zone"}[one["function"]["name"]]
+                    arguments = json.loads(one["function"]["arguments"])
+                    assert one["function"]["name"] in names and list(arguments) == [key], message
+                    assert type(arguments[key]) is int, message
+                assert choice == "required" or len(calls) == 1, calls
+                body = {"model": "talk", "messages": [{"role": "user", "content": "Tell me"}], "max_tokens": 300,
+                        "temperature": 0.7, "seed": 3, "stream": True, **ask}
+                found = [json.loads(e)["choices"][0] for e in events(server, "/v1/chat/completions", body)[:-1]]
+                streamed = [c for d in found for c in d["delta"].get("tool_calls", [])]
+                assert [c["function"] for c in streamed] == [c["function"] for c in calls], (streamed, calls)
+                assert found[-1]["finish_reason"] == ("tool_calls" if choice == "required" else "stop"), found[-1]
+            # Free to call or to answer in a form: one or the other.
+            free = formed(server, path="/v1/chat/completions", tools=TOOLS, guided_json=SCHEMA, logit_bias={"423": 6})
+            assert "tool_calls" in free or not check_schema(free["content"]), free
+        shutil.rmtree(root)
+
+
+def case_hostile_forms():
+    """What is wrong with a form is said at once, and whoever else is served is served meanwhile."""
+    deep = {"type": "string"}
+    for _ in range(90):
+        deep = {"type": "array", "items": deep}
+    ambiguous = 'root ::= "a" root "b" | "a" root "c" | "a" root | "a" root "d" | "a"'
+    wrong = (({"guided_json": {"type": "no"}}, "guided_json"), ({"guided_json": "{"}, "guided_json"),
+             ({"guided_json": deep}, "guided_json"),
+             ({"guided_json": {"type": "integer", "minimum": 3}}, "guided_json"),
+             ({"guided_regex": "(a"}, "guided_regex"), ({"guided_regex": "[a-z]{10000}" * 200}, "guided_regex"),
+             ({"guided_regex": "((((a{1000}){1000}){1000}){1000}){1000}" * 600}, "guided_regex"),
+             ({"guided_grammar": "root ::= root"}, "guided_grammar"), ({"guided_choice": []}, "guided_choice"),
+             ({"guided_grammar": "root ::= " + " | ".join(f"r{i}" for i in range(30000))}, "guided_grammar"),
+             ({"guided_regex": "x" * 600_000}, "guided_regex"),
+             ({"guided_regex": "a", "guided_choice": ["b"]}, "guided_choice"),
+             ({"structured_outputs": {"regex": "a", "json": {}}}, "structured_outputs"),
+             ({"structured_outputs": {"structural_tag": "x"}}, "structured_outputs"),
+             ({"response_format": {"type": "json_schema"}}, "response_format"))
+    with Forms.serve() as server:
+        plain = complete(server, prompt="The king", max_tokens=30)["choices"][0]["text"]
+        for members, param in wrong:
+            began = time.monotonic()
+            status, error, _ = error_of(server, prompt="x", **members)
+            assert status == 400 and error["param"] == param, (param, error)
+            assert time.monotonic() - began < 5, (param, time.monotonic() - began)
+        # One that reads in many ways ends with an error of its own, and others go on.
+        failed = []
+        thread = threading.Thread(target=lambda: failed.append(
+            call(server, "/v1/completions", {"model": "talk", "prompt": "x", "max_tokens": 500, "temperature": 0,
+                                             "guided_grammar": ambiguous, "logit_bias": {"423": -100}})))
+        thread.start()
+        while thread.is_alive():
+            assert complete(server, prompt="The king", max_tokens=30)["choices"][0]["text"] == plain
+        status, _, body = failed[0]
+        assert status == 400 and "grammar" in body["error"]["message"], body
+        assert formed(server, guided_choice=["still", "here"]) in ("still", "here")
 
 
 def case_gguf():
@@ -265,8 +504,13 @@ def case_errors():
                                ({"prompt": []}, "prompt"), ({"prompt": [[1], "a", {}]}, "prompt"),
                                ({"prompt": "x", "stop": [1]}, "stop"), ({"prompt": "x", "seed": 2**64}, "seed"),
                                ({"prompt": "x", "max_tokens": 0}, "max_tokens"),
-                               ({"prompt": "x", "logit_bias": {"1": 5}}, "logit_bias"),
-                               ({"prompt": "x", "response_format": {"type": "json_object"}}, "response_format"),
+                               ({"prompt": "x", "logit_bias": {"1": 500}}, "logit_bias"),
+                               ({"prompt": "x", "logit_bias": {"one": 5}}, "logit_bias"),
+                               ({"prompt": "x", "logit_bias": {"01": 5}}, "logit_bias"),
+                               ({"prompt": "x", "logprobs": 21}, "logprobs"),
+                               ({"prompt": "x", "suffix": "y"}, "suffix"),
+                               ({"prompt": "x", "response_format": {"type": "xml"}}, "response_format"),
+                               ({"prompt": "x", "guided_regex": "a+"}, "guided_regex"),  # no token that ends it
                                ({"prompt": "x", "best_of": 2, "n": 3}, "best_of"),
                                ({"prompt": ["x"] * 100, "n": 100}, "n"),
                                ({"prompt": "x", "stream_options": {}}, "stream_options")):
@@ -286,6 +530,75 @@ def case_errors():
                 assert e.code == 400 and "error" in json.loads(e.read()), body
         assert call(server, "/v2/models/talk/infer", {"inputs": []})[0] == 501  # decoupled
         assert complete(server, prompt="x", max_tokens=3)["usage"]["completion_tokens"] == 3
+
+
+def silent_stream(server, path, body, patience=20):
+    """Sends a stream's request behind one that holds the only place; what came before that one was over."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=patience)
+    connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
+    reply = connection.getresponse()
+    text = reply.read().decode()
+    connection.close()
+    return reply.status, text
+
+
+def case_keep_alive():
+    """A stream that waits is sent comments, and then its answer; without the option nothing comes but that."""
+    holder = {"model": "talk", "prompt": "x", "max_tokens": LONG, "temperature": 0}
+    for option, comments in (("20ms", True), ("0s", False)):
+        with serve("--max-sequences", "1", "--keep-alive", option) as server:
+            want = complete(server, prompt="Once upon", max_tokens=8)["choices"][0]["text"]
+            threads = [threading.Thread(target=call, args=(server, "/v1/completions", holder)) for _ in range(24)]
+            for t in threads:
+                t.start()
+            time.sleep(0.05)
+            body = {"model": "talk", "prompt": "Once upon", "max_tokens": 8, "temperature": 0, "stream": True}
+            status, text = silent_stream(server, "/v1/completions", body)
+            parts = text.split("\n\n")
+            assert status == 200 and (": keep-alive" in parts) == comments, (option, text)
+            data = [p[6:] for p in parts if p.startswith("data: ")]
+            assert data[-1] == "[DONE]", text
+            assert "".join(json.loads(d)["choices"][0]["text"] for d in data[:-1]) == want
+            ask = {"model": "talk", "input": "Once upon", "max_output_tokens": 8, "temperature": 0, "stream": True}
+            status, text = silent_stream(server, "/v1/responses", ask)
+            assert status == 200 and "response.incomplete" in text, text
+            # What fails once comments came is an event; a status says it where none did.
+            late = {**body, "prompt": "x"}
+            if comments:
+                for t in threads:
+                    t.join()
+                threads = [threading.Thread(target=call, args=(server, "/v1/completions", holder)) for _ in range(24)]
+                for t in threads:
+                    t.start()
+                time.sleep(0.05)
+                connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+                connection.request("POST", "/v1/completions", json.dumps(late),
+                                   {"Content-Type": "application/json", "x-timeout-ms": "60"})
+                reply = connection.getresponse()
+                text = reply.read().decode()
+                assert reply.status == 200 and '"error"' in text, text
+            for t in threads:
+                t.join()
+
+
+def case_long_texts_hold_nobody_up():
+    """KServe's generate tokenizes long texts apart: another client of the same connections' thread is answered."""
+    with serve("--http-threads", "1") as server:
+        call(server, "/v2/health/live")
+        body = {"text_input": "a " * 3_000_000, "parameters": {"max_tokens": 2}}
+        failed = []
+        thread = threading.Thread(target=lambda: failed.append(call(server, "/v2/models/talk/generate", body)))
+        thread.start()
+        answered = 0
+        while thread.is_alive():
+            assert call(server, "/v2/health/live")[0] == 200
+            answered += 1
+        status, _, body = failed[0]
+        assert status == 400 and "tokens" in body["error"], body
+        assert answered > 40, f"{answered} calls while the text was tokenized: the thread waited for that"
+        assert call(server, "/v2/models/talk/generate", {"text_input": "a " * 100_000})[0] == 400
+        short = {"text_input": "The king", "parameters": {"max_tokens": 4, "temperature": 0}}
+        assert call(server, "/v2/models/talk/generate", short)[2]["text_output"]
 
 
 def case_too_many_wait():
@@ -439,6 +752,16 @@ def case_load():
             assert server.metrics()["vllm:generation_tokens_total" + label] >= tokens, run
             assert run["succeeded"] == requests, run
         assert server.metrics()["vllm:prefix_cache_hits_total" + label] > 30 * 16
+    with Forms.serve() as server:
+        words = [TRIREME, "load", server.url, "--model", "talk", "--completions", "--requests", "8", "--warmup", "0s",
+                 "--answer-tokens", "9", "--members"]
+        members = {"guided_regex": "[ab]*", "temperature": 0.5}
+        done = subprocess.run([*words, json.dumps(members)], capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert metric(call(server, "/metrics")[2], "trireme_text_masks_total") == 8 * 9
+        for wrong in ("[1]", "{", '{"prompt": "x"}'):
+            done = subprocess.run([*words, wrong], capture_output=True, text=True)
+            assert done.returncode == 2 and "--members" in done.stderr, done.stderr
 
 
 def case_beside_a_classic_model():

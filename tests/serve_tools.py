@@ -10,6 +10,7 @@ import socket
 import subprocess
 import threading
 import time
+import urllib.error
 import urllib.parse
 import urllib.request
 
@@ -20,6 +21,7 @@ from tritonclient.utils import InferenceServerException
 
 from _serving import ROOT, Server, Skip, add_simple, add_slow, run_cases, temporary
 from _triton_models import add_repeat
+from serve_text import make_model
 
 work = temporary()
 repository = work / "models"
@@ -188,7 +190,7 @@ class Prometheus:
         self.url = f"http://127.0.0.1:{port}"
         self.process = subprocess.Popen(
             [tool("prometheus"), f"--config.file={work / 'prometheus.yml'}", f"--web.listen-address=127.0.0.1:{port}",
-             f"--storage.tsdb.path={work / 'series'}", "--log.level=error"])
+             f"--storage.tsdb.path={work / f'series-{port}'}", "--log.level=error"])  # of its own: nothing from before
 
     def ask(self, path, **query):
         url = f"{self.url}/api/v1/{path}?{urllib.parse.urlencode(query)}"
@@ -216,48 +218,86 @@ class Prometheus:
         self.process.wait(30)
 
 
-def dashboard():
-    """Every query of the Grafana dashboard, evaluated by Prometheus over our own metrics, gives numbers."""
-    tool("prometheus")
-    board = json.loads((ROOT / "deploy" / "grafana" / "trireme.json").read_text())
+def evaluate(name, prometheus):
+    """Every query of a Grafana board, evaluated by Prometheus over our own metrics, gives numbers."""
+    board = json.loads((ROOT / "deploy" / "grafana" / name).read_text())
     panels = [p for p in board["panels"] if p["type"] != "row"]
     assert len(panels) > 15 and len({p["id"] for p in board["panels"]}) == len(board["panels"])
-    with Server(repository, "--price-per-hour", "1.5") as server, Prometheus(server) as prometheus:
-        stop = threading.Event()
+    for panel in panels:
+        for target in panel["targets"]:
+            query = target["expr"].replace("$__rate_interval", "10s").replace("$model", ".*").replace(
+                "$instance", ".*")
+            assert "$" not in query, query
+            found = prometheus.ask("query", query=query)["result"]
+            assert found, f"{panel['title']}: nothing for {query}"
+            wrong = [r for r in found if r["value"][1] in ("NaN", "+Inf") and
+                     (r["metric"].get("model") == "simple" or "model_name" in r["metric"])]
+            assert not wrong, (panel["title"], query, wrong)
+    for variable in board["templating"]["list"]:
+        match = re.fullmatch(r"label_values\(([\w:]+), (\w+)\)", variable["query"] if isinstance(
+            variable["query"], str) else variable["query"]["query"])
+        if match:
+            assert prometheus.ask(f"label/{match[2]}/values", **{"match[]": match[1]}), variable["name"]
 
-        def ask_on():
-            while not stop.is_set():
-                traffic(server, 3, 40)
 
-        client = threading.Thread(target=ask_on)
-        client.start()
-        try:
-            prometheus.wait_scraped(8)
-            for panel in panels:
-                for target in panel["targets"]:
-                    query = target["expr"].replace("$__rate_interval", "10s").replace("$model", ".*").replace(
-                        "$instance", ".*")
-                    assert "$" not in query, query
-                    found = prometheus.ask("query", query=query)["result"]
-                    assert found, f"{panel['title']}: nothing for {query}"
-                    wrong = [r for r in found
-                             if r["value"][1] in ("NaN", "+Inf") and r["metric"].get("model") == "simple"]
-                    assert not wrong, (panel["title"], query, wrong)
-            for variable in board["templating"]["list"]:
-                match = re.fullmatch(r"label_values\((\w+), (\w+)\)", variable["query"] if isinstance(
-                    variable["query"], str) else variable["query"]["query"])
-                if match:
-                    assert prometheus.ask(f"label/{match[2]}/values", **{"match[]": match[1]}), variable["name"]
-            rules = prometheus.ask("rules")["groups"][0]["rules"]
-            bad = [r for r in rules if r["health"] != "ok"]
-            assert len(rules) >= 7 and not bad, bad
-            # No rule is a misspelt name: each one's series exist.
-            for rule in rules:
-                for name in set(re.findall(r"\b(?:nv|trireme|process)_\w+", rule["query"])):
-                    assert prometheus.ask("query", query=name)["result"], (rule["name"], name)
-        finally:
-            stop.set()
-            client.join()
+class Asking:
+    """Calls something again and again on a thread of its own."""
+
+    def __init__(self, ask):
+        self.is_over = threading.Event()
+        self.thread = threading.Thread(target=self.go_on, args=(ask,))
+
+    def go_on(self, ask):
+        while not self.is_over.is_set():
+            ask()
+
+    def __enter__(self):
+        self.thread.start()
+
+    def __exit__(self, *_):
+        self.is_over.set()
+        self.thread.join()
+
+
+def dashboard():
+    """The board of all models, and the alert rules beside it."""
+    tool("prometheus")
+    with Server(repository, "--price-per-hour", "1.5") as server, Prometheus(server) as prometheus, \
+            Asking(lambda: traffic(server, 3, 40)):
+        prometheus.wait_scraped(8)
+        evaluate("trireme.json", prometheus)
+        rules = prometheus.ask("rules")["groups"][0]["rules"]
+        bad = [r for r in rules if r["health"] != "ok"]
+        assert len(rules) >= 7 and not bad, bad
+        # No rule is a misspelt name: each one's series exist.
+        for rule in rules:
+            for name in set(re.findall(r"\b(?:nv|trireme|process)_\w+", rule["query"])):
+                assert prometheus.ask("query", query=name)["result"], (rule["name"], name)
+
+
+def text_dashboard():
+    """The board of language models, over one whose callers have keys with quotas."""
+    tool("prometheus")
+    models = work / "texts"
+    make_model(models / "talk")
+    keys = work / "keys.yaml"
+    keys.write_text("keys: [{tenant: one, key: sk-of-one}, {tenant: two, key: sk-of-two, requests_per_minute: 1}]")
+    body = json.dumps({"model": "talk", "prompt": "The king of the sea and of all that is in it", "max_tokens": 12,
+                       "ignore_eos": True}).encode()
+
+    def ask(server):
+        for tenant in ("one", "two"):
+            head = {"Content-Type": "application/json", "Authorization": f"Bearer sk-of-{tenant}"}
+            request = urllib.request.Request(server.url + "/v1/completions", body, head)
+            try:
+                urllib.request.urlopen(request, timeout=30).read()
+            except urllib.error.HTTPError as error:
+                assert error.code == 429 and tenant == "two", error
+
+    with Server(models, "--price-per-hour", "1.5", "--api-keys", str(keys)) as server, \
+            Prometheus(server) as prometheus, Asking(lambda: ask(server)):
+        prometheus.wait_scraped(8)
+        evaluate("texts.json", prometheus)
 
 
 def first_responses():
@@ -399,7 +439,7 @@ def replaced_versions():
 
 try:
     run_cases([(case.__name__, case) for case in (
-        promtool_metrics, statistics_equal_metrics, replaced_versions, alert_rules, dashboard, first_responses, wrk,
-        h2load, pipelined_in_order)])
+        promtool_metrics, statistics_equal_metrics, replaced_versions, alert_rules, dashboard, text_dashboard,
+        first_responses, wrk, h2load, pipelined_in_order)])
 finally:
     shutil.rmtree(work, ignore_errors=True)

@@ -6,7 +6,7 @@ import sys
 import time
 
 CHECKS = ["layers", "sizes", "first_lines", "module_names", "includes", "leaks", "format", "headers", "ops_table",
-          "op_names", "generated", "empty_tests", "figures", "onnx"]
+          "op_names", "folders", "generated", "empty_tests", "figures", "onnx"]
 
 
 def main():

@@ -137,14 +137,14 @@ def main():
             journeys.append(script)
     binaries = [path for path in binaries if args.only in path.name]
     journeys = [path for path in journeys if args.only in path.name]
-    if re.search(r"asan|tsan", args.build.name) and journeys:
+    if re.search(r"asan|tsan|fuzz", args.build.name) and journeys:
         # They meet goals for time and memory, which the sanitizers change by factors.
         print("sanitizers: the journeys of tests/*.py run in the other builds only")
         journeys = []
 
     # Tests start threads of their own and some watch a clock, so binaries take half the cores and journeys go alone.
     start = time.monotonic()
-    slower = 4 if re.search(r"asan|tsan|debug", args.build.name) else 1
+    slower = 4 if re.search(r"asan|tsan|debug|fuzz", args.build.name) else 1
     results = []
     with concurrent.futures.ThreadPoolExecutor(max(1, len(os.sched_getaffinity(0)) // 2)) as pool:
         for done in concurrent.futures.as_completed(

@@ -7,20 +7,6 @@
 namespace trireme::cli {
 namespace {
 
-class GrammarFilter : public engine::TokenFilter {
- public:
-  GrammarFilter(std::shared_ptr<data::GrammarAutomaton> automaton,
-                std::shared_ptr<const data::TokenTrie> tokens)
-      : matcher_(std::move(automaton), std::move(tokens)) {}
-  std::span<const uint64_t> mask() override { return matcher_.mask(); }
-  void accept(int64_t token) override {
-    base::check(matcher_.accept(token), "token ", token, " is outside of its mask");
-  }
-
- private:
-  data::GrammarMatcher matcher_;
-};
-
 data::Grammar grammar_of(const AnswerFormOptions& o) {
   const size_t given = (o.json_schema.empty() ? 0 : 1) + (o.regex.empty() ? 0 : 1) +
                        (o.grammar.empty() ? 0 : 1) + (o.choice.empty() ? 0 : 1);
@@ -46,14 +32,11 @@ void AnswerFormOptions::fields(base::OptionList& f) {
 }
 
 AnswerForm::AnswerForm(const AnswerFormOptions& options, const data::Tokenizer& tokenizer,
-                       const std::vector<int64_t>& end)
-    : automaton_(std::make_shared<data::GrammarAutomaton>(grammar_of(options))) {
+                       const std::vector<int64_t>& end) {
+  data::Grammar grammar = grammar_of(options);
   base::require(!end.empty(), "an answer of fixed form needs a token that ends it: the model's eos_token_id");
-  tokens_ = std::make_shared<const data::TokenTrie>(tokenizer, end);
-}
-
-std::unique_ptr<engine::TokenFilter> AnswerForm::filter() const {
-  return std::make_unique<GrammarFilter>(automaton_, tokens_);
+  grammar_ = std::make_shared<sched::AnswerGrammar>(std::move(grammar),
+                                                    std::make_shared<const data::TokenTrie>(tokenizer, end));
 }
 
 }  // namespace trireme::cli

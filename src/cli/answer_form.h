@@ -6,8 +6,7 @@
 #include <vector>
 
 #include "base/text/options.h"
-#include "data/grammar/matcher.h"
-#include "engine/decode/masked_draw.h"
+#include "sched/text/grammar_filter.h"
 
 namespace trireme::cli {
 
@@ -26,11 +25,10 @@ class AnswerForm {
   AnswerForm(const AnswerFormOptions& options, const data::Tokenizer& tokenizer,
              const std::vector<int64_t>& end);
   /// The filter of one answer.
-  std::unique_ptr<engine::TokenFilter> filter() const;
+  std::unique_ptr<engine::TokenFilter> filter() const { return sched::AnswerGrammar::filter(grammar_); }
 
  private:
-  std::shared_ptr<data::GrammarAutomaton> automaton_;
-  std::shared_ptr<const data::TokenTrie> tokens_;
+  std::shared_ptr<sched::AnswerGrammar> grammar_;
 };
 
 }  // namespace trireme::cli

@@ -120,8 +120,8 @@ class ChatVerb {
   LanguageModel& model() { return model_; }
 
   /// Turns until the input ends.
-  int run() {
-    scheduler_.emplace(model_.session());
+  int run(base::Env& env) {
+    scheduler_.emplace(model_.session(), model_.schedule(env.clock));
     if (is_terminal_)
       std::cout
           << "/reset begins anew, /system TEXT sets the system turn, /exit ends. Ctrl-C ends an answer.\n";
@@ -139,6 +139,8 @@ class ChatVerb {
       if (line.find_first_not_of(" \t") != std::string::npos && !command(line)) turn(line);
     }
     if (is_terminal_) std::cout << std::endl;
+    LanguageModel::report(scheduler_->draft_counts(), env);
+    scheduler_.reset();
     return 0;
   }
 
@@ -187,6 +189,7 @@ class ChatVerb {
                                     .max_tokens = o_.language.max_tokens,
                                     .stop = model_.end_tokens(),
                                     .sampling = o_.language.sampling};
+    if (!model_.adapters().empty()) request.adapter = model_.adapters()[0];
     const size_t prompt_tokens = request.prompt.size();
     const int64_t shared_before = scheduler_->shared_tokens();
     interrupts_.take();
@@ -248,7 +251,7 @@ int chat_main(std::span<const std::string> words, base::Env& env) {
   if (!parse(options, words, "chat")) return 0;
   Interrupts interrupts;
   ChatVerb verb(std::move(options), interrupts);
-  return verb.model().run([&] { return verb.run(); }, env);
+  return verb.model().run([&] { return verb.run(env); }, env);
 }
 
 std::string chat_markdown() { return options_markdown<ChatVerbOptions>(); }

@@ -16,6 +16,7 @@ struct DeviceOptions {
   bool host_fallback = true;
   bool graphs = true;
   bool allow_tf32 = false;
+  bool deterministic = false;
   bool oversubscribe_devices = false;
 
   void fields(base::OptionList& f) {
@@ -27,12 +28,20 @@ struct DeviceOptions {
     f.add("graphs", &graphs, "record a GPU's launches in the second run and replay them from then on");
     f.add("allow_tf32", &allow_tf32,
           "a GPU rounds the operands of f32 products to 10 bits of mantissa, as TRIREME_CUDA_TF32=1 does");
+    f.add("deterministic", &deterministic,
+          "a GPU's products have one order of sums for any number of rows, as TRIREME_CUDA_DETERMINISTIC=1 "
+          "does");
   }
   void apply(engine::SessionOptions& options) const {
     options.device = oversubscribe_devices ? runtime::shared_device(device) : device;
     options.host_fallback = host_fallback;
     options.graphs = graphs;
+    tell_kernels();
+  }
+  /// Puts the options of kernels into the environment, before programs are made.
+  void tell_kernels() const {
     if (allow_tf32) setenv("TRIREME_CUDA_TF32", "1", 1);  // kernels have no other channel
+    if (deterministic) setenv("TRIREME_CUDA_DETERMINISTIC", "1", 1);
   }
 };
 

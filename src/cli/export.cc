@@ -3,6 +3,7 @@
 #include "cli/verb.h"
 #include "model/hf/directory.h"
 #include "model/onnx/export.h"
+#include "passes/precision/stored_products.h"
 #include "train/task.h"
 
 namespace trireme::cli {
@@ -37,7 +38,9 @@ model::Model open_source(const ExportCommand& command) {
   if (train::has_checkpoint(command.model))
     return train::model_of_checkpoint(command.model, {.average = command.average, .places = {"."}});
   base::require(!command.average, "--average is for runs and checkpoints, '", command.model, "' is none");
-  return open_model(command.model);
+  model::Model model = open_model(command.model);
+  passes::widen_stored_floats(model.graph, true);
+  return model;
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 // trireme generate: continues prompts with a language model; text as it comes, files of prompts, speed.
 #include <algorithm>
+#include <filesystem>
 #include <iostream>
 #include <map>
 #include <optional>
@@ -29,7 +30,9 @@ struct GenerateOptions {
     f.add("prompt", &prompt, "text to continue; may be given several times");
     f.add("prompt_ids", &prompt_ids, "a prompt as numbers of tokens; the answer is printed so too");
     f.add("batch_file", &batch_file,
-          "JSON lines with `prompt` or `prompt_ids`, and any of max_tokens, stop and the sampling options");
+          "JSON lines with `prompt` or `prompt_ids`, and any of max_tokens, stop, the sampling options and "
+          "`adapter`: "
+          "a directory's last word, or null; else the first that is given");
     f.add("chat", &chat, "a prompt is what a user says: the chat template stands around it");
     form.fields(f);
     f.add("json", &json, "one JSON object a prompt, in their order");
@@ -66,17 +69,17 @@ class GenerateVerb {
   }
 
   LanguageModel& model() { return model_; }
-  int run();
+  int run(base::Env& env);
   void bench();
 
  private:
   Job job(std::string text, std::vector<int64_t> ids);
   Job job_of_line(const base::Json& line);
   std::vector<Job> jobs();
+  std::shared_ptr<const engine::LoadedAdapter> adapter_named(const base::Json& name) const;
   /// False: a stop text has ended the answer.
   bool take(const engine::GenerateEvent& event, bool shows);
-  void run_together(bool shows);
-  void run_formed(bool shows);
+  void run_together(bool shows, base::Env& env);
   void print_done(bool shows);
   void end(Answer& answer, engine::FinishReason reason, bool shows);
   base::Json json_of(const Answer& answer) const;
@@ -97,6 +100,7 @@ Job GenerateVerb::job(std::string text, std::vector<int64_t> ids) {
   job.request.max_tokens = o_.language.max_tokens;
   job.request.stop = model_.end_tokens();
   job.request.sampling = o_.language.sampling;
+  if (!model_.adapters().empty()) job.request.adapter = model_.adapters()[0];
   return job;
 }
 
@@ -111,7 +115,9 @@ Job GenerateVerb::job_of_line(const base::Json& line) {
   base::Json given = base::Json::object();
   for (const auto& [key, value] : line.as_object()) {
     if (key == "prompt" || key == "prompt_ids") continue;
-    if (key == "max_tokens") {
+    if (key == "adapter") {
+      made.request.adapter = adapter_named(value);
+    } else if (key == "max_tokens") {
       made.request.max_tokens = value.as_int();
     } else if (key == "stop") {
       made.stop.clear();
@@ -122,6 +128,17 @@ Job GenerateVerb::job_of_line(const base::Json& line) {
   }
   sampling.parse_json(given);
   return made;
+}
+
+/// By the last word of its directory; null: the model alone.
+std::shared_ptr<const engine::LoadedAdapter> GenerateVerb::adapter_named(const base::Json& name) const {
+  if (name.is_null()) return nullptr;
+  for (size_t i = 0; i < o_.language.adapter.size(); ++i) {
+    const std::filesystem::path path(o_.language.adapter[i]);
+    const std::filesystem::path last = path.has_filename() ? path.filename() : path.parent_path().filename();
+    if (last == name.as_string()) return model_.adapters()[i];
+  }
+  base::fail(base::ErrorCode::not_found, "no adapter '", name.as_string(), "' among those of --adapter");
 }
 
 std::vector<Job> GenerateVerb::jobs() {
@@ -207,33 +224,25 @@ void GenerateVerb::print_done(bool shows) {
   }
 }
 
-void GenerateVerb::run_together(bool shows) {
-  sched::TokenScheduler generator(model_.session());
-  for (auto& [number, answer] : answers_) generator.add(answer.job.request);
+void GenerateVerb::run_together(bool shows, base::Env& env) {
+  sched::TokenScheduler generator(model_.session(), model_.schedule(env.clock));
+  std::optional<AnswerForm> form;
+  if (o_.form.any()) form.emplace(o_.form, model_.tokenizer(), model_.end_tokens());
+  for (auto& [number, answer] : answers_) {
+    if (form) answer.job.request.filter = form->filter();
+    generator.add(answer.job.request);
+  }
   while (!generator.is_idle()) {
     for (const engine::GenerateEvent& event : generator.step()) {
+      if (event.error != nullptr) throw base::Error(*event.error);
       if (answers_.contains(event.request) && !take(event, shows)) generator.cancel(event.request);
     }
     print_done(shows);
   }
+  LanguageModel::report(generator.draft_counts(), env);
 }
 
-/// One after another: each token waits for the mask that the one before leaves.
-void GenerateVerb::run_formed(bool shows) {
-  const AnswerForm form(o_.form, model_.tokenizer(), model_.end_tokens());
-  const auto count = static_cast<int64_t>(answers_.size());
-  for (int64_t number = 0; number < count; ++number) {
-    const auto filter = form.filter();
-    engine::generate_masked(model_.session(), answers_.at(number).job.request, *filter,
-                            [&](engine::GenerateEvent event) {
-                              event.request = number;
-                              take(event, shows);
-                            });
-    print_done(shows);
-  }
-}
-
-int GenerateVerb::run() {
+int GenerateVerb::run(base::Env& env) {
   std::vector<Job> list = jobs();
   const bool shows = list.size() == 1 && !o_.json;
   const bool has_text =
@@ -245,19 +254,22 @@ int GenerateVerb::run() {
     if (has_text) a.text.emplace(model_.tokenizer(), job.stop);
     a.job = std::move(job);
   }
-  o_.form.any() ? run_formed(shows) : run_together(shows);
+  run_together(shows, env);
   return 0;
 }
 
 /// Every shape in its turn, on one session.
 void GenerateVerb::bench() {
   const LanguageOptions& l = o_.language;
+  base::require(l.speculation.speculate == engine::Speculation::off,
+                "--bench measures steps on random tokens, of which --speculate guesses none");
   GenerateBench bench(model_.session(), {.sampling = l.sampling,
                                          .device = l.on.device,
                                          .precision = l.precision,
                                          .stores_weights = l.weights.stores(),
                                          .page_tokens = l.cache.page_tokens,
-                                         .ranks = l.ranks.read().world()});
+                                         .ranks = l.ranks.read().world(),
+                                         .adapters = model_.adapters()});
   for (const std::string& shape : o_.bench) {
     const BenchResult result = bench.run(parse_bench(shape));
     std::cout << (o_.json ? result.to_json().dump() + "\n" : result.text()) << std::flush;
@@ -273,7 +285,7 @@ int generate_main(std::span<const std::string> words, base::Env& env) {
   GenerateVerb verb(std::move(options));
   return verb.model().run(
       [&] {
-        if (!measures) return verb.run();
+        if (!measures) return verb.run(env);
         verb.bench();
         return 0;
       },

@@ -29,7 +29,9 @@ struct StepCost {
 StepCost cost_of(const compile::Program& program, int64_t tokens) {
   StepCost cost{.launches = program.steps.size()};
   for (const compile::Step& step : program.steps) {
-    if (step.op == nullptr || step.op->schema.name == "paged_attention") continue;
+    if (step.op == nullptr || step.op->schema.name == "paged_attention" ||
+        step.op->schema.name == "decode_attention")
+      continue;
     cost.bytes += step.cost.bytes;
     const bool is_head = step.from.find("lm_head") != std::string::npos;  // of a prompt's last token alone
     if (!is_head) cost.token_flop += step.cost.flop / static_cast<double>(tokens);
@@ -102,6 +104,8 @@ StepTimes GenerateBench::time_steps(const BenchShape& shape) {
   sched::TokenScheduler generator(session_);
   for (int64_t i = 0; i < shape.batch; ++i) {
     engine::GenerateRequest r{.max_tokens = shape.fresh, .sampling = setup_.sampling};
+    if (!setup_.adapters.empty())
+      r.adapter = setup_.adapters[static_cast<size_t>(i) % setup_.adapters.size()];
     base::Rng rng(static_cast<uint64_t>(setup_.sampling.seed), prompts_++);
     for (int64_t t = 0; t < shape.prompt; ++t)
       r.prompt.push_back(static_cast<int64_t>(rng.below(static_cast<uint64_t>(session_.vocabulary()))));

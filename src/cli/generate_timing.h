@@ -1,6 +1,7 @@
 // What `trireme generate --bench` measures: reading prompts and making tokens, each beside its ceiling.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -47,6 +48,8 @@ struct BenchSetup {
   bool stores_weights = false;  ///< narrower than the precision of the products: no ceiling is measured
   int64_t page_tokens = 16;
   int ranks = 1;  ///< that share the work; programs and caches are one rank's
+  /// Sequence i has number i of these, and so on from the first; none: the model alone.
+  std::vector<std::shared_ptr<const engine::LoadedAdapter>> adapters;
 };
 
 class GenerateBench {

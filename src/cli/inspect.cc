@@ -7,6 +7,7 @@
 #include "cli/inspect_rank.h"
 #include "cli/model_input.h"
 #include "cli/verb.h"
+#include "model/weight_summary.h"
 #include "passes/fuse/transformer.h"
 #include "lower/batch_proof.h"
 
@@ -83,13 +84,14 @@ int inspect_main(std::span<const std::string> words, base::Env&) {
   model.graph.sort();
   if (options.after.empty() && !options.passes && !options.program && !options.why && !options.memory &&
       !options.weights.stores()) {
-    std::cout << ir::print(model.graph);
+    std::cout << ir::print(model.graph) << model::describe_stored_weights(model.graph);
     return 0;
   }
   bool printed = false;
   engine::SessionOptions session_options{.threads = options.threads, .passes = watching(options, printed)};
   options.on.apply(session_options);
   session_options.plan_only = options.on.device != "cpu";  // what is only looked at needs no device
+  engine::widen_floats_for(model.graph, passes::Precision::f32, options.weights, options.on.device);
   const auto prepared = std::make_shared<engine::PreparedModel>(std::move(model.graph),
                                                                 session_options.passes, options.weights);
   if (options.weights.stores()) std::cout << prepared->weights().text();

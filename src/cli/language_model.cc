@@ -6,6 +6,7 @@
 #include "base/files/file.h"
 #include "cli/model_input.h"
 #include "comm/world.h"
+#include "model/hf/adapter.h"
 #include "model/hf/generation.h"
 
 namespace trireme::cli {
@@ -31,6 +32,8 @@ void LanguageOptions::fields(base::OptionList& f) {
         "ranks that each hold a part of the large weights and of the heads: of this process, or of a job")
       .at_least(0);
   cache.fields(f);
+  f.add("adapter", &adapter, "directory of an adapter (LoRA) as PEFT writes it; may be given several times");
+  speculation.fields(f);
 }
 
 engine::DecodeOptions LanguageOptions::session() const {
@@ -38,6 +41,7 @@ engine::DecodeOptions LanguageOptions::session() const {
   o.device = on.device;
   o.host_fallback = on.host_fallback;
   o.graphs = on.graphs;
+  on.tell_kernels();
   o.threads = threads;
   o.cpus.assign(cpus.begin(), cpus.end());
   o.precision = precision;
@@ -49,14 +53,65 @@ engine::DecodeOptions LanguageOptions::session() const {
 
 LanguageModel::LanguageModel(LanguageOptions options) : o_(std::move(options)), model_(open_model(o_.model)) {
   if (!o_.ignore_eos) end_ = model::hf::end_tokens(model_);
-  prepared_ = std::make_shared<engine::DecodeModel>(model_.graph, o_.session());
+  make_room();
+  prepared_ = std::make_shared<engine::DecodeModel>(model_.graph, o_.session(), model_.files);
+  const auto slots = engine::AdapterSlots::make(prepared_->form().adapters, model_.config);
+  for (const std::string& directory : o_.adapter) {
+    try {
+      adapters_.push_back(slots->load(directory));
+    } catch (const base::Error& e) {
+      throw e.with(base::concat("adapter '", directory, "'"));
+    }
+  }
   model_.graph = {};  // weights that were stored in another form need no memory any more
+  o_.speculation.check();
+  if (o_.speculation.speculate == engine::Speculation::draft) open_draft();
+}
+
+void LanguageModel::open_draft() {
+  const std::string& name = o_.speculation.draft;
+  try {
+    const model::Model draft = open_model(name);
+    const auto options = engine::draft_options(o_.session(), o_.speculation);
+    draft_ = std::make_shared<engine::DecodeModel>(draft.graph, options, draft.files);
+    // Without tokenizers of their own nobody knows whether the tokens are the same.
+    if (!draft.directory.empty() && !model_.directory.empty())
+      data::require_same_tokens(*data::open_tokenizer(model_.directory),
+                                *data::open_tokenizer(draft.directory));
+  } catch (const base::Error& e) {
+    throw e.with(base::concat("draft '", name, "'"));
+  }
+}
+
+sched::TextSchedule LanguageModel::schedule(const base::Clock& clock) const {
+  return {.clock = &clock, .drafter = drafter_.get(), .draft_tokens = o_.speculation.draft_tokens};
+}
+
+void LanguageModel::report(const sched::DraftCounts& counts, base::Env& env) {
+  if (counts.tokens == 0) return;
+  const double share = static_cast<double>(counts.accepted) / static_cast<double>(counts.tokens);
+  env.log.info("cli", "speculation",
+               {{"drafts", counts.drafts},
+                {"tokens", counts.tokens},
+                {"accepted", counts.accepted},
+                {"share", share}});
+}
+
+/// As much room for adapters as those that were given need, unless somebody says how much.
+void LanguageModel::make_room() {
+  if (o_.adapter.empty() || o_.cache.max_adapters > 0) return;
+  o_.cache.max_adapters = static_cast<int64_t>(o_.adapter.size());
+  o_.cache.max_adapter_rank = 1;
+  for (const std::string& directory : o_.adapter)
+    o_.cache.max_adapter_rank = std::max(o_.cache.max_adapter_rank, model::hf::adapter_rank(directory));
 }
 
 void LanguageModel::open(comm::Mesh* mesh) {
   engine::DecodeOptions options = o_.session();
   options.mesh = mesh;
   session_ = std::make_unique<engine::DecodeSession>(prepared_, options);
+  drafter_ = engine::make_drafter(o_.speculation, session_->vocabulary(), draft_,
+                                  engine::draft_options(options, o_.speculation));
 }
 
 int LanguageModel::run(const std::function<int()>& body, base::Env& env) {
@@ -65,6 +120,7 @@ int LanguageModel::run(const std::function<int()>& body, base::Env& env) {
     const int code = body();
     const std::string names = session_->host_operators();
     if (!names.empty()) env.log.warning("runtime", "host_fallback", {{"operators", names}});
+    drafter_.reset();
     session_.reset();  // and with it those of the other ranks
     return code;
   };

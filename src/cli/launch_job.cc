@@ -88,29 +88,16 @@ class ErrorsOfSrun {
 };
 
 /// The child's side of a fork: only calls that are safe there.
-[[noreturn]] void become(char* const* words, const sigset_t& mask, int errors) {
+[[noreturn]] void become(char* const* words, const ProcessForm& form) {
   ::setpgid(0, 0);
   ::prctl(PR_SET_PDEATHSIG, SIGTERM);  // a job does not outlive who supervises it
-  ::pthread_sigmask(SIG_SETMASK, &mask, nullptr);
+  ::pthread_sigmask(SIG_SETMASK, &form.mask, nullptr);
   const int null = ::open("/dev/null", O_RDONLY);
   if (null >= 0) ::dup2(null, STDIN_FILENO);
-  if (errors >= 0) ::dup2(errors, STDERR_FILENO);
+  if (form.output >= 0) ::dup2(form.output, STDOUT_FILENO);
+  if (form.errors >= 0) ::dup2(form.errors, STDERR_FILENO);
   ::execvp(words[0], words);
   ::_exit(kCannotRun);
-}
-
-/// `errors`: its stderr; negative: ours.
-pid_t start(const std::vector<std::string>& line, const sigset_t& mask, int errors) {
-  std::vector<std::string> copies = line;
-  std::vector<char*> words;
-  for (std::string& w : copies) words.push_back(w.data());
-  words.push_back(nullptr);
-  const pid_t child = ::fork();
-  if (child < 0)
-    base::fail(base::ErrorCode::exhausted, "no process for '", line[0], "': ", std::strerror(errno));
-  if (child == 0) become(words.data(), mask, errors);
-  ::setpgid(child, child);  // whichever of the two comes first
-  return child;
 }
 
 /// The processes that `parent` started on this machine.
@@ -134,6 +121,19 @@ void pass_on(LaunchKind kind, pid_t job, int signal, bool first) {
 }
 
 }  // namespace
+
+pid_t start_process(const std::vector<std::string>& line, const ProcessForm& form) {
+  std::vector<std::string> copies = line;
+  std::vector<char*> words;
+  for (std::string& w : copies) words.push_back(w.data());
+  words.push_back(nullptr);
+  const pid_t child = ::fork();
+  if (child < 0)
+    base::fail(base::ErrorCode::exhausted, "no process for '", line[0], "': ", std::strerror(errno));
+  if (child == 0) become(words.data(), form);
+  ::setpgid(child, child);  // whichever of the two comes first
+  return child;
+}
 
 std::vector<std::string> launch_line(const LaunchWords& words) {
   std::vector<std::string> line;
@@ -194,7 +194,7 @@ JobEnd run_job(const LaunchWords& words, HeldSignals& signals, const std::functi
   const std::vector<std::string> line = launch_line(words);
   std::optional<ErrorsOfSrun> errors;
   if (words.kind == LaunchKind::slurm) errors.emplace();
-  const pid_t job = start(line, signals.before(), errors ? errors->end() : -1);
+  const pid_t job = start_process(line, {.mask = signals.before(), .errors = errors ? errors->end() : -1});
   if (errors) errors->begin();
   JobEnd end;
   int status = 0;

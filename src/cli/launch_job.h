@@ -1,6 +1,8 @@
 // One start of a command on its ranks: the launcher's words, the process, and the signals passed on to it.
 #pragma once
 
+#include <sys/types.h>
+
 #include <csignal>
 #include <cstdint>
 #include <functional>
@@ -39,6 +41,15 @@ class HeldSignals {
  private:
   sigset_t held_{}, before_{};
 };
+
+struct ProcessForm {
+  sigset_t mask{};               ///< signals that it holds back
+  int output = -1, errors = -1;  ///< its stdout and stderr; negative: ours
+};
+
+/// Starts a program in a process group of its own, without a standard input; it gets SIGTERM when this
+/// process ends. One that cannot be run ends with 127. Throws exhausted where there is no room for a process.
+pid_t start_process(const std::vector<std::string>& line, const ProcessForm& form);
 
 struct JobEnd {
   int code = 0;              ///< as shells count: exit code, or 128 + signal

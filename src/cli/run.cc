@@ -386,6 +386,7 @@ int run_main(std::span<const std::string> words, base::Env& env) {
   for (int64_t cpu : options.cpus) session_options.cpus.push_back(static_cast<int>(cpu));
   session_options.passes.off = options.off;
   const std::string name = model.name;
+  engine::widen_floats_for(model.graph, options.precision, options.weights, options.on.device);
   const auto prepared = std::make_shared<const engine::PreparedModel>(
       std::move(model.graph), session_options.passes, options.weights, session_options.strategy.world());
   if (const size_t stored = prepared->weights().stored(); stored > 0)

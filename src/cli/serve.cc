@@ -132,15 +132,27 @@ void serve_one_run(serve::ServeOptions& options) {
   options.load_model = {run.filename().string()};
 }
 
+/// Reads the file of keys again where it has changed; one that is wrong changes nothing.
+void follow_keys(serve::ApiKeys& keys, base::Env& env) {
+  try {
+    if (keys.follow()) env.log.info("serve", "keys_read", {{"keys", keys.size()}});
+  } catch (const base::Error& error) {
+    env.log.error("serve", "keys_not_read", {{"reason", error.message()}});
+  }
+}
+
 /// Until a signal comes, or a rank of the job is gone, after which it has to start again.
-int wait_for_end(const sigset_t& signals, const engine::RankService* service, const base::Clock& clock) {
+int wait_for_end(const sigset_t& signals, const engine::RankService* service, serve::ApiKeys& keys,
+                 base::Env& env) {
   constexpr timespec kLook{.tv_sec = 0, .tv_nsec = 100 * base::kNsPerMs};
+  constexpr int kLooksAtKeys = 5;  // of these looks one is at the file of keys
   serve::IdleMemory memory;
-  for (;;) {
+  for (int looks = 1;; ++looks) {
+    if (looks % kLooksAtKeys == 0) follow_keys(keys, env);
     const int signal = sigtimedwait(&signals, nullptr, &kLook);
     if (signal > 0) return signal;
     if (service != nullptr && service->is_lost()) return 0;
-    memory.look(clock.now_ns());
+    memory.look(env.clock.now_ns());
   }
 }
 
@@ -164,7 +176,7 @@ int serve_here(const serve::ServeOptions& options, const sigset_t& signals, base
                {{"models", server.repository().catalog()->serving().size()},
                 {"port", server.port()},
                 {"seconds", seconds(start_ns)}});
-  const int signal = wait_for_end(signals, options.service, env.clock);
+  const int signal = wait_for_end(signals, options.service, server.repository().keys(), env);
   if (signal == 0) env.log.error("serve", "rank_lost", {});
   env.log.info("serve", "draining", {{"signal", signal}});
   const int64_t drain_ns = env.clock.now_ns();

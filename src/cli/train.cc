@@ -1,12 +1,11 @@
 // trireme train: trains a model by one configuration file; stops cleanly on SIGINT, SIGTERM and SIGUSR1, and
 // goes on later.
-#include <csignal>
 #include <filesystem>
 #include <iostream>
 #include <optional>
-#include <pthread.h>
 
 #include "base/files/file.h"
+#include "cli/stop_signals.h"
 #include "cli/train_command.h"
 #include "cli/verb.h"
 #include "comm/world.h"
@@ -18,32 +17,6 @@
 
 namespace trireme::cli {
 namespace {
-
-/// Holds the signals that ask a run to stop back in all threads, and looks for them when asked: no handler,
-/// no global.
-class StopSignals {
- public:
-  StopSignals() {
-    sigemptyset(&set_);
-    sigaddset(&set_, SIGINT);
-    sigaddset(&set_, SIGTERM);
-    sigaddset(&set_, SIGUSR1);  // batch systems warn of the end with it
-    pthread_sigmask(SIG_BLOCK, &set_, nullptr);
-  }
-  /// True from the first signal on. A second one then ends the program at once.
-  bool seen() {
-    const timespec now{};
-    if (!seen_ && sigtimedwait(&set_, nullptr, &now) > 0) {
-      seen_ = true;
-      pthread_sigmask(SIG_UNBLOCK, &set_, nullptr);
-    }
-    return seen_;
-  }
-
- private:
-  sigset_t set_;
-  bool seen_ = false;
-};
 
 void save_trained(const train::TrainConfig& config, train::Trainer& trainer, const model::Model& model,
                   const train::Ranks& ranks, base::Env& env) {
@@ -102,7 +75,7 @@ int train_rank(const Training& t, const train::Ranks& ranks, bool is_first_here)
                   "' holds a run already: give --resume auto, or another run.name or run.directory");
     ranks.meet();  // nobody writes there before all have looked
   }
-  const train::RunResult result = trainer.run([&] { return is_first_here && t.signals.seen(); });
+  const train::RunResult result = trainer.run([&] { return is_first_here && t.signals.seen() != 0; });
   if (ranks.is_leader()) {
     t.env.log.info("train", result.interrupted ? "interrupted" : "done",
                    {{"step", result.state.step}, {"directory", directory}});

@@ -127,7 +127,7 @@ class NcclCommunicator : public DeviceGroup {
   void require_working();
   template <class Work>
   void ask(const char* what, const Work& work);
-  void settle(ncclResult_t result, const char* what);
+  void settle(ncclResult_t result, const char* what, int64_t deadline);
   [[noreturn]] void fail(const char* what, std::string_view why) const;
   void perform(const Call& call);
   void reduce(const Call& call);
@@ -170,7 +170,7 @@ class NcclCommunicator::Group {
     open_ = false;
     const ncclResult_t result = owner_.library_->group_end();
     lock_.unlock();
-    owner_.settle(result, "a group of transfers");
+    owner_.settle(result, "a group of transfers", owner_.deadline_ns());
   }
   ~Group() {
     if (open_) owner_.library_->group_end();
@@ -227,7 +227,8 @@ void NcclCommunicator::open() {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   const char* wish = std::getenv("TRIREME_NCCL_BLOCKING");
   config.blocking = wish != nullptr && std::string_view(wish) == "1" ? 1 : 0;
-  settle(library_->init(&group_, size(), id, rank(), &config), "opening a group");
+  settle(library_->init(&group_, size(), id, rank(), &config), "opening a group",
+         opening_deadline_ns(deadline_ns()));
 }
 
 NcclCommunicator::~NcclCommunicator() {
@@ -248,16 +249,16 @@ void NcclCommunicator::ask(const char* what, const Work& work) {
   require_open();
   const ncclResult_t result = work();
   lock.unlock();
-  settle(result, what);
+  settle(result, what, deadline_ns());
 }
 
 /// Waits for a call to be queued, which for the first between two ranks takes the other one; no longer than
-/// the world's deadline.
-void NcclCommunicator::settle(ncclResult_t result, const char* what) {
+/// `deadline` ns.
+void NcclCommunicator::settle(ncclResult_t result, const char* what, int64_t deadline) {
   constexpr int kTurns = 1000;  // without sleeping
   const int64_t since = clock_.now_ns();
   for (int turn = 0; result == ncclInProgress; ++turn) {
-    if (deadline_ns() > 0 && clock_.now_ns() - since > deadline_ns()) {
+    if (deadline > 0 && clock_.now_ns() - since > deadline) {
       abort();
       fail(what,
            base::concat("waits since ", (clock_.now_ns() - since) / base::kNsPerMs, " ms for other ranks"));

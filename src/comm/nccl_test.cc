@@ -16,6 +16,12 @@ class HostStream : public tensor::Stream {
   void synchronize() override {}
 };
 
+TEST(Nccl, OpeningAGroupOutlastsTheDeadlineOfCollectives) {
+  EXPECT_EQ(opening_deadline_ns(0), 0) << "no deadline stays none";
+  EXPECT_EQ(opening_deadline_ns(100 * base::kNsPerMs), 60 * base::kNsPerSecond);
+  EXPECT_EQ(opening_deadline_ns(600 * base::kNsPerSecond), 600 * base::kNsPerSecond);
+}
+
 TEST(Nccl, RefusesWhatIsNoGpuInWords) {
   LocalWorld world(1);
   HostStream stream;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "passes/lists/lists.h"
+#include "passes/precision/stored_products.h"
 
 namespace trireme::engine {
 
@@ -17,6 +18,13 @@ PreparedModel::PreparedModel(ir::Graph graph, const passes::PassOptions& options
   } else if (weights.stores()) {
     weights_ = passes::store_weights(graph_, weights);
   }
+}
+
+void widen_floats_for(ir::Graph& graph, passes::Precision precision, const passes::WeightOptions& weights,
+                      const std::string& device) {
+  const bool is_device = device != "cpu";
+  const bool is_as_stored = precision == passes::Precision::f32 && weights.weights == passes::WeightBits::f32;
+  if (is_device || !is_as_stored) passes::widen_stored_floats(graph, is_device);
 }
 
 }  // namespace trireme::engine

@@ -1,11 +1,13 @@
 // A model after the passes that do not depend on shapes, which all its sessions share.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "base/memory/shared_cache.h"
 #include "ir/graph.h"
 #include "passes/pass.h"
+#include "passes/precision/precision.h"
 #include "passes/precision/weights.h"
 
 namespace trireme::engine {
@@ -32,5 +34,11 @@ class PreparedModel {
   passes::WeightOptions by_ranks_;
   mutable base::SharedCache packs_;
 };
+
+/// Makes f32 of weights in 16-bit floats where their products will not read them as they are: operands of
+/// another precision, matrices stored in another form, or a device, which has no such products; there 8-bit
+/// floats become f32, too. To be called before a model is prepared.
+void widen_floats_for(ir::Graph& graph, passes::Precision precision, const passes::WeightOptions& weights,
+                      const std::string& device);
 
 }  // namespace trireme::engine

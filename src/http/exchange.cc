@@ -151,6 +151,7 @@ void Exchange::forget_callback() {
 }
 
 void post_step(Exchange* exchange, Step step, std::string piece) {
+  if (exchange->local) return apply_local_step(exchange, step, std::move(piece));
   if (exchange->mailbox->owner.load(std::memory_order_relaxed) == std::this_thread::get_id()) {
     apply_step(exchange, step, std::move(piece));
     return;
@@ -218,7 +219,7 @@ Stream Reply::stream(Response response) {
   return Stream(std::move(exchange_));
 }
 
-bool Reply::client_gone() const { return exchange_.get() == nullptr || exchange_.get()->gone.load(); }
+bool Reply::client_gone() const { return exchange_.get() == nullptr || exchange_.get()->is_gone(); }
 
 void Reply::on_client_gone(std::function<void()> notify) {
   Exchange* exchange = exchange_.get();
@@ -254,7 +255,7 @@ void Stream::abort() {
 bool Stream::write(std::string bytes) {
   Exchange* exchange = exchange_.get();
   base::check(exchange != nullptr, "HTTP stream is used after its end");
-  if (exchange->gone.load()) return false;
+  if (exchange->is_gone()) return false;
   if (bytes.empty()) return true;
   exchange->backlog_bytes.fetch_add(bytes.size(), std::memory_order_relaxed);
   post_step(exchange, Step::piece, std::move(bytes));
@@ -273,6 +274,6 @@ size_t Stream::backlog_bytes() const {
   return exchange_.get() == nullptr ? 0 : exchange_.get()->backlog_bytes.load(std::memory_order_relaxed);
 }
 
-bool Stream::client_gone() const { return exchange_.get() == nullptr || exchange_.get()->gone.load(); }
+bool Stream::client_gone() const { return exchange_.get() == nullptr || exchange_.get()->is_gone(); }
 
 }  // namespace trireme::http

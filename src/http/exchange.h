@@ -72,8 +72,10 @@ struct LastStepMail final : Mail {
 };
 
 struct Exchange {
-  std::atomic<int> references{2};  // the connection's and the sink's
-  std::shared_ptr<Mailbox> mailbox;
+  std::atomic<int> references{2};                         // the connection's and the sink's
+  std::shared_ptr<Mailbox> mailbox;                       // null of a request that the process asks itself,
+  std::function<void(Response&&)> local;                  // whose whole answer goes here,
+  std::shared_ptr<const std::atomic<bool>> nobody_waits;  // unless this has become true; null: it never does
   size_t compress_min_bytes = 0;
   Coding accepts = Coding::identity;
 
@@ -103,10 +105,14 @@ struct Exchange {
   base::MemoryLease pieces_lease{base::MemoryUse::answers, 0};
   size_t held_bytes = 0;  // of the request until its answer is there, then of the answer
 
+  bool is_gone() const { return gone.load() || (nobody_waits && nobody_waits->load()); }
   void release();
   void mark_gone();        // loop's thread, once
   void forget_callback();  // the sink, when it answers
 };
+
+/// The step of a request that the process asks itself, on the thread that answers.
+void apply_local_step(Exchange* exchange, Step step, std::string&& piece);
 
 /// Hands a step of the answer to the loop: at once if the caller is the loop's thread, else by mail.
 void post_step(Exchange* exchange, Step step, std::string piece = {});

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <charconv>
 #include <exception>
-#include <limits>
 #include <new>
 #include <span>
 
@@ -28,6 +27,10 @@ constexpr int64_t kLingerNs = 2'000'000'000;
 constexpr int kReadsPerTurn = 32;  // then other connections have their turn
 
 int64_t to_ns(std::chrono::milliseconds t) { return t.count() * 1'000'000; }
+
+PaceLimits reading_pace(const ServerOptions& options) {
+  return {.grace_ns = to_ns(options.write_timeout), .bytes_per_second = options.min_body_rate};
+}
 
 void append_number(std::string& out, size_t value, int base = 10) {
   char digits[24];
@@ -52,8 +55,7 @@ Http1Connection::Http1Connection(Loop& loop, Descriptor fd)
       socket_(std::move(fd), loop.shared().tls.get()),
       is_local_(socket_.is_local()),
       parser_(loop.shared().options.limits),
-      phase_began_ns_(loop.now_ns()),
-      write_progress_ns_(loop.now_ns()) {}
+      phase_began_ns_(loop.now_ns()) {}
 
 Http1Connection::~Http1Connection() { close(); }
 
@@ -453,20 +455,19 @@ void Http1Connection::tell_gone() {
 void Http1Connection::flush() {
   if (closed_ || !writable_ || out_.empty()) return;
   const size_t before = out_.bytes();
-  if (written_bytes_ == 0) write_began_ns_ = loop_.now_ns();
   const Output::Flush result = out_.flush(socket_);
   if (result == Output::Flush::broken) {
     close();
     return;
   }
   if (result == Output::Flush::blocked) writable_ = false;
-  if (out_.bytes() < before) write_progress_ns_ = loop_.now_ns();
-  written_bytes_ = out_.empty() ? 0 : written_bytes_ + (before - out_.bytes());
+  written_bytes_ += before - out_.bytes();
+  out_.empty() ? reading_.rest()
+               : reading_.look(reading_pace(loop_.shared().options), loop_.now_ns(), written_bytes_);
 }
 
 // Writes what there is and decides whether the connection ends here.
 void Http1Connection::finish_turn() {
-  if (out_.empty()) write_progress_ns_ = loop_.now_ns();
   flush();
   // Text that waits for a slow reader counts; without room for it the reader goes. Tensors count by
   // themselves.
@@ -527,13 +528,10 @@ Http1Connection::Phase Http1Connection::phase() const {
 
 int64_t Http1Connection::deadline_ns() const {
   const ServerOptions& options = loop_.shared().options;
-  constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+  constexpr int64_t kNever = Pace::kNever;
   if (!out_.empty() && !writable_) {
     // While memory is tight, who does not read goes first; at all times a pace is asked for, as of senders.
-    const bool is_tight = base::process_memory().is_tight();
-    const double earned_s = static_cast<double>(written_bytes_) / static_cast<double>(options.min_body_rate);
-    return std::min(write_progress_ns_ + to_ns(is_tight ? options.tight_timeout : options.write_timeout),
-                    write_began_ns_ + to_ns(options.write_timeout) + static_cast<int64_t>(earned_s * 1e9));
+    return reading_.due_ns(base::process_memory().is_tight() ? to_ns(options.tight_timeout) : kNever);
   }
   if (last_phase_ == Phase::linger) return phase_began_ns_ + kLingerNs;
   if (first_ != nullptr) return kNever;  // the handler's time is the handler's business

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "http/exchange.h"
+#include "http/pace.h"
 #include "http/parser.h"
 #include "http/reply.h"
 #include "http/socket.h"
@@ -90,9 +91,8 @@ class Http1Connection final : public LoopConnection {
   bool request_finished_ = false;  // in this turn: the phase begins anew
   int64_t phase_began_ns_ = 0;
   int64_t begun_ns_ = 0;  ///< when the first bytes of the request being read were there; 0: none are
-  int64_t write_progress_ns_ = 0;
-  int64_t write_began_ns_ = 0;  ///< of what is in out_
-  size_t written_bytes_ = 0;    ///< since then
+  Pace reading_;          ///< of what is in out_
+  uint64_t written_bytes_ = 0;
 };
 
 }  // namespace trireme::http

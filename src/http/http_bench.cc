@@ -6,7 +6,7 @@
 
 #include "base/threads/bounded_queue.h"
 #include "http/client.h"
-#include "http/http2_session.h"
+#include "http/http2/http2_session.h"
 #include "http/parser.h"
 #include "http/server.h"
 #include "http/socket.h"

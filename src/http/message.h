@@ -76,6 +76,8 @@ struct Request {
   int64_t begun_ns = 0;     // steady clock, when its first bytes were there
   int64_t received_ns = 0;  // when the last byte was parsed
   bool is_local = false;    // the peer has a loopback address
+  std::shared_ptr<const void> own =
+      nullptr;  // of a request that the process asks itself: what its handler knows
 
   /// Value of the first header with this name (any case), or empty.
   std::string_view header(std::string_view name) const;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/threads/this_thread.h"
 #include "http/http1_connection.h"
 #include "http/loop.h"
 
@@ -109,7 +110,12 @@ Server::Server(const ServerOptions& options, LoopConnectionMaker open, std::stri
   const int fd = bind_and_listen(options.host, options.port);
   impl_->port = bound_port(fd);
   impl_->acceptor().listen_on(fd);
-  for (const auto& loop : shared.loops) impl_->threads.emplace_back([&l = *loop] { l.run(); });
+  for (const auto& loop : shared.loops) {
+    impl_->threads.emplace_back([&l = *loop] {
+      base::name_this_thread("http");
+      l.run();
+    });
+  }
 }
 
 Server::~Server() { stop(); }

@@ -15,6 +15,7 @@
 
 #include "http/client.h"
 #include "http/coding.h"
+#include "tests/work_growth.h"
 
 namespace trireme::http {
 namespace {
@@ -608,6 +609,25 @@ TEST(HttpServer, GzipMembersFollowEachOther) {
   EXPECT_THROW(inflate_body(two, 6), base::Error);
   EXPECT_THROW(inflate_body(two + "x", 100), base::Error);
   EXPECT_THROW(inflate_body(two.substr(0, two.size() - 1), 100), base::Error);
+}
+
+// However many members a body has, their bytes are what it costs, and one bound holds for all of them.
+TEST(HttpServer, ManyGzipMembersAreOneBody) {
+  const std::string member = deflate_body("a", Coding::gzip) + deflate_body("", Coding::gzip);
+  const auto inflate = [&](int64_t members) {
+    std::string coded;
+    for (int64_t i = 0; i < members / 2; ++i) coded += member;
+    const auto count = static_cast<size_t>(members / 2);
+    EXPECT_EQ(inflate_body(coded, count).view(), std::string(count, 'a'));
+    EXPECT_FALSE(inflate_within(coded, count - 1));
+    EXPECT_THROW(inflate_body(coded.substr(0, coded.size() - 12), count), base::Error);
+  };
+  EXPECT_LT(tests::growth_over_eight(5'000, inflate), tests::kMostLinearGrowth);
+  // Members that each stay within what a small body may become, together not.
+  std::string blanks;
+  const std::string large = deflate_body(std::string(1 << 20, ' '), Coding::gzip);
+  while (blanks.size() < 16 * large.size()) blanks += large;
+  EXPECT_FALSE(inflate_within(blanks, size_t{1} << 30));
 }
 
 TEST(HttpServer, SixtyFourConnectionsOfAThousandRequests) {

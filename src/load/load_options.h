@@ -18,6 +18,7 @@ enum class Format { binary, json };
 struct TextLoad {
   bool completions = false;
   int64_t prompt_tokens = 128, answer_tokens = 64, shared_tokens = 0;
+  std::string lengths, members;
 
   void fields(base::OptionList& f) {
     f.add(
@@ -29,6 +30,13 @@ struct TextLoad {
     f.add("shared_tokens", &shared_tokens, "completions: so many first tokens are those of all prompts")
         .at_least(0)
         .at_most(1 << 24);
+    f.add("lengths", &lengths,
+          "completions: lengths of prompts and answers, and what prompts share, are those of this file's "
+          "requests in turn, whose form is that of --trace; when they are sent say --rate, --find-rate, "
+          "--concurrency");
+    f.add("members", &members,
+          "completions: JSON object whose members every request has beside its own: {\"response_format\": "
+          "...}");
   }
 };
 

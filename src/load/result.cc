@@ -54,6 +54,7 @@ void add_totals(LoadResult& to, const LoadResult& from) {
   to.scheduled += from.scheduled;
   to.succeeded += from.succeeded;
   to.completed_in_window += from.completed_in_window;
+  to.taken += from.taken;
   to.sent_bytes += from.sent_bytes;
   to.received_bytes += from.received_bytes;
   for (const auto& [error, count] : from.errors) to.errors[error] += count;

@@ -66,6 +66,7 @@ struct LoadResult {
   int64_t succeeded = 0;
   std::map<std::string, int64_t> errors;  // class -> count: "status 503", "timeout", "connect", "closed"
   int64_t completed_in_window = 0;        // successes that ended inside the window: the throughput
+  size_t taken = 0;                       // of the prepared messages that are sent in turn, warm-up included
   int64_t sent_bytes = 0;
   int64_t received_bytes = 0;  // bodies of successes
   int64_t interval_ns = 0;

@@ -2,10 +2,12 @@
 #include "lower/inference.h"
 
 #include <unordered_set>
+#include <utility>
 
 #include "lower/joined_weights.h"
 #include "lower/low_precision.h"
 #include "lower/rounded_weights.h"
+#include "ops/blocks/blocks.h"
 #include "passes/lists/lists.h"
 #include "passes/partition/collective_types.h"
 #include "passes/partition/partition.h"
@@ -36,6 +38,7 @@ LoweredInference lower_inference(ir::Graph bound, const InferenceTarget& target,
   const bool packs_parts = target.precision == passes::Precision::f32 && on == tensor::DeviceKind::cpu;
   join_weights(bound, packs, packs_parts);
   lower_for_inference(bound, target.precision, on, packs);
+  passes::run_passes(passes::inference_passes(on), bound, target.passes);
   made.program = std::make_shared<const compile::Program>(compile::compile(bound, target.compile, packs));
   fill_read_weights(*made.program, packs);
   fill_read_joined(*made.program, packs);
@@ -58,6 +61,19 @@ void RankPart::share_weights(ir::Graph& graph) {
     const auto [at, is_new] = weights_.emplace(v.name, v.data);
     if (!is_new && at->second.type() == v.data.type()) v.data = at->second;
   }
+}
+
+bool RankPart::hold_packed(ir::Graph& graph, base::SharedCache& packs, int threads) {
+  for (const auto& [id, format] : ops::packed_weights(graph)) {
+    ir::Value& v = graph.value(id);
+    if (v.kind != ir::ValueKind::param || addresses_.contains(v.data.raw())) continue;
+    ops::HeldBlocks held = ops::hold_packed(v.data, *format, packs, threads);
+    v.data = held.address;
+    weights_[v.name] = held.address;
+    addresses_.insert(held.address.raw());
+    held_.push_back(std::move(held.packed));
+  }
+  return !std::exchange(has_held_, true);
 }
 
 passes::PipelinePart RankPart::of(ir::Graph whole, const std::map<std::string, tensor::Shard>* placed) {

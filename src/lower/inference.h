@@ -3,7 +3,9 @@
 
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
+#include <vector>
 
 #include "base/memory/shared_cache.h"
 #include "compile/program.h"
@@ -42,6 +44,10 @@ class RankPart {
   /// collectives. `placed`: what ranks split, by name; null: the weights, as the strategy says.
   passes::PipelinePart of(ir::Graph whole, const std::map<std::string, tensor::Shard>* placed = nullptr);
 
+  /// On the CPU: weights in blocks of a graph that of() gave stay in packed form, once for all programs;
+  /// what they were packed from is let go. True for the first graph: later ones find all parts made.
+  bool hold_packed(ir::Graph& graph, base::SharedCache& packs, int threads);
+
   const RankPlace& place() const { return place_; }
   int stage() const { return place_.on("pp"); }
   int stages() const { return strategy_.pp; }
@@ -57,6 +63,9 @@ class RankPart {
   std::map<std::string, tensor::Tensor> weights_;  ///< this rank's parts, by name
   passes::StoredWeightCache stored_;
   passes::WeightReport report_;
+  std::vector<std::shared_ptr<const void>> held_;  ///< packed matrices whose originals are gone
+  std::set<const std::byte*> addresses_;           ///< by which kernels find them
+  bool has_held_ = false;
 };
 
 }  // namespace trireme::lower

@@ -20,11 +20,25 @@ ValueId Net::op(std::string_view name, std::vector<ValueId> in, ir::Attrs attrs)
 }
 
 ValueId Net::param(std::string_view name, const tensor::Dims& dims, const Init& init) const {
-  std::string full = path_.empty() ? std::string(name) : base::concat(path_, ".", name);
+  const std::string full = path_.empty() ? std::string(name) : base::concat(path_, ".", name);
   StoredParam stored = params_.stored(full, dims, init);
-  const ValueId data = graph_.add_param(std::move(full), std::move(stored.data));
-  if (stored.format.empty()) return data;
-  const ValueId rows = op("dequantize_blocks", {data}, {{"format", stored.format}});  // [rows, width]
+  const bool is_plain = stored.is_plain();
+  const ValueId data = graph_.add_param(full, std::move(stored.data));
+  if (is_plain) return data;
+  ValueId rows = ir::kNoValue;  // [rows, width]
+  if (!stored.format.empty()) {
+    rows = op("dequantize_blocks", {data}, {{"format", stored.format}});
+  } else {
+    const auto beside = [&](const char* what, Tensor& t) {
+      return t.defined() ? graph_.add_param(full + what, std::move(t)) : ir::kNoValue;
+    };
+    std::vector<ValueId> in{data, beside("_scale", stored.scale), beside("_zero_point", stored.zero),
+                            beside("_order", stored.order)};
+    while (in.back() == ir::kNoValue) in.pop_back();
+    ir::Attrs attrs{{"from", stored.from}};
+    if (stored.group > 0) attrs = {{"bits", stored.bits}, {"group", stored.group}, {"from", stored.from}};
+    rows = op("dequantize_weights", std::move(in), std::move(attrs));
+  }
   return dims.size() == 2 ? rows : builder().reshape(rows, dims);
 }
 

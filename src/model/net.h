@@ -50,7 +50,7 @@ class Net {
   /// A builder whose nodes come from here.
   Builder builder() const { return Builder(graph_).within(path_); }
   ir::ValueId op(std::string_view name, std::vector<ir::ValueId> in, ir::Attrs attrs = {}) const;
-  /// The weight `path.name` as f32 of extents `dims`: a param, or what makes numbers of a param in blocks.
+  /// The weight `path.name` as f32 of extents `dims`: a param, or what makes numbers of stored ones.
   ir::ValueId param(std::string_view name, const tensor::Dims& dims, const Init& init) const;
 
   /// x [..., in] -> [..., out], with `weight` [out, in] and `bias` [out] of this place.

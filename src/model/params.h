@@ -29,8 +29,15 @@ struct Init {
 
 /// A weight as a file holds it.
 struct StoredParam {
-  tensor::Tensor data;  ///< f32 of the weight's extents, or u8 [rows, bytes of a row] in blocks
-  std::string format;   ///< of the blocks (tensor/blocks); empty: plain f32
+  /// f32 of the weight's extents; or rows: u8 [rows, bytes of a row] in blocks, or what dequantize_weights
+  /// takes (ops/weight_only).
+  tensor::Tensor data;
+  std::string format = {};               ///< of the blocks (tensor/blocks); empty: none
+  tensor::Tensor scale = {}, zero = {};  ///< of groups along the rows, or undefined
+  tensor::Tensor order = {};             ///< of the columns, where they are stored in another
+  int64_t bits = 8, group = 0;           ///< of dequantize_weights
+  std::string from = {};                 ///< how the file has it, for people
+  bool is_plain() const { return format.empty() && data.dtype() == tensor::DType::f32; }
 };
 
 /// Gives each weight by its name. Builders of networks ask in the order of the graph.

@@ -141,7 +141,9 @@ Safetensors Safetensors::parse(std::string_view bytes, std::shared_ptr<const voi
 Safetensors Safetensors::open(const std::string& path) {
   const auto file = base::MappedFile::open(path);
   try {
-    return parse(file->text(), file);
+    Safetensors read = parse(file->text(), file);
+    read.file_ = file;
+    return read;
   } catch (const base::Error& e) {
     throw e.with(base::concat("file '", path, "'"));
   }

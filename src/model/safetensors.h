@@ -10,6 +10,10 @@
 
 #include "tensor/tensor.h"
 
+namespace trireme::base {
+class MappedFile;
+}
+
 namespace trireme::model {
 
 /// The tensors of a file by name. They look into the mapped file; 16-bit floats keep their type.
@@ -27,8 +31,11 @@ class Safetensors {
   /// Sorted by name.
   const std::vector<std::pair<std::string, tensor::Tensor>>& tensors() const { return tensors_; }
   const std::vector<std::pair<std::string, std::string>>& metadata() const { return metadata_; }
+  /// The mapped file that open() read; null for others.
+  const std::shared_ptr<const base::MappedFile>& file() const { return file_; }
 
  private:
+  std::shared_ptr<const base::MappedFile> file_;
   std::vector<std::pair<std::string, tensor::Tensor>> tensors_;
   std::vector<std::pair<std::string, std::string>> metadata_;
 };

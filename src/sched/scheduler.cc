@@ -30,6 +30,39 @@ bool has_its_rows(const Request& request, const Padding& padding) {
                      [&](const tensor::Tensor& t) { return t.rank() == 0 || t.dims()[0] == request.rows; });
 }
 
+/// No batch holds requests of both kinds.
+bool is_of_background(const std::vector<Request>& batch) {
+  return !batch.empty() && batch[0].priority == kBackgroundPriority;
+}
+
+/// Requests of clients that wait or run.
+size_t in_flight(const WaitingQueue& queue, size_t running, const ClientLoad& load) {
+  return queue.size() - queue.of_level(kBackgroundPriority) + running - load.background.running();
+}
+
+/// Takes work that may wait out of a view of requests of clients. True: nothing else is in it.
+bool leave_to_clients(WaitingQueue::View& view) {
+  size_t clients = 0;
+  while (clients < view.waiting.size() && view.waiting[clients].priority != kBackgroundPriority) ++clients;
+  if (clients == 0) return !view.waiting.empty();
+  view.waiting.resize(clients);
+  view.places.resize(clients);
+  return false;
+}
+
+/// The most rows of a batch of `first` that `leave` has time for; 0: not even its own.
+int64_t rows_within(const Waiting& first, int64_t most_rows, const BackgroundShare::Leave& leave,
+                    const PredictNs& predict) {
+  if (leave.most_ns == INT64_MAX) return most_rows;
+  int64_t rows = 0;
+  for (int64_t more = 1; more <= most_rows; more *= 2) {
+    const int64_t cost_ns = predict(first.group, more);
+    if (cost_ns > 0 && cost_ns <= leave.most_ns) rows = more;
+  }
+  if (rows >= first.rows) return rows;
+  return leave.may_be_one && first.rows <= most_rows ? first.rows : 0;
+}
+
 inline void pause_cpu() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
@@ -194,9 +227,11 @@ void Scheduler::submit(Request request) {
                   .weight = request.weight};
   const char* refusal = nullptr;
   Taken leaving;
+  const bool is_background = request.priority == kBackgroundPriority;
   {
     std::unique_lock lock(mutex_);
-    last_arrival_ns_ = waiting.enqueued_ns;
+    if (!is_background) load_.background.arrived(waiting.enqueued_ns);
+    load_.last_arrival_ns = waiting.enqueued_ns;
     if (options_.is_fair) waiting.cost_ns = cost_of(waiting);
     if (options_.p99_ns > 0) tuner_.arrived({waiting.enqueued_ns, waiting.rows});
     refusal = refusal_of(request, waiting, leaving);
@@ -211,7 +246,7 @@ void Scheduler::submit(Request request) {
       queue_.push(std::move(request), waiting);
       ++stats_.accepted;
       if (queue_.size() >= options_.hold_until) is_held_ = false;
-      usual_.arrived(queue_.size() + running_);
+      if (!is_background) load_.usual.arrived(in_flight(queue_, running_, load_));
       if (is_everybody_busy() || options_.p99_ns > 0) wake_keeper(next_look_ns(waiting.enqueued_ns));
     }
   }
@@ -225,7 +260,8 @@ bool Scheduler::is_for_here(const Waiting& waiting) const {
   const bool may = options_.inline_ns > 0 && options_.p99_ns == 0 && !options_.is_fair &&
                    options_.limiter == nullptr && !options_.preserves_order;
   const bool is_late = waiting.deadline_ns != 0 && waiting.deadline_ns <= waiting.enqueued_ns;
-  if (!may || is_held_ || closing_ || !queue_.empty() || is_late) return false;
+  if (!may || waiting.priority == kBackgroundPriority || is_held_ || closing_ || !queue_.empty() || is_late)
+    return false;
   const int64_t rows =
       options_.padding.is_batched ? bucket_of(options_.padding.row_buckets, waiting.rows) : waiting.rows;
   const int64_t cost_ns = compute_.predict(waiting.group, rows);
@@ -244,7 +280,7 @@ Scheduler::Instance* Scheduler::take_instance(const Waiting& waiting, std::uniqu
       ++running_;
       ++stats_.accepted;
       ++stats_.batches;
-      usual_.arrived(running_);
+      load_.usual.arrived(running_);
       return &instance;
     }
     if (has_waited) return nullptr;
@@ -375,12 +411,21 @@ void Scheduler::choose(Taken& taken, int64_t now_ns, bool may_run, const Instanc
   if (queue_.next_sweep_ns() <= now_ns) sweep(now_ns, taken);
   if (is_held_ && !closing_) return;
   BatchLimits now = limits(now_ns);
-  auto [waiting, places] = view(instance, now.max_rows, taken);
+  WaitingQueue::View seen = view(instance, now.max_rows, taken);
+  const auto predicted = [this](uint64_t group, int64_t rows) { return predict(group, rows); };
+  if (leave_to_clients(seen) && !closing_) {
+    if (in_flight(queue_, running_, load_) > 0) return;  // the end of their batch is the next look
+    const BackgroundShare::Leave leave = load_.background.at(now_ns);
+    now.max_rows = rows_within(seen.waiting[0], now.max_rows, leave, predicted);
+    now.window_ns = 0;
+    taken.wake_ns = leave.next_ns;
+    if (now.max_rows == 0) return;
+  }
+  auto& [waiting, places] = seen;
   if (options_.is_fair) shares_.tag(waiting);
-  const bool is_complete = usual_.is_complete(queue_.size() + running_);
+  const bool is_complete = load_.usual.is_complete(in_flight(queue_, running_, load_));
   if (closing_ || (options_.is_window_adaptive && options_.p99_ns == 0 && is_complete)) now.window_ns = 0;
-  Decision decision =
-      decide(waiting, now_ns, now, [this](uint64_t group, int64_t rows) { return predict(group, rows); });
+  Decision decision = decide(waiting, now_ns, now, predicted);
   taken.wake_ns = decision.wake_ns;
   taken.is_ripe = !decision.take.empty();
   if (!may_run) decision.take.clear();
@@ -478,6 +523,8 @@ std::vector<Request> Scheduler::next_batch(Instance& instance) {
       ++busy_;
       if (!taken.batch.empty()) ++stats_.batches;
       running_ += taken.batch.size();
+      instance.is_background = is_of_background(taken.batch);
+      if (instance.is_background) load_.background.began(taken.batch.size());
       instance.busy_until_ns = taken.until_ns;
       const bool more = !queue_.empty();
       if (more && is_everybody_busy()) wake_keeper(queue_.next_sweep_ns());
@@ -506,6 +553,7 @@ void Scheduler::finish_batch(Instance& instance, size_t still_running) {
     end_watch(instance);
     ended_.fetch_add(1, std::memory_order_relaxed);
     running_ -= still_running;
+    if (instance.is_background) load_.background.ended(still_running);
     asks_again = !queue_.empty();
     if (options_.limiter != nullptr)
       instance.leave = asks_again ? Instance::Leave::asked : Instance::Leave::none;
@@ -566,7 +614,14 @@ void Scheduler::run_batch(BatchRunner& runner, Instance& instance, std::vector<R
     bool has_hung = false;
     {
       const std::lock_guard lock(mutex_);
-      running_ -= std::exchange(count, 0);
+      const size_t ended = std::exchange(count, 0);
+      running_ -= ended;
+      if (instance.is_background) {
+        load_.background.ended(ended);
+        load_.background.ran(timing.finished_ns, timing.finished_ns - timing.started_ns);
+      } else {
+        load_.background.answered(timing.finished_ns - timing.enqueued_ns);
+      }
       instance.scratch_bytes = runner.scratch_bytes();
       has_hung = instance.is_hung;
       // A batch that failed runs again in parts, whose times say nothing.
@@ -616,6 +671,7 @@ void Scheduler::run_here(Instance& instance, Request request) {
     {
       const std::lock_guard lock(mutex_);
       learn_from(timing, group);
+      load_.background.answered(timing.finished_ns - timing.enqueued_ns);
       instance.scratch_bytes = instance.runner->scratch_bytes();
       leave();
     }

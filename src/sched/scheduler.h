@@ -12,6 +12,7 @@
 
 #include "base/clock.h"
 #include "base/machine/halt_polling.h"
+#include "sched/background_share.h"
 #include "sched/batch.h"
 #include "sched/batch_cost.h"
 #include "sched/batch_policy.h"
@@ -20,7 +21,6 @@
 #include "sched/ordered_release.h"
 #include "sched/rate_limiter.h"
 #include "sched/row_prices.h"
-#include "sched/usual_load.h"
 #include "sched/waiting_queue.h"
 
 namespace trireme::sched {
@@ -123,6 +123,7 @@ class Scheduler {
     int64_t scratch_bytes = 0;      ///< of its session
     BatchRunner* runner = nullptr;  ///< of its thread; null where only that thread may use it
     bool is_taken = false;          ///< by a thread that submits
+    bool is_background = false;     ///< its batch is of kBackgroundPriority
   };
   void start(const std::shared_ptr<const engine::PreparedModel>& model);
   void instance_main(const std::shared_ptr<const engine::PreparedModel>& model, int index);
@@ -175,8 +176,8 @@ class Scheduler {
   std::condition_variable changed_, idle_, keep_;
   WaitingQueue queue_;
   bool closing_ = false;
-  size_t running_ = 0;          ///< requests in batches now
-  UsualLoad usual_;             ///< requests in flight, as arriving ones see them
+  size_t running_ = 0;  ///< requests in batches now
+  ClientLoad load_;
   int busy_ = 0;                ///< instances with a batch or refusals in hand
   int ready_ = 0;               ///< instances warmed up or failed
   std::exception_ptr failure_;  ///< of an instance's start
@@ -194,7 +195,6 @@ class Scheduler {
   std::vector<Instance> instances_;  ///< as many from the start to the end
   std::thread keeper_;               ///< plans, watches, and lets go who is late while all are busy
   int64_t keeper_wakes_ns_ = 0;      ///< when it looks again without being woken; 0: it is at it
-  int64_t last_arrival_ns_ = 0;
 };
 
 }  // namespace trireme::sched

@@ -108,7 +108,7 @@ int64_t Scheduler::next_look_ns(int64_t now_ns) const {
     if (!instance.is_hung && instance.hangs_at_ns != 0) look_ns = std::min(look_ns, instance.hangs_at_ns);
     if (instance.useless_at_ns != 0) look_ns = std::min(look_ns, instance.useless_at_ns);
   }
-  const bool is_asked = now_ns - last_arrival_ns_ < kAskedNs && last_arrival_ns_ != 0;
+  const bool is_asked = now_ns - load_.last_arrival_ns < kAskedNs && load_.last_arrival_ns != 0;
   if (options_.p99_ns > 0 && is_asked && !closing_) look_ns = std::min(look_ns, now_ns + kLookNs);
   return look_ns;
 }

@@ -84,6 +84,38 @@ class Blocker {
   std::latch started_{1}, released_{1};
 };
 
+TEST(Scheduler, BackgroundWorkStandsBehindClientsAndSharesNoBatchWithThem) {
+  base::SystemClock clock;
+  Scheduler scheduler(small_model(), options(8, 0), clock);
+  std::vector<Answer> background(12), clients(3);
+  std::mutex mutex;
+  std::vector<std::pair<bool, int64_t>> order;  // of a client, rows of its batch
+  const auto submit = [&](Answer& answer, unsigned seed, bool is_client) {
+    Request r = request(input(1, seed), answer);
+    if (!is_client) r.priority = kBackgroundPriority;
+    r.sink = Sink([&, is_client, told = answer.sink()](Outcome&& o) {
+      {
+        const std::lock_guard lock(mutex);
+        order.emplace_back(is_client, o.timing.batch_rows);
+      }
+      told(std::move(o));
+    });
+    scheduler.submit(std::move(r));
+  };
+  Blocker blocker(scheduler);
+  for (unsigned i = 0; i < 12; ++i) submit(background[i], i, false);
+  for (unsigned i = 0; i < 3; ++i) submit(clients[i], 20 + i, true);
+  blocker.release();
+  for (Answer& a : background) EXPECT_FALSE(a.future.get().error);
+  for (Answer& a : clients) EXPECT_FALSE(a.future.get().error);
+  const std::lock_guard lock(mutex);
+  ASSERT_EQ(order.size(), 15U);
+  for (size_t i = 0; i < order.size(); ++i) {
+    EXPECT_EQ(order[i].first, i < 3) << i;
+    EXPECT_TRUE(!order[i].first || order[i].second == 3) << order[i].second;
+  }
+}
+
 TEST(Scheduler, ARowIsTheSameAloneAndInABatch) {
   base::SystemClock clock;
   const auto model = small_model();

@@ -10,6 +10,7 @@
 #include "base/machine/memory.h"
 #include "base/memory/memory_budget.h"
 #include "base/files/scratch.h"
+#include "serve/openai/openai_error.h"
 #include "serve/repository/repository_files.h"
 #include "serve/seeing/live_page.h"
 #include "serve/seeing/price.h"
@@ -86,12 +87,14 @@ Server::Server(const ServeOptions& options, const base::Env& env)
       core_(repository_, options, env),
       guard_(names_of(options.access)),
       kserve_(core_),
-      openai_(core_) {
+      openai_(core_, options.keep_alive.ns),
+      adapters_(core_) {
   base::process_memory().set_limit(memory_limit(options));
   Prices::read(options.price_per_hour, options.prices, 1);  // what is wrong with them is told now
   register_process_metrics(metrics_, env_.clock);
   allow_open_files(options.max_connections, env_.log);
   register_http_metrics();
+  if (!options.kept.files.empty()) jobs_ = std::make_unique<JobsApi>(options.kept, core_, openai_, env_);
   if (options.grpc_port >= 0) grpc_ = std::make_unique<GrpcServer>(grpc_options(options), core_);
   http_ = std::make_unique<http::Server>(
       http_options(options),
@@ -113,6 +116,7 @@ Server::~Server() {
   if (grpc_) grpc_->stop();
   if (metrics_http_) metrics_http_->stop();
   http_->stop();
+  if (jobs_) jobs_->stop();
   repository_.close();  // what still runs traces itself, and writes to clients' regions: the core's
 }
 
@@ -121,10 +125,14 @@ void Server::load() {
     env_.log.info("serve", "stale_files_removed", {{"directories", removed}});
   repository_.load();
   core_.set_state(ServerState::serving);
+  if (jobs_) jobs_->start();
 }
 
 bool Server::drain() {
   core_.set_state(ServerState::draining);
+  std::thread jobs([&] {
+    if (jobs_) jobs_->stop();  // batches go on at the next start
+  });
   const auto limit = std::chrono::milliseconds(options_.exit_timeout.ns / base::kNsPerMs);
   // Both at once: clients of one hear of the end whatever those of the other still wait for.
   bool all_grpc = true;
@@ -133,6 +141,7 @@ bool Server::drain() {
   });
   const bool all_http = http_->drain(limit);
   grpc.join();
+  jobs.join();
   const bool all = all_http && all_grpc;
   // Answers that came too late go nowhere; the schedulers still end in order.
   http_->stop();
@@ -140,19 +149,29 @@ bool Server::drain() {
   return all;
 }
 
+void Server::handle_jobs(http::Request&& request, http::Reply reply) const {
+  if (jobs_) return jobs_->handle(std::move(request), std::move(reply));
+  reply.send(openai_error(501, "this server keeps no files and batches: start it with --files DIRECTORY"));
+}
+
 void Server::handle(http::Request&& request, http::Reply reply) const {
   const bool is_get = request.method == "GET" || request.method == "HEAD";
   const Category category = category_of_path(request.path);
   if (std::optional<http::Response> refusal = guard_.refusal(request, category))
     return reply.send(std::move(*refusal));
-  if (OpenAiApi::takes(request.path)) return openai_.handle(std::move(request), std::move(reply));
+  if (JobsApi::takes(request.path)) return handle_jobs(std::move(request), std::move(reply));
+  const bool changes_adapters = AdapterApi::takes(request.path);
+  if (OpenAiApi::takes(request.path) && !changes_adapters)
+    return openai_.handle(std::move(request), std::move(reply));
   Caller caller{.header = [&](const std::string& name) { return request.header(name); }};
   caller.is_local = is_control(category) && request.is_local && !is_forwarded(caller.header);
-  const Access access = core_.rules().judge(category, model_of_path(request.path), caller);
+  const Access access = changes_adapters ? core_.rules().judge_before_reading(category, caller)
+                                         : core_.rules().judge(category, model_of_path(request.path), caller);
   if (access != Access::allowed) {
     return reply.send(
         http::error_response(403, base::concat("This API is ", AccessRules::refusal(category, access))));
   }
+  if (changes_adapters) return adapters_.handle(request, caller, std::move(reply));
   if (request.path.substr(0, 3) == "/v2") {
     return kserve_.handle(std::move(request), std::move(reply));
   }

@@ -9,6 +9,8 @@
 #include "serve/grpc/grpc_server.h"
 #include "http/server.h"
 #include "serve/kserve/kserve.h"
+#include "serve/jobs/jobs_api.h"
+#include "serve/openai/adapter_api.h"
 #include "serve/openai/openai.h"
 #include "serve/seeing/metrics.h"
 #include "serve/repository/repository.h"
@@ -34,6 +36,7 @@ class Server {
 
  private:
   void handle(http::Request&& request, http::Reply reply) const;
+  void handle_jobs(http::Request&& request, http::Reply reply) const;
   void register_http_metrics();
 
   const ServeOptions& options_;
@@ -44,6 +47,8 @@ class Server {
   BrowserGuard guard_;
   KserveApi kserve_;
   OpenAiApi openai_;
+  AdapterApi adapters_;
+  std::unique_ptr<JobsApi> jobs_;               ///< null: files and batches are not wanted
   std::unique_ptr<GrpcServer> grpc_;            ///< null: not wanted
   std::unique_ptr<http::Server> http_;          ///< its threads use the others, as the next one's do
   std::unique_ptr<http::Server> metrics_http_;  ///< null: not wanted

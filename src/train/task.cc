@@ -10,6 +10,7 @@
 #include "model/load/load.h"
 #include "model/onnx/export.h"
 #include "model/zoo/zoo.h"
+#include "passes/precision/stored_products.h"
 #include "train/checkpoint/checkpoint.h"
 #include "train/checkpoint/weights.h"
 
@@ -54,6 +55,12 @@ model::Model open_trained_model(const ModelOptions& options, int64_t seed, std::
   } else {
     base::require(options.config.empty(), "model.config is for zoo models; '", options.source, "' is a file");
     model = model::load_model(options.source);
+    passes::widen_stored_floats(model.graph, true);
+    for (const ir::Node& node : model.graph.nodes()) {
+      if (node.op_name() == "dequantize_weights" || node.op_name() == "dequantize_blocks")
+        base::fail_unsupported("training of weights in few bits: '", options.source, "' has '",
+                               model.graph.value(node.in[0]).name, "' so");
+    }
   }
   text += base::concat("model: ", options.source, "\n");
   if (!options.weights.empty()) {

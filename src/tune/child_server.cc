@@ -48,10 +48,13 @@ int64_t proc_number(const std::string& path, std::string_view name) {
 }  // namespace
 
 ChildServer::ChildServer(const std::string& program, const std::string& repository, const std::string& model,
-                         const std::string& log) {
-  start({program, "serve", "--model-repository", repository, "--model-control", "explicit", "--load-model",
-         model, "--host", "127.0.0.1", "--http-port", "0", "--grpc-port", "-1"},
-        log);
+                         const std::string& log, const std::vector<std::string>& more) {
+  std::vector<std::string> words{program,           "serve",     "--model-repository", repository,
+                                 "--model-control", "explicit",  "--load-model",       model,
+                                 "--host",          "127.0.0.1", "--http-port",        "0",
+                                 "--grpc-port",     "-1"};
+  words.insert(words.end(), more.begin(), more.end());
+  start(std::move(words), log);
   try {
     wait_ready(model, log);
   } catch (...) {

@@ -11,11 +11,11 @@ namespace trireme::tune {
 
 class ChildServer {
  public:
-  /// Starts `program serve` on a free port of this machine and waits until `model` is ready. What it logs
-  /// goes to the file `log`. Throws unavailable with the reason it gave. Ends with this process, even if
-  /// killed.
+  /// Starts `program serve` on a free port of this machine, with further options in `more`, and waits until
+  /// `model` is ready. What it logs goes to the file `log`. Throws unavailable with the reason it gave. Ends
+  /// with this process, even if killed.
   ChildServer(const std::string& program, const std::string& repository, const std::string& model,
-              const std::string& log);
+              const std::string& log, const std::vector<std::string>& more = {});
   /// Stops it: SIGTERM, and SIGKILL if it does not end within ten seconds.
   ~ChildServer();
   ChildServer(const ChildServer&) = delete;

@@ -16,7 +16,7 @@
 #include "serve/config/options.h"
 #include "serve/repository/repository_files.h"
 #include "serve/models/model_file.h"
-#include "serve/batched/text_encoder.h"
+#include "data/text/text_encoder.h"
 
 namespace trireme::tune {
 namespace {
@@ -40,33 +40,6 @@ std::string model_path(const std::string& given, const serve::ModelConfig& confi
       std::any_of(fs::directory_iterator(given), fs::directory_iterator(),
                   [](const auto& e) { return serve::version_number(e.path().filename().string()) > 0; });
   return has_versions ? serve::served_versions(given, config, others).rbegin()->second : given;
-}
-
-std::string default_name(const std::string& given) {
-  fs::path path = fs::weakly_canonical(given);
-  std::string name = fs::is_directory(path) ? path.filename().string() : path.stem().string();
-  if (name == "model" && path.has_parent_path()) name = path.parent_path().filename().string();
-  return name;
-}
-
-/// Names and checksums of all files of a model.
-std::string files_hash(const std::string& path) {
-  std::vector<std::string> lines;
-  const auto add = [&](const fs::path& file) {
-    lines.push_back(
-        base::concat(file.filename().string(), ' ', base::crc32c(base::MappedFile(file.string()).text())));
-  };
-  if (!fs::is_directory(path)) {
-    add(path);
-  } else {
-    for (const auto& entry : fs::recursive_directory_iterator(path)) {
-      if (entry.is_regular_file() && entry.file_size() > 0) add(entry.path());
-    }
-  }
-  std::sort(lines.begin(), lines.end());
-  std::string all;
-  for (const std::string& line : lines) all += line + "\n";
-  return base::concat(base::crc32c(all), '/', lines.size());
 }
 
 /// What a measurement means depends on these: the model, the machine, the program, the traffic.
@@ -175,12 +148,12 @@ std::vector<std::string> texts_of(const TuneOptions& o) {
 }
 
 void make_text_traffic(Subject& subject, const model::Model& model, const TuneOptions& o) {
-  const serve::TextEncoder encoder(model.directory,
-                                   model.config.get_or<int64_t>("max_position_embeddings", 512));
+  const data::TextEncoder encoder(model.directory,
+                                  model.config.get_or<int64_t>("max_position_embeddings", 512));
   subject.texts = texts_of(o);
   subject.padding.length_buckets = length_buckets(encoder.max_tokens());
   subject.padding.padded_inputs = {0, 1};
-  for (const serve::TokenGroup& g : encoder.encode(subject.texts, subject.padding.length_buckets)) {
+  for (const data::TokenGroup& g : encoder.encode(subject.texts, subject.padding.length_buckets)) {
     const int64_t tokens = sched::bucket_of(subject.padding.length_buckets, g.ids.dims()[1]);
     subject.groups.push_back(
         {.share = static_cast<double>(g.rows.size()) / static_cast<double>(subject.texts.size()),
@@ -271,6 +244,34 @@ void load_variants(Subject& subject, const serve::OtherModels& others) {
 }
 
 }  // namespace
+
+std::string default_name(const std::string& given) {
+  fs::path path = fs::weakly_canonical(given);
+  std::string name = fs::is_directory(path) ? path.filename().string() : path.stem().string();
+  if (name == "model" && path.has_parent_path()) name = path.parent_path().filename().string();
+  return name;
+}
+
+std::string files_hash(const std::string& path) {
+  std::vector<std::string> lines;
+  const auto add = [&](const fs::path& file) {
+    lines.push_back(
+        base::concat(file.filename().string(), ' ', base::crc32c(base::MappedFile(file.string()).text())));
+  };
+  if (!fs::is_directory(path)) {
+    add(path);
+  } else {
+    for (const auto& entry : fs::recursive_directory_iterator(path)) {
+      if (entry.is_regular_file() && entry.file_size() > 0) add(entry.path());
+    }
+  }
+  std::sort(lines.begin(), lines.end());
+  std::string all;
+  for (const std::string& line : lines) all += line + "\n";
+  return base::concat(base::crc32c(all), '/', lines.size());
+}
+
+std::string text_hash(const std::string& text) { return base::concat(base::crc32c(text)); }
 
 double output_error(const Tensor& actual, const Tensor& exact) {
   if (actual.dims() != exact.dims()) return std::numeric_limits<double>::infinity();

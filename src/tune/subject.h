@@ -49,6 +49,12 @@ struct Subject {
 /// first's in f32. Throws not_found, unsupported or invalid_argument for what cannot be tuned.
 Subject open_subject(const TuneOptions& options, const serve::OtherModels& others);
 
+/// The name that a model has by its file or directory.
+std::string default_name(const std::string& given);
+/// Of names and checksums of all files of a model; of a text.
+std::string files_hash(const std::string& path);
+std::string text_hash(const std::string& text);
+
 /// Largest |actual - exact| of an output over its largest |exact|; infinite where one is not a number.
 double output_error(const tensor::Tensor& actual, const tensor::Tensor& exact);
 

@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/text/options.h"
 #include "tune/simulate.h"
+#include "tune/text_options.h"
 
 namespace trireme::tune {
 
@@ -41,6 +42,7 @@ struct TuneOptions {
   base::Duration trial{2 * base::kNsPerSecond};
   double stability = 10;
   std::string out = "tune";
+  TextTuning texts;
 
   void fields(base::OptionList& f) {
     f.add("model", &model, "ONNX file, Hugging Face directory, or a model's directory of a repository")
@@ -85,6 +87,7 @@ struct TuneOptions {
     f.add("probe", &probe, "time for one batch size and pass");
     f.add("trial", &trial, "window of a server measurement; three must agree");
     f.add("stability", &stability, "percent within which they agree").at_least(1).at_most(100);
+    texts.fields(f);
     f.add("out", &out, "directory of results and journal; the same again goes on where it was interrupted");
   }
 

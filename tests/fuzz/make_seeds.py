@@ -367,6 +367,24 @@ def webdatasets():
     yield "many", shard([(f"1.e{i}", b"") for i in range(20)])
 
 
+def files_of_rows():
+    """Format and rows of a span as two bytes, then a file: lines, requests, cells, records, an archive, an array."""
+    lines = b'{"n": 1, "t": "a", "v": [1, 2.5]}\r\n\n{"n": 2}\n{"n": "no", "t": null}\nnot json\n'
+    yield "lines", b"\0\1" + lines
+    yield "packed_lines", b"\0\1" + gzip.compress(lines, mtime=0) + gzip.compress(lines, mtime=0)
+    request = b'{"custom_id": "1", "method": "POST", "url": "/v1/x", "body": {"k": [1]}}\n'
+    yield "requests", b"\1\2" + request + b'{"custom_id": 2}\n'
+    yield "cells", b'\2\0a,n\n"x, ""y""\nz",1\n\nw,\n5" pipe,2\n'
+    yield "headless_cells", b"\x86\3" + b"1,2\n3,4\n5\n"
+    for name, data in tfrecord_files():
+        yield "records_" + name, b"\3\0" + data
+    for name, data in webdatasets():
+        yield "shard_" + name, b"\4\0" + data
+    array = io.BytesIO()
+    np.save(array, np.arange(12, dtype=np.int16).reshape(6, 2))
+    yield "array", b"\5\1" + array.getvalue()
+
+
 def token_files():
     """Ids behind four bytes: width, context, stride, split."""
     ids = bytes(range(64))
@@ -409,6 +427,26 @@ def hf_directories():
     yield "shards", json.dumps({"model_type": "gpt2", **configs["gpt2"]}).encode() + b"\xff" + index + b"\xff" + weights
 
 
+def adapters():
+    """adapter_config.json and its factors, 0xff between them."""
+    shapes = {"self_attn.q_proj.lora_A": [2, 4], "self_attn.q_proj.lora_B": [4, 2],
+              "mlp.down_proj.lora_A": [2, 6], "mlp.down_proj.lora_B": [4, 2]}
+    config = {"peft_type": "LORA", "r": 2, "lora_alpha": 4, "bias": "none",
+              "target_modules": ["q_proj", "down_proj"]}
+    patterns = {"use_rslora": True, "rank_pattern": {"q_proj": 2}, "alpha_pattern": {"q_proj": 1}}
+    more = {"plain": {}, "patterns": patterns, "dora": {"use_dora": True}}
+    for kind, size in (("F32", 4), ("BF16", 2)):
+        table, end = {}, 0
+        for name, shape in shapes.items():
+            begin, end = end, end + size * shape[0] * shape[1]
+            table[f"base_model.model.model.layers.0.{name}.weight"] = {"dtype": kind, "shape": shape,
+                                                                       "data_offsets": [begin, end]}
+        text = json.dumps(table).encode()
+        weights = struct.pack("<Q", len(text)) + text + bytes(end)
+        for name, members in more.items():
+            yield f"{name}_{kind.lower()}", json.dumps({**config, **members}).encode() + b"\xff" + weights
+
+
 def grpc_questions():
     """(method, repetitions) as two bytes and a message: settings, parameters, names, reflection, unknown fields."""
     def field(number, content):
@@ -447,6 +485,29 @@ def texts():
                              '"dims": [3]}], "dynamic_batching": {}}')]
 
 
+def openai_requests():
+    """A byte that says which kind of request it is, then its body."""
+    schema = {"type": "object", "properties": {"a": {"type": "string", "maxLength": 3}, "b": {"enum": [1, "x"]}},
+              "required": ["a"]}
+    function = {"name": "f", "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}}}
+    user = {"role": "user", "content": [{"type": "input_text", "text": "x"}]}
+    call = {"type": "function_call", "call_id": "1", "name": "f", "arguments": "{}"}
+    return [(name, bytes([kind]) + json.dumps({"model": "m", **body}).encode()) for name, kind, body in (
+        ("schema", 0, {"prompt": "x", "logit_bias": {"5": 1.5}, "logprobs": 3, "min_tokens": 2, "response_format": {
+            "type": "json_schema", "json_schema": {"strict": True, "schema": schema}}}),
+        ("grammar", 0, {"prompt": [1, 2], "guided_grammar": 'root ::= "a" [b-z]* (root | "c"){1,3}\n'}),
+        ("choice", 0, {"prompt": [[1], [2]], "structured_outputs": {"choice": ["a", "b"]}}),
+        ("calls", 1, {"messages": [{"role": "user", "content": "x"}], "tool_choice": "required",
+                      "tools": [{"type": "function", "function": function}], "guided_regex": "a+(b|c){2,3}"}),
+        ("items", 2, {"input": [user, call, {"type": "function_call_output", "call_id": "1", "output": "y"}],
+                      "instructions": "i", "tools": [{"type": "function", **function}],
+                      "tool_choice": {"type": "function", "name": "f"},
+                      "text": {"format": {"type": "json_schema", "name": "n", "schema": {"type": "array"}}}}),
+        ("rerank", 3, {"query": "q", "documents": ["a", {"text": "b"}], "top_n": 1}),
+        ("score", 4, {"text_1": ["a", "b"], "text_2": ["c", "d"]}),
+        ("embedding", 5, {"input": ["a"], "encoding_format": "base64", "dimensions": 3}))]
+
+
 def served_requests():
     """A model's number, then for each extent and value an index into the target's table, or itself + 128."""
     huge, loops = 13, 12  # 2^28 and 2^24
@@ -465,9 +526,11 @@ def main():
                           ("tar", tar_files()),
                           ("tfrecord", tfrecord_files()), ("checkpoint_reader", checkpoint_indices()),
                           ("checkpoint_reader", typed_checkpoints()), ("image", pictures()), ("text_rows", row_files()),
-                          ("webdataset", webdatasets()), ("tokens", token_files()), ("shared_regions", regions()),
-                          ("hf_directory", hf_directories()), ("served_model", served_requests()),
-                          ("grpc_unary", grpc_questions()),
+                          ("webdataset", webdatasets()), ("row_files", files_of_rows()), ("tokens", token_files()),
+                          ("shared_regions", regions()),
+                          ("hf_directory", hf_directories()), ("adapter", adapters()),
+                          ("served_model", served_requests()),
+                          ("grpc_unary", grpc_questions()), ("openai_request", openai_requests()),
                           *((folder, [(name, text.encode()) for name, text in found]) for folder, found in texts())):
         (HERE / folder).mkdir(exist_ok=True)
         for name, data in files:

@@ -65,6 +65,22 @@ need_perf_analyzer() {
     say "perf_analyzer cannot be installed; its tests will be skipped"
 }
 
+# need_stores: the servers of object stores that tests/batch_store.py and batch_bucket.py talk to, likewise apart
+need_stores() {
+  local list=requirements-stores target=$venv/stores
+  [[ -d $target/moto && -d $target/gcp_storage_emulator ]] && return
+  (stage "python packages: tools/$list.txt" install_python "$list" --target "$target") ||
+    say "no servers of object stores can be installed; their tests will be skipped"
+}
+
+# need_text_clients: other people's clients of the OpenAI API, for tests/serve_text_clients.py, likewise apart
+need_text_clients() {
+  local list=requirements-text-clients target=$venv/text_clients
+  [[ -d $target/litellm ]] && return
+  (stage "python packages: tools/$list.txt" install_python "$list" --target "$target") ||
+    say "clients of the OpenAI API cannot be installed; their tests will be skipped"
+}
+
 setup() {
   need_packages build "$@"
   need_python requirements --no-deps

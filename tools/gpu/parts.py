@@ -1,17 +1,14 @@
 # What is checked and measured, in order of importance: a machine with a GPU may be gone before the end.
 import importlib.util
 import json
-import os
 import pathlib
 import struct
-import subprocess
 import sys
 import time
-import urllib.request
 
 import numpy
 
-from gpu import device_tests
+from gpu import by_kernel, device_tests, peers, serving
 
 
 def toolkit_folders():
@@ -19,10 +16,6 @@ def toolkit_folders():
     found = importlib.util.find_spec("nvidia")
     roots = found.submodule_search_locations if found else []
     return [folder for root in roots for folder in sorted(pathlib.Path(root).glob("*/lib"))]
-
-
-def has_torch():
-    return importlib.util.find_spec("torch") is not None
 
 
 VERSIONS = """
@@ -149,66 +142,6 @@ def trajectories(check):
                       ours=ours[:2] + ours[-1:], cpu=theirs[:2] + theirs[-1:])
 
 
-def wait_ready(url, limit_s, server):
-    end = time.monotonic() + limit_s
-    while time.monotonic() < end and server.poll() is None:
-        try:
-            with urllib.request.urlopen(f"{url}/v2/health/ready", timeout=2) as answer:
-                if answer.status == 200:
-                    return True
-        except OSError:
-            time.sleep(0.2)
-    return False
-
-
-def ask(url, x):
-    with urllib.request.urlopen(f"{url}/v2/models/net", timeout=10) as answer:
-        name = json.load(answer)["inputs"][0]["name"]
-    body = {"inputs": [{"name": name, "shape": list(x.shape), "datatype": "FP32", "data": x.ravel().tolist()}]}
-    request = urllib.request.Request(f"{url}/v2/models/net/infer", json.dumps(body).encode())
-    with urllib.request.urlopen(request, timeout=60) as answer:
-        return numpy.array(json.load(answer)["outputs"][0]["data"])
-
-
-def answer_of(check, port, device, x):
-    """What a server says to x; None with a verdict where it does not start."""
-    command = [check.program("trireme"), "serve", "--model-repository", check.scratch / "models", "--http-port", port,
-               "--grpc-port", -1, "--device", device, "--max-batch", 4]
-    log = check.scratch / f"serve-{port}.log"
-    with open(log, "w") as errors:
-        server = subprocess.Popen([str(word) for word in command], env=check.env, stdout=subprocess.DEVNULL,
-                                  stderr=errors, stdin=subprocess.DEVNULL)
-        try:
-            if not wait_ready(f"http://127.0.0.1:{port}", min(45, check.left()), server):
-                check.verdict("serve", "failed", device=device, why=log.read_text()[-1500:])
-                return None
-            return ask(f"http://127.0.0.1:{port}", x)
-        finally:
-            server.terminate()
-            try:
-                server.wait(15)
-            except subprocess.TimeoutExpired:
-                server.kill()
-                server.wait()
-
-
-def serve(check):
-    """A served model answers on the device as on the CPU."""
-    model = check.scratch / "models/net/1/model.onnx"
-    model.parent.mkdir(parents=True)
-    size = 32 if check.quick else 224
-    source = "zoo:resnet14:size=32,channels=3,width=8" if check.quick else "zoo:resnet18"
-    made = check.run([check.program("trireme"), "export", source, model], 60)
-    if not made.ok():
-        return check.verdict("serve", "failed", why=made.why())
-    x = numpy.random.default_rng(1).standard_normal((2, 3, size, size)).astype(numpy.float32)
-    answers = [answer_of(check, port, device, x) for port, device in ((8917, "cpu"), (8918, check.device))]
-    if any(answer is None for answer in answers):
-        return None
-    worst = float(numpy.abs(answers[0] - answers[1]).max() / numpy.abs(answers[0]).max())
-    return check.verdict("serve", "passed" if worst < 2e-3 else "failed", largest_difference=worst)
-
-
 TRAINING = [("gpt_1.3b_8", ["eager", "compiled"]), ("gpt_1.3b", ["eager", "compiled"]),
             ("resnet50_256", ["eager", "compiled_channels_last"]), ("gpt2_1024", ["eager", "compiled"])]
 TINY = [("gpt_tiny", []), ("resnet_tiny", [])]
@@ -231,26 +164,25 @@ def training(check):
             row["kernels_us"] = sum(float(line.split()[2]) for line in profile) * 1e3
             row["beside_kernels_percent"] = 100 * (1 - row["kernels_us"] / row["median_us"])
         check.verdict("training", "passed" if done.ok() and "median_us" in row else "failed", network=network,
-                      contender="trireme", **row, profile=profile[:40])
+                      contender="trireme", precision=precision, **row, profile=profile[:40])
 
 
-def peers(check):
-    """The same steps by PyTorch, eager first: compiling takes long."""
-    if check.quick or not has_torch():
-        return check.verdict("peers", "skipped", why="no PyTorch, or a quick check")
-    cores = ",".join(map(str, sorted(os.sched_getaffinity(0))[:8]))
-    for turn in (0, 1):
-        for network, modes in TRAINING:
-            if check.left() < 20:
-                return check.verdict("peers", "skipped", network=network, why="the budget is spent")
-            peer = check.root / "bench/train_peer.py"
-            command = [sys.executable, peer, network, modes[turn], 8, cores, "cuda", "bf16"]
-            done = check.run(command, 110, text="2500\n", env=check.plain_env)
-            row = {key: value for line in done.lines if line.startswith("{") for key, value in json.loads(line).items()}
-            if "median_us" not in row:
-                row["why"] = done.why()
-            check.add("peers", network=network, contender=f"pytorch {modes[turn]}", **row)
-    return None
+def profile(check):
+    """One step of each network by kernel, where ncu is there."""
+    networks = [network for network, _ in (TINY if check.quick else TRAINING)]
+    by_kernel.profile(check, [(name, "f32" if check.quick else "bf16") for name in networks if name != "gpt_1.3b"])
+
+
+def beside_peers(check):
+    """The same work by PyTorch."""
+    peers.peers(check, TRAINING)
+
+
+def shapes_of_llama(quick):
+    """(longest sequence, most sequences, [(prompt, new tokens, batch)]) of each process."""
+    if quick:
+        return [(96, 4, [(24, 4, 1), (8, 3, 3)]), (64, 1, [(56, 3, 1)])]
+    return [(2304, 64, [(504, 64, 1), (2048, 64, 1), (2048, 64, 8), (512, 64, 64)]), (8192, 1, [(8064, 64, 1)])]
 
 
 LLAMA = "zoo:llama:vocabulary=32000,positions=2048,width=4096,layers=32,heads=32,inner=11008,weights=repeated"
@@ -283,15 +215,21 @@ LLAMA_TINY = "zoo:llama:vocabulary=96,positions=96,width=32,layers=2,heads=4,kv_
 
 
 def llama(check):
-    """Prompts and decoding of a Llama of 8 billion parameters with random weights, batches of 1 to 64."""
-    shapes = [(24, 4, 1), (8, 3, 3)] if check.quick else [(2048, 64, 1), (2048, 64, 8), (512, 64, 64)]
+    """Prompts and decoding of a Llama of 8 billion parameters with random weights, batches of 1 to 64, behind up to
+    8,192 tokens. Each shape runs twice with prompts of its own; the second is what is told."""
+    for longest, most, shapes in shapes_of_llama(check.quick):
+        decode(check, longest, most, list(shapes))
+
+
+def decode(check, longest, most, shapes):
+    """The shapes in one process; what it stops at fails, and the others run in another one."""
     precision = "f32" if check.quick else "bf16"
     while shapes:
         if check.left() < 10:
-            return check.verdict("llama", "skipped", why="the budget is spent")
+            return check.verdict("llama", "skipped", shape=str(shapes[0]), why="the budget is spent")
         command = [check.program("trireme"), "generate", LLAMA_TINY if check.quick else LLAMA_8B, "--device",
                    check.device, "--precision", precision, "--cache-type", precision, "--chunk",
-                   32 if check.quick else 2048, "--json", "--max-length", 96 if check.quick else 2304]
+                   32 if check.quick else 2048, "--json", "--max-length", longest, "--max-sequences", most]
         for prompt, fresh, batch in shapes:
             command += ["--bench", f"prompt={prompt},new={fresh},batch={batch}"]
         begin, count = time.monotonic(), len(shapes)
@@ -326,7 +264,10 @@ def float8(check):
         check.verdict("float8", "passed" if done.ok() else "failed", precision=precision, **row)
 
 
-PARTS = [("libraries", libraries), ("ceilings", ceilings), ("tests", device_tests.tests), ("trajectory", trajectories),
-         ("llama", llama), ("training", training), ("speed", speed), ("serve", serve), ("inference", inference),
-         ("float8", float8), ("peers", peers), ("sessions", device_tests.sessions),
-         ("sanitize", device_tests.sanitize)]
+# Name, what runs, and the seconds it may take; what a part leaves over is the later ones'.
+PARTS = [("libraries", libraries, 3), ("ceilings", ceilings, 8), ("tests", device_tests.tests, 70),
+         ("trajectory", trajectories, 12), ("llama", llama, 60), ("training", training, 70),
+         ("profile", profile, 60), ("speed", speed, 20), ("serve", serving.serve, 20),
+         ("load", serving.under_load, 20), ("inference", inference, 30), ("float8", float8, 18),
+         ("peers", beside_peers, 115), ("sessions", device_tests.sessions, 15), ("sanitize", device_tests.sanitize, 15)]
+MOST_SECONDS = 540  # of all parts

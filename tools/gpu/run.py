@@ -13,7 +13,7 @@ import threading
 import time
 from pathlib import Path
 
-from gpu import pack, parts, summary, table
+from gpu import ceilings, compare, pack, parts, summary, table
 
 
 class Done:
@@ -37,7 +37,7 @@ class Check:
         self.root, self.options, self.scratch = root, options, scratch
         self.device, self.quick = options.device, options.quick
         self.begin = time.monotonic()
-        self.end = self.begin + options.budget
+        self.end = self.part_end = self.begin + options.budget
         self.lines, self.counts = [], {"passed": 0, "failed": 0, "skipped": 0}
         # Others' programs are not to find the libraries that ours brought along.
         self.bin, self.plain_env, self.env = scratch / "bin", dict(os.environ), dict(os.environ)
@@ -49,13 +49,25 @@ class Check:
         self.file = open(options.out / "check.jsonl", "w", encoding="utf-8")
 
     def left(self):
-        return self.end - time.monotonic()
+        """Seconds of the part that runs, and of all."""
+        return min(self.end, self.part_end) - time.monotonic()
 
     def program(self, name):
         return self.bin / name
 
+    def ceilings(self):
+        """What was measured here; nothing in a quick check, whose sizes are too small to tell."""
+        found = [line for line in self.lines if line["part"] == "ceilings" and "copy_gbytes_s" in line]
+        return found[-1] if found and not self.quick else {}
+
     def add(self, part, **fields):
+        """Keeps a line. One with a figure that cannot be fails, whatever else it says."""
         line = {"part": part, **fields}
+        why = [] if self.quick else ceilings.impossible(line, self.ceilings())
+        if why:
+            line |= {"outcome": "failed", "why": "; ".join([*why, *filter(None, [line.get("why")])])}
+        if "outcome" in line:
+            self.counts[line["outcome"]] += 1
         with self.lock:
             self.lines.append(line)
             self.file.write(json.dumps(line) + "\n")
@@ -64,7 +76,6 @@ class Check:
 
     def verdict(self, part, outcome, **fields):
         """outcome: passed, failed or skipped."""
-        self.counts[outcome] += 1
         self.add(part, outcome=outcome, **fields)
 
     def run(self, command, limit_s, on_line=None, text="", env=None):
@@ -146,9 +157,11 @@ def write_page(check):
     (check.options.out / "check.md").write_text(table.markdown(check.lines, summary.text(check.lines)))
 
 
-def run_part(check, name, part):
+def run_part(check, name, part, end):
+    """One part, whose turn is over `end` seconds after the check began."""
     start = time.monotonic()
-    if check.left() < 5:
+    check.part_end = check.begin + end
+    if check.left() < min(5, end):
         return check.verdict(name, "skipped", why="the budget is spent")
     try:
         part(check)
@@ -158,19 +171,27 @@ def run_part(check, name, part):
     write_page(check)
 
 
+def compared(old, new):
+    return "\n".join([f"== beside {old}", *compare.text(compare.read(old), compare.read(new))])
+
+
 def run(root, options):
     with tempfile.TemporaryDirectory() as scratch:
         check = Check(root, options, Path(scratch))
         find_programs(check)
         machine(check)
-        for name, part in parts.PARTS:
+        due = time.monotonic() - check.begin
+        for name, part, seconds in parts.PARTS:
             if any(word in name for word in options.only.split(",")):
-                run_part(check, name, part)
+                due += seconds
+                run_part(check, name, part, due)
         choices = Path(scratch) / "cache/trireme/gemm.jsonl"
         if choices.exists():
             shutil.copy(choices, options.out / "gemm.jsonl")
         write_page(check)
         print("\n".join(summary.text(check.lines)))
+        if options.compare:
+            print(compared(options.compare, options.out / "check.jsonl"))
         print(options.out / "check.md")
         counts = check.counts
         print(f"{counts['passed']} passed, {counts['failed']} failed, {counts['skipped']} skipped")

@@ -1,4 +1,6 @@
 # The short form of a check: a line for each result as it comes, and the figures that the goals are about.
+from gpu.ceilings import NOISE
+
 PEAK_TFLOP_S = 989  # of an H100 SXM in bf16, dense, by its data sheet
 
 
@@ -30,9 +32,6 @@ def find(lines, part, **wanted):
             and all(line.get(key) == value for key, value in wanted.items())]
 
 
-NOISE = 1.15  # base::kCeilingNoise: a rate further above a measured ceiling is no rate
-
-
 def percent(a, b):
     if not a or not b:
         return "?"
@@ -59,8 +58,9 @@ def text(lines):
     for line in find(lines, "llama"):
         if "decode_gbytes_s" in line:
             bytes_s, flop_s = line["decode_gbytes_s"], line["prefill_tflop_s"]
-            out.append(f"llama batch {line['batch']}: step {line['decode_step_ms']:.2f} ms, {rate(bytes_s, 'GB/s')} = "
-                       f"{percent(bytes_s, copy)} of copy; prefill {rate(flop_s, 'TFLOP/s')} = "
+            out.append(f"llama batch {line['batch']} behind {line['prompt']}: step {line['decode_step_ms']:.2f} ms, "
+                       f"{rate(bytes_s, 'GB/s')} = {percent(bytes_s, copy)} of copy; "
+                       f"prefill {rate(flop_s, 'TFLOP/s')} = "
                        f"{percent(flop_s, product)} of product")
     ours = {line["network"]: line for line in find(lines, "training", contender="trireme") if "median_us" in line}
     for network, line in ours.items():
@@ -72,6 +72,21 @@ def text(lines):
         if "median_us" in line and line["network"] in ours:
             out.append(f"{line['network']} {line['contender']}: {line['median_us'] / 1e3:.1f} ms, ours is "
                        f"{line['median_us'] / ours[line['network']]['median_us']:.2f} times as fast")
+    decoded = {(line["prompt"] + line["new"] // 2, line["batch"]): line for line in find(lines, "llama")
+               if "decode_step_ms" in line}
+    for line in find(lines, "peers"):
+        ours = decoded.get((int(line["network"].partition(":")[2] or 0), line.get("batch")))
+        if "median_us" in line and ours and line["network"].startswith("llama:"):
+            ratio = line["median_us"] / 1e3 / ours["decode_step_ms"]
+            out.append(f"{line['network']} batch {line['batch']} {line['contender']}: "
+                       f"{line['median_us'] / 1e3:.2f} ms, ours is {ratio:.2f} times as fast")
+    for line in find(lines, "load"):
+        if line.get("requests_s"):
+            out.append(f"server under load: {line['requests_s']:.0f} answers a second = "
+                       f"{line['percent_of_alone'] or 0:.0f} % of the model alone, p99 {line['p99_ms']:.2f} ms")
+    for line in find(lines, "profile", name="all kernels"):
+        out.append(f"{line['network']} by kernel: {line['ms']:.1f} ms in {line['launches']:.0f} launches, "
+                   f"{line['mbytes'] / 1e3:.2f} GB")
     for line in find(lines, "float8"):
         if "prefill_tflop_s" in line:
             out.append(f"{line['precision']} prefill of 8 layers: {rate(line['prefill_tflop_s'], 'TFLOP/s')}, decode "

@@ -79,13 +79,40 @@ TYPED_TEST(Rows, SoftmaxOfAlignedAndOddRows) {
   }
 }
 
+TYPED_TEST(Rows, SoftmaxInRegistersOfAlignedAndOddRows) {
+  using T = TypeParam;
+  for (const int64_t n : {1, 7, 64, 333, 1032, 2048}) {
+    Memory<T> x = normal<T>(5 * n, 1, 4), y(5 * n);
+    for (int64_t i = 0; i < n; ++i) x[2 * n + i] = T(-INFINITY);
+    run_on_host({.blocks = 3, .threads = kHeldOne.threads_of(n), .shared_bytes = kHeldSharedBytes},
+                HeldSoftmax<T>{{x.data(), y.data(), 5, n}});
+    for (int64_t row = 0; row < 5; ++row) {
+      double most = -INFINITY, total = 0;
+      for (int64_t i = 0; i < n; ++i) most = std::max(most, double{x[row * n + i]});
+      for (int64_t i = 0; i < n; ++i) total += std::exp(x[row * n + i] - most);
+      for (int64_t i = 0; i < n; ++i) {
+        const double want = row == 2 ? 0 : std::exp(x[row * n + i] - most) / total;
+        ASSERT_NEAR(y[row * n + i], want, tolerance<T>()) << n << " " << row << " " << i;
+      }
+    }
+    EXPECT_TRUE(y.guard_holds());
+  }
+}
+
 TEST(Move, TransposesAnyShape) {
-  for (const auto& [batch, rows, columns] :
-       std::vector<std::array<int64_t, 3>>{{1, 1, 1}, {2, 33, 64}, {1, 100, 7}, {3, 32, 32}}) {
+  for (const auto& [batch, rows, columns] : std::vector<std::array<int64_t, 3>>{
+           {1, 1, 1}, {2, 33, 64}, {1, 100, 7}, {3, 64, 64}, {2, 72, 136}, {1, 8, 200}}) {
     const Memory<Half> x = normal<Half>(batch * rows * columns, 16);
     Memory<Half> y(batch * rows * columns);
-    run_on_host({.blocks = 3, .threads = 256, .shared_bytes = Transpose<Half>::kSharedBytes},
-                Transpose<Half>{x.data(), y.data(), batch, rows, columns});
+    using Tile = TurnedTile<Half>;
+    run_on_host(
+        {.blocks = 3, .threads = Tile::kThreads, .shared_bytes = Tile::kSharedBytes},
+        Transpose<Half>{x.data(),
+                        y.data(),
+                        batch,
+                        rows,
+                        columns,
+                        {is_whole_packs<Half>(x.data(), {columns}), is_whole_packs<Half>(y.data(), {rows})}});
     for (int64_t b = 0; b < batch; ++b) {
       for (int64_t r = 0; r < rows; ++r) {
         for (int64_t c = 0; c < columns; ++c)

@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <functional>
 #include <utility>
 
 #include "base/error.h"
@@ -97,6 +98,16 @@ MappedFile::~MappedFile() {
 void MappedFile::release_pages() const {
   // Only advice: where the kernel declines it, the pages stay.
   if (data_ != nullptr) (void)::madvise(const_cast<std::byte*>(data_), size_, MADV_DONTNEED);
+}
+
+void MappedFile::release_pages(std::span<const std::byte> part) const {
+  const std::less_equal<const std::byte*> before;
+  if (part.empty() || !before(data_, part.data()) || !before(part.data() + part.size(), data_ + size_))
+    return;
+  const auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
+  const auto begin = (static_cast<size_t>(part.data() - data_) + page - 1) / page * page;
+  const auto end = (static_cast<size_t>(part.data() - data_) + part.size()) / page * page;
+  if (begin < end) (void)::madvise(const_cast<std::byte*>(data_) + begin, end - begin, MADV_DONTNEED);
 }
 
 std::string read_file(const std::string& path, size_t limit_bytes) {

@@ -32,6 +32,8 @@ class MappedFile {
   const std::string& path() const { return path_; }
   /// Gives back the memory that touched pages take; they come again, from the page cache, on the next touch.
   void release_pages() const;
+  /// The same of the pages that lie wholly in `part`; of a part that lies elsewhere nothing.
+  void release_pages(std::span<const std::byte> part) const;
 
  private:
   std::string path_;

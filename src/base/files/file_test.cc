@@ -171,6 +171,15 @@ TEST_F(File, GivesBackTheMemoryOfTouchedPagesAndReadsThemAgain) {
   file.release_pages();
   EXPECT_LT(resident_bytes(), before + static_cast<int64_t>(kBytes / 4));
   EXPECT_TRUE(touch());
+  // A part, which need not begin with a page; memory elsewhere is left alone.
+  file.release_pages(file.bytes().subspan(100, kBytes / 2));
+  EXPECT_LT(resident_bytes(), before + static_cast<int64_t>(kBytes * 5 / 8));
+  EXPECT_GT(resident_bytes(), before + static_cast<int64_t>(kBytes / 4));
+  EXPECT_TRUE(touch());
+  const std::vector<std::byte> other(size_t{1} << 16, std::byte{7});
+  file.release_pages(other);
+  file.release_pages({});
+  EXPECT_EQ(other[5000], std::byte{7});
 }
 
 }  // namespace

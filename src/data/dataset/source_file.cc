@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <utility>
 
 #include "base/error.h"
 #include "base/files/file.h"
@@ -28,51 +29,59 @@ struct Inflater {
 
 bool looks_like_gzip(std::string_view bytes) { return bytes.starts_with("\x1f\x8b"); }
 
-/// Unpacks one member to the end of `out`; returns how much of `packed` it took.
-size_t unpack_member(std::string_view packed, std::string& out, size_t limit) {
-  Inflater inflater;
-  z_stream& z = inflater.z;
-  size_t taken = 0;
-  size_t filled = out.size();
-  for (;;) {
-    if (filled == out.size()) {
+/// Unpacks members one behind the other. What one of them costs follows its bytes, however many there are.
+class Unpacker {
+ public:
+  Unpacker(size_t packed_bytes, size_t limit)
+      : limit_(limit), first_bytes_(std::min(limit + 1, packed_bytes * 4 + 4096)) {}
+
+  /// Returns how much of `packed` the member took.
+  size_t member(std::string_view packed) {
+    z_stream& z = inflater_.z;
+    base::check(inflateReset(&z) == Z_OK, "zlib cannot start again");
+    for (size_t taken = 0;;) {
       // One byte more than allowed is room enough to see that the limit is passed.
-      out.resize(std::min(limit + 1, std::max<size_t>(out.size() * 2, packed.size() * 4 + 4096)));
+      if (filled_ == out_.size()) out_.resize(std::min(limit_ + 1, std::max(out_.size() * 2, first_bytes_)));
+      const auto in = static_cast<uInt>(std::min<size_t>(packed.size() - taken, UINT32_MAX));
+      const auto room = static_cast<uInt>(std::min<size_t>(out_.size() - filled_, UINT32_MAX));
+      z.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(packed.data() + taken));
+      z.avail_in = in;
+      z.next_out = reinterpret_cast<Bytef*>(out_.data() + filled_);
+      z.avail_out = room;
+      const int rc = inflate(&z, Z_NO_FLUSH);
+      taken += in - z.avail_in;
+      filled_ += room - z.avail_out;
+      if (filled_ > limit_)
+        base::fail(base::ErrorCode::exhausted, "unpacked data exceeds the limit of ", limit_, " bytes");
+      if (rc == Z_STREAM_END) return taken;
+      require(rc != Z_BUF_ERROR || z.avail_out == 0, "gzip data is cut off");
+      require(rc == Z_OK || rc == Z_BUF_ERROR, "gzip data is damaged", z.msg == nullptr ? "" : ": ",
+              z.msg == nullptr ? "" : z.msg);
     }
-    const auto in = static_cast<uInt>(std::min<size_t>(packed.size() - taken, UINT32_MAX));
-    const auto room = static_cast<uInt>(std::min<size_t>(out.size() - filled, UINT32_MAX));
-    z.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(packed.data() + taken));
-    z.avail_in = in;
-    z.next_out = reinterpret_cast<Bytef*>(out.data() + filled);
-    z.avail_out = room;
-    const int rc = inflate(&z, Z_NO_FLUSH);
-    taken += in - z.avail_in;
-    filled += room - z.avail_out;
-    if (filled > limit) {
-      base::fail(base::ErrorCode::exhausted, "unpacked data exceeds the limit of ", limit, " bytes");
-    }
-    if (rc == Z_STREAM_END) break;
-    require(rc != Z_BUF_ERROR || z.avail_out == 0, "gzip data is cut off");
-    require(rc == Z_OK || rc == Z_BUF_ERROR, "gzip data is damaged", z.msg == nullptr ? "" : ": ",
-            z.msg == nullptr ? "" : z.msg);
   }
-  out.resize(filled);
-  return taken;
-}
+  std::string take() {
+    out_.resize(filled_);
+    out_.shrink_to_fit();
+    return std::move(out_);
+  }
+
+ private:
+  const size_t limit_, first_bytes_;
+  Inflater inflater_;
+  std::string out_;
+  size_t filled_ = 0;
+};
 
 }  // namespace
 
 std::string gunzip(std::string_view packed, int64_t limit_bytes) {
   require(looks_like_gzip(packed), "not gzip data");
-  std::string out;
-  while (looks_like_gzip(packed)) {
-    packed.remove_prefix(unpack_member(packed, out, static_cast<size_t>(limit_bytes)));
-  }
+  Unpacker unpacker(packed.size(), static_cast<size_t>(limit_bytes));
+  while (looks_like_gzip(packed)) packed.remove_prefix(unpacker.member(packed));
   // Tapes and some writers pad with zeros; anything else is not ours to drop silently.
   require(packed.find_first_not_of('\0') == std::string_view::npos,
           "gzip data is followed by other bytes: ", packed.size());
-  out.shrink_to_fit();
-  return out;
+  return unpacker.take();
 }
 
 SourceFile open_source(const std::string& path, int64_t limit_bytes) {

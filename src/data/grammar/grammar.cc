@@ -2,6 +2,7 @@
 #include "data/grammar/grammar.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/error.h"
 #include "base/utf8.h"
@@ -88,7 +89,7 @@ std::vector<GrammarBuilder::Range> sorted(std::vector<GrammarBuilder::Range> ran
 class LeftRecursion {
  public:
   explicit LeftRecursion(const Grammar& grammar)
-      : g_(grammar), empty_(g_.rules.size(), false), seen_(g_.rules.size(), 0) {
+      : g_(grammar), empty_(g_.rules.size(), 0), seen_(g_.rules.size(), 0) {
     find_empty();
   }
 
@@ -97,30 +98,34 @@ class LeftRecursion {
   }
 
  private:
-  bool is_empty(const Row& row) const {
-    return std::all_of(row.begin(), row.end(), [&](const auto& s) { return s.is_rule && empty_[s.index]; });
-  }
-
-  /// Rules that may be nothing: a rule is looked at again when one that it needs has become such.
+  /// Rules that may be nothing. Of each row is counted what in it may not: at none, so may its rule, which is
+  /// told to the rows that it stands in. Linear in the grammar.
   void find_empty() {
-    std::vector<std::vector<uint32_t>> users(g_.rules.size());
-    std::vector<uint32_t> waiting;
+    struct Place {
+      uint32_t rule;
+      size_t row;  // number among all rows
+    };
+    std::vector<std::vector<Place>> users(g_.rules.size());
+    std::vector<size_t> needed;  // by row
+    std::vector<uint32_t> empty;
+    const auto mark = [&](uint32_t rule) {
+      if (std::exchange(empty_[rule], int8_t{1}) == 0) empty.push_back(rule);
+    };
     for (uint32_t rule = 0; rule < g_.rules.size(); ++rule) {
-      waiting.push_back(rule);
       for (const Row& row : g_.rules[rule].rows) {
         for (const auto& s : row) {
-          if (s.is_rule) users[s.index].push_back(rule);
+          if (s.is_rule) users[s.index].push_back({rule, needed.size()});
         }
+        needed.push_back(row.size());
+        if (row.empty()) mark(rule);
       }
     }
-    while (!waiting.empty()) {
-      const uint32_t rule = waiting.back();
-      waiting.pop_back();
-      const auto& rows = g_.rules[rule].rows;
-      if (empty_[rule] || std::none_of(rows.begin(), rows.end(), [&](const Row& r) { return is_empty(r); }))
-        continue;
-      empty_[rule] = true;
-      waiting.insert(waiting.end(), users[rule].begin(), users[rule].end());
+    while (!empty.empty()) {
+      const uint32_t rule = empty.back();
+      empty.pop_back();
+      for (const Place& at : users[rule]) {
+        if (--needed[at.row] == 0) mark(at.rule);
+      }
     }
   }
 
@@ -131,7 +136,7 @@ class LeftRecursion {
       for (const auto& s : row) {
         if (!s.is_rule) break;
         out.push_back(s.index);
-        if (!empty_[s.index]) break;
+        if (empty_[s.index] == 0) break;
       }
     }
     return out;
@@ -165,8 +170,8 @@ class LeftRecursion {
   }
 
   const Grammar& g_;
-  std::vector<bool> empty_;
-  std::vector<int8_t> seen_;  // 1: being walked, 2: done
+  std::vector<int8_t> empty_;  // 1: may be nothing
+  std::vector<int8_t> seen_;   // 1: being walked, 2: done
 };
 
 }  // namespace
@@ -274,6 +279,21 @@ Row GrammarBuilder::joined(std::initializer_list<Row> rows) {
   return out;
 }
 
+Row GrammarBuilder::append(const Grammar& part) {
+  const auto rules = static_cast<uint32_t>(grammar_.rules.size());
+  std::vector<uint32_t> sets;
+  for (const ByteSet& set : part.sets) sets.push_back(set_of(set));
+  for (const Grammar::Rule& rule : part.rules) add_rule(rule.name);
+  for (size_t i = 0; i < part.rules.size(); ++i) {
+    std::vector<Row> rows = part.rules[i].rows;
+    for (Row& row : rows) {
+      for (Grammar::Symbol& s : row) s.index = s.is_rule ? s.index + rules : sets[s.index];
+    }
+    set_rows(rules + static_cast<uint32_t>(i), std::move(rows));
+  }
+  return rule(rules + part.root);
+}
+
 Grammar GrammarBuilder::build(uint32_t root) {
   grammar_.root = root;
   LeftRecursion(grammar_).check();
@@ -287,6 +307,14 @@ Grammar grammar_of_choices(const std::vector<std::string>& choices) {
   for (const std::string& choice : choices) rows.push_back(builder.text(choice));
   const uint32_t root = builder.add_rule("root");
   builder.set_rows(root, std::move(rows));
+  return builder.build(root);
+}
+
+Grammar grammar_of_either(const Grammar& one, const Grammar& other) {
+  GrammarBuilder builder;
+  const Row first = builder.append(one), second = builder.append(other);
+  const uint32_t root = builder.add_rule("root");
+  builder.set_rows(root, {first, second});
   return builder.build(root);
 }
 

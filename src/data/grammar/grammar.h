@@ -57,6 +57,8 @@ class GrammarBuilder {
   Row repeated(const Row& row, int64_t least, int64_t most);
   static Row joined(std::initializer_list<Row> rows);
 
+  /// Another grammar, as a part of this one: its rules and sets, and what it begins with.
+  Row append(const Grammar& part);
   /// Throws unsupported, naming the rule, where a rule begins with itself.
   Grammar build(uint32_t root);
 
@@ -77,8 +79,14 @@ Grammar grammar_of_regex(std::string_view regex);
 /// EBNF as llama.cpp writes it (GBNF): `root ::= "a" [b-z]* (item | other){1,3}`, a rule a line.
 Grammar grammar_of_ebnf(std::string_view text);
 /// JSON texts that a schema allows, members in the order of `properties`. Throws unsupported, by name, for
-/// keywords that would be ignored otherwise.
-Grammar grammar_of_schema(const base::Json& schema);
+/// keywords that would be ignored otherwise. `lenient`: bounds and patterns that we do not do are left out,
+/// so that more is allowed than the schema says.
+Grammar grammar_of_schema(const base::Json& schema, bool lenient = false);
+
+/// JSON objects of any members.
+Grammar grammar_of_json_object();
+/// Texts of one grammar or the other.
+Grammar grammar_of_either(const Grammar& one, const Grammar& other);
 
 /// Appends a regular expression to a grammar under construction.
 Grammar::Row append_regex(GrammarBuilder& builder, std::string_view regex);

@@ -155,12 +155,19 @@ TEST(Grammar, MasksAreWhatTryingEveryTokenSays) {
       base::parse_json(R"({"type":"object","properties":{"a":{"type":"array","items":{"type":"boolean"}},
                                            "b":{"type":["string","null"]}},"required":["a"]})");
   std::mt19937 rng(11);
-  for (const Grammar& grammar : {grammar_of_schema(schema), grammar_of_regex("(a|b0)*-?[0-1]{2}"),
-                                 grammar_of_ebnf("root ::= \"[\" (root (\",\" root)*)? \"]\" | [ab]+\n")}) {
+  const Json texts = base::parse_json(R"({"type":"object","properties":{"a":{"type":"string"},
+                                           "b":{"type":"string","maxLength":4}},"required":["a","b"]})");
+  const Grammar counted =
+      grammar_of_regex("[ -!#-Z\\[\\]-~]{2,7}");  // plain bytes but for some tokens' length
+  for (const Grammar& grammar :
+       {grammar_of_schema(schema), grammar_of_schema(texts), grammar_of_json_object(), counted,
+        grammar_of_either(grammar_of_regex("[^x]*"), grammar_of_choices({"xx", "ab"})),
+        grammar_of_regex("(a|b0)*-?[0-1]{2}"),
+        grammar_of_ebnf("root ::= \"[\" (root (\",\" root)*)? \"]\" | [ab]+\n")}) {
     GrammarAutomaton automaton{Grammar(grammar)};
     GrammarAutomaton::State state = automaton.start();
     for (int step = 0; step < 30 && state != GrammarAutomaton::kDead; ++step) {
-      const TokenMask mask = automaton.mask(state, *trie);
+      const TokenMask mask = *automaton.mask(state, *trie);
       std::vector<int64_t> allowed;
       for (int64_t id = 0; id < words.end(); ++id) {
         const bool may = automaton.step(state, words.token_bytes(id)) != GrammarAutomaton::kDead;
@@ -326,6 +333,86 @@ TEST(Grammar, HostileOnesEndWithAnError) {
               automaton.step(automaton.start(), std::string(100000, 'a'));
             }),
             ErrorCode::exhausted);
+}
+
+TEST(Grammar, PartsKeepTheirOwnRules) {
+  const Grammar one = grammar_of_regex("a+(b|c)"),
+                other = grammar_of_ebnf("root ::= \"<\" root \">\" | \"b\"\n");
+  const Grammar either = grammar_of_either(one, other);
+  for (const char* text : {"ab", "aac", "b", "<<b>>"}) EXPECT_TRUE(takes(either, text)) << text;
+  for (const char* text : {"", "a", "<ab>", "<b", "abb"}) EXPECT_FALSE(takes(either, text)) << text;
+}
+
+/// What a lenient schema leaves out is bounds; types and names still hold.
+TEST(Grammar, LenientSchemasKeepTypes) {
+  const Json schema = base::parse_json(R"({"type":"object","properties":{"n":{"type":"integer","minimum":3},
+      "s":{"type":"string","pattern":"(?=a)b","format":"date"}},"required":["n","s"]})");
+  EXPECT_THROW(grammar_of_schema(schema), base::Error);
+  const Grammar lenient = grammar_of_schema(schema, true);
+  EXPECT_TRUE(takes(lenient, R"({"n":1,"s":"any"})"));
+  EXPECT_FALSE(takes(lenient, R"({"n":"1","s":"any"})"));
+  EXPECT_FALSE(takes(lenient, R"({"n":1})"));
+  EXPECT_THROW(grammar_of_schema(base::parse_json(R"({"not":{}})"), true), base::Error);
+}
+
+/// An automaton that others have filled: an answer goes on with one of its own, from where it was.
+TEST(Grammar, AFullAutomatonHoldsNobodyUp) {
+  const ByteStrings words = vocabulary(3);
+  const auto trie = std::make_shared<const TokenTrie>(words, std::vector<int64_t>{words.end()});
+  const auto shared =
+      std::make_shared<GrammarAutomaton>(grammar_of_ebnf("root ::= \"[\" root \"]\" | \"a\"\n"));
+  GrammarMatcher matcher(shared, trie);
+  const auto take = [&](std::string_view text) {
+    for (const char c : text) {
+      const auto id = static_cast<unsigned char>(c);
+      EXPECT_NE(matcher.mask()[id / 64] >> id % 64 & 1, 0u) << text;
+      EXPECT_TRUE(matcher.accept(id)) << text;
+    }
+  };
+  take("[[[");
+  GrammarAutomaton::State state = shared->start();
+  EXPECT_EQ(code_of([&] {
+              while (true) state = shared->step(state, "[");
+            }),
+            base::ErrorCode::exhausted);
+  EXPECT_TRUE(shared->is_full());
+  EXPECT_LT(shared->bytes(), int64_t{80} << 20);
+  EXPECT_EQ(&matcher.automaton(), shared.get());
+  take(std::string(40, '['));
+  take("a" + std::string(20, ']'));
+  EXPECT_NE(&matcher.automaton(), shared.get());
+  take(std::string(23, ']'));
+  EXPECT_TRUE(matcher.is_complete());
+}
+
+/// Each step of an ambiguous grammar ends in time, with an error or without, as does an answer of many.
+TEST(Grammar, AmbiguityCostsAnAnswerLittle) {
+  const ByteStrings words = vocabulary(3);
+  const auto trie = std::make_shared<const TokenTrie>(words, std::vector<int64_t>{words.end()});
+  const auto automaton = std::make_shared<GrammarAutomaton>(
+      grammar_of_ebnf("root ::= \"a\" root \"b\" | \"a\" root \"c\" | \"a\" root | \"a\"\n"));
+  GrammarMatcher matcher(automaton, trie);
+  EXPECT_EQ(code_of([&] {
+              for (int i = 0; i < 100000; ++i) {
+                const int64_t before = automaton->work();
+                matcher.mask();
+                matcher.accept('a');
+                EXPECT_LE(automaton->work() - before, int64_t{1} << 22);
+              }
+            }),
+            base::ErrorCode::exhausted);
+  EXPECT_LT(automaton->work(), int64_t{1} << 27);
+}
+
+/// Rules that may be nothing are found in time that grows with the grammar, not with its square.
+TEST(Grammar, LongRowsOfEmptyRulesAreReadInTime) {
+  std::string text = "root ::=", rules;
+  for (int i = 0; i < 60000; ++i) {
+    text += " e" + std::to_string(i);
+    rules += "e" + std::to_string(i) + " ::= \"\"\n";
+  }
+  const Grammar grammar = grammar_of_ebnf(rules + text + " \"a\"\n");
+  EXPECT_GT(grammar.rules.size(), 60000u);
 }
 
 }  // namespace

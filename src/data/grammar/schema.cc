@@ -23,9 +23,19 @@ const std::set<std::string_view>& notes() {
   return kNotes;
 }
 
+/// Words that allow less of what is of the right type.
+const std::set<std::string_view>& bounds() {
+  static const std::set<std::string_view> kBounds = {
+      "minimum",       "maximum",         "exclusiveMinimum", "exclusiveMaximum", "multipleOf",
+      "format",        "uniqueItems",     "minProperties",    "maxProperties",    "pattern",
+      "propertyNames", "contentEncoding", "contentMediaType", "nullable",         "contains",
+      "minContains",   "maxContains",     "dependentRequired"};
+  return kBounds;
+}
+
 class SchemaReader {
  public:
-  explicit SchemaReader(const Json& schema) : root_(schema) {
+  SchemaReader(const Json& schema, bool lenient) : root_(schema), is_lenient_(lenient) {
     space_ = named("space", {b_.optional(b_.text(" "))});
     character_ = named("character", characters());
     string_ = named("string", {quoted(b_.repeated(b_.rule(character_), 0, -1))});
@@ -83,8 +93,9 @@ class SchemaReader {
   }
 
   /// Every keyword must be one that the caller has read.
-  static void expect(const Json& schema, std::initializer_list<std::string_view> known) {
+  void expect(const Json& schema, std::initializer_list<std::string_view> known) const {
     for (const auto& [key, value] : schema.as_object()) {
+      if (is_lenient_ && bounds().contains(key)) continue;
       if (notes().contains(key) || std::find(known.begin(), known.end(), key) != known.end()) continue;
       base::fail_unsupported("JSON schema: the keyword '", key, "'", known.size() > 1 ? "" : " here");
     }
@@ -183,8 +194,8 @@ class SchemaReader {
 
   Row string(const Json& schema) {
     expect(schema, {"type", "minLength", "maxLength", "pattern"});
-    if (const Json* pattern = schema.find("pattern")) {
-      if (schema.contains("minLength") || schema.contains("maxLength"))
+    if (const Json* pattern = schema.find("pattern"); pattern != nullptr && is_followed(*pattern)) {
+      if (!is_lenient_ && (schema.contains("minLength") || schema.contains("maxLength")))
         base::fail_unsupported("JSON schema: a pattern beside minLength or maxLength");
       return quoted(append_regex(b_, plain_pattern(pattern->as_string())));
     }
@@ -207,6 +218,17 @@ class SchemaReader {
         base::fail_unsupported("JSON schema: the pattern '", pattern, "' with ", part);
     }
     return pattern;
+  }
+
+  bool is_followed(const Json& pattern) const {
+    if (!is_lenient_) return true;
+    try {
+      GrammarBuilder trial;
+      append_regex(trial, plain_pattern(pattern.as_string()));
+      return true;
+    } catch (const base::Error&) {
+      return false;
+    }
   }
 
   static int64_t bound(const Json& schema, const char* key, int64_t otherwise) {
@@ -315,6 +337,7 @@ class SchemaReader {
   }
 
   const Json& root_;
+  const bool is_lenient_;
   GrammarBuilder b_;
   std::map<std::string, uint32_t> referred_;
   uint32_t space_ = 0, character_ = 0, string_ = 0, integer_ = 0, number_ = 0, value_ = 0;
@@ -323,6 +346,8 @@ class SchemaReader {
 
 }  // namespace
 
-Grammar grammar_of_schema(const Json& schema) { return SchemaReader(schema).run(); }
+Grammar grammar_of_schema(const Json& schema, bool lenient) { return SchemaReader(schema, lenient).run(); }
+
+Grammar grammar_of_json_object() { return grammar_of_schema(Json::object({{"type", "object"}})); }
 
 }  // namespace trireme::data

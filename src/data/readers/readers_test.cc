@@ -14,6 +14,7 @@
 #include "data/loader/open_dataset.h"
 #include "data/readers/test_files.h"
 #include "tests/test_data.h"
+#include "tests/work_growth.h"
 
 namespace trireme::data {
 namespace {
@@ -81,6 +82,18 @@ TEST(SourceFile, UnpacksMembersAndRefusesDamage) {
   damaged[40] = static_cast<char>(damaged[40] ^ 0x55);
   EXPECT_THROW(gunzip(damaged, kLimit), Error);
   EXPECT_SAYS(not_found, "no-such-file", open_source("/no-such-file"));
+}
+
+// Members of twenty bytes, each of which once cleared four times the whole file's size.
+TEST(SourceFile, ManyMembersCostWhatTheirBytesAreWorth) {
+  const std::string one = gzip("a"), none = gzip("");
+  const auto unpack = [&](int64_t members) {
+    std::string packed;
+    for (int64_t i = 0; i < members / 2; ++i) packed += one + none;
+    EXPECT_EQ(gunzip(packed, kLimit), std::string(static_cast<size_t>(members / 2), 'a'));
+    EXPECT_SAYS(exhausted, "exceeds the limit", gunzip(packed, members / 2 - 1));  // all members are one body
+  };
+  EXPECT_LT(tests::growth_over_eight(2'000, unpack), tests::kMostLinearGrowth);
 }
 
 TEST(Idx, PairsImagesAndLabels) {

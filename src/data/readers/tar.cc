@@ -58,15 +58,21 @@ bool checksum_fits(std::string_view header) {
   return static_cast<int64_t>(stated) == plain || static_cast<int64_t>(stated) == with_sign;
 }
 
-/// What extended headers said about the next member.
-struct Extension {
-  std::string name;
-  bool has_size = false;
-  uint64_t size = 0;
-};
+std::string name_of(std::string_view header) {
+  const std::string_view name = text_of(header, kName);
+  // GNU's magic "ustar " puts other things where POSIX's "ustar\0" has the prefix.
+  const bool posix = header.substr(kMagic.offset, kMagic.length) == std::string_view("ustar\0", 6);
+  const std::string_view prefix = posix ? text_of(header, kPrefix) : std::string_view{};
+  return prefix.empty() ? std::string(name) : std::string(prefix) + "/" + std::string(name);
+}
+
+// Names and pax records; more in one header is an attack, or damage.
+constexpr uint64_t kMostExtensionBytes = uint64_t{1} << 20;
+
+}  // namespace
 
 /// Pax records "LENGTH key=value\n"; LENGTH counts the whole record.
-void read_pax(std::string_view records, Extension& next) {
+void TarScan::read_pax(std::string_view records, Extension& next) {
   while (!records.empty()) {
     size_t length = 0;
     const auto [at, error] = std::from_chars(records.data(), records.data() + records.size(), length);
@@ -87,68 +93,60 @@ void read_pax(std::string_view records, Extension& next) {
   }
 }
 
-std::string name_of(std::string_view header) {
-  const std::string_view name = text_of(header, kName);
-  // GNU's magic "ustar " puts other things where POSIX's "ustar\0" has the prefix.
-  const bool posix = header.substr(kMagic.offset, kMagic.length) == std::string_view("ustar\0", 6);
-  const std::string_view prefix = posix ? text_of(header, kPrefix) : std::string_view{};
-  return prefix.empty() ? std::string(name) : std::string(prefix) + "/" + std::string(name);
+/// True: `member` is a regular file.
+bool TarScan::take_header(std::string_view header, TarMember& member) {
+  require(checksum_fits(header), "not a tar header, or a damaged one");
+  uint64_t size = 0;
+  require(parse_number(header.substr(kSize.offset, kSize.length), size), "size is no number");
+  const char type = header[kType];
+  const bool extends = type == 'x' || type == 'g' || type == 'L' || type == 'K';
+  if (!extends && next_.has_size) size = next_.size;
+  const uint64_t room = archive_bytes_ - at_ - kBlock;
+  require(size <= room, "member is cut off: ", size, " bytes, ", room, " left");
+  const bool is_file = (type == '0' || type == '\0' || type == '7') && !extends;
+  if (is_file) {
+    member.name = next_.name.empty() ? name_of(header) : next_.name;
+    member.offset = at_ + kBlock;
+    member.size = size;
+    member.header = begin_;
+  }
+  if (type == 'x' || type == 'L') {
+    require(size <= kMostExtensionBytes, "extended header has ", size, " bytes");
+    const std::string_view content = read_(at_ + kBlock, static_cast<size_t>(size));  // `header` is gone
+    require(content.size() >= size, "extended header is cut off");
+    if (type == 'x') read_pax(content.substr(0, size), next_);
+    if (type == 'L') next_.name = content.substr(0, std::min<size_t>(content.find('\0'), size));
+  }
+  if (!extends) next_ = {};
+  // The last member's padding may be missing.
+  at_ += kBlock + std::min<uint64_t>((size + kBlock - 1) / kBlock * kBlock, room);
+  if (!extends) begin_ = at_;
+  return is_file && !member.name.ends_with('/');
 }
 
-class Scan {
- public:
-  explicit Scan(std::string_view archive) : archive_(archive) {}
-
-  std::vector<TarMember> run() {
-    while (at_ < archive_.size()) {
-      require(archive_.size() - at_ >= kBlock, "archive is cut off");
-      const std::string_view header = archive_.substr(at_, kBlock);
-      if (header.find_first_not_of('\0') == std::string_view::npos) break;
-      member(header);
+bool TarScan::next(TarMember& member) {
+  begin_ = at_;
+  try {
+    for (;;) {
+      const std::string_view header = read_(at_, kBlock).substr(0, kBlock);
+      if (header.empty()) return false;
+      require(header.size() == kBlock, "archive is cut off");
+      if (header.find_first_not_of('\0') == std::string_view::npos) return false;
+      if (take_header(header, member)) return true;
     }
-    return std::move(members_);
+  } catch (const base::Error& e) {
+    throw e.with(base::concat("tar header at byte ", at_));
   }
-  size_t at() const { return at_; }
-
- private:
-  void member(std::string_view header) {
-    require(checksum_fits(header), "not a tar header, or a damaged one");
-    uint64_t size = 0;
-    require(parse_number(header.substr(kSize.offset, kSize.length), size), "size is no number");
-    const char type = header[kType];
-    const bool extends = type == 'x' || type == 'g' || type == 'L' || type == 'K';
-    if (!extends && next_.has_size) size = next_.size;
-    const uint64_t room = archive_.size() - at_ - kBlock;
-    require(size <= room, "member is cut off: ", size, " bytes, ", room, " left");
-    const std::string_view content = archive_.substr(at_ + kBlock, size);
-    if (type == 'x') read_pax(content, next_);
-    if (type == 'L') next_.name = content.substr(0, std::min(content.find('\0'), content.size()));
-    if (!extends) {
-      if (type == '0' || type == '\0' || type == '7') {
-        std::string name = next_.name.empty() ? name_of(header) : next_.name;
-        if (!name.ends_with('/')) members_.push_back({std::move(name), at_ + kBlock, size});
-      }
-      next_ = {};
-    }
-    // The last member's padding may be missing.
-    at_ += kBlock + std::min<uint64_t>((size + kBlock - 1) / kBlock * kBlock, room);
-  }
-
-  std::string_view archive_;
-  size_t at_ = 0;
-  Extension next_;
-  std::vector<TarMember> members_;
-};
-
-}  // namespace
+}
 
 std::vector<TarMember> list_tar(std::string_view archive) {
-  Scan scan(archive);
-  try {
-    return scan.run();
-  } catch (const base::Error& e) {
-    throw e.with(base::concat("tar header at byte ", scan.at()));
-  }
+  const auto read = [&](uint64_t offset, size_t size) {
+    return archive.substr(std::min<uint64_t>(offset, archive.size()), size);
+  };
+  TarScan scan(read, 0, archive.size());
+  std::vector<TarMember> members;
+  for (TarMember member; scan.next(member);) members.push_back(member);
+  return members;
 }
 
 }  // namespace trireme::data

@@ -2,9 +2,7 @@
 #include "data/readers/tfrecord.h"
 
 #include <algorithm>
-#include <array>
 #include <cstring>
-#include <map>
 #include <protozero/pbf_reader.hpp>
 
 #include "base/error.h"
@@ -20,22 +18,6 @@ using tensor::Tensor;
 
 namespace {
 
-// Table k advances the sum of a byte over k further zero bytes: eight bytes a step.
-using CrcTables = std::array<std::array<uint32_t, 256>, 8>;
-constexpr CrcTables make_crc_tables() {
-  CrcTables t{};
-  for (uint32_t byte = 0; byte < 256; ++byte) {
-    uint32_t crc = byte;
-    for (int bit = 0; bit < 8; ++bit) crc = crc >> 1 ^ ((crc & 1) != 0 ? 0x82F63B78u : 0u);
-    t[0][byte] = crc;
-  }
-  for (size_t k = 1; k < 8; ++k) {
-    for (size_t byte = 0; byte < 256; ++byte) t[k][byte] = t[k - 1][byte] >> 8 ^ t[0][t[k - 1][byte] & 255];
-  }
-  return t;
-}
-constexpr CrcTables kCrc = make_crc_tables();
-
 template <class T>
 T little(std::string_view file, uint64_t at) {
   T value = 0;
@@ -43,43 +25,36 @@ T little(std::string_view file, uint64_t at) {
   return value;
 }
 
-constexpr uint64_t kHead = 12;  // u64 length, u32 sum of the length
-constexpr uint64_t kTail = 4;   // u32 sum of the content
-
 }  // namespace
 
-uint32_t crc32c(std::string_view bytes) {
-  uint32_t crc = ~0u;
-  size_t i = 0;
-  for (; i + 8 <= bytes.size(); i += 8) {
-    const uint64_t word = little<uint64_t>(bytes, i) ^ crc;
-    crc = 0;
-    for (size_t k = 0; k < 8; ++k) crc ^= kCrc[7 - k][word >> (8 * k) & 255];
-  }
-  for (; i < bytes.size(); ++i) crc = crc >> 8 ^ kCrc[0][(crc ^ static_cast<uint8_t>(bytes[i])) & 255];
-  return ~crc;
+uint64_t record_size(std::string_view head, uint64_t at) {
+  require(base::masked_crc32c(base::crc32c(head.substr(0, 8))) == little<uint32_t>(head, 8),
+          "not a TFRecord file, or a damaged one: wrong sum of a length at byte ", at);
+  return little<uint64_t>(head, 0);
+}
+
+void check_record(std::string_view record, std::string_view tail, uint64_t at) {
+  require(base::masked_crc32c(base::crc32c(record)) == little<uint32_t>(tail, 0),
+          "TFRecord is damaged: wrong sum of the record at byte ", at);
 }
 
 std::vector<RecordSpan> list_tfrecords(std::string_view file) {
   std::vector<RecordSpan> records;
   for (uint64_t at = 0; at < file.size();) {
     const uint64_t left = file.size() - at;
-    require(left >= kHead + kTail, "TFRecord file is cut off in a header at byte ", at);
-    require(masked(crc32c(file.substr(at, 8))) == little<uint32_t>(file, at + 8),
-            "not a TFRecord file, or a damaged one: wrong sum of a length at byte ", at);
-    const auto size = little<uint64_t>(file, at);
-    require(size <= left - kHead - kTail, "TFRecord file is cut off: record of ", size, " bytes at byte ", at,
-            ", ", left, " bytes left");
-    records.push_back({at + kHead, size});
-    at += kHead + size + kTail;
+    require(left >= kRecordHead + kRecordTail, "TFRecord file is cut off in a header at byte ", at);
+    const uint64_t size = record_size(file.substr(at, kRecordHead), at);
+    require(size <= left - kRecordHead - kRecordTail, "TFRecord file is cut off: record of ", size,
+            " bytes at byte ", at, ", ", left, " bytes left");
+    records.push_back({at + kRecordHead, size});
+    at += kRecordHead + size + kRecordTail;
   }
   return records;
 }
 
 std::string_view checked_record(std::string_view file, RecordSpan record) {
   const std::string_view bytes = file.substr(record.offset, record.size);
-  require(masked(crc32c(bytes)) == little<uint32_t>(file, record.offset + record.size),
-          "TFRecord is damaged: wrong sum of the record at byte ", record.offset);
+  check_record(bytes, file.substr(record.offset + record.size, kRecordTail), record.offset);
   return bytes;
 }
 
@@ -177,15 +152,47 @@ std::vector<Feature> parse_example(std::string_view record) {
 
 namespace {
 
-// Records that are read to learn the fields: map entries may be missing, and lists differ in length.
-constexpr size_t kLearnedRecords = 64;
+bool is_text(const Feature& f) { return std::all_of(f.bytes.begin(), f.bytes.end(), base::is_utf8); }
 
-/// What the first records say of one feature.
-struct Learned {
-  Field field;
-  bool fixed = true;  // every list had `count` values
-  size_t count = 0;
-};
+}  // namespace
+
+void ExampleFields::learn(const std::vector<Feature>& features) {
+  for (const Feature& f : features) {
+    if (f.size() == 0) continue;
+    Field field{f.name};
+    if (!f.bytes.empty()) field.kind = is_text(f) ? FieldKind::text : FieldKind::bytes;
+    if (!f.ints.empty()) field.dtype = DType::i64;
+    const auto [at, is_new] = learned_.try_emplace(f.name, Learned{field, true, f.size()});
+    if (is_new) continue;
+    Learned& known = at->second;
+    if (field.kind == FieldKind::bytes) known.field.kind = FieldKind::bytes;
+    known.fixed = known.fixed && known.count == f.size();
+  }
+}
+
+std::vector<Field> ExampleFields::fields() const {
+  std::vector<Field> fields;
+  for (const auto& [name, l] : learned_) {
+    Field field = l.field;
+    if (field.kind == FieldKind::tensor) {
+      if (!l.fixed) field.shape = {tensor::Dim::unknown()};
+      if (l.fixed && l.count > 1) field.shape = {static_cast<int64_t>(l.count)};
+    }
+    fields.push_back(std::move(field));
+  }
+  return fields;
+}
+
+Tensor feature_tensor(const Feature& f, const tensor::Shape& shape) {
+  tensor::Dims dims = {static_cast<int64_t>(f.size())};
+  if (shape.rank() == 0 && f.size() == 1) dims.clear();
+  if (!f.floats.empty()) return Tensor::from<float>(dims, f.floats);
+  return Tensor::from<int64_t>(dims, f.ints);
+}
+
+namespace {
+
+constexpr size_t kLearnedRecords = 64;  // read to learn the fields
 
 class TfRecordDataset : public Dataset {
  public:
@@ -215,38 +222,13 @@ class TfRecordDataset : public Dataset {
 
   static Value value_of(const Feature& f, const tensor::Shape& shape) {
     if (!f.bytes.empty()) return {f.name, {}, {f.bytes.begin(), f.bytes.end()}};
-    tensor::Dims dims = {static_cast<int64_t>(f.size())};
-    if (shape.rank() == 0 && f.size() == 1) dims.clear();
-    if (!f.floats.empty()) return {f.name, Tensor::from<float>(dims, f.floats), {}};
-    return {f.name, Tensor::from<int64_t>(dims, f.ints), {}};
-  }
-
-  static bool is_text(const Feature& f) { return std::all_of(f.bytes.begin(), f.bytes.end(), base::is_utf8); }
-
-  static void learn_feature(const Feature& f, std::map<std::string, Learned>& all) {
-    if (f.size() == 0) return;
-    Field field{f.name};
-    if (!f.bytes.empty()) field.kind = is_text(f) ? FieldKind::text : FieldKind::bytes;
-    if (!f.ints.empty()) field.dtype = DType::i64;
-    const auto [at, is_new] = all.try_emplace(f.name, Learned{field, true, f.size()});
-    if (is_new) return;
-    Learned& known = at->second;
-    if (field.kind == FieldKind::bytes) known.field.kind = FieldKind::bytes;
-    known.fixed = known.fixed && known.count == f.size();
+    return {f.name, feature_tensor(f, shape), {}};
   }
 
   void learn() {
-    std::map<std::string, Learned> all;  // in the order of the names
-    for (size_t i = 0; i < std::min(records_.size(), kLearnedRecords); ++i) {
-      for (const Feature& f : features(i)) learn_feature(f, all);
-    }
-    for (auto& [name, l] : all) {
-      if (l.field.kind == FieldKind::tensor) {
-        if (!l.fixed) l.field.shape = {tensor::Dim::unknown()};
-        if (l.fixed && l.count > 1) l.field.shape = {static_cast<int64_t>(l.count)};
-      }
-      info_.fields.push_back(std::move(l.field));
-    }
+    ExampleFields all;
+    for (size_t i = 0; i < std::min(records_.size(), kLearnedRecords); ++i) all.learn(features(i));
+    info_.fields = all.fields();
     index_.assign(info_.fields);
   }
 

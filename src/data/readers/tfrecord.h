@@ -2,25 +2,31 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/crc32c.h"
 #include "data/dataset/dataset.h"
 
 namespace trireme::data {
-
-/// CRC-32C (Castagnoli), as iSCSI and TFRecord compute it.
-uint32_t crc32c(std::string_view bytes);
-
-/// TFRecord's rotation, which keeps a sum of sums from being trivial.
-constexpr uint32_t masked(uint32_t crc) { return ((crc >> 15) | (crc << 17)) + 0xa282ead8u; }
 
 /// Where a record's bytes lie in the file.
 struct RecordSpan {
   uint64_t offset = 0;
   uint64_t size = 0;
 };
+
+inline constexpr uint64_t kRecordHead = 12;  ///< u64 length, u32 sum of the length
+inline constexpr uint64_t kRecordTail = 4;   ///< u32 sum of the content
+
+/// The size of the record whose head, kRecordHead bytes, stands at byte `at` of the file. Throws
+/// invalid_argument if the length's sum is wrong.
+uint64_t record_size(std::string_view head, uint64_t at);
+
+/// Throws invalid_argument unless `record` has the sum `tail`, kRecordTail bytes.
+void check_record(std::string_view record, std::string_view tail, uint64_t at);
 
 /// Lists the records; checks each length's sum, not the contents'. Throws invalid_argument with the offset
 /// for damage and for a cut-off file.
@@ -42,5 +48,24 @@ struct Feature {
 /// Features of a tf.Example, or the context features of a tf.SequenceExample, by name; the views look into
 /// `record`. Throws invalid_argument for bytes that are no such message.
 std::vector<Feature> parse_example(std::string_view record);
+
+/// Fields of features, learned from records: map entries may be missing, and lists differ in length.
+class ExampleFields {
+ public:
+  void learn(const std::vector<Feature>& features);
+  /// In the order of their names.
+  std::vector<Field> fields() const;
+
+ private:
+  struct Learned {
+    Field field;
+    bool fixed = true;  // every list had `count` values
+    size_t count = 0;
+  };
+  std::map<std::string, Learned> learned_;
+};
+
+/// The numbers of a feature in its field's shape: one value [] or a list [n]. f32 or i64.
+tensor::Tensor feature_tensor(const Feature& feature, const tensor::Shape& shape);
 
 }  // namespace trireme::data

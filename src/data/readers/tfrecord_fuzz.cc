@@ -22,7 +22,7 @@ void read_record(std::string_view record) {
   size_t values = 0;
   for (const trireme::data::Feature& f : trireme::data::parse_example(record)) {
     values += f.size();
-    for (const std::string_view b : f.bytes) values += trireme::data::crc32c(b) & 1;
+    for (const std::string_view b : f.bytes) values += trireme::base::crc32c(b) & 1;
   }
   // The smallest value takes a byte of the message.
   if (values > 2 * record.size()) __builtin_trap();

@@ -116,6 +116,10 @@ ChatTemplate::ChatTemplate(std::string_view source, Json special) {
   parsed_ = std::move(parsed);
 }
 
+bool ChatTemplate::mentions(std::string_view text) const {
+  return parsed_->text.find(text) != std::string::npos;
+}
+
 Json special_tokens_of(const std::string& directory) {
   Json special = Json::object();
   for (const char* name : {"special_tokens_map.json", "tokenizer_config.json"}) {

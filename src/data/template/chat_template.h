@@ -53,6 +53,8 @@ class ChatTemplate {
   std::string render(const base::Json& messages, const base::Json& tools = {},
                      const ChatOptions& options = {}) const;
 
+  /// Whether its source has this text.
+  bool mentions(std::string_view text) const;
   /// The text of eos_token; empty if it is not known.
   std::string end_token() const;
 

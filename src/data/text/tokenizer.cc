@@ -1,4 +1,5 @@
 // Decoding in one piece, and tokens that are characters, for models trained on a text as it stands.
+#include <algorithm>
 #include <map>
 
 #include "base/error.h"
@@ -70,6 +71,15 @@ std::string Tokenizer::decode(const std::vector<int64_t>& ids) const {
 
 std::unique_ptr<Tokenizer> character_tokenizer(std::string_view text) {
   return std::make_unique<Characters>(text);
+}
+
+void require_same_tokens(const Tokenizer& first, const Tokenizer& second) {
+  const int64_t both = std::min(first.vocabulary_size(), second.vocabulary_size());
+  for (int64_t id = 0; id < both; ++id) {
+    const std::string one = first.token_bytes(id), other = second.token_bytes(id);
+    base::require(one == other && first.is_special(id) == second.is_special(id), "token ", id, " is '", one,
+                  "' for one tokenizer and '", other, "' for the other");
+  }
 }
 
 }  // namespace trireme::data

@@ -47,4 +47,8 @@ std::unique_ptr<Tokenizer> open_tokenizer(const std::string& path);
 /// counts them. A character that is not among them is an error.
 std::unique_ptr<Tokenizer> character_tokenizer(std::string_view text);
 
+/// Throws invalid_argument where a number stands for one token in the first and for another in the second, as
+/// far as both have one.
+void require_same_tokens(const Tokenizer& first, const Tokenizer& second);
+
 }  // namespace trireme::data

@@ -14,6 +14,7 @@ struct CacheOptions {
   base::ByteSize cache_bytes;
   int64_t page_tokens = 16, max_sequences = 64, chunk = 512, max_length = 0;
   bool share_prefixes = true;
+  int64_t max_adapters = 0, max_adapter_rank = 16;
 
   void fields(base::OptionList& f) {
     f.add_choice("cache_type", &cache_type, {"f32", "bf16", "f16"}, "keys and values that are kept");
@@ -25,6 +26,9 @@ struct CacheOptions {
     f.add("chunk", &chunk, "new tokens of one step; longer prompts take several").at_least(1);
     f.add("max_length", &max_length, "tokens of prompt and answer; 0: as many as the model knows")
         .at_least(0);
+    f.add("max_adapters", &max_adapters, "adapters (LoRA) that are loaded at a time; 0: none may be")
+        .at_least(0);
+    f.add("max_adapter_rank", &max_adapter_rank, "rank of an adapter at most").at_least(1);
   }
 
   void apply(DecodeOptions& o) const {
@@ -36,6 +40,8 @@ struct CacheOptions {
     o.max_sequences = max_sequences;
     o.max_tokens = chunk;
     o.max_length = max_length;
+    o.max_adapters = max_adapters;
+    o.max_adapter_rank = max_adapter_rank;
   }
 };
 

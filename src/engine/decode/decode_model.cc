@@ -1,12 +1,14 @@
 // A language model in the form for decoding.
 #include "engine/decode/decode_model.h"
 
-#include <set>
-
+#include "base/files/file.h"
 #include "base/machine/cpu_info.h"
+#include "engine/prepared_model.h"
 #include "ops/blocks/blocks.h"
+#include "passes/decode/adapters.h"
 #include "passes/lists/lists.h"
 #include "passes/partition/shard_rules.h"
+#include "passes/precision/byte_products.h"
 
 namespace trireme::engine {
 namespace {
@@ -19,12 +21,14 @@ std::map<std::string, tensor::Shard> places(const ir::Graph& graph, const passes
   return passes::place_params(whole, strategy);
 }
 
-/// Bytes of a matrix that is worth letting go of. Passes compare the content of smaller constants.
-constexpr int64_t kLeastHeld = 65536;
+/// Gives back pages of files that nothing reads any more.
+void release(const MappedFiles& files, const tensor::Tensor& read) {
+  for (const auto& file : files) file->release_pages({read.raw(), static_cast<size_t>(read.bytes())});
+}
 
 }  // namespace
 
-DecodeModel::DecodeModel(const ir::Graph& graph, const DecodeOptions& options)
+DecodeModel::DecodeModel(const ir::Graph& graph, const DecodeOptions& options, const MappedFiles& files)
     : strategy_(passes::choose_kv_ranks(graph, options.strategy)) {
   if (strategy_.pp > 1 || strategy_.dp > 1 || strategy_.sequence)
     base::fail_unsupported("ranks that decode together split weights and heads (tp); pp=", strategy_.pp,
@@ -32,12 +36,24 @@ DecodeModel::DecodeModel(const ir::Graph& graph, const DecodeOptions& options)
   passes::DecodeOptions o{.page_type = options.cache_type, .page_tokens = options.page_tokens};
   o.most_pages = (options.max_length + o.page_tokens - 1) / o.page_tokens;
   form_ = passes::decode_form(graph, o);
+  if (options.max_adapters > 0) {
+    if (strategy_.tp > 1)
+      base::fail_unsupported("adapters of a model that ranks hold together; tp=", strategy_.tp);
+    if (options.device != "cpu")
+      base::fail_unsupported("adapters on device '", options.device, "'; the CPU has them");
+    passes::add_adapters(form_, options.max_adapters, options.max_adapter_rank);
+  }
+  widen_floats_for(form_.graph, options.precision, options.weights, options.device);
   passes::run_passes(passes::prepare_passes(), form_.graph);
+  if (options.device == "cpu" && options.weights.weight_rows == ops::BlockRows::q8) {
+    passes::use_byte_products(form_.graph, [&](const tensor::Tensor& codes) { release(files, codes); });
+  }
   if (strategy_.tp == 1) {
     if (options.weights.stores()) weights_ = passes::store_weights(form_.graph, options.weights);
-    if (options.device == "cpu") hold_blocks();
+    if (options.device == "cpu") hold_blocks(files);
     return;
   }
+  files_ = files;
   placed_ = places(graph, strategy_);
   const tensor::MeshShape mesh = strategy_.mesh();
   for (size_t i = 0; mesh.extent("tp") > 1 && i < form_.layers.size(); ++i) {
@@ -47,26 +63,13 @@ DecodeModel::DecodeModel(const ir::Graph& graph, const DecodeOptions& options)
   }
 }
 
-void DecodeModel::hold_blocks() {
+void DecodeModel::hold_blocks(const MappedFiles& files) {
   ir::Graph& graph = form_.graph;
-  std::map<ir::ValueId, const tensor::BlockFormat*> packed;
-  std::set<ir::ValueId> read;  // by others, too
-  for (const ir::Node& node : graph.nodes()) {
-    if (node.op == nullptr) continue;
-    const std::optional<size_t> at = ops::packed_operand(node);
-    for (size_t i = 0; i < node.in.size(); ++i) {
-      if (at == i) {
-        packed[node.in[i]] = &tensor::need_block_format(node.attrs.get_string("format", ""));
-      } else {
-        read.insert(node.in[i]);
-      }
-    }
-  }
   const int threads = base::read_cpu_info().threads();
-  for (const auto& [id, format] : packed) {
-    if (read.contains(id) || graph.known(id) == nullptr) continue;
-    if (graph.known(id)->bytes() < kLeastHeld) continue;
-    ops::HeldBlocks held = ops::hold_packed(*graph.known(id), *format, packs_, threads);
+  for (const auto& [id, format] : ops::packed_weights(graph)) {
+    const tensor::Tensor original = *graph.known(id);
+    ops::HeldBlocks held = ops::hold_packed(original, *format, packs_, threads);
+    release(files, original);
     graph.value(id).data = held.address;
     held_.push_back(std::move(held.packed));
   }

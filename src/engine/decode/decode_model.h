@@ -11,6 +11,9 @@
 #include "passes/strategy.h"
 #include "passes/precision/weights.h"
 
+namespace trireme::base {
+class MappedFile;
+}
 namespace trireme::comm {
 class Mesh;
 }
@@ -41,7 +44,11 @@ struct DecodeOptions {
   int64_t max_tokens = 512;    ///< new tokens of one step
   int64_t max_length = 0;      ///< tokens of a sequence; 0: as many as the model's positions allow
   size_t max_programs = 64;    ///< compiled sizes kept
+  int64_t max_adapters = 0;    ///< loaded at a time, of rank max_adapter_rank at most; 0: there is no room
+  int64_t max_adapter_rank = 16;
 };
+
+using MappedFiles = std::vector<std::shared_ptr<const base::MappedFile>>;
 
 /// A model in the form for decoding, after the passes that do not depend on sizes. Immutable but for the
 /// cache of packed weights; sessions of one model share it.
@@ -49,7 +56,9 @@ class DecodeModel {
  public:
   /// `graph`: input_ids [batch, seq] -> logits, see passes::decode_form(). Throws unsupported for others
   /// and for pipelines. Of several ranks each stores its part of the weights.
-  explicit DecodeModel(const ir::Graph& graph, const DecodeOptions& options = {});
+  /// `files`: mapped ones that weights look into; what is packed here in another form gives their pages back.
+  explicit DecodeModel(const ir::Graph& graph, const DecodeOptions& options = {},
+                       const MappedFiles& files = {});
   const passes::DecodeGraph& form() const { return form_; }
   const passes::WeightReport& weights() const { return weights_; }
   /// How many ranks hold it, key heads over as many of them as there are.
@@ -57,15 +66,18 @@ class DecodeModel {
   /// What they split: weights, keys and values, by name.
   const std::map<std::string, tensor::Shard>& placed() const { return placed_; }
   base::SharedCache& packs() const { return packs_; }
+  /// Of several ranks: the files that weights look into.
+  const MappedFiles& files() const { return files_; }
 
  private:
   /// Weights in blocks that products alone read stay in packed form: what they were packed from is let go.
-  void hold_blocks();
+  void hold_blocks(const MappedFiles& files);
   passes::DecodeGraph form_;
   passes::WeightReport weights_;
   passes::Strategy strategy_;
   std::map<std::string, tensor::Shard> placed_;
   mutable base::SharedCache packs_;
+  MappedFiles files_;
   std::vector<std::shared_ptr<const void>> held_;  ///< packed matrices whose originals are gone
 };
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "base/files/file.h"
 #include "base/machine/cpu_info.h"
 #include "passes/lists/lists.h"
 #include "runtime/open_device.h"
@@ -12,6 +13,21 @@ namespace {
 
 using passes::DecodeResult;
 using tensor::Tensor;
+
+/// Where in a result's memory, in bytes, stands what: tokens first, so that numbers of 64 bits are aligned.
+struct DrawnPlaces {
+  int64_t likeliest, log_probabilities, likeliest_logarithms, wanted_logarithms, bytes;
+
+  DrawnPlaces(int64_t sequences, const passes::DecodeGraph& form) {
+    constexpr auto kIdBytes = static_cast<int64_t>(sizeof(int64_t));
+    constexpr auto kLogBytes = static_cast<int64_t>(sizeof(float));
+    likeliest = sequences * kIdBytes;
+    log_probabilities = likeliest + sequences * passes::listed_tokens(form) * kIdBytes;
+    likeliest_logarithms = log_probabilities + sequences * kLogBytes;
+    wanted_logarithms = likeliest_logarithms + sequences * passes::listed_tokens(form) * kLogBytes;
+    bytes = wanted_logarithms + sequences * kLogBytes;
+  }
+};
 
 }  // namespace
 
@@ -51,9 +67,11 @@ DecodeRank::DecodeRank(std::shared_ptr<const DecodeModel> model, const DecodeOpt
       compiled_(options.max_programs) {
   if (mesh != nullptr) part_.emplace(model_->strategy(), mesh->world().rank(), options.weights);
   pool_ = std::make_unique<KvPool>(*device_, kv_layout(*model_), pages);
+  if (form_.adapters.slots > 0)
+    states_.adapters = std::make_unique<AdapterStates>(*device_, form_.adapters, *stream_);
   passes::set_pages(form_, pages);
-  constexpr int64_t kDrawnBytes = sizeof(int64_t) + sizeof(float);
-  drawn_ = std::make_unique<runtime::LateResults>(*device_, threads_, most_sequences_ * kDrawnBytes);
+  drawn_ =
+      std::make_unique<runtime::LateResults>(*device_, threads_, DrawnPlaces(most_sequences_, form_).bytes);
 }
 
 DecodeRank::~DecodeRank() {
@@ -65,11 +83,12 @@ DecodeRank::~DecodeRank() {
 }
 
 int32_t* DecodeRank::seen() {
-  if (seen_ == nullptr) {
+  if (states_.seen == nullptr) {
     finish();
-    seen_ = device_->allocate(most_sequences_ * form_.vocabulary * static_cast<int64_t>(sizeof(int32_t)));
+    states_.seen =
+        device_->allocate(most_sequences_ * form_.vocabulary * static_cast<int64_t>(sizeof(int32_t)));
   }
-  return static_cast<int32_t*>(seen_.get());
+  return static_cast<int32_t*>(states_.seen.get());
 }
 
 void DecodeRank::set_seen(int64_t place, const std::vector<int32_t>& counts) {
@@ -79,9 +98,14 @@ void DecodeRank::set_seen(int64_t place, const std::vector<int32_t>& counts) {
 }
 
 void DecodeRank::copy_seen(int64_t from, int64_t to) {
-  if (seen_ == nullptr) return;
+  if (states_.seen == nullptr) return;
   stream_->copy(seen() + to * form_.vocabulary, seen() + from * form_.vocabulary,
                 form_.vocabulary * static_cast<int64_t>(sizeof(int32_t)));
+}
+
+void DecodeRank::use_adapter(const LoadedAdapter& adapter) {
+  base::check(states_.adapters != nullptr, "an adapter for a model without room");
+  states_.adapters->use(adapter, *stream_);
 }
 
 std::vector<void*> DecodeRank::states_of(const compile::Program& program) {
@@ -89,6 +113,8 @@ std::vector<void*> DecodeRank::states_of(const compile::Program& program) {
   for (const compile::SlotId id : program.states) {
     const std::string& name = program.slot(id).name;
     if (name == passes::kSeenTokens) states.push_back(seen());
+    if (void* adapters = states_.adapters ? states_.adapters->find(name) : nullptr)
+      states.push_back(adapters);
     for (size_t i = 0; i < form_.layers.size(); ++i) {
       if (name == passes::key_pages(i)) states.push_back(pool_->keys(i));
       if (name == passes::value_pages(i)) states.push_back(pool_->values(i));
@@ -101,10 +127,16 @@ std::vector<void*> DecodeRank::states_of(const compile::Program& program) {
 std::vector<tensor::Dims> DecodeRank::operand_shapes(DecodeResult result, const DecodeBucket& b) const {
   const int64_t n = b.tokens, s = b.sequences;
   std::vector<tensor::Dims> shapes{{1, n}, {1, n}, {n}, {s, form_.options.most_pages}, {s}, {s + 1}, {s}};
+  if (form_.adapters.slots > 0) shapes.push_back({n});
   if (result == DecodeResult::logits) return shapes;
-  const bool has_penalties = result == DecodeResult::penalized;
+  const bool has_penalties = passes::includes(result, DecodeResult::penalized);
   shapes.insert(shapes.end(), {{most_sequences_}, {n}, {s, has_penalties ? 7 : 4}, {s, 2}});
   if (has_penalties) shapes.push_back({s});
+  if (passes::includes(result, DecodeResult::edited)) {
+    const int64_t words = (form_.vocabulary + 31) / 32;
+    shapes.insert(shapes.end(), {{s, words}, {s, passes::kMostBiases}, {s, passes::kMostBiases}});
+  }
+  if (passes::includes(result, DecodeResult::listed)) shapes.push_back({s, 1});
   return shapes;
 }
 
@@ -114,7 +146,15 @@ std::shared_ptr<DecodeRank::Compiled> DecodeRank::build(const Key& key) {
   const ir::Graph& graph = key.result == DecodeResult::logits ? form_.graph : draws_.at(key.result);
   const auto shapes = operand_shapes(key.result, key.bucket);
   ir::Graph bound = passes::bind_shapes(graph, shapes);
-  if (part_) bound = part_->of(std::move(bound), &model_->placed()).graph;
+  if (part_) {
+    bound = part_->of(std::move(bound), &model_->placed()).graph;
+    const bool is_cpu = device_->kind() == tensor::DeviceKind::cpu;
+    const bool is_first = is_cpu && part_->hold_packed(bound, model_->packs(), threads_.size());
+    // What was cut or packed is not read again; what is read where it lies comes back.
+    for (const auto& file : model_->files()) {
+      if (is_first) file->release_pages();
+    }
+  }
   const lower::InferenceTarget target{.compile = {.on = device_->kind(),
                                                   .device = device_.get(),
                                                   .host_fallback = options_.host_fallback,
@@ -125,9 +165,9 @@ std::shared_ptr<DecodeRank::Compiled> DecodeRank::build(const Key& key) {
   made->program = lower::lower_inference(std::move(bound), target, model_->packs(), graph).program;
   runtime::DeviceBinding on = on_;
   if (on.device != nullptr && key.result != DecodeResult::logits) {
-    on.inputs_there.assign(shapes.size(), false);
-    on.inputs_there[passes::kDrawChosen] = true;
-    on.outputs_there = {true, true};
+    for (const size_t input : passes::inputs_of(key.result, form_.adapters.slots > 0))
+      on.inputs_there.push_back(input == passes::kDrawChosen);
+    on.outputs_there.assign(graph.outputs().size(), true);
   }
   made->executor = std::make_unique<runtime::Executor>(made->program, states_of(*made->program), mesh_, on);
   return made;
@@ -163,7 +203,10 @@ void DecodeRank::run(const DecodeBucket& bucket, const std::vector<Tensor>& inpu
   const std::shared_ptr<Compiled> program = prepared({DecodeResult::logits, bucket});
   finish();
   const void* in[passes::kDecodeInputs];
-  for (size_t i = 0; i < passes::kDecodeInputs; ++i) in[i] = inputs[i].raw();
+  size_t count = 0;
+  for (size_t i = 0; i < passes::kDecodeInputs; ++i) {
+    if (i != passes::kDecodeAdapters || form_.adapters.slots > 0) in[count++] = inputs[i].raw();
+  }
   if (logits == nullptr && !unread_.defined())
     unread_ = Tensor::empty(tensor::DType::f32, {most_sequences_, form_.vocabulary});
   void* out[] = {logits != nullptr ? logits->mutable_raw() : unread_.mutable_raw()};
@@ -174,10 +217,13 @@ void DecodeRank::launch(DecodeResult result, const DecodeBucket& bucket, const s
                         size_t slot) {
   const std::shared_ptr<Compiled> program = prepared({result, bucket});
   const void* in[passes::kDrawInputs];
-  for (size_t i = 0; i < passes::kDrawInputs; ++i) in[i] = inputs[i].raw();
-  in[passes::kDrawChosen] = drawn_->there(1 - slot);
+  size_t count = 0;
+  for (size_t i : passes::inputs_of(result, form_.adapters.slots > 0))
+    in[count++] = i == passes::kDrawChosen ? drawn_->there(1 - slot) : inputs[i].raw();
+  const DrawnPlaces at(most_sequences_, form_);
   std::byte* to = drawn_->there(slot);
-  void* out[] = {to, to + most_sequences_ * static_cast<int64_t>(sizeof(int64_t))};
+  void* out[] = {to, to + at.log_probabilities, to + at.likeliest, to + at.likeliest_logarithms,
+                 to + at.wanted_logarithms};
   program->executor->launch(in, out, *stream_, slot);
   drawn_->mark(slot, *stream_);
   launched_[slot] = program;
@@ -186,8 +232,11 @@ void DecodeRank::launch(DecodeResult result, const DecodeBucket& bucket, const s
 DecodeRank::Drawn DecodeRank::collect(size_t slot) {
   const std::byte* from = drawn_->fetch(slot);
   if (launched_[slot] != nullptr) launched_[slot]->executor->check();
-  const auto* tokens = reinterpret_cast<const int64_t*>(from);
-  return {tokens, reinterpret_cast<const float*>(tokens + most_sequences_)};
+  const DrawnPlaces at(most_sequences_, form_);
+  return {reinterpret_cast<const int64_t*>(from), reinterpret_cast<const float*>(from + at.log_probabilities),
+          reinterpret_cast<const int64_t*>(from + at.likeliest),
+          reinterpret_cast<const float*>(from + at.likeliest_logarithms),
+          reinterpret_cast<const float*>(from + at.wanted_logarithms)};
 }
 
 std::string DecodeRank::host_operators() const {

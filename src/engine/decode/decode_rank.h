@@ -10,6 +10,7 @@
 #include "comm/mesh.h"
 #include "engine/decode/decode_model.h"
 #include "engine/arena.h"
+#include "engine/decode/adapter_states.h"
 #include "engine/decode/kv_pool.h"
 #include "lower/inference.h"
 #include "lower/program_cache.h"
@@ -40,8 +41,7 @@ class DecodeRank {
              comm::Mesh* mesh = nullptr);
   ~DecodeRank();
 
-  KvPool& pool() { return *pool_; }
-  const KvPool& pool() const { return *pool_; }
+  KvPool& pool() const { return *pool_; }
   base::ThreadPool& threads() { return threads_; }
   int64_t arena_bytes() const { return arena_.bytes(); }
   std::string host_operators() const;
@@ -49,7 +49,7 @@ class DecodeRank {
   /// The program that prepare() made, or null. Changes nothing: ranks keep the same programs.
   const compile::Program* program(passes::DecodeResult result, const DecodeBucket& bucket) const;
 
-  /// Extents of a step's operands, in the order of passes::DecodeInput and DrawInput.
+  /// Extents of a step's operands, in the order of passes::inputs_of().
   std::vector<tensor::Dims> operand_shapes(passes::DecodeResult result, const DecodeBucket& bucket) const;
   /// Runs a step that was prepared to its end; the first rank's logits [sequences, vocabulary] to `logits`,
   /// null on others. `inputs`: of the largest bucket, in the order of passes::DecodeInput and DrawInput.
@@ -59,14 +59,20 @@ class DecodeRank {
   /// are those of the other slot.
   void launch(passes::DecodeResult result, const DecodeBucket& bucket,
               const std::vector<tensor::Tensor>& inputs, size_t slot);
-  /// What that step drew, once it is done: tokens, then logarithms. Throws what it found wrong.
+  /// What that step drew, once it is done. Throws what it found wrong.
   struct Drawn {
     const int64_t* tokens;
     const float* log_probabilities;
+    const int64_t* likeliest;           ///< [sequences, listed_tokens()], where the result includes them
+    const float* likeliest_logarithms;  ///< of the same extent
+    const float* wanted_logarithms;     ///< [sequences]
   };
   Drawn collect(size_t slot);
   /// Waits until nothing is under way.
   void finish() { stream_->synchronize(); }
+
+  /// The adapter is in its slot from the next step on, whose last one nobody uses any more.
+  void use_adapter(const LoadedAdapter& adapter);
 
   void copy_page(int32_t from, int32_t to) { pool_->copy_page(from, to, *stream_); }
   /// What sequence `place` has seen so far: counts [vocabulary] as count_tokens keeps them.
@@ -100,8 +106,11 @@ class DecodeRank {
   int64_t most_sequences_;
   std::unique_ptr<runtime::LateResults> drawn_;
   std::shared_ptr<Compiled> launched_[2];  // by slot
-  std::shared_ptr<void> seen_;             // [most sequences, vocabulary] i32, made when first asked for
-  std::optional<lower::RankPart> part_;    // of several ranks
+  struct {
+    std::shared_ptr<void> seen;               // [most sequences, vocabulary] i32, made when first asked for
+    std::unique_ptr<AdapterStates> adapters;  // null: there is no room for any
+  } states_;
+  std::optional<lower::RankPart> part_;  // of several ranks
   lower::ProgramCache<Key, std::shared_ptr<Compiled>> compiled_;
   tensor::Tensor unread_;  // the same logits on other ranks than the first
 };

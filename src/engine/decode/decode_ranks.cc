@@ -12,6 +12,7 @@ namespace trireme::engine {
 namespace {
 
 using passes::DecodeResult;
+using tensor::DType;
 using tensor::Tensor;
 
 enum class Command : int64_t { end, prepare, run, launch, copy_page, set_seen, copy_seen };
@@ -50,53 +51,65 @@ std::unique_ptr<DecodeRank> open_rank(const std::shared_ptr<const DecodeModel>& 
   const int here = own.mesh == nullptr ? mesh.world().size() : 1;
   if (own.mesh != nullptr) require_same_model(mesh.world(), model->form().graph);
   std::array<int64_t, 1> fewest{-pages_of(own, *model, here)};
-  mesh.world().all_reduce(comm::as_bytes(std::span<int64_t>(fewest)),
-                          {tensor::DType::i64, comm::ReduceOp::max}, "pages");
+  mesh.world().all_reduce(comm::as_bytes(std::span<int64_t>(fewest)), {DType::i64, comm::ReduceOp::max},
+                          "pages");
   return std::make_unique<DecodeRank>(model, own, -fewest[0], &mesh);
 }
 
 /// The operands of a step that other ranks need, one after another.
 struct StepOperands {
+  std::vector<size_t> inputs;  // numbers of passes::DecodeInput and DrawInput
   std::vector<tensor::Dims> shapes;
-  std::vector<tensor::DType> types;
+  std::vector<DType> types;
   std::vector<size_t> begins;
   size_t bytes = 0;
 
   StepOperands(const DecodeRank& rank, DecodeResult result, const DecodeBucket& bucket)
-      : shapes(rank.operand_shapes(result, bucket)) {
-    using passes::DecodeInput, passes::DrawInput;
+      : inputs(passes::inputs_of(result)), shapes(rank.operand_shapes(result, bucket)) {
     for (size_t i = 0; i < shapes.size(); ++i) {
-      const bool is_i32 = i == passes::kDecodeSlots || i == passes::kDecodeTable ||
-                          i == passes::kDecodeLengths || i == passes::kDecodeStarts ||
-                          i == passes::kDrawFrom || i == passes::kDrawPlaces;
-      types.push_back(i == passes::kDrawSettings ? tensor::DType::f32
-                      : is_i32                   ? tensor::DType::i32
-                                                 : tensor::DType::i64);
+      types.push_back(type_of(inputs[i]));
       begins.push_back(bytes);
       constexpr size_t kAlign = 16;
-      const auto own = static_cast<size_t>(tensor::bytes_of(types[i], tensor::element_count(shapes[i])));
-      bytes +=
-          i == passes::kDrawChosen ? 0 : (own + kAlign - 1) / kAlign * kAlign;  // the device has that one
+      bytes += is_there(i) ? 0 : (bytes_of(i) + kAlign - 1) / kAlign * kAlign;
     }
   }
 
-  void pack(const std::vector<Tensor>& inputs, std::vector<std::byte>& to) const {
+  void pack(const std::vector<Tensor>& from, std::vector<std::byte>& to) const {
     to.resize(bytes);
     for (size_t i = 0; i < shapes.size(); ++i) {
-      const auto own = static_cast<size_t>(tensor::bytes_of(types[i], tensor::element_count(shapes[i])));
-      if (i != passes::kDrawChosen) std::memcpy(to.data() + begins[i], inputs[i].raw(), own);
+      if (!is_there(i)) std::memcpy(to.data() + begins[i], from[inputs[i]].raw(), bytes_of(i));
     }
   }
 
+  /// By the numbers of inputs; those that the step does not have are undefined.
   std::vector<Tensor> unpack(std::span<const std::byte> from) const {
-    std::vector<Tensor> inputs;
+    std::vector<Tensor> all(passes::kDrawInputs);
     for (size_t i = 0; i < shapes.size(); ++i) {
-      const auto own = static_cast<size_t>(tensor::bytes_of(types[i], tensor::element_count(shapes[i])));
-      inputs.push_back(i == passes::kDrawChosen
+      all[inputs[i]] = is_there(i)
                            ? Tensor::empty(types[i], shapes[i])
-                           : Tensor::view(types[i], shapes[i], from.subspan(begins[i], own), nullptr));
+                           : Tensor::view(types[i], shapes[i], from.subspan(begins[i], bytes_of(i)), nullptr);
     }
-    return inputs;
+    return all;
+  }
+
+ private:
+  static DType type_of(size_t input) {
+    switch (input) {
+      case passes::kDrawSettings:
+      case passes::kDrawBiases: return DType::f32;
+      case passes::kDecodeIds:
+      case passes::kDecodePositions:
+      case passes::kDecodeLast:
+      case passes::kDrawChosen:
+      case passes::kDrawCounters:
+      case passes::kDrawWanted: return DType::i64;
+      default: return DType::i32;
+    }
+  }
+  /// Each rank's device has what it drew.
+  bool is_there(size_t i) const { return inputs[i] == passes::kDrawChosen; }
+  size_t bytes_of(size_t i) const {
+    return static_cast<size_t>(tensor::bytes_of(types[i], tensor::element_count(shapes[i])));
   }
 };
 

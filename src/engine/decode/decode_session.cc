@@ -2,6 +2,8 @@
 #include "engine/decode/decode_session.h"
 
 #include <algorithm>
+#include <bit>
+#include <cstring>
 
 #include "runtime/open_device.h"
 
@@ -11,6 +13,9 @@ namespace {
 using passes::DecodeResult;
 using tensor::DType;
 using tensor::Tensor;
+
+/// What is known of texts with an adapter is a tree of its own.
+int32_t tree_of(const LoadedAdapter* adapter) { return adapter == nullptr ? 0 : 1 + adapter->number(); }
 
 }  // namespace
 
@@ -41,11 +46,16 @@ DecodeSession::DecodeSession(std::shared_ptr<const DecodeModel> model, const Dec
   make(passes::kDecodeLengths, DType::i32, {most.sequences});
   make(passes::kDecodeStarts, DType::i32, {most.sequences + 1});
   make(passes::kDecodeLast, DType::i64, {most.sequences});
+  make(passes::kDecodeAdapters, DType::i32, {most.tokens});
   make(passes::kDrawChosen, DType::i64, {most.sequences});  // the device has it
   make(passes::kDrawFrom, DType::i32, {most.tokens});
   make(passes::kDrawSettings, DType::f32, {most.sequences, SamplingOptions::kNumbers});
   make(passes::kDrawCounters, DType::i64, {most.sequences, 2});
   make(passes::kDrawPlaces, DType::i32, {most.sequences});
+  make(passes::kDrawAllowed, DType::i32, {most.sequences, (form.vocabulary + 31) / 32});
+  make(passes::kDrawBiasIds, DType::i32, {most.sequences, passes::kMostBiases});
+  make(passes::kDrawBiases, DType::f32, {most.sequences, passes::kMostBiases});
+  make(passes::kDrawWanted, DType::i64, {most.sequences, 1});
   logits_ = Tensor::empty(DType::f32, {most.sequences, form.vocabulary});
 }
 
@@ -58,26 +68,30 @@ const DecodeSession::Sequence& DecodeSession::sequence(SequenceId id) const {
   return sequences_[static_cast<size_t>(id)];
 }
 
-SequenceId DecodeSession::open() {
+SequenceId DecodeSession::open(const LoadedAdapter* adapter) {
+  if (adapter != nullptr) ranks_->first().use_adapter(*adapter);
   for (size_t i = 0; i < sequences_.size(); ++i) {
     if (sequences_[i].is_open) continue;
     sequences_[i].is_open = true;
     sequences_[i].length = 0;
+    sequences_[i].adapter = adapter == nullptr ? -1 : adapter->slot();
+    sequences_[i].tree = tree_of(adapter);
     return static_cast<SequenceId>(i);
   }
   base::fail(base::ErrorCode::exhausted, "no more sequences can be open at a time than ", sequences_.size());
 }
 
 /// Known pages of the prompt's beginning, but for its last token, whose logits are wanted.
-std::span<const int32_t> DecodeSession::shared_pages(std::span<const int64_t> prompt) {
+std::span<const int32_t> DecodeSession::shared_pages(std::span<const int64_t> prompt,
+                                                     const LoadedAdapter* adapter) {
   if (!options_.share_prefixes || prompt.empty()) return {};
-  return prefixes_->find(prompt.first(prompt.size() - 1));
+  return prefixes_->find(prompt.first(prompt.size() - 1), tree_of(adapter));
 }
 
-SequenceId DecodeSession::open(std::span<const int64_t> prompt) {
-  const SequenceId id = open();
+SequenceId DecodeSession::open(std::span<const int64_t> prompt, const LoadedAdapter* adapter) {
+  const SequenceId id = open(adapter);
   Sequence& made = sequence(id);
-  for (int32_t page : shared_pages(prompt)) {
+  for (int32_t page : shared_pages(prompt, adapter)) {
     ranks_->first().pool().share(page);
     made.pages.push_back(page);
   }
@@ -85,8 +99,8 @@ SequenceId DecodeSession::open(std::span<const int64_t> prompt) {
   return id;
 }
 
-DecodeSession::Beginning DecodeSession::look(std::span<const int64_t> prompt) {
-  const std::span<const int32_t> pages = shared_pages(prompt);
+DecodeSession::Beginning DecodeSession::look(std::span<const int64_t> prompt, const LoadedAdapter* adapter) {
+  const std::span<const int32_t> pages = shared_pages(prompt, adapter);
   Beginning found{static_cast<int64_t>(pages.size()) * options_.page_tokens, free_pages()};
   for (int32_t page : pages) found.free_pages -= pool().holders(page) == 1 ? 1 : 0;
   return found;
@@ -96,7 +110,7 @@ void DecodeSession::keep(SequenceId id, std::span<const int64_t> tokens) {
   const Sequence& s = sequence(id);
   base::check(static_cast<int64_t>(tokens.size()) <= s.length, "sequence ", id, " ran ", s.length,
               " tokens, not ", tokens.size());
-  if (options_.share_prefixes) prefixes_->keep(tokens, s.pages);
+  if (options_.share_prefixes) prefixes_->keep(tokens, s.pages, s.tree);
 }
 
 int32_t DecodeSession::take_page() {
@@ -121,6 +135,8 @@ SequenceId DecodeSession::fork(SequenceId from) {
   }
   ranks_->copy_seen(from, id);
   made.length = old.length;
+  made.adapter = old.adapter;
+  made.tree = old.tree;
   return id;
 }
 
@@ -129,6 +145,17 @@ void DecodeSession::close(SequenceId id) {
   for (int32_t page : s.pages) ranks_->first().pool().release(page);
   s.pages.clear();
   s.is_open = false;
+}
+
+void DecodeSession::shrink(SequenceId id, int64_t length) {
+  Sequence& s = sequence(id);
+  base::check(length >= 0 && length <= s.length, "sequence ", id, " has ", s.length, " tokens, not ", length);
+  s.length = length;
+  const int64_t page = options_.page_tokens;
+  for (const auto needed = static_cast<size_t>((length + page - 1) / page); s.pages.size() > needed;) {
+    ranks_->first().pool().release(s.pages.back());
+    s.pages.pop_back();
+  }
 }
 
 int64_t DecodeSession::pages_for(SequenceId id, int64_t tokens) const {
@@ -157,8 +184,16 @@ void DecodeSession::check(std::span<const DecodePiece> pieces) const {
                          s.length + fresh, ", at most ", max_length_);
     }
     if (piece.chosen >= 0 &&
-        (launched_ == 0 || static_cast<size_t>(piece.chosen) >= rows_[(launched_ - 1) % 2]))
+        (launched_ == 0 || static_cast<size_t>(piece.chosen) >= steps_[(launched_ - 1) % 2].rows))
       base::fail_invalid("the step before has no row ", piece.chosen);
+    base::check(piece.biases.size() <= static_cast<size_t>(passes::kMostBiases), piece.biases.size(),
+                " biases of one sequence");
+    base::check(piece.scored.empty() || piece.scored.size() + 1 >= piece.tokens.size(), "a token behind ",
+                "each but the last is scored");
+    const bool draws_alone = piece.scored.empty() && piece.chosen < 0 && piece.sampling != nullptr &&
+                             !piece.sampling->has_penalties();
+    base::check(!piece.draws_each || draws_alone, "a piece that draws behind each token is scored, has its ",
+                "token from a step under way, or counts tokens that may be taken back");
     for (int64_t id : piece.tokens) {
       if (id < 0 || id >= vocabulary())
         base::fail_invalid("token ", id, " is not in the vocabulary of ", vocabulary());
@@ -190,6 +225,7 @@ void DecodeSession::fill(std::span<const DecodePiece> pieces, const Bucket& buck
   auto* lengths = inputs_[passes::kDecodeLengths].mutable_data<int32_t>().data();
   auto* starts = inputs_[passes::kDecodeStarts].mutable_data<int32_t>().data();
   auto* last = inputs_[passes::kDecodeLast].mutable_data<int64_t>().data();
+  auto* adapters = inputs_[passes::kDecodeAdapters].mutable_data<int32_t>().data();
   const int64_t most_pages = inputs_[passes::kDecodeTable].dims()[1], page_tokens = options_.page_tokens;
   int64_t token = 0, row = 0;
   starts[0] = 0;
@@ -201,6 +237,7 @@ void DecodeSession::fill(std::span<const DecodePiece> pieces, const Bucket& buck
       ids[token] = piece.chosen >= 0 ? 0 : piece.tokens[static_cast<size_t>(i)];
       from[token] = piece.chosen;
       positions[token] = position;
+      adapters[token] = s.adapter;
       slots[token] = static_cast<int32_t>(page * page_tokens + position % page_tokens);
     }
     std::copy(s.pages.begin(), s.pages.end(), table + row * most_pages);
@@ -209,29 +246,24 @@ void DecodeSession::fill(std::span<const DecodePiece> pieces, const Bucket& buck
     starts[++row] = static_cast<int32_t>(token);
   }
   const auto used = static_cast<int32_t>(token);
-  for (; token < bucket.tokens; ++token) ids[token] = positions[token] = 0, slots[token] = from[token] = -1;
+  int64_t begin = 0;
+  for (const DecodePiece& piece : pieces) {
+    // Logits behind other tokens than the last are rows of no sequence.
+    for (int64_t i = 0; i < piece.more_rows(); ++i) {
+      lengths[row] = 0;
+      last[row] = begin + i;
+      starts[++row] = used;
+    }
+    begin += piece.size();
+  }
+  for (; token < bucket.tokens; ++token) {
+    ids[token] = positions[token] = 0;
+    slots[token] = from[token] = adapters[token] = -1;
+  }
   for (; row < bucket.sequences; ++row) {
     lengths[row] = 0;
     last[row] = 0;
     starts[row + 1] = used;
-  }
-}
-
-/// How each row's token is drawn; rows whose token nobody wants take the likeliest and are not counted.
-void DecodeSession::fill_draws(std::span<const DecodePiece> pieces, const Bucket& bucket,
-                               DecodeResult result) {
-  const bool has_penalties = result == DecodeResult::penalized;
-  auto* settings = inputs_[passes::kDrawSettings].mutable_data<float>().data();
-  auto* counters = inputs_[passes::kDrawCounters].mutable_data<int64_t>().data();
-  auto* places = inputs_[passes::kDrawPlaces].mutable_data<int32_t>().data();
-  const SamplingOptions likeliest{.temperature = 0};
-  for (size_t row = 0; row < static_cast<size_t>(bucket.sequences); ++row) {
-    const bool is_drawn = row < pieces.size() && pieces[row].sampling != nullptr;
-    const SamplingOptions& o = is_drawn ? *pieces[row].sampling : likeliest;
-    settings = o.write(settings, has_penalties);
-    counters[2 * row] = o.seed;
-    counters[2 * row + 1] = is_drawn ? pieces[row].position : 0;
-    places[row] = is_drawn && o.has_penalties() ? pieces[row].sequence : -1;
   }
 }
 
@@ -244,6 +276,97 @@ const compile::Program& DecodeSession::prepare(const Bucket& bucket, DecodeResul
 }
 
 namespace {
+
+/// A step draws with what any of its pieces asks for.
+DecodeResult result_of(std::span<const DecodePiece> pieces) {
+  DecodeResult result = DecodeResult::tokens;
+  for (const DecodePiece& p : pieces) {
+    if (!p.scored.empty()) result = result | DecodeResult::listed;
+    if (p.sampling == nullptr) continue;
+    if (p.sampling->has_penalties()) result = result | DecodeResult::penalized;
+    if (!p.allowed.empty() || !p.biases.empty()) result = result | DecodeResult::edited;
+    if (p.lists) result = result | DecodeResult::listed;
+  }
+  return result;
+}
+
+/// The token that a row of a step stands behind.
+struct StepRow {
+  const DecodePiece* piece;
+  int64_t token;  // of the piece
+  bool is_drawn() const {
+    return piece->sampling != nullptr && (piece->draws_each || token + 1 == piece->size());
+  }
+  /// The number of its draw.
+  int64_t position() const { return piece->position + (piece->draws_each ? token : 0); }
+};
+
+/// All rows: the last token of each piece, then the others of pieces that have more rows.
+std::vector<StepRow> rows_of(std::span<const DecodePiece> pieces) {
+  std::vector<StepRow> rows;
+  for (const DecodePiece& piece : pieces) rows.push_back({&piece, piece.size() - 1});
+  for (const DecodePiece& piece : pieces) {
+    for (int64_t token = 0; token < piece.more_rows(); ++token) rows.push_back({&piece, token});
+  }
+  return rows;
+}
+
+/// How each row's token is drawn; rows whose token nobody wants take the likeliest and are not counted.
+void fill_draws(std::span<const StepRow> rows, int64_t sequences, DecodeResult result,
+                std::vector<Tensor>& inputs) {
+  const bool has_penalties = passes::includes(result, DecodeResult::penalized);
+  auto* settings = inputs[passes::kDrawSettings].mutable_data<float>().data();
+  auto* counters = inputs[passes::kDrawCounters].mutable_data<int64_t>().data();
+  auto* places = inputs[passes::kDrawPlaces].mutable_data<int32_t>().data();
+  const SamplingOptions likeliest{.temperature = 0};
+  for (size_t row = 0; row < static_cast<size_t>(sequences); ++row) {
+    const bool is_drawn = row < rows.size() && rows[row].is_drawn();
+    const SamplingOptions& o = is_drawn ? *rows[row].piece->sampling : likeliest;
+    settings = o.write(settings, has_penalties);
+    counters[2 * row] = o.seed;
+    counters[2 * row + 1] = is_drawn ? rows[row].position() : 0;
+    places[row] = is_drawn && o.has_penalties() ? rows[row].piece->sequence : -1;
+  }
+}
+
+/// What may come in each row, and its biases. Rows that ask for nothing keep their logits to the bit.
+void fill_edits(std::span<const StepRow> rows, int64_t sequences, std::vector<Tensor>& inputs) {
+  const auto words = static_cast<size_t>(inputs[passes::kDrawAllowed].dims()[1]);
+  auto* allowed = inputs[passes::kDrawAllowed].mutable_data<int32_t>().data();
+  auto* ids = inputs[passes::kDrawBiasIds].mutable_data<int32_t>().data();
+  auto* biases = inputs[passes::kDrawBiases].mutable_data<float>().data();
+  const DecodePiece nothing{};
+  for (size_t row = 0; row < static_cast<size_t>(sequences); ++row, allowed += words) {
+    const bool is_drawn = row < rows.size() && rows[row].is_drawn();
+    const DecodePiece& piece = is_drawn ? *rows[row].piece : nothing;
+    const size_t given = std::min(words, 2 * piece.allowed.size());
+    // Words of 64 bits are two of 32, the lower one first: this machine's order of bytes.
+    static_assert(std::endian::native == std::endian::little);
+    if (given > 0) std::memcpy(allowed, piece.allowed.data(), given * sizeof(int32_t));
+    std::fill(allowed + given, allowed + words, given > 0 ? 0 : -1);
+    const size_t at = row * static_cast<size_t>(passes::kMostBiases);
+    std::fill_n(ids + at, passes::kMostBiases, -1);
+    for (size_t i = 0; i < piece.biases.size(); ++i) {
+      ids[at + i] = piece.biases[i].token;
+      biases[at + i] = piece.biases[i].bias;
+    }
+  }
+}
+
+/// Which token each row is asked about; 0 where nobody asks.
+void fill_wanted(std::span<const DecodePiece> pieces, int64_t sequences, Tensor& input) {
+  auto* wanted = input.mutable_data<int64_t>().data();
+  std::fill_n(wanted, sequences, 0);
+  size_t next = pieces.size();
+  for (size_t row = 0; row < pieces.size(); ++row) {
+    const DecodePiece& piece = pieces[row];
+    for (size_t i = 0; i < piece.scored.size(); ++i) {
+      const bool is_last = i + 1 == piece.tokens.size();
+      wanted[is_last ? row : next + i] = piece.scored[i];
+    }
+    next += static_cast<size_t>(piece.more_rows());
+  }
+}
 
 int64_t tokens_of(std::span<const DecodePiece> pieces) {
   int64_t tokens = 0;
@@ -270,18 +393,21 @@ void DecodeSession::launch(std::span<const DecodePiece> pieces) {
   base::check(launched_ - collected_ < depth_, "a step is launched before the oldest of ", depth_,
               " is collected");
   check(pieces);
-  const bool has_penalties = std::any_of(pieces.begin(), pieces.end(), [](const DecodePiece& p) {
-    return p.sampling != nullptr && p.sampling->has_penalties();
-  });
-  const DecodeResult result = has_penalties ? DecodeResult::penalized : DecodeResult::tokens;
-  const Bucket size = bucket(tokens_of(pieces), static_cast<int64_t>(pieces.size()));
+  const DecodeResult result = result_of(pieces);
+  const std::vector<StepRow> rows = rows_of(pieces);
+  const auto count = static_cast<int64_t>(rows.size());
+  base::check(count <= options_.max_sequences, count, " rows of a step of ", options_.max_sequences);
+  const Bucket size = bucket(tokens_of(pieces), count);
   prepare(size, result);
   take_pages(pieces);
   fill(pieces, size);
-  fill_draws(pieces, size, result);
+  fill_draws(rows, size.sequences, result, inputs_);
+  if (passes::includes(result, DecodeResult::edited)) fill_edits(rows, size.sequences, inputs_);
+  const bool lists = passes::includes(result, DecodeResult::listed);
+  if (lists) fill_wanted(pieces, size.sequences, inputs_[passes::kDrawWanted]);
   const auto slot = static_cast<size_t>(launched_ % 2);
   ranks_->launch(result, size, inputs_, slot);
-  rows_[slot] = pieces.size();
+  steps_[slot] = {rows.size(), lists};
   ++launched_;
   grow(pieces);
 }
@@ -290,7 +416,14 @@ DecodeSession::Drawn DecodeSession::collect() {
   base::check(collected_ < launched_, "no step is under way");
   const auto slot = static_cast<size_t>(collected_++ % 2);
   const DecodeRank::Drawn drawn = ranks_->first().collect(slot);
-  return {{drawn.tokens, rows_[slot]}, {drawn.log_probabilities, rows_[slot]}};
+  const auto& [rows, lists] = steps_[slot];
+  const size_t listed = lists ? static_cast<size_t>(passes::listed_tokens(model_->form())) : 0;
+  return {.tokens = {drawn.tokens, rows},
+          .log_probabilities = {drawn.log_probabilities, rows},
+          .likeliest = {drawn.likeliest, rows * listed},
+          .likeliest_logarithms = {drawn.likeliest_logarithms, rows * listed},
+          .listed = listed,
+          .scored_logarithms = {drawn.wanted_logarithms, lists ? rows : 0}};
 }
 
 void DecodeSession::see(SequenceId id, std::span<const int64_t> prompt, std::span<const int64_t> answer) {

@@ -7,7 +7,9 @@
 #include <string>
 #include <vector>
 
+#include "engine/decode/adapter_slots.h"
 #include "engine/decode/decode_ranks.h"
+#include "engine/decode/draw_form.h"
 #include "engine/decode/prefix_pages.h"
 #include "engine/decode/sampling.h"
 
@@ -25,7 +27,24 @@ struct DecodePiece {
   /// the prompt goes on.
   const SamplingOptions* sampling = nullptr;
   int64_t position = 0;
+  /// Of steps that draw: what else may not come (a bit a token, as TokenFilter::mask() has it; of no words:
+  /// all may), biases (at most passes::kMostBiases, each of another token), and whether the likeliest tokens
+  /// are wanted, too.
+  std::span<const uint64_t> allowed = {};
+  std::span<const TokenBias> biases = {};
+  bool lists = false;
+  /// The tokens that come behind each of `tokens`, or behind each but the last: the logarithms of their
+  /// probabilities are wanted. Takes a row of the step for each of `tokens`, the last one's is the piece's
+  /// own.
+  std::span<const int64_t> scored = {};
+  /// Of steps that draw: there is a draw behind each of `tokens`, the first with the number `position`, and
+  /// each of the others with the next. Takes rows like `scored`, which such a piece has none of.
+  bool draws_each = false;
 
+  /// Rows of the step behind those of all pieces.
+  int64_t more_rows() const {
+    return scored.empty() && !draws_each ? 0 : static_cast<int64_t>(tokens.size()) - 1;
+  }
   int64_t size() const { return chosen >= 0 ? 1 : static_cast<int64_t>(tokens.size()); }
 };
 
@@ -42,17 +61,18 @@ class DecodeSession {
   DecodeSession(std::shared_ptr<const DecodeModel> model, const DecodeOptions& options = {});
   ~DecodeSession();
 
-  /// A new sequence of no tokens. Throws exhausted if max_sequences are open.
-  SequenceId open();
+  /// A new sequence of no tokens. Throws exhausted if max_sequences are open. `adapter`: what runs beside the
+  /// model's weights for all its tokens, held by the caller until the sequence is closed; null: nothing.
+  SequenceId open(const LoadedAdapter* adapter = nullptr);
   /// A new sequence that will begin with `prompt`: holds the pages of the longest beginning of it that is
   /// known from keep(), and has its length then; at least one token of the prompt is left to run. The logits
-  /// are the same as if all had run, on the CPU to the bit.
-  SequenceId open(std::span<const int64_t> prompt);
+  /// are the same as if all had run, on the CPU to the bit. Beginnings are known by adapter.
+  SequenceId open(std::span<const int64_t> prompt, const LoadedAdapter* adapter = nullptr);
   /// How many tokens of `prompt` open() would find, and which pages would be free then.
   struct Beginning {
     int64_t tokens = 0, free_pages = 0;
   };
-  Beginning look(std::span<const int64_t> prompt);
+  Beginning look(std::span<const int64_t> prompt, const LoadedAdapter* adapter = nullptr);
   /// Remembers the full pages of a sequence for others that begin so; `tokens`: what it ran, or the first of
   /// it. Does nothing without DecodeOptions::share_prefixes.
   void keep(SequenceId id, std::span<const int64_t> tokens);
@@ -62,6 +82,8 @@ class DecodeSession {
   SequenceId fork(SequenceId from);
   /// Gives its pages back.
   void close(SequenceId id);
+  /// Takes tokens back from the end of a sequence that others do not share: it has `length` of them then.
+  void shrink(SequenceId id, int64_t length);
   int64_t length(SequenceId id) const { return sequence(id).length; }
   /// Pages that `tokens` more would take.
   int64_t pages_for(SequenceId id, int64_t tokens) const;
@@ -82,11 +104,18 @@ class DecodeSession {
   /// The same with draws instead of logits; collect() gives them. At most depth() steps are launched and not
   /// collected.
   void launch(std::span<const DecodePiece> pieces);
-  /// What row i of a step drew: tokens, and the natural logarithms of their probabilities among all, before
-  /// penalties and cuts. NaN where all logits are minus infinity or no numbers.
+  /// What row i of a step drew: tokens, and the natural logarithms of their probabilities among all that may
+  /// come, after biases, before penalties and cuts. NaN where all logits are minus infinity or no numbers.
   struct Drawn {
     std::span<const int64_t> tokens;
     std::span<const float> log_probabilities;
+    /// The likeliest `listed` tokens of each row, the likeliest first; empty where no row wanted them.
+    std::span<const int64_t> likeliest;
+    std::span<const float> likeliest_logarithms;
+    size_t listed = 0;
+    /// Of the tokens that pieces score. Rows behind tokens but a piece's last, for scores and for draws,
+    /// stand behind the rows of all pieces, in their order.
+    std::span<const float> scored_logarithms;
   };
   /// Waits for the oldest step that was launched; its draws, until the second launch() from here. Throws what
   /// kernels found wrong.
@@ -110,15 +139,16 @@ class DecodeSession {
     bool is_open = false;
     int64_t length = 0;
     std::vector<int32_t> pages;  // room for the longest sequence
+    int32_t adapter = -1;        // slot; -1: none
+    int32_t tree = 0;            // of the pages of known beginnings
   };
   const Sequence& sequence(SequenceId id) const;
   Sequence& sequence(SequenceId id) { return const_cast<Sequence&>(std::as_const(*this).sequence(id)); }
   int32_t take_page();
-  std::span<const int32_t> shared_pages(std::span<const int64_t> prompt);
+  std::span<const int32_t> shared_pages(std::span<const int64_t> prompt, const LoadedAdapter* adapter);
   void check(std::span<const DecodePiece> pieces) const;
   void take_pages(std::span<const DecodePiece> pieces);
   void fill(std::span<const DecodePiece> pieces, const Bucket& bucket);
-  void fill_draws(std::span<const DecodePiece> pieces, const Bucket& bucket, passes::DecodeResult result);
   void grow(std::span<const DecodePiece> pieces);
 
   std::shared_ptr<const DecodeModel> model_;
@@ -132,7 +162,10 @@ class DecodeSession {
   tensor::Tensor logits_;               // [max_sequences, vocabulary]
   std::vector<int32_t> seen_;           // [vocabulary], of the prompt that see() is told of
   int64_t launched_ = 0, collected_ = 0;
-  size_t rows_[2] = {};  // of the steps under way, by slot
+  struct {
+    size_t rows = 0;
+    bool lists = false;
+  } steps_[2];  // under way, by slot
 };
 
 }  // namespace trireme::engine

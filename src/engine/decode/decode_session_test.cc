@@ -310,5 +310,64 @@ TEST(DecodeSession, DrawsFromItsLogits) {
   }
 }
 
+TEST(DecodeSession, DrawsBehindEachTokenAndTakesTokensBack) {
+  const DecodeOptions o{.threads = 1, .page_tokens = 4, .share_prefixes = false, .max_sequences = 12};
+  DecodeSession session(std::make_shared<DecodeModel>(tiny_llama().graph, o), o);
+  const SamplingOptions drawn{.temperature = 0.8, .seed = 5}, likeliest{.temperature = 0};
+  const std::vector<TokenBias> biases{{3, 2.0f}};
+  const auto prompt = random_tokens(10, 97, 12), other = random_tokens(30, 97, 13);
+  const auto next = [&](SequenceId id, std::span<const int64_t> tokens, int64_t position) {
+    const DecodePiece piece{
+        .sequence = id, .tokens = tokens, .sampling = &drawn, .position = position, .biases = biases};
+    session.launch({&piece, 1});
+    const DecodeSession::Drawn got = session.collect();
+    return std::pair{got.tokens[0], got.log_probabilities[0]};
+  };
+  // One token after another.
+  std::vector<int64_t> text = prompt;
+  std::vector<float> logs;
+  const SequenceId alone = session.open();
+  for (int64_t i = 0; i < 7; ++i) {
+    const auto [token, log] = next(alone, std::span(text).subspan(i == 0 ? 0 : text.size() - 1), i);
+    text.push_back(token);
+    logs.push_back(log);
+  }
+  // The prompt, then four at a time of which the last is wrong, between two others.
+  const SequenceId first = session.open(), mine = session.open(), last = session.open();
+  EXPECT_EQ(next(mine, prompt, 0), std::pair(text[10], logs[0]));
+  const int64_t free = session.pool().free_pages();
+  std::vector<int64_t> guessed(text.begin() + 10, text.begin() + 13);
+  guessed.push_back((text[13] + 1) % 97);
+  const DecodePiece pieces[] = {
+      {.sequence = first, .tokens = std::span(other).first(9), .sampling = &likeliest},
+      {.sequence = mine,
+       .tokens = guessed,
+       .sampling = &drawn,
+       .position = 1,
+       .biases = biases,
+       .draws_each = true},
+      {.sequence = last, .tokens = std::span(other).first(3), .scored = std::span(other).subspan(1, 3)}};
+  session.launch(pieces);
+  const DecodeSession::Drawn got = session.collect();
+  ASSERT_EQ(got.tokens.size(), 8u);  // three pieces, three tokens more of the second, two of the third
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(got.tokens[3 + i], text[11 + i]) << i;
+    EXPECT_EQ(got.log_probabilities[3 + i], logs[1 + i]) << i;
+  }
+  EXPECT_EQ(session.length(mine), 14);
+  session.shrink(mine, 13);
+  session.close(first);
+  session.close(last);
+  EXPECT_EQ(session.pool().free_pages(), free - 1);  // of 13 tokens
+  EXPECT_EQ(next(mine, std::span(text).subspan(13, 1), 4), std::pair(text[14], logs[4]));
+  session.shrink(mine, 10);
+  EXPECT_EQ(session.pool().free_pages(), free);
+  EXPECT_EQ(next(mine, std::span(text).subspan(10, 4), 4), std::pair(text[14], logs[4]));
+  EXPECT_THROW(session.shrink(mine, 15), base::Error);
+  const SamplingOptions counted{.presence_penalty = 1};
+  const DecodePiece refused{.sequence = mine, .tokens = guessed, .sampling = &counted, .draws_each = true};
+  EXPECT_THROW(session.launch({&refused, 1}), base::Error);
+}
+
 }  // namespace
 }  // namespace trireme::engine

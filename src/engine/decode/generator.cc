@@ -2,7 +2,9 @@
 #include "engine/decode/generator.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
+#include <set>
 #include <utility>
 
 namespace trireme::engine {
@@ -11,15 +13,103 @@ struct Generator::Running {
   int64_t number = 0;
   GenerateRequest request;
   SequenceId sequence = -1;
-  std::vector<int64_t> text;  // prompt and answer so far
-  size_t done = 0;            // tokens that it began with that were launched
-  int64_t drawn = 0;          // draws that were launched
-  int64_t generated = 0;      // of them, those that are here
-  int64_t last = 0;           // the token that came last
-  int32_t row = -1;           // of the step launched last, where that draws its next token
+  std::vector<int64_t> text;                 // prompt and answer so far
+  size_t done = 0;                           // tokens that it began with that were launched
+  int64_t drawn = 0;                         // draws that were launched
+  int64_t generated = 0;                     // of them, those that are here
+  int64_t last = 0;                          // the token that came last
+  std::vector<int64_t> drafts = {};          // what may come behind it
+  std::vector<int64_t> guessed = {};         // the last token and drafts behind it that a step runs
+  bool is_drafted = false;                   // it waits for its tokens, which drafts go on from
+  int32_t row = -1;                          // of the step launched last, where that draws its next token
+  std::vector<uint64_t> own_words = {};      // of the mask, where the filter's are not all
+  std::span<const uint64_t> words = {};      // what may come in the next draw; none: anything
+  std::shared_ptr<const base::Error> error;  // why it cannot go on
+  std::vector<ScoredToken> scores = {};      // of the prompt, until the first token comes
   bool is_cancelled = false;
   bool is_over = false;
+
+  void find_words(int64_t vocabulary);
+  bool find_mask(int64_t vocabulary, MaskCost& cost);
+  void accept(int64_t token, MaskCost& cost);
+  DecodePiece next_piece(int64_t tokens, int32_t row_before);
 };
+
+/// What may come in the next draw of a text, beyond what the filter says: no end before it is time.
+void Generator::Running::find_words(int64_t vocabulary) {
+  const bool may_end = generated >= request.least_tokens || request.stop.empty();
+  words = request.filter == nullptr ? std::span<const uint64_t>() : request.filter->mask();
+  if (may_end) return;
+  const auto count = static_cast<size_t>(vocabulary + 63) / 64;
+  own_words.assign(count, request.filter == nullptr ? UINT64_MAX : 0);
+  std::copy_n(words.begin(), std::min(count, words.size()), own_words.begin());
+  for (int64_t id : request.stop) {
+    if (id >= 0 && id < vocabulary) own_words[static_cast<size_t>(id) / 64] &= ~(uint64_t{1} << id % 64);
+  }
+  // An answer that is whole by its form ends, however short it is.
+  if (std::any_of(own_words.begin(), own_words.end(), [](uint64_t w) { return w != 0; })) words = own_words;
+}
+
+/// False where a text cannot go on; clean() ends it.
+bool Generator::Running::find_mask(int64_t vocabulary, MaskCost& cost) {
+  if (error != nullptr) return false;
+  if (request.filter == nullptr && generated >= request.least_tokens) {
+    words = {};
+    return true;
+  }
+  const auto began = std::chrono::steady_clock::now();
+  try {
+    find_words(vocabulary);
+    const bool is_any = std::any_of(words.begin(), words.end(), [](uint64_t w) { return w != 0; });
+    if (request.filter != nullptr && !is_any)
+      base::fail_invalid("no token of the vocabulary goes on with the answer after ", generated, " tokens");
+  } catch (const base::Error& e) {
+    error = std::make_shared<const base::Error>(e);
+  }
+  ++cost.masks;
+  cost.ns += std::chrono::nanoseconds(std::chrono::steady_clock::now() - began).count();
+  return error == nullptr;
+}
+
+/// Tells the filter; clean() ends a text that cannot go on.
+void Generator::Running::accept(int64_t token, MaskCost& cost) {
+  const auto began = std::chrono::steady_clock::now();
+  try {
+    request.filter->accept(token);
+  } catch (const base::Error& e) {
+    error = std::make_shared<const base::Error>(e);
+  }
+  cost.ns += std::chrono::nanoseconds(std::chrono::steady_clock::now() - began).count();
+}
+
+/// The next `tokens` tokens of a text; `row_before`: of the step launched last, where that draws its next
+/// token.
+DecodePiece Generator::Running::next_piece(int64_t tokens, int32_t row_before) {
+  DecodePiece piece{.sequence = sequence, .position = drawn};
+  const std::span<const int64_t> prompt(request.prompt);
+  if (done < prompt.size()) {
+    piece.tokens = prompt.subspan(done, static_cast<size_t>(tokens));
+    if (request.scores_prompt)
+      piece.scored = prompt.subspan(done + 1, std::min(piece.tokens.size(), prompt.size() - done - 1));
+    done += static_cast<size_t>(tokens);
+  } else if (drawn > generated) {
+    base::check(row_before >= 0, "a draw under way is in the step launched last");
+    piece.chosen = row_before;
+  } else if (tokens > 1) {
+    guessed.assign(1, last);
+    guessed.insert(guessed.end(), drafts.begin(), drafts.begin() + (tokens - 1));
+    piece.tokens = guessed;
+    piece.draws_each = true;
+  } else {
+    piece.tokens = {&last, 1};
+  }
+  if (done < prompt.size()) return piece;
+  piece.sampling = &request.sampling;
+  piece.allowed = words;
+  piece.biases = request.biases;
+  piece.lists = request.likeliest > 0;
+  return piece;
+}
 
 std::string_view to_string(FinishReason reason) {
   switch (reason) {
@@ -28,11 +118,12 @@ std::string_view to_string(FinishReason reason) {
     case FinishReason::length: return "length";
     case FinishReason::cancelled: return "cancelled";
     case FinishReason::expired: return "expired";
+    case FinishReason::failed: return "failed";
   }
   return "none";
 }
 
-Generator::Generator(DecodeSession& session) : session_(session) {}
+Generator::Generator(DecodeSession& session, Drafter* drafter) : session_(session), drafter_(drafter) {}
 
 Generator::~Generator() {
   for (size_t i = 0; i < launched_.size(); ++i) {
@@ -42,7 +133,10 @@ Generator::~Generator() {
       // nobody waits for these draws
     }
   }
-  for (const auto& r : running_) session_.close(r->sequence);
+  for (const auto& r : running_) {
+    session_.close(r->sequence);
+    if (drafter_ != nullptr) drafter_->forget(r->number);
+  }
 }
 
 void GenerateLimits::check(GenerateRequest& request) const {
@@ -61,6 +155,17 @@ void GenerateLimits::check(GenerateRequest& request) const {
                " tokens, there are ", pages);
   }
   request.sampling.check();
+  base::require(request.likeliest >= 0 && request.likeliest <= passes::kMostListed, request.likeliest,
+                " of the likeliest tokens; at most ", passes::kMostListed);
+  base::require(request.biases.size() <= static_cast<size_t>(passes::kMostBiases), request.biases.size(),
+                " biases; at most ", passes::kMostBiases);
+  std::set<int64_t> biased;
+  for (const TokenBias& b : request.biases) {
+    base::require(b.token >= 0 && b.token < vocabulary, "the token ", b.token,
+                  " of a bias is not in the vocabulary of ", vocabulary);
+    base::require(biased.insert(b.token).second, "two biases of token ", b.token);
+    base::require(std::isfinite(b.bias), "the bias of token ", b.token, " is no number");
+  }
 }
 
 GenerateLimits Generator::limits() const {
@@ -73,7 +178,9 @@ GenerateLimits Generator::limits() const {
 void Generator::start(int64_t number, GenerateRequest request) {
   auto made = std::make_unique<Running>(Running{.number = number, .request = std::move(request)});
   Running& r = *made;
-  r.sequence = session_.open(r.request.prompt);
+  // What is known from others has not been scored.
+  const LoadedAdapter* adapter = r.request.adapter.get();
+  r.sequence = r.request.scores_prompt ? session_.open(adapter) : session_.open(r.request.prompt, adapter);
   r.done = static_cast<size_t>(session_.length(r.sequence));
   r.text = r.request.prompt;
   r.drawn = r.generated = r.request.answered;
@@ -87,14 +194,16 @@ void Generator::start(int64_t number, GenerateRequest request) {
 
 GenerateRequest Generator::put_back(size_t i) {
   Running& r = *running_[i];
-  forget_rows(r);
+  for (Launched& step : launched_) step.forget(r);
   // What it ran is remembered until the pages are needed; draws that are not here are drawn again.
   const auto ran = static_cast<size_t>(session_.length(r.sequence));
   session_.keep(r.sequence, std::span(r.text).first(std::min(ran, r.text.size())));
   session_.close(r.sequence);
+  if (drafter_ != nullptr) drafter_->forget(r.number);
   GenerateRequest request = std::move(r.request);
   request.prompt = std::move(r.text);
   request.answered = r.generated;
+  request.scores_prompt = request.scores_prompt && r.generated == 0;  // else it was told
   running_.erase(running_.begin() + static_cast<ptrdiff_t>(i));
   return request;
 }
@@ -117,51 +226,95 @@ int64_t Generator::prompt_left(size_t i) const {
   return static_cast<int64_t>(running_[i]->request.prompt.size() - running_[i]->done);
 }
 
-bool Generator::can_draw(size_t i) const { return running_[i]->drawn < running_[i]->request.max_tokens; }
+bool Generator::scores_prompt(size_t i) const { return running_[i]->request.scores_prompt; }
+
+bool Generator::can_draw(size_t i) const {
+  const Running& r = *running_[i];
+  const bool is_known = (r.request.filter == nullptr && !r.is_drafted) || r.drawn == r.generated;
+  return r.drawn < r.request.max_tokens && is_known && r.error == nullptr;
+}
+
+int64_t Generator::most_drafts(size_t i) const {
+  const Running& r = *running_[i];
+  const GenerateRequest& request = r.request;
+  const bool is_free = request.filter == nullptr && !request.sampling.has_penalties();
+  if (drafter_ == nullptr || !is_free || prompt_left(i) > 0 || r.error != nullptr) return 0;
+  // All draws of a step have one mask: as long as the answer may not end yet, all or none.
+  const bool may_end = r.drawn >= request.least_tokens || request.stop.empty();
+  const int64_t most = may_end ? request.max_tokens : std::min(request.least_tokens, request.max_tokens);
+  return std::max<int64_t>(most - r.drawn - 1, 0);
+}
+
+void Generator::draft(std::span<const int64_t> most) {
+  wishes_.clear();
+  for (size_t i = 0; i < running_.size(); ++i) {
+    Running& r = *running_[i];
+    r.drafts.clear();
+    r.is_drafted = most[i] > 0;
+    const int64_t wanted = std::min(most[i], most_drafts(i));
+    if (wanted <= 0 || r.drawn != r.generated) continue;
+    wishes_.push_back({.text = r.number,
+                       .tokens = r.text,
+                       .sampling = &r.request.sampling,
+                       .biases = r.request.biases,
+                       .position = r.drawn,
+                       .most = wanted,
+                       .drafts = &r.drafts});
+  }
+  if (wishes_.empty()) return;
+  drafter_->draft(wishes_);
+  for (const auto& r : running_) {
+    const auto& stop = r->request.stop;
+    const auto end = std::find_first_of(r->drafts.begin(), r->drafts.end(), stop.begin(), stop.end());
+    if (end != r->drafts.end()) r->drafts.erase(end + 1, r->drafts.end());
+  }
+}
+
+int64_t Generator::drafts(size_t i) const { return static_cast<int64_t>(running_[i]->drafts.size()); }
 
 void Generator::clean(std::vector<GenerateEvent>& events) {
   for (const auto& r : running_) {
-    if (!r->is_cancelled) continue;
-    events.push_back({.request = r->number, .finish = FinishReason::cancelled});
+    if (!r->is_cancelled && r->error == nullptr) continue;
+    const FinishReason how = r->is_cancelled ? FinishReason::cancelled : FinishReason::failed;
+    events.push_back({.request = r->number, .finish = how, .error = r->error});
     r->is_over = true;
   }
   retire();
 }
 
-/// The next `tokens` tokens of a text; `row`: of the step launched last, where that draws its next token.
-DecodePiece Generator::next_piece(Running& r, int64_t tokens, int32_t row) const {
-  DecodePiece piece{.sequence = r.sequence, .position = r.drawn};
-  const std::span<const int64_t> prompt(r.request.prompt);
-  if (r.done < prompt.size()) {
-    piece.tokens = prompt.subspan(r.done, static_cast<size_t>(tokens));
-    r.done += static_cast<size_t>(tokens);
-  } else if (r.drawn > r.generated) {
-    base::check(row >= 0, "a draw under way is in the step launched last");
-    piece.chosen = row;
-  } else {
-    piece.tokens = {&r.last, 1};
-  }
-  if (r.done == prompt.size()) piece.sampling = &r.request.sampling;
-  return piece;
-}
-
 bool Generator::launch(std::span<const int64_t> tokens) {
   pieces_.clear();
   Launched step;
+  size_t more = 0;  // rows behind those of pieces
   for (size_t i = 0; i < running_.size(); ++i) {
     Running& r = *running_[i];
     const int32_t row = std::exchange(r.row, -1);
     if (tokens[i] == 0) continue;
-    const DecodePiece piece = next_piece(r, tokens[i], row);
+    const bool draws = prompt_left(i) <= tokens[i];
+    if (draws && !r.find_mask(session_.vocabulary(), mask_cost_)) continue;
+    const DecodePiece piece = r.next_piece(tokens[i], row);
+    Launched::Drawn drawn{.row = more};
     if (piece.sampling != nullptr) {
-      ++r.drawn;
+      drawn.text = &r;
+      drawn.drafts = piece.draws_each ? piece.tokens.size() - 1 : 0;
+      r.drawn += static_cast<int64_t>(drawn.drafts) + 1;
       r.row = static_cast<int32_t>(pieces_.size());
     }
-    step.rows.push_back(piece.sampling != nullptr ? &r : nullptr);
+    if (!piece.scored.empty())
+      step.scored.push_back({.text = &r,
+                             .first = r.done - piece.tokens.size() + 1,
+                             .count = piece.scored.size(),
+                             .row = more,
+                             .last_row = pieces_.size(),
+                             .has_last = piece.scored.size() == piece.tokens.size()});
+    step.drawn.push_back(drawn);
     step.tokens += piece.size();
+    more += static_cast<size_t>(piece.more_rows());
     pieces_.push_back(piece);
   }
   if (pieces_.empty()) return false;
+  for (Launched::Scored& s : step.scored) s.row += pieces_.size();
+  for (Launched::Drawn& d : step.drawn) d.row += pieces_.size();
   session_.launch(pieces_);
   for (const auto& r : running_) {
     if (r->row >= 0 && r->drawn == r->request.answered + 1) session_.keep(r->sequence, r->request.prompt);
@@ -173,13 +326,36 @@ bool Generator::launch(std::span<const int64_t> tokens) {
 int64_t Generator::collect(std::vector<GenerateEvent>& events) {
   const Launched step = std::move(launched_.front());
   launched_.pop_front();
+  checked_.clear();
   const DecodeSession::Drawn drawn = session_.collect();
-  for (size_t i = 0; i < step.rows.size(); ++i) {
-    if (step.rows[i] != nullptr)
-      choose(*step.rows[i], drawn.tokens[i], double{drawn.log_probabilities[i]}, events);
+  take_scores(step, drawn);
+  for (size_t i = 0; i < step.drawn.size(); ++i) {
+    if (step.drawn[i].text != nullptr) take(step.drawn[i], drawn, i, events);
   }
   retire();
   return step.tokens;
+}
+
+/// The next tokens of a request are here: as far as its drafts were what was drawn, and one more.
+void Generator::take(const Launched::Drawn& piece, const DecodeSession::Drawn& drawn, size_t last_row,
+                     std::vector<GenerateEvent>& events) {
+  Running& r = *piece.text;
+  size_t accepted = 0;
+  for (bool goes_on = true; goes_on;) {
+    choose(r, drawn, accepted < piece.drafts ? piece.row + accepted : last_row, events);
+    const bool is_right = accepted < piece.drafts && r.last == r.guessed[accepted + 1];
+    accepted += is_right ? 1 : 0;
+    goes_on = is_right && !r.is_over;
+  }
+  if (piece.drafts == 0) return;
+  checked_.push_back({r.number, static_cast<int64_t>(piece.drafts), static_cast<int64_t>(accepted)});
+  r.drawn = r.generated;
+  session_.shrink(r.sequence, static_cast<int64_t>(r.text.size()) - 1);
+}
+
+void Generator::Launched::forget(const Running& running) {
+  for (Drawn& d : drawn) d.text = d.text == &running ? nullptr : d.text;
+  for (Scored& s : scored) s.text = s.text == &running ? nullptr : s.text;
 }
 
 /// Gives back what finished requests hold.
@@ -190,27 +366,53 @@ void Generator::retire() {
     const auto ran = static_cast<size_t>(session_.length(r->sequence));
     session_.keep(r->sequence, std::span(r->text).first(std::min(ran, r->text.size() - 1)));
     session_.close(r->sequence);
-    forget_rows(*r);
+    if (drafter_ != nullptr) drafter_->forget(r->number);
+    for (Launched& step : launched_) step.forget(*r);
   }
   std::erase_if(running_, [](const auto& r) { return r->is_over; });
 }
 
-/// Nobody waits for what the steps under way draw for this text.
-void Generator::forget_rows(const Running& running) {
-  for (Launched& step : launched_) {
-    for (Running*& r : step.rows) r = r == &running ? nullptr : r;
+namespace {
+
+/// Those that may come in a row, the likeliest first.
+std::vector<TokenChance> likeliest(const DecodeSession::Drawn& drawn, size_t row, int64_t count) {
+  std::vector<TokenChance> list;
+  const auto wanted = std::min(drawn.listed, static_cast<size_t>(count));
+  for (size_t i = row * drawn.listed; i < row * drawn.listed + wanted; ++i) {
+    const double log{drawn.likeliest_logarithms[i]};
+    if (std::isfinite(log)) list.push_back({drawn.likeliest[i], log});
+  }
+  return list;
+}
+
+}  // namespace
+
+/// Steps are collected as they were launched, so scores come in the order of their tokens.
+void Generator::take_scores(const Launched& step, const DecodeSession::Drawn& drawn) {
+  for (const Launched::Scored& s : step.scored) {
+    if (s.text == nullptr) continue;
+    for (size_t i = 0; i < s.count; ++i) {
+      const size_t row = s.has_last && i + 1 == s.count ? s.last_row : s.row + i;
+      s.text->scores.push_back({.token = s.text->request.prompt[s.first + i],
+                                .log_probability = double{drawn.scored_logarithms[row]},
+                                .likeliest = likeliest(drawn, row, s.text->request.likeliest)});
+    }
   }
 }
 
 /// The next token of a request is here.
-void Generator::choose(Running& r, int64_t token, double log_probability,
+void Generator::choose(Running& r, const DecodeSession::Drawn& drawn, size_t row,
                        std::vector<GenerateEvent>& events) {
+  const int64_t token = drawn.tokens[row];
+  const double log_probability{drawn.log_probabilities[row]};
   base::check(std::isfinite(log_probability), "token ", token, " of request ", r.number,
               " has no probability: the model's logits are minus infinity or no numbers");
   r.last = token;
   r.text.push_back(token);
   ++r.generated;
   GenerateEvent event{r.number, token, log_probability};
+  event.likeliest = likeliest(drawn, row, r.request.likeliest);
+  event.prompt = std::exchange(r.scores, {});
   const auto& stop = r.request.stop;
   if (std::find(stop.begin(), stop.end(), token) != stop.end()) {
     event.token = -1;
@@ -218,8 +420,9 @@ void Generator::choose(Running& r, int64_t token, double log_probability,
   } else if (r.generated == r.request.max_tokens) {
     event.finish = FinishReason::length;
   }
+  if (event.finish == FinishReason::none && r.request.filter != nullptr) r.accept(token, mask_cost_);
   r.is_over = event.finish != FinishReason::none;
-  events.push_back(event);
+  events.push_back(std::move(event));
 }
 
 }  // namespace trireme::engine

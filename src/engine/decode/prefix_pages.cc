@@ -32,11 +32,11 @@ PrefixPages::Key PrefixPages::key(int32_t before, std::span<const int64_t> token
   return {before, {own.begin(), own.end()}};
 }
 
-const std::vector<int32_t>& PrefixPages::find(std::span<const int64_t> tokens) {
+const std::vector<int32_t>& PrefixPages::find(std::span<const int64_t> tokens, int32_t tree) {
   found_.clear();
   const size_t full = tokens.size() / static_cast<size_t>(pool_.layout().page_tokens);
   ++clock_;
-  for (int32_t before = -1; found_.size() < full; before = found_.back()) {
+  for (int32_t before = -1 - tree; found_.size() < full; before = found_.back()) {
     const auto at = nodes_.find(key(before, tokens, found_.size()));
     if (at == nodes_.end()) break;
     at->second.last_used = clock_;
@@ -46,10 +46,10 @@ const std::vector<int32_t>& PrefixPages::find(std::span<const int64_t> tokens) {
   return found_;
 }
 
-void PrefixPages::keep(std::span<const int64_t> tokens, std::span<const int32_t> pages) {
+void PrefixPages::keep(std::span<const int64_t> tokens, std::span<const int32_t> pages, int32_t tree) {
   const size_t full = std::min(tokens.size() / static_cast<size_t>(pool_.layout().page_tokens), pages.size());
   ++clock_;
-  int32_t before = -1;
+  int32_t before = -1 - tree;
   for (size_t i = 0; i < full; ++i) {
     const auto [at, is_new] = nodes_.try_emplace(key(before, tokens, i));
     Node& node = at->second;

@@ -11,11 +11,12 @@
 
 namespace trireme::engine {
 
-/// A tree of full pages: a page's content follows from its tokens and those of the pages before it. Holds
-/// each page once beside the sequences that do; what only the tree holds is given up when pages are short,
-/// least recently used first. Whoever holds a page holds those before it, so such pages can always be given
-/// up from the ends. What a change costs does not depend on how many pages are known, but for the logarithm
-/// of their number. One owner thread.
+/// Trees of full pages: a page's content follows from its tokens, those of the pages before it, and what its
+/// tree says: an adapter gives the same tokens other keys and values. Holds each page once beside the
+/// sequences that do; what only the tree holds is given up when pages are short, least recently used first.
+/// Whoever holds a page holds those before it, so such pages can always be given up from the ends. What a
+/// change costs does not depend on how many pages are known, but for the logarithm of their number. One owner
+/// thread.
 class PrefixPages : private KvPool::Watch {
  public:
   /// `pool` outlives it, and tells nobody else of its changes.
@@ -27,11 +28,12 @@ class PrefixPages : private KvPool::Watch {
   PrefixPages(const PrefixPages&) = delete;
   PrefixPages& operator=(const PrefixPages&) = delete;
 
-  /// Pages for the longest known beginning of `tokens`, whole pages only; none of them is taken yet.
-  const std::vector<int32_t>& find(std::span<const int64_t> tokens);
+  /// Pages for the longest known beginning of `tokens`, whole pages only; none of them is taken yet. `tree`:
+  /// 0 or above.
+  const std::vector<int32_t>& find(std::span<const int64_t> tokens, int32_t tree = 0);
   /// Remembers `pages`, which hold `tokens` from the beginning on and are full as far as tokens go. Where
   /// another page of the same beginning is known, that one stays, and what follows is not remembered.
-  void keep(std::span<const int64_t> tokens, std::span<const int32_t> pages);
+  void keep(std::span<const int64_t> tokens, std::span<const int32_t> pages, int32_t tree = 0);
   /// Gives up to `count` pages back to the pool; returns how many.
   int64_t give_up(int64_t count);
   /// How many could be given up.
@@ -39,7 +41,7 @@ class PrefixPages : private KvPool::Watch {
   int64_t pages() const { return static_cast<int64_t>(nodes_.size()); }
 
  private:
-  /// The place in the tree: the page before (-1: none) and this page's tokens.
+  /// The place in the tree: the page before (below 0: none, -1 of tree 0) and this page's tokens.
   struct Key {
     int32_t before;
     std::vector<int64_t> tokens;

@@ -2,6 +2,7 @@
 // as the CPU does, whichever order the events of the streams allow.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cmath>
 #include <cstdlib>
 
@@ -51,9 +52,13 @@ class EmulatedRankDevices : public RankDevices {
   }
 };
 
-ir::Graph gpt(bool with_loss) {
-  const std::vector<std::string> options{"vocabulary=32", "positions=8", "width=16",
-                                         "layers=4",      "heads=2",     "dropout=0.1"};
+ir::Graph gpt(bool with_loss, int vocabulary = 32) {
+  const std::vector<std::string> options{base::concat("vocabulary=", vocabulary),
+                                         "positions=8",
+                                         "width=16",
+                                         "layers=4",
+                                         "heads=2",
+                                         "dropout=0.1"};
   ir::Graph g = model::zoo::build("gpt2", options).graph;
   if (with_loss) model::add_loss(g);
   g.sort();
@@ -125,6 +130,38 @@ TEST_F(RankDevices, TrainingFollowsTheCpusLosses) {
       {"ring", {.pp = 2, .schedule = PipelineSchedule::interleaved, .chunks = 2}},
       {"all", {.dp = 2, .tp = 2, .pp = 2, .zero = 1}}};
   for (const auto& [what, strategy] : layouts) expect_near(want, train(graph, strategy, device_), what);
+}
+
+/// How often a rank's step with its scores split over two pads them from 500 to 512.
+int padded_parts(const ir::Graph& graph, const std::string& device) {
+  std::atomic<int> count{0};
+  comm::LocalWorld(2).run([&](comm::Communicator& comm) {
+    TrainOptions options;
+    options.threads = 1;
+    options.device = device;
+    options.strategy = {.tp = 2};
+    comm::Mesh mesh(comm, options.strategy.mesh());
+    options.mesh = &mesh;
+    TrainSession session(graph, options);
+    for (const compile::Step& step : session.programs({{2, 8}, {2, 8}}, 1)[0]->steps)
+      count += step.attrs.find("padded=12") != std::string::npos;
+  });
+  return count;
+}
+
+TEST_F(RankDevices, ScoresThatRanksSplitArePaddedPartByPart) {
+  const ir::Graph graph = gpt(true, 1000);
+  EXPECT_EQ(padded_parts(graph, device_), 4);  // the loss and its gradient on each rank
+  const std::vector<double> want = train(graph, {}, "cpu");
+  const std::vector<std::pair<const char*, Strategy>> layouts{
+      {"tensor", {.tp = 2}}, {"zero 3", {.dp = 2, .zero = 3}}, {"both", {.dp = 2, .tp = 2, .zero = 1}}};
+  for (const auto& [what, strategy] : layouts) expect_near(want, train(graph, strategy, device_), what);
+}
+
+TEST_F(RankDevices, AStageMayHoldNothingButTheTiedHead) {
+  const ir::Graph graph = gpt(true, 1000);  // so heavy a head that a stage has no layer beside it
+  expect_near(train(graph, {}, "cpu"), train(graph, {.pp = 2}, "cpu"), "stages");
+  expect_near(train(graph, {}, "cpu"), train(graph, {.pp = 2}, device_), "stages on devices");
 }
 
 TEST_F(EmulatedRankDevices, EveryOrderOfTheStreamsGivesTheSameBits) {

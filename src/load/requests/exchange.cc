@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "http/http2_client.h"
+#include "http/http2/http2_client.h"
 #include "http/parser.h"
 
 namespace trireme::load {

@@ -402,6 +402,8 @@ Payload make_payload(const LoadOptions& options) {
   base::require(options.text_file.empty() || !options.model.empty(), "--text-file needs --model");
   base::require(options.body.empty() || options.model.empty(), "--body and --model exclude each other");
   base::require(!options.text.completions || !options.model.empty(), "--completions needs --model");
+  base::require(options.text.lengths.empty() || (options.text.completions && options.trace.empty()),
+                "--lengths needs --completions, and goes without --trace, which has lengths of its own");
   std::string method = options.method;
   if (!options.model.empty()) {
     base::require(method.empty() || method == "POST", "--model requests are POST, not ", method);

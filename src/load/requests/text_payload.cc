@@ -13,8 +13,8 @@ namespace trireme::load {
 namespace {
 
 constexpr size_t kMostBytes = size_t{1} << 30;
-constexpr int64_t kPlainVariants = 2000;  // so many prompts before one comes again and is known
-constexpr size_t kTextBytes = 8000;       // of the text whose tokens prompts are made of
+constexpr size_t kPlainVariants = 2000;  // so many prompts before one comes again and is known
+constexpr size_t kTextBytes = 8000;      // of the text whose tokens prompts are made of
 
 /// Words of random letters: their tokens are pieces of words, as those of texts are.
 std::string words(uint64_t seed) {
@@ -32,11 +32,27 @@ struct TextModelFacts {
   int64_t max_length = 0;
 };
 
+/// What the server knows of the length of a text: beside the tokens (vLLM and this program), or among its
+/// properties (llama.cpp); else no bound.
+int64_t longest_text(const base::Json& tokens, const Payload& payload, const std::string& prefix) {
+  if (const base::Json* length = tokens.find("max_model_len")) return length->as_int();
+  try {
+    const base::Json properties = base::parse_json(
+        call(payload.target,
+             http::request_head("GET", prefix + "/props", payload.url.authority(), 0, payload.headers)));
+    const base::Json* settings = properties.find("default_generation_settings");
+    return settings == nullptr ? INT32_MAX : settings->get_or<int64_t>("n_ctx", INT32_MAX);
+  } catch (const base::Error&) {
+    return INT32_MAX;  // it has none, or they are not for everybody
+  }
+}
+
 TextModelFacts ask_model(const LoadOptions& options, const Payload& payload, const std::string& prefix) {
   const std::string text = options.text_file.empty()
                                ? words(static_cast<uint64_t>(options.seed))
                                : base::read_file(options.text_file).substr(0, kTextBytes);
-  base::Json body = base::Json::object({{"model", options.model}, {"prompt", text}});
+  // `prompt` is vLLM's word for it, `content` llama.cpp's.
+  base::Json body = base::Json::object({{"model", options.model}, {"prompt", text}, {"content", text}});
   body.set("add_special_tokens", false);
   http::HeaderList headers = payload.headers;
   headers.emplace_back("Content-Type", "application/json");
@@ -50,7 +66,7 @@ TextModelFacts ask_model(const LoadOptions& options, const Payload& payload, con
   } catch (const base::Error& e) {
     throw e.with("tokens of " + options.model);
   }
-  TextModelFacts facts{.max_length = answer.get_or<int64_t>("max_model_len", INT32_MAX)};
+  TextModelFacts facts{.max_length = longest_text(answer, payload, prefix)};
   std::set<int64_t> tokens;
   for (const base::Json& id : answer.at("tokens").as_array()) tokens.insert(id.as_int());
   facts.vocabulary.assign(tokens.begin(), tokens.end());
@@ -58,7 +74,27 @@ TextModelFacts ask_model(const LoadOptions& options, const Payload& payload, con
   return facts;
 }
 
-std::string completion_body(const LoadOptions& options, const std::vector<int64_t>& prompt, int64_t answer) {
+/// What all requests have beside prompt and length: their settings, and what --members says, as the end of an
+/// object.
+std::string settings_of(const LoadOptions& options) {
+  base::Json settings = base::Json::object({{"temperature", 0}, {"ignore_eos", true}});
+  if (options.stream) settings.set("stream", true);
+  if (options.text.members.empty()) return "," + settings.dump().substr(1);
+  try {
+    const base::Json more = base::parse_json(options.text.members);
+    for (const auto& [name, value] : more.as_object()) {
+      for (const char* own : {"model", "prompt", "max_tokens", "stream"})
+        base::require(name != own, "'", own, "' is the request's own");
+      settings.set(name, value);
+    }
+  } catch (const base::Error& e) {
+    throw e.with("--members");
+  }
+  return "," + settings.dump().substr(1);
+}
+
+std::string completion_body(const LoadOptions& options, const std::vector<int64_t>& prompt, int64_t answer,
+                            const std::string& settings) {
   std::string json = "{\"model\":";
   base::append_json(json, std::string_view(options.model));
   json += ",\"prompt\":[";
@@ -68,9 +104,7 @@ std::string completion_body(const LoadOptions& options, const std::vector<int64_
   }
   json += "],\"max_tokens\":";
   base::append_json(json, answer);
-  json += ",\"temperature\":0,\"ignore_eos\":true";
-  if (options.stream) json += ",\"stream\":true";
-  return json + "}";
+  return json + settings;
 }
 
 }  // namespace
@@ -82,10 +116,14 @@ std::vector<TextLengths> text_lengths(const LoadOptions& options, const std::vec
                     .answer = a.answer_length > 0 ? a.answer_length : options.text.answer_tokens,
                     .shared_blocks = a.blocks});
   }
-  if (!list.empty()) return list;
-  const int64_t count = options.requests > 0 ? std::min(options.requests, kPlainVariants) : kPlainVariants;
-  list.resize(static_cast<size_t>(count),
+  // A trace is sent once; lengths come again, with other prompts.
+  if (!list.empty() && options.text.lengths.empty()) return list;
+  const size_t given = list.size();
+  const size_t count =
+      options.requests > 0 ? std::min(static_cast<size_t>(options.requests), kPlainVariants) : kPlainVariants;
+  list.resize(std::max(given, count),
               {.prompt = options.text.prompt_tokens, .answer = options.text.answer_tokens});
+  for (size_t i = given; given > 0 && i < list.size(); ++i) list[i] = list[i - given];
   return list;
 }
 
@@ -110,14 +148,16 @@ void add_text_requests(const LoadOptions& options, Payload& payload) {
   std::string prefix = payload.url.target;
   while (!prefix.empty() && prefix.back() == '/') prefix.pop_back();
   const TextModelFacts model = ask_model(options, payload, prefix);
+  const std::string& recorded = options.trace.empty() ? options.text.lengths : options.trace;
   const std::vector<Arrival> arrivals =
-      options.trace.empty() ? std::vector<Arrival>() : parse_trace(base::read_file(options.trace));
+      recorded.empty() ? std::vector<Arrival>() : parse_trace(base::read_file(recorded));
   const auto seed = static_cast<uint64_t>(options.seed);
   const TextLengths shared{.prompt = options.text.shared_tokens};
   const std::vector<int64_t> beginning = draw_prompt(shared, model.vocabulary, seed, UINT64_MAX >> 1);
   payload.url.target = prefix + "/v1/completions";
   http::HeaderList headers = payload.headers;
   headers.emplace_back("Content-Type", "application/json");
+  const std::string settings = settings_of(options);
   size_t bytes = 0;
   uint64_t number = 0;
   for (TextLengths lengths : text_lengths(options, arrivals)) {
@@ -128,7 +168,7 @@ void add_text_requests(const LoadOptions& options, Payload& payload) {
     std::vector<int64_t> prompt = draw_prompt(lengths, model.vocabulary, seed, number++);
     if (arrivals.empty())
       std::copy_n(beginning.begin(), std::min(beginning.size(), prompt.size()), prompt.begin());
-    const std::string body = completion_body(options, prompt, lengths.answer);
+    const std::string body = completion_body(options, prompt, lengths.answer, settings);
     payload.requests.push_back(
         http::request_head("POST", payload.url.target, payload.url.authority(), body.size(), headers) + body);
     bytes += payload.requests.back().size();

@@ -21,7 +21,8 @@ struct TextLengths {
 /// Tokens of a block that Mooncake's traces name by a hash.
 inline constexpr int64_t kSharedBlock = 512;
 
-/// The requests of an arrival list, or of --prompt-tokens, --answer-tokens and --shared-tokens.
+/// The requests of an arrival list, once where it is that of --trace, again and again where it is that of
+/// --lengths; without one those of --prompt-tokens, --answer-tokens and --shared-tokens.
 std::vector<TextLengths> text_lengths(const LoadOptions& options, const std::vector<Arrival>& arrivals);
 
 /// A prompt of tokens from `vocabulary`: equal blocks have equal tokens, everything else is drawn by seed and

@@ -30,6 +30,21 @@ TEST(TextPayload, LengthsComeFromTheTraceWhereItHasThem) {
                base::Error);
 }
 
+TEST(TextPayload, LengthsOfAFileComeAgainWithOtherPrompts) {
+  LoadOptions options;
+  options.text.lengths = "lengths.jsonl";
+  options.requests = 5;
+  const std::vector<TextLengths> lengths =
+      text_lengths(options, parse_trace("{\"timestamp\":0,\"input_length\":30,\"output_length\":5}\n"
+                                        "{\"timestamp\":9,\"input_length\":70,\"output_length\":6}\n"));
+  ASSERT_EQ(lengths.size(), 5u);
+  for (size_t i = 0; i < lengths.size(); ++i) {
+    EXPECT_EQ(lengths[i].prompt, i % 2 == 0 ? 30 : 70);
+    EXPECT_EQ(lengths[i].answer, i % 2 == 0 ? 5 : 6);
+  }
+  EXPECT_NE(draw_prompt(lengths[0], kVocabulary, 1, 0), draw_prompt(lengths[2], kVocabulary, 1, 2));
+}
+
 TEST(TextPayload, PromptsHaveTheirLengthAndShareTheirBlocksAlone) {
   const std::vector<Arrival> trace = parse_trace(
       "{\"timestamp\":0,\"input_length\":1500,\"output_length\":5,\"hash_ids\":[4,9,2]}\n"

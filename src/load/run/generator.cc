@@ -99,8 +99,9 @@ struct Connection {
   std::unique_ptr<http::Socket> socket;
   State state = State::closed;
   std::unique_ptr<Exchange> exchange;
-  Send what;            // the request, its time and its query
-  size_t of_class = 0;  // of a mix
+  Send what;             // the request, its time and its query
+  bool is_used = false;  // it has carried an answer before
+  size_t of_class = 0;   // of a mix
   int64_t started_ns = 0, sent_ns = 0, first_ns = 0;
   int64_t first_part_ns = 0, last_part_ns = 0;
 };
@@ -185,7 +186,7 @@ Worker::Worker(const LoadPlan& plan, const Address& address, const Window& windo
       end_ns_(window.end_ns),
       quota_(plan.max_requests > 0 ? share_of(plan.max_requests, plan.threads, thread) : -1),
       arrivals_(plan, thread),
-      next_request_(static_cast<size_t>(thread) * 7919),
+      next_request_(plan.first_request + static_cast<size_t>(thread) * 7919),
       epoll_fd_(epoll_create1(EPOLL_CLOEXEC)),
       buffer_(size_t{256} << 10) {
   base::check(epoll_fd_ >= 0, "cannot create an epoll descriptor: errno ", errno);
@@ -338,6 +339,7 @@ void Worker::send_backlog() {
 
 size_t Worker::next_request() {
   const bool ordered = plan_.mix != nullptr && !plan_.mix->order.empty();
+  ++result.taken;
   const size_t at = next_request_++ % (ordered ? plan_.mix->order.size() : plan_.requests->size());
   return ordered ? plan_.mix->order[at] : at;
 }
@@ -354,7 +356,8 @@ void Worker::start(Connection& c, const Send& what) {
   c.started_ns = now_ns_;
   c.sent_ns = c.first_ns = c.first_part_ns = c.last_part_ns = 0;
   ++in_flight_;
-  if (c.socket == nullptr) {
+  c.is_used = c.socket != nullptr;
+  if (!c.is_used) {
     c.exchange->open();
     c.exchange->begin((*plan_.requests)[what.request]);
     connect(c);
@@ -461,7 +464,7 @@ void Worker::receive(Connection& c) {
         take(c, {buffer_.data(), static_cast<size_t>(n)});
       }
     } catch (const base::Error&) {
-      return fail(c, n == http::Socket::kEof ? "closed" : "malformed answer");
+      return n == http::Socket::kEof ? fail_broken(c) : fail(c, "malformed answer");
     }
     if (c.exchange->is_done()) return end(c);
     if (n == http::Socket::kEof) return fail(c, "closed");
@@ -562,7 +565,17 @@ void Worker::fail(Connection& c, const std::string& error_class, bool can_go_on)
   finish(c, can_go_on);
 }
 
+/// The connection is gone. A server may close one that it has answered on while the next request is on its
+/// way, and some do so without a word in the answer before. Such a request goes out again on a new
+/// connection, once, as HTTP's clients do it; its time counts from when it was due.
 void Worker::fail_broken(Connection& c) {
+  if (c.is_used && !c.exchange->has_begun() && plan_.target.protocol == Protocol::http) {
+    close(c);
+    c.is_used = false;
+    c.exchange->open();
+    c.exchange->begin((*plan_.requests)[c.what.request]);
+    return connect(c);
+  }
   const std::string distrust = c.socket->distrust();
   fail(c, distrust.empty() ? "closed" : "certificate: " + distrust);
 }

@@ -32,6 +32,7 @@ struct LoadPlan {
   int64_t connections = 1;   // open loop: most connections
   int threads = 1;
   uint64_t seed = 1;
+  size_t first_request = 0;                 // the turn begins with this one
   bool records = false;                     // every counted request goes into the result
   const std::atomic<bool>* stop = nullptr;  // once true, nothing more is sent and the result is what came
 };

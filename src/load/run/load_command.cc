@@ -137,6 +137,8 @@ class Measurement {
       m.result = run_load(plan_);
     }
     m.result.title = title;
+    // Prompts that were sent before are known to the server: the next run goes on behind them.
+    plan_.first_request += m.result.taken;
     m.slos = judge(slos_, m.result);
     m.server = server.until_now();
     return m;

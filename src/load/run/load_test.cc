@@ -1,7 +1,11 @@
 // The load generator against our own server: counts, schedules, stalls that must show, goals, payloads,
 // reports.
+#include <arpa/inet.h>
 #include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <cstring>
@@ -230,6 +234,88 @@ TEST(Load, SentencesBecomeBytesElements) {
   EXPECT_EQ(bodies[2].find("second"), std::string::npos);
   const std::string blob("\x0a\0\0\0first line\x0d\0\0\0second \"line\"", 4 + 10 + 4 + 13);
   EXPECT_TRUE(bodies[3].ends_with(blob));
+}
+
+TEST(Load, TextsFitWhatLlamaCppSays) {
+  std::vector<std::string> bodies;
+  http::Server server(local(), [&](http::Request&& request, http::Reply reply) {
+    if (request.path == "/tokenize") {
+      EXPECT_TRUE(base::parse_json(request.body.view()).find("content") != nullptr);
+      return reply.send(http::json_response(200, R"({"tokens":[4,5,6,7,8,9]})"));
+    }
+    if (request.path == "/props")
+      return reply.send(http::json_response(200, R"({"default_generation_settings":{"n_ctx":60}})"));
+    bodies.emplace_back(request.body.view());
+    reply.send(http::json_response(200, "{}"));
+  });
+  const Report report = run(server, {"--model", "m", "--completions", "--prompt-tokens", "200",
+                                     "--answer-tokens", "20", "--sweep", "1,2", "--requests", "10"});
+  ASSERT_EQ(report.runs.size(), 2u);
+  ASSERT_EQ(bodies.size(), 20u);
+  const base::Json first = base::parse_json(bodies[0]);
+  EXPECT_EQ(first.at("prompt").as_array().size(), 40u);
+  EXPECT_EQ(first.at("max_tokens").as_int(), 20);
+}
+
+/// Answers one request a connection and closes it a moment later, without having said so.
+class Closer {
+ public:
+  Closer() : listener_(::socket(AF_INET, SOCK_STREAM, 0)) {
+    sockaddr_in address{
+        .sin_family = AF_INET, .sin_port = 0, .sin_addr = {htonl(INADDR_LOOPBACK)}, .sin_zero = {}};
+    socklen_t bytes = sizeof address;
+    EXPECT_EQ(::bind(listener_, reinterpret_cast<sockaddr*>(&address), bytes), 0);
+    EXPECT_EQ(::listen(listener_, 64), 0);
+    EXPECT_EQ(::getsockname(listener_, reinterpret_cast<sockaddr*>(&address), &bytes), 0);
+    port_ = ntohs(address.sin_port);
+    thread_ = std::thread([this] {
+      for (int fd; (fd = ::accept(listener_, nullptr, nullptr)) >= 0; ::close(fd)) {
+        char buffer[4096];
+        if (::read(fd, buffer, sizeof buffer) <= 0) continue;
+        constexpr std::string_view kAnswer = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+        if (::write(fd, kAnswer.data(), kAnswer.size()) <= 0) continue;
+        ++answered_;
+        std::this_thread::sleep_for(2ms);  // the next request comes meanwhile
+      }
+    });
+  }
+  ~Closer() {
+    ::shutdown(listener_, SHUT_RDWR);
+    thread_.join();
+    ::close(listener_);
+  }
+  std::string url() const { return "http://127.0.0.1:" + std::to_string(port_) + "/"; }
+  int answered() const { return answered_; }
+
+ private:
+  int listener_, port_ = 0;
+  std::atomic<int> answered_{0};
+  std::thread thread_;
+};
+
+TEST(Load, ARequestOnAConnectionThatWasJustClosedGoesOutAgain) {
+  Closer server;
+  LoadOptions options;
+  const std::vector<std::string> words{server.url(), "--warmup", "0s", "--requests", "30"};
+  EXPECT_TRUE(base::OptionList(options).parse_flags(words));
+  const LoadResult r = measure(options, [](const std::string&) {}).runs.at(0).result;
+  EXPECT_EQ(r.succeeded, 30);
+  EXPECT_EQ(r.error_count(), 0);
+  EXPECT_EQ(server.answered(), 30) << "none was answered twice";
+}
+
+TEST(Load, ASecondRunGoesOnBehindTheFirst) {
+  std::vector<std::string> bodies;
+  http::Server server(local(), [&](http::Request&& request, http::Reply reply) {
+    if (request.path == "/tokenize")
+      return reply.send(http::json_response(200, R"({"tokens":[4,5,6,7,8,9],"max_model_len":99})"));
+    bodies.emplace_back(request.body.view());
+    reply.send(http::json_response(200, "{}"));
+  });
+  run(server, {"--model", "m", "--completions", "--sweep", "1,2", "--duration", "50ms"});
+  std::sort(bodies.begin(), bodies.end());
+  const size_t different = static_cast<size_t>(std::unique(bodies.begin(), bodies.end()) - bodies.begin());
+  EXPECT_EQ(different, std::min<size_t>(bodies.size(), 2000));  // so many prompts there are
 }
 
 TEST(Load, JsonTensorsOfEveryDatatype) {

@@ -108,11 +108,13 @@ Settled run_until_stable(const LoadPlan& plan, double share) {
     // The server is warm; what is left is opening the connections again.
     window.warmup_ns = std::min(plan.warmup_ns, plan.duration_ns / 10);
     ++window.seed;
+    window.first_request += windows.back().taken;
     if (windows.back().is_interrupted) break;
   }
   const size_t first = windows.size() - std::min(windows.size(), Stability::kWindows);
   Settled settled{.result = windows[first]};
   for (size_t i = first + 1; i < windows.size(); ++i) settled.result.append(windows[i]);
+  settled.result.taken = window.first_request - plan.first_request;
   settled.trials = static_cast<int64_t>(stability.trials());
   settled.is_stable = stability.stable();
   return settled;

@@ -90,7 +90,8 @@ class Converter {
     const std::string type = json_.get_or("model_type", "");
     name_ = architecture_of(type);
     form_ = hf::read_form(*row, json_);
-    auto params = std::make_unique<hf::CheckpointParams>(directory, form_.prefix, form_.weights);
+    auto params = std::make_unique<hf::CheckpointParams>(directory, form_.prefix, form_.weights,
+                                                         hf::StoredForms{.quantization = form_.quantization});
     reader_ = std::make_shared<const WeightReader>(WeightReader{std::move(params), form_.decoder, name_});
   }
 
@@ -184,8 +185,9 @@ class Converter {
     add("rope_freqs.weight", {static_cast<int64_t>(factors.size())}, [factors] { return factors; });
   }
 
-  void add(std::string name, Dims dims, std::function<std::vector<float>()> values) {
-    source_.tensors.push_back({std::move(name), std::move(dims), "f32", std::move(values), {}});
+  void add(std::string name, Dims dims, std::function<std::vector<float>()> values, std::string ours = {}) {
+    source_.tensors.push_back(
+        {std::move(name), std::move(dims), "f32", std::move(values), {}, std::move(ours)});
   }
 
   void write_tensors() {
@@ -195,9 +197,12 @@ class Converter {
     for (size_t i = 0; i < own.size(); ++i) {
       const auto& [name, dims] = named[i];
       if (name_ == "phi3" && joins(own, named, i)) continue;
-      add(name, dims, [reader = reader_, ours = own[i].first, name = name, dims = dims] {
-        return reader->values(ours, name, dims);
-      });
+      add(
+          name, dims,
+          [reader = reader_, ours = own[i].first, name = name, dims = dims] {
+            return reader->values(ours, name, dims);
+          },
+          own[i].first);
     }
   }
 
@@ -213,14 +218,17 @@ class Converter {
       for (size_t part = 1; part < count; ++part) dims[0] += named[i + part].second[0];
       std::vector<std::pair<std::string, Dims>> parts(own.begin() + static_cast<int64_t>(i),
                                                       own.begin() + static_cast<int64_t>(i + count));
-      add(name.substr(0, at) + whole + name.substr(at + std::strlen(first)), dims, [reader = reader_, parts] {
-        std::vector<float> all;
-        for (const auto& [ours, shape] : parts) {
-          const std::vector<float> values = reader->values(ours, "", shape);
-          all.insert(all.end(), values.begin(), values.end());
-        }
-        return all;
-      });
+      add(
+          name.substr(0, at) + whole + name.substr(at + std::strlen(first)), dims,
+          [reader = reader_, parts] {
+            std::vector<float> all;
+            for (const auto& [ours, shape] : parts) {
+              const std::vector<float> values = reader->values(ours, "", shape);
+              all.insert(all.end(), values.begin(), values.end());
+            }
+            return all;
+          },
+          own[i].first);
       return true;
     }
     return name.find(".attn_k.") != std::string::npos || name.find(".attn_v.") != std::string::npos ||

@@ -43,8 +43,8 @@ class GgufParams : public ParamSource {
  public:
   GgufParams(const GgufFile& file, const std::vector<JoinedTensor>& joined) : file_(file), joined_(joined) {}
 
-  Tensor get(const std::string& name, const Dims& dims, const Init& init) override {
-    StoredParam p = stored(name, dims, init);
+  Tensor get(const std::string& name, const Dims& dims, const Init&) override {
+    StoredParam p = read(name, dims, false);
     if (!p.format.empty())
       base::fail_unsupported("tensor '", name, "' in ", p.format,
                              ", which is used otherwise than as a matrix");
@@ -52,14 +52,19 @@ class GgufParams : public ParamSource {
   }
 
   StoredParam stored(const std::string& name, const Dims& dims, const Init&) override {
+    return read(name, dims, !name.starts_with("position_embd"));
+  }
+
+ private:
+  /// `keeps_halves`: matrices of 16-bit floats stay so.
+  StoredParam read(const std::string& name, const Dims& dims, bool keeps_halves) const {
     try {
-      return stored_part(part(name), dims);
+      return stored_part(part(name), dims, keeps_halves);
     } catch (const base::Error& e) {
       throw e.with(base::concat("tensor '", name, "'"));
     }
   }
 
- private:
   Part part(const std::string& name) const {
     for (const JoinedTensor& j : joined_) {
       int64_t row = 0;
@@ -89,7 +94,7 @@ class GgufParams : public ParamSource {
     return part;
   }
 
-  StoredParam stored_part(const Part& part, const Dims& dims) const {
+  StoredParam stored_part(const Part& part, const Dims& dims, bool keeps_halves) const {
     const GgufTensor& t = *part.tensor;
     base::require(part.dims == dims, "it is ", tensor::to_string(part.dims), ", the metadata wants ",
                   tensor::to_string(dims));
@@ -97,12 +102,28 @@ class GgufParams : public ParamSource {
     const std::span<const std::byte> bytes = t.bytes.subspan(
         static_cast<size_t>(part.begin * row), static_cast<size_t>((part.end - part.begin) * row));
     if (t.type->name == "f32") return {floats(bytes, dims), {}};
-    if (t.type->name == "f16" || t.type->name == "bf16") return {widened(part, bytes.data()), {}};
+    if (t.type->name == "f16" || t.type->name == "bf16") {
+      const bool is_kept = keeps_halves && is_kept_matrix(bytes, dims);
+      return is_kept ? halves(t.type->name, bytes, dims) : StoredParam{widened(part, bytes.data()), {}};
+    }
     const tensor::BlockFormat* format = tensor::find_block_format_by_gguf(static_cast<int>(t.type->id));
     if (format == nullptr) base::fail_unsupported("weights of type ", t.type->name);
     const int64_t row_bytes = t.type->row_bytes(dims.back());
     const int64_t rows = row_bytes == 0 ? 0 : static_cast<int64_t>(bytes.size()) / row_bytes;
     return {Tensor::view(DType::u8, {rows, row_bytes}, bytes, file_.owner()), std::string(format->name)};
+  }
+
+  /// Whether products read a matrix in 16 bits: whole runs of 32 weights, worth it, and where halves may lie.
+  static bool is_kept_matrix(std::span<const std::byte> bytes, const Dims& dims) {
+    constexpr int64_t kLeastKept = 4096;
+    return dims.size() >= 2 && dims.back() % 32 == 0 && tensor::element_count(dims) >= kLeastKept &&
+           reinterpret_cast<uintptr_t>(bytes.data()) % alignof(uint16_t) == 0;
+  }
+
+  StoredParam halves(std::string_view type, std::span<const std::byte> bytes, const Dims& dims) const {
+    const Dims rows{tensor::element_count(dims) / dims.back(), dims.back()};
+    const DType dtype = type == "f16" ? DType::f16 : DType::bf16;
+    return {.data = Tensor::view(dtype, rows, bytes, file_.owner()), .from = std::string(type)};
   }
 
   /// Where they lie, if that is a place for floats.

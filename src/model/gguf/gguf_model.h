@@ -11,10 +11,10 @@ namespace trireme::model::gguf {
 
 /// Loads a file of architecture llama (Llama, Mistral, Mixtral, SmolLM), qwen2, qwen3, qwen3moe, gemma2,
 /// gemma3, phi3, gpt2 or gptneox: the graph of zoo/decoder.h whose weights are named as the file's tensors.
-/// F32 tensors and tensors in blocks look into the mapped file, blocks behind the operator dequantize_blocks;
-/// F16 and BF16 ones become f32. `directory` of the model is the file itself, where its tokenizer lies.
-/// Throws unsupported for another architecture, option or element type, naming it; invalid_argument for
-/// tensors that do not fit.
+/// F32 tensors and tensors in blocks look into the mapped file, blocks behind the operator dequantize_blocks,
+/// matrices in F16 and BF16 behind dequantize_weights; vectors of those become f32. `directory` of the model
+/// is the file itself, where its tokenizer lies. Throws unsupported for another architecture, option or
+/// element type, naming it; invalid_argument for tensors that do not fit.
 Model load_gguf(const std::string& path);
 /// The same of an open file.
 Model load_gguf(const tensor::GgufFile& file);

@@ -67,7 +67,20 @@ std::vector<float> decoded(const GgufType& type, const char* bytes, int64_t elem
   return values;
 }
 
-std::string encoded(const GgufType& type, const std::vector<float>& values, base::ThreadPool& pool) {
+/// How much each error of a block counts: what its channel does, the more the larger the weight is beside its
+/// mates, as llama.cpp weighs them. `at`: the first weight's place in the matrix.
+void weigh(std::span<const float> block, const std::vector<float>& importance, int64_t at,
+           std::vector<float>& by) {
+  float squares = 0;
+  for (const float w : block) squares += w * w;
+  const float spread = 2 * squares / static_cast<float>(block.size());
+  const float* channels = importance.data() + at % static_cast<int64_t>(importance.size());
+  for (size_t i = 0; i < block.size(); ++i) by[i] = channels[i] * std::sqrt(spread + block[i] * block[i]);
+}
+
+/// `importance` [width] of the channels of a row, or null.
+std::string encoded(const GgufType& type, const std::vector<float>& values,
+                    const std::vector<float>* importance, base::ThreadPool& pool) {
   const auto elements = static_cast<int64_t>(values.size());
   std::string bytes(static_cast<size_t>(elements / type.elements * type.bytes), '\0');
   if (is_plain(type.name)) {
@@ -77,11 +90,22 @@ std::string encoded(const GgufType& type, const std::vector<float>& values, base
   const BlockFormat* format = tensor::find_block_format_by_gguf(static_cast<int>(type.id));
   if (format == nullptr || format->encode == nullptr) base::fail_unsupported("writing of type ", type.name);
   pool.for_range(elements / format->weights, 64, [&](int64_t begin, int64_t end) {
-    format->encode(values.data() + begin * format->weights, end - begin,
-                   reinterpret_cast<uint8_t*>(bytes.data()) + begin * format->bytes, nullptr);
+    const auto put = [&](int64_t first, int64_t count, const float* by) {
+      format->encode(values.data() + first * format->weights, count,
+                     reinterpret_cast<uint8_t*>(bytes.data()) + first * format->bytes, by);
+    };
+    if (importance == nullptr) return put(begin, end - begin, nullptr);
+    std::vector<float> by(static_cast<size_t>(format->weights));
+    for (int64_t block = begin; block < end; ++block) {
+      weigh({values.data() + block * format->weights, by.size()}, *importance, block * format->weights, by);
+      put(block, 1, by.data());
+    }
   });
   return bytes;
 }
+
+/// Formats whose encoders read importance.
+bool searches_scales(std::string_view format) { return format.ends_with("_k") || format == "iq4_nl"; }
 
 /// What is looked up by small numbers, or decides more than it weighs, stays as it is.
 bool is_kept(const SourceTensor& t) {
@@ -162,7 +186,8 @@ std::string QuantizeReport::text() const {
         line, sizeof(line), "%-32s %-16s %7s -> %-6s %12lld -> %12lld bytes  error %.5f, largest %.3g",
         t.name.substr(0, 60).c_str(), tensor::to_string(t.dims).c_str(), t.from.c_str(), t.to.c_str(),
         static_cast<long long>(t.bytes_before), static_cast<long long>(t.bytes_after), t.relative, t.largest);
-    text += line + (t.why.empty() ? "" : "  (" + t.why + ")") + "\n";
+    text += line + std::string(t.by_importance ? ", by importance" : "");
+    text += (t.why.empty() ? "" : "  (" + t.why + ")") + "\n";
   }
   std::snprintf(line, sizeof(line), "%zu tensors, %.1f MB -> %.1f MB\n", tensors.size(),
                 static_cast<double>(bytes_before()) / 1e6, static_cast<double>(bytes_after()) / 1e6);
@@ -170,7 +195,7 @@ std::string QuantizeReport::text() const {
 }
 
 QuantizeReport write_quantized(const GgufSource& source, const std::string& format, const std::string& path,
-                               base::ThreadPool& pool) {
+                               base::ThreadPool& pool, const Importance& importance) {
   const GgufType& wanted = tensor::gguf_type(format);
   base::require(is_plain(wanted.name) || tensor::find_block_format(wanted.name) != nullptr,
                 "no weights are written as ", format);
@@ -199,7 +224,11 @@ QuantizeReport write_quantized(const GgufSource& source, const std::string& form
       return std::string(reinterpret_cast<const char*>(t.bytes.data()), t.bytes.size());
     const std::vector<float> values = t.values();
     check_finite(t, values);
-    std::string bytes = encoded(*types[i], values, pool);
+    const auto known = importance.find(t.of_network.empty() ? t.name : t.of_network);
+    const bool fits =
+        known != importance.end() && static_cast<int64_t>(known->second.size()) == t.dims.back();
+    report.tensors[i].by_importance = fits && searches_scales(types[i]->name);
+    std::string bytes = encoded(*types[i], values, fits ? &known->second : nullptr, pool);
     measure(values, decoded(*types[i], bytes.data(), static_cast<int64_t>(values.size()), &pool),
             report.tensors[i]);
     return bytes;

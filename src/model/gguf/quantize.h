@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -19,6 +20,7 @@ struct SourceTensor {
   std::string stored_as;                       ///< "f32", "bf16", "q8_0"
   std::function<std::vector<float>()> values;  ///< row-major
   std::span<const std::byte> bytes;            ///< as it is stored; empty: only `values` gives it
+  std::string of_network = {};                 ///< the weight in the graph that has its input; empty: `name`
 };
 
 /// A model to write: metadata with the tokenizer, and tensors in the file's order.
@@ -40,9 +42,10 @@ struct QuantizedTensor {
   std::string name, from, to;
   tensor::Dims dims;
   int64_t bytes_before = 0, bytes_after = 0;
-  double relative = 0;  ///< |W - written| / |W|, by Frobenius norms
-  double largest = 0;   ///< largest difference of one weight
-  std::string why;      ///< why it is not in the format that was asked for; empty: it is
+  double relative = 0;         ///< |W - written| / |W|, by Frobenius norms
+  double largest = 0;          ///< largest difference of one weight
+  bool by_importance = false;  ///< channels counted by what they are like on texts
+  std::string why;             ///< why it is not in the format that was asked for; empty: it is
 };
 
 struct QuantizeReport {
@@ -53,12 +56,16 @@ struct QuantizeReport {
   std::string text() const;
 };
 
+/// How much each channel of a weight's input counts [width], by the weight's name in the graph.
+using Importance = std::map<std::string, std::vector<float>>;
+
 /// Writes `path` with every matrix in `format` ("q4_k", "q8_0", "bf16", "f32"). Vectors, routers and tables
 /// of positions stay in f32; the head, as llama.cpp has it, in q6_k where k-quants or 4 bits are asked for
 /// and its rows allow. Rows that are no whole blocks of the format get q8_0, else f16. Blocks that are in the
-/// format already are copied. Memory: one tensor as f32 and in its new form. Throws invalid_argument for an
-/// unknown format.
+/// format already are copied. Memory: one tensor as f32 and in its new form. `importance`: by which formats
+/// that search for their scales (q2_k to q6_k, iq4_nl) weigh errors. Throws invalid_argument for an unknown
+/// format.
 QuantizeReport write_quantized(const GgufSource& source, const std::string& format, const std::string& path,
-                               base::ThreadPool& pool);
+                               base::ThreadPool& pool, const Importance& importance = {});
 
 }  // namespace trireme::model::gguf

@@ -9,7 +9,9 @@
 
 #include "base/files/file.h"
 #include "base/text/json.h"
+#include "model/hf/stored_weights.h"
 #include "tensor/half.h"
+#include "tensor/small_float_math.h"
 
 namespace trireme::model::hf {
 namespace {
@@ -20,6 +22,7 @@ using tensor::Tensor;
 
 constexpr const char* kWhole = "model.safetensors";
 constexpr const char* kIndex = "model.safetensors.index.json";
+constexpr int64_t kLeastKept = 4096;  // elements of a matrix worth keeping in 16 bits
 
 /// `text` with the first `from` replaced; empty if there is none.
 std::string replaced(const std::string& text, std::string_view from, std::string_view to) {
@@ -37,20 +40,6 @@ std::string old_norm_name(const std::string& name) {
 
 int64_t rows_of(const Joined& j) { return std::accumulate(j.rows.begin(), j.rows.end(), int64_t{0}); }
 
-/// Part i of a joined weight.
-Tensor part_of(const Tensor& whole, const Joined& j, size_t i) {
-  base::require(whole.rank() > 0 && whole.dims()[0] == rows_of(j), "tensor '", j.name, "' is ",
-                whole.type().to_string(), ", the config wants ", rows_of(j), " rows");
-  int64_t before = 0;  // rows of earlier parts, of one head
-  for (size_t p = 0; p < i; ++p) before += j.rows[p] / j.heads;
-  const int64_t step = rows_of(j) / j.heads, own = j.rows[i] / j.heads;
-  if (j.heads == 1) return whole.rows(before, before + own);
-  std::vector<Tensor> rows;
-  for (int64_t h = 0; h < j.heads; ++h)
-    rows.push_back(whole.rows(h * step + before, h * step + before + own));
-  return stack_rows(rows);
-}
-
 /// The joined weight of its parts.
 Tensor join_parts(const std::vector<Tensor>& parts, const Joined& j) {
   std::vector<Tensor> rows;
@@ -64,6 +53,19 @@ Tensor join_parts(const std::vector<Tensor>& parts, const Joined& j) {
 }
 
 }  // namespace
+
+Tensor part_of(const Tensor& whole, const Joined& j, size_t i) {
+  base::require(whole.rank() > 0 && whole.dims()[0] == rows_of(j), "tensor '", j.name, "' is ",
+                whole.type().to_string(), ", the config wants ", rows_of(j), " rows");
+  int64_t before = 0;  // rows of earlier parts, of one head
+  for (size_t p = 0; p < i; ++p) before += j.rows[p] / j.heads;
+  const int64_t step = rows_of(j) / j.heads, own = j.rows[i] / j.heads;
+  if (j.heads == 1) return whole.rows(before, before + own);
+  std::vector<Tensor> rows;
+  for (int64_t h = 0; h < j.heads; ++h)
+    rows.push_back(whole.rows(h * step + before, h * step + before + own));
+  return stack_rows(rows);
+}
 
 NamedTensors to_checkpoint(const NamedTensors& weights, const WeightMap& map) {
   std::unordered_map<std::string_view, const Tensor*> by_name;
@@ -108,19 +110,24 @@ const std::vector<Stacked>& stacked_weights() {
   return list;
 }
 
-CheckpointParams::CheckpointParams(const std::string& directory, std::string prefix, WeightMap map)
-    : prefix_(std::move(prefix)), map_(std::move(map)) {
+std::vector<Safetensors> open_checkpoint(const std::string& directory) {
   const fs::path root(directory);
+  std::vector<Safetensors> files;
   if (base::file_exists((root / kWhole).string())) {
-    files_.push_back(Safetensors::open((root / kWhole).string()));
-    return;
+    files.push_back(Safetensors::open((root / kWhole).string()));
+    return files;
   }
   const base::Json index = base::parse_json(base::read_file((root / kIndex).string()));
   std::set<std::string> names;
   for (const base::JsonMember& member : index.at("weight_map").as_object())
     names.insert(member.value.as_string());
-  for (const std::string& name : names) files_.push_back(Safetensors::open(base::safe_join(directory, name)));
+  for (const std::string& name : names) files.push_back(Safetensors::open(base::safe_join(directory, name)));
+  return files;
 }
+
+CheckpointParams::CheckpointParams(const std::string& directory, std::string prefix, WeightMap map,
+                                   StoredForms forms)
+    : files_(open_checkpoint(directory)), prefix_(std::move(prefix)), map_(std::move(map)), forms_(forms) {}
 
 const Tensor* CheckpointParams::find_exact(const std::string& name) const {
   for (const Safetensors& file : files_) {
@@ -141,38 +148,102 @@ const Tensor* CheckpointParams::find(const std::string& name) const {
 Tensor CheckpointParams::need(const std::string& name) const {
   const Tensor* t = find(name);
   if (t == nullptr) base::fail(base::ErrorCode::not_found, "the checkpoint has no tensor '", name, "'");
-  return to_f32(*t);
+  Tensor wide = to_f32(*t);
+  if (wide.raw() != t->raw()) release(*t);
+  return wide;
 }
 
-Tensor CheckpointParams::mapped(const std::string& name) const {
+void CheckpointParams::release(const Tensor& read) const {
+  for (const Safetensors& file : files_)
+    file.file()->release_pages({read.raw(), static_cast<size_t>(read.bytes())});
+}
+
+std::vector<std::shared_ptr<const base::MappedFile>> CheckpointParams::files() const {
+  std::vector<std::shared_ptr<const base::MappedFile>> mapped;
+  for (const Safetensors& file : files_) mapped.push_back(file.file());
+  return mapped;
+}
+
+const StoredParam& CheckpointParams::stored_whole(const std::string& name, int64_t k) {
+  if (last_.first == name) return last_.second;
+  StoredParam made;
+  constexpr std::string_view kWeight = ".weight";
+  if (name.ends_with(kWeight)) {
+    const auto by_name = [this](const std::string& wanted) { return find(wanted); };
+    const std::string stem = name.substr(0, name.size() - kWeight.size());
+    made = stored_weight(by_name, forms_.quantization, stem, k);
+    for (const char* codes : {".qweight", ".weight_packed"}) {
+      if (const Tensor* t = made.data.defined() ? find(stem + codes) : nullptr) release(*t);
+    }
+  }
+  const Tensor* t = made.data.defined() ? nullptr : find(name);
+  const bool is_half = t != nullptr && (t->dtype() == DType::bf16 || t->dtype() == DType::f16);
+  if (is_half && forms_.keeps_halves && t->rank() == 2 && k % 32 == 0 && t->elements() >= kLeastKept) {
+    made = {.data = *t, .from = base::concat(tensor::name_of(t->dtype()))};
+  } else if (!made.data.defined()) {
+    made = {.data = need(name)};
+  }
+  last_ = {name, std::move(made)};
+  return last_.second;
+}
+
+StoredParam CheckpointParams::stacked(const Numbered& n, const std::string& name, int64_t k) {
+  std::vector<StoredParam> each;
+  for (int64_t i = 0; i < n.count; ++i)
+    each.push_back(stored_whole(replaced(name, n.name, base::concat(n.first, i, n.last)), k));
+  const auto join = [&](Tensor StoredParam::*member) {
+    std::vector<Tensor> parts;
+    for (const StoredParam& p : each) parts.push_back(p.*member);
+    const Tensor& first = parts[0];
+    for (const Tensor& t : parts) {
+      base::require(t.defined() == first.defined() && t.dtype() == first.dtype() &&
+                        t.dims() == first.dims() && t.rank() == first.rank(),
+                    "of the tensors of '", name, "' one is ", t.type().to_string(), ", another ",
+                    first.type().to_string());
+    }
+    return first.defined() ? stack_rows(parts) : Tensor();
+  };
+  // Zero points of some experts only: those of the others are the middle.
+  const bool has_zeros =
+      std::any_of(each.begin(), each.end(), [](const StoredParam& p) { return p.zero.defined(); });
+  for (StoredParam& p : each) {
+    base::require(p.bits == each[0].bits && p.group == each[0].group, "experts of '", name,
+                  "' are stored in several ways");
+    if (p.order.defined())
+      base::fail_unsupported("experts '", name, "' whose columns are stored in an order of their own");
+    if (!has_zeros || p.zero.defined()) continue;
+    p.zero = Tensor::zeros(DType::i8, p.scale.dims());
+    std::fill_n(p.zero.mutable_data<int8_t>().data(), p.zero.elements(), p.bits == 8 ? int8_t{0} : int8_t{8});
+  }
+  StoredParam all{.bits = each[0].bits, .group = each[0].group, .from = each[0].from};
+  all.data = join(&StoredParam::data);
+  all.scale = join(&StoredParam::scale);
+  all.zero = join(&StoredParam::zero);
+  return all;
+}
+
+StoredParam CheckpointParams::stored_mapped(const std::string& name, int64_t k) {
   for (const Joined& j : map_.joined) {
     for (size_t i = 0; i < j.parts.size(); ++i) {
       const std::string whole = replaced(name, j.parts[i], j.name);
-      if (!whole.empty()) return part_of(need(whole), j, i);
+      if (whole.empty()) continue;
+      StoredParam part = stored_whole(whole, k);
+      for (Tensor* t : {&part.data, &part.scale, &part.zero}) {
+        if (t->defined()) *t = part_of(*t, j, i);
+      }
+      return part;
     }
   }
   for (const Numbered& n : map_.numbered) {
-    const size_t at = name.find(n.name);
-    if (at == std::string::npos) continue;
-    std::vector<Tensor> parts;
-    for (int64_t i = 0; i < n.count; ++i)
-      parts.push_back(need(replaced(name, n.name, base::concat(n.first, i, n.last))));
-    for (const Tensor& t : parts) {
-      base::require(t.dims() == parts[0].dims() && t.rank() > 0, "of the tensors of '", name, "' one is ",
-                    t.type().to_string(), ", another ", parts[0].type().to_string());
-    }
-    tensor::Dims dims = parts[0].dims();
-    dims.insert(dims.begin(), n.count);
-    return stack_rows(parts).reshaped(std::move(dims));
+    if (name.find(n.name) != std::string::npos) return stacked(n, name, k);
   }
-  return {};
+  return stored_whole(name, k);
 }
 
-Tensor CheckpointParams::get(const std::string& name, const tensor::Dims& dims, const Init&) {
-  const auto check = [&](const Tensor& t) {
-    base::require(t.dims() == dims, "tensor '", name, "' is ", t.type().to_string(), ", the config wants ",
-                  tensor::to_string(dims));
-    return t;
+StoredParam CheckpointParams::stored(const std::string& name, const tensor::Dims& dims, const Init&) {
+  const auto check = [&](const Tensor& t, const tensor::Dims& wanted) {
+    base::require(t.dims() == wanted, "tensor '", name, "' is ", t.type().to_string(), ", the config wants ",
+                  tensor::to_string(wanted));
   };
   for (const Stacked& s : stacked_weights()) {
     if (replaced(name, s.name, "").empty() || has(name)) continue;
@@ -184,23 +255,42 @@ Tensor CheckpointParams::get(const std::string& name, const tensor::Dims& dims, 
                     "a part of tensor '", name, "' is ", part.type().to_string(),
                     ", the config wants rows of ", tensor::to_string(dims));
     }
-    return check(stack_rows(parts));
+    StoredParam all{.data = stack_rows(parts)};
+    check(all.data, dims);
+    return all;
   }
-  if (const Tensor t = mapped(name); t.defined()) return check(t);
-  return check(need(name));
+  const int64_t k = dims.empty() ? 0 : dims.back();
+  StoredParam found = stored_mapped(name, k);
+  if (found.is_plain()) {
+    if (found.data.elements() == tensor::element_count(dims) && found.data.rank() + 1 == dims.size())
+      found.data = found.data.reshaped(dims);
+    check(found.data, dims);
+    return found;
+  }
+  const int64_t width = found.data.dtype() == DType::u8 ? k * found.bits / 8 : k;
+  check(found.data, {k == 0 ? 0 : tensor::element_count(dims) / k, width});
+  return found;
+}
+
+Tensor CheckpointParams::get(const std::string& name, const tensor::Dims& dims, const Init& init) {
+  const StoredParam found = stored(name, dims, init);
+  return found.is_plain() ? found.data : floats_of(found).reshaped(dims);
 }
 
 Tensor to_f32(const Tensor& t) {
   if (t.dtype() == DType::f32) return t;
-  if (t.dtype() != DType::f16 && t.dtype() != DType::bf16) {
+  const bool is_half = t.dtype() == DType::f16, is_power = t.dtype() == DType::f8e8m0;
+  if (!is_half && !is_power && t.dtype() != DType::bf16)
     base::fail_unsupported("weights of type ", tensor::name_of(t.dtype()));
-  }
   Tensor out = Tensor::empty(DType::f32, t.dims());
   const auto* bits = reinterpret_cast<const uint16_t*>(t.raw());
   auto values = out.mutable_data<float>();
-  const bool is_half = t.dtype() == DType::f16;
   for (size_t i = 0; i < values.size(); ++i) {
-    values[i] = is_half ? tensor::f16_bits_to_f32(bits[i]) : tensor::bf16_bits_to_f32(bits[i]);
+    if (is_power) {
+      values[i] = tensor::decode_small_float(t.dtype(), std::to_integer<uint8_t>(t.raw()[i]));
+    } else {
+      values[i] = is_half ? tensor::f16_bits_to_f32(bits[i]) : tensor::bf16_bits_to_f32(bits[i]);
+    }
   }
   return out;
 }

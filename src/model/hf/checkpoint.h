@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/text/json.h"
+#include "model/hf/quantization.h"
 #include "model/params.h"
 #include "model/safetensors.h"
 
@@ -40,37 +41,61 @@ struct WeightMap {
   std::vector<Numbered> numbered;
 };
 
+/// Part i of a joined weight, whose rows are those of all parts. Throws invalid_argument for others.
+tensor::Tensor part_of(const tensor::Tensor& whole, const Joined& joined, size_t i);
+
 /// Weights under our names -> those of a checkpoint. Throws not_found where one of joined parts is missing.
 NamedTensors to_checkpoint(const NamedTensors& weights, const WeightMap& map);
 
+/// Which weights stored() gives otherwise than in f32.
+struct StoredForms {
+  Quantization quantization = {};  ///< of the checkpoint
+  bool keeps_halves = false;       ///< matrices of 16-bit floats stay so
+};
+
 /// Reads model.safetensors, or the shards that model.safetensors.index.json lists. Tensors view the files;
-/// 16-bit ones become f32.
+/// get() gives f32 of whatever is stored.
 class CheckpointParams : public ParamSource {
  public:
   /// `prefix` ("bert."): what names may have in front in the checkpoint or lack there.
-  CheckpointParams(const std::string& directory, std::string prefix, WeightMap map = {});
+  CheckpointParams(const std::string& directory, std::string prefix, WeightMap map = {},
+                   StoredForms forms = {});
   tensor::Tensor get(const std::string& name, const tensor::Dims& dims, const Init& init) override;
+  StoredParam stored(const std::string& name, const tensor::Dims& dims, const Init& init) override;
   /// True if the checkpoint has the weight under one of its names.
   bool has(const std::string& name) const { return find(name) != nullptr; }
   /// The weight as f32, whatever its extents. Throws not_found.
   tensor::Tensor need(const std::string& name) const;
+  /// The files, whose pages can be given back.
+  std::vector<std::shared_ptr<const base::MappedFile>> files() const;
 
  private:
   const tensor::Tensor* find(const std::string& name) const;
   const tensor::Tensor* find_exact(const std::string& name) const;
-  /// The weight as the map makes it of the checkpoint's; undefined if the map does not name it.
-  tensor::Tensor mapped(const std::string& name) const;
+  /// One of the checkpoint's weights, of rows of `k`, as it is stored.
+  const StoredParam& stored_whole(const std::string& name, int64_t k);
+  /// Ours as the map makes it of the checkpoint's.
+  StoredParam stored_mapped(const std::string& name, int64_t k);
+  StoredParam stacked(const Numbered& numbered, const std::string& name, int64_t k);
+  /// Gives back the pages of a file's tensor that has another form in memory now.
+  void release(const tensor::Tensor& read) const;
 
   std::vector<Safetensors> files_;
   std::string prefix_;
   WeightMap map_;
+  StoredForms forms_;
+  std::pair<std::string, StoredParam>
+      last_;  ///< the last whole weight: parts of joined ones follow each other
 };
 
-/// f16 and bf16 -> f32; f32 stays where it is. Throws unsupported for another type.
+/// f16, bf16 and f8e8m0 -> f32; f32 stays where it is. Throws unsupported for another type.
 tensor::Tensor to_f32(const tensor::Tensor& t);
 
 /// Rows of equal length one under the other.
 tensor::Tensor stack_rows(const std::vector<tensor::Tensor>& parts);
+
+/// The files of a checkpoint: model.safetensors, or the shards that its index lists. Throws not_found.
+std::vector<Safetensors> open_checkpoint(const std::string& directory);
 
 /// True if the directory holds model.safetensors or its index.
 bool has_checkpoint(const std::string& directory);

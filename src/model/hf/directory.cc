@@ -36,22 +36,13 @@ constexpr const char* kCompanions[] = {"tokenizer.json",
                                        "tokenizer.model",
                                        "added_tokens.json",
                                        "special_tokens_map.json",
+                                       "chat_template.jinja",
+                                       "chat_template.json",
                                        "modules.json",
                                        "sentence_bert_config.json",
                                        "config_sentence_transformers.json",
                                        "1_Pooling/config.json",
                                        "generation_config.json"};
-
-void copy_companions(const std::string& from, const std::string& to) {
-  std::error_code none;  // directories that do not exist are unequal
-  if (from.empty() || fs::equivalent(from, to, none)) return;
-  for (const char* name : kCompanions) {
-    const fs::path source = fs::path(from) / name, target = fs::path(to) / name;
-    if (!base::file_exists(source.string())) continue;
-    fs::create_directories(target.parent_path());
-    base::write_file_atomic(target.string(), base::read_file(source.string()));
-  }
-}
 
 /// Splits a stacked weight into equal runs of rows under the names of Transformers; others stay whole.
 void append_weight(NamedTensors& out, const std::string& name, const Tensor& t) {
@@ -117,6 +108,11 @@ void save_directory(const Model& model, const NamedTensors& weights, const std::
   if (!model.config.is_object() || !model.config.contains("model_type")) {
     base::fail_unsupported("Transformers has no network like '", model.name, "'; export it as ONNX");
   }
+  for (const ir::Node& node : model.graph.nodes()) {
+    if (node.op != nullptr && node.op_name() == "dequantize_weights")
+      base::fail_unsupported("export of stored weights, as '", model.graph.value(node.in[0]).name,
+                             "' is; `trireme quantize` writes such directories");
+  }
   std::unordered_map<std::string_view, const Tensor*> by_name;
   for (const auto& [name, t] : weights) by_name[name] = &t;
   NamedTensors out;
@@ -143,6 +139,17 @@ void save_directory(const Model& model, const std::string& directory, const Save
     if (v.kind == ir::ValueKind::param) weights.emplace_back(v.name, v.data);
   }
   save_directory(model, weights, directory, options);
+}
+
+void copy_companions(const std::string& from, const std::string& to) {
+  std::error_code none;  // directories that do not exist are unequal
+  if (from.empty() || fs::equivalent(from, to, none)) return;
+  for (const char* name : kCompanions) {
+    const fs::path source = fs::path(from) / name, target = fs::path(to) / name;
+    if (!base::file_exists(source.string())) continue;
+    fs::create_directories(target.parent_path());
+    base::write_file_atomic(target.string(), base::read_file(source.string()));
+  }
 }
 
 base::Json read_config_json(const std::string& directory) {

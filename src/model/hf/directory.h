@@ -27,6 +27,9 @@ void save_directory(const Model& model, const NamedTensors& weights, const std::
 /// The same with the weights inside the graph.
 void save_directory(const Model& model, const std::string& directory, const SaveOptions& options = {});
 
+/// Copies files of a tokenizer and of sentence-transformers, as far as `from` has them.
+void copy_companions(const std::string& from, const std::string& to);
+
 /// config.json of a directory. Throws not_found or invalid_argument.
 base::Json read_config_json(const std::string& directory);
 /// The first of "architectures"; "" if there is none.

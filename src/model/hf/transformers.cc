@@ -53,9 +53,11 @@ Model load_decoder(const std::string& directory) {
   base::check(row != nullptr, "no form of a decoder for '", directory, "'");
   const Form form = read_form(*row, json);
   zoo::check_tables(form.decoder);
-  CheckpointParams params(directory, form.prefix, form.weights);
+  CheckpointParams params(directory, form.prefix, form.weights,
+                          {.quantization = form.quantization, .keeps_halves = true});
   Model model = zoo::decoder(form.decoder, params);
   set_origin(model, directory, json);
+  model.files = params.files();
   return model;
 }
 

@@ -60,6 +60,7 @@ ir::CutRule attention_bsnd_grad_cut(const ir::NodeView& n) {
     CutNotation notation(n);
     notation.in(0, q).in(1, k).in(2, k).in(3, q).in(4, {'b', c.query_heads, c.queries}).in(5, q);
     notation.out(0, q).out(1, k).out(2, k);
+    if (n.out.size() > 3) notation.out(3, {'b', c.query_heads, c.queries, '.'});
     name_mask(notation, n, 6, c);
     ir::CutRule r{.notation = notation.text(), .linear = {1u << 5}};
     if (c.queries != '.') r.sums += c.queries;
@@ -87,6 +88,7 @@ ir::CutRule packed(const ir::NodeView& n, CutNotation& notation, bool is_backwar
   notation.in(0, qkv);
   if (is_backward) {
     notation.in(1, qkv).in(2, lse).in(3, qkv).out(0, qkv);
+    if (n.out.size() > 1) notation.out(1, {'b', h, '.', '.'});
   } else {
     notation.out(0, qkv).out(1, lse);
   }

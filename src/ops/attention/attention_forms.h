@@ -11,6 +11,9 @@ ir::OpSchema attention_bsnd_schema();
 ir::OpSchema attention_qkv_schema();
 ir::OpSchema attention_bsnd_grad_schema();
 ir::OpSchema attention_qkv_grad_schema();
+/// They with one more result: the gradient of the scores, which is that of a mask before it was broadcast.
+ir::OpSchema attention_bsnd_mask_grad_schema();
+ir::OpSchema attention_qkv_mask_grad_schema();
 
 /// Gradients of the two forms: y and its log-sum-exp are kept, probabilities are computed again.
 ir::GradFn attention_bsnd_gradient();

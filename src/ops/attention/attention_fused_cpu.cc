@@ -152,6 +152,9 @@ ir::BoundKernel bind_fused_grad(const AttentionGradPlan& g, const ir::KernelInit
   const cpu::Attention call = call_of(p);
   const MaskPlan mask = plan_mask(p, init.node);
   const int64_t mask_bytes = mask.converts ? align_up(mask.elements * 4) : 0;
+  // Behind those of the operands: the gradient of the scores, where the mask is trained.
+  const size_t scores = g.result[2] + 1;
+  const bool gives_scores = init.node.out.size() > scores;
   auto run = [=](const ir::RunArgs& args) {
     const auto result = [&](size_t i, const HeadStrides& at) {
       return cpu::AttentionResult{out_ptr<float>(args, g.result[i]) + p.offset[i], at.batch, at.seq, at.head};
@@ -162,7 +165,8 @@ ir::BoundKernel bind_fused_grad(const AttentionGradPlan& g, const ir::KernelInit
                               in_ptr<float>(args, g.dy),
                               result(0, p.q),
                               result(1, p.k),
-                              result(2, p.v)};
+                              result(2, p.v),
+                              gives_scores ? out_ptr<float>(args, scores) : nullptr};
     set_operands(launch.forward, p, mask, args);
     cpu::attention_grad(launch, static_cast<std::byte*>(args.workspace) + mask_bytes,
                         cpu::pool_of(args.stream));

@@ -146,4 +146,11 @@ std::vector<ir::Kernel> attention_qkv_grad_cpu_kernels() {
   return faster({fused_attention_qkv_grad_kernel()}, {plain, via_f32(plain)});
 }
 
+std::vector<ir::Kernel> attention_bsnd_mask_grad_cpu_kernels() {
+  return faster({fused_attention_bsnd_grad_kernel()}, {});
+}
+std::vector<ir::Kernel> attention_qkv_mask_grad_cpu_kernels() {
+  return faster({fused_attention_qkv_grad_kernel()}, {});
+}
+
 }  // namespace trireme::ops

@@ -142,6 +142,12 @@ TEST(AttentionGradient, FusedMatchesReference) {
     ASSERT_EQ(backward.size(), 2u);
     for (size_t i : {0, 1, 2})
       tests::expect_close(backward[0].out[i], backward[1].out[i].to_doubles(), 1e-3, 1e-4, "backward");
+    if (!c.masked) continue;
+    const auto with_mask = tests::run_kernels("attention_bsnd_mask_grad", attrs, in, 4);
+    ASSERT_EQ(with_mask.size(), 1u);
+    const auto expanded = tests::run_expanded("attention_bsnd_mask_grad", attrs, in, 4);
+    for (size_t i : {0, 1, 2, 3})
+      tests::expect_close(with_mask[0].out[i], expanded[i].to_doubles(), 1e-3, 1e-4, "trained mask");
   }
 }
 
@@ -159,6 +165,13 @@ TEST(AttentionGradient, PackedFormsHaveTheSameKernels) {
       tests::run_kernels("attention_qkv_grad", attrs, {qkv, forward[1].out[0], forward[1].out[1], dy});
   ASSERT_EQ(backward.size(), 2u);
   tests::expect_close(backward[0].out[0], backward[1].out[0].to_doubles(), 1e-3, 1e-4, "backward");
+  const Tensor mask = tests::random_tensor({1, 4, 75, 75}, 3);
+  const std::vector<Tensor> in{qkv, forward[1].out[0], forward[1].out[1], dy, mask};
+  const auto with_mask = tests::run_kernels("attention_qkv_mask_grad", attrs, in, 2);
+  ASSERT_EQ(with_mask.size(), 1u);
+  const auto expanded = tests::run_expanded("attention_qkv_mask_grad", attrs, in, 2);
+  for (size_t i : {0, 1})
+    tests::expect_close(with_mask[0].out[i], expanded[i].to_doubles(), 1e-3, 1e-4, "trained mask");
 }
 
 TEST(AttentionGradient, SameBitsForEveryTeam) {

@@ -12,6 +12,8 @@ std::vector<ir::Kernel> attention_bsnd_cpu_kernels();
 std::vector<ir::Kernel> attention_qkv_cpu_kernels();
 std::vector<ir::Kernel> attention_bsnd_grad_cpu_kernels();
 std::vector<ir::Kernel> attention_qkv_grad_cpu_kernels();
+std::vector<ir::Kernel> attention_bsnd_mask_grad_cpu_kernels();
+std::vector<ir::Kernel> attention_qkv_mask_grad_cpu_kernels();
 std::vector<ir::Kernel> rotary_embedding_cpu_kernels();
 
 /// f32 kernels on the fused block-wise attention of the CPU toolkit.

@@ -154,6 +154,8 @@ std::vector<ir::OpDef> attentions_ops() {
           {attention_qkv_schema(), attention_qkv_cpu_kernels()},
           {attention_bsnd_grad_schema(), attention_bsnd_grad_cpu_kernels()},
           {attention_qkv_grad_schema(), attention_qkv_grad_cpu_kernels()},
+          {attention_bsnd_mask_grad_schema(), attention_bsnd_mask_grad_cpu_kernels()},
+          {attention_qkv_mask_grad_schema(), attention_qkv_mask_grad_cpu_kernels()},
           {rotary_embedding(), rotary_embedding_cpu_kernels()}};
 }
 

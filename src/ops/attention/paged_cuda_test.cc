@@ -1,4 +1,5 @@
 // Kernels of paged attention for GPUs against the CPU's.
+#include "backend/cuda/attention/paged_view.h"
 #include "tests/paged_cases.h"
 #include "tests/run_on_device.h"
 
@@ -50,6 +51,96 @@ TEST(PagedCuda, AppendsAsOnCpu) {
                             .relative = 0,
                             .absolute = 0});
     }
+  }
+}
+
+/// The operands of decode_attention of a case: its queries, new keys and values for places of the pages, and
+/// angles that rotate `rotated` channels, if any do.
+std::vector<Tensor> decode_operands(const Case& c, int64_t rotated, DType angles) {
+  const std::vector<Tensor> list = make(c, std::vector<int>(c.lengths.size(), 3)).list();
+  const int64_t rows = list[0].dims()[1], capacity = 40;
+  std::vector<int32_t> slots;
+  std::vector<int64_t> positions;
+  const auto page = [&](size_t s, int token) {
+    return list[3].data<int32_t>()[s * static_cast<size_t>(list[3].dims()[1]) +
+                                   static_cast<size_t>(token / c.page_tokens)];
+  };
+  for (size_t s = 0; s < c.lengths.size(); ++s) {
+    for (int token = c.lengths[s] - c.fresh[s]; token < c.lengths[s]; ++token) {
+      const auto in_page = static_cast<int32_t>(token % c.page_tokens);
+      slots.push_back(page(s, token) * static_cast<int32_t>(c.page_tokens) + in_page);
+      positions.push_back(token);
+    }
+  }
+  while (static_cast<int64_t>(slots.size()) < rows) slots.push_back(-1), positions.push_back(0);
+  std::vector<Tensor> in{list[0],
+                         as(random_tensor({1, rows, c.kv_heads * c.dim}, 21), c.type),
+                         as(random_tensor({1, rows, c.kv_heads * c.dim}, 22), c.type),
+                         list[1],
+                         list[2],
+                         ints({rows}, slots),
+                         list[3],
+                         list[4],
+                         list[5]};
+  if (rotated == 0) return in;
+  in.push_back(as(random_tensor({capacity, rotated / 2}, 23), angles));
+  in.push_back(as(random_tensor({capacity, rotated / 2}, 24), angles));
+  in.push_back(Tensor::from<int64_t>({1, rows}, std::span<const int64_t>(positions)));
+  return in;
+}
+
+TEST(PagedCuda, DecodesAsItsPartsOnCpu) {
+  struct Trial {
+    Case c;
+    int64_t rotated = 0, interleaved = 0;
+    DType angles = DType::f32;
+  };
+  const std::vector<Trial> trials{
+      {{4, 2, 16, 16, {5, 300, 1}, {1, 1, 1}}, 16},
+      {{4, 2, 16, 16, {5, 300, 1}, {1, 1, 1}}, 0},
+      {{4, 4, 8, 4, {9, 3}, {9, 3}}, 4, 1},
+      {{6, 1, 128, 16, {260, 255}, {2, 4}, DType::bf16, DType::bf16, 2}, 128},
+      {{6, 1, 64, 16, {260, 4200}, {1, 1}, DType::bf16, DType::bf16}, 64, 0, DType::bf16},
+      {{2, 1, 80, 32, {70, 256}, {70, 1}, DType::f16, DType::f16, 1}, 32, 1},
+      {{2, 2, 24, 7, {300, 520}, {150, 2}, DType::bf16, DType::f32, 0, 256, 0.5}, 24},
+  };
+  for (const Trial& t : trials) {
+    const double tolerance = t.c.type == DType::f32 && t.c.pages == DType::f32 ? 2e-5 : 1e-2;
+    ir::Attrs attrs = t.c.attrs();
+    attrs.set("interleaved", t.interleaved);
+    tests::expect_as_cpu({.op = "decode_attention",
+                          .in = decode_operands(t.c, t.rotated, t.angles),
+                          .attrs = attrs,
+                          .out_count = 3,
+                          .relative = tolerance,
+                          .absolute = tolerance,
+                          .kernels = 1});
+  }
+}
+
+/// A row's bits follow from its own sequence: alone, beside others, in a table with room for more.
+TEST(PagedCuda, BatchMatesDoNotChangeABit) {
+  const auto device = tests::device_or_skip();
+  if (device == nullptr) return;
+  const auto run = [&](const Case& c, const std::vector<int>& seeds) {
+    const std::vector<Tensor> in = make(c, seeds).list();
+    tests::DeviceTrial trial{.op = "paged_attention", .in = in, .attrs = c.attrs()};
+    return tests::run_on(*device, trial)[0];
+  };
+  const Case alone{4, 2, 64, 16, {700}, {2}, DType::bf16, DType::bf16};
+  const Case beside{4, 2, 64, 16, {40, 700, 3000, 9}, {1, 2, 4, 9}, DType::bf16, DType::bf16, 3};
+  const Tensor one = run(alone, {7}), many = run(beside, {1, 7, 2, 3});
+  const auto row_bytes = static_cast<size_t>(one.bytes() / 2);
+  EXPECT_EQ(std::memcmp(many.raw() + row_bytes, one.raw(), 2 * row_bytes), 0);
+}
+
+TEST(PagedCuda, PartsOfASequenceAreFewAndFollowFromItsLength) {
+  for (int64_t length = 1; length < 300000; length = length * 9 / 8 + 1) {
+    const int64_t parts = cuda::parts_of(length), part = cuda::part_tokens(length);
+    EXPECT_LE(parts, cuda::kMostParts) << length;
+    EXPECT_LT((parts - 1) * part, length);
+    EXPECT_GE(parts * part, length);
+    EXPECT_TRUE(length > 64 * 64 || part == 64) << length;
   }
 }
 

@@ -1,6 +1,8 @@
 // Weights in the block formats of GGUF files under operators: a matrix [n, k] is u8 [n, bytes of a row].
 #pragma once
 
+#include <map>
+
 #include "ir/graph.h"
 #include "ir/kernel.h"
 #include "tensor/blocks/block_format.h"
@@ -17,10 +19,6 @@ struct BlockMatrix {
 /// The matrix of a node whose operand `i` is in the format that its attributes name. Throws invalid_argument
 /// for an unknown format, for another element type and for rows that are no whole blocks.
 BlockMatrix block_matrix(const ir::NodeView& node, size_t i);
-
-/// Whether the operator reads weights as stored. Its constant operands are never computed beforehand: the
-/// result is as wide as what was left out.
-bool reads_blocks(const ir::OpSchema& op);
 
 /// How rows of x meet weights in blocks.
 enum class BlockRows {
@@ -41,20 +39,39 @@ struct BlockLinearExtents {
 };
 BlockLinearExtents block_linear_extents(const ir::NodeView& node);
 
-/// The operand that CPU kernels of a node read in packed form alone: products, and lookups that share it.
-std::optional<size_t> packed_operand(const ir::Node& node);
+/// How many products of one x a block_linears has at most: q, k, v of attention and two of a gate are fewer.
+inline constexpr size_t kMostJoined = 4;
+
+/// Extents of a block_linears: x, then a matrix for each result, then their biases.
+struct BlockLinearsExtents {
+  int64_t rows = 0;
+  size_t count = 0;
+  BlockRows form = BlockRows::q8;
+  size_t weights(size_t i) const { return 1 + i; }
+  size_t bias(size_t i) const { return 1 + count + i; }
+};
+BlockLinearsExtents block_linears_extents(const ir::NodeView& node);
+
+/// The operands that CPU kernels of a node read in packed form alone: of products, and of lookups that share
+/// them.
+std::vector<size_t> packed_operands(const ir::Node& node);
+
+/// The constant matrices of a graph that nothing but packed_operands() reads, and their formats; small ones,
+/// which passes compare, left out.
+std::map<ir::ValueId, const tensor::BlockFormat*> packed_weights(const ir::Graph& graph);
 
 /// A packed matrix in place of the one it was made of.
 struct HeldBlocks {
   tensor::Tensor address;  ///< of its type and extents, without memory: reading it ends the process
   std::shared_ptr<const void> packed;  ///< what kernels find by that address while somebody holds it
 };
-/// Packs `weights` for the CPU kernels of nodes that read them as packed_operand().
+/// Packs `weights` for the CPU kernels of nodes that read them as packed_operands().
 HeldBlocks hold_packed(const tensor::Tensor& weights, const tensor::BlockFormat& format,
                        base::SharedCache& packs, int threads);
 
 std::vector<ir::Kernel> dequantize_blocks_cpu_kernels();
 std::vector<ir::Kernel> block_linear_cpu_kernels();
+std::vector<ir::Kernel> block_linears_cpu_kernels();
 std::vector<ir::Kernel> block_gather_cpu_kernels();
 
 }  // namespace trireme::ops

@@ -1,4 +1,5 @@
 // Kernels of dequantize_blocks, block_linear and block_gather on CPU.
+#include <array>
 #include <cmath>
 
 #include "backend/cpu/blocks/block_product.h"
@@ -72,16 +73,38 @@ ir::Refusal refuse_packed(const ir::NodeView& node, size_t operand) {
 ir::BoundKernel prepare_packed(const ir::KernelInit& init) {
   const BlockLinearExtents e = block_linear_extents(init.node);
   const auto packed = packed_matrix(init, kBlWeights);
-  const cpu::BlockProduct product{.w = packed->blocks, .m = e.rows, .rounds = e.form == BlockRows::q8};
   const size_t operands = init.node.in.size();
-  const auto run = [packed, product, operands](const ir::RunArgs& args) {
-    cpu::BlockProduct call = product;
-    call.x = in_ptr<float>(args, kBlX);
-    call.bias = opt_ptr<float>(args, kBlBias, operands);
-    call.y = out_ptr<float>(args, 0);
-    cpu::block_product(call, args.workspace, cpu::pool_of(args.stream));
+  const auto run = [packed, e, operands](const ir::RunArgs& args) {
+    const cpu::BlockResult to{packed->blocks, opt_ptr<float>(args, kBlBias, operands),
+                              out_ptr<float>(args, 0)};
+    cpu::block_products(
+        {.results = {&to, 1}, .x = in_ptr<float>(args, kBlX), .m = e.rows, .rounds = e.form == BlockRows::q8},
+        args.workspace, cpu::pool_of(args.stream));
   };
   return {run, cpu::block_product_workspace(packed->blocks, e.rows), 1u << kBlWeights};
+}
+
+/// Several products of one x.
+ir::BoundKernel prepare_joined(const ir::KernelInit& init) {
+  const BlockLinearsExtents e = block_linears_extents(init.node);
+  std::vector<std::shared_ptr<const PackedMatrix>> packed;
+  uint32_t unread = 0;
+  for (size_t i = 0; i < e.count; ++i) {
+    packed.push_back(packed_matrix(init, e.weights(i)));
+    unread |= 1u << e.weights(i);
+  }
+  const size_t operands = init.node.in.size();
+  const auto run = [packed, e, operands](const ir::RunArgs& args) {
+    std::array<cpu::BlockResult, kMostJoined> to;
+    for (size_t i = 0; i < e.count; ++i)
+      to[i] = {packed[i]->blocks, opt_ptr<float>(args, e.bias(i), operands), out_ptr<float>(args, i)};
+    cpu::block_products({.results = {to.data(), e.count},
+                         .x = in_ptr<float>(args, kBlX),
+                         .m = e.rows,
+                         .rounds = e.form == BlockRows::q8},
+                        args.workspace, cpu::pool_of(args.stream));
+  };
+  return {run, cpu::block_product_workspace(packed[0]->blocks, e.rows), unread};
 }
 
 /// 32 numbers as q8 rows hold them: the nearest of 255 multiples of a scale.
@@ -203,6 +226,19 @@ std::vector<ir::Kernel> block_linear_cpu_kernels() {
       prepare_packed);
   const ir::Kernel reference = kernel_of("reference", true, refuse_type, prepare_reference);
   return {packed, via_f32(packed), reference, via_f32(reference)};
+}
+
+std::vector<ir::Kernel> block_linears_cpu_kernels() {
+  const auto refuse = [](const ir::NodeView& n) -> ir::Refusal {
+    if (auto why = refuse_dtype(n, kBlX, {DType::f32})) return why;
+    const BlockLinearsExtents e = block_linears_extents(n);
+    for (size_t i = 0; i < e.count; ++i) {
+      if (auto why = refuse_packed(n, e.weights(i))) return why;
+    }
+    return std::nullopt;
+  };
+  const ir::Kernel packed = kernel_of("packed", false, refuse, prepare_joined);
+  return {packed, via_f32(packed)};
 }
 
 std::vector<ir::Kernel> block_gather_cpu_kernels() {

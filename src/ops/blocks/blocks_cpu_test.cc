@@ -46,7 +46,7 @@ Tensor run_fed(const char* op, const std::vector<Tensor>& in, const ir::Attrs& a
 }
 
 TEST(Blocks, ProductsByAllKernelsAndByTheExpansion) {
-  for (const tensor::BlockFormat& f : tensor::block_formats()) {
+  for (const tensor::BlockFormat& f : tensor::all_block_formats()) {
     const Tensor w = blocks_of(f, 21, 2 * f.weights);
     const Tensor x = testing::random_tensor(DType::f32, {2, 3, 2 * f.weights}, -1, 1, 4);
     const Tensor bias = testing::random_tensor(DType::f32, {21}, -1, 1, 5);
@@ -62,7 +62,7 @@ TEST(Blocks, ProductsByAllKernelsAndByTheExpansion) {
 }
 
 TEST(Blocks, LookupsInRowsAndInThePackedForm) {
-  for (const tensor::BlockFormat& f : tensor::block_formats()) {
+  for (const tensor::BlockFormat& f : tensor::all_block_formats()) {
     const Tensor w = blocks_of(f, 19, f.weights);
     const Tensor at = testing::ints({0, 18, -1, 7, 16, -19});
     const Tensor wide = testing::run("dequantize_blocks", {w}, attrs_of(f))[0];

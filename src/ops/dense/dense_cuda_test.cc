@@ -1,4 +1,7 @@
 // Dense products on the device against the CPU's.
+#include <cstdlib>
+#include <functional>
+
 #include "backend/cuda/dense/gemm.h"
 #include "tests/half_tensors.h"
 #include "tests/run_on_device.h"
@@ -107,22 +110,113 @@ TEST_P(DenseCuda, ProductsTimesSlopes) {
   }
 }
 
+/// Operands of row_linear with dense weights of `widths` rows.
+std::vector<Tensor> row_operands(const std::function<Tensor(tensor::Dims, uint32_t)>& make, int64_t rows,
+                                 int64_t k, const std::vector<int64_t>& widths, bool has_bias) {
+  std::vector<Tensor> in{make({1, rows, k}, 1), Tensor(), Tensor()};
+  for (size_t i = 0; i < widths.size(); ++i) {
+    const auto seed = static_cast<uint32_t>(10 + i);
+    in.insert(in.end(), {make({widths[i], k}, seed), Tensor(), Tensor(),
+                         has_bias ? make({widths[i]}, seed + 10) : Tensor()});
+  }
+  while (!in.back().defined()) in.pop_back();
+  return in;
+}
+
+TEST_P(DenseCuda, ProductsOfFewRowsWithWhatStandsBeside) {
+  const auto make = [&](const tensor::Dims& dims, uint32_t seed) { return random(dims, seed); };
+  for (const int64_t rows : {1, 2, 4, 7}) {
+    for (const bool has_bias : {false, true}) {
+      // Queries, keys and values behind a norm; an odd width parts a warp's pair.
+      std::vector<Tensor> in = row_operands(make, rows, 48, {24, 9, 8}, has_bias);
+      const ir::Attrs norm{{"epsilon", 1e-3}};
+      expect_as_cpu({.op = "row_linear", .in = in, .attrs = norm, .out_count = 3, .kernels = 1});
+      in[1] = random({48}, 5);
+      expect_as_cpu({.op = "row_linear", .in = in, .attrs = norm, .out_count = 3, .kernels = 1});
+      in[1] = random_tensor({48}, 5);  // f32 beside rows of 16 bits
+      expect_as_cpu({.op = "row_linear", .in = in, .attrs = norm, .out_count = 3, .kernels = 1});
+      // A gated pair.
+      in = row_operands(make, rows, 264, {33, 33}, has_bias);
+      in[1] = random_tensor({264}, 6, 0.1f);
+      expect_as_cpu({.op = "row_linear",
+                     .in = in,
+                     .attrs = {{"gated", int64_t{1}}, {"activation", std::string("silu")}},
+                     .kernels = 1});
+      // One product and what it is added to; rows that end inside a warp's turn.
+      for (const int64_t before : {0, 1}) {
+        in = row_operands(make, rows, 520, {41}, has_bias);
+        in[2] = random({1, rows, 41}, 7);
+        expect_as_cpu({.op = "row_linear",
+                       .in = in,
+                       .attrs = {{"activation", std::string("silu")}, {"act_before_residual", before}},
+                       .kernels = 1});
+      }
+    }
+  }
+}
+
+TEST_P(DenseCuda, ProductsOfMoreRowsOrInOneOrderAreLeftToTheLibrary) {
+  const auto make = [&](const tensor::Dims& dims, uint32_t seed) { return random(dims, seed); };
+  expect_as_cpu({.op = "row_linear", .in = row_operands(make, 9, 16, {8}, false), .kernels = 0});
+  setenv("TRIREME_CUDA_DETERMINISTIC", "1", 1);
+  expect_as_cpu({.op = "row_linear", .in = row_operands(make, 2, 16, {8}, false), .kernels = 0});
+  unsetenv("TRIREME_CUDA_DETERMINISTIC");
+  expect_as_cpu({.op = "row_linear", .in = row_operands(make, 2, 16, {8}, false), .kernels = 1});
+}
+
+TEST_P(DenseCuda, RowsDoNotDependOnTheirMates) {
+  const auto device = tests::device_or_skip();
+  if (device == nullptr) return;
+  const Tensor x = random({8, 520}, 1), w = random({31, 520}, 2), scale = random_tensor({520}, 3);
+  const auto run = [&](int64_t first, int64_t last) {
+    return tests::run_on(*device, {.op = "row_linear", .in = {x.rows(first, last), scale, Tensor(), w}})[0];
+  };
+  const Tensor all = run(0, 8);
+  for (const auto& [first, last] : {std::pair<int64_t, int64_t>{0, 1}, {3, 4}, {2, 5}, {1, 8}})
+    EXPECT_TRUE(run(first, last).same_as(all.rows(first, last))) << first << " to " << last;
+}
+
+/// Gives the trial of a linear_grad_w its result in f64: sums over all rows are of f32, whatever algorithm
+/// adds them, and are rounded once.
+void judge_in_f64(tests::DeviceTrial& trial, DType result) {
+  const std::vector<double> x = trial.in[0].to_doubles(), dy = trial.in[1].to_doubles();
+  const auto k = static_cast<size_t>(trial.in[0].dims().back()),
+             n = static_cast<size_t>(trial.in[1].dims().back());
+  const bool is_transposed = trial.attrs.get_int("transposed", 0) != 0;
+  const double bits = result == DType::f32 ? 24 : result == DType::f16 ? 11 : 8;
+  for (size_t i = 0; i < k * n; ++i) {
+    const size_t row = is_transposed ? i % k : i / n, column = is_transposed ? i / k : i % n;
+    double sum = 0, magnitude = 0;
+    for (size_t r = 0; r < x.size() / k; ++r) {
+      const double term = x[r * k + row] * dy[r * n + column];
+      sum += term;
+      magnitude += std::abs(term);
+    }
+    const double within = std::abs(sum) * std::exp2(-bits) + magnitude * std::exp2(-21) + 1e-7;
+    trial.exact.push_back(sum);
+    trial.cpu_within.push_back(within);
+    trial.device_within.push_back(within);
+  }
+}
+
 TEST_P(DenseCuda, GradientsOfLinear) {
   for (const int64_t t : {0, 1}) {
     const ir::Attrs attrs{{"transposed", t}};
     const tensor::Dims w = t != 0 ? tensor::Dims{13, 6} : tensor::Dims{6, 13};
     expect_as_cpu({.op = "linear_grad_x", .in = {random({2, 9, 13}, 1), random(w, 2)}, .attrs = attrs});
     for (const int64_t rows : {1, 9, 300}) {
-      // Sums of 300 terms of 16 bits: the CPU rounds once too, but in another order.
       tests::DeviceTrial trial{.op = "linear_grad_w",
                                .in = {random({2, rows, 6}, 1), random({2, rows, 13}, 2)},
                                .attrs = attrs,
                                .out_count = 2};
+      judge_in_f64(trial, GetParam());
       expect_as_cpu(trial);
       trial.out_count = 1;
       expect_as_cpu(trial);
       trial.attrs.set("wide", int64_t{1});
       trial.out_count = 2;
+      trial.exact.clear(), trial.cpu_within.clear(), trial.device_within.clear();
+      judge_in_f64(trial, DType::f32);
       expect_as_cpu(trial);
     }
     expect_as_cpu({.op = "linear_grad_w",

@@ -2,6 +2,7 @@
 // they say together, the loss. The largest scores and the sums over all parts come from reductions between
 // them.
 #include "ops/cut_notation.h"
+#include "ops/loss/loss_cuts.h"
 #include "ops/loss/loss_kernels.h"
 #include "ops/table.h"
 
@@ -18,7 +19,7 @@ const char* const kNoGrad = "made after differentiation: cross_entropy_grad is t
 std::vector<ir::AttrSpec> attrs(std::vector<ir::AttrSpec> more) {
   std::vector<ir::AttrSpec> all{{"ignore_index", "int", "rows with this target count nowhere, default -100"},
                                 {"label_smoothing", "float", "share of the mass spread evenly, default 0"},
-                                {"classes", "int", "classes in all, default as many as scores"}};
+                                {"classes", "int", "classes in all, default as many as scores that count"}};
   all.insert(all.end(), more.begin(), more.end());
   return all;
 }
@@ -38,6 +39,7 @@ std::vector<Dim> rows_of(const ir::NodeView& n, size_t operand) {
 /// Scores [rows..., classes] and targets [rows...] -> maxima [rows..., parts], sums [3 or 4, rows..., parts].
 std::vector<TensorType> infer_part(const ir::NodeView& n) {
   std::vector<Dim> peaks = rows_of(n, 0);
+  require_padding(n);
   base::require(n.in[1].shape == Shape(peaks), "targets ", n.in[1].shape.to_string(), " for scores ",
                 n.in[0].shape.to_string());
   base::require(n.in[1].dtype == DType::i64 || n.in[1].dtype == DType::i32,
@@ -51,6 +53,11 @@ std::vector<TensorType> infer_part(const ir::NodeView& n) {
 
 ir::CutRule cut_part(const ir::NodeView& n) {
   const std::string rows = letters(n.in[1].shape.rank());
+  if (n.attrs.get_int("padded", 0) != 0) {  // parts are padded when they are made
+    return {
+        .notation =
+            CutNotation(n).in(0, rows + ".").in(1, rows).out(0, rows + ".").out(1, "." + rows + ".").text()};
+  }
   const std::string text =
       CutNotation(n).in(0, rows + "v").in(1, rows).out(0, rows + "v").out(1, "." + rows + "v").text();
   // `first` counts in one run of classes: no sections.
@@ -76,7 +83,8 @@ ir::OpSchema part_schema() {
           .min_out = 2,
           .max_out = 2,
           .attrs = attrs({{"parts", "int", "parts of equal length, the last ones may be shorter, default 1"},
-                          {"first", "int", "the class of the first score, default 0"}}),
+                          {"first", "int", "the class of the first score, default 0"},
+                          {"padded", "int", "scores behind the last class, which count nowhere, default 0"}}),
           .infer = infer_part,
           .cost =
               [](const ir::NodeView& n) {

@@ -6,6 +6,7 @@
 #include "backend/cpu/device/cpu_stream.h"
 #include "backend/cpu/norm/cross_entropy.h"
 #include "ops/kernel_forms.h"
+#include "ops/loss/loss_cuts.h"
 #include "ops/loss/loss_kernels.h"
 #include "tensor/shard.h"
 
@@ -33,19 +34,21 @@ Targets targets_of(const ir::NodeView& n, size_t operand, int64_t classes) {
 }
 
 struct PartPlan {
-  int64_t rows, classes, parts, first;
+  int64_t rows, classes, stride, parts, first;  // stride: scores of a row, padded ones too
   bool with_mean;
   Targets targets;
 };
 
 PartPlan plan_part(const ir::NodeView& n) {
   const Dims x = n.in_dims(0);
+  const int64_t classes = class_scores(n);
   return {product(x, 0, x.size() - 1),
+          classes,
           x.back(),
           n.out_dims(0).back(),
           n.attrs.get_int("first", 0),
           n.attrs.get_float("label_smoothing", 0) != 0,
-          targets_of(n, 1, x.back())};
+          targets_of(n, 1, classes)};
 }
 
 /// Reports the first target that is neither a class nor ignored.
@@ -68,7 +71,7 @@ ir::BoundKernel prepare_vector_part(const ir::KernelInit& init) {
       const int64_t end = tensor::part_begin(plan.classes, int(plan.parts), int(part) + 1);
       cpu::EntropyPart call{.logits = in_ptr<float>(args, 0) + begin, .target = targets};
       call.rows = plan.rows;
-      call.stride = plan.classes;
+      call.stride = plan.stride;
       call.classes = end - begin;
       call.first = plan.first + begin;
       call.result_stride = plan.parts;
@@ -87,7 +90,7 @@ template <class T>
 void reference_part(const PartPlan& p, const ir::RunArgs& args, int64_t row, int64_t part) {
   const int64_t begin = tensor::part_begin(p.classes, int(p.parts), int(part));
   const int64_t end = tensor::part_begin(p.classes, int(p.parts), int(part) + 1);
-  const T* x = in_ptr<T>(args, 0) + row * p.classes;
+  const T* x = in_ptr<T>(args, 0) + row * p.stride;
   const double lowest = -std::numeric_limits<double>::infinity();
   double top = lowest, exps = 0, sum = 0, rival = 0;
   for (int64_t c = begin; c < end; ++c) top = double(x[c]) <= top ? top : double(x[c]);  // NaN wins

@@ -2,6 +2,7 @@
 #include "backend/cuda/norm/loss.h"
 #include "ops/cuda_kernels.h"
 #include "ops/kernel_forms.h"
+#include "ops/loss/loss_cuts.h"
 
 namespace trireme::ops {
 namespace {
@@ -23,7 +24,8 @@ cuda::CrossEntropyArgs entropy_of(const ir::NodeView& node, size_t target, int64
           .smoothing = static_cast<float>(node.attrs.get_float("label_smoothing", 0)),
           .z_loss = static_cast<float>(node.attrs.get_float("z_loss", 0)),
           .rows = tensor::element_count(node.in_dims(target)),
-          .n = node.in_dims(0).empty() ? 0 : node.in_dims(0).back()};
+          .n = node.in_dims(0).empty() ? 0 : class_scores(node),
+          .padded = node.attrs.get_int("padded", 0)};
 }
 
 cuda::CrossEntropyArgs with_run(cuda::CrossEntropyArgs a, const ir::RunArgs& args, size_t target) {
@@ -42,7 +44,7 @@ cuda::EntropyResults results_of(const ir::RunArgs& args, size_t count) {
 
 ir::Kernel entropy_kernel() {
   auto prepare = [](const ir::KernelInit& init) {
-    const cuda::CrossEntropyArgs fixed = entropy_of(init.node, 1, init.node.in_dims(0).back());
+    const cuda::CrossEntropyArgs fixed = entropy_of(init.node, 1, class_scores(init.node));
     const DType type = init.node.in[0].dtype;
     auto run = [fixed, type, results = init.node.out.size()](const ir::RunArgs& args) {
       cuda::cross_entropy({args.stream, type}, with_run(fixed, args, 1), results_of(args, results));
@@ -61,7 +63,7 @@ ir::Kernel gradient_kernel() {
     return std::nullopt;
   };
   auto prepare = [](const ir::KernelInit& init) {
-    const cuda::CrossEntropyArgs fixed = entropy_of(init.node, 1, init.node.in_dims(0).back());
+    const cuda::CrossEntropyArgs fixed = entropy_of(init.node, 1, class_scores(init.node));
     const DType type = init.node.in[0].dtype;
     const int64_t first = init.node.attrs.get_int("first", 0);
     return ir::BoundKernel{[fixed, type, first](const ir::RunArgs& args) {
@@ -78,7 +80,7 @@ ir::Kernel gradient_kernel() {
 ir::Kernel part_kernel() {
   auto prepare = [](const ir::KernelInit& init) {
     const ir::NodeView& node = init.node;
-    const int64_t classes = node.in_dims(0).back(), parts = node.out_dims(0).back();
+    const int64_t classes = class_scores(node), parts = node.out_dims(0).back();
     const cuda::EntropyPartArgs fixed{.of = entropy_of(node, 1, classes),
                                       .parts = parts,
                                       .part_length = (classes + parts - 1) / parts,  // as tensor::part_begin

@@ -35,7 +35,7 @@ INSTANTIATE_TEST_SUITE_P(Types, EntropyCuda, testing::Values(DType::f32, DType::
                          [](const auto& at) { return std::string(name_of(at.param)); });
 
 TEST_P(EntropyCuda, LossAndItsGradient) {
-  for (const int64_t n : {1, 5, 64, 1001}) {
+  for (const int64_t n : {1, 5, 64, 1001, 9000}) {
     const Tensor x = tests::rounded_to(GetParam(), random_tensor({2, 7, n}, 1, 3));
     Tensor lse = random_tensor({2, 7}, 2);
     for (float& v : lse.mutable_data<float>()) v += 8;
@@ -47,6 +47,28 @@ TEST_P(EntropyCuda, LossAndItsGradient) {
           {.op = "cross_entropy", .in = {x, targets<int32_t>({2, 7}, n)}, .attrs = attrs, .out_count = 1});
       expect_as_cpu(
           {.op = "cross_entropy_grad", .in = {x, targets<int32_t>({2, 7}, n), lse, up}, .attrs = attrs});
+    }
+  }
+}
+
+TEST_P(EntropyCuda, ScoresBehindTheClassesCountNowhere) {
+  for (const auto& [n, padded] : std::vector<std::array<int64_t, 2>>{{60, 4}, {61, 3}, {1001, 23}, {7, 2}}) {
+    Tensor wide = random_tensor({2, 7, n + padded}, 1, 3);
+    for (int64_t i = 0; i < 14 * (n + padded); ++i) {
+      // Larger than any class.
+      if (i % (n + padded) >= n) wide.mutable_data<float>()[static_cast<size_t>(i)] = 1000;
+    }
+    const Tensor x = tests::rounded_to(GetParam(), wide);
+    Tensor lse = random_tensor({2, 7}, 2);
+    for (float& v : lse.mutable_data<float>()) v += 8;
+    const Tensor up = Tensor::scalar(0.25f), t = targets<int64_t>({2, 7}, n);
+    for (ir::Attrs attrs : {ir::Attrs{}, smoothed()}) {
+      attrs.set("padded", padded);
+      expect_as_cpu({.op = "cross_entropy", .in = {x, t}, .attrs = attrs, .out_count = 4});
+      expect_as_cpu({.op = "cross_entropy_grad", .in = {x, t, lse, up}, .attrs = attrs});
+      // The targets are of classes before this part.
+      attrs = {{"padded", padded}, {"parts", int64_t{2}}, {"first", 2 * n}, {"classes", 4 * n}};
+      expect_as_cpu({.op = "cross_entropy_part", .in = {x, t}, .attrs = attrs, .out_count = 2});
     }
   }
 }

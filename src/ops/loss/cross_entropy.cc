@@ -16,13 +16,14 @@ using tensor::TensorType;
 std::vector<ir::AttrSpec> attrs() {
   return {{"ignore_index", "int", "rows with this target count nowhere, default -100"},
           {"label_smoothing", "float", "share s of the mass spread evenly over all classes, default 0"},
-          {"z_loss", "float", "factor of the square of log sum exp, default 0"}};
+          {"z_loss", "float", "factor of the square of log sum exp, default 0"},
+          {"padded", "int", "scores behind the last class, which count nowhere, default 0"}};
 }
 
 /// Of an op over some of the classes.
 std::vector<ir::AttrSpec> with_part(std::vector<ir::AttrSpec> attrs) {
   attrs.push_back({"first", "int", "the class of the first score, default 0"});
-  attrs.push_back({"classes", "int", "classes in all, default as many as scores"});
+  attrs.push_back({"classes", "int", "classes in all, default as many as scores that count"});
   return attrs;
 }
 
@@ -35,6 +36,7 @@ Shape rows_of(const ir::NodeView& n) {
   base::require(smooth >= 0 && smooth < 1, "label_smoothing is in [0, 1), given: ", smooth);
   if (!x.has_rank()) return target;
   base::require(x.rank() >= 1, "cross entropy of a scalar has no class axis");
+  require_padding(n);
   const Shape rows(std::vector<Dim>(x.dims().begin(), x.dims().end() - 1));
   if (x.is_static() && target.is_static()) {
     base::require(target == rows, "targets ", target.to_string(), " for scores ", x.to_string());
@@ -58,6 +60,8 @@ Gradients entropy_rule(ir::Graph& graph, const ir::Node& node, std::span<const V
     out[0] = g.op("cross_entropy_grad", {x, g.in(1), lse, g.grad(0)}, g.attrs());
   }
   if (g.grad(1) != ir::kNoValue) {
+    if (g.attrs().get_int("padded", 0) != 0)
+      base::fail_unsupported("a gradient of log sum exp over padded scores");
     tensor::Dims column = g.dims(g.grad(1));
     column.push_back(1);
     const ValueId p = g.op("softmax", {x}, {{"axis", int64_t{-1}}});

@@ -5,6 +5,7 @@
 #include "backend/cpu/device/cpu_stream.h"
 #include "backend/cpu/norm/cross_entropy.h"
 #include "ops/kernel_forms.h"
+#include "ops/loss/loss_cuts.h"
 #include "ops/loss/loss_kernels.h"
 
 namespace trireme::ops {
@@ -14,8 +15,8 @@ using tensor::Dims;
 using tensor::DType;
 
 struct EntropyPlan {
-  int64_t rows, classes;
-  int64_t first, all_classes;  // of a backward pass over some of the classes
+  int64_t rows, classes, stride;  // stride: scores of a row, padded ones too
+  int64_t first, all_classes;     // of a backward pass over some of the classes
   cpu::EntropyTerms terms;
   bool wide_target;  // i64
   size_t out_count;
@@ -27,7 +28,8 @@ EntropyPlan plan_entropy(const ir::NodeView& node) {
   const Dims x = node.in_dims(0);
   EntropyPlan p{};
   p.rows = product(x, 0, x.size() - 1);
-  p.classes = x.back();
+  p.classes = class_scores(node);
+  p.stride = x.back();
   p.first = node.attrs.get_int("first", 0);
   p.all_classes = node.attrs.get_int("classes", p.classes);
   p.terms = {node.attrs.get_int("ignore_index", -100), node.attrs.get_float("label_smoothing", 0),
@@ -92,6 +94,7 @@ ir::BoundKernel prepare_vector(const ir::KernelInit& init) {
                         .target = target,
                         .rows = plan.rows,
                         .classes = plan.classes,
+                        .stride = plan.stride,
                         .terms = plan.terms,
                         .log_sum_exp = log_sums<float>(plan, args),
                         .row_loss = at<double>(args, plan.loss_at),
@@ -111,6 +114,7 @@ ir::BoundKernel prepare_vector_grad(const ir::KernelInit& init) {
                              .dlogits = out_ptr<float>(args, 0),
                              .rows = plan.rows,
                              .classes = plan.classes,
+                             .stride = plan.stride,
                              .first = plan.first,
                              .all_classes = plan.all_classes,
                              .terms = plan.terms,
@@ -123,7 +127,7 @@ ir::BoundKernel prepare_vector_grad(const ir::KernelInit& init) {
 /// Loss, log_sum_exp and hit of one row that counts.
 template <class T>
 void reference_row(const EntropyPlan& p, const ir::RunArgs& args, int64_t row, int64_t target) {
-  const T* x = in_ptr<T>(args, 0) + row * p.classes;
+  const T* x = in_ptr<T>(args, 0) + row * p.stride;
   const int64_t best = std::max_element(x, x + p.classes) - x;
   double exps = 0, sum = 0;
   for (int64_t c = 0; c < p.classes; ++c) {
@@ -163,9 +167,10 @@ ir::BoundKernel prepare_reference(const ir::KernelInit& init) {
 
 template <class T>
 void reference_grad_row(const EntropyPlan& p, const ir::RunArgs& args, int64_t row, int64_t target) {
-  const T* x = in_ptr<T>(args, 0) + row * p.classes;
-  T* dx = out_ptr<T>(args, 0) + row * p.classes;
-  if (!counts(p, target)) return void(std::fill(dx, dx + p.classes, T(0)));
+  const T* x = in_ptr<T>(args, 0) + row * p.stride;
+  T* dx = out_ptr<T>(args, 0) + row * p.stride;
+  std::fill(counts(p, target) ? dx + p.classes : dx, dx + p.stride, T(0));
+  if (!counts(p, target)) return;
   const double lse = double(in_ptr<T>(args, 2)[row]), up = double(*in_ptr<T>(args, 3));
   const double smooth = p.terms.label_smoothing;
   for (int64_t c = 0; c < p.classes; ++c) {

@@ -81,6 +81,47 @@ TEST(CrossEntropy, EveryKernelMatchesTheFormula) {
   }
 }
 
+TEST(CrossEntropy, PaddedScoresCountNowhere) {
+  // [4, 5] scores, and the same with three more columns of large numbers.
+  const std::vector<float> values = [] {
+    std::vector<float> v;
+    for (int i = 0; i < 20; ++i) v.push_back(0.3f * static_cast<float>(i * 7 % 11) - 1);
+    return v;
+  }();
+  std::vector<float> wide;
+  for (size_t i = 0; i < values.size(); ++i) {
+    wide.push_back(values[i]);
+    if (i % 5 == 4) wide.insert(wide.end(), 3, 50.0f);
+  }
+  const Tensor x = Tensor::from<float>({4, 5}, std::span<const float>(values));
+  const Tensor padded = Tensor::from<float>({4, 8}, std::span<const float>(wide));
+  const Tensor target = Tensor::from<int64_t>({4}, {0, 4, -100, 2}), up = Tensor::scalar(0.5f);
+  base::ThreadPool pool(1);
+  for (const double smooth : {0.0, 0.1}) {
+    ir::Attrs attrs{{"label_smoothing", smooth}, {"z_loss", 0.01}};
+    const auto want = evaluate(table().need("cross_entropy"), attrs, {x, target}, 4, pool);
+    const Tensor dx =
+        evaluate(table().need("cross_entropy_grad"), attrs, {x, target, want[1], up}, 1, pool)[0];
+    attrs.set("padded", int64_t{3});
+    const auto got = evaluate(table().need("cross_entropy"), attrs, {padded, target}, 4, pool);
+    for (size_t i = 0; i < 4; ++i) {
+      for (size_t j = 0; j < got[i].to_doubles().size(); ++j)
+        EXPECT_NEAR(got[i].to_doubles()[j], want[i].to_doubles()[j], 1e-5) << i;
+    }
+    const std::vector<double> wide_dx =
+        evaluate(table().need("cross_entropy_grad"), attrs, {padded, target, want[1], up}, 1, pool)[0]
+            .to_doubles();
+    for (size_t row = 0; row < 4; ++row) {
+      for (size_t c = 0; c < 8; ++c) {
+        const double own = c < 5 ? dx.to_doubles()[row * 5 + c] : 0;
+        EXPECT_NEAR(wide_dx[row * 8 + c], own, 1e-6) << row << " " << c;
+      }
+    }
+  }
+  const ir::Attrs none{{"padded", int64_t{5}}};
+  EXPECT_THROW(evaluate(table().need("cross_entropy"), none, {x, target}, 1, pool), base::Error);
+}
+
 TEST(CrossEntropy, GradientMatchesFiniteDifferences) {
   const Tensor x = testing::random_tensor(DType::f64, {2, 3, 5}, -2, 2, 3);
   const Tensor target = Tensor::from<int32_t>({2, 3}, std::vector<int32_t>{0, 4, -100, 2, 2, 1});

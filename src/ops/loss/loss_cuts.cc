@@ -4,6 +4,23 @@
 #include "ops/cut_notation.h"
 
 namespace trireme::ops {
+namespace {
+
+constexpr const char* kPadded = "padded";
+
+}  // namespace
+
+int64_t class_scores(const ir::NodeView& node) {
+  return node.in_dims(0).back() - node.attrs.get_int(kPadded, 0);
+}
+
+void require_padding(const ir::NodeView& node) {
+  const tensor::Shape& x = node.in[0].shape;
+  const int64_t padded = node.attrs.get_int(kPadded, 0);
+  base::require(padded >= 0, "padded is a number of scores, given: ", padded);
+  if (padded == 0 || !x.has_rank() || !x[x.rank() - 1].is_static()) return;
+  base::require(padded < x[x.rank() - 1].value(), padded, " padded scores leave no class of ", x.to_string());
+}
 
 /// Classes are whole here; passes/partition/vocab_parallel has the form with classes that are split.
 ir::CutRule cross_entropy_cut(const ir::NodeView& n) {
@@ -15,13 +32,15 @@ ir::CutRule cross_entropy_cut(const ir::NodeView& n) {
 
 ir::CutRule cross_entropy_grad_cut(const ir::NodeView& n) {
   const std::string rows = letters(n.in[1].shape.rank());
+  const bool is_whole = n.attrs.get_int(kPadded, 0) != 0;  // parts are padded when they are made
+  const std::string scores = rows + (is_whole ? "." : "v");
   CutNotation notation(n);
-  notation.in(0, rows + "v").in(1, rows).in(2, rows).out(0, rows + "v");
-  // `first` counts in one run of classes: no sections.
-  return {.notation = notation.text(),
-          .linear = {1u << 3},
-          .sections = {{false, 0, rows.size(), 1}},
-          .uneven = "v"};
+  notation.in(0, scores).in(1, rows).in(2, rows).out(0, scores);
+  ir::CutRule rule{.notation = notation.text(), .linear = {1u << 3}};
+  if (is_whole) return rule;
+  rule.sections = {{false, 0, rows.size(), 1}};  // `first` counts in one run of classes
+  rule.uneven = "v";
+  return rule;
 }
 
 void localise_cross_entropy_grad(ir::LocalNode& n) {

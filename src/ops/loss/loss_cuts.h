@@ -1,9 +1,15 @@
-// What of losses ranks may split: rows, whose sums are then partial, and the classes of the gradient.
+// What of losses ranks may split: rows, whose sums are then partial, and the classes of the gradient; which
+// scores are of classes.
 #pragma once
 
 #include "ir/schema.h"
 
 namespace trireme::ops {
+
+/// Scores of a row that are of classes: all but the last, attribute `padded`.
+int64_t class_scores(const ir::NodeView& node);
+/// Throws invalid_argument where no class is left.
+void require_padding(const ir::NodeView& node);
 
 ir::CutRule cross_entropy_cut(const ir::NodeView& node);
 ir::CutRule cross_entropy_grad_cut(const ir::NodeView& node);

@@ -14,6 +14,10 @@ using tensor::DType;
 using tensor::Shape;
 using tensor::TensorType;
 
+/// As its first operand, x: y and the residual (HalfRows::operands) are then 16-bit too, each rounded once;
+/// scale, bias and statistics stay f32.
+constexpr ir::PrecisionRule kNormalises{PrecisionKind::follows, "rounds once, statistics in f32", 1};
+
 std::vector<ir::AttrSpec> attrs() {
   return {{"axis", "int", "the channel axis, default 1"},
           {"epsilon", "float", "added to the variance, default 1e-5"},
@@ -92,7 +96,8 @@ ir::OpSchema train_schema() {
       .doc =
           "y = activation((x - mean) inv_std scale + bias + residual) with mean and inv_std = 1 / "
           "sqrt(var + epsilon) of the batch per channel; further results: mean, inv_std, unbiased variance",
-      .precision = kStatistics,
+      .precision = kNormalises,
+      .half_rows = {.operands = 0b1001},
       .cut = batch_norm_train_cut,
       .min_in = 3,
       .max_in = 4,

@@ -24,7 +24,8 @@ INSTANTIATE_TEST_SUITE_P(Types, NormsCuda, testing::Values(DType::f32, DType::f1
                          [](const auto& at) { return std::string(name_of(at.param)); });
 
 TEST_P(NormsCuda, RowsOfAllLengths) {
-  for (const int64_t n : {1, 7, 64, 333, 1032}) {
+  // Rows in registers of one warp and of several, odd ones, and wider than registers hold.
+  for (const int64_t n : {1, 7, 64, 333, 1032, 4097, 16384, 16392}) {
     expect_as_cpu({.op = "layer_norm",
                    .in = {random({2, 3, n}, 1, 3), random({n}, 2), random({n}, 3)},
                    .out_count = 3});
@@ -45,8 +46,9 @@ TEST_P(NormsCuda, ABroadcastScaleIsRefused) {
 }
 
 TEST_P(NormsCuda, GradientsOfRowNorms) {
-  // 700 rows: three pieces of the column sums.
-  for (const auto& [rows, n] : std::vector<std::array<int64_t, 2>>{{1, 1}, {5, 7}, {9, 64}, {700, 24}}) {
+  // 700 rows: pieces of the column sums; 4104 columns: more than registers hold.
+  for (const auto& [rows, n] : std::vector<std::array<int64_t, 2>>{
+           {1, 1}, {5, 7}, {9, 64}, {700, 24}, {700, 25}, {3, 1032}, {2, 4096}, {2, 4104}}) {
     for (const char* op : {"layer_norm_grad", "rms_norm_grad"}) {
       const size_t results = op[0] == 'l' ? 3 : 2;
       const Tensor dy = random({rows, n}, 1), x = random({rows, n}, 2, 2);

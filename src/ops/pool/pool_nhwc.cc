@@ -130,6 +130,7 @@ ir::OpSchema global_average_pool_nhwc_schema() {
   return {.name = "global_average_pool_nhwc",
           .doc = "mean over height and width, x [n,h,w,c] -> [n,1,1,c]",
           .precision = kSumsMany,
+          .half_rows = {.operands = 0b1},
           .cut = linear_pool_nhwc_cut,
           .infer = infer_global,
           .expand = expand_to("global_average_pool"),

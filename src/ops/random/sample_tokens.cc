@@ -1,5 +1,5 @@
-// sample_tokens, count_tokens and take_tokens: a language model's next tokens, and how they reach its next
-// step without a way over the host.
+// sample_tokens, edit_logits, count_tokens and take_tokens: a language model's next tokens, which of them may
+// come, and how they reach its next step without a way over the host.
 #include "ops/random/sample_tokens.h"
 
 #include "ops/table.h"
@@ -56,6 +56,19 @@ std::vector<TensorType> infer_sample(const NodeView& n) {
   return {{DType::i64, {rows}}, {DType::f32, {rows}}};
 }
 
+std::vector<TensorType> infer_edit(const NodeView& n) {
+  const Shape& x = n.in[0].shape;
+  base::require(!x.has_rank() || x.rank() == 2, "edit_logits takes logits [rows, tokens]");
+  need(n, 1, DType::i32, 2);
+  need(n, 2, DType::i32, 2);
+  need(n, 3, DType::f32, 2);
+  if (x.has_rank() && x[1].is_static()) need_equal(n, 1, 1, (x[1].value() + 31) / 32);
+  const Shape& ids = n.in[2].shape;
+  if (ids.has_rank() && ids[1].is_static()) need_equal(n, 3, 1, ids[1].value());
+  for (size_t i = 1; x.has_rank() && x[0].is_static() && i < 4; ++i) need_equal(n, i, 0, x[0].value());
+  return {n.in[0]};
+}
+
 std::vector<TensorType> infer_count(const NodeView& n) {
   need(n, 0, DType::i32, 2);
   need(n, 1, DType::i32, 1);
@@ -92,6 +105,26 @@ ir::OpSchema sample_tokens() {
                             .bytes = static_cast<double>(tensor::bytes_of(n.in[0]))};
           },
       .why_no_grad = kNoGrad};
+}
+
+ir::OpSchema edit_logits() {
+  return {
+      .name = "edit_logits",
+      .doc =
+          "y = x [rows, tokens] with biases f32 [rows, most] added at ids i32 [rows, most] (below 0: none; "
+          "no "
+          "id twice in a row), and minus infinity for tokens whose bit in allowed i32 [rows, ceil(tokens / "
+          "32)] is 0: bit id % 32 of word id / 32; operands x, allowed, ids, biases",
+      .why_no_cut = "a row of bits is of whole rows",
+      .min_in = 4,
+      .max_in = 4,
+      .infer = infer_edit,
+      .cost =
+          [](const NodeView& n) {
+            const auto elements = static_cast<double>(n.in[0].shape.elements().value_or(0));
+            return ir::Cost{.flop = elements, .bytes = 2 * static_cast<double>(tensor::bytes_of(n.in[0]))};
+          },
+      .why_no_grad = "what is struck out has no gradient, and nothing is trained behind a draw"};
 }
 
 ir::OpSchema count_tokens() {
@@ -136,6 +169,7 @@ ir::OpSchema take_tokens() {
 
 std::vector<ir::OpDef> sample_ops() {
   return {{sample_tokens(), sample_tokens_cpu_kernels()},
+          {edit_logits(), edit_logits_cpu_kernels()},
           {count_tokens(), count_tokens_cpu_kernels()},
           {take_tokens(), take_tokens_cpu_kernels()}};
 }

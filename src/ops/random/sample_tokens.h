@@ -1,4 +1,5 @@
-// sample_tokens and what feeds tokens from step to step: columns of the settings, kernels.
+// sample_tokens, what changes its logits and what feeds tokens from step to step: columns of the settings,
+// kernels.
 #pragma once
 
 #include <cstdint>
@@ -22,6 +23,7 @@ enum SampleSetting : int64_t {
 };
 
 std::vector<ir::Kernel> sample_tokens_cpu_kernels();
+std::vector<ir::Kernel> edit_logits_cpu_kernels();
 std::vector<ir::Kernel> count_tokens_cpu_kernels();
 std::vector<ir::Kernel> take_tokens_cpu_kernels();
 

@@ -1,4 +1,5 @@
-// Kernels of sample_tokens, count_tokens and take_tokens on CPU: a draw sorts the tokens that have weight.
+// Kernels of sample_tokens, edit_logits, count_tokens and take_tokens on CPU: a draw sorts the tokens that
+// have weight.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -128,6 +129,49 @@ ir::BoundKernel bind_sample(const ir::KernelInit& init) {
   });
 }
 
+/// x where the bit is set, else minus infinity. Most words are all ones or all zeros; in place the first cost
+/// nothing.
+template <class T>
+void strike(const T* x, const int32_t* allowed, int64_t n, T* y) {
+  constexpr int64_t kBits = 32;
+  const T never = static_cast<T>(-std::numeric_limits<float>::infinity());
+  for (int64_t first = 0; first < n; first += kBits) {
+    const auto word = static_cast<uint32_t>(allowed[first / kBits]);
+    const int64_t count = std::min(kBits, n - first);
+    if (word == UINT32_MAX) {
+      if (x != y) std::copy_n(x + first, count, y + first);
+    } else if (word == 0) {
+      std::fill_n(y + first, count, never);
+    } else {
+      for (int64_t i = 0; i < count; ++i) y[first + i] = (word >> i & 1) != 0 ? x[first + i] : never;
+    }
+  }
+}
+
+ir::BoundKernel bind_edit(const ir::KernelInit& init) {
+  const ir::NodeView& n = init.node;
+  const int64_t rows = n.in_dims(0)[0], tokens = n.in_dims(0)[1], words = n.in_dims(1)[1];
+  const int64_t most = n.in_dims(2)[1];
+  return tensor::visit_dtype(n.in[0].dtype, [&](auto zero) -> ir::BoundKernel {
+    using T = decltype(zero);
+    return {[=](const ir::RunArgs& args) {
+      cpu::pool_of(args.stream).for_range(rows, 1, [&](int64_t begin, int64_t end) {
+        for (int64_t r = begin; r < end; ++r) {
+          T* y = static_cast<T*>(args.out[0]) + r * tokens;
+          strike(static_cast<const T*>(args.in[0]) + r * tokens, in_ptr<int32_t>(args, 1) + r * words, tokens,
+                 y);
+          const int32_t* ids = in_ptr<int32_t>(args, 2) + r * most;
+          const float* biases = in_ptr<float>(args, 3) + r * most;
+          for (int64_t i = 0; i < most; ++i) {
+            if (ids[i] >= 0 && ids[i] < tokens)
+              y[ids[i]] = static_cast<T>(static_cast<float>(y[ids[i]]) + biases[i]);
+          }
+        }
+      });
+    }};
+  });
+}
+
 void fail(const ir::RunArgs& args, const char* message, int64_t value) {
   if (args.status != nullptr) args.status->fail(message, value);
 }
@@ -161,20 +205,28 @@ ir::BoundKernel bind_take(const ir::KernelInit& init) {
 
 ir::Refusal never(const ir::NodeView&) { return std::nullopt; }
 
+ir::Refusal refuse_logits(const ir::NodeView& n) {
+  using tensor::DType;
+  for (DType t : {DType::f32, DType::f16, DType::bf16}) {
+    if (n.in[0].dtype == t) return std::nullopt;
+  }
+  return base::concat("logits are ", name_of(n.in[0].dtype));
+}
+
 }  // namespace
 
 std::vector<ir::Kernel> sample_tokens_cpu_kernels() {
   ir::Kernel k{.name = "sorted"};
   k.refuse = [](const ir::NodeView& n) -> ir::Refusal {
-    using tensor::DType;
     if (n.in_dims(0)[1] == 0 || n.in_dims(0)[1] > UINT32_MAX) return "no tokens, or more than 2^32";
-    for (DType t : {DType::f32, DType::f16, DType::bf16}) {
-      if (n.in[0].dtype == t) return std::nullopt;
-    }
-    return base::concat("logits are ", name_of(n.in[0].dtype));
+    return refuse_logits(n);
   };
   k.prepare = bind_sample;
   return {k};
+}
+
+std::vector<ir::Kernel> edit_logits_cpu_kernels() {
+  return {{.name = "words", .refuse = refuse_logits, .prepare = bind_edit, .may_overwrite = 1}};
 }
 
 std::vector<ir::Kernel> count_tokens_cpu_kernels() {

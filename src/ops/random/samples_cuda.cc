@@ -39,6 +39,28 @@ ir::Kernel sample_tokens() {
   return k;
 }
 
+ir::Kernel edit_logits() {
+  ir::Kernel k{.name = "rows", .may_overwrite = 1};
+  k.refuse = [](const ir::NodeView& n) -> ir::Refusal {
+    return refuse_dtype(n, 0, {DType::f32, DType::f16, DType::bf16});
+  };
+  k.prepare = [](const ir::KernelInit& init) {
+    const ir::NodeView& n = init.node;
+    const cuda::EditArgs fixed{
+        .rows = n.in_dims(0)[0], .n = n.in_dims(0)[1], .words = n.in_dims(1)[1], .most = n.in_dims(2)[1]};
+    return ir::BoundKernel{[fixed, dtype = n.in[0].dtype](const ir::RunArgs& args) {
+      cuda::EditArgs a = fixed;
+      a.x = args.in[0];
+      a.allowed = in_ptr<int32_t>(args, 1);
+      a.ids = in_ptr<int32_t>(args, 2);
+      a.biases = in_ptr<float>(args, 3);
+      a.y = args.out[0];
+      cuda::edit_logits({args.stream, dtype}, a);
+    }};
+  };
+  return k;
+}
+
 ir::Refusal never(const ir::NodeView&) { return std::nullopt; }
 
 ir::Kernel count_tokens() {
@@ -103,6 +125,7 @@ ir::Kernel multinomial() {
 
 std::vector<CudaKernels> samples_cuda_kernels() {
   return {{"sample_tokens", {sample_tokens()}},
+          {"edit_logits", {edit_logits()}},
           {"count_tokens", {count_tokens()}},
           {"take_tokens", {take_tokens()}},
           {"multinomial", {multinomial()}}};

@@ -86,6 +86,58 @@ TEST(SamplesCuda, PenaltiesAsOnTheCpu) {
   }
 }
 
+/// Rows of bits that are all, none and some, and biases on tokens that may come and on others.
+std::vector<Tensor> edited(const Tensor& x) {
+  const int64_t rows = x.dims()[0], n = x.dims()[1], words = (n + 31) / 32;
+  Tensor allowed = Tensor::empty(DType::i32, {rows, words}), ids = Tensor::empty(DType::i32, {rows, 3});
+  Tensor biases = Tensor::empty(DType::f32, {rows, 3});
+  for (int64_t i = 0; i < rows * words; ++i) {
+    const int32_t some = static_cast<int32_t>(static_cast<uint32_t>(i + 1) * 2654435761u);
+    allowed.mutable_data<int32_t>()[static_cast<size_t>(i)] = i % 3 == 0 ? -1 : i % 3 == 1 ? some : 0;
+  }
+  for (int64_t r = 0; r < rows; ++r) {
+    const auto at = static_cast<size_t>(3 * r);
+    int32_t* id = ids.mutable_data<int32_t>().data() + at;
+    id[0] = static_cast<int32_t>(r % n), id[1] = -1, id[2] = n > 1 ? static_cast<int32_t>((r + 1) % n) : -1;
+    float* bias = biases.mutable_data<float>().data() + at;
+    bias[0] = 2.5f, bias[1] = 100, bias[2] = -0.5f;
+  }
+  return {x, allowed, ids, biases};
+}
+
+TEST(SamplesCuda, EditsAsOnTheCpu) {
+  for (const int64_t n : {1, 31, 32, 65, 2001}) {
+    const Tensor x = logits(7, n, 6, 5);
+    for (const DType type : {DType::f32, DType::f16, DType::bf16})
+      tests::expect_as_cpu({.op = "edit_logits", .in = edited(tests::rounded_to(type, x))});
+  }
+}
+
+TEST(EditLogits, StrikesOutAndAdds) {
+  base::ThreadPool pool(2);
+  for (const int64_t n : {1, 31, 32, 65, 300}) {
+    const Tensor x = logits(7, n, 6, 5);
+    const std::vector<Tensor> in = edited(x);
+    const Tensor y = ops::evaluate(ops::table().need("edit_logits"), {}, in, 1, pool)[0];
+    for (int64_t r = 0; r < 7; ++r) {
+      for (int64_t i = 0; i < n; ++i) {
+        const int32_t word = in[1].data<int32_t>()[static_cast<size_t>(r * ((n + 31) / 32) + i / 32)];
+        float want = x.data<float>()[static_cast<size_t>(r * n + i)];
+        for (int64_t b = 0; b < 3; ++b) {
+          const auto at = static_cast<size_t>(3 * r + b);
+          want += in[2].data<int32_t>()[at] == i ? in[3].data<float>()[at] : 0;
+        }
+        if ((static_cast<uint32_t>(word) >> i % 32 & 1) == 0) want = -INFINITY;
+        ASSERT_EQ(y.data<float>()[static_cast<size_t>(r * n + i)], want) << r << ", " << i;
+      }
+    }
+  }
+  // Operands that do not fit are refused.
+  std::vector<Tensor> in = edited(logits(7, 65, 6, 5));
+  in[1] = Tensor::zeros(DType::i32, {7, 2});
+  EXPECT_THROW(ops::evaluate(ops::table().need("edit_logits"), {}, in, 1, pool), base::Error);
+}
+
 TEST(SamplesCuda, CountsAndTakesTokens) {
   const auto i32 = [](std::vector<int32_t> v) {
     return Tensor::from<int32_t>({static_cast<int64_t>(v.size())}, v);

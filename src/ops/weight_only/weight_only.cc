@@ -75,7 +75,21 @@ void put(uint8_t* row, int64_t i, int bits, int code) {
 
 }  // namespace
 
+WeightForm weight_form(const ir::Attrs& attrs, DType type, bool has_zero) {
+  if (type == DType::bf16 || type == DType::f16) return {.bits = 16, .type = type};
+  const int64_t group = attrs.get_int("group", 64);
+  if (type == DType::f8e4m3fn) return {.bits = 8, .group = group, .type = type};
+  base::require(type == DType::u8, "stored weights are u8, f8e4m3fn, bf16 or f16, not ", name_of(type));
+  const int64_t bits = attrs.get_int("bits", 8);
+  base::require(bits == 8 || bits == 4, "weights of ", bits, " bits, not 8 or 4");
+  return {.bits = static_cast<int>(bits), .group = group, .asymmetric = has_zero};
+}
+
 ir::Refusal refuse_weight_form(const WeightForm& form, int64_t k) {
+  if (!form.has_scales()) {
+    if (k == 0 || k % 32 != 0) return base::concat("a depth of ", k, " is no multiple of 32");
+    return std::nullopt;
+  }
   if (form.bits != 8 && form.bits != 4) return base::concat("weights of ", form.bits, " bits");
   if (form.group != 32 && form.group != 64 && form.group != 128)
     return base::concat("groups of ", form.group, " weights, not 32, 64 or 128");

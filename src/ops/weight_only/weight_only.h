@@ -1,5 +1,5 @@
-// Weights of 8 or 4 bits under products of float rows: their stored form (docs/formats.md), and how they are
-// made.
+// Weights of 4, 8 or 16 bits under products of float rows: their stored form (docs/formats.md), and how they
+// are made.
 #pragma once
 
 #include <cstdint>
@@ -10,12 +10,15 @@ namespace trireme::ops {
 
 /// Groups of `group` neighbours along k share a scale, and a zero point where `asymmetric`.
 struct WeightForm {
-  int bits = 8;        ///< 8 or 4
-  int64_t group = 64;  ///< 32, 64 or 128
+  int bits = 8;        ///< 8 or 4; of floats those of their type
+  int64_t group = 64;  ///< 32, 64 or 128; floats of 16 bits have no scales
   bool asymmetric = false;
+  tensor::DType type = tensor::DType::u8;  ///< u8: whole numbers of `bits`; f8e4m3fn, bf16, f16: floats
+
+  bool has_scales() const { return type == tensor::DType::u8 || type == tensor::DType::f8e4m3fn; }
 };
 
-/// w [n, k bits / 8] bytes, scale f32 [n, k / group], zero i8 of that shape or undefined.
+/// w [n, k bits / 8] bytes, or floats [n, k]; scale f32 [n, k / group], zero i8 of that shape or undefined.
 struct StoredWeights {
   tensor::Tensor w, scale, zero;
 };
@@ -33,7 +36,7 @@ struct WeightMatrix {
   bool by_rows = true;
 };
 
-/// Why weights of this depth cannot be stored so, or nothing.
+/// Why products do not read weights of this depth so, or nothing.
 ir::Refusal refuse_weight_form(const WeightForm& form, int64_t k);
 
 /// Scales by least squares over a few candidates for each group of 4 bits, else by the largest weight.
@@ -58,6 +61,20 @@ WeightOnlyExtents weight_only_extents(const ir::NodeView& node);
 /// Operands of weight_only_linear.
 enum WeightOnlyOperand : size_t { kWoX, kWoWeights, kWoScale, kWoZero, kWoBias };
 
+/// The form of weights of a type under a node's attributes. Throws invalid_argument for other types and bits.
+WeightForm weight_form(const ir::Attrs& attrs, tensor::DType type, bool has_zero);
+
+/// Operands of dequantize_weights.
+enum DequantizeOperand : size_t { kDqWeights, kDqScale, kDqZero, kDqOrder };
+
+/// Extents of a dequantize_weights.
+struct DequantizeExtents {
+  int64_t n = 0, k = 0;
+  WeightForm form;
+};
+DequantizeExtents dequantize_extents(const ir::NodeView& node);
+
 std::vector<ir::Kernel> weight_only_linear_cpu_kernels();
+std::vector<ir::Kernel> dequantize_weights_cpu_kernels();
 
 }  // namespace trireme::ops

@@ -1,13 +1,31 @@
-// Kernels of weight_only_linear on CPU.
+// Kernels of weight_only_linear and dequantize_weights on CPU.
+#include <cstring>
+
 #include "backend/cpu/device/cpu_stream.h"
 #include "backend/cpu/dense/weight_rows.h"
 #include "ops/kernel_forms.h"
 #include "ops/weight_only/weight_only.h"
+#include "tensor/small_float_math.h"
 
 namespace trireme::ops {
 namespace {
 
 using tensor::DType;
+
+cpu::WeightCodes codes_of(const WeightForm& form) {
+  switch (form.type) {
+    case DType::f8e4m3fn: return cpu::WeightCodes::e4m3;
+    case DType::bf16: return cpu::WeightCodes::bf16;
+    case DType::f16: return cpu::WeightCodes::f16;
+    default: return form.bits == 8 ? cpu::WeightCodes::int8 : cpu::WeightCodes::int4;
+  }
+}
+
+/// Groups as the kernel walks along rows that have none.
+int64_t stride_of(const WeightForm& form, int64_t k) {
+  if (form.has_scales()) return form.group;
+  return k % 128 == 0 ? 128 : 32;
+}
 
 ir::BoundKernel prepare_rows(const ir::KernelInit& init) {
   const WeightOnlyExtents e = weight_only_extents(init.node);
@@ -16,10 +34,10 @@ ir::BoundKernel prepare_rows(const ir::KernelInit& init) {
     cpu::weight_rows({.weights = {.w = in_ptr<uint8_t>(args, kWoWeights),
                                   .scale = in_ptr<float>(args, kWoScale),
                                   .zero = opt_ptr<int8_t>(args, kWoZero, operands),
-                                  .bits = e.form.bits,
+                                  .codes = codes_of(e.form),
                                   .n = e.n,
                                   .k = e.k,
-                                  .group = e.form.group},
+                                  .group = stride_of(e.form, e.k)},
                       .x = in_ptr<float>(args, kWoX),
                       .bias = opt_ptr<float>(args, kWoBias, operands),
                       .y = out_ptr<float>(args, 0),
@@ -28,6 +46,28 @@ ir::BoundKernel prepare_rows(const ir::KernelInit& init) {
   }};
 }
 
+/// Stored weights [n, k] by their definition.
+struct WeightReader {
+  const uint8_t* w;
+  const float* scale;
+  const int8_t* zero;
+  int64_t k;
+  WeightForm form;
+
+  /// Weight `i` of row `n`.
+  float at(int64_t n, int64_t i) const {
+    const uint8_t* row = w + n * (k * form.bits / 8);
+    uint16_t half = 0;
+    if (form.bits == 16) std::memcpy(&half, row + 2 * i, sizeof half);
+    if (form.type == DType::bf16) return tensor::bf16_bits_to_f32(half);
+    if (form.type == DType::f16) return tensor::f16_bits_to_f32(half);
+    const int64_t group = n * (k / form.group) + i / form.group;
+    if (form.type == DType::f8e4m3fn) return tensor::decode_small_float(form.type, row[i]) * scale[group];
+    const int from = zero == nullptr ? default_zero(form.bits) : zero[group];
+    return static_cast<float>(stored_weight(row, i, form.bits) - from) * scale[group];
+  }
+};
+
 /// One sum in f64 a result.
 template <class T>
 ir::BoundKernel bind_reference(const ir::NodeView& node) {
@@ -35,25 +75,50 @@ ir::BoundKernel bind_reference(const ir::NodeView& node) {
   const size_t operands = node.in.size();
   return {[e, operands](const ir::RunArgs& args) {
     const T* x = in_ptr<T>(args, kWoX);
-    const auto* scale = in_ptr<float>(args, kWoScale);
-    const auto* zero = opt_ptr<int8_t>(args, kWoZero, operands);
-    const auto* bias = opt_ptr<float>(args, kWoBias, operands);
-    const int64_t groups = e.k / e.form.group, bytes = e.k * e.form.bits / 8;
+    const WeightReader weights{in_ptr<uint8_t>(args, kWoWeights), opt_ptr<float>(args, kWoScale, operands),
+                               opt_ptr<int8_t>(args, kWoZero, operands), e.k, e.form};
+    const T* bias = opt_ptr<T>(args, kWoBias, operands);
     cpu::pool_of(args.stream).run(e.n, [&](int64_t n) {
-      const uint8_t* row = in_ptr<uint8_t>(args, kWoWeights) + n * bytes;
       for (int64_t m = 0; m < e.rows; ++m) {
         double sum = bias == nullptr ? 0 : static_cast<double>(bias[n]);
-        for (int64_t i = 0; i < e.k; ++i) {
-          const int64_t at = n * groups + i / e.form.group;
-          const int from = zero == nullptr ? default_zero(e.form.bits) : zero[at];
-          const int step = stored_weight(row, i, e.form.bits) - from;
-          sum += static_cast<double>(x[m * e.k + i]) * static_cast<double>(scale[at]) * step;
-        }
+        for (int64_t i = 0; i < e.k; ++i)
+          sum += static_cast<double>(x[m * e.k + i]) * static_cast<double>(weights.at(n, i));
         out_ptr<T>(args, 0)[m * e.n + n] = static_cast<T>(sum);
       }
     });
   }};
 }
+
+ir::BoundKernel prepare_dequantize(const ir::KernelInit& init) {
+  const DequantizeExtents e = dequantize_extents(init.node);
+  const size_t operands = init.node.in.size();
+  return {[e, operands](const ir::RunArgs& args) {
+    const WeightReader weights{in_ptr<uint8_t>(args, kDqWeights), opt_ptr<float>(args, kDqScale, operands),
+                               opt_ptr<int8_t>(args, kDqZero, operands), e.k, e.form};
+    const auto* order = opt_ptr<int32_t>(args, kDqOrder, operands);
+    cpu::pool_of(args.stream).run(e.n, [&](int64_t n) {
+      float* y = out_ptr<float>(args, 0) + n * e.k;
+      for (int64_t i = 0; i < e.k; ++i) {
+        const int64_t from = order == nullptr ? i : order[i];
+        const bool is_bad = from < 0 || from >= e.k;
+        if (is_bad && args.status != nullptr) args.status->fail("an index is out of range", from);
+        y[i] = is_bad ? 0 : weights.at(n, from);
+      }
+    });
+  }};
+}
+
+/// Rows of 16 bits; weights that have 16 bits, too, are read as they are or not at all.
+ir::Kernel half_rows(const ir::Kernel& rows) {
+  ir::Kernel half = via_f32(rows);
+  half.refuse = [refuse = half.refuse](const ir::NodeView& n) -> ir::Refusal {
+    if (!weight_only_extents(n).form.has_scales()) return "weights of 16 bits meet rows in f32";
+    return refuse(n);
+  };
+  return half;
+}
+
+ir::Refusal refuse_nothing(const ir::NodeView&) { return std::nullopt; }
 
 }  // namespace
 
@@ -73,7 +138,12 @@ std::vector<ir::Kernel> weight_only_linear_cpu_kernels() {
                                      return bind_reference<decltype(zero)>(init.node);
                                    });
                                  }};
-  return {rows, via_f32(rows), reference};
+  return {rows, half_rows(rows), reference};
+}
+
+std::vector<ir::Kernel> dequantize_weights_cpu_kernels() {
+  return {
+      {.name = "reference", .is_reference = true, .refuse = refuse_nothing, .prepare = prepare_dequantize}};
 }
 
 }  // namespace trireme::ops

@@ -27,6 +27,7 @@ cuda::QuantizedArgs with_data(cuda::QuantizedArgs a, const ir::RunArgs& args, si
 }
 
 ir::Refusal refuse_float(const ir::NodeView& n) {
+  if (ir::Refusal no = refuse_dtype(n, kWoWeights, {DType::u8})) return no;
   return refuse_dtype(n, kWoX, {DType::f32, DType::f16, DType::bf16});
 }
 

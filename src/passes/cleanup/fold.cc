@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "ops/blocks/blocks.h"
+#include "ops/stored_weights.h"
 #include "ops/table.h"
 
 namespace trireme::passes {
@@ -12,7 +12,7 @@ namespace {
 bool may_fold(const ir::Graph& graph, const ir::Node& node) {
   const ir::OpSchema& op = node.op->schema;
   if (op.is_random || op.is_control || op.is_collective || op.updates_state()) return false;
-  if (ops::reads_blocks(op)) return false;  // weights stay as they are stored
+  if (ops::reads_stored_weights(op)) return false;  // weights stay as they are stored
   return std::all_of(node.in.begin(), node.in.end(),
                      [&](ir::ValueId id) { return id == ir::kNoValue || graph.known(id) != nullptr; });
 }

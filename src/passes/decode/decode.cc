@@ -21,7 +21,7 @@ using tensor::Shape;
 class DecodeRewriter {
  public:
   DecodeRewriter(const ir::Graph& graph, const DecodeOptions& options)
-      : form_{.graph = graph, .layers = {}, .options = options}, rw_(form_.graph) {}
+      : form_{.graph = graph, .layers = {}, .adapters = {}, .options = options}, rw_(form_.graph) {}
 
   DecodeGraph run() {
     take_inputs();
@@ -257,11 +257,49 @@ DecodeGraph decode_form(const ir::Graph& graph, const DecodeOptions& options) {
   return DecodeRewriter(sorted, options).run();
 }
 
+std::vector<size_t> inputs_of(DecodeResult result, bool has_adapters) {
+  std::vector<size_t> inputs;
+  for (size_t i = 0; i < kDecodeInputs; ++i) {
+    if (i != kDecodeAdapters || has_adapters) inputs.push_back(i);
+  }
+  if (result == DecodeResult::logits) return inputs;
+  inputs.insert(inputs.end(), {kDrawChosen, kDrawFrom, kDrawSettings, kDrawCounters});
+  if (includes(result, DecodeResult::penalized)) inputs.push_back(kDrawPlaces);
+  if (includes(result, DecodeResult::edited))
+    inputs.insert(inputs.end(), {kDrawAllowed, kDrawBiasIds, kDrawBiases});
+  if (includes(result, DecodeResult::listed)) inputs.push_back(kDrawWanted);
+  return inputs;
+}
+
+namespace {
+
+/// Logits [sequences, vocabulary] after biases, minus infinity where a token may not come.
+ValueId edit(ir::Graph& graph, ValueId logits, Dim sequences, int64_t vocabulary) {
+  const ValueId allowed =
+      graph.add_input("allowed", {DType::i32, Shape{sequences, Dim((vocabulary + 31) / 32)}});
+  const ValueId ids = graph.add_input("bias_ids", {DType::i32, Shape{sequences, Dim(kMostBiases)}});
+  const ValueId biases = graph.add_input("biases", {DType::f32, Shape{sequences, Dim(kMostBiases)}});
+  return graph.add(ops::table().need("edit_logits"), {logits, allowed, ids, biases}, {}, 1, "draw")[0];
+}
+
+/// The likeliest `count` tokens of logits [sequences, vocabulary], the logarithms of their probabilities, and
+/// of those of `wanted` [sequences, 1].
+std::vector<ValueId> list(Rewriter& rw, ir::Graph& graph, ValueId logits, Dim sequences, int64_t count) {
+  const ValueId wanted = graph.add_input("wanted", {DType::i64, Shape{sequences, Dim(1)}});
+  const std::vector<int64_t> counts{count};
+  const ValueId k = rw.constant(tensor::Tensor::from<int64_t>({1}, std::span(counts)));
+  const ValueId logs = rw.add("log_softmax", {logits}, {{"axis", int64_t{-1}}}, "draw");
+  const std::vector<ValueId> best = graph.add(ops::table().need("top_k"), {logs, k}, {}, 2, "draw");
+  return {best[1], best[0], rw.add("gather_elements", {logs, wanted}, {{"axis", int64_t{1}}}, "draw")};
+}
+
+}  // namespace
+
 ir::Graph draw_form(const DecodeGraph& form, DecodeResult result, int64_t most_sequences) {
   ir::Graph graph = form.graph;
   const ValueId ids = graph.inputs()[kDecodeIds], logits = graph.outputs()[0];
   const Dim tokens = graph.type(ids).shape[1], sequences = Dim::symbol("sequences");
-  const bool has_penalties = result == DecodeResult::penalized;
+  const bool has_penalties = includes(result, DecodeResult::penalized);
   const ValueId chosen = graph.add_input("chosen", {DType::i64, Shape{Dim(most_sequences)}});
   const ValueId from = graph.add_input("from", {DType::i32, Shape{tokens}});
   const ValueId settings = graph.add_input(
@@ -284,9 +322,16 @@ ir::Graph draw_form(const DecodeGraph& form, DecodeResult result, int64_t most_s
     in.push_back(graph.add_state(kSeenTokens, {DType::i32, Shape::of({most_sequences, form.vocabulary})}));
     in.push_back(graph.add_input("places", {DType::i32, Shape{sequences}}));
   }
-  const std::vector<ValueId> drawn = graph.add(ops::table().need("sample_tokens"), in, {}, 2, "draw");
+  if (includes(result, DecodeResult::edited)) in[0] = edit(graph, in[0], sequences, form.vocabulary);
+  std::vector<ValueId> drawn = graph.add(ops::table().need("sample_tokens"), in, {}, 2, "draw");
   if (has_penalties) graph.add(ops::table().need("count_tokens"), {in[3], in[4], drawn[0]}, {}, 1, "draw");
-  graph.set_outputs(drawn, {"tokens", "log_probabilities"});
+  std::vector<std::string> names{"tokens", "log_probabilities"};
+  if (includes(result, DecodeResult::listed)) {
+    const std::vector<ValueId> listed = list(rw, graph, in[0], sequences, listed_tokens(form));
+    drawn.insert(drawn.end(), listed.begin(), listed.end());
+    names.insert(names.end(), {"likeliest", "likeliest_logarithms", "wanted_logarithms"});
+  }
+  graph.set_outputs(drawn, names);
   graph.sort();
   graph.infer_all();
   return graph;

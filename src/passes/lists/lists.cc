@@ -8,9 +8,11 @@
 #include "passes/cleanup/fold.h"
 #include "passes/fuse/batch_norm.h"
 #include "passes/fuse/conv_bias_sums.h"
+#include "passes/fuse/decode_steps.h"
 #include "passes/fuse/dense.h"
 #include "passes/fuse/einsum.h"
 #include "passes/fuse/elementwise.h"
+#include "passes/fuse/padded_scores.h"
 #include "passes/fuse/pool_gradients.h"
 #include "passes/fuse/pooled_convs.h"
 #include "passes/fuse/product_epilogues.h"
@@ -24,6 +26,7 @@
 #include "passes/precision/byte_moves.h"
 #include "passes/precision/casts.h"
 #include "passes/precision/quantized.h"
+#include "passes/precision/stored_products.h"
 
 namespace trireme::passes {
 
@@ -32,7 +35,9 @@ const std::vector<Pass>& prepare_passes() {
       {"noops", "removes nodes that change nothing", remove_noops},
       {"integer", "quantize/dequantize pairs become integer products and sums", use_integer_kernels},
       {"fold", "computes nodes whose operands are constant", fold_constants},
+      {"expert_columns", "stored matrices of experts lie side by side", join_expert_columns},
       {"blocks", "products and lookups read weights in blocks as they are stored", keep_blocks},
+      {"stored", "products read weights of few bits as they are stored", keep_stored_weights},
       {"byte_moves", "quantized values are moved as bytes", move_bytes},
       {"byte_maps", "functions of one 8-bit tensor become tables", use_byte_maps},
       {"batch_norm", "folds batch normalization into the convolution before it", fold_batch_norm},
@@ -63,6 +68,7 @@ const std::vector<Pass>& bucket_passes() {
       {"projections", "queries, keys and values of one input are one product", join_projections},
       {"joined_attention", "attention reads that product in place", pack_attention},
       {"separable", "depthwise convolutions run with the pointwise ones around them", gather_separable},
+      {"block_products", "products of one value by weights in blocks are one", join_block_products},
       {"final_noops", "removes what the passes above left", remove_noops},
       {"fuse_elementwise", "runs of elementwise nodes pass over memory once", fuse_elementwise},
   };
@@ -101,7 +107,10 @@ const std::vector<Pass>& step_passes(tensor::DeviceKind on) {
         {"step_pools", "gradients of rectifiers move into those of the pools behind them",
          fuse_pool_gradients},
         {"step_epilogue", "activation and residual move into products and convolutions", fuse_epilogues}};
-    if (is_cpu) {
+    if (!is_cpu) {
+      list.insert(list.begin() + 2,
+                  {"step_scores", "scores of a vocabulary are padded to aligned rows", pad_scores});
+    } else {
       list.push_back(
           {"step_conv_biases", "gradients of biases move into those of weights", fuse_conv_bias_sums});
       list.push_back(
@@ -121,6 +130,13 @@ const std::vector<Pass>& cast_passes(tensor::DeviceKind on) {
   return on == tensor::DeviceKind::cpu ? none : device;
 }
 
+const std::vector<Pass>& inference_passes(tensor::DeviceKind on) {
+  static const std::vector<Pass> none,
+      device{{"decode_steps", "what stands beside the products of a decoding step moves into few launches",
+              fuse_decode_steps}};
+  return on == tensor::DeviceKind::cpu ? none : device;
+}
+
 const std::vector<Pass>& program_passes(tensor::DeviceKind on) {
   static const std::vector<Pass> none,
       device{{"program_epilogue", "GELU and its gradient move into the products before them",
@@ -135,7 +151,8 @@ void check_known(std::string_view name) {
   std::string known;
   for (const auto* list :
        {&prepare_passes(), &bucket_passes(), &forward_passes(), &step_passes(tensor::DeviceKind::cpu),
-        &cast_passes(tensor::DeviceKind::cuda), &program_passes(tensor::DeviceKind::cuda)}) {
+        &step_passes(tensor::DeviceKind::cuda), &cast_passes(tensor::DeviceKind::cuda),
+        &inference_passes(tensor::DeviceKind::cuda), &program_passes(tensor::DeviceKind::cuda)}) {
     for (const Pass& p : *list) {
       if (p.name == name) return;
       known += " " + p.name;

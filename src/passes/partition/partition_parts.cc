@@ -27,6 +27,12 @@ Tensor ints(const std::vector<int64_t>& values) {
   return Tensor::from<int64_t>({static_cast<int64_t>(values.size())}, values);
 }
 
+/// Types that no optimizer changes.
+bool is_stored(tensor::DType type) {
+  return type == tensor::DType::u8 || type == tensor::DType::f8e4m3fn || type == tensor::DType::bf16 ||
+         type == tensor::DType::f16;
+}
+
 /// Sizes of the pieces of a split whose operand is cut along the axis that is split: equal pieces.
 void part_split(const ir::NodeView& node, const CutFit& fit, const AxisRank& rank, PartNode& part) {
   const size_t axis = ir::normal_axis(node.attrs.get_int("axis", 0), node.in[0].shape.rank());
@@ -83,6 +89,11 @@ Tensor part_of(const Tensor& whole, const Placement& p, const AxisRank& rank) {
   if (bits % 8 != 0) base::fail_unsupported("parts of packed elements of type ", name_of(whole.dtype()));
   const Dims dims = whole.dims();
   const size_t d = static_cast<size_t>(p.dim);
+  // Rows of stored weights stay where they lie: in a mapped file, or with the model.
+  if (d == 0 && p.sections == 1 && is_stored(whole.dtype())) {
+    const Range own = section_range(dims[0], p, rank);
+    return whole.rows(own.begin, own.end);
+  }
   int64_t outer = p.sections, inner = bits / 8;  // rows to copy, bytes of one index
   for (size_t i = 0; i < d; ++i) outer *= dims[i];
   for (size_t i = d + 1; i < dims.size(); ++i) inner *= dims[i];

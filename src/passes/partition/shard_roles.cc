@@ -33,6 +33,8 @@ struct Product {
   ValueId x = ir::kNoValue, weight = ir::kNoValue, bias = ir::kNoValue, y = ir::kNoValue;
   size_t in_dim = 0, out_dim = 0;  ///< of the weight
   std::string from;
+  int64_t blocks = 0;                ///< of stored weights: groups along a row; 0: plain ones
+  std::vector<ValueId> beside = {};  ///< scales and zero points [rows, groups] of stored weights
 };
 
 /// The products of a graph and what lies between them.
@@ -48,6 +50,12 @@ class Structure {
   }
 
   const std::vector<Product>& products() const { return products_; }
+  /// How many channels of x the product sums over.
+  int64_t depth(const Product& p) const {
+    if (p.blocks == 0) return extent(p.weight, p.in_dim);
+    const tensor::Dim& d = graph_.type(p.x).shape.dims().back();
+    return d.is_static() ? d.value() : 0;
+  }
   int64_t extent(ValueId id, size_t dim) const {
     const tensor::Dim& d = graph_.type(id).shape[dim];
     return d.is_static() ? d.value() : 0;
@@ -94,8 +102,30 @@ class Structure {
   }
 
  private:
+  /// A product with weights that are rows as they are stored.
+  std::optional<Product> stored_product(const Node& node) const {
+    if (!is_weight(node.in[1]) || graph_.type(node.in[1]).shape.rank() != 2) return std::nullopt;
+    const ir::CutRule rule = node.op->schema.cut(graph_.view(node));
+    Product p{.x = node.in[0], .weight = node.in[1], .y = node.out[0], .in_dim = 1, .out_dim = 0};
+    p.from = node.from;
+    p.blocks = rule.units.at(0).units;
+    for (size_t i = 2; i < node.in.size(); ++i) {
+      const ValueId id = node.in[i];
+      if (id == ir::kNoValue) continue;
+      if (graph_.type(id).shape.rank() == 1) {
+        p.bias = vector_of(id);
+      } else if (!is_weight(id)) {
+        return std::nullopt;
+      } else {
+        p.beside.push_back(id);
+      }
+    }
+    return p;
+  }
+
   std::optional<Product> product_of(const Node& node) const {
     const std::string_view op = node.op_name();
+    if (op == "block_linear" || op == "weight_only_linear") return stored_product(node);
     if (op != "linear" && op != "matmul" && op != "gemm") return std::nullopt;
     if (!graph_.type(node.in[1]).shape.has_rank() || graph_.type(node.in[1]).shape.rank() != 2)
       return std::nullopt;
@@ -226,7 +256,12 @@ class Finder {
   void columns(size_t product, WeightSplit split) {
     const Product& p = structure_.products()[product];
     split.dim = p.out_dim;
+    place(p, split);
+  }
+  /// A weight, and what stands beside it where it is stored.
+  void place(const Product& p, const WeightSplit& split) {
     found_.emplace(name(p.weight), split);
+    for (ValueId id : p.beside) found_.emplace(name(id), split);
   }
   void biases(const std::vector<ValueId>& vectors, WeightSplit split, int64_t extent) {
     split.dim = 0;
@@ -236,9 +271,12 @@ class Finder {
   }
   void rows(size_t product, size_t group, const std::string& why, int64_t units = 1) {
     const Product& p = structure_.products()[product];
-    found_.emplace(
-        name(p.weight),
-        WeightSplit{.role = WeightRole::rows, .dim = p.in_dim, .units = units, .group = group, .why = why});
+    place(p, {.role = WeightRole::rows,
+              .dim = p.in_dim,
+              .units = units,
+              .group = group,
+              .blocks = p.blocks,
+              .why = why});
   }
 
   /// The head before a loss over many classes and the table it shares, or that is looked up by the inputs.
@@ -374,8 +412,7 @@ class Finder {
   void find_pair(size_t product) {
     const auto s = structure_.sources(structure_.products()[product].x, false);
     if (!is_free(product) || s.products.empty() || !s.only_products) return;
-    const int64_t inner =
-        structure_.extent(structure_.products()[product].weight, structure_.products()[product].in_dim);
+    const int64_t inner = structure_.depth(structure_.products()[product]);
     for (size_t i : s.products) {
       if (!is_free(i) || width(i) != inner) return;
     }

@@ -25,7 +25,8 @@ struct WeightSplit {
   int64_t units = 1;           ///< what must not be cut: heads; 1: single columns
   bool has_key_heads = false;  ///< of keys or values: split over as many ranks as there are key heads at most
   size_t group = 0;            ///< weights of a group are split together or not at all
-  std::string why;             ///< "queries of 12 heads", "before gelu", …
+  int64_t blocks = 0;  ///< of stored weights: summands are split by whole groups, or this weight stays
+  std::string why;     ///< "queries of 12 heads", "before gelu", …
 };
 
 /// Query and key heads of the attention nodes in a graph.
@@ -36,9 +37,10 @@ struct HeadCounts {
 std::vector<HeadCounts> attention_heads(const ir::Graph& graph);
 
 /// Weights (params and states) that can be split, by name. Shapes of activations may be symbolic. Reads
-/// products (linear, matmul, gemm), attention in any of its forms, gathers and losses; what comes between may
-/// be views, transposes, rotations, casts, dropout and elementwise ops.
-/// `vocabularies`: patterns of names whose tables and heads are split however small they are.
+/// products (linear, matmul, gemm, and those of stored weights, whose scales are split alike), attention in
+/// any of its forms, gathers and losses; what comes between may be views, transposes, rotations, casts,
+/// dropout and elementwise ops. `vocabularies`: patterns of names whose tables and heads are split however
+/// small they are.
 std::map<std::string, WeightSplit> find_splits(const ir::Graph& graph,
                                                std::span<const std::string_view> vocabularies = {});
 

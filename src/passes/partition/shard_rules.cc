@@ -138,6 +138,10 @@ class Placer {
     const auto split = splits_.find(w.name);
     if (split == splits_.end()) return;
     const WeightSplit& s = split->second;
+    if (undivided_.contains(w.name)) {
+      w.why = base::concat("whole: ", s.blocks, " blocks of a row do not divide");
+      return;
+    }
     const std::string_view model = model_of(w.name);
     const auto dropped = dropped_.find(s.group);
     if (dropped != dropped_.end()) {
@@ -187,6 +191,12 @@ class Placer {
 
   void drop_group(const std::string& name, const ir::Value& value, const WeightSplit& s) {
     const auto fits = [&](const ShardRule& r) { return name_matches(r.pattern, name); };
+    int64_t ranks = 1;
+    for (const TensorAxis& axis : axes_of(s)) ranks *= axis.ranks;
+    if (s.blocks > 0 && s.blocks % ranks != 0) {
+      undivided_.insert(name);
+      return;
+    }
     const std::string no = refusal(name, value.type.shape.to_dims(), s);
     if (no.empty() || std::any_of(rules_.begin(), rules_.end(), fits)) return;
     base::require(model_of(name).empty() || s.role == WeightRole::classes, "tensor parallel: ", no,
@@ -208,6 +218,8 @@ class Placer {
   std::set<size_t> used_;
   std::map<std::string, WeightSplit> splits_;
   std::map<size_t, std::string> dropped_;
+  std::set<std::string>
+      undivided_;  ///< stored weights whose rows are not cut: their group may be all the same
 };
 
 /// A name with its first number taken out, and the number: "h.", 3, ".mlp.c_fc.weight".

@@ -1,8 +1,11 @@
 // dequantize_blocks moves into the products and lookups that read it.
 #include "passes/precision/blocks.h"
 
+#include <map>
 #include <set>
+#include <tuple>
 
+#include "ops/blocks/blocks.h"
 #include "passes/precision/matrix_product.h"
 
 namespace trireme::passes {
@@ -59,6 +62,35 @@ size_t keep_blocks(ir::Graph& graph) {
       [&](ir::NodeId, const Node& node) { return keep_product(rw, node) || keep_lookup(rw, node); });
   graph.sort();
   return changes + share_packed_blocks(graph);
+}
+
+size_t join_block_products(ir::Graph& graph) {
+  Rewriter rw(graph);
+  std::map<std::tuple<ValueId, std::string, std::string>, std::vector<Node>> by_rows;
+  rw.for_each("block_linear", [&](ir::NodeId, const Node& node) {
+    if (node.in.size() > ops::kBlBias && !rw.is_weight(node.in[ops::kBlBias])) return false;
+    if (rw.known(node.in[ops::kBlWeights]) == nullptr) return false;
+    by_rows[{node.in[ops::kBlX], node.attrs.get_string("format", ""), node.attrs.get_string("rows", "")}]
+        .push_back(node);
+    return false;
+  });
+  size_t changes = 0;
+  for (const auto& [key, products] : by_rows) {
+    if (products.size() < 2 || products.size() > ops::kMostJoined) continue;
+    Node joined;
+    joined.attrs = products[0].attrs;
+    joined.from = products[0].from;
+    joined.in = {std::get<0>(key)};
+    for (const Node& p : products) joined.in.push_back(p.in[ops::kBlWeights]);
+    for (const Node& p : products)
+      joined.in.push_back(p.in.size() > ops::kBlBias ? p.in[ops::kBlBias] : ir::kNoValue);
+    while (joined.in.back() == ir::kNoValue) joined.in.pop_back();
+    const std::vector<ValueId> results = rw.add_all("block_linears", joined, products.size());
+    for (size_t i = 0; i < products.size(); ++i) rw.replace(products[i].out[0], results[i]);
+    ++changes;
+  }
+  graph.sort();
+  return changes;
 }
 
 size_t share_packed_blocks(ir::Graph& graph) {

@@ -94,13 +94,27 @@ class Absorber {
     const ir::OpSchema& s = node.op->schema;
     if (s.is_control || s.updates_state() || s.is_collective || is_touched(node)) return false;
     const Change c = change_of(node);
-    if (s.is_view) return absorb_view(number, node, c);
+    if (s.is_view || only_moves(node)) return absorb_view(number, node, c);
     if (s.half_rows.operands == 0) return (c.reads || c.writes) && absorb_elements(number, node, c);
     if (c.reads && absorb_rows(number, node, c)) return true;
     return s.half_rows.rounded >= 0 && absorb_rounding(number, node, c);
   }
 
+  /// True for ops that put the elements of their first operand elsewhere, by no data, and leave out none:
+  /// rounding may come before them, and is then of as many elements at most.
+  bool only_moves(const Node& node) const {
+    const ir::OpSchema& s = node.op->schema;
+    if (s.moves != 1 || ir::is_elementwise(s) || node.out.size() != 1 || node.out[0] == ir::kNoValue)
+      return false;
+    for (size_t i = 1; i < node.in.size(); ++i) {
+      if (node.in[i] != ir::kNoValue && graph_.known(node.in[i]) == nullptr) return false;
+    }
+    const auto elements = [&](ValueId id) { return graph_.type(id).shape.elements().value_or(0); };
+    return node.in[0] != ir::kNoValue && elements(node.in[0]) <= elements(node.out[0]);
+  }
+
   /// Casts pass views: to f32 behind them, to 16 bits before them, towards those who could do their work.
+  /// What moves elements they pass to 16 bits only.
   bool absorb_view(ir::NodeId number, const Node& node, const Change& c) {
     const ValueId x = node.in[0];
     if (node.out.size() != 1 || node.out[0] == ir::kNoValue) return false;
@@ -110,12 +124,14 @@ class Absorber {
       return graph_.add1(*node.op, in, node.attrs, node.from);
     };
     ValueId half = ir::kNoValue, made = ir::kNoValue;
-    if (c.in[0] != x && uses_[index(x)].size() == 1 && outputs_.count(x) == 0) {
+    const bool is_view = node.op->schema.is_view;
+    if (is_view && c.in[0] != x && uses_[index(x)].size() == 1 && outputs_.count(x) == 0) {
       half = c.in[0];
       const Node cast = *graph_.producer(x);
       made = graph_.add1(*cast.op, {view_of(half)}, cast.attrs, node.from);
       graph_.replace_uses(node.out[0], made);
-    } else if (c.writes && graph_.producer(x) != nullptr && graph_.type(x).dtype == DType::f32) {
+    } else if (c.writes && (!is_view || graph_.producer(x) != nullptr) &&
+               graph_.type(x).dtype == DType::f32) {
       const Node cast = graph_.node(c.casts[0][0]);
       half = graph_.add1(*cast.op, {x}, cast.attrs, node.from);
       made = view_of(half);
@@ -141,7 +157,7 @@ class Absorber {
       view.known[i] = nullptr;
     }
     for (size_t i = 0; i < view.in.size(); ++i) {
-      const bool is_alike = (node.op->schema.half_rows.operands >> i & 1u) != 0;
+      const bool is_alike = view.present(i) && (node.op->schema.half_rows.operands >> i & 1u) != 0;
       if (is_alike && view.in[i].dtype != view.in[0].dtype) return false;
     }
     if (!is_half(view.in[0].dtype)) return false;

@@ -153,6 +153,17 @@ class Lowering {
     return false;
   }
 
+  /// Elements as the first operand comes, and f32 for the others: weights and statistics.
+  bool follow_first(const Node& node, std::vector<ValueId>& in) {
+    const bool is_low = is_half(type(in[0]));
+    for (size_t i = 0; i < in.size(); ++i) {
+      if (in[i] == ir::kNoValue) continue;
+      const bool is_element = (node.op->schema.half_rows.operands >> i & 1u) != 0;
+      in[i] = is_low && is_element ? low(in[i], node.from) : wide(in[i], node.from);
+    }
+    return is_low;
+  }
+
   bool any_operand_low(const std::vector<ValueId>& in) const {
     return std::any_of(in.begin(), in.end(),
                        [&](ValueId id) { return id != ir::kNoValue && is_half(type(id)); });
@@ -193,7 +204,7 @@ class Lowering {
           in[i] = is_low ? low(in[i], node.from) : wide(in[i], node.from);
         break;
       case Kind::follows:
-        is_low = follow(node, in);
+        is_low = rule.operands == 1 ? follow_first(node, in) : follow(node, in);
         if (!is_low) why = "an operand is f32";
         break;
       case Kind::kept:

@@ -40,6 +40,7 @@ struct PrecisionReport {
 /// cast is a cast, so gradients of weights arrive in f32). By op:
 ///   products (linear, matmul, convolutions, attention's q, k and v)  operands cast, result 16-bit, sums in
 ///   f32 exact to follow (moves, sums of two, activations, max pools)  16-bit where all their operands are
+///   batch norm of a batch  16-bit where x is; scale, bias and statistics f32
 ///   statistics, sums over many, losses, exp and log, and the rest  f32
 /// fp8 lowers to bf16 and marks linear products (attribute float8) for lower_float8, but those that no other
 /// product follows (scores of a vocabulary or of classes) unless fp8_last.

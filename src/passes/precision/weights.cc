@@ -5,6 +5,7 @@
 #include <map>
 #include <optional>
 
+#include "ops/stored_weights.h"
 #include "ops/table.h"
 #include "ops/weight_only/weight_only.h"
 #include "passes/precision/block_weights.h"
@@ -57,7 +58,7 @@ class Storing {
 
  private:
   bool visit(ir::NodeId id, const Node& node) {
-    if (ops::reads_blocks(node.op->schema)) return set_rows(id, node);
+    if (ops::reads_stored_weights(node.op->schema)) return set_rows(id, node);
     if (options_.weights == WeightBits::f32) return false;
     std::optional<MatrixProduct> p = matrix_product(rw_, node);
     const bool is_lookup = !p && looks_up_rows(node);

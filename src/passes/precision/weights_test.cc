@@ -9,6 +9,7 @@
 #include "ops/weight_only/weight_only.h"
 #include "ops/table.h"
 #include "passes/pass.h"
+#include "passes/precision/byte_products.h"
 
 namespace trireme::passes {
 namespace {
@@ -163,6 +164,73 @@ TEST(StoreWeights, TheGraphComputesNearlyTheSame) {
       for (size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(got[i], want[i], off * largest) << i;
     }
   }
+}
+
+/// Two products by one matrix and one by another, of depth 256.
+constexpr const char* kDeep = R"(graph "g"
+  %0 = input "x" : f32[5,256]
+  %1 = param "w" : f32[256,256]#seed=1
+  %2 = param "v" : f32[40,256]#seed=2
+  %3 = param "c" : f32[40]#seed=3
+  %4 = gemm(%0, %1) {transB=1}
+  %5 = gemm(%4, %1) {transB=1}
+  %6 = gemm(%5, %2, %3) {transB=1}
+  return %6 "y"
+)";
+
+TEST(ByteProducts, ReadGroupsAsBlocksExactly) {
+  Tensor x = Tensor::empty(tensor::DType::f32, {5, 256});
+  base::Rng rng(8);
+  for (float& v : x.mutable_data<float>()) v = static_cast<float>(rng.normal());
+  for (const WeightBits bits : {WeightBits::int4, WeightBits::int8}) {
+    for (const int64_t group : {32, 64, 128}) {
+      for (const bool zeros : {false, true}) {
+        SCOPED_TRACE(base::concat(bits == WeightBits::int4 ? 4 : 8, " bits in groups of ", group,
+                                  zeros ? " with zero points" : ""));
+        ir::Graph g = ir::parse(kDeep, ops::table());
+        g.sort();
+        store_weights(g,
+                      {.weights = bits, .weight_group = group, .weight_zeros = zeros, .least_elements = 1});
+        const std::vector<double> want = value_of(g, x).to_doubles();
+        size_t matrices = 0;
+        EXPECT_EQ(use_byte_products(g,
+                                    [&](const Tensor& codes) {
+                                      EXPECT_EQ(codes.dtype(), tensor::DType::u8);
+                                      ++matrices;
+                                    }),
+                  3u);
+        EXPECT_EQ(matrices, 2u);  // the first is read twice and moved once
+        EXPECT_EQ(outline(g),
+                  "block_linear [5,256] of 2\nblock_linear [5,256] of 2\nblock_linear [5,40] of 3\n");
+        double largest = 0;
+        for (double v : want) largest = std::max(largest, std::abs(v));
+        const std::vector<double> rounded = value_of(g, x).to_doubles();
+        store_weights(g, {.weight_rows = ops::BlockRows::f32});
+        const std::vector<double> exact = value_of(g, x).to_doubles();
+        for (size_t i = 0; i < want.size(); ++i) {
+          EXPECT_NEAR(exact[i], want[i], 1e-5 * largest) << i;
+          EXPECT_NEAR(rounded[i], want[i], 0.03 * largest) << i;
+        }
+      }
+    }
+  }
+}
+
+TEST(ByteProducts, LeaveFloatsAndWhatIsFed) {
+  ir::Graph g = ir::parse(R"(graph "g"
+  %0 = input "x" : f32[5,64]
+  %1 = param "h" : bf16[40,64]#seed=2
+  %2 = input "w" : u8[40,32]
+  %3 = param "s" : f32[40,2]#seed=4
+  %4 = weight_only_linear(%0, %1) {}
+  %5 = weight_only_linear(%0, %2, %3) {bits=4,group=32}
+  return %4 "y", %5 "z"
+)",
+                          ops::table());
+  g.sort();
+  const std::string before = ir::print(g);
+  EXPECT_EQ(use_byte_products(g, [](const Tensor&) { FAIL(); }), 0u);
+  EXPECT_EQ(ir::print(g), before);
 }
 
 }  // namespace

@@ -104,7 +104,10 @@ ValueId add_gradient_norm(ir::Graph& graph, std::span<const ParamGradient> gradi
   const bool has_stages = graph.mesh.extent("pp") > 1;
   const ir::Attrs attrs{
       {"parts", parts}, {"counts", counts}, {"operands", operands}, {"root", int64_t{!has_stages}}};
-  const ValueId norm = graph.add1(ops::table().need("norm_of_squares"), sums, attrs, "gradient norm");
+  // A stage whose parameters are all counted by another one (a head that is the embedding) adds nothing.
+  const ValueId norm = sums.empty() && has_stages
+                           ? graph.add_constant(tensor::Tensor::zeros(tensor::DType::f64, {1}))
+                           : graph.add1(ops::table().need("norm_of_squares"), sums, attrs, "gradient norm");
   return has_stages ? over_stages(graph, norm, coordinates) : norm;
 }
 

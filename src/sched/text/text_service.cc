@@ -4,6 +4,7 @@
 #include <chrono>
 #include <utility>
 
+#include "base/threads/this_thread.h"
 #include "sched/current_error.h"
 
 namespace trireme::sched {
@@ -21,9 +22,15 @@ TextService::TextService(MakeSession make, Options options, const base::Clock& c
 TextService::~TextService() { stop(); }
 
 void TextService::open() {
-  session_ = make_();
-  scheduler_ = std::make_unique<TokenScheduler>(*session_);
-  memory_bytes_ = session_->pool().bytes() + session_->arena_bytes();
+  engine_.session = make_();
+  if (options_.make_drafter) engine_.drafter = options_.make_drafter();
+  scheduler_ =
+      std::make_unique<TokenScheduler>(*engine_.session, TextSchedule{.clock = &clock_,
+                                                                      .drafter = engine_.drafter.get(),
+                                                                      .draft_tokens = options_.draft_tokens,
+                                                                      .goals = options_.goals});
+  memory_bytes_ = engine_.session->pool().bytes() + engine_.session->arena_bytes() +
+                  (engine_.drafter ? engine_.drafter->memory_bytes() : 0);
 }
 
 void TextService::submit(TextRequest request) {
@@ -136,14 +143,15 @@ void TextService::tell(const GenerateEvent& event) {
   const std::shared_ptr<TextListener> listener = at->second.listener;
   const bool is_over = event.finish != FinishReason::none;
   bool goes_on = true;
-  if (event.token >= 0) {
-    const bool is_well =
-        guard(*listener, [&] { goes_on = listener->on_token(event.token, event.log_probability); });
+  if (event.token >= 0 || !event.prompt.empty()) {
+    const bool is_well = guard(*listener, [&] { goes_on = listener->on_token(event); });
     goes_on = goes_on && is_well;
   }
   if (goes_on && !is_over) return;
   end(event.request, !is_over);
-  if (goes_on) guard(*listener, [&] { listener->on_end(event.finish); });
+  if (!goes_on) return;
+  guard(*listener,
+        [&] { event.error != nullptr ? listener->on_error(*event.error) : listener->on_end(event.finish); });
 }
 
 /// A request is told nothing more; `cancels`: it still runs.
@@ -154,9 +162,11 @@ void TextService::end(int64_t number, bool cancels) {
 }
 
 void TextService::step() {
-  step_began_ns_ = clock_.now_ns();
-  const std::vector<GenerateEvent>& events = scheduler_->step(clock_.now_ns());
+  const int64_t began_ns = clock_.now_ns();
+  step_began_ns_ = began_ns;
+  const std::vector<GenerateEvent>& events = scheduler_->step(began_ns);
   step_began_ns_ = 0;
+  counts_.busy_ns += clock_.now_ns() - began_ns;
   ++counts_.steps;
   counts_.step_tokens += scheduler_->step_tokens();
   for (const TokenScheduler::Begun& begun : scheduler_->begun()) {
@@ -165,6 +175,7 @@ void TextService::step() {
   }
   for (const GenerateEvent& event : events) counts_.generated_tokens += event.token >= 0 ? 1 : 0;
   show();  // who has its answer also finds it in the counts
+  const int64_t shown_ns = base::this_thread_cpu_ns();
   for (const TokenScheduler::Begun& begun : scheduler_->begun()) {
     const auto at = live_.find(begun.request);
     if (at == live_.end()) continue;
@@ -174,6 +185,7 @@ void TextService::step() {
     if (!guard(*listener, [&] { listener->on_begin(begun.known_tokens); })) end(begun.request, true);
   }
   for (const GenerateEvent& event : events) tell(event);
+  counts_.told_ns += base::this_thread_cpu_ns() - shown_ns;
 }
 
 void TextService::fail_all(const base::Error& error) {
@@ -187,7 +199,11 @@ void TextService::show() {
   counts_.running = scheduler_ ? scheduler_->running() : 0;
   counts_.waiting = scheduler_ ? scheduler_->waiting() : 0;
   counts_.page_use = scheduler_ ? scheduler_->page_use() : 0;
-  counts_.put_back = lost_put_back_ + (scheduler_ ? scheduler_->put_back() : 0);
+  counts_.put_back = lost_.put_back + (scheduler_ ? scheduler_->put_back() : 0);
+  const engine::MaskCost masks = scheduler_ ? scheduler_->mask_cost() : engine::MaskCost();
+  counts_.masks = {lost_.masks.masks + masks.masks, lost_.masks.ns + masks.ns};
+  counts_.drafts = lost_.drafts;
+  if (scheduler_) counts_.drafts += scheduler_->draft_counts();
   stats_.with([&](TextStats& shown) { shown = counts_; });
   if (options_.on_step) options_.on_step(counts_);
   const std::lock_guard lock(mutex_);
@@ -203,15 +219,17 @@ void TextService::run() {
     } catch (const std::exception&) {
       step_began_ns_ = 0;
       const base::Error error = current_error();
-      lost_put_back_ += scheduler_->put_back();
+      lost_.put_back += scheduler_->put_back();
+      lost_.masks = counts_.masks;
+      lost_.drafts = counts_.drafts;
       scheduler_.reset();
-      session_.reset();
+      engine_ = {};
       show();
       fail_all(error);
     }
   }
   scheduler_.reset();
-  session_.reset();
+  engine_ = {};
   show();
   {
     const std::lock_guard lock(mutex_);

@@ -29,8 +29,9 @@ class TextListener {
   virtual ~TextListener() = default;
   /// Its prompt is read from now on; so many tokens of it need not run.
   virtual void on_begin(int64_t known_tokens) = 0;
-  /// The next token. False: the answer is over, and nothing follows this call.
-  virtual bool on_token(int64_t token, double log_probability) = 0;
+  /// The next token, or a prompt that was scored and whose answer ends at once. False: the answer is over,
+  /// and nothing follows this call.
+  virtual bool on_token(const engine::GenerateEvent& event) = 0;
   virtual void on_end(engine::FinishReason reason) = 0;
   virtual void on_error(const base::Error& error) = 0;
   /// Nobody waits any more.
@@ -48,10 +49,14 @@ struct TextStats {
   size_t running = 0, waiting = 0;
   double page_use = 0;  ///< share of the pages that texts under way hold
   int64_t steps = 0, step_tokens = 0;
+  int64_t busy_ns = 0;           ///< in steps
+  int64_t told_ns = 0;           ///< processor time between them, spent on telling listeners
   int64_t prompt_tokens = 0;     ///< of texts that began
   int64_t known_tokens = 0;      ///< of these, those that did not run
   int64_t generated_tokens = 0;  ///< of all answers
   int64_t put_back = 0;          ///< texts that had to begin again because pages ran out
+  DraftCounts drafts;            ///< guessed tokens
+  engine::MaskCost masks;        ///< of answers that have a form
 };
 
 class TextService {
@@ -61,6 +66,10 @@ class TextService {
     size_t max_waiting = 1024;  ///< requests that wait; further ones are refused
     /// Called by the service's thread after every step; null: nobody.
     std::function<void(const TextStats&)> on_step = {};
+    /// Who guesses for a session; null: nobody.
+    std::function<std::unique_ptr<engine::Drafter>()> make_drafter = {};
+    int64_t draft_tokens = 8;  ///< that are guessed for a text, at most
+    TextGoals goals = {};
   };
 
   /// Makes the first session at once and throws what that throws. `clock` outlives the service. Where a step
@@ -120,13 +129,20 @@ class TextService {
   base::Guarded<TextStats> stats_;
   std::atomic<int64_t> step_began_ns_{0}, memory_bytes_{0};
   // The thread's:
-  std::unique_ptr<engine::DecodeSession> session_;
+  struct {
+    std::unique_ptr<engine::DecodeSession> session;
+    std::unique_ptr<engine::Drafter> drafter;
+  } engine_;
   std::unique_ptr<TokenScheduler> scheduler_;
   std::map<int64_t, Live> live_;  // by the scheduler's numbers
   std::set<int64_t> begun_;       // of these
   int64_t looked_ = -1;           // the number that was asked last whether anybody waits for it
   TextStats counts_;
-  int64_t lost_put_back_ = 0;  // of schedulers before this one
+  struct {
+    int64_t put_back = 0;
+    engine::MaskCost masks;
+    DraftCounts drafts;
+  } lost_;  // of schedulers before this one
   std::thread thread_;
 };
 

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "base/rng.h"
+#include "engine/decode/prompt_lookup.h"
 #include "model/zoo/llama.h"
 
 namespace trireme::sched {
@@ -42,8 +43,8 @@ TextService::MakeSession sessions(const DecodeOptions& options) {
 class Kept final : public TextListener {
  public:
   void on_begin(int64_t known) override { known_ = known; }
-  bool on_token(int64_t token, double) override {
-    tokens.push_back(token);
+  bool on_token(const GenerateEvent& event) override {
+    tokens.push_back(event.token);
     if (wanted > 0 && tokens.size() == wanted) return end(FinishReason::stop), false;
     if (leaves_after > 0 && tokens.size() == leaves_after) gone = true;
     return true;
@@ -112,11 +113,12 @@ base::SystemClock& system_clock() {
 }
 
 /// A hundred requests from four threads, pages for a few of them: some are put back, all are answered as
-/// alone, and every page comes back.
+/// alone, and every page comes back. Nothing runs beyond a step before all are there.
 TEST(TextService, AnswersAsAloneWhereverPagesRunOut) {
-  for (const int64_t pages : {7, 9, 200}) {
-    TextService service(sessions({.threads = 2, .cache_bytes = pages * kPageBytes, .max_tokens = 33}), {},
-                        system_clock());
+  for (const int64_t pages : {5, 6, 200}) {
+    std::atomic<bool> are_there{false};
+    TextService service(sessions({.threads = 2, .cache_bytes = pages * kPageBytes, .max_tokens = 33}),
+                        {.on_step = [&](const TextStats&) { are_there.wait(false); }}, system_clock());
     ASSERT_EQ(service.limits().pages, pages);
     std::vector<std::shared_ptr<Kept>> kept(100);
     std::vector<std::thread> threads;
@@ -127,6 +129,8 @@ TEST(TextService, AnswersAsAloneWhereverPagesRunOut) {
       });
     }
     for (std::thread& t : threads) t.join();
+    are_there = true;
+    are_there.notify_all();
     for (size_t i = 0; i < kept.size(); ++i) {
       kept[i]->wait();
       EXPECT_EQ(kept[i]->tokens, alone(static_cast<int64_t>(i))) << "request " << i << ", pages " << pages;
@@ -170,6 +174,8 @@ TEST(TextService, WhoLeavesGivesItsPagesBack) {
   EXPECT_EQ(stays->tokens, alone(4));
   service.drain();
   EXPECT_EQ(service.stats().page_use, 0);
+  EXPECT_GT(service.stats().told_ns, 0);
+  EXPECT_GT(service.stats().busy_ns, 0);
 }
 
 TEST(TextService, AListenerThatHasEnoughIsToldNoMore) {
@@ -189,7 +195,7 @@ TEST(TextService, AListenerThatHasEnoughIsToldNoMore) {
 class Thrower final : public TextListener {
  public:
   void on_begin(int64_t) override {}
-  bool on_token(int64_t, double) override { throw std::runtime_error("no room to write"); }
+  bool on_token(const GenerateEvent&) override { throw std::runtime_error("no room to write"); }
   void on_end(FinishReason) override {}
   void on_error(const base::Error& e) override {
     message = e.message();
@@ -333,6 +339,23 @@ TEST(TextService, RandomCompaniesChangeNothing) {
     service.drain();
     EXPECT_EQ(service.stats().page_use, 0);
   }
+}
+
+TEST(TextService, GuessedTokensAreCountedAndChangeNothing) {
+  TextService service(sessions({.threads = 1, .cache_bytes = 40 * kPageBytes}),
+                      {.make_drafter = [] { return std::make_unique<PromptLookup>(1); }, .draft_tokens = 4},
+                      system_clock());
+  std::vector<std::shared_ptr<Kept>> kept;
+  for (int64_t i = 0; i < 40; ++i) kept.push_back(ask(service, i));
+  for (int64_t i = 0; i < 40; ++i) {
+    kept[static_cast<size_t>(i)]->wait();
+    EXPECT_EQ(kept[static_cast<size_t>(i)]->tokens, alone(i)) << i;
+  }
+  service.drain();
+  const DraftCounts counts = service.stats().drafts;
+  EXPECT_GT(counts.drafts, 0);
+  EXPECT_GE(counts.tokens, counts.drafts);
+  EXPECT_GE(counts.tokens, counts.accepted);
 }
 
 }  // namespace

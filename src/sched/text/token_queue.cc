@@ -14,8 +14,8 @@ double TokenQueue::had(uint32_t tenant) const {
 void TokenQueue::push(Entry entry) {
   const Standing standing = entry.standing;
   const int64_t number = entry.number;
-  if (!waiting_.contains(standing.tenant) && !waiting_.empty()) {
-    double least = INFINITY;
+  if (!waiting_.contains(standing.tenant)) {
+    double least = waiting_.empty() ? had(last_) : INFINITY;
     for (const auto& [tenant, count] : waiting_) least = std::min(least, had(tenant));
     had_[standing.tenant] = std::max(had(standing.tenant), least);
   }
@@ -56,6 +56,7 @@ TokenQueue::Entry TokenQueue::take(uint32_t priority, uint32_t tenant, int64_t n
 TokenQueue::Entry TokenQueue::pop() {
   const Entry* next = first();
   base::check(next != nullptr, "nobody waits");
+  last_ = next->standing.tenant;
   return take(next->standing.priority, next->standing.tenant, next->number);
 }
 

@@ -12,19 +12,25 @@
 
 namespace trireme::sched {
 
+/// The priority of texts that run in what others leave: none of them takes part in a step while another kind
+/// of text runs or waits, and theirs are the first places and pages that are taken back.
+inline constexpr uint32_t kBackground = UINT32_MAX;
+
 /// What decides when a request goes.
 struct Standing {
   uint32_t priority = 0;    ///< lower goes first
   uint32_t tenant = 0;      ///< who shares the model with others
   double weight = 1;        ///< of the tenant's share
   int64_t deadline_ns = 0;  ///< it must have begun by then; 0: it waits as long as it takes
+  int64_t asked_ns = 0;     ///< when it was asked; 0: when it begins
 };
 
 /// Requests in the order in which they go: the lowest priority number first; among those the tenant that has
 /// had the least work for its weight, and of a tenant the oldest request. Work is counted in tokens, those of
 /// an answer twice (virtual token counters; Sheng et al. 2024, "Fairness in Serving Large Language Models").
-/// A tenant that had nothing waiting begins where those are that wait, so nothing is saved up. A change costs
-/// the logarithm of how many wait. One owner thread.
+/// A tenant that had nothing waiting begins where those are that wait, or where nobody does with the one that
+/// went last: nothing is saved up, and what somebody had while nobody else wanted it is not held against him.
+/// A change costs the logarithm of how many wait. One owner thread.
 class TokenQueue {
  public:
   struct Entry {
@@ -59,6 +65,7 @@ class TokenQueue {
   std::set<std::pair<int64_t, int64_t>> deadlines_;      // and numbers, of those that have one
   std::map<uint32_t, double> had_;                       // tokens by weight
   std::map<uint32_t, size_t> waiting_;                   // requests of a tenant, above 0
+  uint32_t last_ = 0;                                    // the tenant that went last
 };
 
 }  // namespace trireme::sched

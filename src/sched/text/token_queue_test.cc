@@ -83,6 +83,27 @@ TEST(TokenQueue, IdleTenantsSaveNothing) {
   EXPECT_EQ(of_second, 5);
 }
 
+/// Who worked alone owes nothing to who comes later, also where nobody waited when he came.
+TEST(TokenQueue, WorkThatNobodyElseWantedIsNotHeldAgainstAnybody) {
+  TokenQueue queue;
+  int64_t number = 0;
+  for (int i = 0; i < 100; ++i) {
+    queue.push(entry(number++, {.tenant = 1}));
+    const TokenQueue::Entry next = queue.pop();
+    queue.charge(next.standing, 10);
+  }
+  for (int i = 0; i < 10; ++i)
+    queue.push(entry(number++, {.tenant = 2}));  // the queue is empty before the first
+  for (int i = 0; i < 10; ++i) queue.push(entry(number++, {.tenant = 1}));
+  int of_first = 0;
+  for (int i = 0; i < 10; ++i) {
+    const TokenQueue::Entry next = queue.pop();
+    of_first += next.standing.tenant == 1;
+    queue.charge(next.standing, 10);
+  }
+  EXPECT_EQ(of_first, 5);
+}
+
 TEST(TokenQueue, DeadlinesAndRemoval) {
   TokenQueue queue;
   queue.push(entry(0, {.deadline_ns = 50}));

@@ -40,7 +40,8 @@ bool TokenScheduler::fits(const TokenQueue::Entry& first) {
   const bool is_known =
       refused_.number == first.number && refused_.changes == changes && refused_.claimed == claimed;
   if (is_known || generator_.free_pages() <= claimed) return false;
-  const engine::DecodeSession::Beginning found = generator_.look(first.request.prompt);
+  engine::DecodeSession::Beginning found{.tokens = 0, .free_pages = generator_.free_pages()};
+  if (!first.request.scores_prompt) found = generator_.look(first.request);
   const int64_t page = generator_.options().page_tokens;
   const auto prompt = static_cast<int64_t>(first.request.prompt.size());
   const int64_t needed = (prompt + page - 1) / page - found.tokens / page;
@@ -49,38 +50,73 @@ bool TokenScheduler::fits(const TokenQueue::Entry& first) {
   return false;
 }
 
+/// Texts under way that run in what others leave.
+int64_t TokenScheduler::background() const {
+  return std::count_if(standings_.begin(), standings_.end(),
+                       [](const auto& entry) { return entry.second.priority == kBackground; });
+}
+
+/// Whether texts of the other kind are under way.
+bool TokenScheduler::has_foreground() const { return background() < static_cast<int64_t>(standings_.size()); }
+
 /// Requests whose turn it is get places and pages.
 void TokenScheduler::begin_waiting() {
   const engine::DecodeOptions& options = generator_.options();
   const int64_t most = std::min(options.max_sequences, options.max_tokens);
   while (const TokenQueue::Entry* first = queue_.first()) {
-    if (static_cast<int64_t>(generator_.size()) >= most || !fits(*first)) return;
+    const bool is_background = first->standing.priority == kBackground;
+    if (is_background && has_foreground()) return;
+    if (static_cast<int64_t>(generator_.size()) >= most || !fits(*first)) {
+      if (is_background || background() == 0) return;
+      put_back_last();
+      continue;
+    }
     TokenQueue::Entry entry = queue_.pop();
     const auto whole = static_cast<int64_t>(entry.request.prompt.size());
-    standings_[entry.number] = entry.standing;
+    Standing& standing = standings_[entry.number] = entry.standing;
+    if (standing.asked_ns == 0) standing.asked_ns = meter_.now_ns();
     generator_.start(entry.number, std::move(entry.request));
     const int64_t known = whole - generator_.prompt_left(generator_.size() - 1);
     if (entry.has_begun) continue;
-    shared_tokens_ += known;
+    counts_.shared_tokens += known;
     begun_.push_back({.request = entry.number, .prompt_tokens = whole, .known_tokens = known});
     queue_.charge(entry.standing, static_cast<double>(whole - known));
   }
 }
 
-/// How many tokens each text runs in the next step.
-void TokenScheduler::share_out() {
-  int64_t left = generator_.options().max_tokens;
-  for (size_t i = 0; i < generator_.size(); ++i) left -= generator_.prompt_left(i) == 0 ? 1 : 0;
-  tokens_.assign(generator_.size(), 0);
+/// How many tokens the next step runs at most.
+int64_t TokenScheduler::budget() const {
+  const int64_t most = generator_.options().max_tokens;
+  if (meter_.prices() == nullptr || !budget_.has_goals()) return most;
+  std::vector<PromptLeft> prompts;
   for (size_t i = 0; i < generator_.size(); ++i) {
+    const int64_t left = generator_.prompt_left(i);
+    if (left > 0) prompts.push_back({left, standings_.at(generator_.number(i)).asked_ns});
+  }
+  const auto draws = static_cast<int64_t>(generator_.size() - prompts.size());
+  return budget_.tokens(draws, prompts, meter_.now_ns(), *meter_.prices());
+}
+
+/// How many tokens each text runs in the next step; returns how many more may.
+int64_t TokenScheduler::share_out() {
+  int64_t left = budget();
+  for (size_t i = 0; i < generator_.size(); ++i) left -= generator_.prompt_left(i) == 0 ? 1 : 0;
+  int64_t rows = generator_.options().max_sequences - static_cast<int64_t>(generator_.size());
+  tokens_.assign(generator_.size(), 0);
+  const int64_t paused = has_foreground() ? background() : 0;
+  for (size_t i = 0; i < generator_.size(); ++i) {
+    if (paused > 0 && standings_.at(generator_.number(i)).priority == kBackground) continue;
     const int64_t prompt = generator_.prompt_left(i);
     if (prompt == 0) {
       tokens_[i] = generator_.can_draw(i) ? 1 : 0;
     } else {
-      tokens_[i] = std::min(prompt, left);
+      const bool takes_rows = generator_.scores_prompt(i);
+      tokens_[i] = std::max<int64_t>(0, std::min({prompt, left, takes_rows ? rows + 1 : prompt}));
       left -= tokens_[i];
+      if (takes_rows && tokens_[i] > 0) rows -= tokens_[i] - 1;
     }
   }
+  return left;
 }
 
 /// Pages that the next step needs and that are not there.
@@ -104,23 +140,28 @@ void TokenScheduler::put_back_last() {
   standings_.erase(number);
   queue_.push(
       {.number = number, .request = generator_.put_back(last), .standing = standing, .has_begun = true});
-  ++put_back_;
+  ++counts_.put_back;
 }
 
 /// Launches the next step, if there is one.
 bool TokenScheduler::launch() {
   begin_waiting();
-  share_out();
+  int64_t left = share_out();
   while (missing_pages() > 0) {
     put_back_last();
-    share_out();
+    left = share_out();
   }
-  return generator_.launch(tokens_);
+  drafting_.share(tokens_, left, meter_);
+  const int64_t began_ns = meter_.now_ns();
+  if (!generator_.launch(tokens_)) return false;
+  meter_.launched(began_ns);
+  return true;
 }
 
 /// What tenants were given, and who is over.
 void TokenScheduler::account() {
   for (const GenerateEvent& event : events_) {
+    if (event.finish != FinishReason::none) drafting_.forget(event.request);
     const auto at = standings_.find(event.request);
     if (at == standings_.end()) continue;
     if (event.token >= 0) queue_.charge(at->second, kAnswerCharge);
@@ -135,10 +176,15 @@ const std::vector<GenerateEvent>& TokenScheduler::step(int64_t now_ns) {
   for (int64_t late = queue_.remove_expired(now_ns); late >= 0; late = queue_.remove_expired(now_ns))
     events_.push_back({.request = late, .finish = FinishReason::expired});
   generator_.clean(events_);
-  step_tokens_ = 0;
+  counts_.step_tokens = 0;
   while (generator_.can_launch() && launch()) {
   }
-  if (generator_.is_launched()) step_tokens_ = generator_.collect(events_);
+  if (generator_.is_launched()) {
+    counts_.step_tokens = generator_.collect(events_);
+    meter_.collected(counts_.step_tokens);
+    for (const engine::CheckedDrafts& checked : drafting_.account())
+      queue_.charge(standings_.at(checked.request), static_cast<double>(checked.drafted - checked.accepted));
+  }
   account();
   return events_;
 }

@@ -92,6 +92,49 @@ TEST(TokenScheduler, AnswersDoNotDependOnCompany) {
   }
 }
 
+TEST(TokenScheduler, BackgroundTextsRunInWhatOthersLeave) {
+  const auto prepared = std::make_shared<DecodeModel>(tiny().graph);
+  const std::vector<GenerateRequest> list = requests();
+  Answers alone;
+  DecodeSession quiet(prepared, {.threads = 1});
+  for (size_t i = 0; i < list.size(); ++i) {
+    TokenScheduler generator(quiet);
+    generator.add(list[i]);
+    alone[static_cast<int64_t>(i)] = run_all(generator)[0];
+  }
+  // Three places, all of them with texts in the background when the others come; and few pages.
+  for (const DecodeOptions& o : {DecodeOptions{.threads = 1, .max_sequences = 3},
+                                 DecodeOptions{.threads = 1, .cache_bytes = 8 * 2 * 2 * 2 * 16 * 8 * 4}}) {
+    DecodeSession session(prepared, o);
+    TokenScheduler generator(session);
+    Answers answers;
+    size_t steps = 0;
+    std::map<int64_t, bool> is_over;
+    const auto has_foreground = [&] {
+      for (int64_t i = 6; i < 12; ++i) {
+        if (steps >= 4 && !is_over[i]) return true;
+      }
+      return false;
+    };
+    for (int64_t i = 0; i < 6; ++i) generator.add(list[size_t(i)], {.priority = kBackground});
+    for (; !generator.is_idle(); ++steps) {
+      if (steps == 4) {
+        for (int64_t i = 6; i < 12; ++i) generator.add(list[size_t(i)], {.priority = 1});
+      }
+      const bool is_busy = has_foreground();
+      for (const GenerateEvent& e : generator.step()) {
+        if (e.token >= 0) {
+          answers[e.request].push_back(e.token);
+          EXPECT_TRUE(!is_busy || e.request >= 6 || steps == 4) << "step " << steps << " text " << e.request;
+        }
+        if (e.finish != FinishReason::none) is_over[e.request] = true;
+      }
+    }
+    EXPECT_EQ(answers, alone);
+    EXPECT_EQ(session.free_pages(), session.pool().pages());
+  }
+}
+
 /// Tokens and the sums of their logarithms.
 using Logged = std::map<int64_t, std::pair<std::vector<int64_t>, double>>;
 Logged with_logarithms(TokenScheduler& generator) {

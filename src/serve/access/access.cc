@@ -2,11 +2,11 @@
 #include "serve/access/access.h"
 
 #include <algorithm>
-#include <cstdlib>
 
 #include "base/error.h"
 #include "base/files/file.h"
 #include "http/message.h"
+#include "serve/access/api_keys.h"
 
 namespace trireme::serve {
 namespace {
@@ -28,33 +28,6 @@ bool starts_with(std::string_view text, std::string_view start) {
   return text.substr(0, start.size()) == start;
 }
 
-/// Looks at every byte of the secret whatever was given.
-bool same_secret(std::string_view given, std::string_view secret) {
-  unsigned difference = given.size() == secret.size() ? 0 : 1;
-  for (size_t i = 0; i < secret.size(); ++i) {
-    const char c = i < given.size() ? given[i] : '\0';
-    difference |= static_cast<unsigned char>(c) ^ static_cast<unsigned char>(secret[i]);
-  }
-  return difference == 0;
-}
-
-/// The secret with every ${NAME} replaced. Never in a message: logs are read by more people than secrets.
-std::string with_environment(std::string_view text) {
-  std::string out;
-  while (!text.empty()) {
-    const size_t start = text.find("${"), end = text.find('}', std::min(start, text.size()));
-    if (end == std::string_view::npos) break;
-    out += text.substr(0, start);
-    const std::string name(text.substr(start + 2, end - start - 2));
-    const char* value = std::getenv(name.c_str());
-    base::require(value != nullptr && *value != '\0', "a rule of --restrict needs the environment variable ",
-                  name, ", which is not set");
-    out += value;
-    text.remove_prefix(end + 1);
-  }
-  return out.append(text);
-}
-
 std::string_view trimmed(std::string_view text) {
   constexpr std::string_view kBlanks = " \t\r";
   const size_t first = text.find_first_not_of(kBlanks);
@@ -71,13 +44,6 @@ std::vector<std::string> words_of(std::string_view list) {
     at = end + 1;
   }
   return words;
-}
-
-/// A pattern is a name, or the beginning of one and a star.
-bool matches(std::string_view pattern, std::string_view model) {
-  if (!pattern.empty() && pattern.back() == '*')
-    return starts_with(model, pattern.substr(0, pattern.size() - 1));
-  return pattern == model;
 }
 
 /// What follows the model's name (and version) in a path below /v2/models/.
@@ -126,7 +92,8 @@ bool is_forwarded(const std::function<std::string_view(const std::string& header
   return false;
 }
 
-AccessRules::AccessRules(const std::vector<std::string>& rules) {
+AccessRules::AccessRules(const std::vector<std::string>& rules, const ApiKeys* keys)
+    : keys_(keys != nullptr && keys->is_on() ? keys : nullptr) {
   Rules rest;
   for (const std::string& text : rules) add(text, rest);
   for (Rules& own : rules_) {
@@ -157,7 +124,7 @@ void AccessRules::add(const std::string& text, Rules& rest) {
                 "a rule of --restrict names no model after @");
   if (!is_open) {
     rule.header = demand.substr(0, equals);
-    rule.secret = with_environment(demand.substr(equals + 1));
+    rule.secret = with_environment(demand.substr(equals + 1), "a rule of --restrict");
     std::transform(rule.header.begin(), rule.header.end(), rule.header.begin(),
                    [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; });
   }
@@ -181,11 +148,22 @@ Access AccessRules::verdict(Category category, const Rules& rules, const std::ve
   return is_shown ? Access::allowed : Access::needs_key;
 }
 
+/// By the file of keys. `model` empty: any of them.
+Access AccessRules::judge_key(std::string_view model, const Caller& caller) const {
+  const std::shared_ptr<const ApiKey> key = keys_->find(caller.header("authorization"));
+  if (key == nullptr || !(model.empty() || key->may_use(model))) return Access::needs_key;
+  return key->has_quota && !caller.is_counted ? Access::is_not_counted : Access::allowed;
+}
+
 Access AccessRules::judge(Category category, std::string_view model, const Caller& caller) const {
+  if (keys_ != nullptr && category == Category::inference) {
+    const Access by_key = judge_key(model, caller);
+    if (by_key != Access::needs_key || rules_[static_cast<size_t>(category)].list.empty()) return by_key;
+  }
   const Rules& rules = rules_[static_cast<size_t>(category)];
   std::vector<const Rule*> own, general;
   for (const Rule& rule : rules.list) {
-    const auto names = [&](const std::string& pattern) { return matches(pattern, model); };
+    const auto names = [&](const std::string& pattern) { return matches_model(pattern, model); };
     if (rule.models.empty()) general.push_back(&rule);
     if (!model.empty() && std::any_of(rule.models.begin(), rule.models.end(), names)) own.push_back(&rule);
   }
@@ -210,6 +188,9 @@ std::string AccessRules::refusal(Category category, Access why) {
                         "(--restrict ",
                         name(category), ":header=secret)");
   }
+  if (why == Access::is_not_counted)
+    return "restricted: requests with a key that has a quota go through the OpenAI API, where they are "
+           "counted";
   return base::concat("restricted: ", name(category),
                       " calls need the header that the server was started with");
 }
@@ -221,7 +202,9 @@ Category category_of_path(std::string_view path) {
   while (path.size() > 1 && path.back() == '/') path.remove_suffix(1);
   constexpr std::string_view kModels = "/v2/models/";
   if (path == "/health" || path == "/ping") return Category::health;
-  const bool is_openai = starts_with(path, "/v1/") || path == "/tokenize" || path == "/detokenize";
+  if (path == "/v1/load_lora_adapter" || path == "/v1/unload_lora_adapter") return Category::model_repository;
+  const bool is_openai = starts_with(path, "/v1/") || path == "/tokenize" || path == "/detokenize" ||
+                         path == "/rerank" || path == "/v2/rerank" || path == "/score";
   if (is_openai && !starts_with(path, "/v1/models")) return Category::inference;
   if (path == "/metrics" || path == "/" || path == "/v2/models/stats") return Category::statistics;
   if (starts_with(path, kModels)) return category_of_action(action_of(path.substr(kModels.size())));

@@ -27,17 +27,20 @@ constexpr size_t kCategories = 9;
 /// Calls that change what all clients see, or name the machine's memory and files.
 bool is_control(Category category);
 
+class ApiKeys;
+
 /// Who calls: what a call shows, and whether it comes from this machine.
 struct Caller {
   /// Value of a header by its name in lower case, empty if absent.
   std::function<std::string_view(const std::string& header)> header;
-  bool is_local = false;  ///< looked at for control calls only
+  bool is_local = false;    ///< looked at for control calls only
+  bool is_counted = false;  ///< what the call takes of its key's quota is counted
 };
 
 /// True where a proxy says that it passes the call on for somebody else.
 bool is_forwarded(const std::function<std::string_view(const std::string& header)>& header);
 
-enum class Access { allowed, needs_key, only_here };
+enum class Access { allowed, needs_key, only_here, is_not_counted };
 
 /// The rules of a server. A category without a rule is open, but for control calls from other machines, which
 /// need a key.
@@ -47,7 +50,9 @@ class AccessRules {
   /// names every category that no other rule names, a model may end with `*`. `${NAME}` in a secret stands
   /// for that variable of the environment. Throws invalid_argument for what is no rule and for a variable
   /// that is not set or empty.
-  explicit AccessRules(const std::vector<std::string>& rules);
+  /// `keys` outlive this; null, or without a file: there are none. With them a call for inference needs one
+  /// of them, or what a rule for it says.
+  explicit AccessRules(const std::vector<std::string>& rules, const ApiKeys* keys = nullptr);
 
   /// Whether the caller may make a call of the category on a model (empty: on none, or on all). Rules that
   /// name the model stand in the place of the category's others. Takes as long for a wrong secret as for the
@@ -69,10 +74,12 @@ class AccessRules {
     bool is_open = false;
   };
   void add(const std::string& text, Rules& rest);
+  Access judge_key(std::string_view model, const Caller& caller) const;
   static Access verdict(Category category, const Rules& rules, const std::vector<const Rule*>& asked,
                         const Caller& caller);
 
   std::array<Rules, kCategories> rules_;
+  const ApiKeys* keys_ = nullptr;  ///< null: there are none
 };
 
 /// `rules`, then those of a file (empty: none): one a line, without blank lines and those that begin with #.

@@ -130,6 +130,9 @@ TEST(AccessRules, EveryRouteHasItsCategory) {
   EXPECT_EQ(category_of_path("/v2/models/m/versions/3/infer"), Category::inference);
   EXPECT_EQ(category_of_path("/v2/models/m/generate_stream"), Category::inference);
   EXPECT_EQ(category_of_path("/v2/models/m"), Category::metadata);
+  EXPECT_EQ(category_of_path("/v1/load_lora_adapter/"), Category::model_repository);
+  EXPECT_EQ(category_of_path("/v1/unload_lora_adapter"), Category::model_repository);
+  EXPECT_EQ(category_of_path("/v1/completions"), Category::inference);
   EXPECT_EQ(category_of_path("/v2"), Category::metadata);
   EXPECT_EQ(category_of_path("/v2/models/m/ready"), Category::health);
   EXPECT_EQ(category_of_path("/v2/models/stats"), Category::statistics);

@@ -49,15 +49,22 @@ std::string label_of(std::string_view word, bool is_secret) {
 }  // namespace
 
 Tenants::Tenants(const std::string& by, const std::vector<std::string>& listed, int64_t most_unlisted,
-                 MetricRegistry& registry)
+                 MetricRegistry& registry, const ApiKeys* keys)
     : registry_(registry), is_on_(!by.empty()), most_unlisted_(most_unlisted) {
   constexpr std::string_view kHeader = "header:";
+  const bool has_keys = keys != nullptr && keys->is_on();
+  base::require(by != "key" || has_keys, "tenants are told apart by keys, but there are none: --api-keys");
+  if (has_keys && (by.empty() || by == "key")) {
+    keys_ = keys;
+    is_on_ = true;
+    header_ = "authorization";
+  }
   if (by.substr(0, kHeader.size()) == kHeader) {
     header_ = by.substr(kHeader.size());
     for (char& c : header_) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   }
   base::require(!is_on_ || by == "parameter" || !header_.empty(),
-                "tenants are told apart by 'parameter' or 'header:NAME', got '", by, "'");
+                "tenants are told apart by 'parameter', 'header:NAME' or 'key', got '", by, "'");
   base::require(is_on_ || listed.empty(), "tenants have weights, but nothing tells them apart: --tenant-by");
   table_.with([&](Table& table) {
     table.counts.push_back(nullptr);  // 0 is nobody
@@ -70,8 +77,14 @@ Tenants::Tenants(const std::string& by, const std::vector<std::string>& listed, 
   });
 }
 
-Tenant Tenants::find(std::string_view word) {
+std::string Tenants::name_of(std::string_view word) const {
+  const auto key = keys_ != nullptr ? keys_->find(word) : nullptr;
+  return key != nullptr ? key->tenant : std::string(word);
+}
+
+Tenant Tenants::find(std::string_view shown) {
   if (!is_on_) return {};
+  const std::string word = name_of(shown);
   return table_.with([&](Table& table) {
     const auto at = table.by_word.find(word);
     return at != table.by_word.end() ? at->second : add_unlisted(table, word);
@@ -84,7 +97,7 @@ Tenant Tenants::add_unlisted(Table& table, std::string_view word) {
     return {.number = table.others};
   }
   ++table.unlisted;
-  const Tenant tenant{.number = add(table, label_of(word, !header_.empty()))};
+  const Tenant tenant{.number = add(table, label_of(word, !header_.empty() && !names_by_key()))};
   table.by_word[std::string(word)] = tenant;
   return tenant;
 }

@@ -11,6 +11,7 @@
 
 #include "base/guarded.h"
 #include "sched/request.h"
+#include "serve/access/api_keys.h"
 #include "serve/seeing/metrics.h"
 
 namespace trireme::serve {
@@ -24,10 +25,12 @@ struct Tenant {
 /// bound, after which they share one. Any thread.
 class Tenants {
  public:
-  /// `by` is empty (nobody is told apart), `parameter` or `header:NAME`. `listed` are NAME=WEIGHT or
-  /// NAME=WEIGHT:SECRET: with a secret the header holds that instead of the name. Throws invalid_argument.
+  /// `by` is empty (nobody is told apart), `parameter`, `header:NAME` or `key`, by the tenants of `keys`,
+  /// which is the default where there are some. `listed` are NAME=WEIGHT or NAME=WEIGHT:SECRET: with a secret
+  /// the header holds that instead of the name. `keys` outlive this; null: there are none. Throws
+  /// invalid_argument.
   Tenants(const std::string& by, const std::vector<std::string>& listed, int64_t most_unlisted,
-          MetricRegistry& registry);
+          MetricRegistry& registry, const ApiKeys* keys = nullptr);
 
   bool is_on() const { return is_on_; }
   bool names_by_header() const { return !header_.empty(); }
@@ -35,6 +38,8 @@ class Tenants {
   const std::string& header() const { return header_; }
   /// `word` is what the header or parameter held; empty is a tenant too.
   Tenant find(std::string_view word);
+  /// The word without its secret: of a key its tenant.
+  std::string name_of(std::string_view word) const;
   /// A request of this tenant ended.
   void count(uint32_t number, const sched::Timing& timing, sched::Ending ending, int64_t took_ns);
 
@@ -52,9 +57,11 @@ class Tenants {
   };
   uint32_t add(Table& table, const std::string& name);
   Tenant add_unlisted(Table& table, std::string_view word);
+  bool names_by_key() const { return keys_ != nullptr; }
 
   MetricRegistry& registry_;
   std::string header_;
+  const ApiKeys* keys_ = nullptr;  ///< null: they do not tell tenants apart
   bool is_on_ = false;
   int64_t most_unlisted_ = 0;
   base::Guarded<Table> table_;

@@ -83,7 +83,7 @@ BatchedModel::BatchedModel(BatchedParts parts, const ModelSource& source, const 
         parts_.layout, sequence_options(config(), options), env(),
         [this](sched::Request request) { scheduler_->submit(std::move(request)); });
   }
-  if (RunConfig::of(config().parameters).image_input == PixelValues::off) return;
+  if (RunConfig::of(config().parameters).image_input == data::PixelValues::off) return;
   constexpr int kMostThreads = 4;  // each may hold a decoded picture of ImageLimits::max_pixels
   const int threads = config().sequence ? 1 : std::clamp(base::read_cpu_info().threads(), 1, kMostThreads);
   preparing_ = std::make_unique<PreparingThreads>(threads, static_cast<size_t>(options.max_queue));
@@ -244,7 +244,7 @@ std::vector<sched::Request> BatchedModel::parts_of(InferRequest& request, Work& 
   if (parts_.text && TextFront::is_for(request)) {
     const CheckedInputs texts = border_.take_alone(request);
     work.rows = texts.rows;
-    for (TokenGroup& g : parts_.text->encode(texts, config())) {
+    for (data::TokenGroup& g : parts_.text->encode(texts, config())) {
       const auto rows = static_cast<int64_t>(g.rows.size());
       for (int64_t kept : g.mask.data<int64_t>()) work.tokens += kept;
       work.places.push_back(std::move(g.rows));

@@ -87,7 +87,7 @@ BatchedParts Loader::load() {
   out_.kept_outputs = places_of_outputs(model.graph, out_.config);
   keep_outputs(model.graph, out_.kept_outputs);
   out_.strings = StringPorts(model);
-  if (run.image_input != PixelValues::off)
+  if (run.image_input != data::PixelValues::off)
     out_.strings.add_picture(model.graph, run.image_input, out_.config.is_batched());
   complete(model.graph);
   out_.labels = read_output_labels(out_.config, source_.root);
@@ -96,9 +96,10 @@ BatchedParts Loader::load() {
     out_.layout =
         std::make_shared<const SequenceLayout>(out_.config, model.graph, out_.strings, source_.root);
   }
+  const passes::WeightOptions weights = run.weights.value_or(options.weights);
+  engine::widen_floats_for(model.graph, run.precision, weights, options.device);
   out_.prepared = std::make_shared<const engine::PreparedModel>(std::move(model.graph), passes::PassOptions{},
-                                                                run.weights.value_or(options.weights),
-                                                                options.ranks.read().world());
+                                                                weights, options.ranks.read().world());
   model.release_pages();
   for (const ir::Value& v : out_.prepared->graph().values())
     out_.weight_bytes += v.data.defined() ? static_cast<int64_t>(v.data.bytes()) : 0;

@@ -86,7 +86,7 @@ sched::SchedulerOptions Setup::options() const {
   out.padding.is_shown = parts_.padding.is_shown;
   if (is_batched) {
     out.padding.row_buckets =
-        buckets_up_to(run.buckets.empty() ? options.buckets : run.buckets, out.limits.max_rows);
+        data::buckets_up_to(run.buckets.empty() ? options.buckets : run.buckets, out.limits.max_rows);
   }
   if (!parts_.padding.length_buckets.empty()) {
     const std::vector<int64_t> row_buckets = std::move(out.padding.row_buckets);

@@ -16,6 +16,10 @@ using tensor::Tensor;
 using Control = SequenceConfig::Control;
 
 constexpr const char* kClosing = "the model is being unloaded, or the server is shutting down";
+constexpr int64_t kPatienceNs = base::kNsPerSecond;       // for sequences of others to end by themselves
+constexpr int64_t kMostToldNs = 60 * base::kNsPerSecond;  // that a lost slot is remembered
+constexpr const char* kRevoked =
+    "the sequence has lost its slot to a tenant that had less than its share of them";
 
 template <class T>
 size_t index_of(const std::vector<T>& list, const std::string& name, std::string T::*member) {
@@ -216,17 +220,27 @@ void SequenceBatcher::submit(sched::Request request, const SequenceWish& wish, T
   item.request = std::move(request);
   Items ready;
   const char* refusal = table_.with([&](Table& table) -> const char* {
-    const auto at = table.sequences.find(key);
+    auto at = table.sequences.find(key);
+    if (at != table.sequences.end() && at->second.is_revoked) {
+      const bool begins_anew = wish.is_start && !at->second.is_running;
+      if (!begins_anew)
+        base::fail(base::ErrorCode::unavailable, kRevoked, ": start ", id_of(wish), " of model '",
+                   options_.model, "' again");
+      table.sequences.erase(std::exchange(at, table.sequences.end()));
+    }
     const bool is_live = at != table.sequences.end() && !at->second.has_ended;
     base::require(wish.is_start || is_live, "inference request for sequence ", id_of(wish), " to model '",
                   options_.model, "' must specify the START flag on the first request of the sequence");
     if (table.is_closing) return kClosing;
-    if (table.waiting >= options_.max_waiting) return "Exceeds maximum queue size";
-    Sequence& sequence = find_or_add(table, key, number);
+    const sched::Request& asked = item.request;
+    if (!table.slots.may_wait(asked.tenant, asked.weight, table.waiting, options_.max_waiting))
+      return "Exceeds maximum queue size";
+    Sequence& sequence = find_or_add(table, key, number, item);
     sequence.items.splice(sequence.items.end(), own);
     sequence.has_ended = wish.is_end;
     sequence.last_ns = env_.clock.now_ns();
     ++table.waiting;
+    table.slots.count(*sequence.claim, 1);
     give_slots(table, ready);
     take_next(table, sequence, ready);
     return nullptr;
@@ -238,31 +252,33 @@ void SequenceBatcher::submit(sched::Request request, const SequenceWish& wish, T
   submit_all(std::move(ready));
 }
 
-SequenceBatcher::Sequence& SequenceBatcher::find_or_add(Table& table, const std::string& key,
-                                                        uint64_t number) {
+SequenceBatcher::Sequence& SequenceBatcher::find_or_add(Table& table, const std::string& key, uint64_t number,
+                                                        const Item& item) const {
   if (const auto at = table.sequences.find(key); at != table.sequences.end()) return at->second;
-  std::list<std::string> place{key};
-  Slots slot{0};
-  Sequence& sequence = table.sequences[key];  // the last that may throw
+  Sequences own;
+  Sequence& sequence = own[key];
   sequence.number = number;
-  sequence.slot = slot.extract(slot.begin());
-  table.backlog.splice(table.backlog.end(), place);
+  sequence.claim = table.slots.join(key, item.request.tenant, item.request.weight,
+                                    env_.clock.now_ns());  // the last that may throw
+  table.sequences.merge(own);
   return sequence;
 }
 
 /// Puts the sequence's next request into `ready`, if it may run.
-void SequenceBatcher::take_next(Table& table, Sequence& s, Items& ready) {
-  if (!s.has_slot || s.is_running || s.items.empty()) return;
+void SequenceBatcher::take_next(Table& table, Sequence& s, Items& ready) const {
+  if (!s.has_slot() || s.is_running || s.items.empty()) return;
   Item& item = s.items.front();
   const bool is_start = item.turn->is_start;
   sched::Request& request = item.request;
   s.is_running = true;
   item.turn->has_begun = true;
   --table.waiting;
+  table.slots.count(*s.claim, -1);
   ready.splice(ready.end(), s.items, s.items.begin());
   if (options_.instances > 0) {  // first rows of all instances first
-    request.instance = static_cast<int>(s.slot.value() % options_.instances);
-    request.row = options_.has_rows ? static_cast<int64_t>(s.slot.value() / options_.instances) : -1;
+    const size_t slot = s.claim->slot();
+    request.instance = static_cast<int>(slot % options_.instances);
+    request.row = options_.has_rows ? static_cast<int64_t>(slot / options_.instances) : -1;
   }
   try {
     if (is_start) s.states = layout_->initial_states();
@@ -274,29 +290,18 @@ void SequenceBatcher::take_next(Table& table, Sequence& s, Items& ready) {
   }
 }
 
-void SequenceBatcher::end_sequence(Table& table, Sequences::iterator at, Items& ready) {
-  if (at->second.has_slot) table.free.insert(std::move(at->second.slot));
+void SequenceBatcher::end_sequence(Table& table, Sequences::iterator at, Items& ready) const {
+  if (at->second.claim) table.slots.leave(*at->second.claim);
   table.sequences.erase(at);
   give_slots(table, ready);
 }
 
-/// Free slots go to those who wait longest.
-void SequenceBatcher::give_slots(Table& table, Items& ready) {
-  while (has_free_slot(table) && !table.backlog.empty()) {
-    Sequence& sequence = table.sequences.at(table.backlog.front());
-    table.backlog.pop_front();
-    sequence.has_slot = true;
-    if (table.free.empty()) {
-      sequence.slot.value() = table.unused++;
-    } else {
-      sequence.slot = table.free.extract(table.free.begin());
-    }
+void SequenceBatcher::give_slots(Table& table, Items& ready) const {
+  while (const std::string* key = table.slots.next()) {
+    Sequence& sequence = table.sequences.at(*key);
+    table.slots.give(*sequence.claim);
     take_next(table, sequence, ready);
   }
-}
-
-bool SequenceBatcher::has_free_slot(const Table& table) const {
-  return !table.free.empty() || table.unused < options_.slots;
 }
 
 /// A sequence whose first request failed has no state to go on from: what follows, up to a new start, is
@@ -318,6 +323,7 @@ SequenceBatcher::Freed SequenceBatcher::end(Turn& turn, sched::Outcome& outcome)
     Sequence& s = at->second;
     s.is_running = false;
     s.last_ns = env_.clock.now_ns();
+    if (s.is_revoked) return lose_slot(table, s, freed.ready);
     if (!outcome.error) s.states = std::move(states);
     const bool has_failed = outcome.error && turn.is_start;
     if (has_failed) drop_items(table, s, "the START request of the sequence failed", freed.refused);
@@ -338,6 +344,7 @@ void SequenceBatcher::refuse_first(Table& table, Sequence& sequence, const char*
   sequence.items.front().ending = ending;
   refused.splice(refused.end(), sequence.items, sequence.items.begin());
   --table.waiting;
+  table.slots.count(*sequence.claim, -1);
 }
 
 /// Takes out what waits in a sequence, up to a request that starts it anew.
@@ -376,38 +383,65 @@ void SequenceBatcher::submit_all(Items ready) {
   }
 }
 
-/// Of the sequences without a slot, those whose start nobody waits for any more. Those with one leave it to
-/// the scheduler, which gets their requests one by one.
-void SequenceBatcher::drop_dead(Table& table, Items& refused) const {
+/// Of a sequence without a slot: nobody waits for its start any more. Those with one leave it to the
+/// scheduler, which gets their requests one by one.
+bool SequenceBatcher::is_dead(Table& table, Sequence& s, Items& refused) const {
   const int64_t now_ns = env_.clock.now_ns();
-  std::erase_if(table.backlog, [&](const std::string& key) {
-    Sequence& s = table.sequences.at(key);
-    while (!s.items.empty()) {
-      const sched::Request& first = s.items.front().request;
-      const bool is_gone = first.cancelled && first.cancelled();
-      const bool is_late = (first.deadline_ns != 0 && !first.runs_late && now_ns > first.deadline_ns) ||
-                           (first.finish_ns != 0 && now_ns > first.finish_ns);
-      if (!is_gone && !is_late) return false;
-      refuse_first(table, s, is_gone ? "the client left" : "Request timeout expired",
-                   is_gone ? sched::Ending::cancelled : sched::Ending::expired, refused);
-      drop_items(table, s, "the START request of the sequence was not run", refused);
+  while (!s.items.empty()) {
+    const sched::Request& first = s.items.front().request;
+    const bool is_gone = first.cancelled && first.cancelled();
+    const bool is_late = (first.deadline_ns != 0 && !first.runs_late && now_ns > first.deadline_ns) ||
+                         (first.finish_ns != 0 && now_ns > first.finish_ns);
+    if (!is_gone && !is_late) return false;
+    refuse_first(table, s, is_gone ? "the client left" : "Request timeout expired",
+                 is_gone ? sched::Ending::cancelled : sched::Ending::expired, refused);
+    drop_items(table, s, "the START request of the sequence was not run", refused);
+  }
+  return true;
+}
+
+/// Its slot is another tenant's. Its key is kept for as long as it might have been idle, so that its client
+/// is told why.
+void SequenceBatcher::lose_slot(Table& table, Sequence& s, Items& ready) const {
+  table.slots.leave(*s.claim);
+  s.claim.reset();
+  s.states.clear();
+  give_slots(table, ready);
+}
+
+/// Tenants with more than their share give slots to those who wait; of a tenant's sequences the last begun
+/// goes, as least is lost with it. One whose request runs goes when that ends, and no other before.
+void SequenceBatcher::share_slots(Table& table, Items& ready, Items& refused) const {
+  const auto is_going = [](const auto& entry) { return entry.second.is_revoked && entry.second.is_running; };
+  if (std::any_of(table.sequences.begin(), table.sequences.end(), is_going)) return;
+  const int64_t patience_ns = std::min(options_.idle_ns, kPatienceNs);
+  while (const auto debtor = table.slots.debtor(env_.clock.now_ns(), patience_ns)) {
+    Sequence* last = nullptr;
+    for (auto& [key, s] : table.sequences) {
+      if (!s.has_slot() || s.claim->tenant() != *debtor) continue;
+      if (last == nullptr || s.claim->order() > last->claim->order()) last = &s;
     }
-    table.sequences.erase(key);
-    return true;
-  });
+    last->is_revoked = true;
+    last->last_ns = env_.clock.now_ns();
+    while (!last->items.empty()) refuse_first(table, *last, kRevoked, sched::Ending::refused, refused);
+    if (last->is_running) return;
+    lose_slot(table, *last, ready);
+  }
 }
 
 void SequenceBatcher::sweep() {
   Items ready, refused;
   table_.with([&](Table& table) {
-    drop_dead(table, refused);
     const int64_t now_ns = env_.clock.now_ns();
     for (auto next = table.sequences.begin(); next != table.sequences.end();) {
       const auto at = next++;
-      const Sequence& s = at->second;
-      const bool is_quiet = !s.is_running && s.items.empty();
-      if (is_quiet && s.has_slot && now_ns - s.last_ns > options_.idle_ns) end_sequence(table, at, ready);
+      Sequence& s = at->second;
+      const int64_t kept_ns = s.is_revoked ? std::min(options_.idle_ns, kMostToldNs) : options_.idle_ns;
+      const bool is_quiet = !s.is_running && s.items.empty() && now_ns - s.last_ns > kept_ns;
+      const bool waits = !s.has_slot() && !s.is_revoked;
+      if (waits ? is_dead(table, s, refused) : is_quiet) end_sequence(table, at, ready);
     }
+    share_slots(table, ready, refused);
   });
   refuse_all(refused);
   submit_all(std::move(ready));
@@ -428,7 +462,7 @@ void SequenceBatcher::drain() {
     return table_.with([](const Table& table) {
       return std::any_of(table.sequences.begin(), table.sequences.end(), [](const auto& entry) {
         const Sequence& s = entry.second;
-        return s.is_running || (s.has_slot && !s.items.empty());
+        return s.is_running || (s.has_slot() && !s.items.empty());
       });
     });
   };
@@ -436,7 +470,7 @@ void SequenceBatcher::drain() {
   table_.with([&](Table& table) {
     for (auto& [key, s] : table.sequences) left.splice(left.end(), s.items);
     table.sequences.clear();
-    table.backlog.clear();
+    table.slots = SequenceSlots(options_.slots);
     table.waiting = 0;
   });
   for (Item& item : left) item.reason = kClosing;
@@ -450,12 +484,15 @@ size_t SequenceBatcher::waiting() const {
 bool SequenceBatcher::knows(const SequenceWish& wish) const {
   return table_.with([key = key_of(wish)](const Table& table) {
     const auto at = table.sequences.find(key);
-    return at != table.sequences.end() && !at->second.has_ended;
+    return at != table.sequences.end() && !at->second.has_ended && !at->second.is_revoked;
   });
 }
 
 bool SequenceBatcher::has_sequences() const {
-  return table_.with([](const Table& table) { return !table.sequences.empty(); });
+  return table_.with([](const Table& table) {
+    return std::any_of(table.sequences.begin(), table.sequences.end(),
+                       [](const auto& entry) { return !entry.second.is_revoked; });
+  });
 }
 
 }  // namespace trireme::serve

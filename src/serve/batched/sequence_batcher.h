@@ -6,7 +6,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -18,6 +17,7 @@
 #include "sched/request.h"
 #include "serve/infer/infer_request.h"
 #include "serve/config/model_config.h"
+#include "serve/batched/sequence_slots.h"
 #include "serve/batched/string_ports.h"
 
 namespace trireme::serve {
@@ -65,7 +65,9 @@ class SequenceLayout {
 
 /// Sequences belong to the tenant that began them: another one's of the same ID is another sequence.
 /// One request of a sequence runs at a time; sequences share batches. As many sequences as there are slots
-/// are served, others wait whole. Any thread.
+/// are served, others wait whole. Where those of a tenant with less than its share of the slots wait for
+/// longer than a second, or than a sequence may be idle, the last begun of the tenant with most ends. Any
+/// thread.
 class SequenceBatcher {
  public:
   struct Options {
@@ -93,7 +95,7 @@ class SequenceBatcher {
     bool has_begun = false;  ///< it has left the queue here
   };
   /// Queues a request with the client's inputs. Throws invalid_argument where it does not say its sequence,
-  /// or does not start one that is not there.
+  /// or does not start one that is not there, unavailable where the sequence has lost its slot.
   void submit(sched::Request request, const SequenceWish& wish, Turn& turn);
   class Freed;
   /// To be called first of all with the outcome of a request: takes the states out of its outputs, or makes
@@ -120,38 +122,38 @@ class SequenceBatcher {
     sched::Ending ending = sched::Ending::refused;
   };
   // Once a request is taken, nothing on its way asks for memory but the making of its inputs, whose failure
-  // is its answer: items, places in the backlog and slots go from one container to another as they are.
+  // is its answer: items, places in the queue and slots go from one container to another as they are.
   using Items = std::list<Item>;
-  using Slots = std::set<size_t>;
   struct Sequence {
     Items items;
     std::vector<tensor::Tensor> states;
     uint64_t number = 0;
-    bool has_slot = false, is_running = false;
-    Slots::node_type slot;   ///< room for one before there is one
+    std::optional<SequenceSlots::Claim> claim;  ///< none: it lost its slot, and its client may not know yet
+    bool is_running = false, is_revoked = false;
     bool has_ended = false;  ///< its last request so far was an end
     int64_t last_ns = 0;
+    bool has_slot() const { return claim && claim->has_slot(); }
   };
   using Sequences = std::map<std::string, Sequence>;
   struct Table {
+    explicit Table(size_t slot_count) : slots(slot_count) {}
     Sequences sequences;
-    std::list<std::string> backlog;  ///< sequences without a slot, in order
-    Slots free;                      ///< slots that were in use, the lowest first
-    size_t unused = 0;               ///< the first slot that never was
+    SequenceSlots slots;
     size_t waiting = 0;
     bool is_closing = false;
   };
-  static Sequence& find_or_add(Table& table, const std::string& key, uint64_t number);
-  void drop_dead(Table& table, Items& refused) const;
+  Sequence& find_or_add(Table& table, const std::string& key, uint64_t number, const Item& item) const;
+  bool is_dead(Table& table, Sequence& sequence, Items& refused) const;
+  void share_slots(Table& table, Items& ready, Items& refused) const;
+  void lose_slot(Table& table, Sequence& sequence, Items& ready) const;
   static void drop_items(Table& table, Sequence& sequence, const char* reason, Items& refused);
   static void refuse_first(Table& table, Sequence& sequence, const char* reason, sched::Ending ending,
                            Items& refused);
   static void refuse(const Item& item);
   static void refuse_all(const Items& items);
-  bool has_free_slot(const Table& table) const;
-  void take_next(Table& table, Sequence& sequence, Items& ready);
-  void end_sequence(Table& table, Sequences::iterator at, Items& ready);
-  void give_slots(Table& table, Items& ready);
+  void take_next(Table& table, Sequence& sequence, Items& ready) const;
+  void end_sequence(Table& table, Sequences::iterator at, Items& ready) const;
+  void give_slots(Table& table, Items& ready) const;
   void submit_all(Items ready);
   void sweep();
   void run_sweeps();
@@ -160,7 +162,7 @@ class SequenceBatcher {
   const Options options_;
   base::Env env_;
   const Submit submit_;
-  base::Guarded<Table> table_;
+  base::Guarded<Table> table_{Table(options_.slots)};
   base::BoundedQueue<int> stop_{1};
   std::thread sweeper_;
 };

@@ -83,61 +83,47 @@ StringPorts::StringPorts(const model::Model& model) {
   }
 }
 
-void StringPorts::add_picture(const ir::Graph& graph, PixelValues values, bool is_batched) {
-  constexpr data::PixelScaling kBytes{.divisor = 1}, kUnit{},
-      kInception{.divisor = 127.5f, .mean = {1, 1, 1}};
-  const data::PixelScaling scalings[] = {kBytes, kUnit, kInception, data::kImageNetScaling};
+void StringPorts::add_picture(const ir::Graph& graph, data::PixelValues values, bool is_batched) {
   tensor::Dims dims;
   if (graph.inputs().size() == 1 && graph.type(graph.inputs()[0]).dtype == DType::f32) {
     const auto& shape = graph.type(graph.inputs()[0]).shape;
     for (size_t d = is_batched ? 1 : 0; shape.has_rank() && d < shape.rank(); ++d)
       dims.push_back(shape[d].is_static() ? shape[d].value() : -1);
   }
-  const bool is_known = std::find(dims.begin(), dims.end(), -1) == dims.end();
-  if (dims.size() != 3 || !is_known || (dims[0] != 3 && dims[2] != 3)) {
+  const auto picture = data::PictureInput::of(dims, values);
+  if (!picture) {
     base::fail_unsupported(
         "image_input needs one input, FP32 [height, width, 3] or [3, height, width] behind the "
         "batch");
   }
-  inputs_[graph.value(graph.inputs()[0]).name] = {
-      .type = DType::f32, .picture = dims, .scaling = scalings[static_cast<size_t>(values) - 1]};
+  inputs_[graph.value(graph.inputs()[0]).name] = {.type = DType::f32, .picture = picture};
 }
 
 const tensor::Dims* StringPorts::picture_dims(const std::string& input) const {
   const auto at = inputs_.find(input);
-  return at == inputs_.end() || at->second.picture.empty() ? nullptr : &at->second.picture;
+  return at == inputs_.end() || !at->second.picture ? nullptr : &at->second.picture->dims();
 }
 
 /// Files [batch, 1] or [1] -> pixels [batch, picture...] or [picture...].
-Tensor StringPorts::decode(const Port& port, const WireTensor& given) {
-  tensor::Dims dims = port.picture;
+Tensor StringPorts::decode(const data::PictureInput& picture, const WireTensor& given) {
+  tensor::Dims dims = picture.dims();
   if (given.dims.size() == 2) dims.insert(dims.begin(), given.dims[0]);
-  const bool is_planar = port.picture[0] == 3;
-  const int64_t height = port.picture[is_planar ? 1 : 0], width = port.picture[is_planar ? 2 : 1];
-  const auto pixels = static_cast<size_t>(height * width);
   Tensor out = Tensor::empty(DType::f32, dims);
-  float* to = out.mutable_data<float>().data();
-  std::vector<float> planes(pixels * 3);  // [3, height, width]
+  std::span<float> to = out.mutable_data<float>();
   for (const std::string& file : given.strings) {
-    data::Image image;
     try {
-      image = data::resize(data::decode_image(file), height, width);
+      picture.decode(file, to.first(picture.elements()));
     } catch (const base::Error& e) {
       throw e.with("input '" + given.name + "'");
     }
-    data::to_planes(image, port.scaling,
-                    is_planar ? std::span<float>(to, pixels * 3) : std::span<float>(planes));
-    for (size_t i = 0; !is_planar && i < pixels; ++i) {
-      for (size_t c = 0; c < 3; ++c) to[i * 3 + c] = planes[c * pixels + i];
-    }
-    to += pixels * 3;
+    to = to.subspan(picture.elements());
   }
   return out;
 }
 
 Tensor StringPorts::enter(WireTensor given, StringTable& table) const {
   const Port& port = inputs_.at(given.name);
-  if (!port.picture.empty()) return decode(port, given);
+  if (port.picture) return decode(*port.picture, given);
   Tensor out = Tensor::empty(port.type, given.dims);
   base::check(out.elements() == static_cast<int64_t>(given.strings.size()), "strings do not fit their shape");
   if (port.is_handle) {

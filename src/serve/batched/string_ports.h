@@ -6,10 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "data/image/image.h"
+#include "data/image/picture_input.h"
 #include "model/model.h"
 #include "serve/infer/wire_tensor.h"
-#include "serve/config/run_config.h"
 
 namespace trireme::serve {
 
@@ -25,7 +24,7 @@ class StringPorts {
 
   /// Makes the graph's one input, f32 [height, width, 3] or [3, height, width] behind a batch dimension, take
   /// picture files: BYTES [1] for each. Throws unsupported for a graph of another kind.
-  void add_picture(const ir::Graph& graph, PixelValues values, bool is_batched);
+  void add_picture(const ir::Graph& graph, data::PixelValues values, bool is_batched);
   /// The extents behind the batch that the graph has in place of an input of picture files; null for others.
   const tensor::Dims* picture_dims(const std::string& input) const;
 
@@ -47,10 +46,9 @@ class StringPorts {
   struct Port {
     bool is_handle = false;
     tensor::DType type = tensor::DType::i64;
-    tensor::Dims picture = {};  ///< extents of a decoded picture; empty: no picture
-    data::PixelScaling scaling = {};
+    std::optional<data::PictureInput> picture = {};
   };
-  static tensor::Tensor decode(const Port& port, const WireTensor& given);
+  static tensor::Tensor decode(const data::PictureInput& picture, const WireTensor& given);
   std::map<std::string, Port> inputs_, outputs_;
 };
 

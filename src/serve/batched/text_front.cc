@@ -1,26 +1,18 @@
 // The text front of an encoder model.
 #include "serve/batched/text_front.h"
 
-#include <algorithm>
-
 #include "base/error.h"
 
 namespace trireme::serve {
 
-std::vector<int64_t> buckets_up_to(std::vector<int64_t> buckets, int64_t most) {
-  std::sort(buckets.begin(), buckets.end());
-  std::erase_if(buckets, [most](int64_t b) { return b >= most; });
-  buckets.push_back(most);
-  return buckets;
-}
-
 TextFront::TextFront(const model::Model& model, const std::vector<int64_t>& buckets)
     : encoder_(model.directory, model.config.get_or<int64_t>("max_position_embeddings", 512)),
       vocabulary_(model.config.at("vocab_size").as_int()),
-      buckets_(buckets_up_to(buckets, encoder_.max_tokens())) {}
+      buckets_(data::buckets_up_to(buckets, encoder_.max_tokens())) {}
 
-std::vector<TokenGroup> TextFront::encode(const CheckedInputs& inputs, const ModelConfig& config) const {
-  std::vector<TokenGroup> groups = encoder_.encode(inputs.tensors[0].strings, buckets_);
+std::vector<data::TokenGroup> TextFront::encode(const CheckedInputs& inputs,
+                                                const ModelConfig& config) const {
+  std::vector<data::TokenGroup> groups = encoder_.encode(inputs.tensors[0].strings, buckets_);
   base::require(!groups.empty(), "unexpected shape for input '", kInput, "' for model '", config.name,
                 "'. Expected at least one text");
   return groups;

@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
+#include "data/text/text_encoder.h"
 #include "model/model.h"
 #include "serve/models/border.h"
-#include "serve/batched/text_encoder.h"
 
 namespace trireme::serve {
 
@@ -25,7 +25,7 @@ class TextFront {
     return !request.inputs.empty() && request.inputs[0].name == kInput;
   }
   /// Of the checked text input, grouped by length. Throws invalid_argument for none.
-  std::vector<TokenGroup> encode(const CheckedInputs& inputs, const ModelConfig& config) const;
+  std::vector<data::TokenGroup> encode(const CheckedInputs& inputs, const ModelConfig& config) const;
   /// Throws invalid_argument for checked ids and mask [rows, length] that differ in their length, for a
   /// length past the longest bucket and for an id outside of the vocabulary.
   void check_tokens(const std::vector<tensor::Tensor>& inputs, const ModelConfig& config) const;
@@ -33,12 +33,9 @@ class TextFront {
   const std::vector<int64_t>& buckets() const { return buckets_; }
 
  private:
-  TextEncoder encoder_;
+  data::TextEncoder encoder_;
   int64_t vocabulary_;
   std::vector<int64_t> buckets_;
 };
-
-/// `buckets` up to `most`, which is one of them, so that nothing is padded past it.
-std::vector<int64_t> buckets_up_to(std::vector<int64_t> buckets, int64_t most);
 
 }  // namespace trireme::serve

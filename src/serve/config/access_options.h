@@ -13,7 +13,7 @@ struct AccessOptions {
   std::string grpc_host, metrics_host;  ///< empty: as `host`
   std::vector<std::string> host_name;
   std::vector<std::string> restrict;
-  std::string restrict_file;
+  std::string restrict_file, api_keys;
   std::string tls_certificate, tls_key, tls_client_ca;
 
   void fields(base::OptionList& f) {
@@ -29,6 +29,10 @@ struct AccessOptions {
           "control calls");
     f.add("restrict_file", &restrict_file,
           "more rules of that form, one a line; ${NAME} in a secret: from the environment");
+    f.add("api_keys", &api_keys,
+          "YAML file of keys for inference (Authorization: Bearer KEY), each of a tenant, with models and "
+          "quotas "
+          "of requests and tokens a minute; changes are followed");
     f.add("tls_certificate", &tls_certificate, "PEM file; with --tls-key: HTTPS");
     f.add("tls_key", &tls_key, "PEM file of the certificate's key");
     f.add("tls_client_ca", &tls_client_ca, "PEM file: clients must show a certificate that it signed");

@@ -7,11 +7,12 @@
 
 #include "base/clock.h"
 #include "base/text/options.h"
-#include "engine/decode/cache_options.h"
 #include "engine/ranks/inference_ranks.h"
 #include "passes/precision/weights.h"
 #include "serve/config/access_options.h"
+#include "serve/config/files_options.h"
 #include "serve/config/other_models.h"
+#include "serve/config/text_options.h"
 #include "serve/seeing/tracer.h"
 
 namespace trireme::engine {
@@ -42,12 +43,14 @@ struct ServeOptions {
   passes::WeightOptions weights;
   engine::InferenceRanks ranks = {};
   engine::CacheOptions cache = {};
+  TextOptions texts = {};
   int max_queue = 1024;
   int64_t max_batch = 32;
   base::Duration batch_window{2 * base::kNsPerMs};
   bool whole_batches = false;
   std::vector<int64_t> buckets{1, 2, 3, 4, 6, 8, 12, 16, 24, 32};
   std::vector<int64_t> length_buckets{16, 32, 64, 128, 256, 512};
+  base::Duration keep_alive{15 * base::kNsPerSecond};
   base::Duration request_timeout{30 * base::kNsPerSecond}, exit_timeout{30 * base::kNsPerSecond};
   base::ByteSize max_request_bytes{int64_t{64} << 20}, memory_limit{0};
   WarmUpLevel warm_up = WarmUpLevel::compile;
@@ -69,6 +72,7 @@ struct ServeOptions {
   base::ByteSize cache_size{int64_t{64} << 20};
   double price_per_hour = 0;
   std::string prices, server_name = "trireme";
+  FilesOptions kept;
   OtherModels others = {};                 ///< no option: given by the program
   engine::RankService* service = nullptr;  ///< likewise: the ranks of a job that hold the models
 
@@ -101,7 +105,7 @@ struct ServeOptions {
           "name:count[:0 | :global]: how much there is of a resource; else the most that an instance needs");
     f.add("tenant_by", &tenant_by,
           "what tells tenants apart, who then have fair shares of each model: parameter (the request's "
-          "`tenant`) or header:NAME; empty: nothing");
+          "`tenant`), header:NAME or key (of --api-keys, the default there); empty: nothing");
     f.add("tenant", &tenant,
           "NAME=WEIGHT or NAME=WEIGHT:SECRET (what the header holds): shares; others have 1");
     f.add("tenants_unlisted", &tenants_unlisted,
@@ -130,6 +134,8 @@ struct ServeOptions {
           "how long such a thread with few connections looks for the next request before it sleeps, where "
           "small requests follow answers as quickly: less latency, at most so much CPU a request; 0: it "
           "sleeps at once");
+    f.add("keep_alive", &keep_alive,
+          "a stream of the OpenAI API that was silent for so long is sent a comment; 0: never");
     f.add("max_connections", &max_connections,
           "connections of each listener open at once; further ones get 503, over gRPC an end")
         .at_least(1)
@@ -145,6 +151,7 @@ struct ServeOptions {
     weights.fields(f);
     ranks.fields(f);
     cache.fields(f);
+    texts.fields(f);
     scheduling_fields(f);
     f.add("cache_size", &cache_size, "answers kept for models with response_cache; 0: none");
     f.add("metric_summaries", &metric_summaries,
@@ -156,6 +163,7 @@ struct ServeOptions {
     f.add("trace", &trace.is_on, "trace from the start; else /v2/trace/setting switches it on");
     f.add("trace_rate", &trace.rate, "one of so many requests is traced, besides those whose caller samples")
         .at_least(1);
+    kept.fields(f);
     f.add("exit_timeout", &exit_timeout, "time for requests in flight after SIGTERM");
     f.add("max_request_bytes", &max_request_bytes,
           "largest HTTP body or gRPC message, as it comes and inflated");
@@ -182,7 +190,7 @@ struct ServeOptions {
         .at_most(65535);
     f.add("allow_client_shm", &allow_client_shm, "clients may name POSIX shared memory objects as tensors");
     f.add("price_per_hour", &price_per_hour,
-          "of this machine: /metrics then has trireme_cost_per_million_inferences; 0: none")
+          "of this machine: /metrics then has what a million inferences or tokens cost; 0: none")
         .at_least(0);
     f.add("prices", &prices, "YAML file with prices an hour: machine, core, gpu; instead or besides");
     f.add("server_name", &server_name, "name in the server metadata; triton pleases scripts that check it");

@@ -12,6 +12,7 @@ namespace {
 struct Fields {
   RunConfig config;
   passes::WeightOptions weights;
+  engine::SpeculationOptions speculation;
   base::Duration window{-1}, slo{-1};
   std::string pad_inputs;
   bool is_deadline_aware = false, runs_whole = false;
@@ -19,6 +20,7 @@ struct Fields {
   void fields(base::OptionList& f) {
     f.add_choice("precision", &config.precision, {"f32", "bf16", "f16", "fp8"}, "operands of products");
     weights.fields(f);
+    speculation.fields(f);
     f.add("threads", &config.threads, "threads of an instance").at_least(0).at_most(4096);
     f.add("buckets", &config.buckets, "row counts that batches are filled up to").at_least(1);
     f.add("batch_window", &window, "longest wait for a fuller batch");
@@ -84,6 +86,7 @@ RunConfig RunConfig::of(const std::vector<std::pair<std::string, std::string>>& 
   base::require(!fields.config.pad_buckets.empty() || fields.config.pad_inputs.empty(),
                 "parameter pad_inputs needs pad_buckets");
   if (list.given("weights")) fields.config.weights = fields.weights;
+  if (list.given("speculate")) fields.config.speculation = fields.speculation;
   if (fields.slo.ns >= 0) fields.config.p99_ns = fields.slo.ns;
   if (list.given("deadline_aware")) fields.config.is_deadline_aware = fields.is_deadline_aware;
   if (list.given("whole_batches")) fields.config.runs_whole = fields.runs_whole;

@@ -8,14 +8,12 @@
 #include <utility>
 #include <vector>
 
+#include "data/image/picture_input.h"
+#include "engine/decode/speculation_options.h"
 #include "passes/precision/precision.h"
 #include "passes/precision/weights.h"
 
 namespace trireme::serve {
-
-/// What the bytes b of a picture become: b, b / 255, b / 127.5 - 1, or scaled by ImageNet's mean and
-/// deviation.
-enum class PixelValues : uint8_t { off, none, unit, inception, imagenet };
 
 /// `precision` f32, bf16, f16 or fp8; `weights` f32, int8 or int4 with `weight_group` and `weight_zeros`;
 /// `threads` of an instance; `buckets` "1,2,4,8"; `batch_window` "2ms", which ends when as many wait as
@@ -25,7 +23,9 @@ enum class PixelValues : uint8_t { off, none, unit, inception, imagenet };
 /// `slo_p99` "50ms", the goal that batching is tuned for while the model serves. `stream_rows` true: of a
 /// decoupled model, each place along the outputs' first dimension (behind the batch) is an answer of its own.
 /// `image_input` none, unit, inception or imagenet: the model's one input takes JPEG, PNG or BMP files
-/// instead of pixels, and resizes them. Other parameters are the model's own and mean nothing here.
+/// instead of pixels, and resizes them. `speculate` off, lookup or draft, with `draft`, `draft_tokens`,
+/// `lookup_tokens` and `draft_cache_bytes`: how the next tokens of a language model's texts are guessed.
+/// Other parameters are the model's own and mean nothing here.
 struct RunConfig {
   passes::Precision precision = passes::Precision::f32;
   std::optional<passes::WeightOptions> weights;  ///< absent: the server's
@@ -39,7 +39,8 @@ struct RunConfig {
   double pad_value = 0;
   std::map<std::string, double> pad_inputs;  ///< only these are filled, each with its value; empty: all
   bool streams_rows = false;
-  PixelValues image_input = PixelValues::off;
+  data::PixelValues image_input = data::PixelValues::off;
+  std::optional<engine::SpeculationOptions> speculation;  ///< absent: the server's
 
   /// True for the parameters that mean something here.
   static bool knows(const std::string& key);

@@ -107,7 +107,7 @@ KserveCore::KserveCore(Repository& repository, const ServeOptions& options, cons
     : repository_(repository),
       options_(options),
       env_(env),
-      rules_(access_rules(options.access.restrict, options.access.restrict_file)),
+      rules_(access_rules(options.access.restrict, options.access.restrict_file), &repository.keys()),
       tenant_regions_(std::make_unique<TenantRegions>(options.allow_client_shm)),
       tracer_(std::make_unique<Tracer>(options.trace, env)),
       started_s_(env.clock.wall_ns() / base::kNsPerSecond) {}
@@ -201,6 +201,11 @@ void KserveCore::load(const std::string& name, const Json& parameters, Repositor
     done(lacks_words ? error->with(words) : error);
   };
   repository_.request_load(name, override_of(parameters), std::move(told));
+}
+
+void KserveCore::change_adapter(AdapterChange change, Repository::Done done) const {
+  require_loaded();
+  repository_.request_adapter(std::move(change), std::move(done));
 }
 
 void KserveCore::unload(const std::string& name, const Json& parameters, Repository::Done done) const {

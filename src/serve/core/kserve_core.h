@@ -55,6 +55,8 @@ class KserveCore {
   void load(const std::string& name, const base::Json& parameters, Repository::Done done) const;
   void unload(const std::string& name, const base::Json& parameters, Repository::Done done) const;
 
+  void change_adapter(AdapterChange change, Repository::Done done) const;
+
   /// Checks and queues a request; outputs that belong into shared memory are written there.
   void infer(const std::shared_ptr<ServedModel>& model, InferRequest request, InferSink sink) const;
 
@@ -66,6 +68,7 @@ class KserveCore {
   SharedRegions& regions(const std::string& tenant) const { return tenant_regions_->of(tenant); }
   const Tenants& tenants() const { return repository_.tenants(); }
   const AccessRules& rules() const { return rules_; }
+  const ApiKeys& keys() const { return repository_.keys(); }
   const Tracer& tracer() const { return *tracer_; }
 
  private:

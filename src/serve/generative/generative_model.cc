@@ -5,13 +5,17 @@
 #include <utility>
 
 #include "base/files/file.h"
+#include "base/files/inside_path.h"
 #include "base/machine/cpu_info.h"
+#include "engine/decode/adapter_states.h"
+#include "engine/decode/draft_model.h"
 #include "model/hf/directory.h"
 #include "model/hf/generation.h"
 #include "sched/current_error.h"
 #include "serve/config/run_config.h"
 #include "serve/models/call.h"
 #include "serve/models/model_file.h"
+#include "serve/seeing/price.h"
 
 namespace trireme::serve {
 namespace {
@@ -49,8 +53,9 @@ const std::vector<Setting>& settings() {
 }
 
 constexpr const char* kStop = "stop";
+constexpr const char* kAdapter = "adapter";
 
-ModelConfig complete(const ModelSource& source) {
+ModelConfig complete(const ModelSource& source, const ServeOptions& options) {
   ModelConfig config = source.config;
   base::require(!config.sequence && !config.is_batched() && config.instances <= 1, "model '", source.name,
                 "' continues texts, all of them in one session: it takes no sequence_batching, no "
@@ -64,6 +69,8 @@ ModelConfig complete(const ModelSource& source) {
   config.inputs.push_back({.name = kStop, .type = std::nullopt, .dims = {-1}, .is_optional = true});
   for (const Setting& s : settings())
     config.inputs.push_back({.name = s.name, .type = s.type, .dims = {1}, .is_optional = true});
+  if (options.cache.max_adapters > 0)
+    config.inputs.push_back({.name = kAdapter, .type = std::nullopt, .dims = {1}, .is_optional = true});
   config.outputs = {{.name = kAnswer, .type = std::nullopt, .dims = {1}}};
   return config;
 }
@@ -85,8 +92,41 @@ engine::DecodeOptions session_options(const ModelSource& source, const ModelHost
   return o;
 }
 
+int64_t weight_bytes_of(const engine::DecodeModel& model) {
+  int64_t bytes = 0;
+  for (const ir::Value& v : model.form().graph.values())
+    bytes += v.data.defined() ? static_cast<int64_t>(v.data.bytes()) : 0;
+  return bytes;
+}
+
+constexpr int64_t kShortText = 4 << 10;  // takes less time to tokenize than to hand over
+
+int64_t text_bytes(const InferRequest& request) {
+  int64_t bytes = 0;
+  for (const WireTensor& input : request.inputs) {
+    for (const std::string& text : input.strings) bytes += static_cast<int64_t>(text.size());
+  }
+  return bytes;
+}
+
+bool has_tokenizer(const std::string& directory) {
+  const auto has = [&](const char* name) { return base::file_exists(directory + "/" + name); };
+  return has("tokenizer.json") || has("tokenizer.model") || (has("vocab.json") && has("merges.txt"));
+}
+
+}  // namespace
+
+bool is_generative(const ModelSource& source) {
+  if (!source.config.inputs.empty()) return false;
+  if (!gguf_file_of(source.path).empty()) return true;
+  if (!base::file_exists(source.path + "/config.json")) return false;
+  const std::string architecture = model::hf::first_architecture(model::hf::read_config_json(source.path));
+  const bool is_causal = architecture.ends_with("ForCausalLM") || architecture.ends_with("LMHeadModel");
+  return is_causal && has_tokenizer(source.path);
+}
+
 /// Gives the client of a tensor protocol the answer: a part for every piece of text, or one with all of it.
-class PartsReader final : public TextReader {
+class GenerativeModel::PartsReader final : public TextReader {
  public:
   PartsReader(const ServedModel& model, const InferRequest& request, InferSink sink)
       : wants_one_(sink.wants_one_part),
@@ -136,37 +176,67 @@ class PartsReader final : public TextReader {
   std::shared_ptr<const TextCall> text_;  // that tells this one, until the end
 };
 
-bool has_tokenizer(const std::string& directory) {
-  const auto has = [&](const char* name) { return base::file_exists(directory + "/" + name); };
-  return has("tokenizer.json") || has("tokenizer.model") || (has("vocab.json") && has("merges.txt"));
-}
-
-}  // namespace
-
-bool is_generative(const ModelSource& source) {
-  if (!source.config.inputs.empty()) return false;
-  if (!gguf_file_of(source.path).empty()) return true;
-  if (!base::file_exists(source.path + "/config.json")) return false;
-  const std::string architecture = model::hf::first_architecture(model::hf::read_config_json(source.path));
-  const bool is_causal = architecture.ends_with("ForCausalLM") || architecture.ends_with("LMHeadModel");
-  return is_causal && has_tokenizer(source.path);
-}
-
 struct GenerativeModel::Parts {
   std::unique_ptr<data::Tokenizer> tokenizer;
   std::optional<data::ChatTemplate> chat_template;
   std::vector<int64_t> end_tokens;
   int64_t weight_bytes = 0;
+  std::shared_ptr<engine::AdapterSlots> adapters;
   sched::TextService::MakeSession make;
+  sched::TextService::Options service;  // but for what a host says
+
+  void add_turn_end();
+  void add_drafter(const ModelSource& source, const ModelHost& host, int64_t vocabulary);
 };
 
 /// Models that answer in turns end them with the tokenizer's last token, whatever the configuration lists.
-void GenerativeModel::add_turn_end(Parts& parts) {
-  if (!parts.chat_template) return;
-  const std::string last = parts.chat_template->end_token();
-  const auto id = last.empty() ? std::nullopt : parts.tokenizer->find(last);
-  auto& ends = parts.end_tokens;
-  if (id && std::find(ends.begin(), ends.end(), *id) == ends.end()) ends.push_back(*id);
+void GenerativeModel::Parts::add_turn_end() {
+  if (!chat_template) return;
+  const std::string last = chat_template->end_token();
+  const auto id = last.empty() ? std::nullopt : tokenizer->find(last);
+  if (id && std::find(end_tokens.begin(), end_tokens.end(), *id) == end_tokens.end())
+    end_tokens.push_back(*id);
+}
+
+namespace {
+
+/// What a model's own configuration names as its draft: beside the model, and in a model repository.
+std::string own_draft(const std::string& draft, const ModelSource& source,
+                      const std::vector<std::string>& repositories) {
+  const std::string path = draft.starts_with('/') ? draft : source.path + "/" + draft;
+  for (const std::string& root : repositories) {
+    if (auto inside = base::path_inside(root, path)) return *std::move(inside);
+  }
+  base::fail(base::ErrorCode::not_found, "no model '", draft, "' in a model repository");
+}
+
+}  // namespace
+
+/// Who guesses the next tokens of texts.
+void GenerativeModel::Parts::add_drafter(const ModelSource& source, const ModelHost& host,
+                                         int64_t vocabulary) {
+  const auto own = RunConfig::of(source.config.parameters).speculation;
+  const engine::SpeculationOptions speculation = own.value_or(host.options.texts.speculation);
+  speculation.check();
+  if (speculation.speculate == engine::Speculation::off) return;
+  const engine::DecodeOptions options = engine::draft_options(session_options(source, host), speculation);
+  std::shared_ptr<const engine::DecodeModel> draft;
+  if (speculation.speculate == engine::Speculation::draft) {
+    try {
+      const std::string path =
+          own ? own_draft(speculation.draft, source, host.options.model_repository) : speculation.draft;
+      const model::Model model = open_model(path, host.options.others);
+      data::require_same_tokens(*tokenizer, *data::open_tokenizer(model.directory));
+      draft = std::make_shared<const engine::DecodeModel>(model.graph, options, model.files);
+    } catch (const base::Error& e) {
+      throw e.with(base::concat("draft '", speculation.draft, "'"));
+    }
+    weight_bytes += weight_bytes_of(*draft);
+  }
+  service.draft_tokens = speculation.draft_tokens;
+  service.make_drafter = [speculation, vocabulary, draft, options] {
+    return engine::make_drafter(speculation, vocabulary, draft, options);
+  };
 }
 
 GenerativeModel::Parts GenerativeModel::load(const ModelSource& source, const ModelHost& host) {
@@ -175,11 +245,12 @@ GenerativeModel::Parts GenerativeModel::load(const ModelSource& source, const Mo
   parts.tokenizer = data::open_tokenizer(model.directory);
   parts.chat_template = data::ChatTemplate::of_directory(model.directory);
   parts.end_tokens = model::hf::end_tokens(model);
-  add_turn_end(parts);
+  parts.add_turn_end();
   const engine::DecodeOptions options = session_options(source, host);
-  const auto prepared = std::make_shared<const engine::DecodeModel>(model.graph, options);
-  for (const ir::Value& v : prepared->form().graph.values())
-    parts.weight_bytes += v.data.defined() ? static_cast<int64_t>(v.data.bytes()) : 0;
+  const auto prepared = std::make_shared<const engine::DecodeModel>(model.graph, options, model.files);
+  parts.weight_bytes = weight_bytes_of(*prepared) + engine::adapter_room_bytes(prepared->form().adapters);
+  parts.adapters = engine::AdapterSlots::make(prepared->form().adapters, model.config);
+  parts.add_drafter(source, host, prepared->form().vocabulary);
   parts.make = [prepared, options] {
     auto session = std::make_unique<engine::DecodeSession>(prepared, options);
     session->prepare({1, 1}, passes::DecodeResult::tokens);
@@ -188,28 +259,51 @@ GenerativeModel::Parts GenerativeModel::load(const ModelSource& source, const Mo
   return parts;
 }
 
+namespace {
+
+/// What a second of its steps costs, where prices are known.
+std::optional<double> cost_of_second(const ModelSource& source, const ServeOptions& options) {
+  const int cores = base::read_cpu_info().threads();
+  const Prices prices = Prices::read(options.price_per_hour, options.prices, cores);
+  if (!prices.is_known()) return std::nullopt;
+  const int own = RunConfig::of(source.config.parameters).threads;
+  const int threads = own > 0 ? own : options.threads > 0 ? options.threads : cores;
+  return prices.per_busy_second(options.device, threads);
+}
+
+}  // namespace
+
 GenerativeModel::GenerativeModel(const ModelSource& source, const ModelHost& host,
                                  const ModelMetrics* earlier)
     : GenerativeModel(load(source, host), source, host, earlier) {}
 
 GenerativeModel::GenerativeModel(Parts parts, const ModelSource& source, const ModelHost& host,
                                  const ModelMetrics* earlier)
-    : ServedModel(source, complete(source), host, earlier, 1),
+    : ServedModel(source, complete(source, host.options), host, earlier, 1),
       tokenizer_(std::move(parts.tokenizer)),
       template_(std::move(parts.chat_template)),
       end_tokens_(std::move(parts.end_tokens)),
+      grammars_(*tokenizer_, end_tokens_),
+      adapters_(std::move(parts.adapters)),
       border_(config()),
       queue_rules_(config(), host.options),
       step_timeout_ns_(host.options.instance_timeout.ns),
       weight_bytes_(parts.weight_bytes),
       text_metrics_(host.metrics, source.name),
-      call_host_{*this, *tokenizer_, text_metrics_, host.env.clock} {
-  service_ = std::make_unique<sched::TextService>(
-      std::move(parts.make),
-      sched::TextService::Options{
-          .max_waiting = static_cast<size_t>(host.options.max_queue),
-          .on_step = [this](const sched::TextStats& now) { text_metrics_.count_step(now); }},
-      host.env.clock);
+      call_host_{*this, *tokenizer_, text_metrics_, host.env.clock},
+      tokenizing_(1, static_cast<size_t>(host.options.max_queue)) {
+  if (adapters_.has_room()) {
+    adapters_.load_all(source.root + "/adapters");
+    text_metrics_.show_adapters(adapters_.size());
+  } else if (base::file_exists(source.root + "/adapters")) {
+    env().log.warning("serve", "adapters_left_out", {{"model", name()}, {"reason", "--max-adapters is 0"}});
+  }
+  sched::TextService::Options options = std::move(parts.service);
+  options.max_waiting = static_cast<size_t>(host.options.max_queue);
+  options.on_step = [this](const sched::TextStats& now) { text_metrics_.count_step(now); };
+  options.goals = host.options.texts.goals;
+  service_ = std::make_unique<sched::TextService>(std::move(parts.make), std::move(options), host.env.clock);
+  if (const auto cost = cost_of_second(source, host.options)) text_metrics_.show_cost(*cost);
 }
 
 GenerativeModel::~GenerativeModel() {
@@ -219,6 +313,7 @@ GenerativeModel::~GenerativeModel() {
 
 void GenerativeModel::stop() {
   constexpr int64_t kPatienceNs = 2 * base::kNsPerSecond;
+  tokenizing_.stop();
   if (service_->stop(is_well() ? INT64_MAX : kPatienceNs)) return;
   is_abandoned_ = true;
   env().log.error("serve", "instance_abandoned", {{"model", name()}, {"version", version()}});
@@ -237,6 +332,32 @@ std::string GenerativeModel::chat_prompt(const Chat& chat) const {
   return template_->render(chat.messages, chat.tools, chat.options);
 }
 
+ToolForm GenerativeModel::tool_form() const {
+  if (template_ && template_->mentions("[TOOL_CALLS]")) return ToolForm::array;
+  // Templates that know no tools get the form that most models were trained on.
+  if (template_ && template_->mentions("\"parameters\"") && !template_->mentions("<tool_call>"))
+    return ToolForm::bare;
+  return ToolForm::tagged;
+}
+
+std::shared_ptr<const engine::LoadedAdapter> GenerativeModel::adapter(std::string_view wanted) const {
+  std::shared_ptr<const engine::LoadedAdapter> found = adapters_.find(wanted);
+  if (found == nullptr)
+    base::fail(base::ErrorCode::not_found, "model '", name(), "' has no adapter '", wanted.substr(0, 200),
+               "'");
+  return found;
+}
+
+void GenerativeModel::load_adapter(const std::string& adapter, const std::string& directory) {
+  adapters_.load(adapter, directory);
+  text_metrics_.show_adapters(adapters_.size());
+}
+
+void GenerativeModel::unload_adapter(std::string_view adapter) {
+  adapters_.unload(adapter);
+  text_metrics_.show_adapters(adapters_.size());
+}
+
 void GenerativeModel::ask(TextAsk ask, std::shared_ptr<TextReader> reader) {
   const auto call = std::make_shared<TextCall>(call_host_, ask, std::move(reader), true);
   submit(std::move(ask), call);
@@ -246,6 +367,7 @@ void GenerativeModel::submit(TextAsk ask, const std::shared_ptr<TextCall>& call)
   try {
     if (!ask.ignores_end)
       ask.generate.stop.insert(ask.generate.stop.end(), end_tokens_.begin(), end_tokens_.end());
+    if (ask.grammar != nullptr) ask.generate.filter = sched::AnswerGrammar::filter(ask.grammar);
     call->set_tenant(tenants().find(tenants().is_on() ? ask.tenant : std::string()));
     InferRequest wish;
     wish.priority = ask.priority;
@@ -254,10 +376,11 @@ void GenerativeModel::submit(TextAsk ask, const std::shared_ptr<TextCall>& call)
     queue_rules_.apply(wish, env().clock.now_ns(), place);
     text_metrics_.count_asked(ask.generate.max_tokens);
     service_->submit({.generate = std::move(ask.generate),
-                      .standing = {.priority = place.priority,
+                      .standing = {.priority = ask.is_background ? sched::kBackground : place.priority,
                                    .tenant = call->tenant().number,
                                    .weight = call->tenant().weight,
-                                   .deadline_ns = place.deadline_ns},
+                                   .deadline_ns = ask.is_background ? 0 : place.deadline_ns,
+                                   .asked_ns = ask.received_ns},
                       .listener = call});
   } catch (const base::Error& e) {
     call->count_refusal();
@@ -281,31 +404,46 @@ TextAsk GenerativeModel::ask_of(InferRequest& request) const {
   for (size_t i = 0; i < settings().size(); ++i) {
     if (given[2 + i]) settings()[i].set(ask, given[2 + i]->values.to_doubles().at(0));
   }
+  if (const size_t at = 2 + settings().size(); at < given.size() && given[at])
+    ask.generate.adapter = adapter(given[at]->strings[0]);
   return ask;
 }
 
+/// Long texts are tokenized on a thread of the model: the caller's has other connections.
 void GenerativeModel::infer(InferRequest request, InferSink sink) {
   const int64_t received_ns = sink.received_ns;
   const auto reader = std::make_shared<PartsReader>(*this, request, std::move(sink));
-  TextAsk ask;
   try {
     if (!reader->call().takes_parts())
       base::fail_unsupported("this call doesn't support models with decoupled transaction policy: ask '",
                              name(), "' by ModelStreamInfer, generate or generate_stream");
-    ask = ask_of(request);
-    ask.received_ns = received_ns;
-    reader->call().set_tenant(tenants().find(tenants().is_on() ? ask.tenant : std::string()));
+    if (text_bytes(request) <= kShortText) return begin(request, reader, received_ns);
+    tokenizing_.submit(
+        [this, reader, received_ns, given = std::make_shared<InferRequest>(std::move(request))] {
+          try {
+            begin(*given, reader, received_ns);
+          } catch (const std::exception&) {
+            reader->call().count_refusal();
+            reader->call().drop(sched::current_error());
+          }
+        });
   } catch (const base::Error&) {
     reader->call().count_refusal();
     throw;
   }
+}
+
+void GenerativeModel::begin(InferRequest& request, const std::shared_ptr<PartsReader>& reader,
+                            int64_t received_ns) {
+  TextAsk ask = ask_of(request);
+  ask.received_ns = received_ns;
+  reader->call().set_tenant(tenants().find(tenants().is_on() ? ask.tenant : std::string()));
   const auto call = std::make_shared<TextCall>(call_host_, ask, reader, false);
   reader->follow(call);
   try {
     submit(std::move(ask), call);
   } catch (const base::Error&) {
     reader->follow(nullptr);
-    reader->call().count_refusal();
     throw;
   }
 }

@@ -9,8 +9,11 @@
 #include "engine/decode/decode_model.h"
 #include "model/model.h"
 #include "sched/text/text_service.h"
+#include "serve/generative/grammar_cache.h"
+#include "serve/generative/served_adapters.h"
 #include "serve/generative/text_call.h"
 #include "serve/models/border.h"
+#include "serve/models/preparing_threads.h"
 #include "serve/models/queue_rules.h"
 #include "serve/models/served_model.h"
 #include "serve/models/text_model.h"
@@ -33,27 +36,43 @@ class GenerativeModel final : public ServedModel, public TextModel {
   const data::Tokenizer& tokenizer() const override { return *tokenizer_; }
   int64_t max_length() const override { return service_->limits().max_length; }
   std::string chat_prompt(const Chat& chat) const override;
+  ToolForm tool_form() const override;
+  std::shared_ptr<sched::AnswerGrammar> grammar(const std::string& source,
+                                                const std::function<data::Grammar()>& read) override {
+    return grammars_.find(source, read);
+  }
+  bool takes_adapters() const override { return adapters_.has_room(); }
+  std::vector<std::string> adapters() const override { return adapters_.names(); }
+  std::shared_ptr<const engine::LoadedAdapter> adapter(std::string_view name) const override;
+  void load_adapter(const std::string& name, const std::string& directory) override;
+  void unload_adapter(std::string_view name) override;
   void ask(TextAsk ask, std::shared_ptr<TextReader> reader) override;
 
   void infer(InferRequest request, InferSink sink) override;
-  size_t waiting() const override { return service_->stats().waiting; }
+  size_t waiting() const override { return tokenizing_.waiting() + service_->stats().waiting; }
   /// A step that takes longer than the server's --instance-timeout hangs.
   bool is_well() const override;
   MemoryUse memory() const override;
-  void drain() override { service_->drain(); }
+  void drain() override {
+    tokenizing_.drain();
+    service_->drain();
+  }
   void stop() override;
 
  private:
   struct Parts;
+  class PartsReader;
   GenerativeModel(Parts parts, const ModelSource& source, const ModelHost& host, const ModelMetrics* earlier);
   static Parts load(const ModelSource& source, const ModelHost& host);
-  static void add_turn_end(Parts& parts);
   void submit(TextAsk ask, const std::shared_ptr<TextCall>& call);
   TextAsk ask_of(InferRequest& request) const;
+  void begin(InferRequest& request, const std::shared_ptr<PartsReader>& reader, int64_t received_ns);
 
   const std::unique_ptr<data::Tokenizer> tokenizer_;
   const std::optional<data::ChatTemplate> template_;
   const std::vector<int64_t> end_tokens_;
+  GrammarCache grammars_;
+  ServedAdapters adapters_;
   const Border border_;
   const QueueRules queue_rules_;
   const int64_t step_timeout_ns_, weight_bytes_;
@@ -61,6 +80,7 @@ class GenerativeModel final : public ServedModel, public TextModel {
   TextCall::Host call_host_;
   bool is_abandoned_ = false;                    ///< a step that hangs still uses the service
   std::unique_ptr<sched::TextService> service_;  ///< its thread uses the others
+  PreparingThreads tokenizing_;                  ///< of long texts; last: its thread uses all
 };
 
 }  // namespace trireme::serve

@@ -9,10 +9,25 @@ using base::Error;
 using base::ErrorCode;
 using engine::FinishReason;
 
+namespace {
+
+/// Of a prompt as tokens, once in the queue and once as the text so far; with their chances where they are
+/// scored.
+int64_t prompt_bytes(const engine::GenerateRequest& request) {
+  size_t each = 2 * sizeof(int64_t);
+  if (request.scores_prompt)
+    each +=
+        sizeof(engine::ScoredToken) + static_cast<size_t>(request.likeliest) * sizeof(engine::TokenChance);
+  return static_cast<int64_t>(each * request.prompt.size());
+}
+
+}  // namespace
+
 TextCall::TextCall(const Host& host, const TextAsk& ask, std::shared_ptr<TextReader> reader, bool counts)
     : host_(host),
-      room_(base::MemoryUse::bodies, static_cast<int64_t>(2 * sizeof(int64_t) * ask.generate.prompt.size())),
+      room_(base::MemoryUse::bodies, prompt_bytes(ask.generate)),
       reader_(std::move(reader)),
+      charge_(ask.charge),
       counts_(counts),
       answer_(host.tokenizer, ask.stop) {
   times_.received_ns = ask.received_ns;
@@ -35,8 +50,13 @@ void TextCall::on_begin(int64_t known_tokens) {
   host_.metrics.count_begin(times_);
 }
 
-bool TextCall::on_token(int64_t token, double log_probability) {
+bool TextCall::on_token(const engine::GenerateEvent& event) {
+  if (event.token < 0) {
+    reader_->on_piece({.text = {}, .prompt = event.prompt});
+    return true;
+  }
   const int64_t now_ns = host_.clock.now_ns();
+  if (charge_) charge_->spend(1);
   if (end_.answer_tokens++ == 0) {
     times_.first_ns = now_ns;
     host_.metrics.count_first_token(times_);
@@ -45,8 +65,12 @@ bool TextCall::on_token(int64_t token, double log_probability) {
     host_.metrics.count_token_after(now_ns - times_.last_ns);
   }
   times_.last_ns = now_ns;
-  const std::string text = answer_.push(token);
-  reader_->on_piece({.text = text, .token = token, .log_probability = log_probability});
+  const std::string text = answer_.push(event.token);
+  reader_->on_piece({.text = text,
+                     .token = event.token,
+                     .log_probability = event.log_probability,
+                     .likeliest = event.likeliest,
+                     .prompt = event.prompt});
   if (!answer_.is_stopped()) return true;
   finish(FinishReason::stop);
   return false;

@@ -34,7 +34,7 @@ class TextCall final : public sched::TextListener {
   sched::Timing timing() const;
 
   void on_begin(int64_t known_tokens) override;
-  bool on_token(int64_t token, double log_probability) override;
+  bool on_token(const engine::GenerateEvent& event) override;
   void on_end(engine::FinishReason reason) override;
   void on_error(const base::Error& error) override;
   bool is_gone() const override { return reader_->is_gone(); }
@@ -44,8 +44,9 @@ class TextCall final : public sched::TextListener {
   void fail(const base::Error& error, sched::Ending ending);
 
   const Host& host_;
-  const base::MemoryLease room_;  ///< of the prompt as tokens, once in the queue and once as the text so far
+  const base::MemoryLease room_;  ///< of the prompt
   const std::shared_ptr<TextReader> reader_;
+  const std::shared_ptr<TokenCharge> charge_;  ///< null: nobody's
   const bool counts_;
   data::AnswerText answer_;
   TextTimes times_;

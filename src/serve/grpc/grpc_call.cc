@@ -159,9 +159,9 @@ void GrpcCall::on_tick(int64_t now_ns) {
   if (deadline_ns_ != 0 && now_ns >= deadline_ns_) {
     cancel();
     finish({GrpcCode::deadline_exceeded, "Deadline Exceeded"});
-  } else if (inflow_.is_within() && !inflow_.is_held() && session_->is_silent(now_ns)) {
+  } else if (inflow_.is_late(session_->limits().sending, now_ns, handler_ && handler_->takes_one())) {
     cancel();
-    finish({GrpcCode::deadline_exceeded, "the rest of a message has not come"});
+    finish({GrpcCode::deadline_exceeded, "a message did not arrive in time"});
   } else if (handler_) {
     guarded(*this, [&] { handler_->on_tick(); });
   }

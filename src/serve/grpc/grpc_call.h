@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "http/exchange.h"
-#include "http/http2_session.h"
+#include "http/http2/http2_session.h"
 #include "serve/grpc/grpc_handler.h"
 #include "serve/grpc/grpc_inflow.h"
 #include "serve/grpc/grpc_metadata.h"

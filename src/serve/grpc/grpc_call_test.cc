@@ -12,7 +12,7 @@
 #include <thread>
 
 #include "base/guarded.h"
-#include "http/http2_connection.h"
+#include "http/http2/http2_connection.h"
 #include "http/server.h"
 #include "tests/http2_peer.h"
 
@@ -38,7 +38,7 @@ bool eventually(const std::function<bool()>& condition) {
 constexpr size_t kMostBytes = 6'000'000;
 
 /// Answers each message with itself: at once (/t/echo), from another thread (/t/later), never (/t/never); or
-/// throws (/t/throw).
+/// throws (/t/throw). /t/one owes one message.
 class Echo final : public GrpcHandler {
  public:
   struct Counts {
@@ -52,6 +52,7 @@ class Echo final : public GrpcHandler {
   ~Echo() override { --counts_.alive; }
 
   size_t aligned_at(std::string_view begin) const override { return begin.size() > 16 ? 16 : 0; }
+  bool takes_one() const override { return kind_ == "one"; }
   void on_message(http::Bytes&& message) override {
     ++counts_.messages;
     if (reinterpret_cast<uintptr_t>(message.data() + 16) % 64 == 0) ++counts_.in_place;
@@ -62,6 +63,7 @@ class Echo final : public GrpcHandler {
       if (++held_ == 4) call_->hold(true);
       return;
     }
+    if (kind_ == "one") return;  // until the end
     std::vector<http::BodyPart> parts;
     parts.emplace_back(std::string(message.view()));
     if (kind_ == "echo") return call_->send(std::move(parts));
@@ -93,7 +95,7 @@ class Listener : public GrpcRoutes {
   explicit Listener(http::ServerOptions options = {}) {
     options.host = "127.0.0.1";
     service_.limits.stream_window_bytes = 200'000;
-    service_.limits.silence_ns = 800'000'000;
+    service_.limits.sending = {.grace_ns = 800'000'000, .bytes_per_second = 5};
     service_.open = [this](http::Loop& loop, http::Http2Session& session, bool is_local) {
       return std::make_shared<GrpcCall>(*this, session, loop.mailbox(), kMostBytes, is_local);
     };
@@ -332,6 +334,44 @@ TEST(GrpcCall, MessagesLeftHalfAreGivenUp) {
   const int32_t half = wire.peer.request(grpc_fields("/t/echo"), frame.substr(0, 9), false);
   EXPECT_EQ(status_of(wire.wait(half)), "4");
   EXPECT_EQ(listener.counts.cancelled, 1);
+}
+
+// Bytes that come too slowly for their number end the call too, and so does a question that does not come at
+// all, or whose end does not; a stream may be silent between messages.
+TEST(GrpcCall, MessagesThatTrickleAreGivenUp) {
+  Listener listener;
+  Http2Wire wire(listener.port());
+  const int32_t silent = wire.peer.request(grpc_fields("/t/never"), grpc_frame("x"), false);
+  const int32_t nothing = wire.peer.request(grpc_fields("/t/one"), "", false);
+  const int32_t endless = wire.peer.request(grpc_fields("/t/one"), grpc_frame("x"), false);
+  const int32_t trickle =
+      wire.peer.request(grpc_fields("/t/echo"), grpc_frame(std::string(200, 's')).substr(0, 5), false);
+  for (int i = 0; i < 100 && !wire.peer.answer(trickle).has_closed; ++i) {
+    wire.peer.more(trickle, "s", false);
+    while (wire.turn(400)) {  // a byte buys 200 ms
+    }
+  }
+  EXPECT_EQ(status_of(wire.peer.answer(trickle)), "4");
+  EXPECT_EQ(status_of(wire.wait(nothing)), "4");
+  EXPECT_EQ(status_of(wire.wait(endless)), "4");
+  EXPECT_FALSE(wire.peer.answer(silent).has_closed);
+}
+
+// As over HTTP/1.1: a connection that nobody uses ends, and its client hears of it first.
+TEST(GrpcCall, UnusedConnectionsEnd) {
+  http::ServerOptions options;
+  options.idle_timeout = 100ms;
+  Listener listener(options);
+  Http2Wire wire(listener.port()), open(listener.port());
+  const int32_t waits = open.peer.request(grpc_fields("/t/never"), grpc_frame("x"), false);
+  open.send();
+  EXPECT_EQ(status_of(wire.wait(wire.peer.request(grpc_fields("/t/echo"), grpc_frame("x")))), "0");
+  EXPECT_TRUE(wire.wait_closed());
+  EXPECT_EQ(wire.peer.goaway_error(), 0);
+  EXPECT_FALSE(open.peer.answer(waits).has_closed);
+  open.peer.more(waits, "", true);
+  open.turn(100);
+  EXPECT_EQ(open.peer.goaway_error(), -1);
 }
 
 // Answers that a client leaves unread stop its questions: they fill its window, not the server's memory.

@@ -20,6 +20,8 @@ class GrpcHandler {
   virtual size_t aligned_at(std::string_view /*begin*/) const { return 0; }
   /// Longest message that it takes; the listener's limit bounds it too.
   virtual size_t most_bytes() const { return SIZE_MAX; }
+  /// The client owes its one message, and the end behind it, from the start; else it may send when it likes.
+  virtual bool takes_one() const { return false; }
   virtual void on_message(http::Bytes&& message) = 0;
   /// The client has sent all its messages.
   virtual void on_end() = 0;

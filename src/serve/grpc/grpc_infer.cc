@@ -37,6 +37,7 @@ class UnaryInfer final : public GrpcHandler {
   UnaryInfer(KserveCore& core, std::shared_ptr<GrpcCall> call) : core_(core), call_(std::move(call)) {}
 
   size_t aligned_at(std::string_view begin) const override { return grpc_tensor_offset(begin); }
+  bool takes_one() const override { return true; }
   void on_message(http::Bytes&& message) override {
     if (has_message_) base::fail_unsupported("ModelInfer takes one message");
     has_message_ = true;

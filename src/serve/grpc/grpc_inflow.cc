@@ -25,6 +25,12 @@ std::span<char> GrpcInflow::room() {
   return {message_.data() + message_.size(), end - std::min(end, message_.size())};
 }
 
+bool GrpcInflow::is_late(const http::PaceLimits& limits, int64_t now_ns, bool owes_all) {
+  const bool owes = !has_ended_ && (owes_all || is_within());
+  owes ? sending_.look(limits, now_ns, received_bytes_, !is_held_) : sending_.rest();
+  return sending_.is_late(now_ns);
+}
+
 void GrpcInflow::read(std::string_view bytes, GrpcHandler* handler, const bool& is_over) {
   while (!bytes.empty() && !is_over) {
     if (is_held_) return backlog_.append(bytes);
@@ -32,6 +38,7 @@ void GrpcInflow::read(std::string_view bytes, GrpcHandler* handler, const bool& 
       const size_t step = std::min(kPrefixBytes - prefix_bytes_, bytes.size());
       std::copy_n(bytes.data(), step, prefix_.data() + prefix_bytes_);
       prefix_bytes_ += step;
+      received_bytes_ += step;
       bytes.remove_prefix(step);
       if (prefix_bytes_ < kPrefixBytes) return;
       begin(bytes, *handler);
@@ -43,6 +50,7 @@ void GrpcInflow::read(std::string_view bytes, GrpcHandler* handler, const bool& 
       } else {
         message_.append(bytes.substr(0, step));
       }
+      received_bytes_ += step;
       bytes.remove_prefix(step);
     }
     if (!is_over && message_.size() == message_bytes_) take(*handler);

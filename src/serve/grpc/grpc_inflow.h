@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "http/coding.h"
+#include "http/pace.h"
 #include "serve/grpc/grpc_handler.h"
 
 namespace trireme::serve {
@@ -27,6 +28,9 @@ class GrpcInflow {
   void read(std::string_view bytes, GrpcHandler* handler, const bool& is_over);
   /// A message has begun and is not whole.
   bool is_within() const { return prefix_bytes_ > 0; }
+  /// The client owes the rest of a message, or all there is to come if it `owes_all`, and sends it too
+  /// slowly. Called now and then; while held, no time passes for the client.
+  bool is_late(const http::PaceLimits& limits, int64_t now_ns, bool owes_all);
 
   /// The client has sent all, though not all may have been read.
   void end() { has_ended_ = true; }
@@ -55,6 +59,8 @@ class GrpcInflow {
   http::Bytes message_;
   bool is_held_ = false, is_unwanted_ = false, has_ended_ = false;
   http::Bytes backlog_;  ///< received while held
+  http::Pace sending_;
+  uint64_t received_bytes_ = 0;
 };
 
 }  // namespace trireme::serve

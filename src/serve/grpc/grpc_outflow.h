@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "http/coding.h"
-#include "http/http2_session.h"
+#include "http/http2/http2_session.h"
 #include "serve/grpc/grpc_status.h"
 
 namespace trireme::serve {

@@ -8,7 +8,7 @@
 #include "serve/grpc/grpc_health.h"
 #include "serve/grpc/grpc_service.h"
 #include "serve/core/kserve_core.h"
-#include "http/http2_connection.h"
+#include "http/http2/http2_connection.h"
 
 namespace trireme::serve {
 namespace {

@@ -40,6 +40,7 @@ class GrpcUnary final : public GrpcHandler {
       : call_(std::move(call)), run_(std::move(run)), most_bytes_(most_bytes) {}
 
   size_t most_bytes() const override { return most_bytes_; }
+  bool takes_one() const override { return true; }
   void on_message(http::Bytes&& message) override {
     if (has_request_) base::fail_unsupported("the method takes one message");
     request_ = grpc_parse<Request>(message);

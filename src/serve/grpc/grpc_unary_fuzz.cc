@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "http/coding.h"
-#include "http/http2_session.h"
+#include "http/http2/http2_session.h"
 #include "http/socket.h"
 #include "serve/grpc/grpc_call.h"
 #include "serve/grpc/grpc_health.h"

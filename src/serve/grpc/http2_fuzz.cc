@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "http/http2_session.h"
+#include "http/http2/http2_session.h"
 #include "http/socket.h"
 #include "serve/grpc/grpc_call.h"
 

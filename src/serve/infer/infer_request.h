@@ -43,6 +43,7 @@ struct InferRequest {
   uint64_t timeout_us = 0;          ///< 0: none asked for
   uint64_t priority = 0;            ///< 0: the model's default, 1: highest
   int64_t deadline_ns = 0;          ///< steady clock, when the caller itself gives up; 0: never
+  bool is_background = false;       ///< it runs in what others leave, and waits as long as it takes
   SequenceWish sequence;
   std::string tenant;       ///< as the header or parameter that tells tenants apart has it
   std::string traceparent;  ///< the caller's W3C trace context, or empty

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "sched/background_share.h"
 #include "serve/config/run_config.h"
 
 namespace trireme::serve {
@@ -29,6 +30,10 @@ uint32_t QueueRules::priority_of(const InferRequest& request) const {
 }
 
 void QueueRules::apply(const InferRequest& request, int64_t now_ns, sched::Request& part) const {
+  if (request.is_background) {
+    part.priority = sched::kBackgroundPriority;
+    return;
+  }
   part.priority = priority_of(request);
   const QueuePolicy& queue = config_.queue_of(config_.priority_levels > 0 ? part.priority : 0);
   int64_t timeout_ns =

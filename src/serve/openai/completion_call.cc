@@ -2,12 +2,13 @@
 #include "serve/openai/completion_call.h"
 
 #include <algorithm>
-#include <cstdio>
+#include <iterator>
+#include <limits>
 #include <numeric>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/text/json.h"
-#include "base/utf8.h"
 #include "serve/openai/openai_error.h"
 
 namespace trireme::serve {
@@ -28,18 +29,7 @@ void append_member(std::string& out, std::string_view name, int64_t value) {
   base::append_json(out, value);
 }
 
-/// A token's bytes as text; those that are no whole characters by their numbers, as OpenAI's API has them.
-std::string shown(const std::string& bytes) {
-  if (base::is_utf8(bytes)) return bytes;
-  std::string text = "bytes:";
-  for (const char byte : bytes) {
-    char escaped[8];
-    std::snprintf(escaped, sizeof escaped, "\\x%02x",
-                  static_cast<unsigned>(static_cast<unsigned char>(byte)));
-    text += escaped;
-  }
-  return text;
-}
+int64_t now_ns() { return base::SystemClock().now_ns(); }
 
 size_t characters_in(std::string_view utf8) {
   return static_cast<size_t>(
@@ -67,14 +57,17 @@ CompletionCall::CompletionCall(CompletionRequest request, http::Reply reply, con
     : request_(std::move(request)),
       tokenizer_(tokenizer),
       origin_(std::move(origin)),
-      reply_(std::move(reply)) {}
+      reply_(std::move(reply)),
+      sent_ns_(now_ns()) {}
 
 void CompletionCall::start(TextModel& model, const std::vector<std::vector<int64_t>>& prompts) {
   const auto each = static_cast<size_t>(request_.best_of);
   answers_.resize(prompts.size() * each);
   left_ = answers_.size();
   for (const std::vector<int64_t>& prompt : prompts) {
-    if (request_.echoes) echoes_.push_back(tokenizer_.decode(prompt));
+    if (!request_.echoes) continue;
+    echoes_.push_back(tokenizer_.decode(prompt));
+    begins_.push_back(prompt.empty() ? 0 : prompt[0]);
   }
   try {
     for (size_t i = 0; i < answers_.size() && !is_done_; ++i) {
@@ -95,24 +88,48 @@ bool CompletionCall::is_gone() const {
   return is_done_ || (is_open_ ? stream_.client_gone() : reply_.client_gone());
 }
 
+/// The tokens that a piece has log probabilities of: with the first, where the prompt stands before it, those
+/// of the prompt, of whose first nobody knows any.
+std::vector<AnswerToken> CompletionCall::tokens_of(size_t answer, const TextPiece& piece) {
+  Answer& a = answers_[answer];
+  std::vector<AnswerToken> tokens;
+  if (!request_.wants_log_probabilities) return tokens;
+  const auto add = [&](AnswerToken token) {
+    token.text_offset = a.characters;
+    a.characters += characters_in(tokenizer_.token_bytes(token.id));
+    tokens.push_back(std::move(token));
+  };
+  if (request_.echoes && !std::exchange(a.is_echoed, true)) {
+    add({.id = begins_[prompt_of(answer)], .log_probability = std::numeric_limits<double>::quiet_NaN()});
+    for (const engine::ScoredToken& t : piece.prompt)
+      add({.id = t.token, .log_probability = t.log_probability, .likeliest = t.likeliest});
+  }
+  if (piece.token >= 0 && !request_.drops_answer)
+    tokens.push_back({.id = piece.token,
+                      .log_probability = piece.log_probability,
+                      .text_offset = a.characters,
+                      .likeliest = {piece.likeliest.begin(), piece.likeliest.end()}});
+  return tokens;
+}
+
 void CompletionCall::take(size_t answer, const TextPiece& piece) {
   const std::lock_guard lock(mutex_);
   if (is_done_) return;
   Answer& a = answers_[answer];
-  const Token token{piece.token, piece.log_probability, a.characters};
-  a.characters += characters_in(piece.text);
-  const bool is_token = piece.token >= 0;
+  const bool is_token = piece.token >= 0 && !request_.drops_answer;
+  const std::string_view added = request_.drops_answer ? "" : piece.text;
+  std::vector<AnswerToken> tokens = tokens_of(answer, piece);
+  a.characters += characters_in(added);
   if (is_token) a.log_probability += piece.log_probability;
-  if (is_token && request_.wants_log_probabilities) a.tokens.push_back(token);
   if (!request_.streams) {
-    a.text += piece.text;
+    a.text += added;
+    std::move(tokens.begin(), tokens.end(), std::back_inserter(a.tokens));
     return;
   }
   a.end.answer_tokens += is_token ? 1 : 0;  // so far
-  const bool shows_token = request_.wants_log_probabilities && is_token;
-  const std::string text = request_.finds_calls ? a.tools.push(piece.text) : std::string(piece.text);
-  if (text.empty() && !shows_token) return;
-  send_chunk(answer, {.text = text, .token = shows_token ? &token : nullptr});
+  const std::string text = request_.finds_calls ? a.tools.push(added) : std::string(added);
+  if (text.empty() && tokens.empty()) return;
+  send_chunk(answer, {.text = text, .tokens = tokens});
 }
 
 void CompletionCall::end(size_t answer, const TextEnd& end) {
@@ -120,6 +137,7 @@ void CompletionCall::end(size_t answer, const TextEnd& end) {
   if (is_done_) return;
   Answer& a = answers_[answer];
   a.end = end;
+  if (request_.drops_answer) a.end.answer_tokens = 0;
   a.is_over = true;
   if (request_.streams) end_chunks(answer, finish_of(end.reason));
   if (--left_ > 0) return;
@@ -141,12 +159,7 @@ void CompletionCall::fail(const base::Error& error) {
 /// Begins the stream with the first chunk; until then a failure has a status.
 bool CompletionCall::open() {
   if (is_open_) return false;
-  http::Response response;
-  response.headers.emplace_back("Content-Type", "text/event-stream; charset=utf-8");
-  response.headers.emplace_back("Cache-Control", "no-cache");
-  response.headers.emplace_back("X-Accel-Buffering", "no");
-  response.headers.emplace_back("X-Request-Id", origin_.id);
-  stream_ = reply_.stream(std::move(response));
+  stream_ = reply_.stream(event_stream_head(origin_.id, origin_.headers));
   return is_open_ = true;
 }
 
@@ -155,6 +168,17 @@ void CompletionCall::send_event(std::string json) {
   json.insert(0, "data: ");
   json += "\n\n";
   stream_.write(std::move(json));
+  sent_ns_ = now_ns();
+}
+
+bool CompletionCall::keep_alive(int64_t now_ns, int64_t interval_ns) {
+  const std::lock_guard lock(mutex_);
+  if (is_done_) return false;
+  if (now_ns - sent_ns_ < interval_ns) return true;
+  open();
+  stream_.write(kKeepAlive);
+  sent_ns_ = now_ns;
+  return true;
 }
 
 /// {"id":...,"model":..., without its end.
@@ -196,6 +220,12 @@ std::vector<ToolCall> CompletionCall::kept(std::vector<ToolCall> calls) const {
   return calls;
 }
 
+/// Calls are the reason of an end, but where the one function was named that is called.
+std::string_view CompletionCall::finish_with(const std::vector<ToolCall>& calls,
+                                             std::string_view finish) const {
+  return calls.empty() || !request_.called.empty() ? finish : kCalls;
+}
+
 /// What was held back of a stream, and its end.
 void CompletionCall::end_chunks(size_t answer, std::string_view finish) {
   ToolAnswer rest;
@@ -203,7 +233,7 @@ void CompletionCall::end_chunks(size_t answer, std::string_view finish) {
   if (!rest.content.empty()) send_chunk(answer, {.text = rest.content});
   const std::vector<ToolCall> calls = kept(std::move(rest.calls));
   if (!calls.empty()) send_chunk(answer, {.calls = &calls});
-  send_chunk(answer, {.finish = calls.empty() ? finish : kCalls});
+  send_chunk(answer, {.finish = finish_with(calls, finish)});
 }
 
 void CompletionCall::append_calls(std::string& out, const std::vector<ToolCall>& calls, bool is_delta) const {
@@ -243,55 +273,14 @@ void CompletionCall::append_chunk_text(std::string& out, std::string_view text, 
   out += '}';
 }
 
-void CompletionCall::append_log_probabilities(std::string& out, const std::vector<Token>& tokens) const {
-  const auto text_of = [&](const Token& t) { return shown(tokenizer_.token_bytes(t.id)); };
-  const auto list = [&](std::string_view name, const auto& append_one) {
-    out += '"';
-    out += name;
-    out += "\":[";
-    for (size_t i = 0; i < tokens.size(); ++i) {
-      if (i > 0) out += ',';
-      append_one(tokens[i]);
-    }
-    out += ']';
-  };
-  const auto append_token = [&](const Token& t) {
-    const std::string text = tokenizer_.token_bytes(t.id);
-    out += "{\"token\":";
-    append_quoted(out, shown(text));
-    out += ",\"logprob\":";
-    base::append_json(out, t.log_probability);
-    out += ",\"bytes\":[";
-    for (size_t i = 0; i < text.size(); ++i) {
-      if (i > 0) out += ',';
-      base::append_json(out, int64_t{static_cast<unsigned char>(text[i])});
-    }
-    out += ']';
-  };
+void CompletionCall::append_log_probabilities(std::string& out, std::span<const AnswerToken> tokens) const {
   out += '{';
   if (request_.is_chat) {
-    list("content", [&](const Token& t) {
-      append_token(t);
-      out += ",\"top_logprobs\":[";
-      append_token(t);
-      out += "}]}";
-    });
-    out += ",\"refusal\":null}";
-    return;
+    append_list(out, "content", tokens, [&](const AnswerToken& t) { append_chances(out, tokenizer_, t); });
+    out += ",\"refusal\":null";
+  } else {
+    append_completion_chances(out, tokenizer_, tokens);
   }
-  list("tokens", [&](const Token& t) { append_quoted(out, text_of(t)); });
-  out += ',';
-  list("token_logprobs", [&](const Token& t) { base::append_json(out, t.log_probability); });
-  out += ',';
-  list("top_logprobs", [&](const Token& t) {
-    out += '{';
-    append_quoted(out, text_of(t));
-    out += ':';
-    base::append_json(out, t.log_probability);
-    out += '}';
-  });
-  out += ',';
-  list("text_offset", [&](const Token& t) { base::append_json(out, static_cast<int64_t>(t.text_offset)); });
   out += '}';
 }
 
@@ -305,8 +294,8 @@ void CompletionCall::send_chunk(size_t answer, const Chunk& chunk) {
   append_chunk_text(json, (repeats ? echoes_[prompt_of(answer)] : "") + std::string(chunk.text), is_first,
                     chunk);
   json += ",\"logprobs\":";
-  if (chunk.token != nullptr) {
-    append_log_probabilities(json, {*chunk.token});
+  if (!chunk.tokens.empty()) {
+    append_log_probabilities(json, chunk.tokens);
   } else {
     json += "null";
   }
@@ -358,7 +347,7 @@ std::string_view CompletionCall::append_message(std::string& out, const std::str
     append_calls(out, calls, false);
   }
   out += '}';
-  return calls.empty() ? finish : kCalls;
+  return finish_with(calls, finish);
 }
 
 void CompletionCall::send_whole() {
@@ -388,6 +377,7 @@ void CompletionCall::send_whole() {
   }
   http::Response response = http::json_response(200, json + "],\"usage\":" + usage() + "}");
   response.headers.emplace_back("X-Request-Id", origin_.id);
+  response.headers.insert(response.headers.end(), origin_.headers.begin(), origin_.headers.end());
   is_done_ = true;  // nothing more is sent
   reply_.send(std::move(response));
 }

@@ -4,46 +4,46 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "http/reply.h"
 #include "serve/models/text_model.h"
 #include "serve/openai/completion_request.h"
+#include "serve/openai/stream_keeper.h"
+#include "serve/openai/token_chances.h"
 #include "serve/openai/tool_calls.h"
 
 namespace trireme::serve {
 
 /// Answers are told by the model's thread, errors of a prompt that could not be queued by the connection's.
-class CompletionCall : public std::enable_shared_from_this<CompletionCall> {
+class CompletionCall final : public KeptStream, public std::enable_shared_from_this<CompletionCall> {
  public:
   /// `id` without its kind; `created`: seconds since 1970. The model outlives the call.
   struct Origin {
     std::string id;
     int64_t created = 0;
     std::shared_ptr<const void> keeps;  ///< what must live as long as answers come
+    ReplyHeaders headers = {};          ///< of the reply, beside its own
   };
   CompletionCall(CompletionRequest request, http::Reply reply, const data::Tokenizer& tokenizer,
                  Origin origin);
 
   /// Queues every answer with the prompts as tokens. Errors become the reply.
   void start(TextModel& model, const std::vector<std::vector<int64_t>>& prompts);
+  bool keep_alive(int64_t now_ns, int64_t interval_ns) override;
 
  private:
-  /// One token of an answer, for log probabilities.
-  struct Token {
-    int64_t id = 0;
-    double log_probability = 0;
-    size_t text_offset = 0;  ///< in characters
-  };
   struct Answer {
     std::string text;
-    std::vector<Token> tokens;
+    std::vector<AnswerToken> tokens;
     double log_probability = 0;
     size_t characters = 0;   ///< of the text so far
     bool has_begun = false;  ///< its first chunk was sent
     bool is_over = false;
-    ToolText tools;  ///< of a stream with tools, what may be calls
+    bool is_echoed = false;  ///< tokens of the prompt were given
+    ToolText tools;          ///< of a stream with tools, what may be calls
     TextEnd end;
   };
   class Reader;
@@ -51,6 +51,7 @@ class CompletionCall : public std::enable_shared_from_this<CompletionCall> {
   size_t prompt_of(size_t answer) const { return answer / static_cast<size_t>(request_.best_of); }
   bool is_gone() const;
   void take(size_t answer, const TextPiece& piece);
+  std::vector<AnswerToken> tokens_of(size_t answer, const TextPiece& piece);
   void end(size_t answer, const TextEnd& end);
   void fail(const base::Error& error);
 
@@ -59,7 +60,7 @@ class CompletionCall : public std::enable_shared_from_this<CompletionCall> {
   /// What a chunk says beside the answer's index.
   struct Chunk {
     std::string_view text = {};
-    const Token* token = nullptr;                  ///< null: no log probability
+    std::span<const AnswerToken> tokens = {};      ///< none: no log probability
     const std::vector<ToolCall>* calls = nullptr;  ///< null: none
     std::string_view finish = {};                  ///< empty: the answer goes on
   };
@@ -68,9 +69,10 @@ class CompletionCall : public std::enable_shared_from_this<CompletionCall> {
   std::string_view append_message(std::string& out, const std::string& text, std::string_view finish) const;
   void append_calls(std::string& out, const std::vector<ToolCall>& calls, bool is_delta) const;
   std::vector<ToolCall> kept(std::vector<ToolCall> calls) const;
+  std::string_view finish_with(const std::vector<ToolCall>& calls, std::string_view finish) const;
   void send_whole();
   void append_chunk_text(std::string& out, std::string_view text, bool is_first, const Chunk& chunk) const;
-  void append_log_probabilities(std::string& out, const std::vector<Token>& tokens) const;
+  void append_log_probabilities(std::string& out, std::span<const AnswerToken> tokens) const;
   std::string head(bool is_chunk) const;
   std::string usage() const;
   std::vector<size_t> chosen() const;
@@ -82,8 +84,10 @@ class CompletionCall : public std::enable_shared_from_this<CompletionCall> {
   http::Reply reply_;
   http::Stream stream_;
   bool is_open_ = false;              ///< the stream has begun
+  int64_t sent_ns_;                   ///< when the last event was, or the beginning
   std::atomic<bool> is_done_{false};  ///< nothing more is sent
   std::vector<std::string> echoes_;   ///< by prompt, where they are wanted
+  std::vector<int64_t> begins_;       ///< likewise the first tokens of prompts
   std::vector<Answer> answers_;
   size_t left_ = 0;
 };

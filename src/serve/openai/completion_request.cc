@@ -2,81 +2,28 @@
 #include "serve/openai/completion_request.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
+#include <set>
 
 #include "serve/infer/request_json.h"
-#include "serve/openai/openai_error.h"
+#include "serve/openai/members.h"
 
 namespace trireme::serve {
 namespace {
 
-using base::ErrorCode;
 using base::Json;
 
 constexpr int64_t kMostChoices = 128;
 constexpr size_t kMostStops = 16;
 constexpr int64_t kMostPrompts = 2048, kMostAnswers = 2048;
 
-[[noreturn]] void fail(std::string_view member, const std::string& what) {
-  throw MemberError(ErrorCode::invalid_argument, std::string(member), what);
-}
-
-[[noreturn]] void refuse(std::string_view member, const std::string& what) {
-  throw MemberError(ErrorCode::unsupported, std::string(member), what);
-}
-
-/// The members of one request; absent and null are the same.
-class Members {
- public:
-  explicit Members(const Json& json) : json_(json) {}
-
-  const Json* find(std::string_view name) const {
-    const Json* member = json_.find(name);
-    return member == nullptr || member->is_null() ? nullptr : member;
-  }
-  bool has(std::string_view name) const { return find(name) != nullptr; }
-
-  bool flag(std::string_view name, bool otherwise = false) const {
-    const Json* m = find(name);
-    if (m == nullptr) return otherwise;
-    if (!m->is_bool()) fail(name, base::concat("expected a boolean, found ", m->type_name()));
-    return m->as_bool();
-  }
-  std::string text(std::string_view name) const {
-    const Json* m = find(name);
-    if (m == nullptr) return {};
-    if (!m->is_string()) fail(name, base::concat("expected a string, found ", m->type_name()));
-    return m->as_string();
-  }
-  double number(std::string_view name, double otherwise, double low, double high) const {
-    const Json* m = find(name);
-    if (m == nullptr) return otherwise;
-    if (!m->is_number()) fail(name, base::concat("expected a number, found ", m->type_name()));
-    const double value = m->as_double();
-    if (!(value >= low && value <= high))
-      fail(name, base::concat(value, " is not between ", low, " and ", high));
-    return value;
-  }
-  int64_t integer(std::string_view name, int64_t otherwise, int64_t low, int64_t high) const {
-    const Json* m = find(name);
-    if (m == nullptr) return otherwise;
-    if (!m->is_integer()) fail(name, base::concat("expected an integer, found ", m->type_name()));
-    if (std::holds_alternative<uint64_t>(m->value())) fail(name, "the integer is too large");
-    const int64_t value = m->as_int();
-    if (value < low || value > high) fail(name, base::concat(value, " is not between ", low, " and ", high));
-    return value;
-  }
-
- private:
-  const Json& json_;
-};
-
 std::vector<int64_t> tokens_of(std::string_view member, const Json& list) {
   std::vector<int64_t> tokens;
   tokens.reserve(list.size());
   for (const Json& token : list.as_array()) {
     if (!token.is_integer() || std::holds_alternative<uint64_t>(token.value()))
-      fail(member, "a list of tokens holds integers only");
+      fail_member(member, "a list of tokens holds integers only");
     tokens.push_back(token.as_int());
   }
   return tokens;
@@ -85,10 +32,11 @@ std::vector<int64_t> tokens_of(std::string_view member, const Json& list) {
 /// A string, a list of strings, a list of tokens or a list of those.
 std::vector<Prompt> prompts_of(std::string_view member, const Json& given) {
   if (given.is_string()) return {given.as_string()};
-  if (!given.is_array() || given.size() == 0) fail(member, "expected a string or a list that is not empty");
+  if (!given.is_array() || given.size() == 0)
+    fail_member(member, "expected a string or a list that is not empty");
   const base::JsonArray& list = given.as_array();
   if (list[0].is_integer()) return {tokens_of(member, given)};
-  if (list.size() > kMostPrompts) fail(member, base::concat("more than ", kMostPrompts, " prompts"));
+  if (list.size() > kMostPrompts) fail_member(member, base::concat("more than ", kMostPrompts, " prompts"));
   std::vector<Prompt> prompts;
   for (const Json& one : list) {
     if (one.is_string()) {
@@ -96,7 +44,7 @@ std::vector<Prompt> prompts_of(std::string_view member, const Json& given) {
     } else if (one.is_array()) {
       prompts.emplace_back(tokens_of(member, one));
     } else {
-      fail(member, base::concat("expected strings or lists of tokens, found ", one.type_name()));
+      fail_member(member, base::concat("expected strings or lists of tokens, found ", one.type_name()));
     }
   }
   return prompts;
@@ -105,14 +53,14 @@ std::vector<Prompt> prompts_of(std::string_view member, const Json& given) {
 void read_stops(const Members& m, TextAsk& ask) {
   if (const Json* stop = m.find("stop")) {
     const base::JsonArray list = stop->is_array() ? stop->as_array() : base::JsonArray{*stop};
-    if (list.size() > kMostStops) fail("stop", base::concat("more than ", kMostStops, " texts"));
+    if (list.size() > kMostStops) fail_member("stop", base::concat("more than ", kMostStops, " texts"));
     for (const Json& text : list) {
-      if (!text.is_string()) fail("stop", "expected a string or a list of strings");
+      if (!text.is_string()) fail_member("stop", "expected a string or a list of strings");
       ask.stop.push_back(text.as_string());
     }
   }
   if (const Json* tokens = m.find("stop_token_ids")) {
-    if (!tokens->is_array()) fail("stop_token_ids", "expected a list of tokens");
+    if (!tokens->is_array()) fail_member("stop_token_ids", "expected a list of tokens");
     ask.generate.stop = tokens_of("stop_token_ids", *tokens);
   }
 }
@@ -129,30 +77,45 @@ void read_sampling(const Members& m, engine::SamplingOptions& s, int64_t seed) {
   s.seed = m.integer("seed", seed, INT64_MIN, INT64_MAX);
 }
 
+/// {"token": bias}: added to the logits of tokens by their numbers.
+void read_biases(const Members& m, engine::GenerateRequest& r) {
+  constexpr double kMost = 100;
+  const Json* given = m.find("logit_bias");
+  if (given == nullptr) return;
+  if (!given->is_object()) fail_member("logit_bias", "expected an object of tokens and numbers");
+  if (given->size() > static_cast<size_t>(passes::kMostBiases))
+    fail_member("logit_bias", base::concat("more than ", passes::kMostBiases, " tokens"));
+  for (const auto& [key, value] : given->as_object()) {
+    int32_t token = -1;
+    const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), token);
+    if (error != std::errc() || end != key.data() + key.size() || token < 0 || std::to_string(token) != key)
+      fail_member("logit_bias", "'" + key.substr(0, 40) + "' is no number of a token");
+    const bool is_bias = value.is_number() && std::abs(value.as_double()) <= kMost;
+    if (!is_bias) fail_member("logit_bias", base::concat("expected numbers from ", -kMost, " to ", kMost));
+    r.biases.push_back({token, static_cast<float>(value.as_double())});
+  }
+}
+
 /// Members that would change an answer and are not served are refused, so that nobody takes one for what he
 /// asked for.
 void refuse_others(const Members& m) {
-  const Json* bias = m.find("logit_bias");
-  if (bias != nullptr && bias->size() > 0) refuse("logit_bias", "is not served");
-  for (const char* name : {"suffix", "structured_outputs", "guided_json", "guided_regex", "guided_choice",
-                           "guided_grammar", "prompt_logprobs", "min_tokens"}) {
-    if (m.has(name)) refuse(name, "is not served");
-  }
-  if (const Json* format = m.find("response_format")) {
-    const Json* type = format->find("type");
-    if (type == nullptr || !type->is_string()) fail("response_format", "has no type");
-    if (type->as_string() != "text") refuse("response_format", "only text is served");
+  for (const char* name :
+       {"suffix", "prompt_logprobs", "guided_whitespace_pattern", "allowed_token_ids", "bad_words",
+        "use_beam_search", "functions", "function_call", "truncate_prompt_tokens", "logits_processors"}) {
+    const Json* given = m.find(name);
+    const bool is_off = given != nullptr && given->is_bool() && !given->as_bool();
+    if (given != nullptr && !is_off) refuse_member(name, "is not served");
   }
 }
 
 CompletionRequest common(const Members& m, int64_t seed) {
   CompletionRequest r;
   r.model = m.text("model");
-  if (r.model.empty()) fail("model", "is missing");
+  if (r.model.empty()) fail_member("model", "is missing");
   r.choices = m.integer("n", 1, 1, kMostChoices);
   r.streams = m.flag("stream");
   if (const Json* options = m.find("stream_options")) {
-    if (!r.streams) fail("stream_options", "is only for streams");
+    if (!r.streams) fail_member("stream_options", "is only for streams");
     const Members of(*options);
     r.wants_usage = of.flag("include_usage");
     r.wants_usage_always = r.wants_usage && of.flag("continuous_usage_stats");
@@ -161,6 +124,9 @@ CompletionRequest common(const Members& m, int64_t seed) {
   r.ask.priority = static_cast<uint64_t>(m.integer("priority", 0, 0, INT32_MAX));
   read_stops(m, r.ask);
   read_sampling(m, r.ask.generate.sampling, seed);
+  read_biases(m, r.ask.generate);
+  r.ask.generate.least_tokens = m.integer("min_tokens", 0, 0, INT32_MAX);
+  r.form = read_form(m);
   refuse_others(m);
   return r;
 }
@@ -174,14 +140,14 @@ void open_arguments(Json& call) {
     Json object = base::parse_json(arguments->as_string());
     if (object.is_object()) *arguments = std::move(object);
   } catch (const base::Error& e) {
-    fail("messages", "the arguments of a call are no JSON: " + e.message());
+    fail_member("messages", "the arguments of a call are no JSON: " + e.message());
   }
 }
 
 /// A message as templates take it: its content one text, which clients also send in parts.
 Json message_of(const Json& given) {
   const Json* role = given.find("role");
-  if (role == nullptr || !role->is_string()) fail("messages", "each is an object with a role");
+  if (role == nullptr || !role->is_string()) fail_member("messages", "each is an object with a role");
   Json message = given;
   if (role->as_string() == "developer") message.set("role", "system");  // the newer name of the same
   if (Json* calls = message.find("tool_calls"); calls != nullptr && calls->is_array()) {
@@ -189,38 +155,64 @@ Json message_of(const Json& given) {
   }
   const Json* content = given.find("content");
   if (content == nullptr || content->is_null() || content->is_string()) return message;
-  if (!content->is_array()) fail("messages", "content is a text or a list of parts");
+  if (!content->is_array()) fail_member("messages", "content is a text or a list of parts");
   std::string text;
   for (const Json& part : content->as_array()) {
     const Json* type = part.find("type");
     const Json* words = part.find("text");
     if (type == nullptr || *type != Json("text") || words == nullptr || !words->is_string())
-      fail("messages", "parts of a content other than text are not served");
+      fail_member("messages", "parts of a content other than text are not served");
     text += (text.empty() ? "" : "\n") + words->as_string();
   }
   message.set("content", std::move(text));
   return message;
 }
 
-/// Tools go to the template; what calls them is found in the answer. An answer is not forced to call one.
-void read_tools(const Members& m, CompletionRequest& r) {
-  const Json* choice = m.find("tool_choice");
-  const bool is_word = choice != nullptr && choice->is_string();
-  const std::string word = is_word ? choice->as_string() : "auto";
-  if (choice != nullptr && (!is_word || (word != "auto" && word != "none")))
-    refuse("tool_choice", "only none and auto are served");
-  const Json* tools = m.find("tools");
-  if (tools == nullptr || word == "none") return;
-  if (!tools->is_array()) fail("tools", "expected a list");
-  for (const Json& tool : tools->as_array()) {
+/// Throws unless each tool is a function with a name of its own.
+void check_tools(const Json& tools) {
+  if (!tools.is_array()) fail_member("tools", "expected a list");
+  std::set<std::string> names;
+  for (const Json& tool : tools.as_array()) {
     const Json* function = tool.find("function");
     const Json* name = function == nullptr ? nullptr : function->find("name");
-    if (name == nullptr || !name->is_string()) fail("tools", "each is a function with a name");
+    if (name == nullptr || !name->is_string()) fail_member("tools", "each is a function with a name");
+    if (!names.insert(name->as_string()).second)
+      fail_member("tools", "two are named '" + name->as_string() + "'");
   }
-  if (tools->size() == 0) return;
+}
+
+/// none, auto, required, or {"type": "function", "function": {"name"}}; true: tools may be called.
+bool read_tool_choice(const Json* choice, CompletionRequest& r) {
+  if (choice == nullptr) return true;
+  if (choice->is_string()) {
+    const std::string& word = choice->as_string();
+    r.must_call = word == "required";
+    if (word == "none" || word == "auto" || r.must_call) return word != "none";
+    fail_member("tool_choice", "expected none, auto, required or a function");
+  }
+  const Json* function = choice->find("function");
+  const Json* name = function == nullptr ? nullptr : function->find("name");
+  if (name == nullptr || !name->is_string()) fail_member("tool_choice", "expected a function with a name");
+  r.must_call = true;
+  r.called = name->as_string();
+  return true;
+}
+
+/// Tools go to the template; what calls them is found in the answer.
+void read_tools(const Members& m, CompletionRequest& r) {
+  const Json* tools = m.find("tools");
+  if (tools != nullptr) check_tools(*tools);
+  const bool may_call = read_tool_choice(m.find("tool_choice"), r);
+  const bool has_tools = tools != nullptr && tools->size() > 0;
+  if (r.must_call && !has_tools) fail_member("tool_choice", "needs tools");
+  if (!has_tools || !may_call) return;
+  const auto is_called = [&](const Json& tool) { return tool.at("function").at("name") == Json(r.called); };
+  const base::JsonArray& list = tools->as_array();
+  if (!r.called.empty() && std::none_of(list.begin(), list.end(), is_called))
+    fail_member("tool_choice", "no tool is named '" + r.called + "'");
   r.chat.tools = *tools;
   r.finds_calls = true;
-  r.calls_once = !m.flag("parallel_tool_calls", true);
+  r.calls_once = !m.flag("parallel_tool_calls", true) || !r.called.empty();
 }
 
 void set_most_tokens(CompletionRequest& r, const Members& m, std::string_view name) {
@@ -229,47 +221,62 @@ void set_most_tokens(CompletionRequest& r, const Members& m, std::string_view na
   r.has_most_tokens = true;
 }
 
-Json object_of(std::string_view body) {
+}  // namespace
+
+Json request_object(std::string_view body) {
   Json json = request_json(body);
   base::require(json.is_object(), "expected a JSON object, found ", json.type_name());
   return json;
 }
 
-}  // namespace
+WantedForm CompletionRequest::whole_form(ToolForm how) const {
+  if (!finds_calls || (!must_call && !form.any())) return form;
+  WantedForm calls = form_of_calls({.tools = chat.tools, .name = called, .once = calls_once}, how);
+  return must_call ? calls : form_of_either(form, std::move(calls));
+}
 
 CompletionRequest completion_request(std::string_view body, int64_t seed) {
   constexpr int64_t kUsualTokens = 16;
-  const Json json = object_of(body);
+  const Json json = request_object(body);
   const Members m(json);
   CompletionRequest r = common(m, seed);
   const Json* prompt = m.find("prompt");
-  if (prompt == nullptr) fail("prompt", "is missing");
+  if (prompt == nullptr) fail_member("prompt", "is missing");
   r.prompts = prompts_of("prompt", *prompt);
   r.ask.generate.max_tokens = kUsualTokens;
   r.has_most_tokens = true;
-  set_most_tokens(r, m, "max_tokens");
-  r.best_of = m.integer("best_of", r.choices, 1, kMostChoices);
-  if (r.best_of < r.choices) fail("best_of", "is less than n");
-  if (r.best_of > r.choices && r.streams) fail("best_of", "above n cannot be streamed");
-  if (static_cast<int64_t>(r.prompts.size()) * r.best_of > kMostAnswers)
-    fail("n", base::concat("more than ", kMostAnswers, " answers to all prompts"));
   r.echoes = m.flag("echo");
-  const int64_t best = m.integer("logprobs", -1, 0, 5);
+  r.drops_answer = r.echoes && m.integer("max_tokens", 1, 0, INT32_MAX) == 0;
+  if (r.drops_answer) {
+    r.ask.generate.max_tokens = 1;
+  } else {
+    set_most_tokens(r, m, "max_tokens");
+  }
+  r.best_of = m.integer("best_of", r.choices, 1, kMostChoices);
+  if (r.best_of < r.choices) fail_member("best_of", "is less than n");
+  if (r.best_of > r.choices && r.streams) fail_member("best_of", "above n cannot be streamed");
+  if (static_cast<int64_t>(r.prompts.size()) * r.best_of > kMostAnswers)
+    fail_member("n", base::concat("more than ", kMostAnswers, " answers to all prompts"));
+  const int64_t best = m.integer("logprobs", -1, 0, passes::kMostListed);
   r.wants_log_probabilities = best >= 0;
-  if (best > 1) refuse("logprobs", "above 1: only those of the tokens chosen are served");
-  if (r.wants_log_probabilities && r.echoes) refuse("logprobs", "of prompts are not served");
+  r.ask.generate.likeliest = std::max<int64_t>(best, 0);
+  r.ask.generate.scores_prompt = r.wants_log_probabilities && r.echoes;
   return r;
 }
 
 CompletionRequest chat_request(std::string_view body, int64_t seed) {
-  const Json json = object_of(body);
-  const Members m(json);
+  return chat_request(request_object(body), seed);
+}
+
+CompletionRequest chat_request(const Json& body, int64_t seed) {
+  const Members m(body);
   CompletionRequest r = common(m, seed);
   r.is_chat = true;
   r.best_of = r.choices;
   const Json* messages = m.find("messages");
-  if (messages == nullptr) fail("messages", "is missing");
-  if (!messages->is_array() || messages->size() == 0) fail("messages", "expected a list that is not empty");
+  if (messages == nullptr) fail_member("messages", "is missing");
+  if (!messages->is_array() || messages->size() == 0)
+    fail_member("messages", "expected a list that is not empty");
   r.chat.messages = Json::array();
   for (const Json& message : messages->as_array()) r.chat.messages.push_back(message_of(message));
   set_most_tokens(r, m, "max_tokens");
@@ -278,15 +285,15 @@ CompletionRequest chat_request(std::string_view body, int64_t seed) {
   options.continue_final_message = m.flag("continue_final_message");
   options.add_generation_prompt = m.flag("add_generation_prompt", !options.continue_final_message);
   if (options.continue_final_message && options.add_generation_prompt)
-    fail("continue_final_message", "excludes add_generation_prompt");
+    fail_member("continue_final_message", "excludes add_generation_prompt");
   if (const Json* variables = m.find("chat_template_kwargs")) {
-    if (!variables->is_object()) fail("chat_template_kwargs", "expected an object");
+    if (!variables->is_object()) fail_member("chat_template_kwargs", "expected an object");
     options.variables = *variables;
   }
   r.wants_log_probabilities = m.flag("logprobs");
-  const int64_t best = m.integer("top_logprobs", 0, 0, 20);
-  if (best > 0 && !r.wants_log_probabilities) fail("top_logprobs", "needs logprobs");
-  if (best > 1) refuse("top_logprobs", "above 1: only those of the tokens chosen are served");
+  r.ask.generate.likeliest = m.integer("top_logprobs", 0, 0, passes::kMostListed);
+  if (r.ask.generate.likeliest > 0 && !r.wants_log_probabilities)
+    fail_member("top_logprobs", "needs logprobs");
   read_tools(m, r);
   return r;
 }

@@ -20,6 +20,7 @@ using base::ErrorCode;
 using base::Json;
 
 constexpr size_t kMostTexts = 2048;
+constexpr size_t kMostBackgroundTexts = 4;
 constexpr const char* kText = "text";
 
 [[noreturn]] void fail(const char* member, const std::string& what) {
@@ -29,9 +30,11 @@ constexpr const char* kText = "text";
 /// One request's texts, embedded in several batches that end in any order.
 class EmbeddingCall {
  public:
-  EmbeddingCall(EmbeddingRequest request, std::shared_ptr<http::Reply> reply, size_t batches)
+  using Answer = std::function<std::string(const Embedded&)>;
+  EmbeddingCall(EmbeddingRequest request, std::shared_ptr<http::Reply> reply, size_t batches, Answer answer)
       : request_(std::move(request)),
         reply_(std::move(reply)),
+        answer_(std::move(answer)),
         rows_(request_.texts.size()),
         left_(batches) {}
 
@@ -49,7 +52,11 @@ class EmbeddingCall {
     for (size_t i = 0; i < static_cast<size_t>(values.dims()[0]); ++i, row += width)
       rows_.at(first + i).assign(row, row + width);
     tokens_ += response.tokens;
-    if (--left_ == 0) end(http::json_response(200, answer()));
+    if (--left_ > 0) return;
+    if (request_.charge) request_.charge->spend(tokens_);
+    http::Response reply = http::json_response(200, answer_({std::move(rows_), tokens_.load()}));
+    reply.headers.insert(reply.headers.end(), request_.headers.begin(), request_.headers.end());
+    end(std::move(reply));
   }
   void fail(const base::Error& error) { end(openai_error(error)); }
 
@@ -59,59 +66,42 @@ class EmbeddingCall {
     if (!std::exchange(is_over_, true)) reply_->send(std::move(response));
   }
 
-  std::vector<float> shortened(const std::vector<float>& row) const {
-    const auto wanted = static_cast<size_t>(request_.dimensions);
-    if (wanted == 0 || wanted >= row.size()) return row;
-    std::vector<float> cut(row.begin(), row.begin() + static_cast<ptrdiff_t>(wanted));
-    double squares = 0;
-    for (float v : cut) squares += static_cast<double>(v) * static_cast<double>(v);
-    const auto scale = static_cast<float>(squares > 0 ? 1 / std::sqrt(squares) : 1);
-    for (float& v : cut) v *= scale;
-    return cut;
-  }
-
-  std::string answer() const {
-    std::string out = "{\"object\":\"list\",\"data\":[";
-    for (size_t i = 0; i < rows_.size(); ++i) {
-      out += i > 0 ? ",{" : "{";
-      out += "\"object\":\"embedding\",\"index\":";
-      base::append_json(out, static_cast<int64_t>(i));
-      out += ",\"embedding\":";
-      append_row(out, shortened(rows_[i]));
-      out += '}';
-    }
-    out += "],\"model\":";
-    base::append_json(out, std::string_view(request_.model));
-    for (const char* member : {"],\"usage\":{\"prompt_tokens\":", ",\"total_tokens\":"}) {
-      out += member[0] == ']' ? member + 1 : member;
-      base::append_json(out, tokens_.load());
-    }
-    return out + "}}";
-  }
-
-  void append_row(std::string& out, const std::vector<float>& row) const {
-    if (request_.is_base64) {
-      out += '"';
-      out += base::encode_base64({reinterpret_cast<const char*>(row.data()), row.size() * sizeof(float)});
-      out += '"';
-      return;
-    }
-    out += '[';
-    for (size_t i = 0; i < row.size(); ++i) {
-      if (i > 0) out += ',';
-      base::append_json(out, row[i]);
-    }
-    out += ']';
-  }
-
   const EmbeddingRequest request_;
   const std::shared_ptr<http::Reply> reply_;
+  const Answer answer_;
   std::vector<std::vector<float>> rows_;  // each written by one batch
   std::atomic<size_t> left_;
   std::atomic<int64_t> tokens_{0};
   mutable std::mutex mutex_;
   bool is_over_ = false;  // under the mutex
 };
+
+/// The first `dimensions` numbers of a row, of length 1 again; 0: all as they are.
+std::vector<float> shortened(const std::vector<float>& row, int64_t dimensions) {
+  const auto wanted = static_cast<size_t>(dimensions);
+  if (wanted == 0 || wanted >= row.size()) return row;
+  std::vector<float> cut(row.begin(), row.begin() + static_cast<ptrdiff_t>(wanted));
+  double squares = 0;
+  for (float v : cut) squares += static_cast<double>(v) * static_cast<double>(v);
+  const auto scale = static_cast<float>(squares > 0 ? 1 / std::sqrt(squares) : 1);
+  for (float& v : cut) v *= scale;
+  return cut;
+}
+
+void append_row(std::string& out, const std::vector<float>& row, bool is_base64) {
+  if (is_base64) {
+    out += '"';
+    out += base::encode_base64({reinterpret_cast<const char*>(row.data()), row.size() * sizeof(float)});
+    out += '"';
+    return;
+  }
+  out += '[';
+  for (size_t i = 0; i < row.size(); ++i) {
+    if (i > 0) out += ',';
+    base::append_json(out, row[i]);
+  }
+  out += ']';
+}
 
 }  // namespace
 
@@ -147,17 +137,39 @@ EmbeddingRequest embedding_request(std::string_view body) {
   return r;
 }
 
+std::string embedding_answer(const EmbeddingRequest& request, const Embedded& embedded) {
+  std::string out = "{\"object\":\"list\",\"data\":[";
+  for (size_t i = 0; i < embedded.rows.size(); ++i) {
+    out += i > 0 ? ",{" : "{";
+    out += "\"object\":\"embedding\",\"index\":";
+    base::append_json(out, static_cast<int64_t>(i));
+    out += ",\"embedding\":";
+    append_row(out, shortened(embedded.rows[i], request.dimensions), request.is_base64);
+    out += '}';
+  }
+  out += "],\"model\":";
+  base::append_json(out, std::string_view(request.model));
+  for (const char* member : {"],\"usage\":{\"prompt_tokens\":", ",\"total_tokens\":"}) {
+    out += member[0] == ']' ? member + 1 : member;
+    base::append_json(out, embedded.tokens);
+  }
+  return out + "}}";
+}
+
 void embed(const KserveCore& core, const std::shared_ptr<ServedModel>& model, EmbeddingRequest request,
-           const std::shared_ptr<http::Reply>& reply) {
+           const std::shared_ptr<http::Reply>& reply, std::function<std::string(const Embedded&)> answer) {
   const ModelConfig& config = model->config();
   const bool takes_texts = !config.inputs.empty() && config.inputs[0].name == kText &&
                            !config.inputs[0].type && config.is_batched() && config.outputs.size() == 1 &&
                            config.outputs[0].type == tensor::DType::f32 && config.outputs[0].dims.size() == 1;
   if (!takes_texts)
     base::fail(ErrorCode::not_found, "The model `", request.model, "` makes no embeddings of texts");
-  const auto most = static_cast<size_t>(*config.max_batch_size);
+  auto most = static_cast<size_t>(*config.max_batch_size);
+  // What begins is not interrupted: few texts at a time leave the way free.
+  if (request.is_background) most = std::min(most, kMostBackgroundTexts);
   const size_t count = request.texts.size();
-  const auto call = std::make_shared<EmbeddingCall>(std::move(request), reply, (count + most - 1) / most);
+  const auto call = std::make_shared<EmbeddingCall>(std::move(request), reply, (count + most - 1) / most,
+                                                    std::move(answer));
   for (size_t first = 0; first < count && !call->is_gone(); first += most) {
     const auto& texts = call->request().texts;
     const auto from = texts.begin() + static_cast<ptrdiff_t>(first);
@@ -170,6 +182,7 @@ void embed(const KserveCore& core, const std::shared_ptr<ServedModel>& model, Em
     part.priority = call->request().priority;
     part.timeout_us = call->request().timeout_us;
     part.tenant = call->request().tenant;
+    part.is_background = call->request().is_background;
     part.binary_output = true;
     InferSink sink{.done =
                        [call, first](InferResponse&& r) {

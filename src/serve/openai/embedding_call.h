@@ -1,6 +1,7 @@
 // Embeddings of texts over the OpenAI API, by a model whose input is a text.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -18,15 +19,28 @@ struct EmbeddingRequest {
   int64_t dimensions = 0;  ///< the first so many, scaled to length 1 again; 0: all
   uint64_t priority = 0, timeout_us = 0;
   std::string tenant;
+  bool is_background = false;  ///< it runs in what others leave, and waits as long as it takes
   int64_t received_ns = 0, begun_ns = 0;
+  std::shared_ptr<TokenCharge> charge = nullptr;  ///< that tokens are counted on; null: none
+  ReplyHeaders headers = {};                      ///< of the reply, beside its own
 };
 
 /// Throws MemberError for what is missing, of another type or out of range, and for tokens instead of texts.
 EmbeddingRequest embedding_request(std::string_view body);
 
-/// Asks the model for all texts, as many at a time as it takes in a batch, and answers once all are there.
-/// Throws not_found for a model that makes no embeddings of texts; later errors become the reply.
+/// What texts became.
+struct Embedded {
+  std::vector<std::vector<float>> rows;  ///< by text
+  int64_t tokens = 0;                    ///< of all
+};
+
+/// The body of a reply with the embeddings themselves.
+std::string embedding_answer(const EmbeddingRequest& request, const Embedded& embedded);
+
+/// Asks the model for all texts, as many at a time as it takes in a batch, and replies with what `answer`
+/// makes of them once all are there. Throws not_found for a model that makes no embeddings of texts; later
+/// errors become the reply.
 void embed(const KserveCore& core, const std::shared_ptr<ServedModel>& model, EmbeddingRequest request,
-           const std::shared_ptr<http::Reply>& reply);
+           const std::shared_ptr<http::Reply>& reply, std::function<std::string(const Embedded&)> answer);
 
 }  // namespace trireme::serve

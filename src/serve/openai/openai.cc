@@ -12,6 +12,8 @@
 #include "serve/openai/completion_call.h"
 #include "serve/openai/embedding_call.h"
 #include "serve/openai/openai_error.h"
+#include "serve/openai/responses_call.h"
+#include "serve/openai/score_request.h"
 
 namespace trireme::serve {
 namespace {
@@ -21,6 +23,10 @@ using base::Json;
 constexpr std::string_view kModels = "/v1/models";
 /// Bodies of more bytes are read by threads of their own: some milliseconds of tokenizing.
 constexpr size_t kLongBody = 16 << 10, kMostLongRequests = 256;
+/// What bodies have that ask for a form of their answers, the last where they spell it letter by letter.
+/// Others may have it, too.
+constexpr std::string_view kFormWords[] = {"response_format", "structured_outputs", "guided_", "tool_choice",
+                                           "json_schema",     "json_object",        "\\u00"};
 /// No token of a published vocabulary is longer: a text of more bytes cannot fit, whatever is in it.
 constexpr int64_t kLongestToken = 512;
 
@@ -30,7 +36,10 @@ enum class Path : uint8_t {
   model,
   completions,
   chat,
+  responses,
   embeddings,
+  rerank,
+  score,
   tokenize,
   detokenize,
   health,
@@ -43,7 +52,10 @@ Path path_of(std::string_view path) {
   if (path.starts_with(kModels) && path[kModels.size()] == '/') return Path::model;
   if (path == "/v1/completions") return Path::completions;
   if (path == "/v1/chat/completions") return Path::chat;
+  if (path == "/v1/responses") return Path::responses;
   if (path == "/v1/embeddings") return Path::embeddings;
+  if (path == "/v1/rerank" || path == "/rerank" || path == "/v2/rerank") return Path::rerank;
+  if (path == "/v1/score" || path == "/score") return Path::score;
   if (path == "/tokenize") return Path::tokenize;
   if (path == "/detokenize") return Path::detokenize;
   if (path == "/health" || path == "/ping") return Path::health;
@@ -65,7 +77,17 @@ std::string hexadecimal(uint64_t number) {
   return std::move(out).str();
 }
 
+/// Of a request of the server's own; null: it is a client's.
+const OpenAiApi::Own* own_of(const http::Request& request) {
+  return static_cast<const OpenAiApi::Own*>(request.own.get());
+}
+
 http::Response ok_json(const Json& json) { return http::json_response(200, json.dump()); }
+
+/// Whose quotas are counted by what follows.
+Caller caller_of(const http::Request& request) {
+  return {.header = [&request](const std::string& name) { return request.header(name); }, .is_counted = true};
+}
 
 /// A header that holds a whole number; 0: there is none. Throws invalid_argument for anything else.
 uint64_t number_of(const http::Request& request, std::string_view header) {
@@ -106,8 +128,12 @@ const std::string& require_size(const std::string& text, const TextModel& model)
 
 }  // namespace
 
-OpenAiApi::OpenAiApi(KserveCore& core)
-    : core_(core), first_number_(base::KeyedHash::random_key()[0]), long_requests_(1, kMostLongRequests) {}
+OpenAiApi::OpenAiApi(KserveCore& core, int64_t keep_alive_ns)
+    : core_(core),
+      first_number_(base::KeyedHash::random_key()[0]),
+      keeper_(keep_alive_ns),
+      long_requests_(1, kMostLongRequests),
+      formed_requests_(1, kMostLongRequests) {}
 
 bool OpenAiApi::takes(std::string_view path) {
   return path_of(path) != Path::other || path.starts_with("/v1/");
@@ -127,14 +153,20 @@ void OpenAiApi::handle(http::Request&& request, http::Reply reply) const {
       refusal.headers.emplace_back("Allow", is_get(path) ? "GET" : "POST");
       return reply.send(std::move(refusal));
     }
-    if (request.body.size() <= kLongBody) return run(request, std::move(reply));
+    const std::string_view body = request.body.view();
+    const bool has_form = std::any_of(std::begin(kFormWords), std::end(kFormWords), [&](std::string_view w) {
+      return body.find(w) != std::string_view::npos;
+    });
+    if (body.size() <= kLongBody && !has_form) return run(request, std::move(reply));
     struct Long {
       http::Request request;
       http::Reply reply;
     };
     const auto given = std::make_shared<Long>(Long{std::move(request), std::move(reply)});
     try {
-      long_requests_.submit([this, given] { run(given->request, std::move(given->reply)); });
+      (has_form ? formed_requests_ : long_requests_).submit([this, given] {
+        run(given->request, std::move(given->reply));
+      });
     } catch (const base::Error& error) {
       given->reply.send(openai_error(error));
     }
@@ -143,11 +175,49 @@ void OpenAiApi::handle(http::Request&& request, http::Reply reply) const {
   }
 }
 
+void OpenAiApi::handle_own(http::Request&& request, http::Reply reply, Own own) const {
+  request.own = std::make_shared<const Own>(std::move(own));
+  handle(std::move(request), std::move(reply));
+}
+
+bool OpenAiApi::makes_answers(std::string_view path) {
+  const Path which = path_of(path);
+  return which == Path::completions || which == Path::chat || which == Path::embeddings;
+}
+
+/// The id of the answer, without its kind.
+std::string OpenAiApi::id_of(const http::Request& request) const {
+  const Own* own = own_of(request);
+  return own != nullptr ? own->id : hexadecimal(static_cast<uint64_t>(next_seed()));
+}
+
+/// The word that tells tenants apart.
+std::string OpenAiApi::tenant_of(const http::Request& request) const {
+  if (const Own* own = own_of(request)) return own->tenant;
+  return core_.tenants().names_by_header() ? std::string(request.header(core_.tenants().header()))
+                                           : std::string();
+}
+
+/// What a request takes of its key's quota, and what its reply says of that; null: nobody counts. Throws
+/// QuotaError where too little is left.
+std::shared_ptr<TokenCharge> OpenAiApi::charge(const http::Request& request, int64_t prompt_tokens,
+                                               int64_t answer_tokens, ReplyHeaders& headers) const {
+  if (!core_.keys().is_on() || own_of(request) != nullptr) return nullptr;
+  const auto key = core_.keys().find(request.header("authorization"));
+  if (key == nullptr) return nullptr;  // let in by a rule
+  const int64_t now_ns = core_.now_ns();
+  auto charge = std::make_shared<TokenCharge>(key->account, prompt_tokens, answer_tokens, now_ns);
+  headers = key->account->headers(now_ns);
+  return charge;
+}
+
 /// Tells all errors by the reply.
 void OpenAiApi::run(const http::Request& request, http::Reply reply) const {
   const Path path = path_of(request.path);
-  if (path == Path::completions || path == Path::chat) return complete(request, std::move(reply));
-  if (path == Path::embeddings) return embed(request, std::move(reply));
+  if (path == Path::completions || path == Path::chat || path == Path::responses)
+    return complete(request, std::move(reply));
+  if (path == Path::embeddings || path == Path::rerank || path == Path::score)
+    return embed(request, std::move(reply));
   try {
     reply.send(answer(request));
   } catch (const base::Error& error) {
@@ -160,7 +230,7 @@ http::Response OpenAiApi::answer(const http::Request& request) const {
   if (path == Path::health) {
     return core_.is_ready() ? http::text_response(200, "") : openai_error(503, "the server is not ready");
   }
-  const Caller caller{.header = [&](const std::string& name) { return request.header(name); }};
+  const Caller caller = caller_of(request);
   if (core_.rules().judge_before_reading(category_of(path), caller) != Access::allowed)
     return openai_error(401, "Unauthorized", "invalid_api_key");
   switch (path) {
@@ -168,7 +238,8 @@ http::Response OpenAiApi::answer(const http::Request& request) const {
     case Path::model: {
       const std::string name = http::percent_decode(request.path.substr(kModels.size() + 1));
       try {
-        return ok_json(model_of(*find(name, request).served));
+        const Found found = find(name, request);
+        return ok_json(model_of(*found.served, std::string(split_model_name(name).adapter)));
       } catch (const base::Error& error) {
         if (error.code() != base::ErrorCode::not_found) throw;
         return openai_error(404, error.message(), "model_not_found");
@@ -181,32 +252,41 @@ http::Response OpenAiApi::answer(const http::Request& request) const {
   }
 }
 
-/// A model that continues texts. Throws not_found for another one, in the words clients look for.
+/// A model that continues texts, and its adapter. Throws not_found for another one, in the words clients look
+/// for.
 OpenAiApi::Found OpenAiApi::find(const std::string& name, const http::Request& request) const {
-  const Caller caller{.header = [&](const std::string& header) { return request.header(header); }};
+  const Caller caller = caller_of(request);
+  const ModelName parts = split_model_name(name);
+  const std::string model(parts.base);
   const bool is_allowed =
-      core_.rules().judge(category_of(path_of(request.path)), name, caller) == Access::allowed;
-  std::shared_ptr<ServedModel> served = is_allowed ? core_.find(name, "") : nullptr;
+      own_of(request) != nullptr ||
+      core_.rules().judge(category_of(path_of(request.path)), model, caller) == Access::allowed;
+  std::shared_ptr<ServedModel> served = is_allowed ? core_.find(model, "") : nullptr;
   TextModel* texts = served ? served->texts() : nullptr;
   if (texts == nullptr)
     base::fail(base::ErrorCode::not_found, "The model `", name, "` does not exist or continues no texts");
-  return {std::move(served), *texts};
+  const bool is_base = parts.base.size() == name.size();
+  return {std::move(served), *texts, is_base ? nullptr : texts->adapter(parts.adapter)};
 }
 
-Json OpenAiApi::model_of(const ServedModel& model) const {
-  return Json::object({{"id", model.name()},
+/// `adapter`: of its adapters the one of that name; empty: the model itself.
+Json OpenAiApi::model_of(const ServedModel& model, const std::string& adapter) const {
+  const std::string id = adapter.empty() ? model.name() : model.name() + ":" + adapter;
+  return Json::object({{"id", id},
                        {"object", "model"},
                        {"created", core_.started_s()},
                        {"owned_by", "trireme"},
-                       {"root", model.name()},
-                       {"parent", Json()},
+                       {"root", id},
+                       {"parent", adapter.empty() ? Json() : Json(model.name())},
                        {"max_model_len", const_cast<ServedModel&>(model).texts()->max_length()}});
 }
 
 Json OpenAiApi::models() const {
   Json list = Json::array();
   for (const std::shared_ptr<ServedModel>& model : core_.serving()) {
-    if (model->texts() != nullptr) list.push_back(model_of(*model));
+    if (model->texts() == nullptr) continue;
+    list.push_back(model_of(*model));
+    for (const std::string& adapter : model->texts()->adapters()) list.push_back(model_of(*model, adapter));
   }
   return Json::object({{"object", "list"}, {"data", std::move(list)}});
 }
@@ -254,55 +334,130 @@ std::vector<std::vector<int64_t>> OpenAiApi::prompts_of(const CompletionRequest&
   return prompts;
 }
 
+/// What a request needs to be asked.
+struct OpenAiApi::Ready {
+  Found model;
+  std::vector<std::vector<int64_t>> prompts;
+  CompletionCall::Origin origin;
+};
+
+/// Finds the model, and completes the question by what the request's head says. Throws.
+OpenAiApi::Ready OpenAiApi::ready(CompletionRequest& asked, const http::Request& request) const {
+  Found model = find(asked.model, request);
+  asked.ask.generate.adapter = model.adapter;
+  const Own* own = own_of(request);
+  asked.ask.tenant = tenant_of(request);
+  asked.ask.is_background = own != nullptr && own->is_background;
+  if (asked.ask.priority == 0) asked.ask.priority = number_of(request, "x-priority");
+  asked.ask.timeout_us = number_of(request, "x-timeout-ms") * 1000;
+  asked.ask.received_ns = request.received_ns;
+  std::vector<std::vector<int64_t>> prompts = prompts_of(asked, model.texts);
+  const WantedForm form = asked.whole_form(model.texts.tool_form());
+  if (form.any()) asked.ask.grammar = compile(form, model.texts);
+  if (!asked.has_most_tokens) asked.ask.generate.max_tokens = model.texts.max_length();
+  CompletionCall::Origin origin{.id = id_of(request),
+                                .created = own != nullptr ? own->created_s : core_.wall_s(),
+                                .keeps = model.served};
+  int64_t prompt_tokens = 0, most_tokens = 0;
+  for (const std::vector<int64_t>& prompt : prompts) prompt_tokens += static_cast<int64_t>(prompt.size());
+  if (asked.has_most_tokens)  // else answers are counted as they come
+    most_tokens = static_cast<int64_t>(prompts.size()) * asked.best_of *
+                  std::min(asked.ask.generate.max_tokens, model.texts.max_length());
+  asked.ask.charge = charge(request, prompt_tokens, most_tokens, origin.headers);
+  return {std::move(model), std::move(prompts), std::move(origin)};
+}
+
 void OpenAiApi::complete(const http::Request& request, http::Reply reply) const {
-  const Caller caller{.header = [&](const std::string& name) { return request.header(name); }};
-  if (core_.rules().judge_before_reading(Category::inference, caller) != Access::allowed)
+  const Caller caller = caller_of(request);
+  if (own_of(request) == nullptr &&
+      core_.rules().judge_before_reading(Category::inference, caller) != Access::allowed)
     return reply.send(openai_error(401, "Unauthorized", "invalid_api_key"));
   std::shared_ptr<CompletionCall> call;
-  std::vector<std::vector<int64_t>> prompts;
-  const bool is_chat = path_of(request.path) == Path::chat;
+  const Path path = path_of(request.path);
   const std::string_view body = request.body.view();
   try {
-    CompletionRequest asked =
-        is_chat ? chat_request(body, next_seed()) : completion_request(body, next_seed());
-    Found model = find(asked.model, request);
-    if (core_.tenants().names_by_header())
-      asked.ask.tenant = std::string(request.header(core_.tenants().header()));
-    if (asked.ask.priority == 0) asked.ask.priority = number_of(request, "x-priority");
-    asked.ask.timeout_us = number_of(request, "x-timeout-ms") * 1000;
-    asked.ask.received_ns = request.received_ns;
-    prompts = prompts_of(asked, model.texts);
-    if (!asked.has_most_tokens) asked.ask.generate.max_tokens = model.texts.max_length();
-    const CompletionCall::Origin origin{.id = hexadecimal(static_cast<uint64_t>(next_seed())),
-                                        .created = core_.wall_s(),
-                                        .keeps = model.served};
-    call =
-        std::make_shared<CompletionCall>(std::move(asked), std::move(reply), model.texts.tokenizer(), origin);
-    call->start(model.texts, prompts);
+    if (path == Path::responses) return respond(request, reply);
+    const Own* own = own_of(request);
+    const int64_t seed = own != nullptr ? own->seed : next_seed();
+    CompletionRequest asked = path == Path::chat ? chat_request(body, seed) : completion_request(body, seed);
+    if (own != nullptr && asked.streams)
+      throw MemberError(base::ErrorCode::unsupported, "stream", "answers of a batch are not streamed");
+    Ready with = ready(asked, request);
+    const bool streams = asked.streams;
+    call = std::make_shared<CompletionCall>(std::move(asked), std::move(reply), with.model.texts.tokenizer(),
+                                            std::move(with.origin));
+    if (streams) keeper_.keep(call);
+    call->start(with.model.texts, with.prompts);
   } catch (const base::Error& error) {
-    if (call) throw;  // it has the reply, and tells its errors itself
+    if (call || !reply) throw;  // it has the reply, and tells its errors itself
     const bool is_unknown = error.code() == base::ErrorCode::not_found;
     reply.send(is_unknown ? openai_error(404, error.message(), "model_not_found") : openai_error(error));
   }
 }
 
+/// Takes the reply once nothing is left that throws.
+void OpenAiApi::respond(const http::Request& request, http::Reply& reply) const {
+  ResponsesRequest asked = responses_request(request.body.view(), next_seed());
+  Ready with = ready(asked.chat, request);
+  const bool streams = asked.chat.streams;
+  const auto call = std::make_shared<ResponsesCall>(std::move(asked), std::move(reply),
+                                                    with.model.texts.tokenizer(), std::move(with.origin));
+  if (streams) keeper_.keep(call);
+  call->start(with.model.texts, std::move(with.prompts.at(0)));
+}
+
+/// Asks the model that a request names for rows of its texts. Throws.
+void OpenAiApi::embed_texts(const http::Request& request, EmbeddingRequest asked,
+                            const std::shared_ptr<http::Reply>& reply,
+                            std::function<std::string(const Embedded&)> answer) const {
+  const Caller caller = caller_of(request);
+  const bool is_allowed = own_of(request) != nullptr ||
+                          core_.rules().judge(Category::inference, asked.model, caller) == Access::allowed;
+  if (!is_allowed) base::fail(base::ErrorCode::not_found, "The model `", asked.model, "` does not exist");
+  if (asked.priority == 0) asked.priority = number_of(request, "x-priority");
+  asked.timeout_us = number_of(request, "x-timeout-ms") * 1000;
+  asked.tenant = tenant_of(request);
+  asked.is_background = own_of(request) != nullptr && own_of(request)->is_background;
+  asked.received_ns = request.received_ns;
+  asked.begun_ns = request.begun_ns;
+  asked.charge = charge(request, 0, 0, asked.headers);  // what texts have of tokens is known when they ran
+  const std::shared_ptr<ServedModel> model = core_.find(asked.model, "");
+  serve::embed(core_, model, std::move(asked), reply, std::move(answer));
+}
+
 void OpenAiApi::embed(const http::Request& request, http::Reply reply) const {
-  const Caller caller{.header = [&](const std::string& name) { return request.header(name); }};
+  const Caller caller = caller_of(request);
   const auto shared = std::make_shared<http::Reply>(std::move(reply));
   try {
-    if (core_.rules().judge_before_reading(Category::inference, caller) != Access::allowed)
+    if (own_of(request) == nullptr &&
+        core_.rules().judge_before_reading(Category::inference, caller) != Access::allowed)
       return shared->send(openai_error(401, "Unauthorized", "invalid_api_key"));
-    EmbeddingRequest asked = embedding_request(request.body.view());
-    const bool is_allowed = core_.rules().judge(Category::inference, asked.model, caller) == Access::allowed;
-    if (!is_allowed) base::fail(base::ErrorCode::not_found, "The model `", asked.model, "` does not exist");
-    asked.priority = number_of(request, "x-priority");
-    asked.timeout_us = number_of(request, "x-timeout-ms") * 1000;
-    if (core_.tenants().names_by_header())
-      asked.tenant = std::string(request.header(core_.tenants().header()));
-    asked.received_ns = request.received_ns;
-    asked.begun_ns = request.begun_ns;
-    const std::shared_ptr<ServedModel> model = core_.find(asked.model, "");
-    serve::embed(core_, model, std::move(asked), shared);
+    const std::string_view body = request.body.view();
+    const std::string id = id_of(request);
+    const Own* own = own_of(request);
+    const int64_t created_s = own != nullptr ? own->created_s : core_.wall_s();
+    switch (path_of(request.path)) {
+      case Path::rerank: {
+        const RerankRequest asked = rerank_request(body);
+        return embed_texts(request, asked.embedding, shared,
+                           [asked, id](const Embedded& rows) { return rerank_answer(asked, rows, id); });
+      }
+      case Path::score: {
+        const ScoreRequest asked = score_request(body);
+        return embed_texts(request, asked.embedding, shared,
+                           [asked, id, now = created_s](const Embedded& rows) {
+                             return score_answer(asked, rows, id, now);
+                           });
+      }
+      default: {
+        EmbeddingRequest asked = embedding_request(body);
+        EmbeddingRequest form = {
+            .model = asked.model, .is_base64 = asked.is_base64, .dimensions = asked.dimensions};
+        return embed_texts(request, std::move(asked), shared, [form = std::move(form)](const Embedded& rows) {
+          return embedding_answer(form, rows);
+        });
+      }
+    }
   } catch (const base::Error& error) {
     const bool is_unknown = error.code() == base::ErrorCode::not_found;
     shared->send(is_unknown ? openai_error(404, error.message(), "model_not_found") : openai_error(error));

@@ -3,6 +3,7 @@
 
 #include "base/text/json.h"
 #include "base/text/shortened.h"
+#include "serve/access/quota.h"
 
 namespace trireme::serve {
 namespace {
@@ -43,6 +44,11 @@ std::string openai_error_body(const base::Error& error) {
 }
 
 http::Response openai_error(const base::Error& error) {
+  if (const auto* quota = dynamic_cast<const QuotaError*>(&error)) {
+    http::Response refusal = openai_error(429, error.message(), "rate_limit_exceeded");
+    refusal.headers.insert(refusal.headers.end(), quota->headers().begin(), quota->headers().end());
+    return refusal;
+  }
   http::Response response = http::json_response(status_of_ours(error), openai_error_body(error));
   if (response.status == 429 || response.status == 503) response.headers.emplace_back("Retry-After", "1");
   return response;

@@ -21,7 +21,7 @@ class MemberError : public base::Error {
 };
 
 /// {"error": {"message", "type", "param", "code"}} with the status of the error's code; Retry-After with 429
-/// and 503.
+/// and 503, and what a QuotaError says beside it.
 http::Response openai_error(const base::Error& error);
 /// The same of a status and a code ("model_not_found"; empty: null).
 http::Response openai_error(int status, std::string_view message, std::string_view code = {});

@@ -5,6 +5,8 @@
 #include "serve/openai/completion_request.h"
 #include "serve/openai/embedding_call.h"
 #include "serve/openai/openai_error.h"
+#include "serve/openai/responses_request.h"
+#include "serve/openai/score_request.h"
 #include "tests/fuzz_bounds.h"
 
 namespace {
@@ -23,6 +25,14 @@ void check(const serve::CompletionRequest& r) {
   need(static_cast<int64_t>(r.prompts.size()) * r.best_of <= 2048);
   need(r.is_chat ? r.chat.messages.size() > 0 : !r.prompts.empty());
   s.check();
+  const engine::GenerateRequest& g = r.ask.generate;
+  need(g.likeliest >= 0 && g.likeliest <= 20 && g.biases.size() <= 300 && g.least_tokens >= 0);
+  need(!r.must_call || (r.finds_calls && r.chat.tools.size() > 0));
+  // What a form is read from must end in a grammar or an error; automata have a fuzz target of their own.
+  for (const serve::ToolForm how : {serve::ToolForm::tagged, serve::ToolForm::bare, serve::ToolForm::array}) {
+    const serve::WantedForm form = r.whole_form(how);
+    if (form.any()) need(!form.read().rules.empty());
+  }
 }
 
 }  // namespace
@@ -32,9 +42,26 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const fuzz::BoundedWork bounded(size);
   const std::string_view body(reinterpret_cast<const char*>(data + 1), size - 1);
   try {
-    switch (data[0] % 3) {
+    switch (data[0] % 6) {
       case 0: check(serve::completion_request(body, 1)); break;
       case 1: check(serve::chat_request(body, 1)); break;
+      case 2: {
+        const serve::ResponsesRequest r = serve::responses_request(body, 1);
+        check(r.chat);
+        need(r.chat.is_chat && r.chat.choices == 1 && r.settings.is_object());
+        break;
+      }
+      case 3: {
+        const serve::RerankRequest r = serve::rerank_request(body);
+        need(r.embedding.texts.size() > 1 && r.most > 0 && r.most < r.embedding.texts.size());
+        break;
+      }
+      case 4: {
+        const serve::ScoreRequest r = serve::score_request(body);
+        const size_t second = r.embedding.texts.size() - r.first;
+        need(r.first > 0 && second > 0 && (r.first == 1 || r.first == second));
+        break;
+      }
       default: {
         const serve::EmbeddingRequest r = serve::embedding_request(body);
         need(!r.model.empty() || body.find("\"\"") != std::string_view::npos);

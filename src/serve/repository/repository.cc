@@ -6,7 +6,9 @@
 
 #include "base/machine/cpu_info.h"
 #include "base/files/file.h"
+#include "base/files/inside_path.h"
 #include "sched/current_error.h"
+#include "serve/models/text_model.h"
 #include "serve/repository/load_served_model.h"
 #include "serve/repository/repository_files.h"
 
@@ -73,19 +75,43 @@ std::vector<std::string> served_members(const Catalog& now, const std::vector<st
   return list;
 }
 
+/// Metrics are of the versions that serve: a scrape does not grow with every version that ever did.
+void show_metrics(MetricRegistry& metrics, const Catalog& catalog, const std::string& model) {
+  metrics.show_only({"model", model}, "version", catalog.versions(model));
+}
+
+/// Of a model that serves; its directory lies in one of the repositories.
+void change_adapter(const AdapterChange& change, const std::shared_ptr<ServedModel>& model,
+                    const std::vector<std::string>& roots) {
+  TextModel* texts = model->texts();
+  if (texts == nullptr) base::fail_unsupported("adapters of '", change.model, "', which continues no texts");
+  if (change.path.empty()) return texts->unload_adapter(change.adapter);
+  const std::vector<std::string> homes = model_homes(roots, change.model);
+  const std::filesystem::path given(change.path);
+  const std::string path =
+      given.is_absolute() || homes.empty() ? change.path : (std::filesystem::path(homes[0]) / given).string();
+  for (const std::string& root : roots) {
+    if (const auto inside = base::path_inside(root, path))
+      return texts->load_adapter(change.adapter, *inside);
+  }
+  base::fail(base::ErrorCode::not_found, "no directory '", change.path, "' in a model repository");
+}
+
 }  // namespace
 
 /// What models share with their server, but for what the server itself is given.
 struct Repository::Shared {
-  Shared(const ServeOptions& options, base::Log& log, MetricRegistry& metrics)
+  Shared(const ServeOptions& options, base::Log& log, const base::Clock& clock, MetricRegistry& metrics)
       : cache(static_cast<size_t>(options.cache_size.bytes)),
         limiter(totals_of(options)),
         polling(halt_polling(options, log)),
-        tenants(options.tenant_by, options.tenant, options.tenants_unlisted, metrics) {}
+        keys(options.access.api_keys, clock, metrics),
+        tenants(options.tenant_by, options.tenant, options.tenants_unlisted, metrics, &keys) {}
 
   ResponseCache cache;
   sched::RateLimiter limiter;
   const std::shared_ptr<base::HaltPolling> polling;  ///< null: not asked for, or somebody else would pay
+  ApiKeys keys;
   Tenants tenants;
 };
 
@@ -93,7 +119,7 @@ Repository::Repository(const ServeOptions& options, const base::Env& env, Metric
     : options_(options),
       env_(env),
       metrics_(metrics),
-      shared_(std::make_unique<Shared>(options, env.log, metrics)),
+      shared_(std::make_unique<Shared>(options, env.log, env.clock, metrics)),
       catalog_(std::make_shared<const Catalog>()),
       files_(options.model_repository, options.others),
       changes_(env) {}
@@ -101,6 +127,7 @@ Repository::Repository(const ServeOptions& options, const base::Env& env, Metric
 Repository::~Repository() { close(); }
 
 const Tenants& Repository::tenants() const { return shared_->tenants; }
+ApiKeys& Repository::keys() const { return shared_->keys; }
 
 /// All models stop before the first one goes: an ensemble's runs end on the threads of its members.
 void Repository::close() {
@@ -214,6 +241,15 @@ void Repository::request_unload(const std::string& name, bool with_members, Done
       done);
 }
 
+void Repository::request_adapter(AdapterChange change, Done done) {
+  check_model_name(change.model);
+  submit(
+      [this, change = std::move(change)] {
+        change_adapter(change, catalog()->find(change.model, ""), options_.model_repository);
+      },
+      done);
+}
+
 ModelHost Repository::host() const {
   return {
       options_,
@@ -248,18 +284,13 @@ void Repository::load_now(const std::string& name, const LoadOverride& given) {
   if (serves && !failures.empty()) {
     // The old versions go on; what did load of the new ones goes again.
     next = {};
-    show_metrics(name);
+    show_metrics(metrics_, *catalog(), name);
     base::fail(code, "load failed for model '", name, "', which serves on as it was: ", failures);
   }
   replace(name, std::move(next));
-  show_metrics(name);
+  show_metrics(metrics_, *catalog(), name);
   retry_ensembles(name);
   if (!failures.empty()) base::fail(code, "load failed for model '", name, "': ", failures);
-}
-
-/// Metrics are of the versions that serve: a scrape does not grow with every version that ever did.
-void Repository::show_metrics(const std::string& name) {
-  metrics_.show_only({"model", name}, "version", catalog()->versions(name));
 }
 
 /// Ensembles that could not be loaded because of a model that now serves.
@@ -391,7 +422,7 @@ void Repository::unload_now(const std::string& name) {
   for (auto& [number, version] : gone.versions)
     version = {.model = nullptr, .state = "UNAVAILABLE", .reason = kUnloaded};
   replace(name, std::move(gone));
-  show_metrics(name);
+  show_metrics(metrics_, *catalog(), name);
   env_.log.info("serve", "model_unloaded", {{"model", name}});
 }
 

@@ -19,6 +19,12 @@
 
 namespace trireme::serve {
 
+/// An adapter of a language model that is to come or to go.
+struct AdapterChange {
+  std::string model, adapter;
+  std::string path;  ///< its directory, in a repository: absolute, or below the model's; empty: it goes
+};
+
 /// Layout: <root>/<model>/[config.pbtxt], with <version>/ directories (integers above 0) or the model's files
 /// beside the config, which then are version 1. Any thread may read and ask for changes; one thread of its
 /// own makes them. A change is a new catalog: requests see the old model or the new one, never neither.
@@ -44,7 +50,12 @@ class Repository {
   /// `with_members`: those of an ensemble too.
   void request_unload(const std::string& name, bool with_members, Done done);
 
+  /// Loads or unloads an adapter of a model that serves, in the same modes. Unloading lets texts that began
+  /// with it end.
+  void request_adapter(AdapterChange change, Done done);
+
   const Tenants& tenants() const;
+  ApiKeys& keys() const;
   std::shared_ptr<const Catalog> catalog() const { return catalog_.copy(); }
   /// The catalog's index and, in explicit mode, the models that were never loaded (with an empty state).
   std::vector<RepositoryEntry> index() const;
@@ -63,7 +74,6 @@ class Repository {
   void unload_now(const std::string& name);
   ModelHost host() const;
   void load_members(const std::string& name, const LoadOverride& given);
-  void show_metrics(const std::string& name);
   void retry_ensembles(const std::string& member);
   void list_failure(const std::string& name, const std::string& reason);
   CatalogModel load_versions(const std::string& name, const LoadOverride& given);

@@ -1,4 +1,4 @@
-// The page at `/`: markup, style and security policy.
+// The page at `/`: markup; and the style and security policy of every page of the program.
 #include "serve/seeing/live_page.h"
 
 #include <random>
@@ -48,7 +48,7 @@ input,textarea{font:13px ui-monospace,monospace;width:100%;color:inherit;backgro
 :focus-visible{outline:2px solid var(--a);outline-offset:2px}
 )css";
 
-constexpr std::string_view kBody = R"html(</style></head><body>
+constexpr std::string_view kBody = R"html(
 <header><h1>Trireme</h1><p id="state" role="status">asking the server</p><dl id="server"></dl></header>
 <main>
 <section aria-labelledby="h-models"><h2 id="h-models">Models</h2><p class="note" id="note">Over the last
@@ -94,15 +94,14 @@ std::string fresh_nonce() {
 
 }  // namespace
 
-http::Response live_page() {
+http::Response house_page(std::string_view title, std::string_view body, std::string_view script) {
   const std::string nonce = fresh_nonce();
-  std::string page =
-      base::concat("<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><title>Trireme</title>",
-                   "<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\"><link "
-                   "rel=\"icon\" href=\"data:,\">",
-                   "<style nonce=\"", nonce, "\">", kStyle, kBody, "<script nonce=\"", nonce, "\">",
-                   live_page_metrics_script(), live_page_view_script(), live_page_form_script(),
-                   "</script></body></html>\n");
+  std::string page = base::concat(
+      "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><title>", title, "</title>",
+      "<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\"><link "
+      "rel=\"icon\" href=\"data:,\">",
+      "<style nonce=\"", nonce, "\">", kStyle, "</style></head><body>\n", body, "<script nonce=\"", nonce,
+      "\">", script, "</script></body></html>\n");
   http::Response response = http::text_response(200, std::move(page), "text/html; charset=utf-8");
   response.headers.emplace_back(
       "Content-Security-Policy",
@@ -113,6 +112,12 @@ http::Response live_page() {
   response.headers.emplace_back("Referrer-Policy", "no-referrer");
   response.headers.emplace_back("Cache-Control", "no-store");
   return response;
+}
+
+http::Response live_page() {
+  return house_page(
+      "Trireme", kBody,
+      base::concat(live_page_metrics_script(), live_page_view_script(), live_page_form_script()));
 }
 
 }  // namespace trireme::serve

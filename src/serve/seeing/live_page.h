@@ -7,8 +7,11 @@
 
 namespace trireme::serve {
 
-/// The page with a policy that lets a browser run this page's own script and style, and talk to this server
-/// only: nothing is loaded from elsewhere, so the page works where there is no other network.
+/// A page of the program in its one style: `body` is markup, `script` what runs on it, neither of which may
+/// hold anything from outside. Its policy lets a browser run this script alone and talk to this server only.
+http::Response house_page(std::string_view title, std::string_view body, std::string_view script);
+
+/// The page of a server. Nothing is loaded from elsewhere, so it works where there is no other network.
 http::Response live_page();
 
 // The parts of its script, in order.

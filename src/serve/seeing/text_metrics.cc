@@ -32,8 +32,9 @@ double seconds(int64_t from_ns, int64_t to_ns) {
 
 }  // namespace
 
-TextMetrics::TextMetrics(MetricRegistry& registry, const std::string& model) {
-  const MetricLabels labels{{"model_name", model}, {"engine", "0"}};
+TextMetrics::TextMetrics(MetricRegistry& registry, const std::string& model)
+    : registry_(registry), labels_{{"model_name", model}, {"engine", "0"}} {
+  const MetricLabels& labels = labels_;
   const auto gauge = [&](const char* name, const char* help) {
     return &registry.gauge(std::string("vllm:") + name, help, labels);
   };
@@ -52,11 +53,23 @@ TextMetrics::TextMetrics(MetricRegistry& registry, const std::string& model) {
   running_ = gauge("num_requests_running", "Texts under way");
   waiting_ = gauge("num_requests_waiting", "Requests that wait to begin");
   page_use_ = gauge("kv_cache_usage_perc", "Share of the pages of keys and values that texts hold, 0 to 1");
-  queried_ = counter("prefix_cache_queries", "Tokens of prompts that were looked up");
-  known_ = counter("prefix_cache_hits", "Tokens of prompts that were known and did not run");
-  put_back_ = counter("num_preemptions", "Texts that began again because pages ran out");
-  prompt_tokens_ = counter("prompt_tokens", "Tokens of prompts");
-  generated_tokens_ = counter("generation_tokens", "Tokens of answers");
+  steps_.queried = counter("prefix_cache_queries", "Tokens of prompts that were looked up");
+  steps_.known = counter("prefix_cache_hits", "Tokens of prompts that were known and did not run");
+  steps_.put_back = counter("num_preemptions", "Texts that began again because pages ran out");
+  steps_.prompt_tokens = counter("prompt_tokens", "Tokens of prompts");
+  steps_.generated_tokens = counter("generation_tokens", "Tokens of answers");
+  adapters_ = &registry.gauge("trireme_text_adapters", "Adapters that requests can name", labels);
+  steps_.drafts = counter("spec_decode_num_drafts", "How often the next tokens of a text were guessed");
+  steps_.draft_tokens = counter("spec_decode_num_draft_tokens", "Guessed tokens that were checked");
+  steps_.accepted_tokens = counter("spec_decode_num_accepted_tokens", "Guessed tokens that were right");
+  steps_.masks = &registry.counter("trireme_text_masks_total", "Draws of answers that have a form", labels);
+  steps_.mask_us =
+      &registry.counter("trireme_text_mask_us_total",
+                        "Microseconds between steps spent on what such answers may go on with", labels);
+  steps_.busy_us = &registry.counter("trireme_text_busy_us_total", "Microseconds in steps", labels);
+  steps_.told_us = &registry.counter(
+      "trireme_text_told_us_total",
+      "Microseconds of processor time between steps spent on giving clients their tokens", labels);
   stopped_ = finished("stop");
   at_length_ = finished("length");
   aborted_ = finished("abort");
@@ -79,6 +92,18 @@ TextMetrics::TextMetrics(MetricRegistry& registry, const std::string& model) {
                                       metric_buckets(1e-5, 2, 24), labels);
 }
 
+void TextMetrics::show_cost(double per_busy_second) {
+  registry_.gauge_from(
+      "trireme_cost_per_million_tokens",
+      "Cost of steps over tokens of prompts and answers since the start, times a million", labels_,
+      [busy = steps_.busy_us, prompts = steps_.prompt_tokens, answers = steps_.generated_tokens,
+       per_busy_second] {
+        const auto tokens = static_cast<double>(prompts->value() + answers->value());
+        // Microseconds a token are seconds a million tokens.
+        return tokens > 0 ? static_cast<double>(busy->value()) / tokens * per_busy_second : 0;
+      });
+}
+
 void TextMetrics::count_step(const sched::TextStats& now) {
   running_->set(static_cast<double>(now.running));
   waiting_->set(static_cast<double>(now.waiting));
@@ -86,11 +111,18 @@ void TextMetrics::count_step(const sched::TextStats& now) {
   const auto add = [](MetricCounter* counter, int64_t before, int64_t after) {
     counter->add(static_cast<uint64_t>(std::max<int64_t>(0, after - before)));
   };
-  add(queried_, seen_.prompt_tokens, now.prompt_tokens);
-  add(known_, seen_.known_tokens, now.known_tokens);
-  add(put_back_, seen_.put_back, now.put_back);
-  add(prompt_tokens_, seen_.prompt_tokens, now.prompt_tokens);
-  add(generated_tokens_, seen_.generated_tokens, now.generated_tokens);
+  add(steps_.queried, seen_.prompt_tokens, now.prompt_tokens);
+  add(steps_.known, seen_.known_tokens, now.known_tokens);
+  add(steps_.put_back, seen_.put_back, now.put_back);
+  add(steps_.prompt_tokens, seen_.prompt_tokens, now.prompt_tokens);
+  add(steps_.generated_tokens, seen_.generated_tokens, now.generated_tokens);
+  add(steps_.drafts, seen_.drafts.drafts, now.drafts.drafts);
+  add(steps_.draft_tokens, seen_.drafts.tokens, now.drafts.tokens);
+  add(steps_.accepted_tokens, seen_.drafts.accepted, now.drafts.accepted);
+  add(steps_.masks, seen_.masks.masks, now.masks.masks);
+  add(steps_.mask_us, seen_.masks.ns / base::kNsPerUs, now.masks.ns / base::kNsPerUs);
+  add(steps_.busy_us, seen_.busy_ns / base::kNsPerUs, now.busy_ns / base::kNsPerUs);
+  add(steps_.told_us, seen_.told_ns / base::kNsPerUs, now.told_ns / base::kNsPerUs);
   if (now.step_tokens > seen_.step_tokens)
     step_size_->observe(static_cast<double>(now.step_tokens - seen_.step_tokens));
   seen_ = now;

@@ -21,6 +21,8 @@ class TextMetrics {
  public:
   TextMetrics(MetricRegistry& registry, const std::string& model);
 
+  /// Also shows what a million tokens cost, from what a second of steps does.
+  void show_cost(double per_busy_second);
   /// After each step of the model's thread, and by that thread.
   void count_step(const sched::TextStats& now);
   void count_begin(const TextTimes& times) const;
@@ -31,14 +33,22 @@ class TextMetrics {
                  int64_t answer_tokens) const;
   /// It was asked to be at most so long.
   void count_asked(int64_t max_tokens) const;
+  /// So many adapters are loaded.
+  void show_adapters(size_t count) const { adapters_->set(static_cast<double>(count)); }
   /// There is no answer.
   void count_abort() const { aborted_->add(); }
 
  private:
+  MetricRegistry& registry_;
+  const MetricLabels labels_;
   sched::TextStats seen_;  // of the model's thread
   // The registry's, which outlives the model:
-  MetricGauge *running_, *waiting_, *page_use_;
-  MetricCounter *queried_, *known_, *put_back_, *prompt_tokens_, *generated_tokens_;
+  MetricGauge *running_, *waiting_, *page_use_, *adapters_;
+  struct {
+    MetricCounter *queried, *known, *put_back, *prompt_tokens, *generated_tokens;
+    MetricCounter *masks, *mask_us, *busy_us, *told_us;
+    MetricCounter *drafts, *draft_tokens, *accepted_tokens;
+  } steps_;  // what count_step() counts
   MetricCounter *stopped_, *at_length_, *aborted_;
   MetricHistogram *first_token_s_, *between_tokens_s_, *per_token_s_, *whole_s_, *queue_s_, *inference_s_,
       *prefill_s_, *decode_s_;

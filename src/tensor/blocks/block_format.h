@@ -1,5 +1,5 @@
-// The block formats of GGUF files: a few neighbouring weights of a row with their scales, in whole bytes.
-// docs/formats.md says which there are.
+// The block formats of GGUF files and of quantized checkpoints: a few neighbouring weights of a row with
+// their scales, in whole bytes. docs/formats.md says which there are.
 #pragma once
 
 #include <cstdint>
@@ -9,11 +9,12 @@
 namespace trireme::tensor {
 
 /// One format. A matrix [n, k] in it is bytes [n, row_bytes(k)], the blocks of a row side by side: numbers
-/// are little-endian, scales f16. k is a multiple of `weights`. All fields are constant for ever.
+/// are little-endian, scales f16 in those of GGUF. k is a multiple of `weights`. All fields are constant for
+/// ever.
 struct BlockFormat {
   std::string_view name;  ///< "q4_0": GGUF's name in small letters
-  int gguf_type;          ///< the number by which GGUF files name it
-  int64_t weights;        ///< of a block: 32 or 256
+  int gguf_type;          ///< the number by which GGUF files name it; -1: they have none
+  int64_t weights;        ///< of a block: 32, 128 or 256
   int64_t bytes;          ///< of a block
 
   /// `count` blocks -> [count, weights]. Any bytes are some numbers, NaN and infinity among them. Equal, bit
@@ -30,14 +31,20 @@ struct BlockFormat {
   int64_t depth(int64_t of_bytes) const { return of_bytes / bytes * weights; }
 };
 
-/// All formats, by GGUF's numbers.
+/// The formats of GGUF, by its numbers.
 std::span<const BlockFormat> block_formats();
 
-/// Null for a name, or a number, that none has.
+/// They, then what weights of quantized checkpoints become under products: "int4_g32", "int4_g128",
+/// "int8_g32" and "int8_g128". A block is its scale f32, its zero point i8, then codes: of 4 bits, 32 in 16
+/// bytes, byte i holding those of weights i (low half) and i + 16; of 8 bits with their sign.
+/// weight = scale (code - zero).
+std::span<const BlockFormat> all_block_formats();
+
+/// Of GGUF; null for a name, or a number, that none has.
 const BlockFormat* find_block_format(std::string_view name);
 const BlockFormat* find_block_format_by_gguf(int type);
 
-/// Throws invalid_argument that lists the known names.
+/// Of all formats. Throws invalid_argument that lists the known names.
 const BlockFormat& need_block_format(std::string_view name);
 
 /// The sixteen numbers that a code of iq4_nl stands for, and those of mxfp4 doubled.

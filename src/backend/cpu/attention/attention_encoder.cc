@@ -21,6 +21,14 @@ namespace {
 
 #include "backend/cpu/attention/attention_blocks.inc"
 
+constexpr size_t kKeys = 128;  // keys of a step of the online softmax
+
+// Where one block of queries lies.
+struct BlockAt {
+  int64_t batch, head, query;
+  size_t queries;  // valid ones, at most kBlock
+};
+
 // Per-task memory, on the stack: at most 64 queries x (256 + 128 + 256) floats.
 struct Scratch {
   alignas(64) float q[kAttentionMaxDim * kBlock];    // [head_dim, kBlock], scaled
@@ -47,6 +55,65 @@ HWY_NOINLINE void load_queries(const Attention& g, const BlockAt& at, Scratch& s
       float* p = s.q + j * kBlock + v * kLanes;
       hn::Store(hn::Mul(hn::Load(kF, p), scale), kF, p);
     }
+  }
+}
+
+// First block of keys that some query of the block sees. Blocks begin at the same keys for every block of
+// queries, so that sums do not depend on how queries are shared out.
+HWY_INLINE int64_t first_key(const Attention& g, const BlockAt& at) {
+  if (g.left < 0) return 0;
+  const int64_t step = static_cast<int64_t>(kKeys);
+  return std::max<int64_t>(0, at.query + g.causal_offset - g.left) / step * step;
+}
+
+// Scores [n, kBlock] of keys first .. first + n that a query's window has left behind become -inf.
+void apply_window(const Attention& g, const BlockAt& at, int64_t first, size_t n, float* scores) {
+  for (size_t k = 0; k < n; ++k) {
+    // Query i sees the key if i + offset - key <= left.
+    const int64_t last = first + static_cast<int64_t>(k) + g.left - g.causal_offset - at.query;
+    const size_t begin =
+        static_cast<size_t>(std::clamp<int64_t>(last + 1, 0, static_cast<int64_t>(at.queries)));
+    std::fill(scores + k * kBlock + begin, scores + k * kBlock + at.queries,
+              -std::numeric_limits<float>::infinity());
+  }
+}
+
+// Adds the mask to scores [n, kBlock] of keys first .. first + n.
+template <size_t kV>
+HWY_NOINLINE void add_mask(const Attention& g, const BlockAt& at, int64_t first, size_t n, float* scores) {
+  const AttentionMask& m = g.mask;
+  const float* row =
+      m.data + at.batch * m.stride_batch + at.head * m.stride_head + at.query * m.stride_query + first;
+  if (m.stride_query == 0) {
+    for (size_t k = 0; k < n; ++k) {
+      const VF add = set(row[k]);
+      for (size_t v = 0; v < kV; ++v) {
+        float* p = scores + k * kBlock + v * kLanes;
+        hn::Store(hn::Add(hn::Load(kF, p), add), kF, p);
+      }
+    }
+    return;
+  }
+  alignas(64) float across[kKeys * kBlock];  // [keys, kBlock]; lanes without a query are 0
+  if (at.queries % kLanes != 0) {
+    for (size_t k = 0; k < n; ++k) hn::Store(hn::Zero(kF), kF, across + k * kBlock + (kV - 1) * kLanes);
+  }
+  transpose_small({row, m.stride_query, across, kBlock}, at.queries, n);
+  for (size_t k = 0; k < n; ++k) {
+    for (size_t at_lane = k * kBlock; at_lane < k * kBlock + kV * kLanes; at_lane += kLanes)
+      hn::Store(hn::Add(hn::Load(kF, scores + at_lane), hn::Load(kF, across + at_lane)), kF,
+                scores + at_lane);
+  }
+}
+
+// Excludes key > query + offset; only the keys behind the block's first query need it.
+void apply_causal(const Attention& g, const BlockAt& at, int64_t first, size_t n, float* scores) {
+  const int64_t seen = at.query + g.causal_offset;  // last key of the block's first query
+  for (size_t k = 0; k < n; ++k) {
+    const int64_t hidden =
+        first + static_cast<int64_t>(k) - seen;  // queries before this one do not see key k
+    const size_t end = static_cast<size_t>(std::clamp<int64_t>(hidden, 0, static_cast<int64_t>(at.queries)));
+    std::fill_n(scores + k * kBlock, end, -std::numeric_limits<float>::infinity());
   }
 }
 

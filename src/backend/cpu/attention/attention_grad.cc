@@ -1,5 +1,5 @@
-// Backward attention kernels. Scores lie as [keys, queries] with queries in the lanes, like forward; the
-// products that sum over queries put channels in the lanes.
+// Backward attention kernels. Scores lie as [queries, keys] with keys in the lanes: masks are added as they
+// lie, and a block of keys is transposed once for all queries. All other products put channels in the lanes.
 #include "backend/cpu/attention/attention_grad.h"
 
 #include <algorithm>
@@ -21,86 +21,103 @@ namespace {
 
 #include "backend/cpu/attention/attention_blocks.inc"
 
+constexpr size_t kQueries = 64;  // queries of a step
+
 // Per-task memory, on the stack. Channels of row-major blocks are padded with zeros to whole vectors.
 struct Scratch {
-  alignas(64) float q_across[kAttentionMaxDim * kBlock];   // [head_dim, kBlock] scale q^T
-  alignas(64) float dy_across[kAttentionMaxDim * kBlock];  // [value_dim, kBlock] dy^T
-  alignas(64) float q[kBlock * kAttentionMaxDim];          // [queries, padded head_dim] scale q
-  alignas(64) float dy[kBlock * kAttentionMaxDim];         // [queries, padded value_dim]
-  alignas(64) float scores[kKeys * kBlock];                // [keys of the step, kBlock]: s, then p
-  alignas(64) float ds[kKeys * kBlock];                    // dp, then ds
-  alignas(64) float slope[kKeys * kBlock];                 // derivative of capped scores
-  alignas(64) float dq[kAttentionMaxDim * kBlock];         // [head_dim, kBlock]
-  alignas(64) float lse[kBlock], delta[kBlock];            // per query
-};
-
-// Sums of one key head over its queries, in the workspace of the lane.
-struct KeySums {
-  float *dk, *dv;           // [keys, dk_step], [keys, dv_step]
-  size_t dk_step, dv_step;  // channels padded to whole vectors
+  alignas(64) float k_across[kAttentionMaxDim * kBlock];  // [head_dim, kBlock] k^T
+  alignas(64) float v_across[kAttentionMaxDim * kBlock];  // [value_dim, kBlock] v^T
+  alignas(64) float k[kBlock * kAttentionMaxDim];         // [keys, padded head_dim] scale k
+  alignas(64) float q[kQueries * kAttentionMaxDim];       // [queries, padded head_dim] scale q
+  alignas(64) float dy[kQueries * kAttentionMaxDim];      // [queries, padded value_dim]
+  alignas(64) float scores[kQueries * kBlock];            // [queries, kBlock]: s, then p
+  alignas(64) float ds[kQueries * kBlock];                // dp, then ds
+  alignas(64) float slope[kQueries * kBlock];             // derivative of capped scores
 };
 
 size_t padded(int64_t channels) { return (static_cast<size_t>(channels) + kLanes - 1) / kLanes * kLanes; }
 
-// Rows of a block as they lie and transposed; lanes and channels without data are 0.
-struct BlockRows {
+// Sums of a key head in the workspace of the lane: dq of the query head at work, dk and dv of all of them;
+// and what each query of the head needs.
+struct Sums {
+  float *dq, *dk, *dv;  // [queries, k_step], [keys, k_step], [keys, v_step]
+  float *lse, *delta;   // [queries]; <dy, y>
+  size_t k_step, v_step;
+  Sums(const Attention& g, float* memory)
+      : dq(memory),
+        dk(dq + static_cast<size_t>(g.queries) * padded(g.head_dim)),
+        dv(dk + static_cast<size_t>(g.keys) * padded(g.head_dim)),
+        lse(dv + static_cast<size_t>(g.keys) * padded(g.value_dim)),
+        delta(lse + g.queries),
+        k_step(padded(g.head_dim)),
+        v_step(padded(g.value_dim)) {}
+};
+
+int64_t sums_floats(const Attention& g) {
+  return static_cast<int64_t>(padded(g.head_dim) + 2) * g.queries +
+         static_cast<int64_t>(padded(g.head_dim) + padded(g.value_dim)) * g.keys;
+}
+
+// What a step is about: `queries` from `query` on of a head, `keys` from `key` on of its key head.
+struct StepAt {
+  int64_t batch, head, kv_head, query, key;
+  size_t queries, keys;
+};
+
+// Rows of `channels` floats, `stride` apart.
+struct Rows {
   const float* from;
   int64_t stride;
   int64_t channels;
-  float *rows, *across;
 };
 
-HWY_NOINLINE void load_rows(const BlockRows& b, size_t queries, float factor) {
-  const size_t dim = static_cast<size_t>(b.channels), step = padded(b.channels);
-  for (size_t i = 0; i < queries; ++i) {
+// Copies rows times a factor; channels without data are 0.
+HWY_NOINLINE void load_rows(const Rows& b, size_t rows, float factor, float* to) {
+  const size_t dim = static_cast<size_t>(b.channels), whole = dim / kLanes * kLanes;
+  const VF times = set(factor);
+  for (size_t i = 0; i < rows; ++i) {
     const float* from = b.from + static_cast<int64_t>(i) * b.stride;
-    float* to = b.rows + i * step;
-    for (size_t j = 0; j < dim; ++j) to[j] = from[j] * factor;
-    std::fill(to + dim, to + step, 0.0f);
+    for (size_t j = 0; j < whole; j += kLanes, to += kLanes)
+      hn::Store(hn::Mul(hn::LoadU(kF, from + j), times), kF, to);
+    if (whole == dim) continue;
+    hn::Store(hn::Mul(load_n(from + whole, dim - whole), times), kF, to);
+    to += kLanes;
   }
-  if (queries < kBlock) std::fill_n(b.across, dim * kBlock, 0.0f);
-  transpose_small({b.rows, static_cast<int64_t>(step), b.across, kBlock}, queries, dim);
 }
 
-// lse and delta = <dy, y> of the block. A query that saw no key gets lse = +inf: its probabilities are 0.
-void load_statistics(const AttentionGrad& a, const BlockAt& at, Scratch& s) {
+// Columns [channels, kBlock] of rows; lanes without a row are 0.
+void load_across(const Rows& b, size_t rows, float* to) {
+  const size_t dim = static_cast<size_t>(b.channels);
+  if (rows % kLanes != 0) {
+    for (size_t j = 0; j < dim; ++j) hn::Store(hn::Zero(kF), kF, to + j * kBlock + rows / kLanes * kLanes);
+  }
+  transpose_small({b.from, b.stride, to, kBlock}, rows, dim);
+}
+
+// lse and delta of a head's queries. One that saw no key gets lse = +inf: its probabilities are 0.
+HWY_NOINLINE void load_statistics(const AttentionGrad& a, int64_t batch, int64_t head, const Sums& to) {
   const Attention& g = a.forward;
-  const float* lse = a.log_sum_exp + (at.batch * g.heads + at.head) * g.queries + at.query;
-  const int64_t row = g.heads * g.value_dim;
-  const float* y = a.y + (at.batch * g.queries + at.query) * row + at.head * g.value_dim;
-  const size_t step = padded(g.value_dim);
-  std::fill_n(s.lse, kBlock, std::numeric_limits<float>::infinity());
-  std::fill_n(s.delta, kBlock, 0.0f);
-  for (size_t i = 0; i < at.queries; ++i) {
-    if (lse[i] > kLowest) s.lse[i] = lse[i];
-    float sum[4] = {};
-    const float *yi = y + static_cast<int64_t>(i) * row, *di = s.dy + i * step;
-    for (int64_t j = 0; j < g.value_dim; ++j) sum[j % 4] += yi[j] * di[j];
-    s.delta[i] = (sum[0] + sum[1]) + (sum[2] + sum[3]);
+  const float* lse = a.log_sum_exp + (batch * g.heads + head) * g.queries;
+  const int64_t row = g.heads * g.value_dim, first = batch * g.queries * row + head * g.value_dim;
+  const size_t dim = static_cast<size_t>(g.value_dim), whole = dim / kLanes * kLanes;
+  for (int64_t i = 0; i < g.queries; ++i) {
+    const float *y = a.y + first + i * row, *dy = a.dy + first + i * row;
+    to.lse[i] = lse[i] > kLowest ? lse[i] : std::numeric_limits<float>::infinity();
+    VF sum = hn::Zero(kF);
+    for (size_t j = 0; j < whole; j += kLanes)
+      sum = hn::MulAdd(hn::LoadU(kF, y + j), hn::LoadU(kF, dy + j), sum);
+    if (whole < dim) sum = hn::MulAdd(load_n(y + whole, dim - whole), load_n(dy + whole, dim - whole), sum);
+    to.delta[i] = hn::GetLane(hn::SumOfLanes(kF, sum));
   }
 }
 
-// scores -> p = exp(s - lse), ds = p (dp - delta).
+// Scores [queries, kBlock] -> cap tanh(score / cap), and the derivative of that.
 template <size_t kV>
-HWY_NOINLINE void probabilities(size_t n, Scratch& s) {
-  for (size_t v = 0; v < kV; ++v) {
-    const VF lse = hn::Load(kF, s.lse + v * kLanes), delta = hn::Load(kF, s.delta + v * kLanes);
-    for (size_t k = 0; k < n; ++k) {
-      float *score = s.scores + k * kBlock + v * kLanes, *d = s.ds + k * kBlock + v * kLanes;
-      const VF p = exp_nonpositive(hn::Sub(hn::Load(kF, score), lse));
-      hn::Store(p, kF, score);
-      hn::Store(hn::Mul(p, hn::Sub(hn::Load(kF, d), delta)), kF, d);
-    }
-  }
-}
-
-// Scores [n, kBlock] -> cap tanh(score / cap), and the derivative of that.
-template <size_t kV>
-HWY_NOINLINE void cap_scores(float softcap, size_t n, Scratch& s) {
+HWY_NOINLINE void cap_scores(float softcap, size_t queries, Scratch& s) {
   const VF cap = set(softcap), inverse = set(1.0f / softcap);
-  for (size_t k = 0; k < n; ++k) {
+  for (size_t i = 0; i < queries; ++i) {
     for (size_t v = 0; v < kV; ++v) {
-      float *p = s.scores + k * kBlock + v * kLanes, *slope = s.slope + k * kBlock + v * kLanes;
+      float *p = s.scores + i * kBlock + v * kLanes, *slope = s.slope + i * kBlock + v * kLanes;
       const VF t = tanh_v(hn::Mul(hn::Load(kF, p), inverse));
       hn::Store(hn::Mul(cap, t), kF, p);
       hn::Store(hn::NegMulAdd(t, t, set(1.0f)), kF, slope);
@@ -108,100 +125,140 @@ HWY_NOINLINE void cap_scores(float softcap, size_t n, Scratch& s) {
   }
 }
 
-// ds of capped scores.
+// Adds the mask to scores.
+HWY_NOINLINE void add_mask_rows(const Attention& g, const StepAt& at, float* scores) {
+  const AttentionMask& m = g.mask;
+  const float* from =
+      m.data + at.batch * m.stride_batch + at.head * m.stride_head + at.query * m.stride_query + at.key;
+  for (size_t i = 0; i < at.queries; ++i, from += m.stride_query, scores += kBlock) {
+    size_t j = 0;
+    for (; j + kLanes <= at.keys; j += kLanes)
+      hn::Store(hn::Add(hn::Load(kF, scores + j), hn::LoadU(kF, from + j)), kF, scores + j);
+    if (j == at.keys) continue;
+    hn::Store(hn::Add(hn::Load(kF, scores + j), load_n(from + j, at.keys - j)), kF, scores + j);
+  }
+}
+
+// Scores of keys behind a query, or before its window, become -inf.
+void hide_keys(const Attention& g, const StepAt& at, float* scores) {
+  const auto keys = static_cast<int64_t>(at.keys);
+  for (size_t i = 0; i < at.queries; ++i, scores += kBlock) {
+    const int64_t own = at.query + static_cast<int64_t>(i) + g.causal_offset - at.key;
+    const int64_t end = g.causal ? std::clamp<int64_t>(own + 1, 0, keys) : keys;
+    const int64_t begin = g.left >= 0 ? std::clamp<int64_t>(own - g.left, 0, keys) : 0;
+    std::fill(scores, scores + begin, -std::numeric_limits<float>::infinity());
+    std::fill(scores + end, scores + keys, -std::numeric_limits<float>::infinity());
+  }
+}
+
+// scores -> p = exp(s - lse), ds = p (dp - delta).
 template <size_t kV>
-HWY_NOINLINE void apply_slope(size_t n, Scratch& s) {
-  for (size_t k = 0; k < n; ++k) {
+HWY_NOINLINE void probabilities(const StepAt& step, const Sums& sums, Scratch& s) {
+  for (size_t i = 0; i < step.queries; ++i) {
+    const VF lse = set(sums.lse[step.query + static_cast<int64_t>(i)]);
+    const VF delta = set(sums.delta[step.query + static_cast<int64_t>(i)]);
     for (size_t v = 0; v < kV; ++v) {
-      const size_t at = k * kBlock + v * kLanes;
-      hn::Store(hn::Mul(hn::Load(kF, s.ds + at), hn::Load(kF, s.slope + at)), kF, s.ds + at);
+      const size_t at = i * kBlock + v * kLanes;
+      const VF p = exp_nonpositive(hn::Sub(hn::Load(kF, s.scores + at), lse));
+      hn::Store(p, kF, s.scores + at);
+      hn::Store(hn::Mul(p, hn::Sub(hn::Load(kF, s.ds + at), delta)), kF, s.ds + at);
     }
   }
 }
 
-// c [keys, step] += t [keys, kBlock] rows [queries, step], channels in the lanes.
-struct KeyProduct {
-  const float *t, *rows;
-  float* c;
-  size_t step;
-};
+// ds of scores before their cap.
+template <size_t kV>
+HWY_NOINLINE void apply_slope(size_t queries, Scratch& s) {
+  for (size_t i = 0; i < queries; ++i) {
+    for (size_t at = i * kBlock; at < i * kBlock + kV * kLanes; at += kLanes)
+      hn::Store(hn::Mul(hn::Load(kF, s.ds + at), hn::Load(kF, s.slope + at)), kF, s.ds + at);
+  }
+}
 
-HWY_NOINLINE void add_to_keys(const KeyProduct& k, size_t keys, size_t queries) {
-  for (size_t j = 0; j < k.step;) {
-    const Product p = {k.t, static_cast<int64_t>(kBlock), 1, k.rows + j, k.c + j, queries, k.step, k.step};
-    const size_t vectors = std::min((k.step - j) / kLanes, kQ);
+void store_scores(const AttentionGrad& a, const StepAt& at, const Scratch& s) {
+  const Attention& g = a.forward;
+  float* to = a.dscores + ((at.batch * g.heads + at.head) * g.queries + at.query) * g.keys + at.key;
+  for (size_t i = 0; i < at.queries; ++i, to += g.keys) std::copy_n(s.ds + i * kBlock, at.keys, to);
+}
+
+// c [rows, step] += a b with channels in the lanes: a(r, k) lies as in Product, b is [depth, step].
+void add_channels(Product p, size_t rows) {
+  for (size_t left = p.b_step / kLanes; left > 0;) {
+    const size_t vectors = std::min(left, kQ);
     switch (vectors) {
-      case 1: product<1, true>(p, keys); break;
-      case 2: product<2, true>(p, keys); break;
+      case 1: product<1, true>(p, rows); break;
+      case 2: product<2, true>(p, rows); break;
 #if HWY_TARGET != HWY_AVX2
-      case 3: product<3, true>(p, keys); break;
-      default: product<4, true>(p, keys); break;
+      case 3: product<3, true>(p, rows); break;
+      default: product<4, true>(p, rows); break;
 #endif
     }
-    j += vectors * kLanes;
+    p.b += vectors * kLanes;
+    p.c += vectors * kLanes;
+    left -= vectors;
   }
 }
 
-// One block of queries against all keys it sees.
+// One step: some queries against the block of keys that lies in the scratch.
 template <size_t kV>
-void run_block(const AttentionGrad& a, const BlockAt& at, const KeySums& sums, Scratch& s) {
+void run_step(const AttentionGrad& a, const StepAt& at, const Sums& sums, Scratch& s) {
   const Attention& g = a.forward;
-  const int64_t kv_head = at.head / (g.heads / g.kv_heads);
   const float* q =
       g.q.data + at.batch * g.q.stride_batch + at.query * g.q.stride_seq + at.head * g.q.stride_head;
-  const float* k = g.k.data + at.batch * g.k.stride_batch + kv_head * g.k.stride_head;
-  const float* v = g.v.data + at.batch * g.v.stride_batch + kv_head * g.v.stride_head;
   const int64_t row = g.heads * g.value_dim;
   const float* dy = a.dy + (at.batch * g.queries + at.query) * row + at.head * g.value_dim;
-  const size_t dim = static_cast<size_t>(g.head_dim), value_dim = static_cast<size_t>(g.value_dim);
-  load_rows({q, g.q.stride_seq, g.head_dim, s.q, s.q_across}, at.queries, g.scale);
-  load_rows({dy, row, g.value_dim, s.dy, s.dy_across}, at.queries, 1.0f);
-  load_statistics(a, at, s);
-  std::fill_n(s.dq, dim * kBlock, 0.0f);
-  const int64_t last_query = at.query + static_cast<int64_t>(at.queries) - 1;
-  const int64_t keys = g.causal ? std::clamp<int64_t>(last_query + g.causal_offset + 1, 0, g.keys) : g.keys;
-  for (int64_t first = first_key(g, at); first < keys; first += static_cast<int64_t>(kKeys)) {
-    const size_t n = static_cast<size_t>(std::min<int64_t>(static_cast<int64_t>(kKeys), keys - first));
-    const float *kf = k + first * g.k.stride_seq, *vf = v + first * g.v.stride_seq;
-    product<kV, false>({kf, g.k.stride_seq, 1, s.q_across, s.scores, dim}, n);
-    product<kV, false>({vf, g.v.stride_seq, 1, s.dy_across, s.ds, value_dim}, n);
-    if (g.softcap > 0) cap_scores<kV>(g.softcap, n, s);
-    if (g.mask.data != nullptr) add_mask<kV>(g, at, first, n, s.scores);
-    if (g.causal && first + static_cast<int64_t>(n) > at.query + g.causal_offset + 1)
-      apply_causal(g, at, first, n, s.scores);
-    if (g.left >= 0 && first < last_query + g.causal_offset - g.left) apply_window(g, at, first, n, s.scores);
-    probabilities<kV>(n, s);
-    if (g.softcap > 0) apply_slope<kV>(n, s);
-    product<kV, true>({kf, 1, g.k.stride_seq, s.ds, s.dq, n}, dim);
-    float *dk = sums.dk + static_cast<size_t>(first) * sums.dk_step,
-          *dv = sums.dv + static_cast<size_t>(first) * sums.dv_step;
-    add_to_keys({s.ds, s.q, dk, sums.dk_step}, n, at.queries);
-    add_to_keys({s.scores, s.dy, dv, sums.dv_step}, n, at.queries);
-  }
-  // scale was taken into q, not into ds: dq lacks it.
-  for (size_t i = 0; i < dim * kBlock; ++i) s.dq[i] *= g.scale;
-  float* dq =
-      a.dq.data + at.batch * a.dq.stride_batch + at.query * a.dq.stride_seq + at.head * a.dq.stride_head;
-  transpose_small({s.dq, static_cast<int64_t>(kBlock), dq, static_cast<size_t>(a.dq.stride_seq)}, dim,
-                  at.queries);
+  load_rows({q, g.q.stride_seq, g.head_dim}, at.queries, g.scale, s.q);
+  load_rows({dy, row, g.value_dim}, at.queries, 1.0f, s.dy);
+  const auto k_step = static_cast<int64_t>(sums.k_step), v_step = static_cast<int64_t>(sums.v_step);
+  product<kV, false>({s.q, k_step, 1, s.k_across, s.scores, static_cast<size_t>(g.head_dim)}, at.queries);
+  product<kV, false>({s.dy, v_step, 1, s.v_across, s.ds, static_cast<size_t>(g.value_dim)}, at.queries);
+  if (g.softcap > 0) cap_scores<kV>(g.softcap, at.queries, s);
+  if (g.mask.data != nullptr) add_mask_rows(g, at, s.scores);
+  if (g.causal || g.left >= 0) hide_keys(g, at, s.scores);
+  probabilities<kV>(at, sums, s);
+  if (a.dscores != nullptr) store_scores(a, at, s);
+  if (g.softcap > 0) apply_slope<kV>(at.queries, s);
+  const auto across = static_cast<int64_t>(kBlock);
+  const size_t query = static_cast<size_t>(at.query), key = static_cast<size_t>(at.key);
+  add_channels({s.ds, across, 1, s.k, sums.dq + query * sums.k_step, at.keys, sums.k_step, sums.k_step},
+               at.queries);
+  add_channels({s.ds, 1, across, s.q, sums.dk + key * sums.k_step, at.queries, sums.k_step, sums.k_step},
+               at.keys);
+  add_channels({s.scores, 1, across, s.dy, sums.dv + key * sums.v_step, at.queries, sums.v_step, sums.v_step},
+               at.keys);
 }
 
-// Sums [rows, step] of one head.
+// All queries of a head that see some of the keys from at.key on.
+template <size_t kV>
+void run_keys(const AttentionGrad& a, StepAt at, const Sums& sums, Scratch& s) {
+  const Attention& g = a.forward;
+  const float* k = g.k.data + at.batch * g.k.stride_batch + at.kv_head * g.k.stride_head;
+  const float* v = g.v.data + at.batch * g.v.stride_batch + at.kv_head * g.v.stride_head;
+  const Rows kr{k + at.key * g.k.stride_seq, g.k.stride_seq, g.head_dim};
+  load_rows(kr, at.keys, g.scale, s.k);
+  load_across(kr, at.keys, s.k_across);
+  load_across({v + at.key * g.v.stride_seq, g.v.stride_seq, g.value_dim}, at.keys, s.v_across);
+  const int64_t step = static_cast<int64_t>(kQueries), last = at.key + static_cast<int64_t>(at.keys) - 1;
+  const int64_t begin = g.causal ? std::clamp<int64_t>(at.key - g.causal_offset, 0, g.queries) : 0;
+  const int64_t end =
+      g.left >= 0 ? std::clamp<int64_t>(last + g.left - g.causal_offset + 1, 0, g.queries) : g.queries;
+  for (at.query = begin / step * step; at.query < end; at.query += step) {
+    at.queries = static_cast<size_t>(std::min(step, end - at.query));
+    run_step<kV>(a, at, sums, s);
+  }
+}
+
+// Sums [rows, step] of one head, and where they go.
 struct HeadSums {
   const float* from;
   size_t step;
-  int64_t channels;
+  int64_t channels, rows;
 };
 
-void store_keys(const AttentionResult& to, const HeadSums& sums, int64_t keys, int64_t batch, int64_t head) {
+void store_sums(const AttentionResult& to, const HeadSums& sums, int64_t batch, int64_t head) {
   float* out = to.data + batch * to.stride_batch + head * to.stride_head;
-  for (int64_t j = 0; j < keys; ++j) {
+  for (int64_t j = 0; j < sums.rows; ++j)
     std::copy_n(sums.from + static_cast<size_t>(j) * sums.step, sums.channels, out + j * to.stride_seq);
-  }
-}
-
-int64_t sums_floats(const Attention& g) {
-  return g.keys * static_cast<int64_t>(padded(g.head_dim) + padded(g.value_dim));
 }
 
 // Task `index` counts over [batch, kv_heads]; `memory` holds sums_floats.
@@ -209,25 +266,29 @@ void attention_grad_task(const AttentionGrad& a, float* memory, int64_t index) {
   Scratch s;
   const Attention& g = a.forward;
   const int64_t batch = index / g.kv_heads, kv_head = index % g.kv_heads, group = g.heads / g.kv_heads;
-  KeySums sums{memory, nullptr, padded(g.head_dim), padded(g.value_dim)};
-  sums.dv = memory + static_cast<size_t>(g.keys) * sums.dk_step;
-  std::fill_n(memory, sums_floats(g), 0.0f);
+  const Sums sums(g, memory);
+  std::fill(sums.dk, sums.lse, 0.0f);
   for (int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
-    for (int64_t query = 0; query < g.queries; query += static_cast<int64_t>(kBlock)) {
-      BlockAt at{batch, head, query, 0};
-      at.queries = static_cast<size_t>(std::min<int64_t>(static_cast<int64_t>(kBlock), g.queries - query));
-      switch ((at.queries + kLanes - 1) / kLanes) {
-        case 1: run_block<1>(a, at, sums, s); break;
-        case 2: run_block<2>(a, at, sums, s); break;
+    std::fill(sums.dq, sums.dk, 0.0f);
+    load_statistics(a, batch, head, sums);
+    if (a.dscores != nullptr && (g.causal || g.left >= 0))  // what no step visits
+      std::fill_n(a.dscores + (batch * g.heads + head) * g.queries * g.keys, g.queries * g.keys, 0.0f);
+    StepAt at{batch, head, kv_head, 0, 0, 0, 0};
+    for (; at.key < g.keys; at.key += static_cast<int64_t>(kBlock)) {
+      at.keys = static_cast<size_t>(std::min<int64_t>(static_cast<int64_t>(kBlock), g.keys - at.key));
+      switch ((at.keys + kLanes - 1) / kLanes) {
+        case 1: run_keys<1>(a, at, sums, s); break;
+        case 2: run_keys<2>(a, at, sums, s); break;
 #if HWY_TARGET != HWY_AVX2
-        case 3: run_block<3>(a, at, sums, s); break;
-        default: run_block<4>(a, at, sums, s); break;
+        case 3: run_keys<3>(a, at, sums, s); break;
+        default: run_keys<4>(a, at, sums, s); break;
 #endif
       }
     }
+    store_sums(a.dq, {sums.dq, sums.k_step, g.head_dim, g.queries}, batch, head);
   }
-  store_keys(a.dk, {sums.dk, sums.dk_step, g.head_dim}, g.keys, batch, kv_head);
-  store_keys(a.dv, {sums.dv, sums.dv_step, g.value_dim}, g.keys, batch, kv_head);
+  store_sums(a.dk, {sums.dk, sums.k_step, g.head_dim, g.keys}, batch, kv_head);
+  store_sums(a.dv, {sums.dv, sums.v_step, g.value_dim, g.keys}, batch, kv_head);
 }
 
 }  // namespace

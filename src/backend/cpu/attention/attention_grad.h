@@ -21,6 +21,7 @@ struct AttentionGrad {
   const float* log_sum_exp;  // [batch, heads, queries], what forward gave
   const float* dy;           // like y
   AttentionResult dq, dk, dv;
+  float* dscores = nullptr;  // [batch, heads, queries, keys], gradient of scores with their mask; or null
 };
 
 size_t attention_grad_workspace_bytes(const Attention& forward, int threads);

@@ -16,11 +16,12 @@ enum class BlockScales : uint8_t {
   bytes,    ///< unsigned bytes for each part, times the block's f16
   signs,    ///< signed bytes, times the block's f16
   nibbles,  ///< the scale in the low half of a byte, the least weight in the high half
+  floats,   ///< f32 for each block, and a signed byte: the code that stands for no weight, less `zero`
 };
 enum class BlockTable : uint8_t { none, iq4, mxfp4 };
 
 /// weight = scale (code - zero) + least. A block of 16 rows is
-///   scale f16 [16] (power: u8 [16]), least f16 [16] where there is one,
+///   scale f16 [16] (power: u8 [16]; floats: f32 [16], zero i8 [16]), least f16 [16] where one is stored,
 ///   bytes [parts, 16] of scales, then of leasts (units > 1 only; nibbles: one byte for both),
 ///   codes [units][bits][64]: planes of 4, 2 and 1 bits, or of whole bytes, most first.
 /// A plane's vector holds 4 columns of 16 rows, byte 4 r + c those of row r: of 4 bits, vector v has columns
@@ -37,10 +38,16 @@ struct BlockLayout {
   BlockTable table = BlockTable::none;
 
   constexpr int parts() const { return units * static_cast<int>(kUnit) / part; }
-  constexpr int64_t scale_bytes() const { return scales == BlockScales::power ? 16 : 32; }
-  constexpr int64_t heads_bytes() const { return scale_bytes() + (has_least ? 32 : 0); }
+  constexpr int64_t scale_bytes() const {
+    return scales == BlockScales::power ? 16 : scales == BlockScales::floats ? 64 : 32;
+  }
+  constexpr int64_t heads_bytes() const {
+    return scale_bytes() + (scales == BlockScales::floats ? 16 : has_least ? 32 : 0);
+  }
+  /// Whether parts of a block have scales of their own.
+  constexpr bool has_parts() const { return units > 1 && scales != BlockScales::floats; }
   constexpr int64_t part_bytes() const {
-    if (units == 1) return 0;
+    if (!has_parts()) return 0;
     return 16 * parts() * (has_least && scales != BlockScales::nibbles ? 2 : 1);
   }
   constexpr int64_t unit_bytes() const { return 64 * bits; }
@@ -69,6 +76,11 @@ inline constexpr BlockLayout kBlockLayouts[] = {
     {.bits = 6, .units = 8, .part = 16, .scales = BlockScales::signs, .zero = 32},      // q6_k
     {.bits = 4, .zero = 128, .table = BlockTable::iq4},                                 // iq4_nl
     {.bits = 4, .scales = BlockScales::power, .zero = 12, .table = BlockTable::mxfp4},  // mxfp4
+    // int4_g32, int4_g128, int8_g32, int8_g128: scale (code - zero) with scale zero as the least weight.
+    {.bits = 4, .scales = BlockScales::floats, .has_least = true, .subtracts = true},
+    {.bits = 4, .units = 4, .scales = BlockScales::floats, .has_least = true, .subtracts = true},
+    {.bits = 8, .scales = BlockScales::floats, .has_least = true, .subtracts = true, .zero = 128},
+    {.bits = 8, .units = 4, .scales = BlockScales::floats, .has_least = true, .subtracts = true, .zero = 128},
 };
 inline constexpr int kBlockLayoutCount = static_cast<int>(sizeof kBlockLayouts / sizeof kBlockLayouts[0]);
 

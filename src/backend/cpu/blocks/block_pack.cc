@@ -1,4 +1,4 @@
-// Rows in a block format of GGUF to groups of sixteen rows: four codes at a time, as bytes of a 32-bit word.
+// Rows in a block format to groups of sixteen rows: four codes at a time, as bytes of a 32-bit word.
 #include "backend/cpu/blocks/block_pack.h"
 
 #include <algorithm>
@@ -42,6 +42,9 @@ uint32_t pairs_of(const uint8_t* p, int u, int v) {
 }
 uint32_t bits_of(const uint8_t* p, int u, int v) { return word_at(p, v) >> u & 0x01010101u; }
 
+/// Where codes of a block of a quantized checkpoint begin: behind its scale f32 and its zero point.
+constexpr int64_t kGroupCodes = 5;
+
 /// The codes of unit `u` of a block, by the format's index.
 void open_unit(int format, const uint8_t* b, int u, Words& q) {
   switch (format) {
@@ -75,11 +78,15 @@ void open_unit(int format, const uint8_t* b, int u, Words& q) {
                pairs_of(b + blocks::Q6KAt::high, u, v) << 4;
       return;
     case 10: return nibbles(b + 2, q);
-    default: return nibbles(b + 1, q);
+    case 11: return nibbles(b + 1, q);
+    case 12:
+    case 13: return nibbles(b + kGroupCodes + 16 * u, q);
+    default:
+      for (int v = 0; v < 8; ++v) q[v] = word_at(b + kGroupCodes + 32 * u, v) ^ 0x80808080u;
   }
 }
 
-/// Where a block's own scale and least weight stand.
+/// Where a block's own scale and least weight stand in formats of GGUF.
 struct HeadsAt {
   int64_t scale, least;
 };
@@ -142,14 +149,16 @@ void put_unit(int bits, const Words& q, int64_t r, uint8_t* to) {
 
 void pack_block(const PackedBlocks& m, const uint8_t* b, int64_t r, uint8_t* to) {
   const BlockLayout& l = m.layout();
-  const HeadsAt& heads = kHeads[m.format];
-  if (l.scales == BlockScales::power) {
-    to[r] = b[heads.scale];
+  if (l.scales == BlockScales::floats) {
+    std::memcpy(to + 4 * r, b, 4);
+    to[l.scale_bytes() + r] = b[4];
   } else {
-    std::memcpy(to + 2 * r, b + heads.scale, 2);
+    const HeadsAt& heads = kHeads[m.format];
+    const bool is_power = l.scales == BlockScales::power;
+    std::memcpy(to + (is_power ? 1 : 2) * r, b + heads.scale, is_power ? 1 : 2);
+    if (l.has_least) std::memcpy(to + l.scale_bytes() + 2 * r, b + heads.least, 2);
   }
-  if (l.has_least) std::memcpy(to + l.scale_bytes() + 2 * r, b + heads.least, 2);
-  if (l.units > 1) {
+  if (l.has_parts()) {
     uint8_t* parts = to + l.heads_bytes();
     for (int64_t p = 0; p < l.parts(); ++p) {
       const PartBytes own = part_of(m.format, b, p);
@@ -181,15 +190,21 @@ int code_of(int bits, const uint8_t* unit, int64_t r, int64_t c) {
   return code;
 }
 
-/// Scale and least weight of one part, as decoders round them.
+/// Scale, least weight and zero point of one part, as decoders round them.
 struct Step {
   float scale = 0, least = 0;
+  int zero = 0;
 };
 Step step_of(const BlockLayout& l, const uint8_t* block, int64_t r, int64_t part) {
   Step s;
   if (l.scales == BlockScales::power) {
     const uint32_t e = block[r];
     s.scale = std::bit_cast<float>(e < 2 ? uint32_t{0x00200000} << e : (e - 1) << 23);
+    return s;
+  }
+  if (l.scales == BlockScales::floats) {
+    std::memcpy(&s.scale, block + 4 * r, sizeof s.scale);
+    s.zero = static_cast<int8_t>(block[l.scale_bytes() + r]);
     return s;
   }
   s.scale = blocks::half_at(block + 2 * r);
@@ -208,7 +223,7 @@ Step step_of(const BlockLayout& l, const uint8_t* block, int64_t r, int64_t part
 }  // namespace
 
 int block_format_index(const tensor::BlockFormat& format) {
-  return static_cast<int>(&format - tensor::block_formats().data());
+  return static_cast<int>(&format - tensor::all_block_formats().data());
 }
 
 int64_t packed_block_bytes(const tensor::BlockFormat& format, int64_t n, int64_t k) {
@@ -244,8 +259,8 @@ void unpack_row(const PackedBlocks& from, int64_t row, float* out) {
       int code = code_of(l.bits, unit, r, c % kUnit);
       if (l.table != BlockTable::none) code = table[code];
       const Step s = step_of(l, block, r, c / l.part);
-      out[c] = s.scale * static_cast<float>(code - l.zero);
-      if (l.has_least) out[c] += l.subtracts ? -s.least : s.least;
+      out[c] = s.scale * static_cast<float>(code - l.zero - s.zero);
+      if (l.has_least && l.scales != BlockScales::floats) out[c] += l.subtracts ? -s.least : s.least;
     }
   }
 }

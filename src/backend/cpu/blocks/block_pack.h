@@ -1,4 +1,4 @@
-// Rows in a block format of GGUF, packed for products.
+// Rows in a block format, packed for products.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ namespace trireme::cpu {
 /// A packed matrix [n, k]; rows behind the n-th, up to whole groups, are zero.
 struct PackedBlocks {
   const uint8_t* data = nullptr;
-  int format = 0;  ///< index of tensor::block_formats(), and of kBlockLayouts
+  int format = 0;  ///< index of tensor::all_block_formats(), and of kBlockLayouts
   int64_t n = 0, k = 0;
 
   const BlockLayout& layout() const { return kBlockLayouts[format]; }
@@ -21,7 +21,7 @@ struct PackedBlocks {
   int64_t group_bytes() const { return blocks() * layout().bytes(); }
 };
 
-/// Index of a format of tensor::block_formats().
+/// Index of a format of tensor::all_block_formats().
 int block_format_index(const tensor::BlockFormat& format);
 
 /// What a matrix takes packed: the bytes of its rows, up to 4 % more where scales have 6 bits.

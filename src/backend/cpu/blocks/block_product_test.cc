@@ -68,14 +68,9 @@ std::vector<float> product(const Matrix& w, const std::vector<float>& x, const f
   std::vector<float> y(static_cast<size_t>(m * w.n), NAN);
   std::vector<std::byte> workspace(static_cast<size_t>(block_product_workspace(w.blocks, m)));
   base::ThreadPool pool(way.threads);
-  block_product({.w = w.blocks,
-                 .x = x.data(),
-                 .bias = bias,
-                 .y = y.data(),
-                 .m = m,
-                 .rounds = way.rounds,
-                 .isa = way.isa},
-                workspace.data(), pool);
+  const BlockResult to{w.blocks, bias, y.data()};
+  block_products({.results = {&to, 1}, .x = x.data(), .m = m, .rounds = way.rounds, .isa = way.isa},
+                 workspace.data(), pool);
   return y;
 }
 
@@ -116,7 +111,7 @@ void expect_near(const Matrix& w, const std::vector<float>& x, const std::vector
 }
 
 TEST(BlockProduct, PackedRowsAreTheDecodersNumbers) {
-  for (const BlockFormat& f : tensor::block_formats()) {
+  for (const BlockFormat& f : tensor::all_block_formats()) {
     const Matrix w(f, 37, 2 * f.weights, 11);
     std::vector<float> row(static_cast<size_t>(w.k));
     for (int64_t n = 0; n < w.n; ++n) {
@@ -131,7 +126,7 @@ TEST(BlockProduct, PackedRowsAreTheDecodersNumbers) {
 
 TEST(BlockProduct, EveryFormatOnEveryLevel) {
   uint64_t seed = 1;
-  for (const BlockFormat& f : tensor::block_formats()) {
+  for (const BlockFormat& f : tensor::all_block_formats()) {
     for (const int64_t n : {1, 16, 21, 40}) {
       ++seed;
       const Matrix w(f, n, (seed % 3 + 1) * f.weights, seed);
@@ -149,7 +144,7 @@ TEST(BlockProduct, EveryFormatOnEveryLevel) {
 }
 
 TEST(BlockProduct, RowsDoNotDependOnMatesOrTeam) {
-  for (const BlockFormat& f : tensor::block_formats()) {
+  for (const BlockFormat& f : tensor::all_block_formats()) {
     const Matrix w(f, 53, 2 * f.weights, 21);
     const int64_t m = 19;
     const std::vector<float> x = numbers(m * w.k, 22);
@@ -171,8 +166,29 @@ TEST(BlockProduct, RowsDoNotDependOnMatesOrTeam) {
   }
 }
 
+TEST(BlockProduct, SeveralMatricesGiveWhatEachGivesAlone) {
+  for (const BlockFormat& f : tensor::all_block_formats()) {
+    const int64_t k = 2 * f.weights, m = 19;
+    const Matrix some[3] = {{f, 37, k, 41}, {f, 5, k, 42}, {f, 130, k, 43}};
+    const std::vector<float> x = numbers(m * k, 44), bias = numbers(5, 45);
+    std::vector<std::byte> workspace(static_cast<size_t>(block_product_workspace(some[0].blocks, m)));
+    for (const int threads : {1, 2, 3}) {
+      base::ThreadPool pool(threads);
+      std::vector<float> y[3];
+      std::vector<BlockResult> to;
+      for (size_t i = 0; i < 3; ++i) {
+        y[i].assign(static_cast<size_t>(m * some[i].n), NAN);
+        to.push_back({some[i].blocks, i == 1 ? bias.data() : nullptr, y[i].data()});
+      }
+      block_products({.results = to, .x = x.data(), .m = m}, workspace.data(), pool);
+      for (size_t i = 0; i < 3; ++i)
+        EXPECT_EQ(y[i], product(some[i], x, to[i].bias, {})) << f.name << " matrix " << i;
+    }
+  }
+}
+
 TEST(BlockProduct, RowsThatAreNotFiniteSpoilNoOthers) {
-  for (const BlockFormat& f : tensor::block_formats()) {
+  for (const BlockFormat& f : tensor::all_block_formats()) {
     const Matrix w(f, 16, f.weights, 31);
     for (const float bad : {NAN, std::numeric_limits<float>::infinity()}) {
       std::vector<float> x = numbers(3 * w.k, 32);

@@ -23,7 +23,7 @@ struct BlockRowsView {
   int64_t k = 0;
 };
 
-/// y [rows, 16] of one group of packed weights.
+/// y [rows, 16] of one group of packed weights, or [4, 32] of two.
 struct BlockTile {
   const uint8_t* w = nullptr;   // the group
   int64_t blocks = 0;           // of a row
@@ -51,6 +51,7 @@ inline constexpr int kBlockTileHeights = 4;
 struct BlockKernels {
   BlockTileFn q8[kBlockLayoutCount][kBlockTileHeights];
   BlockTileFn f32[kBlockLayoutCount][kBlockTileHeights];
+  BlockTileFn q8_pair[kBlockLayoutCount];  ///< two groups, four rows; or null: see fill_format
   BlockRowFn q8_row[kBlockLayoutCount];
   BlockRowFn f32_row[kBlockLayoutCount];
 };

@@ -36,6 +36,9 @@ ConvShape filled(ConvShape s) {
 int64_t packed_taps(const ConvShape& s) { return merges(s) ? s.kh : taps(s); }
 int64_t packed_run(const ConvShape& s) { return merges(s) ? s.kw * filled(s).c : s.c / s.groups; }
 
+/// The padded copy, or one pixel of zero points.
+int64_t front_bytes(const ConvShape& s) { return merges(s) ? conv_padded_elements(filled(s)) : s.c; }
+
 size_t group_bytes(const ConvShape& s, Isa isa) {
   return align_up(packed_quant_bytes(packed_taps(s), packed_run(s), s.oc / s.groups, isa));
 }
@@ -214,22 +217,21 @@ size_t quant_conv2d_workspace_bytes(const ConvShape& s, int threads, Isa isa) {
   const RowSource source =
       merges(s) ? conv_padded_source(filled(s), nullptr, 1, 0) : conv_source(s, nullptr, 1, 0, nullptr);
   const GemmPlan plan = plan_quant(source, m, s.oc / s.groups, isa, threads);
-  const int64_t front = merges(s) ? conv_padded_elements(filled(s)) : s.c / s.groups;
-  return align_up(static_cast<size_t>(front)) + static_cast<size_t>(plan.lanes) * plan.lane_bytes +
-         2 * kAlignment;
+  const int64_t front = front_bytes(s);
+  const auto lanes = static_cast<size_t>(s.groups > 1 ? std::max(plan.lanes, threads) : plan.lanes);
+  return align_up(static_cast<size_t>(front)) + lanes * plan.lane_bytes + 2 * kAlignment;
 }
 
 void quant_conv2d_nhwc(const QuantConvArgs& args, void* workspace, base::ThreadPool& pool) {
   const ConvShape& s = args.shape;
   base::check(merges(s) || args.x_layout == ImageLayout::nhwc, "only first layers read 8-bit planes");
   char* front = align_up(workspace);  // padded image, or one pixel of zero points
-  const int64_t front_bytes = merges(s) ? conv_padded_elements(filled(s)) : s.c / s.groups;
-  char* lanes = align_up(front + front_bytes);
+  char* lanes = align_up(front + front_bytes(s));
   if (merges(s)) {
     copy_padded(args, front, pool);
     if (walks_lines(args)) return run_lines(args, front, pool);
   } else {
-    std::memset(front, args.input.zero & 0xff, static_cast<size_t>(front_bytes));
+    std::memset(front, args.input.zero & 0xff, static_cast<size_t>(front_bytes(s)));
   }
   const int64_t og = s.oc / s.groups;
   const int64_t element =
@@ -238,6 +240,16 @@ void quant_conv2d_nhwc(const QuantConvArgs& args, void* workspace, base::ThreadP
   job.m = s.n * s.out_h() * s.out_w();
   job.input = args.input;
   job.ldc = s.oc;
+  if (s.groups > 1) {
+    // All groups of a tile of pixels, one after another: what finds the pixels is done once.
+    job.source = conv_source(s, args.x, 1, 0, front);
+    job.b = args.groups[0];
+    job.groups = {args.groups, static_cast<size_t>(s.groups)};
+    job.c = args.y;
+    job.epilogue = args.epilogue;
+    if (joins_groups(job)) return run_quant(job, plan_quant_groups(job, pool.size()), lanes, pool);
+    job.groups = {};
+  }
   for (int64_t g = 0; g < s.groups; ++g) {
     const int64_t first = g * og;
     job.source = merges(s) ? conv_padded_source(filled(s), front, 1, 0) : conv_source(s, args.x, 1, g, front);

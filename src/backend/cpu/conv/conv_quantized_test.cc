@@ -102,6 +102,14 @@ TEST(ConvQuantized, MatchesIntegerLoops) {
   grouped.groups = 3;
   grouped.dilation_w = 2;
   shapes.push_back(grouped);
+  for (const auto& [groups, stride] : {std::pair{5, 2}, {20, 1}, {2, 1}}) {  // 16, 4 and 40 channels each
+    ConvShape g = shape(11, 80, 80, 3, stride);
+    g.groups = groups;
+    shapes.push_back(g);
+  }
+  ConvShape narrow = shape(6, 18, 36, 1, 1);  // 3 channels a group: their bytes are gathered
+  narrow.groups = 6;
+  shapes.push_back(narrow);
   for (const ConvShape& s : shapes) {
     for (const int kind : {0, 1, 2}) {
       const Problem p(s, kind == 1 ? QuantInput{true, -5} : QuantInput{false, 128}, kind != 2,

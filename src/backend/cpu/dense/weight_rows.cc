@@ -1,5 +1,5 @@
-// Weights of 8 and 4 bits times f32 rows: four weight rows at a time, unpacked to registers for one row of x,
-// to L1 for several.
+// Weights of 4, 8 and 16 bits times f32 rows: four weight rows at a time, unpacked to registers for one row
+// of x, to L1 for several.
 #include "backend/cpu/dense/weight_rows.h"
 
 #include <algorithm>
@@ -21,14 +21,26 @@ constexpr int64_t kDepth = 1024;  // weights of a row that stay in L1 unpacked
 constexpr int64_t kAhead = 1024;  // bytes: hardware stops looking ahead at the end of a page
 constexpr int64_t kRows = 32;     // rows of x that meet them
 
+/// One form of weights: their codes, and whether groups have zero points.
+template <WeightCodes kCodesOf, bool kZerosOf = false>
+struct Form {
+  static constexpr WeightCodes kCodes = kCodesOf;
+  static constexpr bool kZeros = kZerosOf;
+  static constexpr bool kIsHalf = kCodes == WeightCodes::bf16 || kCodes == WeightCodes::f16;
+  static constexpr int kBits = kIsHalf ? 16 : kCodes == WeightCodes::int4 ? 4 : 8;
+};
+
 /// Scale and zero point of one group of a row.
 struct Step {
   VF scale, zero;
 };
-template <int kBits, bool kZeros>
+template <class F>
 HWY_INLINE Step step_of(const WeightRows& w, int64_t row, int64_t group) {
+  if constexpr (F::kIsHalf) return {hn::Zero(kF), hn::Zero(kF)};
   const int64_t at = row * (w.k / w.group) + group;
-  return {set(w.scale[at]), set(kZeros ? static_cast<float>(w.zero[at]) : kBits == 8 ? 0.0f : 8.0f)};
+  // 8-bit floats are read as halves with the same bits, which are 2^-8 of them.
+  if constexpr (F::kCodes == WeightCodes::e4m3) return {set(w.scale[at] * 256), hn::Zero(kF)};
+  return {set(w.scale[at]), set(F::kZeros ? static_cast<float>(w.zero[at]) : F::kBits == 8 ? 0.0f : 8.0f)};
 }
 
 /// scale (q - zero), whose difference is exact.
@@ -38,14 +50,40 @@ HWY_INLINE VF real(VI code, const Step& step) {
   return hn::Mul(kShifts ? hn::Sub(q, step.zero) : q, step.scale);
 }
 
+/// Floats of 16 bits, and E4M3 codes as the halves that are 2^-8 of them.
+template <class F>
+HWY_INLINE VF float_codes(const uint8_t* p) {
+  const hn::Rebind<uint16_t, F32> bits;
+  const hn::Rebind<hwy::float16_t, F32> halves;
+  if constexpr (F::kCodes == WeightCodes::bf16) {
+    const VI wide = hn::PromoteTo(kI, hn::LoadU(bits, reinterpret_cast<const uint16_t*>(p)));
+    return hn::BitCast(kF, hn::ShiftLeft<16>(wide));
+  } else if constexpr (F::kCodes == WeightCodes::f16) {
+    return hn::PromoteTo(kF, hn::BitCast(halves, hn::LoadU(bits, reinterpret_cast<const uint16_t*>(p))));
+  } else {
+    const hn::Rebind<uint8_t, F32> bytes;
+    const auto code = hn::PromoteTo(bits, hn::LoadU(bytes, p));
+    const auto magnitude = hn::And(code, hn::Set(bits, 0x7f));
+    const auto sign = hn::ShiftLeft<8>(hn::And(code, hn::Set(bits, 0x80)));
+    const auto nan =
+        hn::And(hn::VecFromMask(bits, hn::Eq(magnitude, hn::Set(bits, 0x7f))), hn::Set(bits, 0x7c00));
+    const auto half = hn::Or(hn::Or(hn::ShiftLeft<7>(magnitude), sign), nan);
+    return hn::PromoteTo(kF, hn::BitCast(halves, half));
+  }
+}
+
 /// 32 weights as real numbers.
-template <int kBits, bool kZeros>
+template <class F>
 HWY_INLINE void unpack(const uint8_t* p, const Step& step, VF (&out)[kVectors]) {
-  if constexpr (kBits == 8) {
+  if constexpr (F::kIsHalf) {
+    for (size_t v = 0; v < kVectors; ++v) out[v] = float_codes<F>(p + 2 * v * kLanes);
+  } else if constexpr (F::kCodes == WeightCodes::e4m3) {
+    for (size_t v = 0; v < kVectors; ++v) out[v] = hn::Mul(float_codes<F>(p + v * kLanes), step.scale);
+  } else if constexpr (F::kBits == 8) {
     const hn::Rebind<int8_t, I32> bytes;
     const auto* q = reinterpret_cast<const int8_t*>(p);
     for (size_t v = 0; v < kVectors; ++v)
-      out[v] = real<kZeros>(hn::PromoteTo(kI, hn::LoadU(bytes, q + v * kLanes)), step);
+      out[v] = real<F::kZeros>(hn::PromoteTo(kI, hn::LoadU(bytes, q + v * kLanes)), step);
   } else {
     const hn::Rebind<uint8_t, I32> bytes;
 #if HWY_TARGET == HWY_AVX3
@@ -68,25 +106,25 @@ HWY_INLINE void unpack(const uint8_t* p, const Step& step, VF (&out)[kVectors]) 
 HWY_INLINE float total(VF a, VF b) { return hn::GetLane(hn::SumOfLanes(kF, hn::Add(a, b))); }
 
 /// y[row ...] of one row of x, kN weight rows together.
-template <int kBits, bool kZeros, int kN>
+template <class F, int kN>
 HWY_INLINE void stream_rows(const WeightRows& w, int64_t row, const float* x, float* y) {
   VF sum[kN][2];
   for (auto& s : sum) s[0] = s[1] = hn::Zero(kF);
-  const int64_t bytes = w.k * kBits / 8, blocks = w.group / kBlock;
+  const int64_t bytes = w.k * F::kBits / 8, blocks = w.group / kBlock;
   for (int64_t g = 0; g < w.k / w.group; ++g) {
     Step step[kN];
     for (int r = 0; r < kN; ++r) {
-      step[r] = step_of<kBits, kZeros>(w, row + r, g);
-      const uint8_t* ahead = w.w + (row + r) * bytes + g * w.group * kBits / 8 + kAhead;
-      for (int64_t line = 0; line < w.group * kBits / 8; line += 64) __builtin_prefetch(ahead + line);
+      step[r] = step_of<F>(w, row + r, g);
+      const uint8_t* ahead = w.w + (row + r) * bytes + g * w.group * F::kBits / 8 + kAhead;
+      for (int64_t line = 0; line < w.group * F::kBits / 8; line += 64) __builtin_prefetch(ahead + line);
     }
     for (int64_t b = g * blocks; b < (g + 1) * blocks; ++b) {
       VF in[kVectors];
       for (size_t v = 0; v < kVectors; ++v) in[v] = hn::LoadU(kF, x + b * kBlock + v * kLanes);
       for (int r = 0; r < kN; ++r) {
         VF weight[kVectors];
-        const uint8_t* from = w.w + (row + r) * bytes + b * kBlock * kBits / 8;
-        unpack<kBits, kZeros>(from, step[r], weight);
+        const uint8_t* from = w.w + (row + r) * bytes + b * kBlock * F::kBits / 8;
+        unpack<F>(from, step[r], weight);
         for (size_t v = 0; v < kVectors; ++v)
           sum[r][v / kHalf] = hn::MulAdd(weight[v], in[v], sum[r][v / kHalf]);
       }
@@ -96,13 +134,13 @@ HWY_INLINE void stream_rows(const WeightRows& w, int64_t row, const float* x, fl
 }
 
 /// Weights [first, first + depth) of one row to floats.
-template <int kBits, bool kZeros>
+template <class F>
 HWY_INLINE void unpack_row(const WeightRows& w, int64_t row, int64_t first, int64_t depth, float* to) {
-  const uint8_t* from = w.w + row * (w.k * kBits / 8);
+  const uint8_t* from = w.w + row * (w.k * F::kBits / 8);
   for (int64_t i = first; i < first + depth; i += kBlock) {
-    const Step step = step_of<kBits, kZeros>(w, row, i / w.group);
+    const Step step = step_of<F>(w, row, i / w.group);
     VF weight[kVectors];
-    unpack<kBits, kZeros>(from + i * kBits / 8, step, weight);
+    unpack<F>(from + i * F::kBits / 8, step, weight);
     for (size_t v = 0; v < kVectors; ++v) hn::StoreU(weight[v], kF, to + (i - first) + v * kLanes);
   }
 }
@@ -136,7 +174,7 @@ HWY_INLINE void add_products(const float* x, int64_t k, const float* weights, in
 }
 
 /// kN columns of y from `row` on, for up to kRows rows of x.
-template <int kBits, bool kZeros, int kN>
+template <class F, int kN>
 HWY_INLINE void tile(const WeightRowsCall& call, int64_t row, int64_t first, int64_t count) {
   const WeightRows& w = call.weights;
   HWY_ALIGN float weights[kN * kDepth];
@@ -144,7 +182,7 @@ HWY_INLINE void tile(const WeightRowsCall& call, int64_t row, int64_t first, int
   constexpr int64_t kEach = kN * 2 * static_cast<int64_t>(kLanes);
   for (int64_t at = 0; at < w.k; at += kDepth) {
     const int64_t depth = std::min(kDepth, w.k - at);
-    for (int n = 0; n < kN; ++n) unpack_row<kBits, kZeros>(w, row + n, at, depth, weights + n * kDepth);
+    for (int n = 0; n < kN; ++n) unpack_row<F>(w, row + n, at, depth, weights + n * kDepth);
     const float* x = call.x + first * w.k + at;
     int64_t m = 0;
     for (; m + 2 <= count; m += 2) add_products<2, kN>(x + m * w.k, w.k, weights, depth, sums + m * kEach);
@@ -158,13 +196,12 @@ HWY_INLINE void tile(const WeightRowsCall& call, int64_t row, int64_t first, int
   }
 }
 
-template <int kBits, bool kZeros, int kN>
+template <class F, int kN>
 HWY_INLINE void columns(const WeightRowsCall& call, int64_t row) {
   if (call.m == 1) {
-    stream_rows<kBits, kZeros, kN>(call.weights, row, call.x, call.y + row);
+    stream_rows<F, kN>(call.weights, row, call.x, call.y + row);
   } else {
-    for (int64_t m = 0; m < call.m; m += kRows)
-      tile<kBits, kZeros, kN>(call, row, m, std::min(kRows, call.m - m));
+    for (int64_t m = 0; m < call.m; m += kRows) tile<F, kN>(call, row, m, std::min(kRows, call.m - m));
   }
   if (call.bias == nullptr) return;
   for (int64_t m = 0; m < call.m; ++m) {
@@ -172,19 +209,27 @@ HWY_INLINE void columns(const WeightRowsCall& call, int64_t row) {
   }
 }
 
-template <int kBits, bool kZeros>
-HWY_INLINE void range_of_bits(const WeightRowsCall& call, int64_t begin, int64_t end) {
+template <class F>
+HWY_INLINE void range_of(const WeightRowsCall& call, int64_t begin, int64_t end) {
   int64_t row = begin;
-  for (; row + 4 <= end; row += 4) columns<kBits, kZeros, 4>(call, row);
-  for (; row < end; ++row) columns<kBits, kZeros, 1>(call, row);
+  for (; row + 4 <= end; row += 4) columns<F, 4>(call, row);
+  for (; row < end; ++row) columns<F, 1>(call, row);
 }
 
 /// Columns [begin, end) of y.
 void weight_range(const WeightRowsCall& call, int64_t begin, int64_t end) {
-  const bool is_wide = call.weights.bits == 8;
-  if (call.weights.zero != nullptr)
-    return is_wide ? range_of_bits<8, true>(call, begin, end) : range_of_bits<4, true>(call, begin, end);
-  is_wide ? range_of_bits<8, false>(call, begin, end) : range_of_bits<4, false>(call, begin, end);
+  const bool has_zeros = call.weights.zero != nullptr;
+  switch (call.weights.codes) {
+    case WeightCodes::bf16: return range_of<Form<WeightCodes::bf16>>(call, begin, end);
+    case WeightCodes::f16: return range_of<Form<WeightCodes::f16>>(call, begin, end);
+    case WeightCodes::e4m3: return range_of<Form<WeightCodes::e4m3>>(call, begin, end);
+    case WeightCodes::int8:
+      return has_zeros ? range_of<Form<WeightCodes::int8, true>>(call, begin, end)
+                       : range_of<Form<WeightCodes::int8>>(call, begin, end);
+    case WeightCodes::int4:
+      return has_zeros ? range_of<Form<WeightCodes::int4, true>>(call, begin, end)
+                       : range_of<Form<WeightCodes::int4>>(call, begin, end);
+  }
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Products of f32 rows with weights of 8 or 4 bits, unpacked in registers: one row of x streams the weights
-// once.
+// Products of f32 rows with weights of 4, 8 or 16 bits, unpacked in registers: one row of x streams the
+// weights once.
 #pragma once
 
 #include <cstdint>
@@ -8,14 +8,18 @@
 
 namespace trireme::cpu {
 
+/// What the bytes of weights are: whole numbers, 8-bit floats (E4M3, NaN 0x7f and 0xff), or 16-bit floats.
+enum class WeightCodes : uint8_t { int8, int4, e4m3, bf16, f16 };
+
 /// w [n, k bits / 8]: bytes, or of 4 bits blocks of 32 weights in 16 bytes, byte i holding weights i (low
 /// half) and i + 16; scale and zero (or null) [n, k / group]. weight = scale (q - zero); without zeros 0 is
-/// taken for 8 bits, 8 for 4. k is a multiple of group, group of 32.
+/// taken for 8 bits, 8 for 4. Floats have no zeros, those of 16 bits no scales and no groups either. k is a
+/// multiple of group, group of 32.
 struct WeightRows {
   const uint8_t* w = nullptr;
   const float* scale = nullptr;
   const int8_t* zero = nullptr;
-  int bits = 8;
+  WeightCodes codes = WeightCodes::int8;
   int64_t n = 0, k = 0, group = 64;
 };
 

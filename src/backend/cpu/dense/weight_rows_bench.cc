@@ -39,7 +39,7 @@ void weights(benchmark::State& state) {
   std::vector<float> x(static_cast<size_t>(m * kDepthOfRows), 0.5f), y(static_cast<size_t>(m * n));
   const WeightRowsCall call{.weights = {.w = reinterpret_cast<const uint8_t*>(w.data()),
                                         .scale = scale.data(),
-                                        .bits = bits,
+                                        .codes = bits == 4 ? WeightCodes::int4 : WeightCodes::int8,
                                         .n = n,
                                         .k = kDepthOfRows,
                                         .group = 64},

@@ -62,7 +62,7 @@ void entropy_rows(const CrossEntropy& g, int64_t begin, int64_t end) {
   const size_t n = static_cast<size_t>(g.classes);
   const double smooth = g.terms.label_smoothing;
   for (int64_t row = begin; row < end; ++row) {
-    const float* x = g.logits + row * g.classes;
+    const float* x = g.logits + row * (g.stride != 0 ? g.stride : g.classes);
     const int64_t target = g.target[row];
     const bool counts = target != g.terms.ignore_index && target >= 0 && target < g.classes;
     g.row_loss[row] = 0;
@@ -99,8 +99,10 @@ void entropy_part_rows(const EntropyPart& g, int64_t begin, int64_t end) {
 void entropy_grad_rows(const CrossEntropyGrad& g, int64_t begin, int64_t end) {
   const size_t n = static_cast<size_t>(g.classes);
   const double smooth = g.terms.label_smoothing, up = static_cast<double>(g.dloss);
+  const int64_t stride = g.stride != 0 ? g.stride : g.classes;
   for (int64_t row = begin; row < end; ++row) {
-    float* dx = g.dlogits + row * g.classes;
+    float* dx = g.dlogits + row * stride;
+    std::fill(dx + n, dx + stride, 0.0f);
     const int64_t target = g.target[row];
     if (target == g.terms.ignore_index || target < 0 || target >= g.all_classes) {
       std::fill(dx, dx + n, 0.0f);
@@ -110,7 +112,7 @@ void entropy_grad_rows(const CrossEntropyGrad& g, int64_t begin, int64_t end) {
     const VF shift = set(g.log_sum_exp[row]);
     const VF scale = set(static_cast<float>(up * (1 + 2 * g.terms.z_loss * lse)));
     const VF spread = set(static_cast<float>(-up * smooth / static_cast<double>(g.all_classes)));
-    map_run(g.logits + row * g.classes, dx, n,
+    map_run(g.logits + row * stride, dx, n,
             [=](VF v) HWY_ATTR { return hn::MulAdd(exp_nonpositive(hn::Sub(v, shift)), scale, spread); });
     const int64_t at = target - g.first;
     if (at < 0 || at >= g.classes) continue;  // another part's

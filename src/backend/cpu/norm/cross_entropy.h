@@ -15,10 +15,10 @@ struct EntropyTerms {
 };
 
 struct CrossEntropy {
-  const float* logits;    // [rows, classes]
+  const float* logits;    // [rows, classes], rows `stride` apart
   const int64_t* target;  // [rows]; a target outside [0, classes) counts as ignored: check before
   int64_t rows = 0;
-  int64_t classes = 0;
+  int64_t classes = 0, stride = 0;  // stride 0: as many as classes
   EntropyTerms terms;
   float* log_sum_exp = nullptr;    // [rows]
   double* row_loss = nullptr;      // [rows]; 0 where the target is ignored
@@ -31,12 +31,12 @@ struct CrossEntropy {
 void cross_entropy(const CrossEntropy& args, base::ThreadPool& pool);
 
 struct CrossEntropyGrad {
-  const float* logits;       // [rows, classes]: of all_classes those from `first` on
+  const float* logits;       // [rows, classes], rows `stride` apart: of all_classes those from `first` on
   const int64_t* target;     // [rows], among all classes
   const float* log_sum_exp;  // [rows], of all classes
-  float* dlogits;            // [rows, classes], may be logits
+  float* dlogits;            // like logits, and may be they; 0 behind the classes
   int64_t rows = 0;
-  int64_t classes = 0;
+  int64_t classes = 0, stride = 0;  // stride 0: as many as classes
   int64_t first = 0, all_classes = 0;
   EntropyTerms terms;
   float dloss = 1;  // gradient of the sum of the row losses

@@ -63,11 +63,20 @@ class Runner {
     const int64_t step = plan_.tiles_outside ? 1 : last - first;
     for (int64_t t = first; t < last; t += step) {
       for (int64_t i = t; i < t + step; ++i) gather(i, i - t, lane);
-      multiply(t, t + step, nb, lane);
+      multiply({job_.b, 0}, t, t + step, nb, lane);
+      for (size_t g = 1; g < job_.groups.size(); ++g) {
+        for (int64_t i = t; i < t + step; ++i) next_group(i - t, lane);
+        multiply({job_.groups[g], static_cast<int64_t>(g) * job_.b.n}, t, t + step, nb, lane);
+      }
     }
   }
 
  private:
+  /// Weights, and their first column of the output.
+  struct Group {
+    const PackedQuantMatrix& b;
+    int64_t column;
+  };
   int64_t tile_begin(int64_t tile) const { return plan_.tile_begin(tile); }
   int64_t depth() const { return taps_ * run_groups_; }
 
@@ -108,6 +117,13 @@ class Runner {
     for (int64_t tap = 0; tap < taps_; ++tap, out += run_groups_ * kRowSlots) {
       pack_tap(rows, tap, reinterpret_cast<int32_t*>(stage(lane)), out);
     }
+  }
+
+  /// The pixels of a tile are where they are for every group: its channels lie behind those of the one
+  /// before.
+  void next_group(int64_t index, char* lane) const {
+    const char** rows = reinterpret_cast<const char**>(body(slot(lane, index)));
+    for (int64_t i = 0; i < taps_ * kRowSlots; ++i) rows[i] += job_.source.run;
   }
 
   void pack_tap(const TileRows& rows, int64_t tap, int32_t* staged, int32_t* out) const {
@@ -151,16 +167,15 @@ class Runner {
     }
   }
 
-  void multiply(int64_t first, int64_t last, int64_t nb, char* lane) const {
+  void multiply(Group group, int64_t first, int64_t last, int64_t nb, char* lane) const {
     const QuantEpilogue& e = job_.epilogue;
     QuantTile tile = prototype_;
     const int64_t panel_begin = nb * plan_.block_panels;
     const int64_t panel_end = std::min(plan_.panels, panel_begin + plan_.block_panels);
     for (int64_t p = panel_begin; p < panel_end; ++p) {
-      const int64_t column = p * kernels_.panel;
-      const int64_t left = job_.b.n - column;
-      tile.n = static_cast<int>(std::min<int64_t>(left, kernels_.panel));
-      tile.b = job_.b.data + column * depth();
+      const int64_t own = p * kernels_.panel, column = group.column + own;
+      tile.n = static_cast<int>(std::min<int64_t>(group.b.n - own, kernels_.panel));
+      tile.b = group.b.data + own * depth();
       tile.offsets = e.offsets ? e.offsets + column : nullptr;
       tile.row_factors = e.row_factors ? e.row_factors + column : nullptr;
       tile.scale = e.scale ? e.scale + column : nullptr;
@@ -219,6 +234,24 @@ GemmPlan plan_quant(const RowSource& source, int64_t m, int64_t n, Isa isa, int 
       align64(static_cast<size_t>(std::max<int64_t>(depth + 1, 2 * source.taps() + 1)) * 4 * kRowSlots);
   plan.lane_bytes =
       align64(static_cast<size_t>(groups.run * kRowSlots) * 4) + static_cast<size_t>(tiles) * tile;
+  return plan;
+}
+
+bool joins_groups(const QuantJob& job) {
+  const QuantKernels& kernels = quant_kernels(job.b.isa);
+  return job.groups.size() > 1 && kernels.group == 4 && job.source.run % 4 == 0 &&
+         job.b.n <= 2 * kernels.panel && job.epilogue.row_factors == nullptr;
+}
+
+GemmPlan plan_quant_groups(const QuantJob& job, int threads) {
+  GemmPlan plan = plan_quant(job.source, job.m, job.b.n, job.b.isa, threads);
+  plan.packed = false;
+  plan.tiles_outside = true;
+  plan.n_blocks = 1;
+  plan.block_panels = plan.panels;
+  constexpr int64_t kBlocks = 4;  // of each thread, so that one that is late is helped
+  plan.m_blocks = std::clamp<int64_t>(plan.tiles, 1, kBlocks * threads);
+  plan.lanes = static_cast<int>(std::min<int64_t>(plan.m_blocks, threads));
   return plan;
 }
 

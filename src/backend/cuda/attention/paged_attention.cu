@@ -4,12 +4,12 @@
 #include <type_traits>
 
 #include "backend/cuda/attention/paged_decode_kernels.h"
+#include "backend/cuda/attention/paged_launch.h"
 #include "backend/cuda/attention/paged_mma_kernels.h"
 #include "backend/cuda/attention/paged_tile_kernels.h"
 #include "backend/cuda/device/types.h"
 
 namespace trireme::cuda {
-namespace {
 
 PagedView view_of(const PagedAttentionArgs& a) {
   return {.table = a.table,
@@ -30,20 +30,25 @@ PagedView view_of(const PagedAttentionArgs& a) {
           .step = a.step};
 }
 
-int64_t parts_of(const PagedAttentionArgs& a) {
-  return (a.most_pages * a.page_tokens + kPagedPart - 1) / kPagedPart;
+namespace {
+
+/// Parts of the workspace: states, then tickets.
+int64_t state_bytes(const PagedAttentionArgs& a) {
+  const PagedView view = view_of(a);
+  return view.few_rows() * a.heads * view.most_parts() * (a.dim + 2) * static_cast<int64_t>(sizeof(float));
 }
 
 template <class Q, class T, int kDim, int kVectors>
 void launch_parts(tensor::Stream& stream, const PagedAttentionArgs& a) {
   using Kernel = PagedParts<Q, T, kDim, kVectors>;
-  const int64_t chunks = (kFewRows * (a.heads / a.kv_heads) + kVectors - 1) / kVectors;
-  const int64_t work = a.sequences * a.kv_heads * chunks * parts_of(a);
+  const PagedView view = view_of(a);
+  const int64_t work = a.sequences * a.kv_heads * Kernel::chunks_of(view) * view.most_parts();
   if (work == 0) return;
   launch(stream, "paged_attention",
          {blocks_for(cuda_stream(stream), work, 16), Kernel::kThreads, Kernel::kSharedBytes},
-         Kernel{view_of(a), static_cast<const Q*>(a.q), static_cast<const T*>(a.k_pages),
-                static_cast<const T*>(a.v_pages), static_cast<float*>(a.workspace)});
+         Kernel{view, static_cast<const Q*>(a.q), static_cast<const T*>(a.k_pages),
+                static_cast<const T*>(a.v_pages), static_cast<float*>(a.workspace), tickets_of(a),
+                static_cast<Q*>(a.y)});
 }
 
 template <class T, int kDim>
@@ -79,37 +84,52 @@ void attend_pages(tensor::Stream& stream, const PagedAttentionArgs& a) {
 
 template <class Q, class T>
 void by_width(tensor::Stream& stream, const PagedAttentionArgs& a) {
-  if (a.sequences > 0) {
-    if (a.dim <= 64) {
-      attend_pages<Q, T, 64>(stream, a);
-    } else if (a.dim <= 128) {
-      attend_pages<Q, T, 128>(stream, a);
-    } else {
-      attend_pages<Q, T, 256>(stream, a);
-    }
+  if (a.dim <= 64) {
+    attend_pages<Q, T, 64>(stream, a);
+  } else if (a.dim <= 128) {
+    attend_pages<Q, T, 128>(stream, a);
+  } else {
+    attend_pages<Q, T, 256>(stream, a);
   }
-  launch(stream, "join_paged", {blocks_for(cuda_stream(stream), a.rows * a.heads, 32), 128},
-         JoinPaged<Q>{view_of(a), static_cast<const float*>(a.workspace), static_cast<Q*>(a.y)});
 }
 
 }  // namespace
 
+int32_t* tickets_of(const PagedAttentionArgs& a) {
+  return reinterpret_cast<int32_t*>(static_cast<std::byte*>(a.workspace) + state_bytes(a));
+}
+
+/// Whatever the number of vectors that a block takes.
+int64_t ticket_count(const PagedAttentionArgs& a) { return a.sequences * kFewRows * a.heads; }
+
 int64_t paged_attention_workspace_bytes(const PagedAttentionArgs& a) {
-  const int64_t states = a.sequences * kFewRows * a.heads * parts_of(a);
-  return states * (a.dim + 2) * static_cast<int64_t>(sizeof(float));
+  return state_bytes(a) + ticket_count(a) * static_cast<int64_t>(sizeof(int32_t));
+}
+
+void require_paged(const PagedAttentionArgs& a) {
+  base::check(a.dim > 0 && a.dim <= kMostPagedDim && a.heads % a.kv_heads == 0, "paged attention of ",
+              a.heads, " heads of ", a.dim, " channels over ", a.kv_heads);
+  base::check(a.type == a.page_type || a.type == tensor::DType::f32, "paged attention of ",
+              tensor::name_of(a.type), " over pages of ", tensor::name_of(a.page_type));
+}
+
+void attend_prepared(tensor::Stream& stream, const PagedAttentionArgs& a) {
+  if (a.sequences == 0) return;
+  if (a.type == a.page_type)
+    return by_float(a.type, [&](auto zero) { by_width<decltype(zero), decltype(zero)>(stream, a); });
+  a.page_type == tensor::DType::bf16 ? by_width<float, BFloat16>(stream, a)
+                                     : by_width<float, Half>(stream, a);
 }
 
 void paged_attention(tensor::Stream& stream, const PagedAttentionArgs& a) {
-  base::check(a.dim > 0 && a.dim <= kMostPagedDim && a.heads % a.kv_heads == 0, "paged attention of ",
-              a.heads, " heads of ", a.dim, " channels over ", a.kv_heads);
+  require_paged(a);
   if (a.rows == 0) return;
-  if (a.type == a.page_type) {
-    return by_float(a.type, [&](auto zero) { by_width<decltype(zero), decltype(zero)>(stream, a); });
-  }
-  base::check(a.type == tensor::DType::f32, "paged attention of ", tensor::name_of(a.type), " over pages of ",
-              tensor::name_of(a.page_type));
-  a.page_type == tensor::DType::bf16 ? by_width<float, BFloat16>(stream, a)
-                                     : by_width<float, Half>(stream, a);
+  by_float(a.type, [&](auto zero) {
+    using Q = decltype(zero);
+    launch(stream, "prepare_paged", {blocks_for(cuda_stream(stream), a.rows, 8), 128},
+           PreparePaged<Q>{view_of(a), tickets_of(a), ticket_count(a), static_cast<Q*>(a.y)});
+  });
+  attend_prepared(stream, a);
 }
 
 void kv_append(tensor::Stream& stream, const KvAppendArgs& a) {

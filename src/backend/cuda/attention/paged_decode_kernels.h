@@ -5,58 +5,51 @@
 #include <cmath>
 #include <cstdint>
 
-#include "backend/cuda/attention/paged_attention.h"
-#include "backend/cuda/attention/paged_view.h"
+#include "backend/cuda/attention/paged_state.h"
+#include "backend/cuda/device/step.h"
 
 namespace trireme::cuda {
 
-/// What a run of tokens says of one query vector: largest score, sum of exponentials, sum of weighted values.
-template <int kEach>
-struct PagedState {
-  float top = -INFINITY, sum = 0;
-  float y[kEach] = {};
-
-  /// Takes in another state, whose scores come later.
-  TRIREME_DEVICE void join(float other_top, float other_sum, const float* other_y) {
-    if (other_top == -INFINITY) return;
-    const float most = other_top > top ? other_top : top;
-    const float own = expf(top - most), others = expf(other_top - most);
-    sum = sum * own + other_sum * others;
-    for (int i = 0; i < kEach; ++i) y[i] = y[i] * own + other_y[i] * others;
-    top = most;
-  }
-};
-
-/// Partial results [sequences, kFewRows, heads, parts]: y [dim], then top and sum. A block takes a part of a
-/// sequence for up to kVectors of the query vectors (new tokens times heads of the group) of one key head;
-/// kLanes threads read a token, 16 bytes at a time.
+/// y of sequences of few new tokens. A block takes a part of a sequence for up to kVectors of the query
+/// vectors (new tokens times heads of the group) of one key head; kLanes threads read a token, 16 bytes at a
+/// time, kTurn tokens before they look at the first. A part's state [dim], top and sum goes to `partial`
+/// [few rows, heads, parts], and the last block of a sequence, key head and chunk of vectors to come to an
+/// end joins them, in the order of the parts. `tickets` [sequences, kv_heads, chunks] are zero before.
 template <class Q, class T, int kDim, int kVectors>
 struct PagedParts {
   static constexpr int kThreads = 128, kMostThreads = kThreads;
   static constexpr int kLanes = kDim / kPack<T> < kWarp ? kDim / kPack<T> : kWarp;  // of a token
   static constexpr int kEach = kDim / kLanes;                                       // channels of a thread
   static constexpr int kTeams = kThreads / kLanes;
+  static constexpr int kTurn = kEach > 8 ? 2 : 4;
+  static constexpr int64_t kStateFloats = kTeams * kVectors * (kDim + 2);
+  static constexpr int64_t kJoinFloats = 2 * kVectors * kMostParts;
   static constexpr int64_t kSharedBytes =
-      kTeams * kVectors * (kDim + 2) * static_cast<int64_t>(sizeof(float));
+      (kStateFloats > kJoinFloats ? kStateFloats : kJoinFloats) * static_cast<int64_t>(sizeof(float)) + 16;
   PagedView view;
   const Q* q;
   const T *k_pages, *v_pages;
   float* partial;
+  int32_t* tickets;
+  Q* y;
+
+  static TRIREME_HD int64_t chunks_of(const PagedView& view) {
+    return (kFewRows * view.group() + kVectors - 1) / kVectors;
+  }
 
   template <class Lane>
   TRIREME_DEVICE void operator()(const Lane& lane) const {
-    const int64_t chunks = (kFewRows * view.group() + kVectors - 1) / kVectors, parts = view.parts();
-    const int64_t all = view.sequences * view.kv_heads * chunks * parts;
-    for (int64_t i = lane.block(); i < all; i += lane.blocks()) {
-      const int64_t part = i % parts, chunk = i / parts % chunks, kv = i / parts / chunks % view.kv_heads;
-      run(lane, {i / parts / chunks / view.kv_heads, kv, chunk * kVectors, part});
+    const int64_t chunks = chunks_of(view), places = view.sequences * view.kv_heads * chunks;
+    // First parts come first: what short sequences do not have is at the end.
+    for (int64_t i = lane.block(); i < places * view.most_parts(); i += lane.blocks()) {
+      const int64_t part = i / places, place = i % places, chunk = place % chunks;
+      run(lane,
+          {place / chunks / view.kv_heads, place / chunks % view.kv_heads, chunk * kVectors, part, place});
     }
   }
 
  private:
-  struct Place {
-    int64_t sequence, kv, first, part;
-  };
+  using Place = PagedPlace;
   struct Tokens {
     int64_t at, end;
   };
@@ -70,52 +63,79 @@ struct PagedParts {
   template <class Lane>
   TRIREME_DEVICE void run(const Lane& lane, Place at) const {
     const int64_t fresh = view.fresh(at.sequence), left = fresh * view.group() - at.first;
-    const int64_t begin = at.part * kPagedPart;
+    const int64_t length = view.length(at.sequence), part = part_tokens(length), begin = at.part * part;
     // The whole block: nobody reads this part.
-    if (fresh == 0 || fresh > kFewRows || left <= 0 || begin >= view.length(at.sequence)) return;
+    if (fresh == 0 || fresh > kFewRows || left <= 0 || begin >= length) return;
     const int team = lane.thread() / kLanes, in_team = lane.thread() % kLanes;
     Vectors v;
     v.count = static_cast<int>(left < kVectors ? left : kVectors);
-    int64_t most = 0, least = view.length(at.sequence);
+    int64_t most = 0, least = length;
+    TRIREME_UNROLL
     for (int i = 0; i < kVectors; ++i) {
       const int64_t vector = at.first + (i < v.count ? i : 0), row = vector / view.group();
       v.seen[i] = static_cast<int32_t>(view.seen(at.sequence, row));
       most = v.seen[i] > most ? v.seen[i] : most;
       least = v.seen[i] < least ? v.seen[i] : least;
-      const int64_t head = at.kv * view.group() + vector % view.group();
-      const Q* from = q + ((view.starts[at.sequence] + row) * view.heads + head) * view.dim;
-      load_channels<kEach>(from, in_team * kEach, view.dim, v.query[i]);
+      load_channels<kEach>(q + at.row_of(view, static_cast<int>(vector - at.first)) * view.dim,
+                           in_team * kEach, view.dim, v.query[i]);
     }
-    const int64_t end = begin + kPagedPart < most ? begin + kPagedPart : most;
+    const int64_t end = begin + part < most ? begin + part : most;
     const int64_t left_behind = view.first_of(least), start = begin > left_behind ? begin : left_behind;
     PagedState<kEach> state[kVectors];
     // All teams take as many turns: shuffles need whole warps.
-    for (int64_t token = start + team; token - team < end; token += kTeams)
-      visit(lane, at, {token, end}, v, state);
+    for (int64_t turn = start; turn < end; turn += kTeams * kTurn)
+      visit(lane, at, {turn + team * kTurn, end}, v, state);
     join_teams(lane, at, v, state);
+    const int64_t parts = parts_of(length);
+    if (parts > 1 && is_last_part(lane, tickets + at.ticket, parts))
+      join_parts<kVectors>(lane, PagedJoin<Q>{view, at, v.count, parts, partial, y});
   }
 
+  /// kTurn tokens from `tokens.at` on: their scores, then all at once into the states.
   template <class Lane>
   TRIREME_DEVICE void visit(const Lane& lane, Place at, Tokens tokens, const Vectors& v,
                             PagedState<kEach> (&state)[kVectors]) const {
-    const auto [token, end] = tokens;
-    float key[kEach] = {}, value[kEach] = {};
-    const int64_t from = token < end ? view.place(at.sequence, at.kv, token) : -1;
-    if (from >= 0) {
-      const int channel = lane.thread() % kLanes * kEach;
-      load_channels<kEach>(k_pages + from, channel, view.dim, key);
-      load_channels<kEach>(v_pages + from, channel, view.dim, value);
+    float key[kTurn][kEach] = {}, value[kTurn][kEach] = {};
+    bool is_there[kTurn];
+    const int channel = lane.thread() % kLanes * kEach;
+    TRIREME_UNROLL
+    for (int t = 0; t < kTurn; ++t) {
+      const int64_t token = tokens.at + t;
+      const int64_t from = token < tokens.end ? view.place(at.sequence, at.kv, token) : -1;
+      is_there[t] = from >= 0;
+      if (from < 0) continue;
+      load_channels<kEach>(k_pages + from, channel, view.dim, key[t]);
+      load_channels<kEach>(v_pages + from, channel, view.dim, value[t]);
     }
+    TRIREME_UNROLL
     for (int i = 0; i < kVectors; ++i) {
-      float dot = 0;
-      for (int c = 0; c < kEach; ++c) dot += v.query[i][c] * key[c];
-      for (int mask = kLanes / 2; mask > 0; mask /= 2) dot += lane.shuffle_xor(dot, mask);
-      if (from >= 0 && token < v.seen[i] && token >= view.first_of(v.seen[i]))
-        state[i].join(view.capped(dot * view.scale), 1.0f, value);
+      float score[kTurn], top = state[i].top;
+      TRIREME_UNROLL
+      for (int t = 0; t < kTurn; ++t) {
+        float dot = 0;
+        for (int c = 0; c < kEach; ++c) dot += v.query[i][c] * key[t][c];
+        for (int mask = kLanes / 2; mask > 0; mask /= 2) dot += lane.shuffle_xor(dot, mask);
+        const int64_t token = tokens.at + t;
+        const bool is_seen = is_there[t] && token < v.seen[i] && token >= view.first_of(v.seen[i]);
+        score[t] = is_seen ? view.capped(dot * view.scale) : -INFINITY;
+        top = !(score[t] <= top) ? score[t] : top;  // NaN goes on
+      }
+      if (top == -INFINITY) continue;
+      const float own = expf(state[i].top - top);
+      state[i].top = top;
+      state[i].sum *= own;
+      for (int c = 0; c < kEach; ++c) state[i].y[c] *= own;
+      TRIREME_UNROLL
+      for (int t = 0; t < kTurn; ++t) {
+        const float weight = score[t] == -INFINITY ? 0.0f : expf(score[t] - top);
+        state[i].sum += weight;
+        for (int c = 0; c < kEach; ++c) state[i].y[c] += weight * value[t][c];
+      }
     }
   }
 
-  /// The teams' states in their order, through shared memory: for each vector [teams, kDim + 2].
+  /// The teams' states in their order, through shared memory: for each vector [teams, kDim + 2]. The state of
+  /// the part, or y if there is one part only.
   template <class Lane>
   TRIREME_DEVICE void join_teams(const Lane& lane, Place at, const Vectors& v,
                                  const PagedState<kEach> (&state)[kVectors]) const {
@@ -123,12 +143,14 @@ struct PagedParts {
     const int team = lane.thread() / kLanes, in_team = lane.thread() % kLanes;
     constexpr int kRow = kDim + 2;
     lane.sync();  // the part before may still be read
+    TRIREME_UNROLL
     for (int i = 0; i < kVectors; ++i) {
       float* row = shared + (i * kTeams + team) * kRow;
       for (int c = 0; c < kEach; ++c) row[in_team * kEach + c] = state[i].y[c];
       if (in_team == 0) row[kDim] = state[i].top, row[kDim + 1] = state[i].sum;
     }
     lane.sync();
+    const bool is_whole = parts_of(view.length(at.sequence)) == 1;
     for (int i = lane.thread(); i < v.count * kDim; i += kThreads) {
       const int vector = i / kDim, channel = i % kDim;
       if (channel >= view.dim) continue;
@@ -137,39 +159,14 @@ struct PagedParts {
         const float* row = shared + (vector * kTeams + t) * kRow;
         joined.join(row[kDim], row[kDim + 1], row + channel);
       }
-      const int64_t number = at.first + vector;
-      const int64_t head = at.kv * view.group() + number % view.group();
-      float* out = partial + view.state(at.sequence, number / view.group(), head, at.part);
+      if (is_whole) {
+        y[at.row_of(view, vector) * view.dim + channel] =
+            from_float<Q>(joined.sum != 0 ? joined.y[0] / joined.sum : 0.0f);
+        continue;
+      }
+      float* out = partial + at.state_of(view, vector, at.part);
       out[channel] = joined.y[0];
       if (channel == 0) out[view.dim] = joined.top, out[view.dim + 1] = joined.sum;
-    }
-  }
-};
-
-/// y of sequences of few new tokens from the parts in their order, and of rows of no sequence: zeros. A block
-/// a row and head.
-template <class Q>
-struct JoinPaged {
-  PagedView view;
-  const float* partial;
-  Q* y;
-
-  template <class Lane>
-  TRIREME_DEVICE void operator()(const Lane& lane) const {
-    for (int64_t i = lane.block(); i < view.rows * view.heads; i += lane.blocks()) {
-      const int64_t row = i / view.heads, head = i % view.heads, s = view.sequence_of(row);
-      const bool is_there = s < view.sequences;
-      if (is_there && view.fresh(s) > kFewRows) continue;
-      const int64_t own = is_there ? row - view.starts[s] : 0;
-      const int64_t used = is_there ? (view.seen(s, own) + kPagedPart - 1) / kPagedPart : 0;
-      for (int64_t c = lane.thread(); c < view.dim; c += lane.threads()) {
-        PagedState<1> joined;
-        for (int64_t part = 0; part < used; ++part) {
-          const float* from = partial + view.state(s, own, head, part);
-          joined.join(from[view.dim], from[view.dim + 1], from + c);
-        }
-        y[i * view.dim + c] = from_float<Q>(joined.sum > 0 ? joined.y[0] / joined.sum : 0.0f);
-      }
     }
   }
 };

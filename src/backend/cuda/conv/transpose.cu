@@ -14,9 +14,10 @@ void run_transpose(On on, const void* x, void* y, const int64_t (&e)[3]) {
   constexpr int64_t kTile = Transpose<T>::kTile;
   const int64_t tiles = e[0] * ((e[1] + kTile - 1) / kTile) * ((e[2] + kTile - 1) / kTile);
   if (tiles == 0) return;
+  const TurnedTile<T> turned{is_whole_packs<T>(x, {e[2]}), is_whole_packs<T>(y, {e[1]})};
   launch(on.stream, "transpose",
-         {blocks_for(cuda_stream(on.stream), tiles, 16), Transpose<T>::kThreads, Transpose<T>::kSharedBytes},
-         Transpose<T>{static_cast<const T*>(x), static_cast<T*>(y), e[0], e[1], e[2]});
+         {blocks_for(cuda_stream(on.stream), tiles, 16), turned.kThreads, turned.kSharedBytes},
+         Transpose<T>{static_cast<const T*>(x), static_cast<T*>(y), e[0], e[1], e[2], turned});
 }
 
 }  // namespace

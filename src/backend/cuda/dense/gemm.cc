@@ -139,6 +139,7 @@ GemmOptions gemm_options_from_environment() {
   return {.tf32 = is_set("TRIREME_CUDA_TF32", "1"),
           .library_sums = !is_set("TRIREME_CUDA_SUMS", "0"),
           .measure = !is_set("TRIREME_CUDA_TUNE", "0"),
+          .fixed_order = is_set("TRIREME_CUDA_DETERMINISTIC", "1"),
           .cache_file = cache_file()};
 }
 

@@ -59,7 +59,9 @@ struct GemmOptions {
   bool tf32 = false;         ///< TRIREME_CUDA_TF32=1: products of f32 with 10-bit mantissas
   bool library_sums = true;  ///< TRIREME_CUDA_SUMS=0: sums beside products by kernels of ours behind them
   bool measure = true;       ///< TRIREME_CUDA_TUNE=0: the library's first proposal instead of the fastest
-  std::string cache_file;    ///< of measured choices; empty: none is kept
+  /// TRIREME_CUDA_DETERMINISTIC=1: one algorithm for any number of rows, which never splits a sum
+  bool fixed_order = false;
+  std::string cache_file;  ///< of measured choices; empty: none is kept
 };
 GemmOptions gemm_options_from_environment();
 

@@ -20,6 +20,8 @@ namespace trireme::cuda {
 CublasLt::CublasLt(int ordinal) {
   library_.find(matmul, "cublasLtMatmul");
   library_.find(heuristic, "cublasLtMatmulAlgoGetHeuristic");
+  library_.find(check, "cublasLtMatmulAlgoCheck");
+  library_.find(get_config, "cublasLtMatmulAlgoConfigGetAttribute");
   library_.find(init_desc, "cublasLtMatmulDescInit_internal");
   library_.find(set_desc, "cublasLtMatmulDescSetAttribute");
   library_.find(init_layout, "cublasLtMatrixLayoutInit_internal");
@@ -94,13 +96,13 @@ class Timer {
   Timer& operator=(const Timer&) = delete;
 
   /// The median of a few runs in milliseconds, after one that is not counted.
-  float median_ms(const GemmTrial& trial, const cublasLtMatmulAlgo_t& algo) {
+  float median_ms(const GemmTrial::Launch& launch, const cublasLtMatmulAlgo_t& algo) {
     constexpr int kRuns = 5;
     float ms[kRuns];
-    trial.launch(queue_, algo);
+    launch(queue_, algo);
     for (float& one : ms) {
       check_cuda(cudaEventRecord(begin_, queue_), "measuring a product");
-      trial.launch(queue_, algo);
+      launch(queue_, algo);
       check_cuda(cudaEventRecord(end_, queue_), "measuring a product");
       check_cuda(cudaEventSynchronize(end_), "measuring a product");
       check_cuda(cudaEventElapsedTime(&one, begin_, end_), "measuring a product");
@@ -114,20 +116,35 @@ class Timer {
   cudaEvent_t begin_ = nullptr, end_ = nullptr;
 };
 
-/// The fastest; the first where none can be launched.
+/// Milliseconds of each algorithm on one of the trial's products; infinite where it does not launch.
+std::vector<float> times_of(Timer& timer, const GemmTrial& trial, const GemmTrial::Launch& launch) {
+  std::vector<float> ms;
+  for (const cublasLtMatmulAlgo_t& algo : trial.algos) {
+    try {
+      ms.push_back(timer.median_ms(launch, algo));
+    } catch (const base::Error&) {
+      cudaGetLastError();  // this algorithm does not launch
+      ms.push_back(std::numeric_limits<float>::infinity());
+    }
+  }
+  return ms;
+}
+
+/// The best over all products of the trial; the first where none can be launched.
 GemmChoice measure(const GemmTrial& trial) {
   Timer timer;
   // Memory is filled on the default stream.
   check_cuda(cudaStreamSynchronize(nullptr), "measuring a product");
+  std::vector<float> scores(trial.algos.size(), 0.0f);
+  for (const GemmTrial::Launch& launch : trial.launches) {
+    const std::vector<float> ms = times_of(timer, trial, launch);
+    const float least = *std::min_element(ms.begin(), ms.end());
+    for (size_t i = 0; i < ms.size(); ++i) scores[i] += ms[i] / least;
+  }
   GemmChoice best{trial.algos.at(0)};
-  float best_ms = std::numeric_limits<float>::infinity();
-  for (const cublasLtMatmulAlgo_t& algo : trial.algos) {
-    try {
-      const float ms = timer.median_ms(trial, algo);
-      if (ms < best_ms) best_ms = ms, best.algo = algo;
-    } catch (const base::Error&) {
-      cudaGetLastError();  // this algorithm does not launch
-    }
+  float best_score = std::numeric_limits<float>::infinity();
+  for (size_t i = 0; i < scores.size(); ++i) {
+    if (scores[i] < best_score) best_score = scores[i], best.algo = trial.algos[i];  // not where NaN
   }
   return best;
 }

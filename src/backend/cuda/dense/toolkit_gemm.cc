@@ -3,11 +3,13 @@
 #include <cublasLt.h>
 #include <cuda_runtime.h>
 
-#include <numeric>
+#include <algorithm>
+#include <cstring>
 #include <optional>
 
 #include "backend/cuda/device/cuda_check.h"
 #include "backend/cuda/device/cuda_device.h"
+#include "backend/cuda/dense/gemm_choice.h"
 #include "backend/cuda/dense/gemm_product.h"
 #include "backend/cuda/dense/toolkit_gemm.cuh"
 #include "base/error.h"
@@ -88,6 +90,9 @@ std::optional<cublasLtEpilogue_t> epilogue_of(const GemmShape& s) {
   if (f.residual && !residual_fits) return std::nullopt;
   if ((f.bias || f.act.kind != Activation::none) && !is_one) return std::nullopt;
   if (f.is_gradient) {
+    // The library takes tanh by the hardware's approximation, off by up to 2^-11: less than a rounding to 16
+    // bits, but a hundred roundings of f32.
+    if (tensor::bits_of(s.out) > 16) return std::nullopt;
     return f.act.kind == Activation::gelu_tanh && !f.bias && !f.residual && !f.writes_aux
                ? std::optional(CUBLASLT_EPILOGUE_DGELU)
                : std::nullopt;
@@ -171,11 +176,17 @@ const void* at_element(const void* base, int64_t element, DType type) {
   return static_cast<const std::byte*>(base) + tensor::bytes_of(type, element);
 }
 
+using Algorithm = cublasLtMatmulAlgo_t;
+
 class LtProduct final : public GemmPlan {
  public:
   LtProduct(std::shared_ptr<const CublasLt> lt, const GemmShape& shape, cublasLtEpilogue_t epilogue,
-            bool tf32)
-      : lt_(std::move(lt)), shape_(shape), epilogue_(epilogue), problem_(*lt_, shape, epilogue, tf32) {}
+            const GemmOptions& options)
+      : lt_(std::move(lt)),
+        shape_(shape),
+        epilogue_(epilogue),
+        options_(options),
+        problem_(*lt_, shape, epilogue, options.tf32) {}
 
   int64_t workspace_bytes() const override { return bytes_for(shape_); }
 
@@ -183,45 +194,50 @@ class LtProduct final : public GemmPlan {
     launch(queue_of(stream), p, aligned(workspace), choice_.algo);
   }
 
-  /// False if the library has no algorithm.
-  bool choose(const GemmPlace& place, const GemmOptions& options);
+  /// False if the library has no algorithm. Throws unsupported if the one for products by this weight does
+  /// not run as many rows.
+  bool choose(const GemmPlace& place);
 
  private:
-  std::vector<cublasLtMatmulHeuristicResult_t> proposals(int most) const;
-  void launch(cudaStream_t queue, const GemmPointers& p, void* workspace,
-              const cublasLtMatmulAlgo_t& algo) const;
+  using Products = std::vector<std::shared_ptr<const LtProduct>>;
+
+  Products measured() const;
+  std::vector<Algorithm> candidates(const Products& products) const;
+  std::vector<Algorithm> proposals(int most) const;
+  bool runs(const Algorithm& algo) const;
+  bool splits_sums(const Algorithm& algo) const;
+  void launch(cudaStream_t queue, const GemmPointers& p, void* workspace, const Algorithm& algo) const;
   void point(cublasLtMatmulDescOpaque_t& desc, const GemmPointers& p) const;
-  GemmTrial trial_of(const GemmPlace& place, const std::vector<cublasLtMatmulHeuristicResult_t>& found) const;
+  GemmTrial::Launch trial_launch(const GemmPlace& place) const;
   /// The alignment that all matrices have, at most 16.
-  uint32_t alignment() const;
+  uint32_t alignment() const { return static_cast<uint32_t>(choice_alignment(shape_, options_)); }
 
   std::shared_ptr<const CublasLt> lt_;
   GemmShape shape_;
   cublasLtEpilogue_t epilogue_;
+  GemmOptions options_;
   LtProblem problem_;
   GemmChoice choice_;
   std::shared_ptr<const GemmChoices> choices_;  // the cache keeps what somebody holds
 };
 
-uint32_t LtProduct::alignment() const {
-  const GemmShape& s = shape_;
-  int64_t common = 16;
-  auto take = [&](int64_t elements, DType type) {
-    common = std::gcd(common, tensor::bytes_of(type, elements));
-  };
-  for (int64_t stride : {s.outer_a, s.inner_a}) take(stride, s.in);
-  for (int64_t stride : {s.outer_b, s.inner_b}) take(stride, s.in_b);
-  for (int64_t stride : {s.outer_c, s.inner_c}) take(stride, s.out);
-  return static_cast<uint32_t>(common);
+/// The library's functions ask for layouts that they may write.
+cublasLtMatrixLayoutOpaque_t* layout(const cublasLtMatrixLayoutOpaque_t& l) {
+  return const_cast<cublasLtMatrixLayoutOpaque_t*>(&l);
 }
 
-std::vector<cublasLtMatmulHeuristicResult_t> LtProduct::proposals(int most) const {
+std::vector<Algorithm> LtProduct::proposals(int most) const {
   cublasLtMatmulPreferenceOpaque_t preference{};
   lt_->require(lt_->init_preference(&preference, sizeof(preference)), "asking for algorithms");
   auto set = [&](cublasLtMatmulPreferenceAttributes_t what, auto value) {
     lt_->require(lt_->set_preference(&preference, what, &value, sizeof(value)), "asking for algorithms");
   };
   set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<uint64_t>(kWorkspaceBytes));
+  // Parts of a sum that several blocks make are added in f32 (f64, i32), not in the result's 16 bits, which
+  // the other schemes may do; in a fixed order there are no parts.
+  set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+      static_cast<uint32_t>(options_.fixed_order ? CUBLASLT_REDUCTION_SCHEME_NONE
+                                                 : CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
   for (auto what : {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
                     CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
     set(what, alignment());
@@ -236,9 +252,6 @@ std::vector<cublasLtMatmulHeuristicResult_t> LtProduct::proposals(int most) cons
                .sums = const_cast<void*>(some),
                .scale_a = static_cast<const float*>(some),
                .scale_b = static_cast<const float*>(some)});
-  auto layout = [](const cublasLtMatrixLayoutOpaque_t& l) {
-    return const_cast<cublasLtMatrixLayoutOpaque_t*>(&l);
-  };
   const cublasStatus_t status =
       lt_->heuristic(lt_->handle(), &desc, layout(problem_.a), layout(problem_.b), layout(problem_.c),
                      layout(problem_.c), &preference, most, found.data(), &count);
@@ -247,9 +260,30 @@ std::vector<cublasLtMatmulHeuristicResult_t> LtProduct::proposals(int most) cons
   } else {
     lt_->require(status, "asking for algorithms");
   }
-  found.resize(static_cast<size_t>(count));
-  std::erase_if(found, [](const auto& r) { return r.state != CUBLAS_STATUS_SUCCESS; });
-  return found;
+  std::vector<Algorithm> algos;
+  for (int i = 0; i < count; ++i) {
+    const cublasLtMatmulHeuristicResult_t& r = found[static_cast<size_t>(i)];
+    if (r.state == CUBLAS_STATUS_SUCCESS) algos.push_back(r.algo);
+  }
+  return algos;
+}
+
+/// Whether the library takes the algorithm for this product, which it did not propose it for.
+bool LtProduct::runs(const Algorithm& algo) const {
+  cublasLtMatmulHeuristicResult_t result{};
+  cublasLtMatmulDescOpaque_t desc = problem_.desc;
+  const cublasStatus_t status = lt_->check(lt_->handle(), &desc, layout(problem_.a), layout(problem_.b),
+                                           layout(problem_.c), layout(problem_.c), &algo, &result);
+  return status == CUBLAS_STATUS_SUCCESS && result.state == CUBLAS_STATUS_SUCCESS &&
+         result.workspaceSize <= static_cast<size_t>(kWorkspaceBytes);
+}
+
+bool LtProduct::splits_sums(const Algorithm& algo) const {
+  int32_t parts = 1;
+  size_t written = 0;
+  const cublasStatus_t status =
+      lt_->get_config(&algo, CUBLASLT_ALGO_CONFIG_SPLITK_NUM, &parts, sizeof(parts), &written);
+  return status != CUBLAS_STATUS_SUCCESS || parts > 1;
 }
 
 /// Operands of the finish, which are the description's.
@@ -265,7 +299,7 @@ void LtProduct::point(cublasLtMatmulDescOpaque_t& desc, const GemmPointers& p) c
 }
 
 void LtProduct::launch(cudaStream_t queue, const GemmPointers& p, void* workspace,
-                       const cublasLtMatmulAlgo_t& algo) const {
+                       const Algorithm& algo) const {
   const GemmShape& s = shape_;
   cublasLtMatmulDescOpaque_t desc = problem_.desc;
   GemmPointers at = p;
@@ -273,9 +307,6 @@ void LtProduct::launch(cudaStream_t queue, const GemmPointers& p, void* workspac
   if (p.sums == nullptr) at.sums = static_cast<std::byte*>(workspace) + kWorkspaceBytes;
   point(desc, at);
   const void* residual = s.finish.residual ? p.residual : p.out;
-  auto layout = [](const cublasLtMatrixLayoutOpaque_t& l) {
-    return const_cast<cublasLtMatrixLayoutOpaque_t*>(&l);
-  };
   for (int64_t i = 0; i < s.outer; ++i) {
     const cublasStatus_t status =
         lt_->matmul(lt_->handle(), &desc, &problem_.alpha, at_element(p.b, i * s.outer_b, s.in_b),
@@ -287,25 +318,13 @@ void LtProduct::launch(cudaStream_t queue, const GemmPointers& p, void* workspac
   }
 }
 
-/// What names a product in the file of measured choices.
-std::string key_of(const GemmShape& s, cublasLtEpilogue_t epilogue, bool tf32) {
-  const char* types = tf32 ? " tf32" : "";
-  return base::concat(s.m, "x", s.n, "x", s.k, s.transpose_a ? " t" : " n", s.transpose_b ? "t" : "n", " ",
-                      s.lda, ",", s.ldb, ",", s.ldc, " ", s.inner, ":", s.inner_a, ",", s.inner_b, ",",
-                      s.inner_c, " ", name_of(s.in), ",", name_of(s.in_b), ",", name_of(s.out), types, " e",
-                      static_cast<int>(epilogue), s.finish.residual ? " r" : "",
-                      s.scales == Scales::none     ? ""
-                      : s.scales == Scales::single ? " s1"
-                                                   : " sv");
-}
-
 /// Elements from the first to behind the last of one operand.
 int64_t extent(int64_t rows, int64_t leading, int64_t outer_reach, int64_t inner_reach) {
   return rows * leading + outer_reach + inner_reach;
 }
 
-GemmTrial LtProduct::trial_of(const GemmPlace& place,
-                              const std::vector<cublasLtMatmulHeuristicResult_t>& found) const {
+/// Launches this product on memory made for it, which lives as long as what is returned.
+GemmTrial::Launch LtProduct::trial_launch(const GemmPlace& place) const {
   const GemmShape& s = shape_;
   auto room = [&](int64_t elements, DType type) {
     const int64_t bytes = tensor::bytes_of(type, elements);
@@ -330,31 +349,61 @@ GemmTrial LtProduct::trial_of(const GemmPlace& place,
                        .sums = small.get(),
                        .scale_a = static_cast<const float*>(small.get()),
                        .scale_b = static_cast<const float*>(small.get())};
-  std::vector<cublasLtMatmulAlgo_t> algos;
-  for (const auto& f : found) algos.push_back(f.algo);
-  // The buffers live as long as the trial.
-  return {algos,
-          [this, p, workspace, a, b, c, aux, small](cudaStream_t queue, const cublasLtMatmulAlgo_t& algo) {
-            launch(queue, p, workspace.get(), algo);
-          }};
+  return [this, p, workspace, a, b, c, aux, small](cudaStream_t queue, const Algorithm& algo) {
+    launch(queue, p, workspace.get(), algo);
+  };
 }
 
-bool LtProduct::choose(const GemmPlace& place, const GemmOptions& options) {
+LtProduct::Products LtProduct::measured() const {
+  Products products;
+  for (const GemmShape& shape : choice_shapes(shape_, options_))
+    products.push_back(std::make_shared<const LtProduct>(lt_, shape, epilogue_, options_));
+  return products;
+}
+
+/// What the library proposes for these products; in a fixed order, what runs all of them without splitting a
+/// sum.
+std::vector<Algorithm> LtProduct::candidates(const Products& products) const {
   constexpr int kProposals = 8;
-  const std::vector<cublasLtMatmulHeuristicResult_t> found = proposals(kProposals);
-  if (found.empty()) return false;
-  choice_.algo = found[0].algo;
-  if (!options.measure || found.size() == 1 || place.shared == nullptr) return true;
-  choices_ = place.shared->get<GemmChoices>(
-      base::concat("gemm choices ", options.cache_file, " ", lt_->device_key()),
-      [&] { return std::make_shared<const GemmChoices>(options.cache_file, lt_->device_key()); });
-  try {
-    choice_ = choices_->get(base::concat(key_of(shape_, epilogue_, options.tf32), " a", alignment()),
-                            [&] { return trial_of(place, found); });
-  } catch (const base::Error& e) {
-    // Without memory for a trial the first proposal stands.
-    if (e.code() != base::ErrorCode::exhausted) throw;
+  if (!options_.fixed_order) return products[0]->proposals(kProposals);
+  std::vector<Algorithm> all;
+  for (const auto& product : products) {
+    for (const Algorithm& algo : product->proposals(kProposals)) {
+      const auto is_same = [&](const Algorithm& a) { return std::memcmp(&a, &algo, sizeof(algo)) == 0; };
+      const auto takes = [&](const auto& other) { return other->runs(algo); };
+      const bool is_new = std::none_of(all.begin(), all.end(), is_same);
+      if (is_new && !splits_sums(algo) && std::all_of(products.begin(), products.end(), takes))
+        all.push_back(algo);
+    }
   }
+  return all;
+}
+
+bool LtProduct::choose(const GemmPlace& place) {
+  const Products products = measured();
+  const std::vector<Algorithm> found = candidates(products);
+  if (found.empty()) return false;
+  choice_.algo = found[0];
+  if (options_.measure && found.size() > 1 && place.shared != nullptr) {
+    const std::string& file = options_.cache_file;
+    choices_ = place.shared->get<GemmChoices>(
+        base::concat("gemm choices ", file, " ", lt_->device_key()),
+        [&] { return std::make_shared<const GemmChoices>(file, lt_->device_key()); });
+    try {
+      const std::string finish = base::concat("e", static_cast<int>(epilogue_));
+      choice_ = choices_->get(choice_key(shape_, options_, finish), [&] {
+        GemmTrial trial{.algos = found};
+        for (const auto& product : products) trial.launches.push_back(product->trial_launch(place));
+        return trial;
+      });
+    } catch (const base::Error& e) {
+      // Without memory for a trial the first proposal stands.
+      if (e.code() != base::ErrorCode::exhausted) throw;
+    }
+  }
+  if (options_.fixed_order && !runs(choice_.algo))
+    base::fail_unsupported("the algorithm for products with [", shape_.k, ", ", shape_.n, "] does not run ",
+                           shape_.m, " rows: TRIREME_CUDA_DETERMINISTIC=0 takes one for each number of rows");
   return true;
 }
 
@@ -384,8 +433,8 @@ std::unique_ptr<GemmPlan> make_product(const GemmPlace& place, const GemmShape& 
   const auto lt = shared.get<CublasLt>(base::concat("cublasLt ", place.device->ordinal()), [&] {
     return std::make_shared<const CublasLt>(place.device->ordinal());
   });
-  auto product = std::make_unique<LtProduct>(lt, shape, *epilogue, options.tf32);
-  return product->choose(place, options) ? std::move(product) : nullptr;
+  auto product = std::make_unique<LtProduct>(lt, shape, *epilogue, options);
+  return product->choose(place) ? std::move(product) : nullptr;
 }
 
 }  // namespace trireme::cuda

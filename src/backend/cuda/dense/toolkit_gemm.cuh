@@ -31,6 +31,8 @@ class CublasLt {
 
   decltype(&cublasLtMatmul) matmul = nullptr;
   decltype(&cublasLtMatmulAlgoGetHeuristic) heuristic = nullptr;
+  decltype(&cublasLtMatmulAlgoCheck) check = nullptr;
+  decltype(&cublasLtMatmulAlgoConfigGetAttribute) get_config = nullptr;
   decltype(&cublasLtMatmulDescInit_internal) init_desc = nullptr;
   decltype(&cublasLtMatmulDescSetAttribute) set_desc = nullptr;
   decltype(&cublasLtMatrixLayoutInit_internal) init_layout = nullptr;
@@ -53,10 +55,12 @@ struct GemmChoice {
   cublasLtMatmulAlgo_t algo{};
 };
 
-/// Algorithms to measure, and how to launch one on memory made for it.
+/// Algorithms to measure, and how to launch one on memory made for it: on each of some products, all of which
+/// an algorithm has to run.
 struct GemmTrial {
+  using Launch = std::function<void(cudaStream_t, const cublasLtMatmulAlgo_t&)>;
   std::vector<cublasLtMatmulAlgo_t> algos;
-  std::function<void(cudaStream_t, const cublasLtMatmulAlgo_t&)> launch;
+  std::vector<Launch> launches;
 };
 
 /// Choices by product, in memory and in a file of JSON lines that processes share: the first to write a
@@ -65,8 +69,8 @@ class GemmChoices {
  public:
   GemmChoices(std::string file, std::string device_key);
 
-  /// The choice for `key`, measured now if there is none. A launch that fails is no choice. Throws what
-  /// `make_trial` throws.
+  /// The choice for `key`, measured now if there is none: of what launches, the algorithm whose times on the
+  /// trial's products are the least, each as a part of the best time there. Throws what `make_trial` throws.
   GemmChoice get(const std::string& key, const std::function<GemmTrial()>& make_trial) const;
 
  private:

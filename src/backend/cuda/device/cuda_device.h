@@ -82,6 +82,9 @@ class CudaStream : public tensor::Stream {
   /// Runs `work` on the host in stream order; it may touch the device's memory and may wait for other
   /// streams' calls. Throws unsupported on GPUs, whose host functions may not wait for each other.
   virtual void call(std::function<void()> work);
+  /// Kernels and library products that were launched so far, those of recordings when they were written down.
+  /// Counted on the stand-in, for tests of what a step costs; 0 on GPUs.
+  virtual int64_t launches() const { return 0; }
 
  protected:
   CUstream_st* queue_ = nullptr;

@@ -57,10 +57,12 @@ EmulatedStream::~EmulatedStream() {
 HostGrid& EmulatedStream::grid() { return queue_of_work_->grid(); }
 
 void EmulatedStream::reach() {
+  ++launches_;
   if (!std::exchange(is_open_, true)) memory_->reach();
 }
 
 void EmulatedStream::hold(EmulatedWork work) {
+  ++launches_;
   EmulatedItem item{.own = std::move(work)};
   if (capture_ != nullptr) return capture_->entries.push_back({this, std::move(item)}), void();
   queue_of_work_->push(std::move(item));
@@ -69,6 +71,7 @@ void EmulatedStream::hold(EmulatedWork work) {
 void EmulatedStream::replay(const EmulatedWork& work) {
   if (!is_direct_) return queue_of_work_->push({.work = &work});
   reach();
+  --launches_;  // counted when it was written down
   work(grid());
 }
 
@@ -88,11 +91,14 @@ bool EmulatedStream::is_done() {
 }
 
 void EmulatedStream::copy(void* to, const void* from, int64_t bytes) {
-  if (bytes > 0) launch([to, from, bytes](HostGrid&) { std::memcpy(to, from, static_cast<size_t>(bytes)); });
+  if (bytes <= 0) return;
+  launch([to, from, bytes](HostGrid&) { std::memcpy(to, from, static_cast<size_t>(bytes)); });
+  --launches_;  // neither a copy nor a call is a kernel
 }
 
 void EmulatedStream::call(std::function<void()> work) {
   launch([work = std::move(work)](HostGrid&) { work(); });
+  --launches_;
 }
 
 void EmulatedStream::begin_recording() {

@@ -60,6 +60,7 @@ class EmulatedStream final : public CudaStream {
   bool is_done() override;
   bool has_calls() const override { return true; }
   void call(std::function<void()> work) override;
+  int64_t launches() const override { return launches_; }
 
  private:
   friend class EmulatedRecording;
@@ -75,6 +76,7 @@ class EmulatedStream final : public CudaStream {
   std::shared_ptr<EmulatedQueue> queue_of_work_;
   std::shared_ptr<EmulatedCapture> capture_;  ///< null outside of recordings
   bool is_direct_ = true, is_open_ = false;
+  int64_t launches_ = 0;
 };
 
 }  // namespace trireme::cuda

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "backend/cuda/device/host_grid.h"
+#include "backend/cuda/device/scalar.h"
 
 namespace trireme::cuda {
 namespace {
@@ -93,6 +94,34 @@ TEST(HostBlock, BytesPastTheSharedMemoryAreSeen) {
     lane.shared<uint8_t>()[lane.thread() + 1] = 0;
   });
   EXPECT_NE(error.find("past its 32 bytes"), std::string::npos) << error;
+}
+
+/// Reads 16 bytes from `at` as kernels do.
+struct ReadPack {
+  const std::byte* at;
+  template <class Lane>
+  void operator()(const Lane&) const {
+    float out[4];
+    load_pack(reinterpret_cast<const float*>(at), 4, out);
+  }
+};
+
+TEST(HostBlock, AccessesThatAGpuRefusesAreNamed) {
+  if (!reports_misaligned_access()) GTEST_SKIP() << "the sanitizer of this build stops at the access";
+  alignas(16) std::byte memory[64] = {};
+  HostGrid grid;
+  for (const int shift : {0, 4, 8, 16}) {
+    std::string error;
+    try {
+      grid.run({.blocks = 1, .threads = 32}, ReadPack{memory + shift});
+    } catch (const base::Error& e) {
+      error = e.message();
+    }
+    const bool is_named =
+        error.find("misaligned address") != std::string::npos &&
+        error.find(std::to_string(shift) + " bytes past a multiple of 16") != std::string::npos;
+    EXPECT_EQ(is_named, shift % 16 != 0) << shift << ": " << error;
+  }
 }
 
 struct Apart {

@@ -7,8 +7,10 @@
 #include <cstring>
 #include <exception>
 #include <memory>
+#include <string>
 #include <vector>
 
+#include "backend/cuda/device/host_alignment.h"
 #include "backend/cuda/device/host_block.h"
 #include "backend/cuda/device/lane.h"
 #include "base/error.h"
@@ -27,6 +29,9 @@ struct HostLane {
   int64_t block() const { return block_index; }
   int64_t blocks() const { return grid_blocks; }
   void sync() const { in->sync(thread_index); }
+  int32_t arrive(int32_t* counter) const {
+    return std::atomic_ref<int32_t>(*counter).fetch_add(1, std::memory_order_acq_rel);
+  }
   template <class T>
   T shuffle_xor(T value, int mask) const {
     static_assert(sizeof(T) <= sizeof(uint64_t));
@@ -58,7 +63,8 @@ class HostGrid {
       : pool_(pool), blocks_(pool == nullptr ? 1 : static_cast<size_t>(pool->size())) {}
 
   /// kernel(lane) for every thread of the launch. Throws internal for a barrier that some threads do not
-  /// reach, for bytes written past the shared memory, and for a block that does not fill its warps.
+  /// reach, for bytes written past the shared memory, for an access at an address that its type does not
+  /// allow, and for a block that does not fill its warps.
   template <class Kernel>
   void run(const Launch& launch, const Kernel& kernel) {
     base::check(launch.threads > 0 && launch.threads % kWarp == 0, "a block of ", launch.threads,
@@ -104,11 +110,14 @@ class HostGrid {
     }
     void run(HostBlock& block, int64_t index) const {
       const Block at{*this, block, index};
+      take_misaligned_access();  // what the host did before is its own business
       if constexpr (is_independent<Kernel>()) {
         block.run_apart(launch.threads, &thread, &at);
       } else {
         block.run(launch.threads, launch.shared_bytes, &thread, &at);
       }
+      const std::string misaligned = take_misaligned_access();
+      base::check(misaligned.empty(), misaligned);
     }
   };
 

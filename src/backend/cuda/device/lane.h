@@ -33,6 +33,15 @@ struct GpuLane {
   TRIREME_DEVICE int64_t blocks() const { return gridDim.x; }
   /// Waits for all threads of the block; their shared memory is then seen by all.
   TRIREME_DEVICE void sync() const { __syncthreads(); }
+  /// Adds one to a counter in device memory that other blocks count too, and returns what it was. What this
+  /// block wrote before a sync() ahead of the call is then seen by blocks that count later; what they wrote
+  /// by this one. Called by one thread; the others follow behind a sync().
+  TRIREME_DEVICE int32_t arrive(int32_t* counter) const {
+    __threadfence();
+    const int32_t before = atomicAdd(counter, 1);
+    __threadfence();
+    return before;
+  }
   /// The value of the lane whose number in the warp differs in the bits of `mask`. All lanes take part.
   template <class T>
   TRIREME_DEVICE T shuffle_xor(T value, int mask) const {

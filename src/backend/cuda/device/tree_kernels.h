@@ -1,7 +1,9 @@
 // Kernel that reduces pieces of many ranks element by element, in the tree over the rank that comm defines.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <type_traits>
 
 #include "backend/cuda/device/scalar.h"
@@ -42,14 +44,35 @@ struct TreeMax {
   }
 };
 
+/// Element i of an array that begins at any byte, or, if `kAligned`, where its elements may lie.
+template <class T, bool kAligned>
+TRIREME_DEVICE T load_at(const std::byte* array, int64_t i) {
+  if constexpr (kAligned) {
+    return reinterpret_cast<const T*>(array)[i];
+  } else {
+    T value;
+    std::memcpy(static_cast<void*>(&value), array + i * static_cast<int64_t>(sizeof(T)), sizeof(T));
+    return value;
+  }
+}
+template <class T, bool kAligned>
+TRIREME_DEVICE void store_at(std::byte* array, int64_t i, T value) {
+  if constexpr (kAligned) {
+    reinterpret_cast<T*>(array)[i] = value;
+  } else {
+    std::memcpy(array + i * static_cast<int64_t>(sizeof(T)), static_cast<const void*>(&value), sizeof(T));
+  }
+}
+
 /// out[i] = tree over ranks of piece r's element i; this rank's piece lies apart. 16-bit types in f32,
-/// rounded once. (ranks + 1) sizeof(T) bytes an element.
-template <class T, class Combine>
+/// rounded once. (ranks + 1) sizeof(T) bytes an element. A caller's buffer may begin at any byte: then
+/// without kAligned, byte by byte.
+template <class T, class Combine, bool kAligned = true>
 struct TreeReduce {
   using A = std::conditional_t<sizeof(T) == 2, float, T>;
-  const T* pieces;  // [ranks, stride]
-  const T* own;     // [n]
-  T* out;           // [n]; may be own
+  const std::byte* pieces;  // [ranks, stride] of T
+  const std::byte* own;     // [n] of T
+  std::byte* out;           // [n] of T; may be own
   int64_t stride, n;
   int rank, ranks;
 
@@ -57,8 +80,11 @@ struct TreeReduce {
   TRIREME_DEVICE void operator()(const Lane& lane) const {
     const int64_t step = lane.blocks() * lane.threads();
     for (int64_t i = lane.block() * lane.threads() + lane.thread(); i < n; i += step) {
-      const auto load = [&](int r) { return static_cast<A>(r == rank ? own[i] : pieces[r * stride + i]); };
-      out[i] = static_cast<T>(tree_of<A>(ranks, load, Combine{}));
+      const auto load = [&](int r) {
+        return static_cast<A>(r == rank ? load_at<T, kAligned>(own, i)
+                                        : load_at<T, kAligned>(pieces, r * stride + i));
+      };
+      store_at<T, kAligned>(out, i, static_cast<T>(tree_of<A>(ranks, load, Combine{})));
     }
   }
 };

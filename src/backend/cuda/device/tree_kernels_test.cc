@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "backend/cuda/device/host_grid.h"
+#include "backend/cuda/device/tree_reduce.h"
+#include "tests/run_on_device.h"
 
 namespace trireme::cuda {
 namespace {
@@ -33,6 +35,8 @@ A tree(int low, int n, int64_t i, bool maximum) {
   return maximum ? std::max(a, b) : a + b;
 }
 
+const std::byte* bytes_of(const void* at) { return static_cast<const std::byte*>(at); }
+
 template <class T, class Combine>
 void check(int ranks) {
   using A = typename TreeReduce<T, Combine>::A;
@@ -46,7 +50,8 @@ void check(int ranks) {
     }
   }
   run_on_host({.blocks = 2, .threads = 32},
-              TreeReduce<T, Combine>{pieces.data(), own.data(), own.data(), kStride, kN, me, ranks});
+              TreeReduce<T, Combine>{bytes_of(pieces.data()), bytes_of(own.data()),
+                                     reinterpret_cast<std::byte*>(own.data()), kStride, kN, me, ranks});
   for (int64_t i = 0; i < kN; ++i) {
     const T want = T(tree<T, A>(0, ranks, i, std::is_same_v<Combine, TreeMax>));
     ASSERT_EQ(std::memcmp(&want, &own[static_cast<size_t>(i)], sizeof(T)), 0)
@@ -66,6 +71,52 @@ TEST(TreeKernels, BitsOfTheTreeForEveryCount) {
     check<BFloat16, TreeMax>(ranks);
   }
   check<float, TreeSum>(255);
+}
+
+/// A slice of a buffer that begins `shift` bytes past an aligned address, as collectives are given.
+template <class T>
+void check_shifted(tensor::Device& device, size_t shift) {
+  constexpr size_t kN = 77;
+  constexpr int kRanks = 3, kMe = 1;
+  base::ThreadPool pool(1);
+  const auto stream = device.open_stream(pool);
+  tests::DeviceBuffers buffers(device, *stream);
+  std::vector<T> pieces(kRanks * kN);
+  std::vector<std::byte> own(kN * sizeof(T) + shift);
+  for (int r = 0; r < kRanks; ++r) {
+    for (size_t i = 0; i < kN; ++i) {
+      const T value = element<T>(r, static_cast<int64_t>(i));
+      pieces[static_cast<size_t>(r) * kN + i] = value;
+      if (r == kMe) std::memcpy(own.data() + shift + i * sizeof(T), &value, sizeof(T));
+    }
+  }
+  const auto size = [](size_t n) { return static_cast<int64_t>(n); };
+  const void* all = buffers.add(size(pieces.size() * sizeof(T)), pieces.data());
+  auto* slice = static_cast<std::byte*>(buffers.add(size(own.size()), own.data())) + shift;
+  tree_reduce(
+      {*stream, tensor::dtype_of<T>()},
+      {.pieces = all, .own = slice, .out = slice, .stride = kN, .n = kN, .rank = kMe, .ranks = kRanks});
+  std::vector<T> got(kN);
+  stream->download(got.data(), slice, size(kN * sizeof(T)));
+  stream->synchronize();
+  for (size_t i = 0; i < kN; ++i) {
+    using A = std::conditional_t<sizeof(T) == 2, float, T>;
+    const T want = T(tree<T, A>(0, kRanks, size(i), false));
+    ASSERT_EQ(std::memcmp(&want, &got[i], sizeof(T)), 0) << "shift " << shift << ", element " << i;
+  }
+  buffers.expect_guards("tree_reduce");
+}
+
+TEST(TreeKernels, SlicesOfABufferBeginAtAnyByte) {
+  const auto device = tests::device_or_skip();
+  for (const size_t shift : {0u, 1u, 4u, 6u}) {
+    if (device == nullptr) break;
+    check_shifted<float>(*device, shift);
+    check_shifted<double>(*device, shift);
+    check_shifted<int64_t>(*device, shift);
+    check_shifted<tensor::Half>(*device, shift);
+    check_shifted<tensor::BFloat16>(*device, shift);
+  }
 }
 
 TEST(TreeKernels, MaximumKeepsNaN) {

@@ -10,17 +10,25 @@ namespace {
 
 constexpr int kThreads = 256;
 
-template <class T, class Combine>
+template <class T, class Combine, bool kAligned>
 void run(On on, const TreeArgs& a) {
   const auto& stream = static_cast<const CudaStream&>(on.stream);
   launch(on.stream, "tree_reduce", {blocks_for(stream, (a.n + kThreads - 1) / kThreads), kThreads},
-         TreeReduce<T, Combine>{static_cast<const T*>(a.pieces), static_cast<const T*>(a.own),
-                                static_cast<T*>(a.out), a.stride, a.n, a.rank, a.ranks});
+         TreeReduce<T, Combine, kAligned>{static_cast<const std::byte*>(a.pieces),
+                                          static_cast<const std::byte*>(a.own),
+                                          static_cast<std::byte*>(a.out), a.stride, a.n, a.rank, a.ranks});
+}
+
+template <class T, bool kAligned>
+void run_combined(On on, const TreeArgs& a) {
+  a.maximum ? run<T, TreeMax, kAligned>(on, a) : run<T, TreeSum, kAligned>(on, a);
 }
 
 template <class T>
 void run_typed(On on, const TreeArgs& a) {
-  a.maximum ? run<T, TreeMax>(on, a) : run<T, TreeSum>(on, a);
+  const auto address = [](const void* p) { return reinterpret_cast<uintptr_t>(p); };
+  const bool is_aligned = (address(a.pieces) | address(a.own) | address(a.out)) % sizeof(T) == 0;
+  is_aligned ? run_combined<T, true>(on, a) : run_combined<T, false>(on, a);
 }
 
 }  // namespace

@@ -5,7 +5,8 @@
 
 namespace trireme::cuda {
 
-/// See tree_kernels.h. `on.dtype` f32, f64, i64, f16 or bf16.
+/// See tree_kernels.h. `on.dtype` f32, f64, i64, f16 or bf16. Buffers may begin at any byte, as those of a
+/// collective may.
 struct TreeArgs {
   const void* pieces = nullptr;  ///< [ranks, stride] elements
   const void* own = nullptr;     ///< [n], of rank `rank`, whose place in pieces is not read

@@ -110,10 +110,16 @@ void run_tiles(tensor::Stream& stream, const StridedCopy& c, const T* x, T* y) {
     others.push_back(d);
     tiles *= c.extent[d];
   }
+  TurnedTile<T> turned{is_whole_packs<T>(x, {c.extent[fast], c.x_steps[slow]}),
+                       is_whole_packs<T>(y, {c.extent[slow], c.y_steps[fast]})};
+  for (size_t k = 0; k < others.size(); ++k) {
+    turned.x_packed = turned.x_packed && c.x_steps[others[k]] % kPack<T> == 0;
+    turned.y_packed = turned.y_packed && c.y_steps[others[k]] % kPack<T> == 0;
+  }
   launch(stream, "copy_tiles",
-         {blocks_for(cuda_stream(stream), tiles, 32), CopyTiles<T>::kThreads, CopyTiles<T>::kSharedBytes},
+         {blocks_for(cuda_stream(stream), tiles, 32), turned.kThreads, turned.kSharedBytes},
          CopyTiles<T>{x, y, walk_of(c, others, tiles), tiles, Divider(down, tiles), Divider(across, tiles),
-                      c.extent[slow], c.extent[fast], c.x_steps[slow], c.y_steps[fast]});
+                      c.extent[slow], c.extent[fast], c.x_steps[slow], c.y_steps[fast], turned});
 }
 
 }  // namespace

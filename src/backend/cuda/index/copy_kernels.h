@@ -5,7 +5,7 @@
 
 #include "backend/cuda/index/copy.h"
 #include "backend/cuda/device/divide.h"
-#include "backend/cuda/device/scalar.h"
+#include "backend/cuda/device/turned_tile.h"
 
 namespace trireme::cuda {
 
@@ -50,12 +50,10 @@ struct CopyAlong {
   }
 };
 
-/// x's fast dimension is another than y's: tiles of 32 x 32 pass through shared memory, so that both sides go
-/// in whole lines. Rows are one element longer, so that a column falls into different banks.
+/// x's fast dimension is another than y's. 2 sizeof(T) bytes an element.
 template <class T>
 struct CopyTiles {
-  static constexpr int kTile = 32, kThreads = 256;
-  static constexpr int64_t kSharedBytes = kTile * (kTile + 1) * static_cast<int64_t>(sizeof(T));
+  static constexpr int kTile = TurnedTile<T>::kTile;
   const T* x;
   T* y;
   CopyWalk walk;                     // the other dimensions
@@ -63,25 +61,16 @@ struct CopyTiles {
   Divider down, across;              // tiles along x's slow and fast dimension
   int64_t slow, fast;                // extents
   int64_t x_slow_step, y_fast_step;  // of the slow dimension in x, of the fast one in y; 1 the other way
+  TurnedTile<T> turned;
 
   template <class Lane>
   TRIREME_DEVICE void operator()(const Lane& lane) const {
-    T* tile = lane.template shared<T>();
-    const int tx = lane.thread() % kTile, ty = lane.thread() / kTile;
     for (int64_t t = lane.block(); t < tiles; t += lane.blocks()) {
       int64_t rest = t, from = 0, to = 0;
       const int64_t f0 = across.step(rest) * kTile, s0 = down.step(rest) * kTile;
       walk.go(rest, from, to);
-      for (int i = ty; i < kTile; i += kThreads / kTile) {
-        if (s0 + i < slow && f0 + tx < fast)
-          tile[i * (kTile + 1) + tx] = x[from + (s0 + i) * x_slow_step + f0 + tx];
-      }
-      lane.sync();
-      for (int i = ty; i < kTile; i += kThreads / kTile) {
-        if (f0 + i < fast && s0 + tx < slow)
-          y[to + (f0 + i) * y_fast_step + s0 + tx] = tile[tx * (kTile + 1) + i];
-      }
-      lane.sync();
+      turned.move(lane, {x + from + s0 * x_slow_step + f0, y + to + f0 * y_fast_step + s0, x_slow_step,
+                         y_fast_step, slow - s0, fast - f0});
     }
   }
 };

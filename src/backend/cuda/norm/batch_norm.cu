@@ -1,6 +1,8 @@
 // Launchers of batch norm.
 #include "backend/cuda/norm/batch_norm_grad_kernels.h"
 #include "backend/cuda/norm/batch_norm_kernels.h"
+#include "backend/cuda/norm/batch_norm_row_grad_kernels.h"
+#include "backend/cuda/norm/batch_norm_row_kernels.h"
 #include "backend/cuda/norm/norm_types.h"
 #include "backend/cuda/reduce/column_launch.h"
 
@@ -34,7 +36,18 @@ ChannelExtents extents_of(const Args& a) {
 }
 
 Launch join_launch(tensor::Stream& stream, int64_t channels, int64_t shared_bytes) {
-  return {blocks_for(cuda_stream(stream), (channels + kWarp - 1) / kWarp), 256, shared_bytes};
+  return {blocks_for(cuda_stream(stream), (channels + kWarp - 1) / kWarp), JoinMoments::kThreads,
+          shared_bytes};
+}
+
+/// Channels last in whole packs.
+template <class T, class Args>
+bool has_rows(const Args& a) {
+  return a.inner == 1 && a.channels % kPack<T> == 0;
+}
+
+Launch rows_launch(tensor::Stream& stream, const ChannelRows& walk) {
+  return {walk.blocks(blocks_for(cuda_stream(stream), INT64_MAX, 8)), ChannelRows::kThreads};
 }
 
 }  // namespace
@@ -79,10 +92,18 @@ void batch_norm_train(tensor::Stream& stream, const BatchNormArgs& a) {
     }
     launch(stream, "batch_norm_join", join_launch(stream, a.channels, JoinMoments::kSharedBytes),
            JoinMoments{parts, mean, inv_std, variance, a.channels, p.counts, a.epsilon});
-    launch(stream, "batch_norm_apply", elements_launch<T>(stream, a),
-           BatchNormApply<T, S>{x, static_cast<const T*>(a.residual), static_cast<const S*>(a.scale),
-                                static_cast<const S*>(a.bias), mean, inv_std, static_cast<T*>(a.y),
-                                extents_of(a), a.relu});
+    const BatchNormApply<T, S> apply{x,
+                                     static_cast<const T*>(a.residual),
+                                     static_cast<const S*>(a.scale),
+                                     static_cast<const S*>(a.bias),
+                                     mean,
+                                     inv_std,
+                                     static_cast<T*>(a.y),
+                                     extents_of(a),
+                                     a.relu};
+    if (!has_rows<T>(a)) return launch(stream, "batch_norm_apply", elements_launch<T>(stream, a), apply);
+    const ChannelRows walk = ChannelRows::of(a.outer, a.channels, kPack<T>);
+    launch(stream, "batch_norm_apply", rows_launch(stream, walk), BatchNormRows<T, S>{apply, walk});
   });
 }
 
@@ -103,9 +124,12 @@ void batch_norm_grad(tensor::Stream& stream, const BatchNormGradArgs& a) {
     auto* parts = static_cast<float*>(a.workspace);
     const Pieces p = pieces_of(a.outer, a.channels, a.inner, kPack<T>);
     float* totals = parts + 2 * p.counts.pieces * a.channels;
-    if (a.inner == 1) {
+    const BatchNormGradSums<T, S> sums{in, parts, p.grid};
+    if (has_rows<T>(a)) {
       launch(stream, "batch_norm_grad_sums", column_launch<T>(stream, p.grid),
-             BatchNormGradSums<T, S>{in, parts, p.grid});
+             BatchNormGradRowSums<T, S>{sums});
+    } else if (a.inner == 1) {
+      launch(stream, "batch_norm_grad_sums", column_launch<T>(stream, p.grid), sums);
     } else {
       launch(stream, "batch_norm_grad_sums", planes_launch(stream, a.outer * a.channels),
              BatchNormPlaneSums<T, S>{in, parts, extents_of(a)});
@@ -113,9 +137,11 @@ void batch_norm_grad(tensor::Stream& stream, const BatchNormGradArgs& a) {
     launch(stream, "batch_norm_grad_join", join_launch(stream, a.channels, JoinGradSums<S>::kSharedBytes),
            JoinGradSums<S>{parts, totals, static_cast<S*>(a.dscale), static_cast<S*>(a.dbias), a.channels,
                            p.counts.pieces});
-    launch(stream, "batch_norm_grad_apply", elements_launch<T>(stream, a),
-           BatchNormGradApply<T, S>{in, totals, static_cast<T*>(a.dx), static_cast<T*>(a.dresidual),
-                                    extents_of(a)});
+    const BatchNormGradApply<T, S> apply{in, totals, static_cast<T*>(a.dx), static_cast<T*>(a.dresidual),
+                                         extents_of(a)};
+    if (!has_rows<T>(a)) return launch(stream, "batch_norm_grad_apply", elements_launch<T>(stream, a), apply);
+    const ChannelRows walk = ChannelRows::of(a.outer, a.channels, kPack<T>);
+    launch(stream, "batch_norm_grad_apply", rows_launch(stream, walk), BatchNormGradRows<T, S>{apply, walk});
   });
 }
 

@@ -87,7 +87,7 @@ struct BatchNormPlaneSums {
 /// Adds pieces of two sums in f64, as JoinMoments goes: dbias and dscale, and both in f32 for the last pass.
 template <class S>
 struct JoinGradSums {
-  static constexpr int kThreads = 256;
+  static constexpr int kThreads = 512;
   static constexpr int64_t kSharedBytes = 2 * kThreads * static_cast<int64_t>(sizeof(double));
   const float* parts;  // [2, pieces, channels]
   float* totals;       // [2, channels]

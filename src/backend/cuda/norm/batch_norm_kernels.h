@@ -44,14 +44,21 @@ struct ChannelMoments {
 
   template <class Lane>
   TRIREME_DEVICE void operator()(const Lane& lane) const {
-    column_pieces<T, 2>(
+    struct Centre {
+      float of[kPack<T>];
+    };
+    column_pieces_of<T, 2>(
         lane, grid,
-        [&](int64_t row, int64_t column, int64_t piece, float(&sum)[2][kPack<T>]) {
-          float v[kPack<T>], centre[kPack<T>];
+        [&](int64_t column, int64_t piece) {
+          Centre centre;
+          load_columns(x, grid, piece * grid.piece_rows, column, centre.of);
+          return centre;
+        },
+        [&](const Centre& centre, int64_t row, int64_t column, float(&sum)[2][kPack<T>]) {
+          float v[kPack<T>];
           load_columns(x, grid, row, column, v);
-          load_columns(x, grid, piece * grid.piece_rows, column, centre);
           for (int i = 0; i < kPack<T>; ++i) {
-            const float d = v[i] - centre[i];
+            const float d = v[i] - centre.of[i];
             sum[0][i] += d;
             sum[1][i] += d * d;
           }
@@ -102,10 +109,10 @@ struct PieceCounts {
   }
 };
 
-/// Joins pieces of moments in f64: a warp takes every 8th piece of 32 channels, then the warps in their order
-/// (Chan, Golub & LeVeque 1979).
+/// Joins pieces of moments in f64: a warp takes every 16th piece of 32 channels, then the warps in their
+/// order (Chan, Golub & LeVeque 1979).
 struct JoinMoments {
-  static constexpr int kThreads = 256;
+  static constexpr int kThreads = 512;
   static constexpr int64_t kSharedBytes = 3 * kThreads * static_cast<int64_t>(sizeof(double));
   const float* parts;  // [2, pieces, channels]
   float *mean, *inv_std, *variance;

@@ -46,6 +46,7 @@ void cross_entropy(On on, const CrossEntropyArgs& a, const EntropyResults& resul
                                  .correct = rows.correct,
                                  .rows = a.rows,
                                  .n = a.n,
+                                 .stride = a.n + a.padded,
                                  .fault = a.targets.fault,
                                  .step = a.targets.step});
     });
@@ -67,6 +68,7 @@ void cross_entropy_grad(On on, const CrossEntropyGradArgs& g) {
                                    .dlogits = static_cast<T*>(g.dlogits),
                                    .rows = a.rows,
                                    .n = a.n,
+                                   .stride = a.n + a.padded,
                                    .first = g.first,
                                    .fault = a.targets.fault,
                                    .step = a.targets.step});
@@ -85,6 +87,7 @@ void entropy_part(On on, const EntropyPartArgs& p) {
                            .sums = p.sums,
                            .rows = a.rows,
                            .n = a.n,
+                           .stride = a.n + a.padded,
                            .parts = p.parts,
                            .part_length = p.part_length,
                            .first = p.first,

@@ -20,10 +20,10 @@ struct EntropyResults {
 };
 
 struct CrossEntropyArgs {
-  const void* logits = nullptr;  ///< [rows, n]
+  const void* logits = nullptr;  ///< [rows, n + padded]
   TargetArgs targets;
   float smoothing = 0, z_loss = 0;
-  int64_t rows = 0, n = 0;
+  int64_t rows = 0, n = 0, padded = 0;  ///< scores of classes in a row, and behind them
   void* workspace = nullptr;
 };
 int64_t cross_entropy_workspace_bytes(int64_t rows);

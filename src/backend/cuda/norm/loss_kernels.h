@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdint>
 
+#include "backend/cuda/norm/score_sums.h"
 #include "backend/cuda/reduce/rows.h"
 
 namespace trireme::cuda {
@@ -25,50 +26,6 @@ struct ClassTargets {
   }
 };
 
-/// What one pass over scores finds: the largest, the sum of exponentials relative to it, the first class that
-/// has it, the sum.
-struct ScoreSums {
-  float top = -INFINITY, exps = 0, total = 0;
-  int64_t first = 0;  // of the largest; the count of scores where there is none
-};
-
-struct SmallerIndex {
-  TRIREME_DEVICE int64_t operator()(int64_t a, int64_t b) const { return a < b ? a : b; }
-};
-
-/// Scores that a thread takes at a time, whatever their type: 16-bit scores are summed in the order of f32.
-inline constexpr int kScoreStep = 4;
-
-/// Maximum and sum are rescaled as they go. `scratch` as block_reduce wants it.
-template <class T, class Lane>
-TRIREME_DEVICE ScoreSums score_sums(const Lane& lane, const T* x, int64_t n) {
-  float* scratch = lane.template shared<float>();
-  float most = -INFINITY, exps = 0, total = 0;
-  int64_t where = n;
-  const auto add = [&](float v, int64_t i) {
-    total += v;
-    if (v > most) {
-      exps = exps * expf(most - v) + 1.0f;
-      most = v;
-      where = i;
-    } else if (v != -INFINITY) {
-      exps += expf(v - most);  // NaN too
-    }
-  };
-  // Parts of rows may begin anywhere.
-  if (reinterpret_cast<uintptr_t>(x) % (kScoreStep * sizeof(T)) == 0) {
-    for_row_by<kScoreStep>(lane, x, n, add);
-  } else {
-    for (int64_t i = lane.thread(); i < n; i += lane.threads()) add(to_float(x[i]), i);
-  }
-  ScoreSums s;
-  s.top = block_reduce(lane, most, scratch, Larger{});
-  s.exps = block_reduce(lane, most == -INFINITY ? exps : exps * expf(most - s.top), scratch, Plus{});
-  s.total = block_reduce(lane, total, scratch, Plus{});
-  s.first = block_reduce(lane, most == s.top ? where : n, lane.template shared<int64_t>(), SmallerIndex{});
-  return s;
-}
-
 struct EntropyWeights {
   float smoothing = 0, z_loss = 0;
 };
@@ -82,15 +39,15 @@ struct CrossEntropyRows {
   EntropyWeights weights;
   float *loss, *log_sum_exp;
   uint8_t* correct;
-  int64_t rows, n;
+  int64_t rows, n, stride;  // of `stride` scores in a row n are of classes
   int64_t* fault;
   int64_t step;
 
   template <class Lane>
   TRIREME_DEVICE void operator()(const Lane& lane) const {
     for (int64_t row = lane.block(); row < rows; row += lane.blocks()) {
-      const T* x = logits + row * n;
-      const ScoreSums s = score_sums(lane, x, n);
+      const T* x = logits + row * stride;
+      const ScoreSums s = score_sums(lane, ScoreRow<T>{x, n, stride % kHeldStep == 0});
       if (lane.thread() != 0) continue;
       const int64_t t = targets.of(row);
       targets.check(t, fault, step);
@@ -138,7 +95,7 @@ struct CrossEntropySums {
 };
 
 /// dx = dloss ((1 + 2 z lse) exp(x - lse) - s/classes - (1 - s)[first + i == target]); 0 in rows that do not
-/// count. 2 sizeof(T) bytes a score.
+/// count, and behind the classes. 2 sizeof(T) bytes a score.
 template <class T>
 struct CrossEntropyGradRows {
   const T* logits;
@@ -146,7 +103,7 @@ struct CrossEntropyGradRows {
   EntropyWeights weights;
   const float *log_sum_exp, *dloss;  // dloss: one number
   T* dlogits;
-  int64_t rows, n, first;
+  int64_t rows, n, stride, first;
   int64_t* fault;
   int64_t step;
 
@@ -159,10 +116,38 @@ struct CrossEntropyGradRows {
       const bool counts = targets.counts(t);
       const float lse = log_sum_exp[row], share = 1 + 2 * weights.z_loss * lse;
       const float even = weights.smoothing / static_cast<float>(targets.classes);
-      map_row(lane, logits + row * n, dlogits + row * n, n, [&](float v, int64_t i) {
+      map_scores(lane, row * stride, [&](float v, int64_t i) {
         const float own = first + i == t ? 1 - weights.smoothing : 0.0f;
-        return counts ? d * (share * expf(v - lse) - even - own) : 0.0f;
+        return counts && i < n ? d * (share * expf(v - lse) - even - own) : 0.0f;
       });
+    }
+  }
+
+ private:
+  /// dlogits = f(logits, index) of the row at `begin`, kScoreSteps at a time.
+  template <class Lane, class F>
+  TRIREME_DEVICE void map_scores(const Lane& lane, int64_t begin, F f) const {
+    const T* from = logits + begin;
+    T* to = dlogits + begin;
+    if (stride % kHeldStep != 0) {
+      for (int64_t i = lane.thread(); i < stride; i += lane.threads())
+        to[i] = from_float<T>(f(to_float(from[i]), i));
+      return;
+    }
+    const int64_t wide = int64_t{lane.threads()} * kHeldStep;
+    for (int64_t at = int64_t{lane.thread()} * kHeldStep; at < stride; at += kScoreSteps * wide) {
+      float v[kScoreSteps][kHeldStep] = {};
+      TRIREME_UNROLL
+      for (int s = 0; s < kScoreSteps; ++s) {
+        if (at + s * wide < stride) load_held_step(from + at + s * wide, v[s]);
+      }
+      TRIREME_UNROLL
+      for (int s = 0; s < kScoreSteps; ++s) {
+        const int64_t i = at + s * wide;
+        TRIREME_UNROLL
+        for (int j = 0; j < kHeldStep; ++j) v[s][j] = f(v[s][j], i + j);
+        if (i < stride) store_held_step(v[s], to + i);
+      }
     }
   }
 };

@@ -13,7 +13,7 @@ struct EntropyParts {
   const T* logits;
   ClassTargets targets;
   float *peaks, *sums;
-  int64_t rows, n, parts, part_length, first;
+  int64_t rows, n, stride, parts, part_length, first;
   bool with_mean;
   int64_t* fault;
   int64_t step;
@@ -23,8 +23,9 @@ struct EntropyParts {
     for (int64_t at = lane.block(); at < rows * parts; at += lane.blocks()) {
       const int64_t row = at / parts, begin = at % parts * part_length < n ? at % parts * part_length : n;
       const int64_t end = begin + part_length < n ? begin + part_length : n;
-      const T* x = logits + row * n;
-      const ScoreSums s = score_sums(lane, x + begin, end - begin);
+      const T* x = logits + row * stride;
+      const bool is_whole = stride % kHeldStep == 0 && (parts == 1 || part_length % kHeldStep == 0);
+      const ScoreSums s = score_sums(lane, ScoreRow<T>{x + begin, end - begin, is_whole});
       if (lane.thread() != 0) continue;
       const int64_t t = targets.of(row), local = t - first;
       if (at % parts == 0) targets.check(t, fault, step);

@@ -2,6 +2,7 @@
 #include "backend/cuda/norm/reduce.h"
 
 #include "backend/cuda/device/launch.h"
+#include "backend/cuda/norm/reduce_column_kernels.h"
 #include "backend/cuda/norm/scan_kernels.h"
 #include "base/error.h"
 
@@ -98,7 +99,7 @@ void run(On on, const ReducePlan& p, const void* x, void* y, void* parts) {
   T* to = static_cast<T*>(y);
   auto* pieces = static_cast<Total<T>*>(parts);
   if (!p.by_columns) return run_rows<T, J>(on, p, from, to, pieces);
-  constexpr int kWide = sizeof(T) == 8 ? 2 : 4;
+  constexpr int kWide = kPack<T>;
   bool whole = p.columns % kWide == 0;
   for (const auto* steps : {&p.kept_steps, &p.gone_steps}) {
     for (int64_t s : *steps) whole = whole && (s == 1 || s % kWide == 0);

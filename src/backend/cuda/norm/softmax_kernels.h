@@ -1,10 +1,11 @@
-// Softmax: one block a row, which stays in registers or is read once more from the cache. All sums are in f32
-// in an order that the row's length and the block's size fix.
+// Softmax: one block a row, which stays in registers, or is read once more from the cache where it is wide.
+// All sums are in f32 in an order that the row's length and the block's size fix.
 #pragma once
 
 #include <cmath>
 #include <cstdint>
 
+#include "backend/cuda/reduce/held_rows.h"
 #include "backend/cuda/reduce/rows.h"
 
 namespace trireme::cuda {
@@ -42,6 +43,37 @@ struct Softmax {
   }
 };
 
+/// Softmax of rows in registers: 2 sizeof(T) bytes an element.
+template <class T>
+struct HeldSoftmax {
+  static constexpr int kSteps = kHeldOne.steps;
+  Softmax<T> of;
+
+  template <class Lane>
+  TRIREME_DEVICE void operator()(const Lane& lane) const {
+    HeldReduce<Lane> reduce(lane);
+    const int64_t n = of.n;
+    for (int64_t row = lane.block(); row < of.rows; row += lane.blocks()) {
+      float v[kSteps * kHeldStep] = {};
+      load_held<kSteps>(lane, of.x + row * n, n, v);
+      float most = -INFINITY, total = 0;
+      for_held<kSteps>(lane, n, [&](int slot) { most = v[slot] > most ? v[slot] : most; });
+      most = reduce.one(most, Larger{});
+      const float base = most == -INFINITY ? 0.0f : most;
+      for_held<kSteps>(lane, n, [&](int slot) {
+        v[slot] -= base;
+        const float power = expf(v[slot]);
+        total += power;
+        if (!of.log) v[slot] = power;
+      });
+      total = reduce.one(total, Plus{});
+      const float sum = logf(total), scale = total > 0 ? 1.0f / total : 0.0f;
+      for_held<kSteps>(lane, n, [&](int slot) { v[slot] = of.log ? v[slot] - sum : v[slot] * scale; });
+      store_held<kSteps>(lane, v, of.y + row * n, n);
+    }
+  }
+};
+
 /// dx = y (dy - sum dy y), or with y the logarithms dy - e^y sum dy, of each row. 3 sizeof(T) bytes an
 /// element.
 template <class T>
@@ -67,7 +99,32 @@ struct SoftmaxGrad {
   }
 };
 
-/// The four above along an axis whose elements are `inner` apart: a thread a line, neighbouring lines
+/// SoftmaxGrad of rows in registers: 3 sizeof(T) bytes an element.
+template <class T>
+struct HeldSoftmaxGrad {
+  static constexpr int kSteps = kHeldTwo.steps;
+  SoftmaxGrad<T> of;
+
+  template <class Lane>
+  TRIREME_DEVICE void operator()(const Lane& lane) const {
+    HeldReduce<Lane> reduce(lane);
+    const int64_t n = of.n;
+    for (int64_t row = lane.block(); row < of.rows; row += lane.blocks()) {
+      float d[kSteps * kHeldStep] = {}, y[kSteps * kHeldStep] = {};
+      load_held<kSteps>(lane, of.dy + row * n, n, d);
+      load_held<kSteps>(lane, of.y + row * n, n, y);
+      float total = 0;
+      for_held<kSteps>(lane, n, [&](int slot) { total += of.log ? d[slot] : d[slot] * y[slot]; });
+      total = reduce.one(total, Plus{});
+      for_held<kSteps>(lane, n, [&](int slot) {
+        d[slot] = of.log ? d[slot] - expf(y[slot]) * total : y[slot] * (d[slot] - total);
+      });
+      store_held<kSteps>(lane, d, of.dx + row * n, n);
+    }
+  }
+};
+
+/// The above along an axis whose elements are `inner` apart: a thread a line, neighbouring lines
 /// together.
 template <class T>
 struct SoftmaxLines {

@@ -19,6 +19,15 @@ void sample_tokens(On on, const SampleArgs& a) {
   });
 }
 
+void edit_logits(On on, const EditArgs& a) {
+  if (a.rows * a.n == 0) return;
+  by_float(on.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    launch(on.stream, "edit_logits", {blocks_for(cuda_stream(on.stream), a.rows, 4), 512, 0},
+           EditLogits<T>{a});
+  });
+}
+
 void count_tokens(tensor::Stream& stream, const TokenArgs& a, int32_t* seen, const int64_t* tokens) {
   if (a.count == 0) return;
   launch(stream, "count_tokens", {1, 128, 0}, CountTokens{a, seen, tokens});

@@ -19,6 +19,18 @@ struct SampleArgs {
 };
 void sample_tokens(On on, const SampleArgs& args);
 
+/// y [rows, n] of `on.dtype` from x [rows, n], allowed [rows, words], ids and biases [rows, most]: see
+/// edit_logits in ops/random.
+struct EditArgs {
+  const void* x = nullptr;
+  const int32_t* allowed = nullptr;
+  const int32_t* ids = nullptr;
+  const float* biases = nullptr;
+  void* y = nullptr;
+  int64_t rows = 0, n = 0, words = 0, most = 0;
+};
+void edit_logits(On on, const EditArgs& args);
+
 /// See count_tokens and take_tokens in ops/random. `fault`, `step`: as in ir::RunArgs.
 struct TokenArgs {
   const int32_t* at = nullptr;  ///< [count]: place of a row, or row of a token

@@ -20,6 +20,30 @@ struct DrawnWord {
   }
 };
 
+/// A block a row: what is struck out, then biases, whose ids differ within a row.
+template <class T>
+struct EditLogits {
+  EditArgs args;
+
+  template <class Lane>
+  TRIREME_DEVICE void operator()(const Lane& lane) const {
+    for (int64_t row = lane.block(); row < args.rows; row += lane.blocks()) {
+      const T* x = static_cast<const T*>(args.x) + row * args.n;
+      T* y = static_cast<T*>(args.y) + row * args.n;
+      const int32_t* allowed = args.allowed + row * args.words;
+      const T never = from_float<T>(-INFINITY);
+      for (int64_t i = lane.thread(); i < args.n; i += lane.threads())
+        y[i] = (static_cast<uint32_t>(allowed[i / 32]) >> (i % 32) & 1) != 0 ? x[i] : never;
+      lane.sync();
+      for (int64_t i = lane.thread(); i < args.most; i += lane.threads()) {
+        const int64_t id = args.ids[row * args.most + i];
+        if (id < 0 || id >= args.n) continue;
+        y[id] = from_float<T>(to_float(y[id]) + args.biases[row * args.most + i]);
+      }
+    }
+  }
+};
+
 /// One block: a row's token is seen once more at its place. No two rows have one place.
 struct CountTokens {
   TokenArgs args;

@@ -4,7 +4,14 @@
 
 #include <cstdint>
 
-#include "backend/cuda/device/scalar.h"
+#include "backend/cuda/device/step.h"
+
+/// Before a loop over rows: four of them are under way at a time.
+#ifdef __CUDACC__
+#define TRIREME_UNROLL_ROWS _Pragma("unroll 4")
+#else
+#define TRIREME_UNROLL_ROWS
+#endif
 
 namespace trireme::cuda {
 
@@ -44,10 +51,12 @@ TRIREME_DEVICE void load_columns(const T* x, const ColumnGrid& g, int64_t row, i
   for (int i = 0; i < kPack<T>; ++i) out[i] = column + i < g.n ? to_float(x[row * g.n + column + i]) : 0.0f;
 }
 
-/// For every piece and column: add(row, column, piece, sums) for its rows, sums [kSums][kPack], then
-/// store(piece, column, sums[kSums]).
-template <class T, int kSums, class Lane, class Add, class Store>
-TRIREME_DEVICE void column_pieces(const Lane& lane, const ColumnGrid& g, Add add, Store store) {
+/// For every piece and column: add(known(column, piece), row, column, sums) for its rows, sums
+/// [kSums][kPack], then store(piece, column, sums[kSums]). What is known of columns is asked for once a
+/// piece.
+template <class T, int kSums, class Lane, class Known, class Add, class Store>
+TRIREME_DEVICE void column_pieces_of(const Lane& lane, const ColumnGrid& g, Known known, Add add,
+                                     Store store) {
   float* shared = lane.template shared<float>();
   const int deep = ColumnGrid::kThreads / g.lanes, down = lane.thread() / g.lanes,
             in_row = lane.thread() % g.lanes;
@@ -56,7 +65,9 @@ TRIREME_DEVICE void column_pieces(const Lane& lane, const ColumnGrid& g, Add add
     const int64_t column = first + in_row * kPack<T>, last = g.last_row(piece);
     float sum[kSums][kPack<T>] = {};
     if (column < g.n) {
-      for (int64_t row = piece * g.piece_rows + down; row < last; row += deep) add(row, column, piece, sum);
+      const auto facts = known(column, piece);
+      TRIREME_UNROLL_ROWS
+      for (int64_t row = piece * g.piece_rows + down; row < last; row += deep) add(facts, row, column, sum);
     }
     const int columns = g.lanes * kPack<T>;
     float total[kSums] = {};
@@ -71,6 +82,17 @@ TRIREME_DEVICE void column_pieces(const Lane& lane, const ColumnGrid& g, Add add
     }
     if (lane.thread() < columns && first + lane.thread() < g.n) store(piece, first + lane.thread(), total);
   }
+}
+
+/// The same with add(row, column, piece, sums), where nothing is known.
+template <class T, int kSums, class Lane, class Add, class Store>
+TRIREME_DEVICE void column_pieces(const Lane& lane, const ColumnGrid& g, Add add, Store store) {
+  column_pieces_of<T, kSums>(
+      lane, g, [](int64_t, int64_t piece) { return piece; },
+      [&](int64_t piece, int64_t row, int64_t column, float(&sum)[kSums][kPack<T>]) {
+        add(row, column, piece, sum);
+      },
+      store);
 }
 
 /// out[i] = sum over pieces of in[piece, i], in their order, rounded once.

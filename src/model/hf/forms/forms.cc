@@ -77,6 +77,8 @@ const FormRow* find_form(const base::Json& config) {
 Form read_form(const FormRow& row, const base::Json& config) {
   ConfigReader in(config);
   Form form = row.read(in);
+  form.quantization = read_quantization(config);
+  in.ignore({"quantization_config", "compression_config"});
   in.finish();
   form.decoder.name = std::string(row.type);
   return form;

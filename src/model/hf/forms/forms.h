@@ -14,7 +14,8 @@ namespace trireme::model::hf {
 /// What config.json says of a decoder.
 struct Form {
   zoo::DecoderConfig decoder;
-  WeightMap weights;              ///< where the checkpoint has others than the network
+  WeightMap weights;  ///< where the checkpoint has others than the network
+  Quantization quantization = {};
   std::string prefix = "model.";  ///< what names may have in front in a checkpoint or lack
 };
 

@@ -1,0 +1,46 @@
+// Launchers of products of few rows.
+#include "backend/cuda/quant/row_products.h"
+
+#include "backend/cuda/quant/row_product_kernels.h"
+#include "backend/cuda/device/types.h"
+#include "base/error.h"
+
+namespace trireme::cuda {
+namespace {
+
+template <class T, int kBits, int kRows, bool kNorm>
+void run(On on, const RowProductArgs& a) {
+  using Kernel = RowProducts<T, kBits, kRows, kNorm>;
+  constexpr int kWarps = Kernel::kThreads / kWarp;
+  // Every block normalises the rows for itself: so few that each has some weights to read.
+  const int64_t work = (Kernel::pairs(a) + kWarps - 1) / kWarps;
+  const int64_t shared = kNorm ? kReduceScratchBytes + a.rows * a.k * static_cast<int64_t>(sizeof(T)) : 0;
+  launch(on.stream, "row_products",
+         {blocks_for(cuda_stream(on.stream), work, kNorm ? 2 : 4), Kernel::kThreads, shared}, Kernel{a});
+}
+
+template <class T, int kBits, bool kNorm>
+void by_rows(On on, const RowProductArgs& a) {
+  if (a.rows == 1) return run<T, kBits, 1, kNorm>(on, a);
+  a.rows <= 4 ? run<T, kBits, 4, kNorm>(on, a) : run<T, kBits, kMostProductRows, kNorm>(on, a);
+}
+
+template <class T, int kBits>
+void by_norm(On on, const RowProductArgs& a) {
+  a.norm_scale == nullptr ? by_rows<T, kBits, false>(on, a) : by_rows<T, kBits, true>(on, a);
+}
+
+}  // namespace
+
+void row_products(On on, const RowProductArgs& a) {
+  base::check(a.rows <= kMostProductRows && a.count >= 1 && a.count <= kMostRowProducts, "products of ",
+              a.rows, " rows by ", a.count, " weights");
+  if (a.rows == 0 || a.weights[0].n == 0) return;
+  by_float(on.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    if (a.bits == 0) return by_norm<T, 0>(on, a);
+    a.bits == 8 ? by_norm<T, 8>(on, a) : by_norm<T, 4>(on, a);
+  });
+}
+
+}  // namespace trireme::cuda

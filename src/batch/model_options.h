@@ -1,0 +1,48 @@
+// The options of a batch job that say which model runs, on what, and how.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/text/options.h"
+#include "data/image/picture_input.h"
+#include "passes/precision/precision.h"
+#include "passes/precision/weights.h"
+
+namespace trireme::batch {
+
+/// What a model is opened with, in the words of `trireme run` and `trireme generate`.
+struct ModelOptions {
+  std::string model;          ///< ONNX file, directory of a model, GGUF file, or "zoo:NAME"
+  std::string task = "auto";  ///< "auto", "run", "embed", "classify", "generate", "score"
+  /// "model_input=column"; inputs that are not named take the column of their own name.
+  std::vector<std::string> columns;
+  passes::Precision precision = passes::Precision::f32;  ///< of products
+  passes::WeightOptions weights = {};
+  std::string device = "cpu";  ///< cpu, cuda, cuda:N, emulated
+  int threads = 0;             ///< of an instance; 0: all processors over the instances
+  int instances = 1;           ///< copies of the model that run side by side
+  int front_threads = 0;       ///< that tokenize and decode; 0: chosen
+  int tp = 1;                  ///< tensor-parallel ranks of one instance
+  int64_t batch_rows = 0;      ///< rows of a batch at most; 0: chosen
+  int64_t window_rows = 0;     ///< rows among which like lengths batch together; 0: chosen
+  data::PixelValues image_values = data::PixelValues::off;  ///< what the bytes of pictures become
+  std::string labels;      ///< file with the names of a classifier's classes; empty: those that its model has
+  int64_t max_length = 0;  ///< tokens of a text at most, cut behind them; 0: what the model knows
+  std::string tokenizer;   ///< directory or file; empty: the model's own
+  std::string prompt;      ///< text around columns, "{column}" stands for one; empty: the column alone
+  bool chat = false;       ///< a prompt is what a user says: the chat template stands around it
+  std::string system;      ///< what the system says first, with `chat`
+  std::string chat_template;  ///< file in Jinja; empty: the tokenizer's
+  int64_t max_tokens = 128;   ///< of an answer
+  double temperature = 0;     ///< 0: the likeliest token
+  double top_p = 1;
+  int64_t top_k = 0;              ///< 0: all
+  int64_t seed = 0;               ///< draws of a row depend on it, and on the row's own content alone
+  std::vector<std::string> stop;  ///< texts that end an answer
+
+  void fields(base::OptionList& f);
+};
+
+}  // namespace trireme::batch

@@ -1,0 +1,337 @@
+// Columns and Arrow arrays, both ways.
+#if TRIREME_ARROW
+#include "data/rows/arrow/arrow_columns.h"
+
+#include <arrow/api.h>
+#include <arrow/array/concatenate.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/error.h"
+#include "data/readers/arrow_values.h"
+
+namespace trireme::data {
+
+using base::require;
+using tensor::DType;
+using tensor::Tensor;
+
+namespace {
+
+template <class T>
+T take_result(arrow::Result<T> result) {
+  check_arrow(result.status());
+  return std::move(result).ValueUnsafe();
+}
+
+struct Kept {
+  std::shared_ptr<arrow::Array> array;
+  std::shared_ptr<const void> keeper;
+};
+
+std::shared_ptr<arrow::DataType> scalar_type(DType dtype) {
+  switch (dtype) {
+    case DType::boolean: return arrow::boolean();
+    case DType::i8: return arrow::int8();
+    case DType::u8: return arrow::uint8();
+    case DType::i16: return arrow::int16();
+    case DType::u16: return arrow::uint16();
+    case DType::i32: return arrow::int32();
+    case DType::u32: return arrow::uint32();
+    case DType::i64: return arrow::int64();
+    case DType::u64: return arrow::uint64();
+    case DType::f16: return arrow::float16();
+    case DType::bf16:
+    case DType::f32: return arrow::float32();
+    case DType::f64: return arrow::float64();
+    default:
+      base::fail_unsupported("no column of Parquet or Arrow for element type ", tensor::name_of(dtype));
+  }
+}
+
+std::shared_ptr<arrow::Buffer> copy_of(const void* bytes, int64_t size) {
+  std::shared_ptr<arrow::Buffer> buffer = take_result(arrow::AllocateBuffer(size));
+  if (size > 0) std::memcpy(buffer->mutable_data(), bytes, static_cast<size_t>(size));
+  return buffer;
+}
+
+/// Elements one after another as a primitive array.
+class Elements {
+ public:
+  Elements(DType dtype, int64_t most) : dtype_(dtype) {
+    bytes_.reserve(static_cast<size_t>(tensor::bytes_of(dtype, most)));
+  }
+
+  void add(const Tensor& t) { add(t.raw(), t.elements()); }
+  void add(const std::byte* raw, int64_t count) {
+    const auto size = static_cast<size_t>(tensor::bytes_of(dtype_, count));
+    bytes_.append(reinterpret_cast<const char*>(raw), size);
+    count_ += count;
+  }
+
+  std::shared_ptr<arrow::ArrayData> finish() const {
+    std::shared_ptr<arrow::Buffer> values;
+    if (dtype_ == DType::boolean) {
+      std::string bits(static_cast<size_t>(count_ + 7) / 8, '\0');
+      for (size_t i = 0; i < bytes_.size(); ++i)
+        bits[i / 8] = static_cast<char>(bits[i / 8] | (bytes_[i] != 0 ? 1 : 0) << (i % 8));
+      values = copy_of(bits.data(), static_cast<int64_t>(bits.size()));
+    } else if (dtype_ == DType::bf16) {
+      std::vector<float> wide(static_cast<size_t>(count_));
+      for (size_t i = 0; i < wide.size(); ++i) {
+        uint16_t narrow = 0;
+        std::memcpy(&narrow, bytes_.data() + 2 * i, 2);
+        wide[i] = tensor::bf16_bits_to_f32(narrow);
+      }
+      values = copy_of(wide.data(), count_ * 4);
+    } else {
+      values = copy_of(bytes_.data(), static_cast<int64_t>(bytes_.size()));
+    }
+    return arrow::ArrayData::Make(scalar_type(dtype_), count_, {nullptr, std::move(values)}, 0);
+  }
+
+ private:
+  DType dtype_;
+  std::string bytes_;
+  int64_t count_ = 0;
+};
+
+/// One bit a row, set where there is a value; null: every row has one.
+std::shared_ptr<arrow::Buffer> validity_of(const Column& column, int64_t begin, int64_t count,
+                                           int64_t& nulls) {
+  nulls = 0;
+  std::string bits(static_cast<size_t>(count + 7) / 8, '\0');
+  for (int64_t i = 0; i < count; ++i) {
+    const bool missing = column.is_missing_at(begin + i);
+    nulls += missing ? 1 : 0;
+    const auto at = static_cast<size_t>(i);
+    if (!missing) bits[at / 8] = static_cast<char>(bits[at / 8] | 1 << (at % 8));
+  }
+  return nulls == 0 ? nullptr : copy_of(bits.data(), static_cast<int64_t>(bits.size()));
+}
+
+/// Lengths of the lists of one dimension, row after row, as offsets.
+class Offsets {
+ public:
+  void add(int64_t length, int64_t times) {
+    for (int64_t i = 0; i < times; ++i) {
+      end_ += length;
+      require(end_ <= INT32_MAX, "lists of a column have more than 2^31 items");
+      ends_.push_back(static_cast<int32_t>(end_));
+    }
+  }
+  std::shared_ptr<arrow::Buffer> finish() const {
+    return copy_of(ends_.data(), static_cast<int64_t>(ends_.size() * sizeof(int32_t)));
+  }
+
+ private:
+  std::vector<int32_t> ends_ = {0};
+  int64_t end_ = 0;
+};
+
+/// Rows of tensors as primitive values inside of as many lists as there are dimensions.
+std::shared_ptr<arrow::Array> tensor_array(const Column& column, int64_t begin, int64_t count) {
+  const tensor::Shape& shape = column.field.shape;
+  require(shape.has_rank(), "column has tensors of different ranks: '", column.field.name, "'");
+  const size_t rank = shape.rank();
+  std::vector<Offsets> offsets(rank);
+  std::vector<int64_t> counts(rank);  // of lists along each dimension
+  Elements elements(column.field.dtype, 0);
+  for (int64_t row = begin; row < begin + count; ++row) {
+    const Tensor t = column.tensor_at(row);
+    require(t.rank() == rank, "column has tensors of different ranks: '", column.field.name, "'");
+    int64_t lists = 1;
+    for (size_t d = 0; d < rank; ++d) {
+      const int64_t length = t.dims()[d];
+      require(!shape[d].is_static() || shape[d].value() == length, "tensor does not fit its column: '",
+              column.field.name, "', ", tensor::to_string(t.dims()), " for ", shape.to_string());
+      if (!shape[d].is_static()) offsets[d].add(length, lists);
+      counts[d] += lists;
+      lists *= length;
+    }
+    elements.add(t);
+  }
+  int64_t nulls = 0;
+  const std::shared_ptr<arrow::Buffer> validity = validity_of(column, begin, count, nulls);
+  std::shared_ptr<arrow::ArrayData> data = elements.finish();
+  for (size_t d = rank; d-- > 0;) {
+    const std::shared_ptr<arrow::DataType> item = data->type;
+    if (shape[d].is_static()) {
+      const auto type = arrow::fixed_size_list(item, static_cast<int32_t>(shape[d].value()));
+      data = arrow::ArrayData::Make(type, counts[d], {nullptr}, {data}, 0);
+    } else {
+      data = arrow::ArrayData::Make(arrow::list(item), counts[d], {nullptr, offsets[d].finish()}, {data}, 0);
+    }
+  }
+  data->buffers[0] = validity;
+  data->null_count = nulls;
+  return arrow::MakeArray(data);
+}
+
+/// Rows of one shape that the column has side by side: no tensor a row.
+std::shared_ptr<arrow::Array> even_array(const Column& column, int64_t begin, int64_t count) {
+  const Tensor rows = column.numbers.rows(begin, begin + count);
+  Elements elements(column.field.dtype, rows.elements());
+  elements.add(rows);
+  std::shared_ptr<arrow::ArrayData> data = elements.finish();
+  for (size_t d = rows.rank(); d-- > 1;) {
+    const int64_t size = rows.dims()[d];
+    int64_t lists = count;
+    for (size_t k = 1; k < d; ++k) lists *= rows.dims()[k];
+    data = arrow::ArrayData::Make(arrow::fixed_size_list(data->type, static_cast<int32_t>(size)), lists,
+                                  {nullptr}, {data}, 0);
+  }
+  int64_t nulls = 0;
+  data->buffers[0] = validity_of(column, begin, count, nulls);
+  data->null_count = nulls;
+  return arrow::MakeArray(data);
+}
+
+template <class Builder>
+std::shared_ptr<arrow::Array> text_array(Builder builder, const Column& column, int64_t begin,
+                                         int64_t count) {
+  check_arrow(builder.Reserve(count));
+  for (int64_t row = begin; row < begin + count; ++row) {
+    check_arrow(column.is_missing_at(row) ? builder.AppendNull()
+                                          : builder.Append(column.strings[static_cast<size_t>(row)]));
+  }
+  return take_result(builder.Finish());
+}
+
+std::shared_ptr<arrow::Array> made_array(const Column& column, int64_t begin, int64_t count,
+                                         const arrow::DataType& type) {
+  if (column.field.kind != FieldKind::tensor) {
+    switch (type.id()) {
+      case arrow::Type::LARGE_STRING: return text_array(arrow::LargeStringBuilder(), column, begin, count);
+      case arrow::Type::BINARY: return text_array(arrow::BinaryBuilder(), column, begin, count);
+      case arrow::Type::LARGE_BINARY: return text_array(arrow::LargeBinaryBuilder(), column, begin, count);
+      default: return text_array(arrow::StringBuilder(), column, begin, count);
+    }
+  }
+  const bool is_even = column.numbers.defined() && column.field.shape.is_static();
+  return is_even ? even_array(column, begin, count) : tensor_array(column, begin, count);
+}
+
+}  // namespace
+
+Original original_of(std::shared_ptr<arrow::Array> array, std::shared_ptr<const void> keeper) {
+  const auto kept = std::make_shared<Kept>(Kept{std::move(array), std::move(keeper)});
+  return {kept, static_cast<const arrow::Array*>(kept->array.get())};
+}
+
+std::shared_ptr<arrow::Array> array_of(const Original& original) {
+  // Nobody changes it: Arrow's own arrays never do.
+  auto* array = const_cast<arrow::Array*>(static_cast<const arrow::Array*>(original.get()));
+  return {original, array};
+}
+
+Original slice_original(const Original& from, int64_t begin, int64_t count) {
+  if (from == nullptr) return nullptr;
+  return original_of(array_of(from)->Slice(begin, count), from);
+}
+
+Original join_originals(const std::vector<Original>& parts) {
+  arrow::ArrayVector arrays;
+  for (const Original& part : parts) {
+    if (part == nullptr) return nullptr;
+    arrays.push_back(array_of(part));
+    if (!arrays.back()->type()->Equals(*arrays[0]->type())) return nullptr;
+  }
+  return original_of(take_result(arrow::Concatenate(arrays)), nullptr);
+}
+
+Column column_of(const Field& field, const Original& original,
+                 std::vector<std::optional<base::Error>>& errors) {
+  const std::shared_ptr<arrow::Array> array = array_of(original);
+  const int64_t rows = array->length();
+  Column column{field};
+  column.original = original;
+  if (array->null_count() > 0) {
+    column.is_missing.resize(static_cast<size_t>(rows));
+    for (int64_t i = 0; i < rows; ++i) column.is_missing[static_cast<size_t>(i)] = array->IsNull(i);
+  }
+  if (field.kind != FieldKind::tensor) {
+    column.strings.reserve(static_cast<size_t>(rows));
+    for (int64_t i = 0; i < rows; ++i)
+      column.strings.push_back(array->IsNull(i) ? std::string() : arrow_text_at(*array, i));
+    return column;
+  }
+  const auto fail = [&](int64_t row, const base::Error& error) {
+    errors.resize(static_cast<size_t>(rows));
+    errors[static_cast<size_t>(row)] = error.with("'" + field.name + "'");
+    column.is_missing.resize(static_cast<size_t>(rows));
+    column.is_missing[static_cast<size_t>(row)] = true;
+  };
+  if (field.shape.is_static()) {
+    try {
+      column.numbers = arrow_tensor(array, field, 0, rows);
+      return column;
+    } catch (const base::Error&) {  // of a row: found below
+    }
+    tensor::Dims dims = field.shape.to_dims();
+    dims.insert(dims.begin(), rows);
+    column.numbers = Tensor::zeros(field.dtype, dims);
+    const int64_t row_bytes = rows == 0 ? 0 : column.numbers.bytes() / rows;
+    for (int64_t i = 0; i < rows; ++i) {
+      try {
+        const Tensor row = arrow_tensor_at(array, field, i);
+        std::memcpy(column.numbers.mutable_raw() + i * row_bytes, row.raw(), static_cast<size_t>(row_bytes));
+      } catch (const base::Error& e) {
+        fail(i, e);
+      }
+    }
+    return column;
+  }
+  tensor::Dims none(field.shape.rank(), 0);
+  for (size_t d = 0; d < none.size(); ++d) {
+    if (field.shape[d].is_static()) none[d] = field.shape[d].value();
+  }
+  for (int64_t i = 0; i < rows; ++i) {
+    Tensor row;
+    try {
+      if (!array->IsNull(i)) row = arrow_tensor_at(array, field, i);
+    } catch (const base::Error& e) {
+      fail(i, e);
+    }
+    column.ragged.push_back(row.defined() ? row : Tensor::zeros(field.dtype, none));
+  }
+  return column;
+}
+
+std::shared_ptr<arrow::DataType> arrow_type_of(const Field& field) {
+  if (field.kind == FieldKind::text) return arrow::utf8();
+  if (field.kind == FieldKind::bytes) return arrow::binary();
+  if (!field.shape.has_rank())
+    base::fail_unsupported("no column of Parquet or Arrow for tensors of different ranks: '", field.name,
+                           "'");
+  std::shared_ptr<arrow::DataType> type = scalar_type(field.dtype);
+  for (size_t d = field.shape.rank(); d-- > 0;) {
+    if (field.shape[d].is_static()) {
+      require(field.shape[d].value() <= INT32_MAX, "lists of a column have more than 2^31 items: '",
+              field.name, "'");
+      type = arrow::fixed_size_list(type, static_cast<int32_t>(field.shape[d].value()));
+    } else {
+      type = arrow::list(type);
+    }
+  }
+  return type;
+}
+
+std::shared_ptr<arrow::Array> arrow_array_of(const Column& column, int64_t begin, int64_t count,
+                                             const std::shared_ptr<arrow::DataType>& type) {
+  if (column.original != nullptr) {
+    const Original rows = slice_original(column.original, begin, count);  // keeps the pool of its memory
+    if (array_of(rows)->type()->Equals(*type)) return array_of(rows);
+  }
+  std::shared_ptr<arrow::Array> made = made_array(column, begin, count, *type);
+  if (made->type()->Equals(*type)) return made;
+  // Dates and times are integers under another name.
+  const auto viewed = made->View(type);
+  require(viewed.ok(), "column's values are ", made->type()->ToString(), ", the file has ", type->ToString(),
+          ": '", column.field.name, "'");
+  return *viewed;
+}
+
+}  // namespace trireme::data
+#endif

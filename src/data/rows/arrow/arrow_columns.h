@@ -1,0 +1,38 @@
+// Columns from Arrow arrays and back. Arrow's own headers stay in sources: its types are only named here.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "data/rows/original.h"
+#include "data/rows/rows.h"
+
+namespace arrow {
+class Array;
+class DataType;
+}  // namespace arrow
+
+namespace trireme::data {
+
+/// The array as a column's original, and back. `keeper` lives as long as the original: the pool of its
+/// memory.
+Original original_of(std::shared_ptr<arrow::Array> array, std::shared_ptr<const void> keeper);
+std::shared_ptr<arrow::Array> array_of(const Original& original);
+
+/// All rows of an array. A value that is no tensor of the field (a null among a list's items, lists of
+/// different lengths where one is wanted) is missing, and `errors`, by row, says why.
+Column column_of(const Field& field, const Original& original,
+                 std::vector<std::optional<base::Error>>& errors);
+
+/// The type that a file has for a field: scalars are primitive, a dimension of known size is a list of fixed
+/// size, others lists; bf16, which Arrow lacks, is widened to f32. Throws unsupported for types of less than
+/// a byte and 8-bit floats.
+std::shared_ptr<arrow::DataType> arrow_type_of(const Field& field);
+
+/// Rows [begin, begin + count) as an array of that type: the original where the column has one of it, else
+/// made of the values. Throws invalid_argument where the type cannot be made of them.
+std::shared_ptr<arrow::Array> arrow_array_of(const Column& column, int64_t begin, int64_t count,
+                                             const std::shared_ptr<arrow::DataType>& type);
+
+}  // namespace trireme::data

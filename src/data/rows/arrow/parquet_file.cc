@@ -1,0 +1,266 @@
+// Parquet as rows: row groups are decoded in pieces, wanted columns only.
+#if TRIREME_ARROW
+#include <arrow/api.h>
+#include <arrow/io/interfaces.h>
+#include <parquet/arrow/reader.h>
+#include <parquet/arrow/schema.h>
+#include <parquet/exception.h>
+#include <parquet/file_reader.h>
+#include <parquet/metadata.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "data/readers/arrow_values.h"
+#include "data/rows/arrow/arrow_batches.h"
+#include "data/rows/arrow/arrow_columns.h"
+#include "data/rows/arrow/arrow_io.h"
+#include "data/rows/byte_stream.h"
+#include "data/rows/parked.h"
+#include "data/rows/row_formats.h"
+
+namespace trireme::data {
+namespace {
+
+using base::require;
+
+constexpr int64_t kMostBatchRows = 8192;
+constexpr int64_t kBufferBytes = int64_t{32} << 20;  // of all columns together
+constexpr int64_t kPoolBytes = int64_t{2} << 30;     // sizes that a file states are its author's word
+
+/// What is shared by all who read the file.
+struct Opened {
+  std::shared_ptr<StoreTrouble> trouble = std::make_shared<StoreTrouble>();
+  std::shared_ptr<arrow::MemoryPool> pool =
+      std::make_shared<arrow::CappedMemoryPool>(arrow::default_memory_pool(), kPoolBytes);
+  std::shared_ptr<const StoreFile> file;
+  std::shared_ptr<parquet::FileMetaData> metadata;
+
+  template <class T>
+  T take(arrow::Result<T> result) const {
+    trouble->check(result.status());
+    return std::move(result).ValueUnsafe();
+  }
+
+  std::unique_ptr<parquet::arrow::FileReader> reader(int64_t batch_rows, int64_t columns) const {
+    parquet::ReaderProperties properties(pool.get());
+    properties.enable_buffered_stream();
+    properties.set_buffer_size(
+        std::clamp<int64_t>(kBufferBytes / columns, int64_t{16} << 10, file->block_bytes()));
+    properties.set_page_checksum_verification(true);
+    parquet::ArrowReaderProperties arrow_properties(false);
+    arrow_properties.set_pre_buffer(false);  // it holds whole row groups
+    arrow_properties.set_batch_size(batch_rows);
+    auto raw = parquet::ParquetFileReader::Open(make_arrow_input(file, trouble), properties, metadata);
+    return take(parquet::arrow::FileReader::Make(pool.get(), std::move(raw), arrow_properties));
+  }
+};
+
+/// Calls of the library, whose own exceptions are damage of the file.
+template <class Body>
+auto guarded(const StoreTrouble& trouble, const Body& body) {
+  try {
+    return body();
+  } catch (const parquet::ParquetException& e) {
+    trouble.check(arrow::Status::Invalid("Parquet file is damaged: ", e.what()));
+    throw;
+  }
+}
+
+/// Batches of some row groups, from some row on.
+struct Cursor {
+  std::unique_ptr<parquet::arrow::FileReader> reader;  // outlives `batches`
+  std::unique_ptr<arrow::RecordBatchReader> batches;
+  std::shared_ptr<arrow::RecordBatch> batch;  // what is left of one; null: none is
+  int64_t at = 0;                             // the row it stands at
+};
+
+class ParquetStream : public RowStream {
+ public:
+  ParquetStream(const Opened& opened, const RowSpan& span, ColumnChoice choice, Cursor cursor,
+                std::function<void(Cursor)> park)
+      : opened_(opened),
+        end_(span.first_row + span.rows),
+        first_(span.first_row),
+        choice_(std::move(choice)),
+        cursor_(std::move(cursor)),
+        park_(std::move(park)) {}
+
+  bool next(int64_t most, Rows& out) override {
+    return guarded(*opened_.trouble, [&] { return next_rows(most, out); });
+  }
+
+ private:
+  bool next_rows(int64_t most, Rows& out) {
+    while (cursor_.at < first_) pass(std::min(first_ - cursor_.at, rows_here()));
+    const int64_t left = end_ - cursor_.at;
+    if (left <= 0 || most <= 0) return false;
+    const int64_t count = std::min({most, left, rows_here()});
+    out = rows_of_batch(cursor_.batch->Slice(0, count), choice_.fields, opened_.pool);
+    name_rows(out, cursor_.at);
+    pass(count);
+    if (cursor_.at == end_ && park_) park_(std::move(cursor_));
+    return true;
+  }
+
+  /// Rows of the present batch, after reading the next one where there is none. Never 0.
+  int64_t rows_here() {
+    while (cursor_.batch == nullptr || cursor_.batch->num_rows() == 0) {
+      cursor_.batch = opened_.take(cursor_.batches->Next());
+      require(cursor_.batch != nullptr, "Parquet file is damaged: its columns end before row ", cursor_.at);
+    }
+    return cursor_.batch->num_rows();
+  }
+  void pass(int64_t rows) {
+    cursor_.batch = cursor_.batch->Slice(rows);
+    cursor_.at += rows;
+  }
+
+  const Opened& opened_;
+  int64_t end_, first_;
+  ColumnChoice choice_;
+  Cursor cursor_;
+  std::function<void(Cursor)> park_;  // null: the span ends with its row groups
+};
+
+class ParquetFile : public RowFile {
+ public:
+  explicit ParquetFile(RowSource source) {
+    opened_.file = std::move(source.file);
+    guarded(*opened_.trouble, [&] {
+      parquet::ReaderProperties properties(opened_.pool.get());
+      const auto reader =
+          parquet::ParquetFileReader::Open(make_arrow_input(opened_.file, opened_.trouble), properties);
+      opened_.metadata = reader->metadata();
+      std::shared_ptr<arrow::Schema> schema;
+      opened_.trouble->check(parquet::arrow::FromParquetSchema(
+          opened_.metadata->schema(), parquet::default_arrow_reader_properties(),
+          opened_.metadata->key_value_metadata(), &schema));
+      fields_ = flat_fields(*schema);
+      for (int g = 0; g < opened_.metadata->num_row_groups(); ++g) {
+        const int64_t rows = opened_.metadata->RowGroup(g)->num_rows();
+        require(rows >= 0 && rows <= INT64_MAX - group_begins_.back(), "Parquet file is damaged: row group ",
+                g, " has ", rows, " rows");
+        group_begins_.push_back(group_begins_.back() + rows);
+      }
+    });
+  }
+
+  std::string_view format() const override { return "parquet"; }
+  const std::vector<Field>& fields() const override { return fields_; }
+  uint64_t content_id() const override {
+    return content_id_of(*opened_.file, int64_t{opened_.metadata->size()} + 8);
+  }
+
+  /// Whole row groups together while they are small, parts of one where it is large.
+  void cut(int64_t rows, const std::function<void(const RowSpan&)>& take) const override {
+    require(rows > 0, "rows of a span must be positive: ", rows);
+    const size_t groups = group_begins_.size() - 1;
+    for (size_t g = 0; g < groups;) {
+      const int64_t begin = group_begins_[g], in_group = group_begins_[g + 1] - begin;
+      if (in_group / 2 >= rows && in_group > rows) {
+        for (int64_t at = 0; at < in_group; at += rows)
+          take(span_of(begin + at, std::min(rows, in_group - at), g, g + 1));
+        ++g;
+        continue;
+      }
+      size_t last = g + 1;
+      while (last < groups && group_begins_[last] - begin < rows &&
+             (group_begins_[last + 1] - begin) / 2 <= rows - 1)
+        ++last;
+      if (group_begins_[last] > begin) take(span_of(begin, group_begins_[last] - begin, g, last));
+      g = last;
+    }
+  }
+
+  std::unique_ptr<RowStream> open(const RowSpan& span,
+                                  const std::vector<std::string>& columns) const override {
+    check_span(span, group_begins_.back());
+    ColumnChoice choice = choose_columns(fields_, columns);
+    return guarded(*opened_.trouble, [&] { return open_chosen(span, std::move(choice)); });
+  }
+
+ private:
+  static RowSpan span_of(int64_t first, int64_t rows, size_t begin, size_t end) {
+    return {.first_row = first,
+            .rows = rows,
+            .begin = static_cast<int64_t>(begin),
+            .end = static_cast<int64_t>(end)};
+  }
+
+  /// The row group that holds a row.
+  size_t group_of(int64_t row) const {
+    const auto at = std::upper_bound(group_begins_.begin(), group_begins_.end(), row);
+    return static_cast<size_t>(at - group_begins_.begin()) - 1;
+  }
+
+  std::unique_ptr<RowStream> open_chosen(const RowSpan& span, ColumnChoice choice) const {
+    if (span.rows == 0)
+      return std::make_unique<ParquetStream>(opened_, span, std::move(choice), Cursor{.at = span.first_row},
+                                             nullptr);
+    const size_t first = group_of(span.first_row), last = group_of(span.first_row + span.rows - 1);
+    const bool ends_inside = span.first_row + span.rows < group_begins_[last + 1];
+    std::string kind;  // who wants the same columns up to the same group may go on with a cursor
+    for (const Field& field : choice.fields) kind += field.name + '\n';
+    kind += std::to_string(last);
+    std::optional<Cursor> cursor = parked_->take(kind, group_begins_[first], span.first_row);
+    if (!cursor) cursor = make_cursor(first, last, choice.fields);
+    std::function<void(Cursor)> park;
+    if (ends_inside) {
+      park = [parked = parked_, kind](Cursor left) {
+        const int64_t at = left.at;
+        parked->put(kind, at, std::move(left));
+      };
+    }
+    return std::make_unique<ParquetStream>(opened_, span, std::move(choice), std::move(*cursor),
+                                           std::move(park));
+  }
+
+  Cursor make_cursor(size_t first, size_t last, const std::vector<Field>& fields) const {
+    std::vector<int> groups;
+    for (size_t g = first; g <= last; ++g) groups.push_back(static_cast<int>(g));
+    const std::vector<int> leaves = leaves_of(fields);
+    int64_t bytes = 0;
+    for (const int g : groups) {
+      const auto group = opened_.metadata->RowGroup(g);
+      for (const int leaf : leaves)
+        bytes += std::clamp<int64_t>(group->ColumnChunk(leaf)->total_uncompressed_size(), 0, kPoolBytes);
+    }
+    const int64_t rows = std::max<int64_t>(1, group_begins_[last + 1] - group_begins_[first]);
+    const int64_t row_bytes = std::max<int64_t>(1, bytes / rows);
+    Cursor cursor;
+    cursor.at = group_begins_[first];
+    const int64_t batch_rows = static_cast<int64_t>(kPieceBytes) / 4 / row_bytes;
+    cursor.reader = opened_.reader(std::clamp<int64_t>(batch_rows, 1, kMostBatchRows),
+                                   std::max<int64_t>(1, static_cast<int64_t>(leaves.size())));
+    cursor.batches = opened_.take(cursor.reader->GetRecordBatchReader(groups, leaves));
+    return cursor;
+  }
+
+  /// Leaf columns of the file below the wanted fields.
+  std::vector<int> leaves_of(const std::vector<Field>& fields) const {
+    std::vector<int> leaves;
+    for (int i = 0; i < opened_.metadata->num_columns(); ++i) {
+      const std::string path = opened_.metadata->schema()->Column(i)->path()->ToDotString();
+      const bool is_wanted = std::any_of(fields.begin(), fields.end(), [&](const Field& f) {
+        return path.starts_with(f.name) && (path.size() == f.name.size() || path[f.name.size()] == '.');
+      });
+      if (is_wanted) leaves.push_back(i);
+    }
+    return leaves;
+  }
+
+  Opened opened_;
+  std::vector<Field> fields_;
+  std::vector<int64_t> group_begins_ = {0};  // the first row of each row group, and the end
+  std::shared_ptr<Parked<Cursor>> parked_ = std::make_shared<Parked<Cursor>>(4);
+};
+
+}  // namespace
+
+std::unique_ptr<RowFile> open_parquet_rows(RowSource source) {
+  return std::make_unique<ParquetFile>(std::move(source));
+}
+
+}  // namespace trireme::data
+#endif

@@ -1,0 +1,52 @@
+// The adapters that a language model may be asked for.
+#include "engine/decode/adapter_slots.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace trireme::engine {
+
+LoadedAdapter::~LoadedAdapter() { home_->release(slot_); }
+
+AdapterSlots::AdapterSlots(const passes::AdapterRoom& room, base::Json base)
+    : most_rank_(room.rank), base_(std::move(base)), is_taken_(static_cast<size_t>(room.slots)) {
+  for (const passes::AdapterModule& m : room.modules) modules_[m.name] = {.in = m.in, .out = m.out};
+}
+
+std::shared_ptr<AdapterSlots> AdapterSlots::make(const passes::AdapterRoom& room, base::Json base) {
+  return std::shared_ptr<AdapterSlots>(new AdapterSlots(room, std::move(base)));
+}
+
+std::shared_ptr<const LoadedAdapter> AdapterSlots::load(const std::string& directory) {
+  if (slots() == 0) base::fail_unsupported("adapters where --max-adapters leaves no room for any");
+  if (base_.is_object() && base_.contains("gguf_architecture"))
+    base::fail_unsupported("adapters of a GGUF file, whose weights may stand in another order than those of ",
+                           "the checkpoint that the adapter was made for");
+  model::hf::Adapter weights = model::hf::read_adapter(directory, modules_, base_);
+  base::require(weights.rank() <= most_rank_, "the adapter has rank ", weights.rank(),
+                ", --max-adapter-rank is ", most_rank_);
+  // Who trains it anew writes to the same file, under a map of which the process would die.
+  for (model::hf::AdapterPart& part : weights.parts) {
+    part.a = part.a.clone();
+    part.b = part.b.clone();
+  }
+  int32_t slot = -1, number = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto free = std::find(is_taken_.begin(), is_taken_.end(), false);
+    if (free == is_taken_.end())
+      base::fail(base::ErrorCode::exhausted, "all ", is_taken_.size(),
+                 " slots hold adapters: unload one, or start with a larger --max-adapters");
+    *free = true;
+    slot = static_cast<int32_t>(free - is_taken_.begin());
+    number = next_number_++;
+  }
+  return std::make_shared<const LoadedAdapter>(shared_from_this(), slot, number, std::move(weights));
+}
+
+void AdapterSlots::release(int32_t slot) {
+  const std::lock_guard lock(mutex_);
+  is_taken_[static_cast<size_t>(slot)] = false;
+}
+
+}  // namespace trireme::engine

@@ -1,0 +1,24 @@
+// Operators that read weights as they are stored: how the others know them.
+#pragma once
+
+#include <algorithm>
+#include <string_view>
+
+#include "ir/schema.h"
+
+namespace trireme::ops {
+
+/// Kinds of the attributes that say how bytes are weights: the name of a block format, and bits with scales
+/// by groups. An operator with one of them reads weights as stored.
+inline constexpr const char* kBlockFormatKind = "block format";
+inline constexpr const char* kWeightBitsKind = "weight bits";
+
+/// Whether the operator reads weights as stored. Its constant operands are never computed beforehand: the
+/// result is as wide as what was left out.
+inline bool reads_stored_weights(const ir::OpSchema& op) {
+  return std::any_of(op.attrs.begin(), op.attrs.end(), [](const ir::AttrSpec& a) {
+    return a.kind == kBlockFormatKind || a.kind == kWeightBitsKind;
+  });
+}
+
+}  // namespace trireme::ops

@@ -1,0 +1,76 @@
+// Room for adapters beside the products of a language model.
+#include "passes/decode/adapters.h"
+
+#include <set>
+
+#include "ops/table.h"
+#include "passes/rewriter.h"
+
+namespace trireme::passes {
+namespace {
+
+using ir::Node;
+using ir::ValueId;
+using tensor::Dim;
+using tensor::DType;
+using tensor::Shape;
+
+constexpr std::string_view kWeight = ".weight";
+
+/// The weight behind what makes numbers of its stored form.
+ValueId stored_weight(const Rewriter& rw, ValueId id) {
+  for (const char* op : {"dequantize_weights", "dequantize_blocks"}) {
+    if (const auto maker = rw.producer(id, op)) return maker->in[0];
+  }
+  return id;
+}
+
+/// The module of a product with a weight of that name; empty: it has none.
+std::string module_of(const Rewriter& rw, const Node& node) {
+  const ir::Value& weight = rw.graph().value(stored_weight(rw, node.in[1]));
+  if (weight.kind != ir::ValueKind::param || !weight.name.ends_with(kWeight)) return {};
+  return weight.name.substr(0, weight.name.size() - kWeight.size());
+}
+
+}  // namespace
+
+std::string adapter_ranks(const std::string& module) { return "adapters." + module + ".ranks"; }
+std::string adapter_down(const std::string& module) { return "adapters." + module + ".down"; }
+std::string adapter_up(const std::string& module) { return "adapters." + module + ".up"; }
+
+void add_adapters(DecodeGraph& form, int64_t slots, int64_t rank) {
+  constexpr int64_t kMostSlots = 1 << 16, kMostRank = 1 << 12;
+  base::require(slots > 0 && slots <= kMostSlots && rank > 0 && rank <= kMostRank, "room for ", slots,
+                " adapters of rank ", rank, "; at most ", kMostSlots, " of rank ", kMostRank);
+  form.adapters = {.slots = slots, .rank = rank, .modules = {}};
+  ir::Graph& graph = form.graph;
+  const Dim tokens = graph.type(graph.inputs()[kDecodeIds]).shape[1];
+  const ValueId slot_of = graph.add_input("adapters", {DType::i32, Shape{tokens}});
+  const ir::OpDef& op = ops::table().need("adapter_linear");
+  std::set<std::string> known;
+  Rewriter rw(graph);
+  rw.for_each("linear", [&](ir::NodeId, const Node& node) {
+    const std::string module = module_of(rw, node);
+    const Shape &x = graph.type(node.in[0]).shape, &y = graph.type(node.out[0]).shape;
+    const bool is_plain = x.has_rank() && x.rank() == 3 && y.has_rank() && y.rank() == 3 && x[1] == tokens &&
+                          x[2].is_static() && y[2].is_static();
+    // Of a token's logits alone there are fewer rows; a weight that two products share has no one input.
+    if (module.empty() || !is_plain || node.out.size() > 1 || !known.insert(module).second) return false;
+    const int64_t in = x[2].value(), out = y[2].value();
+    const ValueId ranks = graph.add_state(adapter_ranks(module), {DType::i32, Shape::of({slots})});
+    const ValueId down = graph.add_state(adapter_down(module), {DType::f32, Shape::of({slots, rank, in})});
+    const ValueId up = graph.add_state(adapter_up(module), {DType::f32, Shape::of({slots, rank, out})});
+    const ValueId sum =
+        graph.add(op, {node.out[0], node.in[0], slot_of, ranks, down, up}, {}, 1, node.from)[0];
+    graph.replace_uses(node.out[0], sum);
+    graph.set_operand(graph.value(sum).producer, 0, node.out[0]);
+    form.adapters.modules.push_back({.name = module, .in = in, .out = out});
+    return true;
+  });
+  if (form.adapters.modules.empty())
+    base::fail_unsupported("adapters for a graph none of whose products reads a named weight");
+  graph.sort();
+  graph.infer_all();
+}
+
+}  // namespace trireme::passes

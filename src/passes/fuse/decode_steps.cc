@@ -1,0 +1,294 @@
+// What stands between the products of a step of decoding, and beside them, moves into few launches.
+#include "passes/fuse/decode_steps.h"
+
+#include <algorithm>
+
+#include "ops/attention/decode_attention.h"
+#include "ops/dense/row_linear.h"
+#include "ops/table.h"
+#include "passes/rewriter.h"
+
+namespace trireme::passes {
+namespace {
+
+using ir::kNoValue;
+using ir::Node;
+using ir::NodeId;
+using ir::ValueId;
+
+ValueId operand(const Node& node, size_t i) { return i < node.in.size() ? node.in[i] : kNoValue; }
+
+/// The results of a new node, or nothing if no kernel of the device takes it.
+std::vector<ValueId> made(ir::Graph& graph, const Node& like, size_t results) {
+  const std::vector<ValueId> out = graph.add(*like.op, like.in, like.attrs, results, like.from);
+  const NodeId id = graph.value(out[0]).producer;
+  if (ops::choose_kernel(*like.op, graph.view(graph.node(id)), tensor::DeviceKind::cuda) != nullptr)
+    return out;
+  graph.erase(id);
+  return {};
+}
+
+// --- attention ---
+
+/// x, or what is rotated to give it.
+struct Rotated {
+  ValueId x;
+  std::optional<Node> by;
+};
+Rotated before_rotation(const Rewriter& rw, ValueId id) {
+  const auto node = rw.producer(id, "rotary_embedding");
+  const bool is_taken = node && rw.single_use(id) && operand(*node, 3) != kNoValue &&
+                        rw.graph().type(node->in[0]).shape.rank() == 3;
+  return is_taken ? Rotated{node->in[0], node} : Rotated{id, std::nullopt};
+}
+
+bool is_same_rotation(const Node& a, const Node& b) {
+  for (const char* name : {"interleaved", "rotary_embedding_dim"}) {
+    if (a.attrs.get_int(name, 0) != b.attrs.get_int(name, 0)) return false;
+  }
+  return std::equal(a.in.begin() + 1, a.in.end(), b.in.begin() + 1, b.in.end());
+}
+
+/// The f32 value that `id` rounds for attention over 16-bit pages alone; kNoValue if it is none.
+ValueId unrounded(const Rewriter& rw, ValueId id) {
+  const auto cast = rw.producer(id, "cast");
+  const bool is_rounding =
+      cast && rw.single_use(id) && rw.graph().type(cast->in[0]).dtype == tensor::DType::f32;
+  return is_rounding ? cast->in[0] : kNoValue;
+}
+
+/// What widens attention's result to f32 again, its only reader.
+std::optional<Node> widening(const Rewriter& rw, ValueId y) {
+  for (const Node& node : rw.graph().nodes()) {
+    const bool is_it = node.op != nullptr && node.op_name() == "cast" && node.in[0] == y &&
+                       rw.single_use(y) && rw.graph().type(node.out[0]).dtype == tensor::DType::f32;
+    if (is_it) return node;
+  }
+  return std::nullopt;
+}
+
+/// Operands and result of attention; between f32 products over 16-bit pages the kernel itself takes f32.
+struct Ends {
+  ValueId q, k, v, y;
+};
+Ends ends_of(const Rewriter& rw, const Node& attention, const Node& append) {
+  const Ends wide{unrounded(rw, attention.in[0]), unrounded(rw, append.in[0]), unrounded(rw, append.in[1]),
+                  kNoValue};
+  const auto widened = widening(rw, attention.out[0]);
+  const bool is_wide = wide.q != kNoValue && wide.k != kNoValue && wide.v != kNoValue && widened;
+  if (is_wide) return {wide.q, wide.k, wide.v, widened->out[0]};
+  return {attention.in[0], append.in[0], append.in[1], attention.out[0]};
+}
+
+bool join_attention(Rewriter& rw, const Node& node) {
+  const auto append = rw.producer(node.in[1], "kv_append");
+  if (!append || append->out.size() != 2 || append->out[0] != node.in[1] || append->out[1] != node.in[2])
+    return false;
+  // The state that it updates counts as a reader of the first.
+  if (rw.uses(node.in[1]) != 2 || rw.uses(node.in[2]) != 1) return false;
+  const Ends ends = ends_of(rw, node, *append);
+  Rotated q = before_rotation(rw, ends.q), k = before_rotation(rw, ends.k);
+  const bool is_rotated = q.by && k.by && is_same_rotation(*q.by, *k.by);
+  if (!is_rotated) q = {ends.q, std::nullopt}, k = {ends.k, std::nullopt};
+  Node joined;
+  joined.op = &ops::table().need("decode_attention");
+  joined.from = node.from;
+  joined.attrs = node.attrs;
+  joined.in = {q.x,           k.x,        ends.v,     append->in[2], append->in[3],
+               append->in[4], node.in[3], node.in[4], node.in[5]};
+  if (is_rotated) {
+    joined.in.insert(joined.in.end(), q.by->in.begin() + 1, q.by->in.end());
+    joined.attrs.set("interleaved", q.by->attrs.get_int("interleaved", 0));
+  }
+  const std::vector<ValueId> out = made(rw.graph(), joined, 3);
+  if (out.empty()) return false;
+  rw.replace(ends.y, out[0]);
+  // It writes a state, and so would stay.
+  rw.graph().erase(rw.graph().value(append->out[0]).producer);
+  return true;
+}
+
+// --- products ---
+
+/// A product of rows whose weight lies row by row: linear, or weight_only_linear.
+struct RowProduct {
+  Node node;
+  ValueId y;
+  ValueId w, scale = kNoValue, zero = kNoValue, bias = kNoValue, residual = kNoValue;
+  int64_t bits = 0, group = 0;
+};
+
+std::optional<RowProduct> row_product(const Node& node) {
+  if (node.out.size() != 1) return std::nullopt;
+  if (node.op_name() == "linear" && node.attrs.get_int("transposed", 0) != 0)
+    return RowProduct{.node = node,
+                      .y = node.out[0],
+                      .w = node.in[1],
+                      .bias = operand(node, 2),
+                      .residual = operand(node, 3)};
+  if (node.op_name() != "weight_only_linear") return std::nullopt;
+  return RowProduct{.node = node,
+                    .y = node.out[0],
+                    .w = node.in[1],
+                    .scale = operand(node, 2),
+                    .zero = operand(node, 3),
+                    .bias = operand(node, 4),
+                    .bits = node.attrs.get_int("bits", 8),
+                    .group = node.attrs.get_int("group", 64)};
+}
+
+bool is_plain(const RowProduct& p) {
+  return p.node.attrs.get_string("activation", "none") == "none" && p.residual == kNoValue;
+}
+
+class ProductRewriter {
+ public:
+  explicit ProductRewriter(ir::Graph& graph) : rw_(graph) {}
+
+  size_t run() {
+    size_t changes = rw_.for_each([&](NodeId, const Node& node) {
+      return node.op_name() == "mul" ? join_gate(node, "") : is_silu_gate(node) && join_gate(node, "silu");
+    });
+    changes += rw_.for_each("rms_norm", [&](NodeId, const Node& node) { return join_norm(node); });
+    changes += rw_.for_each("linear", [&](NodeId, const Node& node) { return take_alone(node); });
+    changes += rw_.for_each("add", [&](NodeId, const Node& node) { return join_sum(node); });
+    return changes;
+  }
+
+ private:
+  ir::Graph& graph() { return rw_.graph(); }
+
+  /// The operands and attributes of products of `x`; residual and activation are those of the first.
+  Node joined(ValueId x, const std::vector<RowProduct>& products) {
+    Node node;
+    node.op = &ops::table().need("row_linear");
+    node.from = products[0].node.from;
+    if (products[0].bits == 0) node.attrs = products[0].node.attrs;
+    node.attrs.erase("transposed");
+    if (products[0].bits != 0)
+      node.attrs.set("bits", products[0].bits), node.attrs.set("group", products[0].group);
+    node.in = {x, kNoValue, products[0].residual};
+    for (const RowProduct& p : products) node.in.insert(node.in.end(), {p.w, p.scale, p.zero, p.bias});
+    while (node.in.back() == kNoValue) node.in.pop_back();
+    return node;
+  }
+
+  std::optional<RowProduct> product_of(ValueId y) const {
+    const Node* node = rw_.graph().producer(y);
+    return node == nullptr || !rw_.single_use(y) ? std::nullopt : row_product(*node);
+  }
+
+  /// silu(i0) i1, as a chain of elementwise steps behind products that have no activation of their own.
+  static bool is_silu_gate(const Node& node) {
+    static const std::vector<std::string> steps{"r0 swish i0", "o0 mul r0 i1"};
+    const std::vector<double> params = node.attrs.get_floats("params");
+    return node.op_name() == "fused_elementwise" && node.in.size() == 2 && node.out.size() == 1 &&
+           node.attrs.get_strings("steps") == steps && !params.empty() && params[0] == 1;
+  }
+
+  /// act(x a') (x b') in one node; the norm before them comes later. `activation`: of the first, where the
+  /// product has none.
+  bool join_gate(const Node& node, const std::string& activation) {
+    if (graph().type(node.in[0]) != graph().type(node.out[0])) return false;
+    std::optional<RowProduct> gate = product_of(node.in[0]), up = product_of(node.in[1]);
+    if (!gate || !up) return false;
+    if (activation.empty() && is_plain(*gate)) std::swap(gate, up);
+    const bool fits = is_plain(*up) && (activation.empty() || is_plain(*gate)) &&
+                      gate->residual == kNoValue && gate->node.in[0] == up->node.in[0] &&
+                      gate->bits == up->bits && gate->group == up->group;
+    if (!fits) return false;
+    Node both = joined(gate->node.in[0], {*gate, *up});
+    both.attrs.set("gated", int64_t{1});
+    if (!activation.empty()) both.attrs.set("activation", activation);
+    const std::vector<ValueId> out = made(graph(), both, 1);
+    if (out.empty()) return false;
+    rw_.replace(node.out[0], out[0]);
+    return true;
+  }
+
+  /// What reads a value now, gated pairs made before included.
+  std::vector<Node> live_readers(ValueId id) {
+    std::vector<Node> nodes;
+    for (size_t n = 0; n < graph().nodes().size(); ++n) {
+      const Node& node = graph().node(NodeId(static_cast<uint32_t>(n)));
+      const bool reads = node.op != nullptr && std::find(node.in.begin(), node.in.end(), id) != node.in.end();
+      const bool is_live = reads && std::any_of(node.out.begin(), node.out.end(), [&](ValueId out) {
+                             return out != kNoValue && rw_.uses(out) > 0;
+                           });
+      if (is_live || (reads && node.op->schema.updates_state())) nodes.push_back(node);
+    }
+    return nodes;
+  }
+
+  /// A norm whose readers are products of few rows alone vanishes into one launch of them.
+  bool join_norm(const Node& norm) {
+    const bool is_simple = norm.out.size() == 1 && !norm.attrs.has("rounded");
+    const size_t rank = graph().type(norm.in[0]).shape.rank();
+    if (!is_simple || ir::normal_axis(norm.attrs.get_int("axis", -1), rank) + 1 != rank) return false;
+    const std::vector<Node> readers = live_readers(norm.out[0]);
+    if (readers.empty() || readers.size() != rw_.uses(norm.out[0])) return false;
+    const double epsilon = norm.attrs.get_float("epsilon", 1e-5);
+    if (readers.size() == 1 && readers[0].op_name() == "row_linear") {
+      Node taken = readers[0];
+      taken.in[ops::kRlX] = norm.in[0];
+      taken.in[ops::kRlNorm] = norm.in[1];
+      taken.attrs.set("epsilon", epsilon);
+      return replace(taken, readers[0].out);
+    }
+    std::vector<RowProduct> products;
+    std::vector<ValueId> results;
+    for (const Node& reader : readers) {
+      const std::optional<RowProduct> p = row_product(reader);
+      if (!p || p->node.in[0] != norm.out[0] || products.size() == 3) return false;
+      if (readers.size() > 1 && !is_plain(*p)) return false;
+      if (!products.empty() && (p->bits != products[0].bits || p->group != products[0].group)) return false;
+      products.push_back(*p);
+      results.push_back(p->y);
+    }
+    Node taken = joined(norm.in[0], products);
+    taken.in[ops::kRlNorm] = norm.in[1];
+    taken.attrs.set("epsilon", epsilon);
+    return replace(taken, results);
+  }
+
+  /// What is left: a product with its residual and activation.
+  bool take_alone(const Node& node) {
+    const std::optional<RowProduct> p = row_product(node);
+    return p && rw_.uses(p->y) > 0 && replace(joined(node.in[0], {*p}), node.out);
+  }
+
+  /// A stored weight's product and what it is added to.
+  bool join_sum(const Node& node) {
+    for (const size_t i : {0, 1}) {
+      const std::optional<RowProduct> p = product_of(node.in[i]);
+      const ValueId other = node.in[1 - i];
+      if (!p || p->bits == 0 || graph().type(other) != graph().type(p->y)) continue;
+      Node taken = joined(p->node.in[0], {*p});
+      taken.in[ops::kRlResidual] = other;
+      if (replace(taken, node.out)) return true;
+    }
+    return false;
+  }
+
+  bool replace(const Node& by, const std::vector<ValueId>& results) {
+    const std::vector<ValueId> out = made(graph(), by, results.size());
+    if (out.empty()) return false;
+    for (size_t i = 0; i < results.size(); ++i) rw_.replace(results[i], out[i]);
+    return true;
+  }
+
+  Rewriter rw_;
+};
+
+}  // namespace
+
+size_t fuse_decode_steps(ir::Graph& graph) {
+  Rewriter rw(graph);
+  const size_t attentions =
+      rw.for_each("paged_attention", [&](NodeId, const Node& node) { return join_attention(rw, node); });
+  graph.sort();
+  // Other graphs keep their products: there rows are many, or the library's finish is worth more.
+  return attentions == 0 ? 0 : attentions + ProductRewriter(graph).run();
+}
+
+}  // namespace trireme::passes

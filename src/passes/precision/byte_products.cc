@@ -1,0 +1,101 @@
+// Groups of stored weights become blocks: scale, zero point and codes side by side.
+#include "passes/precision/byte_products.h"
+
+#include <cstring>
+#include <map>
+
+#include "base/machine/cpu_info.h"
+#include "ops/weight_only/weight_only.h"
+#include "passes/rewriter.h"
+#include "tensor/blocks/block_format.h"
+
+namespace trireme::passes {
+namespace {
+
+using ir::Node;
+using ir::ValueId;
+using tensor::DType;
+using tensor::Tensor;
+
+/// A matrix as products by groups read it.
+struct Groups {
+  Tensor codes, scale, zero;  ///< zero is undefined where there are none
+  ops::WeightForm form;
+  int64_t n() const { return codes.dims()[0]; }
+  int64_t row_bytes() const { return codes.dims()[1]; }
+  int64_t k() const { return row_bytes() * 8 / form.bits; }
+};
+
+/// Blocks never reach across groups.
+const tensor::BlockFormat& format_of(const ops::WeightForm& form) {
+  const bool is_long = form.group % 128 == 0;
+  if (form.bits == 4) return tensor::need_block_format(is_long ? "int4_g128" : "int4_g32");
+  return tensor::need_block_format(is_long ? "int8_g128" : "int8_g32");
+}
+
+Tensor in_blocks(const Groups& g, const tensor::BlockFormat& format, base::ThreadPool& pool) {
+  const int64_t bytes = format.row_bytes(g.k()), codes = format.weights * g.form.bits / 8;
+  Tensor out = Tensor::empty(DType::u8, {g.n(), bytes});
+  const auto* from = reinterpret_cast<const uint8_t*>(g.codes.raw());
+  auto* to = reinterpret_cast<uint8_t*>(out.mutable_raw());
+  const std::span<const float> scale = g.scale.data<float>();
+  pool.for_range(g.n(), 16, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      uint8_t* block = to + row * bytes;
+      for (int64_t at = 0; at < g.k(); at += format.weights, block += format.bytes) {
+        const auto group = static_cast<size_t>(row * (g.k() / g.form.group) + at / g.form.group);
+        const int zero = g.zero.defined() ? g.zero.data<int8_t>()[group] : ops::default_zero(g.form.bits);
+        std::memcpy(block, &scale[group], sizeof(float));
+        block[4] = static_cast<uint8_t>(zero);
+        std::memcpy(block + 5, from + row * g.row_bytes() + at * g.form.bits / 8, static_cast<size_t>(codes));
+      }
+    }
+  });
+  return out;
+}
+
+ValueId operand(const Node& node, size_t i) { return i < node.in.size() ? node.in[i] : ir::kNoValue; }
+
+/// The groups of a product whose weights are whole numbers at hand.
+std::optional<Groups> groups_of(const Rewriter& rw, const Node& node) {
+  const ValueId zero = operand(node, ops::kWoZero), scale = operand(node, ops::kWoScale);
+  const Tensor* codes = rw.known(node.in[ops::kWoWeights]);
+  if (codes == nullptr || scale == ir::kNoValue || rw.known(scale) == nullptr) return std::nullopt;
+  if (zero != ir::kNoValue && rw.known(zero) == nullptr) return std::nullopt;
+  const ops::WeightForm form = ops::weight_form(node.attrs, codes->dtype(), zero != ir::kNoValue);
+  if (form.type != DType::u8 || rw.known(scale)->dtype() != DType::f32) return std::nullopt;
+  return Groups{*codes, *rw.known(scale), zero == ir::kNoValue ? Tensor() : *rw.known(zero), form};
+}
+
+}  // namespace
+
+size_t use_byte_products(ir::Graph& graph, const std::function<void(const Tensor&)>& was_read) {
+  Rewriter rw(graph);
+  base::ThreadPool pool(base::read_cpu_info().threads());
+  std::map<ValueId, ValueId> made;  // by the codes: tied weights stay one matrix
+  const size_t changes = rw.for_each("weight_only_linear", [&](ir::NodeId, const Node& node) {
+    const std::optional<Groups> groups = groups_of(rw, node);
+    if (!groups) return false;
+    const tensor::BlockFormat& format = format_of(groups->form);
+    const ValueId codes = node.in[ops::kWoWeights];
+    auto at = made.find(codes);
+    if (at == made.end()) {
+      // The blocks take the name of the codes, by which ranks know parts of weights.
+      std::string name = std::exchange(rw.graph().value(codes).name, "");
+      Tensor blocks = in_blocks(*groups, format, pool);
+      was_read(groups->codes);
+      const ValueId id = name.empty() ? rw.constant(std::move(blocks))
+                                      : rw.graph().add_param(std::move(name), std::move(blocks));
+      at = made.emplace(codes, id).first;
+    }
+    std::vector<ValueId> in{node.in[ops::kWoX], at->second};
+    if (const ValueId bias = operand(node, ops::kWoBias); bias != ir::kNoValue) in.push_back(bias);
+    const ir::Attrs attrs{{"format", std::string(format.name)}, {"rows", std::string("q8")}};
+    rw.replace(node.out[0], rw.add("block_linear", in, attrs, node.from));
+    return true;
+  });
+  graph.sort();
+  return changes;
+}
+
+}  // namespace trireme::passes

@@ -1,0 +1,190 @@
+// Weights of 4, 8 and 16 bits stay as they are stored under the products and lookups that read them.
+#include "passes/precision/stored_products.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/machine/cpu_info.h"
+#include "ops/table.h"
+#include "ops/weight_only/weight_only.h"
+#include "passes/precision/matrix_product.h"
+
+namespace trireme::passes {
+namespace {
+
+using ir::Node;
+using ir::ValueId;
+using tensor::Dims;
+using tensor::DType;
+using tensor::Tensor;
+
+constexpr const char* kStored = "dequantize_weights";
+
+ValueId operand(const Node& node, size_t i) { return i < node.in.size() ? node.in[i] : ir::kNoValue; }
+
+/// All operands are at hand.
+bool is_known(const Rewriter& rw, const Node& node) {
+  return std::all_of(node.in.begin(), node.in.end(),
+                     [&](ValueId id) { return id == ir::kNoValue || rw.known(id) != nullptr; });
+}
+
+ops::WeightForm form_of(const Rewriter& rw, const Node& node) {
+  return ops::weight_form(node.attrs, rw.graph().type(node.in[ops::kDqWeights]).dtype,
+                          operand(node, ops::kDqZero) != ir::kNoValue);
+}
+
+/// The node whose numbers a value is, [n, k] as they are stored or [k, n].
+struct Source {
+  Node node;
+  bool by_rows = true;
+};
+std::optional<Source> source_of(const Rewriter& rw, ValueId id) {
+  std::optional<Node> node = rw.producer(id, kStored);
+  bool by_rows = true;
+  if (!node) {
+    const auto turned = rw.producer(id, "transpose");
+    if (!turned || turned->attrs.get_ints("perm", {}) != std::vector<int64_t>{1, 0}) return std::nullopt;
+    node = rw.producer(turned->in[0], kStored);
+    by_rows = false;
+  }
+  if (!node || !is_known(rw, *node)) return std::nullopt;
+  return Source{std::move(*node), by_rows};
+}
+
+/// x with its channels in the order in which the weights' columns are stored.
+ValueId in_stored_order(Rewriter& rw, ValueId x, ValueId order, const std::string& from) {
+  const std::span<const int32_t> places = rw.known(order)->data<int32_t>();
+  std::vector<int64_t> channels(places.size(), -1);
+  for (size_t j = 0; j < places.size(); ++j) {
+    const auto at = static_cast<size_t>(places[j]);
+    base::require(at < channels.size() && channels[at] < 0, "'", from,
+                  "': an order of columns that is no permutation");
+    channels[at] = static_cast<int64_t>(j);
+  }
+  const ValueId index = rw.constant(
+      Tensor::from<int64_t>({static_cast<int64_t>(channels.size())}, std::span<const int64_t>(channels)));
+  return rw.add("gather", {x, index}, {{"axis", int64_t{-1}}}, from);
+}
+
+bool keep_product(Rewriter& rw, const Node& node) {
+  const std::optional<MatrixProduct> p = matrix_product(rw, node);
+  if (!p) return false;
+  const std::optional<Source> w = source_of(rw, p->w);
+  if (!w || w->by_rows != p->by_rows) return false;
+  const ops::WeightForm form = form_of(rw, w->node);
+  const tensor::Shape& shape = rw.graph().type(w->node.out[0]).shape;
+  if (ops::refuse_weight_form(form, shape[1].value()).has_value()) return false;
+  ValueId x = p->x;
+  if (const ValueId order = operand(w->node, ops::kDqOrder); order != ir::kNoValue)
+    x = in_stored_order(rw, x, order, node.from);
+  std::vector<ValueId> in{x, w->node.in[ops::kDqWeights], operand(w->node, ops::kDqScale),
+                          operand(w->node, ops::kDqZero), p->bias};
+  while (in.back() == ir::kNoValue) in.pop_back();
+  ir::Attrs attrs;
+  for (const char* name : {"bits", "group"}) {
+    if (const auto* value = w->node.attrs.find(name)) attrs.set(name, *value);
+  }
+  finish_product(rw, node, *p, rw.add("weight_only_linear", in, attrs, node.from));
+  return true;
+}
+
+/// Rows of a table of 16-bit floats are looked up as they are.
+bool keep_lookup(Rewriter& rw, const Node& node) {
+  if (node.op_name() != "gather" || node.attrs.get_int("axis", 0) != 0 || node.attrs.has("first"))
+    return false;
+  const std::optional<Source> w = source_of(rw, node.in[0]);
+  if (!w || !w->by_rows || form_of(rw, w->node).has_scales()) return false;
+  const ValueId rows =
+      rw.add("gather", {w->node.in[ops::kDqWeights], node.in[1]}, {{"axis", int64_t{0}}}, node.from);
+  rw.replace(node.out[0], rw.add("cast", {rows}, {{"to", int64_t{1}}}, node.from));
+  return true;
+}
+
+/// What stored weights stand for.
+Tensor widened(const Rewriter& rw, const Node& node, base::ThreadPool& pool) {
+  std::vector<Tensor> in;
+  for (ValueId id : node.in) in.push_back(id == ir::kNoValue ? Tensor() : *rw.known(id));
+  return ops::evaluate(*node.op, node.attrs, in, 1, pool)[0];
+}
+
+/// Rows [experts * n, bytes] of each expert to [n, experts * bytes].
+Tensor side_by_side(const Tensor& t, int64_t experts) {
+  const int64_t n = t.dims()[0] / experts, bytes = t.bytes() / std::max<int64_t>(1, t.dims()[0]);
+  Tensor out = Tensor::empty(t.dtype(), {n, experts * t.dims()[1]});
+  for (int64_t e = 0; e < experts; ++e) {
+    for (int64_t r = 0; r < n; ++r)
+      std::memcpy(out.mutable_raw() + (r * experts + e) * bytes, t.raw() + (e * n + r) * bytes,
+                  static_cast<size_t>(bytes));
+  }
+  return out;
+}
+
+/// reshape(transpose(reshape(stored, [experts, n, k]), [0, 2, 1]), [experts * k, n]): the stored node and how
+/// many experts.
+std::optional<std::pair<Node, int64_t>> stacked_columns(const Rewriter& rw, const Node& node) {
+  if (node.op_name() != "reshape") return std::nullopt;
+  const auto turned = rw.producer(node.in[0], "transpose");
+  if (!turned || turned->attrs.get_ints("perm", {}) != std::vector<int64_t>{0, 2, 1}) return std::nullopt;
+  const auto apart = rw.producer(turned->in[0], "reshape");
+  if (!apart) return std::nullopt;
+  std::optional<Node> stored = rw.producer(apart->in[0], kStored);
+  if (!stored) stored = rw.producer(apart->in[0], "dequantize_blocks");
+  const auto three = rw.dims(turned->in[0]), two = rw.dims(node.out[0]);
+  if (!stored || !is_known(rw, *stored) || !three || !two || three->size() != 3) return std::nullopt;
+  if (*two != Dims{(*three)[0] * (*three)[2], (*three)[1]}) return std::nullopt;
+  if (operand(*stored, ops::kDqOrder) != ir::kNoValue) return std::nullopt;
+  return std::pair{std::move(*stored), (*three)[0]};
+}
+
+}  // namespace
+
+size_t join_expert_columns(ir::Graph& graph) {
+  Rewriter rw(graph);
+  const size_t changes = rw.for_each([&](ir::NodeId, const Node& node) {
+    const auto found = stacked_columns(rw, node);
+    if (!found) return false;
+    const auto& [stored, experts] = *found;
+    std::vector<ValueId> in;
+    for (ValueId id : stored.in)
+      in.push_back(id == ir::kNoValue ? id : rw.constant(side_by_side(*rw.known(id), experts)));
+    const ValueId rows = rw.add(stored.op_name(), in, stored.attrs, stored.from);
+    rw.replace(node.out[0], rw.add("transpose", {rows}, {{"perm", std::vector<int64_t>{1, 0}}}, node.from));
+    return true;
+  });
+  graph.sort();
+  return changes;
+}
+
+size_t keep_stored_weights(ir::Graph& graph) {
+  Rewriter rw(graph);
+  size_t changes = rw.for_each(
+      [&](ir::NodeId, const Node& node) { return keep_product(rw, node) || keep_lookup(rw, node); });
+  graph.sort();
+  Rewriter left(graph);
+  base::ThreadPool pool(base::read_cpu_info().threads());
+  changes += left.for_each(kStored, [&](ir::NodeId, const Node& node) {
+    if (!is_known(left, node)) return false;
+    left.replace(node.out[0], left.constant(widened(left, node, pool)));
+    return true;
+  });
+  graph.sort();
+  return changes;
+}
+
+size_t widen_stored_floats(ir::Graph& graph, bool all_floats) {
+  Rewriter rw(graph);
+  base::ThreadPool pool(base::read_cpu_info().threads());
+  std::vector<std::pair<ValueId, std::string>> names;
+  const size_t changes = rw.for_each(kStored, [&](ir::NodeId, const Node& node) {
+    const ops::WeightForm form = form_of(rw, node);
+    if (form.type == DType::u8 || (form.has_scales() && !all_floats) || !is_known(rw, node)) return false;
+    std::string name = rw.graph().value(node.in[0]).name;
+    rw.graph().value(node.in[0]).name.clear();
+    rw.replace(node.out[0], rw.graph().add_param(std::move(name), widened(rw, node, pool)));
+    return true;
+  });
+  graph.sort();
+  return changes;
+}
+
+}  // namespace trireme::passes

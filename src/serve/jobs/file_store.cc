@@ -1,0 +1,160 @@
+// Files of the API's clients.
+#include "serve/jobs/file_store.h"
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <utility>
+
+#include "base/error.h"
+#include "base/files/directory.h"
+#include "base/files/file.h"
+#include "base/keyed_hash.h"
+
+namespace trireme::serve {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kKind = "file-", kEnding = ".json";
+constexpr size_t kIdDigits = 24;
+constexpr size_t kMostMeta = 64 << 10;
+constexpr int64_t kMostFiles = 10'000;  // each takes two names of the directory, however small it is
+
+[[noreturn]] void fail_unknown(const std::string& id) {
+  base::fail(base::ErrorCode::not_found, "No such File object: ", id.substr(0, 64));
+}
+
+}  // namespace
+
+std::string new_id(std::string_view kind) {
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  const auto key = base::KeyedHash::random_key();
+  std::string id(kind);
+  for (size_t i = 0; i < kIdDigits; ++i) id += kDigits[(key[i / 16] >> (4 * (i % 16))) & 15];
+  return id;
+}
+
+bool is_id(std::string_view text, std::string_view kind) {
+  if (!text.starts_with(kind) || text.size() != kind.size() + kIdDigits) return false;
+  return text.find_first_not_of("0123456789abcdef", kind.size()) == std::string_view::npos;
+}
+
+base::Json StoredFile::json() const {
+  return base::Json::object({{"id", id},
+                             {"object", "file"},
+                             {"bytes", bytes},
+                             {"created_at", created_s},
+                             {"expires_at", base::Json()},
+                             {"filename", name},
+                             {"purpose", purpose},
+                             {"status", "processed"}});
+}
+
+FileStore::FileStore(std::string directory, int64_t most_bytes)
+    : directory_(std::move(directory)), most_bytes_(most_bytes) {
+  std::error_code error;
+  fs::create_directories(directory_, error);
+  if (error)
+    base::fail(base::ErrorCode::unavailable, "cannot create the directory '", directory_,
+               "': ", error.message());
+  // Content whose JSON never came was cut off by the end of the server.
+  for (const std::string& name : base::names_in(directory_, error)) {
+    if (is_id(name, kKind) && !base::file_exists(path_of(name) + std::string(kEnding)))
+      fs::remove(path_of(name), error);
+  }
+}
+
+void FileStore::write(const StoredFile& file) const {
+  base::Json meta = file.json();
+  meta.set("tenant", file.tenant);
+  base::write_file_atomic(path_of(file.id) + std::string(kEnding), meta.dump());
+}
+
+StoredFile FileStore::add(std::string name, std::string purpose, const std::string& tenant,
+                          std::string_view content, int64_t now_s) {
+  const std::lock_guard lock(mutex_);
+  StoredFile file{.id = new_id(kKind),
+                  .name = std::move(name),
+                  .purpose = std::move(purpose),
+                  .bytes = static_cast<int64_t>(content.size()),
+                  .created_s = now_s,
+                  .tenant = tenant};
+  const Kept kept = kept_now();
+  if (file.bytes > most_bytes_ - kept.bytes || kept.files >= kMostFiles) {
+    base::fail(base::ErrorCode::exhausted, kept.files, " files of ", kept.bytes, " bytes are kept, and ",
+               kMostFiles, " of ", most_bytes_, " are allowed: delete some (--files-limit)");
+  }
+  base::write_file_atomic(path_of(file.id), content);
+  write(file);
+  return file;
+}
+
+StoredFile FileStore::adopt(const std::string& path, std::string name, std::string purpose,
+                            const std::string& tenant, int64_t now_s) {
+  const std::lock_guard lock(mutex_);
+  StoredFile file{.id = new_id(kKind),
+                  .name = std::move(name),
+                  .purpose = std::move(purpose),
+                  .bytes = static_cast<int64_t>(fs::file_size(path)),
+                  .created_s = now_s,
+                  .tenant = tenant};
+  fs::rename(path, path_of(file.id));
+  write(file);
+  return file;
+}
+
+std::optional<StoredFile> FileStore::read(const std::string& id) const {
+  if (!is_id(id, kKind) || !base::file_exists(path_of(id) + std::string(kEnding))) return std::nullopt;
+  const base::Json meta = base::parse_json(base::read_file(path_of(id) + std::string(kEnding), kMostMeta));
+  return StoredFile{.id = id,
+                    .name = meta.at("filename").as_string(),
+                    .purpose = meta.at("purpose").as_string(),
+                    .bytes = meta.at("bytes").as_int(),
+                    .created_s = meta.at("created_at").as_int(),
+                    .tenant = meta.at("tenant").as_string()};
+}
+
+StoredFile FileStore::find(const std::string& id, const std::string& tenant) const {
+  const std::lock_guard lock(mutex_);
+  std::optional<StoredFile> file = read(id);
+  if (!file || file->tenant != tenant) fail_unknown(id);
+  return *std::move(file);
+}
+
+std::vector<StoredFile> FileStore::list(const std::string& tenant) const {
+  const std::lock_guard lock(mutex_);
+  std::vector<StoredFile> files;
+  std::error_code error;
+  for (const std::string& name : base::names_in(directory_, error)) {
+    if (!is_id(name, kKind)) continue;
+    std::optional<StoredFile> file = read(name);
+    if (file && file->tenant == tenant) files.push_back(*std::move(file));
+  }
+  std::sort(files.begin(), files.end(), [](const StoredFile& a, const StoredFile& b) {
+    return std::pair(b.created_s, std::string_view(a.id)) < std::pair(a.created_s, std::string_view(b.id));
+  });
+  return files;
+}
+
+FileStore::Kept FileStore::kept_now() const {
+  Kept kept;
+  std::error_code error;
+  for (const std::string& name : base::names_in(directory_, error)) {
+    const uintmax_t bytes = fs::file_size(path_of(name), error);
+    if (!error) kept.bytes += static_cast<int64_t>(bytes);
+    kept.files += is_id(name, kKind) ? 1 : 0;
+  }
+  return kept;
+}
+
+void FileStore::remove(const std::string& id, const std::string& tenant) {
+  const std::lock_guard lock(mutex_);
+  const std::optional<StoredFile> file = read(id);
+  if (!file || file->tenant != tenant) fail_unknown(id);
+  std::error_code error;
+  fs::remove(path_of(id) + std::string(kEnding), error);  // first: what is left has no owner
+  fs::remove(path_of(id), error);
+}
+
+}  // namespace trireme::serve

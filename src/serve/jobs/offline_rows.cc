@@ -1,0 +1,108 @@
+// The OpenAI API without a server.
+#include "serve/jobs/offline_rows.h"
+
+#include <filesystem>
+#include <utility>
+
+#include "batch/models/model_files.h"
+#include "serve/core/kserve_core.h"
+#include "serve/jobs/openai_rows.h"
+#include "serve/seeing/metrics.h"
+
+namespace trireme::serve {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kRowsOfSequence = 4;  // under way for each sequence of the model: some of them wait
+
+void check(const batch::ModelOptions& o) {
+  const batch::ModelOptions usual;
+  base::require(o.task == "auto" && o.columns.empty() && o.prompt.empty() && !o.chat && o.system.empty() &&
+                    o.stop.empty() && o.max_tokens == usual.max_tokens &&
+                    o.temperature == usual.temperature && o.top_p == usual.top_p && o.top_k == usual.top_k &&
+                    o.seed == usual.seed,
+                "input in format openai: each line says its prompt and how it is sampled, the job does not");
+  base::require(
+      o.precision == usual.precision && o.tokenizer.empty() && o.chat_template.empty(),
+      "input in format openai: precision, tokenizer and chat_template are those of the model's directory");
+}
+
+ServeOptions options_of(const batch::ModelOptions& o) {
+  ServeOptions options;
+  std::error_code error;
+  fs::path path = fs::canonical(o.model, error);
+  if (error) base::fail(base::ErrorCode::not_found, "no model '", o.model, "': ", error.message());
+  if (path.extension() == ".gguf") path = path.parent_path();
+  options.model_repository = {path.parent_path().string()};
+  options.model_control = ModelControl::explicitly;
+  options.load_model = {path.filename().string()};
+  options.threads = o.threads;
+  options.instances = o.instances;
+  options.device = o.device;
+  options.weights = o.weights;
+  options.ranks.tp = o.tp;
+  options.cache.max_length = o.max_length;
+  if (o.batch_rows > 0) options.cache.max_sequences = options.max_batch = o.batch_rows;
+  options.warm_up = WarmUpLevel::none;
+  options.max_queue = 1 << 20;  // the job bounds it
+  options.request_timeout.ns = 0;
+  return options;
+}
+
+/// What a server is made of, but for its listeners.
+class OfflineRows final : public batch::RowModel {
+ public:
+  OfflineRows(const batch::ModelOptions& o, const base::Env& env)
+      : options_(options_of(o)),
+        repository_(options_, env, metrics_),
+        core_(repository_, options_, env),
+        api_(core_, 0) {
+    repository_.load();
+    core_.set_state(ServerState::serving);
+    static_cast<void>(core_.find(options_.load_model[0], ""));  // throws what kept it from being loaded
+    OpenAiRows::Parts parts{.api = api_, .window_rows = kRowsOfSequence * options_.cache.max_sequences};
+    if (o.window_rows > 0) parts.window_rows = o.window_rows;
+    parts.model = options_.load_model[0];
+    batch::ModelOptions said = o;
+    const base::Json all = base::OptionList(said).to_json();
+    base::Json kept = base::Json::object();
+    for (const char* key :
+         {"weights", "weight_group", "weight_zeros", "weight_rows", "device", "tp", "max_length"})
+      kept.set(key, all.at(key));
+    parts.identity = base::Json::object({{"name", parts.model},
+                                         {"files", batch::content_of_files(o.model, {})},
+                                         {"options", std::move(kept)}});
+    rows_ = std::make_unique<OpenAiRows>(std::move(parts));
+  }
+  ~OfflineRows() override {
+    rows_.reset();
+    repository_.close();
+  }
+
+  std::vector<std::string> columns() const override { return rows_->columns(); }
+  std::vector<data::Field> outputs() const override { return rows_->outputs(); }
+  int64_t piece_rows() const override { return rows_->piece_rows(); }
+  void submit(std::shared_ptr<const data::Rows> piece, batch::PieceSink sink) override {
+    rows_->submit(std::move(piece), std::move(sink));
+  }
+  batch::ModelUse use() const override { return rows_->use(); }
+  base::Json identity() const override { return rows_->identity(); }
+
+ private:
+  const ServeOptions options_;
+  MetricRegistry metrics_;
+  Repository repository_;
+  KserveCore core_;
+  OpenAiApi api_;
+  std::unique_ptr<OpenAiRows> rows_;
+};
+
+}  // namespace
+
+std::unique_ptr<batch::RowModel> open_offline_rows(const batch::ModelOptions& options, const base::Env& env) {
+  check(options);
+  return std::make_unique<OfflineRows>(options, env);
+}
+
+}  // namespace trireme::serve

@@ -1,0 +1,247 @@
+// Requests of the responses API.
+#include "serve/openai/responses_request.h"
+
+#include <map>
+#include <string>
+#include <utility>
+
+namespace trireme::serve {
+namespace {
+
+using base::Json;
+
+std::string type_of(const Json& item, const char* otherwise) {
+  const Json* type = item.find("type");
+  if (type == nullptr || type->is_null()) return otherwise;
+  if (!type->is_string()) fail_member("input", "the type of an item is a string");
+  return type->as_string();
+}
+
+/// A content's text: one string, or parts of text.
+std::string text_of(const Json& content) {
+  if (content.is_string()) return content.as_string();
+  if (!content.is_array()) fail_member("input", "content is a text or a list of parts");
+  std::string text;
+  for (const Json& part : content.as_array()) {
+    const std::string type = type_of(part, "text");
+    const Json* words = part.find(type == "refusal" ? "refusal" : "text");
+    const bool is_text = type == "input_text" || type == "output_text" || type == "text" || type == "refusal";
+    if (!is_text) refuse_member("input", "parts of type '" + type + "' are not served");
+    if (words == nullptr || !words->is_string()) fail_member("input", "a part of text has no text");
+    text += (text.empty() ? "" : "\n") + words->as_string();
+  }
+  return text;
+}
+
+std::string string_member(const Json& item, const char* name) {
+  const Json* member = item.find(name);
+  if (member == nullptr || !member->is_string()) fail_member("input", std::string("an item has no ") + name);
+  return member->as_string();
+}
+
+/// Calls that follow each other are one message of the assistant's.
+void add_call(const Json& item, Json& messages) {
+  const Json call =
+      Json::object({{"id", string_member(item, "call_id")},
+                    {"type", "function"},
+                    {"function", Json::object({{"name", string_member(item, "name")},
+                                               {"arguments", string_member(item, "arguments")}})}});
+  base::JsonArray& list = messages.as_array();
+  Json* calls = list.empty() ? nullptr : list.back().find("tool_calls");
+  if (calls == nullptr) {
+    list.push_back(
+        Json::object({{"role", "assistant"}, {"content", ""}, {"tool_calls", Json::array({call})}}));
+  } else {
+    calls->push_back(call);
+  }
+}
+
+void add_item(const Json& item, Json& messages) {
+  if (!item.is_object()) fail_member("input", base::concat("an item is an object, found ", item.type_name()));
+  const std::string type = type_of(item, "message");
+  if (type == "message") {
+    const Json* content = item.find("content");
+    if (content == nullptr) fail_member("input", "a message has no content");
+    messages.push_back(Json::object({{"role", string_member(item, "role")}, {"content", text_of(*content)}}));
+  } else if (type == "function_call") {
+    add_call(item, messages);
+  } else if (type == "function_call_output") {
+    const Json* output = item.find("output");
+    if (output == nullptr) fail_member("input", "an output of a call has no output");
+    messages.push_back(Json::object(
+        {{"role", "tool"}, {"tool_call_id", string_member(item, "call_id")}, {"content", text_of(*output)}}));
+  } else if (type != "reasoning") {  // of another model, perhaps: an answer does not depend on it
+    refuse_member("input", "items of type '" + type + "' are not served");
+  }
+}
+
+Json messages_of(const Members& m) {
+  Json messages = Json::array();
+  if (m.has("instructions"))
+    messages.push_back(Json::object({{"role", "system"}, {"content", m.text("instructions")}}));
+  const Json* input = m.find("input");
+  if (input == nullptr) fail_member("input", "is missing");
+  if (input->is_string()) {
+    messages.push_back(Json::object({{"role", "user"}, {"content", *input}}));
+    return messages;
+  }
+  if (!input->is_array() || input->size() == 0)
+    fail_member("input", "expected a string or a list that is not empty");
+  for (const Json& item : input->as_array()) add_item(item, messages);
+  return messages;
+}
+
+/// Functions here are flat; those of chats stand in a member.
+Json tools_of(const Json& tools) {
+  if (!tools.is_array()) fail_member("tools", "expected a list");
+  Json list = Json::array();
+  for (const Json& tool : tools.as_array()) {
+    const Json* type = tool.find("type");
+    if (type == nullptr || !type->is_string()) fail_member("tools", "each has a type");
+    if (type->as_string() != "function")
+      refuse_member("tools", "only functions are served, not '" + type->as_string() + "'");
+    Json function = Json::object();
+    for (const char* name : {"name", "description", "parameters", "strict"}) {
+      const Json* member = tool.find(name);
+      if (member != nullptr && !member->is_null()) function.set(name, *member);
+    }
+    list.push_back(Json::object({{"type", "function"}, {"function", std::move(function)}}));
+  }
+  return list;
+}
+
+Json tool_choice_of(const Json& choice) {
+  if (choice.is_string()) return choice;
+  const Json* type = choice.find("type");
+  const Json* name = choice.find("name");
+  if (type == nullptr || *type != Json("function") || name == nullptr)
+    refuse_member("tool_choice", "only none, auto, required and a function are served");
+  return Json::object({{"type", "function"}, {"function", Json::object({{"name", *name}})}});
+}
+
+void refuse_what_is_kept(const Members& m) {
+  for (const char* name : {"previous_response_id", "conversation"}) {
+    if (m.has(name)) refuse_member(name, "is not served: no response is kept; give all items in input");
+  }
+  if (m.flag("background")) refuse_member("background", "is not served: no response is kept");
+  for (const char* name : {"prompt", "context_management"}) {
+    if (m.has(name)) refuse_member(name, "is not served");
+  }
+  if (m.has("truncation") && m.text("truncation") != "disabled")
+    refuse_member("truncation", "only disabled is served");
+}
+
+/// What a response repeats of its request.
+Json settings_of(const Members& m) {
+  Json settings = Json::object();
+  const auto repeat = [&](const char* name, Json otherwise) {
+    const Json* given = m.find(name);
+    settings.set(name, given == nullptr ? std::move(otherwise) : *given);
+  };
+  repeat("instructions", nullptr);
+  repeat("max_output_tokens", nullptr);
+  repeat("max_tool_calls", nullptr);
+  repeat("metadata", Json::object());
+  repeat("parallel_tool_calls", true);
+  repeat("reasoning", Json::object({{"effort", nullptr}, {"summary", nullptr}}));
+  repeat("service_tier", "default");
+  repeat("temperature", 1.0);
+  repeat("text", Json::object({{"format", Json::object({{"type", "text"}})}}));
+  repeat("tool_choice", "auto");
+  repeat("tools", Json::array());
+  repeat("top_logprobs", 0);
+  repeat("top_p", 1.0);
+  repeat("user", nullptr);
+  for (const char* name : {"previous_response_id", "safety_identifier", "prompt_cache_key"})
+    repeat(name, nullptr);
+  for (Json& tool : settings.find("tools")->as_array()) {
+    for (const char* name : {"description", "parameters", "strict"}) {
+      if (tool.find(name) == nullptr)
+        tool.set(name, name == std::string_view("strict") ? Json(false) : Json());
+    }
+  }
+  settings.set("background", false);
+  settings.set("store", false);
+  settings.set("truncation", "disabled");
+  return settings;
+}
+
+/// The request as one for a chat. Members that both have alike are those of sampling.
+Json chat_of(const Members& m, const Json& json) {
+  Json chat = Json::object();
+  for (const char* name : {"model",
+                           "stream",
+                           "temperature",
+                           "top_p",
+                           "top_k",
+                           "min_p",
+                           "seed",
+                           "stop",
+                           "stop_token_ids",
+                           "frequency_penalty",
+                           "presence_penalty",
+                           "repetition_penalty",
+                           "logit_bias",
+                           "min_tokens",
+                           "ignore_eos",
+                           "priority",
+                           "top_logprobs",
+                           "parallel_tool_calls",
+                           "chat_template_kwargs",
+                           "structured_outputs"}) {
+    if (const Json* member = json.find(name)) chat.set(name, *member);
+  }
+  chat.set("messages", messages_of(m));
+  if (m.has("max_output_tokens")) chat.set("max_completion_tokens", *m.find("max_output_tokens"));
+  if (m.has("tools")) chat.set("tools", tools_of(*m.find("tools")));
+  if (m.has("tool_choice")) chat.set("tool_choice", tool_choice_of(*m.find("tool_choice")));
+  return chat;
+}
+
+/// Whether log probabilities are asked for; other things that may be included there are none of here.
+bool includes_chances(const Members& m) {
+  const Json* include = m.find("include");
+  if (include == nullptr) return false;
+  if (!include->is_array()) fail_member("include", "expected a list");
+  bool found = false;
+  for (const Json& one : include->as_array()) found = found || one == Json("message.output_text.logprobs");
+  return found;
+}
+
+/// Errors name members by their names here.
+[[noreturn]] void throw_renamed(const MemberError& e) {
+  static const std::map<std::string_view, std::string> kNames = {
+      {"messages", "input"}, {"max_completion_tokens", "max_output_tokens"}};
+  const auto at = kNames.find(e.member());
+  if (at == kNames.end()) throw MemberError(e);
+  throw MemberError(e.code(), at->second, e.message().substr(e.member().size() + 2));
+}
+
+}  // namespace
+
+ResponsesRequest responses_request(std::string_view body, int64_t seed) {
+  const Json json = request_object(body);
+  const Members m(json);
+  refuse_what_is_kept(m);
+  ResponsesRequest r;
+  Json chat = chat_of(m, json);
+  r.lists_chances = includes_chances(m) || m.integer("top_logprobs", 0, 0, passes::kMostListed) > 0;
+  if (r.lists_chances) chat.set("logprobs", true);
+  try {
+    r.chat = chat_request(chat, seed);
+  } catch (const MemberError& e) {
+    throw_renamed(e);
+  }
+  if (const Json* text = m.find("text")) {
+    const Json* format = text->find("format");
+    if (format != nullptr && !format->is_null()) {
+      WantedForm form = form_of_format(*format, "text");
+      if (form.any() && r.chat.form.any()) fail_member("text", "stands beside structured_outputs");
+      if (form.any()) r.chat.form = std::move(form);
+    }
+  }
+  r.settings = settings_of(m);
+  return r;
+}
+
+}  // namespace trireme::serve

@@ -1,0 +1,142 @@
+// How well texts fit each other, by their embeddings.
+#include "serve/openai/score_request.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "serve/openai/members.h"
+
+namespace trireme::serve {
+namespace {
+
+using base::Json;
+
+constexpr size_t kMostTexts = 2048;
+
+/// A text, or an object with one.
+std::string text_of(const Json& given, std::string_view member) {
+  const Json* text = given.is_object() ? given.find("text") : &given;
+  if (text == nullptr || !text->is_string()) fail_member(member, "expected texts, or objects with a text");
+  if (text->as_string().empty()) fail_member(member, "a text is empty");
+  return text->as_string();
+}
+
+/// A list of texts, or one.
+std::vector<std::string> texts_of(const Json& given, std::string_view member) {
+  const base::JsonArray list = given.is_array() ? given.as_array() : base::JsonArray{given};
+  if (list.empty() || list.size() > kMostTexts)
+    fail_member(member, base::concat("expected 1 to ", kMostTexts, " texts, found ", list.size()));
+  std::vector<std::string> texts;
+  for (const Json& one : list) texts.push_back(text_of(one, member));
+  return texts;
+}
+
+std::string model_of(const Members& m) {
+  std::string model = m.text("model");
+  if (model.empty()) fail_member("model", "is missing");
+  return model;
+}
+
+/// The first of several names of one member that is there.
+const Json& member_of(const Members& m, std::initializer_list<const char*> names) {
+  for (const char* name : names) {
+    if (const Json* found = m.find(name)) return *found;
+  }
+  fail_member(*names.begin(), "is missing");
+}
+
+std::string usage(const Embedded& rows) {
+  const std::string tokens = std::to_string(rows.tokens);
+  return R"("usage":{"prompt_tokens":)" + tokens + R"(,"total_tokens":)" + tokens + "}";
+}
+
+void append_quoted(std::string& out, std::string_view text) { base::append_json(out, text); }
+
+}  // namespace
+
+RerankRequest rerank_request(std::string_view body) {
+  const Json json = request_object(body);
+  const Members m(json);
+  RerankRequest r;
+  r.embedding.model = model_of(m);
+  r.embedding.texts = {text_of(member_of(m, {"query"}), "query")};
+  const Json& documents = member_of(m, {"documents"});
+  if (!documents.is_array()) fail_member("documents", "expected a list of texts");
+  std::vector<std::string> texts = texts_of(documents, "documents");
+  const auto count = static_cast<int64_t>(texts.size());
+  r.embedding.texts.insert(r.embedding.texts.end(), texts.begin(), texts.end());
+  const int64_t most = m.integer("top_n", 0, 0, INT32_MAX);
+  r.most = static_cast<size_t>(most == 0 ? count : std::min(most, count));
+  r.gives_documents = m.flag("return_documents", true);
+  r.embedding.priority = static_cast<uint64_t>(m.integer("priority", 0, 0, INT32_MAX));
+  return r;
+}
+
+ScoreRequest score_request(std::string_view body) {
+  const Json json = request_object(body);
+  const Members m(json);
+  ScoreRequest r;
+  r.embedding.model = model_of(m);
+  r.embedding.texts = texts_of(member_of(m, {"text_1", "data_1", "queries"}), "text_1");
+  const std::vector<std::string> second = texts_of(member_of(m, {"text_2", "data_2", "documents"}), "text_2");
+  r.first = r.embedding.texts.size();
+  if (r.first > 1 && r.first != second.size())
+    fail_member("text_2", base::concat("has ", second.size(), " texts, text_1 has ", r.first,
+                                       ": one for all, or as many"));
+  r.embedding.texts.insert(r.embedding.texts.end(), second.begin(), second.end());
+  r.embedding.priority = static_cast<uint64_t>(m.integer("priority", 0, 0, INT32_MAX));
+  return r;
+}
+
+double cosine(const std::vector<float>& a, const std::vector<float>& b) {
+  double product = 0, of_a = 0, of_b = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    const double x{a[i]}, y{b[i]};
+    product += x * y;
+    of_a += x * x;
+    of_b += y * y;
+  }
+  return of_a > 0 && of_b > 0 ? product / std::sqrt(of_a * of_b) : 0;
+}
+
+std::string rerank_answer(const RerankRequest& request, const Embedded& rows, const std::string& id) {
+  std::vector<double> scores;
+  for (size_t i = 1; i < rows.rows.size(); ++i) scores.push_back(cosine(rows.rows[0], rows.rows[i]));
+  std::vector<size_t> order(scores.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return scores[a] > scores[b]; });
+  order.resize(std::min(order.size(), request.most));
+  std::string out = "{\"id\":\"rerank-" + id + "\",\"object\":\"list\",\"model\":";
+  append_quoted(out, request.embedding.model);
+  out += "," + usage(rows) + ",\"results\":[";
+  for (size_t i = 0; i < order.size(); ++i) {
+    out += (i > 0 ? ",{\"index\":" : "{\"index\":") + std::to_string(order[i]) + ",\"relevance_score\":";
+    base::append_json(out, scores[order[i]]);
+    if (request.gives_documents) {
+      out += ",\"document\":{\"text\":";
+      append_quoted(out, request.embedding.texts[order[i] + 1]);
+      out += '}';
+    }
+    out += '}';
+  }
+  return out + "]}";
+}
+
+std::string score_answer(const ScoreRequest& request, const Embedded& rows, const std::string& id,
+                         int64_t created) {
+  std::string out = "{\"id\":\"score-" + id +
+                    "\",\"object\":\"list\",\"created\":" + std::to_string(created) + ",\"model\":";
+  append_quoted(out, request.embedding.model);
+  out += ",\"data\":[";
+  for (size_t i = request.first; i < rows.rows.size(); ++i) {
+    const size_t pair = i - request.first;
+    out += (pair > 0 ? ",{\"index\":" : "{\"index\":") + std::to_string(pair);
+    out += ",\"object\":\"score\",\"score\":";
+    base::append_json(out, cosine(rows.rows[request.first == 1 ? 0 : pair], rows.rows[i]));
+    out += '}';
+  }
+  return out + "]," + usage(rows) + "}";
+}
+
+}  // namespace trireme::serve

@@ -1,0 +1,69 @@
+# The memory of a batch worker does not grow with the rows: Parquet in and out, a model of hardly any work.
+# timeout: 180
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+from onnx import TensorProto, helper, numpy_helper
+
+import _batch
+from _serving import TRIREME, run_cases, save, value
+
+WIDTH, GROUP = 16, 1 << 16
+FROM_SMALL, FROM_FULL = 1.12, 1.05  # what a million rows may take beside 10,000, and beside 100,000
+scratch = Path(tempfile.mkdtemp(prefix="trireme-batch-memory-"))
+
+
+def make_model(path):
+    weights = np.random.default_rng(2).standard_normal((WIDTH, 4)).astype(np.float32)
+    save([helper.make_node("MatMul", ["x", "w"], ["y"])], [value("x", TensorProto.FLOAT, ["rows", WIDTH])],
+         [value("y", TensorProto.FLOAT, ["rows", 4])], path, [numpy_helper.from_array(weights, "w")])
+
+
+def make_rows(path, rows):
+    schema = pyarrow.schema([("x", pyarrow.list_(pyarrow.float32(), WIDTH))])
+    values = np.random.default_rng(1).standard_normal(GROUP * WIDTH).astype(np.float32)
+    with pyarrow.parquet.ParquetWriter(path, schema) as writer:
+        for begin in range(0, rows, GROUP):
+            count = min(rows - begin, GROUP)
+            array = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(values[:count * WIDTH]), WIDTH)
+            writer.write_table(pyarrow.table([array], schema=schema))
+
+
+def peak_of_job(rows):
+    """The largest resident set of a job over so many rows; the least of two runs, since machines add to it."""
+    data, found = scratch / f"{rows}.parquet", []
+    make_rows(data, rows)
+    for turn in range(2):
+        output = scratch / f"out-{rows}-{turn}"
+        process = subprocess.Popen([TRIREME, "batch", write_job(rows, data, output)], stdin=subprocess.DEVNULL,
+                                   stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        found.append(_batch.peak_mib(process))
+        assert process.returncode == 0, process.stderr.read()[-1500:]
+        shutil.rmtree(output)
+    data.unlink()
+    return min(found)
+
+
+def write_job(rows, data, output):
+    path = scratch / f"{rows}.yaml"
+    path.write_text(f"model: {scratch}/linear.onnx\nthreads: 2\ninput: {{files: [{data}]}}\n"
+                    f"output: {{directory: {output}}}\n", encoding="utf-8")
+    return path
+
+
+def flat():
+    make_model(scratch / "linear.onnx")
+    small, full, large = (peak_of_job(rows) for rows in (10_000, 100_000, 1_000_000))
+    print(f"10,000 rows {small:.1f} MiB, 100,000 rows {full:.1f} MiB, 1,000,000 rows {large:.1f} MiB")
+    assert large <= FROM_SMALL * small and large <= FROM_FULL * full, (small, full, large)
+
+
+try:
+    run_cases([("flat", flat)])
+finally:
+    shutil.rmtree(scratch, ignore_errors=True)
