@@ -83,7 +83,7 @@ void check_squares(const ir::NodeView& n, const UpdateLayout& layout) {
 void infer_copies(const ir::NodeView& n, const UpdateCopies& copies, const UpdateLayout& layout,
                   std::vector<TensorType>& out) {
   if (copies.groups.empty()) return;
-  const std::string rounded = n.attrs.get_string("rounded", "");
+  const std::string rounded = n.attrs.get_string("copy_type", "");
   base::require(rounded == "bf16" || rounded == "f16", "copies are rounded to bf16 or f16, not '", rounded,
                 "'");
   const auto groups = static_cast<int64_t>(layout.groups(copies.first_operand));
@@ -189,7 +189,7 @@ std::vector<ir::AttrSpec> with_common(std::vector<ir::AttrSpec> attrs) {
 
 std::vector<ir::AttrSpec> with_copies(std::vector<ir::AttrSpec> attrs) {
   attrs.push_back({ir::kCopiesAttr, "ints", "groups whose parameter is written rounded too, default none"});
-  attrs.push_back({"rounded", "string", "bf16 or f16: the type of the copies"});
+  attrs.push_back({"copy_type", "string", "bf16 or f16: the type of the copies"});
   return attrs;
 }
 

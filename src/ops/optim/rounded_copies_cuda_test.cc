@@ -46,7 +46,7 @@ std::vector<Group> groups_of(const Rule& rule) {
 ir::Attrs with_copies(const Rule& rule, DType type) {
   ir::Attrs attrs = rule.attrs;
   return attrs.set("copies", std::vector<int64_t>{0, 1, 2})
-      .set("rounded", std::string(tensor::name_of(type)));
+      .set("copy_type", std::string(tensor::name_of(type)));
 }
 
 /// What rounding makes of f32, element by element.
@@ -127,7 +127,7 @@ TEST(RoundedCopies, RefuseWhatDoesNotFit) {
   const auto run = [](std::vector<int64_t> copies, const std::string& type, const Tensor& state) {
     std::vector<Group> groups{{Tensor::zeros(DType::f32, {3}), Tensor::zeros(DType::f32, {3})},
                               {Tensor::zeros(DType::f32, {4}), Tensor::zeros(DType::f32, {4})}};
-    Update update{.op = "sgd_update", .attrs = {{"copies", copies}, {"rounded", type}}};
+    Update update{.op = "sgd_update", .attrs = {{"copies", copies}, {"copy_type", type}}};
     update.copies.assign(copies.size(), state);
     run_update(update, groups);
   };

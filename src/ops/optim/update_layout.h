@@ -13,7 +13,7 @@ namespace trireme::ops {
 /// An update node reads (lr, step, grad_scale, skip, group, group, ...) and a group is (param, grad, states
 /// ...); its results are, for each group, the new (param, states ...), each in place.
 /// With attribute `copies` (numbers of groups, ascending) the node rounds the new parameters of these to the
-/// type `rounded` as well: behind everything else one operand for each, the state that holds it or absent,
+/// type `copy_type` as well: behind everything else one operand for each, the state that holds it or absent,
 /// and one result for each. lr f32|f64[]; step i64[]: 1 for the first executed update; grad_scale f32|f64[],
 /// may be absent: 1; skip bool[], may be absent: when true nothing changes.
 enum UpdateScalar : size_t { kUpdateLr, kUpdateStep, kUpdateGradScale, kUpdateSkip, kUpdateScalars };
@@ -52,7 +52,7 @@ struct UpdateCopies {
       : groups(attrs.get_ints(ir::kCopiesAttr)),
         first_operand(group_operands(attrs, operands)),
         first_result(layout.groups(first_operand) * layout.results()),
-        is_bf16(attrs.get_string("rounded", "bf16") == "bf16") {}
+        is_bf16(attrs.get_string("copy_type", "bf16") == "bf16") {}
 };
 
 /// Whether an op updates groups that stand so; others that write states have operands of their own.

@@ -38,8 +38,8 @@ std::vector<ValueId> add_update_copies(ir::Graph& graph, std::vector<ValueId>& u
     std::vector<int64_t> numbers;
     for (const auto& [group, i] : groups) {
       const std::string type(tensor::name_of(copies[i]->type));
-      base::check(node.attrs.get_string("rounded", type) == type, "copies of one update are of one type");
-      node.attrs.set("rounded", type);
+      base::check(node.attrs.get_string("copy_type", type) == type, "copies of one update are of one type");
+      node.attrs.set("copy_type", type);
       node.in.push_back(copies[i]->state);
       numbers.push_back(static_cast<int64_t>(group));
     }
