@@ -5,6 +5,7 @@
 #include "compile/choose.h"
 #include "compile/lanes.h"
 #include "compile/program.h"
+#include "ir/updates.h"
 
 namespace trireme::compile {
 namespace {
@@ -121,8 +122,7 @@ class Compiler {
 
   /// New contents of states are written over the old ones.
   void alias_updates(const Node& node, Step& step) {
-    if (!node.op->schema.updates_state()) return;
-    for (const ir::StateUpdate& u : node.op->schema.updates(node.in.size())) {
+    for (const ir::StateUpdate& u : ir::updates_of(node)) {
       const SlotId state = step.in[u.operand];
       // The update of a computed value is one: it has a place of its own.
       if (slot(root_of(state)).kind == SlotKind::arena) continue;

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <unordered_map>
 
+#include "ir/updates.h"
+
 namespace trireme::ir {
 
 std::string_view to_string(ValueKind kind) {
@@ -232,7 +234,7 @@ class Sorter {
       if (!wanted[n] || !graph_.nodes()[n].op->schema.updates_state()) continue;
       if (readers.empty()) readers = state_readers(wanted);
       const Node& node = graph_.nodes()[n];
-      for (const StateUpdate& u : node.op->schema.updates(node.in.size())) {
+      for (const StateUpdate& u : updates_of(node)) {
         for (uint32_t reader : readers[index(node.in[u.operand])]) {
           if (reader != n) before_[n].push_back(reader);
         }

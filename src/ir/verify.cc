@@ -2,6 +2,7 @@
 #include <set>
 
 #include "ir/graph.h"
+#include "ir/updates.h"
 
 namespace trireme::ir {
 namespace {
@@ -44,12 +45,11 @@ void check_updates(const Graph& g, const Node& node, std::vector<char>& is_updat
     base::check(!is_updated[index(source)], "node ", node.op_name(), " reads state '", g.value(source).name,
                 "' after it was updated");
   }
-  if (!node.op->schema.updates_state()) return;
-  for (const StateUpdate& u : node.op->schema.updates(node.in.size())) {
+  for (const StateUpdate& u : updates_of(node)) {
     const ValueId id = node.in[u.operand];
-    if (id != kNoValue && g.value(id).kind == ValueKind::computed && g.viewed(id) == id) continue;
-    base::check(id != kNoValue && g.value(id).kind == ValueKind::state, "node ", node.op_name(),
-                " updates operand ", u.operand, ", which is no state");
+    if (g.value(id).kind == ValueKind::computed && g.viewed(id) == id) continue;
+    base::check(g.value(id).kind == ValueKind::state, "node ", node.op_name(), " updates operand ", u.operand,
+                ", which is no state");
     is_updated[index(id)] = 1;
   }
 }

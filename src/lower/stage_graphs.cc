@@ -111,7 +111,8 @@ StageSums StepGraphs::sums_of(const Draft& draft, size_t micro_batches) const {
   };
   StageSums out;
   for (size_t i = 0; i < draft.gradients.size(); ++i) {
-    StageSums::Param p{draft.names[i], draft.dims[i], described(graph, draft.gradients[i].param), {}, {}};
+    StageSums::Param p{
+        draft.names[i], draft.dims[i], draft.kinds[i], described(graph, draft.gradients[i].param), {}, {}};
     if (draft.copies[i] != ir::kNoValue) p.copy = described(graph, draft.copies[i]);
     p.sum = sum_of(p.name);
     out.params.push_back(std::move(p));
@@ -198,6 +199,7 @@ StepGraph StepGraphs::make_update(const StepKey& key) {
       draft.gradients.back().is_counted = holders_.at(p.name).front() == stage();
       draft.names.push_back(p.name);
       draft.dims.push_back(p.dim);
+      draft.kinds.push_back(p.kind);
       draft.copies.push_back(is_low ? add_state(graph, p.copy.name, p.copy) : ir::kNoValue);
       if (!is_tied(p.name)) draft.sums.push_back({p.name, sum(p.name, p.sum), p.dim});
     }

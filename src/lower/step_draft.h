@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "lower/step_graphs.h"
+#include "passes/train/gradient_norm.h"
 
 namespace trireme::lower {
 
@@ -50,8 +51,21 @@ struct StepGraphs::Draft {
   std::vector<passes::ParamGradient> gradients;
   std::vector<std::string> names;
   std::vector<int> dims;
+  std::vector<passes::OptimizerKind> kinds;
   std::vector<ir::ValueId> copies;  ///< 16-bit copies that the forward pass reads, or kNoValue
   std::vector<passes::StepSum> sums;
+
+  /// A parameter that tensor-parallel ranks split and the optimizer takes whole: what it writes is no part.
+  bool is_gathered_for_update(size_t i) const {
+    return passes::needs_whole(kinds[i]) && !passes::split_axes(graph, gradients[i].param).empty();
+  }
+  /// With ZeRO 1 and 2 a copy is whole on every rank, which updates a part of it.
+  bool is_shared_copy(size_t i) const {
+    return copies[i] != ir::kNoValue && graph.type(copies[i]).shape != graph.type(gradients[i].param).shape;
+  }
+  /// Makes updates round: the copies of new contents, by gradient, in their states, or as results where ranks
+  /// have parts of them.
+  std::vector<ir::ValueId> round_updates(passes::OptimizerPlan& plan);
 };
 
 }  // namespace trireme::lower

@@ -8,7 +8,7 @@
 #include "ops/table.h"
 #include "passes/lists/lists.h"
 #include "passes/partition/collective_types.h"
-#include "passes/train/gradient_norm.h"
+#include "passes/train/update_copies.h"
 #include "passes/partition/partition.h"
 #include "passes/partition/shard_rules.h"
 #include "passes/partition/vocab_parallel.h"
@@ -159,34 +159,36 @@ void StepGraphs::choose_parts(Draft& draft) {
     const tensor::Dims dims = even_parts(v);
     const int dim = options_.strategy.zero > 0 ? passes::zero_dim(dims, v.shard, ranks) : -1;
     draft.names.push_back(v.name);
+    draft.kinds.push_back(kinds[i]);
     draft.gradients.push_back({params[i], output_of(graph, v.name + kGradientSuffix)});
     draft.dims.push_back(dim >= 0 && passes::updates_parts(kinds[i], dims, dim, ranks) ? dim : -1);
   }
 }
 
-/// ZeRO's parts of the parameters, and what the forward pass reads in their place.
+/// ZeRO's parts of the parameters, and what the forward pass reads in their place: where it reads 16 bits,
+/// the copies that the update before wrote.
 void StepGraphs::share_out_params(Draft& draft) {
   ir::Graph& graph = draft.graph;
   const auto bucket = static_cast<int64_t>(options_.strategy.bucket_mb * (1 << 20));
   draft.copies.assign(draft.gradients.size(), ir::kNoValue);
   std::vector<passes::ZeroParam> gathered;
   std::vector<size_t> which;
+  const auto take = [&](size_t i, const passes::ReadParam& read) {
+    draft.gradients[i].param = read.param;
+    draft.copies[i] = read.copy;
+    if (read.copy != ir::kNoValue) draft.made.copies[graph.value(read.copy).name] = draft.names[i];
+  };
   for (size_t i = draft.gradients.size(); i-- > 0;) {  // in the order of the forward pass
-    passes::ParamGradient& g = draft.gradients[i];
-    if (draft.dims[i] < 0) continue;
-    const passes::ZeroParam p{g.param, draft.dims[i]};
-    if (options_.strategy.zero == 3) {
+    const passes::ZeroParam p{draft.gradients[i].param, draft.dims[i]};
+    if (p.dim >= 0 && options_.strategy.zero == 3) {
       gathered.push_back(p);
       which.push_back(i);
-    } else if (const auto low = passes::low_reader_type(graph, g.param)) {
-      g.param = passes::read_low_copy(graph, p);
-      const std::string copy = passes::low_copy_name(draft.names[i], *low);
-      draft.copies[i] = state_of(graph, copy);
-      draft.made.copies[copy] = draft.names[i];
+    } else if (!draft.is_gathered_for_update(i)) {
+      take(i, passes::read_low_copy(graph, p));
     }
   }
-  const std::vector<ValueId> parts = passes::gather_params(graph, gathered, place_.coordinates, bucket);
-  for (size_t k = 0; k < parts.size(); ++k) draft.gradients[which[k]].param = parts[k];
+  const auto parts = passes::gather_params(graph, gathered, place_.coordinates, bucket);
+  for (size_t k = 0; k < parts.size(); ++k) take(which[k], parts[k]);
 }
 
 void StepGraphs::add_sums(Draft& draft, const StepKey& key) {
@@ -226,7 +228,6 @@ ValueId StepGraphs::mean_loss(ir::Graph& graph, ValueId loss_sum) const {
 void StepGraphs::gather_for_update(Draft& draft, size_t i) const {
   ir::Graph& graph = draft.graph;
   passes::ParamGradient& g = draft.gradients[i];
-  if (passes::split_axes(graph, g.gradient).empty()) return;
   const tensor::Dims dims = training_.type(state_of(training_, draft.names[i])).shape.to_dims();
   g.target = passes::gather_whole(graph, g.param, dims, place_.coordinates);
   g.gradient = passes::gather_whole(graph, g.gradient, dims, place_.coordinates);
@@ -244,8 +245,18 @@ std::string StepGraphs::describe_parts(const Draft& draft) const {
                       mesh().extent("dp"), " parts; whole on every rank ", count, "\n", whole);
 }
 
+std::vector<ValueId> StepGraphs::Draft::round_updates(passes::OptimizerPlan& plan) {
+  std::vector<std::optional<passes::UpdateCopy>> wanted(copies.size());
+  for (size_t i = 0; i < copies.size(); ++i) {
+    if (copies[i] == ir::kNoValue) continue;
+    wanted[i] = {graph.type(copies[i]).dtype, is_shared_copy(i) ? ir::kNoValue : copies[i]};
+  }
+  return passes::add_update_copies(graph, plan.updated, wanted);
+}
+
 /// New parts of parameters reach whoever reads them.
-void StepGraphs::write_back(Draft& draft, const passes::OptimizerPlan& plan) const {
+void StepGraphs::write_back(Draft& draft, const passes::OptimizerPlan& plan,
+                            const std::vector<ValueId>& copies) const {
   ir::Graph& graph = draft.graph;
   const size_t count = draft.gradients.size();
   std::vector<passes::NewPart> parts;
@@ -253,7 +264,7 @@ void StepGraphs::write_back(Draft& draft, const passes::OptimizerPlan& plan) con
     const passes::ParamGradient& g = draft.gradients[i];
     if (g.target != ir::kNoValue && draft.dims[i] >= 0)
       parts.push_back({g.param, plan.updated[i], draft.dims[i]});
-    if (draft.copies[i] != ir::kNoValue) parts.push_back({draft.copies[i], plan.updated[i], draft.dims[i]});
+    if (draft.is_shared_copy(i)) parts.push_back({draft.copies[i], copies[i], draft.dims[i]});
   }
   for (size_t i = 0; i < count; ++i) {
     const passes::ParamGradient& g = draft.gradients[i];
@@ -287,25 +298,21 @@ void StepGraphs::add_running_statistics(Draft& draft, const passes::OptimizerPla
 void StepGraphs::add_update(Draft& draft, const StepKey& key) {
   ir::Graph& graph = draft.graph;
   const size_t count = draft.gradients.size();
-  std::vector<ValueId> params;
-  for (const passes::ParamGradient& g : draft.gradients) params.push_back(g.param);
-  const auto kinds =
-      passes::optimizer_kinds(graph, params, options_.optimizer, passes::embedding_names(training_));
   for (size_t i = 0; i < count; ++i) {
     passes::ParamGradient& g = draft.gradients[i];
     g.gradient = draft.sums[i].value;
     const bool is_whole = draft.dims[i] >= 0 && options_.strategy.zero < 3 && draft.copies[i] == ir::kNoValue;
     if (is_whole) g.target = passes::own_part(graph, {g.param, draft.dims[i]}, place_.coordinates);
-    if (passes::needs_whole(kinds[i])) gather_for_update(draft, i);
+    if (draft.is_gathered_for_update(i)) gather_for_update(draft, i);
   }
-  const passes::OptimizerPlan plan =
+  passes::OptimizerPlan plan =
       passes::add_optimizer(graph, draft.gradients, options_.optimizer,
                             {.scaled_loss = options_.scaled_loss,
                              .norm_limit = options_.guarded,
                              .loss = mean_loss(graph, draft.sums[count + draft.statistics.size()].value),
                              .embeddings = passes::embedding_names(training_),
                              .coordinates = place_.coordinates});
-  write_back(draft, plan);
+  write_back(draft, plan, draft.round_updates(plan));
   add_running_statistics(draft, plan, key);
   draft.made.states = plan.states;
   draft.made.optimizer_text = plan.text + describe_parts(draft);

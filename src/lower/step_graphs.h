@@ -44,7 +44,8 @@ void check_shards(const ir::Graph& graph);
 struct StageSums {
   struct Param {
     std::string name;
-    int dim = -1;           ///< that ZeRO cuts, or -1
+    int dim = -1;  ///< that ZeRO cuts, or -1
+    passes::OptimizerKind kind = passes::OptimizerKind::adamw;
     ir::Value param, copy;  ///< the state, and its 16-bit copy if that has a name
     ir::Value sum;          ///< type and shard of the partial sums
   };
@@ -107,7 +108,8 @@ class StepGraphs {
   StageSums sums_of(const Draft& draft, size_t micro_batches) const;
   void share_counters(Draft& draft, const std::vector<StageSums>& parts) const;
   void add_update(Draft& draft, const StepKey& key);
-  void write_back(Draft& draft, const passes::OptimizerPlan& plan) const;
+  void write_back(Draft& draft, const passes::OptimizerPlan& plan,
+                  const std::vector<ir::ValueId>& copies) const;
   void add_running_statistics(Draft& draft, const passes::OptimizerPlan& plan, const StepKey& key) const;
   /// Sorts a finished graph and checks its sharding types, and that results are the same on all ranks.
   StepGraph settle(Draft& draft, bool has_common_results) const;

@@ -1,6 +1,7 @@
 // Data parallelism: the same bits of losses and weights for every number of ranks and every stage of ZeRO.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -63,6 +64,17 @@ struct Trained {
 constexpr size_t kMicroBatches = 4;  // of a step, on all ranks
 constexpr int kSteps = 3;
 
+/// The copies that a rank's forward pass reads are its masters rounded.
+void expect_rounded_copies(const TrainSession& session, const Trained& trained, const comm::Mesh* mesh) {
+  for (const auto& [copy, master] : session.copies()) {
+    const Tensor& held = session.scratch().at(copy);
+    const Tensor& whole = trained.states.at(master);
+    const StatePlace place = session.scratch().place(copy);
+    const Tensor own = mesh == nullptr ? whole : part_of(whole, place, mesh->shape(), mesh->coordinates());
+    EXPECT_TRUE(held.same_as(converted(own, held.dtype()))) << copy;
+  }
+}
+
 /// Steps of one rank's session; all ranks return the same.
 Trained train(TrainSession& session, const Case& c, size_t micro_batches, comm::Mesh* mesh) {
   Trained out;
@@ -76,6 +88,7 @@ Trained train(TrainSession& session, const Case& c, size_t micro_batches, comm::
     out.states[name] =
         mesh == nullptr ? held.clone() : whole_of(held, session.states().place(name), *mesh).clone();
   }
+  expect_rounded_copies(session, out, mesh);
   return out;
 }
 
@@ -175,7 +188,9 @@ ZeroElements elements_of(const TrainSession& session, bool low) {
   for (const lower::TrainedParam& p : session.params()) {
     const auto holds = [&](const char* part) { return p.name.find(part) != std::string::npos; };
     const bool is_of_product = !holds("wte") && !holds("wpe") && !holds("ln_");
-    (low && is_of_product ? e.low : e.full) += tensor::element_count(p.dims);
+    // The embedding is the head too.
+    int64_t& place = !low ? e.full : is_of_product ? e.low : holds("wte") ? e.both : e.full;
+    place += tensor::element_count(p.dims);
   }
   return e;
 }
@@ -185,6 +200,55 @@ TEST(DataParallel, RecomputedActivations) {
     Case c = gpt(OptimizerKind::adamw, Precision::f32);
     c.options.recompute = mode;
     expect_layouts_agree(c);
+  }
+}
+
+/// Products of the forward and backward pass of a micro-batch as the device runs them, in a fixed order.
+std::vector<std::string> products_of(TrainSession& session, const std::vector<tensor::Dims>& shapes) {
+  std::vector<std::string> list;
+  const compile::Program& program = *session.programs(shapes, kMicroBatches)[0];
+  for (const compile::Step& step : program.steps) {
+    if (step.op == nullptr || !ir::has_products(step.op->schema)) continue;
+    std::string text = base::concat(step.op->schema.name, " ", step.attrs, " by ", step.kernel, ":");
+    for (const auto* ids : {&step.in, &step.out}) {
+      for (const compile::SlotId id : *ids) {
+        if (id == compile::kNoSlot) continue;
+        const compile::Slot& slot = program.slot(id);
+        text += base::concat(" ", name_of(slot.dtype), tensor::to_string(slot.dims));
+      }
+    }
+    list.push_back(std::move(text));
+  }
+  std::sort(list.begin(), list.end());
+  return list;
+}
+
+/// What is computed again decides what is fused into products, and the libraries of GPUs round fused ones in
+/// another way: with recomputation too all layouts run the same products.
+TEST(DataParallel, RecomputedProductsAreThoseOfOneRank) {
+  for (const Precision precision : {Precision::f32, Precision::bf16}) {
+    for (const auto mode : {passes::RecomputeMode::selective, passes::RecomputeMode::full}) {
+      Case c = gpt(OptimizerKind::adamw, precision);
+      c.options.recompute = mode;
+      c.options.device = tests::cuda_device().value_or("cpu");
+      const std::vector<tensor::Dims> shapes{{2, 8}, {2, 8}};
+      TrainSession alone(c.graph, c.options);
+      const std::vector<std::string> want = products_of(alone, shapes);
+      for (const int zero : {0, 1, 2, 3}) {
+        comm::LocalWorld world(2);
+        std::vector<std::vector<std::string>> got(2);
+        world.run([&](comm::Communicator& comm) {
+          TrainOptions options = c.options;
+          options.strategy.dp = 2;
+          options.strategy.zero = zero;
+          comm::Mesh mesh(comm, options.strategy.mesh());
+          options.mesh = &mesh;
+          TrainSession session(c.graph, options);
+          got[static_cast<size_t>(comm.rank())] = products_of(session, shapes);
+        });
+        for (const auto& rank : got) EXPECT_TRUE(rank == want) << "zero " << zero;
+      }
+    }
   }
 }
 

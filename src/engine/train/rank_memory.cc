@@ -85,12 +85,13 @@ RankBytes zero_bytes(const ZeroElements& elements, int stage, int ranks) {
   RankBytes bytes;
   const auto add = [&](int64_t count, bool is_shared, bool has_copy) {
     const int64_t part = is_shared ? count / ranks : count;
-    bytes.weights += has_copy && stage < 3 ? 2 * count : 4 * (stage == 3 ? part : count);
+    bytes.weights += (has_copy ? 2 : 4) * (stage == 3 ? part : count);
     bytes.gradients += 4 * (stage >= 2 ? part : count);
-    bytes.optimizer += (has_copy && stage < 3 ? 12 : 8) * (stage >= 1 ? part : count);
+    bytes.optimizer += (has_copy ? 12 : 8) * (stage >= 1 ? part : count);
   };
   add(elements.full, true, false);
-  add(elements.low, true, stage >= 1);
+  add(elements.low, true, true);
+  add(elements.both, true, stage == 0);
   add(elements.whole, false, false);
   return bytes;
 }

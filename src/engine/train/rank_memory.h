@@ -30,11 +30,12 @@ RankBytes held_bytes(const TrainSession& session);
 struct ZeroElements {
   int64_t full = 0;   ///< read in f32
   int64_t low = 0;    ///< read in 16 bits only
+  int64_t both = 0;   ///< read in f32 and in 16 bits: an embedding that is the head too
   int64_t whole = 0;  ///< read in f32 and not shared out: no dimension divides, or the update needs the whole
 };
 /// C11 for Adam with f32 gradients and one partial sum (two micro-batches): f32 16, 8 + 8/d, 4 + 12/d, 16/d
-/// bytes an element for stages 0 to 3; 16 bits over f32 masters 16 (they are cast anew each step), 6 + 12/d,
-/// 2 + 16/d, 16/d.
+/// bytes an element for stages 0 to 3; 16 bits over f32 masters, with the copies that the update writes, 18,
+/// 6 + 12/d, 2 + 16/d, 18/d. What is read both ways has a copy in stage 0 alone: later ones cast it.
 RankBytes zero_bytes(const ZeroElements& elements, int stage, int ranks);
 
 }  // namespace trireme::engine

@@ -84,7 +84,8 @@ void TrainStates::lend(const PreparedModel& model, const tensor::Device& device)
 
 void TrainStates::changed() {
   for (const auto& [copy, master] : copies_) {
-    const Tensor whole = whole_of(kept_.at(master), kept_.place(master), *mesh_);
+    const Tensor& held = std::as_const(kept_).at(master);
+    const Tensor whole = mesh_ == nullptr ? held : whole_of(held, kept_.place(master), *mesh_);
     const Tensor part = part_of(whole, scratch_.place(copy), place_.mesh, place_.coordinates);
     scratch_.set(copy, converted(part, scratch_.at(copy).dtype()));
   }

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "ir/updates.h"
+
 namespace trireme::ops {
 namespace {
 
@@ -40,8 +42,7 @@ size_t ready(const Graph& graph, size_t n, const Readers& readers) {
     if (producer != nullptr && !producer->op->schema.is_collective)
       at = std::max(at, index(graph.value(id).producer) + 1);
   }
-  if (!node.op->schema.updates_state()) return at;
-  for (const ir::StateUpdate& u : node.op->schema.updates(node.in.size())) {
+  for (const ir::StateUpdate& u : ir::updates_of(node)) {
     for (const size_t reader : readers.states[index(node.in[u.operand])]) {
       if (reader < n) at = std::max(at, reader + 1);
     }

@@ -281,6 +281,7 @@ class Launch {
     T* out = out_ptr<T>(args_, plan_.layout.param_result(b.tensor));
     directions(b, [&](int64_t at, const T* u, int64_t n) {
       cpu::blend_run<T>(by, u, param(b.tensor) + at, out + at, n);
+      plan_.round_piece(args_, {b.tensor, at, at + n});
     });
   }
 

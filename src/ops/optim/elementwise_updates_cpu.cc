@@ -15,8 +15,10 @@ template <class T, class RuleOf, class Run>
 ir::BoundKernel one_pass(const Plan& plan, RuleOf rule_of, Run run) {
   return {[=](const ir::RunArgs& args) {
     const auto rule = rule_of(plan->scalars(args));
-    plan->pieces.run(cpu::pool_of(args.stream),
-                     [&](size_t, const Piece& p) { run(rule, plan->template run_of<T>(args, p)); });
+    plan->pieces.run(cpu::pool_of(args.stream), [&](size_t, const Piece& p) {
+      run(rule, plan->template run_of<T>(args, p));
+      plan->round_piece(args, p);
+    });
   }};
 }
 

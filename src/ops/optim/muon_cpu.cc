@@ -229,6 +229,7 @@ class Launch {
     for_pieces(t, [&](size_t, const Piece& p) {
       const cpu::UpdateRun<T> run = plan_.template run_of<T>(args_, p);
       cpu::blend_run<T>(by, x_ + p.begin, run.param, run.param_out, run.n);
+      plan_.round_piece(args_, p);
     });
   }
 

@@ -70,27 +70,53 @@ void check_factors(const ir::NodeView& n, const UpdateLayout& layout, size_t gro
 /// The gathered sums of squares: two of each block of every part.
 void check_squares(const ir::NodeView& n, const UpdateLayout& layout) {
   const std::vector<int64_t> blocks = n.attrs.get_ints("blocks");
-  base::require(blocks.size() == layout.groups(n.in.size()), "blocks: one number a parameter");
+  const size_t operands = group_operands(n.attrs, n.in.size());
+  base::require(blocks.size() == layout.groups(operands), "blocks: one number a parameter");
   int64_t total = 0;
   for (int64_t b : blocks) total += b;
   const TensorType want{DType::f64, Shape{2 * total * n.attrs.get_int("parts", 1)}};
-  base::require(n.in.back() == want, "squares are ", n.in.back().to_string(), ", not ", want.to_string());
+  const TensorType& squares = n.in[operands - 1];
+  base::require(squares == want, "squares are ", squares.to_string(), ", not ", want.to_string());
 }
 
-/// Types of the results: those of the params and states, group by group.
+/// The rounded copies: one result each, like the operand that it is written to if that is there.
+void infer_copies(const ir::NodeView& n, const UpdateCopies& copies, const UpdateLayout& layout,
+                  std::vector<TensorType>& out) {
+  if (copies.groups.empty()) return;
+  const std::string rounded = n.attrs.get_string("copy_type", "");
+  base::require(rounded == "bf16" || rounded == "f16", "copies are rounded to bf16 or f16, not '", rounded,
+                "'");
+  const auto groups = static_cast<int64_t>(layout.groups(copies.first_operand));
+  for (size_t c = 0; c < copies.groups.size(); ++c) {
+    const int64_t group = copies.groups[c], before = c == 0 ? -1 : copies.groups[c - 1];
+    base::require(group > before && group < groups, "copies: ascending numbers of ", groups,
+                  " groups, found ", group, " after ", before);
+    const TensorType& param = n.in[layout.param(static_cast<size_t>(group))];
+    base::require(param.dtype == DType::f32, "copies are of f32 parameters");
+    const size_t operand = copies.first_operand + c;
+    out.push_back({copies.is_bf16 ? DType::bf16 : DType::f16, param.shape});
+    base::require(!n.present(operand) || n.in[operand] == out.back(), "operand ", operand, " is ",
+                  n.in[operand].to_string(), ", the copy is ", out.back().to_string());
+  }
+}
+
+/// Types of the results: those of the params and states, group by group, then the copies.
 std::vector<TensorType> infer_update(std::string_view op, const ir::NodeView& n) {
   const UpdateLayout layout = update_layout(op);
-  base::require(n.in.size() >= kUpdateScalars && ((n.in.size() - kUpdateScalars) % layout.operands() == 0 ||
-                                                  layout.has_squares(n.in.size())),
+  const size_t copied = n.attrs.get_ints(ir::kCopiesAttr).size();
+  base::require(n.in.size() >= kUpdateScalars + copied, "an update of ", n.in.size(), " operands writes ",
+                copied, " copies");
+  const size_t operands = n.in.size() - copied;
+  base::require((operands - kUpdateScalars) % layout.operands() == 0 || layout.has_squares(operands),
                 "an update takes ", kUpdateScalars, " scalars and groups of ", layout.operands(), ", found ",
-                n.in.size(), " operands");
-  if (layout.has_squares(n.in.size())) check_squares(n, layout);
+                operands, " operands");
+  if (layout.has_squares(operands)) check_squares(n, layout);
   need_scalar(n, kUpdateLr, {DType::f32, DType::f64}, "learning rate");
   need_scalar(n, kUpdateStep, {DType::i64}, "step");
   need_scalar(n, kUpdateGradScale, {DType::f32, DType::f64}, "gradient scale");
   need_scalar(n, kUpdateSkip, {DType::boolean}, "skip");
   std::vector<TensorType> out;
-  for (size_t g = 0; g < layout.groups(n.in.size()); ++g) {
+  for (size_t g = 0; g < layout.groups(operands); ++g) {
     const TensorType& param = n.in[layout.param(g)];
     base::require(
         param.dtype == n.in[kUpdateScalars].dtype && (param.dtype == DType::f32 || param.dtype == DType::f64),
@@ -105,10 +131,11 @@ std::vector<TensorType> infer_update(std::string_view op, const ir::NodeView& n)
       out.push_back(n.in[layout.state(g, s)]);
     }
   }
+  infer_copies(n, UpdateCopies(n.attrs, layout, n.in.size()), layout, out);
   return out;
 }
 
-/// Every result is the new content of a param or a state of its group.
+/// Every result is the new content of a param or a state of its group. `operands`: without copies.
 std::vector<ir::StateUpdate> group_updates(const UpdateLayout& layout, size_t operands) {
   std::vector<ir::StateUpdate> list;
   for (size_t g = 0; g < layout.groups(operands); ++g) {
@@ -119,7 +146,7 @@ std::vector<ir::StateUpdate> group_updates(const UpdateLayout& layout, size_t op
   return list;
 }
 
-/// Work per parameter element; all f32, f64 moves twice the bytes.
+/// Work per parameter element; all f32, f64 moves twice the bytes, copies 2 more.
 struct ElementCost {
   double flop, bytes;
 };
@@ -127,12 +154,15 @@ struct ElementCost {
 ir::CostFn cost_per_element(std::string_view op, ElementCost each) {
   return [layout = update_layout(op), each](const ir::NodeView& n) {
     ir::Cost cost;
-    for (size_t g = 0; g < layout.groups(n.in.size()); ++g) {
-      const TensorType& t = n.in[layout.param(g)];
-      const double elements = static_cast<double>(t.shape.elements().value_or(0));
-      cost.flop += each.flop * elements;
-      cost.bytes += each.bytes * elements * (t.dtype == DType::f64 ? 2 : 1);
+    const UpdateCopies copies(n.attrs, layout, n.in.size());
+    const auto elements = [&](size_t g) {
+      return static_cast<double>(n.in[layout.param(g)].shape.elements().value_or(0));
+    };
+    for (size_t g = 0; g < layout.groups(copies.first_operand); ++g) {
+      cost.flop += each.flop * elements(g);
+      cost.bytes += each.bytes * elements(g) * (n.in[layout.param(g)].dtype == DType::f64 ? 2 : 1);
     }
+    for (const int64_t g : copies.groups) cost.bytes += 2 * elements(static_cast<size_t>(g));
     return cost;
   };
 }
@@ -142,7 +172,7 @@ ir::Cost muon_cost(const ir::NodeView& n) {
   ir::Cost cost = cost_per_element("muon_update", {10, 44})(n);
   const double steps = static_cast<double>(n.attrs.get_int("steps", 5));
   const UpdateLayout layout = update_layout("muon_update");
-  for (size_t g = 0; g < layout.groups(n.in.size()); ++g) {
+  for (size_t g = 0; g < layout.groups(group_operands(n.attrs, n.in.size())); ++g) {
     const tensor::Dims d = n.in_dims(layout.param(g));
     const double low = static_cast<double>(std::min(d[0], d[1]));
     const double high = static_cast<double>(std::max(d[0], d[1]));
@@ -157,6 +187,12 @@ std::vector<ir::AttrSpec> with_common(std::vector<ir::AttrSpec> attrs) {
   return attrs;
 }
 
+std::vector<ir::AttrSpec> with_copies(std::vector<ir::AttrSpec> attrs) {
+  attrs.push_back({ir::kCopiesAttr, "ints", "groups whose parameter is written rounded too, default none"});
+  attrs.push_back({"copy_type", "string", "bf16 or f16: the type of the copies"});
+  return attrs;
+}
+
 /// An update op: what differs is its text, its attributes, its work per element and its kernels.
 ir::OpDef update_op(std::string name, std::string doc, std::vector<ir::AttrSpec> attrs, ElementCost each,
                     std::vector<ir::Kernel> kernels) {
@@ -168,7 +204,7 @@ ir::OpDef update_op(std::string name, std::string doc, std::vector<ir::AttrSpec>
       .max_in = ir::kVariadic,
       .min_out = 0,
       .max_out = ir::kVariadic,
-      .attrs = with_common(std::move(attrs)),
+      .attrs = with_copies(with_common(std::move(attrs))),
       .infer = [name](const ir::NodeView& n) { return infer_update(name, n); },
       .cost = cost_per_element(name, each),
       .why_no_grad = kNoGrad,

@@ -71,7 +71,7 @@ struct TrustNode : UpdateNode {
         blocks.push_back(whole.dim == 0 ? whole.blocks : 1);
       }
     }
-    if (layout.has_squares(node.in.size())) squares = node.in.size() - 1;
+    if (layout.has_squares(copies.first_operand)) squares = copies.first_operand - 1;
   }
   int64_t workspace_bytes() const { return cuda::trust_workspace_bytes({elements, blocks}); }
   cuda::TrustCall call(const ir::RunArgs& args, const std::vector<cuda::UpdateTensor>& tensors) const {

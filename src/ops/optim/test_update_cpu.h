@@ -22,6 +22,7 @@ struct Update {
   bool skip = false;
   int threads = 3;
   bool in_place = true;
+  std::vector<Tensor> copies = {};  ///< states of attribute `copies`; undefined: a result alone
 };
 
 /// The operands of the node in schema order.
@@ -32,6 +33,7 @@ inline std::vector<Tensor> update_operands(const Update& u, const std::vector<Gr
       Tensor::scalar<int64_t>(u.step), u.grad_scale ? Tensor::scalar<float>(*u.grad_scale) : Tensor(),
       u.skip ? Tensor::scalar<bool>(true) : Tensor()};
   for (const Group& g : groups) in.insert(in.end(), g.begin(), g.end());
+  in.insert(in.end(), u.copies.begin(), u.copies.end());
   return in;
 }
 
@@ -49,16 +51,22 @@ class BoundUpdate {
       node.known.push_back(nullptr);
       in_at_.push_back(t.defined() ? t.raw() : nullptr);
     }
-    node.out_count = groups.size() * layout.results();
+    first_copy_ = groups.size() * layout.results();
+    node.out_count = first_copy_ + u.copies.size();
     node.out = ir::infer_types(def.schema, node);
     cost_ = ir::cost_of(def.schema, node);
     bound_ = def.kernels.at(0).prepare({node, packs_, pool.size()});
     workspace_ = Tensor::empty(DType::u8, {bound_.workspace_bytes});
     out_.resize(node.out.size());
     out_at_.resize(node.out.size());
-    for (const ir::StateUpdate& s : def.schema.updates(in_.size())) {
+    const size_t operands = in_.size() - u.copies.size();
+    std::vector<ir::StateUpdate> updates = def.schema.updates(operands);
+    for (size_t c = 0; c < u.copies.size(); ++c) updates.push_back({first_copy_ + c, operands + c});
+    for (const ir::StateUpdate& s : updates) {
       const Tensor& old = in_[s.operand];
-      out_[s.result] = u.in_place ? old : Tensor::empty(old.dtype(), old.dims());
+      const tensor::TensorType& type = node.out[s.result];
+      const bool is_old = u.in_place && old.defined();
+      out_[s.result] = is_old ? old : Tensor::empty(type.dtype, type.shape.to_dims());
       out_at_[s.result] = out_[s.result].mutable_raw();
     }
     for (size_t g = 0; g < groups.size(); ++g) {
@@ -69,11 +77,13 @@ class BoundUpdate {
 
   void run() { bound_.run({in_at_.data(), out_at_.data(), workspace_.mutable_raw(), stream_}); }
   const ir::Cost& cost() const { return cost_; }
+  const Tensor& copy(size_t c) const { return out_[first_copy_ + c]; }
 
  private:
   std::vector<Tensor> in_, out_;
   std::vector<const void*> in_at_;
   std::vector<void*> out_at_;
+  size_t first_copy_ = 0;
   base::SharedCache packs_;
   ir::BoundKernel bound_;
   ir::Cost cost_;

@@ -31,7 +31,7 @@ struct TrustPlan {
     }
     for (int64_t b : blocks) blocks_before_ranks += static_cast<size_t>(b);
     parts = node.attrs.get_int("parts", 1);
-    has_squares = plan->layout.has_squares(node.in.size());
+    has_squares = plan->layout.has_squares(group_operands(node.attrs, node.in.size()));
     pieces = PiecePlan(elements, blocks);
   }
 
@@ -125,6 +125,7 @@ ir::BoundKernel prepare_lamb(const ir::KernelInit& init, const Plan& update) {
     }
     plan->pieces.run(pool, [&](size_t, const Piece& p) {
       cpu::lamb_apply<T>(rule, work.rate[p.tensor], update->template run_of<T>(args, p));
+      update->round_piece(args, p);
     });
   };
   return {std::move(run), TrustWorkspace::bytes(*plan)};
@@ -166,6 +167,7 @@ ir::BoundKernel prepare_lars(const ir::KernelInit& init, const Plan& update) {
       rule.grad_scale = s.grad_scale;
       rule.rate = work.rate[p.tensor];
       cpu::lars_run<T>(rule, update->template run_of<T>(args, p));
+      update->round_piece(args, p);
     });
   };
   return {std::move(run), TrustWorkspace::bytes(*plan)};

@@ -6,13 +6,16 @@
 #include <vector>
 
 #include "ir/kernel.h"
+#include "ir/updates.h"
 
 namespace trireme::ops {
 
 /// An update node reads (lr, step, grad_scale, skip, group, group, ...) and a group is (param, grad, states
 /// ...); its results are, for each group, the new (param, states ...), each in place.
-/// lr f32|f64[]; step i64[]: 1 for the first executed update; grad_scale f32|f64[], may be absent: 1;
-/// skip bool[], may be absent: when true nothing changes.
+/// With attribute `copies` (numbers of groups, ascending) the node rounds the new parameters of these to the
+/// type `copy_type` as well: behind everything else one operand for each, the state that holds it or absent,
+/// and one result for each. lr f32|f64[]; step i64[]: 1 for the first executed update; grad_scale f32|f64[],
+/// may be absent: 1; skip bool[], may be absent: when true nothing changes.
 enum UpdateScalar : size_t { kUpdateLr, kUpdateStep, kUpdateGradScale, kUpdateSkip, kUpdateScalars };
 
 /// Sizes of a group, by op. An op whose step is scaled by norms may have one operand more at its end: sums of
@@ -20,9 +23,9 @@ enum UpdateScalar : size_t { kUpdateLr, kUpdateStep, kUpdateGradScale, kUpdateSk
 struct UpdateLayout {
   size_t states = 0;
   bool takes_squares = false;
-  bool is_elementwise = false;  ///< an element's step looks at that element alone
-  size_t operands() const { return states + 2; }
-  size_t results() const { return states + 1; }
+  bool is_elementwise = false;                    ///< an element's step looks at that element alone
+  size_t operands() const { return states + 2; }  ///< of a group
+  size_t results() const { return states + 1; }   ///< of a group
   size_t groups(size_t node_operands) const { return (node_operands - kUpdateScalars) / operands(); }
   /// True if the operand beyond the groups is there.
   bool has_squares(size_t node_operands) const {
@@ -33,6 +36,23 @@ struct UpdateLayout {
   size_t state(size_t group, size_t s) const { return param(group) + 2 + s; }
   size_t param_result(size_t group) const { return group * results(); }
   size_t state_result(size_t group, size_t s) const { return param_result(group) + 1 + s; }
+};
+
+/// Operands of a node without those that are copies: what UpdateLayout counts.
+inline size_t group_operands(const ir::Attrs& attrs, size_t operands) {
+  return operands - attrs.get_ints(ir::kCopiesAttr).size();
+}
+
+/// Rounded copies of parameters that a node writes.
+struct UpdateCopies {
+  std::vector<int64_t> groups;  ///< that have one
+  size_t first_operand = 0, first_result = 0;
+  bool is_bf16 = true;  ///< else f16
+  UpdateCopies(const ir::Attrs& attrs, const UpdateLayout& layout, size_t operands)
+      : groups(attrs.get_ints(ir::kCopiesAttr)),
+        first_operand(group_operands(attrs, operands)),
+        first_result(layout.groups(first_operand) * layout.results()),
+        is_bf16(attrs.get_string("copy_type", "bf16") == "bf16") {}
 };
 
 /// Whether an op updates groups that stand so; others that write states have operands of their own.

@@ -13,10 +13,12 @@ struct UpdateNode {
   UpdateLayout layout;
   std::vector<int64_t> elements;  // by group
   std::vector<tensor::Dims> dims;
+  UpdateCopies copies;
   bool lr_is_wide, scale_is_wide;
 
-  UpdateNode(const ir::NodeView& node, std::string_view op) : layout(update_layout(op)) {
-    for (size_t g = 0; g < layout.groups(node.in.size()); ++g) {
+  UpdateNode(const ir::NodeView& node, std::string_view op)
+      : layout(update_layout(op)), copies(node.attrs, layout, node.in.size()) {
+    for (size_t g = 0; g < layout.groups(copies.first_operand); ++g) {
       dims.push_back(node.in_dims(layout.param(g)));
       elements.push_back(tensor::element_count(dims.back()));
     }
@@ -24,7 +26,7 @@ struct UpdateNode {
     scale_is_wide = node.present(kUpdateGradScale) && node.in[kUpdateGradScale].dtype == tensor::DType::f64;
   }
 
-  /// `writes`: the node's results are the groups' params and states.
+  /// `writes`: the node's results are the groups' params, states and copies.
   std::vector<cuda::UpdateTensor> tensors(const ir::RunArgs& args, bool writes = true) const {
     std::vector<cuda::UpdateTensor> out(elements.size());
     for (size_t g = 0; g < elements.size(); ++g) {
@@ -37,6 +39,10 @@ struct UpdateNode {
         if (writes) t.state_out[s] = out_ptr<float>(args, layout.state_result(g, s));
       }
       t.n = elements[g];
+    }
+    for (size_t c = 0; c < copies.groups.size() && writes; ++c) {
+      cuda::RoundedCopy& copy = out[static_cast<size_t>(copies.groups[c])].copy;
+      copy = {args.out[copies.first_result + c], copies.is_bf16};
     }
     return out;
   }

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "backend/cpu/elementwise/cast_types.h"
+
 namespace trireme::ops {
 namespace {
 
@@ -46,7 +48,12 @@ double scalar_of(const void* operand, tensor::DType type, double absent) {
 }
 
 UpdatePlan::UpdatePlan(const ir::NodeView& node, UpdateLayout layout_of_op) : layout(layout_of_op) {
-  groups = layout.groups(node.in.size());
+  const UpdateCopies copies(node.attrs, layout, node.in.size());
+  groups = layout.groups(copies.first_operand);
+  copy_result.assign(groups, -1);
+  copies_are_bf16 = copies.is_bf16;
+  for (size_t c = 0; c < copies.groups.size(); ++c)
+    copy_result[static_cast<size_t>(copies.groups[c])] = static_cast<int>(copies.first_result + c);
   lr_type = node.in[kUpdateLr].dtype;
   if (node.present(kUpdateGradScale)) scale_type = node.in[kUpdateGradScale].dtype;
   lr_scale = node.attrs.get_float("lr_scale", 1);
@@ -82,6 +89,15 @@ void UpdatePlan::keep(const ir::RunArgs& args, size_t result) const {
 
 void UpdatePlan::keep_all(const ir::RunArgs& args) const {
   for (size_t r = 0; r < out_bytes.size(); ++r) keep(args, r);
+  pieces.run(cpu::pool_of(args.stream), [&](size_t, const Piece& p) { round_piece(args, p); });
+}
+
+void UpdatePlan::round_piece(const ir::RunArgs& args, const Piece& p) const {
+  if (copy_result[p.tensor] < 0) return;
+  const float* from = out_ptr<float>(args, layout.param_result(p.tensor)) + p.begin;
+  uint16_t* to = out_ptr<uint16_t>(args, static_cast<size_t>(copy_result[p.tensor])) + p.begin;
+  const auto n = static_cast<size_t>(p.size());
+  copies_are_bf16 ? cpu::f32_to_bf16(from, to, n) : cpu::f32_to_f16(from, to, n);
 }
 
 }  // namespace trireme::ops

@@ -69,6 +69,8 @@ struct UpdatePlan {
   PiecePlan pieces;                // over the parameters
   std::vector<int64_t> out_bytes;  // by result
   std::vector<tensor::Dims> dims;  // of the parameters
+  std::vector<int> copy_result;    // by parameter: the result that is its rounded copy, or -1
+  bool copies_are_bf16 = true;
 
   UpdatePlan(const ir::NodeView& node, UpdateLayout layout_of_op);
   UpdateScalars scalars(const ir::RunArgs& args) const;
@@ -76,6 +78,8 @@ struct UpdatePlan {
   void keep(const ir::RunArgs& args, size_t result) const;
   void keep_all(const ir::RunArgs& args) const;
   size_t operand_of_result(size_t result) const;
+  /// The rounded copy of a piece whose new content is there, still in a cache. Rounds as `cast` does.
+  void round_piece(const ir::RunArgs& args, const Piece& p) const;
 
   /// Elements [begin, end) of a group with its states.
   template <class T>
@@ -94,7 +98,8 @@ struct UpdatePlan {
 };
 
 /// A kernel for f32 or f64 parameters from prepare(init, plan) per type: `make(T{}, init, plan)` returns the
-/// bound kernel of an update that is not skipped; skipping is handled here.
+/// bound kernel of an update that is not skipped, with UpdatePlan::round_piece() for every piece; skipping is
+/// handled here.
 template <class Make>
 ir::Kernel update_kernel(std::string_view op, Make make) {
   const UpdateLayout layout = update_layout(op);
@@ -104,8 +109,7 @@ ir::Kernel update_kernel(std::string_view op, Make make) {
     const tensor::DType type = init.node.in.size() > typed ? init.node.in[typed].dtype : tensor::DType::f32;
     ir::BoundKernel inner = visit_float(type, [&](auto zero) { return make(zero, init, plan); });
     auto run = [plan, update = std::move(inner.run)](const ir::RunArgs& args) {
-      if (plan->scalars(args).skip) return plan->keep_all(args);
-      update(args);
+      plan->scalars(args).skip ? plan->keep_all(args) : update(args);
     };
     return ir::BoundKernel{std::move(run), inner.workspace_bytes};
   };

@@ -13,6 +13,7 @@
 #include "passes/fuse/einsum.h"
 #include "passes/fuse/elementwise.h"
 #include "passes/fuse/padded_scores.h"
+#include "passes/fuse/padded_stems.h"
 #include "passes/fuse/pool_gradients.h"
 #include "passes/fuse/pooled_convs.h"
 #include "passes/fuse/product_epilogues.h"
@@ -109,7 +110,8 @@ const std::vector<Pass>& step_passes(tensor::DeviceKind on) {
         {"step_epilogue", "activation and residual move into products and convolutions", fuse_epilogues}};
     if (!is_cpu) {
       list.insert(list.begin() + 2,
-                  {"step_scores", "scores of a vocabulary are padded to aligned rows", pad_scores});
+                  {{"step_scores", "scores of a vocabulary are padded to aligned rows", pad_scores},
+                   {"step_stems", "images of few channels are padded to what tensor cores take", pad_stems}});
     } else {
       list.push_back(
           {"step_conv_biases", "gradients of biases move into those of weights", fuse_conv_bias_sums});

@@ -162,20 +162,35 @@ ValueId make_part(Graph& graph, const ZeroParam& p) {
   return part;
 }
 
-std::vector<NodeId> casts_of(const Graph& graph, ValueId state) {
-  std::vector<NodeId> list;
+/// Casts of a state to one 16-bit float type.
+struct LowReaders {
+  std::vector<NodeId> casts;
+  tensor::DType type = tensor::DType::f32;
+  bool are_all = true;  ///< nothing reads the state as it is, or in another type
+};
+LowReaders low_readers(const Graph& graph, ValueId state) {
+  LowReaders found;
   for (size_t n = 0; n < graph.nodes().size(); ++n) {
     const Node& node = graph.nodes()[n];
     if (node.op == nullptr || std::find(node.in.begin(), node.in.end(), state) == node.in.end()) continue;
-    if (node.op_name() != "cast") return {};
-    list.push_back(NodeId(static_cast<uint32_t>(n)));
+    const tensor::DType to = node.op_name() == "cast" ? graph.type(node.out[0]).dtype : tensor::DType::f32;
+    const bool is_low = to == tensor::DType::f16 || to == tensor::DType::bf16;
+    if (is_low && (found.casts.empty() || to == found.type)) {
+      found.casts.push_back(NodeId(static_cast<uint32_t>(n)));
+      found.type = to;
+    } else {
+      found.are_all = false;
+    }
   }
-  return list;
+  return found;
 }
 
-/// ONNX's number of a float type, as casts name it.
-int64_t onnx_code(tensor::DType type) {
-  return type == tensor::DType::bf16 ? 16 : type == tensor::DType::f16 ? 10 : 1;
+/// The state `<name>.<type>` of the extents of `param`, placed as it is.
+ValueId make_copy(Graph& graph, ValueId param, tensor::DType type) {
+  const std::string name = base::concat(graph.value(param).name, ".", tensor::name_of(type));
+  const ValueId copy = graph.add_state(name, {type, graph.type(param).shape});
+  graph.value(copy).shard = graph.value(param).shard;
+  return copy;
 }
 
 /// The first node that depends on the weight of the loss.
@@ -192,22 +207,19 @@ size_t backward_begin(const Graph& graph) {
 
 /// A part on its way to its readers.
 struct Gathered {
-  ValueId part;                 ///< what is gathered: the state, or its cast
+  ReadParam own;                ///< this rank's part, and of its copy if that is gathered
   std::vector<ValueId> become;  ///< values whose readers read the result
   int dim;
+  ValueId part() const { return own.copy != ir::kNoValue ? own.copy : own.param; }
 };
 
-Gathered to_gather(Graph& graph, const ZeroParam& p, ValueId part) {
-  const std::optional<tensor::DType> low = low_reader_type(graph, p.param);
-  if (!low) return {part, {p.param}, p.dim};
-  Gathered g{ir::kNoValue, {}, p.dim};
-  for (NodeId id : casts_of(graph, p.param)) {
-    const Node node = graph.node(id);
-    if (g.part == ir::kNoValue) {
-      g.part = graph.add1(*node.op, {part}, node.attrs, node.from);
-      graph.value(g.part).shard = graph.value(part).shard;
-    }
-    g.become.push_back(node.out[0]);
+Gathered to_gather(Graph& graph, const ZeroParam& p) {
+  const ValueId part = make_part(graph, p);
+  const LowReaders low = low_readers(graph, p.param);
+  if (low.casts.empty() || !low.are_all) return {{part}, {p.param}, p.dim};
+  Gathered g{{part, make_copy(graph, part, low.type)}, {}, p.dim};
+  for (const NodeId id : low.casts) {
+    g.become.push_back(graph.node(id).out[0]);
     graph.erase(id);
   }
   return g;
@@ -262,32 +274,22 @@ std::vector<size_t> first_uses(const Graph& graph, const std::vector<ValueId>& p
   return list;
 }
 
-std::optional<tensor::DType> low_reader_type(const Graph& graph, ValueId state) {
-  std::optional<tensor::DType> type;
-  for (NodeId id : casts_of(graph, state)) {
-    const tensor::DType to = graph.type(graph.node(id).out[0]).dtype;
-    if (tensor::bits_of(to) != 16 || (type && *type != to)) return std::nullopt;
-    type = to;
-  }
-  return type;
-}
-
-std::vector<ValueId> gather_params(Graph& graph, const std::vector<ZeroParam>& params,
-                                   const std::vector<int>& coordinates, int64_t bucket_bytes) {
-  std::vector<ValueId> parts;
+std::vector<ReadParam> gather_params(Graph& graph, const std::vector<ZeroParam>& params,
+                                     const std::vector<int>& coordinates, int64_t bucket_bytes) {
+  std::vector<ReadParam> parts;
   std::vector<Gathered> list;
   for (const ZeroParam& p : params) {
-    parts.push_back(make_part(graph, p));
-    list.push_back(to_gather(graph, p, parts.back()));
+    list.push_back(to_gather(graph, p));
+    parts.push_back(list.back().own);
   }
   const int64_t ranks = graph.mesh.extent(kAxis);
-  const auto bytes = [&](size_t i) { return ranks * tensor::bytes_of(graph.type(list[i].part)); };
+  const auto bytes = [&](size_t i) { return ranks * tensor::bytes_of(graph.type(list[i].part())); };
   const auto alike = [&](size_t a, size_t b) {
-    return list[a].dim == list[b].dim && graph.type(list[a].part).dtype == graph.type(list[b].part).dtype;
+    return list[a].dim == list[b].dim && graph.type(list[a].part()).dtype == graph.type(list[b].part()).dtype;
   };
   for (const auto& bucket : in_buckets(list.size(), bucket_bytes, bytes, alike)) {
     std::vector<ValueId> in;
-    for (size_t i : bucket) in.push_back(list[i].part);
+    for (size_t i : bucket) in.push_back(list[i].part());
     const std::vector<ValueId> out =
         graph.add(ops::table().need("all_gather"), in, split_attrs(graph, coordinates, list[bucket[0]].dim),
                   in.size(), source(graph, list[bucket[0]].become[0]));
@@ -329,20 +331,16 @@ size_t gather_again(Graph& graph) {
   return clones;
 }
 
-std::string low_copy_name(const std::string& param, tensor::DType type) {
-  return param + "." + std::string(tensor::name_of(type));
-}
-
-ValueId read_low_copy(Graph& graph, const ZeroParam& param) {
-  const tensor::DType low = *low_reader_type(graph, param.param);
-  const std::string copy_name = low_copy_name(graph.value(param.param).name, low);
-  const ValueId copy = graph.add_state(copy_name, {low, graph.type(param.param).shape});
-  graph.value(copy).shard = placed(graph, graph.value(param.param).shard, -1);
-  for (NodeId id : casts_of(graph, param.param)) {
+ReadParam read_low_copy(Graph& graph, const ZeroParam& param) {
+  const LowReaders low = low_readers(graph, param.param);
+  const bool is_cut = param.dim >= 0;
+  if (low.casts.empty() || (is_cut && !low.are_all)) return {param.param};
+  const ValueId copy = make_copy(graph, param.param, low.type);
+  for (const NodeId id : low.casts) {
     graph.replace_uses(graph.node(id).out[0], copy);
     graph.erase(id);
   }
-  return make_part(graph, param);
+  return {is_cut ? make_part(graph, param) : param.param, copy};
 }
 
 ValueId own_part(Graph& graph, const ZeroParam& param, const std::vector<int>& coordinates) {
@@ -355,22 +353,14 @@ ValueId own_part(Graph& graph, const ZeroParam& param, const std::vector<int>& c
 
 void gather_updates(Graph& graph, const std::vector<NewPart>& parts, const std::vector<int>& coordinates,
                     int64_t bucket_bytes) {
-  std::vector<ValueId> part(parts.size());
-  for (size_t i = 0; i < parts.size(); ++i) {
-    part[i] = parts[i].part;
-    const tensor::DType type = graph.type(parts[i].state).dtype;
-    if (graph.type(part[i]).dtype == type) continue;
-    const tensor::Shard shard = graph.value(part[i]).shard;
-    part[i] = add(graph, "cast", {part[i]}, {{"to", onnx_code(type)}}, "optimizer");
-    graph.value(part[i]).shard = shard;
-  }
   const auto bytes = [&](size_t i) { return tensor::bytes_of(graph.type(parts[i].state)); };
   const auto alike = [&](size_t a, size_t b) {
-    return parts[a].dim == parts[b].dim && graph.type(part[a]).dtype == graph.type(part[b]).dtype;
+    return parts[a].dim == parts[b].dim &&
+           graph.type(parts[a].state).dtype == graph.type(parts[b].state).dtype;
   };
   for (const auto& bucket : in_buckets(parts.size(), bucket_bytes, bytes, alike)) {
     std::vector<ValueId> in;
-    for (size_t i : bucket) in.insert(in.end(), {parts[i].state, part[i]});
+    for (size_t i : bucket) in.insert(in.end(), {parts[i].state, parts[i].part});
     graph.add(ops::table().need("gather_into"), in, split_attrs(graph, coordinates, parts[bucket[0]].dim),
               bucket.size(), "optimizer");
   }

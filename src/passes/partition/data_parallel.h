@@ -57,21 +57,23 @@ struct ZeroParam {
   int dim = 0;
 };
 
-/// ZeRO 3: makes the states this rank's parts; readers get them gathered, those that read them through a
-/// cast in the type of the cast. Buckets of about `bucket_bytes` of consecutive readers. Returns the new
-/// states.
-std::vector<ir::ValueId> gather_params(ir::Graph& graph, const std::vector<ZeroParam>& params,
-                                       const std::vector<int>& coordinates, int64_t bucket_bytes);
+/// A state that takes the place of a parameter, and its 16-bit copy where there is one.
+struct ReadParam {
+  ir::ValueId param, copy = ir::kNoValue;
+};
+/// ZeRO 3: makes the states this rank's parts; readers get them gathered. Where all of them read 16 bits
+/// through casts, what is gathered is the state `<name>.<type>`, this rank's part of the copy. Buckets of
+/// about `bucket_bytes` of consecutive readers. Returns the new states.
+std::vector<ReadParam> gather_params(ir::Graph& graph, const std::vector<ZeroParam>& params,
+                                     const std::vector<int>& coordinates, int64_t bucket_bytes);
 /// After recomputation: what backward readers would keep gathered since the forward pass is gathered for them
 /// again. Returns how many buckets were.
 size_t gather_again(ir::Graph& graph);
 
-/// The 16-bit type that all readers of a state read it in, through casts; nullopt if one reads it as it is.
-std::optional<tensor::DType> low_reader_type(const ir::Graph& graph, ir::ValueId state);
-/// ZeRO 1 and 2 in 16 bits: readers get the state `<name>.<type>`, whole; the state itself becomes this
-/// rank's part of the f32 master. Returns the master.
-ir::ValueId read_low_copy(ir::Graph& graph, const ZeroParam& param);
-std::string low_copy_name(const std::string& param, tensor::DType type);
+/// What reads a parameter by casts to 16 bits gets the state `<name>.<type>`, whole over dp. With a dimension
+/// that ZeRO 1 and 2 cut (`param.dim` above -1) casts must be all that reads it, and the state itself becomes
+/// this rank's part of the f32 master. Returns the master, and the copy if there is one.
+ReadParam read_low_copy(ir::Graph& graph, const ZeroParam& param);
 
 /// ZeRO 1 and 2: this rank's part of a whole state, to be updated.
 ir::ValueId own_part(ir::Graph& graph, const ZeroParam& param, const std::vector<int>& coordinates);
@@ -80,7 +82,7 @@ struct NewPart {
   ir::ValueId state, part;
   int dim = 0;
 };
-/// Gathers the new parts into their states, cast to the states' type, in buckets.
+/// Gathers the new parts, of their states' type, into the states, in buckets.
 void gather_updates(ir::Graph& graph, const std::vector<NewPart>& parts, const std::vector<int>& coordinates,
                     int64_t bucket_bytes);
 

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "ir/updates.h"
 #include "ops/optim/update_layout.h"
 #include "passes/partition/collective_types.h"
 #include "passes/partition/cut_match.h"
@@ -24,14 +25,15 @@ using tensor::Shard;
 /// Operands of an update that must be held alike: a parameter, its gradient, its moments.
 struct UpdateGroup {
   std::vector<size_t> operands;
-  bool is_elementwise = true;  ///< each rank may update its part by itself
-  bool is_linear = false;      ///< partial sums may be collected
+  bool is_elementwise = true;       ///< each rank may update its part by itself
+  bool is_linear = false;           ///< partial sums may be collected
+  std::optional<size_t> copy = {};  ///< the result that is its parameter rounded
 };
 
 /// Looks at one element at a time, or has what it needs of the whole parameters beside them.
 bool is_elementwise_update(const Node& node) {
   const ops::UpdateLayout layout = ops::update_layout(node.op_name());
-  return layout.is_elementwise || layout.has_squares(node.in.size()) ||
+  return layout.is_elementwise || layout.has_squares(ops::group_operands(node.attrs, node.in.size())) ||
          (layout.takes_squares && node.attrs.get_int("adapt", 1) == 0);
 }
 
@@ -46,11 +48,18 @@ std::vector<UpdateGroup> update_groups(const Node& node) {
   }
   if (!ops::is_group_update(op)) return groups;
   const ops::UpdateLayout layout = ops::update_layout(op);
-  for (size_t g = 0; g < layout.groups(node.in.size()); ++g) {
+  const ops::UpdateCopies copies(node.attrs, layout, node.in.size());
+  for (size_t g = 0; g < layout.groups(copies.first_operand); ++g) {
     UpdateGroup group{.operands = {layout.param(g), layout.grad(g)},
                       .is_elementwise = is_elementwise_update(node)};
     for (size_t s = 0; s < layout.states; ++s) group.operands.push_back(layout.state(g, s));
     groups.push_back(std::move(group));
+  }
+  for (size_t c = 0; c < copies.groups.size(); ++c) {
+    const size_t operand = copies.first_operand + c;
+    UpdateGroup& group = groups[static_cast<size_t>(copies.groups[c])];
+    if (node.in[operand] != ir::kNoValue) group.operands.push_back(operand);
+    group.copy = copies.first_result + c;
   }
   return groups;
 }
@@ -153,8 +162,7 @@ class Inference {
 
   /// A state keeps its placement.
   void check_updates(const Node& node, const std::vector<Placement>& out, size_t a) const {
-    if (!node.op->schema.updates_state()) return;
-    for (const ir::StateUpdate& u : node.op->schema.updates(node.in.size())) {
+    for (const ir::StateUpdate& u : ir::updates_of(node)) {
       const Placement was = shard(node.in[u.operand]).on(a);
       const Placement becomes = u.result < out.size() ? out[u.result] : was;
       if (was == becomes) continue;
@@ -315,8 +323,10 @@ class Inference {
   /// Updates whose ops have no cut rule: each parameter with all that belongs to it is held alike.
   AxisTypes updated(const Node& node, const std::vector<Placement>& on) const {
     std::vector<char> grouped(node.in.size(), 0);
+    AxisTypes types{.out = std::vector<Placement>(node.out.size())};
     for (const UpdateGroup& group : update_groups(node)) {
       const Placement first = on[group.operands[0]];
+      if (group.copy) types.out.at(*group.copy) = first;
       for (const size_t i : group.operands) {
         grouped[i] = 1;
         std::string refusal = check_member(node, group, on, i);
@@ -334,8 +344,7 @@ class Inference {
                                       ", the update takes a whole value",
                                       on[i].is_partial() ? ": an all_reduce is missing" : "")};
     }
-    AxisTypes types{.out = std::vector<Placement>(node.out.size())};
-    for (const ir::StateUpdate& u : node.op->schema.updates(node.in.size())) {
+    for (const ir::StateUpdate& u : ir::updates_of(node)) {
       if (u.result < types.out.size()) types.out[u.result] = on[u.operand];
     }
     return types;

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "ir/updates.h"
 
 namespace trireme::passes {
 namespace {
@@ -21,7 +22,7 @@ void wish_for_updates(const ir::Graph& graph, const ir::Node& node, Wishes& wish
   const ir::NodeView view = graph.view(node);
   const ir::CutRule rule = cut_rule_of(node.op->schema, view);
   const CutMatcher matcher(rule, view);
-  for (const ir::StateUpdate& u : node.op->schema.updates(node.in.size())) {
+  for (const ir::StateUpdate& u : ir::updates_of(node)) {
     const std::optional<Placement>& p = wishes[index(node.in[u.operand])];
     if (!p) continue;
     std::optional<CutFit> fit = CutFit{std::vector<Placement>(node.in.size()), {}};
@@ -88,10 +89,8 @@ Wishes find_wishes(const ir::Graph& graph, const Partitioning& how, const AxisRa
 }
 
 bool NodeChooser::keeps_states(const CutFit& fit) {
-  if (!node_->op->schema.updates_state()) return true;
-  for (const ir::StateUpdate& u : node_->op->schema.updates(node_->in.size())) {
-    const ValueId state = node_->in[u.operand];
-    if (state != ir::kNoValue && fit.in[u.operand] != values_.made(state)) return false;
+  for (const ir::StateUpdate& u : ir::updates_of(*node_)) {
+    if (fit.in[u.operand] != values_.made(node_->in[u.operand])) return false;
     if (u.result < fit.out.size() && fit.out[u.result] != fit.in[u.operand]) return false;
   }
   return true;

@@ -7,6 +7,7 @@
 #include <limits>
 #include <map>
 
+#include "ir/updates.h"
 #include "ops/table.h"
 #include "passes/name_match.h"
 
@@ -57,8 +58,7 @@ std::vector<Tensor> run(const ir::Graph& g, Store& store) {
     const std::vector<Tensor> out = ops::evaluate(*node.op, node.attrs, in, node.out.size(), pool);
     for (size_t i = 0; i < out.size(); ++i)
       if (node.out[i] != ir::kNoValue) value[ir::index(node.out[i])] = out[i];
-    if (!node.op->schema.updates_state()) continue;
-    for (const ir::StateUpdate& u : node.op->schema.updates(node.in.size()))
+    for (const ir::StateUpdate& u : ir::updates_of(node))
       store[g.value(node.in[u.operand]).name] = out[u.result];
   }
   std::vector<Tensor> results;

@@ -25,12 +25,19 @@ class Activations {
       : graph(g), readers(g.uses()), forward(g.nodes().size(), 0), depends_(g.values().size(), 0) {
     find_dependents();
     find_forward();
+    find_fed();
     for (size_t n = 0; n < g.nodes().size(); ++n) {
       for (ValueId id : g.nodes()[n].out) {
-        if (forward[n] && id != ir::kNoValue) largest = std::max(largest, tensor::bytes_of(g.type(id)));
+        if (makes_activations(n) && id != ir::kNoValue)
+          largest = std::max(largest, tensor::bytes_of(g.type(id)));
       }
     }
   }
+
+  /// True for forward nodes that see data. What is made of weights alone is none: weights that are gathered
+  /// from ranks would change the cuts, and with them the kernels that products are fused into, whose bits
+  /// differ.
+  bool makes_activations(size_t n) const { return forward[n] != 0 && fed_[n] != 0; }
 
   /// The last forward node that reads `id` (views of it included), or -1.
   int64_t last_forward_read(ValueId id) const {
@@ -90,7 +97,21 @@ class Activations {
     }
   }
 
+  /// Nodes that depend on what is fed to the step.
+  void find_fed() {
+    std::vector<char> values(graph.values().size(), 0);
+    for (ValueId id : graph.inputs()) values[index(id)] = 1;
+    for (const Node& node : graph.nodes()) {
+      fed_.push_back(std::any_of(node.in.begin(), node.in.end(),
+                                 [&](ValueId id) { return id != ir::kNoValue && values[index(id)] != 0; }));
+      for (ValueId id : node.out) {
+        if (id != ir::kNoValue) values[index(id)] = fed_.back();
+      }
+    }
+  }
+
   std::vector<char> depends_;  ///< by value
+  std::vector<char> fed_;      ///< by node
 };
 
 /// A place after forward node `node` that a single large value crosses.
@@ -105,7 +126,7 @@ std::vector<Cut> find_cuts(const Activations& a) {
   std::vector<ValueId> live;
   std::vector<Cut> cuts;
   for (size_t n = 0; n < count; ++n) {
-    if (!a.forward[n]) continue;
+    if (!a.makes_activations(n)) continue;
     std::erase_if(live, [&](ValueId id) { return a.last_forward_read(id) <= static_cast<int64_t>(n); });
     for (ValueId id : a.graph.nodes()[n].out) {
       if (id == ir::kNoValue || is_small(a.graph, id, a.largest)) continue;
@@ -118,7 +139,7 @@ std::vector<Cut> find_cuts(const Activations& a) {
 }
 
 int64_t saved_bytes(const Activations& a, size_t n) {
-  if (!a.forward[n] || a.graph.nodes()[n].op->schema.is_view) return 0;
+  if (!a.makes_activations(n) || a.graph.nodes()[n].op->schema.is_view) return 0;
   int64_t bytes = 0;
   for (ValueId id : a.graph.nodes()[n].out) {
     if (id != ir::kNoValue && a.read_backward(id)) bytes += tensor::bytes_of(a.graph.type(id));

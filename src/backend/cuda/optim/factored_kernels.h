@@ -170,8 +170,10 @@ struct ApplyFactored {
       for (int64_t c = at; c < g.cols; c += g.width) {
         const int64_t i = row * g.cols + c;
         const float u = factored_direction(g.grad[i], k.scale, exact::times(factor, col[c]), rule.floor);
-        const float p = g.param[i];
-        g.param_out[i] = k.is_skipped != 0 ? p : exact::plus(exact::times(by, u), exact::times(k.keep, p));
+        float p = g.param[i];
+        if (k.is_skipped == 0) p = exact::plus(exact::times(by, u), exact::times(k.keep, p));
+        g.param_out[i] = p;
+        store_rounded(g.copy, &p, i, 1);
       }
     });
   }

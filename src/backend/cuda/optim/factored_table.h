@@ -24,6 +24,7 @@ struct FactoredGroup {
   const float *param, *grad, *row, *col;
   float *param_out, *row_out, *col_out;
   int64_t matrices, rows, cols;
+  RoundedCopy copy;
   double *partial, *mean, *param_squares, *update_squares;  // [matrices, parts, cols], [matrices], [rows]
   int64_t parts, task_rows;
   int width;  // lanes of a row: a power of two

@@ -26,7 +26,7 @@ void for_muon_tables(std::span<const UpdateTensor> tensors, F f) {
          tensors.subspan(first, std::min<size_t>(UpdateTable::kMost, tensors.size() - first))) {
       UpdateTable& table = at.table;
       table.group[table.count] = {
-          t.param, t.grad, {t.state[0], nullptr}, t.param_out, {t.state_out[0], nullptr}, t.n};
+          t.param, t.grad, {t.state[0], nullptr}, t.param_out, {t.state_out[0], nullptr}, t.n, t.copy};
       table.first_chunk[table.count + 1] = table.first_chunk[table.count] + chunks_of(t.n);
       ++table.count;
     }

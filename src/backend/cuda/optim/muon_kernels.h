@@ -111,8 +111,10 @@ struct ApplyMuon {
       const UpdateGroup& g = at.table.group[number];
       const int64_t end = begin + UpdateTable::kChunk < g.n ? begin + UpdateTable::kChunk : g.n;
       for (int64_t i = begin + lane.thread(); i < end; i += lane.threads()) {
-        const float u = to_float(x[(at.first + number) * at.n + i]), p = g.param[i];
-        g.param_out[i] = k.is_skipped != 0 ? p : exact::plus(exact::times(by, u), exact::times(k.keep, p));
+        const float u = to_float(x[(at.first + number) * at.n + i]);
+        float p = g.param[i];
+        if (k.is_skipped == 0) p = exact::plus(exact::times(by, u), exact::times(k.keep, p));
+        store_param(g, &p, i, 1);
       }
     }
   }

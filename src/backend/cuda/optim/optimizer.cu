@@ -23,7 +23,8 @@ void for_tables(std::span<const UpdateTensor> tensors, F f) {
     UpdateTable table{};
     for (const UpdateTensor& t : run) {
       table.group[table.count] = {
-          t.param, t.grad, {t.state[0], t.state[1]}, t.param_out, {t.state_out[0], t.state_out[1]}, t.n};
+          t.param, t.grad, {t.state[0], t.state[1]}, t.param_out, {t.state_out[0], t.state_out[1]},
+          t.n,     t.copy};
       table.first_chunk[table.count + 1] = table.first_chunk[table.count] + chunks_of(t.n);
       ++table.count;
     }

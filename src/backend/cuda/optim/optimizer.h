@@ -8,6 +8,12 @@
 
 namespace trireme::cuda {
 
+/// The 16-bit copy of a parameter that an update writes beside it: 2 bytes an element.
+struct RoundedCopy {
+  void* at = nullptr;   ///< or null: there is none
+  bool is_bf16 = true;  ///< else f16
+};
+
 /// Addresses of one tensor; what an update does not have is null. Results may be the operands.
 struct UpdateTensor {
   const float *param = nullptr, *grad = nullptr;
@@ -15,6 +21,7 @@ struct UpdateTensor {
   float* param_out = nullptr;
   float* state_out[2] = {};
   int64_t n = 0;
+  RoundedCopy copy = {};
 };
 
 /// Operands in device memory; `is_wide`: f64.

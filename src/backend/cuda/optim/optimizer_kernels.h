@@ -49,7 +49,7 @@ struct AverageRule {
 };
 
 /// The rule over all elements of a table; a skipped step copies where results are not in place. Adam: 28
-/// bytes an element, momentum 20, SGD and averages 12.
+/// bytes an element, momentum 20, SGD and averages 12; a copy 2 more.
 template <class Rule>
 struct UpdateMany {
   UpdateTable table;
@@ -87,7 +87,7 @@ struct UpdateMany {
         for (int j = 0; j < kStates; ++j) s[j][i] = own[j];
       }
     }
-    store_pack(p, count, g.param_out + at);
+    store_param(g, p, at, count);
     for (int j = 0; j < kStates; ++j) {
       if (g.state_out[j] != nullptr) store_pack(s[j], count, g.state_out[j] + at);
     }

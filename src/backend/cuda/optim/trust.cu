@@ -61,14 +61,18 @@ void for_trust_tables(const TrustCall& call, F f) {
     for (size_t i = first; i < last; ++i) {
       const UpdateTensor& t = tensors[i];
       const int64_t blocks = call.blocks[i], chunks = chunks_of_block(t.n, blocks);
-      table.group[table.count] = {
-          .at =
-              {t.param, t.grad, {t.state[0], t.state[1]}, t.param_out, {t.state_out[0], t.state_out[1]}, t.n},
-          .blocks = blocks,
-          .block_elements = t.n / std::max<int64_t>(1, blocks),
-          .chunks = chunks,
-          .first_block = block,
-          .first_sum = sum};
+      table.group[table.count] = {.at = {t.param,
+                                         t.grad,
+                                         {t.state[0], t.state[1]},
+                                         t.param_out,
+                                         {t.state_out[0], t.state_out[1]},
+                                         t.n,
+                                         t.copy},
+                                  .blocks = blocks,
+                                  .block_elements = t.n / std::max<int64_t>(1, blocks),
+                                  .chunks = chunks,
+                                  .first_block = block,
+                                  .first_sum = sum};
       table.first_task[table.count + 1] = table.first_task[table.count] + blocks * chunks;
       block += blocks;
       sum += blocks * chunks;
@@ -273,7 +277,7 @@ void factored_update(tensor::Stream& stream, std::span<const FactoredTensor> ten
         continue;
       }
       table.add({t.at.param, t.at.grad, t.at.state[0], t.at.state[1], t.at.param_out, t.at.state_out[0],
-                 t.at.state_out[1], t.matrices, t.rows, t.cols},
+                 t.at.state_out[1], t.matrices, t.rows, t.cols, t.at.copy},
                 work.partial, work.mean, work.param, work.update);
       work.partial += factored_partials(t.matrices, t.rows, t.cols);
       work.mean += t.matrices;

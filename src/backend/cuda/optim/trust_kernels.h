@@ -153,7 +153,7 @@ struct TrustRates {
   }
 };
 
-/// end() of every element. LAMB and Adafactor: 16 bytes an element, LARS 20.
+/// end() of every element. LAMB and Adafactor: 16 bytes an element, LARS 20; a copy 2 more.
 template <class Rule>
 struct ApplyTrust {
   TrustTable table;
@@ -183,7 +183,7 @@ struct ApplyTrust {
           x.p[i] = rule.end(k, by, x.p[i], x.g[i], own);
           for (int j = 0; j < Rule::kStates; ++j) x.s[j][i] = own[j];
         }
-        store_pack(x.p, n, g.param_out + at);
+        store_param(g, x.p, at, n);
         if (!Rule::kEarly) x.store_states(g.state_out, at, n);
       });
     }

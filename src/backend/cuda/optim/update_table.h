@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdint>
 
+#include "backend/cuda/optim/optimizer.h"
 #include "backend/cuda/reduce/rows.h"
 
 namespace trireme::cuda {
@@ -16,14 +17,45 @@ struct UpdateGroup {
   float* param_out;
   float* state_out[2];
   int64_t n;
+  RoundedCopy copy;
 };
+
+/// Four 16-bit elements of one access.
+template <class T>
+struct alignas(8) HalfPack {
+  T item[4];
+};
+template <class T>
+TRIREME_DEVICE void store_half_pack(const float* in, int64_t count, T* at) {
+  if (count >= 4) {
+    HalfPack<T> p;
+    for (int i = 0; i < 4; ++i) p.item[i] = from_float<T>(in[i]);
+    *reinterpret_cast<HalfPack<T>*>(at) = p;
+  } else {
+    for (int i = 0; i < 4; ++i) {
+      if (i < count) at[i] = from_float<T>(in[i]);
+    }
+  }
+}
+
+/// Writes elements [at, at + count) of a copy, `count` at most four; four stand at 8 bytes.
+TRIREME_DEVICE void store_rounded(const RoundedCopy& copy, const float* in, int64_t at, int64_t count) {
+  if (copy.at == nullptr) return;
+  copy.is_bf16 ? store_half_pack(in, count, static_cast<BFloat16*>(copy.at) + at)
+               : store_half_pack(in, count, static_cast<Half*>(copy.at) + at);
+}
+/// The new content of a parameter and of its copy.
+TRIREME_DEVICE void store_param(const UpdateGroup& g, const float* in, int64_t at, int64_t count) {
+  store_pack(in, count, g.param_out + at);
+  store_rounded(g.copy, in, at, count);
+}
 
 /// Whether packs of four may be read and written everywhere.
 TRIREME_DEVICE bool is_aligned(const UpdateGroup& g) {
   const auto bits = [](const void* p) { return reinterpret_cast<uintptr_t>(p); };
-  return ((bits(g.param) | bits(g.grad) | bits(g.state[0]) | bits(g.state[1]) | bits(g.param_out) |
-           bits(g.state_out[0]) | bits(g.state_out[1])) &
-          15) == 0;
+  return (bits(g.copy.at) & 7) == 0 && ((bits(g.param) | bits(g.grad) | bits(g.state[0]) | bits(g.state[1]) |
+                                         bits(g.param_out) | bits(g.state_out[0]) | bits(g.state_out[1])) &
+                                        15) == 0;
 }
 
 /// The group that a task belongs to: first[group] <= task < first[group + 1], of `count` groups.
