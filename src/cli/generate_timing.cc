@@ -10,7 +10,7 @@
 #include "base/threads/team_meetings.h"
 #include "cli/rates.h"
 #include "cli/model_input.h"
-#include "ops/attention/block_attention.h"
+#include "ops/blocks/block_attention.h"
 #include "sched/text/token_scheduler.h"
 
 namespace trireme::cli {

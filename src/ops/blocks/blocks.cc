@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <set>
 
-#include "ops/attention/block_attention.h"
+#include "ops/blocks/block_attention.h"
 #include "ops/cut_notation.h"
 #include "ops/stored_weights.h"
 #include "ops/table.h"

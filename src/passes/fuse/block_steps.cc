@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "ops/attention/block_attention.h"
+#include "ops/blocks/block_attention.h"
 #include "ops/blocks/blocks.h"
 #include "ops/table.h"
 #include "passes/fuse/decode_parts.h"

@@ -4,7 +4,7 @@
 #include "backend/cpu/blocks/block_product.h"
 #include "backend/cpu/device/cpu_stream.h"
 #include "backend/cpu/device/stage_loop.h"
-#include "ops/attention/block_attention.h"
+#include "ops/blocks/block_attention.h"
 #include "ops/attention/decode_rows.h"
 #include "ops/blocks/packed_blocks_cpu.h"
 #include "ops/kernel_forms.h"

@@ -1,6 +1,6 @@
 // block_attention against its parts: products of constant weights against the expansion, whose products of
 // fed weights are sums in f64; bits that depend on no mates, pieces or team.
-#include "ops/attention/block_attention.h"
+#include "ops/blocks/block_attention.h"
 
 #include "base/rng.h"
 #include "tests/paged_cases.h"

@@ -1,6 +1,6 @@
 // block_attention: norm, queries, keys and values from weights in blocks, rotation, append and attention over
 // pages in one step, where the team meets once.
-#include "ops/attention/block_attention.h"
+#include "ops/blocks/block_attention.h"
 
 #include "ops/precision_rules.h"
 #include "ops/stored_weights.h"
