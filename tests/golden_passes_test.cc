@@ -87,7 +87,8 @@ void write_cases(const std::filesystem::path& path, const std::vector<std::strin
 }
 
 const Pass& pass_named(const std::string& name) {
-  for (const auto* list : {&prepare_passes(), &bucket_passes(), &program_passes(tensor::DeviceKind::cuda)}) {
+  for (const auto* list : {&prepare_passes(), &bucket_passes(), &inference_passes(tensor::DeviceKind::cpu),
+                           &program_passes(tensor::DeviceKind::cuda)}) {
     for (const Pass& p : *list) {
       if (p.name == name) return p;
     }
@@ -97,7 +98,7 @@ const Pass& pass_named(const std::string& name) {
 
 PassOptions no_passes() {
   PassOptions options;
-  for (const auto* list : {&prepare_passes(), &bucket_passes()}) {
+  for (const auto* list : {&prepare_passes(), &bucket_passes(), &inference_passes(tensor::DeviceKind::cpu)}) {
     for (const Pass& p : *list) options.off.push_back(p.name);
   }
   return options;
@@ -193,7 +194,8 @@ TEST_P(GoldenPass, KeepsItsPromise) {
 std::vector<std::string> all_passes() {
   std::vector<std::string> names;
   std::vector<size_t (*)(ir::Graph&)> seen;
-  for (const auto* list : {&prepare_passes(), &bucket_passes(), &program_passes(tensor::DeviceKind::cuda)}) {
+  for (const auto* list : {&prepare_passes(), &bucket_passes(), &inference_passes(tensor::DeviceKind::cpu),
+                           &program_passes(tensor::DeviceKind::cuda)}) {
     for (const Pass& p : *list) {
       if (std::find(seen.begin(), seen.end(), p.run) == seen.end()) names.push_back(p.name);
       seen.push_back(p.run);

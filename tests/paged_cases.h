@@ -86,4 +86,39 @@ inline Operands make(const Case& c, const std::vector<int>& seeds) {
           ints({count}, lengths), ints({count + 1}, starts)};
 }
 
+/// The operands of decode_attention of a case: its queries, new keys and values for places of the pages, and
+/// angles that rotate `rotated` channels, if any do.
+inline std::vector<Tensor> decode_operands(const Case& c, int64_t rotated, DType angles) {
+  const std::vector<Tensor> list = make(c, std::vector<int>(c.lengths.size(), 3)).list();
+  const int64_t rows = list[0].dims()[1], capacity = 40;
+  std::vector<int32_t> slots;
+  std::vector<int64_t> positions;
+  const auto page = [&](size_t s, int token) {
+    return list[3].data<int32_t>()[s * static_cast<size_t>(list[3].dims()[1]) +
+                                   static_cast<size_t>(token / c.page_tokens)];
+  };
+  for (size_t s = 0; s < c.lengths.size(); ++s) {
+    for (int token = c.lengths[s] - c.fresh[s]; token < c.lengths[s]; ++token) {
+      const auto in_page = static_cast<int32_t>(token % c.page_tokens);
+      slots.push_back(page(s, token) * static_cast<int32_t>(c.page_tokens) + in_page);
+      positions.push_back(token);
+    }
+  }
+  while (static_cast<int64_t>(slots.size()) < rows) slots.push_back(-1), positions.push_back(0);
+  std::vector<Tensor> in{list[0],
+                         as(random_tensor({1, rows, c.kv_heads * c.dim}, 21), c.type),
+                         as(random_tensor({1, rows, c.kv_heads * c.dim}, 22), c.type),
+                         list[1],
+                         list[2],
+                         ints({rows}, slots),
+                         list[3],
+                         list[4],
+                         list[5]};
+  if (rotated == 0) return in;
+  in.push_back(as(random_tensor({capacity, rotated / 2}, 23), angles));
+  in.push_back(as(random_tensor({capacity, rotated / 2}, 24), angles));
+  in.push_back(Tensor::from<int64_t>({1, rows}, std::span<const int64_t>(positions)));
+  return in;
+}
+
 }  // namespace trireme::ops::paged_cases

@@ -7,8 +7,10 @@
 
 #include "base/rng.h"
 #include "base/report/svg_plot.h"
+#include "base/threads/team_meetings.h"
 #include "cli/rates.h"
 #include "cli/model_input.h"
+#include "ops/blocks/block_attention.h"
 #include "sched/text/token_scheduler.h"
 
 namespace trireme::cli {
@@ -26,12 +28,30 @@ struct StepCost {
   double bytes = 0, token_flop = 0;
   size_t launches = 0;
 };
+/// What the products of a block_attention read and compute.
+StepCost products_of(const compile::Program& program, const compile::Step& step, int64_t tokens) {
+  StepCost cost;
+  for (const size_t i : {ops::kBaQuery, ops::kBaKey, ops::kBaValue}) {
+    const compile::Slot &x = program.slot(step.in[ops::kBaX]), &w = program.slot(step.in[i]);
+    cost.bytes += static_cast<double>(w.bytes);
+    cost.token_flop += 2 * static_cast<double>(tensor::element_count(x.dims)) *
+                       static_cast<double>(w.dims[0]) / static_cast<double>(tokens);
+  }
+  return cost;
+}
+
 StepCost cost_of(const compile::Program& program, int64_t tokens) {
   StepCost cost{.launches = program.steps.size()};
   for (const compile::Step& step : program.steps) {
     if (step.op == nullptr || step.op->schema.name == "paged_attention" ||
         step.op->schema.name == "decode_attention")
       continue;
+    if (step.op->schema.name == "block_attention") {
+      const StepCost products = products_of(program, step, tokens);
+      cost.bytes += products.bytes;
+      cost.token_flop += products.token_flop;
+      continue;
+    }
     cost.bytes += step.cost.bytes;
     const bool is_head = step.from.find("lm_head") != std::string::npos;  // of a prompt's last token alone
     if (!is_head) cost.token_flop += step.cost.flop / static_cast<double>(tokens);
@@ -78,18 +98,19 @@ base::Json BenchResult::to_json() const {
   json.set("decode_step_ms", decode_step_s * 1e3);
   json.set("decode_tokens_s", decode_tokens_s());
   json.set("decode_launches", decode_launches);
+  json.set("decode_meetings", decode_meetings);
   json.set("decode_step_bytes", static_cast<int64_t>(decode_bytes));
   decode_read.write(json, "decode_gbytes_s", 1e9);
   return json;
 }
 
 std::string BenchResult::text() const {
-  return base::concat("prefill  ", shape.batch, " x ", shape.prompt, " tokens, ", times.prefill_tokens,
-                      " computed in ", fixed(times.prefill_s, 3), " s: ", fixed(prefill_tokens_s(), 0),
-                      " tokens/s, ", prefill_flop.text(1e12, "TFLOP"), "\ndecode   ",
-                      fixed(decode_step_s * 1e3, 3), " ms a step of ", shape.batch, ": ",
-                      fixed(decode_tokens_s(), 1), " tokens/s, ", fixed(decode_bytes / 1e6, 1),
-                      " MB a step, ", decode_read.text(1e9, "GB"), "\n");
+  return base::concat(
+      "prefill  ", shape.batch, " x ", shape.prompt, " tokens, ", times.prefill_tokens, " computed in ",
+      fixed(times.prefill_s, 3), " s: ", fixed(prefill_tokens_s(), 0), " tokens/s, ",
+      prefill_flop.text(1e12, "TFLOP"), "\ndecode   ", fixed(decode_step_s * 1e3, 3), " ms a step of ",
+      shape.batch, ": ", fixed(decode_tokens_s(), 1), " tokens/s, ", fixed(decode_bytes / 1e6, 1),
+      " MB a step, ", decode_read.text(1e9, "GB"), ", ", decode_meetings, " meetings of the team\n");
 }
 
 GenerateBench::GenerateBench(engine::DecodeSession& session, BenchSetup setup)
@@ -115,10 +136,12 @@ StepTimes GenerateBench::time_steps(const BenchShape& shape) {
   while (!generator.is_idle()) {
     const auto from = Clock::now();
     const size_t before = generator.running() + generator.waiting();
+    const int64_t meetings = base::team_meetings();
     generator.step();
     const double seconds = std::chrono::duration<double>(Clock::now() - from).count();
     if (generator.step_tokens() == static_cast<int64_t>(before)) {
       times.decode_s.push_back(seconds);
+      times.meetings = base::team_meetings() - meetings;
     } else {
       times.prefill_s += seconds;
       times.prefill_tokens += generator.step_tokens();
@@ -143,6 +166,7 @@ BenchResult GenerateBench::run(const BenchShape& shape) {
                       static_cast<double>(shape.batch * (shape.prompt + shape.fresh / 2));
   result.decode_bytes = ranks * (cost.bytes + kept);
   result.decode_launches = cost.launches;
+  result.decode_meetings = result.times.meetings;
   result.prefill_flop = {ranks * static_cast<double>(result.times.prefill_tokens) * cost.token_flop,
                          result.times.prefill_s, products_};
   result.decode_read = {

@@ -24,6 +24,7 @@ struct StepTimes {
   double prefill_s = 0;
   int64_t prefill_tokens = 0;  ///< that were computed: a text known from before is not
   std::vector<double> decode_s;
+  int64_t meetings = 0;  ///< of the team in the last step that decoded
 };
 
 struct BenchResult {
@@ -31,7 +32,8 @@ struct BenchResult {
   size_t threads = 0;
   StepTimes times;
   double decode_step_s = 0, decode_bytes = 0;
-  size_t decode_launches = 0;  ///< steps of the program
+  size_t decode_launches = 0;   ///< steps of the program
+  int64_t decode_meetings = 0;  ///< of the CPU's team in a step, each a wait for its slowest member
   base::Rate prefill_flop, decode_read;
 
   double prefill_tokens_s() const;

@@ -125,7 +125,9 @@ std::vector<tensor::Tensor> evaluate(const ir::OpDef& op, const ir::Attrs& attrs
   ir::NodeView node = view_of(attrs, in, out_count);
   node.name = op.schema.name;
   node.out = ir::infer_types(op.schema, node);
-  for (const size_t i : on.fed) node.known[i] = nullptr;
+  for (const size_t i : on.fed) {
+    if (i < node.known.size()) node.known[i] = nullptr;  // nodes of an expansion may have fewer
+  }
   int64_t left = on.max_bytes;
   for (const tensor::TensorType& t : node.out) take_bytes(tensor::bytes_of(t), left, op, node.out);
   std::vector<tensor::Tensor> out;

@@ -40,12 +40,15 @@ void Rewriter::gain(ir::ValueId first, size_t count) {
 
 void Rewriter::lose_all(ir::ValueId first) {
   std::vector<ir::ValueId> stack{first};
+  std::vector<ir::NodeId> gone;  // a node whose results go together goes once
   uses_[ir::index(first)] = 0;
   while (!stack.empty()) {
     const ir::NodeId id = graph_.value(stack.back()).producer;
     stack.pop_back();
     // An erased node still knows its operands.
     if (id == ir::kNoNode || is_needed(graph_.node(id))) continue;
+    if (std::find(gone.begin(), gone.end(), id) != gone.end()) continue;
+    gone.push_back(id);
     for (ir::ValueId in : graph_.node(id).in) {
       if (in == ir::kNoValue || uses_[ir::index(in)] == 0) continue;
       if (--uses_[ir::index(in)] == 0) stack.push_back(in);

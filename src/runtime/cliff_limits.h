@@ -46,7 +46,7 @@ inline constexpr Low kLow[] = {
     {"gather_elements", 0.02, kManyReads},
     {"average_pool", 0.02, kManyReads},
     {"lp_pool", 0.02, kManyReads},
-    {"max_pool", 0.006, "with indices: the reference; 27 reads for each result of a volume"},
+    {"max_pool", 0.006, "27 reads for each result of a volume"},
     {"and", 0.006, kShortRows},
     {"or", 0.01, kShortRows},
     {"xor", 0.01, kShortRows},

@@ -10,6 +10,7 @@
 
 #include "base/machine/busy_cpus.h"
 #include "base/error.h"
+#include "base/threads/team_meetings.h"
 #include "base/threads/team_seats.h"
 
 namespace trireme::base {
@@ -19,6 +20,8 @@ namespace {
 // core.
 constexpr int kSpins = 4000;
 constexpr int kMaxThreads = 1024;
+
+thread_local int64_t meetings = 0;
 
 inline void pause_cpu() {
 #if defined(__x86_64__)
@@ -182,6 +185,7 @@ void ThreadPool::work(int member) {
 
 void ThreadPool::run_erased(int64_t tasks, Call call, const void* body) {
   Shared& s = *shared_;
+  ++meetings;
   while (s.inside.load(std::memory_order_acquire) != 0) pause_cpu();
   s.call = call;
   s.body = body;
@@ -200,5 +204,7 @@ void ThreadPool::run_erased(int64_t tasks, Call call, const void* body) {
   while (s.done.load(std::memory_order_acquire) != tasks) pause_cpu();
   s.open.store(false);
 }
+
+int64_t team_meetings() { return meetings; }
 
 }  // namespace trireme::base

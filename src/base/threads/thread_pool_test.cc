@@ -7,6 +7,7 @@
 #include <chrono>
 #include <latch>
 
+#include "base/threads/team_meetings.h"
 #include "base/machine/busy_cpus.h"
 #include "base/machine/cpu_info.h"
 
@@ -97,6 +98,20 @@ TEST(ThreadPool, MembersWakeWhereNoOtherTeamComputes) {
   over.count_down();
   for (std::thread& t : others) t.join();
   EXPECT_GE(there, kRounds * 7 / 10);  // the system may move a thread meanwhile
+}
+
+TEST(ThreadPool, CountsTheLoopsThatTheTeamShares) {
+  ThreadPool alone(1), pool(3);
+  const auto nothing = [](int64_t) {};
+  const int64_t before = team_meetings();
+  alone.run(5, nothing);
+  pool.run(0, nothing);
+  pool.run(1, nothing);
+  pool.for_range(10, 16, [](int64_t, int64_t) {});
+  EXPECT_EQ(team_meetings(), before);
+  pool.run(5, nothing);
+  pool.for_range(100, 16, [](int64_t, int64_t) {});
+  EXPECT_EQ(team_meetings(), before + 2);
 }
 
 TEST(ThreadPool, RangePiecesDoNotDependOnThreads) {

@@ -6,6 +6,7 @@
 #include "backend/cpu/device/cpu_stream.h"
 #include "ops/attention/attention_kernels.h"
 #include "ops/attention/attention_plan.h"
+#include "ops/attention/decode_rows.h"
 #include "ops/kernel_forms.h"
 
 namespace trireme::ops {
@@ -214,34 +215,20 @@ RotaryPlan plan_rotary(const ir::NodeView& node) {
   return p;
 }
 
-template <class T>
-void rotate(const RotaryPlan& p, const T* x, const T* cosine, const T* sine, T* y) {
-  const int64_t half = p.rotated / 2;
-  for (int64_t i = 0; i < half; ++i) {
-    const int64_t a = p.interleaved ? 2 * i : i, b = p.interleaved ? 2 * i + 1 : i + half;
-    const T xa = x[a], xb = x[b];
-    y[a] = cosine[i] * xa - sine[i] * xb;
-    y[b] = sine[i] * xa + cosine[i] * xb;
-  }
-  for (int64_t i = p.rotated; i < p.head_dim; ++i) y[i] = x[i];
-}
-
 ir::BoundKernel prepare_rotary(const ir::KernelInit& init) {
   const RotaryPlan p = plan_rotary(init.node);
+  const Rotation turn{p.head_dim, p.rotated, p.interleaved};
   return visit_float(init.node.in[0].dtype, [&](auto t) {
     using T = decltype(t);
-    return ir::BoundKernel{[p](const ir::RunArgs& args) {
+    return ir::BoundKernel{[p, turn](const ir::RunArgs& args) {
       cpu::pool_of(args.stream).for_range(p.batch * p.seq, 16, [&](int64_t begin, int64_t end) {
         for (int64_t token = begin; token < end; ++token) {
-          // A position outside the caches reads their nearest row: run() must not fail.
-          const int64_t row = p.by_position
-                                  ? std::clamp<int64_t>(in_ptr<int64_t>(args, 3)[token], 0, p.positions - 1)
-                                  : token;
+          const int64_t row = p.by_position ? angle_row(in_ptr<int64_t>(args, 3)[token], p.positions) : token;
           const T *c = in_ptr<T>(args, 1) + row * p.rotated / 2,
                   *s = in_ptr<T>(args, 2) + row * p.rotated / 2;
           for (int64_t h = 0; h < p.heads; ++h) {
             const int64_t at = token / p.seq * p.at.batch + token % p.seq * p.at.seq + h * p.at.head;
-            rotate<T>(p, in_ptr<T>(args, 0) + at, c, s, out_ptr<T>(args, 0) + at);
+            rotate_head<T>(turn, in_ptr<T>(args, 0) + at, c, s, out_ptr<T>(args, 0) + at);
           }
         }
       });

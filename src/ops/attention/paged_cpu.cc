@@ -4,7 +4,7 @@
 #include "backend/cpu/elementwise/cast_types.h"
 #include "backend/cpu/device/cpu_stream.h"
 #include "backend/cpu/attention/paged_attention.h"
-#include "ops/attention/paged.h"
+#include "ops/attention/decode_rows.h"
 #include "ops/kernel_forms.h"
 
 namespace trireme::ops {
@@ -75,46 +75,44 @@ void convert(const void* from, DType from_type, void* to, DType to_type, size_t 
   }
 }
 
-/// New content of pages: in place as programs have it, else a copy first.
-void keep_pages(const ir::RunArgs& args, size_t result, size_t operand, int64_t bytes) {
-  if (args.out[result] != args.in[operand] && bytes > 0)
-    std::memcpy(args.out[result], args.in[operand], static_cast<size_t>(bytes));
-}
-
 ir::BoundKernel prepare_append(const ir::KernelInit& init) {
   const AppendPlan p = plan_append(init.node);
-  const DType from = init.node.in[0].dtype, to = init.node.in[2].dtype;
-  const int64_t places = p.pages.pages * p.pages.page_tokens;
-  const int64_t bytes = tensor::bytes_of(to, places * p.pages.kv_heads * p.pages.dim);
-  const int64_t head_bytes = tensor::bytes_of(to, p.pages.dim);
-  const int64_t fresh_bytes = tensor::bytes_of(from, p.pages.dim);
+  const PageWriter to{p.pages, init.node.in[0].dtype, init.node.in[2].dtype};
+  const int64_t row_bytes = tensor::bytes_of(to.row_type, p.pages.dim);
   return {[=](const ir::RunArgs& args) {
-    keep_pages(args, 0, 2, bytes);
-    keep_pages(args, 1, 3, bytes);
+    for (const size_t i : {0, 1}) to.keep(args.in[i + 2], args.out[i]);
     const auto* slots = in_ptr<int32_t>(args, 4);
-    const auto write = [&](int64_t token, int64_t head) {
-      const int64_t slot = slots[token];
-      if (slot < 0) return;
-      if (slot >= places) {
-        if (args.status != nullptr) args.status->fail("slot out of range", slot);
-        return;
-      }
-      const int64_t page = slot / p.pages.page_tokens, at = slot % p.pages.page_tokens;
-      const int64_t place = ((page * p.pages.kv_heads + head) * p.pages.page_tokens + at) * head_bytes;
-      const int64_t source = (token * p.pages.kv_heads + head) * fresh_bytes;
-      for (size_t i : {0, 1}) {
-        convert(static_cast<const std::byte*>(args.in[i]) + source, from,
-                static_cast<std::byte*>(args.out[i]) + place, to, static_cast<size_t>(p.pages.dim));
-      }
-    };
     const int64_t heads = p.pages.kv_heads;
     cpu::pool_of(args.stream).for_range(p.tokens * heads, 64, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) write(i / heads, i % heads);
+      for (int64_t i = begin; i < end; ++i) {
+        const int64_t slot = slots[i / heads];
+        if (slot < 0) continue;
+        if (slot >= to.places()) {
+          if (args.status != nullptr) args.status->fail("slot out of range", slot);
+          continue;
+        }
+        for (const size_t which : {0, 1}) {
+          const auto* row = static_cast<const std::byte*>(args.in[which]) + i * row_bytes;
+          to.write(row, slot, i % heads, args.out[which]);
+        }
+      }
     });
   }};
 }
 
 }  // namespace
+
+void PageWriter::write(const void* row, int64_t slot, int64_t head, void* to) const {
+  const int64_t page = slot / pages.page_tokens, at = slot % pages.page_tokens;
+  const int64_t place = (page * pages.kv_heads + head) * pages.page_tokens + at;
+  convert(row, row_type, static_cast<std::byte*>(to) + place * tensor::bytes_of(page_type, pages.dim),
+          page_type, static_cast<size_t>(pages.dim));
+}
+
+void PageWriter::keep(const void* from, void* to) const {
+  const int64_t bytes = tensor::bytes_of(page_type, places() * pages.kv_heads * pages.dim);
+  if (from != to && bytes > 0) std::memcpy(to, from, static_cast<size_t>(bytes));
+}
 
 std::vector<ir::Kernel> paged_attention_cpu_kernels() {
   return {{.name = "pages", .refuse = refuse_paged, .prepare = prepare_paged}};

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <set>
 
+#include "ops/blocks/block_attention.h"
 #include "ops/cut_notation.h"
 #include "ops/stored_weights.h"
 #include "ops/table.h"
@@ -23,6 +24,11 @@ ir::AttrSpec format_attr() {
           "q4_0, q4_1, q5_0, q5_1, q8_0, q2_k, q3_k, q4_k, q5_k, q6_k, iq4_nl, mxfp4"};
 }
 
+ir::AttrSpec formats_attr() {
+  return {"formats", "strings", "of each matrix where they differ; `format` is the first one's"};
+}
+ir::AttrSpec epsilon_attr() { return {"epsilon", "float", "of the norm, default 1e-5"}; }
+
 double bytes_of_all(const ir::NodeView& n) {
   double bytes = 0;
   for (size_t i = 0; i < n.in.size(); ++i)
@@ -41,6 +47,10 @@ ir::CutRule dequantize_cut(const ir::NodeView& n) {
 /// Rows of weights, or whole blocks of their columns: then a rank has the summands of its part.
 ir::CutRule linear_cut(const ir::NodeView& n) {
   const std::string rows = letters(n.in[kBlX].shape.rank() - 1);
+  if (n.present(kBlNorm) || n.present(kBlResidual)) {
+    return {.notation =
+                CutNotation(n).in(kBlX, rows + ".").in(kBlResidual, rows + ".").out(0, rows + ".").text()};
+  }
   const BlockMatrix m = block_matrix(n, kBlWeights);
   return {
       .notation =
@@ -86,24 +96,40 @@ TensorType product_type(const TensorType& x, const BlockMatrix& w, const TensorT
   return {x.dtype, Shape(std::move(out))};
 }
 
+void need_norm(const ir::NodeView& n, size_t i, int64_t k) {
+  if (!n.present(i)) return;
+  base::require(n.in[i].dtype == n.in[kBlX].dtype && n.in[i].shape == Shape{k}, "the norm's scale is ",
+                n.in[i].to_string(), " for rows of ", k);
+}
+
 std::vector<TensorType> infer_linear(const ir::NodeView& n) {
   block_rows(n.attrs);
   const TensorType* bias = n.present(kBlBias) ? &n.in[kBlBias] : nullptr;
-  return {product_type(n.in[kBlX], block_matrix(n, kBlWeights), bias)};
+  const BlockMatrix w = block_matrix(n, kBlWeights);
+  const TensorType y = product_type(n.in[kBlX], w, bias);
+  need_norm(n, kBlNorm, w.k);
+  base::require(!n.present(kBlResidual) || !y.shape.is_static() || n.in[kBlResidual] == y, "a residual ",
+                n.present(kBlResidual) ? n.in[kBlResidual].to_string() : "", " for ", y.to_string());
+  return {y};
 }
 
 std::vector<TensorType> infer_linears(const ir::NodeView& n) {
   block_rows(n.attrs);
-  const size_t count = n.out_count;
+  const size_t count = joined_products(n.attrs, n.out_count);
   base::require(
-      count >= 2 && count <= kMostJoined && n.in.size() >= 1 + count && n.in.size() <= 1 + 2 * count,
-      "block_linears with ", n.in.size(), " operands for ", count, " results");
+      count >= 2 && count <= kMostJoined && n.in.size() >= 1 + count && n.in.size() <= 2 + 2 * count,
+      "block_linears with ", n.in.size(), " operands for ", n.out_count, " results");
   std::vector<TensorType> out;
   for (size_t i = 0; i < count; ++i) {
     const size_t bias = 1 + count + i;
-    out.push_back(product_type(n.in[kBlX], block_matrix(n, 1 + i), n.present(bias) ? &n.in[bias] : nullptr));
+    out.push_back(
+        product_type(n.in[kBlX], block_matrix(n, 1 + i, i), n.present(bias) ? &n.in[bias] : nullptr));
   }
-  return out;
+  need_norm(n, 1 + 2 * count, block_matrix(n, 1).k);
+  if (count == n.out_count) return out;
+  base::require(out[0] == out[1] && n.out_count == 1, "a gate takes two equal matrices, not ",
+                n.in[1].to_string(), " and ", n.in[2].to_string());
+  return {out[0]};
 }
 
 std::vector<TensorType> infer_gather_blocks(const ir::NodeView& n) {
@@ -124,9 +150,35 @@ ir::ValueId as_floats(ir::Graph& g, const ir::Node& node, ir::ValueId blocks) {
                 node.from);
 }
 
-/// With rows as they are, whatever `rows` says: 8 bits are a precision, not a meaning.
+ir::ValueId operand(const ir::Node& node, size_t i) { return i < node.in.size() ? node.in[i] : ir::kNoValue; }
+
+/// x as products read it: normalised where the node says so.
+ir::ValueId normalised(ir::Graph& g, const ir::Node& node, size_t norm) {
+  if (operand(node, norm) == ir::kNoValue) return node.in[kBlX];
+  return g.add1(op("rms_norm"), {node.in[kBlX], node.in[norm]},
+                {{"epsilon", node.attrs.get_float("epsilon", 1e-5)}}, node.from);
+}
+
+/// The operands and attributes of a product that is no more than that.
+ir::ValueId plain_product(ir::Graph& g, const ir::Node& node, std::vector<ir::ValueId> in,
+                          size_t number = 0) {
+  if (in.back() == ir::kNoValue) in.pop_back();
+  ir::Attrs attrs = node.attrs;
+  for (const char* name : {"gated", "epsilon", "formats"}) attrs.erase(name);
+  attrs.set("format", block_format_of(node.attrs, number));
+  return g.add1(op("block_linear"), std::move(in), attrs, node.from);
+}
+
+/// The parts of a product with a norm or a residual; of a plain one the sum of floats with rows as they are,
+/// whatever `rows` says: 8 bits are a precision, not a meaning.
 std::vector<ir::ValueId> expand_linear(ir::Graph& g, const ir::Node& given) {
   const ir::Node node = given;  // adding nodes moves the original
+  if (operand(node, kBlNorm) != ir::kNoValue || operand(node, kBlResidual) != ir::kNoValue) {
+    const ir::ValueId x = normalised(g, node, kBlNorm);
+    const ir::ValueId y = plain_product(g, node, {x, node.in[kBlWeights], operand(node, kBlBias)});
+    if (operand(node, kBlResidual) == ir::kNoValue) return {y};
+    return {g.add1(op("add"), {y, node.in[kBlResidual]}, {}, node.from)};
+  }
   const bool is_f32 = g.type(node.in[kBlX]).dtype == DType::f32;
   const auto widened = [&](ir::ValueId id) {
     return is_f32 ? id : g.add1(op("cast"), {id}, {{"to", int64_t{1}}}, node.from);
@@ -135,7 +187,7 @@ std::vector<ir::ValueId> expand_linear(ir::Graph& g, const ir::Node& given) {
   const ir::ValueId by_columns =
       g.add1(op("transpose"), {w}, {{"perm", std::vector<int64_t>{1, 0}}}, node.from);
   ir::ValueId y = g.add1(op("matmul"), {widened(node.in[kBlX]), by_columns}, {}, node.from);
-  if (node.in.size() > kBlBias && node.in[kBlBias] != ir::kNoValue)
+  if (operand(node, kBlBias) != ir::kNoValue)
     y = g.add1(op("add"), {y, widened(node.in[kBlBias])}, {}, node.from);
   if (!is_f32) y = g.add1(op("cast_like"), {y, node.in[kBlX]}, {}, node.from);
   return {y};
@@ -143,14 +195,14 @@ std::vector<ir::ValueId> expand_linear(ir::Graph& g, const ir::Node& given) {
 
 std::vector<ir::ValueId> expand_linears(ir::Graph& g, const ir::Node& given) {
   const ir::Node node = given;
+  const size_t count = joined_products(node.attrs, node.out.size());
+  const ir::ValueId x = normalised(g, node, 1 + 2 * count);
   std::vector<ir::ValueId> out;
-  for (size_t i = 0; i < node.out.size(); ++i) {
-    std::vector<ir::ValueId> in{node.in[kBlX], node.in[1 + i]};
-    const size_t bias = 1 + node.out.size() + i;
-    if (bias < node.in.size() && node.in[bias] != ir::kNoValue) in.push_back(node.in[bias]);
-    out.push_back(g.add1(op("block_linear"), in, node.attrs, node.from));
-  }
-  return out;
+  for (size_t i = 0; i < count; ++i)
+    out.push_back(plain_product(g, node, {x, node.in[1 + i], operand(node, 1 + count + i)}, i));
+  if (count == node.out.size()) return out;
+  const ir::ValueId gate = g.add1(op("swish"), {out[0]}, {}, node.from);
+  return {g.add1(op("mul"), {gate, out[1]}, {}, node.from)};
 }
 
 std::vector<ir::ValueId> expand_gather(ir::Graph& g, const ir::Node& given) {
@@ -175,12 +227,13 @@ ir::OpSchema linear_schema() {
   return {.name = "block_linear",
           .doc =
               "y = x W' + bias with W [n, k] in a block format: operands x [..., k], u8 [n, bytes of a row], "
-              "bias [n] of x's type; rows of x may be rounded to 8 bits, 32 neighbours with one scale",
+              "bias [n] of x's type, the scale [k] of an RMS norm before the product, a residual like y that "
+              "is added; rows of x may be rounded to 8 bits, 32 neighbours with one scale",
           .is_product = true,
           .cut = linear_cut,
           .min_in = 2,
-          .max_in = 3,
-          .attrs = {format_attr(), {"rows", "string", "f32: as they are; q8: in 8 bits"}},
+          .max_in = 5,
+          .attrs = {format_attr(), {"rows", "string", "f32: as they are; q8: in 8 bits"}, epsilon_attr()},
           .infer = infer_linear,
           .expand = expand_linear,
           .cost =
@@ -194,15 +247,19 @@ ir::OpSchema linear_schema() {
 ir::OpSchema linears_schema() {
   return {.name = "block_linears",
           .doc =
-              "y_i = x W_i' + bias_i, several block_linear of one x in one format: operands x [..., k], "
-              "matrices W_i, then their biases, each of which may be left out",
+              "y_i = x W_i' + bias_i, several block_linear of one x: operands x [..., k], "
+              "matrices W_i, then their biases, each of which may be left out, then the scale of an RMS norm "
+              "before the products",
           .is_product = true,
           .cut = linears_cut,
           .min_in = 3,
-          .max_in = 1 + 2 * kMostJoined,
-          .min_out = 2,
+          .max_in = 2 + 2 * kMostJoined,
           .max_out = kMostJoined,
-          .attrs = {format_attr(), {"rows", "string", "as block_linear"}},
+          .attrs = {format_attr(),
+                    formats_attr(),
+                    {"gated", "int", "1: the one result is silu(y_0) y_1"},
+                    {"rows", "string", "as block_linear"},
+                    epsilon_attr()},
           .infer = infer_linears,
           .expand = expand_linears,
           .cost =
@@ -210,9 +267,11 @@ ir::OpSchema linears_schema() {
                 ir::Cost cost{.bytes = bytes_of_all(n)};
                 for (size_t i = 1; i < n.out.size(); ++i)
                   cost.bytes += static_cast<double>(tensor::bytes_of(n.out[i]));
-                for (const TensorType& y : n.out)
-                  cost.flop += 2 * static_cast<double>(n.in_dims(kBlX).back()) *
-                               static_cast<double>(y.shape.elements().value_or(0));
+                const auto k = static_cast<double>(n.in_dims(kBlX).back());
+                const size_t count = joined_products(n.attrs, n.out.size());
+                for (size_t i = 0; i < count; ++i)
+                  cost.flop += 2 * k * results_of(n) / static_cast<double>(n.out_dims(0).back()) *
+                               static_cast<double>(block_matrix(n, 1 + i, i).n);
                 return cost;
               },
           .why_no_grad = kNoGrad};
@@ -243,9 +302,23 @@ ir::OpSchema gather_schema() {
 
 }  // namespace
 
-BlockMatrix block_matrix(const ir::NodeView& node, size_t i) {
+std::string block_format_of(const ir::Attrs& attrs, size_t number) {
+  const std::vector<std::string> formats = attrs.get_strings("formats");
+  if (formats.empty()) return attrs.get_string("format", "");
+  base::require(number < formats.size(), "formats of ", formats.size(), " matrices, there are more");
+  return formats[number];
+}
+
+void set_block_formats(ir::Attrs& attrs, const std::vector<std::string>& formats) {
+  attrs.set("format", formats[0]);
+  attrs.erase("formats");
+  if (std::any_of(formats.begin(), formats.end(), [&](const std::string& f) { return f != formats[0]; }))
+    attrs.set("formats", formats);
+}
+
+BlockMatrix block_matrix(const ir::NodeView& node, size_t i, size_t number) {
   const TensorType& w = node.in[i];
-  BlockMatrix m{.format = &tensor::need_block_format(node.attrs.get_string("format", ""))};
+  BlockMatrix m{.format = &tensor::need_block_format(block_format_of(node.attrs, number))};
   base::require(w.dtype == DType::u8 && w.shape.is_static() && w.shape.rank() == 2, "weights in ",
                 m.format->name, " are u8 [n, bytes of a row], not ", w.to_string());
   const int64_t bytes = w.shape[1].value();
@@ -261,8 +334,9 @@ std::vector<size_t> packed_operands(const ir::Node& node) {
   if (node.op_name() == "block_gather" && node.attrs.get_int("packed", 0) != 0) return {kBgWeights};
   std::vector<size_t> all;
   if (node.op_name() == "block_linears") {
-    for (size_t i = 0; i < node.out.size(); ++i) all.push_back(1 + i);
+    for (size_t i = 0; i < joined_products(node.attrs, node.out.size()); ++i) all.push_back(1 + i);
   }
+  if (node.op_name() == "block_attention") all = {kBaQuery, kBaKey, kBaValue};
   return all;
 }
 
@@ -275,7 +349,7 @@ std::map<ir::ValueId, const tensor::BlockFormat*> packed_weights(const ir::Graph
     const std::vector<size_t> at = packed_operands(node);
     for (size_t i = 0; i < node.in.size(); ++i) {
       if (std::find(at.begin(), at.end(), i) != at.end()) {
-        packed[node.in[i]] = &tensor::need_block_format(node.attrs.get_string("format", ""));
+        packed[node.in[i]] = &tensor::need_block_format(block_format_of(node.attrs, i - at[0]));
       } else {
         read.insert(node.in[i]);
       }
@@ -303,10 +377,18 @@ BlockLinearExtents block_linear_extents(const ir::NodeView& node) {
 
 BlockLinearsExtents block_linears_extents(const ir::NodeView& node) {
   const tensor::Dims x = node.in_dims(kBlX);
-  BlockLinearsExtents e{.rows = 1, .count = node.out.size(), .form = block_rows(node.attrs)};
+  const size_t count = joined_products(node.attrs, node.out.size());
+  BlockLinearsExtents e{
+      .rows = 1, .count = count, .form = block_rows(node.attrs), .is_gated = count != node.out.size()};
   for (size_t d = 0; d + 1 < x.size(); ++d) e.rows *= x[d];
   return e;
 }
+
+size_t joined_products(const ir::Attrs& attrs, size_t results) {
+  return attrs.get_int("gated", 0) != 0 ? 2 : results;
+}
+
+float block_epsilon(const ir::Attrs& attrs) { return static_cast<float>(attrs.get_float("epsilon", 1e-5)); }
 
 std::vector<ir::OpDef> blocks_ops() {
   return {{dequantize_schema(), dequantize_blocks_cpu_kernels()},

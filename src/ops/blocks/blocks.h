@@ -16,9 +16,17 @@ struct BlockMatrix {
   int64_t row_bytes() const { return format->row_bytes(k); }
 };
 
-/// The matrix of a node whose operand `i` is in the format that its attributes name. Throws invalid_argument
-/// for an unknown format, for another element type and for rows that are no whole blocks.
-BlockMatrix block_matrix(const ir::NodeView& node, size_t i);
+/// The format of the `number`-th matrix of a node: its own of `formats` where matrices have several, else
+/// `format`.
+std::string block_format_of(const ir::Attrs& attrs, size_t number = 0);
+
+/// Says so, of all matrices in their order.
+void set_block_formats(ir::Attrs& attrs, const std::vector<std::string>& formats);
+
+/// The matrix of a node whose operand `i`, its `number`-th matrix, is in the format that its attributes name.
+/// Throws invalid_argument for an unknown format, for another element type and for rows that are no whole
+/// blocks.
+BlockMatrix block_matrix(const ir::NodeView& node, size_t i, size_t number = 0);
 
 /// How rows of x meet weights in blocks.
 enum class BlockRows {
@@ -28,7 +36,7 @@ enum class BlockRows {
 BlockRows block_rows(const ir::Attrs& attrs);
 
 /// Operands of block_linear and of block_gather.
-enum BlockLinearOperand : size_t { kBlX, kBlWeights, kBlBias };
+enum BlockLinearOperand : size_t { kBlX, kBlWeights, kBlBias, kBlNorm, kBlResidual };
 enum BlockGatherOperand : size_t { kBgWeights, kBgIndices };
 
 /// Extents of a block_linear.
@@ -42,15 +50,23 @@ BlockLinearExtents block_linear_extents(const ir::NodeView& node);
 /// How many products of one x a block_linears has at most: q, k, v of attention and two of a gate are fewer.
 inline constexpr size_t kMostJoined = 4;
 
-/// Extents of a block_linears: x, then a matrix for each result, then their biases.
+/// How many products a block_linears with so many results has: two give a gate's one.
+size_t joined_products(const ir::Attrs& attrs, size_t results);
+
+/// Extents of a block_linears: x, then a matrix for each product, then their biases, then the norm's scale.
 struct BlockLinearsExtents {
   int64_t rows = 0;
   size_t count = 0;
   BlockRows form = BlockRows::q8;
+  bool is_gated = false;
   size_t weights(size_t i) const { return 1 + i; }
   size_t bias(size_t i) const { return 1 + count + i; }
+  size_t norm() const { return 1 + 2 * count; }
 };
 BlockLinearsExtents block_linears_extents(const ir::NodeView& node);
+
+/// Epsilon of the norm before block_linear(s).
+float block_epsilon(const ir::Attrs& attrs);
 
 /// The operands that CPU kernels of a node read in packed form alone: of products, and of lookups that share
 /// them.

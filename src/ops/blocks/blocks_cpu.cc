@@ -5,9 +5,9 @@
 #include "backend/cpu/blocks/block_product.h"
 #include "backend/cpu/device/cpu_stream.h"
 #include "ops/blocks/blocks.h"
+#include "ops/blocks/packed_blocks_cpu.h"
 #include "ops/index/index_access.h"
 #include "ops/kernel_forms.h"
-#include "ops/pack_memory.h"
 #include "tensor/absent.h"
 
 namespace trireme::ops {
@@ -36,12 +36,6 @@ ir::BoundKernel prepare_dequantize(const ir::KernelInit& init) {
   }};
 }
 
-/// A packed matrix that keeps its memory.
-struct PackedMatrix {
-  PackMemory memory;
-  cpu::PackedBlocks blocks;
-};
-
 std::string key_of(const tensor::Tensor& address, const tensor::BlockFormat& format) {
   return ir::pack_key(address, base::concat("blocks ", format.name));
 }
@@ -57,10 +51,11 @@ std::shared_ptr<const PackedMatrix> pack(const tensor::Tensor& w, const tensor::
       PackedMatrix{memory, cpu::pack_blocks({&format, rows, n, k}, to, pool)});
 }
 
-/// Packed once for all programs and instances of a model, in place of the matrix.
-std::shared_ptr<const PackedMatrix> packed_matrix(const ir::KernelInit& init, size_t operand) {
+}  // namespace
+
+std::shared_ptr<const PackedMatrix> packed_matrix(const ir::KernelInit& init, size_t operand, size_t number) {
   const tensor::Tensor& w = *init.node.value(operand);
-  const tensor::BlockFormat& format = *block_matrix(init.node, operand).format;
+  const tensor::BlockFormat& format = *block_matrix(init.node, operand, number).format;
   const auto slab = pack_slab(init.packs);
   return init.packs.get<PackedMatrix>(key_of(w, format), [&] { return pack(w, format, slab, init.threads); });
 }
@@ -70,41 +65,60 @@ ir::Refusal refuse_packed(const ir::NodeView& node, size_t operand) {
   return refuse_empty(node);
 }
 
+namespace {
+
 ir::BoundKernel prepare_packed(const ir::KernelInit& init) {
   const BlockLinearExtents e = block_linear_extents(init.node);
   const auto packed = packed_matrix(init, kBlWeights);
   const size_t operands = init.node.in.size();
-  const auto run = [packed, e, operands](const ir::RunArgs& args) {
+  const float epsilon = block_epsilon(init.node.attrs);
+  const auto run = [packed, e, operands, epsilon](const ir::RunArgs& args) {
     const cpu::BlockResult to{packed->blocks, opt_ptr<float>(args, kBlBias, operands),
-                              out_ptr<float>(args, 0)};
-    cpu::block_products(
-        {.results = {&to, 1}, .x = in_ptr<float>(args, kBlX), .m = e.rows, .rounds = e.form == BlockRows::q8},
-        args.workspace, cpu::pool_of(args.stream));
+                              out_ptr<float>(args, 0), opt_ptr<float>(args, kBlResidual, operands)};
+    cpu::block_products({.results = {&to, 1},
+                         .x = in_ptr<float>(args, kBlX),
+                         .m = e.rows,
+                         .rounds = e.form == BlockRows::q8,
+                         .norm = opt_ptr<float>(args, kBlNorm, operands),
+                         .epsilon = epsilon},
+                        args.workspace, cpu::pool_of(args.stream));
   };
-  return {run, cpu::block_product_workspace(packed->blocks, e.rows), 1u << kBlWeights};
+  return {run, cpu::block_product_workspace({&packed->blocks, 1}, e.rows, init.node.present(kBlNorm)),
+          1u << kBlWeights};
 }
 
-/// Several products of one x.
+/// Several products of one x. Of a gate the first goes to the workspace.
 ir::BoundKernel prepare_joined(const ir::KernelInit& init) {
   const BlockLinearsExtents e = block_linears_extents(init.node);
   std::vector<std::shared_ptr<const PackedMatrix>> packed;
+  std::vector<cpu::PackedBlocks> weights;
   uint32_t unread = 0;
   for (size_t i = 0; i < e.count; ++i) {
-    packed.push_back(packed_matrix(init, e.weights(i)));
+    packed.push_back(packed_matrix(init, e.weights(i), i));
+    weights.push_back(packed[i]->blocks);
     unread |= 1u << e.weights(i);
   }
   const size_t operands = init.node.in.size();
-  const auto run = [packed, e, operands](const ir::RunArgs& args) {
+  const float epsilon = block_epsilon(init.node.attrs);
+  const int64_t form_bytes =
+      align_up(cpu::block_product_workspace(weights, e.rows, init.node.present(e.norm())));
+  const auto run = [packed, e, operands, epsilon, form_bytes](const ir::RunArgs& args) {
     std::array<cpu::BlockResult, kMostJoined> to;
-    for (size_t i = 0; i < e.count; ++i)
-      to[i] = {packed[i]->blocks, opt_ptr<float>(args, e.bias(i), operands), out_ptr<float>(args, i)};
+    auto* scratch = reinterpret_cast<float*>(static_cast<std::byte*>(args.workspace) + form_bytes);
+    for (size_t i = 0; i < e.count; ++i) {
+      float* y = !e.is_gated ? out_ptr<float>(args, i) : i == 0 ? scratch : out_ptr<float>(args, 0);
+      to[i] = {packed[i]->blocks, opt_ptr<float>(args, e.bias(i), operands), y};
+    }
     cpu::block_products({.results = {to.data(), e.count},
                          .x = in_ptr<float>(args, kBlX),
                          .m = e.rows,
-                         .rounds = e.form == BlockRows::q8},
+                         .rounds = e.form == BlockRows::q8,
+                         .norm = opt_ptr<float>(args, e.norm(), operands),
+                         .epsilon = epsilon,
+                         .is_gated = e.is_gated},
                         args.workspace, cpu::pool_of(args.stream));
   };
-  return {run, cpu::block_product_workspace(packed[0]->blocks, e.rows), unread};
+  return {run, form_bytes + (e.is_gated ? e.rows * packed[0]->blocks.n * 4 : 0), unread};
 }
 
 /// 32 numbers as q8 rows hold them: the nearest of 255 multiples of a scale.
@@ -224,7 +238,11 @@ std::vector<ir::Kernel> block_linear_cpu_kernels() {
         return type ? type : refuse_packed(n, kBlWeights);
       },
       prepare_packed);
-  const ir::Kernel reference = kernel_of("reference", true, refuse_type, prepare_reference);
+  const auto refuse_joined = [refuse_type](const ir::NodeView& n) -> ir::Refusal {
+    if (n.present(kBlNorm) || n.present(kBlResidual)) return "a norm or a residual: its parts have kernels";
+    return refuse_type(n);
+  };
+  const ir::Kernel reference = kernel_of("reference", true, refuse_joined, prepare_reference);
   return {packed, via_f32(packed), reference, via_f32(reference)};
 }
 

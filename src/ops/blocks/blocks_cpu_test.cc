@@ -61,6 +61,40 @@ TEST(Blocks, ProductsByAllKernelsAndByTheExpansion) {
   }
 }
 
+/// What stands beside products runs in their loops: to the bit what the parts give, and near what the
+/// expansion gives.
+TEST(Blocks, NormsResidualsAndGates) {
+  for (const char* name : {"q4_0", "q8_0", "q4_k"}) {
+    const tensor::BlockFormat& f = tensor::need_block_format(name);
+    const int64_t k = 2 * f.weights;
+    const Tensor w = blocks_of(f, 53, k), bias = testing::random_tensor(DType::f32, {53}, -1, 1, 5);
+    const Tensor norm = testing::random_tensor(DType::f32, {k}, 0.5, 1.5, 6), none;
+    for (const int64_t rows : {1, 5, 40}) {
+      const Tensor x = testing::random_tensor(DType::f32, {1, rows, k}, -1, 1, 4);
+      const Tensor add = testing::random_tensor(DType::f32, {1, rows, 53}, -1, 1, 8);
+      const Tensor even = testing::run("rms_norm", {x, norm}, {{"epsilon", 1e-3}})[0];
+      ir::Attrs attrs = attrs_of(f);
+      const Tensor plain = testing::run("block_linear", {even, w, bias}, attrs)[0];
+      attrs.set("epsilon", 1e-3);
+      const std::vector<Tensor> all{x, w, bias, norm, add};
+      const Tensor got = testing::run("block_linear", all, attrs)[0];
+      EXPECT_TRUE(got.same_as(testing::run("add", {plain, add})[0])) << name << ", rows " << rows;
+      expect_near(got, run_fed("block_linear", all, attrs), 1e-5, name);
+      const Tensor residual = testing::run("block_linear", {even, w, none, none, add}, attrs_of(f))[0];
+      const Tensor apart = testing::run("block_linear", {even, w}, attrs_of(f))[0];
+      EXPECT_TRUE(residual.same_as(testing::run("add", {apart, add})[0])) << name << ", rows " << rows;
+
+      const Tensor up = testing::run("block_linear", {even, w}, attrs_of(f))[0];
+      const Tensor gate = testing::run("swish", {plain})[0];
+      attrs.set("gated", int64_t{1});
+      const std::vector<Tensor> gated{x, w, w, bias, none, norm};
+      const Tensor both = testing::run("block_linears", gated, attrs)[0];
+      EXPECT_TRUE(both.same_as(testing::run("mul", {gate, up})[0])) << name << ", rows " << rows;
+      expect_near(both, run_fed("block_linears", gated, attrs), 1e-5, name);
+    }
+  }
+}
+
 TEST(Blocks, LookupsInRowsAndInThePackedForm) {
   for (const tensor::BlockFormat& f : tensor::all_block_formats()) {
     const Tensor w = blocks_of(f, 19, f.weights);
@@ -110,6 +144,13 @@ TEST(Blocks, WhatIsNoMatrixInBlocksIsAnError) {
   expect("for weights of depth 64",
          said_of("block_linear", {Tensor::zeros(DType::f32, {2, 32}), w}, attrs_of(f)));
   expect("bias", said_of("block_linear", {x, w, Tensor::zeros(DType::f32, {4})}, attrs_of(f)));
+  const Tensor none;
+  expect("the norm's scale",
+         said_of("block_linear", {x, w, none, Tensor::zeros(DType::f32, {3})}, attrs_of(f)));
+  expect("a residual", said_of("block_linear", {x, w, none, none, x}, attrs_of(f)));
+  ir::Attrs gated = attrs_of(f);
+  gated.set("gated", int64_t{1});
+  expect("two equal matrices", said_of("block_linears", {x, w, blocks_of(f, 4, 64)}, gated));
   expect("indices must be", said_of("block_gather", {w, x}, attrs_of(f)));
 }
 

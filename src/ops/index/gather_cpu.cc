@@ -6,6 +6,7 @@
 #include "ops/elementwise/row_kernels.h"
 #include "ops/index/index_access.h"
 #include "ops/index/index_ops.h"
+#include "ops/index/lane_index_cpu.h"
 #include "ops/shape/strided_copy.h"
 
 namespace trireme::ops {
@@ -247,7 +248,9 @@ std::vector<ir::Kernel> counted(ir::BoundKernel (*bind)(const ir::NodeView&), si
 }  // namespace
 
 std::vector<ir::Kernel> gather_cpu_kernels() { return reference(bind_gather); }
-std::vector<ir::Kernel> gather_elements_cpu_kernels() { return reference(bind_gather_elements); }
+std::vector<ir::Kernel> gather_elements_cpu_kernels() {
+  return {gather_lanes_kernel(), reference(bind_gather_elements)[0]};
+}
 std::vector<ir::Kernel> gather_nd_cpu_kernels() { return reference(bind_gather_nd); }
 std::vector<ir::Kernel> compress_cpu_kernels() { return counted(bind_compress, 1); }
 std::vector<ir::Kernel> non_zero_cpu_kernels() { return counted(bind_non_zero, 0); }

@@ -6,6 +6,7 @@
 #include "ops/elementwise/row_kernels.h"
 #include "ops/index/index_access.h"
 #include "ops/index/index_ops.h"
+#include "ops/index/lane_index_cpu.h"
 #include "ops/shape/strided_copy.h"
 
 namespace trireme::ops {
@@ -123,7 +124,9 @@ std::vector<ir::Kernel> reference(ir::BoundKernel (*bind)(const ir::NodeView&)) 
 
 }  // namespace
 
-std::vector<ir::Kernel> scatter_elements_cpu_kernels() { return reference(bind_elements); }
+std::vector<ir::Kernel> scatter_elements_cpu_kernels() {
+  return {scatter_lanes_kernel(), reference(bind_elements)[0]};
+}
 std::vector<ir::Kernel> scatter_nd_cpu_kernels() { return reference(bind_nd); }
 
 }  // namespace trireme::ops

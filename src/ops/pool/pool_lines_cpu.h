@@ -9,6 +9,8 @@ namespace trireme::ops {
 
 /// Windows by whole rows; of max_pool and average_pool.
 ir::Kernel pool_lines_kernel(cpu::PoolFold fold);
+/// Of max_pool with indices.
+ir::Kernel placed_lines_kernel();
 /// Of lp_pool, for the norms 1 and 2.
 ir::Kernel lp_lines_kernel();
 /// Whole planes: mean, max, or (l2) the p-norm for p of 1 and 2.

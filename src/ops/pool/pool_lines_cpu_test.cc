@@ -1,5 +1,6 @@
 // Pooling of planes: every kernel against the reference, over ranks, strides, dilations, padding and
 // non-finite values; results that do not depend on the team or on the batch.
+#include <cmath>
 #include <cstring>
 #include <limits>
 
@@ -94,6 +95,27 @@ TEST(PoolLines, WindowsAreThoseOfTheReference) {
     const auto alone = tests::run_kernels(op, attrs, {in}, 1, {}, 1);
     ASSERT_EQ(0, std::memcmp(alone[0].out[0].raw(), results[0].out[0].raw(),
                              static_cast<size_t>(alone[0].out[0].bytes())));
+  }
+}
+
+TEST(PoolLines, MaximaWithTheirPlaces) {
+  Draw draw(5);
+  for (int trial = 0; trial < 400; ++trial) {
+    const Dims x = draw.input();
+    ir::Attrs attrs = draw.window(x);
+    attrs.set("storage_order", draw.below(2));
+    Tensor in = draw.values(x);
+    if (trial % 3 == 0) {  // equal values: the first place counts
+      for (float& v : in.mutable_data<float>()) v = std::round(v);
+    }
+    for (const int threads : {1, 3}) {
+      const auto results = tests::run_kernels("max_pool", attrs, {in}, 2, {}, threads);
+      ASSERT_EQ(results.size(), 2u);
+      EXPECT_EQ(results[0].kernel, "placed_lines");
+      expect_like(results[0].out[0], results[1].out[0], 0, tensor::to_string(x) + attrs.to_string());
+      EXPECT_EQ(results[0].out[1].to_ints(), results[1].out[1].to_ints())
+          << tensor::to_string(x) << attrs.to_string();
+    }
   }
 }
 

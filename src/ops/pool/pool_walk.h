@@ -82,4 +82,12 @@ int64_t first_maximum(const Window& win, const std::array<int64_t, 3>& o, const 
   return where;
 }
 
+/// Flat index of the maximum as ONNX counts it: over all planes, by rows or (storage_order 1) by columns.
+inline int64_t stored_index(const Window& win, int64_t plane, int64_t offset, bool column_major) {
+  if (!column_major) return plane * win.in_points() + offset;
+  const int64_t w = offset % win[2].in, h = offset / win[2].in % win[1].in,
+                d = offset / (win[2].in * win[1].in);
+  return plane * win.in_points() + (w * win[1].in + h) * win[0].in + d;
+}
+
 }  // namespace trireme::ops

@@ -17,14 +17,6 @@ namespace {
 using tensor::Dims;
 using tensor::DType;
 
-/// Flat index of the maximum as ONNX counts it: over all planes, by rows or (storage_order 1) by columns.
-int64_t stored_index(const Window& win, int64_t plane, int64_t offset, bool column_major) {
-  if (!column_major) return plane * win.in_points() + offset;
-  const int64_t w = offset % win[2].in, h = offset / win[2].in % win[1].in,
-                d = offset / (win[2].in * win[1].in);
-  return plane * win.in_points() + (w * win[1].in + h) * win[0].in + d;
-}
-
 template <class T>
 void max_plane(const PoolPlan& p, const T* x, T* y, int64_t* indices, int64_t plane) {
   for_points(p.window, [&](int64_t at, const std::array<int64_t, 3>& o) {
@@ -204,7 +196,7 @@ std::vector<ir::Kernel> average_pool_grad_cpu_kernels() { return float_reference
 std::vector<ir::Kernel> max_pool_cpu_kernels() {
   const ir::Kernel plain{
       .name = "reference", .is_reference = true, .refuse = refuse_max, .prepare = prepare_max};
-  return faster({pool_lines_kernel(cpu::PoolFold::max)}, {plain, via_f32(plain)});
+  return faster({pool_lines_kernel(cpu::PoolFold::max), placed_lines_kernel()}, {plain, via_f32(plain)});
 }
 
 std::vector<ir::Kernel> average_pool_cpu_kernels() {

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <functional>
+#include <utility>
 
 #include "backend/cpu/device/cpu_stream.h"
 #include "ops/elementwise/row_kernels.h"
@@ -95,11 +96,39 @@ void collect_ranks(const Lane& lane, const float* x, uint64_t* ranks) {
   std::sort(ranks, ranks + lane.k, std::greater<>());
 }
 
+/// Many results of a lane: all ranks are sorted by the bytes of their values, the last first. Equal values
+/// keep their order, which is that of their indices. Returns where they lie: `ranks` or `spare`, [count]
+/// each.
+uint64_t* sort_ranks(const Lane& lane, const float* x, uint64_t* ranks, uint64_t* spare) {
+  constexpr int kDigits = 4;
+  uint32_t places[kDigits][256] = {};
+  for (int64_t i = 0; i < lane.count; ++i) {
+    const uint64_t rank = rank_of(x[i * lane.step], i, lane.is_largest);
+    ranks[i] = rank;
+    for (int d = 0; d < kDigits; ++d) ++places[d][255 - (rank >> (32 + 8 * d) & 255)];
+  }
+  for (auto& digit : places) {
+    uint32_t from = 0;
+    for (uint32_t& place : digit) from += std::exchange(place, from);
+  }
+  for (int d = 0; d < kDigits; ++d) {
+    for (int64_t i = 0; i < lane.count; ++i)
+      spare[places[d][255 - (ranks[i] >> (32 + 8 * d) & 255)]++] = ranks[i];
+    std::swap(ranks, spare);
+  }
+  return ranks;
+}
+
+/// True where sorting all is less work than finding the k first and sorting them.
+bool sorts_all(const Lane& lane) { return lane.k > 16 && lane.count >= 64 && 8 * lane.k >= lane.count; }
+
 void select_floats(const Lane& lane, const float* x, float* y, int64_t* at, int64_t* scratch) {
   constexpr int64_t kFew = 16;
   if (lane.k == 0) return;
   uint64_t* ranks = reinterpret_cast<uint64_t*>(scratch);
-  if (lane.k <= kFew) {
+  if (sorts_all(lane)) {
+    ranks = sort_ranks(lane, x, ranks, ranks + lane.count);
+  } else if (lane.k <= kFew) {
     insert_ranks(lane, x, ranks);
   } else {
     collect_ranks(lane, x, ranks);
@@ -137,11 +166,12 @@ ir::BoundKernel prepare_top_k(const ir::KernelInit& init) {
   const bool has_indices = n.out.size() > 1;
   // Lanes run in fixed pieces; each piece has its own index scratch.
   const int64_t lanes = outer * inner, pieces = std::min<int64_t>(lanes, 16);
+  const int64_t room = lane.count * (kRanks && sorts_all(lane) ? 2 : 1);
   return tensor::visit_dtype(n.in[0].dtype, [&](auto zero) -> ir::BoundKernel {
     using T = decltype(zero);
     return {[=](const ir::RunArgs& args) {
               cpu::pool_of(args.stream).run(pieces, [&](int64_t piece) {
-                int64_t* scratch = static_cast<int64_t*>(args.workspace) + piece * lane.count;
+                int64_t* scratch = static_cast<int64_t*>(args.workspace) + piece * room;
                 for (int64_t i = lanes * piece / pieces; i < lanes * (piece + 1) / pieces; ++i) {
                   const int64_t from = i / inner * lane.count * inner + i % inner;
                   const int64_t to = i / inner * lane.k * inner + i % inner;
@@ -156,7 +186,7 @@ ir::BoundKernel prepare_top_k(const ir::KernelInit& init) {
                 }
               });
             },
-            pieces * lane.count * static_cast<int64_t>(sizeof(int64_t))};
+            pieces * room * static_cast<int64_t>(sizeof(int64_t))};
   });
 }
 

@@ -3,10 +3,9 @@
 
 #include <algorithm>
 
-#include "ops/attention/decode_attention.h"
 #include "ops/dense/row_linear.h"
 #include "ops/table.h"
-#include "passes/rewriter.h"
+#include "passes/fuse/decode_parts.h"
 
 namespace trireme::passes {
 namespace {
@@ -15,8 +14,6 @@ using ir::kNoValue;
 using ir::Node;
 using ir::NodeId;
 using ir::ValueId;
-
-ValueId operand(const Node& node, size_t i) { return i < node.in.size() ? node.in[i] : kNoValue; }
 
 /// The results of a new node, or nothing if no kernel of the device takes it.
 std::vector<ValueId> made(ir::Graph& graph, const Node& like, size_t results) {
@@ -30,81 +27,14 @@ std::vector<ValueId> made(ir::Graph& graph, const Node& like, size_t results) {
 
 // --- attention ---
 
-/// x, or what is rotated to give it.
-struct Rotated {
-  ValueId x;
-  std::optional<Node> by;
-};
-Rotated before_rotation(const Rewriter& rw, ValueId id) {
-  const auto node = rw.producer(id, "rotary_embedding");
-  const bool is_taken = node && rw.single_use(id) && operand(*node, 3) != kNoValue &&
-                        rw.graph().type(node->in[0]).shape.rank() == 3;
-  return is_taken ? Rotated{node->in[0], node} : Rotated{id, std::nullopt};
-}
-
-bool is_same_rotation(const Node& a, const Node& b) {
-  for (const char* name : {"interleaved", "rotary_embedding_dim"}) {
-    if (a.attrs.get_int(name, 0) != b.attrs.get_int(name, 0)) return false;
-  }
-  return std::equal(a.in.begin() + 1, a.in.end(), b.in.begin() + 1, b.in.end());
-}
-
-/// The f32 value that `id` rounds for attention over 16-bit pages alone; kNoValue if it is none.
-ValueId unrounded(const Rewriter& rw, ValueId id) {
-  const auto cast = rw.producer(id, "cast");
-  const bool is_rounding =
-      cast && rw.single_use(id) && rw.graph().type(cast->in[0]).dtype == tensor::DType::f32;
-  return is_rounding ? cast->in[0] : kNoValue;
-}
-
-/// What widens attention's result to f32 again, its only reader.
-std::optional<Node> widening(const Rewriter& rw, ValueId y) {
-  for (const Node& node : rw.graph().nodes()) {
-    const bool is_it = node.op != nullptr && node.op_name() == "cast" && node.in[0] == y &&
-                       rw.single_use(y) && rw.graph().type(node.out[0]).dtype == tensor::DType::f32;
-    if (is_it) return node;
-  }
-  return std::nullopt;
-}
-
-/// Operands and result of attention; between f32 products over 16-bit pages the kernel itself takes f32.
-struct Ends {
-  ValueId q, k, v, y;
-};
-Ends ends_of(const Rewriter& rw, const Node& attention, const Node& append) {
-  const Ends wide{unrounded(rw, attention.in[0]), unrounded(rw, append.in[0]), unrounded(rw, append.in[1]),
-                  kNoValue};
-  const auto widened = widening(rw, attention.out[0]);
-  const bool is_wide = wide.q != kNoValue && wide.k != kNoValue && wide.v != kNoValue && widened;
-  if (is_wide) return {wide.q, wide.k, wide.v, widened->out[0]};
-  return {attention.in[0], append.in[0], append.in[1], attention.out[0]};
-}
-
 bool join_attention(Rewriter& rw, const Node& node) {
-  const auto append = rw.producer(node.in[1], "kv_append");
-  if (!append || append->out.size() != 2 || append->out[0] != node.in[1] || append->out[1] != node.in[2])
-    return false;
-  // The state that it updates counts as a reader of the first.
-  if (rw.uses(node.in[1]) != 2 || rw.uses(node.in[2]) != 1) return false;
-  const Ends ends = ends_of(rw, node, *append);
-  Rotated q = before_rotation(rw, ends.q), k = before_rotation(rw, ends.k);
-  const bool is_rotated = q.by && k.by && is_same_rotation(*q.by, *k.by);
-  if (!is_rotated) q = {ends.q, std::nullopt}, k = {ends.k, std::nullopt};
-  Node joined;
-  joined.op = &ops::table().need("decode_attention");
-  joined.from = node.from;
-  joined.attrs = node.attrs;
-  joined.in = {q.x,           k.x,        ends.v,     append->in[2], append->in[3],
-               append->in[4], node.in[3], node.in[4], node.in[5]};
-  if (is_rotated) {
-    joined.in.insert(joined.in.end(), q.by->in.begin() + 1, q.by->in.end());
-    joined.attrs.set("interleaved", q.by->attrs.get_int("interleaved", 0));
-  }
-  const std::vector<ValueId> out = made(rw.graph(), joined, 3);
+  const std::optional<DecodeAttention> joined = decode_attention_of(rw, node);
+  if (!joined) return false;
+  const std::vector<ValueId> out = made(rw.graph(), joined->node, 3);
   if (out.empty()) return false;
-  rw.replace(ends.y, out[0]);
+  rw.replace(joined->y, out[0]);
   // It writes a state, and so would stay.
-  rw.graph().erase(rw.graph().value(append->out[0]).producer);
+  rw.graph().erase(joined->append);
   return true;
 }
 
@@ -176,14 +106,6 @@ class ProductRewriter {
   std::optional<RowProduct> product_of(ValueId y) const {
     const Node* node = rw_.graph().producer(y);
     return node == nullptr || !rw_.single_use(y) ? std::nullopt : row_product(*node);
-  }
-
-  /// silu(i0) i1, as a chain of elementwise steps behind products that have no activation of their own.
-  static bool is_silu_gate(const Node& node) {
-    static const std::vector<std::string> steps{"r0 swish i0", "o0 mul r0 i1"};
-    const std::vector<double> params = node.attrs.get_floats("params");
-    return node.op_name() == "fused_elementwise" && node.in.size() == 2 && node.out.size() == 1 &&
-           node.attrs.get_strings("steps") == steps && !params.empty() && params[0] == 1;
   }
 
   /// act(x a') (x b') in one node; the norm before them comes later. `activation`: of the first, where the

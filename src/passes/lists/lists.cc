@@ -7,6 +7,7 @@
 #include "passes/cleanup/cleanup.h"
 #include "passes/cleanup/fold.h"
 #include "passes/fuse/batch_norm.h"
+#include "passes/fuse/block_steps.h"
 #include "passes/fuse/conv_bias_sums.h"
 #include "passes/fuse/decode_steps.h"
 #include "passes/fuse/dense.h"
@@ -133,10 +134,12 @@ const std::vector<Pass>& cast_passes(tensor::DeviceKind on) {
 }
 
 const std::vector<Pass>& inference_passes(tensor::DeviceKind on) {
-  static const std::vector<Pass> none,
+  static const std::vector<Pass> cpu{{"block_steps",
+                                      "what stands beside products with weights in blocks moves into them",
+                                      fuse_block_steps}},
       device{{"decode_steps", "what stands beside the products of a decoding step moves into few launches",
               fuse_decode_steps}};
-  return on == tensor::DeviceKind::cpu ? none : device;
+  return on == tensor::DeviceKind::cpu ? cpu : device;
 }
 
 const std::vector<Pass>& program_passes(tensor::DeviceKind on) {
@@ -154,7 +157,8 @@ void check_known(std::string_view name) {
   for (const auto* list :
        {&prepare_passes(), &bucket_passes(), &forward_passes(), &step_passes(tensor::DeviceKind::cpu),
         &step_passes(tensor::DeviceKind::cuda), &cast_passes(tensor::DeviceKind::cuda),
-        &inference_passes(tensor::DeviceKind::cuda), &program_passes(tensor::DeviceKind::cuda)}) {
+        &inference_passes(tensor::DeviceKind::cpu), &inference_passes(tensor::DeviceKind::cuda),
+        &program_passes(tensor::DeviceKind::cuda)}) {
     for (const Pass& p : *list) {
       if (p.name == name) return;
       known += " " + p.name;

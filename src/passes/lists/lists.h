@@ -21,7 +21,7 @@ const std::vector<Pass>& step_passes(tensor::DeviceKind on = tensor::DeviceKind:
 /// On a 16-bit step after the passes of the step: casts vanish into kernels of the device
 /// (precision/casts.h). None for the CPU.
 const std::vector<Pass>& cast_passes(tensor::DeviceKind on);
-/// Passes over a program of inference on such a device, on types as it has them. None for the CPU.
+/// Passes over a program of inference on such a device, on types as it has them.
 const std::vector<Pass>& inference_passes(tensor::DeviceKind on);
 /// Passes over what one program runs, when it is decided what is computed again and where stages are cut.
 const std::vector<Pass>& program_passes(tensor::DeviceKind on);

@@ -3,7 +3,6 @@
 
 #include <map>
 #include <set>
-#include <tuple>
 
 #include "ops/blocks/blocks.h"
 #include "passes/precision/matrix_product.h"
@@ -66,12 +65,11 @@ size_t keep_blocks(ir::Graph& graph) {
 
 size_t join_block_products(ir::Graph& graph) {
   Rewriter rw(graph);
-  std::map<std::tuple<ValueId, std::string, std::string>, std::vector<Node>> by_rows;
+  std::map<std::pair<ValueId, std::string>, std::vector<Node>> by_rows;
   rw.for_each("block_linear", [&](ir::NodeId, const Node& node) {
     if (node.in.size() > ops::kBlBias && !rw.is_weight(node.in[ops::kBlBias])) return false;
     if (rw.known(node.in[ops::kBlWeights]) == nullptr) return false;
-    by_rows[{node.in[ops::kBlX], node.attrs.get_string("format", ""), node.attrs.get_string("rows", "")}]
-        .push_back(node);
+    by_rows[{node.in[ops::kBlX], node.attrs.get_string("rows", "")}].push_back(node);
     return false;
   });
   size_t changes = 0;
@@ -80,8 +78,13 @@ size_t join_block_products(ir::Graph& graph) {
     Node joined;
     joined.attrs = products[0].attrs;
     joined.from = products[0].from;
-    joined.in = {std::get<0>(key)};
-    for (const Node& p : products) joined.in.push_back(p.in[ops::kBlWeights]);
+    joined.in = {key.first};
+    std::vector<std::string> formats;
+    for (const Node& p : products) {
+      joined.in.push_back(p.in[ops::kBlWeights]);
+      formats.push_back(p.attrs.get_string("format", ""));
+    }
+    ops::set_block_formats(joined.attrs, formats);
     for (const Node& p : products)
       joined.in.push_back(p.in.size() > ops::kBlBias ? p.in[ops::kBlBias] : ir::kNoValue);
     while (joined.in.back() == ir::kNoValue) joined.in.pop_back();

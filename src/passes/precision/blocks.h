@@ -9,7 +9,7 @@ namespace trireme::passes {
 /// does behind its product follows as nodes of its own. The pass "blocks".
 size_t keep_blocks(ir::Graph& graph);
 
-/// Products of one value by several matrices of one format, with biases that are weights or none, become one
+/// Products of one value by several matrices in blocks, with biases that are weights or none, become one
 /// block_linears: rows are rounded once, and the team meets once. For the graph of one rank.
 size_t join_block_products(ir::Graph& graph);
 

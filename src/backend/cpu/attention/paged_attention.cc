@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <new>
 #include <type_traits>
 
 #include "backend/cpu/elementwise/cast_types.h"
@@ -405,68 +406,94 @@ int64_t most_parts(const PagedAttention& g) {
   return (g.most_pages * g.page_tokens + kPagedPart - 1) / kPagedPart;
 }
 
-/// Where the jobs of each sequence begin: [sequences + 1] numbers of jobs, then of states.
-class Jobs {
- public:
-  Jobs(const PagedAttention& g, base::ThreadPool& pool) : g_(g), group_(g.heads / g.kv_heads) {
-    first_ = static_cast<int64_t*>(g.workspace);
-    first_vector_ = first_ + g.sequences + 1;
-    states_ = reinterpret_cast<float*>(first_vector_ + g.sequences + 1);
-    layout(false);
-    const int64_t vectors = first_vector_[g.sequences];
-    if (count() < 4 * pool.size() && vectors <= kMostSplit && pool.size() > 1) layout(true);
-  }
-  int64_t count() const { return first_[g_.sequences]; }
-  int64_t vectors() const { return first_vector_[g_.sequences]; }
-  bool is_split() const { return is_split_; }
+/// Query vectors that have a state for each part of their keys.
+int64_t state_vectors(const PagedAttention& g) { return std::min(kMostSplit, g.rows * g.heads); }
 
-  PagedJob job(int64_t index) const {
-    const int64_t s = sequence_of(first_, index);
-    const int64_t parts = is_split_ ? parts_of(s) : 1, blocks = blocks_of(s);
-    const int64_t at = index - first_[s], part = at % parts, block = at / parts % blocks;
-    PagedJob job{s, at / parts / blocks, block * kPagedBlock, 0, 0, most_parts(g_), nullptr};
-    job.count = std::min(kPagedBlock, vectors_of(s) - job.first);
-    if (!is_split_) return job;
-    job.part = part;
-    job.last_part = part + 1;
-    job.stride = most_parts(g_) * (g_.dim + 2);
-    job.states = states_at(first_vector_[s] + job.kv * vectors_of(s) + job.first) + part * (g_.dim + 2);
-    return job;
-  }
-  /// Query vector `index` over its parts.
-  PagedJob join(int64_t index) const {
-    const int64_t s = sequence_of(first_vector_, index), at = index - first_vector_[s];
-    const int64_t fresh = g_.starts[s + 1] - g_.starts[s], first = at % vectors_of(s);
-    const int64_t seen = g_.lengths[s] - fresh + first / group_ + 1;
-    return {s, at / vectors_of(s), first, 1, 0, (seen + kPagedPart - 1) / kPagedPart, states_at(index)};
-  }
-
- private:
-  void layout(bool is_split) {
-    is_split_ = is_split;
-    first_[0] = first_vector_[0] = 0;
-    for (int64_t s = 0; s < g_.sequences; ++s) {
-      first_[s + 1] = first_[s] + blocks_of(s) * g_.kv_heads * (is_split ? parts_of(s) : 1);
-      first_vector_[s + 1] = first_vector_[s] + vectors_of(s) * g_.kv_heads;
-    }
-  }
-  int64_t vectors_of(int64_t s) const { return (g_.starts[s + 1] - g_.starts[s]) * group_; }
-  int64_t blocks_of(int64_t s) const { return (vectors_of(s) + kPagedBlock - 1) / kPagedBlock; }
-  int64_t parts_of(int64_t s) const { return (g_.lengths[s] + kPagedPart - 1) / kPagedPart; }
-  float* states_at(int64_t vector) const { return states_ + vector * most_parts(g_) * (g_.dim + 2); }
-  /// The sequence whose range of `firsts` holds `index`; empty ranges hold none.
-  int64_t sequence_of(const int64_t* firsts, int64_t index) const {
-    return std::upper_bound(firsts, firsts + g_.sequences + 1, index) - firsts - 1;
-  }
-
-  const PagedAttention& g_;
-  int64_t group_;
-  int64_t *first_, *first_vector_;
-  float* states_;
-  bool is_split_ = false;
-};
+int64_t aligned(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
 }  // namespace
+
+struct PagedLoop::Job : PagedJob {
+  int64_t first_vector = 0;  // of the block, among those of all sequences
+};
+
+PagedLoop::PagedLoop(const PagedAttention& args, int threads) : g_(args), group_(args.heads / args.kv_heads) {
+  first_ = static_cast<int64_t*>(g_.workspace);
+  first_vector_ = first_ + g_.sequences + 1;
+  auto* parts_left = static_cast<std::byte*>(g_.workspace) + aligned(2 * (g_.sequences + 1) * 8);
+  parts_left_ = reinterpret_cast<Pending*>(parts_left);
+  states_ = reinterpret_cast<float*>(parts_left +
+                                     aligned(state_vectors(g_) * static_cast<int64_t>(sizeof(Pending))));
+  layout(false);
+  const int64_t vectors = first_vector_[g_.sequences];
+  if (tasks() < 4 * threads && vectors <= kMostSplit && threads > 1) layout(true);
+}
+
+void PagedLoop::layout(bool is_split) {
+  is_split_ = is_split;
+  first_[0] = first_vector_[0] = 0;
+  for (int64_t s = 0; s < g_.sequences; ++s) {
+    first_[s + 1] = first_[s] + blocks_of(s) * g_.kv_heads * (is_split ? parts_of(s) : 1);
+    first_vector_[s + 1] = first_vector_[s] + vectors_of(s) * g_.kv_heads;
+    for (int64_t i = 0; is_split && i < blocks_of(s) * g_.kv_heads; ++i) {
+      const int64_t first = i / blocks_of(s) * vectors_of(s) + i % blocks_of(s) * kPagedBlock;
+      new (parts_left_ + first_vector_[s] + first) Pending();
+      parts_left_[first_vector_[s] + first].start(parts_of(s));
+    }
+  }
+}
+
+int64_t PagedLoop::vectors_of(int64_t s) const { return (g_.starts[s + 1] - g_.starts[s]) * group_; }
+int64_t PagedLoop::blocks_of(int64_t s) const { return (vectors_of(s) + kPagedBlock - 1) / kPagedBlock; }
+int64_t PagedLoop::parts_of(int64_t s) const { return (g_.lengths[s] + kPagedPart - 1) / kPagedPart; }
+
+/// The sequence whose range of tasks holds `task`; empty ranges hold none.
+int64_t PagedLoop::sequence_of(int64_t task) const {
+  return std::upper_bound(first_, first_ + g_.sequences + 1, task) - first_ - 1;
+}
+
+PagedLoop::Job PagedLoop::job(int64_t task) const {
+  const int64_t s = sequence_of(task);
+  const int64_t parts = is_split_ ? parts_of(s) : 1, blocks = blocks_of(s);
+  const int64_t at = task - first_[s], part = at % parts, block = at / parts % blocks;
+  Job job{{s, at / parts / blocks, block * kPagedBlock, 0, 0, most_parts(g_), nullptr}};
+  job.count = std::min(kPagedBlock, vectors_of(s) - job.first);
+  if (!is_split_) return job;
+  job.part = part;
+  job.last_part = part + 1;
+  job.stride = most_parts(g_) * (g_.dim + 2);
+  job.first_vector = first_vector_[s] + job.kv * vectors_of(s) + job.first;
+  job.states = states_ + job.first_vector * job.stride + part * (g_.dim + 2);
+  return job;
+}
+
+int64_t PagedLoop::kv_head(int64_t task) const { return job(task).kv; }
+
+void PagedLoop::run(int64_t task) const {
+  const Job own = job(task);
+  HWY_DYNAMIC_DISPATCH(attend_job)(g_, own);
+  if (is_split_ && parts_left_[own.first_vector].finish()) join(own);
+}
+
+/// The query vectors of a block over their parts.
+void PagedLoop::join(const Job& block) const {
+  const int64_t fresh = g_.starts[block.sequence + 1] - g_.starts[block.sequence];
+  for (int64_t i = 0; i < block.count; ++i) {
+    const int64_t first = block.first + i;
+    const int64_t seen = g_.lengths[block.sequence] - fresh + first / group_ + 1;
+    HWY_DYNAMIC_DISPATCH(join_states)
+    (g_, {block.sequence, block.kv, first, 1, 0, (seen + kPagedPart - 1) / kPagedPart,
+          states_ + (block.first_vector + i) * block.stride});
+  }
+}
+
+void PagedLoop::clear_rest() const {
+  const int64_t used = g_.sequences > 0 ? g_.starts[g_.sequences] : 0,
+                row_bytes = g_.heads * g_.dim * (g_.type == tensor::DType::f32 ? 4 : 2);
+  if (used < g_.rows)
+    std::memset(static_cast<std::byte*>(g_.y) + used * row_bytes, 0,
+                static_cast<size_t>((g_.rows - used) * row_bytes));
+}
 
 const char* paged_fault(const PagedAttention& g, int64_t* value) {
   int64_t last = 0;
@@ -487,25 +514,15 @@ const char* paged_fault(const PagedAttention& g, int64_t* value) {
 }
 
 int64_t paged_attention_workspace_bytes(const PagedAttention& g) {
-  const int64_t vectors = std::min(kMostSplit, g.rows * g.heads);
-  return 2 * (g.sequences + 1) * 8 + vectors * most_parts(g) * (g.dim + 2) * 4;
+  const int64_t vectors = state_vectors(g);
+  return aligned(2 * (g.sequences + 1) * 8) + aligned(vectors * static_cast<int64_t>(sizeof(Pending))) +
+         vectors * most_parts(g) * (g.dim + 2) * 4;
 }
 
 void paged_attention(const PagedAttention& g, base::ThreadPool& pool) {
-  const Jobs jobs(g, pool);
-  const auto attend = HWY_DYNAMIC_DISPATCH(attend_job);
-  pool.run(jobs.count(), [&](int64_t i) { attend(g, jobs.job(i)); });
-  if (jobs.is_split()) {
-    const auto join = HWY_DYNAMIC_DISPATCH(join_states);
-    pool.for_range(jobs.vectors(), 8, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) join(g, jobs.join(i));
-    });
-  }
-  const int64_t used = g.sequences > 0 ? g.starts[g.sequences] : 0,
-                row_bytes = g.heads * g.dim * (g.type == tensor::DType::f32 ? 4 : 2);
-  if (used < g.rows)
-    std::memset(static_cast<std::byte*>(g.y) + used * row_bytes, 0,
-                static_cast<size_t>((g.rows - used) * row_bytes));
+  const PagedLoop loop(g, pool.size());
+  pool.run(loop.tasks(), [&](int64_t task) { loop.run(task); });
+  loop.clear_rest();
 }
 
 }  // namespace trireme::cpu

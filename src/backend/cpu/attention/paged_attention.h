@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "base/threads/thread_pool.h"
+#include "backend/cpu/device/stage_loop.h"
 #include "tensor/dtype.h"
 
 namespace trireme::cpu {
@@ -37,10 +37,42 @@ const char* paged_fault(const PagedAttention& args, int64_t* value);
 
 int64_t paged_attention_workspace_bytes(const PagedAttention& args);
 
+/// The tasks of paged_attention, for whoever has a loop of several kinds of them. Any thread may run any
+/// task, each once; `args` outlives it.
+class PagedLoop {
+ public:
+  /// For a team of `threads`: few query vectors are split by parts of their keys, whose last task joins them.
+  PagedLoop(const PagedAttention& args, int threads);
+  int64_t tasks() const { return first_[g_.sequences]; }
+  /// The key head that a task reads.
+  int64_t kv_head(int64_t task) const;
+  void run(int64_t task) const;
+  /// Rows behind the last sequence's become 0.
+  void clear_rest() const;
+
+ private:
+  struct Job;
+  void layout(bool is_split);
+  Job job(int64_t task) const;
+  int64_t vectors_of(int64_t s) const;
+  int64_t blocks_of(int64_t s) const;
+  int64_t parts_of(int64_t s) const;
+  int64_t sequence_of(int64_t task) const;
+  void join(const Job& job) const;
+
+  const PagedAttention& g_;
+  int64_t group_;
+  int64_t *first_, *first_vector_;  // [sequences + 1]: where the tasks and states of a sequence begin
+  Pending* parts_left_;             // of each block of query vectors, at the place of its first vector
+  float* states_;
+  bool is_split_ = false;
+};
+
 /// Sums and softmax in f32. A row's result depends on its own sequence alone: neither on other rows of the
 /// batch, nor on how many new tokens come at once, nor on the number of threads. Takes what paged_fault()
-/// finds nothing wrong with; heads a multiple of kv_heads, dim at most kPagedMaxDim. Flop: 4 heads dim a row
-/// and key it sees. Bytes: the keys and values of a sequence once for every 32 query vectors of a key head.
+/// finds nothing wrong with; heads a multiple of kv_heads, dim at most kPagedMaxDim. The team meets once.
+/// Flop: 4 heads dim a row and key it sees. Bytes: the keys and values of a sequence once for every 32 query
+/// vectors of a key head.
 void paged_attention(const PagedAttention& args, base::ThreadPool& pool);
 
 }  // namespace trireme::cpu

@@ -3,83 +3,142 @@
 #include "backend/cpu/blocks/block_product.h"
 
 #include <algorithm>
-#include <atomic>
 
-#include "backend/cpu/blocks/block_tiles.h"
+#include "backend/cpu/elementwise/fused_program.h"
+#include "backend/cpu/norm/norm_rows.h"
 
 namespace trireme::cpu {
 namespace {
 
 int64_t aligned(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
-/// Where each array of the rows' form lies in the workspace.
-struct FormAt {
-  int64_t scales, starts, sums, bytes;
-  FormAt(int64_t m, int64_t k, int64_t part) {
-    scales = aligned(m * k);
-    starts = scales + aligned(m * (k / kUnit) * 4);
-    sums = starts + aligned(m * (k / part) * 4);
-    bytes = sums + aligned(m * (k / part) * 4);
-  }
-};
-
-BlockRowOut row_out(const FormAt& at, uint8_t* memory, int64_t row, int64_t k, int64_t part) {
-  const auto array = [&](int64_t from, int64_t each) { return memory + from + 4 * row * each; };
-  return {.codes = reinterpret_cast<int8_t*>(memory) + row * k,
-          .scales = reinterpret_cast<float*>(array(at.scales, k / kUnit)),
-          .starts = reinterpret_cast<int32_t*>(array(at.starts, k / part)),
-          .sums = reinterpret_cast<float*>(array(at.sums, k / part))};
-}
-
-/// What all tasks of a loop need, made in the same fork as they: who begins a task takes of it what nobody
-/// has taken, then waits for what others took. So the team meets once instead of twice.
-class SharedStart {
- public:
-  explicit SharedStart(int64_t pieces) : pieces_(pieces) {}
-  template <class Body>
-  void finish(const Body& body) {
-    if (done_.load(std::memory_order_acquire) == pieces_) return;
-    for (int64_t i; (i = next_.fetch_add(1, std::memory_order_relaxed)) < pieces_;) {
-      body(i);
-      done_.fetch_add(1, std::memory_order_release);
-    }
-    while (done_.load(std::memory_order_acquire) != pieces_) pause();
-  }
-
- private:
-  static void pause() {
+void pause() {
 #if defined(__x86_64__)
-    __builtin_ia32_pause();
+  __builtin_ia32_pause();
 #endif
-  }
-
-  const int64_t pieces_;
-  std::atomic<int64_t> next_{0}, done_{0};
-};
+}
 
 /// Rows of x of a tile of two groups.
 constexpr int64_t kPairedRows = 4;
 
-/// One group of weights from `first` on, or two.
-struct GroupRange {
-  int64_t first, count;
-};
+/// For loops of a task's own: the members of the team are at other tasks.
+base::ThreadPool& alone() {
+  static base::ThreadPool pool(1);
+  return pool;
+}
 
-/// A call with its rows in their form.
-struct Formed {
-  const BlockProducts& call;
-  const BlockTileFn* tiles;
-  BlockTileFn pair;  // or null
-  FormAt at;
-  uint8_t* memory;
-};
+/// o0 = silu(i0) i1.
+const FusedProgram& silu_gate() {
+  static const FusedProgram program{
+      {fused_unary(UnaryOp::silu, fused_reg(0), fused_input(0), {.a = 1.0f}),
+       fused_binary(BinaryOp::mul, fused_output(0), fused_reg(0), fused_input(1))},
+      {},
+      1};
+  return program;
+}
+
+}  // namespace
+
+BlockLoop::FormAt::FormAt(const PackedBlocks& w, int64_t m, int64_t from) {
+  const int64_t part = w.layout().part;
+  codes = from;
+  scales = codes + aligned(m * w.k);
+  starts = scales + aligned(m * (w.k / kUnit) * 4);
+  sums = starts + aligned(m * (w.k / part) * 4);
+  end = sums + aligned(m * (w.k / part) * 4);
+}
+
+int64_t block_product_workspace(std::span<const PackedBlocks> weights, int64_t m, bool has_norm) {
+  int64_t end = has_norm ? aligned(m * weights[0].k * 4) : 0;
+  for (size_t i = 0; i < weights.size(); ++i) {
+    const bool is_new = std::none_of(weights.begin(), weights.begin() + static_cast<int64_t>(i),
+                                     [&](const PackedBlocks& w) { return w.format == weights[i].format; });
+    if (is_new) end = BlockLoop::FormAt(weights[i], m, end).end;
+  }
+  return end;
+}
+
+BlockLoop::BlockLoop(const BlockProducts& call, void* workspace)
+    : call_(call),
+      k_(call.results[0].w.k),
+      memory_(static_cast<uint8_t*>(workspace)),
+      piece_rows_(std::max<int64_t>(1, 8192 / std::max<int64_t>(1, k_))),
+      pieces_((call.m + piece_rows_ - 1) / piece_rows_) {
+  const BlockKernels& kernels = block_kernels(call.isa);
+  int64_t groups = 0, bytes = 0, end = call.norm != nullptr ? aligned(call.m * k_ * 4) : 0;
+  for (const BlockResult& to : call.results) {
+    groups += to.w.groups();
+    bytes += to.w.groups() * to.w.group_bytes();
+    const int f = to.w.format;
+    const bool is_known = std::any_of(families_, families_ + family_count_,
+                                      [&](const Family& known) { return known.format == f; });
+    if (is_known) continue;
+    families_[family_count_++] = {.format = f,
+                                  .part = to.w.layout().part,
+                                  .tiles = call.rounds ? kernels.q8[f] : kernels.f32[f],
+                                  .pair = call.rounds ? kernels.q8_pair[f] : nullptr,
+                                  .to_form = call.rounds ? kernels.q8_row[f] : kernels.f32_row[f],
+                                  .at = FormAt(to.w, call.m, end)};
+    end = families_[family_count_ - 1].at.end;
+  }
+  slice_groups_ = (call.is_gated ? call.results[0].w.groups() : groups) / call.slices;
+  // Tasks of some ten thousand bytes: long enough that what is ahead arrives in time.
+  const int64_t shared = std::max<int64_t>(1, slice_groups_ * call.slices);
+  const int64_t work = (bytes + shared - 1) / shared * std::max<int64_t>(1, call.m / 4);
+  const int64_t grain = std::max<int64_t>(1, 65536 / std::max<int64_t>(1, work));
+  const int64_t wanted = (slice_groups_ + grain - 1) / grain, most = std::max<int64_t>(1, 64 / call.slices);
+  slice_tasks_ = std::clamp<int64_t>(wanted, 1, most);
+}
+
+const BlockLoop::Family& BlockLoop::family_of(const BlockResult& to) const {
+  const Family* family = families_;
+  while (family->format != to.w.format) ++family;
+  return *family;
+}
+
+const float* BlockLoop::row(int64_t i) const {
+  return (call_.norm == nullptr ? call_.x : reinterpret_cast<const float*>(memory_)) + i * k_;
+}
+
+BlockRowOut BlockLoop::form(const Family& family, int64_t i) const {
+  const auto array = [&](int64_t from, int64_t each) { return memory_ + from + 4 * i * each; };
+  return {.codes = reinterpret_cast<int8_t*>(memory_) + family.at.codes + i * k_,
+          .scales = reinterpret_cast<float*>(array(family.at.scales, k_ / kUnit)),
+          .starts = reinterpret_cast<int32_t*>(array(family.at.starts, k_ / family.part)),
+          .sums = reinterpret_cast<float*>(array(family.at.sums, k_ / family.part))};
+}
+
+void BlockLoop::make_form(int64_t i) {
+  if (call_.norm != nullptr) {
+    rms_norm({.x = call_.x + i * k_,
+              .y = reinterpret_cast<float*>(memory_) + i * k_,
+              .rows = 1,
+              .cols = k_,
+              .scale = call_.norm,
+              .eps = call_.epsilon},
+             alone());
+  }
+  for (size_t f = 0; f < family_count_; ++f) families_[f].to_form(row(i), k_, form(families_[f], i));
+}
+
+/// What all tasks need is made in the same meeting as they: who begins a task takes of it what nobody has
+/// taken, then waits for what others took. So the team meets once instead of twice.
+void BlockLoop::make_forms() {
+  if (done_.load(std::memory_order_acquire) == pieces_) return;
+  for (int64_t piece; (piece = next_.fetch_add(1, std::memory_order_relaxed)) < pieces_;) {
+    const int64_t end = std::min(call_.m, (piece + 1) * piece_rows_);
+    for (int64_t i = piece * piece_rows_; i < end; ++i) make_form(i);
+    done_.fetch_add(1, std::memory_order_release);
+  }
+  while (done_.load(std::memory_order_acquire) != pieces_) pause();
+}
 
 /// Rows of x by `groups` groups of a result's weights: by two the rows that whole pairs of groups take, by
 /// one those from `row` on. Returns the first row that is left.
-int64_t group_product(const Formed& f, const BlockResult& to, GroupRange groups, int64_t row) {
-  const BlockProducts& call = f.call;
+int64_t BlockLoop::group_product(const BlockResult& to, GroupRange groups, int64_t row_at) const {
   const PackedBlocks& w = to.w;
-  const int64_t column = groups.first * kGroupRows, part = w.layout().part;
+  const Family& family = family_of(to);
+  const int64_t column = groups.first * kGroupRows;
   BlockTile t{.w = w.data + groups.first * w.group_bytes(),
               .blocks = w.blocks(),
               .x = {},
@@ -88,65 +147,71 @@ int64_t group_product(const Formed& f, const BlockResult& to, GroupRange groups,
               .ldy = w.n,
               .n = static_cast<int>(std::min(groups.count * kGroupRows, w.n - column))};
   const bool is_pair = groups.count == 2;
-  while (row + (is_pair ? kPairedRows : 1) <= call.m) {
+  while (row_at + (is_pair ? kPairedRows : 1) <= call_.m) {
     int height = kBlockTileHeights - 1;
-    while (f.tiles[height] == nullptr || int64_t{1} << height > call.m - row) --height;
+    while (family.tiles[height] == nullptr || int64_t{1} << height > call_.m - row_at) --height;
     if (is_pair) height = 2;
-    const BlockRowOut form = row_out(f.at, f.memory, row, w.k, part);
-    t.x = {call.x + row * w.k, form.codes, form.scales, form.starts, form.sums, w.k};
-    t.y = to.y + row * w.n + column;
-    (is_pair ? f.pair : f.tiles[height])(t);
-    row += int64_t{1} << height;
+    const BlockRowOut own = form(family, row_at);
+    t.x = {row(row_at), own.codes, own.scales, own.starts, own.sums, w.k};
+    t.y = to.y + row_at * w.n + column;
+    (is_pair ? family.pair : family.tiles[height])(t);
+    row_at += int64_t{1} << height;
   }
-  return row;
+  return row_at;
 }
 
 /// All rows of x by groups [begin, end) of a result's weights.
-void range_product(const Formed& f, const BlockResult& to, int64_t begin, int64_t end) {
+void BlockLoop::range_product(const BlockResult& to, int64_t begin, int64_t end) const {
   for (int64_t group = begin; group < end;) {
-    const int64_t count = f.pair != nullptr && f.call.m >= kPairedRows && group + 1 < end ? 2 : 1;
-    const int64_t row = count == 2 ? group_product(f, to, {group, 2}, 0) : 0;
-    for (int64_t i = 0; i < count && row < f.call.m; ++i) group_product(f, to, {group + i, 1}, row);
+    const int64_t count = family_of(to).pair != nullptr && call_.m >= kPairedRows && group + 1 < end ? 2 : 1;
+    const int64_t left = count == 2 ? group_product(to, {group, 2}, 0) : 0;
+    for (int64_t i = 0; i < count && left < call_.m; ++i) group_product(to, {group + i, 1}, left);
     group += count;
+  }
+  if (to.residual != nullptr) add_residual(to, begin, end);
+}
+
+void BlockLoop::add_residual(const BlockResult& to, int64_t begin, int64_t end) const {
+  const int64_t n = to.w.n, first = begin * kGroupRows, last = std::min(n, end * kGroupRows);
+  for (int64_t i = 0; i < call_.m; ++i) {
+    float* y = to.y + i * n;
+    const float* add = to.residual + i * n;
+    for (int64_t c = first; c < last; ++c) y[c] += add[c];
   }
 }
 
-}  // namespace
+void BlockLoop::gate(int64_t begin, int64_t end) const {
+  const int64_t n = call_.results[0].w.n, first = begin * kGroupRows, last = std::min(n, end * kGroupRows);
+  for (int64_t i = 0; i < call_.m; ++i) {
+    float* y = call_.results[1].y + i * n + first;
+    const FusedInput in[2] = {{call_.results[0].y + i * n + first, FusedShape::full}, {y, FusedShape::full}};
+    run_fused(silu_gate(), {.inputs = in, .outputs = {&y, 1}, .rows = 1, .cols = last - first}, alone());
+  }
+}
 
-int64_t block_product_workspace(const PackedBlocks& w, int64_t m) {
-  return FormAt(m, w.k, w.layout().part).bytes;
+void BlockLoop::run(int64_t task) {
+  make_forms();
+  const int64_t slice = slice_of(task), piece = task % slice_tasks_;
+  const int64_t begin = slice_groups_ * piece / slice_tasks_,
+                end = slice_groups_ * (piece + 1) / slice_tasks_;
+  if (call_.is_gated) {
+    const int64_t before = slice * slice_groups_;
+    for (const BlockResult& to : call_.results) range_product(to, before + begin, before + end);
+    return gate(before + begin, before + end);
+  }
+  int64_t before = 0;  // groups of this slice of the results so far
+  for (const BlockResult& to : call_.results) {
+    const int64_t own = to.w.groups() / call_.slices, at = slice * own - before;
+    const int64_t from = std::max(begin, before), until = std::min(end, before + own);
+    if (from < until) range_product(to, at + from, at + until);
+    before += own;
+  }
 }
 
 void block_products(const BlockProducts& call, void* workspace, base::ThreadPool& pool) {
   if (call.m == 0 || call.results.empty()) return;
-  const BlockKernels& kernels = block_kernels(call.isa);
-  const PackedBlocks& first = call.results[0].w;
-  const int64_t k = first.k, part = first.layout().part;
-  const BlockRowFn to_form = call.rounds ? kernels.q8_row[first.format] : kernels.f32_row[first.format];
-  const Formed formed{call, call.rounds ? kernels.q8[first.format] : kernels.f32[first.format],
-                      call.rounds ? kernels.q8_pair[first.format] : nullptr, FormAt(call.m, k, part),
-                      static_cast<uint8_t*>(workspace)};
-  int64_t groups = 0;
-  for (const BlockResult& to : call.results) groups += to.w.groups();
-
-  const int64_t rows = std::max<int64_t>(1, 8192 / std::max<int64_t>(1, k));  // of a piece
-  SharedStart forms((call.m + rows - 1) / rows);
-  const auto make_forms = [&](int64_t piece) {
-    for (int64_t row = piece * rows; row < std::min(call.m, (piece + 1) * rows); ++row)
-      to_form(call.x + row * k, k, row_out(formed.at, formed.memory, row, k, part));
-  };
-  // Tasks of some ten thousand bytes: long enough that what is ahead arrives in time.
-  const int64_t work = first.group_bytes() * std::max<int64_t>(1, call.m / 4);
-  const int64_t grain = std::max<int64_t>(1, 65536 / std::max<int64_t>(1, work));
-  pool.for_range(groups, grain, [&](int64_t begin, int64_t end) {
-    forms.finish(make_forms);
-    int64_t before = 0;
-    for (const BlockResult& to : call.results) {
-      const int64_t own = to.w.groups();
-      range_product(formed, to, std::max<int64_t>(begin - before, 0), std::min(end - before, own));
-      before += own;
-    }
-  });
+  BlockLoop loop(call, workspace);
+  pool.run(loop.tasks(), [&](int64_t task) { loop.run(task); });
 }
 
 }  // namespace trireme::cpu

@@ -187,6 +187,32 @@ TEST(BlockProduct, SeveralMatricesGiveWhatEachGivesAlone) {
   }
 }
 
+TEST(BlockProduct, MatricesOfSeveralFormatsGiveWhatEachGivesAlone) {
+  const Matrix some[3] = {{tensor::need_block_format("q4_k"), 64, 512, 41},
+                          {tensor::need_block_format("q6_k"), 32, 512, 42},
+                          {tensor::need_block_format("q4_0"), 32, 512, 43}};
+  for (const int64_t m : {1, 5, 19}) {
+    const std::vector<float> x = numbers(m * 512, 44);
+    const PackedBlocks weights[] = {some[0].blocks, some[1].blocks, some[2].blocks};
+    std::vector<std::byte> workspace(static_cast<size_t>(block_product_workspace(weights, m)));
+    for (const bool rounds : {true, false}) {
+      for (const int64_t slices : {1, 2}) {
+        base::ThreadPool pool(3);
+        std::vector<float> y[3];
+        std::vector<BlockResult> to;
+        for (size_t i = 0; i < 3; ++i) {
+          y[i].assign(static_cast<size_t>(m * some[i].n), NAN);
+          to.push_back({some[i].blocks, nullptr, y[i].data()});
+        }
+        block_products({.results = to, .x = x.data(), .m = m, .rounds = rounds, .slices = slices},
+                       workspace.data(), pool);
+        for (size_t i = 0; i < 3; ++i)
+          EXPECT_EQ(y[i], product(some[i], x, nullptr, {rounds})) << some[i].format->name << " m " << m;
+      }
+    }
+  }
+}
+
 TEST(BlockProduct, RowsThatAreNotFiniteSpoilNoOthers) {
   for (const BlockFormat& f : tensor::all_block_formats()) {
     const Matrix w(f, 16, f.weights, 31);

@@ -112,6 +112,26 @@ void fold_any(const PoolRow& g) {
   }
 }
 
+void place_run(const PlacedMaxima& g) {
+  int64_t i = 0;
+  constexpr auto kStep = static_cast<int64_t>(kLanes);
+  VI at = hn::Add(hn::Set(kI, g.first), hn::Mul(hn::Iota(kI, 0), hn::Set(kI, g.step)));
+  const VI next = hn::Set(kI, g.step * static_cast<int32_t>(kLanes));
+  for (; i + kStep <= g.n; i += kStep, at = hn::Add(at, next)) {
+    const VF v = hn::LoadU(kF, g.v + i), best = hn::LoadU(kF, g.best + i);
+    const VI where = hn::LoadU(kI, g.where + i);
+    const MF is_none = hn::RebindMask(kF, hn::Lt(where, hn::Zero(kI)));
+    const MF is_taken = hn::Or(hn::Or(hn::Gt(v, best), not_equal(v, v)), is_none);
+    hn::StoreU(hn::IfThenElse(is_taken, v, best), kF, g.best + i);
+    hn::StoreU(hn::IfThenElse(hn::RebindMask(kI, is_taken), at, where), kI, g.where + i);
+  }
+  for (int32_t here = g.first + static_cast<int32_t>(i) * g.step; i < g.n; ++i, here += g.step) {
+    if (!(g.v[i] > g.best[i]) && g.v[i] == g.v[i] && g.where[i] >= 0) continue;
+    g.best[i] = g.v[i];
+    g.where[i] = here;
+  }
+}
+
 }  // namespace
 }  // namespace trireme::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
@@ -120,8 +140,11 @@ HWY_AFTER_NAMESPACE();
 namespace trireme::cpu {
 
 HWY_EXPORT(fold_any);
+HWY_EXPORT(place_run);
 
 void pool_row(const PoolRow& args) { HWY_DYNAMIC_DISPATCH(fold_any)(args); }
+
+void place_maxima(const PlacedMaxima& args) { HWY_DYNAMIC_DISPATCH(place_run)(args); }
 
 }  // namespace trireme::cpu
 #endif

@@ -31,4 +31,15 @@ struct PoolRow {
 /// Reads every source row once and writes y once.
 void pool_row(const PoolRow& args);
 
+/// Values that meet the largest so far of as many windows: of window i, v[i] at place first + i step.
+struct PlacedMaxima {
+  const float* v = nullptr;
+  int64_t n = 0;
+  int32_t first = 0, step = 1;
+  float* best = nullptr;
+  int32_t* where = nullptr;  ///< of the largest; negative: there is none yet
+};
+/// The first of equal values stays; NaN is larger than all, the last one counts.
+void place_maxima(const PlacedMaxima& args);
+
 }  // namespace trireme::cpu

@@ -1,0 +1,25 @@
+// Matrices in blocks as the CPU's kernels read them: packed once for all programs and instances of a model.
+#pragma once
+
+#include <memory>
+
+#include "backend/cpu/blocks/block_pack.h"
+#include "ops/blocks/blocks.h"
+#include "ops/pack_memory.h"
+
+namespace trireme::ops {
+
+/// A packed matrix that keeps its memory.
+struct PackedMatrix {
+  PackMemory memory;
+  cpu::PackedBlocks blocks;
+};
+
+/// Operand `operand` of a node, its `number`-th matrix, packed in place of the matrix.
+std::shared_ptr<const PackedMatrix> packed_matrix(const ir::KernelInit& init, size_t operand,
+                                                  size_t number = 0);
+
+/// Why it cannot be packed.
+ir::Refusal refuse_packed(const ir::NodeView& node, size_t operand);
+
+}  // namespace trireme::ops

@@ -1,0 +1,262 @@
+// Lanes of gather_elements and scatter_elements: runs of indices are checked and turned into offsets without
+// a branch, then elements of one size move, or join, in a plain loop.
+#include "ops/index/lane_index_cpu.h"
+
+#include <cstring>
+
+#include "backend/cpu/device/cpu_stream.h"
+#include "ops/elementwise/row_kernels.h"
+#include "ops/index/index_ops.h"
+#include "ops/kernel_forms.h"
+#include "ops/shape/strided_copy.h"
+
+namespace trireme::ops {
+namespace {
+
+using tensor::Dims;
+
+constexpr int64_t kRun = 256;  // indices that become offsets together
+
+/// Lanes that lie side by side: all places but those along the axis and the last dimension.
+struct LanePlan {
+  Dims places;                             // extents that tell lanes apart, of the indices
+  std::vector<int64_t> x_steps, at_steps;  // along them
+  int64_t count = 1;                       // of the places
+  int64_t n = 1, extent = 1;               // indices of a lane, and what they choose from
+  int64_t axis_step = 1, at_step = 1;      // along the axis: in x, in the indices
+  bool is_last = true;                     // the axis is the last dimension: a lane's indices are neighbours
+  int64_t columns = 1;                     // else lanes side by side
+
+  int64_t indices() const { return count * n * columns; }
+};
+
+LanePlan plan_lanes(const ir::NodeView& node) {
+  Dims x = node.in_dims(0), at = node.in_dims(1);
+  if (x.empty()) x = {1}, at = {1};
+  const size_t axis = ir::normal_axis(node.attrs.get_int("axis", 0), x.size());
+  const std::vector<int64_t> x_steps = dense_steps(x), at_steps = dense_steps(at);
+  LanePlan p{.n = at[axis], .extent = x[axis], .axis_step = x_steps[axis], .at_step = at_steps[axis]};
+  if (axis + 1 < x.size()) p.is_last = false, p.columns = at.back();
+  for (size_t d = 0; d < x.size(); ++d) {
+    if (d == axis || d + 1 == x.size()) continue;
+    p.places.push_back(at[d]);
+    p.x_steps.push_back(x_steps[d]);
+    p.at_steps.push_back(at_steps[d]);
+    p.count *= at[d];
+  }
+  return p;
+}
+
+/// Where the lanes of a place begin, in x and in the indices.
+struct Place {
+  int64_t x = 0, at = 0;
+};
+Place place_of(const LanePlan& p, int64_t index) {
+  Place place;
+  for (size_t d = p.places.size(); d-- > 0; index /= p.places[d]) {
+    place.x += index % p.places[d] * p.x_steps[d];
+    place.at += index % p.places[d] * p.at_steps[d];
+  }
+  return place;
+}
+
+/// Offsets of up to kRun elements of x, -1 where an index is out of range.
+struct Offsets {
+  int64_t at[kRun];
+  bool all_valid;
+};
+
+/// `beside`: neighbours belong to neighbouring lanes; else they are of one lane.
+template <class I>
+void resolve(const LanePlan& p, const I* indices, int64_t count, bool beside, Offsets& to) {
+  const int64_t step = p.axis_step, column = beside ? 1 : 0;
+  bool all_valid = true;
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t given = indices[i], k = given < 0 ? given + p.extent : given;
+    const bool is_valid = static_cast<uint64_t>(k) < static_cast<uint64_t>(p.extent);
+    all_valid &= is_valid;
+    to.at[i] = is_valid ? k * step + i * column : -1;
+  }
+  to.all_valid = all_valid;
+}
+
+/// Turns indices of one node into offsets, and reports those out of range.
+class Resolver {
+ public:
+  explicit Resolver(const ir::NodeView& node) : is_wide_(node.in[1].dtype == tensor::DType::i64) {}
+  void operator()(const LanePlan& p, const ir::RunArgs& args, int64_t first, int64_t count,
+                  Offsets& to) const {
+    const bool beside = !p.is_last;
+    if (is_wide_) {
+      resolve(p, in_ptr<int64_t>(args, 1) + first, count, beside, to);
+    } else {
+      resolve(p, in_ptr<int32_t>(args, 1) + first, count, beside, to);
+    }
+    if (to.all_valid || args.status == nullptr) return;
+    for (int64_t i = 0; i < count; ++i) {
+      if (to.at[i] >= 0) continue;
+      const int64_t given =
+          is_wide_ ? in_ptr<int64_t>(args, 1)[first + i] : in_ptr<int32_t>(args, 1)[first + i];
+      return args.status->fail("an index is out of range", given);
+    }
+  }
+
+ private:
+  bool is_wide_;
+};
+
+/// Calls run(first in x, first index, count) for the runs of lanes [begin, end) of a place, a lane's in
+/// order.
+template <class F>
+void for_runs(const LanePlan& p, const Place& place, int64_t begin, int64_t end, const F& run) {
+  if (p.is_last) {
+    for (int64_t j = 0; j < p.n; j += kRun) run(place.x, place.at + j, std::min(kRun, p.n - j));
+    return;
+  }
+  for (int64_t j = 0; j < p.n; ++j) {
+    for (int64_t c = begin; c < end; c += kRun)
+      run(place.x + c, place.at + j * p.at_step + c, std::min(kRun, end - c));
+  }
+}
+
+/// Goes over all lanes in parallel: places, and columns in pieces where places are few.
+template <class F>
+void for_lanes(const LanePlan& p, base::ThreadPool& pool, const F& run) {
+  constexpr int64_t kTask = 16384;  // indices
+  const int64_t of_place = std::max<int64_t>(1, p.n * p.columns);
+  const int64_t pieces = std::clamp<int64_t>(of_place / kTask, 1, (p.columns + kRun - 1) / kRun);
+  pool.for_range(p.count * pieces, std::max<int64_t>(1, kTask * pieces / of_place),
+                 [&](int64_t first, int64_t last) {
+                   for (int64_t task = first; task < last; ++task) {
+                     const int64_t piece = task % pieces;
+                     for_runs(p, place_of(p, task / pieces), p.columns * piece / pieces,
+                              p.columns * (piece + 1) / pieces, run);
+                   }
+                 });
+}
+
+ir::BoundKernel bind_gather(const ir::NodeView& node) {
+  const LanePlan p = plan_lanes(node);
+  const Resolver resolver(node);
+  const auto bind = [&](auto word) -> ir::BoundKernel {
+    using W = decltype(word);
+    return {[=](const ir::RunArgs& args) {
+      const W* x = in_ptr<W>(args, 0);
+      W* y = out_ptr<W>(args, 0);
+      for_lanes(p, cpu::pool_of(args.stream), [&](int64_t x_first, int64_t first, int64_t count) {
+        Offsets from;
+        resolver(p, args, first, count, from);
+        if (from.all_valid) {
+          for (int64_t i = 0; i < count; ++i) y[first + i] = x[x_first + from.at[i]];
+        } else {
+          for (int64_t i = 0; i < count; ++i) {
+            if (from.at[i] >= 0) y[first + i] = x[x_first + from.at[i]];
+          }
+        }
+      });
+    }};
+  };
+  switch (element_bytes_of(node.in[0].dtype)) {
+    case 1: return bind(uint8_t{});
+    case 2: return bind(uint16_t{});
+    case 4: return bind(uint32_t{});
+    default: return bind(uint64_t{});
+  }
+}
+
+/// One update into one element.
+template <class T, ScatterMode kMode>
+void join(T& y, T u) {
+  using C = std::conditional_t<std::is_integral_v<T> && !std::is_same_v<T, bool>, uint64_t, Arithmetic<T>>;
+  if constexpr (kMode == ScatterMode::none) y = u;
+  if constexpr (kMode == ScatterMode::add) y = static_cast<T>(static_cast<C>(y) + static_cast<C>(u));
+  if constexpr (kMode == ScatterMode::mul) y = static_cast<T>(static_cast<C>(y) * static_cast<C>(u));
+  if constexpr (kMode == ScatterMode::max) y = u > y ? u : y;
+  if constexpr (kMode == ScatterMode::min) y = u < y ? u : y;
+}
+
+/// Updates into y at offsets, in their order.
+using JoinRun = void (*)(void* y, const void* updates, const Offsets& to, int64_t count);
+
+template <class T, ScatterMode kMode>
+void join_run(void* y, const void* updates, const Offsets& to, int64_t count) {
+  T* out = static_cast<T*>(y);
+  const T* u = static_cast<const T*>(updates);
+  for (int64_t i = 0; i < count; ++i) {
+    if (to.at[i] >= 0) join<T, kMode>(out[to.at[i]], u[i]);
+  }
+}
+
+template <ScatterMode kMode>
+JoinRun join_of(tensor::DType dtype) {
+  return tensor::visit_dtype(dtype, [](auto zero) -> JoinRun { return &join_run<decltype(zero), kMode>; });
+}
+
+JoinRun join_for(const ir::NodeView& n) {
+  const tensor::DType type = n.in[0].dtype;
+  switch (scatter_mode(n.attrs)) {
+    case ScatterMode::add: return join_of<ScatterMode::add>(type);
+    case ScatterMode::mul: return join_of<ScatterMode::mul>(type);
+    case ScatterMode::max: return join_of<ScatterMode::max>(type);
+    case ScatterMode::min: return join_of<ScatterMode::min>(type);
+    case ScatterMode::none: break;
+  }
+  switch (element_bytes_of(type)) {
+    case 1: return &join_run<uint8_t, ScatterMode::none>;
+    case 2: return &join_run<uint16_t, ScatterMode::none>;
+    case 4: return &join_run<uint32_t, ScatterMode::none>;
+    default: return &join_run<uint64_t, ScatterMode::none>;
+  }
+}
+
+ir::BoundKernel bind_scatter(const ir::NodeView& node) {
+  const LanePlan p = plan_lanes(node);
+  const Resolver resolver(node);
+  const JoinRun join = join_for(node);
+  const int64_t size = element_bytes_of(node.in[0].dtype), bytes = tensor::bytes_of(node.out[0]);
+  return {[=](const ir::RunArgs& args) {
+    if (args.out[0] != args.in[0] && bytes > 0)
+      std::memcpy(args.out[0], args.in[0], static_cast<size_t>(bytes));
+    std::byte* y = out_ptr<std::byte>(args, 0);
+    const std::byte* updates = in_ptr<std::byte>(args, 2);
+    for_lanes(p, cpu::pool_of(args.stream), [&](int64_t x_first, int64_t first, int64_t count) {
+      Offsets to;
+      resolver(p, args, first, count, to);
+      join(y + x_first * size, updates + first * size, to, count);
+    });
+  }};
+}
+
+ir::Refusal refuse_odd(const ir::NodeView& n) {
+  if (auto why = refuse_empty(n)) return why;
+  if (tensor::bits_of(n.in[0].dtype) < 8 || tensor::bits_of(n.in[0].dtype) > 64)
+    return base::concat("elements of ", name_of(n.in[0].dtype));
+  return std::nullopt;
+}
+
+ir::Kernel lanes(std::function<ir::Refusal(const ir::NodeView&)> refuse,
+                 ir::BoundKernel (*bind)(const ir::NodeView&)) {
+  ir::Kernel k{.name = "lanes"};
+  k.refuse = std::move(refuse);
+  k.prepare = [bind](const ir::KernelInit& init) { return bind(init.node); };
+  return k;
+}
+
+}  // namespace
+
+ir::Kernel gather_lanes_kernel() { return lanes(refuse_odd, bind_gather); }
+
+ir::Kernel scatter_lanes_kernel() {
+  ir::Kernel k = lanes(
+      [](const ir::NodeView& n) -> ir::Refusal {
+        if (auto why = refuse_odd(n)) return why;
+        if (scatter_mode(n.attrs) != ScatterMode::none && !has_arithmetic(n.in[0].dtype))
+          return base::concat("no arithmetic on ", name_of(n.in[0].dtype));
+        return std::nullopt;
+      },
+      bind_scatter);
+  k.may_overwrite = 1;
+  return k;
+}
+
+}  // namespace trireme::ops
