@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "backend/cpu/device/cpu_stream.h"
+#include "base/threads/pause_point.h"
 #include "comm/mesh.h"
 #include "runtime/device_ranks.h"
 #include "runtime/device_run.h"
@@ -184,7 +185,10 @@ void Executor::run_step(size_t s, tensor::Stream& stream) {
 
 void Executor::launch_all(tensor::Stream& stream) {
   const size_t count = program_->steps.size();
+  base::PausePoint* const pause = base::PausePoint::of_this_thread();
   for (size_t s = 0; s < count; ++s) {
+    if (pause != nullptr) [[unlikely]]
+      pause->pass();
     failed_step_ = s;
     run_step(s, stream);
     if (status_.failed()) [[unlikely]]

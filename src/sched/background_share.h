@@ -1,4 +1,4 @@
-// When work that may wait runs beside requests of clients: only in what they leave, and hardly noticed.
+// When work that may wait, and whose runs cannot stand still for clients, begins beside them: hardly noticed.
 #pragma once
 
 #include <cstddef>
@@ -12,13 +12,13 @@ namespace trireme::sched {
 /// when none of them waits or runs.
 inline constexpr uint32_t kBackgroundPriority = UINT32_MAX;
 
-/// A batch cannot be interrupted, so a client that comes while one runs waits for its end. Three bounds keep
-/// that out of the clients' 99th percentile. A batch as short as a sixteenth of what an answer usually takes
-/// may begin at once. Any batch may begin after a silence of five times the usual time between two requests,
-/// which less than one gap in a hundred lasts where requests come independently of one another (exp(-5)).
-/// And one request alone may begin when it is 64 times as long since the last batch ended as that took: less
-/// than two clients in a hundred meet one, and no steady traffic holds the work up for ever. Pure functions
-/// of the times that it is told. Not for several threads at once.
+/// For batches that cannot be interrupted (others: IdleWork): a client that comes while one runs waits for
+/// its end. Three bounds keep that out of the clients' 99th percentile. A batch as short as a sixteenth of
+/// what an answer usually takes may begin at once. Any batch may begin after a silence of five times the
+/// usual time between two requests, which less than one gap in a hundred lasts where requests come
+/// independently of one another (exp(-5)). And one request alone may begin when it is 64 times as long since
+/// the last batch ended as that took: less than two clients in a hundred meet one, and no steady traffic
+/// holds the work up for ever. Pure functions of the times that it is told. Not for several threads at once.
 class BackgroundShare {
  public:
   /// A client's request came.

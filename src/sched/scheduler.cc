@@ -9,6 +9,7 @@
 
 #include "base/machine/busy_cpus.h"
 #include "sched/current_error.h"
+#include "sched/idle_work.h"
 
 namespace trireme::sched {
 namespace {
@@ -63,6 +64,15 @@ int64_t rows_within(const Waiting& first, int64_t most_rows, const BackgroundSha
   return leave.may_be_one && first.rows <= most_rows ? first.rows : 0;
 }
 
+/// Whether batches are cut where further rows make none cheaper.
+bool prices_rows(const SchedulerOptions& options) {
+  return !options.runs_whole && !options.places_rows && options.padding.is_batched &&
+         options.limits.max_rows > 1;
+}
+
+/// Of a point that is null: 0.
+uint64_t changes_of(const base::PausePoint* point) { return point == nullptr ? 0 : point->changes(); }
+
 inline void pause_cpu() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
@@ -86,6 +96,7 @@ Scheduler::Scheduler(std::shared_ptr<const engine::PreparedModel> model, Schedul
   base::require(options_.instances >= 1 && options_.limits.max_rows >= 1,
                 "a scheduler needs an instance and a row");
   is_held_ = options_.hold_until > 0;
+  idle_work_ = IdleWork::of(model, options_, clock_, on_batch_);
   claim_resources();
   try {
     start(model);
@@ -127,7 +138,7 @@ bool Scheduler::stop(int64_t patience_ns) {
   changed_.notify_all();
   keep_.notify_all();
   if (keeper_.joinable()) keeper_.join();
-  bool have_all_ended = true;
+  bool have_all_ended = idle_work_ == nullptr || idle_work_->stop(patience_ns);
   for (Instance& instance : instances_) {
     if (patience_ns < INT64_MAX && instance.thread.joinable()) {
       std::unique_lock lock(mutex_);
@@ -177,6 +188,7 @@ engine::SessionOptions Scheduler::session_options(int index) const {
 
 /// The session is made on the thread that uses it, so that pinning binds that thread and memory is near it.
 void Scheduler::instance_main(const std::shared_ptr<const engine::PreparedModel>& model, int index) {
+  const base::PausePoint::Scope here(options_.pause);
   std::unique_ptr<engine::Session> session;
   std::unique_ptr<BatchRunner> runner;
   std::exception_ptr failure;
@@ -214,6 +226,8 @@ std::string Scheduler::host_operators() const {
 }
 
 void Scheduler::submit(Request request) {
+  const bool is_background = request.priority == kBackgroundPriority;
+  if (is_background && idle_work_ != nullptr) return idle_work_->submit(std::move(request));
   request.timing.enqueued_ns = clock_.now_ns();
   base::check(has_its_rows(request, options_.padding), "a request's inputs differ in their rows");
   Waiting waiting{.rows = request.rows,
@@ -227,7 +241,6 @@ void Scheduler::submit(Request request) {
                   .weight = request.weight};
   const char* refusal = nullptr;
   Taken leaving;
-  const bool is_background = request.priority == kBackgroundPriority;
   {
     std::unique_lock lock(mutex_);
     if (!is_background) load_.background.arrived(waiting.enqueued_ns);
@@ -238,12 +251,14 @@ void Scheduler::submit(Request request) {
     if (refusal != nullptr) {
       ++stats_.refused;
     } else if (Instance* instance = take_instance(waiting, lock)) {
+      if (idle_work_ != nullptr) idle_work_->hold();
       lock.unlock();
       return run_here(*instance, std::move(request));
     } else {
       if (options_.preserves_order) order_.place(request.priority, request.sink);
       if (options_.is_fair) shares_.join(waiting.tenant, queue_.of_tenant(waiting.tenant));
       queue_.push(std::move(request), waiting);
+      if (idle_work_ != nullptr) idle_work_->hold();
       ++stats_.accepted;
       if (queue_.size() >= options_.hold_until) is_held_ = false;
       if (!is_background) load_.usual.arrived(in_flight(queue_, running_, load_));
@@ -329,6 +344,7 @@ void Scheduler::sweep(int64_t now_ns, Taken& leaving) {
   move_all(leavers.cancelled, leaving.cancelled);
 }
 
+/// Why a request cannot be queued, or null.
 const char* Scheduler::refusal_of(const Request& request, Waiting& waiting, Taken& leaving) {
   if (closing_) return "the server is shutting down";
   const bool is_own_hung = request.instance >= 0 && instances_[static_cast<size_t>(request.instance)].is_hung;
@@ -366,7 +382,7 @@ BatchLimits Scheduler::limits(int64_t now_ns) const {
   limits.instances = options_.instances;
   // A window that was asked for or tuned is waited out, a usual one only while that gains something.
   const bool ends_waits = options_.is_window_adaptive && options_.p99_ns == 0;
-  if (prices_rows()) limits.worth = prices_.worth_at(now_ns, ends_waits);
+  if (prices_rows(options_)) limits.worth = prices_.worth_at(now_ns, ends_waits);
   if (options_.p99_ns == 0) return limits;
   limits.window_ns = tuner_.setting().window_ns;
   limits.max_rows = tuner_.setting().max_rows;
@@ -474,7 +490,7 @@ void Scheduler::answer_unrun(Taken& taken) {
 }
 
 /// Asks for leave where a batch is ripe, gives it back where none is. True if that may have changed what can
-/// be taken.
+/// be taken. The limiter calls back with its own lock held, so it is never called with ours.
 bool Scheduler::settle_leave(Instance& instance, bool is_ripe, std::unique_lock<std::mutex>& lock) {
   using Leave = Instance::Leave;
   if (options_.limiter == nullptr) return false;
@@ -578,18 +594,12 @@ void Scheduler::work(BatchRunner& runner, Instance& instance) {
   }
 }
 
-/// Whether batches are cut where further rows make none cheaper.
-bool Scheduler::prices_rows() const {
-  return !options_.runs_whole && !options_.places_rows && options_.padding.is_batched &&
-         options_.limits.max_rows > 1;
-}
-
 /// With the lock held: what a batch took, gathering and computing.
 void Scheduler::learn_from(const Timing& timing, uint64_t group) {
   const int64_t took_ns = timing.finished_ns - timing.started_ns;
   // Where a request's values say how long it takes, a quick one before it is no promise.
   if (options_.inline_ns > 0 && !timing.depends_on_data) compute_.observe(group, timing.padded_rows, took_ns);
-  if (prices_rows()) prices_.observe(group, timing.padded_rows, took_ns, timing.finished_ns);
+  if (prices_rows(options_)) prices_.observe(group, timing.padded_rows, took_ns, timing.finished_ns);
 }
 
 /// Runs what next_batch() has taken; the instance is free afterwards.
@@ -608,6 +618,7 @@ void Scheduler::run_batch(BatchRunner& runner, Instance& instance, std::vector<R
   for (const Request& r : batch) rows += r.rows;
   // Before the sinks are called: a client that sends its next request at once must not count itself twice.
   int64_t padded = 0, runs = 0;
+  const uint64_t changes = changes_of(options_.pause);
   const auto on_batch = [&](const Timing& timing) {
     padded = timing.padded_rows;
     ++runs;
@@ -624,8 +635,8 @@ void Scheduler::run_batch(BatchRunner& runner, Instance& instance, std::vector<R
       }
       instance.scratch_bytes = runner.scratch_bytes();
       has_hung = instance.is_hung;
-      // A batch that failed runs again in parts, whose times say nothing.
-      if (timing.batch_rows == rows) learn_from(timing, group);
+      // A batch that failed runs again in parts, and one may have stood still: their times say nothing.
+      if (timing.batch_rows == rows && changes == changes_of(options_.pause)) learn_from(timing, group);
       for (const Request& r : batch) {
         if (options_.p99_ns > 0) tuner_.answered(timing.finished_ns - r.timing.enqueued_ns);
       }
@@ -633,8 +644,8 @@ void Scheduler::run_batch(BatchRunner& runner, Instance& instance, std::vector<R
     if (on_batch_ && !has_hung) on_batch_(timing);
   };
   runner.run(batch, clock_, std::ref(on_batch));
-  batch.clear();    // requests hold memory of their clients: free it before waiting
-  if (runs == 1) {  // a failed batch ran in parts
+  batch.clear();  // requests hold memory of their clients: free it before waiting
+  if (runs == 1 && changes == changes_of(options_.pause)) {  // a failed batch ran in parts
     const std::lock_guard lock(mutex_);
     const int64_t now_ns = clock_.now_ns();
     try {
@@ -698,12 +709,22 @@ void Scheduler::drain() {
   closing_ = true;
   changed_.notify_all();
   idle_.wait(lock, [&] { return queue_.empty() && busy_ == 0; });
+  if (idle_work_ == nullptr) return;
+  lock.unlock();
+  idle_work_->drain();
 }
 
 SchedulerStats Scheduler::stats() const {
+  SchedulerStats stats;
+  if (idle_work_ != nullptr) idle_work_->add_to(stats);
   const std::lock_guard lock(mutex_);
-  SchedulerStats stats = stats_;
-  stats.waiting = queue_.size();
+  stats.waiting += queue_.size();
+  stats.accepted += stats_.accepted;
+  stats.refused += stats_.refused;
+  stats.expired += stats_.expired;
+  stats.cancelled += stats_.cancelled;
+  stats.batches += stats_.batches;
+  stats.hung = stats_.hung;
   for (const Instance& instance : instances_) stats.scratch_bytes += instance.scratch_bytes;
   return stats;
 }

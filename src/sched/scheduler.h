@@ -12,6 +12,7 @@
 
 #include "base/clock.h"
 #include "base/machine/halt_polling.h"
+#include "base/threads/pause_point.h"
 #include "sched/background_share.h"
 #include "sched/batch.h"
 #include "sched/batch_cost.h"
@@ -57,6 +58,7 @@ struct SchedulerOptions {
   int64_t hang_ns = 0;
   /// It begins to, or has ended after all; must be quick and not call the scheduler.
   std::function<void(int instance, bool hangs)> on_hang = {};
+  base::PausePoint* pause = nullptr;  ///< where the instances' threads are; outlives the scheduler
 };
 
 /// Counts since the start; any thread may read them through Scheduler::stats().
@@ -64,7 +66,7 @@ struct SchedulerStats {
   size_t waiting = 0;
   uint64_t accepted = 0, refused = 0, expired = 0, cancelled = 0, batches = 0;
   int64_t scratch_bytes = 0;  ///< of all instances
-  int hung = 0;               ///< instances whose batch does not end
+  int hung = 0, paused = 0;   ///< instances whose batch does not end; threads that stand still inside a run
 };
 
 /// Instances are threads with a session each; they share the model's packed weights. Requests may come from
@@ -146,13 +148,11 @@ class Scheduler {
   std::vector<Request> next_batch(Instance& instance);
   void answer_unrun(Taken& taken);
   void finish_batch(Instance& instance, size_t still_running);
-  /// The limiter calls back with its own lock held, so it is never called with ours.
   bool settle_leave(Instance& instance, bool is_ripe, std::unique_lock<std::mutex>& lock);
   void wait(int64_t wake_ns, std::unique_lock<std::mutex>& lock);
   void wake_one();
   // With the lock held:
   BatchLimits limits(int64_t now_ns) const;
-  bool prices_rows() const;
   void learn_from(const Timing& timing, uint64_t group);
   bool is_active(const Instance& instance) const;
   Taken take(int64_t now_ns, bool may_run, const Instance& instance);
@@ -161,7 +161,6 @@ class Scheduler {
   double cost_of(const Waiting& waiting) const;
   bool make_room(const Waiting& waiting, Taken& leaving);
   int64_t predict(uint64_t group, int64_t rows) const;
-  /// Why a request cannot be queued, or null.
   const char* refusal_of(const Request& request, Waiting& waiting, Taken& leaving);
   void sweep(int64_t now_ns, Taken& leaving);
   int64_t next_look_ns(int64_t now_ns) const;
@@ -189,12 +188,13 @@ class Scheduler {
   RowPrices prices_;
   OrderedRelease order_;
   BatchTuner tuner_;
-  bool has_deadlines_ = false;       ///< of a batch since the keeper looked: then it looks often
-  bool is_held_ = false;             ///< until hold_until requests wait
-  std::atomic<uint32_t> ended_{0};   ///< batches, for those who wait a moment for an instance
-  std::vector<Instance> instances_;  ///< as many from the start to the end
-  std::thread keeper_;               ///< plans, watches, and lets go who is late while all are busy
-  int64_t keeper_wakes_ns_ = 0;      ///< when it looks again without being woken; 0: it is at it
+  bool has_deadlines_ = false;                 ///< of a batch since the keeper looked: then it looks often
+  bool is_held_ = false;                       ///< until hold_until requests wait
+  std::atomic<uint32_t> ended_{0};             ///< batches, for those who wait a moment for an instance
+  std::vector<Instance> instances_;            ///< as many from the start to the end
+  std::thread keeper_;                         ///< plans, watches, and lets go who is late while all are busy
+  std::unique_ptr<class IdleWork> idle_work_;  ///< of kBackgroundPriority; null: it waits in the queue
+  int64_t keeper_wakes_ns_ = 0;                ///< when it looks again without being woken; 0: it is at it
 };
 
 }  // namespace trireme::sched

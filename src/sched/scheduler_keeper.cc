@@ -3,6 +3,7 @@
 #include <new>
 #include <utility>
 
+#include "sched/idle_work.h"
 #include "sched/scheduler.h"
 
 namespace trireme::sched {
@@ -126,9 +127,10 @@ bool Scheduler::is_everybody_busy() const {
   return busy_ + stats_.hung >= active || options_.limiter != nullptr;
 }
 
-/// With the lock held: drain() and the keeper of a model that goes wait for it.
+/// With the lock held: drain(), work that may wait, and the keeper of a model that goes wait for it.
 void Scheduler::tell_if_idle() {
   if (busy_ > 0 || !queue_.empty()) return;
+  if (idle_work_ != nullptr) idle_work_->release();
   idle_.notify_all();
   if (closing_) keep_.notify_all();
 }

@@ -68,6 +68,13 @@ Request request(Tensor x, Answer& answer) {
   return {.inputs = {std::move(x)}, .rows = rows, .sink = answer.sink()};
 }
 
+/// The same for work that may wait.
+Request background_request(Tensor x, Answer& answer) {
+  Request r = request(std::move(x), answer);
+  r.priority = kBackgroundPriority;
+  return r;
+}
+
 /// Occupies the scheduler's only instance: its sink returns when released.
 class Blocker {
  public:
@@ -113,6 +120,75 @@ TEST(Scheduler, BackgroundWorkStandsBehindClientsAndSharesNoBatchWithThem) {
   for (size_t i = 0; i < order.size(); ++i) {
     EXPECT_EQ(order[i].first, i < 3) << i;
     EXPECT_TRUE(!order[i].first || order[i].second == 3) << order[i].second;
+  }
+}
+
+/// Waits a minute at most until work that may wait stands still inside a run.
+void await_pause(const Scheduler& scheduler) {
+  for (int i = 0; i < 60'000 && scheduler.stats().paused == 0; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+}
+
+// The run has begun and does not end before the clients' requests are answered, those too that come later.
+TEST(Scheduler, ABackgroundRunStandsStillWhileClientsWait) {
+  base::SystemClock clock;
+  Scheduler scheduler(small_model(), options(8, 0), clock);
+  Answer background, client;
+  bool was_first = false;
+  Blocker blocker(scheduler);
+  scheduler.submit(background_request(input(3, 5), background));
+  await_pause(scheduler);
+  Request second = request(input(3, 5), client);
+  second.sink = Sink([&, told = client.sink()](Outcome&& o) {
+    was_first = background.future.wait_for(std::chrono::seconds(0)) != std::future_status::ready;
+    told(std::move(o));
+  });
+  scheduler.submit(std::move(second));
+  blocker.release();
+  const Outcome one = client.future.get(), two = background.future.get();
+  EXPECT_TRUE(was_first);
+  ASSERT_FALSE(one.error || two.error);
+  EXPECT_TRUE(two.outputs.at(0).same_as(one.outputs.at(0)));
+}
+
+// What stands still is answered when the scheduler closes; what comes afterwards is refused.
+TEST(Scheduler, DrainEndsBackgroundRunsThatStandStill) {
+  base::SystemClock clock;
+  Scheduler scheduler(small_model(), options(8, 0), clock);
+  Answer background, late;
+  Blocker blocker(scheduler);
+  scheduler.submit(background_request(input(3, 5), background));
+  await_pause(scheduler);
+  std::thread closes([&] { scheduler.drain(); });
+  blocker.release();
+  closes.join();
+  EXPECT_FALSE(background.future.get().error);
+  scheduler.submit(background_request(input(3, 5), late));
+  EXPECT_TRUE(late.future.get().error);
+}
+
+// Whenever clients come and go, every request has one answer, and the right one.
+TEST(Scheduler, BackgroundWorkLosesNothingBesideClients) {
+  base::SystemClock clock;
+  const auto model = small_model();
+  Scheduler scheduler(model, options(8, 0), clock);
+  engine::Session session(model, {.threads = 1});
+  constexpr unsigned kRequests = 150;
+  std::vector<Answer> background(kRequests), clients(kRequests);
+  std::thread batch([&] {
+    for (unsigned i = 0; i < kRequests; ++i)
+      scheduler.submit(background_request(input(1 + i % 5, i), background[i]));
+  });
+  for (unsigned i = 0; i < kRequests; ++i) {
+    scheduler.submit(request(input(1 + i % 3, 1000 + i), clients[i]));
+    if (i % 4 == 0) clients[i].future.wait();
+  }
+  batch.join();
+  for (unsigned i = 0; i < kRequests; ++i) {
+    const Outcome one = background[i].future.get(), other = clients[i].future.get();
+    ASSERT_FALSE(one.error || other.error) << i;
+    EXPECT_TRUE(one.outputs.at(0).same_as(session.run({input(1 + i % 5, i)})[0])) << i;
+    EXPECT_TRUE(other.outputs.at(0).same_as(session.run({input(1 + i % 3, 1000 + i)})[0])) << i;
   }
 }
 

@@ -9,6 +9,7 @@ namespace {
 
 // Notes for a choice that is never wrong, only worse or better: no order with other memory is needed.
 std::array<std::atomic<int>, CPU_SETSIZE> counts{};
+thread_local int counted_on = -1;  // where the calling thread counts; -1: nowhere
 
 std::atomic<int>& count_of(int cpu) { return counts[static_cast<size_t>(cpu)]; }
 
@@ -31,6 +32,7 @@ BusyCpu BusyCpu::here() {
   const int cpu = sched_getcpu();
   if (!is_known(cpu)) return {};
   count_of(cpu).fetch_add(1, std::memory_order_relaxed);
+  counted_on = cpu;
   return BusyCpu(cpu);
 }
 
@@ -48,11 +50,22 @@ BusyCpu BusyCpu::alone() {
   CPU_SET(free, &only);
   if (sched_setaffinity(0, sizeof only, &only) != 0) return own;
   (void)sched_setaffinity(0, sizeof usable, &usable);
+  counted_on = free;
   return better;
 }
 
 BusyCpu::~BusyCpu() {
+  if (cpu_ < 0) return;
+  count_of(cpu_).fetch_sub(1, std::memory_order_relaxed);
+  if (counted_on == cpu_) counted_on = -1;
+}
+
+AwayFromCpu::AwayFromCpu() : cpu_(counted_on) {
   if (cpu_ >= 0) count_of(cpu_).fetch_sub(1, std::memory_order_relaxed);
+}
+
+AwayFromCpu::~AwayFromCpu() {
+  if (cpu_ >= 0) count_of(cpu_).fetch_add(1, std::memory_order_relaxed);
 }
 
 int busy_threads(int cpu) { return is_known(cpu) ? count_of(cpu).load(std::memory_order_relaxed) : 0; }

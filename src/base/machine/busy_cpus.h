@@ -33,6 +33,18 @@ class BusyCpu {
   int cpu_ = -1;
 };
 
+/// While it lives the calling thread does not count where its BusyCpu says: it waits for others.
+class AwayFromCpu {
+ public:
+  AwayFromCpu();
+  ~AwayFromCpu();
+  AwayFromCpu(const AwayFromCpu&) = delete;
+  AwayFromCpu& operator=(const AwayFromCpu&) = delete;
+
+ private:
+  const int cpu_;  ///< -1: it did not count
+};
+
 /// Threads that compute on this processor.
 int busy_threads(int cpu);
 

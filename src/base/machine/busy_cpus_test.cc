@@ -47,6 +47,19 @@ TEST(BusyCpus, MovingOnKeepsOnePlace) {
   EXPECT_EQ(busy_threads(cpu), 0);
 }
 
+TEST(BusyCpus, WhoIsAwayDoesNotCount) {
+  const BusyCpu own = BusyCpu::here();
+  {
+    const AwayFromCpu away;
+    EXPECT_EQ(busy_threads(own.cpu()), 0);
+  }
+  EXPECT_EQ(busy_threads(own.cpu()), 1);
+  std::thread([&] {
+    const AwayFromCpu nowhere;
+    EXPECT_EQ(busy_threads(own.cpu()), 1);
+  }).join();
+}
+
 // Threads that all begin on one processor spread over those there are, and keep their affinity.
 TEST(BusyCpus, AloneSpreadsThreadsThatMeet) {
   const cpu_set_t all = affinity();

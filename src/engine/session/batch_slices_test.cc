@@ -3,7 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <thread>
+
 #include "base/rng.h"
+#include "base/threads/pause_point.h"
 #include "lower/batch_proof.h"
 #include "engine/session/session.h"
 #include "ops/table.h"
@@ -142,6 +146,46 @@ TEST(Slices, GiveTheBytesOfRowsRunAlone) {
       const Tensor one = alone.run({x.rows(row, row + 1)})[0];
       EXPECT_TRUE(y.rows(row, row + 1).same_as(one)) << "row " << row << ", threads " << threads;
     }
+  }
+}
+
+// A run that is held stands still between two steps, in every lane, and loses nothing: other runs of the
+// model go on meanwhile, and its own bytes are those of a run that nobody held.
+TEST(Slices, StandStillBetweenStepsWhileTheirThreadIsHeld) {
+  const auto model = convolutions();
+  const Tensor x = noise({8, 8, 20, 20}, 9);
+  for (int threads : {1, 2}) {
+    Session waits(model, {.threads = threads}), other(model, {.threads = threads});
+    const Tensor expected = other.run({x})[0];
+    base::PausePoint point;
+    point.hold();
+    std::atomic<bool> has_ended{false};
+    Tensor y;
+    std::thread thread([&] {
+      const base::PausePoint::Scope here(&point);
+      y = waits.run({x})[0];
+      has_ended = true;
+    });
+    while (point.waiting() == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    EXPECT_TRUE(other.run({x})[0].same_as(expected));
+    EXPECT_FALSE(has_ended);
+    point.release();
+    thread.join();
+    EXPECT_TRUE(y.same_as(expected)) << "threads " << threads;
+    const auto steps = static_cast<int64_t>(waits.prepare({x.dims()}).steps.size());
+    EXPECT_GT(steps, 1);
+    EXPECT_EQ(static_cast<int64_t>(point.passes()), steps * waits.slices({x.dims()}));
+    // Held and released at any moment.
+    std::thread others([&] {
+      for (int i = 0; i < 200; ++i) {
+        point.hold();
+        std::this_thread::yield();
+        point.release();
+      }
+    });
+    const base::PausePoint::Scope here(&point);
+    for (int i = 0; i < 20; ++i) EXPECT_TRUE(waits.run({x})[0].same_as(expected));
+    others.join();
   }
 }
 

@@ -6,6 +6,7 @@
 #include <exception>
 #include <unordered_map>
 
+#include "base/threads/pause_point.h"
 #include "lower/batch_proof.h"
 #include "lower/batch_slices.h"
 #include "engine/session/control.h"
@@ -201,8 +202,12 @@ void GraphRunner::launch(CompiledShape& shape, const std::vector<Tensor>& inputs
   }
   // Lanes take slices until none is left; which lane runs a slice changes nothing in its results.
   std::atomic<int64_t> next{0};
+  std::atomic<int> at_work{0};
+  base::PausePoint* const pause = base::PausePoint::of_this_thread();
   context_.pool.run(static_cast<int64_t>(shape.lanes.size()), [&](int64_t index) {
     Lane& lane = shape.lanes[static_cast<size_t>(index)];
+    const base::PausePoint::Scope here(pause);
+    at_work.fetch_add(1);
     try {
       for (int64_t slice; (slice = next.fetch_add(1)) < shape.slices;) {
         run_slice(lane, slice, *serial_stream_, slice == 0 ? trace : nullptr);
@@ -210,6 +215,11 @@ void GraphRunner::launch(CompiledShape& shape, const std::vector<Tensor>& inputs
     } catch (...) {
       lane.failure = std::current_exception();
     }
+    at_work.fetch_sub(1);
+    if (pause == nullptr) return;
+    // The pool waits for its members without sleeping: not for one that stands still.
+    at_work.notify_all();
+    for (int others; (others = at_work.load()) > 0;) at_work.wait(others);
   });
   for (Lane& lane : shape.lanes) {
     if (lane.failure) std::rethrow_exception(std::exchange(lane.failure, nullptr));
