@@ -1,8 +1,10 @@
 # What the serving journeys share: repositories made on the spot, the server as a process, cases with totals.
 import os
+import random
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -75,6 +77,29 @@ def add_slow(repository, name="slow", rounds=220):
          [value(f"x{rounds}", TensorProto.FLOAT, [64, 512])], repository / name / "model.onnx", [weight])
 
 
+def until(is_so, what="", limit_s=100):
+    """Waits for a condition. The limit is only there so that a test that goes wrong ends."""
+    end = time.monotonic() + limit_s
+    while not is_so():
+        assert time.monotonic() < end, what or "it did not come"
+        time.sleep(0.01)
+
+
+def free_port():
+    """A port for a server that is to start there more than once. Ports that the system hands out to clients are none:
+    one could connect to itself while the server is away."""
+    first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    for _ in range(1000):
+        port = random.randrange(max(1024, first // 2), first)
+        with socket.socket() as s:
+            try:
+                s.bind(("127.0.0.1", port))
+                return port
+            except OSError:
+                continue
+    raise RuntimeError("no port is free")
+
+
 class Server:
     """`trireme serve` on a free port, as a context manager; the log is read by a thread."""
 
@@ -88,7 +113,7 @@ class Server:
         self._listening = threading.Event()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
-        if not self._listening.wait(30):
+        if not self._listening.wait(100):
             self.process.kill()
             raise RuntimeError("the server does not listen: " + "".join(self.log))
         self.address = f"127.0.0.1:{self.port}"
@@ -106,7 +131,7 @@ class Server:
                 self._listening.set()
         self._listening.set()
 
-    def wait_ready(self, limit_s=60):
+    def wait_ready(self, limit_s=100):
         end = time.monotonic() + limit_s
         while time.monotonic() < end:
             try:
@@ -118,7 +143,7 @@ class Server:
 
     def metrics(self):
         """Sample name with labels -> value."""
-        text = urllib.request.urlopen(self.url + "/metrics", timeout=10).read().decode()
+        text = urllib.request.urlopen(self.url + "/metrics", timeout=60).read().decode()
         return {line.rsplit(" ", 1)[0]: float(line.rsplit(" ", 1)[1])
                 for line in text.splitlines() if line and line[0] != "#"}
 

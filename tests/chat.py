@@ -4,10 +4,10 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import tempfile
-import time
 from pathlib import Path
+
+from _checks import check, finish
 
 ROOT = Path(__file__).resolve().parent.parent
 TRIREME = os.environ.get("TRIREME", str(ROOT / "build/release/trireme"))
@@ -16,15 +16,6 @@ TEMPLATE = (
     "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
     "{% if add_generation_prompt %}assistant: {% endif %}"
 )
-passed, failures = 0, []
-
-
-def check(what, ok, detail=""):
-    global passed
-    if ok:
-        passed += 1
-    else:
-        failures.append(f"{what}: {detail}"[:2000])
 
 
 def run(verb, *words, text="", code=0):
@@ -81,7 +72,6 @@ def test_interrupt(model):
     chat.stdin.flush()
     first = os.read(chat.stdout.fileno(), 64)
     chat.send_signal(signal.SIGINT)
-    time.sleep(0.2)
     chat.stdin.write(b"/exit\n")
     out, err = chat.communicate(timeout=120)
     check("the program goes on after Ctrl-C", chat.returncode == 0 and len(first) > 0, (chat.returncode, err))
@@ -136,10 +126,7 @@ def main():
         test_turns(model)
         test_interrupt(model)
         test_forms(model, scratch)
-    for failure in failures[:20]:
-        print("FAILED", failure)
-    print(f"{passed} passed, {len(failures)} failed, 0 skipped")
-    sys.exit(1 if failures else 0)
+    finish()
 
 
 main()

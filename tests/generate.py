@@ -6,19 +6,12 @@ import sys
 import tempfile
 from pathlib import Path
 
+from _checks import check, finish, skip
+
 ROOT = Path(__file__).resolve().parent.parent
 TRIREME = os.environ.get("TRIREME", str(ROOT / "build/release/trireme"))
 SHARED = Path(os.environ.get("TRIREME_SHARED_DATA", ROOT / "shared/data"))
 LLAMA = "zoo:llama:layers=2,width=32,heads=4,kv_heads=2,inner=48,vocabulary=424,positions=128"
-passed, failures, skips = 0, [], []
-
-
-def check(what, ok, detail=""):
-    global passed
-    if ok:
-        passed += 1
-    else:
-        failures.append(f"{what}: {detail}"[:2000])
 
 
 def generate(*words, code=0):
@@ -35,7 +28,7 @@ def answers(*words):
 def test_reference():
     root = SHARED / "llm/stories260K"
     if not root.exists():
-        return skips.append(f"no {root}")
+        return skip(f"no {root}")
     cases = json.loads((root / "reference_greedy.json").read_text())["cases"]
     with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as lines:
         for c in cases:
@@ -63,7 +56,7 @@ def peak_bytes(*words):
 def test_gguf(scratch):
     root = SHARED / "llm/stories260K"
     if not root.exists():
-        return skips.append(f"no {root}")
+        return skip(f"no {root}")
     cases = json.loads((root / "reference_greedy.json").read_text())["cases"]
     lines = scratch / "gguf.jsonl"
     lines.write_text("".join(json.dumps({"prompt_ids": c["prompt_tokens"], "max_tokens": len(c["greedy_tokens"]) - len(
@@ -209,12 +202,7 @@ def main():
         test_gguf(Path(scratch))
         test_stored_weights_take_their_file(Path(scratch))
         test_speed_and_errors()
-    for failure in failures:
-        print("FAILED", failure)
-    for reason in skips:
-        print("skipped:", reason)
-    print(f"{passed} passed, {len(failures)} failed, {len(skips)} skipped")
-    sys.exit(1 if failures else 0)
+    finish()
 
 
 main()

@@ -6,10 +6,10 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import _ranks
+import _serving
 from _training import make_patterns
 
 
@@ -47,19 +47,26 @@ def other_size_is_refused():
     assert code == 2 and "the job has 2 ranks, 3 are asked for" in output, f"{code}: {output}"
 
 
+def cpu_seconds(pid):
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def stopped_rank_is_named():
     """A rank that the system stops says nothing any more: the others name it and end."""
     process = _ranks.start(3, [_ranks.TRIREME, "comm", "bench", "--time", "60s", "--max", "4KiB", "--deadline",
-                               "500ms"])
+                               "5s"])
     ranks = []
-    while len(ranks) < 3:
-        time.sleep(0.05)
-        ranks = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    time.sleep(1)
+
+    def all_work():
+        ranks[:] = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        return len(ranks) == 3 and min(map(cpu_seconds, ranks)) > 1
+
+    _serving.until(all_work, "the ranks do not run")
     last = max(map(int, ranks))  # started last: rank 2
     os.kill(last, signal.SIGSTOP)
     try:
-        output, _ = process.communicate(timeout=30)
+        output, _ = process.communicate(timeout=100)
     except subprocess.TimeoutExpired:
         process.terminate()
         output, _ = process.communicate(timeout=20)

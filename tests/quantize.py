@@ -2,8 +2,6 @@
 # perplexity of --text; what --calibrate gains; what is refused.
 import json
 import os
-import subprocess
-import sys
 import tempfile
 import urllib.request
 from pathlib import Path
@@ -12,28 +10,13 @@ import ml_dtypes
 import numpy as np
 
 import _quantized as qz
+from _checks import check, finish, skip, trireme
 from _serving import Server
 
 ROOT = Path(__file__).resolve().parent.parent
 TRIREME = os.environ.get("TRIREME", str(ROOT / "build/release/trireme"))
 SHARED = Path(os.environ.get("TRIREME_SHARED_DATA", ROOT / "shared/data"))
 LLAMA = "zoo:llama:layers=2,width=128,heads=4,kv_heads=2,inner=256,vocabulary=424,positions=128,seed=3"
-passed, failures, skips = 0, [], []
-
-
-def check(what, ok, detail=""):
-    global passed
-    passed += bool(ok)
-    if not ok:
-        failures.append(f"{what}: {detail}"[:1500])
-        print("FAILED", failures[-1], flush=True)
-
-
-def trireme(*words, code=0):
-    done = subprocess.run([TRIREME, *map(str, words)], capture_output=True, text=True)
-    check("exit code of " + " ".join(map(str, words))[:150], done.returncode == code,
-          f"{done.returncode}, want {code}: {done.stderr[-800:]}")
-    return done.stdout + (done.stderr if code else "")
 
 
 def unpacked(words, bits, columns):
@@ -163,7 +146,7 @@ def gained(scratch):
     """A trained model on its own stories: rounding by texts loses less than rounding each weight."""
     root = SHARED / "llm/stories260K"
     if not root.exists():
-        return skips.append(f"no {root}")
+        return skip(f"no {root}")
     lines = scratch / "prompts.jsonl"
     lines.write_text("".join(json.dumps({"prompt": "Once upon a time", "seed": i}) + "\n" for i in range(120)))
     out = trireme("generate", root / "hf", "--tokenizer", root / "stories260K.gguf", "--batch-file", lines, "--json",
@@ -246,10 +229,7 @@ def main():
     for part in (written, measured_texts, gained, served, refused):
         with tempfile.TemporaryDirectory() as folder:
             part(Path(folder))
-    for why in skips:
-        print("skipped:", why)
-    print(f"{passed} passed, {len(failures)} failed, {len(skips)} skipped")
-    sys.exit(1 if failures else 0)
+    finish()
 
 
 main()

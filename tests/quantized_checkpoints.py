@@ -2,7 +2,6 @@
 # tokens on one rank and two, what is shown of them, what is refused.
 import json
 import os
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -11,6 +10,7 @@ import ml_dtypes
 import numpy as np
 
 import _quantized as qz
+from _checks import check, finish, trireme
 
 ROOT = Path(__file__).resolve().parent.parent
 TRIREME = os.environ.get("TRIREME", str(ROOT / "build/release/trireme"))
@@ -19,22 +19,6 @@ HEADS, KEY_HEADS, DIM = 8, 4, 16
 SIZES = dict(vocab_size=VOCABULARY, hidden_size=WIDTH, intermediate_size=INNER, num_hidden_layers=2,
              num_attention_heads=HEADS, num_key_value_heads=KEY_HEADS, head_dim=DIM, max_position_embeddings=256,
              rms_norm_eps=1e-6, rope_theta=10000.0, hidden_act="silu", tie_word_embeddings=False)
-passed, failures = 0, []
-
-
-def check(what, ok, detail=""):
-    global passed
-    passed += bool(ok)
-    if not ok:
-        failures.append(f"{what}: {detail}"[:1500])
-        print("FAILED", failures[-1], flush=True)
-
-
-def trireme(*words, code=0):
-    done = subprocess.run([TRIREME, *map(str, words)], capture_output=True, text=True)
-    check("exit code of " + " ".join(map(str, words))[:150], done.returncode == code,
-          f"{done.returncode}, want {code}: {done.stderr[-800:]}")
-    return done.stdout + (done.stderr if code else "")
 
 
 def make(kind, rng, halves):
@@ -235,8 +219,7 @@ def main():
             refusals(Path(folder))
         with tempfile.TemporaryDirectory() as folder:
             broken(Path(folder))
-    print(f"{passed} passed, {len(failures)} failed, 0 skipped")
-    sys.exit(1 if failures else 0)
+    finish()
 
 
 main()

@@ -13,7 +13,7 @@ import tritonclient.http as triton
 from onnx import TensorProto, helper, numpy_helper
 from tritonclient.utils import InferenceServerException
 
-from _serving import Server, add_simple, run_cases, save, temporary, value
+from _serving import Server, add_simple, run_cases, save, temporary, until, value
 
 
 def add_constant(repository, number, version=1, name="adder", config=None):
@@ -214,13 +214,6 @@ def reload_under_load():
     shutil.rmtree(repository)
 
 
-def wait_for(what, call, limit_s=20):
-    end = time.monotonic() + limit_s
-    while not call():
-        assert time.monotonic() < end, what
-        time.sleep(0.05)
-
-
 def polled():
     repository = temporary()
     add_constant(repository, 1)
@@ -231,19 +224,19 @@ def polled():
         client = threading.Thread(target=hammer, args=(server, stop, answers, errors))
         client.start()
         add_constant(repository, 2, 2)
-        wait_for("the new version", lambda: ask(c) == (2.0, "2"))
+        until(lambda: ask(c) == (2.0, "2"), "the new version")
         (repository / "adder" / "2" / "model.onnx").write_bytes(b"nonsense")
-        wait_for("the refusal", lambda: "model_failed" in "".join(server.log))
+        until(lambda: "model_failed" in "".join(server.log), "the refusal")
         assert ask(c) == (2.0, "2")
         add_constant(repository, 3, 2)
-        wait_for("the repair", lambda: ask(c) == (3.0, "2"))
+        until(lambda: ask(c) == (3.0, "2"), "the repair")
         stop.set()
         client.join()
         assert not errors, errors
         add_simple(repository)
-        wait_for("the new model", lambda: c.is_model_ready("simple"))
+        until(lambda: c.is_model_ready("simple"), "the new model")
         shutil.rmtree(repository / "simple")
-        wait_for("its end", lambda: not c.is_model_ready("simple"))
+        until(lambda: not c.is_model_ready("simple"), "its end")
         assert ask(c) == (3.0, "2")
     shutil.rmtree(repository)
 
@@ -262,7 +255,7 @@ ensemble_scheduling { step { model_name: "adder" model_version: -1 input_map { k
         assert not c.is_model_ready("both")
         add_constant(outside, 4)
         (outside / "adder").rename(repository / "adder")
-        wait_for("the ensemble", lambda: c.is_model_ready("both"))
+        until(lambda: c.is_model_ready("both"), "the ensemble")
         assert ask(c, "both")[0] == 4.0
     shutil.rmtree(repository)
     shutil.rmtree(outside)

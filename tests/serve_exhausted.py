@@ -25,7 +25,7 @@ import tritonclient.http as triton
 from onnx import TensorProto, helper
 from tritonclient.utils import InferenceServerException
 
-from _serving import Server, Skip, add_simple, run_cases, save, temporary, value
+from _serving import Server, Skip, add_simple, run_cases, save, temporary, until, value
 
 work = temporary()
 repository = work / "models"
@@ -131,13 +131,6 @@ def requests_too_large():
         until(lambda: open_connections(server) < 5)
         works(server)
         assert server.stop() == 0
-
-
-def until(condition, limit_s=30):
-    end = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < end, "it did not come"
-        time.sleep(0.05)
 
 
 def no_threads():

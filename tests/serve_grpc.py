@@ -21,7 +21,7 @@ from onnx import TensorProto
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import InferenceServerException
 
-from _serving import Server, add_simple, add_slow, run_cases, temporary
+from _serving import Server, add_simple, add_slow, run_cases, temporary, until
 
 repository = temporary()
 add_simple(repository)
@@ -330,10 +330,7 @@ def deadlines_and_cancellation():
         ends = [answers.get(timeout=30) for _ in range(12)]
         assert sum(e is None for e in ends) >= 2 and sum("CANCELLED" in str(e) for e in ends) >= 8, ends
         c.infer("slow", slow_request())
-        limit = time.monotonic() + 10
-        while own.metrics()['nv_inference_pending_request_count{model="slow",version="1"}'] > 0:
-            assert time.monotonic() < limit
-            time.sleep(0.01)
+        until(lambda: own.metrics()['nv_inference_pending_request_count{model="slow",version="1"}'] == 0)
         metrics = own.metrics()
         failed = sum(v for k, v in metrics.items() if k.startswith('nv_inference_request_failure{model="slow"'))
         assert failed >= 10 and metrics[executions] <= 14, metrics[executions]
@@ -456,10 +453,7 @@ def health_watch_and_both_reflections():
         threads = [threading.Thread(target=watch, args=(name,)) for name in names]
         for t in threads:
             t.start()
-        limit = time.monotonic() + 10
-        while len(seen) < 3:
-            assert time.monotonic() < limit, seen
-            time.sleep(0.01)
+        until(lambda: len(seen) >= 3, seen)
         assert sorted(seen) == [("", 1), ("inference.GRPCInferenceService", 1), ("nothing", 3)], seen
         serialize, parse = reflection_pb2.ServerReflectionRequest.SerializeToString, \
             reflection_pb2.ServerReflectionResponse.FromString
@@ -490,7 +484,7 @@ def health_is_readiness():
     with Server(folder, "--strict-readiness", ready=False) as own:
         channel = grpc.insecure_channel(own.grpc_address)
         stub, health = service_pb2_grpc.GRPCInferenceServiceStub(channel), health_pb2_grpc.HealthStub(channel)
-        limit = time.monotonic() + 30
+        limit = time.monotonic() + 100
         while not stub.ModelReady(service_pb2.ModelReadyRequest(name="simple")).ready and time.monotonic() < limit:
             assert health.Check(question).status == 2
             time.sleep(0.02)
@@ -518,7 +512,7 @@ def drains_beside_http():
     """An HTTP client that holds its listener up does not keep gRPC's clients from hearing of the end."""
     import signal
     import socket
-    with Server(repository, "--exit-timeout", "6s") as own:
+    with Server(repository, "--exit-timeout", "60s") as own:
         slow = socket.create_connection(("127.0.0.1", own.port))
         slow.sendall(b"POST /v2/models/simple/infer HTTP/1.1\r\nHost: h\r\nContent-Length: 10\r\n\r\n")
         health = health_pb2_grpc.HealthStub(grpc.insecure_channel(own.grpc_address))
@@ -528,9 +522,9 @@ def drains_beside_http():
         own.process.send_signal(signal.SIGTERM)
         assert next(watched).status == 2
         refused("UNAVAILABLE", "shutting down", lambda: next(watched))
-        assert time.monotonic() < began + 3, time.monotonic() - began
+        assert time.monotonic() < began + 30, "it heard of the end when HTTP's time was over"
         slow.close()
-        assert own.process.wait(30) == 0
+        assert own.process.wait(100) == 0
 
 
 def one_channel_many_calls():
@@ -582,13 +576,12 @@ def drain_under_load():
         threads = [threading.Thread(target=hammer, args=(i,)) for i in range(8)]
         for t in threads:
             t.start()
-        time.sleep(1)
+        until(lambda: len(answers) > 100 or errors)
         code = own.stop()
         stop.set()
         for t in threads:
             t.join()
         assert code == 0 and not errors, (code, errors[:3])
-        assert len(answers) > 20, len(answers)
 
 
 def taken_port():
@@ -621,10 +614,7 @@ def tls():
     with own:
         options = {"ssl": True, "root_certificates": str(folder / "ca.pem")}
         c = client(own, private_key=str(folder / "client.key"), certificate_chain=str(folder / "client.pem"), **options)
-        limit = time.monotonic() + 60
-        while not c.is_server_ready():
-            assert time.monotonic() < limit
-            time.sleep(0.02)
+        until(c.is_server_ready)
         values, ins = simple_inputs(2)
         check_simple(c.infer("simple", ins), values)
         first = c.infer("slow", slow_request()).as_numpy("x220")  # 128 KB both ways
@@ -683,10 +673,8 @@ def cancelled_floods_leave_no_memory():
         stop.set()
         for t in threads:
             t.join()
-        limit = time.monotonic() + 40
-        while resident_mib(own) > before + 40:
-            assert time.monotonic() < limit, (before, peak, resident_mib(own))
-            time.sleep(0.2)
+        print(f"resident: {before:.0f} MiB, at most {peak:.0f} MiB", flush=True)
+        until(lambda: resident_mib(own) <= before + 40)
         check_simple(client(own).infer("simple", simple_inputs(2)[1]), simple_inputs(2)[0])
         assert own.stop() == 0
 

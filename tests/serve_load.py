@@ -13,7 +13,7 @@ import urllib.request
 
 import numpy as np
 
-from _serving import TRIREME, Server, Skip, add_simple, encoder_dir, link_tree, run_cases, temporary
+from _serving import TRIREME, Server, Skip, add_simple, encoder_dir, link_tree, run_cases, temporary, until
 
 work = temporary()
 repository = work / "models"
@@ -110,7 +110,7 @@ def traces():
         _, result = load(server, "--mix", mix_file(), "--trace", trace, "--speed", 60, "--warmup", "0s",
                          "--slo", "errors=0", model=None)
         run = result["runs"][0]
-        assert run["label"] == "trace" and run["succeeded"] == 600 and 0.95 < run["window_s"] < 3, run
+        assert run["label"] == "trace" and run["succeeded"] == 600 and 0.95 < run["window_s"] < 60, run
         assert counted(server) == 480 and counted(server, "other") == 120
         trace.write_text('{"timestamp": 0}\n{"timestamp": 100}\n{"timestamp": 250}\n')
         _, result = load(server, "--trace", trace, "--requests", 2)
@@ -142,7 +142,7 @@ def comparisons():
         return done.returncode, done.stdout + done.stderr, json.loads(page.read_text()) if done.returncode < 2 else None
 
     paths = []
-    for pause in ("0ms", "5ms"):
+    for pause in ("0ms", "100ms"):
         with Server(repository) as server:
             load(server, "--duration", "1s", "--concurrency", 2, "--think", pause)
         paths.append(work / f"run{len(paths)}.json")
@@ -280,9 +280,10 @@ def streams():
         run = result["runs"][0]
         stream = run["stream"]
         assert run["succeeded"] == 20 and stream["parts"] == 100, run
-        assert 20e6 <= stream["first_part_ns"]["p50"] < 100e6, stream
-        assert 20e6 <= stream["between_parts_ns"]["p50"] < 100e6, stream
-        assert run["latency_ns"]["p50"] > stream["first_part_ns"]["p50"] + 80e6 and "to the first part" in text
+        # What sleeps for 20 ms sleeps for 20 ms at least; a busy machine adds to that.
+        assert 25e6 <= stream["first_part_ns"]["p50"] < run["latency_ns"]["p50"], stream
+        assert 10e6 <= stream["between_parts_ns"]["p50"] <= run["latency_ns"]["max"] / 4, stream
+        assert run["latency_ns"]["p50"] >= 105e6 and "to the first part" in text, run["latency_ns"]
         load(None, "--stream", "--requests", 4, "--warmup", "0s", "--slo", "first_p50=1ms", url=url, model=None, code=1)
     with Server(repository) as server:
         _, result = load(server, "--stream", "--requests", 50, url=f"grpc://{server.grpc_address}")
@@ -298,6 +299,15 @@ def streams():
         assert result["runs"][0]["succeeded"] == 10 == result["runs"][0]["stream"]["parts"], result
 
 
+def answered(server, count):
+    """Waits until the server has answered so many requests more."""
+    def successes():
+        return sum(v for k, v in server.metrics().items() if k.startswith("nv_inference_request_success"))
+
+    wanted = successes() + count
+    until(lambda: successes() >= wanted, "no requests come")
+
+
 def interruptions():
     """Ctrl-C keeps what was measured; so does a server that is killed between two points of a sweep."""
     page = work / "partial.json"
@@ -308,20 +318,20 @@ def interruptions():
                            (["--rate", "100", "--duration", "20s", "--stability", "5"], 1)):
             page.unlink(missing_ok=True)
             process = subprocess.Popen([*words, *more], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-            time.sleep(1)
+            answered(server, 80)
             process.send_signal(signal.SIGINT)
-            text, errors = process.communicate(timeout=20)
+            text, errors = process.communicate(timeout=60)
             assert process.returncode == 130 and "interrupted" in text and "stopping" in errors, (more, text, errors)
             result = json.loads(page.read_text())
             run = result["runs"][-1]
             assert len(result["runs"]) == runs and run["interrupted"] and run["succeeded"] > 50, run
-            assert 0.3 < run["window_s"] < 3 and run["succeeded"] == run["scheduled"], run
+            assert 0 < run["window_s"] < 20 and run["succeeded"] == run["scheduled"], run
             assert "scenario" not in run or not run["scenario"]["valid"], run
-        process = subprocess.Popen([*words, "--sweep", "1,2,4", "--duration", "1s"], stdout=subprocess.PIPE,
+        process = subprocess.Popen([*words, "--sweep", "1,2,4", "--duration", "5s"], stdout=subprocess.PIPE,
                                    stderr=subprocess.PIPE, text=True)
-        time.sleep(0.5)
+        answered(server, 80)
         server.process.kill()
-        text, errors = process.communicate(timeout=20)
+        text, errors = process.communicate(timeout=60)
         result = json.loads(page.read_text())
         assert process.returncode == 6 and "failure" in result, (process.returncode, errors)
         (run,) = result["runs"]
@@ -362,7 +372,7 @@ def honesty():
                          model=None)
         run = result["runs"][0]
         assert run["generator"]["starved"] > run["scheduled"] / 2, run["generator"]
-        assert run["latency_ns"]["p90"] > 200e6 > 60e6 > run["service_ns"]["p50"], run
+        assert run["latency_ns"]["p90"] > 200e6 and run["latency_ns"]["p50"] > 2 * run["service_ns"]["p50"], run
         warnings = " ".join(run["warnings"])
         assert "found every connection in use" in warnings and "did not keep up" in warnings, warnings
         _, result = load(None, "--find-concurrency", "--duration", "200ms", "--warmup", "0s", "--slo", "p50=1ms",

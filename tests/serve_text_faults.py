@@ -15,7 +15,7 @@ import threading
 import time
 from pathlib import Path
 
-from _serving import TRIREME, Server, run_cases, temporary
+from _serving import TRIREME, Server, run_cases, temporary, until
 from serve_text import call, complete, make_model
 
 POSITIONS = 4096
@@ -55,15 +55,6 @@ def serve(*options, **more):
 def resident(server):
     text = Path(f"/proc/{server.process.pid}/status").read_text()
     return int(next(line.split()[1] for line in text.splitlines() if line.startswith("VmRSS"))) * 1024
-
-
-def wait_for(is_so, limit_s=20):
-    """How long it took."""
-    begun = time.monotonic()
-    while not is_so():
-        assert time.monotonic() - begun < limit_s, "it has not come to that"
-        time.sleep(0.01)
-    return time.monotonic() - begun
 
 
 def state(server):
@@ -117,12 +108,12 @@ def case_a_thousand_vanish():
             for s in crowd:
                 vanish(s, draw)
             sizes.append(resident(server))
+        until(lambda: right[0] >= 6 or wrong)
         is_over.set()
         for t in threads:
             t.join()
-        assert not wrong and right[0] >= 6, (wrong[:1], right)
-        took = wait_for(lambda: state(server) == (0, 0, 0))
-        assert took < 5, took
+        assert not wrong, wrong[:1]
+        until(lambda: state(server) == (0, 0, 0))
         assert sizes[-1] < sizes[1] + 32 * MIB, [s // MIB for s in sizes]
         metrics = server.metrics()
         assert metrics["vllm:request_success_total" + LABEL[:-1] + ',finished_reason="abort"}'] >= 900, metrics
@@ -134,24 +125,28 @@ def case_ten_thousand_wait():
     many = {"model": "talk", "prompt": ["y"] * 2000, "max_tokens": 300, "ignore_eos": True, "temperature": 0}
     with serve("--max-queue", "10000", "--max-sequences", "4", "--request-timeout", "0s") as server:
         def pace():
-            """Seconds of an answer of 300 tokens that goes first, of three."""
-            times = []
+            """The server's processor time for a token while an answer of 300 that goes first comes: of three, and how
+            many tokens all answers had meanwhile."""
+            def reading():
+                m = server.metrics()
+                return m["process_cpu_seconds_total"], m["vllm:generation_tokens_total" + LABEL]
+
+            before = reading()
             for _ in range(3):
-                begun = time.monotonic()
                 status, _, body = call(server, "/v1/completions", {**many, "prompt": "x"}, {"x-priority": "1"})
                 assert status == 200 and body["usage"]["completion_tokens"] == 300, body
-                times.append(time.monotonic() - begun)
-            return min(times)
+            cpu, tokens = (now - then for now, then in zip(reading(), before))
+            return cpu / tokens, tokens
 
         crowd = [http.client.HTTPConnection("127.0.0.1", server.port, timeout=60) for _ in range(5)]
         few = {**many, "prompt": ["y"] * 8}  # so that the steps are as large as later
         crowd[0].request("POST", "/v1/completions", json.dumps(few), {"Content-Type": "application/json"})
-        quiet = pace()
+        quiet, _ = pace()
         crowd[0].getresponse().read()
         before = resident(server)
         for c in crowd:
             c.request("POST", "/v1/completions", json.dumps(many), {"Content-Type": "application/json"})
-        wait_for(lambda: state(server)[1] > 9950)
+        until(lambda: state(server)[1] > 9950)
         # The sixth finds no room, and what waits costs neither memory nor time of those who run.
         for _ in range(3):
             status, head, _ = call(server, "/v1/completions", {**many, "prompt": ["z"] * 60})
@@ -160,12 +155,15 @@ def case_ten_thousand_wait():
         assert full - before < 100 * MIB, (before // MIB, full // MIB)
         running, waiting, _ = state(server)
         assert running == 4 and waiting > 9000, (running, waiting)
-        wait_for(lambda: state(server)[1] < 9990)  # room for those that are timed
-        busy = pace()
-        assert busy < 3 * quiet + 0.5, (quiet, busy)
+        until(lambda: state(server)[1] < 9990)  # room for those that are measured
+        busy, tokens = pace()
+        print(f"processor time of a token: {quiet * 1e6:.0f} us, while many wait {busy * 1e6:.0f} us")
+        assert busy < 3 * quiet, (quiet, busy)
+        # Three answers of 300 beside three others in each step; one that waited for a place would see many more.
+        assert tokens < 3 * 2 * 4 * 300, tokens
         for c in crowd:
             c.close()
-        wait_for(lambda: state(server) == (0, 0, 0))
+        until(lambda: state(server) == (0, 0, 0))
         assert complete(server, prompt="x", max_tokens=3)["usage"]["completion_tokens"] == 3
         assert server.stop() == 0
 
@@ -181,28 +179,26 @@ def read_all(s, into, i):
 
 
 def stop_under(server, answers, tokens):
-    """SIGTERM while so many streams run or wait: exit code, seconds, and what each client saw."""
+    """SIGTERM while so many streams run or wait: the exit code, and what each client saw."""
     crowd = [open_stream(server, max_tokens=tokens) for _ in range(answers)]
     seen = [b""] * answers
     threads = [threading.Thread(target=read_all, args=(s, seen, i)) for i, s in enumerate(crowd)]
     for t in threads:
         t.start()
     asked = "trireme_http_requests_total"
-    wait_for(lambda: (m := server.metrics())[asked] > answers and m["vllm:generation_tokens_total" + LABEL] > 20)
+    until(lambda: (m := server.metrics())[asked] > answers and m["vllm:generation_tokens_total" + LABEL] > 20)
     running, waiting, _ = state(server)
     assert running + waiting > answers / 4, (running, waiting)
-    begun = time.monotonic()
     server.process.send_signal(signal.SIGTERM)
     code = server.process.wait(150)
-    took = time.monotonic() - begun
     for t in threads:
         t.join(30)
-    return code, took, seen
+    return code, seen
 
 
 def case_stop_under_load():
     with serve("--max-sequences", "16", "--exit-timeout", "120s") as server:
-        code, _, seen = stop_under(server, 80, 400)
+        code, seen = stop_under(server, 80, 400)
         assert code == 0, code
         for text in seen:  # those that waited are answered, too: they were accepted
             assert b"data: [DONE]" in text and b'"error"' not in text, text[-300:]
@@ -210,9 +206,8 @@ def case_stop_under_load():
 
 def case_stop_that_cannot_wait():
     with serve("--max-sequences", "16", "--exit-timeout", "1s") as server:
-        code, took, seen = stop_under(server, 80, 4000)
+        code, seen = stop_under(server, 80, 4000)
         assert code == 6, code  # not everybody was answered
-        assert took < 10, took
         assert not all(b"[DONE]" in text for text in seen)
 
 
@@ -252,7 +247,7 @@ def case_a_step_that_hangs():
         thread = threading.Thread(target=lambda: answers.append(call(
             server, "/v1/completions", {**ask, "prompt": [3 + i % 400 for i in range(2040)]})))
         thread.start()
-        seen = set()
+        seen = {200}
         while thread.is_alive():
             seen.add(call(server, "/v2/models/slow/ready")[0])
             assert call(server, "/v2/health/live")[0] == 200
@@ -260,7 +255,7 @@ def case_a_step_that_hangs():
         thread.join()
         assert answers[0][0] == 200 and answers[0][2]["usage"]["completion_tokens"] == 2, answers
         assert seen == {200, 503}, seen
-        assert call(server, "/v2/models/slow/ready")[0] == 200
+        until(lambda: call(server, "/v2/models/slow/ready")[0] == 200)
         assert server.stop() == 0
 
 
@@ -277,18 +272,29 @@ def load(server, *options):
 def case_three_times_the_load():
     # A thread for the model and few places: the client's own work must not be what is short.
     with serve("--max-queue", "32", "--max-sequences", "8") as server:
-        most = [load(server, "--concurrency", "16", "--duration", "4s")["throughput"]]
+        def useful(*options):
+            """A run, and how many tokens of answers the server made of a second of its processor time."""
+            before = server.metrics()
+            run = load(server, *options)
+            m = server.metrics()
+            tokens, cpu = (m[key] - before[key] for key in ("vllm:generation_tokens_total" + LABEL,
+                                                            "process_cpu_seconds_total"))
+            return run, tokens / cpu
+
+        run, at_most = useful("--concurrency", "16", "--duration", "4s")
+        # Three times what goes through, or more where the machine was busy with other work.
+        rate = str(max(50, round(3 * run["throughput"], 1)))
         sizes = [resident(server)]
-        over = load(server, "--rate", str(round(3 * most[0], 1)), "--duration", "6s")
+        over, while_over = useful("--rate", rate, "--duration", "6s")
         sizes.append(resident(server))
-        most.append(load(server, "--concurrency", "16", "--duration", "4s")["throughput"])
         assert set(over["errors"]) == {"status 429"}, over["errors"]
         assert over["failed"] > 0, over["scheduled"]
-        assert over["throughput"] >= 0.9 * min(most), (over["throughput"], most)
-        again = load(server, "--rate", str(round(3 * most[0], 1)), "--duration", "6s")
+        print(f"tokens of a second of processor time: {at_most:.0f}, with three times the load {while_over:.0f}")
+        assert while_over > 0.6 * at_most, (while_over, at_most)
+        again = load(server, "--rate", rate, "--duration", "6s")
         sizes.append(resident(server))
         assert again["succeeded"] > 0 and sizes[2] < sizes[1] + 16 * MIB, [s // MIB for s in sizes]
-        assert wait_for(lambda: state(server) == (0, 0, 0)) < 10
+        until(lambda: state(server) == (0, 0, 0))
         assert server.stop() == 0
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from _serving import TRIREME, Server, run_cases, save, temporary, value
+from _serving import TRIREME, Server, run_cases, save, temporary, until, value
 
 work = temporary()
 WIDTH, DEPTH = 512, 6
@@ -111,13 +111,16 @@ def goes_on_after_kills():
         break
     assert kills >= 3 and result, kills
     # The server of a killed search is gone with it.
-    time.sleep(0.1)
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            command = open(f"/proc/{pid}/cmdline", "rb").read()
-        except OSError:
-            continue
-        assert str(work / "killed/trial").encode() not in command, command
+    def servers():
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                command = open(f"/proc/{pid}/cmdline", "rb").read()
+            except OSError:
+                continue
+            if str(work / "killed/trial").encode() in command:
+                yield command
+
+    until(lambda: not list(servers()), "a server of the search lives on")
     # Once more: nothing is left to measure, and the choice is the same.
     lines = measurements(journal)
     done, again = tune("--p99", "400ms", *QUICK, code=0 if result["reached"] else 1, out="killed")

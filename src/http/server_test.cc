@@ -227,7 +227,7 @@ TEST(HttpServer, LargeBodiesAndWhatFollowsThem) {
 // The server sleeps until much of a large body is there; what trickles in buys time all the same.
 TEST(HttpServer, SlowLargeBodiesKeepTheirPace) {
   ServerOptions options = local_options();
-  options.body_timeout = 150ms;
+  options.body_timeout = 1500ms;
   options.min_body_rate = 100'000;
   Server server(options, [](Request&& request, Reply reply) {
     reply.send(text_response(200, std::to_string(request.body.size())));
@@ -236,7 +236,7 @@ TEST(HttpServer, SlowLargeBodiesKeepTheirPace) {
   stuck.send_raw(post_head(1'000'000) + std::string(1'000, 's'));
   client.send_raw(post_head(600'000));
   for (int i = 0; i < 12; ++i) {
-    std::this_thread::sleep_for(60ms);
+    std::this_thread::sleep_for(200ms);
     client.send_raw(std::string(50'000, 'p'));
   }
   EXPECT_EQ(client.receive().body, "600000");

@@ -2,6 +2,7 @@
 // and wrong ones as soon as a wait is missing.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstring>
 #include <functional>
 #include <thread>
@@ -210,13 +211,17 @@ TEST_F(OverlapOnDevice, ARankThatIsGoneIsNamedWithTheOthersUnharmed) {
 
 TEST_F(OverlapOnDevice, AWatchdogNamesRankCollectiveAndLayer) {
   std::string report;
-  comm::LocalWorld world(2,
-                         {.deadline_ns = 50'000'000, .on_stuck = [&](const std::string& r) { report = r; }});
+  std::atomic<bool> is_reported{false};
+  comm::LocalWorld world(2, {.deadline_ns = 500'000'000, .on_stuck = [&](const std::string& r) {
+                               report = r;
+                               is_reported = true;
+                               is_reported.notify_all();
+                             }});
   EXPECT_THROW(world.run([&](comm::Communicator& all) {
     comm::Mesh mesh(all, tensor::MeshShape({{"dp", 2}}));
     Bound aside(backward(3, 16), mesh, {});
     if (all.rank() == 1) {  // computes for ever, as it seems
-      std::this_thread::sleep_for(std::chrono::milliseconds(400));
+      is_reported.wait(false);
       return;
     }
     aside.run(ops::testing::random_tensor(tensor::DType::f32, {16, 16}, -1, 1));

@@ -359,7 +359,7 @@ TEST(Scheduler, WhoIsLateOrLeftDoesNotWaitForAnInstance) {
   Blocker blocker(scheduler);
   Answer late, gone, refused, next;
   Request r = request(input(1, 1), late);
-  r.deadline_ns = clock.now_ns() + 30 * base::kNsPerMs;
+  r.deadline_ns = clock.now_ns() + base::kNsPerSecond;  // the two others come before that
   scheduler.submit(std::move(r));
   std::atomic<bool> has_left{false};
   r = request(input(1, 2), gone);
@@ -486,7 +486,7 @@ TEST(Scheduler, ManyThreadsManyInstances) {
 
 TEST(Scheduler, AnAdaptiveWindowDoesNotMakeALoneClientWait) {
   base::SystemClock clock;
-  SchedulerOptions o = options(8, 10'000);
+  SchedulerOptions o = options(8, 200'000);
   o.is_window_adaptive = true;
   Scheduler scheduler(small_model(), o, clock);
   const int64_t start = clock.now_ns();
@@ -495,7 +495,7 @@ TEST(Scheduler, AnAdaptiveWindowDoesNotMakeALoneClientWait) {
     scheduler.submit(request(input(1, i), a));
     EXPECT_FALSE(a.future.get().error);
   }
-  EXPECT_LT(clock.now_ns() - start, 5'000 * base::kNsPerMs);
+  EXPECT_LT(clock.now_ns() - start, 100 * base::kNsPerSecond) << "one waited for the window";
 }
 
 /// y = tanh(x w1) w2, which two ranks split between the products.

@@ -16,8 +16,8 @@
 #include "batch/models/tensor_row_model.h"
 #include "batch/models/text_row_model.h"
 #include "engine/session/session.h"
-#include "model/zoo/llama.h"
 #include "ops/table.h"
+#include "tests/tiny_llama.h"
 
 namespace trireme::batch {
 namespace {
@@ -371,19 +371,6 @@ TEST(PromptText, PutsValuesIntoTheirPlaces) {
   EXPECT_THROW(PromptText("{other}", "").of(rows, 0), base::Error);
 }
 
-model::Model tiny_language_model() {
-  model::zoo::LlamaConfig c;
-  c.vocabulary = 61;
-  c.positions = 96;
-  c.width = 32;
-  c.layers = 2;
-  c.heads = 4;
-  c.kv_heads = 2;
-  c.inner = 48;
-  model::RandomParams params(9);
-  return model::zoo::llama(c, params);
-}
-
 constexpr const char* kCharacters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ .,!?-012";
 
 Rows text_rows(const std::vector<std::string>& texts) {
@@ -407,7 +394,7 @@ TextRowModel::Parts text_parts(const std::shared_ptr<const engine::DecodeModel>&
 }
 
 TEST(TextRowModel, AnswersAreThoseOfPromptsAlone) {
-  const auto prepared = std::make_shared<const engine::DecodeModel>(tiny_language_model().graph);
+  const auto prepared = std::make_shared<const engine::DecodeModel>(tests::tiny_llama().graph);
   std::mt19937 random(4);
   std::vector<std::string> prompts;
   for (int i = 0; i < 40; ++i) {
@@ -439,7 +426,7 @@ TEST(TextRowModel, AnswersAreThoseOfPromptsAlone) {
 }
 
 TEST(ScoreFront, AScoreIsTheSumOfItsTokens) {
-  const model::Model model = tiny_language_model();
+  const model::Model model = tests::tiny_llama();
   const auto tokenizer = data::character_tokenizer(kCharacters);
   TensorRowModel::Parts parts;
   parts.prepared = std::make_shared<const engine::PreparedModel>(model.graph);

@@ -5,12 +5,12 @@
 #include <cmath>
 
 #include "lower/inference.h"
-#include "model/zoo/llama.h"
 #include "passes/decode/decode.h"
 #include "passes/lists/lists.h"
 #include "passes/precision/weights.h"
 #include "runtime/executor.h"
 #include "tests/test_device.h"
+#include "tests/tiny_llama.h"
 
 namespace trireme::engine {
 namespace {
@@ -22,17 +22,14 @@ using tensor::Tensor;
 constexpr int64_t kVocabulary = 97, kPages = 40;
 
 model::Model tiny_llama(int64_t layers) {
-  model::zoo::LlamaConfig c;
+  model::zoo::LlamaConfig c = tests::tiny_llama_config();
   c.vocabulary = kVocabulary;
   c.positions = 160;
   c.width = 64;
   c.layers = layers;
-  c.heads = 4;
-  c.kv_heads = 2;
   c.inner = 96;
   c.is_tied = false;
-  model::RandomParams params(3);
-  return model::zoo::llama(c, params);
+  return tests::tiny_llama(c, 3);
 }
 
 struct Way {

@@ -26,29 +26,14 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/rng.h"
 #include "http/client.h"
+#include "http/descriptor.h"
 #include "http/socket.h"
 #include "load/requests/exchange.h"
+#include "load/run/schedule.h"
+#include "load/run/tally.h"
 
 namespace trireme::load {
-
-ArrivalTimes::ArrivalTimes(const LoadPlan& plan, int thread)
-    : arrivals_(plan.arrivals),
-      gap_ns_(1e9 * plan.threads / plan.rate),
-      at_ns_(arrivals_ == Arrivals::fixed ? 1e9 * thread / plan.rate - gap_ns_ : 0),
-      seed_(plan.seed),
-      stream_(static_cast<uint64_t>(thread)) {}
-
-int64_t ArrivalTimes::next_ns() {
-  if (arrivals_ == Arrivals::fixed) {
-    at_ns_ += gap_ns_;
-  } else {
-    const base::PhiloxBlock words = base::philox_block(seed_, stream_, index_++);
-    at_ns_ += -gap_ns_ * std::log(1 - base::uniform_f64(words[0], words[1]));
-  }
-  return static_cast<int64_t>(at_ns_);
-}
 
 namespace {
 
@@ -75,10 +60,6 @@ Address probe(const std::string& host, uint16_t port) {
   return out;
 }
 
-struct Window {
-  int64_t start_ns, counted_from_ns, end_ns, interval_ns;
-};
-
 // Processor time of the calling thread, and time in which it was ready and had to wait for a processor.
 struct ThreadTimes {
   int64_t cpu_ns = 0, waited_ns = 0;
@@ -99,37 +80,22 @@ struct Connection {
   std::unique_ptr<http::Socket> socket;
   State state = State::closed;
   std::unique_ptr<Exchange> exchange;
-  Send what;             // the request, its time and its query
+  Sent sent;
   bool is_used = false;  // it has carried an answer before
-  size_t of_class = 0;   // of a mix
-  int64_t started_ns = 0, sent_ns = 0, first_ns = 0;
-  int64_t first_part_ns = 0, last_part_ns = 0;
 };
 
 class Worker {
  public:
   Worker(const LoadPlan& plan, const Address& address, const Window& window, int thread);
-  ~Worker();
-  Worker(const Worker&) = delete;
-  Worker& operator=(const Worker&) = delete;
 
   void run();
-  /// When the last request could be sent.
-  int64_t end_ns() const { return end_ns_; }
-  LoadResult result;
+  Tally tally;
   std::exception_ptr failure;
 
  private:
   using Due = std::pair<int64_t, Connection*>;
-  bool open_loop() const { return plan_.rate > 0 || plan_.pacer != nullptr; }
-  bool counted(int64_t scheduled_ns) const {
-    return scheduled_ns >= window_.counted_from_ns && scheduled_ns < end_ns_;
-  }
   void start_due();
-  void queue_arrivals();
-  void queue_paced();
   void send_backlog();
-  size_t next_request();
   void start(Connection& c, const Send& what);
   void tell_pacer(const Connection& c, bool success);
   void connect(Connection& c);
@@ -139,78 +105,53 @@ class Worker {
   void take(Connection& c, std::string_view bytes);
   void on_event(Connection& c, uint32_t events);
   void end(Connection& c);
-  void succeed(Connection& c, const Answer& answer);
   void fail(Connection& c, const std::string& error_class, bool can_go_on = false);
   void fail_broken(Connection& c);
   void finish(Connection& c, bool can_go_on);
-  void count_error(const Send& what, const std::string& error_class);
-  void record(const Connection& c, const std::string& error_class);
   void check_timeouts();
   void check_stop();
   void close(Connection& c);
   bool done() const;
   void wait();
-  Interval& interval_at(int64_t ns);
 
   const LoadPlan& plan_;
   const Address& address_;
-  Window window_;
-  int64_t end_ns_;  // moves forward when the quota of requests is reached
-  int64_t quota_;   // counted requests still to start; < 0: unlimited
-  ArrivalTimes arrivals_;
-  int64_t next_arrival_ns_ = 0;
-  size_t next_request_;
-  int epoll_fd_;
+  int64_t start_ns_;
+  Schedule schedule_;
+  http::Descriptor epoll_;
   int64_t now_ns_ = 0;
   int64_t next_timeout_scan_ns_ = 0;
   std::vector<std::unique_ptr<Connection>> connections_;
   std::vector<Connection*> idle_;
   std::priority_queue<Due, std::vector<Due>, std::greater<>> thinking_;
-  std::deque<Due> to_open_;   // due, but their connection must be made first
-  std::deque<Send> backlog_;  // scheduled, waiting for a connection
-  size_t starving_ = 0;       // of them, from the front: they have found none free
+  std::deque<Due> to_open_;  // due, but their connection must be made first
+  size_t starving_ = 0;      // of the backlog, from the front: they have found no connection free
   int64_t in_flight_ = 0;
   int connecting_ = 0;
   int64_t stopped_ns_ = 0;  // 0: nobody asked to
   std::vector<char> buffer_;
 };
 
-int64_t share_of(int64_t total, int threads, int thread) {
-  return total * (thread + 1) / threads - total * thread / threads;
-}
-
 Worker::Worker(const LoadPlan& plan, const Address& address, const Window& window, int thread)
-    : plan_(plan),
+    : tally(plan, window),
+      plan_(plan),
       address_(address),
-      window_(window),
-      end_ns_(window.end_ns),
-      quota_(plan.max_requests > 0 ? share_of(plan.max_requests, plan.threads, thread) : -1),
-      arrivals_(plan, thread),
-      next_request_(plan.first_request + static_cast<size_t>(thread) * 7919),
-      epoll_fd_(epoll_create1(EPOLL_CLOEXEC)),
+      start_ns_(window.start_ns),
+      schedule_(plan, window, thread),
+      epoll_(epoll_create1(EPOLL_CLOEXEC)),
       buffer_(size_t{256} << 10) {
-  base::check(epoll_fd_ >= 0, "cannot create an epoll descriptor: errno ", errno);
-  const int64_t wanted = open_loop() ? plan.connections : plan.concurrency;
+  base::check(epoll_.get() >= 0, "cannot create an epoll descriptor: errno ", errno);
+  const int64_t wanted = schedule_.is_open_loop() ? plan.connections : plan.concurrency;
   for (int64_t i = 0; i < share_of(wanted, plan.threads, thread); ++i) {
     auto c = std::make_unique<Connection>();
     c->exchange = make_exchange(plan.target);
-    if (open_loop()) {
+    if (schedule_.is_open_loop()) {
       idle_.push_back(c.get());
     } else {
       thinking_.emplace(window.start_ns, c.get());
     }
     connections_.push_back(std::move(c));
   }
-  if (plan.rate > 0) next_arrival_ns_ = window_.start_ns + arrivals_.next_ns();
-  result.interval_ns = window_.interval_ns;
-  if (plan.mix != nullptr) {
-    for (const std::string& name : plan.mix->classes) result.classes.push_back({name, {}, 0});
-  }
-}
-
-Worker::~Worker() {
-  for (const auto& c : connections_) close(*c);
-  ::close(epoll_fd_);
 }
 
 void Worker::run() {
@@ -226,7 +167,7 @@ void Worker::run() {
     }
     if (done()) break;
     wait();
-    const int count = epoll_wait(epoll_fd_, events.data(), static_cast<int>(events.size()), 0);
+    const int count = epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), 0);
     now_ns_ = base::SystemClock().now_ns();
     for (int i = 0; i < count; ++i) {
       const epoll_event& e = events[static_cast<size_t>(i)];
@@ -234,37 +175,33 @@ void Worker::run() {
     }
   }
   const ThreadTimes after = ThreadTimes::now();
-  const auto run_ns = static_cast<double>(std::max<int64_t>(1, now_ns_ - window_.start_ns));
-  result.effort.busy_share = static_cast<double>(after.cpu_ns - before.cpu_ns) / run_ns;
-  result.effort.waited_share = static_cast<double>(after.waited_ns - before.waited_ns) / run_ns;
+  const auto run_ns = static_cast<double>(std::max<int64_t>(1, now_ns_ - start_ns_));
+  tally.result.effort.busy_share = static_cast<double>(after.cpu_ns - before.cpu_ns) / run_ns;
+  tally.result.effort.waited_share = static_cast<double>(after.waited_ns - before.waited_ns) / run_ns;
 }
 
 bool Worker::done() const {
-  const bool quota_reached = quota_ == 0 || (plan_.pacer != nullptr && plan_.pacer->done());
-  return (now_ns_ >= end_ns_ || quota_reached) && in_flight_ == 0 && backlog_.empty();
+  return (now_ns_ >= tally.end_ns() || schedule_.is_used_up()) && in_flight_ == 0 &&
+         schedule_.backlog.empty();
 }
 
 // epoll counts in milliseconds; waiting on its descriptor with ppoll gives the nanoseconds that a schedule
 // needs.
 void Worker::wait() {
-  int64_t until = std::min(next_timeout_scan_ns_, now_ns_ < end_ns_ ? end_ns_ : INT64_MAX);
-  if (plan_.rate > 0 && next_arrival_ns_ < end_ns_) until = std::min(until, next_arrival_ns_);
-  if (plan_.pacer != nullptr && plan_.pacer->next_ns() != Pacer::kNever)
-    until = std::min(until, window_.start_ns + plan_.pacer->next_ns());
-  if (!thinking_.empty() && now_ns_ < end_ns_) until = std::min(until, thinking_.top().first);
+  int64_t until = next_timeout_scan_ns_;
+  if (now_ns_ < tally.end_ns()) {
+    until = std::min({until, tally.end_ns(), schedule_.next_ns()});
+    if (!thinking_.empty()) until = std::min(until, thinking_.top().first);
+  }
   const int64_t ns = std::max<int64_t>(0, until - base::SystemClock().now_ns());
   const timespec ts{static_cast<time_t>(ns / base::kNsPerSecond), static_cast<long>(ns % base::kNsPerSecond)};
-  pollfd p{epoll_fd_, POLLIN, 0};
+  pollfd p{epoll_.get(), POLLIN, 0};
   ppoll(&p, 1, &ts, nullptr);
 }
 
 void Worker::start_due() {
-  if (open_loop()) {
-    if (plan_.pacer != nullptr) {
-      queue_paced();
-    } else {
-      queue_arrivals();
-    }
+  if (schedule_.is_open_loop()) {
+    schedule_.queue_due(now_ns_, tally);
     send_backlog();
     return;
   }
@@ -273,62 +210,37 @@ void Worker::start_due() {
     thinking_.pop();
     if (c->socket == nullptr) {
       to_open_.emplace_back(due, c);
-    } else if (now_ns_ < end_ns_ && quota_ != 0) {
-      start(*c, {due, next_request(), 0});
+    } else if (now_ns_ < tally.end_ns() && !schedule_.is_used_up()) {
+      start(*c, {due, schedule_.next_request(tally), 0});
     }
   }
   for (; !to_open_.empty() && connecting_ < kMostConnecting; to_open_.pop_front()) {
     const auto [due, c] = to_open_.front();
-    if (now_ns_ < end_ns_ && quota_ != 0) start(*c, {due, next_request(), 0});
-  }
-}
-
-void Worker::queue_arrivals() {
-  for (; next_arrival_ns_ <= now_ns_ && next_arrival_ns_ < end_ns_;
-       next_arrival_ns_ = window_.start_ns + arrivals_.next_ns()) {
-    if (quota_ == 0) end_ns_ = next_arrival_ns_;
-    if (next_arrival_ns_ >= end_ns_) break;
-    if (quota_ > 0 && counted(next_arrival_ns_)) --quota_;
-    if (counted(next_arrival_ns_)) ++result.scheduled;
-    backlog_.push_back({next_arrival_ns_, next_request(), 0});
-  }
-}
-
-void Worker::queue_paced() {
-  const int64_t since_start = now_ns_ - window_.start_ns;
-  while (now_ns_ < end_ns_ && plan_.pacer->next_ns() <= since_start) {
-    Send what = plan_.pacer->take(since_start);
-    what.scheduled_ns += window_.start_ns;
-    ++result.scheduled;
-    backlog_.push_back(what);
+    if (now_ns_ < tally.end_ns() && !schedule_.is_used_up())
+      start(*c, {due, schedule_.next_request(tally), 0});
   }
 }
 
 void Worker::send_backlog() {
-  while (!backlog_.empty()) {
-    const Send what = backlog_.front();
+  while (!schedule_.backlog.empty()) {
+    const Send what = schedule_.backlog.front();
     if (plan_.pacer == nullptr && now_ns_ - what.scheduled_ns > plan_.timeout_ns) {
-      backlog_.pop_front();
+      schedule_.backlog.pop_front();
       starving_ -= starving_ > 0 ? 1 : 0;
-      count_error(what, "timeout before sending");
-      if (plan_.records && counted(what.scheduled_ns))
-        result.records.push_back({.scheduled_ns = what.scheduled_ns - window_.counted_from_ns,
-                                  .ended_ns = now_ns_ - window_.counted_from_ns,
-                                  .request = static_cast<uint32_t>(what.request),
-                                  .error = "timeout before sending"});
+      tally.fail({.what = what}, "timeout before sending", now_ns_);
       continue;
     }
     if (idle_.empty()) {
-      starving_ = backlog_.size();
+      starving_ = schedule_.backlog.size();
       return;
     }
-    backlog_.pop_front();
-    const bool is_counted = counted(what.scheduled_ns);
+    schedule_.backlog.pop_front();
+    const bool is_counted = tally.counts(what.scheduled_ns);
     if (starving_ > 0) {
       --starving_;
-      result.effort.starved += is_counted ? 1 : 0;
+      tally.result.effort.starved += is_counted ? 1 : 0;
     } else if (is_counted) {
-      result.effort.late.record(now_ns_ - what.scheduled_ns);
+      tally.result.effort.late.record(now_ns_ - what.scheduled_ns);
     }
     // The connection used last is the warmest; the others stay free for bursts.
     Connection* c = idle_.back();
@@ -337,24 +249,14 @@ void Worker::send_backlog() {
   }
 }
 
-size_t Worker::next_request() {
-  const bool ordered = plan_.mix != nullptr && !plan_.mix->order.empty();
-  ++result.taken;
-  const size_t at = next_request_++ % (ordered ? plan_.mix->order.size() : plan_.requests->size());
-  return ordered ? plan_.mix->order[at] : at;
-}
-
 void Worker::start(Connection& c, const Send& what) {
-  const bool is_counted = !open_loop() && counted(what.scheduled_ns);
+  const bool is_counted = !schedule_.is_open_loop() && tally.counts(what.scheduled_ns);
   if (is_counted) {
-    if (quota_ > 0) --quota_;
-    ++result.scheduled;
-    if (c.socket != nullptr) result.effort.late.record(now_ns_ - what.scheduled_ns);
+    schedule_.start_counted();
+    ++tally.result.scheduled;
+    if (c.socket != nullptr) tally.result.effort.late.record(now_ns_ - what.scheduled_ns);
   }
-  c.what = what;
-  c.of_class = plan_.mix != nullptr && !plan_.mix->class_of.empty() ? plan_.mix->class_of[what.request] : 0;
-  c.started_ns = now_ns_;
-  c.sent_ns = c.first_ns = c.first_part_ns = c.last_part_ns = 0;
+  c.sent = {.what = what, .of_class = tally.class_of(what.request), .started_ns = now_ns_};
   ++in_flight_;
   c.is_used = c.socket != nullptr;
   if (!c.is_used) {
@@ -387,7 +289,7 @@ void Worker::connect(Connection& c) {
   }
   c.state = Connection::State::connecting;
   ++connecting_;
-  epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, fd, &event);
+  epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event);
 }
 
 void Worker::on_event(Connection& c, uint32_t events) {
@@ -445,10 +347,10 @@ void Worker::send(Connection& c) {
       return;
     }
     c.exchange->sent(static_cast<size_t>(n));
-    result.sent_bytes += n;
+    tally.result.sent_bytes += n;
   }
   if (c.exchange->is_done()) return end(c);  // a connection that takes no more calls
-  if (c.sent_ns == 0) c.sent_ns = base::SystemClock().now_ns();
+  if (c.sent.sent_ns == 0) c.sent.sent_ns = base::SystemClock().now_ns();
   c.state = Connection::State::receiving;
 }
 
@@ -480,87 +382,32 @@ void Worker::receive(Connection& c) {
 void Worker::take(Connection& c, std::string_view bytes) {
   const int64_t before = c.exchange->parts();
   c.exchange->receive(bytes);
-  if (c.first_ns != 0 && !plan_.target.streams) return;
+  if (c.sent.first_ns != 0 && !plan_.target.streams) return;
   const int64_t at_ns = base::SystemClock().now_ns();
-  if (c.first_ns == 0 && c.exchange->has_begun()) c.first_ns = at_ns;
+  if (c.sent.first_ns == 0 && c.exchange->has_begun()) c.sent.first_ns = at_ns;
   if (!plan_.target.streams || c.exchange->parts() == before) return;
-  if (before == 0) c.first_part_ns = at_ns;
-  c.last_part_ns = at_ns;
-}
-
-Interval& Worker::interval_at(int64_t ns) {
-  const auto at =
-      static_cast<size_t>(std::max<int64_t>(0, (ns - window_.counted_from_ns) / window_.interval_ns));
-  if (result.intervals.size() <= at) result.intervals.resize(at + 1);
-  return result.intervals[at];
+  if (before == 0) c.sent.first_part_ns = at_ns;
+  c.sent.last_part_ns = at_ns;
 }
 
 void Worker::end(Connection& c) {
   // The clock is read again: several answers may have been handled since this wake-up.
   now_ns_ = base::SystemClock().now_ns();
   const Answer answer = c.exchange->answer();
-  if (answer.error.empty()) {
-    succeed(c, answer);
-  } else {
-    fail(c, answer.error, answer.can_go_on);
-  }
-}
-
-void Worker::succeed(Connection& c, const Answer& answer) {
-  const int64_t scheduled_ns = c.what.scheduled_ns;
-  if (counted(scheduled_ns)) {
-    const int64_t latency_ns = now_ns_ - scheduled_ns;
-    ++result.succeeded;
-    if (!result.classes.empty()) result.classes[c.of_class].latency.record(latency_ns);
-    result.latency.record(latency_ns);
-    result.service.record(now_ns_ - c.started_ns);
-    result.received_bytes += answer.body_bytes;
-    result.send_ns += static_cast<double>(std::max<int64_t>(0, c.sent_ns - c.started_ns));
-    result.receive_ns += static_cast<double>(c.first_ns > 0 ? now_ns_ - c.first_ns : 0);
-    interval_at(scheduled_ns).latency.record(latency_ns);
-    if (const int64_t parts = c.exchange->parts(); plan_.target.streams && parts > 0) {
-      result.parts += parts;
-      result.first_part.record(c.first_part_ns - scheduled_ns);
-      if (parts > 1) result.between_parts.record((c.last_part_ns - c.first_part_ns) / (parts - 1));
-    }
-    record(c, "");
-  }
-  if (counted(now_ns_)) {
-    ++result.completed_in_window;
-    ++interval_at(now_ns_).completed;
-  }
+  if (!answer.error.empty()) return fail(c, answer.error, answer.can_go_on);
+  if (plan_.target.streams) c.sent.parts = c.exchange->parts();
+  tally.succeed(c.sent, answer, now_ns_);
   tell_pacer(c, true);
   finish(c, answer.can_go_on);
 }
 
-void Worker::record(const Connection& c, const std::string& error_class) {
-  if (!plan_.records) return;
-  const auto since = [this](int64_t ns) { return ns == 0 ? 0 : ns - window_.counted_from_ns; };
-  result.records.push_back({.scheduled_ns = since(c.what.scheduled_ns),
-                            .sent_ns = since(c.started_ns),
-                            .first_ns = since(c.first_ns),
-                            .ended_ns = since(now_ns_),
-                            .request = static_cast<uint32_t>(c.what.request),
-                            .parts = static_cast<uint32_t>(plan_.target.streams ? c.exchange->parts() : 0),
-                            .error = error_class});
-}
-
-void Worker::count_error(const Send& what, const std::string& error_class) {
-  if (!counted(what.scheduled_ns)) return;
-  ++result.errors[error_class];
-  ++interval_at(what.scheduled_ns).errors;
-  if (result.classes.empty()) return;
-  const bool has_class = plan_.mix != nullptr && !plan_.mix->class_of.empty();
-  ++result.classes[has_class ? plan_.mix->class_of[what.request] : 0].failed;
-}
-
 void Worker::tell_pacer(const Connection& c, bool success) {
-  if (plan_.pacer != nullptr) plan_.pacer->answered(c.what.query, now_ns_ - window_.start_ns, success);
+  if (plan_.pacer != nullptr) plan_.pacer->answered(c.sent.what.query, now_ns_ - start_ns_, success);
 }
 
 void Worker::fail(Connection& c, const std::string& error_class, bool can_go_on) {
-  count_error(c.what, error_class);
-  if (counted(c.what.scheduled_ns)) record(c, error_class);
+  if (plan_.target.streams) c.sent.parts = c.exchange->parts();
+  tally.fail(c.sent, error_class, now_ns_);
   tell_pacer(c, false);
   finish(c, can_go_on);
 }
@@ -573,7 +420,7 @@ void Worker::fail_broken(Connection& c) {
     close(c);
     c.is_used = false;
     c.exchange->open();
-    c.exchange->begin((*plan_.requests)[c.what.request]);
+    c.exchange->begin((*plan_.requests)[c.sent.what.request]);
     return connect(c);
   }
   const std::string distrust = c.socket->distrust();
@@ -591,7 +438,7 @@ void Worker::finish(Connection& c, bool can_go_on) {
   } else {
     close(c);
   }
-  if (open_loop()) {
+  if (schedule_.is_open_loop()) {
     idle_.push_back(&c);
   } else {
     thinking_.emplace(now_ns_ + std::max(plan_.think_ns, lost ? kRetryNs : 0), &c);
@@ -609,15 +456,15 @@ void Worker::check_stop() {
   if (plan_.stop == nullptr || !plan_.stop->load(std::memory_order_relaxed)) return;
   if (stopped_ns_ == 0) {
     stopped_ns_ = now_ns_;
-    for (const Send& what : backlog_) result.scheduled -= counted(what.scheduled_ns) ? 1 : 0;
-    backlog_.clear();
-    end_ns_ = std::min(end_ns_, now_ns_);
-    result.is_interrupted = true;
+    for (const Send& what : schedule_.backlog) tally.forget(what);
+    schedule_.backlog.clear();
+    tally.end_at(std::min(tally.end_ns(), now_ns_));
+    tally.result.is_interrupted = true;
   }
   if (now_ns_ < stopped_ns_ + kGraceNs) return;
   for (const auto& c : connections_) {
     if (c->state == Connection::State::closed || c->state == Connection::State::idle) continue;
-    result.scheduled -= counted(c->what.scheduled_ns) ? 1 : 0;
+    tally.forget(c->sent.what);
     --in_flight_;
     close(*c);
   }
@@ -628,7 +475,7 @@ void Worker::check_timeouts() {
       now_ns_ + kTimeoutScanNs + kTimeoutScanOfOneNs * static_cast<int64_t>(connections_.size());
   for (const auto& c : connections_) {
     const bool busy = c->state != Connection::State::closed && c->state != Connection::State::idle;
-    const int64_t from_ns = plan_.pacer != nullptr ? c->started_ns : c->what.scheduled_ns;
+    const int64_t from_ns = plan_.pacer != nullptr ? c->sent.started_ns : c->sent.what.scheduled_ns;
     if (busy && now_ns_ - from_ns > plan_.timeout_ns) fail(*c, "timeout");
   }
 }
@@ -684,8 +531,8 @@ LoadResult run_load(const LoadPlan& plan) {
   LoadResult result;
   for (const auto& w : workers) {
     if (w->failure) std::rethrow_exception(w->failure);
-    result.merge(w->result);
-    if (w->result.is_interrupted) ended = std::min(ended, w->end_ns());
+    result.merge(w->tally.result);
+    if (w->tally.result.is_interrupted) ended = std::min(ended, w->tally.end_ns());
   }
   result.concurrency = plan.concurrency;
   result.offered_rate = plan.rate;

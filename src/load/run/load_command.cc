@@ -2,7 +2,6 @@
 #include "load/run/load_command.h"
 
 #include <algorithm>
-#include <cmath>
 #include <ctime>
 #include <thread>
 
@@ -12,6 +11,7 @@
 #include "load/run/generator.h"
 #include "load/requests/mix.h"
 #include "load/requests/payload.h"
+#include "load/run/search.h"
 #include "load/run/sweep.h"
 #include "load/requests/trace.h"
 
@@ -151,47 +151,6 @@ class Measurement {
   std::vector<Slo> slos_;
 };
 
-// A load is sustained if the goals are met and the server kept up: fewer answers than requests inside the
-// window means a queue that grows, however good the latencies of a short run look.
-bool sustained(const Measured& m) {
-  constexpr double kKeptUp = 0.95;
-  return all_met(m.slos) && m.result.throughput() >= kKeptUp * m.result.offered_rate &&
-         m.result.error_share() < 0.01;
-}
-
-/// A search for the highest load.
-struct Search {
-  double start = 1;
-  double least = 0;       // no load is less
-  double most = 0;        // none is more
-  bool is_whole = false;  // loads are whole numbers
-  std::function<Measured(double)> run;
-};
-
-// Doubles from the start until a load fails (or halves until one holds), then bisects the gap to 5 %, or to
-// neighbours.
-double find_highest(const Search& search, Report& report) {
-  constexpr double kPrecision = 1.05;
-  constexpr int kMostRuns = 24;
-  double good = 0, bad = 0, load = search.start;
-  while (static_cast<int>(report.runs.size()) < kMostRuns) {
-    report.runs.push_back(search.run(load));
-    if (report.is_interrupted()) break;
-    (sustained(report.runs.back()) ? good : bad) = load;
-    if (good > 0 && bad > 0 && (bad / good <= kPrecision || (search.is_whole && bad - good <= 1))) break;
-    if (good >= search.most || (bad > 0 && bad <= search.least)) break;
-    load = bad == 0 ? good * 2 : good == 0 ? bad / 2 : (good + bad) / 2;
-    if (search.is_whole) load = std::floor(load);
-    load = std::clamp(load, search.least, search.most);
-  }
-  std::stable_sort(report.runs.begin(), report.runs.end(), [](const Measured& a, const Measured& b) {
-    if (a.result.is_interrupted != b.result.is_interrupted) return b.result.is_interrupted;
-    return a.result.offered_rate + static_cast<double>(a.result.concurrency) <
-           b.result.offered_rate + static_cast<double>(b.result.concurrency);
-  });
-  return good;
-}
-
 ScenarioSettings scenario_settings(const LoadOptions& o, const Payload& payload) {
   ScenarioSettings s;
   s.scenario = o.scenario;
@@ -272,7 +231,7 @@ void run_all(const LoadOptions& options, const Payload& payload, Measurement& me
                                       .least = 0.01,
                                       .most = 1e9,
                                       .run = [&](double rate) { return measurement.open(rate); }},
-                                     report);
+                                     report.runs);
   } else if (options.find_concurrency) {
     report.found_concurrency =
         find_highest({.start = static_cast<double>(options.concurrency),
@@ -280,7 +239,7 @@ void run_all(const LoadOptions& options, const Payload& payload, Measurement& me
                       .most = 65536,
                       .is_whole = true,
                       .run = [&](double c) { return measurement.closed(static_cast<int64_t>(c)); }},
-                     report);
+                     report.runs);
   } else if (options.rate > 0) {
     report.runs.push_back(measurement.open(options.rate));
   } else if (!options.sweep.empty()) {

@@ -5,10 +5,10 @@
 #include <cmath>
 #include <map>
 
-#include "model/zoo/llama.h"
 #include "sched/text/grammar_filter.h"
 #include "sched/text/token_scheduler.h"
 #include "tests/test_device.h"
+#include "tests/tiny_llama.h"
 
 namespace trireme::sched {
 namespace {
@@ -18,18 +18,7 @@ using namespace engine;
 constexpr int64_t kEnd = 60;  // of 61 tokens
 constexpr std::string_view kLetters = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxy";
 
-model::Model tiny() {
-  model::zoo::LlamaConfig c;
-  c.vocabulary = 61;
-  c.positions = 96;
-  c.width = 32;
-  c.layers = 2;
-  c.heads = 4;
-  c.kv_heads = 2;
-  c.inner = 48;
-  model::RandomParams params(9);
-  return model::zoo::llama(c, params);
-}
+model::Model tiny() { return tests::tiny_llama(); }
 
 std::shared_ptr<AnswerGrammar> grammar(const char* regex) {
   static const auto tokenizer = data::character_tokenizer(kLetters);

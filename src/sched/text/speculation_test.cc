@@ -7,9 +7,9 @@
 #include "base/rng.h"
 #include "engine/decode/draft_model.h"
 #include "engine/decode/prompt_lookup.h"
-#include "model/zoo/llama.h"
 #include "sched/text/token_scheduler.h"
 #include "tests/test_device.h"
+#include "tests/tiny_llama.h"
 
 namespace trireme::sched {
 namespace {
@@ -21,16 +21,10 @@ constexpr int64_t kPageBytes = 2 * 2 * 2 * 16 * 8 * 4;  // of 16 tokens: layers,
 
 std::shared_ptr<const DecodeModel> prepare(int64_t layers, uint64_t seed, const DecodeOptions& options = {},
                                            int64_t vocabulary = kVocabulary) {
-  model::zoo::LlamaConfig c;
+  model::zoo::LlamaConfig c = tests::tiny_llama_config();
   c.vocabulary = vocabulary;
-  c.positions = 96;
-  c.width = 32;
   c.layers = layers;
-  c.heads = 4;
-  c.kv_heads = 2;
-  c.inner = 48;
-  model::RandomParams params(seed);
-  return std::make_shared<const DecodeModel>(model::zoo::llama(c, params).graph, options);
+  return std::make_shared<const DecodeModel>(tests::tiny_llama(c, seed).graph, options);
 }
 
 std::shared_ptr<const DecodeModel> tiny() {

@@ -10,7 +10,7 @@
 
 #include "base/rng.h"
 #include "engine/decode/prompt_lookup.h"
-#include "model/zoo/llama.h"
+#include "tests/tiny_llama.h"
 
 namespace trireme::sched {
 namespace {
@@ -20,18 +20,7 @@ using namespace engine;
 constexpr int64_t kPageBytes = 2 * 2 * 2 * 16 * 8 * 4;  // of 16 tokens: layers, keys and values, heads, ...
 
 std::shared_ptr<const DecodeModel> tiny() {
-  static const auto model = [] {
-    model::zoo::LlamaConfig c;
-    c.vocabulary = 61;
-    c.positions = 96;
-    c.width = 32;
-    c.layers = 2;
-    c.heads = 4;
-    c.kv_heads = 2;
-    c.inner = 48;
-    model::RandomParams params(9);
-    return std::make_shared<const DecodeModel>(model::zoo::llama(c, params).graph);
-  }();
+  static const auto model = std::make_shared<const DecodeModel>(tests::tiny_llama().graph);
   return model;
 }
 
@@ -259,18 +248,9 @@ TEST(TextService, GoesOnBehindAStepThatFails) {
   std::atomic<int> made{0};
   DecodeOptions o{.threads = 2};
   o.strategy.tp = 2;
-  const auto model = [&] {
-    model::zoo::LlamaConfig c;
-    c.vocabulary = 61;
-    c.positions = 96;
-    c.width = 32;
-    c.layers = 1;
-    c.heads = 4;
-    c.kv_heads = 2;
-    c.inner = 48;
-    model::RandomParams params(9);
-    return std::make_shared<const DecodeModel>(model::zoo::llama(c, params).graph, o);
-  }();
+  model::zoo::LlamaConfig c = tests::tiny_llama_config();
+  c.layers = 1;
+  const auto model = std::make_shared<const DecodeModel>(tests::tiny_llama(c).graph, o);
   TextService service(
       [&] {
         auto session = std::make_unique<DecodeSession>(model, o);

@@ -13,6 +13,7 @@
 #include "model/zoo/llama.h"
 #include "ops/table.h"
 #include "tests/test_device.h"
+#include "tests/tiny_llama.h"
 
 namespace trireme::sched {
 namespace {
@@ -27,18 +28,7 @@ std::vector<std::string> exact_devices() {
                                             : std::vector<std::string>{"cpu"};
 }
 
-model::Model tiny() {
-  model::zoo::LlamaConfig c;
-  c.vocabulary = 61;
-  c.positions = 96;
-  c.width = 32;
-  c.layers = 2;
-  c.heads = 4;
-  c.kv_heads = 2;
-  c.inner = 48;
-  model::RandomParams params(9);
-  return model::zoo::llama(c, params);
-}
+model::Model tiny() { return tests::tiny_llama(); }
 
 using Answers = std::map<int64_t, std::vector<int64_t>>;
 
@@ -274,14 +264,8 @@ TEST(TokenScheduler, TextsThatBeginAlikeShareTheirPages) {
 }
 
 TEST(TokenScheduler, RanksAnswerAsOne) {
-  model::zoo::LlamaConfig c;
-  c.vocabulary = 61;
-  c.positions = 96;
-  c.width = 32;
-  c.layers = 2;
+  model::zoo::LlamaConfig c = tests::tiny_llama_config();
   c.heads = 8;
-  c.kv_heads = 2;
-  c.inner = 48;
   model::RandomParams params(9);
   model::zoo::Gpt2Config g = model::zoo::Gpt2Config::nano();
   g.has_bias = true;

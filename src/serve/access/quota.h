@@ -74,24 +74,30 @@ class QuotaError : public base::Error {
   ReplyHeaders headers_;
 };
 
-/// What a request has taken of its tenant's tokens, shared by its answers; the last of them settles.
+/// What a request has taken of its tenant's tokens, shared by its answers.
 class TokenCharge {
  public:
   /// Takes a request and its tokens: those of the prompts, and those that answers are said to have at most.
   /// Throws as QuotaAccount::take().
   TokenCharge(std::shared_ptr<QuotaAccount> account, int64_t prompt_tokens, int64_t answer_tokens,
               int64_t now_ns);
-  ~TokenCharge() { account_->give_back(reserved_ - spent_); }
+  ~TokenCharge() { settle(); }
   TokenCharge(const TokenCharge&) = delete;
   TokenCharge& operator=(const TokenCharge&) = delete;
 
   /// Tokens that were made of it. Any thread.
   void spend(int64_t tokens) { spent_ += tokens; }
+  /// All answers are made: what they did not need goes back, so that who has them may ask again at once. The
+  /// end of the charge settles too.
+  void settle() {
+    if (!is_settled_.exchange(true)) account_->give_back(reserved_ - spent_);
+  }
 
  private:
   const std::shared_ptr<QuotaAccount> account_;
   const int64_t reserved_;  ///< for answers
   std::atomic<int64_t> spent_{0};
+  std::atomic<bool> is_settled_{false};
 };
 
 }  // namespace trireme::serve

@@ -51,6 +51,9 @@ TEST(Quota, TokensComeBackAndMayBeOwed) {
     TokenCharge charge(account, 100, 400, kStart);
     EXPECT_EQ(retry(*account, 200, kStart), "10") << "what answers may have is held for them";
     charge.spend(50);
+    charge.settle();
+    EXPECT_EQ(retry(*account, 0, kStart), "") << "all answers are made";
+    EXPECT_EQ(account->taken_tokens(), 150);
   }
   EXPECT_EQ(header(account->headers(kStart), "x-ratelimit-remaining-tokens"), "450");
   EXPECT_EQ(account->taken_tokens(), 150);

@@ -95,7 +95,7 @@ class Listener : public GrpcRoutes {
   explicit Listener(http::ServerOptions options = {}) {
     options.host = "127.0.0.1";
     service_.limits.stream_window_bytes = 200'000;
-    service_.limits.sending = {.grace_ns = 800'000'000, .bytes_per_second = 5};
+    service_.limits.sending = {.grace_ns = 1'500'000'000, .bytes_per_second = 5};
     service_.open = [this](http::Loop& loop, http::Http2Session& session, bool is_local) {
       return std::make_shared<GrpcCall>(*this, session, loop.mailbox(), kMostBytes, is_local);
     };
@@ -327,7 +327,7 @@ TEST(GrpcCall, MessagesLeftHalfAreGivenUp) {
   const int32_t slow = wire.peer.request(grpc_fields("/t/echo"), frame.substr(0, 5), false);
   for (size_t i = 5; i < frame.size(); ++i) {
     wire.send();
-    std::this_thread::sleep_for(150ms);
+    std::this_thread::sleep_for(200ms);
     wire.peer.more(slow, frame.substr(i, 1), i + 1 == frame.size());
   }
   EXPECT_EQ(status_of(wire.wait(slow)), "0");

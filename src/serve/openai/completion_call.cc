@@ -141,6 +141,7 @@ void CompletionCall::end(size_t answer, const TextEnd& end) {
   a.is_over = true;
   if (request_.streams) end_chunks(answer, finish_of(end.reason));
   if (--left_ > 0) return;
+  if (request_.ask.charge) request_.ask.charge->settle();
   if (!request_.streams) return send_whole();
   if (request_.wants_usage) send_event(head(true) + "\"choices\":[],\"usage\":" + usage() + "}");
   stream_.write("data: [DONE]\n\n");

@@ -53,7 +53,10 @@ class EmbeddingCall {
       rows_.at(first + i).assign(row, row + width);
     tokens_ += response.tokens;
     if (--left_ > 0) return;
-    if (request_.charge) request_.charge->spend(tokens_);
+    if (request_.charge) {
+      request_.charge->spend(tokens_);
+      request_.charge->settle();
+    }
     http::Response reply = http::json_response(200, answer_({std::move(rows_), tokens_.load()}));
     reply.headers.insert(reply.headers.end(), request_.headers.begin(), request_.headers.end());
     end(std::move(reply));

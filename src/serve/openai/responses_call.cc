@@ -73,6 +73,7 @@ void ResponsesCall::on_piece(const TextPiece& piece) {
 void ResponsesCall::on_end(const TextEnd& end) {
   const std::lock_guard lock(mutex_);
   if (is_done_) return;
+  if (request_.chat.ask.charge) request_.chat.ask.charge->settle();
   end_ = end;
   if (request_.chat.finds_calls) {
     ToolAnswer rest = tool_text_.finish();
