@@ -3,12 +3,14 @@
 speed: `trireme batch` from start to end (the model is opened in it), rows a second, over those of bench_batch: the same
 model with rows in memory, neither reading nor writing. Peers with the same model in ONNX Runtime, timed without their
 imports and without opening the model: PyArrow with a thread that reads ahead, and Ray Data with one actor. `texts`:
-MiniLM over Parquet of 3 to 40 words; `pictures`: ResNet-18 over JPEG files in WebDataset shards; `prompts`: a Llama of
-15 million weights (q8_0) continues prompts of 8 to 64 words by 32 tokens, beside llama.cpp with the same file, which
-takes in new prompts while others run. In turns, round after round; ratios are medians of those inside a round. --full:
-2 million texts, 100,000 pictures, 50,000 prompts.
-flat: a model of no work over two sizes of one synthetic file: the largest memory of each, seconds from the start to the
-first lease of a chunk, and from a restart of the larger one, killed at 90 %, to the first lease.
+MiniLM over Parquet of 3 to 40 words; `pictures`: MobileNetV2 of the shared data (ResNet-18 of the zoo where that is
+missing) over JPEG files in WebDataset shards; `prompts`: a Llama of 15 million weights (q8_0) continues prompts of 8 to
+64 words by 32 tokens, beside llama.cpp with the same file, which takes in new prompts while others run. In turns, round
+after round; ratios are medians of those inside a round. Without options a call ends within ten minutes on two cores,
+once the peers are installed and the input is written. --full: 2 million texts, 100,000 pictures, 50,000 prompts.
+flat: a model of no work over two sizes of one synthetic file, in row groups and chunks of 4,096 rows: the largest
+memory of each, seconds from the start to the first lease of a chunk, and from a restart of the larger one, killed at
+90 %, to the first lease.
 Ray and the others are installed under out/bench/batch on first use. What is written: bench/call.py.
 """
 import argparse
@@ -32,6 +34,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import contenders
 import language
+import serve_models
 from batch_report import Batch
 from call import ROOT, Call, arguments
 from encoder_onnx import write_encoder
@@ -45,7 +48,7 @@ WINDOW = 1024  # rows that the peers read and sort at a time
 PEER_BATCH = 32
 LONGEST = 256
 SIDE = 256  # of a picture, before it is resized to what the model takes
-FLAT_WIDTH = 16
+FLAT_WIDTH, FLAT_ROWS = 16, 4096  # of a row; of row groups and chunks, which files of both sizes fill
 PATIENCE_S = 900
 
 
@@ -92,7 +95,7 @@ for shard in range(0, rows, 1000):
 
 
 class Texts:
-    name, result = "texts", "sentence_embedding"
+    name, model, result = "texts", "minilm", "sentence_embedding"
 
     def __init__(self, python, rows):
         encoder = pathlib.Path(os.environ["TRIREME_ENCODER"])
@@ -117,19 +120,17 @@ class Pictures:
             part.mkdir(parents=True)
             subprocess.run([python, "-c", PICTURES, part, str(rows), str(SIDE)], check=True)
             part.rename(folder)
-        model = HOME / "resnet18.onnx"
-        if not model.exists():
-            subprocess.run([os.environ["TRIREME"], "export", "zoo:resnet18", model], check=True)
+        network = serve_models.network(HOME)
         shards = sorted(map(str, folder.glob("*.tar")))
-        self.rows = rows
-        name = onnx.load(model).graph.input[0].name
-        self.job = {"model": str(model), "task": "classify", "image_values": "imagenet",
+        self.rows, self.model = rows, network.name
+        (name, value), = network.inputs.items()
+        self.job = {"model": str(network.path), "task": "classify", "image_values": "imagenet",
                     "input": {"files": shards, "columns": [f"{name}=image"]}}
-        self.settings = {"inputs": shards, "model": str(model)}
+        self.settings = {"inputs": shards, "model": str(network.path), "side": value.shape[-1]}
 
 
 class Prompts:
-    name = "prompts"
+    name, model = "prompts", "llama15m-q8_0"
     SHAPE = "vocabulary=32000,width=288,layers=6,heads=6,kv_heads=6,inner=768,positions=1024"
     TOKENS, SEQUENCES = 32, 64
 
@@ -221,7 +222,8 @@ def row(task, rounds):
     def triple(values):
         return [round(f(values), 3) for f in (statistics.median, min, max)]
     who = list(rounds[0])
-    return {"task": task.name, "rows": task.rows, "busy": triple([r["ours"]["busy"] for r in rounds]),
+    return {"task": task.name, "model": task.model, "rows": task.rows,
+            "busy": triple([r["ours"]["busy"] for r in rounds]),
             "slowest": rounds[-1]["ours"]["slowest"],
             "rows_per_s": {name: triple([r[name]["rows_per_s"] for r in rounds]) for name in who},
             "times": {name: triple([r["ours"]["rows_per_s"] / r[name]["rows_per_s"] for r in rounds])
@@ -232,10 +234,10 @@ def write_flat(path, rows):
     """Parquet of random vectors, written in parts."""
     schema = pyarrow.schema([("x", pyarrow.list_(pyarrow.float32(), FLAT_WIDTH))])
     draw = numpy.random.default_rng(1)
-    values = draw.standard_normal((1 << 16) * FLAT_WIDTH).astype(numpy.float32)
+    values = draw.standard_normal(FLAT_ROWS * FLAT_WIDTH).astype(numpy.float32)
     with pyarrow.parquet.ParquetWriter(path, schema) as writer:
-        for begin in range(0, rows, 1 << 16):
-            count = min(rows - begin, 1 << 16)
+        for begin in range(0, rows, FLAT_ROWS):
+            count = min(rows - begin, FLAT_ROWS)
             array = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(values[:count * FLAT_WIDTH]), FLAT_WIDTH)
             writer.write_table(pyarrow.table([array], schema=schema))
 
@@ -287,12 +289,13 @@ def flat(options):
     found = {"rows": numbers(options.flat), "peak_bytes": [], "first_s": [], "rows_per_s": []}
     with tempfile.TemporaryDirectory(dir=HOME) as scratch:
         for rows in found["rows"]:
-            data = HOME / f"flat-{rows}.parquet"
+            data = HOME / f"flat-{FLAT_ROWS}-{rows}.parquet"
             if not data.exists():
                 write_flat(data, rows)
             output = pathlib.Path(scratch) / f"out-{rows}"
             path = write_job(pathlib.Path(scratch) / f"job-{rows}.yaml",
-                             {"model": str(model), "input": {"files": [str(data)]}}, output)
+                             {"model": str(model), "chunk_rows": FLAT_ROWS, "input": {"files": [str(data)]}},
+                             output)
             begin = time.monotonic()
             process = start(path)
             found["first_s"].append(round(first_change(process, output / "_job/journal", 64), 3))
@@ -329,9 +332,9 @@ def main():
     parser.add_argument("--tasks", default="texts,pictures,prompts")
     parser.add_argument("--parts", default=",".join(PARTS))
     parser.add_argument("--peers", default="arrow,ray")
-    parser.add_argument("--texts", type=int, default=20_000, help="rows")
-    parser.add_argument("--pictures", type=int, default=6_000, help="rows")
-    parser.add_argument("--prompts", type=int, default=2_000, help="rows")
+    parser.add_argument("--texts", type=int, default=6_000, help="rows")
+    parser.add_argument("--pictures", type=int, default=2_000, help="rows")
+    parser.add_argument("--prompts", type=int, default=1_000, help="rows")
     parser.add_argument("--full", action="store_true", help="the sizes of the goals, which take hours")
     parser.add_argument("--flat", default="10000,10000000", help="rows of the two sizes")
     parser.add_argument("--rounds", type=int, default=3)

@@ -2,9 +2,10 @@
 
 HOW is `arrow` (PyArrow and ONNX Runtime in one process, a thread that reads ahead) or `ray` (Ray Data, one actor with
 ONNX Runtime). TASK is `texts` (Parquet of texts to embeddings) or `pictures` (WebDataset shards of JPEG files to
-classes). SETTINGS is JSON: inputs, output, model, tokenizer, threads, batch, window. Both tokenize or decode as the
-model's own front does, put rows of like length into one batch within a window, and write Parquet. Prints one JSON line:
-the rows, the seconds from the first read to the end of the last write, and the seconds until all was imported and open.
+classes). SETTINGS is JSON: inputs, output, model, threads, batch, window; of texts tokenizer, longest and result, of
+pictures the side that they are resized to. Both tokenize or decode as the model's own front does, put rows of like
+length into one batch within a window, and write Parquet. Prints one JSON line: the rows, the seconds from the first
+read to the end of the last write, and the seconds until all was imported and open.
 """
 import collections
 import io
@@ -67,12 +68,12 @@ class Pictures:
     DEVIATION = numpy.array([0.229, 0.224, 0.225], numpy.float32)
 
     def __init__(self, settings):
-        self.session, self.batch = open_session(settings), settings["batch"]
+        self.session, self.batch, self.side = open_session(settings), settings["batch"], settings["side"]
         self.name = self.session.get_inputs()[0].name
 
     def pixels(self, file):
         from PIL import Image
-        image = Image.open(io.BytesIO(file)).convert("RGB").resize((224, 224), Image.BILINEAR)
+        image = Image.open(io.BytesIO(file)).convert("RGB").resize((self.side, self.side), Image.BILINEAR)
         values = (numpy.asarray(image, numpy.float32) / 255 - self.MEAN) / self.DEVIATION
         return values.transpose(2, 0, 1)
 

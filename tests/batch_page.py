@@ -74,11 +74,11 @@ def what_else_the_port_says():
     port = free_port()
     process = job.start("--metrics-port", port)
     job.wait_for(lambda: job.some_are_done(2), process)
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/status.json", timeout=5) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/status.json", timeout=30) as answer:
         status = json.loads(answer.read())
     assert status["chunks"] == 40 and status["model"] == str(job.model) and len(status["stages"]) == 6, status
     try:
-        urllib.request.urlopen(f"http://127.0.0.1:{port}/v2", timeout=5)
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/v2", timeout=30)
         raise AssertionError("a path that is not there was answered")
     except urllib.error.HTTPError as refusal:
         assert refusal.code == 404 and b"/status.json" in refusal.read()

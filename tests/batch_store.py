@@ -20,6 +20,7 @@ import threading
 import time
 
 import numpy
+from _batch import Job
 from _s3 import S3
 from _serving import ROOT, run_cases, temporary
 
@@ -277,6 +278,35 @@ def through_s3(server):
 
 
 @with_s3
+def markers_of_directories(server):
+    """Empty objects named like directories, as Hadoop, consoles and Arrow's own client leave them, are no files: not
+    for readers, not for a job that writes there, and not for `verify`."""
+    environment = server.environment()
+    for marker in ("in/", "in/year%3D2024/", "in/year%3D2025/", "empty/"):
+        server.call("PUT", f"bucket/{marker}", b"")
+    for year, count in ((2024, 30), (2025, 20)):
+        server.call("PUT", f"bucket/in/year%3D{year}/a.jsonl", numbered(count))
+    wanted = [f"s3://bucket/in/year={year}/a.jsonl" for year in (2024, 2025)]
+    for place in ("s3://bucket/in", "s3://bucket/in/", "s3://bucket/in/*/*", "s3://bucket/in/**"):
+        said = rows(place, environment=environment)
+        assert [(f["path"], f["rows"]) for f in said["files"]] == list(zip(wanted, (30, 20))), (place, said)
+    assert "not_found" in rows("s3://bucket/empty", environment=environment, code=3)
+    job = Job(folder / "job", state=str(folder / "job/state"))
+    job.file.write_text(job.file.read_text().replace(str(job.output), "s3://bucket/jobs/out"))
+    job.output = folder / "job/state"  # where `verify` looks
+    os.environ.update(environment)
+    for marker in ("jobs/", "jobs/out/"):
+        server.call("PUT", f"bucket/{marker}", b"")
+    job.run()
+    server.call("PUT", "bucket/jobs/out/errors/", b"")
+    found = json.loads(job.look("verify", "--json"))
+    assert found["whole"] and found["rows"] == 500, found
+    job.run()
+    said = rows("s3://bucket/jobs/out", environment=environment)
+    assert sum(f["rows"] for f in said["files"]) == 500 and len(said["files"]) == 10, said
+
+
+@with_s3
 def a_slow_server_is_waited_for(server):
     server.call("PUT", "bucket/a.jsonl", numbered(20_000))
     slow = Slow(server.port, 0.2)
@@ -314,8 +344,8 @@ def a_killed_server_is_unavailable(server):
     assert "unavailable" in rows("s3://bucket/a.jsonl", environment=server.environment(), code=6)
 
 
-CASES = [parquet_and_arrow_of_pyarrow, lines_and_cells, broken_rows, archives, through_s3, a_slow_server_is_waited_for,
-         a_silent_server_is_unavailable, a_killed_server_is_unavailable]
+CASES = [parquet_and_arrow_of_pyarrow, lines_and_cells, broken_rows, archives, through_s3, markers_of_directories,
+         a_slow_server_is_waited_for, a_silent_server_is_unavailable, a_killed_server_is_unavailable]
 try:
     run_cases([(case.__name__, case) for case in CASES])
 finally:

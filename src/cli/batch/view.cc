@@ -17,7 +17,8 @@ namespace {
 
 constexpr int64_t kLogNs = 10 * base::kNsPerSecond;
 constexpr int64_t kShowNs = base::kNsPerSecond;
-constexpr int64_t kGoalNs = 2 * base::kNsPerSecond;
+constexpr int64_t kGoalNs = base::kNsPerSecond;   // between looks at goals
+constexpr int64_t kLeaveNs = base::kNsPerSecond;  // from the word to stop to the worker's last record
 
 std::string bytes_text(int64_t bytes) {
   constexpr double kMega = 1e6, kGiga = 1e9;
@@ -88,11 +89,11 @@ void BatchView::write_line(const batch::Progress& p) {
                  {"end_in", end}});
 }
 
-/// The end must not cost more than what is left: finishing what every worker has in hand, and the time until
-/// the next look, are kept back.
+/// The end must not cost more than what is left: the time until the next look, finishing what every worker
+/// has in hand, and leaving are kept back.
 bool BatchView::is_spent(const batch::JobStatus& status) const {
   if (options_.budget == 0) return false;
-  const double kept_s = static_cast<double>(options_.grace.ns + kGoalNs) / 1e9;
+  const double kept_s = static_cast<double>(kGoalNs + options_.grace.ns + kLeaveNs) / 1e9;
   const auto workers = static_cast<double>(std::max<size_t>(1, status.working.size()));
   return status.cost + workers * kept_s / 3600 * options_.cost_per_hour >= options_.budget;
 }
